@@ -1,0 +1,29 @@
+// Pins: the cores that each process of a measurement may run on, and no other.
+// Thread-safety: a value; apply() concerns the calling thread and those that it starts later.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace weft::bench {
+
+class Pins {
+ public:
+  Pins() = default;  // none: the system chooses
+  // "0/1": process 0 on core 0, process 1 on core 1; "0-1/2,3"; "none". Throws std::invalid_argument.
+  static Pins parse(std::string_view text);
+  // One core each, of those given, from the beginning again where there are more processes than cores.
+  static Pins one_each(const std::vector<int>& cores, std::size_t processes);
+
+  // Of the process with this number. Throws std::system_error where a core is not to be had.
+  void apply(std::size_t process) const;
+  std::string text() const;
+
+ private:
+  std::vector<std::vector<int>> cores_;  // by process; those beyond the end begin again
+};
+
+std::vector<int> allowed_cores();  // of this process
+
+}  // namespace weft::bench

@@ -1,0 +1,62 @@
+// Process: a child that runs one function, and a channel of short messages to it.
+//
+// Forked, not executed anew: so the parent must have started no thread. The child dies with its parent, ends
+// without running destructors of what the parent had made, and what it prints is kept for error messages.
+// Thread-safety: one thread.
+#pragma once
+
+#include "bench/harness/pins.h"
+
+#include <sys/types.h>
+
+#include <chrono>
+#include <functional>
+#include <optional>
+#include <string>
+#include <utility>
+
+namespace weft::bench {
+
+// One end of a socket pair; a message is a packet.
+class Channel {
+ public:
+  explicit Channel(int descriptor) : descriptor_(descriptor) {}
+  Channel(Channel&& other) noexcept : descriptor_(std::exchange(other.descriptor_, -1)) {}
+  Channel& operator=(Channel&& other) noexcept {
+    std::swap(descriptor_, other.descriptor_);
+    return *this;
+  }
+  ~Channel();
+
+  void send(const std::string& message);
+  // Nothing: the other end has gone. Throws std::runtime_error where the time is over.
+  std::optional<std::string> receive(std::chrono::milliseconds patience = std::chrono::hours{24});
+
+ private:
+  int descriptor_;
+};
+
+class Process {
+ public:
+  // On the cores of process number `index`. The body's exceptions end the child with their message as its
+  // last words.
+  Process(const Pins& pins, std::size_t index, const std::function<void(Channel&)>& body);
+  ~Process();  // kills it where it still runs
+  Process(const Process&) = delete;
+  Process& operator=(const Process&) = delete;
+
+  Channel& channel() { return channel_; }
+  // Waits, and kills it where it does not end in time. Says how it died; empty where it ended well.
+  std::string end(std::chrono::milliseconds patience);
+
+ private:
+  std::string last_words() const;
+
+  int output_;  // a file in memory that the child prints to
+  Channel channel_{-1};
+  pid_t pid_ = -1;
+};
+
+std::size_t count_threads();  // of this process
+
+}  // namespace weft::bench

@@ -1,0 +1,25 @@
+// Progress of a run, on stderr: one line that is rewritten on a terminal, else a line now and then.
+// Thread-safety: one thread.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <string>
+
+namespace weft::bench {
+
+class Progress {
+ public:
+  explicit Progress(std::size_t steps);
+  void step(const std::string& what);    // begins
+  void remark(const std::string& text);  // stays to be read
+  void finish();
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  std::size_t steps_, begun_ = 0;
+  bool terminal_;
+  Clock::time_point started_ = Clock::now(), printed_{};
+};
+
+}  // namespace weft::bench

@@ -1,0 +1,31 @@
+// Row: what one measurement found. One row a case, peer and round, written as one JSON object a line.
+// Thread-safety: a value.
+#pragma once
+
+#include <map>
+#include <string>
+#include <string_view>
+
+namespace weft::bench {
+
+// By the names of design.md: p50_us, p99_us, calls_per_s, GBps, steps_per_s, MiB.
+using Figures = std::map<std::string, double>;
+// How a peer was used: `wait`, `caller`, `transport`, …
+using Notes = std::map<std::string, std::string>;
+
+struct Row {
+  std::string bench, case_name, peer;
+  int round = 0;        // from 1
+  std::string pins;     // cores of each process: "0/1"
+  std::string threads;  // that each process had at its end: "2/4"
+  Notes notes;
+  Figures figures;
+  std::string error;  // why there are no figures
+};
+
+std::string to_json(const Row& row);  // one line, without its end
+
+// Rates are better higher, times and memory lower.
+bool higher_is_better(std::string_view figure);
+
+}  // namespace weft::bench

@@ -1,0 +1,30 @@
+// Summary: the rows of a run, condensed to one entry a case and peer. A pure function.
+//
+// Figures are medians over rounds. A ratio is the subject's figure over the peer's in the same round; of the
+// rounds' ratios the median and the worst are kept, worst for the subject: its highest time or lowest rate
+// relative to the peer.
+#pragma once
+
+#include "bench/harness/row.h"
+
+#include <optional>
+#include <vector>
+
+namespace weft::bench {
+
+struct Ratio {
+  double median, worst;
+};
+
+struct Entry {
+  std::string case_name, peer;
+  Figures medians;
+  std::map<std::string, Ratio> ratios;  // of figures that both have; empty for the subject itself
+  int measured = 0, rounds = 0;
+  std::string error;  // of the last round that failed
+};
+
+// In the order in which cases and peers first appear.
+std::vector<Entry> summarise(const std::vector<Row>& rows, const std::string& subject);
+
+}  // namespace weft::bench

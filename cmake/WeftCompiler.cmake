@@ -1,0 +1,57 @@
+# Compiler flags of this tree alone: nothing here reaches an installed target.
+
+set(CMAKE_CXX_STANDARD 20)
+set(CMAKE_CXX_STANDARD_REQUIRED ON)
+set(CMAKE_CXX_EXTENSIONS OFF)
+set(CMAKE_CXX_VISIBILITY_PRESET hidden)
+set(CMAKE_VISIBILITY_INLINES_HIDDEN ON)
+set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
+
+if(NOT CMAKE_BUILD_TYPE)
+  set(CMAKE_BUILD_TYPE RelWithDebInfo)
+endif()
+
+# Development builds are optimised lightly: -O1 -g1 compiles in half the time of -O2 -g.
+set(CMAKE_CXX_FLAGS_RELWITHDEBINFO "-O1 -g1")
+set(CMAKE_CXX_FLAGS_RELEASE "-O2 -DNDEBUG")
+
+# The API is meant to be called with designated initialisers, which name only what differs from the default.
+add_compile_options(-Wall -Wextra -Wpedantic -Wno-missing-field-initializers)
+if(WEFT_WERROR)
+  add_compile_options(-Werror)
+endif()
+
+if(WEFT_SANITIZE STREQUAL "address")
+  # vptr, null, alignment and object-size triple the compile time of template-heavy code.
+  add_compile_options(-fsanitize=address,undefined -fno-sanitize=vptr,null,alignment,object-size
+                      -fno-sanitize-recover=undefined -fno-omit-frame-pointer)
+  add_link_options(-fsanitize=address,undefined)
+elseif(WEFT_SANITIZE STREQUAL "thread")
+  add_compile_options(-fsanitize=thread -fno-omit-frame-pointer)
+  add_link_options(-fsanitize=thread)
+  if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+    add_compile_options(-Wno-tsan)  # Asio uses fences, of which g++'s TSan warns
+  endif()
+elseif(NOT WEFT_SANITIZE STREQUAL "")
+  message(FATAL_ERROR "WEFT_SANITIZE is empty, address or thread, not '${WEFT_SANITIZE}'")
+endif()
+if(WEFT_SANITIZE)
+  add_compile_options(-Wno-maybe-uninitialized)  # false alarms about instrumented coroutine frames
+endif()
+
+# clang before 15 has coroutines, but Asio does not know it.
+if(CMAKE_CXX_COMPILER_ID STREQUAL "Clang" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 15)
+  add_compile_definitions(ASIO_HAS_CO_AWAIT ASIO_HAS_STD_COROUTINE)
+endif()
+
+find_program(WEFT_MOLD mold)
+if(WEFT_MOLD)
+  add_link_options(-fuse-ld=mold)
+endif()
+
+find_program(WEFT_CCACHE ccache)
+if(WEFT_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
+  # The sloppiness lets ccache serve files that use a precompiled header.
+  set(CMAKE_CXX_COMPILER_LAUNCHER
+      ${CMAKE_COMMAND} -E env CCACHE_SLOPPINESS=pch_defines,time_macros ${WEFT_CCACHE})
+endif()

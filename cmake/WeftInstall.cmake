@@ -1,0 +1,38 @@
+# Installation: every layer is a component with its own export set, so that weft::rpc and weft::rref install, and are
+# found, without LibTorch on the machine.
+
+include(CMakePackageConfigHelpers)
+set(weft_package_dir "${CMAKE_INSTALL_LIBDIR}/cmake/weft")
+
+if(NOT CMAKE_INSTALL_RPATH)
+  set(CMAKE_INSTALL_RPATH "$ORIGIN")
+endif()
+set(CMAKE_INSTALL_RPATH_USE_LINK_PATH ON)  # LibTorch stays where the user has it
+
+function(weft_install_layer NAME)
+  cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "FOLDERS;EXCEPT")
+  install(TARGETS weft_${NAME} EXPORT weft_${NAME}
+          RUNTIME DESTINATION "${CMAKE_INSTALL_BINDIR}" COMPONENT ${NAME}
+          LIBRARY DESTINATION "${CMAKE_INSTALL_LIBDIR}" COMPONENT ${NAME}
+          ARCHIVE DESTINATION "${CMAKE_INSTALL_LIBDIR}" COMPONENT ${NAME})
+  install(EXPORT weft_${NAME} NAMESPACE weft:: FILE weft_${NAME}.cmake
+          DESTINATION "${weft_package_dir}" COMPONENT ${NAME})
+  weft_files(headers "*.h" FOLDERS ${arg_FOLDERS} EXCEPT ${arg_EXCEPT})
+  foreach(header IN LISTS headers)
+    file(RELATIVE_PATH path "${PROJECT_SOURCE_DIR}" "${header}")
+    get_filename_component(folder "${path}" DIRECTORY)
+    if(NOT folder MATCHES "(^|/)internal(/|$)")
+      install(FILES "${header}" DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/weft/${folder}" COMPONENT ${NAME})
+    endif()
+  endforeach()
+endfunction()
+
+# The files of the package itself belong to the component `rpc`, which every other needs.
+function(weft_install_package)
+  configure_package_config_file("${PROJECT_SOURCE_DIR}/cmake/weftConfig.cmake.in" weftConfig.cmake
+                                INSTALL_DESTINATION "${weft_package_dir}")
+  write_basic_package_version_file(weftConfigVersion.cmake COMPATIBILITY SameMinorVersion)
+  install(FILES "${CMAKE_CURRENT_BINARY_DIR}/weftConfig.cmake" "${CMAKE_CURRENT_BINARY_DIR}/weftConfigVersion.cmake"
+                "${PROJECT_SOURCE_DIR}/cmake/WeftLibTorch.cmake"
+          DESTINATION "${weft_package_dir}" COMPONENT rpc)
+endfunction()

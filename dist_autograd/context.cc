@@ -1,0 +1,181 @@
+#include <weft/dist_autograd/context.h>
+
+#include <weft/dist_autograd/backward_service.h>
+#include <weft/dist_autograd/message_part.h>
+#include <weft/rpc/tensor/layers.h>
+#include <weft/rpc/tensor/tensor_hook.h>
+
+namespace weft::dist_autograd {
+namespace {
+
+std::string text_of(const std::exception_ptr& error) {
+  if (error == nullptr) return {};
+  try {
+    std::rethrow_exception(error);
+  } catch (const std::exception& known) {
+    return known.what();
+  } catch (...) {
+    return "an exception that is no std::exception";
+  }
+}
+
+// A served call counts as one of the pass's until it is over.
+class Serving {
+ public:
+  explicit Serving(std::shared_ptr<PassState> pass) : pass_(std::move(pass)) {
+    pass_->call_began(PassState::Direction::incoming);
+  }
+  ~Serving() { pass_->call_ended(PassState::Direction::incoming); }
+  Serving(const Serving&) = delete;
+  Serving& operator=(const Serving&) = delete;
+
+ private:
+  std::shared_ptr<PassState> pass_;
+};
+
+}  // namespace
+
+Context::Context(std::shared_ptr<rpc::AgentCore> core)
+    : core_(std::move(core)), references_(rref::Context::of(*core_)) {}
+
+std::shared_ptr<Context> Context::of(const rpc::AgentCore& core) {
+  auto context = const_cast<rpc::AgentCore&>(core).layers().share<Context>();
+  if (context == nullptr)
+    throw rpc::Error(
+        rpc::ErrorKind::failed_precondition,
+        "this agent was made without distributed autograd: give its constructor dist_autograd::layers()");
+  return context;
+}
+
+rpc::Peer Context::peer(const rpc::AgentId& agent) { return references_->peer(agent); }
+
+std::shared_ptr<PassState> Context::create() {
+  std::lock_guard lock(mutex_);
+  const PassId id{core_->id().incarnation, ++next_};
+  return passes_[id] = std::make_shared<PassState>(shared_from_this(), id);
+}
+
+std::shared_ptr<PassState> Context::find(const PassId& id) {
+  std::lock_guard lock(mutex_);
+  const auto found = passes_.find(id);
+  if (found == passes_.end())
+    throw rpc::Error(rpc::ErrorKind::not_found,
+                     to_string(id) + " is not known on " + core_->id().name + " (any more)");
+  return found->second;
+}
+
+std::shared_ptr<PassState> Context::find_if_known(const PassId& id) {
+  std::lock_guard lock(mutex_);
+  const auto found = passes_.find(id);
+  return found == passes_.end() ? nullptr : found->second;
+}
+
+std::shared_ptr<PassState> Context::join(const PassId& id) {
+  std::lock_guard lock(mutex_);
+  if (ended_[id.origin].contains(id.number))
+    throw rpc::Error(rpc::ErrorKind::failed_precondition, to_string(id) + " was released");
+  auto& pass = passes_[id];
+  if (pass == nullptr) {
+    if (id.origin == core_->id().incarnation && id.number > next_)
+      throw rpc::Error(rpc::ErrorKind::invalid_argument, to_string(id) + " was never made");
+    pass = std::make_shared<PassState>(shared_from_this(), id);
+  }
+  return pass;
+}
+
+void Context::enroll(rpc::OutgoingCall& call, const std::shared_ptr<PassState>& pass) {
+  if (const auto* already = call.slots().find<InPass>()) {
+    if (already->pass == pass) return;
+    throw rpc::Error(
+        rpc::ErrorKind::invalid_argument,
+        "a call in two passes: " + to_string(already->pass->id()) + " and " + to_string(pass->id()));
+  }
+  pass->check_open();
+  call.slots().put(std::make_shared<InPass>(InPass{pass}));
+  call.add_part(std::make_shared<MessagePart>(pass, std::nullopt));
+}
+
+void Context::release(const PassId& id, std::exception_ptr error) {
+  std::shared_ptr<PassState> pass;
+  {
+    std::lock_guard lock(mutex_);
+    if (auto node = passes_.extract(id)) pass = std::move(node.mapped());
+    if (!ended_[id.origin].insert(id.number) && pass == nullptr) return;
+  }
+  if (pass == nullptr) return;
+  pass->end(error);
+  if (core_->ended()) return;
+  const std::string text = text_of(error);
+  for (const rpc::AgentId& other : pass->met()) {
+    if (other == core_->id()) continue;
+    try {
+      peer(other).notify<&BackwardService::release>(id, text);
+    } catch (const rpc::Error&) {
+      // It is gone, or this agent is going: either way the pass ends there without being told.
+    }
+  }
+}
+
+std::size_t Context::live_passes() const {
+  std::lock_guard lock(mutex_);
+  return passes_.size();
+}
+
+void Context::incoming(std::shared_ptr<rpc::IncomingCall> call, rpc::Job next) {
+  const auto value = call->message().section(section_key);
+  if (!value) return next();
+  const auto section = rpc::Codec<PassSection>::decode(*value);
+  const auto pass = join(section.pass);
+  pass->check_open();
+  pass->meet(call->peer().id);
+  call->slots().put(std::make_shared<InPass>(InPass{pass}));
+  call->slots().put(std::make_shared<Serving>(pass));
+  call->slots().put(std::make_shared<tensor::WithGrad>());
+  call->add_part(std::make_shared<MessagePart>(pass, call->peer().id));
+  next();
+}
+
+void Context::nested(rpc::CallContext& parent, rpc::OutgoingCall& child) {
+  if (const auto* in = parent.slots().find<InPass>()) enroll(child, in->pass);
+}
+
+void Context::peer_gone(const rpc::AgentId& peer, const rpc::Error& reason) {
+  std::vector<PassId> lost;
+  {
+    std::lock_guard lock(mutex_);
+    for (const auto& [id, pass] : passes_)
+      if (id.origin == peer.incarnation || pass->met().contains(peer)) lost.push_back(id);
+    ended_.erase(peer.incarnation);
+  }
+  for (const PassId& id : lost)
+    release(id, std::make_exception_ptr(rpc::Error(
+                    rpc::ErrorKind::peer_lost,
+                    to_string(id) + ": " + peer.name + " took part and is gone: " + reason.what())));
+}
+
+void Context::shut_down() {
+  std::map<PassId, std::shared_ptr<PassState>> passes;
+  {
+    std::lock_guard lock(mutex_);
+    passes.swap(passes_);
+  }
+  const auto error =
+      std::make_exception_ptr(rpc::Error(rpc::ErrorKind::shut_down, "this agent has shut down"));
+  for (const auto& [id, pass] : passes) pass->end(error);
+}
+
+rpc::Layers layers() {
+  rpc::Layers all = tensor::layers();
+  for (auto& layer : rref::layers()) all.push_back(std::move(layer));
+  all.push_back([](rpc::Agent& agent) {
+    auto context = std::make_shared<Context>(agent.core());
+    agent.core()->layers().put(context);
+    agent.core()->add_hook(context);
+    auto service = std::make_shared<BackwardService>();
+    service->context = context;
+    agent.serve(service);
+  });
+  return all;
+}
+
+}  // namespace weft::dist_autograd

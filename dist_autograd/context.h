@@ -1,0 +1,68 @@
+// Context: distributed autograd on one agent: the passes that it takes part in.
+//
+// One per agent, made by dist_autograd::layers(), found by Context::of(agent). As the agent's CallHook it
+// joins calls that carry a pass; as a service it answers the other workers' backward messages. Thread-safe.
+#pragma once
+
+#include <weft/dist_autograd/pass_state.h>
+#include <weft/rpc/agent/call_hook.h>
+#include <weft/rref/context.h>
+#include <weft/rref/protocol/number_set.h>
+
+#include <map>
+#include <mutex>
+
+namespace weft::dist_autograd {
+
+inline constexpr std::string_view section_key = "pass";
+
+// The section "pass" of a request or reply.
+struct PassSection {
+  PassId pass;
+  MessageId message;
+  std::uint64_t tensors = 0;  // how many of the message's tensors require grad
+};
+WEFT_CODEC(PassSection, pass, message, tensors)
+
+// In the slots of a call that is served, and of one that is made: the pass that it belongs to.
+struct InPass {
+  std::shared_ptr<PassState> pass;
+};
+
+class WEFT_EXPORT Context final : public rpc::CallHook, public std::enable_shared_from_this<Context> {
+ public:
+  explicit Context(std::shared_ptr<rpc::AgentCore> core);
+  static std::shared_ptr<Context> of(const rpc::AgentCore& core);  // failed_precondition without the layer
+
+  const std::shared_ptr<rpc::AgentCore>& core() const { return core_; }
+  rpc::Peer peer(const rpc::AgentId& agent);
+
+  std::shared_ptr<PassState> create();
+  std::shared_ptr<PassState> find(const PassId& id);  // throws not_found
+  std::shared_ptr<PassState> find_if_known(const PassId& id);
+  std::shared_ptr<PassState> join(const PassId& id);  // finds or makes; throws where it has ended
+  static void enroll(rpc::OutgoingCall& call, const std::shared_ptr<PassState>& pass);
+  // Ends the pass here and tells those that this worker met.
+  void release(const PassId& id, std::exception_ptr error);
+  std::size_t live_passes() const;
+
+  bool knows(std::string_view section) const override { return section == section_key; }
+  void incoming(std::shared_ptr<rpc::IncomingCall> call, rpc::Job next) override;
+  void nested(rpc::CallContext& parent, rpc::OutgoingCall& child) override;
+  void peer_gone(const rpc::AgentId& peer, const rpc::Error& reason) override;
+  void shut_down() override;
+
+ private:
+  std::shared_ptr<rpc::AgentCore> core_;
+  std::shared_ptr<rref::Context> references_;  // the layer below; it finds agents by their ids
+  mutable std::mutex mutex_;                   // guards what follows
+  std::uint64_t next_ = 0;
+  std::map<PassId, std::shared_ptr<PassState>> passes_;
+  std::map<std::uint64_t, rref::protocol::NumberSet>
+      ended_;  // by origin: passes that must not come to life again
+};
+
+// The layers of distributed autograd, with those that it stands on: RRefs and tensors.
+WEFT_EXPORT rpc::Layers layers();
+
+}  // namespace weft::dist_autograd

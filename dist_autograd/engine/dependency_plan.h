@@ -1,0 +1,130 @@
+// DependencyPlan and ReadyQueue: in which order the nodes of a backward graph run.
+//
+// A node runs once, when all that will arrive at it has arrived: one arrival for each edge from a node of the
+// plan, and one for each time that it was added as a source. This is Kahn's topological order with two
+// differences: the graph is explored from its sources only, and arrivals at the sources come from outside, in
+// any order. Both are generic over the node (a cheap handle that hashes and compares: a pointer, a number)
+// and include nothing of LibTorch, so that planning runs in simulations and under ThreadSanitizer.
+//
+// Owned by whoever runs the nodes. Not thread-safe.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <queue>
+#include <stdexcept>
+#include <unordered_map>
+#include <utility>
+#include <variant>
+#include <vector>
+
+namespace weft::dist_autograd {
+
+// `Payload` is what collects at a node until it runs; it is kept here so that an arrival costs one look-up.
+template <class Node, class Payload = std::monostate>
+class DependencyPlan {
+ public:
+  // Counts one arrival at `source` from outside and adds all that is reachable from it. Only nodes that are
+  // new to the plan are explored, so that sources may be added one at a time, at no more cost than all at
+  // once. `next(node, visit)` calls `visit(successor)` once for each edge that leaves `node`; `reached(node)`
+  // is called once for each node that is new. If either throws, the counts are unusable: clear().
+  template <class Next, class Reached>
+  void add_source(Node source, Next&& next, Reached&& reached) {
+    std::vector<Node> unexplored;
+    auto count = [&](Node node) {
+      auto [entry, is_new] = entries_.try_emplace(node);
+      ++entry->second.pending;
+      if (is_new) unexplored.push_back(node);
+    };
+    count(source);
+    while (!unexplored.empty()) {
+      Node node = unexplored.back();
+      unexplored.pop_back();
+      reached(node);
+      next(node, count);
+    }
+  }
+
+  template <class Next>
+  void add_source(Node source, Next&& next) {
+    add_source(source, std::forward<Next>(next), [](Node) {});
+  }
+
+  // One arrival at `node`: `put(payload)` stores what arrived. True when it was the last, so that the node
+  // may run; std::logic_error when the node is not in the plan (any more) or nothing is due there.
+  template <class Put>
+  bool arrive(Node node, Put&& put) {
+    auto found = entries_.find(node);
+    if (found == entries_.end() || found->second.pending == 0) {
+      throw std::logic_error("an arrival at a node that the plan does not wait for");
+    }
+    put(found->second.payload);
+    return --found->second.pending == 0;
+  }
+
+  bool arrive(Node node) {
+    return arrive(node, [](Payload&) {});
+  }
+
+  // Removes a node at which everything has arrived: it runs now. std::logic_error when something is still
+  // due.
+  Payload take(Node node) {
+    auto found = entries_.find(node);
+    if (found == entries_.end() || found->second.pending != 0) {
+      throw std::logic_error("a node is taken before everything has arrived there");
+    }
+    Payload payload = std::move(found->second.payload);
+    entries_.erase(found);
+    return payload;
+  }
+
+  bool contains(Node node) const { return entries_.contains(node); }
+  // Nodes that were not taken yet.
+  std::size_t size() const { return entries_.size(); }
+  bool empty() const { return entries_.empty(); }
+  void clear() { entries_.clear(); }
+
+ private:
+  struct Entry {
+    std::size_t pending = 0;
+    Payload payload{};
+  };
+
+  std::unordered_map<Node, Entry> entries_;
+};
+
+// Highest sequence number first: what ran last in the forward runs first in the backward, so that saved
+// tensors are freed early. Equal numbers leave in the order in which they came, so that a run can be repeated
+// exactly.
+template <class Node>
+class ReadyQueue {
+ public:
+  void push(Node node, std::uint64_t sequence) { heap_.push(Item{sequence, pushed_++, node}); }
+
+  // Precondition: not empty.
+  Node pop() {
+    Node node = heap_.top().node;
+    heap_.pop();
+    return node;
+  }
+
+  bool empty() const { return heap_.empty(); }
+  void clear() { heap_ = {}; }
+
+ private:
+  struct Item {
+    std::uint64_t sequence;
+    std::uint64_t order;
+    Node node;
+
+    // std::priority_queue gives the greatest first.
+    bool operator<(const Item& other) const {
+      return sequence != other.sequence ? sequence < other.sequence : order > other.order;
+    }
+  };
+
+  std::priority_queue<Item> heap_;
+  std::uint64_t pushed_ = 0;
+};
+
+}  // namespace weft::dist_autograd

@@ -1,0 +1,23 @@
+// GradientSink: where the gradients of leaves go, the pass's own store instead of `.grad`.
+//
+// Implemented by the owner of a NodeExecutor, which outlives it; called from within NodeExecutor::run, on its
+// thread, once for each leaf, with grad mode as the executor's options say. An exception fails the executor.
+#pragma once
+
+#include <weft/rpc/core/export.h>
+
+#include <ATen/core/Tensor.h>
+
+namespace weft::dist_autograd {
+
+class WEFT_EXPORT GradientSink {
+ public:
+  virtual ~GradientSink();
+
+  // Adds `gradient`, defined and of `leaf`'s shape, dense or sparse, to what the pass holds for `leaf`. The
+  // tensor may be shared (two leaves of one sum receive the same one; a hook may have kept it): an
+  // implementation that later changes it in place copies it first, unless it holds the only reference.
+  virtual void accumulate(const at::Tensor& leaf, at::Tensor gradient) = 0;
+};
+
+}  // namespace weft::dist_autograd

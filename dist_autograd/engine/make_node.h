@@ -1,0 +1,27 @@
+// make_node<T>(arguments...): a node of a layer above, T derived from torch::autograd::Node, owned as this
+// LibTorch owns nodes. Converts to NodePtr and fits an Edge.
+#pragma once
+
+#include <weft/dist_autograd/engine/node_executor.h>
+
+#include <torch/csrc/autograd/function.h>
+
+#include <memory>
+#include <type_traits>
+#include <utility>
+
+namespace weft::dist_autograd {
+
+// `Base` is never given: it makes the call of deleteNode, which newer versions lack, depend on a parameter.
+template <class T, class... Arguments, class Base = torch::autograd::Node>
+auto make_node(Arguments&&... arguments) {
+  if constexpr (std::is_same_v<NodePtr, std::shared_ptr<Base>>) {
+    // Before 2.15 a deep graph is freed without recursion only by this deleter.
+    return std::shared_ptr<T>(new T(std::forward<Arguments>(arguments)...),
+                              [](T* node) { deleteNode(static_cast<Base*>(node)); });
+  } else {
+    return c10::make_intrusive<T>(std::forward<Arguments>(arguments)...);
+  }
+}
+
+}  // namespace weft::dist_autograd

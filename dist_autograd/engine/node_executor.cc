@@ -1,0 +1,306 @@
+#include <weft/dist_autograd/engine/node_executor.h>
+
+#include <weft/dist_autograd/engine/dependency_plan.h>
+#include <weft/dist_autograd/engine/node_runner.h>
+#include <weft/dist_autograd/engine/node_streams.h>
+#include <weft/rpc/core/error.h>
+
+#include <ATen/ThreadLocalState.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/ones_like.h>
+#include <c10/core/StreamGuard.h>
+#include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/input_buffer.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <optional>
+#include <unordered_map>
+#include <utility>
+
+namespace weft::dist_autograd {
+
+static_assert(std::is_same_v<NodePtr, decltype(torch::autograd::Edge::function)>);
+
+namespace {
+
+using rpc::Error;
+using rpc::ErrorKind;
+using torch::autograd::AnomalyMode;
+using torch::autograd::Edge;
+using torch::autograd::edge_list;
+using torch::autograd::InputBuffer;
+using torch::autograd::Node;
+using torch::autograd::variable_list;
+
+// A node's outgoing edges, as DependencyPlan wants them. An input that needs no gradient has an empty edge.
+constexpr auto next_nodes = [](Node* node, auto&& visit) {
+  for (const Edge& edge : node->next_edges()) {
+    if (edge.is_valid()) visit(edge.function.get());
+  }
+};
+
+std::string describe_gradient(const at::Tensor& gradient) {
+  return std::string(c10::toString(gradient.scalar_type())) + " gradient of sizes " +
+         c10::str(gradient.sizes());
+}
+
+// LibTorch's engine sums a gradient that is too large over the dimensions in excess. Between nodes that is
+// broadcasting, from outside it hides a mistake.
+void check_gradient(const Node& node, std::size_t input, const at::Tensor& gradient) {
+  if (!gradient.defined()) return;
+  const auto& expected = node.input_metadata(input);
+  if (expected.was_default_constructed()) return;
+  if (!expected.is_same_shape(gradient)) {
+    throw Error(ErrorKind::invalid_argument, node.name() + ": a " + describe_gradient(gradient) +
+                                                 " does not fit input " + std::to_string(input) +
+                                                 " of sizes " + c10::str(expected.shape_as_dim_vector()));
+  }
+}
+
+void validate_from_outside(const edge_list& edges, variable_list& gradients) {
+  for (std::size_t i = 0; i < edges.size(); ++i) {
+    check_gradient(*edges[i].function, edges[i].input_nr, gradients[i]);
+  }
+  try {
+    torch::autograd::validate_outputs(edges, gradients, [](const std::string& fault) { return fault; });
+  } catch (const c10::Error& error) {
+    throw Error(ErrorKind::invalid_argument,
+                edges[0].function->name() + ": " + error.what_without_backtrace());
+  }
+}
+
+}  // namespace
+
+struct NodeExecutor::Impl {
+  Impl(GradientSink& sink, ExecutorOptions options, Reached reached)
+      : sink(sink), options(options), reached(std::move(reached)) {
+    thread_locals.set_grad_mode(options.create_graph);
+  }
+
+  enum class Phase { planning, running, complete, failed };
+
+  struct Source {
+    NodePtr node;
+    bool delivered = false;
+  };
+  // One arrival from outside: gradients for consecutive inputs of a node.
+  struct Arrival {
+    Arrival(Node* node, std::uint32_t first_input, variable_list arrived)
+        : node(node), first_input(first_input), gradients(std::move(arrived)) {
+      producers.reserve(gradients.size());
+      for (const at::Tensor& gradient : gradients) producers.push_back(detail::current_stream(gradient));
+    }
+
+    Node* node;
+    std::uint32_t first_input;
+    variable_list gradients;
+    std::vector<std::optional<c10::Stream>> producers;
+  };
+
+  void require_phase(Phase wanted, const char* what) const {
+    if (phase == wanted) return;
+    const char* why = phase == Phase::planning   ? "before the plan is closed"
+                      : phase == Phase::running  ? "after the plan was closed"
+                      : phase == Phase::complete ? "after the backward was completed"
+                                                 : "after the backward failed";
+    throw Error(ErrorKind::failed_precondition, std::string(what) + " " + why);
+  }
+
+  void add_source(Node* node) {
+    try {
+      plan.add_source(node, next_nodes, [this](Node* found) {
+        if (reached) reached(*found);
+      });
+    } catch (...) {
+      end(Phase::failed);
+      throw;
+    }
+  }
+
+  static void put(std::optional<InputBuffer>& buffer, Node& node, std::uint32_t input, at::Tensor gradient,
+                  const std::optional<c10::Stream>& producer) {
+    if (!buffer) buffer.emplace(node.num_inputs());
+    if (!gradient.defined()) return;
+    const auto consumer = gradient.is_cpu() ? std::nullopt : detail::forward_stream(node);
+    buffer->add(input, std::move(gradient), producer, consumer, &node);
+  }
+
+  template <class Put>
+  void arrive(Node* node, Put&& put_all) {
+    if (plan.arrive(node, put_all)) ready.push(node, node->sequence_nr());
+  }
+
+  void take_in_arrivals() {
+    for (Arrival& arrival : std::exchange(inbox, {})) {
+      arrive(arrival.node, [&](std::optional<InputBuffer>& buffer) {
+        if (!buffer) buffer.emplace(arrival.node->num_inputs());
+        for (std::size_t i = 0; i < arrival.gradients.size(); ++i) {
+          put(buffer, *arrival.node, arrival.first_input + static_cast<std::uint32_t>(i),
+              std::move(arrival.gradients[i]), arrival.producers[i]);
+        }
+      });
+    }
+  }
+
+  void run_ready() {
+    for (;;) {
+      if (!inbox.empty()) take_in_arrivals();
+      if (ready.empty()) return;
+      Node& node = *ready.pop();
+      // The node or hook before may have changed the mode and not restored it.
+      c10::GradMode::set_enabled(options.create_graph);
+      try {
+        execute(node);
+      } catch (...) {
+        // Warns with the name of the node and where its forward was called.
+        if (AnomalyMode::is_enabled()) node.metadata()->print_stack(node.name());
+        throw;
+      }
+    }
+  }
+
+  void execute(Node& node) {
+    InputBuffer inputs = *plan.take(&node);
+    const auto stream = detail::enter_stream(node, inputs);
+    std::optional<c10::StreamGuard> on_stream;
+    if (stream) on_stream.emplace(*stream);
+    variable_list outputs = detail::run_node(node, std::move(inputs.buffer), sink, options);
+    if (outputs.empty()) leaf_streams.add(stream);
+    for (std::size_t i = 0; i < outputs.size(); ++i) {
+      const Edge& edge = node.next_edge(i);
+      if (!edge.is_valid()) continue;
+      Node& next = *edge.function;
+      arrive(&next, [&](std::optional<InputBuffer>& buffer) {
+        put(buffer, next, edge.input_nr, std::move(outputs[i]), stream);
+      });
+    }
+  }
+
+  // Drops graph and gradients. Their destructors may run user code, which finds the executor ended.
+  void end(Phase last) {
+    phase = last;
+    ready.clear();
+    inbox.clear();
+    plan.clear();
+    roots.clear();
+    sources.clear();
+  }
+
+  GradientSink& sink;
+  const ExecutorOptions options;
+  const Reached reached;
+  at::ThreadLocalState thread_locals;  // of the thread that made the executor, but for grad mode
+
+  Phase phase = Phase::planning;
+  bool in_run = false;
+  // Nodes that have not run, with the gradients that have arrived there; the first one makes the buffer.
+  DependencyPlan<Node*, std::optional<InputBuffer>> plan;
+  ReadyQueue<Node*> ready;
+  // Taken in by run(), which alone has the thread-local state to add gradients up.
+  std::vector<Arrival> inbox;
+  // What keeps the graph alive.
+  std::unordered_map<Node*, Source> sources;
+  std::vector<NodePtr> roots;
+  detail::LeafStreams leaf_streams;
+};
+
+NodeExecutor::NodeExecutor(GradientSink& sink, ExecutorOptions options, Reached reached)
+    : impl_(std::make_unique<Impl>(sink, options, std::move(reached))) {}
+NodeExecutor::~NodeExecutor() = default;
+
+void NodeExecutor::expect(const NodePtr& source) {
+  impl_->require_phase(Impl::Phase::planning, "a source was added");
+  if (!source) throw Error(ErrorKind::invalid_argument, "a source must be a node");
+  if (!impl_->sources.try_emplace(source.get(), Impl::Source{source}).second) {
+    throw Error(ErrorKind::invalid_argument, source->name() + " is already a source of this backward");
+  }
+  impl_->add_source(source.get());
+}
+
+void NodeExecutor::add_root(const at::Tensor& root, at::Tensor gradient) {
+  impl_->require_phase(Impl::Phase::planning, "a root was added");
+  if (!root.defined() || !root.requires_grad()) {
+    throw Error(ErrorKind::invalid_argument, "a root of a backward must require a gradient");
+  }
+  Edge edge = torch::autograd::impl::gradient_edge(root);
+  if (!gradient.defined()) {
+    if (root.numel() != 1) {
+      throw Error(ErrorKind::invalid_argument, "a root of sizes " + c10::str(root.sizes()) +
+                                                   " needs a gradient: only for a scalar it can be left out");
+    }
+    gradient = at::ones_like(root, at::MemoryFormat::Contiguous);
+  }
+  variable_list gradients{std::move(gradient)};
+  validate_from_outside({edge}, gradients);
+  impl_->add_source(edge.function.get());
+  impl_->inbox.emplace_back(edge.function.get(), edge.input_nr, std::move(gradients));
+  impl_->roots.push_back(std::move(edge.function));
+}
+
+void NodeExecutor::plan() {
+  impl_->require_phase(Impl::Phase::planning, "the plan was closed");
+  // Until now the roots' gradients waited: a root that looked ready could still be reached from a later one.
+  impl_->phase = Impl::Phase::running;
+  if (impl_->plan.empty()) impl_->end(Impl::Phase::complete);
+}
+
+void NodeExecutor::deliver(const NodePtr& source, std::vector<at::Tensor> gradients) {
+  impl_->require_phase(Impl::Phase::running, "gradients were delivered");
+  // Only for errors: a node makes its name anew each time.
+  const auto name = [&source] { return source ? source->name() : std::string("no node"); };
+  auto found = impl_->sources.find(source.get());
+  if (found == impl_->sources.end()) {
+    throw Error(ErrorKind::invalid_argument, name() + " is not a source of this backward");
+  }
+  if (found->second.delivered) {
+    throw Error(ErrorKind::failed_precondition, "the gradients of " + name() + " were already delivered");
+  }
+  if (gradients.size() != source->num_inputs()) {
+    throw Error(ErrorKind::invalid_argument, name() + " takes " + std::to_string(source->num_inputs()) +
+                                                 " gradients, not " + std::to_string(gradients.size()));
+  }
+  edge_list edges;
+  edges.reserve(gradients.size());
+  for (std::uint32_t i = 0; i < gradients.size(); ++i) edges.emplace_back(source, i);
+  {
+    // It casts to the dtype of the input, which create_graph must see.
+    at::AutoGradMode mode(impl_->options.create_graph);
+    validate_from_outside(edges, gradients);
+  }
+  found->second.delivered = true;
+  impl_->inbox.emplace_back(source.get(), 0, std::move(gradients));
+}
+
+void NodeExecutor::run() {
+  if (impl_->phase == Impl::Phase::complete) return;
+  impl_->require_phase(Impl::Phase::running, "nodes were run");
+  if (impl_->in_run) throw Error(ErrorKind::failed_precondition, "nodes were run from within a node");
+  impl_->in_run = true;
+  try {
+    at::ThreadLocalStateGuard as_made(impl_->thread_locals);
+    impl_->run_ready();
+    impl_->leaf_streams.join();
+  } catch (...) {
+    impl_->in_run = false;
+    impl_->end(Impl::Phase::failed);
+    throw;
+  }
+  impl_->in_run = false;
+  if (impl_->plan.empty()) impl_->end(Impl::Phase::complete);
+}
+
+bool NodeExecutor::complete() const { return impl_->phase == Impl::Phase::complete; }
+bool NodeExecutor::failed() const { return impl_->phase == Impl::Phase::failed; }
+
+std::vector<std::string> NodeExecutor::blocked() const {
+  std::vector<std::string> names;
+  for (const auto& [node, source] : impl_->sources) {
+    if (!source.delivered) names.push_back(node->name());
+  }
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+}  // namespace weft::dist_autograd

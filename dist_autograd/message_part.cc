@@ -1,0 +1,86 @@
+#include <weft/dist_autograd/message_part.h>
+
+#include <torch/csrc/autograd/variable.h>
+
+namespace weft::dist_autograd {
+
+class MessagePart::Recorder final : public tensor::TensorHook {
+ public:
+  Sent sending(const at::Tensor& tensor) override {
+    if (!tensor.requires_grad()) return {tensor.detach(), {}};
+    sent.push_back(tensor);
+    return {tensor.detach(), sent.size() - 1};
+  }
+  at::Tensor received(at::Tensor, std::uint64_t) override {
+    throw rpc::Error(rpc::ErrorKind::internal, "a message that is written is read");
+  }
+  std::vector<at::Tensor> sent;
+};
+
+class MessagePart::Joiner final : public tensor::TensorHook {
+ public:
+  Joiner(const std::shared_ptr<PassState>& pass, const PassSection& section, const rpc::AgentId& sender)
+      : tensors_(section.tensors),
+        node_(make_node<RecvBackward>(pass, section.pass, section.message, sender)) {}
+
+  Sent sending(const at::Tensor&) override {
+    throw rpc::Error(rpc::ErrorKind::internal, "a message that is read is written");
+  }
+  at::Tensor received(at::Tensor tensor, std::uint64_t mark) override {
+    if (mark >= tensors_)
+      throw rpc::Error(rpc::ErrorKind::invalid_argument, "a tensor that its message does not count");
+    return node_->join(node_, std::move(tensor), mark);
+  }
+
+ private:
+  std::uint64_t tensors_;
+  decltype(make_node<RecvBackward>(std::weak_ptr<PassState>{}, PassId{}, MessageId{}, rpc::AgentId{})) node_;
+};
+
+MessagePart::MessagePart(std::shared_ptr<PassState> pass, std::optional<rpc::AgentId> peer)
+    : pass_(std::move(pass)), peer_(std::move(peer)), counted_(!peer_) {
+  if (counted_) pass_->call_began(PassState::Direction::outgoing);
+}
+
+MessagePart::~MessagePart() {
+  if (counted_) pass_->call_ended(PassState::Direction::outgoing);  // the call was never made
+}
+
+void MessagePart::write(rpc::OutgoingMessage& message) {
+  recorder_ = std::make_shared<Recorder>();
+  message.slots().put<tensor::TensorHook>(recorder_);
+}
+
+void MessagePart::seal(rpc::OutgoingMessage& message) {
+  if (!peer_) peer_ = message.destination();
+  if (!peer_)
+    throw rpc::Error(
+        rpc::ErrorKind::failed_precondition,
+        "a call in a pass goes to a known life of a peer: await peer.ready() first, or wait_for() the job");
+  pass_->meet(*peer_);
+  PassSection section{pass_->id(), {}, recorder_->sent.size()};
+  if (!recorder_->sent.empty()) {
+    section.message = pass_->next_message();
+    sent_ = section.message;
+    pass_->add_send(section.message, make_node<SendBackward>(recorder_->sent, peer_->name));
+  }
+  recorder_ = nullptr;
+  rpc::Codec<PassSection>::encode(message.section(section_key, true), section);
+}
+
+void MessagePart::read(rpc::IncomingMessage& message) {
+  const auto value = message.section(section_key);
+  if (!value) return;
+  const auto section = rpc::Codec<PassSection>::decode(*value);
+  if (section.pass != pass_->id())
+    throw rpc::Error(rpc::ErrorKind::protocol_error, "a reply of another pass than its call");
+  if (section.tensors != 0)
+    message.slots().put<tensor::TensorHook>(std::make_shared<Joiner>(pass_, section, *peer_));
+}
+
+void MessagePart::ended(const std::exception_ptr& error) {
+  if (error != nullptr && sent_) pass_->remove_send(*sent_);
+  if (std::exchange(counted_, false)) pass_->call_ended(PassState::Direction::outgoing);
+}
+
+}  // namespace weft::dist_autograd

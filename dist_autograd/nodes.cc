@@ -1,0 +1,53 @@
+#include <weft/dist_autograd/nodes.h>
+
+#include <weft/dist_autograd/pass_state.h>
+
+#include <torch/csrc/autograd/functions/utils.h>
+#include <torch/csrc/autograd/variable.h>
+
+namespace weft::dist_autograd {
+
+SendBackward::SendBackward(const std::vector<at::Tensor>& tensors, std::string destination)
+    : destination_(std::move(destination)) {
+  torch::autograd::edge_list edges;
+  edges.reserve(tensors.size());
+  for (const at::Tensor& tensor : tensors) {
+    add_input_metadata(tensor);
+    edges.push_back(torch::autograd::impl::gradient_edge(tensor));
+  }
+  set_next_edges(std::move(edges));
+}
+
+torch::autograd::variable_list SendBackward::apply(torch::autograd::variable_list&& gradients) {
+  return std::move(gradients);
+}
+
+RecvBackward::RecvBackward(std::weak_ptr<PassState> pass, PassId id, MessageId message, rpc::AgentId sender)
+    : pass_(std::move(pass)), id_(id), message_(message), sender_(std::move(sender)) {}
+
+at::Tensor RecvBackward::join(const NodePtr& self, at::Tensor tensor, std::uint64_t mark) {
+  if (!torch::autograd::isDifferentiableType(tensor.scalar_type()))
+    throw rpc::Error(rpc::ErrorKind::invalid_argument,
+                     "a tensor that cannot require grad, sent as one that does");
+  torch::autograd::impl::set_gradient_edge(tensor, torch::autograd::Edge(self, add_input_metadata(tensor)));
+  marks_.push_back(mark);
+  return tensor;
+}
+
+torch::autograd::variable_list RecvBackward::apply(torch::autograd::variable_list&& gradients) {
+  const auto pass = pass_.lock();
+  if (pass == nullptr || !pass->running_here())
+    throw rpc::Error(rpc::ErrorKind::failed_precondition,
+                     "backward() on this worker alone reached a tensor that came from " + sender_.name +
+                         " in " + to_string(id_) +
+                         (pass == nullptr ? ", which was released" : ": use Pass::backward"));
+  std::vector<at::Tensor> by_mark;
+  for (std::size_t i = 0; i < gradients.size(); ++i) {
+    if (by_mark.size() <= marks_[i]) by_mark.resize(marks_[i] + 1);
+    by_mark[marks_[i]] = gradients[i];
+  }
+  pass->send_gradients(sender_, message_, std::move(by_mark));
+  return {};
+}
+
+}  // namespace weft::dist_autograd

@@ -1,0 +1,48 @@
+// SendBackward and RecvBackward: where a pass's graph crosses from one worker to another.
+//
+// SendBackward stands at the sender of a message, with an edge to every tensor that was sent; its inputs
+// arrive from the receiver. RecvBackward stands at the receiver as the grad_fn of what arrived; run by the
+// pass it sends its gradients away, and reached by anything else (a local .backward()) it is an error that
+// says so.
+#pragma once
+
+#include <weft/dist_autograd/engine/make_node.h>
+#include <weft/dist_autograd/ids.h>
+
+#include <torch/csrc/autograd/function.h>
+
+#include <memory>
+
+namespace weft::dist_autograd {
+
+class PassState;
+
+class SendBackward final : public torch::autograd::Node {
+ public:
+  SendBackward(const std::vector<at::Tensor>& tensors, std::string destination);
+  torch::autograd::variable_list apply(torch::autograd::variable_list&& gradients) override;
+  std::string name() const override { return "SendBackward(to " + destination_ + ")"; }
+
+ private:
+  std::string destination_;
+};
+
+class RecvBackward final : public torch::autograd::Node {
+ public:
+  RecvBackward(std::weak_ptr<PassState> pass, PassId id, MessageId message, rpc::AgentId sender);
+  torch::autograd::variable_list apply(torch::autograd::variable_list&& gradients) override;
+  std::string name() const override { return "RecvBackward(from " + sender_.name + ")"; }
+
+  // The tensor that was sent with `mark`, as this node's next output.
+  at::Tensor join(const NodePtr& self, at::Tensor tensor, std::uint64_t mark);
+  const PassId& pass_id() const { return id_; }
+
+ private:
+  std::weak_ptr<PassState> pass_;
+  PassId id_;
+  MessageId message_;
+  rpc::AgentId sender_;
+  std::vector<std::uint64_t> marks_;  // of each input
+};
+
+}  // namespace weft::dist_autograd

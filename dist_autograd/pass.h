@@ -1,0 +1,59 @@
+// Pass: one forward over many workers, and its backward. The argument that makes a call differentiable.
+//
+//   dist_autograd::Pass pass{agent};
+//   auto features = co_await shared.call<&Shared::forward>(pass, images);
+//   auto loss = torch::cross_entropy_loss(head(features), targets);
+//   co_await pass.backward(loss);                   // on every worker that took part
+//   at::Tensor g = pass.gradient(head->weight);     // gradients stay in the pass, each where its leaf lives
+//
+// FAST mode (the algorithm of torch.distributed.autograd): every message that was sent with tensors that
+// require grad takes part in the backward. One whose tensors were never used is an error of backward() that
+// names it. Destroying the Pass releases it on every worker. Move-only; thread-safe but for moves.
+#pragma once
+
+#include <weft/dist_autograd/context.h>
+#include <weft/rpc/tensor/tensor_codec.h>
+#include <weft/rref/rref.h>
+
+namespace weft::dist_autograd {
+
+class WEFT_EXPORT Pass final : public rpc::CallModifier {
+ public:
+  explicit Pass(rpc::Agent& agent);
+  // The pass that a served call belongs to; failed_precondition where it has none. Does not release it.
+  static Pass of(rpc::CallContext& call);
+  Pass(Pass&& other) noexcept = default;
+  Pass& operator=(Pass&& other) noexcept;
+  ~Pass() override;
+
+  const PassId& id() const { return state_->id(); }
+  void apply(rpc::OutgoingCall& call) const override;
+
+  // Waits for the calls of the pass that are under way (new ones then fail), runs backward on all workers,
+  // completes when it is over everywhere. gradient: of the root's shape; may be left out for a scalar. A
+  // failure anywhere (a node, a lost worker, a release) ends the pass on every worker with that error.
+  rpc::Future<void> backward(at::Tensor root, at::Tensor gradient = {}, BackwardOptions options = {});
+  rpc::Future<void> backward(std::vector<at::Tensor> roots, std::vector<at::Tensor> gradients,
+                             BackwardOptions options = {});
+  // The root lives on another worker.
+  rpc::Future<void> backward(const rref::RRef<at::Tensor>& root, at::Tensor gradient = {},
+                             BackwardOptions options = {});
+
+  // On this worker: the gradient of a leaf, undefined where there is none; and all there are.
+  at::Tensor gradient(const at::Tensor& leaf) const { return state_->gradient(leaf); }
+  std::vector<PassState::Leaf> gradients() const { return state_->gradients(); }
+
+  void release();  // what the destructor does
+
+  const std::shared_ptr<PassState>& state() const { return state_; }  // for layers above
+
+ private:
+  Pass(std::shared_ptr<Context> context, std::shared_ptr<PassState> state, bool owner)
+      : context_(std::move(context)), state_(std::move(state)), owner_(owner) {}
+
+  std::shared_ptr<Context> context_;
+  std::shared_ptr<PassState> state_;
+  bool owner_ = true;
+};
+
+}  // namespace weft::dist_autograd

@@ -1,0 +1,49 @@
+// Termination: when a backward that spreads over workers is over everywhere, after Dijkstra and Scholten
+// (Termination detection for diffusing computations, Inf. Proc. Letters 11, 1980).
+//
+// The first message that reaches an idle worker engages it, and is acknowledged only when that worker is idle
+// again and all that it sent was acknowledged; every other message is acknowledged at once. So the first
+// worker's idleness means everybody's, whatever cycles the messages ran in. Here a message is a call, and its
+// reply is the acknowledgement. Thread-safety: none; one per worker and backward, on its serial executor.
+#pragma once
+
+#include <cstddef>
+#include <utility>
+
+namespace weft::dist_autograd {
+
+// Ack: a callable, called once.
+template <class Ack>
+class Termination {
+ public:
+  // A message arrived. True: it engages this worker, which keeps the acknowledgement; false: acknowledge it
+  // now.
+  bool engage(Ack& ack) {
+    if (engaged_) return false;
+    engaged_ = true;
+    ack_ = std::move(ack);
+    return true;
+  }
+  void sent() { ++unacknowledged_; }
+  void acknowledged() { --unacknowledged_; }
+
+  // Call when the worker has nothing to do: true once it may let go, with the acknowledgement to give.
+  bool idle(Ack& ack) {
+    if (!engaged_ || unacknowledged_ != 0) return false;
+    return disengage(ack);
+  }
+  // Lets go at once, for a failure.
+  bool disengage(Ack& ack) {
+    if (!engaged_) return false;
+    engaged_ = false;
+    ack = std::move(ack_);
+    return true;
+  }
+
+ private:
+  bool engaged_ = false;
+  std::size_t unacknowledged_ = 0;
+  Ack ack_{};
+};
+
+}  // namespace weft::dist_autograd

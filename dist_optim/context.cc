@@ -1,0 +1,56 @@
+#include <weft/dist_optim/context.h>
+
+#include <weft/dist_optim/optimizer_service.h>
+
+#include <torch/nn/module.h>
+
+#include <algorithm>
+
+namespace weft::dist_optim {
+
+std::shared_ptr<HostGuard> Context::host_of(rref::StoredObject& object) {
+  auto* module = object.as<torch::nn::Module>();
+  if (module == nullptr)
+    throw rpc::Error(rpc::ErrorKind::invalid_argument,
+                     "an optimizer steps torch::nn modules, not objects of type " + object.value().type);
+  std::shared_ptr<HostGuard> fresh;
+  auto guard = object.attach_guard([&] {
+    fresh = std::make_shared<HostGuard>(parameters_of(*module), object.value().service);
+    return fresh;
+  });
+  auto host = std::dynamic_pointer_cast<HostGuard>(guard);
+  if (host == nullptr)
+    throw rpc::Error(rpc::ErrorKind::failed_precondition, "another layer guards this object's calls");
+  if (fresh != nullptr) {
+    std::lock_guard lock(mutex_);
+    std::erase_if(hosts_, [](const auto& weak) { return weak.expired(); });
+    hosts_.push_back(fresh);
+  }
+  return host;
+}
+
+void Context::peer_gone(const rpc::AgentId& peer, const rpc::Error& reason) {
+  std::vector<std::shared_ptr<HostGuard>> hosts;
+  {
+    std::lock_guard lock(mutex_);
+    for (const auto& weak : hosts_)
+      if (auto host = weak.lock()) hosts.push_back(std::move(host));
+  }
+  const bool died = reason.kind() != rpc::ErrorKind::shut_down;
+  for (const auto& host : hosts) host->host().unregister_trainer(trainer_of(peer.incarnation), died);
+}
+
+rpc::Layers layers() {
+  rpc::Layers all = dist_autograd::layers();
+  all.push_back([](rpc::Agent& agent) {
+    auto context = std::make_shared<Context>(agent.core());
+    agent.core()->layers().put(context);
+    agent.core()->add_hook(context);
+    auto service = std::make_shared<OptimizerService>();
+    service->context = context.get();
+    agent.serve(service);
+  });
+  return all;
+}
+
+}  // namespace weft::dist_optim

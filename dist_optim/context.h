@@ -1,0 +1,33 @@
+// Context: the optimizer layer of one agent: which hosts its objects' parameters have, so that a trainer that
+// dies is struck off everywhere. One per agent, made by dist_optim::layers(). Thread-safe.
+#pragma once
+
+#include <weft/dist_optim/host_guard.h>
+#include <weft/rpc/agent/call_hook.h>
+
+#include <mutex>
+
+namespace weft::dist_optim {
+
+class WEFT_EXPORT Context final : public rpc::CallHook {
+ public:
+  explicit Context(std::shared_ptr<rpc::AgentCore> core) : core_(std::move(core)) {}
+
+  const std::shared_ptr<rpc::AgentCore>& core() const { return core_; }
+  // The host of an object's parameters, made at the first call. invalid_argument where it is no
+  // torch::nn::Module.
+  std::shared_ptr<HostGuard> host_of(rref::StoredObject& object);
+
+  bool knows(std::string_view) const override { return false; }
+  void peer_gone(const rpc::AgentId& peer, const rpc::Error& reason) override;
+
+ private:
+  std::shared_ptr<rpc::AgentCore> core_;
+  std::mutex mutex_;  // guards hosts_
+  std::vector<std::weak_ptr<HostGuard>> hosts_;
+};
+
+// The layers of a training agent: distributed optimizers, autograd, RRefs and tensors.
+WEFT_EXPORT rpc::Layers layers();
+
+}  // namespace weft::dist_optim

@@ -1,0 +1,71 @@
+#include <weft/dist_optim/host_guard.h>
+
+#include <cstdio>
+
+namespace weft::dist_optim {
+namespace {
+
+// Has a version of the parameters loaded while a handler, or nodes of a backward, run.
+class ReadingSwitch final : public rpc::ContextSwitch {
+ public:
+  ReadingSwitch(std::shared_ptr<HostGuard> guard, std::optional<PassKey> pass)
+      : guard_(std::move(guard)), pass_(pass) {}
+  void enter() override { reading_ = pass_ ? guard_->host().read(*pass_) : guard_->host().read_newest(); }
+  void leave() override { reading_.leave(); }
+
+ private:
+  std::shared_ptr<HostGuard> guard_;
+  std::optional<PassKey> pass_;
+  ParameterHost::Reading reading_;
+};
+
+}  // namespace
+
+std::string trainer_of(std::uint64_t incarnation) {
+  char text[20];
+  std::snprintf(text, sizeof text, "%016llx", static_cast<unsigned long long>(incarnation));
+  return text;
+}
+
+void HostGuard::admit(const std::shared_ptr<rpc::IncomingCall>& call, rpc::Job proceed) {
+  // The optimizer's own methods order themselves; everything else that runs on the object reads its
+  // parameters.
+  if (call->entry().service != service_ && call->method() != rref::detail::fetch_method) return proceed();
+  const auto* in = call->slots().find<dist_autograd::InPass>();
+  if (in == nullptr) {
+    call->add_context(std::make_unique<ReadingSwitch>(shared_from_this(), std::nullopt));
+    return proceed();
+  }
+  const PassKey key = key_of(in->pass->id());
+  in->pass->add_context(this, std::make_shared<ReadingSwitch>(shared_from_this(), key));
+  in->pass->on_end([guard = shared_from_this(), key] { guard->host_.release(key); });
+  call->add_context(std::make_unique<ReadingSwitch>(shared_from_this(), key));
+
+  // Where the admission does not wait, the handler runs in this turn; else in a later one.
+  struct Wait {
+    std::mutex mutex;  // guards the rest
+    bool returned = false, admitted = false;
+    std::exception_ptr error;
+  };
+  auto wait = std::make_shared<Wait>();
+  auto resume = std::make_shared<rpc::Job>(std::move(proceed));
+  host_.admit(trainer_of(in->pass->id().origin), key, [wait, call, resume](std::exception_ptr error) {
+    {
+      std::lock_guard lock(wait->mutex);
+      wait->admitted = true;
+      wait->error = error;
+      if (!wait->returned) return;
+    }
+    if (error != nullptr) return call->fail(error);
+    call->executor().post([resume] { (*resume)(); });
+  });
+  {
+    std::lock_guard lock(wait->mutex);
+    wait->returned = true;
+    if (!wait->admitted) return;
+  }
+  if (wait->error != nullptr) return call->fail(wait->error);
+  (*resume)();
+}
+
+}  // namespace weft::dist_optim

@@ -1,0 +1,31 @@
+// HostGuard: stands between a module behind RRefs and the calls on it, once an optimizer is attached: a call
+// in a pass reads the version of the parameters that its pass is pinned to, and so does the pass's backward.
+//
+// Attached to the StoredObject by the first optimizer and kept with it. Thread-safe.
+#pragma once
+
+#include <weft/dist_autograd/pass.h>
+#include <weft/dist_optim/local/parameter_host.h>
+#include <weft/rref/stored_object.h>
+
+namespace weft::dist_optim {
+
+class HostGuard final : public rref::ObjectGuard, public std::enable_shared_from_this<HostGuard> {
+ public:
+  // object: where the parameters live; kept alive by the StoredObject that keeps this.
+  HostGuard(std::vector<Parameter> parameters, std::string service)
+      : host_(std::move(parameters)), service_(std::move(service)) {}
+
+  ParameterHost& host() { return host_; }
+  void admit(const std::shared_ptr<rpc::IncomingCall>& call, rpc::Job proceed) override;
+
+ private:
+  ParameterHost host_;
+  const std::string service_;
+};
+
+// How hosts name passes and trainers: a trainer is a life of an agent, and so is the origin of its passes.
+inline PassKey key_of(const dist_autograd::PassId& pass) { return {pass.origin, pass.number}; }
+std::string trainer_of(std::uint64_t incarnation);
+
+}  // namespace weft::dist_optim

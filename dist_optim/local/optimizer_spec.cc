@@ -1,0 +1,153 @@
+#include <weft/dist_optim/local/optimizer_spec.h>
+#include <weft/rpc/core/error.h>
+
+#include <charconv>
+#include <cmath>
+#include <tuple>
+#include <utility>
+
+#include <torch/optim/adagrad.h>
+#include <torch/optim/adam.h>
+#include <torch/optim/adamw.h>
+#include <torch/optim/rmsprop.h>
+#include <torch/optim/sgd.h>
+
+namespace weft::dist_optim {
+namespace {
+
+[[noreturn]] void refuse(const OptimizerSpec& spec, const std::string& why) {
+  throw rpc::Error(rpc::ErrorKind::invalid_argument, "optimizer " + to_string(spec) + ": " + why);
+}
+
+// Takes a spec's options one by one, and then says whether one was not known.
+class OptionReader {
+ public:
+  explicit OptionReader(const OptimizerSpec& spec) : spec_(spec) {}
+
+  double number(const std::string& option) {
+    auto found = spec_.options.find(option);
+    if (found == spec_.options.end()) refuse(spec_, "the option " + option + " is missing");
+    if (!std::isfinite(found->second)) refuse(spec_, "the option " + option + " is not finite");
+    ++taken_;
+    return found->second;
+  }
+
+  bool flag(const std::string& option) {
+    double value = number(option);
+    if (value != 0 && value != 1) refuse(spec_, "the option " + option + " is neither 0 nor 1");
+    return value == 1;
+  }
+
+  void finish() const {
+    if (taken_ != spec_.options.size()) refuse(spec_, "it has options that " + spec_.name + " does not have");
+  }
+
+ private:
+  const OptimizerSpec& spec_;
+  std::size_t taken_ = 0;
+};
+
+void read(OptionReader& from, torch::optim::SGDOptions& to) {
+  to.lr(from.number("lr")).momentum(from.number("momentum")).dampening(from.number("dampening"));
+  to.weight_decay(from.number("weight_decay")).nesterov(from.flag("nesterov"));
+}
+
+template <typename AdamLike>
+void read_adam(OptionReader& from, AdamLike& to) {
+  to.lr(from.number("lr")).betas(std::make_tuple(from.number("beta1"), from.number("beta2")));
+  to.eps(from.number("eps")).weight_decay(from.number("weight_decay")).amsgrad(from.flag("amsgrad"));
+}
+
+void read(OptionReader& from, torch::optim::AdamOptions& to) { read_adam(from, to); }
+void read(OptionReader& from, torch::optim::AdamWOptions& to) { read_adam(from, to); }
+
+void read(OptionReader& from, torch::optim::AdagradOptions& to) {
+  to.lr(from.number("lr")).lr_decay(from.number("lr_decay")).weight_decay(from.number("weight_decay"));
+  to.initial_accumulator_value(from.number("initial_accumulator_value")).eps(from.number("eps"));
+}
+
+void read(OptionReader& from, torch::optim::RMSpropOptions& to) {
+  to.lr(from.number("lr")).alpha(from.number("alpha")).eps(from.number("eps"));
+  to.weight_decay(from.number("weight_decay")).momentum(from.number("momentum"));
+  to.centered(from.flag("centered"));
+}
+
+template <typename Optimizer, typename Options>
+std::unique_ptr<torch::optim::Optimizer> make_as(const OptimizerSpec& spec,
+                                                 std::vector<at::Tensor> parameters) {
+  OptionReader reader(spec);
+  Options options(0.0);  // SGD has no default learning rate; every option is set below
+  read(reader, options);
+  reader.finish();
+  try {
+    return std::make_unique<Optimizer>(std::move(parameters), options);
+  } catch (const c10::Error& error) {
+    refuse(spec, error.what_without_backtrace());
+  }
+}
+
+template <typename AdamLike>
+std::map<std::string, double> adam_options(const AdamLike& from) {
+  return {{"lr", from.lr()},   {"beta1", std::get<0>(from.betas())},  {"beta2", std::get<1>(from.betas())},
+          {"eps", from.eps()}, {"weight_decay", from.weight_decay()}, {"amsgrad", from.amsgrad() ? 1 : 0}};
+}
+
+}  // namespace
+
+OptimizerSpec::OptimizerSpec(const torch::optim::SGDOptions& from)
+    : name("SGD"),
+      options{{"lr", from.lr()},
+              {"momentum", from.momentum()},
+              {"dampening", from.dampening()},
+              {"weight_decay", from.weight_decay()},
+              {"nesterov", from.nesterov() ? 1 : 0}} {}
+
+OptimizerSpec::OptimizerSpec(const torch::optim::AdamOptions& from)
+    : name("Adam"), options(adam_options(from)) {}
+OptimizerSpec::OptimizerSpec(const torch::optim::AdamWOptions& from)
+    : name("AdamW"), options(adam_options(from)) {}
+
+OptimizerSpec::OptimizerSpec(const torch::optim::AdagradOptions& from)
+    : name("Adagrad"),
+      options{{"lr", from.lr()},
+              {"lr_decay", from.lr_decay()},
+              {"weight_decay", from.weight_decay()},
+              {"initial_accumulator_value", from.initial_accumulator_value()},
+              {"eps", from.eps()}} {}
+
+OptimizerSpec::OptimizerSpec(const torch::optim::RMSpropOptions& from)
+    : name("RMSprop"),
+      options{{"lr", from.lr()},
+              {"alpha", from.alpha()},
+              {"eps", from.eps()},
+              {"weight_decay", from.weight_decay()},
+              {"momentum", from.momentum()},
+              {"centered", from.centered() ? 1 : 0}} {}
+
+std::unique_ptr<torch::optim::Optimizer> OptimizerSpec::make(std::vector<at::Tensor> parameters) const {
+  using namespace torch::optim;
+  if (name == "SGD") return make_as<SGD, SGDOptions>(*this, std::move(parameters));
+  if (name == "Adam") return make_as<Adam, AdamOptions>(*this, std::move(parameters));
+  if (name == "AdamW") return make_as<AdamW, AdamWOptions>(*this, std::move(parameters));
+  if (name == "Adagrad") return make_as<Adagrad, AdagradOptions>(*this, std::move(parameters));
+  if (name == "RMSprop") return make_as<RMSprop, RMSpropOptions>(*this, std::move(parameters));
+  refuse(*this, "there is no such optimizer (SGD, Adam, AdamW, Adagrad and RMSprop are known)");
+}
+
+bool OptimizerSpec::takes_sparse_gradients() const {
+  auto decay = options.find("weight_decay");
+  return (name == "SGD" || name == "Adagrad") && (decay == options.end() || decay->second == 0);
+}
+
+std::string to_string(const OptimizerSpec& spec) {
+  std::string text = spec.name + "(";
+  for (const auto& [option, value] : spec.options) {
+    if (text.back() != '(') text += ", ";
+    char digits[32];  // the shortest form that reads back as the same double
+    auto end = std::to_chars(digits, digits + sizeof digits, value).ptr;
+    text += option + "=" + std::string(digits, end);
+  }
+  return text + ")";
+}
+
+}  // namespace weft::dist_optim

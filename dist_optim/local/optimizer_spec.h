@@ -1,0 +1,66 @@
+// OptimizerSpec: which of LibTorch's optimizers, with which options, as plain data.
+//
+// A trainer names the optimizer once, in LibTorch's own terms (`torch::optim::AdamOptions(1e-3)`); the
+// spec travels to every owner of parameters, which makes LibTorch's optimizer from it. It holds every
+// option, also those left at their defaults: two specs are equal exactly when the two optimizers behave
+// alike, and handles to one object that bring different specs are refused.
+//
+// Thread-safety: a value.
+#pragma once
+
+#include <weft/rpc/core/export.h>
+
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace at {
+class Tensor;
+}
+
+namespace torch::optim {
+class Optimizer;
+struct SGDOptions;
+struct AdamOptions;
+struct AdamWOptions;
+struct AdagradOptions;
+struct RMSpropOptions;
+struct LBFGSOptions;
+}  // namespace torch::optim
+
+namespace weft::dist_optim {
+
+struct WEFT_EXPORT OptimizerSpec {
+  // LibTorch's class: "SGD", "Adam", "AdamW", "Adagrad" or "RMSprop".
+  std::string name;
+  // LibTorch's option names; Adam's betas are "beta1" and "beta2", and a flag is 0 or 1.
+  std::map<std::string, double> options;
+
+  OptimizerSpec() = default;
+
+  // Implicit, so that a trainer writes LibTorch's options where a spec is asked for.
+  OptimizerSpec(const torch::optim::SGDOptions& from);
+  OptimizerSpec(const torch::optim::AdamOptions& from);
+  OptimizerSpec(const torch::optim::AdamWOptions& from);
+  OptimizerSpec(const torch::optim::AdagradOptions& from);
+  OptimizerSpec(const torch::optim::RMSpropOptions& from);
+  // LBFGS evaluates the loss several times within one step: it cannot be stepped with given gradients.
+  OptimizerSpec(const torch::optim::LBFGSOptions&) = delete;
+
+  // LibTorch's optimizer over `parameters`, as one parameter group. A spec may have come from a peer: an
+  // unknown name, a missing or unknown option or a value that LibTorch refuses is `invalid_argument`.
+  // Include <torch/optim/optimizer.h> where the result is used.
+  std::unique_ptr<torch::optim::Optimizer> make(std::vector<at::Tensor> parameters) const;
+
+  // Whether a step takes sparse (COO) gradients. LibTorch's Adam, AdamW and RMSprop refuse them, SGD and
+  // Adagrad do with weight decay.
+  bool takes_sparse_gradients() const;
+
+  friend bool operator==(const OptimizerSpec&, const OptimizerSpec&) = default;
+};
+
+// "SGD(dampening=0, lr=0.1, momentum=0.9, nesterov=0, weight_decay=0)"
+WEFT_EXPORT std::string to_string(const OptimizerSpec& spec);
+
+}  // namespace weft::dist_optim

@@ -1,0 +1,176 @@
+// ParameterHost: one served object's parameters on their owner: who reads which version, and who steps
+// when.
+//
+// One host per object; all optimizer handles on it share the host and so the optimizer's state. The first
+// trainer to register fixes optimizer and mode (step_mode.h), others must bring the same. A pass is
+// admitted before it first reads, reads within read() (forward handlers and backward nodes alike), and
+// ends with its step or its release. A step applies exactly the gradients given, in place where nobody
+// else reads that version, else to a copy. What is refused has changed nothing; only where LibTorch itself
+// fails in the middle of a step may some parameters be stepped and others not.
+//
+// With no pass on an old version open and nobody reading, the module's tensors hold the newest version.
+// Code of the owner that reads them at other times (to save them, say) takes read_newest().
+//
+// Owner: the object's agent, which keeps it as long as the object and longer than every Reading.
+//
+// Thread-safety: full. read() and step() block while others read or step; the rest returns at once.
+// Callbacks run on whichever thread ended the wait, perhaps before the call returns, and never under a
+// lock; they must not throw. On CUDA the host orders the code that launches kernels, not the kernels: all
+// of it must use one stream.
+#pragma once
+
+#include <weft/dist_optim/local/gradients.h>
+#include <weft/dist_optim/local/optimizer_spec.h>
+#include <weft/dist_optim/local/parameter_versions.h>
+#include <weft/dist_optim/local/pass_ledger.h>
+#include <weft/dist_optim/local/step_mode.h>
+#include <weft/dist_optim/local/step_round.h>
+#include <weft/dist_optim/local/version_gate.h>
+#include <weft/rpc/core/export.h>
+
+#include <cstdint>
+#include <exception>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace weft::dist_optim {
+
+class ShadowLeaves;
+
+struct PassGradients {
+  PassKey pass;
+  Gradients gradients;
+};
+
+struct WEFT_EXPORT HostStats {
+  std::uint64_t version = 0;                         // steps that changed the parameters
+  std::map<std::uint64_t, std::uint64_t> staleness;  // how many steps were how stale; not measured in `free`
+  std::size_t open_passes = 0;
+  std::size_t waiting_passes = 0;
+  std::size_t live_versions = 0;
+  std::uint64_t copied_bytes = 0;   // by copying on write, in all
+  std::uint64_t version_loads = 0;  // how often a reader needed another version than the one before
+
+  std::uint64_t max_staleness() const { return staleness.empty() ? 0 : staleness.rbegin()->first; }
+  double mean_staleness() const;
+};
+
+class WEFT_EXPORT ParameterHost {
+ public:
+  using Version = std::uint64_t;
+  using Admitted = std::function<void(std::exception_ptr error)>;
+  using Stepped = std::function<void(std::exception_ptr error, Version version)>;
+
+  // A stretch of code that reads the parameters, on one thread; ends with the object.
+  class WEFT_EXPORT Reading {
+   public:
+    Reading() = default;
+    Reading(Reading&& other) noexcept { *this = std::move(other); }
+    Reading& operator=(Reading&& other) noexcept;
+    ~Reading() { leave(); }
+    void leave();
+
+   private:
+    friend class ParameterHost;
+    ParameterHost* host_ = nullptr;    // none in `free`, where nobody waits
+    std::optional<Version> retained_;  // none in read_newest()
+  };
+
+  // `invalid_argument` where these cannot be a host's parameters (check_parameters). From now on only the
+  // host moves them: no module.to(…).
+  explicit ParameterHost(std::vector<Parameter> parameters);
+  ~ParameterHost();
+  ParameterHost(const ParameterHost&) = delete;
+  ParameterHost& operator=(const ParameterHost&) = delete;
+
+  // Once per optimizer handle. `invalid_argument`, naming both, where optimizer or mode differ from those
+  // that the object has, or where a synchronous round has no seat left.
+  void register_trainer(const std::string& trainer, const OptimizerSpec& spec, StepMode mode);
+  // The end of one handle; with the last one, or where the trainer died, its passes end too. What a
+  // synchronous round does then: step_round.h. The optimizer's state stays, even after the last trainer.
+  void unregister_trainer(const std::string& trainer, bool died);
+
+  // Before the pass's first read() here. Asking again is harmless. Under stale(k) it may wait for other
+  // trainers' steps; in synchronous mode for the end of the round where the trainer has stepped in it
+  // already: what it read now would be too old for its next step. Errors: `cancelled` if released, `aborted`
+  // if the trainer ends meanwhile.
+  void admit(const std::string& trainer, PassKey pass, Admitted done);
+
+  // Waits until the pass's version is in the module's tensors. `failed_precondition` where it is not
+  // admitted, or where this thread reads another pass's version already.
+  Reading read(PassKey pass);
+  Reading read_newest();
+
+  // One step with the sum of the passes' gradients, by index into parameters(). stale and free: applied now.
+  // synchronous: applied with the sum over the round's trainers, in the order of their names, so that the
+  // result depends on no race. Without any gradient nothing is applied and the version stays; in a round,
+  // such a step still counts as arrived. Errors: those of check_gradients and PassLedger::check_step;
+  // `aborted` where a trainer of the round died.
+  void step(const std::string& trainer, std::vector<PassGradients> passes, Stepped done);
+
+  // Ends the pass; harmless for one that has ended or is not known.
+  void release(PassKey pass);
+
+  // See ShadowLeaves. `failed_precondition` before the first trainer has registered.
+  double learning_rate() const;
+  void set_learning_rate(double rate);
+  std::string save_state() const;
+  void load_state(const std::string& bytes);
+
+  const std::vector<Parameter>& parameters() const { return parameters_; }
+  std::optional<std::size_t> index_of(const at::Tensor& parameter) const;
+  HostStats stats() const;
+
+ private:
+  using Callbacks = std::vector<std::function<void()>>;
+  struct PendingStep {
+    std::vector<PassKey> passes;
+    Gradients gradients;
+    Stepped done;
+  };
+  struct Applied {
+    Version version = 0;
+    std::exception_ptr error;
+  };
+
+  ShadowLeaves& leaves() const;
+  Gradients sum_gradients(const std::string& trainer, const std::vector<PassGradients>& passes) const;
+  std::vector<PassKey> passes_to_step(const std::vector<PassGradients>& passes) const;
+  void arrive(const std::string& trainer, PendingStep step);
+  void close_rounds();
+  Applied apply(const PassLedger::PassesOfTrainers& passes, const Gradients& gradients);
+  std::optional<Version> apply_alone(const PassLedger::PassesOfTrainers& passes, const Gradients& gradients,
+                                     Applied& applied);
+  void fail_pending(const std::vector<std::string>& trainers, const std::exception_ptr& error,
+                    Callbacks& after);
+  void fail_outdated(Callbacks& after);
+  void admitted(PassKey pass, const std::exception_ptr& error, Callbacks& after);
+  bool tidy(Callbacks& after);
+  void finish(Callbacks& after, bool dropped);
+
+  const std::vector<Parameter> parameters_;
+  std::map<const void*, std::size_t> index_;
+  ParameterVersions versions_;
+  VersionGate gate_;
+
+  // Lock order: the gate's exclusive section, optimizer_mutex_, mutex_, then the mutex of versions_. The gate
+  // is never entered under either mutex.
+  mutable std::mutex optimizer_mutex_;    // guards what leaves_ points at
+  mutable std::mutex mutex_;              // guards all that follows
+  std::unique_ptr<ShadowLeaves> leaves_;  // set once
+  std::optional<StepMode> mode_;
+  std::map<std::string, int> handles_;  // per trainer
+  PassLedger ledger_;
+  std::map<PassKey, std::vector<Admitted>> waiting_;  // as many as wait in the ledger
+  std::optional<StepRound> round_;                    // in synchronous mode
+  std::map<std::string, PendingStep> pending_;        // the steps that wait for their round
+  std::map<std::uint64_t, std::uint64_t> staleness_;
+};
+
+}  // namespace weft::dist_optim

@@ -1,0 +1,63 @@
+// ParameterVersions: the storages of every version of a module's parameters that is still needed.
+//
+// Version 0 is what the module holds at first. A step that nobody else's pass hinders changes the newest
+// version in place, which then bears the next number; otherwise the newest version is copied first and
+// stays as it was (copy on write). A copy takes over the storages of the version that was dropped last,
+// where nothing refers to them any more: with fresh pages a copying step takes up to twice as long. One
+// set of storages more than the live versions need may thus be kept.
+//
+// The module's tensors are pointed at a version with set_data: the TensorImpl, its version counter and
+// requires_grad stay, so a leaf that a graph saved reads the version that is loaded when it is unpacked,
+// and LibTorch's check of saved variables passes. Views that a graph saved (a transposed weight) keep the
+// storage of their version.
+//
+// Owner: ParameterHost. Thread-safety: full; load() only with no reader of the module's tensors
+// (VersionGate).
+#pragma once
+
+#include <weft/dist_optim/local/gradients.h>
+#include <weft/rpc/core/export.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+namespace weft::dist_optim {
+
+class WEFT_EXPORT ParameterVersions {
+ public:
+  using Version = std::uint64_t;
+  using Tensors = std::vector<at::Tensor>;
+
+  explicit ParameterVersions(const std::vector<Parameter>& parameters);
+
+  // Points the module's tensors at this version, or at the newest where it is no longer kept. Does not touch
+  // a tensor that is there already.
+  void load(Version version);
+
+  // The newest version under its next number, which is `next`.
+  void advance_in_place(Version next);
+  // The newest version's tensors, copied.
+  Tensors copy_newest();
+  // Such a copy becomes the newest version.
+  void advance_to(Version next, Tensors copy);
+
+  // Forgets a version that is not the newest.
+  void drop(Version version);
+
+  std::size_t live() const;
+  std::uint64_t copied_bytes() const;
+
+ private:
+  const std::vector<at::Tensor> module_;  // the module's own; what they point at is the gate's business
+
+  mutable std::mutex mutex_;  // guards all that follows
+  std::map<Version, std::shared_ptr<const Tensors>> versions_;
+  std::shared_ptr<const Tensors> spare_;  // of the version that was dropped last
+  std::uint64_t copied_bytes_ = 0;
+};
+
+}  // namespace weft::dist_optim

@@ -1,0 +1,218 @@
+#include <weft/dist_optim/local/pass_ledger.h>
+#include <weft/rpc/core/error.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <utility>
+
+namespace weft::dist_optim {
+namespace {
+
+[[noreturn]] void refuse(rpc::ErrorKind kind, const std::string& message) { throw rpc::Error(kind, message); }
+
+std::string count_of(std::uint64_t count, const std::string& what) {
+  return std::to_string(count) + " " + what + (count == 1 ? "" : "s");
+}
+
+}  // namespace
+
+std::string to_string(const PassKey& pass) {
+  char digits[33];
+  std::snprintf(digits, sizeof digits, "%016llx%016llx", static_cast<unsigned long long>(pass.hi),
+                static_cast<unsigned long long>(pass.lo));
+  return digits;
+}
+
+void PassLedger::add_trainer(const std::string& trainer) { trainers_[trainer]; }
+
+std::vector<PassKey> PassLedger::remove_trainer(const std::string& trainer) {
+  std::vector<PassKey> open, waiting;
+  for (const auto& [pass, entry] : open_) {
+    if (entry.trainer == trainer) open.push_back(pass);
+  }
+  for (PassKey pass : open) close(pass);
+  std::erase_if(waiting_, [&](const Waiting& entry) {
+    if (entry.trainer != trainer) return false;
+    waiting.push_back(entry.pass);
+    return true;
+  });
+  trainers_.erase(trainer);
+  held_.erase(trainer);
+  return waiting;
+}
+
+PassLedger::Admission PassLedger::admit(const std::string& trainer, PassKey pass) {
+  auto check_owner = [&](const std::string& owner) {
+    if (owner == trainer) return;
+    refuse(rpc::ErrorKind::invalid_argument,
+           "pass " + to_string(pass) + " belongs to trainer " + owner + ", not to " + trainer);
+  };
+  if (auto found = open_.find(pass); found != open_.end()) {
+    check_owner(found->second.trainer);
+    return Admission::admitted;
+  }
+  for (const Waiting& entry : waiting_) {
+    if (entry.pass != pass) continue;
+    check_owner(entry.trainer);
+    return Admission::waiting;
+  }
+  // This overtakes nobody: the bound is the same for all that have nothing open, and whoever could go has
+  // gone.
+  if (may_open(trainer)) {
+    open_now(trainer, pass);
+    return Admission::admitted;
+  }
+  waiting_.push_back({trainer, pass});
+  return Admission::waiting;
+}
+
+std::vector<PassKey> PassLedger::admit_waiting() {
+  std::vector<PassKey> admitted;
+  for (auto entry = waiting_.begin(); entry != waiting_.end();) {
+    if (!may_open(entry->trainer)) {
+      ++entry;
+      continue;
+    }
+    admitted.push_back(entry->pass);
+    open_now(entry->trainer, entry->pass);
+    waiting_.erase(entry);
+    entry = waiting_.begin();  // the trainer's other passes may go now as well
+  }
+  return admitted;
+}
+
+std::optional<PassLedger::Version> PassLedger::pin(PassKey pass) const {
+  auto found = open_.find(pass);
+  if (found == open_.end()) return std::nullopt;
+  return found->second.pin;
+}
+
+bool PassLedger::release(PassKey pass) {
+  close(pass);
+  return std::erase_if(waiting_, [&](const Waiting& entry) { return entry.pass == pass; }) > 0;
+}
+
+void PassLedger::let_go(Version version) {
+  auto found = references_.find(version);
+  if (--found->second > 0) return;
+  references_.erase(found);
+  if (version != newest_) dropped_.push_back(version);
+}
+
+std::uint64_t PassLedger::check_step(const std::string& trainer, const std::vector<PassKey>& passes) const {
+  std::uint64_t staleness = 0;
+  std::set<PassKey> stepping;
+  for (PassKey pass : passes) {
+    std::string name = "pass " + to_string(pass) + " of trainer " + trainer;
+    auto found = open_.find(pass);
+    if (found == open_.end()) {
+      refuse(rpc::ErrorKind::failed_precondition,
+             name + " cannot step: it has not read these parameters, or was stepped or released before");
+    }
+    if (found->second.trainer != trainer) {
+      refuse(rpc::ErrorKind::invalid_argument, name + " belongs to trainer " + found->second.trainer);
+    }
+    if (!stepping.insert(pass).second)
+      refuse(rpc::ErrorKind::invalid_argument, name + " is in this step twice");
+    std::uint64_t age = newest_ - found->second.pin;
+    staleness = std::max(staleness, age);
+    if (!mode_ || mode_->kind == StepMode::Kind::free) continue;
+    std::uint64_t bound = mode_->kind == StepMode::Kind::stale ? static_cast<std::uint64_t>(mode_->count) : 0;
+    if (age > bound) {
+      refuse(rpc::ErrorKind::failed_precondition, name + " cannot step: it reads parameters that are " +
+                                                      count_of(age, "step") + " old, and " +
+                                                      to_string(*mode_) + " allows " + std::to_string(bound));
+    }
+  }
+  if (!mode_ || mode_->kind != StepMode::Kind::stale) return staleness;
+
+  std::optional<Version> oldest;
+  std::set<std::string> others;
+  for (const auto& [pass, entry] : open_) {
+    if (!entry.owes_step || stepping.contains(pass)) continue;
+    oldest = std::min(oldest.value_or(entry.pin), entry.pin);
+    others.insert(entry.trainer);
+  }
+  if (!keeps_bound(newest_ + 1, oldest, others.size())) {
+    refuse(rpc::ErrorKind::failed_precondition,
+           "trainer " + trainer + " cannot step only " + count_of(passes.size(), "pass") +
+               ": with those that it keeps open, a pass would read parameters older than " +
+               to_string(*mode_) + " allows; step them together or release them first");
+  }
+  return staleness;
+}
+
+bool PassLedger::read_by_others(const PassesOfTrainers& passes) const {
+  auto found = references_.find(newest_);
+  if (found == references_.end()) return false;
+  std::size_t own = 0;
+  for (const auto& [trainer, keys] : passes) {
+    own += static_cast<std::size_t>(
+        std::count_if(keys.begin(), keys.end(), [&](PassKey key) { return pin(key) == newest_; }));
+  }
+  return found->second > own;
+}
+
+void PassLedger::step(const PassesOfTrainers& passes) {
+  for (const auto& [trainer, keys] : passes) end_without_step(trainer, keys);
+  ++newest_;
+}
+
+void PassLedger::end_without_step(const std::string& trainer, const std::vector<PassKey>& passes) {
+  for (PassKey pass : passes) close(pass);
+  if (auto found = trainers_.find(trainer); found != trainers_.end()) ++found->second.steps;
+}
+
+// Whether the rule lets this trainer open a pass now, others that wait aside.
+bool PassLedger::may_open(const std::string& trainer) const {
+  if (held_.contains(trainer)) return false;
+  if (!mode_ || mode_->kind != StepMode::Kind::stale) return true;
+  auto registered = trainers_.find(trainer);
+  if (registered == trainers_.end() || !registered->second.open.empty()) return true;
+  std::optional<Version> oldest;
+  std::size_t owing = 1;
+  for (const auto& [name, other] : trainers_) {
+    if (!other.open.empty()) ++owing;
+    for (PassKey pass : other.open) {
+      Version pin = open_.at(pass).pin;
+      oldest = std::min(oldest.value_or(pin), pin);
+    }
+  }
+  return keeps_bound(newest_, oldest, owing);
+}
+
+bool PassLedger::keeps_bound(Version newest, std::optional<Version> oldest_pin, std::size_t trainers) const {
+  if (trainers == 0) return true;
+  std::uint64_t age = newest - oldest_pin.value_or(newest);
+  return age + trainers - 1 <= static_cast<std::uint64_t>(mode_->count);
+}
+
+void PassLedger::open_now(const std::string& trainer, PassKey pass) {
+  Open entry{trainer, newest_, 0, false};
+  if (auto found = trainers_.find(trainer); found != trainers_.end()) {
+    entry.owes_step = true;
+    entry.group = found->second.steps;
+    if (mode_ && mode_->kind == StepMode::Kind::stale) {
+      for (PassKey other : found->second.open) {
+        const Open& opened = open_.at(other);
+        if (opened.group == entry.group) entry.pin = std::min(entry.pin, opened.pin);
+      }
+    }
+    found->second.open.insert(pass);
+  }
+  retain(entry.pin);
+  open_[pass] = std::move(entry);
+}
+
+void PassLedger::close(PassKey pass) {
+  auto found = open_.find(pass);
+  if (found == open_.end()) return;
+  if (auto trainer = trainers_.find(found->second.trainer); trainer != trainers_.end()) {
+    trainer->second.open.erase(pass);
+  }
+  Version pin = found->second.pin;
+  open_.erase(found);
+  let_go(pin);
+}
+
+}  // namespace weft::dist_optim

@@ -1,0 +1,140 @@
+// PassLedger: which pass reads which version of one object's parameters, and which has to wait before it
+// reads.
+//
+// A pass pins the version that is newest when it is admitted; under stale(k) the passes that one trainer
+// opens between two of its steps share the pin of the first. A pin ends with its pass's step or release.
+// The staleness of a step is the number of steps since the oldest pin among its passes.
+//
+// Admission under stale(k). A trainer with open passes owes one step. In the worst case all others step
+// before the one with the oldest pin does, so the bound holds for certain, and no step ever has to wait,
+// exactly if
+//     (newest − oldest pin) + (trainers with open passes − 1) ≤ k.
+// A pass is admitted if this holds with it, else it waits, first come first served. A further pass of a
+// trainer with open passes changes neither term and is admitted at once. With nobody open the left side is
+// 0: if every open pass ends some day, every waiting one is admitted some day. A step that leaves some of
+// its trainer's passes open adds a step that was not counted, and is refused where it would break the
+// bound for a pass that stays.
+//
+// One object's ledger knows nothing of another's: passes that are admitted to several objects in different
+// orders can wait for one another in a circle. Whoever serves passes over several objects admits them in
+// one order for all.
+//
+// Passes of a trainer that is not registered pin too, but owe no step and never wait.
+//
+// Pure data: no clock, no thread, no tensor. Owner: ParameterHost, under its mutex.
+#pragma once
+
+#include <weft/dist_optim/local/step_mode.h>
+#include <weft/rpc/core/export.h>
+
+#include <compare>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace weft::dist_optim {
+
+struct PassKey {
+  std::uint64_t hi = 0, lo = 0;
+  friend constexpr auto operator<=>(const PassKey&, const PassKey&) = default;
+};
+
+// 32 hexadecimal digits.
+WEFT_EXPORT std::string to_string(const PassKey& pass);
+
+class WEFT_EXPORT PassLedger {
+ public:
+  using Version = std::uint64_t;
+  using PassesOfTrainers = std::map<std::string, std::vector<PassKey>>;
+  enum class Admission { admitted, waiting };
+
+  // Until the mode is known, passes pin and never wait.
+  void set_mode(StepMode mode) { mode_ = mode; }
+  void add_trainer(const std::string& trainer);
+  // Ends all its passes; returns those that were waiting.
+  std::vector<PassKey> remove_trainer(const std::string& trainer);
+
+  // Asking again changes nothing. `invalid_argument` for a pass of another trainer.
+  Admission admit(const std::string& trainer, PassKey pass);
+  // Admits what may now go, and returns it in order. To be called after whatever ends a pin or a hold.
+  std::vector<PassKey> admit_waiting();
+  // A trainer whose passes wait for the end of its synchronous round: what they read now would be old by
+  // then.
+  void hold(const std::string& trainer) { held_.insert(trainer); }
+  void end_hold(const std::string& trainer) { held_.erase(trainer); }
+
+  // The version that an open pass reads.
+  std::optional<Version> pin(PassKey pass) const;
+  // Ends the pass, open or waiting. True if it was waiting.
+  bool release(PassKey pass);
+
+  // Keeps a version beyond its pins, for a reader that is inside or about to be.
+  void retain(Version version) { ++references_[version]; }
+  void let_go(Version version);
+
+  // The staleness of a step of these passes now. `failed_precondition` naming pass and trainer where one of
+  // them is not open, where the mode's bound is broken, or where the bound would break for a pass that stays
+  // open.
+  std::uint64_t check_step(const std::string& trainer, const std::vector<PassKey>& passes) const;
+
+  // Whether anyone but these passes still needs the newest version: a step of theirs must not change it in
+  // place.
+  bool read_by_others(const PassesOfTrainers& passes) const;
+  // A step: ends the passes and makes a new version.
+  void step(const PassesOfTrainers& passes);
+  // The same without a new version, for a step that has no gradients here.
+  void end_without_step(const std::string& trainer, const std::vector<PassKey>& passes);
+
+  // Old versions that nobody needs any more, each returned once.
+  std::vector<Version> take_dropped() { return std::exchange(dropped_, {}); }
+
+  Version newest() const { return newest_; }
+  std::size_t open() const { return open_.size(); }
+  std::size_t waiting() const { return waiting_.size(); }
+
+ private:
+  struct Open {
+    std::string trainer;
+    Version pin;
+    std::uint64_t group;  // how many steps its trainer had made
+    bool owes_step;
+  };
+  struct Waiting {
+    std::string trainer;
+    PassKey pass;
+  };
+  struct Trainer {
+    std::uint64_t steps = 0;
+    std::set<PassKey> open;
+  };
+
+  bool may_open(const std::string& trainer) const;
+  bool keeps_bound(Version newest, std::optional<Version> oldest_pin, std::size_t trainers) const;
+  void open_now(const std::string& trainer, PassKey pass);
+  void close(PassKey pass);
+
+  std::optional<StepMode> mode_;
+  Version newest_ = 0;
+  std::map<PassKey, Open> open_;
+  std::map<std::string, Trainer> trainers_;  // the registered ones
+  std::set<std::string> held_;
+  std::deque<Waiting> waiting_;
+  std::map<Version, std::size_t> references_;  // pins and readers
+  std::vector<Version> dropped_;
+};
+
+}  // namespace weft::dist_optim
+
+template <>
+struct std::hash<weft::dist_optim::PassKey> {
+  std::size_t operator()(const weft::dist_optim::PassKey& pass) const noexcept {
+    return static_cast<std::size_t>(pass.hi * 0x9e3779b97f4a7c15ULL ^ pass.lo);
+  }
+};

@@ -1,0 +1,68 @@
+// ShadowLeaves: one of LibTorch's optimizers, stepping tensors that share storage with a module's
+// parameters.
+//
+// Stepping a parameter itself bumps its version counter, and the backward of every pass whose forward came
+// before then fails with "modified by an inplace operation" (but LibTorch's SGD steps `.data()` and lets
+// it go on with mixed versions, silently). A shadow (`variable_data()`) has a version counter and a
+// `.grad` of its own: a step disturbs no graph and touches no user's `.grad`. What a pass then reads is
+// the business of ParameterHost, not of this class.
+//
+// The optimizer's state (momentum and so on) belongs to the shadows and stays when they move to a new
+// storage.
+//
+// Owner: ParameterHost. Thread-safety: none; the owner takes turns.
+#pragma once
+
+#include <weft/dist_optim/local/gradients.h>
+#include <weft/dist_optim/local/optimizer_spec.h>
+#include <weft/rpc/core/export.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace weft::dist_optim {
+
+class WEFT_EXPORT ShadowLeaves {
+ public:
+  // `invalid_argument` where the parameters or the spec do not hold (check_parameters, OptimizerSpec::make).
+  ShadowLeaves(std::vector<Parameter> parameters, OptimizerSpec spec);
+  ~ShadowLeaves();
+  ShadowLeaves(const ShadowLeaves&) = delete;
+  ShadowLeaves& operator=(const ShadowLeaves&) = delete;
+
+  // What step() would refuse: `invalid_argument`, naming the parameter.
+  void check(const Gradients& gradients) const;
+
+  // One step with exactly these gradients; a parameter without one is left alone. Checks first, so that a
+  // refused step has changed nothing.
+  void step(const Gradients& gradients);
+
+  // Moves the shadows to other storages (same shapes): the next steps change those.
+  void move_to(const std::vector<at::Tensor>& storages);
+
+  double learning_rate() const;
+  // What a learning-rate schedule sets. `invalid_argument` unless finite and not negative.
+  void set_learning_rate(double rate);
+
+  // The optimizer's state and options as a LibTorch archive, with the parameters' names and shapes beside it.
+  // LibTorch's archives are TorchScript files: load only bytes that you trust, never a peer's.
+  std::string save_state() const;
+  // `invalid_argument` where the bytes are no archive, or one of another optimizer or of other parameters;
+  // the state is then as before. The options come from the archive as well: a schedule's learning rate
+  // survives.
+  void load_state(const std::string& bytes);
+
+  const OptimizerSpec& spec() const { return spec_; }
+
+ private:
+  std::string describe_parameters() const;
+
+  const std::vector<Parameter> parameters_;
+  const OptimizerSpec spec_;
+  std::vector<at::Tensor> shadows_;
+  std::unique_ptr<torch::optim::Optimizer> optimizer_;
+};
+
+}  // namespace weft::dist_optim

@@ -1,0 +1,77 @@
+// StepMode: what happens to one object's parameters when several trainers step them. A required argument.
+//
+// `synchronous`: one step a round. A round applies the sum of the gradients of all its trainers, each
+// computed at the same parameters. `synchronous(n)` says how many trainers there are; plain `synchronous`
+// means every trainer that is registered on the object when the round closes, so a trainer that starts
+// first may step alone: say the number where all must take part from the first step on.
+//
+// `stale(k)`: each step applies at once. A pass reads one immutable version of the parameters, at most k
+// steps older than the one that its step changes; a pass that could break the bound waits before it first
+// reads (stale synchronous parallel, Ho et al. 2013). `stale(0)` lets one trainer at a time read and step.
+//
+// `free`: each step applies at once, in place, and nobody waits (Hogwild, Recht et al. 2011). A pass may
+// read parameters that are half stepped, and its backward others than its forward: its gradient is then
+// that of no single version.
+//
+// Thread-safety: values.
+#pragma once
+
+#include <weft/rpc/core/error.h>
+
+#include <cstdint>
+#include <string>
+
+namespace weft::dist_optim {
+
+struct StepMode {
+  enum class Kind : std::uint8_t { synchronous, stale, free };
+
+  Kind kind = Kind::synchronous;
+  // synchronous: the number of trainers, 0 for every one that is registered. stale: the bound k. free: 0.
+  std::int32_t count = 0;
+
+  friend constexpr bool operator==(const StepMode&, const StepMode&) = default;
+};
+
+struct Synchronous {
+  constexpr operator StepMode() const { return {StepMode::Kind::synchronous, 0}; }
+  constexpr StepMode operator()(std::int32_t trainers) const {
+    if (trainers < 1) {
+      throw rpc::Error(rpc::ErrorKind::invalid_argument,
+                       "synchronous(n): a round needs at least one trainer");
+    }
+    return {StepMode::Kind::synchronous, trainers};
+  }
+};
+inline constexpr Synchronous synchronous{};
+
+constexpr StepMode stale(std::int32_t steps) {
+  if (steps < 0) throw rpc::Error(rpc::ErrorKind::invalid_argument, "stale(k): k must not be negative");
+  return {StepMode::Kind::stale, steps};
+}
+
+// Write it `dist_optim::free`: an unqualified `free` under `using namespace` would also mean the C function.
+inline constexpr StepMode free{StepMode::Kind::free, 0};
+
+inline std::string to_string(const StepMode& mode) {
+  switch (mode.kind) {
+    case StepMode::Kind::synchronous:
+      return mode.count == 0 ? "synchronous" : "synchronous(" + std::to_string(mode.count) + ")";
+    case StepMode::Kind::stale:
+      return "stale(" + std::to_string(mode.count) + ")";
+    case StepMode::Kind::free:
+      return "free";
+  }
+  return "unknown(" + std::to_string(static_cast<int>(mode.kind)) + ")";
+}
+
+// A mode that came from a peer: `invalid_argument` unless it is one of the above.
+inline void check(const StepMode& mode) {
+  bool known = mode.kind == StepMode::Kind::synchronous || mode.kind == StepMode::Kind::stale ||
+               (mode.kind == StepMode::Kind::free && mode.count == 0);
+  if (!known || mode.count < 0) {
+    throw rpc::Error(rpc::ErrorKind::invalid_argument, "no such step mode: " + to_string(mode));
+  }
+}
+
+}  // namespace weft::dist_optim

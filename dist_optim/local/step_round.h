@@ -1,0 +1,60 @@
+// StepRound: whom a synchronous round waits for, and what becomes of it when a trainer leaves or dies.
+//
+// A round is complete when every trainer has arrived with its step. With a number of trainers given there
+// are as many seats, and the round also waits for seats that were never taken. A trainer that leaves takes
+// its seat away until a newcomer brings one, so the others go on without it. A death fails the round: each
+// survivor hears of it exactly once, at its step that is under way or else at its next one. While the seat
+// of a dead trainer is empty every step fails, since the round could not end.
+//
+// Pure data: no thread, no callback. Owner: ParameterHost, under its mutex.
+#pragma once
+
+#include <weft/rpc/core/export.h>
+
+#include <cstddef>
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+namespace weft::dist_optim {
+
+class WEFT_EXPORT StepRound {
+ public:
+  // 0: as many seats as there are trainers.
+  explicit StepRound(std::size_t seats) : seats_(seats) {}
+
+  // `invalid_argument` where all seats are taken.
+  void join(const std::string& trainer);
+  // A step of this trainer that has arrived stays in the round.
+  void leave(const std::string& trainer);
+  // Returns the trainers that had arrived: their steps have failed, and the round begins anew.
+  std::vector<std::string> die(const std::string& trainer);
+
+  // `failed_precondition` for a trainer whose step is under way, `aborted` naming the dead for one that has
+  // to hear.
+  void arrive(const std::string& trainer);
+
+  // False also while a round is being closed.
+  bool complete() const;
+  // The round that is complete is about to be applied; whoever arrives from now on is in the next one.
+  void close();
+  // A trainer's step is over, done or failed: it may arrive again.
+  void finish(const std::string& trainer);
+
+  // What a survivor is told of a death.
+  static std::string describe_death(const std::string& trainer);
+
+ private:
+  bool seats_empty() const { return trainers_.size() + vacated_ < seats_; }
+
+  const std::size_t seats_;
+  std::size_t vacated_ = 0;  // seats of trainers that have left
+  std::set<std::string> trainers_;
+  std::set<std::string> arrived_;
+  std::set<std::string> closing_;               // of the round that is being closed
+  std::map<std::string, std::string> to_hear_;  // survivor → who died since its last step
+  std::string missed_;                          // the last one who died and was not replaced
+};
+
+}  // namespace weft::dist_optim

@@ -1,0 +1,148 @@
+#include <weft/dist_optim/local/version_gate.h>
+#include <weft/rpc/core/error.h>
+
+#include <string>
+#include <utility>
+
+namespace weft::dist_optim {
+namespace {
+
+[[noreturn]] void refuse(const std::string& message) {
+  throw rpc::Error(rpc::ErrorKind::failed_precondition, message);
+}
+
+}  // namespace
+
+VersionGate::VersionGate(Version loaded, Load load)
+    : load_(std::move(load)), loaded_(loaded), newest_(loaded) {}
+
+void VersionGate::enter(Version version) {
+  std::unique_lock lock(mutex_);
+  if (auto inside = inside_.find(std::this_thread::get_id()); inside != inside_.end()) {
+    if (version != loaded_) {
+      refuse("a thread that reads version " + std::to_string(loaded_) +
+             " of the parameters asks for version " + std::to_string(version) + " before it has left");
+    }
+    ++inside->second;
+    return;
+  }
+  wait_in_line(lock, Waiter::Kind::version, version);
+}
+
+void VersionGate::enter_newest() {
+  std::unique_lock lock(mutex_);
+  if (auto inside = inside_.find(std::this_thread::get_id()); inside != inside_.end()) {
+    ++inside->second;
+    return;
+  }
+  wait_in_line(lock, Waiter::Kind::newest, 0);
+}
+
+void VersionGate::leave() {
+  std::lock_guard lock(mutex_);
+  auto inside = inside_.find(std::this_thread::get_id());
+  if (inside == inside_.end()) refuse("a thread leaves parameters that it does not read");
+  if (--inside->second > 0) return;
+  inside_.erase(inside);
+  admit_waiting();
+}
+
+void VersionGate::exclusive(const std::function<std::optional<Version>()>& section) {
+  {
+    std::unique_lock lock(mutex_);
+    if (inside_.contains(std::this_thread::get_id())) {
+      refuse("a thread that reads the parameters asks to change them before it has left");
+    }
+    wait_in_line(lock, Waiter::Kind::exclusive, 0);
+  }
+  std::optional<Version> made;
+  auto end = [&] {
+    std::lock_guard lock(mutex_);
+    if (made) loaded_ = newest_ = *made;
+    exclusive_.reset();
+    admit_waiting();
+  };
+  try {
+    made = section();
+  } catch (...) {
+    end();
+    throw;
+  }
+  end();
+}
+
+void VersionGate::settle() {
+  std::lock_guard lock(mutex_);
+  if (loaded_ == newest_ || exclusive_ || !inside_.empty() || !waiting_.empty()) return;
+  load_(newest_);
+  loaded_ = newest_;
+}
+
+VersionGate::Version VersionGate::loaded() const {
+  std::lock_guard lock(mutex_);
+  return loaded_;
+}
+
+std::size_t VersionGate::waiting() const {
+  std::lock_guard lock(mutex_);
+  return waiting_.size();
+}
+
+std::uint64_t VersionGate::loads() const {
+  std::lock_guard lock(mutex_);
+  return loads_;
+}
+
+// Always by way of the line: with nobody in it the waiter is admitted at once and never sleeps.
+void VersionGate::wait_in_line(std::unique_lock<std::mutex>& lock, Waiter::Kind kind, Version version) {
+  if (exclusive_ == std::this_thread::get_id()) {
+    refuse("a thread that changes the parameters asks to enter again before it has done");
+  }
+  Waiter waiter{kind, version, std::this_thread::get_id()};
+  waiting_.push_back(&waiter);
+  // Only the first in line can be let in by its own arrival.
+  if (waiting_.size() == 1) admit_waiting();
+  waiter.wake.wait(lock, [&] { return waiter.admitted; });
+}
+
+VersionGate::Version VersionGate::wanted_by(const Waiter& waiter) const {
+  return waiter.kind == Waiter::Kind::newest ? newest_ : waiter.version;
+}
+
+// Lets in whoever may go now. A waiter is notified under the lock: it may be gone as soon as the lock is
+// free.
+void VersionGate::admit_waiting() {
+  auto admit = [](Waiter& waiter) {
+    waiter.admitted = true;
+    waiter.wake.notify_one();
+  };
+  while (!waiting_.empty() && !exclusive_) {
+    Waiter& first = *waiting_.front();
+    if (first.kind == Waiter::Kind::exclusive) {
+      if (!inside_.empty()) return;
+      waiting_.pop_front();
+      exclusive_ = first.thread;
+      admit(first);
+      return;
+    }
+    Version version = wanted_by(first);
+    if (version == loaded_) {
+      waiting_.pop_front();
+      ++inside_[first.thread];
+      admit(first);
+      continue;
+    }
+    if (!inside_.empty()) return;
+    load_(version);
+    loaded_ = version;
+    ++loads_;
+    std::erase_if(waiting_, [&](Waiter* waiter) {
+      if (waiter->kind == Waiter::Kind::exclusive || wanted_by(*waiter) != version) return false;
+      ++inside_[waiter->thread];
+      admit(*waiter);
+      return true;
+    });
+  }
+}
+
+}  // namespace weft::dist_optim

@@ -1,0 +1,136 @@
+// The RPC layer inside somebody's existing Asio program: on their loop, beside their own work. No LibTorch.
+//
+//   embedded_service rates tcp://127.0.0.1:7001                            a service that the next one asks
+//   embedded_service market tcp://127.0.0.1:7002 tcp://127.0.0.1:7001      the existing program; ends on
+//   SIGTERM embedded_service last tcp://127.0.0.1:7002 WEFT                        its clients
+//   embedded_service convert tcp://127.0.0.1:7002 10 EUR [MILLISECONDS]
+#include <weft/rpc/rpc.h>
+
+#include <unistd.h>
+
+#include <asio/io_context.hpp>
+#include <asio/signal_set.hpp>
+#include <asio/steady_timer.hpp>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+using namespace weft;
+using namespace std::chrono_literals;
+
+struct Quote {
+  std::string symbol;
+  double price = 0;
+};
+WEFT_CODEC(Quote, symbol, price)  // one line makes a plain struct travel
+
+struct Rates {
+  double rate(rpc::CallContext& call, std::string currency) {
+    const bool hurried = call.deadline().has_value();
+    std::printf("rate of %s%s\n", currency.c_str(), hurried ? ", within a deadline" : "");
+    const auto found = table.find(currency);
+    if (found == table.end()) throw rpc::Error(rpc::ErrorKind::not_found, "no rate for '" + currency + "'");
+    return found->second;
+  }
+  const std::map<std::string, double> table{{"EUR", 1.25}, {"JPY", 0.0075}};
+  using Service = rpc::Service<"rates", rpc::Method<"rate", &Rates::rate>>;
+};
+
+class Market {
+ public:
+  explicit Market(rpc::Peer rates) : rates_(std::move(rates)) {}
+
+  // On the program's own loop, like tick(): neither needs a lock. So it must not block.
+  Quote last(std::string symbol) { return {symbol, price_}; }
+
+  // Suspends while the other service works, and hands its deadline on to it.
+  rpc::Task<double> convert(rpc::CallContext& call, double amount, std::string currency) {
+    std::printf("converting %g %s\n", amount, currency.c_str());
+    co_return amount* co_await rates_.with(call).call<&Rates::rate>(currency);
+  }
+
+  void tick() { price_ += 0.25; }
+
+  using Service =
+      rpc::Service<"market", rpc::Method<"last", &Market::last, rpc::idempotent, rpc::non_blocking>,
+                   rpc::Method<"convert", &Market::convert>>;
+
+ private:
+  rpc::Peer rates_;
+  double price_ = 100;
+};
+
+// The existing program: a loop, with work of its own on it.
+int run_market(const std::string& address, const std::string& rates) {
+  asio::io_context io;
+  rpc::Agent agent{io, {.name = "market", .listen = {address}}};
+  auto market = std::make_shared<Market>(agent.peer(rates));
+  agent.serve(market);
+
+  asio::steady_timer clock{io};
+  const std::function<void()> tick = [&] {
+    market->tick();
+    clock.expires_after(100ms);
+    clock.async_wait([&](asio::error_code error) {
+      if (!error) tick();
+    });
+  };
+  tick();
+
+  asio::signal_set stop{io, SIGTERM};
+  stop.async_wait([&](asio::error_code, int) {
+    std::puts("draining");
+    agent.drain(20s).then([&](auto&&) { io.stop(); });  // no accepted call is lost
+  });
+  std::printf("market listens at %s\n", agent.addresses().front().c_str());
+  io.run();
+  std::puts("drained");
+  return 0;
+}
+
+int run_rates(const std::string& address) {
+  asio::io_context io;  // here only to wait for the signal: this agent has loops of its own
+  rpc::Agent agent{{.name = "rates", .listen = {address}}};
+  agent.serve(std::make_shared<Rates>());
+  asio::signal_set stop{io, SIGTERM};
+  stop.async_wait([&](asio::error_code, int) { io.stop(); });
+  std::printf("rates listens at %s\n", agent.addresses().front().c_str());
+  io.run();
+  return 0;
+}
+
+int run_client(const std::vector<std::string>& arguments) {
+  rpc::Agent agent{{.name = "client-" + std::to_string(getpid())}};
+  rpc::Peer market = agent.connect(arguments[1]);
+  if (arguments[0] == "last") {
+    const Quote quote = market.call<&Market::last>(arguments[2]).get();
+    std::printf("%s %g\n", quote.symbol.c_str(), quote.price);
+  } else {
+    if (arguments.size() > 4)
+      market = market.with({.deadline = std::chrono::milliseconds{std::stoi(arguments[4])}});
+    std::printf("%g\n", market.call<&Market::convert>(std::stod(arguments[2]), arguments[3]).get());
+  }
+  return 0;
+}
+
+int main(int argc, char** argv) {
+  std::setvbuf(stdout, nullptr, _IOLBF, 0);
+  const std::vector<std::string> arguments(argv + 1, argv + argc);
+  const std::string what = arguments.empty() ? "" : arguments[0];
+  try {
+    if (what == "rates" && arguments.size() == 2) return run_rates(arguments[1]);
+    if (what == "market" && arguments.size() == 3) return run_market(arguments[1], arguments[2]);
+    if (what == "last" && arguments.size() == 3) return run_client(arguments);
+    if (what == "convert" && arguments.size() >= 4) return run_client(arguments);
+  } catch (const rpc::Error& error) {
+    std::fprintf(stderr, "%s: %s\n", std::string(rpc::to_string(error.kind())).c_str(), error.what());
+    return 1;
+  }
+  std::fputs("usage: embedded_service rates|market|last|convert ...: see the top of embedded_service.cc\n",
+             stderr);
+  return 2;
+}

@@ -1,0 +1,100 @@
+#include "parameter_server/loss_curve.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <map>
+#include <stdexcept>
+
+namespace {
+
+constexpr double width = 720, height = 420, left = 60, right = 20, top = 40, bottom = 50;
+constexpr std::array colours{"#1f6fb4", "#d9541e", "#2f9e58", "#8a4fbe"};
+
+// A step between grid lines that reads well: 1, 2 or 5 times a power of ten, for about six of them.
+double grid_step(double range) {
+  const double rough = std::max(range, 1e-9) / 6, power = std::pow(10, std::floor(std::log10(rough)));
+  for (const double factor : {1, 2, 5})
+    if (factor * power >= rough) return factor * power;
+  return 10 * power;
+}
+
+void write(const std::filesystem::path& path, const std::string& text) {
+  std::ofstream file(path);
+  if (!(file << text)) throw std::runtime_error(fmt::format("cannot write {}", path.string()));
+}
+
+}  // namespace
+
+std::string loss_csv(const std::vector<Point>& points) {
+  std::string text = "trainer,images,seconds,loss\n";
+  for (const Point& point : points)
+    text += fmt::format("{},{},{:.3f},{:.6f}\n", point.trainer, point.images, point.seconds, point.loss);
+  return text;
+}
+
+std::string loss_svg(const std::vector<Point>& points, const std::string& title) {
+  std::map<std::string, std::vector<Point>> curves;
+  double seconds = 0, loss = 0;
+  for (const Point& point : points) {
+    curves[point.trainer].push_back(point);
+    seconds = std::max(seconds, point.seconds);
+    loss = std::max(loss, point.loss);
+  }
+  const double x_step = grid_step(seconds), y_step = grid_step(loss);
+  const double x_end = std::ceil(seconds / x_step) * x_step, y_end = std::ceil(loss / y_step) * y_step;
+  const auto x = [&](double value) { return left + (width - left - right) * value / std::max(x_end, 1e-9); };
+  const auto y = [&](double value) {
+    return height - bottom - (height - top - bottom) * value / std::max(y_end, 1e-9);
+  };
+
+  std::string svg;
+  const auto out = std::back_inserter(svg);
+  fmt::format_to(
+      out,
+      "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {0} {1}\" width=\"{0}\" height=\"{1}\" "
+      "font-family=\"sans-serif\" font-size=\"12\">\n"
+      "<rect width=\"{0}\" height=\"{1}\" fill=\"white\"/>\n"
+      "<text x=\"{2}\" y=\"22\" font-size=\"14\">{3}</text>\n",
+      width, height, left, title);
+  for (double value = 0; value <= x_end + x_step / 2; value += x_step)
+    fmt::format_to(out,
+                   "<path d=\"M{0:.1f} {1}V{2}\" stroke=\"#ddd\"/><text x=\"{0:.1f}\" y=\"{3}\" "
+                   "text-anchor=\"middle\">{4:g}</text>\n",
+                   x(value), top, height - bottom, height - bottom + 16, value);
+  for (double value = 0; value <= y_end + y_step / 2; value += y_step)
+    fmt::format_to(out,
+                   "<path d=\"M{0} {1:.1f}H{2}\" stroke=\"#ddd\"/><text x=\"{3}\" y=\"{4:.1f}\" "
+                   "text-anchor=\"end\">{5:g}</text>\n",
+                   left, y(value), width - right, left - 6, y(value) + 4, value);
+  fmt::format_to(out, "<text x=\"{}\" y=\"{}\" text-anchor=\"middle\">seconds</text>\n",
+                 (left + width - right) / 2, height - 12);
+  fmt::format_to(out,
+                 "<text x=\"16\" y=\"{0}\" text-anchor=\"middle\" transform=\"rotate(-90 16 {0})\">training "
+                 "loss</text>\n",
+                 (top + height - bottom) / 2);
+
+  double legend = top + 16;
+  std::size_t number = 0;
+  for (const auto& [trainer, curve] : curves) {
+    const char* const colour = colours[number++ % colours.size()];
+    fmt::format_to(out, "<polyline fill=\"none\" stroke=\"{}\" stroke-width=\"1.5\" points=\"", colour);
+    for (const Point& point : curve) fmt::format_to(out, "{:.1f},{:.1f} ", x(point.seconds), y(point.loss));
+    fmt::format_to(out, "\"/>\n<text x=\"{}\" y=\"{}\" text-anchor=\"end\" fill=\"{}\">{}</text>\n",
+                   width - right - 8, legend, colour, trainer);
+    legend += 16;
+  }
+  return svg + "</svg>\n";
+}
+
+void write_loss_curve(const std::vector<Point>& points, const std::string& title, const std::string& folder) {
+  const std::filesystem::path to = folder;
+  std::filesystem::create_directories(to);
+  write(to / "loss.csv", loss_csv(points));
+  write(to / "loss.svg", loss_svg(points, title));
+}

@@ -1,0 +1,34 @@
+// Progress: a trainer's bar with its loss and its images a second.
+//
+// On a terminal, or under a launcher that has one, it is a line that is drawn again and again (it ends in
+// '\r'); elsewhere a line is printed every five seconds. One thread.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <string>
+
+class Progress {
+ public:
+  Progress(std::string name, std::int64_t total_images);
+
+  void advance(std::int64_t images, double loss);
+  void finish();  // prints the last state as a line that stays
+
+  std::int64_t images() const { return images_; }
+  double fraction() const { return static_cast<double>(images_) / static_cast<double>(total_); }
+  double loss() const { return loss_; }  // smoothed over about 20 batches
+  double seconds() const { return std::chrono::duration<double>(Clock::now() - start_).count(); }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  std::string line() const;
+
+  const std::string name_;
+  const std::int64_t total_;
+  const bool live_;
+  const Clock::time_point start_ = Clock::now();
+  Clock::time_point drawn_ = start_;
+  std::int64_t images_ = 0, batches_ = 0;
+  double loss_ = 0;
+};

@@ -1,0 +1,51 @@
+// --mode pull-push: the classical asynchronous parameter server (Li et al. 2014; Dean et al. 2012). The
+// server owns the whole network and its optimizer; a trainer pulls the parameters, computes gradients on a
+// copy of its own, and pushes them.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <weft/rpc/codec/struct_codec.h>
+#include <weft/rpc/tensor/tensor_codec.h>
+
+#include <memory>
+#include <vector>
+
+#include "parameter_server/dataset.h"
+#include "parameter_server/report.h"
+#include "parameter_server/settings.h"
+
+struct Snapshot {
+  std::uint64_t version = 0;  // how many pushes had been applied
+  std::vector<at::Tensor> parameters;
+};
+WEFT_CODEC(Snapshot, version, parameters)
+
+// Lives on the server behind a reference, so that its calls run one at a time: a snapshot is never half
+// stepped.
+class ParameterServer {
+ public:
+  // Adam with this learning rate, and by how many steps the parameters may be ahead of a gradient.
+  ParameterServer(double learning_rate, std::int32_t staleness);
+  ~ParameterServer();
+
+  Snapshot pull() const;
+  // One step with gradients that were computed on that version. False where it is more than `staleness` steps
+  // old: then nothing has changed, and the trainer pulls and computes anew.
+  bool push(std::uint64_t version, std::vector<at::Tensor> gradients);
+  void set_learning_rate(double rate);
+
+  using Service =
+      weft::rpc::Service<"parameter_server", weft::rpc::Constructor<double, std::int32_t>,
+                         weft::rpc::Method<"pull", &ParameterServer::pull>,
+                         weft::rpc::Method<"push", &ParameterServer::push>,
+                         weft::rpc::Method<"set_learning_rate", &ParameterServer::set_learning_rate>>;
+
+ private:
+  struct Model;
+  std::unique_ptr<Model> model_;
+  std::uint64_t version_ = 0;
+  std::uint64_t staleness_;
+};
+
+weft::rpc::Task<void> run_pull_push(weft::rpc::Agent& agent, const Settings& settings, Batches& batches,
+                                    const Dataset& test, Report& report);

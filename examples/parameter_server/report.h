@@ -1,0 +1,27 @@
+// Report: what a trainer tells the world: its bar here, its points to the server's scoreboard. One task uses
+// it.
+#pragma once
+
+#include "parameter_server/progress.h"
+#include "parameter_server/scoreboard.h"
+
+class Report {
+ public:
+  Report(weft::rpc::Agent& agent, std::int64_t total_images)
+      : trainer_(agent.name()), server_(agent.peer("server")), progress_(trainer_, total_images) {}
+
+  double fraction() const { return progress_.fraction(); }
+  // After every batch; true after every twentieth, when the server hears of it.
+  weft::rpc::Task<bool> batch(std::int64_t images, double loss);
+  void trained();  // the last batch is over; what follows is not part of the training time
+  weft::rpc::Task<void> finish(double test_accuracy);
+
+ private:
+  Point point() const { return {trainer_, progress_.images(), progress_.seconds(), progress_.loss()}; }
+
+  const std::string trainer_;
+  const weft::rpc::Peer server_;
+  Progress progress_;
+  std::int64_t batches_ = 0;
+  Point last_;
+};

@@ -1,0 +1,76 @@
+#include "parameter_server/settings.h"
+
+#include <CLI/CLI.hpp>
+#include <cstdlib>
+#include <map>
+
+namespace dist_optim = weft::dist_optim;
+
+dist_optim::StepMode Settings::optimizer_mode() const {
+  if (step_mode == "synchronous") return dist_optim::synchronous;
+  if (step_mode == "free") return dist_optim::free;
+  return dist_optim::stale(staleness);
+}
+
+Settings parse_settings(int argc, char** argv) {
+  Settings settings;
+  std::string rank, world_size, master;
+  bool insecure = false;
+
+  CLI::App app{
+      "Trains a small convolutional network on Fashion-MNIST with a parameter server.\n"
+      "As it is, it starts one server and its trainers on this machine. With RANK, WORLD_SIZE, MASTER_ADDR "
+      "and MASTER_PORT\n"
+      "in the environment, or --rank, --world-size and --master, it is one of them: rank 0 serves, the "
+      "others train."};
+  const std::map<std::string, Mode> modes{{"autograd", Mode::autograd}, {"pull-push", Mode::pull_push}};
+  app.add_option("--mode", settings.mode,
+                 "autograd: forward through remote objects, backward through distributed autograd; "
+                 "pull-push: trainers pull parameters and push gradients")
+      ->transform(CLI::CheckedTransformer(modes));
+  app.add_option("--mode-step", settings.step_mode,
+                 "how trainers share the server's parameters (mode autograd)")
+      ->check(CLI::IsMember({"synchronous", "stale", "free"}))
+      ->capture_default_str();
+  app.add_option("--staleness", settings.staleness,
+                 "by how many steps gradients may be late (stale, pull-push)")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  app.add_option("--epochs", settings.epochs)->check(CLI::PositiveNumber)->capture_default_str();
+  app.add_option("--batch-size", settings.batch_size)->check(CLI::PositiveNumber)->capture_default_str();
+  app.add_option("--images", settings.images, "how many training images, over all trainers")
+      ->check(CLI::Range(1, 60'000))
+      ->capture_default_str();
+  app.add_option("--learning-rate", settings.learning_rate, "of Adam, at first")->capture_default_str();
+  app.add_option("--seed", settings.seed)->capture_default_str();
+  app.add_option("--threads", settings.threads, "threads within an operation, in each process")
+      ->capture_default_str();
+  app.add_option("--trainers", settings.trainers, "to start on this machine")
+      ->check(CLI::Range(1, 64))
+      ->capture_default_str();
+  app.add_option("--data", settings.data,
+                 "folder of the data set, if it is not where Debian's package puts it");
+  app.add_option("--out", settings.out, "folder for the loss curve")->capture_default_str();
+  app.add_option("--rank", rank, "this process's number: 0 serves");
+  app.add_option("--world-size", world_size, "how many processes there are, with the server");
+  app.add_option("--master", master, "ADDRESS:PORT of rank 0");
+  app.add_flag("--insecure", insecure, "permit addresses beyond this host, without credentials");
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    std::exit(app.exit(error));
+  }
+
+  const auto set = [](const char* variable, const std::string& value) {
+    if (!value.empty()) setenv(variable, value.c_str(), 1);
+  };
+  set("RANK", rank);
+  set("WORLD_SIZE", world_size);
+  if (const auto colon = master.rfind(':'); colon != std::string::npos) {
+    set("MASTER_ADDR", master.substr(0, colon));
+    set("MASTER_PORT", master.substr(colon + 1));
+  }
+  set("WEFT_INSECURE", insecure ? "1" : "");
+  settings.is_role = std::getenv("RANK") != nullptr;
+  return settings;
+}

@@ -1,0 +1,30 @@
+// What the command line asks for; --help describes each.
+#pragma once
+
+#include <weft/dist_optim/local/step_mode.h>
+
+#include <cstdint>
+#include <string>
+
+enum class Mode { autograd, pull_push };
+
+struct Settings {
+  Mode mode = Mode::autograd;
+  std::string step_mode = "stale";  // or synchronous, free
+  std::int32_t staleness = 2;
+  std::int64_t epochs = 2;
+  std::int64_t batch_size = 64;
+  std::int64_t images = 60'000;
+  double learning_rate = 2e-3;
+  std::uint64_t seed = 1;
+  int threads = 1;
+  int trainers = 2;
+  std::string data, out = "out/parameter_server";
+  bool is_role = false;  // one process of a job, rather than the one that starts them
+
+  weft::dist_optim::StepMode optimizer_mode() const;
+};
+
+// Also sets, of the variables that rpc::from_environment() reads, those that the command line states. Ends
+// the program where the command line is wrong or asks for help.
+Settings parse_settings(int argc, char** argv);

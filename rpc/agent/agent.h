@@ -1,0 +1,119 @@
+// Agent: one endpoint of the RPC layer. It owns its event loops, connections and served methods.
+//
+// A plain object: several live in one process. Made with its options and the layers above RPC that it takes
+// part in (dist_optim::layers() for training); it listens from then on. Methods are served before peers are
+// told of the agent: before wait_for() in a job, before handing out addresses() otherwise. The destructor
+// ends what is under way with shut_down and waits for running handlers; drain() or leave() first end it
+// orderly. It is not destroyed on its own threads (in a handler, or in a `then` that a loop runs); an agent
+// on the program's io_context is destroyed on the thread that runs that, or when nobody does. Thread-safety:
+// every member may be called from any thread, serve() and allow_create() too.
+#pragma once
+
+#include <weft/rpc/agent/options.h>
+#include <weft/rpc/agent/peer.h>
+#include <weft/rpc/core/blocking_executor.h>
+
+namespace weft::rpc {
+
+class Agent;
+class Membership;
+
+// A layer above RPC: installs its hooks and methods into an agent that is being made.
+using Layer = std::function<void(Agent&)>;
+using Layers = std::vector<Layer>;
+
+class WEFT_EXPORT Agent {
+ public:
+  explicit Agent(AgentOptions options, Layers layers = {});                    // on loops of its own
+  Agent(asio::io_context& context, AgentOptions options, Layers layers = {});  // on the program's
+  ~Agent();
+  Agent(const Agent&) = delete;
+  Agent& operator=(const Agent&) = delete;
+
+  const AgentId& id() const { return core_->id(); }
+  const std::string& name() const { return core_->id().name; }
+  std::vector<std::string> addresses() const { return core_->addresses(); }
+
+  // Serving. A served object is called from several handler threads at once; objects behind RRefs take turns.
+  template <Served T>
+  void serve(std::shared_ptr<T> object) {
+    detail::serve_object(*core_, object);
+  }
+  template <NamedFunction F>
+  void serve() {
+    core_->serve(detail::method_entry<F>(""));
+  }
+  // Peers may create a T here and hold it by RRefs.
+  template <Served T>
+  void allow_create() {
+    detail::serve_object<AgentCore, T>(*core_, nullptr);
+    core_->serve(detail::constructor_entry<T>());
+  }
+
+  // Peers by name, or by address; connect() is peer() under the name that reads well with an address.
+  Peer peer(const std::string& name_or_address);
+  Peer connect(const std::string& address) { return peer(address); }
+
+  // The job, where the options have a rendezvous (rpc/membership/).
+  std::size_t rank() const;
+  std::size_t world_size() const;
+  Future<void> wait_for(std::size_t agents);  // joins, then waits until so many have joined
+  Future<void> leave();                       // tells the layers and the job, then drains
+
+  // Lends the calling thread to a task until it ends.
+  template <class T>
+  T run(Task<T> task) {
+    BlockingExecutor here;
+    return here.run(std::move(task));
+  }
+  // Serves until every other member of the job has left (returns 0), or shut_down() (0). Throws the error
+  // that ended the job. Call once.
+  int serve_until_shutdown();
+
+  // No new calls are accepted; completes when those under way have ended. deadline_exceeded: some had not.
+  Future<void> drain(std::chrono::nanoseconds patience);
+  void shut_down();
+
+  const std::shared_ptr<AgentCore>& core() const { return core_; }  // for layers
+
+ private:
+  Agent(std::shared_ptr<AgentCore> core, Layers layers);
+  std::shared_ptr<AgentCore> core_;
+  std::shared_ptr<Membership> membership_;
+};
+
+// What a method is, as agents list them: peers call `weft.methods`.
+struct MethodInfo {
+  std::string name, signature;
+  std::vector<std::string> parameters;
+  std::string result;
+  bool idempotent = false;
+  bool on_object = false;
+};
+WEFT_CODEC(MethodInfo, name, signature, parameters, result, idempotent, on_object)
+
+WEFT_EXPORT Future<std::vector<MethodInfo>> list_methods(const Peer& peer);
+
+// The options that the environment states, by the variables that torchrun, weft launch and others set:
+//   RANK, WORLD_SIZE          this agent's number in its job, and how many there are
+//   MASTER_ADDR, MASTER_PORT  where rank 0 keeps the store. torchrun (TORCHELASTIC_USE_AGENT_STORE=True) has
+//   a store of
+//                             its own at that port, so there it is the next one: MASTER_PORT + 1
+//   WEFT_STORE_PORT           that port instead
+//   WEFT_STORE                the store instead of all these: tcp://host:port of rank 0, or file:///path
+//   WEFT_NAME                 the agent's name; worker<RANK> by default
+//   WEFT_LISTEN               its addresses, with commas between them. By default rank 0 listens at the
+//   store's, others
+//                             on any free port of the address that leads to MASTER_ADDR: 127.0.0.1 on the
+//                             same host
+//   WEFT_INSECURE=1           permits addresses beyond this host
+// Throws invalid_argument naming the variable that is missing or malformed, unavailable where MASTER_ADDR
+// leads nowhere.
+WEFT_EXPORT AgentOptions from_environment();
+
+// The same, given the variables and which of this host's addresses leads to a host (local_address_towards).
+using VariableLookup = std::function<std::optional<std::string>(const std::string& name)>;
+using LocalAddress = std::function<std::string(const std::string& host)>;
+WEFT_EXPORT AgentOptions options_from(const VariableLookup& lookup, const LocalAddress& towards);
+
+}  // namespace weft::rpc

@@ -1,0 +1,455 @@
+#include <weft/rpc/agent/agent_core.h>
+
+#include <weft/rpc/agent/link.h>
+#include <weft/rpc/transport/in_process.h>
+#include <weft/rpc/transport/tcp_transport.h>
+#include <weft/rpc/transport/unix_transport.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <random>
+
+namespace weft::rpc {
+namespace {
+
+constexpr const char* self_scheme = "self";
+
+std::uint64_t draw_incarnation() {
+  std::random_device device;
+  const std::uint64_t high = device();
+  return (high << 32 | device()) | 1;  // never 0
+}
+
+void print(const LogRecord& record) {
+  if (record.level < LogLevel::warning) return;
+  std::fprintf(stderr, "weft: %.*s: %.*s\n", static_cast<int>(record.agent.size()), record.agent.data(),
+               static_cast<int>(record.message.size()), record.message.data());
+}
+
+AgentOptions complete(AgentOptions options) {
+  if (options.name.empty()) throw Error(ErrorKind::invalid_argument, "an agent needs a name");
+  if (!options.log) options.log = print;
+  if (options.handler_threads == 0)
+    options.handler_threads = std::max(2U, std::thread::hardware_concurrency());
+  if (options.loops == 0) options.loops = 1;
+  return options;
+}
+
+}  // namespace
+
+AgentCore::AgentCore(AgentOptions options, asio::io_context* context)
+    : options_(complete(std::move(options))),
+      id_{options_.name, draw_incarnation()},
+      handlers_(std::make_unique<HandlerPool>(options_.handler_threads)) {
+  if (context != nullptr) {
+    loops_.push_back(std::make_shared<AsioLoop>(*context));
+  } else {
+    for (std::size_t i = 0; i < options_.loops; ++i) loops_.push_back(std::make_shared<AsioLoop>());
+  }
+  transports_["tcp"] = make_tcp_transport();
+  transports_["unix"] = make_unix_transport();
+  transports_[self_scheme] = std::make_shared<InProcess>();
+  if (options_.in_process != nullptr) transports_["inproc"] = options_.in_process;
+}
+
+AgentCore::~AgentCore() = default;
+
+std::shared_ptr<Loop> AgentCore::pick_loop() { return loops_[next_loop_++ % loops_.size()]; }
+
+void AgentCore::log(LogLevel level, const std::string& message) const {
+  options_.log({level, id_.name, message});
+}
+
+void AgentCore::serve(MethodEntry entry) {
+  auto shared = std::make_shared<const MethodEntry>(std::move(entry));
+  std::unique_lock lock(methods_mutex_);
+  auto& place = methods_[shared->id];
+  if (place != nullptr) {
+    // A type may be both served and creatable: the entry with an object replaces the one without.
+    if (place->name != shared->name)
+      throw Error(ErrorKind::already_exists,
+                  "'" + shared->name + "' and '" + place->name + "' have the same id");
+    if (!shared->needs_object || (place->object != nullptr && shared->object != nullptr))
+      throw Error(ErrorKind::already_exists, "'" + shared->name + "' is served already");
+    if (shared->object == nullptr) return;
+  }
+  place = std::move(shared);
+}
+
+std::shared_ptr<const MethodEntry> AgentCore::find_method(std::uint64_t id) const {
+  std::shared_lock lock(methods_mutex_);
+  const auto found = methods_.find(id);
+  return found == methods_.end() ? nullptr : found->second;
+}
+
+std::vector<std::shared_ptr<const MethodEntry>> AgentCore::methods() const {
+  std::vector<std::shared_ptr<const MethodEntry>> all;
+  std::shared_lock lock(methods_mutex_);
+  for (const auto& [id, entry] : methods_) all.push_back(entry);
+  return all;
+}
+
+void AgentCore::add_hook(std::shared_ptr<CallHook> hook) { hooks_.push_back(std::move(hook)); }
+
+void AgentCore::listen() {
+  const auto open = [this](const Address& address, const std::string& scheme) {
+    Transport* way = transport(scheme);
+    if (way == nullptr)
+      throw Error(ErrorKind::invalid_argument, "this agent has no transport for " + address.text());
+    return way->listen(
+        address,
+        [weak = weak_from_this()] {
+          const auto core = weak.lock();
+          return core == nullptr ? nullptr : core->pick_loop();
+        },
+        options_.limits, options_.insecure,
+        [weak = weak_from_this()](std::shared_ptr<Connection> connection) {
+          const auto core = weak.lock();
+          if (core == nullptr || core->ended())
+            return connection->close(Error(ErrorKind::shut_down, "shut down"));
+          core->adopt(std::move(connection), nullptr);
+        });
+  };
+  auto self = open(Address{self_scheme, {}, {}, id_.name}, self_scheme);
+  std::lock_guard lock(mutex_);
+  routes_[id_.name] = std::make_shared<Route>(weak_from_this(), pick_loop(), id_.name,
+                                              std::vector{Address{self_scheme, {}, {}, id_.name}});
+  routes_[id_.name]->identify(id_);
+  listeners_.push_back(std::move(self));
+  for (const std::string& text : options_.listen) {
+    const Address address = Address::parse(text);
+    listeners_.push_back(open(address, address.scheme));
+  }
+}
+
+std::vector<std::string> AgentCore::addresses() const {
+  std::vector<std::string> all;
+  std::lock_guard lock(mutex_);
+  for (const auto& listener : listeners_)
+    if (listener->address().scheme != self_scheme) all.push_back(listener->address().text());
+  return all;
+}
+
+std::vector<std::string> AgentCore::addresses_of(const std::string& name) const {
+  std::lock_guard lock(mutex_);
+  const auto found = peer_addresses_.find(name);
+  return found == peer_addresses_.end() ? std::vector<std::string>{} : found->second;
+}
+
+std::shared_ptr<Route> AgentCore::route(const std::string& name, std::vector<std::string> addresses) {
+  std::vector<Address> known;
+  for (const std::string& text : addresses) known.push_back(Address::parse(text));
+  std::lock_guard lock(mutex_);
+  auto& route = routes_[name];
+  if (route == nullptr) {
+    route = std::make_shared<Route>(weak_from_this(), pick_loop(), name, std::move(known));
+  } else if (!known.empty() && name != id_.name) {
+    route->loop()->post([route = route, known = std::move(known)] { route->learn(known); });
+  }
+  return route;
+}
+
+std::shared_ptr<Route> AgentCore::route_to(const std::string& address) {
+  const Address parsed = Address::parse(address);
+  std::lock_guard lock(mutex_);
+  auto& route = routes_[parsed.text()];
+  if (route == nullptr)
+    route = std::make_shared<Route>(weak_from_this(), pick_loop(), parsed.text(), std::vector{parsed});
+  return route;
+}
+
+Transport* AgentCore::transport(const std::string& scheme) const {
+  const auto found = transports_.find(scheme);
+  return found == transports_.end() ? nullptr : found->second.get();
+}
+
+void AgentCore::set_directory(FindAddresses find) {
+  std::lock_guard lock(mutex_);
+  directory_ = std::move(find);
+}
+
+void AgentCore::find_addresses(const std::string& name, UniqueFunction<void(std::vector<Address>)> done) {
+  FindAddresses directory;
+  {
+    std::lock_guard lock(mutex_);
+    directory = directory_;
+  }
+  if (!directory) return done({});
+  directory(name, std::move(done));
+}
+
+std::shared_ptr<PendingCall> AgentCore::start(OutgoingCall call, const std::shared_ptr<Route>& route,
+                                              PendingCall::Done done) {
+  ++outgoing_;
+  auto pending = std::make_shared<PendingCall>(
+      std::move(call), next_call_++, route->name(),
+      [core = shared_from_this(), done = std::move(done)](Result<PendingCall::Reply> reply) mutable {
+        done(std::move(reply));
+        --core->outgoing_;
+        core->check_drained();
+      });
+  route->submit(pending);
+  return pending;
+}
+
+void AgentCore::prepare(std::shared_ptr<IncomingCall> call) {
+  const auto unknown = call->message().unknown_required([this](std::string_view key) {
+    return std::any_of(hooks_.begin(), hooks_.end(), [&](const auto& hook) { return hook->knows(key); });
+  });
+  if (unknown)
+    return call->fail(std::make_exception_ptr(Error(
+        ErrorKind::unsupported, "the call needs a layer that this agent was made without: " + *unknown)));
+  struct Chain {
+    static void step(const std::shared_ptr<AgentCore>& core, std::size_t left,
+                     const std::shared_ptr<IncomingCall>& call) {
+      if (left == 0) return call->run();
+      try {
+        core->hooks_[left - 1]->incoming(call, [core, left, call] { step(core, left - 1, call); });
+      } catch (...) {
+        call->fail(std::current_exception());
+      }
+    }
+  };
+  Chain::step(shared_from_this(), hooks_.size(), call);
+}
+
+void AgentCore::replied(IncomingMessage& message, const AgentId& from) {
+  for (const auto& hook : hooks_) hook->replied(message, from);
+}
+
+void AgentCore::hand_on(CallContext& parent, OutgoingCall& child) {
+  if (const auto deadline = parent.deadline(); deadline && (!child.deadline || *deadline < *child.deadline))
+    child.deadline = deadline;
+  for (const auto& hook : hooks_) hook->nested(parent, child);
+}
+
+void AgentCore::make_contexts(IncomingCall& call) {
+  for (const auto& make : contexts_)
+    if (auto context = make(call)) call.add_context(std::move(context));
+}
+
+void AgentCore::call_ended() {
+  --active_;
+  check_drained();
+}
+
+void AgentCore::adopt(std::shared_ptr<Connection> connection, std::shared_ptr<Route> route) {
+  auto link = std::make_shared<Link>(shared_from_this(), std::move(connection), std::move(route));
+  {
+    std::lock_guard lock(mutex_);
+    links_.insert(link);
+  }
+  link->open();
+  if (ended_) link->close(Error(ErrorKind::shut_down, "this agent has shut down"));
+}
+
+void AgentCore::link_ready(const std::shared_ptr<Link>& link, std::shared_ptr<Route> dialled,
+                           const HelloInfo& hello) {
+  std::shared_ptr<Route> named;
+  std::vector<Address> addresses;
+  for (const std::string& text : hello.addresses) {
+    try {
+      addresses.push_back(Address::parse(text));
+    } catch (const Error&) {
+      log(LogLevel::warning, hello.name + " names an address that is none: " + text);
+    }
+  }
+  {
+    std::lock_guard lock(mutex_);
+    ++links_of_[link->peer()];
+    peer_addresses_[hello.name] = hello.addresses;
+    auto& place = routes_[hello.name];
+    if (place == nullptr)
+      place = dialled != nullptr ? dialled
+                                 : std::make_shared<Route>(weak_from_this(), link->loop(), hello.name,
+                                                           std::vector<Address>{});
+    named = place;
+  }
+  // A route that dialled runs on the link's loop.
+  if (dialled != nullptr) dialled->link_up(link, true);
+  if (named == dialled || hello.name == id_.name) return;
+  const auto tell = [named, link, addresses = std::move(addresses)] {
+    named->learn(addresses);
+    named->link_up(link, false);
+  };
+  if (named->loop()->running_here()) return tell();
+  named->loop()->post(tell);
+}
+
+void AgentCore::link_ended(const std::shared_ptr<Link>& link, const std::shared_ptr<Route>& dialled,
+                           const Error& reason) {
+  std::vector<std::shared_ptr<Route>> routes;
+  bool gone = false;
+  {
+    std::lock_guard lock(mutex_);
+    links_.erase(link);
+    if (link->ready()) {
+      if (dialled != nullptr) routes.push_back(dialled);
+      if (const auto found = routes_.find(link->peer().name);
+          found != routes_.end() && found->second != dialled)
+        routes.push_back(found->second);
+      if (--links_of_[link->peer()] == 0) {
+        links_of_.erase(link->peer());
+        gone = link->peer() != id_;
+      }
+    }
+  }
+  for (const auto& route : routes) {
+    if (route->loop()->running_here()) {
+      route->link_down(link);
+    } else {
+      route->loop()->post([route, link] { route->link_down(link); });
+    }
+  }
+  if (dialled != nullptr && !link->ready()) dialled->dial_failed(reason);
+  if (gone) report_gone(link->peer(), reason);
+}
+
+void AgentCore::peer_leaving(const AgentId& peer) { log(LogLevel::debug, peer.name + " is leaving"); }
+
+void AgentCore::report_gone(const AgentId& peer, const Error& reason) {
+  for (const auto& hook : hooks_) hook->peer_gone(peer, reason);
+}
+
+Future<void> AgentCore::leaving() {
+  auto promise = std::make_shared<Promise<void>>(pick_loop());
+  auto future = promise->future();
+  auto left = std::make_shared<std::atomic<std::size_t>>(hooks_.size() + 1);
+  const auto one = [promise, left](Result<void>&&) {
+    if (--*left == 0) promise->complete(Result<void>{});
+  };
+  for (auto hook = hooks_.rbegin(); hook != hooks_.rend(); ++hook) (*hook)->leaving().then(one);
+  one(Result<void>{});
+  return future;
+}
+
+Future<void> AgentCore::drain(std::chrono::nanoseconds patience) {
+  auto draining = std::make_shared<Draining>(pick_loop());
+  auto future = draining->promise.future();
+  std::vector<std::shared_ptr<Link>> links;
+  {
+    std::lock_guard lock(mutex_);
+    if (drained_ != nullptr) {
+      draining->promise.fail(Error(ErrorKind::failed_precondition, "the agent is draining already"));
+      return future;
+    }
+    drained_ = draining;
+    links.assign(links_.begin(), links_.end());
+  }
+  draining_ = true;
+  for (const auto& link : links) link->loop()->post([link] { link->say_goodbye(); });
+  draining->loop->post([self = shared_from_this(), draining, patience] {
+    draining->timer =
+        draining->loop->schedule(later(draining->loop->now(), patience), [weak = std::weak_ptr(self)] {
+          if (const auto core = weak.lock())
+            core->end_drain(std::make_exception_ptr(
+                Error(ErrorKind::deadline_exceeded,
+                      std::to_string(core->active_) + " calls were still being served, and " +
+                          std::to_string(core->outgoing_) + " waited for, when the time to drain was over")));
+        });
+    self->check_drained();
+  });
+  return future;
+}
+
+void AgentCore::check_drained() {
+  if (draining_ && active_ == 0 && outgoing_ == 0) end_drain(Result<void>{});
+}
+
+void AgentCore::end_drain(Result<void> result) {
+  std::shared_ptr<Draining> draining;
+  {
+    std::lock_guard lock(mutex_);
+    draining = std::exchange(drained_, nullptr);
+  }
+  if (draining == nullptr) return;
+  draining->loop->post(
+      [draining] { draining->loop->cancel(draining->timer); });  // after it was made: posted later
+  draining->promise.complete(std::move(result));
+}
+
+void AgentCore::fail_world(const Error& error) {
+  std::vector<std::shared_ptr<Link>> links;
+  std::vector<std::shared_ptr<Route>> routes;
+  {
+    std::lock_guard lock(mutex_);
+    if (world_failure_) return;
+    world_failure_ = error;
+    world_failed_ = true;
+    links.assign(links_.begin(), links_.end());
+    for (const auto& [name, route] : routes_) routes.push_back(route);
+  }
+  log(LogLevel::error, error.what());
+  for (const auto& link : links) link->loop()->post([link, error] { link->fail_pending(error); });
+  for (const auto& route : routes) route->loop()->post([route, error] { route->fail_waiting(error); });
+}
+
+std::optional<Error> AgentCore::world_failure() const {
+  if (!world_failed_) return std::nullopt;  // asked for every call
+  std::lock_guard lock(mutex_);
+  return world_failure_;
+}
+
+void AgentCore::shut_down() {
+  if (handlers_->running_here() || std::any_of(loops_.begin(), loops_.end(), [](const auto& loop) {
+        return loop->owns_thread() && loop->running_here();
+      }))
+    throw Error(
+        ErrorKind::failed_precondition,
+        "'" + id_.name +
+            "' cannot be shut down, or destroyed, on one of its own threads: it waits for them to end");
+  if (ended_.exchange(true)) return;
+  draining_ = true;
+  for (auto hook = hooks_.rbegin(); hook != hooks_.rend(); ++hook) (*hook)->shut_down();
+  std::vector<std::unique_ptr<Listener>> listeners;
+  std::vector<std::shared_ptr<Link>> links;
+  std::vector<std::shared_ptr<Route>> routes;
+  {
+    std::lock_guard lock(mutex_);
+    listeners = std::move(listeners_);
+    listeners_.clear();
+    links.assign(links_.begin(), links_.end());
+    for (const auto& [name, route] : routes_) routes.push_back(route);
+  }
+  for (const auto& listener : listeners) listener->close();
+  for (const auto& [scheme, transport] : transports_) transport->shut_down();
+  const Error reason(ErrorKind::shut_down, "this agent has shut down");
+  const auto end = [&](AsioLoop& loop) {
+    for (const auto& link : links)
+      if (link->loop().get() == &loop) link->finish(reason);
+    for (const auto& route : routes)
+      if (route->loop().get() == &loop) route->fail_waiting(reason);
+  };
+  for (const auto& loop : loops_) {
+    if (!loop->owns_thread()) {
+      // The program's io_context: the agent is destroyed on the thread that runs it, or when nobody does any
+      // more.
+      end(*loop);
+      continue;
+    }
+    detail::Latch done;
+    loop->post([&] {
+      end(*loop);
+      done.open();
+    });
+    done.wait();
+  }
+  listeners.clear();
+  // Handlers that waited for calls have been woken with an error; what is queued runs to its end.
+  handlers_->join();
+  for (const auto& loop : loops_) loop->stop();
+  end_drain(
+      std::make_exception_ptr(Error(ErrorKind::shut_down, "the agent was shut down before it had drained")));
+  std::lock_guard lock(mutex_);
+  routes_.clear();
+  links_.clear();
+  directory_ = nullptr;
+  // Layers and methods hold the core; nothing runs here any more.
+  hooks_.clear();
+  contexts_.clear();
+  layers_ = {};
+  std::unique_lock methods(methods_mutex_);
+  methods_.clear();
+}
+
+}  // namespace weft::rpc

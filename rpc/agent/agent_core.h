@@ -1,0 +1,128 @@
+// AgentCore: what an agent is made of, behind the Agent handle: loops, handler threads, transports, routes,
+// methods, layers. Shared by everything that belongs to the agent, so that nothing dangles; ended once by
+// shut_down().
+//
+// Thread-safety: every member may be called from any thread unless said otherwise.
+#pragma once
+
+#include <weft/rpc/agent/call_hook.h>
+#include <weft/rpc/agent/options.h>
+#include <weft/rpc/agent/pending_call.h>
+#include <weft/rpc/agent/route.h>
+#include <weft/rpc/core/asio_loop.h>
+#include <weft/rpc/core/handler_pool.h>
+#include <weft/rpc/core/slots.h>
+
+#include <map>
+#include <mutex>
+#include <set>
+#include <shared_mutex>
+#include <unordered_map>
+
+namespace weft::rpc {
+
+class InProcess;
+
+class WEFT_EXPORT AgentCore final : public std::enable_shared_from_this<AgentCore> {
+ public:
+  using FindAddresses =
+      std::function<void(const std::string& name, UniqueFunction<void(std::vector<Address>)>)>;
+  using MakeContext = std::function<std::unique_ptr<ContextSwitch>(IncomingCall&)>;
+
+  AgentCore(AgentOptions options, asio::io_context* context);
+  ~AgentCore();
+
+  const AgentId& id() const { return id_; }
+  const AgentOptions& options() const { return options_; }
+  Executor& handlers() { return *handlers_; }
+  std::shared_ptr<Loop> pick_loop();
+  void log(LogLevel level, const std::string& message) const;
+
+  // Methods and layers. Layers are added before listen().
+  void serve(MethodEntry entry);  // already_exists where the name is taken
+  std::shared_ptr<const MethodEntry> find_method(std::uint64_t id) const;
+  std::vector<std::shared_ptr<const MethodEntry>> methods() const;
+  void add_hook(std::shared_ptr<CallHook> hook);
+  void add_context(MakeContext make) { contexts_.push_back(std::move(make)); }
+  Slots& layers() { return layers_; }
+
+  // Ways to peers.
+  void listen();
+  std::vector<std::string> addresses() const;
+  std::vector<std::string> addresses_of(const std::string& name) const;  // as the peer's last handshake said
+  std::shared_ptr<Route> route(const std::string& name, std::vector<std::string> addresses = {});
+  std::shared_ptr<Route> route_to(const std::string& address);
+  Transport* transport(const std::string& scheme) const;
+  void set_directory(FindAddresses find);
+  void find_addresses(const std::string& name, UniqueFunction<void(std::vector<Address>)> done);
+
+  // Calls.
+  std::shared_ptr<PendingCall> start(OutgoingCall call, const std::shared_ptr<Route>& route,
+                                     PendingCall::Done done);
+  void prepare(std::shared_ptr<IncomingCall> call);  // asks the hooks, then runs
+  void replied(IncomingMessage& message, const AgentId& from);
+  void hand_on(CallContext& parent, OutgoingCall& child);  // before child.begin()
+  void make_contexts(IncomingCall& call);
+  void call_began() { ++active_; }
+  void call_ended();
+
+  // Links; on their loops.
+  void adopt(std::shared_ptr<Connection> connection, std::shared_ptr<Route> route);
+  void link_ready(const std::shared_ptr<Link>& link, std::shared_ptr<Route> route, const HelloInfo& hello);
+  void link_ended(const std::shared_ptr<Link>& link, const std::shared_ptr<Route>& route,
+                  const Error& reason);
+  void peer_leaving(const AgentId& peer);
+
+  // Ends.
+  bool draining() const { return draining_; }
+  bool ended() const { return ended_; }
+  Future<void> leaving();  // the layers' part
+  Future<void> drain(std::chrono::nanoseconds patience);
+  void shut_down();
+  // The job this agent is part of has failed: every call under way and to come ends with this.
+  void fail_world(const Error& error);
+  std::optional<Error> world_failure() const;
+
+ private:
+  struct Draining {
+    explicit Draining(std::shared_ptr<Loop> l) : loop(std::move(l)), promise(loop) {}
+    std::shared_ptr<Loop> loop;
+    Promise<void> promise;
+    Loop::TimerId timer = 0;  // on the loop
+  };
+  void report_gone(const AgentId& peer, const Error& reason);
+  void check_drained();
+  void end_drain(Result<void> result);
+
+  const AgentOptions options_;
+  const AgentId id_;
+  std::vector<std::shared_ptr<AsioLoop>> loops_;
+  std::atomic<std::size_t> next_loop_{0};
+  std::unique_ptr<HandlerPool> handlers_;
+  std::map<std::string, std::shared_ptr<Transport>> transports_;
+  std::atomic<std::uint64_t> next_call_{1};
+  std::atomic<std::int64_t> active_{0};    // incoming calls that are not over
+  std::atomic<std::int64_t> outgoing_{0};  // outgoing calls that are not over
+  std::atomic<bool> draining_{false};
+  std::atomic<bool> ended_{false};
+  std::atomic<bool> world_failed_{false};  // world_failure_ is set
+
+  std::vector<std::shared_ptr<CallHook>> hooks_;  // fixed before listen()
+  std::vector<MakeContext> contexts_;             // likewise
+  Slots layers_;                                  // likewise
+
+  mutable std::shared_mutex methods_mutex_;  // guards methods_
+  std::unordered_map<std::uint64_t, std::shared_ptr<const MethodEntry>> methods_;
+
+  mutable std::mutex mutex_;  // guards what follows
+  std::vector<std::unique_ptr<Listener>> listeners_;
+  std::map<std::string, std::shared_ptr<Route>> routes_;
+  std::set<std::shared_ptr<Link>> links_;
+  std::map<AgentId, int> links_of_;
+  std::map<std::string, std::vector<std::string>> peer_addresses_;
+  FindAddresses directory_;
+  std::optional<Error> world_failure_;
+  std::shared_ptr<Draining> drained_;
+};
+
+}  // namespace weft::rpc

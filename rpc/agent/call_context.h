@@ -1,0 +1,48 @@
+// CallContext: what a handler may know of the call that it serves, and hands on to the calls that it makes:
+// `peer.with(call)` carries its deadline, its cancellation and what layers above put into it (pass, trace).
+//
+// Lives until the call is answered. Thread-safety: the members may be called from any thread, slots() only
+// from the handler.
+#pragma once
+
+#include <weft/rpc/core/agent_id.h>
+#include <weft/rpc/core/loop.h>
+#include <weft/rpc/core/slots.h>
+
+#include <memory>
+#include <optional>
+#include <string>
+
+namespace weft::rpc {
+
+class AgentCore;
+
+// Who called, as far as the connection proves it.
+struct Caller {
+  AgentId id;            // as the peer states it
+  std::string identity;  // proven by its credentials; empty without
+  std::string address;
+};
+
+class WEFT_EXPORT CallContext : public std::enable_shared_from_this<CallContext> {
+ public:
+  virtual ~CallContext() = default;
+
+  virtual const Caller& peer() const = 0;
+  virtual std::string_view method() const = 0;
+  virtual std::optional<Clock::time_point> deadline() const = 0;
+  // Somebody no longer wants the result, or the deadline has passed.
+  virtual bool cancelled() const = 0;
+  // Runs once, at cancellation (on a loop; must not block), or here if that has been. A job that is no longer
+  // needed is forgotten by the id returned, else it goes with the call.
+  using CancelJobId = std::uint64_t;
+  virtual CancelJobId on_cancel(Job job) = 0;
+  virtual void forget_cancel(CancelJobId id) = 0;
+  virtual const std::shared_ptr<AgentCore>& core() const = 0;
+  Slots& slots() { return slots_; }
+
+ private:
+  Slots slots_;
+};
+
+}  // namespace weft::rpc

@@ -1,0 +1,40 @@
+// CallHook: a layer's part in all the calls of one agent; installed when the agent is made.
+//
+// The one extension point of the RPC layer: the envelope and the agent name no layer above.
+#pragma once
+
+#include <weft/rpc/agent/incoming_call.h>
+#include <weft/rpc/agent/outgoing_call.h>
+#include <weft/rpc/core/future.h>
+
+namespace weft::rpc {
+
+class WEFT_EXPORT CallHook {
+ public:
+  virtual ~CallHook() = default;
+
+  // The sections that this layer reads; a required section that no layer knows is `unsupported`.
+  virtual bool knows(std::string_view section) const = 0;
+
+  // A request with sections, on its link's loop, before anything is decoded. Calls next once, now or later
+  // and on any thread, or fails the call. Layers are asked in the reverse order of their installation: the
+  // highest first.
+  virtual void incoming(std::shared_ptr<IncomingCall> call, Job next) {
+    (void)call;
+    next();
+  }
+  // A reply with sections, on its link's loop, before the caller's own parts read it.
+  virtual void replied(IncomingMessage& message, const AgentId& from) { (void)message, (void)from; }
+  // A call that a handler makes in the name of the call that it serves (peer.with(call)).
+  virtual void nested(CallContext& parent, OutgoingCall& child) { (void)parent, (void)child; }
+
+  // The last connection to this life of a peer ended: orderly (shut_down), or not. Any thread; must not
+  // block.
+  virtual void peer_gone(const AgentId& peer, const Error& reason) { (void)peer, (void)reason; }
+  // Before the agent says goodbye: what this layer still has to tell others.
+  virtual Future<void> leaving() { return Future<void>::made(Result<void>{}); }
+  // The agent ends: pending work is failed, references to it dropped.
+  virtual void shut_down() {}
+};
+
+}  // namespace weft::rpc

@@ -1,0 +1,15 @@
+// CallOptions: what a caller asks of one call. Given with Peer::with().
+#pragma once
+
+#include <chrono>
+#include <optional>
+
+namespace weft::rpc {
+
+struct CallOptions {
+  // From the moment the call is made until its result is here; travels as remaining time. None: the call
+  // waits as long as its peer lives.
+  std::optional<std::chrono::nanoseconds> deadline;
+};
+
+}  // namespace weft::rpc

@@ -1,0 +1,142 @@
+// IncomingCall: a request that this agent accepted, from its frame's arrival until its one answer.
+//
+// Layers above prepare it (CallHook::incoming): they may resolve its object, replace arguments, add parts,
+// contexts and an executor, or keep its result here instead of sending it. Then its handler runs on the
+// executor. However it goes, it is answered exactly once; one that is dropped unanswered is answered with
+// `internal`. Thread-safety: prepared on its link's loop, then used by its handler alone; reply(), fail() and
+// the CallContext members from any thread.
+#pragma once
+
+#include <weft/rpc/agent/call_context.h>
+#include <weft/rpc/agent/call_part.h>
+#include <weft/rpc/agent/method_entry.h>
+#include <weft/rpc/core/executor.h>
+
+#include <atomic>
+#include <map>
+#include <mutex>
+#include <typeinfo>
+#include <vector>
+
+namespace weft::rpc {
+
+class Link;
+
+// A handler's result, or a created object, that stays here: erased, with what is needed to send or use it
+// later.
+struct KeptValue {
+  std::shared_ptr<void> value;
+  std::string type;                                    // canonical
+  std::string service;                                 // of a served type
+  bool concurrent = false;                             // its calls need not take turns
+  void (*encode)(ValueWriter, const void*) = nullptr;  // null: the type cannot travel
+  // Throws the object as a pointer to its dynamic type: catching a base's pointer is the one conversion from
+  // an erased type to a base that C++ offers. About 2 µs; see rref::detail::as.
+  void (*throw_pointer)(void*) = nullptr;
+};
+
+// Counts as one call under way at its agent while it exists; drain() waits for it. Goes with the call, then
+// with its answer until that has left.
+class WEFT_EXPORT ActiveCall {
+ public:
+  explicit ActiveCall(std::shared_ptr<AgentCore> core);
+  ActiveCall(ActiveCall&&) noexcept = default;
+  ActiveCall& operator=(ActiveCall&&) = delete;
+  ~ActiveCall();
+
+ private:
+  std::shared_ptr<AgentCore> core_;
+};
+
+// Takes a result instead of the caller.
+class WEFT_EXPORT ResultSink {
+ public:
+  virtual ~ResultSink() = default;
+  virtual void keep(KeptValue value) = 0;
+  virtual void failed(std::exception_ptr error) = 0;
+};
+
+class WEFT_EXPORT IncomingCall final : public CallContext {
+ public:
+  IncomingCall(std::shared_ptr<AgentCore> core, std::shared_ptr<Link> link,
+               std::shared_ptr<const MethodEntry> method, std::shared_ptr<IncomingMessage> message,
+               Caller caller, std::optional<Clock::time_point> deadline, ActiveCall active);
+  ~IncomingCall() override;
+
+  const Caller& peer() const override { return caller_; }
+  std::string_view method() const override { return method_->name; }
+  std::optional<Clock::time_point> deadline() const override { return deadline_; }
+  bool cancelled() const override;
+  CancelJobId on_cancel(Job job) override;
+  void forget_cancel(CancelJobId id) override;
+  const std::shared_ptr<AgentCore>& core() const override { return core_; }
+
+  const MethodEntry& entry() const { return *method_; }
+  IncomingMessage& message() { return *message_; }
+  std::shared_ptr<IncomingCall> share() { return std::static_pointer_cast<IncomingCall>(shared_from_this()); }
+
+  // Preparation.
+  void set_object(std::shared_ptr<void> object) { object_ = std::move(object); }
+  void set_executor(std::shared_ptr<Executor> executor);
+  void add_part(std::shared_ptr<CallPart> part) { parts_.push_back(std::move(part)); }
+  void add_context(std::unique_ptr<ContextSwitch> context) { contexts_.push_back(std::move(context)); }
+  void set_sink(std::shared_ptr<ResultSink> sink) { sink_ = std::move(sink); }
+  void replace_argument(std::size_t i, ValueReader value, std::shared_ptr<IncomingMessage> source);
+  // Asked on the executor when it is the call's turn: runs `proceed` there at once, or posts it to the
+  // executor later, or fails the call. May add contexts.
+  void set_admission(UniqueFunction<void(Job proceed)> admission) { admission_ = std::move(admission); }
+  void run();  // posts the handler to the executor
+
+  // For the handler's thunk.
+  std::size_t argument_count() const { return arguments_.size(); }
+  ValueReader argument(std::size_t i) const { return arguments_[i]; }
+  void* object() const { return object_.get(); }
+  Executor& executor() const { return *executor_; }
+  ContextSwitch* context() { return contexts_.empty() ? nullptr : &all_contexts_; }
+  bool keeps_result() const { return sink_ != nullptr; }
+  void keep(KeptValue value);
+  void reply(UniqueFunction<void(ValueWriter)> encode);
+  void fail(std::exception_ptr error);
+
+  void cancel();  // by the caller (its deadline or its will) or its connection's end
+  std::uint64_t id() const;
+
+ private:
+  void execute();
+  void give_up_reply();  // what its parts handed over goes nowhere
+  class AllContexts final : public ContextSwitch {
+   public:
+    explicit AllContexts(IncomingCall& call) : call_(call) {}
+    void enter() override;
+    void leave() override;
+
+   private:
+    IncomingCall& call_;
+  };
+
+  std::shared_ptr<AgentCore> core_;
+  std::shared_ptr<Link> link_;
+  std::shared_ptr<const MethodEntry> method_;
+  std::shared_ptr<IncomingMessage> message_;
+  Caller caller_;
+  std::optional<Clock::time_point> deadline_;
+  ActiveCall active_;
+  std::vector<ValueReader> arguments_;
+  std::vector<std::shared_ptr<IncomingMessage>> sources_;  // messages that replaced arguments live in
+  std::vector<std::shared_ptr<CallPart>> parts_;
+  std::vector<std::unique_ptr<ContextSwitch>> contexts_;
+  AllContexts all_contexts_{*this};
+  std::shared_ptr<ResultSink> sink_;
+  UniqueFunction<void(Job)> admission_;
+  std::shared_ptr<void> object_;
+  std::shared_ptr<Executor> kept_executor_;
+  Executor* executor_ = nullptr;
+  std::atomic<bool> answered_{false};
+
+  mutable std::mutex mutex_;  // guards what follows
+  bool cancelled_ = false;
+  CancelJobId last_cancel_job_ = 0;
+  std::map<CancelJobId, Job> cancel_jobs_;
+};
+
+}  // namespace weft::rpc

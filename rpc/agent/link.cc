@@ -1,0 +1,255 @@
+#include <weft/rpc/agent/link.h>
+
+#include <weft/rpc/agent/agent_core.h>
+#include <weft/rpc/agent/route.h>
+
+namespace weft::rpc {
+namespace {
+
+constexpr std::uint16_t protocol_version = 1;
+
+// In place of a method that is not served: layers above still read what the call carries, and it is they who
+// end what depends on it. The caller knows the name.
+std::shared_ptr<const MethodEntry> no_method(std::uint64_t id) {
+  MethodEntry entry;
+  entry.non_blocking = true;
+  entry.run = [id](std::shared_ptr<IncomingCall> call) {
+    call->fail(std::make_exception_ptr(
+        Error(ErrorKind::not_found, "no such method on this agent (id " + std::to_string(id) + ")")));
+  };
+  return std::make_shared<const MethodEntry>(std::move(entry));
+}
+
+}  // namespace
+
+Link::Link(std::shared_ptr<AgentCore> core, std::shared_ptr<Connection> connection,
+           std::shared_ptr<Route> route)
+    : core_(std::move(core)), connection_(std::move(connection)), route_(std::move(route)) {}
+
+Link::~Link() = default;
+
+void Link::open() {
+  HelloInfo hello;
+  hello.version_min = hello.version_max = protocol_version;
+  hello.name = core_->id().name;
+  hello.incarnation = core_->id().incarnation;
+  hello.addresses = core_->addresses();
+  connection_->send(OutgoingMessage::hello(hello));
+  handshake_timer_ =
+      loop()->schedule(later(loop()->now(), core_->options().handshake_timeout), [self = shared_from_this()] {
+        self->handshake_timer_ = 0;
+        self->close(Error(ErrorKind::deadline_exceeded, "the peer did not finish the handshake"));
+      });
+  connection_->start(shared_from_this());
+}
+
+void Link::on_frame(InboundFrame frame) {
+  if (ended_) return;
+  auto message = std::make_shared<IncomingMessage>(std::move(frame), core_->options().limits);
+  const Prefix& prefix = message->prefix();
+  if (!ready_) {
+    if (prefix.kind == FrameKind::goodbye) {
+      const auto reason = message->goodbye();
+      return close(reason ? Error(reason->kind(), std::string("the peer says: ") + reason->what())
+                          : Error(ErrorKind::shut_down, "the peer is shutting down"));
+    }
+    if (prefix.kind != FrameKind::hello) throw Error(ErrorKind::protocol_error, "bad frame: a Hello was due");
+    return on_hello(*message);
+  }
+  switch (prefix.kind) {
+    case FrameKind::hello:
+      throw Error(ErrorKind::protocol_error, "bad frame: a second Hello");
+    case FrameKind::request:
+      return on_request(std::move(message));
+    case FrameKind::reply:
+      return on_reply(std::move(message));
+    case FrameKind::cancel:
+      if (const auto found = incoming_.find(prefix.call_id); found != incoming_.end())
+        if (auto call = found->second.lock()) call->cancel();
+      return;
+    case FrameKind::goodbye:
+      if (const auto reason = message->goodbye())
+        return close(Error(reason->kind(), std::string("the peer says: ") + reason->what()));
+      peer_leaving_ = true;
+      return core_->peer_leaving(peer_);
+    case FrameKind::ping:
+      return connection_->send(OutgoingMessage::plain(FrameKind::pong, prefix.call_id));
+    case FrameKind::pong:
+      return;
+  }
+}
+
+void Link::on_hello(IncomingMessage& message) {
+  const HelloInfo hello = message.hello();
+  if (hello.version_max < protocol_version || hello.version_min > protocol_version) {
+    const Error reason(ErrorKind::unsupported, "no common protocol version: this side speaks " +
+                                                   std::to_string(protocol_version) + ", the peer " +
+                                                   std::to_string(hello.version_min) + " to " +
+                                                   std::to_string(hello.version_max));
+    connection_->send(OutgoingMessage::goodbye(reason));
+    return finish(reason);
+  }
+  if (hello.name.empty()) throw Error(ErrorKind::protocol_error, "bad frame: a Hello without a name");
+  peer_ = {hello.name, hello.incarnation};
+  loop()->cancel(std::exchange(handshake_timer_, 0));
+  ready_ = true;
+  core_->link_ready(shared_from_this(), route_, hello);
+}
+
+void Link::send(const std::shared_ptr<PendingCall>& call) {
+  if (call->finished()) return;
+  // Asked here too: a call may have been on its way from its route's loop to this one when the world failed.
+  if (const auto lost = core_->world_failure()) {
+    call->fail(*lost);
+    return;
+  }
+  if (call->only() && *call->only() != peer_) {
+    call->lose(ErrorKind::peer_lost,
+               to_string(*call->only()) + " is gone: " + to_string(peer_) + " took its place");
+    return;
+  }
+  if (ended_ || peer_leaving_) {
+    call->lose(peer_leaving_ ? ErrorKind::shut_down : ErrorKind::peer_lost,
+               peer_leaving_ ? "the peer is shutting down" : "the connection has ended");
+    return;
+  }
+  std::optional<OutboundFrame> frame;
+  try {
+    frame = call->take_frame(call, shared_from_this());
+    if (!frame) return;
+    check_outgoing(*frame, core_->options().limits);
+  } catch (const Error& error) {
+    call->fail(Error(error.kind(), call->method() + ": " + error.what(), Execution::not_sent));
+    return;
+  } catch (...) {
+    call->finish(std::current_exception());
+    return;
+  }
+  pending_.emplace(call->id(), call);
+  if (call->notify()) {
+    frame->sent = [weak = weak_from_this(), call, first = std::move(frame->sent)]() mutable {
+      if (first) first();
+      if (const auto link = weak.lock()) link->pending_.erase(call->id());  // nothing will come back
+      call->finish(PendingCall::Reply{});
+    };
+  }
+  connection_->send(std::move(*frame));
+}
+
+void Link::cancel(std::uint64_t call_id) {
+  if (pending_.erase(call_id) != 0 && !ended_)
+    connection_->send(OutgoingMessage::plain(FrameKind::cancel, call_id));
+}
+
+void Link::say_goodbye() {
+  if (!ended_ && ready_) connection_->send(OutgoingMessage::goodbye(std::nullopt));
+}
+
+void Link::close(const Error& reason) { connection_->close(reason); }
+
+void Link::finish(const Error& reason) {
+  if (ended_) return;
+  connection_->finish(reason);
+  on_closed(reason);
+}
+
+void Link::fail_pending(const Error& error) {
+  for (auto& [id, call] : std::exchange(pending_, {})) call->fail(error);
+}
+
+void Link::on_reply(std::shared_ptr<IncomingMessage> message) {
+  if (message->has_sections())
+    core_->replied(*message, peer_);  // also where nobody waits: it may hand something over
+  const auto found = pending_.find(message->prefix().call_id);
+  if (found == pending_.end()) return;  // cancelled, or past its deadline
+  auto call = std::move(found->second);
+  pending_.erase(found);
+  call->finish(std::move(message));
+}
+
+void Link::on_request(std::shared_ptr<IncomingMessage> message) {
+  const Prefix prefix = message->prefix();
+  const RequestInfo info = message->request();
+  auto method = core_->find_method(info.method);
+  if (method == nullptr) method = no_method(info.method);
+  ActiveCall active(core_);  // before it is asked: drain() says first that it drains, then counts
+  if (core_->draining())
+    return refuse(prefix, ErrorKind::shut_down, "this agent is shutting down", method->name);
+  if (incoming_.contains(prefix.call_id))
+    throw Error(ErrorKind::protocol_error, "bad frame: a call id used twice");
+  if (held_bytes_ != 0 && held_bytes_ + message->bytes() > core_->options().limits.in_flight)
+    return refuse(prefix, ErrorKind::resource_exhausted, "too many bytes of requests in flight",
+                  method->name);
+  std::optional<Clock::time_point> deadline;
+  if (info.timeout_ns != 0)
+    deadline = loop()->now() +
+               std::chrono::nanoseconds(std::min<std::uint64_t>(info.timeout_ns, std::uint64_t{1} << 60));
+  held_bytes_ += message->bytes();
+  auto call =
+      std::make_shared<IncomingCall>(core_, shared_from_this(), method, message,
+                                     Caller{peer_, {}, connection_->describe()}, deadline, std::move(active));
+  incoming_.emplace(prefix.call_id, call);
+  if (message->has_sections()) {
+    core_->prepare(std::move(call));
+  } else {
+    call->run();
+  }
+}
+
+void Link::refuse(const Prefix& request, ErrorKind kind, const std::string& message, std::string method) {
+  if ((request.flags & frame_flags::notify) != 0) {
+    core_->log(LogLevel::warning,
+               "a notification from " + peer_.name + " was dropped: " + method + ": " + message);
+    return;
+  }
+  send_reply(
+      OutgoingMessage::failure(request.call_id, {kind, message, core_->id().name, std::move(method), {}}),
+      ActiveCall(core_));
+}
+
+void Link::reply(const Prefix& request, const FailureInfo& failure, ActiveCall active) {
+  if ((request.flags & frame_flags::notify) != 0) {
+    core_->log(LogLevel::warning,
+               "a notification from " + peer_.name + " failed: " + failure.method + ": " + failure.message);
+    return;
+  }
+  send_reply(OutgoingMessage::failure(request.call_id, failure), std::move(active));
+}
+
+void Link::send_reply(OutboundFrame frame, ActiveCall active) {
+  frame.sent = [active = std::move(active)] {};
+  if (loop()->running_here()) {
+    if (!ended_) connection_->send(std::move(frame));
+    return;
+  }
+  loop()->post([self = shared_from_this(), frame = std::move(frame)]() mutable {
+    if (!self->ended_) self->connection_->send(std::move(frame));
+  });
+}
+
+void Link::call_ended(std::uint64_t id, std::uint64_t bytes) {
+  const auto forget = [id, bytes](Link& link) {
+    link.incoming_.erase(id);
+    link.held_bytes_ -= bytes;
+  };
+  if (loop()->running_here()) return forget(*this);
+  loop()->post([self = shared_from_this(), forget] { forget(*self); });
+}
+
+void Link::on_closed(const Error& reason) {
+  if (ended_.exchange(true)) return;
+  if (handshake_timer_ != 0) loop()->cancel(std::exchange(handshake_timer_, 0));
+  const bool usual = reason.kind() == ErrorKind::peer_lost || reason.kind() == ErrorKind::shut_down;
+  core_->log(usual ? LogLevel::debug : LogLevel::warning,
+             connection_->describe() + ": closed: " + reason.what());
+  const ErrorKind kind = peer_leaving_ || core_->draining()      ? ErrorKind::shut_down
+                         : reason.kind() == ErrorKind::shut_down ? ErrorKind::shut_down
+                         : ready_                                ? ErrorKind::peer_lost
+                                                                 : reason.kind();
+  core_->link_ended(shared_from_this(), route_, Error(kind, reason.what()));
+  for (auto& [id, call] : std::exchange(pending_, {})) call->lose(kind, reason.what());
+  for (auto& [id, weak] : std::exchange(incoming_, {}))
+    if (auto call = weak.lock()) call->cancel();
+}
+
+}  // namespace weft::rpc

@@ -1,0 +1,68 @@
+// Link: one connection between this agent and a peer, from the handshake to its end.
+//
+// It lives on its connection's loop; members are called there unless said otherwise. Both sides send a Hello
+// at once; requests are held back until the other's has come. When it ends, every call on it fails with a
+// kind.
+#pragma once
+
+#include <weft/rpc/agent/incoming_call.h>
+#include <weft/rpc/agent/pending_call.h>
+#include <weft/rpc/transport/connection.h>
+
+#include <atomic>
+#include <map>
+#include <unordered_map>
+
+namespace weft::rpc {
+
+class AgentCore;
+class Route;
+
+class WEFT_EXPORT Link final : public ConnectionObserver, public std::enable_shared_from_this<Link> {
+ public:
+  // route: the route that dialled; null for an accepted connection until the Hello tells whose it is.
+  Link(std::shared_ptr<AgentCore> core, std::shared_ptr<Connection> connection, std::shared_ptr<Route> route);
+  ~Link() override;
+
+  void open();
+  const std::shared_ptr<Loop>& loop() const { return connection_->loop(); }  // any thread
+  bool usable() const { return ready_ && !ended_ && !peer_leaving_; }        // any thread
+  bool ready() const { return ready_; }                                      // any thread
+  const AgentId& peer() const { return peer_; }                              // any thread, once ready
+
+  void send(const std::shared_ptr<PendingCall>& call);
+  void cancel(std::uint64_t call_id);  // tells the callee; the call itself ends elsewhere
+  void say_goodbye();                  // no new requests from here
+  void close(const Error& reason);
+  void finish(const Error& reason);       // ends the calls, sends what is queued, closes
+  void fail_pending(const Error& error);  // the calls under way; the link goes on
+
+  // Answers of calls that came in here; any thread. `active` ends when the answer has left, or never will.
+  void send_reply(OutboundFrame frame, ActiveCall active);
+  void reply(const Prefix& request, const FailureInfo& failure,
+             ActiveCall active);  // a notification's is logged
+  void call_ended(std::uint64_t id, std::uint64_t bytes);
+
+  void on_frame(InboundFrame frame) override;
+  void on_closed(const Error& reason) override;
+
+ private:
+  void on_hello(IncomingMessage& message);
+  void on_request(std::shared_ptr<IncomingMessage> message);
+  void on_reply(std::shared_ptr<IncomingMessage> message);
+  void refuse(const Prefix& request, ErrorKind kind, const std::string& message, std::string method);
+
+  std::shared_ptr<AgentCore> core_;
+  std::shared_ptr<Connection> connection_;
+  std::shared_ptr<Route> route_;
+  std::atomic<bool> ready_{false};  // the other's Hello has come
+  std::atomic<bool> ended_{false};
+  std::atomic<bool> peer_leaving_{false};
+  AgentId peer_;
+  Loop::TimerId handshake_timer_ = 0;
+  std::map<std::uint64_t, std::shared_ptr<PendingCall>> pending_;
+  std::unordered_map<std::uint64_t, std::weak_ptr<IncomingCall>> incoming_;
+  std::uint64_t held_bytes_ = 0;  // of requests that handlers still hold
+};
+
+}  // namespace weft::rpc

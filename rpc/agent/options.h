@@ -1,0 +1,38 @@
+// AgentOptions: how an agent is set up. Plain data; everything has a default but the name.
+#pragma once
+
+#include <weft/rpc/core/log.h>
+#include <weft/rpc/transport/transport.h>
+#include <weft/rpc/wire/limits.h>
+
+#include <chrono>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace weft::rpc {
+
+// How the agents of one job find each other (rpc/membership/).
+struct Rendezvous {
+  std::string store;  // tcp://host:port of the agent that keeps the store, or file:///path
+  std::size_t rank =
+      0;  // of this agent; agents of a job are named worker0, worker1, … unless named otherwise
+  std::size_t world_size = 0;
+  bool fixed_world = true;  // the loss of any member ends the job with an error everywhere
+};
+
+struct AgentOptions {
+  std::string name;                 // unique in a job
+  std::vector<std::string> listen;  // addresses (transport/address.h); none: the agent only connects
+  Limits limits;
+  bool insecure = false;            // permit listening beyond this host without credentials
+  std::size_t loops = 1;            // event loops of the agent's own
+  std::size_t handler_threads = 0;  // 0: as many as the machine has cores, at least 2
+  std::chrono::nanoseconds handshake_timeout = std::chrono::seconds{10};
+  std::shared_ptr<Transport> in_process;  // an InProcess network shared with other agents of this process
+  std::optional<Rendezvous> rendezvous;
+  LogSink log;  // default: warnings and errors to stderr
+};
+
+}  // namespace weft::rpc

@@ -1,0 +1,178 @@
+// Peer: a handle to a remote agent, by which its methods are called. Made by Agent::peer() and
+// Agent::connect().
+//
+// Copyable and cheap; keeps the way to the peer, not a connection: the first call connects. with() gives a
+// handle whose calls have options, or are made in the name of a call that is being served. Calls without
+// unresolved references reach the peer in the order in which one caller made them. Thread-safe.
+#pragma once
+
+#include <weft/rpc/agent/agent_core.h>
+#include <weft/rpc/agent/invoke.h>
+
+namespace weft::rpc {
+
+namespace detail {
+
+template <class Given>
+inline constexpr bool is_modifier = std::is_base_of_v<CallModifier, std::decay_t<Given>>;
+
+// The signature's hash, once for each method.
+template <class Traits>
+std::uint64_t signature_hash() {
+  static const std::uint64_t hash = name_hash(Traits::text());
+  return hash;
+}
+
+}  // namespace detail
+
+inline constexpr std::string_view ping_method = "weft.ping";  // every agent serves it; it does nothing
+
+class WEFT_EXPORT Peer {
+ public:
+  Peer(std::shared_ptr<AgentCore> core, std::shared_ptr<Route> route)
+      : core_(std::move(core)), route_(std::move(route)) {}
+
+  const std::string& name() const { return route_->name(); }
+  Peer with(CallOptions options) const;
+  Peer with(CallContext& serving) const;  // deadline, cancellation and the layers' sections are handed on
+  // Connects, where that has not happened yet, and tells which life of the peer this is.
+  Future<AgentId> ready() const;
+  std::optional<AgentId> identity() const { return route_->identity(); }
+  Peer only(AgentId life) const;  // calls fail with peer_lost once another life has taken the name
+
+  // An eager future of the result. Leading arguments that are CallModifiers (a pass) change the call.
+  template <auto Target, class... Given>
+  auto call(Given&&... given) const {
+    using Found = FoundMethod<Target>;
+    return typed_call<typename Found::Type>(Found::name, false, std::forward<Given>(given)...);
+  }
+  template <NamedFunction F, class... Given>
+  auto call(Given&&... given) const {
+    return typed_call<F>(F::name, false, std::forward<Given>(given)...);
+  }
+  // Not answered: neither results nor errors come back.
+  template <auto Target, class... Given>
+  void notify(Given&&... given) const {
+    using Found = FoundMethod<Target>;
+    typed_call<typename Found::Type>(Found::name, true, std::forward<Given>(given)...).then([](auto&&) {});
+  }
+  template <NamedFunction F, class... Given>
+  void notify(Given&&... given) const {
+    typed_call<F>(F::name, true, std::forward<Given>(given)...).then([](auto&&) {});
+  }
+
+  // For layers: a call with these options, its message begun by begin() and ended by end() around the
+  // encoding.
+  OutgoingCall make_call(std::string_view method, std::size_t arguments) const;
+  std::shared_ptr<PendingCall> start(OutgoingCall call, PendingCall::Done done) const;
+  const std::shared_ptr<AgentCore>& core() const { return core_; }
+  const std::shared_ptr<Route>& route() const { return route_; }
+
+  // The same as a future, of what `decode` (Result<Reply>&& -> Result<Value>) makes of the reply.
+  template <class Value, class Decode>
+  Future<Value> start_typed(OutgoingCall call, Decode decode) const {
+    Promise<Value> promise(route_->loop());
+    Future<Value> future = promise.future();
+    // Set before the call starts: afterwards the promise belongs to it.
+    struct Started {
+      std::mutex mutex;  // guards pending
+      std::weak_ptr<PendingCall> pending;
+    };
+    auto started = std::make_shared<Started>();
+    promise.on_cancel([route = route_, started] {
+      std::unique_lock lock(started->mutex);
+      auto pending = started->pending.lock();
+      lock.unlock();
+      if (pending != nullptr) route->cancel(std::move(pending));
+    });
+    auto pending = start(std::move(call), [promise = std::move(promise), decode = std::move(decode)](
+                                              Result<PendingCall::Reply> reply) mutable {
+      promise.complete(decode(std::move(reply)));
+    });
+    std::lock_guard lock(started->mutex);
+    started->pending = pending;
+    return future;
+  }
+
+  // Encodes the arguments of method M into a call that was made for it.
+  template <class M, class... Given>
+  static void encode(OutgoingCall& call, Given&&... given) {
+    using Arguments = typename M::Traits::Arguments;
+    static_assert(detail::arguments_fit<Arguments, Given...>(),
+                  "weft: the arguments of this call do not fit the parameters that the method declares");
+    if constexpr (detail::arguments_fit<Arguments, Given...>()) {
+      call.signature = detail::signature_hash<typename M::Traits>();
+      call.begin();
+      detail::encode_arguments<Arguments>(call.message(), std::index_sequence_for<Given...>{},
+                                          std::forward<Given>(given)...);
+      call.end();
+    }
+  }
+
+  // The result of a reply.
+  template <class Value>
+  static Result<Value> decode(Result<PendingCall::Reply>&& reply, std::string_view method) {
+    if (!reply.ok()) return reply.error();
+    return capture([&]() -> Value {
+      try {
+        if constexpr (std::is_void_v<Value>) {
+          if (reply.value() != nullptr) Codec<Unit>::decode(reply.value()->result());
+        } else {
+          if (reply.value() == nullptr) throw Error(ErrorKind::internal, "a notification has no result");
+          return Codec<Value>::decode(reply.value()->result());
+        }
+      } catch (const Error& error) {
+        throw Error(error.kind(), std::string(method) + ": result: " + error.what(),
+                    Execution::maybe_executed);
+      }
+    });
+  }
+
+  template <auto Target>
+  struct FoundMethod {
+    using Class = typename detail::HandlerTraits<decltype(Target)>::Object;
+    static_assert(Served<Class>, "weft: the class of this member function has no Service");
+    using Entries = typename Class::Service::Entries;
+    static_assert(detail::MethodFor<Target, Entries>::exists,
+                  "weft: this member function is not among the methods of its class's Service");
+    using Type = std::tuple_element_t<detail::MethodFor<Target, Entries>::index(), Entries>;
+    static inline const std::string name =
+        std::string(Class::Service::name) + "." + std::string(Type::short_name);
+  };
+
+ private:
+  template <class M, class... Given>
+  auto typed_call(std::string_view name, bool notify, Given&&... given) const {
+    using Value = typename M::Traits::Result;
+    OutgoingCall outgoing =
+        make_call(name, sizeof...(Given) - (std::size_t{0} + ... + (detail::is_modifier<Given> ? 1 : 0)));
+    outgoing.notify = notify;
+    encode_after_modifiers<M>(outgoing, std::forward<Given>(given)...);
+    return start_typed<Value>(std::move(outgoing),
+                              [method = std::string(name)](Result<PendingCall::Reply>&& reply) {
+                                return decode<Value>(std::move(reply), method);
+                              });
+  }
+
+  template <class M, class First, class... Rest>
+  static void encode_after_modifiers(OutgoingCall& call, First&& first, Rest&&... rest) {
+    if constexpr (detail::is_modifier<First>) {
+      first.apply(call);
+      encode_after_modifiers<M>(call, std::forward<Rest>(rest)...);
+    } else {
+      encode<M>(call, std::forward<First>(first), std::forward<Rest>(rest)...);
+    }
+  }
+  template <class M>
+  static void encode_after_modifiers(OutgoingCall& call) {
+    encode<M>(call);
+  }
+
+  std::shared_ptr<AgentCore> core_;
+  std::shared_ptr<Route> route_;
+  CallOptions options_;
+  std::optional<AgentId> only_;
+  std::shared_ptr<CallContext> serving_;
+};
+
+}  // namespace weft::rpc

@@ -1,0 +1,122 @@
+#include <weft/rpc/agent/pending_call.h>
+
+#include <weft/rpc/agent/link.h>
+
+#include <algorithm>
+
+namespace weft::rpc {
+
+OutgoingCall::OutgoingCall(std::string_view method, std::uint64_t id, std::size_t arguments)
+    : method_(method), id_(id), message_(OutgoingMessage::request(arguments)) {}
+
+OutgoingCall::~OutgoingCall() {
+  if (message_ == nullptr) return;
+  for (auto& part : message_->take_parts()) parts_.push_back(std::move(part));
+  if (parts_.empty()) return;
+  const auto error = std::make_exception_ptr(
+      Error(ErrorKind::aborted, std::string(method_) + ": the call was given up before it was made",
+            Execution::not_sent));
+  for (const auto& part : parts_) part->ended(error);
+}
+
+void OutgoingCall::begin() {
+  message_->set_notification(notify);
+  for (const auto& part : parts_) part->write(*message_);
+}
+void OutgoingCall::end() {
+  for (auto& part : message_->take_parts()) parts_.push_back(std::move(part));
+  for (const auto& part : parts_) part->seal(*message_);
+  if (message_->bound()) only = message_->destination();
+}
+
+PendingCall::PendingCall(OutgoingCall call, std::uint64_t id, std::string worker, Done done)
+    : id_(id),
+      method_(std::move(call.method_)),
+      worker_(std::move(worker)),
+      notify_(call.notify),
+      only_(std::move(call.only)),
+      deadline_(call.deadline),
+      info_{call.id_, call.signature, 0},
+      message_(std::move(call.message_)),
+      parts_(std::move(call.parts_)),
+      done_(std::move(done)) {}
+
+PendingCall::~PendingCall() { lose(ErrorKind::shut_down, "the call was dropped: its agent has ended"); }
+
+void PendingCall::set_timer(std::shared_ptr<Loop> loop, Loop::TimerId timer) {
+  timer_loop_ = std::move(loop);
+  timer_ = timer;
+}
+
+std::optional<OutboundFrame> PendingCall::take_frame(const std::shared_ptr<PendingCall>& self,
+                                                     const std::shared_ptr<Link>& link) {
+  link_ = link;
+  Stage expected = Stage::waiting;
+  if (!stage_.compare_exchange_strong(expected, Stage::sent, std::memory_order_acq_rel)) return std::nullopt;
+  if (deadline_) {
+    const auto left =
+        std::chrono::duration_cast<std::chrono::nanoseconds>(*deadline_ - link->loop()->now()).count();
+    info_.timeout_ns = static_cast<std::uint64_t>(std::max<std::int64_t>(left, 1));
+  }
+  borrowed_ = message_->take_borrowed();
+  OutboundFrame frame = message_->seal_request(info_, id_, notify_ ? frame_flags::notify : 0);
+  message_.reset();
+  if (!borrowed_.empty()) frame.sent = [self] { self->check_borrowed(); };
+  return frame;
+}
+
+void PendingCall::check_borrowed() {
+  for (auto& unchanged : std::exchange(borrowed_, {}))
+    if (!unchanged()) {
+      fail(Error(
+          ErrorKind::argument_modified,
+          worker_ + ": " + method_ +
+              ": an argument changed before it was sent; pass rpc::Snapshot(tensor) or wait for the call",
+          Execution::maybe_executed));
+      return;
+    }
+}
+
+bool PendingCall::finish(Result<Reply> result) {
+  if (stage_.exchange(Stage::over, std::memory_order_acq_rel) == Stage::over) return false;
+  complete(std::move(result));
+  return true;
+}
+
+bool PendingCall::lose(ErrorKind kind, const std::string& reason, std::shared_ptr<Link>* sent_over) {
+  const Stage before = stage_.exchange(Stage::over, std::memory_order_acq_rel);
+  if (before == Stage::over) return false;
+  const bool sent = before == Stage::sent;
+  if (sent && sent_over != nullptr) *sent_over = link_.lock();
+  complete(std::make_exception_ptr(
+      Error(kind, worker_ + ": " + method_ + ": " + reason + (sent ? " (may have run)" : " (was not sent)"),
+            sent ? Execution::maybe_executed : Execution::not_sent)));
+  return true;
+}
+
+void PendingCall::complete(Result<Reply> result) {
+  if (timer_ != 0) {
+    if (timer_loop_->running_here()) {
+      timer_loop_->cancel(timer_);
+    } else {
+      timer_loop_->post([loop = timer_loop_, timer = timer_] { loop->cancel(timer); });
+    }
+  }
+  std::exception_ptr error = result.ok() ? nullptr : result.error();
+  if (error == nullptr && result.value() != nullptr) {
+    try {
+      for (const auto& part : parts_) part->read(*result.value());
+      if (auto failure = result.value()->failure())
+        error = std::make_exception_ptr(RemoteError(failure->kind, failure->message, failure->worker,
+                                                    failure->method.empty() ? method_ : failure->method,
+                                                    failure->type));
+    } catch (...) {
+      error = std::current_exception();
+    }
+  }
+  for (const auto& part : std::exchange(parts_, {})) part->ended(error);
+  Done done = std::move(done_);
+  done(error != nullptr ? Result<Reply>(error) : std::move(result));
+}
+
+}  // namespace weft::rpc

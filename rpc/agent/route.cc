@@ -1,0 +1,168 @@
+#include <weft/rpc/agent/route.h>
+
+#include <weft/rpc/agent/agent_core.h>
+#include <weft/rpc/agent/link.h>
+
+namespace weft::rpc {
+
+Route::Route(std::weak_ptr<AgentCore> core, std::shared_ptr<Loop> loop, std::string name,
+             std::vector<Address> addresses)
+    : core_(std::move(core)),
+      loop_(std::move(loop)),
+      name_(std::move(name)),
+      addresses_(std::move(addresses)) {}
+
+std::optional<AgentId> Route::identity() const {
+  std::lock_guard lock(mutex_);
+  return identity_;
+}
+
+void Route::identify(AgentId id) {
+  std::lock_guard lock(mutex_);
+  identity_ = std::move(id);
+}
+
+void Route::submit(std::shared_ptr<PendingCall> call) {
+  if (loop_->running_here()) return place(std::move(call));
+  loop_->post(
+      [self = shared_from_this(), call = std::move(call)]() mutable { self->place(std::move(call)); });
+}
+
+void Route::place(std::shared_ptr<PendingCall> call) {
+  if (call->finished()) return;
+  const auto core = core_.lock();
+  if (core == nullptr || core->ended()) {
+    call->lose(ErrorKind::shut_down, "this agent has shut down");
+    return;
+  }
+  if (const auto lost = core->world_failure()) {
+    call->fail(*lost);
+    return;
+  }
+  if (call->deadline()) watch_deadline(call);
+  if (link_ != nullptr && link_->usable()) {
+    // Links of one route may live on another loop than the route where both sides dialled at once.
+    if (link_->loop()->running_here()) return link_->send(call);
+    link_->loop()->post([link = link_, call] { link->send(call); });
+    return;
+  }
+  waiting_.push_back(std::move(call));
+  dial();
+}
+
+void Route::watch_deadline(const std::shared_ptr<PendingCall>& call) {
+  const auto timer =
+      loop_->schedule(*call->deadline(), [self = weak_from_this(), weak = std::weak_ptr(call)] {
+        const auto route = self.lock();
+        const auto late = weak.lock();
+        if (route != nullptr && late != nullptr)
+          route->end(late, ErrorKind::deadline_exceeded, "the deadline has passed");
+      });
+  call->set_timer(loop_, timer);
+}
+
+void Route::cancel(std::shared_ptr<PendingCall> call) {
+  if (call->finished()) return;
+  loop_->post([self = shared_from_this(), call = std::move(call)] {
+    self->end(call, ErrorKind::cancelled, "cancelled by the caller");
+  });
+}
+
+void Route::end(const std::shared_ptr<PendingCall>& call, ErrorKind kind, const std::string& reason) {
+  std::shared_ptr<Link> link;
+  if (!call->lose(kind, reason, &link)) return;
+  std::erase(waiting_, call);
+  if (link == nullptr) return;
+  if (link->loop()->running_here()) return link->cancel(call->id());
+  link->loop()->post([link, id = call->id()] { link->cancel(id); });
+}
+
+void Route::learn(std::vector<Address> addresses) {
+  if (!addresses.empty()) addresses_ = std::move(addresses);
+}
+
+void Route::dial() {
+  if (dialling_ || waiting_.empty()) return;
+  const auto core = core_.lock();
+  if (core == nullptr) return;
+  dialling_ = true;
+  const Error nowhere(ErrorKind::not_found, "no agent named '" + name_ + "' is known here");
+  if (!addresses_.empty()) {
+    untried_.assign(addresses_.begin(), addresses_.end());
+    return dial_next(nowhere);
+  }
+  core->find_addresses(name_, [self = shared_from_this(), nowhere](std::vector<Address> found) {
+    self->loop_->post([self, nowhere, found = std::move(found)] {
+      self->learn(found);
+      self->untried_.assign(found.begin(), found.end());
+      self->dial_next(nowhere);
+    });
+  });
+}
+
+void Route::dial_next(const Error& last) {
+  const auto core = core_.lock();
+  if (core == nullptr || core->ended() || untried_.empty()) {
+    dialling_ = false;
+    return fail_waiting(last);
+  }
+  const Address address = std::move(untried_.front());
+  untried_.pop_front();
+  Transport* transport = core->transport(address.scheme);
+  if (transport == nullptr)
+    return dial_next(Error(ErrorKind::unsupported, "this agent has no transport for " + address.text()));
+  try {
+    transport->connect(address, loop_, core->options().limits,
+                       [self = shared_from_this()](Result<std::shared_ptr<Connection>> made) {
+                         self->connected(std::move(made));
+                       });
+  } catch (const Error& error) {
+    dial_next(error);
+  }
+}
+
+void Route::connected(Result<std::shared_ptr<Connection>> made) {
+  const auto core = core_.lock();
+  if (core == nullptr || core->ended()) {
+    const Error reason(ErrorKind::shut_down, "this agent has shut down");
+    if (made.ok()) made.value()->close(reason);
+    return dial_next(reason);
+  }
+  try {
+    core->adopt(std::move(made).get(), shared_from_this());
+  } catch (const Error& error) {
+    dial_next(error);
+  } catch (const std::exception& error) {
+    dial_next(Error(ErrorKind::unavailable, error.what()));
+  }
+}
+
+void Route::dial_failed(const Error& reason) { dial_next(reason); }
+
+void Route::link_up(std::shared_ptr<Link> link, bool dialled) {
+  if (dialled) dialling_ = false;
+  if (link_ == nullptr || !link_->usable()) {
+    link_ = std::move(link);
+    identify(link_->peer());
+  }
+  for (auto& call : std::exchange(waiting_, {})) {
+    if (call->finished()) continue;
+    if (link_->loop()->running_here()) {
+      link_->send(call);
+    } else {
+      link_->loop()->post([link = link_, call] { link->send(call); });
+    }
+  }
+}
+
+void Route::link_down(const std::shared_ptr<Link>& link) {
+  if (link_ == link) link_ = nullptr;
+}
+
+void Route::fail_waiting(const Error& reason) {
+  for (auto& call : std::exchange(waiting_, {}))
+    call->fail(
+        Error(reason.kind(), name_ + ": " + call->method() + ": " + reason.what(), Execution::not_sent));
+}
+
+}  // namespace weft::rpc

@@ -1,0 +1,65 @@
+// Route: the way from this agent to one peer, named or at an address: its live link, or the calls that wait
+// for one.
+//
+// Kept by the agent and by every Peer handle. It lives on one loop; submit() may be called from any thread. A
+// call goes over the first link that is up and stays with it, so calls of one caller arrive in order.
+#pragma once
+
+#include <weft/rpc/agent/pending_call.h>
+#include <weft/rpc/transport/address.h>
+
+#include <deque>
+#include <functional>
+#include <mutex>
+
+namespace weft::rpc {
+
+class AgentCore;
+class Connection;
+
+class WEFT_EXPORT Route final : public std::enable_shared_from_this<Route> {
+ public:
+  Route(std::weak_ptr<AgentCore> core, std::shared_ptr<Loop> loop, std::string name,
+        std::vector<Address> addresses);
+
+  const std::string& name() const {
+    return name_;
+  }  // the peer's name, or the address by which it was asked for
+  const std::shared_ptr<Loop>& loop() const { return loop_; }
+  // Which life of the peer this leads to, as far as is known: from a handshake or from the job's store. Any
+  // thread.
+  std::optional<AgentId> identity() const;
+  void identify(AgentId id);
+
+  void submit(std::shared_ptr<PendingCall> call);  // any thread
+  void cancel(std::shared_ptr<PendingCall> call);  // any thread
+
+  // On the loop.
+  void learn(std::vector<Address> addresses);
+  void link_up(std::shared_ptr<Link> link, bool dialled);  // dialled: by this route
+  void link_down(const std::shared_ptr<Link>& link);
+  void dial_failed(const Error& reason);  // at the address that was being tried: the next one is
+  void fail_waiting(const Error& reason);
+
+ private:
+  void place(std::shared_ptr<PendingCall> call);
+  void dial();
+  void dial_next(const Error& last);
+  void connected(Result<std::shared_ptr<Connection>> made);
+  void watch_deadline(const std::shared_ptr<PendingCall>& call);
+  void end(const std::shared_ptr<PendingCall>& call, ErrorKind kind, const std::string& reason);
+
+  std::weak_ptr<AgentCore> core_;
+  std::shared_ptr<Loop> loop_;
+  const std::string name_;
+  std::vector<Address> addresses_;
+  std::shared_ptr<Link> link_;
+  std::deque<std::shared_ptr<PendingCall>> waiting_;
+  bool dialling_ = false;
+  std::deque<Address> untried_;  // of the dial under way
+
+  mutable std::mutex mutex_;  // guards identity_
+  std::optional<AgentId> identity_;
+};
+
+}  // namespace weft::rpc

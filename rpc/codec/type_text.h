@@ -1,0 +1,36 @@
+// TypeText: writes a type in the canonical grammar of docs/wire_protocol.md, never a compiler's name for it.
+//
+//   bool i8…i64 u8…u64 f32 f64 str bytes | [T] | {K:V} | T? | (A,B) | <A|B> | enum(i32) | Name{field:T,…} |
+//   void | words that a codec of a layer above defines (tensor, rref<T>)
+// A struct inside itself is written by name only. Thread-safety: none.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace weft::rpc {
+
+class TypeText {
+ public:
+  TypeText& operator<<(std::string_view text) {
+    text_ += text;
+    return *this;
+  }
+  // Brackets a struct; false where it is inside itself already.
+  bool open(std::string_view name) {
+    text_ += name;
+    for (const auto& outer : open_)
+      if (outer == name) return false;
+    open_.emplace_back(name);
+    return true;
+  }
+  void close() { open_.pop_back(); }
+  std::string take() { return std::move(text_); }
+
+ private:
+  std::string text_;
+  std::vector<std::string> open_;
+};
+
+}  // namespace weft::rpc

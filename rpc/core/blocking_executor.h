@@ -1,0 +1,32 @@
+// BlockingExecutor: lends the calling thread to one task until it ends (Agent::run).
+//
+// run() may be called once; jobs posted after it has returned are dropped.
+#pragma once
+
+#include <weft/rpc/core/task.h>
+
+#include <deque>
+
+namespace weft::rpc {
+
+class WEFT_EXPORT BlockingExecutor final : public Executor {
+ public:
+  void post(Job job) override;
+
+  template <class T>
+  T run(Task<T> task, ContextSwitch* context = nullptr) {
+    std::optional<Result<T>> result;
+    std::move(task).start_here(*this, context, [&](Result<T>&& value) { result.emplace(std::move(value)); });
+    while (!result) next()();
+    return std::move(*result).get();
+  }
+
+ private:
+  Job next();
+
+  std::mutex mutex_;  // guards jobs_
+  std::condition_variable posted_;
+  std::deque<Job> jobs_;
+};
+
+}  // namespace weft::rpc

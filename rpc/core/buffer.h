@@ -1,0 +1,38 @@
+// Buffer: counted bytes that travel as an attachment, memory of whatever kind with whoever keeps it alive.
+//
+// Copies share the bytes. allocate() aligns to 64 bytes, so that a tensor can live there.
+// Thread-safety: a value; the bytes are the sharers' business.
+#pragma once
+
+#include <weft/rpc/core/export.h>
+
+#include <cstddef>
+#include <memory>
+#include <span>
+
+namespace weft::rpc {
+
+class WEFT_EXPORT Buffer {
+ public:
+  static constexpr std::size_t alignment = 64;
+
+  Buffer() = default;
+  Buffer(std::shared_ptr<void> owner, std::byte* data, std::size_t size)
+      : owner_(std::move(owner)), data_(data), size_(size) {}
+
+  static Buffer allocate(std::size_t size);  // uninitialised; std::bad_alloc
+  static Buffer copy(std::span<const std::byte> bytes);
+
+  std::byte* data() const { return data_; }
+  std::size_t size() const { return size_; }
+  bool empty() const { return size_ == 0; }
+  std::span<std::byte> bytes() const { return {data_, size_}; }
+  const std::shared_ptr<void>& owner() const { return owner_; }
+
+ private:
+  std::shared_ptr<void> owner_;
+  std::byte* data_ = nullptr;
+  std::size_t size_ = 0;
+};
+
+}  // namespace weft::rpc

@@ -1,0 +1,44 @@
+// Executor: where code runs. A Task has one executor and resumes only there.
+//
+// post() may be called from any thread and never runs the job before it returns. Jobs must not throw.
+// An executor outlives every job and every Task posted to it.
+#pragma once
+
+#include <weft/rpc/core/export.h>
+#include <weft/rpc/core/unique_function.h>
+
+namespace weft::rpc {
+
+class WEFT_EXPORT Executor {
+ public:
+  virtual ~Executor() = default;
+  virtual void post(Job job) = 0;
+};
+
+// ContextSwitch: thread-local state that belongs to a piece of code rather than to a thread (LibTorch's grad
+// mode, the parameter version that a handler reads). Entered before the code runs on a thread, left when it
+// suspends or ends; calls strictly alternate, possibly on different threads.
+class WEFT_EXPORT ContextSwitch {
+ public:
+  virtual ~ContextSwitch() = default;
+  virtual void enter() = 0;
+  virtual void leave() = 0;
+};
+
+// Enters a context for a scope; a null context is nothing.
+class ContextScope {
+ public:
+  explicit ContextScope(ContextSwitch* context) : context_(context) {
+    if (context_ != nullptr) context_->enter();
+  }
+  ContextScope(const ContextScope&) = delete;
+  ContextScope& operator=(const ContextScope&) = delete;
+  ~ContextScope() {
+    if (context_ != nullptr) context_->leave();
+  }
+
+ private:
+  ContextSwitch* context_;
+};
+
+}  // namespace weft::rpc

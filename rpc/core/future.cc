@@ -1,0 +1,22 @@
+#include <weft/rpc/core/future.h>
+
+namespace weft::rpc::detail {
+
+void Latch::open() {
+  std::lock_guard lock(mutex_);
+  open_ = true;
+  opened_.notify_all();  // under the lock: the waiter may destroy this as soon as it is released
+}
+
+void Latch::wait() {
+  std::unique_lock lock(mutex_);
+  opened_.wait(lock, [this] { return open_; });
+}
+
+void refuse_blocking(const Loop* loop) {
+  if (OwnedThread::here() || (loop != nullptr && loop->running_here()))
+    throw Error(ErrorKind::failed_precondition,
+                "get() would block a thread that an agent needs: co_await the future or use then()");
+}
+
+}  // namespace weft::rpc::detail

@@ -1,0 +1,44 @@
+// Slots: what layers above put beside a call, a message or an agent, found by type. At most one value a type.
+//
+// Few entries: a linear search beats a map. Thread-safety: none; the owner of what carries the slots says
+// which thread.
+#pragma once
+
+#include <memory>
+#include <typeindex>
+#include <utility>
+#include <vector>
+
+namespace weft::rpc {
+
+class Slots {
+ public:
+  template <class T>
+  T* find() const {
+    for (const auto& [type, value] : entries_)
+      if (type == typeid(T)) return static_cast<T*>(value.get());
+    return nullptr;
+  }
+  template <class T>
+  std::shared_ptr<T> share() const {
+    for (const auto& [type, value] : entries_)
+      if (type == typeid(T)) return std::static_pointer_cast<T>(value);
+    return nullptr;
+  }
+  template <class T>
+  T& put(std::shared_ptr<T> value) {
+    T& reference = *value;
+    for (auto& [type, old] : entries_)
+      if (type == typeid(T)) {
+        old = std::move(value);
+        return reference;
+      }
+    entries_.emplace_back(typeid(T), std::move(value));
+    return reference;
+  }
+
+ private:
+  std::vector<std::pair<std::type_index, std::shared_ptr<void>>> entries_;
+};
+
+}  // namespace weft::rpc

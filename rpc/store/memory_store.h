@@ -1,0 +1,44 @@
+// MemoryStore: a store in this process's memory; store_service.h serves it to peers.
+//
+// Everything but a wait that has to wait completes inline, on the caller's thread; waits complete on the
+// thread of the change that they waited for. Owned through shared_ptr. Thread-safe.
+#pragma once
+
+#include <weft/rpc/store/store.h>
+
+#include <memory>
+
+namespace weft::rpc {
+
+class WEFT_EXPORT MemoryStore final : public Store {
+ public:
+  // loop: its timers end waits at their deadlines; a get() that would block is an error on its thread.
+  explicit MemoryStore(std::shared_ptr<Loop> loop);
+  ~MemoryStore() override;
+
+  Future<void> set(std::string key, std::string value) override;
+  Future<std::string> get(std::string key, CallOptions options = {}) override;
+  Future<std::optional<std::string>> try_get(std::string key) override;
+  Future<std::int64_t> add(std::string key, std::int64_t delta) override;
+  Future<StoreExchange> compare_set(std::string key, std::optional<std::string> expected,
+                                    std::string desired) override;
+  Future<void> wait(std::vector<std::string> keys, CallOptions options = {}) override;
+  Future<bool> remove(std::string key) override;
+  Future<StoreView> list(std::string prefix) override;
+  Future<StoreView> watch(std::string prefix, std::uint64_t after, CallOptions options = {}) override;
+
+  // Whoever waits, or would have to, gets shut_down from now on; everything else still works.
+  void close();
+  std::size_t waiting() const;  // how many wait
+
+ private:
+  struct State;
+  template <class F>
+  auto now(F&& operation);
+  template <class Waiting>
+  auto later(Waiting waiting);
+
+  std::shared_ptr<State> state_;
+};
+
+}  // namespace weft::rpc

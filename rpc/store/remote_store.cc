@@ -1,0 +1,68 @@
+#include <weft/rpc/store/remote_store.h>
+
+#include <weft/rpc/store/store_service.h>
+
+namespace weft::rpc {
+namespace {
+
+using detail::to_bytes;
+using detail::to_string;
+
+StoreView view_of(StoreViewMessage message) {
+  StoreView view{message.version, {}};
+  for (const auto& [key, value] : message.entries) view.entries.emplace(key, to_string(value));
+  return view;
+}
+
+}  // namespace
+
+Future<void> RemoteStore::set(std::string key, std::string value) {
+  return peer_.call<&StoreService::set>(std::move(key), to_bytes(value));
+}
+
+Future<std::string> RemoteStore::get(std::string key, CallOptions options) {
+  return peer_.with(options).call<&StoreService::get>(std::move(key)).then([](Result<Buffer>&& value) {
+    return to_string(std::move(value).get());
+  });
+}
+
+Future<std::optional<std::string>> RemoteStore::try_get(std::string key) {
+  return peer_.call<&StoreService::try_get>(std::move(key)).then([](Result<std::optional<Buffer>>&& value) {
+    return to_string(std::move(value).get());
+  });
+}
+
+Future<std::int64_t> RemoteStore::add(std::string key, std::int64_t delta) {
+  return peer_.call<&StoreService::add>(std::move(key), delta);
+}
+
+Future<StoreExchange> RemoteStore::compare_set(std::string key, std::optional<std::string> expected,
+                                               std::string desired) {
+  return peer_.call<&StoreService::compare_set>(std::move(key), to_bytes(expected), to_bytes(desired))
+      .then([](Result<StoreExchangeMessage>&& result) {
+        StoreExchangeMessage message = std::move(result).get();
+        return StoreExchange{message.stored, to_string(message.actual)};
+      });
+}
+
+Future<void> RemoteStore::wait(std::vector<std::string> keys, CallOptions options) {
+  return peer_.with(options).call<&StoreService::wait>(std::move(keys));
+}
+
+Future<bool> RemoteStore::remove(std::string key) {
+  return peer_.call<&StoreService::remove>(std::move(key));
+}
+
+Future<StoreView> RemoteStore::list(std::string prefix) {
+  return peer_.call<&StoreService::list>(std::move(prefix)).then([](Result<StoreViewMessage>&& view) {
+    return view_of(std::move(view).get());
+  });
+}
+
+Future<StoreView> RemoteStore::watch(std::string prefix, std::uint64_t after, CallOptions options) {
+  return peer_.with(options)
+      .call<&StoreService::watch>(std::move(prefix), after)
+      .then([](Result<StoreViewMessage>&& view) { return view_of(std::move(view).get()); });
+}
+
+}  // namespace weft::rpc

@@ -1,0 +1,30 @@
+// RemoteStore: the store that a peer serves (store_service.h). A wait is a call under way: it ends with
+// peer_lost or unavailable where the peer does. Thread-safe; futures complete on the loop of the way to the
+// peer.
+#pragma once
+
+#include <weft/rpc/agent/peer.h>
+#include <weft/rpc/store/store.h>
+
+namespace weft::rpc {
+
+class WEFT_EXPORT RemoteStore final : public Store {
+ public:
+  explicit RemoteStore(Peer peer) : peer_(std::move(peer)) {}
+
+  Future<void> set(std::string key, std::string value) override;
+  Future<std::string> get(std::string key, CallOptions options = {}) override;
+  Future<std::optional<std::string>> try_get(std::string key) override;
+  Future<std::int64_t> add(std::string key, std::int64_t delta) override;
+  Future<StoreExchange> compare_set(std::string key, std::optional<std::string> expected,
+                                    std::string desired) override;
+  Future<void> wait(std::vector<std::string> keys, CallOptions options = {}) override;
+  Future<bool> remove(std::string key) override;
+  Future<StoreView> list(std::string prefix) override;
+  Future<StoreView> watch(std::string prefix, std::uint64_t after, CallOptions options = {}) override;
+
+ private:
+  Peer peer_;
+};
+
+}  // namespace weft::rpc

@@ -1,0 +1,67 @@
+// StoreService: a store as the service "weft.store", so that an agent serves it to peers (remote_store.h).
+//
+// Its methods run on the caller's loop in the order in which they arrive, and a wait holds no thread. A wait
+// ends with its caller: cancelled, late or dead. Thread-safe.
+#pragma once
+
+#include <weft/rpc/agent/agent_core.h>
+#include <weft/rpc/agent/method.h>
+#include <weft/rpc/store/store.h>
+
+namespace weft::rpc {
+
+// Values travel as bytes: text would have to be UTF-8.
+struct StoreViewMessage {
+  std::uint64_t version = 0;
+  std::map<std::string, Buffer> entries;
+};
+WEFT_CODEC(StoreViewMessage, version, entries)
+
+struct StoreExchangeMessage {
+  bool stored = false;
+  std::optional<Buffer> actual;
+};
+WEFT_CODEC(StoreExchangeMessage, stored, actual)
+
+class WEFT_EXPORT StoreService {
+ public:
+  explicit StoreService(std::shared_ptr<Store> store) : store_(std::move(store)) {}
+
+  Future<void> set(std::string key, Buffer value);
+  Future<Buffer> get(CallContext& call, std::string key);
+  Future<std::optional<Buffer>> try_get(std::string key);
+  Future<std::int64_t> add(std::string key, std::int64_t delta);
+  Future<StoreExchangeMessage> compare_set(std::string key, std::optional<Buffer> expected, Buffer desired);
+  Future<void> wait(CallContext& call, std::vector<std::string> keys);
+  Future<bool> remove(std::string key);
+  Future<StoreViewMessage> list(std::string prefix);
+  Future<StoreViewMessage> watch(CallContext& call, std::string prefix, std::uint64_t after);
+
+  using Service = rpc::Service<"weft.store", Method<"set", &StoreService::set, idempotent, non_blocking>,
+                               Method<"get", &StoreService::get, idempotent, non_blocking>,
+                               Method<"try_get", &StoreService::try_get, idempotent, non_blocking>,
+                               Method<"add", &StoreService::add, non_blocking>,
+                               Method<"compare_set", &StoreService::compare_set, non_blocking>,
+                               Method<"wait", &StoreService::wait, idempotent, non_blocking>,
+                               Method<"remove", &StoreService::remove, non_blocking>,
+                               Method<"list", &StoreService::list, idempotent, non_blocking>,
+                               Method<"watch", &StoreService::watch, idempotent, non_blocking>>;
+
+ private:
+  std::shared_ptr<Store> store_;
+};
+
+// already_exists where the agent serves a store. The agent keeps the store until it ends.
+WEFT_EXPORT void serve_store(AgentCore& core, std::shared_ptr<Store> store);
+
+namespace detail {
+
+// A store's strings and the wire's bytes.
+WEFT_EXPORT Buffer to_bytes(const std::string& value);
+WEFT_EXPORT std::string to_string(const Buffer& bytes);
+WEFT_EXPORT std::optional<Buffer> to_bytes(const std::optional<std::string>& value);
+WEFT_EXPORT std::optional<std::string> to_string(const std::optional<Buffer>& bytes);
+
+}  // namespace detail
+
+}  // namespace weft::rpc

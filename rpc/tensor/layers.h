@@ -1,0 +1,11 @@
+// The tensor layer of an agent: handlers get their own LibTorch thread state (thread_state.h). Tensors travel
+// without it too, but then handlers inherit whatever state their thread is in.
+#pragma once
+
+#include <weft/rpc/agent/agent.h>
+
+namespace weft::tensor {
+
+WEFT_EXPORT rpc::Layers layers();
+
+}  // namespace weft::tensor

@@ -1,0 +1,239 @@
+#include <weft/rpc/tensor/tensor_codec.h>
+
+#include <weft/rpc/tensor/dtype.h>
+#include <weft/rpc/tensor/tensor_hook.h>
+#include <weft/rpc/wire/message.h>
+
+#include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
+
+#include <cstring>
+
+namespace weft::rpc {
+namespace {
+
+constexpr std::size_t inline_limit = 1024;
+constexpr std::size_t most_dimensions = 64;
+
+[[noreturn]] void unsupported(const std::string& what) {
+  throw Error(ErrorKind::unsupported, "unsupported tensor: " + what);
+}
+
+void check_supported(const at::Tensor& tensor) {
+  if (tensor.is_quantized()) unsupported("quantized");
+  if (tensor.is_nested()) unsupported("nested");
+  if (tensor.is_meta()) unsupported("on the meta device");
+  if (tensor.unsafeGetTensorImpl()->key_set().has(c10::DispatchKey::Python)) unsupported("a subclass");
+  if (!tensor.device().is_cpu()) unsupported("on " + tensor.device().str() + ": move it to the CPU");
+  if (tensor.layout() != at::kStrided && tensor.layout() != at::kSparse && tensor.layout() != at::kSparseCsr)
+    unsupported("of another layout than strided, COO and CSR");
+}
+
+enum class Copy { if_shared, never, always };
+
+// What becomes of a result that others may change while it is on its way.
+bool held_elsewhere(const at::Tensor& tensor) {
+  // A non-leaf is guarded by autograd's own version check; what nobody else holds cannot change.
+  return tensor.is_leaf() && tensor.storage().use_count() > 1;
+}
+
+std::int64_t version_of(const at::Tensor& tensor) { return tensor.is_inference() ? 0 : tensor._version(); }
+
+void encode_elements(ValueWriter writer, const at::Tensor& original, const at::Tensor& base, Copy copy) {
+  at::Tensor dense = base.contiguous();
+  const std::size_t bytes = dense.nbytes();
+  if (bytes <= inline_limit)
+    return writer.set_bytes({static_cast<const std::byte*>(dense.const_data_ptr()), bytes});
+  // contiguous() copied unless the memory is still the caller's.
+  bool borrowed = dense.is_alias_of(original);
+  if (borrowed && copy != Copy::never && (copy == Copy::always || held_elsewhere(original))) {
+    dense = dense.clone();
+    borrowed = false;
+  }
+  if (borrowed && !original.is_inference())
+    writer.message().borrow(
+        [original, version = version_of(original)] { return version_of(original) == version; });
+  auto owner = std::make_shared<at::Tensor>(std::move(dense));
+  auto* data = static_cast<std::byte*>(const_cast<void*>(owner->const_data_ptr()));
+  writer.set_attachment(Buffer(std::move(owner), data, bytes));
+}
+
+void encode_plain(ValueWriter writer, const at::Tensor& tensor, std::optional<std::uint64_t> mark, Copy copy);
+
+void encode_sparse(ValueWriter writer, const at::Tensor& tensor, std::optional<std::uint64_t> mark,
+                   Copy copy) {
+  const bool coo = tensor.layout() == at::kSparse;
+  RecordWriter record = writer.set_record((coo ? 6 : 6) + (mark ? 1 : 0));
+  std::size_t i = 0;
+  record.field(i++, "dtype").set_text(tensor::dtype_name(tensor.scalar_type()));
+  record.field(i++, "shape").set_ints({tensor.sizes().data(), tensor.sizes().size()});
+  record.field(i++, "layout").set_text(coo ? "coo" : "csr");
+  if (coo) {
+    encode_plain(record.field(i++, "indices"), tensor._indices(), {}, copy);
+    encode_plain(record.field(i++, "values"), tensor._values(), {}, copy);
+    record.field(i++, "coalesced").set_bool(tensor.is_coalesced());
+  } else {
+    encode_plain(record.field(i++, "crow"), tensor.crow_indices(), {}, copy);
+    encode_plain(record.field(i++, "columns"), tensor.col_indices(), {}, copy);
+    encode_plain(record.field(i++, "values"), tensor.values(), {}, copy);
+  }
+  if (mark) record.field(i++, "mark").set_uint(*mark);
+}
+
+void encode_plain(ValueWriter writer, const at::Tensor& tensor, std::optional<std::uint64_t> mark,
+                  Copy copy) {
+  if (tensor.layout() != at::kStrided) return encode_sparse(writer, tensor, mark, copy);
+  at::Tensor base = tensor.resolve_conj().resolve_neg();
+  std::vector<std::int64_t> expanded;
+  for (std::int64_t d = 0; d < base.dim(); ++d)
+    if (base.stride(d) == 0 && base.size(d) > 1) {
+      expanded.push_back(d);
+      base = base.narrow(d, 0, 1);
+    }
+  RecordWriter record = writer.set_record(3 + (expanded.empty() ? 0 : 1) + (mark ? 1 : 0));
+  std::size_t i = 0;
+  record.field(i++, "dtype").set_text(tensor::dtype_name(tensor.scalar_type()));
+  record.field(i++, "shape").set_ints({tensor.sizes().data(), tensor.sizes().size()});
+  encode_elements(record.field(i++, "data"), tensor, base, copy);
+  if (!expanded.empty()) record.field(i++, "expanded").set_ints(expanded);
+  if (mark) record.field(i++, "mark").set_uint(*mark);
+}
+
+void encode_tensor(ValueWriter writer, const at::Tensor& tensor, Copy copy) {
+  if (!tensor.defined()) return writer.set_nil();
+  check_supported(tensor);
+  at::NoGradGuard no_grad;
+  if (auto* hook = writer.message().slots().find<tensor::TensorHook>()) {
+    const auto sent = hook->sending(tensor);
+    return encode_plain(writer, sent.tensor, sent.mark, copy);
+  }
+  if (tensor.requires_grad() && !tensor.is_leaf())
+    throw Error(ErrorKind::failed_precondition,
+                "a tensor that requires grad would be cut from its graph: give the call a pass, or detach() "
+                "the tensor");
+  encode_plain(writer, tensor.detach(), {}, copy);
+}
+
+ValueReader field(const ValueReader& record, std::string_view name, std::size_t guess) {
+  ValueReader value;
+  if (!record.find_field(name, guess, value))
+    throw Error(ErrorKind::type_mismatch,
+                "expected a tensor, found a record without '" + std::string(name) + "'");
+  return value;
+}
+
+std::vector<std::int64_t> read_ints(const ValueReader& value, std::size_t most) {
+  const std::size_t n = value.size();
+  if (n > most) throw Error(ErrorKind::invalid_argument, "a tensor of " + std::to_string(n) + " dimensions");
+  std::vector<std::int64_t> numbers(n);
+  for (std::size_t i = 0; i < n; ++i) numbers[i] = value.int_at(i);
+  return numbers;
+}
+
+// Bytes of a tensor of this shape; every way to overflow is an error.
+std::size_t checked_bytes(const std::vector<std::int64_t>& shape, std::size_t item) {
+  std::uint64_t bytes = item;
+  bool empty = false;
+  for (const std::int64_t size : shape) {
+    if (size < 0) throw Error(ErrorKind::invalid_argument, "a tensor of negative size");
+    if (size == 0) empty = true;
+    if (__builtin_mul_overflow(bytes, static_cast<std::uint64_t>(std::max<std::int64_t>(size, 1)), &bytes) ||
+        bytes > static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max()))
+      throw Error(ErrorKind::resource_exhausted, "a tensor whose size overflows");
+  }
+  return empty ? 0 : static_cast<std::size_t>(bytes);
+}
+
+at::Tensor decode_plain(const ValueReader& reader);
+
+at::Tensor decode_sparse(const ValueReader& reader, std::string_view layout, at::ScalarType type,
+                         const std::vector<std::int64_t>& shape) {
+  const at::Tensor values = decode_plain(field(reader, "values", 4));
+  if (values.scalar_type() != type)
+    throw Error(ErrorKind::invalid_argument, "a sparse tensor whose values have another type");
+  try {
+    if (layout == "coo") {
+      // The checking constructor: indices come from outside.
+      at::Tensor tensor = at::sparse_coo_tensor(decode_plain(field(reader, "indices", 3)), values, shape);
+      at::_validate_sparse_coo_tensor_args(tensor._indices(), tensor._values(), shape);
+      return tensor._coalesced_(false);
+    }
+    if (layout == "csr") {
+      const at::Tensor crow = decode_plain(field(reader, "crow", 3)),
+                       columns = decode_plain(field(reader, "columns", 4));
+      at::_validate_sparse_csr_tensor_args(crow, columns, values, shape);
+      return at::sparse_csr_tensor(crow, columns, values, shape, values.options().layout(at::kSparseCsr));
+    }
+  } catch (const c10::Error& error) {
+    throw Error(ErrorKind::invalid_argument,
+                std::string("a malformed sparse tensor: ") + error.what_without_backtrace());
+  }
+  unsupported("layout '" + std::string(layout) + "'");
+}
+
+at::Tensor decode_plain(const ValueReader& reader) {
+  if (reader.kind() != ValueKind::record) reader.mismatch("a tensor");
+  const at::ScalarType type = tensor::dtype_from_name(field(reader, "dtype", 0).get_text());
+  const std::vector<std::int64_t> shape = read_ints(field(reader, "shape", 1), most_dimensions);
+  checked_bytes(shape, c10::elementSize(type));
+  ValueReader layout;
+  if (reader.find_field("layout", 2, layout)) return decode_sparse(reader, layout.get_text(), type, shape);
+
+  std::vector<std::int64_t> stored = shape;
+  ValueReader expanded;
+  const bool expands = reader.find_field("expanded", 3, expanded);
+  if (expands)
+    for (const std::int64_t d : read_ints(expanded, shape.size())) {
+      if (d < 0 || static_cast<std::size_t>(d) >= shape.size())
+        throw Error(ErrorKind::invalid_argument, "a tensor expanded along a dimension that it does not have");
+      stored[static_cast<std::size_t>(d)] = std::min<std::int64_t>(shape[static_cast<std::size_t>(d)], 1);
+    }
+  const std::size_t bytes = checked_bytes(stored, c10::elementSize(type));
+  const ValueReader data = field(reader, "data", 2);
+  const auto options = at::TensorOptions().dtype(type).device(at::kCPU);
+  const auto check = [&](std::size_t found) {
+    if (found != bytes)
+      throw Error(ErrorKind::invalid_argument, "a tensor of " + std::to_string(bytes) + " bytes with " +
+                                                   std::to_string(found) + " bytes of data");
+  };
+  at::Tensor tensor;
+  if (data.kind() == ValueKind::attachment) {
+    Buffer buffer = data.get_attachment();
+    check(buffer.size());
+    void* memory = buffer.data();
+    tensor = bytes == 0
+                 ? at::empty(stored, options)
+                 : at::from_blob(
+                       memory, stored, [buffer = std::move(buffer)](void*) mutable { buffer = {}; }, options);
+  } else {
+    const auto inline_bytes = data.get_bytes();
+    check(inline_bytes.size());
+    tensor = at::empty(stored, options);
+    if (bytes != 0) std::memcpy(tensor.mutable_data_ptr(), inline_bytes.data(), bytes);
+  }
+  return expands ? tensor.expand(shape) : tensor;
+}
+
+}  // namespace
+
+void Codec<at::Tensor>::encode(ValueWriter writer, const at::Tensor& tensor) {
+  encode_tensor(writer, tensor, writer.message().is_reply() ? Copy::if_shared : Copy::never);
+}
+
+void Codec<tensor::Snapshot>::encode(ValueWriter writer, const tensor::Snapshot& snapshot) {
+  encode_tensor(writer, snapshot.tensor(), Copy::always);
+}
+
+at::Tensor Codec<at::Tensor>::decode(ValueReader reader) {
+  if (reader.is_nil()) return {};
+  at::NoGradGuard no_grad;
+  at::Tensor tensor = decode_plain(reader);
+  ValueReader mark;
+  if (!reader.find_field("mark", 3, mark)) return tensor;
+  auto* hook = reader.message().slots().find<tensor::TensorHook>();
+  if (hook == nullptr)
+    throw Error(ErrorKind::failed_precondition, "a tensor of a pass, in a message without one");
+  return hook->received(std::move(tensor), mark.get_uint());
+}
+
+}  // namespace weft::rpc

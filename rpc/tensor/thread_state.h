@@ -1,0 +1,16 @@
+// ThreadState: LibTorch's thread-local state (grad mode, autocast, …) of one served call.
+//
+// A handler starts from the default state, with grad mode on in a pass and off otherwise, whatever thread it
+// runs on and whatever was set at the caller. What it sets itself stays with it over its suspensions and
+// never leaks to the thread. A ContextSwitch of the call; see executor.h for its thread-safety.
+#pragma once
+
+#include <weft/rpc/core/executor.h>
+
+#include <memory>
+
+namespace weft::tensor {
+
+WEFT_EXPORT std::unique_ptr<rpc::ContextSwitch> make_thread_state(bool grad_mode);
+
+}  // namespace weft::tensor

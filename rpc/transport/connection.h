@@ -1,0 +1,39 @@
+// Connection: carries whole frames in both directions, in order, until it closes. The contract of every
+// transport.
+//
+// A connection lives on one loop: all its members are called there and its observer is called there. Frames
+// that it delivers have passed check_header; an Error that on_frame throws closes it. close() drops what is
+// queued. finish() delivers nothing more, sends what is queued as long as the other side takes it, and
+// closes. After either, or when the other side ends, on_closed comes exactly once, with the reason, never
+// from within a call of these members but start(), and nothing after it.
+#pragma once
+
+#include <weft/rpc/core/error.h>
+#include <weft/rpc/core/loop.h>
+#include <weft/rpc/wire/frame.h>
+
+#include <memory>
+#include <string>
+
+namespace weft::rpc {
+
+class WEFT_EXPORT ConnectionObserver {
+ public:
+  virtual ~ConnectionObserver() = default;
+  virtual void on_frame(InboundFrame frame) = 0;
+  virtual void on_closed(const Error& reason) = 0;
+};
+
+class WEFT_EXPORT Connection {
+ public:
+  virtual ~Connection() = default;
+
+  virtual const std::shared_ptr<Loop>& loop() const = 0;
+  virtual void start(std::shared_ptr<ConnectionObserver> observer) = 0;  // once; delivery begins
+  virtual void send(OutboundFrame frame) = 0;
+  virtual void finish(const Error& reason) = 0;
+  virtual void close(const Error& reason) = 0;
+  virtual std::string describe() const = 0;  // "tcp 127.0.0.1:4000 -> 127.0.0.1:5000"
+};
+
+}  // namespace weft::rpc

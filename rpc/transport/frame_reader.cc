@@ -1,0 +1,110 @@
+#include <weft/rpc/transport/frame_reader.h>
+
+#include <algorithm>
+#include <cstring>
+
+namespace weft::rpc {
+namespace {
+
+constexpr std::size_t staging_size = 64 * 1024;
+constexpr std::size_t most_targets = 64;  // what one readv takes under Asio
+
+}  // namespace
+
+FrameReader::FrameReader(const Limits& limits) : limits_(limits) {}
+
+const std::vector<std::span<std::byte>>& FrameReader::targets() {
+  targets_.clear();
+  if (stage_ == Stage::header && header_filled_ != 0) {
+    targets_.push_back(frame_.header.bytes().subspan(header_filled_));
+    return targets_;
+  }
+  if (stage_ == Stage::body) {
+    for (std::size_t i = piece_; i < pieces_.size() && targets_.size() + 1 < most_targets; ++i)
+      targets_.push_back(pieces_[i]);
+    // What follows the body may come with it, unless more pieces are due first.
+    if (targets_.size() + 1 == most_targets) return targets_;
+  }
+  if (staging_.empty()) staging_.resize(staging_size);
+  if (begin_ == end_) {
+    begin_ = end_ = 0;
+  } else if (begin_ != 0) {
+    std::memmove(staging_.data(), staging_.data() + begin_, staged());
+    end_ -= begin_;
+    begin_ = 0;
+  }
+  targets_.push_back(std::span(staging_).subspan(end_));
+  return targets_;
+}
+
+void FrameReader::advance(std::size_t bytes) {
+  if (stage_ == Stage::header && header_filled_ != 0) {
+    header_filled_ += bytes;
+    return;
+  }
+  if (stage_ == Stage::body) {
+    while (bytes != 0 && piece_ < pieces_.size()) {
+      const std::size_t n = std::min(bytes, pieces_[piece_].size());
+      pieces_[piece_] = pieces_[piece_].subspan(n);
+      bytes -= n;
+      if (pieces_[piece_].empty()) ++piece_;
+    }
+  }
+  end_ += bytes;
+}
+
+std::optional<InboundFrame> FrameReader::next() {
+  if (stage_ == Stage::prefix) {
+    if (staged() < Prefix::size) return std::nullopt;
+    take(prefix_bytes_);
+    frame_ = {};
+    frame_.prefix = decode(prefix_bytes_, limits_);
+    frame_.header = Buffer::allocate(std::size_t{frame_.prefix.header_words} * 8);
+    header_filled_ = 0;
+    stage_ = Stage::header;
+  }
+  if (stage_ == Stage::header) {
+    const std::size_t missing = frame_.header.size() - header_filled_;
+    if (staged() < missing && frame_.header.size() <= staging_size / 2)
+      return std::nullopt;  // will fit: wait for all
+    const std::size_t n = std::min(staged(), missing);
+    take(frame_.header.bytes().subspan(header_filled_, n));
+    header_filled_ += n;
+    if (header_filled_ != frame_.header.size()) return std::nullopt;
+    begin_body();
+  }
+  fill_body();
+  if (piece_ != pieces_.size()) return std::nullopt;
+  stage_ = Stage::prefix;
+  return std::move(frame_);
+}
+
+void FrameReader::take(std::span<std::byte> into) {
+  if (into.empty()) return;
+  std::memcpy(into.data(), staging_.data() + begin_, into.size());
+  begin_ += into.size();
+}
+
+void FrameReader::begin_body() {
+  const auto sizes = check_header(frame_.prefix, prefix_bytes_, frame_.header.bytes(), limits_);
+  pieces_.clear();
+  piece_ = 0;
+  for (const std::uint64_t size : sizes) {
+    const Buffer& attachment = frame_.attachments.emplace_back(Buffer::allocate(size));
+    if (size != 0) pieces_.push_back(attachment.bytes());
+    if (const std::size_t gap = padded(size) - size; gap != 0)
+      pieces_.push_back(std::span(padding_).first(gap));
+  }
+  stage_ = Stage::body;
+}
+
+void FrameReader::fill_body() {
+  while (piece_ < pieces_.size() && staged() != 0) {
+    const std::size_t n = std::min(staged(), pieces_[piece_].size());
+    take(pieces_[piece_].first(n));
+    pieces_[piece_] = pieces_[piece_].subspan(n);
+    if (pieces_[piece_].empty()) ++piece_;
+  }
+}
+
+}  // namespace weft::rpc

@@ -1,0 +1,47 @@
+// FrameReader: takes a byte stream apart into frames; pure, so that it is tested and fuzzed without a socket.
+//
+// Use: read into targets(), tell it how many bytes came with advance(), take frames with next() until there
+// is none. Small frames pass through one staging buffer; a header or attachment that does not fit there is
+// read straight into its final storage. Errors (protocol_error, resource_exhausted) end the stream.
+// Thread-safety: none.
+#pragma once
+
+#include <weft/rpc/wire/frame.h>
+
+#include <array>
+#include <optional>
+
+namespace weft::rpc {
+
+class WEFT_EXPORT FrameReader {
+ public:
+  explicit FrameReader(const Limits& limits);
+
+  // Where the next bytes belong: a few spans, never empty ones; valid until advance().
+  const std::vector<std::span<std::byte>>& targets();
+  void advance(std::size_t bytes);
+  std::optional<InboundFrame> next();
+
+ private:
+  enum class Stage { prefix, header, body };
+  std::size_t staged() const { return end_ - begin_; }
+  void take(std::span<std::byte> into);  // from the staging buffer
+  void begin_body();
+  void fill_body();
+
+  Limits limits_;
+  std::vector<std::byte> staging_;
+  std::size_t begin_ = 0, end_ = 0;  // what of the staging buffer holds unread bytes
+
+  Stage stage_ = Stage::prefix;
+  std::array<std::byte, Prefix::size> prefix_bytes_{};
+  InboundFrame frame_;
+  std::size_t header_filled_ = 0;
+  // The body as it arrives: attachments and the padding after each, the part that is still to come.
+  std::vector<std::span<std::byte>> pieces_;
+  std::size_t piece_ = 0;
+  std::array<std::byte, Buffer::alignment> padding_{};
+  std::vector<std::span<std::byte>> targets_;
+};
+
+}  // namespace weft::rpc

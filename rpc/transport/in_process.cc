@@ -1,0 +1,190 @@
+#include <weft/rpc/transport/in_process.h>
+
+#include <deque>
+#include <optional>
+#include <utility>
+
+namespace weft::rpc {
+namespace {
+
+// One end. Frames cross to the other end's loop; each end is touched only on its own.
+class InProcessConnection final : public Connection,
+                                  public std::enable_shared_from_this<InProcessConnection> {
+ public:
+  InProcessConnection(std::shared_ptr<Loop> loop, const Limits& limits, std::string description)
+      : loop_(std::move(loop)), limits_(limits), description_(std::move(description)) {}
+
+  static void join(const std::shared_ptr<InProcessConnection>& a,
+                   const std::shared_ptr<InProcessConnection>& b) {
+    a->other_ = b;
+    b->other_ = a;
+  }
+
+  const std::shared_ptr<Loop>& loop() const override { return loop_; }
+  std::string describe() const override { return description_; }
+
+  void start(std::shared_ptr<ConnectionObserver> observer) override {
+    observer_ = std::move(observer);
+    while (!early_.empty()) {
+      InboundFrame frame = std::move(early_.front());
+      early_.pop_front();
+      deliver(std::move(frame));
+    }
+    if (closed_) report();
+  }
+
+  void send(OutboundFrame frame) override {
+    if (closed_) return;
+    if (auto other = other_.lock()) {
+      try {
+        InboundFrame inbound = other->take(frame);
+        other->loop_->post(
+            [other, inbound = std::move(inbound)]() mutable { other->arrive(std::move(inbound)); });
+      } catch (const Error& bad) {
+        other->loop_->post([other, bad] { other->close(bad); });
+      }
+    }
+    if (frame.sent) loop_->post(std::move(frame.sent));
+  }
+
+  void finish(const Error& reason) override { close(reason); }  // what was sent is on its way
+
+  void close(const Error& reason) override {
+    if (closed_) return;
+    early_.clear();
+    end(reason);
+    if (auto other = other_.lock())
+      other->loop_->post(
+          [other] { other->end(Error(ErrorKind::peer_lost, "the other side closed the connection")); });
+  }
+
+ private:
+  // What arrives here of a frame that the other side sends, on its loop: the same checks as over a socket,
+  // and copies.
+  InboundFrame take(const OutboundFrame& frame) const {
+    const auto prefix_bytes = frame.head.bytes().first<Prefix::size>();
+    InboundFrame inbound;
+    inbound.prefix = decode(prefix_bytes, limits_);
+    inbound.header =
+        Buffer(frame.head.owner(), frame.head.data() + Prefix::size, frame.head.size() - Prefix::size);
+    check_header(inbound.prefix, prefix_bytes, inbound.header.bytes(), limits_);
+    for (const Buffer& attachment : frame.attachments)
+      inbound.attachments.push_back(Buffer::copy(attachment.bytes()));
+    return inbound;
+  }
+  void arrive(InboundFrame frame) {
+    if (closed_) return;
+    if (observer_ == nullptr) {
+      early_.push_back(std::move(frame));
+    } else {
+      deliver(std::move(frame));
+    }
+  }
+  void deliver(InboundFrame frame) {
+    auto observer = observer_;
+    try {
+      observer->on_frame(std::move(frame));
+    } catch (const Error& bad) {
+      close(bad);
+    } catch (const std::exception& fault) {
+      close(Error(ErrorKind::internal, fault.what()));
+    }
+  }
+  void end(const Error& reason) {
+    if (closed_) return;
+    closed_ = reason;
+    if (observer_ != nullptr) loop_->post([self = shared_from_this()] { self->report(); });
+  }
+  void report() {
+    if (auto observer = std::exchange(observer_, nullptr)) observer->on_closed(*closed_);
+  }
+
+  std::shared_ptr<Loop> loop_;
+  Limits limits_;
+  std::string description_;
+  std::weak_ptr<InProcessConnection> other_;
+  std::shared_ptr<ConnectionObserver> observer_;
+  std::deque<InboundFrame> early_;  // arrived before start()
+  std::optional<Error> closed_;
+};
+
+}  // namespace
+
+struct InProcess::Entry {
+  PickLoop pick;
+  Limits limits;
+  std::mutex mutex;  // guards accepted
+  Accepted accepted;
+};
+
+class InProcess::NameListener final : public Listener {
+ public:
+  NameListener(std::shared_ptr<InProcess> network, Address address, std::shared_ptr<Entry> entry)
+      : network_(std::move(network)), address_(std::move(address)), entry_(std::move(entry)) {}
+  ~NameListener() override { close(); }
+  const Address& address() const override { return address_; }
+  void close() override {
+    if (network_ == nullptr) return;
+    {
+      std::lock_guard lock(network_->mutex_);
+      network_->entries_.erase(address_.path);
+    }
+    std::lock_guard lock(entry_->mutex);
+    entry_->accepted = nullptr;
+    network_ = nullptr;
+  }
+
+ private:
+  std::shared_ptr<InProcess> network_;
+  Address address_;
+  std::shared_ptr<Entry> entry_;
+};
+
+void InProcess::connect(const Address& address, std::shared_ptr<Loop> loop, const Limits& limits,
+                        Connected done) {
+  std::shared_ptr<Entry> entry;
+  {
+    std::lock_guard lock(mutex_);
+    if (const auto found = entries_.find(address.path); found != entries_.end()) entry = found->second;
+  }
+  auto their_loop = entry == nullptr ? nullptr : entry->pick();
+  if (their_loop == nullptr) {
+    loop->post([done = std::move(done), target = address.text()]() mutable {
+      done(std::make_exception_ptr(Error(
+          ErrorKind::unavailable, "cannot connect to " + target + ": nobody listens", Execution::not_sent)));
+    });
+    return;
+  }
+  auto here = std::make_shared<InProcessConnection>(loop, limits, "inproc -> " + address.path);
+  auto there = std::make_shared<InProcessConnection>(std::move(their_loop), entry->limits,
+                                                     "inproc <- " + address.path);
+  InProcessConnection::join(here, there);
+  // Each end's pending jobs hold it until its owner does.
+  there->loop()->post([entry, there] {
+    Accepted accepted;
+    {
+      std::lock_guard lock(entry->mutex);
+      accepted = entry->accepted;
+    }
+    if (accepted) {
+      accepted(there);
+    } else {
+      there->close(Error(ErrorKind::shut_down, "the listener closed"));
+    }
+  });
+  loop->post([done = std::move(done), here]() mutable { done(std::static_pointer_cast<Connection>(here)); });
+}
+
+std::unique_ptr<Listener> InProcess::listen(const Address& address, PickLoop pick, const Limits& limits, bool,
+                                            Accepted accepted) {
+  auto entry = std::make_shared<Entry>();
+  entry->pick = std::move(pick);
+  entry->limits = limits;
+  entry->accepted = std::move(accepted);
+  std::lock_guard lock(mutex_);
+  if (!entries_.emplace(address.path, entry).second)
+    throw Error(ErrorKind::already_exists, address.text() + " is taken");
+  return std::make_unique<NameListener>(shared_from_this(), address, entry);
+}
+
+}  // namespace weft::rpc

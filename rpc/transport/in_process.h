@@ -1,0 +1,30 @@
+// InProcess: a network inside one process, made by the program or test that has several agents and given to
+// each.
+//
+// Frames change hands without a socket and keep the wire's meaning: headers are checked, attachments are
+// copied, so that the two sides never share memory. Address: inproc://name. Thread-safe.
+#pragma once
+
+#include <weft/rpc/transport/transport.h>
+
+#include <map>
+#include <mutex>
+
+namespace weft::rpc {
+
+class WEFT_EXPORT InProcess final : public Transport, public std::enable_shared_from_this<InProcess> {
+ public:
+  std::string_view scheme() const override { return "inproc"; }
+  void connect(const Address& address, std::shared_ptr<Loop> loop, const Limits& limits,
+               Connected done) override;
+  std::unique_ptr<Listener> listen(const Address& address, PickLoop pick, const Limits& limits,
+                                   bool allow_remote, Accepted accepted) override;
+
+ private:
+  struct Entry;
+  class NameListener;
+  std::mutex mutex_;  // guards entries_
+  std::map<std::string, std::shared_ptr<Entry>> entries_;
+};
+
+}  // namespace weft::rpc

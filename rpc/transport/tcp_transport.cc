@@ -1,0 +1,141 @@
+#include <weft/rpc/transport/tcp_transport.h>
+
+#include <weft/rpc/transport/internal/stream_listener.h>
+
+#include <asio/connect.hpp>
+#include <asio/ip/tcp.hpp>
+
+#include <mutex>
+
+namespace weft::rpc {
+namespace {
+
+using asio::ip::tcp;
+
+std::string text(const tcp::endpoint& endpoint) {
+  return Address{"tcp", endpoint.address().to_string(), std::to_string(endpoint.port()), {}}.text().substr(6);
+}
+
+std::string prepare(tcp::socket& socket, std::string_view direction) {
+  asio::error_code ignored;
+  socket.set_option(tcp::no_delay(true), ignored);
+  const auto local = socket.local_endpoint(ignored);
+  const auto remote = socket.remote_endpoint(ignored);
+  return "tcp " + text(local) + std::string(direction) + text(remote);
+}
+
+// One connect() from its name's resolution to its end; on its loop.
+struct Attempt {
+  tcp::resolver resolver;
+  tcp::socket socket;
+  std::shared_ptr<Loop> loop;
+  Limits limits;
+  Transport::Connected done;
+  std::string target;
+  bool aborted = false;
+
+  void fail(const asio::error_code& error) {
+    done(std::make_exception_ptr(Error(ErrorKind::unavailable,
+                                       "cannot connect to " + target + ": " + error.message(),
+                                       Execution::not_sent)));
+  }
+  void succeed() {
+    std::string description = prepare(socket, " -> ");
+    done(std::static_pointer_cast<Connection>(
+        std::make_shared<StreamConnection<tcp>>(std::move(socket), loop, limits, std::move(description))));
+  }
+  void abort() {
+    aborted = true;  // a resolution that is on its way back succeeds all the same
+    resolver.cancel();
+    asio::error_code ignored;
+    socket.close(ignored);
+  }
+};
+
+class TcpTransport final : public Transport {
+ public:
+  std::string_view scheme() const override { return "tcp"; }
+
+  void connect(const Address& address, std::shared_ptr<Loop> loop, const Limits& limits,
+               Connected done) override {
+    asio::io_context& context = asio_loop(*loop).context();
+    auto attempt =
+        std::make_shared<Attempt>(Attempt{tcp::resolver(context), tcp::socket(context), std::move(loop),
+                                          limits, std::move(done), address.text()});
+    {
+      std::lock_guard lock(mutex_);
+      std::erase_if(attempts_, [](const auto& old) { return old.expired(); });
+      attempts_.push_back(attempt);
+    }
+    attempt->resolver.async_resolve(
+        address.host, address.port,
+        [attempt](const asio::error_code& unresolved, tcp::resolver::results_type found) {
+          if (unresolved) return attempt->fail(unresolved);
+          if (attempt->aborted) return attempt->fail(asio::error::operation_aborted);
+          asio::async_connect(attempt->socket, found,
+                              [attempt](const asio::error_code& refused, const tcp::endpoint&) {
+                                if (refused) return attempt->fail(refused);
+                                attempt->succeed();
+                              });
+        });
+  }
+
+  void shut_down() override {
+    std::lock_guard lock(mutex_);
+    for (const auto& weak : attempts_) {
+      const auto attempt = weak.lock();
+      if (attempt == nullptr) continue;
+      if (asio_loop(*attempt->loop).owns_thread()) {
+        attempt->loop->post([attempt] { attempt->abort(); });
+      } else {
+        attempt->abort();  // as an agent on the program's io_context ends on the thread that runs it
+      }
+    }
+  }
+
+  std::unique_ptr<Listener> listen(const Address& address, PickLoop pick, const Limits& limits,
+                                   bool allow_remote, Accepted accepted) override {
+    auto loop = pick();
+    asio::io_context& context = asio_loop(*loop).context();
+    try {
+      tcp::acceptor acceptor = bind(context, address, allow_remote);
+      const auto bound = acceptor.local_endpoint();
+      Address actual{"tcp", bound.address().to_string(), std::to_string(bound.port()), {}};
+      return std::make_unique<StreamListener<tcp>>(
+          std::move(acceptor), std::move(loop), std::move(actual), std::move(pick), limits,
+          std::move(accepted), [](tcp::socket& socket) { return prepare(socket, " <- "); }, nullptr);
+    } catch (const asio::system_error& error) {
+      throw Error(ErrorKind::unavailable, "cannot listen on " + address.text() + ": " + error.what());
+    }
+  }
+
+ private:
+  // To the first of the host's addresses that this machine has: localhost may name an IPv6 one where there is
+  // none.
+  static tcp::acceptor bind(asio::io_context& context, const Address& address, bool allow_remote) {
+    asio::error_code failure = asio::error::host_not_found;
+    for (const auto& entry : tcp::resolver(context).resolve(address.host, address.port)) {
+      const tcp::endpoint endpoint = entry.endpoint();
+      if (!allow_remote && !endpoint.address().is_loopback())
+        throw Error(ErrorKind::permission_denied,
+                    "listening on " + address.text() +
+                        " would let any host in: credentials are not configured; set AgentOptions::insecure "
+                        "to accept that");
+      try {
+        return tcp::acceptor(context, endpoint);
+      } catch (const asio::system_error& error) {
+        failure = error.code();
+      }
+    }
+    throw asio::system_error(failure);
+  }
+
+  std::mutex mutex_;  // guards attempts_
+  std::vector<std::weak_ptr<Attempt>> attempts_;
+};
+
+}  // namespace
+
+std::unique_ptr<Transport> make_tcp_transport() { return std::make_unique<TcpTransport>(); }
+
+}  // namespace weft::rpc

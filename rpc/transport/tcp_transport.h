@@ -1,0 +1,11 @@
+// TCP: the transport across hosts. TCP_NODELAY, IPv4 and IPv6; a listener on anything but loopback needs
+// allow_remote.
+#pragma once
+
+#include <weft/rpc/transport/transport.h>
+
+namespace weft::rpc {
+
+WEFT_EXPORT std::unique_ptr<Transport> make_tcp_transport();
+
+}  // namespace weft::rpc

@@ -1,0 +1,41 @@
+// Transport: a way to make connections. One a scheme; an agent holds those that it may use.
+//
+// Thread-safety: connect() and listen() may be called from any thread; callbacks come on the loops that were
+// given.
+#pragma once
+
+#include <weft/rpc/core/result.h>
+#include <weft/rpc/transport/address.h>
+#include <weft/rpc/transport/connection.h>
+
+#include <functional>
+
+namespace weft::rpc {
+
+class WEFT_EXPORT Listener {
+ public:
+  virtual ~Listener() = default;
+  virtual const Address& address() const = 0;  // with the port that was found
+  virtual void
+  close() = 0;  // any thread; nobody gets in after it returned, who had got in may still be handed over
+};
+
+class WEFT_EXPORT Transport {
+ public:
+  using Connected = UniqueFunction<void(Result<std::shared_ptr<Connection>>)>;
+  using Accepted = std::function<void(std::shared_ptr<Connection>)>;  // on the connection's loop
+  using PickLoop = std::function<std::shared_ptr<Loop>()>;  // null: nobody wants connections any more
+
+  virtual ~Transport() = default;
+  virtual std::string_view scheme() const = 0;
+  // Ends with unavailable where nobody listens. Throws invalid_argument for an address that is none of this
+  // transport's.
+  virtual void connect(const Address& address, std::shared_ptr<Loop> loop, const Limits& limits,
+                       Connected done) = 0;
+  virtual void shut_down() {}  // connects that are under way fail soon
+  // allow_remote: without it an address that other hosts can reach is permission_denied.
+  virtual std::unique_ptr<Listener> listen(const Address& address, PickLoop pick, const Limits& limits,
+                                           bool allow_remote, Accepted accepted) = 0;
+};
+
+}  // namespace weft::rpc

@@ -1,0 +1,44 @@
+// Frames as transports carry them: what is sent, and what has arrived with its attachments in their final
+// storage. Thread-safety: values.
+#pragma once
+
+#include <weft/rpc/core/buffer.h>
+#include <weft/rpc/core/unique_function.h>
+#include <weft/rpc/wire/prefix.h>
+
+#include <vector>
+
+namespace weft::rpc {
+
+struct OutboundFrame {
+  Buffer head;                      // the prefix and the header, as they travel
+  std::vector<Buffer> attachments;  // borrowed until `sent` has run
+  Job sent;  // runs on the connection's loop once the bytes have left; never after a failure
+};
+
+struct InboundFrame {
+  Prefix prefix;
+  Buffer header;  // 8-byte aligned
+  std::vector<Buffer> attachments;
+};
+
+// Where the memory of arriving attachments comes from, on the right device: called on the connection's loop.
+using AttachmentAllocator = UniqueFunction<Buffer(std::size_t bytes)>;
+
+// Bytes from one attachment's start to the next one's.
+constexpr std::uint64_t padded(std::uint64_t bytes) {
+  return (bytes + Buffer::alignment - 1) / Buffer::alignment * Buffer::alignment;
+}
+
+// Checks the checksum, the segment table and the attachment table of a header against its prefix and the
+// limits. Returns the attachments' sizes; nothing of the header's size or more was allocated. Throws
+// protocol_error or resource_exhausted.
+WEFT_EXPORT std::vector<std::uint64_t> check_header(const Prefix& prefix,
+                                                    std::span<const std::byte, Prefix::size> prefix_bytes,
+                                                    std::span<const std::byte> header, const Limits& limits);
+
+// Throws resource_exhausted where a frame exceeds what a peer with these limits takes: sent, it would end the
+// connection and every other call on it.
+WEFT_EXPORT void check_outgoing(const OutboundFrame& frame, const Limits& limits);
+
+}  // namespace weft::rpc

@@ -1,0 +1,119 @@
+// The way from weft's opaque messages and values to Cap'n Proto's builders and readers, for sources inside
+// weft only.
+#pragma once
+
+#include <weft/rpc/wire/message.capnp.h>
+#include <weft/rpc/wire/message.h>
+
+#include <capnp/message.h>
+#include <capnp/serialize.h>
+#include <kj/exception.h>
+
+#include <new>
+
+namespace weft::rpc {
+
+struct OutgoingMessage::Content {
+  capnp::MallocMessageBuilder builder;
+  schema::Header::Builder header = builder.initRoot<schema::Header>();
+  struct PendingSection {
+    std::string key;
+    bool required;
+    capnp::Orphan<schema::Value> value;
+  };
+  std::vector<PendingSection> sections;
+};
+
+struct IncomingMessage::Content {
+  Content(InboundFrame f, const Limits& limits);
+  InboundFrame frame;
+  capnp::FlatArrayMessageReader reader;
+  schema::Header::Reader header;
+  // Followed once: Cap'n Proto charges its traversal limit with all that a pointer leads to, each time it is
+  // followed.
+  capnp::List<schema::Value>::Reader arguments;
+  capnp::List<schema::Section>::Reader sections;
+
+  // A list of structs takes room in the header, unless the sender made its elements empty: those are refused,
+  // since what is allocated for a list goes by its size.
+  template <class List>
+  List sized(List list) const {
+    if (list.size() > frame.header.size() / sizeof(capnp::word))
+      throw Error(ErrorKind::protocol_error,
+                  "bad frame: a list of more elements than its header has room for");
+    return list;
+  }
+};
+
+namespace detail {
+
+// Cap'n Proto reports malformed messages by kj::Exception, lazily, wherever a pointer is followed.
+template <class F>
+decltype(auto) checked(F&& f) {
+  try {
+    return f();
+  } catch (const kj::Exception& exception) {
+    throw Error(ErrorKind::protocol_error, std::string("bad frame: ") + exception.getDescription().cStr());
+  }
+}
+
+struct ValueAccess {
+  template <class T, class Storage>
+  static T& in(Storage& storage) {
+    static_assert(sizeof(T) <= sizeof(Storage) && alignof(T) <= 8 && std::is_trivially_destructible_v<T>);
+    return *std::launder(reinterpret_cast<T*>(&storage));
+  }
+  template <class T, class Storage>
+  static const T& in(const Storage& storage) {
+    return *std::launder(reinterpret_cast<const T*>(&storage));
+  }
+
+  static ValueWriter writer(schema::Value::Builder builder, OutgoingMessage& message) {
+    ValueWriter writer;
+    ::new (static_cast<void*>(writer.builder_)) schema::Value::Builder(builder);
+    writer.message_ = &message;
+    return writer;
+  }
+  static schema::Value::Builder& builder(ValueWriter& writer) {
+    return in<schema::Value::Builder>(writer.builder_);
+  }
+
+  template <class Writer, class Builder>
+  static Writer many(Builder builder, OutgoingMessage& message) {
+    Writer writer;
+    ::new (static_cast<void*>(writer.builder_)) Builder(builder);
+    writer.message_ = &message;
+    return writer;
+  }
+  template <class Builder, class Writer>
+  static Builder& many(Writer& writer) {
+    return in<Builder>(writer.builder_);
+  }
+  template <class Writer>
+  static OutgoingMessage& message(Writer& writer) {
+    return *writer.message_;
+  }
+
+  static ValueReader reader(schema::Value::Reader reader, IncomingMessage& message) {
+    ValueReader value;
+    ::new (static_cast<void*>(value.reader_)) schema::Value::Reader(reader);
+    value.message_ = &message;
+    return value;
+  }
+  static const schema::Value::Reader& reader(const ValueReader& value) {
+    return in<schema::Value::Reader>(value.reader_);
+  }
+  static IncomingMessage& message(const ValueReader& value) { return *value.message_; }
+  // The elements of a value that is a sequence, opened once (see Content::arguments).
+  template <class List, class Open>
+  static const typename List::Reader& elements(const ValueReader& value, Open open) {
+    if (!value.opened_) {
+      ::new (static_cast<void*>(value.elements_)) typename List::Reader(open());
+      value.opened_ = true;
+    }
+    return in<typename List::Reader>(value.elements_);
+  }
+};
+
+}  // namespace detail
+}  // namespace weft::rpc

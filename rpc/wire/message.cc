@@ -1,0 +1,357 @@
+#include <weft/rpc/wire/message.h>
+
+#include <weft/rpc/wire/internal/capnp_access.h>
+
+#include <kj/io.h>
+
+#include <cstring>
+
+namespace weft::rpc {
+namespace {
+
+using detail::checked;
+
+constexpr unsigned most_addresses = 256;  // of one Hello
+
+kj::StringPtr pointer(const std::string& text) { return {text.c_str(), text.size()}; }
+std::string text(capnp::Text::Reader reader) { return {reader.begin(), reader.size()}; }
+
+[[noreturn]] void refuse(const std::string& what) {
+  throw Error(ErrorKind::protocol_error, "bad frame: " + what);
+}
+
+capnp::ReaderOptions reader_options(std::size_t header_bytes, const Limits& limits) {
+  capnp::ReaderOptions options;
+  // A message may be walked several times (scanned, then decoded), but not be blown up by pointers that share
+  // targets.
+  options.traversalLimitInWords = header_bytes / 8 * 16 + 1024;
+  options.nestingLimit = static_cast<int>(limits.nesting);
+  return options;
+}
+
+kj::ArrayPtr<const capnp::word> words(std::span<const std::byte> bytes) {
+  return {reinterpret_cast<const capnp::word*>(bytes.data()), bytes.size() / 8};
+}
+
+// An error's kind as its number travelled; those that this version does not know read as `internal`.
+ErrorKind kind_of(std::uint16_t number) {
+  const auto kind = static_cast<ErrorKind>(number);
+  return to_string(kind) == to_string(ErrorKind::internal) ? ErrorKind::internal : kind;
+}
+
+FrameKind kind_of(schema::Header::Which which, FrameKind prefix_kind) {
+  switch (which) {
+    case schema::Header::HELLO:
+      return FrameKind::hello;
+    case schema::Header::REQUEST:
+      return FrameKind::request;
+    case schema::Header::REPLY:
+      return FrameKind::reply;
+    case schema::Header::CANCEL:
+      return FrameKind::cancel;
+    case schema::Header::GOODBYE:
+      return FrameKind::goodbye;
+    case schema::Header::NONE:
+      return prefix_kind == FrameKind::pong ? FrameKind::pong : FrameKind::ping;
+  }
+  refuse("a header of an unknown kind");
+}
+
+}  // namespace
+
+std::vector<std::uint64_t> check_header(const Prefix& prefix,
+                                        std::span<const std::byte, Prefix::size> prefix_bytes,
+                                        std::span<const std::byte> header, const Limits& limits) {
+  if (header.empty() || header.size() != std::size_t{prefix.header_words} * 8)
+    refuse("a header of another size");
+  if (frame_checksum(prefix_bytes, header) != prefix.checksum) refuse("the checksum does not match");
+  // The segment table, before Cap'n Proto trusts it: count - 1, then each segment's words, padded to a whole
+  // word.
+  std::uint32_t count;
+  std::memcpy(&count, header.data(), sizeof count);
+  if (count >= limits.segments) refuse("a header of too many segments");
+  ++count;
+  const std::uint64_t table_words = (count + 2) / 2;
+  if (table_words * 8 > header.size()) refuse("a segment table beyond the header's end");
+  std::uint64_t total = table_words;
+  for (std::uint32_t i = 0; i < count; ++i) {
+    std::uint32_t size;
+    std::memcpy(&size, header.data() + 4 * (i + 1), sizeof size);
+    total += size;
+  }
+  if (total * 8 != header.size()) refuse("segments that do not fill the header");
+
+  return checked([&] {
+    capnp::FlatArrayMessageReader reader(words(header), reader_options(header.size(), limits));
+    const auto root = reader.getRoot<schema::Header>();
+    if (kind_of(root.which(), prefix.kind) != prefix.kind) refuse("a header of another kind than its prefix");
+    const auto table = root.getAttachments();
+    if (table.size() > limits.attachments)
+      throw Error(ErrorKind::resource_exhausted,
+                  "a frame of " + std::to_string(table.size()) + " attachments");
+    std::vector<std::uint64_t> sizes;
+    sizes.reserve(table.size());
+    std::uint64_t body = 0;
+    for (const std::uint64_t size : table) {
+      if (size > prefix.body_bytes) refuse("an attachment larger than the body");
+      body += padded(size);
+      if (body > prefix.body_bytes) refuse("attachments that exceed the body");
+      sizes.push_back(size);
+    }
+    if (body != prefix.body_bytes) refuse("attachments that do not fill the body");
+    return sizes;
+  });
+}
+
+void check_outgoing(const OutboundFrame& frame, const Limits& limits) {
+  const auto check = [](std::uint64_t found, std::uint64_t limit, const char* what) {
+    if (found > limit)
+      throw Error(ErrorKind::resource_exhausted, std::string("a message with ") + std::to_string(found) +
+                                                     what + ": the limit is " + std::to_string(limit));
+  };
+  std::uint64_t body = 0;
+  for (const Buffer& attachment : frame.attachments) body += padded(attachment.size());
+  check(frame.head.size() - Prefix::size, limits.header,
+        " bytes of small values (send large ones as tensors or Buffers)");
+  check(frame.attachments.size(), limits.attachments, " tensors or Buffers");
+  check(body, limits.message, " bytes");
+}
+
+OutgoingMessage::OutgoingMessage() : content_(std::make_unique<Content>()) {}
+OutgoingMessage::~OutgoingMessage() = default;
+
+std::unique_ptr<OutgoingMessage> OutgoingMessage::request(std::size_t arguments) {
+  std::unique_ptr<OutgoingMessage> message(new OutgoingMessage);
+  message->content_->header.initRequest().initArguments(static_cast<unsigned>(arguments));
+  return message;
+}
+
+std::unique_ptr<OutgoingMessage> OutgoingMessage::reply() {
+  std::unique_ptr<OutgoingMessage> message(new OutgoingMessage);
+  message->content_->header.initReply().initValue();
+  message->is_reply_ = true;
+  return message;
+}
+
+OutboundFrame OutgoingMessage::hello(const HelloInfo& info) {
+  OutgoingMessage message;
+  auto hello = message.content_->header.initHello();
+  hello.setVersionMin(info.version_min);
+  hello.setVersionMax(info.version_max);
+  hello.setFeatures(info.features);
+  hello.setName(pointer(info.name));
+  hello.setIncarnation(info.incarnation);
+  auto addresses = hello.initAddresses(static_cast<unsigned>(info.addresses.size()));
+  for (unsigned i = 0; i < addresses.size(); ++i) addresses.set(i, pointer(info.addresses[i]));
+  return message.seal(FrameKind::hello, 0, 0);
+}
+
+OutboundFrame OutgoingMessage::goodbye(std::optional<Error> reason) {
+  OutgoingMessage message;
+  auto goodbye = message.content_->header.initGoodbye();
+  if (reason) {
+    goodbye.setKind(static_cast<std::uint16_t>(reason->kind()));
+    goodbye.setMessage(reason->what());
+  }
+  return message.seal(FrameKind::goodbye, 0, 0);
+}
+
+OutboundFrame OutgoingMessage::failure(std::uint64_t call_id, const FailureInfo& info) {
+  OutgoingMessage message;
+  auto failure = message.content_->header.initReply().initError();
+  failure.setKind(static_cast<std::uint16_t>(info.kind));
+  failure.setMessage(pointer(info.message));
+  failure.setWorker(pointer(info.worker));
+  failure.setMethod(pointer(info.method));
+  failure.setType(pointer(info.type));
+  return message.seal(FrameKind::reply, call_id, 0);
+}
+
+OutboundFrame OutgoingMessage::plain(FrameKind kind, std::uint64_t id) {
+  OutgoingMessage message;
+  if (kind == FrameKind::cancel) message.content_->header.setCancel();
+  return message.seal(kind, id, 0);
+}
+
+ValueWriter OutgoingMessage::argument(std::size_t i) {
+  return detail::ValueAccess::writer(content_->header.getRequest().getArguments()[static_cast<unsigned>(i)],
+                                     *this);
+}
+ValueWriter OutgoingMessage::result() {
+  return detail::ValueAccess::writer(content_->header.getReply().getValue(), *this);
+}
+ValueWriter OutgoingMessage::section(std::string_view key, bool required) {
+  auto& section = content_->sections.emplace_back(Content::PendingSection{
+      std::string(key), required, content_->builder.getOrphanage().newOrphan<schema::Value>()});
+  return detail::ValueAccess::writer(section.value.get(), *this);
+}
+std::uint32_t OutgoingMessage::attach(Buffer bytes) {
+  attachments_.push_back(std::move(bytes));
+  return static_cast<std::uint32_t>(attachments_.size() - 1);
+}
+
+OutboundFrame OutgoingMessage::seal_request(const RequestInfo& info, std::uint64_t call_id,
+                                            std::uint16_t flags) {
+  auto request = content_->header.getRequest();
+  request.setMethod(info.method);
+  request.setSignature(info.signature);
+  request.setTimeout(info.timeout_ns);
+  if (!content_->sections.empty()) {
+    auto sections = request.initSections(static_cast<unsigned>(content_->sections.size()));
+    for (unsigned i = 0; i < sections.size(); ++i) {
+      auto& pending = content_->sections[i];
+      sections[i].setKey(pointer(pending.key));
+      sections[i].setRequired(pending.required);
+      sections[i].adoptValue(kj::mv(pending.value));
+    }
+  }
+  return seal(FrameKind::request, call_id, flags);
+}
+
+OutboundFrame OutgoingMessage::seal_reply(std::uint64_t call_id) {
+  auto reply = content_->header.getReply();
+  if (!content_->sections.empty()) {
+    auto sections = reply.initSections(static_cast<unsigned>(content_->sections.size()));
+    for (unsigned i = 0; i < sections.size(); ++i) {
+      auto& pending = content_->sections[i];
+      sections[i].setKey(pointer(pending.key));
+      sections[i].setRequired(pending.required);
+      sections[i].adoptValue(kj::mv(pending.value));
+    }
+  }
+  return seal(FrameKind::reply, call_id, 0);
+}
+
+OutboundFrame OutgoingMessage::seal(FrameKind kind, std::uint64_t call_id, std::uint16_t flags) {
+  Prefix prefix;
+  prefix.kind = kind;
+  prefix.flags = flags;
+  prefix.call_id = call_id;
+  if (!attachments_.empty()) {
+    auto sizes = content_->header.initAttachments(static_cast<unsigned>(attachments_.size()));
+    for (unsigned i = 0; i < sizes.size(); ++i) {
+      sizes.set(i, attachments_[i].size());
+      prefix.body_bytes += padded(attachments_[i].size());
+    }
+  }
+  const std::size_t header_words = capnp::computeSerializedSizeInWords(content_->builder);
+  prefix.header_words = static_cast<std::uint32_t>(header_words);
+
+  OutboundFrame frame;
+  frame.head = Buffer::allocate(Prefix::size + header_words * 8);
+  const std::span<std::byte> header = frame.head.bytes().subspan(Prefix::size);
+  kj::ArrayOutputStream stream({reinterpret_cast<kj::byte*>(header.data()), header.size()});
+  capnp::writeMessage(stream, content_->builder);
+
+  const PrefixBytes prefix_bytes = frame.head.bytes().first<Prefix::size>();
+  encode(prefix, prefix_bytes);
+  prefix.checksum = frame_checksum(prefix_bytes, header);
+  encode(prefix, prefix_bytes);
+  frame.attachments = std::move(attachments_);
+  return frame;
+}
+
+IncomingMessage::Content::Content(InboundFrame f, const Limits& limits)
+    : frame(std::move(f)),
+      reader(words(frame.header.bytes()), reader_options(frame.header.size(), limits)),
+      header(reader.getRoot<schema::Header>()) {
+  if (header.isRequest()) {
+    arguments = sized(header.getRequest().getArguments());
+    sections = sized(header.getRequest().getSections());
+  } else if (header.isReply()) {
+    sections = sized(header.getReply().getSections());
+  }
+}
+
+IncomingMessage::IncomingMessage(InboundFrame frame, const Limits& limits)
+    : content_(checked([&] { return std::make_unique<Content>(std::move(frame), limits); })) {}
+IncomingMessage::~IncomingMessage() = default;
+
+const Prefix& IncomingMessage::prefix() const { return content_->frame.prefix; }
+
+HelloInfo IncomingMessage::hello() const {
+  return checked([&] {
+    const auto hello = content_->header.getHello();
+    HelloInfo info{hello.getVersionMin(), hello.getVersionMax(),  hello.getFeatures(),
+                   text(hello.getName()), hello.getIncarnation(), {}};
+    const auto addresses = hello.getAddresses();
+    if (addresses.size() > most_addresses)
+      refuse("a Hello of " + std::to_string(addresses.size()) + " addresses");
+    for (const auto address : addresses) info.addresses.push_back(text(address));
+    return info;
+  });
+}
+
+RequestInfo IncomingMessage::request() const {
+  return checked([&] {
+    const auto request = content_->header.getRequest();
+    return RequestInfo{request.getMethod(), request.getSignature(), request.getTimeout()};
+  });
+}
+
+std::optional<Error> IncomingMessage::goodbye() const {
+  return checked([&]() -> std::optional<Error> {
+    const auto goodbye = content_->header.getGoodbye();
+    if (goodbye.getKind() == 0) return std::nullopt;
+    return Error(kind_of(goodbye.getKind()), text(goodbye.getMessage()));
+  });
+}
+
+std::size_t IncomingMessage::argument_count() const { return content_->arguments.size(); }
+
+ValueReader IncomingMessage::argument(std::size_t i) {
+  if (i >= content_->arguments.size()) refuse("an argument that is not there");
+  return detail::ValueAccess::reader(content_->arguments[static_cast<unsigned>(i)], *this);
+}
+
+std::optional<FailureInfo> IncomingMessage::failure() const {
+  return checked([&]() -> std::optional<FailureInfo> {
+    const auto reply = content_->header.getReply();
+    if (!reply.isError()) return std::nullopt;
+    const auto error = reply.getError();
+    return FailureInfo{kind_of(error.getKind()), text(error.getMessage()), text(error.getWorker()),
+                       text(error.getMethod()), text(error.getType())};
+  });
+}
+
+ValueReader IncomingMessage::result() {
+  return checked([&] { return detail::ValueAccess::reader(content_->header.getReply().getValue(), *this); });
+}
+
+bool IncomingMessage::has_sections() const { return content_->sections.size() != 0; }
+
+std::optional<ValueReader> IncomingMessage::section(std::string_view key) {
+  return checked([&]() -> std::optional<ValueReader> {
+    for (const auto section : content_->sections) {
+      const auto name = section.getKey();
+      if (std::string_view(name.begin(), name.size()) == key)
+        return detail::ValueAccess::reader(section.getValue(), *this);
+    }
+    return std::nullopt;
+  });
+}
+
+std::optional<std::string> IncomingMessage::unknown_required(
+    const UniqueFunction<bool(std::string_view)>& known) const {
+  return checked([&]() -> std::optional<std::string> {
+    for (const auto section : content_->sections) {
+      const auto name = section.getKey();
+      if (section.getRequired() &&
+          !const_cast<UniqueFunction<bool(std::string_view)>&>(known)({name.begin(), name.size()}))
+        return text(name);
+    }
+    return std::nullopt;
+  });
+}
+
+const Buffer& IncomingMessage::attachment(std::uint32_t index) const {
+  const auto& attachments = content_->frame.attachments;
+  if (index >= attachments.size()) refuse("an attachment that is not there");
+  return attachments[index];
+}
+
+std::uint64_t IncomingMessage::bytes() const {
+  return content_->frame.header.size() + content_->frame.prefix.body_bytes;
+}
+
+}  // namespace weft::rpc

@@ -1,0 +1,136 @@
+// OutgoingMessage and IncomingMessage: a frame's header while it is being written, and after it has arrived.
+//
+// A message is owned by the call that it belongs to (unique_ptr while written, shared_ptr while read, since
+// decoded values may point into it). Layers above RPC add sections and slots, never fields. Thread-safety:
+// one thread at a time.
+#pragma once
+
+#include <weft/rpc/core/agent_id.h>
+#include <weft/rpc/core/error.h>
+#include <weft/rpc/core/slots.h>
+#include <weft/rpc/wire/frame.h>
+#include <weft/rpc/wire/value.h>
+
+#include <memory>
+#include <optional>
+#include <string>
+
+namespace weft::rpc {
+
+class CallPart;
+
+struct HelloInfo {
+  std::uint16_t version_min = 1, version_max = 1;
+  std::uint64_t features = 0;
+  std::string name;
+  std::uint64_t incarnation = 0;
+  std::vector<std::string> addresses;
+};
+
+struct RequestInfo {
+  std::uint64_t method = 0;
+  std::uint64_t signature = 0;
+  std::uint64_t timeout_ns = 0;  // 0: no deadline
+};
+
+struct FailureInfo {
+  ErrorKind kind = ErrorKind::internal;
+  std::string message, worker, method, type;
+};
+
+class WEFT_EXPORT OutgoingMessage {
+ public:
+  static std::unique_ptr<OutgoingMessage> request(std::size_t arguments);
+  static std::unique_ptr<OutgoingMessage> reply();
+  static OutboundFrame hello(const HelloInfo& info);
+  static OutboundFrame goodbye(std::optional<Error> reason);
+  static OutboundFrame failure(std::uint64_t call_id, const FailureInfo& failure);
+  static OutboundFrame plain(FrameKind kind, std::uint64_t id);  // ping, pong, cancel
+  ~OutgoingMessage();
+
+  ValueWriter argument(std::size_t i);  // of a request
+  ValueWriter result();                 // of a reply
+  ValueWriter section(std::string_view key, bool required);
+  std::uint32_t attach(Buffer bytes);
+
+  // `unchanged` is asked after the bytes have left: an argument that was borrowed must not have been
+  // modified.
+  void borrow(UniqueFunction<bool()> unchanged) { borrowed_.push_back(std::move(unchanged)); }
+  std::vector<UniqueFunction<bool()>> take_borrowed() { return std::move(borrowed_); }
+  Slots& slots() { return slots_; }
+  bool is_reply() const { return is_reply_; }
+  bool is_notification() const {
+    return is_notification_;
+  }  // nobody answers; known from OutgoingCall::begin() on
+  void set_notification(bool notification) { is_notification_ = notification; }
+
+  // Where the message goes, for codecs of layers above: the sending agent's layers, and the peer where it is
+  // known.
+  void set_route(const Slots* layers, std::optional<AgentId> destination) {
+    layers_ = layers;
+    destination_ = std::move(destination);
+  }
+  const Slots* layers() const { return layers_; }
+  const std::optional<AgentId>& destination() const { return destination_; }
+  // What was written is meant for that life of the peer: the message goes to it, or not at all.
+  void bind_destination() { bound_ = true; }
+  bool bound() const { return bound_; }
+  // A codec that finds that its layer has to take part in this call.
+  void add_part(std::shared_ptr<CallPart> part) { late_parts_.push_back(std::move(part)); }
+  std::vector<std::shared_ptr<CallPart>> take_parts() { return std::move(late_parts_); }
+
+  // Ends the writing. The message must outlive the frame's first send only where a layer above says so.
+  OutboundFrame seal_request(const RequestInfo& info, std::uint64_t call_id, std::uint16_t flags);
+  OutboundFrame seal_reply(std::uint64_t call_id);
+
+  struct Content;
+  Content& content() { return *content_; }
+
+ private:
+  OutgoingMessage();
+  OutboundFrame seal(FrameKind kind, std::uint64_t call_id, std::uint16_t flags);
+
+  std::unique_ptr<Content> content_;
+  std::vector<Buffer> attachments_;
+  std::vector<UniqueFunction<bool()>> borrowed_;
+  Slots slots_;
+  bool is_reply_ = false;
+  bool is_notification_ = false;
+  bool bound_ = false;
+  const Slots* layers_ = nullptr;
+  std::optional<AgentId> destination_;
+  std::vector<std::shared_ptr<CallPart>> late_parts_;
+};
+
+class WEFT_EXPORT IncomingMessage {
+ public:
+  // Of a frame that has passed check_header, as all have that a Connection delivers. Throws protocol_error.
+  IncomingMessage(InboundFrame frame, const Limits& limits);
+  ~IncomingMessage();
+
+  const Prefix& prefix() const;
+  HelloInfo hello() const;
+  RequestInfo request() const;
+  std::optional<Error> goodbye() const;
+  std::size_t argument_count() const;
+  ValueReader argument(std::size_t i);
+  std::optional<FailureInfo> failure() const;  // of a reply
+  ValueReader result();                        // of a reply
+  bool has_sections() const;
+  std::optional<ValueReader> section(std::string_view key);
+  // The first required section whose key `known` does not accept.
+  std::optional<std::string> unknown_required(const UniqueFunction<bool(std::string_view)>& known) const;
+
+  const Buffer& attachment(std::uint32_t index) const;  // throws protocol_error
+  std::uint64_t bytes() const;                          // header and attachments
+  Slots& slots() { return slots_; }
+
+  struct Content;
+  Content& content() { return *content_; }
+
+ private:
+  std::unique_ptr<Content> content_;
+  Slots slots_;
+};
+
+}  // namespace weft::rpc

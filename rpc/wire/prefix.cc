@@ -1,0 +1,75 @@
+#include <weft/rpc/wire/prefix.h>
+
+#include <weft/rpc/wire/checksum.h>
+
+#include <array>
+#include <bit>
+#include <cstring>
+#include <string>
+
+namespace weft::rpc {
+namespace {
+
+static_assert(std::endian::native == std::endian::little, "weft's wire code assumes a little-endian machine");
+
+constexpr std::uint32_t magic = 0x54464557;  // "WEFT"
+constexpr std::size_t checksum_offset = 12;
+
+template <class T>
+void put(PrefixBytes out, std::size_t offset, T value) {
+  std::memcpy(out.data() + offset, &value, sizeof value);
+}
+template <class T>
+T take(std::span<const std::byte, Prefix::size> in, std::size_t offset) {
+  T value;
+  std::memcpy(&value, in.data() + offset, sizeof value);
+  return value;
+}
+
+[[noreturn]] void refuse(ErrorKind kind, const std::string& what) { throw Error(kind, "bad frame: " + what); }
+
+}  // namespace
+
+void encode(const Prefix& prefix, PrefixBytes out) {
+  put(out, 0, magic);
+  put(out, 4, Prefix::frame_version);
+  put(out, 5, static_cast<std::uint8_t>(prefix.kind));
+  put(out, 6, prefix.flags);
+  put(out, 8, prefix.header_words);
+  put(out, checksum_offset, prefix.checksum);
+  put(out, 16, prefix.call_id);
+  put(out, 24, prefix.body_bytes);
+}
+
+Prefix decode(std::span<const std::byte, Prefix::size> in, const Limits& limits) {
+  if (take<std::uint32_t>(in, 0) != magic) refuse(ErrorKind::protocol_error, "not a weft frame");
+  if (const auto version = take<std::uint8_t>(in, 4); version != Prefix::frame_version)
+    refuse(ErrorKind::protocol_error, "frame version " + std::to_string(version));
+  Prefix prefix;
+  const auto kind = take<std::uint8_t>(in, 5);
+  if (kind < static_cast<std::uint8_t>(FrameKind::hello) || kind > static_cast<std::uint8_t>(FrameKind::pong))
+    refuse(ErrorKind::protocol_error, "unknown kind " + std::to_string(kind));
+  prefix.kind = static_cast<FrameKind>(kind);
+  prefix.flags = take<std::uint16_t>(in, 6);
+  if ((prefix.flags & ~frame_flags::known) != 0) refuse(ErrorKind::protocol_error, "unknown flags");
+  prefix.header_words = take<std::uint32_t>(in, 8);
+  prefix.checksum = take<std::uint32_t>(in, checksum_offset);
+  prefix.call_id = take<std::uint64_t>(in, 16);
+  prefix.body_bytes = take<std::uint64_t>(in, 24);
+  if (prefix.header_words > limits.header / 8)
+    refuse(ErrorKind::resource_exhausted, "header of " + std::to_string(prefix.header_words) + " words");
+  if (prefix.body_bytes > limits.message)
+    refuse(ErrorKind::resource_exhausted, "body of " + std::to_string(prefix.body_bytes) + " bytes");
+  if (prefix.header_words == 0) refuse(ErrorKind::protocol_error, "no header");
+  return prefix;
+}
+
+std::uint32_t frame_checksum(std::span<const std::byte, Prefix::size> prefix,
+                             std::span<const std::byte> header) {
+  std::array<std::byte, Prefix::size> cleared;
+  std::memcpy(cleared.data(), prefix.data(), Prefix::size);
+  std::memset(cleared.data() + checksum_offset, 0, sizeof(std::uint32_t));
+  return crc32c(header, crc32c(cleared));
+}
+
+}  // namespace weft::rpc

@@ -1,0 +1,57 @@
+// The fixed 32 bytes before every frame, little-endian (docs/wire_protocol.md):
+//
+//   0 magic "WEFT" | 4 version u8 | 5 kind u8 | 6 flags u16 | 8 header_words u32 | 12 crc32c u32 |
+//   16 call_id u64 | 24 body_bytes u64
+//
+// The checksum covers the prefix with its own field as zero, then the header. decode() checks everything that
+// can be checked without the header. Thread-safety: values.
+#pragma once
+
+#include <weft/rpc/core/error.h>
+#include <weft/rpc/core/export.h>
+#include <weft/rpc/wire/limits.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+namespace weft::rpc {
+
+enum class FrameKind : std::uint8_t {
+  hello = 1,
+  request = 2,
+  reply = 3,
+  cancel = 4,
+  goodbye = 5,
+  ping = 6,
+  pong = 7,
+};
+
+namespace frame_flags {
+inline constexpr std::uint16_t notify = 1;  // a request that is not answered
+inline constexpr std::uint16_t known = notify;
+}  // namespace frame_flags
+
+struct Prefix {
+  static constexpr std::size_t size = 32;
+  static constexpr std::uint8_t frame_version = 1;
+
+  FrameKind kind = FrameKind::ping;
+  std::uint16_t flags = 0;
+  std::uint32_t header_words = 0;
+  std::uint32_t checksum = 0;
+  std::uint64_t call_id = 0;
+  std::uint64_t body_bytes = 0;
+};
+
+using PrefixBytes = std::span<std::byte, Prefix::size>;
+
+WEFT_EXPORT void encode(const Prefix& prefix, PrefixBytes out);
+// Throws protocol_error or resource_exhausted.
+WEFT_EXPORT Prefix decode(std::span<const std::byte, Prefix::size> bytes, const Limits& limits);
+
+// The checksum of a frame whose encoded prefix and header these are; the prefix's own field counts as zero.
+WEFT_EXPORT std::uint32_t frame_checksum(std::span<const std::byte, Prefix::size> prefix,
+                                         std::span<const std::byte> header);
+
+}  // namespace weft::rpc

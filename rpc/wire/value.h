@@ -1,0 +1,153 @@
+// ValueWriter and ValueReader: one self-describing value of a message, as Codec<T> writes and reads it.
+//
+// Both are small handles into their message, valid as long as it lives; a writer sets its value once. They
+// hide Cap'n Proto: generated code refuses any other library version and never stands in a public header.
+// Readers throw Error: type_mismatch ("expected bool, found text"), protocol_error where the message is
+// malformed. Thread-safety: as the message, one thread at a time.
+#pragma once
+
+#include <weft/rpc/core/buffer.h>
+#include <weft/rpc/core/export.h>
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+
+namespace weft::rpc {
+
+class OutgoingMessage;
+class IncomingMessage;
+class ListWriter;
+class RecordWriter;
+class MapWriter;
+
+enum class ValueKind : std::uint8_t {
+  nil,
+  boolean,
+  int_,
+  uint,
+  real,
+  text,
+  bytes,
+  list,
+  record,
+  map,
+  variant,
+  attachment,
+  object,
+  ints,
+  reals,
+  floats,
+};
+WEFT_EXPORT std::string_view to_string(ValueKind kind);
+
+namespace detail {
+inline constexpr std::size_t builder_size = 48, reader_size = 56;  // room for a Cap'n Proto struct handle
+struct ValueAccess;                                                // the .cc's way in
+}  // namespace detail
+
+class WEFT_EXPORT ValueWriter {
+ public:
+  OutgoingMessage& message() const { return *message_; }
+
+  void set_nil();
+  void set_bool(bool value);
+  void set_int(std::int64_t value);
+  void set_uint(std::uint64_t value);
+  void set_real(double value);
+  void set_text(std::string_view value);
+  void set_bytes(std::span<const std::byte> value);
+  void set_ints(std::span<const std::int64_t> values);
+  void set_reals(std::span<const double> values);
+  void set_floats(std::span<const float> values);
+  void set_attachment(Buffer bytes);  // travels beside the header; borrowed until the message has been sent
+  ListWriter set_list(std::size_t size);
+  RecordWriter set_record(std::size_t fields);
+  MapWriter set_map(std::size_t size);
+  ValueWriter set_variant(std::size_t index);
+
+ private:
+  friend struct detail::ValueAccess;
+  ValueWriter() = default;
+  alignas(8) std::byte builder_[detail::builder_size];
+  OutgoingMessage* message_ = nullptr;
+};
+
+namespace detail {
+class WEFT_EXPORT ManyWriter {
+ protected:
+  friend struct ValueAccess;
+  alignas(8) std::byte builder_[builder_size];
+  OutgoingMessage* message_ = nullptr;
+};
+}  // namespace detail
+
+class WEFT_EXPORT ListWriter : detail::ManyWriter {
+ public:
+  ValueWriter operator[](std::size_t i);
+
+ private:
+  friend struct detail::ValueAccess;
+};
+
+class WEFT_EXPORT RecordWriter : detail::ManyWriter {
+ public:
+  ValueWriter field(std::size_t i, std::string_view name);
+
+ private:
+  friend struct detail::ValueAccess;
+};
+
+class WEFT_EXPORT MapWriter : detail::ManyWriter {
+ public:
+  ValueWriter key(std::size_t i);
+  ValueWriter value(std::size_t i);
+
+ private:
+  friend struct detail::ValueAccess;
+};
+
+class WEFT_EXPORT ValueReader {
+ public:
+  IncomingMessage& message() const { return *message_; }
+
+  ValueKind kind() const;
+  bool is_nil() const { return kind() == ValueKind::nil; }
+  std::uint64_t object_type() const;  // the schema id where kind() is object, else 0
+
+  bool get_bool() const;
+  std::int64_t get_int() const;    // also an unsigned value that fits
+  std::uint64_t get_uint() const;  // also a signed value that fits
+  double get_real() const;
+  std::string_view get_text() const;
+  std::span<const std::byte> get_bytes() const;
+  Buffer get_attachment() const;
+
+  std::size_t size() const;                  // of a list, record, map or packed numbers
+  ValueReader at(std::size_t i) const;       // of a list
+  std::int64_t int_at(std::size_t i) const;  // of a list or packed integers
+  double real_at(std::size_t i) const;       // of a list, packed reals or floats
+  bool find_field(std::string_view name, std::size_t guess,
+                  ValueReader& out) const;  // guess: where it probably is
+  std::string_view field_name(std::size_t i) const;
+  ValueReader field_at(std::size_t i) const;
+  ValueReader map_key(std::size_t i) const;
+  ValueReader map_value(std::size_t i) const;
+  std::size_t variant_index() const;
+  ValueReader variant_value() const;
+
+  ValueReader() = default;  // not a value: assign one first
+
+  // Throws what every reader throws of a value that is not what was expected.
+  [[noreturn]] void mismatch(std::string_view expected) const;
+
+ private:
+  friend struct detail::ValueAccess;
+  alignas(8) std::byte reader_[detail::reader_size]{};
+  IncomingMessage* message_ = nullptr;
+  alignas(8) mutable std::byte elements_[detail::reader_size]{};  // a sequence's, once asked for
+  mutable bool opened_ = false;
+};
+
+}  // namespace weft::rpc

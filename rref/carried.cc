@@ -1,0 +1,149 @@
+#include <weft/rref/carried.h>
+
+namespace weft::rref {
+namespace {
+
+using protocol::Outcome;
+
+Outcome outcome_of(const std::exception_ptr& error) {
+  if (error == nullptr) return Outcome::accepted;
+  try {
+    std::rethrow_exception(error);
+  } catch (const rpc::Error& known) {
+    return known.execution() == rpc::Execution::not_sent ? Outcome::not_sent : Outcome::unknown;
+  } catch (...) {
+    return Outcome::unknown;
+  }
+}
+
+bool is_remote(const std::exception_ptr& error) {
+  if (error == nullptr) return false;
+  try {
+    std::rethrow_exception(error);
+  } catch (const rpc::RemoteError&) {
+    return true;
+  } catch (...) {
+    return false;
+  }
+}
+
+std::string joined(const std::vector<std::string>& addresses) {
+  std::string all;
+  for (const std::string& address : addresses) all += (all.empty() ? "" : " ") + address;
+  return all;
+}
+
+}  // namespace
+
+std::shared_ptr<Carried> Carried::of(rpc::OutgoingMessage& message, const std::shared_ptr<Context>& context) {
+  if (auto carried = message.slots().share<Carried>()) return carried;
+  auto carried = std::make_shared<Carried>(context);
+  carried->reply_ = message.is_reply();
+  message.slots().put(carried);
+  message.add_part(carried);
+  return carried;
+}
+
+Carried::~Carried() {
+  if (over_ || (reply_ && sealed_)) return;
+  ended(std::make_exception_ptr(rpc::Error(rpc::ErrorKind::aborted, "the message was given up",
+                                           sealed_ ? rpc::Execution::unknown : rpc::Execution::not_sent)));
+}
+
+void Carried::set_target(const ReferencePtr& reference) {
+  if (reference->is_owner()) {
+    section_.target = protocol::Handover{reference->id(), {}, reference->owner(), reference->owner(), true};
+    target_ = reference;
+    return;
+  }
+  std::exception_ptr fault;
+  {
+    std::lock_guard lock(context_->mutex_);
+    if (context_->used_.begin_request(*reference->fork()) == protocol::Fault::none) {
+      section_.target = context_->used_.describe(*reference->fork());
+    } else {
+      fault = context_->fault_of(*reference);
+    }
+  }
+  if (fault != nullptr) std::rethrow_exception(fault);
+  target_ = reference;
+}
+
+void Carried::set_result(const ReferencePtr& reference, const protocol::Handover& handover, std::string site,
+                         std::optional<std::string> name) {
+  section_.result = handover;
+  section_.site = std::move(site);
+  section_.name = std::move(name);
+  result_ = reference;
+}
+
+std::uint64_t Carried::add(rpc::OutgoingMessage& message, const ReferencePtr& reference) {
+  const auto& destination = message.destination();
+  if (!destination)
+    throw rpc::Error(
+        rpc::ErrorKind::failed_precondition,
+        "an RRef is handed to a known life of a peer: await peer.ready() first, or wait_for() the job");
+  message.bind_destination();
+  std::uint64_t transit = 0;
+  auto handover = context_->act([&](protocol::Actions& out) -> rpc::Result<protocol::Handover> {
+    if (*destination == context_->self_) {
+      // Within this agent nothing changes hands: the message names the reference, the receiver shares it.
+      transit = ++context_->next_transit_;
+      context_->transit_[transit] = reference;
+      return protocol::Handover{reference->id(), {}, reference->owner(), {}, true};
+    }
+    if (!context_->gone_.contains(destination->incarnation)) {
+      if (!reference->is_owner()) {
+        if (const auto child = context_->used_.hand_over(*reference->fork(), *destination)) return *child;
+        return context_->fault_of(*reference);
+      }
+      if (const auto lent = context_->owned_.lend(reference->id(), *destination, out)) return *lent;
+    }
+    return std::make_exception_ptr(rpc::Error(rpc::ErrorKind::peer_lost, to_string(*destination) + " is gone",
+                                              rpc::Execution::not_sent));
+  });
+  section_.carried.push_back(std::move(handover).get());
+  section_.owner_addresses.push_back(joined(context_->addresses_of(reference->owner())));
+  section_.local.push_back(transit);
+  references_.push_back(reference);
+  return section_.carried.size() - 1;
+}
+
+void Carried::seal(rpc::OutgoingMessage& message) {
+  rpc::Codec<RRefSection>::encode(message.section(section_key, true), section_);
+  notification_ = message.is_notification();
+  sealed_ = true;
+}
+
+void Carried::ended(const std::exception_ptr& error) {
+  if (std::exchange(over_, true)) return;
+  const Outcome outcome = outcome_of(error);
+  const bool undecided = notification_ && error == nullptr;  // it has left, no more is known
+  std::vector<ReferencePtr> unclaimed;                       // like `made`, let go of outside the mutex
+  const ReferencePtr made = result_.lock();
+  context_->act([&](protocol::Actions& out) {
+    if (context_->ended_) return;
+    for (std::size_t i = 0; i < section_.carried.size() && !undecided; ++i) {
+      const protocol::Handover& handover = section_.carried[i];
+      if (section_.local[i] != 0) {
+        if (auto node = context_->transit_.extract(section_.local[i]))
+          unclaimed.push_back(std::move(node.mapped()));
+      } else if (references_[i]->is_owner()) {
+        context_->owned_.lend_ended(handover, outcome, out);
+      } else {
+        context_->used_.hand_over_ended(handover.fork, outcome, out);
+      }
+    }
+    if (made != nullptr && is_remote(error)) made->refusal_ = error;
+    if (section_.result && section_.result->owner != context_->self_)
+      context_->used_.create_ended(section_.result->fork, outcome, out);
+    if (target_ != nullptr && !target_->is_owner()) context_->used_.end_request(*target_->fork(), out);
+  });
+  // A creation on this agent itself that never began has nobody else to end it.
+  if (section_.result && section_.result->owner == context_->self_ && outcome == Outcome::not_sent)
+    context_->finish_creation(section_.result->rref, error);
+  target_ = nullptr;
+  references_.clear();
+}
+
+}  // namespace weft::rref

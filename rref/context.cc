@@ -1,0 +1,344 @@
+#include <weft/rref/context.h>
+
+#include <weft/rref/carried.h>
+#include <weft/rref/protocol_service.h>
+#include <weft/rref/rref.h>
+
+namespace weft::rref {
+namespace {
+
+rpc::Error lost(rpc::ErrorKind kind, const rpc::AgentId& owner, const RRefId& id, const std::string& why) {
+  return rpc::Error(kind, "object " + to_string(id) + " on " + owner.name + ": " + why);
+}
+
+rpc::Error ended() {
+  return rpc::Error(rpc::ErrorKind::shut_down, "this agent has shut down", rpc::Execution::not_sent);
+}
+
+}  // namespace
+
+Reference::Reference(std::shared_ptr<Context> context, RRefId id, std::optional<ForkId> fork,
+                     rpc::AgentId owner)
+    : context_(std::move(context)), id_(id), fork_(fork), owner_(std::move(owner)) {}
+
+Reference::~Reference() { context_->drop(*this); }
+
+Context::Context(std::shared_ptr<rpc::AgentCore> core)
+    : core_(std::move(core)), self_(core_->id()), owned_(self_), used_(self_) {}
+
+std::shared_ptr<Context> Context::of(const rpc::AgentCore& core) {
+  if (core.ended()) throw ended();
+  return of(const_cast<rpc::AgentCore&>(core).layers());
+}
+
+std::shared_ptr<Context> Context::of(const rpc::Slots& layers) {
+  auto context = layers.share<Context>();
+  if (context == nullptr)
+    throw rpc::Error(rpc::ErrorKind::failed_precondition,
+                     "this agent was made without the RRef layer: give its constructor rref::layers()");
+  return context;
+}
+
+rpc::Peer Context::peer(const rpc::AgentId& agent) {
+  std::vector<std::string> addresses;
+  // What the peer itself said counts more than what others have told of it.
+  if (agent != self_ && core_->addresses_of(agent.name).empty()) {
+    std::lock_guard lock(mutex_);
+    if (const auto told = addresses_.find(agent); told != addresses_.end()) addresses = told->second;
+  }
+  return rpc::Peer(core_, core_->route(agent.name, std::move(addresses))).only(agent);
+}
+
+std::vector<std::string> Context::addresses_of(const rpc::AgentId& agent) const {
+  auto known = agent == self_ ? core_->addresses() : core_->addresses_of(agent.name);
+  if (!known.empty()) return known;
+  std::lock_guard lock(mutex_);
+  const auto told = addresses_.find(agent);
+  return told == addresses_.end() ? known : told->second;
+}
+
+std::exception_ptr Context::fault(protocol::Fault fault, const std::string& text, const rpc::AgentId& owner,
+                                  const RRefId& id) const {
+  using protocol::Fault;
+  switch (fault) {
+    case Fault::none:
+      return nullptr;
+    case Fault::creation_failed:
+      return std::make_exception_ptr(
+          lost(rpc::ErrorKind::failed_precondition, owner, id, "its creation failed: " + text));
+    case Fault::owner_lost:
+      return std::make_exception_ptr(
+          lost(rpc::ErrorKind::owner_lost, owner, id, text.empty() ? "its owner is gone" : text));
+    case Fault::lease_lost:
+      return std::make_exception_ptr(
+          lost(rpc::ErrorKind::lease_lost, owner, id, "its owner took this agent for dead"));
+    case Fault::refused:
+      return std::make_exception_ptr(
+          lost(rpc::ErrorKind::not_found, owner, id, "it ended before this reference arrived"));
+  }
+  return nullptr;
+}
+
+std::exception_ptr Context::fault_of(const Reference& reference) const {
+  const auto fork = used_.find(*reference.fork());
+  if (!fork || fork->fault == protocol::Fault::none) return nullptr;
+  if (reference.refusal_ != nullptr) return reference.refusal_;
+  return fault(fork->fault, fork->text, fork->owner, fork->rref);
+}
+
+// --- References ---
+
+ReferencePtr Context::adopt_local(rpc::KeptValue value, std::string type, std::string site) {
+  if (core_->ended()) throw ended();
+  auto stored = std::make_shared<StoredObject>(std::move(value), handler_threads());
+  RRefId id;
+  {
+    std::lock_guard lock(mutex_);
+    id = owned_.create_local({std::move(type), std::move(site)});
+  }
+  auto reference = std::make_shared<Reference>(shared_from_this(), id, std::nullopt, self_);
+  objects_.settle(id, std::move(stored));
+  return reference;
+}
+
+ReferencePtr Context::create(const rpc::AgentId& owner, std::string type, std::string site,
+                             rpc::OutgoingCall& call, std::optional<std::string> name) {
+  if (core_->ended()) throw ended();
+  protocol::Handover handover{{}, {}, self_, self_, true};
+  if (owner == self_) {
+    // Created by a call to this agent itself: the hold of this handle is there from the start.
+    std::lock_guard lock(mutex_);
+    handover.rref = owned_.create_local({std::move(type), site}, protocol::ObjectState::creating);
+  } else {
+    const auto made = act([&](protocol::Actions& out) { return used_.create(owner, out); });
+    if (!made)
+      throw rpc::Error(rpc::ErrorKind::owner_lost, to_string(owner) + " is gone", rpc::Execution::not_sent);
+    handover = *made;
+  }
+  const auto fork = owner == self_ ? std::nullopt : std::optional(handover.fork);
+  auto reference = std::make_shared<Reference>(shared_from_this(), handover.rref, fork, owner);
+  Carried::of(call.message(), shared_from_this())
+      ->set_result(reference, handover, std::move(site), std::move(name));
+  return reference;
+}
+
+void Context::target(const ReferencePtr& reference, rpc::OutgoingCall& call) {
+  if (core_->ended()) throw ended();
+  Carried::of(call.message(), shared_from_this())->set_target(reference);
+}
+
+rpc::Result<Context::Reply> Context::explain(rpc::Result<Reply> reply, const Reference& reference) {
+  if (reply.ok()) return reply;
+  const Context& context = *reference.context();
+  try {
+    std::rethrow_exception(reply.error());
+  } catch (const rpc::RemoteError& remote) {
+    if (remote.kind() != rpc::ErrorKind::failed_precondition) return reply;
+    std::lock_guard lock(context.mutex_);
+    if (reference.refusal_ != nullptr)
+      return reference.refusal_;  // the call waited for a creation that failed
+  } catch (const rpc::Error& own) {
+    const bool gone = own.kind() == rpc::ErrorKind::peer_lost ||
+                      (own.kind() == rpc::ErrorKind::shut_down && !context.core_->draining());
+    if (gone && !context.core_->world_failure())
+      return std::make_exception_ptr(rpc::Error(
+          rpc::ErrorKind::owner_lost,
+          "object " + to_string(reference.id()) + " on " + reference.owner().name + ": " + own.what(),
+          own.execution()));
+  } catch (...) {
+  }
+  return reply;
+}
+
+void Context::when_alive(const ReferencePtr& reference, StoredObjects::Done done) {
+  const RRefId id = reference->id();
+  // Who waits holds the object.
+  if (objects_.when_alive(id, [reference, done = std::move(done)](StoredObjects::Found found) mutable {
+        done(std::move(found));
+      }))
+    return;
+  std::string failure;
+  {
+    std::lock_guard lock(mutex_);
+    failure = owned_.failure(id);
+  }
+  // It failed before it was waited for.
+  if (!failure.empty()) objects_.fail(id, fault(protocol::Fault::creation_failed, failure, self_, id));
+}
+
+void Context::when_confirmed(const ReferencePtr& reference, Waiter done) {
+  std::exception_ptr error;
+  if (!reference->is_owner()) {
+    std::lock_guard lock(mutex_);
+    const auto fork = used_.find(*reference->fork());
+    if (ended_) {
+      error = std::make_exception_ptr(ended());
+    } else if (fork && fork->fault == protocol::Fault::none && fork->stage == protocol::Stage::pending) {
+      confirmations_[*reference->fork()].push_back(std::move(done));
+      return;
+    } else {
+      error = fault_of(*reference);
+    }
+  }
+  done(error);
+}
+
+bool Context::confirmed(const Reference& reference) const {
+  if (reference.is_owner()) return true;
+  std::lock_guard lock(mutex_);
+  const auto fork = used_.find(*reference.fork());
+  return fork && fork->stage != protocol::Stage::pending && fork->fault == protocol::Fault::none;
+}
+
+void Context::drop(const Reference& reference) {
+  act([&](protocol::Actions& out) {
+    if (ended_) return;
+    if (reference.fork()) {
+      used_.release(*reference.fork(), out);
+    } else {
+      owned_.unhold(reference.id(), out);
+    }
+  });
+}
+
+std::uint64_t Context::encode(rpc::OutgoingMessage& message, const ReferencePtr& reference) {
+  const auto& context = reference->context();
+  if (message.layers() == nullptr || of(*message.layers()) != context)
+    throw rpc::Error(
+        rpc::ErrorKind::failed_precondition,
+        "an RRef of agent " + context->self_.name + " in a message of another agent: hand it over by a call");
+  return Carried::of(message, context)->add(message, reference);
+}
+
+ReferencePtr Context::decode(rpc::IncomingMessage& message, std::uint64_t index) {
+  const auto* received = message.slots().find<Received>();
+  if (received == nullptr)
+    throw rpc::Error(
+        rpc::ErrorKind::failed_precondition,
+        "an RRef that nobody took care of: its sender or this agent was made without rref::layers()");
+  if (received->failed != nullptr) std::rethrow_exception(received->failed);
+  if (index >= received->references.size())
+    throw rpc::Error(rpc::ErrorKind::invalid_argument, "an RRef that its message does not carry");
+  return received->references[index];
+}
+
+std::vector<protocol::LiveObject> Context::live_objects() const {
+  std::lock_guard lock(mutex_);
+  return owned_.live_objects();
+}
+
+std::vector<protocol::ForkView> Context::live_forks() const {
+  std::lock_guard lock(mutex_);
+  return used_.live_forks();
+}
+
+// --- What the tables decide ---
+
+void Context::perform(protocol::Actions actions) {
+  for (auto& action : actions) {
+    std::visit(
+        [this]<class A>(A& what) {
+          using namespace protocol;
+          if constexpr (std::is_same_v<A, ForkConfirmed>) {
+            wake(what.fork, nullptr);
+          } else if constexpr (std::is_same_v<A, ForkFailed>) {
+            std::optional<ForkView> fork;
+            {
+              std::lock_guard lock(mutex_);
+              fork = used_.find(what.fork);
+            }
+            wake(what.fork, fault(what.fault, what.text, fork ? fork->owner : rpc::AgentId{},
+                                  fork ? fork->rref : RRefId{}));
+          } else if constexpr (std::is_same_v<A, ObjectReady>) {
+            // finish_creation() has told who waited.
+          } else if constexpr (std::is_same_v<A, ObjectFailed>) {
+            objects_.fail(what.rref, fault(Fault::creation_failed, what.failure, self_, what.rref));
+          } else if constexpr (std::is_same_v<A, DeleteObject>) {
+            objects_.remove(what.rref);
+          } else if constexpr (std::is_same_v<A, WatchAgent>) {
+            watch(what.agent, rpc::Clock::now() + core_->options().handshake_timeout);
+          } else {
+            send(std::move(what.to), std::move(what.message));
+          }
+        },
+        action);
+  }
+}
+
+void Context::wake(const ForkId& fork, const std::exception_ptr& error) {
+  std::vector<Waiter> waiters;
+  {
+    std::lock_guard lock(mutex_);
+    if (auto node = confirmations_.extract(fork)) waiters = std::move(node.mapped());
+  }
+  for (auto& waiter : waiters) waiter(error);
+}
+
+// --- Ends ---
+
+void Context::peer_gone(const rpc::AgentId& peer, const rpc::Error&) {
+  if (peer.incarnation == self_.incarnation) return;
+  act([&](protocol::Actions& out) {
+    if (ended_ || !gone_.insert(peer.incarnation).second) return;
+    addresses_.erase(peer);
+    owned_.drop_agent(peer, out);
+    used_.agent_lost(peer, out);
+  });
+}
+
+void Context::shut_down() {
+  std::map<ForkId, std::vector<Waiter>> confirmations;
+  std::map<std::uint64_t, ReferencePtr> transit;
+  std::vector<protocol::LiveObject> left;
+  {
+    std::lock_guard lock(mutex_);
+    ended_ = true;
+    left = owned_.live_objects();
+    transit.swap(transit_);
+    confirmations.swap(confirmations_);
+  }
+  for (const auto& object : left) {
+    std::string text = "object " + to_string(object.id) + " of type " + object.info.type;
+    if (!object.info.site.empty()) text += " made at " + object.info.site;
+    if (object.forks.empty()) {
+      core_->log(rpc::LogLevel::info, text + " was held by this agent to the end");
+      continue;
+    }
+    text += " is still held by";
+    for (const auto& [fork, user] : object.forks) text += ' ' + user.name;
+    core_->log(rpc::LogLevel::warning, "leak: " + text);
+  }
+  const auto error = std::make_exception_ptr(ended());
+  for (auto& [fork, waiters] : confirmations)
+    for (auto& waiter : waiters) waiter(error);
+  // Those who wait for objects of this agent are users elsewhere.
+  const auto lost =
+      std::make_exception_ptr(rpc::Error(rpc::ErrorKind::owner_lost, self_.name + " has shut down"));
+  named_.end(lost);
+  objects_.end(lost);
+}
+
+rpc::Layers layers() {
+  return {[](rpc::Agent& agent) {
+    auto context = std::make_shared<Context>(agent.core());
+    agent.core()->layers().put(context);
+    agent.core()->add_hook(context);
+    serve_protocol(*agent.core(), context);
+  }};
+}
+
+namespace detail {
+
+std::string site_text(const std::source_location& site) {
+  const std::string_view path = site.file_name();
+  return std::string(path.substr(path.rfind('/') + 1)) + ":" + std::to_string(site.line());
+}
+
+rpc::AgentId identify(const rpc::Peer& peer) {
+  if (auto known = peer.identity()) return std::move(*known);
+  return peer.ready().get();
+}
+
+}  // namespace detail
+
+}  // namespace weft::rref

@@ -1,0 +1,152 @@
+// Context: the RRef layer of one agent: the two tables of the ownership protocol, the objects that live here,
+// and those who wait for either. It carries out what the tables decide.
+//
+// One per agent, made by rref::layers(), found by Context::of(agent). It takes part in calls as the agent's
+// CallHook. Thread-safe: one mutex guards the tables; what they decide is done, waiters run and values end
+// outside it. References may outlive the agent: from its end on all that they do is refused with shut_down.
+#pragma once
+
+#include <weft/rpc/agent/agent.h>
+#include <weft/rpc/agent/call_hook.h>
+#include <weft/rref/named_objects.h>
+#include <weft/rref/protocol/owner_table.h>
+#include <weft/rref/protocol/user_table.h>
+#include <weft/rref/reference.h>
+#include <weft/rref/section.h>
+#include <weft/rref/stored_objects.h>
+
+#include <map>
+#include <mutex>
+#include <set>
+
+namespace weft::rref {
+
+class CreationSink;
+class Gate;
+
+class WEFT_EXPORT Context final : public rpc::CallHook, public std::enable_shared_from_this<Context> {
+ public:
+  using Waiter = rpc::UniqueFunction<void(std::exception_ptr)>;
+  using Reply = rpc::PendingCall::Reply;
+
+  explicit Context(std::shared_ptr<rpc::AgentCore> core);
+
+  // failed_precondition where the agent was made without this layer.
+  static std::shared_ptr<Context> of(const rpc::AgentCore& core);
+  static std::shared_ptr<Context> of(const rpc::Slots& layers);
+
+  const std::shared_ptr<rpc::AgentCore>& core() const { return core_; }
+  std::shared_ptr<rpc::Executor> handler_threads() const { return {core_, &core_->handlers()}; }
+  rpc::Peer peer(const rpc::AgentId& agent);
+
+  // --- References ---
+  ReferencePtr adopt_local(rpc::KeptValue value, std::string type, std::string site);
+  // A new object at `owner`, and the part that its creation (or the call whose result it becomes) must carry.
+  // site: in the program, for the leak report; may be empty.
+  ReferencePtr create(const rpc::AgentId& owner, std::string type, std::string site, rpc::OutgoingCall& call,
+                      std::optional<std::string> name = {});
+  // A call through a reference: adds the part that names its object. Throws owner_lost and the like.
+  void target(const ReferencePtr& reference, rpc::OutgoingCall& call);
+  // What a call through a reference ended with, in terms of its object: owner_lost rather than peer_lost.
+  static rpc::Result<Reply> explain(rpc::Result<Reply> reply, const Reference& reference);
+  // The object behind a reference that this agent owns, once it is alive.
+  void when_alive(const ReferencePtr& reference, StoredObjects::Done done);
+  // Runs when the owner has confirmed the reference's fork, or with the error that it ended with.
+  void when_confirmed(const ReferencePtr& reference, Waiter done);
+  bool confirmed(const Reference& reference) const;
+  void drop(const Reference& reference);
+
+  // --- RRefs as values: called by Codec<RRef<T>> ---
+  static std::uint64_t encode(rpc::OutgoingMessage& message, const ReferencePtr& reference);
+  static ReferencePtr decode(rpc::IncomingMessage& message, std::uint64_t index);
+
+  // --- Reports ---
+  std::vector<protocol::LiveObject> live_objects() const;
+  std::vector<protocol::ForkView> live_forks() const;  // of other agents' objects
+
+  // --- CallHook ---
+  bool knows(std::string_view section) const override { return section == section_key; }
+  void incoming(std::shared_ptr<rpc::IncomingCall> call, rpc::Job next) override;
+  void replied(rpc::IncomingMessage& message, const rpc::AgentId& from) override;
+  void peer_gone(const rpc::AgentId& peer, const rpc::Error& reason) override;
+  void shut_down() override;
+
+  // Which object a call that is being served runs on: in its slots.
+  struct Target {
+    ReferencePtr held;  // until the call is over
+    std::shared_ptr<StoredObject> object;
+  };
+
+ private:
+  friend class Carried;
+  friend class CreationSink;
+  friend struct ProtocolService;
+
+  // References that a message brought, in the order of its section; in the message's slots.
+  struct Received {
+    std::vector<ReferencePtr> references;
+    std::exception_ptr failed;  // of the first that could not be taken
+  };
+
+  // Runs f on the tables under the mutex, then what they decided, outside it.
+  template <class F>
+  auto act(F&& f);
+  void perform(protocol::Actions actions);
+  void wake(const ForkId& fork, const std::exception_ptr& error);
+  template <class Message>
+  void send(rpc::AgentId to, Message message);
+  void watch(const rpc::AgentId& agent, rpc::Clock::time_point patience);
+  void later(rpc::Job job);  // after a moment; on a loop
+
+  // The receiving side (incoming.cc).
+  std::shared_ptr<CreationSink> accept_creation(const RRefSection& section, rpc::IncomingCall& call);
+  Received receive(const RRefSection& section, const rpc::AgentId& from);
+  void resolve_target(const protocol::Handover& target, const std::shared_ptr<rpc::IncomingCall>& call,
+                      const std::shared_ptr<Gate>& gate);
+  void fetch_arguments(const std::shared_ptr<rpc::IncomingCall>& call, rpc::Job next);
+  void begin(const std::shared_ptr<rpc::IncomingCall>& call, std::shared_ptr<CreationSink> creation,
+             const std::optional<std::string>& name, rpc::Job next);
+  void finish_creation(const RRefId& id, StoredObjects::Found object);
+
+  std::vector<std::string> addresses_of(const rpc::AgentId& agent) const;
+  std::exception_ptr fault_of(const Reference& reference) const;  // with the mutex held
+  std::exception_ptr fault(protocol::Fault fault, const std::string& text, const rpc::AgentId& owner,
+                           const RRefId& id) const;
+
+  const std::shared_ptr<rpc::AgentCore> core_;
+  const rpc::AgentId self_;
+  StoredObjects objects_;
+  NamedObjects named_;
+
+  mutable std::mutex mutex_;  // guards what follows
+  protocol::OwnerTable owned_;
+  protocol::UserTable used_;
+  std::map<ForkId, std::vector<Waiter>> confirmations_;
+  std::set<std::uint64_t> gone_;  // incarnations of agents that were lost
+  std::map<rpc::AgentId, std::vector<std::string>>
+      addresses_;  // of owners, as those who handed over their RRefs knew them
+  std::map<std::uint64_t, ReferencePtr> transit_;  // references within calls from this agent to itself
+  std::uint64_t next_transit_ = 0;
+  bool ended_ = false;
+};
+
+// The RRef layer, for the agent's constructor.
+WEFT_EXPORT rpc::Layers layers();
+
+template <class F>
+auto Context::act(F&& f) {
+  protocol::Actions actions;
+  std::unique_lock lock(mutex_);
+  if constexpr (std::is_void_v<decltype(f(actions))>) {
+    f(actions);
+    lock.unlock();
+    perform(std::move(actions));
+  } else {
+    auto result = f(actions);
+    lock.unlock();
+    perform(std::move(actions));
+    return result;
+  }
+}
+
+}  // namespace weft::rref

@@ -1,0 +1,354 @@
+// The receiving side of calls that carry references, create objects or run on them (Context as CallHook).
+#include <weft/rref/context.h>
+#include <weft/rref/rref.h>
+
+#include <weft/rpc/transport/address.h>
+#include <weft/rpc/wire/render.h>
+
+#include <sstream>
+
+namespace weft::rref {
+
+// Takes the result of a call as the object that its creator named. However the call ends, the creation does,
+// once.
+class CreationSink final : public rpc::ResultSink {
+ public:
+  CreationSink(std::shared_ptr<Context> context, const RRefId& id) : context_(std::move(context)), id_(id) {}
+
+  // It creates the object of a name, which others may wait for. Before the call runs.
+  void take_name(std::string name) { name_ = std::move(name); }
+  void finish(StoredObjects::Found object) {
+    if (finished_.exchange(true)) return;
+    context_->finish_creation(id_, object);
+    if (name_) context_->named_.finish(*name_, std::move(object));
+  }
+
+  void keep(rpc::KeptValue value) override {
+    finish(std::make_shared<StoredObject>(std::move(value), context_->handler_threads()));
+  }
+  void failed(std::exception_ptr error) override { finish(std::move(error)); }
+
+ private:
+  const std::shared_ptr<Context> context_;
+  const RRefId id_;
+  std::optional<std::string> name_;
+  std::atomic<bool> finished_{false};
+};
+
+// Waits for several things, then goes on or fails the call, once. The maker's own share is the last arrive().
+class Gate {
+ public:
+  Gate(std::shared_ptr<rpc::IncomingCall> call, rpc::Job next)
+      : call_(std::move(call)), next_(std::move(next)) {}
+
+  void expect() { ++open_; }
+  void arrive(const std::exception_ptr& error) {
+    if (error != nullptr) {
+      std::lock_guard lock(mutex_);
+      if (error_ == nullptr) error_ = error;
+    }
+    if (--open_ != 0) return;
+    const auto call = std::move(call_);
+    rpc::Job next = std::move(next_);
+    if (error_ != nullptr) return call->fail(error_);
+    try {
+      next();
+    } catch (...) {
+      call->fail(std::current_exception());
+    }
+  }
+
+ private:
+  std::shared_ptr<rpc::IncomingCall> call_;
+  rpc::Job next_;
+  std::atomic<int> open_{1};
+  std::mutex mutex_;  // guards error_
+  std::exception_ptr error_;
+};
+
+namespace {
+
+std::exception_ptr error(rpc::ErrorKind kind, const std::string& message) {
+  return std::make_exception_ptr(rpc::Error(kind, message));
+}
+
+protocol::Fault denial(protocol::Access access) {
+  switch (access) {
+    case protocol::Access::ready:
+    case protocol::Access::waiting:
+      return protocol::Fault::none;
+    case protocol::Access::failed:
+      return protocol::Fault::creation_failed;
+    case protocol::Access::lease_lost:
+      return protocol::Fault::lease_lost;
+    case protocol::Access::gone:
+      break;
+  }
+  return protocol::Fault::refused;
+}
+
+std::vector<std::string> addresses_in(const std::string& text) {
+  std::vector<std::string> addresses;
+  std::istringstream words(text);
+  for (std::string word; words >> word;) {
+    try {
+      addresses.push_back(rpc::Address::parse(word).text());
+    } catch (const rpc::Error&) {
+      // Of a kind that this agent does not know.
+    }
+  }
+  return addresses;
+}
+
+// What two creations have to agree in to share one name. An RRef's value is its place in its message, so ids
+// stand beside.
+std::string arguments_text(rpc::IncomingCall& call, const std::vector<ReferencePtr>& references) {
+  std::string text(call.method());
+  for (std::size_t i = 0; i < call.argument_count(); ++i) text += ' ' + rpc::render(call.argument(i));
+  for (const ReferencePtr& reference : references) text += ' ' + to_string(reference->id());
+  return text;
+}
+
+// The place of an RRef that stands where a value is declared, in its message.
+std::optional<std::uint64_t> stand_in(const std::string& declared, const rpc::ValueReader& value) {
+  if (declared.starts_with("rref<") || value.kind() != rpc::ValueKind::record || value.size() != 1 ||
+      value.field_name(0) != value_field)
+    return std::nullopt;
+  return value.field_at(0).get_uint();
+}
+
+}  // namespace
+
+void Context::incoming(std::shared_ptr<rpc::IncomingCall> call, rpc::Job next) {
+  const auto value = call->message().section(section_key);
+  if (!value) return next();
+  const RRefSection section = rpc::Codec<RRefSection>::decode(*value);
+  if (core_->ended())
+    return call->fail(error(section.target ? rpc::ErrorKind::owner_lost : rpc::ErrorKind::shut_down,
+                            self_.name + " has shut down"));
+
+  // The creation is accepted first: whatever goes wrong afterwards is then the object's failure, which its
+  // users learn.
+  std::shared_ptr<CreationSink> creation;
+  if (section.result) {
+    creation = accept_creation(section, *call);
+    if (creation == nullptr) return;
+  }
+  auto gate = std::make_shared<Gate>(call, [self = shared_from_this(), call, creation, name = section.name,
+                                            next = std::move(next)]() mutable {
+    self->fetch_arguments(call, [self, call, creation, name, next = std::move(next)]() mutable {
+      self->begin(call, std::move(creation), name, std::move(next));
+    });
+  });
+  auto received = std::make_shared<Received>(receive(section, call->peer().id));
+  call->message().slots().put(received);
+  if (received->failed != nullptr) {
+    gate->expect();
+    gate->arrive(received->failed);
+  }
+  for (const ReferencePtr& reference : received->references) {
+    gate->expect();
+    when_confirmed(reference, [gate](const std::exception_ptr& failed) { gate->arrive(failed); });
+  }
+  if (section.target) resolve_target(*section.target, call, gate);
+  gate->arrive(nullptr);
+}
+
+void Context::replied(rpc::IncomingMessage& message, const rpc::AgentId& from) {
+  const auto value = message.section(section_key);
+  if (!value) return;
+  Received received;
+  try {
+    received = receive(rpc::Codec<RRefSection>::decode(*value), from);
+  } catch (...) {
+    received.failed = std::current_exception();
+  }
+  message.slots().put(std::make_shared<Received>(std::move(received)));
+}
+
+// --- References ---
+
+Context::Received Context::receive(const RRefSection& section, const rpc::AgentId& from) {
+  if (section.local.size() != section.carried.size() ||
+      section.owner_addresses.size() != section.carried.size())
+    throw rpc::Error(rpc::ErrorKind::invalid_argument, "a malformed section of references");
+  Received received;
+  const auto refuse = [&](std::exception_ptr why) {
+    if (received.failed == nullptr) received.failed = std::move(why);
+  };
+  // All are taken, also after one that fails: those who sent them wait to hear of each.
+  act([&](protocol::Actions& out) {
+    for (std::size_t i = 0; i < section.carried.size(); ++i) {
+      const protocol::Handover& handover = section.carried[i];
+      ReferencePtr reference;
+      protocol::Fault why = protocol::Fault::none;
+      if (section.local[i] != 0) {
+        if (auto node =
+                from == self_ ? transit_.extract(section.local[i]) : decltype(transit_)::node_type{}) {
+          reference = std::move(node.mapped());
+        } else {
+          refuse(error(rpc::ErrorKind::invalid_argument, "a reference that is not on its way"));
+          continue;
+        }
+      } else if (handover.owner == self_) {
+        why = denial(owned_.receive(from, handover, out));
+        if (why == protocol::Fault::none)
+          reference = std::make_shared<Reference>(shared_from_this(), handover.rref, std::nullopt, self_);
+      } else {
+        if (auto told = addresses_in(section.owner_addresses[i]);
+            !told.empty() && !gone_.contains(handover.owner.incarnation))
+          addresses_.try_emplace(handover.owner, std::move(told));
+        why = used_.receive(from, handover, out);
+        if (why == protocol::Fault::none)
+          reference =
+              std::make_shared<Reference>(shared_from_this(), handover.rref, handover.fork, handover.owner);
+      }
+      if (reference != nullptr) received.references.push_back(std::move(reference));
+      if (why != protocol::Fault::none)
+        refuse(fault(why, owned_.failure(handover.rref), handover.owner, handover.rref));
+    }
+  });
+  return received;
+}
+
+// --- The object that the call runs on ---
+
+void Context::resolve_target(const protocol::Handover& target, const std::shared_ptr<rpc::IncomingCall>& call,
+                             const std::shared_ptr<Gate>& gate) {
+  const RRefId id = target.rref;
+  const rpc::AgentId& from = call->peer().id;
+  std::string failure;
+  const auto access = act([&](protocol::Actions& out) {
+    if (from == self_) {
+      owned_.hold(id);
+      return protocol::Access::ready;
+    }
+    const auto found = owned_.begin_request(from, target, out);
+    failure = owned_.failure(id);
+    return found;
+  });
+  gate->expect();
+  if (const auto why = denial(access); why != protocol::Fault::none)
+    return gate->arrive(fault(why, failure, self_, id));
+  // From here the hold is a reference like any other.
+  auto held = std::make_shared<Reference>(shared_from_this(), id, std::nullopt, self_);
+  when_alive(held, [call, gate, held](StoredObjects::Found found) {
+    if (!found.ok()) return gate->arrive(found.error());
+    const auto object = found.value();
+    const rpc::MethodEntry& method = call->entry();
+    // A method of the object's own service runs on it; another service's may still be about it
+    // (weft.autograd.root).
+    void* self = nullptr;
+    if (method.needs_object && method.service == object->value().service)
+      self = method.object_in(object->value());
+    if (self != nullptr) {
+      call->set_object({object, self});
+    } else if (method.needs_object && method.object == nullptr) {
+      return gate->arrive(error(rpc::ErrorKind::type_mismatch,
+                                "'" + method.name + "' called on an object of type " + object->value().type));
+    }
+    if (!object->value().concurrent) call->set_executor(object->turn());
+    call->slots().put(std::make_shared<Target>(Target{held, object}));
+    gate->arrive(nullptr);
+  });
+}
+
+// --- Arguments ---
+
+// Every argument that is an RRef where its method declares a value is replaced by that value.
+void Context::fetch_arguments(const std::shared_ptr<rpc::IncomingCall>& call, rpc::Job next) {
+  auto gate = std::make_shared<Gate>(call, std::move(next));
+  const auto& parameters = call->entry().parameters;
+  for (std::size_t i = 0; i < call->argument_count() && i < parameters.size(); ++i) {
+    const auto place = stand_in(parameters[i], call->argument(i));
+    if (!place) continue;
+    const ReferencePtr reference = decode(call->message(), *place);
+    const rpc::Peer owner = peer(reference->owner()).with(*call);
+    rpc::OutgoingCall fetch = owner.make_call(detail::fetch_method, 0);
+    target(reference, fetch);
+    fetch.begin();
+    fetch.end();
+    gate->expect();
+    owner.start(std::move(fetch), [gate, call, i, reference](rpc::Result<Reply> reply) {
+      std::exception_ptr failed;
+      try {
+        auto message = explain(std::move(reply), *reference).get();
+        call->replace_argument(i, message->result(), message);
+      } catch (...) {
+        failed = std::current_exception();
+      }
+      gate->arrive(failed);
+    });
+  }
+  gate->arrive(nullptr);
+}
+
+void Context::begin(const std::shared_ptr<rpc::IncomingCall>& call, std::shared_ptr<CreationSink> creation,
+                    const std::optional<std::string>& name, rpc::Job next) {
+  // A guard is looked for in the object's turn: one that an earlier call attached then is there.
+  if (const auto* target = call->slots().find<Target>())
+    call->set_admission([call = call.get(), object = target->object](rpc::Job proceed) {
+      if (const auto guard = object->guard()) return guard->admit(call->share(), std::move(proceed));
+      proceed();
+    });
+  if (creation != nullptr && name) {
+    const auto text = arguments_text(*call, call->message().slots().find<Received>()->references);
+    const bool first = named_.begin(*name, text, [call, creation](StoredObjects::Found found) {
+      if (!found.ok()) return call->fail(found.error());
+      creation->finish(std::move(found));
+      call->reply([](rpc::ValueWriter writer) { writer.set_nil(); });
+    });
+    if (!first) return;
+    creation->take_name(*name);
+  }
+  next();
+}
+
+// --- Creation ---
+
+std::shared_ptr<CreationSink> Context::accept_creation(const RRefSection& section, rpc::IncomingCall& call) {
+  const rpc::AgentId& from = call.peer().id;
+  const RRefId id = section.result->rref;
+  std::exception_ptr refused;
+  if (section.result->owner != self_) {
+    refused = error(rpc::ErrorKind::invalid_argument, "an object for another owner");
+  } else if (from != self_) {
+    const auto standing = act([&](protocol::Actions& out) {
+      return owned_.begin_create(
+          from, id, {call.entry().result, section.site.empty() ? "" : section.site + " on " + from.name},
+          out);
+    });
+    if (standing.verdict == protocol::Verdict::lease_lost) {
+      refused = fault(protocol::Fault::lease_lost, {}, self_, id);
+    } else if (standing.verdict == protocol::Verdict::ended) {
+      refused = fault(protocol::Fault::refused, {}, self_, id);
+    }
+  }
+  if (refused != nullptr) {
+    call.fail(refused);
+    return nullptr;
+  }
+  auto creation = std::make_shared<CreationSink>(shared_from_this(), id);
+  call.set_sink(creation);
+  return creation;
+}
+
+void Context::finish_creation(const RRefId& id, StoredObjects::Found object) {
+  std::optional<std::string> failure;
+  if (!object.ok()) {
+    try {
+      std::rethrow_exception(object.error());
+    } catch (const std::exception& known) {
+      failure = known.what();
+    } catch (...) {
+      failure = "an exception that is no std::exception";
+    }
+    object = fault(protocol::Fault::creation_failed, *failure, self_, id);
+  }
+  objects_.settle(id, std::move(object));
+  act([&](protocol::Actions& out) {
+    if (!ended_) owned_.finish_create(id, failure, out);
+  });
+}
+
+}  // namespace weft::rref

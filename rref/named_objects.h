@@ -1,0 +1,38 @@
+// NamedObjects: get or create by name (rref::Named): the objects of one agent that live under a name until it
+// ends.
+//
+// The first who asks for a name creates the object; those who come meanwhile wait for it, those who come
+// later get it. A creation that fails leaves the name free for the next. Owned by the Context. Thread-safe:
+// it calls and destroys nothing under its lock.
+#pragma once
+
+#include <weft/rref/stored_objects.h>
+
+#include <string>
+#include <vector>
+
+namespace weft::rref {
+
+class WEFT_EXPORT NamedObjects {
+ public:
+  using Found = StoredObjects::Found;
+  using Done = StoredObjects::Done;
+
+  // True: nobody has the name; the caller creates the object and reports to finish(). False: `done` has got
+  // or will get the object, or an error: already_exists where it was created with other `arguments`.
+  bool begin(const std::string& name, const std::string& arguments, Done done);
+  void finish(const std::string& name, Found found);
+  void end(const std::exception_ptr& error);
+
+ private:
+  struct Entry {
+    std::string arguments;
+    std::shared_ptr<StoredObject> stored;  // null while it is being created
+    std::vector<Done> waiting;
+  };
+  std::mutex mutex_;  // guards what follows
+  std::map<std::string, Entry> entries_;
+  std::exception_ptr ended_;
+};
+
+}  // namespace weft::rref

@@ -1,0 +1,50 @@
+// Names of remote objects and of references to them, unique over all agents without asking anyone.
+//
+// A *birth* is the act that makes a new fork of an object. An agent numbers its births for each other agent
+// apart and without gaps, from a base that follows from the other agent's random incarnation. The bases keep
+// ids unique over all agents; the density lets the other agent remember every number that it has seen in a
+// few ranges (number_set.h), which is what makes the protocol's messages idempotent in bounded memory.
+// docs/rref_protocol.md, "Ids", is the specification. Thread-safety: values.
+#pragma once
+
+#include <weft/rpc/core/agent_id.h>
+#include <weft/rpc/core/export.h>
+
+#include <compare>
+#include <cstdint>
+#include <functional>
+#include <string>
+
+namespace weft::rref {
+
+// Two kinds of id that never mix: RRefId names an object, ForkId one agent's reference to it.
+template <class Tag>
+struct GlobalId {
+  std::uint64_t origin = 0;  // incarnation of the agent that made the id
+  std::uint64_t number = 0;
+
+  friend auto operator<=>(const GlobalId&, const GlobalId&) = default;
+};
+
+using RRefId = GlobalId<struct RRefTag>;
+using ForkId = GlobalId<struct ForkTag>;
+
+// The creator's own fork bears the number of its object: one birth makes both.
+inline ForkId creators_fork(const RRefId& rref) { return {rref.origin, rref.number}; }
+
+// Where numbers begin (they wrap at 2^64): births by users at the owner with this incarnation, and births by
+// an owner for the user with this incarnation.
+constexpr std::uint64_t birth_base(std::uint64_t owner) { return owner; }
+constexpr std::uint64_t lend_base(std::uint64_t user) { return user + (std::uint64_t{1} << 63); }
+
+WEFT_EXPORT std::string to_string(const RRefId& id);  // "3f2a9c0411d0b7e2:8c1d03aa5520f871"
+WEFT_EXPORT std::string to_string(const ForkId& id);
+
+}  // namespace weft::rref
+
+template <class Tag>
+struct std::hash<weft::rref::GlobalId<Tag>> {
+  std::size_t operator()(const weft::rref::GlobalId<Tag>& id) const noexcept {
+    return id.origin * 0x9e3779b97f4a7c15ULL ^ id.number;
+  }
+};

@@ -1,0 +1,28 @@
+#include <weft/rref/protocol/number_set.h>
+
+#include <iterator>
+
+namespace weft::rref::protocol {
+
+bool NumberSet::contains(std::uint64_t number) const {
+  auto after = ranges_.upper_bound(number);
+  return after != ranges_.begin() && number <= std::prev(after)->second;
+}
+
+bool NumberSet::insert(std::uint64_t number) {
+  if (contains(number)) return false;
+  auto after = ranges_.upper_bound(number);
+  // `number` lies strictly between its neighbours, so neither sum below can wrap.
+  const bool joins_after = after != ranges_.end() && after->first == number + 1;
+  const bool joins_before = after != ranges_.begin() && std::prev(after)->second + 1 == number;
+  const std::uint64_t last = joins_after ? after->second : number;
+  if (joins_before) {
+    std::prev(after)->second = last;
+  } else {
+    ranges_.emplace(number, last);
+  }
+  if (joins_after) ranges_.erase(after);
+  return true;
+}
+
+}  // namespace weft::rref::protocol

@@ -1,0 +1,146 @@
+// UserTable: one agent's forks of objects that live elsewhere: which the owner knows, who uses them,
+// when they may end.
+//
+// A pure state machine, the other half of owner_table.h, with the same rules: an event comes in, its actions
+// are appended to `out`, and the layer above carries them out. A fork is released when it has no handle, no
+// request under way and no unsettled child, and its owner has confirmed it: so the owner learns of every end,
+// and a parent outlives its child's confirmation. A fork that comes back from the network a second time, or
+// after its end, is refused. Thread-safety: none; one executor or mutex per agent. Ids that the layer itself
+// got wrong throw std::logic_error; whatever comes from the network is answered or ignored.
+// docs/rref_protocol.md is the specification.
+#pragma once
+
+#include <weft/rpc/core/agent_id.h>
+#include <weft/rpc/core/export.h>
+#include <weft/rref/protocol/actions.h>
+#include <weft/rref/protocol/ids.h>
+#include <weft/rref/protocol/messages.h>
+#include <weft/rref/protocol/number_set.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace weft::rref::protocol {
+
+enum class Stage : std::uint8_t {
+  pending,    // the owner has not answered yet
+  confirmed,  // the owner knows the fork
+  releasing,  // the ForkDelete is under way
+  ended,      // nothing to tell the owner; the entry stays while somebody holds it
+};
+
+struct ForkView {
+  ForkId fork;
+  RRefId rref;
+  rpc::AgentId owner;
+  Stage stage = Stage::pending;
+  Fault fault = Fault::none;
+  std::string text;  // of the fault
+  std::size_t handles = 0;
+  std::size_t requests = 0;
+  std::size_t children = 0;
+};
+
+class WEFT_EXPORT UserTable {
+ public:
+  explicit UserTable(rpc::AgentId self);
+
+  // --- Where forks come from ---
+  // A new object at `owner`: send the creation with what is returned. The fork has one handle. Nothing if
+  // the owner is known to be lost. `accepted` means that the object lives; all else has the owner asked
+  // what became of it.
+  std::optional<Handover> create(const rpc::AgentId& owner, Actions& out);
+  void create_ended(const ForkId& fork, Outcome outcome, Actions& out);
+  // A call or reply from `from` carries an RRef of another agent's object. Fault::none: the fork has
+  // a handle, and the handler may run after ForkConfirmed. All else: the handler must not run, and
+  // there is no handle.
+  Fault receive(const rpc::AgentId& from, const Handover& handover, Actions& out);
+
+  // --- Using them ---
+  void retain(const ForkId& fork);                 // one more handle, by someone who holds the fork
+  void release(const ForkId& fork, Actions& out);  // one handle less
+  // A request through the fork, which holds it until it is answered, however late the last handle goes. No
+  // hold is taken if the fork has a fault. The request carries describe().
+  Fault begin_request(const ForkId& fork);
+  void end_request(const ForkId& fork, Actions& out);
+  Handover describe(const ForkId& fork) const;
+
+  // --- Handing over to another agent, be it a user or the owner ---
+  // Nothing if the fork has a fault. Each attempt to send is a hand-over of its own. Report how a call ended;
+  // a reply has no such report: ChildSettled or the end of its connection decides.
+  std::optional<Handover> hand_over(const ForkId& parent, const rpc::AgentId& to);
+  void hand_over_ended(const ForkId& child, Outcome outcome, Actions& out);
+
+  // --- Messages, and answers to this table's own ---
+  void on_child_settled(const rpc::AgentId& from, const ChildSettled& message, Actions& out);
+  void on_creation_failed(const rpc::AgentId& from, const CreationFailed& message, Actions& out);
+  ProbeReply on_fork_probe(const rpc::AgentId& from, const ForkProbe& message, Actions& out);
+  void answered(const rpc::AgentId& owner, const ForkAdd& message, const Standing& answer, Actions& out);
+  void answered(const rpc::AgentId& owner, const ForkDelete& message, const Standing& answer, Actions& out);
+  void answered(const rpc::AgentId& owner, const ForkFence& message, const Standing& answer, Actions& out);
+
+  // --- Peers ---
+  // The connection to `peer` ended, though the peer may come back: hand-overs that were under way are fenced.
+  void connection_ended(const rpc::AgentId& peer, Actions& out);
+  // `agent` is gone for good, as this agent sees it. It must not renew its lease with `agent` from now on.
+  void agent_lost(const rpc::AgentId& agent, Actions& out);
+  // `owner` said that it dropped this agent: in the answer to a request; the table sees
+  // its own answers itself.
+  void lease_lost(const rpc::AgentId& owner, Actions& out);
+
+  // --- Reports ---
+  std::optional<ForkView> find(const ForkId& fork) const;
+  std::vector<ForkView> live_forks() const;
+  std::size_t lend_ranges() const;  // over all owners: how much is remembered of forks that owners lent
+
+ private:
+  struct Child {
+    rpc::AgentId to;
+    bool fencing = false;
+  };
+  struct Fork {
+    RRefId rref;
+    rpc::AgentId owner;
+    rpc::AgentId creator;
+    std::optional<rpc::AgentId> parent;  // to be told when the owner has decided
+    Stage stage = Stage::pending;
+    Fault fault = Fault::none;
+    std::string text;
+    std::size_t handles = 0;
+    std::uint64_t serial = 0;  // of its ForkAdd
+    std::size_t requests = 0;
+    std::map<ForkId, Child> children;
+  };
+  // What is kept for each owner that is watched. It goes when the owner does.
+  struct Owner {
+    std::uint64_t next_birth = 0;  // of this agent's births at that owner
+    NumberSet lends;               // births of forks lent to this agent: arrived or refused, once and for all
+  };
+
+  Owner& watch(const rpc::AgentId& owner, Actions& out);
+  Fork& known(const ForkId& fork);
+  const Fork& known(const ForkId& fork) const;
+  Fork& in_use(const ForkId& fork);
+  static ForkView view(const ForkId& id, const Fork& fork);
+  void confirm(const ForkId& id, Fork& fork, const std::string& creation_failure, Actions& out);
+  void end(const ForkId& id, Fork& fork, Fault fault, const std::string& text, Actions& out);
+  static void set_fault(const ForkId& id, Fork& fork, Fault fault, const std::string& text, Actions& out);
+  static void tell_parent(const ForkId& id, Fork& fork, bool by_owner, Actions& out);
+  void fence(const Fork& parent, const ForkId& id, Child& child, Actions& out);
+  void drop_child(const ForkId& child, Actions& out);
+  void lose(const rpc::AgentId& owner, Fault fault, Actions& out);
+  void reap(const ForkId& id, Actions& out);
+
+  const rpc::AgentId self_;
+  std::map<ForkId, Fork> forks_;
+  std::map<ForkId, ForkId> parents_;       // unsettled child -> the fork that is kept for it
+  std::map<std::uint64_t, Owner> owners_;  // by incarnation
+  std::map<std::uint64_t, Fault> lost_;    // incarnations: a few bytes of memory for each death
+  std::uint64_t next_serial_ = 0;
+};
+
+}  // namespace weft::rref::protocol

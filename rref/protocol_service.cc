@@ -1,0 +1,185 @@
+#include <weft/rref/protocol_service.h>
+
+#include <weft/rref/rref.h>
+
+namespace weft::rref {
+namespace {
+
+constexpr auto retry_after = std::chrono::milliseconds{100};
+
+// The error, where it means that nothing will reach that life of the peer. One that is shutting down is still
+// there: its connection's end will be seen.
+std::optional<rpc::Error> gone_with(const std::exception_ptr& error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const rpc::Error& known) {
+    switch (known.kind()) {
+      case rpc::ErrorKind::peer_lost:
+      case rpc::ErrorKind::unavailable:
+      case rpc::ErrorKind::not_found:
+        return known;
+      default:
+        return std::nullopt;
+    }
+  } catch (...) {
+    return std::nullopt;
+  }
+}
+
+template <class Message>
+struct MethodOf;
+template <>
+struct MethodOf<protocol::ForkAdd> {
+  static constexpr auto target = &ProtocolService::fork_add;
+};
+template <>
+struct MethodOf<protocol::ForkDelete> {
+  static constexpr auto target = &ProtocolService::fork_delete;
+};
+template <>
+struct MethodOf<protocol::ForkFence> {
+  static constexpr auto target = &ProtocolService::fork_fence;
+};
+template <>
+struct MethodOf<protocol::ForkProbe> {
+  static constexpr auto target = &ProtocolService::fork_probe;
+};
+template <>
+struct MethodOf<protocol::ChildSettled> {
+  static constexpr auto target = &ProtocolService::child_settled;
+};
+template <>
+struct MethodOf<protocol::CreationFailed> {
+  static constexpr auto target = &ProtocolService::creation_failed;
+};
+
+// A method that answers a request to an object with something of the object itself.
+rpc::MethodEntry object_method(std::string_view name,
+                               std::function<void(rpc::IncomingCall&, const StoredObject&)> answer) {
+  rpc::MethodEntry entry;
+  entry.name = name;
+  entry.id = rpc::name_hash(name);
+  entry.signature = "()->any";
+  entry.signature_hash = rpc::name_hash(entry.signature);
+  entry.result = "any";
+  entry.idempotent = true;
+  entry.run = [answer = std::move(answer)](std::shared_ptr<rpc::IncomingCall> call) {
+    const auto* target = call->slots().find<Context::Target>();
+    if (target == nullptr)
+      return call->fail(std::make_exception_ptr(
+          rpc::Error(rpc::ErrorKind::invalid_argument, "a request without an object")));
+    answer(*call, *target->object);
+  };
+  return entry;
+}
+
+}  // namespace
+
+template <class Message>
+void Context::send(rpc::AgentId to, Message message) {
+  if (core_->ended()) return;
+  auto weak = weak_from_this();
+  peer(to).call<MethodOf<Message>::target>(message).then([weak, to, message](auto&& answer) {
+    const auto self = weak.lock();
+    if (self == nullptr) return;
+    if (!answer.ok()) {
+      if (const auto gone = gone_with(answer.error())) return self->peer_gone(to, *gone);
+      return self->later([weak, to, message] {
+        if (const auto again = weak.lock()) again->send(to, message);
+      });
+    }
+    self->act([&](protocol::Actions& out) {
+      if (self->ended_) return;
+      if constexpr (std::is_same_v<Message, protocol::ForkProbe>) {
+        self->owned_.probe_answered(message, answer.value(), out);
+      } else if constexpr (std::is_same_v<Message, protocol::ForkAdd> ||
+                           std::is_same_v<Message, protocol::ForkDelete> ||
+                           std::is_same_v<Message, protocol::ForkFence>) {
+        self->used_.answered(to, message, answer.value(), out);
+      }
+    });
+  });
+}
+
+void Context::later(rpc::Job job) {
+  if (core_->ended()) return;
+  auto loop = core_->pick_loop();
+  loop->post(
+      [loop, job = std::move(job)]() mutable { loop->schedule(loop->now() + retry_after, std::move(job)); });
+}
+
+// A connection whose end will be seen. An agent that cannot be found may still come by itself, but not for
+// ever.
+void Context::watch(const rpc::AgentId& agent, rpc::Clock::time_point patience) {
+  if (core_->ended() || agent == self_) return;
+  const rpc::Peer to = peer(agent);
+  rpc::OutgoingCall ping = to.make_call(rpc::ping_method, 0);
+  ping.begin();
+  ping.end();
+  to.start(std::move(ping), [weak = weak_from_this(), agent, patience](rpc::Result<Reply> answer) {
+    const auto self = weak.lock();
+    if (self == nullptr || answer.ok()) return;
+    try {
+      std::rethrow_exception(answer.error());
+    } catch (const rpc::RemoteError&) {
+      // It is there, whatever it says.
+    } catch (const rpc::Error& error) {
+      if (error.kind() == rpc::ErrorKind::peer_lost || rpc::Clock::now() >= patience)
+        return self->peer_gone(agent, error);
+      self->later([weak, agent, patience] {
+        if (const auto again = weak.lock()) again->watch(agent, patience);
+      });
+    }
+  });
+}
+
+template void Context::send(rpc::AgentId, protocol::ForkAdd);
+template void Context::send(rpc::AgentId, protocol::ForkDelete);
+template void Context::send(rpc::AgentId, protocol::ForkFence);
+template void Context::send(rpc::AgentId, protocol::ForkProbe);
+template void Context::send(rpc::AgentId, protocol::ChildSettled);
+template void Context::send(rpc::AgentId, protocol::CreationFailed);
+
+protocol::Standing ProtocolService::fork_add(rpc::CallContext& call, protocol::ForkAdd message) {
+  return context->act(
+      [&](protocol::Actions& out) { return context->owned_.on_fork_add(call.peer().id, message, out); });
+}
+protocol::Standing ProtocolService::fork_delete(rpc::CallContext& call, protocol::ForkDelete message) {
+  return context->act(
+      [&](protocol::Actions& out) { return context->owned_.on_fork_delete(call.peer().id, message, out); });
+}
+protocol::Standing ProtocolService::fork_fence(rpc::CallContext& call, protocol::ForkFence message) {
+  return context->act(
+      [&](protocol::Actions& out) { return context->owned_.on_fork_fence(call.peer().id, message, out); });
+}
+protocol::ProbeReply ProtocolService::fork_probe(rpc::CallContext& call, protocol::ForkProbe message) {
+  return context->act(
+      [&](protocol::Actions& out) { return context->used_.on_fork_probe(call.peer().id, message, out); });
+}
+void ProtocolService::child_settled(rpc::CallContext& call, protocol::ChildSettled message) {
+  context->act(
+      [&](protocol::Actions& out) { context->used_.on_child_settled(call.peer().id, message, out); });
+}
+void ProtocolService::creation_failed(rpc::CallContext& call, protocol::CreationFailed message) {
+  context->act(
+      [&](protocol::Actions& out) { context->used_.on_creation_failed(call.peer().id, message, out); });
+}
+
+void serve_protocol(rpc::AgentCore& core, const std::shared_ptr<Context>& context) {
+  auto service = std::make_shared<ProtocolService>();
+  service->context = context;
+  rpc::detail::serve_object(core, service);
+  core.serve(object_method(detail::fetch_method, [](rpc::IncomingCall& call, const StoredObject& object) {
+    const rpc::KeptValue& value = object.value();
+    if (value.encode == nullptr)
+      return call.fail(std::make_exception_ptr(
+          rpc::Error(rpc::ErrorKind::unsupported,
+                     "an object of type " + value.type + " does not travel: call its methods")));
+    call.reply([&](rpc::ValueWriter writer) { value.encode(writer, value.value.get()); });
+  }));
+  core.serve(object_method(detail::touch_method, [](rpc::IncomingCall& call, const StoredObject&) {
+    call.reply([](rpc::ValueWriter writer) { writer.set_nil(); });
+  }));
+}
+
+}  // namespace weft::rref

@@ -1,0 +1,383 @@
+// RRef<T>: a typed handle to an object that lives on its owner agent.
+//
+//   auto front = rref::create<Front>(agent.peer("worker1"), 512);   // at once; creation runs meanwhile
+//   auto hidden = front.remote<&Front::forward>(pass, tokens);      // RRef<Tensor> on worker1, at once
+//   auto value = co_await hidden.to_here(pass);
+//
+// Copies share one fork of the object; the object lives while anybody holds one, anywhere. An RRef<T> is
+// accepted wherever a method takes T (its owner sends the value to the callee) or RRef<T>. Errors: owner_lost
+// once the owner is gone; where the creation failed, what it failed with for its creator, failed_precondition
+// with the text for others. Thread-safe like a shared_ptr: copies may be used concurrently. It may outlive
+// its agent: then it is of no use.
+#pragma once
+
+#include <weft/rpc/agent/agent.h>
+#include <weft/rref/context.h>
+
+#include <concepts>
+#include <source_location>
+
+namespace weft::rref {
+
+// Get or create by name on an owner: later creators get the same object; other constructor arguments are
+// already_exists. The object lives until its owner's agent ends.
+struct Named {
+  std::string name;
+};
+
+template <class T>
+class RRef {
+ public:
+  using Value = T;
+
+  RRef() = default;
+  explicit RRef(ReferencePtr reference) : reference_(std::move(reference)) {}
+
+  bool valid() const { return reference_ != nullptr; }
+  const rpc::AgentId& owner() const { return reference_->owner(); }
+  const RRefId& id() const { return reference_->id(); }
+  bool is_owner() const { return reference_->is_owner(); }
+  bool is_confirmed() const {
+    return reference_->context()->confirmed(*reference_);
+  }  // the owner knows of this fork
+  const ReferencePtr& reference() const { return reference_; }
+
+  // Calls through the handle that is returned have these options, or are made in the name of a served call.
+  RRef with(rpc::CallOptions options) const {
+    RRef copy = *this;
+    copy.options_ = options;
+    return copy;
+  }
+  RRef with(rpc::CallContext& serving) const {
+    RRef copy = *this;
+    copy.serving_ = serving.shared_from_this();
+    return copy;
+  }
+
+  // Calls a method of the object, where it lives, in its turn. Leading CallModifiers (a pass) change the
+  // call.
+  template <auto Target, class... Given>
+  auto call(Given&&... given) const {
+    using Value = typename rpc::Peer::FoundMethod<Target>::Type::Traits::Result;
+    return call_raw<Target, Value>(
+        false,
+        [](rpc::Result<rpc::PendingCall::Reply>&& reply, const std::string& method) {
+          return rpc::Peer::decode<Value>(std::move(reply), method);
+        },
+        std::forward<Given>(given)...);
+  }
+  // The same, the result staying at the owner. Throws where the object is known to be of no use.
+  template <auto Target, class... Given>
+  auto remote(Given&&... given) const;
+  template <auto Target, class... Given>
+  void notify(Given&&... given) const {
+    call_raw<Target, void>(
+        true, [](auto&&, const std::string&) { return rpc::Result<void>{}; }, std::forward<Given>(given)...)
+        .then([](auto&&) {});
+  }
+
+  // A copy of the object here. In a pass it is differentiable.
+  template <class... Modifiers>
+  rpc::Future<T> to_here(const Modifiers&... modifiers) const;
+
+  // The object itself, on its owner, once it is alive; failed_precondition elsewhere. Outside the object's
+  // turn.
+  rpc::Future<std::shared_ptr<T>> local() const;
+  // The object is alive; or the error that its creation ended with. In the object's turn.
+  rpc::Future<void> ready() const;
+
+ private:
+  template <auto Target, class Value, class Decode, class... Given>
+  rpc::Future<Value> call_raw(bool notify, Decode decode, Given&&... given) const;
+  // Sends a call on the object whose arguments `encode` writes; decode: Result<Reply>&& -> Result<Value>.
+  template <class Value, class Encode, class Decode>
+  rpc::Future<Value> start(std::string_view method, std::size_t arguments, bool notify, Encode encode,
+                           Decode decode) const;
+  rpc::Peer owner_peer() const {
+    rpc::Peer peer = reference_->context()->peer(owner()).with(options_);
+    return serving_ != nullptr ? peer.with(*serving_) : peer;
+  }
+
+  ReferencePtr reference_;
+  rpc::CallOptions options_;
+  std::shared_ptr<rpc::CallContext> serving_;
+};
+
+namespace detail {
+
+inline constexpr std::string_view fetch_method = "weft.rref.fetch";
+inline constexpr std::string_view touch_method = "weft.rref.touch";
+
+std::string WEFT_EXPORT site_text(const std::source_location& site);
+// The life of a peer; where it is not known yet this connects and waits, on a thread that may.
+rpc::AgentId WEFT_EXPORT identify(const rpc::Peer& peer);
+
+template <class T>
+using Stored = std::conditional_t<std::is_void_v<T>, rpc::Unit, T>;
+
+// A peer to create on, and where the program does so.
+struct Place {
+  Place(const rpc::Peer& p, std::source_location s = std::source_location::current())
+      : peer(p), site(site_text(s)) {}
+  const rpc::Peer& peer;
+  std::string site;
+};
+
+// What an RRef<T>, as T, is the name of.
+template <class T>
+std::string object_type() {
+  if constexpr (rpc::Served<T>) {
+    return std::string(T::Service::name);
+  } else if constexpr (rpc::Transferable<T>) {
+    return rpc::type_text<T>();
+  } else {
+    return "object";
+  }
+}
+
+// The value as a T; type_mismatch where it is none.
+template <class T>
+rpc::Result<std::shared_ptr<T>> typed(const std::shared_ptr<StoredObject>& object) {
+  T* value = nullptr;
+  if constexpr (std::is_class_v<T>) {
+    value = object->as<T>();
+  } else if (object->value().type == object_type<T>()) {
+    value = static_cast<T*>(object->value().value.get());
+  }
+  if (value != nullptr) return std::shared_ptr<T>(object, value);
+  return std::make_exception_ptr(
+      rpc::Error(rpc::ErrorKind::type_mismatch,
+                 "expected " + object_type<T>() + ", found an object of type " + object->value().type));
+}
+
+// Applies leading modifiers, then encodes the rest as method M's arguments.
+template <class M, class First, class... Rest>
+void encode(rpc::OutgoingCall& call, First&& first, Rest&&... rest) {
+  if constexpr (rpc::detail::is_modifier<First>) {
+    first.apply(call);
+    encode<M>(call, std::forward<Rest>(rest)...);
+  } else {
+    rpc::Peer::encode<M>(call, std::forward<First>(first), std::forward<Rest>(rest)...);
+  }
+}
+template <class M>
+void encode(rpc::OutgoingCall& call) {
+  rpc::Peer::encode<M>(call);
+}
+
+template <class... Given>
+inline constexpr std::size_t values = (std::size_t{0} + ... + (rpc::detail::is_modifier<Given> ? 0 : 1));
+
+// Sends a call whose result stays at the peer as an object.
+template <class M, class Value, class... Given>
+RRef<Stored<Value>> keep_result(const rpc::Peer& peer, std::string_view method, const ReferencePtr& target,
+                                std::string site, std::optional<std::string> name, Given&&... given) {
+  const auto context = target != nullptr ? target->context() : Context::of(*peer.core());
+  const rpc::AgentId owner = target != nullptr ? target->owner() : identify(peer);
+  rpc::OutgoingCall call = peer.only(owner).make_call(method, values<Given...>);
+  if (target != nullptr) context->target(target, call);
+  auto reference =
+      context->create(owner, object_type<Stored<Value>>(), std::move(site), call, std::move(name));
+  encode<M>(call, std::forward<Given>(given)...);
+  peer.start(std::move(call),
+             [](rpc::Result<rpc::PendingCall::Reply>) {});  // its part tells the RRef how it ended
+  return RRef<Stored<Value>>(std::move(reference));
+}
+
+template <class T>
+struct ConstructorMethod {
+  using Traits = typename rpc::detail::ConstructorOf<T>::Traits;
+};
+
+template <class T>
+const std::string& constructor_name() {
+  static const std::string name = std::string(T::Service::name) + ".new";
+  return name;
+}
+
+// The methods of T, on objects that calls name. Once is enough.
+template <class T>
+void serve_methods(rpc::AgentCore& core) {
+  [&]<class... Items>(std::tuple<Items...>*) {
+    const bool served = ((rpc::detail::is_constructor<Items> ||
+                          core.find_method(T::Service::id_of(Items::short_name)) != nullptr) &&
+                         ...);
+    if (!served) rpc::detail::serve_object<rpc::AgentCore, T>(core, nullptr);
+  }(static_cast<typename T::Service::Entries*>(nullptr));
+}
+
+}  // namespace detail
+
+// Creates a T on a peer that allows it: RRef<T> at once.
+template <rpc::Served T, class... Given>
+RRef<T> create(detail::Place place, Given&&... given) {
+  return detail::keep_result<detail::ConstructorMethod<T>, T>(
+      place.peer, detail::constructor_name<T>(), nullptr, place.site, {}, std::forward<Given>(given)...);
+}
+template <rpc::Served T, class... Given>
+RRef<T> create(detail::Place place, Named named, Given&&... given) {
+  return detail::keep_result<detail::ConstructorMethod<T>, T>(place.peer, detail::constructor_name<T>(),
+                                                              nullptr, place.site, std::move(named.name),
+                                                              std::forward<Given>(given)...);
+}
+
+// Calls a free function, or a method of a served object, on a peer; the result stays there.
+template <rpc::NamedFunction F, class... Given>
+auto remote(detail::Place place, Given&&... given) {
+  return detail::keep_result<F, typename F::Traits::Result>(place.peer, F::name, nullptr, place.site, {},
+                                                            std::forward<Given>(given)...);
+}
+template <auto Target, class... Given>
+auto remote(detail::Place place, Given&&... given) {
+  using Found = rpc::Peer::FoundMethod<Target>;
+  return detail::keep_result<typename Found::Type, typename Found::Type::Traits::Result>(
+      place.peer, Found::name, nullptr, place.site, {}, std::forward<Given>(given)...);
+}
+
+// An RRef to a value of this agent's own: the value, a shared_ptr to it, or a holder with ptr() (torch::nn
+// modules). Those to whom it is handed may call the methods of its service.
+template <class Given>
+auto local(rpc::Agent& agent, Given value, std::source_location site = std::source_location::current()) {
+  const auto context = Context::of(*agent.core());
+  const auto adopt = [&]<class T>(std::shared_ptr<T> object) {
+    if constexpr (rpc::Served<T>) detail::serve_methods<T>(*agent.core());
+    return RRef<T>(context->adopt_local(rpc::detail::kept(std::move(object)), detail::object_type<T>(),
+                                        detail::site_text(site)));
+  };
+  if constexpr (requires { value.ptr(); }) {
+    return adopt(value.ptr());
+  } else if constexpr (requires {
+                         typename Given::element_type;
+                         value.get();
+                       }) {
+    return adopt(std::move(value));
+  } else {
+    return adopt(std::make_shared<Given>(std::move(value)));
+  }
+}
+
+template <class T>
+template <class Value, class Encode, class Decode>
+rpc::Future<Value> RRef<T>::start(std::string_view method, std::size_t arguments, bool notify, Encode encode,
+                                  Decode decode) const {
+  const rpc::Peer peer = owner_peer();
+  rpc::OutgoingCall call = peer.make_call(method, arguments);
+  call.notify = notify;
+  try {
+    reference_->context()->target(reference_, call);
+  } catch (const rpc::Error&) {
+    return rpc::Future<Value>::made(std::current_exception());
+  }
+  encode(call);
+  return peer.start_typed<Value>(
+      std::move(call), [decode, reference = reference_](rpc::Result<rpc::PendingCall::Reply>&& reply) {
+        return decode(Context::explain(std::move(reply), *reference));
+      });
+}
+
+template <class T>
+template <auto Target, class Value, class Decode, class... Given>
+rpc::Future<Value> RRef<T>::call_raw(bool notify, Decode decode, Given&&... given) const {
+  using Found = rpc::Peer::FoundMethod<Target>;
+  static_assert(std::derived_from<T, typename Found::Class>,
+                "weft: this is no method of the object behind the RRef");
+  return start<Value>(
+      Found::name, detail::values<Given...>, notify,
+      [&](rpc::OutgoingCall& call) {
+        detail::encode<typename Found::Type>(call, std::forward<Given>(given)...);
+      },
+      [decode](rpc::Result<rpc::PendingCall::Reply>&& reply) {
+        return decode(std::move(reply), Found::name);
+      });
+}
+
+template <class T>
+template <auto Target, class... Given>
+auto RRef<T>::remote(Given&&... given) const {
+  using Found = rpc::Peer::FoundMethod<Target>;
+  static_assert(std::derived_from<T, typename Found::Class>,
+                "weft: this is no method of the object behind the RRef");
+  return detail::keep_result<typename Found::Type, typename Found::Type::Traits::Result>(
+      owner_peer(), Found::name, reference_, {}, {}, std::forward<Given>(given)...);
+}
+
+template <class T>
+template <class... Modifiers>
+rpc::Future<T> RRef<T>::to_here(const Modifiers&... modifiers) const {
+  static_assert(rpc::Transferable<T>, "weft: a value of this type cannot travel; call its methods instead");
+  return start<T>(
+      detail::fetch_method, 0, false,
+      [&](rpc::OutgoingCall& call) {
+        (modifiers.apply(call), ...);
+        call.begin();
+        call.end();
+      },
+      [](rpc::Result<rpc::PendingCall::Reply>&& reply) {
+        return rpc::Peer::decode<T>(std::move(reply), detail::fetch_method);
+      });
+}
+
+template <class T>
+rpc::Future<std::shared_ptr<T>> RRef<T>::local() const {
+  using Found = rpc::Result<std::shared_ptr<T>>;
+  if (!is_owner())
+    return rpc::Future<std::shared_ptr<T>>::made(Found(std::make_exception_ptr(rpc::Error(
+        rpc::ErrorKind::failed_precondition, "the object lives on " + owner().name + ": use to_here()"))));
+  rpc::Promise<std::shared_ptr<T>> promise(reference_->context()->core()->pick_loop());
+  auto future = promise.future();
+  reference_->context()->when_alive(
+      reference_, [promise = std::move(promise)](StoredObjects::Found object) mutable {
+        promise.complete(object.ok() ? detail::typed<T>(object.value()) : Found(object.error()));
+      });
+  return future;
+}
+
+template <class T>
+rpc::Future<void> RRef<T>::ready() const {
+  return start<void>(
+      detail::touch_method, 0, false,
+      [](rpc::OutgoingCall& call) {
+        call.begin();
+        call.end();
+      },
+      [](rpc::Result<rpc::PendingCall::Reply>&& reply) {
+        return rpc::Peer::decode<void>(std::move(reply), detail::touch_method);
+      });
+}
+
+}  // namespace weft::rref
+
+namespace weft::rpc {
+
+template <class T>
+struct Codec<rref::RRef<T>> {
+  static void describe(TypeText& text) {
+    text << "rref<";
+    if constexpr (Transferable<T>) {
+      Codec<T>::describe(text);
+    } else if constexpr (Served<T>) {
+      text << T::Service::name;
+    } else {
+      text << "object";
+    }
+    text << ">";
+  }
+  static void encode(ValueWriter writer, const rref::RRef<T>& value) {
+    if (!value.valid()) return writer.set_nil();
+    const std::uint64_t index = rref::Context::encode(writer.message(), value.reference());
+    RecordWriter record = writer.set_record(1);
+    record.field(0, rref::value_field).set_uint(index);
+  }
+  static rref::RRef<T> decode(ValueReader reader) {
+    if (reader.is_nil()) return {};
+    ValueReader index;
+    if (!reader.find_field(rref::value_field, 0, index)) reader.mismatch("an RRef");
+    return rref::RRef<T>(rref::Context::decode(reader.message(), index.get_uint()));
+  }
+};
+
+// An RRef<T> stands wherever a T is declared: the callee's agent fetches it before the handler runs.
+template <class T>
+struct StandsFor<rref::RRef<T>, T> : std::true_type {};
+
+}  // namespace weft::rpc

@@ -1,0 +1,62 @@
+// The section "rref" of a request or reply: which references it carries, and what the call does to them.
+// docs/rref_protocol.md, "Messages", is the specification. Thread-safety: values.
+#pragma once
+
+#include <weft/rpc/codec/struct_codec.h>
+#include <weft/rref/protocol/messages.h>
+
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace weft::rref {
+
+inline constexpr std::string_view section_key = "rref";
+inline constexpr std::string_view value_field =
+    "weft.rref";  // an RRef as a value: a record {weft.rref: index}
+
+struct RRefSection {
+  std::optional<protocol::Handover> target;  // a request to this object
+  std::optional<protocol::Handover> result;  // the result stays at the owner as this object
+  std::string site;                 // where the program made `result`: "train.cc:12"; "" where unknown
+  std::optional<std::string> name;  // of the object that `result` shall share (rref::Named)
+  std::vector<protocol::Handover> carried;   // RRefs among the values
+  std::vector<std::string> owner_addresses;  // of carried[i].owner, joined by spaces; "" where unknown
+  std::vector<std::uint64_t> local;          // carried[i] stays within one agent: its transit number; else 0
+};
+WEFT_CODEC(RRefSection, target, result, site, name, carried, owner_addresses, local)
+
+}  // namespace weft::rref
+
+namespace weft::rpc {
+
+WEFT_CODEC(AgentId, name, incarnation)
+
+}  // namespace weft::rpc
+
+namespace weft::rref {
+
+template <class Tag>
+constexpr std::string_view weft_name(GlobalId<Tag>*) {
+  return "GlobalId";
+}
+template <class Tag>
+constexpr auto weft_fields(GlobalId<Tag>*) {
+  return std::tuple{rpc::detail::FieldOf{"origin", &GlobalId<Tag>::origin},
+                    rpc::detail::FieldOf{"number", &GlobalId<Tag>::number}};
+}
+
+namespace protocol {
+
+WEFT_CODEC(Handover, rref, fork, owner, creator, settled)
+WEFT_CODEC(ForkAdd, rref, fork, creator, parent)
+WEFT_CODEC(ForkDelete, rref, fork)
+WEFT_CODEC(ForkFence, rref, fork)
+WEFT_CODEC(ForkProbe, rref, fork)
+WEFT_CODEC(ProbeReply, held)
+WEFT_CODEC(ChildSettled, fork, by_owner)
+WEFT_CODEC(CreationFailed, rref, fork, failure)
+WEFT_CODEC(Standing, verdict, creation_failure)
+
+}  // namespace protocol
+}  // namespace weft::rref

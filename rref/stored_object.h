@@ -1,0 +1,76 @@
+// StoredObject: an object on its owner, behind RRefs: its value, its turn, and what layers above attached to
+// it.
+//
+// Several RRefIds may share one (rref::Named). Calls on it run one at a time on its turn, unless its type
+// says `static constexpr bool concurrent = true`; a handler that suspends lets others in. Whoever lets go of
+// it last, the value is destroyed on the handlers' threads, in its turn. Thread-safe where said.
+#pragma once
+
+#include <weft/rpc/agent/incoming_call.h>
+#include <weft/rpc/core/serial_executor.h>
+
+#include <memory>
+#include <mutex>
+
+namespace weft::rref {
+
+// A layer's say over the calls on one object (an optimizer that keeps parameter versions).
+class WEFT_EXPORT ObjectGuard {
+ public:
+  virtual ~ObjectGuard() = default;
+  // In the object's turn, before the call's handler: see IncomingCall::set_admission.
+  virtual void admit(const std::shared_ptr<rpc::IncomingCall>& call, rpc::Job proceed) = 0;
+};
+
+class WEFT_EXPORT StoredObject {
+ public:
+  // threads: kept, since a pointer to the value may outlive its agent.
+  StoredObject(rpc::KeptValue value, std::shared_ptr<rpc::Executor> threads)
+      : threads_(std::move(threads)),
+        value_(std::move(value)),
+        turn_(std::make_shared<rpc::SerialExecutor>(*threads_)) {}
+  ~StoredObject() {
+    turn_->post([value = std::move(value_.value)]() mutable { value.reset(); });
+  }
+  StoredObject(const StoredObject&) = delete;
+  StoredObject& operator=(const StoredObject&) = delete;
+
+  const rpc::KeptValue& value() const { return value_; }
+  const std::shared_ptr<rpc::SerialExecutor>& turn() const { return turn_; }
+
+  // The object as a Base, or null where its type is not derived from it (publicly, unambiguously). About 2
+  // µs.
+  template <class Base>
+  Base* as() const {
+    if (value_.throw_pointer == nullptr) return nullptr;
+    try {
+      value_.throw_pointer(value_.value.get());
+    } catch (Base* base) {
+      return base;
+    } catch (...) {
+    }
+    return nullptr;
+  }
+
+  // At most one guard; attached once, any thread.
+  std::shared_ptr<ObjectGuard> guard() const {
+    std::lock_guard lock(mutex_);
+    return guard_;
+  }
+  // The guard that is attached, or `make`'s, which becomes it.
+  template <class Make>
+  std::shared_ptr<ObjectGuard> attach_guard(Make make) {
+    std::lock_guard lock(mutex_);
+    if (guard_ == nullptr) guard_ = make();
+    return guard_;
+  }
+
+ private:
+  const std::shared_ptr<rpc::Executor> threads_;
+  rpc::KeptValue value_;
+  const std::shared_ptr<rpc::SerialExecutor> turn_;
+  mutable std::mutex mutex_;  // guards guard_
+  std::shared_ptr<ObjectGuard> guard_;
+};
+
+}  // namespace weft::rref

@@ -1,0 +1,46 @@
+// StoredObjects: the objects that live on one agent, and those who wait for one to come to life.
+//
+// Who waits is served in the order in which they came, also by calls that come while the waiting ones are
+// served: so calls on an object that is still being made keep their callers' order. Owned by the Context,
+// which holds each object by its id; end() drops all. Thread-safe: it calls and destroys nothing under its
+// lock.
+#pragma once
+
+#include <weft/rpc/core/result.h>
+#include <weft/rref/protocol/ids.h>
+#include <weft/rref/stored_object.h>
+
+#include <deque>
+#include <map>
+#include <mutex>
+#include <optional>
+
+namespace weft::rref {
+
+class WEFT_EXPORT StoredObjects {
+ public:
+  using Found = rpc::Result<std::shared_ptr<StoredObject>>;
+  using Done = rpc::UniqueFunction<void(Found)>;
+
+  // False: the creation has not ended; `done` is called by settle(), fail() or end(). True: called, or about
+  // to be.
+  bool when_alive(const RRefId& id, Done done);
+  void settle(const RRefId& id, Found found);                    // its creation has ended
+  void fail(const RRefId& id, const std::exception_ptr& error);  // it will never be created: tells who waits
+  void remove(const RRefId& id);                                 // nobody holds it any more
+  void end(const std::exception_ptr& error);
+
+ private:
+  struct Entry {
+    std::optional<Found> found;
+    std::deque<Done> waiting;
+    bool serving = false;  // some thread is in serve()
+  };
+  void serve(std::unique_lock<std::mutex>& lock, const RRefId& id);
+
+  std::mutex mutex_;  // guards what follows
+  std::map<RRefId, Entry> entries_;
+  std::exception_ptr ended_;
+};
+
+}  // namespace weft::rref

@@ -1,0 +1,17 @@
+#include "bench/harness/meter.h"
+
+#include <gtest/gtest.h>
+
+namespace weft::bench {
+namespace {
+
+TEST(Meter, ignores_the_warm_up_and_lasts_for_a_few_calls) {
+  RateMeter meter({.warm_up = std::chrono::nanoseconds{0}, .duration = std::chrono::nanoseconds{0}});
+  EXPECT_TRUE(meter.count(1));
+  EXPECT_TRUE(meter.count(2));  // warm
+  EXPECT_TRUE(meter.count(2));
+  EXPECT_FALSE(meter.count(1));
+}
+
+}  // namespace
+}  // namespace weft::bench

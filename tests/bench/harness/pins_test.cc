@@ -1,0 +1,19 @@
+#include "bench/harness/pins.h"
+
+#include <gtest/gtest.h>
+
+#include <stdexcept>
+
+namespace weft::bench {
+namespace {
+
+TEST(Pins, read_as_they_are_written) {
+  EXPECT_EQ(Pins::parse("0-2,5/3").text(), "0,1,2,5/3");
+  EXPECT_EQ(Pins::parse("none").text(), "none");
+  EXPECT_EQ(Pins::one_each({4, 6}, 3).text(), "4/6/4");
+  for (const char* wrong : {"", "a", "0//1", "-1", "0-", "1,"})
+    EXPECT_THROW(Pins::parse(wrong), std::invalid_argument) << wrong;
+}
+
+}  // namespace
+}  // namespace weft::bench

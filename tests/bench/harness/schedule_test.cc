@@ -1,0 +1,14 @@
+#include "bench/harness/schedule.h"
+
+#include <gtest/gtest.h>
+
+namespace weft::bench {
+namespace {
+
+TEST(Schedule, every_contender_once_a_round_and_another_first) {
+  const std::vector<Turn> expected{{1, 0, 0}, {1, 0, 1}, {1, 1, 0}, {2, 0, 1}, {2, 0, 0}, {2, 1, 0}};
+  EXPECT_EQ(interleave({2, 1}, 2), expected);
+}
+
+}  // namespace
+}  // namespace weft::bench

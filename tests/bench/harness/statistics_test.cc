@@ -1,0 +1,22 @@
+#include "bench/harness/statistics.h"
+
+#include <gtest/gtest.h>
+
+namespace weft::bench {
+namespace {
+
+TEST(Statistics, quantiles_are_samples_of_nearest_rank) {
+  EXPECT_EQ(quantile({5}, 0.99), 5);
+  EXPECT_EQ(quantile({4, 1, 3, 2}, 0.5), 2);
+  EXPECT_EQ(quantile({4, 1, 3, 2}, 0.51), 3);
+  EXPECT_EQ(quantile({4, 1, 3, 2}, 1), 4);
+  EXPECT_EQ(quantile({4, 1, 3, 2}, 0), 1);
+}
+
+TEST(Statistics, median_of_an_even_number_lies_between) {
+  EXPECT_EQ(median({3, 1, 2}), 2);
+  EXPECT_EQ(median({4, 1, 3, 2}), 2.5);
+}
+
+}  // namespace
+}  // namespace weft::bench

@@ -1,0 +1,91 @@
+#!/usr/bin/env python3
+"""The folder order of includes: a folder includes only itself and the folders that its line below names.
+
+This table is the architecture. What else is checked:
+  - LibTorch stays out of rpc/ (but rpc/tensor) and rref/;
+  - spdlog and prometheus-cpp stay inside rpc/observe;
+  - generated Cap'n Proto headers are included by sources and by headers in an `internal` folder only, because they refuse
+    every other version of the library;
+  - headers of weft are included as <weft/FOLDER/FILE.h>, and a source includes its own header first.
+"""
+import re
+import sys
+
+from sources import ROOT, cxx_files
+
+# rpc/ is one library, and its folders have an order too: each may include those before it. Headers directly in rpc/
+# (rpc/rpc.h) stand for all of them.
+RPC = ["rpc/core", "rpc/wire", "rpc/codec", "rpc/transport", "rpc/agent", "rpc/store", "rpc/membership", "rpc"]
+UP_TO_RREF = [*RPC, "rref"]
+UP_TO_AUTOGRAD = [*UP_TO_RREF, "rpc/tensor", "dist_autograd"]
+
+# Folder -> what it may include beside itself.
+LAYERS = {
+    **{folder: RPC[:place] for place, folder in enumerate(RPC)},
+    "rpc/testing": RPC,
+    "rpc/observe": RPC,
+    "rpc/tensor": RPC,
+    "rref": RPC,
+    "dist_autograd": [*UP_TO_RREF, "rpc/tensor"],
+    "dist_optim": UP_TO_AUTOGRAD,
+    "parallel/collectives": [*RPC, "rpc/tensor"],
+    "parallel": [*UP_TO_AUTOGRAD, "dist_optim", "parallel/collectives"],
+}
+WITHOUT_TORCH = [*RPC, "rpc/testing", "rpc/observe", "rref"]
+TORCH = ["rpc", "rpc/testing", "rpc/observe", "rref"]
+TORCH = re.compile(r"(torch|ATen|c10|caffe2)/")
+OBSERVE = re.compile(r"(spdlog|prometheus)/")
+INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
+
+
+def layer_of(path):
+    """The folder of LAYERS that holds this path, or None for programs, tests and folders that the table lacks."""
+    for folder in sorted(LAYERS, key=len, reverse=True):
+        if path.startswith(folder + "/") and (folder != "rpc" or path.count("/") == 1):
+            return folder
+    return None
+
+
+def problems_of(path, text):
+    layer = layer_of(path)
+    if layer is None and path.split("/")[0] in LAYERS:
+        yield f"{path}: its folder is missing in tests/checks/include_order.py, which says what it may include"
+        return
+    includes = [(n, *m.groups()) for n, line in enumerate(text.splitlines(), 1) if (m := INCLUDE.match(line))]
+    own = path[:-3] + ".h" if path.endswith(".cc") else None
+
+    for number, quote, name in includes:
+        where = f"{path}:{number}: "
+        if name.endswith(".capnp.h") and name.startswith("weft/"):
+            if path.endswith(".h") and "internal" not in path.split("/") and layer is not None:
+                yield where + f"{name} is generated: only sources and headers in `internal` folders may include it"
+        if layer is None:
+            continue
+        if TORCH.match(name) and layer in WITHOUT_TORCH:
+            yield where + f"{layer}/ builds without LibTorch and cannot include {name}"
+        if OBSERVE.match(name) and layer != "rpc/observe":
+            yield where + f"{name} belongs into rpc/observe/"
+        if name == "torch/torch.h":
+            yield where + "torch/torch.h takes 12 s to compile: include the least that is needed"
+        if quote == '"':
+            yield where + f'"{name}": headers of weft are included as <weft/FOLDER/FILE.h>'
+        if name.startswith("weft/"):
+            target = layer_of(name[len("weft/"):])
+            if target is None:
+                yield where + f"{name} is in no layer"
+            elif target != layer and target not in LAYERS[layer]:
+                yield where + f"{layer}/ comes before {target}/ and cannot include {name}"
+
+    if layer is not None and own is not None and (ROOT / own).is_file() and includes:
+        if includes[0][2] != "weft/" + own:
+            yield f"{path}:{includes[0][0]}: its own header <weft/{own}> comes first, in a block of its own"
+
+
+def main():
+    problems = [p for f in cxx_files() for p in problems_of(str(f), (ROOT / f).read_text())]
+    print("\n".join(problems) if problems else f"include order: {len(cxx_files())} files in order")
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,39 @@
+#!/usr/bin/env python3
+"""include_order.py finds each kind of fault, and accepts what is right."""
+import sys
+
+from include_order import problems_of
+
+WRONG = [
+    ("rpc/wire/a.h", "#include <weft/rpc/codec/codec.h>", "comes before"),
+    ("rpc/store/a.h", "#include <weft/rpc/rpc.h>", "comes before"),
+    ("rpc/elsewhere/a.h", "#include <string>", "is missing"),
+    ("rpc/core/a.h", "#include <weft/rref/rref.h>", "comes before"),
+    ("rpc/core/a.h", "#include <weft/rpc/tensor/codec.h>", "comes before"),
+    ("rpc/core/a.h", "#include <ATen/core/Tensor.h>", "without LibTorch"),
+    ("rref/a.h", "#include <c10/util/intrusive_ptr.h>", "without LibTorch"),
+    ("rref/a.h", "#include <weft/dist_autograd/pass.h>", "comes before"),
+    ("rpc/tensor/a.h", "#include <weft/rref/rref.h>", "comes before"),
+    ("parallel/collectives/a.h", "#include <weft/dist_optim/dist_optimizer.h>", "comes before"),
+    ("rpc/agent/a.h", "#include <spdlog/spdlog.h>", "belongs into"),
+    ("rpc/wire/a.h", "#include <weft/rpc/wire/frame.capnp.h>", "is generated"),
+    ("dist_autograd/a.cc", "#include <torch/torch.h>", "12 s"),
+    ("rpc/core/a.cc", '#include "rpc/core/b.h"', "included as"),
+    ("rpc/core/error.cc", "#include <string>\n#include <weft/rpc/core/error.h>", "comes first"),
+    ("rref/a.h", "#include <weft/elsewhere/b.h>", "in no layer"),
+]
+RIGHT = [
+    ("rpc/agent/a.h", "#include <weft/rpc/transport/connection.h>"),
+    ("rpc/rpc.h", "#include <weft/rpc/agent/agent.h>\n#include <weft/rpc/store/store.h>"),
+    ("rpc/wire/a.cc", "#include <weft/rpc/wire/frame.capnp.h>"),
+    ("rpc/wire/internal/a.h", "#include <weft/rpc/wire/frame.capnp.h>"),
+    ("rpc/agent/a.h", "#include <weft/rpc/core/error.h>\n#include <asio/io_context.hpp>"),
+    ("dist_autograd/a.h", "#include <weft/rref/rref.h>\n#include <ATen/core/Tensor.h>"),
+    ("tests/rref/a_test.cc", '#include "tests/support/cluster.h"\n#include <torch/torch.h>'),
+]
+
+failures = [f"{text!r} in {path}: expected '{fault}', found {found}" for path, text, fault in WRONG
+            if len(found := list(problems_of(path, text))) != 1 or fault not in found[0]]
+failures += [f"{text!r} in {path}: found {found}" for path, text in RIGHT if (found := list(problems_of(path, text)))]
+print("\n".join(failures) or f"{len(WRONG)} faults found, {len(RIGHT)} right files accepted")
+sys.exit(1 if failures else 0)

@@ -1,0 +1,44 @@
+#!/usr/bin/env bash
+# starter_test.sh no_torch|shared|torch BUILD LIBTORCH: installs weft from the build tree BUILD into a folder, copies
+# examples/starter beside it as a user would, builds it against that installation alone, and runs it.
+set -euo pipefail
+kind=$1 build=$2 libtorch=${3:-}
+source=$(cd "$(dirname "$0")/../.." && pwd)
+work=$build/starter/$kind
+rm -rf "$work"
+mkdir -p "$work"
+unset WEFT_LIBTORCH
+
+components=(rpc rref)
+case $kind in
+  no_torch) ;;
+  torch) components+=(tensor dist_autograd dist_optim) ;;
+  shared)
+    # Kept between runs: only what changed is compiled again.
+    cmake -S "$source" -B "$build/starter_shared" -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo -DBUILD_SHARED_LIBS=ON \
+      -DWEFT_WERROR=ON -DWEFT_TORCH=OFF -DWEFT_TESTS=OFF -DWEFT_EXAMPLES=OFF >/dev/null
+    cmake --build "$build/starter_shared" -j 2
+    build=$build/starter_shared ;;
+esac
+for component in "${components[@]}"; do
+  cmake --install "$build" --prefix "$work/weft" --component "$component" >/dev/null
+done
+
+cp -r "$source/examples/starter" "$work/project"
+arguments=(-DCMAKE_PREFIX_PATH="$work/weft")
+[ "$kind" != torch ] || arguments+=(-DWEFT_LIBTORCH="$libtorch")
+cmake -S "$work/project" -B "$work/project/build" -G Ninja "${arguments[@]}"
+cmake --build "$work/project/build" -j 2
+
+run() { echo "== $1"; "$work/project/build/$1"; }
+run starter
+if [ "$kind" = torch ]; then
+  run starter_torch
+else
+  # No LibTorch here, neither installed nor linked.
+  if find "$work/weft" | grep -E 'tensor|autograd|optim'; then echo 'these files need LibTorch'; exit 1; fi
+  if ldd "$work/project/build/starter" | grep -E 'lib(torch|c10)'; then echo 'starter links LibTorch'; exit 1; fi
+fi
+if [ "$kind" = shared ]; then
+  ldd "$work/project/build/starter" | grep libweft_rpc
+fi

@@ -1,0 +1,261 @@
+// NodeExecutor's life: sources and deliveries, wrong use, failures.
+#include <torch/torch.h>
+
+#include "tests/dist_autograd/engine_support.h"
+
+#include <weft/rpc/core/error.h>
+
+#include <algorithm>
+#include <optional>
+#include <stdexcept>
+
+namespace weft::dist_autograd {
+namespace {
+
+using rpc::Error;
+using rpc::ErrorKind;
+using testing::expect_identical;
+using testing::Fail;
+using testing::Graph;
+using testing::leaf;
+using testing::MapSink;
+using testing::message_of;
+using testing::numbers;
+using testing::source_of;
+
+std::optional<ErrorKind> kind_of(const std::function<void()>& act) {
+  try {
+    act();
+  } catch (const Error& error) {
+    return error.kind();
+  }
+  return std::nullopt;
+}
+
+TEST(EngineState, ASourcesGradientsComeFromOutside) {
+  auto x = leaf({4}, 1), w = leaf({4}, 2);
+  auto a = x.sin(), b = x.cos() * w;
+  MapSink sink;
+  NodeExecutor executor(sink, {.retain_graph = true});
+  auto source = source_of("send", {a, b, x});
+  executor.expect(source);
+  executor.plan();
+  executor.run();
+  EXPECT_FALSE(executor.complete());
+  EXPECT_EQ(sink.calls, 0);
+  executor.deliver(source, {numbers({4}, 3), numbers({4}, 4), at::Tensor()});
+  EXPECT_EQ(sink.calls, 0) << "deliver runs nothing";
+  executor.run();
+  EXPECT_TRUE(executor.complete());
+
+  auto expected = torch::autograd::grad({a, b}, {x, w}, {numbers({4}, 3), numbers({4}, 4)}, true);
+  expect_identical(sink[x], expected[0], "x");
+  expect_identical(sink[w], expected[1], "w");
+}
+
+TEST(EngineState, RootsAndSourcesMeet) {
+  auto x = leaf({4}, 1);
+  auto h = x.sin(), y = h.exp();
+  MapSink sink;
+  NodeExecutor executor(sink, {.retain_graph = true});
+  auto first = source_of("first", {h}), second = source_of("second", {y});
+  executor.expect(second);
+  executor.add_root(h, numbers({4}, 2));
+  executor.expect(first);
+  executor.plan();
+  executor.run();
+  executor.deliver(first, {numbers({4}, 3)});
+  executor.run();
+  EXPECT_EQ(sink.calls, 0) << "h waits for y";
+  executor.deliver(second, {numbers({4}, 4)});
+  executor.run();
+  EXPECT_TRUE(executor.complete());
+  EXPECT_EQ(sink.calls, 1);
+  auto expected = torch::autograd::grad({y, h}, {x}, {numbers({4}, 4), numbers({4}, 2) + numbers({4}, 3)});
+  EXPECT_TRUE(at::allclose(sink[x], expected[0], 1e-13, 1e-13));
+}
+
+TEST(EngineState, ASourceMayAlsoHaveAPredecessor) {
+  auto x = leaf({4}, 1);
+  auto inner = source_of("inner", {x.sin()});
+  // A tensor whose gradient function is the source itself.
+  auto received = numbers({4}, 2);
+  torch::autograd::impl::set_gradient_edge(received, {inner, 0});
+  auto y = received.exp();
+  MapSink sink;
+  NodeExecutor executor(sink, {});
+  executor.expect(inner);
+  executor.add_root(y, numbers({4}, 3));
+  executor.plan();
+  executor.run();
+  EXPECT_FALSE(executor.complete());
+  executor.deliver(inner, {numbers({4}, 4)});
+  executor.run();
+  EXPECT_TRUE(executor.complete());
+  const auto at_inner = numbers({4}, 3) * numbers({4}, 2).exp() + numbers({4}, 4);
+  EXPECT_TRUE(at::allclose(sink[x], at_inner * numbers({4}, 1).cos(), 1e-13, 1e-13));
+}
+
+TEST(EngineState, DeliveryFromWithinANode) {
+  auto x = leaf({4}, 1);
+  auto h = x.sin();
+  auto y = h.detach().requires_grad_().cos();  // as if h had gone out and come back
+  MapSink sink;
+  NodeExecutor executor(sink, {});
+  auto source = source_of("send", {h});
+  executor.expect(source);
+  executor.add_root(y, numbers({4}, 2));
+  y.register_hook([&](const at::Tensor& gradient) {
+    executor.deliver(source, {gradient});
+    EXPECT_EQ(kind_of([&] { executor.run(); }), ErrorKind::failed_precondition);
+  });
+  executor.plan();
+  executor.run();
+  EXPECT_TRUE(executor.complete());
+  expect_identical(sink[x], numbers({4}, 2) * numbers({4}, 1).cos(), "x");
+}
+
+TEST(EngineState, BlockedNamesTheSourcesNotDelivered) {
+  auto x = leaf({4}, 1);
+  MapSink sink;
+  NodeExecutor executor(sink, {});
+  auto b = source_of("send b", {x.sin()}), a = source_of("send a", {x.sin()}),
+       c = source_of("send c", {x.sin()});
+  for (const auto& source : {b, a, c}) executor.expect(source);
+  executor.plan();
+  EXPECT_EQ(executor.blocked(), (std::vector<std::string>{"send a", "send b", "send c"}));
+  executor.deliver(b, {numbers({4}, 2)});
+  executor.run();
+  EXPECT_EQ(executor.blocked(), (std::vector<std::string>{"send a", "send c"}));
+}
+
+TEST(EngineState, ReachedNamesEachNodeOnce) {
+  auto x = leaf({4}, 1);
+  auto h = x.sin(), y = h * x, z = h.cos();
+  MapSink sink;
+  std::vector<torch::autograd::Node*> reached;
+  NodeExecutor executor(sink, {}, [&](torch::autograd::Node& node) { reached.push_back(&node); });
+  executor.add_root(y, numbers({4}, 2));
+  EXPECT_EQ(reached.size(), 3u);
+  auto source = source_of("send", {z});
+  executor.expect(source);
+  EXPECT_EQ(reached.size(), 5u);
+  std::sort(reached.begin(), reached.end());
+  EXPECT_EQ(std::unique(reached.begin(), reached.end()), reached.end());
+}
+
+TEST(EngineState, NothingPlannedIsComplete) {
+  MapSink sink;
+  NodeExecutor executor(sink, {});
+  EXPECT_FALSE(executor.complete());
+  executor.plan();
+  EXPECT_TRUE(executor.complete());
+  executor.run();
+}
+
+TEST(EngineState, WrongUseIsAnErrorThatChangesNothing) {
+  auto x = leaf({4}, 1);
+  auto h = x.sin();
+  auto source = source_of("send", {h}), stranger = source_of("stranger", {h});
+  MapSink sink;
+  NodeExecutor executor(sink, {});
+  const auto gradient = numbers({4}, 2);
+
+  EXPECT_EQ(kind_of([&] { executor.run(); }), ErrorKind::failed_precondition);
+  EXPECT_EQ(kind_of([&] { executor.deliver(source, {gradient}); }), ErrorKind::failed_precondition);
+  EXPECT_EQ(kind_of([&] { executor.expect({}); }), ErrorKind::invalid_argument);
+  EXPECT_EQ(kind_of([&] { executor.add_root({}); }), ErrorKind::invalid_argument);
+  EXPECT_EQ(kind_of([&] { executor.add_root(gradient, gradient); }), ErrorKind::invalid_argument);
+  EXPECT_EQ(kind_of([&] { executor.add_root(h); }), ErrorKind::invalid_argument);  // not a scalar
+  EXPECT_EQ(kind_of([&] { executor.add_root(h, numbers({3}, 2)); }), ErrorKind::invalid_argument);
+  EXPECT_EQ(kind_of([&] { executor.add_root(h, numbers({5, 4}, 2)); }), ErrorKind::invalid_argument);
+  EXPECT_EQ(kind_of([&] { executor.add_root(h, at::complex(gradient, gradient)); }),
+            ErrorKind::invalid_argument);
+  executor.expect(source);
+  EXPECT_EQ(kind_of([&] { executor.expect(source); }), ErrorKind::invalid_argument);
+
+  executor.plan();
+  EXPECT_EQ(kind_of([&] { executor.plan(); }), ErrorKind::failed_precondition);
+  EXPECT_EQ(kind_of([&] { executor.expect(stranger); }), ErrorKind::failed_precondition);
+  EXPECT_EQ(kind_of([&] { executor.add_root(h, gradient); }), ErrorKind::failed_precondition);
+  EXPECT_EQ(kind_of([&] { executor.deliver(stranger, {gradient}); }), ErrorKind::invalid_argument);
+  EXPECT_EQ(kind_of([&] { executor.deliver({}, {gradient}); }), ErrorKind::invalid_argument);
+  EXPECT_EQ(kind_of([&] { executor.deliver(source, {}); }), ErrorKind::invalid_argument);
+  EXPECT_EQ(kind_of([&] { executor.deliver(source, {gradient, gradient}); }), ErrorKind::invalid_argument);
+  EXPECT_EQ(kind_of([&] { executor.deliver(source, {numbers({2, 4}, 2)}); }), ErrorKind::invalid_argument);
+  EXPECT_EQ(kind_of([&] { executor.deliver(source, {gradient.to(at::kMeta)}); }),
+            ErrorKind::invalid_argument);
+  executor.deliver(source, {gradient});
+  EXPECT_EQ(kind_of([&] { executor.deliver(source, {gradient}); }), ErrorKind::failed_precondition);
+  executor.run();
+  EXPECT_TRUE(executor.complete());
+  expect_identical(sink[x], gradient * numbers({4}, 1).cos(), "x");
+  EXPECT_EQ(kind_of([&] { executor.deliver(source, {gradient}); }), ErrorKind::failed_precondition);
+}
+
+TEST(EngineState, AnErrorOfANodeFailsTheExecutorAndFreesTheGraph) {
+  auto x = leaf({4}, 1), w = leaf({4}, 2);
+  c10::weak_intrusive_ptr<c10::TensorImpl> saved(c10::intrusive_ptr<c10::TensorImpl>{});
+  MapSink sink;
+  NodeExecutor executor(sink, {.retain_graph = true});
+  NodePtr late;
+  {
+    auto factor = numbers({4}, 3);
+    saved = c10::weak_intrusive_ptr<c10::TensorImpl>(factor.getIntrusivePtr());
+    auto h = x.sin() * factor;
+    executor.add_root(Fail::apply(h).sin(), numbers({4}, 4));
+    late = source_of("late", {w.sin()});
+    executor.expect(late);
+    executor.plan();
+  }
+  ASSERT_FALSE(saved.expired());
+  EXPECT_EQ(message_of([&] { executor.run(); }), "no luck");
+  EXPECT_TRUE(executor.failed());
+  EXPECT_FALSE(executor.complete());
+  EXPECT_TRUE(saved.expired()) << "the graph is freed at once";
+  EXPECT_EQ(sink.calls, 0);
+  EXPECT_TRUE(executor.blocked().empty());
+  EXPECT_EQ(kind_of([&] { executor.run(); }), ErrorKind::failed_precondition);
+  EXPECT_EQ(kind_of([&] { executor.deliver(late, {numbers({4}, 5)}); }), ErrorKind::failed_precondition);
+}
+
+TEST(EngineState, ErrorsOfTheSinkAndOfHooksFailItToo) {
+  struct Full : GradientSink {
+    void accumulate(const at::Tensor&, at::Tensor) override { throw std::runtime_error("full"); }
+  };
+  auto x = leaf({4}, 1);
+  Full full;
+  NodeExecutor sunk(full, {});
+  sunk.add_root(x.sin(), numbers({4}, 2));
+  sunk.plan();
+  EXPECT_EQ(message_of([&] { sunk.run(); }), "full");
+  EXPECT_TRUE(sunk.failed());
+
+  auto y = x.sin();
+  y.register_hook([](const at::Tensor& g) { return g.sum(); });  // of another shape: LibTorch refuses it
+  MapSink sink;
+  NodeExecutor hooked(sink, {});
+  hooked.add_root(y, numbers({4}, 2));
+  hooked.plan();
+  EXPECT_NE(message_of([&] { hooked.run(); }), "");
+  EXPECT_TRUE(hooked.failed());
+}
+
+TEST(EngineState, ReleasesTheGraphWhenComplete) {
+  auto x = leaf({4}, 1);
+  MapSink sink;
+  NodeExecutor executor(sink, {.retain_graph = true});
+  c10::weak_intrusive_ptr<c10::TensorImpl> saved(c10::intrusive_ptr<c10::TensorImpl>{});
+  {
+    auto factor = numbers({4}, 3);
+    saved = c10::weak_intrusive_ptr<c10::TensorImpl>(factor.getIntrusivePtr());
+    executor.add_root(x * factor, numbers({4}, 2));
+  }
+  executor.plan();
+  EXPECT_FALSE(saved.expired());
+  executor.run();
+  EXPECT_TRUE(saved.expired());
+}
+
+}  // namespace
+}  // namespace weft::dist_autograd

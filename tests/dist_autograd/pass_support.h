@@ -1,0 +1,112 @@
+// Agents of one process that train together, and a tensor function to call on any of them.
+#pragma once
+
+#include <weft/dist_autograd/pass.h>
+#include <weft/rpc/rpc.h>
+#include <weft/rref/rref.h>
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+namespace weft::dist_autograd::test {
+
+// A matrix on its owner, with every way to use it.
+struct Weights {
+  explicit Weights(at::Tensor initial) : w(initial.clone().set_requires_grad(true)) {}
+  at::Tensor w;
+
+  at::Tensor multiply(at::Tensor x) { return x.mm(w).tanh(); }
+  // What a pass holds for w here; undefined where it has none.
+  at::Tensor gradient(rpc::CallContext& call, PassId pass) {
+    return Context::of(*call.core())->find(pass)->gradient(w);
+  }
+  std::vector<at::Tensor> two(at::Tensor x) { return {x.mm(w), (x * 2).mm(w)}; }
+  at::Tensor no_grad_seen(at::Tensor x) {
+    return at::full({1}, at::GradMode::is_enabled() ? 1.0 : 0.0) + 0 * x.sum().detach();
+  }
+  at::Tensor fail(at::Tensor) { throw std::runtime_error("forward failed"); }
+  at::Tensor fail_backward(at::Tensor x);
+  rpc::Task<at::Tensor> through(rpc::CallContext& call, rref::RRef<Weights> next, at::Tensor x);
+  rpc::Task<at::Tensor> bounce(rpc::CallContext& call, rref::RRef<Weights> self, rref::RRef<Weights> other,
+                               at::Tensor x, std::int64_t times);
+
+  using Service =
+      rpc::Service<"test.weights", rpc::Constructor<at::Tensor>, rpc::Method<"multiply", &Weights::multiply>,
+                   rpc::Method<"gradient", &Weights::gradient>, rpc::Method<"two", &Weights::two>,
+                   rpc::Method<"no_grad_seen", &Weights::no_grad_seen>, rpc::Method<"fail", &Weights::fail>,
+                   rpc::Method<"fail_backward", &Weights::fail_backward>,
+                   rpc::Method<"through", &Weights::through>, rpc::Method<"bounce", &Weights::bounce>>;
+};
+
+struct FailingBackward : torch::autograd::Function<FailingBackward> {
+  static at::Tensor forward(torch::autograd::AutogradContext*, at::Tensor x) { return x * 1; }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext*,
+                                                 torch::autograd::variable_list) {
+    throw std::runtime_error("backward failed on purpose");
+  }
+};
+
+inline at::Tensor Weights::fail_backward(at::Tensor x) { return FailingBackward::apply(x.mm(w)); }
+
+inline rpc::Task<at::Tensor> Weights::through(rpc::CallContext& call, rref::RRef<Weights> next,
+                                              at::Tensor x) {
+  at::Tensor here = x.mm(w).sin();
+  at::Tensor there = co_await next.with(call).call<&Weights::multiply>(here);
+  co_return there + here;
+}
+
+// A -> B -> A -> B …: `self` is the object that runs, `other` the one that it calls.
+inline rpc::Task<at::Tensor> Weights::bounce(rpc::CallContext& call, rref::RRef<Weights> self,
+                                             rref::RRef<Weights> other, at::Tensor x, std::int64_t times) {
+  at::Tensor here = x.mm(w).tanh();
+  if (times == 0) co_return here;
+  at::Tensor there = co_await other.with(call).call<&Weights::bounce>(other, self, here, times - 1);
+  co_return there * 0.5 + here;
+}
+
+class Cluster {
+ public:
+  explicit Cluster(std::size_t agents) {
+    for (std::size_t i = 0; i < agents; ++i) {
+      rpc::AgentOptions options;
+      options.name = "worker" + std::to_string(i);
+      options.listen = {"inproc://" + options.name};
+      options.in_process = network_;
+      options.handler_threads = 2;
+      options.log = [](const rpc::LogRecord&) {};
+      agents_.push_back(std::make_unique<rpc::Agent>(std::move(options), layers()));
+      agents_.back()->allow_create<Weights>();
+    }
+    for (const auto& a : agents_)
+      for (const auto& b : agents_) {
+        a->core()->route(b->name(), {"inproc://" + b->name()});
+        a->peer(b->name()).ready().get();
+      }
+  }
+  rpc::Agent& operator[](std::size_t i) { return *agents_[i]; }
+  rpc::Peer peer(std::size_t from, std::size_t to) { return agents_[from]->peer(agents_[to]->name()); }
+  void kill(std::size_t i) { agents_[i]->shut_down(); }
+  std::size_t size() const { return agents_.size(); }
+  std::size_t live_passes() const {
+    std::size_t all = 0;
+    for (const auto& agent : agents_) all += Context::of(*agent->core())->live_passes();
+    return all;
+  }
+
+ private:
+  std::shared_ptr<rpc::InProcess> network_ = std::make_shared<rpc::InProcess>();
+  std::vector<std::unique_ptr<rpc::Agent>> agents_;
+};
+
+inline at::Tensor matrix(std::int64_t n = 6, at::ScalarType type = at::kDouble) {
+  return torch::randn({n, n}, at::TensorOptions().dtype(type)) * 0.5;
+}
+
+inline void expect_equal(const at::Tensor& got, const at::Tensor& want, const std::string& what) {
+  ASSERT_TRUE(got.defined()) << what;
+  const double bound = want.scalar_type() == at::kDouble ? 1e-12 : 1e-6;
+  const double scale = std::max(want.abs().max().item<double>(), 1e-30);
+  EXPECT_LE((got - want).abs().max().item<double>(), bound * scale) << what;
+}
+
+}  // namespace weft::dist_autograd::test

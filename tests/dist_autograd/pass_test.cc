@@ -1,0 +1,347 @@
+// Gradients of passes over several workers against single-process LibTorch, and how passes end.
+#include "tests/dist_autograd/pass_support.h"
+
+namespace weft::dist_autograd::test {
+namespace {
+
+using Object = rref::RRef<Weights>;
+
+at::Tensor run_multiply(const Object& object, const Pass& pass, const at::Tensor& x) {
+  return object.call<&Weights::multiply>(pass, x).get();
+}
+at::Tensor gradient_of(const Object& object, const Pass& pass) {
+  return object.call<&Weights::gradient>(pass.id()).get();
+}
+
+class PassTest : public ::testing::TestWithParam<at::ScalarType> {
+ protected:
+  PassTest() { torch::manual_seed(7); }
+  at::Tensor draw() { return matrix(6, GetParam()); }
+};
+
+TEST_P(PassTest, ChainOverThreeWorkers) {
+  Cluster cluster(3);
+  const at::Tensor a0 = draw(), b0 = draw(), x0 = draw();
+  const auto a = rref::create<Weights>(cluster.peer(0, 1), a0),
+             b = rref::create<Weights>(cluster.peer(0, 2), b0);
+  at::Tensor x = x0.clone().requires_grad_();
+  Pass pass{cluster[0]};
+  // worker0 -> worker1 -> worker0 -> worker2 -> worker0
+  at::Tensor loss = run_multiply(b, pass, run_multiply(a, pass, x)).square().sum();
+  pass.backward(loss).get();
+
+  at::Tensor xo = x0.clone().requires_grad_(), ao = a0.clone().requires_grad_(),
+             bo = b0.clone().requires_grad_();
+  xo.mm(ao).tanh().mm(bo).tanh().square().sum().backward();
+  expect_equal(pass.gradient(x), xo.grad(), "x");
+  expect_equal(gradient_of(a, pass), ao.grad(), "a");
+  expect_equal(gradient_of(b, pass), bo.grad(), "b");
+  EXPECT_FALSE(x.grad().defined()) << "gradients land in the pass, not in .grad";
+}
+
+TEST_P(PassTest, NestedCallHandsThePassOn) {
+  Cluster cluster(3);
+  const at::Tensor a0 = draw(), b0 = draw(), x0 = draw();
+  const auto a = rref::create<Weights>(cluster.peer(0, 1), a0),
+             b = rref::create<Weights>(cluster.peer(0, 2), b0);
+  at::Tensor x = x0.clone().requires_grad_();
+  Pass pass{cluster[0]};
+  pass.backward(a.call<&Weights::through>(pass, b, x).get().sum()).get();
+
+  at::Tensor xo = x0.clone().requires_grad_(), ao = a0.clone().requires_grad_(),
+             bo = b0.clone().requires_grad_();
+  const at::Tensor here = xo.mm(ao).sin();
+  (here.mm(bo).tanh() + here).sum().backward();
+  expect_equal(pass.gradient(x), xo.grad(), "x");
+  expect_equal(gradient_of(a, pass), ao.grad(), "a");
+  expect_equal(gradient_of(b, pass), bo.grad(), "b");
+}
+
+TEST_P(PassTest, Diamond) {
+  Cluster cluster(4);
+  const at::Tensor a0 = draw(), b0 = draw(), c0 = draw(), x0 = draw();
+  const auto a = rref::create<Weights>(cluster.peer(0, 1), a0),
+             b = rref::create<Weights>(cluster.peer(0, 2), b0),
+             c = rref::create<Weights>(cluster.peer(0, 3), c0);
+  at::Tensor x = x0.clone().requires_grad_();
+  Pass pass{cluster[0]};
+  const at::Tensor root = run_multiply(a, pass, x);
+  at::Tensor loss = (run_multiply(b, pass, root) * run_multiply(c, pass, root)).sum();
+  pass.backward(loss).get();
+
+  at::Tensor xo = x0.clone().requires_grad_(), ao = a0.clone().requires_grad_(),
+             bo = b0.clone().requires_grad_(), co = c0.clone().requires_grad_();
+  const at::Tensor ro = xo.mm(ao).tanh();
+  (ro.mm(bo).tanh() * ro.mm(co).tanh()).sum().backward();
+  expect_equal(pass.gradient(x), xo.grad(), "x");
+  expect_equal(gradient_of(a, pass), ao.grad(), "a");
+  expect_equal(gradient_of(b, pass), bo.grad(), "b");
+  expect_equal(gradient_of(c, pass), co.grad(), "c");
+}
+
+TEST_P(PassTest, ParameterUsedOnTwoWorkersAndTwice) {
+  Cluster cluster(2);
+  const at::Tensor a0 = draw(), w0 = draw(), x0 = draw();
+  const auto a = rref::create<Weights>(cluster.peer(0, 1), a0);
+  at::Tensor x = x0.clone().requires_grad_(), w = w0.clone().requires_grad_();
+  Pass pass{cluster[0]};
+  // w is worker0's: used here, and sent to worker1 as an argument; a is used twice.
+  at::Tensor loss = (run_multiply(a, pass, x.mm(w)) + run_multiply(a, pass, w)).sum() + w.square().sum();
+  pass.backward(loss).get();
+
+  at::Tensor xo = x0.clone().requires_grad_(), ao = a0.clone().requires_grad_(),
+             wo = w0.clone().requires_grad_();
+  ((xo.mm(wo).mm(ao).tanh() + wo.mm(ao).tanh()).sum() + wo.square().sum()).backward();
+  expect_equal(pass.gradient(x), xo.grad(), "x");
+  expect_equal(pass.gradient(w), wo.grad(), "w");
+  expect_equal(gradient_of(a, pass), ao.grad(), "a");
+}
+
+TEST_P(PassTest, CycleBetweenTwoWorkers) {
+  Cluster cluster(3);
+  const at::Tensor a0 = draw(), b0 = draw(), x0 = draw();
+  const auto a = rref::create<Weights>(cluster.peer(0, 1), a0),
+             b = rref::create<Weights>(cluster.peer(0, 2), b0);
+  at::Tensor x = x0.clone().requires_grad_();
+  Pass pass{cluster[0]};
+  pass.backward(a.call<&Weights::bounce>(pass, a, b, x, 5).get().sum()).get();
+
+  at::Tensor xo = x0.clone().requires_grad_(), ao = a0.clone().requires_grad_(),
+             bo = b0.clone().requires_grad_();
+  const std::function<at::Tensor(at::Tensor, int)> bounce = [&](at::Tensor in, int left) {
+    const at::Tensor here = in.mm(left % 2 == 1 ? ao : bo).tanh();
+    return left == 0 ? here : bounce(here, left - 1) * 0.5 + here;
+  };
+  bounce(xo, 5).sum().backward();
+  expect_equal(pass.gradient(x), xo.grad(), "x");
+  expect_equal(gradient_of(a, pass), ao.grad(), "a");
+  expect_equal(gradient_of(b, pass), bo.grad(), "b");
+}
+
+TEST_P(PassTest, SeveralTensorsInAMessageAndNonScalarRootsWithGradients) {
+  Cluster cluster(2);
+  const at::Tensor a0 = draw(), x0 = draw(), g0 = draw(), g1 = draw();
+  const auto a = rref::create<Weights>(cluster.peer(0, 1), a0);
+  at::Tensor x = x0.clone().requires_grad_();
+  Pass pass{cluster[0]};
+  const auto both = a.call<&Weights::two>(pass, x).get();
+  pass.backward({both[0].sin(), both[1]}, {g0, g1}).get();
+
+  at::Tensor xo = x0.clone().requires_grad_(), ao = a0.clone().requires_grad_();
+  torch::autograd::backward({xo.mm(ao).sin(), (xo * 2).mm(ao)}, {g0, g1});
+  expect_equal(pass.gradient(x), xo.grad(), "x");
+  expect_equal(gradient_of(a, pass), ao.grad(), "a");
+}
+
+TEST_P(PassTest, OneOfAMessagesTensorsUnused) {
+  Cluster cluster(2);
+  const at::Tensor a0 = draw(), x0 = draw();
+  const auto a = rref::create<Weights>(cluster.peer(0, 1), a0);
+  at::Tensor x = x0.clone().requires_grad_();
+  Pass pass{cluster[0]};
+  pass.backward(a.call<&Weights::two>(pass, x).get()[1].sum()).get();
+  at::Tensor xo = x0.clone().requires_grad_(), ao = a0.clone().requires_grad_();
+  (xo * 2).mm(ao).sum().backward();
+  expect_equal(pass.gradient(x), xo.grad(), "x");
+  expect_equal(gradient_of(a, pass), ao.grad(), "a");
+}
+
+TEST_P(PassTest, RootBehindAnRRefAndRRefsAsArguments) {
+  Cluster cluster(3);
+  const at::Tensor a0 = draw(), b0 = draw(), x0 = draw();
+  const auto a = rref::create<Weights>(cluster.peer(0, 1), a0),
+             b = rref::create<Weights>(cluster.peer(0, 2), b0);
+  at::Tensor x = x0.clone().requires_grad_();
+  Pass pass{cluster[0]};
+  const rref::RRef<at::Tensor> hidden = a.remote<&Weights::multiply>(pass, x);
+  const rref::RRef<at::Tensor> out = b.remote<&Weights::multiply>(pass, hidden);  // worker1 -> worker2
+  pass.backward(out, at::ones_like(x0)).get();
+  at::Tensor xo = x0.clone().requires_grad_(), ao = a0.clone().requires_grad_(),
+             bo = b0.clone().requires_grad_();
+  xo.mm(ao).tanh().mm(bo).tanh().sum().backward();
+  expect_equal(pass.gradient(x), xo.grad(), "x");
+  expect_equal(gradient_of(a, pass), ao.grad(), "a");
+  expect_equal(gradient_of(b, pass), bo.grad(), "b");
+}
+
+TEST_P(PassTest, ToHereIsDifferentiable) {
+  Cluster cluster(2);
+  const at::Tensor a0 = draw(), x0 = draw();
+  const auto a = rref::create<Weights>(cluster.peer(0, 1), a0);
+  at::Tensor x = x0.clone().requires_grad_();
+  Pass pass{cluster[0]};
+  const auto hidden = a.remote<&Weights::multiply>(pass, x);
+  pass.backward(hidden.to_here(pass).get().sum()).get();
+  at::Tensor xo = x0.clone().requires_grad_(), ao = a0.clone().requires_grad_();
+  xo.mm(ao).tanh().sum().backward();
+  expect_equal(pass.gradient(x), xo.grad(), "x");
+  expect_equal(gradient_of(a, pass), ao.grad(), "a");
+}
+
+TEST_P(PassTest, HooksOnBoundaryTensorsRunOnceOnTheFullGradient) {
+  Cluster cluster(2);
+  const at::Tensor a0 = draw(), x0 = draw();
+  const auto a = rref::create<Weights>(cluster.peer(0, 1), a0);
+  at::Tensor x = x0.clone().requires_grad_();
+  Pass pass{cluster[0]};
+  int sent = 0, received = 0;
+  at::Tensor boundary = x * 3;
+  boundary.register_hook([&](at::Tensor g) { return ++sent, g * 2; });
+  at::Tensor back = run_multiply(a, pass, boundary);
+  back.register_hook([&](at::Tensor g) { return ++received, g.clamp(-0.5, 0.5); });
+  pass.backward((back * back).sum() + boundary.sum()).get();
+
+  at::Tensor xo = x0.clone().requires_grad_(), ao = a0.clone().requires_grad_();
+  at::Tensor bo = xo * 3;
+  bo.register_hook([](at::Tensor g) { return g * 2; });
+  at::Tensor ro = bo.mm(ao).tanh();
+  ro.register_hook([](at::Tensor g) { return g.clamp(-0.5, 0.5); });
+  ((ro * ro).sum() + bo.sum()).backward();
+  EXPECT_EQ(sent, 1);
+  EXPECT_EQ(received, 1);
+  expect_equal(pass.gradient(x), xo.grad(), "x");
+  expect_equal(gradient_of(a, pass), ao.grad(), "a");
+}
+
+TEST_P(PassTest, RetainGraphAddsUpOverTwoBackwards) {
+  Cluster cluster(2);
+  const at::Tensor a0 = draw(), x0 = draw();
+  const auto a = rref::create<Weights>(cluster.peer(0, 1), a0);
+  at::Tensor x = x0.clone().requires_grad_();
+  Pass pass{cluster[0]};
+  at::Tensor loss = run_multiply(a, pass, x).sum();
+  pass.backward(loss, {}, {.retain_graph = true}).get();
+  pass.backward(loss).get();
+  at::Tensor xo = x0.clone().requires_grad_(), ao = a0.clone().requires_grad_();
+  at::Tensor lo = xo.mm(ao).tanh().sum();
+  lo.backward({}, true);
+  lo.backward();
+  expect_equal(pass.gradient(x), xo.grad(), "x");
+  expect_equal(gradient_of(a, pass), ao.grad(), "a");
+}
+
+INSTANTIATE_TEST_SUITE_P(Types, PassTest, ::testing::Values(at::kFloat, at::kDouble),
+                         [](const auto& info) { return std::string(c10::toString(info.param)); });
+
+template <class F>
+rpc::ErrorKind kind_of(F&& f, std::string contains = "") {
+  try {
+    f();
+  } catch (const rpc::Error& error) {
+    EXPECT_NE(std::string(error.what()).find(contains), std::string::npos) << error.what();
+    return error.kind();
+  }
+  ADD_FAILURE() << "no error";
+  return rpc::ErrorKind::internal;
+}
+
+struct PassEnds : ::testing::Test {
+  PassEnds() { torch::manual_seed(3); }
+  Cluster cluster{3};
+  Object a = rref::create<Weights>(cluster.peer(0, 1), matrix());
+  Object b = rref::create<Weights>(cluster.peer(0, 2), matrix());
+  at::Tensor x = matrix().requires_grad_();
+};
+
+TEST_F(PassEnds, HandlersRunWithoutGradOutsideAPass) {
+  EXPECT_EQ(a.call<&Weights::no_grad_seen>(x.detach()).get().item<double>(), 0);
+  Pass pass{cluster[0]};
+  EXPECT_EQ(a.call<&Weights::no_grad_seen>(pass, x.detach()).get().item<double>(), 1);
+}
+
+TEST_F(PassEnds, NonLeafWithoutAPassIsAnError) {
+  EXPECT_EQ(kind_of([&] { a.call<&Weights::multiply>(x * 2).get(); }), rpc::ErrorKind::failed_precondition);
+  EXPECT_FALSE(a.call<&Weights::multiply>(x).get().requires_grad());  // a leaf travels detached
+}
+
+TEST_F(PassEnds, UnusedMessageIsNamed) {
+  Pass pass{cluster[0]};
+  at::Tensor used = run_multiply(a, pass, x);
+  run_multiply(b, pass, x);
+  EXPECT_EQ(kind_of([&] { pass.backward(used.sum()).get(); }, "SendBackward(to worker0) on worker2"),
+            rpc::ErrorKind::failed_precondition);
+}
+
+TEST_F(PassEnds, CallsAfterBackwardFail) {
+  Pass pass{cluster[0]};
+  pass.backward(run_multiply(a, pass, x).sum()).get();
+  EXPECT_EQ(kind_of([&] { run_multiply(a, pass, x); }), rpc::ErrorKind::failed_precondition);
+  EXPECT_EQ(kind_of([&] { pass.backward(x.sum()).get(); }, "retain_graph"),
+            rpc::ErrorKind::failed_precondition);
+}
+
+TEST_F(PassEnds, LocalBackwardThatReachesARemoteTensorIsAnError) {
+  Pass pass{cluster[0]};
+  at::Tensor out = run_multiply(a, pass, x).sum();
+  EXPECT_EQ(kind_of([&] { out.backward(); }, "worker1"), rpc::ErrorKind::failed_precondition);
+}
+
+TEST_F(PassEnds, TensorOfAnotherPassIsAnError) {
+  Pass one{cluster[0]}, two{cluster[0]};
+  at::Tensor out = run_multiply(a, one, x);
+  EXPECT_EQ(kind_of([&] { two.backward(run_multiply(b, two, out).sum()).get(); },
+                    "reaches a tensor that arrived in"),
+            rpc::ErrorKind::failed_precondition);
+}
+
+TEST_F(PassEnds, FailureInABackwardNodeEndsThePassEverywhere) {
+  Pass pass{cluster[0]};
+  at::Tensor out = run_multiply(b, pass, a.call<&Weights::fail_backward>(pass, x).get());
+  EXPECT_EQ(kind_of([&] { pass.backward(out.sum()).get(); }, "backward failed on purpose"),
+            rpc::ErrorKind::handler_failed);
+  EXPECT_EQ(run_multiply(a, Pass{cluster[0]}, x).dim(), 2) << "the agents go on";
+}
+
+TEST_F(PassEnds, FailedCallLeavesThePassUsable) {
+  Pass pass{cluster[0]};
+  EXPECT_EQ(kind_of([&] { a.call<&Weights::fail>(pass, x).get(); }, "forward failed"),
+            rpc::ErrorKind::handler_failed);
+  pass.backward(run_multiply(a, pass, x).sum()).get();
+  EXPECT_TRUE(pass.gradient(x).defined());
+}
+
+TEST_F(PassEnds, LostWorkerFailsBackward) {
+  Pass pass{cluster[0]};
+  at::Tensor out = run_multiply(b, pass, run_multiply(a, pass, x)).sum();
+  cluster.kill(1);
+  EXPECT_EQ(kind_of([&] { pass.backward(out).get(); }, "worker1"), rpc::ErrorKind::peer_lost);
+}
+
+TEST_F(PassEnds, ReleaseFreesThePassEverywhere) {
+  {
+    Pass pass{cluster[0]};
+    run_multiply(a, pass, run_multiply(b, pass, x));
+    EXPECT_EQ(cluster.live_passes(), 3U);
+  }
+  // The release travels as notifications on the connections that this call takes too.
+  a.call<&Weights::no_grad_seen>(x.detach()).get();
+  b.call<&Weights::no_grad_seen>(x.detach()).get();
+  for (int i = 0; i < 1000 && cluster.live_passes() != 0; ++i)
+    a.call<&Weights::no_grad_seen>(x.detach()).get();
+  EXPECT_EQ(cluster.live_passes(), 0U);
+}
+
+TEST_F(PassEnds, RootErrors) {
+  Pass pass{cluster[0]};
+  at::Tensor out = run_multiply(a, pass, x);
+  EXPECT_EQ(kind_of([&] { pass.backward(out).get(); }),
+            rpc::ErrorKind::invalid_argument);  // not scalar, no gradient
+}
+
+TEST_F(PassEnds, ManyPassesAtOnce) {
+  std::vector<Pass> passes;
+  std::vector<rpc::Future<void>> done;
+  std::vector<at::Tensor> inputs;
+  for (int i = 0; i < 64; ++i) {
+    auto& pass = passes.emplace_back(cluster[0]);
+    inputs.push_back((x.detach() * i).requires_grad_());
+    const auto hidden = a.remote<&Weights::multiply>(pass, inputs.back());
+    const auto out = b.remote<&Weights::multiply>(pass, hidden);
+    done.push_back(pass.backward(out, at::ones_like(x)));
+  }
+  rpc::when_all(std::move(done)).get();
+  for (int i = 0; i < 64; ++i) EXPECT_TRUE(passes[i].gradient(inputs[i]).defined()) << i;
+}
+
+}  // namespace
+}  // namespace weft::dist_autograd::test

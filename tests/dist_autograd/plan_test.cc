@@ -1,0 +1,187 @@
+// DependencyPlan and ReadyQueue over toy graphs: no LibTorch, so these run in every sanitizer build that has
+// them.
+#include <weft/dist_autograd/engine/dependency_plan.h>
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <map>
+#include <random>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+namespace weft::dist_autograd {
+namespace {
+
+using ToyGraph = std::map<int, std::vector<int>>;  // node -> successors, repeated for parallel edges
+
+auto edges_of(const ToyGraph& graph) {
+  return [&graph](int node, auto&& visit) {
+    auto found = graph.find(node);
+    if (found == graph.end()) return;
+    for (int next : found->second) visit(next);
+  };
+}
+
+// Runs everything that is ready, sequence number = node; returns the order.
+template <class Plan>
+std::vector<int> drain(Plan& plan, ReadyQueue<int>& ready, const ToyGraph& graph) {
+  std::vector<int> order;
+  while (!ready.empty()) {
+    int node = ready.pop();
+    order.push_back(node);
+    plan.take(node);
+    edges_of(graph)(node, [&](int next) {
+      if (plan.arrive(next)) ready.push(next, static_cast<std::uint64_t>(next));
+    });
+  }
+  return order;
+}
+
+template <class Plan>
+void arrive(Plan& plan, ReadyQueue<int>& ready, int node) {
+  if (plan.arrive(node)) ready.push(node, static_cast<std::uint64_t>(node));
+}
+
+TEST(DependencyPlan, RunsADiamondOnceInSequenceOrder) {
+  const ToyGraph graph{{9, {7, 5}}, {7, {3}}, {5, {3}}, {3, {1, 1}}};
+  DependencyPlan<int> plan;
+  ReadyQueue<int> ready;
+  plan.add_source(9, edges_of(graph));
+  EXPECT_EQ(plan.size(), 5u);
+  arrive(plan, ready, 9);
+  EXPECT_EQ(drain(plan, ready, graph), (std::vector<int>{9, 7, 5, 3, 1}));
+  EXPECT_TRUE(plan.empty());
+}
+
+TEST(DependencyPlan, ASourceInsideAnothersGraphWaitsForBoth) {
+  const ToyGraph graph{{9, {5}}, {5, {1}}};
+  DependencyPlan<int> plan;
+  ReadyQueue<int> ready;
+  plan.add_source(5, edges_of(graph));  // first the inner one: the outer's walk must still count its edge
+  plan.add_source(9, edges_of(graph));
+  arrive(plan, ready, 5);
+  EXPECT_EQ(drain(plan, ready, graph), std::vector<int>{});
+  arrive(plan, ready, 9);
+  EXPECT_EQ(drain(plan, ready, graph), (std::vector<int>{9, 5, 1}));
+}
+
+TEST(DependencyPlan, ASourceAddedTwiceWaitsForTwoArrivals) {
+  const ToyGraph graph{{2, {1}}};
+  DependencyPlan<int> plan;
+  plan.add_source(2, edges_of(graph));
+  plan.add_source(2, edges_of(graph));
+  EXPECT_FALSE(plan.arrive(2));
+  EXPECT_TRUE(plan.arrive(2));
+  plan.take(2);
+  EXPECT_TRUE(plan.arrive(1));  // the edge counted once
+}
+
+TEST(DependencyPlan, LeavesUnreachableNodesOut) {
+  const ToyGraph graph{{4, {2}}, {3, {2}}, {2, {1}}};
+  DependencyPlan<int> plan;
+  plan.add_source(4, edges_of(graph));
+  EXPECT_FALSE(plan.contains(3));
+  EXPECT_TRUE(plan.arrive(4));
+  plan.take(4);
+  EXPECT_TRUE(plan.arrive(2));  // does not wait for 3
+}
+
+TEST(DependencyPlan, ReportsEachNodeOnceWhenItIsReached) {
+  const ToyGraph graph{{9, {7, 5}}, {7, {3}}, {5, {3}}, {8, {5, 2}}};
+  DependencyPlan<int> plan;
+  std::vector<int> reached;
+  auto note = [&](int node) { reached.push_back(node); };
+  plan.add_source(9, edges_of(graph), note);
+  std::sort(reached.begin(), reached.end());
+  EXPECT_EQ(reached, (std::vector<int>{3, 5, 7, 9}));
+  reached.clear();
+  plan.add_source(8, edges_of(graph), note);
+  std::sort(reached.begin(), reached.end());
+  EXPECT_EQ(reached, (std::vector<int>{2, 8}));
+}
+
+TEST(DependencyPlan, KeepsWhatArrivedUntilTheNodeIsTaken) {
+  const ToyGraph graph{{3, {1}}, {2, {1}}};
+  DependencyPlan<int, std::vector<std::string>> plan;
+  plan.add_source(3, edges_of(graph));
+  plan.add_source(2, edges_of(graph));
+  EXPECT_FALSE(plan.arrive(1, [](auto& payload) { payload.push_back("from 3"); }));
+  EXPECT_TRUE(plan.arrive(1, [](auto& payload) { payload.push_back("from 2"); }));
+  EXPECT_EQ(plan.take(1), (std::vector<std::string>{"from 3", "from 2"}));
+  EXPECT_FALSE(plan.contains(1));
+}
+
+TEST(DependencyPlan, RefusesWhatItDoesNotWaitFor) {
+  const ToyGraph graph{{2, {1}}};
+  DependencyPlan<int> plan;
+  plan.add_source(2, edges_of(graph));
+  EXPECT_THROW(plan.arrive(7), std::logic_error);
+  EXPECT_THROW(plan.take(2), std::logic_error);  // nothing arrived
+  EXPECT_THROW(plan.take(7), std::logic_error);
+  EXPECT_TRUE(plan.arrive(2));
+  EXPECT_THROW(plan.arrive(2), std::logic_error);  // nothing more is due
+  plan.take(2);
+  EXPECT_THROW(plan.arrive(2), std::logic_error);
+}
+
+TEST(DependencyPlan, WalksADeepGraphWithoutRecursion) {
+  ToyGraph graph;
+  const int depth = 200'000;
+  for (int node = 1; node <= depth; ++node) graph[node] = {node - 1};
+  DependencyPlan<int> plan;
+  ReadyQueue<int> ready;
+  plan.add_source(depth, edges_of(graph));
+  arrive(plan, ready, depth);
+  EXPECT_EQ(drain(plan, ready, graph).size(), static_cast<std::size_t>(depth) + 1);
+}
+
+TEST(ReadyQueue, HighestFirstAndEqualsInOrderOfComing) {
+  ReadyQueue<char> ready;
+  for (char node : {'a', 'b', 'c', 'd', 'e'}) ready.push(node, 7);
+  ready.push('x', 9);
+  ready.push('y', 1);
+  std::string order;
+  while (!ready.empty()) order += ready.pop();
+  EXPECT_EQ(order, "xabcdey");
+}
+
+// Every node runs once and after all its predecessors, whatever the order of arrivals from outside.
+TEST(DependencyPlan, RandomGraphsRunInTopologicalOrder) {
+  for (unsigned seed = 0; seed < 500; ++seed) {
+    std::mt19937 random(seed);
+    auto below = [&](int bound) { return static_cast<int>(random() % static_cast<unsigned>(bound)); };
+    const int nodes = 2 + below(30);
+    ToyGraph graph;
+    for (int node = 1; node < nodes; ++node) {
+      for (int k = below(4); k > 0; --k) graph[node].push_back(below(node));
+    }
+    DependencyPlan<int> plan;
+    std::vector<int> sources;
+    for (int k = 1 + below(4); k > 0; --k) {
+      sources.push_back(below(nodes));
+      plan.add_source(sources.back(), edges_of(graph));
+    }
+    const std::size_t planned = plan.size();
+    std::shuffle(sources.begin(), sources.end(), random);
+
+    ReadyQueue<int> ready;
+    std::vector<int> order;
+    for (int source : sources) {
+      arrive(plan, ready, source);
+      for (int node : drain(plan, ready, graph)) order.push_back(node);
+    }
+    ASSERT_EQ(order.size(), planned) << "seed " << seed;
+    std::map<int, std::size_t> position;
+    for (std::size_t i = 0; i < order.size(); ++i)
+      ASSERT_TRUE(position.emplace(order[i], i).second) << "seed " << seed;
+    for (int node : order) {
+      for (int next : graph[node]) ASSERT_LT(position.at(node), position.at(next)) << "seed " << seed;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace weft::dist_autograd

@@ -1,0 +1,195 @@
+// DistOptimizer over agents of one process: parity with LibTorch, several trainers over one object in each
+// mode.
+#include <weft/dist_optim/dist_optimizer.h>
+#include <weft/rpc/rpc.h>
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+namespace weft::dist_optim {
+namespace {
+
+struct ConvNet : torch::nn::Module {
+  ConvNet() {
+    torch::manual_seed(11);
+    conv = register_module("conv", torch::nn::Conv2d(torch::nn::Conv2dOptions(1, 3, 3)));
+    conv2 = register_module("conv2", torch::nn::Conv2d(torch::nn::Conv2dOptions(3, 2, 3)));
+    to(at::kDouble);
+  }
+  torch::nn::Conv2d conv{nullptr}, conv2{nullptr};
+  at::Tensor forward(at::Tensor images) { return conv2(conv(images).relu()).tanh(); }
+  std::vector<at::Tensor> values() {
+    std::vector<at::Tensor> all;
+    for (const auto& parameter : parameters()) all.push_back(parameter.detach().clone());
+    return all;
+  }
+  using Service = rpc::Service<"test.convnet", rpc::Method<"forward", &ConvNet::forward>,
+                               rpc::Method<"values", &ConvNet::values>>;
+};
+
+class Workers {
+ public:
+  explicit Workers(std::size_t count) {
+    for (std::size_t i = 0; i < count; ++i) {
+      rpc::AgentOptions options;
+      options.name = "worker" + std::to_string(i);
+      options.listen = {"inproc://" + options.name};
+      options.in_process = network_;
+      options.handler_threads = 3;
+      options.log = [](const rpc::LogRecord&) {};
+      agents_.push_back(std::make_unique<rpc::Agent>(std::move(options), layers()));
+      agents_.back()->allow_create<ConvNet>();
+    }
+    for (const auto& a : agents_)
+      for (const auto& b : agents_) {
+        a->core()->route(b->name(), {"inproc://" + b->name()});
+        a->peer(b->name()).ready().get();
+      }
+  }
+  rpc::Agent& operator[](std::size_t i) { return *agents_[i]; }
+  // Alive when this returns: its constructor seeds the process's one random generator, as the tests do.
+  rref::RRef<ConvNet> shared(std::size_t from) {
+    auto net = rref::create<ConvNet>(agents_[from]->peer("worker0"), rref::Named{"net"});
+    net.ready().get();
+    return net;
+  }
+
+ private:
+  std::shared_ptr<rpc::InProcess> network_ = std::make_shared<rpc::InProcess>();
+  std::vector<std::unique_ptr<rpc::Agent>> agents_;
+};
+
+at::Tensor images(int seed) {
+  torch::manual_seed(seed);
+  return torch::randn({2, 1, 8, 8}, at::kDouble);
+}
+
+void expect_same(const std::vector<at::Tensor>& got, const std::vector<at::Tensor>& want) {
+  ASSERT_EQ(got.size(), want.size());
+  for (std::size_t i = 0; i < got.size(); ++i)
+    EXPECT_LE((got[i] - want[i]).abs().max().item<double>(), 1e-12 * want[i].abs().max().item<double>()) << i;
+}
+
+TEST(DistOptimizer, EqualsLibTorchOnOneProcess) {
+  at::set_num_threads(1);
+  Workers workers(2);
+  const auto net = workers.shared(1);
+  DistOptimizer optimizer{workers[1], torch::optim::AdamOptions(1e-2), synchronous, net};
+  ConvNet oracle;
+  torch::optim::Adam adam(oracle.parameters(), torch::optim::AdamOptions(1e-2));
+  for (int i = 0; i < 10; ++i) {
+    dist_autograd::Pass pass{workers[1]};
+    pass.backward(net.call<&ConvNet::forward>(pass, images(i)).get().square().sum()).get();
+    optimizer.step(pass).get();
+    adam.zero_grad();
+    oracle.forward(images(i)).square().sum().backward();
+    adam.step();
+  }
+  expect_same(net.call<&ConvNet::values>().get(), oracle.values());
+}
+
+TEST(DistOptimizer, SumsThePassesOfOneStep) {
+  at::set_num_threads(1);
+  Workers workers(2);
+  const auto net = workers.shared(1);
+  DistOptimizer optimizer{workers[1], torch::optim::SGDOptions(0.1), synchronous, net};
+  ConvNet oracle;
+  torch::optim::SGD sgd(oracle.parameters(), torch::optim::SGDOptions(0.1));
+  std::vector<dist_autograd::Pass> passes;
+  for (int i = 0; i < 4; ++i) {
+    auto& pass = passes.emplace_back(workers[1]);
+    pass.backward(net.call<&ConvNet::forward>(pass, images(i)).get().square().sum()).get();
+    oracle.forward(images(i)).square().sum().backward();
+  }
+  optimizer.step(passes).get();
+  sgd.step();
+  expect_same(net.call<&ConvNet::values>().get(), oracle.values());
+}
+
+// A forward; B forward, backward, step; A backward: what "modified by an inplace operation" breaks elsewhere.
+TEST(DistOptimizer, InterleavedTrainersStale) {
+  at::set_num_threads(1);
+  Workers workers(3);
+  const auto a_net = workers.shared(1), b_net = workers.shared(2);
+  DistOptimizer a{workers[1], torch::optim::AdamOptions(1e-2), stale(1), a_net};
+  DistOptimizer b{workers[2], torch::optim::AdamOptions(1e-2), stale(1), b_net};
+  a.attached().get();
+  b.attached().get();
+  ConvNet at_start;  // what A reads
+  dist_autograd::Pass a_pass{workers[1]}, b_pass{workers[2]};
+  at::Tensor a_input = images(1).requires_grad_();
+  const at::Tensor a_out = a_net.call<&ConvNet::forward>(a_pass, a_input).get();
+  b_pass.backward(b_net.call<&ConvNet::forward>(b_pass, images(2)).get().square().sum()).get();
+  b.step(b_pass).get();
+  a_pass.backward(a_out.square().sum()).get();
+
+  at::Tensor oracle_input = images(1).requires_grad_();
+  at_start.forward(oracle_input).square().sum().backward();
+  EXPECT_LE((a_pass.gradient(a_input) - oracle_input.grad()).abs().max().item<double>(), 1e-12);
+  a.step(a_pass).get();
+
+  // Both steps were applied, each with the gradient of the version that it read.
+  ConvNet twice;
+  torch::optim::Adam adam(twice.parameters(), torch::optim::AdamOptions(1e-2));
+  twice.forward(images(2)).square().sum().backward();
+  adam.step();
+  ConvNet first;
+  first.forward(images(1)).square().sum().backward();
+  for (std::size_t i = 0; i < twice.parameters().size(); ++i)
+    twice.parameters()[i].mutable_grad() = first.parameters()[i].grad().clone();
+  adam.step();
+  expect_same(a_net.call<&ConvNet::values>().get(), twice.values());
+}
+
+TEST(DistOptimizer, InterleavedTrainersFree) {
+  at::set_num_threads(1);
+  Workers workers(3);
+  const auto a_net = workers.shared(1), b_net = workers.shared(2);
+  DistOptimizer a{workers[1], torch::optim::AdamOptions(1e-2), dist_optim::free, a_net};
+  DistOptimizer b{workers[2], torch::optim::AdamOptions(1e-2), dist_optim::free, b_net};
+  dist_autograd::Pass a_pass{workers[1]}, b_pass{workers[2]};
+  const at::Tensor a_out = a_net.call<&ConvNet::forward>(a_pass, images(1)).get();
+  b_pass.backward(b_net.call<&ConvNet::forward>(b_pass, images(2)).get().square().sum()).get();
+  b.step(b_pass).get();
+  a_pass.backward(a_out.square().sum()).get();  // no "modified by an inplace operation"
+  a.step(a_pass).get();
+}
+
+TEST(DistOptimizer, InterleavedTrainersSynchronous) {
+  at::set_num_threads(1);
+  Workers workers(3);
+  const auto a_net = workers.shared(1), b_net = workers.shared(2);
+  DistOptimizer a{workers[1], torch::optim::SGDOptions(0.1), synchronous(2), a_net};
+  DistOptimizer b{workers[2], torch::optim::SGDOptions(0.1), synchronous(2), b_net};
+  dist_autograd::Pass a_pass{workers[1]}, b_pass{workers[2]};
+  const at::Tensor a_out = a_net.call<&ConvNet::forward>(a_pass, images(1)).get();
+  b_pass.backward(b_net.call<&ConvNet::forward>(b_pass, images(2)).get().square().sum()).get();
+  auto b_step = b.step(b_pass);  // waits for A
+  a_pass.backward(a_out.square().sum()).get();
+  a.step(a_pass).get();
+  b_step.get();
+
+  ConvNet oracle;
+  torch::optim::SGD sgd(oracle.parameters(), torch::optim::SGDOptions(0.1));
+  oracle.forward(images(1)).square().sum().backward();
+  oracle.forward(images(2)).square().sum().backward();
+  sgd.step();
+  expect_same(a_net.call<&ConvNet::values>().get(), oracle.values());
+}
+
+TEST(DistOptimizer, HandlesMustAgree) {
+  Workers workers(3);
+  const auto a_net = workers.shared(1), b_net = workers.shared(2);
+  DistOptimizer a{workers[1], torch::optim::SGDOptions(0.1), stale(2), a_net};
+  a.attached().get();
+  DistOptimizer b{workers[2], torch::optim::SGDOptions(0.2), stale(2), b_net};
+  try {
+    b.attached().get();
+    FAIL();
+  } catch (const rpc::Error& error) {
+    EXPECT_EQ(error.kind(), rpc::ErrorKind::invalid_argument) << error.what();
+  }
+}
+
+}  // namespace
+}  // namespace weft::dist_optim

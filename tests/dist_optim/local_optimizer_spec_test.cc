@@ -1,0 +1,105 @@
+#include <weft/dist_optim/local/optimizer_spec.h>
+#include <weft/dist_optim/local/step_mode.h>
+#include <weft/rpc/core/error.h>
+
+#include <functional>
+#include <limits>
+#include <string>
+#include <type_traits>
+
+#include <gtest/gtest.h>
+#include <torch/optim/adagrad.h>
+#include <torch/optim/adam.h>
+#include <torch/optim/adamw.h>
+#include <torch/optim/lbfgs.h>
+#include <torch/optim/rmsprop.h>
+#include <torch/optim/sgd.h>
+#include <torch/types.h>
+
+namespace weft::dist_optim {
+namespace {
+
+std::string refusal(const std::function<void()>& code) {
+  try {
+    code();
+  } catch (const rpc::Error& error) {
+    EXPECT_EQ(error.kind(), rpc::ErrorKind::invalid_argument) << error.what();
+    return error.what();
+  }
+  ADD_FAILURE() << "nothing was thrown";
+  return "";
+}
+
+// Every option set to what is not its default: one that the spec forgot shows.
+template <typename Options>
+void expect_round_trip(const Options& options) {
+  OptimizerSpec spec = options;
+  auto made = spec.make({torch::zeros({2})});
+  auto* defaults = dynamic_cast<const Options*>(&made->defaults());
+  ASSERT_NE(defaults, nullptr) << to_string(spec);
+  EXPECT_TRUE(*defaults == options) << to_string(spec);
+}
+
+TEST(OptimizerSpec, carries_every_option) {
+  using namespace torch::optim;
+  expect_round_trip(SGDOptions(0.3).momentum(0.9).weight_decay(0.01).nesterov(true));
+  expect_round_trip(SGDOptions(0.3).momentum(0.9).dampening(0.2));
+  expect_round_trip(AdamOptions(0.3).betas({0.8, 0.7}).eps(1e-3).weight_decay(0.01).amsgrad(true));
+  expect_round_trip(AdamWOptions(0.3).betas({0.8, 0.7}).eps(1e-3).weight_decay(0.02).amsgrad(true));
+  expect_round_trip(
+      AdagradOptions(0.3).lr_decay(0.1).weight_decay(0.01).initial_accumulator_value(0.5).eps(1e-3));
+  expect_round_trip(RMSpropOptions(0.3).alpha(0.8).eps(1e-3).weight_decay(0.01).momentum(0.5).centered(true));
+}
+
+TEST(OptimizerSpec, is_equal_exactly_where_the_options_are) {
+  OptimizerSpec spec = torch::optim::AdamOptions(1e-3);
+  EXPECT_EQ(spec, OptimizerSpec(torch::optim::AdamOptions(1e-3).amsgrad(false)));
+  EXPECT_NE(spec, OptimizerSpec(torch::optim::AdamOptions(1e-3).amsgrad(true)));
+  EXPECT_NE(spec, OptimizerSpec(torch::optim::AdamOptions(2e-3)));
+  EXPECT_NE(OptimizerSpec(torch::optim::AdamOptions(1e-3).weight_decay(0)),
+            OptimizerSpec(torch::optim::AdamWOptions(1e-3).weight_decay(0)));
+}
+
+TEST(OptimizerSpec, is_readable) {
+  EXPECT_EQ(to_string(OptimizerSpec(torch::optim::SGDOptions(0.1).momentum(0.9))),
+            "SGD(dampening=0, lr=0.1, momentum=0.9, nesterov=0, weight_decay=0)");
+}
+
+TEST(OptimizerSpec, from_a_peer_is_checked) {
+  const OptimizerSpec good = torch::optim::SGDOptions(0.1);
+  auto make = [&](auto change) {
+    OptimizerSpec spec = good;
+    change(spec);
+    return refusal([&] { spec.make({torch::zeros({2})}); });
+  };
+  EXPECT_NE(make([](auto& spec) { spec.name = "LBFGS"; }).find("LBFGS"), std::string::npos);
+  EXPECT_NE(make([](auto& spec) { spec.options.erase("momentum"); }).find("momentum"), std::string::npos);
+  make([](auto& spec) { spec.options["surprise"] = 1; });
+  make([](auto& spec) { spec.options["nesterov"] = 0.5; });
+  make([](auto& spec) { spec.options["lr"] = std::numeric_limits<double>::quiet_NaN(); });
+  EXPECT_NE(make([](auto& spec) { spec.options["lr"] = -1; }).find("learning rate"), std::string::npos);
+  EXPECT_FALSE((std::is_constructible_v<OptimizerSpec, torch::optim::LBFGSOptions>));
+}
+
+TEST(StepMode, is_plain_data) {
+  EXPECT_EQ(StepMode(synchronous), (StepMode{StepMode::Kind::synchronous, 0}));
+  EXPECT_EQ(StepMode(synchronous(2)), (StepMode{StepMode::Kind::synchronous, 2}));
+  EXPECT_EQ(stale(3), (StepMode{StepMode::Kind::stale, 3}));
+  EXPECT_NE(stale(3), stale(2));
+  EXPECT_NE(stale(0), dist_optim::free);
+  EXPECT_EQ(
+      to_string(synchronous) + to_string(synchronous(2)) + to_string(stale(3)) + to_string(dist_optim::free),
+      "synchronoussynchronous(2)stale(3)free");
+}
+
+TEST(StepMode, refuses_what_means_nothing) {
+  refusal([] { synchronous(0); });
+  refusal([] { stale(-1); });
+  check(stale(0));
+  refusal([] { check(StepMode{StepMode::Kind::stale, -1}); });
+  refusal([] { check(StepMode{StepMode::Kind::free, 1}); });
+  refusal([] { check(StepMode{static_cast<StepMode::Kind>(9), 0}); });
+}
+
+}  // namespace
+}  // namespace weft::dist_optim

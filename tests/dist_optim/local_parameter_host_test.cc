@@ -1,0 +1,720 @@
+#include <weft/dist_optim/local/parameter_host.h>
+#include <weft/rpc/core/error.h>
+
+#include <functional>
+#include <future>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <ATen/Parallel.h>
+#include <gtest/gtest.h>
+#include <torch/csrc/autograd/autograd.h>
+#include <torch/nn/modules/batchnorm.h>
+#include <torch/nn/modules/conv.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/optim/adam.h>
+#include <torch/optim/sgd.h>
+#include <torch/types.h>
+
+namespace weft::dist_optim {
+namespace {
+
+using torch::optim::SGDOptions;
+
+const bool one_thread = [] { return at::set_num_threads(1), true; }();
+
+constexpr double rate = 0.125;
+const PassKey pass_a{0, 1}, pass_b{0, 2}, pass_c{0, 3};
+
+// The layers of the trap: a convolution saves its weight itself, a linear layer a view of it, a batch norm
+// has buffers.
+struct Net : torch::nn::Module {
+  torch::nn::Conv2d conv{register_module("conv", torch::nn::Conv2d(torch::nn::Conv2dOptions(1, 3, 3)))};
+  torch::nn::BatchNorm2d norm{register_module("norm", torch::nn::BatchNorm2d(3))};
+  torch::nn::Conv2d second{register_module("second", torch::nn::Conv2d(torch::nn::Conv2dOptions(3, 2, 3)))};
+  torch::nn::Linear linear{register_module("linear", torch::nn::Linear(8, 2))};
+
+  Net() { to(at::kDouble); }
+  at::Tensor loss(const at::Tensor& input) {
+    return linear(second(norm(conv(input)).relu()).flatten(1)).pow(2).sum();
+  }
+};
+
+std::shared_ptr<Net> copy(const Net& net) {
+  auto result = std::make_shared<Net>();
+  at::NoGradGuard no_grad;
+  auto from = net.parameters(), to = result->parameters();
+  for (std::size_t i = 0; i < from.size(); ++i) to[i].copy_(from[i]);
+  from = net.buffers(), to = result->buffers();
+  for (std::size_t i = 0; i < from.size(); ++i) to[i].copy_(from[i]);
+  return result;
+}
+
+at::Tensor input(int seed) {
+  torch::manual_seed(seed);
+  return torch::randn({2, 1, 6, 6}, at::kDouble);
+}
+
+Gradients gradients_of(const at::Tensor& loss, const std::vector<Parameter>& parameters) {
+  std::vector<at::Tensor> leaves;
+  for (const Parameter& parameter : parameters) leaves.push_back(parameter.tensor);
+  auto found = torch::autograd::grad({loss}, leaves);
+  Gradients gradients;
+  for (std::size_t i = 0; i < found.size(); ++i) gradients[i] = found[i];
+  return gradients;
+}
+
+std::vector<at::Tensor> values(const std::vector<Parameter>& parameters) {
+  std::vector<at::Tensor> result;
+  for (const Parameter& parameter : parameters) result.push_back(parameter.tensor.detach().clone());
+  return result;
+}
+
+bool equal(const Gradients& left, const Gradients& right) {
+  for (const auto& [index, gradient] : left) {
+    if (!torch::equal(gradient, right.at(index))) return false;
+  }
+  return left.size() == right.size();
+}
+
+rpc::ErrorKind kind_of(const std::exception_ptr& error, const std::string& expected_text = "") {
+  if (!error) {
+    ADD_FAILURE() << "there is no error";
+    return rpc::ErrorKind::internal;
+  }
+  try {
+    std::rethrow_exception(error);
+  } catch (const rpc::Error& found) {
+    EXPECT_NE(std::string(found.what()).find(expected_text), std::string::npos) << found.what();
+    return found.kind();
+  }
+}
+
+rpc::ErrorKind refusal(const std::function<void()>& code, const std::string& expected_text = "") {
+  try {
+    code();
+  } catch (...) {
+    return kind_of(std::current_exception(), expected_text);
+  }
+  ADD_FAILURE() << "nothing was thrown";
+  return rpc::ErrorKind::internal;
+}
+
+struct Outcome {
+  bool done = false;
+  std::exception_ptr error;
+  std::uint64_t version = 0;
+};
+
+// A module with its host, and what the layer above does with it on behalf of passes.
+struct Served {
+  explicit Served(StepMode mode, const std::vector<std::string>& trainers,
+                  OptimizerSpec spec = SGDOptions(rate)) {
+    for (const std::string& trainer : trainers) host.register_trainer(trainer, spec, mode);
+  }
+
+  std::shared_ptr<Outcome> admit(const std::string& trainer, PassKey pass) {
+    auto outcome = std::make_shared<Outcome>();
+    host.admit(trainer, pass, [outcome](std::exception_ptr error) {
+      EXPECT_FALSE(outcome->done) << "called twice";
+      *outcome = {true, error, 0};
+    });
+    return outcome;
+  }
+  at::Tensor forward(const std::string& trainer, PassKey pass, const at::Tensor& data) {
+    EXPECT_TRUE(admit(trainer, pass)->done);
+    auto reading = host.read(pass);
+    return net->loss(data);
+  }
+  Gradients backward(PassKey pass, const at::Tensor& loss) {
+    auto reading = host.read(pass);
+    return gradients_of(loss, host.parameters());
+  }
+  std::shared_ptr<Outcome> step(const std::string& trainer, std::vector<PassGradients> passes) {
+    auto outcome = std::make_shared<Outcome>();
+    host.step(trainer, std::move(passes), [outcome](std::exception_ptr error, std::uint64_t version) {
+      EXPECT_FALSE(outcome->done) << "called twice";
+      *outcome = {true, error, version};
+    });
+    return outcome;
+  }
+  // The parameters must be `before` less the rate times these gradients.
+  void expect_stepped(const std::vector<at::Tensor>& before, const std::vector<Gradients>& gradients) {
+    for (std::size_t i = 0; i < before.size(); ++i) {
+      at::Tensor expected = before[i];
+      for (const Gradients& each : gradients) expected = expected - rate * each.at(i);
+      EXPECT_TRUE(torch::allclose(host.parameters()[i].tensor, expected, 0, 1e-12))
+          << host.parameters()[i].name;
+    }
+  }
+
+  std::shared_ptr<Net> net = [] { return torch::manual_seed(3), std::make_shared<Net>(); }();
+  ParameterHost host{parameters_of(*net)};
+};
+
+// ---- the trap: A forward; B forward, backward, step; A backward
+
+// LibTorch's Adam (like AdamW, Adagrad and RMSprop) steps the parameters themselves, and A's backward fails.
+// Its SGD steps `p.data()`, which has no part in the version counter: A's backward goes through, with a
+// gradient that mixes two versions.
+TEST(Trap, catches_libtorchs_own_optimizers) {
+  auto interleave = [](auto make_optimizer) {
+    Net net;
+    auto untouched = copy(net);
+    auto optimizer = make_optimizer(net.parameters());
+    auto loss_a = net.loss(input(1));
+    net.loss(input(2)).backward();
+    optimizer.step();
+    auto gradients = gradients_of(loss_a, parameters_of(net));
+    return equal(gradients, gradients_of(untouched->loss(input(1)), parameters_of(*untouched)));
+  };
+  try {
+    interleave(
+        [](auto parameters) { return torch::optim::Adam(parameters, torch::optim::AdamOptions(rate)); });
+    FAIL() << "LibTorch no longer refuses this; is there still a trap?";
+  } catch (const c10::Error& error) {
+    EXPECT_NE(std::string(error.what()).find("modified by an inplace operation"), std::string::npos);
+  }
+  EXPECT_FALSE(interleave([](auto parameters) { return torch::optim::SGD(parameters, SGDOptions(rate)); }));
+}
+
+TEST(Trap, stale_gives_the_exact_gradient_of_the_version_that_was_read) {
+  Served served(stale(1), {"a", "b"});
+  auto untouched = copy(*served.net);
+  auto before = values(served.host.parameters());
+
+  auto loss_a = served.forward("a", pass_a, input(1));
+  auto loss_b = served.forward("b", pass_b, input(2));
+  auto gradients_b = served.backward(pass_b, loss_b);
+  auto stepped_b = served.step("b", {{pass_b, gradients_b}});
+  ASSERT_TRUE(stepped_b->done && !stepped_b->error);
+  served.expect_stepped(before, {gradients_b});  // the newest version is what the module shows
+  auto gradients_a = served.backward(pass_a, loss_a);
+
+  EXPECT_TRUE(equal(gradients_a, gradients_of(untouched->loss(input(1)), parameters_of(*untouched))));
+  EXPECT_EQ(served.host.stats().live_versions, 2u);
+  auto stepped_a = served.step("a", {{pass_a, gradients_a}});
+  ASSERT_TRUE(stepped_a->done && !stepped_a->error);
+  EXPECT_EQ(stepped_a->version, 2u);
+  served.expect_stepped(before, {gradients_b, gradients_a});
+  auto stats = served.host.stats();
+  EXPECT_EQ(stats.staleness, (std::map<std::uint64_t, std::uint64_t>{{0, 1}, {1, 1}}));
+  EXPECT_EQ(stats.mean_staleness(), 0.5);
+  EXPECT_EQ(stats.live_versions, 1u);
+}
+
+// A pass that reads an old version does so in its later forwards too, not only in its backward.
+TEST(Trap, stale_passes_keep_reading_their_version) {
+  Served served(stale(2), {"a", "b"});
+  auto untouched = copy(*served.net);
+  auto early = served.forward("a", pass_a, input(1));
+  auto gradients_b = served.backward(pass_b, served.forward("b", pass_b, input(2)));
+  served.step("b", {{pass_b, gradients_b}});
+  auto late = served.forward("a", pass_a, input(3));
+  auto gradients_a = served.backward(pass_a, early + late);
+  auto expected = untouched->loss(input(1)) + untouched->loss(input(3));
+  EXPECT_TRUE(equal(gradients_a, gradients_of(expected, parameters_of(*untouched))));
+}
+
+TEST(Trap, synchronous_applies_both_gradients_once_both_are_there) {
+  Served served(synchronous(2), {"a", "b"});
+  auto untouched = copy(*served.net);
+  auto before = values(served.host.parameters());
+
+  auto loss_a = served.forward("a", pass_a, input(1));
+  auto loss_b = served.forward("b", pass_b, input(2));
+  auto gradients_b = served.backward(pass_b, loss_b);
+  auto stepped_b = served.step("b", {{pass_b, gradients_b}});
+  EXPECT_FALSE(stepped_b->done);
+  served.expect_stepped(before, {});
+  auto gradients_a = served.backward(pass_a, loss_a);
+  EXPECT_TRUE(equal(gradients_a, gradients_of(untouched->loss(input(1)), parameters_of(*untouched))));
+  auto stepped_a = served.step("a", {{pass_a, gradients_a}});
+  for (const auto& stepped : {stepped_a, stepped_b}) {
+    ASSERT_TRUE(stepped->done);
+    EXPECT_FALSE(stepped->error);
+    EXPECT_EQ(stepped->version, 1u);
+  }
+  served.expect_stepped(before, {gradients_a, gradients_b});
+  EXPECT_EQ(served.host.stats().copied_bytes, 0u) << "nobody else reads: in place";
+}
+
+TEST(Trap, free_goes_through_with_a_gradient_of_mixed_weights) {
+  Served served(dist_optim::free, {"a", "b"});
+  auto old_net = copy(*served.net);
+  auto loss_a = served.forward("a", pass_a, input(1));
+  auto gradients_b = served.backward(pass_b, served.forward("b", pass_b, input(2)));
+  auto stepped_b = served.step("b", {{pass_b, gradients_b}});
+  ASSERT_TRUE(stepped_b->done && !stepped_b->error);
+  auto new_net = copy(*served.net);
+  auto gradients_a = served.backward(pass_a, loss_a);
+  EXPECT_FALSE(equal(gradients_a, gradients_of(old_net->loss(input(1)), parameters_of(*old_net))));
+  EXPECT_FALSE(equal(gradients_a, gradients_of(new_net->loss(input(1)), parameters_of(*new_net))));
+  auto stepped_a = served.step("a", {{pass_a, gradients_a}});
+  ASSERT_TRUE(stepped_a->done && !stepped_a->error);
+  EXPECT_EQ(served.host.stats().copied_bytes, 0u);
+  EXPECT_EQ(served.host.stats().version, 2u);
+}
+
+// ---- steps
+
+Gradients ones(const Served& served, double scale = 1) {
+  Gradients gradients;
+  for (const Parameter& parameter : served.host.parameters()) {
+    gradients[gradients.size()] = torch::full_like(parameter.tensor.detach(), scale);
+  }
+  return gradients;
+}
+
+TEST(ParameterHost, sums_the_passes_of_one_step) {
+  Served served(stale(0), {"a"}, torch::optim::AdamOptions(0.1));
+  auto reference_net = copy(*served.net);
+  torch::optim::Adam reference(reference_net->parameters(), torch::optim::AdamOptions(0.1));
+  for (std::uint64_t round = 0; round < 5; ++round) {
+    reference.zero_grad();
+    std::vector<PassGradients> passes;
+    std::vector<at::Tensor> losses;
+    for (std::uint64_t i = 0; i < 3; ++i) {
+      PassKey pass{round + 1, i};
+      losses.push_back(served.forward("a", pass, input(static_cast<int>(round * 3 + i))));
+      reference_net->loss(input(static_cast<int>(round * 3 + i))).backward();
+      passes.push_back({pass, {}});
+    }
+    for (std::size_t i = 0; i < 3; ++i) passes[i].gradients = served.backward(passes[i].pass, losses[i]);
+    reference.step();
+    auto stepped = served.step("a", std::move(passes));
+    ASSERT_TRUE(stepped->done && !stepped->error);
+  }
+  auto expected = reference_net->parameters();
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    EXPECT_TRUE(torch::allclose(served.host.parameters()[i].tensor, expected[i], 0, 1e-12));
+  }
+  EXPECT_EQ(served.host.stats().copied_bytes, 0u);
+  EXPECT_EQ(served.host.stats().open_passes, 0u);
+}
+
+TEST(ParameterHost, copies_only_where_another_pass_reads_and_frees_what_nobody_does) {
+  Served served(stale(3), {"a", "b"});
+  std::uint64_t bytes = 0;
+  for (const Parameter& parameter : served.host.parameters()) bytes += parameter.tensor.nbytes();
+  const at::Tensor& weight = served.host.parameters()[0].tensor;
+  const void* first = weight.data_ptr();
+  served.admit("a", pass_a);
+  served.step("a", {{pass_a, ones(served)}});
+  EXPECT_EQ(weight.data_ptr(), first) << "in place";
+
+  served.admit("b", pass_b);
+  served.admit("a", pass_a);
+  served.step("a", {{pass_a, ones(served)}});
+  EXPECT_NE(weight.data_ptr(), first) << "the module shows the newest version";
+  EXPECT_EQ(served.host.stats().copied_bytes, bytes);
+  served.admit("a", pass_a);
+  served.step("a", {{pass_a, ones(served)}});
+  EXPECT_EQ(served.host.stats().copied_bytes, bytes) << "b reads an older version, not this one";
+  {
+    auto reading = served.host.read(pass_b);
+    EXPECT_EQ(weight.data_ptr(), first);
+    served.host.release(pass_b);
+    EXPECT_EQ(served.host.stats().live_versions, 2u) << "a reader is still inside";
+  }
+  EXPECT_NE(weight.data_ptr(), first) << "nobody needs the old one any more";
+  EXPECT_EQ(served.host.stats().live_versions, 1u);
+
+  // The next copy takes the freed storages over, unless something still refers to them.
+  served.admit("b", pass_b);
+  served.admit("a", pass_a);
+  served.step("a", {{pass_a, ones(served)}});
+  EXPECT_EQ(weight.data_ptr(), first);
+  const void* second = [&] {
+    auto reading = served.host.read(pass_b);
+    return weight.data_ptr();
+  }();
+  at::Tensor kept = [&] {
+    auto reading = served.host.read(pass_b);
+    return weight.detach().view({-1});
+  }();
+  auto kept_values = kept.clone();
+  served.host.release(pass_b);
+  served.admit("b", pass_c);
+  served.admit("a", pass_a);
+  served.step("a", {{pass_a, ones(served)}});
+  EXPECT_NE(weight.data_ptr(), second);
+  EXPECT_TRUE(torch::equal(kept, kept_values));
+}
+
+TEST(ParameterHost, a_step_without_gradients_changes_nothing_but_ends_its_passes) {
+  Served served(stale(0), {"a", "b"}, SGDOptions(rate).weight_decay(0.5));
+  auto before = values(served.host.parameters());
+  served.admit("a", pass_a);
+  auto waiting = served.admit("b", pass_b);
+  EXPECT_FALSE(waiting->done);
+  auto stepped = served.step("a", {{pass_a, {{0, at::Tensor()}}}, {pass_c, {}}});
+  EXPECT_TRUE(stepped->done && !stepped->error);
+  EXPECT_EQ(stepped->version, 0u);
+  EXPECT_TRUE(waiting->done && !waiting->error);
+  served.expect_stepped(before, {});
+}
+
+TEST(ParameterHost, a_refused_step_changes_nothing) {
+  Served served(stale(1), {"a", "b"});
+  auto before = values(served.host.parameters());
+  served.admit("a", pass_a);
+  Gradients wrong = ones(served);
+  wrong[3] = torch::zeros({7}, at::kDouble);
+  auto refused = served.step("a", {{pass_a, wrong}});
+  ASSERT_TRUE(refused->done);
+  EXPECT_EQ(kind_of(refused->error, served.host.parameters()[3].name), rpc::ErrorKind::invalid_argument);
+  EXPECT_EQ(kind_of(served.step("stranger", {{pass_a, ones(served)}})->error, "stranger"),
+            rpc::ErrorKind::failed_precondition);
+  EXPECT_EQ(kind_of(served.step("a", {{pass_c, ones(served)}})->error, to_string(pass_c)),
+            rpc::ErrorKind::failed_precondition);
+  EXPECT_EQ(kind_of(served.step("b", {{pass_a, ones(served)}})->error), rpc::ErrorKind::invalid_argument);
+  served.expect_stepped(before, {});
+  EXPECT_FALSE(served.step("a", {{pass_a, ones(served)}})->error) << "the pass is as it was";
+  EXPECT_EQ(kind_of(served.step("a", {{pass_a, ones(served)}})->error), rpc::ErrorKind::failed_precondition)
+      << "stepped once";
+  served.expect_stepped(before, {ones(served)});
+}
+
+// ---- reading
+
+TEST(ParameterHost, lets_only_admitted_passes_read) {
+  Served served(stale(1), {"a", "b"});
+  EXPECT_EQ(refusal([&] { served.host.read(pass_a); }, to_string(pass_a)),
+            rpc::ErrorKind::failed_precondition);
+  served.admit("a", pass_a);
+  served.host.read(pass_a);
+  served.step("a", {{pass_a, ones(served)}});
+  EXPECT_EQ(refusal([&] { served.host.read(pass_a); }), rpc::ErrorKind::failed_precondition);
+  auto unused = served.host.read_newest();
+}
+
+TEST(ParameterHost, a_step_waits_for_the_readers_of_its_object_except_in_free) {
+  for (StepMode mode : {stale(1), dist_optim::free}) {
+    Served served(mode, {"a", "b"});
+    bool free = mode == dist_optim::free;
+    served.admit("a", pass_a);
+    served.admit("b", pass_b);
+    std::promise<void> inside, stepped;
+    std::jthread reader([&] {
+      auto reading = served.host.read(pass_b);
+      inside.set_value();
+      if (free) return stepped.get_future().wait();
+      for (int i = 0; i < 5000; ++i) {  // time enough for a step that does not wait
+        std::this_thread::yield();
+        ASSERT_EQ(served.host.stats().version, 0u);
+      }
+    });
+    inside.get_future().wait();
+    auto outcome = served.step("a", {{pass_a, ones(served)}});
+    EXPECT_TRUE(outcome->done && !outcome->error);
+    stepped.set_value();
+  }
+}
+
+TEST(ParameterHost, passes_of_a_trainer_without_an_optimizer_read_one_version) {
+  Served served(stale(0), {"a"});
+  auto untouched = copy(*served.net);
+  auto loss = served.forward("visitor", pass_b, input(1));
+  served.admit("a", pass_a);
+  served.step("a", {{pass_a, ones(served)}});
+  EXPECT_TRUE(equal(served.backward(pass_b, loss),
+                    gradients_of(untouched->loss(input(1)), parameters_of(*untouched))));
+}
+
+// ---- admission
+
+TEST(ParameterHost, admits_waiting_passes_as_others_step_or_end) {
+  Served served(stale(0), {"a", "b", "c"});
+  served.admit("a", pass_a);
+  auto b = served.admit("b", pass_b), b_again = served.admit("b", pass_b), c = served.admit("c", pass_c);
+  EXPECT_FALSE(b->done || b_again->done || c->done);
+  EXPECT_EQ(served.host.stats().waiting_passes, 2u);
+  served.step("a", {{pass_a, ones(served)}});
+  EXPECT_TRUE(b->done && !b->error);
+  EXPECT_TRUE(b_again->done && !b_again->error);
+  EXPECT_FALSE(c->done);
+  served.host.release(pass_b);
+  EXPECT_TRUE(c->done && !c->error);
+
+  auto released = served.admit("b", pass_b);
+  EXPECT_FALSE(released->done);
+  served.host.release(pass_b);
+  EXPECT_EQ(kind_of(released->error, to_string(pass_b)), rpc::ErrorKind::cancelled);
+
+  auto orphan = served.admit("b", pass_b);
+  served.host.unregister_trainer("b", true);
+  EXPECT_EQ(kind_of(orphan->error, "trainer b died"), rpc::ErrorKind::aborted);
+  auto last = served.admit("a", pass_a);
+  EXPECT_FALSE(last->done);
+  served.host.unregister_trainer("c", true);  // its pass held the others up
+  EXPECT_TRUE(last->done && !last->error);
+  EXPECT_EQ(kind_of(served.admit("b", pass_a)->error, "belongs to trainer a"),
+            rpc::ErrorKind::invalid_argument);
+}
+
+// ---- trainers and rounds
+
+TEST(ParameterHost, refuses_another_optimizer_or_mode_naming_both) {
+  Served served(stale(2), {"a"}, SGDOptions(0.1));
+  EXPECT_EQ(refusal([&] { served.host.register_trainer("b", SGDOptions(0.2), stale(2)); }, "lr=0.2"),
+            rpc::ErrorKind::invalid_argument);
+  refusal([&] { served.host.register_trainer("b", SGDOptions(0.2), stale(2)); }, "lr=0.1");
+  EXPECT_EQ(refusal([&] { served.host.register_trainer("b", SGDOptions(0.1), stale(3)); }, "stale(3)"),
+            rpc::ErrorKind::invalid_argument);
+  refusal([&] { served.host.register_trainer("b", SGDOptions(0.1), synchronous); }, "stale(2)");
+  served.host.set_learning_rate(0.05);  // a schedule's rate is not a different optimizer
+  served.host.register_trainer("b", SGDOptions(0.1), stale(2));
+  EXPECT_EQ(served.host.learning_rate(), 0.05);
+}
+
+TEST(ParameterHost, a_trainer_ends_with_its_last_handle) {
+  Served served(stale(0), {"a", "a", "b"});
+  served.admit("a", pass_a);
+  auto b = served.admit("b", pass_b);
+  served.host.unregister_trainer("a", false);
+  EXPECT_FALSE(b->done);
+  served.host.unregister_trainer("a", false);
+  EXPECT_TRUE(b->done && !b->error);
+  served.host.unregister_trainer("a", false);
+}
+
+TEST(ParameterHost, a_death_fails_the_pending_round_and_applies_nothing) {
+  Served served(synchronous, {"a", "b", "c"});
+  auto before = values(served.host.parameters());
+  served.admit("a", pass_a);
+  served.admit("b", pass_b);
+  auto a = served.step("a", {{pass_a, ones(served)}});
+  EXPECT_FALSE(a->done);
+  served.host.unregister_trainer("c", true);
+  ASSERT_TRUE(a->done);
+  EXPECT_EQ(kind_of(a->error, "trainer c died"), rpc::ErrorKind::aborted);
+  auto b = served.step("b", {{pass_b, ones(served)}});
+  ASSERT_TRUE(b->done);
+  EXPECT_EQ(kind_of(b->error, "trainer c died"), rpc::ErrorKind::aborted);
+  served.expect_stepped(before, {});
+  // The passes are still good, and the two go on.
+  a = served.step("a", {{pass_a, ones(served)}});
+  b = served.step("b", {{pass_b, ones(served)}});
+  EXPECT_TRUE(a->done && !a->error && b->done && !b->error);
+  served.expect_stepped(before, {ones(served), ones(served)});
+}
+
+TEST(ParameterHost, a_round_goes_on_without_a_trainer_that_left) {
+  Served served(synchronous(3), {"a", "b", "c"});
+  auto before = values(served.host.parameters());
+  served.admit("a", pass_a);
+  served.admit("b", pass_b);
+  auto a = served.step("a", {{pass_a, ones(served)}});
+  auto b = served.step("b", {{pass_b, {}}});
+  EXPECT_FALSE(a->done || b->done);
+  served.host.unregister_trainer("c", false);
+  EXPECT_TRUE(a->done && !a->error && b->done && !b->error);
+  served.expect_stepped(before, {ones(served)});
+}
+
+TEST(ParameterHost, a_pass_opened_after_its_trainers_step_waits_for_the_round) {
+  Served served(synchronous, {"a", "b"});
+  served.admit("a", pass_a);
+  served.step("a", {{pass_a, ones(served)}});
+  auto next = served.admit("a", pass_c);
+  EXPECT_FALSE(next->done) << "it would read what is about to be old";
+  EXPECT_TRUE(served.admit("b", pass_b)->done);
+  auto twice = served.step("a", {});
+  EXPECT_EQ(kind_of(twice->error, "trainer a"), rpc::ErrorKind::failed_precondition);
+  served.step("b", {{pass_b, ones(served)}});
+  EXPECT_TRUE(next->done && !next->error);
+  served.admit("b", pass_b);
+  auto a = served.step("a", {{pass_c, ones(served)}});
+  auto b = served.step("b", {{pass_b, ones(served)}});
+  EXPECT_TRUE(a->done && !a->error && b->done && !b->error);
+  EXPECT_EQ(b->version, 2u);
+}
+
+TEST(ParameterHost, a_synchronous_pass_that_missed_its_round_reads_on_but_cannot_step) {
+  Served served(synchronous, {"a"});
+  auto untouched = copy(*served.net);
+  auto late_loss = served.forward("late", pass_b, input(1));
+  served.admit("a", pass_a);
+  served.step("a", {{pass_a, ones(served)}});
+  served.host.register_trainer("late", SGDOptions(rate), synchronous);
+  auto gradients = served.backward(pass_b, late_loss);
+  EXPECT_TRUE(equal(gradients, gradients_of(untouched->loss(input(1)), parameters_of(*untouched))));
+  auto late = served.step("late", {{pass_b, gradients}});
+  EXPECT_EQ(kind_of(late->error, "1 step old"), rpc::ErrorKind::failed_precondition);
+  EXPECT_EQ(served.host.stats().version, 1u);
+}
+
+// The round that a alone completes is kept from closing by a reader; b then joins and steps. Either b was in
+// time for a's round, or its pass is too old for the next one and must be told so.
+TEST(ParameterHost, a_step_that_came_while_a_round_was_closing_is_never_applied_late) {
+  bool too_late = false;
+  for (int i = 0; i < 1000 && !too_late; ++i) {
+    Served served(synchronous, {"a"});
+    auto before = values(served.host.parameters());
+    served.admit("a", pass_a);
+    served.admit("b", pass_b);
+    std::shared_ptr<Outcome> a, b;
+    std::jthread first, second;  // closing a round waits for readers, so a reader must not step
+    auto wait_for_arrival = [&](const std::string& trainer, std::uint64_t hi) {
+      for (std::uint64_t n = 0; served.admit(trainer, {hi, n})->done; ++n) std::this_thread::yield();
+    };
+    {
+      auto reading = served.host.read_newest();
+      first = std::jthread([&] { a = served.step("a", {{pass_a, ones(served)}}); });
+      wait_for_arrival("a", 8);
+      served.host.register_trainer("b", SGDOptions(rate), synchronous);
+      second = std::jthread([&] { b = served.step("b", {{pass_b, ones(served)}}); });
+      wait_for_arrival("b", 9);
+    }
+    first.join();
+    second.join();
+    // b may have been in time, and the thread that closed for it may have been a's: both are done by now.
+    ASSERT_TRUE(a->done && !a->error);
+    ASSERT_TRUE(b->done);
+    if (b->error) {
+      too_late = true;
+      EXPECT_EQ(kind_of(b->error, "1 step old"), rpc::ErrorKind::failed_precondition);
+      served.expect_stepped(before, {ones(served)});
+    }
+  }
+  EXPECT_TRUE(too_late);
+}
+
+// ---- many threads
+
+// Each pass sees one version however often it reads; every step is applied exactly once (all figures are
+// exact in binary); nobody is more than k steps behind.
+TEST(ParameterHost, serves_many_threads_with_stale_versions) {
+  torch::manual_seed(1);
+  auto first = torch::zeros({16}, at::kDouble).requires_grad_(),
+       second = torch::zeros({3}, at::kDouble).requires_grad_();
+  ParameterHost host({{"first", first}, {"second", second}});
+  constexpr int trainers = 4, steps = 50;
+  std::vector<std::jthread> threads;
+  for (int t = 0; t < trainers; ++t) {
+    std::string trainer = "t" + std::to_string(t);
+    host.register_trainer(trainer, SGDOptions(1.0 / 64), stale(2));
+    threads.emplace_back([&, t, trainer] {
+      for (std::uint64_t s = 0; s < steps; ++s) {
+        PassKey pass{static_cast<std::uint64_t>(t), s};
+        std::promise<void> admitted;
+        host.admit(trainer, pass, [&](std::exception_ptr error) {
+          EXPECT_FALSE(error);
+          admitted.set_value();
+        });
+        admitted.get_future().wait();
+        std::optional<double> seen;
+        for (int i = 0; i < 5; ++i) {
+          auto reading = host.read(pass);
+          double value = first[i].item<double>();
+          EXPECT_EQ(second[1].item<double>(), value);
+          EXPECT_EQ(seen.value_or(value), value);
+          seen = value;
+        }
+        Gradients gradients{{0, torch::ones({16}, at::kDouble)}, {1, torch::ones({3}, at::kDouble)}};
+        host.step(trainer, {{pass, gradients}},
+                  [](std::exception_ptr error, std::uint64_t) { EXPECT_FALSE(error); });
+      }
+    });
+  }
+  threads.clear();
+  auto stats = host.stats();
+  EXPECT_EQ(stats.version, static_cast<std::uint64_t>(trainers * steps));
+  EXPECT_LE(stats.max_staleness(), 2u);
+  EXPECT_EQ(stats.open_passes + stats.waiting_passes, 0u);
+  EXPECT_EQ(stats.live_versions, 1u);
+  EXPECT_EQ(first[7].item<double>(), -trainers * steps / 64.0);
+}
+
+TEST(ParameterHost, serves_many_threads_in_rounds) {
+  auto weight = torch::zeros({4}, at::kDouble).requires_grad_();
+  ParameterHost host({{"weight", weight}});
+  constexpr int trainers = 3, steps = 50;
+  for (int t = 0; t < trainers; ++t)
+    host.register_trainer("t" + std::to_string(t), SGDOptions(1.0 / 64), synchronous(3));
+  std::vector<std::jthread> threads;
+  for (int t = 0; t < trainers; ++t) {
+    threads.emplace_back([&, trainer = "t" + std::to_string(t), t] {
+      for (std::uint64_t s = 0; s < steps; ++s) {
+        PassKey pass{static_cast<std::uint64_t>(t), s};
+        std::promise<void> admitted;
+        host.admit(trainer, pass, [&](std::exception_ptr) { admitted.set_value(); });
+        admitted.get_future().wait();
+        {
+          auto reading = host.read(pass);
+          EXPECT_EQ(weight[0].item<double>(), -static_cast<double>(s) * trainers / 64.0);
+        }
+        std::promise<std::uint64_t> stepped;
+        host.step(trainer, {{pass, {{0, torch::ones({4}, at::kDouble)}}}},
+                  [&](std::exception_ptr error, std::uint64_t version) {
+                    EXPECT_FALSE(error);
+                    stepped.set_value(version);
+                  });
+        EXPECT_EQ(stepped.get_future().get(), s + 1);
+      }
+      host.unregister_trainer(trainer, false);
+    });
+  }
+  threads.clear();
+  EXPECT_EQ(host.stats().version, static_cast<std::uint64_t>(steps));
+}
+
+TEST(ParameterHost, serves_many_threads_freely) {
+  auto weight = torch::zeros({4}, at::kDouble).requires_grad_();
+  ParameterHost host({{"weight", weight}});
+  constexpr int trainers = 3, steps = 100;
+  for (int t = 0; t < trainers; ++t)
+    host.register_trainer("t" + std::to_string(t), SGDOptions(1.0 / 64), dist_optim::free);
+  std::vector<std::jthread> threads;
+  for (int t = 0; t < trainers; ++t) {
+    threads.emplace_back([&, trainer = "t" + std::to_string(t)] {
+      for (std::uint64_t s = 0; s < steps; ++s) {
+        auto reading = host.read(pass_a);
+        weight.sum().item<double>();
+        host.step(trainer, {{pass_a, {{0, torch::ones({4}, at::kDouble)}}}},
+                  [](std::exception_ptr error, std::uint64_t) { EXPECT_FALSE(error); });
+      }
+    });
+  }
+  threads.clear();
+  EXPECT_EQ(weight[0].item<double>(), -trainers * steps / 64.0);
+  EXPECT_EQ(host.stats().version, static_cast<std::uint64_t>(trainers * steps));
+}
+
+// ---- state
+
+TEST(ParameterHost, saves_and_loads_the_optimizers_state) {
+  Served served(stale(0), {"a"}, SGDOptions(rate).momentum(0.5));
+  served.admit("a", pass_a);
+  served.step("a", {{pass_a, ones(served)}});
+  served.host.set_learning_rate(0.25);
+  std::string state = served.host.save_state();
+
+  Served fresh(stale(0), {"a"}, SGDOptions(rate).momentum(0.5));
+  fresh.host.load_state(state);
+  EXPECT_EQ(fresh.host.learning_rate(), 0.25);
+  auto before = values(fresh.host.parameters());
+  fresh.admit("a", pass_a);
+  fresh.step("a", {{pass_a, ones(fresh)}});
+  // Momentum 0.5 · 1 + 1, at twice the rate.
+  fresh.expect_stepped(before, {ones(fresh, 3)});
+
+  ParameterHost bare(parameters_of(*fresh.net));
+  EXPECT_EQ(refusal([&] { bare.save_state(); }), rpc::ErrorKind::failed_precondition);
+  EXPECT_EQ(refusal([&] { bare.set_learning_rate(1); }), rpc::ErrorKind::failed_precondition);
+}
+
+TEST(ParameterHost, knows_its_parameters) {
+  Served served(stale(0), {});
+  auto parameters = served.net->named_parameters();
+  for (std::size_t i = 0; i < served.host.parameters().size(); ++i) {
+    EXPECT_EQ(served.host.index_of(parameters[served.host.parameters()[i].name]), i);
+  }
+  EXPECT_FALSE(served.host.index_of(torch::zeros({1})));
+}
+
+}  // namespace
+}  // namespace weft::dist_optim

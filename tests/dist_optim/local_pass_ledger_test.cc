@@ -1,0 +1,291 @@
+#include <weft/dist_optim/local/pass_ledger.h>
+#include <weft/rpc/core/error.h>
+
+#include <algorithm>
+#include <functional>
+#include <map>
+#include <random>
+#include <set>
+#include <string>
+#include <unordered_set>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+namespace weft::dist_optim {
+namespace {
+
+using Admission = PassLedger::Admission;
+
+PassKey key(std::uint64_t number) { return {1, number}; }
+
+PassLedger ledger_of(StepMode mode, const std::vector<std::string>& trainers) {
+  PassLedger ledger;
+  ledger.set_mode(mode);
+  for (const std::string& trainer : trainers) ledger.add_trainer(trainer);
+  return ledger;
+}
+
+std::uint64_t step(PassLedger& ledger, const std::string& trainer, const std::vector<PassKey>& passes) {
+  std::uint64_t staleness = ledger.check_step(trainer, passes);
+  ledger.step({{trainer, passes}});
+  return staleness;
+}
+
+std::string refusal(rpc::ErrorKind kind, const std::function<void()>& code) {
+  try {
+    code();
+  } catch (const rpc::Error& error) {
+    EXPECT_EQ(error.kind(), kind) << error.what();
+    return error.what();
+  }
+  ADD_FAILURE() << "nothing was thrown";
+  return "";
+}
+
+TEST(PassKey, is_ordered_hashed_and_printed) {
+  EXPECT_LT((PassKey{1, 9}), (PassKey{2, 0}));
+  EXPECT_EQ(to_string(PassKey{0xab, 1}), "00000000000000ab0000000000000001");
+  std::unordered_set<PassKey> set{{1, 2}, {1, 2}, {2, 1}};
+  EXPECT_EQ(set.size(), 2u);
+}
+
+TEST(PassLedger, stale_0_lets_one_trainer_at_a_time_read) {
+  auto ledger = ledger_of(stale(0), {"a", "b", "c"});
+  EXPECT_EQ(ledger.admit("a", key(1)), Admission::admitted);
+  EXPECT_EQ(ledger.admit("b", key(2)), Admission::waiting);
+  EXPECT_EQ(ledger.admit("c", key(3)), Admission::waiting);
+  EXPECT_EQ(ledger.admit("a", key(4)), Admission::admitted) << "its group reads already";
+  EXPECT_EQ(ledger.admit("b", key(5)), Admission::waiting);
+  EXPECT_TRUE(ledger.admit_waiting().empty());
+  EXPECT_EQ(step(ledger, "a", {key(1), key(4)}), 0u);
+  EXPECT_EQ(ledger.admit_waiting(), (std::vector{key(2), key(5)}))
+      << "first come; b's second goes with its first";
+  EXPECT_EQ(ledger.pin(key(2)), 1u);
+  EXPECT_TRUE(ledger.release(key(3)));
+  EXPECT_FALSE(ledger.release(key(2)));
+  EXPECT_EQ(ledger.waiting(), 0u);
+}
+
+TEST(PassLedger, the_slowest_trainer_is_passed_by_at_most_k_steps) {
+  auto ledger = ledger_of(stale(2), {"slow", "fast"});
+  ledger.admit("slow", key(0));
+  std::uint64_t steps = 0;
+  while (ledger.admit("fast", key(1 + steps)) == Admission::admitted) {
+    step(ledger, "fast", {key(1 + steps)});
+    ++steps;
+  }
+  EXPECT_EQ(steps, 2u);
+  EXPECT_TRUE(ledger.admit_waiting().empty());
+  EXPECT_EQ(step(ledger, "slow", {key(0)}), 2u);
+  EXPECT_EQ(ledger.admit_waiting(), std::vector{key(3)});
+}
+
+TEST(PassLedger, passes_between_two_steps_of_a_trainer_share_their_first_pin) {
+  auto ledger = ledger_of(stale(3), {"a", "b"});
+  ledger.admit("a", key(1));
+  ledger.admit("b", key(2));
+  step(ledger, "b", {key(2)});
+  ledger.admit("a", key(3));
+  EXPECT_EQ(ledger.pin(key(3)), 0u);
+  EXPECT_EQ(step(ledger, "a", {key(1), key(3)}), 1u);
+  ledger.admit("a", key(4));
+  EXPECT_EQ(ledger.pin(key(4)), 2u);
+  ledger.release(key(4));
+  EXPECT_EQ(ledger.take_dropped(), std::vector<std::uint64_t>{0});
+}
+
+TEST(PassLedger, a_part_of_a_trainers_passes_steps_only_where_the_bound_holds_for_the_rest) {
+  auto ledger = ledger_of(stale(1), {"a", "b"});
+  for (int i = 1; i <= 3; ++i) ledger.admit("a", key(static_cast<std::uint64_t>(i)));
+  EXPECT_EQ(step(ledger, "a", {key(1)}), 0u);  // the others are then one step old
+  std::string message = refusal(rpc::ErrorKind::failed_precondition, [&] { step(ledger, "a", {key(2)}); });
+  EXPECT_NE(message.find("trainer a"), std::string::npos) << message;
+  EXPECT_EQ(ledger.newest(), 1u);
+  EXPECT_EQ(step(ledger, "a", {key(2), key(3)}), 1u);
+}
+
+TEST(PassLedger, synchronous_passes_never_wait_and_old_ones_cannot_step) {
+  auto ledger = ledger_of(synchronous, {"a", "b"});
+  ledger.admit("a", key(1));
+  ledger.admit("b", key(2));
+  ledger.admit("b", key(3));
+  ledger.check_step("a", {key(1)});
+  ledger.step({{"a", {key(1)}}, {"b", {key(2)}}});
+  std::string message =
+      refusal(rpc::ErrorKind::failed_precondition, [&] { ledger.check_step("b", {key(3)}); });
+  EXPECT_NE(message.find(to_string(key(3))), std::string::npos) << message;
+  EXPECT_NE(message.find("trainer b"), std::string::npos) << message;
+  EXPECT_NE(message.find("1 step old"), std::string::npos) << message;
+}
+
+TEST(PassLedger, a_held_trainer_waits_and_stands_in_nobodys_way) {
+  auto ledger = ledger_of(synchronous, {"a", "b"});
+  ledger.hold("a");
+  EXPECT_EQ(ledger.admit("a", key(1)), Admission::waiting);
+  EXPECT_EQ(ledger.admit("b", key(2)), Admission::admitted);
+  EXPECT_TRUE(ledger.admit_waiting().empty());
+  ledger.end_hold("a");
+  EXPECT_EQ(ledger.admit_waiting(), std::vector{key(1)});
+}
+
+TEST(PassLedger, refuses_passes_that_are_unknown_twice_or_anothers) {
+  auto ledger = ledger_of(stale(1), {"a", "b"});
+  ledger.admit("a", key(1));
+  refusal(rpc::ErrorKind::failed_precondition, [&] { ledger.check_step("a", {key(9)}); });
+  refusal(rpc::ErrorKind::invalid_argument, [&] { ledger.check_step("a", {key(1), key(1)}); });
+  refusal(rpc::ErrorKind::invalid_argument, [&] { ledger.check_step("b", {key(1)}); });
+  refusal(rpc::ErrorKind::invalid_argument, [&] { ledger.admit("b", key(1)); });
+  step(ledger, "a", {key(1)});
+  refusal(rpc::ErrorKind::failed_precondition, [&] { ledger.check_step("a", {key(1)}); });
+}
+
+TEST(PassLedger, says_when_a_version_is_read_by_others_and_when_nobody_needs_it) {
+  auto ledger = ledger_of(stale(2), {"a", "b"});
+  ledger.admit("a", key(1));
+  EXPECT_FALSE(ledger.read_by_others({{"a", {key(1)}}}));
+  ledger.admit("b", key(2));
+  EXPECT_TRUE(ledger.read_by_others({{"a", {key(1)}}}));
+  EXPECT_FALSE(ledger.read_by_others({{"a", {key(1)}}, {"b", {key(2)}}}));
+  ledger.retain(0);  // a reader that is inside
+  EXPECT_TRUE(ledger.read_by_others({{"a", {key(1)}}, {"b", {key(2)}}}));
+  step(ledger, "a", {key(1)});
+  ledger.release(key(2));
+  EXPECT_TRUE(ledger.take_dropped().empty());
+  ledger.let_go(0);
+  EXPECT_EQ(ledger.take_dropped(), std::vector<std::uint64_t>{0});
+  EXPECT_TRUE(ledger.take_dropped().empty());
+}
+
+TEST(PassLedger, a_trainer_that_ends_frees_what_waited_for_it) {
+  auto ledger = ledger_of(stale(0), {"a", "b"});
+  ledger.admit("a", key(1));
+  ledger.admit("b", key(2));
+  ledger.admit("b", key(3));
+  EXPECT_TRUE(ledger.remove_trainer("a").empty());
+  EXPECT_EQ(ledger.admit_waiting(), (std::vector{key(2), key(3)}));
+  EXPECT_EQ(ledger.admit("b", key(3)), Admission::admitted);
+  ledger.add_trainer("a");
+  ledger.admit("a", key(4));
+  EXPECT_EQ(ledger.remove_trainer("a"), std::vector{key(4)});
+  EXPECT_EQ(ledger.open(), 2u);
+}
+
+TEST(PassLedger, passes_without_an_optimizer_pin_but_never_wait_nor_count) {
+  auto ledger = ledger_of(stale(0), {"a"});
+  ledger.admit("a", key(1));
+  EXPECT_EQ(ledger.admit("visitor", key(2)), Admission::admitted);
+  EXPECT_TRUE(ledger.read_by_others({{"a", {key(1)}}}));
+  EXPECT_EQ(step(ledger, "a", {key(1)}), 0u);
+  EXPECT_EQ(ledger.pin(key(2)), 0u);
+  EXPECT_EQ(ledger.admit("a", key(3)), Admission::admitted);
+}
+
+// Random trainers with random passes. What must hold whatever they do: no whole step is refused (so none
+// waits), none is older than k, FIFO among those that the bound keeps waiting, every version that is dropped
+// is one that nobody has, and at the end, when all open passes have stepped or were released, nobody waits.
+class StaleBound : public testing::Test {
+ protected:
+  void run(unsigned seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    std::mt19937 random(seed);
+    auto below = [&](std::uint64_t n) {
+      return std::uniform_int_distribution<std::uint64_t>(0, n - 1)(random);
+    };
+    int k = static_cast<int>(below(5));
+    std::vector<std::string> trainers;
+    for (std::uint64_t i = 0; i <= below(6); ++i) trainers.push_back("t" + std::to_string(i));
+    auto ledger = ledger_of(stale(k), trainers);
+
+    std::map<std::string, std::vector<PassKey>> open;
+    std::map<PassKey, std::uint64_t> pins;
+    std::map<PassKey, std::string> owner;
+    std::vector<PassKey> line;  // those that wait, in order of arrival
+    std::uint64_t next = 0;
+    std::set<std::uint64_t> dropped;
+    auto opened = [&](PassKey pass) {
+      open[owner[pass]].push_back(pass);
+      pins[pass] = ledger.pin(pass).value();
+      ASSERT_FALSE(dropped.contains(pins[pass]));
+    };
+    auto settle = [&] {
+      for (PassKey pass : ledger.admit_waiting()) {
+        auto place = std::find(line.begin(), line.end(), pass);
+        ASSERT_NE(place, line.end());
+        // Only passes of a trainer that is open already may have been overtaken by this one.
+        if (open[owner[pass]].empty()) {
+          ASSERT_EQ(place, line.begin());
+        }
+        line.erase(place);
+        opened(pass);
+      }
+      for (std::uint64_t version : ledger.take_dropped()) {
+        ASSERT_TRUE(dropped.insert(version).second);
+        for (const auto& [trainer, passes] : open) {
+          for (PassKey pass : passes) ASSERT_NE(pins[pass], version);
+        }
+      }
+    };
+    auto step_or_release = [&](const std::string& trainer, bool release) {
+      auto passes = std::exchange(open[trainer], {});
+      if (release) {
+        for (PassKey pass : passes) ledger.release(pass);
+      } else {
+        std::uint64_t oldest = ledger.newest();
+        for (PassKey pass : passes) oldest = std::min(oldest, pins[pass]);
+        std::uint64_t staleness = ledger.check_step(trainer, passes);  // throws where the rule is not enough
+        ASSERT_EQ(staleness, ledger.newest() - oldest);
+        ASSERT_LE(staleness, static_cast<std::uint64_t>(k));
+        ledger.step({{trainer, passes}});
+      }
+      settle();
+    };
+
+    for (int i = 0; i < 200; ++i) {
+      const std::string& trainer = trainers[below(trainers.size())];
+      std::uint64_t choice = below(10);
+      if (choice < 5) {
+        PassKey pass = key(next++);
+        owner[pass] = trainer;
+        if (ledger.admit(trainer, pass) == Admission::admitted) {
+          opened(pass);
+        } else {
+          line.push_back(pass);
+        }
+      } else if (choice < 8) {
+        if (!open[trainer].empty()) step_or_release(trainer, false);
+      } else if (choice == 8) {
+        if (!open[trainer].empty()) step_or_release(trainer, true);
+      } else if (open[trainer].size() > 1) {  // a part of them, which may be refused
+        std::vector<PassKey> part{open[trainer][below(open[trainer].size())]};
+        try {
+          ASSERT_LE(ledger.check_step(trainer, part), static_cast<std::uint64_t>(k));
+          ledger.step({{trainer, part}});
+          std::erase(open[trainer], part[0]);
+          settle();
+        } catch (const rpc::Error&) {
+        }
+      }
+      if (HasFatalFailure()) return;
+    }
+    for (bool more = true; more;) {
+      more = false;
+      for (const std::string& trainer : trainers) {
+        if (open[trainer].empty()) continue;
+        step_or_release(trainer, below(2) == 0);
+        if (HasFatalFailure()) return;
+        more = true;
+      }
+    }
+    EXPECT_EQ(ledger.waiting(), 0u);
+    EXPECT_TRUE(line.empty());
+    EXPECT_EQ(ledger.open(), 0u);
+  }
+};
+
+TEST_F(StaleBound, holds_for_a_thousand_random_runs) {
+  for (unsigned seed = 0; seed < 1000 && !HasFailure(); ++seed) run(seed);
+}
+
+}  // namespace
+}  // namespace weft::dist_optim

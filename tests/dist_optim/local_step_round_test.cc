@@ -1,0 +1,150 @@
+#include <weft/dist_optim/local/step_round.h>
+#include <weft/rpc/core/error.h>
+
+#include <functional>
+#include <string>
+
+#include <gtest/gtest.h>
+
+namespace weft::dist_optim {
+namespace {
+
+std::string refusal(rpc::ErrorKind kind, const std::function<void()>& code) {
+  try {
+    code();
+  } catch (const rpc::Error& error) {
+    EXPECT_EQ(error.kind(), kind) << error.what();
+    return error.what();
+  }
+  ADD_FAILURE() << "nothing was thrown";
+  return "";
+}
+
+void close(StepRound& round, std::initializer_list<const char*> trainers) {
+  ASSERT_TRUE(round.complete());
+  round.close();
+  for (const char* trainer : trainers) round.finish(trainer);
+}
+
+TEST(StepRound, waits_for_every_trainer_that_is_registered_when_it_closes) {
+  StepRound round(0);
+  EXPECT_FALSE(round.complete());
+  round.join("a");
+  EXPECT_FALSE(round.complete());
+  round.arrive("a");
+  EXPECT_TRUE(round.complete()) << "a is the only one";
+  round.join("b");
+  EXPECT_FALSE(round.complete());
+  EXPECT_NE(refusal(rpc::ErrorKind::failed_precondition, [&] { round.arrive("a"); }).find("a"),
+            std::string::npos);
+  round.arrive("b");
+  close(round, {"a", "b"});
+  EXPECT_FALSE(round.complete());
+  round.arrive("a");
+  EXPECT_FALSE(round.complete());
+}
+
+TEST(StepRound, waits_for_the_number_of_trainers) {
+  StepRound round(2);
+  round.join("a");
+  round.arrive("a");
+  EXPECT_FALSE(round.complete());
+  round.join("b");
+  round.join("b");
+  EXPECT_FALSE(round.complete());
+  std::string message = refusal(rpc::ErrorKind::invalid_argument, [&] { round.join("c"); });
+  EXPECT_NE(message.find("trainer c"), std::string::npos);
+  EXPECT_NE(message.find("a, b"), std::string::npos);
+  round.arrive("b");
+  EXPECT_TRUE(round.complete());
+}
+
+TEST(StepRound, goes_on_without_a_trainer_that_left) {
+  for (std::size_t seats : {0, 3}) {
+    StepRound round(seats);
+    for (const char* name : {"a", "b", "c"}) round.join(name);
+    round.arrive("a");
+    round.arrive("b");
+    round.leave("c");
+    EXPECT_TRUE(round.complete());
+    round.leave("a");  // its step stays in the round
+    close(round, {"a", "b"});
+    round.arrive("b");
+    EXPECT_TRUE(round.complete());
+  }
+}
+
+TEST(StepRound, a_newcomer_takes_the_seat_of_one_that_left) {
+  StepRound round(2);
+  round.join("a");
+  round.join("b");
+  round.leave("b");
+  round.join("c");
+  round.arrive("a");
+  EXPECT_FALSE(round.complete());
+  round.arrive("c");
+  EXPECT_TRUE(round.complete());
+  refusal(rpc::ErrorKind::invalid_argument, [&] { round.join("d"); });
+}
+
+TEST(StepRound, does_not_end_with_the_one_who_left_while_others_work) {
+  StepRound round(2);
+  round.join("a");
+  round.join("b");
+  round.arrive("a");
+  round.leave("a");
+  EXPECT_FALSE(round.complete()) << "b has not stepped";
+  round.arrive("b");
+  EXPECT_TRUE(round.complete());
+}
+
+TEST(StepRound, a_death_fails_the_round_once_for_each_survivor) {
+  StepRound round(0);
+  for (const char* name : {"a", "b", "c"}) round.join(name);
+  round.arrive("a");
+  EXPECT_EQ(round.die("c"), std::vector<std::string>{"a"});
+  round.arrive("a");  // has heard, tries again
+  EXPECT_FALSE(round.complete());
+  EXPECT_NE(refusal(rpc::ErrorKind::aborted, [&] { round.arrive("b"); }).find("trainer c died"),
+            std::string::npos);
+  round.arrive("b");
+  EXPECT_TRUE(round.complete());
+}
+
+TEST(StepRound, an_empty_seat_of_the_dead_fails_every_step_until_it_is_taken) {
+  StepRound round(2);
+  round.join("a");
+  round.join("b");
+  EXPECT_TRUE(round.die("b").empty());
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_NE(refusal(rpc::ErrorKind::aborted, [&] { round.arrive("a"); }).find("b died"), std::string::npos);
+  }
+  round.join("b2");
+  round.arrive("a");
+  round.arrive("b2");
+  EXPECT_TRUE(round.complete());
+}
+
+TEST(StepRound, who_arrives_while_a_round_is_closed_is_in_the_next) {
+  StepRound round(0);
+  round.join("a");
+  round.join("b");
+  round.arrive("a");
+  round.arrive("b");
+  round.close();
+  round.join("c");
+  round.arrive("c");
+  EXPECT_FALSE(round.complete());
+  refusal(rpc::ErrorKind::failed_precondition, [&] { round.arrive("a"); });
+  EXPECT_EQ(round.die("b"), std::vector<std::string>{"c"});  // its step was not in the closed round
+  round.finish("a");
+  round.finish("b");
+  refusal(rpc::ErrorKind::aborted, [&] { round.arrive("a"); });
+  round.arrive("a");
+  EXPECT_FALSE(round.complete());
+  round.arrive("c");
+  EXPECT_TRUE(round.complete());
+}
+
+}  // namespace
+}  // namespace weft::dist_optim

@@ -1,0 +1,209 @@
+#include <weft/dist_optim/local/version_gate.h>
+#include <weft/rpc/core/error.h>
+
+#include <algorithm>
+#include <atomic>
+#include <barrier>
+#include <random>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+namespace weft::dist_optim {
+namespace {
+
+// What the gate guards: `value` is the loaded version. Not atomic, so that TSan sees a reader beside a load.
+struct Tensors {
+  std::uint64_t value = 0;
+};
+
+void expect_refused(const std::function<void()>& code) {
+  try {
+    code();
+    FAIL() << "nothing was thrown";
+  } catch (const rpc::Error& error) {
+    EXPECT_EQ(error.kind(), rpc::ErrorKind::failed_precondition) << error.what();
+  }
+}
+
+// Until so many threads stand in line. A gate that lets in whom it should not never gets there: the test
+// hangs.
+void wait_in_line(const VersionGate& gate, std::size_t threads) {
+  while (gate.waiting() < threads) std::this_thread::yield();
+}
+
+TEST(VersionGate, readers_of_the_loaded_version_are_inside_together) {
+  VersionGate gate(7, [](auto) { FAIL() << "no other version was asked for"; });
+  std::barrier both(2);
+  auto reader = [&] {
+    gate.enter(7);
+    both.arrive_and_wait();  // hangs unless both are inside
+    gate.leave();
+  };
+  std::jthread first(reader), second(reader);
+}
+
+TEST(VersionGate, another_version_is_loaded_when_nobody_is_inside) {
+  Tensors tensors{1};
+  VersionGate gate(1, [&](auto version) { tensors.value = version; });
+  gate.enter(1);
+  std::uint64_t read = 0;
+  std::jthread other([&] {
+    gate.enter(2);
+    read = tensors.value;
+    gate.leave();
+  });
+  wait_in_line(gate, 1);
+  EXPECT_EQ(tensors.value, 1u);
+  EXPECT_EQ(gate.loaded(), 1u);
+  gate.leave();
+  other.join();
+  EXPECT_EQ(read, 2u);
+  EXPECT_EQ(gate.loads(), 1u);
+}
+
+TEST(VersionGate, an_exclusive_section_waits_until_nobody_is_inside_and_lets_nobody_in) {
+  Tensors tensors{0};
+  VersionGate gate(0, [&](auto version) { tensors.value = version; });
+  std::vector<std::string> order;  // guarded by the gate itself
+  gate.enter(0);
+  std::jthread writer([&] {
+    gate.exclusive([&]() -> std::optional<std::uint64_t> {
+      wait_in_line(gate, 2);  // both readers stand behind
+      order.push_back("writer");
+      tensors.value = 1;
+      return 1;
+    });
+  });
+  wait_in_line(gate, 1);
+  // Of the loaded version, but after the writer: else readers that keep coming would keep it out for ever.
+  std::jthread reader([&] {
+    gate.enter(0);
+    order.push_back("reader of " + std::to_string(tensors.value));
+    gate.leave();
+  });
+  wait_in_line(gate, 2);
+  std::jthread newest([&] {
+    gate.enter_newest();
+    order.push_back("reader of " + std::to_string(tensors.value));
+    gate.leave();
+  });
+  wait_in_line(gate, 3);
+  EXPECT_TRUE(order.empty());
+  gate.leave();
+  for (std::jthread* thread : {&writer, &reader, &newest}) thread->join();
+  EXPECT_EQ(order, (std::vector<std::string>{"writer", "reader of 0", "reader of 1"}));
+}
+
+TEST(VersionGate, all_that_wait_for_a_version_go_in_when_it_is_loaded) {
+  VersionGate gate(0, [](auto) {});
+  gate.enter(0);
+  std::barrier both(2);
+  auto reader = [&](std::uint64_t version) {
+    gate.enter(version);
+    if (version == 1) both.arrive_and_wait();  // hangs unless both are inside
+    gate.leave();
+  };
+  std::vector<std::jthread> threads;
+  for (std::uint64_t version : {1, 2, 1}) {
+    threads.emplace_back(reader, version);
+    wait_in_line(gate, threads.size());
+  }
+  gate.leave();
+  threads.clear();
+  EXPECT_EQ(gate.loads(), 2u);
+}
+
+TEST(VersionGate, an_exclusive_section_makes_the_newest_version) {
+  Tensors tensors{0};
+  VersionGate gate(0, [&](auto version) { tensors.value = version; });
+  gate.exclusive([&]() -> std::optional<std::uint64_t> {
+    tensors.value = 1;
+    return 1;
+  });
+  EXPECT_EQ(gate.loaded(), 1u);
+  gate.enter(0);
+  EXPECT_EQ(tensors.value, 0u);
+  gate.leave();
+  EXPECT_EQ(gate.loaded(), 0u) << "loaded versions stay until another one is wanted";
+  gate.enter_newest();
+  EXPECT_EQ(tensors.value, 1u);
+  gate.leave();
+  gate.enter(0);
+  gate.settle();
+  EXPECT_EQ(tensors.value, 0u) << "settling must not disturb a reader";
+  gate.leave();
+  gate.settle();
+  EXPECT_EQ(tensors.value, 1u);
+}
+
+TEST(VersionGate, a_section_that_throws_leaves_the_gate_usable) {
+  VersionGate gate(0, [](auto) {});
+  EXPECT_THROW(gate.exclusive([]() -> std::optional<std::uint64_t> { throw std::runtime_error("no"); }),
+               std::runtime_error);
+  gate.enter(0);
+  gate.leave();
+}
+
+TEST(VersionGate, a_thread_that_is_inside_may_enter_again_but_not_wait_for_itself) {
+  VersionGate gate(0, [](auto) {});
+  gate.enter(0);
+  std::jthread writer([&] { gate.exclusive([]() -> std::optional<std::uint64_t> { return 1; }); });
+  wait_in_line(gate, 1);  // the nested entries must not queue up behind it
+  gate.enter(0);
+  gate.enter_newest();
+  expect_refused([&] { gate.enter(1); });
+  expect_refused([&] { gate.exclusive([]() -> std::optional<std::uint64_t> { return std::nullopt; }); });
+  gate.leave();
+  gate.leave();
+  EXPECT_EQ(gate.loaded(), 0u);
+  gate.leave();
+  writer.join();
+  EXPECT_EQ(gate.loaded(), 1u);
+  expect_refused([&] { gate.leave(); });
+  gate.exclusive([&]() -> std::optional<std::uint64_t> {
+    expect_refused([&] { gate.enter(1); });
+    expect_refused([&] { gate.exclusive([]() -> std::optional<std::uint64_t> { return std::nullopt; }); });
+    return std::nullopt;
+  });
+}
+
+TEST(VersionGate, many_threads_each_read_their_version) {
+  Tensors tensors{0};
+  VersionGate gate(0, [&](auto version) { tensors.value = version; });
+  std::atomic<std::uint64_t> newest{0};
+  std::atomic<int> inside{0}, alone{0};
+  std::vector<std::jthread> threads;
+  for (unsigned seed = 0; seed < 6; ++seed) {
+    threads.emplace_back([&, seed] {
+      std::mt19937 random(seed);
+      for (int i = 0; i < 2000; ++i) {
+        if (random() % 8 == 0) {
+          gate.exclusive([&]() -> std::optional<std::uint64_t> {
+            EXPECT_EQ(inside, 0);
+            EXPECT_EQ(++alone, 1);
+            tensors.value = ++newest;
+            --alone;
+            return tensors.value;
+          });
+          continue;
+        }
+        std::uint64_t version = newest - std::min<std::uint64_t>(newest, random() % 3);
+        bool latest = random() % 4 == 0;
+        latest ? gate.enter_newest() : gate.enter(version);
+        ++inside;
+        std::this_thread::yield();
+        EXPECT_EQ(alone, 0);
+        EXPECT_EQ(tensors.value, latest ? newest.load() : version);
+        --inside;
+        gate.leave();
+      }
+    });
+  }
+}
+
+}  // namespace
+}  // namespace weft::dist_optim

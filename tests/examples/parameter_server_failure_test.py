@@ -1,0 +1,59 @@
+#!/usr/bin/env python3
+"""parameter_server PROGRAM: a run that loses a process ends within seconds, everywhere, with an error that names it."""
+import os
+import signal
+import sys
+import unittest
+
+from processes import Program, run, wait_until_gone
+
+SECONDS = 15  # generous: it takes a fraction of one where the machine has nothing else to do
+
+
+class Failure(unittest.TestCase):
+    def setUp(self):
+        self.job = Program(PROGRAM, "--epochs", 1000)
+        self.addCleanup(self.job.__exit__)
+        for trainer in ("trainer1", "trainer2"):
+            # The first line of a trainer comes with its first step. Theirs come in either order.
+            if not any(line.startswith(trainer) for line in self.job.lines):
+                self.job.wait_for(rf"^{trainer} \[")
+        self.processes = self.job.children()
+        self.assertEqual(sorted(self.processes), ["server", "trainer1", "trainer2"])
+
+    def check_loss_of(self, lost, survivors):
+        os.kill(self.processes[lost], signal.SIGKILL)
+        self.assertEqual(self.job.end(within=SECONDS), 1)
+        wait_until_gone(self.processes.values(), within=SECONDS)
+        for survivor in survivors:
+            self.assertRegex(self.job.output(), rf"(?m)^{survivor}: .*{lost}", f"{survivor} does not say what it lost")
+        self.assertRegex(self.job.lines[-1], rf"^first failure: {lost} .* was killed by signal 9")
+
+    def test_the_server_is_killed(self):
+        self.check_loss_of("server", ["trainer1", "trainer2"])
+
+    def test_a_trainer_is_killed(self):
+        self.check_loss_of("trainer2", ["server", "trainer1"])
+
+    def test_the_launcher_is_killed(self):
+        self.job.signal(signal.SIGKILL)
+        wait_until_gone(self.processes.values(), within=SECONDS)
+
+    def test_the_launcher_is_told_to_end(self):
+        self.job.signal(signal.SIGTERM)
+        self.assertEqual(self.job.end(within=SECONDS), 1)
+        wait_until_gone(self.processes.values(), within=SECONDS)
+        self.assertEqual(self.job.lines[-1], "stopped by Terminated")
+
+
+class NoData(unittest.TestCase):
+    def test_says_what_to_do(self):
+        status, lines = run(PROGRAM, "--data", "/nowhere")
+        self.assertEqual(status, 1)
+        self.assertRegex("\n".join(lines), "trainer[12]: there is no /nowhere/train.*: install the package")
+        self.assertRegex(lines[-1], "^first failure: trainer")
+
+
+if __name__ == "__main__":
+    PROGRAM = sys.argv.pop(1)
+    unittest.main()

@@ -1,0 +1,105 @@
+"""What the tests of the examples share: programs that run, watched by what they print."""
+import os
+import pathlib
+import queue
+import re
+import signal
+import subprocess
+import threading
+import time
+
+PATIENCE = 60  # seconds until something that does not happen fails a test; nothing waits this long where all is well
+
+
+class Program:
+    """A running program; its lines, of stdout and stderr together, are kept as they come. Killed at the end of `with`."""
+
+    def __init__(self, *command, env=None):
+        self.process = subprocess.Popen([str(c) for c in command], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                                        stderr=subprocess.STDOUT, text=True, env={**os.environ, **(env or {})})
+        self.lines = []
+        self._queue = queue.Queue()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self):
+        for line in self.process.stdout:
+            self._queue.put(line.rstrip("\n"))
+        self._queue.put(None)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.process.kill()
+        self.process.wait()
+        self._reader.join()
+        self.process.stdout.close()
+
+    def wait_for(self, pattern):
+        """The match in the next line that has one."""
+        end = time.monotonic() + PATIENCE
+        while True:
+            try:
+                line = self._queue.get(timeout=max(0, end - time.monotonic()))
+            except queue.Empty:
+                raise AssertionError(f"no line matches {pattern!r} yet:\n{self.output()}") from None
+            if line is None:
+                self._queue.put(None)
+                raise AssertionError(f"the program has ended, and no line matched {pattern!r}:\n{self.output()}")
+            self.lines.append(line)
+            if match := re.search(pattern, line):
+                return match
+
+    def end(self, within=PATIENCE):
+        """Its exit status, once it has ended by itself and everything that it printed is in lines."""
+        try:
+            status = self.process.wait(timeout=within)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"still runs after {within} s:\n{self.output()}") from None
+        while (line := self._queue.get(timeout=PATIENCE)) is not None:
+            self.lines.append(line)
+        self._queue.put(None)
+        return status
+
+    def output(self):
+        return "\n".join(self.lines)
+
+    def signal(self, number):
+        self.process.send_signal(number)
+
+    def children(self):
+        """Its child processes, by the name that they were started under."""
+        pids = pathlib.Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
+        return {pathlib.Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[0].decode(): int(pid) for pid in pids}
+
+
+def run(*command, env=None):
+    """Runs a program to its end: its exit status and its lines."""
+    with Program(*command, env=env) as program:
+        return program.end(), program.lines
+
+
+def is_gone(pid):
+    """Whether the process has ended. One whose parent has not asked for its status has, too."""
+    try:
+        return pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] in "ZX"
+    except OSError:
+        return True
+
+
+def wait_until_gone(pids, within):
+    end = time.monotonic() + within
+    while left := [pid for pid in pids if not is_gone(pid)]:
+        if time.monotonic() > end:
+            for pid in left:
+                os.kill(pid, signal.SIGKILL)
+            raise AssertionError(f"processes {left} still run after {within} s")
+        time.sleep(0.01)
+
+
+def free_port():
+    import socket
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]

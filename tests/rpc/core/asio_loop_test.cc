@@ -1,0 +1,177 @@
+#include <weft/rpc/core/asio_loop.h>
+
+#include <gtest/gtest.h>
+#include <asio/post.hpp>
+
+#include <vector>
+
+#include "tests/support/wait.h"
+
+namespace weft::rpc {
+namespace {
+
+using namespace std::chrono_literals;
+using test::Event;
+using test::Handover;
+
+TEST(AsioLoop, RunsJobsInOrderOnItsOwnThread) {
+  AsioLoop loop;
+  std::vector<int> order;
+  Handover<bool> here;
+  for (int i = 0; i < 100; ++i) loop.post([&, i] { order.push_back(i); });
+  loop.post([&] { here.give(loop.running_here() && OwnedThread::here()); });
+  EXPECT_TRUE(here.take());
+  EXPECT_FALSE(loop.running_here());
+  loop.stop();
+  ASSERT_EQ(order.size(), 100U);
+  for (int i = 0; i < 100; ++i) EXPECT_EQ(order[static_cast<std::size_t>(i)], i);
+}
+
+TEST(AsioLoop, TimersFireInTheOrderOfTheirTimes) {
+  AsioLoop loop;
+  std::string fired;
+  Event done;
+  loop.post([&] {
+    const auto now = loop.now();
+    loop.schedule(now + 3ms, [&] { fired += 'd'; });
+    loop.schedule(now + 1ms, [&] { fired += 'b'; });
+    loop.schedule(now - 1s, [&] { fired += 'a'; });
+    loop.schedule(now + 3ms, [&] { fired += 'e'; });
+    loop.schedule(now + 2ms, [&] {
+      fired += 'c';
+      loop.schedule(loop.now() - 1s,
+                    [&] { fired += '!'; });  // from within a timer; due before those that are left
+    });
+    loop.schedule(now + 4ms, [&] { done.set(); });
+  });
+  done.wait();
+  EXPECT_EQ(fired.substr(0, 3), "abc");
+  EXPECT_EQ(fired.size(), 6U);
+  EXPECT_LT(fired.find('d'), fired.find('e'));
+}
+
+TEST(AsioLoop, ACancelledTimerDoesNotFire) {
+  AsioLoop loop;
+  bool wrong = false;
+  Event done;
+  loop.post([&] {
+    const auto now = loop.now();
+    const auto first = loop.schedule(now + 1ms, [&] { wrong = true; });
+    const auto second = loop.schedule(now + 1ms, [&] {});
+    EXPECT_NE(first, Loop::TimerId{0});
+    loop.schedule(now, [&, second] { loop.cancel(second); });
+    loop.schedule(now + 2ms, [&] { done.set(); });
+    loop.cancel(first);
+    loop.cancel(first);
+    loop.cancel(0);
+  });
+  done.wait();
+  EXPECT_FALSE(wrong);
+}
+
+TEST(AsioLoop, ATimerForEverIsOne) {
+  EXPECT_EQ(later(Clock::now(), std::chrono::nanoseconds::max()), Clock::time_point::max());
+  EXPECT_EQ(later(Clock::time_point{} + 1s, 2s), Clock::time_point{} + 3s);
+  EXPECT_EQ(later(Clock::time_point{} + 1s, -3s), Clock::time_point{} - 2s);
+  AsioLoop loop;
+  Event done;
+  loop.post([&] {
+    loop.schedule(Clock::time_point::max(), [] { FAIL(); });
+    loop.schedule(loop.now(), [&] { done.set(); });
+  });
+  done.wait();
+}
+
+TEST(AsioLoop, StopRunsWhatIsPostedAndDropsTimers) {
+  AsioLoop loop;
+  auto held = std::make_shared<int>(1);
+  int ran = 0;
+  Event go;
+  loop.post([&] { go.wait(); });
+  loop.post([&] { loop.schedule(loop.now() + std::chrono::hours{1}, [held] {}); });
+  for (int i = 0; i < 10; ++i) loop.post([&] { ++ran; });
+  go.set();
+  loop.stop();
+  EXPECT_EQ(ran, 10);
+  EXPECT_EQ(held.use_count(), 1);
+  loop.stop();
+}
+
+TEST(AsioLoop, JobsPostedAfterStopRunOnTheirPostersThread) {
+  AsioLoop loop;
+  loop.stop();
+  std::string log;
+  std::thread::id ran;
+  loop.post([&] {
+    ran = std::this_thread::get_id();
+    EXPECT_TRUE(loop.running_here());
+    loop.post([&] { log += 'b'; });  // not within this one
+    log += 'a';
+  });
+  EXPECT_EQ(log, "ab");
+  EXPECT_EQ(ran, std::this_thread::get_id());
+}
+
+// No job is lost, and none runs beside another, however posting and stopping fall.
+TEST(AsioLoop, ThreadsMayPostWhileItStops) {
+  for (int round = 0; round < 50; ++round) {
+    AsioLoop loop;
+    std::atomic<int> inside{0};
+    std::atomic<int> ran{0};
+    constexpr int threads = 3, each = 200;
+    std::vector<std::thread> posters;
+    for (int t = 0; t < threads; ++t)
+      posters.emplace_back([&] {
+        for (int i = 0; i < each; ++i)
+          loop.post([&] {
+            EXPECT_EQ(++inside, 1);
+            --inside;
+            ++ran;
+          });
+      });
+    loop.stop();
+    for (auto& poster : posters) poster.join();
+    // The last poster may have left its job to another thread, which has run it before it came back itself.
+    EXPECT_EQ(ran, threads * each);
+  }
+}
+
+TEST(AsioLoop, ItsLastOwnerMayLetGoOnTheLoopItself) {
+  Event released;
+  {
+    auto loop = std::make_shared<AsioLoop>();
+    AsioLoop& there = *loop;
+    Event mine;
+    there.post([loop, &mine, &released]() mutable {
+      mine.wait();  // the other reference is gone
+      loop.reset();
+      released.set();
+    });
+    loop.reset();
+    mine.set();
+    released.wait();
+  }
+}
+
+TEST(AsioLoop, OnTheProgramsIoContextItLeavesNothingBehind) {
+  asio::io_context io;
+  auto loop = std::make_shared<AsioLoop>(io);
+  EXPECT_FALSE(loop->owns_thread());
+  std::string log;
+  loop->post([&] {
+    EXPECT_TRUE(loop->running_here());
+    EXPECT_FALSE(OwnedThread::here());
+    const auto timer = loop->schedule(loop->now() + std::chrono::hours{1}, [&] { log += '!'; });
+    loop->schedule(loop->now() + 1ms, [&, timer] {
+      log += 't';
+      loop->cancel(timer);
+    });
+  });
+  io.run();  // returns: the cancelled timer does not hold it
+  EXPECT_EQ(log, "t");
+  loop->stop();
+  EXPECT_FALSE(io.stopped() && io.poll() != 0);
+}
+
+}  // namespace
+}  // namespace weft::rpc

@@ -1,0 +1,53 @@
+#include <weft/rpc/core/blocking_executor.h>
+
+#include <thread>
+
+#include "tests/support/errors.h"
+
+namespace weft::rpc {
+namespace {
+
+TEST(BlockingExecutor, TheTaskRunsOnTheCallingThread) {
+  struct Body {
+    static Task<std::thread::id> run(Future<int> later) {
+      co_await std::move(later);
+      co_return std::this_thread::get_id();
+    }
+  };
+  Promise<int> promise;
+  auto future = promise.future();
+  std::thread completing([&] { promise.complete(1); });
+  EXPECT_EQ(BlockingExecutor().run(Body::run(std::move(future))), std::this_thread::get_id());
+  completing.join();
+}
+
+TEST(BlockingExecutor, ThrowsWhatTheTaskThrows) {
+  struct Body {
+    static Task<int> run() {
+      throw Error(ErrorKind::not_found, "x");
+      co_return 0;
+    }
+  };
+  EXPECT_EQ(test::kind_of([] { return BlockingExecutor().run(Body::run()); }), ErrorKind::not_found);
+}
+
+TEST(BlockingExecutor, ManyRoundsWithAnotherThread) {
+  struct Body {
+    static Task<int> run(std::vector<Future<int>> futures) {
+      int sum = 0;
+      for (auto& future : futures) sum += co_await std::move(future);
+      co_return sum;
+    }
+  };
+  std::vector<Promise<int>> promises(1000);
+  std::vector<Future<int>> futures;
+  for (auto& promise : promises) futures.push_back(promise.future());
+  std::thread other([&] {
+    for (auto& promise : promises) promise.complete(1);
+  });
+  EXPECT_EQ(BlockingExecutor().run(Body::run(std::move(futures))), 1000);
+  other.join();
+}
+
+}  // namespace
+}  // namespace weft::rpc

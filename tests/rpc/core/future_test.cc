@@ -1,0 +1,275 @@
+#include <weft/rpc/core/future.h>
+
+#include <weft/rpc/core/asio_loop.h>
+
+#include <asio/awaitable.hpp>
+#include <asio/bind_executor.hpp>
+#include <asio/co_spawn.hpp>
+#include <asio/detached.hpp>
+#include <asio/executor_work_guard.hpp>
+#include <asio/post.hpp>
+#include <asio/thread_pool.hpp>
+#include <asio/use_awaitable.hpp>
+
+#include "tests/support/errors.h"
+#include "tests/support/wait.h"
+
+namespace weft::rpc {
+namespace {
+
+using test::Event;
+using test::Handover;
+using test::kind_of;
+
+TEST(Future, GetReturnsWhatIsThere) {
+  EXPECT_EQ(Future<int>::made(3).get(), 3);
+  EXPECT_NO_THROW(Future<void>::made(Result<void>{}).get());
+  EXPECT_EQ(*Future<std::unique_ptr<int>>::made(std::make_unique<int>(4)).get(), 4);
+}
+
+TEST(Future, GetWaitsForAnotherThread) {
+  Promise<std::string> promise;
+  auto future = promise.future();
+  EXPECT_FALSE(future.ready());
+  std::thread other([&] { promise.complete(std::string("done")); });
+  EXPECT_EQ(future.get(), "done");
+  EXPECT_FALSE(future.valid());
+  other.join();
+}
+
+TEST(Future, GetThrowsTheError) {
+  Promise<int> promise;
+  auto future = promise.future();
+  promise.fail(std::out_of_range("beyond"));
+  EXPECT_TRUE(future.ready());
+  EXPECT_THROW(future.get(), std::out_of_range);
+}
+
+TEST(Future, ABrokenPromiseIsAborted) {
+  Future<int> future;
+  {
+    Promise<int> promise;
+    future = promise.future();
+  }
+  EXPECT_EQ(kind_of([&] { return future.get(); }), ErrorKind::aborted);
+  Promise<int> replaced;
+  auto first = replaced.future();
+  replaced = Promise<int>();
+  EXPECT_EQ(kind_of([&] { return first.get(); }), ErrorKind::aborted);
+}
+
+TEST(Future, ThenRunsOnTheCompletingThread) {
+  Promise<int> promise;
+  std::thread::id ran;
+  promise.future().then([&](Result<int>&& result) {
+    EXPECT_EQ(result.value(), 5);
+    ran = std::this_thread::get_id();
+  });
+  EXPECT_EQ(ran, std::thread::id());
+  std::thread other([&] { promise.complete(5); });
+  const auto expected = other.get_id();
+  other.join();
+  EXPECT_EQ(ran, expected);
+}
+
+TEST(Future, ThenRunsHereWhenItIsDone) {
+  bool ran = false;
+  Future<int>::made(1).then([&](Result<int>&&) { ran = true; });
+  EXPECT_TRUE(ran);
+}
+
+TEST(Future, ThenMakesAFutureOfWhatItReturns) {
+  Promise<int> promise;
+  auto text = promise.future().then([](Result<int>&& n) { return n.value() * 2; }).then([](Result<int>&& n) {
+    return std::to_string(n.value());
+  });
+  promise.complete(21);
+  EXPECT_EQ(text.get(), "42");
+}
+
+TEST(Future, WhatThenThrowsFailsTheNext) {
+  auto next =
+      Future<int>::made(1).then([](Result<int>&&) -> int { throw Error(ErrorKind::not_found, "gone"); });
+  EXPECT_EQ(kind_of([&] { return next.get(); }), ErrorKind::not_found);
+}
+
+TEST(Future, ABrokenPromiseRunsThen) {
+  std::optional<ErrorKind> seen;
+  {
+    Promise<int> promise;
+    promise.future().then([&](Result<int>&& result) { seen = kind_of([&] { return result.value(); }); });
+  }
+  EXPECT_EQ(seen, ErrorKind::aborted);
+}
+
+TEST(Future, CancelAsksOnceUnderWayAndNotAfterwards) {
+  int asked = 0;
+  Promise<int> promise;
+  promise.on_cancel([&] { ++asked; });
+  auto future = promise.future();
+  future.cancel();
+  EXPECT_EQ(asked, 1);
+  promise.complete(1);
+  future.cancel();
+  EXPECT_EQ(asked, 1);
+  EXPECT_EQ(future.get(), 1);  // cancelling is a request: this one was not heeded
+  Future<int>().cancel();      // nothing to cancel
+}
+
+TEST(Future, CancelReachesThroughThen) {
+  int asked = 0;
+  Promise<int> promise;
+  promise.on_cancel([&] { ++asked; });
+  auto last = promise.future().then([](Result<int>&& n) { return n.value() + 1; }).then([](Result<int>&& n) {
+    return n.value() + 1;
+  });
+  last.cancel();
+  EXPECT_EQ(asked, 1);
+  promise.complete(1);
+  EXPECT_EQ(last.get(), 3);
+}
+
+TEST(Future, DestroyingDetaches) {
+  int asked = 0;
+  bool went_on = false;
+  Promise<int> promise;
+  promise.on_cancel([&] { ++asked; });
+  {
+    auto chained = promise.future().then([&](Result<int>&& n) {
+      went_on = true;
+      return n.value();
+    });
+  }
+  promise.complete(1);
+  EXPECT_TRUE(went_on);
+  EXPECT_EQ(asked, 0);
+}
+
+// Whichever of the two ends comes first, the continuation runs once and sees the value.
+TEST(Future, TheEndsMayRace) {
+  constexpr int rounds = 2000;
+  int ran = 0;
+  std::vector<Promise<int>> promises(rounds);
+  std::vector<Future<int>> futures;
+  for (auto& promise : promises) futures.push_back(promise.future());
+  std::atomic<int> at{-1};
+  std::atomic<int> sum{0};
+  std::thread other([&] {
+    for (int i = 0; i < rounds; ++i) {
+      while (at.load() < i) std::this_thread::yield();
+      promises[static_cast<std::size_t>(i)].complete(1);
+    }
+  });
+  for (int i = 0; i < rounds; ++i) {
+    at = i;
+    futures[static_cast<std::size_t>(i)].then([&](Result<int>&& n) { sum += n.value(); });
+    ++ran;
+  }
+  other.join();
+  EXPECT_EQ(sum, rounds);
+}
+
+// --- Threads that must not wait ---
+
+TEST(Future, GetOnAnAgentsThreadIsRefusedAndLeavesTheFuture) {
+  Promise<int> promise;
+  auto future = promise.future();
+  std::thread handler([&] {
+    OwnedThread mark;
+    EXPECT_EQ(kind_of([&] { return future.get(); }), ErrorKind::failed_precondition);
+  });
+  handler.join();
+  ASSERT_TRUE(future.valid());
+  promise.complete(2);
+  EXPECT_EQ(future.get(), 2);
+}
+
+TEST(Future, GetOfWhatIsThereIsAllowedAnywhere) {
+  auto future = Future<int>::made(6);
+  int value = 0;
+  std::thread handler([&] {
+    OwnedThread mark;
+    value = future.get();
+  });
+  handler.join();
+  EXPECT_EQ(value, 6);
+}
+
+TEST(Future, GetOnItsLoopIsRefused) {
+  auto loop = std::make_shared<AsioLoop>();
+  auto promise = std::make_shared<Promise<int>>(loop);
+  Handover<std::optional<ErrorKind>> seen;
+  loop->post([&] {
+    auto future = promise->future();
+    seen.give(kind_of([&] { return future.get(); }));
+  });
+  EXPECT_EQ(seen.take(), ErrorKind::failed_precondition);
+  loop->stop();
+}
+
+TEST(Future, GetOnTheProgramsIoContextIsRefused) {
+  asio::io_context io;
+  Promise<int> promise(std::make_shared<AsioLoop>(io));
+  auto future =
+      promise.future().then([](Result<int>&& n) { return n.value(); });  // the loop goes with the chain
+  std::optional<ErrorKind> seen;
+  asio::post(io, [&] { seen = kind_of([&] { return future.get(); }); });
+  io.run();
+  EXPECT_EQ(seen, ErrorKind::failed_precondition);
+}
+
+// --- Completion tokens ---
+
+TEST(Future, AsyncGetCallsBackOnTheHandlersExecutor) {
+  asio::thread_pool pool(1);
+  Promise<int> promise;
+  Handover<std::pair<int, bool>> seen;
+  promise.future().async_get(
+      asio::bind_executor(pool.get_executor(), [&](std::exception_ptr error, int value) {
+        EXPECT_EQ(error, nullptr);
+        seen.give({value, pool.get_executor().running_in_this_thread()});
+      }));
+  promise.complete(9);
+  EXPECT_EQ(seen.take(), std::pair(9, true));
+}
+
+TEST(Future, AsyncGetHandsOverTheError) {
+  bool failed = false, called = false;
+  Promise<void> promise;
+  promise.future().async_get([&](std::exception_ptr error) { failed = called = error != nullptr; });
+  promise.fail(Error(ErrorKind::cancelled, "no"));
+  EXPECT_TRUE(called && failed);
+}
+
+asio::awaitable<int> sum(Future<int> a, Future<void> b, Future<int> failing) {
+  int total = co_await a.async_get(asio::use_awaitable);
+  co_await b.async_get(asio::use_awaitable);
+  try {
+    total += co_await failing.async_get(asio::use_awaitable);
+  } catch (const Error& error) {
+    total += error.kind() == ErrorKind::unavailable ? 1 : 100;
+  }
+  co_return total;
+}
+
+TEST(Future, AsioCoroutinesAwaitIt) {
+  asio::io_context io;
+  Promise<int> a, failing;
+  Promise<void> b;
+  int total = 0;
+  asio::co_spawn(io, sum(a.future(), b.future(), failing.future()), [&](std::exception_ptr error, int value) {
+    EXPECT_EQ(error, nullptr);
+    total = value;
+  });
+  std::thread other([&] {  // run() waits for it: the operation under way counts as work
+    a.complete(20);
+    b.complete(Result<void>{});
+    failing.fail(Error(ErrorKind::unavailable, "not now"));
+  });
+  io.run();
+  other.join();
+  EXPECT_EQ(total, 21);
+}
+
+}  // namespace
+}  // namespace weft::rpc

@@ -1,0 +1,75 @@
+#include <weft/rpc/core/handler_pool.h>
+
+#include <weft/rpc/core/loop.h>
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <memory>
+
+#include "tests/support/wait.h"
+
+namespace weft::rpc {
+namespace {
+
+using test::Event;
+
+TEST(HandlerPool, ItsThreadsAreOwned) {
+  HandlerPool pool(2);
+  std::atomic<int> owned{0}, here{0};
+  for (int i = 0; i < 10; ++i)
+    pool.post([&] {
+      owned += OwnedThread::here() ? 1 : 0;
+      here += pool.running_here() ? 1 : 0;
+    });
+  pool.join();
+  EXPECT_EQ(owned, 10);
+  EXPECT_EQ(here, 10);
+  EXPECT_FALSE(OwnedThread::here());
+  EXPECT_FALSE(pool.running_here());
+}
+
+TEST(HandlerPool, RunsJobsAtOnceOnAsManyThreads) {
+  HandlerPool pool(2);
+  Event a, b;
+  pool.post([&] {
+    a.set();
+    b.wait();
+  });
+  pool.post([&] {
+    a.wait();
+    b.set();
+  });
+  pool.join();
+}
+
+TEST(HandlerPool, JoinRunsWhatIsQueuedAndWhatThatPosts) {
+  HandlerPool pool(2);
+  Event go;
+  std::atomic<int> ran{0};
+  pool.post([&] { go.wait(); });
+  struct Chain {
+    static void step(HandlerPool& pool, std::atomic<int>& ran, int left) {
+      ++ran;
+      if (left != 0) pool.post([&pool, &ran, left] { step(pool, ran, left - 1); });
+    }
+  };
+  pool.post([&] { Chain::step(pool, ran, 99); });
+  std::thread joiner([&] { pool.join(); });
+  go.set();
+  joiner.join();
+  EXPECT_EQ(ran, 100);
+}
+
+TEST(HandlerPool, AfterJoinJobsAreDestroyedByPost) {
+  HandlerPool pool(1);
+  pool.join();
+  auto held = std::make_shared<int>(1);
+  bool ran = false;
+  pool.post([held, &ran] { ran = true; });
+  EXPECT_EQ(held.use_count(), 1);
+  EXPECT_FALSE(ran);
+}
+
+}  // namespace
+}  // namespace weft::rpc

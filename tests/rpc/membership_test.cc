@@ -1,0 +1,521 @@
+// Jobs of several agents in one process, over each kind of store. tests/rpc/membership_process_test.cc kills
+// processes.
+#include <weft/rpc/agent/agent.h>
+#include <weft/rpc/agent/membership.h>
+#include <weft/rpc/membership/roster.h>
+#include <weft/rpc/store/file_store.h>
+#include <weft/rpc/store/remote_store.h>
+#include <weft/rpc/transport/in_process.h>
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <thread>
+
+namespace weft::rpc {
+namespace {
+
+using namespace std::chrono_literals;
+
+enum class Way { tcp, in_process, file };
+
+// What every agent serves: its name, and a method that never answers.
+struct Worker {
+  explicit Worker(std::string own) : name(std::move(own)) {}
+  std::string name;
+  std::mutex mutex;  // guards kept
+  std::condition_variable came;
+  std::vector<Promise<int>> kept;
+
+  std::string who() const { return name; }
+  Future<int> hang() {
+    Promise<int> promise;
+    auto future = promise.future();
+    std::lock_guard lock(mutex);
+    kept.push_back(std::move(promise));
+    came.notify_all();
+    return future;
+  }
+  void await_calls(std::size_t calls) {
+    std::unique_lock lock(mutex);
+    came.wait(lock, [&] { return kept.size() >= calls; });
+  }
+  using Service = rpc::Service<"worker", Method<"who", &Worker::who>, Method<"hang", &Worker::hang>>;
+};
+
+class Job {
+ public:
+  explicit Job(Way way, std::size_t world_size, bool fixed_world = true)
+      : way_(way), world_size_(world_size), fixed_world_(fixed_world) {
+    if (way == Way::in_process) store_ = "inproc://worker0";
+    if (way == Way::file) {
+      path_ = (std::filesystem::temp_directory_path() / "weft-job-XXXXXX").string();
+      ::close(::mkstemp(path_.data()));
+      std::filesystem::remove(path_);
+      store_ = "file://" + path_;
+    }
+    if (way == Way::tcp) {
+      Agent probe(AgentOptions{.name = "probe", .listen = {"tcp://127.0.0.1:0"}});
+      store_ = probe.addresses().front();  // free a moment ago
+    }
+  }
+  ~Job() {
+    agents_.clear();
+    if (!path_.empty()) std::filesystem::remove(path_);
+  }
+
+  AgentOptions options(std::size_t rank, const std::string& name) const {
+    AgentOptions options{.name = name, .handler_threads = 2, .in_process = network_};
+    options.log = [](const LogRecord&) {};
+    if (way_ == Way::in_process) {
+      // A twin has its own address, as it has with TCP.
+      options.listen = {rank == 0 ? store_ : "inproc://" + name + "#" + std::to_string(++addresses_)};
+    } else {
+      options.listen = {rank == 0 && way_ == Way::tcp ? store_ : "tcp://127.0.0.1:0"};
+    }
+    options.rendezvous =
+        Rendezvous{.store = store_, .rank = rank, .world_size = world_size_, .fixed_world = fixed_world_};
+    return options;
+  }
+  std::unique_ptr<Agent> make(std::size_t rank, const std::string& name) {
+    auto agent = std::make_unique<Agent>(options(rank, name));
+    agent->serve(workers_[name] = std::make_shared<Worker>(name));
+    return agent;
+  }
+  Agent& start(std::size_t rank, std::string name = "") {
+    if (name.empty()) name = "worker" + std::to_string(rank);
+    agents_[name] = make(rank, name);
+    return *agents_[name];
+  }
+  // Everybody is there.
+  void start_all() {
+    for (std::size_t rank = 0; rank < world_size_; ++rank) start(rank);
+    std::vector<Future<void>> waits;
+    for (auto& [name, agent] : agents_) waits.push_back(agent->wait_for(world_size_));
+    for (auto& wait : waits) wait.get();
+  }
+  Agent& operator[](std::size_t rank) { return *agents_.at("worker" + std::to_string(rank)); }
+  Worker& worker(std::size_t rank) { return *workers_.at("worker" + std::to_string(rank)); }
+  void end(std::size_t rank) { agents_.erase("worker" + std::to_string(rank)); }
+  const std::string& store() const { return store_; }
+  const std::string& path() const { return path_; }
+
+ private:
+  Way way_;
+  std::size_t world_size_;
+  bool fixed_world_;
+  std::string store_, path_;
+  mutable int addresses_ = 0;
+  std::shared_ptr<InProcess> network_ = std::make_shared<InProcess>();
+  std::map<std::string, std::shared_ptr<Worker>> workers_;
+  std::map<std::string, std::unique_ptr<Agent>> agents_;
+};
+
+template <class T>
+std::optional<Error> error_of(Future<T> future) {
+  try {
+    future.get();
+  } catch (const Error& error) {
+    return error;
+  }
+  return std::nullopt;
+}
+
+template <class T>
+void expect_error(Future<T> future, ErrorKind kind, const std::string& part, const std::string& whose = "") {
+  const auto error = error_of(std::move(future));
+  ASSERT_TRUE(error) << whose;
+  EXPECT_EQ(error->kind(), kind) << whose << ": " << error->what();
+  EXPECT_NE(std::string(error->what()).find(part), std::string::npos) << whose << ": " << error->what();
+}
+
+class MembershipTest : public testing::TestWithParam<Way> {};
+
+INSTANTIATE_TEST_SUITE_P(Ways, MembershipTest, testing::Values(Way::tcp, Way::in_process, Way::file),
+                         [](const auto& info) {
+                           return info.param == Way::tcp          ? std::string("tcp")
+                                  : info.param == Way::in_process ? "in_process"
+                                                                  : "file";
+                         });
+
+TEST_P(MembershipTest, AgentsMeetAndCallEachOtherByName) {
+  Job job(GetParam(), 4);
+  job.start_all();
+  for (std::size_t from = 0; from < 4; ++from)
+    for (std::size_t to = 0; to < 4; ++to)
+      EXPECT_EQ(job[from].peer("worker" + std::to_string(to)).call<&Worker::who>().get(),
+                "worker" + std::to_string(to));
+  expect_error(job[1].peer("worker9").call<&Worker::who>(), ErrorKind::not_found, "worker9");
+}
+
+TEST_P(MembershipTest, AgentsStartInAnyOrder) {
+  Job job(GetParam(), 3);
+  auto late = job.start(2).wait_for(3);
+  auto middle = job.start(1).wait_for(2);
+  EXPECT_FALSE(late.ready());
+  auto host = job.start(0).wait_for(3);
+  late.get();
+  middle.get();
+  host.get();
+}
+
+TEST_P(MembershipTest, WhoLeavesIsNotLost) {
+  Job job(GetParam(), 4);
+  job.start_all();
+  std::thread server([&] { EXPECT_EQ(job[0].serve_until_shutdown(), 0); });
+  for (std::size_t rank = 1; rank < 4; ++rank) {
+    EXPECT_EQ(job[rank].peer("worker0").call<&Worker::who>().get(), "worker0");
+    job[rank].leave().get();
+    job.end(rank);
+  }
+  server.join();
+  EXPECT_EQ(job[0].core()->world_failure(), std::nullopt);
+  if (GetParam() == Way::file) {
+    EXPECT_FALSE(std::filesystem::exists(job.path()));
+  }
+  expect_error(job[0].wait_for(4), ErrorKind::failed_precondition, "left");
+}
+
+TEST_P(MembershipTest, MembersThatOnlyServeDoNotWaitForEachOther) {
+  Job job(GetParam(), 4);
+  job.start_all();
+  std::vector<std::thread> servers;
+  for (std::size_t rank = 0; rank < 3; ++rank)
+    servers.emplace_back([&, rank] { EXPECT_EQ(job[rank].serve_until_shutdown(), 0) << rank; });
+  job[3].leave().get();
+  for (auto& server : servers) server.join();
+  for (std::size_t rank = 0; rank < 4; ++rank)
+    EXPECT_EQ(job[rank].core()->world_failure(), std::nullopt) << rank;
+}
+
+TEST_P(MembershipTest, EveryMemberLearnsWhoWasLost) {
+  Job job(GetParam(), 4);
+  job.start_all();
+  struct Survivor {
+    std::string name;
+    Future<int> to_lost, to_survivor;
+    std::thread server;
+  };
+  std::vector<Survivor> survivors;
+  for (const std::size_t rank : {0, 1, 3}) {
+    Survivor survivor{"worker" + std::to_string(rank), {}, {}, {}};
+    survivor.to_lost = job[rank].peer("worker2").call<&Worker::hang>();
+    survivor.to_survivor = job[rank].peer(rank == 3 ? "worker1" : "worker3").call<&Worker::hang>();
+    survivor.server = std::thread([&job, rank] {
+      try {
+        job[rank].serve_until_shutdown();
+        ADD_FAILURE() << rank;
+      } catch (const Error& error) {
+        EXPECT_EQ(error.kind(), ErrorKind::peer_lost);
+        EXPECT_EQ(std::string(error.what()).find("worker2 was lost: "), 0U) << error.what();
+      }
+    });
+    survivors.push_back(std::move(survivor));
+  }
+  job.worker(2).await_calls(3);
+  job.worker(3).await_calls(2);
+  job.worker(1).await_calls(1);
+  const auto lost = Clock::now();
+  job.end(2);
+  for (auto& [name, to_lost, to_survivor, server] : survivors) {
+    expect_error(std::move(to_lost), ErrorKind::peer_lost, "worker2", name);
+    expect_error(std::move(to_survivor), ErrorKind::peer_lost, "worker2 was lost", name);
+    server.join();
+    // What comes later fails with the same.
+    Agent& agent = job[static_cast<std::size_t>(name.back() - '0')];
+    expect_error(agent.peer("worker0").call<&Worker::who>(), ErrorKind::peer_lost, "worker2 was lost", name);
+    expect_error(agent.wait_for(4), ErrorKind::peer_lost, "worker2 was lost", name);
+    expect_error(agent.leave(), ErrorKind::peer_lost, "worker2 was lost", name);
+  }
+  EXPECT_LT(Clock::now() - lost, 2s);
+}
+
+TEST_P(MembershipTest, EveryMemberLearnsThatTheHostWasLost) {
+  Job job(GetParam(), 3);
+  job.start_all();
+  auto pending = job[1].peer("worker2").call<&Worker::hang>();
+  job.worker(2).await_calls(1);
+  std::thread server([&] {
+    try {
+      job[2].serve_until_shutdown();
+      ADD_FAILURE();
+    } catch (const Error& error) {
+      EXPECT_EQ(std::string(error.what()).find("worker0 was lost: "), 0U) << error.what();
+    }
+  });
+  job.end(0);
+  expect_error(std::move(pending), ErrorKind::peer_lost, "worker0 was lost");
+  server.join();
+  expect_error(job[2].peer("worker1").call<&Worker::who>(), ErrorKind::peer_lost, "worker0 was lost");
+}
+
+Task<int> call_twice(Peer peer) {
+  co_await peer.call<&Worker::who>();
+  co_return co_await peer.call<&Worker::hang>();
+}
+
+TEST_P(MembershipTest, ATaskEndsWithTheWorld) {
+  Job job(GetParam(), 3);
+  job.start_all();
+  std::thread loss([&] {
+    job.worker(0).await_calls(1);
+    job.end(2);
+  });
+  try {
+    job[1].run(call_twice(job[1].peer("worker0")));
+    ADD_FAILURE();
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("worker2 was lost"), std::string::npos) << error.what();
+  }
+  loss.join();
+}
+
+TEST_P(MembershipTest, ALossBeforeAllHaveJoinedReachesThoseWhoWait) {
+  Job job(GetParam(), 4);
+  std::vector<Future<void>> waits;
+  for (std::size_t rank = 0; rank < 3; ++rank) waits.push_back(job.start(rank).wait_for(4));
+  std::vector<Future<void>> three;
+  for (std::size_t rank = 0; rank < 3; ++rank) three.push_back(job[rank].wait_for(3));
+  for (auto& wait : three) wait.get();
+  job.end(2);
+  expect_error(std::move(waits[2]), ErrorKind::shut_down, "shut down", "worker2");
+  for (std::size_t rank = 0; rank < 2; ++rank)
+    expect_error(std::move(waits[rank]), ErrorKind::peer_lost, "worker2 was lost",
+                 "worker" + std::to_string(rank));
+  // And who comes later.
+  expect_error(job.start(3).wait_for(4), ErrorKind::peer_lost, "worker2 was lost", "worker3");
+}
+
+TEST_P(MembershipTest, AWaitForMoreThanComeIsCancelled) {
+  Job job(GetParam(), 4);
+  job.start(0).wait_for(1).get();
+  auto wait = job.start(1).wait_for(3);
+  job[1].wait_for(2).get();
+  EXPECT_FALSE(wait.ready());
+  wait.cancel();
+  wait.cancel();
+  expect_error(std::move(wait), ErrorKind::cancelled, "cancelled");
+  expect_error(job[1].wait_for(5), ErrorKind::invalid_argument, "a world of 4 never has 5 agents");
+  EXPECT_EQ(job[1].peer("worker0").call<&Worker::who>().get(), "worker0");  // still a member
+  job[1].leave().get();  // and nothing is left under way that would keep it from draining
+}
+
+TEST_P(MembershipTest, ACancelledEndIsTakenBack) {
+  Job job(GetParam(), 2);
+  auto host = job.start(0).wait_for(2);
+  AgentOptions options = job.options(1, "worker1");
+  auto core = std::make_shared<AgentCore>(options, nullptr);
+  auto membership = make_membership(core, *options.rendezvous);
+  core->listen();
+  membership->wait_for(2).get();
+  host.get();
+  auto end = membership->others_left();
+  EXPECT_FALSE(end.ready());
+  end.cancel();
+  expect_error(std::move(end), ErrorKind::cancelled, "cancelled");
+  membership->wait_for(2).get();  // still a member
+  end = membership->others_left();
+  job[0].leave().get();
+  if (GetParam() == Way::file) {
+    end.get();  // the store goes on without the host
+  } else {
+    (void)error_of(std::move(end));  // it saw the host leave, or only that the store is gone
+  }
+  membership->leave().get();
+  EXPECT_EQ(core->world_failure(), std::nullopt);
+  membership->shut_down();
+  core->shut_down();
+}
+
+TEST_P(MembershipTest, ShutDownEndsWhoWaits) {
+  Job job(GetParam(), 3);
+  auto host = job.start(0).wait_for(3);
+  auto joining = job.start(1).wait_for(3);
+  job[1].shut_down();
+  expect_error(std::move(joining), ErrorKind::shut_down, "shut down");
+  expect_error(job[1].wait_for(3), ErrorKind::shut_down, "shut down");
+  job[0].shut_down();
+  EXPECT_TRUE(error_of(std::move(host)));
+}
+
+TEST_P(MembershipTest, WhoNeverReachesTheJobMayStillEnd) {
+  Job job(GetParam(), 2);
+  auto wait = job.start(1).wait_for(2);  // there is no host
+  wait.cancel();
+  expect_error(std::move(wait), ErrorKind::cancelled, "cancelled");
+  job[1].leave().get();
+}
+
+TEST_P(MembershipTest, NobodyJoinsAFixedWorldTwice) {
+  Job job(GetParam(), 3);
+  job.start_all();
+  auto twin = job.make(1, "worker1");
+  expect_error(twin->wait_for(3), ErrorKind::already_exists, "'worker1' has joined this job already");
+  twin.reset();
+  EXPECT_EQ(job[2].peer("worker1").call<&Worker::who>().get(), "worker1");  // no loss
+  auto rival = job.make(1, "rival");
+  expect_error(rival->wait_for(3), ErrorKind::already_exists, "rank 1 of this job is taken by 'worker1'");
+  rival.reset();
+  job[1].leave().get();
+  job.end(1);
+  auto again = job.make(1, "worker1");
+  expect_error(again->wait_for(3), ErrorKind::already_exists, "has left");
+  again.reset();
+  job[2].peer("worker0").call<&Worker::who>().get();
+  for (const std::size_t rank : {0, 2}) EXPECT_EQ(job[rank].core()->world_failure(), std::nullopt);
+}
+
+TEST_P(MembershipTest, MembersMayHaveNamesOfTheirOwn) {
+  Job job(GetParam(), 2);
+  auto host = job.start(0, GetParam() == Way::in_process ? "worker0" : "parameters").wait_for(2);
+  auto& trainer = job.start(1, "trainer");
+  trainer.wait_for(2).get();
+  host.get();
+  const std::string name = GetParam() == Way::in_process ? "worker0" : "parameters";
+  EXPECT_EQ(trainer.peer(name).call<&Worker::who>().get(), name);
+}
+
+// --- What depends on who keeps the store ---
+
+std::shared_ptr<RemoteStore> store_of(Agent& client, Agent& host) {
+  return std::make_shared<RemoteStore>(client.connect(host.addresses().front()));
+}
+
+TEST(Membership, AStrangersEndIsNobodysLoss) {
+  Job job(Way::tcp, 2);
+  job.start_all();
+  {
+    Agent stranger(AgentOptions{.name = "stranger"});
+    EXPECT_EQ(stranger.connect(job[0].addresses().front()).call<&Worker::who>().get(), "worker0");
+  }
+  EXPECT_EQ(job[1].peer("worker0").call<&Worker::who>().get(), "worker0");
+  EXPECT_EQ(job[0].core()->world_failure(), std::nullopt);
+}
+
+TEST(Membership, WhoDiesWhileJoiningIsLost) {
+  Job job(Way::tcp, 3);
+  auto host = job.start(0).wait_for(3);
+  auto member = job.start(1).wait_for(3);
+  job[1].wait_for(2).get();
+  {
+    // As far as taking the name, and no further.
+    Agent joiner(AgentOptions{.name = "worker2"});
+    Member record{"worker2", joiner.id().incarnation, 2, MemberState::claimed, {}};
+    store_of(joiner, job[0])->set("members/worker2", to_record(record)).get();
+  }
+  expect_error(std::move(host), ErrorKind::peer_lost, "worker2 was lost");
+  expect_error(std::move(member), ErrorKind::peer_lost, "worker2 was lost");
+}
+
+TEST(Membership, OnlyTheHostIsBelievedOfALoss) {
+  Job job(Way::tcp, 2);
+  job.start_all();
+  Agent liar(AgentOptions{.name = "liar"});
+  auto peer = liar.connect(job[1].addresses().front());
+  auto call = peer.make_call("weft.membership.lost", 2);
+  // As a program in another language would: by name.
+  call.begin();
+  Codec<std::string>::encode(call.message().argument(0), "worker0");
+  Codec<std::string>::encode(call.message().argument(1), "because");
+  call.end();
+  Promise<void> promise;
+  auto future = promise.future();
+  peer.start(std::move(call), [promise = std::move(promise)](Result<PendingCall::Reply> reply) mutable {
+    promise.complete(Peer::decode<void>(std::move(reply), "lost"));
+  });
+  expect_error(std::move(future), ErrorKind::permission_denied, "'liar' does not host this job");
+  EXPECT_EQ(job[1].core()->world_failure(), std::nullopt);
+}
+
+TEST(Membership, WhenTheHostLeavesFirstTheOthersAreTold) {
+  Job job(Way::tcp, 4);
+  job.start_all();
+  std::thread server([&] {
+    try {
+      job[1].serve_until_shutdown();
+      ADD_FAILURE();
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::unavailable);
+      EXPECT_STREQ(error.what(),
+                   "'worker0' keeps this job's store and has left before worker2, worker3: it should serve "
+                   "until the others "
+                   "have left");
+    }
+  });
+  const Peer peer = job[2].peer("worker1");
+  peer.call<&Worker::who>().get();
+  // The server's wait is there once the store has been asked for it.
+  Agent watcher(AgentOptions{.name = "watcher"});
+  auto store = store_of(watcher, job[0]);
+  for (StoreView view = store->list("members/").get();
+       Roster(view).find("worker1")->state != MemberState::serving;)
+    view = store->watch("members/", view.version).get();
+  job[0].leave().get();
+  server.join();
+  job.end(0);
+  EXPECT_EQ(peer.call<&Worker::who>().get(), "worker1");  // the world goes on
+  for (std::size_t rank = 1; rank < 4; ++rank) job[rank].leave().get();
+  for (std::size_t rank = 1; rank < 4; ++rank) EXPECT_EQ(job[rank].core()->world_failure(), std::nullopt);
+}
+
+TEST(Membership, AnOpenWorldGoesOnWithoutWhomItLost) {
+  Job job(Way::tcp, 0, false);
+  job.start(0).wait_for(1).get();
+  for (const std::size_t rank : {1, 2}) job.start(rank).wait_for(1).get();
+  job[0].wait_for(3).get();
+  const AgentId before = job[1].id();
+  job.end(1);
+  std::thread server([&] { EXPECT_EQ(job[0].serve_until_shutdown(), 0); });
+  // A new life of the same name takes its place.
+  Agent watcher(AgentOptions{.name = "watcher"});
+  auto store = store_of(watcher, job[0]);
+  for (StoreView view = store->list("members/").get();
+       Roster(view).find("worker1")->state != MemberState::lost;)
+    view = store->watch("members/", view.version).get();
+  job.start(1).wait_for(3).get();
+  EXPECT_NE(job[1].id(), before);
+  EXPECT_EQ(job[1].peer("worker2").call<&Worker::who>().get(), "worker2");
+  job[1].leave().get();
+  job[2].leave().get();
+  server.join();
+}
+
+TEST(Membership, AWildcardIsPublishedAsTheAddressThatLeadsToTheStore) {
+  Job job(Way::tcp, 2);
+  job.start(0);
+  AgentOptions options = job.options(1, "worker1");
+  options.listen = {"tcp://0.0.0.0:0"};
+  options.insecure = true;
+  Agent worker(options);
+  auto host = job[0].wait_for(2);
+  worker.wait_for(2).get();
+  host.get();
+  const auto view = store_of(worker, job[0])->list("members/").get();
+  const std::string port = worker.addresses().front().substr(std::string("tcp://0.0.0.0:").size());
+  EXPECT_EQ(Roster(view).find("worker1")->addresses, std::vector<std::string>{"tcp://127.0.0.1:" + port});
+}
+
+TEST(Membership, AnEarlierJobsFileIsNotTakenForThisOnes) {
+  Job job(Way::file, 2);
+  FileStore earlier(job.path());
+  earlier.set("members/worker0", to_record({"worker0", 17, 0, MemberState::joined, {}})).get();
+  expect_error(job.start(0).wait_for(2), ErrorKind::already_exists,
+               job.store() + " is of an earlier job, remove it");
+}
+
+TEST(Membership, RefusesWhatCannotWork) {
+  Job job(Way::tcp, 2);
+  EXPECT_THROW(job.make(2, "worker2"), Error);
+  AgentOptions deaf = job.options(0, "worker0");
+  deaf.listen.clear();
+  EXPECT_THROW(Agent{deaf}, Error);
+  AgentOptions wrong = job.options(1, "worker1");
+  wrong.rendezvous->store = "file://relative";
+  EXPECT_THROW(Agent{wrong}, Error);
+  Agent alone(AgentOptions{.name = "alone"});
+  EXPECT_THROW((void)alone.wait_for(1), Error);
+}
+
+}  // namespace
+}  // namespace weft::rpc

@@ -1,0 +1,163 @@
+#include <weft/rpc/transport/frame_reader.h>
+
+#include <cstring>
+#include <random>
+
+#include "tests/support/errors.h"
+#include "tests/support/messages.h"
+
+namespace weft::rpc {
+namespace {
+
+using test::bytes_of;
+using test::kind_of;
+
+OutboundFrame frame(std::uint64_t id, std::size_t text, const std::vector<std::size_t>& attachments) {
+  auto message = OutgoingMessage::request(1);
+  message->argument(0).set_text(std::string(text, static_cast<char>('a' + id % 26)));
+  for (const std::size_t size : attachments) {
+    Buffer buffer = Buffer::allocate(size);
+    for (std::size_t i = 0; i < size; ++i) buffer.data()[i] = std::byte(i * 13 + id);
+    message->attach(buffer);
+  }
+  return message->seal_request({1, 1, 0}, id, 0);
+}
+
+// Gives the reader at most `most` bytes, as a socket would: into its targets, in order. Returns how many it
+// took.
+std::size_t feed(FrameReader& reader, std::span<const std::byte> bytes, std::size_t most) {
+  std::size_t taken = 0;
+  most = std::min(most, bytes.size());
+  for (const auto target : reader.targets()) {
+    EXPECT_FALSE(target.empty());
+    const std::size_t n = std::min(target.size(), most - taken);
+    std::memcpy(target.data(), bytes.data() + taken, n);
+    taken += n;
+    if (taken == most) break;
+  }
+  reader.advance(taken);
+  return taken;
+}
+
+void expect_same(const InboundFrame& got, const OutboundFrame& sent) {
+  const auto header = sent.head.bytes().subspan(Prefix::size);
+  ASSERT_EQ(got.header.size(), header.size());
+  ASSERT_EQ(std::memcmp(got.header.data(), header.data(), header.size()), 0);
+  ASSERT_EQ(got.attachments.size(), sent.attachments.size());
+  for (std::size_t i = 0; i < sent.attachments.size(); ++i) {
+    ASSERT_EQ(got.attachments[i].size(), sent.attachments[i].size());
+    if (sent.attachments[i].empty()) continue;
+    ASSERT_EQ(std::memcmp(got.attachments[i].data(), sent.attachments[i].data(), sent.attachments[i].size()),
+              0);
+  }
+}
+
+// The frames come out as they went in, whatever the pieces.
+template <class Pieces>
+void expect_all(const std::vector<OutboundFrame>& frames, Pieces next_piece) {
+  std::vector<std::byte> stream;
+  for (const auto& one : frames) {
+    const auto bytes = bytes_of(one);
+    stream.insert(stream.end(), bytes.begin(), bytes.end());
+  }
+  FrameReader reader({});
+  std::size_t at = 0, got = 0;
+  while (at < stream.size()) {
+    at += feed(reader, std::span(stream).subspan(at), next_piece());
+    while (auto inbound = reader.next()) {
+      ASSERT_LT(got, frames.size());
+      expect_same(*inbound, frames[got++]);
+    }
+  }
+  EXPECT_EQ(got, frames.size());
+}
+
+std::vector<OutboundFrame> small_frames() {
+  std::vector<OutboundFrame> frames;
+  frames.push_back(frame(0, 10, {}));
+  frames.push_back(frame(1, 200, {1, 64, 0, 65}));
+  frames.push_back(OutgoingMessage::plain(FrameKind::ping, 3));
+  frames.push_back(frame(2, 0, {0}));
+  frames.push_back(frame(3, 1, {1000}));
+  return frames;
+}
+
+std::vector<OutboundFrame> frames_of_all_sizes() {
+  auto frames = small_frames();
+  frames.push_back(frame(4, 32'000, {}));
+  frames.push_back(frame(5, 33'000, {7}));
+  frames.push_back(frame(6, 65'536, {70'000, 1}));
+  frames.push_back(frame(7, 300'000, {}));
+  frames.push_back(frame(8, 1, std::vector<std::size_t>(200, 3)));
+  frames.push_back(frame(9, 1, {1'000'000, 64, 1}));
+  frames.push_back(frame(10, 5, {}));
+  return frames;
+}
+
+TEST(FrameReader, ByteByByte) {
+  expect_all(small_frames(), [] { return std::size_t{1}; });
+}
+
+TEST(FrameReader, CutInTwoAnywhere) {
+  const auto frames = small_frames();
+  std::size_t total = 0;
+  for (const auto& one : frames) total += bytes_of(one).size();
+  for (std::size_t cut = 1; cut < total; ++cut) {
+    bool first = true;
+    expect_all(frames, [&] { return std::exchange(first, false) ? cut : total; });
+  }
+}
+
+TEST(FrameReader, AllAtOnce) {
+  expect_all(frames_of_all_sizes(), [] { return SIZE_MAX; });
+}
+
+TEST(FrameReader, RandomPieces) {
+  const auto frames = frames_of_all_sizes();
+  for (unsigned seed = 0; seed < 20; ++seed) {
+    SCOPED_TRACE(seed);
+    std::minstd_rand random(seed);
+    expect_all(frames, [&] { return std::size_t{1} << random() % 19; });
+  }
+}
+
+// What does not fit into the staging buffer is read where it stays.
+TEST(FrameReader, AnAttachmentIsReadIntoItsFinalPlace) {
+  FrameReader reader({});
+  const auto bytes = bytes_of(frame(1, 10, {500'000}));
+  std::size_t at = feed(reader, bytes, 4096);
+  ASSERT_FALSE(reader.next());
+  const std::byte* place = reader.targets().front().data();
+  while (at < bytes.size()) at += feed(reader, std::span(bytes).subspan(at), SIZE_MAX);
+  const auto got = reader.next();
+  ASSERT_TRUE(got);
+  EXPECT_GE(place, got->attachments.front().data());
+  EXPECT_LT(place, got->attachments.front().data() + 4096);
+}
+
+TEST(FrameReader, RefusesABadPrefixBeforeItMakesRoom) {
+  Limits limits;
+  limits.header = 1 << 20;
+  for (const auto& [offset, value, kind] :
+       {std::tuple{std::size_t{0}, 'X', ErrorKind::protocol_error},
+        std::tuple{std::size_t{5}, '\x08', ErrorKind::protocol_error},
+        std::tuple{std::size_t{11}, '\xff', ErrorKind::resource_exhausted},
+        std::tuple{std::size_t{31}, '\xff', ErrorKind::resource_exhausted}}) {
+    auto bytes = bytes_of(frame(1, 1, {}));
+    bytes[offset] = std::byte(value);
+    FrameReader reader(limits);
+    feed(reader, bytes, Prefix::size);
+    EXPECT_EQ(kind_of([&] { return reader.next(); }), kind);
+  }
+}
+
+TEST(FrameReader, RefusesABadHeaderBeforeItMakesRoomForAttachments) {
+  auto bytes = bytes_of(frame(1, 1, {100}));
+  bytes[Prefix::size + 20] ^= std::byte{1};
+  FrameReader reader({});
+  feed(reader, bytes, SIZE_MAX);
+  EXPECT_EQ(kind_of([&] { return reader.next(); }), ErrorKind::protocol_error);
+}
+
+}  // namespace
+}  // namespace weft::rpc

@@ -1,0 +1,263 @@
+// Ends: of owners, of users, of those between them, and of the agent that an RRef belongs to. In process and
+// over TCP.
+#include <weft/rref/rref.h>
+
+#include "tests/rref/rref_support.h"
+
+namespace weft::rref {
+namespace {
+
+// A handler, and a constructor, that wait for the test.
+std::shared_ptr<test::Event> gate, entered;
+struct Slow : Counted {
+  explicit Slow(std::int64_t wait) {
+    if (wait != 0) block();
+  }
+  void block() {
+    entered->set();
+    gate->wait();
+  }
+  using Service = rpc::Service<"slow", rpc::Constructor<std::int64_t>, rpc::Method<"block", &Slow::block>>;
+};
+
+class LossTest : public RRefTest, public testing::WithParamInterface<bool> {
+ protected:
+  void SetUp() override {
+    RRefTest::SetUp();
+    gate = std::make_shared<test::Event>();
+    entered = std::make_shared<test::Event>();
+    start({"owner", "anna", "bert"}, GetParam());
+    for (const auto* name : {"owner", "anna", "bert"}) agent(name).allow_create<Slow>();
+  }
+  void TearDown() override {
+    gate->set();
+    RRefTest::TearDown();
+  }
+  template <class F>
+  static void expect_owner_lost(F&& f) {
+    const auto error = error_of(f);
+    ASSERT_TRUE(error);
+    EXPECT_EQ(error->kind(), ErrorKind::owner_lost) << error->what();
+    EXPECT_NE(std::string(error->what()).find("owner"), std::string::npos) << error->what();
+  }
+};
+INSTANTIATE_TEST_SUITE_P(, LossTest, testing::Bool(),
+                         [](const auto& info) { return info.param ? "Tcp" : "InProcess"; });
+
+TEST_P(LossTest, UsersOfALostOwnerAreTold) {
+  const auto slow = create<Slow>(peer("anna", "owner"), 0);
+  const auto box = create<Box>(peer("anna", "owner"), 1);
+  got(peer("anna", "bert").call<&Keeper::keep>(box));
+  const auto berts = keepers["bert"]->give();
+  got(slow.ready());
+  auto running = slow.call<&Slow::block>();  // while the owner ends
+  auto queued = slow.ready();
+  eventually("both have arrived", [&] { return context("owner")->live_objects().at(0).holds == 2; });
+  entered->wait();
+  std::thread ending([&] { end("owner"); });
+  expect_owner_lost([&] { got(std::move(running)); });
+  expect_owner_lost([&] { got(std::move(queued)); });
+  eventually("anna knows", [&] { return !box.is_confirmed(); });
+  expect_owner_lost([&] { got(box.call<&Box::get>()); });
+  expect_owner_lost([&] { got(box.ready()); });
+  expect_owner_lost([&] { box.remote<&Box::get>(); });
+  expect_owner_lost([&] { got(peer("anna", "bert").call<&Keeper::keep>(box)); });
+  eventually("bert knows", [&] { return !berts.is_confirmed(); });
+  expect_owner_lost([&] { got(berts.call<&Box::get>()); });
+  gate->set();
+  ending.join();
+}
+
+TEST_P(LossTest, WaitingForAnObjectOfALostOwnerEnds) {
+  auto slow = create<Slow>(peer("anna", "owner"), 1);
+  auto ready = slow.ready();
+  auto result = slow.remote<&Slow::block>();
+  auto result_ready = result.ready();
+  auto handed = peer("anna", "bert").call<&Keeper::look>(RRef<Box>(slow.reference()));
+  EXPECT_EQ(got(std::move(handed)), 1) << "a fork is confirmed before its object lives";
+  eventually("the calls have arrived", [&] { return context("owner")->live_objects().at(0).holds == 2; });
+  std::thread ending([&] { end("owner"); });
+  expect_owner_lost([&] { got(std::move(ready)); });
+  expect_owner_lost([&] { got(std::move(result_ready)); });
+  gate->set();
+  ending.join();
+  slow = {};
+  result = {};
+  for (const auto* name : {"anna", "bert"})
+    eventually("nothing is left", [&] { return context(name)->live_forks().empty(); });
+}
+
+TEST_P(LossTest, AHandlerIsNotLeftWaitingForAConfirmation) {
+  const auto box = create<Box>(peer("anna", "owner"), 1);
+  got(box.ready());
+  rpc::Future<std::int64_t> looked;
+  {
+    HeldLoop owner(agent("owner"));
+    looked = peer("anna", "bert").call<&Keeper::look>(box);
+    eventually("bert has the fork", [&] { return context("bert")->live_forks().size() == 1; });
+    std::thread ending([&] { end("owner"); });
+    owner.release();
+    ending.join();
+  }
+  try {
+    EXPECT_EQ(got(std::move(looked)), 1);  // the owner may still have confirmed it
+  } catch (const rpc::Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::owner_lost) << error.what();
+  }
+}
+
+TEST_P(LossTest, ALostUsersForksEnd) {
+  for (int i = 0; i < 3; ++i) keepers["anna"]->keep(create<Box>(peer("anna", "owner"), i));
+  const auto own = local(agent("owner"), std::make_shared<Box>(7));
+  got(peer("owner", "anna").call<&Keeper::keep>(own));
+  got(peer("anna", "bert").call<&Keeper::keep>(keepers["anna"]->boxes[1]));
+  eventually("they are made", [] { return Counted::alive == 4; });
+  end("anna");
+  eventually("bert's and the owner's own are left", [&] {
+    const auto objects = context("owner")->live_objects();
+    return objects.size() == 2 && objects[0].forks.size() + objects[1].forks.size() == 1;
+  });
+  EXPECT_EQ(got(keepers["bert"]->boxes[0].call<&Box::get>()), 1);
+  EXPECT_EQ(got(own.call<&Box::get>()), 7);
+  eventually("the others are gone", [] { return Counted::alive == 2; });
+}
+
+TEST_P(LossTest, AUserLostInTheMiddleOfAHandover) {
+  // anna gives to bert what bert asks the owner about only when anna is gone.
+  auto box = create<Box>(peer("anna", "owner"), 1);
+  got(box.ready());
+  HeldLoop owner(agent("owner"));
+  auto looked = peer("anna", "bert").call<&Keeper::keep>(std::move(box));
+  eventually("bert has the fork", [&] { return context("bert")->live_forks().size() == 1; });
+  end("anna");
+  owner.release();
+  EXPECT_TRUE(error_of([&] { got(std::move(looked)); }));
+  // Whether the owner heard of anna's end or of bert's fork first: bert's box is either of use, or known to
+  // be of none.
+  eventually("it is decided", [&] {
+    const auto forks = context("bert")->live_forks();
+    return forks.empty() || forks[0].stage != protocol::Stage::pending ||
+           forks[0].fault != protocol::Fault::none;
+  });
+  keepers["bert"]->drop();
+  expect_nothing_left();
+}
+
+// Hands a reference over, and uses it, while its agent drains.
+struct Drained {
+  rpc::Task<std::int64_t> use(RRef<Box> box) {
+    entered->set();
+    gate->wait();
+    for (int i = 0; i < 20; ++i) {
+      co_await agent->peer("owner").call<&Keeper::keep>(box);
+      co_await box.call<&Box::set>(i);
+    }
+    co_return co_await box.call<&Box::get>();
+  }
+  using Service = rpc::Service<"drained", rpc::Method<"use", &Drained::use>>;
+  rpc::Agent* agent;
+};
+
+TEST_P(LossTest, WhoDrainsKeepsItsReferences) {
+  agent("anna").serve(std::make_shared<Drained>(Drained{&agent("anna")}));
+  peer("anna", "owner");
+  auto used = peer("bert", "anna").call<&Drained::use>(create<Box>(peer("bert", "owner"), 1));
+  entered->wait();
+  auto drained = agent("anna").drain(std::chrono::minutes{1});
+  gate->set();
+  EXPECT_EQ(got(std::move(used)), 19);
+  got(std::move(drained));
+  end("anna");
+  keepers["owner"]->drop();
+  expect_nothing_left();
+}
+
+TEST_P(LossTest, WhatIsStillHeldIsReportedAtTheEnd) {
+  const auto box = create<Box>(peer("anna", "owner"), 1);
+  const std::string line = std::to_string(__LINE__ - 1);
+  const auto own = local(agent("owner"), std::string("own"));
+  got(peer("anna", "bert").call<&Keeper::keep>(box));
+  got(box.ready());
+  end("owner");
+  const auto leaks = cluster->logged("leak:");
+  ASSERT_EQ(leaks.size(), 1U);
+  EXPECT_EQ(leaks[0].agent, "owner");
+  EXPECT_EQ(leaks[0].level, rpc::LogLevel::warning);
+  EXPECT_EQ(leaks[0].message, "leak: object " + to_string(box.id()) + " of type box made at loss_test.cc:" +
+                                  line + " on anna is still held by anna bert");
+  const auto held = cluster->logged("was held by this agent to the end");
+  ASSERT_EQ(held.size(), 1U);
+  EXPECT_NE(held[0].message.find("of type str made at loss_test.cc:"), std::string::npos) << held[0].message;
+}
+
+TEST_P(LossTest, AnOrderlyEndReportsNothing) {
+  {
+    const auto box = create<Box>(peer("anna", "owner"), 1);
+    got(peer("anna", "bert").call<&Keeper::keep>(box));
+    got(box.call<&Box::get>());
+  }
+  keepers["bert"]->drop();
+  expect_nothing_left();
+  cluster->end_all();
+  EXPECT_TRUE(cluster->logged("leak").empty());
+  EXPECT_TRUE(cluster->logged("to the end").empty());
+}
+
+TEST_P(LossTest, AnRRefMayOutliveItsAgent) {
+  const auto owner = peer("anna", "owner");
+  const auto box = create<Box>(owner, 1);
+  auto own = local(agent("anna"), std::make_shared<Box>(2));
+  auto pointer = got(own.local());
+  got(box.ready());
+  end("anna");
+  const auto is_over = [](auto&& f) {
+    const auto error = error_of(f);
+    ASSERT_TRUE(error);
+    EXPECT_EQ(error->kind(), ErrorKind::shut_down) << error->what();
+  };
+  is_over([&] { got(box.call<&Box::get>()); });
+  is_over([&] { got(box.ready()); });
+  is_over([&] { box.remote<&Box::get>(); });
+  is_over([&] { got(own.call<&Box::get>()); });
+  is_over([&] { create<Box>(owner, 1); });
+  EXPECT_THROW(got(own.local()), rpc::Error);
+  box.notify<&Box::set>(1);
+  own = {};
+  EXPECT_EQ(pointer->value, 2) << "the object itself is still there for who has it";
+  pointer = nullptr;
+  eventually("both objects are gone", [] { return Counted::alive == 0; });
+}
+
+TEST_P(LossTest, TwoAgentsThatOwnForEachOther) {
+  auto annas = create<Box>(peer("anna", "bert"), 1);
+  auto berts = create<Box>(peer("bert", "anna"), 2);
+  got(annas.call<&Box::keep>(create<Box>(peer("anna", "anna"), 3)));
+  got(berts.call<&Box::keep>(create<Box>(peer("bert", "bert"), 4)));
+  EXPECT_EQ(got(got(annas.call<&Box::give>()).call<&Box::get>()), 3);
+  EXPECT_EQ(got(got(berts.call<&Box::give>()).call<&Box::get>()), 4);
+  EXPECT_EQ(Counted::alive, 4);
+  annas = {};
+  berts = {};
+  expect_nothing_left();
+}
+
+TEST_P(LossTest, ACycleBetweenOwnersLastsUntilTheyEnd) {
+  {
+    const auto a = create<Box>(peer("anna", "bert"), 1);
+    const auto b = create<Box>(peer("bert", "anna"), 2);
+    got(peer("bert", "anna").call<&Keeper::keep>(b));
+    got(a.call<&Box::keep>(keepers["anna"]->give()));
+    got(peer("anna", "bert").call<&Keeper::keep>(a));
+    got(b.call<&Box::keep>(keepers["bert"]->give()));
+  }
+  eventually("only the cycle is left", [&] {
+    return context("anna")->live_forks().size() == 1 && context("bert")->live_forks().size() == 1;
+  });
+  EXPECT_EQ(Counted::alive, 2);
+  end("bert");
+  EXPECT_EQ(cluster->logged("leak:").size(), 1U);
+  eventually("the other went with it", [] { return Counted::alive == 0; });
+}
+
+}  // namespace
+}  // namespace weft::rref

@@ -1,0 +1,426 @@
+#include <gtest/gtest.h>
+#include <weft/rref/protocol/owner_table.h>
+
+#include <stdexcept>
+#include <string>
+
+#include "tests/rref/protocol_support.h"
+
+namespace weft::rref::protocol {
+namespace {
+
+// Agents with incarnations far apart: the owner, and three users.
+const rpc::AgentId kOwner{"owner", 1000};
+const rpc::AgentId kAnna{"anna", 2000};
+const rpc::AgentId kBert{"bert", 3000};
+const rpc::AgentId kCora{"cora", 4000};
+
+// The n-th birth of a user at the owner.
+RRefId object(const rpc::AgentId& creator, std::uint64_t n) {
+  return {creator.incarnation, birth_base(1000) + n};
+}
+ForkId fork(const rpc::AgentId& maker, std::uint64_t n) { return {maker.incarnation, birth_base(1000) + n}; }
+
+class OwnerTableTest : public testing::Test {
+ protected:
+  OwnerTable table{kOwner};
+  Actions out;
+
+  // Anna creates object 0, alive.
+  RRefId annas_object() {
+    EXPECT_EQ(table.begin_create(kAnna, object(kAnna, 0), {"Net", "a.cc:1"}, out).verdict,
+              Verdict::registered);
+    table.finish_create(object(kAnna, 0), std::nullopt, out);
+    out.clear();
+    return object(kAnna, 0);
+  }
+  Standing add(const rpc::AgentId& from, const RRefId& rref, const ForkId& id, const rpc::AgentId& parent) {
+    return table.on_fork_add(from, {rref, id, kAnna, parent}, out);
+  }
+  Handover request_target(const RRefId& rref) { return {rref, {}, kOwner, kAnna, false}; }
+};
+
+// --- Creation ---
+
+TEST_F(OwnerTableTest, CreatorHoldsTheObject) {
+  const RRefId rref = annas_object();
+  EXPECT_TRUE(table.has_fork(rref, creators_fork(rref)));
+  EXPECT_EQ(table.on_fork_delete(kAnna, {rref, creators_fork(rref)}, out).verdict, Verdict::ended);
+  EXPECT_EQ(count<DeleteObject>(out), 1U);
+  EXPECT_TRUE(table.live_objects().empty());
+}
+
+TEST_F(OwnerTableTest, CreationRunsOnce) {
+  const RRefId rref = annas_object();
+  EXPECT_EQ(table.begin_create(kAnna, rref, {}, out).verdict, Verdict::ended);
+  table.on_fork_delete(kAnna, {rref, creators_fork(rref)}, out);
+  EXPECT_EQ(table.begin_create(kAnna, rref, {}, out).verdict, Verdict::ended);
+  EXPECT_EQ(table.begin_create(kBert, object(kAnna, 1), {}, out).verdict, Verdict::ended) << "not Bert's id";
+}
+
+TEST_F(OwnerTableTest, RunningConstructorOutlivesItsForks) {
+  const RRefId rref = object(kAnna, 0);
+  table.begin_create(kAnna, rref, {}, out);
+  table.drop_agent(kAnna, out);
+  EXPECT_EQ(count<DeleteObject>(out), 0U);
+  table.finish_create(rref, std::nullopt, out);
+  EXPECT_EQ(count<DeleteObject>(out), 1U);
+}
+
+TEST_F(OwnerTableTest, FailedCreationIsToldToEveryUser) {
+  const RRefId rref = object(kAnna, 0);
+  table.begin_create(kAnna, rref, {}, out);
+  EXPECT_EQ(add(kBert, rref, fork(kAnna, 1), kAnna).creation_failure, "");
+  out.clear();
+  table.finish_create(rref, "out of memory", out);
+  const auto told = all<Send<CreationFailed>>(out);
+  ASSERT_EQ(told.size(), 2U);
+  EXPECT_EQ(told[0].to, kAnna);
+  EXPECT_EQ(told[1].to, kBert);
+  EXPECT_EQ(told[1].message.failure, "out of memory");
+  // Who comes later is told in the answer; the failure stays until all have gone.
+  EXPECT_EQ(add(kCora, rref, fork(kAnna, 2), kAnna).creation_failure, "out of memory");
+  EXPECT_EQ(table.begin_request(kBert, request_target(rref), out), Access::failed);
+  EXPECT_EQ(table.failure(rref), "out of memory");
+  table.on_fork_delete(kAnna, {rref, creators_fork(rref)}, out);
+  table.on_fork_delete(kBert, {rref, fork(kAnna, 1)}, out);
+  EXPECT_EQ(count<DeleteObject>(out), 0U);
+  table.on_fork_delete(kCora, {rref, fork(kAnna, 2)}, out);
+  EXPECT_EQ(count<DeleteObject>(out), 1U);
+}
+
+TEST_F(OwnerTableTest, FailureWithoutTextIsStillAFailure) {
+  table.begin_create(kAnna, object(kAnna, 0), {}, out);
+  table.finish_create(object(kAnna, 0), "", out);
+  EXPECT_NE(table.failure(object(kAnna, 0)), "");
+}
+
+TEST_F(OwnerTableTest, LocalObjectLivesByItsHandles) {
+  const RRefId rref = table.create_local({"Table", "b.cc:7"});
+  table.hold(rref);
+  table.unhold(rref, out);
+  EXPECT_EQ(count<DeleteObject>(out), 0U);
+  table.unhold(rref, out);
+  EXPECT_EQ(count<DeleteObject>(out), 1U);
+}
+
+TEST_F(OwnerTableTest, LocalCreationTellsItsWaiters) {
+  const RRefId good = table.create_local({}, ObjectState::creating);
+  const RRefId bad = table.create_local({}, ObjectState::creating);
+  table.finish_create(good, std::nullopt, out);
+  table.finish_create(bad, "no", out);
+  EXPECT_EQ(all<ObjectReady>(out).at(0).rref, good);
+  EXPECT_EQ(all<ObjectFailed>(out).at(0).rref, bad);
+  table.unhold(bad, out);
+  EXPECT_EQ(all<DeleteObject>(out).at(0).rref, bad);
+}
+
+// --- Forks ---
+
+TEST_F(OwnerTableTest, ObjectLivesWhileAnyForkDoes) {
+  const RRefId rref = annas_object();
+  EXPECT_EQ(add(kBert, rref, fork(kAnna, 1), kAnna).verdict, Verdict::registered);
+  table.on_fork_delete(kAnna, {rref, creators_fork(rref)}, out);
+  EXPECT_EQ(count<DeleteObject>(out), 0U);
+  table.on_fork_delete(kBert, {rref, fork(kAnna, 1)}, out);
+  EXPECT_EQ(count<DeleteObject>(out), 1U);
+}
+
+TEST_F(OwnerTableTest, RepeatedAddAnswersTheSame) {
+  const RRefId rref = annas_object();
+  const Standing first = add(kBert, rref, fork(kAnna, 1), kAnna);
+  EXPECT_EQ(add(kBert, rref, fork(kAnna, 1), kAnna), first);
+  table.on_fork_delete(kBert, {rref, fork(kAnna, 1)}, out);
+  EXPECT_EQ(table.live_objects().at(0).forks.size(), 1U);
+}
+
+TEST_F(OwnerTableTest, LateAddDoesNotResurrect) {
+  const RRefId rref = annas_object();
+  add(kBert, rref, fork(kAnna, 1), kAnna);
+  table.on_fork_delete(kBert, {rref, fork(kAnna, 1)}, out);
+  EXPECT_EQ(add(kBert, rref, fork(kAnna, 1), kAnna).verdict, Verdict::ended);
+  EXPECT_FALSE(table.has_fork(rref, fork(kAnna, 1)));
+  // Nor does it bring back the object.
+  table.on_fork_delete(kAnna, {rref, creators_fork(rref)}, out);
+  EXPECT_EQ(add(kBert, rref, fork(kAnna, 1), kAnna).verdict, Verdict::ended);
+  EXPECT_EQ(add(kBert, rref, fork(kAnna, 2), kAnna).verdict, Verdict::ended) << "a new fork of a gone object";
+  EXPECT_TRUE(table.live_objects().empty());
+}
+
+TEST_F(OwnerTableTest, OnlyTheUserDeletesItsFork) {
+  const RRefId rref = annas_object();
+  table.on_fork_delete(kBert, {rref, creators_fork(rref)}, out);
+  EXPECT_TRUE(table.has_fork(rref, creators_fork(rref)));
+}
+
+TEST_F(OwnerTableTest, RemembersSettledBirthsInOneRange) {
+  const RRefId rref = annas_object();
+  for (std::uint64_t n = 1; n <= 1000; ++n) {
+    add(kBert, rref, fork(kAnna, n), kAnna);
+    table.on_fork_delete(kBert, {rref, fork(kAnna, n)}, out);
+  }
+  EXPECT_EQ(table.birth_ranges(), 1U);
+  EXPECT_EQ(add(kBert, rref, fork(kAnna, 500), kAnna).verdict, Verdict::ended);
+}
+
+// --- Before the creation arrives ---
+
+TEST_F(OwnerTableTest, ForkMayComeBeforeTheCreation) {
+  const RRefId rref = object(kAnna, 0);
+  EXPECT_EQ(add(kBert, rref, fork(kAnna, 1), kAnna).verdict, Verdict::registered);
+  EXPECT_EQ(count<WatchAgent>(out), 2U) << "Bert, and Anna on whom it depends";
+  table.begin_create(kAnna, rref, {}, out);
+  table.finish_create(rref, std::nullopt, out);
+  EXPECT_EQ(table.live_objects().at(0).forks.size(), 2U);
+}
+
+TEST_F(OwnerTableTest, ForkMayComeAndGoBeforeTheCreation) {
+  const RRefId rref = object(kAnna, 0);
+  add(kBert, rref, fork(kAnna, 1), kAnna);
+  table.on_fork_delete(kBert, {rref, fork(kAnna, 1)}, out);
+  EXPECT_TRUE(table.live_objects().empty());
+  EXPECT_EQ(table.begin_create(kAnna, rref, {}, out).verdict, Verdict::registered);
+  EXPECT_EQ(count<DeleteObject>(out), 0U);
+}
+
+TEST_F(OwnerTableTest, RequestWaitsForTheCreation) {
+  const RRefId rref = object(kAnna, 0);
+  EXPECT_EQ(table.begin_request(kBert, request_target(rref), out), Access::waiting);
+  table.begin_create(kAnna, rref, {}, out);
+  EXPECT_EQ(table.begin_request(kBert, request_target(rref), out), Access::waiting);
+  table.finish_create(rref, std::nullopt, out);
+  EXPECT_EQ(count<ObjectReady>(out), 1U);
+  EXPECT_EQ(table.live_objects().at(0).holds, 2U);
+}
+
+TEST_F(OwnerTableTest, CreatorsDeathEndsTheExpectation) {
+  const RRefId rref = object(kAnna, 0);
+  add(kBert, rref, fork(kAnna, 1), kAnna);
+  table.begin_request(kBert, request_target(rref), out);
+  out.clear();
+  table.drop_agent(kAnna, out);
+  EXPECT_EQ(all<Send<CreationFailed>>(out).at(0).to, kBert);
+  EXPECT_EQ(count<ObjectFailed>(out), 1U);
+  EXPECT_EQ(table.begin_create(kAnna, rref, {}, out).verdict, Verdict::lease_lost);
+  table.unhold(rref, out);
+  table.on_fork_delete(kBert, {rref, fork(kAnna, 1)}, out);
+  EXPECT_TRUE(table.live_objects().empty());
+}
+
+TEST_F(OwnerTableTest, NobodyExpectsWhatADroppedAgentCreates) {
+  table.drop_agent(kAnna, out);
+  EXPECT_EQ(add(kBert, object(kAnna, 0), fork(kBert, 0), kBert).verdict, Verdict::ended);
+  EXPECT_EQ(table.begin_request(kBert, request_target(object(kAnna, 0)), out), Access::gone);
+  EXPECT_EQ(table.begin_request(kBert, request_target({kOwner.incarnation, 77}), out), Access::gone);
+}
+
+TEST_F(OwnerTableTest, WatchesEveryoneWhomAnExpectationDependsOn) {
+  EXPECT_EQ(add(kCora, object(kAnna, 0), fork(kBert, 0), kBert).verdict, Verdict::registered);
+  const auto watched = all<WatchAgent>(out);
+  ASSERT_EQ(watched.size(), 3U);
+  EXPECT_EQ(watched[0].agent, kCora);
+  EXPECT_EQ(watched[1].agent, kBert) << "who made the fork";
+  EXPECT_EQ(watched[2].agent, kAnna) << "who is to create the object";
+}
+
+// --- Fences ---
+
+TEST_F(OwnerTableTest, FencedForkIsNeverRegistered) {
+  const RRefId rref = annas_object();
+  EXPECT_EQ(table.on_fork_fence(kAnna, {rref, fork(kAnna, 1)}, out).verdict, Verdict::ended);
+  EXPECT_EQ(add(kBert, rref, fork(kAnna, 1), kAnna).verdict, Verdict::ended);
+  EXPECT_EQ(table.birth_ranges(), 1U);
+}
+
+TEST_F(OwnerTableTest, FenceComesTooLateForARegisteredFork) {
+  const RRefId rref = annas_object();
+  add(kBert, rref, fork(kAnna, 1), kAnna);
+  EXPECT_EQ(table.on_fork_fence(kAnna, {rref, fork(kAnna, 1)}, out).verdict, Verdict::registered);
+  EXPECT_TRUE(table.has_fork(rref, fork(kAnna, 1)));
+}
+
+TEST_F(OwnerTableTest, FencedCreationFailsForThoseWhoExpectIt) {
+  const RRefId rref = object(kAnna, 0);
+  add(kBert, rref, fork(kAnna, 1), kAnna);
+  EXPECT_EQ(table.on_fork_fence(kAnna, {rref, creators_fork(rref)}, out).verdict, Verdict::ended);
+  EXPECT_EQ(all<Send<CreationFailed>>(out).at(0).to, kBert);
+  EXPECT_EQ(table.begin_create(kAnna, rref, {}, out).verdict, Verdict::ended);
+}
+
+TEST_F(OwnerTableTest, FenceTellsHowACreationWent) {
+  const RRefId rref = object(kAnna, 0);
+  table.begin_create(kAnna, rref, {}, out);
+  EXPECT_EQ(table.on_fork_fence(kAnna, {rref, creators_fork(rref)}, out),
+            (Standing{Verdict::registered, ""}));
+  table.finish_create(rref, "no", out);
+  EXPECT_EQ(table.on_fork_fence(kAnna, {rref, creators_fork(rref)}, out),
+            (Standing{Verdict::registered, "no"}));
+}
+
+TEST_F(OwnerTableTest, OnlyTheParentFences) {
+  const RRefId rref = annas_object();
+  table.on_fork_fence(kCora, {rref, fork(kAnna, 1)}, out);
+  EXPECT_EQ(add(kBert, rref, fork(kAnna, 1), kAnna).verdict, Verdict::registered);
+  EXPECT_EQ(add(kBert, rref, fork(kAnna, 2), kCora).verdict, Verdict::ended)
+      << "a birth of Anna's, said to be Cora's";
+}
+
+// --- Requests and arguments ---
+
+TEST_F(OwnerTableTest, RequestHoldsTheObject) {
+  const RRefId rref = annas_object();
+  EXPECT_EQ(table.begin_request(kAnna, request_target(rref), out), Access::ready);
+  table.on_fork_delete(kAnna, {rref, creators_fork(rref)}, out);
+  EXPECT_EQ(count<DeleteObject>(out), 0U);
+  table.unhold(rref, out);
+  EXPECT_EQ(count<DeleteObject>(out), 1U);
+}
+
+TEST_F(OwnerTableTest, ArgumentOfItsOwnObjectIsAHandle) {
+  const RRefId rref = annas_object();
+  const Handover handover{rref, fork(kAnna, 1), kOwner, kAnna, false};
+  EXPECT_EQ(table.receive(kAnna, handover, out), Access::ready);
+  EXPECT_EQ(all<Send<ChildSettled>>(out).at(0).to, kAnna);
+  EXPECT_EQ(table.receive(kAnna, handover, out), Access::gone) << "a hand-over arrives once";
+  table.on_fork_delete(kAnna, {rref, creators_fork(rref)}, out);
+  EXPECT_EQ(count<DeleteObject>(out), 0U);
+  table.unhold(rref, out);
+  EXPECT_EQ(count<DeleteObject>(out), 1U);
+}
+
+TEST_F(OwnerTableTest, FencedArgumentIsRefused) {
+  const RRefId rref = annas_object();
+  table.on_fork_fence(kAnna, {rref, fork(kAnna, 1)}, out);
+  EXPECT_EQ(table.receive(kAnna, {rref, fork(kAnna, 1), kOwner, kAnna, false}, out), Access::gone);
+}
+
+// --- Lending ---
+
+TEST_F(OwnerTableTest, LentForkHoldsTheObjectAtOnce) {
+  const RRefId rref = table.create_local({});
+  const auto lent = table.lend(rref, kBert, out);
+  ASSERT_TRUE(lent);
+  EXPECT_TRUE(lent->settled);
+  EXPECT_EQ(all<WatchAgent>(out).at(0).agent, kBert);
+  table.unhold(rref, out);
+  EXPECT_EQ(count<DeleteObject>(out), 0U);
+  table.on_fork_delete(kBert, {rref, lent->fork}, out);
+  EXPECT_EQ(count<DeleteObject>(out), 1U);
+}
+
+TEST_F(OwnerTableTest, LendThatWasNotSentIsUndone) {
+  const RRefId rref = table.create_local({});
+  const auto lent = table.lend(rref, kBert, out);
+  table.unhold(rref, out);
+  table.lend_ended(*lent, Outcome::not_sent, out);
+  EXPECT_EQ(count<DeleteObject>(out), 1U);
+  EXPECT_EQ(count<Send<ForkProbe>>(out), 1U) << "Bert learns that the number is used up";
+  table.probe_answered({rref, lent->fork}, {false}, out);
+}
+
+TEST_F(OwnerTableTest, LendOfUnknownFateIsAskedFor) {
+  const RRefId rref = table.create_local({});
+  const auto first = table.lend(rref, kBert, out);
+  const auto second = table.lend(rref, kBert, out);
+  table.unhold(rref, out);
+  table.lend_ended(*first, Outcome::unknown, out);
+  table.lend_ended(*second, Outcome::unknown, out);
+  EXPECT_EQ(count<Send<ForkProbe>>(out), 2U);
+  EXPECT_TRUE(table.has_fork(rref, first->fork));
+  table.probe_answered({rref, first->fork}, {true}, out);
+  table.probe_answered({rref, second->fork}, {false}, out);
+  EXPECT_TRUE(table.has_fork(rref, first->fork));
+  EXPECT_FALSE(table.has_fork(rref, second->fork));
+  EXPECT_EQ(count<DeleteObject>(out), 0U);
+}
+
+TEST_F(OwnerTableTest, EndOfAConnectionAsksForLendsUnderWay) {
+  const RRefId rref = table.create_local({});
+  const auto accepted = table.lend(rref, kBert, out);
+  const auto replied = table.lend(rref, kBert, out);
+  table.lend(rref, kCora, out);
+  table.lend_ended(*accepted, Outcome::accepted, out);
+  out.clear();
+  table.connection_ended(kBert, out);
+  table.connection_ended(kBert, out);
+  ASSERT_EQ(count<Send<ForkProbe>>(out), 1U);
+  EXPECT_EQ(all<Send<ForkProbe>>(out)[0].message.fork, replied->fork);
+}
+
+TEST_F(OwnerTableTest, LendOfAnUnfinishedObjectIsAskedAbout) {
+  const RRefId rref = table.create_local({}, ObjectState::creating);
+  const auto lent = table.lend(rref, kBert, out);
+  EXPECT_FALSE(lent->settled);
+  table.finish_create(rref, "no", out);
+  EXPECT_EQ(add(kBert, rref, lent->fork, kOwner), (Standing{Verdict::registered, "no"}));
+  EXPECT_EQ(add(kCora, rref, lent->fork, kOwner).verdict, Verdict::ended) << "Bert's fork";
+}
+
+// --- Deaths ---
+
+TEST_F(OwnerTableTest, DroppedAgentsForksEnd) {
+  const RRefId rref = annas_object();
+  add(kBert, rref, fork(kAnna, 1), kAnna);
+  table.drop_agent(kAnna, out);
+  EXPECT_EQ(count<DeleteObject>(out), 0U) << "Bert holds it";
+  table.drop_agent(kBert, out);
+  EXPECT_EQ(count<DeleteObject>(out), 1U);
+}
+
+TEST_F(OwnerTableTest, DroppedAgentIsRefusedForGood) {
+  const RRefId rref = annas_object();
+  const RRefId own = table.create_local({});
+  table.drop_agent(kAnna, out);
+  EXPECT_EQ(add(kAnna, own, fork(kAnna, 1), kAnna).verdict, Verdict::lease_lost);
+  EXPECT_EQ(table.on_fork_delete(kAnna, {rref, creators_fork(rref)}, out).verdict, Verdict::lease_lost);
+  EXPECT_EQ(table.on_fork_fence(kAnna, {rref, fork(kAnna, 2)}, out).verdict, Verdict::lease_lost);
+  EXPECT_EQ(table.begin_request(kAnna, request_target(own), out), Access::lease_lost);
+  EXPECT_FALSE(table.lend(own, kAnna, out));
+  out.clear();
+  EXPECT_EQ(table.receive(kAnna, {own, fork(kAnna, 3), kOwner, kAnna, false}, out), Access::lease_lost);
+  EXPECT_FALSE(all<Send<ChildSettled>>(out).at(0).message.by_owner) << "so that Anna asks, and learns of it";
+  // Another life of hers is another agent.
+  EXPECT_TRUE(table.lend(own, {"anna", 2001}, out));
+}
+
+TEST_F(OwnerTableTest, ChildrenOfADroppedAgentComeTooLate) {
+  const RRefId rref = annas_object();
+  add(kBert, rref, fork(kAnna, 1), kAnna);
+  table.drop_agent(kAnna, out);
+  EXPECT_EQ(add(kCora, rref, fork(kAnna, 2), kAnna).verdict, Verdict::ended);
+  EXPECT_EQ(add(kBert, rref, fork(kAnna, 1), kAnna).verdict, Verdict::registered) << "it came in time";
+  EXPECT_EQ(table.birth_ranges(), 0U);
+}
+
+TEST_F(OwnerTableTest, EachAgentIsWatchedOnce) {
+  const RRefId rref = annas_object();
+  add(kBert, rref, fork(kAnna, 1), kAnna);
+  add(kBert, rref, fork(kAnna, 2), kAnna);
+  ASSERT_EQ(count<WatchAgent>(out), 1U);
+  EXPECT_EQ(all<WatchAgent>(out)[0].agent, kBert);
+}
+
+// --- Reports and misuse ---
+
+TEST_F(OwnerTableTest, ReportsWhatIsAlive) {
+  const RRefId rref = annas_object();
+  add(kBert, rref, fork(kAnna, 1), kAnna);
+  const LiveObject report = table.live_objects().at(0);
+  EXPECT_EQ(report.id, rref);
+  EXPECT_EQ(report.info.type, "Net");
+  EXPECT_EQ(report.info.site, "a.cc:1");
+  EXPECT_EQ(report.state, ObjectState::live);
+  EXPECT_EQ(report.forks.at(1), std::pair(fork(kAnna, 1), kBert));
+}
+
+TEST_F(OwnerTableTest, MisuseByItsOwnLayerThrows) {
+  EXPECT_THROW(table.unhold({1, 2}, out), std::logic_error);
+  EXPECT_THROW(table.lend({1, 2}, kBert, out), std::logic_error);
+  const RRefId rref = annas_object();
+  EXPECT_THROW(table.unhold(rref, out), std::logic_error);
+  EXPECT_THROW(table.hold(rref), std::logic_error);
+  EXPECT_THROW(table.finish_create(rref, std::nullopt, out), std::logic_error);
+}
+
+}  // namespace
+}  // namespace weft::rref::protocol

@@ -1,0 +1,385 @@
+#include <gtest/gtest.h>
+#include <weft/rref/protocol/user_table.h>
+
+#include <stdexcept>
+
+#include "tests/rref/protocol_support.h"
+
+namespace weft::rref::protocol {
+namespace {
+
+const rpc::AgentId kOwner{"owner", 1000};
+const rpc::AgentId kAnna{"anna", 2000};  // whose table this is
+const rpc::AgentId kBert{"bert", 3000};
+
+const Standing kRegistered{Verdict::registered, ""};
+const Standing kEnded{Verdict::ended, ""};
+const Standing kLeaseLost{Verdict::lease_lost, ""};
+
+class UserTableTest : public testing::Test {
+ protected:
+  UserTable table{kAnna};
+  Actions out;
+
+  // A fork of Anna's own creation, confirmed.
+  ForkId created() {
+    const ForkId fork = table.create(kOwner, out)->fork;
+    table.create_ended(fork, Outcome::accepted, out);
+    out.clear();
+    return fork;
+  }
+  // The n-th fork that Bert hands to Anna, of an object of his at the owner.
+  Handover from_bert(std::uint64_t n) {
+    return {{3000, birth_base(1000)}, {3000, birth_base(1000) + 1 + n}, kOwner, kBert, false};
+  }
+  // The n-th fork that the owner lends to Anna, of an object of its own.
+  Handover lent(std::uint64_t n, bool settled = true) {
+    return {{1000, birth_base(1000)}, {1000, lend_base(2000) + n}, kOwner, kOwner, settled};
+  }
+  ForkAdd asked() { return all<Send<ForkAdd>>(out).at(0).message; }
+};
+
+// --- Creation ---
+
+TEST_F(UserTableTest, CreationIsConfirmedByItsResult) {
+  const auto target = table.create(kOwner, out);
+  EXPECT_EQ(target->rref.origin, kAnna.incarnation);
+  EXPECT_EQ(target->fork, creators_fork(target->rref));
+  EXPECT_EQ(all<WatchAgent>(out).at(0).agent, kOwner);
+  EXPECT_EQ(table.find(target->fork)->stage, Stage::pending);
+  table.create_ended(target->fork, Outcome::accepted, out);
+  EXPECT_EQ(count<ForkConfirmed>(out), 1U);
+  EXPECT_EQ(table.find(target->fork)->stage, Stage::confirmed);
+}
+
+TEST_F(UserTableTest, ReleaseWaitsForTheConfirmation) {
+  const auto target = table.create(kOwner, out);
+  table.release(target->fork, out);
+  EXPECT_EQ(count<Send<ForkDelete>>(out), 0U);
+  table.create_ended(target->fork, Outcome::accepted, out);
+  EXPECT_EQ(all<Send<ForkDelete>>(out).at(0).to, kOwner);
+  table.answered(kOwner, ForkDelete{target->rref, target->fork}, kEnded, out);
+  EXPECT_TRUE(table.live_forks().empty());
+}
+
+TEST_F(UserTableTest, CreationOfUnknownFateIsFenced) {
+  for (const Outcome outcome : {Outcome::unknown, Outcome::not_sent}) {
+    out.clear();
+    const auto target = table.create(kOwner, out);
+    table.create_ended(target->fork, outcome, out);
+    ASSERT_EQ(count<Send<ForkFence>>(out), 1U);
+    EXPECT_EQ(count<ForkFailed>(out), 0U);
+    table.answered(kOwner, ForkFence{target->rref, target->fork}, kEnded, out);
+    EXPECT_EQ(all<ForkFailed>(out).at(0).fault, Fault::creation_failed);
+    table.release(target->fork, out);
+    EXPECT_EQ(count<Send<ForkDelete>>(out), 0U) << "the owner never knew it";
+    EXPECT_TRUE(table.live_forks().empty());
+  }
+}
+
+TEST_F(UserTableTest, FenceMayFindTheCreationDone) {
+  const auto target = table.create(kOwner, out);
+  table.create_ended(target->fork, Outcome::unknown, out);
+  table.answered(kOwner, ForkFence{target->rref, target->fork}, kRegistered, out);
+  EXPECT_EQ(count<ForkConfirmed>(out), 1U);
+}
+
+TEST_F(UserTableTest, FailedCreationIsReleasedLikeAny) {
+  const auto target = table.create(kOwner, out);
+  table.on_creation_failed(kOwner, {target->rref, target->fork, "no"}, out);
+  EXPECT_EQ(all<ForkFailed>(out).at(0).text, "no");
+  EXPECT_EQ(table.begin_request(target->fork), Fault::creation_failed);
+  EXPECT_FALSE(table.hand_over(target->fork, kBert));
+  table.create_ended(target->fork, Outcome::unknown, out);
+  table.answered(kOwner, ForkFence{target->rref, target->fork}, {Verdict::registered, "no"}, out);
+  EXPECT_EQ(count<ForkFailed>(out), 1U);
+  EXPECT_EQ(count<ForkConfirmed>(out), 0U);
+  table.release(target->fork, out);
+  EXPECT_EQ(count<Send<ForkDelete>>(out), 1U);
+}
+
+TEST_F(UserTableTest, CreationMayFailAfterTheConfirmation) {
+  table.receive(kBert, from_bert(0), out);
+  table.answered(kOwner, asked(), kRegistered, out);
+  table.on_creation_failed(kOwner, {from_bert(0).rref, from_bert(0).fork, "no"}, out);
+  EXPECT_EQ(count<ForkConfirmed>(out), 1U);
+  EXPECT_EQ(all<ForkFailed>(out).at(0).fault, Fault::creation_failed);
+  EXPECT_EQ(table.find(from_bert(0).fork)->stage, Stage::confirmed);
+}
+
+TEST_F(UserTableTest, OnlyTheOwnerReportsAFailure) {
+  const ForkId fork = created();
+  table.on_creation_failed(kBert, {{}, fork, "a lie"}, out);
+  EXPECT_EQ(table.find(fork)->fault, Fault::none);
+}
+
+// --- Forks from other users ---
+
+TEST_F(UserTableTest, ForkFromAUserIsConfirmedByTheOwner) {
+  const Handover handover = from_bert(0);
+  EXPECT_EQ(table.receive(kBert, handover, out), Fault::none);
+  EXPECT_EQ(all<Send<ForkAdd>>(out).at(0).to, kOwner);
+  EXPECT_EQ(asked().parent, kBert);
+  EXPECT_EQ(count<ForkConfirmed>(out), 0U);
+  table.answered(kOwner, asked(), kRegistered, out);
+  EXPECT_EQ(count<ForkConfirmed>(out), 1U);
+  EXPECT_EQ(all<Send<ChildSettled>>(out).at(0).to, kBert);
+  EXPECT_TRUE(all<Send<ChildSettled>>(out)[0].message.by_owner);
+  table.answered(kOwner, asked(), kRegistered, out);
+  EXPECT_EQ(count<ForkConfirmed>(out), 1U) << "a repeated answer";
+}
+
+TEST_F(UserTableTest, RefusedForkIsNotDeletedAtTheOwner) {
+  table.receive(kBert, from_bert(0), out);
+  table.answered(kOwner, asked(), kEnded, out);
+  EXPECT_EQ(all<ForkFailed>(out).at(0).fault, Fault::refused);
+  EXPECT_EQ(count<Send<ChildSettled>>(out), 1U);
+  table.release(from_bert(0).fork, out);
+  EXPECT_EQ(count<Send<ForkDelete>>(out), 0U);
+  EXPECT_TRUE(table.live_forks().empty());
+}
+
+TEST_F(UserTableTest, EachHandOverIsAForkOfItsOwn) {
+  table.receive(kBert, from_bert(0), out);
+  table.receive(kBert, from_bert(1), out);
+  EXPECT_EQ(table.live_forks().size(), 2U);
+  EXPECT_EQ(table.receive(kBert, from_bert(1), out), Fault::refused) << "a repeated frame";
+  EXPECT_EQ(table.find(from_bert(1).fork)->handles, 1U);
+}
+
+TEST_F(UserTableTest, AnswerOfAnEarlierLifeDoesNotConfirm) {
+  table.receive(kBert, from_bert(0), out);
+  const ForkAdd first = asked();
+  table.answered(kOwner, first, kRegistered, out);
+  table.release(from_bert(0).fork, out);
+  table.answered(kOwner, ForkDelete{from_bert(0).rref, from_bert(0).fork}, kEnded, out);
+  out.clear();
+  table.receive(kBert, from_bert(0), out);  // the frame again, late
+  table.answered(kOwner, first, kRegistered, out);
+  EXPECT_EQ(count<ForkConfirmed>(out), 0U);
+  table.answered(kOwner, asked(), kEnded, out);
+  EXPECT_EQ(count<ForkFailed>(out), 1U);
+}
+
+TEST_F(UserTableTest, HandOverHasToComeFromItsMaker) {
+  Handover forged = from_bert(0);
+  forged.fork.origin = 9999;
+  EXPECT_EQ(table.receive(kBert, forged, out), Fault::refused);
+  EXPECT_EQ(table.receive(kBert, lent(0), out), Fault::refused) << "only an owner lends";
+}
+
+// --- Forks from the owner ---
+
+TEST_F(UserTableTest, LentForkIsConfirmedAtOnce) {
+  EXPECT_EQ(table.receive(kOwner, lent(0), out), Fault::none);
+  EXPECT_EQ(count<ForkConfirmed>(out), 1U);
+  EXPECT_EQ(count<Send<ForkAdd>>(out), 0U);
+  table.release(lent(0).fork, out);
+  EXPECT_EQ(count<Send<ForkDelete>>(out), 1U);
+  EXPECT_EQ(count<Send<ChildSettled>>(out), 0U);
+}
+
+TEST_F(UserTableTest, LentForkArrivesOnce) {
+  table.receive(kOwner, lent(0), out);
+  EXPECT_EQ(table.receive(kOwner, lent(0), out), Fault::refused);
+  table.release(lent(0).fork, out);
+  table.answered(kOwner, ForkDelete{lent(0).rref, lent(0).fork}, kEnded, out);
+  EXPECT_EQ(table.receive(kOwner, lent(0), out), Fault::refused);
+  EXPECT_EQ(table.lend_ranges(), 1U);
+}
+
+TEST_F(UserTableTest, LentForkOfAnUnfinishedObjectIsAskedAbout) {
+  table.receive(kOwner, lent(0, false), out);
+  EXPECT_EQ(count<ForkConfirmed>(out), 0U);
+  table.answered(kOwner, asked(), {Verdict::registered, "no"}, out);
+  EXPECT_EQ(all<ForkFailed>(out).at(0).fault, Fault::creation_failed);
+  EXPECT_EQ(count<Send<ChildSettled>>(out), 0U);
+}
+
+TEST_F(UserTableTest, ProbeRefusesWhatHasNotArrived) {
+  table.receive(kOwner, lent(0), out);
+  EXPECT_TRUE(table.on_fork_probe(kOwner, {lent(0).rref, lent(0).fork}, out).held);
+  EXPECT_FALSE(table.on_fork_probe(kOwner, {lent(1).rref, lent(1).fork}, out).held);
+  EXPECT_FALSE(table.on_fork_probe(kOwner, {lent(1).rref, lent(1).fork}, out).held);
+  EXPECT_EQ(table.receive(kOwner, lent(1), out), Fault::refused);
+  EXPECT_EQ(table.receive(kOwner, lent(2), out), Fault::none);
+}
+
+TEST_F(UserTableTest, ProbeByAStrangerIsRemembered) {
+  EXPECT_FALSE(table.on_fork_probe(kOwner, {lent(0).rref, lent(0).fork}, out).held);
+  EXPECT_EQ(all<WatchAgent>(out).at(0).agent, kOwner);
+  EXPECT_EQ(table.receive(kOwner, lent(0), out), Fault::refused);
+}
+
+// --- Handing over ---
+
+TEST_F(UserTableTest, ParentOutlivesItsChildsConfirmation) {
+  const ForkId parent = created();
+  const auto child = table.hand_over(parent, kBert);
+  EXPECT_EQ(child->fork.origin, kAnna.incarnation);
+  table.release(parent, out);
+  EXPECT_EQ(count<Send<ForkDelete>>(out), 0U);
+  table.on_child_settled(kOwner, {child->fork, true}, out);
+  EXPECT_EQ(count<Send<ForkDelete>>(out), 0U) << "not from whom it was given to";
+  table.on_child_settled(kBert, {child->fork, true}, out);
+  EXPECT_EQ(count<Send<ForkDelete>>(out), 1U);
+  table.on_child_settled(kBert, {child->fork, true}, out);
+  EXPECT_EQ(count<Send<ForkDelete>>(out), 1U) << "a repeated message";
+}
+
+TEST_F(UserTableTest, AcceptedCallSettlesItsChildren) {
+  const ForkId parent = created();
+  const auto child = table.hand_over(parent, kBert);
+  table.release(parent, out);
+  table.hand_over_ended(child->fork, Outcome::accepted, out);
+  EXPECT_EQ(count<Send<ForkFence>>(out), 0U);
+  EXPECT_EQ(count<Send<ForkDelete>>(out), 1U);
+}
+
+TEST_F(UserTableTest, ChildThatWasNotSentEndsAtOnce) {
+  const ForkId parent = created();
+  const auto child = table.hand_over(parent, kBert);
+  table.release(parent, out);
+  table.hand_over_ended(child->fork, Outcome::not_sent, out);
+  EXPECT_EQ(count<Send<ForkFence>>(out), 1U) << "the owner learns that the number is used up";
+  EXPECT_EQ(count<Send<ForkDelete>>(out), 1U);
+  table.answered(kOwner, ForkFence{child->rref, child->fork}, kEnded, out);
+}
+
+TEST_F(UserTableTest, ChildOfUnknownFateIsFencedFirst) {
+  const ForkId parent = created();
+  const auto child = table.hand_over(parent, kBert);
+  table.release(parent, out);
+  table.hand_over_ended(child->fork, Outcome::unknown, out);
+  table.connection_ended(kBert, out);
+  table.agent_lost(kBert, out);
+  EXPECT_EQ(count<Send<ForkFence>>(out), 1U);
+  EXPECT_EQ(count<Send<ForkDelete>>(out), 0U);
+  table.answered(kOwner, ForkFence{child->rref, child->fork}, kRegistered, out);
+  EXPECT_EQ(count<Send<ForkDelete>>(out), 1U);
+}
+
+TEST_F(UserTableTest, EndOfAConnectionFencesChildrenUnderWay) {
+  const ForkId parent = created();
+  const auto child = table.hand_over(parent, kBert);
+  table.connection_ended(kOwner, out);
+  EXPECT_EQ(count<Send<ForkFence>>(out), 0U);
+  table.connection_ended(kBert, out);
+  ASSERT_EQ(count<Send<ForkFence>>(out), 1U);
+  EXPECT_EQ(all<Send<ForkFence>>(out)[0].message.fork, child->fork);
+}
+
+TEST_F(UserTableTest, ChildThatGaveUpIsFenced) {
+  const ForkId parent = created();
+  const auto child = table.hand_over(parent, kBert);
+  table.on_child_settled(kBert, {child->fork, false}, out);
+  EXPECT_EQ(count<Send<ForkFence>>(out), 1U);
+  EXPECT_EQ(table.find(parent)->children, 1U);
+}
+
+TEST_F(UserTableTest, PendingForkMayBeHandedOn) {
+  table.receive(kBert, from_bert(0), out);
+  const ForkAdd question = asked();
+  const auto child = table.hand_over(from_bert(0).fork, kOwner);
+  EXPECT_EQ(child->rref, from_bert(0).rref);
+  EXPECT_EQ(child->creator, kBert);
+  table.release(from_bert(0).fork, out);
+  table.hand_over_ended(child->fork, Outcome::accepted, out);
+  EXPECT_EQ(count<Send<ForkDelete>>(out), 0U);
+  table.answered(kOwner, question, kRegistered, out);
+  EXPECT_EQ(count<Send<ForkDelete>>(out), 1U);
+}
+
+// --- Requests ---
+
+TEST_F(UserTableTest, RequestHoldsItsForkAfterTheLastHandle) {
+  const ForkId fork = created();
+  EXPECT_EQ(table.begin_request(fork), Fault::none);
+  EXPECT_EQ(table.describe(fork).fork, fork);
+  table.release(fork, out);
+  EXPECT_EQ(count<Send<ForkDelete>>(out), 0U);
+  table.end_request(fork, out);
+  EXPECT_EQ(count<Send<ForkDelete>>(out), 1U);
+}
+
+TEST_F(UserTableTest, HandlesAreCounted) {
+  const ForkId fork = created();
+  table.retain(fork);
+  table.release(fork, out);
+  EXPECT_EQ(count<Send<ForkDelete>>(out), 0U);
+  table.release(fork, out);
+  EXPECT_EQ(count<Send<ForkDelete>>(out), 1U);
+}
+
+// --- Losses ---
+
+TEST_F(UserTableTest, LostOwnerFailsEveryFork) {
+  const ForkId confirmed = created();
+  table.receive(kBert, from_bert(0), out);
+  const auto child = table.hand_over(confirmed, kBert);
+  out.clear();
+  table.agent_lost(kOwner, out);
+  ASSERT_EQ(count<ForkFailed>(out), 2U);
+  EXPECT_EQ(all<ForkFailed>(out)[0].fault, Fault::owner_lost);
+  ASSERT_EQ(count<Send<ChildSettled>>(out), 1U);
+  EXPECT_FALSE(all<Send<ChildSettled>>(out)[0].message.by_owner) << "Bert may know better, and has to ask";
+  EXPECT_EQ(table.begin_request(confirmed), Fault::owner_lost);
+  EXPECT_FALSE(table.hand_over(confirmed, kBert));
+  table.hand_over_ended(child->fork, Outcome::unknown, out);  // too late to matter
+  table.release(confirmed, out);
+  table.release(from_bert(0).fork, out);
+  EXPECT_TRUE(table.live_forks().empty());
+  EXPECT_EQ(count<Send<ForkDelete>>(out), 0U);
+  EXPECT_EQ(count<Send<ForkFence>>(out), 0U);
+}
+
+TEST_F(UserTableTest, NothingIsTakenFromALostOwner) {
+  table.agent_lost(kOwner, out);
+  EXPECT_FALSE(table.create(kOwner, out));
+  EXPECT_EQ(table.receive(kOwner, lent(0), out), Fault::owner_lost);
+  EXPECT_EQ(table.receive(kBert, from_bert(0), out), Fault::owner_lost);
+  EXPECT_FALSE(all<Send<ChildSettled>>(out).at(0).message.by_owner);
+  EXPECT_FALSE(table.on_fork_probe(kOwner, {lent(1).rref, lent(1).fork}, out).held);
+  EXPECT_TRUE(table.live_forks().empty());
+}
+
+TEST_F(UserTableTest, AnyAnswerTellsOfALostLease) {
+  const ForkId one = created();
+  const ForkId two = created();
+  table.release(two, out);
+  const ForkDelete gone = all<Send<ForkDelete>>(out).at(0).message;
+  table.answered(kOwner, gone, kLeaseLost, out);
+  EXPECT_EQ(table.find(one)->fault, Fault::lease_lost);
+  EXPECT_FALSE(table.find(two));
+  EXPECT_FALSE(table.create(kOwner, out));
+}
+
+TEST_F(UserTableTest, LeaseLostByAnAnswerToAnAddOrAFence) {
+  table.receive(kBert, from_bert(0), out);
+  table.answered(kOwner, asked(), kLeaseLost, out);
+  EXPECT_EQ(all<ForkFailed>(out).at(0).fault, Fault::lease_lost);
+
+  UserTable other{kBert};
+  const auto target = other.create(kOwner, out);
+  other.create_ended(target->fork, Outcome::unknown, out);
+  other.answered(kOwner, ForkFence{target->rref, target->fork}, kLeaseLost, out);
+  EXPECT_EQ(other.find(target->fork)->fault, Fault::lease_lost);
+}
+
+// --- Misuse ---
+
+TEST_F(UserTableTest, MisuseByItsOwnLayerThrows) {
+  EXPECT_THROW(table.release({1, 2}, out), std::logic_error);
+  const ForkId fork = created();
+  EXPECT_THROW(table.end_request(fork, out), std::logic_error);
+  table.release(fork, out);
+  EXPECT_THROW(table.retain(fork), std::logic_error) << "it is on its way out";
+  EXPECT_THROW(table.begin_request(fork), std::logic_error);
+  EXPECT_THROW(table.hand_over(fork, kBert), std::logic_error);
+  Handover own = lent(0);
+  own.owner = kAnna;
+  EXPECT_THROW(table.receive(kBert, own, out), std::logic_error);
+}
+
+}  // namespace
+}  // namespace weft::rref::protocol

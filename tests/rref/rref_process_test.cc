@@ -1,0 +1,111 @@
+// Death as it is: an owner, and a user, in processes of their own, killed.
+#include <weft/rref/rref.h>
+
+#include <gtest/gtest.h>
+
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <thread>
+
+#include "tests/rref/rref_support.h"
+
+namespace weft::rref {
+namespace {
+
+rpc::AgentOptions options(const std::string& name) {
+  return {
+      .name = name, .listen = {"tcp://127.0.0.1:0"}, .handler_threads = 2, .log = [](const rpc::LogRecord&) {
+      }};
+}
+
+// A process that runs `body`, which is given a pipe to write to, until it is killed.
+class Child {
+ public:
+  template <class Body>
+  explicit Child(Body body) {
+    int ends[2];
+    if (pipe(ends) != 0) throw std::runtime_error("pipe");
+    pid_ = fork();
+    if (pid_ == 0) {
+      close(ends[0]);
+      body(ends[1]);
+      while (true) pause();
+    }
+    close(ends[1]);
+    from_ = ends[0];
+  }
+  ~Child() {
+    kill();
+    close(from_);
+  }
+  // A line that it wrote.
+  std::string line() {
+    std::string text;
+    for (char c; read(from_, &c, 1) == 1 && c != '\n';) text += c;
+    return text;
+  }
+  void kill() {
+    if (pid_ <= 0) return;
+    ::kill(pid_, SIGKILL);
+    waitpid(std::exchange(pid_, -1), nullptr, 0);
+  }
+
+ private:
+  pid_t pid_ = -1;
+  int from_ = -1;
+};
+
+void say(int pipe, const std::string& text) {
+  const std::string line = text + "\n";
+  if (write(pipe, line.data(), line.size()) != static_cast<ssize_t>(line.size())) _exit(1);
+}
+
+TEST(RRefProcess, AKilledOwnerIsLostAtOnce) {
+  Child owner([](int pipe) {
+    auto* agent = new rpc::Agent(options("owner"), layers());
+    agent->allow_create<Box>();
+    agent->serve(std::make_shared<Keeper>(*agent));
+    say(pipe, agent->addresses().front());
+  });
+  const std::string address = owner.line();
+  rpc::Agent user(options("user"), layers());
+  const rpc::Peer peer = user.connect(address);
+  const auto box = create<Box>(peer, 5);
+  EXPECT_EQ(got(box.call<&Box::get>()), 5);
+  const auto result = box.remote<&Box::get>();
+  EXPECT_EQ(got(result.to_here()), 5);
+  owner.kill();
+  EXPECT_EQ(kind_of([&] { got(box.call<&Box::get>()); }), ErrorKind::owner_lost);
+  EXPECT_EQ(kind_of([&] { got(result.to_here()); }), ErrorKind::owner_lost);
+  eventually("its forks know", [&] { return !box.is_confirmed() && !result.is_confirmed(); });
+  EXPECT_EQ(kind_of([&] { box.remote<&Box::get>(); }), ErrorKind::owner_lost);
+}
+
+TEST(RRefProcess, AKilledUsersForksEnd) {
+  // The user comes first: a process forks before it has threads.
+  int address_pipe[2];
+  ASSERT_EQ(pipe(address_pipe), 0);
+  Child user([&](int pipe) {
+    std::string address;
+    for (char c; read(address_pipe[0], &c, 1) == 1 && c != '\n';) address += c;
+    auto* agent = new rpc::Agent(options("user"), layers());
+    auto* box = new RRef<Box>(create<Box>(agent->connect(address), 5));
+    got(box->ready());
+    say(pipe, "made");
+  });
+  rpc::Agent owner(options("owner"), layers());
+  owner.allow_create<Box>();
+  say(address_pipe[1], owner.addresses().front());
+  EXPECT_EQ(user.line(), "made");
+  EXPECT_EQ(Counted::alive, 1);
+  user.kill();
+  eventually("its object is gone", [&] { return Counted::alive == 0; });
+  EXPECT_TRUE(Context::of(*owner.core())->live_objects().empty());
+  close(address_pipe[0]);
+  close(address_pipe[1]);
+}
+
+}  // namespace
+}  // namespace weft::rref

@@ -1,0 +1,109 @@
+#include <weft/rpc/core/handler_pool.h>
+#include <weft/rref/stored_objects.h>
+
+#include <gtest/gtest.h>
+
+#include "tests/support/errors.h"
+#include "tests/support/wait.h"
+
+namespace weft::rref {
+namespace {
+
+constexpr RRefId one{7, 1}, two{7, 2};
+
+std::exception_ptr fault(const std::string& text) {
+  return std::make_exception_ptr(rpc::Error(rpc::ErrorKind::failed_precondition, text));
+}
+
+class StoredObjectsTest : public testing::Test {
+ protected:
+  StoredObjects::Found object(int value = 5) {
+    rpc::KeptValue kept;
+    kept.value = std::make_shared<int>(value);
+    return std::make_shared<StoredObject>(std::move(kept), threads);
+  }
+  StoredObjects::Done note(const std::string& name) {
+    return [this, name](StoredObjects::Found found) {
+      told.push_back(name +
+                     (found.ok() ? " found" : ": " + test::message_of([&] { std::move(found).get(); })));
+    };
+  }
+  std::shared_ptr<rpc::Executor> threads = std::make_shared<rpc::HandlerPool>(1);
+  StoredObjects objects;
+  std::vector<std::string> told;
+};
+
+TEST_F(StoredObjectsTest, WaitersAreToldInTheirOrder) {
+  EXPECT_FALSE(objects.when_alive(one, note("a")));
+  EXPECT_FALSE(objects.when_alive(one, note("b")));
+  EXPECT_FALSE(objects.when_alive(two, note("other")));
+  objects.settle(one, object());
+  EXPECT_TRUE(objects.when_alive(one, note("c")));
+  EXPECT_EQ(told, (std::vector<std::string>{"a found", "b found", "c found"}));
+}
+
+TEST_F(StoredObjectsTest, WhoComesWhileWaitersAreToldIsToldAfterThem) {
+  objects.when_alive(one, [this](StoredObjects::Found) {
+    EXPECT_TRUE(objects.when_alive(one, note("late")));
+    told.push_back("a");
+  });
+  objects.when_alive(one, note("b"));
+  objects.settle(one, object());
+  EXPECT_EQ(told, (std::vector<std::string>{"a", "b found", "late found"}));
+}
+
+TEST_F(StoredObjectsTest, AFailedCreationIsToldToAll) {
+  objects.when_alive(one, note("a"));
+  objects.settle(one, fault("no"));
+  objects.when_alive(one, note("b"));
+  EXPECT_EQ(told, (std::vector<std::string>{"a: no", "b: no"}));
+}
+
+TEST_F(StoredObjectsTest, OneThatWillNeverComeFailsThoseWhoWait) {
+  objects.fail(two, fault("lost"));  // nobody waits: nothing is kept of it
+  objects.when_alive(one, note("a"));
+  objects.fail(one, fault("lost"));
+  objects.settle(one, object());
+  objects.fail(one, fault("again"));
+  objects.when_alive(two, note("b"));
+  EXPECT_EQ(told, (std::vector<std::string>{"a: lost"}));
+}
+
+TEST_F(StoredObjectsTest, AWaiterMayRemoveTheObject) {
+  objects.when_alive(one, [this](StoredObjects::Found) { objects.remove(one); });
+  objects.settle(one, object());
+  objects.when_alive(one, note("a"));
+  EXPECT_TRUE(told.empty()) << "the id is unknown again";
+}
+
+TEST_F(StoredObjectsTest, TheEndTellsThoseWhoWaitAndThoseWhoCome) {
+  objects.when_alive(one, note("a"));
+  objects.settle(two, object());
+  objects.end(fault("over"));
+  EXPECT_TRUE(objects.when_alive(one, note("b")));
+  objects.settle(one, object());
+  EXPECT_TRUE(objects.when_alive(two, note("c")));
+  EXPECT_EQ(told, (std::vector<std::string>{"a: over", "b: over", "c: over"}));
+}
+
+// The value ends on the threads, after the work that is queued for it.
+TEST_F(StoredObjectsTest, ValuesEndInTheirTurn) {
+  std::vector<std::string> order;  // written on the one thread
+  test::Event gate, ended;
+  rpc::KeptValue kept;
+  kept.value = std::shared_ptr<void>(&order, [&](void*) {
+    order.push_back("ended");
+    ended.set();
+  });
+  auto stored = std::make_shared<StoredObject>(std::move(kept), threads);
+  stored->turn()->post([&] { gate.wait(); });
+  stored->turn()->post([&] { order.push_back("ran"); });
+  objects.settle(one, std::move(stored));
+  objects.remove(one);
+  gate.set();
+  ended.wait();
+  EXPECT_EQ(order, (std::vector<std::string>{"ran", "ended"}));
+}
+
+}  // namespace
+}  // namespace weft::rref

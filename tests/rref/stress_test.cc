@@ -1,0 +1,102 @@
+// Threads that create, call, hand over and drop references among four agents, all at once; then nothing is
+// left.
+#include <weft/rref/rref.h>
+
+#include <random>
+
+#include "tests/rref/rref_support.h"
+
+namespace weft::rref {
+namespace {
+
+constexpr int threads = 4, rounds = 1500;
+const std::vector<std::string> names{"owner", "anna", "bert", "cora"};
+
+class Stress : public RRefTest, public testing::WithParamInterface<bool> {
+ protected:
+  // One thread's work: on a few handles of its own, and on what the agents keep for everybody.
+  void work(std::uint32_t seed) {
+    std::mt19937 random(seed);
+    const auto any = [&](std::size_t n) { return static_cast<std::size_t>(random() % n); };
+    std::vector<std::pair<std::string, RRef<Box>>> mine;  // and whose they are
+    std::vector<rpc::Future<void>> under_way;
+    for (int round = 0; round < rounds; ++round) {
+      const std::string& who = names[any(names.size())];
+      const std::string& whom = names[any(names.size())];
+      const rpc::Peer& peer = peers.at({who, whom});
+      switch (mine.empty() ? 0 : any(7)) {
+        case 0:
+        case 1:
+          mine.emplace_back(who, create<Box>(peer, round));
+          break;
+        case 2:
+          under_way.push_back(mine[any(mine.size())].second.call<&Box::set>(round));
+          break;
+        case 3: {
+          const auto& [holder, box] = mine[any(mine.size())];
+          under_way.push_back(peers.at({holder, whom}).call<&Keeper::keep>(box));
+          break;
+        }
+        case 4: {
+          const auto& [holder, box] = mine[any(mine.size())];
+          peers.at({holder, whom}).notify<&Keeper::keep>(box);
+          break;
+        }
+        case 5: {  // one box keeps another: always the older one, so that there is no cycle
+          const auto i = any(mine.size()), j = any(mine.size());
+          if (i != j && mine[i].first == mine[j].first)
+            under_way.push_back(mine[std::max(i, j)].second.call<&Box::keep>(mine[std::min(i, j)].second));
+          break;
+        }
+        default:
+          mine.erase(mine.begin() + static_cast<std::ptrdiff_t>(any(mine.size())));
+          break;
+      }
+      if (any(20) == 0) peer.call<&Keeper::drop>().then([](auto&&) {});
+      if (any(50) == 0) wait_for(under_way);
+    }
+    wait_for(under_way);
+  }
+  void wait_for(std::vector<rpc::Future<void>>& under_way) {
+    for (auto& future : under_way) {
+      got(std::move(future));
+      ++ended;
+    }
+    under_way.clear();
+  }
+  std::map<std::pair<std::string, std::string>, rpc::Peer> peers;
+  std::atomic<int> ended{0};
+};
+INSTANTIATE_TEST_SUITE_P(, Stress, testing::Bool(),
+                         [](const auto& info) { return info.param ? "Tcp" : "InProcess"; });
+
+TEST_P(Stress, NothingIsLeft) {
+  start(names, GetParam());
+  for (const auto& from : names)
+    for (const auto& to : names) peers.emplace(std::pair(from, to), peer(from, to));
+  std::vector<std::thread> workers;
+  for (int i = 0; i < threads; ++i)
+    workers.emplace_back([this, i] {
+      try {
+        work(static_cast<std::uint32_t>(i));
+      } catch (const std::exception& error) {
+        ADD_FAILURE() << error.what();
+      }
+    });
+  for (auto& worker : workers) worker.join();
+  EXPECT_GT(ended, threads * rounds / 10);
+  // The notifications are over when calls that came after them are, and handlers that waited for
+  // confirmations too.
+  eventually("all handed over boxes have been kept", [&] {
+    for (auto& [name, keeper] : keepers) keeper->drop();
+    if (Counted::alive != 0) return false;
+    for (const auto& name : names)
+      if (!context(name)->live_objects().empty() || !context(name)->live_forks().empty()) return false;
+    return true;
+  });
+  expect_nothing_left();
+  EXPECT_GT(Counted::made, threads * rounds / 5);
+}
+
+}  // namespace
+}  // namespace weft::rref

@@ -1,0 +1,62 @@
+// Waiting in tests: for an event that another thread brings about, never for a time. A wait that lasts a
+// minute fails.
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <mutex>
+#include <optional>
+#include <stdexcept>
+#include <utility>
+
+namespace weft::test {
+
+inline constexpr std::chrono::seconds too_long{60};
+
+// A value that one thread gives and another waits for.
+template <class T>
+class Handover {
+ public:
+  void give(T value) {
+    std::lock_guard lock(mutex_);
+    value_.emplace(std::move(value));
+    given_.notify_all();
+  }
+  T take() {
+    std::unique_lock lock(mutex_);
+    if (!given_.wait_for(lock, too_long, [this] { return value_.has_value(); }))
+      throw std::runtime_error("waited a minute for what should have come at once");
+    return std::move(*std::exchange(value_, std::nullopt));
+  }
+  bool given() const {
+    std::lock_guard lock(mutex_);
+    return value_.has_value();
+  }
+
+ private:
+  mutable std::mutex mutex_;  // guards value_
+  std::condition_variable given_;
+  std::optional<T> value_;
+};
+
+// Something that happens once and stays so.
+class Event {
+ public:
+  void set() {
+    std::lock_guard lock(mutex_);
+    set_ = true;
+    changed_.notify_all();
+  }
+  void wait() {
+    std::unique_lock lock(mutex_);
+    if (!changed_.wait_for(lock, too_long, [this] { return set_; }))
+      throw std::runtime_error("waited a minute for what should have come at once");
+  }
+
+ private:
+  std::mutex mutex_;  // guards set_
+  std::condition_variable changed_;
+  bool set_ = false;
+};
+
+}  // namespace weft::test
