@@ -63,6 +63,8 @@ IncomingCall::~IncomingCall() {
   link_->call_ended(id(), message_->bytes());
 }
 
+asio::execution_context& IncomingCall::asio_context() const { return link_->loop()->context(); }
+
 std::uint64_t IncomingCall::id() const { return message_->prefix().call_id; }
 
 bool IncomingCall::cancelled() const {

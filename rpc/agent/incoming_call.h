@@ -92,6 +92,7 @@ class WEFT_EXPORT IncomingCall final : public CallContext {
   ValueReader argument(std::size_t i) const { return arguments_[i]; }
   void* object() const { return object_.get(); }
   Executor& executor() const { return *executor_; }
+  asio::execution_context& asio_context() const;
   ContextSwitch* context() { return contexts_.empty() ? nullptr : &all_contexts_; }
   bool keeps_result() const { return sink_ != nullptr; }
   void keep(KeptValue value);

@@ -4,6 +4,12 @@
 
 #include <weft/rpc/agent/incoming_call.h>
 #include <weft/rpc/agent/method.h>
+#include <weft/rpc/core/asio_executor.h>
+#include <weft/rpc/core/serial_executor.h>
+
+#include <asio/bind_cancellation_slot.hpp>
+#include <asio/cancellation_signal.hpp>
+#include <asio/co_spawn.hpp>
 
 namespace weft::rpc::detail {
 
@@ -115,6 +121,37 @@ void answer(IncomingCall& call, Result<T>&& result) {
   }
 }
 
+// Runs a handler that is Asio's coroutine, on the call's executor; the call's cancellation is the coroutine's.
+template <class T, class Awaitable>
+void run_awaitable(const std::shared_ptr<IncomingCall>& call, Awaitable awaitable) {
+  struct Running {
+    explicit Running(Executor& executor) : turns(executor) {}
+    SerialExecutor turns;  // a cancellation signal must not be emitted while the coroutine runs
+    asio::cancellation_signal cancelled;
+  };
+  auto running = std::make_shared<Running>(call->executor());
+  call->on_cancel([weak = std::weak_ptr(running)] {
+    const auto now = weak.lock();
+    if (now == nullptr) return;
+    now->turns.post([now] { now->cancelled.emit(asio::cancellation_type::terminal); });
+  });
+  const AsioExecutor executor(call->asio_context(), running->turns, call->context(),
+                              std::make_shared<std::pair<std::shared_ptr<IncomingCall>, std::shared_ptr<Running>>>(
+                                  call, running));
+  const auto slot = running->cancelled.slot();
+  if constexpr (std::is_void_v<T>) {
+    asio::co_spawn(executor, std::move(awaitable),
+                   asio::bind_cancellation_slot(slot, [call](std::exception_ptr error) {
+                     answer(*call, error != nullptr ? Result<void>(error) : Result<void>{});
+                   }));
+  } else {
+    asio::co_spawn(executor, std::move(awaitable),
+                   asio::bind_cancellation_slot(slot, [call](std::exception_ptr error, T value) {
+                     answer(*call, error != nullptr ? Result<T>(error) : Result<T>(std::move(value)));
+                   }));
+  }
+}
+
 template <class M>
 void run_handler(const std::shared_ptr<IncomingCall>& call) {
   using Traits = typename M::Traits;
@@ -156,6 +193,10 @@ void run_handler(const std::shared_ptr<IncomingCall>& call) {
     if (!made.ok()) return call->fail(made.error());
     std::move(made).get().start_here(call->executor(), call->context(),
                                      [call](Result<Value>&& result) { answer(*call, std::move(result)); });
+  } else if constexpr (is_coroutine<Returned>) {
+    Result<Returned> made = capture([&] { return invoke(); });
+    if (!made.ok()) return call->fail(made.error());
+    run_awaitable<Value>(call, std::move(made).get());
   } else if constexpr (std::same_as<Returned, Future<Value>>) {
     Result<Future<Value>> made = [&] {
       ContextScope scope(call->context());

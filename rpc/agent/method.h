@@ -7,14 +7,16 @@
 //   using Halve = rpc::Function<"halve", &halve>;
 //
 // A handler may take a CallContext& before its parameters (it does not travel), and may return a value,
-// nothing, a Task, or a Future. Parameters and results are Transferable. A method is identified by the hash
-// of "service.method".
+// nothing, a Task, a Future, or an asio::awaitable; coroutines take their parameters by value. Parameters and
+// results are Transferable. A method is identified by the hash of "service.method".
 #pragma once
 
 #include <weft/rpc/codec/codec.h>
 #include <weft/rpc/codec/struct_codec.h>
 #include <weft/rpc/core/fixed_string.h>
 #include <weft/rpc/core/task.h>
+
+#include <asio/awaitable.hpp>
 
 #include <concepts>
 #include <tuple>
@@ -48,8 +50,22 @@ struct Unwrapped<Future<T>> {
   using Type = T;
 };
 
+template <class T, class AsioExecutor>
+struct Unwrapped<asio::awaitable<T, AsioExecutor>> {
+  using Type = T;
+};
+
+template <class T>
+inline constexpr bool is_coroutine = false;
+template <class T>
+inline constexpr bool is_coroutine<Task<T>> = true;
+template <class T, class AsioExecutor>
+inline constexpr bool is_coroutine<asio::awaitable<T, AsioExecutor>> = true;
+
 template <class Return, class... Parameters>
 struct Signature {
+  static_assert(!is_coroutine<Return> || !(std::is_reference_v<Parameters> || ...),
+                "weft: a handler that is a coroutine takes its parameters by value: it outlives its arguments");
   using Returned = Return;                          // as declared
   using Result = typename Unwrapped<Return>::Type;  // what travels
   using Arguments = std::tuple<std::decay_t<Parameters>...>;

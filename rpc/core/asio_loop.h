@@ -28,7 +28,7 @@ class WEFT_EXPORT AsioLoop final : public Loop, public std::enable_shared_from_t
   TimerId schedule(Clock::time_point when, Job job) override;
   void cancel(TimerId timer) override;
 
-  asio::io_context& context() { return context_; }
+  asio::io_context& context() override { return context_; }
   bool owns_thread() const { return own_ != nullptr; }
   void stop();  // idempotent; one thread at a time, not the loop's
 

@@ -6,6 +6,8 @@
 
 #include <weft/rpc/core/executor.h>
 
+#include <asio/execution_context.hpp>
+
 #include <chrono>
 #include <cstdint>
 
@@ -26,6 +28,8 @@ class WEFT_EXPORT Loop : public Executor {
   virtual bool running_here() const = 0;
   virtual TimerId schedule(Clock::time_point when, Job job) = 0;
   virtual void cancel(TimerId timer) = 0;
+  // Where Asio's own timers and sockets wait that belong to code of this loop's calls.
+  virtual asio::execution_context& context() = 0;
 };
 
 // A thread that an agent owns (a loop's, a handler's) says so for its lifetime, so that a blocking wait on it

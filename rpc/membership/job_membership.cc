@@ -345,9 +345,11 @@ void JobMembership::viewed(Result<StoreView>&& view) {
     std::lock_guard lock(mutex_);
     watching_ = false;
   }
-  if (error && error->kind() == ErrorKind::shut_down && place_.with_host && !is_host())
-    return store_is_gone();
-  if (error && error->kind() != ErrorKind::cancelled) return fail_waiters(*error);
+  const bool of_host = error && place_.with_host && !is_host();
+  if (of_host && error->kind() == ErrorKind::shut_down) return store_is_gone();
+  // What a lost connection means is for peer_gone to say; where another still stands, the watch goes on over that.
+  const bool again = of_host && error->kind() == ErrorKind::peer_lost;
+  if (error && !again && error->kind() != ErrorKind::cancelled) return fail_waiters(*error);
   answer_waiters();
   watch();
 }
@@ -470,9 +472,15 @@ void JobMembership::publish_left(std::shared_ptr<Promise<void>> done) {
   if (gone) return done->complete(Result<void>{});
   place_.store->set(member_key(core_->id().name), to_record(self(MemberState::left)))
       .then([self = shared_from_this(), done](Result<void>&& set) {
-        // A host that has just left takes no notice of who leaves after it.
-        if (!set.ok() && !(self->place_.with_host && error_of(set.error()).kind() == ErrorKind::shut_down))
-          return done->complete(std::move(set));
+        if (!set.ok()) {
+          // A host that has left takes no notice of who leaves after it.
+          bool host_left = self->place_.with_host && error_of(set.error()).kind() == ErrorKind::shut_down;
+          {
+            std::lock_guard lock(self->mutex_);
+            host_left = host_left || self->store_gone_;
+          }
+          if (!host_left) return done->complete(std::move(set));
+        }
         if (self->is_host() && self->place_.with_host) self->place_.close();
         if (!self->place_.discard) return done->complete(Result<void>{});
         // The last one removes the file.
@@ -492,21 +500,28 @@ void JobMembership::publish_left(std::shared_ptr<Promise<void>> done) {
 
 void JobMembership::shut_down() {
   std::vector<std::shared_ptr<Promise<void>>> leavers;
+  bool left = false;
   {
     std::lock_guard lock(mutex_);
+    left = phase_ == Phase::left;
     phase_ = Phase::ended;
     leavers.swap(leavers_);
   }
   fail_waiters(ended());
   for (const auto& leaver : leavers) leaver->fail(ended());
-  if (place_.close) place_.close();
+  // A host that ends without having left is lost to the others: its store does not answer them as one that has closed,
+  // their connections end.
+  if (place_.close && (left || !place_.with_host)) place_.close();
   end_pause();
 }
 
 void JobMembership::peer_gone(const AgentId& peer, const Error& reason) {
   {
     std::unique_lock lock(mutex_);
-    if (failure_ || phase_ == Phase::left || phase_ == Phase::ended) return;
+    if (failure_ || phase_ == Phase::ended) return;
+    if (!is_host() && host_ && host_->id() == peer && place_.with_host && reason.kind() == ErrorKind::shut_down)
+      store_gone_ = true;  // of interest also to who is just leaving
+    if (phase_ == Phase::left) return;
     if (!is_host()) {
       if (!host_ || host_->id() != peer) return;
       lock.unlock();

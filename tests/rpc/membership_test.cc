@@ -97,7 +97,8 @@ class Job {
   }
   Agent& operator[](std::size_t rank) { return *agents_.at("worker" + std::to_string(rank)); }
   Worker& worker(std::size_t rank) { return *workers_.at("worker" + std::to_string(rank)); }
-  void end(std::size_t rank) { agents_.erase("worker" + std::to_string(rank)); }
+  // The others may be in use on other threads meanwhile.
+  void end(std::size_t rank) { agents_.at("worker" + std::to_string(rank)).reset(); }
   const std::string& store() const { return store_; }
   const std::string& path() const { return path_; }
 

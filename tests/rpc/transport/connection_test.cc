@@ -358,8 +358,11 @@ TEST_P(ConnectionTest, TheTwoSidesShareNoAttachment) {
   auto [here, there] = pair();
   OutboundFrame out = frame(1, {100});
   const Buffer mine = out.attachments.front();
+  Event sent;  // until then its bytes are the connection's to read
+  out.sent = [&sent] { sent.set(); };
   send(*here, std::move(out));
   const InboundFrame got = there->next();
+  sent.wait();
   std::memset(mine.data(), 0, mine.size());
   expect(got, 1, {100});
 }

@@ -1,0 +1,50 @@
+// AsioExecutor: an Executor of weft as Asio knows executors, so that asio::awaitable coroutines resume on it. The
+// context that it names is the agent's loop: timers and sockets made from it wait there, and complete here.
+//
+// A value; keeps what owns the executor, and a thread-local context that is entered around everything it runs.
+// Thread-safe.
+#pragma once
+
+#include <weft/rpc/core/executor.h>
+
+#include <asio/execution.hpp>
+#include <asio/execution_context.hpp>
+
+#include <memory>
+
+namespace weft::rpc {
+
+class AsioExecutor {
+ public:
+  // `context` may be null; it lives as long as `owner`.
+  AsioExecutor(asio::execution_context& loop, Executor& executor, ContextSwitch* context,
+               std::shared_ptr<void> owner)
+      : loop_(&loop), executor_(&executor), context_(context), owner_(std::move(owner)) {}
+
+  asio::execution_context& query(asio::execution::context_t) const noexcept { return *loop_; }
+  static constexpr asio::execution::blocking_t query(asio::execution::blocking_t) noexcept {
+    return asio::execution::blocking.never;
+  }
+  AsioExecutor require(asio::execution::blocking_t::never_t) const { return *this; }
+
+  template <class F>
+  void execute(F&& f) const {
+    executor_->post([f = std::forward<F>(f), context = context_, owner = owner_]() mutable {
+      ContextScope scope(context);
+      auto run = std::move(f);  // and its end, within the scope
+      run();
+    });
+  }
+
+  friend bool operator==(const AsioExecutor& a, const AsioExecutor& b) noexcept {
+    return a.executor_ == b.executor_ && a.owner_ == b.owner_;
+  }
+
+ private:
+  asio::execution_context* loop_;
+  Executor* executor_;
+  ContextSwitch* context_;
+  std::shared_ptr<void> owner_;
+};
+
+}  // namespace weft::rpc
