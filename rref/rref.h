@@ -227,7 +227,8 @@ auto remote(detail::Place place, Given&&... given) {
   return detail::keep_result<F, typename F::Traits::Result>(place.peer, F::name, nullptr, place.site, {},
                                                             std::forward<Given>(given)...);
 }
-template <auto Target, class... Given>
+template <auto Target, class... Given,
+          class Type = decltype(Target)>  // Type is never given: see rpc's MethodOf
 auto remote(detail::Place place, Given&&... given) {
   using Found = rpc::Peer::FoundMethod<Target>;
   return detail::keep_result<typename Found::Type, typename Found::Type::Traits::Result>(

@@ -121,7 +121,8 @@ void answer(IncomingCall& call, Result<T>&& result) {
   }
 }
 
-// Runs a handler that is Asio's coroutine, on the call's executor; the call's cancellation is the coroutine's.
+// Runs a handler that is Asio's coroutine, on the call's executor; the call's cancellation is the
+// coroutine's.
 template <class T, class Awaitable>
 void run_awaitable(const std::shared_ptr<IncomingCall>& call, Awaitable awaitable) {
   struct Running {
@@ -135,9 +136,9 @@ void run_awaitable(const std::shared_ptr<IncomingCall>& call, Awaitable awaitabl
     if (now == nullptr) return;
     now->turns.post([now] { now->cancelled.emit(asio::cancellation_type::terminal); });
   });
-  const AsioExecutor executor(call->asio_context(), running->turns, call->context(),
-                              std::make_shared<std::pair<std::shared_ptr<IncomingCall>, std::shared_ptr<Running>>>(
-                                  call, running));
+  const AsioExecutor executor(
+      call->asio_context(), running->turns, call->context(),
+      std::make_shared<std::pair<std::shared_ptr<IncomingCall>, std::shared_ptr<Running>>>(call, running));
   const auto slot = running->cancelled.slot();
   if constexpr (std::is_void_v<T>) {
     asio::co_spawn(executor, std::move(awaitable),

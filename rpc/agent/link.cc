@@ -168,7 +168,8 @@ void Link::on_reply(std::shared_ptr<IncomingMessage> message) {
 }
 
 void Link::on_request(std::shared_ptr<IncomingMessage> message) {
-  // An agent that ends without a goodbye is lost to its peers: none of them hears an answer that one does not.
+  // An agent that ends without a goodbye is lost to its peers: none of them hears an answer that one does
+  // not.
   if (core_->ended()) return;
   const Prefix prefix = message->prefix();
   const RequestInfo info = message->request();

@@ -64,8 +64,9 @@ inline constexpr bool is_coroutine<asio::awaitable<T, AsioExecutor>> = true;
 
 template <class Return, class... Parameters>
 struct Signature {
-  static_assert(!is_coroutine<Return> || !(std::is_reference_v<Parameters> || ...),
-                "weft: a handler that is a coroutine takes its parameters by value: it outlives its arguments");
+  static_assert(
+      !is_coroutine<Return> || !(std::is_reference_v<Parameters> || ...),
+      "weft: a handler that is a coroutine takes its parameters by value: it outlives its arguments");
   using Returned = Return;                          // as declared
   using Result = typename Unwrapped<Return>::Type;  // what travels
   using Arguments = std::tuple<std::decay_t<Parameters>...>;
@@ -114,12 +115,12 @@ struct HandlerTraits<R (C::*)(P...) const noexcept> : HandlerTraits<R (C::*)(P..
 template <auto Value>
 struct Constant {};
 
-}  // namespace detail
-
-// One method of a service: Target is a pointer to a member function of the served type.
-template <FixedString Name, auto Target, auto... Options>
-struct Method {
-  using Traits = detail::HandlerTraits<decltype(Target)>;
+// `Type` is that of Target. It is a parameter of its own for g++ (seen with 12), which gives a template
+// external linkage whose arguments are local to a file only by way of a pointer to member: two files with an
+// unnamed-namespace `Worker` would silently share one of their handlers.
+template <class Type, FixedString Name, auto Target, auto... Options>
+struct MethodOf {
+  using Traits = HandlerTraits<Type>;
   static constexpr auto target = Target;
   static constexpr std::string_view short_name = Name.view();
   static constexpr bool is_idempotent =
@@ -128,17 +129,26 @@ struct Method {
       (std::same_as<std::remove_cv_t<decltype(Options)>, NonBlocking> || ...);
 };
 
+template <class Type, FixedString Name, auto Target, auto... Options>
+struct FunctionOf : MethodOf<Type, Name, Target, Options...> {
+  static constexpr std::string_view name = Name.view();
+};
+
+}  // namespace detail
+
+// One method of a service: Target is a pointer to a member function of the served type.
+template <FixedString Name, auto Target, auto... Options>
+using Method = detail::MethodOf<decltype(Target), Name, Target, Options...>;
+
+// A free function under its own name.
+template <FixedString Name, auto Target, auto... Options>
+using Function = detail::FunctionOf<decltype(Target), Name, Target, Options...>;
+
 // A constructor that peers may use, where the agent allows the type.
 template <class... Parameters>
 struct Constructor {
   using Traits = detail::Signature<void, Parameters...>;
   static constexpr std::string_view short_name = "new";
-};
-
-// A free function under its own name.
-template <FixedString Name, auto Target, auto... Options>
-struct Function : Method<Name, Target, Options...> {
-  static constexpr std::string_view name = Name.view();
 };
 
 namespace detail {

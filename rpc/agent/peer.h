@@ -41,7 +41,8 @@ class WEFT_EXPORT Peer {
   Peer only(AgentId life) const;  // calls fail with peer_lost once another life has taken the name
 
   // An eager future of the result. Leading arguments that are CallModifiers (a pass) change the call.
-  template <auto Target, class... Given>
+  // (Type is never given: see MethodOf.)
+  template <auto Target, class... Given, class Type = decltype(Target)>
   auto call(Given&&... given) const {
     using Found = FoundMethod<Target>;
     return typed_call<typename Found::Type>(Found::name, false, std::forward<Given>(given)...);
@@ -51,7 +52,7 @@ class WEFT_EXPORT Peer {
     return typed_call<F>(F::name, false, std::forward<Given>(given)...);
   }
   // Not answered: neither results nor errors come back.
-  template <auto Target, class... Given>
+  template <auto Target, class... Given, class Type = decltype(Target)>
   void notify(Given&&... given) const {
     using Found = FoundMethod<Target>;
     typed_call<typename Found::Type>(Found::name, true, std::forward<Given>(given)...).then([](auto&&) {});
@@ -128,9 +129,9 @@ class WEFT_EXPORT Peer {
     });
   }
 
-  template <auto Target>
+  template <auto Target, class TypeOfTarget = decltype(Target)>
   struct FoundMethod {
-    using Class = typename detail::HandlerTraits<decltype(Target)>::Object;
+    using Class = typename detail::HandlerTraits<TypeOfTarget>::Object;
     static_assert(Served<Class>, "weft: the class of this member function has no Service");
     using Entries = typename Class::Service::Entries;
     static_assert(detail::MethodFor<Target, Entries>::exists,

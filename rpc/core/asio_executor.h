@@ -1,8 +1,9 @@
-// AsioExecutor: an Executor of weft as Asio knows executors, so that asio::awaitable coroutines resume on it. The
-// context that it names is the agent's loop: timers and sockets made from it wait there, and complete here.
+// AsioExecutor: an Executor of weft as Asio knows executors, so that asio::awaitable coroutines resume on it.
+// The context that it names is the agent's loop: timers and sockets made from it wait there, and complete
+// here.
 //
-// A value; keeps what owns the executor, and a thread-local context that is entered around everything it runs.
-// Thread-safe.
+// A value; keeps what owns the executor, and a thread-local context that is entered around everything it
+// runs. Thread-safe.
 #pragma once
 
 #include <weft/rpc/core/executor.h>

@@ -347,7 +347,8 @@ void JobMembership::viewed(Result<StoreView>&& view) {
   }
   const bool of_host = error && place_.with_host && !is_host();
   if (of_host && error->kind() == ErrorKind::shut_down) return store_is_gone();
-  // What a lost connection means is for peer_gone to say; where another still stands, the watch goes on over that.
+  // What a lost connection means is for peer_gone to say; where another still stands, the watch goes on over
+  // that.
   const bool again = of_host && error->kind() == ErrorKind::peer_lost;
   if (error && !again && error->kind() != ErrorKind::cancelled) return fail_waiters(*error);
   answer_waiters();
@@ -509,8 +510,8 @@ void JobMembership::shut_down() {
   }
   fail_waiters(ended());
   for (const auto& leaver : leavers) leaver->fail(ended());
-  // A host that ends without having left is lost to the others: its store does not answer them as one that has closed,
-  // their connections end.
+  // A host that ends without having left is lost to the others: its store does not answer them as one that
+  // has closed, their connections end.
   if (place_.close && (left || !place_.with_host)) place_.close();
   end_pause();
 }
@@ -519,7 +520,8 @@ void JobMembership::peer_gone(const AgentId& peer, const Error& reason) {
   {
     std::unique_lock lock(mutex_);
     if (failure_ || phase_ == Phase::ended) return;
-    if (!is_host() && host_ && host_->id() == peer && place_.with_host && reason.kind() == ErrorKind::shut_down)
+    if (!is_host() && host_ && host_->id() == peer && place_.with_host &&
+        reason.kind() == ErrorKind::shut_down)
       store_gone_ = true;  // of interest also to who is just leaving
     if (phase_ == Phase::left) return;
     if (!is_host()) {

@@ -1,0 +1,70 @@
+// ATen operators by name, from an allow-list that the serving agent sets:
+//
+//   tensor::allow_operators(agent, {"aten::mm", "aten::add.Tensor"});
+//   at::Tensor product = co_await tensor::call_operator(peer, "aten::mm", pass, a, b);
+//
+// A name is that of LibTorch's dispatcher, with its overload after a dot. Arguments are by position, trailing
+// ones may be left out where the operator's schema has a default; a dtype is given by name ("float32").
+// Parameters that cannot travel (device, layout, generator) take their default. With a pass the operator is
+// part of its graph.
+#pragma once
+
+#include <weft/rpc/agent/agent.h>
+#include <weft/rpc/tensor/tensor_codec.h>
+
+#include <string_view>
+#include <vector>
+
+namespace weft::tensor {
+
+// Thread-safe. Throws not_found where LibTorch has no such operator, unsupported where a parameter without
+// default, or a result, cannot travel, already_exists where it is allowed already.
+WEFT_EXPORT void allow_operators(rpc::Agent& agent, const std::vector<std::string_view>& names);
+
+namespace detail {
+
+template <class Given>
+using Sent =
+    std::conditional_t<std::is_convertible_v<Given, std::string_view>, std::string, std::decay_t<Given>>;
+
+template <class Value, class... Given>
+struct OperatorCall {
+  using Traits = rpc::detail::Signature<Value, Sent<Given>...>;
+};
+
+template <class Value, class... Given>
+void encode_operator(rpc::OutgoingCall& call, Given&&... given) {
+  rpc::Peer::encode<OperatorCall<Value, Given...>>(call, std::forward<Given>(given)...);
+  call.signature = 0;  // as the callee has it, from the operator's schema
+}
+
+template <class Value, class First, class... Rest>
+void encode_operator_after_modifiers(rpc::OutgoingCall& call, First&& first, Rest&&... rest) {
+  if constexpr (rpc::detail::is_modifier<First>) {
+    first.apply(call);
+    encode_operator_after_modifiers<Value>(call, std::forward<Rest>(rest)...);
+  } else {
+    encode_operator<Value>(call, std::forward<First>(first), std::forward<Rest>(rest)...);
+  }
+}
+template <class Value>
+void encode_operator_after_modifiers(rpc::OutgoingCall& call) {
+  encode_operator<Value>(call);
+}
+
+}  // namespace detail
+
+// An eager future of the operator's result: at::Tensor, a scalar, a vector of tensors, or a tuple of these
+// where it has several. Modifiers (a pass) stand before the arguments.
+template <class Value = at::Tensor, class... Given>
+rpc::Future<Value> call_operator(const rpc::Peer& peer, std::string_view name, Given&&... given) {
+  constexpr std::size_t arguments = (std::size_t{0} + ... + (rpc::detail::is_modifier<Given> ? 0 : 1));
+  auto text = std::make_shared<const std::string>(name);  // which the call refers to
+  rpc::OutgoingCall call = peer.make_call(*text, arguments);
+  detail::encode_operator_after_modifiers<Value>(call, std::forward<Given>(given)...);
+  return peer.start_typed<Value>(std::move(call), [text](rpc::Result<rpc::PendingCall::Reply>&& reply) {
+    return rpc::Peer::decode<Value>(std::move(reply), *text);
+  });
+}
+
+}  // namespace weft::tensor

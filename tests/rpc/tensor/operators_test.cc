@@ -1,0 +1,119 @@
+#include <weft/rpc/tensor/operators.h>
+
+#include <weft/rpc/tensor/layers.h>
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "tests/support/cluster.h"
+#include "tests/support/errors.h"
+
+namespace weft::tensor {
+namespace {
+
+using rpc::ErrorKind;
+using test::got;
+using test::kind_of;
+using test::message_of;
+
+class OperatorsTest : public testing::Test {
+ protected:
+  OperatorsTest()
+      : cluster_({.layers = layers()}, {"here", "there"}), peer_(cluster_.peer("here", "there")) {}
+  void allow(const std::vector<std::string_view>& names) { allow_operators(cluster_["there"], names); }
+
+  test::Cluster cluster_;
+  rpc::Peer peer_;
+};
+
+TEST_F(OperatorsTest, AnAllowedOneRuns) {
+  allow({"aten::mm", "aten::add.Tensor"});
+  const at::Tensor a = at::rand({3, 4}), b = at::rand({4, 5});
+  EXPECT_TRUE(got(call_operator(peer_, "aten::mm", a, b)).equal(a.mm(b)));
+  EXPECT_TRUE(got(call_operator(peer_, "aten::add.Tensor", a, a, 2)).equal(a.add(a, 2))) << "a scalar";
+  EXPECT_TRUE(got(call_operator(peer_, "aten::add.Tensor", a, a)).equal(a.add(a))) << "its default";
+}
+
+TEST_F(OperatorsTest, AnotherDoesNot) {
+  allow({"aten::mm"});
+  const at::Tensor a = at::rand({3});
+  EXPECT_EQ(kind_of([&] { got(call_operator(peer_, "aten::sin", a)); }), ErrorKind::not_found);
+  EXPECT_EQ(kind_of([&] { got(call_operator(peer_, "aten::mm.out", a, a, a)); }), ErrorKind::not_found);
+}
+
+TEST_F(OperatorsTest, EveryKindOfArgumentAndResult) {
+  allow({"aten::sum.dim_IntList", "aten::cat", "aten::topk", "aten::allclose", "aten::split.Tensor",
+         "aten::item", "aten::to.dtype", "aten::gelu", "aten::clamp", "aten::upsample_nearest2d.vec",
+         "aten::index.Tensor", "aten::equal"});
+  const at::Tensor a = at::rand({4, 6});
+  EXPECT_TRUE(
+      got(call_operator(peer_, "aten::sum.dim_IntList", a, std::vector<std::int64_t>{1}, true, "float64"))
+          .equal(a.sum({1}, true, at::kDouble)))
+      << "a list, a bool, a dtype";
+  EXPECT_TRUE(got(call_operator(peer_, "aten::cat", std::vector{a, a}, 1)).equal(at::cat({a, a}, 1)));
+  const auto [values, indices] =
+      got(call_operator<std::tuple<at::Tensor, at::Tensor>>(peer_, "aten::topk", a, 2));
+  EXPECT_TRUE(values.equal(std::get<0>(a.topk(2))));
+  EXPECT_TRUE(indices.equal(std::get<1>(a.topk(2))));
+  EXPECT_TRUE(got(call_operator<bool>(peer_, "aten::allclose", a, a, 1e-5)));
+  EXPECT_EQ(got(call_operator<std::vector<at::Tensor>>(peer_, "aten::split.Tensor", a, 2, 0)).size(), 2U);
+  EXPECT_EQ(got(call_operator<double>(peer_, "aten::item", at::tensor(2.5))), 2.5);
+  EXPECT_EQ(got(call_operator(peer_, "aten::to.dtype", a, "bfloat16")).scalar_type(), at::kBFloat16);
+  EXPECT_TRUE(got(call_operator(peer_, "aten::gelu", a, std::string("tanh"))).equal(at::gelu(a, "tanh")));
+  EXPECT_TRUE(got(call_operator(peer_, "aten::clamp", a, std::optional<double>(), 0.5))
+                  .equal(at::clamp(a, std::nullopt, 0.5)));
+  const at::Tensor image = at::rand({1, 1, 2, 2});
+  EXPECT_TRUE(
+      got(call_operator(peer_, "aten::upsample_nearest2d.vec", image,
+                        std::optional<std::vector<std::int64_t>>(), std::vector<double>{2, 2}))
+          .equal(at::upsample_nearest2d(image, at::OptionalIntArrayRef(), std::vector<double>{2, 2})));
+  const at::Tensor rows = at::tensor({1, 2});
+  EXPECT_TRUE(got(call_operator(peer_, "aten::index.Tensor", a, std::vector<at::Tensor>{at::Tensor(), rows}))
+                  .equal(a.index_select(1, rows)));
+}
+
+TEST_F(OperatorsTest, WrongArgumentsAreErrorsThatNameThem) {
+  allow({"aten::mm"});
+  const at::Tensor a = at::rand({3, 4});
+  EXPECT_EQ(message_of([&] { got(call_operator(peer_, "aten::mm", a)); }),
+            "there: aten::mm: argument 1 (mat2) is missing: expected tensor");
+  EXPECT_EQ(kind_of([&] { got(call_operator(peer_, "aten::mm", a, a, a)); }), ErrorKind::type_mismatch);
+  EXPECT_EQ(kind_of([&] { got(call_operator(peer_, "aten::mm", a, 5)); }), ErrorKind::type_mismatch);
+  const auto shapes = test::error_of([&] { got(call_operator(peer_, "aten::mm", a, a)); });
+  ASSERT_TRUE(shapes);
+  EXPECT_EQ(shapes->kind(), ErrorKind::invalid_argument);
+  EXPECT_NE(std::string(shapes->what()).find("3x4 and 3x4"), std::string::npos) << shapes->what();
+  EXPECT_EQ(std::string(shapes->what()).find("frame #"), std::string::npos) << "no backtrace of the callee";
+}
+
+TEST_F(OperatorsTest, WhatCannotBeAllowed) {
+  EXPECT_EQ(kind_of([&] {
+              allow({"aten::no_such_thing"});
+              return 0;
+            }),
+            ErrorKind::not_found);
+  EXPECT_EQ(kind_of([&] {
+              allow({"aten::add"});
+              return 0;
+            }),
+            ErrorKind::not_found)
+      << "its overloads have names";
+  allow({"aten::mm"});
+  EXPECT_EQ(kind_of([&] {
+              allow({"aten::mm"});
+              return 0;
+            }),
+            ErrorKind::already_exists);
+}
+
+TEST_F(OperatorsTest, TheyAreListedLikeMethods) {
+  allow({"aten::mm"});
+  const auto methods = got(rpc::list_methods(peer_));
+  const auto mm =
+      std::find_if(methods.begin(), methods.end(), [](const auto& m) { return m.name == "aten::mm"; });
+  ASSERT_NE(mm, methods.end());
+  EXPECT_EQ(mm->signature, "(tensor,tensor)->tensor");
+}
+
+}  // namespace
+}  // namespace weft::tensor

@@ -1,0 +1,177 @@
+// Tensors of every kind through a real call, both ways, over TCP and in process.
+#include <weft/rpc/rpc.h>
+#include <weft/rpc/tensor/layers.h>
+#include <weft/rpc/tensor/tensor_codec.h>
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "tests/support/cluster.h"
+#include "tests/support/errors.h"
+
+namespace weft::tensor {
+namespace {
+
+using rpc::ErrorKind;
+using test::error_of;
+using test::got;
+using test::kind_of;
+
+at::Tensor echo(at::Tensor x) { return x; }
+std::vector<at::Tensor> echo_all(std::vector<at::Tensor> x) { return x; }
+std::string describe(at::Tensor x) {
+  std::ostringstream text;
+  text << x.scalar_type() << " " << x.sizes() << " " << x.strides() << " " << x.requires_grad();
+  return text.str();
+}
+using Echo = rpc::Function<"echo", &echo>;
+using EchoAll = rpc::Function<"echo_all", &echo_all>;
+using Describe = rpc::Function<"describe", &describe>;
+
+// Holds a tensor that it also answers with, as a parameter server does.
+struct Holder {
+  at::Tensor held = at::zeros({1000});
+  at::Tensor get() { return held; }
+  void add_one() { held.add_(1); }
+  using Service =
+      rpc::Service<"holder", rpc::Method<"get", &Holder::get>, rpc::Method<"add_one", &Holder::add_one>>;
+};
+
+class TensorCodecTest : public testing::TestWithParam<bool> {
+ protected:
+  TensorCodecTest() : cluster_({.layers = layers(), .tcp = GetParam()}, {"here", "there"}) {
+    cluster_["there"].serve<Echo>();
+    cluster_["there"].serve<EchoAll>();
+    cluster_["there"].serve<Describe>();
+    cluster_["there"].serve(holder_);
+    peer_.emplace(cluster_.peer("here", "there"));
+  }
+  at::Tensor echoed(const at::Tensor& x) { return got(peer_->call<Echo>(x)); }
+  void expect_same(const at::Tensor& x) {
+    const at::Tensor y = echoed(x);
+    ASSERT_EQ(y.defined(), x.defined());
+    ASSERT_EQ(y.scalar_type(), x.scalar_type());
+    ASSERT_EQ(y.layout(), x.layout());
+    ASSERT_EQ(y.sizes(), x.sizes());
+    if (x.numel() == 0) return;
+    const at::Tensor a = x.to_dense().resolve_conj().resolve_neg().contiguous();
+    const at::Tensor b = y.to_dense().contiguous();
+    EXPECT_EQ(std::memcmp(a.const_data_ptr(), b.const_data_ptr(), a.nbytes()), 0) << describe(x);
+  }
+
+  std::shared_ptr<Holder> holder_ = std::make_shared<Holder>();
+  test::Cluster cluster_;
+  std::optional<rpc::Peer> peer_;
+};
+
+INSTANTIATE_TEST_SUITE_P(Ways, TensorCodecTest, testing::Bool(),
+                         [](const auto& info) { return info.param ? "Tcp" : "InProcess"; });
+
+TEST_P(TensorCodecTest, EveryTypeAndSize) {
+  for (const auto type :
+       {at::kBool,          at::kByte,        at::kChar,          at::kShort,           at::kInt,
+        at::kLong,          at::kUInt16,      at::kUInt32,        at::kUInt64,          at::kHalf,
+        at::kBFloat16,      at::kFloat,       at::kDouble,        at::kComplexHalf,     at::kComplexFloat,
+        at::kComplexDouble, at::kFloat8_e5m2, at::kFloat8_e4m3fn, at::kFloat8_e5m2fnuz, at::kFloat8_e4m3fnuz})
+    for (const std::int64_t n : {0, 1, 3, 5000}) expect_same(at::randint(0, 2, {n}).to(type));
+}
+
+TEST_P(TensorCodecTest, EveryShape) {
+  EXPECT_FALSE(echoed({}).defined());
+  expect_same(at::tensor(3.5));
+  expect_same(at::empty({0, 3}));
+  expect_same(at::empty({3, 0, 2}));
+  expect_same(at::rand({2, 3, 4, 5}));
+  const at::Tensor matrix = at::rand({50, 40});
+  expect_same(matrix.t());
+  expect_same(matrix.select(1, 7));
+  expect_same(matrix.slice(0, 10, 40, 3));
+  expect_same(matrix.flip(0));
+  expect_same(at::rand({2, 8, 8, 3}).permute({0, 3, 1, 2}));
+  expect_same(at::rand({64}, at::kComplexFloat).conj());
+  expect_same(at::imag(at::rand({64}, at::kComplexFloat).conj()));
+}
+
+TEST_P(TensorCodecTest, AViewSendsItsElementsAlone) {
+  const at::Tensor huge = at::rand({1000, 1000});
+  const at::Tensor got = echoed(huge.slice(0, 3, 5));
+  EXPECT_EQ(got.storage().nbytes(), 2 * 1000 * sizeof(float));
+}
+
+TEST_P(TensorCodecTest, AnExpandedDimensionTravelsOnce) {
+  const at::Tensor row = at::rand({1, 1000});
+  const at::Tensor wide = row.expand({1'000'000, 1000});  // 4 GB, were it stored
+  const at::Tensor got = echoed(wide);
+  EXPECT_EQ(got.sizes(), wide.sizes());
+  EXPECT_EQ(got.stride(0), 0);
+  EXPECT_TRUE(got[999'999].equal(row[0]));
+}
+
+TEST_P(TensorCodecTest, Sparse) {
+  const at::Tensor dense = at::rand({30, 20}).mul_(at::rand({30, 20}) > 0.8);
+  expect_same(dense.to_sparse());
+  expect_same(dense.to_sparse_csr());
+  expect_same(at::sparse_coo_tensor({5, 5}, at::kFloat));
+  // Not coalesced: the same place twice.
+  const at::Tensor twice =
+      at::sparse_coo_tensor(at::tensor({1, 1, 2, 2}, at::kLong).view({2, 2}), at::tensor({1.0, 2.0}), {4, 4});
+  EXPECT_EQ(echoed(twice).to_dense()[1][2].item<double>(), 3.0);
+}
+
+TEST_P(TensorCodecTest, SeveralInOneMessage) {
+  std::vector<at::Tensor> all{at::rand({10}), {}, at::rand({100, 100}), at::arange(3), at::empty({0})};
+  const auto back = got(peer_->call<EchoAll>(all));
+  ASSERT_EQ(back.size(), all.size());
+  EXPECT_FALSE(back[1].defined());
+  for (const std::size_t i : {0, 2, 3, 4}) EXPECT_TRUE(back[i].equal(all[i]));
+}
+
+TEST_P(TensorCodecTest, WhatCannotTravelIsAnErrorThatSaysSo) {
+  const auto unsupported = [&](const at::Tensor& x, const std::string& part) {
+    const auto error = error_of([&] { return echoed(x); });
+    ASSERT_TRUE(error) << part;
+    EXPECT_EQ(error->kind(), ErrorKind::unsupported);
+    EXPECT_NE(std::string(error->what()).find(part), std::string::npos) << error->what();
+  };
+  unsupported(at::quantize_per_tensor(at::rand({4}), 0.1, 0, at::kQInt8), "quantized");
+  unsupported(at::empty({4}, at::TensorOptions().device(at::kMeta)), "meta");
+  unsupported(at::rand({4, 4}).to_sparse_csc(), "layout");
+}
+
+TEST_P(TensorCodecTest, WithoutAPassLeavesTravelDetachedAndNonLeavesNotAtAll) {
+  const at::Tensor leaf = at::rand({3}).set_requires_grad(true);
+  EXPECT_FALSE(echoed(leaf).requires_grad());
+  const auto error = error_of([&] { return echoed(leaf * 2); });
+  ASSERT_TRUE(error);
+  EXPECT_EQ(error->kind(), ErrorKind::failed_precondition);
+  EXPECT_NE(std::string(error->what()).find("give the call a pass, or detach()"), std::string::npos);
+  EXPECT_TRUE(echoed((leaf * 2).detach()).equal((leaf * 2).detach()));
+}
+
+TEST_P(TensorCodecTest, WhatArrivesSharesNothingWithWhatWasSent) {
+  at::Tensor mine = at::zeros({1000});
+  const at::Tensor theirs = echoed(mine);
+  mine.fill_(1);
+  EXPECT_EQ(theirs.sum().item<float>(), 0);
+  // A result that its owner keeps is a snapshot.
+  const at::Tensor before = got(peer_->call<&Holder::get>());
+  got(peer_->call<&Holder::add_one>());
+  EXPECT_EQ(before.sum().item<float>(), 0);
+  EXPECT_EQ(got(peer_->call<&Holder::get>()).sum().item<float>(), 1000);
+}
+
+TEST_P(TensorCodecTest, AnArgumentThatChangesBeforeItIsSentFailsItsCall) {
+  at::Tensor x = at::zeros({1 << 16});
+  rpc::Future<at::Tensor> borrowed, copied;
+  {
+    test::HeldLoop held(cluster_["here"]);
+    borrowed = peer_->call<Echo>(x);
+    copied = peer_->call<Echo>(Snapshot(x));
+    x.add_(1);
+  }
+  EXPECT_EQ(kind_of([&] { return got(std::move(borrowed)); }), ErrorKind::argument_modified);
+  EXPECT_EQ(got(std::move(copied)).sum().item<float>(), 0);
+}
+
+}  // namespace
+}  // namespace weft::tensor
