@@ -1,16 +1,10 @@
 // Two agents and one typed method: remote calls without LibTorch.
-#include <weft/rpc/rpc.h>
+#include "greeter.h"
 
 #include <cstdio>
 #include <memory>
-#include <string>
 
 using namespace weft;
-
-struct Greeter {
-  std::string greet(std::string name) const { return "hello, " + name; }
-  using Service = rpc::Service<"greeter", rpc::Method<"greet", &Greeter::greet>>;
-};
 
 int main() {
   rpc::Agent server{{.name = "server", .listen = {"tcp://127.0.0.1:0"}}};

@@ -28,6 +28,9 @@ void print(const LogRecord& record) {
 
 AgentOptions complete(AgentOptions options) {
   if (options.name.empty()) throw Error(ErrorKind::invalid_argument, "an agent needs a name");
+  if (Address::looks_like(options.name) || options.name.size() > most_name_bytes)
+    throw Error(ErrorKind::invalid_argument, "an agent's name is no address, and has " +
+                                                 std::to_string(most_name_bytes) + " bytes at most");
   if (!options.log) options.log = print;
   if (options.handler_threads == 0)
     options.handler_threads = std::max(2U, std::thread::hardware_concurrency());
@@ -182,7 +185,7 @@ std::shared_ptr<PendingCall> AgentCore::start(OutgoingCall call, const std::shar
                                               PendingCall::Done done) {
   ++outgoing_;
   auto pending = std::make_shared<PendingCall>(
-      std::move(call), next_call_++, route->name(),
+      std::move(call), next_call_++, route,
       [core = shared_from_this(), done = std::move(done)](Result<PendingCall::Reply> reply) mutable {
         done(std::move(reply));
         --core->outgoing_;
@@ -291,6 +294,16 @@ void AgentCore::link_ended(const std::shared_ptr<Link>& link, const std::shared_
       if (--links_of_[link->peer()] == 0) {
         links_of_.erase(link->peer());
         gone = link->peer() != id_;
+        // Who came by itself is forgotten where no life of that name is left and nobody here holds a way to
+        // it (the table and `routes` do): names are cheap to make up.
+        const std::string& name = link->peer().name;
+        const auto other = links_of_.lower_bound(AgentId{name, 0});
+        if (const auto found = routes_.find(name); dialled == nullptr && gone &&
+                                                   (other == links_of_.end() || other->first.name != name) &&
+                                                   found != routes_.end() && found->second.use_count() == 2) {
+          routes_.erase(found);
+          peer_addresses_.erase(name);
+        }
       }
     }
   }

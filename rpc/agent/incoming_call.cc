@@ -22,13 +22,13 @@ FailureInfo describe(const std::exception_ptr& error) {
     std::rethrow_exception(error);
   } catch (const RemoteError& remote) {
     // A nested call failed: the caller learns of the first worker that the error comes from.
-    return {remote.kind(), remote.what(), {}, {}, {}};
+    return {remote.kind(), remote.what(), {}, {}, {}, false};
   } catch (const Error& own) {
-    return {own.kind(), own.what(), {}, {}, {}};
+    return {own.kind(), own.what(), {}, {}, {}, false};
   } catch (const std::exception& other) {
-    return {ErrorKind::handler_failed, other.what(), {}, {}, type_name(typeid(other))};
+    return {ErrorKind::handler_failed, other.what(), {}, {}, type_name(typeid(other)), false};
   } catch (...) {
-    return {ErrorKind::handler_failed, "an exception that is no std::exception", {}, {}, {}};
+    return {ErrorKind::handler_failed, "an exception that is no std::exception", {}, {}, {}, false};
   }
 }
 
@@ -139,6 +139,7 @@ void IncomingCall::execute() {
   try {
     core_->make_contexts(*this);
     for (const auto& part : parts_) part->read(*message_);
+    began_ = true;
     method_->run(share());
   } catch (...) {
     fail(std::current_exception());
@@ -185,11 +186,17 @@ void IncomingCall::give_up_reply() {
   for (const auto& part : std::exchange(parts_, {})) part->ended(unsent);
 }
 
+void IncomingCall::refuse(std::exception_ptr error) {
+  began_ = false;
+  fail(std::move(error));
+}
+
 void IncomingCall::fail(std::exception_ptr error) {
   if (answered_.exchange(true)) return;
   FailureInfo failure = describe(error);
   failure.worker = core_->id().name;
   failure.method = method_->name;
+  failure.not_run = !began_;
   link_->reply(message_->prefix(), failure, std::move(active_));
   // Who made the call learns first: what the sink does may send answers over the same link.
   if (sink_ != nullptr) link_->loop()->post([sink = sink_, error] { sink->failed(error); });

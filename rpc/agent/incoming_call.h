@@ -98,6 +98,7 @@ class WEFT_EXPORT IncomingCall final : public CallContext {
   void keep(KeptValue value);
   void reply(UniqueFunction<void(ValueWriter)> encode);
   void fail(std::exception_ptr error);
+  void refuse(std::exception_ptr error);  // the same, and the handler was never called
 
   void cancel();  // by the caller (its deadline or its will) or its connection's end
   std::uint64_t id() const;
@@ -133,6 +134,7 @@ class WEFT_EXPORT IncomingCall final : public CallContext {
   std::shared_ptr<Executor> kept_executor_;
   Executor* executor_ = nullptr;
   std::atomic<bool> answered_{false};
+  std::atomic<bool> began_{false};  // the handler may have run
 
   mutable std::mutex mutex_;  // guards what follows
   bool cancelled_ = false;

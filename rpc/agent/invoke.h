@@ -162,9 +162,9 @@ void run_handler(const std::shared_ptr<IncomingCall>& call) {
   try {
     arguments.emplace(decode_arguments<Arguments>(*call, std::make_index_sequence<Traits::arity>{}));
   } catch (const Error&) {
-    return call->fail(std::current_exception());
+    return call->refuse(std::current_exception());
   } catch (const std::exception& bad) {
-    return call->fail(std::make_exception_ptr(
+    return call->refuse(std::make_exception_ptr(
         Error(ErrorKind::invalid_argument, std::string("malformed arguments: ") + bad.what())));
   }
   const auto invoke = [&]() -> Returned {

@@ -14,7 +14,7 @@ std::shared_ptr<const MethodEntry> no_method(std::uint64_t id) {
   MethodEntry entry;
   entry.non_blocking = true;
   entry.run = [id](std::shared_ptr<IncomingCall> call) {
-    call->fail(std::make_exception_ptr(
+    call->refuse(std::make_exception_ptr(
         Error(ErrorKind::not_found, "no such method on this agent (id " + std::to_string(id) + ")")));
   };
   return std::make_shared<const MethodEntry>(std::move(entry));
@@ -29,6 +29,12 @@ Link::Link(std::shared_ptr<AgentCore> core, std::shared_ptr<Connection> connecti
 Link::~Link() = default;
 
 void Link::open() {
+  if (route_ == nullptr && core_->draining()) {
+    // Nobody new gets in: a call that waits for this connection ends as one that was not sent.
+    connection_->start(shared_from_this());
+    connection_->send(OutgoingMessage::goodbye(std::nullopt));
+    return finish(Error(ErrorKind::shut_down, "this agent is shutting down"));
+  }
   HelloInfo hello;
   hello.version_min = hello.version_max = protocol_version;
   hello.name = core_->id().name;
@@ -50,8 +56,9 @@ void Link::on_frame(InboundFrame frame) {
   if (!ready_) {
     if (prefix.kind == FrameKind::goodbye) {
       const auto reason = message->goodbye();
-      return close(reason ? Error(reason->kind(), std::string("the peer says: ") + reason->what())
-                          : Error(ErrorKind::shut_down, "the peer is shutting down"));
+      // Not close(): the peer may have closed the connection right behind this.
+      return finish(reason ? Error(reason->kind(), std::string("the peer says: ") + reason->what())
+                           : Error(ErrorKind::shut_down, "the peer is shutting down"));
     }
     if (prefix.kind != FrameKind::hello) throw Error(ErrorKind::protocol_error, "bad frame: a Hello was due");
     return on_hello(*message);
@@ -73,7 +80,7 @@ void Link::on_frame(InboundFrame frame) {
       peer_leaving_ = true;
       return core_->peer_leaving(peer_);
     case FrameKind::ping:
-      return connection_->send(OutgoingMessage::plain(FrameKind::pong, prefix.call_id));
+      return answer(OutgoingMessage::plain(FrameKind::pong, prefix.call_id));
     case FrameKind::pong:
       return;
   }
@@ -90,6 +97,8 @@ void Link::on_hello(IncomingMessage& message) {
     return finish(reason);
   }
   if (hello.name.empty()) throw Error(ErrorKind::protocol_error, "bad frame: a Hello without a name");
+  if (Address::looks_like(hello.name))  // it would be taken for who listens there
+    throw Error(ErrorKind::protocol_error, "bad frame: a Hello with an address for a name");
   peer_ = {hello.name, hello.incarnation};
   loop()->cancel(std::exchange(handshake_timer_, 0));
   ready_ = true;
@@ -205,9 +214,9 @@ void Link::refuse(const Prefix& request, ErrorKind kind, const std::string& mess
                "a notification from " + peer_.name + " was dropped: " + method + ": " + message);
     return;
   }
-  send_reply(
-      OutgoingMessage::failure(request.call_id, {kind, message, core_->id().name, std::move(method), {}}),
-      ActiveCall(core_));
+  send_reply(OutgoingMessage::failure(request.call_id,
+                                      {kind, message, core_->id().name, std::move(method), {}, true}),
+             ActiveCall(core_));
 }
 
 void Link::reply(const Prefix& request, const FailureInfo& failure, ActiveCall active) {
@@ -222,12 +231,25 @@ void Link::reply(const Prefix& request, const FailureInfo& failure, ActiveCall a
 void Link::send_reply(OutboundFrame frame, ActiveCall active) {
   frame.sent = [active = std::move(active)] {};
   if (loop()->running_here()) {
-    if (!ended_) connection_->send(std::move(frame));
-    return;
+    return answer(std::move(frame));
   }
-  loop()->post([self = shared_from_this(), frame = std::move(frame)]() mutable {
-    if (!self->ended_) self->connection_->send(std::move(frame));
-  });
+  loop()->post(
+      [self = shared_from_this(), frame = std::move(frame)]() mutable { self->answer(std::move(frame)); });
+}
+
+// A peer that asks on and on and takes no answers is cut off: they would pile up here.
+void Link::answer(OutboundFrame frame) {
+  if (ended_) return;
+  std::uint64_t bytes = frame.head.size() + sizeof(OutboundFrame);
+  for (const Buffer& attachment : frame.attachments) bytes += attachment.size();
+  if (unread_bytes_ != 0 && unread_bytes_ + bytes > core_->options().limits.in_flight)
+    return close(Error(ErrorKind::resource_exhausted, "the peer does not take its answers"));
+  unread_bytes_ += bytes;
+  frame.sent = [weak = weak_from_this(), bytes, first = std::move(frame.sent)]() mutable {
+    if (first) first();
+    if (const auto link = weak.lock()) link->unread_bytes_ -= bytes;
+  };
+  connection_->send(std::move(frame));
 }
 
 void Link::call_ended(std::uint64_t id, std::uint64_t bytes) {

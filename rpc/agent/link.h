@@ -51,6 +51,7 @@ class WEFT_EXPORT Link final : public ConnectionObserver, public std::enable_sha
   void on_request(std::shared_ptr<IncomingMessage> message);
   void on_reply(std::shared_ptr<IncomingMessage> message);
   void refuse(const Prefix& request, ErrorKind kind, const std::string& message, std::string method);
+  void answer(OutboundFrame frame);
 
   std::shared_ptr<AgentCore> core_;
   std::shared_ptr<Connection> connection_;
@@ -62,7 +63,8 @@ class WEFT_EXPORT Link final : public ConnectionObserver, public std::enable_sha
   Loop::TimerId handshake_timer_ = 0;
   std::map<std::uint64_t, std::shared_ptr<PendingCall>> pending_;
   std::unordered_map<std::uint64_t, std::weak_ptr<IncomingCall>> incoming_;
-  std::uint64_t held_bytes_ = 0;  // of requests that handlers still hold
+  std::uint64_t held_bytes_ = 0;    // of requests that handlers still hold
+  std::uint64_t unread_bytes_ = 0;  // of answers that have not left yet
 };
 
 }  // namespace weft::rpc

@@ -209,6 +209,14 @@ struct MethodFor<Target, std::tuple<Items...>> {
     return found;
   }
   static constexpr bool exists = index() < sizeof...(Items);
+  // Where it is not among them, the compiler goes on with a method of its type, so that there is one error.
+  static constexpr auto type() {
+    if constexpr (exists) {
+      return std::type_identity<std::tuple_element_t<index(), std::tuple<Items...>>>{};
+    } else {
+      return std::type_identity<Method<"", Target>>{};
+    }
+  }
 };
 
 // The constructor that a service lists, or the default one.

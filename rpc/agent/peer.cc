@@ -61,6 +61,18 @@ std::shared_ptr<PendingCall> Peer::start(OutgoingCall call, PendingCall::Done do
     lock.unlock();
     if (pending != nullptr) route->cancel(std::move(pending));
   });
+  bool too_late = false;
+  {
+    std::lock_guard lock(nested->mutex);
+    too_late = nested->cancelled;
+  }
+  if (too_late) {  // nobody wants its result: it is not sent
+    done(std::make_exception_ptr(Error(ErrorKind::cancelled,
+                                       route_->peer_name() + ": " + std::string(call.method()) +
+                                           ": the call that it serves was cancelled (was not sent)",
+                                       Execution::not_sent)));
+    return nullptr;
+  }
   auto pending = core_->start(std::move(call), route_,
                               [nested, serving = std::weak_ptr(serving_),
                                done = std::move(done)](Result<PendingCall::Reply> reply) mutable {

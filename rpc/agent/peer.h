@@ -65,6 +65,7 @@ class WEFT_EXPORT Peer {
   // For layers: a call with these options, its message begun by begin() and ended by end() around the
   // encoding.
   OutgoingCall make_call(std::string_view method, std::size_t arguments) const;
+  // Null where the call is over before it is made: the one that it serves was cancelled.
   std::shared_ptr<PendingCall> start(OutgoingCall call, PendingCall::Done done) const;
   const std::shared_ptr<AgentCore>& core() const { return core_; }
   const std::shared_ptr<Route>& route() const { return route_; }
@@ -112,7 +113,8 @@ class WEFT_EXPORT Peer {
 
   // The result of a reply.
   template <class Value>
-  static Result<Value> decode(Result<PendingCall::Reply>&& reply, std::string_view method) {
+  static Result<Value> decode(Result<PendingCall::Reply>&& reply, std::string_view method,
+                              const Route* from = nullptr) {
     if (!reply.ok()) return reply.error();
     return capture([&]() -> Value {
       try {
@@ -123,7 +125,9 @@ class WEFT_EXPORT Peer {
           return Codec<Value>::decode(reply.value()->result());
         }
       } catch (const Error& error) {
-        throw Error(error.kind(), std::string(method) + ": result: " + error.what(),
+        throw Error(error.kind(),
+                    (from != nullptr ? from->peer_name() + ": " : "") + std::string(method) +
+                        ": result: " + error.what(),
                     Execution::maybe_executed);
       }
     });
@@ -136,7 +140,7 @@ class WEFT_EXPORT Peer {
     using Entries = typename Class::Service::Entries;
     static_assert(detail::MethodFor<Target, Entries>::exists,
                   "weft: this member function is not among the methods of its class's Service");
-    using Type = std::tuple_element_t<detail::MethodFor<Target, Entries>::index(), Entries>;
+    using Type = typename decltype(detail::MethodFor<Target, Entries>::type())::type;
     static inline const std::string name =
         std::string(Class::Service::name) + "." + std::string(Type::short_name);
   };
@@ -149,10 +153,10 @@ class WEFT_EXPORT Peer {
         make_call(name, sizeof...(Given) - (std::size_t{0} + ... + (detail::is_modifier<Given> ? 1 : 0)));
     outgoing.notify = notify;
     encode_after_modifiers<M>(outgoing, std::forward<Given>(given)...);
-    return start_typed<Value>(std::move(outgoing),
-                              [method = std::string(name)](Result<PendingCall::Reply>&& reply) {
-                                return decode<Value>(std::move(reply), method);
-                              });
+    return start_typed<Value>(std::move(outgoing), [method = std::string(name),
+                                                    route = route_](Result<PendingCall::Reply>&& reply) {
+      return decode<Value>(std::move(reply), method, route.get());
+    });
   }
 
   template <class M, class First, class... Rest>

@@ -1,6 +1,7 @@
 #include <weft/rpc/agent/pending_call.h>
 
 #include <weft/rpc/agent/link.h>
+#include <weft/rpc/agent/route.h>
 
 #include <algorithm>
 
@@ -29,10 +30,10 @@ void OutgoingCall::end() {
   if (message_->bound()) only = message_->destination();
 }
 
-PendingCall::PendingCall(OutgoingCall call, std::uint64_t id, std::string worker, Done done)
+PendingCall::PendingCall(OutgoingCall call, std::uint64_t id, std::shared_ptr<const Route> route, Done done)
     : id_(id),
       method_(std::move(call.method_)),
-      worker_(std::move(worker)),
+      route_(std::move(route)),
       notify_(call.notify),
       only_(std::move(call.only)),
       deadline_(call.deadline),
@@ -70,7 +71,7 @@ void PendingCall::check_borrowed() {
     if (!unchanged()) {
       fail(Error(
           ErrorKind::argument_modified,
-          worker_ + ": " + method_ +
+          route_->peer_name() + ": " + method_ +
               ": an argument changed before it was sent; pass rpc::Snapshot(tensor) or wait for the call",
           Execution::maybe_executed));
       return;
@@ -88,9 +89,10 @@ bool PendingCall::lose(ErrorKind kind, const std::string& reason, std::shared_pt
   if (before == Stage::over) return false;
   const bool sent = before == Stage::sent;
   if (sent && sent_over != nullptr) *sent_over = link_.lock();
-  complete(std::make_exception_ptr(
-      Error(kind, worker_ + ": " + method_ + ": " + reason + (sent ? " (may have run)" : " (was not sent)"),
-            sent ? Execution::maybe_executed : Execution::not_sent)));
+  complete(std::make_exception_ptr(Error(
+      kind,
+      route_->peer_name() + ": " + method_ + ": " + reason + (sent ? " (may have run)" : " (was not sent)"),
+      sent ? Execution::maybe_executed : Execution::not_sent)));
   return true;
 }
 
@@ -107,9 +109,10 @@ void PendingCall::complete(Result<Reply> result) {
     try {
       for (const auto& part : parts_) part->read(*result.value());
       if (auto failure = result.value()->failure())
-        error = std::make_exception_ptr(RemoteError(failure->kind, failure->message, failure->worker,
-                                                    failure->method.empty() ? method_ : failure->method,
-                                                    failure->type));
+        error = std::make_exception_ptr(
+            RemoteError(failure->kind, failure->message, failure->worker,
+                        failure->method.empty() ? method_ : failure->method, failure->type,
+                        failure->not_run ? Execution::not_sent : Execution::maybe_executed));
     } catch (...) {
       error = std::current_exception();
     }

@@ -13,13 +13,14 @@
 namespace weft::rpc {
 
 class Link;
+class Route;
 
 class WEFT_EXPORT PendingCall {
  public:
   using Reply = std::shared_ptr<IncomingMessage>;
   using Done = UniqueFunction<void(Result<Reply>)>;
 
-  PendingCall(OutgoingCall call, std::uint64_t id, std::string worker, Done done);
+  PendingCall(OutgoingCall call, std::uint64_t id, std::shared_ptr<const Route> route, Done done);
   ~PendingCall();
   PendingCall(const PendingCall&) = delete;
   PendingCall& operator=(const PendingCall&) = delete;
@@ -52,7 +53,8 @@ class WEFT_EXPORT PendingCall {
   void check_borrowed();
 
   std::uint64_t id_;
-  std::string method_, worker_;
+  std::string method_;
+  const std::shared_ptr<const Route> route_;  // says who the peer is
   bool notify_;
   std::optional<AgentId> only_;
   std::optional<Clock::time_point> deadline_;

@@ -17,6 +17,11 @@ std::optional<AgentId> Route::identity() const {
   return identity_;
 }
 
+std::string Route::peer_name() const {
+  const auto peer = identity();
+  return peer ? peer->name : name_;
+}
+
 void Route::identify(AgentId id) {
   std::lock_guard lock(mutex_);
   identity_ = std::move(id);
@@ -161,8 +166,8 @@ void Route::link_down(const std::shared_ptr<Link>& link) {
 
 void Route::fail_waiting(const Error& reason) {
   for (auto& call : std::exchange(waiting_, {}))
-    call->fail(
-        Error(reason.kind(), name_ + ": " + call->method() + ": " + reason.what(), Execution::not_sent));
+    call->fail(Error(reason.kind(), peer_name() + ": " + call->method() + ": " + reason.what(),
+                     Execution::not_sent));
 }
 
 }  // namespace weft::rpc

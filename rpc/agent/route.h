@@ -25,6 +25,8 @@ class WEFT_EXPORT Route final : public std::enable_shared_from_this<Route> {
   const std::string& name() const {
     return name_;
   }  // the peer's name, or the address by which it was asked for
+  // For messages: the peer's name, once it is known. Any thread.
+  std::string peer_name() const;
   const std::shared_ptr<Loop>& loop() const { return loop_; }
   // Which life of the peer this leads to, as far as is known: from a handshake or from the job's store. Any
   // thread.

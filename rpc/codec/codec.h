@@ -33,16 +33,36 @@
 
 namespace weft::rpc {
 
+namespace detail {
+
 template <class T>
-struct Codec;
+struct WithoutCodec {  // one error for each type, wherever it is used first
+  static_assert(!std::same_as<T, T>,
+                "weft: values of this type do not travel: it has no Codec (WEFT_CODEC makes one)");
+};
+
+}  // namespace detail
+
+// Of a type that has none.
+template <class T>
+struct Codec {
+  using Missing = detail::WithoutCodec<T>;
+  static void describe(TypeText&) { (void)sizeof(Missing); }
+  static void encode(ValueWriter, const T&) { (void)sizeof(Missing); }
+  static T decode(ValueReader) {
+    (void)sizeof(Missing);
+    throw Error(ErrorKind::unsupported, "no codec");
+  }
+};
 
 // What may be an argument, a result or a field.
 template <class T>
-concept Transferable = requires(ValueWriter writer, ValueReader reader, const T& value, TypeText& text) {
-  Codec<T>::encode(writer, value);
-  { Codec<T>::decode(reader) } -> std::convertible_to<T>;
-  Codec<T>::describe(text);
-};
+concept Transferable = !requires { typename Codec<T>::Missing; } &&
+                       requires(ValueWriter writer, ValueReader reader, const T& value, TypeText& text) {
+                         Codec<T>::encode(writer, value);
+                         { Codec<T>::decode(reader) } -> std::convertible_to<T>;
+                         Codec<T>::describe(text);
+                       };
 
 template <class T>
 std::string type_text() {

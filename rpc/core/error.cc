@@ -64,8 +64,8 @@ Error::Error(ErrorKind kind, const std::string& message, Execution execution)
 Error::~Error() = default;
 
 RemoteError::RemoteError(ErrorKind kind, const std::string& message, std::string worker, std::string method,
-                         std::string type)
-    : Error(kind, describe(message, worker, method, type), Execution::maybe_executed),
+                         std::string type, Execution execution)
+    : Error(kind, describe(message, worker, method, type), execution),
       worker_(std::move(worker)),
       method_(std::move(method)),
       type_(std::move(type)),

@@ -69,7 +69,7 @@ class WEFT_EXPORT Error : public std::runtime_error {
 class WEFT_EXPORT RemoteError : public Error {
  public:
   RemoteError(ErrorKind kind, const std::string& message, std::string worker, std::string method,
-              std::string type);
+              std::string type, Execution execution = Execution::maybe_executed);
   ~RemoteError() override;
 
   const std::string& worker() const { return worker_; }

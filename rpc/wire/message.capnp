@@ -57,6 +57,7 @@ struct Failure {
   worker @2 :Text;
   method @3 :Text;
   type @4 :Text;                 # C++ type of the exception, where it was not an Error
+  notRun @5 :Bool;               # the handler never began
 }
 
 # What layers above RPC put beside a message. An unknown section is ignored unless it is marked required.

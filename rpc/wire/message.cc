@@ -12,6 +12,7 @@ namespace {
 using detail::checked;
 
 constexpr unsigned most_addresses = 256;  // of one Hello
+constexpr unsigned most_address_bytes = 1024;
 
 kj::StringPtr pointer(const std::string& text) { return {text.c_str(), text.size()}; }
 std::string text(capnp::Text::Reader reader) { return {reader.begin(), reader.size()}; }
@@ -164,6 +165,7 @@ OutboundFrame OutgoingMessage::failure(std::uint64_t call_id, const FailureInfo&
   failure.setWorker(pointer(info.worker));
   failure.setMethod(pointer(info.method));
   failure.setType(pointer(info.type));
+  failure.setNotRun(info.not_run);
   return message.seal(FrameKind::reply, call_id, 0);
 }
 
@@ -272,12 +274,16 @@ const Prefix& IncomingMessage::prefix() const { return content_->frame.prefix; }
 HelloInfo IncomingMessage::hello() const {
   return checked([&] {
     const auto hello = content_->header.getHello();
+    if (hello.getName().size() > most_name_bytes) refuse("a Hello with a name that is too long");
     HelloInfo info{hello.getVersionMin(), hello.getVersionMax(),  hello.getFeatures(),
                    text(hello.getName()), hello.getIncarnation(), {}};
     const auto addresses = hello.getAddresses();
     if (addresses.size() > most_addresses)
       refuse("a Hello of " + std::to_string(addresses.size()) + " addresses");
-    for (const auto address : addresses) info.addresses.push_back(text(address));
+    for (const auto address : addresses) {
+      if (address.size() > most_address_bytes) refuse("a Hello with an address that is too long");
+      info.addresses.push_back(text(address));
+    }
     return info;
   });
 }
@@ -310,7 +316,7 @@ std::optional<FailureInfo> IncomingMessage::failure() const {
     if (!reply.isError()) return std::nullopt;
     const auto error = reply.getError();
     return FailureInfo{kind_of(error.getKind()), text(error.getMessage()), text(error.getWorker()),
-                       text(error.getMethod()), text(error.getType())};
+                       text(error.getMethod()),  text(error.getType()),    error.getNotRun()};
   });
 }
 

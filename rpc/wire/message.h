@@ -19,6 +19,8 @@ namespace weft::rpc {
 
 class CallPart;
 
+inline constexpr std::size_t most_name_bytes = 255;  // of an agent
+
 struct HelloInfo {
   std::uint16_t version_min = 1, version_max = 1;
   std::uint64_t features = 0;
@@ -36,6 +38,7 @@ struct RequestInfo {
 struct FailureInfo {
   ErrorKind kind = ErrorKind::internal;
   std::string message, worker, method, type;
+  bool not_run = false;  // the handler never began
 };
 
 class WEFT_EXPORT OutgoingMessage {

@@ -9,7 +9,7 @@ rm -rf "$work"
 mkdir -p "$work"
 unset WEFT_LIBTORCH
 
-components=(rpc rref)
+components=(rpc rref testing)
 case $kind in
   no_torch) ;;
   torch) components+=(tensor dist_autograd dist_optim) ;;
@@ -32,6 +32,7 @@ cmake --build "$work/project/build" -j 2
 
 run() { echo "== $1"; "$work/project/build/$1"; }
 run starter
+ctest --test-dir "$work/project/build" --output-on-failure --no-tests=error
 if [ "$kind" = torch ]; then
   run starter_torch
 else

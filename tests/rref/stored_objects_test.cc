@@ -1,10 +1,10 @@
 #include <weft/rpc/core/handler_pool.h>
+#include <weft/rpc/testing/wait.h>
 #include <weft/rref/stored_objects.h>
 
 #include <gtest/gtest.h>
 
 #include "tests/support/errors.h"
-#include "tests/support/wait.h"
 
 namespace weft::rref {
 namespace {

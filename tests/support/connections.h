@@ -2,12 +2,11 @@
 #pragma once
 
 #include <weft/rpc/core/asio_loop.h>
+#include <weft/rpc/testing/wait.h>
 #include <weft/rpc/transport/transport.h>
 
 #include <deque>
 #include <functional>
-
-#include "tests/support/wait.h"
 
 namespace weft::test {
 

@@ -1,11 +1,10 @@
 #include <weft/rpc/core/asio_loop.h>
+#include <weft/rpc/testing/wait.h>
 
 #include <gtest/gtest.h>
 #include <asio/post.hpp>
 
 #include <vector>
-
-#include "tests/support/wait.h"
 
 namespace weft::rpc {
 namespace {

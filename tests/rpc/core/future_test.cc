@@ -1,6 +1,7 @@
 #include <weft/rpc/core/future.h>
 
 #include <weft/rpc/core/asio_loop.h>
+#include <weft/rpc/testing/wait.h>
 
 #include <asio/awaitable.hpp>
 #include <asio/bind_executor.hpp>
@@ -12,7 +13,6 @@
 #include <asio/use_awaitable.hpp>
 
 #include "tests/support/errors.h"
-#include "tests/support/wait.h"
 
 namespace weft::rpc {
 namespace {

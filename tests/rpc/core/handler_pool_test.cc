@@ -1,13 +1,12 @@
 #include <weft/rpc/core/handler_pool.h>
 
 #include <weft/rpc/core/loop.h>
+#include <weft/rpc/testing/wait.h>
 
 #include <gtest/gtest.h>
 
 #include <atomic>
 #include <memory>
-
-#include "tests/support/wait.h"
 
 namespace weft::rpc {
 namespace {

@@ -2,10 +2,9 @@
 
 #include <weft/rpc/core/handler_pool.h>
 #include <weft/rpc/core/task.h>
+#include <weft/rpc/testing/wait.h>
 
 #include <gtest/gtest.h>
-
-#include "tests/support/wait.h"
 
 namespace weft::rpc {
 namespace {

@@ -2,11 +2,11 @@
 
 #include <weft/rpc/core/blocking_executor.h>
 #include <weft/rpc/core/handler_pool.h>
+#include <weft/rpc/testing/wait.h>
 
 #include <set>
 
 #include "tests/support/errors.h"
-#include "tests/support/wait.h"
 
 namespace weft::rpc {
 namespace {

@@ -1,9 +1,12 @@
-// Waiting in tests: for an event that another thread brings about, never for a time. A wait that lasts a
-// minute fails.
+// Waiting in tests: for what another thread brings about, never for a time. A wait that lasts a minute
+// throws. Thread-safe.
 #pragma once
+
+#include <weft/rpc/core/future.h>
 
 #include <chrono>
 #include <condition_variable>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <stdexcept>
@@ -58,5 +61,13 @@ class Event {
   std::condition_variable changed_;
   bool set_ = false;
 };
+
+// What a future brings, though not after for ever.
+template <class T>
+T got(rpc::Future<T> future) {
+  auto handover = std::make_shared<Handover<rpc::Result<T>>>();
+  std::move(future).then([handover](rpc::Result<T>&& result) { handover->give(std::move(result)); });
+  return handover->take().get();
+}
 
 }  // namespace weft::test

@@ -1,0 +1,11 @@
+// What peers may call: a class, and its methods under names that stay.
+#pragma once
+
+#include <weft/rpc/rpc.h>
+
+#include <string>
+
+struct Greeter {
+  std::string greet(std::string name) const { return "hello, " + name; }
+  using Service = weft::rpc::Service<"greeter", weft::rpc::Method<"greet", &Greeter::greet>>;
+};

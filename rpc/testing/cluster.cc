@@ -1,0 +1,56 @@
+#include <weft/rpc/testing/cluster.h>
+
+namespace weft::test {
+
+Cluster::Cluster(Options options, const std::vector<std::string>& names) : options_(std::move(options)) {
+  for (const std::string& name : names) add(name);
+}
+
+Cluster::~Cluster() = default;
+
+rpc::Agent& Cluster::add(const std::string& name, rpc::Layers layers) {
+  rpc::AgentOptions options;
+  options.name = name;
+  options.listen = {options_.tcp ? "tcp://127.0.0.1:0" : "inproc://" + name};
+  options.in_process = network_;
+  options.handler_threads = 2;
+  options.log = [this](const rpc::LogRecord& record) {
+    std::lock_guard lock(mutex_);
+    log_.push_back({record.level, std::string(record.agent), std::string(record.message)});
+  };
+  if (options_.adjust) options_.adjust(options);
+  auto agent = std::make_unique<rpc::Agent>(std::move(options), std::move(layers));
+  return *(agents_[name] = std::move(agent));
+}
+
+std::vector<std::string> Cluster::names() const {
+  std::vector<std::string> all;
+  for (const auto& [name, agent] : agents_) all.push_back(name);
+  return all;
+}
+
+rpc::Peer Cluster::peer(const std::string& from, const std::string& to) {
+  rpc::Agent& agent = (*this)[from];
+  if (from == to) return agent.peer(to);
+  rpc::Peer peer = agent.connect((*this)[to].addresses().front());
+  got(peer.ready());
+  return peer;
+}
+
+void Cluster::acquaint() {
+  for (const auto& [from, agent] : agents_)
+    for (const auto& [to, other] : agents_) peer(from, to);
+}
+
+std::vector<Cluster::LogLine> Cluster::log() const {
+  std::lock_guard lock(mutex_);
+  return log_;
+}
+
+std::vector<Cluster::LogLine> Cluster::logged(const std::string& words) const {
+  auto lines = log();
+  std::erase_if(lines, [&](const LogLine& line) { return line.message.find(words) == std::string::npos; });
+  return lines;
+}
+
+}  // namespace weft::test

@@ -1,0 +1,66 @@
+// Cluster: a few agents in one process for a test, connected by a network of their own in memory, or over
+// loopback.
+//
+//   test::Cluster cluster{{.layers = rref::layers()}, {"server", "anna", "bert"}};
+//   cluster["server"].serve(std::make_shared<Market>());
+//   EXPECT_EQ(test::got(cluster.peer("anna", "server").call<&Market::last>("ACME")), 5);
+//   cluster.end("server");  // as if it had died: the others lose their connections
+//
+// Each agent has two handler threads; what they log is kept. Thread-safety: agents are added and ended by one
+// thread, log() may be called from any.
+#pragma once
+
+#include <weft/rpc/agent/agent.h>
+#include <weft/rpc/testing/wait.h>
+#include <weft/rpc/transport/in_process.h>
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+namespace weft::test {
+
+class WEFT_EXPORT Cluster {
+ public:
+  struct Options {
+    rpc::Layers layers;
+    bool tcp = false;  // over loopback, instead of in memory
+    std::function<void(rpc::AgentOptions&)> adjust;
+  };
+
+  explicit Cluster(Options options, const std::vector<std::string>& names = {});
+  ~Cluster();
+  Cluster(const Cluster&) = delete;
+  Cluster& operator=(const Cluster&) = delete;
+
+  rpc::Agent& add(const std::string& name) { return add(name, options_.layers); }
+  rpc::Agent& add(const std::string& name, rpc::Layers layers);
+  rpc::Agent& operator[](const std::string& name) { return *agents_.at(name); }
+  std::vector<std::string> names() const;
+
+  // `to`, as `from` sees it: connected, its life known.
+  rpc::Peer peer(const std::string& from, const std::string& to);
+  void acquaint();  // everybody connected to everybody
+
+  void end(const std::string& name) { agents_.erase(name); }
+  void end_all() { agents_.clear(); }
+
+  struct LogLine {
+    rpc::LogLevel level;
+    std::string agent, message;
+  };
+  std::vector<LogLine> log() const;
+  std::vector<LogLine> logged(const std::string& words) const;  // with these words in it
+
+ private:
+  Options options_;
+  std::shared_ptr<rpc::InProcess> network_ = std::make_shared<rpc::InProcess>();
+  mutable std::mutex mutex_;  // guards log_
+  std::vector<LogLine> log_;
+  std::map<std::string, std::unique_ptr<rpc::Agent>> agents_;
+};
+
+}  // namespace weft::test

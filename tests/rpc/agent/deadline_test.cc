@@ -1,0 +1,210 @@
+// Deadlines: at the caller, on their way, at the handler, and in the calls that a handler makes.
+#include <weft/rpc/rpc.h>
+
+#include <asio/io_context.hpp>
+#include <asio/ip/tcp.hpp>
+
+#include "tests/support/cluster.h"
+#include "tests/support/errors.h"
+
+namespace weft::rpc {
+namespace {
+
+using namespace std::chrono_literals;
+using test::Cluster;
+using test::error_of;
+using test::Event;
+using test::got;
+using test::HeldLoop;
+using test::kind_of;
+
+using Left = std::optional<std::int64_t>;  // nanoseconds until a deadline
+
+class Clockwork {
+ public:
+  explicit Clockwork(Agent& own) : own_(own) {}
+
+  Left left(CallContext& call) const {
+    if (!call.deadline()) return std::nullopt;
+    return std::chrono::nanoseconds(*call.deadline() - Clock::now()).count();
+  }
+  // What a handler on `peer` has left of a call that this one makes; asked: the nested call's own deadline.
+  Task<Left> nested(CallContext& call, std::string peer, Left asked, bool handed_on) {
+    Peer to = own_.peer(peer);
+    if (asked) to = to.with(CallOptions{.deadline = std::chrono::nanoseconds(*asked)});
+    if (handed_on) to = to.with(call);
+    co_return co_await to.call<&Clockwork::left>();
+  }
+  void until_late(CallContext& call) {
+    began.set();
+    while (!call.cancelled()) std::this_thread::yield();
+    late.set();
+  }
+  Future<void> hang() {
+    std::lock_guard lock(mutex_);
+    hanging_.emplace_back();
+    return hanging_.back().future();
+  }
+  void block() {
+    began.set();
+    released.wait();
+  }
+  void count() { ++counted; }
+  void answer_all() {
+    std::lock_guard lock(mutex_);
+    for (auto& promise : hanging_) promise.complete(Result<void>{});
+    hanging_.clear();
+  }
+
+  using Service =
+      rpc::Service<"clockwork", Method<"left", &Clockwork::left>, Method<"nested", &Clockwork::nested>,
+                   Method<"until_late", &Clockwork::until_late>, Method<"hang", &Clockwork::hang>,
+                   Method<"block", &Clockwork::block>, Method<"count", &Clockwork::count>>;
+
+  Event began, late, released;
+  std::atomic<int> counted{0};
+
+ private:
+  Agent& own_;
+  std::mutex mutex_;  // guards hanging_
+  std::vector<Promise<void>> hanging_;
+};
+
+CallOptions within(std::chrono::nanoseconds time) { return {.deadline = time}; }
+
+class DeadlineTest : public testing::Test {
+ protected:
+  // Agents with one handler thread: calls of values take turns.
+  DeadlineTest() : cluster({.adjust = [](AgentOptions& options) { options.handler_threads = 1; }}) {
+    for (const char* name : {"a", "b", "c"}) {
+      Agent& agent = cluster.add(name);
+      clockworks[name] = std::make_shared<Clockwork>(agent);
+      agent.serve(clockworks[name]);
+    }
+    cluster.acquaint();
+    to_b.emplace(cluster.peer("a", "b"));
+  }
+  ~DeadlineTest() override { at_b().released.set(); }
+  Clockwork& at_b() { return *clockworks["b"]; }
+
+  Cluster cluster;
+  std::map<std::string, std::shared_ptr<Clockwork>> clockworks;
+  std::optional<Peer> to_b;
+};
+
+TEST_F(DeadlineTest, EndsACallThatIsNotAnswered) {
+  const auto error = error_of([&] { got(to_b->with(within(20ms)).call<&Clockwork::hang>()); });
+  ASSERT_TRUE(error);
+  EXPECT_EQ(error->kind(), ErrorKind::deadline_exceeded);
+  EXPECT_EQ(error->execution(), Execution::maybe_executed);
+  EXPECT_EQ(std::string(error->what()), "b: clockwork.hang: the deadline has passed (may have run)");
+  at_b().answer_all();
+  EXPECT_EQ(got(to_b->call<&Clockwork::left>()), std::nullopt) << "the late answer harms nobody";
+}
+
+TEST_F(DeadlineTest, IsOfTheHandleThatWasGivenIt) {
+  const Peer hurried = to_b->with(within(1h));
+  EXPECT_NE(got(hurried.call<&Clockwork::left>()), std::nullopt);
+  EXPECT_EQ(got(to_b->call<&Clockwork::left>()), std::nullopt);
+  EXPECT_EQ(got(hurried.with(CallOptions{}).call<&Clockwork::left>()), std::nullopt);
+}
+
+TEST_F(DeadlineTest, TravelsAsTheTimeThatRemains) {
+  const Left left = got(to_b->with(within(1h)).call<&Clockwork::left>());
+  ASSERT_TRUE(left);
+  EXPECT_LE(*left, std::chrono::nanoseconds(1h).count());
+  EXPECT_GT(*left, 0);
+}
+
+TEST_F(DeadlineTest, OfForEverIsForEver) {
+  const auto left = got(to_b->with(within(std::chrono::nanoseconds::max())).call<&Clockwork::left>());
+  EXPECT_GT(left.value(), std::chrono::nanoseconds(24h * 365).count());
+}
+
+TEST_F(DeadlineTest, OfNoTimeAtAllRunsNothing) {
+  for (const auto time : {0ns, -1ns})
+    EXPECT_EQ(kind_of([&] { got(to_b->with(within(time)).call<&Clockwork::count>()); }),
+              ErrorKind::deadline_exceeded);
+  got(to_b->call<&Clockwork::left>());  // served after those
+  EXPECT_EQ(at_b().counted, 0);
+}
+
+TEST_F(DeadlineTest, IsHandedOnToTheCallsOfAHandler) {
+  const std::int64_t hour = std::chrono::nanoseconds(1h).count();
+  const auto nested = [&](const Peer& peer, Left asked, bool handed_on) {
+    return got(peer.call<&Clockwork::nested>("c", asked, handed_on));
+  };
+  const Peer hurried = to_b->with(within(1h));
+  const Left taken = nested(hurried, std::nullopt, true);
+  ASSERT_TRUE(taken);
+  EXPECT_LE(*taken, hour);
+  EXPECT_EQ(nested(hurried, std::nullopt, false), std::nullopt) << "only where it is asked for";
+  EXPECT_EQ(nested(*to_b, std::nullopt, true), std::nullopt);
+
+  EXPECT_LE(nested(hurried, 2 * hour, true).value_or(3 * hour), hour) << "no longer than the outer one";
+  EXPECT_LE(nested(hurried, hour / 2, true).value_or(hour), hour / 2) << "though shorter";
+  EXPECT_LE(nested(*to_b, hour / 2, true).value_or(hour), hour / 2);
+}
+
+TEST_F(DeadlineTest, AHandlerSeesThatItIsLateByItself) {
+  auto call = to_b->with(within(50ms)).call<&Clockwork::until_late>();
+  at_b().began.wait();
+  {
+    const HeldLoop silent(cluster["a"]);  // it could not send a cancellation
+    at_b().late.wait();
+  }
+  // The loop that was held finds the answer and the deadline at once.
+  const auto kind = kind_of([&] { got(std::move(call)); });
+  EXPECT_TRUE(!kind || *kind == ErrorKind::deadline_exceeded);
+}
+
+TEST_F(DeadlineTest, PassedBeforeItsTurnACallNeverRuns) {
+  auto first = to_b->call<&Clockwork::block>();
+  at_b().began.wait();
+  EXPECT_EQ(kind_of([&] { got(to_b->with(within(20ms)).call<&Clockwork::count>()); }),
+            ErrorKind::deadline_exceeded);
+  at_b().released.set();
+  got(std::move(first));
+  got(to_b->call<&Clockwork::left>());  // its turn comes after
+  EXPECT_EQ(at_b().counted, 0);
+}
+
+// --- While there is no connection ---
+
+// Takes connections and says nothing.
+class Mute {
+ public:
+  Mute() : acceptor_(context_, {asio::ip::address_v4::loopback(), 0}) {}
+  std::string address() const {
+    return "tcp://127.0.0.1:" + std::to_string(acceptor_.local_endpoint().port());
+  }
+
+ private:
+  asio::io_context context_;
+  asio::ip::tcp::acceptor acceptor_;
+};
+
+TEST_F(DeadlineTest, EndsACallThatCouldNotBeSent) {
+  const Mute mute;
+  const Peer peer = cluster["a"].connect(mute.address()).with(within(20ms));
+  const auto error = error_of([&] { got(peer.call<&Clockwork::count>()); });
+  ASSERT_TRUE(error);
+  EXPECT_EQ(error->kind(), ErrorKind::deadline_exceeded);
+  EXPECT_EQ(error->execution(), Execution::not_sent);
+  EXPECT_EQ(kind_of([&] { got(peer.ready()); }), ErrorKind::deadline_exceeded) << "ready() is a call";
+}
+
+TEST_F(DeadlineTest, OfTheHandshakeEndsCallsThatHaveNone) {
+  const Mute mute;
+  Agent hasty(AgentOptions{
+      .name = "hasty", .handler_threads = 1, .handshake_timeout = 20ms, .log = [](const LogRecord&) {}});
+  const auto error = error_of([&] { got(hasty.connect(mute.address()).call<&Clockwork::count>()); });
+  ASSERT_TRUE(error);
+  EXPECT_EQ(error->kind(), ErrorKind::deadline_exceeded);
+  EXPECT_EQ(error->execution(), Execution::not_sent);
+  EXPECT_NE(std::string(error->what()).find("the peer did not finish the handshake"), std::string::npos)
+      << error->what();
+}
+
+}  // namespace
+}  // namespace weft::rpc

@@ -1,0 +1,246 @@
+// The ends of an agent: drain, leave, and the destructor.
+#include <weft/rpc/rpc.h>
+
+#include "tests/support/cluster.h"
+#include "tests/support/errors.h"
+
+namespace weft::rpc {
+namespace {
+
+using namespace std::chrono_literals;
+using test::Cluster;
+using test::error_of;
+using test::Event;
+using test::got;
+using test::HeldLoop;
+using test::kind_of;
+
+class Worker {
+ public:
+  explicit Worker(Agent& own) : own_(own) {}
+
+  void block() {
+    began.set();
+    released.wait();
+  }
+  Future<std::int64_t> hang() {
+    std::lock_guard lock(mutex_);
+    hanging_.emplace_back();
+    auto future = hanging_.back().future();
+    began.set();
+    return future;
+  }
+  // Waits for another call at another peer, when it is let go.
+  Task<std::int64_t> ask(CallContext& call, std::string peer) {
+    Peer to = own_.peer(peer).with(call);
+    own_.peer(own_.name()).notify<&Worker::block>();
+    co_return co_await to.call<&Worker::hang>() + co_await to.call<&Worker::one>();
+  }
+  std::int64_t one() const { return 1; }
+  void answer(std::int64_t value) {
+    std::lock_guard lock(mutex_);
+    for (auto& promise : hanging_) promise.complete(value);
+    hanging_.clear();
+  }
+
+  using Service = rpc::Service<"worker", Method<"block", &Worker::block>, Method<"hang", &Worker::hang>,
+                               Method<"ask", &Worker::ask>, Method<"one", &Worker::one>>;
+
+  Event began, released;
+
+ private:
+  Agent& own_;
+  std::mutex mutex_;  // guards hanging_
+  std::vector<Promise<std::int64_t>> hanging_;
+};
+
+class DrainTest : public testing::Test {
+ protected:
+  DrainTest() : cluster({}) {
+    for (const char* name : {"a", "b", "c"}) {
+      Agent& agent = cluster.add(name);
+      workers[name] = std::make_shared<Worker>(agent);
+      agent.serve(workers[name]);
+    }
+    cluster.acquaint();
+    to_b.emplace(cluster.peer("a", "b"));
+  }
+  ~DrainTest() override {
+    for (const auto& [name, worker] : workers) worker->released.set();
+  }
+  Worker& at(const std::string& name) { return *workers.at(name); }
+
+  Cluster cluster;
+  std::map<std::string, std::shared_ptr<Worker>> workers;
+  std::optional<Peer> to_b;
+};
+
+TEST_F(DrainTest, OfAnIdleAgentIsOverAtOnce) { got(cluster["b"].drain(1h)); }
+
+TEST_F(DrainTest, WaitsForTheCallsThatItServes) {
+  auto call = to_b->call<&Worker::hang>();
+  at("b").began.wait();
+  auto drained = cluster["b"].drain(1h);
+  EXPECT_FALSE(drained.ready());
+  at("b").answer(5);
+  got(std::move(drained));
+  EXPECT_EQ(got(std::move(call)), 5) << "whoever waits gets the answer, though the agent is about to end";
+}
+
+TEST_F(DrainTest, WaitsUntilTheAnswersHaveLeft) {
+  auto call = to_b->call<&Worker::hang>();
+  at("b").began.wait();
+  auto drained = cluster["b"].drain(1h);
+  at("b").answer(6);
+  got(std::move(drained));
+  cluster.end("b");
+  EXPECT_EQ(got(std::move(call)), 6);
+}
+
+TEST_F(DrainTest, WaitsForTheCallsThatItMade) {
+  auto call = to_b->call<&Worker::hang>();
+  at("b").began.wait();
+  auto drained = cluster["a"].drain(1h);
+  EXPECT_FALSE(drained.ready());
+  at("b").answer(7);
+  got(std::move(drained));
+  EXPECT_EQ(got(std::move(call)), 7);
+}
+
+TEST_F(DrainTest, LetsHandlersMakeTheirCalls) {
+  auto call = to_b->call<&Worker::ask>("c");
+  at("b").began.wait();
+  at("c").began.wait();
+  auto drained = cluster["b"].drain(1h);
+  at("c").answer(8);
+  EXPECT_EQ(got(std::move(call)), 9);
+  EXPECT_FALSE(drained.ready()) << "the notification that it sent itself is served still";
+  at("b").released.set();
+  got(std::move(drained));
+}
+
+TEST_F(DrainTest, RefusesNewCalls) {
+  auto call = to_b->call<&Worker::hang>();
+  at("b").began.wait();
+  auto drained = cluster["b"].drain(1h);
+  test::eventually("a has been told", [&] { return !cluster.logged("b is leaving").empty(); });
+  const Peer stranger = cluster.add("stranger").connect("inproc://b");
+  for (int i = 0; i < 3; ++i)
+    for (const Peer& peer : {*to_b, stranger}) {
+      const auto error = error_of([&] { got(peer.call<&Worker::one>()); });
+      ASSERT_TRUE(error);
+      EXPECT_EQ(error->kind(), ErrorKind::shut_down) << error->what();
+      EXPECT_EQ(error->execution(), Execution::not_sent) << error->what();
+    }
+  EXPECT_FALSE(drained.ready());
+  at("b").answer(1);
+  got(std::move(drained));
+  EXPECT_EQ(got(std::move(call)), 1);
+}
+
+TEST_F(DrainTest, HasItsPatience) {
+  auto call = to_b->call<&Worker::hang>();
+  at("b").began.wait();
+  const auto error = error_of([&] { got(cluster["b"].drain(10ms)); });
+  ASSERT_TRUE(error);
+  EXPECT_EQ(error->kind(), ErrorKind::deadline_exceeded);
+  EXPECT_EQ(std::string(error->what()),
+            "1 calls were still being served, and 0 waited for, when the time to drain was over");
+  at("b").answer(2);
+  EXPECT_EQ(got(std::move(call)), 2) << "the call itself goes on";
+  got(cluster["b"].drain(1h));
+}
+
+TEST_F(DrainTest, IsOneAtATime) {
+  auto call = to_b->call<&Worker::hang>();
+  at("b").began.wait();
+  auto drained = cluster["b"].drain(1h);
+  EXPECT_EQ(kind_of([&] { got(cluster["b"].drain(1h)); }), ErrorKind::failed_precondition);
+  at("b").answer(3);
+  got(std::move(drained));
+  EXPECT_EQ(got(std::move(call)), 3);
+}
+
+TEST_F(DrainTest, EndsWithTheAgent) {
+  auto call = to_b->call<&Worker::hang>();
+  at("b").began.wait();
+  auto drained = cluster["b"].drain(1h);
+  cluster["b"].shut_down();
+  EXPECT_EQ(kind_of([&] { got(std::move(drained)); }), ErrorKind::shut_down);
+  EXPECT_EQ(kind_of([&] { got(std::move(call)); }), ErrorKind::shut_down) << "it had said goodbye";
+}
+
+TEST_F(DrainTest, IsPartOfLeaving) {
+  auto call = to_b->call<&Worker::hang>();
+  at("b").began.wait();
+  auto left = cluster["b"].leave();
+  EXPECT_FALSE(left.ready());
+  at("b").answer(4);
+  got(std::move(left));
+  EXPECT_EQ(got(std::move(call)), 4);
+}
+
+// --- The destructor ---
+
+TEST_F(DrainTest, TheDestructorEndsTheCallsThatTheAgentMade) {
+  auto call = to_b->call<&Worker::hang>();
+  at("b").began.wait();
+  cluster.end("a");
+  const auto error = error_of([&] { got(std::move(call)); });
+  ASSERT_TRUE(error);
+  EXPECT_EQ(error->kind(), ErrorKind::shut_down);
+  EXPECT_EQ(error->execution(), Execution::maybe_executed);
+  EXPECT_EQ(std::string(error->what()), "b: worker.hang: this agent has shut down (may have run)");
+}
+
+TEST_F(DrainTest, TheDestructorWaitsForHandlers) {
+  auto call = to_b->call<&Worker::block>();
+  at("b").began.wait();
+  std::atomic<bool> ended{false};
+  std::thread ending([&] {
+    cluster.end("b");
+    ended = true;
+  });
+  EXPECT_EQ(kind_of([&] { got(std::move(call)); }), ErrorKind::peer_lost) << "its connections end first";
+  EXPECT_FALSE(ended);
+  at("b").released.set();
+  ending.join();
+}
+
+TEST_F(DrainTest, HandlersThatWaitForACallAreWoken) {
+  auto call = to_b->call<&Worker::ask>("c");
+  at("c").began.wait();
+  at("b").released.set();
+  cluster.end("b");  // would wait for ever otherwise
+  EXPECT_EQ(kind_of([&] { got(std::move(call)); }), ErrorKind::peer_lost);
+}
+
+TEST_F(DrainTest, PeersMayOutliveTheirAgent) {
+  const Peer fresh = cluster["a"].peer("nobody");
+  cluster.end("a");
+  for (const Peer& peer : {*to_b, fresh}) {
+    const auto error = error_of([&] { got(peer.call<&Worker::one>()); });
+    ASSERT_TRUE(error);
+    EXPECT_EQ(error->kind(), ErrorKind::shut_down);
+    EXPECT_EQ(error->execution(), Execution::not_sent);
+  }
+}
+
+TEST_F(DrainTest, AnAgentCannotEndOnItsOwnThreads) {
+  struct Suicidal {
+    Agent* own;
+    void end() { own->shut_down(); }
+    using Service = rpc::Service<"suicidal", Method<"end", &Suicidal::end>>;
+  };
+  cluster["b"].serve(std::make_shared<Suicidal>(Suicidal{&cluster["b"]}));
+  EXPECT_EQ(kind_of([&] { got(to_b->call<&Suicidal::end>()); }), ErrorKind::failed_precondition);
+  std::optional<HeldLoop> silent(cluster["b"]);  // so that then() runs on the loop
+  auto refused = to_b->call<&Worker::one>().then(
+      [&](Result<std::int64_t>&&) { return kind_of([&] { cluster["a"].shut_down(); }).value(); });
+  silent.reset();
+  EXPECT_EQ(got(std::move(refused)), ErrorKind::failed_precondition);
+  EXPECT_EQ(got(to_b->call<&Worker::one>()), 1) << "both live";
+}
+
+}  // namespace
+}  // namespace weft::rpc

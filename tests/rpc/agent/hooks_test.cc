@@ -1,0 +1,419 @@
+// What layers above RPC may do to an agent's calls: sections, parts, hooks and contexts.
+#include <weft/rpc/rpc.h>
+
+#include "tests/support/cluster.h"
+#include "tests/support/errors.h"
+
+namespace weft::rpc {
+namespace {
+
+using namespace std::chrono_literals;
+using test::Cluster;
+using test::error_of;
+using test::Event;
+using test::eventually;
+using test::got;
+using test::kind_of;
+
+// What happened, in order.
+class Record {
+ public:
+  void add(std::string line) {
+    std::lock_guard lock(mutex_);
+    lines_.push_back(std::move(line));
+  }
+  std::vector<std::string> lines() const {
+    std::lock_guard lock(mutex_);
+    return lines_;
+  }
+  bool has(const std::string& line) const {
+    const auto all = lines();
+    return std::find(all.begin(), all.end(), line) != all.end();
+  }
+
+ private:
+  mutable std::mutex mutex_;  // guards lines_
+  std::vector<std::string> lines_;
+};
+using Lines = std::vector<std::string>;
+
+std::string read(const ValueReader& reader) { return Codec<std::string>::decode(reader); }
+
+// Writes a note beside the arguments of a call, and takes the one that comes back.
+class NotePart final : public CallPart {
+ public:
+  NotePart(std::string text, bool required, Record* record)
+      : text_(std::move(text)), required_(required), record_(record) {}
+  void write(OutgoingMessage& message) override {
+    Codec<std::string>::encode(message.section("note", required_), text_);
+  }
+  void read(IncomingMessage& message) override {
+    if (const auto answer = message.section("answer")) record_->add("answer: " + rpc::read(*answer));
+  }
+  void ended(const std::exception_ptr& error) override {
+    std::string how = "well";
+    try {
+      if (error != nullptr) std::rethrow_exception(error);
+    } catch (const Error& failure) {
+      how = to_string(failure.kind());
+    } catch (const std::exception& other) {
+      how = other.what();
+    }
+    record_->add("ended " + how);
+  }
+
+ private:
+  std::string text_;
+  bool required_;
+  Record* record_;
+};
+
+struct Note final : CallModifier {
+  Note(std::string t, Record& r, bool q = true) : text(std::move(t)), record(&r), required(q) {}
+  void apply(OutgoingCall& call) const override {
+    call.add_part(std::make_shared<NotePart>(text, required, record));
+  }
+  std::string text;
+  Record* record;
+  bool required;
+};
+
+// The callee's side: its part reads the note where the handler runs, and answers it.
+class AnswerPart final : public CallPart {
+ public:
+  explicit AnswerPart(Record* record) : record_(record) {}
+  void read(IncomingMessage& message) override {
+    record_->add("read " + rpc::read(*message.section("note")));
+  }
+  void write(OutgoingMessage& message) override {
+    Codec<std::string>::encode(message.section("answer", false), "noted");
+  }
+  void ended(const std::exception_ptr&) override { record_->add("the reply was not sent"); }
+
+ private:
+  Record* record_;
+};
+
+struct Noted {
+  std::string text;
+};
+
+// A layer with a hook under a name.
+class NoteHook final : public CallHook {
+ public:
+  NoteHook(std::string name, Record& record) : name_(std::move(name)), record_(record) {}
+
+  bool knows(std::string_view section) const override { return section == "note"; }
+  void incoming(std::shared_ptr<IncomingCall> call, Job next) override {
+    const std::string text = read(*call->message().section("note"));
+    record_.add(name_ + " incoming " + text);
+    if (text == "throw") throw Error(ErrorKind::permission_denied, "no such notes");
+    if (text == "fail")
+      return call->fail(std::make_exception_ptr(Error(ErrorKind::failed_precondition, "not now")));
+    if (text == "drop") return;
+    call->slots().put(std::make_shared<Noted>(Noted{text}));
+    if (text == "answer") call->add_part(std::make_shared<AnswerPart>(&record_));
+    if (text != "later") return next();
+    std::lock_guard lock(mutex_);
+    waiting_ = std::move(next);
+  }
+  void replied(IncomingMessage& message, const AgentId& from) override {
+    record_.add(name_ + " replied by " + from.name + (message.section("answer") ? " with an answer" : ""));
+  }
+  void nested(CallContext& parent, OutgoingCall& child) override {
+    if (const Noted* noted = parent.slots().find<Noted>())
+      child.add_part(std::make_shared<NotePart>(noted->text + "!", true, &record_));
+  }
+  void peer_gone(const AgentId& peer, const Error& reason) override {
+    record_.add(name_ + " gone " + peer.name + " " + std::string(to_string(reason.kind())));
+  }
+  Future<void> leaving() override {
+    record_.add(name_ + " leaving");
+    return hold_leaving_ ? left_.future() : Future<void>::made(Result<void>{});
+  }
+  void shut_down() override { record_.add(name_ + " shut down"); }
+
+  void go_on() {
+    std::unique_lock lock(mutex_);
+    Job next = std::move(waiting_);
+    lock.unlock();
+    next();
+  }
+  void hold_leaving() { hold_leaving_ = true; }
+  void let_leave() { left_.complete(Result<void>{}); }
+
+ private:
+  const std::string name_;
+  Record& record_;
+  std::mutex mutex_;  // guards waiting_
+  Job waiting_;
+  bool hold_leaving_ = false;
+  Promise<void> left_;
+};
+
+class Desk {
+ public:
+  Desk(Agent& own, Record& record) : own_(own), record_(record) {}
+  std::string note(CallContext& call) const {
+    const Noted* noted = call.slots().find<Noted>();
+    return noted == nullptr ? "none" : noted->text;
+  }
+  Task<std::string> note_at(CallContext& call, std::string peer, bool handed_on) {
+    Peer to = own_.peer(peer);
+    if (handed_on) to = to.with(call);
+    co_return co_await to.call<&Desk::note>();
+  }
+  void value() { record_.add("value"); }
+  [[noreturn]] void fail() {
+    record_.add("fail");
+    throw std::runtime_error("failed");
+  }
+  Future<void> future() {
+    record_.add("future");
+    return waited_.future();
+  }
+  Task<void> task() {
+    record_.add("before");
+    co_await waited_.future();
+    record_.add("after");
+  }
+  void let_go() { std::exchange(waited_, Promise<void>()).complete(Result<void>{}); }
+  using Service = rpc::Service<"desk", Method<"note", &Desk::note>, Method<"note_at", &Desk::note_at>,
+                               Method<"value", &Desk::value>, Method<"fail", &Desk::fail>,
+                               Method<"future", &Desk::future>, Method<"task", &Desk::task>>;
+
+ private:
+  Agent& own_;
+  Record& record_;
+  Promise<void> waited_;
+};
+
+// A type whose encoding fails.
+struct Unwritable {};
+}  // namespace
+
+template <>
+struct Codec<Unwritable> {
+  static void describe(TypeText& text) { text << "unwritable"; }
+  static void encode(ValueWriter, const Unwritable&) {
+    throw Error(ErrorKind::invalid_argument, "unwritable");
+  }
+  static Unwritable decode(ValueReader) { return {}; }
+};
+
+namespace {
+
+void take(Unwritable) {}
+using Take = Function<"take", &take>;
+
+class HooksTest : public testing::Test {
+ protected:
+  HooksTest() : cluster({}) {
+    add("a", {});
+    add("b", {layer("low", 0), layer("high", 1)});
+    add("c", {layer("at c", 2)});
+    add("plain", {});
+    cluster.acquaint();
+    to_b.emplace(cluster.peer("a", "b"));
+  }
+  Layer layer(const std::string& name, std::size_t at) {
+    hooks[at] = std::make_shared<NoteHook>(name, record);
+    return [hook = hooks[at]](Agent& agent) { agent.core()->add_hook(hook); };
+  }
+  void add(const std::string& name, Layers layers) {
+    Agent& agent = cluster.add(name, std::move(layers));
+    desks[name] = std::make_shared<Desk>(agent, record);
+    agent.serve(desks[name]);
+  }
+  Note note(const std::string& text, bool required = true) { return Note(text, sent, required); }
+
+  Record record, sent;  // of the callees, of the callers
+  std::array<std::shared_ptr<NoteHook>, 3> hooks;
+  Cluster cluster;
+  std::map<std::string, std::shared_ptr<Desk>> desks;
+  std::optional<Peer> to_b;
+};
+
+TEST_F(HooksTest, AreAskedFromTheHighestDown) {
+  EXPECT_EQ(got(to_b->call<&Desk::note>(note("x"))), "x");
+  EXPECT_EQ(record.lines(), (Lines{"high incoming x", "low incoming x"}));
+  EXPECT_EQ(got(to_b->call<&Desk::note>()), "none");
+  EXPECT_EQ(record.lines().size(), 2U) << "nobody is asked about a call without sections";
+}
+
+TEST_F(HooksTest, AnAgentWithoutTheLayerRefuses) {
+  const Peer plain = cluster.peer("a", "plain");
+  const auto error = error_of([&] { got(plain.call<&Desk::note>(note("x"))); });
+  ASSERT_TRUE(error);
+  EXPECT_EQ(error->kind(), ErrorKind::unsupported);
+  EXPECT_EQ(std::string(error->what()),
+            "plain: desk.note: the call needs a layer that this agent was made without: note");
+  EXPECT_EQ(sent.lines(), Lines{"ended unsupported"});
+  EXPECT_EQ(got(plain.call<&Desk::note>(note("x", false))), "none") << "what is not required is ignored";
+}
+
+TEST_F(HooksTest, MayLetACallWait) {
+  auto call = to_b->call<&Desk::note>(note("later"));
+  eventually("the first hook has it", [&] { return record.has("high incoming later"); });
+  auto drained = cluster["b"].drain(1h);
+  EXPECT_FALSE(call.ready());
+  EXPECT_FALSE(drained.ready());
+  hooks[1]->go_on();  // on this thread
+  hooks[0]->go_on();
+  EXPECT_EQ(got(std::move(call)), "later");
+  got(std::move(drained));
+}
+
+TEST_F(HooksTest, MayEndACall) {
+  const auto ended = [&](const std::string& text) {
+    const auto error = error_of([&] { got(to_b->call<&Desk::value>(note(text))); });
+    return error ? std::string(error->what()) : "";
+  };
+  EXPECT_EQ(ended("fail"), "b: desk.value: not now");
+  EXPECT_EQ(ended("throw"), "b: desk.value: no such notes");
+  EXPECT_EQ(ended("drop"), "b: desk.value: the call was dropped without an answer");
+  EXPECT_FALSE(record.has("value"));
+  EXPECT_FALSE(record.has("low incoming fail")) << "the next one is not asked";
+}
+
+TEST_F(HooksTest, SeeTheAnswersThatHaveSections) {
+  add("caller",
+      {[this](Agent& agent) { agent.core()->add_hook(std::make_shared<NoteHook>("caller", record)); }});
+  EXPECT_EQ(got(cluster.peer("caller", "b").call<&Desk::note>(note("answer"))), "answer");
+  EXPECT_TRUE(record.has("caller replied by b with an answer"));
+  EXPECT_TRUE(record.has("read answer"));
+  EXPECT_EQ(sent.lines(), (Lines{"answer: noted", "ended well"}));
+}
+
+TEST_F(HooksTest, TakePartInTheCallsOfAHandler) {
+  EXPECT_EQ(got(to_b->call<&Desk::note_at>(note("x"), "c", true)), "x!");
+  EXPECT_EQ(got(to_b->call<&Desk::note_at>(note("x"), "c", false)), "none");
+}
+
+TEST_F(HooksTest, HearThatAPeerIsGone) {
+  got(cluster.peer("b", "c").ready());  // a second link
+  cluster.end("c");
+  eventually("b's layers have heard", [&] { return record.has("high gone c peer_lost"); });
+  got(cluster["plain"].drain(1h));
+  cluster.end("plain");
+  eventually("of an orderly end too", [&] { return record.has("high gone plain shut_down"); });
+  const auto lines = record.lines();
+  EXPECT_EQ(std::count(lines.begin(), lines.end(), "low gone c peer_lost"), 1) << "once, not for each link";
+}
+
+TEST_F(HooksTest, AreAskedBeforeTheAgentLeaves) {
+  hooks[1]->hold_leaving();
+  auto left = cluster["b"].leave();
+  eventually("both are asked", [&] { return record.has("low leaving"); });
+  EXPECT_EQ(record.lines(), (Lines{"high leaving", "low leaving"}));
+  EXPECT_EQ(got(to_b->call<&Desk::note>()), "none") << "it serves until they are ready";
+  EXPECT_FALSE(left.ready());
+  hooks[1]->let_leave();
+  got(std::move(left));
+  cluster.end("b");
+  const auto lines = record.lines();
+  const auto high = std::find(lines.begin(), lines.end(), "high shut down");
+  EXPECT_NE(std::find(high, lines.end(), "low shut down"), lines.end());
+}
+
+// --- Parts ---
+
+TEST_F(HooksTest, PartsEndWithTheirCall) {
+  got(to_b->call<&Desk::value>(note("x")));
+  EXPECT_EQ(kind_of([&] { got(to_b->call<&Desk::fail>(note("x"))); }), ErrorKind::handler_failed);
+  EXPECT_EQ(kind_of([&] { got(cluster["a"].peer("nobody").call<&Desk::value>(note("x"))); }),
+            ErrorKind::not_found);
+  to_b->notify<&Desk::value>(note("x"));
+  eventually("the notification has left", [&] { return sent.lines().size() == 4; });
+  EXPECT_EQ(sent.lines(), (Lines{"ended well", "ended handler_failed", "ended not_found", "ended well"}));
+}
+
+TEST_F(HooksTest, PartsEndWhereTheCallWasNeverMade) {
+  EXPECT_EQ(kind_of([&] { (void)to_b->call<Take>(note("x"), Unwritable{}); }), ErrorKind::invalid_argument)
+      << "an argument that cannot be encoded is the caller's error, at once";
+  EXPECT_EQ(sent.lines(), Lines{"ended aborted"});
+  EXPECT_EQ(got(to_b->call<&Desk::note>()), "none");
+}
+
+TEST_F(HooksTest, PartsOfACalleeHearThatAReplyIsNotSent) {
+  add("terse",
+      {[this](Agent& agent) { agent.core()->add_hook(std::make_shared<NoteHook>("terse", record)); }});
+  struct Longwinded {
+    Unwritable talk() const { return {}; }
+    using Service = rpc::Service<"longwinded", Method<"talk", &Longwinded::talk>>;
+  };
+  cluster["terse"].serve(std::make_shared<Longwinded>());
+  EXPECT_EQ(kind_of([&] { got(cluster.peer("a", "terse").call<&Longwinded::talk>(note("answer"))); }),
+            ErrorKind::invalid_argument);
+  EXPECT_TRUE(record.has("the reply was not sent"));
+}
+
+// --- Contexts ---
+
+class RecordedContext final : public ContextSwitch {
+ public:
+  RecordedContext(std::string name, Record& record) : name_(std::move(name)), record_(record) {}
+  void enter() override { record_.add("enter " + name_); }
+  void leave() override { record_.add("leave " + name_); }
+
+ private:
+  std::string name_;
+  Record& record_;
+};
+
+class ContextsTest : public testing::Test {
+ protected:
+  ContextsTest() : cluster({}, {"a"}) {
+    const auto layer = [this](const std::string& name) {
+      return [this, name](Agent& agent) {
+        agent.core()->add_context([this, name](IncomingCall& call) -> std::unique_ptr<ContextSwitch> {
+          if (call.method() == "desk.note") return nullptr;
+          return std::make_unique<RecordedContext>(name, record);
+        });
+      };
+    };
+    Agent& b = cluster.add("b", {layer("outer"), layer("inner")});
+    desk = std::make_shared<Desk>(b, record);
+    b.serve(desk);
+    to_b.emplace(cluster.peer("a", "b"));
+  }
+  Record record;
+  Cluster cluster;
+  std::shared_ptr<Desk> desk;
+  std::optional<Peer> to_b;
+};
+
+TEST_F(ContextsTest, StandAroundAHandler) {
+  got(to_b->call<&Desk::value>());
+  EXPECT_EQ(record.lines(), (Lines{"enter outer", "enter inner", "value", "leave inner", "leave outer"}));
+  EXPECT_EQ(got(to_b->call<&Desk::note>()), "none");
+  EXPECT_EQ(record.lines().size(), 5U) << "a call need not have one";
+}
+
+TEST_F(ContextsTest, AreLeftByAnException) {
+  EXPECT_TRUE(error_of([&] { got(to_b->call<&Desk::fail>()); }));
+  EXPECT_EQ(record.lines(), (Lines{"enter outer", "enter inner", "fail", "leave inner", "leave outer"}));
+}
+
+TEST_F(ContextsTest, DoNotStayForAFuture) {
+  auto call = to_b->call<&Desk::future>();
+  eventually("it has been left", [&] { return record.lines().size() == 5; });
+  EXPECT_EQ(record.lines(), (Lines{"enter outer", "enter inner", "future", "leave inner", "leave outer"}));
+  desk->let_go();
+  got(std::move(call));
+  EXPECT_EQ(record.lines().size(), 5U);
+}
+
+TEST_F(ContextsTest, AreLeftWhereATaskSuspends) {
+  auto call = to_b->call<&Desk::task>();
+  eventually("it waits", [&] { return record.lines().size() == 5; });
+  EXPECT_EQ(record.lines(), (Lines{"enter outer", "enter inner", "before", "leave inner", "leave outer"}));
+  desk->let_go();
+  got(std::move(call));
+  const auto lines = record.lines();
+  EXPECT_EQ(Lines(lines.begin() + 5, lines.end()),
+            (Lines{"enter outer", "enter inner", "after", "leave inner", "leave outer"}));
+}
+
+}  // namespace
+}  // namespace weft::rpc

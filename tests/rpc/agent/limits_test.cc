@@ -1,0 +1,187 @@
+// What an agent refuses for its size: one message, and requests that handlers still hold.
+#include <weft/rpc/rpc.h>
+
+#include "tests/support/cluster.h"
+#include "tests/support/errors.h"
+
+namespace weft::rpc {
+namespace {
+
+using test::Cluster;
+using test::error_of;
+using test::got;
+using test::kind_of;
+
+struct Tree {
+  std::int64_t value = 0;
+  std::vector<Tree> children;
+};
+WEFT_CODEC(Tree, value, children)
+
+class Store {
+ public:
+  // Holds the bytes until they are let go.
+  Future<std::uint64_t> hold(Buffer bytes) {
+    std::lock_guard lock(mutex_);
+    held_.push_back({Promise<std::uint64_t>(), bytes.size()});
+    return held_.back().promise.future();
+  }
+  std::uint64_t size(std::vector<Buffer> buffers) const {
+    std::uint64_t total = 0;
+    for (const Buffer& buffer : buffers) total += buffer.size();
+    return total;
+  }
+  std::uint64_t length(std::string text) const { return text.size(); }
+  Buffer make(std::uint64_t bytes) const { return Buffer::allocate(bytes); }
+  std::string write(std::uint64_t bytes) const { return std::string(bytes, 'x'); }
+  std::int64_t depth(Tree tree) const {
+    std::int64_t depth = 1;
+    for (const Tree* at = &tree; !at->children.empty(); at = &at->children.front()) ++depth;
+    return depth;
+  }
+  std::size_t held() const {
+    std::lock_guard lock(mutex_);
+    return held_.size();
+  }
+  void let_go() {
+    std::lock_guard lock(mutex_);
+    for (auto& held : held_) held.promise.complete(held.bytes);
+    held_.clear();
+  }
+  using Service = rpc::Service<"store", Method<"hold", &Store::hold>, Method<"size", &Store::size>,
+                               Method<"length", &Store::length>, Method<"make", &Store::make>,
+                               Method<"write", &Store::write>, Method<"depth", &Store::depth>>;
+
+ private:
+  struct Held {
+    Promise<std::uint64_t> promise;
+    std::uint64_t bytes;
+  };
+  mutable std::mutex mutex_;  // guards held_
+  std::vector<Held> held_;
+};
+
+class LimitsTest : public testing::TestWithParam<bool> {
+ protected:
+  void start(const Limits& of_a, const Limits& of_b) {
+    cluster.emplace(Cluster::Options{.tcp = GetParam(), .adjust = [=](AgentOptions& options) {
+                                       options.limits = options.name == "a" ? of_a : of_b;
+                                     }});
+    cluster->add("a");
+    cluster->add("b").serve(store);
+    to_b.emplace(cluster->peer("a", "b"));
+  }
+  static Buffer bytes(std::uint64_t size) { return Buffer::allocate(size); }
+  static void expect_refused(const std::optional<Error>& error, const std::string& words) {
+    ASSERT_TRUE(error) << words;
+    EXPECT_EQ(error->kind(), ErrorKind::resource_exhausted) << error->what();
+    EXPECT_NE(std::string(error->what()).find(words), std::string::npos) << error->what();
+  }
+
+  std::shared_ptr<Store> store = std::make_shared<Store>();
+  std::optional<Cluster> cluster;
+  std::optional<Peer> to_b;
+};
+INSTANTIATE_TEST_SUITE_P(Ways, LimitsTest, testing::Bool(),
+                         [](const auto& info) { return info.param ? "tcp" : "inproc"; });
+
+TEST_P(LimitsTest, OfRequestsThatHandlersHold) {
+  start({}, {.in_flight = 100'000});
+  auto first = to_b->call<&Store::hold>(bytes(80'000));
+  expect_refused(error_of([&] { got(to_b->call<&Store::hold>(bytes(80'000))); }),
+                 "b: store.hold: too many bytes of requests in flight");
+  EXPECT_EQ(got(to_b->call<&Store::length>("small")), 5U) << "there is room for less";
+  to_b->notify<&Store::hold>(bytes(80'000));
+  test::eventually("the notification is dropped", [&] {
+    return cluster->logged("a notification from a was dropped: store.hold: too many bytes").size() == 1;
+  });
+  EXPECT_EQ(store->held(), 1U);
+
+  store->let_go();
+  EXPECT_EQ(got(std::move(first)), 80'000U);
+  test::eventually("there is room again", [&] {
+    auto second = to_b->call<&Store::hold>(bytes(80'000));
+    test::eventually("it is held or refused", [&] { return store->held() == 1 || second.ready(); });
+    const bool held = store->held() == 1;
+    store->let_go();
+    return held && got(std::move(second)) == 80'000;
+  });
+}
+
+TEST_P(LimitsTest, OfWhatIsHeldDoNotRefuseARequestAlone) {
+  start({}, {.in_flight = 1000});
+  test::eventually("nothing else is held", [&] {
+    return !kind_of([&] { got(to_b->call<&Store::size>(std::vector{bytes(80'000)})); }).has_value();
+  });
+}
+
+TEST_P(LimitsTest, OfOneMessageAreToldToWhoSends) {
+  const Limits limits{.message = 100'000, .header = 10'000, .attachments = 3};
+  start(limits, limits);
+  auto under_way = to_b->call<&Store::hold>(bytes(100));
+  const auto refused = [&](auto call, const std::string& words) {
+    const auto error = error_of([&] { got(std::move(call)); });
+    expect_refused(error, words);
+    EXPECT_EQ(error->execution(), Execution::not_sent);
+  };
+  refused(to_b->call<&Store::size>(std::vector{bytes(60'000), bytes(60'000)}),
+          "store.size: a message with 120064 bytes: the limit is 100000");
+  refused(to_b->call<&Store::size>(std::vector(4, bytes(2000))),
+          "store.size: a message with 4 tensors or Buffers: the limit is 3");
+  refused(to_b->call<&Store::length>(std::string(20'000, 'x')),
+          "bytes of small values (send large ones as tensors or Buffers): the limit is 10000");
+  EXPECT_EQ(got(to_b->call<&Store::size>(std::vector{bytes(40'000), bytes(40'000)})), 80'000U);
+  store->let_go();
+  EXPECT_EQ(got(std::move(under_way)), 100U) << "the connection is the same";
+}
+
+TEST_P(LimitsTest, OfOneMessageHoldForAnswersToo) {
+  const Limits limits{.message = 100'000, .header = 10'000};
+  start(limits, limits);
+  auto under_way = to_b->call<&Store::hold>(bytes(100));
+  expect_refused(error_of([&] { got(to_b->call<&Store::make>(200'000)); }),
+                 "b: store.make: a message with 200000 bytes: the limit is 100000");
+  expect_refused(error_of([&] { got(to_b->call<&Store::write>(20'000)); }), "bytes of small values");
+  EXPECT_EQ(got(to_b->call<&Store::make>(50'000)).size(), 50'000U);
+  store->let_go();
+  EXPECT_EQ(got(std::move(under_way)), 100U) << "the connection is the same";
+}
+
+TEST_P(LimitsTest, ThatOnlyTheReceiverHasEndTheConnection) {
+  start({}, {.message = 100'000});
+  const auto error = error_of([&] { got(to_b->call<&Store::size>(std::vector{bytes(200'000)})); });
+  ASSERT_TRUE(error);
+  EXPECT_EQ(error->kind(), ErrorKind::peer_lost);
+  EXPECT_EQ(error->execution(), Execution::maybe_executed);
+  test::eventually("the receiver says why", [&] {
+    const auto lines = cluster->logged("closed: ");
+    return std::any_of(lines.begin(), lines.end(), [](const Cluster::LogLine& line) {
+      return line.agent == "b" && line.level == LogLevel::warning &&
+             line.message.find("body of 200000 bytes") != std::string::npos;
+    });
+  });
+  EXPECT_EQ(got(to_b->call<&Store::length>("again")), 5U) << "the next call connects anew";
+}
+
+TEST_P(LimitsTest, OfNestingEndACallAlone) {
+  start({.nesting = 200}, {.nesting = 20});
+  auto under_way = to_b->call<&Store::hold>(bytes(100));
+  const auto tree = [](std::int64_t depth) {
+    Tree tree;
+    for (std::int64_t i = 1; i < depth; ++i) {
+      Tree above;
+      above.children.push_back(std::move(tree));
+      tree = std::move(above);
+    }
+    return tree;
+  };
+  EXPECT_EQ(got(to_b->call<&Store::depth>(tree(2))), 2);
+  const auto error = error_of([&] { got(to_b->call<&Store::depth>(tree(30))); });
+  ASSERT_TRUE(error);
+  EXPECT_EQ(error->kind(), ErrorKind::protocol_error) << error->what();
+  store->let_go();
+  EXPECT_EQ(got(std::move(under_way)), 100U) << "the connection is the same";
+}
+
+}  // namespace
+}  // namespace weft::rpc

@@ -1,0 +1,39 @@
+#include <weft/rpc/observe/spdlog_sink.h>
+
+#include <weft/rpc/rpc.h>
+
+#include <gtest/gtest.h>
+#include <spdlog/sinks/ostream_sink.h>
+#include <spdlog/spdlog.h>
+
+#include <sstream>
+
+namespace weft::observe {
+namespace {
+
+TEST(SpdlogSink, RecordsKeepTheirLevelAndNameTheirAgent) {
+  std::ostringstream text;
+  auto logger =
+      std::make_shared<spdlog::logger>("weft", std::make_shared<spdlog::sinks::ostream_sink_mt>(text));
+  logger->set_pattern("%l %v");
+  logger->set_level(spdlog::level::debug);
+  const rpc::LogSink sink = spdlog_sink(logger);
+  sink({rpc::LogLevel::debug, "a", "one"});
+  sink({rpc::LogLevel::info, "a", "two"});
+  sink({rpc::LogLevel::warning, "b", "three {}"});
+  sink({rpc::LogLevel::error, "b", "four"});
+  EXPECT_EQ(text.str(), "debug a: one\ninfo a: two\nwarning b: three {}\nerror b: four\n");
+}
+
+TEST(SpdlogSink, AnAgentLogsThere) {
+  std::ostringstream text;
+  auto logger =
+      std::make_shared<spdlog::logger>("weft", std::make_shared<spdlog::sinks::ostream_sink_mt>(text));
+  logger->set_pattern("%l %v");
+  rpc::Agent agent{{.name = "quiet", .log = spdlog_sink(logger)}};
+  agent.core()->log(rpc::LogLevel::warning, "something is odd");
+  EXPECT_EQ(text.str(), "warning quiet: something is odd\n");
+}
+
+}  // namespace
+}  // namespace weft::observe
