@@ -64,7 +64,7 @@ void AgentCore::log(LogLevel level, const std::string& message) const {
 }
 
 void AgentCore::serve(MethodEntry entry) {
-  auto shared = std::make_shared<const MethodEntry>(std::move(entry));
+  auto shared = std::make_shared<MethodEntry>(std::move(entry));
   std::unique_lock lock(methods_mutex_);
   auto& place = methods_[shared->id];
   if (place != nullptr) {
@@ -431,7 +431,7 @@ void AgentCore::shut_down() {
     for (const auto& link : links)
       if (link->loop().get() == &loop) link->finish(reason);
     for (const auto& route : routes)
-      if (route->loop().get() == &loop) route->fail_waiting(reason);
+      if (route->loop().get() == &loop) route->shut_down(reason);
   };
   for (const auto& loop : loops_) {
     if (!loop->owns_thread()) {
@@ -453,16 +453,21 @@ void AgentCore::shut_down() {
   for (const auto& loop : loops_) loop->stop();
   end_drain(
       std::make_exception_ptr(Error(ErrorKind::shut_down, "the agent was shut down before it had drained")));
+  // Layers and methods hold the core; nothing runs here any more. What they let go of ends outside the locks.
+  decltype(methods_) methods;
+  {
+    std::unique_lock lock(methods_mutex_);
+    methods.swap(methods_);
+  }
+  // A served object may keep the promise of an answer, and by it a call of its own method, for ever.
+  for (const auto& [id, entry] : methods) entry->object = nullptr;
   std::lock_guard lock(mutex_);
   routes_.clear();
   links_.clear();
   directory_ = nullptr;
-  // Layers and methods hold the core; nothing runs here any more.
   hooks_.clear();
   contexts_.clear();
   layers_ = {};
-  std::unique_lock methods(methods_mutex_);
-  methods_.clear();
 }
 
 }  // namespace weft::rpc

@@ -112,7 +112,7 @@ class WEFT_EXPORT AgentCore final : public std::enable_shared_from_this<AgentCor
   Slots layers_;                                  // likewise
 
   mutable std::shared_mutex methods_mutex_;  // guards methods_
-  std::unordered_map<std::uint64_t, std::shared_ptr<const MethodEntry>> methods_;
+  std::unordered_map<std::uint64_t, std::shared_ptr<MethodEntry>> methods_;
 
   mutable std::mutex mutex_;  // guards what follows
   std::vector<std::unique_ptr<Listener>> listeners_;

@@ -204,6 +204,7 @@ void run_handler(const std::shared_ptr<IncomingCall>& call) {
       return capture([&] { return invoke(); });
     }();
     if (!made.ok()) return call->fail(made.error());
+    call->release_object();
     std::move(made).get().then([call](Result<Value>&& result) { answer(*call, std::move(result)); });
   } else {
     Result<Value> result = [&] {

@@ -24,15 +24,19 @@ std::shared_ptr<const MethodEntry> no_method(std::uint64_t id) {
 
 Link::Link(std::shared_ptr<AgentCore> core, std::shared_ptr<Connection> connection,
            std::shared_ptr<Route> route)
-    : core_(std::move(core)), connection_(std::move(connection)), route_(std::move(route)) {}
+    : core_(std::move(core)),
+      loop_(connection->loop()),
+      connection_(std::move(connection)),
+      route_(std::move(route)) {}
 
 Link::~Link() = default;
 
 void Link::open() {
+  const auto connection = connection_;  // which lives to the end of this, whatever it reports
   if (route_ == nullptr && core_->draining()) {
     // Nobody new gets in: a call that waits for this connection ends as one that was not sent.
-    connection_->start(shared_from_this());
-    connection_->send(OutgoingMessage::goodbye(std::nullopt));
+    connection->start(shared_from_this());
+    connection->send(OutgoingMessage::goodbye(std::nullopt));
     return finish(Error(ErrorKind::shut_down, "this agent is shutting down"));
   }
   HelloInfo hello;
@@ -40,13 +44,13 @@ void Link::open() {
   hello.name = core_->id().name;
   hello.incarnation = core_->id().incarnation;
   hello.addresses = core_->addresses();
-  connection_->send(OutgoingMessage::hello(hello));
+  connection->send(OutgoingMessage::hello(hello));
   handshake_timer_ =
       loop()->schedule(later(loop()->now(), core_->options().handshake_timeout), [self = shared_from_this()] {
         self->handshake_timer_ = 0;
         self->close(Error(ErrorKind::deadline_exceeded, "the peer did not finish the handshake"));
       });
-  connection_->start(shared_from_this());
+  connection->start(shared_from_this());
 }
 
 void Link::on_frame(InboundFrame frame) {
@@ -154,11 +158,14 @@ void Link::say_goodbye() {
   if (!ended_ && ready_) connection_->send(OutgoingMessage::goodbye(std::nullopt));
 }
 
-void Link::close(const Error& reason) { connection_->close(reason); }
+void Link::close(const Error& reason) {
+  if (const auto connection = connection_) connection->close(reason);
+}
 
 void Link::finish(const Error& reason) {
   if (ended_) return;
-  connection_->finish(reason);
+  const auto connection = connection_;
+  connection->finish(reason);
   on_closed(reason);
 }
 
@@ -275,6 +282,8 @@ void Link::on_closed(const Error& reason) {
   for (auto& [id, call] : std::exchange(pending_, {})) call->lose(kind, reason.what());
   for (auto& [id, weak] : std::exchange(incoming_, {}))
     if (auto call = weak.lock()) call->cancel();
+  // It holds this link, until it has reported its own end: on the program's io_context that may never come.
+  connection_ = nullptr;
 }
 
 }  // namespace weft::rpc

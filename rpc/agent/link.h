@@ -25,10 +25,10 @@ class WEFT_EXPORT Link final : public ConnectionObserver, public std::enable_sha
   ~Link() override;
 
   void open();
-  const std::shared_ptr<Loop>& loop() const { return connection_->loop(); }  // any thread
-  bool usable() const { return ready_ && !ended_ && !peer_leaving_; }        // any thread
-  bool ready() const { return ready_; }                                      // any thread
-  const AgentId& peer() const { return peer_; }                              // any thread, once ready
+  const std::shared_ptr<Loop>& loop() const { return loop_; }          // any thread
+  bool usable() const { return ready_ && !ended_ && !peer_leaving_; }  // any thread
+  bool ready() const { return ready_; }                                // any thread
+  const AgentId& peer() const { return peer_; }                        // any thread, once ready
 
   void send(const std::shared_ptr<PendingCall>& call);
   void cancel(std::uint64_t call_id);  // tells the callee; the call itself ends elsewhere
@@ -54,7 +54,8 @@ class WEFT_EXPORT Link final : public ConnectionObserver, public std::enable_sha
   void answer(OutboundFrame frame);
 
   std::shared_ptr<AgentCore> core_;
-  std::shared_ptr<Connection> connection_;
+  const std::shared_ptr<Loop> loop_;
+  std::shared_ptr<Connection> connection_;  // until it has ended; on the loop
   std::shared_ptr<Route> route_;
   std::atomic<bool> ready_{false};  // the other's Hello has come
   std::atomic<bool> ended_{false};

@@ -164,6 +164,11 @@ void Route::link_down(const std::shared_ptr<Link>& link) {
   if (link_ == link) link_ = nullptr;
 }
 
+void Route::shut_down(const Error& reason) {
+  fail_waiting(reason);
+  link_ = nullptr;
+}
+
 void Route::fail_waiting(const Error& reason) {
   for (auto& call : std::exchange(waiting_, {}))
     call->fail(Error(reason.kind(), peer_name() + ": " + call->method() + ": " + reason.what(),

@@ -42,6 +42,7 @@ class WEFT_EXPORT Route final : public std::enable_shared_from_this<Route> {
   void link_down(const std::shared_ptr<Link>& link);
   void dial_failed(const Error& reason);  // at the address that was being tried: the next one is
   void fail_waiting(const Error& reason);
+  void shut_down(const Error& reason);  // with the agent: nobody tells any more of links that end
 
  private:
   void place(std::shared_ptr<PendingCall> call);
