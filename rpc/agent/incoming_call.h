@@ -93,7 +93,9 @@ class WEFT_EXPORT IncomingCall final : public CallContext {
   void* object() const { return object_.get(); }
   Executor& executor() const { return *executor_; }
   asio::execution_context& asio_context() const;
-  void release_object() { object_ = nullptr; }  // the handler has returned, and only its answer is still to come
+  void release_object() {
+    object_ = nullptr;
+  }  // the handler has returned, and only its answer is still to come
   ContextSwitch* context() { return contexts_.empty() ? nullptr : &all_contexts_; }
   bool keeps_result() const { return sink_ != nullptr; }
   void keep(KeptValue value);

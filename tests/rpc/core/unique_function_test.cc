@@ -54,7 +54,8 @@ void closures_live_once() {
     EXPECT_EQ(g(), 1);
     f = std::move(g);
     EXPECT_EQ(f(), 1);
-    f = std::move(f);  // NOLINT: that is what is tested
+    auto& same = f;
+    f = std::move(same);
     EXPECT_EQ(f(), 1);
     f = nullptr;
     EXPECT_EQ(alive, 0);
