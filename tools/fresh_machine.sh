@@ -68,6 +68,9 @@ clean_up() {
 trap clean_up EXIT
 tar -C "$guest" -xf "$base"
 
+# An installer, or a container's runtime, writes this; debootstrap does not.
+printf '127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n' >"$guest/etc/hosts"
+
 # --- How this machine reaches the network ---
 cp -L /etc/resolv.conf "$guest/etc/resolv.conf"
 if [ -e /etc/ssl/certs/ca-certificates.crt ]; then
