@@ -123,7 +123,8 @@ TEST(Environment, NamesWhatIsMalformed) {
 
 TEST(LocalAddress, LeadsToTheHost) {
   EXPECT_EQ(local_address_towards("127.0.0.1"), "127.0.0.1");
-  EXPECT_EQ(local_address_towards("localhost").substr(0, 4), "127.");
+  const std::string own = local_address_towards("localhost");
+  EXPECT_TRUE(own == "::1" || own.starts_with("127.")) << own;
   try {
     local_address_towards("no-such-host.invalid");
     ADD_FAILURE();
