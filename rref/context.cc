@@ -138,7 +138,8 @@ rpc::Result<Context::Reply> Context::explain(rpc::Result<Reply> reply, const Ref
     if (reference.refusal_ != nullptr)
       return reference.refusal_;  // the call waited for a creation that failed
   } catch (const rpc::Error& own) {
-    const bool gone = own.kind() == rpc::ErrorKind::peer_lost ||
+    // unavailable: the connection had ended already, and nobody is there to answer another.
+    const bool gone = own.kind() == rpc::ErrorKind::peer_lost || own.kind() == rpc::ErrorKind::unavailable ||
                       (own.kind() == rpc::ErrorKind::shut_down && !context.core_->draining());
     if (gone && !context.core_->world_failure())
       return std::make_exception_ptr(rpc::Error(
