@@ -152,7 +152,7 @@ TEST_F(ArgumentsTest, ContainersAndStructs) {
     EXPECT_EQ(got(turned.others.at(2).call<&Box::get>()), 3);
     EXPECT_EQ(got(turned.labelled.at("red").call<&Box::get>()), 4);
     EXPECT_TRUE(turned.spare->is_owner()) << "it came home";
-    EXPECT_EQ(Counted::alive, 5);
+    eventually("all have been made", [] { return Counted::alive == 5; });
   }
   expect_nothing_left();
 }
