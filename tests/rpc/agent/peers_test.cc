@@ -35,7 +35,8 @@ class Greeter {
   }
   // A mistake: it waits on a thread that the agent needs.
   std::string wait_for(std::string peer) const {
-    return own_.peer(peer).call<&Greeter::greet>(own_.name()).get();
+    own_.peer(peer).call<&Greeter::hang>().get();
+    return "never";
   }
   Task<std::string> ask(std::string peer) const {
     co_return co_await own_.peer(peer).call<&Greeter::greet>(own_.name());
