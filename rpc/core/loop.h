@@ -20,6 +20,18 @@ inline Clock::time_point later(Clock::time_point from, std::chrono::nanoseconds 
   return wait > Clock::time_point::max() - from ? Clock::time_point::max() : from + wait;
 }
 
+// What a loop that spins looks at itself, rather than waits to be told of: a ring in shared memory. On the
+// loop's thread.
+class WEFT_EXPORT LoopPoller {
+ public:
+  virtual ~LoopPoller() = default;
+  virtual bool poll() = 0;  // runs what is due; false: there was nothing
+  // The loop goes to sleep: from here on whoever has something to do for it must wake it, by what Asio waits
+  // for. false: something is there already.
+  virtual bool fall_asleep() = 0;
+  virtual void wake_up() = 0;  // and now it polls again
+};
+
 class WEFT_EXPORT Loop : public Executor {
  public:
   using TimerId = std::uint64_t;  // 0 is no timer
@@ -30,6 +42,12 @@ class WEFT_EXPORT Loop : public Executor {
   virtual void cancel(TimerId timer) = 0;
   // Where Asio's own timers and sockets wait that belong to code of this loop's calls.
   virtual asio::execution_context& context() = 0;
+
+  // Spinning: a loop that has nothing to do polls for a short while before it sleeps. On the loop; where it
+  // does not spin, pollers are not looked at, and those concerned wait by Asio's means.
+  virtual bool spins() const { return false; }
+  virtual void add_poller(LoopPoller& poller) { (void)poller; }
+  virtual void remove_poller(LoopPoller& poller) { (void)poller; }
 };
 
 // A thread that an agent owns (a loop's, a handler's) says so for its lifetime, so that a blocking wait on it
