@@ -2,6 +2,7 @@
 
 #include <weft/rpc/agent/link.h>
 #include <weft/rpc/transport/in_process.h>
+#include <weft/rpc/transport/shm/shm_transport.h>
 #include <weft/rpc/transport/tcp_transport.h>
 #include <weft/rpc/transport/unix_transport.h>
 
@@ -53,6 +54,7 @@ AgentCore::AgentCore(AgentOptions options, asio::io_context* context)
   }
   transports_["tcp"] = make_tcp_transport();
   transports_["unix"] = make_unix_transport();
+  transports_["shm"] = make_shm_transport();
   transports_[self_scheme] = std::make_shared<InProcess>();
   if (options_.in_process != nullptr) transports_["inproc"] = options_.in_process;
 }
