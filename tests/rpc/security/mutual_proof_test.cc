@@ -183,17 +183,20 @@ TEST_F(MutualProof, a_certificate_whose_time_is_over_or_not_yet_come) {
   }
 }
 
-// What an agent hears whose own certificate has run out since it was loaded: it loaded it in time, so the
-// peer that says so is again not weft.
 TEST_F(MutualProof, an_authority_whose_time_is_over) {
   Request request{.common_name = "old", .begins = -2h, .ends = -1h, .authority = true};
   const TestAuthority old(TestAuthority::self_signed(request));
   auto options = authority_.credentials("server");
   options.trust_pem += old.certificate();
-  const Credentials server(options), client(old.credentials("worker1"));
+  auto late = old.credentials("worker1");
+  late.trust_pem = authority_.certificate();
+  const Credentials server(options), client(late);
   TlsPair pair(client, server);
   expect_refused(pair.run());
-  expect_error(*pair.server, TlsError::certificate_untrusted, "");
+  expect_error(
+      *pair.server, TlsError::certificate_expired,
+      "an authority's certificate, which that of the peer ('weft://worker1', 'worker1', 'localhost', "
+      "'127.0.0.1', …) relies on, is expired");
 }
 
 TEST_F(MutualProof, no_certificate) {
