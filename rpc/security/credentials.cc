@@ -1,6 +1,7 @@
 #include <weft/rpc/security/credentials.h>
 
 #include <weft/rpc/core/error.h>
+#include <weft/rpc/security/internal/certificate_names.h>
 #include <weft/rpc/security/internal/credential_snapshot.h>
 
 #include <sys/stat.h>
@@ -49,7 +50,7 @@ std::string without_line_break(std::string text) {
 }
 
 CredentialMaterial::Secret load(const SharedSecret& secret) {
-  std::string source = "credentials: secret '" + secret.id + "'";
+  std::string source = "credentials: secret '" + printable(secret.id) + "'";
   if (secret.file.empty()) return {secret.id, secret.bytes, std::move(source)};
   source += " of file '" + secret.file + "'";
   if (!secret.bytes.empty()) refuse(source, "its bytes are given, too");

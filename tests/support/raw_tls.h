@@ -45,6 +45,13 @@ class RawTls {
                           static_cast<unsigned>(protocols.size()));
     if (!options_.application.empty() && options_.server)
       SSL_CTX_set_alpn_select_cb(context_.get(), choose, this);
+    SSL_set_msg_callback(
+        ssl_.get(), [](int sent, int, int kind, const void* bytes, std::size_t size, SSL*, void* self) {
+          const bool update = kind == SSL3_RT_HANDSHAKE && size > 0 &&
+                              *static_cast<const unsigned char*>(bytes) == SSL3_MT_KEY_UPDATE;
+          if (sent == 0 && update) ++static_cast<RawTls*>(self)->key_updates_;
+        });
+    SSL_set_msg_callback_arg(ssl_.get(), this);
     in_ = BIO_new(BIO_s_mem());
     out_ = BIO_new(BIO_s_mem());
     BIO_set_mem_eof_return(in_, -1);
@@ -58,6 +65,7 @@ class RawTls {
   void start() { pump(); }
   const std::string& received() const { return received_; }
   const std::string& error() const { return error_; }
+  int key_updates() const { return key_updates_; }  // by the peer
 
  private:
   template <auto function>
@@ -129,6 +137,7 @@ class RawTls {
   std::unique_ptr<SSL, Free<SSL_free>> ssl_;
   BIO *in_, *out_;
   bool sent_ = false;
+  int key_updates_ = 0;
   std::string received_, error_;
 };
 
