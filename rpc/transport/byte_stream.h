@@ -61,6 +61,9 @@ class WEFT_EXPORT ByteStream {
   // Who the other side is, as far as its credentials or the kernel prove it: "uid:1000", "cert:worker1",
   // "psk:job7"; empty where nothing does, or does not yet.
   virtual std::string identity() const { return {}; }
+  // What an error of this stream means, for people: more than its message where the stream knows more ("the
+  // peer's certificate is for 'b', not 'a'").
+  virtual std::string explain(const std::error_code& error) const { return error.message(); }
   virtual BulkAccess* bulk() { return nullptr; }
 };
 
