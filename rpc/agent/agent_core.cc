@@ -43,11 +43,13 @@ AgentOptions complete(AgentOptions options) {
 AgentCore::AgentCore(AgentOptions options, asio::io_context* context)
     : options_(complete(std::move(options))),
       id_{options_.name, draw_incarnation()},
-      handlers_(std::make_unique<HandlerPool>(options_.handler_threads)) {
+      handlers_(std::make_unique<HandlerPool>(options_.handler_threads)),
+      memory_(std::make_shared<MemoryPool>(options_.receive_pool)) {
   if (context != nullptr) {
     loops_.push_back(std::make_shared<AsioLoop>(*context));
   } else {
-    for (std::size_t i = 0; i < options_.loops; ++i) loops_.push_back(std::make_shared<AsioLoop>());
+    for (std::size_t i = 0; i < options_.loops; ++i)
+      loops_.push_back(std::make_shared<AsioLoop>(options_.spin));
   }
   transports_["tcp"] = make_tcp_transport();
   transports_["unix"] = make_unix_transport();
@@ -105,7 +107,7 @@ void AgentCore::listen() {
           const auto core = weak.lock();
           return core == nullptr ? nullptr : core->pick_loop();
         },
-        options_.limits, options_.insecure,
+        connection_options(), options_.insecure,
         [weak = weak_from_this()](std::shared_ptr<Connection> connection) {
           const auto core = weak.lock();
           if (core == nullptr || core->ended())
@@ -181,20 +183,6 @@ void AgentCore::find_addresses(const std::string& name, UniqueFunction<void(std:
   directory(name, std::move(done));
 }
 
-std::shared_ptr<PendingCall> AgentCore::start(OutgoingCall call, const std::shared_ptr<Route>& route,
-                                              PendingCall::Done done) {
-  ++outgoing_;
-  auto pending = std::make_shared<PendingCall>(
-      std::move(call), next_call_++, route,
-      [core = shared_from_this(), done = std::move(done)](Result<PendingCall::Reply> reply) mutable {
-        done(std::move(reply));
-        --core->outgoing_;
-        core->check_drained();
-      });
-  route->submit(pending);
-  return pending;
-}
-
 void AgentCore::prepare(std::shared_ptr<IncomingCall> call) {
   const auto unknown = call->message().unknown_required([this](std::string_view key) {
     return std::any_of(hooks_.begin(), hooks_.end(), [&](const auto& hook) { return hook->knows(key); });
@@ -229,6 +217,11 @@ void AgentCore::hand_on(CallContext& parent, OutgoingCall& child) {
 void AgentCore::make_contexts(IncomingCall& call) {
   for (const auto& make : contexts_)
     if (auto context = make(call)) call.add_context(std::move(context));
+}
+
+void AgentCore::outgoing_ended() {
+  --outgoing_;
+  check_drained();
 }
 
 void AgentCore::call_ended() {

@@ -36,6 +36,7 @@ class WEFT_EXPORT AgentCore final : public std::enable_shared_from_this<AgentCor
   const AgentOptions& options() const { return options_; }
   Executor& handlers() { return *handlers_; }
   std::shared_ptr<Loop> pick_loop();
+  ConnectionOptions connection_options() const { return {options_.limits, memory_}; }
   void log(LogLevel level, const std::string& message) const;
 
   // Methods and layers. Layers are added before listen().
@@ -57,8 +58,9 @@ class WEFT_EXPORT AgentCore final : public std::enable_shared_from_this<AgentCor
   void find_addresses(const std::string& name, UniqueFunction<void(std::vector<Address>)> done);
 
   // Calls.
-  std::shared_ptr<PendingCall> start(OutgoingCall call, const std::shared_ptr<Route>& route,
-                                     PendingCall::Done done);
+  std::uint64_t next_call_id() { return next_call_++; }
+  void outgoing_began() { ++outgoing_; }
+  void outgoing_ended();
   void prepare(std::shared_ptr<IncomingCall> call);  // asks the hooks, then runs
   void replied(IncomingMessage& message, const AgentId& from);
   void hand_on(CallContext& parent, OutgoingCall& child);  // before child.begin()
@@ -99,6 +101,7 @@ class WEFT_EXPORT AgentCore final : public std::enable_shared_from_this<AgentCor
   std::vector<std::shared_ptr<AsioLoop>> loops_;
   std::atomic<std::size_t> next_loop_{0};
   std::unique_ptr<HandlerPool> handlers_;
+  const std::shared_ptr<MemoryPool> memory_;  // of arriving attachments
   std::map<std::string, std::shared_ptr<Transport>> transports_;
   std::atomic<std::uint64_t> next_call_{1};
   std::atomic<std::int64_t> active_{0};    // incoming calls that are not over

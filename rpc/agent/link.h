@@ -7,11 +7,10 @@
 
 #include <weft/rpc/agent/incoming_call.h>
 #include <weft/rpc/agent/pending_call.h>
+#include <weft/rpc/core/id_map.h>
 #include <weft/rpc/transport/connection.h>
 
 #include <atomic>
-#include <map>
-#include <unordered_map>
 
 namespace weft::rpc {
 
@@ -61,11 +60,11 @@ class WEFT_EXPORT Link final : public ConnectionObserver, public std::enable_sha
   std::atomic<bool> ended_{false};
   std::atomic<bool> peer_leaving_{false};
   AgentId peer_;
+  std::shared_ptr<const Caller> caller_;  // what handlers are told of the peer
   Loop::TimerId handshake_timer_ = 0;
-  std::map<std::uint64_t, std::shared_ptr<PendingCall>> pending_;
-  std::unordered_map<std::uint64_t, std::weak_ptr<IncomingCall>> incoming_;
-  std::uint64_t held_bytes_ = 0;    // of requests that handlers still hold
-  std::uint64_t unread_bytes_ = 0;  // of answers that have not left yet
+  IdMap<std::shared_ptr<PendingCall>> pending_;
+  IdMap<std::weak_ptr<IncomingCall>> incoming_;
+  std::uint64_t held_bytes_ = 0;  // of requests that handlers still hold
 };
 
 }  // namespace weft::rpc

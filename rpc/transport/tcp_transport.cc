@@ -29,7 +29,7 @@ struct Attempt {
   tcp::resolver resolver;
   tcp::socket socket;
   std::shared_ptr<Loop> loop;
-  Limits limits;
+  ConnectionOptions options;
   Transport::Connected done;
   std::string target;
   bool aborted = false;
@@ -41,8 +41,9 @@ struct Attempt {
   }
   void succeed() {
     std::string description = prepare(socket, " -> ");
-    done(std::static_pointer_cast<Connection>(
-        std::make_shared<StreamConnection<tcp>>(std::move(socket), loop, limits, std::move(description))));
+    done(std::static_pointer_cast<Connection>(std::make_shared<StreamConnection>(
+        std::make_unique<SocketStream<tcp>>(std::move(socket), loop, std::move(description)), loop,
+        options)));
   }
   void abort() {
     aborted = true;  // a resolution that is on its way back succeeds all the same
@@ -56,12 +57,12 @@ class TcpTransport final : public Transport {
  public:
   std::string_view scheme() const override { return "tcp"; }
 
-  void connect(const Address& address, std::shared_ptr<Loop> loop, const Limits& limits,
+  void connect(const Address& address, std::shared_ptr<Loop> loop, const ConnectionOptions& options,
                Connected done) override {
     asio::io_context& context = asio_loop(*loop).context();
     auto attempt =
         std::make_shared<Attempt>(Attempt{tcp::resolver(context), tcp::socket(context), std::move(loop),
-                                          limits, std::move(done), address.text()});
+                                          options, std::move(done), address.text()});
     {
       std::lock_guard lock(mutex_);
       std::erase_if(attempts_, [](const auto& old) { return old.expired(); });
@@ -93,7 +94,7 @@ class TcpTransport final : public Transport {
     }
   }
 
-  std::unique_ptr<Listener> listen(const Address& address, PickLoop pick, const Limits& limits,
+  std::unique_ptr<Listener> listen(const Address& address, PickLoop pick, const ConnectionOptions& options,
                                    bool allow_remote, Accepted accepted) override {
     auto loop = pick();
     asio::io_context& context = asio_loop(*loop).context();
@@ -102,7 +103,7 @@ class TcpTransport final : public Transport {
       const auto bound = acceptor.local_endpoint();
       Address actual{"tcp", bound.address().to_string(), std::to_string(bound.port()), {}};
       return std::make_unique<StreamListener<tcp>>(
-          std::move(acceptor), std::move(loop), std::move(actual), std::move(pick), limits,
+          std::move(acceptor), std::move(loop), std::move(actual), std::move(pick), options,
           std::move(accepted), [](tcp::socket& socket) { return prepare(socket, " <- "); }, nullptr);
     } catch (const asio::system_error& error) {
       throw Error(ErrorKind::unavailable, "cannot listen on " + address.text() + ": " + error.what());

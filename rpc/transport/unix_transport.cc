@@ -35,24 +35,25 @@ class UnixTransport final : public Transport {
  public:
   std::string_view scheme() const override { return "unix"; }
 
-  void connect(const Address& address, std::shared_ptr<Loop> loop, const Limits& limits,
+  void connect(const Address& address, std::shared_ptr<Loop> loop, const ConnectionOptions& options,
                Connected done) override {
     asio::io_context& context = asio_loop(*loop).context();
     auto socket = std::make_shared<Protocol::socket>(context);
     const Protocol::endpoint where = endpoint(address);
-    socket->async_connect(where, [socket, loop, limits, target = address.text(),
+    socket->async_connect(where, [socket, loop, options, target = address.text(),
                                   done = std::move(done)](const asio::error_code& error) mutable {
       if (error)
         return done(std::make_exception_ptr(Error(ErrorKind::unavailable,
                                                   "cannot connect to " + target + ": " + error.message(),
                                                   Execution::not_sent)));
-      done(std::static_pointer_cast<Connection>(std::make_shared<StreamConnection<Protocol>>(
-          std::move(*socket), loop, limits, "unix -> " + target)));
+      done(std::static_pointer_cast<Connection>(std::make_shared<StreamConnection>(
+          std::make_unique<SocketStream<Protocol>>(std::move(*socket), loop, "unix -> " + target), loop,
+          options)));
     });
   }
 
-  std::unique_ptr<Listener> listen(const Address& address, PickLoop pick, const Limits& limits, bool,
-                                   Accepted accepted) override {
+  std::unique_ptr<Listener> listen(const Address& address, PickLoop pick, const ConnectionOptions& options,
+                                   bool, Accepted accepted) override {
     auto loop = pick();
     asio::io_context& context = asio_loop(*loop).context();
     try {
@@ -65,7 +66,7 @@ class UnixTransport final : public Transport {
       acceptor.bind(where);
       acceptor.listen();
       return std::make_unique<StreamListener<Protocol>>(
-          std::move(acceptor), std::move(loop), address, std::move(pick), limits, std::move(accepted),
+          std::move(acceptor), std::move(loop), address, std::move(pick), options, std::move(accepted),
           [target = address.text()](Protocol::socket&) { return "unix <- " + target; },
           [path = address.path] { ::unlink(path.c_str()); });
     } catch (const asio::system_error& error) {

@@ -2,8 +2,6 @@
 
 #include <weft/rpc/wire/internal/capnp_access.h>
 
-#include <kj/io.h>
-
 #include <cstring>
 
 namespace weft::rpc {
@@ -236,14 +234,10 @@ OutboundFrame OutgoingMessage::seal(FrameKind kind, std::uint64_t call_id, std::
       prefix.body_bytes += padded(attachments_[i].size());
     }
   }
-  const std::size_t header_words = capnp::computeSerializedSizeInWords(content_->builder);
-  prefix.header_words = static_cast<std::uint32_t>(header_words);
-
   OutboundFrame frame;
-  frame.head = Buffer::allocate(Prefix::size + header_words * 8);
+  frame.head = content_->builder.seal();
   const std::span<std::byte> header = frame.head.bytes().subspan(Prefix::size);
-  kj::ArrayOutputStream stream({reinterpret_cast<kj::byte*>(header.data()), header.size()});
-  capnp::writeMessage(stream, content_->builder);
+  prefix.header_words = static_cast<std::uint32_t>(header.size() / sizeof(capnp::word));
 
   const PrefixBytes prefix_bytes = frame.head.bytes().first<Prefix::size>();
   encode(prefix, prefix_bytes);

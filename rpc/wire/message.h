@@ -69,12 +69,12 @@ class WEFT_EXPORT OutgoingMessage {
 
   // Where the message goes, for codecs of layers above: the sending agent's layers, and the peer where it is
   // known.
-  void set_route(const Slots* layers, std::optional<AgentId> destination) {
+  void set_route(const Slots* layers, std::shared_ptr<const AgentId> destination) {
     layers_ = layers;
     destination_ = std::move(destination);
   }
   const Slots* layers() const { return layers_; }
-  const std::optional<AgentId>& destination() const { return destination_; }
+  const std::shared_ptr<const AgentId>& destination() const { return destination_; }  // null: not known yet
   // What was written is meant for that life of the peer: the message goes to it, or not at all.
   void bind_destination() { bound_ = true; }
   bool bound() const { return bound_; }
@@ -101,7 +101,7 @@ class WEFT_EXPORT OutgoingMessage {
   bool is_notification_ = false;
   bool bound_ = false;
   const Slots* layers_ = nullptr;
-  std::optional<AgentId> destination_;
+  std::shared_ptr<const AgentId> destination_;
   std::vector<std::shared_ptr<CallPart>> late_parts_;
 };
 

@@ -421,6 +421,7 @@ class Watched {
     options.name = name;
     options.listen = {"tcp://127.0.0.1:0"};
     options.limits = small_limits();
+    options.receive_pool = 0;  // what is kept for later would be taken for what stays behind
     options.handler_threads = 2;
     options.log = [this](const LogRecord& record) {
       if (record.message.find(": closed: ") == std::string_view::npos) return;

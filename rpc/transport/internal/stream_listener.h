@@ -1,6 +1,7 @@
 // StreamListener<Protocol>: accepts stream connections and hands each to the loop picked for it.
 #pragma once
 
+#include <weft/rpc/transport/internal/socket_stream.h>
 #include <weft/rpc/transport/stream_connection.h>
 #include <weft/rpc/transport/transport.h>
 
@@ -11,12 +12,6 @@
 
 namespace weft::rpc {
 
-inline AsioLoop& asio_loop(Loop& loop) {
-  auto* asio = dynamic_cast<AsioLoop*>(&loop);
-  if (asio == nullptr) throw Error(ErrorKind::invalid_argument, "a socket needs an Asio loop");
-  return *asio;
-}
-
 template <class Protocol>
 class StreamListener final : public Listener {
  public:
@@ -25,11 +20,11 @@ class StreamListener final : public Listener {
   using Prepare = std::function<std::string(Socket&)>;  // sets options, describes
 
   StreamListener(Acceptor acceptor, std::shared_ptr<Loop> loop, Address address, Transport::PickLoop pick,
-                 const Limits& limits, Transport::Accepted accepted, Prepare prepare,
+                 const ConnectionOptions& options, Transport::Accepted accepted, Prepare prepare,
                  std::function<void()> cleanup)
       : address_(std::move(address)),
         cleanup_(std::move(cleanup)),
-        state_(std::make_shared<State>(State{std::move(acceptor), std::move(loop), std::move(pick), limits,
+        state_(std::make_shared<State>(State{std::move(acceptor), std::move(loop), std::move(pick), options,
                                              std::move(accepted), std::move(prepare)})) {
     state_->loop->post([state = state_] { accept(state); });
   }
@@ -66,7 +61,7 @@ class StreamListener final : public Listener {
     Acceptor acceptor;
     std::shared_ptr<Loop> loop;
     Transport::PickLoop pick;
-    Limits limits;
+    ConnectionOptions options;
     Transport::Accepted accepted;
     Prepare prepare;
   };
@@ -80,8 +75,9 @@ class StreamListener final : public Listener {
       if (!state->acceptor.is_open()) return;
       if (!error) {
         std::string description = state->prepare(*socket);
-        auto connection = std::make_shared<StreamConnection<Protocol>>(std::move(*socket), loop,
-                                                                       state->limits, std::move(description));
+        auto connection = std::make_shared<StreamConnection>(
+            std::make_unique<SocketStream<Protocol>>(std::move(*socket), loop, std::move(description)), loop,
+            state->options);
         loop->post([accepted = state->accepted, connection] { accepted(connection); });
       } else if (error != asio::error::connection_aborted) {
         // Out of descriptors or memory: accepting again at once would spin. Try again a little later.

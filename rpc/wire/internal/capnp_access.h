@@ -2,6 +2,7 @@
 // weft only.
 #pragma once
 
+#include <weft/rpc/wire/internal/frame_builder.h>
 #include <weft/rpc/wire/message.capnp.h>
 #include <weft/rpc/wire/message.h>
 
@@ -14,7 +15,7 @@
 namespace weft::rpc {
 
 struct OutgoingMessage::Content {
-  capnp::MallocMessageBuilder builder;
+  FrameBuilder builder;
   schema::Header::Builder header = builder.initRoot<schema::Header>();
   struct PendingSection {
     std::string key;
