@@ -1,6 +1,7 @@
 #include <weft/rpc/testing/simulation/sim_transport.h>
 
 #include <weft/rpc/testing/simulation/sim_world.h>
+#include <weft/rpc/transport/stream_connection.h>
 
 #include <utility>
 
@@ -49,11 +50,8 @@ class SimTransport::DoorListener final : public rpc::Listener {
   std::shared_ptr<SimNetwork::Door> door_;
 };
 
-SimTransport::SimTransport(SimProcess& process, MakeConnection make)
-    : process_(process), make_(std::move(make)) {}
-
 void SimTransport::connect(const rpc::Address& address, std::shared_ptr<rpc::Loop> loop,
-                           const rpc::Limits& limits, Connected done) {
+                           const rpc::ConnectionOptions& options, Connected done) {
   if (address.scheme != scheme() || address.path.empty())
     throw Error(ErrorKind::invalid_argument, address.text() + " is no simulated address");
   auto attempt = std::make_shared<Attempt>(Attempt{sim_loop(loop), address.text(), std::move(done)});
@@ -61,11 +59,12 @@ void SimTransport::connect(const rpc::Address& address, std::shared_ptr<rpc::Loo
   attempts_.push_back(attempt);
   process_.world().network().connect(
       attempt->loop, address.path,
-      [attempt, make = make_, limits](std::unique_ptr<SimStream> stream, std::error_code error) mutable {
-        attempt->loop->post([attempt, make, limits, error, stream = std::move(stream)]() mutable {
+      [attempt, options](std::unique_ptr<SimStream> stream, std::error_code error) {
+        attempt->loop->post([attempt, options, error, stream = std::move(stream)]() mutable {
           if (error) return attempt->fail(error.message());
           if (!attempt->done) return;  // given up
-          std::exchange(attempt->done, nullptr)(make(std::move(stream), attempt->loop, limits));
+          std::exchange(attempt->done, nullptr)(std::static_pointer_cast<rpc::Connection>(
+              std::make_shared<rpc::StreamConnection>(std::move(stream), attempt->loop, options)));
         });
       });
 }
@@ -77,18 +76,18 @@ void SimTransport::shut_down() {
 }
 
 std::unique_ptr<rpc::Listener> SimTransport::listen(const rpc::Address& address, PickLoop pick,
-                                                    const rpc::Limits& limits, bool, Accepted accepted) {
+                                                    const rpc::ConnectionOptions& options, bool,
+                                                    Accepted accepted) {
   if (address.scheme != scheme() || address.path.empty())
     throw Error(ErrorKind::invalid_argument, address.text() + " is no simulated address");
   auto door = std::make_shared<SimNetwork::Door>();
   door->process = &process_;
   auto picked = std::make_shared<std::shared_ptr<SimLoop>>();
   door->pick = [pick = std::move(pick), picked] { return *picked = sim_loop(pick()); };
-  door->opened = [picked, make = make_, limits,
-                  accepted = std::move(accepted)](std::unique_ptr<SimStream> stream) mutable {
+  door->opened = [picked, options, accepted = std::move(accepted)](std::unique_ptr<SimStream> stream) {
     const std::shared_ptr<SimLoop> loop = *picked;
-    loop->post([loop, make, limits, accepted, stream = std::move(stream)]() mutable {
-      accepted(make(std::move(stream), loop, limits));
+    loop->post([loop, options, accepted, stream = std::move(stream)]() mutable {
+      accepted(std::make_shared<rpc::StreamConnection>(std::move(stream), loop, options));
     });
   };
   if (!process_.world().network().listen(address.path, door))

@@ -6,7 +6,6 @@
 #pragma once
 
 #include <weft/rpc/testing/simulation/sim_process.h>
-#include <weft/rpc/transport/byte_stream.h>
 #include <weft/rpc/transport/transport.h>
 
 #include <memory>
@@ -16,25 +15,21 @@ namespace weft::test {
 
 class WEFT_EXPORT SimTransport final : public rpc::Transport {
  public:
-  // Frames over a stream.
-  using MakeConnection = std::function<std::shared_ptr<rpc::Connection>(
-      std::unique_ptr<rpc::ByteStream> stream, std::shared_ptr<rpc::Loop> loop, const rpc::Limits& limits)>;
-
-  SimTransport(SimProcess& process, MakeConnection make);
+  explicit SimTransport(SimProcess& process) : process_(process) {}
 
   std::string_view scheme() const override { return "sim"; }
-  void connect(const rpc::Address& address, std::shared_ptr<rpc::Loop> loop, const rpc::Limits& limits,
-               Connected done) override;
+  void connect(const rpc::Address& address, std::shared_ptr<rpc::Loop> loop,
+               const rpc::ConnectionOptions& options, Connected done) override;
   void shut_down() override;
-  std::unique_ptr<rpc::Listener> listen(const rpc::Address& address, PickLoop pick, const rpc::Limits& limits,
-                                        bool allow_remote, Accepted accepted) override;
+  std::unique_ptr<rpc::Listener> listen(const rpc::Address& address, PickLoop pick,
+                                        const rpc::ConnectionOptions& options, bool allow_remote,
+                                        Accepted accepted) override;
 
  private:
   struct Attempt;
   class DoorListener;
 
   SimProcess& process_;
-  const MakeConnection make_;
   std::vector<std::weak_ptr<Attempt>> attempts_;
 };
 

@@ -9,7 +9,6 @@
 #include <cstring>
 #include <optional>
 
-#include "tests/rpc/simulation/plain_connection.h"
 #include "tests/rpc/simulation/sim_support.h"
 #include "tests/support/errors.h"
 
@@ -27,16 +26,16 @@ class Host {
   Host(SimWorld& world, const std::string& name)
       : process(world.start(name)),
         loop(process.make_loop()),
-        transport(std::make_shared<SimTransport>(process, PlainConnection::make)) {}
+        transport(std::make_shared<SimTransport>(process)) {}
 
   void listen(const std::string& address) {
     listener = transport->listen(
-        Address::parse(address), [this] { return loop; }, {}, false,
+        Address::parse(address), [this] { return loop; }, rpc::Limits{}, false,
         [this](std::shared_ptr<Connection> connection) { accepted.push_back(std::move(connection)); });
   }
   void connect(const std::string& address) {
     loop->post([this, address] {
-      transport->connect(Address::parse(address), loop, {},
+      transport->connect(Address::parse(address), loop, rpc::Limits{},
                          [this](rpc::Result<std::shared_ptr<Connection>> made) {
                            if (made.ok()) {
                              connected.push_back(std::move(made).get());
@@ -90,7 +89,8 @@ TEST(SimTransport, RefusesWhatItCannotDo) {
             }),
             ErrorKind::invalid_argument);
   EXPECT_EQ(kind_of([&] {
-              anna.transport->connect(Address::parse("tcp://localhost:1"), anna.loop, {}, [](auto) {});
+              anna.transport->connect(Address::parse("tcp://localhost:1"), anna.loop, rpc::Limits{},
+                                      [](auto) {});
               return 0;
             }),
             ErrorKind::invalid_argument);
