@@ -3,6 +3,7 @@
 #include <weft/rpc/agent/link.h>
 #include <weft/rpc/core/asio_loop.h>
 #include <weft/rpc/transport/in_process.h>
+#include <weft/rpc/transport/shm/shm_transport.h>
 #include <weft/rpc/transport/tcp_transport.h>
 #include <weft/rpc/transport/unix_transport.h>
 
@@ -50,7 +51,7 @@ Runtime own_runtime(const AgentOptions& options, asio::io_context* context) {
     for (std::size_t i = 0; i < options.loops; ++i)
       runtime.loops.push_back(std::make_shared<AsioLoop>(options.spin));
   }
-  runtime.transports = {make_tcp_transport(), make_unix_transport()};
+  runtime.transports = {make_tcp_transport(), make_unix_transport(), make_shm_transport()};
   return runtime;
 }
 

@@ -167,7 +167,8 @@ void IncomingCall::reply(UniqueFunction<void(ValueWriter)> encode) {
   OutboundFrame frame;
   try {
     auto message = OutgoingMessage::reply();
-    message->set_route(&core_->layers(), std::shared_ptr<const AgentId>(caller_, &caller_->id));
+    message->set_route(&core_->layers(), nullptr);
+    message->set_destination(std::shared_ptr<const AgentId>(caller_, &caller_->id));
     for (const auto& part : parts_) part->write(*message);
     encode(message->result());
     for (auto& part : message->take_parts()) parts_.push_back(std::move(part));

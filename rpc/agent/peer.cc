@@ -39,7 +39,8 @@ OutgoingCall Peer::make_call(std::string_view method, std::uint64_t id, std::siz
   OutgoingCall call(method, id, arguments);
   if (options_.deadline) call.deadline = later(route_->loop()->now(), *options_.deadline);
   call.only = only_;
-  call.message().set_route(&core_->layers(), only_ != nullptr ? only_ : route_->identity());
+  call.message().set_route(&core_->layers(), route_.get());
+  if (only_ != nullptr) call.message().set_destination(only_);
   if (serving_ != nullptr) core_->hand_on(*serving_, call);
   return call;
 }

@@ -17,7 +17,7 @@ namespace weft::rpc {
 class AgentCore;
 class Connection;
 
-class WEFT_EXPORT Route final : public std::enable_shared_from_this<Route> {
+class WEFT_EXPORT Route final : public Destination, public std::enable_shared_from_this<Route> {
  public:
   Route(std::weak_ptr<AgentCore> core, std::shared_ptr<Loop> loop, std::string name,
         std::vector<Address> addresses);
@@ -30,7 +30,7 @@ class WEFT_EXPORT Route final : public std::enable_shared_from_this<Route> {
   const std::shared_ptr<Loop>& loop() const { return loop_; }
   // Which life of the peer this leads to, as far as is known: from a handshake or from the job's store. Any
   // thread.
-  std::shared_ptr<const AgentId> identity() const;  // null: nothing is known
+  std::shared_ptr<const AgentId> identity() const override;
   void identify(AgentId id);
 
   void submit(std::shared_ptr<PendingCall> call);  // any thread

@@ -1,5 +1,6 @@
 #include <weft/rpc/core/asio_loop.h>
 
+#include <weft/rpc/core/error.h>
 #include <weft/rpc/core/fifo.h>
 
 #include <asio/executor_work_guard.hpp>
@@ -263,5 +264,11 @@ void AsioLoop::add_poller(LoopPoller& poller) {
   if (spins()) state_->pollers.push_back(&poller);
 }
 void AsioLoop::remove_poller(LoopPoller& poller) { std::erase(state_->pollers, &poller); }
+
+asio::io_context& io_context_of(Loop& loop) {
+  auto* asio = dynamic_cast<AsioLoop*>(&loop);
+  if (asio == nullptr) throw Error(ErrorKind::invalid_argument, "a socket needs an Asio loop");
+  return asio->context();
+}
 
 }  // namespace weft::rpc

@@ -55,4 +55,7 @@ class WEFT_EXPORT AsioLoop final : public Loop, public std::enable_shared_from_t
   std::atomic<std::size_t> late_jobs_{0};  // posted since stop(), or about to be run
 };
 
+// Where sockets of that loop wait. Throws invalid_argument for a loop that is not Asio's.
+WEFT_EXPORT asio::io_context& io_context_of(Loop& loop);
+
 }  // namespace weft::rpc

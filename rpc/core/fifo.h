@@ -26,11 +26,15 @@ class Fifo {
   }
   T pop() {
     T item = std::move(items_[first_]);
+    drop();
+    return item;
+  }
+  void drop() {  // the front
+    items_[first_] = T{};
     if (++first_ == items_.size()) {
       items_.clear();
       first_ = 0;
     }
-    return item;
   }
 
  private:

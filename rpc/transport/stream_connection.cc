@@ -205,13 +205,15 @@ void StreamConnection::written(std::size_t bytes) {
   front_written_ += bytes;
   while (!queue_.empty() && front_written_ >= queue_.front().size) {
     front_written_ -= queue_.front().size;
-    Queued left = queue_.pop();
-    if (left.addresses.empty()) {
-      done(std::move(left));
+    if (queue_.front().addresses.empty()) {
+      unsent_bytes_ -= queue_.front().bytes;
+      Job sent = std::move(queue_.front().frame.sent);
+      queue_.drop();
+      if (sent) sent();
       if (closed_) return;
       continue;
     }
-    unacknowledged_.push(std::move(left));
+    unacknowledged_.push(queue_.pop());
     if (unacknowledged_.size() == 1)
       bulk_->when_acknowledged([self = shared_from_this()] { self->on_acknowledged(); });
   }
@@ -225,16 +227,13 @@ void StreamConnection::on_acknowledged() {
   while (acknowledged_ != now) {
     ++acknowledged_;
     if (finishing_) be_patient();
-    done(unacknowledged_.pop());
+    Queued pulled = unacknowledged_.pop();
+    unsent_bytes_ -= pulled.bytes;
+    if (pulled.frame.sent) pulled.frame.sent();
     if (closed_) return;
   }
   if (!unacknowledged_.empty())
     bulk_->when_acknowledged([self = shared_from_this()] { self->on_acknowledged(); });
-}
-
-void StreamConnection::done(Queued frame) {
-  unsent_bytes_ -= frame.bytes;
-  if (frame.frame.sent) frame.frame.sent();
 }
 
 void StreamConnection::end_sending() {

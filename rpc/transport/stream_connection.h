@@ -45,7 +45,6 @@ class WEFT_EXPORT StreamConnection final : public Connection,
   void write();
   void gather();
   void written(std::size_t bytes);
-  void done(Queued frame);
   void on_acknowledged();
   void lost(const std::error_code& error);
   void end_sending();

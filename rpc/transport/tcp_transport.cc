@@ -1,6 +1,8 @@
 #include <weft/rpc/transport/tcp_transport.h>
 
-#include <weft/rpc/transport/internal/stream_listener.h>
+#include <weft/rpc/transport/internal/socket_listener.h>
+#include <weft/rpc/transport/internal/socket_stream.h>
+#include <weft/rpc/transport/stream_connection.h>
 
 #include <asio/connect.hpp>
 #include <asio/ip/tcp.hpp>
@@ -16,12 +18,15 @@ std::string text(const tcp::endpoint& endpoint) {
   return Address{"tcp", endpoint.address().to_string(), std::to_string(endpoint.port()), {}}.text().substr(6);
 }
 
-std::string prepare(tcp::socket& socket, std::string_view direction) {
+std::shared_ptr<Connection> make_connection(tcp::socket socket, const std::shared_ptr<Loop>& loop,
+                                            const ConnectionOptions& options, std::string_view direction) {
   asio::error_code ignored;
   socket.set_option(tcp::no_delay(true), ignored);
   const auto local = socket.local_endpoint(ignored);
   const auto remote = socket.remote_endpoint(ignored);
-  return "tcp " + text(local) + std::string(direction) + text(remote);
+  std::string description = "tcp " + text(local) + std::string(direction) + text(remote);
+  return std::make_shared<StreamConnection>(
+      std::make_unique<SocketStream<tcp>>(std::move(socket), loop, std::move(description)), loop, options);
 }
 
 // One connect() from its name's resolution to its end; on its loop.
@@ -39,12 +44,7 @@ struct Attempt {
                                        "cannot connect to " + target + ": " + error.message(),
                                        Execution::not_sent)));
   }
-  void succeed() {
-    std::string description = prepare(socket, " -> ");
-    done(std::static_pointer_cast<Connection>(std::make_shared<StreamConnection>(
-        std::make_unique<SocketStream<tcp>>(std::move(socket), loop, std::move(description)), loop,
-        options)));
-  }
+  void succeed() { done(make_connection(std::move(socket), loop, options, " -> ")); }
   void abort() {
     aborted = true;  // a resolution that is on its way back succeeds all the same
     resolver.cancel();
@@ -59,7 +59,7 @@ class TcpTransport final : public Transport {
 
   void connect(const Address& address, std::shared_ptr<Loop> loop, const ConnectionOptions& options,
                Connected done) override {
-    asio::io_context& context = asio_loop(*loop).context();
+    asio::io_context& context = io_context_of(*loop);
     auto attempt =
         std::make_shared<Attempt>(Attempt{tcp::resolver(context), tcp::socket(context), std::move(loop),
                                           options, std::move(done), address.text()});
@@ -86,10 +86,11 @@ class TcpTransport final : public Transport {
     for (const auto& weak : attempts_) {
       const auto attempt = weak.lock();
       if (attempt == nullptr) continue;
-      if (asio_loop(*attempt->loop).owns_thread()) {
-        attempt->loop->post([attempt] { attempt->abort(); });
-      } else {
+      const auto* asio = dynamic_cast<AsioLoop*>(attempt->loop.get());
+      if (asio != nullptr && !asio->owns_thread()) {
         attempt->abort();  // as an agent on the program's io_context ends on the thread that runs it
+      } else {
+        attempt->loop->post([attempt] { attempt->abort(); });
       }
     }
   }
@@ -97,14 +98,18 @@ class TcpTransport final : public Transport {
   std::unique_ptr<Listener> listen(const Address& address, PickLoop pick, const ConnectionOptions& options,
                                    bool allow_remote, Accepted accepted) override {
     auto loop = pick();
-    asio::io_context& context = asio_loop(*loop).context();
+    asio::io_context& context = io_context_of(*loop);
     try {
       tcp::acceptor acceptor = bind(context, address, allow_remote);
       const auto bound = acceptor.local_endpoint();
       Address actual{"tcp", bound.address().to_string(), std::to_string(bound.port()), {}};
-      return std::make_unique<StreamListener<tcp>>(
-          std::move(acceptor), std::move(loop), std::move(actual), std::move(pick), options,
-          std::move(accepted), [](tcp::socket& socket) { return prepare(socket, " <- "); }, nullptr);
+      return std::make_unique<SocketListener<tcp>>(
+          std::move(acceptor), std::move(loop), std::move(actual), std::move(pick),
+          [options, accepted = std::move(accepted)](tcp::socket socket, const std::shared_ptr<Loop>& theirs) {
+            auto connection = make_connection(std::move(socket), theirs, options, " <- ");
+            theirs->post([accepted, connection] { accepted(connection); });
+          },
+          nullptr);
     } catch (const asio::system_error& error) {
       throw Error(ErrorKind::unavailable, "cannot listen on " + address.text() + ": " + error.what());
     }

@@ -3,7 +3,6 @@
 // Asio only waits; the bytes move by one readv or sendmsg each.
 #pragma once
 
-#include <weft/rpc/core/asio_loop.h>
 #include <weft/rpc/transport/byte_stream.h>
 
 #include <asio/basic_stream_socket.hpp>
@@ -16,12 +15,6 @@
 #include <cerrno>
 
 namespace weft::rpc {
-
-inline AsioLoop& asio_loop(Loop& loop) {
-  auto* asio = dynamic_cast<AsioLoop*>(&loop);
-  if (asio == nullptr) throw Error(ErrorKind::invalid_argument, "a socket needs an Asio loop");
-  return *asio;
-}
 
 template <class Protocol>
 class SocketStream final : public ByteStream {

@@ -17,6 +17,11 @@ namespace weft::rpc {
 struct OutgoingMessage::Content {
   FrameBuilder builder;
   schema::Header::Builder header = builder.initRoot<schema::Header>();
+  // Of a request, of a reply: followed once.
+  schema::Request::Builder request{nullptr};
+  capnp::List<schema::Value>::Builder arguments;
+  schema::Reply::Builder reply{nullptr};
+  schema::Value::Builder result{nullptr};
   struct PendingSection {
     std::string key;
     bool required;
@@ -30,6 +35,8 @@ struct IncomingMessage::Content {
   InboundFrame frame;
   capnp::FlatArrayMessageReader reader;
   schema::Header::Reader header;
+  schema::Request::Reader request;
+  schema::Reply::Reader reply;
   // Followed once: Cap'n Proto charges its traversal limit with all that a pointer leads to, each time it is
   // followed.
   capnp::List<schema::Value>::Reader arguments;
