@@ -1,6 +1,7 @@
 #include <weft/rpc/agent/agent_core.h>
 
 #include <weft/rpc/agent/link.h>
+#include <weft/rpc/core/asio_loop.h>
 #include <weft/rpc/transport/in_process.h>
 #include <weft/rpc/transport/shm/shm_transport.h>
 #include <weft/rpc/transport/tcp_transport.h>
@@ -39,24 +40,40 @@ AgentOptions complete(AgentOptions options) {
   return options;
 }
 
+// Threads, sockets, and the system's randomness.
+Runtime own_runtime(const AgentOptions& options, asio::io_context* context) {
+  Runtime runtime;
+  runtime.incarnation = draw_incarnation();
+  runtime.handlers = std::make_shared<HandlerPool>(options.handler_threads);
+  if (context != nullptr) {
+    runtime.loops.push_back(std::make_shared<AsioLoop>(*context));
+  } else {
+    for (std::size_t i = 0; i < options.loops; ++i)
+      runtime.loops.push_back(std::make_shared<AsioLoop>(options.spin));
+  }
+  runtime.transports = {make_tcp_transport(), make_unix_transport(), make_shm_transport()};
+  return runtime;
+}
+
 }  // namespace
 
 AgentCore::AgentCore(AgentOptions options, asio::io_context* context)
+    : AgentCore(options, own_runtime(complete(options), context)) {}
+
+AgentCore::AgentCore(AgentOptions options, Runtime runtime)
     : options_(complete(std::move(options))),
-      id_{options_.name, draw_incarnation()},
-      handlers_(std::make_unique<HandlerPool>(options_.handler_threads)),
+      id_{options_.name, runtime.incarnation},
+      loops_(std::move(runtime.loops)),
+      handlers_(std::move(runtime.handlers)),
+      own_handlers_(std::dynamic_pointer_cast<HandlerPool>(handlers_)),
       memory_(std::make_shared<MemoryPool>(options_.receive_pool)) {
-  if (context != nullptr) {
-    loops_.push_back(std::make_shared<AsioLoop>(*context));
-  } else {
-    for (std::size_t i = 0; i < options_.loops; ++i)
-      loops_.push_back(std::make_shared<AsioLoop>(options_.spin));
-  }
-  transports_["tcp"] = make_tcp_transport();
-  transports_["unix"] = make_unix_transport();
-  transports_["shm"] = make_shm_transport();
+  for (const auto& transport : runtime.transports) transports_[std::string(transport->scheme())] = transport;
   transports_[self_scheme] = std::make_shared<InProcess>();
   if (options_.in_process != nullptr) transports_["inproc"] = options_.in_process;
+}
+
+bool AgentCore::ByNumber::operator()(const std::shared_ptr<Link>& a, const std::shared_ptr<Link>& b) const {
+  return a->number() < b->number();
 }
 
 AgentCore::~AgentCore() = default;
@@ -256,9 +273,10 @@ void AgentCore::call_ended() {
 
 void AgentCore::adopt(std::shared_ptr<Connection> connection, std::shared_ptr<Route> route) {
   const bool came_in = route == nullptr;
-  auto link = std::make_shared<Link>(shared_from_this(), std::move(connection), std::move(route));
+  std::shared_ptr<Link> link;
   {
     std::lock_guard lock(mutex_);
+    link = std::make_shared<Link>(shared_from_this(), ++last_link_, std::move(connection), std::move(route));
     if (came_in && handshakes_ >= options_.most_handshakes) {
       AgentCounters::count(counters_.connections_refused);
       return link->close(Error(ErrorKind::resource_exhausted, "too many connections that say nothing"));
@@ -434,9 +452,9 @@ std::optional<Error> AgentCore::world_failure() const {
 }
 
 void AgentCore::shut_down() {
-  if (handlers_->running_here() || std::any_of(loops_.begin(), loops_.end(), [](const auto& loop) {
-        return loop->owns_thread() && loop->running_here();
-      }))
+  if ((own_handlers_ != nullptr && own_handlers_->running_here()) ||
+      std::any_of(loops_.begin(), loops_.end(),
+                  [](const auto& loop) { return loop->owns_thread() && loop->running_here(); }))
     throw Error(
         ErrorKind::failed_precondition,
         "'" + id_.name +
@@ -457,7 +475,7 @@ void AgentCore::shut_down() {
   for (const auto& listener : listeners) listener->close();
   for (const auto& [scheme, transport] : transports_) transport->shut_down();
   const Error reason(ErrorKind::shut_down, "this agent has shut down");
-  const auto end = [&](AsioLoop& loop) {
+  const auto end = [&](Loop& loop) {
     for (const auto& link : links)
       if (link->loop().get() == &loop) link->finish(reason);
     for (const auto& route : routes)
@@ -465,8 +483,8 @@ void AgentCore::shut_down() {
   };
   for (const auto& loop : loops_) {
     if (!loop->owns_thread()) {
-      // The program's io_context: the agent is destroyed on the thread that runs it, or when nobody does any
-      // more.
+      // The program's io_context, or a simulation's: the agent is destroyed on the thread that runs it, or
+      // when nobody does any more.
       end(*loop);
       continue;
     }
@@ -479,7 +497,7 @@ void AgentCore::shut_down() {
   }
   listeners.clear();
   // Handlers that waited for calls have been woken with an error; what is queued runs to its end.
-  handlers_->join();
+  if (own_handlers_ != nullptr) own_handlers_->join();
   for (const auto& loop : loops_) loop->stop();
   end_drain(
       std::make_exception_ptr(Error(ErrorKind::shut_down, "the agent was shut down before it had drained")));

@@ -10,7 +10,7 @@
 #include <weft/rpc/agent/options.h>
 #include <weft/rpc/agent/pending_call.h>
 #include <weft/rpc/agent/route.h>
-#include <weft/rpc/core/asio_loop.h>
+#include <weft/rpc/agent/runtime.h>
 #include <weft/rpc/core/handler_pool.h>
 #include <weft/rpc/core/slots.h>
 
@@ -30,7 +30,8 @@ class WEFT_EXPORT AgentCore final : public std::enable_shared_from_this<AgentCor
       std::function<void(const std::string& name, UniqueFunction<void(std::vector<Address>)>)>;
   using MakeContext = std::function<std::unique_ptr<ContextSwitch>(IncomingCall&)>;
 
-  AgentCore(AgentOptions options, asio::io_context* context);
+  AgentCore(AgentOptions options, asio::io_context* context);  // null: on loops of its own
+  AgentCore(AgentOptions options, Runtime runtime);
   ~AgentCore();
 
   const AgentId& id() const { return id_; }
@@ -98,16 +99,21 @@ class WEFT_EXPORT AgentCore final : public std::enable_shared_from_this<AgentCor
     Promise<void> promise;
     Loop::TimerId timer = 0;  // on the loop
   };
+  struct ByNumber {  // not by address: what is done to all links is done in an order that a simulation
+                     // repeats
+    bool operator()(const std::shared_ptr<Link>& a, const std::shared_ptr<Link>& b) const;
+  };
   void report_gone(const AgentId& peer, const Error& reason);
   void check_drained();
   void end_drain(Result<void> result);
 
   const AgentOptions options_;
   const AgentId id_;
-  std::vector<std::shared_ptr<AsioLoop>> loops_;
+  const std::vector<std::shared_ptr<Loop>> loops_;
   std::atomic<std::size_t> next_loop_{0};
-  std::unique_ptr<HandlerPool> handlers_;
-  const std::shared_ptr<MemoryPool> memory_;  // of arriving attachments
+  const std::shared_ptr<Executor> handlers_;
+  const std::shared_ptr<HandlerPool> own_handlers_;  // the same, where they are the agent's own
+  const std::shared_ptr<MemoryPool> memory_;         // of arriving attachments
   std::map<std::string, std::shared_ptr<Transport>> transports_;
   AgentCounters counters_;
   std::atomic<std::uint64_t> next_call_{1};
@@ -127,7 +133,8 @@ class WEFT_EXPORT AgentCore final : public std::enable_shared_from_this<AgentCor
   mutable std::mutex mutex_;  // guards what follows
   std::vector<std::unique_ptr<Listener>> listeners_;
   std::map<std::string, std::shared_ptr<Route>> routes_;
-  std::set<std::shared_ptr<Link>> links_;
+  std::uint64_t last_link_ = 0;
+  std::set<std::shared_ptr<Link>, ByNumber> links_;
   std::size_t handshakes_ = 0;  // of links that came in, not over yet
   std::map<AgentId, int> links_of_;
   std::map<std::string, std::vector<std::string>> peer_addresses_;

@@ -23,9 +23,10 @@ std::shared_ptr<const MethodEntry> no_method(std::uint64_t id) {
 
 }  // namespace
 
-Link::Link(std::shared_ptr<AgentCore> core, std::shared_ptr<Connection> connection,
+Link::Link(std::shared_ptr<AgentCore> core, std::uint64_t number, std::shared_ptr<Connection> connection,
            std::shared_ptr<Route> route)
     : core_(std::move(core)),
+      number_(number),
       loop_(connection->loop()),
       connection_(std::move(connection)),
       route_(std::move(route)),

@@ -20,10 +20,13 @@ class Route;
 class WEFT_EXPORT Link final : public ConnectionObserver, public std::enable_shared_from_this<Link> {
  public:
   // route: the route that dialled; null for an accepted connection until the Hello tells whose it is.
-  Link(std::shared_ptr<AgentCore> core, std::shared_ptr<Connection> connection, std::shared_ptr<Route> route);
+  // number: of the agent's links, in the order of their making.
+  Link(std::shared_ptr<AgentCore> core, std::uint64_t number, std::shared_ptr<Connection> connection,
+       std::shared_ptr<Route> route);
   ~Link() override;
 
   void open();
+  std::uint64_t number() const { return number_; }                     // any thread
   const std::shared_ptr<Loop>& loop() const { return loop_; }          // any thread
   bool usable() const { return ready_ && !ended_ && !peer_leaving_; }  // any thread
   bool ready() const { return ready_; }                                // any thread
@@ -54,6 +57,7 @@ class WEFT_EXPORT Link final : public ConnectionObserver, public std::enable_sha
   void answer(OutboundFrame frame);
 
   std::shared_ptr<AgentCore> core_;
+  const std::uint64_t number_;
   const std::shared_ptr<Loop> loop_;
   std::shared_ptr<Connection> connection_;  // until it has ended; on the loop
   std::shared_ptr<Route> route_;

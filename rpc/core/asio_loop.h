@@ -37,8 +37,8 @@ class WEFT_EXPORT AsioLoop final : public Loop, public std::enable_shared_from_t
   void remove_poller(LoopPoller& poller) override;
 
   asio::io_context& context() override { return context_; }
-  bool owns_thread() const { return own_; }
-  void stop();  // idempotent; one thread at a time, not the loop's
+  bool owns_thread() const override { return own_; }
+  void stop() override;  // idempotent
 
  private:
   struct State;

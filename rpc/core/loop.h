@@ -46,6 +46,10 @@ class WEFT_EXPORT Loop : public Executor {
   virtual void run_turn(Job event) { event(); }
   // Where Asio's own timers and sockets wait that belong to code of this loop's calls.
   virtual asio::execution_context& context() = 0;
+  // Whether a thread of its own runs it, which stop() ends, called by one thread at a time and not the
+  // loop's. Else it is run by somebody who goes on.
+  virtual bool owns_thread() const { return false; }
+  virtual void stop() {}
 
   // Spinning: a loop that has nothing to do polls for a short while before it sleeps. On the loop; where it
   // does not spin, pollers are not looked at, and those concerned wait by Asio's means.

@@ -28,7 +28,8 @@ Address Address::parse(std::string_view text) {
   Address address;
   address.scheme = text.substr(0, separator);
   const std::string_view rest = text.substr(separator + 3);
-  if (address.scheme == "unix" || address.scheme == "shm" || address.scheme == "inproc") {
+  if (address.scheme == "unix" || address.scheme == "shm" || address.scheme == "inproc" ||
+      address.scheme == "sim") {
     address.path = rest;
     if (rest.empty()) refuse(text);
     return address;
