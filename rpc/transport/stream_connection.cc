@@ -252,7 +252,7 @@ void StreamConnection::end_sending() {
 
 void StreamConnection::be_patient() {
   loop_->cancel(patience_);
-  patience_ = loop_->schedule(later(loop_->now(), patience), [self = shared_from_this()] {
+  patience_ = loop_->schedule_closing(later(loop_->now(), patience), [self = shared_from_this()] {
     self->patience_ = 0;
     self->close(*self->finishing_);
   });
