@@ -13,6 +13,7 @@ namespace {
 constexpr double width = 860, plot_left = 130, plot_right = 590, figures_right = 668, ratios_right = 730,
                  worst_right = 800;
 constexpr double top = 62, row_height = 18, panel_head = 30, panel_foot = 26;
+constexpr double narrowest_scale = 8;       // greatest over least
 constexpr std::size_t longest_reason = 90;  // characters
 
 // Blue and orange are told apart by almost everybody.
@@ -111,7 +112,10 @@ class Panel {
       low = low == 0 ? value : std::min(low, value);
       high = std::max(high, value);
     }
-    if (low != 0) ticks_ = log_ticks(low, high);
+    if (low == 0) return;
+    // No scale is narrower than this, so that what is nearly equal looks it.
+    const double widen = std::sqrt(std::max(1.0, narrowest_scale * low / high));
+    ticks_ = log_ticks(low / widen, high * widen);
   }
 
   double height() const {
@@ -200,8 +204,8 @@ std::string chart(const std::vector<Entry>& entries, const std::string& subject,
   Drawing drawing;
   drawing.text(plot_left, 26, "start", "title", title);
   drawing.text(plot_left, 44, "start", "small",
-               "medians on logarithmic scales; a bar is the ratio to " + subject + ": blue where " + subject +
-                   " is ahead, orange where it is behind");
+               "medians; a bar is the ratio to " + subject + ": blue where " + subject +
+                   " is ahead, orange where behind");
   drawing.text(ratios_right, 44, "end", "small", subject + "/peer");
   drawing.text(worst_right, 44, "end", "small", "worst");
   double y = top;

@@ -124,8 +124,11 @@ def main():
         if os.path.exists(store):
             os.remove(store)
         channel.send(store.encode())  # at once: the client loads PyTorch meanwhile
-    import torch
-    import torch.distributed.rpc as rpc
+    try:
+        import torch
+        import torch.distributed.rpc as rpc
+    except ImportError as error:
+        sys.exit(f"{sys.executable} has no PyTorch to import: {error}")
 
     if role == "serve":
         start(rpc, torch, "server", 0, transport, store)

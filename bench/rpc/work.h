@@ -44,22 +44,22 @@ inline constexpr std::size_t small_elements = 4;
 // How long who spins, and may also sleep, spins.
 inline constexpr auto spin_bound = std::chrono::microseconds{50};
 
-// What weft sends, so that the peers that send bare bytes send as many: a head each way, and tensors behind
+// What weft sends, so that the peers that send bare bytes send as many: a head each way, and a tensor behind
 // it.
 struct Shape {
-  std::size_t request = 144, reply = 120;  // of int64 echo(int64)
-  std::size_t there = 0, back = 0;         // tensors
+  std::size_t request, reply;       // heads
+  std::size_t there = 0, back = 0;  // tensors
 };
 inline constexpr Shape shape_of(const Work& work) {
   switch (work.kind) {
-    case Kind::small_tensor:
-      return {.request = 248, .reply = 224};  // small tensors travel in the heads
+    case Kind::small_tensor:  // small tensors travel in the heads
+      return {.request = 328, .reply = 304};
     case Kind::bulk:
-      return {.there = work.bytes};
+      return {.request = 320, .reply = 120, .there = work.bytes};
     case Kind::echo:
-      return {.there = work.bytes, .back = work.bytes};
+      return {.request = 320, .reply = 296, .there = work.bytes, .back = work.bytes};
     default:
-      return {};
+      return {.request = 144, .reply = 120};
   }
 }
 
