@@ -305,8 +305,8 @@ bool AgentCore::hold(std::uint64_t bytes) {
 }
 
 void AgentCore::outgoing_ended(std::uint64_t attached) {
-  --outgoing_;
   if (attached != 0) outgoing_bytes_ -= attached;
+  --outgoing_;
   check_drained();
 }
 
