@@ -65,6 +65,8 @@ class WEFT_EXPORT AgentCore final : public std::enable_shared_from_this<AgentCor
   void make_contexts(IncomingCall& call);
   void call_began() { ++active_; }
   void call_ended();
+  std::int64_t calls_served() const { return active_; }  // under way
+  std::int64_t calls_made() const { return outgoing_; }  // likewise
 
   // Links; on their loops.
   void adopt(std::shared_ptr<Connection> connection, std::shared_ptr<Route> route);
