@@ -1,5 +1,6 @@
 #include <weft/rpc/agent/agent.h>
 
+#include <weft/rpc/agent/health.h>
 #include <weft/rpc/agent/membership.h>
 
 #include <algorithm>
@@ -61,6 +62,7 @@ Agent::Agent(std::shared_ptr<AgentCore> core, Layers layers) : core_(std::move(c
   try {
     core_->serve(methods_entry());
     core_->serve(ping_entry());
+    core_->serve(health_entry(*core_));
     for (const Layer& layer : layers) layer(*this);
     if (core_->options().rendezvous) membership_ = make_membership(core_, *core_->options().rendezvous);
     core_->listen();
