@@ -27,26 +27,30 @@ const Type& type_of(const Method& method, std::size_t i) {
   return **method.parameters[i];
 }
 
-// A parameter that is a text, or may be one, and its argument, written without quotation marks.
-std::optional<PlainValue> bare_text(const Type& type, const GivenArgument& given) {
-  if (given.from_stdin || given.text.find_first_of("\"{[") == 0) return std::nullopt;
+// Whether it may be a text without quotation marks: whatever begins like a structure of JSON is one.
+bool may_be_bare(const GivenArgument& given) {
+  return !given.from_stdin && given.text.find_first_of("\"{[") != 0;
+}
+
+std::optional<PlainValue> bare_text(const Type& type, const std::string& text) {
   const Type& inner = type.kind == TypeKind::optional ? *type.parts[0] : type;
   if (inner.kind != TypeKind::text) return std::nullopt;
-  return from_json(type, GivenJson(given.text));
+  return from_json(type, GivenJson(text));
 }
 
 PlainValue argument(const Method& method, std::size_t i, const GivenArgument& given) {
   const Type& type = type_of(method, i);
+  std::optional<GivenJson> json;
   std::string why;
   try {
-    return from_json(type, parse_json(given.text));
+    json = parse_json(given.text);
+    return from_json(type, *json);
   } catch (const Error& error) {
     why = error.what();
   }
-  try {
-    if (auto text = bare_text(type, given)) return std::move(*text);
-  } catch (const Error& error) {
-    why = error.what();
+  if (may_be_bare(given)) {
+    if (auto text = bare_text(type, given.text)) return std::move(*text);
+    if (!json) why = "expected " + readable(type) + ", found " + excerpt(given.text) + ", which is not JSON";
   }
   refuse(method, which(method, i) + (why.starts_with('.') || why.starts_with('[') ? why : ": " + why));
 }

@@ -26,6 +26,17 @@ struct Options : AgentOptions {
   bool pretty = false, compact = false;
 };
 
+// Arguments are not among CLI11's positionals (see arguments_in), but belong into the usage.
+class UsageWithArguments : public CLI::Formatter {
+ public:
+  std::string make_usage(const CLI::App* app, std::string name) const override {
+    std::string usage = CLI::Formatter::make_usage(app, std::move(name));
+    const std::size_t end = usage.find_last_not_of('\n');
+    if (end != std::string::npos) usage.insert(end + 1, " [ARGUMENT...]");
+    return usage;
+  }
+};
+
 // What CLI11 left over, which it would take apart itself: it reads "[1,2]" as two.
 std::vector<GivenArgument> arguments_in(const std::vector<std::string>& words) {
   std::vector<GivenArgument> given;
@@ -114,6 +125,7 @@ Command add_call(CLI::App& program) {
   app->add_flag("--pretty", options->pretty, "Several lines, as on a terminal");
   app->add_flag("--compact", options->compact, "One line, also on a terminal");
   app->allow_extras();
+  app->formatter(std::make_shared<UsageWithArguments>());
   app->footer(
       "Arguments: one JSON value a parameter, or one JSON list of all; '-' is JSON from standard input.\n"
       "  weft call localhost:7002 market.last WEFT\n"

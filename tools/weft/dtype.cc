@@ -160,8 +160,9 @@ PrintedJson Dtype::read(const std::byte* element) const {
   const auto real = [&](const std::byte* number) {
     const double value = read_real(number);
     if (format_.mantissa_bits == single.mantissa_bits) return real_json(static_cast<float>(value));
-    if (format_.mantissa_bits == twice.mantissa_bits || !std::isfinite(value)) return real_json(value);
-    return real_json(shortest(format_, value));
+    // Of 8 bits every number is one of a few, and printed as it is; so are whole numbers.
+    const bool exact = number_bytes() == 1 || number_bytes() == sizeof(double) || value == std::trunc(value);
+    return real_json(exact || !std::isfinite(value) ? value : shortest(format_, value));
   };
   switch (kind_) {
     case Kind::boolean:

@@ -19,8 +19,8 @@ class Dtype {
   std::size_t bytes() const { return bytes_; }  // of an element
   bool is_complex() const { return kind_ == Kind::complex; }
 
-  // One element: true, 3, 0.25, "NaN", "-Infinity", or [re, im]. A real has the fewest digits that read back
-  // as the same.
+  // One element: true, 3, 0.25, "NaN", "-Infinity", or [re, im]. A fraction of 16 or 32 bits has the fewest
+  // digits that read back as the same.
   PrintedJson read(const std::byte* element) const;
   // A number, or a part of a complex one. Throws Error(invalid_argument) where it does not fit.
   void write(std::byte* number, const GivenJson& json) const;

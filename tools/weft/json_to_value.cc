@@ -1,5 +1,7 @@
 #include <weft/rpc/core/error.h>
 
+#include <algorithm>
+#include <cctype>
 #include <cmath>
 #include <limits>
 #include <set>
@@ -18,8 +20,9 @@ using rpc::ErrorKind;
 using rpc::Type;
 using rpc::TypeKind;
 
-constexpr std::size_t most_levels = 100;         // of values within values; a message holds fewer
-constexpr std::size_t most_guesses = 5'000'000;  // values looked at to find out which alternative is meant
+constexpr std::size_t most_levels = 100;  // of values within values; a message holds fewer
+// What is looked at to find out which alternatives are meant: values, and among them those that did not fit.
+constexpr std::size_t most_guesses = 20'000'000, most_wrong_guesses = 20'000;
 
 // Where a value is, from the outermost on.
 struct Place {
@@ -30,7 +33,11 @@ struct Place {
 
   std::string text() const {
     if (outer == nullptr) return "";
-    return outer->text() + (is_field ? "." + std::string(field) : "[" + std::to_string(index) + "]");
+    const bool plain = std::all_of(field.begin(), field.end(), [](unsigned char c) {
+      return std::isalnum(c) != 0 || c == '_' || c >= 0x80;
+    });
+    if (is_field && plain) return outer->text() + "." + std::string(field);
+    return outer->text() + "[" + (is_field ? excerpt(GivenJson(field)) : std::to_string(index)) + "]";
   }
 };
 Place in(const Place& outer, std::string_view field) { return {&outer, field, 0, true}; }
@@ -248,7 +255,8 @@ class Converter {
         --guessing_;
         return {std::move(held)};
       } catch (const Error& error) {
-        if (guesses_ > most_guesses) throw;
+        ++wrong_guesses_;
+        if (guessed_enough()) throw;
         why = error.what();
       }
     }
@@ -282,6 +290,7 @@ class Converter {
 
   // --- Which alternative ---
 
+  bool guessed_enough() const { return guesses_ > most_guesses || wrong_guesses_ > most_wrong_guesses; }
   // A first look: what is false here does not fit.
   static bool may_fit(const Type& type, const GivenJson& json) {
     switch (type.kind) {
@@ -317,7 +326,7 @@ class Converter {
   }
 
   std::size_t guessing_ = 0;  // variants around this place whose alternative is being looked for
-  std::size_t guesses_ = 0;
+  std::size_t guesses_ = 0, wrong_guesses_ = 0;
 };
 
 }  // namespace
