@@ -34,7 +34,7 @@ bool may_be_bare(const GivenArgument& given) {
 
 std::optional<PlainValue> bare_text(const Type& type, const std::string& text) {
   const Type& inner = type.kind == TypeKind::optional ? *type.parts[0] : type;
-  if (inner.kind != TypeKind::text) return std::nullopt;
+  if (inner.kind != TypeKind::text && inner.kind != TypeKind::bytes) return std::nullopt;
   return from_json(type, GivenJson(text));
 }
 
@@ -49,7 +49,11 @@ PlainValue argument(const Method& method, std::size_t i, const GivenArgument& gi
     why = error.what();
   }
   if (may_be_bare(given)) {
-    if (auto text = bare_text(type, given.text)) return std::move(*text);
+    try {
+      if (auto text = bare_text(type, given.text)) return std::move(*text);
+    } catch (const Error& error) {  // no base64
+      refuse(method, which(method, i) + ": " + error.what());
+    }
     if (!json) why = "expected " + readable(type) + ", found " + excerpt(given.text) + ", which is not JSON";
   }
   refuse(method, which(method, i) + (why.starts_with('.') || why.starts_with('[') ? why : ": " + why));

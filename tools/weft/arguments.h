@@ -1,7 +1,8 @@
 // The arguments of a call as they stand on the command line: one JSON value a parameter, or one list of all.
 //
 // A list alone is the list of all arguments, unless the method has one parameter that the list fits. A text
-// that is no JSON is taken as it stands where a parameter is a str. Thread-safety: none needed.
+// that is no JSON is taken as it stands where a parameter is a str, or, as base64, bytes. Thread-safety: none
+// needed.
 #pragma once
 
 #include <string>

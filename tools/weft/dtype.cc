@@ -160,8 +160,9 @@ PrintedJson Dtype::read(const std::byte* element) const {
   const auto real = [&](const std::byte* number) {
     const double value = read_real(number);
     if (format_.mantissa_bits == single.mantissa_bits) return real_json(static_cast<float>(value));
-    // Of 8 bits every number is one of a few, and printed as it is; so are whole numbers.
-    const bool exact = number_bytes() == 1 || number_bytes() == sizeof(double) || value == std::trunc(value);
+    // Of 8 bits every number is one of a few, and printed as it is; so are whole numbers that are not huge.
+    const bool whole = value == std::trunc(value) && std::abs(value) < 1e6;
+    const bool exact = whole || number_bytes() == 1 || number_bytes() == sizeof(double);
     return real_json(exact || !std::isfinite(value) ? value : shortest(format_, value));
   };
   switch (kind_) {

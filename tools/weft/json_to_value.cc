@@ -22,7 +22,10 @@ using rpc::TypeKind;
 
 constexpr std::size_t most_levels = 100;  // of values within values; a message holds fewer
 // What is looked at to find out which alternatives are meant: values, and among them those that did not fit.
-constexpr std::size_t most_guesses = 20'000'000, most_wrong_guesses = 20'000;
+constexpr std::size_t most_guesses = 20'000'000, most_wrong_guesses = 4000;
+
+constexpr std::string_view too_much =
+    "too much to guess which alternatives are meant: state them as {\"index\": …, \"value\": …}";
 
 // Where a value is, from the outermost on.
 struct Place {
@@ -65,9 +68,8 @@ class Converter {
  public:
   PlainValue convert(const Type& type, const GivenJson& json, const Place& place, std::size_t level) {
     if (level > most_levels) fail(place, "nested too deeply");
-    if (guessing_ != 0 && ++guesses_ > most_guesses)
-      fail(place,
-           "too much to guess which alternatives are meant: state them as {\"index\": …, \"value\": …}");
+    if (guessing_ != 0) ++guesses_;
+    if (guessed_enough()) fail(place, std::string(too_much));
     switch (type.kind) {
       case TypeKind::recursion:
         return convert(*type.parts[0], json, place, level);
@@ -256,7 +258,7 @@ class Converter {
         return {std::move(held)};
       } catch (const Error& error) {
         ++wrong_guesses_;
-        if (guessed_enough()) throw;
+        if (guessed_enough()) fail(place, std::string(too_much));
         why = error.what();
       }
     }

@@ -102,7 +102,8 @@ std::vector<std::string> similar(const std::vector<rpc::MethodInfo>& listed, con
   }
   std::sort(found.begin(), found.end());
   std::vector<std::string> names;
-  for (std::size_t i = 0; i < std::min(most, found.size()); ++i) names.push_back(found[i].second);
+  for (std::size_t i = 0; i < std::min(most, found.size()) && found[i].first == found[0].first; ++i)
+    names.push_back(found[i].second);
   return names;
 }
 

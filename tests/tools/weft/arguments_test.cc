@@ -82,6 +82,9 @@ TEST(Arguments, TextsNeedNoQuotationMarks) {
   EXPECT_EQ(words({"str", "str?"}, {"a b", "c"}), "3\"a b\" <1:1\"c\">");
   EXPECT_EQ(words({"str?"}, {"null"}), "nil");
   EXPECT_EQ(words({"str"}, {"[\"x\"]"}), "1\"x\"");
+  EXPECT_EQ(words({"bytes"}, {"QUFB"}), words({"bytes"}, {"{\"base64\": \"QUFB\"}"}));
+  EXPECT_EQ(words({"bytes"}, {"1234"}), words({"bytes"}, {"\"1234\""}));
+  EXPECT_EQ(words({"bytes"}, {"QUF"}), "usage: the argument: malformed base64: \"QUF\"\n  m(bytes) -> void");
   // What looks like JSON is JSON.
   EXPECT_EQ(words({"str"}, {"\"x"}).substr(0, 28), "usage: the argument: not JSO");
   EXPECT_EQ(words({"str"}, {"{x}"}).substr(0, 28), "usage: the argument: not JSO");

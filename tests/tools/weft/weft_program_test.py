@@ -204,7 +204,7 @@ class Errors(WeftTest):
                 (r"echo\.nothing takes no arguments, 1 is given", "echo.nothing", "1"),
                 (r'the argument\.path\[0\]\.x: expected f64, found "one"', "echo.order", '{"path": [{"x": "one"}]}'),
                 (r'Order has no field "price": it has symbol, id, path, notes, colour', "echo.order", '{"price": 1}'),
-                (r"the argument: not JSON, at line 1, column 3", "echo.order", "{a}"),
+                (r"the argument: not JSON, at line 1, column 2", "echo.order", "{a}"),
                 (r"names \"id\" twice", "echo.order", '{"id": 1, "id": 2}')):
             with self.subTest(arguments=arguments):
                 self.refused(2, pattern, "call", self.address, *arguments)
