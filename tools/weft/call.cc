@@ -8,7 +8,6 @@
 #include <iterator>
 
 #include "tools/weft/arguments.h"
-#include "tools/weft/client.h"
 #include "tools/weft/command.h"
 #include "tools/weft/duration.h"
 #include "tools/weft/json_value.h"
@@ -18,7 +17,7 @@ namespace {
 
 constexpr std::size_t shown_on_terminal = 100;  // elements of a tensor, bytes
 
-struct Options : AgentOptions {
+struct Options : AskedAgent {
   std::string method;
   bool notify = false;
   std::uint64_t repeat = 1;
@@ -76,11 +75,11 @@ void print_times(std::vector<std::chrono::nanoseconds> times) {
                text_of(times[times.size() * 99 / 100]).c_str(), text_of(times.back()).c_str());
 }
 
-Exit run(const Options& options, const std::vector<std::string>& words) {
+Exit run(Options& options, const std::vector<std::string>& words) {
   if (options.repeat == 0) throw UsageError("--repeat 0 calls nothing");
-  const auto timeout = options.time();
+  Client& client = options.connect();
   const auto given = arguments_in(words);
-  Client client(options.address, timeout, options.verbose);
+  client.restart();  // reading may have taken its time
   const Method method(find_method(rpc::list_methods(client.peer()).get(), options.method));
   if (method.info.on_object)
     throw UsageError(

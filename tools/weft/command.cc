@@ -7,7 +7,7 @@
 
 namespace weft::tool {
 
-void AgentOptions::add_to(CLI::App& command) {
+void AskedAgent::add_to(CLI::App& command) {
   command.add_option("ADDRESS", address, "host:port, tcp://host:port, unix:///path or /path")->required();
   command.add_option("--timeout", timeout, "How long to wait for the answer: 5s, 300ms, 2m; 0: for ever")
       ->type_name("TIME")
@@ -15,7 +15,10 @@ void AgentOptions::add_to(CLI::App& command) {
   command.add_flag("-v,--verbose", verbose, "Tell what happens to the connection");
 }
 
-std::chrono::nanoseconds AgentOptions::time() const { return parse_duration(timeout); }
+Client& AskedAgent::connect() {
+  client_ = std::make_shared<Client>(address, parse_duration(timeout), verbose);
+  return *client_;
+}
 
 bool stdout_is_terminal() { return ::isatty(STDOUT_FILENO) != 0; }
 

@@ -4,10 +4,11 @@
 
 #include <CLI/CLI.hpp>
 
-#include <chrono>
 #include <functional>
+#include <memory>
 #include <string>
 
+#include "tools/weft/client.h"
 #include "tools/weft/errors.h"
 
 namespace weft::tool {
@@ -24,13 +25,17 @@ Command add_ping(CLI::App& program);
 Command add_health(CLI::App& program);
 
 // What all of them take.
-struct AgentOptions {
+struct AskedAgent {
   std::string address;
   std::string timeout = "30s";
   bool verbose = false;
 
   void add_to(CLI::App& command);
-  std::chrono::nanoseconds time() const;  // throws UsageError
+  // Kept here, not by the command: what it still waits for (a name server) need not end before the program.
+  Client& connect();  // throws UsageError
+
+ private:
+  std::shared_ptr<Client> client_;
 };
 
 // --- Output ---

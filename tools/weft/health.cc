@@ -2,7 +2,6 @@
 
 #include <cstdio>
 
-#include "tools/weft/client.h"
 #include "tools/weft/command.h"
 #include "tools/weft/duration.h"
 #include "tools/weft/json_text.h"
@@ -10,7 +9,7 @@
 namespace weft::tool {
 namespace {
 
-struct Options : AgentOptions {
+struct Options : AskedAgent {
   bool json = false;
 };
 
@@ -38,8 +37,8 @@ void print(const rpc::Health& health) {
               static_cast<long long>(health.calls_served), static_cast<long long>(health.calls_made));
 }
 
-Exit run(const Options& options) {
-  Client client(options.address, options.time(), options.verbose);
+Exit run(Options& options) {
+  Client& client = options.connect();
   rpc::Health health;
   try {
     health = rpc::health(client.peer()).get();

@@ -1,7 +1,6 @@
 #include <algorithm>
 #include <cstdio>
 
-#include "tools/weft/client.h"
 #include "tools/weft/command.h"
 #include "tools/weft/json_text.h"
 #include "tools/weft/method.h"
@@ -9,7 +8,7 @@
 namespace weft::tool {
 namespace {
 
-struct Options : AgentOptions {
+struct Options : AskedAgent {
   std::string pattern;
   bool json = false;
 };
@@ -48,8 +47,8 @@ void print_table(const std::vector<Method>& methods) {
   for (const std::string& text : structs) std::puts(text.c_str());
 }
 
-Exit run(const Options& options) {
-  Client client(options.address, options.time(), options.verbose);
+Exit run(Options& options) {
+  Client& client = options.connect();
   std::vector<Method> methods;
   for (rpc::MethodInfo& info : rpc::list_methods(client.peer()).get())
     if (matches(info.name, options.pattern)) methods.emplace_back(std::move(info));

@@ -91,10 +91,11 @@ std::size_t distance(const std::string& a, const std::string& b) {
 
 // Names that may have been meant, the likeliest first.
 std::vector<std::string> similar(const std::vector<rpc::MethodInfo>& listed, const std::string& name) {
-  constexpr std::size_t most = 3, longest = 200;
+  constexpr std::size_t most = 3, longest = 200, looked_at = 10'000;  // the listing is the peer's
   std::vector<std::pair<std::size_t, std::string>> found;
   if (name.size() > longest) return {};
-  for (const auto& info : listed) {
+  for (std::size_t i = 0; i < std::min(looked_at, listed.size()); ++i) {
+    const rpc::MethodInfo& info = listed[i];
     if (info.name.size() > longest) continue;
     const std::size_t apart = distance(name, info.name);
     const bool part = info.name.ends_with("." + name) || info.name.starts_with(name + ".");

@@ -5,7 +5,6 @@
 #include <cstdio>
 #include <thread>
 
-#include "tools/weft/client.h"
 #include "tools/weft/command.h"
 #include "tools/weft/duration.h"
 #include "tools/weft/json_text.h"
@@ -15,7 +14,7 @@ namespace {
 
 using Times = std::vector<std::chrono::nanoseconds>;
 
-struct Options : AgentOptions {
+struct Options : AskedAgent {
   std::uint64_t count = 5;
   std::string interval = "200ms";
   bool json = false;
@@ -40,10 +39,10 @@ PrintedJson json_of(const rpc::AgentId& id, std::chrono::nanoseconds connect, co
   return json;
 }
 
-Exit run(const Options& options) {
+Exit run(Options& options) {
   if (options.count == 0) throw UsageError("--count 0 asks nothing");
   const auto interval = parse_duration(options.interval);
-  Client client(options.address, options.time(), options.verbose);
+  Client& client = options.connect();
   auto began = rpc::Clock::now();
   const rpc::AgentId id = client.peer().ready().get();
   const std::chrono::nanoseconds connect = rpc::Clock::now() - began;
