@@ -96,6 +96,8 @@ AgentCounts AgentCore::counts() const {
   counts.calls_shed = counters_.calls_shed;
   counts.serving = static_cast<std::uint64_t>(std::max<std::int64_t>(active_, 0));
   counts.waiting = static_cast<std::uint64_t>(std::max<std::int64_t>(outgoing_, 0));
+  counts.bytes_sent = counters_.bytes_sent;
+  counts.bytes_received = counters_.bytes_received;
   counts.memory = memory_->counts();
   std::lock_guard lock(mutex_);
   for (const auto& [peer, links] : links_of_) counts.connections += static_cast<std::uint64_t>(links);
@@ -109,6 +111,7 @@ void AgentCore::log(LogLevel level, const std::string& message) const {
 }
 
 void AgentCore::serve(MethodEntry entry) {
+  entry.counters = std::make_shared<MethodCounters>();
   auto shared = std::make_shared<MethodEntry>(std::move(entry));
   std::unique_lock lock(methods_mutex_);
   auto& place = methods_[shared->id];
@@ -215,6 +218,19 @@ std::shared_ptr<Route> AgentCore::route_to(const std::string& address) {
   if (route == nullptr)
     route = std::make_shared<Route>(weak_from_this(), pick_loop(), parsed.text(), std::vector{parsed});
   return route;
+}
+
+std::vector<std::shared_ptr<Route>> AgentCore::all_routes() const {
+  std::vector<std::shared_ptr<Route>> all;
+  std::lock_guard lock(mutex_);
+  for (const auto& [name, route] : routes_)  // one may have two names
+    if (std::find(all.begin(), all.end(), route) == all.end()) all.push_back(route);
+  return all;
+}
+
+std::vector<std::shared_ptr<Link>> AgentCore::all_links() const {
+  std::lock_guard lock(mutex_);
+  return {links_.begin(), links_.end()};
 }
 
 Transport* AgentCore::transport(const std::string& scheme) const {

@@ -7,6 +7,7 @@
 
 #include <weft/rpc/agent/agent_counts.h>
 #include <weft/rpc/agent/call_hook.h>
+#include <weft/rpc/agent/call_observer.h>
 #include <weft/rpc/agent/options.h>
 #include <weft/rpc/agent/pending_call.h>
 #include <weft/rpc/agent/route.h>
@@ -38,6 +39,7 @@ class WEFT_EXPORT AgentCore final : public std::enable_shared_from_this<AgentCor
   const AgentOptions& options() const { return options_; }
   Executor& handlers() { return *handlers_; }
   std::shared_ptr<Loop> pick_loop();
+  const std::vector<std::shared_ptr<Loop>>& loops() const { return loops_; }
   // expected_agent: whose certificate a peer that is dialled must have; empty: the host's.
   ConnectionOptions connection_options(std::string expected_agent = {}) const;
   AgentCounters& counters() { return counters_; }
@@ -49,6 +51,8 @@ class WEFT_EXPORT AgentCore final : public std::enable_shared_from_this<AgentCor
   std::shared_ptr<const MethodEntry> find_method(std::uint64_t id) const;
   std::vector<std::shared_ptr<const MethodEntry>> methods() const;
   void add_hook(std::shared_ptr<CallHook> hook);
+  void add_observer(std::shared_ptr<CallObserver> observer) { observers_.push_back(std::move(observer)); }
+  const std::vector<std::shared_ptr<CallObserver>>& observers() const { return observers_; }
   void add_context(MakeContext make) { contexts_.push_back(std::move(make)); }
   Slots& layers() { return layers_; }
 
@@ -61,9 +65,15 @@ class WEFT_EXPORT AgentCore final : public std::enable_shared_from_this<AgentCor
   Transport* transport(const std::string& scheme) const;
   void set_directory(FindAddresses find);
   void find_addresses(const std::string& name, UniqueFunction<void(std::vector<Address>)> done);
+  std::vector<std::shared_ptr<Route>> all_routes() const;
+  std::vector<std::shared_ptr<Link>> all_links() const;  // in the order of their making
 
   // Calls.
   std::uint64_t next_call_id() { return next_call_++; }
+  // When a call begins: to the nanosecond where somebody observes, else as old as it takes for ages.
+  Clock::time_point call_time(const Loop& loop) const {
+    return observers_.empty() ? loop.coarse_now() : loop.now();
+  }
   void outgoing_began() { ++outgoing_; }
   void outgoing_ended();
   void prepare(std::shared_ptr<IncomingCall> call);  // asks the hooks, then runs
@@ -125,9 +135,10 @@ class WEFT_EXPORT AgentCore final : public std::enable_shared_from_this<AgentCor
   std::atomic<bool> ended_{false};
   std::atomic<bool> world_failed_{false};  // world_failure_ is set
 
-  std::vector<std::shared_ptr<CallHook>> hooks_;  // fixed before listen()
-  std::vector<MakeContext> contexts_;             // likewise
-  Slots layers_;                                  // likewise
+  std::vector<std::shared_ptr<CallHook>> hooks_;          // fixed before listen()
+  std::vector<MakeContext> contexts_;                     // likewise
+  std::vector<std::shared_ptr<CallObserver>> observers_;  // likewise, to the end
+  Slots layers_;                                          // likewise
 
   mutable std::shared_mutex methods_mutex_;  // guards methods_
   std::unordered_map<std::uint64_t, std::shared_ptr<MethodEntry>> methods_;

@@ -5,6 +5,7 @@
 
 #include <cxxabi.h>
 
+#include <algorithm>
 #include <cstdlib>
 
 namespace weft::rpc {
@@ -49,8 +50,10 @@ IncomingCall::IncomingCall(std::shared_ptr<AgentCore> core, std::shared_ptr<Link
       message_(std::move(message)),
       caller_(std::move(caller)),
       deadline_(deadline),
+      accepted_(core_->call_time(*link_->loop())),
       active_(std::move(active)),
       object_(method_->object) {
+  if (method_->counters != nullptr) AgentCounters::count(method_->counters->accepted);
   executor_ = method_->non_blocking ? static_cast<Executor*>(link_->loop().get()) : &core_->handlers();
   const std::size_t count = message_->argument_count();
   arguments_.reserve(count);
@@ -120,6 +123,7 @@ void IncomingCall::run() {
     return fail(std::make_exception_ptr(
         Error(ErrorKind::not_found,
               "'" + method_->name + "' needs an object: this agent serves none of that type")));
+  queue_ = executor_;
   if (executor_ == link_->loop().get() && link_->loop()->running_here()) return begin();
   executor_->post([self = share()] { self->begin(); });
 }
@@ -161,7 +165,8 @@ void IncomingCall::keep(KeptValue value) {
 void IncomingCall::reply(UniqueFunction<void(ValueWriter)> encode) {
   if (answered_.load()) return;
   if ((message_->prefix().flags & frame_flags::notify) != 0) {
-    answered_ = true;  // nobody waits for it, and nothing may be handed over in a message that is never sent
+    // Nobody waits for it, and nothing may be handed over in a message that is never sent.
+    if (!answered_.exchange(true)) note_answer(std::nullopt);
     return;
   }
   OutboundFrame frame;
@@ -180,7 +185,19 @@ void IncomingCall::reply(UniqueFunction<void(ValueWriter)> encode) {
     return fail(std::current_exception());
   }
   if (answered_.exchange(true)) return give_up_reply();
+  note_answer(std::nullopt);
   link_->send_reply(std::move(frame), std::move(active_));
+}
+
+// Before the answer leaves: who has it finds it counted.
+void IncomingCall::note_answer(std::optional<ErrorKind> error) {
+  if (const auto& counters = method_->counters) {
+    if (error) AgentCounters::count(counters->failed);
+    AgentCounters::count(counters->answered);
+  }
+  if (core_->observers().empty()) return;
+  const auto took = std::max(link_->loop()->now() - accepted_, Clock::duration{0});
+  for (const auto& observer : core_->observers()) observer->answered(*this, took, error);
 }
 
 void IncomingCall::give_up_reply() {
@@ -197,6 +214,7 @@ void IncomingCall::refuse(std::exception_ptr error) {
 void IncomingCall::fail(std::exception_ptr error) {
   if (answered_.exchange(true)) return;
   FailureInfo failure = describe(error);
+  note_answer(failure.kind);
   failure.worker = core_->id().name;
   failure.method = method_->name;
   failure.not_run = !began_;

@@ -107,9 +107,19 @@ class WEFT_EXPORT IncomingCall final : public CallContext {
   void cancel();  // by the caller (its deadline or its will) or its connection's end
   std::uint64_t id() const;
 
+  // For those that look at what is under way; any thread.
+  Clock::time_point accepted() const {
+    return accepted_;
+  }  // to some milliseconds, unless the agent is observed
+  bool answered() const { return answered_; }
+  bool began() const { return began_; }  // its handler
+  // What it waits for, or runs on: calls of one object that take turns have the same. null: not prepared yet.
+  const Executor* queue() const { return queue_; }
+
  private:
   void begin();
   void execute();
+  void note_answer(std::optional<ErrorKind> error);
   void give_up_reply();  // what its parts handed over goes nowhere
   class AllContexts final : public ContextSwitch {
    public:
@@ -127,6 +137,7 @@ class WEFT_EXPORT IncomingCall final : public CallContext {
   std::shared_ptr<IncomingMessage> message_;
   std::shared_ptr<const Caller> caller_;
   std::optional<Clock::time_point> deadline_;
+  const Clock::time_point accepted_;
   ActiveCall active_;
   std::vector<ValueReader> arguments_;
   std::vector<std::shared_ptr<IncomingMessage>> sources_;  // messages that replaced arguments live in
@@ -140,6 +151,7 @@ class WEFT_EXPORT IncomingCall final : public CallContext {
   Executor* executor_ = nullptr;
   std::atomic<bool> answered_{false};
   std::atomic<bool> began_{false};  // the handler may have run
+  std::atomic<const Executor*> queue_{nullptr};
 
   mutable std::mutex mutex_;  // guards what follows
   bool cancelled_ = false;

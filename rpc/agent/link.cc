@@ -21,6 +21,12 @@ std::shared_ptr<const MethodEntry> no_method(std::uint64_t id) {
   return std::make_shared<const MethodEntry>(std::move(entry));
 }
 
+std::uint64_t bytes_of(const OutboundFrame& frame) {
+  std::uint64_t bytes = frame.head.size();
+  for (const Buffer& attachment : frame.attachments) bytes += attachment.size();
+  return bytes;
+}
+
 }  // namespace
 
 Link::Link(std::shared_ptr<AgentCore> core, std::uint64_t number, std::shared_ptr<Connection> connection,
@@ -61,6 +67,7 @@ void Link::open() {
 void Link::on_frame(InboundFrame frame) {
   if (ended_) return;
   auto message = std::make_shared<IncomingMessage>(std::move(frame), core_->options().limits);
+  AgentCounters::count(core_->counters().bytes_received, message->bytes());
   const Prefix& prefix = message->prefix();
   if (!ready_) {
     if (prefix.kind == FrameKind::goodbye) {
@@ -157,6 +164,7 @@ void Link::send(const std::shared_ptr<PendingCall>& call) {
     call->finish(std::current_exception());
     return;
   }
+  AgentCounters::count(core_->counters().bytes_sent, bytes_of(*frame));
   pending_.insert(call->id(), call);
   if (call->notify()) {
     frame->sent = [weak = weak_from_this(), call, first = std::move(frame->sent)]() mutable {
@@ -233,6 +241,7 @@ void Link::on_request(std::shared_ptr<IncomingMessage> message) {
   auto call = std::make_shared<IncomingCall>(core_, shared_from_this(), std::move(method), message, caller_,
                                              deadline, std::move(active));
   incoming_.insert(prefix.call_id, call);
+  for (const auto& observer : core_->observers()) observer->accepted(*call);
   if (message->has_sections()) {
     core_->prepare(std::move(call));
   } else {
@@ -272,11 +281,11 @@ void Link::send_reply(OutboundFrame frame, ActiveCall active) {
 // A peer that asks on and on and takes no answers is cut off: they would pile up here.
 void Link::answer(OutboundFrame frame) {
   if (ended_) return;
-  std::uint64_t bytes = frame.head.size();
-  for (const Buffer& attachment : frame.attachments) bytes += attachment.size();
+  const std::uint64_t bytes = bytes_of(frame);
   const std::uint64_t unsent = connection_->unsent_bytes();
   if (unsent != 0 && unsent + bytes > core_->options().limits.in_flight)
     return close(Error(ErrorKind::resource_exhausted, "the peer does not take its answers"));
+  AgentCounters::count(core_->counters().bytes_sent, bytes);
   connection_->send(std::move(frame));
 }
 

@@ -45,6 +45,10 @@ class WEFT_EXPORT Link final : public ConnectionObserver, public std::enable_sha
              ActiveCall active);  // a notification's is logged
   void call_ended(std::uint64_t id, std::uint64_t bytes);
 
+  // What is under way here.
+  const IdMap<std::shared_ptr<PendingCall>>& pending() const { return pending_; }
+  const IdMap<std::weak_ptr<IncomingCall>>& incoming() const { return incoming_; }
+
   void on_frame(InboundFrame frame) override;
   void on_closed(const Error& reason) override;
 

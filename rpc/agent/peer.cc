@@ -42,6 +42,7 @@ OutgoingCall Peer::make_call(std::string_view method, std::uint64_t id, std::siz
   call.message().set_route(&core_->layers(), route_.get());
   if (only_ != nullptr) call.message().set_destination(only_);
   if (serving_ != nullptr) core_->hand_on(*serving_, call);
+  for (const auto& observer : core_->observers()) observer->making(call, serving_.get());
   return call;
 }
 

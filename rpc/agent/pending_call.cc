@@ -7,6 +7,19 @@
 #include <algorithm>
 
 namespace weft::rpc {
+namespace {
+
+ErrorKind kind_of(const std::exception_ptr& error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const Error& known) {
+    return known.kind();
+  } catch (...) {
+    return ErrorKind::internal;
+  }
+}
+
+}  // namespace
 
 OutgoingCall::OutgoingCall(std::string_view method, std::uint64_t id, std::size_t arguments)
     : method_(method), id_(id), message_(OutgoingMessage::request(arguments)) {}
@@ -39,6 +52,7 @@ PendingCall::PendingCall(OutgoingCall call, std::shared_ptr<AgentCore> core, std
       notify_(call.notify),
       only_(std::move(call.only)),
       deadline_(call.deadline),
+      made_(core_->call_time(*route_->loop())),
       info_{call.id_, call.signature, 0},
       message_(std::move(call.message_)),
       parts_(std::move(call.parts_)) {
@@ -118,6 +132,12 @@ bool PendingCall::lose(ErrorKind kind, const std::string& reason, std::shared_pt
   return true;
 }
 
+void PendingCall::tell_observers(const std::exception_ptr& error) {
+  const auto took = std::max(route_->loop()->now() - made_, Clock::duration{0});
+  const auto kind = error != nullptr ? std::optional(kind_of(error)) : std::nullopt;
+  for (const auto& observer : core_->observers()) observer->made(*this, took, kind);
+}
+
 void PendingCall::complete(Result<Reply> result) {
   if (timer_ != 0) {
     if (timer_loop_->running_here()) {
@@ -140,6 +160,7 @@ void PendingCall::complete(Result<Reply> result) {
     }
   }
   for (const auto& part : std::exchange(parts_, {})) part->ended(error);
+  if (!core_->observers().empty()) tell_observers(error);
   if (const auto job = cancel_job_.exchange(over); job != 0)
     if (const auto served = served_.lock()) served->forget_cancel(job);
   done(error != nullptr ? Result<Reply>(error) : std::move(result));

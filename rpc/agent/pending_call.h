@@ -31,6 +31,10 @@ class WEFT_EXPORT PendingCall {
   const AgentId* only() const { return only_.get(); }
   const std::shared_ptr<Route>& route() const { return route_; }
   std::optional<Clock::time_point> deadline() const { return deadline_; }
+  Clock::time_point made() const { return made_; }  // to some milliseconds, unless the agent is observed
+  bool sent() const { return stage_.load(std::memory_order_acquire) == Stage::sent; }  // any thread
+  // The call that it is made in the name of, where that lives. Once it is submitted: any thread.
+  std::shared_ptr<CallContext> served() const { return served_.lock(); }
   bool finished() const { return stage_.load(std::memory_order_acquire) == Stage::over; }  // any thread
 
   // Once, before it is submitted: the cancellation of the call that a handler serves reaches this one, as
@@ -62,6 +66,7 @@ class WEFT_EXPORT PendingCall {
  private:
   enum class Stage : std::uint8_t { waiting, sent, over };
   void complete(Result<Reply> result);
+  void tell_observers(const std::exception_ptr& error);
   void check_borrowed();
 
   const std::shared_ptr<AgentCore> core_;
@@ -71,6 +76,7 @@ class WEFT_EXPORT PendingCall {
   const bool notify_;
   const std::shared_ptr<const AgentId> only_;
   std::optional<Clock::time_point> deadline_;
+  const Clock::time_point made_;
   RequestInfo info_;
   std::unique_ptr<OutgoingMessage> message_;
   std::vector<std::shared_ptr<CallPart>> parts_;

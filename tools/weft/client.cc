@@ -49,10 +49,10 @@ Client::Client(const std::string& address, std::chrono::nanoseconds timeout, boo
       agent_(options(verbose)),
       peer_(agent_.connect(address_)) {}
 
-rpc::Peer Client::peer() {
-  if (timeout_.count() == 0) return peer_;
+rpc::Peer Client::timed(const rpc::Peer& peer) const {
+  if (timeout_.count() == 0) return peer;
   const auto left = timeout_ - (rpc::Clock::now() - began_);
-  return peer_.with({.deadline = std::max<std::chrono::nanoseconds>(left, std::chrono::nanoseconds{1})});
+  return peer.with({.deadline = std::max<std::chrono::nanoseconds>(left, std::chrono::nanoseconds{1})});
 }
 
 }  // namespace weft::tool

@@ -1,6 +1,6 @@
-// Client: an agent for the time of a command, and the one peer that it asks.
+// Client: an agent for the time of a command, and the peer that it asks, or several.
 //
-// It listens nowhere and serves nothing. Everything that is asked of the peer has to be answered within one
+// It listens nowhere and serves nothing. Everything that is asked of them has to be answered within one
 // time, which restart() begins anew. Thread-safety: one thread, the program's.
 #pragma once
 
@@ -21,9 +21,12 @@ class Client {
 
   const std::string& address() const { return address_; }
   void restart() { began_ = rpc::Clock::now(); }
-  rpc::Peer peer();  // whose calls have what is left of the time
+  rpc::Peer peer() { return timed(peer_); }  // whose calls have what is left of the time
+  rpc::Peer peer_at(const std::string& address) { return timed(agent_.connect(complete_address(address))); }
 
  private:
+  rpc::Peer timed(const rpc::Peer& peer) const;
+
   std::string address_;
   std::chrono::nanoseconds timeout_;
   rpc::Agent agent_;

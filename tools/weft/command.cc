@@ -28,4 +28,10 @@ std::size_t terminal_width() {
   return 80;
 }
 
+std::size_t terminal_height() {
+  winsize size{};
+  if (::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_row >= 10) return size.ws_row;
+  return 24;
+}
+
 }  // namespace weft::tool

@@ -23,6 +23,9 @@ Command add_list(CLI::App& program);
 Command add_call(CLI::App& program);
 Command add_ping(CLI::App& program);
 Command add_health(CLI::App& program);
+Command add_top(CLI::App& program);
+Command add_hang(CLI::App& program);
+Command add_trace(CLI::App& program);
 
 // What all of them take.
 struct AskedAgent {
@@ -42,5 +45,6 @@ struct AskedAgent {
 
 bool stdout_is_terminal();
 std::size_t terminal_width();
+std::size_t terminal_height();
 
 }  // namespace weft::tool

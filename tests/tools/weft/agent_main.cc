@@ -1,7 +1,8 @@
 // The agent that tests of the program `weft` ask: a method for every kind of type, and for every way to end.
 //
-//   weft_test_agent ADDRESS...      says "listens at ADDRESS" for each; ends on SIGTERM
+//   weft_test_agent [--traced] ADDRESS...      says "listens at ADDRESS" for each; ends on SIGTERM
 #include <weft/rpc/rpc.h>
+#include <weft/rpc/trace/tracer.h>
 
 #include <signal.h>
 
@@ -131,8 +132,11 @@ int main(int argc, char** argv) {
   sigaddset(&end, SIGTERM);
   pthread_sigmask(SIG_BLOCK, &end, nullptr);
   auto ends = std::make_shared<Ends>();
-  rpc::Agent agent{
-      {.name = "tested\x1b[1m", .listen = {argv + 1, argv + argc}, .log = [](const rpc::LogRecord&) {}}};
+  std::vector<std::string> addresses(argv + 1, argv + argc);
+  rpc::Layers layers;
+  if (std::erase(addresses, "--traced") != 0) layers.push_back(std::make_shared<rpc::Tracer>()->layer());
+  rpc::Agent agent{{.name = "tested\x1b[1m", .listen = addresses, .log = [](const rpc::LogRecord&) {}},
+                   layers};
   ends->agent = &agent;
   agent.serve(std::make_shared<Echo>());
   agent.serve(ends);

@@ -19,7 +19,7 @@ from processes import PATIENCE, Program  # noqa: E402
 class Agent(Program):
     def __init__(self, *addresses):
         super().__init__(AGENT, *addresses)
-        self.addresses = [self.wait_for(r"listens at (\S+)")[1] for _ in addresses]
+        self.addresses = [self.wait_for(r"listens at (\S+)")[1] for one in addresses if not one.startswith("--")]
 
 
 def weft(*arguments, given=None):
@@ -306,6 +306,50 @@ class HealthAndPing(WeftTest):
             self.assertEqual(weft("health", address), (1, "draining\n", ""))
             self.assertEqual(weft("health", address, "--json"), (1, '{"status": "draining"}\n', ""))
             self.refused(3, "^weft: shut_down: ", "call", address, "echo.small", "1")
+
+
+class Looking(WeftTest):
+    def test_top(self):
+        self.assertEqual(self.result("echo.small", "1"), "1")
+        status, output, errors = weft("top", self.address, "--once", "-i", "10ms")
+        self.assertEqual((status, errors), (0, ""))
+        self.assertRegex(output, r"\Atested\\u001b\[1m  up .* connections, ")
+        self.assertRegex(output, r"(?m)^ +\d+\.\d +\d+\.\d +\d+ +\d+  echo\.small$")
+        status, output, _ = weft("top", self.address, "-c", "2", "-i", "10ms")
+        self.assertEqual((status, output.count("METHOD")), (0, 2))
+        self.assertNotIn("\x1b", output)
+
+    def test_what_hangs(self):
+        agent = self.start("tcp://127.0.0.1:0")
+        address = agent.addresses[0]
+        self.assertEqual(weft("hang", address, "--older", "0"), (0, "no call has been under way for 0.000 ms\n", ""))
+        with Program(WEFT, "call", address, "ends.hang", "--timeout", "0"):
+            agent.wait_for("hanging")
+            status, output, errors = weft("hang", address, self.address, "--older", "0")
+            self.assertEqual((status, errors), (0, ""))
+            self.assertRegex(output, r"\Aweft-\S+#\d+ ends\.hang on tested\\u001b\[1m, .*, running on the handlers\n\Z")
+            nobody = "tcp://127.0.0.1:1"
+            status, again, errors = weft("hang", address, nobody, "--older", "0")
+            self.assertEqual(status, 3)
+            self.assertIn("ends.hang", again)  # what the others tell
+            self.assertNotEqual(errors, "")
+
+    def test_traces(self):
+        with tempfile.TemporaryDirectory() as folder:
+            traced = self.start("--traced", "tcp://127.0.0.1:0")
+            address = traced.addresses[0]
+            for _ in range(3):
+                self.assertEqual(weft("call", address, "echo.small", "1")[0], 0)
+            path = os.path.join(folder, "trace.json")
+            status, output, errors = weft("trace", address, "-o", path)
+            self.assertEqual((status, output), (0, ""))
+            self.assertRegex(errors, r"\Atested\\u001b\[1m: 3 spans, 0 dropped; its clock is known to .*\n\Z")
+            with open(path, encoding="utf-8") as file:
+                events = json.load(file)["traceEvents"]
+            spans = [event for event in events if event["ph"] == "X"]
+            self.assertEqual([span["name"] for span in spans], ["echo.small"] * 3)
+            self.assertEqual(len({span["args"]["trace"] for span in spans}), 3)
+            self.refused(2, "has no tracer", "trace", self.address)
 
 
 if __name__ == "__main__":
