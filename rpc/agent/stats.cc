@@ -17,6 +17,8 @@ AgentStats stats_of(const AgentCore& core, double uptime) {
   stats.calls_served = counts.calls_served;
   stats.calls_denied = counts.calls_denied;
   stats.calls_shed = counts.calls_shed;
+  stats.calls_retried = counts.calls_retried;
+  stats.peers_silent = counts.peers_silent;
   stats.serving = counts.serving;
   stats.waiting = counts.waiting;
   stats.bytes_sent = counts.bytes_sent;

@@ -12,13 +12,13 @@ namespace {
 double seconds(Clock::duration time) { return std::chrono::duration<double>(time).count(); }
 double age_of(Clock::time_point now, Clock::time_point since) { return std::max(seconds(now - since), 0.0); }
 
-MadeCall describe(const PendingCall& call, Clock::time_point now) {
+MadeCall describe(const PendingCall& call, std::string_view state, Clock::time_point now) {
   MadeCall made;
   made.id = call.id();
   made.method = call.method();
   made.peer = call.route()->peer_name();
   made.age = age_of(now, call.made());
-  made.sent = call.sent();
+  made.state = state;
   if (const auto deadline = call.deadline()) made.left = std::max(seconds(*deadline - now), 0.0);
   if (const auto served = std::dynamic_pointer_cast<IncomingCall>(call.served()))
     made.serving = {served->peer().id.name, served->peer().id.incarnation, served->id()};
@@ -54,20 +54,20 @@ class Collector {
     const auto now = loop.now();
     std::vector<MadeCall> made;
     std::vector<ServedCall> served;
-    for (const auto& route : core_->all_routes()) {
-      if (route->loop().get() != &loop) continue;
-      for (const auto& call : route->waiting())
-        if (!call->finished()) made.push_back(describe(*call, now));
-    }
+    const auto note = [&](std::string_view state) {
+      return [&made, state, now](const PendingCall& call) {
+        if (!call.finished()) made.push_back(describe(call, state, now));
+      };
+    };
+    for (const auto& route : core_->all_routes())
+      if (route->loop().get() == &loop)
+        for (const auto& call : route->waiting()) note(made_connecting)(*call);
     for (const auto& link : core_->all_links()) {
       if (link->loop().get() != &loop) continue;
-      link->pending().for_each([&](std::uint64_t, const std::shared_ptr<PendingCall>& call) {
-        if (!call->finished()) made.push_back(describe(*call, now));
-      });
-      link->incoming().for_each([&](std::uint64_t, const std::weak_ptr<IncomingCall>& weak) {
-        const auto call = weak.lock();
-        if (call != nullptr && call.get() != asking_ && !call->answered())
-          served.push_back(describe(*call, loop, now));
+      link->for_each_sent(note(made_sent));
+      link->for_each_held(note(made_held));
+      link->for_each_incoming([&](const IncomingCall& call) {
+        if (&call != asking_ && !call.answered()) served.push_back(describe(call, loop, now));
       });
     }
     std::unique_lock lock(mutex_);
@@ -192,7 +192,8 @@ std::string text_of(const CallsUnderWay& calls) {
   for (const MadeCall& call : calls.made) {
     text += "  waits " + time_text(call.age) + " for " + call.method + " on " + call.peer + " (#" +
             std::to_string(call.id) + ")";
-    if (!call.sent) text += ", not sent: no connection";
+    if (call.state == made_connecting) text += ", not sent: no connection";
+    if (call.state == made_held) text += ", not sent: no credit";
     if (call.left >= 0) text += ", deadline in " + time_text(call.left);
     if (call.serving.id != 0) text += ", in the name of " + text_of(call.serving);
     text += '\n';

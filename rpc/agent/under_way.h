@@ -13,6 +13,7 @@
 namespace weft::rpc {
 
 inline constexpr std::string_view pending_method = "weft.pending";
+inline constexpr std::string_view made_sent = "sent", made_connecting = "connecting", made_held = "held";
 
 // One call, wherever it is spoken of: who made it, and the number that it has there.
 struct CallName {
@@ -28,17 +29,17 @@ struct MadeCall {
   std::string method;
   std::string peer;   // its name; an address, while that is all that is known
   double age = 0;     // seconds, to a few milliseconds
-  bool sent = false;  // else it waits for a connection
+  std::string state;  // "sent", "connecting", "held" (the peer gives no more credit)
   double left = -1;   // seconds until its deadline; -1: it has none
   CallName serving;   // the call in whose name it was made; id 0: none
 };
-WEFT_CODEC(MadeCall, id, method, peer, age, sent, left, serving)
+WEFT_CODEC(MadeCall, id, method, peer, age, state, left, serving)
 
 struct ServedCall {
   CallName call;
   std::string method;
   double age = 0;  // seconds since it came, to a few milliseconds
-  // "preparing" (a layer holds it back: its references are not confirmed), "queued", "running"
+  // "preparing" (a layer, or its method's limit, holds it back), "queued", "running"
   std::string state;
   // What it is queued on, or runs on: "object" (whose calls take turns), "handlers" (the agent's threads),
   // "loop"; empty: nothing yet.

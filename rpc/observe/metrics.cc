@@ -3,7 +3,7 @@
 #include <prometheus/histogram.h>
 #include <prometheus/text_serializer.h>
 
-#include <array>
+#include <algorithm>
 #include <map>
 #include <shared_mutex>
 
@@ -23,6 +23,16 @@ std::vector<double> usual_bounds() {
 }
 
 double seconds(std::chrono::nanoseconds time) { return std::chrono::duration<double>(time).count(); }
+
+rpc::ErrorKind kind_of(const std::exception_ptr& error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const rpc::Error& known) {
+    return known.kind();
+  } catch (...) {
+    return rpc::ErrorKind::handler_failed;
+  }
+}
 
 // Names and values of one agent, as families of one metric each.
 class Families {
@@ -58,12 +68,13 @@ class Metrics::Side {
  public:
   Side(std::vector<double> bounds, std::size_t most) : bounds_(std::move(bounds)), most_(most) {}
 
-  void count(std::string_view method, std::chrono::nanoseconds took, std::optional<rpc::ErrorKind> error) {
+  void count(std::string_view method, std::chrono::nanoseconds took, const std::exception_ptr& error) {
     Method& counted = find(method.empty() ? unknown_method : method);
-    counted.seconds.Observe(seconds(took));
-    if (!error) return;
+    counted.seconds.Observe(std::max(seconds(took), 0.0));
+    if (error == nullptr) return;
+    const rpc::ErrorKind kind = kind_of(error);
     std::lock_guard lock(counted.mutex);
-    ++counted.failures[*error];
+    ++counted.failures[kind];
   }
 
   void collect(Families families, const char* time_name, const char* time_help, const char* failure_name,
@@ -125,18 +136,32 @@ rpc::Layer Metrics::layer() {
     self->core_ = agent.core();
     self->agent_ = agent.name();
     self->loops_ = std::make_unique<LoopWatch>(agent.core());
-    agent.core()->add_observer(self);
+    agent.core()->add_interceptor(self);
   };
 }
 
-void Metrics::made(const rpc::PendingCall& call, std::chrono::nanoseconds took,
-                   std::optional<rpc::ErrorKind> error) {
-  made_->count(call.method(), took, error);
+class Metrics::Watch final : public rpc::CallWatch {
+ public:
+  Watch(std::shared_ptr<Metrics> metrics, std::string_view method)
+      : metrics_(std::move(metrics)), method_(method), made_(rpc::Clock::now()) {}
+  void ended(const std::exception_ptr& error) noexcept override {
+    metrics_->made_->count(method_, rpc::Clock::now() - made_, error);
+  }
+
+ private:
+  const std::shared_ptr<Metrics> metrics_;
+  const std::string method_;
+  const rpc::Clock::time_point made_;
+};
+
+std::unique_ptr<rpc::CallWatch> Metrics::calling(rpc::OutgoingCall& call, const std::string&,
+                                                 rpc::CallContext*) {
+  return std::make_unique<Watch>(shared_from_this(), call.method());
 }
 
-void Metrics::answered(rpc::IncomingCall& call, std::chrono::nanoseconds took,
-                       std::optional<rpc::ErrorKind> error) {
-  served_->count(call.method(), took, error);
+void Metrics::answered(rpc::CallContext& call, const std::exception_ptr& error) noexcept {
+  const auto& incoming = static_cast<const rpc::IncomingCall&>(call);  // there is no other
+  served_->count(call.method(), rpc::Clock::now() - incoming.accepted(), error);
 }
 
 std::vector<MetricFamily> Metrics::Collect() const {
@@ -164,6 +189,9 @@ void Metrics::collect_agent(std::vector<MetricFamily>& families) const {
   out.counter("weft_calls_received_total", "Requests that came in, refused ones too.", counts.calls_served);
   out.counter("weft_calls_denied_total", "Requests refused by permissions.", counts.calls_denied);
   out.counter("weft_calls_shed_total", "Requests refused for want of room.", counts.calls_shed);
+  out.counter("weft_calls_retried_total", "Attempts after the first of calls made.", counts.calls_retried);
+  out.counter("weft_peers_silent_total", "Connections given up for want of a heartbeat.",
+              counts.peers_silent);
   out.gauge("weft_calls_serving", "Calls being served now.", counts.serving);
   out.gauge("weft_calls_waiting", "Calls waited for now.", counts.waiting);
   out.counter("weft_sent_bytes_total", "Bytes of requests and replies sent.", counts.bytes_sent);

@@ -5,11 +5,12 @@
 //   observe::Endpoint endpoint{agent, metrics, {.address = "127.0.0.1:9464"}};   // /metrics, or:
 //   exposer.RegisterCollectable(metrics);                       // prometheus-cpp's own server
 //
-// Of one agent. A call that is observed costs a lock that calls of the same method share.
+// Of one agent. A call costs a lock that calls of the same method share.
 // docs/observability.md lists the names. Thread-safe.
 #pragma once
 
 #include <weft/rpc/agent/agent.h>
+#include <weft/rpc/agent/interceptor.h>
 #include <weft/rpc/observe/loop_watch.h>
 
 #include <prometheus/collectable.h>
@@ -22,7 +23,7 @@ struct MetricsOptions {
   std::chrono::nanoseconds patience = std::chrono::seconds{1};  // with a loop that does not answer
 };
 
-class WEFT_EXPORT Metrics final : public rpc::CallObserver,
+class WEFT_EXPORT Metrics final : public rpc::Interceptor,
                                   public prometheus::Collectable,
                                   public std::enable_shared_from_this<Metrics> {
  public:
@@ -36,13 +37,13 @@ class WEFT_EXPORT Metrics final : public rpc::CallObserver,
   std::vector<prometheus::MetricFamily> Collect() const override;
   std::string text() const;  // the same, as Prometheus reads it
 
-  void made(const rpc::PendingCall& call, std::chrono::nanoseconds took,
-            std::optional<rpc::ErrorKind> error) override;
-  void answered(rpc::IncomingCall& call, std::chrono::nanoseconds took,
-                std::optional<rpc::ErrorKind> error) override;
+  std::unique_ptr<rpc::CallWatch> calling(rpc::OutgoingCall& call, const std::string& peer,
+                                          rpc::CallContext* serving) override;
+  void answered(rpc::CallContext& call, const std::exception_ptr& error) noexcept override;
 
  private:
   class Side;
+  class Watch;
 
   void collect_agent(std::vector<prometheus::MetricFamily>& families) const;
 

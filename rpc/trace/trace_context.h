@@ -1,10 +1,9 @@
 // TraceContext: which trace a call belongs to and which span it is in, as W3C Trace Context writes it
 // (w3.org/TR/trace-context): "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01".
 //
-// It travels beside a call as the section "trace". Thread-safety: a value.
+// It travels as the metadata of a call. Thread-safety: a value.
 #pragma once
 
-#include <weft/rpc/codec/struct_codec.h>
 #include <weft/rpc/core/export.h>
 
 #include <compare>
@@ -28,11 +27,8 @@ struct WEFT_EXPORT TraceContext {
   friend auto operator<=>(const TraceContext&, const TraceContext&) = default;
 };
 
-inline constexpr std::string_view trace_section = "trace";
-
-struct TraceSection {
-  std::string traceparent, tracestate;
-};
-WEFT_CODEC(TraceSection, traceparent, tracestate)
+// Beside a call, as metadata.
+inline constexpr const char* traceparent_key = "traceparent";
+inline constexpr const char* tracestate_key = "tracestate";
 
 }  // namespace weft::rpc

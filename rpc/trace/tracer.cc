@@ -8,6 +8,10 @@ namespace {
 
 constexpr std::string_view own_methods = "weft.";
 
+std::int64_t nanoseconds(Clock::time_point time) {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(time.time_since_epoch()).count();
+}
+
 // SplitMix64: consecutive numbers become independent ones.
 std::uint64_t mixed(std::uint64_t x) {
   x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9ULL;
@@ -15,20 +19,18 @@ std::uint64_t mixed(std::uint64_t x) {
   return x ^ x >> 31;
 }
 
-void write_context(OutgoingMessage& message, const TraceContext& context) {
-  Codec<TraceSection>::encode(message.section(trace_section, false),
-                              TraceSection{context.traceparent(), context.state});
+void write_context(OutgoingCall& call, const TraceContext& context) {
+  call.set_metadata(traceparent_key, context.traceparent());
+  if (!context.state.empty()) call.set_metadata(tracestate_key, context.state);
 }
 
-std::optional<TraceContext> context_of(IncomingMessage& message) {
-  if (!message.has_sections()) return std::nullopt;
+std::optional<TraceContext> context_of(CallContext& call) {
   try {
-    const auto section = message.section(trace_section);
-    if (!section) return std::nullopt;
-    const auto found = Codec<TraceSection>::decode(*section);
-    return TraceContext::parse(found.traceparent, found.tracestate);
+    const auto traceparent = call.metadata(traceparent_key);
+    if (!traceparent) return std::nullopt;
+    return TraceContext::parse(*traceparent, call.metadata(tracestate_key).value_or(""));
   } catch (const Error&) {
-    return std::nullopt;  // of another kind: not ours
+    return std::nullopt;  // the metadata is none
   }
 }
 
@@ -38,7 +40,7 @@ std::string kind_of(const std::exception_ptr& error) {
   } catch (const Error& known) {
     return std::string(to_string(known.kind()));
   } catch (...) {
-    return std::string(to_string(ErrorKind::internal));
+    return std::string(to_string(ErrorKind::handler_failed));
   }
 }
 
@@ -63,49 +65,30 @@ MethodEntry own_method(std::string_view name, bool idempotent, bool non_blocking
   return entry;
 }
 
-// Hands a context on, of which nothing is noted here.
-class HandedOn final : public CallPart {
- public:
-  explicit HandedOn(TraceContext context) : context_(std::move(context)) {}
-  void write(OutgoingMessage& message) override { write_context(message, context_); }
-
- private:
-  const TraceContext context_;
-};
-
 }  // namespace
 
-// The span of a call that is made. From its making to its end; part of it.
-class Tracer::MadePart final : public CallPart {
+// The span of a call that is made, from its making to its end, retries included.
+struct Tracer::MadeSpan {
+  TraceContext context;  // its own
+  std::uint64_t parent = 0;
+  std::int64_t begin = 0;
+  std::string method, peer;
+};
+
+class Tracer::Watch final : public CallWatch {
  public:
-  MadePart(std::shared_ptr<Tracer> tracer, TraceContext parent, bool root, std::string_view method,
-           std::string peer)
-      : tracer_(std::move(tracer)),
-        id_(tracer_->draw()),
-        begin_(tracer_->now()),
-        method_(method),
-        peer_(std::move(peer)) {
-    put_under(std::move(parent), root);
-  }
-  void put_under(TraceContext parent, bool root) {
-    parent_ = root ? 0 : parent.span;
-    context_ = std::move(parent);
-    context_.span = id_;
-  }
-  void write(OutgoingMessage& message) override { write_context(message, context_); }
-  void ended(const std::exception_ptr& error) override {
-    if (!context_.sampled) return;
-    tracer_->add({context_.trace_high, context_.trace_low, id_, parent_, method_, false, peer_, begin_,
-                  tracer_->now(), error != nullptr ? kind_of(error) : ""});
+  Watch(std::shared_ptr<Tracer> tracer, std::shared_ptr<const MadeSpan> span)
+      : tracer_(std::move(tracer)), span_(std::move(span)) {}
+  void ended(const std::exception_ptr& error) noexcept override {
+    const TraceContext& context = span_->context;
+    if (!context.sampled) return;
+    tracer_->add({context.trace_high, context.trace_low, context.span, span_->parent, span_->method, false,
+                  span_->peer, span_->begin, tracer_->now(), error != nullptr ? kind_of(error) : ""});
   }
 
  private:
   const std::shared_ptr<Tracer> tracer_;
-  const std::uint64_t id_;
-  const std::int64_t begin_;
-  const std::string method_, peer_;
-  std::uint64_t parent_ = 0;
-  TraceContext context_;
+  const std::shared_ptr<const MadeSpan> span_;
 };
 
 // That of a call that is served.
@@ -129,7 +112,7 @@ Layer Tracer::layer() {
     self->loop_ = core->loops().front();
     core->serve(own_method<SpanBatch>(spans_method, false, false, [self] { return self->take(); }));
     core->serve(own_method<std::int64_t>(clock_method, true, true, [self] { return self->now(); }));
-    core->add_observer(self);
+    core->add_interceptor(self);
   };
 }
 
@@ -138,9 +121,7 @@ std::uint64_t Tracer::draw() {
   return number != 0 ? number : draw();
 }
 
-std::int64_t Tracer::now() const {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(loop_->now().time_since_epoch()).count();
-}
+std::int64_t Tracer::now() const { return nanoseconds(loop_->now()); }
 
 TraceContext Tracer::begin_trace() {
   TraceContext context{draw(), draw(), draw(), false, {}};
@@ -169,34 +150,40 @@ SpanBatch Tracer::take(std::size_t most) {
   return batch;
 }
 
-void Tracer::making(OutgoingCall& call, CallContext* parent) {
-  if (call.method().starts_with(own_methods)) return;
-  const ServedSpan* served = parent != nullptr ? parent->slots().find<ServedSpan>() : nullptr;
-  const auto& to = call.message().destination();
-  auto part =
-      std::make_shared<MadePart>(shared_from_this(), served != nullptr ? served->context : begin_trace(),
-                                 served == nullptr, call.method(), to != nullptr ? to->name : "");
-  call.slots().put(part);
-  call.add_part(std::move(part));
+std::unique_ptr<CallWatch> Tracer::calling(OutgoingCall& call, const std::string& peer,
+                                           CallContext* serving) {
+  if (call.method().starts_with(own_methods)) return nullptr;
+  const ServedSpan* served = serving != nullptr ? serving->slots().find<ServedSpan>() : nullptr;
+  auto span = std::make_shared<MadeSpan>();
+  span->context = served != nullptr ? served->context : begin_trace();
+  span->parent = served != nullptr ? served->context.span : 0;
+  span->context.span = draw();
+  span->begin = now();
+  span->method = call.method();
+  span->peer = peer;
+  write_context(call, span->context);
+  call.slots().put(span);
+  return std::make_unique<Watch>(shared_from_this(), std::move(span));
 }
 
-void Tracer::accepted(IncomingCall& call) {
-  if (call.method().starts_with(own_methods)) return;
-  const auto caller = context_of(call.message());
+Task<void> Tracer::accept(CallContext& call) {
+  if (call.method().starts_with(own_methods)) co_return;
+  const auto caller = context_of(call);
   auto served = std::make_shared<ServedSpan>();
   served->context = caller ? *caller : begin_trace();
   served->parent = caller ? caller->span : 0;
   served->context.span = draw();
-  served->begin = now();
+  served->begin =
+      nanoseconds(static_cast<const IncomingCall&>(call).accepted());  // there is no other CallContext
   call.slots().put(std::move(served));
 }
 
-void Tracer::answered(IncomingCall& call, std::chrono::nanoseconds, std::optional<ErrorKind> error) {
+void Tracer::answered(CallContext& call, const std::exception_ptr& error) noexcept {
   const ServedSpan* served = call.slots().find<ServedSpan>();
   if (served == nullptr || !served->context.sampled) return;
   add({served->context.trace_high, served->context.trace_low, served->context.span, served->parent,
        std::string(call.method()), true, call.peer().id.name, served->begin, now(),
-       error ? std::string(to_string(*error)) : ""});
+       error != nullptr ? kind_of(error) : ""});
 }
 
 std::optional<TraceContext> Tracer::context_in(const Slots& slots) {
@@ -204,16 +191,18 @@ std::optional<TraceContext> Tracer::context_in(const Slots& slots) {
   return served != nullptr ? std::optional(served->context) : std::nullopt;
 }
 
-bool Tracer::put_under(OutgoingCall& call, const TraceContext& context) {
-  MadePart* part = call.slots().find<MadePart>();
-  if (part != nullptr) part->put_under(context, false);
-  return part != nullptr;
+void Tracer::put_under(OutgoingCall& call, const TraceContext& context) {
+  TraceContext own = context;
+  if (MadeSpan* span = call.slots().find<MadeSpan>()) {
+    span->parent = context.span;
+    own.span = span->context.span;
+    span->context = own;
+  }
+  write_context(call, own);
 }
 
 std::optional<TraceContext> trace_of(CallContext& call) { return Tracer::context_in(call.slots()); }
 
-void Under::apply(OutgoingCall& call) const {
-  if (!Tracer::put_under(call, context_)) call.add_part(std::make_shared<HandedOn>(context_));
-}
+void Under::apply(OutgoingCall& call) const { Tracer::put_under(call, context_); }
 
 }  // namespace weft::rpc

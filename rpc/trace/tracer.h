@@ -10,6 +10,7 @@
 #pragma once
 
 #include <weft/rpc/agent/agent.h>
+#include <weft/rpc/agent/interceptor.h>
 #include <weft/rpc/trace/span.h>
 #include <weft/rpc/trace/trace_context.h>
 
@@ -26,7 +27,7 @@ struct TracerOptions {
   std::size_t most_spans = 65536;  // that are kept
 };
 
-class WEFT_EXPORT Tracer final : public CallObserver, public std::enable_shared_from_this<Tracer> {
+class WEFT_EXPORT Tracer final : public Interceptor, public std::enable_shared_from_this<Tracer> {
  public:
   explicit Tracer(TracerOptions options = {});
   ~Tracer() override;
@@ -39,14 +40,16 @@ class WEFT_EXPORT Tracer final : public CallObserver, public std::enable_shared_
 
   // For trace_of and Under.
   static std::optional<TraceContext> context_in(const Slots& slots);
-  static bool put_under(OutgoingCall& call, const TraceContext& context);  // false: it is not traced here
+  static void put_under(OutgoingCall& call, const TraceContext& context);
 
-  void making(OutgoingCall& call, CallContext* parent) override;
-  void accepted(IncomingCall& call) override;
-  void answered(IncomingCall& call, std::chrono::nanoseconds took, std::optional<ErrorKind> error) override;
+  Task<void> accept(CallContext& call) override;
+  void answered(CallContext& call, const std::exception_ptr& error) noexcept override;
+  std::unique_ptr<CallWatch> calling(OutgoingCall& call, const std::string& peer,
+                                     CallContext* serving) override;
 
  private:
-  class MadePart;
+  struct MadeSpan;
+  class Watch;
   struct ServedSpan;
 
   std::uint64_t draw();  // never 0

@@ -62,8 +62,10 @@ std::string text_of(const Sides& sides, const std::set<std::string>& asked) {
     text += ", " + sides.served->state;
     if (!sides.served->on.empty())
       text += (sides.served->state == "queued" ? " for the " : " on the ") + sides.served->on;
-  } else if (!sides.made->sent) {
+  } else if (sides.made->state == rpc::made_connecting) {
     text += ", not sent: no connection";
+  } else if (sides.made->state == rpc::made_held) {
+    text += ", not sent: no credit";
   } else if (!asked.contains(where)) {
     text += ", not asked there";
   } else {

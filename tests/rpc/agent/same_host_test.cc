@@ -80,7 +80,7 @@ TEST_F(SameHostTest, CredentialsProveMoreThanTheKernel) {
                             {.credentials = std::make_shared<Credentials>(authority.credentials("server"))});
   EXPECT_EQ(way_to(server->addresses().front(),
                    {.credentials = std::make_shared<Credentials>(authority.credentials("client"))}),
-            "tcp");
+            "tls");
 }
 
 TEST_F(SameHostTest, WhatIsLeftOfADeadProcessIsPassedOver) {

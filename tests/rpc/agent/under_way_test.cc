@@ -62,7 +62,7 @@ TEST_F(UnderWayTest, ACallIsTheSameOnBothSidesAndLeadsToThoseMadeInItsName) {
   ASSERT_EQ(a.made.size(), 1U);
   EXPECT_EQ(a.made[0].method, "middle.ask");
   EXPECT_EQ(a.made[0].peer, "b");
-  EXPECT_TRUE(a.made[0].sent);
+  EXPECT_EQ(a.made[0].state, "sent");
   EXPECT_EQ(a.made[0].serving.id, 0U);
   EXPECT_GT(a.made[0].left, 3000);
   EXPECT_GE(a.made[0].age, 0);
@@ -109,7 +109,7 @@ TEST_F(UnderWayTest, ACallThatWaitsForAConnectionIsNotSent) {
   auto call = d.connect(cluster["c"].addresses().front()).call<&Last::block>();
   CallsUnderWay calls;
   eventually("it is seen", [&] { return (calls = ask("d")).made.size() == 1; });
-  EXPECT_FALSE(calls.made[0].sent);
+  EXPECT_EQ(calls.made[0].state, "connecting");
   EXPECT_EQ(calls.made[0].method, "last.block");
   EXPECT_EQ(calls.made[0].left, -1);
   held.release();
@@ -136,8 +136,8 @@ TEST_F(UnderWayTest, AsLines) {
   CallsUnderWay calls;
   calls.name = "b";
   calls.silent_loops = 1;
-  calls.made.push_back({7, "last.block", "c", 2.5, false, 4, {"a", 1, 3}});
-  calls.made.push_back({8, "last.block", "c", 1, true, -1, {}});
+  calls.made.push_back({7, "last.block", "c", 2.5, "connecting", 4, {"a", 1, 3}});
+  calls.made.push_back({8, "last.block", "c", 1, "sent", -1, {}});
   calls.served.push_back({{"a", 1, 3}, "middle.ask", 2.75, "queued", "object", 9});
   EXPECT_EQ(text_of(calls),
             "b: 2 calls waited for, 1 served; 1 loops do not answer\n"

@@ -118,7 +118,7 @@ TEST_F(TracerTest, ATraceThatBeganElsewhere) {
 TEST_F(TracerTest, WithoutATracerItIsOnlyHandedOn) {
   got(cluster.peer("untraced", "c").call<&Worker::twice>(Under(outside), 1));
   EXPECT_EQ(spans("c").at(0).parent, outside.span);
-  got(cluster.peer("a", "untraced").call<&Worker::twice>(1));  // the section is no obstacle
+  got(cluster.peer("a", "untraced").call<&Worker::twice>(1));  // it is no obstacle
   EXPECT_FALSE(workers["untraced"]->seen);
 }
 
@@ -167,26 +167,26 @@ TEST_F(TracerTest, WhatThereIsNoRoomForIsCounted) {
   EXPECT_EQ(rest.spans.size(), 1U);
 }
 
-TEST_F(TracerTest, ASectionThatIsNoneBeginsATrace) {
-  for (const bool wrong_type : {false, true}) {
-    const Peer peer = cluster.peer("untraced", "c");
-    OutgoingCall call = peer.make_call("worker.twice", 1);
-    call.begin();
-    call.message().argument(0).set_int(1);
-    const ValueWriter section = call.message().section(trace_section, false);
-    if (wrong_type) {
-      Codec<std::string>::encode(section, "what?");
-    } else {
-      Codec<TraceSection>::encode(section, {"00-nonsense", ""});
-    }
-    call.end();
-    EXPECT_EQ(got(peer.start_typed<int>(std::move(call),
-                                        [](Result<PendingCall::Reply>&& reply) {
-                                          return Peer::decode<int>(std::move(reply), "worker.twice");
-                                        })),
-              2);
-    EXPECT_EQ(spans("c").at(0).parent, 0U);
-  }
+TEST_F(TracerTest, WhatIsNoTraceparentBeginsATrace) {
+  const Peer peer = cluster.peer("untraced", "c");
+  OutgoingCall call = peer.make_call("worker.twice", 1);
+  call.set_metadata("traceparent", "00-nonsense");
+  call.begin();
+  call.message().argument(0).set_int(1);
+  call.end();
+  EXPECT_EQ(got(peer.start_typed<int>(std::move(call),
+                                      [](Result<PendingCall::Reply>&& reply) {
+                                        return Peer::decode<int>(std::move(reply), "worker.twice");
+                                      })),
+            2);
+  EXPECT_EQ(spans("c").at(0).parent, 0U);
+}
+
+TEST_F(TracerTest, ACallThatMayBeRetriedIsOneSpan) {
+  const Peer peer = cluster.peer("a", "b").with({.retry = RetryPolicy{}, .idempotent = true});
+  EXPECT_EQ(got(peer.call<&Worker::onward>(4)), 8);
+  ASSERT_EQ(spans("a").size(), 1U);
+  EXPECT_EQ(spans("c").size(), 1U);
 }
 
 TEST_F(TracerTest, IsOfOneAgent) {

@@ -21,9 +21,9 @@ CallsUnderWay agent(const std::string& name, std::uint64_t threads = 1) {
 // `a` calls f on b, whose handler calls g on c in its name.
 std::vector<CallsUnderWay> chain() {
   CallsUnderWay a = agent("a"), b = agent("b"), c = agent("c");
-  a.made.push_back({1, "f", "b", 9, true, 30, {}});
+  a.made.push_back({1, "f", "b", 9, "sent", 30, {}});
   b.served.push_back({call("a", 1), "f", 8.5, "running", "handlers", 5});
-  b.made.push_back({4, "g", "c", 8, true, -1, call("a", 1)});
+  b.made.push_back({4, "g", "c", 8, "sent", -1, call("a", 1)});
   c.served.push_back({call("b", 4), "g", 8, "running", "handlers", 6});
   return {a, b, c};
 }
@@ -38,7 +38,7 @@ TEST(WaitGraph, FollowsACallThroughItsAgents) {
 
 TEST(WaitGraph, ACallThatComesBackToATakenAgentIsACycle) {
   auto agents = chain();
-  agents[2].made.push_back({9, "h", "b", 7, true, -1, call("b", 4)});
+  agents[2].made.push_back({9, "h", "b", 7, "sent", -1, call("b", 4)});
   agents[1].served.push_back({call("c", 9), "h", 7, "queued", "handlers", 5});
   const WaitGraph graph = wait_graph(agents, 0);
   ASSERT_EQ(graph.cycles.size(), 1U);
@@ -57,7 +57,7 @@ TEST(WaitGraph, ACallThatComesBackToATakenAgentIsACycle) {
 TEST(WaitGraph, WhileAThreadIsFreeNothingIsAhead) {
   auto agents = chain();
   agents[1].handler_threads = 2;
-  agents[2].made.push_back({9, "h", "b", 7, true, -1, call("b", 4)});
+  agents[2].made.push_back({9, "h", "b", 7, "sent", -1, call("b", 4)});
   agents[1].served.push_back({call("c", 9), "h", 7, "queued", "handlers", 5});
   EXPECT_TRUE(wait_graph(agents, 0).cycles.empty());
 }
@@ -66,7 +66,7 @@ TEST(WaitGraph, OneObjectsCallsWaitForEachOtherHoweverManyThreadsThereAre) {
   auto agents = chain();
   agents[1].handler_threads = 64;
   agents[1].served[0].on = "object";
-  agents[2].made.push_back({9, "h", "b", 7, true, -1, call("b", 4)});
+  agents[2].made.push_back({9, "h", "b", 7, "sent", -1, call("b", 4)});
   agents[1].served.push_back({call("c", 9), "h", 7, "queued", "object", 5});
   EXPECT_EQ(wait_graph(agents, 0).cycles.size(), 1U);
   agents[1].served[1].queue = 55;  // another object
@@ -83,8 +83,8 @@ TEST(WaitGraph, CallsThatAreYoungAreLeftOut) {
 
 TEST(WaitGraph, SaysWhatIsNotKnown) {
   CallsUnderWay a = agent("a");
-  a.made.push_back({1, "f", "b", 3, true, -1, {}});
-  a.made.push_back({2, "f", "tcp://h:1", 2, false, -1, {}});
+  a.made.push_back({1, "f", "b", 3, "sent", -1, {}});
+  a.made.push_back({2, "f", "tcp://h:1", 2, "connecting", -1, {}});
   EXPECT_EQ(text_of(wait_graph({a}, 0)),
             "a#1 f on b, 3.00 s, not asked there\n"
             "a#2 f on tcp://h:1, 2.00 s, not sent: no connection\n");
@@ -102,9 +102,9 @@ TEST(WaitGraph, ServedCallsOfACallerThatWasNotAsked) {
 TEST(WaitGraph, TwoCyclesAreTwo) {
   CallsUnderWay a = agent("a", 64);
   for (const std::uint64_t i : {1, 2}) {  // a call that waits for a call of its own to its own object
-    a.made.push_back({10 * i, "f", "a", 5, true, -1, {}});
+    a.made.push_back({10 * i, "f", "a", 5, "sent", -1, {}});
     a.served.push_back({call("a", 10 * i), "f", 5, "running", "object", i});
-    a.made.push_back({10 * i + 1, "g", "a", 4, true, -1, call("a", 10 * i)});
+    a.made.push_back({10 * i + 1, "g", "a", 4, "sent", -1, call("a", 10 * i)});
     a.served.push_back({call("a", 10 * i + 1), "g", 4, "queued", "object", i});
   }
   const WaitGraph graph = wait_graph({a}, 0);
@@ -116,7 +116,7 @@ TEST(WaitGraph, ALongChainAndAWideOne) {
   CallsUnderWay a = agent("a", 1'000'000);
   constexpr std::uint64_t n = 3000;
   for (std::uint64_t i = 1; i <= n; ++i) {
-    a.made.push_back({i, "f", "a", 5, true, -1, i == 1 ? CallName{} : call("a", i - 1)});
+    a.made.push_back({i, "f", "a", 5, "sent", -1, i == 1 ? CallName{} : call("a", i - 1)});
     a.served.push_back({call("a", i), "f", 5, "running", "handlers", 1});
   }
   const WaitGraph graph = wait_graph({a}, 0);
