@@ -334,24 +334,32 @@ void AgentCore::call_ended() {
 
 void AgentCore::adopt(std::shared_ptr<Connection> connection, std::shared_ptr<Route> route) {
   const bool came_in = route == nullptr;
-  std::shared_ptr<Link> link;
+  std::shared_ptr<Link> link, oldest;
   {
     std::lock_guard lock(mutex_);
     link = std::make_shared<Link>(shared_from_this(), ++last_link_, std::move(connection), std::move(route));
-    if (came_in && handshakes_ >= options_.most_handshakes) {
-      AgentCounters::count(counters_.connections_refused);
-      return link->close(Error(ErrorKind::resource_exhausted, "too many connections that say nothing"));
-    }
-    handshakes_ += came_in ? 1 : 0;
     links_.insert(link);
+    if (came_in) handshaking_.insert(link);
+    // Who has been silent for longest makes room, so that a storm of such does not keep out who speaks.
+    if (handshaking_.size() > options_.most_handshakes)
+      oldest = std::move(handshaking_.extract(handshaking_.begin()).value());
+  }
+  if (oldest != nullptr) {
+    AgentCounters::count(counters_.connections_refused);
+    const auto& loop = oldest->loop();
+    loop->post([oldest] {
+      if (!oldest->ready())
+        oldest->close(Error(ErrorKind::resource_exhausted, "too many connections that say nothing"));
+    });
+    if (oldest == link) return;
   }
   link->open();
   if (ended_) link->close(Error(ErrorKind::shut_down, "this agent has shut down"));
 }
 
-void AgentCore::handshake_over() {
+void AgentCore::handshake_over(const std::shared_ptr<Link>& link) {
   std::lock_guard lock(mutex_);
-  --handshakes_;
+  handshaking_.erase(link);
 }
 
 void AgentCore::link_ready(const std::shared_ptr<Link>& link, std::shared_ptr<Route> dialled,

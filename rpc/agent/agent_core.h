@@ -94,7 +94,7 @@ class WEFT_EXPORT AgentCore final : public std::enable_shared_from_this<AgentCor
 
   // Links; on their loops. A handshake is over when it has succeeded or its link has ended, whatever is
   // first.
-  void handshake_over();
+  void handshake_over(const std::shared_ptr<Link>& link);
   void adopt(std::shared_ptr<Connection> connection, std::shared_ptr<Route> route);
   void link_ready(const std::shared_ptr<Link>& link, std::shared_ptr<Route> route, const HelloInfo& hello);
   void link_ended(const std::shared_ptr<Link>& link, const std::shared_ptr<Route>& route,
@@ -161,7 +161,7 @@ class WEFT_EXPORT AgentCore final : public std::enable_shared_from_this<AgentCor
   std::map<std::string, std::shared_ptr<Route>> routes_;
   std::uint64_t last_link_ = 0;
   std::set<std::shared_ptr<Link>, ByNumber> links_;
-  std::size_t handshakes_ = 0;  // of links that came in, not over yet
+  std::set<std::shared_ptr<Link>, ByNumber> handshaking_;  // that came in and have not said who they are
   std::map<AgentId, int> links_of_;
   std::map<std::string, std::vector<std::string>> peer_addresses_;
   FindAddresses directory_;

@@ -139,7 +139,7 @@ void Link::on_hello(IncomingMessage& message) {
 }
 
 void Link::end_handshake() {
-  if (std::exchange(handshaking_, false)) core_->handshake_over();
+  if (std::exchange(handshaking_, false)) core_->handshake_over(shared_from_this());
 }
 
 void Link::send(const std::shared_ptr<PendingCall>& call) {

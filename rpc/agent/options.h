@@ -43,10 +43,11 @@ struct AgentOptions {
   // (rpc/security/credentials.h). null: no TLS, and it listens on loopback and Unix sockets only.
   std::shared_ptr<const Credentials> credentials;
   std::optional<Permissions>
-      permissions;                     // which peer may call what; none: every peer that gets in, everything
-  bool insecure = false;               // permit listening beyond this host without credentials
-  std::size_t most_handshakes = 1024;  // connections at a time that have come in and not said who they are
-  std::size_t loops = 1;               // event loops of the agent's own
+      permissions;        // which peer may call what; none: every peer that gets in, everything
+  bool insecure = false;  // permit listening beyond this host without credentials
+  // Connections at a time that have come in and not said who they are; beyond, the oldest of them is closed.
+  std::size_t most_handshakes = 1024;
+  std::size_t loops = 1;  // event loops of the agent's own
   // How long a loop of its own that has nothing to do polls before it sleeps. A few tens of microseconds
   // halve a round trip where both sides have a core to spare, and cost that core; 0: it sleeps at once.
   std::chrono::nanoseconds spin{0};
