@@ -365,6 +365,29 @@ void Link::give_credit(std::uint64_t bytes) {
     connection_->send(OutgoingMessage::credit(*credit));
 }
 
+std::vector<std::shared_ptr<PendingCall>> Link::sent() const {
+  std::vector<std::shared_ptr<PendingCall>> calls;
+  pending_.for_each([&](std::uint64_t, const Asked& asked) {
+    if (asked.call != nullptr) calls.push_back(asked.call);
+  });
+  return calls;
+}
+
+std::vector<std::shared_ptr<PendingCall>> Link::held() const {
+  std::vector<std::shared_ptr<PendingCall>> calls;
+  for (std::size_t i = 0; i < held_.size(); ++i) calls.push_back(held_[i]);
+  return calls;
+}
+
+// Kept until all have been seen: one that ends here leaves `incoming_`.
+std::vector<std::shared_ptr<IncomingCall>> Link::incoming() const {
+  std::vector<std::shared_ptr<IncomingCall>> calls;
+  incoming_.for_each([&](std::uint64_t, const std::weak_ptr<IncomingCall>& weak) {
+    if (auto call = weak.lock()) calls.push_back(std::move(call));
+  });
+  return calls;
+}
+
 void Link::call_ended(std::uint64_t id, std::uint64_t bytes, bool notification) {
   core_->let_go(bytes);
   const auto forget = [id, bytes, notification](Link& link) {

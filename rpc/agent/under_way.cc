@@ -54,21 +54,19 @@ class Collector {
     const auto now = loop.now();
     std::vector<MadeCall> made;
     std::vector<ServedCall> served;
-    const auto note = [&](std::string_view state) {
-      return [&made, state, now](const PendingCall& call) {
-        if (!call.finished()) made.push_back(describe(call, state, now));
-      };
+    const auto note = [&](const auto& calls, std::string_view state) {
+      for (const auto& call : calls)
+        if (!call->finished()) made.push_back(describe(*call, state, now));
     };
+    // Copies: the last owner of a call that ends meanwhile may be here, and its end changes these tables.
     for (const auto& route : core_->all_routes())
-      if (route->loop().get() == &loop)
-        for (const auto& call : route->waiting()) note(made_connecting)(*call);
+      if (route->loop().get() == &loop) note(std::deque(route->waiting()), made_connecting);
     for (const auto& link : core_->all_links()) {
       if (link->loop().get() != &loop) continue;
-      link->for_each_sent(note(made_sent));
-      link->for_each_held(note(made_held));
-      link->for_each_incoming([&](const IncomingCall& call) {
-        if (&call != asking_ && !call.answered()) served.push_back(describe(call, loop, now));
-      });
+      note(link->sent(), made_sent);
+      note(link->held(), made_held);
+      for (const auto& call : link->incoming())
+        if (call.get() != asking_ && !call->answered()) served.push_back(describe(*call, loop, now));
     }
     std::unique_lock lock(mutex_);
     calls_.made.insert(calls_.made.end(), made.begin(), made.end());
