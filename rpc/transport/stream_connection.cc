@@ -98,6 +98,7 @@ void StreamConnection::on_readable() {
     const std::size_t bytes = stream_->read(targets, error);
     if (bytes == 0) {
       if (error != asio::error::would_block) return lost(error);
+      more = false;
       break;
     }
     more = bytes == asked;  // else there was no more, most probably
