@@ -49,7 +49,10 @@ void say_seed() {
 class SeedInDeath {
  public:
   SeedInDeath() {
-    if (__sanitizer_set_death_callback != nullptr) return __sanitizer_set_death_callback(say_seed);
+    if (__sanitizer_set_death_callback != nullptr) {
+      __sanitizer_set_death_callback(say_seed);
+      return;
+    }
     struct sigaction action{};
     action.sa_handler = [](int signal) {
       say_seed();
@@ -59,7 +62,10 @@ class SeedInDeath {
     for (std::size_t i = 0; i < std::size(signals); ++i) ::sigaction(signals[i], &action, &before_[i]);
   }
   ~SeedInDeath() {
-    if (__sanitizer_set_death_callback != nullptr) return __sanitizer_set_death_callback(nullptr);
+    if (__sanitizer_set_death_callback != nullptr) {
+      __sanitizer_set_death_callback(nullptr);
+      return;
+    }
     for (std::size_t i = 0; i < std::size(signals); ++i) ::sigaction(signals[i], &before_[i], nullptr);
   }
   SeedInDeath(const SeedInDeath&) = delete;
