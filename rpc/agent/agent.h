@@ -75,6 +75,7 @@ class WEFT_EXPORT Agent {
   Future<void> drain(std::chrono::nanoseconds patience);
   void shut_down();
 
+  AgentCounts counts() const { return core_->counts(); }
   const std::shared_ptr<AgentCore>& core() const { return core_; }  // for layers
 
  private:

@@ -78,6 +78,29 @@ bool AgentCore::ByNumber::operator()(const std::shared_ptr<Link>& a, const std::
 
 AgentCore::~AgentCore() = default;
 
+ConnectionOptions AgentCore::connection_options(std::string expected_agent) const {
+  ConnectionOptions options(options_.limits, memory_);
+  options.credentials = options_.credentials;
+  options.expected_agent = std::move(expected_agent);
+  return options;
+}
+
+AgentCounts AgentCore::counts() const {
+  AgentCounts counts;
+  counts.connections_made = counters_.connections_made;
+  counts.connections_refused = counters_.connections_refused;
+  counts.calls_made = next_call_ - 1;
+  counts.calls_served = counters_.calls_served;
+  counts.calls_denied = counters_.calls_denied;
+  counts.calls_shed = counters_.calls_shed;
+  counts.serving = static_cast<std::uint64_t>(std::max<std::int64_t>(active_, 0));
+  counts.waiting = static_cast<std::uint64_t>(std::max<std::int64_t>(outgoing_, 0));
+  counts.memory = memory_->counts();
+  std::lock_guard lock(mutex_);
+  for (const auto& [peer, links] : links_of_) counts.connections += static_cast<std::uint64_t>(links);
+  return counts;
+}
+
 std::shared_ptr<Loop> AgentCore::pick_loop() { return loops_[next_loop_++ % loops_.size()]; }
 
 void AgentCore::log(LogLevel level, const std::string& message) const {
@@ -126,7 +149,7 @@ void AgentCore::listen() {
           const auto core = weak.lock();
           return core == nullptr ? nullptr : core->pick_loop();
         },
-        connection_options(), options_.insecure,
+        connection_options(), options_.insecure || options_.credentials != nullptr,
         [weak = weak_from_this()](std::shared_ptr<Connection> connection) {
           const auto core = weak.lock();
           if (core == nullptr || core->ended())
@@ -249,14 +272,25 @@ void AgentCore::call_ended() {
 }
 
 void AgentCore::adopt(std::shared_ptr<Connection> connection, std::shared_ptr<Route> route) {
+  const bool came_in = route == nullptr;
   std::shared_ptr<Link> link;
   {
     std::lock_guard lock(mutex_);
     link = std::make_shared<Link>(shared_from_this(), ++last_link_, std::move(connection), std::move(route));
+    if (came_in && handshakes_ >= options_.most_handshakes) {
+      AgentCounters::count(counters_.connections_refused);
+      return link->close(Error(ErrorKind::resource_exhausted, "too many connections that say nothing"));
+    }
+    handshakes_ += came_in ? 1 : 0;
     links_.insert(link);
   }
   link->open();
   if (ended_) link->close(Error(ErrorKind::shut_down, "this agent has shut down"));
+}
+
+void AgentCore::handshake_over() {
+  std::lock_guard lock(mutex_);
+  --handshakes_;
 }
 
 void AgentCore::link_ready(const std::shared_ptr<Link>& link, std::shared_ptr<Route> dialled,
@@ -273,6 +307,7 @@ void AgentCore::link_ready(const std::shared_ptr<Link>& link, std::shared_ptr<Ro
   {
     std::lock_guard lock(mutex_);
     ++links_of_[link->peer()];
+    AgentCounters::count(counters_.connections_made);
     peer_addresses_[hello.name] = hello.addresses;
     auto& place = routes_[hello.name];
     if (place == nullptr)

@@ -5,6 +5,7 @@
 // Thread-safety: every member may be called from any thread unless said otherwise.
 #pragma once
 
+#include <weft/rpc/agent/agent_counts.h>
 #include <weft/rpc/agent/call_hook.h>
 #include <weft/rpc/agent/options.h>
 #include <weft/rpc/agent/pending_call.h>
@@ -37,7 +38,10 @@ class WEFT_EXPORT AgentCore final : public std::enable_shared_from_this<AgentCor
   const AgentOptions& options() const { return options_; }
   Executor& handlers() { return *handlers_; }
   std::shared_ptr<Loop> pick_loop();
-  ConnectionOptions connection_options() const { return {options_.limits, memory_}; }
+  // expected_agent: whose certificate a peer that is dialled must have; empty: the host's.
+  ConnectionOptions connection_options(std::string expected_agent = {}) const;
+  AgentCounters& counters() { return counters_; }
+  AgentCounts counts() const;
   void log(LogLevel level, const std::string& message) const;
 
   // Methods and layers. Layers are added before listen().
@@ -69,7 +73,9 @@ class WEFT_EXPORT AgentCore final : public std::enable_shared_from_this<AgentCor
   void call_began() { ++active_; }
   void call_ended();
 
-  // Links; on their loops.
+  // Links; on their loops. A handshake is over when it has succeeded or its link has ended, whatever is
+  // first.
+  void handshake_over();
   void adopt(std::shared_ptr<Connection> connection, std::shared_ptr<Route> route);
   void link_ready(const std::shared_ptr<Link>& link, std::shared_ptr<Route> route, const HelloInfo& hello);
   void link_ended(const std::shared_ptr<Link>& link, const std::shared_ptr<Route>& route,
@@ -109,6 +115,7 @@ class WEFT_EXPORT AgentCore final : public std::enable_shared_from_this<AgentCor
   const std::shared_ptr<HandlerPool> own_handlers_;  // the same, where they are the agent's own
   const std::shared_ptr<MemoryPool> memory_;         // of arriving attachments
   std::map<std::string, std::shared_ptr<Transport>> transports_;
+  AgentCounters counters_;
   std::atomic<std::uint64_t> next_call_{1};
   std::atomic<std::int64_t> active_{0};    // incoming calls that are not over
   std::atomic<std::int64_t> outgoing_{0};  // outgoing calls that are not over
@@ -128,6 +135,7 @@ class WEFT_EXPORT AgentCore final : public std::enable_shared_from_this<AgentCor
   std::map<std::string, std::shared_ptr<Route>> routes_;
   std::uint64_t last_link_ = 0;
   std::set<std::shared_ptr<Link>, ByNumber> links_;
+  std::size_t handshakes_ = 0;  // of links that came in, not over yet
   std::map<AgentId, int> links_of_;
   std::map<std::string, std::vector<std::string>> peer_addresses_;
   FindAddresses directory_;

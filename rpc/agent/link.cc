@@ -7,6 +7,7 @@ namespace weft::rpc {
 namespace {
 
 constexpr std::uint16_t protocol_version = 1;
+constexpr std::string_view certified = "cert:";  // of an identity
 
 // In place of a method that is not served: layers above still read what the call carries, and it is they who
 // end what depends on it. The caller knows the name.
@@ -29,6 +30,7 @@ Link::Link(std::shared_ptr<AgentCore> core, std::uint64_t number, std::shared_pt
       loop_(connection->loop()),
       connection_(std::move(connection)),
       route_(std::move(route)),
+      handshaking_(route_ == nullptr),
       pending_(core_->id().incarnation),
       incoming_(core_->id().incarnation) {}
 
@@ -106,11 +108,24 @@ void Link::on_hello(IncomingMessage& message) {
   if (hello.name.empty()) throw Error(ErrorKind::protocol_error, "bad frame: a Hello without a name");
   if (Address::looks_like(hello.name))  // it would be taken for who listens there
     throw Error(ErrorKind::protocol_error, "bad frame: a Hello with an address for a name");
+  const std::string identity = connection_->identity();
+  if (identity.starts_with(certified) && identity.substr(certified.size()) != hello.name) {
+    const Error reason(ErrorKind::permission_denied,
+                       "the certificate is that of '" + identity.substr(certified.size()) +
+                           "', and not of '" + hello.name + "', as this peer calls itself");
+    connection_->send(OutgoingMessage::goodbye(reason));
+    return finish(reason);
+  }
   peer_ = {hello.name, hello.incarnation};
-  caller_ = std::make_shared<const Caller>(Caller{peer_, connection_->identity(), connection_->describe()});
+  caller_ = std::make_shared<const Caller>(Caller{peer_, identity, connection_->describe()});
+  end_handshake();
   loop()->cancel(std::exchange(handshake_timer_, 0));
   ready_ = true;
   core_->link_ready(shared_from_this(), route_, hello);
+}
+
+void Link::end_handshake() {
+  if (std::exchange(handshaking_, false)) core_->handshake_over();
 }
 
 void Link::send(const std::shared_ptr<PendingCall>& call) {
@@ -192,14 +207,24 @@ void Link::on_request(std::shared_ptr<IncomingMessage> message) {
   const RequestInfo info = message->request();
   auto method = core_->find_method(info.method);
   if (method == nullptr) method = no_method(info.method);
+  AgentCounters::count(core_->counters().calls_served);
+  if (const auto& permissions = core_->options().permissions;
+      permissions && !permissions->allows(caller_->identity, method->name)) {
+    AgentCounters::count(core_->counters().calls_denied);
+    const std::string who = caller_->identity.empty() ? "a peer that has proven nothing" : caller_->identity;
+    core_->log(LogLevel::warning, peer_.name + " (" + who + ") may not call " + method->name);
+    return refuse(prefix, ErrorKind::permission_denied, who + " may not call this", method->name);
+  }
   ActiveCall active(core_);  // before it is asked: drain() says first that it drains, then counts
   if (core_->draining())
     return refuse(prefix, ErrorKind::shut_down, "this agent is shutting down", method->name);
   if (incoming_.contains(prefix.call_id))
     throw Error(ErrorKind::protocol_error, "bad frame: a call id used twice");
-  if (held_bytes_ != 0 && held_bytes_ + message->bytes() > core_->options().limits.in_flight)
+  if (held_bytes_ != 0 && held_bytes_ + message->bytes() > core_->options().limits.in_flight) {
+    AgentCounters::count(core_->counters().calls_shed);
     return refuse(prefix, ErrorKind::resource_exhausted, "too many bytes of requests in flight",
                   method->name);
+  }
   std::optional<Clock::time_point> deadline;
   if (info.timeout_ns != 0)
     deadline = loop()->now() +
@@ -267,13 +292,17 @@ void Link::call_ended(std::uint64_t id, std::uint64_t bytes) {
 void Link::on_closed(const Error& reason) {
   if (ended_.exchange(true)) return;
   if (handshake_timer_ != 0) loop()->cancel(std::exchange(handshake_timer_, 0));
+  end_handshake();
+  if (route_ == nullptr && !ready_ && reason.kind() == ErrorKind::permission_denied)
+    AgentCounters::count(core_->counters().connections_refused);
   const bool usual = reason.kind() == ErrorKind::peer_lost || reason.kind() == ErrorKind::shut_down;
   core_->log(usual ? LogLevel::debug : LogLevel::warning,
              connection_->describe() + ": closed: " + reason.what());
-  const ErrorKind kind = peer_leaving_ || core_->draining()      ? ErrorKind::shut_down
-                         : reason.kind() == ErrorKind::shut_down ? ErrorKind::shut_down
-                         : ready_                                ? ErrorKind::peer_lost
-                                                                 : reason.kind();
+  const ErrorKind kind = peer_leaving_ || core_->draining()              ? ErrorKind::shut_down
+                         : reason.kind() == ErrorKind::shut_down         ? ErrorKind::shut_down
+                         : reason.kind() == ErrorKind::permission_denied ? ErrorKind::permission_denied
+                         : ready_                                        ? ErrorKind::peer_lost
+                                                                         : reason.kind();
   core_->link_ended(shared_from_this(), route_, Error(kind, reason.what()));
   for (auto& [id, call] : pending_.take_all()) call->lose(kind, reason.what());
   for (auto& [id, weak] : incoming_.take_all())

@@ -50,6 +50,7 @@ class WEFT_EXPORT Link final : public ConnectionObserver, public std::enable_sha
 
  private:
   void on_hello(IncomingMessage& message);
+  void end_handshake();
   void on_request(std::shared_ptr<IncomingMessage> message);
   void on_reply(std::shared_ptr<IncomingMessage> message);
   void refuse(const Prefix& request, ErrorKind kind, const std::string& message, std::string method);
@@ -61,6 +62,7 @@ class WEFT_EXPORT Link final : public ConnectionObserver, public std::enable_sha
   std::shared_ptr<Connection> connection_;  // until it has ended; on the loop
   std::shared_ptr<Route> route_;
   std::atomic<bool> ready_{false};  // the other's Hello has come
+  bool handshaking_;                // it came in, and counts as one that has not said who it is
   std::atomic<bool> ended_{false};
   std::atomic<bool> peer_leaving_{false};
   AgentId peer_;

@@ -118,7 +118,8 @@ void Route::dial_next(const Error& last) {
   if (transport == nullptr)
     return dial_next(Error(ErrorKind::unsupported, "this agent has no transport for " + address.text()));
   try {
-    transport->connect(address, loop_, core->connection_options(),
+    transport->connect(address, loop_,
+                       core->connection_options(Address::looks_like(name_) ? std::string() : name_),
                        [self = shared_from_this()](Result<std::shared_ptr<Connection>> made) {
                          self->connected(std::move(made));
                        });

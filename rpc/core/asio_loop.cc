@@ -11,6 +11,7 @@
 #include <map>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <unordered_map>
 #include <vector>
 
@@ -109,12 +110,24 @@ struct AsioLoop::State : std::enable_shared_from_this<State> {
     armed.reset();
     timer.cancel();
   }
+  void drop_timers() {  // but those that close
+    for (auto entry = entries.begin(); entry != entries.end();) {
+      if (closing.contains(entry->first.second)) {
+        ++entry;
+        continue;
+      }
+      when.erase(entry->first.second);
+      entry = entries.erase(entry);
+    }
+    if (entries.empty()) disarm();
+  }
   void expire() {
     armed.reset();
     const Clock::time_point now = Clock::now();
     while (!entries.empty() && entries.begin()->first.first <= now) {
       auto node = entries.extract(entries.begin());
       when.erase(node.key().second);
+      closing.erase(node.key().second);
       turn(std::move(node.mapped()));
     }
     arm();
@@ -170,6 +183,7 @@ struct AsioLoop::State : std::enable_shared_from_this<State> {
   asio::steady_timer timer;
   std::map<TimerKey, Job> entries;
   std::unordered_map<TimerId, Clock::time_point> when;
+  std::set<TimerId> closing;  // those among them that stop() does not drop
   std::optional<Clock::time_point> armed;
   TimerId last = 0;
   std::vector<LoopPoller*> pollers;
@@ -200,9 +214,7 @@ void AsioLoop::stop() {
   asio::post(context_, [weak = std::weak_ptr(state_)] {
     const auto state = weak.lock();
     if (state == nullptr) return;
-    state->entries.clear();
-    state->when.clear();
-    state->disarm();
+    state->drop_timers();
     state->work.reset();
   });
   if (running_here()) {
@@ -251,11 +263,18 @@ Loop::TimerId AsioLoop::schedule(Clock::time_point when, Job job) {
   return id;
 }
 
+Loop::TimerId AsioLoop::schedule_closing(Clock::time_point when, Job job) {
+  const TimerId id = schedule(when, std::move(job));
+  state_->closing.insert(id);
+  return id;
+}
+
 void AsioLoop::cancel(TimerId id) {
   const auto entry = state_->when.find(id);
   if (entry == state_->when.end()) return;
   state_->entries.erase(State::TimerKey{entry->second, id});
   state_->when.erase(entry);
+  state_->closing.erase(id);
   if (state_->entries.empty()) state_->disarm();  // else the program's io_context would wait for nothing
 }
 

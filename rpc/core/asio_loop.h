@@ -30,6 +30,7 @@ class WEFT_EXPORT AsioLoop final : public Loop, public std::enable_shared_from_t
   bool running_here() const override;
   TimerId schedule(Clock::time_point when, Job job) override;
   void cancel(TimerId timer) override;
+  TimerId schedule_closing(Clock::time_point when, Job job) override;
   void run_turn(Job event) override;
 
   bool spins() const override;

@@ -4,34 +4,56 @@
 #include <weft/rpc/security/internal/certificate_names.h>
 #include <weft/rpc/security/internal/credential_snapshot.h>
 
+#include <fcntl.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
-#include <fstream>
 #include <sstream>
 
 namespace weft::rpc {
 namespace {
 
-constexpr std::uintmax_t largest_file = 1 << 20;
+constexpr ::off_t largest_file = 1 << 20;
 
 [[noreturn]] void refuse(const std::string& source, const std::string& why) {
   throw Error(ErrorKind::invalid_argument, source + ": " + why);
 }
 
+// A file descriptor, so that what is looked at is what is read.
+class File {
+ public:
+  // Without blocking: what is named may be a pipe that nobody writes to.
+  explicit File(const std::string& path)
+      : descriptor_(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)) {}
+  ~File() {
+    if (descriptor_ >= 0) ::close(descriptor_);
+  }
+  File(const File&) = delete;
+  File& operator=(const File&) = delete;
+  int descriptor() const { return descriptor_; }
+
+ private:
+  const int descriptor_;
+};
+
 std::string read_file(const std::string& path, const std::string& source, bool confidential) {
+  const File file(path);
   struct stat status{};
-  if (::stat(path.c_str(), &status) != 0) refuse(source, std::strerror(errno));
+  if (file.descriptor() < 0 || ::fstat(file.descriptor(), &status) != 0) refuse(source, std::strerror(errno));
   if (!S_ISREG(status.st_mode)) refuse(source, "it is not a file");
-  if (static_cast<std::uintmax_t>(status.st_size) > largest_file) refuse(source, "it is larger than 1 MiB");
+  if (status.st_size > largest_file) refuse(source, "it is larger than 1 MiB");
   if (confidential && (status.st_mode & S_IRWXO) != 0)
     refuse(source, "other users of this host can open it: chmod o= " + path);
-  std::ifstream file(path, std::ios::binary);
-  std::ostringstream text;
-  text << file.rdbuf();
-  if (!file) refuse(source, "it cannot be read");
-  return std::move(text).str();
+  std::string text(static_cast<std::size_t>(status.st_size), '\0');
+  for (std::size_t filled = 0; filled < text.size();) {
+    const ::ssize_t moved = ::read(file.descriptor(), text.data() + filled, text.size() - filled);
+    if (moved < 0) refuse(source, std::strerror(errno));
+    if (moved == 0) text.resize(filled);  // it has become shorter meanwhile
+    filled += static_cast<std::size_t>(moved);
+  }
+  return text;
 }
 
 CredentialMaterial::Text load(const char* name, const std::string& file, const std::string& pem,

@@ -18,6 +18,8 @@
 
 namespace weft::rpc {
 
+class Credentials;
+
 // What an agent's connections have in common.
 struct ConnectionOptions {
   ConnectionOptions() = default;
@@ -26,6 +28,10 @@ struct ConnectionOptions {
 
   Limits limits;
   std::shared_ptr<MemoryPool> memory;  // of arriving attachments; null: fresh memory for each
+  // TCP connections are TLS with them. A peer's certificate must be for `expected_agent`, or where that is
+  // empty for the host that was dialled.
+  std::shared_ptr<const Credentials> credentials;
+  std::string expected_agent;
 };
 
 class WEFT_EXPORT ConnectionObserver {

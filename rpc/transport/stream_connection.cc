@@ -1,5 +1,7 @@
 #include <weft/rpc/transport/stream_connection.h>
 
+#include <weft/rpc/transport/tls_error.h>
+
 #include <asio/error.hpp>
 
 #include <algorithm>
@@ -152,8 +154,12 @@ bool StreamConnection::take_frames() {
 
 void StreamConnection::lost(const std::error_code& error) {
   if (finishing_) return close(*finishing_);
-  close(Error(ErrorKind::peer_lost, error == asio::error::eof ? "the other side closed the connection"
-                                                              : "connection lost: " + error.message()));
+  if (error == asio::error::eof)
+    return close(Error(ErrorKind::peer_lost, "the other side closed the connection"));
+  // To try again does not help where one side refuses the other's credentials.
+  if (refuses_peer(error) || refused_by_peer(error))
+    return close(Error(ErrorKind::permission_denied, stream_->explain(error)));
+  close(Error(ErrorKind::peer_lost, "connection lost: " + stream_->explain(error)));
 }
 
 // --- Writing ---
@@ -246,7 +252,11 @@ void StreamConnection::end_sending() {
 
 void StreamConnection::be_patient() {
   loop_->cancel(patience_);
-  patience_ = loop_->schedule(later(loop_->now(), patience), [self = shared_from_this()] {
+  // What is awaited of the stream keeps this connection; the timer does not, since on the program's
+  // io_context, which may never run again, it would for ever.
+  patience_ = loop_->schedule_closing(later(loop_->now(), patience), [weak = weak_from_this()] {
+    const auto self = weak.lock();
+    if (self == nullptr) return;
     self->patience_ = 0;
     self->close(*self->finishing_);
   });

@@ -3,6 +3,7 @@
 #include <weft/rpc/transport/internal/socket_listener.h>
 #include <weft/rpc/transport/internal/socket_stream.h>
 #include <weft/rpc/transport/stream_connection.h>
+#include <weft/rpc/transport/tls_stream.h>
 
 #include <asio/connect.hpp>
 #include <asio/ip/tcp.hpp>
@@ -18,15 +19,27 @@ std::string text(const tcp::endpoint& endpoint) {
   return Address{"tcp", endpoint.address().to_string(), std::to_string(endpoint.port()), {}}.text().substr(6);
 }
 
+enum class Side { client, server };
+
+// host: that was dialled; of a client.
 std::shared_ptr<Connection> make_connection(tcp::socket socket, const std::shared_ptr<Loop>& loop,
-                                            const ConnectionOptions& options, std::string_view direction) {
+                                            const ConnectionOptions& options, Side side,
+                                            const std::string& host = {}) {
   asio::error_code ignored;
   socket.set_option(tcp::no_delay(true), ignored);
   const auto local = socket.local_endpoint(ignored);
   const auto remote = socket.remote_endpoint(ignored);
-  std::string description = "tcp " + text(local) + std::string(direction) + text(remote);
-  return std::make_shared<StreamConnection>(
-      std::make_unique<SocketStream<tcp>>(std::move(socket), loop, std::move(description)), loop, options);
+  std::unique_ptr<ByteStream> stream = std::make_unique<SocketStream<tcp>>(
+      std::move(socket), loop,
+      "tcp " + text(local) + (side == Side::client ? " -> " : " <- ") + text(remote));
+  if (options.credentials != nullptr && side == Side::server)
+    stream = tls_server(std::move(stream), *options.credentials, loop);
+  if (options.credentials != nullptr && side == Side::client)
+    stream = tls_client(std::move(stream), *options.credentials,
+                        options.expected_agent.empty() ? ExpectedPeer{.host = host}
+                                                       : ExpectedPeer{.agent = options.expected_agent},
+                        loop);
+  return std::make_shared<StreamConnection>(std::move(stream), loop, options);
 }
 
 // One connect() from its name's resolution to its end; on its loop.
@@ -36,6 +49,7 @@ struct Attempt {
   std::shared_ptr<Loop> loop;
   ConnectionOptions options;
   Transport::Connected done;
+  std::string host;
   std::string target;
   bool aborted = false;
 
@@ -44,7 +58,9 @@ struct Attempt {
                                        "cannot connect to " + target + ": " + error.message(),
                                        Execution::not_sent)));
   }
-  void succeed() { done(make_connection(std::move(socket), loop, options, " -> ")); }
+  void succeed() {
+    done(capture([&] { return make_connection(std::move(socket), loop, options, Side::client, host); }));
+  }
   void abort() {
     aborted = true;  // a resolution that is on its way back succeeds all the same
     resolver.cancel();
@@ -62,7 +78,7 @@ class TcpTransport final : public Transport {
     asio::io_context& context = io_context_of(*loop);
     auto attempt =
         std::make_shared<Attempt>(Attempt{tcp::resolver(context), tcp::socket(context), std::move(loop),
-                                          options, std::move(done), address.text()});
+                                          options, std::move(done), address.host, address.text()});
     {
       std::lock_guard lock(mutex_);
       std::erase_if(attempts_, [](const auto& old) { return old.expired(); });
@@ -106,7 +122,7 @@ class TcpTransport final : public Transport {
       return std::make_unique<SocketListener<tcp>>(
           std::move(acceptor), std::move(loop), std::move(actual), std::move(pick),
           [options, accepted = std::move(accepted)](tcp::socket socket, const std::shared_ptr<Loop>& theirs) {
-            auto connection = make_connection(std::move(socket), theirs, options, " <- ");
+            auto connection = make_connection(std::move(socket), theirs, options, Side::server);
             theirs->post([accepted, connection] { accepted(connection); });
           },
           nullptr);
@@ -125,8 +141,8 @@ class TcpTransport final : public Transport {
       if (!allow_remote && !endpoint.address().is_loopback())
         throw Error(ErrorKind::permission_denied,
                     "listening on " + address.text() +
-                        " would let any host in: credentials are not configured; set AgentOptions::insecure "
-                        "to accept that");
+                        " would let any host in: set AgentOptions::credentials, or AgentOptions::insecure to "
+                        "accept that");
       try {
         return tcp::acceptor(context, endpoint);
       } catch (const asio::system_error& error) {

@@ -223,11 +223,11 @@ std::string TlsStream::explain(const std::error_code& error) const {
 std::size_t TlsStream::read(std::span<const std::span<std::byte>> into, std::error_code& error) {
   error.clear();
   if (!usable(error)) return 0;
+  ERR_clear_error();
   std::size_t total = 0;
   bool more = !peer_ended_;
   for (auto next = into.begin(); more && next != into.end(); ++next) {
     for (std::span<std::byte> span = *next; more && !span.empty();) {
-      ERR_clear_error();
       std::size_t moved = 0;
       const int result = SSL_read_ex(ssl_.get(), span.data(), span.size(), &moved);
       if (result == 1) {
@@ -269,6 +269,7 @@ std::size_t TlsStream::write(std::span<const std::span<const std::byte>> from, s
     error = asio::error::broken_pipe;
     return 0;
   }
+  ERR_clear_error();
   std::array<std::byte, record_size> scratch;
   std::size_t total = 0;
   for (Records records(from); !records.empty();) {
@@ -291,7 +292,6 @@ std::size_t TlsStream::write(std::span<const std::span<const std::byte>> from, s
 }
 
 bool TlsStream::encrypt(std::span<const std::byte> record) {
-  ERR_clear_error();
   if (++records_ >= settings_.records_per_key) {
     records_ = 0;
     SSL_key_update(ssl_.get(), SSL_KEY_UPDATE_NOT_REQUESTED);  // goes out before the record

@@ -364,6 +364,8 @@ std::optional<std::string> IncomingMessage::unknown_required(
   });
 }
 
+std::size_t IncomingMessage::attachment_count() const { return content_->frame.attachments.size(); }
+
 const Buffer& IncomingMessage::attachment(std::uint32_t index) const {
   const auto& attachments = content_->frame.attachments;
   if (index >= attachments.size()) refuse("an attachment that is not there");

@@ -136,6 +136,7 @@ class WEFT_EXPORT IncomingMessage {
   // The first required section whose key `known` does not accept.
   std::optional<std::string> unknown_required(const UniqueFunction<bool(std::string_view)>& known) const;
 
+  std::size_t attachment_count() const;
   const Buffer& attachment(std::uint32_t index) const;  // throws protocol_error
   std::uint64_t bytes() const;                          // header and attachments
   Slots& slots() { return slots_; }

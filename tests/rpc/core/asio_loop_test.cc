@@ -99,6 +99,19 @@ TEST(AsioLoop, StopRunsWhatIsPostedAndDropsTimers) {
   loop.stop();
 }
 
+TEST(AsioLoop, StopWaitsForTimersThatClose) {
+  AsioLoop loop;
+  std::atomic<int> fired{0};
+  loop.post([&] {
+    loop.schedule(loop.now() + 1h, [&] { fired += 100; });
+    loop.schedule_closing(loop.now() + 5ms, [&] { ++fired; });
+    const auto cancelled = loop.schedule_closing(loop.now() + 1h, [&] { fired += 10; });
+    loop.cancel(cancelled);
+  });
+  loop.stop();
+  EXPECT_EQ(fired, 1);
+}
+
 TEST(AsioLoop, JobsPostedAfterStopRunOnTheirPostersThread) {
   AsioLoop loop;
   loop.stop();

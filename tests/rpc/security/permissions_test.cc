@@ -75,7 +75,7 @@ TEST(Permissions, stars_as_in_a_regular_expression) {
     return text;
   };
   int fitting = 0;
-  for (int i = 0; i < 20'000; ++i) {
+  for (int i = 0; i < 5000; ++i) {
     const std::string pattern = "*" + some("ab*", 6), text = some("ab", 8);
     const std::string flipped = pattern.substr(1) + (random() % 2 ? "*" : "");
     for (const std::string& tried : {pattern, flipped}) {
@@ -87,7 +87,7 @@ TEST(Permissions, stars_as_in_a_regular_expression) {
       fitting += expected;
     }
   }
-  EXPECT_GT(fitting, 1000);
+  EXPECT_GT(fitting, 500);
 }
 
 TEST(Permissions, mistakes_are_told_with_their_line) {

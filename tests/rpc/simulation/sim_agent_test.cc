@@ -82,7 +82,7 @@ TEST(SimAgent, ADeadlineIsMetToTheMoment) {
 }
 
 TEST(SimAgent, AnIdleConnectionSleeps) {
-  SimWorld world(1, {.weather = {.false_calls = 500}});
+  SimWorld world(1, {.weather = {.false_calls = 500}});  // a false call may bring another, but not for ever
   rpc::Agent& anna = start(world, "anna");
   start(world, "bert");
   world.got(anna.connect("sim://bert").ready());
@@ -117,7 +117,8 @@ TEST(SimAgent, ShutsDownWithoutAThreadToWaitFor) {
   world.run_for(1min);
   SimProcess& process = *world.find("bert");
   process.let_go();
-  EXPECT_EQ(kind_of([&] { return world.got(std::move(slow)); }), ErrorKind::peer_lost);  // no goodbye
+  EXPECT_EQ(kind_of([&] { return world.got(std::move(slow)); }), ErrorKind::peer_lost)
+      << "it said no goodbye";
   EXPECT_TRUE(world.run_until_idle());
   EXPECT_EQ(world.network().open_streams(process), 0U);
   EXPECT_EQ(kind_of([&] { return world.got(bert.call<&Desk::twice>(5)); }), ErrorKind::unavailable);

@@ -43,12 +43,12 @@ void expect_same(const InboundFrame& got, const OutboundFrame& sent) {
   const auto header = sent.head.bytes().subspan(Prefix::size);
   ASSERT_EQ(got.header.size(), header.size());
   ASSERT_EQ(std::memcmp(got.header.data(), header.data(), header.size()), 0);
-  ASSERT_EQ(got.attachments.size(), sent.attachments.size());
+  const auto attachments = test::attachments_of(got);
+  ASSERT_EQ(attachments.size(), sent.attachments.size());
   for (std::size_t i = 0; i < sent.attachments.size(); ++i) {
-    ASSERT_EQ(got.attachments[i].size(), sent.attachments[i].size());
+    ASSERT_EQ(attachments[i].size(), sent.attachments[i].size());
     if (sent.attachments[i].empty()) continue;
-    ASSERT_EQ(std::memcmp(got.attachments[i].data(), sent.attachments[i].data(), sent.attachments[i].size()),
-              0);
+    ASSERT_EQ(std::memcmp(attachments[i].data(), sent.attachments[i].data(), sent.attachments[i].size()), 0);
   }
 }
 
