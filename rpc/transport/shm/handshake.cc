@@ -85,8 +85,8 @@ class Greeting final : public ShmHandshake, public std::enable_shared_from_this<
   }
 
   void on_hello() {
-    if (!descriptor_) throw Error(ErrorKind::protocol_error, "a hello without shared memory");
     theirs_ = ShmHello::decode(std::span(bytes_).first<ShmHello::size>());
+    if (!descriptor_) throw Error(ErrorKind::protocol_error, "a hello without shared memory");
     inbound_.emplace(ShmSegment::open(std::move(descriptor_), options_.most_ring_bytes));
     if (inbound_->capacity() != theirs_.capacity)
       throw Error(ErrorKind::protocol_error, "shared memory of another size than said");
