@@ -313,8 +313,8 @@ void JobMembership::watch() {
     after = version_;
   }
   auto watch = place_.store->watch(std::string(membership_keys::members), after)
-                   .then([weak = weak_from_this()](Result<StoreView>&& view) {
-                     if (const auto job = weak.lock()) job->viewed(std::move(view));
+                   .then([weak = weak_from_this()](Result<StoreChanges>&& changes) {
+                     if (const auto job = weak.lock()) job->viewed(std::move(changes));
                      return true;
                    });
   {
@@ -327,10 +327,17 @@ void JobMembership::watch() {
   watch.cancel();  // answered already, or nobody waits any more
 }
 
-void JobMembership::viewed(Result<StoreView>&& view) {
+void JobMembership::viewed(Result<StoreChanges>&& result) {
   std::optional<Error> error;
   try {
-    StoreView seen = std::move(view).get();
+    const StoreChanges changes = std::move(result).get();
+    StoreView seen;
+    {
+      std::lock_guard lock(mutex_);
+      seen = seen_;
+    }
+    changes.apply_to(seen.entries);
+    seen.version = changes.version;
     Roster roster(seen);
     // Routes learn which life of a peer its name stands for.
     for (const auto& [name, member] : roster.members())
@@ -339,6 +346,7 @@ void JobMembership::viewed(Result<StoreView>&& view) {
     std::lock_guard lock(mutex_);
     watching_ = false;
     version_ = seen.version;
+    seen_ = std::move(seen);
     roster_ = std::move(roster);
   } catch (...) {
     error = error_of(std::current_exception());

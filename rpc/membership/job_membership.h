@@ -64,7 +64,7 @@ class JobMembership final : public Membership, public std::enable_shared_from_th
   Future<void> add_waiter(std::size_t agents);
   void cancel_waiter(std::uint64_t id);
   void watch();
-  void viewed(Result<StoreView>&& view);
+  void viewed(Result<StoreChanges>&& result);
   void answer_waiters();
   void publish_state();
   void fail_waiters(const Error& error);
@@ -92,6 +92,7 @@ class JobMembership final : public Membership, public std::enable_shared_from_th
   std::optional<Member> host_;                // where that is not this agent, once it is known
   bool store_gone_ = false;                   // the host has left, and the store with it
   Roster roster_;
+  StoreView seen_;             // what that was made of
   std::uint64_t version_ = 0;  // of the roster; 0: none yet
   std::map<std::uint64_t, Waiter> waiters_;
   std::uint64_t last_waiter_ = 0;

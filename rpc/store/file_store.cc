@@ -12,6 +12,8 @@
 namespace weft::rpc {
 namespace {
 
+constexpr auto longest_trust = std::chrono::seconds{1};
+
 Error closed_error() { return Error(ErrorKind::shut_down, "the store has closed"); }
 
 }  // namespace
@@ -21,10 +23,19 @@ struct FileStore::State {
   // Run on the thread; with an error where the store closes first.
   using Task = UniqueFunction<void(State&, const Error*)>;
 
-  State(const std::string& path, FileStoreOptions o) : log(path), options(o) {}
+  State(const std::string& path, FileStoreOptions o) : options(o), log(path) {}
 
-  StoreLog log;
+  struct Beat {  // of a lease: a number that each renewal changes
+    std::uint64_t at = 0;
+    std::uint64_t seen = 0;
+  };
+
   const FileStoreOptions options;
+  // The thread's own.
+  StoreLog log;
+  std::map<LeaseId, Beat> beats;
+  LeaseId last_lease = no_lease;
+  Clock::time_point looked{}, read{};  // when at the leases, and when under the lock
 
   std::mutex mutex;  // guards what follows
   std::condition_variable changed;
@@ -35,12 +46,14 @@ struct FileStore::State {
 
   static void run(const std::shared_ptr<State>& self);
   void poll();
+  void look_at_leases(Clock::time_point now);
   void fail_late();
   // The log's lock for a scope, and what others have written meanwhile.
   template <class F>
   void locked(bool exclusive, F&& work);
   void apply(StoreLog::Record record, StoreTable::Jobs& jobs);
   void change(StoreLog::Record record, StoreTable::Jobs& jobs);
+  void check(LeaseId lease) const;  // throws lease_lost
   void lock_log(bool exclusive);
   void post(Task task);
 
@@ -62,24 +75,29 @@ void FileStore::State::run(const std::shared_ptr<State>& self) {
     {
       std::unique_lock lock(state.mutex);
       const auto due = [&] { return state.closed || !state.tasks.empty(); };
-      if (state.table.waits() == 0) {
-        // A wait comes here as a task, so that nobody can begin to wait unnoticed.
-        state.changed.wait(lock, due);
-      } else {
+      if (state.table.waits() != 0) {
         state.changed.wait_for(lock, state.options.interval, due);
+      } else if (state.table.leases() != 0) {
+        state.changed.wait_for(lock, state.table.tick_interval(), due);
+      } else {
+        // A wait or a lease comes here as a task, so that none can begin unnoticed.
+        state.changed.wait(lock, due);
       }
       if (state.closed) return;
       tasks.swap(state.tasks);
     }
-    if (tasks.empty()) state.poll();
     for (Task& task : tasks) task(state, nullptr);
+    if (tasks.empty() || !state.beats.empty()) state.poll();
     state.fail_late();
   }
 }
 
 void FileStore::State::poll() {
+  const auto now = Clock::now();
   try {
-    locked(false, [](StoreTable::Jobs&) {});
+    // A file on another host may have grown without this one's knowing: taking its lock asks there.
+    if (log.grown() || now - read >= longest_trust) locked(false, [](StoreTable::Jobs&) {});
+    look_at_leases(now);
   } catch (const Error& error) {
     if (error.kind() == ErrorKind::unavailable) return;  // busy; the next time
     std::vector<std::shared_ptr<StoreWait>> waits;
@@ -89,6 +107,29 @@ void FileStore::State::poll() {
     }
     for (const auto& wait : waits) wait->fail(error);
   }
+}
+
+// Ends the leases that have not been renewed in time, as far as this process has seen.
+void FileStore::State::look_at_leases(Clock::time_point now) {
+  if (beats.empty() || now - looked < table.tick_interval()) return;
+  looked = now;
+  const auto due = [&] {
+    for (auto& [lease, beat] : beats) {
+      const std::uint64_t number = log.beat(beat.at);
+      if (std::exchange(beat.seen, number) == number) continue;
+      std::lock_guard lock(mutex);
+      table.renew(lease, now);
+    }
+    std::lock_guard lock(mutex);
+    table.tick(now);
+    return table.due();
+  };
+  bool late = false;
+  locked(false, [&](StoreTable::Jobs&) { late = !due().empty(); });
+  if (!late) return;
+  locked(true, [&](StoreTable::Jobs& jobs) {  // somebody may have renewed it, or ended it, meanwhile
+    for (const LeaseId lease : due()) change({.kind = StoreLog::Kind::end, .lease = lease}, jobs);
+  });
 }
 
 void FileStore::State::fail_late() {
@@ -124,6 +165,7 @@ void FileStore::State::locked(bool exclusive, F&& work) {
       ~Unlock() { log.unlock(); }
     } unlock{log};
     log.read([&](StoreLog::Record record) { apply(std::move(record), jobs); });
+    read = Clock::now();
     work(jobs);
   };
   const Result<void> done = capture(inside);
@@ -132,17 +174,30 @@ void FileStore::State::locked(bool exclusive, F&& work) {
 }
 
 void FileStore::State::apply(StoreLog::Record record, StoreTable::Jobs& jobs) {
+  const auto now = Clock::now();
   std::lock_guard lock(mutex);
-  if (record.value) {
-    table.set(record.key, std::move(*record.value), jobs);
-  } else {
-    table.remove(record.key, jobs);
+  switch (record.kind) {
+    case StoreLog::Kind::set:
+      return table.set(record.key, std::move(record.value), record.lease, jobs);
+    case StoreLog::Kind::remove:
+      table.remove(record.key, jobs);
+      return;
+    case StoreLog::Kind::grant:
+      last_lease = record.lease;
+      beats[record.lease] = {record.beat_at, log.beat(record.beat_at)};
+      return table.grant(record.lease, record.ttl, now);
+    case StoreLog::Kind::end:
+      beats.erase(record.lease);
+      return table.end_lease(record.lease, jobs);
   }
 }
 
 void FileStore::State::change(StoreLog::Record record, StoreTable::Jobs& jobs) {
-  log.append(record);
-  apply(std::move(record), jobs);
+  apply(log.append(std::move(record)), jobs);
+}
+
+void FileStore::State::check(LeaseId lease) const {
+  if (lease != no_lease && !beats.contains(lease)) throw detail::lease_lost(lease);
 }
 
 void FileStore::State::post(Task task) {
@@ -240,9 +295,12 @@ auto FileStore::later(Waiting waiting) {
   return std::move(waiting.future);
 }
 
-Future<void> FileStore::set(std::string key, std::string value) {
-  return submit<void>(true, [key = std::move(key), value = std::move(value)](
-                                State& state, StoreTable::Jobs& jobs) { state.change({key, value}, jobs); });
+Future<void> FileStore::set(std::string key, std::string value, LeaseId lease) {
+  return submit<void>(
+      true, [key = std::move(key), value = std::move(value), lease](State& state, StoreTable::Jobs& jobs) {
+        state.check(lease);
+        state.change({.key = key, .value = value, .lease = lease}, jobs);
+      });
 }
 
 Future<std::string> FileStore::get(std::string key, CallOptions options) {
@@ -261,22 +319,24 @@ Future<std::int64_t> FileStore::add(std::string key, std::int64_t delta) {
     std::unique_lock lock(state.mutex);
     const std::int64_t sum = state.table.sum(key, delta);
     lock.unlock();
-    state.change({key, std::to_string(sum)}, jobs);
+    state.change({.key = key, .value = std::to_string(sum)}, jobs);
     return sum;
   });
 }
 
 Future<StoreExchange> FileStore::compare_set(std::string key, std::optional<std::string> expected,
-                                             std::string desired) {
-  return submit<StoreExchange>(true, [key = std::move(key), expected = std::move(expected),
-                                      desired = std::move(desired)](State& state, StoreTable::Jobs& jobs) {
-    std::unique_lock lock(state.mutex);
-    StoreExchange exchange{false, state.table.copy(key)};
-    lock.unlock();
-    if (exchange.actual != expected) return exchange;
-    state.change({key, desired}, jobs);
-    return StoreExchange{true, desired};
-  });
+                                             std::string desired, LeaseId lease) {
+  return submit<StoreExchange>(
+      true, [key = std::move(key), expected = std::move(expected), desired = std::move(desired), lease](
+                State& state, StoreTable::Jobs& jobs) {
+        state.check(lease);
+        std::unique_lock lock(state.mutex);
+        StoreExchange exchange{false, state.table.copy(key)};
+        lock.unlock();
+        if (exchange.actual != expected) return exchange;
+        state.change({.key = key, .value = desired, .lease = lease}, jobs);
+        return StoreExchange{true, desired};
+      });
 }
 
 Future<void> FileStore::wait(std::vector<std::string> keys, CallOptions options) {
@@ -288,7 +348,7 @@ Future<bool> FileStore::remove(std::string key) {
     std::unique_lock lock(state.mutex);
     if (state.table.find(key) == nullptr) return false;
     lock.unlock();
-    state.change({key, std::nullopt}, jobs);
+    state.change({.kind = StoreLog::Kind::remove, .key = key}, jobs);
     return true;
   });
 }
@@ -300,8 +360,33 @@ Future<StoreView> FileStore::list(std::string prefix) {
   });
 }
 
-Future<StoreView> FileStore::watch(std::string prefix, std::uint64_t after, CallOptions options) {
+Future<StoreChanges> FileStore::watch(std::string prefix, std::uint64_t after, CallOptions options) {
   return later(detail::wait_for_change(std::move(prefix), after, options, State::dropper(state_), nullptr));
+}
+
+Future<StoreLease> FileStore::grant(std::chrono::nanoseconds ttl) {
+  return submit<StoreLease>(true, [ttl](State& state, StoreTable::Jobs& jobs) {
+    detail::check_ttl(ttl);
+    const StoreLease lease{++state.last_lease, ttl};
+    state.change({.kind = StoreLog::Kind::grant, .lease = lease.id, .ttl = ttl}, jobs);
+    return lease;
+  });
+}
+
+Future<void> FileStore::renew(LeaseId lease) {
+  return submit<void>(true, [lease](State& state, StoreTable::Jobs&) {
+    state.check(lease);
+    auto& beat = state.beats[lease];
+    state.log.set_beat(beat.at, beat.seen = state.log.beat(beat.at) + 1);
+    std::lock_guard lock(state.mutex);
+    state.table.renew(lease, Clock::now());
+  });
+}
+
+Future<void> FileStore::revoke(LeaseId lease) {
+  return submit<void>(true, [lease](State& state, StoreTable::Jobs& jobs) {
+    if (state.beats.contains(lease)) state.change({.kind = StoreLog::Kind::end, .lease = lease}, jobs);
+  });
 }
 
 }  // namespace weft::rpc

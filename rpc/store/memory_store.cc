@@ -3,15 +3,60 @@
 #include <weft/rpc/store/store_table.h>
 
 #include <mutex>
+#include <random>
 
 namespace weft::rpc {
+namespace {
 
-struct MemoryStore::State {
+// A lease of a store that is no more must not be taken for one of the store that follows it.
+LeaseId draw_lease() {
+  std::random_device device;
+  const LeaseId high = device();
+  return high << 32 | 1;
+}
+
+}  // namespace
+
+struct MemoryStore::State : std::enable_shared_from_this<State> {
   std::shared_ptr<Loop> loop;
-  std::mutex mutex;  // guards table, closed
+  std::mutex mutex;  // guards what follows
   StoreTable table;
   bool closed = false;
+  LeaseId next_lease = draw_lease();
+  std::chrono::nanoseconds ticks = std::chrono::nanoseconds::max();  // how often the timer looks at leases
+  std::uint64_t timer = 0;                                           // which one that is
 
+  // Under the mutex: what starts the timer that ends leases, where there is none, or where it would be too
+  // slow. It holds the store weakly, and earlier ones end when they find that they are not the last.
+  void watch_leases(StoreTable::Jobs& jobs) {
+    if (ticks <= table.tick_interval()) return;
+    ticks = table.tick_interval();
+    jobs.push_back(next_tick(++timer));
+  }
+  Job next_tick(std::uint64_t which) {
+    return [loop = loop, weak = weak_from_this(), which, wait = ticks] {
+      loop->post([loop = loop.get(), weak, which, wait] {
+        loop->schedule(loop->now() + wait, [weak, which] {
+          if (const auto store = weak.lock()) store->tick(which);
+        });
+      });
+    };
+  }
+  void tick(std::uint64_t which) {
+    StoreTable::Jobs jobs;
+    {
+      std::lock_guard lock(mutex);
+      if (which != timer) return;
+      table.tick(loop->now());
+      for (const LeaseId lease : table.due()) table.end_lease(lease, jobs);
+      if (table.leases() != 0) {
+        jobs.push_back(next_tick(which));
+      } else {
+        ticks = std::chrono::nanoseconds::max();
+      }
+    }
+    for (Job& job : jobs) job();
+  }
   void drop(const std::shared_ptr<StoreWait>& wait) {
     std::lock_guard lock(mutex);
     table.drop(wait);
@@ -57,6 +102,11 @@ auto MemoryStore::now(F&& operation) {
   return Future<T>::made(std::move(result));
 }
 
+std::size_t MemoryStore::leases() const {
+  std::lock_guard lock(state_->mutex);
+  return state_->table.leases();
+}
+
 template <class Waiting>
 auto MemoryStore::later(Waiting waiting) {
   StoreTable::Jobs jobs;
@@ -85,8 +135,9 @@ auto MemoryStore::later(Waiting waiting) {
   return std::move(waiting.future);
 }
 
-Future<void> MemoryStore::set(std::string key, std::string value) {
-  return now([&](StoreTable& table, StoreTable::Jobs& jobs) { table.set(key, std::move(value), jobs); });
+Future<void> MemoryStore::set(std::string key, std::string value, LeaseId lease) {
+  return now(
+      [&](StoreTable& table, StoreTable::Jobs& jobs) { table.set(key, std::move(value), lease, jobs); });
 }
 
 Future<std::string> MemoryStore::get(std::string key, CallOptions options) {
@@ -100,17 +151,17 @@ Future<std::optional<std::string>> MemoryStore::try_get(std::string key) {
 Future<std::int64_t> MemoryStore::add(std::string key, std::int64_t delta) {
   return now([&](StoreTable& table, StoreTable::Jobs& jobs) {
     const std::int64_t sum = table.sum(key, delta);
-    table.set(key, std::to_string(sum), jobs);
+    table.set(key, std::to_string(sum), no_lease, jobs);
     return sum;
   });
 }
 
 Future<StoreExchange> MemoryStore::compare_set(std::string key, std::optional<std::string> expected,
-                                               std::string desired) {
+                                               std::string desired, LeaseId lease) {
   return now([&](StoreTable& table, StoreTable::Jobs& jobs) {
     StoreExchange exchange{false, table.copy(key)};
     if (exchange.actual != expected) return exchange;
-    table.set(key, desired, jobs);
+    table.set(key, desired, lease, jobs);
     return StoreExchange{true, std::move(desired)};
   });
 }
@@ -127,9 +178,27 @@ Future<StoreView> MemoryStore::list(std::string prefix) {
   return now([&](StoreTable& table, StoreTable::Jobs&) { return table.view(prefix); });
 }
 
-Future<StoreView> MemoryStore::watch(std::string prefix, std::uint64_t after, CallOptions options) {
+Future<StoreChanges> MemoryStore::watch(std::string prefix, std::uint64_t after, CallOptions options) {
   return later(
       detail::wait_for_change(std::move(prefix), after, options, State::dropper(state_), state_->loop));
+}
+
+Future<StoreLease> MemoryStore::grant(std::chrono::nanoseconds ttl) {
+  return now([&](StoreTable& table, StoreTable::Jobs& jobs) {
+    detail::check_ttl(ttl);
+    const StoreLease lease{state_->next_lease++, ttl};
+    table.grant(lease.id, ttl, state_->loop->now());
+    state_->watch_leases(jobs);
+    return lease;
+  });
+}
+
+Future<void> MemoryStore::renew(LeaseId lease) {
+  return now([&](StoreTable& table, StoreTable::Jobs&) { table.renew(lease, state_->loop->now()); });
+}
+
+Future<void> MemoryStore::revoke(LeaseId lease) {
+  return now([&](StoreTable& table, StoreTable::Jobs& jobs) { table.end_lease(lease, jobs); });
 }
 
 }  // namespace weft::rpc

@@ -12,24 +12,29 @@ namespace weft::rpc {
 
 class WEFT_EXPORT MemoryStore final : public Store {
  public:
-  // loop: its timers end waits at their deadlines; a get() that would block is an error on its thread.
+  // loop: its timers end waits at their deadlines, and leases; a get() that would block is an error on its
+  // thread.
   explicit MemoryStore(std::shared_ptr<Loop> loop);
   ~MemoryStore() override;
 
-  Future<void> set(std::string key, std::string value) override;
+  Future<void> set(std::string key, std::string value, LeaseId lease = no_lease) override;
   Future<std::string> get(std::string key, CallOptions options = {}) override;
   Future<std::optional<std::string>> try_get(std::string key) override;
   Future<std::int64_t> add(std::string key, std::int64_t delta) override;
-  Future<StoreExchange> compare_set(std::string key, std::optional<std::string> expected,
-                                    std::string desired) override;
+  Future<StoreExchange> compare_set(std::string key, std::optional<std::string> expected, std::string desired,
+                                    LeaseId lease = no_lease) override;
   Future<void> wait(std::vector<std::string> keys, CallOptions options = {}) override;
   Future<bool> remove(std::string key) override;
   Future<StoreView> list(std::string prefix) override;
-  Future<StoreView> watch(std::string prefix, std::uint64_t after, CallOptions options = {}) override;
+  Future<StoreChanges> watch(std::string prefix, std::uint64_t after, CallOptions options = {}) override;
+  Future<StoreLease> grant(std::chrono::nanoseconds ttl) override;
+  Future<void> renew(LeaseId lease) override;
+  Future<void> revoke(LeaseId lease) override;
 
   // Whoever waits, or would have to, gets shut_down from now on; everything else still works.
   void close();
   std::size_t waiting() const;  // how many wait
+  std::size_t leases() const;   // how many have not ended
 
  private:
   struct State;

@@ -14,10 +14,16 @@ StoreView view_of(StoreViewMessage message) {
   return view;
 }
 
+StoreChanges changes_of(StoreChangesMessage message) {
+  StoreChanges changes{message.version, message.whole, {}};
+  for (const auto& [key, value] : message.entries) changes.entries.emplace(key, to_string(value));
+  return changes;
+}
+
 }  // namespace
 
-Future<void> RemoteStore::set(std::string key, std::string value) {
-  return peer_.call<&StoreService::set>(std::move(key), to_bytes(value));
+Future<void> RemoteStore::set(std::string key, std::string value, LeaseId lease) {
+  return peer_.call<&StoreService::set>(std::move(key), to_bytes(value), lease);
 }
 
 Future<std::string> RemoteStore::get(std::string key, CallOptions options) {
@@ -37,8 +43,8 @@ Future<std::int64_t> RemoteStore::add(std::string key, std::int64_t delta) {
 }
 
 Future<StoreExchange> RemoteStore::compare_set(std::string key, std::optional<std::string> expected,
-                                               std::string desired) {
-  return peer_.call<&StoreService::compare_set>(std::move(key), to_bytes(expected), to_bytes(desired))
+                                               std::string desired, LeaseId lease) {
+  return peer_.call<&StoreService::compare_set>(std::move(key), to_bytes(expected), to_bytes(desired), lease)
       .then([](Result<StoreExchangeMessage>&& result) {
         StoreExchangeMessage message = std::move(result).get();
         return StoreExchange{message.stored, to_string(message.actual)};
@@ -59,10 +65,21 @@ Future<StoreView> RemoteStore::list(std::string prefix) {
   });
 }
 
-Future<StoreView> RemoteStore::watch(std::string prefix, std::uint64_t after, CallOptions options) {
+Future<StoreChanges> RemoteStore::watch(std::string prefix, std::uint64_t after, CallOptions options) {
   return peer_.with(options)
       .call<&StoreService::watch>(std::move(prefix), after)
-      .then([](Result<StoreViewMessage>&& view) { return view_of(std::move(view).get()); });
+      .then([](Result<StoreChangesMessage>&& changes) { return changes_of(std::move(changes).get()); });
 }
+
+Future<StoreLease> RemoteStore::grant(std::chrono::nanoseconds ttl) {
+  return peer_.call<&StoreService::grant>(ttl.count()).then([](Result<StoreLeaseMessage>&& result) {
+    const StoreLeaseMessage lease = std::move(result).get();
+    return StoreLease{lease.id, std::chrono::nanoseconds{lease.ttl_ns}};
+  });
+}
+
+Future<void> RemoteStore::renew(LeaseId lease) { return peer_.call<&StoreService::renew>(lease); }
+
+Future<void> RemoteStore::revoke(LeaseId lease) { return peer_.call<&StoreService::revoke>(lease); }
 
 }  // namespace weft::rpc

@@ -16,26 +16,40 @@ namespace {
 
 constexpr std::string_view magic = "weftkv1\n";
 constexpr std::size_t prefix_size = 8;
-constexpr char op_set = 1, op_remove = 2;
+constexpr std::size_t fixed_size = 13;  // of a payload, before key and value
+constexpr std::size_t beat_size = 8;
 
 std::string system_message() { return std::strerror(errno); }
 
-void put(std::string& bytes, std::uint32_t number) {
-  for (int shift = 0; shift < 32; shift += 8) bytes += static_cast<char>(number >> shift & 0xff);
+template <class T>
+void put(std::string& bytes, T number) {
+  for (std::size_t i = 0; i < sizeof(T); ++i) bytes += static_cast<char>(number >> (8 * i) & 0xff);
 }
-std::uint32_t number_at(std::string_view bytes, std::size_t at) {
-  std::uint32_t number = 0;
-  for (std::size_t i = 0; i < 4; ++i)
-    number |= std::uint32_t{static_cast<unsigned char>(bytes[at + i])} << (8 * i);
+template <class T>
+T number_at(std::string_view bytes, std::size_t at) {
+  T number = 0;
+  for (std::size_t i = 0; i < sizeof(T); ++i)
+    number |= static_cast<T>(static_cast<unsigned char>(bytes[at + i])) << (8 * i);
   return number;
 }
-std::uint32_t checksum(std::string_view bytes) { return crc32c(std::as_bytes(std::span(bytes))); }
+std::uint32_t checksum(std::string_view payload) {
+  const bool beats = !payload.empty() && payload[0] == static_cast<char>(StoreLog::Kind::grant) &&
+                     payload.size() >= beat_size;
+  if (beats) payload.remove_suffix(beat_size);
+  return crc32c(std::as_bytes(std::span(payload)));
+}
 
 std::string encode(const StoreLog::Record& record) {
-  std::string payload(1, record.value ? op_set : op_remove);
+  std::string payload(1, static_cast<char>(record.kind));
+  put(payload, record.lease);
   put(payload, static_cast<std::uint32_t>(record.key.size()));
   payload += record.key;
-  if (record.value) payload += *record.value;
+  if (record.kind == StoreLog::Kind::grant) {
+    put(payload, static_cast<std::uint64_t>(record.ttl.count()));
+    put(payload, std::uint64_t{0});
+  } else {
+    payload += record.value;
+  }
   if (payload.size() > UINT32_MAX / 2)
     throw Error(ErrorKind::invalid_argument, "a value of 2 GB is too large for a store");
   std::string bytes;
@@ -44,12 +58,26 @@ std::string encode(const StoreLog::Record& record) {
   return bytes + payload;
 }
 
-std::optional<StoreLog::Record> decode(std::string_view payload) {
-  if (payload.size() < 5 || (payload[0] != op_set && payload[0] != op_remove)) return std::nullopt;
-  const std::size_t key_size = number_at(payload, 1);
-  if (key_size > payload.size() - 5) return std::nullopt;
-  StoreLog::Record record{std::string(payload.substr(5, key_size)), std::nullopt};
-  if (payload[0] == op_set) record.value = payload.substr(5 + key_size);
+// `at`: where the payload begins in the file.
+std::optional<StoreLog::Record> decode(std::string_view payload, std::uint64_t at) {
+  using Kind = StoreLog::Kind;
+  if (payload.size() < fixed_size || payload[0] < static_cast<char>(Kind::set) ||
+      payload[0] > static_cast<char>(Kind::end))
+    return std::nullopt;
+  StoreLog::Record record;
+  record.kind = static_cast<Kind>(payload[0]);
+  record.lease = number_at<std::uint64_t>(payload, 1);
+  const std::size_t key_size = number_at<std::uint32_t>(payload, 9);
+  if (key_size > payload.size() - fixed_size) return std::nullopt;
+  record.key = payload.substr(fixed_size, key_size);
+  const std::string_view value = payload.substr(fixed_size + key_size);
+  if (record.kind == Kind::grant) {
+    if (value.size() != 8 + beat_size) return std::nullopt;
+    record.ttl = std::chrono::nanoseconds{static_cast<std::int64_t>(number_at<std::uint64_t>(value, 0))};
+    record.beat_at = at + payload.size() - beat_size;
+  } else {
+    record.value = value;
+  }
   return record;
 }
 
@@ -78,10 +106,20 @@ void StoreLog::damaged(const std::string& how) const {
   throw Error(ErrorKind::protocol_error, "the store " + path_ + " is damaged: " + how);
 }
 
+void StoreLog::failed(const std::string& what) const {
+  const bool full = errno == ENOSPC || errno == EDQUOT;
+  throw Error(full ? ErrorKind::resource_exhausted : ErrorKind::unavailable,
+              what + path_ + ": " + system_message());
+}
+
+bool StoreLog::grown() const {
+  struct stat status{};
+  return ::fstat(file_, &status) != 0 || static_cast<std::uint64_t>(status.st_size) != position_;
+}
+
 void StoreLog::read(const std::function<void(Record)>& apply) {
   struct stat status{};
-  if (::fstat(file_, &status) != 0)
-    throw Error(ErrorKind::unavailable, "the store " + path_ + ": " + system_message());
+  if (::fstat(file_, &status) != 0) failed("the store ");
   const auto size = static_cast<std::uint64_t>(status.st_size);
   if (size < position_) damaged("it is shorter than it was");
   std::string bytes(size - position_, '\0');
@@ -89,7 +127,7 @@ void StoreLog::read(const std::function<void(Record)>& apply) {
     const ssize_t n =
         ::pread(file_, bytes.data() + filled, bytes.size() - filled, static_cast<off_t>(position_ + filled));
     if (n < 0 && errno == EINTR) continue;
-    if (n < 0) throw Error(ErrorKind::unavailable, "the store " + path_ + ": " + system_message());
+    if (n < 0) failed("the store ");
     if (n == 0) bytes.resize(filled);
     filled += static_cast<std::size_t>(n);
   }
@@ -101,10 +139,12 @@ void StoreLog::read(const std::function<void(Record)>& apply) {
     position_ = magic.size();
   }
   while (rest.size() >= prefix_size) {
-    const std::size_t payload_size = number_at(rest, 0);
+    const std::size_t payload_size = number_at<std::uint32_t>(rest, 0);
     if (payload_size > rest.size() - prefix_size) return;  // cut short
     const std::string_view payload = rest.substr(prefix_size, payload_size);
-    auto record = checksum(payload) == number_at(rest, 4) ? decode(payload) : std::nullopt;
+    auto record = checksum(payload) == number_at<std::uint32_t>(rest, 4)
+                      ? decode(payload, position_ + prefix_size)
+                      : std::nullopt;
     if (!record) {
       if (payload_size == rest.size() - prefix_size) return;  // the last one: cut short, its length not
       damaged("a record at " + std::to_string(position_) + " is wrong");
@@ -115,28 +155,46 @@ void StoreLog::read(const std::function<void(Record)>& apply) {
   }
 }
 
-void StoreLog::append(const Record& record) {
+StoreLog::Record StoreLog::append(Record record) {
   if (::ftruncate(file_, static_cast<off_t>(position_)) != 0)  // what a dead writer left
-    throw Error(ErrorKind::unavailable, "cannot write to the store " + path_ + ": " + system_message());
-  const std::string bytes = encode(record);
-  write_at_end(position_ == 0 ? std::string(magic) + bytes : bytes);
-}
-
-void StoreLog::write_at_end(const std::string& bytes) {
-  for (std::size_t written = 0; written < bytes.size();) {
-    const ssize_t n = ::pwrite(file_, bytes.data() + written, bytes.size() - written,
-                               static_cast<off_t>(position_ + written));
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0) {
-      const Error error(
-          errno == ENOSPC || errno == EDQUOT ? ErrorKind::resource_exhausted : ErrorKind::unavailable,
-          "cannot write to the store " + path_ + ": " + system_message());
-      [[maybe_unused]] const int ignored = ::ftruncate(file_, static_cast<off_t>(position_));
-      throw error;
-    }
-    written += static_cast<std::size_t>(n);
+    failed("cannot write to the store ");
+  const std::string bytes = position_ == 0 ? std::string(magic) + encode(record) : encode(record);
+  try {
+    write_at(position_, bytes);
+  } catch (const Error&) {
+    [[maybe_unused]] const int ignored = ::ftruncate(file_, static_cast<off_t>(position_));
+    throw;
   }
   position_ += bytes.size();
+  if (record.kind == Kind::grant) record.beat_at = position_ - beat_size;
+  return record;
+}
+
+std::uint64_t StoreLog::beat(std::uint64_t at) const {
+  char bytes[beat_size];
+  ssize_t n = 0;
+  do {
+    n = ::pread(file_, bytes, sizeof bytes, static_cast<off_t>(at));
+  } while (n < 0 && errno == EINTR);
+  if (n < 0) failed("the store ");
+  if (n != sizeof bytes) damaged("it is shorter than it was");
+  return number_at<std::uint64_t>(std::string_view(bytes, sizeof bytes), 0);
+}
+
+void StoreLog::set_beat(std::uint64_t at, std::uint64_t beat) {
+  std::string bytes;
+  put(bytes, beat);
+  write_at(at, bytes);
+}
+
+void StoreLog::write_at(std::uint64_t at, const std::string& bytes) {
+  for (std::size_t written = 0; written < bytes.size();) {
+    const ssize_t n =
+        ::pwrite(file_, bytes.data() + written, bytes.size() - written, static_cast<off_t>(at + written));
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) failed("cannot write to the store ");
+    written += static_cast<std::size_t>(n);
+  }
 }
 
 }  // namespace weft::rpc

@@ -1,13 +1,15 @@
 // StoreLog: the file of a FileStore: a log of changes under an advisory lock.
 //
-//   "weftkv1\n", then records: u32 size of the payload · u32 crc32c of it · payload = u8 (1 set, 2 remove) ·
+//   "weftkv1\n", then records: u32 size of the payload · u32 crc32c of it · payload = u8 kind · u64 lease ·
 //   u32 size of the key · key · value; little-endian.
 // A record that is cut short at the end of the file is of a writer that died: it counts for nothing, and goes
-// with the next append. Thread-safety: none; the lock is the file's and shuts out other processes and other
-// StoreLogs.
+// with the next append. The value of a grant is u64 ttl in ns · u64 beat: the beat is no part of the checksum
+// and is written over whenever the lease is renewed, so that renewals do not let the file grow.
+// Thread-safety: none; the lock is the file's and shuts out other processes and other StoreLogs.
 #pragma once
 
 #include <weft/rpc/core/error.h>
+#include <weft/rpc/store/store.h>
 
 #include <chrono>
 #include <functional>
@@ -18,9 +20,13 @@ namespace weft::rpc {
 
 class WEFT_EXPORT StoreLog {
  public:
+  enum class Kind : std::uint8_t { set = 1, remove = 2, grant = 3, end = 4 };  // of a key; of a lease
   struct Record {
-    std::string key;
-    std::optional<std::string> value;  // none: removed
+    Kind kind = Kind::set;
+    std::string key, value;
+    LeaseId lease = no_lease;
+    std::chrono::nanoseconds ttl{0};
+    std::uint64_t beat_at = 0;  // where the beat of a grant stands
   };
 
   explicit StoreLog(std::string path);  // throws unavailable
@@ -34,14 +40,20 @@ class WEFT_EXPORT StoreLog {
 
   // Under the lock: the records that are new since the last call.
   void read(const std::function<void(Record)>& apply);
-  // Under the exclusive lock, after read().
-  void append(const Record& record);
+  // Whether there may be some: asked without the lock, so that who only looks keeps nobody from writing.
+  bool grown() const;
+  // Under the exclusive lock, after read(). Gives the record as read() would.
+  Record append(Record record);
+  // Under the lock, the exclusive one to write.
+  std::uint64_t beat(std::uint64_t at) const;
+  void set_beat(std::uint64_t at, std::uint64_t beat);
 
   const std::string& path() const { return path_; }
 
  private:
   [[noreturn]] void damaged(const std::string& how) const;
-  void write_at_end(const std::string& bytes);
+  [[noreturn]] void failed(const std::string& what) const;
+  void write_at(std::uint64_t at, const std::string& bytes);
 
   std::string path_;
   int file_;

@@ -30,6 +30,12 @@ StoreViewMessage message_of(StoreView view) {
   return message;
 }
 
+StoreChangesMessage message_of(StoreChanges changes) {
+  StoreChangesMessage message{changes.version, changes.whole, {}};
+  for (const auto& [key, value] : changes.entries) message.entries.emplace(key, to_bytes(value));
+  return message;
+}
+
 // The answer of a wait, which ends when its call does.
 template <class Sent, class T, class Convert>
 Future<Sent> answer_of(CallContext& call, Future<T> waited, Convert convert) {
@@ -46,8 +52,8 @@ Future<Sent> answer_of(CallContext& call, Future<T> waited, Convert convert) {
 
 }  // namespace
 
-Future<void> StoreService::set(std::string key, Buffer value) {
-  return store_->set(std::move(key), to_string(value));
+Future<void> StoreService::set(std::string key, Buffer value, std::uint64_t lease) {
+  return store_->set(std::move(key), to_string(value), lease);
 }
 
 Future<Buffer> StoreService::get(CallContext& call, std::string key) {
@@ -66,8 +72,8 @@ Future<std::int64_t> StoreService::add(std::string key, std::int64_t delta) {
 }
 
 Future<StoreExchangeMessage> StoreService::compare_set(std::string key, std::optional<Buffer> expected,
-                                                       Buffer desired) {
-  return store_->compare_set(std::move(key), to_string(expected), to_string(desired))
+                                                       Buffer desired, std::uint64_t lease) {
+  return store_->compare_set(std::move(key), to_string(expected), to_string(desired), lease)
       .then([](Result<StoreExchange>&& result) {
         StoreExchange exchange = std::move(result).get();
         return StoreExchangeMessage{exchange.stored, to_bytes(exchange.actual)};
@@ -87,11 +93,22 @@ Future<StoreViewMessage> StoreService::list(std::string prefix) {
   });
 }
 
-Future<StoreViewMessage> StoreService::watch(CallContext& call, std::string prefix, std::uint64_t after) {
-  return answer_of<StoreViewMessage>(
+Future<StoreChangesMessage> StoreService::watch(CallContext& call, std::string prefix, std::uint64_t after) {
+  return answer_of<StoreChangesMessage>(
       call, store_->watch(std::move(prefix), after),
-      [](Result<StoreView>&& view) { return message_of(std::move(view).get()); });
+      [](Result<StoreChanges>&& changes) { return message_of(std::move(changes).get()); });
 }
+
+Future<StoreLeaseMessage> StoreService::grant(std::int64_t ttl_ns) {
+  return store_->grant(std::chrono::nanoseconds{ttl_ns}).then([](Result<StoreLease>&& result) {
+    const StoreLease lease = std::move(result).get();
+    return StoreLeaseMessage{lease.id, lease.ttl.count()};
+  });
+}
+
+Future<void> StoreService::renew(std::uint64_t lease) { return store_->renew(lease); }
+
+Future<void> StoreService::revoke(std::uint64_t lease) { return store_->revoke(lease); }
 
 void serve_store(AgentCore& core, std::shared_ptr<Store> store) {
   detail::serve_object(core, std::make_shared<StoreService>(std::move(store)));

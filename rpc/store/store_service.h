@@ -17,6 +17,19 @@ struct StoreViewMessage {
 };
 WEFT_CODEC(StoreViewMessage, version, entries)
 
+struct StoreChangesMessage {
+  std::uint64_t version = 0;
+  bool whole = false;
+  std::map<std::string, std::optional<Buffer>> entries;
+};
+WEFT_CODEC(StoreChangesMessage, version, whole, entries)
+
+struct StoreLeaseMessage {
+  std::uint64_t id = 0;
+  std::int64_t ttl_ns = 0;
+};
+WEFT_CODEC(StoreLeaseMessage, id, ttl_ns)
+
 struct StoreExchangeMessage {
   bool stored = false;
   std::optional<Buffer> actual;
@@ -27,15 +40,19 @@ class WEFT_EXPORT StoreService {
  public:
   explicit StoreService(std::shared_ptr<Store> store) : store_(std::move(store)) {}
 
-  Future<void> set(std::string key, Buffer value);
+  Future<void> set(std::string key, Buffer value, std::uint64_t lease);
   Future<Buffer> get(CallContext& call, std::string key);
   Future<std::optional<Buffer>> try_get(std::string key);
   Future<std::int64_t> add(std::string key, std::int64_t delta);
-  Future<StoreExchangeMessage> compare_set(std::string key, std::optional<Buffer> expected, Buffer desired);
+  Future<StoreExchangeMessage> compare_set(std::string key, std::optional<Buffer> expected, Buffer desired,
+                                           std::uint64_t lease);
   Future<void> wait(CallContext& call, std::vector<std::string> keys);
   Future<bool> remove(std::string key);
   Future<StoreViewMessage> list(std::string prefix);
-  Future<StoreViewMessage> watch(CallContext& call, std::string prefix, std::uint64_t after);
+  Future<StoreChangesMessage> watch(CallContext& call, std::string prefix, std::uint64_t after);
+  Future<StoreLeaseMessage> grant(std::int64_t ttl_ns);
+  Future<void> renew(std::uint64_t lease);
+  Future<void> revoke(std::uint64_t lease);
 
   using Service = rpc::Service<"weft.store", Method<"set", &StoreService::set, idempotent, non_blocking>,
                                Method<"get", &StoreService::get, idempotent, non_blocking>,
@@ -45,7 +62,10 @@ class WEFT_EXPORT StoreService {
                                Method<"wait", &StoreService::wait, idempotent, non_blocking>,
                                Method<"remove", &StoreService::remove, non_blocking>,
                                Method<"list", &StoreService::list, idempotent, non_blocking>,
-                               Method<"watch", &StoreService::watch, idempotent, non_blocking>>;
+                               Method<"watch", &StoreService::watch, idempotent, non_blocking>,
+                               Method<"grant", &StoreService::grant, non_blocking>,
+                               Method<"renew", &StoreService::renew, idempotent, non_blocking>,
+                               Method<"revoke", &StoreService::revoke, idempotent, non_blocking>>;
 
  private:
   std::shared_ptr<Store> store_;

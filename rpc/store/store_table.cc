@@ -4,6 +4,40 @@
 #include <charconv>
 
 namespace weft::rpc {
+void StoreChanges::apply_to(std::map<std::string, std::string>& copy) const {
+  if (whole) copy.clear();
+  for (const auto& [key, value] : entries) {
+    if (value) {
+      copy.insert_or_assign(key, *value);
+    } else {
+      copy.erase(key);
+    }
+  }
+}
+
+std::int64_t detail::sum_of(const std::string& key, const std::string* value, std::int64_t delta) {
+  std::int64_t number = 0;
+  if (value != nullptr) {
+    const char* const last = value->data() + value->size();
+    const auto [end, error] = std::from_chars(value->data(), last, number);
+    if (error != std::errc{} || end != last)
+      throw Error(ErrorKind::invalid_argument, "add: '" + key + "' holds no number");
+  }
+  if (__builtin_add_overflow(number, delta, &number))
+    throw Error(ErrorKind::invalid_argument, "add: '" + key + "' would overflow");
+  return number;
+}
+
+void detail::check_ttl(std::chrono::nanoseconds ttl) {
+  if (ttl <= std::chrono::nanoseconds::zero())
+    throw Error(ErrorKind::invalid_argument, "grant: a lease needs a time to live");
+}
+
+Error detail::lease_lost(LeaseId lease) {
+  return Error(ErrorKind::lease_lost, "the lease " + std::to_string(lease) + " has ended");
+}
+
+// --- Reading ---
 
 const std::string* StoreTable::find(const std::string& key) const {
   const auto found = entries_.find(key);
@@ -23,186 +57,216 @@ StoreView StoreTable::view(const std::string& prefix) const {
 }
 
 bool StoreTable::changed(const std::string& prefix, std::uint64_t after) const {
-  if (after >= version_) return false;
-  if (after < forgotten_) return true;
-  for (auto i = entries_.lower_bound(prefix); i != entries_.end() && i->first.starts_with(prefix); ++i)
-    if (i->second.version > after) return true;
-  return std::any_of(removals_.begin(), removals_.end(), [&](const auto& removal) {
-    return removal.first > after && removal.second.starts_with(prefix);
-  });
+  if (after < forgotten_ || after > version_) return true;
+  for (auto i = by_version_.lower_bound({after + 1, {}}); i != by_version_.end(); ++i)
+    if (i->second.starts_with(prefix)) return true;
+  for (auto i = removals_.rbegin(); i != removals_.rend() && i->first > after; ++i)
+    if (i->second.starts_with(prefix)) return true;
+  return false;
 }
 
-std::int64_t StoreTable::sum(const std::string& key, std::int64_t delta) const {
-  std::int64_t number = 0;
-  if (const std::string* text = find(key)) {
-    const char* const last = text->data() + text->size();
-    const auto [end, error] = std::from_chars(text->data(), last, number);
-    if (error != std::errc{} || end != last)
-      throw Error(ErrorKind::invalid_argument, "add: '" + key + "' holds no number");
+StoreChanges StoreTable::changes(const std::string& prefix, std::uint64_t after) const {
+  StoreChanges changes{version_, after < forgotten_ || after > version_, {}};
+  if (changes.whole) {
+    for (auto& [key, value] : view(prefix).entries) changes.entries.emplace(key, std::move(value));
+    return changes;
   }
-  if (__builtin_add_overflow(number, delta, &number))
-    throw Error(ErrorKind::invalid_argument, "add: '" + key + "' would overflow");
-  return number;
+  for (auto i = removals_.rbegin(); i != removals_.rend() && i->first > after; ++i)
+    if (i->second.starts_with(prefix)) changes.entries.emplace(i->second, std::nullopt);
+  for (auto i = by_version_.lower_bound({after + 1, {}}); i != by_version_.end(); ++i)
+    if (i->second.starts_with(prefix)) {
+      std::string key(i->second);
+      const std::string* value = find(key);
+      changes.entries.insert_or_assign(std::move(key), *value);  // it may have been removed before it was set
+    }
+  return changes;
 }
 
-void StoreTable::set(const std::string& key, std::string value, Jobs& jobs) {
-  entries_.insert_or_assign(key, Entry{std::move(value), ++version_});
-  changed_now(key, jobs);
-}
+// --- Changes ---
 
-bool StoreTable::remove(const std::string& key, Jobs& jobs) {
-  if (entries_.erase(key) == 0) return false;
-  removals_.emplace_back(++version_, key);
-  if (removals_.size() > most_removals) {
-    forgotten_ = removals_.front().first;
-    removals_.pop_front();
+void StoreTable::put(const std::string& key, std::string value, LeaseId lease, std::uint64_t version) {
+  auto [entry, added] = entries_.try_emplace(key, Entry{{}, 0, no_lease});
+  if (!added) {
+    by_version_.erase({entry->second.version, entry->first});
+    if (entry->second.lease != lease) leave_lease(key, entry->second.lease);
   }
-  changed_now(key, jobs);
+  entry->second = {std::move(value), version, lease};
+  by_version_.emplace(version, entry->first);
+}
+
+bool StoreTable::take(const std::string& key, std::uint64_t version) {
+  const auto entry = entries_.find(key);
+  if (entry == entries_.end()) return false;
+  by_version_.erase({entry->second.version, entry->first});
+  leave_lease(key, entry->second.lease);
+  entries_.erase(entry);
+  remember_removal(key, version);
   return true;
 }
 
-void StoreTable::changed_now(const std::string& key, Jobs& jobs) {
-  for (auto i = waits_.begin(); i != waits_.end();) {
-    if ((*i)->concerns(key)) {
-      if (Job job = (*i)->answer(*this, *i)) jobs.push_back(std::move(job));
-    }
-    i = (*i)->over() ? waits_.erase(i) : std::next(i);
+void StoreTable::remember_removal(const std::string& key, std::uint64_t version) {
+  removals_.emplace_back(version, key);
+  if (removals_.size() <= most_removals) return;
+  forgotten_ = removals_.front().first;
+  removals_.pop_front();
+}
+
+void StoreTable::set(const std::string& key, std::string value, LeaseId lease, Jobs& jobs) {
+  if (lease != no_lease) {
+    const auto found = leases_.find(lease);
+    if (found == leases_.end()) throw detail::lease_lost(lease);
+    found->second.keys.insert(key);
   }
+  put(key, std::move(value), lease, ++version_);
+  wake(key, jobs);
+}
+
+bool StoreTable::remove(const std::string& key, Jobs& jobs) {
+  if (!take(key, version_ + 1)) return false;
+  ++version_;
+  wake(key, jobs);
+  return true;
+}
+
+void StoreTable::mirror(std::uint64_t version, std::vector<Change> changes, Jobs& jobs) {
+  version_ = version;
+  for (Change& change : changes) {
+    if (change.value) {
+      put(change.key, std::move(*change.value), no_lease, version);
+    } else if (!take(change.key, version)) {
+      remember_removal(change.key, version);  // of a key that had not changed since this copy began
+    }
+  }
+  for (const Change& change : changes) wake(change.key, jobs);
+}
+
+void StoreTable::restart(std::uint64_t version, Jobs& jobs) {
+  by_version_.clear();
+  entries_.clear();
+  removals_.clear();
+  version_ = forgotten_ = version;
+  for (WaitsByText* waits : {&by_key_, &by_prefix_}) {
+    std::vector<std::string> texts;
+    for (const auto& [text, list] : *waits) texts.push_back(text);
+    for (const std::string& text : texts) wake(*waits, text, jobs);
+  }
+}
+
+// --- Leases ---
+
+std::chrono::nanoseconds StoreTable::end_of(std::chrono::nanoseconds ttl) const {
+  return ttl > std::chrono::nanoseconds::max() - lease_clock_ ? std::chrono::nanoseconds::max()
+                                                              : lease_clock_ + ttl;
+}
+
+void StoreTable::grant(LeaseId lease, std::chrono::nanoseconds ttl, Clock::time_point now) {
+  if (leases_.empty()) interval_ = slowest_tick;
+  interval_ = std::clamp(ttl / 4, fastest_tick, interval_);
+  tick(now);
+  leases_.emplace(lease, Lease{ttl, end_of(ttl), {}});
+  ends_.emplace(end_of(ttl), lease);
+}
+
+void StoreTable::renew(LeaseId lease, Clock::time_point now) {
+  const auto found = leases_.find(lease);
+  if (found == leases_.end()) throw detail::lease_lost(lease);
+  tick(now);
+  ends_.erase({found->second.end, lease});
+  found->second.end = end_of(found->second.ttl);
+  ends_.emplace(found->second.end, lease);
+}
+
+void StoreTable::end_lease(LeaseId lease, Jobs& jobs) {
+  const auto found = leases_.find(lease);
+  if (found == leases_.end()) return;
+  ends_.erase({found->second.end, lease});
+  const std::set<std::string> keys = std::move(found->second.keys);
+  leases_.erase(found);
+  if (keys.empty()) return;
+  ++version_;  // they go together
+  for (const std::string& key : keys) take(key, version_);
+  for (const std::string& key : keys) wake(key, jobs);
+}
+
+void StoreTable::leave_lease(const std::string& key, LeaseId lease) {
+  if (const auto found = leases_.find(lease); found != leases_.end()) found->second.keys.erase(key);
+}
+
+void StoreTable::tick(Clock::time_point now) {
+  if (ticked_ && now > *ticked_)
+    lease_clock_ += std::min<std::chrono::nanoseconds>(now - *ticked_, 2 * interval_);
+  ticked_ = now;
+}
+
+std::vector<LeaseId> StoreTable::due() const {
+  std::vector<LeaseId> due;
+  for (auto i = ends_.begin(); i != ends_.end() && i->first <= lease_clock_; ++i) due.push_back(i->second);
+  return due;
+}
+
+// --- Waits ---
+
+void StoreTable::keep(std::shared_ptr<StoreWait> wait) {
+  StoreWait& kept = *wait;
+  Waits& list = waits_of(kept)[kept.at_.text];
+  kept.position_ = list.insert(list.end(), std::move(wait));
+  kept.kept_ = true;
+  ++waiting_;
 }
 
 void StoreTable::wait(std::shared_ptr<StoreWait> wait, Jobs& jobs) {
   if (Job job = wait->answer(*this, wait)) jobs.push_back(std::move(job));
   // Cancelled before it came here: whoever cancels marks it first and drops it then, so it cannot stay
   // behind.
-  if (!wait->over()) waits_.push_back(std::move(wait));
+  if (!wait->over()) keep(std::move(wait));
 }
 
-void StoreTable::drop(const std::shared_ptr<StoreWait>& wait) { waits_.remove(wait); }
+void StoreTable::drop(const std::shared_ptr<StoreWait>& wait) {
+  if (!wait->kept_) return;
+  WaitsByText& waits = waits_of(*wait);
+  const auto list = waits.find(wait->at_.text);
+  list->second.erase(wait->position_);
+  if (list->second.empty()) waits.erase(list);
+  wait->kept_ = false;
+  --waiting_;
+}
+
+void StoreTable::wake(const std::string& key, Jobs& jobs) {
+  wake(by_key_, key, jobs);
+  if (by_prefix_.empty()) return;
+  for (std::size_t size = 0; size <= key.size(); ++size)
+    wake(by_prefix_, std::string_view(key).substr(0, size), jobs);
+}
+
+void StoreTable::wake(WaitsByText& waits, std::string_view text, Jobs& jobs) {
+  const auto found = waits.find(text);
+  if (found == waits.end()) return;
+  Waits woken = std::move(found->second);
+  waits.erase(found);
+  waiting_ -= woken.size();
+  for (auto& wait : woken) {
+    wait->kept_ = false;
+    this->wait(std::move(wait), jobs);
+  }
+}
+
+template <class Which>
+std::vector<std::shared_ptr<StoreWait>> StoreTable::take_waits(Which which) {
+  std::vector<std::shared_ptr<StoreWait>> taken;
+  for (const WaitsByText* waits : {&by_key_, &by_prefix_})
+    for (const auto& [text, list] : *waits)
+      for (const auto& wait : list)
+        if (which(*wait)) taken.push_back(wait);
+  for (const auto& wait : taken) drop(wait);
+  return taken;
+}
 
 std::vector<std::shared_ptr<StoreWait>> StoreTable::take_late(Clock::time_point now) {
-  std::vector<std::shared_ptr<StoreWait>> late;
-  for (auto i = waits_.begin(); i != waits_.end();) {
-    if ((*i)->deadline() && *(*i)->deadline() <= now) {
-      late.push_back(std::move(*i));
-      i = waits_.erase(i);
-    } else {
-      ++i;
-    }
-  }
-  return late;
+  return take_waits([&](const StoreWait& wait) { return wait.deadline() && *wait.deadline() <= now; });
 }
 
 std::vector<std::shared_ptr<StoreWait>> StoreTable::take_all() {
-  std::vector<std::shared_ptr<StoreWait>> all(waits_.begin(), waits_.end());
-  waits_.clear();
-  return all;
+  return take_waits([](const StoreWait&) { return true; });
 }
-
-namespace detail {
-namespace {
-
-template <class T>
-class Wait : public StoreWait {
- public:
-  Wait(Promise<T> promise, const CallOptions& options)
-      : StoreWait(deadline_of(options)), promise_(std::move(promise)) {}
-
- protected:
-  Job deliver(typename Result<T>::Value value, const std::shared_ptr<StoreWait>& self) {
-    if (!claim()) return nullptr;
-    return [this, self, value = std::move(value)]() mutable { promise_.complete(std::move(value)); };
-  }
-
- private:
-  void give(const Error& error) override { promise_.fail(error); }
-  Promise<T> promise_;
-};
-
-class ValueWait final : public Wait<std::string> {
- public:
-  ValueWait(Promise<std::string> promise, const CallOptions& options, std::string key)
-      : Wait(std::move(promise), options), key_(std::move(key)) {}
-
- private:
-  bool concerns(const std::string& key) const override { return key == key_; }
-  Job answer(const StoreTable& table, const std::shared_ptr<StoreWait>& self) override {
-    const std::string* value = table.find(key_);
-    return value == nullptr ? Job{} : deliver(*value, self);
-  }
-  std::string key_;
-};
-
-class KeysWait final : public Wait<void> {
- public:
-  KeysWait(Promise<void> promise, const CallOptions& options, std::vector<std::string> keys)
-      : Wait(std::move(promise), options), keys_(std::move(keys)) {}
-
- private:
-  bool concerns(const std::string& key) const override {
-    return std::find(keys_.begin(), keys_.end(), key) != keys_.end();
-  }
-  Job answer(const StoreTable& table, const std::shared_ptr<StoreWait>& self) override {
-    const bool all =
-        std::all_of(keys_.begin(), keys_.end(), [&](const auto& key) { return table.find(key) != nullptr; });
-    return all ? deliver({}, self) : Job{};
-  }
-  std::vector<std::string> keys_;
-};
-
-class ChangeWait final : public Wait<StoreView> {
- public:
-  ChangeWait(Promise<StoreView> promise, const CallOptions& options, std::string prefix, std::uint64_t after)
-      : Wait(std::move(promise), options), prefix_(std::move(prefix)), after_(after) {}
-
- private:
-  bool concerns(const std::string& key) const override { return key.starts_with(prefix_); }
-  Job answer(const StoreTable& table, const std::shared_ptr<StoreWait>& self) override {
-    return table.changed(prefix_, after_) ? deliver(table.view(prefix_), self) : Job{};
-  }
-  std::string prefix_;
-  std::uint64_t after_;
-};
-
-// The wait holds the promise, and the promise a way to end the wait: that one must be weak.
-template <class W, class T, class... Arguments>
-StoreWaiting<T> make(const CallOptions& options, DropWait drop, std::shared_ptr<const Loop> loop,
-                     Arguments&&... what) {
-  Promise<T> promise(std::move(loop));
-  auto self = std::make_shared<std::weak_ptr<StoreWait>>();
-  promise.on_cancel([self, drop = std::move(drop)] {
-    const auto wait = self->lock();
-    if (wait == nullptr) return;
-    wait->fail(Error(ErrorKind::cancelled, "the wait was cancelled"));
-    drop(wait);
-  });
-  Future<T> future = promise.future();
-  auto wait = std::make_shared<W>(std::move(promise), options, std::forward<Arguments>(what)...);
-  *self = wait;
-  return {std::move(wait), std::move(future)};
-}
-
-}  // namespace
-
-std::optional<Clock::time_point> deadline_of(const CallOptions& options) {
-  if (!options.deadline) return std::nullopt;
-  return Clock::now() + *options.deadline;
-}
-
-StoreWaiting<std::string> wait_for_value(std::string key, const CallOptions& options, DropWait drop,
-                                         std::shared_ptr<const Loop> loop) {
-  return make<ValueWait, std::string>(options, std::move(drop), std::move(loop), std::move(key));
-}
-
-StoreWaiting<void> wait_for_keys(std::vector<std::string> keys, const CallOptions& options, DropWait drop,
-                                 std::shared_ptr<const Loop> loop) {
-  return make<KeysWait, void>(options, std::move(drop), std::move(loop), std::move(keys));
-}
-
-StoreWaiting<StoreView> wait_for_change(std::string prefix, std::uint64_t after, const CallOptions& options,
-                                        DropWait drop, std::shared_ptr<const Loop> loop) {
-  return make<ChangeWait, StoreView>(options, std::move(drop), std::move(loop), std::move(prefix), after);
-}
-
-}  // namespace detail
 
 }  // namespace weft::rpc

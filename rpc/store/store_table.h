@@ -1,69 +1,76 @@
-// StoreTable: the keys of a store and those who wait for them; what the backends that keep data themselves
-// are made of.
+// StoreTable: the keys of a store, its leases, and those who wait; what the backends that keep data
+// themselves are made of.
 //
-// No lock, no clock, no thread: its owner guards it. Whatever answers somebody is handed out as a Job, to be
-// run once the owner's lock is released.
+// No lock, no clock, no thread: its owner guards it, and tells it the time. Whatever answers somebody is
+// handed out as a Job, to be run once the owner's lock is released.
 #pragma once
 
 #include <weft/rpc/core/loop.h>
 #include <weft/rpc/store/store.h>
+#include <weft/rpc/store/store_wait.h>
 
-#include <atomic>
 #include <deque>
 #include <list>
 #include <memory>
+#include <set>
+#include <string_view>
 #include <utility>
 
 namespace weft::rpc {
 
-class StoreTable;
+namespace detail {
 
-// Somebody who waits: one entry, ended exactly once, by whoever comes first.
-class WEFT_EXPORT StoreWait {
- public:
-  explicit StoreWait(std::optional<Clock::time_point> deadline) : deadline_(deadline) {}
-  virtual ~StoreWait() = default;
+// What add() stores where the key holds `value` (null: it does not exist); throws as it does.
+WEFT_EXPORT std::int64_t sum_of(const std::string& key, const std::string* value, std::int64_t delta);
+WEFT_EXPORT void check_ttl(std::chrono::nanoseconds ttl);  // as grant() says
+WEFT_EXPORT Error lease_lost(LeaseId lease);
 
-  // Any thread.
-  bool over() const { return over_.load(std::memory_order_acquire); }
-  void fail(const Error& error) {
-    if (claim()) give(error);
-  }
-  const std::optional<Clock::time_point>& deadline() const { return deadline_; }
-
- protected:
-  bool claim() { return !over_.exchange(true, std::memory_order_acq_rel); }
-
- private:
-  friend class StoreTable;
-  virtual bool concerns(const std::string& key) const = 0;
-  // The answer, where what was waited for has come; under the owner's lock.
-  virtual Job answer(const StoreTable& table, const std::shared_ptr<StoreWait>& self) = 0;
-  virtual void give(const Error& error) = 0;
-
-  std::optional<Clock::time_point> deadline_;
-  std::atomic<bool> over_{false};
-};
+}  // namespace detail
 
 class WEFT_EXPORT StoreTable {
  public:
   using Jobs = std::vector<Job>;
+  struct Change {
+    std::string key;
+    std::optional<std::string> value;  // none: removed
+  };
 
   const std::string* find(const std::string& key) const;
   std::optional<std::string> copy(const std::string& key) const;
   StoreView view(const std::string& prefix) const;
+  std::uint64_t version() const { return version_; }
+  // Whether watch() has something to tell, and what.
   bool changed(const std::string& prefix, std::uint64_t after) const;
+  StoreChanges changes(const std::string& prefix, std::uint64_t after) const;
   // What add() stores; throws as it does.
-  std::int64_t sum(const std::string& key, std::int64_t delta) const;
+  std::int64_t sum(const std::string& key, std::int64_t delta) const {
+    return detail::sum_of(key, find(key), delta);
+  }
 
   // Changes; the answers to those who waited for them are added to jobs.
-  void set(const std::string& key, std::string value, Jobs& jobs);
+  void set(const std::string& key, std::string value, LeaseId lease, Jobs& jobs);  // throws lease_lost
   bool remove(const std::string& key, Jobs& jobs);
+  // For the copy of a store elsewhere: all that changed there in one version. The copy may be of what has
+  // changed since a version alone: restart() says which, and tells all who wait to look again.
+  void mirror(std::uint64_t version, std::vector<Change> changes, Jobs& jobs);
+  void restart(std::uint64_t version, Jobs& jobs);
+  std::uint64_t known_since() const { return forgotten_; }
+
+  // Leases. Their clock goes on by tick(), which is to be called every tick_interval() while there are any;
+  // what is late by more than that was a stall of the owner's, and does not count.
+  void grant(LeaseId lease, std::chrono::nanoseconds ttl, Clock::time_point now);
+  void renew(LeaseId lease, Clock::time_point now);  // throws lease_lost
+  void end_lease(LeaseId lease, Jobs& jobs);
+  bool has_lease(LeaseId lease) const { return leases_.contains(lease); }
+  std::size_t leases() const { return leases_.size(); }
+  void tick(Clock::time_point now);
+  std::chrono::nanoseconds tick_interval() const { return interval_; }
+  std::vector<LeaseId> due() const;  // that have not been renewed in time
 
   // Waits: answered at once, or kept until it is answered or dropped.
   void wait(std::shared_ptr<StoreWait> wait, Jobs& jobs);
   void drop(const std::shared_ptr<StoreWait>& wait);
-  std::size_t waits() const { return waits_.size(); }
+  std::size_t waits() const { return waiting_; }
   std::vector<std::shared_ptr<StoreWait>> take_late(Clock::time_point now);
   std::vector<std::shared_ptr<StoreWait>> take_all();
 
@@ -71,37 +78,46 @@ class WEFT_EXPORT StoreTable {
   struct Entry {
     std::string value;
     std::uint64_t version;
+    LeaseId lease;
   };
+  struct Lease {
+    std::chrono::nanoseconds ttl, end;  // by the leases' clock
+    std::set<std::string> keys;
+  };
+  using Waits = std::list<std::shared_ptr<StoreWait>>;
+  using WaitsByText = std::map<std::string, Waits, std::less<>>;
   static constexpr std::size_t most_removals = 1024;
-  void changed_now(const std::string& key, Jobs& jobs);
 
-  std::uint64_t version_ = 0;
+  void put(const std::string& key, std::string value, LeaseId lease, std::uint64_t version);
+  bool take(const std::string& key, std::uint64_t version);
+  void remember_removal(const std::string& key, std::uint64_t version);
+  std::chrono::nanoseconds end_of(std::chrono::nanoseconds ttl) const;
+  void leave_lease(const std::string& key, LeaseId lease);
+  void wake(const std::string& key, Jobs& jobs);
+  void wake(WaitsByText& waits, std::string_view text, Jobs& jobs);
+  WaitsByText& waits_of(const StoreWait& wait) { return wait.at_.by_prefix ? by_prefix_ : by_key_; }
+  void keep(std::shared_ptr<StoreWait> wait);
+  template <class Which>
+  std::vector<std::shared_ptr<StoreWait>> take_waits(Which which);
+
+  std::uint64_t version_ = 1;
   std::map<std::string, Entry> entries_;
-  // The latest removals, oldest first: a watcher must learn of them. Those up to forgotten_ are no longer
+  std::set<std::pair<std::uint64_t, std::string_view>> by_version_;  // the same; views of their keys
+  // The latest removals, oldest first: a watcher must learn of them. What was before forgotten_ is no longer
   // known.
   std::deque<std::pair<std::uint64_t, std::string>> removals_;
-  std::uint64_t forgotten_ = 0;
-  std::list<std::shared_ptr<StoreWait>> waits_;
+  std::uint64_t forgotten_ = 1;
+
+  std::map<LeaseId, Lease> leases_;
+  std::set<std::pair<std::chrono::nanoseconds, LeaseId>> ends_;
+  std::chrono::nanoseconds lease_clock_{0};
+  std::optional<Clock::time_point> ticked_;
+  std::chrono::nanoseconds interval_ = slowest_tick;
+  static constexpr std::chrono::nanoseconds slowest_tick = std::chrono::seconds{1};
+  static constexpr std::chrono::nanoseconds fastest_tick = std::chrono::milliseconds{10};
+
+  WaitsByText by_key_, by_prefix_;
+  std::size_t waiting_ = 0;
 };
-
-namespace detail {
-
-std::optional<Clock::time_point> deadline_of(const CallOptions& options);
-
-// The three ways to wait. `drop(wait)` is what a cancelled one asks of its owner.
-template <class T>
-struct StoreWaiting {
-  std::shared_ptr<StoreWait> wait;
-  Future<T> future;
-};
-using DropWait = std::function<void(const std::shared_ptr<StoreWait>&)>;
-StoreWaiting<std::string> wait_for_value(std::string key, const CallOptions& options, DropWait drop,
-                                         std::shared_ptr<const Loop> loop);
-StoreWaiting<void> wait_for_keys(std::vector<std::string> keys, const CallOptions& options, DropWait drop,
-                                 std::shared_ptr<const Loop> loop);
-StoreWaiting<StoreView> wait_for_change(std::string prefix, std::uint64_t after, const CallOptions& options,
-                                        DropWait drop, std::shared_ptr<const Loop> loop);
-
-}  // namespace detail
 
 }  // namespace weft::rpc

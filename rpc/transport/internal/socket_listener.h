@@ -14,13 +14,6 @@
 
 namespace weft::rpc {
 
-// Throws invalid_argument for a loop that is not Asio's.
-inline asio::io_context& io_context_of(Loop& loop) {
-  auto* asio = dynamic_cast<AsioLoop*>(&loop);
-  if (asio == nullptr) throw Error(ErrorKind::invalid_argument, "a socket needs an Asio loop");
-  return asio->context();
-}
-
 template <class Protocol>
 class SocketListener final : public Listener {
  public:

@@ -7,8 +7,11 @@
 #include <asio/io_context.hpp>
 #include <asio/local/stream_protocol.hpp>
 
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
+
+#include <string>
 
 namespace weft::rpc {
 
@@ -18,6 +21,15 @@ inline asio::local::stream_protocol::endpoint unix_endpoint(const Address& addre
     throw Error(ErrorKind::invalid_argument,
                 address.text() + " is longer than a socket's path may be (107 bytes)");
   return asio::local::stream_protocol::endpoint(address.path);
+}
+
+// Who the kernel says is at the other end: "uid:1000"; empty where it does not say.
+inline std::string identity_of(int socket) {
+  ucred found{};
+  socklen_t size = sizeof found;
+  const bool known =
+      ::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &found, &size) == 0 && size == sizeof found;
+  return known ? "uid:" + std::to_string(found.uid) : std::string();
 }
 
 // A socket file that nobody answers is left over from a process that died.

@@ -76,6 +76,10 @@ class ShmCore final : public LoopPoller,
   std::size_t threshold() const override { return ends_.bulk_threshold; }
   void pull(std::uint64_t address, std::span<std::byte> into, std::error_code& error) override {
     ends_.memory->read(address, into, error);
+    // Who closes its stream may use that memory for something else, but closes the socket before.
+    std::byte knock;
+    if (!error && ::recv(ends_.socket.native_handle(), &knock, 1, MSG_DONTWAIT | MSG_PEEK) == 0)
+      error = asio::error::connection_reset;
   }
   void acknowledge() override { reader_.acknowledge(); }
   std::uint64_t acknowledged() const override { return seen_acknowledged_ = writer_.acknowledged(); }

@@ -4,6 +4,7 @@
 #include <weft/rpc/transport/internal/unix_socket.h>
 #include <weft/rpc/transport/shm/handshake.h>
 #include <weft/rpc/transport/shm/segment.h>
+#include <weft/rpc/transport/stream_connection.h>
 
 #include <algorithm>
 #include <mutex>
@@ -100,28 +101,29 @@ std::exception_ptr with_target(const std::exception_ptr& error, const std::strin
 
 class ShmTransport final : public Transport {
  public:
-  ShmTransport(MakeConnection make, const ShmOptions& options) : make_(std::move(make)), options_(options) {}
+  explicit ShmTransport(const ShmOptions& options) : options_(options) {}
 
   std::string_view scheme() const override { return "shm"; }
 
-  void connect(const Address& address, std::shared_ptr<Loop> loop, const Limits& limits,
+  void connect(const Address& address, std::shared_ptr<Loop> loop, const ConnectionOptions& connection,
                Connected done) override {
     const auto where = unix_endpoint(address);
-    auto attempt =
-        std::make_shared<Attempt>(Socket(io_context_of(*loop)), loop, options_, "shm -> " + address.path,
-                                  [make = make_, loop, limits, target = address.text(),
-                                   done = std::move(done)](Result<std::unique_ptr<ByteStream>> made) mutable {
-                                    if (!made) return done(with_target(made.error(), target));
-                                    done(make(std::move(made).get(), loop, limits));
-                                  });
+    auto attempt = std::make_shared<Attempt>(
+        Socket(io_context_of(*loop)), loop, options_, "shm -> " + address.path,
+        [loop, connection, target = address.text(),
+         done = std::move(done)](Result<std::unique_ptr<ByteStream>> made) mutable {
+          if (!made) return done(with_target(made.error(), target));
+          done(std::static_pointer_cast<Connection>(
+              std::make_shared<StreamConnection>(std::move(made).get(), loop, connection)));
+        });
     attempts_.add(attempt);
     attempt->connect(where);
   }
 
   void shut_down() override { attempts_.abort(); }
 
-  std::unique_ptr<Listener> listen(const Address& address, PickLoop pick, const Limits& limits, bool,
-                                   Accepted accepted) override {
+  std::unique_ptr<Listener> listen(const Address& address, PickLoop pick, const ConnectionOptions& connection,
+                                   bool, Accepted accepted) override {
     auto loop = pick();
     auto attempts = std::make_shared<Attempts>();
     try {
@@ -129,12 +131,14 @@ class ShmTransport final : public Transport {
       auto acceptor = listen_on(io_context_of(*loop), where);
       return std::make_unique<SocketListener<asio::local::stream_protocol>>(
           std::move(acceptor), std::move(loop), address, std::move(pick),
-          [attempts, make = make_, options = options_, limits, accepted = std::move(accepted),
+          [attempts, options = options_, connection, accepted = std::move(accepted),
            description = "shm <- " + address.path](Socket socket, const std::shared_ptr<Loop>& theirs) {
             auto attempt = std::make_shared<Attempt>(
                 std::move(socket), theirs, options, description,
-                [make, theirs, limits, accepted](Result<std::unique_ptr<ByteStream>> made) {
-                  if (made) accepted(make(std::move(made).get(), theirs, limits));  // else nobody we know of
+                [theirs, connection, accepted](Result<std::unique_ptr<ByteStream>> made) {
+                  if (made)
+                    accepted(std::make_shared<StreamConnection>(std::move(made).get(), theirs, connection));
+                  // else: nobody we know of
                 });
             attempts->add(attempt);
             theirs->post([attempt] { attempt->greet(); });
@@ -149,15 +153,14 @@ class ShmTransport final : public Transport {
   }
 
  private:
-  const MakeConnection make_;
   const ShmOptions options_;
   Attempts attempts_;
 };
 
 }  // namespace
 
-std::unique_ptr<Transport> make_shm_transport(MakeConnection make, const ShmOptions& options) {
-  return std::make_unique<ShmTransport>(std::move(make), options);
+std::unique_ptr<Transport> make_shm_transport(const ShmOptions& options) {
+  return std::make_unique<ShmTransport>(options);
 }
 
 bool shm_supported(std::string* why_not) {

@@ -1,5 +1,5 @@
-// Jobs of several agents in one process, over each kind of store. tests/rpc/membership_process_test.cc kills
-// processes.
+// Jobs of several agents in one process, over each kind of store.
+// tests/rpc/membership/membership_process_test.cc kills processes.
 #include <weft/rpc/agent/agent.h>
 #include <weft/rpc/agent/membership.h>
 #include <weft/rpc/membership/roster.h>
@@ -451,7 +451,7 @@ TEST(Membership, WhenTheHostLeavesFirstTheOthersAreTold) {
   auto store = store_of(watcher, job[0]);
   for (StoreView view = store->list("members/").get();
        Roster(view).find("worker1")->state != MemberState::serving;)
-    view = store->watch("members/", view.version).get();
+    store->watch("members/", view.version).get(), view = store->list("members/").get();
   job[0].leave().get();
   server.join();
   job.end(0);
@@ -473,7 +473,7 @@ TEST(Membership, AnOpenWorldGoesOnWithoutWhomItLost) {
   auto store = store_of(watcher, job[0]);
   for (StoreView view = store->list("members/").get();
        Roster(view).find("worker1")->state != MemberState::lost;)
-    view = store->watch("members/", view.version).get();
+    store->watch("members/", view.version).get(), view = store->list("members/").get();
   job.start(1).wait_for(3).get();
   EXPECT_NE(job[1].id(), before);
   EXPECT_EQ(job[1].peer("worker2").call<&Worker::who>().get(), "worker2");

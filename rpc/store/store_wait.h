@@ -1,0 +1,75 @@
+// StoreWait: somebody who waits for a change of a StoreTable: one entry, ended exactly once, by whoever comes
+// first: the answer, a cancellation, the deadline, or the store's end.
+//
+// A table keeps it at one place at a time: the key, or the prefix, whose change it looks at next.
+// Thread-safety: over() and fail() on any thread, the rest is guarded as the table is.
+#pragma once
+
+#include <weft/rpc/core/loop.h>
+#include <weft/rpc/store/store.h>
+
+#include <atomic>
+#include <functional>
+#include <list>
+#include <memory>
+
+namespace weft::rpc {
+
+class StoreTable;
+
+class WEFT_EXPORT StoreWait {
+ public:
+  struct Place {
+    std::string text;
+    bool by_prefix = false;
+  };
+
+  StoreWait(std::optional<Clock::time_point> deadline, Place at) : deadline_(deadline), at_(std::move(at)) {}
+  virtual ~StoreWait() = default;
+
+  bool over() const { return over_.load(std::memory_order_acquire); }
+  void fail(const Error& error) {
+    if (claim()) give(error);
+  }
+  const std::optional<Clock::time_point>& deadline() const { return deadline_; }
+
+ protected:
+  bool claim() { return !over_.exchange(true, std::memory_order_acq_rel); }
+  // For an answer that is not due yet: what is to be looked at next.
+  void move_to(std::string key) { at_.text = std::move(key); }
+
+ private:
+  friend class StoreTable;
+  // The answer, where what was waited for has come; under the owner's lock.
+  virtual Job answer(const StoreTable& table, const std::shared_ptr<StoreWait>& self) = 0;
+  virtual void give(const Error& error) = 0;
+
+  const std::optional<Clock::time_point> deadline_;
+  std::atomic<bool> over_{false};
+  Place at_;
+  bool kept_ = false;  // by a table, in its list for at_, here:
+  std::list<std::shared_ptr<StoreWait>>::iterator position_;
+};
+
+namespace detail {
+
+std::optional<Clock::time_point> deadline_of(const CallOptions& options);
+
+// The three ways to wait. `drop(wait)` is what a cancelled one asks of its owner.
+template <class T>
+struct StoreWaiting {
+  std::shared_ptr<StoreWait> wait;
+  Future<T> future;
+};
+using DropWait = std::function<void(const std::shared_ptr<StoreWait>&)>;
+StoreWaiting<std::string> wait_for_value(std::string key, const CallOptions& options, DropWait drop,
+                                         std::shared_ptr<const Loop> loop);
+StoreWaiting<void> wait_for_keys(std::vector<std::string> keys, const CallOptions& options, DropWait drop,
+                                 std::shared_ptr<const Loop> loop);
+StoreWaiting<StoreChanges> wait_for_change(std::string prefix, std::uint64_t after,
+                                           const CallOptions& options, DropWait drop,
+                                           std::shared_ptr<const Loop> loop);
+
+}  // namespace detail
+
+}  // namespace weft::rpc
