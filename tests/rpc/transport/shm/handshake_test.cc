@@ -345,6 +345,8 @@ TEST_F(HandshakeTest, APeerThatScribblesEndsTheStreamAtWorst) {
     peer.send(std::array<std::byte, 1>{});
     over.wait();
     EXPECT_TRUE(error == std::errc::protocol_error || error == asio::error::eof) << error.message();
+    EXPECT_NE(made.explain(std::make_error_code(std::errc::protocol_error)).find("other side"),
+              std::string::npos);
     std::memset(ours_.control(), 0, sizeof(RingControl));
   }
 }

@@ -6,7 +6,6 @@
 
 #include "tests/support/byte_stream_suite.h"
 #include "tests/support/shm.h"
-#include "tests/support/spinning_loop.h"
 
 namespace weft::test {
 namespace {
@@ -27,8 +26,15 @@ class ShmKind {
 
  private:
   static std::shared_ptr<rpc::Loop> make(Wait wait) {
-    if (wait == Wait::sleep) return std::make_shared<rpc::AsioLoop>();
-    return std::make_shared<SpinningLoop>(wait == Wait::spin ? 1000 : 1);
+    switch (wait) {
+      case Wait::sleep:
+        return std::make_shared<rpc::AsioLoop>();
+      case Wait::spin:
+        return std::make_shared<rpc::AsioLoop>(std::chrono::milliseconds{1});
+      case Wait::doze:
+        break;
+    }
+    return std::make_shared<rpc::AsioLoop>(std::chrono::nanoseconds{1});
   }
   std::array<std::shared_ptr<rpc::Loop>, 2> loops_{make(left), make(right)};
 };
@@ -152,6 +158,18 @@ TYPED_TEST(ShmBulkTest, AcknowledgementsAreToldWhetherAwaitedYetOrNot) {
     }
     on(*this->kind_.loop(0), [&] { EXPECT_EQ(this->bulk(0).acknowledged(), 2 * round + 2); });
   }
+}
+
+// By then the memory may be used for something else.
+TYPED_TEST(ShmBulkTest, WhatIsPulledFromAClosedStreamIsAnError) {
+  const std::array<std::byte, 100> from{};
+  std::array<std::byte, 100> into;
+  on(*this->kind_.loop(0), [&] { this->streams_[0]->close(); });
+  on(*this->kind_.loop(1), [&] {
+    std::error_code error;
+    this->bulk(1).pull(reinterpret_cast<std::uintptr_t>(from.data()), into, error);
+    EXPECT_TRUE(error);
+  });
 }
 
 TYPED_TEST(ShmBulkTest, CloseDropsTheJob) {
