@@ -73,7 +73,7 @@ TEST(ShmStreamCost, AnIdleStreamTouchesAFewPages) {
   for (std::size_t i = 0; i < count; ++i) {
     auto& pair = pairs.emplace_back(kind.connect());
     Event answered;
-    const auto piece = std::as_bytes(std::span("a few bytes each way"));
+    const std::span<const std::byte> piece = std::as_bytes(std::span("a few bytes each way"));
     on(*kind.loop(1), [&] {
       pair[1]->when_readable([&] {
         std::error_code error;

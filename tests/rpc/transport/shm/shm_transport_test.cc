@@ -55,10 +55,7 @@ class ShmTransportTest : public testing::Test {
 
   std::filesystem::path folder_, path_;
   std::shared_ptr<AsioLoop> ours_ = std::make_shared<AsioLoop>(), theirs_ = std::make_shared<AsioLoop>();
-  std::shared_ptr<Transport> transport_ =
-      make_shm_transport([](std::unique_ptr<ByteStream> stream, std::shared_ptr<Loop> loop, const Limits&) {
-        return std::make_shared<Wrapped>(std::move(stream), std::move(loop));
-      });
+  std::shared_ptr<Transport> transport_ = make_shm_transport();
   test::Handover<Made> made_;
   test::Handover<std::shared_ptr<Connection>> accepted_;
 };
