@@ -60,7 +60,7 @@ IncomingCall::IncomingCall(std::shared_ptr<AgentCore> core, std::shared_ptr<Link
 IncomingCall::~IncomingCall() {
   if (!answered_)
     fail(std::make_exception_ptr(Error(ErrorKind::internal, "the call was dropped without an answer")));
-  link_->call_ended(id(), message_->bytes());
+  link_->call_ended(id(), message_->bytes(), deadline_timer_);
 }
 
 asio::execution_context& IncomingCall::asio_context() const { return link_->loop()->context(); }
@@ -74,15 +74,33 @@ bool IncomingCall::cancelled() const {
 }
 
 CallContext::CancelJobId IncomingCall::on_cancel(Job job) {
+  CancelJobId id = 0;
+  bool first = false;
   {
     std::lock_guard lock(mutex_);
     if (!cancelled_) {
-      cancel_jobs_.emplace(++last_cancel_job_, std::move(job));
-      return last_cancel_job_;
+      cancel_jobs_.emplace(id = ++last_cancel_job_, std::move(job));
+      first = !std::exchange(watches_deadline_, true);
     }
   }
-  job();
-  return 0;
+  if (id == 0) {
+    job();
+  } else if (first && deadline_) {
+    watch_deadline();
+  }
+  return id;
+}
+
+// The caller cancels at the deadline too, but it may have fallen silent.
+void IncomingCall::watch_deadline() {
+  const std::shared_ptr<Loop> loop = link_->loop();
+  if (!loop->running_here()) return loop->post([self = share()] { self->watch_deadline(); });
+  deadline_timer_ = loop->schedule(*deadline_, [weak = weak_from_this()] {
+    const auto call = std::static_pointer_cast<IncomingCall>(weak.lock());
+    if (call == nullptr) return;
+    call->deadline_timer_ = 0;
+    call->cancel();
+  });
 }
 
 void IncomingCall::forget_cancel(CancelJobId id) {

@@ -110,6 +110,7 @@ class WEFT_EXPORT IncomingCall final : public CallContext {
  private:
   void begin();
   void execute();
+  void watch_deadline();
   void give_up_reply();  // what its parts handed over goes nowhere
   class AllContexts final : public ContextSwitch {
    public:
@@ -140,9 +141,11 @@ class WEFT_EXPORT IncomingCall final : public CallContext {
   Executor* executor_ = nullptr;
   std::atomic<bool> answered_{false};
   std::atomic<bool> began_{false};  // the handler may have run
+  Loop::TimerId deadline_timer_ = 0;  // of the link's loop, once somebody waits for a cancellation
 
   mutable std::mutex mutex_;  // guards what follows
   bool cancelled_ = false;
+  bool watches_deadline_ = false;
   CancelJobId last_cancel_job_ = 0;
   std::map<CancelJobId, Job> cancel_jobs_;
 };

@@ -280,10 +280,11 @@ void Link::answer(OutboundFrame frame) {
   connection_->send(std::move(frame));
 }
 
-void Link::call_ended(std::uint64_t id, std::uint64_t bytes) {
-  const auto forget = [id, bytes](Link& link) {
+void Link::call_ended(std::uint64_t id, std::uint64_t bytes, Loop::TimerId deadline) {
+  const auto forget = [id, bytes, deadline](Link& link) {
     link.incoming_.take(id);
     link.held_bytes_ -= bytes;
+    if (deadline != 0) link.loop()->cancel(deadline);
   };
   if (loop()->running_here()) return forget(*this);
   loop()->post([self = shared_from_this(), forget] { forget(*self); });

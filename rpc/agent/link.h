@@ -43,7 +43,7 @@ class WEFT_EXPORT Link final : public ConnectionObserver, public std::enable_sha
   void send_reply(OutboundFrame frame, ActiveCall active);
   void reply(const Prefix& request, const FailureInfo& failure,
              ActiveCall active);  // a notification's is logged
-  void call_ended(std::uint64_t id, std::uint64_t bytes);
+  void call_ended(std::uint64_t id, std::uint64_t bytes, Loop::TimerId deadline);  // any thread
 
   void on_frame(InboundFrame frame) override;
   void on_closed(const Error& reason) override;

@@ -183,7 +183,7 @@ class Decoders {
         if (const std::optional<ValueReader> value = get(message)) use(*value);
       });
     };
-    each([](const ValueReader& value) { Walk(wrong_).value(value); });
+    each([this](const ValueReader& value) { Walk(wrong_).value(value); });
     each([&](const ValueReader& value) {
       (void)render(value);
       ++rendered;

@@ -30,7 +30,7 @@ inline bool has_pattern(const rpc::Buffer& bytes, std::uint64_t key) {
 }
 
 struct CallRecord {
-  std::string method;
+  const char* method;  // a literal
   SimProcess* from;
   bool notify = false;
   bool deadline = false;
@@ -48,10 +48,10 @@ class Ledger {
  public:
   explicit Ledger(SimWorld& world) : world_(world) {}
 
-  std::uint64_t begin(SimProcess& from, std::string method) {
+  std::uint64_t begin(SimProcess& from, const char* method) {
     const std::uint64_t number = ++last_;
-    calls_.emplace(number, CallRecord{std::move(method), &from});
-    world_.trace().add(world_.now(), "calls", from.name(), number);
+    calls_.emplace(number, CallRecord{method, &from});
+    world_.trace().add(world_.now(), method, from.name(), number);
     return number;
   }
   CallRecord& operator[](std::uint64_t number) { return calls_.at(number); }

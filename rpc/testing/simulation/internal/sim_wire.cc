@@ -342,7 +342,7 @@ void SimWire::watch(Side writer) {
     Pipe& here = wire->pipes_[writer];
     here.watched = false;
     const bool stuck = here.lost || wire->blocked(writer) || wire->pipes_[other(writer)].lost ||
-                       wire->blocked(other(writer));
+                       wire->blocked(other(writer)) || wire->ends_[other(writer)].gone;
     if (!stuck) return;
     if (here.progress != progress) return wire->watch(writer);
     here.under_way.clear();  // nobody repeats it any more
@@ -363,6 +363,7 @@ void SimWire::crash(Side side, SimCrash how) {
     Pipe& pipe = pipes_[side];
     if (!pipe.under_way.empty())
       pipe.under_way.resize(static_cast<std::size_t>(random().between(0, pipe.under_way.size())));
+    watch(other(side));  // who waits for room asks for it, and hears nothing either
   }
   end.jobs = std::move(jobs);
 }
