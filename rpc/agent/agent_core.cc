@@ -95,6 +95,7 @@ AgentCounts AgentCore::counts() const {
   counts.calls_shed = counters_.calls_shed;
   counts.serving = static_cast<std::uint64_t>(std::max<std::int64_t>(active_, 0));
   counts.waiting = static_cast<std::uint64_t>(std::max<std::int64_t>(outgoing_, 0));
+  counts.request_bytes = counters_.request_bytes;
   counts.memory = memory_->counts();
   std::lock_guard lock(mutex_);
   for (const auto& [peer, links] : links_of_) counts.connections += static_cast<std::uint64_t>(links);

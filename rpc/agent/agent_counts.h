@@ -18,12 +18,14 @@ struct AgentCounts {
   std::uint64_t calls_denied = 0;          // by permissions
   std::uint64_t calls_shed = 0;            // for want of room: limits
   std::uint64_t serving = 0, waiting = 0;  // calls under way now: that came in, that went out
+  std::uint64_t request_bytes = 0;         // of requests that came in and are held now
   MemoryPool::Counts memory;               // of arriving attachments
 };
 
 struct AgentCounters {
   std::atomic<std::uint64_t> connections_made{0}, connections_refused{0};
   std::atomic<std::uint64_t> calls_served{0}, calls_denied{0}, calls_shed{0};
+  std::atomic<std::uint64_t> request_bytes{0};
 
   static void count(std::atomic<std::uint64_t>& counter) { counter.fetch_add(1, std::memory_order_relaxed); }
 };

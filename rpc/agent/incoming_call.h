@@ -140,7 +140,7 @@ class WEFT_EXPORT IncomingCall final : public CallContext {
   std::shared_ptr<Executor> kept_executor_;
   Executor* executor_ = nullptr;
   std::atomic<bool> answered_{false};
-  std::atomic<bool> began_{false};  // the handler may have run
+  std::atomic<bool> began_{false};    // the handler may have run
   Loop::TimerId deadline_timer_ = 0;  // of the link's loop, once somebody waits for a cancellation
 
   mutable std::mutex mutex_;  // guards what follows

@@ -230,6 +230,7 @@ void Link::on_request(std::shared_ptr<IncomingMessage> message) {
     deadline = loop()->now() +
                std::chrono::nanoseconds(std::min<std::uint64_t>(info.timeout_ns, std::uint64_t{1} << 60));
   held_bytes_ += message->bytes();
+  core_->counters().request_bytes.fetch_add(message->bytes(), std::memory_order_relaxed);
   auto call = std::make_shared<IncomingCall>(core_, shared_from_this(), std::move(method), message, caller_,
                                              deadline, std::move(active));
   incoming_.insert(prefix.call_id, call);
@@ -281,6 +282,7 @@ void Link::answer(OutboundFrame frame) {
 }
 
 void Link::call_ended(std::uint64_t id, std::uint64_t bytes, Loop::TimerId deadline) {
+  core_->counters().request_bytes.fetch_sub(bytes, std::memory_order_relaxed);
   const auto forget = [id, bytes, deadline](Link& link) {
     link.incoming_.take(id);
     link.held_bytes_ -= bytes;

@@ -91,7 +91,11 @@ class Meeting {
     if (under_way_ != 0) fail("a call did not end");
     if (world_.network().open_streams(node_) != 0) fail("a connection stays open");
     const rpc::AgentCounts counts = agent_.counts();
-    if (counts.serving != 0 || counts.waiting != 0 || counts.connections != 0) fail("something stays behind");
+    if ((input_.how & (greets | closes)) == greets && counts.connections_made != 1)
+      fail("a peer with a good Hello does not get in");
+    if (counts.serving != 0 || counts.waiting != 0 || counts.connections != 0 || counts.request_bytes != 0 ||
+        counts.memory.lent_bytes != 0)
+      fail("something stays behind");
     if (!world_.violations().empty()) fail(world_.violations().front());
   }
 

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "tests/rpc/simulation/agents_sim_faults.h"
 #include "tests/rpc/simulation/agents_sim_ledger.h"
 
 namespace weft::test {
@@ -27,8 +28,8 @@ inline rpc::Future<void> pause(const std::shared_ptr<rpc::Loop>& loop, std::chro
 
 class Desk {
  public:
-  Desk(Ledger& ledger, SimProcess& process, rpc::Agent& agent)
-      : ledger_(ledger), process_(process), core_(agent.core()) {}
+  Desk(Ledger& ledger, SimProcess& process, rpc::Agent& agent, Plant& plant)
+      : ledger_(ledger), process_(process), core_(agent.core()), plant_(plant) {}
 
   std::uint64_t add(std::uint64_t call, std::uint64_t a, std::uint64_t b) {
     ledger_.runs(call);
@@ -61,6 +62,10 @@ class Desk {
     ledger_.runs(call);
     auto promise = std::make_shared<rpc::Promise<void>>();
     auto cancelled = promise->future();
+    if (plant_.bears(Fault::call_is_kept)) {
+      plant_.keep(promise);
+      co_return co_await std::move(cancelled);
+    }
     context.on_cancel([promise] { promise->complete(rpc::Result<void>{}); });
     co_await std::move(cancelled);
   }
@@ -125,18 +130,20 @@ class Desk {
   Ledger& ledger_;
   SimProcess& process_;
   const std::weak_ptr<rpc::AgentCore> core_;
+  Plant& plant_;
 };
 
 // One life of an agent, and the calls that it makes.
 class Program {
  public:
-  Program(Ledger& ledger, SimProcess& process, bool hurried)
+  Program(Ledger& ledger, SimProcess& process, bool hurried, Plant& plant)
       : ledger_(ledger),
         process_(process),
         hurried_(hurried),
-        agent_(start_agent(process, {.loops = process.world().random().between(1, 2)})),
+        plant_(plant),
+        agent_(start_planted_agent(process, process.world().random().between(1, 2), plant)),
         executor_(process.make_executor()) {
-    agent_.serve(std::make_shared<Desk>(ledger, process, agent_));
+    agent_.serve(std::make_shared<Desk>(ledger, process, agent_, plant));
   }
 
   SimProcess& process() { return process_; }
@@ -249,8 +256,14 @@ class Program {
     }
   }
 
+  static std::exception_ptr not_sent() {
+    return std::make_exception_ptr(rpc::Error(rpc::ErrorKind::aborted, "planted", rpc::Execution::not_sent));
+  }
+
   rpc::Buffer bytes(std::uint64_t number) {
-    return ledger_.lend(process_, number, static_cast<std::size_t>(random().spread(0, 60'000)), number);
+    // Above 64 KiB they arrive in memory of the agent's pool.
+    const std::uint64_t most = random().chance(100) ? 150'000 : 60'000;
+    return ledger_.lend(process_, number, static_cast<std::size_t>(random().spread(0, most)), number);
   }
 
   template <class T, class Right>
@@ -260,22 +273,27 @@ class Program {
       return;
     }
     auto ended = std::make_shared<rpc::Future<rpc::Unit>>(
-        std::move(future).then([&ledger = ledger_, number, right](rpc::Result<T>&& result) {
+        std::move(future).then([&ledger = ledger_, &plant = plant_, number, right](rpc::Result<T>&& result) {
+          if (!result.ok() && plant.bears(Fault::says_not_sent)) result = not_sent();
           ledger.completed(number, result);
           if (result.ok() && !right(result.value()))
             ledger.wrong(number, "its value is not what was to come");
           return rpc::Unit{};
         }));
     if (!random().chance(150)) return;
-    process_.world().after(random().up_to(std::chrono::milliseconds(50)), [process = &process_, ended] {
-      if (process->alive()) ended->cancel();
+    process_.world().after(random().up_to(std::chrono::milliseconds(50)), [this, number, ended] {
+      if (!process_.alive()) return;
+      ended->cancel();
+      // Takes its wish for the end.
+      if (plant_.bears(Fault::completes_twice)) ledger_.completed(number, rpc::Result<rpc::Unit>(not_sent()));
     });
   }
 
   Ledger& ledger_;
   SimProcess& process_;
   const bool hurried_;  // every call has a deadline
-  rpc::Agent& agent_;   // until end()
+  Plant& plant_;
+  rpc::Agent& agent_;  // until end()
   const std::shared_ptr<SimExecutor> executor_;
   bool ended_ = false;
 };

@@ -46,7 +46,8 @@ struct CallRecord {
 
 class Ledger {
  public:
-  explicit Ledger(SimWorld& world) : world_(world) {}
+  // quarantine: memory that is let go of is spoilt, and freed with the world.
+  explicit Ledger(SimWorld& world, bool quarantine = false) : world_(world), quarantine_(quarantine) {}
 
   std::uint64_t begin(SimProcess& from, const char* method) {
     const std::uint64_t number = ++last_;
@@ -62,7 +63,8 @@ class Ledger {
     ++loans_[&process];
     std::shared_ptr<std::byte[]> memory(new std::byte[size], [this, &process, size](std::byte* bytes) {
       std::memset(bytes, spoilt, size);
-      delete[] bytes;
+      std::unique_ptr<std::byte[]> memory(bytes);
+      if (quarantine_) quarantined_.push_back(std::move(memory));
       --loans_[&process];
     });
     for (std::size_t i = 0; i < size; ++i) memory[i] = pattern(key, i);
@@ -139,6 +141,8 @@ class Ledger {
   }
 
   SimWorld& world_;
+  const bool quarantine_;
+  std::vector<std::unique_ptr<std::byte[]>> quarantined_;
   std::uint64_t last_ = 0;
   std::map<std::uint64_t, CallRecord> calls_;
   std::map<SimProcess*, std::size_t> loans_;  // that are held
