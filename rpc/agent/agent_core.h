@@ -7,6 +7,7 @@
 
 #include <weft/rpc/agent/agent_counts.h>
 #include <weft/rpc/agent/call_hook.h>
+#include <weft/rpc/agent/method_gate.h>
 #include <weft/rpc/agent/options.h>
 #include <weft/rpc/agent/pending_call.h>
 #include <weft/rpc/agent/route.h>
@@ -23,6 +24,7 @@
 namespace weft::rpc {
 
 class InProcess;
+class Interceptor;
 
 class WEFT_EXPORT AgentCore final : public std::enable_shared_from_this<AgentCore> {
  public:
@@ -36,6 +38,7 @@ class WEFT_EXPORT AgentCore final : public std::enable_shared_from_this<AgentCor
 
   const AgentId& id() const { return id_; }
   const AgentOptions& options() const { return options_; }
+  const std::shared_ptr<const RetryPolicy>& default_retry() const { return default_retry_; }  // null: none
   Executor& handlers() { return *handlers_; }
   std::shared_ptr<Loop> pick_loop();
   // expected_agent: whose certificate a peer that is dialled must have; empty: the host's.
@@ -48,7 +51,9 @@ class WEFT_EXPORT AgentCore final : public std::enable_shared_from_this<AgentCor
   void serve(MethodEntry entry);  // already_exists where the name is taken
   std::shared_ptr<const MethodEntry> find_method(std::uint64_t id) const;
   std::vector<std::shared_ptr<const MethodEntry>> methods() const;
+  void limit_method(const std::string& name, MethodLimit limit);  // served already, or later
   void add_hook(std::shared_ptr<CallHook> hook);
+  const std::vector<std::shared_ptr<Interceptor>>& interceptors() const { return options_.interceptors; }
   void add_context(MakeContext make) { contexts_.push_back(std::move(make)); }
   Slots& layers() { return layers_; }
 
@@ -64,18 +69,20 @@ class WEFT_EXPORT AgentCore final : public std::enable_shared_from_this<AgentCor
 
   // Calls.
   std::uint64_t next_call_id() { return next_call_++; }
-  void outgoing_began() { ++outgoing_; }
-  void outgoing_ended();
+  bool outgoing_began(std::uint64_t attached);  // false: more than the limits allow, so it is to fail
+  void outgoing_ended(std::uint64_t attached);
   void prepare(std::shared_ptr<IncomingCall> call);  // asks the hooks, then runs
   void replied(IncomingMessage& message, const AgentId& from);
   void hand_on(CallContext& parent, OutgoingCall& child);  // before child.begin()
   void make_contexts(IncomingCall& call);
+  bool hold(std::uint64_t bytes);  // of a request that came in; false: beyond the limit for all of them
+  void let_go(std::uint64_t bytes) { held_bytes_ -= bytes; }
   void call_began() { ++active_; }
   void call_ended();
 
   // Links; on their loops. A handshake is over when it has succeeded or its link has ended, whatever is
   // first.
-  void handshake_over();
+  void handshake_over(const std::shared_ptr<Link>& link);
   void adopt(std::shared_ptr<Connection> connection, std::shared_ptr<Route> route);
   void link_ready(const std::shared_ptr<Link>& link, std::shared_ptr<Route> route, const HelloInfo& hello);
   void link_ended(const std::shared_ptr<Link>& link, const std::shared_ptr<Route>& route,
@@ -109,6 +116,7 @@ class WEFT_EXPORT AgentCore final : public std::enable_shared_from_this<AgentCor
 
   const AgentOptions options_;
   const AgentId id_;
+  const std::shared_ptr<const RetryPolicy> default_retry_;
   const std::vector<std::shared_ptr<Loop>> loops_;
   std::atomic<std::size_t> next_loop_{0};
   const std::shared_ptr<Executor> handlers_;
@@ -117,8 +125,10 @@ class WEFT_EXPORT AgentCore final : public std::enable_shared_from_this<AgentCor
   std::map<std::string, std::shared_ptr<Transport>> transports_;
   AgentCounters counters_;
   std::atomic<std::uint64_t> next_call_{1};
-  std::atomic<std::int64_t> active_{0};    // incoming calls that are not over
-  std::atomic<std::int64_t> outgoing_{0};  // outgoing calls that are not over
+  std::atomic<std::int64_t> active_{0};           // incoming calls that are not over
+  std::atomic<std::int64_t> outgoing_{0};         // outgoing calls that are not over
+  std::atomic<std::uint64_t> outgoing_bytes_{0};  // of their attachments
+  std::atomic<std::uint64_t> held_bytes_{0};      // of requests that came in
   std::atomic<bool> draining_{false};
   std::atomic<bool> ended_{false};
   std::atomic<bool> world_failed_{false};  // world_failure_ is set
@@ -127,15 +137,18 @@ class WEFT_EXPORT AgentCore final : public std::enable_shared_from_this<AgentCor
   std::vector<MakeContext> contexts_;             // likewise
   Slots layers_;                                  // likewise
 
-  mutable std::shared_mutex methods_mutex_;  // guards methods_
+  mutable std::shared_mutex methods_mutex_;  // guards these three
   std::unordered_map<std::uint64_t, std::shared_ptr<MethodEntry>> methods_;
+  std::vector<std::shared_ptr<MethodEntry>> replaced_;        // by limit_method; calls may still use them
+  std::map<std::string, std::shared_ptr<MethodGate>> gates_;  // by the method's name
 
   mutable std::mutex mutex_;  // guards what follows
   std::vector<std::unique_ptr<Listener>> listeners_;
+  std::vector<std::unique_ptr<Listener>> companions_;  // in shared memory, beside those
   std::map<std::string, std::shared_ptr<Route>> routes_;
   std::uint64_t last_link_ = 0;
   std::set<std::shared_ptr<Link>, ByNumber> links_;
-  std::size_t handshakes_ = 0;  // of links that came in, not over yet
+  std::set<std::shared_ptr<Link>, ByNumber> handshaking_;  // that came in and have not said who they are
   std::map<AgentId, int> links_of_;
   std::map<std::string, std::vector<std::string>> peer_addresses_;
   FindAddresses directory_;

@@ -2,15 +2,17 @@
 
 #include <weft/rpc/agent/agent_core.h>
 #include <weft/rpc/agent/link.h>
+#include <weft/rpc/transport/shm/companion.h>
 
 namespace weft::rpc {
 
-Route::Route(std::weak_ptr<AgentCore> core, std::shared_ptr<Loop> loop, std::string name,
+Route::Route(const std::shared_ptr<AgentCore>& core, std::shared_ptr<Loop> loop, std::string name,
              std::vector<Address> addresses)
-    : core_(std::move(core)),
+    : core_(core),
       loop_(std::move(loop)),
       name_(std::move(name)),
-      addresses_(std::move(addresses)) {}
+      addresses_(std::move(addresses)),
+      retry_budget_(core->options().retry_budget) {}
 
 std::shared_ptr<const AgentId> Route::identity() const {
   std::lock_guard lock(mutex_);
@@ -93,17 +95,27 @@ void Route::dial() {
   if (core == nullptr) return;
   dialling_ = true;
   const Error nowhere(ErrorKind::not_found, "no agent named '" + name_ + "' is known here");
-  if (!addresses_.empty()) {
-    untried_.assign(addresses_.begin(), addresses_.end());
-    return dial_next(nowhere);
-  }
+  if (!addresses_.empty()) return dial_all(*core, addresses_, nowhere);
   core->find_addresses(name_, [self = shared_from_this(), nowhere](std::vector<Address> found) {
     self->loop_->post([self, nowhere, found = std::move(found)] {
       self->learn(found);
-      self->untried_.assign(found.begin(), found.end());
-      self->dial_next(nowhere);
+      const auto live = self->core_.lock();
+      if (live == nullptr) return self->dial_next(nowhere);
+      self->dial_all(*live, found, nowhere);
     });
   });
+}
+
+// Each address, but its companion in shared memory first.
+void Route::dial_all(const AgentCore& core, const std::vector<Address>& addresses, const Error& nowhere) {
+  untried_.clear();
+  const bool same_host = core.options().same_host && core.options().credentials == nullptr;
+  for (const Address& address : addresses) {
+    if (same_host && core.transport("shm") != nullptr)
+      for (Address& companion : companions_towards(address)) untried_.push_back(std::move(companion));
+    untried_.push_back(address);
+  }
+  dial_next(nowhere);
 }
 
 void Route::dial_next(const Error& last) {

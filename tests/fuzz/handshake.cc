@@ -74,7 +74,8 @@ class Meeting {
   explicit Meeting(const FrameInput& input)
       : input_(input),
         node_(world_.start("node")),
-        agent_(test::start_agent(node_, {.limits = rpc::probe::small_limits()})),
+        agent_(
+            test::start_agent(node_, {.limits = rpc::probe::small_limits(), .heartbeat = {.interval = 0s}})),
         peer_(world_.start("peer")),
         loop_(peer_.make_loop()) {
     agent_.serve(std::make_shared<Probe>());
@@ -93,7 +94,7 @@ class Meeting {
     const rpc::AgentCounts counts = agent_.counts();
     if ((input_.how & (greets | closes)) == greets && counts.connections_made != 1)
       fail("a peer with a good Hello does not get in");
-    if (counts.serving != 0 || counts.waiting != 0 || counts.connections != 0 || counts.request_bytes != 0 ||
+    if (counts.serving != 0 || counts.waiting != 0 || counts.connections != 0 || counts.serving_bytes != 0 ||
         counts.memory.lent_bytes != 0)
       fail("something stays behind");
     if (!world_.violations().empty()) fail(world_.violations().front());

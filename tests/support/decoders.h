@@ -161,6 +161,7 @@ class Decoders {
       reads(wrong_, [&] { (void)message.goodbye(); });
       reads(wrong_, [&] { (void)message.failure(); });
       reads(wrong_, [&] { (void)message.request(); });
+      reads(wrong_, [&] { (void)message.credit(); });
       reads(wrong_, [&] { (void)message.hello(); });
       reads(wrong_,
             [&] { (void)message.unknown_required([](std::string_view key) { return key == "rref"; }); });

@@ -136,12 +136,18 @@ class Desk {
 // One life of an agent, and the calls that it makes.
 class Program {
  public:
-  Program(Ledger& ledger, SimProcess& process, bool hurried, Plant& plant)
+  struct Ways {
+    bool hurried = false;  // every call has a deadline
+    bool patient = false;  // and some have a very long one
+    rpc::AgentOptions options;
+  };
+
+  Program(Ledger& ledger, SimProcess& process, const Ways& ways, Plant& plant)
       : ledger_(ledger),
         process_(process),
-        hurried_(hurried),
+        ways_(ways),
         plant_(plant),
-        agent_(start_planted_agent(process, process.world().random().between(1, 2), plant)),
+        agent_(start_planted_agent(process, options(ways), plant)),
         executor_(process.make_executor()) {
     agent_.serve(std::make_shared<Desk>(ledger, process, agent_, plant));
   }
@@ -167,6 +173,12 @@ class Program {
   SimRandom& random() { return process_.world().random(); }
   std::uint64_t microseconds() { return random().spread(1, 300'000); }
 
+  rpc::AgentOptions options(const Ways& ways) {
+    rpc::AgentOptions made = ways.options;
+    made.loops = random().between(1, 2);
+    return made;
+  }
+
   static auto is(std::uint64_t expected) {
     return [expected](std::uint64_t value) { return value == expected; };
   }
@@ -179,9 +191,9 @@ class Program {
 
   void call(const std::vector<std::string>& names) {
     rpc::Peer to = peer(random().pick(names));
-    const bool deadline = hurried_ || random().chance(250);
+    const bool deadline = ways_.hurried || random().chance(250);
     if (deadline) {
-      to = to.with({.deadline = std::chrono::microseconds(random().chance(100) && !hurried_
+      to = to.with({.deadline = std::chrono::microseconds(random().chance(100) && ways_.patient
                                                               ? std::uint64_t{3'600'000'000}
                                                               : random().spread(1, 2'000'000))});
     }
@@ -291,7 +303,7 @@ class Program {
 
   Ledger& ledger_;
   SimProcess& process_;
-  const bool hurried_;  // every call has a deadline
+  const Ways ways_;
   Plant& plant_;
   rpc::Agent& agent_;  // until end()
   const std::shared_ptr<SimExecutor> executor_;

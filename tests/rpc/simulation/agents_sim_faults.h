@@ -92,6 +92,7 @@ class FaultyConnection final : public rpc::Connection {
     inner_->send(std::move(frame));
   }
   std::uint64_t unsent_bytes() const override { return inner_->unsent_bytes(); }
+  std::uint64_t received_bytes() const override { return inner_->received_bytes(); }
   void finish(const rpc::Error& reason) override { inner_->finish(reason); }
   void close(const rpc::Error& reason) override {
     if (!plant_.bears(Fault::connection_is_kept)) return inner_->close(reason);
@@ -139,14 +140,14 @@ class FaultyTransport final : public rpc::Transport {
 };
 
 // start_agent(), over connections with the fault where there is one.
-inline rpc::Agent& start_planted_agent(SimProcess& process, std::size_t loops, Plant& plant) {
-  if (plant.fault() == Fault::none) return start_agent(process, {.loops = loops});
-  rpc::Runtime runtime = sim_runtime(process, loops);
+inline rpc::Agent& start_planted_agent(SimProcess& process, rpc::AgentOptions options, Plant& plant) {
+  if (plant.fault() == Fault::none) return start_agent(process, std::move(options));
+  rpc::Runtime runtime = sim_runtime(process, options.loops);
   runtime.transports = {std::make_shared<FaultyTransport>(process, plant)};
-  return process.keep(std::make_shared<rpc::Agent>(
-      std::move(runtime),
-      rpc::AgentOptions{
-          .name = process.name(), .listen = {"sim://" + process.name()}, .log = [](const auto&) {}}));
+  options.name = process.name();
+  options.listen = {"sim://" + process.name()};
+  options.log = [](const rpc::LogRecord&) {};
+  return process.keep(std::make_shared<rpc::Agent>(std::move(runtime), std::move(options)));
 }
 
 }  // namespace weft::test

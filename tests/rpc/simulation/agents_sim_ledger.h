@@ -108,6 +108,8 @@ class Ledger {
         violation(call, std::string("ended with something else than an Error: ") + error.what());
       }
     }
+    if (record.error == rpc::ErrorKind::resource_exhausted)
+      violation(call, "was refused, though its caller keeps to its credit");
     if (record.execution == rpc::Execution::not_sent && record.runs != 0)
       violation(call, "its caller is told that it was not sent, though its handler ran");
     world_.trace().add(world_.now(), result.ok() ? "ends well" : "fails", record.from->name(), call,
