@@ -68,7 +68,8 @@ AgentCore::AgentCore(AgentOptions options, Runtime runtime)
       loops_(std::move(runtime.loops)),
       handlers_(std::move(runtime.handlers)),
       own_handlers_(std::dynamic_pointer_cast<HandlerPool>(handlers_)),
-      memory_(std::make_shared<MemoryPool>(options_.receive_pool)) {
+      memory_(std::make_shared<MemoryPool>(options_.receive_pool)),
+      interceptors_(options_.interceptors) {
   for (const auto& transport : runtime.transports) transports_[std::string(transport->scheme())] = transport;
   transports_[self_scheme] = std::make_shared<InProcess>();
   if (options_.in_process != nullptr) transports_["inproc"] = options_.in_process;
@@ -101,6 +102,8 @@ AgentCounts AgentCore::counts() const {
   counts.waiting_bytes = outgoing_bytes_;
   counts.serving = static_cast<std::uint64_t>(std::max<std::int64_t>(active_, 0));
   counts.waiting = static_cast<std::uint64_t>(std::max<std::int64_t>(outgoing_, 0));
+  counts.bytes_sent = counters_.bytes_sent;
+  counts.bytes_received = counters_.bytes_received;
   counts.memory = memory_->counts();
   std::lock_guard lock(mutex_);
   for (const auto& [peer, links] : links_of_) counts.connections += static_cast<std::uint64_t>(links);
@@ -114,6 +117,7 @@ void AgentCore::log(LogLevel level, const std::string& message) const {
 }
 
 void AgentCore::serve(MethodEntry entry) {
+  entry.counters = std::make_shared<MethodCounters>();
   auto shared = std::make_shared<MethodEntry>(std::move(entry));
   std::unique_lock lock(methods_mutex_);
   auto& place = methods_[shared->id];
@@ -235,6 +239,19 @@ std::shared_ptr<Route> AgentCore::route_to(const std::string& address) {
   return route;
 }
 
+std::vector<std::shared_ptr<Route>> AgentCore::all_routes() const {
+  std::vector<std::shared_ptr<Route>> all;
+  std::lock_guard lock(mutex_);
+  for (const auto& [name, route] : routes_)  // one may have two names
+    if (std::find(all.begin(), all.end(), route) == all.end()) all.push_back(route);
+  return all;
+}
+
+std::vector<std::shared_ptr<Link>> AgentCore::all_links() const {
+  std::lock_guard lock(mutex_);
+  return {links_.begin(), links_.end()};
+}
+
 Transport* AgentCore::transport(const std::string& scheme) const {
   const auto found = transports_.find(scheme);
   return found == transports_.end() ? nullptr : found->second.get();
@@ -305,8 +322,8 @@ bool AgentCore::hold(std::uint64_t bytes) {
 }
 
 void AgentCore::outgoing_ended(std::uint64_t attached) {
-  --outgoing_;
   if (attached != 0) outgoing_bytes_ -= attached;
+  --outgoing_;
   check_drained();
 }
 

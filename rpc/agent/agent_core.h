@@ -41,6 +41,7 @@ class WEFT_EXPORT AgentCore final : public std::enable_shared_from_this<AgentCor
   const std::shared_ptr<const RetryPolicy>& default_retry() const { return default_retry_; }  // null: none
   Executor& handlers() { return *handlers_; }
   std::shared_ptr<Loop> pick_loop();
+  const std::vector<std::shared_ptr<Loop>>& loops() const { return loops_; }
   // expected_agent: whose certificate a peer that is dialled must have; empty: the host's.
   ConnectionOptions connection_options(std::string expected_agent = {}) const;
   AgentCounters& counters() { return counters_; }
@@ -53,7 +54,10 @@ class WEFT_EXPORT AgentCore final : public std::enable_shared_from_this<AgentCor
   std::vector<std::shared_ptr<const MethodEntry>> methods() const;
   void limit_method(const std::string& name, MethodLimit limit);  // served already, or later
   void add_hook(std::shared_ptr<CallHook> hook);
-  const std::vector<std::shared_ptr<Interceptor>>& interceptors() const { return options_.interceptors; }
+  void add_interceptor(std::shared_ptr<Interceptor> interceptor) {  // before listen(), after the options'
+    interceptors_.push_back(std::move(interceptor));
+  }
+  const std::vector<std::shared_ptr<Interceptor>>& interceptors() const { return interceptors_; }
   void add_context(MakeContext make) { contexts_.push_back(std::move(make)); }
   Slots& layers() { return layers_; }
 
@@ -66,9 +70,15 @@ class WEFT_EXPORT AgentCore final : public std::enable_shared_from_this<AgentCor
   Transport* transport(const std::string& scheme) const;
   void set_directory(FindAddresses find);
   void find_addresses(const std::string& name, UniqueFunction<void(std::vector<Address>)> done);
+  std::vector<std::shared_ptr<Route>> all_routes() const;
+  std::vector<std::shared_ptr<Link>> all_links() const;  // in the order of their making
 
   // Calls.
   std::uint64_t next_call_id() { return next_call_++; }
+  // When a call begins: to the nanosecond where somebody looks on, else as old as it takes for ages.
+  Clock::time_point call_time(const Loop& loop) const {
+    return interceptors_.empty() ? loop.coarse_now() : loop.now();
+  }
   bool outgoing_began(std::uint64_t attached);  // false: more than the limits allow, so it is to fail
   void outgoing_ended(std::uint64_t attached);
   void prepare(std::shared_ptr<IncomingCall> call);  // asks the hooks, then runs
@@ -79,6 +89,8 @@ class WEFT_EXPORT AgentCore final : public std::enable_shared_from_this<AgentCor
   void let_go(std::uint64_t bytes) { held_bytes_ -= bytes; }
   void call_began() { ++active_; }
   void call_ended();
+  std::int64_t calls_served() const { return active_; }  // under way
+  std::int64_t calls_made() const { return outgoing_; }  // likewise
 
   // Links; on their loops. A handshake is over when it has succeeded or its link has ended, whatever is
   // first.
@@ -133,9 +145,10 @@ class WEFT_EXPORT AgentCore final : public std::enable_shared_from_this<AgentCor
   std::atomic<bool> ended_{false};
   std::atomic<bool> world_failed_{false};  // world_failure_ is set
 
-  std::vector<std::shared_ptr<CallHook>> hooks_;  // fixed before listen()
-  std::vector<MakeContext> contexts_;             // likewise
-  Slots layers_;                                  // likewise
+  std::vector<std::shared_ptr<CallHook>> hooks_;            // fixed before listen()
+  std::vector<MakeContext> contexts_;                       // likewise
+  std::vector<std::shared_ptr<Interceptor>> interceptors_;  // likewise, to the end
+  Slots layers_;                                            // likewise
 
   mutable std::shared_mutex methods_mutex_;  // guards these three
   std::unordered_map<std::uint64_t, std::shared_ptr<MethodEntry>> methods_;

@@ -8,6 +8,7 @@
 
 #include <cxxabi.h>
 
+#include <algorithm>
 #include <cstdlib>
 
 namespace weft::rpc {
@@ -53,9 +54,11 @@ IncomingCall::IncomingCall(std::shared_ptr<AgentCore> core, std::shared_ptr<Link
       message_(std::move(message)),
       caller_(std::move(caller)),
       deadline_(deadline),
+      accepted_(core_->call_time(*link_->loop())),
       attempt_(attempt),
       active_(std::move(active)),
       object_(method_->object) {
+  if (method_->counters != nullptr) AgentCounters::count(method_->counters->accepted);
   executor_ = method_->non_blocking ? static_cast<Executor*>(link_->loop().get()) : &core_->handlers();
   const std::size_t count = message_->argument_count();
   arguments_.reserve(count);
@@ -125,6 +128,7 @@ void IncomingCall::run() {
 
 void IncomingCall::admitted(std::shared_ptr<MethodGate> gate) {
   passed_ = std::move(gate);
+  queue_ = executor_;
   if (executor_ == link_->loop().get() && link_->loop()->running_here()) return begin();
   executor_->post([self = share()] { self->begin(); });
 }
@@ -149,7 +153,12 @@ void IncomingCall::intercept(std::size_t next) {
   });
 }
 
-void IncomingCall::tell_interceptors(const std::exception_ptr& error) {
+// Before the answer leaves: who has it finds it counted.
+void IncomingCall::note_answer(const std::exception_ptr& error) {
+  if (const auto& counters = method_->counters) {
+    if (error != nullptr) AgentCounters::count(counters->failed);
+    AgentCounters::count(counters->answered);
+  }
   for (const auto& interceptor : core_->interceptors()) interceptor->answered(*this, error);
 }
 
@@ -187,7 +196,7 @@ void IncomingCall::reply(UniqueFunction<void(ValueWriter)> encode) {
   if (answered_.load()) return;
   if ((message_->prefix().flags & frame_flags::notify) != 0) {
     // Nobody waits for it, and nothing may be handed over in a message that is never sent.
-    if (!answered_.exchange(true)) tell_interceptors(nullptr);
+    if (!answered_.exchange(true)) note_answer(nullptr);
     return;
   }
   OutboundFrame frame;
@@ -206,7 +215,7 @@ void IncomingCall::reply(UniqueFunction<void(ValueWriter)> encode) {
     return fail(std::current_exception());
   }
   if (answered_.exchange(true)) return give_up_reply();
-  tell_interceptors(nullptr);
+  note_answer(nullptr);
   link_->send_reply(std::move(frame), std::move(active_));
 }
 
@@ -223,7 +232,7 @@ void IncomingCall::refuse(std::exception_ptr error) {
 
 void IncomingCall::fail(std::exception_ptr error) {
   if (answered_.exchange(true)) return;
-  tell_interceptors(error);
+  note_answer(error);
   FailureInfo failure = describe(error);
   failure.worker = core_->id().name;
   failure.method = method_->name;

@@ -106,13 +106,22 @@ class WEFT_EXPORT IncomingCall final : public CallContext {
   void cancel() { run_cancel_jobs(); }  // by the caller (its deadline or its will) or its connection's end
   std::uint64_t id() const;
 
+  // For those that look at what is under way; any thread.
+  Clock::time_point accepted() const {
+    return accepted_;
+  }  // to some milliseconds, unless there is an interceptor
+  bool answered() const { return answered_; }
+  bool began() const { return began_; }  // its handler
+  // What it waits for, or runs on: calls of one object that take turns have the same. null: not prepared yet.
+  const Executor* queue() const { return queue_; }
+
  private:
   friend class MethodGate;
   void admitted(std::shared_ptr<MethodGate> gate);  // null: there is none
   void begin();
   void intercept(std::size_t next);  // by that interceptor, and those after it
   void enter_queue();
-  void tell_interceptors(const std::exception_ptr& error);
+  void note_answer(const std::exception_ptr& error);
   void execute();
   void first_cancel_job() override;
   void watch_deadline();
@@ -133,6 +142,7 @@ class WEFT_EXPORT IncomingCall final : public CallContext {
   std::shared_ptr<IncomingMessage> message_;
   std::shared_ptr<const Caller> caller_;
   std::optional<Clock::time_point> deadline_;
+  const Clock::time_point accepted_;
   const std::uint16_t attempt_;
   std::shared_ptr<MethodGate> passed_;  // that let it in, and is told of its end
   ActiveCall active_;
@@ -147,7 +157,8 @@ class WEFT_EXPORT IncomingCall final : public CallContext {
   std::shared_ptr<Executor> kept_executor_;
   Executor* executor_ = nullptr;
   std::atomic<bool> answered_{false};
-  std::atomic<bool> began_{false};    // the handler may have run
+  std::atomic<bool> began_{false};  // the handler may have run
+  std::atomic<const Executor*> queue_{nullptr};
   Loop::TimerId deadline_timer_ = 0;  // of the link's loop, once somebody waits for a cancellation
 };
 

@@ -21,6 +21,12 @@ std::shared_ptr<const MethodEntry> no_method(std::uint64_t id) {
   return std::make_shared<const MethodEntry>(std::move(entry));
 }
 
+std::uint64_t bytes_of(const OutboundFrame& frame) {
+  std::uint64_t bytes = frame.head.size();
+  for (const Buffer& attachment : frame.attachments) bytes += attachment.size();
+  return bytes;
+}
+
 }  // namespace
 
 Link::Link(std::shared_ptr<AgentCore> core, std::uint64_t number, std::shared_ptr<Connection> connection,
@@ -64,6 +70,7 @@ void Link::open() {
 void Link::on_frame(InboundFrame frame) {
   if (ended_) return;
   auto message = std::make_shared<IncomingMessage>(std::move(frame), core_->options().limits);
+  AgentCounters::count(core_->counters().bytes_received, message->bytes());
   const Prefix& prefix = message->prefix();
   if (!ready_) {
     if (prefix.kind == FrameKind::goodbye) {
@@ -188,6 +195,7 @@ void Link::dispatch(const std::shared_ptr<PendingCall>& call) {
   }
   std::uint64_t bytes = frame->head.size();  // what the other side counts too
   for (const Buffer& attachment : frame->attachments) bytes += padded(attachment.size());
+  AgentCounters::count(core_->counters().bytes_sent, bytes);
   window_.use(bytes);
   pending_.insert(call->id(), {call, bytes});
   if (call->notify()) {
@@ -343,11 +351,11 @@ void Link::send_reply(OutboundFrame frame, ActiveCall active) {
 // A peer that asks on and on and takes no answers is cut off: they would pile up here.
 void Link::answer(OutboundFrame frame) {
   if (ended_) return;
-  std::uint64_t bytes = frame.head.size();
-  for (const Buffer& attachment : frame.attachments) bytes += attachment.size();
+  const std::uint64_t bytes = bytes_of(frame);
   const std::uint64_t unsent = connection_->unsent_bytes();
   if (unsent != 0 && unsent + bytes > core_->options().limits.in_flight)
     return close(Error(ErrorKind::resource_exhausted, "the peer does not take its answers"));
+  AgentCounters::count(core_->counters().bytes_sent, bytes);
   spoken_ = true;
   connection_->send(std::move(frame));
 }

@@ -48,6 +48,24 @@ class WEFT_EXPORT Link final : public ConnectionObserver, public std::enable_sha
   // An incoming call has gone, with its timer if it had one. Any thread.
   void call_ended(std::uint64_t id, std::uint64_t bytes, bool notification, Loop::TimerId deadline);
 
+  // What is under way here.
+  template <class Look>
+  void for_each_sent(Look look) const {
+    pending_.for_each([&](std::uint64_t, const Asked& asked) {
+      if (asked.call != nullptr) look(*asked.call);
+    });
+  }
+  template <class Look>
+  void for_each_held(Look look) const {  // for want of credit
+    for (std::size_t i = 0; i < held_.size(); ++i) look(*held_[i]);
+  }
+  template <class Look>
+  void for_each_incoming(Look look) const {
+    incoming_.for_each([&](std::uint64_t, const std::weak_ptr<IncomingCall>& weak) {
+      if (const auto call = weak.lock()) look(*call);
+    });
+  }
+
   void on_frame(InboundFrame frame) override;
   void on_closed(const Error& reason) override;
 

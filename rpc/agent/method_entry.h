@@ -2,6 +2,7 @@
 // Thread-safety: immutable once registered.
 #pragma once
 
+#include <weft/rpc/agent/agent_counts.h>
 #include <weft/rpc/core/export.h>
 
 #include <cstdint>
@@ -31,6 +32,8 @@ struct MethodEntry {
   std::shared_ptr<MethodGate> gate;  // of a method with a limit
   void* (*object_in)(const KeptValue& value) =
       nullptr;  // the object within what a layer keeps; null: it is of another type
+
+  std::shared_ptr<MethodCounters> counters;  // of an entry that an agent serves
 
   // Decodes the arguments, runs the handler and ends the call. On the call's executor.
   std::function<void(std::shared_ptr<IncomingCall>)> run;

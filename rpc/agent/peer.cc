@@ -53,6 +53,7 @@ OutgoingCall Peer::make_call(std::string_view method, std::uint64_t id, std::siz
   if (only_ != nullptr) call.message().set_destination(only_);
   call.idempotent = options_.idempotent;
   if (options_.retry) call.retry = std::make_shared<const RetryPolicy>(*options_.retry);
+  call.serving = serving_;
   if (serving_ != nullptr) core_->hand_on(*serving_, call);
   for (const auto& interceptor : core_->interceptors())
     if (auto watch = interceptor->calling(call, route_->peer_name(), serving_.get()))

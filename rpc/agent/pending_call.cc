@@ -8,7 +8,6 @@
 #include <algorithm>
 
 namespace weft::rpc {
-
 OutgoingCall::OutgoingCall(std::string_view method, std::uint64_t id, std::size_t arguments)
     : method_(method), id_(id), message_(OutgoingMessage::request(arguments)) {}
 
@@ -53,9 +52,11 @@ PendingCall::PendingCall(OutgoingCall call, std::shared_ptr<AgentCore> core, std
       notify_(call.notify),
       only_(std::move(call.only)),
       deadline_(call.deadline),
+      made_(core_->call_time(*route_->loop())),
       info_{call.id_, call.signature, 0, call.attempt},
       message_(std::move(call.message_)),
       parts_(std::move(call.parts_)),
+      context_(std::move(call.serving)),
       watches_(std::move(call.watches_)),
       attached_(message_->attached_bytes()),
       within_limits_(core_->outgoing_began(attached_)) {}

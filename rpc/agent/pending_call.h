@@ -37,6 +37,9 @@ class WEFT_EXPORT PendingCall {
   const AgentId* only() const { return only_.get(); }
   const std::shared_ptr<Route>& route() const { return route_; }
   std::optional<Clock::time_point> deadline() const { return deadline_; }
+  Clock::time_point made() const { return made_; }  // to some milliseconds, unless there is an interceptor
+  // The call that it is made in the name of, where that lives.
+  std::shared_ptr<CallContext> served() const { return context_.lock(); }
   bool finished() const { return stage_.load(std::memory_order_acquire) == Stage::over; }  // any thread
 
   // Once, before it is submitted: the cancellation of the call that a handler serves, or of
@@ -78,6 +81,7 @@ class WEFT_EXPORT PendingCall {
   const bool notify_;
   const std::shared_ptr<const AgentId> only_;
   std::optional<Clock::time_point> deadline_;
+  const Clock::time_point made_;
   RequestInfo info_;
   std::unique_ptr<OutgoingMessage> message_;
   std::vector<std::shared_ptr<CallPart>> parts_;
@@ -95,6 +99,7 @@ class WEFT_EXPORT PendingCall {
     std::atomic<CancelSource::CancelJobId> job{0};
   };
   std::array<Served, std::tuple_size_v<CancelSources>> served_;
+  std::weak_ptr<CallContext> context_;  // of the call that it is made in the name of
   std::vector<std::unique_ptr<CallWatch>> watches_;
   const std::uint64_t attached_;  // bytes
   const bool within_limits_;

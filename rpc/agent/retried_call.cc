@@ -48,6 +48,7 @@ void RetriedCall::attempt() {
   again.signature = call_.signature;
   again.deadline = call_.deadline;
   again.only = call_.only;
+  again.serving = call_.serving;
   again.attempt = attempts_++;
   if (again.attempt != 0) AgentCounters::count(core_->counters().calls_retried);
   if (!borrowed_.empty()) again.message().borrow([self = shared_from_this()] { return self->unchanged(); });

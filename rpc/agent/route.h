@@ -40,6 +40,7 @@ class WEFT_EXPORT Route final : public Destination, public std::enable_shared_fr
   RetryBudget& retry_budget() { return retry_budget_; }  // any thread
 
   // On the loop.
+  const std::deque<std::shared_ptr<PendingCall>>& waiting() const { return waiting_; }  // for a connection
   void learn(std::vector<Address> addresses);
   void link_up(std::shared_ptr<Link> link, bool dialled);  // dialled: by this route
   void link_down(const std::shared_ptr<Link>& link);

@@ -169,6 +169,7 @@ TEST_P(LimitsTest, OfWhatIsUnderWayKeepACallerFromGrowing) {
   EXPECT_EQ((*cluster)["a"].counts().waiting_bytes, 5500U);
   store->let_go();
   for (auto& call : calls) got(std::move(call));
+  test::eventually("nothing is under way", [&] { return (*cluster)["a"].counts().waiting == 0; });
   EXPECT_EQ((*cluster)["a"].counts().waiting_bytes, 0U);
   EXPECT_EQ(got(to_b->call<&Store::length>("again")), 5U);
 }
