@@ -102,6 +102,7 @@ void IncomingCall::watch_deadline() {
     const auto call = std::static_pointer_cast<IncomingCall>(weak.lock());
     if (call == nullptr) return;
     call->deadline_timer_ = 0;
+    call->deadline_struck_ = true;
     call->cancel();
   });
 }
@@ -234,6 +235,7 @@ void IncomingCall::fail(std::exception_ptr error) {
   if (answered_.exchange(true)) return;
   note_answer(error);
   FailureInfo failure = describe(error);
+  if (deadline_struck_ && failure.kind == ErrorKind::cancelled) failure.kind = ErrorKind::deadline_exceeded;
   failure.worker = core_->id().name;
   failure.method = method_->name;
   failure.not_run = !began_;

@@ -159,7 +159,8 @@ class WEFT_EXPORT IncomingCall final : public CallContext {
   std::atomic<bool> answered_{false};
   std::atomic<bool> began_{false};  // the handler may have run
   std::atomic<const Executor*> queue_{nullptr};
-  Loop::TimerId deadline_timer_ = 0;  // of the link's loop, once somebody waits for a cancellation
+  std::atomic<bool> deadline_struck_{false};  // and this is why it was cancelled
+  Loop::TimerId deadline_timer_ = 0;          // of the link's loop, once somebody waits for a cancellation
 };
 
 }  // namespace weft::rpc
