@@ -143,6 +143,8 @@ std::optional<std::chrono::system_clock::time_point> Credentials::expires() cons
   return snapshot()->expires();
 }
 
+std::string Credentials::name() const { return snapshot()->name(); }
+
 std::string Credentials::describe() const { return snapshot()->describe(); }
 
 std::shared_ptr<const CredentialSnapshot> Credentials::snapshot() const {

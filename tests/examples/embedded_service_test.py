@@ -109,6 +109,15 @@ class WithCertificates(Services):
     def test_who_has_one_is_served(self):
         self.assertEqual(self.ask("convert", "10", "EUR"), (0, ["12.5"]))
 
+    def test_the_tool_asks_with_one(self):
+        tool = pathlib.Path(PROGRAM).parents[1] / "bin/weft"
+        if not tool.exists():
+            self.skipTest("the program weft is not built here")
+        folder = self.env["WEFT_CERTIFICATES"]
+        files = ["--certificate", f"{folder}/client.pem", "--key", f"{folder}/client-key.pem", "--trust", f"{folder}/ca.pem"]
+        self.assertEqual(run(tool, "call", self.address, "market.convert", "10", "EUR", *files), (0, ["12.5"]))
+        self.assertEqual(run(tool, "call", self.address, "market.convert", "10", "EUR")[0], 3)
+
     def test_who_has_none_is_not(self):
         status, lines = self.ask("convert", "10", "EUR", env={})
         self.assertEqual(status, 1, lines)
