@@ -9,4 +9,5 @@
 #include <weft/rpc/core/future.h>
 #include <weft/rpc/core/task.h>
 #include <weft/rpc/core/when_all.h>
+#include <weft/rpc/stream/stream.h>
 #include <weft/rpc/transport/in_process.h>

@@ -1,6 +1,7 @@
 #include <weft/rpc/agent/agent.h>
 
 #include <weft/rpc/agent/membership.h>
+#include <weft/rpc/agent/streams.h>
 
 #include <algorithm>
 
@@ -64,6 +65,7 @@ Agent::Agent(std::shared_ptr<AgentCore> core, Layers layers) : core_(std::move(c
   try {
     core_->serve(methods_entry());
     core_->serve(ping_entry());
+    install_streams(core_);
     for (const Layer& layer : layers) layer(*this);
     if (core_->options().rendezvous) membership_ = make_membership(core_, *core_->options().rendezvous);
     core_->listen();

@@ -30,6 +30,7 @@ class WEFT_EXPORT Link final : public ConnectionObserver, public std::enable_sha
   const std::shared_ptr<Loop>& loop() const { return loop_; }          // any thread
   bool usable() const { return ready_ && !ended_ && !peer_leaving_; }  // any thread
   bool ready() const { return ready_; }                                // any thread
+  bool usable_for_replies() const { return !ended_; }                  // any thread
   const AgentId& peer() const { return peer_; }                        // any thread, once ready
 
   void send(const std::shared_ptr<PendingCall>& call);

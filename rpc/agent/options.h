@@ -1,6 +1,7 @@
 // AgentOptions: how an agent is set up. Plain data; everything has a default but the name.
 #pragma once
 
+#include <weft/rpc/agent/stream_options.h>
 #include <weft/rpc/core/log.h>
 #include <weft/rpc/security/credentials.h>
 #include <weft/rpc/security/permissions.h>
@@ -28,6 +29,7 @@ struct AgentOptions {
   std::string name;                 // unique in a job
   std::vector<std::string> listen;  // addresses (transport/address.h); none: the agent only connects
   Limits limits;
+  StreamOptions streams;
   // What the agent proves itself with over TCP, and whom it lets in: mutual TLS 1.3, or a secret of the job
   // (rpc/security/credentials.h). null: no TLS, and it listens on loopback and Unix sockets only.
   std::shared_ptr<const Credentials> credentials;
