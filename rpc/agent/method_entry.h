@@ -25,6 +25,7 @@ struct MethodEntry {
   std::string result;
   bool idempotent = false;
   bool non_blocking = false;
+  bool while_draining = false;   // calls that a draining agent waits for need it: served until it has drained
   bool needs_object = false;     // a member function: runs on `object`, or on what a layer above resolves
   std::shared_ptr<void> object;  // the served singleton
   void* (*object_in)(const KeptValue& value) =

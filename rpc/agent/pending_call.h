@@ -28,6 +28,7 @@ class WEFT_EXPORT PendingCall {
   std::uint64_t id() const { return id_; }
   const std::string& method() const { return method_; }
   bool notify() const { return notify_; }
+  bool while_leaving() const { return while_leaving_; }
   const AgentId* only() const { return only_.get(); }
   const std::shared_ptr<Route>& route() const { return route_; }
   std::optional<Clock::time_point> deadline() const { return deadline_; }
@@ -69,6 +70,7 @@ class WEFT_EXPORT PendingCall {
   const std::string method_;
   const std::shared_ptr<Route> route_;
   const bool notify_;
+  const bool while_leaving_;
   const std::shared_ptr<const AgentId> only_;
   std::optional<Clock::time_point> deadline_;
   RequestInfo info_;

@@ -24,6 +24,7 @@ std::exception_ptr explain_failure(const std::exception_ptr& error, bool& lost) 
   } catch (const RemoteError&) {
     return error;
   } catch (const Error& own) {
+    if (own.kind() == ErrorKind::protocol_error) return error;
     lost = true;
     // The way to that life of the peer is gone: it was there when it handed the stream over.
     if (own.kind() == ErrorKind::unavailable || own.kind() == ErrorKind::not_found)
@@ -92,6 +93,7 @@ void StreamReader::pull() {
     ++under_way_;
     lock.unlock();
     OutgoingCall call = source_.make_call(StreamTable::next_method, 4);
+    call.while_leaving = true;
     call.begin();
     call.message().argument(0).set_uint(pull.stream);
     call.message().argument(1).set_uint(pull.number);
@@ -162,10 +164,12 @@ void StreamReader::pulled(Result<PendingCall::Reply> reply) {
     try {
       accept(read(std::move(reply).get()));
     } catch (const Error& error) {
-      const bool bad = error.kind() == ErrorKind::protocol_error;
       auto explained = explain_failure(std::current_exception(), lost_);
-      if (bad) lost_ = false;
-      if (failure_ == nullptr) failure_ = std::move(explained);
+      // A pull that finds nothing any more may overtake the one that was told why.
+      if (failure_ == nullptr || found_nothing_) {
+        failure_ = std::move(explained);
+        found_nothing_ = error.kind() == ErrorKind::not_found;
+      }
     } catch (...) {
       if (failure_ == nullptr) failure_ = std::current_exception();
     }

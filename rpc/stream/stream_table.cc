@@ -47,17 +47,24 @@ class StreamTable::Carried final : public CallPart {
   void ended(const std::exception_ptr& error) override {
     if (std::exchange(over_, true) || error == nullptr) return;
     std::exception_ptr why = error;
+    bool heard = false;
     try {
       std::rethrow_exception(error);
     } catch (const RemoteError& remote) {
       if (remote.execution() != Execution::not_sent) return;
     } catch (const Error& own) {
+      heard = own.execution() != Execution::not_sent;
       const bool cut = own.kind() == ErrorKind::deadline_exceeded || own.kind() == ErrorKind::cancelled;
       why = stream_error(cut ? ErrorKind::cancelled : own.kind(),
                          std::string("the call that this stream was given to has ended: ") + own.what());
     } catch (...) {
     }
-    for (const std::uint64_t id : ids_) table_->end(id, why);
+    for (const std::uint64_t id : ids_)
+      if (heard) {
+        table_->stop(id, why);
+      } else {
+        table_->end(id, why);
+      }
   }
 
  private:
@@ -166,7 +173,7 @@ std::shared_ptr<StreamReader> StreamTable::receive(IncomingMessage& message, std
 void StreamTable::send_close(const Peer& source, std::uint64_t id) {
   if (source.core() == nullptr || source.core()->ended()) return;
   OutgoingCall call = source.make_call(close_method, 1);
-  call.notify = true;
+  call.notify = call.while_leaving = true;
   call.begin();
   call.message().argument(0).set_uint(id);
   call.end();
@@ -253,9 +260,29 @@ void StreamTable::end(std::uint64_t id, const std::exception_ptr& error) {
 
 void StreamTable::forget(std::uint64_t id) { (void)take(id); }
 
+void StreamTable::stop(std::uint64_t id, const std::exception_ptr& error) {
+  std::shared_ptr<ServedStream> stream;
+  {
+    std::lock_guard lock(mutex_);
+    const auto found = served_.find(id);
+    if (found == served_.end()) return;
+    Entry& entry = found->second;
+    if (entry.reader == nullptr) entry.reader = entry.to->identity();
+    if (entry.reader != nullptr) stream = entry.stream;
+  }
+  if (stream == nullptr) return end(id, error);
+  stream->end(error);
+}
+
 void StreamTable::draining() {
-  for (const auto& stream : take_all([](const Entry& entry) { return entry.result; }))
-    stream->end(stream_error(ErrorKind::shut_down, "the agent that serves this stream is shutting down"));
+  std::vector<std::uint64_t> results;
+  {
+    std::lock_guard lock(mutex_);
+    for (const auto& [id, entry] : served_)
+      if (entry.result) results.push_back(id);
+  }
+  for (const std::uint64_t id : results)
+    stop(id, stream_error(ErrorKind::shut_down, "the agent that serves this stream is shutting down"));
 }
 
 void StreamTable::peer_gone(const AgentId& peer, const Error& reason) {
@@ -287,7 +314,7 @@ void StreamTable::serve_methods() {
       entry.signature += (entry.signature.empty() ? "(" : ",") + parameter;
     entry.signature += ")->" + entry.result;
     entry.signature_hash = name_hash(entry.signature);
-    entry.non_blocking = true;
+    entry.non_blocking = entry.while_draining = true;
     entry.run = [weak = weak_from_this(), run](std::shared_ptr<IncomingCall> call) {
       const auto table = weak.lock();
       if (table == nullptr) return call->fail(stream_error(ErrorKind::shut_down, "this agent has shut down"));

@@ -36,6 +36,8 @@ class WEFT_EXPORT StreamTable final : public CallHook, public std::enable_shared
   static void send_close(const Peer& source, std::uint64_t id);
 
   void end(std::uint64_t id, const std::exception_ptr& error);
+  // The same, and its reader is told why when it asks, or lets go.
+  void stop(std::uint64_t id, const std::exception_ptr& error);
   void forget(std::uint64_t id);  // it has ended by itself
 
   bool knows(std::string_view section) const override { return section == section_key; }
