@@ -8,8 +8,9 @@
 namespace weft::rpc::detail {
 namespace {
 
-constexpr std::size_t most_items = 1024;       // of one answer
+constexpr std::uint64_t most_items = 1024;     // of one answer
 constexpr std::uint64_t most_bytes = 1 << 20;  // of one answer, unless one item has more
+constexpr std::uint64_t least_bytes = 32;      // that a value takes in a list
 constexpr std::size_t most_pulls = 64;         // that wait, or came before others
 
 StreamFailure describe_failure(const std::exception_ptr& error, const std::string& worker) {
@@ -58,7 +59,7 @@ void ServedStream::pull(const Call& call, const StreamPull& pull) {
   pump();
 }
 
-void ServedStream::end(const std::exception_ptr& error) {
+void ServedStream::end(const std::exception_ptr& error, std::vector<Call>* unanswered) {
   std::deque<Call> waiting;
   std::uint64_t left = 0;
   {
@@ -73,6 +74,10 @@ void ServedStream::end(const std::exception_ptr& error) {
   }
   close_source();
   if (left != 0) drop(left);
+  if (unanswered != nullptr) {
+    unanswered->insert(unanswered->end(), waiting.begin(), waiting.end());
+    return;
+  }
   for (const auto& call : waiting) call->fail(error);
 }
 
@@ -170,13 +175,13 @@ void ServedStream::write(ValueWriter writer) {
   {
     std::lock_guard lock(mutex_);
     first = sent_;
-    there = std::min<std::uint64_t>(taken_ - sent_, most_items);
     room = std::min(bytes_ - std::min(bytes_, sent_bytes_), most_bytes);
+    there = std::min({taken_ - sent_, most_items, room / least_bytes + 1});
   }
   RecordWriter record = writer.set_record(6);
   record.field(0, "first").set_uint(first);
-  ListWriter items = record.field(1, "items").set_list(there);
   const std::uint64_t begin = message.bytes();
+  ListWriter items = record.field(1, "items").set_list(there);
   std::uint64_t count = 0;
   while (count < there && (count == 0 || message.bytes() - begin < room)) {
     encode(count, items[count]);

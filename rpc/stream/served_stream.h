@@ -41,8 +41,8 @@ class WEFT_EXPORT ServedStream : public std::enable_shared_from_this<ServedStrea
     id_ = id;
   }
   void pull(const std::shared_ptr<IncomingCall>& call, const StreamPull& pull);
-  // Ends it; pulls that wait, and those to come, fail with this.
-  void end(const std::exception_ptr& error);
+  // Ends it; pulls that wait, and those to come, fail with this. unanswered: takes those that wait instead.
+  void end(const std::exception_ptr& error, std::vector<std::shared_ptr<IncomingCall>>* unanswered = nullptr);
 
  protected:
   void arrived_item();                         // after the item was put where encode() finds it

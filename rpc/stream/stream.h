@@ -93,7 +93,10 @@ class StreamWriter {
 
   // Done when the item has a place in the channel. Errors: cancelled once nobody reads any more;
   // resource_exhausted where an earlier write() still waits for room; failed_precondition after the end.
-  Future<void> write(T item) { return channel_->write(std::move(item)); }
+  Future<void> write(T item) {
+    if (channel_ != nullptr) return channel_->write(std::move(item));
+    return Future<void>::made(detail::stream_error(ErrorKind::failed_precondition, "not a writer"));
+  }
   void close() { channel_->end(nullptr); }  // after what was written
   void fail(std::exception_ptr error) { channel_->end(std::move(error)); }
   template <class E>

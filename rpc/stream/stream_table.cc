@@ -8,9 +8,11 @@ namespace weft::rpc {
 namespace detail {
 namespace {
 
-std::exception_ptr no_stream(std::uint64_t id) {
-  return stream_error(ErrorKind::not_found,
-                      "no stream " + std::to_string(id) + " of yours is on this agent, or it has ended");
+Error no_stream(std::uint64_t id) {
+  return Error(ErrorKind::not_found, "no stream " + std::to_string(id) + " is open here");
+}
+Error foreign(std::uint64_t id) {
+  return Error(ErrorKind::permission_denied, "stream " + std::to_string(id) + " was given to another peer");
 }
 
 // Serialises the generators of one call, whose context they share.
@@ -45,13 +47,14 @@ class StreamTable::Carried final : public CallPart {
   // A call that failed here takes its streams with it. One that failed over there was heard: there it is
   // known what was taken of them.
   void ended(const std::exception_ptr& error) override {
-    if (std::exchange(over_, true) || error == nullptr) return;
+    if (std::exchange(over_, true)) return;
+    if (error == nullptr) return settle();
     std::exception_ptr why = error;
     bool heard = false;
     try {
       std::rethrow_exception(error);
     } catch (const RemoteError& remote) {
-      if (remote.execution() != Execution::not_sent) return;
+      if (remote.execution() != Execution::not_sent) return settle();
     } catch (const Error& own) {
       heard = own.execution() != Execution::not_sent;
       const bool cut = own.kind() == ErrorKind::deadline_exceeded || own.kind() == ErrorKind::cancelled;
@@ -68,6 +71,10 @@ class StreamTable::Carried final : public CallPart {
   }
 
  private:
+  void settle() {
+    for (const std::uint64_t id : ids_) table_->settle(id);
+  }
+
   const std::shared_ptr<StreamTable> table_;
   std::vector<std::uint64_t> ids_;
   const bool reply_;
@@ -219,14 +226,14 @@ void StreamTable::replied(IncomingMessage& message, const AgentId& from) {
 std::shared_ptr<ServedStream> StreamTable::find(std::uint64_t id, const AgentId& reader) {
   std::lock_guard lock(mutex_);
   const auto found = served_.find(id);
-  if (found == served_.end()) throw Error(ErrorKind::not_found, "");
+  if (found == served_.end()) throw no_stream(id);
   Entry& entry = found->second;
   if (entry.reader == nullptr) {
     const auto leads_to = entry.to->identity();
-    if (leads_to == nullptr || *leads_to != reader) throw Error(ErrorKind::permission_denied, "");
+    if (leads_to == nullptr || *leads_to != reader) throw foreign(id);
     entry.reader = leads_to;
   }
-  if (*entry.reader != reader) throw Error(ErrorKind::permission_denied, "");
+  if (*entry.reader != reader) throw foreign(id);
   return entry.stream;
 }
 
@@ -274,6 +281,13 @@ void StreamTable::stop(std::uint64_t id, const std::exception_ptr& error) {
   stream->end(error);
 }
 
+void StreamTable::settle(std::uint64_t id) {
+  std::lock_guard lock(mutex_);
+  const auto found = served_.find(id);
+  if (found != served_.end() && found->second.reader == nullptr)
+    found->second.reader = found->second.to->identity();
+}
+
 void StreamTable::draining() {
   std::vector<std::uint64_t> results;
   {
@@ -297,8 +311,12 @@ void StreamTable::shut_down() {
     std::lock_guard lock(mutex_);
     ended_ = true;
   }
+  // An agent that ends without a goodbye is lost to its peers: none of them hears an answer.
+  std::vector<std::shared_ptr<IncomingCall>> unanswered;
   for (const auto& stream : take_all([](const Entry&) { return true; }))
-    stream->end(stream_error(ErrorKind::shut_down, "this agent has shut down"));
+    stream->end(stream_error(ErrorKind::shut_down, "this agent has shut down"), &unanswered);
+  std::lock_guard lock(mutex_);
+  unanswered_ = std::move(unanswered);
 }
 
 void StreamTable::serve_methods() {

@@ -39,6 +39,7 @@ class WEFT_EXPORT StreamTable final : public CallHook, public std::enable_shared
   // The same, and its reader is told why when it asks, or lets go.
   void stop(std::uint64_t id, const std::exception_ptr& error);
   void forget(std::uint64_t id);  // it has ended by itself
+  void settle(std::uint64_t id);  // it has reached whoever its route leads to now
 
   bool knows(std::string_view section) const override { return section == section_key; }
   void incoming(std::shared_ptr<IncomingCall> call, Job next) override;
@@ -73,7 +74,8 @@ class WEFT_EXPORT StreamTable final : public CallHook, public std::enable_shared
   std::uint64_t last_id_ = 0;
   bool ended_ = false;
   std::map<std::uint64_t, Entry> served_;
-  std::map<std::string, std::size_t> open_;  // of each peer
+  std::map<std::string, std::size_t> open_;                // of each peer
+  std::vector<std::shared_ptr<IncomingCall>> unanswered_;  // until the agent's connections have ended
 };
 
 }  // namespace weft::rpc::detail

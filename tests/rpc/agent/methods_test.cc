@@ -66,9 +66,11 @@ class MethodsTest : public testing::Test {
 
 TEST_F(MethodsTest, OfAnEmptyAgentAreWhatEveryAgentServes) {
   const auto all = listed();
-  ASSERT_EQ(all.size(), 2U);
+  ASSERT_EQ(all.size(), 4U);
   EXPECT_EQ(all.at("weft.ping").signature, "()->void");
   EXPECT_TRUE(all.at("weft.ping").idempotent);
+  EXPECT_EQ(all.at("weft.stream.next").signature, "(u64,u64,u64,u64)->any");
+  EXPECT_EQ(all.at("weft.stream.close").signature, "(u64)->void");
   EXPECT_EQ(
       all.at("weft.methods").result,
       "[MethodInfo{name:str,signature:str,parameters:[str],result:str,idempotent:bool,on_object:bool}]");
