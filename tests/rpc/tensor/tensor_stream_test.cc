@@ -16,7 +16,8 @@ using test::got;
 rpc::Stream<at::Tensor> batches(std::int64_t n) {
   for (std::int64_t i = 0; i < n; ++i) {
     if (at::GradMode::is_enabled()) throw std::runtime_error("gradients are recorded without a pass");
-    co_yield at::full({1000}, i);
+    at::Tensor batch = at::full({1000}, i);  // g++ 12 takes no braces in what is yielded
+    co_yield std::move(batch);
   }
 }
 
@@ -35,7 +36,8 @@ using Sum = rpc::Function<"sum", &sum>;
 using Doubled = rpc::Function<"doubled", &doubled>;
 
 rpc::Stream<at::Tensor> ones(std::int64_t n) {
-  for (std::int64_t i = 0; i < n; ++i) co_yield at::ones({1000});
+  const at::Tensor one = at::ones({1000});
+  for (std::int64_t i = 0; i < n; ++i) co_yield one;
 }
 
 class TensorStreamTest : public testing::TestWithParam<bool> {
