@@ -27,6 +27,23 @@ function(weft_install_layer NAME)
   endforeach()
 endfunction()
 
+# weft-NAME.pc, for builds without CMake: of the layers without LibTorch. Relocatable: paths go by the file's own place.
+function(weft_install_pkgconfig NAME DESCRIPTION)
+  cmake_parse_arguments(PARSE_ARGV 2 arg "" "" "REQUIRES;CFLAGS;LIBS")
+  if(NOT TARGET weft_${NAME})
+    return()
+  endif()
+  set(weft_pc_name ${NAME})
+  set(weft_pc_description "${DESCRIPTION}")
+  set(folder "${CMAKE_INSTALL_LIBDIR}/pkgconfig")
+  file(RELATIVE_PATH weft_pc_prefix "/${folder}" "/")
+  list(JOIN arg_REQUIRES ", " weft_pc_requires)
+  list(JOIN arg_CFLAGS " " weft_pc_cflags)
+  list(JOIN arg_LIBS " " weft_pc_libs)
+  configure_file("${PROJECT_SOURCE_DIR}/cmake/weft.pc.in" "weft-${NAME}.pc" @ONLY)
+  install(FILES "${CMAKE_CURRENT_BINARY_DIR}/weft-${NAME}.pc" DESTINATION "${folder}" COMPONENT ${NAME})
+endfunction()
+
 # The files of the package itself belong to the component `rpc`, which every other needs.
 function(weft_install_package)
   configure_package_config_file("${PROJECT_SOURCE_DIR}/cmake/weftConfig.cmake.in" weftConfig.cmake

@@ -1,7 +1,10 @@
 #include <weft/rpc/agent/agent.h>
 
+#include <weft/rpc/agent/health.h>
 #include <weft/rpc/agent/membership.h>
 #include <weft/rpc/agent/streams.h>
+#include <weft/rpc/agent/stats.h>
+#include <weft/rpc/agent/under_way.h>
 
 #include <algorithm>
 
@@ -66,6 +69,9 @@ Agent::Agent(std::shared_ptr<AgentCore> core, Layers layers) : core_(std::move(c
     core_->serve(methods_entry());
     core_->serve(ping_entry());
     install_streams(core_);
+    core_->serve(health_entry(*core_));
+    core_->serve(stats_entry(*core_));
+    core_->serve(pending_entry());
     for (const Layer& layer : layers) layer(*this);
     if (core_->options().rendezvous) membership_ = make_membership(core_, *core_->options().rendezvous);
     core_->listen();

@@ -51,6 +51,10 @@ class WEFT_EXPORT Agent {
     core_->serve(detail::constructor_entry<T>());
   }
 
+  // How many calls of a method run at a time here, and how many wait; beyond, they are refused with
+  // resource_exhausted and not_sent.
+  void limit(const std::string& method, MethodLimit limit) { core_->limit_method(method, limit); }
+
   // Peers by name, or by address; connect() is peer() under the name that reads well with an address.
   Peer peer(const std::string& name_or_address);
   Peer connect(const std::string& address) { return peer(address); }

@@ -64,10 +64,12 @@ AgentCore::AgentCore(AgentOptions options, asio::io_context* context)
 AgentCore::AgentCore(AgentOptions options, Runtime runtime)
     : options_(complete(std::move(options))),
       id_{options_.name, runtime.incarnation},
+      default_retry_(options_.retry ? std::make_shared<const RetryPolicy>(*options_.retry) : nullptr),
       loops_(std::move(runtime.loops)),
       handlers_(std::move(runtime.handlers)),
       own_handlers_(std::dynamic_pointer_cast<HandlerPool>(handlers_)),
-      memory_(std::make_shared<MemoryPool>(options_.receive_pool)) {
+      memory_(std::make_shared<MemoryPool>(options_.receive_pool)),
+      interceptors_(options_.interceptors) {
   for (const auto& transport : runtime.transports) transports_[std::string(transport->scheme())] = transport;
   transports_[self_scheme] = std::make_shared<InProcess>();
   if (options_.in_process != nullptr) transports_["inproc"] = options_.in_process;
@@ -94,8 +96,14 @@ AgentCounts AgentCore::counts() const {
   counts.calls_served = counters_.calls_served;
   counts.calls_denied = counters_.calls_denied;
   counts.calls_shed = counters_.calls_shed;
+  counts.calls_retried = counters_.calls_retried;
+  counts.peers_silent = counters_.peers_silent;
+  counts.serving_bytes = held_bytes_;
+  counts.waiting_bytes = outgoing_bytes_;
   counts.serving = static_cast<std::uint64_t>(std::max<std::int64_t>(active_, 0));
   counts.waiting = static_cast<std::uint64_t>(std::max<std::int64_t>(outgoing_, 0));
+  counts.bytes_sent = counters_.bytes_sent;
+  counts.bytes_received = counters_.bytes_received;
   counts.memory = memory_->counts();
   std::lock_guard lock(mutex_);
   for (const auto& [peer, links] : links_of_) counts.connections += static_cast<std::uint64_t>(links);
@@ -109,6 +117,7 @@ void AgentCore::log(LogLevel level, const std::string& message) const {
 }
 
 void AgentCore::serve(MethodEntry entry) {
+  entry.counters = std::make_shared<MethodCounters>();
   auto shared = std::make_shared<MethodEntry>(std::move(entry));
   std::unique_lock lock(methods_mutex_);
   auto& place = methods_[shared->id];
@@ -121,7 +130,20 @@ void AgentCore::serve(MethodEntry entry) {
       throw Error(ErrorKind::already_exists, "'" + shared->name + "' is served already");
     if (shared->object == nullptr) return;
   }
+  if (const auto gate = gates_.find(shared->name); gate != gates_.end()) shared->gate = gate->second;
   place = std::move(shared);
+}
+
+void AgentCore::limit_method(const std::string& name, MethodLimit limit) {
+  auto gate = std::make_shared<MethodGate>(limit);
+  std::unique_lock lock(methods_mutex_);
+  gates_[name] = gate;
+  for (auto& [id, entry] : methods_) {
+    if (entry->name != name) continue;
+    auto limited = std::make_shared<MethodEntry>(*entry);
+    limited->gate = gate;
+    replaced_.push_back(std::exchange(entry, std::move(limited)));
+  }
 }
 
 std::shared_ptr<const MethodEntry> AgentCore::find_method(std::uint64_t id) const {
@@ -160,7 +182,7 @@ void AgentCore::listen() {
   };
   auto self = open(Address{self_scheme, {}, {}, id_.name}, self_scheme);
   std::lock_guard lock(mutex_);
-  routes_[id_.name] = std::make_shared<Route>(weak_from_this(), pick_loop(), id_.name,
+  routes_[id_.name] = std::make_shared<Route>(shared_from_this(), pick_loop(), id_.name,
                                               std::vector{Address{self_scheme, {}, {}, id_.name}});
   routes_[id_.name]->identify(id_);
   listeners_.push_back(std::move(self));
@@ -201,7 +223,7 @@ std::shared_ptr<Route> AgentCore::route(const std::string& name, std::vector<std
   std::lock_guard lock(mutex_);
   auto& route = routes_[name];
   if (route == nullptr) {
-    route = std::make_shared<Route>(weak_from_this(), pick_loop(), name, std::move(known));
+    route = std::make_shared<Route>(shared_from_this(), pick_loop(), name, std::move(known));
   } else if (!known.empty() && name != id_.name) {
     route->loop()->post([route = route, known = std::move(known)] { route->learn(known); });
   }
@@ -213,8 +235,21 @@ std::shared_ptr<Route> AgentCore::route_to(const std::string& address) {
   std::lock_guard lock(mutex_);
   auto& route = routes_[parsed.text()];
   if (route == nullptr)
-    route = std::make_shared<Route>(weak_from_this(), pick_loop(), parsed.text(), std::vector{parsed});
+    route = std::make_shared<Route>(shared_from_this(), pick_loop(), parsed.text(), std::vector{parsed});
   return route;
+}
+
+std::vector<std::shared_ptr<Route>> AgentCore::all_routes() const {
+  std::vector<std::shared_ptr<Route>> all;
+  std::lock_guard lock(mutex_);
+  for (const auto& [name, route] : routes_)  // one may have two names
+    if (std::find(all.begin(), all.end(), route) == all.end()) all.push_back(route);
+  return all;
+}
+
+std::vector<std::shared_ptr<Link>> AgentCore::all_links() const {
+  std::lock_guard lock(mutex_);
+  return {links_.begin(), links_.end()};
 }
 
 Transport* AgentCore::transport(const std::string& scheme) const {
@@ -273,7 +308,21 @@ void AgentCore::make_contexts(IncomingCall& call) {
     if (auto context = make(call)) call.add_context(std::move(context));
 }
 
-void AgentCore::outgoing_ended() {
+bool AgentCore::outgoing_began(std::uint64_t attached) {
+  const bool few =
+      static_cast<std::uint64_t>(std::max<std::int64_t>(outgoing_++, 0)) < options_.limits.outgoing_calls;
+  if (attached == 0) return few;
+  return outgoing_bytes_.fetch_add(attached) < options_.limits.outgoing_bytes && few;
+}
+
+bool AgentCore::hold(std::uint64_t bytes) {
+  if (held_bytes_.fetch_add(bytes) < options_.limits.in_flight_total) return true;
+  held_bytes_ -= bytes;
+  return false;
+}
+
+void AgentCore::outgoing_ended(std::uint64_t attached) {
+  if (attached != 0) outgoing_bytes_ -= attached;
   --outgoing_;
   check_drained();
 }
@@ -285,24 +334,32 @@ void AgentCore::call_ended() {
 
 void AgentCore::adopt(std::shared_ptr<Connection> connection, std::shared_ptr<Route> route) {
   const bool came_in = route == nullptr;
-  std::shared_ptr<Link> link;
+  std::shared_ptr<Link> link, oldest;
   {
     std::lock_guard lock(mutex_);
     link = std::make_shared<Link>(shared_from_this(), ++last_link_, std::move(connection), std::move(route));
-    if (came_in && handshakes_ >= options_.most_handshakes) {
-      AgentCounters::count(counters_.connections_refused);
-      return link->close(Error(ErrorKind::resource_exhausted, "too many connections that say nothing"));
-    }
-    handshakes_ += came_in ? 1 : 0;
     links_.insert(link);
+    if (came_in) handshaking_.insert(link);
+    // Who has been silent for longest makes room, so that a storm of such does not keep out who speaks.
+    if (handshaking_.size() > options_.most_handshakes)
+      oldest = std::move(handshaking_.extract(handshaking_.begin()).value());
+  }
+  if (oldest != nullptr) {
+    AgentCounters::count(counters_.connections_refused);
+    const auto& loop = oldest->loop();
+    loop->post([oldest] {
+      if (!oldest->ready())
+        oldest->close(Error(ErrorKind::resource_exhausted, "too many connections that say nothing"));
+    });
+    if (oldest == link) return;
   }
   link->open();
   if (ended_) link->close(Error(ErrorKind::shut_down, "this agent has shut down"));
 }
 
-void AgentCore::handshake_over() {
+void AgentCore::handshake_over(const std::shared_ptr<Link>& link) {
   std::lock_guard lock(mutex_);
-  --handshakes_;
+  handshaking_.erase(link);
 }
 
 void AgentCore::link_ready(const std::shared_ptr<Link>& link, std::shared_ptr<Route> dialled,
@@ -324,7 +381,7 @@ void AgentCore::link_ready(const std::shared_ptr<Link>& link, std::shared_ptr<Ro
     auto& place = routes_[hello.name];
     if (place == nullptr)
       place = dialled != nullptr ? dialled
-                                 : std::make_shared<Route>(weak_from_this(), link->loop(), hello.name,
+                                 : std::make_shared<Route>(shared_from_this(), link->loop(), hello.name,
                                                            std::vector<Address>{});
     named = place;
   }
@@ -517,12 +574,15 @@ void AgentCore::shut_down() {
       std::make_exception_ptr(Error(ErrorKind::shut_down, "the agent was shut down before it had drained")));
   // Layers and methods hold the core; nothing runs here any more. What they let go of ends outside the locks.
   decltype(methods_) methods;
+  decltype(replaced_) replaced;
   {
     std::unique_lock lock(methods_mutex_);
     methods.swap(methods_);
+    replaced.swap(replaced_);
   }
   // A served object may keep the promise of an answer, and by it a call of its own method, for ever.
   for (const auto& [id, entry] : methods) entry->object = nullptr;
+  for (const auto& entry : replaced) entry->object = nullptr;
   std::lock_guard lock(mutex_);
   routes_.clear();
   links_.clear();

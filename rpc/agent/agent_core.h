@@ -7,6 +7,7 @@
 
 #include <weft/rpc/agent/agent_counts.h>
 #include <weft/rpc/agent/call_hook.h>
+#include <weft/rpc/agent/method_gate.h>
 #include <weft/rpc/agent/options.h>
 #include <weft/rpc/agent/pending_call.h>
 #include <weft/rpc/agent/route.h>
@@ -23,6 +24,7 @@
 namespace weft::rpc {
 
 class InProcess;
+class Interceptor;
 
 class WEFT_EXPORT AgentCore final : public std::enable_shared_from_this<AgentCore> {
  public:
@@ -36,8 +38,10 @@ class WEFT_EXPORT AgentCore final : public std::enable_shared_from_this<AgentCor
 
   const AgentId& id() const { return id_; }
   const AgentOptions& options() const { return options_; }
+  const std::shared_ptr<const RetryPolicy>& default_retry() const { return default_retry_; }  // null: none
   Executor& handlers() { return *handlers_; }
   std::shared_ptr<Loop> pick_loop();
+  const std::vector<std::shared_ptr<Loop>>& loops() const { return loops_; }
   // expected_agent: whose certificate a peer that is dialled must have; empty: the host's.
   ConnectionOptions connection_options(std::string expected_agent = {}) const;
   AgentCounters& counters() { return counters_; }
@@ -48,7 +52,12 @@ class WEFT_EXPORT AgentCore final : public std::enable_shared_from_this<AgentCor
   void serve(MethodEntry entry);  // already_exists where the name is taken
   std::shared_ptr<const MethodEntry> find_method(std::uint64_t id) const;
   std::vector<std::shared_ptr<const MethodEntry>> methods() const;
+  void limit_method(const std::string& name, MethodLimit limit);  // served already, or later
   void add_hook(std::shared_ptr<CallHook> hook);
+  void add_interceptor(std::shared_ptr<Interceptor> interceptor) {  // before listen(), after the options'
+    interceptors_.push_back(std::move(interceptor));
+  }
+  const std::vector<std::shared_ptr<Interceptor>>& interceptors() const { return interceptors_; }
   void add_context(MakeContext make) { contexts_.push_back(std::move(make)); }
   Slots& layers() { return layers_; }
 
@@ -61,21 +70,31 @@ class WEFT_EXPORT AgentCore final : public std::enable_shared_from_this<AgentCor
   Transport* transport(const std::string& scheme) const;
   void set_directory(FindAddresses find);
   void find_addresses(const std::string& name, UniqueFunction<void(std::vector<Address>)> done);
+  std::vector<std::shared_ptr<Route>> all_routes() const;
+  std::vector<std::shared_ptr<Link>> all_links() const;  // in the order of their making
 
   // Calls.
   std::uint64_t next_call_id() { return next_call_++; }
-  void outgoing_began() { ++outgoing_; }
-  void outgoing_ended();
+  // When a call begins: to the nanosecond where somebody looks on, else as old as it takes for ages.
+  Clock::time_point call_time(const Loop& loop) const {
+    return interceptors_.empty() ? loop.coarse_now() : loop.now();
+  }
+  bool outgoing_began(std::uint64_t attached);  // false: more than the limits allow, so it is to fail
+  void outgoing_ended(std::uint64_t attached);
   void prepare(std::shared_ptr<IncomingCall> call);  // asks the hooks, then runs
   void replied(IncomingMessage& message, const AgentId& from);
   void hand_on(CallContext& parent, OutgoingCall& child);  // before child.begin()
   void make_contexts(IncomingCall& call);
+  bool hold(std::uint64_t bytes);  // of a request that came in; false: beyond the limit for all of them
+  void let_go(std::uint64_t bytes) { held_bytes_ -= bytes; }
   void call_began() { ++active_; }
   void call_ended();
+  std::int64_t calls_served() const { return active_; }  // under way
+  std::int64_t calls_made() const { return outgoing_; }  // likewise
 
   // Links; on their loops. A handshake is over when it has succeeded or its link has ended, whatever is
   // first.
-  void handshake_over();
+  void handshake_over(const std::shared_ptr<Link>& link);
   void adopt(std::shared_ptr<Connection> connection, std::shared_ptr<Route> route);
   void link_ready(const std::shared_ptr<Link>& link, std::shared_ptr<Route> route, const HelloInfo& hello);
   void link_ended(const std::shared_ptr<Link>& link, const std::shared_ptr<Route>& route,
@@ -109,6 +128,7 @@ class WEFT_EXPORT AgentCore final : public std::enable_shared_from_this<AgentCor
 
   const AgentOptions options_;
   const AgentId id_;
+  const std::shared_ptr<const RetryPolicy> default_retry_;
   const std::vector<std::shared_ptr<Loop>> loops_;
   std::atomic<std::size_t> next_loop_{0};
   const std::shared_ptr<Executor> handlers_;
@@ -117,18 +137,23 @@ class WEFT_EXPORT AgentCore final : public std::enable_shared_from_this<AgentCor
   std::map<std::string, std::shared_ptr<Transport>> transports_;
   AgentCounters counters_;
   std::atomic<std::uint64_t> next_call_{1};
-  std::atomic<std::int64_t> active_{0};    // incoming calls that are not over
-  std::atomic<std::int64_t> outgoing_{0};  // outgoing calls that are not over
+  std::atomic<std::int64_t> active_{0};           // incoming calls that are not over
+  std::atomic<std::int64_t> outgoing_{0};         // outgoing calls that are not over
+  std::atomic<std::uint64_t> outgoing_bytes_{0};  // of their attachments
+  std::atomic<std::uint64_t> held_bytes_{0};      // of requests that came in
   std::atomic<bool> draining_{false};
   std::atomic<bool> ended_{false};
   std::atomic<bool> world_failed_{false};  // world_failure_ is set
 
-  std::vector<std::shared_ptr<CallHook>> hooks_;  // fixed before listen()
-  std::vector<MakeContext> contexts_;             // likewise
-  Slots layers_;                                  // likewise
+  std::vector<std::shared_ptr<CallHook>> hooks_;            // fixed before listen()
+  std::vector<MakeContext> contexts_;                       // likewise
+  std::vector<std::shared_ptr<Interceptor>> interceptors_;  // likewise, to the end
+  Slots layers_;                                            // likewise
 
-  mutable std::shared_mutex methods_mutex_;  // guards methods_
+  mutable std::shared_mutex methods_mutex_;  // guards these three
   std::unordered_map<std::uint64_t, std::shared_ptr<MethodEntry>> methods_;
+  std::vector<std::shared_ptr<MethodEntry>> replaced_;        // by limit_method; calls may still use them
+  std::map<std::string, std::shared_ptr<MethodGate>> gates_;  // by the method's name
 
   mutable std::mutex mutex_;  // guards what follows
   std::vector<std::unique_ptr<Listener>> listeners_;
@@ -136,7 +161,7 @@ class WEFT_EXPORT AgentCore final : public std::enable_shared_from_this<AgentCor
   std::map<std::string, std::shared_ptr<Route>> routes_;
   std::uint64_t last_link_ = 0;
   std::set<std::shared_ptr<Link>, ByNumber> links_;
-  std::size_t handshakes_ = 0;  // of links that came in, not over yet
+  std::set<std::shared_ptr<Link>, ByNumber> handshaking_;  // that came in and have not said who they are
   std::map<AgentId, int> links_of_;
   std::map<std::string, std::vector<std::string>> peer_addresses_;
   FindAddresses directory_;

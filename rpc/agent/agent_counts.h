@@ -17,15 +17,30 @@ struct AgentCounts {
   std::uint64_t calls_served = 0;          // requests that came in, refused ones too
   std::uint64_t calls_denied = 0;          // by permissions
   std::uint64_t calls_shed = 0;            // for want of room: limits
+  std::uint64_t calls_retried = 0;         // attempts after the first
+  std::uint64_t peers_silent = 0;          // connections given up for want of a heartbeat
   std::uint64_t serving = 0, waiting = 0;  // calls under way now: that came in, that went out
-  MemoryPool::Counts memory;               // of arriving attachments
+  std::uint64_t serving_bytes = 0;         // of requests that handlers hold now
+  std::uint64_t waiting_bytes = 0;         // of attachments of the calls that went out
+  // Of requests and replies, headers and attachments.
+  std::uint64_t bytes_sent = 0, bytes_received = 0;
+  MemoryPool::Counts memory;  // of arriving attachments
 };
 
 struct AgentCounters {
   std::atomic<std::uint64_t> connections_made{0}, connections_refused{0};
-  std::atomic<std::uint64_t> calls_served{0}, calls_denied{0}, calls_shed{0};
+  std::atomic<std::uint64_t> calls_served{0}, calls_denied{0}, calls_shed{0}, calls_retried{0},
+      peers_silent{0};
+  std::atomic<std::uint64_t> bytes_sent{0}, bytes_received{0};
 
-  static void count(std::atomic<std::uint64_t>& counter) { counter.fetch_add(1, std::memory_order_relaxed); }
+  static void count(std::atomic<std::uint64_t>& counter, std::uint64_t more = 1) {
+    counter.fetch_add(more, std::memory_order_relaxed);
+  }
+};
+
+// Of one method that is served. Thread-safe.
+struct MethodCounters {
+  std::atomic<std::uint64_t> accepted{0}, answered{0}, failed{0};  // failed: of those answered
 };
 
 }  // namespace weft::rpc

@@ -5,6 +5,7 @@
 // from the handler.
 #pragma once
 
+#include <weft/rpc/agent/cancel_source.h>
 #include <weft/rpc/core/agent_id.h>
 #include <weft/rpc/core/loop.h>
 #include <weft/rpc/core/slots.h>
@@ -17,6 +18,8 @@ namespace weft::rpc {
 
 class AgentCore;
 
+inline constexpr std::string_view metadata_section = "meta";  // text by key, set by the caller
+
 // Who called, as far as the connection proves it.
 struct Caller {
   AgentId id;            // as the peer states it
@@ -24,20 +27,19 @@ struct Caller {
   std::string address;
 };
 
-class WEFT_EXPORT CallContext : public std::enable_shared_from_this<CallContext> {
+class WEFT_EXPORT CallContext : public CancelSource, public std::enable_shared_from_this<CallContext> {
  public:
   virtual ~CallContext() = default;
 
   virtual const Caller& peer() const = 0;
   virtual std::string_view method() const = 0;
   virtual std::optional<Clock::time_point> deadline() const = 0;
+  // How often the caller tried this call before: more than 0 is a retry, and an earlier attempt may have run.
+  virtual std::uint16_t attempt() const = 0;
   // Somebody no longer wants the result, or the deadline has passed.
   virtual bool cancelled() const = 0;
-  // Runs once, at cancellation (on a loop; must not block), or here if that has been. A job that is no longer
-  // needed is forgotten by the id returned, else it goes with the call.
-  using CancelJobId = std::uint64_t;
-  virtual CancelJobId on_cancel(Job job) = 0;
-  virtual void forget_cancel(CancelJobId id) = 0;
+  // Text that the caller set beside the arguments (OutgoingCall::set_metadata); none where it set nothing.
+  virtual std::optional<std::string> metadata(const std::string& key) = 0;
   virtual const std::shared_ptr<AgentCore>& core() const = 0;
   Slots& slots() { return slots_; }
 

@@ -1,6 +1,8 @@
 // CallOptions: what a caller asks of one call. Given with Peer::with().
 #pragma once
 
+#include <weft/rpc/agent/retry.h>
+
 #include <chrono>
 #include <optional>
 
@@ -10,6 +12,8 @@ struct CallOptions {
   // From the moment the call is made until its result is here; travels as remaining time. None: the call
   // waits as long as its peer lives.
   std::optional<std::chrono::nanoseconds> deadline;
+  std::optional<RetryPolicy> retry;  // none: AgentOptions::retry
+  bool idempotent = false;           // running it twice does no harm, although its method does not say so
 };
 
 }  // namespace weft::rpc

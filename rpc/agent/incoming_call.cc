@@ -1,10 +1,14 @@
 #include <weft/rpc/agent/incoming_call.h>
 
 #include <weft/rpc/agent/agent_core.h>
+#include <weft/rpc/agent/interceptor.h>
 #include <weft/rpc/agent/link.h>
+#include <weft/rpc/agent/method_gate.h>
+#include <weft/rpc/codec/codec.h>
 
 #include <cxxabi.h>
 
+#include <algorithm>
 #include <cstdlib>
 
 namespace weft::rpc {
@@ -42,15 +46,19 @@ ActiveCall::~ActiveCall() {
 IncomingCall::IncomingCall(std::shared_ptr<AgentCore> core, std::shared_ptr<Link> link,
                            std::shared_ptr<const MethodEntry> method,
                            std::shared_ptr<IncomingMessage> message, std::shared_ptr<const Caller> caller,
-                           std::optional<Clock::time_point> deadline, ActiveCall active)
+                           std::optional<Clock::time_point> deadline, std::uint16_t attempt,
+                           ActiveCall active)
     : core_(std::move(core)),
       link_(std::move(link)),
       method_(std::move(method)),
       message_(std::move(message)),
       caller_(std::move(caller)),
       deadline_(deadline),
+      accepted_(core_->call_time(*link_->loop())),
+      attempt_(attempt),
       active_(std::move(active)),
       object_(method_->object) {
+  if (method_->counters != nullptr) AgentCounters::count(method_->counters->accepted);
   executor_ = method_->non_blocking ? static_cast<Executor*>(link_->loop().get()) : &core_->handlers();
   const std::size_t count = message_->argument_count();
   arguments_.reserve(count);
@@ -60,7 +68,8 @@ IncomingCall::IncomingCall(std::shared_ptr<AgentCore> core, std::shared_ptr<Link
 IncomingCall::~IncomingCall() {
   if (!answered_)
     fail(std::make_exception_ptr(Error(ErrorKind::internal, "the call was dropped without an answer")));
-  link_->call_ended(id(), message_->bytes());
+  link_->call_ended(id(), message_->bytes(), (message_->prefix().flags & frame_flags::notify) != 0);
+  if (passed_ != nullptr) passed_->leave();
 }
 
 asio::execution_context& IncomingCall::asio_context() const { return link_->loop()->context(); }
@@ -75,41 +84,17 @@ std::shared_ptr<Executor> IncomingCall::share_executor() const {
   return {core_, executor_};
 }
 
+std::optional<std::string> IncomingCall::metadata(const std::string& key) {
+  const auto section = message_->section(metadata_section);
+  if (!section) return std::nullopt;
+  auto all = Codec<std::map<std::string, std::string>>::decode(*section);
+  const auto found = all.find(key);
+  return found == all.end() ? std::nullopt : std::optional(std::move(found->second));
+}
+
 bool IncomingCall::cancelled() const {
   if (deadline_ && link_->loop()->now() >= *deadline_) return true;
-  std::lock_guard lock(mutex_);
-  return cancelled_;
-}
-
-CallContext::CancelJobId IncomingCall::on_cancel(Job job) {
-  {
-    std::lock_guard lock(mutex_);
-    if (!cancelled_) {
-      cancel_jobs_.emplace(++last_cancel_job_, std::move(job));
-      return last_cancel_job_;
-    }
-  }
-  job();
-  return 0;
-}
-
-void IncomingCall::forget_cancel(CancelJobId id) {
-  Job job;  // ends after the lock
-  std::lock_guard lock(mutex_);
-  if (const auto found = cancel_jobs_.find(id); found != cancel_jobs_.end()) {
-    job = std::move(found->second);
-    cancel_jobs_.erase(found);
-  }
-}
-
-void IncomingCall::cancel() {
-  std::map<CancelJobId, Job> jobs;
-  {
-    std::lock_guard lock(mutex_);
-    if (std::exchange(cancelled_, true)) return;
-    jobs = std::move(cancel_jobs_);
-  }
-  for (auto& [id, job] : jobs) job();
+  return was_cancelled();
 }
 
 void IncomingCall::set_executor(std::shared_ptr<Executor> executor) {
@@ -128,6 +113,13 @@ void IncomingCall::run() {
     return fail(std::make_exception_ptr(
         Error(ErrorKind::not_found,
               "'" + method_->name + "' needs an object: this agent serves none of that type")));
+  if (method_->gate != nullptr) return method_->gate->enter(share());
+  admitted(nullptr);
+}
+
+void IncomingCall::admitted(std::shared_ptr<MethodGate> gate) {
+  passed_ = std::move(gate);
+  queue_ = executor_;
   if (executor_ == link_->loop().get() && link_->loop()->running_here()) return begin();
   executor_->post([self = share()] { self->begin(); });
 }
@@ -137,6 +129,31 @@ void IncomingCall::begin() {
     return fail(std::make_exception_ptr(Error(
         deadline_ && link_->loop()->now() >= *deadline_ ? ErrorKind::deadline_exceeded : ErrorKind::cancelled,
         "ended before its handler ran")));
+  if (core_->interceptors().empty()) return enter_queue();
+  intercept(0);
+}
+
+void IncomingCall::intercept(std::size_t next) {
+  const auto& all = core_->interceptors();
+  if (next == all.size()) return enter_queue();
+  Result<Task<void>> task = capture([&] { return all[next]->accept(*this); });
+  if (!task.ok()) return fail(task.error());
+  std::move(task).get().start_here(*executor_, nullptr, [self = share(), next](Result<void>&& result) {
+    if (!result.ok()) return self->fail(result.error());
+    self->intercept(next + 1);
+  });
+}
+
+// Before the answer leaves: who has it finds it counted.
+void IncomingCall::note_answer(const std::exception_ptr& error) {
+  if (const auto& counters = method_->counters) {
+    if (error != nullptr) AgentCounters::count(counters->failed);
+    AgentCounters::count(counters->answered);
+  }
+  for (const auto& interceptor : core_->interceptors()) interceptor->answered(*this, error);
+}
+
+void IncomingCall::enter_queue() {
   if (!admission_) return execute();
   try {
     std::exchange(admission_, nullptr)([self = share()] { self->execute(); });
@@ -169,7 +186,8 @@ void IncomingCall::keep(KeptValue value) {
 void IncomingCall::reply(UniqueFunction<void(ValueWriter)> encode) {
   if (answered_.load()) return;
   if ((message_->prefix().flags & frame_flags::notify) != 0) {
-    answered_ = true;  // nobody waits for it, and nothing may be handed over in a message that is never sent
+    // Nobody waits for it, and nothing may be handed over in a message that is never sent.
+    if (!answered_.exchange(true)) note_answer(nullptr);
     return;
   }
   OutboundFrame frame;
@@ -189,6 +207,7 @@ void IncomingCall::reply(UniqueFunction<void(ValueWriter)> encode) {
     return fail(std::current_exception());
   }
   if (answered_.exchange(true)) return give_up_reply();
+  note_answer(nullptr);
   link_->send_reply(std::move(frame), std::move(active_));
 }
 
@@ -205,6 +224,7 @@ void IncomingCall::refuse(std::exception_ptr error) {
 
 void IncomingCall::fail(std::exception_ptr error) {
   if (answered_.exchange(true)) return;
+  note_answer(error);
   FailureInfo failure = describe(error);
   failure.worker = core_->id().name;
   failure.method = method_->name;

@@ -13,14 +13,13 @@
 #include <weft/rpc/core/executor.h>
 
 #include <atomic>
-#include <map>
-#include <mutex>
 #include <typeinfo>
 #include <vector>
 
 namespace weft::rpc {
 
 class Link;
+class MethodGate;
 
 // A handler's result, or a created object, that stays here: erased, with what is needed to send or use it
 // later.
@@ -61,15 +60,15 @@ class WEFT_EXPORT IncomingCall final : public CallContext {
   IncomingCall(std::shared_ptr<AgentCore> core, std::shared_ptr<Link> link,
                std::shared_ptr<const MethodEntry> method, std::shared_ptr<IncomingMessage> message,
                std::shared_ptr<const Caller> caller, std::optional<Clock::time_point> deadline,
-               ActiveCall active);
+               std::uint16_t attempt, ActiveCall active);
   ~IncomingCall() override;
 
   const Caller& peer() const override { return *caller_; }
   std::string_view method() const override { return method_->name; }
   std::optional<Clock::time_point> deadline() const override { return deadline_; }
   bool cancelled() const override;
-  CancelJobId on_cancel(Job job) override;
-  void forget_cancel(CancelJobId id) override;
+  std::uint16_t attempt() const override { return attempt_; }
+  std::optional<std::string> metadata(const std::string& key) override;
   const std::shared_ptr<AgentCore>& core() const override { return core_; }
 
   const MethodEntry& entry() const { return *method_; }
@@ -86,7 +85,7 @@ class WEFT_EXPORT IncomingCall final : public CallContext {
   // Asked on the executor when it is the call's turn: runs `proceed` there at once, or posts it to the
   // executor later, or fails the call. May add contexts.
   void set_admission(UniqueFunction<void(Job proceed)> admission) { admission_ = std::move(admission); }
-  void run();  // the handler, on the executor: at once where that is the loop itself
+  void run();  // through the method's gate; then the handler, on the executor: at once where that is the loop
 
   // For the handler's thunk.
   std::size_t argument_count() const { return arguments_.size(); }
@@ -106,11 +105,25 @@ class WEFT_EXPORT IncomingCall final : public CallContext {
   void fail(std::exception_ptr error);
   void refuse(std::exception_ptr error);  // the same, and the handler was never called
 
-  void cancel();  // by the caller (its deadline or its will) or its connection's end
+  void cancel() { run_cancel_jobs(); }  // by the caller (its deadline or its will) or its connection's end
   std::uint64_t id() const;
 
+  // For those that look at what is under way; any thread.
+  Clock::time_point accepted() const {
+    return accepted_;
+  }  // to some milliseconds, unless there is an interceptor
+  bool answered() const { return answered_; }
+  bool began() const { return began_; }  // its handler
+  // What it waits for, or runs on: calls of one object that take turns have the same. null: not prepared yet.
+  const Executor* queue() const { return queue_; }
+
  private:
+  friend class MethodGate;
+  void admitted(std::shared_ptr<MethodGate> gate);  // null: there is none
   void begin();
+  void intercept(std::size_t next);  // by that interceptor, and those after it
+  void enter_queue();
+  void note_answer(const std::exception_ptr& error);
   void execute();
   void give_up_reply();  // what its parts handed over goes nowhere
   class AllContexts final : public ContextSwitch {
@@ -129,6 +142,9 @@ class WEFT_EXPORT IncomingCall final : public CallContext {
   std::shared_ptr<IncomingMessage> message_;
   std::shared_ptr<const Caller> caller_;
   std::optional<Clock::time_point> deadline_;
+  const Clock::time_point accepted_;
+  const std::uint16_t attempt_;
+  std::shared_ptr<MethodGate> passed_;  // that let it in, and is told of its end
   ActiveCall active_;
   std::vector<ValueReader> arguments_;
   std::vector<std::shared_ptr<IncomingMessage>> sources_;  // messages that replaced arguments live in
@@ -142,11 +158,7 @@ class WEFT_EXPORT IncomingCall final : public CallContext {
   Executor* executor_ = nullptr;
   std::atomic<bool> answered_{false};
   std::atomic<bool> began_{false};  // the handler may have run
-
-  mutable std::mutex mutex_;  // guards what follows
-  bool cancelled_ = false;
-  CancelJobId last_cancel_job_ = 0;
-  std::map<CancelJobId, Job> cancel_jobs_;
+  std::atomic<const Executor*> queue_{nullptr};
 };
 
 }  // namespace weft::rpc

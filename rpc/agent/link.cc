@@ -21,6 +21,12 @@ std::shared_ptr<const MethodEntry> no_method(std::uint64_t id) {
   return std::make_shared<const MethodEntry>(std::move(entry));
 }
 
+std::uint64_t bytes_of(const OutboundFrame& frame) {
+  std::uint64_t bytes = frame.head.size();
+  for (const Buffer& attachment : frame.attachments) bytes += attachment.size();
+  return bytes;
+}
+
 }  // namespace
 
 Link::Link(std::shared_ptr<AgentCore> core, std::uint64_t number, std::shared_ptr<Connection> connection,
@@ -32,7 +38,8 @@ Link::Link(std::shared_ptr<AgentCore> core, std::uint64_t number, std::shared_pt
       route_(std::move(route)),
       handshaking_(route_ == nullptr),
       pending_(core_->id().incarnation),
-      incoming_(core_->id().incarnation) {}
+      incoming_(core_->id().incarnation),
+      returns_(core_->options().limits.calls, core_->options().limits.in_flight) {}
 
 Link::~Link() = default;
 
@@ -49,6 +56,8 @@ void Link::open() {
   hello.name = core_->id().name;
   hello.incarnation = core_->id().incarnation;
   hello.addresses = core_->addresses();
+  hello.most_calls = core_->options().limits.calls;
+  hello.most_bytes = core_->options().limits.in_flight;
   connection->send(OutgoingMessage::hello(hello));
   handshake_timer_ =
       loop()->schedule(later(loop()->now(), core_->options().handshake_timeout), [self = shared_from_this()] {
@@ -61,6 +70,7 @@ void Link::open() {
 void Link::on_frame(InboundFrame frame) {
   if (ended_) return;
   auto message = std::make_shared<IncomingMessage>(std::move(frame), core_->options().limits);
+  AgentCounters::count(core_->counters().bytes_received, message->bytes());
   const Prefix& prefix = message->prefix();
   if (!ready_) {
     if (prefix.kind == FrameKind::goodbye) {
@@ -92,6 +102,8 @@ void Link::on_frame(InboundFrame frame) {
       return answer(OutgoingMessage::plain(FrameKind::pong, prefix.call_id));
     case FrameKind::pong:
       return;
+    case FrameKind::credit:
+      return on_credit(message->credit());
   }
 }
 
@@ -120,12 +132,14 @@ void Link::on_hello(IncomingMessage& message) {
   caller_ = std::make_shared<const Caller>(Caller{peer_, identity, connection_->describe()});
   end_handshake();
   loop()->cancel(std::exchange(handshake_timer_, 0));
+  window_.grant(hello.most_calls, hello.most_bytes);
   ready_ = true;
+  await_beat();
   core_->link_ready(shared_from_this(), route_, hello);
 }
 
 void Link::end_handshake() {
-  if (std::exchange(handshaking_, false)) core_->handshake_over();
+  if (std::exchange(handshaking_, false)) core_->handshake_over(shared_from_this());
 }
 
 void Link::send(const std::shared_ptr<PendingCall>& call) {
@@ -145,6 +159,28 @@ void Link::send(const std::shared_ptr<PendingCall>& call) {
                peer_leaving_ ? "the peer is shutting down" : "the connection has ended");
     return;
   }
+  if (held_.empty() && window_.has_room()) return dispatch(call);
+  if (held_.size() >= prune_held_at_) {
+    Fifo<std::shared_ptr<PendingCall>> live;
+    while (!held_.empty())
+      if (auto waiting = held_.pop(); !waiting->finished()) live.push(std::move(waiting));
+    held_ = std::move(live);
+    prune_held_at_ = std::max<std::size_t>(64, 2 * held_.size());
+  }
+  held_.push(call);
+}
+
+void Link::send_held() {
+  while (!held_.empty() && window_.has_room() && !ended_)
+    if (const auto call = held_.pop(); !call->finished()) dispatch(call);
+}
+
+void Link::on_credit(const CreditInfo& credit) {
+  window_.give_back(credit.calls, credit.bytes);
+  send_held();
+}
+
+void Link::dispatch(const std::shared_ptr<PendingCall>& call) {
   std::optional<OutboundFrame> frame;
   try {
     frame = call->take_frame(call, shared_from_this());
@@ -157,20 +193,54 @@ void Link::send(const std::shared_ptr<PendingCall>& call) {
     call->finish(std::current_exception());
     return;
   }
-  pending_.insert(call->id(), call);
+  std::uint64_t bytes = frame->head.size();  // what the other side counts too
+  for (const Buffer& attachment : frame->attachments) bytes += padded(attachment.size());
+  AgentCounters::count(core_->counters().bytes_sent, bytes);
+  window_.use(bytes);
+  pending_.insert(call->id(), {call, bytes});
   if (call->notify()) {
     frame->sent = [weak = weak_from_this(), call, first = std::move(frame->sent)]() mutable {
       if (first) first();
-      if (const auto link = weak.lock()) link->pending_.take(call->id());  // nothing will come back
+      // Nothing will come back but, some time, its credit.
+      if (const auto link = weak.lock()) link->pending_.take(call->id());
       call->finish(PendingCall::Reply{});
     };
   }
+  spoken_ = true;
   connection_->send(std::move(*frame));
 }
 
 void Link::cancel(std::uint64_t call_id) {
-  if (pending_.take(call_id) && !ended_)
-    connection_->send(OutgoingMessage::plain(FrameKind::cancel, call_id));
+  Asked* asked = pending_.find(call_id);
+  if (asked == nullptr || asked->call == nullptr || ended_) return;
+  asked->call = nullptr;  // its answer still comes, and brings its credit
+  connection_->send(OutgoingMessage::plain(FrameKind::cancel, call_id));
+}
+
+void Link::await_beat() {
+  const auto interval = core_->options().heartbeat.interval;
+  if (interval.count() <= 0 || ended_) return;
+  heartbeat_ = loop()->schedule(later(loop()->now(), interval), [weak = weak_from_this()] {
+    if (const auto link = weak.lock()) link->beat();
+  });
+}
+
+// Silence is counted in beats and not by the clock: a time in which this process itself stood still counts as
+// one.
+void Link::beat() {
+  heartbeat_ = 0;
+  if (ended_) return;
+  const Heartbeat& heartbeat = core_->options().heartbeat;
+  const std::uint64_t heard = connection_->received_bytes();
+  silent_ = heard == std::exchange(heard_, heard) ? silent_ + 1 : 0;
+  if (silent_ * heartbeat.interval > heartbeat.patience) {
+    AgentCounters::count(core_->counters().peers_silent);
+    const auto seconds = std::chrono::duration<double>(silent_ * heartbeat.interval).count();
+    return close(Error(ErrorKind::peer_lost,
+                       "nothing was heard from " + peer_.name + " for " + std::to_string(seconds) + " s"));
+  }
+  if (!std::exchange(spoken_, false)) connection_->send(OutgoingMessage::plain(FrameKind::ping, 0));
+  await_beat();
 }
 
 void Link::say_goodbye() {
@@ -189,14 +259,21 @@ void Link::finish(const Error& reason) {
 }
 
 void Link::fail_pending(const Error& error) {
-  for (auto& [id, call] : pending_.take_all()) call->fail(error);
+  for (auto& [id, asked] : pending_.take_all()) {
+    window_.give_back(1, asked.bytes);
+    if (asked.call != nullptr) asked.call->fail(error);
+  }
+  while (!held_.empty()) held_.pop()->fail(error);
 }
 
 void Link::on_reply(std::shared_ptr<IncomingMessage> message) {
   if (message->has_sections())
     core_->replied(*message, peer_);  // also where nobody waits: it may hand something over
-  // None: cancelled, or past its deadline.
-  if (const auto call = pending_.take(message->prefix().call_id)) (*call)->finish(std::move(message));
+  const auto asked = pending_.take(message->prefix().call_id);
+  if (!asked) return;
+  window_.give_back(1, asked->bytes);
+  if (asked->call != nullptr) asked->call->finish(std::move(message));
+  if (!held_.empty()) send_held();
 }
 
 void Link::on_request(std::shared_ptr<IncomingMessage> message) {
@@ -220,10 +297,12 @@ void Link::on_request(std::shared_ptr<IncomingMessage> message) {
     return refuse(prefix, ErrorKind::shut_down, "this agent is shutting down", method->name);
   if (incoming_.contains(prefix.call_id))
     throw Error(ErrorKind::protocol_error, "bad frame: a call id used twice");
-  if (held_bytes_ != 0 && held_bytes_ + message->bytes() > core_->options().limits.in_flight) {
+  const Limits& limits = core_->options().limits;
+  if (incoming_.size() / 2 >= limits.calls || held_bytes_ / 2 >= limits.in_flight ||
+      !core_->hold(message->bytes())) {
     AgentCounters::count(core_->counters().calls_shed);
-    return refuse(prefix, ErrorKind::resource_exhausted, "too many bytes of requests in flight",
-                  method->name);
+    return refuse(prefix, ErrorKind::resource_exhausted,
+                  "too many requests in flight, or too many bytes of them", method->name);
   }
   std::optional<Clock::time_point> deadline;
   if (info.timeout_ns != 0)
@@ -231,7 +310,7 @@ void Link::on_request(std::shared_ptr<IncomingMessage> message) {
                std::chrono::nanoseconds(std::min<std::uint64_t>(info.timeout_ns, std::uint64_t{1} << 60));
   held_bytes_ += message->bytes();
   auto call = std::make_shared<IncomingCall>(core_, shared_from_this(), std::move(method), message, caller_,
-                                             deadline, std::move(active));
+                                             deadline, info.attempt, std::move(active));
   incoming_.insert(prefix.call_id, call);
   if (message->has_sections()) {
     core_->prepare(std::move(call));
@@ -244,7 +323,7 @@ void Link::refuse(const Prefix& request, ErrorKind kind, const std::string& mess
   if ((request.flags & frame_flags::notify) != 0) {
     core_->log(LogLevel::warning,
                "a notification from " + peer_.name + " was dropped: " + method + ": " + message);
-    return;
+    return give_credit(Prefix::size + request.header_words * std::uint64_t{8} + request.body_bytes);
   }
   send_reply(OutgoingMessage::failure(request.call_id,
                                       {kind, message, core_->id().name, std::move(method), {}, true}),
@@ -272,18 +351,49 @@ void Link::send_reply(OutboundFrame frame, ActiveCall active) {
 // A peer that asks on and on and takes no answers is cut off: they would pile up here.
 void Link::answer(OutboundFrame frame) {
   if (ended_) return;
-  std::uint64_t bytes = frame.head.size();
-  for (const Buffer& attachment : frame.attachments) bytes += attachment.size();
+  const std::uint64_t bytes = bytes_of(frame);
   const std::uint64_t unsent = connection_->unsent_bytes();
   if (unsent != 0 && unsent + bytes > core_->options().limits.in_flight)
     return close(Error(ErrorKind::resource_exhausted, "the peer does not take its answers"));
+  AgentCounters::count(core_->counters().bytes_sent, bytes);
+  spoken_ = true;
   connection_->send(std::move(frame));
 }
 
-void Link::call_ended(std::uint64_t id, std::uint64_t bytes) {
-  const auto forget = [id, bytes](Link& link) {
+void Link::give_credit(std::uint64_t bytes) {
+  if (const auto credit = returns_.ended(bytes); credit && !ended_)
+    connection_->send(OutgoingMessage::credit(*credit));
+}
+
+std::vector<std::shared_ptr<PendingCall>> Link::sent() const {
+  std::vector<std::shared_ptr<PendingCall>> calls;
+  pending_.for_each([&](std::uint64_t, const Asked& asked) {
+    if (asked.call != nullptr) calls.push_back(asked.call);
+  });
+  return calls;
+}
+
+std::vector<std::shared_ptr<PendingCall>> Link::held() const {
+  std::vector<std::shared_ptr<PendingCall>> calls;
+  for (std::size_t i = 0; i < held_.size(); ++i) calls.push_back(held_[i]);
+  return calls;
+}
+
+// Kept until all have been seen: one that ends here leaves `incoming_`.
+std::vector<std::shared_ptr<IncomingCall>> Link::incoming() const {
+  std::vector<std::shared_ptr<IncomingCall>> calls;
+  incoming_.for_each([&](std::uint64_t, const std::weak_ptr<IncomingCall>& weak) {
+    if (auto call = weak.lock()) calls.push_back(std::move(call));
+  });
+  return calls;
+}
+
+void Link::call_ended(std::uint64_t id, std::uint64_t bytes, bool notification) {
+  core_->let_go(bytes);
+  const auto forget = [id, bytes, notification](Link& link) {
     link.incoming_.take(id);
     link.held_bytes_ -= bytes;
+    if (notification) link.give_credit(Prefix::size + bytes);
   };
   if (loop()->running_here()) return forget(*this);
   loop()->post([self = shared_from_this(), forget] { forget(*self); });
@@ -292,6 +402,7 @@ void Link::call_ended(std::uint64_t id, std::uint64_t bytes) {
 void Link::on_closed(const Error& reason) {
   if (ended_.exchange(true)) return;
   if (handshake_timer_ != 0) loop()->cancel(std::exchange(handshake_timer_, 0));
+  if (heartbeat_ != 0) loop()->cancel(std::exchange(heartbeat_, 0));
   end_handshake();
   if (route_ == nullptr && !ready_ && reason.kind() == ErrorKind::permission_denied)
     AgentCounters::count(core_->counters().connections_refused);
@@ -304,7 +415,9 @@ void Link::on_closed(const Error& reason) {
                          : ready_                                        ? ErrorKind::peer_lost
                                                                          : reason.kind();
   core_->link_ended(shared_from_this(), route_, Error(kind, reason.what()));
-  for (auto& [id, call] : pending_.take_all()) call->lose(kind, reason.what());
+  for (auto& [id, asked] : pending_.take_all())
+    if (asked.call != nullptr) asked.call->lose(kind, reason.what());
+  while (!held_.empty()) held_.pop()->lose(kind, reason.what());
   for (auto& [id, weak] : incoming_.take_all())
     if (auto call = weak.lock()) call->cancel();
   // It holds this link, until it has reported its own end: on the program's io_context that may never come.

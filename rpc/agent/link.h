@@ -5,8 +5,10 @@
 // kind.
 #pragma once
 
+#include <weft/rpc/agent/credit.h>
 #include <weft/rpc/agent/incoming_call.h>
 #include <weft/rpc/agent/pending_call.h>
+#include <weft/rpc/core/fifo.h>
 #include <weft/rpc/core/id_map.h>
 #include <weft/rpc/transport/connection.h>
 
@@ -46,7 +48,12 @@ class WEFT_EXPORT Link final : public ConnectionObserver, public std::enable_sha
   void send_reply(OutboundFrame frame, ActiveCall active);
   void reply(const Prefix& request, const FailureInfo& failure,
              ActiveCall active);  // a notification's is logged
-  void call_ended(std::uint64_t id, std::uint64_t bytes);
+  void call_ended(std::uint64_t id, std::uint64_t bytes, bool notification);
+
+  // What is under way here.
+  std::vector<std::shared_ptr<PendingCall>> sent() const;
+  std::vector<std::shared_ptr<PendingCall>> held() const;  // for want of credit
+  std::vector<std::shared_ptr<IncomingCall>> incoming() const;
 
   void on_frame(InboundFrame frame) override;
   void on_closed(const Error& reason) override;
@@ -56,6 +63,12 @@ class WEFT_EXPORT Link final : public ConnectionObserver, public std::enable_sha
   void end_handshake();
   void on_request(std::shared_ptr<IncomingMessage> message);
   void on_reply(std::shared_ptr<IncomingMessage> message);
+  void on_credit(const CreditInfo& credit);
+  void dispatch(const std::shared_ptr<PendingCall>& call);  // with credit
+  void send_held();
+  void give_credit(std::uint64_t bytes);  // of a notification
+  void beat();
+  void await_beat();
   void refuse(const Prefix& request, ErrorKind kind, const std::string& message, std::string method);
   void answer(OutboundFrame frame);
 
@@ -71,9 +84,21 @@ class WEFT_EXPORT Link final : public ConnectionObserver, public std::enable_sha
   AgentId peer_;
   std::shared_ptr<const Caller> caller_;  // what handlers are told of the peer
   Loop::TimerId handshake_timer_ = 0;
-  IdMap<std::shared_ptr<PendingCall>> pending_;
+  struct Asked {
+    std::shared_ptr<PendingCall> call;  // null: nobody waits any more, but its credit is still in use
+    std::uint64_t bytes = 0;            // of credit
+  };
+  IdMap<Asked> pending_;
+  CreditWindow window_;                      // of what this side asks
+  Fifo<std::shared_ptr<PendingCall>> held_;  // for want of credit
+  std::size_t prune_held_at_ = 64;           // those that have ended meanwhile
   IdMap<std::weak_ptr<IncomingCall>> incoming_;
   std::uint64_t held_bytes_ = 0;  // of requests that handlers still hold
+  CreditReturns returns_;
+  Loop::TimerId heartbeat_ = 0;
+  std::uint64_t heard_ = 0;  // bytes, at the last beat
+  std::int64_t silent_ = 0;  // beats since anything was heard
+  bool spoken_ = false;      // since the last beat
 };
 
 }  // namespace weft::rpc

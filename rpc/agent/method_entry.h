@@ -2,6 +2,7 @@
 // Thread-safety: immutable once registered.
 #pragma once
 
+#include <weft/rpc/agent/agent_counts.h>
 #include <weft/rpc/core/export.h>
 
 #include <cstdint>
@@ -13,6 +14,7 @@
 namespace weft::rpc {
 
 class IncomingCall;
+class MethodGate;
 struct KeptValue;
 
 struct MethodEntry {
@@ -26,10 +28,13 @@ struct MethodEntry {
   bool idempotent = false;
   bool non_blocking = false;
   bool while_draining = false;   // calls that a draining agent waits for need it: served until it has drained
-  bool needs_object = false;     // a member function: runs on `object`, or on what a layer above resolves
-  std::shared_ptr<void> object;  // the served singleton
+  bool needs_object = false;         // a member function: runs on `object`, or on what a layer above resolves
+  std::shared_ptr<void> object;      // the served singleton
+  std::shared_ptr<MethodGate> gate;  // of a method with a limit
   void* (*object_in)(const KeptValue& value) =
       nullptr;  // the object within what a layer keeps; null: it is of another type
+
+  std::shared_ptr<MethodCounters> counters;  // of an entry that an agent serves
 
   // Decodes the arguments, runs the handler and ends the call. On the call's executor.
   std::function<void(std::shared_ptr<IncomingCall>)> run;

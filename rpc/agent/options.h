@@ -2,6 +2,7 @@
 #pragma once
 
 #include <weft/rpc/agent/stream_options.h>
+#include <weft/rpc/agent/retry.h>
 #include <weft/rpc/core/log.h>
 #include <weft/rpc/security/credentials.h>
 #include <weft/rpc/security/permissions.h>
@@ -25,6 +26,16 @@ struct Rendezvous {
   bool fixed_world = true;  // the loss of any member ends the job with an error everywhere
 };
 
+// A peer that nothing has been heard of for `patience` is lost: its host has vanished, or it is stopped. Each
+// side says something at least every `interval`, from its loop, whatever its handlers do. On the program's
+// own io_context that means: as long as the program lets it run.
+struct Heartbeat {
+  std::chrono::nanoseconds interval = std::chrono::seconds{5};  // 0: none
+  std::chrono::nanoseconds patience = std::chrono::seconds{30};
+};
+
+class Interceptor;
+
 struct AgentOptions {
   std::string name;                 // unique in a job
   std::vector<std::string> listen;  // addresses (transport/address.h); none: the agent only connects
@@ -34,10 +45,11 @@ struct AgentOptions {
   // (rpc/security/credentials.h). null: no TLS, and it listens on loopback and Unix sockets only.
   std::shared_ptr<const Credentials> credentials;
   std::optional<Permissions>
-      permissions;                     // which peer may call what; none: every peer that gets in, everything
-  bool insecure = false;               // permit listening beyond this host without credentials
-  std::size_t most_handshakes = 1024;  // connections at a time that have come in and not said who they are
-  std::size_t loops = 1;               // event loops of the agent's own
+      permissions;        // which peer may call what; none: every peer that gets in, everything
+  bool insecure = false;  // permit listening beyond this host without credentials
+  // Connections at a time that have come in and not said who they are; beyond, the oldest of them is closed.
+  std::size_t most_handshakes = 1024;
+  std::size_t loops = 1;  // event loops of the agent's own
   // How long a loop of its own that has nothing to do polls before it sleeps. A few tens of microseconds
   // halve a round trip where both sides have a core to spare, and cost that core; 0: it sleeps at once.
   std::chrono::nanoseconds spin{0};
@@ -48,9 +60,13 @@ struct AgentOptions {
   std::uint64_t receive_pool = std::uint64_t{512} << 20;  // bytes of memory kept for arriving attachments
   std::size_t handler_threads = 0;                        // 0: as many as the machine has cores, at least 2
   std::chrono::nanoseconds handshake_timeout = std::chrono::seconds{10};
+  Heartbeat heartbeat;
+  std::optional<RetryPolicy> retry;       // of calls that do not say it themselves; none: a call is made once
+  RetryBudgetOptions retry_budget;        // for each peer
   std::shared_ptr<Transport> in_process;  // an InProcess network shared with other agents of this process
   std::optional<Rendezvous> rendezvous;
-  LogSink log;  // default: warnings and errors to stderr
+  std::vector<std::shared_ptr<Interceptor>> interceptors;  // asked in this order (rpc/agent/interceptor.h)
+  LogSink log;                                             // default: warnings and errors to stderr
 };
 
 }  // namespace weft::rpc

@@ -9,7 +9,9 @@
 #include <weft/rpc/core/agent_id.h>
 #include <weft/rpc/core/loop.h>
 
+#include <map>
 #include <memory>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -17,6 +19,13 @@ namespace weft::rpc {
 
 class CallContext;
 class OutgoingCall;
+
+// Told once of a call's end.
+class WEFT_EXPORT CallWatch {
+ public:
+  virtual ~CallWatch() = default;
+  virtual void ended(const std::exception_ptr& error) noexcept = 0;  // null: a value; any thread
+};
 
 // Stands before the arguments of a call and changes it: `peer.call<&T::f>(pass, x)`.
 class WEFT_EXPORT CallModifier {
@@ -38,6 +47,10 @@ class WEFT_EXPORT OutgoingCall {
   void add_part(std::shared_ptr<CallPart> part) { parts_.push_back(std::move(part)); }
   const std::vector<std::shared_ptr<CallPart>>& parts() const { return parts_; }
   Slots& slots() { return slots_; }
+  void add_watch(std::unique_ptr<CallWatch> watch) { watches_.push_back(std::move(watch)); }
+  // Text beside the arguments, for interceptors and programs: CallContext::metadata(key) at the callee,
+  // "traceparent" of a trace for example. Before end().
+  void set_metadata(std::string key, std::string value);
 
   // Between these the values are encoded.
   void begin();
@@ -48,14 +61,22 @@ class WEFT_EXPORT OutgoingCall {
   bool while_leaving = false;  // also to a peer that is leaving, which still serves this method
   std::optional<Clock::time_point> deadline;
   std::shared_ptr<const AgentId> only;  // refuse to speak to another life of the peer
+  std::shared_ptr<const RetryPolicy> retry;
+  bool idempotent = false;             // may be retried also where it may have run
+  std::uint16_t attempt = 0;           // how often it was tried before
+  std::weak_ptr<CallContext> serving;  // the call in whose name it is made
 
  private:
   friend class PendingCall;
+  friend class RetriedCall;
+  OutgoingCall(std::string_view method, std::uint64_t id, std::unique_ptr<OutgoingMessage> message);
   std::string method_;
   std::uint64_t id_;
   std::unique_ptr<OutgoingMessage> message_;
   std::vector<std::shared_ptr<CallPart>> parts_;
   Slots slots_;
+  std::vector<std::unique_ptr<CallWatch>> watches_;
+  std::map<std::string, std::string> metadata_;
 };
 
 }  // namespace weft::rpc

@@ -1,5 +1,7 @@
 #include <weft/rpc/agent/peer.h>
 
+#include <weft/rpc/agent/interceptor.h>
+
 namespace weft::rpc {
 
 Peer Peer::with(CallOptions options) const {
@@ -13,6 +15,14 @@ Peer Peer::with(CallContext& serving) const {
   peer.serving_ = serving.shared_from_this();
   return peer;
 }
+
+Peer Peer::with(const CancelScope& scope) const {
+  Peer peer = *this;
+  peer.scope_ = scope.source();
+  return peer;
+}
+
+PendingCall::CancelSources Peer::cancel_sources() const { return {serving_, scope_}; }
 
 Peer Peer::only(AgentId life) const {
   Peer peer = *this;
@@ -41,16 +51,34 @@ OutgoingCall Peer::make_call(std::string_view method, std::uint64_t id, std::siz
   call.only = only_;
   call.message().set_route(&core_->layers(), route_.get());
   if (only_ != nullptr) call.message().set_destination(only_);
+  call.idempotent = options_.idempotent;
+  if (options_.retry) call.retry = std::make_shared<const RetryPolicy>(*options_.retry);
+  call.serving = serving_;
   if (serving_ != nullptr) core_->hand_on(*serving_, call);
+  for (const auto& interceptor : core_->interceptors())
+    if (auto watch = interceptor->calling(call, route_->peer_name(), serving_.get()))
+      call.add_watch(std::move(watch));
   return call;
 }
 
 void Peer::start(OutgoingCall call, CallbackCall::Done done) const {
-  submit(std::make_shared<CallbackCall>(std::move(call), core_, route_, std::move(done)));
+  if (!RetriedCall::applies(call))
+    return submit(std::make_shared<CallbackCall>(std::move(call), core_, route_, std::move(done)));
+  std::make_shared<RetriedCall>(
+      std::move(call), core_, route_, cancel_sources(),
+      [done = std::move(done)](Result<PendingCall::Reply> reply, const PendingCall&) mutable {
+        done(std::move(reply));
+      })
+      ->begin();
 }
 
 void Peer::submit(std::shared_ptr<PendingCall> call) const {
-  if (serving_ != nullptr && !PendingCall::serve(call, serving_)) return;
+  if (!call->within_limits()) {
+    call->lose(ErrorKind::resource_exhausted,
+               "this agent has too many calls under way, or too many bytes of them");
+    return;
+  }
+  if ((serving_ != nullptr || scope_ != nullptr) && !PendingCall::serve(call, cancel_sources())) return;
   route_->submit(std::move(call));
 }
 

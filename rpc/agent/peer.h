@@ -8,6 +8,7 @@
 
 #include <weft/rpc/agent/agent_core.h>
 #include <weft/rpc/agent/invoke.h>
+#include <weft/rpc/agent/retried_call.h>
 
 namespace weft::rpc {
 
@@ -35,6 +36,7 @@ class WEFT_EXPORT Peer {
   const std::string& name() const { return route_->name(); }
   Peer with(CallOptions options) const;
   Peer with(CallContext& serving) const;  // deadline, cancellation and the layers' sections are handed on
+  Peer with(const CancelScope& scope) const;
   // Connects, where that has not happened yet, and tells which life of the peer this is.
   Future<AgentId> ready() const;
   std::optional<AgentId> identity() const {
@@ -82,6 +84,10 @@ class WEFT_EXPORT Peer {
   Future<Value> start_typed(OutgoingCall call, Decode decode) const {
     Promise<Value> promise(route_->loop());
     Future<Value> future = promise.future();
+    if (RetriedCall::applies(call)) {
+      retry(std::move(call), std::move(promise), std::move(decode));
+      return future;
+    }
     auto pending = std::make_shared<TypedCall<Value, Decode>>(std::move(call), core_, route_,
                                                               std::move(promise), std::move(decode));
     pending->promise().on_cancel([weak = std::weak_ptr<PendingCall>(pending)] {
@@ -149,12 +155,38 @@ class WEFT_EXPORT Peer {
     OutgoingCall outgoing =
         make_call(name, id, sizeof...(Given) - (std::size_t{0} + ... + (detail::is_modifier<Given> ? 1 : 0)));
     outgoing.notify = notify;
+    outgoing.idempotent |= M::is_idempotent;
+    if (outgoing.retry == nullptr) outgoing.retry = core_->default_retry();  // not of the layers' own calls
     encode_after_modifiers<M>(outgoing, std::forward<Given>(given)...);
     return start_typed<Value>(std::move(outgoing),
                               [](Result<PendingCall::Reply>&& reply, const PendingCall& call) {
                                 return decode<Value>(std::move(reply), call.method(), call.route().get());
                               });
   }
+
+  // The same, made as often as its policy says.
+  template <class Value, class Decode>
+  void retry(OutgoingCall call, Promise<Value> promise, Decode decode) const {
+    struct Held {
+      Promise<Value> promise;
+      Decode decode;
+    };
+    auto held = std::make_shared<Held>(Held{std::move(promise), std::move(decode)});
+    auto whole = std::make_shared<RetriedCall>(
+        std::move(call), core_, route_, cancel_sources(),
+        [held](Result<PendingCall::Reply> reply, const PendingCall& attempt) {
+          if constexpr (std::is_invocable_v<Decode&, Result<PendingCall::Reply>&&, const PendingCall&>) {
+            held->promise.complete(held->decode(std::move(reply), attempt));
+          } else {
+            held->promise.complete(held->decode(std::move(reply)));
+          }
+        });
+    held->promise.on_cancel([weak = std::weak_ptr(whole)] {
+      if (const auto call = weak.lock()) call->cancel();
+    });
+    whole->begin();
+  }
+  PendingCall::CancelSources cancel_sources() const;
 
   template <class M, class First, class... Rest>
   static void encode_after_modifiers(OutgoingCall& call, First&& first, Rest&&... rest) {
@@ -175,6 +207,7 @@ class WEFT_EXPORT Peer {
   CallOptions options_;
   std::shared_ptr<const AgentId> only_;
   std::shared_ptr<CallContext> serving_;
+  std::shared_ptr<CancelSource> scope_;
 };
 
 }  // namespace weft::rpc

@@ -3,22 +3,33 @@
 #include <weft/rpc/agent/agent_core.h>
 #include <weft/rpc/agent/link.h>
 #include <weft/rpc/agent/route.h>
+#include <weft/rpc/codec/codec.h>
 
 #include <algorithm>
 
 namespace weft::rpc {
-
 OutgoingCall::OutgoingCall(std::string_view method, std::uint64_t id, std::size_t arguments)
     : method_(method), id_(id), message_(OutgoingMessage::request(arguments)) {}
 
 OutgoingCall::~OutgoingCall() {
-  if (message_ == nullptr) return;
+  if (message_ == nullptr) return;  // handed over
+  const auto given_up = [this] {
+    return std::make_exception_ptr(Error(
+        ErrorKind::aborted, method_ + ": the call was given up before it was made", Execution::not_sent));
+  };
+  for (const auto& watch : watches_) watch->ended(given_up());
   for (auto& part : message_->take_parts()) parts_.push_back(std::move(part));
   if (parts_.empty()) return;
-  const auto error = std::make_exception_ptr(
-      Error(ErrorKind::aborted, std::string(method_) + ": the call was given up before it was made",
-            Execution::not_sent));
+  const auto error = given_up();
   for (const auto& part : parts_) part->ended(error);
+}
+
+OutgoingCall::OutgoingCall(std::string_view method, std::uint64_t id,
+                           std::unique_ptr<OutgoingMessage> message)
+    : method_(method), id_(id), message_(std::move(message)) {}
+
+void OutgoingCall::set_metadata(std::string key, std::string value) {
+  metadata_.insert_or_assign(std::move(key), std::move(value));
 }
 
 void OutgoingCall::begin() {
@@ -29,6 +40,8 @@ void OutgoingCall::end() {
   for (auto& part : message_->take_parts()) parts_.push_back(std::move(part));
   for (const auto& part : parts_) part->seal(*message_);
   if (message_->bound()) only = message_->destination();
+  if (!metadata_.empty())
+    Codec<std::map<std::string, std::string>>::encode(message_->section(metadata_section, false), metadata_);
 }
 
 PendingCall::PendingCall(OutgoingCall call, std::shared_ptr<AgentCore> core, std::shared_ptr<Route> route)
@@ -40,11 +53,14 @@ PendingCall::PendingCall(OutgoingCall call, std::shared_ptr<AgentCore> core, std
       while_leaving_(call.while_leaving),
       only_(std::move(call.only)),
       deadline_(call.deadline),
-      info_{call.id_, call.signature, 0},
+      made_(core_->call_time(*route_->loop())),
+      info_{call.id_, call.signature, 0, call.attempt},
       message_(std::move(call.message_)),
-      parts_(std::move(call.parts_)) {
-  core_->outgoing_began();
-}
+      parts_(std::move(call.parts_)),
+      context_(std::move(call.serving)),
+      watches_(std::move(call.watches_)),
+      attached_(message_->attached_bytes()),
+      within_limits_(core_->outgoing_began(attached_)) {}
 
 PendingCall::~PendingCall() = default;
 
@@ -52,18 +68,21 @@ void PendingCall::drop() {
   if (!finished()) lose(ErrorKind::shut_down, "the call was dropped: its agent has ended");
 }
 
-bool PendingCall::serve(const std::shared_ptr<PendingCall>& call,
-                        const std::shared_ptr<CallContext>& served) {
-  call->served_ = served;
-  const auto job = served->on_cancel([weak = std::weak_ptr(call)] {
-    if (auto pending = weak.lock()) pending->route()->cancel(std::move(pending));
-  });
-  if (job == 0) {  // nobody wants its result
-    call->lose(ErrorKind::cancelled, "the call that it serves was cancelled");
-    return false;
+bool PendingCall::serve(const std::shared_ptr<PendingCall>& call, const CancelSources& sources) {
+  // All are known before the first can end the call.
+  for (std::size_t i = 0; i < sources.size(); ++i) call->served_[i].source = sources[i];
+  for (std::size_t i = 0; i < sources.size(); ++i) {
+    if (sources[i] == nullptr) continue;
+    const auto job = sources[i]->on_cancel([weak = std::weak_ptr(call)] {
+      if (auto pending = weak.lock()) pending->route()->cancel(std::move(pending));
+    });
+    if (job == 0) {  // nobody wants its result
+      call->lose(ErrorKind::cancelled, "what it serves was cancelled");
+      return false;
+    }
+    // It may have ended meanwhile.
+    if (call->served_[i].job.exchange(job) == Served::over) sources[i]->forget_cancel(job);
   }
-  // It may have ended meanwhile.
-  if (call->cancel_job_.exchange(job) == over) served->forget_cancel(job);
   return true;
 }
 
@@ -141,10 +160,12 @@ void PendingCall::complete(Result<Reply> result) {
     }
   }
   for (const auto& part : std::exchange(parts_, {})) part->ended(error);
-  if (const auto job = cancel_job_.exchange(over); job != 0)
-    if (const auto served = served_.lock()) served->forget_cancel(job);
+  for (Served& served : served_)
+    if (const auto job = served.job.exchange(Served::over); job != 0)
+      if (const auto source = served.source.lock()) source->forget_cancel(job);
+  for (const auto& watch : std::exchange(watches_, {})) watch->ended(error);
   done(error != nullptr ? Result<Reply>(error) : std::move(result));
-  core_->outgoing_ended();
+  core_->outgoing_ended(attached_);
 }
 
 }  // namespace weft::rpc

@@ -9,6 +9,7 @@
 #include <weft/rpc/agent/outgoing_call.h>
 #include <weft/rpc/core/future.h>
 
+#include <array>
 #include <atomic>
 
 namespace weft::rpc {
@@ -25,18 +26,27 @@ class WEFT_EXPORT PendingCall {
   PendingCall(const PendingCall&) = delete;
   PendingCall& operator=(const PendingCall&) = delete;
 
+  // What a call may be cancelled with, beside its own future and deadline: either may be null.
+  using CancelSources = std::array<std::shared_ptr<CancelSource>, 2>;
+
   std::uint64_t id() const { return id_; }
+  std::uint64_t attached_bytes() const { return attached_; }
+  bool within_limits() const { return within_limits_; }  // of this agent's outgoing calls
   const std::string& method() const { return method_; }
   bool notify() const { return notify_; }
   bool while_leaving() const { return while_leaving_; }
   const AgentId* only() const { return only_.get(); }
   const std::shared_ptr<Route>& route() const { return route_; }
   std::optional<Clock::time_point> deadline() const { return deadline_; }
+  Clock::time_point made() const { return made_; }  // to some milliseconds, unless there is an interceptor
+  // The call that it is made in the name of, where that lives.
+  std::shared_ptr<CallContext> served() const { return context_.lock(); }
   bool finished() const { return stage_.load(std::memory_order_acquire) == Stage::over; }  // any thread
 
-  // Once, before it is submitted: the cancellation of the call that a handler serves reaches this one, as
-  // long as it is under way. false: it has been cancelled, and this call has ended unsent.
-  static bool serve(const std::shared_ptr<PendingCall>& call, const std::shared_ptr<CallContext>& served);
+  // Once, before it is submitted: the cancellation of the call that a handler serves, or of
+  // a scope, reaches this one, as long as it is under way. false: it has been cancelled, and this call has
+  // ended unsent.
+  static bool serve(const std::shared_ptr<PendingCall>& call, const CancelSources& sources);
 
   // The timer of its deadline, cancelled at the end. Before the call is handed to a link.
   void set_timer(std::shared_ptr<Loop> loop, Loop::TimerId timer);
@@ -73,6 +83,7 @@ class WEFT_EXPORT PendingCall {
   const bool while_leaving_;
   const std::shared_ptr<const AgentId> only_;
   std::optional<Clock::time_point> deadline_;
+  const Clock::time_point made_;
   RequestInfo info_;
   std::unique_ptr<OutgoingMessage> message_;
   std::vector<std::shared_ptr<CallPart>> parts_;
@@ -82,11 +93,18 @@ class WEFT_EXPORT PendingCall {
   std::weak_ptr<Link> link_;
   std::atomic<Stage> stage_{
       Stage::waiting};  // one step decides both who ends the call and whether it was sent
-  // The call that this one is made in the name of, and the job there that this one's end makes needless: 0
-  // before it is known, `over` once this call has ended.
-  static constexpr CallContext::CancelJobId over = ~CallContext::CancelJobId{0};
-  std::weak_ptr<CallContext> served_;
-  std::atomic<CallContext::CancelJobId> cancel_job_{0};
+  // What this call is cancelled with, and the job there that its end makes needless: 0 before it is known,
+  // `over` once this call has ended.
+  struct Served {
+    static constexpr CancelSource::CancelJobId over = ~CancelSource::CancelJobId{0};
+    std::weak_ptr<CancelSource> source;
+    std::atomic<CancelSource::CancelJobId> job{0};
+  };
+  std::array<Served, std::tuple_size_v<CancelSources>> served_;
+  std::weak_ptr<CallContext> context_;  // of the call that it is made in the name of
+  std::vector<std::unique_ptr<CallWatch>> watches_;
+  const std::uint64_t attached_;  // bytes
+  const bool within_limits_;
 };
 
 class WEFT_EXPORT CallbackCall final : public PendingCall {

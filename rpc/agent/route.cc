@@ -6,12 +6,13 @@
 
 namespace weft::rpc {
 
-Route::Route(std::weak_ptr<AgentCore> core, std::shared_ptr<Loop> loop, std::string name,
+Route::Route(const std::shared_ptr<AgentCore>& core, std::shared_ptr<Loop> loop, std::string name,
              std::vector<Address> addresses)
-    : core_(std::move(core)),
+    : core_(core),
       loop_(std::move(loop)),
       name_(std::move(name)),
-      addresses_(std::move(addresses)) {}
+      addresses_(std::move(addresses)),
+      retry_budget_(core->options().retry_budget) {}
 
 std::shared_ptr<const AgentId> Route::identity() const {
   std::lock_guard lock(mutex_);

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <weft/rpc/agent/pending_call.h>
+#include <weft/rpc/agent/retry.h>
 #include <weft/rpc/transport/address.h>
 
 #include <deque>
@@ -19,7 +20,7 @@ class Connection;
 
 class WEFT_EXPORT Route final : public Destination, public std::enable_shared_from_this<Route> {
  public:
-  Route(std::weak_ptr<AgentCore> core, std::shared_ptr<Loop> loop, std::string name,
+  Route(const std::shared_ptr<AgentCore>& core, std::shared_ptr<Loop> loop, std::string name,
         std::vector<Address> addresses);
 
   const std::string& name() const {
@@ -36,7 +37,10 @@ class WEFT_EXPORT Route final : public Destination, public std::enable_shared_fr
   void submit(std::shared_ptr<PendingCall> call);  // any thread
   void cancel(std::shared_ptr<PendingCall> call);  // any thread
 
+  RetryBudget& retry_budget() { return retry_budget_; }  // any thread
+
   // On the loop.
+  const std::deque<std::shared_ptr<PendingCall>>& waiting() const { return waiting_; }  // for a connection
   void learn(std::vector<Address> addresses);
   void link_up(std::shared_ptr<Link> link, bool dialled);  // dialled: by this route
   void link_down(const std::shared_ptr<Link>& link);
@@ -61,6 +65,7 @@ class WEFT_EXPORT Route final : public Destination, public std::enable_shared_fr
   std::deque<std::shared_ptr<PendingCall>> waiting_;
   bool dialling_ = false;
   std::deque<Address> untried_;  // of the dial under way
+  RetryBudget retry_budget_;
 
   mutable std::mutex mutex_;  // guards identity_
   std::shared_ptr<const AgentId> identity_;

@@ -228,6 +228,7 @@ class WEFT_EXPORT PeerSet {
                      const Peer& replica) mutable {
       CallOptions now = options;
       if (deadline) now.deadline = *deadline - loop->now();
+      if (!now.retry) now.retry = RetryPolicy{.attempts = 1};  // another replica, rather than this one again
       Peer peer = replica.with(now);
       if (serving != nullptr) peer = peer.with(*serving);
       return std::apply(

@@ -188,7 +188,11 @@ template <class T>
   requires std::is_enum_v<T>
 struct Codec<T> {
   using Number = std::underlying_type_t<T>;
-  static void describe(TypeText& text) { text << "enum(" << detail::number_name<Number>() << ")"; }
+  static void describe(TypeText& text) {
+    text << "enum(";
+    Codec<Number>::describe(text);
+    text << ")";
+  }
   static void encode(ValueWriter writer, T value) {
     Codec<Number>::encode(writer, static_cast<Number>(value));
   }

@@ -33,7 +33,8 @@ template <class T>
 struct Codec<T> {
   static void describe(TypeText& text) {
     if (!text.open(weft_name(static_cast<T*>(nullptr)))) return;
-    std::string_view separator = "{";
+    text << "{";
+    std::string_view separator;
     each([&]<class Member>(std::size_t, std::string_view name, Member T::*) {
       text << separator << name << ":";
       separator = ",";

@@ -7,6 +7,8 @@
 #include <asio/post.hpp>
 #include <asio/steady_timer.hpp>
 
+#include <time.h>
+
 #include <algorithm>
 #include <map>
 #include <mutex>
@@ -251,6 +253,13 @@ void AsioLoop::run_late_jobs() {
 bool AsioLoop::running_here() const {
   return state_->thread.load(std::memory_order_relaxed) == std::this_thread::get_id() ||
          context_.get_executor().running_in_this_thread();
+}
+
+// std::chrono::steady_clock is CLOCK_MONOTONIC; this one is what it was at the kernel's last tick.
+Clock::time_point AsioLoop::coarse_now() const {
+  timespec time{};
+  if (::clock_gettime(CLOCK_MONOTONIC_COARSE, &time) != 0) return now();
+  return Clock::time_point(std::chrono::seconds(time.tv_sec) + std::chrono::nanoseconds(time.tv_nsec));
 }
 
 void AsioLoop::run_turn(Job event) { state_->turn(std::move(event)); }

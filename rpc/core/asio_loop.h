@@ -27,6 +27,7 @@ class WEFT_EXPORT AsioLoop final : public Loop, public std::enable_shared_from_t
 
   void post(Job job) override;
   Clock::time_point now() const override { return Clock::now(); }
+  Clock::time_point coarse_now() const override;
   bool running_here() const override;
   TimerId schedule(Clock::time_point when, Job job) override;
   void cancel(TimerId timer) override;

@@ -14,6 +14,7 @@ class Fifo {
   bool empty() const { return first_ == items_.size(); }
   std::size_t size() const { return items_.size() - first_; }
   T& operator[](std::size_t i) { return items_[first_ + i]; }  // 0: the front
+  const T& operator[](std::size_t i) const { return items_[first_ + i]; }
   T& front() { return items_[first_]; }
 
   void push(T item) {

@@ -53,6 +53,12 @@ class IdMap {
     if (size_ == 0 && slots_.size() > most_kept) slots_ = {};
     return taken;
   }
+  // In no order. `look` does not change the map.
+  template <class Look>
+  void for_each(Look look) const {
+    for (const Slot& slot : slots_)
+      if (slot.used) look(slot.id, slot.value);
+  }
   // Everything, by id.
   std::vector<std::pair<std::uint64_t, T>> take_all() {
     std::vector<std::pair<std::uint64_t, T>> all;

@@ -51,6 +51,9 @@ class ArgumentType {
       if (!optional_) value.mismatch(text_);
       return {};
     }
+    // Who goes by the declared type sends an optional, or an alternative of a number, as codecs do: wrapped.
+    if (value.kind() == rpc::ValueKind::variant && (optional_ || type_->kind() == TypeKind::NumberType))
+      return decode(value.variant_value());
     if (dtype_) return static_cast<std::int64_t>(dtype_from_name(value.get_text()));
     switch (type_->kind()) {
       case TypeKind::TensorType:

@@ -53,6 +53,7 @@ class InProcessConnection final : public Connection,
   }
 
   std::uint64_t unsent_bytes() const override { return unsent_bytes_; }
+  std::uint64_t received_bytes() const override { return received_bytes_; }
 
   void finish(const Error& reason) override { close(reason); }  // what was sent is on its way
 
@@ -81,6 +82,7 @@ class InProcessConnection final : public Connection,
   }
   void arrive(InboundFrame frame) {
     if (closed_) return;
+    received_bytes_ += Prefix::size + frame.header.size() + frame.prefix.body_bytes;
     if (observer_ == nullptr) {
       early_.push_back(std::move(frame));
     } else {
@@ -113,6 +115,7 @@ class InProcessConnection final : public Connection,
   std::shared_ptr<ConnectionObserver> observer_;
   std::deque<InboundFrame> early_;  // arrived before start()
   std::optional<Error> closed_;
+  std::uint64_t received_bytes_ = 0;
   std::atomic<std::uint64_t> unsent_bytes_{0};  // that the other end's loop has not come to yet
 };
 

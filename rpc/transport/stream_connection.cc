@@ -103,6 +103,7 @@ void StreamConnection::on_readable() {
       more = false;
       break;
     }
+    received_bytes_ += bytes;
     more = bytes == asked;  // else there was no more, most probably
     // Finished: what comes is read into the same memory again, since nobody wants it any more.
     if (finishing_) continue;

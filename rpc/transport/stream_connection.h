@@ -26,6 +26,7 @@ class WEFT_EXPORT StreamConnection final : public Connection,
   void start(std::shared_ptr<ConnectionObserver> observer) override;
   void send(OutboundFrame frame) override;
   std::uint64_t unsent_bytes() const override { return unsent_bytes_; }
+  std::uint64_t received_bytes() const override { return received_bytes_; }
   void finish(const Error& reason) override;
   void close(const Error& reason) override;
   std::string describe() const override { return description_; }
@@ -64,6 +65,7 @@ class WEFT_EXPORT StreamConnection final : public Connection,
   Fifo<Queued> queue_;
   std::size_t front_written_ = 0;  // bytes of the queue's front that have left
   std::uint64_t unsent_bytes_ = 0;
+  std::uint64_t received_bytes_ = 0;
   bool delivering_ = false;  // what is sent now is written once all has been delivered
   bool write_due_ = false;
   bool awaiting_writable_ = false;

@@ -12,8 +12,16 @@ struct Limits {
   std::uint32_t segments = 64;                      // Cap'n Proto segments of a header
   std::uint32_t attachments = 4096;                 // of one frame
   std::uint32_t nesting = 64;                       // levels of a header; a value within a value takes two
-  std::uint64_t in_flight = std::uint64_t{32}
-                            << 30;  // bytes of received frames that handlers hold, per connection
+  // Requests that have come in over one connection and are not answered yet. This is the credit that the
+  // peer gets with the handshake: beyond it calls wait at the caller. One that takes no notice is refused at
+  // twice as much, with resource_exhausted.
+  std::uint32_t calls = 65536;
+  std::uint64_t in_flight = std::uint64_t{4} << 30;         // bytes; one frame may go beyond
+  std::uint64_t in_flight_total = std::uint64_t{32} << 30;  // bytes, of all connections; refused beyond
+  // Calls that this agent has made and that have not ended, to all its peers: beyond these a call ends at
+  // once with resource_exhausted, so that a slow peer does not make its callers grow.
+  std::uint64_t outgoing_calls = 1'000'000;
+  std::uint64_t outgoing_bytes = std::uint64_t{32} << 30;  // of attachments
 };
 
 }  // namespace weft::rpc

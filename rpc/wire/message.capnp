@@ -16,6 +16,7 @@ struct Header {
     reply @4 :Reply;
     cancel @5 :Void;             # of the request whose id the prefix carries
     goodbye @6 :Goodbye;
+    credit @7 :Credit;
   }
 }
 
@@ -27,6 +28,14 @@ struct Hello {
   name @3 :Text;                 # the agent's name in its job
   incarnation @4 :UInt64;        # which life of that name
   addresses @5 :List(Text);      # where the agent listens
+  mostCalls @6 :UInt32;          # credit: requests that this side takes at a time; 0: it does not count them
+  mostBytes @7 :UInt64;          # credit: bytes of requests that it takes at a time; 0: it does not count them
+}
+
+# Credit that notifications have given back, since no reply does.
+struct Credit {
+  calls @0 :UInt32;
+  bytes @1 :UInt64;
 }
 
 # The sender will send no new requests and closes when what is under way has ended.
@@ -41,6 +50,7 @@ struct Request {
   arguments @2 :List(Value);
   sections @3 :List(Section);
   timeout @4 :UInt64;            # remaining nanoseconds until the deadline; 0: none
+  attempt @5 :UInt16;            # how often this call was tried before
 }
 
 struct Reply {

@@ -50,6 +50,8 @@ FrameKind kind_of(schema::Header::Which which, FrameKind prefix_kind) {
       return FrameKind::cancel;
     case schema::Header::GOODBYE:
       return FrameKind::goodbye;
+    case schema::Header::CREDIT:
+      return FrameKind::credit;
     case schema::Header::NONE:
       return prefix_kind == FrameKind::pong ? FrameKind::pong : FrameKind::ping;
   }
@@ -155,6 +157,8 @@ OutboundFrame OutgoingMessage::hello(const HelloInfo& info) {
   hello.setIncarnation(info.incarnation);
   auto addresses = hello.initAddresses(static_cast<unsigned>(info.addresses.size()));
   for (unsigned i = 0; i < addresses.size(); ++i) addresses.set(i, pointer(info.addresses[i]));
+  hello.setMostCalls(info.most_calls);
+  hello.setMostBytes(info.most_bytes);
   return message.seal(FrameKind::hello, 0, 0);
 }
 
@@ -186,6 +190,29 @@ OutboundFrame OutgoingMessage::plain(FrameKind kind, std::uint64_t id) {
   return message.seal(kind, id, 0);
 }
 
+OutboundFrame OutgoingMessage::credit(const CreditInfo& info) {
+  OutgoingMessage message;
+  auto credit = message.content_->header.initCredit();
+  credit.setCalls(info.calls);
+  credit.setBytes(info.bytes);
+  return message.seal(FrameKind::credit, 0, 0);
+}
+
+std::unique_ptr<OutgoingMessage> OutgoingMessage::again(const OutboundFrame& sealed) {
+  std::unique_ptr<OutgoingMessage> message(new OutgoingMessage);
+  auto& content = *message->content_;
+  capnp::ReaderOptions own;  // what this agent wrote itself
+  own.traversalLimitInWords = ~std::uint64_t{0};
+  own.nestingLimit = 1 << 16;
+  capnp::FlatArrayMessageReader reader(words(sealed.head.bytes().subspan(Prefix::size)), own);
+  content.builder.setRoot(reader.getRoot<schema::Header>());
+  content.header = content.builder.getRoot<schema::Header>();
+  content.request = content.header.getRequest();
+  content.arguments = content.request.getArguments();
+  message->attachments_ = sealed.attachments;
+  return message;
+}
+
 ValueWriter OutgoingMessage::argument(std::size_t i) {
   return detail::ValueAccess::writer(content_->arguments[static_cast<unsigned>(i)], *this);
 }
@@ -205,12 +232,17 @@ std::uint64_t OutgoingMessage::bytes() const {
   return content_->builder.sizeInWords() * sizeof(capnp::word) + attached_bytes_;
 }
 
+std::uint64_t OutgoingMessage::attached_bytes() const {
+  return attached_bytes_;
+}
+
 OutboundFrame OutgoingMessage::seal_request(const RequestInfo& info, std::uint64_t call_id,
                                             std::uint16_t flags) {
   auto& request = content_->request;
   request.setMethod(info.method);
   request.setSignature(info.signature);
   request.setTimeout(info.timeout_ns);
+  request.setAttempt(info.attempt);
   if (!content_->sections.empty()) {
     auto sections = request.initSections(static_cast<unsigned>(content_->sections.size()));
     for (unsigned i = 0; i < sections.size(); ++i) {
@@ -295,7 +327,8 @@ HelloInfo IncomingMessage::hello() const {
     const auto hello = content_->header.getHello();
     if (hello.getName().size() > most_name_bytes) refuse("a Hello with a name that is too long");
     HelloInfo info{hello.getVersionMin(), hello.getVersionMax(),  hello.getFeatures(),
-                   text(hello.getName()), hello.getIncarnation(), {}};
+                   text(hello.getName()), hello.getIncarnation(), {},
+                   hello.getMostCalls(),  hello.getMostBytes()};
     const auto addresses = hello.getAddresses();
     if (addresses.size() > most_addresses)
       refuse("a Hello of " + std::to_string(addresses.size()) + " addresses");
@@ -310,7 +343,8 @@ HelloInfo IncomingMessage::hello() const {
 RequestInfo IncomingMessage::request() const {
   return checked([&] {
     const auto& request = content_->request;
-    return RequestInfo{request.getMethod(), request.getSignature(), request.getTimeout()};
+    return RequestInfo{request.getMethod(), request.getSignature(), request.getTimeout(),
+                       request.getAttempt()};
   });
 }
 
@@ -319,6 +353,13 @@ std::optional<Error> IncomingMessage::goodbye() const {
     const auto goodbye = content_->header.getGoodbye();
     if (goodbye.getKind() == 0) return std::nullopt;
     return Error(kind_of(goodbye.getKind()), text(goodbye.getMessage()));
+  });
+}
+
+CreditInfo IncomingMessage::credit() const {
+  return checked([&] {
+    const auto credit = content_->header.getCredit();
+    return CreditInfo{credit.getCalls(), credit.getBytes()};
   });
 }
 

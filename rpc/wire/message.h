@@ -28,12 +28,21 @@ struct HelloInfo {
   std::string name;
   std::uint64_t incarnation = 0;
   std::vector<std::string> addresses;
+  std::uint32_t most_calls = 0;  // credit that this side gives; 0: it does not count
+  std::uint64_t most_bytes = 0;
+};
+
+// Credit that notifications give back.
+struct CreditInfo {
+  std::uint32_t calls = 0;
+  std::uint64_t bytes = 0;
 };
 
 struct RequestInfo {
   std::uint64_t method = 0;
   std::uint64_t signature = 0;
   std::uint64_t timeout_ns = 0;  // 0: no deadline
+  std::uint16_t attempt = 0;     // how often it was tried before
 };
 
 struct FailureInfo {
@@ -57,6 +66,9 @@ class WEFT_EXPORT OutgoingMessage {
   static OutboundFrame goodbye(std::optional<Error> reason);
   static OutboundFrame failure(std::uint64_t call_id, const FailureInfo& failure);
   static OutboundFrame plain(FrameKind kind, std::uint64_t id);  // ping, pong, cancel
+  static OutboundFrame credit(const CreditInfo& credit);
+  // The request of a sealed frame once more: it can be sealed with another id, deadline and attempt.
+  static std::unique_ptr<OutgoingMessage> again(const OutboundFrame& sealed);
   ~OutgoingMessage();
 
   ValueWriter argument(std::size_t i);  // of a request
@@ -64,6 +76,7 @@ class WEFT_EXPORT OutgoingMessage {
   ValueWriter section(std::string_view key, bool required);
   std::uint32_t attach(Buffer bytes);
   std::uint64_t bytes() const;  // header and attachments, as far as they are written
+  std::uint64_t attached_bytes() const;
 
   // `unchanged` is asked after the bytes have left: an argument that was borrowed must not have been
   // modified.
@@ -135,6 +148,7 @@ class WEFT_EXPORT IncomingMessage {
   HelloInfo hello() const;
   RequestInfo request() const;
   std::optional<Error> goodbye() const;
+  CreditInfo credit() const;
   std::size_t argument_count() const;
   ValueReader argument(std::size_t i);
   std::optional<FailureInfo> failure() const;  // of a reply

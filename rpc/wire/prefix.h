@@ -25,6 +25,7 @@ enum class FrameKind : std::uint8_t {
   goodbye = 5,
   ping = 6,
   pong = 7,
+  credit = 8,
 };
 
 namespace frame_flags {

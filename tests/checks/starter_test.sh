@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# starter_test.sh no_torch|shared|torch BUILD LIBTORCH: installs weft from the build tree BUILD into a folder, copies
-# examples/starter beside it as a user would, builds it against that installation alone, and runs it.
+# starter_test.sh no_torch|shared|torch|deb BUILD LIBTORCH: installs weft from the build tree BUILD into a folder, copies
+# examples/starter beside it as a user would, builds it against that installation alone, and runs it. `deb` unpacks the
+# Debian package of the shared libraries instead, and builds without CMake, by pkg-config.
 set -euo pipefail
 kind=$1 build=$2 libtorch=${3:-}
 source=$(cd "$(dirname "$0")/../.." && pwd)
@@ -13,13 +14,27 @@ components=(rpc rref testing)
 case $kind in
   no_torch) ;;
   torch) components+=(tensor dist_autograd dist_optim) ;;
-  shared)
+  shared|deb)
     # Kept between runs: only what changed is compiled again.
     cmake -S "$source" -B "$build/starter_shared" -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo -DBUILD_SHARED_LIBS=ON \
       -DWEFT_WERROR=ON -DWEFT_TORCH=OFF -DWEFT_TESTS=OFF -DWEFT_EXAMPLES=OFF >/dev/null
     cmake --build "$build/starter_shared" -j 2
     build=$build/starter_shared ;;
 esac
+if [ "$kind" = deb ]; then
+  (cd "$work" && cpack -G DEB --config "$build/CPackConfig.cmake" >/dev/null)
+  dpkg-deb --info "$work"/libweft-dev_*.deb | grep -E '^ (Package|Version|Depends):'
+  dpkg-deb -x "$work"/libweft-dev_*.deb "$work/system"
+  libdir=$(dirname "$(find "$work/system" -name 'libweft_rpc.so')")
+  soname=$(objdump -p "$libdir/libweft_rpc.so" | awk '$1 == "SONAME" {print $2}')
+  version=$(PKG_CONFIG_PATH=$libdir/pkgconfig pkg-config --modversion weft-rref)
+  [ "$soname" = "libweft_rpc.so.${version%.*}" ] || { echo "SONAME $soname of version $version"; exit 1; }
+  export PKG_CONFIG_PATH=$libdir/pkgconfig
+  read -ra flags <<<"$(pkg-config --cflags --libs weft-rref)"
+  g++ -std=c++20 -O1 "$source/examples/starter/main.cc" -o "$work/main" "${flags[@]}"
+  LD_LIBRARY_PATH=$libdir "$work/main"
+  exit
+fi
 for component in "${components[@]}"; do
   cmake --install "$build" --prefix "$work/weft" --component "$component" >/dev/null
 done

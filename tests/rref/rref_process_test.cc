@@ -3,63 +3,21 @@
 
 #include <gtest/gtest.h>
 
-#include <signal.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
 #include <thread>
 
 #include "tests/rref/rref_support.h"
+#include "tests/support/child.h"
 
 namespace weft::rref {
 namespace {
+
+using test::Child;
+using test::say;
 
 rpc::AgentOptions options(const std::string& name) {
   return {
       .name = name, .listen = {"tcp://127.0.0.1:0"}, .handler_threads = 2, .log = [](const rpc::LogRecord&) {
       }};
-}
-
-// A process that runs `body`, which is given a pipe to write to, until it is killed.
-class Child {
- public:
-  template <class Body>
-  explicit Child(Body body) {
-    int ends[2];
-    if (pipe(ends) != 0) throw std::runtime_error("pipe");
-    pid_ = fork();
-    if (pid_ == 0) {
-      close(ends[0]);
-      body(ends[1]);
-      while (true) pause();
-    }
-    close(ends[1]);
-    from_ = ends[0];
-  }
-  ~Child() {
-    kill();
-    close(from_);
-  }
-  // A line that it wrote.
-  std::string line() {
-    std::string text;
-    for (char c; read(from_, &c, 1) == 1 && c != '\n';) text += c;
-    return text;
-  }
-  void kill() {
-    if (pid_ <= 0) return;
-    ::kill(pid_, SIGKILL);
-    waitpid(std::exchange(pid_, -1), nullptr, 0);
-  }
-
- private:
-  pid_t pid_ = -1;
-  int from_ = -1;
-};
-
-void say(int pipe, const std::string& text) {
-  const std::string line = text + "\n";
-  if (write(pipe, line.data(), line.size()) != static_cast<ssize_t>(line.size())) _exit(1);
 }
 
 TEST(RRefProcess, AKilledOwnerIsLostAtOnce) {

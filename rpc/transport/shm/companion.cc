@@ -2,11 +2,17 @@
 
 #include <asio/ip/address.hpp>
 
+#include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #include <array>
+#include <cerrno>
+#include <chrono>
 #include <cstdlib>
+#include <cstring>
+#include <filesystem>
 #include <string>
 
 namespace weft::rpc {
@@ -41,6 +47,26 @@ std::string network_namespace() {
   return digits;
 }
 
+// What processes that were killed have left: sockets that nobody answers. Young ones may be about to listen.
+void sweep(const std::string& place) {
+  constexpr auto old_enough = std::chrono::minutes{1};
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator(place, error)) {
+    struct stat info{};
+    if (::lstat(entry.path().c_str(), &info) != 0 || !S_ISSOCK(info.st_mode)) continue;
+    if (std::chrono::system_clock::now() - std::chrono::system_clock::from_time_t(info.st_mtime) < old_enough)
+      continue;
+    const int socket = ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    sockaddr_un where{};
+    where.sun_family = AF_UNIX;
+    if (socket < 0) return;
+    entry.path().native().copy(where.sun_path, sizeof where.sun_path - 1);  // none longer was ever bound
+    const int connected = ::connect(socket, reinterpret_cast<const sockaddr*>(&where), sizeof where);
+    if (connected != 0 && errno == ECONNREFUSED) ::unlink(entry.path().c_str());
+    ::close(socket);
+  }
+}
+
 Address at(const std::string& folder, const std::string& name) {
   Address address;
   address.scheme = "shm";
@@ -70,6 +96,7 @@ std::optional<Address> companion_of(const Address& address) {
   if (address.scheme != "tcp" && address.scheme != "unix") return std::nullopt;
   const std::string place = folder(true);
   if (place.empty()) return std::nullopt;
+  sweep(place);
   if (address.scheme == "unix") {
     const std::string name = unix_name(address.path);
     return name.empty() ? std::nullopt : std::optional(at(place, name));

@@ -15,8 +15,9 @@
 
 namespace weft::rpc {
 
-// Where an agent that listens at `address` (as bound, with its port) also listens. Makes the folder. Nothing
-// where there is no place for it, or for other schemes.
+// Where an agent that listens at `address` (as bound, with its port) also listens. Makes the folder, and
+// clears it of what processes that were killed have left. Nothing where there is no place for it, or for
+// other schemes.
 WEFT_EXPORT std::optional<Address> companion_of(const Address& address);
 
 // The companions that exist of an address which is about to be dialled, the likeliest first. Resolves no

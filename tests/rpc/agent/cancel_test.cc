@@ -116,6 +116,23 @@ class CancelTest : public testing::Test {
   std::optional<Peer> to_b;
 };
 
+TEST_F(CancelTest, OfAScopeReachesAllItsCallsAndThoseToCome) {
+  CancelScope scope;
+  auto first = to_b->with(scope).call<&Patient::hang>();
+  auto other = cluster.peer("a", "c").with(scope).call<&Patient::hang>();
+  at("b").began.wait();
+  at("c").began.wait();
+  EXPECT_FALSE(scope.cancelled());
+  CancelScope(scope).cancel();
+  scope.cancel();
+  EXPECT_EQ(kind_of([&] { got(std::move(first)); }), ErrorKind::cancelled);
+  EXPECT_EQ(kind_of([&] { got(std::move(other)); }), ErrorKind::cancelled);
+  const auto late = error_of([&] { got(to_b->with(scope).call<&Patient::hang>()); });
+  ASSERT_TRUE(late);
+  EXPECT_EQ(late->kind(), ErrorKind::cancelled);
+  EXPECT_EQ(late->execution(), Execution::not_sent);
+}
+
 TEST_F(CancelTest, ReachesTheHandler) {
   auto call = to_b->call<&Patient::hang>();
   at("b").began.wait();

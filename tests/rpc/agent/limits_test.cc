@@ -85,34 +85,93 @@ class LimitsTest : public testing::TestWithParam<bool> {
 INSTANTIATE_TEST_SUITE_P(Ways, LimitsTest, testing::Bool(),
                          [](const auto& info) { return info.param ? "tcp" : "inproc"; });
 
-TEST_P(LimitsTest, OfRequestsThatHandlersHold) {
+TEST_P(LimitsTest, OfWhatHandlersHoldMakeCallsWaitAtTheCaller) {
   start({}, {.in_flight = 100'000});
   auto first = to_b->call<&Store::hold>(bytes(80'000));
-  expect_refused(error_of([&] { got(to_b->call<&Store::hold>(bytes(80'000))); }),
-                 "b: store.hold: too many bytes of requests in flight");
-  EXPECT_EQ(got(to_b->call<&Store::length>("small")), 5U) << "there is room for less";
-  to_b->notify<&Store::hold>(bytes(80'000));
-  test::eventually("the notification is dropped", [&] {
-    return cluster->logged("a notification from a was dropped: store.hold: too many bytes").size() == 1;
-  });
-  EXPECT_EQ(store->held(), 1U);
+  auto second = to_b->call<&Store::hold>(bytes(80'000));  // there is some credit left: it may go beyond
+  auto third = to_b->call<&Store::hold>(bytes(10));
+  to_b->notify<&Store::hold>(bytes(10));
+  test::eventually("two are held", [&] { return store->held() == 2; });
+  EXPECT_EQ(got(cluster->peer("b", "b").call<&Store::length>("b lives")), 7U);
+  EXPECT_EQ(store->held(), 2U) << "the third waits at a, and so does all that comes after it";
+  EXPECT_FALSE(third.ready());
 
   store->let_go();
   EXPECT_EQ(got(std::move(first)), 80'000U);
-  test::eventually("there is room again", [&] {
-    auto second = to_b->call<&Store::hold>(bytes(80'000));
-    test::eventually("it is held or refused", [&] { return store->held() == 1 || second.ready(); });
-    const bool held = store->held() == 1;
-    store->let_go();
-    return held && got(std::move(second)) == 80'000;
-  });
+  EXPECT_EQ(got(std::move(second)), 80'000U);
+  test::eventually("the rest has come", [&] { return store->held() == 2; });
+  store->let_go();
+  EXPECT_EQ(got(std::move(third)), 10U);
 }
 
-TEST_P(LimitsTest, OfWhatIsHeldDoNotRefuseARequestAlone) {
-  start({}, {.in_flight = 1000});
-  test::eventually("nothing else is held", [&] {
-    return !kind_of([&] { got(to_b->call<&Store::size>(std::vector{bytes(80'000)})); }).has_value();
-  });
+TEST_P(LimitsTest, OfCallsMakeThemWaitAtTheCaller) {
+  start({}, {.calls = 3});
+  std::vector<Future<std::uint64_t>> calls;
+  for (std::uint64_t i = 0; i < 10; ++i) calls.push_back(to_b->call<&Store::hold>(bytes(i)));
+  test::eventually("three are held", [&] { return store->held() == 3; });
+  calls[9].cancel();
+  EXPECT_EQ(test::kind_of([&] { got(std::move(calls[9])); }), ErrorKind::cancelled);
+  for (std::size_t done = 0; done < 9; done += 3) {
+    test::eventually("three more are held", [&] { return store->held() == 3; });
+    store->let_go();
+    for (std::size_t i = done; i < done + 3; ++i) EXPECT_EQ(got(std::move(calls[i])), i);
+  }
+  EXPECT_EQ(store->held(), 0U) << "the one that was cancelled never came";
+}
+
+TEST_P(LimitsTest, OfCallsCountCancelledOnesUntilTheyAreAnswered) {
+  start({}, {.calls = 1});
+  auto first = to_b->call<&Store::hold>(bytes(1));
+  test::eventually("it is held", [&] { return store->held() == 1; });
+  first.cancel();
+  EXPECT_EQ(test::kind_of([&] { got(std::move(first)); }), ErrorKind::cancelled);
+  auto second = to_b->call<&Store::length>("ab");
+  EXPECT_EQ(got(cluster->peer("b", "b").call<&Store::length>("b lives")), 7U);
+  EXPECT_FALSE(second.ready()) << "b still works for the first";
+  store->let_go();
+  EXPECT_EQ(got(std::move(second)), 2U);
+}
+
+TEST_P(LimitsTest, OfNotificationsGiveTheirCreditBack) {
+  start({}, {.calls = 8, .in_flight = 4000});
+  for (int i = 0; i < 500; ++i)
+    to_b->notify<&Store::length>(std::string(static_cast<std::size_t>(i % 7) * 100, 'x'));
+  EXPECT_EQ(got(to_b->call<&Store::length>("the last")), 8U)
+      << "more than the credit of either kind went before it";
+}
+
+TEST_P(LimitsTest, OfAllConnectionsTogetherRefuseWhatIsBeyond) {
+  start({}, {.in_flight_total = 100'000});
+  cluster->add("c");
+  auto first = to_b->call<&Store::hold>(bytes(120'000));
+  test::eventually("it is held", [&] { return store->held() == 1; });
+  const auto error = error_of([&] { got(cluster->peer("c", "b").call<&Store::length>("x")); });
+  expect_refused(error, "too many requests in flight, or too many bytes of them");
+  EXPECT_EQ(error->execution(), Execution::not_sent);
+  EXPECT_EQ((*cluster)["b"].counts().calls_shed, 1U);
+  store->let_go();
+  EXPECT_EQ(got(std::move(first)), 120'000U);
+  test::eventually("there is room again", [&] { return (*cluster)["b"].counts().serving_bytes == 0; });
+  EXPECT_EQ(got(cluster->peer("c", "b").call<&Store::length>("x")), 1U);
+}
+
+TEST_P(LimitsTest, OfWhatIsUnderWayKeepACallerFromGrowing) {
+  start({.outgoing_calls = 3, .outgoing_bytes = 2000}, {});
+  std::vector<Future<std::uint64_t>> calls;
+  calls.push_back(to_b->call<&Store::hold>(bytes(1500)));
+  calls.push_back(to_b->call<&Store::hold>(bytes(4000)));
+  const auto error = error_of([&] { got(to_b->call<&Store::hold>(bytes(1500))); });
+  expect_refused(error, "too many calls under way, or too many bytes of them");
+  EXPECT_EQ(error->execution(), Execution::not_sent);
+  calls.push_back(to_b->call<&Store::hold>(Buffer()));
+  expect_refused(error_of([&] { got(to_b->call<&Store::length>("a fourth")); }), "too many calls under way");
+  test::eventually("three are held", [&] { return store->held() == 3; });
+  EXPECT_EQ((*cluster)["a"].counts().waiting_bytes, 5500U);
+  store->let_go();
+  for (auto& call : calls) got(std::move(call));
+  test::eventually("nothing is under way", [&] { return (*cluster)["a"].counts().waiting == 0; });
+  EXPECT_EQ((*cluster)["a"].counts().waiting_bytes, 0U);
+  EXPECT_EQ(got(to_b->call<&Store::length>("again")), 5U);
 }
 
 TEST_P(LimitsTest, OfOneMessageAreToldToWhoSends) {

@@ -42,6 +42,8 @@ using Third = Function<"halve", &third>;
 using Ping = Function<"weft.ping", &nothing>;
 using New = Function<"plane.new", &create>;
 
+constexpr std::size_t own_methods = 5;  // weft.health, .methods, .ping, .stream.next, .stream.close
+
 class MethodsTest : public testing::Test {
  protected:
   std::map<std::string, MethodInfo> listed() {
@@ -66,9 +68,10 @@ class MethodsTest : public testing::Test {
 
 TEST_F(MethodsTest, OfAnEmptyAgentAreWhatEveryAgentServes) {
   const auto all = listed();
-  ASSERT_EQ(all.size(), 4U);
+  ASSERT_EQ(all.size(), own_methods);
   EXPECT_EQ(all.at("weft.ping").signature, "()->void");
   EXPECT_TRUE(all.at("weft.ping").idempotent);
+  EXPECT_TRUE(all.contains("weft.health"));
   EXPECT_EQ(all.at("weft.stream.next").signature, "(u64,u64,u64,u64)->any");
   EXPECT_EQ(all.at("weft.stream.close").signature, "(u64)->void");
   EXPECT_EQ(
@@ -80,7 +83,7 @@ TEST_F(MethodsTest, AreListedWithTheirTypes) {
   b.serve(std::make_shared<Plane>());
   b.serve<Halve>();
   const auto all = listed();
-  ASSERT_EQ(all.size(), 6U);
+  ASSERT_EQ(all.size(), own_methods + 4);
   const MethodInfo& nearest = all.at("plane.nearest");
   EXPECT_EQ(nearest.signature, "(Point{x:f64,y:f64},[i32])->Point{x:f64,y:f64}?");
   EXPECT_EQ(nearest.parameters, (std::vector<std::string>{"Point{x:f64,y:f64}", "[i32]"}));
@@ -113,7 +116,7 @@ TEST_F(MethodsTest, AreServedOnce) {
 TEST_F(MethodsTest, OfCreatableTypesAreOnObjects) {
   b.allow_create<Plane>();
   auto all = listed();
-  ASSERT_EQ(all.size(), 6U);
+  ASSERT_EQ(all.size(), own_methods + 4);
   EXPECT_TRUE(all.at("plane.name").on_object);
   EXPECT_EQ(all.at("plane.new").signature, "(str)->void");
   EXPECT_EQ(all.at("plane.new").result, "plane");
@@ -129,7 +132,7 @@ TEST_F(MethodsTest, OfCreatableTypesAreOnObjects) {
   b.serve(std::make_shared<Plane>("served too"));
   EXPECT_EQ(got(peer.call<&Plane::name>()), "served too");
   all = listed();
-  EXPECT_EQ(all.size(), 6U);
+  EXPECT_EQ(all.size(), own_methods + 4);
   EXPECT_FALSE(all.at("plane.name").on_object);
 }
 

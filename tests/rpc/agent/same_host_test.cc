@@ -7,11 +7,14 @@
 
 #include <gtest/gtest.h>
 
+#include <fcntl.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
 
 #include <cstring>
+#include <ctime>
 #include <filesystem>
 
 namespace weft::rpc {
@@ -80,7 +83,7 @@ TEST_F(SameHostTest, CredentialsProveMoreThanTheKernel) {
                             {.credentials = std::make_shared<Credentials>(authority.credentials("server"))});
   EXPECT_EQ(way_to(server->addresses().front(),
                    {.credentials = std::make_shared<Credentials>(authority.credentials("client"))}),
-            "tcp");
+            "tls");
 }
 
 TEST_F(SameHostTest, WhatIsLeftOfADeadProcessIsPassedOver) {
@@ -97,6 +100,33 @@ TEST_F(SameHostTest, WhatIsLeftOfADeadProcessIsPassedOver) {
   ASSERT_EQ(companions_towards(Address::parse(server->addresses().front())).size(), 1U);
   EXPECT_EQ(way_to(server->addresses().front()), "tcp");
   ::unlink(companion->path.c_str());
+}
+
+TEST_F(SameHostTest, WhatDeadProcessesLeftIsSweptAway) {
+  const auto server = serve("tcp://127.0.0.1:0");
+  const auto companion = companion_of(Address::parse(server->addresses().front()));
+  ASSERT_TRUE(companion);
+  const std::filesystem::path folder = std::filesystem::path(companion->path).parent_path();
+  const auto bound = [&](const std::string& name, std::time_t age) {
+    const auto path = folder / (name + std::to_string(::getpid()));
+    const int socket = ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    sockaddr_un where{};
+    where.sun_family = AF_UNIX;
+    std::strncpy(where.sun_path, path.c_str(), sizeof where.sun_path - 1);
+    EXPECT_EQ(::bind(socket, reinterpret_cast<const sockaddr*>(&where), sizeof where), 0);
+    ::close(socket);
+    const timespec time{std::time(nullptr) - age, 0}, times[2] = {time, time};
+    EXPECT_EQ(::utimensat(AT_FDCWD, path.c_str(), times, 0), 0);
+    return path;
+  };
+  const auto old = bound("old-", 3600), young = bound("young-", 0);
+  const timespec long_ago{std::time(nullptr) - 3600, 0}, times[2] = {long_ago, long_ago};
+  ASSERT_EQ(::utimensat(AT_FDCWD, companion->path.c_str(), times, 0), 0);
+  companion_of(Address::parse(server->addresses().front()));
+  EXPECT_FALSE(std::filesystem::exists(old));
+  EXPECT_TRUE(std::filesystem::exists(young)) << "it may be about to listen";
+  EXPECT_TRUE(std::filesystem::exists(companion->path)) << "somebody answers";
+  std::filesystem::remove(young);
 }
 
 TEST_F(SameHostTest, AnAgentTakesItsCompanionWithIt) {

@@ -227,17 +227,15 @@ TEST_F(SecurityTest, ConnectionsThatSayNothingAreBounded) {
   const asio::ip::tcp::endpoint where(asio::ip::make_address(address.host),
                                       static_cast<unsigned short>(std::stoi(address.port)));
   for (int i = 0; i < 6; ++i) silent.emplace_back(context).connect(where);
-  // Those beyond the fourth are closed; which tells when all have been looked at.
+  // The oldest make room.
   std::byte byte[4096];
   asio::error_code error;
-  for (std::size_t i = 4; i < 6; ++i) {
+  for (std::size_t i = 0; i < 2; ++i) {
     error = {};
     while (!error) silent[i].read_some(asio::buffer(byte), error);
   }
   test::eventually("both are counted", [&] { return agent("vault").counts().connections_refused == 2; });
-  EXPECT_FALSE(call("anna", "vault").ok());
-  silent.clear();
-  while (!call("anna", "vault").ok()) std::this_thread::yield();  // there is room again
+  EXPECT_TRUE(call("anna", "vault").ok()) << "who speaks gets in";
 }
 
 }  // namespace

@@ -18,6 +18,7 @@ using test::travel_as;
 using namespace std::string_literals;
 
 enum class Colour : std::int16_t { red = -1, green = 7 };
+enum class Switch : bool { off, on };
 enum Plain : std::uint32_t { none = 0, all = 0xffffffff };
 
 Buffer buffer_of(std::size_t size) {
@@ -64,6 +65,7 @@ TEST(Codec, TheRestTravels) {
   EXPECT_EQ(travel("zürich\0!"s), "zürich\0!"s);
   EXPECT_EQ(travel(Colour::red), Colour::red);
   EXPECT_EQ(travel(all), all);
+  EXPECT_EQ(travel(Switch::on), Switch::on);
   travel(Unit{});
 }
 
@@ -211,6 +213,7 @@ TEST(TypeText, FollowsTheGrammar) {
   EXPECT_EQ((type_text<std::unordered_map<int, bool>>()), "{i32:bool}");
   EXPECT_EQ((type_text<std::variant<int, std::string>>()), "<i32|str>");
   EXPECT_EQ(type_text<Colour>(), "enum(i16)");
+  EXPECT_EQ(type_text<Switch>(), "enum(bool)");
   EXPECT_EQ(type_text<void>(), "void");
   EXPECT_EQ(type_text<Unit>(), "void");
   EXPECT_EQ(type_text<std::tuple<>>(), "()");

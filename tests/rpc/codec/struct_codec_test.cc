@@ -49,6 +49,14 @@ struct Wide {
 WEFT_CODEC(Wide, a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q, r, s, t, u, v, w, x, y, z, A, B, C, D, E,
            F)
 
+struct Empty {};
+WEFT_CODEC(Empty)
+
+TEST(StructCodec, AStructMayBeEmpty) {
+  travel(Empty{});
+  EXPECT_EQ(type_text<Empty>(), "Empty{}");
+}
+
 TEST(StructCodec, FieldsTravelByName) {
   const auto again = travel(second_release::Quote{"USD", "X", 2.5, {3, 4}});
   EXPECT_EQ(again.currency, "USD");

@@ -47,7 +47,9 @@ class Desk {
   std::weak_ptr<rpc::AgentCore> core_;
 };
 
-rpc::Agent& start(SimWorld& world, const std::string& name, rpc::AgentOptions options = {}) {
+// Without heartbeats, unless a test is about them: then a world comes to rest.
+rpc::Agent& start(SimWorld& world, const std::string& name,
+                  rpc::AgentOptions options = {.heartbeat = {0s, 0s}}) {
   rpc::Agent& agent = start_agent(world.start(name), std::move(options));
   agent.serve(std::make_shared<Desk>(agent));
   return agent;
@@ -56,7 +58,7 @@ rpc::Agent& start(SimWorld& world, const std::string& name, rpc::AgentOptions op
 TEST(SimAgent, CallsInVirtualTime) {
   SimWorld world(1);
   rpc::Agent& anna = start(world, "anna");
-  start(world, "bert", {.loops = 2});
+  start(world, "bert", {.loops = 2, .heartbeat = {0s, 0s}});
   start(world, "carl");
   const rpc::Peer bert = anna.connect("sim://bert");
   const auto begin = world.now();
@@ -108,6 +110,43 @@ TEST(SimAgent, ACrashIsSeenAndANewLifeIsFound) {
   EXPECT_EQ(bert.identity(), second);
 }
 
+TEST(SimAgent, IdleAgentsKeepEachOtherByTheirHeartbeats) {
+  for (std::uint64_t seed = 1; seed <= 20; ++seed) {
+    SimWorld world(seed, {.weather = SimWeather{}});
+    const rpc::Heartbeat heartbeat{.interval = 1s, .patience = 5s};
+    rpc::Agent& anna = start(world, "anna", {.heartbeat = heartbeat});
+    rpc::Agent& bert = start(world, "bert", {.heartbeat = heartbeat});
+    const rpc::Peer to_bert = anna.connect("sim://bert");
+    world.got(to_bert.ready());
+    auto slow = to_bert.call<&Desk::slow>(5);
+    world.run_for(2h);
+    EXPECT_EQ(anna.counts().connections_made, 1U);
+    EXPECT_EQ(bert.counts().connections, 1U);
+    EXPECT_EQ(world.got(std::move(slow)), 5) << "a handler that takes long is not a peer that is gone";
+  }
+}
+
+TEST(SimAgent, AHostThatVanishedIsNoticedByItsSilence) {
+  SimWorld world(1);
+  const rpc::Heartbeat heartbeat{.interval = 1s, .patience = 5s};
+  rpc::Agent& anna = start(world, "anna", {.heartbeat = heartbeat});
+  start(world, "bert", {.heartbeat = heartbeat});
+  start(world, "carl");
+  const rpc::Peer bert = anna.connect("sim://bert"), carl = anna.connect("sim://carl");
+  EXPECT_EQ(world.got(carl.call<&Desk::twice>(1)), 2);
+  auto slow = bert.call<&Desk::slow>(5);
+  world.run_for(1min);
+  const auto begin = world.now();
+  world.crash(*world.find("bert"), SimCrash::host);
+  EXPECT_EQ(kind_of([&] { return world.got(std::move(slow)); }), ErrorKind::peer_lost);
+  EXPECT_GE(world.now() - begin, 4s);
+  EXPECT_LT(world.now() - begin, 9s);
+  EXPECT_EQ(anna.counts().peers_silent, 1U);
+  EXPECT_EQ(world.got(carl.call<&Desk::twice>(1)), 2)
+      << "one that sends no heartbeats of its own answers them";
+  EXPECT_EQ(anna.counts().connections, 1U);
+}
+
 TEST(SimAgent, ShutsDownWithoutAThreadToWaitFor) {
   SimWorld world(1);
   rpc::Agent& anna = start(world, "anna");
@@ -130,7 +169,7 @@ TEST(SimAgent, ASeedIsOneRun) {
     for (int time = 1; time <= 2; ++time) {
       SimWorld world(seed);
       world.network().weather() = SimWeather::draw(world.random());
-      rpc::Agent& anna = start(world, "anna", {.loops = 2});
+      rpc::Agent& anna = start(world, "anna", {.loops = 2, .heartbeat = {0s, 0s}});
       start(world, "bert");
       start(world, "carl");
       for (int i = 0; i < 5; ++i)

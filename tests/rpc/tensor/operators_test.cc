@@ -1,5 +1,6 @@
 #include <weft/rpc/tensor/operators.h>
 
+#include <weft/rpc/agent/dynamic_call.h>
 #include <weft/rpc/tensor/layers.h>
 
 #include <gtest/gtest.h>
@@ -70,6 +71,29 @@ TEST_F(OperatorsTest, EveryKindOfArgumentAndResult) {
   const at::Tensor rows = at::tensor({1, 2});
   EXPECT_TRUE(got(call_operator(peer_, "aten::index.Tensor", a, std::vector<at::Tensor>{at::Tensor(), rows}))
                   .equal(a.index_select(1, rows)));
+}
+
+// As whoever knows nothing but the listing does: an alternative of a number, and an optional, are wrapped.
+TEST_F(OperatorsTest, ArgumentsMayBeSentAsTheListingSays) {
+  allow({"aten::add.Tensor", "aten::clamp"});
+  const at::Tensor a = at::tensor({1.0, 2.0, 3.0});
+  const auto result = [&](std::string_view name, const std::function<void(rpc::ValueWriter)>& last) {
+    const auto reply = got(rpc::call_by_name(peer_, name, 3, [&](rpc::OutgoingMessage& message) {
+      rpc::Codec<at::Tensor>::encode(message.argument(0), a);
+      if (name == "aten::clamp") {
+        message.argument(1).set_nil();
+      } else {
+        rpc::Codec<at::Tensor>::encode(message.argument(1), a);
+      }
+      last(message.argument(2));
+    }));
+    return rpc::Codec<at::Tensor>::decode(reply.result());
+  };
+  EXPECT_TRUE(
+      result("aten::add.Tensor", [](rpc::ValueWriter w) { w.set_variant(0).set_int(2); }).equal(a + 2 * a));
+  EXPECT_TRUE(result("aten::clamp", [](rpc::ValueWriter w) {
+                w.set_variant(1).set_variant(1).set_real(2.5);
+              }).equal(at::clamp(a, std::nullopt, 2.5)));
 }
 
 TEST_F(OperatorsTest, WrongArgumentsAreErrorsThatNameThem) {

@@ -1,0 +1,43 @@
+#include <weft/rpc/agent/cancel_source.h>
+
+#include <utility>
+
+namespace weft::rpc {
+
+CancelSource::CancelJobId CancelSource::on_cancel(Job job) {
+  {
+    std::lock_guard lock(mutex_);
+    if (!cancelled_) {
+      jobs_.emplace(++last_, std::move(job));
+      return last_;
+    }
+  }
+  job();
+  return 0;
+}
+
+void CancelSource::forget_cancel(CancelJobId id) {
+  Job job;  // ends after the lock
+  std::lock_guard lock(mutex_);
+  if (const auto found = jobs_.find(id); found != jobs_.end()) {
+    job = std::move(found->second);
+    jobs_.erase(found);
+  }
+}
+
+bool CancelSource::was_cancelled() const {
+  std::lock_guard lock(mutex_);
+  return cancelled_;
+}
+
+void CancelSource::run_cancel_jobs() {
+  std::map<CancelJobId, Job> jobs;
+  {
+    std::lock_guard lock(mutex_);
+    if (std::exchange(cancelled_, true)) return;
+    jobs = std::move(jobs_);
+  }
+  for (auto& [id, job] : jobs) job();
+}
+
+}  // namespace weft::rpc

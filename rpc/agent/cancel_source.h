@@ -1,0 +1,58 @@
+// CancelSource: what can end calls before their time: the call that a handler serves (CallContext), or a
+// CancelScope.
+//
+// Thread-safety: any thread.
+#pragma once
+
+#include <weft/rpc/core/export.h>
+#include <weft/rpc/core/unique_function.h>
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+
+namespace weft::rpc {
+
+class WEFT_EXPORT CancelSource {
+ public:
+  // Runs once, at cancellation (on a loop, or where cancel() was called; must not block), or here if that has
+  // been; then the id is 0. A job that is no longer needed is forgotten by its id, else it goes with the
+  // source.
+  using CancelJobId = std::uint64_t;
+  CancelJobId on_cancel(Job job);
+  void forget_cancel(CancelJobId id);
+
+ protected:
+  CancelSource() = default;
+  ~CancelSource() = default;
+  bool was_cancelled() const;
+  void run_cancel_jobs();  // once; later ones do nothing
+
+ private:
+  mutable std::mutex mutex_;  // guards what follows
+  bool cancelled_ = false;
+  CancelJobId last_ = 0;
+  std::map<CancelJobId, Job> jobs_;
+};
+
+// Calls that are cancelled together: `peer.with(scope)` makes them part of it, and cancel() is a request to
+// each that is under way; those that are made later end at once, unsent. The scope's end cancels nothing.
+// Copies are the same scope.
+class WEFT_EXPORT CancelScope {
+ public:
+  CancelScope() : shared_(std::make_shared<Shared>()) {}
+  void cancel() { shared_->cancel(); }
+  bool cancelled() const { return shared_->cancelled(); }
+  std::shared_ptr<CancelSource> source() const { return shared_; }
+
+ private:
+  class Shared final : public CancelSource {
+   public:
+    void cancel() { run_cancel_jobs(); }
+    bool cancelled() const { return was_cancelled(); }
+  };
+  std::shared_ptr<Shared> shared_;
+};
+
+}  // namespace weft::rpc

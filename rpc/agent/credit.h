@@ -1,0 +1,61 @@
+// Credit: how many calls, and how many bytes of them, a peer takes at a time over one connection.
+//
+// The Hello grants it. A request uses credit when it is sent; its reply gives it back. Notifications have no
+// reply: what they used is given back in batches, by a frame of its own. A request goes as soon as some
+// credit of both kinds is left, so one may go beyond the bytes and none waits for ever for room that there
+// never is. Pure arithmetic. Thread-safety: none.
+#pragma once
+
+#include <weft/rpc/wire/message.h>
+
+#include <algorithm>
+#include <optional>
+
+namespace weft::rpc {
+
+// At the sender. Without a grant there is always room.
+class CreditWindow {
+ public:
+  void grant(std::uint32_t most_calls, std::uint64_t most_bytes) {
+    if (most_calls != 0) most_calls_ = most_calls;
+    if (most_bytes != 0) most_bytes_ = most_bytes;
+  }
+  bool has_room() const { return calls_ < most_calls_ && bytes_ < most_bytes_; }
+  void use(std::uint64_t bytes) {
+    ++calls_;
+    bytes_ += bytes;
+  }
+  // A peer that returns more than was used gains nothing by it.
+  void give_back(std::uint64_t calls, std::uint64_t bytes) {
+    calls_ -= std::min(calls_, calls);
+    bytes_ -= std::min(bytes_, bytes);
+  }
+  std::uint64_t calls() const { return calls_; }  // in use
+  std::uint64_t bytes() const { return bytes_; }
+
+ private:
+  std::uint64_t most_calls_ = ~std::uint64_t{0}, most_bytes_ = ~std::uint64_t{0};
+  std::uint64_t calls_ = 0, bytes_ = 0;
+};
+
+// At the receiver, of notifications. What is not given back yet is less than a quarter of what was granted,
+// so the sender always gets on.
+class CreditReturns {
+ public:
+  CreditReturns(std::uint32_t most_calls, std::uint64_t most_bytes)
+      : batch_{std::max<std::uint32_t>(most_calls / 4, 1), std::max<std::uint64_t>(most_bytes / 4, 1)} {}
+
+  // A notification has ended; what is to be given back now, if anything.
+  std::optional<CreditInfo> ended(std::uint64_t bytes) {
+    ++due_.calls;
+    due_.bytes += bytes;
+    if (due_.calls < batch_.calls && due_.bytes < batch_.bytes) return std::nullopt;
+    return std::exchange(due_, {});
+  }
+
+ private:
+  const CreditInfo batch_;
+  CreditInfo due_;
+};
+
+}  // namespace weft::rpc

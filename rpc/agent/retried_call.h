@@ -1,0 +1,50 @@
+// RetriedCall: one call to its user, made as often as its RetryPolicy says.
+//
+// Keeps the request as it was encoded, and makes a PendingCall of it for each attempt. Its arguments are
+// borrowed until it ends. Thread-safety: begin() once; cancel() any thread; the rest happens on its route's
+// loop or where an attempt ends.
+#pragma once
+
+#include <weft/rpc/agent/pending_call.h>
+
+#include <mutex>
+
+namespace weft::rpc {
+
+class WEFT_EXPORT RetriedCall final : public std::enable_shared_from_this<RetriedCall> {
+ public:
+  // Gets the call's end, with the attempt that it ended with.
+  using Done = UniqueFunction<void(Result<PendingCall::Reply>, const PendingCall&)>;
+
+  // Calls that layers take part in are made once: see retry.h.
+  static bool applies(const OutgoingCall& call) {
+    return call.retry != nullptr && call.parts().empty() && !call.notify;
+  }
+
+  RetriedCall(OutgoingCall call, std::shared_ptr<AgentCore> core, std::shared_ptr<Route> route,
+              PendingCall::CancelSources sources, Done done);
+
+  void begin() { attempt(); }
+  void cancel();
+
+ private:
+  class Attempt;
+  void attempt();
+  void ended(Result<PendingCall::Reply> result, const PendingCall& attempt);
+  bool unchanged();
+
+  const std::shared_ptr<AgentCore> core_;
+  const std::shared_ptr<Route> route_;
+  const PendingCall::CancelSources sources_;
+  OutgoingCall call_;      // what every attempt is made like; its message has been sealed
+  OutboundFrame request_;  // as sealed once, never sent
+  std::vector<UniqueFunction<bool()>> borrowed_;
+  Done done_;
+  std::uint16_t attempts_ = 0;  // made so far
+
+  std::mutex mutex_;  // guards what follows
+  bool cancelled_ = false;
+  std::weak_ptr<PendingCall> under_way_;
+};
+
+}  // namespace weft::rpc

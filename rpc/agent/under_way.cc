@@ -1,0 +1,208 @@
+#include <weft/rpc/agent/under_way.h>
+
+#include <weft/rpc/agent/link.h>
+
+#include <algorithm>
+#include <condition_variable>
+#include <cstdio>
+
+namespace weft::rpc {
+namespace {
+
+double seconds(Clock::duration time) { return std::chrono::duration<double>(time).count(); }
+double age_of(Clock::time_point now, Clock::time_point since) { return std::max(seconds(now - since), 0.0); }
+
+MadeCall describe(const PendingCall& call, std::string_view state, Clock::time_point now) {
+  MadeCall made;
+  made.id = call.id();
+  made.method = call.method();
+  made.peer = call.route()->peer_name();
+  made.age = age_of(now, call.made());
+  made.state = state;
+  if (const auto deadline = call.deadline()) made.left = std::max(seconds(*deadline - now), 0.0);
+  if (const auto served = std::dynamic_pointer_cast<IncomingCall>(call.served()))
+    made.serving = {served->peer().id.name, served->peer().id.incarnation, served->id()};
+  return made;
+}
+
+ServedCall describe(const IncomingCall& call, const Loop& loop, Clock::time_point now) {
+  const Executor* queue = call.queue();
+  ServedCall served;
+  served.call = {call.peer().id.name, call.peer().id.incarnation, call.id()};
+  served.method = call.method();
+  served.age = age_of(now, call.accepted());
+  served.state = call.began() ? "running" : queue != nullptr ? "queued" : "preparing";
+  served.queue = static_cast<std::uint64_t>(reinterpret_cast<std::uintptr_t>(queue));
+  if (queue != nullptr)
+    served.on = queue == &call.core()->handlers() ? "handlers" : queue == &loop ? "loop" : "object";
+  return served;
+}
+
+// Collected by all loops, told by the last.
+class Collector {
+ public:
+  Collector(std::shared_ptr<AgentCore> core, UniqueFunction<void(CallsUnderWay)> done,
+            const IncomingCall* asking)
+      : core_(std::move(core)), done_(std::move(done)), asking_(asking) {
+    calls_.name = core_->id().name;
+    calls_.incarnation = core_->id().incarnation;
+    calls_.handler_threads = core_->options().handler_threads;
+    silent_ = core_->loops().size();
+  }
+
+  void look(const Loop& loop) {
+    const auto now = loop.now();
+    std::vector<MadeCall> made;
+    std::vector<ServedCall> served;
+    const auto note = [&](const auto& calls, std::string_view state) {
+      for (const auto& call : calls)
+        if (!call->finished()) made.push_back(describe(*call, state, now));
+    };
+    // Copies: the last owner of a call that ends meanwhile may be here, and its end changes these tables.
+    for (const auto& route : core_->all_routes())
+      if (route->loop().get() == &loop) note(std::deque(route->waiting()), made_connecting);
+    for (const auto& link : core_->all_links()) {
+      if (link->loop().get() != &loop) continue;
+      note(link->sent(), made_sent);
+      note(link->held(), made_held);
+      for (const auto& call : link->incoming())
+        if (call.get() != asking_ && !call->answered()) served.push_back(describe(*call, loop, now));
+    }
+    std::unique_lock lock(mutex_);
+    calls_.made.insert(calls_.made.end(), made.begin(), made.end());
+    calls_.served.insert(calls_.served.end(), served.begin(), served.end());
+    if (--silent_ != 0 || !done_) return;
+    auto done = std::exchange(done_, nullptr);
+    CallsUnderWay calls = take();
+    lock.unlock();
+    done(std::move(calls));
+  }
+
+  // What there is so far; done() is not called any more.
+  CallsUnderWay give_up() {
+    std::lock_guard lock(mutex_);
+    done_ = nullptr;
+    return take();
+  }
+
+ private:
+  CallsUnderWay take() {
+    CallsUnderWay calls = std::exchange(calls_, {});
+    calls.silent_loops = silent_;
+    const auto older = [](const auto& a, const auto& b) { return a.age > b.age; };
+    std::stable_sort(calls.made.begin(), calls.made.end(), older);
+    std::stable_sort(calls.served.begin(), calls.served.end(), older);
+    return calls;
+  }
+
+  const std::shared_ptr<AgentCore> core_;
+  std::mutex mutex_;  // guards what follows
+  UniqueFunction<void(CallsUnderWay)> done_;
+  const IncomingCall* const asking_;
+  CallsUnderWay calls_;
+  std::size_t silent_ = 0;  // loops that have not told yet
+};
+
+std::shared_ptr<Collector> begin(const std::shared_ptr<AgentCore>& core,
+                                 UniqueFunction<void(CallsUnderWay)> done, const IncomingCall* asking) {
+  auto collector = std::make_shared<Collector>(core, std::move(done), asking);
+  for (const auto& loop : core->loops())
+    loop->post([collector, loop = loop.get()] { collector->look(*loop); });
+  return collector;
+}
+
+std::string text_of(const CallName& call) { return call.caller + "#" + std::to_string(call.id); }
+
+std::string time_text(double seconds) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.3f s", seconds);
+  return text;
+}
+
+}  // namespace
+
+void look_under_way(const std::shared_ptr<AgentCore>& core, UniqueFunction<void(CallsUnderWay)> done,
+                    const IncomingCall* asking) {
+  begin(core, std::move(done), asking);
+}
+
+CallsUnderWay under_way_within(const std::shared_ptr<AgentCore>& core, std::chrono::nanoseconds patience) {
+  struct Told {
+    std::mutex mutex;  // guards calls
+    std::condition_variable changed;
+    std::optional<CallsUnderWay> calls;
+  };
+  auto told = std::make_shared<Told>();
+  const auto collector = begin(
+      core,
+      [told](CallsUnderWay calls) {
+        std::lock_guard lock(told->mutex);
+        told->calls = std::move(calls);
+        told->changed.notify_all();
+      },
+      nullptr);
+  std::unique_lock lock(told->mutex);
+  if (told->changed.wait_until(lock, later(Clock::now(), patience), [&] { return told->calls.has_value(); }))
+    return std::move(*told->calls);
+  lock.unlock();
+  CallsUnderWay some = collector->give_up();
+  lock.lock();
+  return told->calls ? std::move(*told->calls) : std::move(some);  // it may have come to an end just now
+}
+
+MethodEntry pending_entry() {
+  using Traits = detail::HandlerTraits<CallsUnderWay (*)()>;
+  MethodEntry entry;
+  entry.name = pending_method;
+  entry.id = name_hash(pending_method);
+  entry.signature = Traits::text();
+  entry.signature_hash = name_hash(entry.signature);
+  entry.result = type_text<CallsUnderWay>();
+  entry.idempotent = entry.non_blocking = true;
+  entry.run = [](std::shared_ptr<IncomingCall> call) {
+    const auto core = call->core();
+    const IncomingCall* asking = call.get();
+    look_under_way(
+        core,
+        [call = std::move(call)](const CallsUnderWay& calls) {
+          call->reply([&](ValueWriter writer) { Codec<CallsUnderWay>::encode(writer, calls); });
+        },
+        asking);
+  };
+  return entry;
+}
+
+Future<CallsUnderWay> calls_under_way(const Peer& peer) {
+  OutgoingCall call = peer.make_call(pending_method, 0);
+  call.begin();
+  call.end();
+  return peer.start_typed<CallsUnderWay>(
+      std::move(call), [route = peer.route()](Result<PendingCall::Reply>&& reply) {
+        return Peer::decode<CallsUnderWay>(std::move(reply), pending_method, route.get());
+      });
+}
+
+std::string text_of(const CallsUnderWay& calls) {
+  std::string text = calls.name + ": " + std::to_string(calls.made.size()) + " calls waited for, " +
+                     std::to_string(calls.served.size()) + " served";
+  if (calls.silent_loops != 0) text += "; " + std::to_string(calls.silent_loops) + " loops do not answer";
+  text += '\n';
+  for (const MadeCall& call : calls.made) {
+    text += "  waits " + time_text(call.age) + " for " + call.method + " on " + call.peer + " (#" +
+            std::to_string(call.id) + ")";
+    if (call.state == made_connecting) text += ", not sent: no connection";
+    if (call.state == made_held) text += ", not sent: no credit";
+    if (call.left >= 0) text += ", deadline in " + time_text(call.left);
+    if (call.serving.id != 0) text += ", in the name of " + text_of(call.serving);
+    text += '\n';
+  }
+  for (const ServedCall& call : calls.served) {
+    text += "  serves " + call.method + " of " + text_of(call.call) + " since " + time_text(call.age) + ", " +
+            call.state;
+    if (!call.on.empty()) text += (call.state == "queued" ? " for the " : " on the ") + call.on;
+    text += '\n';
+  }
+  return text;
+}
+
+}  // namespace weft::rpc

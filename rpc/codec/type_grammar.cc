@@ -1,0 +1,360 @@
+#include <weft/rpc/codec/type_grammar.h>
+
+#include <weft/rpc/core/error.h>
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <utility>
+
+namespace weft::rpc {
+namespace {
+
+struct Number {
+  std::string_view name;
+  TypeKind kind;
+  std::uint8_t bits;
+  bool is_signed;
+};
+constexpr std::array numbers{
+    Number{"i8", TypeKind::integer, 8, true},    Number{"i16", TypeKind::integer, 16, true},
+    Number{"i32", TypeKind::integer, 32, true},  Number{"i64", TypeKind::integer, 64, true},
+    Number{"u8", TypeKind::integer, 8, false},   Number{"u16", TypeKind::integer, 16, false},
+    Number{"u32", TypeKind::integer, 32, false}, Number{"u64", TypeKind::integer, 64, false},
+    Number{"f32", TypeKind::real, 32, true},     Number{"f64", TypeKind::real, 64, true},
+};
+constexpr std::array words{
+    std::pair{std::string_view("bool"), TypeKind::boolean},
+    std::pair{std::string_view("str"), TypeKind::text},
+    std::pair{std::string_view("bytes"), TypeKind::bytes},
+    std::pair{std::string_view("void"), TypeKind::nothing},
+    std::pair{std::string_view("tensor"), TypeKind::tensor},
+};
+
+bool is_digit(char c) { return c >= '0' && c <= '9'; }
+// Identifiers of C++, whose bytes beyond ASCII are letters of any script.
+bool begins_name(char c) {
+  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_' || c == '$' ||
+         static_cast<unsigned char>(c) >= 0x80;
+}
+bool continues_name(char c) { return begins_name(c) || is_digit(c); }
+
+// Recursive descent, one member function a rule; `at_` is the next character.
+class Parser {
+ public:
+  Parser(std::string_view text, std::deque<Type>& types) : text_(text), types_(types) {
+    if (text.size() > type_limits::text)
+      throw Error(ErrorKind::invalid_argument, "a type of " + std::to_string(text.size()) +
+                                                   " bytes: the limit is " +
+                                                   std::to_string(type_limits::text));
+  }
+
+  const Type* type() {
+    if (++open_types_ > type_limits::levels) fail("types nested too deeply");
+    Type* found = plain();
+    while (take("?")) found = make(TypeKind::optional, {found});
+    --open_types_;
+    return found;
+  }
+
+  std::vector<const Type*> parameters() {
+    expect("(");
+    return list_until(",", ")");
+  }
+  void arrow() { expect("->"); }
+  void end() {
+    if (at_ != text_.size()) fail("expected the end, found " + here());
+  }
+
+ private:
+  Type* plain() {
+    if (take("[")) {
+      const Type* element = type();
+      expect("]");
+      return make(TypeKind::list, {element});
+    }
+    if (take("{")) {
+      const Type* key = type();
+      expect(":");
+      const Type* value = type();
+      expect("}");
+      return make(TypeKind::map, {key, value});
+    }
+    if (take("(")) return make(TypeKind::tuple, list_until(",", ")"));
+    if (take("<")) {
+      std::vector<const Type*> alternatives = list_until("|", ">");
+      if (alternatives.empty()) fail("a variant without alternatives");
+      return make(TypeKind::variant, alternatives);
+    }
+    return named();
+  }
+
+  Type* named() {
+    const std::size_t start = at_;
+    const std::string_view name = take_name();
+    if (peek('{')) return record(std::string(name));
+    if (peek('(')) {
+      if (name == "enum") return enumeration();
+      if (name == "capnp") return capnp();
+    }
+    if (name == "rref" && take("<")) {
+      const Type* object = type();
+      expect(">");
+      return make(TypeKind::reference, {object});
+    }
+    if (peek('<')) {  // the name of an instance of a template
+      skip_brackets();
+      const std::string_view whole = text_.substr(start, at_ - start);
+      return peek('{') ? record(std::string(whole)) : by_name(whole);
+    }
+    for (const Number& number : numbers)
+      if (number.name == name) {
+        Type* type = make(number.kind, {});
+        type->bits = number.bits;
+        type->is_signed = number.is_signed;
+        return type;
+      }
+    for (const auto& [word, kind] : words)
+      if (word == name) return make(kind, {});
+    return by_name(name);
+  }
+
+  Type* record(std::string name) {
+    expect("{");
+    Type* record = make(TypeKind::record, {});
+    record->name = std::move(name);
+    open_.push_back(record);
+    if (!take("}")) {
+      do {
+        record->fields.emplace_back(take_identifier());
+        expect(":");
+        add_part(*record, type());
+      } while (take(","));
+      expect("}");
+    }
+    open_.pop_back();
+    return record;
+  }
+
+  Type* by_name(std::string_view name) {
+    for (auto outer = open_.rbegin(); outer != open_.rend(); ++outer)
+      if ((*outer)->name == name) {
+        Type* type = make(TypeKind::recursion, {*outer});
+        type->name = name;
+        return type;
+      }
+    Type* type = make(TypeKind::word, {});
+    type->name = name;
+    return type;
+  }
+
+  Type* enumeration() {
+    expect("(");
+    const Type* number = type();
+    if (number->kind != TypeKind::integer && number->kind != TypeKind::boolean)
+      fail("the number of an enum is an integer");
+    expect(")");
+    return make(TypeKind::enumeration, {number});
+  }
+
+  Type* capnp() {
+    expect("(");
+    std::uint64_t id = 0;
+    const char* first = text_.data() + at_;
+    const auto [end, error] = std::from_chars(first, text_.data() + text_.size(), id);
+    if (error != std::errc{}) fail("expected a schema's id, found " + here());
+    at_ += static_cast<std::size_t>(end - first);
+    expect(")");
+    Type* type = make(TypeKind::capnp, {});
+    type->id = id;
+    return type;
+  }
+
+  std::vector<const Type*> list_until(std::string_view separator, std::string_view end) {
+    std::vector<const Type*> all;
+    if (take(end)) return all;
+    do {
+      all.push_back(type());
+    } while (take(separator));
+    expect(end);
+    return all;
+  }
+
+  // Words, separated by "::" (a struct's name as it was registered), "." or "-" (a service's).
+  std::string_view take_name() {
+    const std::size_t start = at_;
+    if (text_.substr(at_).starts_with("::")) at_ += 2;
+    take_identifier();
+    for (;;) {
+      const std::size_t joint = text_.substr(at_).starts_with("::") ? 2 : peek('.') || peek('-') ? 1 : 0;
+      if (joint == 0 || at_ + joint >= text_.size() || !continues_name(text_[at_ + joint])) break;
+      at_ += joint;
+      while (at_ < text_.size() && continues_name(text_[at_])) ++at_;
+    }
+    return text_.substr(start, at_ - start);
+  }
+  std::string_view take_identifier() {
+    const std::size_t start = at_;
+    if (at_ >= text_.size() || !begins_name(text_[at_])) fail("expected a type or a name, found " + here());
+    while (at_ < text_.size() && continues_name(text_[at_])) ++at_;
+    return text_.substr(start, at_ - start);
+  }
+  void skip_brackets() {
+    std::size_t open = 0;
+    do {
+      if (at_ >= text_.size()) fail("'<' without '>'");
+      if (text_[at_] == '<') ++open;
+      if (text_[at_] == '>') --open;
+      ++at_;
+    } while (open != 0);
+  }
+
+  bool peek(char c) const { return at_ < text_.size() && text_[at_] == c; }
+  bool take(std::string_view what) {
+    if (!text_.substr(at_).starts_with(what)) return false;
+    at_ += what.size();
+    return true;
+  }
+  void expect(std::string_view what) {
+    if (!take(what)) fail("expected '" + std::string(what) + "', found " + here());
+  }
+  std::string here() const {
+    return at_ < text_.size() ? "'" + std::string(text_.substr(at_, 1)) + "'" : "the end";
+  }
+
+  [[noreturn]] void fail(const std::string& what) const {
+    constexpr std::size_t shown = 60;
+    const std::size_t from = at_ > shown / 2 ? at_ - shown / 2 : 0;
+    throw Error(ErrorKind::invalid_argument,
+                "not a type, at byte " + std::to_string(at_) + ": " + what + ": " + (from > 0 ? "…" : "") +
+                    std::string(text_.substr(from, shown)) + (from + shown < text_.size() ? "…" : ""));
+  }
+
+  Type* make(TypeKind kind, const std::vector<const Type*>& parts) {
+    if (types_.size() >= type_limits::types) fail("too many types");
+    Type& type = types_.emplace_back();
+    type.kind = kind;
+    for (const Type* part : parts) add_part(type, part);
+    return &type;
+  }
+  void add_part(Type& type, const Type* part) {
+    type.parts.push_back(part);
+    if (type.kind == TypeKind::recursion) return;
+    type.levels = std::max(type.levels, static_cast<std::uint16_t>(part->levels + 1));
+    if (type.levels > type_limits::levels) fail("types nested too deeply");
+  }
+
+  std::string_view text_;
+  std::deque<Type>& types_;
+  std::size_t at_ = 0;
+  std::size_t open_types_ = 0;
+  std::vector<Type*> open_;  // records around this place, the innermost last
+};
+
+void append(std::string& out, const Type& type);
+
+void append_all(std::string& out, const std::vector<const Type*>& types, std::string_view open,
+                char separator, char close) {
+  out += open;
+  for (std::size_t i = 0; i < types.size(); ++i) {
+    if (i != 0) out += separator;
+    append(out, *types[i]);
+  }
+  out += close;
+}
+
+void append(std::string& out, const Type& type) {
+  switch (type.kind) {
+    case TypeKind::boolean:
+      out += "bool";
+      return;
+    case TypeKind::integer:
+      out += (type.is_signed ? 'i' : 'u') + std::to_string(type.bits);
+      return;
+    case TypeKind::real:
+      out += 'f' + std::to_string(type.bits);
+      return;
+    case TypeKind::text:
+      out += "str";
+      return;
+    case TypeKind::bytes:
+      out += "bytes";
+      return;
+    case TypeKind::nothing:
+      out += "void";
+      return;
+    case TypeKind::tensor:
+      out += "tensor";
+      return;
+    case TypeKind::list:
+      return append_all(out, type.parts, "[", ',', ']');
+    case TypeKind::map:
+      return append_all(out, type.parts, "{", ':', '}');
+    case TypeKind::optional:
+      append(out, *type.parts[0]);
+      out += '?';
+      return;
+    case TypeKind::tuple:
+      return append_all(out, type.parts, "(", ',', ')');
+    case TypeKind::variant:
+      return append_all(out, type.parts, "<", '|', '>');
+    case TypeKind::enumeration:
+      return append_all(out, type.parts, "enum(", ',', ')');
+    case TypeKind::reference:
+      return append_all(out, type.parts, "rref<", ',', '>');
+    case TypeKind::capnp:
+      out += "capnp(" + std::to_string(type.id) + ')';
+      return;
+    case TypeKind::recursion:
+    case TypeKind::word:
+      out += type.name;
+      return;
+    case TypeKind::record:
+      out += type.name;
+      out += '{';
+      for (std::size_t i = 0; i < type.parts.size(); ++i) {
+        if (i != 0) out += ',';
+        out += type.fields[i];
+        out += ':';
+        append(out, *type.parts[i]);
+      }
+      out += '}';
+      return;
+  }
+}
+
+}  // namespace
+
+ParsedType ParsedType::parse(std::string_view text) {
+  ParsedType parsed;
+  Parser parser(text, parsed.types_);
+  parsed.root_ = parser.type();
+  parser.end();
+  return parsed;
+}
+
+ParsedSignature ParsedSignature::parse(std::string_view text) {
+  ParsedSignature parsed;
+  Parser parser(text, parsed.types_);
+  parsed.parameters_ = parser.parameters();
+  parser.arrow();
+  parsed.result_ = parser.type();
+  parser.end();
+  return parsed;
+}
+
+std::string text_of(const Type& type) {
+  std::string out;
+  append(out, type);
+  return out;
+}
+
+std::string text_of(const ParsedSignature& signature) {
+  std::string out;
+  append_all(out, signature.parameters(), "(", ',', ')');
+  out += "->";
+  append(out, signature.result());
+  return out;
+}
+
+}  // namespace weft::rpc

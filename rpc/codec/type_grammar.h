@@ -1,0 +1,95 @@
+// Types and signatures read back from their canonical text (docs/wire_protocol.md, 4 and 5): what TypeText
+// wrote, as a tree.
+//
+//   const ParsedSignature quote = ParsedSignature::parse("(str,f64?)->Quote{symbol:str,price:f64}");
+//   quote.parameters()[1]->kind;                 // TypeKind::optional
+//
+// The text may come from a peer: it is bounded in length, depth and number of types, and whatever is wrong
+// with it is an Error (invalid_argument) that says where. text_of() gives the same text again. A Type lives
+// as long as what it was parsed into. Thread-safety: immutable.
+#pragma once
+
+#include <weft/rpc/core/export.h>
+
+#include <cstdint>
+#include <deque>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace weft::rpc {
+
+enum class TypeKind : std::uint8_t {
+  boolean,
+  integer,      // bits, is_signed
+  real,         // bits
+  text,         // str
+  bytes,        //
+  nothing,      // void
+  list,         // [T]: parts[0]
+  map,          // {K:V}: parts[0], parts[1]
+  optional,     // T?: parts[0]
+  tuple,        // (A,B): parts
+  variant,      // <A|B>: parts, at least one
+  enumeration,  // enum(i32): parts[0] is an integer
+  record,       // Name{field:T}: name, fields, parts
+  recursion,    // Name within Name{…}: parts[0] is that record
+  capnp,        // capnp(ID): id
+  tensor,       //
+  reference,    // rref<T>: parts[0]
+  word,         // any other name: what only layers above know, and a record whose fields are not listed
+};
+
+struct Type {
+  TypeKind kind = TypeKind::nothing;
+  std::uint8_t bits = 0;
+  bool is_signed = false;
+  std::uint16_t levels = 1;  // of types within types, this one included and recursions not followed
+  std::uint64_t id = 0;
+  std::string name;                 // of a record, a recursion, a word
+  std::vector<std::string> fields;  // names, as many as parts
+  std::vector<const Type*> parts;   // never null
+};
+
+namespace type_limits {
+inline constexpr std::size_t text = 1U << 20;  // bytes
+inline constexpr std::size_t types = 1U << 16;
+inline constexpr std::size_t levels = 100;
+}  // namespace type_limits
+
+class WEFT_EXPORT ParsedType {
+ public:
+  static ParsedType parse(std::string_view text);
+  ParsedType(ParsedType&&) noexcept = default;  // its types stay where they are
+  ParsedType& operator=(ParsedType&&) noexcept = default;
+
+  const Type& operator*() const { return *root_; }
+  const Type* operator->() const { return root_; }
+
+ private:
+  ParsedType() = default;
+  std::deque<Type> types_;
+  const Type* root_ = nullptr;
+};
+
+class WEFT_EXPORT ParsedSignature {
+ public:
+  static ParsedSignature parse(std::string_view text);
+  ParsedSignature(ParsedSignature&&) noexcept = default;
+  ParsedSignature& operator=(ParsedSignature&&) noexcept = default;
+
+  const std::vector<const Type*>& parameters() const { return parameters_; }
+  const Type& result() const { return *result_; }
+
+ private:
+  ParsedSignature() = default;
+  std::deque<Type> types_;
+  std::vector<const Type*> parameters_;
+  const Type* result_ = nullptr;
+};
+
+// The canonical text.
+WEFT_EXPORT std::string text_of(const Type& type);
+WEFT_EXPORT std::string text_of(const ParsedSignature& signature);
+
+}  // namespace weft::rpc

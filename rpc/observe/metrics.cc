@@ -1,0 +1,218 @@
+#include <weft/rpc/observe/metrics.h>
+
+#include <prometheus/histogram.h>
+#include <prometheus/text_serializer.h>
+
+#include <algorithm>
+#include <map>
+#include <shared_mutex>
+
+namespace weft::observe {
+namespace {
+
+using prometheus::ClientMetric;
+using prometheus::MetricFamily;
+using prometheus::MetricType;
+using Labels = std::vector<ClientMetric::Label>;
+
+constexpr std::string_view other_methods = "other", unknown_method = "unknown";
+
+std::vector<double> usual_bounds() {
+  return {1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3, 0.01,
+          0.02, 0.05, 0.1,  0.2,  0.5,  1,    2,    5,    10,   30};
+}
+
+double seconds(std::chrono::nanoseconds time) { return std::chrono::duration<double>(time).count(); }
+
+rpc::ErrorKind kind_of(const std::exception_ptr& error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const rpc::Error& known) {
+    return known.kind();
+  } catch (...) {
+    return rpc::ErrorKind::handler_failed;
+  }
+}
+
+// Names and values of one agent, as families of one metric each.
+class Families {
+ public:
+  Families(std::vector<MetricFamily>& out, const std::string& agent) : out_(out), agent_(agent) {}
+
+  void counter(const char* name, const char* help, double value) {
+    add(name, help, MetricType::Counter).counter.value = value;
+  }
+  void counter(const char* name, const char* help, std::uint64_t value) {
+    counter(name, help, static_cast<double>(value));
+  }
+  void gauge(const char* name, const char* help, std::uint64_t value) {
+    add(name, help, MetricType::Gauge).gauge.value = static_cast<double>(value);
+  }
+  ClientMetric& add(const char* name, const char* help, MetricType type, Labels labels = {}) {
+    if (out_.empty() || out_.back().name != name) out_.push_back({name, help, type, {}});
+    ClientMetric& metric = out_.back().metric.emplace_back();
+    metric.label = std::move(labels);
+    metric.label.insert(metric.label.begin(), {"agent", agent_});
+    return metric;
+  }
+
+ private:
+  std::vector<MetricFamily>& out_;
+  const std::string& agent_;
+};
+
+}  // namespace
+
+// The calls of one side, by method.
+class Metrics::Side {
+ public:
+  Side(std::vector<double> bounds, std::size_t most) : bounds_(std::move(bounds)), most_(most) {}
+
+  void count(std::string_view method, std::chrono::nanoseconds took, const std::exception_ptr& error) {
+    Method& counted = find(method.empty() ? unknown_method : method);
+    counted.seconds.Observe(std::max(seconds(took), 0.0));
+    if (error == nullptr) return;
+    const rpc::ErrorKind kind = kind_of(error);
+    std::lock_guard lock(counted.mutex);
+    ++counted.failures[kind];
+  }
+
+  void collect(Families families, const char* time_name, const char* time_help, const char* failure_name,
+               const char* failure_help) const {
+    std::shared_lock lock(mutex_);
+    for (const auto& [name, method] : methods_)
+      families.add(time_name, time_help, MetricType::Histogram, {{"method", name}}).histogram =
+          method->seconds.Collect().histogram;
+    for (const auto& [name, method] : methods_) {
+      std::lock_guard failures(method->mutex);
+      for (const auto& [kind, count] : method->failures)
+        families
+            .add(failure_name, failure_help, MetricType::Counter,
+                 {{"method", name}, {"kind", std::string(rpc::to_string(kind))}})
+            .counter.value = static_cast<double>(count);
+    }
+  }
+
+ private:
+  struct Method {
+    explicit Method(const std::vector<double>& bounds) : seconds(bounds) {}
+    prometheus::Histogram seconds;
+    std::mutex mutex;  // guards failures
+    std::map<rpc::ErrorKind, std::uint64_t> failures;
+  };
+
+  Method& find(std::string_view name) {
+    {
+      std::shared_lock lock(mutex_);
+      if (const auto found = methods_.find(name); found != methods_.end()) return *found->second;
+    }
+    std::unique_lock lock(mutex_);
+    if (methods_.size() >= most_ && !methods_.contains(name)) name = other_methods;
+    auto found = methods_.find(name);
+    if (found == methods_.end()) found = methods_.emplace(name, std::make_unique<Method>(bounds_)).first;
+    return *found->second;
+  }
+
+  const std::vector<double> bounds_;
+  const std::size_t most_;
+  mutable std::shared_mutex mutex_;  // guards methods_
+  std::map<std::string, std::unique_ptr<Method>, std::less<>> methods_;
+};
+
+Metrics::Metrics(MetricsOptions options)
+    : options_(std::move(options)),
+      made_(std::make_unique<Side>(options_.seconds.empty() ? usual_bounds() : options_.seconds,
+                                   options_.most_methods)),
+      served_(std::make_unique<Side>(options_.seconds.empty() ? usual_bounds() : options_.seconds,
+                                     options_.most_methods)) {}
+
+Metrics::~Metrics() = default;
+
+rpc::Layer Metrics::layer() {
+  return [self = shared_from_this()](rpc::Agent& agent) {
+    if (self->installed_.exchange(true))
+      throw rpc::Error(rpc::ErrorKind::failed_precondition,
+                       "these metrics are those of '" + self->agent_ + "'");
+    self->core_ = agent.core();
+    self->agent_ = agent.name();
+    self->loops_ = std::make_unique<LoopWatch>(agent.core());
+    agent.core()->add_interceptor(self);
+  };
+}
+
+class Metrics::Watch final : public rpc::CallWatch {
+ public:
+  Watch(std::shared_ptr<Metrics> metrics, std::string_view method)
+      : metrics_(std::move(metrics)), method_(method), made_(rpc::Clock::now()) {}
+  void ended(const std::exception_ptr& error) noexcept override {
+    metrics_->made_->count(method_, rpc::Clock::now() - made_, error);
+  }
+
+ private:
+  const std::shared_ptr<Metrics> metrics_;
+  const std::string method_;
+  const rpc::Clock::time_point made_;
+};
+
+std::unique_ptr<rpc::CallWatch> Metrics::calling(rpc::OutgoingCall& call, const std::string&,
+                                                 rpc::CallContext*) {
+  return std::make_unique<Watch>(shared_from_this(), call.method());
+}
+
+void Metrics::answered(rpc::CallContext& call, const std::exception_ptr& error) noexcept {
+  const auto& incoming = static_cast<const rpc::IncomingCall&>(call);  // there is no other
+  served_->count(call.method(), rpc::Clock::now() - incoming.accepted(), error);
+}
+
+std::vector<MetricFamily> Metrics::Collect() const {
+  std::vector<MetricFamily> families;
+  collect_agent(families);
+  const Families out(families, agent_);
+  served_->collect(out, "weft_served_seconds", "Calls served, from their arrival to their answer.",
+                   "weft_served_failures_total", "Calls served that were answered with an error.");
+  made_->collect(out, "weft_made_seconds", "Calls made, until they were over.", "weft_made_failures_total",
+                 "Calls made that ended with an error.");
+  return families;
+}
+
+void Metrics::collect_agent(std::vector<MetricFamily>& families) const {
+  const auto core = core_.lock();
+  if (core == nullptr) return;
+  const rpc::AgentCounts counts = core->counts();
+  Families out(families, agent_);
+  out.gauge("weft_connections", "Connections now.", counts.connections);
+  out.counter("weft_connections_made_total", "Handshakes completed, by either side.",
+              counts.connections_made);
+  out.counter("weft_connections_refused_total", "Connections refused: credentials, or too many.",
+              counts.connections_refused);
+  out.counter("weft_calls_made_total", "Calls made.", counts.calls_made);
+  out.counter("weft_calls_received_total", "Requests that came in, refused ones too.", counts.calls_served);
+  out.counter("weft_calls_denied_total", "Requests refused by permissions.", counts.calls_denied);
+  out.counter("weft_calls_shed_total", "Requests refused for want of room.", counts.calls_shed);
+  out.counter("weft_calls_retried_total", "Attempts after the first of calls made.", counts.calls_retried);
+  out.counter("weft_peers_silent_total", "Connections given up for want of a heartbeat.",
+              counts.peers_silent);
+  out.gauge("weft_calls_serving", "Calls being served now.", counts.serving);
+  out.gauge("weft_calls_waiting", "Calls waited for now.", counts.waiting);
+  out.counter("weft_sent_bytes_total", "Bytes of requests and replies sent.", counts.bytes_sent);
+  out.counter("weft_received_bytes_total", "Bytes of requests and replies received.", counts.bytes_received);
+  out.counter("weft_pool_hits_total", "Large attachments received into memory that was used before.",
+              counts.memory.hits);
+  out.counter("weft_pool_misses_total", "Large attachments received into fresh memory.",
+              counts.memory.misses);
+  out.gauge("weft_pool_kept_bytes", "Bytes kept for attachments to come.", counts.memory.kept_bytes);
+  const auto loops = loops_->ask(options_.patience);
+  for (std::size_t i = 0; i < loops.size(); ++i)
+    out.add("weft_loop_delay_seconds", "How long the loop takes to turn to something new.", MetricType::Gauge,
+            {{"loop", std::to_string(i)}})
+        .gauge.value = seconds(loops[i].delay);
+  for (std::size_t i = 0; i < loops.size(); ++i)
+    out.add("weft_loop_cpu_seconds_total",
+            "Processor time of the loop's thread: its rate is the loop's load.", MetricType::Counter,
+            {{"loop", std::to_string(i)}})
+        .counter.value = seconds(loops[i].cpu);
+}
+
+std::string Metrics::text() const { return prometheus::TextSerializer().Serialize(Collect()); }
+
+}  // namespace weft::observe

@@ -1,0 +1,59 @@
+// Metrics: what an agent counts, and how long its calls take, in Prometheus' format.
+//
+//   auto metrics = std::make_shared<observe::Metrics>();
+//   rpc::Agent agent{{.name = "market"}, {metrics->layer()}};
+//   observe::Endpoint endpoint{agent, metrics, {.address = "127.0.0.1:9464"}};   // /metrics, or:
+//   exposer.RegisterCollectable(metrics);                       // prometheus-cpp's own server
+//
+// Of one agent. A call costs a lock that calls of the same method share.
+// docs/observability.md lists the names. Thread-safe.
+#pragma once
+
+#include <weft/rpc/agent/agent.h>
+#include <weft/rpc/agent/interceptor.h>
+#include <weft/rpc/observe/loop_watch.h>
+
+#include <prometheus/collectable.h>
+
+namespace weft::observe {
+
+struct MetricsOptions {
+  std::vector<double> seconds;      // upper bounds of the histograms; empty: from 10 µs to 30 s
+  std::size_t most_methods = 1000;  // on each side; calls of others count as method "other"
+  std::chrono::nanoseconds patience = std::chrono::seconds{1};  // with a loop that does not answer
+};
+
+class WEFT_EXPORT Metrics final : public rpc::Interceptor,
+                                  public prometheus::Collectable,
+                                  public std::enable_shared_from_this<Metrics> {
+ public:
+  explicit Metrics(MetricsOptions options = {});
+  ~Metrics() override;
+
+  // What installs it into the one agent that it is of. Once; failed_precondition the second time.
+  rpc::Layer layer();
+
+  // Everything, now; nothing of an agent that is gone but what was observed. Not on the agent's loops.
+  std::vector<prometheus::MetricFamily> Collect() const override;
+  std::string text() const;  // the same, as Prometheus reads it
+
+  std::unique_ptr<rpc::CallWatch> calling(rpc::OutgoingCall& call, const std::string& peer,
+                                          rpc::CallContext* serving) override;
+  void answered(rpc::CallContext& call, const std::exception_ptr& error) noexcept override;
+
+ private:
+  class Side;
+  class Watch;
+
+  void collect_agent(std::vector<prometheus::MetricFamily>& families) const;
+
+  const MetricsOptions options_;
+  const std::unique_ptr<Side> made_, served_;
+  std::atomic<bool> installed_{false};
+  // Set by the layer, before anything is collected.
+  std::weak_ptr<rpc::AgentCore> core_;
+  std::string agent_;
+  std::unique_ptr<LoopWatch> loops_;
+};
+
+}  // namespace weft::observe

@@ -1,0 +1,167 @@
+#include <weft/rpc/trace/chrome_trace.h>
+
+#include <weft/rpc/agent/dynamic_call.h>
+#include <weft/rpc/trace/trace_context.h>
+#include <weft/rpc/trace/tracer.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <functional>
+#include <map>
+#include <numeric>
+#include <queue>
+#include <set>
+
+namespace weft::rpc {
+namespace {
+
+constexpr std::size_t served_lanes = 100'000;  // their numbers begin here, behind those of the calls made
+
+std::string json_text(std::string_view text) {
+  std::string out = "\"";
+  for (const char c : text) {
+    if (c == '"' || c == '\\') {
+      out += '\\';
+      out += c;
+    } else if (const auto byte = static_cast<unsigned char>(c); byte < 0x20 || byte >= 0x7f) {
+      // One code point a byte: names may hold any bytes, and JSON holds UTF-8 only.
+      char escaped[8];
+      std::snprintf(escaped, sizeof escaped, "\\u%04x", byte);
+      out += escaped;
+    } else {
+      out += c;
+    }
+  }
+  return out + "\"";
+}
+
+std::string hex(std::uint64_t number) {
+  char text[17];
+  std::snprintf(text, sizeof text, "%016llx", static_cast<unsigned long long>(number));
+  return text;
+}
+
+// Microseconds, to the nanosecond.
+std::string micros(std::int64_t nanoseconds) {
+  char text[40];
+  const std::int64_t whole = std::max<std::int64_t>(nanoseconds, 0);
+  std::snprintf(text, sizeof text, "%lld.%03lld", static_cast<long long>(whole / 1000),
+                static_cast<long long>(whole % 1000));
+  return text;
+}
+
+class Drawing {
+ public:
+  explicit Drawing(const std::vector<AgentSpans>& agents) {
+    bool first = true;
+    for (const auto& agent : agents)
+      for (const Span& span : agent.spans) {
+        const std::int64_t begin = span.begin - agent.clock.ahead;
+        origin_ = first ? begin : std::min(origin_, begin);
+        first = false;
+        (span.served ? answered_ : made_).insert(span.served ? span.parent : span.id);
+      }
+  }
+
+  std::string draw(const std::vector<AgentSpans>& agents) {
+    for (std::size_t i = 0; i < agents.size(); ++i) draw(agents[i], i + 1);
+    return "{\"displayTimeUnit\":\"ns\",\"traceEvents\":[\n" + events_ + "\n]}\n";
+  }
+
+ private:
+  void event(const std::string& fields) {
+    if (!events_.empty()) events_ += ",\n";
+    events_ += "{" + fields + "}";
+  }
+
+  void name(const char* what, const std::string& where, const std::string& text) {
+    event(std::string("\"ph\":\"M\",\"name\":\"") + what + "\"," + where +
+          ",\"args\":{\"name\":" + json_text(text) + "}");
+  }
+
+  void draw(const AgentSpans& agent, std::size_t number) {
+    const std::string process = "\"pid\":" + std::to_string(number);
+    name("process_name", process + ",\"tid\":0", agent.agent);
+    for (const bool served : {false, true}) {
+      std::vector<Span> spans;
+      std::copy_if(agent.spans.begin(), agent.spans.end(), std::back_inserter(spans),
+                   [&](const Span& span) { return span.served == served; });
+      const auto lanes = lanes_of(spans);
+      std::set<std::size_t> used;
+      for (std::size_t i = 0; i < spans.size(); ++i) {
+        const std::size_t lane = lanes[i] + 1 + (served ? served_lanes : 0);
+        const std::string where = process + ",\"tid\":" + std::to_string(lane);
+        if (used.insert(lane).second) name("thread_name", where, served ? "served" : "made");
+        draw(spans[i], agent.clock, where);
+      }
+    }
+  }
+
+  void draw(const Span& span, const ClockOffset& clock, const std::string& where) {
+    const std::int64_t begin = span.begin - clock.ahead - origin_;
+    std::string fields = "\"ph\":\"X\",\"name\":" + json_text(span.name) + ",\"cat\":\"" +
+                         (span.served ? "served" : "made") + "\"," + where + ",\"ts\":" + micros(begin) +
+                         ",\"dur\":" + micros(span.end - span.begin) + ",\"args\":{\"trace\":\"" +
+                         hex(span.trace_high) + hex(span.trace_low) + "\",\"span\":\"" + hex(span.id) + "\"";
+    if (span.parent != 0) fields += ",\"parent\":\"" + hex(span.parent) + "\"";
+    if (!span.peer.empty()) fields += ",\"peer\":" + json_text(span.peer);
+    if (!span.error.empty()) fields += ",\"error\":" + json_text(span.error);
+    event(fields + "}");
+    // An arrow from the call made to the same call served, where both are here.
+    const std::uint64_t call = span.served ? span.parent : span.id;
+    if (!made_.contains(call) || !answered_.contains(call)) return;
+    event(std::string("\"ph\":\"") + (span.served ? "f\",\"bp\":\"e" : "s") +
+          "\",\"name\":\"call\",\"cat\":\"call\",\"id\":\"" + hex(call) + "\"," + where +
+          ",\"ts\":" + micros(begin));
+  }
+
+  std::int64_t origin_ = 0;
+  std::set<std::uint64_t> made_, answered_;  // calls that are here: made, served
+  std::string events_;
+};
+
+}  // namespace
+
+std::vector<std::size_t> lanes_of(const std::vector<Span>& spans) {
+  std::vector<std::size_t> order(spans.size()), lanes(spans.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::stable_sort(order.begin(), order.end(),
+                   [&](std::size_t a, std::size_t b) { return spans[a].begin < spans[b].begin; });
+  using Busy = std::pair<std::int64_t, std::size_t>;  // until when, which
+  std::priority_queue<Busy, std::vector<Busy>, std::greater<>> busy;
+  std::priority_queue<std::size_t, std::vector<std::size_t>, std::greater<>> free;  // the lowest first
+  std::size_t all = 0;
+  for (const std::size_t i : order) {
+    for (; !busy.empty() && busy.top().first <= spans[i].begin; busy.pop()) free.push(busy.top().second);
+    std::size_t lane = all;
+    if (free.empty()) {
+      ++all;
+    } else {
+      lane = free.top();
+      free.pop();
+    }
+    lanes[i] = lane;
+    busy.push({std::max(spans[i].end, spans[i].begin), lane});
+  }
+  return lanes;
+}
+
+AgentSpans collect_spans(const Peer& peer) {
+  AgentSpans all;
+  all.clock = measure_clock(peer);
+  for (SpanBatch batch{.left = 1}; batch.left != 0;) {
+    const DynamicReply reply = call_by_name(peer, spans_method, 0, nullptr).get();
+    batch = Codec<SpanBatch>::decode(reply.result());
+    all.agent = batch.agent;
+    all.incarnation = batch.incarnation;
+    all.dropped += batch.dropped;
+    if (batch.spans.empty()) break;
+    all.spans.insert(all.spans.end(), std::make_move_iterator(batch.spans.begin()),
+                     std::make_move_iterator(batch.spans.end()));
+  }
+  return all;
+}
+
+std::string chrome_trace(const std::vector<AgentSpans>& agents) { return Drawing(agents).draw(agents); }
+
+}  // namespace weft::rpc

@@ -1,0 +1,208 @@
+#include <weft/rpc/trace/tracer.h>
+
+#include <algorithm>
+#include <random>
+
+namespace weft::rpc {
+namespace {
+
+constexpr std::string_view own_methods = "weft.";
+
+std::int64_t nanoseconds(Clock::time_point time) {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(time.time_since_epoch()).count();
+}
+
+// SplitMix64: consecutive numbers become independent ones.
+std::uint64_t mixed(std::uint64_t x) {
+  x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9ULL;
+  x = (x ^ x >> 27) * 0x94d049bb133111ebULL;
+  return x ^ x >> 31;
+}
+
+void write_context(OutgoingCall& call, const TraceContext& context) {
+  call.set_metadata(traceparent_key, context.traceparent());
+  if (!context.state.empty()) call.set_metadata(tracestate_key, context.state);
+}
+
+std::optional<TraceContext> context_of(CallContext& call) {
+  try {
+    const auto traceparent = call.metadata(traceparent_key);
+    if (!traceparent) return std::nullopt;
+    return TraceContext::parse(*traceparent, call.metadata(tracestate_key).value_or(""));
+  } catch (const Error&) {
+    return std::nullopt;  // the metadata is none
+  }
+}
+
+std::string kind_of(const std::exception_ptr& error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const Error& known) {
+    return std::string(to_string(known.kind()));
+  } catch (...) {
+    return std::string(to_string(ErrorKind::handler_failed));
+  }
+}
+
+MethodEntry entry_of(std::string_view name) {
+  MethodEntry entry;
+  entry.name = name;
+  entry.id = name_hash(name);
+  return entry;
+}
+
+template <class Value, class Make>
+MethodEntry own_method(std::string_view name, bool idempotent, bool non_blocking, Make make) {
+  MethodEntry entry = entry_of(name);
+  entry.signature = detail::HandlerTraits<Value (*)()>::text();
+  entry.signature_hash = name_hash(entry.signature);
+  entry.result = type_text<Value>();
+  entry.idempotent = idempotent;
+  entry.non_blocking = non_blocking;
+  entry.run = [make](std::shared_ptr<IncomingCall> call) {
+    call->reply([&](ValueWriter writer) { Codec<Value>::encode(writer, make()); });
+  };
+  return entry;
+}
+
+}  // namespace
+
+// The span of a call that is made, from its making to its end, retries included.
+struct Tracer::MadeSpan {
+  TraceContext context;  // its own
+  std::uint64_t parent = 0;
+  std::int64_t begin = 0;
+  std::string method, peer;
+};
+
+class Tracer::Watch final : public CallWatch {
+ public:
+  Watch(std::shared_ptr<Tracer> tracer, std::shared_ptr<const MadeSpan> span)
+      : tracer_(std::move(tracer)), span_(std::move(span)) {}
+  void ended(const std::exception_ptr& error) noexcept override {
+    const TraceContext& context = span_->context;
+    if (!context.sampled) return;
+    tracer_->add({context.trace_high, context.trace_low, context.span, span_->parent, span_->method, false,
+                  span_->peer, span_->begin, tracer_->now(), error != nullptr ? kind_of(error) : ""});
+  }
+
+ private:
+  const std::shared_ptr<Tracer> tracer_;
+  const std::shared_ptr<const MadeSpan> span_;
+};
+
+// That of a call that is served.
+struct Tracer::ServedSpan {
+  TraceContext context;  // its own
+  std::uint64_t parent = 0;
+  std::int64_t begin = 0;
+};
+
+Tracer::Tracer(TracerOptions options)
+    : options_(options), seed_(std::uint64_t{std::random_device{}()} << 32 | std::random_device{}()) {}
+
+Tracer::~Tracer() = default;
+
+Layer Tracer::layer() {
+  return [self = shared_from_this()](Agent& agent) {
+    if (self->installed_.exchange(true))
+      throw Error(ErrorKind::failed_precondition, "this tracer is that of '" + self->id_.name + "'");
+    const auto core = agent.core();
+    self->id_ = core->id();
+    self->loop_ = core->loops().front();
+    core->serve(own_method<SpanBatch>(spans_method, false, false, [self] { return self->take(); }));
+    core->serve(own_method<std::int64_t>(clock_method, true, true, [self] { return self->now(); }));
+    core->add_interceptor(self);
+  };
+}
+
+std::uint64_t Tracer::draw() {
+  const std::uint64_t number = mixed(seed_ + (drawn_.fetch_add(1) + 1) * 0x9e3779b97f4a7c15ULL);
+  return number != 0 ? number : draw();
+}
+
+std::int64_t Tracer::now() const { return nanoseconds(loop_->now()); }
+
+TraceContext Tracer::begin_trace() {
+  TraceContext context{draw(), draw(), draw(), false, {}};
+  // As the standard's samplers do it, by the trace's id.
+  context.sampled = static_cast<double>(context.trace_low >> 11) * 0x1p-53 < options_.ratio;
+  return context;
+}
+
+void Tracer::add(Span span) {
+  std::lock_guard lock(mutex_);
+  if (spans_.size() < options_.most_spans) {
+    spans_.push_back(std::move(span));
+  } else {
+    ++dropped_;
+  }
+}
+
+SpanBatch Tracer::take(std::size_t most) {
+  SpanBatch batch{id_.name, id_.incarnation, 0, 0, {}};
+  std::lock_guard lock(mutex_);
+  const auto end = spans_.begin() + static_cast<std::ptrdiff_t>(std::min(most, spans_.size()));
+  batch.spans.assign(std::make_move_iterator(spans_.begin()), std::make_move_iterator(end));
+  spans_.erase(spans_.begin(), end);
+  batch.left = spans_.size();
+  batch.dropped = std::exchange(dropped_, 0);
+  return batch;
+}
+
+std::unique_ptr<CallWatch> Tracer::calling(OutgoingCall& call, const std::string& peer,
+                                           CallContext* serving) {
+  if (call.method().starts_with(own_methods)) return nullptr;
+  const ServedSpan* served = serving != nullptr ? serving->slots().find<ServedSpan>() : nullptr;
+  auto span = std::make_shared<MadeSpan>();
+  span->context = served != nullptr ? served->context : begin_trace();
+  span->parent = served != nullptr ? served->context.span : 0;
+  span->context.span = draw();
+  span->begin = now();
+  span->method = call.method();
+  span->peer = peer;
+  write_context(call, span->context);
+  call.slots().put(span);
+  return std::make_unique<Watch>(shared_from_this(), std::move(span));
+}
+
+Task<void> Tracer::accept(CallContext& call) {
+  if (call.method().starts_with(own_methods)) co_return;
+  const auto caller = context_of(call);
+  auto served = std::make_shared<ServedSpan>();
+  served->context = caller ? *caller : begin_trace();
+  served->parent = caller ? caller->span : 0;
+  served->context.span = draw();
+  served->begin =
+      nanoseconds(static_cast<const IncomingCall&>(call).accepted());  // there is no other CallContext
+  call.slots().put(std::move(served));
+}
+
+void Tracer::answered(CallContext& call, const std::exception_ptr& error) noexcept {
+  const ServedSpan* served = call.slots().find<ServedSpan>();
+  if (served == nullptr || !served->context.sampled) return;
+  add({served->context.trace_high, served->context.trace_low, served->context.span, served->parent,
+       std::string(call.method()), true, call.peer().id.name, served->begin, now(),
+       error != nullptr ? kind_of(error) : ""});
+}
+
+std::optional<TraceContext> Tracer::context_in(const Slots& slots) {
+  const ServedSpan* served = slots.find<ServedSpan>();
+  return served != nullptr ? std::optional(served->context) : std::nullopt;
+}
+
+void Tracer::put_under(OutgoingCall& call, const TraceContext& context) {
+  TraceContext own = context;
+  if (MadeSpan* span = call.slots().find<MadeSpan>()) {
+    span->parent = context.span;
+    own.span = span->context.span;
+    span->context = own;
+  }
+  write_context(call, own);
+}
+
+std::optional<TraceContext> trace_of(CallContext& call) { return Tracer::context_in(call.slots()); }
+
+void Under::apply(OutgoingCall& call) const { Tracer::put_under(call, context_); }
+
+}  // namespace weft::rpc

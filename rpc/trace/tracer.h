@@ -1,0 +1,87 @@
+// Tracer: notes the calls that one agent makes and serves as spans, and has their trace travel with them.
+//
+//   auto tracer = std::make_shared<rpc::Tracer>();
+//   rpc::Agent agent{{.name = "market"}, {tracer->layer()}};
+//
+// A call that is made in the name of another (peer.with(call)) is in its trace; any other begins one, unless
+// Under says which it belongs to. Whether a trace is noted is decided where it begins, by `ratio`, and kept
+// everywhere. Calls of weft's own methods ("weft.") are not traced. Spans are kept until they are taken, here
+// by take() or by a peer through `weft.spans`, and new ones are dropped while there is no room. Thread-safe.
+#pragma once
+
+#include <weft/rpc/agent/agent.h>
+#include <weft/rpc/agent/interceptor.h>
+#include <weft/rpc/trace/span.h>
+#include <weft/rpc/trace/trace_context.h>
+
+#include <atomic>
+#include <mutex>
+#include <optional>
+
+namespace weft::rpc {
+
+inline constexpr std::string_view spans_method = "weft.spans", clock_method = "weft.clock";
+
+struct TracerOptions {
+  double ratio = 1;                // of the traces that begin here: 0 none, 1 all
+  std::size_t most_spans = 65536;  // that are kept
+};
+
+class WEFT_EXPORT Tracer final : public Interceptor, public std::enable_shared_from_this<Tracer> {
+ public:
+  explicit Tracer(TracerOptions options = {});
+  ~Tracer() override;
+
+  // What installs it into the one agent that it is of; serves `weft.spans` and `weft.clock` there. Once;
+  // failed_precondition the second time.
+  Layer layer();
+
+  SpanBatch take(std::size_t most = 10'000);
+
+  // For trace_of and Under.
+  static std::optional<TraceContext> context_in(const Slots& slots);
+  static void put_under(OutgoingCall& call, const TraceContext& context);
+
+  Task<void> accept(CallContext& call) override;
+  void answered(CallContext& call, const std::exception_ptr& error) noexcept override;
+  std::unique_ptr<CallWatch> calling(OutgoingCall& call, const std::string& peer,
+                                     CallContext* serving) override;
+
+ private:
+  struct MadeSpan;
+  class Watch;
+  struct ServedSpan;
+
+  std::uint64_t draw();  // never 0
+  std::int64_t now() const;
+  TraceContext begin_trace();
+  void add(Span span);
+
+  const TracerOptions options_;
+  const std::uint64_t seed_;
+  std::atomic<std::uint64_t> drawn_{0};
+  std::atomic<bool> installed_{false};
+  AgentId id_;                  // set by the layer
+  std::shared_ptr<Loop> loop_;  // likewise; for its clock
+
+  std::mutex mutex_;  // guards what follows
+  std::vector<Span> spans_;
+  std::uint64_t dropped_ = 0;
+};
+
+// The trace that a call which is being served belongs to, for the program's own log; nothing where there is
+// no tracer. In the handler.
+WEFT_EXPORT std::optional<TraceContext> trace_of(CallContext& call);
+
+// Makes a call part of a trace that began elsewhere: peer.call<&T::f>(rpc::Under(context), x). Also without a
+// tracer, which then only hands it on.
+class WEFT_EXPORT Under final : public CallModifier {
+ public:
+  explicit Under(TraceContext context) : context_(std::move(context)) {}
+  void apply(OutgoingCall& call) const override;
+
+ private:
+  TraceContext context_;
+};
+
+}  // namespace weft::rpc

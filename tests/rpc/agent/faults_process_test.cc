@@ -1,0 +1,291 @@
+// Peers that die, stand still, take nothing, or come by the thousand, in processes of their own.
+#include <weft/rpc/rpc.h>
+
+#include <sys/resource.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "tests/support/child.h"
+#include "tests/support/cluster.h"
+#include "tests/support/errors.h"
+#include "tests/support/raw_peer.h"
+
+namespace weft::rpc {
+namespace {
+
+using namespace std::chrono_literals;
+using probe::Socket;
+using test::Child;
+using test::error_of;
+using test::eventually;
+using test::got;
+using test::kind_of;
+using test::line_of;
+using test::say;
+
+class Vault {
+ public:
+  std::uint64_t put(Buffer bytes) { return bytes.size(); }
+  Buffer take(std::uint64_t bytes) { return Buffer::allocate(bytes); }
+  int one() { return 1; }
+  using Service = rpc::Service<"vault", Method<"put", &Vault::put, rpc::idempotent>,
+                               Method<"take", &Vault::take>, Method<"one", &Vault::one>>;
+};
+
+AgentOptions options(const std::string& name, const std::string& listen = "tcp://127.0.0.1:0") {
+  AgentOptions options;
+  options.name = name;
+  if (!listen.empty()) options.listen = {listen};
+  options.handler_threads = 2;
+  options.same_host = false;  // each test says which way it means
+  options.log = [](const LogRecord&) {};
+  return options;
+}
+
+// A vault in a process of its own, which says where it listens.
+void keep_vault(int pipe, const std::string& listen, Heartbeat heartbeat = {}) {
+  auto with = options("vault", listen);
+  with.heartbeat = heartbeat;
+  auto* agent = new Agent(std::move(with));
+  agent->serve(std::make_shared<Vault>());
+  say(pipe, agent->addresses().front());
+}
+Child vault(const std::string& listen = "tcp://127.0.0.1:0", Heartbeat heartbeat = {}) {
+  return Child([=](int pipe) { keep_vault(pipe, listen, heartbeat); });
+}
+
+// Each way between processes.
+class DeathTest : public testing::TestWithParam<std::string> {
+ protected:
+  std::string listen() const {
+    if (GetParam() == "tcp") return "tcp://127.0.0.1:0";
+    return GetParam() + "://" + (folder_ / "vault").string();
+  }
+  DeathTest() {
+    char name[] = "/tmp/weft-death-XXXXXX";
+    folder_ = ::mkdtemp(name);
+  }
+  ~DeathTest() override { std::filesystem::remove_all(folder_); }
+  std::filesystem::path folder_;
+};
+INSTANTIATE_TEST_SUITE_P(Ways, DeathTest, testing::Values("tcp", "unix", "shm"),
+                         [](const auto& info) { return info.param; });
+
+TEST_P(DeathTest, InTheMiddleOfATensorIsToldToTheCaller) {
+  Child server = vault(listen());
+  const std::string address = server.line();
+  Agent client(options("client", ""));
+  const Peer peer = client.connect(address);
+  EXPECT_EQ(got(peer.call<&Vault::put>(Buffer::allocate(1000))), 1000U);
+  server.stop();  // so that it takes some of what comes and not all
+  auto bytes = Buffer::allocate(std::size_t{64} << 20);
+  const std::weak_ptr<void> kept = bytes.owner();
+  auto put = peer.call<&Vault::put>(bytes);
+  bytes = {};
+  auto take = peer.call<&Vault::take>(std::size_t{64} << 20);
+  eventually("both are under way", [&] { return client.counts().waiting == 2; });
+  server.kill();
+  const auto error = error_of([&] { got(std::move(put)); });
+  ASSERT_TRUE(error);
+  EXPECT_EQ(error->kind(), ErrorKind::peer_lost);
+  EXPECT_EQ(error->execution(), Execution::maybe_executed);
+  EXPECT_EQ(kind_of([&] { got(std::move(take)); }), ErrorKind::peer_lost);
+  eventually("nothing is kept", [&] { return kept.expired() && client.counts().connections == 0; });
+  eventually("nothing is under way", [&] { return client.counts().waiting_bytes == 0; });
+}
+
+TEST_P(DeathTest, OfACallerInTheMiddleOfATensorLeavesNothingHeld) {
+  // It sends until it is killed.
+  Child client([](int pipe, int orders) {
+    auto* agent = new Agent(options("client", ""));
+    const Peer peer = agent->connect(line_of(orders));
+    for (;;) {
+      got(peer.call<&Vault::put>(Buffer::allocate(std::size_t{16} << 20)));
+      say(pipe, "one");
+    }
+  });
+  auto with = options("vault", listen());
+  with.receive_pool = 0;
+  Agent server(std::move(with));
+  server.serve(std::make_shared<Vault>());
+  client.tell(server.addresses().front());
+  EXPECT_EQ(client.line(), "one");
+  client.kill();
+  eventually("its connection has ended", [&] { return server.counts().connections == 0; });
+  eventually("nothing is held",
+             [&] { return server.counts().serving_bytes == 0 && server.counts().serving == 0; });
+}
+
+TEST(DeathTest, AnotherLifeOnTheSameAddressIsNotTakenForTheFirst) {
+  Child first = vault();
+  Child second([](int pipe, int orders) { keep_vault(pipe, line_of(orders)); });
+  const std::string address = first.line();
+  Agent client(options("client", ""));
+  const Peer peer = client.connect(address);
+  const AgentId life = got(peer.ready());
+  const Peer only = peer.only(life);
+  EXPECT_EQ(got(only.call<&Vault::one>()), 1);
+  first.kill();
+  eventually("the loss is known", [&] { return client.counts().connections == 0; });
+  second.tell(address);
+  ASSERT_EQ(second.line(), address);
+  EXPECT_EQ(kind_of([&] { got(only.call<&Vault::one>()); }), ErrorKind::peer_lost);
+  EXPECT_EQ(got(peer.call<&Vault::one>()), 1);
+  EXPECT_NE(peer.identity(), life);
+}
+
+TEST(StandstillTest, PastTheHeartbeatIsALossAndItsEndANewBeginning) {
+  const Heartbeat heartbeat{.interval = 50ms, .patience = 1s};
+  Child server = vault("tcp://127.0.0.1:0", heartbeat);
+  const std::string address = server.line();
+  auto with = options("client", "");
+  with.heartbeat = heartbeat;
+  Agent client(std::move(with));
+  const Peer peer = client.connect(address);
+  const AgentId life = got(peer.ready());
+  server.stop();
+  const auto error = error_of([&] { got(peer.call<&Vault::one>()); });
+  ASSERT_TRUE(error);
+  EXPECT_EQ(error->kind(), ErrorKind::peer_lost);
+  EXPECT_NE(std::string(error->what()).find("nothing was heard"), std::string::npos) << error->what();
+  server.go_on();
+  eventually("it is reached again",
+             [&] { return !kind_of([&] { got(peer.call<&Vault::one>()); }).has_value(); });
+  EXPECT_EQ(peer.identity(), life) << "it never died";
+}
+
+TEST(SlowReaderTest, BoundsWhatItsCallerKeepsAndDelaysNobodyElse) {
+  Child other = vault();
+  const std::string there = other.line();
+  auto with = options("client", "");
+  with.limits.outgoing_bytes = std::uint64_t{8} << 20;
+  with.limits.outgoing_calls = 500;
+  Agent client(std::move(with));
+  Socket listener = Socket::listening();
+  const Peer slow = client.connect(listener.address());
+  std::vector<Future<std::uint64_t>> calls;
+  for (int i = 0; i < 1000; ++i) calls.push_back(slow.call<&Vault::put>(Buffer::allocate(64 << 10)));
+  Socket reader = listener.accept();
+  HelloInfo hello;
+  hello.name = "slow";
+  hello.incarnation = 7;
+  ASSERT_TRUE(reader.send(OutgoingMessage::hello(hello).head.bytes()));
+  EXPECT_LE(client.counts().waiting_bytes, (std::uint64_t{8} << 20) + (64 << 10));
+  EXPECT_LE(client.counts().waiting, 500U);
+  std::size_t refused = 0;
+  for (auto& call : calls)
+    if (call.ready()) {
+      EXPECT_EQ(kind_of([&] { got(std::move(call)); }), ErrorKind::resource_exhausted);
+      ++refused;
+    }
+  EXPECT_GE(refused, 500U);
+  // Between one frame and the next, somebody else is served.
+  for (int i = 0; i < 20; ++i) {
+    ASSERT_TRUE(reader.next());
+    EXPECT_EQ(got(client.connect(there).call<&Vault::one>()), 1);
+  }
+  EXPECT_EQ(kind_of([&] { got(slow.with({.deadline = 50ms}).call<&Vault::one>()); }),
+            ErrorKind::deadline_exceeded);
+}
+
+std::size_t more_files(std::size_t wanted) {
+  rlimit limit{};
+  ::getrlimit(RLIMIT_NOFILE, &limit);
+  limit.rlim_cur = std::min<rlim_t>(limit.rlim_max, wanted + 200);
+  ::setrlimit(RLIMIT_NOFILE, &limit);
+  return limit.rlim_cur < 400 ? 0 : std::min<std::size_t>(wanted, limit.rlim_cur - 200);
+}
+
+std::size_t resident_bytes() {
+  std::ifstream file("/proc/self/statm");
+  std::size_t pages = 0, resident = 0;
+  file >> pages >> resident;
+  return resident * 4096;
+}
+
+TEST(StormTest, TenThousandIdleConnectionsAreKeptAndOneMoreIsServed) {
+  const std::size_t wanted = more_files(10'000);
+  ASSERT_GE(wanted, 1000U)
+      << "the system gives this process too few descriptors for the test to mean anything";
+  // They greet, and are idle: a process of their own, since each has two ends.
+  Child many([&](int pipe, int orders) {
+    const std::string address = line_of(orders);
+    std::vector<Socket> sockets;
+    HelloInfo hello;
+    for (std::size_t i = 0; i < wanted; ++i) {
+      hello.name = "idle" + std::to_string(i);
+      hello.incarnation = i + 1;
+      sockets.push_back(Socket::connected(address));
+      sockets.back().send(OutgoingMessage::hello(hello).head.bytes());
+    }
+    for (Socket& socket : sockets)
+      if (!socket.next()) say(pipe, "one was closed");
+    say(pipe, "all are there");
+    while (true) ::pause();
+  });
+  auto with = options("server");
+  with.heartbeat.interval = 0s;  // they would not answer
+  with.limits.header = 1 << 20;
+  Agent server(std::move(with));
+  server.serve(std::make_shared<Vault>());
+  const std::size_t before = resident_bytes();
+  many.tell(server.addresses().front());
+  ASSERT_EQ(many.line(), "all are there");
+  eventually("all are counted", [&] { return server.counts().connections == wanted; });
+  const std::size_t each = (resident_bytes() - before) / wanted;
+  RecordProperty("connections", static_cast<int>(wanted));
+  RecordProperty("bytes_per_connection", static_cast<int>(each));
+  std::printf("%zu idle connections: %zu bytes of memory each\n", wanted, each);
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+  EXPECT_LE(each, std::size_t{64} << 10);
+#endif
+  Agent client(options("client", ""));
+  EXPECT_EQ(got(client.connect(server.addresses().front()).call<&Vault::one>()), 1);
+  many.kill();
+  eventually("all have gone", [&] { return server.counts().connections == 1; });
+}
+
+TEST(StormTest, ConnectionsThatSayNothingDoNotKeepOutWhoSpeaks) {
+  const std::size_t wanted = std::min<std::size_t>(more_files(6000) / 2, 3000);
+  auto with = options("server");
+  with.most_handshakes = 100;
+  Agent server(std::move(with));
+  server.serve(std::make_shared<Vault>());
+  std::vector<Socket> silent;
+  for (std::size_t i = 0; i < wanted; ++i) silent.push_back(Socket::connected(server.addresses().front()));
+  Agent client(options("client", ""));
+  EXPECT_EQ(got(client.connect(server.addresses().front()).call<&Vault::one>()), 1);
+  for (std::size_t i = 0; i + 200 < wanted; ++i) {  // the oldest were closed
+    while (silent[i].next()) {
+    }
+  }
+  EXPECT_EQ(server.counts().connections, 1U);
+}
+
+TEST(DescriptorsTest, AnAgentThatHasNoneLeftGoesOnOnceItHas) {
+  Child server([](int pipe) {
+    auto with = options("server");
+    auto* agent = new Agent(std::move(with));
+    agent->serve(std::make_shared<Vault>());
+    // Room for three more, once everything that lies below is taken.
+    const int next = ::dup(0);
+    ::close(next);
+    const rlimit limit{static_cast<rlim_t>(next) + 3, static_cast<rlim_t>(next) + 3};
+    ::setrlimit(RLIMIT_NOFILE, &limit);
+    say(pipe, agent->addresses().front());
+  });
+  const std::string address = server.line();
+  Agent client(options("client", ""));
+  const Peer peer = client.connect(address);
+  EXPECT_EQ(got(peer.call<&Vault::one>()), 1);
+  std::vector<Socket> greedy;
+  for (int i = 0; i < 10; ++i) greedy.push_back(Socket::connected(address));
+  EXPECT_EQ(got(peer.call<&Vault::one>()), 1) << "who is connected is served";
+  greedy.clear();
+  Agent late(options("late", ""));
+  EXPECT_EQ(got(late.connect(address).call<&Vault::one>()), 1);
+}
+
+}  // namespace
+}  // namespace weft::rpc

@@ -1,0 +1,95 @@
+#include <weft/rpc/agent/health.h>
+#include <weft/rpc/rpc.h>
+
+#include "tests/support/cluster.h"
+#include "tests/support/errors.h"
+
+namespace weft::rpc {
+namespace {
+
+using namespace std::chrono_literals;
+using test::Cluster;
+using test::Event;
+using test::eventually;
+using test::got;
+using test::kind_of;
+
+struct Worker {
+  void block() {
+    began.set();
+    released.wait();
+  }
+  using Service = rpc::Service<"worker", Method<"block", &Worker::block>>;
+  Event began, released;
+};
+
+class HealthTest : public testing::Test {
+ protected:
+  Health ask() { return got(health(cluster.peer("a", "b"))); }
+
+  std::vector<std::shared_ptr<Worker>> workers;
+  Cluster cluster{{}, {"a", "b"}};
+};
+
+TEST_F(HealthTest, IsServedByEveryAgent) {
+  const Health found = ask();
+  EXPECT_EQ(found.status, "serving");
+  EXPECT_EQ(found.name, "b");
+  EXPECT_EQ(found.incarnation, cluster["b"].id().incarnation);
+  EXPECT_FALSE(found.version.empty());
+  EXPECT_EQ(found.calls_made, 0);
+  // A call is under way until its answer has left, which is after it has arrived.
+  eventually("nothing is under way", [&] { return ask().calls_served == 0; });
+}
+
+TEST_F(HealthTest, UptimeGrows) {
+  const double first = ask().uptime, second = ask().uptime;
+  EXPECT_GE(first, 0);
+  EXPECT_GT(second, first);
+}
+
+TEST_F(HealthTest, IsAnsweredWhileEveryHandlerThreadIsBusy) {
+  std::vector<Future<void>> calls;
+  Agent& b = cluster["b"];
+  auto worker = std::make_shared<Worker>();
+  b.serve(worker);
+  for (int i = 0; i < 5; ++i)  // there are two threads
+    calls.push_back(cluster.peer("a", "b").call<&Worker::block>());
+  worker->began.wait();
+  eventually("five calls are under way", [&] { return ask().calls_served == 5; });
+  EXPECT_EQ(got(health(cluster.peer("b", "a"))).calls_made, 5);
+  worker->released.set();
+  for (auto& call : calls) got(std::move(call));
+}
+
+TEST_F(HealthTest, OfAnAgentThatDrainsSaysSoWhereItWasAskedBefore) {
+  Agent& b = cluster["b"];
+  Event began, released;
+  MethodEntry held = health_entry(*b.core());
+  held.name = "held";
+  held.id = name_hash("held");
+  held.non_blocking = false;
+  held.run = [&, run = held.run](std::shared_ptr<IncomingCall> call) {
+    began.set();
+    released.wait();
+    run(std::move(call));
+  };
+  b.core()->serve(held);
+  const Peer peer = cluster.peer("a", "b");
+  OutgoingCall call = peer.make_call("held", 0);
+  call.begin();
+  call.end();
+  auto asked = peer.start_typed<Health>(std::move(call), [](Result<PendingCall::Reply>&& reply) {
+    return Peer::decode<Health>(std::move(reply), "held");
+  });
+  began.wait();
+  auto drained = b.drain(1h);
+  EXPECT_EQ(kind_of([&] { got(health(peer)); }), ErrorKind::shut_down);
+  released.set();
+  const Health found = got(std::move(asked));
+  EXPECT_EQ(found.status, "draining");
+  got(std::move(drained));
+}
+
+}  // namespace
+}  // namespace weft::rpc

@@ -1,0 +1,88 @@
+// A peer that says nothing is lost; one that is only busy is not.
+#include <weft/rpc/rpc.h>
+
+#include "tests/support/cluster.h"
+#include "tests/support/errors.h"
+#include "tests/support/raw_peer.h"
+
+namespace weft::rpc {
+namespace {
+
+using namespace std::chrono_literals;
+using probe::Socket;
+using test::error_of;
+using test::got;
+
+int one() { return 1; }
+using One = Function<"one", &one>;
+
+AgentOptions impatient(const std::string& name) {
+  AgentOptions options;
+  options.name = name;
+  options.listen = {"tcp://127.0.0.1:0"};
+  options.heartbeat = {.interval = 20ms, .patience = 100ms};
+  options.log = [](const LogRecord&) {};
+  return options;
+}
+
+void greet(Socket& socket) {
+  HelloInfo hello;
+  hello.name = "mute";
+  hello.incarnation = 7;
+  const OutboundFrame frame = OutgoingMessage::hello(hello);
+  ASSERT_TRUE(socket.send(frame.head.bytes()));
+  ASSERT_EQ(socket.next()->prefix.kind, FrameKind::hello);
+}
+
+TEST(HeartbeatTest, APeerThatSaysNothingIsLost) {
+  Agent agent(impatient("a"));
+  Socket listener = Socket::listening();
+  auto call = agent.connect(listener.address()).call<One>();
+  Socket mute = listener.accept();
+  greet(mute);
+  EXPECT_EQ(mute.next()->prefix.kind, FrameKind::request);
+  const auto error = error_of([&] { got(std::move(call)); });
+  ASSERT_TRUE(error);
+  EXPECT_EQ(error->kind(), ErrorKind::peer_lost);
+  EXPECT_EQ(error->execution(), Execution::maybe_executed);
+  EXPECT_NE(std::string(error->what()).find("nothing was heard from mute"), std::string::npos)
+      << error->what();
+  EXPECT_EQ(agent.counts().peers_silent, 1U);
+  std::size_t pings = 0;
+  while (const auto frame = mute.next()) pings += frame->prefix.kind == FrameKind::ping ? 1 : 0;
+  EXPECT_GE(pings, 1U) << "it was asked";
+}
+
+TEST(HeartbeatTest, APeerThatAnswersNothingButPingsLives) {
+  Agent agent(impatient("a"));
+  Socket listener = Socket::listening();
+  auto call = agent.connect(listener.address()).call<One>();
+  Socket busy = listener.accept();
+  greet(busy);
+  EXPECT_EQ(busy.next()->prefix.kind, FrameKind::request);
+  for (int i = 0; i < 30; ++i) {  // many times the patience
+    const auto frame = busy.next();
+    ASSERT_TRUE(frame);
+    ASSERT_EQ(frame->prefix.kind, FrameKind::ping);
+    ASSERT_TRUE(busy.send(OutgoingMessage::plain(FrameKind::pong, frame->prefix.call_id).head.bytes()));
+  }
+  EXPECT_FALSE(call.ready());
+  EXPECT_EQ(agent.counts().peers_silent, 0U);
+}
+
+TEST(HeartbeatTest, WithoutOneAPeerIsTakenAtItsWord) {
+  auto options = impatient("a");
+  options.heartbeat.interval = 0ns;
+  Agent agent(std::move(options));
+  Socket listener = Socket::listening();
+  auto call = agent.connect(listener.address()).call<One>();
+  Socket mute = listener.accept();
+  greet(mute);
+  EXPECT_EQ(mute.next()->prefix.kind, FrameKind::request);
+  agent.shut_down();
+  while (const auto frame = mute.next()) EXPECT_NE(frame->prefix.kind, FrameKind::ping);
+  EXPECT_TRUE(error_of([&] { got(std::move(call)); }));
+}
+
+}  // namespace
+}  // namespace weft::rpc

@@ -1,0 +1,99 @@
+#include <weft/rpc/agent/stats.h>
+#include <weft/rpc/rpc.h>
+
+#include "tests/support/cluster.h"
+#include "tests/support/errors.h"
+
+namespace weft::rpc {
+namespace {
+
+using test::Cluster;
+using test::Event;
+using test::eventually;
+using test::got;
+using test::kind_of;
+
+struct Worker {
+  std::uint64_t size(Buffer bytes) { return bytes.size(); }
+  void fail() { throw std::runtime_error("no"); }
+  void block() {
+    began.set();
+    released.wait();
+  }
+  using Service = rpc::Service<"worker", Method<"size", &Worker::size>, Method<"fail", &Worker::fail>,
+                               Method<"block", &Worker::block>>;
+  Event began, released;
+};
+
+class StatsTest : public testing::Test {
+ protected:
+  StatsTest() { cluster["b"].serve(worker); }
+  AgentStats ask() { return got(stats(cluster.peer("a", "b"))); }
+  MethodStats ask(std::string_view method) {
+    for (auto& found : ask().methods)
+      if (found.name == method) return found;
+    ADD_FAILURE() << "no method " << method;
+    return {};
+  }
+
+  std::shared_ptr<Worker> worker = std::make_shared<Worker>();
+  Cluster cluster{{}, {"a", "b"}};
+  Peer b = cluster.peer("a", "b");
+};
+
+TEST_F(StatsTest, CountTheCallsOfEachMethod) {
+  EXPECT_EQ(ask("worker.size").accepted, 0U);
+  for (int i = 0; i < 3; ++i) got(b.call<&Worker::size>(Buffer::allocate(10)));
+  EXPECT_EQ(kind_of([&] { got(b.call<&Worker::fail>()); }), ErrorKind::handler_failed);
+  const MethodStats size = ask("worker.size"), fail = ask("worker.fail");
+  EXPECT_EQ(size.accepted, 3U);
+  EXPECT_EQ(size.answered, 3U);
+  EXPECT_EQ(size.failed, 0U);
+  EXPECT_EQ(fail.accepted, 1U);
+  EXPECT_EQ(fail.answered, 1U);
+  EXPECT_EQ(fail.failed, 1U);
+}
+
+TEST_F(StatsTest, WhatIsNotAnsweredYetIsUnderWay) {
+  auto call = b.call<&Worker::block>();
+  worker->began.wait();
+  EXPECT_EQ(ask("worker.block").accepted, 1U);
+  EXPECT_EQ(ask("worker.block").answered, 0U);
+  EXPECT_GE(ask().serving, 2U);  // this call too
+  worker->released.set();
+  got(std::move(call));
+  EXPECT_EQ(ask("worker.block").answered, 1U);
+}
+
+TEST_F(StatsTest, NotificationsAreAnsweredWhenTheyAreDone) {
+  b.notify<&Worker::size>(Buffer::allocate(1));
+  eventually("it has run", [&] { return ask("worker.size").answered == 1; });
+  EXPECT_EQ(ask("worker.size").accepted, 1U);
+}
+
+TEST_F(StatsTest, BytesOfBothDirectionsAndConnections) {
+  const AgentStats before = ask();
+  constexpr std::size_t size = 1 << 20;
+  got(b.call<&Worker::size>(Buffer::allocate(size)));
+  const AgentStats after = ask();
+  EXPECT_EQ(after.name, "b");
+  EXPECT_EQ(after.incarnation, cluster["b"].id().incarnation);
+  EXPECT_GE(after.bytes_received, before.bytes_received + size);
+  EXPECT_GT(after.bytes_sent, before.bytes_sent);
+  EXPECT_LT(after.bytes_sent, before.bytes_sent + size);
+  EXPECT_EQ(after.connections, 1U);
+  EXPECT_GE(after.uptime, before.uptime);
+  EXPECT_GE(cluster["a"].counts().bytes_sent, size);
+}
+
+TEST_F(StatsTest, AreAnsweredWhileEveryHandlerThreadIsBusy) {
+  std::vector<Future<void>> calls;
+  for (int i = 0; i < 4; ++i) calls.push_back(b.call<&Worker::block>());  // there are two threads
+  worker->began.wait();
+  eventually("all have come", [&] { return ask("worker.block").accepted == 4; });
+  worker->released.set();
+  for (auto& call : calls) got(std::move(call));
+}
+
+}  // namespace
+}  // namespace weft::rpc

@@ -1,0 +1,173 @@
+// This version talks to those before it, shown by what they said: frames/VERSION holds both sides of the
+// recorded conversation, as record_main.cc wrote it then. And types evolve: fields and trailing parameters
+// come and go.
+#include <filesystem>
+#include <fstream>
+
+#include "tests/rpc/evolution/archive.h"
+#include "tests/support/cluster.h"
+#include "tests/support/errors.h"
+#include "tests/support/raw_peer.h"
+
+namespace weft::rpc {
+namespace {
+
+using probe::Socket;
+using recorded::Archive;
+using test::got;
+
+std::vector<std::byte> read(const std::filesystem::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  const std::string text{std::istreambuf_iterator<char>(file), {}};
+  if (text.empty()) throw std::runtime_error("no recording at " + path.string());
+  const auto* bytes = reinterpret_cast<const std::byte*>(text.data());
+  return {bytes, bytes + text.size()};
+}
+
+std::vector<std::filesystem::path> recordings() {
+  std::vector<std::filesystem::path> found;
+  for (const auto& entry : std::filesystem::directory_iterator(WEFT_RECORDED_FRAMES))
+    found.push_back(entry.path());
+  std::sort(found.begin(), found.end());
+  return found;
+}
+
+std::string name_of(const testing::TestParamInfo<std::filesystem::path>& info) {
+  std::string name = info.param.filename();
+  std::replace_if(
+      name.begin(), name.end(), [](char c) { return std::isalnum(static_cast<unsigned char>(c)) == 0; }, '_');
+  return name;
+}
+
+class RecordedTest : public testing::TestWithParam<std::filesystem::path> {};
+INSTANTIATE_TEST_SUITE_P(Versions, RecordedTest, testing::ValuesIn(recordings()), name_of);
+
+void expect_same(const recorded::Order& found) {
+  const recorded::Order order = recorded::order();
+  EXPECT_EQ(found.symbol, order.symbol);
+  EXPECT_EQ(found.price, order.price);
+  EXPECT_EQ(found.sizes, order.sizes);
+  EXPECT_EQ(found.note, order.note);
+  EXPECT_EQ(found.flags, order.flags);
+}
+void expect_turned(const Buffer& turned) {
+  const Buffer bytes = recorded::bytes();
+  ASSERT_EQ(turned.size(), bytes.size());
+  EXPECT_TRUE(std::equal(turned.bytes().begin(), turned.bytes().end(), bytes.bytes().rbegin()));
+}
+
+TEST_P(RecordedTest, ItsClientIsServed) {
+  Agent server({.name = "server", .listen = {"tcp://127.0.0.1:0"}});
+  const auto archive = std::make_shared<Archive>();
+  server.serve(archive);
+  auto client = Socket::connected(server.addresses().front());
+  ASSERT_TRUE(client.send(read(GetParam() / "client.frames")));
+  const auto next = [&] {
+    auto frame = client.next();
+    if (!frame) throw std::runtime_error("the server has closed the connection");
+    return std::make_unique<IncomingMessage>(std::move(*frame), Limits{});
+  };
+  EXPECT_EQ(next()->hello().name, "server");
+  const auto reply = [&](std::uint64_t id) {
+    auto message = next();
+    EXPECT_EQ(message->prefix().kind, FrameKind::reply);
+    EXPECT_EQ(message->prefix().call_id, id);
+    return message;
+  };
+  EXPECT_EQ(Codec<std::int64_t>::decode(reply(1)->result()), (std::int64_t{1} << 40));
+  expect_same(Codec<recorded::Order>::decode(reply(2)->result()));
+  const auto third = reply(3);
+  expect_turned(Codec<Buffer>::decode(third->result()));
+  const auto failure = reply(4)->failure();
+  ASSERT_TRUE(failure);
+  EXPECT_EQ(failure->kind, ErrorKind::failed_precondition);
+  EXPECT_EQ(failure->message, "no reason");
+  EXPECT_EQ(Codec<std::uint64_t>::decode(reply(6)->result()), 1U);
+  EXPECT_EQ(archive->notes, std::vector<std::string>{"a line"});
+}
+
+TEST_P(RecordedTest, ItsServerIsUnderstood) {
+  Socket listener = Socket::listening();
+  Agent client({.name = "client"});
+  auto answers = recorded::call_all(client.connect(listener.address()));
+  Socket server = listener.accept();
+  const auto says = read(GetParam() / "server.frames");
+  // Its hello, then, once all has come, its answers.
+  const Prefix hello = decode(std::span(says).first<Prefix::size>(), Limits{});
+  const std::size_t end = Prefix::size + hello.header_words * std::size_t{8};
+  ASSERT_TRUE(server.send(std::span(says).first(end)));
+  for (std::size_t i = 0; i < 1 + recorded::answers + 1; ++i) ASSERT_TRUE(server.next());
+  ASSERT_TRUE(server.send(std::span(says).subspan(end)));
+  EXPECT_EQ(got(std::move(answers.add)), (std::int64_t{1} << 40));
+  expect_same(got(std::move(answers.same)));
+  expect_turned(got(std::move(answers.turn)));
+  const auto error = test::error_of([&] { got(std::move(answers.fail)); });
+  ASSERT_TRUE(error);
+  EXPECT_EQ(error->kind(), ErrorKind::failed_precondition);
+  EXPECT_EQ(got(std::move(answers.count)), 1U);
+}
+
+// --- Types ---
+
+namespace before {
+struct Quote {
+  std::string symbol;
+  double price = 0;
+};
+WEFT_CODEC(Quote, symbol, price)
+struct Market {
+  Quote last(Quote asked) { return {asked.symbol, asked.price + 1}; }
+  using Service = rpc::Service<"evolving", Method<"last", &Market::last>>;
+};
+}  // namespace before
+
+namespace after {  // a field and a parameter more, a field less
+struct Quote {
+  std::string symbol;
+  std::string currency = "EUR";
+};
+WEFT_CODEC(Quote, symbol, currency)
+struct Market {
+  Quote last(Quote asked, std::optional<int> depth) {
+    return {asked.symbol + std::to_string(depth.value_or(0)), asked.currency};
+  }
+  using Service = rpc::Service<"evolving", Method<"last", &Market::last>>;
+};
+}  // namespace after
+
+TEST(EvolutionTest, AnOldCallerLeavesANewParameterAndANewFieldAtTheirDefaults) {
+  test::Cluster cluster{{}, {"a", "b"}};
+  cluster["b"].serve(std::make_shared<after::Market>());
+  const auto quote = got(cluster.peer("a", "b").call<&before::Market::last>(before::Quote{"ACME", 5}));
+  EXPECT_EQ(quote.symbol, "ACME0");
+  EXPECT_EQ(quote.price, 0) << "a field that is gone has its default";
+}
+
+TEST(EvolutionTest, ANewCallerIsToldThatAnOldCalleeTakesLess) {
+  test::Cluster cluster{{}, {"a", "b"}};
+  cluster["b"].serve(std::make_shared<before::Market>());
+  const auto error = test::error_of(
+      [&] { got(cluster.peer("a", "b").call<&after::Market::last>(after::Quote{"ACME", "USD"}, 3)); });
+  ASSERT_TRUE(error);
+  EXPECT_EQ(error->kind(), ErrorKind::type_mismatch) << error->what();
+}
+
+TEST(EvolutionTest, APeerOfAnotherProtocolVersionIsRefusedInWords) {
+  Agent server({.name = "server", .listen = {"tcp://127.0.0.1:0"}, .log = [](const LogRecord&) {}});
+  auto client = Socket::connected(server.addresses().front());
+  HelloInfo hello;
+  hello.version_min = hello.version_max = 9;
+  hello.name = "from the future";
+  hello.incarnation = 1;
+  ASSERT_TRUE(client.send(OutgoingMessage::hello(hello).head.bytes()));
+  ASSERT_EQ(client.next()->prefix.kind, FrameKind::hello);
+  const auto last = client.next();
+  ASSERT_TRUE(last);
+  const auto reason = IncomingMessage(InboundFrame(*last), Limits{}).goodbye();
+  ASSERT_TRUE(reason);
+  EXPECT_EQ(reason->kind(), ErrorKind::unsupported);
+  EXPECT_FALSE(client.next().has_value());
+}
+
+}  // namespace
+}  // namespace weft::rpc

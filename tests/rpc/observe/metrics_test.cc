@@ -1,0 +1,120 @@
+#include <weft/rpc/observe/metrics.h>
+
+#include <weft/rpc/rpc.h>
+
+#include <gtest/gtest.h>
+
+#include "tests/support/cluster.h"
+#include "tests/support/errors.h"
+
+namespace weft::observe {
+namespace {
+
+using namespace std::chrono_literals;
+using rpc::ErrorKind;
+using rpc::Method;
+using weft::test::Cluster;
+using weft::test::eventually;
+using weft::test::got;
+using weft::test::HeldLoop;
+using weft::test::kind_of;
+
+struct Worker {
+  int twice(int x) { return 2 * x; }
+  void fail() { throw rpc::Error(ErrorKind::failed_precondition, "no"); }
+  using Service = rpc::Service<"worker", Method<"twice", &Worker::twice>, Method<"fail", &Worker::fail>>;
+};
+
+void nowhere() {}
+using Nowhere = rpc::Function<"nowhere", &nowhere>;
+
+class MetricsTest : public testing::Test {
+ protected:
+  MetricsTest() {
+    cluster.add("a", {a->layer()});
+    cluster.add("b", {b->layer()});
+    cluster["b"].serve(std::make_shared<Worker>());
+    peer = cluster.peer("a", "b");
+  }
+  // The line of a metric, without its value; then the value.
+  static std::optional<double> value(const Metrics& metrics, const std::string& series) {
+    const std::string text = "\n" + metrics.text();
+    const auto at = text.find("\n" + series + " ");
+    if (at == std::string::npos) return std::nullopt;
+    return std::stod(text.substr(at + series.size() + 2));
+  }
+
+  std::shared_ptr<Metrics> a = std::make_shared<Metrics>(MetricsOptions{.patience = weft::test::too_long});
+  std::shared_ptr<Metrics> b =
+      std::make_shared<Metrics>(MetricsOptions{.seconds = {3600}, .patience = weft::test::too_long});
+  Cluster cluster{{}};
+  std::optional<rpc::Peer> peer;
+};
+
+TEST_F(MetricsTest, CountCallsOnBothSidesByMethod) {
+  for (int i = 0; i < 3; ++i) got(peer->call<&Worker::twice>(i));
+  EXPECT_EQ(value(*a, R"(weft_made_seconds_count{agent="a",method="worker.twice"})"), 3);
+  EXPECT_EQ(value(*b, R"(weft_served_seconds_count{agent="b",method="worker.twice"})"), 3);
+  EXPECT_EQ(value(*b, R"(weft_served_seconds_bucket{agent="b",method="worker.twice",le="3600"})"), 3);
+  EXPECT_GE(value(*a, R"(weft_made_seconds_sum{agent="a",method="worker.twice"})"), 0);
+  EXPECT_EQ(value(*a, R"(weft_served_seconds_count{agent="a",method="worker.twice"})"), std::nullopt);
+  EXPECT_EQ(value(*b, R"(weft_calls_received_total{agent="b"})"),
+            static_cast<double>(cluster["b"].counts().calls_served));
+}
+
+TEST_F(MetricsTest, FailuresByKind) {
+  EXPECT_EQ(kind_of([&] { got(peer->call<&Worker::fail>()); }), ErrorKind::failed_precondition);
+  EXPECT_EQ(kind_of([&] { got(peer->call<Nowhere>()); }), ErrorKind::not_found);
+  EXPECT_EQ(
+      value(*a, R"(weft_made_failures_total{agent="a",method="worker.fail",kind="failed_precondition"})"), 1);
+  EXPECT_EQ(
+      value(*b, R"(weft_served_failures_total{agent="b",method="worker.fail",kind="failed_precondition"})"),
+      1);
+  EXPECT_EQ(value(*b, R"(weft_served_failures_total{agent="b",method="unknown",kind="not_found"})"), 1);
+}
+
+TEST_F(MetricsTest, WhatTheAgentCounts) {
+  EXPECT_EQ(value(*b, R"(weft_connections{agent="b"})"), 1);
+  EXPECT_EQ(value(*b, R"(weft_connections_made_total{agent="b"})"), 1);
+  EXPECT_GT(*value(*b, R"(weft_received_bytes_total{agent="b"})"), 0);
+  EXPECT_EQ(value(*b, R"(weft_calls_denied_total{agent="b"})"), 0);
+  EXPECT_EQ(value(*b, R"(weft_pool_kept_bytes{agent="b"})"), 0);
+}
+
+TEST_F(MetricsTest, LoopsAreAskedAndOneThatHangsIsSeen) {
+  EXPECT_GE(*value(*b, R"(weft_loop_delay_seconds{agent="b",loop="0"})"), 0);
+  EXPECT_GT(*value(*b, R"(weft_loop_cpu_seconds_total{agent="b",loop="0"})"), 0);
+  auto impatient = std::make_shared<Metrics>(MetricsOptions{.patience = 1ms});
+  rpc::Agent& c = cluster.add("c", {impatient->layer()});
+  HeldLoop held(c);
+  const auto first = value(*impatient, R"(weft_loop_delay_seconds{agent="c",loop="0"})");
+  const auto second = value(*impatient, R"(weft_loop_delay_seconds{agent="c",loop="0"})");
+  EXPECT_GE(first, 0.001);
+  EXPECT_GE(second, *first + 0.001);  // it is still the first question
+}
+
+TEST_F(MetricsTest, OfAnAgentThatIsGoneWhatWasObservedIsLeft) {
+  got(peer->call<&Worker::twice>(1));
+  cluster.end("b");
+  EXPECT_EQ(value(*b, R"(weft_served_seconds_count{agent="b",method="worker.twice"})"), 1);
+  EXPECT_EQ(value(*b, R"(weft_connections{agent="b"})"), std::nullopt);
+}
+
+TEST_F(MetricsTest, ManyNamesAreOne) {
+  auto few = std::make_shared<Metrics>(MetricsOptions{.most_methods = 2});
+  cluster.add("c", {few->layer()});
+  const rpc::Peer to = cluster.peer("c", "b");  // by weft.ping
+  got(to.call<&Worker::twice>(1));
+  EXPECT_EQ(kind_of([&] { got(to.call<&Worker::fail>()); }), ErrorKind::failed_precondition);
+  EXPECT_EQ(kind_of([&] { got(to.call<Nowhere>()); }), ErrorKind::not_found);
+  EXPECT_EQ(value(*few, R"(weft_made_seconds_count{agent="c",method="worker.twice"})"), 1);
+  EXPECT_EQ(value(*few, R"(weft_made_seconds_count{agent="c",method="worker.fail"})"), std::nullopt);
+  EXPECT_EQ(value(*few, R"(weft_made_seconds_count{agent="c",method="other"})"), 2);
+}
+
+TEST_F(MetricsTest, AreOfOneAgent) {
+  EXPECT_EQ(kind_of([&] { cluster.add("c", {a->layer()}); }), ErrorKind::failed_precondition);
+}
+
+}  // namespace
+}  // namespace weft::observe

@@ -1,0 +1,62 @@
+#include <weft/rpc/observe/quit_dump.h>
+
+#include <weft/rpc/rpc.h>
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <csignal>
+
+#include "tests/support/cluster.h"
+
+namespace weft::observe {
+namespace {
+
+using rpc::Method;
+using weft::test::Cluster;
+using weft::test::Event;
+using weft::test::got;
+using weft::test::Handover;
+
+struct Worker {
+  void block() {
+    began.set();
+    released.wait();
+  }
+  using Service = rpc::Service<"worker", Method<"block", &Worker::block>>;
+  Event began, released;
+};
+
+TEST(QuitDump, PrintsWhatIsUnderWayAndTheProcessGoesOn) {
+  Cluster cluster{{}, {"a", "b"}};
+  auto worker = std::make_shared<Worker>();
+  cluster["b"].serve(worker);
+  Handover<std::string> from_a, from_b;
+  const QuitDump a{cluster["a"], [&](const std::string& lines) { from_a.give(lines); }};
+  const QuitDump b{cluster["b"], [&](const std::string& lines) { from_b.give(lines); }};
+  auto call = cluster.peer("a", "b").call<&Worker::block>();
+  worker->began.wait();
+  for (int i = 0; i < 2; ++i) {
+    ::kill(::getpid(), SIGQUIT);
+    const std::string of_a = from_a.take(), of_b = from_b.take();
+    EXPECT_TRUE(of_a.starts_with("a: 1 calls waited for, 0 served\n  waits ")) << of_a;
+    EXPECT_NE(of_a.find(" for worker.block on b (#"), std::string::npos) << of_a;
+    EXPECT_TRUE(of_b.starts_with("b: 0 calls waited for, 1 served\n  serves worker.block of a#")) << of_b;
+    EXPECT_NE(of_b.find(", running on the handlers\n"), std::string::npos) << of_b;
+  }
+  worker->released.set();
+  got(std::move(call));
+}
+
+TEST(QuitDump, OutlivesItsAgent) {
+  Cluster cluster{{}, {"a", "b"}};
+  Handover<std::string> from_b;
+  const QuitDump a{cluster["a"], [&](const std::string&) { ADD_FAILURE() << "of an agent that is gone"; }};
+  const QuitDump b{cluster["b"], [&](const std::string& lines) { from_b.give(lines); }};
+  cluster.end("a");
+  ::kill(::getpid(), SIGQUIT);
+  EXPECT_EQ(from_b.take(), "b: 0 calls waited for, 0 served\n");
+}
+
+}  // namespace
+}  // namespace weft::observe

@@ -1,0 +1,87 @@
+#include <weft/rpc/trace/chrome_trace.h>
+
+#include <weft/rpc/rpc.h>
+#include <weft/rpc/trace/tracer.h>
+
+#include "tests/support/cluster.h"
+
+namespace weft::rpc {
+namespace {
+
+using test::got;
+
+Span span(std::uint64_t id, std::uint64_t parent, bool served, std::int64_t begin, std::int64_t end) {
+  Span span;
+  span.trace_high = 1;
+  span.trace_low = 2;
+  span.id = id;
+  span.parent = parent;
+  span.name = "f";
+  span.served = served;
+  span.begin = begin;
+  span.end = end;
+  return span;
+}
+
+TEST(ChromeTrace, ClocksAreAlignedAndArrowsLeadFromCallToCall) {
+  AgentSpans a{"a", 1, {}, 0, {span(16, 0, false, 5'000'000, 5'900'000)}};
+  // Its clock is a second ahead.
+  AgentSpans b{"b\"", 2, {1'000'000'000, 10}, 0, {span(32, 16, true, 1'005'200'001, 1'005'700'001)}};
+  b.spans[0].peer = "a";
+  b.spans[0].error = "not_found";
+  EXPECT_EQ(chrome_trace({a, b}),
+            R"({"displayTimeUnit":"ns","traceEvents":[
+{"ph":"M","name":"process_name","pid":1,"tid":0,"args":{"name":"a"}},
+{"ph":"M","name":"thread_name","pid":1,"tid":1,"args":{"name":"made"}},
+{"ph":"X","name":"f","cat":"made","pid":1,"tid":1,"ts":0.000,"dur":900.000,"args":{"trace":"00000000000000010000000000000002","span":"0000000000000010"}},
+{"ph":"s","name":"call","cat":"call","id":"0000000000000010","pid":1,"tid":1,"ts":0.000},
+{"ph":"M","name":"process_name","pid":2,"tid":0,"args":{"name":"b\""}},
+{"ph":"M","name":"thread_name","pid":2,"tid":100001,"args":{"name":"served"}},
+{"ph":"X","name":"f","cat":"served","pid":2,"tid":100001,"ts":200.001,"dur":500.000,"args":{"trace":"00000000000000010000000000000002","span":"0000000000000020","parent":"0000000000000010","peer":"a","error":"not_found"}},
+{"ph":"f","bp":"e","name":"call","cat":"call","id":"0000000000000010","pid":2,"tid":100001,"ts":200.001}
+]}
+)");
+}
+
+TEST(ChromeTrace, OfNothing) {
+  EXPECT_EQ(chrome_trace({}), "{\"displayTimeUnit\":\"ns\",\"traceEvents\":[\n\n]}\n");
+}
+
+TEST(ChromeTrace, TextsAreEscaped) {
+  AgentSpans a{"\x1b\xff\\\n", 1, {}, 0, {}};
+  EXPECT_NE(chrome_trace({a}).find(R"("name":"\u001b\u00ff\\\u000a")"), std::string::npos);
+}
+
+TEST(ChromeTrace, SpansOfOneLaneDoNotOverlapAndThereAreNoMoreLanesThanNeeded) {
+  const std::vector<Span> spans{span(1, 0, true, 0, 10), span(2, 0, true, 10, 20), span(3, 0, true, 5, 15),
+                                span(4, 0, true, 16, 18), span(5, 0, true, 16, 16)};
+  EXPECT_EQ(lanes_of(spans), (std::vector<std::size_t>{0, 0, 1, 1, 2}));
+  EXPECT_TRUE(lanes_of({}).empty());
+}
+
+struct Worker {
+  int twice(int x) { return 2 * x; }
+  using Service = rpc::Service<"worker", Method<"twice", &Worker::twice>>;
+};
+
+TEST(ChromeTrace, CollectsFromAgents) {
+  auto a = std::make_shared<Tracer>(), b = std::make_shared<Tracer>();
+  test::Cluster cluster{{}, {"asker"}};
+  cluster.add("a", {a->layer()});
+  cluster.add("b", {b->layer()}).serve(std::make_shared<Worker>());
+  for (int i = 0; i < 3; ++i) got(cluster.peer("a", "b").call<&Worker::twice>(1));
+  const AgentSpans first = collect_spans(cluster.peer("asker", "a")),
+                   second = collect_spans(cluster.peer("asker", "b"));
+  EXPECT_EQ(first.agent, "a");
+  EXPECT_EQ(first.spans.size(), 3U);
+  EXPECT_EQ(second.spans.size(), 3U);
+  EXPECT_EQ(second.incarnation, cluster["b"].id().incarnation);
+  const std::string json = chrome_trace({first, second});
+  std::size_t arrows = 0;
+  for (std::size_t at = 0; (at = json.find("\"ph\":\"f\"", at)) != std::string::npos; ++at) ++arrows;
+  EXPECT_EQ(arrows, 3U);
+  EXPECT_TRUE(collect_spans(cluster.peer("asker", "a")).spans.empty());
+}
+
+}  // namespace
+}  // namespace weft::rpc

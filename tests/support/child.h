@@ -1,0 +1,78 @@
+// A process of a test's own.
+#pragma once
+
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <stdexcept>
+#include <string>
+#include <type_traits>
+#include <utility>
+
+namespace weft::test {
+
+inline void say(int pipe, const std::string& text) {
+  const std::string line = text + "\n";
+  if (::write(pipe, line.data(), line.size()) != static_cast<ssize_t>(line.size())) ::_exit(1);
+}
+
+inline std::string line_of(int pipe) {  // empty once the other side has ended
+  std::string text;
+  for (char c; ::read(pipe, &c, 1) == 1 && c != '\n';) text += c;
+  return text;
+}
+
+// Runs `body` until it is killed; it is given a pipe to write to, and where it takes it, one to read from.
+// Ends with its parent. Made before the parent has threads: a process that forks with them may not make any.
+class Child {
+ public:
+  template <class Body>
+  explicit Child(Body body) {
+    int ends[2], orders[2];
+    if (::pipe(ends) != 0 || ::pipe(orders) != 0) throw std::runtime_error("pipe");
+    pid_ = ::fork();
+    if (pid_ == 0) {
+      ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+      ::close(ends[0]);
+      ::close(orders[1]);
+      if constexpr (std::is_invocable_v<Body&, int, int>) {
+        body(ends[1], orders[0]);
+      } else {
+        body(ends[1]);
+      }
+      while (true) ::pause();
+    }
+    ::close(ends[1]);
+    ::close(orders[0]);
+    from_ = ends[0];
+    to_ = orders[1];
+  }
+  ~Child() {
+    kill();
+    ::close(from_);
+    ::close(to_);
+  }
+  Child(const Child&) = delete;
+  Child& operator=(const Child&) = delete;
+
+  std::string line() { return line_of(from_); }  // that it wrote
+  void tell(const std::string& text) { say(to_, text); }
+  void kill() {
+    if (pid_ <= 0) return;
+    ::kill(pid_, SIGKILL);
+    ::waitpid(std::exchange(pid_, -1), nullptr, 0);
+  }
+  void stop() {  // until go_on(); it stands when this returns
+    ::kill(pid_, SIGSTOP);
+    ::waitpid(pid_, nullptr, WUNTRACED);
+  }
+  void go_on() { ::kill(pid_, SIGCONT); }
+
+ private:
+  pid_t pid_ = -1;
+  int from_ = -1, to_ = -1;
+};
+
+}  // namespace weft::test

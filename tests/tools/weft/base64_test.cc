@@ -1,0 +1,38 @@
+#include "tools/weft/base64.h"
+
+#include <gtest/gtest.h>
+
+#include <random>
+
+namespace weft::tool {
+namespace {
+
+std::string of(std::string_view text) { return base64(std::as_bytes(std::span(text))); }
+
+TEST(Base64, IsThatOfRfc4648) {
+  EXPECT_EQ(of(""), "");
+  EXPECT_EQ(of("f"), "Zg==");
+  EXPECT_EQ(of("fo"), "Zm8=");
+  EXPECT_EQ(of("foo"), "Zm9v");
+  EXPECT_EQ(of("foob"), "Zm9vYg==");
+  EXPECT_EQ(of("fooba"), "Zm9vYmE=");
+  EXPECT_EQ(of("foobar"), "Zm9vYmFy");
+}
+
+TEST(Base64, ReadsBack) {
+  std::mt19937 random(3);
+  for (std::size_t size = 0; size < 300; ++size) {
+    std::vector<std::byte> bytes(size);
+    for (auto& byte : bytes) byte = static_cast<std::byte>(random());
+    EXPECT_EQ(from_base64(base64(bytes)), bytes);
+  }
+}
+
+TEST(Base64, RefusesWhatIsMalformed) {
+  for (const char* text : {"Z", "Zg", "Zg=", "Zg===", "Z===", "====", "Zh==", "Zm9=", "Zm 9v", "Zm9v\n",
+                           "=Zg=", "Zg==Zg==", "Zm-_"})
+    EXPECT_FALSE(from_base64(text)) << text;
+}
+
+}  // namespace
+}  // namespace weft::tool

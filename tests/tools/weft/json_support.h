@@ -1,0 +1,60 @@
+// JSON through a message: what is sent of it, and what is printed of what arrives.
+#pragma once
+
+#include <weft/rpc/wire/render.h>
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+
+#include "tests/support/errors.h"
+#include "tests/support/messages.h"
+#include "tools/weft/json_value.h"
+
+namespace weft::tool {
+
+inline constexpr std::size_t all = std::numeric_limits<std::size_t>::max();
+
+inline std::shared_ptr<rpc::IncomingMessage> sent(const rpc::Type& type, const std::string& json) {
+  const PlainValue value = from_json(type, parse_json(json));
+  return test::with_argument([&](rpc::ValueWriter writer) { write(writer, value); });
+}
+
+// What arrives of JSON that is given for a parameter of that type, as weft::rpc::render tells it.
+inline std::string wire(const std::string& type, const std::string& json) {
+  const auto parsed = rpc::ParsedType::parse(type);
+  return rpc::render(sent(*parsed, json)->argument(0));
+}
+// The error, where it is refused.
+inline std::string refusal(const std::string& type, const std::string& json) {
+  const auto error = test::error_of([&] { return wire(type, json); });
+  if (!error) return "(no error)";
+  EXPECT_EQ(error->kind(), rpc::ErrorKind::invalid_argument);
+  return error->what();
+}
+// What is printed of it again.
+inline std::string again(const std::string& type, const std::string& json, std::size_t most = all) {
+  const auto parsed = rpc::ParsedType::parse(type);
+  const auto message = sent(*parsed, json);
+  return on_one_line(to_json(message->argument(0), &*parsed, most));
+}
+
+// A value of C++, printed.
+template <class T>
+std::string printed(const T& value, bool typed = true, std::size_t most = all) {
+  const auto type = rpc::ParsedType::parse(rpc::type_text<T>());
+  const auto message =
+      test::with_argument([&](rpc::ValueWriter writer) { rpc::Codec<T>::encode(writer, value); });
+  return on_one_line(to_json(message->argument(0), typed ? &*type : nullptr, most));
+}
+// One written by hand, with the type's text or "".
+template <class Encode>
+std::string printed_of(Encode encode, const std::string& type = {}, std::size_t most = all) {
+  const auto message = test::with_argument(encode);
+  if (type.empty()) return on_one_line(to_json(message->argument(0), nullptr, most));
+  const auto parsed = rpc::ParsedType::parse(type);
+  return on_one_line(to_json(message->argument(0), &*parsed, most));
+}
+
+}  // namespace weft::tool

@@ -1,0 +1,357 @@
+#!/usr/bin/env python3
+"""weft_program_test.py WEFT AGENT: the program weft, run against a test agent in another process."""
+import json
+import os
+import pathlib
+import pty
+import select
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import unittest
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "examples"))
+from processes import PATIENCE, Program  # noqa: E402
+
+
+class Agent(Program):
+    def __init__(self, *addresses):
+        super().__init__(AGENT, *addresses)
+        self.addresses = [self.wait_for(r"listens at (\S+)")[1] for one in addresses if not one.startswith("--")]
+
+
+def weft(*arguments, given=None):
+    """Runs weft: its exit status, its output, its errors."""
+    ended = subprocess.run([WEFT, *arguments], input=given, stdin=subprocess.DEVNULL if given is None else None,
+                           capture_output=True, text=True, timeout=PATIENCE)
+    return ended.returncode, ended.stdout, ended.stderr
+
+
+class WeftTest(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = tempfile.TemporaryDirectory()
+        cls.addClassCleanup(cls.folder.cleanup)
+        cls.agent = cls.start("tcp://127.0.0.1:0", f"unix://{cls.folder.name}/agent")
+        cls.address = cls.agent.addresses[0]
+
+    @classmethod
+    def start(cls, *addresses):
+        agent = Agent(*addresses)
+        cls.addClassCleanup(agent.__exit__)
+        return agent
+
+    def call(self, method, *arguments, given=None):
+        return weft("call", self.address, method, *arguments, given=given)
+
+    def result(self, method, *arguments, given=None):
+        status, output, errors = self.call(method, *arguments, given=given)
+        self.assertEqual((status, errors), (0, ""), errors)
+        return output.rstrip("\n")
+
+    def refused(self, status, pattern, *arguments, given=None):
+        found, output, errors = weft(*arguments, given=given)
+        self.assertEqual((found, output), (status, ""), errors)
+        self.assertRegex(errors, pattern)
+        self.assertNotIn("\x1b", errors)
+
+
+class Listing(WeftTest):
+    def test_all_methods_and_the_structs_that_they_need(self):
+        status, output, errors = weft("list", self.address)
+        self.assertEqual((status, errors), (0, ""))
+        for line in (r"echo\.map +\(\{i32: str\}\) -> \{i32: str\}",
+                     r"echo\.variant +\(<i64 \| f64 \| str>\) -> <i64 \| f64 \| str>",
+                     r"echo\.tuple +\(i32, str, bool\) -> \(i32, str, bool\)",
+                     r"echo\.nothing +\(\) -> void  idempotent",
+                     r"echo\.order +\(Order\) -> Order",
+                     r"created\.value +\(\) -> i32  on an object",
+                     r"created\.new +\(str\) -> created",
+                     r"weft\.health +\(\) -> Health  idempotent",
+                     r"Order \{symbol: str, id: u64, path: \[Point\], notes: \{str: f32\?\}, colour: enum\(i16\)\}",
+                     r"Point \{x: f64, y: f64\}",
+                     r"Tree \{value: i32, children: \[Tree\]\}"):
+            self.assertRegex(output, f"(?m)^{line}$")
+        self.assertEqual(output.count("Point {"), 1)
+
+    def test_some_of_them(self):
+        status, output, _ = weft("list", self.address, "*.re[af]*")
+        self.assertEqual(status, 0)
+        self.assertEqual([line.split()[0] for line in output.splitlines()], ["echo.real", "echo.reals", "ends.refuse"])
+        self.assertEqual(weft("list", self.address, "nowhere"), (1, "", "weft: no method matches 'nowhere'\n"))
+
+    def test_as_json(self):
+        status, output, _ = weft("list", self.address, "--json")
+        self.assertEqual(status, 0)
+        methods = {one["name"]: one for one in json.loads(output)}
+        self.assertEqual(methods["echo.tuple"], {"name": "echo.tuple", "signature": "(i32,str,bool)->(i32,str,bool)",
+                                                 "parameters": ["i32", "str", "bool"], "result": "(i32,str,bool)",
+                                                 "idempotent": False, "on_object": False})
+        self.assertTrue(methods["created.value"]["on_object"])
+        self.assertEqual(json.loads(weft("list", self.address, "--json", "nowhere")[1]), [])
+
+
+class Calls(WeftTest):
+    def test_every_kind_of_type(self):
+        for method, value in (
+                ("boolean", "true"), ("small", "-128"), ("large", "18446744073709551615"), ("real", "0.1"),
+                ("real", '"NaN"'), ("real", "-5.0"), ("single", "0.1"), ("text", '"zürich \\u001b\\u0000"'),
+                ("bytes", '{"base64": "AAH/"}'), ("bytes", '{"base64": "' + "QUFB" * 1000 + '"}'),
+                ("reals", "[0.5, -1.0]"), ("reals", "[]"), ("map", '[[-1, "a"], [2, "b"]]'), ("map", "[]"),
+                ("optional", "null"), ("optional", "7"), ("variant", '{"index": 1, "value": 2.5}'),
+                ("order", '{"symbol": "X", "id": 9007199254740993, "path": [{"x": 1.0, "y": 2.5}], '
+                          '"notes": {"a": null, "b": 0.1}, "colour": -1}'),
+                ("tree", '{"value": 1, "children": [{"value": 2, "children": []}, {"value": 3, "children": []}]}'),
+                ("tensor", '{"dtype": "float32", "shape": [2, 2], "data": [[1.0, 0.1], ["NaN", -3.0]]}'),
+                ("tensor", '{"dtype": "bfloat16", "shape": [1], "data": [0.1]}')):
+            with self.subTest(method=method, value=value[:50]):
+                self.assertEqual(self.result(f"echo.{method}", value), value)
+
+    def test_other_ways_to_write_arguments(self):
+        self.assertEqual(self.result("echo.tuple", "1", "two", "true"), '[1, "two", true]')
+        self.assertEqual(self.result("echo.tuple", '[1, "two", true]'), '[1, "two", true]')
+        self.assertEqual(self.result("echo.tuple", "-", given='[1, "two", true]\n'), '[1, "two", true]')
+        self.assertEqual(self.result("echo.tuple", "1", "-", "true", given='"from\\nstdin"'), '[1, "from\\nstdin", true]')
+        self.assertEqual(self.result("echo.reals", "[1, 2]"), "[1.0, 2.0]")
+        self.assertEqual(self.result("echo.reals", "[[1, 2]]"), "[1.0, 2.0]")
+        self.assertEqual(self.result("echo.small", "-5"), "-5")
+        self.assertEqual(self.result("echo.text", "a word"), '"a word"')
+        self.assertEqual(self.result("echo.map", '{"5": "x"}'), '[[5, "x"]]')
+        self.assertEqual(self.result("echo.variant", '"x"'), '{"index": 2, "value": "x"}')
+        self.assertEqual(self.result("echo.tensor", "[[1, 2], [3, 4]]"),
+                         '{"dtype": "int64", "shape": [2, 2], "data": [[1, 2], [3, 4]]}')
+        self.assertEqual(self.result("echo.nothing"), "null")
+        self.assertEqual(self.result("echo.nothing", "[]"), "null")
+        self.assertEqual(self.result("echo.optional"), "null")
+
+    def test_missing_fields_take_the_agents_defaults(self):
+        self.assertEqual(self.result("echo.order", "{}"),
+                         '{"symbol": "NONE", "id": 0, "path": [], "notes": {}, "colour": 7}')
+
+    def test_results_go_into_other_calls(self):
+        data = json.dumps({"dtype": "uint8", "shape": [40, 50], "data": [i % 256 for i in range(2000)]})
+        printed = self.result("echo.tensor", "-", given=data)  # not elided: not a terminal
+        self.assertEqual(self.result("echo.tensor", "-", given=printed), printed)
+        self.assertEqual([v for row in json.loads(printed)["data"] for v in row], json.loads(data)["data"])
+
+    def test_elision(self):
+        self.assertEqual(self.result("echo.tensor", "[1, 2, 3]", "--most", "2"),
+                         '{"dtype": "int64", "shape": [3], "data": [1, 2], "elided": 1}')
+        self.assertEqual(self.result("echo.bytes", "QUFB", "--most", "1"), '{"base64": "QQ==", "elided": 2}')
+
+    def test_one_line_or_several(self):
+        order = '{"symbol": "X", "path": [{"x": 1, "y": 2}, {"x": 3, "y": 4}], "notes": {"a": null}, "colour": -1}'
+        self.assertNotIn("\n", self.result("echo.order", order))
+        pretty = self.result("echo.order", order, "--pretty")
+        self.assertIn('\n  "path": [{"x": 1.0, "y": 2.0}, {"x": 3.0, "y": 4.0}],\n', pretty)
+        self.assertEqual(json.loads(pretty)["colour"], -1)
+
+    def test_on_a_terminal(self):
+        terminal, other = pty.openpty()
+        process = subprocess.Popen([WEFT, "call", self.address, "echo.tensor", json.dumps([0.5] * 200)],
+                                   stdin=subprocess.DEVNULL, stdout=other)
+        os.close(other)
+        output = b""
+        while select.select([terminal], [], [], PATIENCE)[0]:
+            try:
+                piece = os.read(terminal, 10000)
+            except OSError:  # the other end is closed
+                break
+            output += piece
+        os.close(terminal)
+        self.assertEqual(process.wait(), 0)
+        printed = json.loads(output)
+        self.assertEqual((len(printed["data"]), printed["elided"]), (100, 100))
+        self.assertGreater(output.count(b"\n"), 5)
+        self.assertLess(max(map(len, output.split(b"\r\n"))), 81)
+
+    def test_again_and_again(self):
+        status, output, errors = self.call("echo.small", "3", "--repeat", "5")
+        self.assertEqual((status, output), (0, "3\n" * 5))
+        self.assertRegex(errors, r"^5 calls in .* half of them within .* the slowest took .*\n$")
+
+    def test_a_notification(self):
+        self.assertEqual(self.call("ends.told", "once", "--notify"), (0, "", ""))
+        self.agent.wait_for("^told once$")
+        # Nobody hears of its errors.
+        self.assertEqual(self.call("ends.refuse", "x", "--notify"), (0, "", ""))
+
+    def test_over_a_unix_socket(self):
+        path = f"{self.folder.name}/agent"
+        for address in (f"unix://{path}", path):
+            self.assertEqual(weft("call", address, "echo.small", "1"), (0, "1\n", ""))
+
+    def test_an_address_without_its_scheme(self):
+        self.assertEqual(weft("call", self.address.removeprefix("tcp://"), "echo.small", "1"), (0, "1\n", ""))
+
+
+class Errors(WeftTest):
+    def test_of_handlers(self):
+        self.refused(1, r"^weft: ends\.refuse failed on tested\\u001b\[1m: permission_denied: not \\u001b\[2Jyou\n$",
+                     "call", self.address, "ends.refuse", "not \x1b[2Jyou")
+        self.refused(1, r"^weft: ends\.crash failed on .*: handler_failed: std::out_of_range: beyond the end\n$",
+                     "call", self.address, "ends.crash")
+        self.refused(1, r"created\.new failed on .*: invalid_argument: a constructor is called by rref::create",
+                     "call", self.address, "created.new", "x")
+
+    def test_of_arguments(self):
+        for pattern, *arguments in (
+                (r"^weft: the argument: expected i8, found 128\n  echo\.small\(i8\) -> i8\n$", "echo.small", "128"),
+                (r"argument 1: expected i32, found x, which is not JSON", "echo.tuple", "x", "y", "true"),
+                (r"echo\.tuple takes 3 arguments, 1 is given", "echo.tuple", "1"),
+                (r"echo\.nothing takes no arguments, 1 is given", "echo.nothing", "1"),
+                (r'the argument\.path\[0\]\.x: expected f64, found "one"', "echo.order", '{"path": [{"x": "one"}]}'),
+                (r'Order has no field "price": it has symbol, id, path, notes, colour', "echo.order", '{"price": 1}'),
+                (r"the argument: not JSON, at line 1, column 2", "echo.order", "{a}"),
+                (r"names \"id\" twice", "echo.order", '{"id": 1, "id": 2}')):
+            with self.subTest(arguments=arguments):
+                self.refused(2, pattern, "call", self.address, *arguments)
+        self.refused(2, "not JSON", "call", self.address, "echo.text", "-", given="word")
+        self.refused(2, "stands twice", "call", self.address, "echo.tuple", "-", "-", "true", given="1")
+
+    def test_of_names(self):
+        self.refused(2, r"serves no method 'echo\.smal': did you mean echo\.small\?",
+                     "call", self.address, "echo.smal", "1")
+        self.refused(2, "a method of objects", "call", self.address, "created.value")
+
+    def test_of_the_command_line(self):
+        for arguments in ((), ("call",), ("call", self.address), ("list",), ("ring", self.address),
+                          ("list", self.address, "--nothing"), ("list", self.address, "a", "b"),
+                          ("call", self.address, "echo.small", "1", "--nothing"),
+                          ("call", self.address, "echo.small", "1", "--timeout", "soon"),
+                          ("call", self.address, "echo.small", "1", "--repeat", "0"),
+                          ("call", "localhost", "echo.small", "1"), ("call", "localhost:0", "x"),
+                          ("call", "http://localhost:1", "echo.small"), ("list", "inproc://x"),
+                          ("ping", self.address, "--count", "0")):
+            with self.subTest(arguments=arguments):
+                self.refused(2, ".", *arguments)
+        for arguments in (("--help",), ("call", "--help"), ("--version",)):
+            status, output, errors = weft(*arguments)
+            self.assertEqual((status, errors), (0, ""))
+            self.assertRegex(output, "ARGUMENT" if "call" in arguments else r"\d\.\d|ping")
+
+    def test_of_the_way(self):
+        with socket.socket() as taken:  # bound, but nobody listens
+            taken.bind(("127.0.0.1", 0))
+            dead = f"127.0.0.1:{taken.getsockname()[1]}"
+            for command in (["list"], ["ping"], ["health"], ["call"]):
+                arguments = ["x"] if command == ["call"] else []
+                self.refused(3, "^weft: unavailable: .*refused", *command, dead, *arguments)
+        self.refused(3, "^weft: unavailable: ", "list", f"{self.folder.name}/nothing")
+
+    def test_somebody_else_listens(self):
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            address = f"127.0.0.1:{server.getsockname()[1]}"
+            process = subprocess.Popen([WEFT, "list", address, "--timeout", "50s"], stdin=subprocess.DEVNULL,
+                                       stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+            connection, _ = server.accept()
+            with connection:
+                connection.sendall(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n")
+                _, errors = process.communicate(timeout=PATIENCE)
+            self.assertEqual(process.returncode, 3, errors)
+
+    def test_nobody_answers(self):
+        with socket.create_server(("127.0.0.1", 0)) as server:  # connects, and says nothing
+            address = f"127.0.0.1:{server.getsockname()[1]}"
+            self.refused(3, "^weft: deadline_exceeded: ", "list", address, "--timeout", "200ms")
+
+    def test_not_in_time(self):
+        self.refused(3, r"^weft: deadline_exceeded: .*ends\.hang.*deadline", "call", self.address, "ends.hang", "--timeout", "300ms")
+
+    def test_an_agent_that_dies_meanwhile(self):
+        agent = self.start("tcp://127.0.0.1:0")
+        self.refused(3, r"^weft: peer_lost: .*ends\.die.*may have run", "call", agent.addresses[0], "ends.die")
+        self.assertEqual(agent.end(), 7)
+        with Program(WEFT, "call", self.address, "ends.hang", "--timeout", "0") as caller:
+            self.agent.wait_for("hanging")
+            caller.signal(signal.SIGINT)
+            self.assertEqual(caller.end(), -signal.SIGINT)
+
+    def test_an_output_that_is_full(self):
+        with open("/dev/full", "w", encoding="utf-8") as full:
+            ended = subprocess.run([WEFT, "list", self.address], stdout=full, stderr=subprocess.PIPE, text=True,
+                                   timeout=PATIENCE, check=False)
+        self.assertEqual((ended.returncode, ended.stderr), (1, "weft: the output cannot be written\n"))
+
+
+class HealthAndPing(WeftTest):
+    def test_ping(self):
+        status, output, errors = weft("ping", self.address, "--count", "2", "--interval", "1ms")
+        self.assertEqual((status, errors), (0, ""))
+        self.assertRegex(output, r"\Atested\\u001b\[1m at tcp://\S+ \(incarnation [0-9a-f]{16}\), connected in .* ms\n"
+                                 r"1: \S+ ms\n2: \S+ ms\nleast \S+ ms, mean \S+ ms, most \S+ ms\n\Z")
+        status, output, _ = weft("ping", self.address, "-c", "3", "-i", "0", "--json")
+        self.assertEqual(status, 0)
+        self.assertEqual(len(json.loads(output)["round_trips_us"]), 3)
+
+    def test_health(self):
+        status, output, errors = weft("health", self.address)
+        self.assertEqual((status, errors), (0, ""))
+        self.assertRegex(output, r"\Aserving\n  agent +tested\\u001b\[1m \(incarnation [0-9a-f]{16}\)\n  weft +\d+\.\d+\.\d+\n"
+                                 r"  uptime +\S.*\n  calls +\d+ served now, \d+ of its own under way\n\Z")
+        status, output, _ = weft("health", self.address, "--json")
+        self.assertEqual((status, json.loads(output)["status"]), (0, "serving"))
+        self.assertEqual(json.loads(self.result("weft.health"))["status"], "serving")
+
+    def test_an_agent_that_drains(self):
+        agent = self.start("tcp://127.0.0.1:0")
+        address = agent.addresses[0]
+        with Program(WEFT, "call", address, "ends.hang", "--timeout", "0"):
+            agent.wait_for("hanging")
+            self.assertEqual(weft("call", address, "ends.drain")[0], 0)
+            while weft("health", address)[0] == 0:  # it drains on a thread of its own
+                pass
+            self.assertEqual(weft("health", address), (1, "draining\n", ""))
+            self.assertEqual(weft("health", address, "--json"), (1, '{"status": "draining"}\n', ""))
+            self.refused(3, "^weft: shut_down: ", "call", address, "echo.small", "1")
+
+
+class Looking(WeftTest):
+    def test_top(self):
+        self.assertEqual(self.result("echo.small", "1"), "1")
+        status, output, errors = weft("top", self.address, "--once", "-i", "10ms")
+        self.assertEqual((status, errors), (0, ""))
+        self.assertRegex(output, r"\Atested\\u001b\[1m  up .* connections, ")
+        self.assertRegex(output, r"(?m)^ +\d+\.\d +\d+\.\d +\d+ +\d+  echo\.small$")
+        status, output, _ = weft("top", self.address, "-c", "2", "-i", "10ms")
+        self.assertEqual((status, output.count("METHOD")), (0, 2))
+        self.assertNotIn("\x1b", output)
+
+    def test_what_hangs(self):
+        agent = self.start("tcp://127.0.0.1:0")
+        address = agent.addresses[0]
+        self.assertEqual(weft("hang", address, "--older", "0"), (0, "no call has been under way for 0.000 ms\n", ""))
+        with Program(WEFT, "call", address, "ends.hang", "--timeout", "0"):
+            agent.wait_for("hanging")
+            status, output, errors = weft("hang", address, self.address, "--older", "0")
+            self.assertEqual((status, errors), (0, ""))
+            self.assertRegex(output, r"\Aweft-\S+#\d+ ends\.hang on tested\\u001b\[1m, .*, running on the handlers\n\Z")
+            nobody = "tcp://127.0.0.1:1"
+            status, again, errors = weft("hang", address, nobody, "--older", "0")
+            self.assertEqual(status, 3)
+            self.assertIn("ends.hang", again)  # what the others tell
+            self.assertNotEqual(errors, "")
+
+    def test_traces(self):
+        with tempfile.TemporaryDirectory() as folder:
+            traced = self.start("--traced", "tcp://127.0.0.1:0")
+            address = traced.addresses[0]
+            for _ in range(3):
+                self.assertEqual(weft("call", address, "echo.small", "1")[0], 0)
+            path = os.path.join(folder, "trace.json")
+            status, output, errors = weft("trace", address, "-o", path)
+            self.assertEqual((status, output), (0, ""))
+            self.assertRegex(errors, r"\Atested\\u001b\[1m: 3 spans, 0 dropped; its clock is known to .*\n\Z")
+            with open(path, encoding="utf-8") as file:
+                events = json.load(file)["traceEvents"]
+            spans = [event for event in events if event["ph"] == "X"]
+            self.assertEqual([span["name"] for span in spans], ["echo.small"] * 3)
+            self.assertEqual(len({span["args"]["trace"] for span in spans}), 3)
+            self.refused(2, "has no tracer", "trace", self.address)
+
+
+if __name__ == "__main__":
+    WEFT, AGENT = os.path.abspath(sys.argv.pop(1)), os.path.abspath(sys.argv.pop(1))
+    unittest.main()

@@ -1,0 +1,136 @@
+#include <weft/rpc/agent/dynamic_call.h>
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <iostream>
+#include <iterator>
+
+#include "tools/weft/arguments.h"
+#include "tools/weft/command.h"
+#include "tools/weft/duration.h"
+#include "tools/weft/json_value.h"
+
+namespace weft::tool {
+namespace {
+
+constexpr std::size_t shown_on_terminal = 100;  // elements of a tensor, bytes
+
+struct Options : AskedAgent {
+  std::string method;
+  bool notify = false;
+  std::uint64_t repeat = 1;
+  std::optional<std::uint64_t> most;  // 0: all
+  bool pretty = false, compact = false;
+};
+
+// Arguments are not among CLI11's positionals (see arguments_in), but belong into the usage.
+class UsageWithArguments : public CLI::Formatter {
+ public:
+  std::string make_usage(const CLI::App* app, std::string name) const override {
+    std::string usage = CLI::Formatter::make_usage(app, std::move(name));
+    const std::size_t end = usage.find_last_not_of('\n');
+    if (end != std::string::npos) usage.insert(end + 1, " [ARGUMENT...]");
+    return usage;
+  }
+};
+
+// What CLI11 left over, which it would take apart itself: it reads "[1,2]" as two.
+std::vector<GivenArgument> arguments_in(const std::vector<std::string>& words) {
+  std::vector<GivenArgument> given;
+  for (const std::string& word : words) {
+    if (word == "-") {
+      if (std::any_of(given.begin(), given.end(), [](const auto& one) { return one.from_stdin; }))
+        throw UsageError("'-' stands twice, but there is one standard input");
+      if (::isatty(STDIN_FILENO) != 0) std::fputs("weft: reading JSON from the terminal\n", stderr);
+      given.push_back({std::string(std::istreambuf_iterator<char>(std::cin), {}), true});
+      continue;
+    }
+    const bool number = word.size() > 1 && word[0] == '-' && word[1] >= '0' && word[1] <= '9';
+    if (word.starts_with('-') && !number)
+      throw UsageError("there is no option " + word + ": see weft call --help");
+    given.push_back({word, false});
+  }
+  return given;
+}
+
+void print(const Options& options, const rpc::ValueReader& value, const Method& method) {
+  const bool terminal = stdout_is_terminal();
+  const std::uint64_t asked = options.most.value_or(terminal ? shown_on_terminal : 0);
+  const auto most = asked == 0 ? std::numeric_limits<std::size_t>::max() : static_cast<std::size_t>(asked);
+  if (method.result && (*method.result)->kind == rpc::TypeKind::nothing && value.is_nil() && terminal) return;
+  const PrintedJson json = to_json(value, method.result ? &**method.result : nullptr, most);
+  const bool pretty = !options.compact && (options.pretty || terminal) && options.repeat == 1;
+  std::puts((pretty ? on_lines(json, terminal ? terminal_width() : 80) : on_one_line(json)).c_str());
+}
+
+// Times of calls that were repeated, to stderr: what they returned is on stdout.
+void print_times(std::vector<std::chrono::nanoseconds> times) {
+  std::sort(times.begin(), times.end());
+  std::chrono::nanoseconds sum{0};
+  for (const auto& time : times) sum += time;
+  std::fprintf(stderr, "%zu calls in %s: half of them within %s, 99%% within %s, the slowest took %s\n",
+               times.size(), text_of(sum).c_str(), text_of(times[times.size() / 2]).c_str(),
+               text_of(times[times.size() * 99 / 100]).c_str(), text_of(times.back()).c_str());
+}
+
+Exit run(Options& options, const std::vector<std::string>& words) {
+  if (options.repeat == 0) throw UsageError("--repeat 0 calls nothing");
+  Client& client = options.connect();
+  const auto given = arguments_in(words);
+  client.restart();  // reading may have taken its time
+  const Method method(find_method(rpc::list_methods(client.peer()).get(), options.method));
+  if (method.info.on_object)
+    throw UsageError(
+        method.info.name +
+        " is a method of objects that peers create here and hold by references: a command has none");
+  const std::vector<PlainValue> arguments = arguments_of(method, given);
+
+  std::vector<std::chrono::nanoseconds> times;
+  for (std::uint64_t i = 0; i < options.repeat; ++i) {
+    if (i != 0) client.restart();
+    const auto began = rpc::Clock::now();
+    const rpc::DynamicReply reply =
+        rpc::call_by_name(client.peer(), method.info.name, arguments.size(),
+                          [&](rpc::OutgoingMessage& message) {
+                            for (std::size_t j = 0; j < arguments.size(); ++j)
+                              write(message.argument(j), arguments[j]);
+                          },
+                          {.signature = rpc::name_hash(method.info.signature), .notify = options.notify})
+            .get();
+    times.push_back(rpc::Clock::now() - began);
+    if (reply.message != nullptr) print(options, reply.result(), method);
+  }
+  if (options.repeat > 1) print_times(std::move(times));
+  return Exit::ok;
+}
+
+}  // namespace
+
+Command add_call(CLI::App& program) {
+  auto options = std::make_shared<Options>();
+  CLI::App* app = program.add_subcommand("call", "Calls a method, and prints its result as JSON");
+  options->add_to(*app);
+  app->add_option("METHOD", options->method, "Its name, as weft list shows it")->required();
+  app->add_flag("--notify", options->notify, "Do not wait for an answer");
+  app->add_option("--repeat", options->repeat, "Call so many times, one after the other, and tell the times")
+      ->type_name("N");
+  app->add_option(
+         "--most", options->most,
+         "Print at most so many elements of a tensor, or bytes; 0: all. By default 100 on a terminal, "
+         "all elsewhere")
+      ->type_name("N");
+  app->add_flag("--pretty", options->pretty, "Several lines, as on a terminal");
+  app->add_flag("--compact", options->compact, "One line, also on a terminal");
+  app->allow_extras();
+  app->formatter(std::make_shared<UsageWithArguments>());
+  app->footer(
+      "Arguments: one JSON value a parameter, or one JSON list of all; '-' is JSON from standard input.\n"
+      "  weft call localhost:7002 market.last WEFT\n"
+      "  weft call localhost:7002 market.convert 10 '\"EUR\"' --timeout 1s\n"
+      "  echo '[10, \"EUR\"]' | weft call localhost:7002 market.convert -");
+  return {app, [options, app] { return run(*options, app->remaining()); }};
+}
+
+}  // namespace weft::tool

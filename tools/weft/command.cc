@@ -1,0 +1,37 @@
+#include "tools/weft/command.h"
+
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include "tools/weft/duration.h"
+
+namespace weft::tool {
+
+void AskedAgent::add_to(CLI::App& command) {
+  command.add_option("ADDRESS", address, "host:port, tcp://host:port, unix:///path or /path")->required();
+  command.add_option("--timeout", timeout, "How long to wait for the answer: 5s, 300ms, 2m; 0: for ever")
+      ->type_name("TIME")
+      ->capture_default_str();
+  command.add_flag("-v,--verbose", verbose, "Tell what happens to the connection");
+}
+
+Client& AskedAgent::connect() {
+  client_ = std::make_shared<Client>(address, parse_duration(timeout), verbose);
+  return *client_;
+}
+
+bool stdout_is_terminal() { return ::isatty(STDOUT_FILENO) != 0; }
+
+std::size_t terminal_width() {
+  winsize size{};
+  if (::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col >= 20) return size.ws_col;
+  return 80;
+}
+
+std::size_t terminal_height() {
+  winsize size{};
+  if (::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_row >= 10) return size.ws_row;
+  return 24;
+}
+
+}  // namespace weft::tool

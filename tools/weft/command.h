@@ -1,0 +1,50 @@
+// Command: one subcommand of `weft`, in a file of its own: its options as CLI11 has them, and what it does.
+// main.cc lists them all. Thread-safety: none needed.
+#pragma once
+
+#include <CLI/CLI.hpp>
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "tools/weft/client.h"
+#include "tools/weft/errors.h"
+
+namespace weft::tool {
+
+struct Command {
+  CLI::App* app = nullptr;
+  std::function<Exit()> run;  // after the command line has been read; throws what went wrong
+};
+
+// Each adds its subcommand to the program.
+Command add_list(CLI::App& program);
+Command add_call(CLI::App& program);
+Command add_ping(CLI::App& program);
+Command add_health(CLI::App& program);
+Command add_top(CLI::App& program);
+Command add_hang(CLI::App& program);
+Command add_trace(CLI::App& program);
+
+// What all of them take.
+struct AskedAgent {
+  std::string address;
+  std::string timeout = "30s";
+  bool verbose = false;
+
+  void add_to(CLI::App& command);
+  // Kept here, not by the command: what it still waits for (a name server) need not end before the program.
+  Client& connect();  // throws UsageError
+
+ private:
+  std::shared_ptr<Client> client_;
+};
+
+// --- Output ---
+
+bool stdout_is_terminal();
+std::size_t terminal_width();
+std::size_t terminal_height();
+
+}  // namespace weft::tool

@@ -1,0 +1,57 @@
+#include <cstdio>
+
+#include "tools/weft/command.h"
+#include "tools/weft/duration.h"
+#include "tools/weft/json_text.h"
+#include "tools/weft/wait_graph.h"
+
+namespace weft::tool {
+namespace {
+
+struct Options : AskedAgent {
+  std::vector<std::string> others;
+  std::string older = "1s";
+};
+
+Exit run(Options& options) {
+  const std::chrono::duration<double> older = parse_duration(options.older);
+  Client& client = options.connect();
+  std::vector<rpc::Future<rpc::CallsUnderWay>> asked;  // all at once: the less changes meanwhile
+  asked.push_back(rpc::calls_under_way(client.peer()));
+  for (const std::string& address : options.others)
+    asked.push_back(rpc::calls_under_way(client.peer_at(address)));
+  std::vector<rpc::CallsUnderWay> agents;
+  std::exception_ptr silent;
+  for (auto& answer : asked) {
+    try {
+      agents.push_back(answer.get());
+    } catch (const rpc::Error& error) {
+      // Whoever does not answer may be what the others wait for.
+      std::fprintf(stderr, "weft: %s\n", printable(error.what()).c_str());
+      silent = std::current_exception();
+    }
+  }
+  if (agents.empty()) std::rethrow_exception(silent);
+  const WaitGraph graph = wait_graph(agents, older.count());
+  std::fputs(text_of(graph).c_str(), stdout);
+  if (graph.calls.empty())
+    std::printf("no call has been under way for %s\n", text_of(parse_duration(options.older)).c_str());
+  if (silent != nullptr) return tell(silent).exit;
+  return graph.cycles.empty() ? Exit::ok : Exit::failed;
+}
+
+}  // namespace
+
+Command add_hang(CLI::App& program) {
+  auto options = std::make_shared<Options>();
+  CLI::App* app = program.add_subcommand(
+      "hang", "The calls under way on agents, what each waits for, and cycles; 1 where there is one");
+  options->add_to(*app);
+  app->add_option("OTHERS", options->others, "More addresses: all agents that the calls go through");
+  app->add_option("--older", options->older, "Leave out calls that have been under way for less")
+      ->type_name("TIME")
+      ->capture_default_str();
+  return {app, [options] { return run(*options); }};
+}
+
+}  // namespace weft::tool

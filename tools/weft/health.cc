@@ -1,0 +1,70 @@
+#include <weft/rpc/agent/health.h>
+
+#include <cstdio>
+
+#include "tools/weft/command.h"
+#include "tools/weft/duration.h"
+#include "tools/weft/json_text.h"
+
+namespace weft::tool {
+namespace {
+
+struct Options : AskedAgent {
+  bool json = false;
+};
+
+PrintedJson json_of(const rpc::Health& health) {
+  PrintedJson json;
+  add_field(json, "status", health.status);
+  add_field(json, "name", health.name);
+  add_field(json, "incarnation", health.incarnation);
+  add_field(json, "version", health.version);
+  add_field(json, "uptime", health.uptime);
+  add_field(json, "calls_served", health.calls_served);
+  add_field(json, "calls_made", health.calls_made);
+  return json;
+}
+
+void print(const rpc::Health& health) {
+  const auto uptime =
+      std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::duration<double>(health.uptime));
+  std::printf("%s\n", printable(health.status).c_str());
+  std::printf("  agent    %s (incarnation %016llx)\n", printable(health.name).c_str(),
+              static_cast<unsigned long long>(health.incarnation));
+  std::printf("  weft     %s\n", printable(health.version).c_str());
+  std::printf("  uptime   %s\n", text_of(uptime).c_str());
+  std::printf("  calls    %lld served now, %lld of its own under way\n",
+              static_cast<long long>(health.calls_served), static_cast<long long>(health.calls_made));
+}
+
+Exit run(Options& options) {
+  Client& client = options.connect();
+  rpc::Health health;
+  try {
+    health = rpc::health(client.peer()).get();
+  } catch (const rpc::Error& error) {
+    // An agent that drains takes no more questions, and says so.
+    if (error.kind() != rpc::ErrorKind::shut_down) throw;
+    health.status = rpc::health_draining;
+    std::puts(options.json ? R"({"status": "draining"})" : "draining");
+    return Exit::failed;
+  }
+  if (options.json) {
+    std::puts(on_one_line(json_of(health)).c_str());
+  } else {
+    print(health);
+  }
+  return health.status == rpc::health_serving ? Exit::ok : Exit::failed;
+}
+
+}  // namespace
+
+Command add_health(CLI::App& program) {
+  auto options = std::make_shared<Options>();
+  CLI::App* app = program.add_subcommand("health", "Whether an agent serves; the exit status tells");
+  options->add_to(*app);
+  app->add_flag("--json", options->json, "As an object");
+  return {app, [options] { return run(*options); }};
+}
+
+}  // namespace weft::tool

@@ -1,0 +1,340 @@
+#include <weft/rpc/core/error.h>
+
+#include <algorithm>
+#include <cctype>
+#include <cmath>
+#include <limits>
+#include <set>
+
+#include "tools/weft/base64.h"
+#include "tools/weft/dtype.h"
+#include "tools/weft/json_forms.h"
+#include "tools/weft/json_tensor.h"
+#include "tools/weft/json_value.h"
+
+namespace weft::tool {
+namespace {
+
+using rpc::Error;
+using rpc::ErrorKind;
+using rpc::Type;
+using rpc::TypeKind;
+
+constexpr std::size_t most_levels = 100;  // of values within values; a message holds fewer
+// What is looked at to find out which alternatives are meant: values, and among them those that did not fit.
+constexpr std::size_t most_guesses = 20'000'000, most_wrong_guesses = 4000;
+
+constexpr std::string_view too_much =
+    "too much to guess which alternatives are meant: state them as {\"index\": …, \"value\": …}";
+
+// Where a value is, from the outermost on.
+struct Place {
+  const Place* outer = nullptr;
+  std::string_view field = {};
+  std::size_t index = 0;
+  bool is_field = false;
+
+  std::string text() const {
+    if (outer == nullptr) return "";
+    const bool plain = std::all_of(field.begin(), field.end(), [](unsigned char c) {
+      return std::isalnum(c) != 0 || c == '_' || c >= 0x80;
+    });
+    if (is_field && plain) return outer->text() + "." + std::string(field);
+    return outer->text() + "[" + (is_field ? excerpt(GivenJson(field)) : std::to_string(index)) + "]";
+  }
+};
+Place in(const Place& outer, std::string_view field) { return {&outer, field, 0, true}; }
+Place in(const Place& outer, std::size_t index) { return {&outer, {}, index, false}; }
+
+[[noreturn]] void fail(const Place& place, const std::string& what) {
+  const std::string where = place.text();
+  throw Error(ErrorKind::invalid_argument, where.empty() ? what : where + ": " + what);
+}
+[[noreturn]] void mismatch(const Type& type, const GivenJson& json, const Place& place,
+                           const std::string& as = {}) {
+  fail(place,
+       "expected " + (as.empty() ? "" : as + " ") + excerpt(rpc::text_of(type)) + ", found " + excerpt(json));
+}
+template <class F>
+auto at(const Place& place, F&& f) {
+  try {
+    return f();
+  } catch (const Error& error) {
+    fail(place, error.what());
+  }
+}
+
+class Converter {
+ public:
+  PlainValue convert(const Type& type, const GivenJson& json, const Place& place, std::size_t level) {
+    if (level > most_levels) fail(place, "nested too deeply");
+    if (guessing_ != 0) ++guesses_;
+    if (guessed_enough()) fail(place, std::string(too_much));
+    switch (type.kind) {
+      case TypeKind::recursion:
+        return convert(*type.parts[0], json, place, level);
+      case TypeKind::boolean:
+        if (!json.is_boolean()) mismatch(type, json, place);
+        return {json.get<bool>()};
+      case TypeKind::integer:
+        return integer(type, json, place);
+      case TypeKind::enumeration:
+        return convert(*type.parts[0], json, place, level);
+      case TypeKind::real:
+        return {real(type, json, place)};
+      case TypeKind::text:
+        if (json.is_string()) return {json.get<std::string>()};
+        if (const auto bytes = tagged_bytes(json, place))
+          return {std::string(reinterpret_cast<const char*>(bytes->data()), bytes->size())};
+        mismatch(type, json, place);
+      case TypeKind::bytes:
+        return {PlainBytes{rpc::Buffer::copy(bytes(type, json, place))}};
+      case TypeKind::nothing:
+        if (!json.is_null()) mismatch(type, json, place);
+        return {};
+      case TypeKind::list:
+        return list(*type.parts[0], type, json, place, level);
+      case TypeKind::tuple:
+        return tuple(type, json, place, level);
+      case TypeKind::map:
+        return map(type, json, place, level);
+      case TypeKind::optional:
+        return optional(*type.parts[0], json, place, level);
+      case TypeKind::variant:
+        return variant(type, json, place, level);
+      case TypeKind::record:
+        return record(type, json, place, level);
+      case TypeKind::tensor:
+        return at(place, [&] { return tensor_from_json(json); });
+      case TypeKind::reference:
+      case TypeKind::capnp:
+      case TypeKind::word:
+        fail(place, "a value of type " + excerpt(rpc::text_of(type)) + " cannot be written in JSON");
+    }
+    fail(place, "a type that is not known here");
+  }
+
+ private:
+  static PlainValue integer(const Type& type, const GivenJson& json, const Place& place) {
+    const std::string name = rpc::text_of(type);
+    const unsigned unused = 64U - type.bits;
+    return at(place, [&]() -> PlainValue {
+      if (!type.is_signed) return {natural_of(json, ~std::uint64_t{0} >> unused, name)};
+      const std::int64_t most = std::numeric_limits<std::int64_t>::max() >> unused;
+      return {integer_of(json, -most - 1, most, name)};
+    });
+  }
+
+  static double real(const Type& type, const GivenJson& json, const Place& place) {
+    if (!json.is_number() && !json.is_string()) mismatch(type, json, place);
+    const double value = at(place, [&] { return real_of(json, rpc::text_of(type)); });
+    if (type.bits == 32 && std::isfinite(value) && !std::isfinite(static_cast<float>(value)))
+      mismatch(type, json, place);
+    return type.bits == 32 ? static_cast<double>(static_cast<float>(value)) : value;
+  }
+
+  // {"base64": "…"}
+  static std::optional<std::vector<std::byte>> tagged_bytes(const GivenJson& json, const Place& place) {
+    if (!json.is_object()) return std::nullopt;
+    if (json.contains("elided")) fail(place, "these bytes were printed without all of them");
+    if (json.size() != 1) return std::nullopt;
+    const auto found = json.find("base64");
+    if (found == json.end() || !found->is_string()) return std::nullopt;
+    auto bytes = from_base64(found->get_ref<const std::string&>());
+    if (!bytes) fail(place, "malformed base64: " + excerpt(*found));
+    return bytes;
+  }
+
+  static std::vector<std::byte> bytes(const Type& type, const GivenJson& json, const Place& place) {
+    if (auto bytes = tagged_bytes(json, place)) return std::move(*bytes);
+    if (!json.is_string()) mismatch(type, json, place, "base64");
+    auto bytes = from_base64(json.get_ref<const std::string&>());
+    if (!bytes) fail(place, "malformed base64: " + excerpt(json));
+    return std::move(*bytes);
+  }
+
+  // Numbers are packed as Codec<std::vector<T>> packs them.
+  PlainValue list(const Type& element, const Type& type, const GivenJson& json, const Place& place,
+                  std::size_t level) {
+    if (!json.is_array()) mismatch(type, json, place);
+    if (element.kind == TypeKind::real && element.bits == 64) {
+      std::vector<double> reals;
+      for (const GivenJson& one : json) reals.push_back(real(element, one, in(place, reals.size())));
+      return {std::move(reals)};
+    }
+    if (element.kind == TypeKind::real) {
+      std::vector<float> floats;
+      for (const GivenJson& one : json)
+        floats.push_back(static_cast<float>(real(element, one, in(place, floats.size()))));
+      return {std::move(floats)};
+    }
+    if (element.kind == TypeKind::integer && element.is_signed) {
+      std::vector<std::int64_t> ints;
+      for (const GivenJson& one : json)
+        ints.push_back(std::get<std::int64_t>(integer(element, one, in(place, ints.size())).held));
+      return {std::move(ints)};
+    }
+    PlainList list;
+    for (const GivenJson& one : json)
+      list.elements.push_back(convert(element, one, in(place, list.elements.size()), level + 1));
+    return {std::move(list)};
+  }
+
+  PlainValue tuple(const Type& type, const GivenJson& json, const Place& place, std::size_t level) {
+    if (!json.is_array() || json.size() != type.parts.size())
+      mismatch(type, json, place, "a list of " + std::to_string(type.parts.size()) + " as");
+    PlainList list;
+    for (std::size_t i = 0; i < type.parts.size(); ++i)
+      list.elements.push_back(convert(*type.parts[i], json[i], in(place, i), level + 1));
+    return {std::move(list)};
+  }
+
+  PlainValue map(const Type& type, const GivenJson& json, const Place& place, std::size_t level) {
+    const Type &key = *type.parts[0], &value = *type.parts[1];
+    PlainMap map;
+    if (json.is_object()) {
+      for (const auto& [name, one] : json.items()) {
+        const Place here = in(place, name);
+        map.entries.emplace_back(convert(key, key_json(key, name, here), here, level + 1),
+                                 convert(value, one, here, level + 1));
+      }
+      return {std::move(map)};
+    }
+    if (!json.is_array()) mismatch(type, json, place);
+    std::set<std::string> keys;
+    for (std::size_t i = 0; i < json.size(); ++i) {
+      const Place here = in(place, i);
+      if (!json[i].is_array() || json[i].size() != 2)
+        fail(here, "expected [key, value], found " + excerpt(json[i]));
+      if (!keys.insert(on_one_line(json[i][0])).second)
+        fail(here, "the key " + excerpt(json[i][0]) + " stands twice");
+      map.entries.emplace_back(convert(key, json[i][0], in(here, 0), level + 1),
+                               convert(value, json[i][1], in(here, 1), level + 1));
+    }
+    return {std::move(map)};
+  }
+  // Keys of JSON are texts: what is no text stands in them as JSON.
+  static GivenJson key_json(const Type& key, const std::string& name, const Place& place) {
+    if (key.kind == TypeKind::text || key.kind == TypeKind::bytes) return name;
+    try {
+      return parse_json(name);
+    } catch (const Error&) {
+      fail(place, "expected a key of type " + excerpt(rpc::text_of(key)));
+    }
+  }
+
+  PlainValue optional(const Type& inner, const GivenJson& json, const Place& place, std::size_t level) {
+    if (json.is_null()) return {};
+    PlainVariant present{1, {}};
+    if (prints_null(inner) && is_alternative(json) && json["index"] == 1) {
+      present.value.push_back(convert(inner, json["value"], in(place, "value"), level + 1));
+    } else {
+      present.value.push_back(convert(inner, json, place, level + 1));
+    }
+    return {std::move(present)};
+  }
+
+  // {"index": i, "value": …}, or a value that is then of the first alternative that it fits.
+  PlainValue variant(const Type& type, const GivenJson& json, const Place& place, std::size_t level) {
+    if (is_alternative(json)) {
+      const std::size_t index = at(in(place, "index"), [&] {
+        return static_cast<std::size_t>(natural_of(json["index"], 65535, "an alternative's number"));
+      });
+      if (index >= type.parts.size())
+        fail(place,
+             "there is no alternative " + std::to_string(index) + " in " + excerpt(rpc::text_of(type)));
+      PlainVariant held{index, {}};
+      held.value.push_back(convert(*type.parts[index], json["value"], in(place, "value"), level + 1));
+      return {std::move(held)};
+    }
+    std::string why;
+    ++guessing_;
+    for (std::size_t i = 0; i < type.parts.size(); ++i) {
+      if (!may_fit(*type.parts[i], json)) continue;
+      try {
+        PlainVariant held{i, {}};
+        held.value.push_back(convert(*type.parts[i], json, place, level + 1));
+        --guessing_;
+        return {std::move(held)};
+      } catch (const Error& error) {
+        ++wrong_guesses_;
+        if (guessed_enough()) fail(place, std::string(too_much));
+        why = error.what();
+      }
+    }
+    --guessing_;
+    // Of several reasons the last one is as good as any, and one is readable.
+    if (!why.empty()) throw Error(ErrorKind::invalid_argument, why);
+    mismatch(type, json, place);
+  }
+
+  PlainValue record(const Type& type, const GivenJson& json, const Place& place, std::size_t level) {
+    if (!json.is_object()) mismatch(type, json, place);
+    PlainRecord record;
+    std::size_t known = 0;
+    for (std::size_t i = 0; i < type.parts.size(); ++i) {
+      const std::string& name = type.fields[i];
+      const auto found = json.find(name);
+      if (found == json.end()) continue;
+      ++known;
+      record.fields.emplace_back(name, convert(*type.parts[i], *found, in(place, name), level + 1));
+    }
+    if (known < json.size())
+      for (const auto& [name, value] : json.items())
+        if (std::find(type.fields.begin(), type.fields.end(), name) == type.fields.end()) {
+          std::string fields;
+          for (const std::string& field : type.fields) fields += (fields.empty() ? "" : ", ") + field;
+          fail(place, type.name + " has no field " + excerpt(GivenJson(name)) +
+                          (fields.empty() ? "" : ": it has " + fields));
+        }
+    return {std::move(record)};
+  }
+
+  // --- Which alternative ---
+
+  bool guessed_enough() const { return guesses_ > most_guesses || wrong_guesses_ > most_wrong_guesses; }
+  // A first look: what is false here does not fit.
+  static bool may_fit(const Type& type, const GivenJson& json) {
+    switch (type.kind) {
+      case TypeKind::boolean:
+        return json.is_boolean();
+      case TypeKind::integer:
+      case TypeKind::enumeration:
+        return json.is_number() || json.is_boolean();
+      case TypeKind::real:
+        return json.is_number() || json.is_string();
+      case TypeKind::text:
+      case TypeKind::bytes:
+        return json.is_string() || json.is_object();
+      case TypeKind::nothing:
+        return json.is_null();
+      case TypeKind::list:
+      case TypeKind::tuple:
+        return json.is_array();
+      case TypeKind::map:
+        return json.is_structured();
+      case TypeKind::record:
+      case TypeKind::recursion:
+        return json.is_object();
+      case TypeKind::tensor:
+        return !json.is_string();
+      case TypeKind::optional:
+        return json.is_null() || may_fit(*type.parts[0], json);
+      case TypeKind::variant:
+        return true;
+      default:
+        return false;
+    }
+  }
+
+  std::size_t guessing_ = 0;  // variants around this place whose alternative is being looked for
+  std::size_t guesses_ = 0, wrong_guesses_ = 0;
+};
+
+}  // namespace
+
+PlainValue from_json(const Type& type, const GivenJson& json) {
+  return Converter().convert(type, json, Place{}, 1);
+}
+
+}  // namespace weft::tool

@@ -1,0 +1,76 @@
+#include <algorithm>
+#include <cstdio>
+
+#include "tools/weft/command.h"
+#include "tools/weft/json_text.h"
+#include "tools/weft/method.h"
+
+namespace weft::tool {
+namespace {
+
+struct Options : AskedAgent {
+  std::string pattern;
+  bool json = false;
+};
+
+PrintedJson json_of(const rpc::MethodInfo& info) {
+  PrintedJson json;
+  add_field(json, "name", info.name);
+  add_field(json, "signature", info.signature);
+  add_field(json, "parameters", info.parameters);
+  add_field(json, "result", info.result);
+  add_field(json, "idempotent", info.idempotent);
+  add_field(json, "on_object", info.on_object);
+  return json;
+}
+
+void print_json(const std::vector<Method>& methods) {
+  PrintedJson json = PrintedJson::array();
+  for (const Method& method : methods) json.push_back(json_of(method.info));
+  std::puts((stdout_is_terminal() ? on_lines(json, terminal_width()) : on_one_line(json)).c_str());
+}
+
+void print_table(const std::vector<Method>& methods) {
+  std::size_t width = 0;
+  for (const Method& method : methods) width = std::max(width, method.info.name.size());
+  width = std::min<std::size_t>(width, 40);
+  for (const Method& method : methods) {
+    std::string line = printable(method.info.name);
+    if (line.size() < width) line.resize(width, ' ');
+    line += "  " + method.signature();
+    if (method.info.idempotent) line += "  idempotent";
+    if (method.info.on_object) line += "  on an object";
+    std::puts(line.c_str());
+  }
+  const auto structs = struct_texts(methods);
+  if (!structs.empty()) std::puts("");
+  for (const std::string& text : structs) std::puts(text.c_str());
+}
+
+Exit run(Options& options) {
+  Client& client = options.connect();
+  std::vector<Method> methods;
+  for (rpc::MethodInfo& info : rpc::list_methods(client.peer()).get())
+    if (matches(info.name, options.pattern)) methods.emplace_back(std::move(info));
+  if (options.json) {
+    print_json(methods);
+  } else {
+    print_table(methods);
+  }
+  if (methods.empty() && !options.json)
+    std::fprintf(stderr, "weft: no method matches '%s'\n", options.pattern.c_str());
+  return methods.empty() ? Exit::failed : Exit::ok;
+}
+
+}  // namespace
+
+Command add_list(CLI::App& program) {
+  auto options = std::make_shared<Options>();
+  CLI::App* app = program.add_subcommand("list", "The methods that an agent serves, and their types");
+  options->add_to(*app);
+  app->add_option("PATTERN", options->pattern, "Only these: a part of the name, or a pattern: 'market.*'");
+  app->add_flag("--json", options->json, "As a list of objects");
+  return {app, [options] { return run(*options); }};
+}
+
+}  // namespace weft::tool

@@ -1,0 +1,37 @@
+// weft: asks and calls any agent from a shell. docs/weft_tool.md
+#include <cstdio>
+#include <cstdlib>
+
+#include "tools/weft/command.h"
+
+using namespace weft::tool;
+
+int main(int argc, char** argv) {
+  CLI::App program("Asks and calls agents of weft, without their headers.", "weft");
+  program.require_subcommand(1);
+  program.set_version_flag("--version", WEFT_VERSION);
+  program.footer(
+      "Exit status: 0 all is well; 1 the agent answered with an error, or is not serving; 2 nothing was "
+      "called,\n"
+      "since the command or an argument is wrong; 3 no answer: unreachable, lost, or not in time.");
+  const Command commands[] = {add_list(program), add_call(program), add_ping(program), add_health(program),
+                              add_top(program),  add_hang(program), add_trace(program)};
+  try {
+    program.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return program.exit(error) == 0 ? 0 : static_cast<int>(Exit::usage);
+  }
+  Told told{Exit::usage, ""};
+  try {
+    for (const Command& command : commands)
+      if (command.app->parsed()) told = {command.run(), ""};
+  } catch (...) {
+    told = tell(std::current_exception());
+  }
+  if (std::fflush(stdout) != 0 && told.exit == Exit::ok)
+    told = {Exit::failed, "the output cannot be written"};
+  if (!told.text.empty()) std::fprintf(stderr, "weft: %s\n", told.text.c_str());
+  // Where no answer came in time, something may still be waited for, which has a time of its own.
+  if (told.exit == Exit::no_answer) std::_Exit(static_cast<int>(told.exit));
+  return static_cast<int>(told.exit);
+}

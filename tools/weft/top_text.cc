@@ -1,0 +1,110 @@
+#include "tools/weft/top_text.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstdarg>
+#include <cstdio>
+#include <map>
+#include <vector>
+
+#include "tools/weft/duration.h"
+#include "tools/weft/json_text.h"
+
+namespace weft::tool {
+namespace {
+
+__attribute__((format(printf, 1, 2))) std::string formatted(const char* format, ...) {
+  char text[256];
+  va_list arguments;
+  va_start(arguments, format);
+  std::vsnprintf(text, sizeof text, format, arguments);
+  va_end(arguments);
+  return text;
+}
+
+std::string bytes_text(double bytes) {
+  constexpr const char* units[] = {"B", "KiB", "MiB", "GiB", "TiB"};
+  std::size_t unit = 0;
+  for (; bytes >= 1024 && unit + 1 < std::size(units); ++unit) bytes /= 1024;
+  return formatted(unit == 0 || bytes >= 100 ? "%.0f %s" : "%.1f %s", bytes, units[unit]);
+}
+
+unsigned long long number(std::uint64_t n) { return n; }
+
+struct Row {
+  std::string name;
+  double calls = 0, failed = 0;  // a second
+  std::uint64_t under_way = 0, all = 0;
+};
+
+// How much a counter has grown, a second. One that has shrunk has not grown.
+class Rate {
+ public:
+  explicit Rate(double seconds) : seconds_(seconds) {}
+  double operator()(std::uint64_t before, std::uint64_t now) const {
+    return seconds_ > 0 && now > before ? static_cast<double>(now - before) / seconds_ : 0;
+  }
+
+ private:
+  double seconds_;
+};
+
+std::vector<Row> rows(const rpc::AgentStats& before, const rpc::AgentStats& now, const Rate& rate) {
+  std::map<std::string, const rpc::MethodStats*> known;
+  for (const auto& method : before.methods) known[method.name] = &method;
+  std::vector<Row> rows;
+  for (const auto& method : now.methods) {
+    if (method.accepted == 0) continue;
+    const auto found = known.find(method.name);
+    const rpc::MethodStats old = found == known.end() ? rpc::MethodStats{} : *found->second;
+    rows.push_back({method.name, rate(old.accepted, method.accepted), rate(old.failed, method.failed),
+                    method.accepted - std::min(method.answered, method.accepted), method.accepted});
+  }
+  std::stable_sort(rows.begin(), rows.end(), [](const Row& a, const Row& b) {
+    return std::tie(a.calls, a.under_way, a.all) > std::tie(b.calls, b.under_way, b.all);
+  });
+  return rows;
+}
+
+}  // namespace
+
+std::string top_text(const rpc::AgentStats& before, const rpc::AgentStats& now, std::size_t width,
+                     std::size_t lines) {
+  const Rate rate(now.uptime - before.uptime);
+  const auto up = std::chrono::duration_cast<std::chrono::nanoseconds>(
+      std::chrono::duration<double>(std::clamp(now.uptime, 0.0, 1e9)));
+  std::vector<std::string> text;
+  text.push_back(printable(now.name) + formatted("  up %s  %llu connections, %llu made, %llu refused",
+                                                 text_of(up).c_str(), number(now.connections),
+                                                 number(now.connections_made),
+                                                 number(now.connections_refused)));
+  text.push_back(formatted("served   %10.1f/s  %6llu under way  %llu denied, %llu shed",
+                           rate(before.calls_served, now.calls_served), number(now.serving),
+                           number(now.calls_denied), number(now.calls_shed)));
+  text.push_back(formatted("made     %10.1f/s  %6llu under way", rate(before.calls_made, now.calls_made),
+                           number(now.waiting)));
+  std::string bytes = "bytes    " + bytes_text(rate(before.bytes_received, now.bytes_received)) + "/s in, " +
+                      bytes_text(rate(before.bytes_sent, now.bytes_sent)) + "/s out";
+  if (const double asked = static_cast<double>(now.pool_hits) + static_cast<double>(now.pool_misses);
+      asked > 0)
+    bytes += formatted("; pool: %.0f %% hits, ", 100 * static_cast<double>(now.pool_hits) / asked) +
+             bytes_text(static_cast<double>(now.pool_bytes)) + " kept";
+  text.push_back(bytes);
+  text.emplace_back();
+  text.push_back(formatted("%10s %9s %9s %12s  METHOD", "CALLS/s", "FAILED/s", "UNDER WAY", "CALLS"));
+  const std::vector<Row> all = rows(before, now, rate);
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    if (lines != 0 && text.size() + 1 >= std::max<std::size_t>(lines, 8) && i + 1 < all.size()) {
+      text.push_back(formatted("%zu more", all.size() - i));
+      break;
+    }
+    text.push_back(formatted("%10.1f %9.1f %9llu %12llu  ", all[i].calls, all[i].failed,
+                             number(all[i].under_way), number(all[i].all)) +
+                   printable(all[i].name));
+  }
+  std::string joined;
+  for (std::string& line : text) joined += (line.size() > width ? line.substr(0, width) : line) + "\n";
+  return joined;
+}
+
+}  // namespace weft::tool
