@@ -68,7 +68,8 @@ IncomingCall::IncomingCall(std::shared_ptr<AgentCore> core, std::shared_ptr<Link
 IncomingCall::~IncomingCall() {
   if (!answered_)
     fail(std::make_exception_ptr(Error(ErrorKind::internal, "the call was dropped without an answer")));
-  link_->call_ended(id(), message_->bytes(), (message_->prefix().flags & frame_flags::notify) != 0);
+  link_->call_ended(id(), message_->bytes(), (message_->prefix().flags & frame_flags::notify) != 0,
+                    deadline_timer_);
   if (passed_ != nullptr) passed_->leave();
 }
 
@@ -95,6 +96,22 @@ std::optional<std::string> IncomingCall::metadata(const std::string& key) {
 bool IncomingCall::cancelled() const {
   if (deadline_ && link_->loop()->now() >= *deadline_) return true;
   return was_cancelled();
+}
+
+void IncomingCall::first_cancel_job() {
+  if (deadline_) watch_deadline();
+}
+
+// The caller cancels at the deadline too, but it may have fallen silent.
+void IncomingCall::watch_deadline() {
+  const std::shared_ptr<Loop> loop = link_->loop();
+  if (!loop->running_here()) return loop->post([self = share()] { self->watch_deadline(); });
+  deadline_timer_ = loop->schedule(*deadline_, [weak = weak_from_this()] {
+    const auto call = std::static_pointer_cast<IncomingCall>(weak.lock());
+    if (call == nullptr) return;
+    call->deadline_timer_ = 0;
+    call->cancel();
+  });
 }
 
 void IncomingCall::set_executor(std::shared_ptr<Executor> executor) {

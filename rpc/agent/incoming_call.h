@@ -125,6 +125,8 @@ class WEFT_EXPORT IncomingCall final : public CallContext {
   void enter_queue();
   void note_answer(const std::exception_ptr& error);
   void execute();
+  void first_cancel_job() override;
+  void watch_deadline();
   void give_up_reply();  // what its parts handed over goes nowhere
   class AllContexts final : public ContextSwitch {
    public:
@@ -159,6 +161,7 @@ class WEFT_EXPORT IncomingCall final : public CallContext {
   std::atomic<bool> answered_{false};
   std::atomic<bool> began_{false};  // the handler may have run
   std::atomic<const Executor*> queue_{nullptr};
+  Loop::TimerId deadline_timer_ = 0;  // of the link's loop, once somebody waits for a cancellation
 };
 
 }  // namespace weft::rpc

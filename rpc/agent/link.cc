@@ -388,11 +388,12 @@ std::vector<std::shared_ptr<IncomingCall>> Link::incoming() const {
   return calls;
 }
 
-void Link::call_ended(std::uint64_t id, std::uint64_t bytes, bool notification) {
+void Link::call_ended(std::uint64_t id, std::uint64_t bytes, bool notification, Loop::TimerId deadline) {
   core_->let_go(bytes);
-  const auto forget = [id, bytes, notification](Link& link) {
+  const auto forget = [id, bytes, notification, deadline](Link& link) {
     link.incoming_.take(id);
     link.held_bytes_ -= bytes;
+    if (deadline != 0) link.loop()->cancel(deadline);
     if (notification) link.give_credit(Prefix::size + bytes);
   };
   if (loop()->running_here()) return forget(*this);

@@ -48,7 +48,8 @@ class WEFT_EXPORT Link final : public ConnectionObserver, public std::enable_sha
   void send_reply(OutboundFrame frame, ActiveCall active);
   void reply(const Prefix& request, const FailureInfo& failure,
              ActiveCall active);  // a notification's is logged
-  void call_ended(std::uint64_t id, std::uint64_t bytes, bool notification);
+  // An incoming call has gone, with its timer if it had one. Any thread.
+  void call_ended(std::uint64_t id, std::uint64_t bytes, bool notification, Loop::TimerId deadline);
 
   // What is under way here.
   std::vector<std::shared_ptr<PendingCall>> sent() const;
