@@ -5,8 +5,9 @@
 //   SIGTERM embedded_service last tcp://127.0.0.1:7002 WEFT                        its clients
 //   embedded_service convert tcp://127.0.0.1:7002 10 EUR [MILLISECONDS]
 //
-// WEFT_CERTIFICATES=FOLDER, where NAME.pem, NAME-key.pem and ca.pem lie, NAME being rates, market or client: mutual TLS, and
-// the services may listen beyond this host. SIGHUP reads the files anew. docs/embedding.md goes through the program.
+// WEFT_CERTIFICATES=FOLDER, where NAME.pem, NAME-key.pem and ca.pem lie, NAME being rates, market or client:
+// mutual TLS, and the services may listen beyond this host. SIGHUP reads the files anew. docs/embedding.md
+// goes through the program.
 #include <weft/rpc/observe/endpoint.h>
 #include <weft/rpc/rpc.h>
 
@@ -73,9 +74,10 @@ std::shared_ptr<rpc::Credentials> credentials_of(const std::string& name) {
   const char* folder = std::getenv("WEFT_CERTIFICATES");
   if (folder == nullptr) return nullptr;
   const std::string file = std::string(folder) + "/" + name;
-  return std::make_shared<rpc::Credentials>(rpc::CredentialOptions{.certificate_file = file + ".pem",
-                                                                   .key_file = file + "-key.pem",
-                                                                   .trust_file = std::string(folder) + "/ca.pem"});
+  return std::make_shared<rpc::Credentials>(
+      rpc::CredentialOptions{.certificate_file = file + ".pem",
+                             .key_file = file + "-key.pem",
+                             .trust_file = std::string(folder) + "/ca.pem"});
 }
 
 // The existing program: a loop, with work of its own on it.
@@ -83,8 +85,10 @@ int run_market(const std::string& address, const std::string& rates) {
   asio::io_context io;
   const auto credentials = credentials_of("market");
   const auto metrics = std::make_shared<observe::Metrics>();
-  rpc::Agent agent{io, {.name = "market", .listen = {address}, .credentials = credentials}, {metrics->layer()}};
-  // The other service may be restarting: what it has not begun is asked again, and rate() is safe to repeat anyway.
+  rpc::Agent agent{
+      io, {.name = "market", .listen = {address}, .credentials = credentials}, {metrics->layer()}};
+  // The other service may be restarting: what it has not begun is asked again, and rate() is safe to repeat
+  // anyway.
   const rpc::Peer to_rates = agent.peer(rates).with({.retry = rpc::RetryPolicy{}, .idempotent = true});
   auto market = std::make_shared<Market>(to_rates);
   agent.serve(market);

@@ -2,8 +2,8 @@
 
 #include <weft/rpc/agent/health.h>
 #include <weft/rpc/agent/membership.h>
-#include <weft/rpc/agent/streams.h>
 #include <weft/rpc/agent/stats.h>
+#include <weft/rpc/agent/streams.h>
 #include <weft/rpc/agent/under_way.h>
 
 #include <algorithm>

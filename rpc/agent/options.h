@@ -1,8 +1,8 @@
 // AgentOptions: how an agent is set up. Plain data; everything has a default but the name.
 #pragma once
 
-#include <weft/rpc/agent/stream_options.h>
 #include <weft/rpc/agent/retry.h>
+#include <weft/rpc/agent/stream_options.h>
 #include <weft/rpc/core/log.h>
 #include <weft/rpc/security/credentials.h>
 #include <weft/rpc/security/permissions.h>

@@ -241,8 +241,8 @@ class WEFT_EXPORT PeerSet {
           },
           kept);
     };
-    return std::make_shared<detail::BalancedCall<Value, decltype(start)>>(state_, key_, deadline, again,
-                                                                          M::is_idempotent, std::move(start))
+    return std::make_shared<detail::BalancedCall<Value, decltype(start)>>(
+               state_, key_, deadline, again, M::is_idempotent || options_.idempotent, std::move(start))
         ->begin();
   }
 

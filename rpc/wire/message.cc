@@ -232,9 +232,7 @@ std::uint64_t OutgoingMessage::bytes() const {
   return content_->builder.sizeInWords() * sizeof(capnp::word) + attached_bytes_;
 }
 
-std::uint64_t OutgoingMessage::attached_bytes() const {
-  return attached_bytes_;
-}
+std::uint64_t OutgoingMessage::attached_bytes() const { return attached_bytes_; }
 
 OutboundFrame OutgoingMessage::seal_request(const RequestInfo& info, std::uint64_t call_id,
                                             std::uint16_t flags) {
