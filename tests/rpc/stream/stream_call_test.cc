@@ -221,13 +221,19 @@ TEST_P(StreamCallTest, AWriterThatWouldGoOnForEverStopsAtTheWindow) {
               }),
               ErrorKind::cancelled);
   });
+  struct Joining {  // whatever is thrown here
+    ~Joining() {
+      items.close();
+      thread.join();
+    }
+    Stream<std::int64_t>& items;
+    std::thread& thread;
+  } const joining{items, thread};
   EXPECT_EQ(got(items.next()), 0);
   constexpr int most = 1 + 8 + 2;  // what was consumed, the window, the channel
   eventually("all that fits is written", [&] { return written >= most; });
   for (int i = 0; i < 20; ++i) got(server->call<&Market::sum>(numbers(1)));
   EXPECT_EQ(written, most);
-  items.close();
-  thread.join();
 }
 
 TEST_P(StreamCallTest, AReaderThatLetsGoEndsTheSource) {
@@ -361,9 +367,9 @@ TEST_P(StreamCallTest, DrainEndsTheStreamsThatAreResults) {
 TEST_P(StreamCallTest, DrainWaitsForCallsAndTheirArguments) {
   auto [writer, stream] = make_channel<std::int64_t>(1);
   auto sum = server->call<&Market::sum>(std::move(stream));
-  got(writer.write(1));
+  for (std::int64_t i = 1; i <= 2; ++i) got(writer.write(i));  // the second: the handler has begun to read
   auto drained = cluster["server"].drain(1h);
-  for (std::int64_t i = 2; i <= 50; ++i) got(writer.write(i));
+  for (std::int64_t i = 3; i <= 50; ++i) got(writer.write(i));
   EXPECT_FALSE(drained.ready());
   writer.close();
   EXPECT_EQ(got(std::move(sum)), 1275);
