@@ -77,6 +77,14 @@ asio::execution_context& IncomingCall::asio_context() const { return link_->loop
 
 std::uint64_t IncomingCall::id() const { return message_->prefix().call_id; }
 
+bool IncomingCall::connected() const { return link_->usable_for_replies(); }
+
+std::shared_ptr<Executor> IncomingCall::share_executor() const {
+  if (kept_executor_ != nullptr) return kept_executor_;
+  if (executor_ == link_->loop().get()) return link_->loop();
+  return {core_, executor_};
+}
+
 std::optional<std::string> IncomingCall::metadata(const std::string& key) {
   const auto section = message_->section(metadata_section);
   if (!section) return std::nullopt;
@@ -204,6 +212,7 @@ void IncomingCall::reply(UniqueFunction<void(ValueWriter)> encode) {
   try {
     auto message = OutgoingMessage::reply();
     message->set_route(&core_->layers(), nullptr);
+    message->set_serving(this);
     message->set_destination(std::shared_ptr<const AgentId>(caller_, &caller_->id));
     for (const auto& part : parts_) part->write(*message);
     encode(message->result());

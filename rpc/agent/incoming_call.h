@@ -92,6 +92,8 @@ class WEFT_EXPORT IncomingCall final : public CallContext {
   ValueReader argument(std::size_t i) const { return arguments_[i]; }
   void* object() const { return object_.get(); }
   Executor& executor() const { return *executor_; }
+  std::shared_ptr<Executor> share_executor() const;  // for what goes on when the call has been answered
+  bool connected() const;  // the connection that it came by has not ended. Any thread
   asio::execution_context& asio_context() const;
   void release_object() {
     object_ = nullptr;

@@ -154,7 +154,7 @@ void Link::send(const std::shared_ptr<PendingCall>& call) {
                to_string(*call->only()) + " is gone: " + to_string(peer_) + " took its place");
     return;
   }
-  if (ended_ || peer_leaving_) {
+  if (ended_ || (peer_leaving_ && !call->while_leaving())) {
     call->lose(peer_leaving_ ? ErrorKind::shut_down : ErrorKind::peer_lost,
                peer_leaving_ ? "the peer is shutting down" : "the connection has ended");
     return;
@@ -293,7 +293,7 @@ void Link::on_request(std::shared_ptr<IncomingMessage> message) {
     return refuse(prefix, ErrorKind::permission_denied, who + " may not call this", method->name);
   }
   ActiveCall active(core_);  // before it is asked: drain() says first that it drains, then counts
-  if (core_->draining())
+  if (core_->draining() && !method->while_draining)
     return refuse(prefix, ErrorKind::shut_down, "this agent is shutting down", method->name);
   if (incoming_.contains(prefix.call_id))
     throw Error(ErrorKind::protocol_error, "bad frame: a call id used twice");

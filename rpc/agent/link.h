@@ -28,11 +28,14 @@ class WEFT_EXPORT Link final : public ConnectionObserver, public std::enable_sha
   ~Link() override;
 
   void open();
-  std::uint64_t number() const { return number_; }                     // any thread
-  const std::shared_ptr<Loop>& loop() const { return loop_; }          // any thread
-  bool usable() const { return ready_ && !ended_ && !peer_leaving_; }  // any thread
-  bool ready() const { return ready_; }                                // any thread
-  const AgentId& peer() const { return peer_; }                        // any thread, once ready
+  std::uint64_t number() const { return number_; }             // any thread
+  const std::shared_ptr<Loop>& loop() const { return loop_; }  // any thread
+  bool usable(bool while_leaving = false) const {              // any thread
+    return ready_ && !ended_ && (while_leaving || !peer_leaving_);
+  }
+  bool ready() const { return ready_; }                // any thread
+  bool usable_for_replies() const { return !ended_; }  // any thread
+  const AgentId& peer() const { return peer_; }        // any thread, once ready
 
   void send(const std::shared_ptr<PendingCall>& call);
   void cancel(std::uint64_t call_id);  // tells the callee; the call itself ends elsewhere
