@@ -4,6 +4,11 @@
 //   embedded_service market tcp://127.0.0.1:7002 tcp://127.0.0.1:7001      the existing program; ends on
 //   SIGTERM embedded_service last tcp://127.0.0.1:7002 WEFT                        its clients
 //   embedded_service convert tcp://127.0.0.1:7002 10 EUR [MILLISECONDS]
+//
+// WEFT_CERTIFICATES=FOLDER, where NAME.pem, NAME-key.pem and ca.pem lie, NAME being rates, market or client:
+// mutual TLS, and the services may listen beyond this host. SIGHUP reads the files anew. docs/embedding.md
+// goes through the program.
+#include <weft/rpc/observe/endpoint.h>
 #include <weft/rpc/rpc.h>
 
 #include <unistd.h>
@@ -64,12 +69,46 @@ class Market {
   double price_ = 100;
 };
 
+// What an agent proves itself with; null where nothing is said: then it stays on this host.
+std::shared_ptr<rpc::Credentials> credentials_of(const std::string& name) {
+  const char* folder = std::getenv("WEFT_CERTIFICATES");
+  if (folder == nullptr) return nullptr;
+  const std::string file = std::string(folder) + "/" + name;
+  return std::make_shared<rpc::Credentials>(
+      rpc::CredentialOptions{.certificate_file = file + ".pem",
+                             .key_file = file + "-key.pem",
+                             .trust_file = std::string(folder) + "/ca.pem"});
+}
+
 // The existing program: a loop, with work of its own on it.
 int run_market(const std::string& address, const std::string& rates) {
   asio::io_context io;
-  rpc::Agent agent{io, {.name = "market", .listen = {address}}};
-  auto market = std::make_shared<Market>(agent.peer(rates));
+  const auto credentials = credentials_of("market");
+  const auto metrics = std::make_shared<observe::Metrics>();
+  rpc::Agent agent{
+      io, {.name = "market", .listen = {address}, .credentials = credentials}, {metrics->layer()}};
+  // The other service may be restarting: what it has not begun is asked again, and rate() is safe to repeat
+  // anyway.
+  const rpc::Peer to_rates = agent.peer(rates).with({.retry = rpc::RetryPolicy{}, .idempotent = true});
+  auto market = std::make_shared<Market>(to_rates);
   agent.serve(market);
+  agent.limit("market.convert", {.running = 100, .waiting = 1000});
+  observe::Endpoint endpoint{agent, metrics};  // /metrics, /livez, /readyz
+
+  asio::signal_set changed{io, SIGHUP};
+  const std::function<void()> await_change = [&] {
+    changed.async_wait([&](asio::error_code error, int) {
+      if (error) return;
+      try {
+        if (credentials != nullptr) credentials->reload();  // connections that begin from here on
+        std::puts("credentials read anew");
+      } catch (const rpc::Error& wrong) {
+        std::printf("credentials kept: %s\n", wrong.what());
+      }
+      await_change();
+    });
+  };
+  await_change();
 
   asio::steady_timer clock{io};
   const std::function<void()> tick = [&] {
@@ -83,10 +122,11 @@ int run_market(const std::string& address, const std::string& rates) {
 
   asio::signal_set stop{io, SIGTERM};
   stop.async_wait([&](asio::error_code, int) {
-    std::puts("draining");
+    std::puts("draining");                              // /readyz says so from here on
     agent.drain(20s).then([&](auto&&) { io.stop(); });  // no accepted call is lost
   });
-  std::printf("market listens at %s\n", agent.addresses().front().c_str());
+  std::printf("market listens at %s, probes and metrics at %s\n", agent.addresses().front().c_str(),
+              endpoint.address().c_str());
   io.run();
   std::puts("drained");
   return 0;
@@ -94,7 +134,7 @@ int run_market(const std::string& address, const std::string& rates) {
 
 int run_rates(const std::string& address) {
   asio::io_context io;  // here only to wait for the signal: this agent has loops of its own
-  rpc::Agent agent{{.name = "rates", .listen = {address}}};
+  rpc::Agent agent{{.name = "rates", .listen = {address}, .credentials = credentials_of("rates")}};
   agent.serve(std::make_shared<Rates>());
   asio::signal_set stop{io, SIGTERM};
   stop.async_wait([&](asio::error_code, int) { io.stop(); });
@@ -104,7 +144,9 @@ int run_rates(const std::string& address) {
 }
 
 int run_client(const std::vector<std::string>& arguments) {
-  rpc::Agent agent{{.name = "client-" + std::to_string(getpid())}};
+  const auto credentials = credentials_of("client");
+  rpc::Agent agent{{.name = credentials != nullptr ? "client" : "client-" + std::to_string(getpid()),
+                    .credentials = credentials}};
   rpc::Peer market = agent.connect(arguments[1]);
   if (arguments[0] == "last") {
     const Quote quote = market.call<&Market::last>(arguments[2]).get();

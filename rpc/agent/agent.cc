@@ -3,6 +3,7 @@
 #include <weft/rpc/agent/health.h>
 #include <weft/rpc/agent/membership.h>
 #include <weft/rpc/agent/stats.h>
+#include <weft/rpc/agent/streams.h>
 #include <weft/rpc/agent/under_way.h>
 
 #include <algorithm>
@@ -67,6 +68,7 @@ Agent::Agent(std::shared_ptr<AgentCore> core, Layers layers) : core_(std::move(c
   try {
     core_->serve(methods_entry());
     core_->serve(ping_entry());
+    install_streams(core_);
     core_->serve(health_entry(*core_));
     core_->serve(stats_entry(*core_));
     core_->serve(pending_entry());

@@ -468,6 +468,7 @@ Future<void> AgentCore::drain(std::chrono::nanoseconds patience) {
   }
   draining_ = true;
   for (const auto& link : links) link->loop()->post([link] { link->say_goodbye(); });
+  for (const auto& hook : hooks_) hook->draining();
   draining->loop->post([self = shared_from_this(), draining, patience] {
     draining->timer =
         draining->loop->schedule(later(draining->loop->now(), patience), [weak = std::weak_ptr(self)] {

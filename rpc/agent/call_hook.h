@@ -31,6 +31,8 @@ class WEFT_EXPORT CallHook {
   // The last connection to this life of a peer ended: orderly (shut_down), or not. Any thread; must not
   // block.
   virtual void peer_gone(const AgentId& peer, const Error& reason) { (void)peer, (void)reason; }
+  // The agent begins to drain. Any thread; must not block.
+  virtual void draining() {}
   // Before the agent says goodbye: what this layer still has to tell others.
   virtual Future<void> leaving() { return Future<void>::made(Result<void>{}); }
   // The agent ends: pending work is failed, references to it dropped.

@@ -5,15 +5,17 @@
 namespace weft::rpc {
 
 CancelSource::CancelJobId CancelSource::on_cancel(Job job) {
+  CancelJobId id = 0;
   {
     std::lock_guard lock(mutex_);
     if (!cancelled_) {
-      jobs_.emplace(++last_, std::move(job));
-      return last_;
+      id = ++last_;
+      jobs_.emplace(id, std::move(job));
     }
   }
-  job();
-  return 0;
+  if (id == 0) job();
+  if (id == 1) first_cancel_job();
+  return id;
 }
 
 void CancelSource::forget_cancel(CancelJobId id) {

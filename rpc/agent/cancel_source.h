@@ -27,7 +27,8 @@ class WEFT_EXPORT CancelSource {
   CancelSource() = default;
   ~CancelSource() = default;
   bool was_cancelled() const;
-  void run_cancel_jobs();  // once; later ones do nothing
+  void run_cancel_jobs();             // once; later ones do nothing
+  virtual void first_cancel_job() {}  // somebody waits, for the first time; on their thread
 
  private:
   mutable std::mutex mutex_;  // guards what follows

@@ -68,13 +68,22 @@ IncomingCall::IncomingCall(std::shared_ptr<AgentCore> core, std::shared_ptr<Link
 IncomingCall::~IncomingCall() {
   if (!answered_)
     fail(std::make_exception_ptr(Error(ErrorKind::internal, "the call was dropped without an answer")));
-  link_->call_ended(id(), message_->bytes(), (message_->prefix().flags & frame_flags::notify) != 0);
+  link_->call_ended(id(), message_->bytes(), (message_->prefix().flags & frame_flags::notify) != 0,
+                    deadline_timer_);
   if (passed_ != nullptr) passed_->leave();
 }
 
 asio::execution_context& IncomingCall::asio_context() const { return link_->loop()->context(); }
 
 std::uint64_t IncomingCall::id() const { return message_->prefix().call_id; }
+
+bool IncomingCall::connected() const { return link_->usable_for_replies(); }
+
+std::shared_ptr<Executor> IncomingCall::share_executor() const {
+  if (kept_executor_ != nullptr) return kept_executor_;
+  if (executor_ == link_->loop().get()) return link_->loop();
+  return {core_, executor_};
+}
 
 std::optional<std::string> IncomingCall::metadata(const std::string& key) {
   const auto section = message_->section(metadata_section);
@@ -87,6 +96,23 @@ std::optional<std::string> IncomingCall::metadata(const std::string& key) {
 bool IncomingCall::cancelled() const {
   if (deadline_ && link_->loop()->now() >= *deadline_) return true;
   return was_cancelled();
+}
+
+void IncomingCall::first_cancel_job() {
+  if (deadline_) watch_deadline();
+}
+
+// The caller cancels at the deadline too, but it may have fallen silent.
+void IncomingCall::watch_deadline() {
+  const std::shared_ptr<Loop> loop = link_->loop();
+  if (!loop->running_here()) return loop->post([self = share()] { self->watch_deadline(); });
+  deadline_timer_ = loop->schedule(*deadline_, [weak = weak_from_this()] {
+    const auto call = std::static_pointer_cast<IncomingCall>(weak.lock());
+    if (call == nullptr) return;
+    call->deadline_timer_ = 0;
+    call->deadline_struck_ = true;
+    call->cancel();
+  });
 }
 
 void IncomingCall::set_executor(std::shared_ptr<Executor> executor) {
@@ -191,6 +217,7 @@ void IncomingCall::reply(UniqueFunction<void(ValueWriter)> encode) {
   try {
     auto message = OutgoingMessage::reply();
     message->set_route(&core_->layers(), nullptr);
+    message->set_serving(this);
     message->set_destination(std::shared_ptr<const AgentId>(caller_, &caller_->id));
     for (const auto& part : parts_) part->write(*message);
     encode(message->result());
@@ -222,6 +249,7 @@ void IncomingCall::fail(std::exception_ptr error) {
   if (answered_.exchange(true)) return;
   note_answer(error);
   FailureInfo failure = describe(error);
+  if (deadline_struck_ && failure.kind == ErrorKind::cancelled) failure.kind = ErrorKind::deadline_exceeded;
   failure.worker = core_->id().name;
   failure.method = method_->name;
   failure.not_run = !began_;

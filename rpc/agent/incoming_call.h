@@ -92,6 +92,8 @@ class WEFT_EXPORT IncomingCall final : public CallContext {
   ValueReader argument(std::size_t i) const { return arguments_[i]; }
   void* object() const { return object_.get(); }
   Executor& executor() const { return *executor_; }
+  std::shared_ptr<Executor> share_executor() const;  // for what goes on when the call has been answered
+  bool connected() const;  // the connection that it came by has not ended. Any thread
   asio::execution_context& asio_context() const;
   void release_object() {
     object_ = nullptr;
@@ -127,6 +129,8 @@ class WEFT_EXPORT IncomingCall final : public CallContext {
   void enter_queue();
   void note_answer(const std::exception_ptr& error);
   void execute();
+  void first_cancel_job() override;
+  void watch_deadline();
   void give_up_reply();  // what its parts handed over goes nowhere
   class AllContexts final : public ContextSwitch {
    public:
@@ -162,6 +166,8 @@ class WEFT_EXPORT IncomingCall final : public CallContext {
   std::atomic<bool> began_{false};  // the handler may have run
   std::atomic<bool> returned_{false}, at_gate_{false};
   std::atomic<const Executor*> queue_{nullptr};
+  std::atomic<bool> deadline_struck_{false};  // and this is why it was cancelled
+  Loop::TimerId deadline_timer_ = 0;          // of the link's loop, once somebody waits for a cancellation
 };
 
 }  // namespace weft::rpc

@@ -154,7 +154,7 @@ void Link::send(const std::shared_ptr<PendingCall>& call) {
                to_string(*call->only()) + " is gone: " + to_string(peer_) + " took its place");
     return;
   }
-  if (ended_ || peer_leaving_) {
+  if (ended_ || (peer_leaving_ && !call->while_leaving())) {
     call->lose(peer_leaving_ ? ErrorKind::shut_down : ErrorKind::peer_lost,
                peer_leaving_ ? "the peer is shutting down" : "the connection has ended");
     return;
@@ -293,7 +293,7 @@ void Link::on_request(std::shared_ptr<IncomingMessage> message) {
     return refuse(prefix, ErrorKind::permission_denied, who + " may not call this", method->name);
   }
   ActiveCall active(core_);  // before it is asked: drain() says first that it drains, then counts
-  if (core_->draining())
+  if (core_->draining() && !method->while_draining)
     return refuse(prefix, ErrorKind::shut_down, "this agent is shutting down", method->name);
   if (incoming_.contains(prefix.call_id))
     throw Error(ErrorKind::protocol_error, "bad frame: a call id used twice");
@@ -388,11 +388,12 @@ std::vector<std::shared_ptr<IncomingCall>> Link::incoming() const {
   return calls;
 }
 
-void Link::call_ended(std::uint64_t id, std::uint64_t bytes, bool notification) {
+void Link::call_ended(std::uint64_t id, std::uint64_t bytes, bool notification, Loop::TimerId deadline) {
   core_->let_go(bytes);
-  const auto forget = [id, bytes, notification](Link& link) {
+  const auto forget = [id, bytes, notification, deadline](Link& link) {
     link.incoming_.take(id);
     link.held_bytes_ -= bytes;
+    if (deadline != 0) link.loop()->cancel(deadline);
     if (notification) link.give_credit(Prefix::size + bytes);
   };
   if (loop()->running_here()) return forget(*this);

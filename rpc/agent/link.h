@@ -28,11 +28,14 @@ class WEFT_EXPORT Link final : public ConnectionObserver, public std::enable_sha
   ~Link() override;
 
   void open();
-  std::uint64_t number() const { return number_; }                     // any thread
-  const std::shared_ptr<Loop>& loop() const { return loop_; }          // any thread
-  bool usable() const { return ready_ && !ended_ && !peer_leaving_; }  // any thread
-  bool ready() const { return ready_; }                                // any thread
-  const AgentId& peer() const { return peer_; }                        // any thread, once ready
+  std::uint64_t number() const { return number_; }             // any thread
+  const std::shared_ptr<Loop>& loop() const { return loop_; }  // any thread
+  bool usable(bool while_leaving = false) const {              // any thread
+    return ready_ && !ended_ && (while_leaving || !peer_leaving_);
+  }
+  bool ready() const { return ready_; }                // any thread
+  bool usable_for_replies() const { return !ended_; }  // any thread
+  const AgentId& peer() const { return peer_; }        // any thread, once ready
 
   void send(const std::shared_ptr<PendingCall>& call);
   void cancel(std::uint64_t call_id);  // tells the callee; the call itself ends elsewhere
@@ -45,7 +48,8 @@ class WEFT_EXPORT Link final : public ConnectionObserver, public std::enable_sha
   void send_reply(OutboundFrame frame, ActiveCall active);
   void reply(const Prefix& request, const FailureInfo& failure,
              ActiveCall active);  // a notification's is logged
-  void call_ended(std::uint64_t id, std::uint64_t bytes, bool notification);
+  // An incoming call has gone, with its timer if it had one. Any thread.
+  void call_ended(std::uint64_t id, std::uint64_t bytes, bool notification, Loop::TimerId deadline);
 
   // What is under way here.
   std::vector<std::shared_ptr<PendingCall>> sent() const;

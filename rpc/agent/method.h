@@ -24,6 +24,8 @@
 namespace weft::rpc {
 
 class CallContext;
+template <class T>
+class Stream;  // rpc/stream/stream.h
 
 // Options of a method.
 struct Idempotent {};
@@ -62,10 +64,16 @@ inline constexpr bool is_coroutine<Task<T>> = true;
 template <class T, class AsioExecutor>
 inline constexpr bool is_coroutine<asio::awaitable<T, AsioExecutor>> = true;
 
+// What a handler makes that runs when the handler has returned.
+template <class T>
+inline constexpr bool runs_on = is_coroutine<T>;
+template <class T>
+inline constexpr bool runs_on<Stream<T>> = true;
+
 template <class Return, class... Parameters>
 struct Signature {
   static_assert(
-      !is_coroutine<Return> || !(std::is_reference_v<Parameters> || ...),
+      !runs_on<Return> || !(std::is_reference_v<Parameters> || ...),
       "weft: a handler that is a coroutine takes its parameters by value: it outlives its arguments");
   using Returned = Return;                          // as declared
   using Result = typename Unwrapped<Return>::Type;  // what travels

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <weft/rpc/agent/retry.h>
+#include <weft/rpc/agent/stream_options.h>
 #include <weft/rpc/core/log.h>
 #include <weft/rpc/security/credentials.h>
 #include <weft/rpc/security/permissions.h>
@@ -39,6 +40,7 @@ struct AgentOptions {
   std::string name;                 // unique in a job
   std::vector<std::string> listen;  // addresses (transport/address.h); none: the agent only connects
   Limits limits;
+  StreamOptions streams;
   // What the agent proves itself with over TCP, and whom it lets in: mutual TLS 1.3, or a secret of the job
   // (rpc/security/credentials.h). null: no TLS, and it listens on loopback and Unix sockets only.
   std::shared_ptr<const Credentials> credentials;

@@ -58,6 +58,7 @@ class WEFT_EXPORT OutgoingCall {
 
   std::uint64_t signature = 0;
   bool notify = false;
+  bool while_leaving = false;  // also to a peer that is leaving, which still serves this method
   std::optional<Clock::time_point> deadline;
   std::shared_ptr<const AgentId> only;  // refuse to speak to another life of the peer
   std::shared_ptr<const RetryPolicy> retry;

@@ -48,7 +48,7 @@ void Route::place(std::shared_ptr<PendingCall> call) {
     return;
   }
   if (call->deadline()) watch_deadline(call);
-  if (link_ != nullptr && link_->usable()) {
+  if (link_ != nullptr && link_->usable(call->while_leaving())) {
     // Links of one route may live on another loop than the route where both sides dialled at once.
     if (link_->loop()->running_here()) return link_->send(call);
     link_->loop()->post([link = link_, call] { link->send(call); });

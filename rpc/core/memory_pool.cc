@@ -3,6 +3,7 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <atomic>
 #include <bit>
 #include <cstdlib>
 #include <list>
@@ -78,6 +79,7 @@ struct MemoryPool::State {
   }
 
   const std::uint64_t most_kept;
+  std::atomic<std::uint64_t> lent_bytes{0};
   mutable std::mutex mutex;  // guards what follows
   Age by_age;                // the oldest first
   std::map<std::size_t, std::vector<Age::iterator>> by_size;
@@ -104,12 +106,14 @@ Buffer MemoryPool::allocate(std::size_t size) {
     std::size_t block;
     void operator()(std::byte* returned) const {
       if (const auto pool = state.lock()) {
+        pool->lent_bytes -= block;
         pool->give_back(block, returned);
       } else {
         std::free(returned);
       }
     }
   };
+  state_->lent_bytes += block;
   return Buffer(std::shared_ptr<std::byte>(memory, Return{state_, block}), memory, size);
 }
 
@@ -124,7 +128,9 @@ void MemoryPool::trim() {
 
 MemoryPool::Counts MemoryPool::counts() const {
   std::lock_guard lock(state_->mutex);
-  return state_->counts;
+  Counts counts = state_->counts;
+  counts.lent_bytes = state_->lent_bytes;
+  return counts;
 }
 
 }  // namespace weft::rpc

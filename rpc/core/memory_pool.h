@@ -19,6 +19,7 @@ class WEFT_EXPORT MemoryPool {
   struct Counts {
     std::uint64_t hits = 0, misses = 0;  // of blocks that are large enough to be kept
     std::uint64_t kept_bytes = 0;        // at this moment, by no Buffer
+    std::uint64_t lent_bytes = 0;        // at this moment, by Buffers
   };
 
   static constexpr std::size_t smallest = 64 * 1024;  // below, malloc is as fast

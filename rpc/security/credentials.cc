@@ -43,6 +43,7 @@ std::string read_file(const std::string& path, const std::string& source, bool c
   struct stat status{};
   if (file.descriptor() < 0 || ::fstat(file.descriptor(), &status) != 0) refuse(source, std::strerror(errno));
   if (!S_ISREG(status.st_mode)) refuse(source, "it is not a file");
+  if (status.st_size == 0) refuse(source, "it is empty");  // else it would count as not given
   if (status.st_size > largest_file) refuse(source, "it is larger than 1 MiB");
   if (confidential && (status.st_mode & S_IRWXO) != 0)
     refuse(source, "other users of this host can open it: chmod o= " + path);
@@ -141,6 +142,8 @@ void Credentials::replace(CredentialOptions options) {
 std::optional<std::chrono::system_clock::time_point> Credentials::expires() const {
   return snapshot()->expires();
 }
+
+std::string Credentials::name() const { return snapshot()->name(); }
 
 std::string Credentials::describe() const { return snapshot()->describe(); }
 

@@ -57,6 +57,8 @@ class WEFT_EXPORT Credentials {
 
   // When the own certificate expires; nothing where there is none.
   std::optional<std::chrono::system_clock::time_point> expires() const;
+  // Whom the own certificate names, which is what the agent calls itself; empty where there is none.
+  std::string name() const;
   // For logs: "certificate 'worker1' until 2031-02-03 04:05:06 UTC, secrets 'job7', 'job6'".
   std::string describe() const;
 

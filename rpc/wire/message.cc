@@ -223,15 +223,16 @@ ValueWriter OutgoingMessage::section(std::string_view key, bool required) {
   return detail::ValueAccess::writer(section.value.get(), *this);
 }
 std::uint32_t OutgoingMessage::attach(Buffer bytes) {
+  attached_bytes_ += bytes.size();
   attachments_.push_back(std::move(bytes));
   return static_cast<std::uint32_t>(attachments_.size() - 1);
 }
 
-std::uint64_t OutgoingMessage::attached_bytes() const {
-  std::uint64_t bytes = 0;
-  for (const Buffer& attachment : attachments_) bytes += attachment.size();
-  return bytes;
+std::uint64_t OutgoingMessage::bytes() const {
+  return content_->builder.sizeInWords() * sizeof(capnp::word) + attached_bytes_;
 }
+
+std::uint64_t OutgoingMessage::attached_bytes() const { return attached_bytes_; }
 
 OutboundFrame OutgoingMessage::seal_request(const RequestInfo& info, std::uint64_t call_id,
                                             std::uint16_t flags) {

@@ -17,6 +17,7 @@
 
 namespace weft::rpc {
 
+class CallContext;
 class CallPart;
 
 inline constexpr std::size_t most_name_bytes = 255;  // of an agent
@@ -74,6 +75,7 @@ class WEFT_EXPORT OutgoingMessage {
   ValueWriter result();                 // of a reply
   ValueWriter section(std::string_view key, bool required);
   std::uint32_t attach(Buffer bytes);
+  std::uint64_t bytes() const;  // header and attachments, as far as they are written
   std::uint64_t attached_bytes() const;
 
   // `unchanged` is asked after the bytes have left: an argument that was borrowed must not have been
@@ -94,6 +96,10 @@ class WEFT_EXPORT OutgoingMessage {
     to_ = to;
   }
   const Slots* layers() const { return layers_; }
+  const Destination* route() const { return to_; }  // null: of a reply
+  // Of a reply: the call that it answers.
+  void set_serving(CallContext* call) { serving_ = call; }
+  CallContext* serving() const { return serving_; }
   const std::shared_ptr<const AgentId>& destination() {  // null: not known yet
     if (destination_ == nullptr && to_ != nullptr) destination_ = to_->identity();
     return destination_;
@@ -119,6 +125,7 @@ class WEFT_EXPORT OutgoingMessage {
 
   std::unique_ptr<Content> content_;
   std::vector<Buffer> attachments_;
+  std::uint64_t attached_bytes_ = 0;
   std::vector<UniqueFunction<bool()>> borrowed_;
   Slots slots_;
   bool is_reply_ = false;
@@ -126,6 +133,7 @@ class WEFT_EXPORT OutgoingMessage {
   bool bound_ = false;
   const Slots* layers_ = nullptr;
   const Destination* to_ = nullptr;
+  CallContext* serving_ = nullptr;
   std::shared_ptr<const AgentId> destination_;
   std::vector<std::shared_ptr<CallPart>> late_parts_;
 };

@@ -16,7 +16,7 @@ from sources import ROOT, cxx_files
 
 # rpc/ is one library, and its folders have an order too: each may include those before it. Headers directly in rpc/
 # (rpc/rpc.h) stand for all of them.
-RPC = ["rpc/core", "rpc/wire", "rpc/codec", "rpc/security", "rpc/transport", "rpc/agent", "rpc/trace", "rpc/store", "rpc/membership", "rpc"]
+RPC = ["rpc/core", "rpc/wire", "rpc/codec", "rpc/security", "rpc/transport", "rpc/agent", "rpc/stream", "rpc/balance", "rpc/trace", "rpc/store", "rpc/membership", "rpc"]
 UP_TO_RREF = [*RPC, "rref"]
 UP_TO_AUTOGRAD = [*UP_TO_RREF, "rpc/tensor", "dist_autograd"]
 

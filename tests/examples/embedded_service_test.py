@@ -1,25 +1,43 @@
 #!/usr/bin/env python3
 """embedded_service PROGRAM: typed calls, a nested call with its deadline, and an orderly end, between processes."""
 import os
+import pathlib
 import signal
+import subprocess
 import sys
+import tempfile
 import unittest
+import urllib.error
+import urllib.request
 
 from processes import Program, run
 
 
-class EmbeddedService(unittest.TestCase):
+class Services(unittest.TestCase):
+    env = {}
+
     def setUp(self):
-        self.rates, rates = self.serve("rates")
-        self.market, self.address = self.serve("market", rates)
+        self.rates, rates = self.serve("rates", r"listens at (\S+)$")
+        self.market, listens = self.serve("market", r"listens at (\S+), probes and metrics at (\S+)$", rates[1])
+        self.address, self.http = listens[1], listens[2]
 
-    def serve(self, what, *others):
-        service = Program(PROGRAM, what, "tcp://127.0.0.1:0", *others)
+    def serve(self, what, pattern, *others):
+        service = Program(PROGRAM, what, "tcp://127.0.0.1:0", *others, env=self.env)
         self.addCleanup(service.__exit__)
-        return service, service.wait_for(r"listens at (\S+)")[1]
+        return service, service.wait_for(pattern)
 
-    def ask(self, what, *arguments):
-        return run(PROGRAM, what, self.address, *arguments)
+    def ask(self, what, *arguments, env=None):
+        return run(PROGRAM, what, self.address, *arguments, env=self.env if env is None else env)
+
+    def get(self, path):
+        try:
+            with urllib.request.urlopen(f"http://{self.http}{path}", timeout=60) as answer:
+                return answer.status, answer.read().decode()
+        except urllib.error.HTTPError as refused:
+            return refused.code, refused.read().decode()
+
+
+class EmbeddedService(Services):
 
     def test_a_call_on_the_programs_own_loop(self):
         status, lines = self.ask("last", "WEFT")
@@ -53,6 +71,8 @@ class EmbeddedService(unittest.TestCase):
             self.market.wait_for("converting 8 EUR")
             self.market.signal(signal.SIGTERM)
             self.market.wait_for("draining")
+            self.assertEqual(self.get("/readyz")[0], 503)
+            self.assertEqual(self.get("/livez")[0], 200)
             status, lines = self.ask("convert", "9", "EUR")
             self.assertEqual(status, 1, lines)
             self.assertRegex(lines[-1], "^(shut_down|unavailable): ")
@@ -61,6 +81,64 @@ class EmbeddedService(unittest.TestCase):
             self.assertEqual(accepted.lines, ["10"])
         self.assertEqual(self.market.end(), 0)
         self.assertEqual(self.market.lines[-1], "drained")
+
+
+    def test_probes_and_metrics(self):
+        self.assertEqual(self.get("/livez")[0], 200)
+        self.assertEqual(self.get("/readyz")[0], 200)
+        self.assertEqual(self.ask("convert", "10", "EUR"), (0, ["12.5"]))
+        status, text = self.get("/metrics")
+        self.assertEqual(status, 200)
+        self.assertIn('weft_served_seconds_count{agent="market",method="market.convert"} 1', text)
+        self.assertIn('weft_made_seconds_count{agent="market",method="rates.rate"} 1', text)
+
+
+class WithCertificates(Services):
+    @classmethod
+    def setUpClass(cls):
+        folder = tempfile.TemporaryDirectory()
+        cls.addClassCleanup(folder.cleanup)
+        cls.make_certificates(folder.name, "rates", "market", "client")
+        cls.env = {"WEFT_CERTIFICATES": folder.name}
+
+    @staticmethod
+    def make_certificates(folder, *names):
+        script = pathlib.Path(__file__).parents[2] / "examples/embedded_service/certificates.sh"
+        subprocess.run([script, folder, *names], check=True)
+
+    def test_who_has_one_is_served(self):
+        self.assertEqual(self.ask("convert", "10", "EUR"), (0, ["12.5"]))
+
+    def test_the_tool_asks_with_one(self):
+        tool = pathlib.Path(PROGRAM).parents[1] / "bin/weft"
+        if not tool.exists():
+            self.skipTest("the program weft is not built here")
+        folder = self.env["WEFT_CERTIFICATES"]
+        files = ["--certificate", f"{folder}/client.pem", "--key", f"{folder}/client-key.pem", "--trust", f"{folder}/ca.pem"]
+        self.assertEqual(run(tool, "call", self.address, "market.convert", "10", "EUR", *files), (0, ["12.5"]))
+        self.assertEqual(run(tool, "call", self.address, "market.convert", "10", "EUR")[0], 3)
+
+    def test_who_has_none_is_not(self):
+        status, lines = self.ask("convert", "10", "EUR", env={})
+        self.assertEqual(status, 1, lines)
+
+    def test_who_has_one_of_another_authority_is_not(self):
+        with tempfile.TemporaryDirectory() as other:
+            self.make_certificates(other, "client")
+            status, lines = self.ask("convert", "10", "EUR", env={"WEFT_CERTIFICATES": other})
+            self.assertEqual(status, 1, lines)
+            self.assertRegex("\n".join(lines), "permission_denied")
+
+    def test_certificates_are_exchanged_under_way(self):
+        self.rates.signal(signal.SIGSTOP)  # so that the call below stays under way
+        with Program(PROGRAM, "convert", self.address, "8", "EUR", env=self.env) as accepted:
+            self.market.wait_for("converting 8 EUR")
+            self.make_certificates(self.env["WEFT_CERTIFICATES"], "market")
+            self.market.signal(signal.SIGHUP)
+            self.market.wait_for("credentials read anew")
+            self.rates.signal(signal.SIGCONT)
+            self.assertEqual(accepted.end(), 0, accepted.output())
+        self.assertEqual(self.ask("convert", "10", "EUR"), (0, ["12.5"]))
 
 
 if __name__ == "__main__":

@@ -254,6 +254,10 @@ inline std::vector<Bytes> recorded(FrameKind kind) {
                 test::bytes_of(OutgoingMessage::goodbye(Error(ErrorKind::unsupported, "too old"))),
                 test::bytes_of(OutgoingMessage::goodbye(Error(ErrorKind{999}, "")))};
       break;
+    case FrameKind::credit:
+      for (const std::uint64_t n : {0ULL, 1ULL, 1000ULL, ~0ULL})
+        frames.push_back(test::bytes_of(OutgoingMessage::credit({static_cast<std::uint32_t>(n), n})));
+      break;
     default:
       for (const std::uint64_t id : {0, 1, 5}) frames.push_back(plain(kind, id));
   }
@@ -262,7 +266,7 @@ inline std::vector<Bytes> recorded(FrameKind kind) {
 
 inline const std::vector<FrameKind> all_kinds{FrameKind::hello,  FrameKind::request, FrameKind::reply,
                                               FrameKind::cancel, FrameKind::goodbye, FrameKind::ping,
-                                              FrameKind::pong};
+                                              FrameKind::pong,   FrameKind::credit};
 inline const std::vector<Bytes>& samples(FrameKind kind) {
   static const auto all = [] {
     std::map<FrameKind, std::vector<Bytes>> made;

@@ -15,11 +15,20 @@
 namespace weft::tool {
 namespace {
 
-rpc::AgentOptions options(bool verbose) {
+rpc::AgentOptions options(const rpc::CredentialOptions& files, bool verbose) {
   // Agents know their peers by name: two commands at the same time are two peers, on whatever hosts.
   std::random_device random;
   rpc::AgentOptions options;
   options.name = "weft-" + std::to_string(::getpid()) + "-" + std::to_string(random());
+  if (!files.certificate_file.empty() || !files.trust_file.empty() || !files.secret_file.empty()) {
+    try {
+      options.credentials = std::make_shared<rpc::Credentials>(files);
+    } catch (const rpc::Error& error) {
+      throw UsageError(printable(error.what()));
+    }
+    // A peer with a certificate calls itself by its name.
+    if (const std::string name = options.credentials->name(); !name.empty()) options.name = name;
+  }
   options.handler_threads = 1;
   options.log = [verbose](const rpc::LogRecord& record) {
     if (verbose) std::fprintf(stderr, "weft: %s\n", printable(record.message).c_str());
@@ -43,10 +52,11 @@ std::string complete_address(const std::string& address) {
   }
 }
 
-Client::Client(const std::string& address, std::chrono::nanoseconds timeout, bool verbose)
+Client::Client(const std::string& address, std::chrono::nanoseconds timeout,
+               const rpc::CredentialOptions& credentials, bool verbose)
     : address_(complete_address(address)),
       timeout_(timeout),
-      agent_(options(verbose)),
+      agent_(options(credentials, verbose)),
       peer_(agent_.connect(address_)) {}
 
 rpc::Peer Client::timed(const rpc::Peer& peer) const {

@@ -16,8 +16,9 @@ std::string complete_address(const std::string& address);
 
 class Client {
  public:
-  // No timeout: 0. With `verbose` the agent's log goes to stderr.
-  Client(const std::string& address, std::chrono::nanoseconds timeout, bool verbose = false);
+  // No timeout: 0. credentials: none where no file is named. With `verbose` the agent's log goes to stderr.
+  Client(const std::string& address, std::chrono::nanoseconds timeout,
+         const rpc::CredentialOptions& credentials = {}, bool verbose = false);
 
   const std::string& address() const { return address_; }
   void restart() { began_ = rpc::Clock::now(); }

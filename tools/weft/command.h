@@ -32,6 +32,7 @@ struct AskedAgent {
   std::string address;
   std::string timeout = "30s";
   bool verbose = false;
+  rpc::CredentialOptions credentials;
 
   void add_to(CLI::App& command);
   // Kept here, not by the command: what it still waits for (a name server) need not end before the program.

@@ -58,7 +58,7 @@ WEFT_BENCH_REPLACES int posix_memalign(void** place, std::size_t alignment, std:
 namespace weft::bench {
 namespace {
 
-constexpr std::int64_t warm_up_calls = 5'000, counted_calls = 20'000;
+constexpr std::int64_t warm_up_calls = 2'000, counted_calls = 5'000;
 
 std::int64_t echo(std::int64_t x) { return x; }
 using Echo = rpc::Function<"bench.echo", &echo, rpc::non_blocking>;

@@ -238,6 +238,10 @@ std::optional<std::chrono::system_clock::time_point> CredentialSnapshot::expires
   return time_of(X509_get0_notAfter(certificate_.get()));
 }
 
+std::string CredentialSnapshot::name() const {
+  return certificate_ != nullptr ? proven_name(*certificate_) : std::string();
+}
+
 std::string CredentialSnapshot::describe() const {
   std::string text;
   if (certificate_ != nullptr)

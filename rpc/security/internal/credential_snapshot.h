@@ -57,6 +57,7 @@ class CredentialSnapshot {
   bool has_certificate() const { return certificate_ != nullptr; }
   bool has_secret() const { return !secrets_.empty(); }
   std::optional<std::chrono::system_clock::time_point> expires() const;
+  std::string name() const;
   std::string describe() const;
 
  private:

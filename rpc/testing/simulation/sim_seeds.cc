@@ -1,10 +1,19 @@
 #include <weft/rpc/testing/simulation/sim_seeds.h>
 
+#include <unistd.h>
+
+#include <atomic>
 #include <cerrno>
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
+#include <iterator>
 #include <optional>
+#include <string_view>
+
+// Of the sanitizers' runtime, where there is one.
+extern "C" __attribute__((weak)) void __sanitizer_set_death_callback(void (*callback)());
 
 namespace weft::test {
 namespace {
@@ -20,6 +29,51 @@ std::optional<std::uint64_t> number_from_environment(const char* name) {
 
 struct Failure {
   std::string what, trace;
+};
+
+// Says which seed was running where the program dies: of a signal, or of what a sanitizer found.
+std::atomic<std::uint64_t> running_seed{0};
+
+void say_seed() {
+  const std::string_view text = "\nthe simulation was at WEFT_SIM_SEED=";
+  char digits[21];
+  char* first = digits + sizeof digits;
+  *--first = '\n';
+  std::uint64_t rest = running_seed;
+  do *--first = static_cast<char>('0' + rest % 10);
+  while ((rest /= 10) != 0);
+  [[maybe_unused]] auto written = ::write(STDERR_FILENO, text.data(), text.size());
+  written = ::write(STDERR_FILENO, first, static_cast<std::size_t>(digits + sizeof digits - first));
+}
+
+class SeedInDeath {
+ public:
+  SeedInDeath() {
+    if (__sanitizer_set_death_callback != nullptr) {
+      __sanitizer_set_death_callback(say_seed);
+      return;
+    }
+    struct sigaction action{};
+    action.sa_handler = [](int signal) {
+      say_seed();
+      ::raise(signal);  // which does now what it did before
+    };
+    action.sa_flags = static_cast<int>(SA_RESETHAND | SA_NODEFER);
+    for (std::size_t i = 0; i < std::size(signals); ++i) ::sigaction(signals[i], &action, &before_[i]);
+  }
+  ~SeedInDeath() {
+    if (__sanitizer_set_death_callback != nullptr) {
+      __sanitizer_set_death_callback(nullptr);
+      return;
+    }
+    for (std::size_t i = 0; i < std::size(signals); ++i) ::sigaction(signals[i], &before_[i], nullptr);
+  }
+  SeedInDeath(const SeedInDeath&) = delete;
+  SeedInDeath& operator=(const SeedInDeath&) = delete;
+
+ private:
+  static constexpr int signals[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT};
+  struct sigaction before_[std::size(signals)];
 };
 
 std::optional<Failure> run(std::uint64_t seed, const SimOptions& options,
@@ -47,8 +101,10 @@ SimReport for_each_seed(const SimSeeds& seeds, const std::function<void(SimWorld
   options.live_trace = only && number_from_environment("WEFT_SIM_TRACE").value_or(0) != 0;
 
   SimReport report;
+  const SeedInDeath in_death;
   for (std::uint64_t seed = first; seed != first + count && report.failed.size() < most_failures; ++seed) {
     ++report.seeds;
+    running_seed = seed;
     if (count >= long_run && report.seeds % (count / 20) == 0)
       std::fprintf(stderr, "%llu of %llu seeds\n", static_cast<unsigned long long>(report.seeds),
                    static_cast<unsigned long long>(count));

@@ -29,10 +29,13 @@ class WEFT_EXPORT SimStream final : public rpc::ByteStream {
 
   std::string describe() const override;  // "sim anna -> bert #3"
   std::string identity() const override;  // "sim:bert", the other side's process
+  rpc::BulkAccess* bulk() override;       // where the weather has it so
 
  private:
+  class Bulk;
   const std::shared_ptr<SimWire> wire_;
   const std::size_t side_;
+  const std::unique_ptr<Bulk> bulk_;
 };
 
 }  // namespace weft::test

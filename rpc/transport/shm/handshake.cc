@@ -52,7 +52,7 @@ class Greeting final : public ShmHandshake, public std::enable_shared_from_this<
         done_(std::move(done)) {}
 
   void start() {
-    timer_ = loop_->schedule(later(loop_->now(), options_.patience), [weak = weak_from_this()] {
+    timer_ = loop_->schedule_closing(later(loop_->now(), options_.patience), [weak = weak_from_this()] {
       if (const auto self = weak.lock()) {
         self->timer_ = 0;
         self->fail(std::make_exception_ptr(lost("nothing has come for too long")));
@@ -85,8 +85,8 @@ class Greeting final : public ShmHandshake, public std::enable_shared_from_this<
   }
 
   void on_hello() {
-    if (!descriptor_) throw Error(ErrorKind::protocol_error, "a hello without shared memory");
     theirs_ = ShmHello::decode(std::span(bytes_).first<ShmHello::size>());
+    if (!descriptor_) throw Error(ErrorKind::protocol_error, "a hello without shared memory");
     inbound_.emplace(ShmSegment::open(std::move(descriptor_), options_.most_ring_bytes));
     if (inbound_->capacity() != theirs_.capacity)
       throw Error(ErrorKind::protocol_error, "shared memory of another size than said");

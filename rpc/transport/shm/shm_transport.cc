@@ -15,7 +15,7 @@ namespace {
 
 using Socket = ShmHandshake::Socket;
 
-// A connection in the making, on either side. Kept by what it waits for.
+// A connection in the making, on either side. Kept by what it waits for, last by its handshake.
 class Attempt : public std::enable_shared_from_this<Attempt> {
  public:
   Attempt(Socket socket, std::shared_ptr<Loop> loop, const ShmOptions& options, std::string description,
@@ -37,8 +37,10 @@ class Attempt : public std::enable_shared_from_this<Attempt> {
     if (aborted_)
       return done_(std::make_exception_ptr(
           Error(ErrorKind::shut_down, "the transport was shut down", Execution::not_sent)));
-    handshake_ =
-        ShmHandshake::begin(std::move(socket_), loop_, options_, std::move(description_), std::move(done_));
+    handshake_ = ShmHandshake::begin(std::move(socket_), loop_, options_, std::move(description_),
+                                     [self = shared_from_this()](Result<std::unique_ptr<ByteStream>> made) {
+                                       self->done_(std::move(made));
+                                     });
   }
 
   // Any thread while the loop runs, else the one that ends the agent on the program's io_context.

@@ -52,11 +52,12 @@ TEST(Chart, says_who_is_ahead) {
 TEST(Chart, every_case_has_its_own_scale_and_the_subjects_figure) {
   // raw also has p50_us, but rates are what weft is measured by.
   const auto svg =
-      chart({entry("a", "weft", {{"GBps", 1}}), entry("a", "raw", {{"GBps", 2}, {"p50_us", 1}}, 0.5),
-             entry("b", "weft", {{"p50_us", 1000}}), entry("b", "raw", {{"p50_us", 2000}}, 0.5)},
+      chart({entry("a", "raw", {{"GBps", 2}, {"p50_us", 1}}, 0.5), entry("a", "weft", {{"GBps", 1}}),
+             entry("b", "raw", {{"p50_us", 2000}}, 0.5), entry("b", "weft", {{"p50_us", 1000}})},
             "weft", "");
   const auto places = dots(svg);
   ASSERT_EQ(places.size(), 4U);
+  EXPECT_GT(places[0], places[1]);
   EXPECT_EQ(places[0], places[2]);
   EXPECT_EQ(places[1], places[3]);
 }

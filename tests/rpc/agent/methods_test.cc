@@ -42,7 +42,7 @@ using Third = Function<"halve", &third>;
 using Ping = Function<"weft.ping", &nothing>;
 using New = Function<"plane.new", &create>;
 
-constexpr std::size_t own_methods = 3;  // that every agent serves: weft.health, weft.methods, weft.ping
+constexpr std::size_t own_methods = 5;  // weft.health, .methods, .ping, .stream.next, .stream.close
 
 class MethodsTest : public testing::Test {
  protected:
@@ -72,6 +72,8 @@ TEST_F(MethodsTest, OfAnEmptyAgentAreWhatEveryAgentServes) {
   EXPECT_EQ(all.at("weft.ping").signature, "()->void");
   EXPECT_TRUE(all.at("weft.ping").idempotent);
   EXPECT_TRUE(all.contains("weft.health"));
+  EXPECT_EQ(all.at("weft.stream.next").signature, "(u64,u64,u64,u64)->any");
+  EXPECT_EQ(all.at("weft.stream.close").signature, "(u64)->void");
   EXPECT_EQ(
       all.at("weft.methods").result,
       "[MethodInfo{name:str,signature:str,parameters:[str],result:str,idempotent:bool,on_object:bool}]");

@@ -137,6 +137,10 @@ TEST_F(CredentialsTest, what_is_missing_is_named) {
             "credentials: certificate_file '" + options.certificate_file + "': No such file or directory");
   options.certificate_file = folder_;
   EXPECT_NE(why(options).find("it is not a file"), std::string::npos);
+  // Not the same as none: who has a secret too would go on without the certificate.
+  EXPECT_NE(why({.certificate_file = file("empty", ""), .secrets = {{.id = "a", .bytes = secret_bytes}}})
+                .find("it is empty"),
+            std::string::npos);
   options.certificate_file = file("large", std::string((1 << 20) + 1, 'x'));
   EXPECT_NE(why(options).find("it is larger than 1 MiB"), std::string::npos);
   EXPECT_NE(

@@ -34,6 +34,13 @@ class Desk {
     co_await pause(core_.lock()->pick_loop(), 1h);
     co_return n;
   }
+  // Until nobody wants it any more.
+  rpc::Future<void> stuck(rpc::CallContext& context) {
+    auto promise = std::make_shared<rpc::Promise<void>>();
+    auto future = promise->future();
+    context.on_cancel([promise] { promise->complete(rpc::Result<void>{}); });
+    return future;
+  }
   rpc::Task<int> by_way_of(rpc::CallContext& context, std::string name, int n) {
     const auto core = core_.lock();
     const rpc::Peer peer(core, core->route_to("sim://" + name));
@@ -41,7 +48,8 @@ class Desk {
   }
 
   using Service = rpc::Service<"desk", rpc::Method<"twice", &Desk::twice, rpc::non_blocking>,
-                               rpc::Method<"slow", &Desk::slow>, rpc::Method<"by_way_of", &Desk::by_way_of>>;
+                               rpc::Method<"slow", &Desk::slow>, rpc::Method<"stuck", &Desk::stuck>,
+                               rpc::Method<"by_way_of", &Desk::by_way_of>>;
 
  private:
   std::weak_ptr<rpc::AgentCore> core_;
@@ -81,6 +89,22 @@ TEST(SimAgent, ADeadlineIsMetToTheMoment) {
   EXPECT_EQ(kind_of([&] { return world.got(bert.call<&Desk::slow>(5)); }), ErrorKind::deadline_exceeded);
   EXPECT_GE(world.now() - begin, 10min);
   EXPECT_LT(world.now() - begin, 10min + 1s);
+}
+
+// Its cancellation does not come through, and its connection is never seen to break: nothing is sent on it.
+TEST(SimAgent, AHandlerLearnsOfItsDeadlineThoughItsCallerIsSilent) {
+  SimWorld world(1);
+  rpc::Agent& anna = start(world, "anna");
+  rpc::Agent& bert = start(world, "bert");
+  auto stuck = anna.connect("sim://bert").with({.deadline = 10min}).call<&Desk::stuck>();
+  world.run_for(1min);
+  EXPECT_EQ(bert.counts().serving, 1U);
+  world.network().blackhole("anna", "bert");
+  world.crash(*world.find("anna"), SimCrash::process);
+  world.run_for(8min);
+  EXPECT_EQ(bert.counts().serving, 1U);
+  world.run_for(2min);
+  EXPECT_EQ(bert.counts().serving + bert.counts().serving_bytes, 0U);
 }
 
 TEST(SimAgent, AnIdleConnectionSleeps) {

@@ -514,61 +514,60 @@ TEST_F(TlsStreamTest, an_end_at_every_stage) {
 
 // --- Threads ---
 
-// The two ends on two threads, and a third that reloads both sides' credentials all the while.
+// The two ends on two threads, and a third that reloads both sides' credentials meanwhile.
 TEST_F(TlsStreamTest, connections_on_two_threads_while_credentials_reload) {
   Credentials client(authority_.credentials("worker1")), server(authority_.credentials("server"));
   const auto first = std::make_shared<rpc::AsioLoop>(), second = std::make_shared<rpc::AsioLoop>();
-  std::atomic<bool> over{false};
-  std::thread reloader([&] {
-    while (!over) {
+  std::jthread reloader([&] {
+    for (int i = 0; i < 100; ++i) {
       client.reload();
       server.replace(authority_.credentials("server"));
       EXPECT_NE(server.describe(), "");
     }
   });
-  const std::string up = some_bytes(300'000, 1), down = some_bytes(300'000, 2);
-  for (std::uint64_t seed = 0; seed < 20; ++seed) {
+  const std::string up = some_bytes(200'000, 1), down = some_bytes(200'000, 2);
+  // Each on its own loop from the first to the last.
+  struct Side {
+    std::shared_ptr<rpc::Loop> loop;
+    std::string expected;
+    std::unique_ptr<Talker> talker;
+    Event done;
+  };
+  for (std::uint64_t seed = 0; seed < 12; ++seed) {
     auto ends = PairedStream::make(
         first, second, {.capacity = 20'000, .most_a_call = 30'000, .would_block_one_in = 20, .seed = seed});
-    // Each on its own loop from the first to the last.
-    struct Side {
-      std::unique_ptr<Talker> talker;
-      Event done;
-    } client_side, server_side;
-    client_side.talker = std::make_unique<Talker>(
+    Side sides[2];
+    sides[0].loop = first;
+    sides[0].expected = down;
+    sides[0].talker = std::make_unique<Talker>(
         rpc::tls_client(std::move(ends.first), client, {.agent = "server"}, first), up, true, seed);
-    server_side.talker =
+    sides[1].loop = second;
+    sides[1].expected = up;
+    sides[1].talker =
         std::make_unique<Talker>(rpc::tls_server(std::move(ends.second), server, second), down, true, seed);
-    for (const auto& [side, loop] : {std::pair(&client_side, first), std::pair(&server_side, second)}) {
-      side->talker->when_done = [side = side] { side->done.set(); };
-      loop->post([side = side] { side->talker->start(); });
+    for (Side& side : sides) {
+      side.talker->when_done = [&side] { side.done.set(); };
+      side.loop->post([&side] { side.talker->start(); });
     }
-    client_side.done.wait();
-    server_side.done.wait();
-    // On its loop, after what it may still do there: one of them may have read to the end before it has
-    // written to it.
-    for (const auto& [side, loop] : {std::pair(&client_side, first), std::pair(&server_side, second)}) {
+    for (Side& side : sides) side.done.wait();
+    for (Side& side : sides) {
       Handover<std::string> wrong;
-      loop->post([side = side, &wrong, &up, &down, &client_side] {
-        const bool client = side == &client_side;
-        wrong.give(side->talker->received() == (client ? down : up) && side->talker->ended()
-                       ? ""
-                       : "received " + std::to_string(side->talker->received().size()) + ": " +
-                             side->talker->explained());
+      side.loop->post([&side, &wrong] {
+        const Talker& talker = *side.talker;
+        wrong.give(talker.received() == side.expected && talker.ended() ? ""
+                                                                        : "broken: " + talker.explained());
       });
       EXPECT_EQ(wrong.take(), "");
     }
-    for (const auto& [side, loop] : {std::pair(&client_side, first), std::pair(&server_side, second)}) {
+    for (Side& side : sides) {
       Event gone;
-      loop->post([side = side, &gone] {
-        side->talker.reset();
+      side.loop->post([&side, &gone] {
+        side.talker.reset();
         gone.set();
       });
       gone.wait();
     }
   }
-  over = true;
-  reloader.join();
   first->stop();
   second->stop();
 }

@@ -31,6 +31,7 @@ SimWire::SimWire(SimNetwork& network, std::uint64_t number, std::shared_ptr<SimL
       names_{one->process()->name(), other->process()->name()},
       window_(static_cast<std::size_t>(
           network.random_.spread(network.weather_.least_window, network.weather_.most_window))),
+      bulk_from_(network.random_.chance(network.weather_.bulk) ? network.weather_.bulk_from : 0),
       latency_{network.latency(), network.latency()} {
   ends_[0].process = one->process();
   ends_[1].process = other->process();
@@ -129,31 +130,33 @@ std::size_t SimWire::write(Side side, std::span<const std::span<const std::byte>
   return bytes;
 }
 
-bool SimWire::ready(Side side, bool writable) const {
-  if (ends_[side].broken) return true;
-  if (writable) return pipes_[side].taken != window_ || pipes_[side].end_sent;
+bool SimWire::ready(Side side, Event event) const {
+  if (ends_[side].broken) return event != Event::acknowledged;
+  if (event == Event::writable) return pipes_[side].taken != window_ || pipes_[side].end_sent;
+  if (event == Event::acknowledged) return false;  // whoever asks has looked
   return pipes_[other(side)].unread != 0 || pipes_[other(side)].end_arrived;
 }
 
-void SimWire::when(Side side, bool writable, rpc::Job job) {
+void SimWire::when(Side side, Event event, rpc::Job job) {
+  static constexpr const char* names[] = {"when_readable()", "when_writable()", "when_acknowledged()"};
+  const auto which = static_cast<std::size_t>(event);
   if (network_ == nullptr) return;
-  check_use(side, writable ? "when_writable()" : "when_readable()");
+  check_use(side, names[which]);
   End& end = ends_[side];
   if (!end.open) return;
-  if (end.jobs[writable ? 1 : 0])
-    world().violation(describe(side) + (writable ? ": when_writable() twice" : ": when_readable() twice"));
-  const rpc::Job before = std::exchange(end.jobs[writable ? 1 : 0], std::move(job));
-  if (ready(side, writable)) return notify(side, writable);
+  if (end.jobs[which]) world().violation(describe(side) + ": " + names[which] + " twice");
+  const rpc::Job before = std::exchange(end.jobs[which], std::move(job));
+  if (ready(side, event)) return notify(side, event);
   if (!random().chance(weather().false_calls)) return;
-  world().after(random().up_to(weather().most_latency), [weak = weak_from_this(), side, writable] {
-    if (const auto wire = weak.lock()) wire->notify(side, writable);
+  world().after(random().up_to(weather().most_latency), [weak = weak_from_this(), side, event] {
+    if (const auto wire = weak.lock()) wire->notify(side, event);
   });
 }
 
 // The job stays here until its turn on the loop, so that close() drops it even then.
-void SimWire::notify(Side side, bool writable) {
+void SimWire::notify(Side side, Event event) {
   End& end = ends_[side];
-  const std::size_t which = writable ? 1 : 0;
+  const auto which = static_cast<std::size_t>(event);
   if (!end.jobs[which] || std::exchange(end.posted[which], true)) return;
   end.loop->post([weak = weak_from_this(), side, which] {
     const auto wire = weak.lock();
@@ -162,6 +165,29 @@ void SimWire::notify(Side side, bool writable) {
     here.posted[which] = false;
     if (rpc::Job job = std::exchange(here.jobs[which], nullptr)) job();
   });
+}
+
+// --- Bulk: the other side's memory, which is this process's ---
+
+void SimWire::pull(Side side, std::uint64_t address, std::span<std::byte> into, std::error_code& error) {
+  error = {};
+  if (network_ == nullptr) return static_cast<void>(error = asio::error::operation_aborted);
+  check_use(side, "pull()");
+  const End& from = ends_[other(side)];
+  if (!from.open || from.broken || !ends_[side].open || ends_[side].broken) {
+    for (std::byte& byte : into) byte = std::byte{0xb1};  // it may have been anything
+    error = asio::error::connection_reset;
+    return;
+  }
+  world().trace().add(world().now(), "pulls", names_[side], number_, into.size());
+  std::memcpy(into.data(), reinterpret_cast<const void*>(static_cast<std::uintptr_t>(address)), into.size());
+}
+
+void SimWire::acknowledge(Side side) {
+  if (network_ == nullptr) return;
+  check_use(side, "acknowledge()");
+  ++pipes_[other(side)].pulled;
+  arm_credit(other(side));
 }
 
 void SimWire::shut_down_writing(Side side, std::error_code& error) {
@@ -256,13 +282,13 @@ void SimWire::deliver(Side to, Segment segment) {
     pipe.unread += segment.bytes.size();
     pipe.arrived.push_back(std::move(segment.bytes));
   }
-  notify(to, false);
+  notify(to, Event::readable);
 }
 
 void SimWire::arm_credit(Side writer) {
   Pipe& pipe = pipes_[writer];
   const Side reader = other(writer);
-  if (pipe.credit_armed || pipe.credit == 0) return;
+  if (pipe.credit_armed || (pipe.credit == 0 && pipe.pulled == 0)) return;
   if (pipes_[reader].lost || blocked(reader)) return watch(writer);
   pipe.credit_armed = true;
   world().after(latency_[reader], [weak = weak_from_this(), writer, reader] {
@@ -273,7 +299,10 @@ void SimWire::arm_credit(Side writer) {
     if (wire->pipes_[reader].lost || wire->blocked(reader)) return wire->watch(writer);
     here.taken -= std::exchange(here.credit, 0);
     ++here.progress;
-    wire->notify(writer, true);
+    wire->notify(writer, Event::writable);
+    if (here.pulled == 0) return;
+    here.acknowledged += std::exchange(here.pulled, 0);
+    wire->notify(writer, Event::acknowledged);
   });
 }
 
@@ -299,8 +328,8 @@ void SimWire::break_end(Side side, std::error_code error) {
     in.arrived.clear();
     in.unread = in.front_read = 0;
   }
-  notify(side, false);
-  notify(side, true);
+  notify(side, Event::readable);
+  notify(side, Event::writable);
 }
 
 void SimWire::watch(Side writer) {
@@ -313,7 +342,7 @@ void SimWire::watch(Side writer) {
     Pipe& here = wire->pipes_[writer];
     here.watched = false;
     const bool stuck = here.lost || wire->blocked(writer) || wire->pipes_[other(writer)].lost ||
-                       wire->blocked(other(writer));
+                       wire->blocked(other(writer)) || wire->ends_[other(writer)].gone;
     if (!stuck) return;
     if (here.progress != progress) return wire->watch(writer);
     here.under_way.clear();  // nobody repeats it any more
@@ -334,6 +363,7 @@ void SimWire::crash(Side side, SimCrash how) {
     Pipe& pipe = pipes_[side];
     if (!pipe.under_way.empty())
       pipe.under_way.resize(static_cast<std::size_t>(random().between(0, pipe.under_way.size())));
+    watch(other(side));  // who waits for room asks for it, and hears nothing either
   }
   end.jobs = std::move(jobs);
 }

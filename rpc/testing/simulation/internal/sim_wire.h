@@ -17,6 +17,7 @@ namespace weft::test {
 class SimWire final : public std::enable_shared_from_this<SimWire> {
  public:
   using Side = std::size_t;  // 0 connected, 1 accepted
+  enum class Event : std::uint8_t { readable, writable, acknowledged };
 
   SimWire(SimNetwork& network, std::uint64_t number, std::shared_ptr<SimLoop> one,
           std::shared_ptr<SimLoop> other);
@@ -24,9 +25,13 @@ class SimWire final : public std::enable_shared_from_this<SimWire> {
   // What SimStream does.
   std::size_t read(Side side, std::span<const std::span<std::byte>> into, std::error_code& error);
   std::size_t write(Side side, std::span<const std::span<const std::byte>> from, std::error_code& error);
-  void when(Side side, bool writable, rpc::Job job);
+  void when(Side side, Event event, rpc::Job job);
   void shut_down_writing(Side side, std::error_code& error);
   void close(Side side);
+  std::size_t bulk_from() const { return bulk_from_; }  // 0: no bulk
+  void pull(Side side, std::uint64_t address, std::span<std::byte> into, std::error_code& error);
+  void acknowledge(Side side);
+  std::uint64_t acknowledged(Side side) const { return pipes_[side].acknowledged; }
   std::string describe(Side side) const;
   const std::string& name(Side side) const { return names_[side]; }
 
@@ -58,7 +63,9 @@ class SimWire final : public std::enable_shared_from_this<SimWire> {
     std::size_t taken = 0;   // of the window, as the writer knows
     std::size_t credit = 0;  // read meanwhile
     bool credit_armed = false;
-    bool lost = false;  // nothing comes through any more
+    std::uint64_t acknowledged = 0;  // frames whose bulk was pulled, as the writer knows
+    std::uint64_t pulled = 0;        // meanwhile
+    bool lost = false;               // nothing comes through any more
     bool watched = false;
     std::uint64_t progress = 0;
   };
@@ -69,8 +76,8 @@ class SimWire final : public std::enable_shared_from_this<SimWire> {
     bool gone = false;  // its host has crashed
     bool reset_sent = false;
     std::error_code broken;
-    std::array<rpc::Job, 2> jobs;  // when readable, when writable
-    std::array<bool, 2> posted{};
+    std::array<rpc::Job, 3> jobs;  // of each Event
+    std::array<bool, 3> posted{};
   };
 
   static Side other(Side side) { return 1 - side; }
@@ -80,8 +87,8 @@ class SimWire final : public std::enable_shared_from_this<SimWire> {
   bool blocked(Side from) const { return network_->blocked(names_[from], names_[other(from)]); }
   void check_use(Side side, const char* what) const;
   std::size_t share(std::size_t most) const;  // of what could be moved
-  bool ready(Side side, bool writable) const;
-  void notify(Side side, bool writable);
+  bool ready(Side side, Event event) const;
+  void notify(Side side, Event event);
   void send(Side from, Segment::Kind kind, std::vector<std::byte> bytes = {});
   void arm(Side from);
   void arrive(Side from);
@@ -95,6 +102,7 @@ class SimWire final : public std::enable_shared_from_this<SimWire> {
   const std::uint64_t number_;
   const std::array<std::string, 2> names_;
   const std::size_t window_;
+  const std::size_t bulk_from_;
   std::array<std::chrono::nanoseconds, 2> latency_;  // of each direction
   std::array<End, 2> ends_;
   std::array<Pipe, 2> pipes_;  // what each end writes

@@ -1,0 +1,188 @@
+#include <weft/rpc/balance/peer_set.h>
+
+#include <weft/rpc/transport/address.h>
+
+namespace weft::rpc {
+namespace detail {
+
+PeerSetState::PeerSetState(std::shared_ptr<AgentCore> core, PeerSetOptions options, Resolver resolver)
+    : core_(core),
+      loop_(core->pick_loop()),
+      options_(options),
+      resolver_(std::move(resolver)),
+      plan_({options.policy, options.most_load, options.ejection}) {}
+
+void PeerSetState::set(const Names& names) {
+  std::vector<Ready> waiting;
+  {
+    std::lock_guard lock(mutex_);
+    plan_.set(names);
+    known_ = true;
+    waiting.swap(waiting_);
+  }
+  for (auto& ready : waiting) ready();
+}
+
+void PeerSetState::when_resolved(Ready ready) {
+  {
+    std::lock_guard lock(mutex_);
+    if (!known_) return waiting_.push_back(std::move(ready));
+  }
+  ready();
+}
+
+void PeerSetState::resolve() {
+  {
+    std::lock_guard lock(mutex_);
+    if (resolving_) return;
+    resolving_ = true;
+    asked_ = loop_->now();
+    ++round_;
+  }
+  auto asked = capture([&] { return resolver_(); });
+  if (!asked.ok()) return resolved(asked.error());
+  std::move(asked).get().then([weak = weak_from_this()](auto&& names) {
+    if (const auto self = weak.lock()) self->resolved(std::move(names));
+  });
+}
+
+// What was known goes on where nothing can be learnt.
+void PeerSetState::resolved(Result<Names> names) {
+  std::vector<Ready> waiting;
+  bool failed = !names.ok();
+  {
+    std::lock_guard lock(mutex_);
+    resolving_ = false;
+    if (!failed) plan_.set(names.value());
+    known_ = true;
+    failed = failed || plan_.replicas().empty();
+    waiting.swap(waiting_);
+  }
+  resolve_later(failed ? options_.soonest : options_.refresh);
+  for (auto& ready : waiting) ready();
+}
+
+void PeerSetState::resolve_later(std::chrono::nanoseconds wait) {
+  std::uint64_t round = 0;
+  {
+    std::lock_guard lock(mutex_);
+    round = round_;
+  }
+  loop_->post([weak = weak_from_this(), loop = loop_, wait, round] {
+    loop->schedule(later(loop->now(), wait), [weak, round] {
+      const auto self = weak.lock();
+      if (self == nullptr) return;
+      const auto core = self->core_.lock();
+      if (core == nullptr || core->ended()) return;
+      {
+        std::lock_guard lock(self->mutex_);
+        if (self->round_ != round) return;
+      }
+      self->resolve();
+    });
+  });
+}
+
+// After a failure: at once, or when `soonest` has passed since the last time.
+void PeerSetState::resolve_soon() {
+  if (!resolver_) return;
+  std::chrono::nanoseconds wait{0};
+  {
+    std::lock_guard lock(mutex_);
+    if (resolving_) return;
+    wait = later(asked_, options_.soonest) - loop_->now();
+  }
+  if (wait.count() > 0) return resolve_later(wait);
+  resolve();
+}
+
+std::optional<PeerSetState::Chosen> PeerSetState::choose(std::optional<std::uint64_t> key,
+                                                         const std::vector<ReplicaPlan::Id>& but) {
+  const auto core = core_.lock();
+  if (core == nullptr) return std::nullopt;
+  ReplicaPlan::Choice choice;
+  std::string name;
+  {
+    std::lock_guard lock(mutex_);
+    const auto chosen = plan_.choose(loop_->now(), key, but);
+    if (!chosen) return std::nullopt;
+    choice = *chosen;
+    name = plan_.find(choice.id)->name;
+  }
+  return Chosen{choice, Peer(core, Address::looks_like(name) ? core->route_to(name) : core->route(name))};
+}
+
+void PeerSetState::finish(const Choice& choice, ReplicaPlan::Outcome outcome) {
+  {
+    std::lock_guard lock(mutex_);
+    plan_.finish(choice, outcome, loop_->now());
+  }
+  if (outcome == ReplicaPlan::Outcome::failed) resolve_soon();
+}
+
+std::vector<ReplicaPlan::Replica> PeerSetState::replicas() const {
+  std::lock_guard lock(mutex_);
+  return plan_.replicas();
+}
+
+CallVerdict CallVerdict::of(const std::exception_ptr& error, bool idempotent) {
+  using Outcome = ReplicaPlan::Outcome;
+  try {
+    std::rethrow_exception(error);
+  } catch (const Error& known) {
+    const bool remote = dynamic_cast<const RemoteError*>(&known) != nullptr;
+    const bool harmless = known.execution() == Execution::not_sent || idempotent;
+    switch (known.kind()) {
+      case ErrorKind::unavailable:
+      case ErrorKind::peer_lost:
+      case ErrorKind::shut_down:
+        // From over there it is this replica's only where no handler ran: a handler may report of others.
+        if (remote && known.execution() != Execution::not_sent) return {Outcome::good, false};
+        return {Outcome::failed, harmless};
+      case ErrorKind::not_found:  // of an agent, here; of a method, over there
+        return remote ? CallVerdict{Outcome::good, false} : CallVerdict{Outcome::failed, harmless};
+      case ErrorKind::resource_exhausted:  // it is there, and has no room
+        return {remote ? Outcome::good : Outcome::unknown, remote && harmless};
+      case ErrorKind::deadline_exceeded:
+        return {remote ? Outcome::good : Outcome::failed, false};
+      case ErrorKind::cancelled:
+        return {Outcome::unknown, false};
+      default:
+        return {remote ? Outcome::good : Outcome::unknown, false};
+    }
+  } catch (...) {
+    return {Outcome::unknown, false};
+  }
+}
+
+}  // namespace detail
+
+PeerSet::PeerSet(Agent& agent, const Names& names, PeerSetOptions options)
+    : state_(std::make_shared<detail::PeerSetState>(agent.core(), options, nullptr)) {
+  state_->set(names);
+}
+
+PeerSet::PeerSet(Agent& agent, Resolver resolver, PeerSetOptions options)
+    : state_(std::make_shared<detail::PeerSetState>(agent.core(), options, std::move(resolver))) {
+  state_->resolve();
+}
+
+PeerSet PeerSet::key(std::string_view key) const {
+  PeerSet set = *this;
+  set.key_ = name_hash(key);
+  return set;
+}
+
+PeerSet PeerSet::with(CallOptions options) const {
+  PeerSet set = *this;
+  set.options_ = options;
+  return set;
+}
+
+PeerSet PeerSet::with(CallContext& serving) const {
+  PeerSet set = *this;
+  set.serving_ = serving.shared_from_this();
+  return set;
+}
+
+}  // namespace weft::rpc

@@ -1,0 +1,255 @@
+// PeerSet: several peers that serve the same, called as if they were one.
+//
+//   rpc::PeerSet markets{agent, {"tcp://a:7443", "tcp://b:7443"}, {.policy =
+//   rpc::BalancePolicy::round_robin}}; auto quote = co_await markets.call<&Market::last>("ACME"); auto mine =
+//   co_await markets.key("ACME").call<&Market::last>("ACME");   // consistent_hash
+//
+// A call that its replica never got goes on to another; one that may have run does only where its method is
+// idempotent. Each replica is tried once. Arguments are kept meanwhile, so they are copyable, or there is one
+// try. What counts as a replica's failure: that it cannot be reached, is lost or shutting down, or that the
+// deadline passed; errors of its handlers do not. Copyable and cheap; copies share what is known of the
+// replicas. Thread-safe.
+#pragma once
+
+#include <weft/rpc/agent/agent.h>
+#include <weft/rpc/balance/replica_plan.h>
+
+namespace weft::rpc {
+
+struct PeerSetOptions {
+  BalancePolicy policy = BalancePolicy::round_robin;
+  double most_load = 1.25;  // as BalanceOptions says, like the next
+  EjectionOptions ejection;
+  // How often the resolver is asked anew. It is also asked when a replica fails, though not more often than
+  // `soonest`.
+  std::chrono::nanoseconds refresh = std::chrono::seconds{30};
+  std::chrono::nanoseconds soonest = std::chrono::seconds{1};
+};
+
+namespace detail {
+
+// What the copies of a PeerSet share.
+class WEFT_EXPORT PeerSetState final : public std::enable_shared_from_this<PeerSetState> {
+ public:
+  using Names = std::vector<std::string>;
+  using Resolver = std::function<Future<Names>()>;
+  using Choice = ReplicaPlan::Choice;
+  struct Chosen {
+    Choice choice;
+    Peer peer;
+  };
+  using Ready = UniqueFunction<void()>;
+
+  PeerSetState(std::shared_ptr<AgentCore> core, PeerSetOptions options, Resolver resolver);
+  const std::shared_ptr<Loop>& loop() const { return loop_; }
+
+  void set(const Names& names);
+  void resolve();
+  // Runs it once the first names are known: at once, mostly.
+  void when_resolved(Ready ready);
+  // Nothing: no replica is left.
+  std::optional<Chosen> choose(std::optional<std::uint64_t> key, const std::vector<ReplicaPlan::Id>& but);
+  void finish(const Choice& choice, ReplicaPlan::Outcome outcome);
+  std::vector<ReplicaPlan::Replica> replicas() const;
+
+ private:
+  void resolved(Result<Names> names);
+  void resolve_later(std::chrono::nanoseconds wait);
+  void resolve_soon();
+
+  const std::weak_ptr<AgentCore> core_;
+  const std::shared_ptr<Loop> loop_;
+  const PeerSetOptions options_;
+  const Resolver resolver_;   // null: the names are fixed
+  mutable std::mutex mutex_;  // guards what follows
+  ReplicaPlan plan_;
+  bool known_ = false;  // names have come, or cannot be had
+  bool resolving_ = false;
+  Clock::time_point asked_{};  // when the resolver was asked last
+  std::uint64_t round_ = 0;    // of resolving: a timer of an earlier one does nothing
+  std::vector<Ready> waiting_;
+};
+
+// How a call ended, as far as its replica and the calls to others are concerned.
+struct WEFT_EXPORT CallVerdict {
+  ReplicaPlan::Outcome outcome = ReplicaPlan::Outcome::good;
+  bool elsewhere = false;  // another replica may be tried
+  static CallVerdict of(const std::exception_ptr& error, bool idempotent);
+};
+
+// One call, from replica to replica. `start`: Peer -> Future<Value>.
+template <class Value, class Start>
+class BalancedCall final : public std::enable_shared_from_this<BalancedCall<Value, Start>> {
+ public:
+  BalancedCall(std::shared_ptr<PeerSetState> set, std::optional<std::uint64_t> key,
+               std::optional<Clock::time_point> deadline, bool again, bool idempotent, Start start)
+      : set_(std::move(set)),
+        key_(key),
+        deadline_(deadline),
+        again_(again),
+        idempotent_(idempotent),
+        start_(std::move(start)),
+        promise_(set_->loop()) {}
+
+  Future<Value> begin() {
+    auto future = promise_.future();
+    promise_.on_cancel([weak = this->weak_from_this()] {
+      if (const auto self = weak.lock()) self->cancel();
+    });
+    set_->when_resolved([self = this->shared_from_this()] {
+      if (!self->begun_.exchange(true)) self->attempt(nullptr);
+    });
+    if (deadline_ && !begun_)
+      set_->loop()->post([weak = this->weak_from_this(), loop = set_->loop(), when = *deadline_] {
+        loop->schedule(when, [weak] {
+          const auto self = weak.lock();
+          if (self != nullptr && !self->begun_.exchange(true))
+            self->end(ErrorKind::deadline_exceeded, "the deadline has passed before a replica was known");
+        });
+      });
+    return future;
+  }
+
+ private:
+  // last: what the replica before this one failed with.
+  void attempt(const std::exception_ptr& last) {
+    const auto chosen = set_->choose(key_, tried_);
+    if (!chosen) {
+      if (last != nullptr) return promise_.fail(last);
+      return end(ErrorKind::unavailable, "no replica is known");
+    }
+    tried_.push_back(chosen->choice.id);
+    Future<Value> made;
+    try {
+      made = start_(chosen->peer);
+    } catch (...) {  // its arguments do not travel
+      set_->finish(chosen->choice, ReplicaPlan::Outcome::unknown);
+      return promise_.fail(std::current_exception());
+    }
+    auto over = std::move(made).then(
+        [self = this->shared_from_this(), choice = chosen->choice](Result<Value>&& result) -> Result<void> {
+          self->ended(choice, std::move(result));
+          return {};
+        });
+    std::lock_guard lock(mutex_);
+    if (over.ready()) return;  // `under_way_` may be a later attempt's by now
+    under_way_ = std::move(over);
+    if (cancelled_) under_way_.cancel();
+  }
+  void ended(const ReplicaPlan::Choice& choice, Result<Value>&& result) {
+    CallVerdict verdict;
+    if (!result.ok()) verdict = CallVerdict::of(result.error(), idempotent_);
+    set_->finish(choice, verdict.outcome);
+    bool cancelled = false;
+    {
+      std::lock_guard lock(mutex_);
+      cancelled = cancelled_;
+    }
+    if (!verdict.elsewhere || !again_ || cancelled) return promise_.complete(std::move(result));
+    attempt(result.error());
+  }
+  void end(ErrorKind kind, const std::string& message) {
+    promise_.fail(Error(kind, message, Execution::not_sent));
+  }
+  void cancel() {
+    {
+      std::lock_guard lock(mutex_);
+      cancelled_ = true;
+      if (under_way_.valid()) under_way_.cancel();
+    }
+    if (!begun_.exchange(true)) end(ErrorKind::cancelled, "cancelled before a replica was known");
+  }
+
+  const std::shared_ptr<PeerSetState> set_;
+  const std::optional<std::uint64_t> key_;
+  const std::optional<Clock::time_point> deadline_;
+  const bool again_, idempotent_;
+  Start start_;
+  Promise<Value> promise_;
+  std::vector<ReplicaPlan::Id> tried_;
+  std::atomic<bool> begun_{false};
+  std::mutex mutex_;  // guards what follows
+  bool cancelled_ = false;
+  Future<void> under_way_;
+};
+
+// Text is kept, not pointed to.
+template <class Given>
+using Kept = std::conditional_t<std::is_convertible_v<std::decay_t<Given>, std::string_view>, std::string,
+                                std::decay_t<Given>>;
+
+}  // namespace detail
+
+class WEFT_EXPORT PeerSet {
+ public:
+  using Names = detail::PeerSetState::Names;
+  // Tells the replicas' addresses or names. Called on a loop or on a thread that calls; must not block.
+  using Resolver = detail::PeerSetState::Resolver;
+
+  PeerSet(Agent& agent, const Names& names, PeerSetOptions options = {});
+  PeerSet(Agent& agent, Resolver resolver, PeerSetOptions options = {});
+
+  // Handles whose calls have a key, have options, or are made in the name of a call that is being served. The
+  // deadline is that of all tries together.
+  PeerSet key(std::string_view key) const;
+  PeerSet with(CallOptions options) const;
+  PeerSet with(CallContext& serving) const;
+
+  // An eager future of the result, as Peer::call. (Type is never given.)
+  template <auto Target, class... Given, class Type = decltype(Target)>
+  auto call(Given&&... given) const {
+    return balance<typename Peer::FoundMethod<Target>::Type>(
+        [](const Peer& peer, auto&&... arguments) {
+          return peer.call<Target>(std::forward<decltype(arguments)>(arguments)...);
+        },
+        std::forward<Given>(given)...);
+  }
+  template <NamedFunction F, class... Given>
+  auto call(Given&&... given) const {
+    return balance<F>(
+        [](const Peer& peer, auto&&... arguments) {
+          return peer.call<F>(std::forward<decltype(arguments)>(arguments)...);
+        },
+        std::forward<Given>(given)...);
+  }
+
+  void set(const Names& names) { state_->set(names); }  // other replicas; those that stay keep their state
+  std::vector<ReplicaPlan::Replica> replicas() const { return state_->replicas(); }
+
+ private:
+  template <class M, class Call, class... Given>
+  auto balance(Call call, Given&&... given) const {
+    using Value = typename M::Traits::Result;
+    constexpr bool again = (std::is_copy_constructible_v<detail::Kept<Given>> && ...);
+    const auto deadline =
+        options_.deadline ? std::optional(later(state_->loop()->now(), *options_.deadline)) : std::nullopt;
+    auto start = [call, deadline, loop = state_->loop(), options = options_, serving = serving_,
+                  kept = std::tuple<detail::Kept<Given>...>(std::forward<Given>(given)...)](
+                     const Peer& replica) mutable {
+      CallOptions now = options;
+      if (deadline) now.deadline = *deadline - loop->now();
+      if (!now.retry) now.retry = RetryPolicy{.attempts = 1};  // another replica, rather than this one again
+      Peer peer = replica.with(now);
+      if (serving != nullptr) peer = peer.with(*serving);
+      return std::apply(
+          [&](auto&... argument) {
+            if constexpr (again) {
+              return call(peer, std::as_const(argument)...);
+            } else {
+              return call(peer, std::move(argument)...);
+            }
+          },
+          kept);
+    };
+    return std::make_shared<detail::BalancedCall<Value, decltype(start)>>(
+               state_, key_, deadline, again, M::is_idempotent || options_.idempotent, std::move(start))
+        ->begin();
+  }
+
+  std::shared_ptr<detail::PeerSetState> state_;
+  std::optional<std::uint64_t> key_;
+  CallOptions options_;
+  std::shared_ptr<CallContext> serving_;
+};
+
+}  // namespace weft::rpc

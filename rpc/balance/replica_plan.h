@@ -1,0 +1,88 @@
+// ReplicaPlan: which of several replicas gets the next call, and which are left out because they fail. Pure
+// state with an explicit clock: PeerSet carries it out.
+//
+// A replica that fails several times in a row is ejected for a while. When that is over one call probes it:
+// success takes it back, failure ejects it for twice as long. The last one that is not ejected never is.
+// Rendezvous hashing: Thaler and Ravishankar, "Using name-based mappings to increase hit rates", 1998; its
+// bound on loads: Mirrokni, Thorup and Zadimoghaddam, "Consistent hashing with bounded loads", 2018.
+// Thread-safety: none.
+#pragma once
+
+#include <weft/rpc/core/export.h>
+#include <weft/rpc/core/loop.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace weft::rpc {
+
+enum class BalancePolicy : std::uint8_t {
+  round_robin,
+  least_outstanding,  // who has the fewest calls under way, in turn where several have
+  consistent_hash,    // who the call's key leads to; calls without a key take turns
+};
+
+struct EjectionOptions {
+  std::size_t failures = 3;                                  // in a row
+  std::chrono::nanoseconds first = std::chrono::seconds{1};  // the first time; doubled each time after it
+  std::chrono::nanoseconds longest = std::chrono::seconds{60};
+};
+
+struct BalanceOptions {
+  BalancePolicy policy = BalancePolicy::round_robin;
+  // consistent_hash: a replica with more than this times the average of calls under way passes its key on to
+  // the next in the key's order; 0: never.
+  double most_load = 1.25;
+  EjectionOptions ejection;
+};
+
+class WEFT_EXPORT ReplicaPlan {
+ public:
+  using Id = std::uint64_t;  // of a replica as long as it is in the plan; never used again
+  using Time = Clock::time_point;
+  enum class Outcome : std::uint8_t { good, failed, unknown };
+
+  explicit ReplicaPlan(BalanceOptions options) : options_(options) {}
+
+  // Replicas by name. Those that were there before keep what is known of them.
+  void set(const std::vector<std::string>& names);
+
+  struct Choice {
+    Id id = 0;
+    bool probe = false;  // it decides whether an ejected replica is taken back
+  };
+  // The replica for a call, which is under way from here on. Nothing where all are in `but`.
+  std::optional<Choice> choose(Time now, std::optional<std::uint64_t> key = {},
+                               const std::vector<Id>& but = {});
+  // How it ended. unknown: says nothing of the replica. A replica that has left the plan is forgotten.
+  void finish(const Choice& choice, Outcome outcome, Time now);
+
+  struct Replica {
+    Id id = 0;
+    std::string name;
+    std::uint64_t hash = 0;
+    std::size_t outstanding = 0;
+    std::size_t failures = 0;   // in a row
+    std::size_t ejections = 0;  // in a row
+    std::optional<Time> ejected_until;
+    bool probing = false;  // a call is under way that decides
+  };
+  const std::vector<Replica>& replicas() const { return replicas_; }
+  const Replica* find(Id id) const;
+
+ private:
+  Replica* find_mutable(Id id);
+  bool available(const Replica& replica, Time now) const;
+  Replica* pick(const std::vector<Replica*>& from, std::optional<std::uint64_t> key);
+  void eject(Replica& replica, Time now);
+
+  const BalanceOptions options_;
+  std::vector<Replica> replicas_;
+  Id last_id_ = 0;
+  std::size_t turn_ = 0;
+};
+
+}  // namespace weft::rpc

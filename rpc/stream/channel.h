@@ -1,0 +1,117 @@
+// Channel<T>: a bounded queue between one who writes a stream and one who reads it, in one process.
+//
+// Shared by both ends. Thread-safe.
+#pragma once
+
+#include <weft/rpc/stream/source.h>
+
+#include <algorithm>
+#include <deque>
+
+namespace weft::rpc::detail {
+
+template <class T>
+class Channel final : public StreamSource<T> {
+ public:
+  using Item = std::optional<T>;
+  explicit Channel(std::size_t capacity) : capacity_(std::max<std::size_t>(capacity, 1)) {}
+
+  Future<void> write(T item) {
+    std::optional<Promise<Item>> reading;
+    {
+      std::lock_guard lock(mutex_);
+      if (reader_gone_) return refused(ErrorKind::cancelled, "nobody reads this stream any more");
+      if (ended_) return refused(ErrorKind::failed_precondition, "the stream was closed by its writer");
+      if (!reading_) {
+        if (items_.size() < capacity_) {
+          items_.push_back(std::move(item));
+          return Future<void>::made(Result<void>{});
+        }
+        if (writing_)
+          return refused(ErrorKind::resource_exhausted,
+                         "the stream is full: wait for the write() before this one");
+        items_.push_back(std::move(item));
+        writing_.emplace();
+        return writing_->future();
+      }
+      reading.swap(reading_);
+    }
+    reading->complete(Item(std::move(item)));
+    return Future<void>::made(Result<void>{});
+  }
+
+  // The writer's end; null: there are no more items.
+  void end(std::exception_ptr error) {
+    std::optional<Promise<Item>> reading;
+    {
+      std::lock_guard lock(mutex_);
+      if (ended_ || reader_gone_) return;
+      ended_ = true;
+      error_ = error;
+      if (!reading_) return;
+      reading.swap(reading_);
+    }
+    reading->complete(error != nullptr ? Result<Item>(error) : Result<Item>(Item()));
+  }
+
+  bool wanted() const {
+    std::lock_guard lock(mutex_);
+    return !reader_gone_;
+  }
+
+  Future<Item> next() override {
+    Item item;
+    std::optional<Promise<void>> written;
+    {
+      std::lock_guard lock(mutex_);
+      if (reader_gone_) return failed(stream_error(ErrorKind::cancelled, "the stream was closed"));
+      if (reading_)
+        return failed(stream_error(ErrorKind::failed_precondition, "a next() is under way already"));
+      if (items_.empty()) {
+        if (error_ != nullptr) return failed(error_);
+        if (ended_) return Future<Item>::made(Item());
+        reading_.emplace();
+        return reading_->future();
+      }
+      item.emplace(std::move(items_.front()));
+      items_.pop_front();
+      written.swap(writing_);
+    }
+    if (written) written->complete(Result<void>{});
+    return Future<Item>::made(std::move(item));
+  }
+
+  void close() override {
+    std::deque<T> items;  // ends after the lock
+    std::optional<Promise<Item>> reading;
+    std::optional<Promise<void>> writing;
+    {
+      std::lock_guard lock(mutex_);
+      if (std::exchange(reader_gone_, true)) return;
+      items.swap(items_);
+      reading.swap(reading_);
+      writing.swap(writing_);
+    }
+    if (writing) writing->fail(Error(ErrorKind::cancelled, "nobody reads this stream any more"));
+    if (reading) reading->fail(Error(ErrorKind::cancelled, "the stream was closed"));
+  }
+
+ private:
+  static Future<void> refused(ErrorKind kind, const std::string& message) {
+    return Future<void>::made(stream_error(kind, message));
+  }
+  static Future<Item> failed(std::exception_ptr error) {
+    return Future<Item>::made(Result<Item>(std::move(error)));
+  }
+
+  const std::size_t capacity_;
+  mutable std::mutex mutex_;  // guards what follows
+  std::deque<T> items_;       // one more than the capacity while a write() waits
+  std::optional<Promise<Item>> reading_;
+  std::optional<Promise<void>> writing_;
+  bool ended_ = false;  // by the writer
+  bool reader_gone_ = false;
+  std::exception_ptr error_;
+};
+
+}  // namespace weft::rpc::detail

@@ -1,0 +1,193 @@
+#include <weft/rpc/stream/generator.h>
+
+namespace weft::rpc::detail {
+namespace {
+
+constexpr int most_in_a_turn = 64;  // items that a generator makes before others have their turn
+
+}  // namespace
+
+// The job that resumes the coroutine. Dropped, it ends the stream.
+class GeneratorCore::Resumption {
+ public:
+  Resumption(std::shared_ptr<GeneratorCore> core, std::uint64_t number)
+      : core_(std::move(core)), number_(number) {}
+  Resumption(Resumption&&) noexcept = default;
+  Resumption& operator=(Resumption&&) = delete;
+  ~Resumption() {
+    if (core_ != nullptr) core_->drop(number_);
+  }
+  void operator()() { std::exchange(core_, nullptr)->run(number_); }
+
+ private:
+  std::shared_ptr<GeneratorCore> core_;
+  std::uint64_t number_;
+};
+
+class GeneratorCore::Destruction {
+ public:
+  explicit Destruction(std::shared_ptr<GeneratorCore> core) : core_(std::move(core)) {}
+  Destruction(Destruction&&) noexcept = default;
+  Destruction& operator=(Destruction&&) = delete;
+  ~Destruction() {
+    if (core_ != nullptr) core_->destroy(false);
+  }
+  void operator()() { std::exchange(core_, nullptr)->destroy(true); }
+
+ private:
+  std::shared_ptr<GeneratorCore> core_;
+};
+
+GeneratorCore::~GeneratorCore() {
+  if (coroutine_) coroutine_.destroy();
+}
+
+bool GeneratorCore::bind_home(const StreamHome& home) {
+  std::lock_guard lock(mutex_);
+  if (home_.executor != nullptr) return false;
+  home_ = home;
+  return true;
+}
+
+std::exception_ptr GeneratorCore::why_over() const {
+  if (error_ != nullptr || !closed_) return error_;
+  return stream_error(ErrorKind::cancelled, "the stream was closed");
+}
+
+void GeneratorCore::ask() {
+  std::shared_ptr<Executor> executor;
+  std::uint64_t number = 0;
+  {
+    std::lock_guard lock(mutex_);
+    if (state_ != State::idle || closed_) return;
+    state_ = State::queued;
+    began_ = true;
+    number = ++number_;
+    if (delivering_) return;  // run() goes on
+    executor = home_.executor;
+  }
+  executor->post(Resumption(shared_from_this(), number));
+}
+
+void GeneratorCore::run(std::uint64_t number) {
+  for (int count = 1;; ++count) {
+    bool dead = false;
+    Step step = Step::waits;
+    {
+      std::lock_guard lock(mutex_);
+      if (state_ != State::queued || number_ != number) return;  // closed
+      dead = closed_;
+      state_ = dead ? State::over : State::running;
+      step_ = &step;
+    }
+    if (dead) return destroy(true);
+    if (context() != nullptr) context()->enter();
+    coroutine_.resume();
+    if (step == Step::waits) return;  // it may run elsewhere by now
+    if (step == Step::dead) return destroy(true);
+    std::exception_ptr error;
+    {
+      std::lock_guard lock(mutex_);
+      dead = closed_ || step == Step::ended;
+      state_ = dead ? State::over : State::idle;
+      delivering_ = !dead;
+      error = error_;
+    }
+    if (dead) {
+      destroy(true);
+      return complete_end(error);
+    }
+    complete_item();
+    std::shared_ptr<Executor> executor;
+    {
+      std::lock_guard lock(mutex_);
+      delivering_ = false;
+      if (state_ != State::queued) return;
+      number = number_;
+      if (count == most_in_a_turn) executor = home_.executor;
+    }
+    if (executor != nullptr) return executor->post(Resumption(shared_from_this(), number));
+  }
+}
+
+void GeneratorCore::suspend(Step step) {
+  *step_ = step;
+  if (context() != nullptr) context()->leave();
+}
+
+std::uint64_t GeneratorCore::wait(State kind) {
+  suspend(Step::waits);
+  std::lock_guard lock(mutex_);
+  if (closed_) {
+    *step_ = Step::dead;
+    state_ = State::over;
+    return 0;
+  }
+  state_ = kind;
+  return ++number_;
+}
+
+void GeneratorCore::ended(std::exception_ptr error) {
+  {
+    std::lock_guard lock(mutex_);
+    error_ = std::move(error);
+  }
+  suspend(Step::ended);
+}
+
+void GeneratorCore::wake(std::uint64_t number) {
+  std::shared_ptr<Executor> executor;
+  {
+    std::lock_guard lock(mutex_);
+    if ((state_ != State::awaiting && state_ != State::busy) || number_ != number) return;
+    state_ = State::queued;
+    executor = home_.executor;
+  }
+  executor->post(Resumption(shared_from_this(), number));
+}
+
+void GeneratorCore::close_coroutine() {
+  StreamHome home;
+  bool destroy_here = false, destroy_there = false;
+  {
+    std::lock_guard lock(mutex_);
+    if (std::exchange(closed_, true) || state_ == State::over) return;
+    home = home_;
+    if (state_ == State::idle || state_ == State::queued || state_ == State::awaiting) {
+      destroy_here = !began_;
+      destroy_there = began_;
+      state_ = State::over;
+    }
+  }
+  // What it waits for in the name of the call that made it is wanted no more, unless by others of that call.
+  if (home.call != nullptr && home.among.use_count() <= 2) home.call->cancel();
+  if (destroy_here) destroy(false);
+  if (destroy_there) home.executor->post(Destruction(shared_from_this()));
+  complete_end(stream_error(ErrorKind::cancelled, "the stream was closed"));
+}
+
+void GeneratorCore::drop(std::uint64_t number) {
+  const auto ended = stream_error(ErrorKind::shut_down, "the executor of this stream's generator has ended");
+  {
+    std::lock_guard lock(mutex_);
+    if (state_ != State::queued || number_ != number) return;
+    state_ = State::over;
+    error_ = ended;
+  }
+  destroy(false);
+  complete_end(ended);
+}
+
+void GeneratorCore::destroy(bool here) {
+  {
+    const ContextScope scope(here ? context() : nullptr);
+    std::exchange(coroutine_, nullptr).destroy();
+  }
+  // The executor stays: jobs that come too late are still queued there.
+  std::shared_ptr<IncomingCall> call;  // ends after the lock
+  std::lock_guard lock(mutex_);
+  call.swap(home_.call);
+  home_.among = nullptr;
+}
+
+}  // namespace weft::rpc::detail

@@ -1,0 +1,239 @@
+// GeneratorCore and GeneratorSource<T>: a coroutine that makes a stream's items with co_yield.
+//
+// It runs on its home's executor alone, at most as far ahead as somebody asks for items, and may await
+// futures and tasks. Closed, it is destroyed on that executor: at a co_yield and where it awaits a future at
+// once, where it awaits a task when that has ended. One that never began is destroyed by who closes it.
+// Thread-safety: as StreamSource.
+#pragma once
+
+#include <weft/rpc/core/task.h>
+#include <weft/rpc/stream/source.h>
+
+#include <coroutine>
+
+namespace weft::rpc {
+
+template <class T>
+class Stream;
+
+namespace detail {
+
+class WEFT_EXPORT GeneratorCore : public std::enable_shared_from_this<GeneratorCore> {
+ public:
+  virtual ~GeneratorCore();
+
+  enum class State : std::uint8_t {
+    idle,      // before its beginning, or at a co_yield
+    queued,    // to be resumed
+    running,   // on its executor
+    awaiting,  // a future
+    busy,      // awaiting a task, which may refer to what is in the coroutine
+    over,      // its coroutine is destroyed, or will be by whoever made this step
+  };
+
+  // For the coroutine's awaiters, while it is running and has suspended. A number to resume it with; 0: it
+  // was closed, and nothing is to be waited for. Afterwards the coroutine may be gone.
+  std::uint64_t wait(State kind);
+  void yielded() { suspend(Step::yielded); }
+  void ended(std::exception_ptr error);
+  void wake(std::uint64_t number);  // any thread
+  const StreamHome& home() const { return home_; }
+
+ protected:
+  explicit GeneratorCore(std::coroutine_handle<> coroutine) : coroutine_(coroutine) {}
+
+  bool bind_home(const StreamHome& home);
+  void ask();  // for one item more; mutex_ is not held
+  void close_coroutine();
+  // What a next() gets at once instead of an item; mutex_ is held.
+  bool over() const { return state_ == State::over || closed_; }
+  std::exception_ptr why_over() const;  // null: it came to its end
+
+  virtual void complete_item() = 0;                         // the item that was yielded
+  virtual void complete_end(std::exception_ptr error) = 0;  // null: the end
+
+  mutable std::mutex mutex_;  // guards what follows, and the promise of who asks
+
+ private:
+  enum class Step : std::uint8_t { waits, yielded, ended, dead };
+  class Resumption;
+  class Destruction;
+
+  void suspend(Step step);
+  void run(std::uint64_t number);
+  void drop(std::uint64_t number);  // the executor has ended
+  void destroy(bool here);          // in state over, once; here: on the executor
+  ContextSwitch* context() const { return home_.call != nullptr ? home_.call->context() : nullptr; }
+
+  State state_ = State::idle;
+  bool began_ = false;
+  bool closed_ = false;
+  bool delivering_ = false;   // run() gives an item away, and looks again afterwards
+  std::uint64_t number_ = 0;  // of the last suspension or resumption
+  std::exception_ptr error_;  // what it ended with
+  std::coroutine_handle<> coroutine_;
+  StreamHome home_;       // fixed once it has begun
+  Step* step_ = nullptr;  // of the run() on whose thread it runs
+};
+
+template <class T>
+class GeneratorSource;
+
+template <class U>
+struct GeneratorFutureAwaiter {
+  GeneratorCore* core;
+  Future<U> future;
+  std::shared_ptr<std::optional<Result<U>>> result{};
+
+  bool await_ready() const { return future.ready(); }
+  void await_suspend(std::coroutine_handle<>) {
+    auto self = core->shared_from_this();
+    auto waited = std::move(future);
+    auto slot = result = std::make_shared<std::optional<Result<U>>>();
+    const auto number = self->wait(GeneratorCore::State::awaiting);
+    if (number == 0) return;
+    std::move(waited).then([self, slot, number](Result<U>&& value) {
+      slot->emplace(std::move(value));
+      self->wake(number);
+    });
+  }
+  U await_resume() {
+    if (result == nullptr) return future.get();
+    return std::move(**result).get();
+  }
+};
+
+template <class U>
+struct GeneratorTaskAwaiter {
+  GeneratorCore* core;
+  Task<U> task;
+  std::shared_ptr<std::optional<Result<U>>> result{};
+
+  bool await_ready() const { return false; }
+  void await_suspend(std::coroutine_handle<>) {
+    auto self = core->shared_from_this();
+    auto begun = std::move(task);
+    auto slot = result = std::make_shared<std::optional<Result<U>>>();
+    const auto number = self->wait(GeneratorCore::State::busy);
+    if (number == 0) return;
+    const StreamHome& home = self->home();
+    std::move(begun)
+        .start(*home.executor, home.call != nullptr ? home.call->context() : nullptr)
+        .then([self, slot, number](Result<U>&& value) {
+          slot->emplace(std::move(value));
+          self->wake(number);
+        });
+  }
+  U await_resume() { return std::move(**result).get(); }
+};
+
+template <class T>
+class GeneratorPromise {
+ public:
+  Stream<T> get_return_object();
+  std::suspend_always initial_suspend() noexcept { return {}; }
+
+  struct Yield {
+    GeneratorCore* core;
+    bool await_ready() const noexcept { return false; }
+    void await_suspend(std::coroutine_handle<>) const noexcept { core->yielded(); }
+    void await_resume() const noexcept {}
+  };
+  Yield yield_value(T item);
+
+  struct Final {
+    GeneratorCore* core;
+    std::exception_ptr error;
+    bool await_ready() const noexcept { return false; }
+    void await_suspend(std::coroutine_handle<>) const noexcept { core->ended(error); }
+    void await_resume() const noexcept {}
+  };
+  Final final_suspend() noexcept;
+  void return_void() {}
+  void unhandled_exception() { error_ = std::current_exception(); }
+
+  template <class U>
+  GeneratorFutureAwaiter<U> await_transform(Future<U> future);
+  template <class U>
+  GeneratorTaskAwaiter<U> await_transform(Task<U> task);
+
+ private:
+  friend class GeneratorSource<T>;
+  GeneratorSource<T>* source_ = nullptr;  // lives as long as the coroutine
+  std::exception_ptr error_;
+};
+
+template <class T>
+class GeneratorSource final : public StreamSource<T>, public GeneratorCore {
+ public:
+  using Item = std::optional<T>;
+  explicit GeneratorSource(std::coroutine_handle<GeneratorPromise<T>> coroutine) : GeneratorCore(coroutine) {
+    coroutine.promise().source_ = this;
+  }
+
+  Future<Item> next() override {
+    Future<Item> future;
+    {
+      std::lock_guard lock(mutex_);
+      if (over()) {
+        auto error = why_over();
+        return Future<Item>::made(error != nullptr ? Result<Item>(error) : Result<Item>(Item()));
+      }
+      if (asked_) return failed(ErrorKind::failed_precondition, "a next() is under way already");
+      if (home().executor == nullptr)
+        return failed(ErrorKind::failed_precondition,
+                      "a generator that is read where it was made needs an executor: Stream::on()");
+      asked_.emplace();
+      future = asked_->future();
+    }
+    ask();
+    return future;
+  }
+  void close() override { close_coroutine(); }
+  void bind(const StreamHome& home) override { bind_home(home); }
+
+ private:
+  friend class GeneratorPromise<T>;
+  static Future<Item> failed(ErrorKind kind, const std::string& message) {
+    return Future<Item>::made(Result<Item>(stream_error(kind, message)));
+  }
+  std::optional<Promise<Item>> take() {
+    std::lock_guard lock(mutex_);
+    return std::exchange(asked_, std::nullopt);
+  }
+  void complete_item() override {
+    Item item = std::move(item_);
+    item_.reset();
+    if (auto asked = take()) asked->complete(std::move(item));
+  }
+  void complete_end(std::exception_ptr error) override {
+    if (auto asked = take())
+      asked->complete(error != nullptr ? Result<Item>(std::move(error)) : Result<Item>(Item()));
+  }
+
+  std::optional<Promise<Item>> asked_;
+  Item item_;  // on the executor
+};
+
+template <class T>
+auto GeneratorPromise<T>::yield_value(T item) -> Yield {
+  source_->item_.emplace(std::move(item));
+  return {source_};
+}
+template <class T>
+auto GeneratorPromise<T>::final_suspend() noexcept -> Final {
+  return {source_, error_};
+}
+template <class T>
+template <class U>
+GeneratorFutureAwaiter<U> GeneratorPromise<T>::await_transform(Future<U> future) {
+  return {source_, std::move(future)};
+}
+template <class T>
+template <class U>
+GeneratorTaskAwaiter<U> GeneratorPromise<T>::await_transform(Task<U> task) {
+  return {source_, std::move(task)};
+}
+
+}  // namespace detail
+}  // namespace weft::rpc

@@ -1,0 +1,197 @@
+#include <weft/rpc/stream/reader.h>
+
+#include <weft/rpc/stream/served_stream.h>
+#include <weft/rpc/stream/stream_table.h>
+
+namespace weft::rpc::detail {
+namespace {
+
+constexpr std::size_t most_under_way = 2;  // pulls of one stream
+
+[[noreturn]] void malformed(const std::string& what) {
+  throw Error(ErrorKind::protocol_error, "a malformed answer of a stream: " + what);
+}
+
+ErrorKind kind_of_number(std::uint16_t number) {
+  const auto kind = static_cast<ErrorKind>(number);
+  return to_string(kind) == to_string(ErrorKind::internal) ? ErrorKind::internal : kind;
+}
+
+// What a pull failed with, as the end of its stream. lost: nobody is there to be told of it.
+std::exception_ptr explain_failure(const std::exception_ptr& error, bool& lost) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const RemoteError&) {
+    return error;
+  } catch (const Error& own) {
+    if (own.kind() == ErrorKind::protocol_error) return error;
+    lost = true;
+    // The way to that life of the peer is gone: it was there when it handed the stream over.
+    if (own.kind() == ErrorKind::unavailable || own.kind() == ErrorKind::not_found)
+      return stream_error(ErrorKind::peer_lost, own.what());
+    return error;
+  } catch (...) {
+    return error;
+  }
+}
+
+}  // namespace
+
+void StreamReader::set_window(const StreamWindow& window) {
+  std::lock_guard lock(mutex_);
+  if (next_pull_ != 0) return;
+  window_ = {std::max<std::uint64_t>(window.items, 1), std::max<std::uint64_t>(window.bytes, 1)};
+}
+
+Future<StreamReader::Item> StreamReader::next() {
+  std::optional<Future<Item>> future;
+  {
+    std::lock_guard lock(mutex_);
+    if (asked_)
+      return Future<Item>::made(
+          Result<Item>(stream_error(ErrorKind::failed_precondition, "a next() is under way already")));
+    if (auto now = take()) {
+      future = Future<Item>::made(std::move(*now));
+    } else {
+      asked_.emplace(source_.route()->loop());
+      future = asked_->future();
+    }
+  }
+  pull();
+  return std::move(*future);
+}
+
+std::optional<Result<StreamReader::Item>> StreamReader::take() {
+  if (closed_) return Result<Item>(stream_error(ErrorKind::cancelled, "the stream was closed"));
+  if (consumed_ == received_) {
+    if (ended_) return error_ != nullptr ? Result<Item>(error_) : Result<Item>(Item());
+    if (failure_ != nullptr && under_way_ == 0) return Result<Item>(failure_);
+    return std::nullopt;
+  }
+  const auto front = batches_.begin();
+  Batch& batch = front->second;
+  Result<Item> item(Item(Raw{batch.message, batch.items.at(batch.taken++)}));
+  ++consumed_;
+  if (batch.taken == batch.count) {
+    consumed_bytes_ += batch.bytes;
+    held_bytes_ -= batch.held;
+    batches_.erase(front);
+  }
+  return item;
+}
+
+// While what has come and waits fills half of the window, nothing is asked for: answers are then few and
+// large where the reader is the slower.
+void StreamReader::pull() {
+  std::unique_lock lock(mutex_);
+  if (pulling_) return;  // that thread looks again
+  pulling_ = true;
+  while (!closed_ && !ended_ && failure_ == nullptr && under_way_ < most_under_way &&
+         2 * (received_ - consumed_) <= window_.items - 1 && 2 * held_bytes_ < window_.bytes) {
+    const StreamPull pull{stream_, next_pull_++, consumed_ + window_.items, consumed_bytes_ + window_.bytes};
+    permitted_ = std::max(permitted_, pull.items);
+    ++under_way_;
+    lock.unlock();
+    OutgoingCall call = source_.make_call(StreamTable::next_method, 4);
+    call.while_leaving = true;
+    call.begin();
+    call.message().argument(0).set_uint(pull.stream);
+    call.message().argument(1).set_uint(pull.number);
+    call.message().argument(2).set_uint(pull.items);
+    call.message().argument(3).set_uint(pull.bytes);
+    call.end();
+    source_.start(std::move(call), [weak = weak_from_this()](Result<PendingCall::Reply> reply) {
+      if (const auto self = weak.lock()) self->pulled(std::move(reply));
+    });
+    lock.lock();
+  }
+  pulling_ = false;
+}
+
+StreamReader::Batch StreamReader::read(const PendingCall::Reply& reply) const {
+  Batch batch;
+  batch.message = reply;
+  const ValueReader record = reply->result();
+  ValueReader field;
+  const auto find = [&](std::string_view name, std::size_t guess) -> ValueReader& {
+    if (!record.find_field(name, guess, field)) malformed("without '" + std::string(name) + "'");
+    return field;
+  };
+  batch.first = find("first", 0).get_uint();
+  batch.items = find("items", 1);
+  batch.count = find("count", 2).get_uint();
+  batch.bytes = find("bytes", 3).get_uint();
+  batch.last = find("end", 4).get_bool();
+  if (batch.count > batch.items.size()) malformed("fewer items than it says");
+  batch.held = std::max(batch.bytes, reply->bytes());
+  if (const ValueReader& error = find("error", 5); !error.is_nil()) {
+    const auto failure = Codec<StreamFailure>::decode(error);
+    batch.error =
+        std::make_exception_ptr(RemoteError(kind_of_number(failure.kind), failure.message, failure.worker,
+                                            std::string(StreamTable::next_method), failure.type));
+  }
+  return batch;
+}
+
+void StreamReader::accept(Batch batch) {
+  if (batch.first < received_ || batch.first > permitted_ || batch.count > permitted_ - batch.first)
+    malformed("items that were not asked for");
+  if (batch.count == 0 && !batch.last) malformed("neither items nor an end");
+  if (batch.count == 0 && ended_) return;  // of a second pull at the end
+  if (batch.count != 0) held_bytes_ += batch.held;
+  const std::uint64_t first = batch.first;
+  if (!batches_.emplace(first, std::move(batch)).second) malformed("the same items twice");
+  // As far as they follow each other without a gap.
+  for (auto next = batches_.lower_bound(received_); next != batches_.end() && next->first == received_;) {
+    const Batch& found = next->second;
+    received_ += found.count;
+    if (found.last) {
+      ended_ = true;
+      error_ = found.error;
+    }
+    next = found.count == 0 ? batches_.erase(next) : std::next(next);
+  }
+}
+
+void StreamReader::pulled(Result<PendingCall::Reply> reply) {
+  std::optional<Promise<Item>> asked;
+  std::optional<Result<Item>> item;
+  std::map<std::uint64_t, Batch> dropped;  // ends after the lock
+  {
+    std::lock_guard lock(mutex_);
+    --under_way_;
+    if (closed_) return;
+    try {
+      accept(read(std::move(reply).get()));
+    } catch (const Error& error) {
+      auto explained = explain_failure(std::current_exception(), lost_);
+      // A pull that finds nothing any more may overtake the one that was told why.
+      if (failure_ == nullptr || found_nothing_) {
+        failure_ = std::move(explained);
+        found_nothing_ = error.kind() == ErrorKind::not_found;
+      }
+    } catch (...) {
+      if (failure_ == nullptr) failure_ = std::current_exception();
+    }
+    if (asked_ && (item = take())) asked.swap(asked_);
+  }
+  if (asked) asked->complete(std::move(*item));
+  pull();
+}
+
+void StreamReader::close() {
+  std::optional<Promise<Item>> asked;
+  std::map<std::uint64_t, Batch> dropped;  // ends after the lock
+  bool tell = false;
+  {
+    std::lock_guard lock(mutex_);
+    if (std::exchange(closed_, true)) return;
+    asked.swap(asked_);
+    dropped.swap(batches_);
+    tell = !ended_ && !lost_;
+  }
+  if (tell) StreamTable::send_close(source_, stream_);
+  if (asked) asked->fail(Error(ErrorKind::cancelled, "the stream was closed"));
+}
+
+}  // namespace weft::rpc::detail

@@ -1,0 +1,211 @@
+#include <weft/rpc/stream/served_stream.h>
+
+#include <weft/rpc/agent/agent_core.h>
+#include <weft/rpc/stream/stream_table.h>
+
+#include <algorithm>
+
+namespace weft::rpc::detail {
+namespace {
+
+constexpr std::uint64_t most_items = 1024;     // of one answer
+constexpr std::uint64_t most_bytes = 1 << 20;  // of one answer, unless one item has more
+constexpr std::uint64_t least_bytes = 32;      // that a value takes in a list
+constexpr std::size_t most_pulls = 64;         // that wait, or came before others
+
+StreamFailure describe_failure(const std::exception_ptr& error, const std::string& worker) {
+  const auto failure = [](ErrorKind kind, std::string message, std::string where, std::string type) {
+    return StreamFailure{static_cast<std::uint16_t>(kind), std::move(message), std::move(where),
+                         std::move(type)};
+  };
+  try {
+    std::rethrow_exception(error);
+  } catch (const RemoteError& remote) {  // of the worker that it comes from
+    return failure(remote.kind(), remote.detail(), remote.worker(), remote.type());
+  } catch (const Error& own) {
+    return failure(own.kind(), own.what(), worker, {});
+  } catch (const std::exception& other) {
+    return failure(ErrorKind::handler_failed, other.what(), worker, {});
+  } catch (...) {
+    return failure(ErrorKind::handler_failed, "an exception that is no std::exception", worker, {});
+  }
+}
+
+}  // namespace
+
+void ServedStream::pull(const Call& call, const StreamPull& pull) {
+  std::exception_ptr refused;
+  {
+    std::lock_guard lock(mutex_);
+    const auto early = std::find(early_pulls_.begin(), early_pulls_.end(), pull.number);
+    if (over_) {
+      refused = why_over_ != nullptr ? why_over_ : stream_error(ErrorKind::not_found, "the stream has ended");
+    } else if (pull.number < next_pull_ || early != early_pulls_.end()) {
+      refused = stream_error(ErrorKind::permission_denied, "the stream is read by somebody else already");
+    } else if (waiting_.size() >= most_pulls || early_pulls_.size() >= most_pulls) {
+      refused = stream_error(ErrorKind::resource_exhausted, "too many pulls of one stream");
+    } else {
+      early_pulls_.push_back(pull.number);
+      for (auto next = early_pulls_.end();
+           (next = std::find(early_pulls_.begin(), early_pulls_.end(), next_pull_)) != early_pulls_.end();
+           ++next_pull_)
+        early_pulls_.erase(next);
+      items_ = std::max(items_, pull.items);
+      bytes_ = std::max(bytes_, pull.bytes);
+      waiting_.push_back(call);
+    }
+  }
+  if (refused != nullptr) return call->fail(refused);
+  pump();
+}
+
+void ServedStream::end(const std::exception_ptr& error, std::vector<Call>* unanswered) {
+  std::deque<Call> waiting;
+  std::uint64_t left = 0;
+  {
+    std::lock_guard lock(mutex_);
+    if (std::exchange(over_, true)) return;
+    why_over_ = error;
+    waiting.swap(waiting_);
+    if (!pumping_) {  // else whoever pumps lets them go
+      left = taken_ - sent_;
+      sent_ = taken_;
+    }
+  }
+  close_source();
+  if (left != 0) drop(left);
+  if (unanswered != nullptr) {
+    unanswered->insert(unanswered->end(), waiting.begin(), waiting.end());
+    return;
+  }
+  for (const auto& call : waiting) call->fail(error);
+}
+
+void ServedStream::arrived_item() {
+  {
+    std::lock_guard lock(mutex_);
+    asking_ = false;
+    ++taken_;
+  }
+  pump();
+}
+
+void ServedStream::arrived_end(std::exception_ptr error) {
+  {
+    std::lock_guard lock(mutex_);
+    asking_ = false;
+    ended_ = true;
+    failure_ = std::move(error);
+  }
+  pump();
+}
+
+// As far ahead as the reader permits, and no further than this agent keeps; the bytes of items that were not
+// sent yet are guessed by those that were, and the first stands alone.
+bool ServedStream::may_ask() const {
+  const std::uint64_t kept = taken_ - sent_;
+  if (over_ || asking_ || ended_ || taken_ >= items_ || sent_bytes_ >= bytes_) return false;
+  if (kept == 0) return true;
+  if (item_bytes_ == 0 || kept >= most_.items) return false;
+  const std::uint64_t guessed = kept * item_bytes_;
+  return guessed < most_.bytes && sent_bytes_ + guessed < bytes_;
+}
+
+bool ServedStream::may_answer() const {
+  if (over_ || waiting_.empty()) return false;
+  return taken_ == sent_ ? ended_ : sent_bytes_ < bytes_;
+}
+
+// Takes what the source has at once before it answers, so that answers are few where items come fast.
+void ServedStream::pump() {
+  std::unique_lock lock(mutex_);
+  if (pumping_) {
+    again_ = true;
+    return;
+  }
+  pumping_ = true;
+  do {
+    again_ = false;
+    while (may_ask()) {
+      asking_ = true;
+      lock.unlock();
+      ask();
+      lock.lock();
+    }
+    if (may_answer()) {
+      const Call call = std::move(waiting_.front());
+      waiting_.pop_front();
+      lock.unlock();
+      answer(call);
+      lock.lock();
+      again_ = true;
+    }
+  } while (again_);
+  const std::uint64_t left = over_ ? taken_ - sent_ : 0;
+  sent_ += left;
+  pumping_ = false;
+  lock.unlock();
+  if (left != 0) drop(left);
+}
+
+void ServedStream::answer(const Call& call) {
+  std::uint64_t before = 0;
+  {
+    std::lock_guard lock(mutex_);
+    before = sent_;
+  }
+  call->reply([this](ValueWriter writer) { write(writer); });
+  std::uint64_t count = 0;
+  bool last = false;
+  {
+    std::lock_guard lock(mutex_);
+    count = sent_ - before;
+    last = ended_ && taken_ == sent_;
+  }
+  if (count != 0) drop(count);
+  if (!last && count == 0)  // it could not be written
+    end(stream_error(ErrorKind::internal, "an item of the stream could not be sent"));
+  if (last || count == 0)
+    if (const auto table = table_.lock()) table->forget(id_);
+}
+
+void ServedStream::write(ValueWriter writer) {
+  OutgoingMessage& message = writer.message();
+  std::uint64_t first = 0, there = 0, room = 0;
+  {
+    std::lock_guard lock(mutex_);
+    first = sent_;
+    room = std::min(bytes_ - std::min(bytes_, sent_bytes_), most_bytes);
+    there = std::min({taken_ - sent_, most_items, room / least_bytes + 1});
+  }
+  RecordWriter record = writer.set_record(6);
+  record.field(0, "first").set_uint(first);
+  const std::uint64_t begin = message.bytes();
+  ListWriter items = record.field(1, "items").set_list(there);
+  std::uint64_t count = 0;
+  while (count < there && (count == 0 || message.bytes() - begin < room)) {
+    encode(count, items[count]);
+    ++count;
+  }
+  const std::uint64_t bytes = std::max<std::uint64_t>(message.bytes() - begin, count);
+  record.field(2, "count").set_uint(count);
+  record.field(3, "bytes").set_uint(bytes);
+  std::exception_ptr failure;
+  bool last = false;
+  {
+    std::lock_guard lock(mutex_);
+    sent_ += count;
+    sent_bytes_ += bytes;
+    if (count != 0) item_bytes_ = std::max<std::uint64_t>(bytes / count, 1);
+    last = ended_ && taken_ == sent_;
+    failure = last ? failure_ : nullptr;
+  }
+  record.field(4, "end").set_bool(last);
+  ValueWriter error = record.field(5, "error");
+  if (failure == nullptr) return error.set_nil();
+  std::string worker;
+  if (const auto table = table_.lock()) worker = table->name();
+  Codec<StreamFailure>::encode(error, describe_failure(failure, worker));
+}
+
+}  // namespace weft::rpc::detail

@@ -1,0 +1,372 @@
+#include <weft/rpc/stream/stream_table.h>
+
+#include <weft/rpc/agent/invoke.h>
+#include <weft/rpc/agent/streams.h>
+#include <weft/rpc/stream/reader.h>
+
+namespace weft::rpc {
+namespace detail {
+namespace {
+
+Error no_stream(std::uint64_t id) {
+  return Error(ErrorKind::not_found, "no stream " + std::to_string(id) + " is open here");
+}
+Error foreign(std::uint64_t id) {
+  return Error(ErrorKind::permission_denied, "stream " + std::to_string(id) + " was given to another peer");
+}
+
+// Serialises the generators of one call, whose context they share.
+struct CallGenerators {
+  StreamHome home;
+};
+
+}  // namespace
+
+// The sending side's part in a message that carries streams. What becomes of those in a reply that was sent
+// the receiver says, or the end of its connection.
+class StreamTable::Carried final : public CallPart {
+ public:
+  explicit Carried(std::shared_ptr<StreamTable> table, bool reply)
+      : table_(std::move(table)), reply_(reply) {}
+  ~Carried() override {
+    if (!over_ && !(reply_ && sealed_))
+      ended(stream_error(ErrorKind::aborted, "the message with this stream was given up"));
+  }
+  static Carried& of(OutgoingMessage& message, const std::shared_ptr<StreamTable>& table) {
+    if (auto* carried = message.slots().find<Carried>()) return *carried;
+    auto carried = std::make_shared<Carried>(table, message.is_reply());
+    message.add_part(carried);
+    return message.slots().put(carried);
+  }
+  void add(std::uint64_t id) { ids_.push_back(id); }
+
+  void seal(OutgoingMessage& message) override {
+    Codec<std::vector<std::uint64_t>>::encode(message.section(section_key, true), ids_);
+    sealed_ = true;
+  }
+  // A call that failed here takes its streams with it. One that failed over there was heard: there it is
+  // known what was taken of them.
+  void ended(const std::exception_ptr& error) override {
+    if (std::exchange(over_, true)) return;
+    if (error == nullptr) return settle();
+    std::exception_ptr why = error;
+    bool heard = false;
+    try {
+      std::rethrow_exception(error);
+    } catch (const RemoteError& remote) {
+      if (remote.execution() != Execution::not_sent) return settle();
+    } catch (const Error& own) {
+      heard = own.execution() != Execution::not_sent;
+      const bool cut = own.kind() == ErrorKind::deadline_exceeded || own.kind() == ErrorKind::cancelled;
+      why = stream_error(cut ? ErrorKind::cancelled : own.kind(),
+                         std::string("the call that this stream was given to has ended: ") + own.what());
+    } catch (...) {
+    }
+    for (const std::uint64_t id : ids_)
+      if (heard) {
+        table_->stop(id, why);
+      } else {
+        table_->end(id, why);
+      }
+  }
+
+ private:
+  void settle() {
+    for (const std::uint64_t id : ids_) table_->settle(id);
+  }
+
+  const std::shared_ptr<StreamTable> table_;
+  std::vector<std::uint64_t> ids_;
+  const bool reply_;
+  bool sealed_ = false, over_ = false;
+};
+
+// The streams in a message that has come. Those that nobody took end with it.
+struct StreamTable::Received {
+  std::shared_ptr<StreamTable> table;
+  AgentId from;
+  std::mutex mutex;  // guards left: items of a stream may be decoded on several threads
+  std::set<std::uint64_t> left;
+
+  ~Received() {
+    try {
+      for (const std::uint64_t id : left) send_close(table->peer(from), id);
+    } catch (const Error&) {
+      // The agent has ended, and its streams with it.
+    }
+  }
+};
+
+StreamTable::StreamTable(const std::shared_ptr<AgentCore>& core)
+    : core_(core), self_(core->id()), options_(core->options().streams) {}
+
+std::shared_ptr<StreamTable> StreamTable::of(OutgoingMessage& message) {
+  auto table = message.layers() == nullptr ? nullptr : message.layers()->share<StreamTable>();
+  if (table == nullptr)
+    throw Error(ErrorKind::failed_precondition,
+                "a stream travels in a call or its answer, and in nothing else");
+  return table;
+}
+
+StreamHome StreamTable::home(OutgoingMessage& message) const {
+  if (const auto* known = message.slots().find<CallGenerators>()) return known->home;
+  auto generators = std::make_shared<CallGenerators>();
+  StreamHome& home = generators->home;
+  if (auto* call = static_cast<IncomingCall*>(message.serving())) {
+    home.call = call->share();
+    struct Turns {
+      std::shared_ptr<Executor> threads;
+      SerialExecutor turns;
+      explicit Turns(std::shared_ptr<Executor> t) : threads(std::move(t)), turns(*threads) {}
+    };
+    auto turns = std::make_shared<Turns>(call->share_executor());
+    home.executor = {turns, &turns->turns};
+  } else if (const auto core = core_.lock()) {
+    home.executor = {core, &core->handlers()};
+  }
+  home.among = std::make_shared<int>();
+  message.slots().put(generators);
+  return home;
+}
+
+std::uint64_t StreamTable::hand_over(OutgoingMessage& message, std::shared_ptr<ServedStream> stream) {
+  Entry entry;
+  entry.reader = message.destination();
+  entry.result = message.is_reply();
+  if (entry.reader != nullptr) {
+    entry.counted_as = to_string(*entry.reader);
+  } else if (const auto* route = dynamic_cast<const Route*>(message.route())) {
+    entry.to = route->shared_from_this();
+    entry.counted_as = route->name();
+  } else {
+    throw Error(ErrorKind::failed_precondition, "a stream is handed to a peer");
+  }
+  entry.stream = stream;
+  std::uint64_t id = 0;
+  {
+    std::lock_guard lock(mutex_);
+    if (ended_) throw Error(ErrorKind::shut_down, "this agent has shut down", Execution::not_sent);
+    std::size_t& open = open_[entry.counted_as];
+    if (open >= options_.most_per_peer)
+      throw Error(ErrorKind::resource_exhausted,
+                  std::to_string(open) + " streams to " + entry.counted_as + " are open, which is the limit",
+                  Execution::not_sent);
+    ++open;
+    id = ++last_id_;
+    stream->belongs_to(weak_from_this(), id);
+    served_.emplace(id, std::move(entry));
+  }
+  Carried::of(message, shared_from_this()).add(id);
+  // The end of its connection has been told of already: nobody else will end this stream.
+  if (const auto* call = static_cast<IncomingCall*>(message.serving()); call != nullptr && !call->connected())
+    end(id, stream_error(ErrorKind::peer_lost, "the peer is gone"));
+  return id;
+}
+
+std::shared_ptr<StreamReader> StreamTable::receive(IncomingMessage& message, std::uint64_t id) {
+  auto* received = message.slots().find<Received>();
+  if (received == nullptr)
+    throw Error(ErrorKind::failed_precondition,
+                "a stream travels in a call or its answer, and in nothing else");
+  {
+    std::lock_guard lock(received->mutex);
+    if (received->left.erase(id) == 0)
+      throw Error(ErrorKind::failed_precondition,
+                  "a stream that is not in this message, or was taken before");
+  }
+  return std::make_shared<StreamReader>(received->table->peer(received->from), id, received->table->window());
+}
+
+void StreamTable::send_close(const Peer& source, std::uint64_t id) {
+  if (source.core() == nullptr || source.core()->ended()) return;
+  OutgoingCall call = source.make_call(close_method, 1);
+  call.notify = call.while_leaving = true;
+  call.begin();
+  call.message().argument(0).set_uint(id);
+  call.end();
+  source.start(std::move(call), [](Result<PendingCall::Reply>) {});
+}
+
+Peer StreamTable::peer(const AgentId& life) const {
+  auto core = core_.lock();
+  if (core == nullptr) throw Error(ErrorKind::shut_down, "this agent has shut down", Execution::not_sent);
+  return Peer(core, core->route(life.name)).only(life);
+}
+
+// --- Messages that have come ---
+
+void StreamTable::note(IncomingMessage& message, const AgentId& from) {
+  const auto section = message.section(section_key);
+  if (!section) return;
+  const auto ids = Codec<std::vector<std::uint64_t>>::decode(*section);
+  if (ids.size() > options_.most_per_peer)
+    throw Error(ErrorKind::resource_exhausted, "a message with " + std::to_string(ids.size()) + " streams");
+  auto received = std::make_shared<Received>();
+  received->table = shared_from_this();
+  received->from = from;
+  received->left.insert(ids.begin(), ids.end());
+  message.slots().put(received);
+}
+
+void StreamTable::incoming(std::shared_ptr<IncomingCall> call, Job next) {
+  note(call->message(), call->peer().id);
+  next();
+}
+
+void StreamTable::replied(IncomingMessage& message, const AgentId& from) {
+  try {
+    note(message, from);
+  } catch (const Error&) {
+    // Malformed: whoever reads the result finds no stream in it.
+  }
+}
+
+// --- Streams that are served here ---
+
+std::shared_ptr<ServedStream> StreamTable::find(std::uint64_t id, const AgentId& reader) {
+  std::lock_guard lock(mutex_);
+  const auto found = served_.find(id);
+  if (found == served_.end()) throw no_stream(id);
+  Entry& entry = found->second;
+  if (entry.reader == nullptr) {
+    const auto leads_to = entry.to->identity();
+    if (leads_to == nullptr || *leads_to != reader) throw foreign(id);
+    entry.reader = leads_to;
+  }
+  if (*entry.reader != reader) throw foreign(id);
+  return entry.stream;
+}
+
+std::shared_ptr<ServedStream> StreamTable::take(std::uint64_t id) {
+  std::lock_guard lock(mutex_);
+  const auto found = served_.find(id);
+  if (found == served_.end()) return nullptr;
+  if (--open_[found->second.counted_as] == 0) open_.erase(found->second.counted_as);
+  auto stream = std::move(found->second.stream);
+  served_.erase(found);
+  return stream;
+}
+
+template <class Which>
+StreamTable::Entries StreamTable::take_all(Which which) {
+  std::vector<std::uint64_t> ids;
+  {
+    std::lock_guard lock(mutex_);
+    for (const auto& [id, entry] : served_)
+      if (which(entry)) ids.push_back(id);
+  }
+  Entries taken;
+  for (const std::uint64_t id : ids)
+    if (auto stream = take(id)) taken.push_back(std::move(stream));
+  return taken;
+}
+
+void StreamTable::end(std::uint64_t id, const std::exception_ptr& error) {
+  if (const auto stream = take(id)) stream->end(error);
+}
+
+void StreamTable::forget(std::uint64_t id) { (void)take(id); }
+
+void StreamTable::stop(std::uint64_t id, const std::exception_ptr& error) {
+  std::shared_ptr<ServedStream> stream;
+  {
+    std::lock_guard lock(mutex_);
+    const auto found = served_.find(id);
+    if (found == served_.end()) return;
+    Entry& entry = found->second;
+    if (entry.reader == nullptr) entry.reader = entry.to->identity();
+    if (entry.reader != nullptr) stream = entry.stream;
+  }
+  if (stream == nullptr) return end(id, error);
+  stream->end(error);
+}
+
+void StreamTable::settle(std::uint64_t id) {
+  std::lock_guard lock(mutex_);
+  const auto found = served_.find(id);
+  if (found != served_.end() && found->second.reader == nullptr)
+    found->second.reader = found->second.to->identity();
+}
+
+void StreamTable::draining() {
+  std::vector<std::uint64_t> results;
+  {
+    std::lock_guard lock(mutex_);
+    for (const auto& [id, entry] : served_)
+      if (entry.result) results.push_back(id);
+  }
+  for (const std::uint64_t id : results)
+    stop(id, stream_error(ErrorKind::shut_down, "the agent that serves this stream is shutting down"));
+}
+
+void StreamTable::peer_gone(const AgentId& peer, const Error& reason) {
+  const auto error = stream_error(reason.kind(), peer.name + ": " + reason.what());
+  for (const auto& stream :
+       take_all([&](const Entry& entry) { return entry.reader != nullptr && *entry.reader == peer; }))
+    stream->end(error);
+}
+
+void StreamTable::shut_down() {
+  {
+    std::lock_guard lock(mutex_);
+    ended_ = true;
+  }
+  // An agent that ends without a goodbye is lost to its peers: none of them hears an answer.
+  std::vector<std::shared_ptr<IncomingCall>> unanswered;
+  for (const auto& stream : take_all([](const Entry&) { return true; }))
+    stream->end(stream_error(ErrorKind::shut_down, "this agent has shut down"), &unanswered);
+  std::lock_guard lock(mutex_);
+  unanswered_ = std::move(unanswered);
+}
+
+void StreamTable::serve_methods() {
+  const auto core = core_.lock();
+  const auto method = [&](std::string_view name, std::vector<std::string> parameters, std::string result,
+                          auto run) {
+    MethodEntry entry;
+    entry.name = name;
+    entry.id = name_hash(name);
+    entry.parameters = std::move(parameters);
+    entry.result = std::move(result);
+    for (const std::string& parameter : entry.parameters)
+      entry.signature += (entry.signature.empty() ? "(" : ",") + parameter;
+    entry.signature += ")->" + entry.result;
+    entry.signature_hash = name_hash(entry.signature);
+    entry.non_blocking = entry.while_draining = true;
+    entry.run = [weak = weak_from_this(), run](std::shared_ptr<IncomingCall> call) {
+      const auto table = weak.lock();
+      if (table == nullptr) return call->fail(stream_error(ErrorKind::shut_down, "this agent has shut down"));
+      run(*table, call);
+    };
+    core->serve(std::move(entry));
+  };
+  const std::string number = "u64";
+  method(next_method, {number, number, number, number}, "any",
+         [](StreamTable& table, const std::shared_ptr<IncomingCall>& call) {
+           const auto [stream, pulls, items, bytes] =
+               decode_arguments<std::tuple<std::uint64_t, std::uint64_t, std::uint64_t, std::uint64_t>>(
+                   *call, std::make_index_sequence<4>{});
+           table.find(stream, call->peer().id)->pull(call, {stream, pulls, items, bytes});
+         });
+  method(close_method, {number}, "void", [](StreamTable& table, const std::shared_ptr<IncomingCall>& call) {
+    const auto [stream] = decode_arguments<std::tuple<std::uint64_t>>(*call, std::make_index_sequence<1>{});
+    try {
+      table.find(stream, call->peer().id);
+      table.end(stream, stream_error(ErrorKind::cancelled, "the reader has closed the stream"));
+    } catch (const Error&) {
+      // It has ended meanwhile.
+    }
+    call->reply([](ValueWriter writer) { writer.set_nil(); });
+  });
+}
+
+}  // namespace detail
+
+void install_streams(const std::shared_ptr<AgentCore>& core) {
+  auto table = std::make_shared<detail::StreamTable>(core);
+  core->layers().put(table);
+  core->add_hook(table);
+  table->serve_methods();
+}
+
+}  // namespace weft::rpc

@@ -1,0 +1,229 @@
+#include <weft/rpc/balance/peer_set.h>
+
+#include <weft/rpc/rpc.h>
+
+#include "tests/support/cluster.h"
+#include "tests/support/errors.h"
+
+namespace weft::rpc {
+namespace {
+
+using namespace std::chrono_literals;
+using test::Cluster;
+using test::error_of;
+using test::eventually;
+using test::got;
+using test::Handover;
+using test::kind_of;
+
+class Replica {
+ public:
+  explicit Replica(std::string name) : name_(std::move(name)) {}
+  std::string who() const { return name_; }
+  std::string greet(std::string greeting, std::int64_t n) const {
+    return greeting + std::to_string(n) + name_;
+  }
+  std::string fail() const { throw std::runtime_error("not today"); }
+  Task<std::int64_t> sum(Stream<std::int64_t> numbers) {
+    std::int64_t total = 0;
+    while (auto number = co_await numbers.next()) total += *number;
+    co_return total;
+  }
+  Future<std::string> hang() { return hung(); }
+  Future<std::string> hang_safely() { return hung(); }
+  void let_go() {
+    std::lock_guard lock(mutex_);
+    promises_.clear();
+  }
+  std::size_t hanging() {
+    std::lock_guard lock(mutex_);
+    return promises_.size();
+  }
+
+  using Service =
+      rpc::Service<"replica", Method<"who", &Replica::who>, Method<"greet", &Replica::greet>,
+                   Method<"fail", &Replica::fail>, Method<"sum", &Replica::sum>,
+                   Method<"hang", &Replica::hang>, Method<"hang_safely", &Replica::hang_safely, idempotent>>;
+
+ private:
+  Future<std::string> hung() {
+    std::lock_guard lock(mutex_);
+    promises_.emplace_back();
+    return promises_.back().future();
+  }
+  const std::string name_;
+  std::mutex mutex_;  // guards promises_
+  std::vector<Promise<std::string>> promises_;
+};
+
+class PeerSetTest : public testing::Test {
+ protected:
+  PeerSetTest() : cluster({}) {
+    cluster.add("client");
+    for (const char* name : {"a", "b", "c"}) start(name);
+  }
+  ~PeerSetTest() override {
+    for (const auto& [name, replica] : replicas) replica->let_go();
+    cluster.end_all();
+  }
+  void start(const std::string& name) {
+    Agent& agent = cluster.add(name);
+    replicas[name] = std::make_shared<Replica>(name);
+    agent.serve(replicas[name]);
+  }
+  PeerSet all(PeerSetOptions options = {}) {
+    return PeerSet(cluster["client"], {"inproc://a", "inproc://b", "inproc://c"}, options);
+  }
+  std::size_t hanging() {
+    std::size_t count = 0;
+    for (const auto& [name, replica] : replicas) count += replica->hanging();
+    return count;
+  }
+  std::string where_it_hangs() {
+    for (const auto& [name, replica] : replicas)
+      if (replica->hanging() != 0) return name;
+    return "nowhere";
+  }
+
+  Cluster cluster;
+  std::map<std::string, std::shared_ptr<Replica>> replicas;
+};
+
+TEST_F(PeerSetTest, CallsTakeTurns) {
+  const auto set = all();
+  std::map<std::string, int> count;
+  for (int i = 0; i < 9; ++i) ++count[got(set.call<&Replica::who>())];
+  EXPECT_EQ(count, (std::map<std::string, int>{{"a", 3}, {"b", 3}, {"c", 3}}));
+}
+
+TEST_F(PeerSetTest, AKeyLeadsToOne) {
+  const auto set = all({.policy = BalancePolicy::consistent_hash});
+  const auto mine = set.key("ACME");
+  const std::string first = got(mine.call<&Replica::who>());
+  for (int i = 0; i < 5; ++i) EXPECT_EQ(got(mine.call<&Replica::who>()), first);
+}
+
+TEST_F(PeerSetTest, ACallThatWasNotSentGoesToAnother) {
+  cluster.end("b");
+  const auto set = all({.ejection = {.failures = 2, .first = 1h}});
+  const std::string greeting = "hello ";
+  for (int i = 0; i < 9; ++i) EXPECT_NE(got(set.call<&Replica::greet>(greeting, i)).back(), 'b');
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(got(set.call<&Replica::greet>("hi ", 5)).substr(0, 4), "hi 5");
+  for (const auto& replica : set.replicas())
+    EXPECT_EQ(replica.ejected_until.has_value(), replica.name == "inproc://b");
+}
+
+TEST_F(PeerSetTest, WhereNobodyIsThereTheLastErrorComes) {
+  for (const char* name : {"a", "b", "c"}) cluster.end(name);
+  const auto error = error_of([&] { got(all().call<&Replica::who>()); });
+  ASSERT_TRUE(error);
+  EXPECT_EQ(error->kind(), ErrorKind::unavailable);
+  EXPECT_EQ(error->execution(), Execution::not_sent);
+  EXPECT_EQ(kind_of([&] { got(PeerSet(cluster["client"], PeerSet::Names{}).call<&Replica::who>()); }),
+            ErrorKind::unavailable);
+}
+
+TEST_F(PeerSetTest, ACallThatMayHaveRunGoesToAnotherOnlyIfItsMethodIsIdempotent) {
+  const auto set = all();
+  auto call = set.call<&Replica::hang>();
+  eventually("it hangs", [&] { return hanging() == 1; });
+  std::string there = where_it_hangs();
+  cluster.end(there);
+  replicas[there]->let_go();
+  EXPECT_EQ(kind_of([&] { got(std::move(call)); }), ErrorKind::peer_lost);
+
+  auto safe = set.call<&Replica::hang_safely>();
+  eventually("it hangs", [&] { return hanging() == 1; });
+  there = where_it_hangs();
+  cluster.end(there);
+  replicas[there]->let_go();
+  eventually("it hangs elsewhere", [&] { return hanging() == 1; });
+  EXPECT_FALSE(safe.ready());
+}
+
+TEST_F(PeerSetTest, AHandlersErrorIsNoFailureOfTheReplica) {
+  const auto set = all({.ejection = {.failures = 1}});
+  for (int i = 0; i < 6; ++i)
+    EXPECT_EQ(kind_of([&] { got(set.call<&Replica::fail>()); }), ErrorKind::handler_failed);
+  for (const auto& replica : set.replicas()) {
+    EXPECT_FALSE(replica.ejected_until);
+    EXPECT_EQ(replica.outstanding, 0U);
+  }
+}
+
+TEST_F(PeerSetTest, CancelReachesTheReplicasCall) {
+  const auto set = all();
+  auto call = set.call<&Replica::hang_safely>();
+  eventually("it hangs", [&] { return hanging() == 1; });
+  call.cancel();
+  EXPECT_EQ(kind_of([&] { got(std::move(call)); }), ErrorKind::cancelled);
+  EXPECT_EQ(hanging(), 1U) << "nobody else was asked";
+}
+
+TEST_F(PeerSetTest, TheDeadlineIsThatOfAllTries) {
+  const auto set = all().with({.deadline = 50ms});
+  EXPECT_EQ(kind_of([&] { got(set.call<&Replica::hang_safely>()); }), ErrorKind::deadline_exceeded);
+  EXPECT_LE(hanging(), 1U);
+}
+
+TEST_F(PeerSetTest, AResolverTellsTheReplicas) {
+  auto names = std::make_shared<Handover<Promise<PeerSet::Names>>>();
+  const PeerSet set(cluster["client"], [names] {
+    Promise<PeerSet::Names> promise;
+    auto future = promise.future();
+    names->give(std::move(promise));
+    return future;
+  });
+  auto early = set.call<&Replica::who>();
+  EXPECT_FALSE(early.ready()) << "it waits for the first names";
+  EXPECT_EQ(kind_of([&] { got(set.with({.deadline = 1ms}).call<&Replica::who>()); }),
+            ErrorKind::deadline_exceeded);
+  auto cancelled = set.call<&Replica::who>();
+  cancelled.cancel();
+  EXPECT_EQ(kind_of([&] { got(std::move(cancelled)); }), ErrorKind::cancelled);
+  names->take().complete(PeerSet::Names{"inproc://c"});
+  EXPECT_EQ(got(std::move(early)), "c");
+}
+
+TEST_F(PeerSetTest, AResolverIsAskedAgainAfterAFailure) {
+  std::atomic<int> asked{0};
+  const PeerSet set(cluster["client"],
+                    [&asked] {
+                      const bool first = asked++ == 0;
+                      return Future<PeerSet::Names>::made(first ? PeerSet::Names{"inproc://a", "inproc://b"}
+                                                                : PeerSet::Names{"inproc://c"});
+                    },
+                    {.refresh = 1h, .soonest = 0ns});
+  EXPECT_NE(got(set.call<&Replica::who>()), "c");
+  cluster.end("a");
+  eventually("it knows the new names", [&] { return got(set.call<&Replica::who>()) == "c"; });
+  EXPECT_GE(asked, 2);
+}
+
+TEST_F(PeerSetTest, AResolverIsAskedFromTimeToTime) {
+  auto asked = std::make_shared<std::atomic<int>>(0);
+  const PeerSet set(cluster["client"],
+                    [asked] {
+                      ++*asked;
+                      return Future<PeerSet::Names>::made(PeerSet::Names{"inproc://a"});
+                    },
+                    {.refresh = 1ms});
+  eventually("it was asked", [&] { return *asked >= 3; });
+}
+
+TEST_F(PeerSetTest, StreamsHaveOneTry) {
+  const auto set = all();
+  auto [writer, stream] = make_channel<std::int64_t>(1);
+  auto sum = set.call<&Replica::sum>(std::move(stream));
+  for (std::int64_t i = 1; i <= 3; ++i) got(writer.write(i));
+  writer.close();
+  EXPECT_EQ(got(std::move(sum)), 6);
+  cluster.end("b");
+  auto [other_writer, other] = make_channel<std::int64_t>(1);
+  for (const char* name : {"a", "b", "c"}) cluster.end(name);
+  EXPECT_EQ(kind_of([&, &s = other] { got(set.call<&Replica::sum>(std::move(s))); }), ErrorKind::unavailable);
+  EXPECT_FALSE(other_writer.wanted());
+}
+
+}  // namespace
+}  // namespace weft::rpc

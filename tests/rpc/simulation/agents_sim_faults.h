@@ -1,0 +1,153 @@
+// Faults that are planted in the agents of a simulation, to see that it finds them: each breaks one promise.
+//
+// Most sit in a connection between the agent and its real one. A fault strikes now and then, by a random
+// number of its own, so that much else goes well.
+#pragma once
+
+#include <weft/rpc/testing/simulation/sim_agent.h>
+#include <weft/rpc/testing/simulation/sim_transport.h>
+
+#include <cstdint>
+#include <memory>
+#include <utility>
+#include <vector>
+
+namespace weft::test {
+
+enum class Fault : std::uint8_t {
+  none,
+  answer_is_lost,             // a connection swallows a reply
+  request_comes_twice,        // a connection delivers a frame twice
+  completes_twice,            // a caller takes its cancel() for the end
+  says_not_sent,              // a caller states that what it sent was not sent
+  memory_is_let_go_early,     // a connection lets go of attachments when they are queued, not when they have
+                              // left
+  touches_what_it_delivered,  // a connection writes into attachments that it has handed over
+  memory_is_kept,             // a connection never lets go of what it sent
+  call_is_kept,               // a handler that waits for its cancellation does not see it
+  connection_is_kept,         // a connection that is closed stays open
+};
+
+// The fault of a world, and what is kept by it. Lives as long as its world.
+class Plant {
+ public:
+  Plant(Fault fault, std::uint64_t seed) : fault_(fault), random_(seed) {}
+
+  Fault fault() const { return fault_; }
+  bool bears(Fault fault) { return fault == fault_ && random_.chance(200); }
+  void keep(std::shared_ptr<void> object) { kept_.push_back(std::move(object)); }
+
+ private:
+  const Fault fault_;
+  SimRandom random_;
+  std::vector<std::shared_ptr<void>> kept_;
+};
+
+class FaultyObserver final : public rpc::ConnectionObserver {
+ public:
+  FaultyObserver(std::shared_ptr<rpc::ConnectionObserver> observer, std::shared_ptr<rpc::Loop> loop,
+                 Plant& plant)
+      : observer_(std::move(observer)), loop_(std::move(loop)), plant_(plant) {}
+
+  void on_frame(rpc::InboundFrame frame) override {
+    const bool request = frame.prefix.kind == rpc::FrameKind::request;
+    if (frame.prefix.kind == rpc::FrameKind::reply && plant_.bears(Fault::answer_is_lost)) return;
+    if (request && plant_.bears(Fault::request_comes_twice)) observer_->on_frame(frame);
+    if (!frame.attachments.empty() && plant_.bears(Fault::touches_what_it_delivered))
+      loop_->schedule(rpc::later(loop_->now(), std::chrono::microseconds(200)),
+                      [touched = frame.attachments]() mutable {
+                        for (rpc::Buffer& bytes : touched)
+                          if (bytes.size() != 0) bytes.data()[0] ^= std::byte{0xff};
+                      });
+    observer_->on_frame(std::move(frame));
+  }
+  void on_closed(const rpc::Error& reason) override {
+    if (!std::exchange(closed_, true)) observer_->on_closed(reason);
+  }
+
+ private:
+  const std::shared_ptr<rpc::ConnectionObserver> observer_;
+  const std::shared_ptr<rpc::Loop> loop_;
+  Plant& plant_;
+  bool closed_ = false;
+};
+
+class FaultyConnection final : public rpc::Connection {
+ public:
+  FaultyConnection(std::shared_ptr<rpc::Connection> inner, Plant& plant)
+      : inner_(std::move(inner)), plant_(plant) {}
+
+  const std::shared_ptr<rpc::Loop>& loop() const override { return inner_->loop(); }
+  void start(std::shared_ptr<rpc::ConnectionObserver> observer) override {
+    observer_ = std::make_shared<FaultyObserver>(std::move(observer), loop(), plant_);
+    inner_->start(observer_);
+  }
+  void send(rpc::OutboundFrame frame) override {
+    for (rpc::Buffer& bytes : frame.attachments) {
+      if (plant_.bears(Fault::memory_is_kept)) plant_.keep(std::make_shared<rpc::Buffer>(bytes));
+      // An owner that owns nothing.
+      if (plant_.bears(Fault::memory_is_let_go_early))
+        bytes = rpc::Buffer(std::make_shared<int>(), bytes.data(), bytes.size());
+    }
+    inner_->send(std::move(frame));
+  }
+  std::uint64_t unsent_bytes() const override { return inner_->unsent_bytes(); }
+  std::uint64_t received_bytes() const override { return inner_->received_bytes(); }
+  void finish(const rpc::Error& reason) override { inner_->finish(reason); }
+  void close(const rpc::Error& reason) override {
+    if (!plant_.bears(Fault::connection_is_kept)) return inner_->close(reason);
+    plant_.keep(inner_);
+    loop()->post([observer = observer_, reason] { observer->on_closed(reason); });
+  }
+  std::string describe() const override { return inner_->describe(); }
+  std::string identity() const override { return inner_->identity(); }
+
+ private:
+  const std::shared_ptr<rpc::Connection> inner_;
+  Plant& plant_;
+  std::shared_ptr<FaultyObserver> observer_;
+};
+
+class FaultyTransport final : public rpc::Transport {
+ public:
+  FaultyTransport(SimProcess& process, Plant& plant) : inner_(process), plant_(plant) {}
+
+  std::string_view scheme() const override { return inner_.scheme(); }
+  void connect(const rpc::Address& address, std::shared_ptr<rpc::Loop> loop,
+               const rpc::ConnectionOptions& options, Connected done) override {
+    inner_.connect(address, std::move(loop), options,
+                   [&plant = plant_,
+                    done = std::move(done)](rpc::Result<std::shared_ptr<rpc::Connection>> made) mutable {
+                     if (!made.ok()) return done(std::move(made));
+                     done(std::static_pointer_cast<rpc::Connection>(
+                         std::make_shared<FaultyConnection>(std::move(made).get(), plant)));
+                   });
+  }
+  void shut_down() override { inner_.shut_down(); }
+  std::unique_ptr<rpc::Listener> listen(const rpc::Address& address, PickLoop pick,
+                                        const rpc::ConnectionOptions& options, bool allow_remote,
+                                        Accepted accepted) override {
+    return inner_.listen(
+        address, std::move(pick), options, allow_remote,
+        [&plant = plant_, accepted = std::move(accepted)](std::shared_ptr<rpc::Connection> connection) {
+          accepted(std::make_shared<FaultyConnection>(std::move(connection), plant));
+        });
+  }
+
+ private:
+  SimTransport inner_;
+  Plant& plant_;
+};
+
+// start_agent(), over connections with the fault where there is one.
+inline rpc::Agent& start_planted_agent(SimProcess& process, rpc::AgentOptions options, Plant& plant) {
+  if (plant.fault() == Fault::none) return start_agent(process, std::move(options));
+  rpc::Runtime runtime = sim_runtime(process, options.loops);
+  runtime.transports = {std::make_shared<FaultyTransport>(process, plant)};
+  options.name = process.name();
+  options.listen = {"sim://" + process.name()};
+  options.log = [](const rpc::LogRecord&) {};
+  return process.keep(std::make_shared<rpc::Agent>(std::move(runtime), std::move(options)));
+}
+
+}  // namespace weft::test

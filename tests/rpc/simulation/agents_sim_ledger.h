@@ -1,0 +1,154 @@
+// The books of a simulation of agents: every call that was made and what became of it, and all memory that
+// was lent to a call. What the agents do is judged by these books alone.
+//
+// A call that ended well, or with an error of its handler, is over: its memory is spoilt at once, and who
+// still reads it sees that. Memory that is let go of is spoilt, then freed, so that AddressSanitizer sees
+// later reads too.
+#pragma once
+
+#include <weft/rpc/core/buffer.h>
+#include <weft/rpc/core/error.h>
+#include <weft/rpc/core/result.h>
+#include <weft/rpc/testing/simulation/sim_world.h>
+
+#include <cstring>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace weft::test {
+
+inline std::byte pattern(std::uint64_t key, std::size_t i) {
+  return static_cast<std::byte>((key * 131 + i * 7 + (i >> 8)) & 0xff);
+}
+inline bool has_pattern(const rpc::Buffer& bytes, std::uint64_t key) {
+  for (std::size_t i = 0; i < bytes.size(); ++i)
+    if (bytes.data()[i] != pattern(key, i)) return false;
+  return true;
+}
+
+struct CallRecord {
+  const char* method;  // a literal
+  SimProcess* from;
+  bool notify = false;
+  bool deadline = false;
+  bool dropped = false;  // nobody waits for its end
+  int completions = 0;
+  int runs = 0;  // of its handler
+  bool value = false;
+  std::optional<rpc::ErrorKind> error;
+  rpc::Execution execution = rpc::Execution::unknown;
+  std::weak_ptr<std::byte[]> lent;
+  std::size_t lent_size = 0;
+};
+
+class Ledger {
+ public:
+  // quarantine: memory that is let go of is spoilt, and freed with the world.
+  explicit Ledger(SimWorld& world, bool quarantine = false) : world_(world), quarantine_(quarantine) {}
+
+  std::uint64_t begin(SimProcess& from, const char* method) {
+    const std::uint64_t number = ++last_;
+    calls_.emplace(number, CallRecord{method, &from});
+    world_.trace().add(world_.now(), method, from.name(), number);
+    return number;
+  }
+  CallRecord& operator[](std::uint64_t number) { return calls_.at(number); }
+  const std::map<std::uint64_t, CallRecord>& calls() const { return calls_; }
+
+  // Memory of a process with the pattern of `key`: an argument of the call, or a result (0).
+  rpc::Buffer lend(SimProcess& process, std::uint64_t call, std::size_t size, std::uint64_t key) {
+    ++loans_[&process];
+    std::shared_ptr<std::byte[]> memory(new std::byte[size], [this, &process, size](std::byte* bytes) {
+      std::memset(bytes, spoilt, size);
+      std::unique_ptr<std::byte[]> memory(bytes);
+      if (quarantine_) quarantined_.push_back(std::move(memory));
+      --loans_[&process];
+    });
+    for (std::size_t i = 0; i < size; ++i) memory[i] = pattern(key, i);
+    if (call != 0) {
+      CallRecord& record = calls_.at(call);
+      record.lent = memory;
+      record.lent_size = size;
+    }
+    std::byte* bytes = memory.get();
+    return rpc::Buffer(std::shared_ptr<void>(std::move(memory), bytes), bytes, size);
+  }
+  // A handler of the call has begun.
+  void runs(std::uint64_t call) {
+    CallRecord& record = calls_.at(call);
+    if (++record.runs != 1) violation(call, "its handler ran twice");
+    if (record.completions != 0 && record.execution == rpc::Execution::not_sent)
+      violation(call, "its handler ran, though its caller was told that it was not sent");
+  }
+
+  template <class T>
+  void completed(std::uint64_t call, const rpc::Result<T>& result) {
+    if (closed_) return;  // the world ends; what is torn down completes too
+    CallRecord& record = calls_.at(call);
+    if (!record.from->alive()) violation(call, "completed in a process that is gone");
+    if (++record.completions != 1) violation(call, "completed twice");
+    bool answered = result.ok();
+    if (result.ok()) {
+      record.value = true;
+      if (record.runs != 1 && !record.notify) violation(call, "has a value, though its handler did not run");
+    } else {
+      try {
+        std::rethrow_exception(result.error());
+      } catch (const rpc::RemoteError& error) {
+        answered = true;
+        record.error = error.kind();
+        record.execution = error.execution();
+      } catch (const rpc::Error& error) {
+        record.error = error.kind();
+        record.execution = error.execution();
+      } catch (const std::exception& error) {
+        violation(call, std::string("ended with something else than an Error: ") + error.what());
+      }
+    }
+    if (record.error == rpc::ErrorKind::resource_exhausted)
+      violation(call, "was refused, though its caller keeps to its credit");
+    if (record.execution == rpc::Execution::not_sent && record.runs != 0)
+      violation(call, "its caller is told that it was not sent, though its handler ran");
+    world_.trace().add(world_.now(), result.ok() ? "ends well" : "fails", record.from->name(), call,
+                       record.error ? static_cast<std::uint64_t>(*record.error) : 0);
+    // The answer is here, so the arguments have long been read. Whoever looks at them again is at fault.
+    if (const auto memory = record.lent.lock(); memory != nullptr && answered && !record.notify)
+      std::memset(memory.get(), spoilt, record.lent_size);
+  }
+
+  void wrong(std::uint64_t call, const std::string& what) { violation(call, what); }
+
+  // All has come to rest.
+  void check_at_rest() {
+    for (const auto& [number, record] : calls_) {
+      if (!record.from->alive() || record.dropped) continue;
+      if (record.completions == 0) violation(number, "never completed");
+    }
+    for (const auto& [process, loans] : loans_)
+      if (process->alive() && loans != 0)
+        world_.violation(process->name() + ": " + std::to_string(loans) + " pieces of lent memory are held");
+  }
+  void close() { closed_ = true; }
+
+ private:
+  static constexpr int spoilt = 0xdb;
+
+  void violation(std::uint64_t call, const std::string& what) {
+    const CallRecord& record = calls_.at(call);
+    world_.violation("call " + std::to_string(call) + " (" + record.from->name() + ", " + record.method +
+                     "): " + what);
+  }
+
+  SimWorld& world_;
+  const bool quarantine_;
+  std::vector<std::unique_ptr<std::byte[]>> quarantined_;
+  std::uint64_t last_ = 0;
+  std::map<std::uint64_t, CallRecord> calls_;
+  std::map<SimProcess*, std::size_t> loans_;  // that are held
+  bool closed_ = false;
+};
+
+}  // namespace weft::test

@@ -1,0 +1,85 @@
+// Agents under every fault, for many seeds; and faults that are planted, each found by what it breaks.
+//
+// WEFT_SIM_SEED=n replays a seed, WEFT_SIM_SEEDS=n runs more.
+#include <weft/rpc/testing/simulation/sim_seeds.h>
+
+#include <gtest/gtest.h>
+
+#include "tests/rpc/simulation/agents_sim.h"
+
+namespace weft::test {
+namespace {
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr std::uint64_t seeds = 200;  // which take ten times as long each
+#else
+constexpr std::uint64_t seeds = 1000;
+#endif
+
+TEST(AgentsSimulation, KeepsItsPromises) {
+  Tally tally;
+  const SimReport report =
+      for_each_seed({.count = seeds, .test = "AgentsSimulation.KeepsItsPromises"}, [&](SimWorld& world) {
+        world.keep(std::make_shared<Simulation>(world, tally)).run();
+        ++tally["seeds"];
+      });
+  EXPECT_TRUE(report.ok()) << report.text;
+  if (std::getenv("WEFT_SIM_TALLY") != nullptr)
+    for (const auto& [what, times] : tally)
+      std::fprintf(stderr, "%10llu %s\n", static_cast<unsigned long long>(times), what.c_str());
+  if (tally["seeds"] < 1000) return;
+  for (const char* event :
+       {"value", "deadline_exceeded", "cancelled", "peer_lost", "unavailable", "shut_down", "aborted",
+        "invalid_argument", "handler_failed", "not sent", "failed, and ran", "reset", "partition", "stall",
+        "crash", "shut down", "drained", "crash of host", "blackhole"})
+    EXPECT_GE(tally[event], 50U) << event;
+}
+
+// --- Planted faults ---
+
+struct Planted {
+  const char* name;
+  Fault fault;
+  const char* found;  // what the simulation says
+};
+
+class PlantedFaults : public testing::TestWithParam<Planted> {};
+
+INSTANTIATE_TEST_SUITE_P(
+    AgentsSimulation, PlantedFaults,
+    testing::Values(Planted{"AnswerIsLost", Fault::answer_is_lost, "never completed"},
+                    Planted{"RequestComesTwice", Fault::request_comes_twice, "its handler ran twice"},
+                    Planted{"CompletesTwice", Fault::completes_twice, "completed twice"},
+                    Planted{"SaysNotSent", Fault::says_not_sent, "told that it was not sent"},
+                    Planted{"MemoryIsLetGoEarly", Fault::memory_is_let_go_early, "is not what was"},
+                    Planted{"TouchesWhatItDelivered", Fault::touches_what_it_delivered, "is not what was"},
+                    Planted{"MemoryIsKept", Fault::memory_is_kept, "pieces of lent memory are held"},
+                    Planted{"CallIsKept", Fault::call_is_kept, "calls that it serves"},
+                    Planted{"ConnectionIsKept", Fault::connection_is_kept, "connections open"}),
+    [](const auto& info) { return info.param.name; });
+
+TEST_P(PlantedFaults, AreFoundAndReplayed) {
+  Tally tally;
+  std::string said;  // of the first seed that says it
+  std::uint64_t guilty = 0;
+  const auto run = [&](std::uint64_t seed) {
+    SimWorld world(seed);
+    try {
+      world.keep(std::make_shared<Simulation>(world, tally, GetParam().fault)).run();
+    } catch (const std::exception& error) {
+      world.violation(error.what());
+    }
+    std::string all;
+    for (const std::string& violation : world.violations()) all += violation + "\n";
+    return all;
+  };
+  for (std::uint64_t seed = 1; seed <= 300 && guilty == 0; ++seed) {
+    said = run(seed);
+    if (said.find(GetParam().found) != std::string::npos) guilty = seed;
+  }
+  ASSERT_NE(guilty, 0U) << "nobody noticed";
+  EXPECT_EQ(run(guilty), said);
+}
+
+}  // namespace
+}  // namespace weft::test
