@@ -131,12 +131,16 @@ void IncomingCall::run() {
     return fail(std::make_exception_ptr(
         Error(ErrorKind::not_found,
               "'" + method_->name + "' needs an object: this agent serves none of that type")));
-  if (method_->gate != nullptr) return method_->gate->enter(share());
+  if (method_->gate != nullptr) {
+    at_gate_ = true;
+    return method_->gate->enter(share());
+  }
   admitted(nullptr);
 }
 
 void IncomingCall::admitted(std::shared_ptr<MethodGate> gate) {
   passed_ = std::move(gate);
+  at_gate_ = false;
   queue_ = executor_;
   if (executor_ == link_->loop().get() && link_->loop()->running_here()) return begin();
   executor_->post([self = share()] { self->begin(); });
@@ -186,6 +190,7 @@ void IncomingCall::execute() {
     for (const auto& part : parts_) part->read(*message_);
     began_ = true;
     method_->run(share());
+    returned_ = true;
   } catch (...) {
     fail(std::current_exception());
   }

@@ -114,6 +114,10 @@ class WEFT_EXPORT IncomingCall final : public CallContext {
   }  // to some milliseconds, unless there is an interceptor
   bool answered() const { return answered_; }
   bool began() const { return began_; }  // its handler
+  bool returned() const {
+    return returned_;
+  }  // its handler, or a coroutine has been suspended: without its answer
+  bool at_gate() const { return at_gate_; }  // its method's limit holds it back
   // What it waits for, or runs on: calls of one object that take turns have the same. null: not prepared yet.
   const Executor* queue() const { return queue_; }
 
@@ -160,6 +164,7 @@ class WEFT_EXPORT IncomingCall final : public CallContext {
   Executor* executor_ = nullptr;
   std::atomic<bool> answered_{false};
   std::atomic<bool> began_{false};  // the handler may have run
+  std::atomic<bool> returned_{false}, at_gate_{false};
   std::atomic<const Executor*> queue_{nullptr};
   std::atomic<bool> deadline_struck_{false};  // and this is why it was cancelled
   Loop::TimerId deadline_timer_ = 0;          // of the link's loop, once somebody waits for a cancellation

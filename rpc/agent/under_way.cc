@@ -27,14 +27,21 @@ MadeCall describe(const PendingCall& call, std::string_view state, Clock::time_p
 
 ServedCall describe(const IncomingCall& call, const Loop& loop, Clock::time_point now) {
   const Executor* queue = call.queue();
+  const void* place = queue;
   ServedCall served;
   served.call = {call.peer().id.name, call.peer().id.incarnation, call.id()};
   served.method = call.method();
   served.age = age_of(now, call.accepted());
-  served.state = call.began() ? "running" : queue != nullptr ? "queued" : "preparing";
-  served.queue = static_cast<std::uint64_t>(reinterpret_cast<std::uintptr_t>(queue));
-  if (queue != nullptr)
+  served.state = "preparing";
+  if (call.at_gate()) {
+    served.state = "queued";
+    served.on = "limit";
+    place = call.entry().gate.get();
+  } else if (queue != nullptr) {
+    served.state = !call.began() ? "queued" : call.returned() ? "suspended" : "running";
     served.on = queue == &call.core()->handlers() ? "handlers" : queue == &loop ? "loop" : "object";
+  }
+  served.queue = static_cast<std::uint64_t>(reinterpret_cast<std::uintptr_t>(place));
   return served;
 }
 
@@ -199,7 +206,8 @@ std::string text_of(const CallsUnderWay& calls) {
   for (const ServedCall& call : calls.served) {
     text += "  serves " + call.method + " of " + text_of(call.call) + " since " + time_text(call.age) + ", " +
             call.state;
-    if (!call.on.empty()) text += (call.state == "queued" ? " for the " : " on the ") + call.on;
+    if (call.state == "queued") text += " for the " + call.on;
+    if (call.state == "running") text += " on the " + call.on;
     text += '\n';
   }
   return text;

@@ -39,10 +39,11 @@ struct ServedCall {
   CallName call;
   std::string method;
   double age = 0;  // seconds since it came, to a few milliseconds
-  // "preparing" (a layer, or its method's limit, holds it back), "queued", "running"
+  // "preparing" (a layer holds it back: its references are not confirmed), "queued", "running", "suspended"
+  // (its handler has returned, or waits, without an answer and without a thread)
   std::string state;
-  // What it is queued on, or runs on: "object" (whose calls take turns), "handlers" (the agent's threads),
-  // "loop"; empty: nothing yet.
+  // What it is queued for, or runs on: "object" (whose calls take turns), "handlers" (the agent's threads),
+  // "loop", "limit" (of its method, only queued); empty: nothing yet.
   std::string on;
   std::uint64_t queue = 0;  // the same for calls of the same object
 };

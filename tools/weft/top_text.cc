@@ -94,7 +94,7 @@ std::string top_text(const rpc::AgentStats& before, const rpc::AgentStats& now, 
   text.push_back(formatted("%10s %9s %9s %12s  METHOD", "CALLS/s", "FAILED/s", "UNDER WAY", "CALLS"));
   const std::vector<Row> all = rows(before, now, rate);
   for (std::size_t i = 0; i < all.size(); ++i) {
-    if (lines != 0 && text.size() + 1 >= std::max<std::size_t>(lines, 8) && i + 1 < all.size()) {
+    if (lines != 0 && text.size() + 2 >= std::max<std::size_t>(lines, 8) && i + 1 < all.size()) {
       text.push_back(formatted("%zu more", all.size() - i));
       break;
     }

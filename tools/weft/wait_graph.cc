@@ -60,8 +60,8 @@ std::string text_of(const Sides& sides, const std::set<std::string>& asked) {
   std::string text = method + " on " + where + ", " + time_text(sides.age());
   if (sides.served != nullptr) {
     text += ", " + sides.served->state;
-    if (!sides.served->on.empty())
-      text += (sides.served->state == "queued" ? " for the " : " on the ") + sides.served->on;
+    if (sides.served->state == "queued") text += " for the " + sides.served->on;
+    if (sides.served->state == "running") text += " on the " + sides.served->on;
   } else if (sides.made->state == rpc::made_connecting) {
     text += ", not sent: no connection";
   } else if (sides.made->state == rpc::made_held) {
@@ -75,15 +75,21 @@ std::string text_of(const Sides& sides, const std::set<std::string>& asked) {
   return printable(text);
 }
 
-// What a queued call waits for: what runs in its queue, or what has taken all threads.
+// What a queued call waits for: those that its method's limit has let in, the one that runs on its object (or
+// has run, and may again), or those that have taken all threads.
 std::vector<CallName> ahead_of(const ServedCall& queued, const CallsUnderWay& agent) {
-  std::vector<CallName> same, running;
+  std::vector<CallName> admitted, on_object, off_object, running;
   for (const auto& call : agent.served) {
-    if (call.state != "running" || call.on == "loop") continue;
-    running.push_back(call.call);
-    if (call.queue == queued.queue) same.push_back(call.call);
+    const bool runs = call.state == "running";
+    if (call.on != "limit" && call.state != "preparing" && call.method == queued.method)
+      admitted.push_back(call.call);
+    if (call.queue == queued.queue && (runs || call.state == "suspended"))
+      (runs ? on_object : off_object).push_back(call.call);
+    if (runs && call.on != "loop") running.push_back(call.call);
   }
-  if (queued.on == "object" && !same.empty()) return same;
+  if (queued.on == "limit") return admitted;
+  if (queued.on == "object" && !on_object.empty()) return on_object;
+  if (queued.on == "object" && !off_object.empty()) return off_object;
   if (queued.on != "loop" && running.size() >= agent.handler_threads) return running;
   return {};
 }

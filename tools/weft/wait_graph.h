@@ -2,10 +2,10 @@
 // (weft.pending).
 //
 // A call waits for the calls that its handler makes in its name (peer.with(call)); one that is queued waits
-// for those that run on the same object, or, where all handler threads are taken, for those that run. What an
-// agent does not know (a handler that waits for something else) is in no graph, and what changed while the
-// agents were asked may be missing or doubled: what hangs is still there when asked again. Thread-safety:
-// values.
+// for what runs on the same object, for those that its method's limit has let in, or, where all handler
+// threads are taken, for those that run. What an agent does not know (a handler that waits for something
+// else) is in no graph, and what changed while the agents were asked may be missing or doubled: what hangs is
+// still there when asked again. Thread-safety: values.
 #pragma once
 
 #include <weft/rpc/agent/under_way.h>

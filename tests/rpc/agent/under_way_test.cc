@@ -24,7 +24,7 @@ struct Last {
 };
 
 struct Middle {
-  void ask(CallContext& call) { last->with(call).call<&Last::block>().get(); }
+  Future<void> ask(CallContext& call) { return last->with(call).call<&Last::block>(); }
   using Service = rpc::Service<"middle", Method<"ask", &Middle::ask>>;
   std::optional<Peer> last;
 };
@@ -58,6 +58,11 @@ TEST_F(UnderWayTest, NothingOfAnIdleAgent) {
 TEST_F(UnderWayTest, ACallIsTheSameOnBothSidesAndLeadsToThoseMadeInItsName) {
   auto call = cluster.peer("a", "b").with({.deadline = 1h}).call<&Middle::ask>();
   last->began.wait();
+  // The handler there has called on, and returns.
+  eventually("it is suspended", [&] {
+    const CallsUnderWay b = ask("b");
+    return b.served.size() == 1 && b.served[0].state == "suspended";
+  });
   const CallsUnderWay a = ask("a"), b = ask("b"), c = ask("c");
   ASSERT_EQ(a.made.size(), 1U);
   EXPECT_EQ(a.made[0].method, "middle.ask");
@@ -71,13 +76,14 @@ TEST_F(UnderWayTest, ACallIsTheSameOnBothSidesAndLeadsToThoseMadeInItsName) {
   ASSERT_EQ(b.served.size(), 1U);
   EXPECT_EQ(b.served[0].call, first);
   EXPECT_EQ(b.served[0].method, "middle.ask");
-  EXPECT_EQ(b.served[0].state, "running");
+  EXPECT_EQ(b.served[0].state, "suspended");
   EXPECT_EQ(b.served[0].on, "handlers");
   ASSERT_EQ(b.made.size(), 1U);
   EXPECT_EQ(b.made[0].serving, first);
   EXPECT_EQ(b.made[0].peer, "c");
 
   ASSERT_EQ(c.served.size(), 1U);
+  EXPECT_EQ(c.served[0].state, "running");
   EXPECT_EQ(c.served[0].call, (CallName{"b", cluster["b"].id().incarnation, b.made[0].id}));
   EXPECT_TRUE(c.made.empty());
   last->released.set();
@@ -101,6 +107,21 @@ TEST_F(UnderWayTest, WhatWaitsForAThreadIsQueued) {
   EXPECT_EQ(c.served[0].queue, c.served[2].queue);
   last->released.set();
   for (auto& call : calls) got(std::move(call));
+}
+
+TEST_F(UnderWayTest, WhatItsMethodsLimitHoldsBackIsQueuedThere) {
+  cluster["c"].core()->limit_method("last.block", {.running = 1, .waiting = 5});
+  auto first = cluster.peer("a", "c").call<&Last::block>();
+  last->began.wait();
+  auto second = cluster.peer("a", "c").call<&Last::block>();
+  CallsUnderWay c;
+  eventually("it has come", [&] { return (c = ask("c")).served.size() == 2; });
+  EXPECT_EQ(c.served[0].on, "handlers");
+  EXPECT_EQ(c.served[1].state, "queued");
+  EXPECT_EQ(c.served[1].on, "limit");
+  last->released.set();
+  got(std::move(first));
+  got(std::move(second));
 }
 
 TEST_F(UnderWayTest, ACallThatWaitsForAConnectionIsNotSent) {

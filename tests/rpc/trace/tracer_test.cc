@@ -23,9 +23,9 @@ struct Worker {
     seen = trace_of(call);
     return 2 * x;
   }
-  int onward(CallContext& call, int x) {
+  Future<int> onward(CallContext& call, int x) {
     seen = trace_of(call);
-    return other->with(call).call<&Worker::twice>(x).get();
+    return other->with(call).call<&Worker::twice>(x);
   }
   void fail() { throw Error(ErrorKind::failed_precondition, "no"); }
   using Service = rpc::Service<"worker", Method<"twice", &Worker::twice>, Method<"onward", &Worker::onward>,

@@ -73,6 +73,29 @@ TEST(WaitGraph, OneObjectsCallsWaitForEachOtherHoweverManyThreadsThereAre) {
   EXPECT_TRUE(wait_graph(agents, 0).cycles.empty());
 }
 
+TEST(WaitGraph, OneThatItsMethodsLimitHoldsBackWaitsForThoseThatAreIn) {
+  auto agents = chain();
+  agents[1].handler_threads = 64;
+  agents[1].served[0].state = "suspended";
+  agents[2].made.push_back({9, "f", "b", 7, "sent", -1, call("b", 4)});
+  agents[1].served.push_back({call("c", 9), "f", 7, "queued", "limit", 77});
+  const WaitGraph graph = wait_graph(agents, 0);
+  ASSERT_EQ(graph.cycles.size(), 1U);
+  EXPECT_EQ(graph.cycles[0].size(), 3U);
+  EXPECT_NE(text_of(graph).find("c#9 f on b, 7.00 s, queued for the limit\n"), std::string::npos)
+      << text_of(graph);
+  agents[1].served[1].method = "h";  // of another method
+  EXPECT_TRUE(wait_graph(agents, 0).cycles.empty());
+}
+
+TEST(WaitGraph, HandlersThatAreSuspendedTakeNoThread) {
+  auto agents = chain();
+  agents[1].served[0].state = "suspended";
+  agents[2].made.push_back({9, "h", "b", 7, "sent", -1, call("b", 4)});
+  agents[1].served.push_back({call("c", 9), "h", 7, "queued", "handlers", 5});
+  EXPECT_TRUE(wait_graph(agents, 0).cycles.empty());
+}
+
 TEST(WaitGraph, CallsThatAreYoungAreLeftOut) {
   auto agents = chain();
   const WaitGraph graph = wait_graph(agents, 8.9);

@@ -327,7 +327,7 @@ class Looking(WeftTest):
             agent.wait_for("hanging")
             status, output, errors = weft("hang", address, self.address, "--older", "0")
             self.assertEqual((status, errors), (0, ""))
-            self.assertRegex(output, r"\Aweft-\S+#\d+ ends\.hang on tested\\u001b\[1m, .*, running on the handlers\n\Z")
+            self.assertRegex(output, r"\Aweft-\S+#\d+ ends\.hang on tested\\u001b\[1m, .*, suspended\n\Z")
             nobody = "tcp://127.0.0.1:1"
             status, again, errors = weft("hang", address, nobody, "--older", "0")
             self.assertEqual(status, 3)
