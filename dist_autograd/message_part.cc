@@ -52,7 +52,7 @@ void MessagePart::write(rpc::OutgoingMessage& message) {
 }
 
 void MessagePart::seal(rpc::OutgoingMessage& message) {
-  if (!peer_) peer_ = message.destination();
+  if (!peer_ && message.destination() != nullptr) peer_ = *message.destination();
   if (!peer_)
     throw rpc::Error(
         rpc::ErrorKind::failed_precondition,

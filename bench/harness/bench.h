@@ -21,6 +21,7 @@ struct Outcome {
   Figures figures;
   std::string threads;  // as in Row
   std::string error;
+  Notes notes;  // beside the contender's: what was found out on the way
 };
 
 struct Contender {

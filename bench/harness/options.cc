@@ -68,6 +68,7 @@ std::optional<Options> parse_options(int argc, char** argv, Bench& bench, int& s
                        ->capture_default_str();
   app.add_option("--pins", pins, "Cores of each process: 0/1, 0-3/4-7, none. By default one core each");
   app.add_option("--json", options.json, "Write one JSON object a measurement into this file");
+  app.add_option("--svg", options.svg, "Draw the comparison into this file");
   app.add_flag("--quick", quick, "2 rounds of 0.1 s, to see that everything runs");
   app.add_flag("--list", only_list, "Say which cases and peers there are");
   try {

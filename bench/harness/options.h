@@ -10,7 +10,7 @@ namespace weft::bench {
 struct Options {
   int rounds = 7;
   Setting setting;
-  std::string json;  // a file; empty: none
+  std::string json, svg;  // files; empty: none
 };
 
 // Takes out of `bench` the cases and peers that were not asked for. Nothing where the program is to end at

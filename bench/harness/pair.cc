@@ -10,18 +10,33 @@ namespace {
 constexpr auto start_up = std::chrono::seconds{20};
 constexpr auto tear_down = std::chrono::seconds{5};
 
-// What a process says instead of what was waited for.
-std::string expect(Process& process, const std::string& who, std::chrono::milliseconds patience) {
-  std::optional<std::string> message;
-  std::string reason;
-  try {
-    message = process.channel().receive(patience);
-    if (!message) reason = process.end(tear_down);
-  } catch (const std::exception& error) {
-    reason = error.what();
+// What the client reports. A server says nothing before it is asked: where it is the first to be heard of, it
+// has died, and its client may wait for it for ever.
+std::string result_of(Process& client, Process& server, std::chrono::milliseconds patience) {
+  const auto first = first_ready({&client.channel(), &server.channel()}, patience);
+  if (!first)
+    throw std::runtime_error("client: no end within " + std::to_string(patience.count() / 1000) + " s");
+  if (*first != 0) {
+    const std::string cause = server.end(tear_down);
+    throw std::runtime_error("server: " + (cause.empty() ? "ended before its client" : cause));
   }
-  if (!message) throw std::runtime_error(who + ": " + (reason.empty() ? "ended without a result" : reason));
-  return *message;
+  try {
+    return client.expect("client", tear_down);
+  } catch (const std::exception& error) {
+    // The client often dies of the server's death.
+    const std::string cause = server.end(std::chrono::milliseconds{100});
+    throw std::runtime_error(cause.empty() || cause.starts_with("was killed") ? error.what()
+                                                                              : "server: " + cause);
+  }
+}
+
+bool better(const Outcome& one, const Outcome& other) {
+  if (!one.error.empty() || !other.error.empty()) return one.error.empty();
+  if (one.figures.empty()) return false;
+  const std::string figure = leading_figure(one.figures);
+  if (!other.figures.contains(figure)) return true;
+  const double a = one.figures.at(figure), b = other.figures.at(figure);
+  return higher_is_better(figure) ? a > b : a < b;
 }
 
 }  // namespace
@@ -44,24 +59,16 @@ Outcome measure_pair(const Pair& pair, const Setting& setting) {
       ServerEnd end(channel);
       pair.serve(end);
     });
-    const std::string address = expect(server, "server", start_up);
+    const std::string address = server.expect("server", start_up);
     Process client(setting.pins, 1, [&](Channel& channel) {
       ClientEnd end(channel, address, setting.budget);
       pair.measure(end);
     });
-    std::string message;
-    try {
-      message = expect(client, "client", 2 * start_up + 5 * longest);
-    } catch (const std::exception& error) {
-      // The client often dies of the server's death.
-      const std::string cause = server.end(std::chrono::milliseconds{100});
-      throw std::runtime_error(cause.empty() || cause.starts_with("was killed") ? error.what()
-                                                                                : "server: " + cause);
-    }
+    const std::string message = result_of(client, server, pair.patience + 5 * longest);
     const auto result = nlohmann::json::parse(message);
     server.channel().send("end");
     outcome.threads =
-        expect(server, "server", tear_down) + "/" + std::to_string(result["threads"].get<std::size_t>());
+        server.expect("server", tear_down) + "/" + std::to_string(result["threads"].get<std::size_t>());
     outcome.figures = result["figures"].get<Figures>();
     // How they end is not what is measured.
     client.end(tear_down);
@@ -75,6 +82,16 @@ Outcome measure_pair(const Pair& pair, const Setting& setting) {
 Contender contender(std::string peer, Notes notes, Pair pair) {
   return {std::move(peer), std::move(notes),
           [pair = std::move(pair)](const Setting& setting) { return measure_pair(pair, setting); }};
+}
+
+Outcome measure_best(const std::vector<Way>& ways, const Setting& setting) {
+  Outcome best;
+  for (const Way& way : ways) {
+    Outcome outcome = way.measure(setting);
+    outcome.notes["way"] = way.name;
+    if (&way == &ways.front() || better(outcome, best)) best = std::move(outcome);
+  }
+  return best;
 }
 
 }  // namespace weft::bench

@@ -1,4 +1,8 @@
 // A server and a client process, forked for one measurement: process 0 and 1 of the pins.
+//
+// What each says on its channel, so that either may be another program (become(), and then its descriptor 3,
+// a message a packet): the server its address, then, asked by any message, the number of its threads; the
+// client {"figures": {NAME: NUMBER…}, "threads": NUMBER}. Both then end.
 #pragma once
 
 #include "bench/harness/bench.h"
@@ -12,6 +16,7 @@ class ServerEnd {
   explicit ServerEnd(Channel& channel) : channel_(channel) {}
   void announce(const std::string& address) { channel_.send(address); }  // once; the client starts then
   void wait_for_client();  // until it has measured; the server is still as it served it
+  [[noreturn]] void become(const std::vector<std::string>& command) { channel_.become(command); }
 
  private:
   Channel& channel_;
@@ -25,6 +30,7 @@ class ClientEnd {
   const std::string& address() const { return address_; }  // as the server announced it
   const Budget& budget() const { return budget_; }
   void report(const Figures& figures);  // once, before anything is torn down
+  [[noreturn]] void become(const std::vector<std::string>& command) { channel_.become(command); }
 
  private:
   Channel& channel_;
@@ -35,11 +41,22 @@ class ClientEnd {
 struct Pair {
   std::function<void(ServerEnd&)> serve;    // announces, serves, and returns after wait_for_client()
   std::function<void(ClientEnd&)> measure;  // and reports
+  // What the client may take beside the measurement itself, to get ready and to end.
+  std::chrono::milliseconds patience = std::chrono::seconds{60};
 };
 
-// Whatever goes wrong in either process is the outcome's error.
+// Whatever goes wrong in either process is the outcome's error: a client whose server has died is not waited
+// for.
 Outcome measure_pair(const Pair& pair, const Setting& setting);
 
 Contender contender(std::string peer, Notes notes, Pair pair);
+
+// For a peer that can do the work in several ways: all are measured, and the best is its outcome, the note
+// `way` saying which. Ways that fail are left out, unless all do.
+struct Way {
+  std::string name;
+  std::function<Outcome(const Setting&)> measure;
+};
+Outcome measure_best(const std::vector<Way>& ways, const Setting& setting);
 
 }  // namespace weft::bench

@@ -1,5 +1,6 @@
 #include "bench/harness/process.h"
 
+#include <fcntl.h>
 #include <poll.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
@@ -62,6 +63,29 @@ std::optional<std::string> Channel::receive(std::chrono::milliseconds patience) 
   return std::string(buffer.data(), static_cast<std::size_t>(n));
 }
 
+void Channel::become(const std::vector<std::string>& command) {
+  std::vector<char*> arguments;
+  for (const std::string& argument : command) arguments.push_back(const_cast<char*>(argument.c_str()));
+  arguments.push_back(nullptr);
+  // A duplicate is not closed on exec, but a descriptor that is its own duplicate stays as it was.
+  if (descriptor_ == inherited_channel ? fcntl(descriptor_, F_SETFD, 0) < 0
+                                       : dup2(descriptor_, inherited_channel) < 0)
+    fail("dup2");
+  execvp(arguments.front(), arguments.data());
+  throw std::system_error(errno, std::generic_category(), "cannot run " + command.front());
+}
+
+std::optional<std::size_t> first_ready(std::initializer_list<const Channel*> channels,
+                                       std::chrono::milliseconds patience) {
+  std::vector<pollfd> ready;
+  for (const Channel* channel : channels)
+    ready.push_back({.fd = channel->descriptor_, .events = POLLIN, .revents = 0});
+  if (poll(ready.data(), ready.size(), static_cast<int>(patience.count())) < 0) fail("poll");
+  for (std::size_t i = 0; i < ready.size(); ++i)
+    if (ready[i].revents != 0) return i;
+  return std::nullopt;
+}
+
 Process::Process(const Pins& pins, std::size_t index, const std::function<void(Channel&)>& body)
     : output_(memfd_create("output", MFD_CLOEXEC)) {
   if (output_ < 0) fail("memfd_create");
@@ -83,7 +107,22 @@ Process::~Process() {
   close(output_);
 }
 
+std::string Process::expect(const std::string& who, std::chrono::milliseconds patience) {
+  constexpr auto tear_down = std::chrono::seconds{5};
+  std::optional<std::string> message;
+  std::string reason;
+  try {
+    message = channel_.receive(patience);
+    if (!message) reason = end(tear_down);
+  } catch (const std::exception& error) {
+    reason = error.what();
+  }
+  if (!message) throw std::runtime_error(who + ": " + (reason.empty() ? "ended without a result" : reason));
+  return *message;
+}
+
 std::string Process::end(std::chrono::milliseconds patience) {
+  if (pid_ <= 0) return {};  // has ended
   const auto until = std::chrono::steady_clock::now() + patience;
   bool killed = false;
   int status = 0;

@@ -1,7 +1,8 @@
 // Process: a child that runs one function, and a channel of short messages to it.
 //
-// Forked, not executed anew: so the parent must have started no thread. The child dies with its parent, ends
-// without running destructors of what the parent had made, and what it prints is kept for error messages.
+// Forked, so the parent must have started no thread; it may go on as another program (Channel::become). The
+// child dies with its parent, ends without running destructors of what the parent had made, and what it
+// prints is kept for error messages.
 // Thread-safety: one thread.
 #pragma once
 
@@ -11,9 +12,11 @@
 
 #include <chrono>
 #include <functional>
+#include <initializer_list>
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 namespace weft::bench {
 
@@ -31,10 +34,21 @@ class Channel {
   void send(const std::string& message);
   // Nothing: the other end has gone. Throws std::runtime_error where the time is over.
   std::optional<std::string> receive(std::chrono::milliseconds patience = std::chrono::hours{24});
+  // The calling process goes on as another program, which has this end as its descriptor
+  // `inherited_channel`. Throws std::system_error where it cannot be started.
+  [[noreturn]] void become(const std::vector<std::string>& command);
 
  private:
+  friend std::optional<std::size_t> first_ready(std::initializer_list<const Channel*> channels,
+                                                std::chrono::milliseconds patience);
   int descriptor_;
 };
+
+inline constexpr int inherited_channel = 3;
+
+// Which of them is the first to have a message, or to have lost its other end; nothing: the time is over.
+std::optional<std::size_t> first_ready(std::initializer_list<const Channel*> channels,
+                                       std::chrono::milliseconds patience);
 
 class Process {
  public:
@@ -46,7 +60,9 @@ class Process {
   Process& operator=(const Process&) = delete;
 
   Channel& channel() { return channel_; }
-  // Waits, and kills it where it does not end in time. Says how it died; empty where it ended well.
+  // Its next message. Throws std::runtime_error, which says how it ended, where none comes; `who` it is.
+  std::string expect(const std::string& who, std::chrono::milliseconds patience);
+  // Waits, and kills it where it does not end in time. Says how it died, once; empty where it ended well.
   std::string end(std::chrono::milliseconds patience);
 
  private:

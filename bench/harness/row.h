@@ -5,10 +5,11 @@
 #include <map>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace weft::bench {
 
-// By the names of design.md: p50_us, p99_us, calls_per_s, GBps, steps_per_s, MiB.
+// p50_us, p99_us, calls_per_s, GBps, steps_per_s, KiB, MiB, …: a name is the same in every bench.
 using Figures = std::map<std::string, double>;
 // How a peer was used: `wait`, `caller`, `transport`, …
 using Notes = std::map<std::string, std::string>;
@@ -27,5 +28,11 @@ std::string to_json(const Row& row);  // one line, without its end
 
 // Rates are better higher, times and memory lower.
 bool higher_is_better(std::string_view figure);
+// In the order in which they are shown: times and memory before rates.
+std::vector<std::string> in_order(std::vector<std::string> figures);
+// The one that a measurement is compared by, the first of them; empty where there is none.
+std::string leading_figure(const Figures& figures);
+std::string heading(const std::string& figure);  // "p50_us" -> "p50 us"
+std::string number(double value);                // three digits that count
 
 }  // namespace weft::bench

@@ -1,26 +1,10 @@
 #include "bench/harness/table.h"
 
 #include <algorithm>
-#include <cmath>
-#include <cstdio>
 #include <set>
 
 namespace weft::bench {
 namespace {
-
-std::string heading(const std::string& figure) {
-  if (figure.ends_with("_us")) return figure.substr(0, figure.size() - 3) + " us";
-  if (figure.ends_with("_per_s")) return figure.substr(0, figure.size() - 6) + "/s";
-  if (figure == "GBps") return "GB/s";
-  return figure;
-}
-
-std::string number(double value) {  // three digits that count
-  char text[32];
-  const int digits = value == 0 ? 0 : static_cast<int>(std::floor(std::log10(std::fabs(value))));
-  std::snprintf(text, sizeof text, "%.*f", std::clamp(2 - digits, 0, 4), value);
-  return text;
-}
 
 using Line = std::vector<std::string>;
 
@@ -48,10 +32,7 @@ std::string table(const std::vector<Entry>& entries, const std::string& subject)
   std::set<std::string> names;
   for (const Entry& entry : entries)
     for (const auto& [name, value] : entry.medians) names.insert(name);
-  std::vector<std::string> figures(names.begin(), names.end());
-  // Times before rates, as the cases do.
-  std::stable_partition(figures.begin(), figures.end(),
-                        [](const std::string& name) { return !higher_is_better(name); });
+  const std::vector<std::string> figures = in_order({names.begin(), names.end()});
 
   Line first{"case", "peer"};
   for (const std::string& figure : figures) first.push_back(heading(figure));

@@ -4,30 +4,71 @@
 #include <unistd.h>
 
 #include <filesystem>
+#include <stdexcept>
 
 namespace weft::bench {
+namespace {
+
+constexpr std::size_t MiB = 1 << 20;
+
+std::vector<Work> works() {
+  std::vector<Work> all{
+      {"tiny/tcp", Kind::tiny},
+      {"tiny/tcp-spin", Kind::tiny, Wire::tcp, Wait::spinning},
+      {"tiny/unix", Kind::tiny, Wire::unix_socket},
+      {"tiny/shm-spin", Kind::tiny, Wire::shared_memory, Wait::spinning},
+      {"tiny/shm-sleep", Kind::tiny, Wire::shared_memory},
+      {"tiny/tcp-get", Kind::get},
+      {"small-tensor/tcp", Kind::small_tensor},
+      {"throughput64/tcp", Kind::throughput},
+  };
+  for (const std::size_t size : {1, 16, 64}) {
+    const std::string name = "bulk/" + std::to_string(size) + "MiB/";
+    all.push_back({name + "same-host", Kind::bulk, Wire::same_host, Wait::spinning, size * MiB});
+    all.push_back({name + "same-host-sleep", Kind::bulk, Wire::same_host, Wait::blocking, size * MiB});
+    all.push_back({name + "tcp", Kind::bulk, Wire::tcp, Wait::blocking, size * MiB});
+  }
+  all.push_back({"echo/4MiB/tcp", Kind::echo, Wire::tcp, Wait::blocking, 4 * MiB});
+  all.push_back({"self", Kind::self});
+  for (const std::size_t peers : {1, 4, 16, 64})
+    all.push_back({"growth/" + std::to_string(peers), Kind::growth, Wire::tcp, Wait::blocking, 0, peers});
+  all.push_back({"idle/10000", Kind::idle, Wire::tcp, Wait::blocking, 0, 10'000});
+  all.push_back({"allocs/tiny", Kind::allocations});
+  return all;
+}
+
+constexpr MakeContender peers[] = {
+    weft_peer,       weft_idle_peer, weft_allocs_peer,  weft_reference_peer, raw_peer,
+    raw_memory_peer, raw_copy_peer,  raw_fresh_peer,    asio_peer,
+#ifdef WEFT_BENCH_GRPC
+    grpc_peer,
+#endif
+#ifdef WEFT_BENCH_CAPNP
+    capnp_peer,
+#endif
+    torch_peer,      torch_uv_peer,  torch_python_peer,
+};
+
+}  // namespace
+
+void expect_answer(bool right) {
+  if (!right) throw std::runtime_error("the answer is wrong");
+}
 
 std::string scratch_path(const std::string& suffix) {
   return std::filesystem::temp_directory_path() / ("weft_bench_" + std::to_string(getpid()) + suffix);
+}
+
+std::string program_path(const std::string& name) {
+  return std::filesystem::read_symlink("/proc/self/exe").replace_filename(name);
 }
 
 }  // namespace weft::bench
 
 int main(int argc, char** argv) {
   using namespace weft::bench;
-  constexpr std::size_t MiB = 1 << 20;
-  const std::vector<Work> works{
-      {"tiny/tcp", Kind::tiny},
-      {"tiny/tcp-get", Kind::get},
-      {"tiny/unix", Kind::tiny, Wire::unix_socket},
-      {"throughput64/tcp", Kind::throughput},
-      {"bulk/1MiB/tcp", Kind::bulk, Wire::tcp, 1 * MiB},
-      {"bulk/16MiB/tcp", Kind::bulk, Wire::tcp, 16 * MiB},
-      {"bulk/64MiB/tcp", Kind::bulk, Wire::tcp, 64 * MiB},
-  };
-  const MakeContender peers[] = {weft_peer, raw_peer, raw_fresh_peer, asio_peer, torch_peer, torch_uv_peer};
   Bench bench{.name = "rpc"};
-  for (const Work& work : works) {
+  for (const Work& work : works()) {
     Case& one = bench.cases.emplace_back(Case{work.name, {}});
     for (const MakeContender peer : peers)
       if (auto contender = peer(work)) one.contenders.push_back(std::move(*contender));

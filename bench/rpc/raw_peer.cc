@@ -1,189 +1,70 @@
-// The floor: the same bytes over the same kind of socket in a bare loop of blocking system calls.
-#include "bench/rpc/work.h"
+// The floor: the same bytes over the same kind of socket in a bare loop of system calls.
+//
+// The first eight bytes of a message are the call's number, which the answer repeats; of a tensor that came,
+// the next eight repeat its last word. So the client sees that each call was answered, and with what it sent.
+#include "bench/rpc/socket.h"
 
-#include <arpa/inet.h>
-#include <netinet/tcp.h>
-#include <sys/mman.h>
-#include <sys/socket.h>
-#include <sys/un.h>
-#include <unistd.h>
-
-#include <cerrno>
 #include <cstring>
-#include <stdexcept>
-#include <system_error>
-#include <utility>
 
 namespace weft::bench {
 namespace {
 
-[[noreturn]] void fail(const char* what) { throw std::system_error(errno, std::generic_category(), what); }
-int checked(int result, const char* what) {
-  if (result < 0) fail(what);
-  return result;
-}
-
-class Socket {
- public:
-  explicit Socket(int descriptor) : descriptor_(descriptor) {}
-  Socket(Socket&& other) noexcept : descriptor_(std::exchange(other.descriptor_, -1)) {}
-  ~Socket() {
-    if (descriptor_ >= 0) close(descriptor_);
-  }
-  int descriptor() const { return descriptor_; }
-
-  void write(const void* data, std::size_t size) const {
-    iovec part{const_cast<void*>(data), size};
-    write(&part, 1);
-  }
-  void write(iovec* parts, std::size_t count) const {
-    while (count != 0) {
-      msghdr message{};
-      message.msg_iov = parts;
-      message.msg_iovlen = count;
-      ssize_t n = sendmsg(descriptor_, &message, MSG_NOSIGNAL);
-      if (n < 0) fail("send");
-      for (; count != 0 && static_cast<std::size_t>(n) >= parts->iov_len; ++parts, --count)
-        n -= static_cast<ssize_t>(parts->iov_len);
-      if (count != 0)
-        *parts = {static_cast<char*>(parts->iov_base) + n, parts->iov_len - static_cast<std::size_t>(n)};
-    }
-  }
-  std::size_t read_some(void* data, std::size_t size) const {  // 0: the other side has closed
-    const ssize_t n = recv(descriptor_, data, size, 0);
-    if (n < 0 && errno != ECONNRESET) fail("recv");
-    return n < 0 ? 0 : static_cast<std::size_t>(n);
-  }
-  bool read(void* data, std::size_t size) const {
-    for (auto* at = static_cast<char*>(data); size != 0;) {
-      const std::size_t n = read_some(at, size);
-      if (n == 0) return false;
-      at += n;
-      size -= n;
-    }
-    return true;
-  }
-
- private:
-  int descriptor_;
+struct Head {
+  std::uint64_t call = 0, last_word = 0;
 };
 
-Socket make_socket(Wire wire) {
-  return Socket(
-      checked(socket(wire == Wire::tcp ? AF_INET : AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0), "socket"));
+std::uint64_t last_word(const char* tensor, std::size_t size) {
+  std::uint64_t word = 0;
+  if (size >= sizeof word) std::memcpy(&word, tensor + size - sizeof word, sizeof word);
+  return word;
 }
 
-void set_no_delay(Wire wire, const Socket& socket) {
-  const int on = 1;
-  if (wire == Wire::tcp)
-    checked(setsockopt(socket.descriptor(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on), "no delay");
-}
-
-// Calls `use` with the sockaddr of an address as text: a port or a path.
-template <class Use>
-void with_address(Wire wire, const std::string& text, Use use) {
-  if (wire == Wire::tcp) {
-    sockaddr_in where{};
-    where.sin_family = AF_INET;
-    where.sin_port = htons(static_cast<std::uint16_t>(std::stoi(text)));
-    where.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    use(reinterpret_cast<sockaddr*>(&where), socklen_t{sizeof where});
-  } else {
-    sockaddr_un where{};
-    where.sun_family = AF_UNIX;
-    std::strncpy(where.sun_path, text.c_str(), sizeof where.sun_path - 1);
-    use(reinterpret_cast<sockaddr*>(&where), socklen_t{sizeof where});
-  }
-}
-
-Socket accept_one(Wire wire, ServerEnd& end) {
-  const Socket listener = make_socket(wire);
-  std::string text = wire == Wire::tcp ? "0" : scratch_path(".sock");
-  with_address(wire, text, [&](sockaddr* where, socklen_t size) {
-    checked(bind(listener.descriptor(), where, size), "bind");
-    if (wire != Wire::tcp) return;
-    checked(getsockname(listener.descriptor(), where, &size), "getsockname");
-    text = std::to_string(ntohs(reinterpret_cast<sockaddr_in*>(where)->sin_port));
-  });
-  checked(listen(listener.descriptor(), 1), "listen");
-  end.announce(text);
-  Socket socket(checked(accept(listener.descriptor(), nullptr, nullptr), "accept"));
-  if (wire == Wire::unix_socket) unlink(text.c_str());
-  set_no_delay(wire, socket);
-  return socket;
-}
-
-Socket connect_to(Wire wire, const std::string& text) {
-  Socket socket = make_socket(wire);
-  with_address(wire, text, [&](sockaddr* where, socklen_t size) {
-    checked(connect(socket.descriptor(), where, size), "connect");
-  });
-  set_no_delay(wire, socket);
-  return socket;
+void put(char* message, const Head& head) { std::memcpy(message, &head, sizeof head); }
+Head head_of(const char* message) {
+  Head head;
+  std::memcpy(&head, message, sizeof head);
+  return head;
 }
 
 // --- Servers: until the client closes. ---
 
-void answer_calls(const Socket& socket) {
-  char request[request_bytes];
-  const char reply[reply_bytes]{};
-  while (socket.read(request, sizeof request)) socket.write(reply, sizeof reply);
+void answer_calls(const Socket& socket, const Shape& shape, bool fresh) {
+  std::vector<char> request(shape.request), reply(shape.reply);
+  const Memory reused(shape.there);
+  while (socket.read(request.data(), request.size())) {
+    std::optional<Memory> untouched;
+    if (fresh) untouched.emplace(shape.there);
+    const Memory& tensor = fresh ? *untouched : reused;
+    if (!socket.read(tensor.data(), shape.there)) return;
+    put(reply.data(), {head_of(request.data()).call, last_word(tensor.data(), shape.there)});
+    iovec parts[] = {{reply.data(), reply.size()}, {tensor.data(), shape.back}};
+    socket.write(parts, shape.back == 0 ? 1 : 2);
+  }
 }
 
 // However many requests have come, their replies leave in one write.
-void answer_batches(const Socket& socket) {
-  std::vector<char> requests(in_flight * request_bytes), replies(in_flight * reply_bytes);
+void answer_batches(const Socket& socket, const Shape& shape) {
+  std::vector<char> requests(in_flight * shape.request), replies(in_flight * shape.reply);
   std::size_t pending = 0;
-  while (const std::size_t n = socket.read_some(requests.data(), requests.size())) {
+  while (const std::size_t n = socket.read_some(requests.data() + pending, requests.size() - pending)) {
     pending += n;
-    socket.write(replies.data(), pending / request_bytes * reply_bytes);
-    pending %= request_bytes;
-  }
-}
-
-class Memory {  // that nobody has touched, or that is touched once and for all
- public:
-  explicit Memory(std::size_t size) : size_(size) {
-    data_ = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (data_ == MAP_FAILED) fail("mmap");
-  }
-  Memory(const Memory&) = delete;
-  Memory& operator=(const Memory&) = delete;
-  ~Memory() { munmap(data_, size_); }
-  void* data() const { return data_; }
-
- private:
-  void* data_;
-  std::size_t size_;
-};
-
-void take_bulk(const Socket& socket, std::size_t bytes, bool fresh) {
-  char request[request_bytes];
-  const char reply[reply_bytes]{};
-  const Memory reused(bytes);
-  while (socket.read(request, sizeof request)) {
-    if (fresh) {
-      const Memory memory(bytes);
-      if (!socket.read(memory.data(), bytes)) return;
-    } else if (!socket.read(reused.data(), bytes)) {
-      return;
-    }
-    socket.write(reply, sizeof reply);
+    const std::size_t whole = pending / shape.request;
+    for (std::size_t i = 0; i < whole; ++i)
+      put(replies.data() + i * shape.reply, head_of(requests.data() + i * shape.request));
+    socket.write(replies.data(), whole * shape.reply);
+    pending -= whole * shape.request;
+    std::memmove(requests.data(), requests.data() + whole * shape.request, pending);
   }
 }
 
 void serve(const Work& work, bool fresh, ServerEnd& end) {
   {
-    const Socket socket = accept_one(work.wire, end);
-    switch (work.kind) {
-      case Kind::throughput:
-        answer_batches(socket);
-        break;
-      case Kind::bulk:
-        take_bulk(socket, work.bytes, fresh);
-        break;
-      default:
-        answer_calls(socket);
+    Socket socket = accept_one(work.wire, end);
+    socket.set_wait(work.wait);
+    if (work.kind == Kind::throughput) {
+      answer_batches(socket, shape_of(work));
+    } else {
+      answer_calls(socket, shape_of(work), fresh);
     }
   }
   end.wait_for_client();
@@ -191,60 +72,88 @@ void serve(const Work& work, bool fresh, ServerEnd& end) {
 
 // --- Clients. ---
 
-void need(bool alive) {
-  if (!alive) throw std::runtime_error("the server closed the connection");
-}
+class Caller {
+ public:
+  Caller(const Socket& socket, const Shape& shape, bool fresh)
+      : socket_(socket),
+        shape_(shape),
+        fresh_(fresh),
+        request_(shape.request),
+        reply_(shape.reply),
+        tensor_(shape.there),
+        reused_(shape.back) {
+    std::memset(tensor_.data(), 1, shape.there);
+  }
 
-Figures call_one_by_one(const Socket& socket, const Budget& budget) {
+  void call() {
+    put(request_.data(), {++call_, 0});
+    iovec parts[] = {{request_.data(), request_.size()}, {tensor_.data(), shape_.there}};
+    socket_.write(parts, shape_.there == 0 ? 1 : 2);
+    std::optional<Memory> untouched;
+    if (fresh_) untouched.emplace(shape_.back);
+    const Memory& back = fresh_ ? *untouched : reused_;
+    if (!socket_.read(reply_.data(), reply_.size()) || !socket_.read(back.data(), shape_.back))
+      throw std::runtime_error("the server closed the connection");
+    const Head head = head_of(reply_.data());
+    const std::uint64_t sent = last_word(tensor_.data(), shape_.there);
+    expect_answer(head.call == call_ && head.last_word == sent &&
+                  (shape_.back == 0 || last_word(back.data(), shape_.back) == sent));
+  }
+
+ private:
+  const Socket& socket_;
+  const Shape shape_;
+  const bool fresh_;
+  std::vector<char> request_, reply_;
+  Memory tensor_, reused_;
+  std::uint64_t call_ = 0;
+};
+
+Figures call_one_by_one(const Socket& socket, const Work& work, bool fresh, const Budget& budget) {
+  Caller caller(socket, shape_of(work), fresh);
+  if (work.kind == Kind::bulk) {
+    RateMeter meter(budget);
+    do caller.call();
+    while (meter.count(1));
+    return meter.bandwidth(work.bytes);
+  }
   LatencyMeter meter(budget);
-  const char request[request_bytes]{};
-  char reply[reply_bytes];
   do {
     meter.begin();
-    socket.write(request, sizeof request);
-    need(socket.read(reply, sizeof reply));
+    caller.call();
   } while (meter.end());
   return meter.figures();
 }
 
-Figures call_in_batches(const Socket& socket, const Budget& budget) {
+Figures call_in_batches(const Socket& socket, const Shape& shape, const Budget& budget) {
   RateMeter meter(budget);
-  std::vector<char> requests(in_flight * request_bytes), replies(in_flight * reply_bytes);
+  std::vector<char> requests(in_flight * shape.request), replies(in_flight * shape.reply);
+  std::uint64_t call = 0;
   do {
+    for (std::size_t i = 0; i < in_flight; ++i) put(requests.data() + i * shape.request, {call + i, 0});
     socket.write(requests.data(), requests.size());
-    need(socket.read(replies.data(), replies.size()));
+    if (!socket.read(replies.data(), replies.size()))
+      throw std::runtime_error("the server closed the connection");
+    for (std::size_t i = 0; i < in_flight; ++i)
+      expect_answer(head_of(replies.data() + i * shape.reply).call == call + i);
+    call += in_flight;
   } while (meter.count(in_flight));
   return meter.calls();
 }
 
-Figures send_bulk(const Socket& socket, const Budget& budget, std::size_t bytes) {
-  RateMeter meter(budget);
-  std::vector<char> payload(bytes, 1);
-  char request[request_bytes]{}, reply[reply_bytes];
-  do {
-    iovec parts[] = {{request, sizeof request}, {payload.data(), payload.size()}};
-    socket.write(parts, 2);
-    need(socket.read(reply, sizeof reply));
-  } while (meter.count(1));
-  return meter.bandwidth(bytes);
+void measure(const Work& work, bool fresh, ClientEnd& end) {
+  Socket socket = connect_to(work.wire, end.address());
+  socket.set_wait(work.wait);
+  end.report(work.kind == Kind::throughput ? call_in_batches(socket, shape_of(work), end.budget())
+                                           : call_one_by_one(socket, work, fresh, end.budget()));
 }
 
-void measure(const Work& work, ClientEnd& end) {
-  const Socket socket = connect_to(work.wire, end.address());
-  switch (work.kind) {
-    case Kind::throughput:
-      return end.report(call_in_batches(socket, end.budget()));
-    case Kind::bulk:
-      return end.report(send_bulk(socket, end.budget(), work.bytes));
-    default:
-      return end.report(call_one_by_one(socket, end.budget()));
-  }
-}
-
-Contender make(const std::string& peer, const Work& work, bool fresh) {
-  return contender(peer, {{"wait", "blocking"}, {"caller", "main"}},
+std::optional<Contender> make(const std::string& peer, const Work& work, bool fresh) {
+  const bool by_socket = work.wire == Wire::tcp || work.wire == Wire::unix_socket;
+  if (!by_socket || !is_plain(work.kind)) return std::nullopt;
+  return contender(peer, notes_of(work.wait, "main"),
                    {.serve = [=](ServerEnd& end) { serve(work, fresh, end); },
-                    .measure = [=](ClientEnd& end) { measure(work, end); }});
+                    .measure = [=](ClientEnd& end) { measure(work, fresh, end); }});
 }
 
 }  // namespace
@@ -252,7 +161,7 @@ Contender make(const std::string& peer, const Work& work, bool fresh) {
 std::optional<Contender> raw_peer(const Work& work) { return make("raw", work, false); }
 
 std::optional<Contender> raw_fresh_peer(const Work& work) {
-  if (work.kind != Kind::bulk) return std::nullopt;
+  if (work.kind != Kind::bulk && work.kind != Kind::echo) return std::nullopt;
   return make("raw-fresh", work, true);
 }
 

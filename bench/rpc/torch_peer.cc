@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <future>
 #include <mutex>
@@ -26,13 +27,33 @@ constexpr int worker_threads = 16;  // PyTorch's default
 constexpr float timeout_seconds = 60;
 constexpr torch_rpc::worker_id_t server_id = 0, client_id = 1;
 
-c10::intrusive_ptr<Message> message(torch_rpc::MessageType type, std::vector<at::Tensor> tensors = {}) {
-  return c10::make_intrusive<Message>(std::vector<char>(sizeof(std::int64_t)), std::move(tensors), type);
+// What a message says beside its tensors.
+struct Text {
+  std::int64_t call = 0;      // the answer repeats it
+  std::int64_t elements = 0;  // of the answer: of all tensors that came
+  bool tensors_back = false;
+};
+
+c10::intrusive_ptr<Message> message(torch_rpc::MessageType type, const Text& text,
+                                    std::vector<at::Tensor> tensors) {
+  std::vector<char> payload(sizeof text);
+  std::memcpy(payload.data(), &text, sizeof text);
+  return c10::make_intrusive<Message>(std::move(payload), std::move(tensors), type);
+}
+
+Text text_of(const Message& message) {
+  Text text;
+  if (message.payload().size() != sizeof text) throw std::runtime_error("a message of another size");
+  std::memcpy(&text, message.payload().data(), sizeof text);
+  return text;
 }
 
 class Answer final : public torch_rpc::RequestCallback {
   c10::intrusive_ptr<JitFuture> processMessage(Message& request, std::vector<c10::Stream>) const override {
-    auto reply = message(torch_rpc::MessageType::SCRIPT_RET);
+    Text text = text_of(request);
+    for (const at::Tensor& tensor : request.tensors()) text.elements += tensor.numel();
+    auto tensors = text.tensors_back ? request.tensors() : std::vector<at::Tensor>{};
+    auto reply = message(torch_rpc::MessageType::SCRIPT_RET, text, std::move(tensors));
     reply->setId(request.id());
     auto future = c10::make_intrusive<JitFuture>(at::AnyClassType::get());
     future->markCompleted(c10::IValue(std::move(reply)));
@@ -79,48 +100,70 @@ class Client {
  public:
   Client(TensorPipeAgent& agent, const Work& work, const Budget& budget)
       : agent_(agent), to_(agent.getWorkerInfo(server_id)), work_(work), latency_(budget), rate_(budget) {
-    if (work.bytes != 0)
-      tensors_.push_back(at::ones({static_cast<std::int64_t>(work.bytes / sizeof(float))}));
+    const std::size_t elements =
+        work.kind == Kind::small_tensor ? small_elements : work.bytes / sizeof(float);
+    if (elements != 0) tensors_.push_back(at::ones({static_cast<std::int64_t>(elements)}));
   }
 
   Figures run() {
     if (work_.kind == Kind::get) {
-      do {
+      for (std::int64_t number = 1;; ++number) {
         latency_.begin();
-        send()->waitAndThrow();
-      } while (latency_.end());
-      return latency_.figures();
+        auto reply = send(number);
+        reply->waitAndThrow();
+        check(*reply, number);
+        if (!latency_.end()) return latency_.figures();
+      }
     }
-    const std::size_t calls = work_.kind == Kind::throughput ? in_flight : 1;
-    for (std::size_t i = 0; i < calls; ++i) call();
+    const std::int64_t calls = work_.kind == Kind::throughput ? in_flight : 1;
+    for (std::int64_t i = 0; i < calls; ++i) call(i);
     done_.get_future().get();
     if (work_.kind == Kind::throughput) return rate_.calls();
     return work_.kind == Kind::bulk ? rate_.bandwidth(work_.bytes) : latency_.figures();
   }
 
  private:
-  c10::intrusive_ptr<JitFuture> send() {
-    return agent_.send(to_, message(torch_rpc::MessageType::SCRIPT_CALL, tensors_));
+  bool back() const { return work_.kind == Kind::small_tensor || work_.kind == Kind::echo; }
+  bool counted() const { return work_.kind == Kind::throughput || work_.kind == Kind::bulk; }
+
+  c10::intrusive_ptr<JitFuture> send(std::int64_t number) {
+    return agent_.send(to_, message(torch_rpc::MessageType::SCRIPT_CALL,
+                                    {.call = number, .tensors_back = back()}, tensors_));
+  }
+  void check(JitFuture& reply, std::int64_t number) const {
+    const auto answer = reply.value().toCustomClass<Message>();
+    const Text text = text_of(*answer);
+    const std::int64_t elements = tensors_.empty() ? 0 : tensors_.front().numel();
+    bool right =
+        text.call == number && text.elements == elements && answer->tensors().size() == (back() ? 1U : 0U);
+    if (right && back()) {
+      const at::Tensor& tensor = answer->tensors().front();
+      right = tensor.numel() == elements && tensor.const_data_ptr<float>()[elements - 1] == 1;
+    }
+    expect_answer(right);
   }
   // Each reply's callback makes the next call, so that no thread waits.
-  void call() {
-    if (work_.kind == Kind::tiny) latency_.begin();
-    send()->addCallback([this](JitFuture& reply) { ended(reply); });
+  void call(std::int64_t number) {
+    if (!counted()) latency_.begin();
+    send(number)->addCallback([this, number](JitFuture& reply) { ended(reply, number); });
   }
-  void ended(JitFuture& reply) {
+  void ended(JitFuture& reply, std::int64_t number) {
     {
       std::lock_guard lock(mutex_);
       if (over_) return;
-      if (reply.hasError()) {
+      try {
+        if (reply.hasError()) std::rethrow_exception(reply.exception_ptr());
+        check(reply, number);
+      } catch (...) {
         over_ = true;
-        return done_.set_exception(reply.exception_ptr());
+        return done_.set_exception(std::current_exception());
       }
-      if (!(work_.kind == Kind::tiny ? latency_.end() : rate_.count(1))) {
+      if (!(counted() ? rate_.count(1) : latency_.end())) {
         over_ = true;
         return done_.set_value();
       }
     }
-    call();
+    call(number + 1);
   }
 
   TensorPipeAgent& agent_;
@@ -142,10 +185,14 @@ void measure(const Work& work, Transports how, ClientEnd& end) {
 }
 
 std::optional<Contender> make(const char* peer, const Work& work, Transports how) {
-  if (work.wire != Wire::tcp) return std::nullopt;
-  const Notes notes{{"wait", how.tcp_only ? "blocking" : "spin"},  // its shared-memory transport polls
-                    {"transport", how.tcp_only ? "uv" : "default"},
-                    {"caller", work.kind == Kind::get ? "wait() on main" : "callback of the reply's future"}};
+  if (!is_plain(work.kind) || work.wire == Wire::unix_socket) return std::nullopt;
+  if (how.tcp_only && work.wire != Wire::tcp) return std::nullopt;
+  // As it comes it polls its shared memory, and cannot do else. It is shown beside TCP all the same: it is
+  // what its users have.
+  const Wait wait = how.tcp_only ? Wait::blocking : Wait::spinning;
+  if (work.wait != (work.wire == Wire::tcp ? Wait::blocking : wait)) return std::nullopt;
+  Notes notes = notes_of(wait, work.kind == Kind::get ? "wait() on main" : "callback of the reply's future");
+  notes["transport"] = how.tcp_only ? "uv" : "default";
   return contender(peer, notes,
                    {.serve = [=](ServerEnd& end) { serve(how, end); },
                     .measure = [=](ClientEnd& end) { measure(work, how, end); }});

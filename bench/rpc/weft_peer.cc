@@ -1,4 +1,4 @@
-// weft itself: two agents, typed calls.
+// weft itself: agents, typed calls.
 #include "bench/rpc/work.h"
 
 #include <weft/rpc/rpc.h>
@@ -6,6 +6,10 @@
 #include <weft/rpc/tensor/tensor_codec.h>
 
 #include <ATen/ATen.h>
+#include <asio/executor_work_guard.hpp>
+#include <asio/io_context.hpp>
+
+#include <thread>
 
 namespace weft::bench {
 namespace {
@@ -14,62 +18,135 @@ std::int64_t echo(std::int64_t x) { return x; }
 using Echo = rpc::Function<"bench.echo", &echo, rpc::non_blocking>;
 
 std::int64_t take(at::Tensor tensor) { return tensor.numel(); }
-using Take = rpc::Function<"bench.take", &take>;
+using Take = rpc::Function<"bench.take", &take, rpc::non_blocking>;
+
+at::Tensor echo_tensor(at::Tensor tensor) { return tensor; }
+using EchoTensor = rpc::Function<"bench.echo_tensor", &echo_tensor, rpc::non_blocking>;
+
+// --- What agents can do, as their options say: a case that needs more is without weft. ---
+
+template <class Options>
+concept CanSpin = requires(Options options) { options.spin = std::chrono::nanoseconds{1}; };
+template <class Options>
+concept CanShareMemory = requires(Options options) { options.same_host = true; };
+
+constexpr bool can_spin = CanSpin<rpc::AgentOptions>;
+constexpr bool can_share_memory = CanShareMemory<rpc::AgentOptions>;
+
+bool can(const Work& work) {
+  if (work.wire == Wire::shared_memory && !can_share_memory) return false;
+  // A tensor for the same host also goes by a socket that is waited for.
+  return work.wait == Wait::blocking || work.wire == Wire::same_host || can_spin;
+}
+
+Wait wait_of(const Work& work) { return can_spin ? work.wait : Wait::blocking; }
+
+template <class Options>
+Options with_features(Options options, const Work& work) {
+  if constexpr (CanSpin<Options>)
+    if (work.wait == Wait::spinning) options.spin = spin_bound;
+  // What is measured over TCP stays there.
+  if constexpr (CanShareMemory<Options>) options.same_host = work.wire == Wire::same_host;
+  return options;
+}
+
+std::string listen_address(const Work& work) {
+  switch (work.wire) {
+    case Wire::shared_memory:
+      return "shm://" + scratch_path(".sock");
+    case Wire::unix_socket:
+      return "unix://" + scratch_path(".sock");
+    case Wire::same_host:  // agents that can, change over to shared memory by themselves
+      return can_share_memory ? "tcp://127.0.0.1:0" : "unix://" + scratch_path(".sock");
+    default:
+      return "tcp://127.0.0.1:0";
+  }
+}
 
 // As each would be used: small calls by a service, tensors by a program that trains.
-rpc::Layers layers(const Work& work) { return work.kind == Kind::bulk ? tensor::layers() : rpc::Layers{}; }
-
-void serve(const Work& work, ServerEnd& end) {
-  const std::string listen = work.wire == Wire::tcp ? "tcp://127.0.0.1:0" : "unix://" + scratch_path(".sock");
-  rpc::Agent agent({.name = "server", .listen = {listen}}, layers(work));
-  agent.serve<Echo>();
-  agent.serve<Take>();
-  end.announce(agent.addresses().front());
-  end.wait_for_client();
+rpc::Layers layers(const Work& work) {
+  const bool tensors = work.kind == Kind::bulk || work.kind == Kind::echo || work.kind == Kind::small_tensor;
+  return tensors ? tensor::layers() : rpc::Layers{};
 }
+
+// --- Callers. ---
 
 rpc::Task<Figures> call_one_by_one(rpc::Peer peer, Budget budget) {
   LatencyMeter meter(budget);
+  std::int64_t number = 0;
   do {
     meter.begin();
-    co_await peer.call<Echo>(std::int64_t{1});
+    const std::int64_t answer = co_await peer.call<Echo>(++number);
+    expect_answer(answer == number);
   } while (meter.end());
   co_return meter.figures();
 }
 
 Figures get_one_by_one(const rpc::Peer& peer, const Budget& budget) {
   LatencyMeter meter(budget);
+  std::int64_t number = 0;
   do {
     meter.begin();
-    peer.call<Echo>(std::int64_t{1}).get();
+    const std::int64_t answer = peer.call<Echo>(++number).get();
+    expect_answer(answer == number);
   } while (meter.end());
   return meter.figures();
 }
 
-rpc::Task<> call_until_enough(rpc::Peer peer, RateMeter* meter, bool* enough) {
-  while (!*enough) {
-    co_await peer.call<Echo>(std::int64_t{1});
-    if (!*enough) *enough = !meter->count(1);
+struct Crowd {  // of callers, all of them on one loop, one at a time
+  explicit Crowd(const Budget& budget) : meter(budget) {}
+  RateMeter meter;
+  bool enough = false;
+  std::exception_ptr error;
+};
+
+rpc::Task<> call_until_enough(rpc::Peer peer, Crowd* crowd) {
+  try {
+    std::int64_t number = 0;
+    while (!crowd->enough) {
+      const std::int64_t answer = co_await peer.call<Echo>(++number);
+      expect_answer(answer == number);
+      if (!crowd->enough) crowd->enough = !crowd->meter.count(1);
+    }
+  } catch (...) {
+    crowd->enough = true;
+    crowd->error = std::current_exception();
   }
 }
 
-rpc::Task<Figures> call_many(rpc::Peer peer, Budget budget, rpc::Executor* loop) {
-  RateMeter meter(budget);
-  bool enough = false;
-  std::vector<rpc::Future<void>> callers;  // all of them on the loop, one at a time
-  for (std::size_t i = 0; i < in_flight; ++i)
-    callers.push_back(call_until_enough(peer, &meter, &enough).start(*loop));
-  for (auto& caller : callers) co_await std::move(caller);
-  co_return meter.calls();
+// As many calls at a time to each peer. The peers' routes are all on `loop`.
+rpc::Task<Figures> call_many(std::vector<rpc::Peer> peers, Budget budget, rpc::Executor* loop) {
+  Crowd crowd(budget);
+  std::vector<rpc::Future<void>> callers;
+  for (const rpc::Peer& peer : peers)
+    for (std::size_t i = 0; i < in_flight; ++i)
+      callers.push_back(call_until_enough(peer, &crowd).start(*loop));
+  for (auto& caller : callers) co_await std::move(caller);  // none of them is left when the crowd ends
+  if (crowd.error) std::rethrow_exception(crowd.error);
+  co_return crowd.meter.calls();
 }
 
 rpc::Task<Figures> send_tensors(rpc::Peer peer, Budget budget, std::size_t bytes) {
   const at::Tensor tensor = at::ones({static_cast<std::int64_t>(bytes / sizeof(float))});
   RateMeter meter(budget);
   do {
-    co_await peer.call<Take>(tensor);
+    const std::int64_t answer = co_await peer.call<Take>(tensor);
+    expect_answer(answer == tensor.numel());
   } while (meter.count(1));
   co_return meter.bandwidth(bytes);
+}
+
+rpc::Task<Figures> echo_tensors(rpc::Peer peer, Budget budget, std::int64_t elements) {
+  const at::Tensor tensor = at::ones({elements});
+  LatencyMeter meter(budget);
+  bool more = true;
+  while (more) {
+    meter.begin();
+    const at::Tensor answer = co_await peer.call<EchoTensor>(tensor);
+    more = meter.end();
+    expect_answer(answer.numel() == elements && answer.const_data_ptr<float>()[elements - 1] == 1);
+  }
+  co_return meter.figures();
 }
 
 Figures figures(const Work& work, const rpc::Peer& peer, const Budget& budget) {
@@ -77,28 +154,99 @@ Figures figures(const Work& work, const rpc::Peer& peer, const Budget& budget) {
   rpc::Executor& loop = *peer.route()->loop();
   switch (work.kind) {
     case Kind::throughput:
-      return call_many(peer, budget, &loop).start(loop).get();
+      return call_many({peer}, budget, &loop).start(loop).get();
     case Kind::bulk:
       return send_tensors(peer, budget, work.bytes).start(loop).get();
+    case Kind::small_tensor:
+      return echo_tensors(peer, budget, small_elements).start(loop).get();
+    case Kind::echo:
+      return echo_tensors(peer, budget, static_cast<std::int64_t>(work.bytes / sizeof(float)))
+          .start(loop)
+          .get();
+    case Kind::self: {
+      Figures both = call_one_by_one(peer, budget).start(loop).get();
+      both.merge(call_many({peer}, budget, &loop).start(loop).get());
+      return both;
+    }
     default:
       return call_one_by_one(peer, budget).start(loop).get();
   }
 }
 
+// --- Processes. ---
+
+void serve(const Work& work, ServerEnd& end) {
+  rpc::Agent agent(with_features(rpc::AgentOptions{.name = "server", .listen = {listen_address(work)}}, work),
+                   layers(work));
+  agent.serve<Echo>();
+  agent.serve<Take>();
+  agent.serve<EchoTensor>();
+  end.announce(agent.addresses().front());
+  end.wait_for_client();
+}
+
 void measure(const Work& work, ClientEnd& end) {
-  rpc::Agent agent({.name = "client"}, layers(work));
-  const rpc::Peer peer = agent.connect(end.address());
+  rpc::Agent agent(with_features(rpc::AgentOptions{.name = "client"}, work), layers(work));
+  const bool self = work.kind == Kind::self;
+  if (self) agent.serve<Echo>();
+  const rpc::Peer peer = agent.peer(self ? agent.name() : end.address());
   peer.ready().get();
   end.report(figures(work, peer, end.budget()));
 }
 
+// Agents of their own, but one loop between them: only what peers cost grows with their number.
+void measure_growth(const Work& work, ClientEnd& end) {
+  asio::io_context context{1};
+  auto busy = asio::make_work_guard(context);
+  std::thread thread([&] { context.run(); });
+  std::vector<std::unique_ptr<rpc::Agent>> agents;
+  std::vector<rpc::Peer> peers;
+  std::exception_ptr failure;
+  try {
+    for (std::size_t i = 0; i < work.peers; ++i) {
+      agents.push_back(std::make_unique<rpc::Agent>(
+          context, with_features(
+                       rpc::AgentOptions{.name = "client" + std::to_string(i), .handler_threads = 1}, work)));
+      peers.push_back(agents.back()->connect(end.address()));
+      peers.back().ready().get();
+    }
+    rpc::Executor& loop = *peers.front().route()->loop();
+    end.report(call_many(peers, end.budget(), &loop).start(loop).get());
+  } catch (...) {
+    failure = std::current_exception();
+  }
+  busy.reset();
+  context.stop();
+  thread.join();  // before the agents, which end when nobody runs their loop
+  if (failure) std::rethrow_exception(failure);
+}
+
+std::optional<Contender> make(const char* peer, const Work& work) {
+  if (!can(work) || work.kind == Kind::idle || work.kind == Kind::allocations) return std::nullopt;
+  const std::string caller = work.kind == Kind::get ? "get() on main" : "coroutine on the loop";
+  const bool growth = work.kind == Kind::growth;
+  return contender(
+      peer, notes_of(wait_of(work), caller),
+      {.serve = [work](ServerEnd& end) { serve(work, end); },
+       .measure = [work,
+                   growth](ClientEnd& end) { growth ? measure_growth(work, end) : measure(work, end); }});
+}
+
 }  // namespace
 
-std::optional<Contender> weft_peer(const Work& work) {
-  const std::string caller = work.kind == Kind::get ? "get() on main" : "coroutine on the loop";
-  return contender("weft", {{"wait", "blocking"}, {"caller", caller}},
-                   {.serve = [work](ServerEnd& end) { serve(work, end); },
-                    .measure = [work](ClientEnd& end) { measure(work, end); }});
+std::optional<Contender> weft_peer(const Work& work) { return make("weft", work); }
+
+std::optional<Contender> weft_reference_peer(const Work& work) {
+  Work reference = work;
+  if (work.kind == Kind::small_tensor) {
+    reference.kind = Kind::tiny;
+    return make("weft-tiny", reference);
+  }
+  if (work.kind == Kind::growth && work.peers != 1) {
+    reference.peers = 1;
+    return make("weft-1-peer", reference);
+  }
+  return std::nullopt;
 }
 
 }  // namespace weft::bench

@@ -9,37 +9,88 @@
 namespace weft::bench {
 
 enum class Kind {
-  tiny,        // one call at a time, made the way that the peer answers fastest
-  get,         // one call at a time, the calling thread waits
-  throughput,  // 64 calls at a time over one connection
-  bulk,        // one call at a time, with a tensor to the callee
+  tiny,          // one call at a time, made the way that the peer answers fastest
+  get,           // one call at a time, the calling thread waits
+  small_tensor,  // one call at a time, with 4 floats there and back
+  throughput,    // 64 calls at a time over one connection
+  bulk,          // one call at a time, with a tensor to the callee
+  echo,          // one call at a time, with a tensor there and back
+  self,          // calls to oneself
+  growth,        // 64 calls at a time from each of several peers
+  idle,          // connections that have been used once
+  allocations,   // tiny calls, and what they take from malloc
 };
-enum class Wire { tcp, unix_socket };
+// A server and a client, one connection: what every peer can do.
+inline constexpr bool is_plain(Kind kind) { return kind <= Kind::echo; }
+enum class Wire {
+  tcp,
+  unix_socket,
+  shared_memory,
+  same_host,  // whatever the peer moves tensors by between processes of one host
+};
+enum class Wait { blocking, spinning };  // of a thread without work, on both sides
 
 struct Work {
   std::string name;
   Kind kind;
   Wire wire = Wire::tcp;
+  Wait wait = Wait::blocking;
   std::size_t bytes = 0;  // of the tensor
+  std::size_t peers = 1;  // of growth: who call; of idle: connections
 };
 
 inline constexpr std::size_t in_flight = 64;
+inline constexpr std::size_t small_elements = 4;
+// How long who spins, and may also sleep, spins.
+inline constexpr auto spin_bound = std::chrono::microseconds{50};
 
-// What weft sends for int64 echo(int64), so that the peers that send bare bytes send as many.
-inline constexpr std::size_t request_bytes = 144;
-inline constexpr std::size_t reply_bytes = 120;
+// What weft sends, so that the peers that send bare bytes send as many: a head each way, and a tensor behind
+// it.
+struct Shape {
+  std::size_t request, reply;       // heads
+  std::size_t there = 0, back = 0;  // tensors
+};
+inline constexpr Shape shape_of(const Work& work) {
+  switch (work.kind) {
+    case Kind::small_tensor:  // small tensors travel in the heads
+      return {.request = 328, .reply = 304};
+    case Kind::bulk:
+      return {.request = 320, .reply = 120, .there = work.bytes};
+    case Kind::echo:
+      return {.request = 320, .reply = 296, .there = work.bytes, .back = work.bytes};
+    default:
+      return {.request = 144, .reply = 120};
+  }
+}
+
+// Every answer is checked: it must be what that very call asked for.
+void expect_answer(bool right);  // throws std::runtime_error
+inline Notes notes_of(Wait wait, std::string caller) {
+  return {{"wait", wait == Wait::spinning ? "spinning" : "blocking"}, {"caller", std::move(caller)}};
+}
 
 // A path that a listener or a store may use, of this process alone. Whoever uses it removes it.
 std::string scratch_path(const std::string& suffix);
+// Of a program beside this one in the build tree.
+std::string program_path(const std::string& name);
 
 // Each gives nothing where the work does not concern that peer.
 using MakeContender = std::optional<Contender> (*)(const Work&);
 std::optional<Contender> weft_peer(const Work& work);
+std::optional<Contender> weft_reference_peer(
+    const Work& work);  // what a case of weft's is to be held against
+std::optional<Contender> weft_idle_peer(const Work& work);
+std::optional<Contender> weft_allocs_peer(const Work& work);
 std::optional<Contender> raw_peer(const Work& work);
-std::optional<Contender> raw_fresh_peer(const Work& work);  // like raw, into memory that was never touched
+std::optional<Contender> raw_fresh_peer(const Work& work);   // like raw, into memory that was never touched
+std::optional<Contender> raw_memory_peer(const Work& work);  // raw, by shared memory
+std::optional<Contender> raw_copy_peer(const Work& work);    // raw, tensors between processes of one host
 std::optional<Contender> asio_peer(const Work& work);
+std::optional<Contender> grpc_peer(const Work& work);
+std::optional<Contender> capnp_peer(const Work& work);
 std::optional<Contender> torch_peer(
     const Work& work);  // with the transports that it chooses: shared memory here
 std::optional<Contender> torch_uv_peer(const Work& work);  // TCP only
+std::optional<Contender> torch_python_peer(const Work& work);
 
 }  // namespace weft::bench

@@ -57,6 +57,9 @@ Agent::Agent(AgentOptions options, Layers layers)
 Agent::Agent(asio::io_context& context, AgentOptions options, Layers layers)
     : Agent(std::make_shared<AgentCore>(std::move(options), &context), std::move(layers)) {}
 
+Agent::Agent(Runtime runtime, AgentOptions options, Layers layers)
+    : Agent(std::make_shared<AgentCore>(std::move(options), std::move(runtime)), std::move(layers)) {}
+
 Agent::Agent(std::shared_ptr<AgentCore> core, Layers layers) : core_(std::move(core)) {
   try {
     core_->serve(methods_entry());

@@ -26,6 +26,7 @@ class WEFT_EXPORT Agent {
  public:
   explicit Agent(AgentOptions options, Layers layers = {});                    // on loops of its own
   Agent(asio::io_context& context, AgentOptions options, Layers layers = {});  // on the program's
+  Agent(Runtime runtime, AgentOptions options, Layers layers = {});            // on what it is given
   ~Agent();
   Agent(const Agent&) = delete;
   Agent& operator=(const Agent&) = delete;
@@ -74,6 +75,7 @@ class WEFT_EXPORT Agent {
   Future<void> drain(std::chrono::nanoseconds patience);
   void shut_down();
 
+  AgentCounts counts() const { return core_->counts(); }
   const std::shared_ptr<AgentCore>& core() const { return core_; }  // for layers
 
  private:

@@ -1,7 +1,9 @@
 #include <weft/rpc/agent/agent_core.h>
 
 #include <weft/rpc/agent/link.h>
+#include <weft/rpc/core/asio_loop.h>
 #include <weft/rpc/transport/in_process.h>
+#include <weft/rpc/transport/shm/shm_transport.h>
 #include <weft/rpc/transport/tcp_transport.h>
 #include <weft/rpc/transport/unix_transport.h>
 
@@ -38,24 +40,66 @@ AgentOptions complete(AgentOptions options) {
   return options;
 }
 
+// Threads, sockets, and the system's randomness.
+Runtime own_runtime(const AgentOptions& options, asio::io_context* context) {
+  Runtime runtime;
+  runtime.incarnation = draw_incarnation();
+  runtime.handlers = std::make_shared<HandlerPool>(options.handler_threads);
+  if (context != nullptr) {
+    runtime.loops.push_back(std::make_shared<AsioLoop>(*context));
+  } else {
+    for (std::size_t i = 0; i < options.loops; ++i)
+      runtime.loops.push_back(std::make_shared<AsioLoop>(options.spin));
+  }
+  runtime.transports = {make_tcp_transport(), make_unix_transport(), make_shm_transport()};
+  return runtime;
+}
+
 }  // namespace
 
 AgentCore::AgentCore(AgentOptions options, asio::io_context* context)
+    : AgentCore(options, own_runtime(complete(options), context)) {}
+
+AgentCore::AgentCore(AgentOptions options, Runtime runtime)
     : options_(complete(std::move(options))),
-      id_{options_.name, draw_incarnation()},
-      handlers_(std::make_unique<HandlerPool>(options_.handler_threads)) {
-  if (context != nullptr) {
-    loops_.push_back(std::make_shared<AsioLoop>(*context));
-  } else {
-    for (std::size_t i = 0; i < options_.loops; ++i) loops_.push_back(std::make_shared<AsioLoop>());
-  }
-  transports_["tcp"] = make_tcp_transport();
-  transports_["unix"] = make_unix_transport();
+      id_{options_.name, runtime.incarnation},
+      loops_(std::move(runtime.loops)),
+      handlers_(std::move(runtime.handlers)),
+      own_handlers_(std::dynamic_pointer_cast<HandlerPool>(handlers_)),
+      memory_(std::make_shared<MemoryPool>(options_.receive_pool)) {
+  for (const auto& transport : runtime.transports) transports_[std::string(transport->scheme())] = transport;
   transports_[self_scheme] = std::make_shared<InProcess>();
   if (options_.in_process != nullptr) transports_["inproc"] = options_.in_process;
 }
 
+bool AgentCore::ByNumber::operator()(const std::shared_ptr<Link>& a, const std::shared_ptr<Link>& b) const {
+  return a->number() < b->number();
+}
+
 AgentCore::~AgentCore() = default;
+
+ConnectionOptions AgentCore::connection_options(std::string expected_agent) const {
+  ConnectionOptions options(options_.limits, memory_);
+  options.credentials = options_.credentials;
+  options.expected_agent = std::move(expected_agent);
+  return options;
+}
+
+AgentCounts AgentCore::counts() const {
+  AgentCounts counts;
+  counts.connections_made = counters_.connections_made;
+  counts.connections_refused = counters_.connections_refused;
+  counts.calls_made = next_call_ - 1;
+  counts.calls_served = counters_.calls_served;
+  counts.calls_denied = counters_.calls_denied;
+  counts.calls_shed = counters_.calls_shed;
+  counts.serving = static_cast<std::uint64_t>(std::max<std::int64_t>(active_, 0));
+  counts.waiting = static_cast<std::uint64_t>(std::max<std::int64_t>(outgoing_, 0));
+  counts.memory = memory_->counts();
+  std::lock_guard lock(mutex_);
+  for (const auto& [peer, links] : links_of_) counts.connections += static_cast<std::uint64_t>(links);
+  return counts;
+}
 
 std::shared_ptr<Loop> AgentCore::pick_loop() { return loops_[next_loop_++ % loops_.size()]; }
 
@@ -105,7 +149,7 @@ void AgentCore::listen() {
           const auto core = weak.lock();
           return core == nullptr ? nullptr : core->pick_loop();
         },
-        options_.limits, options_.insecure,
+        connection_options(), options_.insecure || options_.credentials != nullptr,
         [weak = weak_from_this()](std::shared_ptr<Connection> connection) {
           const auto core = weak.lock();
           if (core == nullptr || core->ended())
@@ -181,20 +225,6 @@ void AgentCore::find_addresses(const std::string& name, UniqueFunction<void(std:
   directory(name, std::move(done));
 }
 
-std::shared_ptr<PendingCall> AgentCore::start(OutgoingCall call, const std::shared_ptr<Route>& route,
-                                              PendingCall::Done done) {
-  ++outgoing_;
-  auto pending = std::make_shared<PendingCall>(
-      std::move(call), next_call_++, route,
-      [core = shared_from_this(), done = std::move(done)](Result<PendingCall::Reply> reply) mutable {
-        done(std::move(reply));
-        --core->outgoing_;
-        core->check_drained();
-      });
-  route->submit(pending);
-  return pending;
-}
-
 void AgentCore::prepare(std::shared_ptr<IncomingCall> call) {
   const auto unknown = call->message().unknown_required([this](std::string_view key) {
     return std::any_of(hooks_.begin(), hooks_.end(), [&](const auto& hook) { return hook->knows(key); });
@@ -231,19 +261,36 @@ void AgentCore::make_contexts(IncomingCall& call) {
     if (auto context = make(call)) call.add_context(std::move(context));
 }
 
+void AgentCore::outgoing_ended() {
+  --outgoing_;
+  check_drained();
+}
+
 void AgentCore::call_ended() {
   --active_;
   check_drained();
 }
 
 void AgentCore::adopt(std::shared_ptr<Connection> connection, std::shared_ptr<Route> route) {
-  auto link = std::make_shared<Link>(shared_from_this(), std::move(connection), std::move(route));
+  const bool came_in = route == nullptr;
+  std::shared_ptr<Link> link;
   {
     std::lock_guard lock(mutex_);
+    link = std::make_shared<Link>(shared_from_this(), ++last_link_, std::move(connection), std::move(route));
+    if (came_in && handshakes_ >= options_.most_handshakes) {
+      AgentCounters::count(counters_.connections_refused);
+      return link->close(Error(ErrorKind::resource_exhausted, "too many connections that say nothing"));
+    }
+    handshakes_ += came_in ? 1 : 0;
     links_.insert(link);
   }
   link->open();
   if (ended_) link->close(Error(ErrorKind::shut_down, "this agent has shut down"));
+}
+
+void AgentCore::handshake_over() {
+  std::lock_guard lock(mutex_);
+  --handshakes_;
 }
 
 void AgentCore::link_ready(const std::shared_ptr<Link>& link, std::shared_ptr<Route> dialled,
@@ -260,6 +307,7 @@ void AgentCore::link_ready(const std::shared_ptr<Link>& link, std::shared_ptr<Ro
   {
     std::lock_guard lock(mutex_);
     ++links_of_[link->peer()];
+    AgentCounters::count(counters_.connections_made);
     peer_addresses_[hello.name] = hello.addresses;
     auto& place = routes_[hello.name];
     if (place == nullptr)
@@ -404,9 +452,9 @@ std::optional<Error> AgentCore::world_failure() const {
 }
 
 void AgentCore::shut_down() {
-  if (handlers_->running_here() || std::any_of(loops_.begin(), loops_.end(), [](const auto& loop) {
-        return loop->owns_thread() && loop->running_here();
-      }))
+  if ((own_handlers_ != nullptr && own_handlers_->running_here()) ||
+      std::any_of(loops_.begin(), loops_.end(),
+                  [](const auto& loop) { return loop->owns_thread() && loop->running_here(); }))
     throw Error(
         ErrorKind::failed_precondition,
         "'" + id_.name +
@@ -427,7 +475,7 @@ void AgentCore::shut_down() {
   for (const auto& listener : listeners) listener->close();
   for (const auto& [scheme, transport] : transports_) transport->shut_down();
   const Error reason(ErrorKind::shut_down, "this agent has shut down");
-  const auto end = [&](AsioLoop& loop) {
+  const auto end = [&](Loop& loop) {
     for (const auto& link : links)
       if (link->loop().get() == &loop) link->finish(reason);
     for (const auto& route : routes)
@@ -435,8 +483,8 @@ void AgentCore::shut_down() {
   };
   for (const auto& loop : loops_) {
     if (!loop->owns_thread()) {
-      // The program's io_context: the agent is destroyed on the thread that runs it, or when nobody does any
-      // more.
+      // The program's io_context, or a simulation's: the agent is destroyed on the thread that runs it, or
+      // when nobody does any more.
       end(*loop);
       continue;
     }
@@ -449,7 +497,7 @@ void AgentCore::shut_down() {
   }
   listeners.clear();
   // Handlers that waited for calls have been woken with an error; what is queued runs to its end.
-  handlers_->join();
+  if (own_handlers_ != nullptr) own_handlers_->join();
   for (const auto& loop : loops_) loop->stop();
   end_drain(
       std::make_exception_ptr(Error(ErrorKind::shut_down, "the agent was shut down before it had drained")));

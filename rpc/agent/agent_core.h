@@ -5,11 +5,12 @@
 // Thread-safety: every member may be called from any thread unless said otherwise.
 #pragma once
 
+#include <weft/rpc/agent/agent_counts.h>
 #include <weft/rpc/agent/call_hook.h>
 #include <weft/rpc/agent/options.h>
 #include <weft/rpc/agent/pending_call.h>
 #include <weft/rpc/agent/route.h>
-#include <weft/rpc/core/asio_loop.h>
+#include <weft/rpc/agent/runtime.h>
 #include <weft/rpc/core/handler_pool.h>
 #include <weft/rpc/core/slots.h>
 
@@ -29,13 +30,18 @@ class WEFT_EXPORT AgentCore final : public std::enable_shared_from_this<AgentCor
       std::function<void(const std::string& name, UniqueFunction<void(std::vector<Address>)>)>;
   using MakeContext = std::function<std::unique_ptr<ContextSwitch>(IncomingCall&)>;
 
-  AgentCore(AgentOptions options, asio::io_context* context);
+  AgentCore(AgentOptions options, asio::io_context* context);  // null: on loops of its own
+  AgentCore(AgentOptions options, Runtime runtime);
   ~AgentCore();
 
   const AgentId& id() const { return id_; }
   const AgentOptions& options() const { return options_; }
   Executor& handlers() { return *handlers_; }
   std::shared_ptr<Loop> pick_loop();
+  // expected_agent: whose certificate a peer that is dialled must have; empty: the host's.
+  ConnectionOptions connection_options(std::string expected_agent = {}) const;
+  AgentCounters& counters() { return counters_; }
+  AgentCounts counts() const;
   void log(LogLevel level, const std::string& message) const;
 
   // Methods and layers. Layers are added before listen().
@@ -57,8 +63,9 @@ class WEFT_EXPORT AgentCore final : public std::enable_shared_from_this<AgentCor
   void find_addresses(const std::string& name, UniqueFunction<void(std::vector<Address>)> done);
 
   // Calls.
-  std::shared_ptr<PendingCall> start(OutgoingCall call, const std::shared_ptr<Route>& route,
-                                     PendingCall::Done done);
+  std::uint64_t next_call_id() { return next_call_++; }
+  void outgoing_began() { ++outgoing_; }
+  void outgoing_ended();
   void prepare(std::shared_ptr<IncomingCall> call);  // asks the hooks, then runs
   void replied(IncomingMessage& message, const AgentId& from);
   void hand_on(CallContext& parent, OutgoingCall& child);  // before child.begin()
@@ -66,7 +73,9 @@ class WEFT_EXPORT AgentCore final : public std::enable_shared_from_this<AgentCor
   void call_began() { ++active_; }
   void call_ended();
 
-  // Links; on their loops.
+  // Links; on their loops. A handshake is over when it has succeeded or its link has ended, whatever is
+  // first.
+  void handshake_over();
   void adopt(std::shared_ptr<Connection> connection, std::shared_ptr<Route> route);
   void link_ready(const std::shared_ptr<Link>& link, std::shared_ptr<Route> route, const HelloInfo& hello);
   void link_ended(const std::shared_ptr<Link>& link, const std::shared_ptr<Route>& route,
@@ -90,16 +99,23 @@ class WEFT_EXPORT AgentCore final : public std::enable_shared_from_this<AgentCor
     Promise<void> promise;
     Loop::TimerId timer = 0;  // on the loop
   };
+  struct ByNumber {  // not by address: what is done to all links is done in an order that a simulation
+                     // repeats
+    bool operator()(const std::shared_ptr<Link>& a, const std::shared_ptr<Link>& b) const;
+  };
   void report_gone(const AgentId& peer, const Error& reason);
   void check_drained();
   void end_drain(Result<void> result);
 
   const AgentOptions options_;
   const AgentId id_;
-  std::vector<std::shared_ptr<AsioLoop>> loops_;
+  const std::vector<std::shared_ptr<Loop>> loops_;
   std::atomic<std::size_t> next_loop_{0};
-  std::unique_ptr<HandlerPool> handlers_;
+  const std::shared_ptr<Executor> handlers_;
+  const std::shared_ptr<HandlerPool> own_handlers_;  // the same, where they are the agent's own
+  const std::shared_ptr<MemoryPool> memory_;         // of arriving attachments
   std::map<std::string, std::shared_ptr<Transport>> transports_;
+  AgentCounters counters_;
   std::atomic<std::uint64_t> next_call_{1};
   std::atomic<std::int64_t> active_{0};    // incoming calls that are not over
   std::atomic<std::int64_t> outgoing_{0};  // outgoing calls that are not over
@@ -117,7 +133,9 @@ class WEFT_EXPORT AgentCore final : public std::enable_shared_from_this<AgentCor
   mutable std::mutex mutex_;  // guards what follows
   std::vector<std::unique_ptr<Listener>> listeners_;
   std::map<std::string, std::shared_ptr<Route>> routes_;
-  std::set<std::shared_ptr<Link>> links_;
+  std::uint64_t last_link_ = 0;
+  std::set<std::shared_ptr<Link>, ByNumber> links_;
+  std::size_t handshakes_ = 0;  // of links that came in, not over yet
   std::map<AgentId, int> links_of_;
   std::map<std::string, std::vector<std::string>> peer_addresses_;
   FindAddresses directory_;

@@ -41,7 +41,7 @@ ActiveCall::~ActiveCall() {
 
 IncomingCall::IncomingCall(std::shared_ptr<AgentCore> core, std::shared_ptr<Link> link,
                            std::shared_ptr<const MethodEntry> method,
-                           std::shared_ptr<IncomingMessage> message, Caller caller,
+                           std::shared_ptr<IncomingMessage> message, std::shared_ptr<const Caller> caller,
                            std::optional<Clock::time_point> deadline, ActiveCall active)
     : core_(std::move(core)),
       link_(std::move(link)),
@@ -120,19 +120,21 @@ void IncomingCall::run() {
     return fail(std::make_exception_ptr(
         Error(ErrorKind::not_found,
               "'" + method_->name + "' needs an object: this agent serves none of that type")));
-  executor_->post([self = share()] {
-    if (self->cancelled())
-      return self->fail(std::make_exception_ptr(Error(
-          self->deadline_ && self->link_->loop()->now() >= *self->deadline_ ? ErrorKind::deadline_exceeded
-                                                                            : ErrorKind::cancelled,
-          "ended before its handler ran")));
-    if (!self->admission_) return self->execute();
-    try {
-      std::exchange(self->admission_, nullptr)([self] { self->execute(); });
-    } catch (...) {
-      self->fail(std::current_exception());
-    }
-  });
+  if (executor_ == link_->loop().get() && link_->loop()->running_here()) return begin();
+  executor_->post([self = share()] { self->begin(); });
+}
+
+void IncomingCall::begin() {
+  if (cancelled())
+    return fail(std::make_exception_ptr(Error(
+        deadline_ && link_->loop()->now() >= *deadline_ ? ErrorKind::deadline_exceeded : ErrorKind::cancelled,
+        "ended before its handler ran")));
+  if (!admission_) return execute();
+  try {
+    std::exchange(admission_, nullptr)([self = share()] { self->execute(); });
+  } catch (...) {
+    fail(std::current_exception());
+  }
 }
 
 void IncomingCall::execute() {
@@ -165,7 +167,8 @@ void IncomingCall::reply(UniqueFunction<void(ValueWriter)> encode) {
   OutboundFrame frame;
   try {
     auto message = OutgoingMessage::reply();
-    message->set_route(&core_->layers(), caller_.id);
+    message->set_route(&core_->layers(), nullptr);
+    message->set_destination(std::shared_ptr<const AgentId>(caller_, &caller_->id));
     for (const auto& part : parts_) part->write(*message);
     encode(message->result());
     for (auto& part : message->take_parts()) parts_.push_back(std::move(part));

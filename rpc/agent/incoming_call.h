@@ -60,10 +60,11 @@ class WEFT_EXPORT IncomingCall final : public CallContext {
  public:
   IncomingCall(std::shared_ptr<AgentCore> core, std::shared_ptr<Link> link,
                std::shared_ptr<const MethodEntry> method, std::shared_ptr<IncomingMessage> message,
-               Caller caller, std::optional<Clock::time_point> deadline, ActiveCall active);
+               std::shared_ptr<const Caller> caller, std::optional<Clock::time_point> deadline,
+               ActiveCall active);
   ~IncomingCall() override;
 
-  const Caller& peer() const override { return caller_; }
+  const Caller& peer() const override { return *caller_; }
   std::string_view method() const override { return method_->name; }
   std::optional<Clock::time_point> deadline() const override { return deadline_; }
   bool cancelled() const override;
@@ -85,7 +86,7 @@ class WEFT_EXPORT IncomingCall final : public CallContext {
   // Asked on the executor when it is the call's turn: runs `proceed` there at once, or posts it to the
   // executor later, or fails the call. May add contexts.
   void set_admission(UniqueFunction<void(Job proceed)> admission) { admission_ = std::move(admission); }
-  void run();  // posts the handler to the executor
+  void run();  // the handler, on the executor: at once where that is the loop itself
 
   // For the handler's thunk.
   std::size_t argument_count() const { return arguments_.size(); }
@@ -107,6 +108,7 @@ class WEFT_EXPORT IncomingCall final : public CallContext {
   std::uint64_t id() const;
 
  private:
+  void begin();
   void execute();
   void give_up_reply();  // what its parts handed over goes nowhere
   class AllContexts final : public ContextSwitch {
@@ -123,7 +125,7 @@ class WEFT_EXPORT IncomingCall final : public CallContext {
   std::shared_ptr<Link> link_;
   std::shared_ptr<const MethodEntry> method_;
   std::shared_ptr<IncomingMessage> message_;
-  Caller caller_;
+  std::shared_ptr<const Caller> caller_;
   std::optional<Clock::time_point> deadline_;
   ActiveCall active_;
   std::vector<ValueReader> arguments_;

@@ -7,6 +7,7 @@ namespace weft::rpc {
 namespace {
 
 constexpr std::uint16_t protocol_version = 1;
+constexpr std::string_view certified = "cert:";  // of an identity
 
 // In place of a method that is not served: layers above still read what the call carries, and it is they who
 // end what depends on it. The caller knows the name.
@@ -22,12 +23,16 @@ std::shared_ptr<const MethodEntry> no_method(std::uint64_t id) {
 
 }  // namespace
 
-Link::Link(std::shared_ptr<AgentCore> core, std::shared_ptr<Connection> connection,
+Link::Link(std::shared_ptr<AgentCore> core, std::uint64_t number, std::shared_ptr<Connection> connection,
            std::shared_ptr<Route> route)
     : core_(std::move(core)),
+      number_(number),
       loop_(connection->loop()),
       connection_(std::move(connection)),
-      route_(std::move(route)) {}
+      route_(std::move(route)),
+      handshaking_(route_ == nullptr),
+      pending_(core_->id().incarnation),
+      incoming_(core_->id().incarnation) {}
 
 Link::~Link() = default;
 
@@ -75,8 +80,8 @@ void Link::on_frame(InboundFrame frame) {
     case FrameKind::reply:
       return on_reply(std::move(message));
     case FrameKind::cancel:
-      if (const auto found = incoming_.find(prefix.call_id); found != incoming_.end())
-        if (auto call = found->second.lock()) call->cancel();
+      if (const auto* found = incoming_.find(prefix.call_id))
+        if (auto call = found->lock()) call->cancel();
       return;
     case FrameKind::goodbye:
       if (const auto reason = message->goodbye())
@@ -103,10 +108,24 @@ void Link::on_hello(IncomingMessage& message) {
   if (hello.name.empty()) throw Error(ErrorKind::protocol_error, "bad frame: a Hello without a name");
   if (Address::looks_like(hello.name))  // it would be taken for who listens there
     throw Error(ErrorKind::protocol_error, "bad frame: a Hello with an address for a name");
+  const std::string identity = connection_->identity();
+  if (identity.starts_with(certified) && identity.substr(certified.size()) != hello.name) {
+    const Error reason(ErrorKind::permission_denied,
+                       "the certificate is that of '" + identity.substr(certified.size()) +
+                           "', and not of '" + hello.name + "', as this peer calls itself");
+    connection_->send(OutgoingMessage::goodbye(reason));
+    return finish(reason);
+  }
   peer_ = {hello.name, hello.incarnation};
+  caller_ = std::make_shared<const Caller>(Caller{peer_, identity, connection_->describe()});
+  end_handshake();
   loop()->cancel(std::exchange(handshake_timer_, 0));
   ready_ = true;
   core_->link_ready(shared_from_this(), route_, hello);
+}
+
+void Link::end_handshake() {
+  if (std::exchange(handshaking_, false)) core_->handshake_over();
 }
 
 void Link::send(const std::shared_ptr<PendingCall>& call) {
@@ -138,11 +157,11 @@ void Link::send(const std::shared_ptr<PendingCall>& call) {
     call->finish(std::current_exception());
     return;
   }
-  pending_.emplace(call->id(), call);
+  pending_.insert(call->id(), call);
   if (call->notify()) {
     frame->sent = [weak = weak_from_this(), call, first = std::move(frame->sent)]() mutable {
       if (first) first();
-      if (const auto link = weak.lock()) link->pending_.erase(call->id());  // nothing will come back
+      if (const auto link = weak.lock()) link->pending_.take(call->id());  // nothing will come back
       call->finish(PendingCall::Reply{});
     };
   }
@@ -150,7 +169,7 @@ void Link::send(const std::shared_ptr<PendingCall>& call) {
 }
 
 void Link::cancel(std::uint64_t call_id) {
-  if (pending_.erase(call_id) != 0 && !ended_)
+  if (pending_.take(call_id) && !ended_)
     connection_->send(OutgoingMessage::plain(FrameKind::cancel, call_id));
 }
 
@@ -170,17 +189,14 @@ void Link::finish(const Error& reason) {
 }
 
 void Link::fail_pending(const Error& error) {
-  for (auto& [id, call] : std::exchange(pending_, {})) call->fail(error);
+  for (auto& [id, call] : pending_.take_all()) call->fail(error);
 }
 
 void Link::on_reply(std::shared_ptr<IncomingMessage> message) {
   if (message->has_sections())
     core_->replied(*message, peer_);  // also where nobody waits: it may hand something over
-  const auto found = pending_.find(message->prefix().call_id);
-  if (found == pending_.end()) return;  // cancelled, or past its deadline
-  auto call = std::move(found->second);
-  pending_.erase(found);
-  call->finish(std::move(message));
+  // None: cancelled, or past its deadline.
+  if (const auto call = pending_.take(message->prefix().call_id)) (*call)->finish(std::move(message));
 }
 
 void Link::on_request(std::shared_ptr<IncomingMessage> message) {
@@ -191,23 +207,32 @@ void Link::on_request(std::shared_ptr<IncomingMessage> message) {
   const RequestInfo info = message->request();
   auto method = core_->find_method(info.method);
   if (method == nullptr) method = no_method(info.method);
+  AgentCounters::count(core_->counters().calls_served);
+  if (const auto& permissions = core_->options().permissions;
+      permissions && !permissions->allows(caller_->identity, method->name)) {
+    AgentCounters::count(core_->counters().calls_denied);
+    const std::string who = caller_->identity.empty() ? "a peer that has proven nothing" : caller_->identity;
+    core_->log(LogLevel::warning, peer_.name + " (" + who + ") may not call " + method->name);
+    return refuse(prefix, ErrorKind::permission_denied, who + " may not call this", method->name);
+  }
   ActiveCall active(core_);  // before it is asked: drain() says first that it drains, then counts
   if (core_->draining())
     return refuse(prefix, ErrorKind::shut_down, "this agent is shutting down", method->name);
   if (incoming_.contains(prefix.call_id))
     throw Error(ErrorKind::protocol_error, "bad frame: a call id used twice");
-  if (held_bytes_ != 0 && held_bytes_ + message->bytes() > core_->options().limits.in_flight)
+  if (held_bytes_ != 0 && held_bytes_ + message->bytes() > core_->options().limits.in_flight) {
+    AgentCounters::count(core_->counters().calls_shed);
     return refuse(prefix, ErrorKind::resource_exhausted, "too many bytes of requests in flight",
                   method->name);
+  }
   std::optional<Clock::time_point> deadline;
   if (info.timeout_ns != 0)
     deadline = loop()->now() +
                std::chrono::nanoseconds(std::min<std::uint64_t>(info.timeout_ns, std::uint64_t{1} << 60));
   held_bytes_ += message->bytes();
-  auto call =
-      std::make_shared<IncomingCall>(core_, shared_from_this(), method, message,
-                                     Caller{peer_, {}, connection_->describe()}, deadline, std::move(active));
-  incoming_.emplace(prefix.call_id, call);
+  auto call = std::make_shared<IncomingCall>(core_, shared_from_this(), std::move(method), message, caller_,
+                                             deadline, std::move(active));
+  incoming_.insert(prefix.call_id, call);
   if (message->has_sections()) {
     core_->prepare(std::move(call));
   } else {
@@ -247,21 +272,17 @@ void Link::send_reply(OutboundFrame frame, ActiveCall active) {
 // A peer that asks on and on and takes no answers is cut off: they would pile up here.
 void Link::answer(OutboundFrame frame) {
   if (ended_) return;
-  std::uint64_t bytes = frame.head.size() + sizeof(OutboundFrame);
+  std::uint64_t bytes = frame.head.size();
   for (const Buffer& attachment : frame.attachments) bytes += attachment.size();
-  if (unread_bytes_ != 0 && unread_bytes_ + bytes > core_->options().limits.in_flight)
+  const std::uint64_t unsent = connection_->unsent_bytes();
+  if (unsent != 0 && unsent + bytes > core_->options().limits.in_flight)
     return close(Error(ErrorKind::resource_exhausted, "the peer does not take its answers"));
-  unread_bytes_ += bytes;
-  frame.sent = [weak = weak_from_this(), bytes, first = std::move(frame.sent)]() mutable {
-    if (first) first();
-    if (const auto link = weak.lock()) link->unread_bytes_ -= bytes;
-  };
   connection_->send(std::move(frame));
 }
 
 void Link::call_ended(std::uint64_t id, std::uint64_t bytes) {
   const auto forget = [id, bytes](Link& link) {
-    link.incoming_.erase(id);
+    link.incoming_.take(id);
     link.held_bytes_ -= bytes;
   };
   if (loop()->running_here()) return forget(*this);
@@ -271,16 +292,20 @@ void Link::call_ended(std::uint64_t id, std::uint64_t bytes) {
 void Link::on_closed(const Error& reason) {
   if (ended_.exchange(true)) return;
   if (handshake_timer_ != 0) loop()->cancel(std::exchange(handshake_timer_, 0));
+  end_handshake();
+  if (route_ == nullptr && !ready_ && reason.kind() == ErrorKind::permission_denied)
+    AgentCounters::count(core_->counters().connections_refused);
   const bool usual = reason.kind() == ErrorKind::peer_lost || reason.kind() == ErrorKind::shut_down;
   core_->log(usual ? LogLevel::debug : LogLevel::warning,
              connection_->describe() + ": closed: " + reason.what());
-  const ErrorKind kind = peer_leaving_ || core_->draining()      ? ErrorKind::shut_down
-                         : reason.kind() == ErrorKind::shut_down ? ErrorKind::shut_down
-                         : ready_                                ? ErrorKind::peer_lost
-                                                                 : reason.kind();
+  const ErrorKind kind = peer_leaving_ || core_->draining()              ? ErrorKind::shut_down
+                         : reason.kind() == ErrorKind::shut_down         ? ErrorKind::shut_down
+                         : reason.kind() == ErrorKind::permission_denied ? ErrorKind::permission_denied
+                         : ready_                                        ? ErrorKind::peer_lost
+                                                                         : reason.kind();
   core_->link_ended(shared_from_this(), route_, Error(kind, reason.what()));
-  for (auto& [id, call] : std::exchange(pending_, {})) call->lose(kind, reason.what());
-  for (auto& [id, weak] : std::exchange(incoming_, {}))
+  for (auto& [id, call] : pending_.take_all()) call->lose(kind, reason.what());
+  for (auto& [id, weak] : incoming_.take_all())
     if (auto call = weak.lock()) call->cancel();
   // It holds this link, until it has reported its own end: on the program's io_context that may never come.
   connection_ = nullptr;

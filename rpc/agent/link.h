@@ -7,11 +7,10 @@
 
 #include <weft/rpc/agent/incoming_call.h>
 #include <weft/rpc/agent/pending_call.h>
+#include <weft/rpc/core/id_map.h>
 #include <weft/rpc/transport/connection.h>
 
 #include <atomic>
-#include <map>
-#include <unordered_map>
 
 namespace weft::rpc {
 
@@ -21,10 +20,13 @@ class Route;
 class WEFT_EXPORT Link final : public ConnectionObserver, public std::enable_shared_from_this<Link> {
  public:
   // route: the route that dialled; null for an accepted connection until the Hello tells whose it is.
-  Link(std::shared_ptr<AgentCore> core, std::shared_ptr<Connection> connection, std::shared_ptr<Route> route);
+  // number: of the agent's links, in the order of their making.
+  Link(std::shared_ptr<AgentCore> core, std::uint64_t number, std::shared_ptr<Connection> connection,
+       std::shared_ptr<Route> route);
   ~Link() override;
 
   void open();
+  std::uint64_t number() const { return number_; }                     // any thread
   const std::shared_ptr<Loop>& loop() const { return loop_; }          // any thread
   bool usable() const { return ready_ && !ended_ && !peer_leaving_; }  // any thread
   bool ready() const { return ready_; }                                // any thread
@@ -48,24 +50,27 @@ class WEFT_EXPORT Link final : public ConnectionObserver, public std::enable_sha
 
  private:
   void on_hello(IncomingMessage& message);
+  void end_handshake();
   void on_request(std::shared_ptr<IncomingMessage> message);
   void on_reply(std::shared_ptr<IncomingMessage> message);
   void refuse(const Prefix& request, ErrorKind kind, const std::string& message, std::string method);
   void answer(OutboundFrame frame);
 
   std::shared_ptr<AgentCore> core_;
+  const std::uint64_t number_;
   const std::shared_ptr<Loop> loop_;
   std::shared_ptr<Connection> connection_;  // until it has ended; on the loop
   std::shared_ptr<Route> route_;
   std::atomic<bool> ready_{false};  // the other's Hello has come
+  bool handshaking_;                // it came in, and counts as one that has not said who it is
   std::atomic<bool> ended_{false};
   std::atomic<bool> peer_leaving_{false};
   AgentId peer_;
+  std::shared_ptr<const Caller> caller_;  // what handlers are told of the peer
   Loop::TimerId handshake_timer_ = 0;
-  std::map<std::uint64_t, std::shared_ptr<PendingCall>> pending_;
-  std::unordered_map<std::uint64_t, std::weak_ptr<IncomingCall>> incoming_;
-  std::uint64_t held_bytes_ = 0;    // of requests that handlers still hold
-  std::uint64_t unread_bytes_ = 0;  // of answers that have not left yet
+  IdMap<std::shared_ptr<PendingCall>> pending_;
+  IdMap<std::weak_ptr<IncomingCall>> incoming_;
+  std::uint64_t held_bytes_ = 0;  // of requests that handlers still hold
 };
 
 }  // namespace weft::rpc

@@ -2,6 +2,8 @@
 #pragma once
 
 #include <weft/rpc/core/log.h>
+#include <weft/rpc/security/credentials.h>
+#include <weft/rpc/security/permissions.h>
 #include <weft/rpc/transport/transport.h>
 #include <weft/rpc/wire/limits.h>
 
@@ -26,9 +28,19 @@ struct AgentOptions {
   std::string name;                 // unique in a job
   std::vector<std::string> listen;  // addresses (transport/address.h); none: the agent only connects
   Limits limits;
-  bool insecure = false;            // permit listening beyond this host without credentials
-  std::size_t loops = 1;            // event loops of the agent's own
-  std::size_t handler_threads = 0;  // 0: as many as the machine has cores, at least 2
+  // What the agent proves itself with over TCP, and whom it lets in: mutual TLS 1.3, or a secret of the job
+  // (rpc/security/credentials.h). null: no TLS, and it listens on loopback and Unix sockets only.
+  std::shared_ptr<const Credentials> credentials;
+  std::optional<Permissions>
+      permissions;                     // which peer may call what; none: every peer that gets in, everything
+  bool insecure = false;               // permit listening beyond this host without credentials
+  std::size_t most_handshakes = 1024;  // connections at a time that have come in and not said who they are
+  std::size_t loops = 1;               // event loops of the agent's own
+  // How long a loop of its own that has nothing to do polls before it sleeps. A few tens of microseconds
+  // halve a round trip where both sides have a core to spare, and cost that core; 0: it sleeps at once.
+  std::chrono::nanoseconds spin{0};
+  std::uint64_t receive_pool = std::uint64_t{512} << 20;  // bytes of memory kept for arriving attachments
+  std::size_t handler_threads = 0;                        // 0: as many as the machine has cores, at least 2
   std::chrono::nanoseconds handshake_timeout = std::chrono::seconds{10};
   std::shared_ptr<Transport> in_process;  // an InProcess network shared with other agents of this process
   std::optional<Rendezvous> rendezvous;

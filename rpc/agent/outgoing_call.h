@@ -27,6 +27,7 @@ class WEFT_EXPORT CallModifier {
 
 class WEFT_EXPORT OutgoingCall {
  public:
+  // id: name_hash(method).
   OutgoingCall(std::string_view method, std::uint64_t id, std::size_t arguments);
   OutgoingCall(OutgoingCall&&) noexcept = default;
   OutgoingCall& operator=(OutgoingCall&&) = delete;
@@ -45,7 +46,7 @@ class WEFT_EXPORT OutgoingCall {
   std::uint64_t signature = 0;
   bool notify = false;
   std::optional<Clock::time_point> deadline;
-  std::optional<AgentId> only;  // refuse to speak to another life of the peer
+  std::shared_ptr<const AgentId> only;  // refuse to speak to another life of the peer
 
  private:
   friend class PendingCall;

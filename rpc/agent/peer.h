@@ -37,7 +37,10 @@ class WEFT_EXPORT Peer {
   Peer with(CallContext& serving) const;  // deadline, cancellation and the layers' sections are handed on
   // Connects, where that has not happened yet, and tells which life of the peer this is.
   Future<AgentId> ready() const;
-  std::optional<AgentId> identity() const { return route_->identity(); }
+  std::optional<AgentId> identity() const {
+    const auto known = route_->identity();
+    return known != nullptr ? std::optional(*known) : std::nullopt;
+  }
   Peer only(AgentId life) const;  // calls fail with peer_lost once another life has taken the name
 
   // An eager future of the result. Leading arguments that are CallModifiers (a pass) change the call.
@@ -45,28 +48,32 @@ class WEFT_EXPORT Peer {
   template <auto Target, class... Given, class Type = decltype(Target)>
   auto call(Given&&... given) const {
     using Found = FoundMethod<Target>;
-    return typed_call<typename Found::Type>(Found::name, false, std::forward<Given>(given)...);
+    return typed_call<typename Found::Type>(Found::name, Found::id, false, std::forward<Given>(given)...);
   }
   template <NamedFunction F, class... Given>
   auto call(Given&&... given) const {
-    return typed_call<F>(F::name, false, std::forward<Given>(given)...);
+    return typed_call<F>(F::name, name_hash(F::name), false, std::forward<Given>(given)...);
   }
   // Not answered: neither results nor errors come back.
   template <auto Target, class... Given, class Type = decltype(Target)>
   void notify(Given&&... given) const {
     using Found = FoundMethod<Target>;
-    typed_call<typename Found::Type>(Found::name, true, std::forward<Given>(given)...).then([](auto&&) {});
+    typed_call<typename Found::Type>(Found::name, Found::id, true, std::forward<Given>(given)...)
+        .then([](auto&&) {});
   }
   template <NamedFunction F, class... Given>
   void notify(Given&&... given) const {
-    typed_call<F>(F::name, true, std::forward<Given>(given)...).then([](auto&&) {});
+    typed_call<F>(F::name, name_hash(F::name), true, std::forward<Given>(given)...).then([](auto&&) {});
   }
 
   // For layers: a call with these options, its message begun by begin() and ended by end() around the
   // encoding.
-  OutgoingCall make_call(std::string_view method, std::size_t arguments) const;
-  // Null where the call is over before it is made: the one that it serves was cancelled.
-  std::shared_ptr<PendingCall> start(OutgoingCall call, PendingCall::Done done) const;
+  OutgoingCall make_call(std::string_view method, std::size_t arguments) const {
+    return make_call(method, name_hash(method), arguments);
+  }
+  OutgoingCall make_call(std::string_view method, std::uint64_t id, std::size_t arguments) const;
+  void start(OutgoingCall call, CallbackCall::Done done) const;
+  void submit(std::shared_ptr<PendingCall> call) const;
   const std::shared_ptr<AgentCore>& core() const { return core_; }
   const std::shared_ptr<Route>& route() const { return route_; }
 
@@ -75,24 +82,12 @@ class WEFT_EXPORT Peer {
   Future<Value> start_typed(OutgoingCall call, Decode decode) const {
     Promise<Value> promise(route_->loop());
     Future<Value> future = promise.future();
-    // Set before the call starts: afterwards the promise belongs to it.
-    struct Started {
-      std::mutex mutex;  // guards pending
-      std::weak_ptr<PendingCall> pending;
-    };
-    auto started = std::make_shared<Started>();
-    promise.on_cancel([route = route_, started] {
-      std::unique_lock lock(started->mutex);
-      auto pending = started->pending.lock();
-      lock.unlock();
-      if (pending != nullptr) route->cancel(std::move(pending));
+    auto pending = std::make_shared<TypedCall<Value, Decode>>(std::move(call), core_, route_,
+                                                              std::move(promise), std::move(decode));
+    pending->promise().on_cancel([weak = std::weak_ptr<PendingCall>(pending)] {
+      if (auto call = weak.lock()) call->route()->cancel(std::move(call));
     });
-    auto pending = start(std::move(call), [promise = std::move(promise), decode = std::move(decode)](
-                                              Result<PendingCall::Reply> reply) mutable {
-      promise.complete(decode(std::move(reply)));
-    });
-    std::lock_guard lock(started->mutex);
-    started->pending = pending;
+    submit(std::move(pending));
     return future;
   }
 
@@ -143,20 +138,22 @@ class WEFT_EXPORT Peer {
     using Type = typename decltype(detail::MethodFor<Target, Entries>::type())::type;
     static inline const std::string name =
         std::string(Class::Service::name) + "." + std::string(Type::short_name);
+    static constexpr std::uint64_t id =
+        name_hash(Type::short_name, name_hash(".", name_hash(Class::Service::name)));
   };
 
  private:
   template <class M, class... Given>
-  auto typed_call(std::string_view name, bool notify, Given&&... given) const {
+  auto typed_call(std::string_view name, std::uint64_t id, bool notify, Given&&... given) const {
     using Value = typename M::Traits::Result;
     OutgoingCall outgoing =
-        make_call(name, sizeof...(Given) - (std::size_t{0} + ... + (detail::is_modifier<Given> ? 1 : 0)));
+        make_call(name, id, sizeof...(Given) - (std::size_t{0} + ... + (detail::is_modifier<Given> ? 1 : 0)));
     outgoing.notify = notify;
     encode_after_modifiers<M>(outgoing, std::forward<Given>(given)...);
-    return start_typed<Value>(std::move(outgoing), [method = std::string(name),
-                                                    route = route_](Result<PendingCall::Reply>&& reply) {
-      return decode<Value>(std::move(reply), method, route.get());
-    });
+    return start_typed<Value>(std::move(outgoing),
+                              [](Result<PendingCall::Reply>&& reply, const PendingCall& call) {
+                                return decode<Value>(std::move(reply), call.method(), call.route().get());
+                              });
   }
 
   template <class M, class First, class... Rest>
@@ -176,7 +173,7 @@ class WEFT_EXPORT Peer {
   std::shared_ptr<AgentCore> core_;
   std::shared_ptr<Route> route_;
   CallOptions options_;
-  std::optional<AgentId> only_;
+  std::shared_ptr<const AgentId> only_;
   std::shared_ptr<CallContext> serving_;
 };
 

@@ -1,5 +1,6 @@
 #include <weft/rpc/agent/pending_call.h>
 
+#include <weft/rpc/agent/agent_core.h>
 #include <weft/rpc/agent/link.h>
 #include <weft/rpc/agent/route.h>
 
@@ -30,8 +31,9 @@ void OutgoingCall::end() {
   if (message_->bound()) only = message_->destination();
 }
 
-PendingCall::PendingCall(OutgoingCall call, std::uint64_t id, std::shared_ptr<const Route> route, Done done)
-    : id_(id),
+PendingCall::PendingCall(OutgoingCall call, std::shared_ptr<AgentCore> core, std::shared_ptr<Route> route)
+    : core_(std::move(core)),
+      id_(core_->next_call_id()),
       method_(std::move(call.method_)),
       route_(std::move(route)),
       notify_(call.notify),
@@ -39,10 +41,30 @@ PendingCall::PendingCall(OutgoingCall call, std::uint64_t id, std::shared_ptr<co
       deadline_(call.deadline),
       info_{call.id_, call.signature, 0},
       message_(std::move(call.message_)),
-      parts_(std::move(call.parts_)),
-      done_(std::move(done)) {}
+      parts_(std::move(call.parts_)) {
+  core_->outgoing_began();
+}
 
-PendingCall::~PendingCall() { lose(ErrorKind::shut_down, "the call was dropped: its agent has ended"); }
+PendingCall::~PendingCall() = default;
+
+void PendingCall::drop() {
+  if (!finished()) lose(ErrorKind::shut_down, "the call was dropped: its agent has ended");
+}
+
+bool PendingCall::serve(const std::shared_ptr<PendingCall>& call,
+                        const std::shared_ptr<CallContext>& served) {
+  call->served_ = served;
+  const auto job = served->on_cancel([weak = std::weak_ptr(call)] {
+    if (auto pending = weak.lock()) pending->route()->cancel(std::move(pending));
+  });
+  if (job == 0) {  // nobody wants its result
+    call->lose(ErrorKind::cancelled, "the call that it serves was cancelled");
+    return false;
+  }
+  // It may have ended meanwhile.
+  if (call->cancel_job_.exchange(job) == over) served->forget_cancel(job);
+  return true;
+}
 
 void PendingCall::set_timer(std::shared_ptr<Loop> loop, Loop::TimerId timer) {
   timer_loop_ = std::move(loop);
@@ -118,8 +140,10 @@ void PendingCall::complete(Result<Reply> result) {
     }
   }
   for (const auto& part : std::exchange(parts_, {})) part->ended(error);
-  Done done = std::move(done_);
+  if (const auto job = cancel_job_.exchange(over); job != 0)
+    if (const auto served = served_.lock()) served->forget_cancel(job);
   done(error != nullptr ? Result<Reply>(error) : std::move(result));
+  core_->outgoing_ended();
 }
 
 }  // namespace weft::rpc

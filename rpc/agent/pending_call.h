@@ -1,36 +1,41 @@
-// PendingCall: a call that was made and has not ended yet.
+// PendingCall: a call that was made and has not ended yet; CallbackCall and TypedCall: what becomes of its
+// end.
 //
-// Shared by its route's queue or link, its timer and its future; whoever finishes it first wins, exactly
-// once. One that everybody has let go of ends as if its agent had shut down. Thread-safe where said.
+// Shared by its route's queue or link and its timer; whoever finishes it first wins, exactly once. One that
+// everybody has let go of ends as if its agent had shut down. Thread-safe where said.
 #pragma once
 
+#include <weft/rpc/agent/call_context.h>
 #include <weft/rpc/agent/outgoing_call.h>
-#include <weft/rpc/core/loop.h>
-#include <weft/rpc/core/result.h>
+#include <weft/rpc/core/future.h>
 
 #include <atomic>
 
 namespace weft::rpc {
 
+class AgentCore;
 class Link;
 class Route;
 
 class WEFT_EXPORT PendingCall {
  public:
   using Reply = std::shared_ptr<IncomingMessage>;
-  using Done = UniqueFunction<void(Result<Reply>)>;
 
-  PendingCall(OutgoingCall call, std::uint64_t id, std::shared_ptr<const Route> route, Done done);
-  ~PendingCall();
+  virtual ~PendingCall();
   PendingCall(const PendingCall&) = delete;
   PendingCall& operator=(const PendingCall&) = delete;
 
   std::uint64_t id() const { return id_; }
   const std::string& method() const { return method_; }
   bool notify() const { return notify_; }
-  const std::optional<AgentId>& only() const { return only_; }
+  const AgentId* only() const { return only_.get(); }
+  const std::shared_ptr<Route>& route() const { return route_; }
   std::optional<Clock::time_point> deadline() const { return deadline_; }
   bool finished() const { return stage_.load(std::memory_order_acquire) == Stage::over; }  // any thread
+
+  // Once, before it is submitted: the cancellation of the call that a handler serves reaches this one, as
+  // long as it is under way. false: it has been cancelled, and this call has ended unsent.
+  static bool serve(const std::shared_ptr<PendingCall>& call, const std::shared_ptr<CallContext>& served);
 
   // The timer of its deadline, cancelled at the end. Before the call is handed to a link.
   void set_timer(std::shared_ptr<Loop> loop, Loop::TimerId timer);
@@ -47,27 +52,75 @@ class WEFT_EXPORT PendingCall {
   // sent over.
   bool lose(ErrorKind kind, const std::string& reason, std::shared_ptr<Link>* sent_over = nullptr);
 
+ protected:
+  PendingCall(OutgoingCall call, std::shared_ptr<AgentCore> core, std::shared_ptr<Route> route);
+  // Its end, on whatever thread brought it about.
+  virtual void done(Result<Reply> result) = 0;
+  // What the destructor of each final class begins with: the call ends, where nothing else ended it.
+  void drop();
+
  private:
   enum class Stage : std::uint8_t { waiting, sent, over };
   void complete(Result<Reply> result);
   void check_borrowed();
 
-  std::uint64_t id_;
-  std::string method_;
-  const std::shared_ptr<const Route> route_;  // says who the peer is
-  bool notify_;
-  std::optional<AgentId> only_;
+  const std::shared_ptr<AgentCore> core_;
+  const std::uint64_t id_;
+  const std::string method_;
+  const std::shared_ptr<Route> route_;
+  const bool notify_;
+  const std::shared_ptr<const AgentId> only_;
   std::optional<Clock::time_point> deadline_;
   RequestInfo info_;
   std::unique_ptr<OutgoingMessage> message_;
   std::vector<std::shared_ptr<CallPart>> parts_;
   std::vector<UniqueFunction<bool()>> borrowed_;
-  Done done_;
   std::shared_ptr<Loop> timer_loop_;
   Loop::TimerId timer_ = 0;
   std::weak_ptr<Link> link_;
   std::atomic<Stage> stage_{
       Stage::waiting};  // one step decides both who ends the call and whether it was sent
+  // The call that this one is made in the name of, and the job there that this one's end makes needless: 0
+  // before it is known, `over` once this call has ended.
+  static constexpr CallContext::CancelJobId over = ~CallContext::CancelJobId{0};
+  std::weak_ptr<CallContext> served_;
+  std::atomic<CallContext::CancelJobId> cancel_job_{0};
+};
+
+class WEFT_EXPORT CallbackCall final : public PendingCall {
+ public:
+  using Done = UniqueFunction<void(Result<Reply>)>;
+  CallbackCall(OutgoingCall call, std::shared_ptr<AgentCore> core, std::shared_ptr<Route> route, Done done)
+      : PendingCall(std::move(call), std::move(core), std::move(route)), done_(std::move(done)) {}
+  ~CallbackCall() override { drop(); }
+
+ private:
+  void done(Result<Reply> result) override { std::exchange(done_, nullptr)(std::move(result)); }
+  Done done_;
+};
+
+// As a future of what Decode makes of the reply: (Result<Reply>&&[, const PendingCall&]) -> Result<Value>.
+template <class Value, class Decode>
+class TypedCall final : public PendingCall {
+ public:
+  TypedCall(OutgoingCall call, std::shared_ptr<AgentCore> core, std::shared_ptr<Route> route,
+            Promise<Value> promise, Decode decode)
+      : PendingCall(std::move(call), std::move(core), std::move(route)),
+        promise_(std::move(promise)),
+        decode_(std::move(decode)) {}
+  ~TypedCall() override { drop(); }
+  Promise<Value>& promise() { return promise_; }  // until the call is submitted
+
+ private:
+  void done(Result<Reply> result) override {
+    if constexpr (std::is_invocable_v<Decode&, Result<Reply>&&, const PendingCall&>) {
+      promise_.complete(decode_(std::move(result), *this));
+    } else {
+      promise_.complete(decode_(std::move(result)));
+    }
+  }
+  Promise<Value> promise_;
+  Decode decode_;
 };
 
 }  // namespace weft::rpc

@@ -12,7 +12,7 @@ Route::Route(std::weak_ptr<AgentCore> core, std::shared_ptr<Loop> loop, std::str
       name_(std::move(name)),
       addresses_(std::move(addresses)) {}
 
-std::optional<AgentId> Route::identity() const {
+std::shared_ptr<const AgentId> Route::identity() const {
   std::lock_guard lock(mutex_);
   return identity_;
 }
@@ -23,8 +23,9 @@ std::string Route::peer_name() const {
 }
 
 void Route::identify(AgentId id) {
+  auto known = std::make_shared<const AgentId>(std::move(id));
   std::lock_guard lock(mutex_);
-  identity_ = std::move(id);
+  identity_ = std::move(known);
 }
 
 void Route::submit(std::shared_ptr<PendingCall> call) {
@@ -117,7 +118,8 @@ void Route::dial_next(const Error& last) {
   if (transport == nullptr)
     return dial_next(Error(ErrorKind::unsupported, "this agent has no transport for " + address.text()));
   try {
-    transport->connect(address, loop_, core->options().limits,
+    transport->connect(address, loop_,
+                       core->connection_options(Address::looks_like(name_) ? std::string() : name_),
                        [self = shared_from_this()](Result<std::shared_ptr<Connection>> made) {
                          self->connected(std::move(made));
                        });

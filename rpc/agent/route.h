@@ -17,7 +17,7 @@ namespace weft::rpc {
 class AgentCore;
 class Connection;
 
-class WEFT_EXPORT Route final : public std::enable_shared_from_this<Route> {
+class WEFT_EXPORT Route final : public Destination, public std::enable_shared_from_this<Route> {
  public:
   Route(std::weak_ptr<AgentCore> core, std::shared_ptr<Loop> loop, std::string name,
         std::vector<Address> addresses);
@@ -30,7 +30,7 @@ class WEFT_EXPORT Route final : public std::enable_shared_from_this<Route> {
   const std::shared_ptr<Loop>& loop() const { return loop_; }
   // Which life of the peer this leads to, as far as is known: from a handshake or from the job's store. Any
   // thread.
-  std::optional<AgentId> identity() const;
+  std::shared_ptr<const AgentId> identity() const override;
   void identify(AgentId id);
 
   void submit(std::shared_ptr<PendingCall> call);  // any thread
@@ -62,7 +62,7 @@ class WEFT_EXPORT Route final : public std::enable_shared_from_this<Route> {
   std::deque<Address> untried_;  // of the dial under way
 
   mutable std::mutex mutex_;  // guards identity_
-  std::optional<AgentId> identity_;
+  std::shared_ptr<const AgentId> identity_;
 };
 
 }  // namespace weft::rpc

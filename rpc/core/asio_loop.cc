@@ -1,25 +1,100 @@
 #include <weft/rpc/core/asio_loop.h>
 
+#include <weft/rpc/core/error.h>
+#include <weft/rpc/core/fifo.h>
+
 #include <asio/executor_work_guard.hpp>
 #include <asio/post.hpp>
 #include <asio/steady_timer.hpp>
 
+#include <algorithm>
 #include <map>
+#include <mutex>
 #include <optional>
+#include <set>
 #include <unordered_map>
+#include <vector>
 
 namespace weft::rpc {
+namespace {
 
-struct AsioLoop::Own {
-  asio::io_context context{1};
-  std::optional<asio::executor_work_guard<asio::io_context::executor_type>> work =
-      asio::make_work_guard(context);
-};
+constexpr std::size_t most_jobs_a_turn = 256;  // then others have a look in
+constexpr unsigned polls_between_looks = 64;   // at Asio, where pollers are polled: that is a system call
 
-struct AsioLoop::Timers : std::enable_shared_from_this<Timers> {
-  using Key = std::pair<Clock::time_point, TimerId>;
+void pause() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
 
-  explicit Timers(asio::io_context& context) : timer(context) {}
+}  // namespace
+
+struct AsioLoop::State : std::enable_shared_from_this<State> {
+  using TimerKey = std::pair<Clock::time_point, TimerId>;
+
+  State()
+      : own(std::in_place, 1), context(*own), work(std::in_place, context.get_executor()), timer(context) {}
+  explicit State(asio::io_context& program) : context(program), timer(context) {}
+
+  // --- Turns ---
+
+  void turn(Job event) {
+    if (in_turn) return event();
+    in_turn = true;
+    event();
+    event = nullptr;
+    for (std::size_t i = 0; i < most_jobs_a_turn && !ready.empty(); ++i) {
+      Job job = ready.pop();
+      job();
+    }
+    in_turn = false;
+    if (!ready.empty() && !std::exchange(rest_due, true)) asio::post(context, Rest(shared_from_this()));
+  }
+
+  // The jobs that a turn was too short for. On the program's io_context, which may never run again, they go
+  // with it: what they hold may hold this loop.
+  class Rest {
+   public:
+    explicit Rest(std::shared_ptr<State> state) : state_(std::move(state)) {}
+    Rest(Rest&&) noexcept = default;
+    Rest& operator=(Rest&&) = delete;
+    ~Rest() {
+      if (state_ == nullptr) return;
+      const Fifo<Job> dropped = std::exchange(state_->ready, {});
+    }
+    void operator()() {
+      const auto state = std::move(state_);
+      state->rest_due = false;
+      state->turn([] {});
+    }
+
+   private:
+    std::shared_ptr<State> state_;
+  };
+
+  // --- Jobs from other threads, of a loop of weft's own ---
+
+  void hand_in(Job job) {
+    {
+      std::lock_guard lock(mutex);
+      inbox.push(std::move(job));
+      if (std::exchange(collected, false) == false) return;
+    }
+    asio::post(context, [self = shared_from_this()] { self->collect(); });
+  }
+  void collect() {
+    Fifo<Job> jobs;
+    {
+      std::lock_guard lock(mutex);
+      std::swap(jobs, inbox);
+      collected = true;
+    }
+    while (!jobs.empty()) turn(jobs.pop());
+  }
+
+  // --- Timers: one of Asio's for all, armed for the earliest ---
 
   void arm() {
     if (entries.empty()) return;
@@ -31,51 +106,116 @@ struct AsioLoop::Timers : std::enable_shared_from_this<Timers> {
       if (!error) self->expire();
     });
   }
-
   void disarm() {
     armed.reset();
     timer.cancel();
   }
-
+  void drop_timers() {  // but those that close
+    for (auto entry = entries.begin(); entry != entries.end();) {
+      if (closing.contains(entry->first.second)) {
+        ++entry;
+        continue;
+      }
+      when.erase(entry->first.second);
+      entry = entries.erase(entry);
+    }
+    if (entries.empty()) disarm();
+  }
   void expire() {
     armed.reset();
     const Clock::time_point now = Clock::now();
     while (!entries.empty() && entries.begin()->first.first <= now) {
       auto node = entries.extract(entries.begin());
       when.erase(node.key().second);
-      node.mapped()();
+      closing.erase(node.key().second);
+      turn(std::move(node.mapped()));
     }
     arm();
   }
 
+  // --- The own thread ---
+
+  void run(std::chrono::nanoseconds spin) {
+    thread = std::this_thread::get_id();
+    if (spin.count() <= 0) context.run();
+    while (!context.stopped()) {
+      poll_for(spin);
+      if (!context.stopped() && fall_asleep()) context.run_one();
+      for (LoopPoller* poller : std::exchange(asleep, {}))
+        if (std::find(pollers.begin(), pollers.end(), poller) != pollers.end()) poller->wake_up();
+    }
+    thread = std::thread::id();
+  }
+  void poll_for(std::chrono::nanoseconds spin) {
+    Clock::time_point busy = Clock::now();
+    for (unsigned i = 0; !context.stopped(); ++i) {
+      bool worked = false;
+      for (std::size_t p = 0; p < pollers.size(); ++p) {
+        turn([&] { worked |= pollers[p]->poll(); });
+      }
+      if (pollers.empty() || i % polls_between_looks == 0) worked |= context.poll() != 0;
+      if (worked) {
+        busy = Clock::now();
+      } else {
+        if (Clock::now() - busy > spin) return;
+        pause();
+      }
+    }
+  }
+  bool fall_asleep() {
+    for (LoopPoller* poller : pollers) {
+      asleep.push_back(poller);
+      if (!poller->fall_asleep()) return false;
+    }
+    return true;
+  }
+
+  std::optional<asio::io_context> own;
+  asio::io_context& context;
+  std::optional<asio::executor_work_guard<asio::io_context::executor_type>> work;
+
+  std::atomic<std::thread::id> thread{};  // the own one
+
+  // On the loop's thread.
+  bool in_turn = false;
+  Fifo<Job> ready;  // posted within the turn
+  bool rest_due = false;
   asio::steady_timer timer;
-  std::map<Key, Job> entries;
+  std::map<TimerKey, Job> entries;
   std::unordered_map<TimerId, Clock::time_point> when;
+  std::set<TimerId> closing;  // those among them that stop() does not drop
   std::optional<Clock::time_point> armed;
   TimerId last = 0;
+  std::vector<LoopPoller*> pollers;
+  std::vector<LoopPoller*> asleep;
+  bool spinning = false;
+
+  std::mutex mutex;  // guards what follows
+  Fifo<Job> inbox;
+  bool collected = true;  // else Asio has been asked to
 };
 
-AsioLoop::AsioLoop()
-    : own_(std::make_shared<Own>()),
-      context_(own_->context),
-      timers_(std::make_shared<Timers>(context_)),
-      thread_([own = own_] {
-        OwnedThread mark;
-        own->context.run();
-      }) {}
+AsioLoop::AsioLoop(std::chrono::nanoseconds spin)
+    : state_(std::make_shared<State>()), context_(state_->context), own_(true) {
+  state_->spinning = spin.count() > 0;
+  thread_ = std::thread([state = state_, spin] {
+    OwnedThread mark;
+    state->run(spin);
+  });
+}
 
 AsioLoop::AsioLoop(asio::io_context& context)
-    : context_(context), timers_(std::make_shared<Timers>(context)) {}
+    : state_(std::make_shared<State>(context)), context_(context), own_(false) {}
 
 AsioLoop::~AsioLoop() { stop(); }
 
 void AsioLoop::stop() {
-  if (own_ == nullptr || !thread_.joinable()) return;
-  asio::post(context_, [own = std::weak_ptr(own_), timers = timers_] {
-    timers->entries.clear();
-    timers->when.clear();
-    timers->disarm();
-    if (const auto alive = own.lock()) alive->work.reset();
+  if (!own_ || !thread_.joinable()) return;
+  asio::post(context_, [weak = std::weak_ptr(state_)] {
+    const auto state = weak.lock();
+    if (state == nullptr) return;
+    state->drop_timers();
+    state->work.reset();
   });
   if (running_here()) {
     thread_.detach();  // the last owner let go on the loop itself: the thread ends after this job
@@ -87,7 +227,12 @@ void AsioLoop::stop() {
 }
 
 void AsioLoop::post(Job job) {
-  asio::post(context_, std::move(job));
+  if (running_here() && state_->in_turn) return state_->ready.push(std::move(job));
+  if (own_) {
+    state_->hand_in(std::move(job));
+  } else {
+    asio::post(context_, [state = state_, job = std::move(job)]() mutable { state->turn(std::move(job)); });
+  }
   if (!stopped_) return;
   if (late_jobs_++ == 0) run_late_jobs();
 }
@@ -102,22 +247,47 @@ void AsioLoop::run_late_jobs() {
   } while (late_jobs_.fetch_sub(seen) != seen);
 }
 
-bool AsioLoop::running_here() const { return context_.get_executor().running_in_this_thread(); }
+// Asio knows of a thread only while that is within run(), which one that spins is not.
+bool AsioLoop::running_here() const {
+  return state_->thread.load(std::memory_order_relaxed) == std::this_thread::get_id() ||
+         context_.get_executor().running_in_this_thread();
+}
+
+void AsioLoop::run_turn(Job event) { state_->turn(std::move(event)); }
 
 Loop::TimerId AsioLoop::schedule(Clock::time_point when, Job job) {
-  const TimerId id = ++timers_->last;
-  timers_->entries.emplace(Timers::Key{when, id}, std::move(job));
-  timers_->when.emplace(id, when);
-  timers_->arm();
+  const TimerId id = ++state_->last;
+  state_->entries.emplace(State::TimerKey{when, id}, std::move(job));
+  state_->when.emplace(id, when);
+  state_->arm();
+  return id;
+}
+
+Loop::TimerId AsioLoop::schedule_closing(Clock::time_point when, Job job) {
+  const TimerId id = schedule(when, std::move(job));
+  state_->closing.insert(id);
   return id;
 }
 
 void AsioLoop::cancel(TimerId id) {
-  const auto entry = timers_->when.find(id);
-  if (entry == timers_->when.end()) return;
-  timers_->entries.erase(Timers::Key{entry->second, id});
-  timers_->when.erase(entry);
-  if (timers_->entries.empty()) timers_->disarm();  // else the program's io_context would wait for nothing
+  const auto entry = state_->when.find(id);
+  if (entry == state_->when.end()) return;
+  state_->entries.erase(State::TimerKey{entry->second, id});
+  state_->when.erase(entry);
+  state_->closing.erase(id);
+  if (state_->entries.empty()) state_->disarm();  // else the program's io_context would wait for nothing
+}
+
+bool AsioLoop::spins() const { return state_->spinning; }
+void AsioLoop::add_poller(LoopPoller& poller) {
+  if (spins()) state_->pollers.push_back(&poller);
+}
+void AsioLoop::remove_poller(LoopPoller& poller) { std::erase(state_->pollers, &poller); }
+
+asio::io_context& io_context_of(Loop& loop) {
+  auto* asio = dynamic_cast<AsioLoop*>(&loop);
+  if (asio == nullptr) throw Error(ErrorKind::invalid_argument, "a socket needs an Asio loop");
+  return asio->context();
 }
 
 }  // namespace weft::rpc

@@ -1,9 +1,11 @@
 // AsioLoop: a Loop over an asio::io_context, weft's own (run by a thread that it starts) or the program's.
 //
-// Owned by an agent through shared_ptr; pending futures hold it too. stop() ends the own thread, once nothing
-// is under way on the io_context but timers, which are dropped; jobs posted later run at once on the thread
-// that posts them, one at a time, so that none is lost and a call made too late still ends. On the program's
-// io_context nothing is stopped.
+// Owned by an agent through shared_ptr; pending futures hold it too. One thread at a time runs it. stop()
+// ends the own thread, once nothing is under way on the io_context but timers, which are dropped; jobs posted
+// later run at once on the thread that posts them, one at a time, so that none is lost and a call made too
+// late still ends. On the program's io_context nothing is stopped. A loop of weft's own may spin: out of work
+// it polls that long before it sleeps, which spares a call the wake-up where each side has a core to itself,
+// and costs that core.
 #pragma once
 
 #include <weft/rpc/core/loop.h>
@@ -18,7 +20,8 @@ namespace weft::rpc {
 
 class WEFT_EXPORT AsioLoop final : public Loop, public std::enable_shared_from_this<AsioLoop> {
  public:
-  AsioLoop();                                    // with an io_context and a thread of its own
+  // With an io_context and a thread of its own.
+  explicit AsioLoop(std::chrono::nanoseconds spin = std::chrono::nanoseconds{0});
   explicit AsioLoop(asio::io_context& context);  // on the program's
   ~AsioLoop() override;
 
@@ -27,25 +30,33 @@ class WEFT_EXPORT AsioLoop final : public Loop, public std::enable_shared_from_t
   bool running_here() const override;
   TimerId schedule(Clock::time_point when, Job job) override;
   void cancel(TimerId timer) override;
+  TimerId schedule_closing(Clock::time_point when, Job job) override;
+  void run_turn(Job event) override;
+
+  bool spins() const override;
+  void add_poller(LoopPoller& poller) override;
+  void remove_poller(LoopPoller& poller) override;
 
   asio::io_context& context() override { return context_; }
-  bool owns_thread() const { return own_ != nullptr; }
-  void stop();  // idempotent; one thread at a time, not the loop's
+  bool owns_thread() const override { return own_; }
+  void stop() override;  // idempotent
 
  private:
-  struct Timers;
-  struct Own;
+  struct State;
 
   void run_late_jobs();
 
-  std::shared_ptr<Own> own_;  // shared with its thread, which may outlive the loop by a moment
+  // Shared with its thread, and with what waits in the io_context, which may both outlive the loop by a
+  // moment.
+  std::shared_ptr<State> state_;
   asio::io_context& context_;
-  // One Asio timer for all: only the earliest entry arms it. Shared with its handler, which may outlive the
-  // loop.
-  std::shared_ptr<Timers> timers_;
+  const bool own_;
   std::thread thread_;
   std::atomic<bool> stopped_{false};
   std::atomic<std::size_t> late_jobs_{0};  // posted since stop(), or about to be run
 };
+
+// Where sockets of that loop wait. Throws invalid_argument for a loop that is not Asio's.
+WEFT_EXPORT asio::io_context& io_context_of(Loop& loop);
 
 }  // namespace weft::rpc

@@ -5,9 +5,22 @@
 #include <new>
 
 namespace weft::rpc {
+namespace {
+
+constexpr std::size_t most_joined = 16 * 1024;
+
+}  // namespace
 
 Buffer Buffer::allocate(std::size_t size) {
   if (size == 0) return {};
+  if (size <= most_joined) {
+    // One allocation for the bytes and their count.
+    auto owner = std::make_shared_for_overwrite<std::byte[]>(size + alignment - 1);
+    void* aligned = owner.get();
+    std::size_t space = size + alignment - 1;
+    std::align(alignment, size, aligned, space);
+    return Buffer(std::move(owner), static_cast<std::byte*>(aligned), size);
+  }
   const std::size_t rounded = (size + alignment - 1) / alignment * alignment;
   void* memory = rounded < size ? nullptr : std::aligned_alloc(alignment, rounded);
   if (memory == nullptr) throw std::bad_alloc();

@@ -1,7 +1,8 @@
 // Loop: a single-threaded event loop with a clock, and the mark of the threads that must not block.
 //
-// Every connection and every call's timers live on one loop. post() may be called from any thread; schedule()
-// and cancel() only on the loop. AsioLoop is the real one; a simulation puts its own clock and order here.
+// Every connection and every call's timers live on one loop. post() may be called from any thread;
+// the schedule members, cancel() and run_turn() only on the loop. AsioLoop is the real one; a simulation puts
+// its own clock and order here.
 #pragma once
 
 #include <weft/rpc/core/executor.h>
@@ -40,8 +41,18 @@ class WEFT_EXPORT Loop : public Executor {
   virtual bool running_here() const = 0;
   virtual TimerId schedule(Clock::time_point when, Job job) = 0;
   virtual void cancel(TimerId timer) = 0;
+  // A timer that a loop which is being stopped still waits for, and does not drop: what bounds an orderly
+  // end.
+  virtual TimerId schedule_closing(Clock::time_point when, Job job) { return schedule(when, std::move(job)); }
+  // Runs an event that Asio brought to this thread, and then what it posted to this loop: what one arrival
+  // causes is done before the next, and without a detour through Asio's queue.
+  virtual void run_turn(Job event) { event(); }
   // Where Asio's own timers and sockets wait that belong to code of this loop's calls.
   virtual asio::execution_context& context() = 0;
+  // Whether a thread of its own runs it, which stop() ends, called by one thread at a time and not the
+  // loop's. Else it is run by somebody who goes on.
+  virtual bool owns_thread() const { return false; }
+  virtual void stop() {}
 
   // Spinning: a loop that has nothing to do polls for a short while before it sleeps. On the loop; where it
   // does not spin, pollers are not looked at, and those concerned wait by Asio's means.

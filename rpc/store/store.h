@@ -5,7 +5,7 @@
 // as long as it takes: they end early by the future's cancel(), by the deadline of their options
 // (deadline_exceeded), or with the store (shut_down, or unavailable where it cannot be reached). Backends:
 // memory_store.h (served to peers by store_service.h), remote_store.h (a peer's), file_store.h (a shared
-// folder), etcd_store.h; tests/support/store_suite.h is the suite that each passes. Thread-safe; futures
+// folder); tests/support/store_suite.h is the suite that each passes. Thread-safe; futures
 // complete on threads of the backend or inline, so what is chained to them must not block.
 #pragma once
 
@@ -76,7 +76,7 @@ class WEFT_EXPORT Store {
   // is. Seldom also when nothing has changed.
   virtual Future<StoreChanges> watch(std::string prefix, std::uint64_t after, CallOptions options = {}) = 0;
 
-  // At least this long, where the store's clock is coarse (etcd: whole seconds, 2 at least). invalid_argument
+  // At least this long, where the store's clock is coarse. invalid_argument
   // where it is not positive.
   virtual Future<StoreLease> grant(std::chrono::nanoseconds ttl) = 0;
   virtual Future<void> renew(LeaseId lease) = 0;   // lease_lost where it has ended

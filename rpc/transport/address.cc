@@ -8,9 +8,10 @@ namespace weft::rpc {
 namespace {
 
 [[noreturn]] void refuse(std::string_view text) {
-  throw Error(ErrorKind::invalid_argument,
-              "'" + std::string(text) +
-                  "' is no address: tcp://host:port, tcp://[v6]:port, unix:///path or inproc://name");
+  throw Error(
+      ErrorKind::invalid_argument,
+      "'" + std::string(text) +
+          "' is no address: tcp://host:port, tcp://[v6]:port, unix:///path, shm:///path or inproc://name");
 }
 
 bool is_port(std::string_view port) {
@@ -27,7 +28,8 @@ Address Address::parse(std::string_view text) {
   Address address;
   address.scheme = text.substr(0, separator);
   const std::string_view rest = text.substr(separator + 3);
-  if (address.scheme == "unix" || address.scheme == "inproc") {
+  if (address.scheme == "unix" || address.scheme == "shm" || address.scheme == "inproc" ||
+      address.scheme == "sim") {
     address.path = rest;
     if (rest.empty()) refuse(text);
     return address;

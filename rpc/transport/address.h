@@ -1,4 +1,5 @@
-// Address: where an agent listens: tcp://host:port, tcp://[v6]:port, unix:///path, inproc://name.
+// Address: where an agent listens: tcp://host:port, tcp://[v6]:port, unix:///path, shm:///path,
+// inproc://name.
 // Thread-safety: a value.
 #pragma once
 
@@ -13,7 +14,7 @@ struct WEFT_EXPORT Address {
   std::string scheme;
   std::string host;  // of tcp
   std::string port;  // of tcp; "0": any free one
-  std::string path;  // of unix; the name of inproc
+  std::string path;  // of unix and shm; the name of inproc
 
   static Address parse(std::string_view text);  // throws invalid_argument
   static bool looks_like(std::string_view text) { return text.find("://") != std::string_view::npos; }

@@ -27,9 +27,9 @@ class WEFT_EXPORT BulkAccess {
   // Attachments of so many bytes and more go this way; the same on both sides.
   virtual std::size_t threshold() const = 0;
 
-  // The receiver. Copies from the sender's memory; blocks for as long as that takes. What was read counts
-  // only if the stream has not ended since: the caller reads on and sees. An error where the memory is not
-  // there.
+  // The receiver. Copies from the sender's memory; blocks for as long as that takes. An error where the
+  // memory is not there, or where the other side has closed the stream by then: what was read may have been
+  // anything.
   virtual void pull(std::uint64_t address, std::span<std::byte> into, std::error_code& error) = 0;
   virtual void acknowledge() = 0;  // the bulk of one more frame has been pulled: the sender may let go of it
 
@@ -61,6 +61,9 @@ class WEFT_EXPORT ByteStream {
   // Who the other side is, as far as its credentials or the kernel prove it: "uid:1000", "cert:worker1",
   // "psk:job7"; empty where nothing does, or does not yet.
   virtual std::string identity() const { return {}; }
+  // What an error of this stream means, for people: more than its message where the stream knows more ("the
+  // peer's certificate is for 'b', not 'a'").
+  virtual std::string explain(const std::error_code& error) const { return error.message(); }
   virtual BulkAccess* bulk() { return nullptr; }
 };
 

@@ -10,12 +10,29 @@
 
 #include <weft/rpc/core/error.h>
 #include <weft/rpc/core/loop.h>
+#include <weft/rpc/core/memory_pool.h>
 #include <weft/rpc/wire/frame.h>
 
 #include <memory>
 #include <string>
 
 namespace weft::rpc {
+
+class Credentials;
+
+// What an agent's connections have in common.
+struct ConnectionOptions {
+  ConnectionOptions() = default;
+  ConnectionOptions(const Limits& accepted, std::shared_ptr<MemoryPool> pool = nullptr)  // NOLINT: as limits
+      : limits(accepted), memory(std::move(pool)) {}
+
+  Limits limits;
+  std::shared_ptr<MemoryPool> memory;  // of arriving attachments; null: fresh memory for each
+  // TCP connections are TLS with them. A peer's certificate must be for `expected_agent`, or where that is
+  // empty for the host that was dialled.
+  std::shared_ptr<const Credentials> credentials;
+  std::string expected_agent;
+};
 
 class WEFT_EXPORT ConnectionObserver {
  public:
@@ -31,9 +48,12 @@ class WEFT_EXPORT Connection {
   virtual const std::shared_ptr<Loop>& loop() const = 0;
   virtual void start(std::shared_ptr<ConnectionObserver> observer) = 0;  // once; delivery begins
   virtual void send(OutboundFrame frame) = 0;
+  virtual std::uint64_t unsent_bytes() const = 0;  // of frames that were sent and have not left yet
   virtual void finish(const Error& reason) = 0;
   virtual void close(const Error& reason) = 0;
   virtual std::string describe() const = 0;  // "tcp 127.0.0.1:4000 -> 127.0.0.1:5000"
+  // Who the other side is, as far as its credentials or the kernel prove it (ByteStream::identity).
+  virtual std::string identity() const { return {}; }
 };
 
 }  // namespace weft::rpc

@@ -11,7 +11,8 @@ constexpr std::size_t most_targets = 64;  // what one readv takes under Asio
 
 }  // namespace
 
-FrameReader::FrameReader(const Limits& limits) : limits_(limits) {}
+FrameReader::FrameReader(const Limits& limits, std::shared_ptr<MemoryPool> memory, std::size_t bulk_from)
+    : limits_(limits), memory_(std::move(memory)), bulk_from_(bulk_from) {}
 
 const std::vector<std::span<std::byte>>& FrameReader::targets() {
   targets_.clear();
@@ -25,15 +26,15 @@ const std::vector<std::span<std::byte>>& FrameReader::targets() {
     // What follows the body may come with it, unless more pieces are due first.
     if (targets_.size() + 1 == most_targets) return targets_;
   }
-  if (staging_.empty()) staging_.resize(staging_size);
+  if (staging_ == nullptr) staging_ = std::make_unique_for_overwrite<std::byte[]>(staging_size);
   if (begin_ == end_) {
     begin_ = end_ = 0;
   } else if (begin_ != 0) {
-    std::memmove(staging_.data(), staging_.data() + begin_, staged());
+    std::memmove(staging_.get(), staging_.get() + begin_, staged());
     end_ -= begin_;
     begin_ = 0;
   }
-  targets_.push_back(std::span(staging_).subspan(end_));
+  targets_.emplace_back(staging_.get() + end_, staging_size - end_);
   return targets_;
 }
 
@@ -75,13 +76,15 @@ std::optional<InboundFrame> FrameReader::next() {
   }
   fill_body();
   if (piece_ != pieces_.size()) return std::nullopt;
+  if (!addresses_.empty()) end_body();
+  if (!pulls_.empty()) return std::nullopt;
   stage_ = Stage::prefix;
   return std::move(frame_);
 }
 
 void FrameReader::take(std::span<std::byte> into) {
   if (into.empty()) return;
-  std::memcpy(into.data(), staging_.data() + begin_, into.size());
+  std::memcpy(into.data(), staging_.get() + begin_, into.size());
   begin_ += into.size();
 }
 
@@ -89,12 +92,20 @@ void FrameReader::begin_body() {
   const auto sizes = check_header(frame_.prefix, prefix_bytes_, frame_.header.bytes(), limits_);
   pieces_.clear();
   piece_ = 0;
+  frame_.attachments.reserve(sizes.size());
   for (const std::uint64_t size : sizes) {
-    const Buffer& attachment = frame_.attachments.emplace_back(Buffer::allocate(size));
+    const Buffer& attachment = frame_.attachments.emplace_back(memory_ != nullptr ? memory_->allocate(size)
+                                                                                  : Buffer::allocate(size));
+    if (size >= bulk_from_) {
+      addresses_.push_back(0);
+      continue;
+    }
     if (size != 0) pieces_.push_back(attachment.bytes());
     if (const std::size_t gap = padded(size) - size; gap != 0)
       pieces_.push_back(std::span(padding_).first(gap));
   }
+  // After all else in the body, so that it is one piece.
+  if (!addresses_.empty()) pieces_.push_back(std::as_writable_bytes(std::span(addresses_)));
   stage_ = Stage::body;
 }
 
@@ -105,6 +116,13 @@ void FrameReader::fill_body() {
     pieces_[piece_] = pieces_[piece_].subspan(n);
     if (pieces_[piece_].empty()) ++piece_;
   }
+}
+
+void FrameReader::end_body() {
+  auto address = addresses_.begin();
+  for (const Buffer& attachment : frame_.attachments)
+    if (attachment.size() >= bulk_from_) pulls_.push_back({*address++, attachment.bytes()});
+  addresses_.clear();
 }
 
 }  // namespace weft::rpc

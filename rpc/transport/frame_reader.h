@@ -2,25 +2,40 @@
 //
 // Use: read into targets(), tell it how many bytes came with advance(), take frames with next() until there
 // is none. Small frames pass through one staging buffer; a header or attachment that does not fit there is
-// read straight into its final storage. Errors (protocol_error, resource_exhausted) end the stream.
-// Thread-safety: none.
+// read straight into its final storage. Where bulk travels beside the stream (BulkAccess), its place in the
+// body holds its address alone: once next() gives nothing and pulls() is not empty, the caller copies each
+// and says pulled(). Errors (protocol_error, resource_exhausted) end the stream. Thread-safety: none.
 #pragma once
 
+#include <weft/rpc/core/memory_pool.h>
 #include <weft/rpc/wire/frame.h>
 
 #include <array>
+#include <limits>
+#include <memory>
 #include <optional>
 
 namespace weft::rpc {
 
 class WEFT_EXPORT FrameReader {
  public:
-  explicit FrameReader(const Limits& limits);
+  static constexpr std::size_t no_bulk = std::numeric_limits<std::size_t>::max();
+  struct Pull {
+    std::uint64_t address;
+    std::span<std::byte> into;
+  };
+
+  // Attachments of bulk_from bytes and more travel by their address. memory may be null.
+  explicit FrameReader(const Limits& limits, std::shared_ptr<MemoryPool> memory = nullptr,
+                       std::size_t bulk_from = no_bulk);
 
   // Where the next bytes belong: a few spans, never empty ones; valid until advance().
   const std::vector<std::span<std::byte>>& targets();
   void advance(std::size_t bytes);
   std::optional<InboundFrame> next();
+
+  const std::vector<Pull>& pulls() const { return pulls_; }
+  void pulled() { pulls_.clear(); }
 
  private:
   enum class Stage { prefix, header, body };
@@ -28,10 +43,13 @@ class WEFT_EXPORT FrameReader {
   void take(std::span<std::byte> into);  // from the staging buffer
   void begin_body();
   void fill_body();
+  void end_body();
 
-  Limits limits_;
-  std::vector<std::byte> staging_;
-  std::size_t begin_ = 0, end_ = 0;  // what of the staging buffer holds unread bytes
+  const Limits limits_;
+  const std::shared_ptr<MemoryPool> memory_;
+  const std::size_t bulk_from_;
+  std::unique_ptr<std::byte[]> staging_;  // pages that nothing came to stay untouched
+  std::size_t begin_ = 0, end_ = 0;       // what of the staging buffer holds unread bytes
 
   Stage stage_ = Stage::prefix;
   std::array<std::byte, Prefix::size> prefix_bytes_{};
@@ -41,6 +59,8 @@ class WEFT_EXPORT FrameReader {
   std::vector<std::span<std::byte>> pieces_;
   std::size_t piece_ = 0;
   std::array<std::byte, Buffer::alignment> padding_{};
+  std::vector<std::uint64_t> addresses_;  // of the frame's bulk, as they arrive
+  std::vector<Pull> pulls_;
   std::vector<std::span<std::byte>> targets_;
 };
 

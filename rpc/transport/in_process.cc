@@ -1,5 +1,6 @@
 #include <weft/rpc/transport/in_process.h>
 
+#include <atomic>
 #include <deque>
 #include <optional>
 #include <utility>
@@ -11,8 +12,8 @@ namespace {
 class InProcessConnection final : public Connection,
                                   public std::enable_shared_from_this<InProcessConnection> {
  public:
-  InProcessConnection(std::shared_ptr<Loop> loop, const Limits& limits, std::string description)
-      : loop_(std::move(loop)), limits_(limits), description_(std::move(description)) {}
+  InProcessConnection(std::shared_ptr<Loop> loop, const ConnectionOptions& options, std::string description)
+      : loop_(std::move(loop)), options_(options), description_(std::move(description)) {}
 
   static void join(const std::shared_ptr<InProcessConnection>& a,
                    const std::shared_ptr<InProcessConnection>& b) {
@@ -38,14 +39,20 @@ class InProcessConnection final : public Connection,
     if (auto other = other_.lock()) {
       try {
         InboundFrame inbound = other->take(frame);
-        other->loop_->post(
-            [other, inbound = std::move(inbound)]() mutable { other->arrive(std::move(inbound)); });
+        const std::uint64_t bytes = inbound.header.size() + inbound.prefix.body_bytes;
+        unsent_bytes_ += bytes;
+        other->loop_->post([self = shared_from_this(), bytes, other, inbound = std::move(inbound)]() mutable {
+          self->unsent_bytes_ -= bytes;
+          other->arrive(std::move(inbound));
+        });
       } catch (const Error& bad) {
         other->loop_->post([other, bad] { other->close(bad); });
       }
     }
     if (frame.sent) loop_->post(std::move(frame.sent));
   }
+
+  std::uint64_t unsent_bytes() const override { return unsent_bytes_; }
 
   void finish(const Error& reason) override { close(reason); }  // what was sent is on its way
 
@@ -64,10 +71,10 @@ class InProcessConnection final : public Connection,
   InboundFrame take(const OutboundFrame& frame) const {
     const auto prefix_bytes = frame.head.bytes().first<Prefix::size>();
     InboundFrame inbound;
-    inbound.prefix = decode(prefix_bytes, limits_);
+    inbound.prefix = decode(prefix_bytes, options_.limits);
     inbound.header =
         Buffer(frame.head.owner(), frame.head.data() + Prefix::size, frame.head.size() - Prefix::size);
-    check_header(inbound.prefix, prefix_bytes, inbound.header.bytes(), limits_);
+    check_header(inbound.prefix, prefix_bytes, inbound.header.bytes(), options_.limits);
     for (const Buffer& attachment : frame.attachments)
       inbound.attachments.push_back(Buffer::copy(attachment.bytes()));
     return inbound;
@@ -100,19 +107,20 @@ class InProcessConnection final : public Connection,
   }
 
   std::shared_ptr<Loop> loop_;
-  Limits limits_;
+  ConnectionOptions options_;
   std::string description_;
   std::weak_ptr<InProcessConnection> other_;
   std::shared_ptr<ConnectionObserver> observer_;
   std::deque<InboundFrame> early_;  // arrived before start()
   std::optional<Error> closed_;
+  std::atomic<std::uint64_t> unsent_bytes_{0};  // that the other end's loop has not come to yet
 };
 
 }  // namespace
 
 struct InProcess::Entry {
   PickLoop pick;
-  Limits limits;
+  ConnectionOptions options;
   std::mutex mutex;  // guards accepted
   Accepted accepted;
 };
@@ -140,7 +148,7 @@ class InProcess::NameListener final : public Listener {
   std::shared_ptr<Entry> entry_;
 };
 
-void InProcess::connect(const Address& address, std::shared_ptr<Loop> loop, const Limits& limits,
+void InProcess::connect(const Address& address, std::shared_ptr<Loop> loop, const ConnectionOptions& options,
                         Connected done) {
   std::shared_ptr<Entry> entry;
   {
@@ -155,8 +163,8 @@ void InProcess::connect(const Address& address, std::shared_ptr<Loop> loop, cons
     });
     return;
   }
-  auto here = std::make_shared<InProcessConnection>(loop, limits, "inproc -> " + address.path);
-  auto there = std::make_shared<InProcessConnection>(std::move(their_loop), entry->limits,
+  auto here = std::make_shared<InProcessConnection>(loop, options, "inproc -> " + address.path);
+  auto there = std::make_shared<InProcessConnection>(std::move(their_loop), entry->options,
                                                      "inproc <- " + address.path);
   InProcessConnection::join(here, there);
   // Each end's pending jobs hold it until its owner does.
@@ -175,11 +183,11 @@ void InProcess::connect(const Address& address, std::shared_ptr<Loop> loop, cons
   loop->post([done = std::move(done), here]() mutable { done(std::static_pointer_cast<Connection>(here)); });
 }
 
-std::unique_ptr<Listener> InProcess::listen(const Address& address, PickLoop pick, const Limits& limits, bool,
-                                            Accepted accepted) {
+std::unique_ptr<Listener> InProcess::listen(const Address& address, PickLoop pick,
+                                            const ConnectionOptions& options, bool, Accepted accepted) {
   auto entry = std::make_shared<Entry>();
   entry->pick = std::move(pick);
-  entry->limits = limits;
+  entry->options = options;
   entry->accepted = std::move(accepted);
   std::lock_guard lock(mutex_);
   if (!entries_.emplace(address.path, entry).second)

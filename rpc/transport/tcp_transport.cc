@@ -1,6 +1,9 @@
 #include <weft/rpc/transport/tcp_transport.h>
 
-#include <weft/rpc/transport/internal/stream_listener.h>
+#include <weft/rpc/transport/internal/socket_listener.h>
+#include <weft/rpc/transport/internal/socket_stream.h>
+#include <weft/rpc/transport/stream_connection.h>
+#include <weft/rpc/transport/tls_stream.h>
 
 #include <asio/connect.hpp>
 #include <asio/ip/tcp.hpp>
@@ -16,12 +19,27 @@ std::string text(const tcp::endpoint& endpoint) {
   return Address{"tcp", endpoint.address().to_string(), std::to_string(endpoint.port()), {}}.text().substr(6);
 }
 
-std::string prepare(tcp::socket& socket, std::string_view direction) {
+enum class Side { client, server };
+
+// host: that was dialled; of a client.
+std::shared_ptr<Connection> make_connection(tcp::socket socket, const std::shared_ptr<Loop>& loop,
+                                            const ConnectionOptions& options, Side side,
+                                            const std::string& host = {}) {
   asio::error_code ignored;
   socket.set_option(tcp::no_delay(true), ignored);
   const auto local = socket.local_endpoint(ignored);
   const auto remote = socket.remote_endpoint(ignored);
-  return "tcp " + text(local) + std::string(direction) + text(remote);
+  std::unique_ptr<ByteStream> stream = std::make_unique<SocketStream<tcp>>(
+      std::move(socket), loop,
+      "tcp " + text(local) + (side == Side::client ? " -> " : " <- ") + text(remote));
+  if (options.credentials != nullptr && side == Side::server)
+    stream = tls_server(std::move(stream), *options.credentials, loop);
+  if (options.credentials != nullptr && side == Side::client)
+    stream = tls_client(std::move(stream), *options.credentials,
+                        options.expected_agent.empty() ? ExpectedPeer{.host = host}
+                                                       : ExpectedPeer{.agent = options.expected_agent},
+                        loop);
+  return std::make_shared<StreamConnection>(std::move(stream), loop, options);
 }
 
 // One connect() from its name's resolution to its end; on its loop.
@@ -29,8 +47,9 @@ struct Attempt {
   tcp::resolver resolver;
   tcp::socket socket;
   std::shared_ptr<Loop> loop;
-  Limits limits;
+  ConnectionOptions options;
   Transport::Connected done;
+  std::string host;
   std::string target;
   bool aborted = false;
 
@@ -40,9 +59,7 @@ struct Attempt {
                                        Execution::not_sent)));
   }
   void succeed() {
-    std::string description = prepare(socket, " -> ");
-    done(std::static_pointer_cast<Connection>(
-        std::make_shared<StreamConnection<tcp>>(std::move(socket), loop, limits, std::move(description))));
+    done(capture([&] { return make_connection(std::move(socket), loop, options, Side::client, host); }));
   }
   void abort() {
     aborted = true;  // a resolution that is on its way back succeeds all the same
@@ -56,12 +73,12 @@ class TcpTransport final : public Transport {
  public:
   std::string_view scheme() const override { return "tcp"; }
 
-  void connect(const Address& address, std::shared_ptr<Loop> loop, const Limits& limits,
+  void connect(const Address& address, std::shared_ptr<Loop> loop, const ConnectionOptions& options,
                Connected done) override {
-    asio::io_context& context = asio_loop(*loop).context();
+    asio::io_context& context = io_context_of(*loop);
     auto attempt =
         std::make_shared<Attempt>(Attempt{tcp::resolver(context), tcp::socket(context), std::move(loop),
-                                          limits, std::move(done), address.text()});
+                                          options, std::move(done), address.host, address.text()});
     {
       std::lock_guard lock(mutex_);
       std::erase_if(attempts_, [](const auto& old) { return old.expired(); });
@@ -85,25 +102,30 @@ class TcpTransport final : public Transport {
     for (const auto& weak : attempts_) {
       const auto attempt = weak.lock();
       if (attempt == nullptr) continue;
-      if (asio_loop(*attempt->loop).owns_thread()) {
-        attempt->loop->post([attempt] { attempt->abort(); });
-      } else {
+      const auto* asio = dynamic_cast<AsioLoop*>(attempt->loop.get());
+      if (asio != nullptr && !asio->owns_thread()) {
         attempt->abort();  // as an agent on the program's io_context ends on the thread that runs it
+      } else {
+        attempt->loop->post([attempt] { attempt->abort(); });
       }
     }
   }
 
-  std::unique_ptr<Listener> listen(const Address& address, PickLoop pick, const Limits& limits,
+  std::unique_ptr<Listener> listen(const Address& address, PickLoop pick, const ConnectionOptions& options,
                                    bool allow_remote, Accepted accepted) override {
     auto loop = pick();
-    asio::io_context& context = asio_loop(*loop).context();
+    asio::io_context& context = io_context_of(*loop);
     try {
       tcp::acceptor acceptor = bind(context, address, allow_remote);
       const auto bound = acceptor.local_endpoint();
       Address actual{"tcp", bound.address().to_string(), std::to_string(bound.port()), {}};
-      return std::make_unique<StreamListener<tcp>>(
-          std::move(acceptor), std::move(loop), std::move(actual), std::move(pick), limits,
-          std::move(accepted), [](tcp::socket& socket) { return prepare(socket, " <- "); }, nullptr);
+      return std::make_unique<SocketListener<tcp>>(
+          std::move(acceptor), std::move(loop), std::move(actual), std::move(pick),
+          [options, accepted = std::move(accepted)](tcp::socket socket, const std::shared_ptr<Loop>& theirs) {
+            auto connection = make_connection(std::move(socket), theirs, options, Side::server);
+            theirs->post([accepted, connection] { accepted(connection); });
+          },
+          nullptr);
     } catch (const asio::system_error& error) {
       throw Error(ErrorKind::unavailable, "cannot listen on " + address.text() + ": " + error.what());
     }
@@ -119,8 +141,8 @@ class TcpTransport final : public Transport {
       if (!allow_remote && !endpoint.address().is_loopback())
         throw Error(ErrorKind::permission_denied,
                     "listening on " + address.text() +
-                        " would let any host in: credentials are not configured; set AgentOptions::insecure "
-                        "to accept that");
+                        " would let any host in: set AgentOptions::credentials, or AgentOptions::insecure to "
+                        "accept that");
       try {
         return tcp::acceptor(context, endpoint);
       } catch (const asio::system_error& error) {

@@ -30,12 +30,13 @@ class WEFT_EXPORT Transport {
   virtual std::string_view scheme() const = 0;
   // Ends with unavailable where nobody listens. Throws invalid_argument for an address that is none of this
   // transport's.
-  virtual void connect(const Address& address, std::shared_ptr<Loop> loop, const Limits& limits,
+  virtual void connect(const Address& address, std::shared_ptr<Loop> loop, const ConnectionOptions& options,
                        Connected done) = 0;
   virtual void shut_down() {}  // connects that are under way fail soon
   // allow_remote: without it an address that other hosts can reach is permission_denied.
-  virtual std::unique_ptr<Listener> listen(const Address& address, PickLoop pick, const Limits& limits,
-                                           bool allow_remote, Accepted accepted) = 0;
+  virtual std::unique_ptr<Listener> listen(const Address& address, PickLoop pick,
+                                           const ConnectionOptions& options, bool allow_remote,
+                                           Accepted accepted) = 0;
 };
 
 }  // namespace weft::rpc

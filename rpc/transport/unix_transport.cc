@@ -1,72 +1,54 @@
 #include <weft/rpc/transport/unix_transport.h>
 
-#include <weft/rpc/transport/internal/stream_listener.h>
-
-#include <asio/local/stream_protocol.hpp>
-
-#include <sys/stat.h>
-#include <unistd.h>
+#include <weft/rpc/transport/internal/socket_listener.h>
+#include <weft/rpc/transport/internal/socket_stream.h>
+#include <weft/rpc/transport/internal/unix_socket.h>
+#include <weft/rpc/transport/stream_connection.h>
 
 namespace weft::rpc {
 namespace {
 
 using Protocol = asio::local::stream_protocol;
 
-Protocol::endpoint endpoint(const Address& address) {
-  if (address.path.size() >= sizeof(sockaddr_un::sun_path))
-    throw Error(ErrorKind::invalid_argument,
-                address.text() + " is longer than a socket's path may be (107 bytes)");
-  return Protocol::endpoint(address.path);
-}
-
-// A socket file that nobody answers is left over from a process that died.
-void remove_stale(asio::io_context& context, const Protocol::endpoint& where) {
-  struct stat info{};
-  if (::lstat(where.path().c_str(), &info) != 0 || !S_ISSOCK(info.st_mode)) return;
-  Protocol::socket probe(context);
-  probe.open();
-  probe.non_blocking(true);  // one that is too busy to answer lives
-  asio::error_code error;
-  probe.connect(where, error);
-  if (error == asio::error::connection_refused) ::unlink(where.path().c_str());
+std::shared_ptr<Connection> make_connection(Protocol::socket socket, const std::shared_ptr<Loop>& loop,
+                                            const ConnectionOptions& options, std::string description) {
+  std::string identity = identity_of(socket.native_handle());
+  return std::make_shared<StreamConnection>(
+      std::make_unique<SocketStream<Protocol>>(std::move(socket), loop, std::move(description),
+                                               std::move(identity)),
+      loop, options);
 }
 
 class UnixTransport final : public Transport {
  public:
   std::string_view scheme() const override { return "unix"; }
 
-  void connect(const Address& address, std::shared_ptr<Loop> loop, const Limits& limits,
+  void connect(const Address& address, std::shared_ptr<Loop> loop, const ConnectionOptions& options,
                Connected done) override {
-    asio::io_context& context = asio_loop(*loop).context();
-    auto socket = std::make_shared<Protocol::socket>(context);
-    const Protocol::endpoint where = endpoint(address);
-    socket->async_connect(where, [socket, loop, limits, target = address.text(),
-                                  done = std::move(done)](const asio::error_code& error) mutable {
-      if (error)
-        return done(std::make_exception_ptr(Error(ErrorKind::unavailable,
-                                                  "cannot connect to " + target + ": " + error.message(),
-                                                  Execution::not_sent)));
-      done(std::static_pointer_cast<Connection>(std::make_shared<StreamConnection<Protocol>>(
-          std::move(*socket), loop, limits, "unix -> " + target)));
-    });
+    auto socket = std::make_shared<Protocol::socket>(io_context_of(*loop));
+    socket->async_connect(
+        unix_endpoint(address), [socket, loop, options, target = address.text(),
+                                 done = std::move(done)](const asio::error_code& error) mutable {
+          if (error)
+            return done(std::make_exception_ptr(Error(ErrorKind::unavailable,
+                                                      "cannot connect to " + target + ": " + error.message(),
+                                                      Execution::not_sent)));
+          done(make_connection(std::move(*socket), loop, options, "unix -> " + target));
+        });
   }
 
-  std::unique_ptr<Listener> listen(const Address& address, PickLoop pick, const Limits& limits, bool,
-                                   Accepted accepted) override {
+  std::unique_ptr<Listener> listen(const Address& address, PickLoop pick, const ConnectionOptions& options,
+                                   bool, Accepted accepted) override {
     auto loop = pick();
-    asio::io_context& context = asio_loop(*loop).context();
     try {
-      const Protocol::endpoint where = endpoint(address);
-      remove_stale(context, where);
-      Protocol::acceptor acceptor(context);
-      acceptor.open();
-      // On Linux the mode set before bind() is the file's: it is never open to others, not even for a moment.
-      ::fchmod(acceptor.native_handle(), S_IRUSR | S_IWUSR);
-      acceptor.bind(where);
-      acceptor.listen();
-      return std::make_unique<StreamListener<Protocol>>(
-          std::move(acceptor), std::move(loop), address, std::move(pick), limits, std::move(accepted),
-          [target = address.text()](Protocol::socket&) { return "unix <- " + target; },
+      auto acceptor = listen_on(io_context_of(*loop), unix_endpoint(address));
+      return std::make_unique<SocketListener<Protocol>>(
+          std::move(acceptor), std::move(loop), address, std::move(pick),
+          [options, accepted = std::move(accepted), target = address.text()](
+              Protocol::socket socket, const std::shared_ptr<Loop>& theirs) {
+            auto connection = make_connection(std::move(socket), theirs, options, "unix <- " + target);
+            theirs->post([accepted, connection] { accepted(connection); });
+          },
           [path = address.path] { ::unlink(path.c_str()); });
     } catch (const asio::system_error& error) {
       throw Error(ErrorKind::unavailable, "cannot listen on " + address.text() + ": " + error.what());

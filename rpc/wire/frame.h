@@ -31,8 +31,8 @@ constexpr std::uint64_t padded(std::uint64_t bytes) {
 }
 
 // Checks the checksum, the segment table and the attachment table of a header against its prefix and the
-// limits. Returns the attachments' sizes; nothing of the header's size or more was allocated. Throws
-// protocol_error or resource_exhausted.
+// limits. Returns the attachments' sizes, or nothing where the body is empty: then IncomingMessage checks the
+// table. Nothing of the header's size or more was allocated. Throws protocol_error or resource_exhausted.
 WEFT_EXPORT std::vector<std::uint64_t> check_header(const Prefix& prefix,
                                                     std::span<const std::byte, Prefix::size> prefix_bytes,
                                                     std::span<const std::byte> header, const Limits& limits);

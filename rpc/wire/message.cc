@@ -2,8 +2,6 @@
 
 #include <weft/rpc/wire/internal/capnp_access.h>
 
-#include <kj/io.h>
-
 #include <cstring>
 
 namespace weft::rpc {
@@ -58,6 +56,16 @@ FrameKind kind_of(schema::Header::Which which, FrameKind prefix_kind) {
   refuse("a header of an unknown kind");
 }
 
+void check_kind(schema::Header::Reader header, const Prefix& prefix) {
+  if (kind_of(header.which(), prefix.kind) != prefix.kind) refuse("a header of another kind than its prefix");
+}
+
+void check_count(capnp::List<std::uint64_t>::Reader attachments, const Limits& limits) {
+  if (attachments.size() > limits.attachments)
+    throw Error(ErrorKind::resource_exhausted,
+                "a frame of " + std::to_string(attachments.size()) + " attachments");
+}
+
 }  // namespace
 
 std::vector<std::uint64_t> check_header(const Prefix& prefix,
@@ -82,14 +90,13 @@ std::vector<std::uint64_t> check_header(const Prefix& prefix,
   }
   if (total * 8 != header.size()) refuse("segments that do not fill the header");
 
+  if (prefix.body_bytes == 0) return {};  // nothing to make room for: IncomingMessage reads the header anyway
   return checked([&] {
     capnp::FlatArrayMessageReader reader(words(header), reader_options(header.size(), limits));
     const auto root = reader.getRoot<schema::Header>();
-    if (kind_of(root.which(), prefix.kind) != prefix.kind) refuse("a header of another kind than its prefix");
+    check_kind(root, prefix);
     const auto table = root.getAttachments();
-    if (table.size() > limits.attachments)
-      throw Error(ErrorKind::resource_exhausted,
-                  "a frame of " + std::to_string(table.size()) + " attachments");
+    check_count(table, limits);
     std::vector<std::uint64_t> sizes;
     sizes.reserve(table.size());
     std::uint64_t body = 0;
@@ -123,13 +130,17 @@ OutgoingMessage::~OutgoingMessage() = default;
 
 std::unique_ptr<OutgoingMessage> OutgoingMessage::request(std::size_t arguments) {
   std::unique_ptr<OutgoingMessage> message(new OutgoingMessage);
-  message->content_->header.initRequest().initArguments(static_cast<unsigned>(arguments));
+  auto& content = *message->content_;
+  content.request = content.header.initRequest();
+  content.arguments = content.request.initArguments(static_cast<unsigned>(arguments));
   return message;
 }
 
 std::unique_ptr<OutgoingMessage> OutgoingMessage::reply() {
   std::unique_ptr<OutgoingMessage> message(new OutgoingMessage);
-  message->content_->header.initReply().initValue();
+  auto& content = *message->content_;
+  content.reply = content.header.initReply();
+  content.result = content.reply.initValue();
   message->is_reply_ = true;
   return message;
 }
@@ -176,12 +187,9 @@ OutboundFrame OutgoingMessage::plain(FrameKind kind, std::uint64_t id) {
 }
 
 ValueWriter OutgoingMessage::argument(std::size_t i) {
-  return detail::ValueAccess::writer(content_->header.getRequest().getArguments()[static_cast<unsigned>(i)],
-                                     *this);
+  return detail::ValueAccess::writer(content_->arguments[static_cast<unsigned>(i)], *this);
 }
-ValueWriter OutgoingMessage::result() {
-  return detail::ValueAccess::writer(content_->header.getReply().getValue(), *this);
-}
+ValueWriter OutgoingMessage::result() { return detail::ValueAccess::writer(content_->result, *this); }
 ValueWriter OutgoingMessage::section(std::string_view key, bool required) {
   auto& section = content_->sections.emplace_back(Content::PendingSection{
       std::string(key), required, content_->builder.getOrphanage().newOrphan<schema::Value>()});
@@ -194,7 +202,7 @@ std::uint32_t OutgoingMessage::attach(Buffer bytes) {
 
 OutboundFrame OutgoingMessage::seal_request(const RequestInfo& info, std::uint64_t call_id,
                                             std::uint16_t flags) {
-  auto request = content_->header.getRequest();
+  auto& request = content_->request;
   request.setMethod(info.method);
   request.setSignature(info.signature);
   request.setTimeout(info.timeout_ns);
@@ -211,7 +219,7 @@ OutboundFrame OutgoingMessage::seal_request(const RequestInfo& info, std::uint64
 }
 
 OutboundFrame OutgoingMessage::seal_reply(std::uint64_t call_id) {
-  auto reply = content_->header.getReply();
+  auto& reply = content_->reply;
   if (!content_->sections.empty()) {
     auto sections = reply.initSections(static_cast<unsigned>(content_->sections.size()));
     for (unsigned i = 0; i < sections.size(); ++i) {
@@ -236,14 +244,10 @@ OutboundFrame OutgoingMessage::seal(FrameKind kind, std::uint64_t call_id, std::
       prefix.body_bytes += padded(attachments_[i].size());
     }
   }
-  const std::size_t header_words = capnp::computeSerializedSizeInWords(content_->builder);
-  prefix.header_words = static_cast<std::uint32_t>(header_words);
-
   OutboundFrame frame;
-  frame.head = Buffer::allocate(Prefix::size + header_words * 8);
+  frame.head = content_->builder.seal();
   const std::span<std::byte> header = frame.head.bytes().subspan(Prefix::size);
-  kj::ArrayOutputStream stream({reinterpret_cast<kj::byte*>(header.data()), header.size()});
-  capnp::writeMessage(stream, content_->builder);
+  prefix.header_words = static_cast<std::uint32_t>(header.size() / sizeof(capnp::word));
 
   const PrefixBytes prefix_bytes = frame.head.bytes().first<Prefix::size>();
   encode(prefix, prefix_bytes);
@@ -257,11 +261,21 @@ IncomingMessage::Content::Content(InboundFrame f, const Limits& limits)
     : frame(std::move(f)),
       reader(words(frame.header.bytes()), reader_options(frame.header.size(), limits)),
       header(reader.getRoot<schema::Header>()) {
+  if (frame.prefix.body_bytes == 0) {  // what check_header left to this
+    check_kind(header, frame.prefix);
+    const auto table = header.getAttachments();
+    check_count(table, limits);
+    for (const std::uint64_t size : table)
+      if (size != 0) refuse("an attachment larger than the body");
+    frame.attachments.resize(table.size());
+  }
   if (header.isRequest()) {
-    arguments = sized(header.getRequest().getArguments());
-    sections = sized(header.getRequest().getSections());
+    request = header.getRequest();
+    arguments = sized(request.getArguments());
+    sections = sized(request.getSections());
   } else if (header.isReply()) {
-    sections = sized(header.getReply().getSections());
+    reply = header.getReply();
+    sections = sized(reply.getSections());
   }
 }
 
@@ -290,7 +304,7 @@ HelloInfo IncomingMessage::hello() const {
 
 RequestInfo IncomingMessage::request() const {
   return checked([&] {
-    const auto request = content_->header.getRequest();
+    const auto& request = content_->request;
     return RequestInfo{request.getMethod(), request.getSignature(), request.getTimeout()};
   });
 }
@@ -312,7 +326,7 @@ ValueReader IncomingMessage::argument(std::size_t i) {
 
 std::optional<FailureInfo> IncomingMessage::failure() const {
   return checked([&]() -> std::optional<FailureInfo> {
-    const auto reply = content_->header.getReply();
+    const auto& reply = content_->reply;
     if (!reply.isError()) return std::nullopt;
     const auto error = reply.getError();
     return FailureInfo{kind_of(error.getKind()), text(error.getMessage()), text(error.getWorker()),
@@ -321,7 +335,7 @@ std::optional<FailureInfo> IncomingMessage::failure() const {
 }
 
 ValueReader IncomingMessage::result() {
-  return checked([&] { return detail::ValueAccess::reader(content_->header.getReply().getValue(), *this); });
+  return checked([&] { return detail::ValueAccess::reader(content_->reply.getValue(), *this); });
 }
 
 bool IncomingMessage::has_sections() const { return content_->sections.size() != 0; }
@@ -349,6 +363,8 @@ std::optional<std::string> IncomingMessage::unknown_required(
     return std::nullopt;
   });
 }
+
+std::size_t IncomingMessage::attachment_count() const { return content_->frame.attachments.size(); }
 
 const Buffer& IncomingMessage::attachment(std::uint32_t index) const {
   const auto& attachments = content_->frame.attachments;

@@ -41,6 +41,13 @@ struct FailureInfo {
   bool not_run = false;  // the handler never began
 };
 
+// Says which life of a peer a message goes to. Outlives the writing of the message.
+class WEFT_EXPORT Destination {
+ public:
+  virtual ~Destination() = default;
+  virtual std::shared_ptr<const AgentId> identity() const = 0;  // null: not known yet
+};
+
 class WEFT_EXPORT OutgoingMessage {
  public:
   static std::unique_ptr<OutgoingMessage> request(std::size_t arguments);
@@ -67,14 +74,18 @@ class WEFT_EXPORT OutgoingMessage {
   }  // nobody answers; known from OutgoingCall::begin() on
   void set_notification(bool notification) { is_notification_ = notification; }
 
-  // Where the message goes, for codecs of layers above: the sending agent's layers, and the peer where it is
-  // known.
-  void set_route(const Slots* layers, std::optional<AgentId> destination) {
+  // Where the message goes, for codecs of layers above: the sending agent's layers, and the peer, which is
+  // asked for at most once.
+  void set_route(const Slots* layers, const Destination* to) {
     layers_ = layers;
-    destination_ = std::move(destination);
+    to_ = to;
   }
   const Slots* layers() const { return layers_; }
-  const std::optional<AgentId>& destination() const { return destination_; }
+  const std::shared_ptr<const AgentId>& destination() {  // null: not known yet
+    if (destination_ == nullptr && to_ != nullptr) destination_ = to_->identity();
+    return destination_;
+  }
+  void set_destination(std::shared_ptr<const AgentId> life) { destination_ = std::move(life); }
   // What was written is meant for that life of the peer: the message goes to it, or not at all.
   void bind_destination() { bound_ = true; }
   bool bound() const { return bound_; }
@@ -101,7 +112,8 @@ class WEFT_EXPORT OutgoingMessage {
   bool is_notification_ = false;
   bool bound_ = false;
   const Slots* layers_ = nullptr;
-  std::optional<AgentId> destination_;
+  const Destination* to_ = nullptr;
+  std::shared_ptr<const AgentId> destination_;
   std::vector<std::shared_ptr<CallPart>> late_parts_;
 };
 
@@ -124,6 +136,7 @@ class WEFT_EXPORT IncomingMessage {
   // The first required section whose key `known` does not accept.
   std::optional<std::string> unknown_required(const UniqueFunction<bool(std::string_view)>& known) const;
 
+  std::size_t attachment_count() const;
   const Buffer& attachment(std::uint32_t index) const;  // throws protocol_error
   std::uint64_t bytes() const;                          // header and attachments
   Slots& slots() { return slots_; }

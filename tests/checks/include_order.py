@@ -6,6 +6,7 @@ This table is the architecture. What else is checked:
   - spdlog and prometheus-cpp stay inside rpc/observe;
   - generated Cap'n Proto headers are included by sources and by headers in an `internal` folder only, because they refuse
     every other version of the library;
+  - OpenSSL's headers likewise, so that a program that includes weft need not compile them;
   - headers of weft are included as <weft/FOLDER/FILE.h>, and a source includes its own header first.
 """
 import re
@@ -15,7 +16,7 @@ from sources import ROOT, cxx_files
 
 # rpc/ is one library, and its folders have an order too: each may include those before it. Headers directly in rpc/
 # (rpc/rpc.h) stand for all of them.
-RPC = ["rpc/core", "rpc/wire", "rpc/codec", "rpc/transport", "rpc/agent", "rpc/store", "rpc/membership", "rpc"]
+RPC = ["rpc/core", "rpc/wire", "rpc/codec", "rpc/security", "rpc/transport", "rpc/agent", "rpc/store", "rpc/membership", "rpc"]
 UP_TO_RREF = [*RPC, "rref"]
 UP_TO_AUTOGRAD = [*UP_TO_RREF, "rpc/tensor", "dist_autograd"]
 
@@ -34,6 +35,7 @@ LAYERS = {
 WITHOUT_TORCH = [*RPC, "rpc/testing", "rpc/observe", "rref"]
 TORCH = ["rpc", "rpc/testing", "rpc/observe", "rref"]
 TORCH = re.compile(r"(torch|ATen|c10|caffe2)/")
+OPENSSL = re.compile(r"openssl/")
 OBSERVE = re.compile(r"(spdlog|prometheus)/")
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
 
@@ -65,6 +67,8 @@ def problems_of(path, text):
             yield where + f"{layer}/ builds without LibTorch and cannot include {name}"
         if OBSERVE.match(name) and layer != "rpc/observe":
             yield where + f"{name} belongs into rpc/observe/"
+        if OPENSSL.match(name) and path.endswith(".h") and "internal" not in path.split("/"):
+            yield where + f"{name}: only sources and headers in `internal` folders may include it"
         if name == "torch/torch.h":
             yield where + "torch/torch.h takes 12 s to compile: include the least that is needed"
         if quote == '"':

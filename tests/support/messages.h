@@ -31,6 +31,15 @@ inline rpc::InboundFrame inbound(const rpc::OutboundFrame& frame, const rpc::Lim
   return in;
 }
 
+// What a frame brought beside its header, as its message has it: where all of them are empty, so is the
+// frame.
+inline std::vector<rpc::Buffer> attachments_of(const rpc::InboundFrame& frame) {
+  const rpc::IncomingMessage message(frame, {});
+  std::vector<rpc::Buffer> all;
+  for (std::uint32_t i = 0; i < message.attachment_count(); ++i) all.push_back(message.attachment(i));
+  return all;
+}
+
 inline std::shared_ptr<rpc::IncomingMessage> received(const rpc::OutboundFrame& frame,
                                                       const rpc::Limits& limits = {}) {
   return std::make_shared<rpc::IncomingMessage>(inbound(frame, limits), limits);

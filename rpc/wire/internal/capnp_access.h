@@ -2,6 +2,7 @@
 // weft only.
 #pragma once
 
+#include <weft/rpc/wire/internal/frame_builder.h>
 #include <weft/rpc/wire/message.capnp.h>
 #include <weft/rpc/wire/message.h>
 
@@ -14,8 +15,13 @@
 namespace weft::rpc {
 
 struct OutgoingMessage::Content {
-  capnp::MallocMessageBuilder builder;
+  FrameBuilder builder;
   schema::Header::Builder header = builder.initRoot<schema::Header>();
+  // Of a request, of a reply: followed once.
+  schema::Request::Builder request{nullptr};
+  capnp::List<schema::Value>::Builder arguments;
+  schema::Reply::Builder reply{nullptr};
+  schema::Value::Builder result{nullptr};
   struct PendingSection {
     std::string key;
     bool required;
@@ -29,6 +35,8 @@ struct IncomingMessage::Content {
   InboundFrame frame;
   capnp::FlatArrayMessageReader reader;
   schema::Header::Reader header;
+  schema::Request::Reader request;
+  schema::Reply::Reader reply;
   // Followed once: Cap'n Proto charges its traversal limit with all that a pointer leads to, each time it is
   // followed.
   capnp::List<schema::Value>::Reader arguments;

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <unistd.h>
+
 #include <cstdlib>
 #include <stdexcept>
 
@@ -27,6 +29,44 @@ TEST(Pair, says_how_a_process_died) {
   EXPECT_EQ(run({[](ServerEnd&) { throw std::runtime_error("no port"); }, nullptr}).error, "server: no port");
   const auto killed = run({good_server, [](ClientEnd&) { std::abort(); }});
   EXPECT_TRUE(killed.error.starts_with("client: died: Aborted")) << killed.error;
+}
+
+TEST(Pair, a_client_whose_server_has_died_is_not_waited_for) {
+  const Outcome outcome = run({[](ServerEnd& end) {
+                                 end.announce("here");
+                                 throw std::runtime_error("no more");
+                               },
+                               [](ClientEnd&) { pause(); }});
+  EXPECT_EQ(outcome.error, "server: no more");
+}
+
+TEST(Pair, either_may_be_another_program) {
+  const Outcome outcome =
+      run({[](ServerEnd& end) { end.become({"sh", "-c", "printf there >&3; dd count=1 <&3; printf 7 >&3"}); },
+           [](ClientEnd& end) {
+             end.become({"sh", "-c", R"(printf '{"figures":{"%s":4},"threads":2}' $0 >&3)", end.address()});
+           }});
+  EXPECT_EQ(outcome.error, "");
+  EXPECT_EQ(outcome.figures, (Figures{{"there", 4}}));
+  EXPECT_EQ(outcome.threads, "7/2");
+  const Outcome missing = run({[](ServerEnd& end) { end.become({"/nowhere/at_all"}); }, [](ClientEnd&) {}});
+  EXPECT_TRUE(missing.error.starts_with("server: cannot run /nowhere/at_all")) << missing.error;
+}
+
+Way way(const std::string& name, const Outcome& outcome) {
+  return {name, [outcome](const Setting&) { return outcome; }};
+}
+
+TEST(Pair, the_best_way_is_the_outcome) {
+  const Way slow = way("slow", {.figures = {{"p50_us", 9}, {"p99_us", 10}}}),
+            fast = way("fast", {.figures = {{"p50_us", 3}, {"p99_us", 90}}}),
+            broken = way("broken", {.error = "no"});
+  EXPECT_EQ(measure_best({slow, fast, broken}, {}).notes.at("way"), "fast");
+  EXPECT_EQ(measure_best({broken, slow}, {}).notes.at("way"), "slow");
+  EXPECT_EQ(measure_best({broken}, {}).error, "no");
+  const Way narrow = way("narrow", {.figures = {{"GBps", 1}}}),
+            wide = way("wide", {.figures = {{"GBps", 2}}});
+  EXPECT_EQ(measure_best({wide, narrow}, {}).notes.at("way"), "wide");
 }
 
 }  // namespace

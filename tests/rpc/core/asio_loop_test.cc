@@ -4,6 +4,9 @@
 #include <gtest/gtest.h>
 #include <asio/post.hpp>
 
+#include <algorithm>
+#include <atomic>
+#include <functional>
 #include <vector>
 
 namespace weft::rpc {
@@ -96,6 +99,19 @@ TEST(AsioLoop, StopRunsWhatIsPostedAndDropsTimers) {
   loop.stop();
 }
 
+TEST(AsioLoop, StopWaitsForTimersThatClose) {
+  AsioLoop loop;
+  std::atomic<int> fired{0};
+  loop.post([&] {
+    loop.schedule(loop.now() + 1h, [&] { fired += 100; });
+    loop.schedule_closing(loop.now() + 5ms, [&] { ++fired; });
+    const auto cancelled = loop.schedule_closing(loop.now() + 1h, [&] { fired += 10; });
+    loop.cancel(cancelled);
+  });
+  loop.stop();
+  EXPECT_EQ(fired, 1);
+}
+
 TEST(AsioLoop, JobsPostedAfterStopRunOnTheirPostersThread) {
   AsioLoop loop;
   loop.stop();
@@ -170,6 +186,137 @@ TEST(AsioLoop, OnTheProgramsIoContextItLeavesNothingBehind) {
   EXPECT_EQ(log, "t");
   loop->stop();
   EXPECT_FALSE(io.stopped() && io.poll() != 0);
+}
+
+TEST(AsioLoop, WhatATurnPostsRunsBeforeTheNextEvent) {
+  asio::io_context context;
+  AsioLoop loop(context);
+  std::string order;
+  asio::post(context, [&] {
+    loop.run_turn([&] {
+      order += 'a';
+      loop.post([&] {
+        order += 'c';
+        loop.post([&] { order += 'd'; });
+      });
+      order += 'b';  // a job never runs before post() has returned
+    });
+    order += 'e';
+  });
+  asio::post(context, [&] { order += 'f'; });
+  context.run();
+  EXPECT_EQ(order, "abcdef");
+}
+
+TEST(AsioLoop, ATurnWithoutEndLetsOthersIn) {
+  asio::io_context context;
+  AsioLoop loop(context);
+  int rounds = 0;
+  bool other = false;
+  std::function<void()> again = [&] {
+    ++rounds;
+    if (!other) loop.post(again);
+  };
+  asio::post(context, [&] {
+    asio::post(context, [&] { other = true; });
+    loop.run_turn(again);
+  });
+  context.run();
+  EXPECT_TRUE(other);
+  EXPECT_LT(rounds, 2000);
+}
+
+TEST(AsioLoop, JobsKeepTheirOrderBeyondATurnsEnd) {
+  asio::io_context context;
+  AsioLoop loop(context);
+  std::vector<int> order;
+  asio::post(context, [&] {
+    loop.run_turn([&] {
+      for (int i = 0; i < 1000; ++i) loop.post([&, i] { order.push_back(i); });
+    });
+    loop.run_turn([&] { loop.post([&] { order.push_back(1000); }); });  // the first turn's are not done yet
+  });
+  context.run();
+  ASSERT_EQ(order.size(), 1001U);
+  EXPECT_TRUE(std::is_sorted(order.begin(), order.end()));
+}
+
+TEST(AsioLoop, WhatATurnLeftGoesWithAnIoContextThatNobodyRuns) {
+  auto loop_held = std::make_shared<int>();
+  {
+    asio::io_context context;
+    auto loop = std::make_shared<AsioLoop>(context);
+    asio::post(context, [&, loop] {
+      loop->run_turn([&, loop] {
+        for (int i = 0; i < 1000; ++i) loop->post([loop, loop_held] {});
+      });
+    });
+    context.run_one();
+    EXPECT_GT(loop_held.use_count(), 1);
+  }
+  EXPECT_EQ(loop_held.use_count(), 1);
+}
+
+// A poller that is due when told so from outside, as a ring in shared memory is.
+class Bell final : public LoopPoller {
+ public:
+  Bell(AsioLoop& loop, std::function<void()> rung) : loop_(loop), rung_(std::move(rung)) {}
+  void ring() {
+    due_ = true;
+    if (asleep_.exchange(false)) loop_.post([] {});  // what an eventfd does
+  }
+  bool poll() override {
+    if (!due_.exchange(false)) return false;
+    rung_();
+    return true;
+  }
+  bool fall_asleep() override {
+    asleep_ = true;
+    ++sleeps;
+    return !due_;
+  }
+  void wake_up() override { asleep_ = false; }
+  std::atomic<int> sleeps{0};
+
+ private:
+  AsioLoop& loop_;
+  std::function<void()> rung_;
+  std::atomic<bool> due_{false}, asleep_{false};
+};
+
+TEST(AsioLoop, ASpinningLoopPollsAndSleepsAndWakes) {
+  AsioLoop loop(50us);
+  ASSERT_TRUE(loop.spins());
+  Handover<bool> rung;
+  Bell bell(loop, [&] { rung.give(loop.running_here()); });
+  loop.post([&] { loop.add_poller(bell); });
+  for (int i = 0; i < 2000; ++i) {
+    bell.ring();
+    ASSERT_TRUE(rung.take());
+  }
+  const int slept = bell.sleeps;
+  Handover<bool> posted;  // a job from outside wakes it like any loop
+  while (bell.sleeps == slept) std::this_thread::yield();
+  loop.post([&] { posted.give(true); });
+  EXPECT_TRUE(posted.take());
+  Event removed;
+  loop.post([&] {
+    loop.remove_poller(bell);
+    removed.set();
+  });
+  removed.wait();
+  loop.stop();
+}
+
+TEST(AsioLoop, ASpinningLoopRunsTimersAndStops) {
+  AsioLoop loop(20us);
+  Event fired;
+  loop.post([&] { loop.schedule(loop.now() + 2ms, [&] { fired.set(); }); });
+  fired.wait();
+  loop.stop();
+  bool late = false;
+  loop.post([&] { late = true; });
+  EXPECT_TRUE(late);
 }
 
 }  // namespace

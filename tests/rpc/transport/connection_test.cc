@@ -2,6 +2,7 @@
 #include <weft/rpc/transport/connection.h>
 
 #include <weft/rpc/transport/in_process.h>
+#include <weft/rpc/transport/shm/shm_transport.h>
 #include <weft/rpc/transport/tcp_transport.h>
 #include <weft/rpc/transport/unix_transport.h>
 #include <weft/rpc/wire/message.h>
@@ -14,6 +15,7 @@
 
 #include "tests/support/connections.h"
 #include "tests/support/errors.h"
+#include "tests/support/messages.h"
 
 namespace weft::rpc {
 namespace {
@@ -60,6 +62,19 @@ const Case tcp_v4{"TcpV4", []() -> std::shared_ptr<Transport> { return make_tcp_
                   [] { return std::string("tcp://127.0.0.1:0"); }, [] { return free_port("127.0.0.1"); }};
 const Case tcp_v6{"TcpV6", []() -> std::shared_ptr<Transport> { return make_tcp_transport(); },
                   [] { return std::string("tcp://[::1]:0"); }, [] { return free_port("::1"); }, no_ipv6};
+const char* no_shm() {
+  static std::string why;
+  return shm_supported(&why) ? "" : why.c_str();
+}
+const Case shared_memory{"Shm", []() -> std::shared_ptr<Transport> { return make_shm_transport(); },
+                         [] { return "shm" + socket_path().substr(4); },
+                         [] { return "shm" + socket_path().substr(4); }, no_shm};
+const Case shared_memory_without_bulk{"ShmRings",
+                                      []() -> std::shared_ptr<Transport> {
+                                        return make_shm_transport({.ring_bytes = 64 << 10, .bulk = false});
+                                      },
+                                      [] { return "shm" + socket_path().substr(4); },
+                                      [] { return "shm" + socket_path().substr(4); }, no_shm};
 const Case unix_socket{"Unix", []() -> std::shared_ptr<Transport> { return make_unix_transport(); },
                        socket_path, socket_path};
 
@@ -121,13 +136,13 @@ class ConnectionTest : public testing::TestWithParam<Case> {
   static void expect(const InboundFrame& got, std::uint64_t id,
                      const std::vector<std::size_t>& attachments = {}) {
     ASSERT_EQ(got.prefix.call_id, id);
-    ASSERT_EQ(got.attachments.size(), attachments.size());
+    const auto found = test::attachments_of(got);
+    ASSERT_EQ(found.size(), attachments.size());
     for (std::size_t i = 0; i < attachments.size(); ++i) {
-      ASSERT_EQ(got.attachments[i].size(), attachments[i]);
+      ASSERT_EQ(found[i].size(), attachments[i]);
       if (attachments[i] == 0) continue;
       const Buffer expected = content(id, i, attachments[i]);
-      ASSERT_EQ(std::memcmp(got.attachments[i].data(), expected.data(), attachments[i]), 0)
-          << "attachment " << i;
+      ASSERT_EQ(std::memcmp(found[i].data(), expected.data(), attachments[i]), 0) << "attachment " << i;
     }
   }
   static void send(End& end, OutboundFrame frame) {
@@ -141,7 +156,9 @@ class ConnectionTest : public testing::TestWithParam<Case> {
   std::vector<std::shared_ptr<End>> ends_;
 };
 
-INSTANTIATE_TEST_SUITE_P(Transports, ConnectionTest, testing::Values(in_process, tcp_v4, tcp_v6, unix_socket),
+INSTANTIATE_TEST_SUITE_P(Transports, ConnectionTest,
+                         testing::Values(in_process, tcp_v4, tcp_v6, unix_socket, shared_memory,
+                                         shared_memory_without_bulk),
                          [](const auto& info) { return info.param.name; });
 
 TEST_P(ConnectionTest, FramesArriveInOrder) {

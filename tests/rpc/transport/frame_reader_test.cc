@@ -43,12 +43,12 @@ void expect_same(const InboundFrame& got, const OutboundFrame& sent) {
   const auto header = sent.head.bytes().subspan(Prefix::size);
   ASSERT_EQ(got.header.size(), header.size());
   ASSERT_EQ(std::memcmp(got.header.data(), header.data(), header.size()), 0);
-  ASSERT_EQ(got.attachments.size(), sent.attachments.size());
+  const auto attachments = test::attachments_of(got);
+  ASSERT_EQ(attachments.size(), sent.attachments.size());
   for (std::size_t i = 0; i < sent.attachments.size(); ++i) {
-    ASSERT_EQ(got.attachments[i].size(), sent.attachments[i].size());
+    ASSERT_EQ(attachments[i].size(), sent.attachments[i].size());
     if (sent.attachments[i].empty()) continue;
-    ASSERT_EQ(std::memcmp(got.attachments[i].data(), sent.attachments[i].data(), sent.attachments[i].size()),
-              0);
+    ASSERT_EQ(std::memcmp(attachments[i].data(), sent.attachments[i].data(), sent.attachments[i].size()), 0);
   }
 }
 
@@ -157,6 +157,76 @@ TEST(FrameReader, RefusesABadHeaderBeforeItMakesRoomForAttachments) {
   FrameReader reader({});
   feed(reader, bytes, SIZE_MAX);
   EXPECT_EQ(kind_of([&] { return reader.next(); }), ErrorKind::protocol_error);
+}
+
+// --- Bulk beside the stream ---
+
+// The stream of a frame whose attachments of bulk_from bytes and more travel as their address.
+std::vector<std::byte> bytes_with_addresses(const OutboundFrame& frame, std::size_t bulk_from) {
+  OutboundFrame small{frame.head, {}, {}};
+  std::vector<std::uint64_t> addresses;
+  for (const Buffer& attachment : frame.attachments) {
+    if (attachment.size() < bulk_from) {
+      small.attachments.push_back(attachment);
+    } else {
+      addresses.push_back(reinterpret_cast<std::uintptr_t>(attachment.data()));
+    }
+  }
+  auto bytes = bytes_of(small);
+  const auto tail = std::as_bytes(std::span(addresses));
+  bytes.insert(bytes.end(), tail.begin(), tail.end());
+  return bytes;
+}
+
+TEST(FrameReader, BulkTravelsAsItsAddress) {
+  constexpr std::size_t bulk_from = 1000;
+  std::vector<OutboundFrame> frames;
+  frames.push_back(frame(1, 5, {10, 1000, 0, 999, 5000}));
+  frames.push_back(frame(2, 5, {}));
+  frames.push_back(frame(3, 100000, {200000}));
+  frames.push_back(frame(4, 5, {64}));
+  std::vector<std::byte> stream;
+  for (const auto& one : frames) {
+    const auto bytes = bytes_with_addresses(one, bulk_from);
+    stream.insert(stream.end(), bytes.begin(), bytes.end());
+  }
+  for (const std::size_t most : {std::size_t{1}, std::size_t{37}, std::size_t{100000}, stream.size()}) {
+    FrameReader reader({}, nullptr, bulk_from);
+    std::size_t at = 0, got = 0, pulled = 0;
+    while (got < frames.size()) {
+      if (auto next = reader.next()) {
+        expect_same(*next, frames[got++]);
+        continue;
+      }
+      if (!reader.pulls().empty()) {
+        for (const auto& [address, into] : reader.pulls()) {
+          std::memcpy(into.data(), reinterpret_cast<const void*>(address), into.size());
+          ++pulled;
+        }
+        reader.pulled();
+        continue;
+      }
+      ASSERT_LT(at, stream.size());
+      at += feed(reader, std::span(stream).subspan(at), most);
+    }
+    EXPECT_EQ(at, stream.size());
+    EXPECT_EQ(pulled, 3U);
+  }
+}
+
+TEST(FrameReader, AttachmentsLieInThePool) {
+  auto pool = std::make_shared<MemoryPool>(64U << 20);
+  const auto one = frame(1, 5, {200000});
+  const auto bytes = bytes_of(one);
+  for (int i = 0; i < 3; ++i) {
+    FrameReader reader({}, pool);
+    for (std::size_t at = 0; at < bytes.size();) {
+      at += feed(reader, std::span(bytes).subspan(at), bytes.size());
+      if (auto got = reader.next()) expect_same(*got, one);
+    }
+  }
+  EXPECT_EQ(pool->counts().misses, 1U);
+  EXPECT_EQ(pool->counts().hits, 2U);
 }
 
 }  // namespace

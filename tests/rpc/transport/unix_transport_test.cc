@@ -98,14 +98,17 @@ TEST_F(UnixTransportTest, AListenerThatIsTooBusyToAnswerIsNotReplaced) {
   busy.open();
   busy.bind(stream_protocol::endpoint(path_.string()));
   busy.listen(0);
+  // By the system call: some releases of Asio take a queue that is full for a connection that was made.
+  const stream_protocol::endpoint where(path_.string());
   std::vector<stream_protocol::socket> waiting;
-  asio::error_code error;
-  while (!error) {
+  int result = 0;
+  while (result == 0) {
     auto& socket = waiting.emplace_back(io);
     socket.open();
     socket.non_blocking(true);
-    socket.connect(stream_protocol::endpoint(path_.string()), error);
+    result = ::connect(socket.native_handle(), where.data(), static_cast<socklen_t>(where.size()));
   }
+  ASSERT_EQ(errno, EAGAIN);
   EXPECT_EQ(kind_of([&] { return listen(); }), ErrorKind::unavailable);
   EXPECT_TRUE(std::filesystem::exists(path_));
 }

@@ -163,13 +163,16 @@ struct Frame {
   Prefix prefix;
   std::vector<std::byte> header;
 
-  // What check_header says, with a checksum that is right.
+  // What check_header says, and what reads the frame then, with a checksum that is right.
   std::vector<std::uint64_t> check(const Limits& limits = {}) {
     std::array<std::byte, Prefix::size> bytes{};
     encode(prefix, bytes);
     prefix.checksum = frame_checksum(bytes, header);
     encode(prefix, bytes);
-    return check_header(prefix, bytes, header, limits);
+    auto sizes = check_header(prefix, bytes, header, limits);
+    InboundFrame frame{prefix, Buffer::copy(header), std::vector<Buffer>(sizes.size())};
+    const IncomingMessage message(std::move(frame), limits);
+    return sizes;
   }
   std::optional<ErrorKind> refusal(const Limits& limits = {}) {
     return kind_of([&] { return check(limits); });

@@ -1,39 +1,36 @@
-// StreamListener<Protocol>: accepts stream connections and hands each to the loop picked for it.
+// SocketListener<Protocol>: accepts sockets and gives each to the loop picked for it; what becomes of it
+// there is its user's business.
 #pragma once
 
-#include <weft/rpc/transport/stream_connection.h>
+#include <weft/rpc/core/asio_loop.h>
 #include <weft/rpc/transport/transport.h>
 
 #include <asio/basic_socket_acceptor.hpp>
-#include <asio/post.hpp>
+#include <asio/basic_stream_socket.hpp>
 
+#include <chrono>
 #include <future>
+#include <memory>
 
 namespace weft::rpc {
 
-inline AsioLoop& asio_loop(Loop& loop) {
-  auto* asio = dynamic_cast<AsioLoop*>(&loop);
-  if (asio == nullptr) throw Error(ErrorKind::invalid_argument, "a socket needs an Asio loop");
-  return *asio;
-}
-
 template <class Protocol>
-class StreamListener final : public Listener {
+class SocketListener final : public Listener {
  public:
   using Acceptor = asio::basic_socket_acceptor<Protocol>;
   using Socket = asio::basic_stream_socket<Protocol>;
-  using Prepare = std::function<std::string(Socket&)>;  // sets options, describes
+  using Admit = std::function<void(Socket, const std::shared_ptr<Loop>&)>;  // on the acceptor's loop
 
-  StreamListener(Acceptor acceptor, std::shared_ptr<Loop> loop, Address address, Transport::PickLoop pick,
-                 const Limits& limits, Transport::Accepted accepted, Prepare prepare,
-                 std::function<void()> cleanup)
+  // `cleanup` runs when it has closed.
+  SocketListener(Acceptor acceptor, std::shared_ptr<Loop> loop, Address address, Transport::PickLoop pick,
+                 Admit admit, std::function<void()> cleanup)
       : address_(std::move(address)),
         cleanup_(std::move(cleanup)),
-        state_(std::make_shared<State>(State{std::move(acceptor), std::move(loop), std::move(pick), limits,
-                                             std::move(accepted), std::move(prepare)})) {
+        state_(std::make_shared<State>(
+            State{std::move(acceptor), std::move(loop), std::move(pick), std::move(admit)})) {
     state_->loop->post([state = state_] { accept(state); });
   }
-  ~StreamListener() override { close(); }
+  ~SocketListener() override { close(); }
 
   const Address& address() const override { return address_; }
 
@@ -43,16 +40,16 @@ class StreamListener final : public Listener {
     const auto end = [state] {
       asio::error_code ignored;
       state->acceptor.close(ignored);
-      state->accepted = nullptr;
+      state->admit = nullptr;
     };
-    auto& loop = asio_loop(*state->loop);
-    if (loop.running_here() || !loop.owns_thread()) {
+    const auto* asio = dynamic_cast<AsioLoop*>(state->loop.get());
+    if (state->loop->running_here() || (asio != nullptr && !asio->owns_thread())) {
       // On the program's io_context nobody may be running it any more; an agent there is closed on its
       // thread.
       end();
     } else {
       std::promise<void> done;
-      loop.post([&] {
+      state->loop->post([&] {
         end();
         done.set_value();
       });
@@ -66,23 +63,18 @@ class StreamListener final : public Listener {
     Acceptor acceptor;
     std::shared_ptr<Loop> loop;
     Transport::PickLoop pick;
-    Limits limits;
-    Transport::Accepted accepted;
-    Prepare prepare;
+    Admit admit;
   };
 
   static void accept(const std::shared_ptr<State>& state) {
     if (!state->acceptor.is_open()) return;
     auto loop = state->pick();
     if (loop == nullptr) return;
-    auto socket = std::make_shared<Socket>(asio_loop(*loop).context());
+    auto socket = std::make_shared<Socket>(io_context_of(*loop));
     state->acceptor.async_accept(*socket, [state, loop, socket](const asio::error_code& error) {
       if (!state->acceptor.is_open()) return;
       if (!error) {
-        std::string description = state->prepare(*socket);
-        auto connection = std::make_shared<StreamConnection<Protocol>>(std::move(*socket), loop,
-                                                                       state->limits, std::move(description));
-        loop->post([accepted = state->accepted, connection] { accepted(connection); });
+        state->admit(std::move(*socket), loop);
       } else if (error != asio::error::connection_aborted) {
         // Out of descriptors or memory: accepting again at once would spin. Try again a little later.
         state->loop->schedule(state->loop->now() + std::chrono::milliseconds(50), [state] { accept(state); });

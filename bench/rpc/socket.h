@@ -1,0 +1,56 @@
+// Sockets and memory of the raw peers: system calls and nothing else.
+//
+// Errors are std::system_error. Thread-safety: none.
+#pragma once
+
+#include "bench/rpc/work.h"
+
+#include <sys/uio.h>
+
+#include <utility>
+
+namespace weft::bench {
+
+int checked(long result, const char* what);  // throws where it is negative
+
+// A connected stream socket. Who spins asks for bytes again and again; else the system call waits for them.
+class Socket {
+ public:
+  explicit Socket(int descriptor) : descriptor_(descriptor) {}
+  Socket(Socket&& other) noexcept : descriptor_(std::exchange(other.descriptor_, -1)), wait_(other.wait_) {}
+  Socket& operator=(Socket&&) = delete;
+  ~Socket();
+  int descriptor() const { return descriptor_; }
+  void set_wait(Wait wait) { wait_ = wait; }
+
+  void write(const void* data, std::size_t size) const;
+  void write(iovec* parts, std::size_t count) const;          // changes the parts
+  std::size_t read_some(void* data, std::size_t size) const;  // 0: the other side has closed
+  bool read(void* data, std::size_t size) const;              // all of it; false: as above
+
+ private:
+  int descriptor_;
+  Wait wait_ = Wait::blocking;
+};
+
+// On a free port of the loopback, or at a scratch path. Announces it.
+Socket accept_one(Wire wire, ServerEnd& end);
+Socket connect_to(Wire wire, const std::string& address);
+
+// Pages of zeros that nobody has touched; shared with the processes that are forked later, or private.
+class Memory {
+ public:
+  enum class Kind { own, shared };
+  explicit Memory(std::size_t size, Kind kind = Kind::own);
+  Memory(const Memory&) = delete;
+  Memory& operator=(const Memory&) = delete;
+  ~Memory();
+  char* data() const { return static_cast<char*>(data_); }
+  std::size_t size() const { return size_; }
+
+ private:
+  void* data_;
+  std::size_t size_;
+};
+
+}  // namespace weft::bench

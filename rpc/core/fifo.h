@@ -1,0 +1,45 @@
+// Fifo<T>: a queue that keeps its memory: std::deque allocates and frees as it goes.
+// Thread-safety: none.
+#pragma once
+
+#include <cstddef>
+#include <utility>
+#include <vector>
+
+namespace weft::rpc {
+
+template <class T>
+class Fifo {
+ public:
+  bool empty() const { return first_ == items_.size(); }
+  std::size_t size() const { return items_.size() - first_; }
+  T& operator[](std::size_t i) { return items_[first_ + i]; }  // 0: the front
+  T& front() { return items_[first_]; }
+
+  void push(T item) {
+    // Never empty, it would grow for ever: what was taken goes, once it is half.
+    if (first_ >= 32 && first_ * 2 >= items_.size()) {
+      items_.erase(items_.begin(), items_.begin() + static_cast<std::ptrdiff_t>(first_));
+      first_ = 0;
+    }
+    items_.push_back(std::move(item));
+  }
+  T pop() {
+    T item = std::move(items_[first_]);
+    drop();
+    return item;
+  }
+  void drop() {  // the front
+    items_[first_] = T{};
+    if (++first_ == items_.size()) {
+      items_.clear();
+      first_ = 0;
+    }
+  }
+
+ private:
+  std::vector<T> items_;
+  std::size_t first_ = 0;
+};
+
+}  // namespace weft::rpc

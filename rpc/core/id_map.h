@@ -1,0 +1,102 @@
+// IdMap<T>: what belongs to a number that somebody else may have chosen: calls under way, by their id.
+//
+// Open addressing, so that a call costs no allocation here; a seed that a peer does not know keeps chosen
+// numbers from falling together. Thread-safety: none.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <utility>
+#include <vector>
+
+namespace weft::rpc {
+
+template <class T>
+class IdMap {
+ public:
+  explicit IdMap(std::uint64_t seed) : seed_(seed) {}
+
+  std::size_t size() const { return size_; }
+  bool contains(std::uint64_t id) const { return size_ != 0 && slots_[place_of(id)].used; }
+  T* find(std::uint64_t id) {
+    if (size_ == 0) return nullptr;
+    Slot& slot = slots_[place_of(id)];
+    return slot.used ? &slot.value : nullptr;
+  }
+  // Of an id that is not there.
+  void insert(std::uint64_t id, T value) {
+    if (4 * (size_ + 1) > 3 * slots_.size()) resize(slots_.empty() ? smallest : 2 * slots_.size());
+    Slot& slot = slots_[place_of(id)];
+    slot.id = id;
+    slot.used = true;
+    slot.value = std::move(value);
+    ++size_;
+  }
+  std::optional<T> take(std::uint64_t id) {
+    if (size_ == 0) return std::nullopt;
+    std::size_t hole = place_of(id);
+    if (!slots_[hole].used) return std::nullopt;
+    std::optional<T> taken(std::move(slots_[hole].value));
+    --size_;
+    // What follows moves up, unless that put it before its own place.
+    const std::size_t mask = slots_.size() - 1;
+    for (std::size_t next = (hole + 1) & mask; slots_[next].used; next = (next + 1) & mask) {
+      if (((next - home_of(slots_[next].id)) & mask) < ((next - hole) & mask)) continue;
+      slots_[hole].id = slots_[next].id;
+      slots_[hole].value = std::move(slots_[next].value);
+      hole = next;
+    }
+    slots_[hole].used = false;
+    slots_[hole].value = T{};
+    if (size_ == 0 && slots_.size() > most_kept) slots_ = {};
+    return taken;
+  }
+  // Everything, by id.
+  std::vector<std::pair<std::uint64_t, T>> take_all() {
+    std::vector<std::pair<std::uint64_t, T>> all;
+    for (Slot& slot : std::exchange(slots_, {}))
+      if (slot.used) all.emplace_back(slot.id, std::move(slot.value));
+    size_ = 0;
+    std::sort(all.begin(), all.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+    return all;
+  }
+
+ private:
+  struct Slot {
+    std::uint64_t id = 0;
+    bool used = false;
+    T value{};
+  };
+  static constexpr std::size_t smallest = 8;
+  static constexpr std::size_t most_kept = 1024;  // slots of an empty map
+
+  std::size_t home_of(std::uint64_t id) const {
+    const std::uint64_t mixed = (id ^ seed_) * 0x9e3779b97f4a7c15ULL;
+    return static_cast<std::size_t>((mixed ^ mixed >> 32) * 0xd6e8feb86659fd93ULL >> 32) &
+           (slots_.size() - 1);
+  }
+  // Where it is, or where it would be put.
+  std::size_t place_of(std::uint64_t id) const {
+    std::size_t at = home_of(id);
+    while (slots_[at].used && slots_[at].id != id) at = (at + 1) & (slots_.size() - 1);
+    return at;
+  }
+  void resize(std::size_t slots) {
+    std::vector<Slot> old = std::exchange(slots_, std::vector<Slot>(slots));
+    for (Slot& slot : old) {
+      if (!slot.used) continue;
+      Slot& place = slots_[place_of(slot.id)];
+      place.id = slot.id;
+      place.used = true;
+      place.value = std::move(slot.value);
+    }
+  }
+
+  const std::uint64_t seed_;
+  std::vector<Slot> slots_;
+  std::size_t size_ = 0;
+};
+
+}  // namespace weft::rpc

@@ -1,0 +1,130 @@
+#include <weft/rpc/core/memory_pool.h>
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <bit>
+#include <cstdlib>
+#include <list>
+#include <map>
+#include <mutex>
+#include <new>
+#include <vector>
+
+namespace weft::rpc {
+namespace {
+
+constexpr std::size_t huge_page = 2U << 20;
+
+std::byte* new_block(std::size_t bytes) {
+  const std::size_t alignment = bytes >= huge_page ? huge_page : Buffer::alignment;
+  const std::size_t rounded = (bytes + alignment - 1) / alignment * alignment;
+  void* memory = rounded < bytes ? nullptr : std::aligned_alloc(alignment, rounded);
+  if (memory == nullptr) throw std::bad_alloc();
+  // One fault instead of 512, where the system has a huge page at hand.
+  if (bytes >= huge_page) ::madvise(memory, rounded, MADV_HUGEPAGE);
+  return static_cast<std::byte*>(memory);
+}
+
+}  // namespace
+
+struct MemoryPool::State {
+  struct Kept {
+    std::size_t size;
+    std::byte* memory;
+  };
+  using Age = std::list<Kept>;
+
+  explicit State(std::uint64_t most) : most_kept(most) {}
+  ~State() {
+    for (const Kept& block : by_age) std::free(block.memory);
+  }
+
+  std::byte* take(std::size_t size) {
+    std::lock_guard lock(mutex);
+    const auto found = by_size.find(size);
+    if (found == by_size.end()) {
+      ++counts.misses;
+      return nullptr;
+    }
+    ++counts.hits;
+    std::byte* memory = found->second.back()->memory;
+    by_age.erase(found->second.back());
+    found->second.pop_back();
+    if (found->second.empty()) by_size.erase(found);
+    counts.kept_bytes -= size;
+    return memory;
+  }
+
+  void give_back(std::size_t size, std::byte* memory) {
+    std::vector<std::byte*> excess;
+    {
+      std::lock_guard lock(mutex);
+      by_size[size].push_back(by_age.insert(by_age.end(), {size, memory}));
+      counts.kept_bytes += size;
+      while (counts.kept_bytes > most_kept) excess.push_back(drop_oldest());
+    }
+    for (std::byte* block : excess) std::free(block);
+  }
+
+  std::byte* drop_oldest() {
+    const Kept oldest = by_age.front();
+    const auto same = by_size.find(oldest.size);
+    std::erase(same->second, by_age.begin());
+    if (same->second.empty()) by_size.erase(same);
+    by_age.pop_front();
+    counts.kept_bytes -= oldest.size;
+    return oldest.memory;
+  }
+
+  const std::uint64_t most_kept;
+  mutable std::mutex mutex;  // guards what follows
+  Age by_age;                // the oldest first
+  std::map<std::size_t, std::vector<Age::iterator>> by_size;
+  Counts counts;
+};
+
+MemoryPool::MemoryPool(std::uint64_t most_kept) : state_(std::make_shared<State>(most_kept)) {}
+MemoryPool::~MemoryPool() { trim(); }
+
+std::size_t MemoryPool::block_size(std::size_t bytes) {
+  if (bytes < smallest) return bytes;
+  const std::size_t step = std::bit_floor(bytes) / 8;
+  const std::size_t rounded = (bytes + step - 1) / step * step;
+  return rounded < bytes ? bytes : rounded;
+}
+
+Buffer MemoryPool::allocate(std::size_t size) {
+  if (size < smallest) return Buffer::allocate(size);
+  const std::size_t block = block_size(size);
+  std::byte* memory = state_->take(block);
+  if (memory == nullptr) memory = new_block(block);
+  struct Return {
+    std::weak_ptr<State> state;
+    std::size_t block;
+    void operator()(std::byte* returned) const {
+      if (const auto pool = state.lock()) {
+        pool->give_back(block, returned);
+      } else {
+        std::free(returned);
+      }
+    }
+  };
+  return Buffer(std::shared_ptr<std::byte>(memory, Return{state_, block}), memory, size);
+}
+
+void MemoryPool::trim() {
+  std::vector<std::byte*> all;
+  {
+    std::lock_guard lock(state_->mutex);
+    while (!state_->by_age.empty()) all.push_back(state_->drop_oldest());
+  }
+  for (std::byte* block : all) std::free(block);
+}
+
+MemoryPool::Counts MemoryPool::counts() const {
+  std::lock_guard lock(state_->mutex);
+  return state_->counts;
+}
+
+}  // namespace weft::rpc

@@ -1,0 +1,87 @@
+// CredentialSnapshot: what one reading of the credentials gave, ready for connections. Immutable.
+//
+// It holds an SSL_CTX for both sides: TLS 1.3 only, nothing resumed, no early data, no tickets, ALPN "weft".
+// Each connection keeps its snapshot by shared_ptr, and hands OpenSSL's callbacks a HandshakeNotes, in which
+// they write down what a readable error needs. Thread-safety: const, as OpenSSL's contexts then are.
+#pragma once
+
+#include <weft/rpc/security/internal/openssl.h>
+
+#include <chrono>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace weft::rpc {
+
+inline constexpr std::string_view tls_application = "weft";  // by ALPN: other users of TLS are told apart
+
+// What was read, still as text.
+struct CredentialMaterial {
+  struct Text {
+    std::string text;
+    std::string source;  // for messages: "certificate_file '/etc/weft/worker1.pem'"
+  };
+  Text certificate, key, trust;
+  struct Secret {
+    std::string id, bytes, source;
+  };
+  std::vector<Secret> secrets;
+};
+
+// What one handshake leaves to tell. Lives as long as its SSL does.
+struct HandshakeNotes {
+  const class CredentialSnapshot* credentials = nullptr;
+  std::string expected_agent;  // client: whom the certificate must name, if not empty
+  std::string host;            // client: what was dialled
+  std::string unknown_secret;  // server: the id that was offered and is not known, made printable
+  std::string secret;          // the id that was offered (client) or found (server)
+  int verify_error = X509_V_OK;
+  int verify_depth = 0;           // 0: of the peer's own certificate, else of an authority's
+  bool nameless = false;          // the certificate is good, but names nobody
+  std::string certificate_names;  // whom the peer's certificate is for
+  std::string wanted_name;        // and whom it should be for
+};
+
+class CredentialSnapshot {
+ public:
+  explicit CredentialSnapshot(const CredentialMaterial& material);  // throws invalid_argument
+  ~CredentialSnapshot();
+  CredentialSnapshot(const CredentialSnapshot&) = delete;
+  CredentialSnapshot& operator=(const CredentialSnapshot&) = delete;
+
+  // For one connection; `notes` outlives it. Throws internal where OpenSSL has no memory.
+  openssl::Ssl make_server(HandshakeNotes& notes) const;
+  openssl::Ssl make_client(HandshakeNotes& notes) const;  // verifies notes.host and notes.expected_agent
+
+  bool has_certificate() const { return certificate_ != nullptr; }
+  bool has_secret() const { return !secrets_.empty(); }
+  std::optional<std::chrono::system_clock::time_point> expires() const;
+  std::string describe() const;
+
+ private:
+  struct Secret {
+    std::string id;
+    std::vector<unsigned char> key;
+  };
+
+  void use_certificate(const CredentialMaterial& material);
+  void use_trust(const CredentialMaterial::Text& trust);
+  void use_secrets(const std::vector<CredentialMaterial::Secret>& secrets);
+  openssl::Ssl make(HandshakeNotes& notes) const;
+  static openssl::Session session(SSL* ssl, const Secret& secret);
+
+  // OpenSSL's callbacks.
+  static int verify(int so_far, X509_STORE_CTX* chain);
+  static int offer_secret(SSL* ssl, const EVP_MD* digest, const unsigned char** id, std::size_t* id_size,
+                          SSL_SESSION** found);
+  static int find_secret(SSL* ssl, const unsigned char* id, std::size_t id_size, SSL_SESSION** found);
+  static int choose_application(SSL* ssl, const unsigned char** chosen, unsigned char* chosen_size,
+                                const unsigned char* offered, unsigned int offered_size, void* self);
+
+  openssl::Context context_;
+  openssl::Certificate certificate_;
+  std::vector<Secret> secrets_;
+};
+
+}  // namespace weft::rpc

@@ -1,0 +1,103 @@
+#include <weft/rpc/security/permissions.h>
+
+#include <weft/rpc/core/error.h>
+
+#include <optional>
+
+namespace weft::rpc {
+namespace {
+
+constexpr std::string_view blanks = " \t\r";
+
+// The words of a line, without its comment.
+std::vector<std::string_view> words_of(std::string_view line) {
+  line = line.substr(0, line.find('#'));
+  std::vector<std::string_view> words;
+  for (;;) {
+    const std::size_t begin = line.find_first_not_of(blanks);
+    if (begin == line.npos) return words;
+    const std::size_t end = std::min(line.find_first_of(blanks, begin), line.size());
+    words.push_back(line.substr(begin, end - begin));
+    line.remove_prefix(end);
+  }
+}
+
+}  // namespace
+
+Permissions::Glob::Glob(std::string_view pattern) {
+  const std::size_t first = pattern.find('*');
+  head = pattern.substr(0, first);
+  if (first == pattern.npos) return;
+  star = true;
+  const std::size_t last = pattern.rfind('*');
+  tail = pattern.substr(last + 1);
+  for (std::size_t begin = first + 1; begin <= last;) {
+    const std::size_t end = pattern.find('*', begin);
+    if (end > begin) middle.emplace_back(pattern.substr(begin, end - begin));
+    begin = end + 1;
+  }
+}
+
+// What lies between the stars is found as early as possible, which leaves the most for the rest: no trying
+// again, so that no pattern and no text take more than their lengths.
+bool Permissions::Glob::fits(std::string_view text) const {
+  if (!star) return text == head;
+  if (text.size() < head.size() + tail.size() || !text.starts_with(head) || !text.ends_with(tail))
+    return false;
+  text.remove_prefix(head.size());
+  text.remove_suffix(tail.size());
+  for (const std::string& piece : middle) {
+    const std::size_t place = text.find(piece);
+    if (place == text.npos) return false;
+    text.remove_prefix(place + piece.size());
+  }
+  return true;
+}
+
+Permissions::Permissions(const std::vector<PermissionRule>& rules, bool otherwise) : otherwise_(otherwise) {
+  rules_.reserve(rules.size());
+  for (const PermissionRule& rule : rules) {
+    if (rule.identity.empty() || rule.method.empty())
+      throw Error(ErrorKind::invalid_argument,
+                  "permissions: a rule with an empty pattern fits nobody: * fits all");
+    rules_.push_back({rule.allow, Glob(rule.identity), Glob(rule.method)});
+  }
+}
+
+Permissions Permissions::parse(std::string_view text) {
+  std::vector<PermissionRule> rules;
+  std::optional<bool> otherwise;
+  for (std::size_t number = 1; !text.empty(); ++number) {
+    const std::size_t end = std::min(text.find('\n'), text.size());
+    const auto words = words_of(text.substr(0, end));
+    text.remove_prefix(std::min(end + 1, text.size()));
+    if (words.empty()) continue;
+
+    const auto refuse = [&](const std::string& why) {
+      throw Error(ErrorKind::invalid_argument, "permissions, line " + std::to_string(number) + ": " + why);
+    };
+    const auto verdict = [&](std::string_view word) {
+      if (word != "allow" && word != "deny")
+        refuse("'" + std::string(word) + "' where allow or deny was expected");
+      return word == "allow";
+    };
+    if (otherwise) refuse("nothing comes after the default");
+    if (words[0] == "default") {
+      if (words.size() != 2) refuse("a default is 'default allow' or 'default deny'");
+      otherwise = verdict(words[1]);
+      continue;
+    }
+    const bool allow = verdict(words[0]);
+    if (words.size() != 3) refuse("a rule is 'allow IDENTITY METHOD' or 'deny IDENTITY METHOD'");
+    rules.push_back({allow, std::string(words[1]), std::string(words[2])});
+  }
+  return Permissions(rules, otherwise.value_or(false));
+}
+
+bool Permissions::allows(std::string_view identity, std::string_view method) const {
+  for (const Rule& rule : rules_)
+    if (rule.method.fits(method) && rule.identity.fits(identity)) return rule.allow;
+  return otherwise_;
+}
+
+}  // namespace weft::rpc

@@ -1,0 +1,372 @@
+#include <weft/rpc/testing/simulation/internal/sim_wire.h>
+
+#include <weft/rpc/testing/simulation/sim_world.h>
+
+#include <asio/error.hpp>
+
+#include <algorithm>
+#include <cstring>
+
+namespace weft::test {
+
+using rpc::Clock;
+
+namespace {
+
+constexpr std::size_t most_spans = 64;
+
+template <class Span>
+std::size_t total(std::span<const Span> spans) {
+  std::size_t bytes = 0;
+  for (const Span& span : spans.first(std::min(spans.size(), most_spans))) bytes += span.size();
+  return bytes;
+}
+
+}  // namespace
+
+SimWire::SimWire(SimNetwork& network, std::uint64_t number, std::shared_ptr<SimLoop> one,
+                 std::shared_ptr<SimLoop> other)
+    : network_(&network),
+      number_(number),
+      names_{one->process()->name(), other->process()->name()},
+      window_(static_cast<std::size_t>(
+          network.random_.spread(network.weather_.least_window, network.weather_.most_window))),
+      latency_{network.latency(), network.latency()} {
+  ends_[0].process = one->process();
+  ends_[1].process = other->process();
+  ends_[0].loop = std::move(one);
+  ends_[1].loop = std::move(other);
+}
+
+std::string SimWire::describe(Side side) const {
+  return "sim " + names_[side] + (side == 0 ? " -> " : " <- ") + names_[other(side)] + " #" +
+         std::to_string(number_);
+}
+
+// --- Use ---
+
+void SimWire::check_use(Side side, const char* what) const {
+  const End& end = ends_[side];
+  if (!end.open && !end.gone && end.process->alive())
+    world().violation(describe(side) + ": " + what + " after close()");
+  if (world().running() != nullptr && !end.loop->running_here())
+    world().violation(describe(side) + ": " + what + " off its loop");
+}
+
+std::size_t SimWire::share(std::size_t most) const {
+  return random().chance(weather().short_io) ? static_cast<std::size_t>(random().spread(1, most)) : most;
+}
+
+std::size_t SimWire::read(Side side, std::span<const std::span<std::byte>> into, std::error_code& error) {
+  error = {};
+  if (network_ == nullptr) return error = asio::error::operation_aborted, 0;
+  check_use(side, "read()");
+  Pipe& pipe = pipes_[other(side)];
+  const std::size_t room = total(into);
+  if (room == 0) world().violation(describe(side) + ": read() into nothing");
+  if (pipe.unread == 0 || room == 0 || !ends_[side].open) {
+    error = ends_[side].broken  ? ends_[side].broken
+            : !ends_[side].open ? std::error_code(asio::error::operation_aborted)
+            : pipe.end_arrived  ? std::error_code(asio::error::eof)
+                                : std::error_code(asio::error::would_block);
+    return 0;
+  }
+  const std::size_t bytes = share(std::min(pipe.unread, room));
+  std::size_t left = bytes;
+  for (std::span<std::byte> span : into.first(std::min(into.size(), most_spans))) {
+    while (left != 0 && !span.empty()) {
+      const std::vector<std::byte>& front = pipe.arrived.front();
+      const std::size_t n = std::min({left, span.size(), front.size() - pipe.front_read});
+      std::memcpy(span.data(), front.data() + pipe.front_read, n);
+      span = span.subspan(n);
+      left -= n;
+      if ((pipe.front_read += n) == front.size()) {
+        pipe.arrived.pop_front();
+        pipe.front_read = 0;
+      }
+    }
+  }
+  pipe.unread -= bytes;
+  pipe.credit += bytes;
+  arm_credit(other(side));
+  return bytes;
+}
+
+std::size_t SimWire::write(Side side, std::span<const std::span<const std::byte>> from,
+                           std::error_code& error) {
+  error = {};
+  if (network_ == nullptr) return error = asio::error::operation_aborted, 0;
+  check_use(side, "write()");
+  Pipe& pipe = pipes_[side];
+  const std::size_t wanted = total(from);
+  if (wanted == 0) world().violation(describe(side) + ": write() of nothing");
+  if (ends_[side].broken) {
+    error = ends_[side].broken;
+  } else if (!ends_[side].open || pipe.end_sent) {
+    error = asio::error::broken_pipe;
+  } else if (pipe.taken == window_ || wanted == 0) {
+    error = asio::error::would_block;
+  }
+  if (error) return 0;
+  const std::size_t bytes = share(std::min(wanted, window_ - pipe.taken));
+  std::vector<std::byte> copy(bytes);
+  std::size_t filled = 0;
+  for (const std::span<const std::byte> span : from.first(std::min(from.size(), most_spans))) {
+    const std::size_t n = std::min(span.size(), bytes - filled);
+    if (n != 0) std::memcpy(copy.data() + filled, span.data(), n);
+    filled += n;
+  }
+  pipe.taken += bytes;
+  // What is written at once need not arrive at once.
+  if (const std::size_t first = share(bytes); first != bytes) {
+    const auto middle = copy.begin() + static_cast<std::ptrdiff_t>(first);
+    std::vector<std::byte> rest(middle, copy.end());
+    copy.erase(middle, copy.end());
+    send(side, Segment::Kind::data, std::move(copy));
+    copy = std::move(rest);
+  }
+  send(side, Segment::Kind::data, std::move(copy));
+  return bytes;
+}
+
+bool SimWire::ready(Side side, bool writable) const {
+  if (ends_[side].broken) return true;
+  if (writable) return pipes_[side].taken != window_ || pipes_[side].end_sent;
+  return pipes_[other(side)].unread != 0 || pipes_[other(side)].end_arrived;
+}
+
+void SimWire::when(Side side, bool writable, rpc::Job job) {
+  if (network_ == nullptr) return;
+  check_use(side, writable ? "when_writable()" : "when_readable()");
+  End& end = ends_[side];
+  if (!end.open) return;
+  if (end.jobs[writable ? 1 : 0])
+    world().violation(describe(side) + (writable ? ": when_writable() twice" : ": when_readable() twice"));
+  const rpc::Job before = std::exchange(end.jobs[writable ? 1 : 0], std::move(job));
+  if (ready(side, writable)) return notify(side, writable);
+  if (!random().chance(weather().false_calls)) return;
+  world().after(random().up_to(weather().most_latency), [weak = weak_from_this(), side, writable] {
+    if (const auto wire = weak.lock()) wire->notify(side, writable);
+  });
+}
+
+// The job stays here until its turn on the loop, so that close() drops it even then.
+void SimWire::notify(Side side, bool writable) {
+  End& end = ends_[side];
+  const std::size_t which = writable ? 1 : 0;
+  if (!end.jobs[which] || std::exchange(end.posted[which], true)) return;
+  end.loop->post([weak = weak_from_this(), side, which] {
+    const auto wire = weak.lock();
+    if (wire == nullptr) return;
+    End& here = wire->ends_[side];
+    here.posted[which] = false;
+    if (rpc::Job job = std::exchange(here.jobs[which], nullptr)) job();
+  });
+}
+
+void SimWire::shut_down_writing(Side side, std::error_code& error) {
+  error = {};
+  if (network_ == nullptr) return;
+  check_use(side, "shut_down_writing()");
+  if (ends_[side].broken) {
+    error = asio::error::not_connected;
+  } else if (!std::exchange(pipes_[side].end_sent, true)) {
+    send(side, Segment::Kind::end);
+  }
+}
+
+void SimWire::close(Side side) {
+  End& end = ends_[side];
+  const auto jobs = std::exchange(end.jobs, {});  // end last: what they hold may come back here
+  if (!std::exchange(end.open, false) || network_ == nullptr) return;
+  Pipe& in = pipes_[other(side)];
+  const bool unread = in.unread != 0;
+  in.arrived.clear();
+  in.unread = 0;
+  if (end.broken) return;
+  world().trace().add(world().now(), "close", names_[side], number_, unread ? 1 : 0);
+  if (unread) return send_reset(side);
+  if (!std::exchange(pipes_[side].end_sent, true)) send(side, Segment::Kind::end);
+}
+
+// --- What is under way ---
+
+void SimWire::send(Side from, Segment::Kind kind, std::vector<std::byte> bytes) {
+  Pipe& pipe = pipes_[from];
+  if (pipe.lost) return watch(from);
+  std::chrono::nanoseconds wait = latency_[from] + random().up_to(latency_[from]);
+  if (random().chance(weather().repeats)) wait += random().up_to(weather().repeat_after);
+  pipe.last_arrival = std::max(pipe.last_arrival, rpc::later(world().now(), wait));
+  pipe.under_way.push_back({pipe.last_arrival, kind, std::move(bytes)});
+  arm(from);
+}
+
+void SimWire::arm(Side from) {
+  Pipe& pipe = pipes_[from];
+  if (pipe.armed || pipe.under_way.empty()) return;
+  if (blocked(from)) return watch(from);
+  pipe.armed = true;
+  world().at(pipe.under_way.front().arrives, [weak = weak_from_this(), from] {
+    const auto wire = weak.lock();
+    if (wire == nullptr || wire->network_ == nullptr) return;
+    wire->pipes_[from].armed = false;
+    wire->arrive(from);
+  });
+}
+
+void SimWire::arrive(Side from) {
+  Pipe& pipe = pipes_[from];
+  if (pipe.under_way.empty()) return;
+  if (blocked(from)) return watch(from);
+  // The first may be another than that which was waited for: that one was lost in a reset.
+  if (pipe.under_way.front().arrives <= world().now()) {
+    Segment segment = std::move(pipe.under_way.front());
+    pipe.under_way.pop_front();
+    if (segment.kind == Segment::Kind::data && weather().resets != 0 && !ends_[from].reset_sent &&
+        random().below(1'000'000) < weather().resets) {
+      pipe.under_way.clear();  // or what comes behind this segment would take its place
+      reset();
+    } else {
+      deliver(other(from), std::move(segment));
+    }
+  }
+  arm(from);
+}
+
+void SimWire::deliver(Side to, Segment segment) {
+  End& end = ends_[to];
+  Pipe& pipe = pipes_[other(to)];
+  if (end.gone && world().find(names_[to]) == nullptr) {
+    pipe.lost = true;
+    return watch(other(to));
+  }
+  world().trace().add(world().now(),
+                      segment.kind == Segment::Kind::data  ? "arrives at"
+                      : segment.kind == Segment::Kind::end ? "end arrives at"
+                                                           : "reset arrives at",
+                      names_[to], number_, segment.bytes.size());
+  if (segment.kind == Segment::Kind::reset) return break_end(to, asio::error::connection_reset);
+  if (!end.open || end.broken) {
+    if (segment.kind == Segment::Kind::data || end.gone) send_reset(to);
+    return;
+  }
+  if (segment.kind == Segment::Kind::end) {
+    pipe.end_arrived = true;
+  } else {
+    pipe.unread += segment.bytes.size();
+    pipe.arrived.push_back(std::move(segment.bytes));
+  }
+  notify(to, false);
+}
+
+void SimWire::arm_credit(Side writer) {
+  Pipe& pipe = pipes_[writer];
+  const Side reader = other(writer);
+  if (pipe.credit_armed || pipe.credit == 0) return;
+  if (pipes_[reader].lost || blocked(reader)) return watch(writer);
+  pipe.credit_armed = true;
+  world().after(latency_[reader], [weak = weak_from_this(), writer, reader] {
+    const auto wire = weak.lock();
+    if (wire == nullptr || wire->network_ == nullptr) return;
+    Pipe& here = wire->pipes_[writer];
+    here.credit_armed = false;
+    if (wire->pipes_[reader].lost || wire->blocked(reader)) return wire->watch(writer);
+    here.taken -= std::exchange(here.credit, 0);
+    ++here.progress;
+    wire->notify(writer, true);
+  });
+}
+
+// --- Ends ---
+
+void SimWire::send_reset(Side from) {
+  if (std::exchange(ends_[from].reset_sent, true)) return;
+  Pipe& pipe = pipes_[from];
+  // It overtakes nothing, but some of what was sent before gets lost with it.
+  if (!pipe.under_way.empty())
+    pipe.under_way.resize(static_cast<std::size_t>(random().between(0, pipe.under_way.size())));
+  send(from, Segment::Kind::reset);
+}
+
+void SimWire::break_end(Side side, std::error_code error) {
+  End& end = ends_[side];
+  if (!end.open || end.broken) return;
+  world().trace().add(world().now(), "broken", names_[side], number_,
+                      static_cast<std::uint64_t>(error.value()));
+  end.broken = error;
+  Pipe& in = pipes_[other(side)];
+  if (random().coin()) {  // some systems let what has arrived be read all the same
+    in.arrived.clear();
+    in.unread = in.front_read = 0;
+  }
+  notify(side, false);
+  notify(side, true);
+}
+
+void SimWire::watch(Side writer) {
+  Pipe& pipe = pipes_[writer];
+  if (pipe.watched || pipe.taken == 0 || !open(writer)) return;
+  pipe.watched = true;
+  world().after(weather().give_up, [weak = weak_from_this(), writer, progress = pipe.progress] {
+    const auto wire = weak.lock();
+    if (wire == nullptr || wire->network_ == nullptr) return;
+    Pipe& here = wire->pipes_[writer];
+    here.watched = false;
+    const bool stuck = here.lost || wire->blocked(writer) || wire->pipes_[other(writer)].lost ||
+                       wire->blocked(other(writer));
+    if (!stuck) return;
+    if (here.progress != progress) return wire->watch(writer);
+    here.under_way.clear();  // nobody repeats it any more
+    wire->break_end(writer, asio::error::timed_out);
+  });
+}
+
+void SimWire::crash(Side side, SimCrash how) {
+  End& end = ends_[side];
+  if (!end.open) return;
+  // Its jobs stay: nothing of a crashed process ends, and nothing of it runs.
+  auto jobs = std::exchange(end.jobs, {});
+  if (how == SimCrash::process) {
+    close(side);
+  } else {
+    end.open = false;
+    end.gone = true;
+    Pipe& pipe = pipes_[side];
+    if (!pipe.under_way.empty())
+      pipe.under_way.resize(static_cast<std::size_t>(random().between(0, pipe.under_way.size())));
+  }
+  end.jobs = std::move(jobs);
+}
+
+void SimWire::reset() {
+  world().trace().add(world().now(), "reset", names_[0], number_);
+  send_reset(0);
+  send_reset(1);
+}
+
+void SimWire::blackhole() {
+  world().trace().add(world().now(), "blackhole", names_[0], number_);
+  for (const Side side : {0U, 1U}) {
+    pipes_[side].lost = true;
+    pipes_[side].under_way.clear();
+    watch(side);
+  }
+}
+
+void SimWire::resume() {
+  for (const Side side : {0U, 1U}) {
+    arm(side);
+    arm_credit(side);
+  }
+}
+
+void SimWire::detach() {
+  for (End& end : ends_) end.open = false;
+  network_ = nullptr;
+}
+
+void SimWire::drop_jobs() {
+  for (End& end : ends_) const auto dropped = std::exchange(end.jobs, {});
+}
+
+}  // namespace weft::test

@@ -1,0 +1,103 @@
+// SimWire: a simulated connection: two ends, and a pipe for what each writes.
+//
+// A pipe holds segments that are under way, bytes that have arrived, and how much of the window both take;
+// the writer learns of what was read after a latency more. An end is open until it is closed or crashes; what
+// arrives afterwards is answered with a reset. Shared by its two SimStreams; the network knows it weakly.
+// Thread-safety: none.
+#pragma once
+
+#include <weft/rpc/testing/simulation/sim_network.h>
+
+#include <array>
+#include <deque>
+#include <optional>
+
+namespace weft::test {
+
+class SimWire final : public std::enable_shared_from_this<SimWire> {
+ public:
+  using Side = std::size_t;  // 0 connected, 1 accepted
+
+  SimWire(SimNetwork& network, std::uint64_t number, std::shared_ptr<SimLoop> one,
+          std::shared_ptr<SimLoop> other);
+
+  // What SimStream does.
+  std::size_t read(Side side, std::span<const std::span<std::byte>> into, std::error_code& error);
+  std::size_t write(Side side, std::span<const std::span<const std::byte>> from, std::error_code& error);
+  void when(Side side, bool writable, rpc::Job job);
+  void shut_down_writing(Side side, std::error_code& error);
+  void close(Side side);
+  std::string describe(Side side) const;
+  const std::string& name(Side side) const { return names_[side]; }
+
+  // What the network does.
+  bool joins(const SimProcess& process, Side side) const { return ends_[side].process == &process; }
+  bool open(Side side) const { return ends_[side].open && !ends_[side].broken; }
+  void crash(Side side, SimCrash how);
+  void reset();
+  void blackhole();
+  void resume();     // a partition has healed
+  void detach();     // the world ends
+  void drop_jobs();  // then: what they hold may hold this
+
+ private:
+  struct Segment {
+    enum class Kind : std::uint8_t { data, end, reset };
+    rpc::Clock::time_point arrives;
+    Kind kind;
+    std::vector<std::byte> bytes;
+  };
+  struct Pipe {
+    std::deque<Segment> under_way;
+    rpc::Clock::time_point last_arrival{};
+    bool armed = false;                          // the first segment's arrival is an event of the world
+    std::deque<std::vector<std::byte>> arrived;  // unread
+    std::size_t front_read = 0;                  // of the first of these
+    std::size_t unread = 0;
+    bool end_sent = false, end_arrived = false;
+    std::size_t taken = 0;   // of the window, as the writer knows
+    std::size_t credit = 0;  // read meanwhile
+    bool credit_armed = false;
+    bool lost = false;  // nothing comes through any more
+    bool watched = false;
+    std::uint64_t progress = 0;
+  };
+  struct End {
+    std::shared_ptr<SimLoop> loop;
+    SimProcess* process = nullptr;
+    bool open = true;
+    bool gone = false;  // its host has crashed
+    bool reset_sent = false;
+    std::error_code broken;
+    std::array<rpc::Job, 2> jobs;  // when readable, when writable
+    std::array<bool, 2> posted{};
+  };
+
+  static Side other(Side side) { return 1 - side; }
+  SimWorld& world() const { return network_->world_; }
+  SimRandom& random() const { return network_->random_; }
+  const SimWeather& weather() const { return network_->weather_; }
+  bool blocked(Side from) const { return network_->blocked(names_[from], names_[other(from)]); }
+  void check_use(Side side, const char* what) const;
+  std::size_t share(std::size_t most) const;  // of what could be moved
+  bool ready(Side side, bool writable) const;
+  void notify(Side side, bool writable);
+  void send(Side from, Segment::Kind kind, std::vector<std::byte> bytes = {});
+  void arm(Side from);
+  void arrive(Side from);
+  void deliver(Side to, Segment segment);
+  void arm_credit(Side writer);
+  void send_reset(Side from);
+  void break_end(Side side, std::error_code error);
+  void watch(Side writer);
+
+  SimNetwork* network_;  // null once the world has ended
+  const std::uint64_t number_;
+  const std::array<std::string, 2> names_;
+  const std::size_t window_;
+  std::array<std::chrono::nanoseconds, 2> latency_;  // of each direction
+  std::array<End, 2> ends_;
+  std::array<Pipe, 2> pipes_;  // what each end writes
+};
+
+}  // namespace weft::test

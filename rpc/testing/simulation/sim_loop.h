@@ -1,0 +1,68 @@
+// SimLoop: a Loop in virtual time. SimExecutor: an Executor that stands for a pool of handler threads.
+//
+// A loop runs its jobs in the order posted; its timers come in between, those due at one moment in any order.
+// An executor has no order: it runs any of its jobs, one at a time, as a pool of which each thread may be
+// held up. Both belong to a SimProcess, which makes them. Asio's own timers and sockets on context() never
+// fire: they would bring real time in. Thread-safety: none; one thread runs the whole world.
+#pragma once
+
+#include <weft/rpc/testing/simulation/sim_runner.h>
+
+#include <asio/io_context.hpp>
+
+#include <deque>
+#include <map>
+#include <tuple>
+
+namespace weft::test {
+
+class WEFT_EXPORT SimLoop final : public rpc::Loop, public SimRunner {
+ public:
+  void post(rpc::Job job) override;
+  rpc::Clock::time_point now() const override { return time(); }
+  bool running_here() const override { return current(); }
+  TimerId schedule(rpc::Clock::time_point when, rpc::Job job) override;
+  void cancel(TimerId timer) override;
+  asio::execution_context& context() override { return context_; }
+
+ private:
+  friend class SimProcess;
+  SimLoop(SimProcess& process, std::string name) : SimRunner(process, std::move(name)) {}
+
+  struct Posted {
+    rpc::Clock::time_point when;
+    rpc::Job job;
+  };
+  using TimerKey = std::tuple<rpc::Clock::time_point, std::uint64_t, TimerId>;  // a drawn number breaks ties
+
+  rpc::Clock::time_point due() const override;
+  rpc::Job take() override;
+  std::vector<rpc::Job> take_all() override;
+
+  std::deque<Posted> jobs_;
+  std::map<TimerKey, rpc::Job> timers_;
+  std::map<TimerId, TimerKey> timer_keys_;
+  TimerId last_timer_ = 0;
+  asio::io_context context_;  // never run
+};
+
+class WEFT_EXPORT SimExecutor final : public rpc::Executor, public SimRunner {
+ public:
+  void post(rpc::Job job) override;
+
+ private:
+  friend class SimProcess;
+  SimExecutor(SimProcess& process, std::string name) : SimRunner(process, std::move(name)) {}
+
+  rpc::Clock::time_point due() const override;
+  rpc::Job take() override;
+  std::vector<rpc::Job> take_all() override;
+
+  struct Posted {
+    rpc::Clock::time_point when;
+    rpc::Job job;
+  };
+  std::vector<Posted> jobs_;
+};
+
+}  // namespace weft::test

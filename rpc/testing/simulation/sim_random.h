@@ -1,0 +1,75 @@
+// SimRandom: a seeded source of numbers that gives the same on every machine, compiler and library, as the
+// distributions of the standard library do not.
+//
+// The generator is xoshiro256**, seeded by splitmix64 (Blackman and Vigna, 2018). A value; split() makes an
+// independent source, so that what one part of a simulation draws does not move what another part gets.
+// Thread-safety: none.
+#pragma once
+
+#include <array>
+#include <bit>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+namespace weft::test {
+
+class SimRandom {
+ public:
+  explicit SimRandom(std::uint64_t seed) {
+    for (std::uint64_t& word : state_) {
+      seed += 0x9e3779b97f4a7c15;
+      std::uint64_t mixed = seed;
+      mixed = (mixed ^ (mixed >> 30)) * 0xbf58476d1ce4e5b9;
+      mixed = (mixed ^ (mixed >> 27)) * 0x94d049bb133111eb;
+      word = mixed ^ (mixed >> 31);
+    }
+  }
+
+  std::uint64_t next() {
+    const std::uint64_t result = std::rotl(state_[1] * 5, 7) * 9;
+    const std::uint64_t shifted = state_[1] << 17;
+    state_[2] ^= state_[0];
+    state_[3] ^= state_[1];
+    state_[1] ^= state_[2];
+    state_[0] ^= state_[3];
+    state_[2] ^= shifted;
+    state_[3] = std::rotl(state_[3], 45);
+    return result;
+  }
+
+  // 0 <= number < bound, which is not 0. The bias of the remainder is of no account here.
+  std::uint64_t below(std::uint64_t bound) { return next() % bound; }
+  std::uint64_t between(std::uint64_t least, std::uint64_t most) { return least + below(most - least + 1); }
+  std::chrono::nanoseconds between(std::chrono::nanoseconds least, std::chrono::nanoseconds most) {
+    return least + std::chrono::nanoseconds(below(static_cast<std::uint64_t>((most - least).count()) + 1));
+  }
+  std::chrono::nanoseconds up_to(std::chrono::nanoseconds most) {
+    return between(std::chrono::nanoseconds{0}, most);
+  }
+  bool chance(std::uint64_t per_thousand) { return below(1000) < per_thousand; }
+  bool coin() { return (next() >> 63) != 0; }
+
+  // Between the two, small numbers about as likely as large ones: each size of 2^n in between is.
+  std::uint64_t spread(std::uint64_t least, std::uint64_t most) {
+    const auto bits = static_cast<std::uint64_t>(std::bit_width(most - least));
+    const std::uint64_t width = below(bits + 1);
+    const std::uint64_t offset = width == 0 ? 0 : next() >> (64 - width);
+    return least + (offset <= most - least ? offset : most - least);
+  }
+
+  template <class Items>
+  auto& pick(Items& items) {
+    return items[below(items.size())];
+  }
+  void fill(std::span<std::byte> bytes) {
+    for (std::byte& byte : bytes) byte = static_cast<std::byte>(next() >> 56);
+  }
+  SimRandom split() { return SimRandom(next()); }
+
+ private:
+  std::array<std::uint64_t, 4> state_{};
+};
+
+}  // namespace weft::test

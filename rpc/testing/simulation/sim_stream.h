@@ -1,0 +1,38 @@
+// SimStream: one end of a simulated connection, as a ByteStream.
+//
+// It moves bytes late, in short pieces and within a window, wakes its loop for nothing now and then, and ends
+// as the network's faults or the other end's crash have it. It watches how it is used: what breaks the
+// contract of ByteStream is a violation in its world. Owned by a connection; it may outlive its world, and is
+// then closed. Thread-safety: none.
+#pragma once
+
+#include <weft/rpc/transport/byte_stream.h>
+
+#include <memory>
+#include <string>
+
+namespace weft::test {
+
+class SimWire;
+
+class WEFT_EXPORT SimStream final : public rpc::ByteStream {
+ public:
+  SimStream(std::shared_ptr<SimWire> wire, std::size_t side);
+  ~SimStream() override;
+
+  std::size_t read(std::span<const std::span<std::byte>> into, std::error_code& error) override;
+  std::size_t write(std::span<const std::span<const std::byte>> from, std::error_code& error) override;
+  void when_readable(rpc::Job job) override;
+  void when_writable(rpc::Job job) override;
+  void shut_down_writing(std::error_code& error) override;
+  void close() override;
+
+  std::string describe() const override;  // "sim anna -> bert #3"
+  std::string identity() const override;  // "sim:bert", the other side's process
+
+ private:
+  const std::shared_ptr<SimWire> wire_;
+  const std::size_t side_;
+};
+
+}  // namespace weft::test

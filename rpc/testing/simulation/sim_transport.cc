@@ -1,0 +1,98 @@
+#include <weft/rpc/testing/simulation/sim_transport.h>
+
+#include <weft/rpc/testing/simulation/sim_world.h>
+#include <weft/rpc/transport/stream_connection.h>
+
+#include <utility>
+
+namespace weft::test {
+
+using rpc::Error;
+using rpc::ErrorKind;
+
+namespace {
+
+std::shared_ptr<SimLoop> sim_loop(const std::shared_ptr<rpc::Loop>& loop) {
+  auto simulated = std::dynamic_pointer_cast<SimLoop>(loop);
+  if (simulated == nullptr && loop != nullptr)
+    throw Error(ErrorKind::invalid_argument, "a simulated stream needs a simulated loop");
+  return simulated;
+}
+
+}  // namespace
+
+// One connect(), until `done` has been called, once.
+struct SimTransport::Attempt {
+  std::shared_ptr<SimLoop> loop;
+  std::string target;
+  Connected done;
+
+  void fail(const std::string& reason) {
+    if (done)
+      std::exchange(done, nullptr)(std::make_exception_ptr(Error(
+          ErrorKind::unavailable, "cannot connect to " + target + ": " + reason, rpc::Execution::not_sent)));
+  }
+};
+
+class SimTransport::DoorListener final : public rpc::Listener {
+ public:
+  DoorListener(SimNetwork& network, rpc::Address address, std::shared_ptr<SimNetwork::Door> door)
+      : network_(network), address_(std::move(address)), door_(std::move(door)) {}
+  ~DoorListener() override { close(); }
+  const rpc::Address& address() const override { return address_; }
+  void close() override {
+    if (door_ != nullptr) network_.stop_listening(address_.path, std::exchange(door_, nullptr));
+  }
+
+ private:
+  SimNetwork& network_;
+  const rpc::Address address_;
+  std::shared_ptr<SimNetwork::Door> door_;
+};
+
+void SimTransport::connect(const rpc::Address& address, std::shared_ptr<rpc::Loop> loop,
+                           const rpc::ConnectionOptions& options, Connected done) {
+  if (address.scheme != scheme() || address.path.empty())
+    throw Error(ErrorKind::invalid_argument, address.text() + " is no simulated address");
+  auto attempt = std::make_shared<Attempt>(Attempt{sim_loop(loop), address.text(), std::move(done)});
+  std::erase_if(attempts_, [](const auto& old) { return old.expired(); });
+  attempts_.push_back(attempt);
+  process_.world().network().connect(
+      attempt->loop, address.path,
+      [attempt, options](std::unique_ptr<SimStream> stream, std::error_code error) {
+        attempt->loop->post([attempt, options, error, stream = std::move(stream)]() mutable {
+          if (error) return attempt->fail(error.message());
+          if (!attempt->done) return;  // given up
+          std::exchange(attempt->done, nullptr)(std::static_pointer_cast<rpc::Connection>(
+              std::make_shared<rpc::StreamConnection>(std::move(stream), attempt->loop, options)));
+        });
+      });
+}
+
+void SimTransport::shut_down() {
+  for (const auto& weak : std::exchange(attempts_, {}))
+    if (const auto attempt = weak.lock())
+      attempt->loop->post([attempt] { attempt->fail("given up: this agent shuts down"); });
+}
+
+std::unique_ptr<rpc::Listener> SimTransport::listen(const rpc::Address& address, PickLoop pick,
+                                                    const rpc::ConnectionOptions& options, bool,
+                                                    Accepted accepted) {
+  if (address.scheme != scheme() || address.path.empty())
+    throw Error(ErrorKind::invalid_argument, address.text() + " is no simulated address");
+  auto door = std::make_shared<SimNetwork::Door>();
+  door->process = &process_;
+  auto picked = std::make_shared<std::shared_ptr<SimLoop>>();
+  door->pick = [pick = std::move(pick), picked] { return *picked = sim_loop(pick()); };
+  door->opened = [picked, options, accepted = std::move(accepted)](std::unique_ptr<SimStream> stream) {
+    const std::shared_ptr<SimLoop> loop = *picked;
+    loop->post([loop, options, accepted, stream = std::move(stream)]() mutable {
+      accepted(std::make_shared<rpc::StreamConnection>(std::move(stream), loop, options));
+    });
+  };
+  if (!process_.world().network().listen(address.path, door))
+    throw Error(ErrorKind::unavailable, "cannot listen on " + address.text() + ": address in use");
+  return std::make_unique<DoorListener>(process_.world().network(), address, std::move(door));
+}
+
+}  // namespace weft::test

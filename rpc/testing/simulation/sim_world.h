@@ -1,0 +1,133 @@
+// SimWorld: processes, their loops, a network and a clock, all simulated by one thread from one seed.
+//
+//   SimWorld world(seed);
+//   SimProcess& server = world.start("server");
+//   ...                              // loops, streams, agents, kept by their processes
+//   world.crash(server, SimCrash::process);
+//   world.run_until_idle();
+//
+// Nothing runs but within the run functions: the job that is due first, of those due at one moment any.
+// The world ends everything that it holds; what its jobs refer to is given to keep(), or lives longer.
+// Thread-safety: none.
+#pragma once
+
+#include <weft/rpc/core/future.h>
+#include <weft/rpc/testing/simulation/sim_network.h>
+#include <weft/rpc/testing/simulation/sim_process.h>
+#include <weft/rpc/testing/simulation/sim_random.h>
+#include <weft/rpc/testing/simulation/sim_trace.h>
+
+#include <functional>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+namespace weft::test {
+
+// How long things take, in virtual time; each is drawn between nothing and this.
+struct SimPace {
+  std::chrono::nanoseconds longest_job = std::chrono::microseconds{4};
+  std::chrono::nanoseconds longest_wakeup = std::chrono::microseconds{20};  // of another thread, by a post
+  std::uint64_t stalls = 1;  // of a thousand jobs: afterwards the thread stands still for a while
+  std::chrono::nanoseconds longest_stall = std::chrono::milliseconds{50};
+};
+
+struct SimOptions {
+  SimPace pace;
+  SimWeather weather;
+  std::size_t trace = 300;                // events that are kept
+  bool live_trace = false;                // printed as they come
+  std::uint64_t most_steps = 20'000'000;  // more are taken for a simulation that never ends
+};
+
+// The world does not come to an end, or a wait came to nothing.
+class WEFT_EXPORT SimFailure : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+class WEFT_EXPORT SimWorld {
+ public:
+  explicit SimWorld(std::uint64_t seed, SimOptions options = {});
+  ~SimWorld();
+  SimWorld(const SimWorld&) = delete;
+  SimWorld& operator=(const SimWorld&) = delete;
+
+  std::uint64_t seed() const { return seed_; }
+  rpc::Clock::time_point now() const { return now_; }
+  SimRandom& random() { return random_; }  // for the program under test and its faults
+  SimRandom& order() { return order_; }    // for the order in which things run
+  SimPace& pace() { return options_.pace; }
+  SimNetwork& network() { return network_; }
+  SimTrace& trace() { return trace_; }
+  std::uint64_t steps() const { return steps_; }
+  const SimRunner* running() const { return running_; }  // whose job is being run; null: none's
+
+  // Processes. A name has one life at a time.
+  SimProcess& start(const std::string& name);
+  SimProcess* find(const std::string& name);  // its present life
+  void crash(SimProcess& process, SimCrash how);
+  const std::vector<std::unique_ptr<SimProcess>>& processes() const { return processes_; }
+
+  // Events of the test itself, which no crash undoes.
+  void at(rpc::Clock::time_point when, rpc::Job job);
+  void after(std::chrono::nanoseconds wait, rpc::Job job) { at(rpc::later(now_, wait), std::move(job)); }
+  // Lives as long as the world, and ends after everything that ran in it.
+  template <class T>
+  T& keep(std::shared_ptr<T> object) {
+    kept_.push_back(object);
+    return *object;
+  }
+
+  // Running. Each throws what a job throws, and SimFailure after too many steps.
+  bool step(rpc::Clock::time_point until = rpc::Clock::time_point::max());  // false: nothing is due till then
+  void run_for(std::chrono::nanoseconds span);
+  // Until `done`, for so long at most. False: it did not come about.
+  bool run_until(const std::function<bool()>& done, std::chrono::nanoseconds patience);
+  // Until nothing is left to do, or only what is due later than `horizon` from now (false).
+  bool run_until_idle(std::chrono::nanoseconds horizon = std::chrono::hours{24});
+  // What a future brings, or throws; SimFailure where it brings nothing for so long.
+  template <class T>
+  T got(rpc::Future<T> future, std::chrono::nanoseconds patience = std::chrono::hours{1}) {
+    if (!run_until([&] { return future.ready(); }, patience))
+      throw SimFailure("a future brought nothing for too long");
+    return future.get();
+  }
+
+  // What must not happen has happened: the seed has failed, and goes on.
+  void violation(std::string text);
+  const std::vector<std::string>& violations() const { return violations_; }
+
+ private:
+  struct Event {
+    rpc::Clock::time_point when;
+    std::uint64_t tie;
+    std::uint64_t number;
+    mutable rpc::Job job;
+    bool operator<(const Event& other) const {  // a heap has its greatest first
+      return std::tie(when, tie, number) > std::tie(other.when, other.tie, other.number);
+    }
+  };
+
+  void run(SimRunner& runner);
+  void run_event();
+
+  const std::uint64_t seed_;
+  SimOptions options_;
+  SimRandom random_;
+  SimRandom order_;
+  SimTrace trace_;
+  rpc::Clock::time_point now_;
+  std::uint64_t steps_ = 0;
+  std::uint64_t last_event_ = 0;
+  const SimRunner* running_ = nullptr;
+  std::vector<Event> events_;  // a heap
+  std::vector<std::string> violations_;
+
+  std::vector<std::shared_ptr<void>> kept_;
+  std::vector<std::unique_ptr<SimProcess>> processes_;  // the dead, too
+  SimNetwork network_;
+};
+
+}  // namespace weft::test

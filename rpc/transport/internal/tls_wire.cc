@@ -1,0 +1,152 @@
+#include <weft/rpc/transport/internal/tls_wire.h>
+
+#include <asio/error.hpp>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+
+namespace weft::rpc {
+namespace {
+
+// A connection with small messages keeps the least; where a read fills the buffer, it grows.
+constexpr std::size_t least_buffer = 4 << 10, most_input = 128 << 10;
+
+}  // namespace
+
+TlsWire::TlsWire(std::unique_ptr<ByteStream> lower)
+    : lower_(std::move(lower)), method_(BIO_meth_new(BIO_TYPE_SOURCE_SINK, "weft")) {
+  if (method_ == nullptr) throw std::bad_alloc();
+  BIO_meth_set_write_ex(method_.get(), bio_write);
+  BIO_meth_set_read_ex(method_.get(), bio_read);
+  BIO_meth_set_ctrl(method_.get(), bio_control);
+}
+
+TlsWire::~TlsWire() = default;
+
+openssl::Bio TlsWire::make_bio() {
+  openssl::Bio bio(BIO_new(method_.get()));
+  if (bio == nullptr) throw std::bad_alloc();
+  BIO_set_data(bio.get(), this);
+  BIO_set_init(bio.get(), 1);
+  return bio;
+}
+
+int TlsWire::bio_write(BIO* bio, const char* data, std::size_t size, std::size_t* written) {
+  auto* self = static_cast<TlsWire*>(BIO_get_data(bio));
+  BIO_clear_retry_flags(bio);
+  try {
+    self->append(std::as_bytes(std::span(data, size)));
+  } catch (const std::bad_alloc&) {
+    return 0;
+  }
+  *written = size;
+  return 1;
+}
+
+int TlsWire::bio_read(BIO* bio, char* data, std::size_t size, std::size_t* read) {
+  auto* self = static_cast<TlsWire*>(BIO_get_data(bio));
+  BIO_clear_retry_flags(bio);
+  *read = 0;
+  const auto into = std::as_writable_bytes(std::span(data, size));
+  if (self->in_begin_ != self->in_end_) {
+    *read = std::min(size, self->in_end_ - self->in_begin_);
+    std::memcpy(data, self->in_.get() + self->in_begin_, *read);
+    self->in_begin_ += *read;
+    return 1;
+  }
+  if (self->ended_ || self->read_error_) return 0;
+  if (self->in_ == nullptr || self->in_end_ == self->in_size_) {
+    const std::size_t wanted = std::clamp(self->in_size_ * 4, least_buffer, most_input);
+    if (wanted != self->in_size_) {
+      auto* fresh = new (std::nothrow) std::byte[wanted];
+      if (fresh != nullptr) self->in_.reset(fresh), self->in_size_ = wanted;
+    }
+    if (self->in_ == nullptr) return 0;
+  }
+  self->in_begin_ = self->in_end_ = 0;
+  // What OpenSSL asks for goes where it wants it, the rest into the buffer.
+  std::size_t moved = 0;
+  const std::array<std::span<std::byte>, 2> targets{into, {self->in_.get(), self->in_size_}};
+  if (!self->read_below(targets, moved)) {
+    if (!self->ended_ && !self->read_error_) BIO_set_retry_read(bio);
+    return 0;
+  }
+  self->dry_ = moved < size + self->in_size_;
+  *read = std::min(moved, size);
+  self->in_end_ = moved - *read;
+  const std::size_t seen = std::min(sizeof self->first_ - self->first_size_, *read);
+  std::memcpy(self->first_ + self->first_size_, data, seen);
+  self->first_size_ += seen;
+  return 1;
+}
+
+bool TlsWire::read_below(std::span<const std::span<std::byte>> into, std::size_t& moved) {
+  std::error_code error;
+  moved = lower_->read(into, error);
+  if (moved > 0) return true;
+  dry_ = true;
+  if (error == asio::error::eof)
+    ended_ = true;
+  else if (error != asio::error::would_block)
+    read_error_ = error;
+  return false;
+}
+
+long TlsWire::bio_control(BIO* bio, int command, long, void*) {
+  const auto* self = static_cast<const TlsWire*>(BIO_get_data(bio));
+  switch (command) {
+    case BIO_CTRL_FLUSH:
+      return 1;  // flush() comes when OpenSSL is done
+    case BIO_CTRL_EOF:
+      return self->ended_ && self->in_begin_ == self->in_end_ ? 1 : 0;
+    default:
+      return 0;
+  }
+}
+
+void TlsWire::append(std::span<const std::byte> bytes) {
+  if (write_error_) return;  // nobody will see it
+  if (out_size_ - out_end_ < bytes.size()) {
+    const std::size_t wanted = pending() + bytes.size();
+    if (wanted > out_size_) {
+      const std::size_t size = std::max({least_buffer, out_size_ * 2, wanted});
+      auto fresh = std::make_unique_for_overwrite<std::byte[]>(size);
+      if (pending() > 0) std::memcpy(fresh.get(), out_.get() + out_begin_, pending());
+      out_ = std::move(fresh);
+      out_size_ = size;
+    } else {
+      std::memmove(out_.get(), out_.get() + out_begin_, pending());
+    }
+    out_end_ = pending();
+    out_begin_ = 0;
+  }
+  std::memcpy(out_.get() + out_end_, bytes.data(), bytes.size());
+  out_end_ += bytes.size();
+}
+
+void TlsWire::flush() {
+  while (pending() > 0) {
+    std::error_code error;
+    const std::array<std::span<const std::byte>, 1> from{{{out_.get() + out_begin_, pending()}}};
+    const std::size_t moved = lower_->write(from, error);
+    out_begin_ += moved;
+    if (moved > 0) continue;
+    if (error != asio::error::would_block) {
+      write_error_ = error;
+      out_begin_ = out_end_;
+    }
+    break;
+  }
+  if (pending() == 0) out_begin_ = out_end_ = 0;
+}
+
+void TlsWire::discard() {
+  in_begin_ = in_end_ = 0;
+  if (in_ == nullptr) return;
+  const std::array<std::span<std::byte>, 1> into{{{in_.get(), in_size_}}};
+  for (std::size_t left = 1 << 20, moved = 0; left > 0; left -= std::min(left, moved))
+    if (ended_ || read_error_ || !read_below(into, moved)) return;
+}
+
+}  // namespace weft::rpc

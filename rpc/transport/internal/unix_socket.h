@@ -1,0 +1,60 @@
+// What the transports over Unix sockets have in common: the address, and a listening socket of mode 0600.
+#pragma once
+
+#include <weft/rpc/core/error.h>
+#include <weft/rpc/transport/address.h>
+
+#include <asio/io_context.hpp>
+#include <asio/local/stream_protocol.hpp>
+
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <string>
+
+namespace weft::rpc {
+
+// Throws invalid_argument.
+inline asio::local::stream_protocol::endpoint unix_endpoint(const Address& address) {
+  if (address.path.size() >= sizeof(sockaddr_un::sun_path))
+    throw Error(ErrorKind::invalid_argument,
+                address.text() + " is longer than a socket's path may be (107 bytes)");
+  return asio::local::stream_protocol::endpoint(address.path);
+}
+
+// Who the kernel says is at the other end: "uid:1000"; empty where it does not say.
+inline std::string identity_of(int socket) {
+  ucred found{};
+  socklen_t size = sizeof found;
+  const bool known =
+      ::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &found, &size) == 0 && size == sizeof found;
+  return known ? "uid:" + std::to_string(found.uid) : std::string();
+}
+
+// A socket file that nobody answers is left over from a process that died.
+inline void remove_stale(asio::io_context& context, const asio::local::stream_protocol::endpoint& where) {
+  struct stat info{};
+  if (::lstat(where.path().c_str(), &info) != 0 || !S_ISSOCK(info.st_mode)) return;
+  asio::local::stream_protocol::socket probe(context);
+  probe.open();
+  probe.non_blocking(true);  // one that is too busy to answer lives
+  asio::error_code error;
+  probe.connect(where, error);
+  if (error == asio::error::connection_refused) ::unlink(where.path().c_str());
+}
+
+// Throws asio::system_error.
+inline asio::local::stream_protocol::acceptor listen_on(asio::io_context& context,
+                                                        const asio::local::stream_protocol::endpoint& where) {
+  remove_stale(context, where);
+  asio::local::stream_protocol::acceptor acceptor(context);
+  acceptor.open();
+  // On Linux the mode set before bind() is the file's: it is never open to others, not even for a moment.
+  ::fchmod(acceptor.native_handle(), S_IRUSR | S_IWUSR);
+  acceptor.bind(where);
+  acceptor.listen();
+  return acceptor;
+}
+
+}  // namespace weft::rpc

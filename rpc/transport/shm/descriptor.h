@@ -1,0 +1,33 @@
+// Descriptor: a file descriptor with one owner, closed with it.
+// Thread-safety: a value.
+#pragma once
+
+#include <unistd.h>
+
+#include <utility>
+
+namespace weft::rpc {
+
+class Descriptor {
+ public:
+  Descriptor() = default;
+  explicit Descriptor(int number) : number_(number) {}
+  Descriptor(Descriptor&& other) noexcept : number_(other.release()) {}
+  Descriptor& operator=(Descriptor&& other) noexcept {
+    if (this != &other) reset(other.release());
+    return *this;
+  }
+  ~Descriptor() { reset(); }
+
+  explicit operator bool() const { return number_ >= 0; }
+  int get() const { return number_; }
+  int release() { return std::exchange(number_, -1); }
+  void reset(int number = -1) {
+    if (const int old = std::exchange(number_, number); old >= 0) ::close(old);
+  }
+
+ private:
+  int number_ = -1;
+};
+
+}  // namespace weft::rpc

@@ -1,0 +1,232 @@
+#include <weft/rpc/transport/shm/handshake.h>
+
+#include <weft/rpc/core/error.h>
+#include <weft/rpc/transport/shm/hello.h>
+#include <weft/rpc/transport/shm/shm_stream.h>
+
+#include <sys/socket.h>
+#include <sys/uio.h>
+
+#include <cerrno>
+#include <cstring>
+#include <vector>
+
+namespace weft::rpc {
+namespace {
+
+constexpr std::size_t most_descriptors = 4;  // that are taken at a time, to be closed: one is allowed
+
+Error lost(const std::string& how) {
+  return Error(ErrorKind::unavailable, "the other side ended the handshake: " + how, Execution::not_sent);
+}
+
+void send_whole(int socket, std::span<const std::byte> bytes, int descriptor = -1) {
+  iovec part{const_cast<std::byte*>(bytes.data()), bytes.size()};
+  msghdr message{};
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
+  if (descriptor >= 0) {
+    message.msg_control = control;
+    message.msg_controllen = sizeof control;
+    cmsghdr* header = CMSG_FIRSTHDR(&message);
+    header->cmsg_level = SOL_SOCKET;
+    header->cmsg_type = SCM_RIGHTS;
+    header->cmsg_len = CMSG_LEN(sizeof(int));
+    std::memcpy(CMSG_DATA(header), &descriptor, sizeof descriptor);
+  }
+  // A new socket takes a hundred bytes at once, or something is wrong with it.
+  const ssize_t sent = ::sendmsg(socket, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
+  if (sent < 0) throw lost(std::system_category().message(errno));
+  if (static_cast<std::size_t>(sent) != bytes.size()) throw lost("it takes no bytes");
+}
+
+class Greeting final : public ShmHandshake, public std::enable_shared_from_this<Greeting> {
+ public:
+  Greeting(Socket socket, std::shared_ptr<Loop> loop, const ShmOptions& options, std::string description,
+           Done done)
+      : socket_(std::move(socket)),
+        loop_(std::move(loop)),
+        options_(options),
+        description_(std::move(description)),
+        done_(std::move(done)) {}
+
+  void start() {
+    timer_ = loop_->schedule(later(loop_->now(), options_.patience), [weak = weak_from_this()] {
+      if (const auto self = weak.lock()) {
+        self->timer_ = 0;
+        self->fail(std::make_exception_ptr(lost("nothing has come for too long")));
+      }
+    });
+    loop_->post([self = shared_from_this()] { self->attempt(&Greeting::greet); });
+  }
+
+  void abort() override {
+    fail(std::make_exception_ptr(
+        Error(ErrorKind::shut_down, "the handshake was given up", Execution::not_sent)));
+  }
+
+ private:
+  void greet() {
+    const auto user = peer_user(socket_.native_handle());
+    if (!user || *user != ::geteuid())
+      throw Error(ErrorKind::permission_denied, "the other side runs as another user", Execution::not_sent);
+    identity_ = "uid:" + std::to_string(*user);
+    if (options_.bulk) memory_ = PeerMemory::of(socket_.native_handle());
+
+    outbound_.emplace(ShmSegment::create(ShmSegment::capacity_for(options_.ring_bytes)));
+    ours_.bulk = memory_.has_value();
+    ours_.capacity = outbound_->capacity();
+    ours_.bulk_threshold = std::max<std::size_t>(options_.bulk_threshold, 1);
+    ours_.nonce = PeerMemory::make_nonce();
+    send_whole(socket_.native_handle(), ours_.encode(), outbound_->descriptor());
+    outbound_->close_descriptor();
+    expect(ShmHello::size, &Greeting::on_hello);
+  }
+
+  void on_hello() {
+    if (!descriptor_) throw Error(ErrorKind::protocol_error, "a hello without shared memory");
+    theirs_ = ShmHello::decode(std::span(bytes_).first<ShmHello::size>());
+    inbound_.emplace(ShmSegment::open(std::move(descriptor_), options_.most_ring_bytes));
+    if (inbound_->capacity() != theirs_.capacity)
+      throw Error(ErrorKind::protocol_error, "shared memory of another size than said");
+    if (!ours_.bulk || !theirs_.bulk) {
+      memory_.reset();
+      return succeed();
+    }
+    ours_proof_.address = reinterpret_cast<std::uintptr_t>(theirs_.nonce.data());
+    send_whole(socket_.native_handle(), ours_proof_.encode());
+    expect(ShmProof::size, &Greeting::on_proof);
+  }
+
+  void on_proof() {
+    const auto proof = ShmProof::decode(std::span(bytes_).first<ShmProof::size>());
+    readable_ = memory_->proves(proof.address, ours_.nonce);
+    send_whole(socket_.native_handle(), ShmVerdict{readable_}.encode());
+    expect(ShmVerdict::size, &Greeting::on_verdict);
+  }
+
+  void on_verdict() {
+    const auto verdict = ShmVerdict::decode(std::span(bytes_).first<ShmVerdict::size>());
+    if (!readable_ || !verdict.readable) memory_.reset();
+    succeed();
+  }
+
+  // --- Receiving ---
+
+  using Step = void (Greeting::*)();
+
+  void expect(std::size_t bytes, Step next) {
+    received_ = 0;
+    expected_ = bytes;
+    next_ = next;
+    await_bytes();
+  }
+  void await_bytes() {
+    socket_.async_wait(Socket::wait_read, [self = shared_from_this()](const asio::error_code& error) {
+      if (!error) self->attempt(&Greeting::receive);
+    });
+  }
+  void receive() {
+    iovec part{bytes_.data() + received_, expected_ - received_};  // no more: what follows is not ours
+    msghdr message{};
+    message.msg_iov = &part;
+    message.msg_iovlen = 1;
+    alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int) * most_descriptors)];
+    message.msg_control = control;
+    message.msg_controllen = sizeof control;
+    const ssize_t got = ::recvmsg(socket_.native_handle(), &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+    if (got < 0) {
+      if (errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR)
+        throw lost(std::system_category().message(errno));
+      return await_bytes();
+    }
+    take_descriptors(message);
+    if (got == 0) throw lost("it closed the connection");
+    received_ += static_cast<std::size_t>(got);
+    if (received_ < expected_) return await_bytes();
+    (this->*next_)();
+  }
+  // Every one that came is owned before anything is refused.
+  void take_descriptors(msghdr& message) {
+    std::vector<Descriptor> came;
+    for (cmsghdr* header = CMSG_FIRSTHDR(&message); header != nullptr;
+         header = CMSG_NXTHDR(&message, header)) {
+      if (header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS) continue;
+      for (std::size_t at = 0; at + sizeof(int) <= header->cmsg_len - CMSG_LEN(0); at += sizeof(int)) {
+        int number = -1;
+        std::memcpy(&number, CMSG_DATA(header) + at, sizeof number);
+        came.emplace_back(number);
+      }
+    }
+    if (came.empty() && (message.msg_flags & MSG_CTRUNC) == 0) return;
+    const bool fits = came.size() == 1 && (message.msg_flags & MSG_CTRUNC) == 0;
+    if (!fits || descriptor_ || inbound_)
+      throw Error(ErrorKind::protocol_error, "descriptors nobody asked for");
+    descriptor_ = std::move(came.front());
+  }
+
+  // --- The end ---
+
+  void attempt(Step step) {
+    if (!done_) return;
+    try {
+      (this->*step)();
+    } catch (...) {
+      fail(std::current_exception());
+    }
+  }
+  void fail(std::exception_ptr error) {
+    if (!done_) return;
+    loop_->cancel(std::exchange(timer_, 0));
+    asio::error_code ignored;
+    socket_.close(ignored);
+    outbound_.reset();
+    inbound_.reset();
+    memory_.reset();
+    descriptor_.reset();
+    Done done = std::move(done_);
+    done(std::move(error));
+  }
+  void succeed() {
+    auto stream = make_shm_stream(
+        ShmEnds{std::move(socket_), std::move(*outbound_), std::move(*inbound_), std::move(memory_),
+                static_cast<std::size_t>(std::max(ours_.bulk_threshold, theirs_.bulk_threshold)),
+                std::move(description_), std::move(identity_)},
+        loop_);
+    loop_->cancel(std::exchange(timer_, 0));
+    Done done = std::move(done_);
+    done(std::move(stream));
+  }
+
+  Socket socket_;
+  const std::shared_ptr<Loop> loop_;
+  const ShmOptions options_;
+  std::string description_;
+  Done done_;  // null: it has ended
+  Loop::TimerId timer_ = 0;
+  std::string identity_;
+  std::optional<ShmSegment> outbound_, inbound_;
+  std::optional<PeerMemory> memory_;
+  ShmHello ours_, theirs_;  // whose nonce the other side reads where it lies here
+  ShmProof ours_proof_;
+  bool readable_ = false;  // the other side's memory
+
+  std::array<std::byte, ShmHello::size> bytes_{};
+  std::size_t received_ = 0, expected_ = 0;
+  Step next_ = nullptr;
+  Descriptor descriptor_;  // that came with the hello
+};
+
+}  // namespace
+
+std::shared_ptr<ShmHandshake> ShmHandshake::begin(Socket socket, std::shared_ptr<Loop> loop,
+                                                  const ShmOptions& options, std::string description,
+                                                  Done done) {
+  auto greeting = std::make_shared<Greeting>(std::move(socket), std::move(loop), options,
+                                             std::move(description), std::move(done));
+  greeting->start();
+  return greeting;
+}
+
+}  // namespace weft::rpc

@@ -1,0 +1,95 @@
+#include <weft/rpc/transport/shm/hello.h>
+
+#include <weft/rpc/core/error.h>
+#include <weft/rpc/transport/shm/segment.h>
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <string>
+
+namespace weft::rpc {
+namespace {
+
+static_assert(std::endian::native == std::endian::little, "weft's wire code assumes a little-endian machine");
+
+constexpr std::uint64_t hello_magic = 0x6d68732d74666577;    // "weft-shm"
+constexpr std::uint64_t proof_magic = 0x666f6f72702d6d68;    // "hm-proof"
+constexpr std::uint64_t verdict_magic = 0x7463696472657600;  // "\0verdict"
+constexpr std::uint32_t bulk_flag = 1;
+
+template <std::size_t N, class T>
+void put_at(std::array<std::byte, N>& out, std::size_t offset, const T& value) {
+  std::memcpy(out.data() + offset, &value, sizeof value);
+}
+template <class T, std::size_t N>
+T take_at(std::span<const std::byte, N> in, std::size_t offset) {
+  T value;
+  std::memcpy(&value, in.data() + offset, sizeof value);
+  return value;
+}
+
+[[noreturn]] void bad_hello(const std::string& what) {
+  throw Error(ErrorKind::protocol_error, "bad handshake from the other side: " + what);
+}
+
+}  // namespace
+
+ShmHello::Bytes ShmHello::encode() const {
+  Bytes out{};
+  put_at(out, 0, hello_magic);
+  put_at(out, 8, version);
+  put_at(out, 10, oldest);
+  put_at(out, 12, bulk ? bulk_flag : 0U);
+  put_at(out, 16, capacity);
+  put_at(out, 24, bulk_threshold);
+  put_at(out, 32, nonce);
+  return out;
+}
+
+ShmHello ShmHello::decode(std::span<const std::byte, size> in) {
+  if (take_at<std::uint64_t>(in, 0) != hello_magic) bad_hello("this is not weft's shared memory");
+  ShmHello hello;
+  hello.version = take_at<std::uint16_t>(in, 8);
+  hello.oldest = take_at<std::uint16_t>(in, 10);
+  if (hello.oldest > hello.version) bad_hello("no version");
+  if (hello.version < current || hello.oldest > current)
+    bad_hello("it speaks versions " + std::to_string(hello.oldest) + " to " + std::to_string(hello.version) +
+              ", this side " + std::to_string(current));
+  hello.bulk = (take_at<std::uint32_t>(in, 12) & bulk_flag) != 0;  // other flags are for later versions
+  hello.capacity = take_at<std::uint64_t>(in, 16);
+  if (!std::has_single_bit(hello.capacity) || hello.capacity < ShmSegment::smallest ||
+      hello.capacity > ShmSegment::largest)
+    bad_hello("a ring of " + std::to_string(hello.capacity) + " bytes");
+  hello.bulk_threshold = take_at<std::uint64_t>(in, 24);
+  if (hello.bulk && hello.bulk_threshold == 0) bad_hello("a bulk threshold of 0");
+  hello.nonce = take_at<PeerMemory::Nonce>(in, 32);
+  return hello;
+}
+
+ShmProof::Bytes ShmProof::encode() const {
+  Bytes out{};
+  put_at(out, 0, proof_magic);
+  put_at(out, 8, address);
+  return out;
+}
+
+ShmProof ShmProof::decode(std::span<const std::byte, size> in) {
+  if (take_at<std::uint64_t>(in, 0) != proof_magic) bad_hello("no proof");
+  return {take_at<std::uint64_t>(in, 8)};
+}
+
+ShmVerdict::Bytes ShmVerdict::encode() const {
+  Bytes out{};
+  put_at(out, 0, verdict_magic);
+  put_at(out, 8, std::uint64_t{readable});
+  return out;
+}
+
+ShmVerdict ShmVerdict::decode(std::span<const std::byte, size> in) {
+  const auto answer = take_at<std::uint64_t>(in, 8);
+  if (take_at<std::uint64_t>(in, 0) != verdict_magic || answer > 1) bad_hello("no verdict");
+  return {answer == 1};
+}
+
+}  // namespace weft::rpc

@@ -1,0 +1,17 @@
+// ShmOptions: what a process brings to its connections through shared memory.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+
+namespace weft::rpc {
+
+struct ShmOptions {
+  std::size_t ring_bytes = 1U << 20;  // for what this side sends; rounded up to a power of two, from 64 KiB
+  std::size_t most_ring_bytes = 64U << 20;  // that the other side's may have
+  bool bulk = true;                         // by the memory of the other process, where the system lets both
+  std::size_t bulk_threshold = 64U << 10;   // bytes; the greater of the two sides' holds
+  std::chrono::nanoseconds patience = std::chrono::seconds{5};  // until both sides have said hello
+};
+
+}  // namespace weft::rpc

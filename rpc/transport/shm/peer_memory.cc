@@ -1,0 +1,92 @@
+#include <weft/rpc/transport/shm/peer_memory.h>
+
+#include <weft/rpc/core/error.h>
+
+#include <poll.h>
+#include <sys/random.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
+
+#include <algorithm>
+#include <cerrno>
+
+namespace weft::rpc {
+namespace {
+
+constexpr std::size_t most_a_read = 256U << 20;  // the kernel's own bound is just below 2 GiB
+#if defined(SO_PEERPIDFD)
+constexpr int peer_pidfd = SO_PEERPIDFD;
+#elif defined(__x86_64__) || defined(__aarch64__)
+constexpr int peer_pidfd = 77;  // since Linux 6.5; elsewhere the number has other meanings
+#else
+constexpr int peer_pidfd = -1;
+#endif
+
+std::optional<ucred> credentials(int socket) {
+  ucred found{};
+  socklen_t size = sizeof found;
+  if (::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &found, &size) != 0 || size != sizeof found) return {};
+  return found;
+}
+
+Descriptor life_of(int socket, pid_t process) {
+  int number = -1;
+  socklen_t size = sizeof number;
+  if (::getsockopt(socket, SOL_SOCKET, peer_pidfd, &number, &size) == 0) return Descriptor(number);
+  // A pid that was given to another process before this line fails the proof, which comes later.
+  return Descriptor(static_cast<int>(::syscall(SYS_pidfd_open, process, 0)));
+}
+
+}  // namespace
+
+PeerMemory::Nonce PeerMemory::make_nonce() {
+  Nonce nonce;
+  if (::getrandom(nonce.data(), nonce.size(), 0) != static_cast<ssize_t>(nonce.size()))
+    throw Error(ErrorKind::unavailable, "the system has no random bytes");
+  return nonce;
+}
+
+std::optional<PeerMemory> PeerMemory::of(int socket) {
+  const auto peer = credentials(socket);
+  if (!peer || peer->pid <= 0) return {};
+  Descriptor life = life_of(socket, peer->pid);
+  if (!life) return {};
+  return PeerMemory(peer->pid, std::move(life));
+}
+
+bool PeerMemory::proves(std::uint64_t address, const Nonce& nonce) const {
+  Nonce found{};
+  std::error_code error;
+  read(address, found, error);
+  return !error && found == nonce;
+}
+
+void PeerMemory::read(std::uint64_t address, std::span<std::byte> into, std::error_code& error) const {
+  while (!into.empty()) {
+    const iovec here{into.data(), std::min(into.size(), most_a_read)};
+    const iovec there{reinterpret_cast<void*>(static_cast<std::uintptr_t>(address)), here.iov_len};
+    const ssize_t bytes = ::process_vm_readv(process_, &here, 1, &there, 1, 0);
+    if (bytes < 0 && errno == EINTR) continue;
+    if (bytes <= 0) {
+      error.assign(bytes == 0 ? EFAULT : errno, std::system_category());
+      return;
+    }
+    into = into.subspan(static_cast<std::size_t>(bytes));
+    address += static_cast<std::uint64_t>(bytes);
+  }
+  if (!alive()) error.assign(ESRCH, std::system_category());
+}
+
+bool PeerMemory::alive() const {
+  pollfd life{life_.get(), POLLIN, 0};
+  return ::poll(&life, 1, 0) == 0;
+}
+
+std::optional<uid_t> peer_user(int socket) {
+  const auto peer = credentials(socket);
+  if (!peer) return {};
+  return peer->uid;
+}
+
+}  // namespace weft::rpc

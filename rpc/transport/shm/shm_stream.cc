@@ -1,0 +1,225 @@
+#include <weft/rpc/transport/shm/shm_stream.h>
+
+#include <weft/rpc/transport/shm/ring.h>
+
+#include <asio/error.hpp>
+
+#include <sys/socket.h>
+
+#include <array>
+
+namespace weft::rpc {
+namespace {
+
+// Everything that a stream is: shared with what waits for the socket or is posted to the loop, both of which
+// may come when the stream is gone.
+class ShmCore final : public LoopPoller,
+                      public BulkAccess,
+                      private Doorbell,
+                      public std::enable_shared_from_this<ShmCore> {
+ public:
+  ShmCore(ShmEnds ends, std::shared_ptr<Loop> loop)
+      : loop_(std::move(loop)),
+        ends_(std::move(ends)),
+        writer_(ends_.outbound, *this),
+        reader_(ends_.inbound, *this),
+        awake_(loop_->spins()) {}
+
+  void start() {
+    asio::error_code ignored;
+    ends_.socket.native_non_blocking(true, ignored);
+    ends_.outbound.close_descriptor();
+    ends_.inbound.close_descriptor();
+    if (awake_) loop_->add_poller(*this);
+    await_knock();
+  }
+
+  std::size_t read(std::span<const std::span<std::byte>> into, std::error_code& error) {
+    return reader_.read(into, error);
+  }
+  std::size_t write(std::span<const std::span<const std::byte>> from, std::error_code& error) {
+    if (gone_ || ended_) {
+      error = asio::error::broken_pipe;
+      return 0;
+    }
+    return writer_.write(from, error);
+  }
+  void when_readable(Job job) {
+    readable_ = std::move(job);
+    expect();
+  }
+  void when_writable(Job job) {
+    writable_ = std::move(job);
+    expect();
+  }
+  void end_writing() {
+    if (!std::exchange(ended_, true)) writer_.end();
+  }
+
+  void close() {
+    if (closed_) return;
+    end_writing();
+    closed_ = true;
+    loop_->remove_poller(*this);
+    asio::error_code ignored;
+    ends_.socket.close(ignored);
+    // The memory goes now, however long somebody keeps the closed stream.
+    const ShmSegment unmapped[] = {std::move(ends_.outbound), std::move(ends_.inbound)};
+    ends_.memory.reset();
+    const Job dropped[] = {std::move(readable_), std::move(writable_), std::move(acknowledged_)};
+  }
+
+  const ShmEnds& ends() const { return ends_; }
+
+  // --- BulkAccess ---
+
+  std::size_t threshold() const override { return ends_.bulk_threshold; }
+  void pull(std::uint64_t address, std::span<std::byte> into, std::error_code& error) override {
+    ends_.memory->read(address, into, error);
+    // Who closes its stream may use that memory for something else, but closes the socket before.
+    std::byte knock;
+    if (!error && ::recv(ends_.socket.native_handle(), &knock, 1, MSG_DONTWAIT | MSG_PEEK) == 0)
+      error = asio::error::connection_reset;
+  }
+  void acknowledge() override { reader_.acknowledge(); }
+  std::uint64_t acknowledged() const override { return seen_acknowledged_ = writer_.acknowledged(); }
+  void when_acknowledged(Job job) override {
+    acknowledged_ = std::move(job);
+    expect();
+  }
+
+  // --- LoopPoller ---
+
+  bool poll() override { return run_due(); }
+  bool fall_asleep() override {
+    awake_ = false;
+    if (ask_to_be_woken()) return true;
+    wake_up();
+    return false;
+  }
+  void wake_up() override {
+    awake_ = true;
+    reader_.wake_up();
+    writer_.wake_up();
+  }
+
+ private:
+  bool readable_due() const { return readable_ && reader_.readable(); }
+  bool writable_due() const { return writable_ && (gone_ || writer_.writable()); }
+  bool acknowledged_due() const { return acknowledged_ && writer_.acknowledged() != seen_acknowledged_; }
+
+  // Each job at most once: what it asks for again is due next time.
+  bool run_due() {
+    const bool readable = readable_due(), writable = writable_due(), acknowledged = acknowledged_due();
+    if (!readable && !writable && !acknowledged) return false;
+    const auto self = shared_from_this();  // a job may end the stream
+    running_ = true;
+    if (readable) run(readable_);
+    if (writable) run(writable_);
+    if (acknowledged) run(acknowledged_);
+    running_ = false;
+    return true;
+  }
+  static void run(Job& slot) {
+    Job job = std::move(slot);
+    if (job) job();  // else an earlier one has closed the stream
+  }
+
+  // A job has come. On a loop that is awake poll() finds it due; run_due() is followed by settle() otherwise.
+  void expect() {
+    if (!awake_ && !running_ && !ask_to_be_woken()) settle_soon();
+  }
+  bool ask_to_be_woken() {  // false: something is due
+    bool quiet = true;
+    if (readable_) quiet &= reader_.fall_asleep();
+    if (writable_) quiet &= !gone_ && writer_.fall_asleep();
+    if (acknowledged_) quiet &= writer_.await_acknowledgement(seen_acknowledged_);
+    return quiet;
+  }
+  void settle() {
+    run_due();
+    if (!closed_ && !awake_ && !ask_to_be_woken()) settle_soon();
+  }
+  void settle_soon() {
+    if (std::exchange(settling_, true)) return;
+    loop_->post([weak = weak_from_this()] {
+      const auto self = weak.lock();
+      if (self == nullptr || self->closed_) return;
+      self->settling_ = false;
+      self->settle();
+    });
+  }
+
+  // One wait is always under way: for a knock, and for the end.
+  void await_knock() {
+    ends_.socket.async_wait(asio::socket_base::wait_read,
+                            [weak = weak_from_this()](const asio::error_code& error) {
+                              const auto self = weak.lock();
+                              if (self != nullptr && !self->closed_ && !error) self->on_knock();
+                            });
+  }
+  void on_knock() {
+    std::array<std::byte, 64> knocks;
+    const ssize_t bytes = ::recv(ends_.socket.native_handle(), knocks.data(), knocks.size(), MSG_DONTWAIT);
+    if (bytes == 0 || (bytes < 0 && errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR)) {
+      gone_ = true;
+      reader_.abandon();
+    }
+    settle();
+    if (!closed_ && !gone_) await_knock();
+  }
+  // Where the socket is full of knocks one more is not needed, and where it has ended nobody is to be woken.
+  void ring() override {
+    const std::byte knock{1};
+    (void)::send(ends_.socket.native_handle(), &knock, 1, MSG_DONTWAIT | MSG_NOSIGNAL);
+  }
+
+  const std::shared_ptr<Loop> loop_;
+  ShmEnds ends_;
+  RingWriter writer_;
+  RingReader reader_;
+  Job readable_, writable_, acknowledged_;
+  mutable std::uint64_t seen_acknowledged_ = 0;  // what acknowledged() said last
+  bool awake_;             // the loop polls; else the other side has been asked to knock
+  bool running_ = false;   // jobs
+  bool settling_ = false;  // is posted
+  bool ended_ = false;     // this side's writing
+  bool gone_ = false;      // the other process, or its stream
+  bool closed_ = false;
+};
+
+class ShmStream final : public ByteStream {
+ public:
+  explicit ShmStream(std::shared_ptr<ShmCore> core) : core_(std::move(core)) {}
+  ~ShmStream() override { core_->close(); }
+
+  std::size_t read(std::span<const std::span<std::byte>> into, std::error_code& error) override {
+    return core_->read(into, error);
+  }
+  std::size_t write(std::span<const std::span<const std::byte>> from, std::error_code& error) override {
+    return core_->write(from, error);
+  }
+  void when_readable(Job job) override { core_->when_readable(std::move(job)); }
+  void when_writable(Job job) override { core_->when_writable(std::move(job)); }
+  void shut_down_writing(std::error_code&) override { core_->end_writing(); }
+  void close() override {
+    const auto core = core_;  // what the jobs hold may hold this stream
+    core->close();
+  }
+  std::string describe() const override { return core_->ends().description; }
+  std::string identity() const override { return core_->ends().identity; }
+  BulkAccess* bulk() override { return core_->ends().memory ? core_.get() : nullptr; }
+
+ private:
+  const std::shared_ptr<ShmCore> core_;
+};
+
+}  // namespace
+
+std::unique_ptr<ByteStream> make_shm_stream(ShmEnds ends, std::shared_ptr<Loop> loop) {
+  auto core = std::make_shared<ShmCore>(std::move(ends), std::move(loop));
+  core->start();
+  return std::make_unique<ShmStream>(std::move(core));
+}
+
+}  // namespace weft::rpc

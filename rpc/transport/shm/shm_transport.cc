@@ -1,0 +1,174 @@
+#include <weft/rpc/transport/shm/shm_transport.h>
+
+#include <weft/rpc/transport/internal/socket_listener.h>
+#include <weft/rpc/transport/internal/unix_socket.h>
+#include <weft/rpc/transport/shm/handshake.h>
+#include <weft/rpc/transport/shm/segment.h>
+#include <weft/rpc/transport/stream_connection.h>
+
+#include <algorithm>
+#include <mutex>
+#include <vector>
+
+namespace weft::rpc {
+namespace {
+
+using Socket = ShmHandshake::Socket;
+
+// A connection in the making, on either side. Kept by what it waits for.
+class Attempt : public std::enable_shared_from_this<Attempt> {
+ public:
+  Attempt(Socket socket, std::shared_ptr<Loop> loop, const ShmOptions& options, std::string description,
+          ShmHandshake::Done done)
+      : loop_(std::move(loop)),
+        socket_(std::move(socket)),
+        options_(options),
+        description_(std::move(description)),
+        done_(std::move(done)) {}
+
+  void connect(const asio::local::stream_protocol::endpoint& where) {
+    socket_.async_connect(where, [self = shared_from_this()](const asio::error_code& error) {
+      if (!error) return self->greet();
+      self->done_(
+          std::make_exception_ptr(Error(ErrorKind::unavailable, error.message(), Execution::not_sent)));
+    });
+  }
+  void greet() {  // on the loop
+    if (aborted_)
+      return done_(std::make_exception_ptr(
+          Error(ErrorKind::shut_down, "the transport was shut down", Execution::not_sent)));
+    handshake_ =
+        ShmHandshake::begin(std::move(socket_), loop_, options_, std::move(description_), std::move(done_));
+  }
+
+  // Any thread while the loop runs, else the one that ends the agent on the program's io_context.
+  void abort() {
+    const auto* asio = dynamic_cast<AsioLoop*>(loop_.get());
+    if (asio != nullptr && !asio->owns_thread()) return abort_here();
+    loop_->post([self = shared_from_this()] { self->abort_here(); });
+  }
+
+ private:
+  void abort_here() {
+    aborted_ = true;
+    if (const auto handshake = handshake_.lock()) handshake->abort();
+  }
+
+  const std::shared_ptr<Loop> loop_;
+  Socket socket_;
+  const ShmOptions options_;
+  std::string description_;
+  ShmHandshake::Done done_;
+  std::weak_ptr<ShmHandshake> handshake_;
+  bool aborted_ = false;
+};
+
+// Those that are under way.
+class Attempts {
+ public:
+  void add(const std::shared_ptr<Attempt>& attempt) {
+    std::lock_guard lock(mutex_);
+    std::erase_if(attempts_, [](const auto& old) { return old.expired(); });
+    attempts_.push_back(attempt);
+  }
+  void abort() {
+    std::vector<std::weak_ptr<Attempt>> attempts;
+    {
+      std::lock_guard lock(mutex_);
+      attempts.swap(attempts_);
+    }
+    for (const auto& weak : attempts)
+      if (const auto attempt = weak.lock()) attempt->abort();
+  }
+
+ private:
+  std::mutex mutex_;  // guards attempts_
+  std::vector<std::weak_ptr<Attempt>> attempts_;
+};
+
+std::exception_ptr with_target(const std::exception_ptr& error, const std::string& target) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const Error& known) {
+    return std::make_exception_ptr(
+        Error(known.kind(), "cannot connect to " + target + ": " + known.what(), Execution::not_sent));
+  } catch (...) {
+    return std::current_exception();
+  }
+}
+
+class ShmTransport final : public Transport {
+ public:
+  explicit ShmTransport(const ShmOptions& options) : options_(options) {}
+
+  std::string_view scheme() const override { return "shm"; }
+
+  void connect(const Address& address, std::shared_ptr<Loop> loop, const ConnectionOptions& connection,
+               Connected done) override {
+    const auto where = unix_endpoint(address);
+    auto attempt = std::make_shared<Attempt>(
+        Socket(io_context_of(*loop)), loop, options_, "shm -> " + address.path,
+        [loop, connection, target = address.text(),
+         done = std::move(done)](Result<std::unique_ptr<ByteStream>> made) mutable {
+          if (!made) return done(with_target(made.error(), target));
+          done(std::static_pointer_cast<Connection>(
+              std::make_shared<StreamConnection>(std::move(made).get(), loop, connection)));
+        });
+    attempts_.add(attempt);
+    attempt->connect(where);
+  }
+
+  void shut_down() override { attempts_.abort(); }
+
+  std::unique_ptr<Listener> listen(const Address& address, PickLoop pick, const ConnectionOptions& connection,
+                                   bool, Accepted accepted) override {
+    auto loop = pick();
+    auto attempts = std::make_shared<Attempts>();
+    try {
+      const auto where = unix_endpoint(address);
+      auto acceptor = listen_on(io_context_of(*loop), where);
+      return std::make_unique<SocketListener<asio::local::stream_protocol>>(
+          std::move(acceptor), std::move(loop), address, std::move(pick),
+          [attempts, options = options_, connection, accepted = std::move(accepted),
+           description = "shm <- " + address.path](Socket socket, const std::shared_ptr<Loop>& theirs) {
+            auto attempt = std::make_shared<Attempt>(
+                std::move(socket), theirs, options, description,
+                [theirs, connection, accepted](Result<std::unique_ptr<ByteStream>> made) {
+                  if (made)
+                    accepted(std::make_shared<StreamConnection>(std::move(made).get(), theirs, connection));
+                  // else: nobody we know of
+                });
+            attempts->add(attempt);
+            theirs->post([attempt] { attempt->greet(); });
+          },
+          [attempts, path = address.path] {
+            attempts->abort();
+            ::unlink(path.c_str());
+          });
+    } catch (const asio::system_error& error) {
+      throw Error(ErrorKind::unavailable, "cannot listen on " + address.text() + ": " + error.what());
+    }
+  }
+
+ private:
+  const ShmOptions options_;
+  Attempts attempts_;
+};
+
+}  // namespace
+
+std::unique_ptr<Transport> make_shm_transport(const ShmOptions& options) {
+  return std::make_unique<ShmTransport>(options);
+}
+
+bool shm_supported(std::string* why_not) {
+  try {
+    (void)ShmSegment::create(ShmSegment::smallest);
+    return true;
+  } catch (const Error& error) {
+    if (why_not != nullptr) *why_not = error.what();
+    return false;
+  }
+}
+
+}  // namespace weft::rpc

@@ -1,0 +1,261 @@
+#include <weft/rpc/transport/stream_connection.h>
+
+#include <weft/rpc/transport/tls_error.h>
+
+#include <asio/error.hpp>
+
+#include <algorithm>
+#include <array>
+
+namespace weft::rpc {
+namespace {
+
+constexpr std::size_t most_spans = 64;              // of one write: what one system call takes under Asio too
+constexpr int most_reads_a_turn = 16;               // then other connections have a look in
+constexpr auto patience = std::chrono::seconds{2};  // with a finished connection that makes no progress
+constexpr std::array<std::byte, Buffer::alignment> zeros{};
+
+std::size_t size_of(const std::vector<std::span<std::byte>>& spans) {
+  std::size_t bytes = 0;
+  for (const auto span : spans) bytes += span.size();
+  return bytes;
+}
+
+}  // namespace
+
+StreamConnection::StreamConnection(std::unique_ptr<ByteStream> stream, std::shared_ptr<Loop> loop,
+                                   const ConnectionOptions& options)
+    : stream_(std::move(stream)),
+      bulk_(stream_->bulk()),
+      loop_(std::move(loop)),
+      reader_(options.limits, options.memory, bulk_ != nullptr ? bulk_->threshold() : FrameReader::no_bulk),
+      description_(stream_->describe()) {}
+
+void StreamConnection::start(std::shared_ptr<ConnectionObserver> observer) {
+  observer_ = std::move(observer);
+  if (closed_) return report();
+  await_readable();
+}
+
+void StreamConnection::send(OutboundFrame frame) {
+  if (closed_ || finishing_) return;
+  Queued queued{std::move(frame)};
+  queued.size = queued.bytes = queued.frame.head.size();
+  for (const Buffer& attachment : queued.frame.attachments) {
+    queued.bytes += attachment.size();
+    if (bulk_ != nullptr && attachment.size() >= bulk_->threshold()) {
+      queued.addresses.push_back(reinterpret_cast<std::uintptr_t>(attachment.data()));
+      queued.size += sizeof(std::uint64_t);
+    } else {
+      queued.size += padded(attachment.size());
+    }
+  }
+  unsent_bytes_ += queued.bytes;
+  queue_.push(std::move(queued));
+  if (delivering_ || write_due_ || awaiting_writable_) return;
+  write_due_ = true;
+  loop_->post([self = shared_from_this()] {
+    self->write_due_ = false;
+    self->write();
+  });
+}
+
+void StreamConnection::finish(const Error& reason) {
+  if (closed_ || finishing_) return;
+  finishing_ = reason;
+  be_patient();
+  if (queue_.empty()) end_sending();
+}
+
+void StreamConnection::close(const Error& reason) {
+  if (closed_) return;
+  closed_ = reason;
+  loop_->cancel(std::exchange(patience_, 0));
+  stream_->close();
+  // Not from within the caller's frame: it may be about to use what on_closed tears down.
+  if (observer_ != nullptr) loop_->post([self = shared_from_this()] { self->report(); });
+  unsent_bytes_ = 0;
+  // Last: whoever borrowed bytes to them learns of it.
+  const auto unsent = std::exchange(queue_, {});
+  const auto unread = std::exchange(unacknowledged_, {});
+}
+
+void StreamConnection::report() {
+  if (auto observer = std::exchange(observer_, nullptr)) observer->on_closed(*closed_);
+}
+
+// --- Reading ---
+
+void StreamConnection::await_readable() {
+  stream_->when_readable([self = shared_from_this()] { self->on_readable(); });
+}
+
+void StreamConnection::on_readable() {
+  bool more = true;
+  for (int i = 0; more && i < most_reads_a_turn; ++i) {
+    if (closed_) return;
+    std::error_code error;
+    const auto& targets = reader_.targets();
+    const std::size_t asked = size_of(targets);
+    const std::size_t bytes = stream_->read(targets, error);
+    if (bytes == 0) {
+      if (error != asio::error::would_block) return lost(error);
+      more = false;
+      break;
+    }
+    more = bytes == asked;  // else there was no more, most probably
+    // Finished: what comes is read into the same memory again, since nobody wants it any more.
+    if (finishing_) continue;
+    reader_.advance(bytes);
+    if (!take_frames()) return;
+  }
+  if (!queue_.empty() && !awaiting_writable_ && !write_due_) write();
+  if (closed_) return;
+  if (more) {
+    loop_->post([self = shared_from_this()] { self->on_readable(); });
+  } else {
+    await_readable();
+  }
+}
+
+bool StreamConnection::take_frames() {
+  const auto observer = observer_;
+  delivering_ = true;
+  try {
+    while (!closed_ && !finishing_) {
+      auto frame = reader_.next();
+      if (frame) {
+        observer->on_frame(std::move(*frame));
+        continue;
+      }
+      if (reader_.pulls().empty()) break;
+      std::error_code error;
+      for (const auto& [address, into] : reader_.pulls()) {
+        bulk_->pull(address, into, error);
+        if (error) break;
+      }
+      if (error) {
+        lost(error);
+        break;
+      }
+      reader_.pulled();
+      bulk_->acknowledge();
+    }
+  } catch (const Error& bad) {
+    close(bad);
+  } catch (const std::bad_alloc&) {
+    close(Error(ErrorKind::resource_exhausted, "no memory for an arriving frame"));
+  } catch (const std::exception& fault) {
+    close(Error(ErrorKind::internal, fault.what()));
+  }
+  delivering_ = false;
+  return !closed_;
+}
+
+void StreamConnection::lost(const std::error_code& error) {
+  if (finishing_) return close(*finishing_);
+  if (error == asio::error::eof)
+    return close(Error(ErrorKind::peer_lost, "the other side closed the connection"));
+  // To try again does not help where one side refuses the other's credentials.
+  if (refuses_peer(error) || refused_by_peer(error))
+    return close(Error(ErrorKind::permission_denied, stream_->explain(error)));
+  close(Error(ErrorKind::peer_lost, "connection lost: " + stream_->explain(error)));
+}
+
+// --- Writing ---
+
+void StreamConnection::write() {
+  while (!closed_ && !awaiting_writable_ && !queue_.empty()) {
+    gather();
+    std::error_code error;
+    const std::size_t bytes = stream_->write(gathered_, error);
+    if (bytes == 0 && error != asio::error::would_block) return lost(error);
+    if (bytes != gathered_bytes_) {
+      awaiting_writable_ = true;
+      stream_->when_writable([self = shared_from_this()] {
+        self->awaiting_writable_ = false;
+        self->write();
+      });
+    }
+    written(bytes);
+  }
+  if (finishing_ && !closed_ && queue_.empty()) end_sending();
+}
+
+void StreamConnection::gather() {
+  gathered_.clear();
+  gathered_bytes_ = 0;
+  std::size_t skip = front_written_;
+  const auto add = [&](const std::byte* data, std::size_t size) {
+    const std::size_t from = std::min(skip, size);
+    skip -= from;
+    if (size == from || gathered_.size() == most_spans) return;
+    gathered_.emplace_back(data + from, size - from);
+    gathered_bytes_ += size - from;
+  };
+  for (std::size_t i = 0; i < queue_.size() && gathered_.size() < most_spans; ++i) {
+    const Queued& queued = queue_[i];
+    add(queued.frame.head.data(), queued.frame.head.size());
+    for (const Buffer& attachment : queued.frame.attachments) {
+      if (bulk_ != nullptr && attachment.size() >= bulk_->threshold()) continue;
+      add(attachment.data(), attachment.size());
+      add(zeros.data(), padded(attachment.size()) - attachment.size());
+    }
+    const auto addresses = std::as_bytes(std::span(queued.addresses));
+    add(addresses.data(), addresses.size());
+  }
+}
+
+void StreamConnection::written(std::size_t bytes) {
+  if (bytes == 0) return;
+  if (finishing_) be_patient();
+  front_written_ += bytes;
+  while (!queue_.empty() && front_written_ >= queue_.front().size) {
+    front_written_ -= queue_.front().size;
+    if (queue_.front().addresses.empty()) {
+      unsent_bytes_ -= queue_.front().bytes;
+      Job sent = std::move(queue_.front().frame.sent);
+      queue_.drop();
+      if (sent) sent();
+      if (closed_) return;
+      continue;
+    }
+    unacknowledged_.push(queue_.pop());
+    if (unacknowledged_.size() == 1)
+      bulk_->when_acknowledged([self = shared_from_this()] { self->on_acknowledged(); });
+  }
+}
+
+void StreamConnection::on_acknowledged() {
+  if (closed_) return;
+  const std::uint64_t now = bulk_->acknowledged();
+  if (now - acknowledged_ > unacknowledged_.size())
+    return close(Error(ErrorKind::protocol_error, "bulk acknowledged that was never sent"));
+  while (acknowledged_ != now) {
+    ++acknowledged_;
+    if (finishing_) be_patient();
+    Queued pulled = unacknowledged_.pop();
+    unsent_bytes_ -= pulled.bytes;
+    if (pulled.frame.sent) pulled.frame.sent();
+    if (closed_) return;
+  }
+  if (!unacknowledged_.empty())
+    bulk_->when_acknowledged([self = shared_from_this()] { self->on_acknowledged(); });
+}
+
+void StreamConnection::end_sending() {
+  if (observer_ == nullptr) return close(*finishing_);  // never started: nobody reads here
+  std::error_code error;
+  stream_->shut_down_writing(error);
+  if (error) close(*finishing_);
+}
+
+void StreamConnection::be_patient() {
+  loop_->cancel(patience_);
+  patience_ = loop_->schedule_closing(later(loop_->now(), patience), [self = shared_from_this()] {
+    self->patience_ = 0;
+    self->close(*self->finishing_);
+  });
+}
+
+}  // namespace weft::rpc

@@ -1,0 +1,414 @@
+#include <weft/rpc/transport/tls_stream.h>
+
+#include <weft/rpc/core/error.h>
+#include <weft/rpc/security/internal/certificate_names.h>
+#include <weft/rpc/security/internal/credential_snapshot.h>
+#include <weft/rpc/transport/internal/tls_failure.h>
+#include <weft/rpc/transport/internal/tls_wire.h>
+
+#include <asio/error.hpp>
+
+#include <array>
+#include <cstring>
+
+namespace weft::rpc {
+namespace {
+
+constexpr std::size_t record_size = SSL3_RT_MAX_PLAIN_LENGTH;  // 16 KiB
+
+// Goes through the spans of a write, a record's worth at a time.
+class Records {
+ public:
+  explicit Records(std::span<const std::span<const std::byte>> from) : left_(from) { settle(); }
+
+  bool empty() const { return left_.empty(); }
+
+  // The next record: where it lies, if that is one piece of some size, else gathered into `scratch`. Many
+  // small spans in a record of their own each would cost more than the copy.
+  std::span<const std::byte> next(std::span<std::byte> scratch) {
+    constexpr std::size_t worth_a_record = record_size / 2;
+    const auto first = rest();
+    if (first.size() >= worth_a_record || left_.size() == 1) {
+      const auto record = first.first(std::min(first.size(), record_size));
+      advance(record.size());
+      return record;
+    }
+    std::size_t filled = 0;
+    while (!empty() && filled < scratch.size()) {
+      const auto piece = rest().first(std::min(rest().size(), scratch.size() - filled));
+      std::memcpy(scratch.data() + filled, piece.data(), piece.size());
+      filled += piece.size();
+      advance(piece.size());
+    }
+    return scratch.first(filled);
+  }
+
+ private:
+  std::span<const std::byte> rest() const { return left_.front().subspan(done_); }
+  void advance(std::size_t bytes) {
+    done_ += bytes;
+    settle();
+  }
+  void settle() {
+    while (!left_.empty() && done_ == left_.front().size()) {
+      left_ = left_.subspan(1);
+      done_ = 0;
+    }
+  }
+
+  std::span<const std::span<const std::byte>> left_;
+  std::size_t done_ = 0;  // of the first of them
+};
+
+void check(const ExpectedPeer& expected) {
+  if (expected.host.empty() && expected.agent.empty())
+    throw Error(ErrorKind::invalid_argument,
+                "a TLS client must say whom it expects: the host that it dials, or an agent");
+  // OpenSSL takes a name that begins with a dot for any name below it.
+  if (expected.host.starts_with('.') || (!expected.host.empty() && !is_plain_name(expected.host, 255)) ||
+      (!expected.agent.empty() && !is_plain_name(expected.agent, 255)))
+    throw Error(ErrorKind::invalid_argument, "no certificate can be for the host '" +
+                                                 printable(expected.host) + "', agent '" +
+                                                 printable(expected.agent) + "'");
+}
+
+}  // namespace
+
+void TlsStream::FreeSsl::operator()(ssl_st* ssl) const { SSL_free(ssl); }
+
+TlsStream::TlsStream(bool server, std::unique_ptr<ByteStream> lower, const Credentials& credentials,
+                     ExpectedPeer expected, std::shared_ptr<Loop> loop, TlsSettings settings)
+    : server_(server),
+      loop_(std::move(loop)),
+      settings_(settings),
+      credentials_(credentials.snapshot()),
+      notes_(std::make_unique<HandshakeNotes>()),
+      wire_(std::make_unique<TlsWire>(std::move(lower))),
+      alive_(std::make_shared<char>()) {
+  notes_->host = std::move(expected.host);
+  notes_->expected_agent = std::move(expected.agent);
+  ssl_.reset((server ? credentials_->make_server(*notes_) : credentials_->make_client(*notes_)).release());
+  BIO* bio = wire_->make_bio().release();
+  SSL_set_bio(ssl_.get(), bio, bio);
+}
+
+TlsStream::TlsStream(std::unique_ptr<ByteStream> lower, const Credentials& credentials, ExpectedPeer expected,
+                     std::shared_ptr<Loop> loop, TlsSettings settings)
+    : TlsStream(false, std::move(lower), credentials, (check(expected), std::move(expected)), std::move(loop),
+                settings) {}
+
+TlsStream::TlsStream(std::unique_ptr<ByteStream> lower, const Credentials& credentials,
+                     std::shared_ptr<Loop> loop, TlsSettings settings)
+    : TlsStream(true, std::move(lower), credentials, {}, std::move(loop), settings) {}
+
+TlsStream::~TlsStream() { TlsStream::close(); }
+
+// --- The handshake and the end ---
+
+bool TlsStream::usable(std::error_code& error) {
+  if (state_ == State::handshake) step();
+  switch (state_) {
+    case State::open:
+      return true;
+    case State::handshake:
+      error = asio::error::would_block;
+      return false;
+    case State::failed:
+      error = failure_;
+      return false;
+    case State::closed:
+      error = asio::error::not_connected;
+      return false;
+  }
+  return false;
+}
+
+void TlsStream::step() {
+  started_ = true;
+  ERR_clear_error();
+  const int result = SSL_do_handshake(ssl_.get());
+  if (result == 1)
+    admit();
+  else if (SSL_get_error(ssl_.get(), result) != SSL_ERROR_WANT_READ)
+    fail(tls_failure(ssl_.get(), *notes_, *wire_, true));
+  flush();
+  if (state_ == State::handshake && wire_->write_error()) fail({wire_->write_error(), {}});
+  if (state_ != State::handshake) wake_soon();
+}
+
+void TlsStream::admit() {
+  const unsigned char* application = nullptr;
+  unsigned int size = 0;
+  SSL_get0_alpn_selected(ssl_.get(), &application, &size);
+  if (std::string_view(reinterpret_cast<const char*>(application), size) != tls_application)
+    return fail({TlsError::no_weft, {}});
+  if (SSL_session_reused(ssl_.get())) {
+    identity_ = "psk:" + notes_->secret;
+  } else {
+    // All this has been verified; whoever changes that sees it here.
+    const X509* peer = SSL_get0_peer_certificate(ssl_.get());
+    if (peer == nullptr || SSL_get_verify_result(ssl_.get()) != X509_V_OK)
+      return fail({TlsError::certificate_missing, {}});
+    if (!notes_->expected_agent.empty() && !names_agent(*peer, notes_->expected_agent))
+      return fail({TlsError::certificate_for_another, {}});
+    const std::string name = proven_name(*peer);
+    if (name.empty()) return fail({TlsError::certificate_unfit, {}});
+    identity_ = "cert:" + name;
+  }
+  state_ = State::open;
+  if (ending_) end_own_direction();
+}
+
+void TlsStream::end_own_direction() {
+  ERR_clear_error();
+  if (SSL_shutdown(ssl_.get()) < 0) return fail(tls_failure(ssl_.get(), *notes_, *wire_, false));
+  last_written_ = true;
+}
+
+void TlsStream::fail(TlsFailure failure) {
+  state_ = State::failed;
+  failure_ = failure.code;
+  failure_text_ = std::move(failure.text);
+  ERR_clear_error();
+  last_written_ = true;  // the alert, which OpenSSL has written
+  flush();
+  wire_->discard();
+}
+
+void TlsStream::flush() {
+  wire_->flush();
+  if (wire_->pending() > 0) return await_writing();
+  if (!last_written_ || lower_ended_) return;
+  lower_ended_ = true;
+  std::error_code ignored;
+  wire_->lower().shut_down_writing(ignored);
+}
+
+void TlsStream::shut_down_writing(std::error_code& error) {
+  error.clear();
+  if (state_ == State::failed || state_ == State::closed) {
+    usable(error);
+    return;
+  }
+  if (ending_) return;
+  ending_ = true;
+  if (state_ == State::handshake) {
+    step();
+    if (state_ == State::handshake) await_reading();
+  } else {
+    end_own_direction();
+    flush();
+  }
+  if (state_ == State::failed) error = failure_;
+}
+
+void TlsStream::close() {
+  if (state_ == State::closed) return;
+  wire_->flush();  // what goes without waiting, such as an alert
+  state_ = State::closed;
+  alive_.reset();
+  wire_->lower().close();
+  readable_ = {};
+  writable_ = {};
+}
+
+std::string TlsStream::describe() const { return "tls over " + wire_->lower().describe(); }
+
+std::string TlsStream::explain(const std::error_code& error) const {
+  return error == failure_ && !failure_text_.empty() ? failure_text_ : error.message();
+}
+
+// --- Bytes ---
+
+std::size_t TlsStream::read(std::span<const std::span<std::byte>> into, std::error_code& error) {
+  error.clear();
+  if (!usable(error)) return 0;
+  ERR_clear_error();
+  std::size_t total = 0;
+  bool more = !peer_ended_;
+  for (auto next = into.begin(); more && next != into.end(); ++next) {
+    for (std::span<std::byte> span = *next; more && !span.empty();) {
+      std::size_t moved = 0;
+      const int result = SSL_read_ex(ssl_.get(), span.data(), span.size(), &moved);
+      if (result == 1) {
+        total += moved;
+        span = span.subspan(moved);
+        // Without this the lower stream would be asked once more, for nothing.
+        starved_ = wire_->exhausted() && SSL_has_pending(ssl_.get()) == 0;
+        more = !starved_;
+        continue;
+      }
+      more = false;
+      switch (SSL_get_error(ssl_.get(), result)) {
+        case SSL_ERROR_WANT_READ:
+          starved_ = true;
+          break;
+        case SSL_ERROR_ZERO_RETURN:
+          peer_ended_ = true;
+          break;
+        default:
+          fail(tls_failure(ssl_.get(), *notes_, *wire_, false));
+      }
+    }
+  }
+  flush();
+  if (total > 0) return total;
+  if (state_ == State::failed)
+    error = failure_;
+  else if (peer_ended_)
+    error = asio::error::eof;
+  else
+    error = asio::error::would_block;
+  return 0;
+}
+
+std::size_t TlsStream::write(std::span<const std::span<const std::byte>> from, std::error_code& error) {
+  error.clear();
+  if (!usable(error)) return 0;
+  if (ending_) {
+    error = asio::error::broken_pipe;
+    return 0;
+  }
+  ERR_clear_error();
+  std::array<std::byte, record_size> scratch;
+  std::size_t total = 0;
+  for (Records records(from); !records.empty();) {
+    if (wire_->pending() >= settings_.batch) flush();
+    if (wire_->pending() >= settings_.batch || wire_->write_error()) break;
+    const auto record = records.next(scratch);
+    if (!encrypt(record)) break;
+    total += record.size();
+  }
+  flush();
+  if (state_ == State::open && wire_->write_error()) learn_why_writing_failed();
+  if (total > 0) return total;  // an error is told next time
+  if (state_ == State::failed)
+    error = failure_;
+  else if (wire_->write_error())
+    error = wire_->write_error();
+  else
+    error = asio::error::would_block;
+  return 0;
+}
+
+bool TlsStream::encrypt(std::span<const std::byte> record) {
+  if (++records_ >= settings_.records_per_key) {
+    records_ = 0;
+    SSL_key_update(ssl_.get(), SSL_KEY_UPDATE_NOT_REQUESTED);  // goes out before the record
+  }
+  std::size_t moved = 0;
+  if (SSL_write_ex(ssl_.get(), record.data(), record.size(), &moved) == 1 && moved == record.size())
+    return true;
+  fail(tls_failure(ssl_.get(), *notes_, *wire_, false));
+  return false;
+}
+
+// A peer that refuses this side says so before it closes the connection, which then may fail the next write
+// before anybody has read.
+void TlsStream::learn_why_writing_failed() {
+  std::byte next;
+  std::size_t moved = 0;
+  ERR_clear_error();
+  const int result = SSL_peek_ex(ssl_.get(), &next, 1, &moved);
+  if (result == 1) return;  // it is what the reader should see first
+  const int why = SSL_get_error(ssl_.get(), result);
+  if (why == SSL_ERROR_WANT_READ)
+    starved_ = true;
+  else if (why == SSL_ERROR_ZERO_RETURN)
+    peer_ended_ = true;
+  else
+    fail(tls_failure(ssl_.get(), *notes_, *wire_, false));
+}
+
+// --- Waiting ---
+//
+// The lower stream is waited for on behalf of whoever waits here, and for what is pending. OpenSSL never
+// waits to write, so that reading needs the lower stream readable and nothing else, and writing needs room;
+// only the handshake makes writers wait for bytes.
+
+bool TlsStream::readable_now() const {
+  return state_ == State::failed || (state_ == State::open && (peer_ended_ || !starved_));
+}
+
+bool TlsStream::writable_now() const {
+  return state_ == State::failed ||
+         (state_ == State::open && (wire_->write_error() || wire_->pending() < settings_.batch));
+}
+
+void TlsStream::when_readable(Job job) {
+  if (state_ == State::closed) return;
+  readable_ = std::move(job);
+  if (!started_) step();
+  if (readable_now())
+    wake_soon();
+  else
+    await_reading();
+}
+
+void TlsStream::when_writable(Job job) {
+  if (state_ == State::closed) return;
+  writable_ = std::move(job);
+  if (!started_) step();
+  if (writable_now())
+    wake_soon();
+  else if (state_ == State::handshake)
+    await_reading();
+  // else flush() waits for the lower stream
+}
+
+void TlsStream::await_reading() {
+  if (std::exchange(awaits_reading_, true)) return;
+  wire_->lower().when_readable([this] { lower_is_readable(); });
+}
+
+void TlsStream::await_writing() {
+  if (state_ == State::closed || std::exchange(awaits_writing_, true)) return;
+  wire_->lower().when_writable([this] { lower_is_writable(); });
+}
+
+void TlsStream::lower_is_readable() {
+  awaits_reading_ = false;
+  if (state_ == State::handshake) {
+    step();
+    if (state_ == State::handshake) return await_reading();
+  }
+  wake(true);
+}
+
+void TlsStream::lower_is_writable() {
+  awaits_writing_ = false;
+  flush();
+  if (state_ == State::handshake && wire_->write_error()) step();
+  wake(false);
+}
+
+// read() and write() never call back, nor does anything else that the owner calls.
+void TlsStream::wake_soon() {
+  if ((!readable_ && !writable_) || std::exchange(wakes_soon_, true)) return;
+  loop_->post([this, alive = std::weak_ptr(alive_)] {
+    if (alive.expired()) return;
+    wakes_soon_ = false;
+    wake(false);
+  });
+}
+
+void TlsStream::wake(bool readable) {
+  Job reader, writer;
+  if (readable_ && (readable || readable_now())) reader = std::exchange(readable_, {});
+  if (writable_ && writable_now()) writer = std::exchange(writable_, {});
+  const std::weak_ptr alive(alive_);
+  if (reader) reader();
+  if (writer && !alive.expired()) writer();  // the first may have closed this
+}
+
+std::unique_ptr<ByteStream> tls_client(std::unique_ptr<ByteStream> lower, const Credentials& credentials,
+                                       ExpectedPeer expected, std::shared_ptr<Loop> loop) {
+  return std::make_unique<TlsStream>(std::move(lower), credentials, std::move(expected), std::move(loop));
+}
+
+std::unique_ptr<ByteStream> tls_server(std::unique_ptr<ByteStream> lower, const Credentials& credentials,
+                                       std::shared_ptr<Loop> loop) {
+  return std::make_unique<TlsStream>(std::move(lower), credentials, std::move(loop));
+}
+
+}  // namespace weft::rpc

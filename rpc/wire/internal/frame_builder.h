@@ -1,0 +1,38 @@
+// FrameBuilder: Cap'n Proto's message builder whose first segment lies where it will travel: in the frame's
+// own memory, behind the room for the prefix and the segment table. A message of one segment, as nearly all
+// are, is sealed without a copy.
+//
+// For sources inside weft only.
+#pragma once
+
+#include <weft/rpc/core/buffer.h>
+#include <weft/rpc/wire/prefix.h>
+
+#include <capnp/message.h>
+#include <kj/array.h>
+
+#include <vector>
+
+namespace weft::rpc {
+
+class FrameBuilder final : public capnp::MessageBuilder {
+ public:
+  FrameBuilder();
+  ~FrameBuilder() noexcept override;
+
+  kj::ArrayPtr<capnp::word> allocateSegment(unsigned least_words) override;
+
+  // The frame's memory: room for the prefix, then the header in Cap'n Proto's stream framing. Once.
+  Buffer seal();
+
+ private:
+  static constexpr std::size_t table_bytes = 8;  // of one segment
+  static constexpr std::size_t first_words = 56;
+
+  Buffer frame_;
+  bool first_given_ = false;
+  std::size_t next_words_ = 4 * first_words;
+  std::vector<kj::Array<capnp::word>> more_;
+};
+
+}  // namespace weft::rpc

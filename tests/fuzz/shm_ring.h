@@ -1,0 +1,127 @@
+// What a hostile process can do to the reader and the writer of a ring: the input says what it writes into
+// the control page, and what its victim then does.
+#pragma once
+
+#include <weft/rpc/transport/shm/ring.h>
+
+#include <asio/error.hpp>
+
+#include <array>
+#include <cstdlib>
+#include <cstring>
+#include <vector>
+
+namespace weft::fuzz {
+
+class NoBell final : public rpc::Doorbell {
+ public:
+  void ring() override {}
+};
+
+// Takes numbers off the input; zeros once it is used up.
+class Input {
+ public:
+  Input(const std::uint8_t* data, std::size_t size) : data_(data), size_(size) {}
+  bool empty() const { return size_ == 0; }
+  std::uint64_t number(std::size_t bytes) {
+    std::uint64_t value = 0;
+    bytes = bytes < size_ ? bytes : size_;
+    if (bytes != 0) std::memcpy(&value, data_, bytes);
+    data_ += bytes;
+    size_ -= bytes;
+    return value;
+  }
+
+ private:
+  const std::uint8_t* data_;
+  std::size_t size_;
+};
+
+// Aborts where a victim moves more than it was asked to, writes beside its memory, or ends in another way
+// than it may. The segment is made once.
+inline int fuzz_ring(const std::uint8_t* data, std::size_t size) {
+  static const rpc::ShmSegment segment = rpc::ShmSegment::create(rpc::ShmSegment::smallest);
+  std::memset(segment.control(), 0, sizeof(rpc::RingControl));
+  NoBell bell;
+  rpc::RingReader reader(segment, bell);
+  rpc::RingWriter writer(segment, bell);
+  auto& control = *reinterpret_cast<rpc::RingControl*>(segment.control());
+  constexpr std::byte guard{0xA5};
+  std::vector<std::byte> memory(3 * rpc::ShmSegment::smallest);
+  const auto check = [](bool holds) {
+    if (!holds) std::abort();
+  };
+  const auto allowed = [](const std::error_code& error) {
+    return error == asio::error::would_block || error == asio::error::eof ||
+           error == asio::error::connection_reset || error == std::errc::protocol_error;
+  };
+
+  for (Input input(data, size); !input.empty();) {
+    const std::uint64_t what = input.number(1);
+    const std::uint64_t near = input.number(1) - 128;  // a step from where the position is
+    switch (what % 16) {
+      case 0:
+        control.writer.position = input.number(8);
+        break;
+      case 1:
+        control.writer.position = control.reader.position + input.number(3);
+        break;
+      case 2:
+        control.writer.position += near;
+        break;
+      case 3:
+        control.reader.position = input.number(8);
+        break;
+      case 4:
+        control.reader.position = control.writer.position - input.number(3);
+        break;
+      case 5:
+        control.reader.position += near;
+        break;
+      case 6:
+        control.writer.ended = static_cast<std::uint32_t>(near);
+        break;
+      case 7:
+        control.asked_of_writer.reader_sleeps = static_cast<std::uint32_t>(near);
+        break;
+      case 8:
+        control.asked_of_reader.writer_sleeps = static_cast<std::uint32_t>(near);
+        break;
+      case 9:
+        control.reader.acknowledged = input.number(8);
+        break;
+      case 10:
+        check(reader.fall_asleep() || reader.readable());
+        break;
+      case 11:
+        check(writer.fall_asleep() || writer.writable());
+        break;
+      case 12:
+        reader.acknowledge();
+        break;
+      case 13: {  // rarely, since nothing is new after it
+        if (near == 0) reader.abandon();
+        break;
+      }
+      default: {
+        const std::size_t first = input.number(2) % (memory.size() / 2) + 1;
+        const std::size_t second = input.number(2) % (memory.size() / 2 - 2) + 1;
+        const auto one = std::span(memory).first(first), two = std::span(memory).subspan(first, second);
+        std::error_code error;
+        std::size_t moved = 0;
+        if (what % 16 == 14) {
+          memory[first + second] = guard;
+          moved = reader.read(std::array<std::span<std::byte>, 2>{one, two}, error);
+          check(memory[first + second] == guard);
+        } else {
+          moved = writer.write(std::array<std::span<const std::byte>, 2>{one, two}, error);
+        }
+        check(moved <= first + second && (moved == 0) == static_cast<bool>(error) &&
+              (!error || allowed(error)));
+      }
+    }
+  }
+  return 0;
+}
+
+}  // namespace weft::fuzz

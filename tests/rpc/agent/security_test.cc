@@ -1,0 +1,244 @@
+// Who gets in and who may call what: agents with credentials and permissions.
+#include <weft/rpc/testing/cluster.h>
+#include <weft/rpc/testing/test_authority.h>
+
+#include <gtest/gtest.h>
+
+#include <asio/ip/tcp.hpp>
+
+#include <atomic>
+#include <functional>
+#include <map>
+#include <thread>
+
+#include "tests/support/cluster.h"
+#include "tests/support/errors.h"
+
+namespace weft::rpc {
+namespace {
+
+using test::Cluster;
+using test::got;
+using test::kind_of;
+using test::message_of;
+using test::TestAuthority;
+
+struct Vault {
+  std::string open(std::string what) {
+    ++opened;
+    return what + " is open";
+  }
+  std::string who(CallContext& call) {
+    ++opened;
+    return call.peer().identity;
+  }
+  std::atomic<int> opened{0};
+  using Service = rpc::Service<"vault", Method<"open", &Vault::open>, Method<"who", &Vault::who>>;
+};
+
+CredentialOptions secret(const std::string& bytes, const std::string& id = "job7") {
+  CredentialOptions options;
+  options.secrets = {{id, bytes, {}}};
+  return options;
+}
+
+class SecurityTest : public testing::Test {
+ protected:
+  // Agents over TCP, each with its credentials; without any where they are empty.
+  void make(const std::string& name, std::optional<CredentialOptions> credentials,
+            const std::function<void(AgentOptions&)>& adjust = {}) {
+    cluster_ = cluster_ != nullptr ? std::move(cluster_)
+                                   : std::make_unique<Cluster>(Cluster::Options{
+                                         .tcp = true, .adjust = [this](AgentOptions& o) { adjust_(o); }});
+    adjust_ = [&](AgentOptions& options) {
+      if (credentials) options.credentials = credentials_[name] = std::make_shared<Credentials>(*credentials);
+      if (adjust) adjust(options);
+    };
+    cluster_->add(name);
+  }
+  Agent& agent(const std::string& name) { return (*cluster_)[name]; }
+  void serve(const std::string& name) { agent(name).serve(vault_); }
+
+  // What a call from one to the other ends with: the result, or the error.
+  Result<std::string> call(const std::string& from, const std::string& to) {
+    return capture(
+        [&] { return got(agent(from).connect(agent(to).addresses().front()).call<&Vault::open>("it")); });
+  }
+  std::string text_of(const Result<std::string>& result) {
+    return message_of([&]() -> std::string { return Result<std::string>(result).get(); });
+  }
+  void expect_refused(const std::string& from, const std::string& to, ErrorKind kind,
+                      const std::string& words) {
+    const auto result = call(from, to);
+    ASSERT_FALSE(result.ok());
+    EXPECT_EQ(kind_of([&]() -> std::string { return Result<std::string>(result).get(); }), kind);
+    EXPECT_NE(text_of(result).find(words), std::string::npos) << text_of(result);
+    EXPECT_EQ(vault_->opened, 0) << "no handler runs";
+  }
+
+  // And logged: the server learns of its refusal's end after the client, perhaps.
+  void expect_counted(const std::string& server, const std::string& words) {
+    test::eventually("the refusal is counted",
+                     [&] { return agent(server).counts().connections_refused == 1; });
+    test::eventually("and logged", [&] { return !cluster_->logged(words).empty(); });
+  }
+
+  std::function<void(AgentOptions&)> adjust_;
+  std::shared_ptr<Vault> vault_ = std::make_shared<Vault>();
+  std::map<std::string, std::shared_ptr<Credentials>> credentials_;
+  std::unique_ptr<Cluster> cluster_;
+};
+
+TEST_F(SecurityTest, CertificatesOfOneAuthorityMeet) {
+  TestAuthority authority;
+  make("vault", authority.credentials("vault"));
+  make("anna", authority.credentials("anna"));
+  serve("vault");
+  EXPECT_EQ(call("anna", "vault").get(), "it is open");
+  const Peer peer = agent("anna").connect(agent("vault").addresses().front());
+  EXPECT_EQ(got(peer.call<&Vault::who>()), "cert:anna");
+  EXPECT_EQ(agent("vault").counts().connections_refused, 0U);
+}
+
+TEST_F(SecurityTest, ASharedSecretLetsIn) {
+  make("vault", secret("a secret of the job, long enough"));
+  make("anna", secret("a secret of the job, long enough"));
+  serve("vault");
+  EXPECT_EQ(call("anna", "vault").get(), "it is open");
+  const Peer peer = agent("anna").connect(agent("vault").addresses().front());
+  EXPECT_EQ(got(peer.call<&Vault::who>()), "psk:job7");
+}
+
+TEST_F(SecurityTest, AWrongSecretIsRefusedLoggedAndCounted) {
+  make("vault", secret("a secret of the job, long enough"));
+  make("anna", secret("another secret that is long too"));
+  serve("vault");
+  expect_refused("anna", "vault", ErrorKind::permission_denied, "secret");
+  expect_counted("vault", "secret");
+  EXPECT_EQ(agent("vault").counts().connections_made, 0U);
+}
+
+TEST_F(SecurityTest, ACertificateOfAnotherAuthorityIsRefused) {
+  TestAuthority ours, theirs{"another authority"};
+  auto forged = theirs.credentials("anna");
+  forged.trust_pem = ours.certificate();
+  make("vault", ours.credentials("vault"));
+  make("anna", forged);
+  serve("vault");
+  const auto result = call("anna", "vault");
+  ASSERT_FALSE(result.ok());
+  EXPECT_EQ(vault_->opened, 0);
+  expect_counted("vault", "authority");
+}
+
+TEST_F(SecurityTest, WhoSpeaksWithoutTlsIsNotHeard) {
+  TestAuthority authority;
+  make("vault", authority.credentials("vault"));
+  make("anna", std::nullopt,
+       [](AgentOptions& options) { options.handshake_timeout = std::chrono::seconds{5}; });
+  serve("vault");
+  EXPECT_FALSE(call("anna", "vault").ok());
+  EXPECT_EQ(vault_->opened, 0);
+}
+
+TEST_F(SecurityTest, WhoHasNoCredentialsIsNotSpokenTo) {
+  TestAuthority authority;
+  make("vault", std::nullopt);
+  make("anna", authority.credentials("anna"));
+  serve("vault");
+  EXPECT_FALSE(call("anna", "vault").ok());
+  EXPECT_EQ(vault_->opened, 0);
+}
+
+TEST_F(SecurityTest, TheCertificateMustBeForTheHostThatWasDialled) {
+  TestAuthority authority;
+  TestAuthority::Request elsewhere;
+  elsewhere.common_name = "vault";
+  elsewhere.uris = {"weft://vault"};
+  elsewhere.dns = {"vault.example"};  // and not 127.0.0.1
+  make("vault", authority.credentials_for(elsewhere));
+  make("anna", authority.credentials("anna"));
+  serve("vault");
+  expect_refused("anna", "vault", ErrorKind::permission_denied, "127.0.0.1");
+}
+
+TEST_F(SecurityTest, NobodyTakesTheNameOfAnother) {
+  TestAuthority authority;
+  make("vault", authority.credentials("vault"));
+  make("bert", authority.credentials("anna"));  // anna's certificate
+  serve("vault");
+  expect_refused("bert", "vault", ErrorKind::permission_denied, "the certificate is that of 'anna'");
+  expect_counted("vault", "the certificate is that of 'anna'");
+}
+
+TEST_F(SecurityTest, CredentialsLetAnAgentListenBeyondItsHost) {
+  TestAuthority authority;
+  AgentOptions options{.name = "open", .listen = {"tcp://0.0.0.0:0"}};
+  EXPECT_EQ(kind_of([&] { return Agent(options).addresses(); }), ErrorKind::permission_denied);
+  options.credentials = std::make_shared<Credentials>(authority.credentials("open"));
+  EXPECT_EQ(Agent(options).addresses().size(), 1U);
+}
+
+TEST_F(SecurityTest, ReloadedSecretsHoldForNewConnectionsWithoutDroppingACall) {
+  CredentialOptions old = secret("the old secret, which leaked out", "old");
+  make("vault", old);
+  make("anna", old);
+  serve("vault");
+  const Peer anna = agent("anna").connect(agent("vault").addresses().front());
+  EXPECT_EQ(got(anna.call<&Vault::who>()), "psk:old");
+
+  CredentialOptions both = old;
+  both.secrets.insert(both.secrets.begin(), {"new", "the new secret, that nobody has", {}});
+  credentials_["vault"]->replace(both);
+  EXPECT_EQ(got(anna.call<&Vault::who>()), "psk:old") << "a connection keeps what it began with";
+  make("bert", secret("the new secret, that nobody has", "new"));
+  EXPECT_EQ(got(agent("bert").connect(agent("vault").addresses().front()).call<&Vault::who>()), "psk:new");
+
+  credentials_["vault"]->replace(secret("the new secret, that nobody has", "new"));
+  make("cora", old);
+  vault_->opened = 0;
+  expect_refused("cora", "vault", ErrorKind::permission_denied, "secret");
+  EXPECT_EQ(got(anna.call<&Vault::who>()), "psk:old");
+}
+
+TEST_F(SecurityTest, PermissionsSayWhoMayCallWhat) {
+  TestAuthority authority;
+  make("vault", authority.credentials("vault"), [](AgentOptions& options) {
+    options.permissions =
+        Permissions::parse("allow cert:anna vault.*\nallow cert:* vault.who\nallow * weft.*\n");
+  });
+  make("anna", authority.credentials("anna"));
+  make("bert", authority.credentials("bert"));
+  serve("vault");
+  expect_refused("bert", "vault", ErrorKind::permission_denied, "cert:bert may not call this");
+  EXPECT_EQ(agent("vault").counts().calls_denied, 1U);
+  EXPECT_EQ(cluster_->logged("cert:bert").size(), 1U);
+  EXPECT_EQ(call("anna", "vault").get(), "it is open");
+  EXPECT_EQ(got(agent("bert").connect(agent("vault").addresses().front()).call<&Vault::who>()), "cert:bert");
+}
+
+TEST_F(SecurityTest, ConnectionsThatSayNothingAreBounded) {
+  make("vault", std::nullopt, [](AgentOptions& options) { options.most_handshakes = 4; });
+  make("anna", std::nullopt);
+  serve("vault");
+  const auto address = Address::parse(agent("vault").addresses().front());
+  asio::io_context context;
+  std::vector<asio::ip::tcp::socket> silent;
+  const asio::ip::tcp::endpoint where(asio::ip::make_address(address.host),
+                                      static_cast<unsigned short>(std::stoi(address.port)));
+  for (int i = 0; i < 6; ++i) silent.emplace_back(context).connect(where);
+  // Those beyond the fourth are closed; which tells when all have been looked at.
+  std::byte byte[4096];
+  asio::error_code error;
+  for (std::size_t i = 4; i < 6; ++i) {
+    error = {};
+    while (!error) silent[i].read_some(asio::buffer(byte), error);
+  }
+  test::eventually("both are counted", [&] { return agent("vault").counts().connections_refused == 2; });
+  EXPECT_FALSE(call("anna", "vault").ok());
+  silent.clear();
+  while (!call("anna", "vault").ok()) std::this_thread::yield();  // there is room again
+}
+
+}  // namespace
+}  // namespace weft::rpc

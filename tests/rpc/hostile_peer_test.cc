@@ -1,0 +1,56 @@
+// Peers that are well-formed but not well-meaning.
+#include "tests/support/raw_peer.h"
+
+namespace weft::rpc {
+namespace {
+
+using namespace probe;
+using test::got;
+
+TEST(HostilePeer, IsForgottenWhenItHasGone) {
+  Watched server("node");
+  std::size_t bytes = 0;
+  for (std::size_t i = 0; i < 200; ++i) {
+    Socket socket = Socket::connected(server.address());
+    const std::vector<std::string> addresses(250, "unix:///" + std::string(250, 'a'));
+    socket.send(test::bytes_of(OutgoingMessage::hello({1, 1, 0, "life " + std::to_string(i), i, addresses})));
+    socket.send(plain(FrameKind::ping, 1));
+    ASSERT_TRUE(socket.next()) << "its Hello";
+    ASSERT_TRUE(socket.next()) << "its pong";
+    socket.end_sending();
+    ASSERT_NO_THROW(socket.frames_to_end());
+    server.wait_for_ended(i + 1);
+    if (i == 20) bytes = allocated_bytes();
+  }
+  EXPECT_LT(allocated_bytes(), bytes + (1U << 20));  // what they told would be 24 MB
+}
+
+TEST(HostilePeer, MayNotHaveAnAddressForAName) {
+  Watched server("node"), other("other");
+  Socket socket = Socket::connected(server.address());
+  socket.send(hello(other.address()));
+  socket.end_sending();
+  ASSERT_NO_THROW(socket.frames_to_end());
+  EXPECT_EQ(got(server->connect(other.address()).ready()), other->id());
+  Socket another = Socket::connected(server.address());
+  another.send(hello(std::string(1000, 'n')));  // nor one of any length
+  another.send(plain(FrameKind::ping, 1));
+  another.end_sending();
+  EXPECT_LE(another.frames_to_end(), 1U) << "a pong beside the Hello";
+}
+
+TEST(HostilePeer, ThatTakesNoAnswersIsCutOff) {
+  Watched server("node");
+  Bytes pings;
+  for (const Bytes ping = plain(FrameKind::ping, 1); pings.size() < 1'000'000;)
+    pings.insert(pings.end(), ping.begin(), ping.end());
+  Socket socket = Socket::connected(server.address());
+  socket.send(hello("asker"));
+  std::size_t sent = 0;
+  while (socket.send(pings) && sent < 200'000'000) sent += pings.size();
+  ASSERT_LT(sent, 200'000'000U) << "answers of any number are kept for it";
+  server.wait_for_ended(1);
+}
+
+}  // namespace
+}  // namespace weft::rpc

@@ -1,0 +1,221 @@
+// Mutated frames (see mutated_frames_test.cc) against the decoders alone: they read every byte, or refuse.
+#include <weft/rpc/transport/frame_reader.h>
+#include <weft/rpc/wire/render.h>
+
+#include <gtest/gtest.h>
+
+#include "tests/support/probe.h"
+
+namespace weft::rpc {
+namespace {
+
+using namespace probe;
+
+constexpr std::uint64_t decoder_frames = 12'000;
+
+// Runs f, which may only throw what a decoder says of bytes from outside. False where it threw.
+template <class F>
+bool reads(F f) {
+  try {
+    f();
+    return true;
+  } catch (const Error& error) {
+    const ErrorKind kind = error.kind();
+    if (kind != ErrorKind::protocol_error && kind != ErrorKind::resource_exhausted &&
+        kind != ErrorKind::type_mismatch && kind != ErrorKind::unsupported)
+      ADD_FAILURE() << "a decoder threw " << to_string(kind) << ": " << error.what();
+  } catch (const std::exception& other) {
+    ADD_FAILURE() << "a decoder threw what is no Error: " << other.what();
+  }
+  return false;
+}
+
+// Reads every byte of a value; the first few values also by every reader that does not fit, and beyond the
+// end.
+class Walk {
+ public:
+  void value(const ValueReader& value) {
+    if (refusals_ != 0) {
+      --refusals_;
+      refused(value);
+    }
+    switch (value.kind()) {
+      case ValueKind::nil:
+        return;
+      case ValueKind::boolean:
+        return touch(value.get_bool());
+      case ValueKind::int_:
+        return touch(value.get_int());
+      case ValueKind::uint:
+        return touch(value.get_uint());
+      case ValueKind::real:
+        return touch(value.get_real());
+      case ValueKind::text:
+        return bytes(std::as_bytes(std::span(value.get_text())));
+      case ValueKind::bytes:
+        return bytes(value.get_bytes());
+      case ValueKind::attachment:
+        return bytes(value.get_attachment().bytes());
+      case ValueKind::object:
+        return touch(value.object_type());
+      case ValueKind::variant:
+        touch(value.variant_index());
+        return this->value(value.variant_value());
+      default:
+        for (std::size_t i = 0, n = value.size(); i < n; ++i) element(value, i);
+    }
+  }
+
+ private:
+  void refused(const ValueReader& value) {
+    reads([&] { touch(value.get_bool()); });
+    reads([&] { touch(value.get_int()); });
+    reads([&] { touch(value.get_uint()); });
+    reads([&] { touch(value.get_real()); });
+    reads([&] { bytes(std::as_bytes(std::span(value.get_text()))); });
+    reads([&] { bytes(value.get_bytes()); });
+    reads([&] { bytes(value.get_attachment().bytes()); });
+    reads([&] { touch(value.object_type()); });
+    reads([&] { touch(value.variant_value().kind()); });
+    ValueReader field;
+    for (const std::string_view name : {"", "text", "choice", "nowhere"})
+      reads([&] {
+        if (value.find_field(name, 2, field)) touch(field.kind());
+      });
+    std::size_t n = 0;
+    if (!reads([&] { n = value.size(); })) return;
+    for (const std::size_t i : {n, n + 1, std::size_t{1} << 32, std::size_t{1} << 63})
+      EXPECT_FALSE(reads([&] { element(value, i); })) << "an element beyond the end";
+  }
+  template <class T>
+  void touch(T value) {
+    bytes(std::as_bytes(std::span(&value, 1)));
+  }
+  void bytes(std::span<const std::byte> all) { seen_ = crc32c(all, seen_); }
+  void element(const ValueReader& sequence, std::size_t i) {
+    switch (sequence.kind()) {
+      case ValueKind::list:
+        return value(sequence.at(i));
+      case ValueKind::record:
+        bytes(std::as_bytes(std::span(sequence.field_name(i))));
+        return value(sequence.field_at(i));
+      case ValueKind::map:
+        value(sequence.map_key(i));
+        return value(sequence.map_value(i));
+      case ValueKind::ints:
+        return touch(sequence.int_at(i));
+      default:
+        return touch(sequence.real_at(i));
+    }
+  }
+  std::uint32_t seen_ = 0;
+  int refusals_ = 12;
+};
+
+class Decoders {
+ public:
+  std::size_t frames = 0, refused = 0, rendered = 0, decoded = 0;
+
+  // A connection's bytes in pieces of any size, until one is refused.
+  void stream(FrameMutator& random, std::span<const std::byte> bytes) {
+    FrameReader reader(small_limits());
+    const std::size_t piece = random.one_in(4) ? 1 + random.below(100) : SIZE_MAX;
+    const bool whole = reads([&] {
+      while (!bytes.empty()) {
+        std::size_t taken = 0;
+        for (const auto target : reader.targets()) {
+          const std::size_t n = std::min({target.size(), bytes.size(), piece - taken});
+          std::copy_n(bytes.begin(), n, target.begin());
+          bytes = bytes.subspan(n);
+          taken += n;
+        }
+        reader.advance(taken);
+        while (auto frame = reader.next()) message(*frame);
+      }
+    });
+    if (!whole) ++refused;
+  }
+
+ private:
+  // A reader each, as Cap'n Proto counts what one reads.
+  template <class F>
+  bool with(const InboundFrame& frame, F f) {
+    return reads([&] {
+      IncomingMessage message(frame, small_limits());
+      f(message);
+    });
+  }
+
+  void message(const InboundFrame& frame) {
+    ++frames;
+    EXPECT_LE(frame.header.size() + frame.prefix.body_bytes, small_limits().header + small_limits().message);
+    // Of whatever kind it is: what is not there reads as its default, or is refused.
+    with(frame, [&](IncomingMessage& message) {
+      reads([&] { (void)message.goodbye(); });
+      reads([&] { (void)message.failure(); });
+      reads([&] { (void)message.request(); });
+      reads([&] { (void)message.hello(); });
+      reads([&] { (void)message.unknown_required([](std::string_view key) { return key == "rref"; }); });
+      reads([&] { (void)message.attachment(~0U); });
+    });
+    for (const std::string_view key : {"rref", "pass", ""})
+      values(frame, [&](IncomingMessage& message) { return message.section(key); });
+    if (frame.prefix.kind == FrameKind::reply)
+      values(frame, [](IncomingMessage& message) { return std::optional(message.result()); });
+    std::size_t arguments = 0;
+    with(frame, [&](IncomingMessage& message) { arguments = message.argument_count(); });
+    for (std::size_t i = 0; i < std::min<std::size_t>(arguments, 4); ++i)
+      values(frame, [i](IncomingMessage& message) { return std::optional(message.argument(i)); });
+  }
+
+  template <class Get>
+  void values(const InboundFrame& frame, Get get) {
+    const auto each = [&](auto use) {
+      with(frame, [&](IncomingMessage& message) {
+        if (const std::optional<ValueReader> value = get(message)) use(*value);
+      });
+    };
+    each([](const ValueReader& value) { Walk().value(value); });
+    each([&](const ValueReader& value) {
+      (void)render(value);
+      ++rendered;
+    });
+    typed<Everything, std::vector<Everything>, std::string, std::vector<Buffer>, Buffer, Foreign, Unit, bool,
+          std::vector<std::optional<std::int64_t>>, std::vector<double>, std::vector<std::int8_t>,
+          std::array<float, 2>, std::array<std::uint8_t, 40>, std::map<std::string, ValueTree>, ValueTree>(
+        each);
+  }
+  template <class... T, class Each>
+  void typed(Each each) {
+    (each([&](const ValueReader& value) {
+       (void)Codec<T>::decode(value);
+       ++decoded;
+     }),
+     ...);
+  }
+};
+
+TEST(MutatedDecoders, RefuseOrReadThem) {
+  Running running;
+  Decoders decoders;
+  const auto [first, last] = numbers(decoder_frames);
+  for (std::uint64_t seed = first; seed < last; ++seed) {
+    SCOPED_TRACE("replay with WEFT_SEED=" + std::to_string(seed));
+    Running::now(seed, seed);
+    FrameMutator random(seed, small_limits());
+    // Those with values in them more often than the others.
+    const FrameKind values = random.one_in(2) ? FrameKind::request : FrameKind::reply;
+    decoders.stream(random, stream_of(random, random.one_in(2) ? random.pick(all_kinds) : values));
+    if (HasFailure()) return;  // the first is enough
+  }
+  std::printf("%zu frames got through, %zu streams were refused; %zu values rendered, %zu decoded\n",
+              decoders.frames, decoders.refused, decoders.rendered, decoders.decoded);
+  if (last - first == decoder_frames) {
+    EXPECT_GT(decoders.frames, decoder_frames / 4);
+    EXPECT_GT(decoders.refused, decoder_frames / 4);
+    EXPECT_GT(decoders.decoded, decoder_frames / 4);
+  }
+}
+
+}  // namespace
+}  // namespace weft::rpc

@@ -1,0 +1,150 @@
+// Agents run in a simulated world as they do in a real one.
+#include <weft/rpc/testing/simulation/sim_agent.h>
+
+#include <weft/rpc/rpc.h>
+
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "tests/support/errors.h"
+
+namespace weft::test {
+namespace {
+
+using namespace std::chrono_literals;
+using rpc::ErrorKind;
+
+// Waits in virtual time.
+rpc::Future<void> pause(const std::shared_ptr<rpc::Loop>& loop, std::chrono::nanoseconds span) {
+  auto promise = std::make_shared<rpc::Promise<void>>(loop);
+  auto future = promise->future();
+  loop->post([loop, promise, span] {
+    loop->schedule(rpc::later(loop->now(), span), [promise] { promise->complete(rpc::Result<void>{}); });
+  });
+  return future;
+}
+
+class Desk {
+ public:
+  explicit Desk(rpc::Agent& agent) : core_(agent.core()) {}
+
+  int twice(int n) const { return 2 * n; }
+  rpc::Task<int> slow(int n) {
+    co_await pause(core_.lock()->pick_loop(), 1h);
+    co_return n;
+  }
+  rpc::Task<int> by_way_of(rpc::CallContext& context, std::string name, int n) {
+    const auto core = core_.lock();
+    const rpc::Peer peer(core, core->route_to("sim://" + name));
+    co_return co_await peer.with(context).call<&Desk::twice>(n);
+  }
+
+  using Service = rpc::Service<"desk", rpc::Method<"twice", &Desk::twice, rpc::non_blocking>,
+                               rpc::Method<"slow", &Desk::slow>, rpc::Method<"by_way_of", &Desk::by_way_of>>;
+
+ private:
+  std::weak_ptr<rpc::AgentCore> core_;
+};
+
+rpc::Agent& start(SimWorld& world, const std::string& name, rpc::AgentOptions options = {}) {
+  rpc::Agent& agent = start_agent(world.start(name), std::move(options));
+  agent.serve(std::make_shared<Desk>(agent));
+  return agent;
+}
+
+TEST(SimAgent, CallsInVirtualTime) {
+  SimWorld world(1);
+  rpc::Agent& anna = start(world, "anna");
+  start(world, "bert", {.loops = 2});
+  start(world, "carl");
+  const rpc::Peer bert = anna.connect("sim://bert");
+  const auto begin = world.now();
+  EXPECT_EQ(world.got(bert.call<&Desk::twice>(21)), 42);
+  EXPECT_EQ(world.got(bert.call<&Desk::by_way_of>("carl", 4)), 8);
+  EXPECT_EQ(world.got(anna.peer("anna").call<&Desk::twice>(3)), 6);
+  EXPECT_LT(world.now() - begin, 10s);
+  EXPECT_EQ(world.got(bert.call<&Desk::slow>(5), 2h), 5);
+  EXPECT_GE(world.now() - begin, 1h);
+  EXPECT_EQ(bert.identity()->name, "bert");
+  EXPECT_TRUE(world.run_until_idle());
+}
+
+TEST(SimAgent, ADeadlineIsMetToTheMoment) {
+  SimWorld world(1);
+  rpc::Agent& anna = start(world, "anna");
+  start(world, "bert");
+  const rpc::Peer bert = anna.connect("sim://bert").with({.deadline = 10min});
+  const auto begin = world.now();
+  EXPECT_EQ(kind_of([&] { return world.got(bert.call<&Desk::slow>(5)); }), ErrorKind::deadline_exceeded);
+  EXPECT_GE(world.now() - begin, 10min);
+  EXPECT_LT(world.now() - begin, 10min + 1s);
+}
+
+TEST(SimAgent, AnIdleConnectionSleeps) {
+  SimWorld world(1, {.weather = {.false_calls = 500}});  // a false call may bring another, but not for ever
+  rpc::Agent& anna = start(world, "anna");
+  start(world, "bert");
+  world.got(anna.connect("sim://bert").ready());
+  world.run_for(1min);
+  const std::uint64_t steps = world.steps();
+  world.run_for(1h);
+  EXPECT_EQ(world.steps(), steps);
+}
+
+TEST(SimAgent, ACrashIsSeenAndANewLifeIsFound) {
+  SimWorld world(1);
+  rpc::Agent& anna = start(world, "anna");
+  const rpc::AgentId first = start(world, "bert").id();
+  const rpc::Peer bert = anna.connect("sim://bert");
+  auto slow = bert.call<&Desk::slow>(5);
+  world.run_for(1min);
+  world.crash(*world.find("bert"), SimCrash::process);
+  EXPECT_EQ(kind_of([&] { return world.got(std::move(slow)); }), ErrorKind::peer_lost);
+  EXPECT_EQ(kind_of([&] { return world.got(bert.call<&Desk::twice>(5)); }), ErrorKind::unavailable);
+  const rpc::AgentId second = start(world, "bert").id();
+  EXPECT_EQ(world.got(bert.call<&Desk::twice>(5)), 10);
+  EXPECT_NE(first, second);
+  EXPECT_EQ(bert.identity(), second);
+}
+
+TEST(SimAgent, ShutsDownWithoutAThreadToWaitFor) {
+  SimWorld world(1);
+  rpc::Agent& anna = start(world, "anna");
+  start(world, "bert");
+  const rpc::Peer bert = anna.connect("sim://bert");
+  auto slow = bert.call<&Desk::slow>(5);
+  world.run_for(1min);
+  SimProcess& process = *world.find("bert");
+  process.let_go();
+  EXPECT_EQ(kind_of([&] { return world.got(std::move(slow)); }), ErrorKind::peer_lost)
+      << "it said no goodbye";
+  EXPECT_TRUE(world.run_until_idle());
+  EXPECT_EQ(world.network().open_streams(process), 0U);
+  EXPECT_EQ(kind_of([&] { return world.got(bert.call<&Desk::twice>(5)); }), ErrorKind::unavailable);
+}
+
+TEST(SimAgent, ASeedIsOneRun) {
+  std::set<std::uint64_t> hashes;
+  for (std::uint64_t seed = 1; seed <= 20; ++seed) {
+    for (int time = 1; time <= 2; ++time) {
+      SimWorld world(seed);
+      world.network().weather() = SimWeather::draw(world.random());
+      rpc::Agent& anna = start(world, "anna", {.loops = 2});
+      start(world, "bert");
+      start(world, "carl");
+      for (int i = 0; i < 5; ++i)
+        for (const char* to : {"sim://bert", "sim://carl"}) {
+          anna.connect(to).call<&Desk::by_way_of>("anna", 4).then([](auto&&) {});
+          world.run_for(world.random().up_to(1ms));
+        }
+      world.network().reset_any();
+      world.run_for(2h);
+      hashes.insert(world.trace().hash());
+    }
+    EXPECT_EQ(hashes.size(), seed);  // one more
+  }
+}
+
+}  // namespace
+}  // namespace weft::test

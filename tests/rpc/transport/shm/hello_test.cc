@@ -1,0 +1,100 @@
+#include <weft/rpc/transport/shm/hello.h>
+
+#include <weft/rpc/transport/shm/segment.h>
+
+#include <cstring>
+#include <random>
+#include <vector>
+
+#include "tests/fuzz/shm_hello.h"
+#include "tests/support/errors.h"
+
+namespace weft::rpc {
+namespace {
+
+using test::kind_of;
+
+ShmHello some_hello() {
+  ShmHello hello;
+  hello.bulk = true;
+  hello.capacity = 1U << 20;
+  hello.bulk_threshold = 64U << 10;
+  hello.nonce = PeerMemory::make_nonce();
+  return hello;
+}
+
+template <class T>
+void set_at(ShmHello::Bytes& bytes, std::size_t at, T value) {
+  std::memcpy(bytes.data() + at, &value, sizeof value);
+}
+
+TEST(ShmHello, ReadsWhatItWrites) {
+  ShmHello hello = some_hello();
+  EXPECT_EQ(ShmHello::decode(hello.encode()), hello);
+  hello.bulk = false;
+  hello.bulk_threshold = 0;
+  EXPECT_EQ(ShmHello::decode(hello.encode()), hello);
+  EXPECT_EQ(ShmProof::decode(ShmProof{0x123456789abcdef0}.encode()).address, 0x123456789abcdef0U);
+  EXPECT_TRUE(ShmVerdict::decode(ShmVerdict{true}.encode()).readable);
+  EXPECT_FALSE(ShmVerdict::decode(ShmVerdict{false}.encode()).readable);
+}
+
+// The layout is the protocol: a release talks to the one before it.
+TEST(ShmHello, LiesWhereTheDocumentSays) {
+  ShmHello hello = some_hello();
+  for (std::size_t i = 0; i < hello.nonce.size(); ++i) hello.nonce[i] = std::byte(i + 1);
+  const unsigned char expected[64] = {'w', 'e', 'f', 't', '-', 's', 'h', 'm',  //
+                                      1,   0,   1,   0,   1,   0,   0,   0,    //
+                                      0,   0,   16,  0,   0,   0,   0,   0,    //
+                                      0,   0,   1,   0,   0,   0,   0,   0,    //
+                                      1,   2,   3,   4,   5,   6,   7,   8,   9, 10, 11, 12, 13, 14, 15, 16};
+  EXPECT_EQ(std::memcmp(hello.encode().data(), expected, sizeof expected), 0);
+}
+
+TEST(ShmHello, ANewerOneThatSpeaksThisVersionIsUnderstood) {
+  ShmHello::Bytes bytes = some_hello().encode();
+  set_at<std::uint16_t>(bytes, 8, 7);
+  set_at<std::uint32_t>(bytes, 12, 0xffffffff);          // flags of its own
+  set_at<std::uint64_t>(bytes, 56, 0x0123456789abcdef);  // and fields
+  EXPECT_TRUE(ShmHello::decode(bytes).bulk);
+}
+
+TEST(ShmHello, RefusesWhatCannotBe) {
+  const auto refused = [](std::size_t at, auto value) {
+    ShmHello::Bytes bytes = some_hello().encode();
+    set_at(bytes, at, value);
+    EXPECT_EQ(kind_of([&] { (void)ShmHello::decode(bytes); }), ErrorKind::protocol_error) << at;
+  };
+  for (std::size_t i = 0; i < 8; ++i) refused(i, 'x');
+  refused(8, std::uint16_t{0});   // its newest
+  refused(10, std::uint16_t{2});  // its oldest
+  for (const std::uint64_t capacity :
+       {std::uint64_t{0}, std::uint64_t{1}, std::uint64_t{32U << 10}, std::uint64_t{(64U << 10) + 1},
+        std::uint64_t{96U << 10}, std::uint64_t{1} << 31, std::uint64_t{1} << 63, ~std::uint64_t{0}})
+    refused(16, capacity);
+  refused(24, std::uint64_t{0});
+  EXPECT_EQ(kind_of([] { (void)ShmHello::decode(ShmHello::Bytes{}); }), ErrorKind::protocol_error);
+  ShmVerdict::Bytes verdict = ShmVerdict{true}.encode();
+  verdict[8] = std::byte{2};
+  EXPECT_EQ(kind_of([&] { (void)ShmVerdict::decode(verdict); }), ErrorKind::protocol_error);
+  EXPECT_EQ(kind_of([&] { (void)ShmProof::decode(verdict); }), ErrorKind::protocol_error);
+  EXPECT_EQ(kind_of([&] { (void)ShmVerdict::decode(ShmProof{1}.encode()); }), ErrorKind::protocol_error);
+}
+
+TEST(ShmHelloFuzz, RandomInputs) {
+  std::mt19937_64 random(1);
+  for (int i = 0; i < 20'000; ++i) {
+    std::vector<std::uint8_t> input(random() % 100);
+    for (auto& byte : input) byte = static_cast<std::uint8_t>(random());
+    if (random() % 2 == 0) {  // not far from a good one
+      const auto good = some_hello().encode();
+      input.assign(reinterpret_cast<const std::uint8_t*>(good.data()),
+                   reinterpret_cast<const std::uint8_t*>(good.data()) + good.size());
+      input[random() % input.size()] ^= static_cast<std::uint8_t>(1U << (random() % 8));
+    }
+    fuzz::fuzz_shm_hello(input.data(), input.size());
+  }
+}
+
+}  // namespace
+}  // namespace weft::rpc

@@ -1,0 +1,176 @@
+// A peer whose bytes are written by hand, and an agent that is watched for what it keeps of such peers.
+#pragma once
+
+#include <weft/rpc/testing/wait.h>
+#include <weft/rpc/transport/frame_reader.h>
+
+#include <gtest/gtest.h>
+
+#include <arpa/inet.h>
+#include <dirent.h>
+#include <malloc.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <sys/socket.h>
+
+#include <cerrno>
+#include <cstring>
+#include <stdexcept>
+
+#include "tests/support/probe.h"
+
+// Where the process runs under a sanitizer.
+extern "C" {
+__attribute__((weak)) std::size_t __sanitizer_get_current_allocated_bytes();
+__attribute__((weak)) void __sanitizer_purge_allocator();
+}
+
+namespace weft::rpc::probe {
+
+// --- The wire, by hand ---
+
+[[noreturn]] inline void fail_call(const char* what) {
+  throw std::runtime_error(std::string(what) + ": " + std::strerror(errno));
+}
+
+class Socket {
+ public:
+  explicit Socket(int fd) : fd_(fd) {
+    if (fd < 0) fail_call("socket");
+  }
+  Socket(Socket&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+  Socket& operator=(Socket&&) = delete;
+  ~Socket() {
+    if (fd_ >= 0) ::close(fd_);
+  }
+
+  static Socket connected(const std::string& address) {
+    Socket socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    sockaddr_in to = loopback(static_cast<std::uint16_t>(std::stoi(Address::parse(address).port)));
+    if (::connect(socket.fd_, reinterpret_cast<sockaddr*>(&to), sizeof to) != 0) fail_call("connect");
+    return socket;
+  }
+  static Socket listening() {
+    Socket socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    sockaddr_in at = loopback(0);
+    if (::bind(socket.fd_, reinterpret_cast<sockaddr*>(&at), sizeof at) != 0 || ::listen(socket.fd_, 16) != 0)
+      fail_call("listen");
+    return socket;
+  }
+  std::string address() const {
+    sockaddr_in at{};
+    socklen_t size = sizeof at;
+    ::getsockname(fd_, reinterpret_cast<sockaddr*>(&at), &size);
+    return "tcp://127.0.0.1:" + std::to_string(ntohs(at.sin_port));
+  }
+  Socket accept() {
+    wait();
+    return Socket(::accept4(fd_, nullptr, nullptr, SOCK_CLOEXEC));
+  }
+
+  // As much as the other side takes; false where it has closed.
+  bool send(std::span<const std::byte> bytes) {
+    while (!bytes.empty()) {
+      const auto n = ::send(fd_, bytes.data(), bytes.size(), MSG_NOSIGNAL);
+      if (n <= 0) return false;
+      bytes = bytes.subspan(static_cast<std::size_t>(n));
+    }
+    return true;
+  }
+  void end_sending() { ::shutdown(fd_, SHUT_WR); }
+  // The next frame; none once the other side has closed.
+  std::optional<InboundFrame> next() {
+    for (;;) {
+      if (auto frame = reader_.next()) return frame;
+      const auto into = reader_.targets().front();
+      wait();
+      const auto n = ::recv(fd_, into.data(), into.size(), 0);
+      if (n <= 0) return std::nullopt;
+      reader_.advance(static_cast<std::size_t>(n));
+    }
+  }
+  // Until the other side has closed. What comes is whole frames, whatever it was sent.
+  std::size_t frames_to_end() {
+    std::size_t n = 0;
+    while (next()) ++n;
+    return n;
+  }
+
+ private:
+  static sockaddr_in loopback(std::uint16_t port) {
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_port = htons(port);
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    return address;
+  }
+  void wait() {
+    pollfd one{fd_, POLLIN, 0};
+    if (::poll(&one, 1, 30'000) != 1) throw std::runtime_error("half a minute without a word or an end");
+  }
+
+  int fd_;
+  FrameReader reader_{Limits{}};
+};
+
+// --- What an agent still has ---
+
+inline std::size_t open_files() {
+  std::size_t n = 0;
+  DIR* folder = ::opendir("/proc/self/fd");
+  while (::readdir(folder) != nullptr) ++n;
+  ::closedir(folder);
+  return n;
+}
+
+inline std::size_t allocated_bytes() {
+  if (__sanitizer_get_current_allocated_bytes != nullptr) {
+    if (__sanitizer_purge_allocator != nullptr)
+      __sanitizer_purge_allocator();  // what ASan keeps of the freed
+    return __sanitizer_get_current_allocated_bytes();
+  }
+  const auto info = ::mallinfo2();
+  return info.uordblks + info.hblkhd;
+}
+
+// An agent whose connections are counted as they end.
+class Watched {
+ public:
+  explicit Watched(const std::string& name) {
+    AgentOptions options;
+    options.name = name;
+    options.listen = {"tcp://127.0.0.1:0"};
+    options.limits = small_limits();
+    options.receive_pool = 0;  // what is kept for later would be taken for what stays behind
+    options.handler_threads = 2;
+    options.log = [this](const LogRecord& record) {
+      if (record.message.find(": closed: ") == std::string_view::npos) return;
+      std::lock_guard lock(mutex_);
+      ++ended_;
+      changed_.notify_all();
+    };
+    agent_.emplace(std::move(options));
+  }
+  Agent& operator*() { return *agent_; }
+  Agent* operator->() { return &*agent_; }
+  std::string address() { return agent_->addresses().front(); }
+
+  void wait_for_ended(std::size_t connections) {
+    std::unique_lock lock(mutex_);
+    if (!changed_.wait_for(lock, test::too_long, [&] { return ended_ >= connections; }))
+      throw std::runtime_error("connections that are over stay open");
+    EXPECT_EQ(ended_, connections);
+  }
+  void forget_ended() {
+    std::lock_guard lock(mutex_);
+    ended_ = 0;
+  }
+
+ private:
+  std::mutex mutex_;  // guards ended_
+  std::condition_variable changed_;
+  std::size_t ended_ = 0;
+  std::optional<Agent> agent_;
+};
+
+}  // namespace weft::rpc::probe

@@ -1,0 +1,37 @@
+// Streams over shared memory for tests, by a handshake over a socket pair.
+#pragma once
+
+#include <weft/rpc/transport/shm/handshake.h>
+
+#include <sys/socket.h>
+
+#include <array>
+#include <cerrno>
+#include <stdexcept>
+#include <system_error>
+
+#include "tests/support/connections.h"
+
+namespace weft::test {
+
+inline std::array<int, 2> socket_pair() {
+  std::array<int, 2> ends{};
+  if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends.data()) != 0)
+    throw std::system_error(errno, std::system_category(), "socketpair");
+  return ends;
+}
+
+// Begins a handshake on its loop over a connected socket; what becomes of it is handed over.
+inline std::shared_ptr<Handover<rpc::Result<std::unique_ptr<rpc::ByteStream>>>> greet(
+    int socket, const std::shared_ptr<rpc::Loop>& loop, const rpc::ShmOptions& options = {}) {
+  auto made = std::make_shared<Handover<rpc::Result<std::unique_ptr<rpc::ByteStream>>>>();
+  on(*loop, [&] {
+    rpc::ShmHandshake::Socket asio_socket(static_cast<asio::io_context&>(loop->context()),
+                                          asio::local::stream_protocol(), socket);
+    rpc::ShmHandshake::begin(std::move(asio_socket), loop, options, "shm test",
+                             [made](auto result) { made->give(std::move(result)); });
+  });
+  return made;
+}
+
+}  // namespace weft::test
