@@ -9,6 +9,7 @@
 // every member may be called from any thread, serve() and allow_create() too.
 #pragma once
 
+#include <weft/rpc/agent/members.h>
 #include <weft/rpc/agent/options.h>
 #include <weft/rpc/agent/peer.h>
 #include <weft/rpc/core/blocking_executor.h>
@@ -55,11 +56,14 @@ class WEFT_EXPORT Agent {
   Peer peer(const std::string& name_or_address);
   Peer connect(const std::string& address) { return peer(address); }
 
-  // The job, where the options have a rendezvous (rpc/membership/).
-  std::size_t rank() const;
+  // The job, where the options have a rendezvous (membership.h; without one it is failed_precondition).
+  std::size_t rank() const;  // Rendezvous::no_rank: it has none
   std::size_t world_size() const;
   Future<void> wait_for(std::size_t agents);  // joins, then waits until so many have joined
   Future<void> leave();                       // tells the layers and the job, then drains
+  // Once it has joined: who is here, as last seen, and what becomes of them.
+  std::vector<Member> members() const;
+  std::unique_ptr<MemberWatch> watch_members();
 
   // Lends the calling thread to a task until it ends.
   template <class T>
@@ -80,6 +84,7 @@ class WEFT_EXPORT Agent {
 
  private:
   Agent(std::shared_ptr<AgentCore> core, Layers layers);
+  Membership& membership() const;  // throws where there is none
   std::shared_ptr<AgentCore> core_;
   std::shared_ptr<Membership> membership_;
 };

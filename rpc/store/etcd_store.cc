@@ -1,5 +1,6 @@
 #include <weft/rpc/store/etcd_store.h>
 
+#include <weft/rpc/core/asio_loop.h>
 #include <weft/rpc/core/task.h>
 #include <weft/rpc/store/internal/etcd_client.h>
 #include <weft/rpc/store/internal/etcd_watch.h>
@@ -15,12 +16,6 @@ constexpr std::string_view default_port = ":2379";
 constexpr std::size_t most_compared = 64 * 1024;
 
 Error etcd_closed() { return Error(ErrorKind::shut_down, "the store has closed"); }
-
-std::shared_ptr<AsioLoop> asio_loop_of(const std::shared_ptr<Loop>& loop) {
-  auto asio = std::dynamic_pointer_cast<AsioLoop>(loop);
-  if (asio == nullptr) throw Error(ErrorKind::invalid_argument, "a store in etcd needs an Asio loop");
-  return asio;
-}
 
 std::vector<detail::HttpServer> servers_of(const EtcdStoreOptions& options) {
   std::vector<detail::HttpServer> servers;
@@ -53,14 +48,14 @@ struct WaitingFor final : Waiting {
 }  // namespace
 
 struct EtcdStore::State : std::enable_shared_from_this<State> {
-  State(std::shared_ptr<AsioLoop> l, const EtcdStoreOptions& o)
+  State(std::shared_ptr<Loop> l, const EtcdStoreOptions& o)
       : loop(std::move(l)),
         prefix(o.prefix),
         patience(o.patience),
         client(loop, servers_of(o), patience / 3),
         changes(std::make_shared<detail::EtcdWatch>(loop, client, prefix, patience)) {}
 
-  const std::shared_ptr<AsioLoop> loop;
+  const std::shared_ptr<Loop> loop;
   const std::string prefix;
   const std::chrono::nanoseconds patience;
   detail::EtcdClient client;
@@ -270,7 +265,9 @@ struct EtcdStore::State : std::enable_shared_from_this<State> {
 };
 
 EtcdStore::EtcdStore(std::shared_ptr<Loop> loop, const EtcdStoreOptions& options)
-    : state_(std::make_shared<State>(asio_loop_of(loop), options)) {}
+    : state_(std::make_shared<State>(std::move(loop), options)) {
+  (void)io_context_of(*state_->loop);
+}
 
 EtcdStore::~EtcdStore() { close(); }
 

@@ -147,7 +147,7 @@ EtcdExchange to_exchange(const Json& answer) {
 
 }  // namespace
 
-EtcdClient::EtcdClient(std::shared_ptr<AsioLoop> loop, std::vector<HttpServer> servers,
+EtcdClient::EtcdClient(std::shared_ptr<Loop> loop, std::vector<HttpServer> servers,
                        std::chrono::nanoseconds attempt)
     : loop_(std::move(loop)),
       http_(std::make_shared<HttpClient>(loop_, servers, HttpClientOptions{})),
@@ -171,7 +171,7 @@ struct EtcdClient::Call : std::enable_shared_from_this<Call<T, Read>> {
         read(std::move(answer)),
         promise(loop) {}
 
-  const std::shared_ptr<AsioLoop> loop;
+  const std::shared_ptr<Loop> loop;
   const std::shared_ptr<HttpClient> http;
   const std::string names;
   const HttpRequest request;

@@ -44,7 +44,7 @@ class EtcdClient {
   using Time = Clock::time_point;  // until when there is an answer, or a failure
   using WatchId = HttpClient::CallId;
 
-  EtcdClient(std::shared_ptr<AsioLoop> loop, std::vector<HttpServer> servers,
+  EtcdClient(std::shared_ptr<Loop> loop, std::vector<HttpServer> servers,
              std::chrono::nanoseconds attempt);
 
   Future<EtcdRange> get(const std::string& key, Time until);
@@ -83,7 +83,7 @@ class EtcdClient {
   template <class T, class Read>
   Future<T> call(HttpRequest request, Read read);
 
-  std::shared_ptr<AsioLoop> loop_;
+  std::shared_ptr<Loop> loop_;
   std::string names_;  // of the servers, for messages
   std::shared_ptr<HttpClient> http_;
   std::chrono::nanoseconds attempt_;

@@ -8,7 +8,7 @@ constexpr int looks_before_closing = 3;
 
 }  // namespace
 
-EtcdWatch::EtcdWatch(std::shared_ptr<AsioLoop> loop, EtcdClient& client, std::string prefix,
+EtcdWatch::EtcdWatch(std::shared_ptr<Loop> loop, EtcdClient& client, std::string prefix,
                      std::chrono::nanoseconds patience)
     : loop_(std::move(loop)), client_(client), prefix_(std::move(prefix)), patience_(patience) {}
 

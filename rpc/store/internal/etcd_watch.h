@@ -14,7 +14,7 @@ namespace weft::rpc::detail {
 
 class EtcdWatch : public std::enable_shared_from_this<EtcdWatch> {
  public:
-  EtcdWatch(std::shared_ptr<AsioLoop> loop, EtcdClient& client, std::string prefix,
+  EtcdWatch(std::shared_ptr<Loop> loop, EtcdClient& client, std::string prefix,
             std::chrono::nanoseconds patience);
 
   // From then on the copy knows of every change after known_since(). Keys in it are without the prefix.
@@ -35,7 +35,7 @@ class EtcdWatch : public std::enable_shared_from_this<EtcdWatch> {
   void fail(const Error& reason);
   void stop();
 
-  const std::shared_ptr<AsioLoop> loop_;
+  const std::shared_ptr<Loop> loop_;
   EtcdClient& client_;
   const std::string prefix_;
   const std::chrono::nanoseconds patience_;

@@ -1,5 +1,6 @@
 #include <weft/rpc/store/internal/http_client.h>
 
+#include <weft/rpc/core/asio_loop.h>
 #include <weft/rpc/store/internal/http_connection.h>
 
 #include <algorithm>
@@ -33,7 +34,7 @@ struct HttpClient::Call {
   std::exception_ptr refusal = nullptr;  // what came was not taken
 };
 
-HttpClient::HttpClient(std::shared_ptr<AsioLoop> loop, std::vector<HttpServer> servers,
+HttpClient::HttpClient(std::shared_ptr<Loop> loop, std::vector<HttpServer> servers,
                        HttpClientOptions options)
     : loop_(std::move(loop)), servers_(std::move(servers)), options_(options) {}
 
@@ -97,7 +98,7 @@ void HttpClient::start(const std::shared_ptr<Call>& call) {
 
 void HttpClient::connect(const std::shared_ptr<Call>& call) {
   const HttpServer& server = servers_[call->server];
-  call->connection = std::make_shared<HttpConnection>(loop_->context(), call->server);
+  call->connection = std::make_shared<HttpConnection>(io_context_of(*loop_), call->server);
   call->connection->connect(server.host, server.port,
                             [weak = weak_from_this(), call](const asio::error_code& error) {
                               const auto client = weak.lock();

@@ -7,8 +7,8 @@
 // after close(), which ends what is under way with shut_down, none comes any more.
 #pragma once
 
-#include <weft/rpc/core/asio_loop.h>
 #include <weft/rpc/core/error.h>
+#include <weft/rpc/core/loop.h>
 #include <weft/rpc/core/result.h>
 
 #include <deque>
@@ -51,7 +51,7 @@ class HttpClient : public std::enable_shared_from_this<HttpClient> {
   using Done = UniqueFunction<void(Result<HttpResponse>&&)>;
   using Part = UniqueFunction<void(std::string_view)>;
 
-  HttpClient(std::shared_ptr<AsioLoop> loop, std::vector<HttpServer> servers, HttpClientOptions options);
+  HttpClient(std::shared_ptr<Loop> loop, std::vector<HttpServer> servers, HttpClientOptions options);
   ~HttpClient();
 
   CallId post(HttpRequest request, Done done);
@@ -80,7 +80,7 @@ class HttpClient : public std::enable_shared_from_this<HttpClient> {
   void set_timer(const std::shared_ptr<Call>& call, Clock::time_point when,
                  void (HttpClient::*then)(const std::shared_ptr<Call>&));
 
-  const std::shared_ptr<AsioLoop> loop_;
+  const std::shared_ptr<Loop> loop_;
   const std::vector<HttpServer> servers_;
   const HttpClientOptions options_;
   std::size_t current_ = 0;  // the server that is used until it fails
