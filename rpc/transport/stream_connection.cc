@@ -252,7 +252,11 @@ void StreamConnection::end_sending() {
 
 void StreamConnection::be_patient() {
   loop_->cancel(patience_);
-  patience_ = loop_->schedule_closing(later(loop_->now(), patience), [self = shared_from_this()] {
+  // What is awaited of the stream keeps this connection; the timer does not, since on the program's
+  // io_context, which may never run again, it would for ever.
+  patience_ = loop_->schedule_closing(later(loop_->now(), patience), [weak = weak_from_this()] {
+    const auto self = weak.lock();
+    if (self == nullptr) return;
     self->patience_ = 0;
     self->close(*self->finishing_);
   });

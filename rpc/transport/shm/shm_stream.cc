@@ -4,6 +4,7 @@
 
 #include <asio/error.hpp>
 
+#include <poll.h>
 #include <sys/socket.h>
 
 #include <array>
@@ -76,10 +77,10 @@ class ShmCore final : public LoopPoller,
   std::size_t threshold() const override { return ends_.bulk_threshold; }
   void pull(std::uint64_t address, std::span<std::byte> into, std::error_code& error) override {
     ends_.memory->read(address, into, error);
-    // Who closes its stream may use that memory for something else, but closes the socket before.
-    std::byte knock;
-    if (!error && ::recv(ends_.socket.native_handle(), &knock, 1, MSG_DONTWAIT | MSG_PEEK) == 0)
-      error = asio::error::connection_reset;
+    // Who closes its stream may use that memory for something else, but closes the socket before. Not a
+    // look at the next byte: knocks may still be there.
+    pollfd socket{ends_.socket.native_handle(), POLLRDHUP, 0};
+    if (!error && ::poll(&socket, 1, 0) != 0) error = asio::error::connection_reset;
   }
   void acknowledge() override { reader_.acknowledge(); }
   std::uint64_t acknowledged() const override { return seen_acknowledged_ = writer_.acknowledged(); }
@@ -155,7 +156,8 @@ class ShmCore final : public LoopPoller,
     ends_.socket.async_wait(asio::socket_base::wait_read,
                             [weak = weak_from_this()](const asio::error_code& error) {
                               const auto self = weak.lock();
-                              if (self != nullptr && !self->closed_ && !error) self->on_knock();
+                              if (self == nullptr || self->closed_ || error) return;
+                              self->loop_->run_turn([&] { self->on_knock(); });
                             });
   }
   void on_knock() {
@@ -208,6 +210,10 @@ class ShmStream final : public ByteStream {
   }
   std::string describe() const override { return core_->ends().description; }
   std::string identity() const override { return core_->ends().identity; }
+  std::string explain(const std::error_code& error) const override {
+    return error == std::errc::protocol_error ? "the other side wrote what cannot be into the shared memory"
+                                              : error.message();
+  }
   BulkAccess* bulk() override { return core_->ends().memory ? core_.get() : nullptr; }
 
  private:
