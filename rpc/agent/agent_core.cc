@@ -3,6 +3,7 @@
 #include <weft/rpc/agent/link.h>
 #include <weft/rpc/core/asio_loop.h>
 #include <weft/rpc/transport/in_process.h>
+#include <weft/rpc/transport/shm/companion.h>
 #include <weft/rpc/transport/shm/shm_transport.h>
 #include <weft/rpc/transport/tcp_transport.h>
 #include <weft/rpc/transport/unix_transport.h>
@@ -166,6 +167,17 @@ void AgentCore::listen() {
   for (const std::string& text : options_.listen) {
     const Address address = Address::parse(text);
     listeners_.push_back(open(address, address.scheme));
+  }
+  if (!options_.same_host || options_.credentials != nullptr || transport("shm") == nullptr) return;
+  for (const auto& listener : listeners_) {
+    const auto companion = companion_of(listener->address());
+    if (!companion) continue;
+    try {
+      companions_.push_back(open(*companion, companion->scheme));
+    } catch (const Error& error) {
+      log(LogLevel::debug,
+          std::string("no shared memory beside ") + listener->address().text() + ": " + error.what());
+    }
   }
 }
 
@@ -469,6 +481,7 @@ void AgentCore::shut_down() {
     std::lock_guard lock(mutex_);
     listeners = std::move(listeners_);
     listeners_.clear();
+    for (auto& companion : std::exchange(companions_, {})) listeners.push_back(std::move(companion));
     links.assign(links_.begin(), links_.end());
     for (const auto& [name, route] : routes_) routes.push_back(route);
   }

@@ -132,6 +132,7 @@ class WEFT_EXPORT AgentCore final : public std::enable_shared_from_this<AgentCor
 
   mutable std::mutex mutex_;  // guards what follows
   std::vector<std::unique_ptr<Listener>> listeners_;
+  std::vector<std::unique_ptr<Listener>> companions_;  // in shared memory, beside those
   std::map<std::string, std::shared_ptr<Route>> routes_;
   std::uint64_t last_link_ = 0;
   std::set<std::shared_ptr<Link>, ByNumber> links_;

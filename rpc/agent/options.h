@@ -50,6 +50,10 @@ struct AgentOptions {
   // How long a loop of its own that has nothing to do polls before it sleeps. A few tens of microseconds
   // halve a round trip where both sides have a core to spare, and cost that core; 0: it sleeps at once.
   std::chrono::nanoseconds spin{0};
+  // Agents of one user on one host connect through shared memory, whatever addresses they know of each other:
+  // beside each TCP and Unix address there is a companion (rpc/transport/shm/companion.h). Not with
+  // credentials, which prove more than the kernel does.
+  bool same_host = true;
   std::uint64_t receive_pool = std::uint64_t{512} << 20;  // bytes of memory kept for arriving attachments
   std::size_t handler_threads = 0;                        // 0: as many as the machine has cores, at least 2
   std::chrono::nanoseconds handshake_timeout = std::chrono::seconds{10};

@@ -2,6 +2,7 @@
 
 #include <weft/rpc/agent/agent_core.h>
 #include <weft/rpc/agent/link.h>
+#include <weft/rpc/transport/shm/companion.h>
 
 namespace weft::rpc {
 
@@ -93,17 +94,27 @@ void Route::dial() {
   if (core == nullptr) return;
   dialling_ = true;
   const Error nowhere(ErrorKind::not_found, "no agent named '" + name_ + "' is known here");
-  if (!addresses_.empty()) {
-    untried_.assign(addresses_.begin(), addresses_.end());
-    return dial_next(nowhere);
-  }
+  if (!addresses_.empty()) return dial_all(*core, addresses_, nowhere);
   core->find_addresses(name_, [self = shared_from_this(), nowhere](std::vector<Address> found) {
     self->loop_->post([self, nowhere, found = std::move(found)] {
       self->learn(found);
-      self->untried_.assign(found.begin(), found.end());
-      self->dial_next(nowhere);
+      const auto live = self->core_.lock();
+      if (live == nullptr) return self->dial_next(nowhere);
+      self->dial_all(*live, found, nowhere);
     });
   });
+}
+
+// Each address, but its companion in shared memory first.
+void Route::dial_all(const AgentCore& core, const std::vector<Address>& addresses, const Error& nowhere) {
+  untried_.clear();
+  const bool same_host = core.options().same_host && core.options().credentials == nullptr;
+  for (const Address& address : addresses) {
+    if (same_host && core.transport("shm") != nullptr)
+      for (Address& companion : companions_towards(address)) untried_.push_back(std::move(companion));
+    untried_.push_back(address);
+  }
+  dial_next(nowhere);
 }
 
 void Route::dial_next(const Error& last) {

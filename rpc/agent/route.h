@@ -47,6 +47,7 @@ class WEFT_EXPORT Route final : public Destination, public std::enable_shared_fr
  private:
   void place(std::shared_ptr<PendingCall> call);
   void dial();
+  void dial_all(const AgentCore& core, const std::vector<Address>& addresses, const Error& nowhere);
   void dial_next(const Error& last);
   void connected(Result<std::shared_ptr<Connection>> made);
   void watch_deadline(const std::shared_ptr<PendingCall>& call);

@@ -14,6 +14,7 @@ rpc::Agent& Cluster::add(const std::string& name, rpc::Layers layers) {
   options.listen = {options_.tcp ? "tcp://127.0.0.1:0" : "inproc://" + name};
   options.in_process = network_;
   options.handler_threads = 2;
+  options.same_host = false;  // over TCP where that is asked for
   options.log = [this](const rpc::LogRecord& record) {
     std::lock_guard lock(mutex_);
     log_.push_back({record.level, std::string(record.agent), std::string(record.message)});

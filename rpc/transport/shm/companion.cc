@@ -1,0 +1,114 @@
+#include <weft/rpc/transport/shm/companion.h>
+
+#include <asio/ip/address.hpp>
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <array>
+#include <cstdlib>
+#include <string>
+
+namespace weft::rpc {
+namespace {
+
+bool is_ours_alone(const std::string& folder) {
+  struct stat info{};
+  return ::lstat(folder.c_str(), &info) == 0 && S_ISDIR(info.st_mode) && info.st_uid == ::geteuid() &&
+         (info.st_mode & 077) == 0;
+}
+
+// $XDG_RUNTIME_DIR/weft, which ends with the user's session, or /tmp/weft-UID. Empty: neither can be trusted.
+std::string folder(bool make) {
+  const char* runtime = std::getenv("XDG_RUNTIME_DIR");
+  const std::string choices[] = {runtime != nullptr && *runtime == '/' ? std::string(runtime) + "/weft" : "",
+                                 "/tmp/weft-" + std::to_string(::geteuid())};
+  for (const std::string& choice : choices) {
+    if (choice.empty()) continue;
+    if (make) ::mkdir(choice.c_str(), 0700);
+    if (is_ours_alone(choice)) return choice;
+  }
+  return {};
+}
+
+// Names the network namespace: a port is another one in another namespace, which may share the file system.
+std::string network_namespace() {
+  std::array<char, 64> text{};
+  const ssize_t size = ::readlink("/proc/self/ns/net", text.data(), text.size() - 1);
+  std::string digits;
+  for (const char c : std::string(text.data(), size > 0 ? static_cast<std::size_t>(size) : 0))
+    if (c >= '0' && c <= '9') digits += c;
+  return digits;
+}
+
+Address at(const std::string& folder, const std::string& name) {
+  Address address;
+  address.scheme = "shm";
+  address.path = folder + "/" + name;
+  return address;
+}
+
+std::string tcp_name(const std::string& space, const std::string& host, const std::string& port) {
+  return "tcp-" + space + "-" + host + "-" + port;
+}
+
+// Of the socket's file, whatever path leads to it; empty where there is none.
+std::string unix_name(const std::string& path) {
+  struct stat info{};
+  if (::stat(path.c_str(), &info) != 0 || !S_ISSOCK(info.st_mode)) return {};
+  return "unix-" + std::to_string(info.st_dev) + "-" + std::to_string(info.st_ino);
+}
+
+bool exists(const Address& companion) {
+  struct stat info{};
+  return ::lstat(companion.path.c_str(), &info) == 0 && S_ISSOCK(info.st_mode);
+}
+
+}  // namespace
+
+std::optional<Address> companion_of(const Address& address) {
+  if (address.scheme != "tcp" && address.scheme != "unix") return std::nullopt;
+  const std::string place = folder(true);
+  if (place.empty()) return std::nullopt;
+  if (address.scheme == "unix") {
+    const std::string name = unix_name(address.path);
+    return name.empty() ? std::nullopt : std::optional(at(place, name));
+  }
+  const std::string space = network_namespace();
+  if (space.empty()) return std::nullopt;
+  return at(place, tcp_name(space, address.host, address.port));
+}
+
+std::vector<Address> companions_towards(const Address& address) {
+  std::vector<Address> found;
+  if (address.scheme != "tcp" && address.scheme != "unix") return found;
+  const std::string place = folder(false);
+  if (place.empty()) return found;
+  const auto look = [&](const std::string& name) {
+    Address companion = at(place, name);
+    if (!name.empty() && exists(companion)) found.push_back(std::move(companion));
+  };
+  if (address.scheme == "unix") {
+    look(unix_name(address.path));
+    return found;
+  }
+  const std::string space = network_namespace();
+  if (space.empty()) return found;
+  std::vector<std::string> hosts;
+  if (address.host == "localhost") {
+    hosts = {"127.0.0.1", "::1"};
+  } else {
+    asio::error_code error;
+    const auto number = asio::ip::make_address(address.host, error);
+    if (!error) hosts = {number.to_string()};
+  }
+  for (const std::string& host : hosts) {
+    look(tcp_name(space, host, address.port));
+    // Who listens at every address of the host listens at this one, where it is one.
+    if (!asio::ip::make_address(host).is_loopback()) continue;
+    look(tcp_name(space, host.find(':') == std::string::npos ? "0.0.0.0" : "::", address.port));
+  }
+  return found;
+}
+
+}  // namespace weft::rpc

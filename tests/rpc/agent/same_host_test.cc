@@ -1,0 +1,124 @@
+// Agents of one host find the way through shared memory by themselves, and without it the address as it is.
+#include <weft/rpc/rpc.h>
+#include <weft/rpc/testing/test_authority.h>
+#include <weft/rpc/testing/wait.h>
+#include <weft/rpc/transport/shm/companion.h>
+#include <weft/rpc/transport/shm/shm_transport.h>
+
+#include <gtest/gtest.h>
+
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <filesystem>
+
+namespace weft::rpc {
+namespace {
+
+using test::got;
+
+std::string address(CallContext& call) { return call.peer().address; }
+using WhichWay = Function<"which_way", &address>;
+
+class SameHostTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    std::string why;
+    if (!shm_supported(&why)) GTEST_SKIP() << why;
+  }
+
+  std::unique_ptr<Agent> serve(const std::string& listen, AgentOptions options = {}) {
+    options.name = "server";
+    options.listen = {listen};
+    auto agent = std::make_unique<Agent>(std::move(options));
+    agent->serve<WhichWay>();
+    return agent;
+  }
+  // "shm", "tcp" or "unix".
+  std::string way_to(const std::string& where, AgentOptions options = {}) {
+    options.name = "client";
+    Agent client(std::move(options));
+    const std::string described = got(client.connect(where).call<WhichWay>());
+    return described.substr(0, described.find(' '));
+  }
+};
+
+TEST_F(SameHostTest, ATcpAddressOfThisHostIsReachedThroughSharedMemory) {
+  const auto server = serve("tcp://127.0.0.1:0");
+  ASSERT_EQ(server->addresses().size(), 1U) << "companions are nobody's business";
+  EXPECT_EQ(way_to(server->addresses().front()), "shm");
+  const auto port = Address::parse(server->addresses().front()).port;
+  EXPECT_EQ(way_to("tcp://localhost:" + port), "shm");
+}
+
+TEST_F(SameHostTest, SoIsAUnixSocketWhateverPathLeadsToIt) {
+  const auto folder =
+      std::filesystem::temp_directory_path() / ("weft-same-host-" + std::to_string(::getpid()));
+  std::filesystem::create_directory(folder);
+  const auto path = folder / "socket";
+  {
+    const auto server = serve("unix://" + path.string());
+    EXPECT_EQ(way_to("unix://" + path.string()), "shm");
+    std::filesystem::create_symlink(path, folder / "link");
+    EXPECT_EQ(way_to("unix://" + (folder / "link").string()), "shm");
+  }
+  std::filesystem::remove_all(folder);
+}
+
+TEST_F(SameHostTest, EitherSideMayPreferTheAddressItself) {
+  const auto server = serve("tcp://127.0.0.1:0");
+  EXPECT_EQ(way_to(server->addresses().front(), {.same_host = false}), "tcp");
+  const auto plain = serve("tcp://127.0.0.1:0", {.same_host = false});
+  EXPECT_EQ(way_to(plain->addresses().front()), "tcp");
+}
+
+TEST_F(SameHostTest, CredentialsProveMoreThanTheKernel) {
+  test::TestAuthority authority;
+  const auto server = serve("tcp://127.0.0.1:0",
+                            {.credentials = std::make_shared<Credentials>(authority.credentials("server"))});
+  EXPECT_EQ(way_to(server->addresses().front(),
+                   {.credentials = std::make_shared<Credentials>(authority.credentials("client"))}),
+            "tcp");
+}
+
+TEST_F(SameHostTest, WhatIsLeftOfADeadProcessIsPassedOver) {
+  const auto server = serve("tcp://127.0.0.1:0", {.same_host = false});
+  const auto companion = companion_of(Address::parse(server->addresses().front()));
+  ASSERT_TRUE(companion);
+  // A socket file that nobody listens at any more.
+  const int socket = ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_un where{};
+  where.sun_family = AF_UNIX;
+  std::strncpy(where.sun_path, companion->path.c_str(), sizeof where.sun_path - 1);
+  ASSERT_EQ(::bind(socket, reinterpret_cast<const sockaddr*>(&where), sizeof where), 0);
+  ::close(socket);
+  ASSERT_EQ(companions_towards(Address::parse(server->addresses().front())).size(), 1U);
+  EXPECT_EQ(way_to(server->addresses().front()), "tcp");
+  ::unlink(companion->path.c_str());
+}
+
+TEST_F(SameHostTest, AnAgentTakesItsCompanionWithIt) {
+  auto server = serve("tcp://127.0.0.1:0");
+  const auto where = Address::parse(server->addresses().front());
+  EXPECT_EQ(companions_towards(where).size(), 1U);
+  server.reset();
+  EXPECT_TRUE(companions_towards(where).empty());
+}
+
+TEST_F(SameHostTest, AnAgentThatListensEverywhereIsFoundHere) {
+  const auto server = serve("tcp://0.0.0.0:0", {.insecure = true});
+  const auto port = Address::parse(server->addresses().front()).port;
+  EXPECT_EQ(way_to("tcp://127.0.0.1:" + port), "shm");
+}
+
+TEST_F(SameHostTest, OtherHostsHaveNoCompanions) {
+  EXPECT_TRUE(companions_towards(Address::parse("tcp://192.0.2.1:4000")).empty());
+  EXPECT_TRUE(companions_towards(Address::parse("tcp://example.invalid:4000")).empty());
+  EXPECT_TRUE(companions_towards(Address::parse("inproc://here")).empty());
+  EXPECT_FALSE(companion_of(Address::parse("inproc://here")));
+}
+
+}  // namespace
+}  // namespace weft::rpc
