@@ -107,7 +107,8 @@ WEFT_EXPORT Future<std::vector<MethodInfo>> list_methods(const Peer& peer);
 //   a store of
 //                             its own at that port, so there it is the next one: MASTER_PORT + 1
 //   WEFT_STORE_PORT           that port instead
-//   WEFT_STORE                the store instead of all these: tcp://host:port of rank 0, or file:///path
+//   WEFT_STORE                the store instead of all these: tcp://host:port of rank 0, file:///path, or
+//                             etcd://host:port[,host:port][/prefix]
 //   WEFT_NAME                 the agent's name; worker<RANK> by default
 //   WEFT_LISTEN               its addresses, with commas between them. By default rank 0 listens at the
 //   store's, others

@@ -116,6 +116,13 @@ void Link::on_hello(IncomingMessage& message) {
     connection_->send(OutgoingMessage::goodbye(reason));
     return finish(reason);
   }
+  if (route_ != nullptr && !Address::looks_like(route_->name()) && hello.name != route_->name())
+    return finish(Error(ErrorKind::unavailable,
+                        "'" + hello.name + "' answers at the address of '" + route_->name() + "'"));
+  if (const auto gone = core_->forgotten({hello.name, hello.incarnation})) {
+    connection_->send(OutgoingMessage::goodbye(*gone));
+    return finish(Error(ErrorKind::peer_lost, gone->what()));
+  }
   peer_ = {hello.name, hello.incarnation};
   caller_ = std::make_shared<const Caller>(Caller{peer_, identity, connection_->describe()});
   end_handshake();

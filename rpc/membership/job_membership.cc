@@ -70,9 +70,8 @@ void JobMembership::begin_joining() {
   }
   Joining::run(std::move(joining))
       .start(core_->handlers())
-      .then([self = shared_from_this()](Result<Joining::Joined>&& result) {
-        self->joined(std::move(result));
-      });
+      .then(
+          [self = shared_from_this()](Result<Joining::Joined>&& result) { self->joined(std::move(result)); });
 }
 
 void JobMembership::joined(Result<Joining::Joined>&& result) {
@@ -116,12 +115,11 @@ void JobMembership::look() {
     turn = ++turn_;
     after = version_;
   }
-  auto look =
-      place_.store->watch(std::string(membership_keys::members), after, {.deadline = look_patience})
-          .then([weak = weak_from_this()](Result<StoreChanges>&& changes) {
-            if (const auto job = weak.lock()) job->looked(std::move(changes));
-            return true;
-          });
+  auto look = place_.store->watch(std::string(membership_keys::members), after, {.deadline = look_patience})
+                  .then([weak = weak_from_this()](Result<StoreChanges>&& changes) {
+                    if (const auto job = weak.lock()) job->looked(std::move(changes));
+                    return true;
+                  });
   {
     std::lock_guard lock(mutex_);
     if (turn_ == turn && looking_ && phase_ == Phase::joined) {
@@ -167,13 +165,10 @@ bool JobMembership::take(const StoreChanges& changes) {
   after = before;
   after.apply(changes);
   const auto events = events_between(before, after);
-  // Routes learn which life of a peer its name stands for, and where it is.
-  for (const auto& [change, member] : events)
-    if (change == MemberChange::joined && member.name != own_name())
-      core_->route(member.name, member.addresses)->identify(member.id());
+  for (const MemberEvent& event : events)
+    if (event.member.name != own_name()) tell_routes(event);
   const MemberRecord* self = after.find(own_name());
-  const bool out =
-      self == nullptr || self->id() != core_->id() || self->state == MemberState::lost;
+  const bool out = self == nullptr || self->id() != core_->id() || self->state == MemberState::lost;
   const MemberRecord* lost = rendezvous_.fixed_world ? loss_between(before, after) : nullptr;
   {
     std::lock_guard lock(mutex_);
@@ -191,11 +186,27 @@ bool JobMembership::take(const StoreChanges& changes) {
   return lost == nullptr;
 }
 
+// Routes learn which life of a peer its name stands for, and where it is.
+void JobMembership::tell_routes(const MemberEvent& event) const {
+  const Member& member = event.member;
+  switch (event.change) {
+    case MemberChange::joined:
+      return core_->route(member.name, member.addresses)->identify(member.id());
+    case MemberChange::left:
+      if (!rendezvous_.fixed_world) core_->forget_way(member.id());
+      return;
+    case MemberChange::lost:  // of a fixed world it is the end, which says more
+      if (!rendezvous_.fixed_world) core_->forget(member.id(), "the job's store says that it was lost");
+      return;
+  }
+}
+
 // The store has not told anything.
 void JobMembership::not_seen(const Error& error) {
   enum class Then { nothing, look, look_later, host_left } then = Then::nothing;
   bool hopeless = false;
   std::optional<Error> silent;
+  if (error.kind() == ErrorKind::lease_lost) return lose_membership(error);  // so the host says
   {
     std::lock_guard lock(mutex_);
     looking_ = false;
@@ -368,11 +379,11 @@ Future<JobMembership::Events> JobMembership::next(const std::shared_ptr<Onlooker
     if (error == nullptr && store_gone_)
       error = std::make_exception_ptr(Error(ErrorKind::unavailable, "the job's store is gone"));
     if (error == nullptr && phase_ == Phase::apart)
-      error = std::make_exception_ptr(Error(
-          ErrorKind::failed_precondition, "'" + own_name() + "' has not joined its job: wait_for() does"));
+      error = std::make_exception_ptr(Error(ErrorKind::failed_precondition,
+                                            "'" + own_name() + "' has not joined its job: wait_for() does"));
     if (error == nullptr && onlooker->promise != nullptr)
-      error = std::make_exception_ptr(
-          Error(ErrorKind::failed_precondition, "this watch is waited for already"));
+      error =
+          std::make_exception_ptr(Error(ErrorKind::failed_precondition, "this watch is waited for already"));
     if (error == nullptr) {
       events = events_between(onlooker->seen, roster_);
       onlooker->seen = roster_;

@@ -54,6 +54,7 @@ class JobMembership final : public Membership, public std::enable_shared_from_th
   void look_later();
   void looked(Result<StoreChanges>&& result);
   bool take(const StoreChanges& changes);  // false where this agent is no member any more
+  void tell_routes(const MemberEvent& event) const;
   void not_seen(const Error& error);
 
   // Those who wait for it.
@@ -86,15 +87,15 @@ class JobMembership final : public Membership, public std::enable_shared_from_th
   Phase phase_ = Phase::apart;
   std::shared_ptr<Joining> joining_;
   std::exception_ptr join_error_;
-  std::optional<Error> failure_;       // of the world, or of this agent's place in it
-  std::optional<MemberRecord> host_;   // where that is not this agent, once it is known
-  bool store_gone_ = false;            // the host has left, and the store with it
-  Joining::Joined self_;               // and the state that was published last, before leaving
-  bool publishing_ = false;            // that is under way
+  std::optional<Error> failure_;      // of the world, or of this agent's place in it
+  std::optional<MemberRecord> host_;  // where that is not this agent, once it is known
+  bool store_gone_ = false;           // the host has left, and the store with it
+  Joining::Joined self_;              // and the state that was published last, before leaving
+  bool publishing_ = false;           // that is under way
   Roster roster_;
-  std::uint64_t version_ = 0;          // of the roster; 0: none yet
+  std::uint64_t version_ = 0;  // of the roster; 0: none yet
   bool looking_ = false;
-  std::uint64_t turn_ = 0;             // of the look
+  std::uint64_t turn_ = 0;  // of the look
   Future<bool> look_;
   std::optional<Clock::time_point> blind_since_;
   std::map<std::uint64_t, Waiter> waiters_;

@@ -86,8 +86,7 @@ void JobMembership::left(Result<void>&& published, const std::shared_ptr<Promise
   }
   if (!published.ok()) {
     // A host that has left takes no notice of who leaves after it.
-    host_left =
-        host_left || (place_.with_host && error_of(published.error()).kind() == ErrorKind::shut_down);
+    host_left = host_left || (place_.with_host && error_of(published.error()).kind() == ErrorKind::shut_down);
     return done->complete(host_left ? Result<void>{} : std::move(published));
   }
   if (lease == no_lease) return after_left(done);

@@ -85,7 +85,8 @@ Task<T> Joining::patiently(std::shared_ptr<Joining> self, std::function<Future<T
     try {
       answer.emplace(co_await ask());
     } catch (const Error& error) {
-      if (error.kind() != ErrorKind::unavailable || self->stopped() || self->place_.loop->now() >= until) throw;
+      if (error.kind() != ErrorKind::unavailable || self->stopped() || self->place_.loop->now() >= until)
+        throw;
     }
     if (!answer) co_await self->pause();
   }
@@ -111,8 +112,8 @@ Task<void> Joining::take_name(std::shared_ptr<Joining> self) {
   std::optional<std::string> expected;
   for (;;) {
     const StoreExchange taken = co_await patiently<StoreExchange>(self, [self, expected] {
-      return self->place_.store->compare_set(member_key(self->record_.name), expected,
-                                             to_text(self->record_), self->lease_.id);
+      return self->place_.store->compare_set(member_key(self->record_.name), expected, to_text(self->record_),
+                                             self->lease_.id);
     });
     if (taken.stored) co_return;
     expected = taken.actual;
@@ -181,7 +182,8 @@ Task<void> Joining::meet_host(std::shared_ptr<Joining> self) {
       host = from_text(name, co_await self->place_.store->get(member_key(name), one_look));
     } catch (const Error& error) {
       reached = error.kind() == ErrorKind::deadline_exceeded;
-      const bool again = reached || (error.kind() == ErrorKind::unavailable && self->place_.loop->now() < until);
+      const bool again =
+          reached || (error.kind() == ErrorKind::unavailable && self->place_.loop->now() < until);
       if (!again || self->stopped()) throw;
     }
     if (!reached) co_await self->pause();

@@ -58,7 +58,9 @@ class Joining : public std::enable_shared_from_this<Joining> {
   std::shared_ptr<Promise<void>> pause_;
 };
 
-inline std::string member_key(const std::string& name) { return std::string(membership_keys::members) + name; }
+inline std::string member_key(const std::string& name) {
+  return std::string(membership_keys::members) + name;
+}
 
 // A store that cannot be reached is tried again for so long.
 inline constexpr auto reach_patience = std::chrono::minutes{5};

@@ -12,11 +12,11 @@ namespace weft::rpc::detail {
 
 struct Place {
   std::shared_ptr<Store> store;
-  bool with_host = false;    // kept by the host's agent: it ends with it
-  std::string towards;       // a host that others reach, too: the way there says what address they see
-  std::shared_ptr<Loop> loop;  // of timers that must not stand still: not one that the program may block
-  std::function<void()> close;             // ends everybody's waits; where it is kept here
-  std::function<Future<void>()> discard;   // at the end of a job of fixed size
+  bool with_host = false;       // kept by the host's agent: it ends with it
+  std::string towards;          // a host that others reach, too: the way there says what address they see
+  std::shared_ptr<Loop> loop;   // of timers that must not stand still: not one that the program may block
+  std::function<void()> close;  // ends everybody's waits; where it is kept here
+  std::function<Future<void>()> discard;  // at the end of a job of fixed size
 };
 
 // Of a Rendezvous. Throws invalid_argument.

@@ -89,8 +89,8 @@ std::string to_text(const MemberRecord& record) {
   for (const auto& [key, value] : record.metadata)
     text += "with " + escape(key, true) + "=" + escape(value, false) + "\n";
   if (record.before)
-    text += "after " + std::to_string(record.before->incarnation) +
-            (record.before->left ? " left\n" : " lost\n");
+    text +=
+        "after " + std::to_string(record.before->incarnation) + (record.before->left ? " left\n" : " lost\n");
   return text;
 }
 
@@ -111,8 +111,7 @@ MemberRecord from_text(std::string name, const std::string& text) {
     record.rank = number;
   }
   for (std::string line; read && std::getline(lines, line);) read = read_line(line, record);
-  if (!read)
-    throw Error(ErrorKind::protocol_error, "the store's record of '" + name + "' is none: " + text);
+  if (!read) throw Error(ErrorKind::protocol_error, "the store's record of '" + name + "' is none: " + text);
   record.name = std::move(name);
   record.state = static_cast<MemberState>(found - std::begin(state_names));
   return record;

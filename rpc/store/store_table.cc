@@ -149,12 +149,14 @@ void StoreTable::restart(std::uint64_t version, Jobs& jobs) {
   entries_.clear();
   removals_.clear();
   version_ = forgotten_ = version;
-  copy_ = true;
+  // Who waits for what comes after a later version may know it of another store than this one has become.
+  copy_ = false;
   for (WaitsByText* waits : {&by_key_, &by_prefix_}) {
     std::vector<std::string> texts;
     for (const auto& [text, list] : *waits) texts.push_back(text);
     for (const std::string& text : texts) wake(*waits, text, jobs);
   }
+  copy_ = true;
 }
 
 // --- Leases ---

@@ -2,7 +2,7 @@
 // the end.
 #pragma once
 
-#include <spawn.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 #include <asio/buffer.hpp>
@@ -12,6 +12,7 @@
 #include <asio/write.hpp>
 
 #include <fcntl.h>
+#include <cerrno>
 #include <csignal>
 #include <cstring>
 #include <filesystem>
@@ -63,14 +64,18 @@ class EtcdServer {
     for (std::string& word : words) arguments.push_back(word.data());
     arguments.push_back(nullptr);
     const std::string log = folder_ + "/log";
-    posix_spawn_file_actions_t actions;
-    ::posix_spawn_file_actions_init(&actions);
-    for (const int file : {STDOUT_FILENO, STDERR_FILENO})
-      ::posix_spawn_file_actions_addopen(&actions, file, log.c_str(), O_WRONLY | O_CREAT | O_APPEND, 0600);
-    const int error =
-        ::posix_spawn(&process_, words[0].c_str(), &actions, nullptr, arguments.data(), environ);
-    ::posix_spawn_file_actions_destroy(&actions);
-    if (error != 0) throw std::runtime_error(std::string("cannot start etcd: ") + std::strerror(error));
+    const pid_t parent = ::getpid();
+    process_ = ::fork();
+    if (process_ < 0) throw std::runtime_error(std::string("cannot start etcd: ") + std::strerror(errno));
+    if (process_ == 0) {
+      // It ends with the thread that started it, also where that is killed.
+      ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+      const int file = ::open(log.c_str(), O_WRONLY | O_CREAT | O_APPEND, 0600);
+      if (::getppid() == parent && file >= 0 && ::dup2(file, STDOUT_FILENO) >= 0 &&
+          ::dup2(file, STDERR_FILENO) >= 0)
+        ::execv(arguments[0], arguments.data());
+      ::_exit(127);
+    }
     await_health();
   }
   void kill() {

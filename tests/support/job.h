@@ -24,10 +24,10 @@ namespace weft::test {
 struct JobStore {
   virtual ~JobStore() = default;
   std::string url;
-  bool with_host = false;                     // kept by rank 0, which listens at its address
-  std::shared_ptr<rpc::InProcess> network;    // where that is how agents reach each other
-  std::string path;                           // of a file
-  std::chrono::nanoseconds shortest_lease = std::chrono::milliseconds{300};
+  bool with_host = false;                   // kept by rank 0, which listens at its address
+  std::shared_ptr<rpc::InProcess> network;  // where that is how agents reach each other
+  std::string path;                         // of a file
+  std::chrono::nanoseconds shortest_lease = std::chrono::seconds{1};
 };
 
 struct TcpJobStore : JobStore {
@@ -108,11 +108,16 @@ class Job {
     } else {
       options.listen = {"tcp://127.0.0.1:0"};
     }
-    options.rendezvous = rpc::Rendezvous{
-        .store = store_->url, .rank = rank, .world_size = world_size_, .fixed_world = world_size_ != 0};
+    // Nothing happens by a lease's end, unless a test wants it.
+    options.rendezvous = rpc::Rendezvous{.store = store_->url,
+                                         .rank = rank,
+                                         .world_size = world_size_,
+                                         .fixed_world = world_size_ != 0,
+                                         .lease = std::chrono::hours{1}};
     return options;
   }
-  std::unique_ptr<rpc::Agent> make(std::size_t rank, const std::string& name, const Adjust& adjust = nullptr) {
+  std::unique_ptr<rpc::Agent> make(std::size_t rank, const std::string& name,
+                                   const Adjust& adjust = nullptr) {
     rpc::AgentOptions wanted = options(rank, name);
     if (adjust) adjust(wanted);
     auto agent = std::make_unique<rpc::Agent>(std::move(wanted));
@@ -133,7 +138,8 @@ class Job {
   }
   rpc::Agent& operator[](std::size_t rank) { return *agents_.at("worker" + std::to_string(rank)); }
   rpc::Agent& operator[](const std::string& name) { return *agents_.at(name); }
-  Worker& worker(std::size_t rank) { return *workers_.at("worker" + std::to_string(rank)); }
+  Worker& worker(std::size_t rank) { return worker("worker" + std::to_string(rank)); }
+  Worker& worker(const std::string& name) { return *workers_.at(name); }
   // The others may be in use on other threads meanwhile.
   void end(std::size_t rank) { end("worker" + std::to_string(rank)); }
   void end(const std::string& name) { agents_.at(name).reset(); }

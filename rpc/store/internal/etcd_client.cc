@@ -1,6 +1,6 @@
 #include <weft/rpc/store/internal/etcd_client.h>
 
-#include <weft/rpc/store/internal/base64.h>
+#include <weft/rpc/core/base64.h>
 
 #include <nlohmann/json.hpp>
 

@@ -34,8 +34,7 @@ struct HttpClient::Call {
   std::exception_ptr refusal = nullptr;  // what came was not taken
 };
 
-HttpClient::HttpClient(std::shared_ptr<Loop> loop, std::vector<HttpServer> servers,
-                       HttpClientOptions options)
+HttpClient::HttpClient(std::shared_ptr<Loop> loop, std::vector<HttpServer> servers, HttpClientOptions options)
     : loop_(std::move(loop)), servers_(std::move(servers)), options_(options) {}
 
 HttpClient::~HttpClient() {

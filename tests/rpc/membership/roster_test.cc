@@ -86,7 +86,8 @@ TEST(Roster, AChangeThatCannotBeReadLeavesItAsItWas) {
 
 TEST(Roster, TakesOverWhatHasChanged) {
   Roster all = roster({member("a", MemberState::joined), member("b", MemberState::joined)});
-  all.apply({2, false, {{"members/a", std::nullopt}, {"members/c", to_text(member("c", MemberState::claimed))}}});
+  all.apply(
+      {2, false, {{"members/a", std::nullopt}, {"members/c", to_text(member("c", MemberState::claimed))}}});
   EXPECT_EQ(all.find("a"), nullptr);
   EXPECT_NE(all.find("b"), nullptr);
   EXPECT_NE(all.find("c"), nullptr);
@@ -137,8 +138,8 @@ TEST(RosterEvents, AtFirstEverybodyWhoIsHereHasJoined) {
 TEST(RosterEvents, LeavingAndDyingAreToldApart) {
   const Roster before = roster({member("a", MemberState::joined), member("b", MemberState::joined),
                                 member("c", MemberState::joined), member("d", MemberState::joined)});
-  const Roster after = roster({member("a", MemberState::left), member("b", MemberState::lost),
-                               member("d", MemberState::serving)});
+  const Roster after = roster(
+      {member("a", MemberState::left), member("b", MemberState::lost), member("d", MemberState::serving)});
   EXPECT_EQ(text(events_between(before, after)), "a#7 left, b#7 lost, c#7 lost");
   // That is over: that they are forgotten is no news.
   EXPECT_EQ(text(events_between(after, roster({member("d", MemberState::serving)}))), "");
@@ -151,8 +152,8 @@ TEST(RosterEvents, ANewLifeFollowsTheEndOfTheOldOne) {
   after_leaving.before = EarlierLife{1, true};
   MemberRecord third = member("d", MemberState::joined, 3);
   third.before = EarlierLife{2, true};  // how the first one ended is not known any more
-  const Roster after = roster({after_leaving, member("b", MemberState::joined, 2),
-                               member("c", MemberState::joined, 2), third});
+  const Roster after = roster(
+      {after_leaving, member("b", MemberState::joined, 2), member("c", MemberState::joined, 2), third});
   EXPECT_EQ(text(events_between(before, after)),
             "a#1 left, a#2 joined, b#1 lost, b#2 joined, c#2 joined, d#1 lost, d#3 joined");
 }
@@ -165,8 +166,8 @@ TEST(RosterEvents, WhoHasOnlyClaimedANameWasNeverHere) {
 }
 
 TEST(RosterEvents, InAFixedWorldEveryRecordThatVanishesIsALoss) {
-  const Roster before = roster({member("a", MemberState::claimed), member("b", MemberState::joined),
-                                member("c", MemberState::left)});
+  const Roster before = roster(
+      {member("a", MemberState::claimed), member("b", MemberState::joined), member("c", MemberState::left)});
   const auto lost = [&](const Roster& after) {
     const MemberRecord* record = loss_between(before, after);
     return record == nullptr ? "nobody" : record->name;

@@ -34,7 +34,7 @@ struct EtcdBackend : StoreBackend {
   std::shared_ptr<rpc::Store> client() override { return std::make_shared<rpc::EtcdStore>(loop, options); }
   void end() override { shared_server().kill(); }
   std::shared_ptr<rpc::Store> impatient() override {
-    options.patience = std::chrono::seconds{4};
+    options.patience = std::chrono::seconds{2};
     return client();
   }
 
@@ -129,9 +129,13 @@ TEST_F(EtcdFaults, WhoWaitsNoticesNothingOfARestart) {
   auto wait = theirs.wait({"a/1", "end"});
   theirs.try_get("a/1").get();
   etcd_->kill();
-  auto pending = mine.set("a/1", "2");  // not sent: it is tried again
+  auto pending = mine.set("a/1", "2");
   etcd_->start();
-  test::got(std::move(pending));
+  // What was not sent is tried again; it may also have gone to the connection that was about to end.
+  if (const auto error = test::error_of([&] { return test::got(std::move(pending)), 0; })) {
+    EXPECT_EQ(error->execution(), Execution::maybe_executed) << error->what();
+    test::got(mine.set("a/1", "2"));
+  }
   test::got(mine.remove("a/2"));
   test::got(mine.set("end", "!"));
   const StoreChanges next = test::got(std::move(change));

@@ -1,4 +1,4 @@
-#include <weft/rpc/store/internal/base64.h>
+#include <weft/rpc/core/base64.h>
 
 #include <weft/rpc/core/error.h>
 
