@@ -51,7 +51,8 @@ Task<Joining::Joined> Joining::run(std::shared_ptr<Joining> self) {
 
   const auto store = self->place_.store;
   if (const auto ttl = self->rendezvous_.lease; ttl > std::chrono::nanoseconds::zero()) {
-    self->lease_ = co_await patiently<StoreLease>(self, [store, ttl] { return store->grant(ttl); });
+    const std::function<Future<StoreLease>()> grant = [store, ttl] { return store->grant(ttl); };
+    self->lease_ = co_await patiently<StoreLease>(self, grant);
     self->keeper_ = std::make_shared<LeaseKeeper>(store, self->place_.loop, self->lease_, self->lost_);
   }
   const bool own_rank = self->rendezvous_.fixed_world ? co_await take_rank(self) : false;
@@ -76,6 +77,7 @@ Task<Joining::Joined> Joining::run(std::shared_ptr<Joining> self) {
   co_return Joined{record, self->lease_.id, self->keeper_};
 }
 
+// ask has a name at each caller: g++ 12 destroys a closure within a co_await's expression twice.
 // Whatever it asks for may have been done though the answer was lost: the caller finds that out.
 template <class T>
 Task<T> Joining::patiently(std::shared_ptr<Joining> self, std::function<Future<T>()> ask) {
@@ -97,9 +99,10 @@ Task<T> Joining::patiently(std::shared_ptr<Joining> self, std::function<Future<T
 Task<bool> Joining::take_rank(std::shared_ptr<Joining> self) {
   const std::string rank = std::to_string(self->rendezvous_.rank);
   const std::string& name = self->record_.name;
-  const StoreExchange taken = co_await patiently<StoreExchange>(self, [self, rank, name] {
+  const std::function<Future<StoreExchange>()> take = [self, rank, name] {
     return self->place_.store->compare_set(std::string(membership_keys::ranks) + rank, std::nullopt, name);
-  });
+  };
+  const StoreExchange taken = co_await patiently<StoreExchange>(self, take);
   // Its own name: from an earlier try; or another agent has both, as the name will show.
   if (taken.actual != name)
     throw Error(ErrorKind::already_exists,
@@ -111,10 +114,11 @@ Task<void> Joining::take_name(std::shared_ptr<Joining> self) {
   MemberRecord& record = self->record_;
   std::optional<std::string> expected;
   for (;;) {
-    const StoreExchange taken = co_await patiently<StoreExchange>(self, [self, expected] {
-      return self->place_.store->compare_set(member_key(self->record_.name), expected, to_text(self->record_),
-                                             self->lease_.id);
-    });
+    const std::function<Future<StoreExchange>()> take = [self, expected] {
+      return self->place_.store->compare_set(member_key(self->record_.name), expected,
+                                             to_text(self->record_), self->lease_.id);
+    };
+    const StoreExchange taken = co_await patiently<StoreExchange>(self, take);
     if (taken.stored) co_return;
     expected = taken.actual;
     if (!expected) continue;  // it has just vanished

@@ -13,6 +13,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <ostream>
 #include <string>
 #include <vector>
 
@@ -59,6 +60,7 @@ struct JobKind {
   std::unique_ptr<JobStore> (*make)();
   const char* (*missing)() = [] { return ""; };  // why this machine lacks it
 };
+inline void PrintTo(const JobKind& kind, std::ostream* out) { *out << kind.name; }
 template <class S>
 constexpr JobKind job_kind(const char* name) {
   return {name, []() -> std::unique_ptr<JobStore> { return std::make_unique<S>(); }};

@@ -103,6 +103,7 @@ TEST_P(OpenWorld, WatchersAreToldWhoComesAndGoes) {
 
 TEST_P(OpenWorld, ADeathIsTold) {
   rpc::Agent& b = start("b");
+  got(b.wait_for(2));
   got(start_mortal("a").wait_for(3));
   got(b.wait_for(3));
   History seen(b);
@@ -122,6 +123,7 @@ TEST_P(OpenWorld, ADeathIsTold) {
 
 TEST_P(OpenWorld, ARestartedPeerIsANewLife) {
   rpc::Agent& b = start("b");
+  got(b.wait_for(2));
   got(start_mortal("a").wait_for(3));
   got(b.wait_for(3));
   History seen(b);
@@ -145,6 +147,7 @@ TEST_P(OpenWorld, ARestartedPeerIsANewLife) {
 // behind a network that swallows what it sends.
 TEST_P(OpenWorld, WhoWasTakenForDeadIsToldSo) {
   rpc::Agent& b = start("b");
+  got(b.wait_for(2));
   rpc::Agent& a = start("a", short_lease());
   got(a.wait_for(3));
   got(b.wait_for(3));
