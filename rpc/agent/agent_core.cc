@@ -392,7 +392,7 @@ void AgentCore::forget(const AgentId& life, const std::string& reason) {
   // Who is shaking hands meanwhile asks forgotten() afterwards.
   for (const auto& link : links)
     link->loop()->post([link, life, error] {
-      if (link->ready() && link->peer() == life) link->close(error);
+      if (link->ready() && link->peer() == life) link->expel(error);
     });
 }
 

@@ -115,8 +115,8 @@ Task<void> Joining::take_name(std::shared_ptr<Joining> self) {
   std::optional<std::string> expected;
   for (;;) {
     const std::function<Future<StoreExchange>()> take = [self, expected] {
-      return self->place_.store->compare_set(member_key(self->record_.name), expected,
-                                             to_text(self->record_), self->lease_.id);
+      return self->place_.store->compare_set(member_key(self->record_.name), expected, to_text(self->record_),
+                                             self->lease_.id);
     };
     const StoreExchange taken = co_await patiently<StoreExchange>(self, take);
     if (taken.stored) co_return;
