@@ -41,8 +41,12 @@ std::uint64_t to_number(const Json& value) {
 std::string to_bytes(const Json& value) {
   if (value.is_null()) return {};
   if (!value.is_string()) no_etcd("bytes are no text");
-  return from_base64(value.get_ref<const std::string&>());
+  auto bytes = from_base64(value.get_ref<const std::string&>());
+  if (!bytes) no_etcd("bytes are no base64");
+  return {reinterpret_cast<const char*>(bytes->data()), bytes->size()};
 }
+
+std::string encoded(std::string_view bytes) { return to_base64(std::as_bytes(std::span(bytes))); }
 
 bool to_bool(const Json& value) { return value.is_boolean() && value.get<bool>(); }
 
@@ -118,16 +122,16 @@ std::string end_of(std::string prefix) {
   return prefix;
 }
 
-Json range_of(const std::string& key) { return {{"key", to_base64(key)}}; }
+Json range_of(const std::string& key) { return {{"key", encoded(key)}}; }
 
 Json put_of(const std::string& key, const std::string& value, LeaseId lease) {
-  Json put{{"key", to_base64(key)}, {"value", to_base64(value)}};
+  Json put{{"key", encoded(key)}, {"value", encoded(value)}};
   if (lease != no_lease) put["lease"] = std::to_string(lease);
   return put;
 }
 
 std::string exchange_of(Json compare, const std::string& key, const std::string& desired, LeaseId lease) {
-  compare["key"] = to_base64(key);
+  compare["key"] = encoded(key);
   compare["result"] = "EQUAL";
   return Json{{"compare", {std::move(compare)}},
               {"success", {{{"request_put", put_of(key, desired, lease)}}}},
@@ -231,7 +235,7 @@ Future<EtcdRange> EtcdClient::get(const std::string& key, Time until) {
 
 Future<EtcdRange> EtcdClient::get_all(const std::string& prefix, Time until) {
   Json range = range_of(prefix);
-  range["range_end"] = to_base64(end_of(prefix));
+  range["range_end"] = encoded(end_of(prefix));
   return call<EtcdRange>(request("/v3/kv/range", range.dump(), until, true), [](const Json& answer) {
     EtcdRange entries{version_of(answer), {}};
     add_entries(answer, entries.entries);
@@ -264,7 +268,7 @@ Future<void> EtcdClient::put(const std::string& key, const std::string& value, L
 
 Future<EtcdExchange> EtcdClient::exchange(const std::string& key, const std::optional<std::string>& expected,
                                           const std::string& desired, LeaseId lease, Time until) {
-  Json compare = expected ? Json{{"target", "VALUE"}, {"value", to_base64(*expected)}}
+  Json compare = expected ? Json{{"target", "VALUE"}, {"value", encoded(*expected)}}
                           : Json{{"target", "CREATE"}, {"create_revision", "0"}};
   return call<EtcdExchange>(
       request("/v3/kv/txn", exchange_of(std::move(compare), key, desired, lease), until, false), to_exchange);
@@ -284,7 +288,7 @@ Future<bool> EtcdClient::remove(const std::string& key, Time until) {
 
 Future<void> EtcdClient::remove_all(const std::string& prefix, Time until) {
   Json range = range_of(prefix);
-  range["range_end"] = to_base64(end_of(prefix));
+  range["range_end"] = encoded(end_of(prefix));
   return call<void>(request("/v3/kv/deleterange", range.dump(), until, true),
                     [](const Json& answer) { (void)version_of(answer); });
 }
@@ -328,7 +332,7 @@ Future<void> EtcdClient::probe(WatchId watch, const std::string& key, Time until
 
 EtcdClient::WatchId EtcdClient::watch(const std::string& prefix, std::uint64_t from, Time until,
                                       Events events, Ended ended) {
-  Json create{{"key", to_base64(prefix)}, {"range_end", to_base64(end_of(prefix))}};
+  Json create{{"key", encoded(prefix)}, {"range_end", encoded(end_of(prefix))}};
   if (from != 0) create["start_revision"] = std::to_string(from);
 
   const auto read = [events = std::move(events)](std::string_view line) {

@@ -1,42 +1,38 @@
 #include <weft/rpc/core/base64.h>
 
-#include <weft/rpc/core/error.h>
-
 #include <gtest/gtest.h>
 
-#include "tests/support/errors.h"
+#include <random>
 
 namespace weft::rpc::detail {
 namespace {
 
-// RFC 4648, section 10.
-TEST(Base64, WritesAndReadsTheStandardsExamples) {
-  const std::pair<const char*, const char*> examples[] = {{"", ""},
-                                                          {"f", "Zg=="},
-                                                          {"fo", "Zm8="},
-                                                          {"foo", "Zm9v"},
-                                                          {"foob", "Zm9vYg=="},
-                                                          {"fooba", "Zm9vYmE="},
-                                                          {"foobar", "Zm9vYmFy"}};
-  for (const auto& [bytes, text] : examples) {
-    EXPECT_EQ(to_base64(bytes), text);
-    EXPECT_EQ(from_base64(text), bytes);
+std::string of(std::string_view text) { return to_base64(std::as_bytes(std::span(text))); }
+
+TEST(Base64, IsThatOfRfc4648) {
+  EXPECT_EQ(of(""), "");
+  EXPECT_EQ(of("f"), "Zg==");
+  EXPECT_EQ(of("fo"), "Zm8=");
+  EXPECT_EQ(of("foo"), "Zm9v");
+  EXPECT_EQ(of("foob"), "Zm9vYg==");
+  EXPECT_EQ(of("fooba"), "Zm9vYmE=");
+  EXPECT_EQ(of("foobar"), "Zm9vYmFy");
+  EXPECT_EQ(of("\xff\xff\xfe"), "///+");
+}
+
+TEST(Base64, ReadsBack) {
+  std::mt19937 random(3);
+  for (std::size_t size = 0; size < 300; ++size) {
+    std::vector<std::byte> bytes(size);
+    for (auto& byte : bytes) byte = static_cast<std::byte>(random());
+    EXPECT_EQ(from_base64(to_base64(bytes)), bytes);
   }
 }
 
-TEST(Base64, GivesBackAnyBytes) {
-  std::string bytes;
-  for (int i = 0; i < 1000; ++i) {
-    EXPECT_EQ(from_base64(to_base64(bytes)), bytes) << i;
-    bytes += static_cast<char>(i * 37 % 256);
-  }
-  EXPECT_EQ(to_base64(std::string("\xff\xff\xfe", 3)), "///+");
-}
-
-TEST(Base64, RefusesOtherText) {
-  for (const char* text :
-       {"Z", "Zg", "Zg=", "Z===", "====", "Zm9v\n", "Zm-_", "Zg==Zg==", "Z=g=", "Zm9v=AAA"})
-    EXPECT_EQ(test::kind_of([&] { return from_base64(text); }), ErrorKind::protocol_error) << text;
+TEST(Base64, RefusesWhatIsMalformed) {
+  for (const char* text : {"Z", "Zg", "Zg=", "Zg===", "Z===", "====", "Zh==", "Zm9=", "Zm 9v", "Zm9v\n",
+                           "=Zg=", "Zg==Zg==", "Zm-_", "Z=g=", "Zm9v=AAA"})
+    EXPECT_FALSE(from_base64(text)) << text;
 }
 
 }  // namespace
