@@ -617,13 +617,19 @@ void AgentCore::shut_down() {
   // A served object may keep the promise of an answer, and by it a call of its own method, for ever.
   for (const auto& [id, entry] : methods) entry->object = nullptr;
   for (const auto& entry : replaced) entry->object = nullptr;
+  decltype(routes_) last_routes;
+  decltype(links_) last_links;
+  decltype(directory_) directory;
+  decltype(hooks_) hooks;
+  decltype(contexts_) contexts;
+  Slots layers;
   std::lock_guard lock(mutex_);
-  routes_.clear();
-  links_.clear();
-  directory_ = nullptr;
-  hooks_.clear();
-  contexts_.clear();
-  layers_ = {};
+  last_routes.swap(routes_);
+  last_links.swap(links_);
+  directory.swap(directory_);
+  hooks.swap(hooks_);
+  contexts.swap(contexts_);
+  std::swap(layers, layers_);
 }
 
 }  // namespace weft::rpc

@@ -160,7 +160,7 @@ void ServedStream::answer(const Call& call) {
   {
     std::lock_guard lock(mutex_);
     count = sent_ - before;
-    last = ended_ && taken_ == sent_;
+    last = finished_;  // as the answer says: the source may have ended since
   }
   if (count != 0) drop(count);
   if (!last && count == 0)  // it could not be written
@@ -197,7 +197,7 @@ void ServedStream::write(ValueWriter writer) {
     sent_ += count;
     sent_bytes_ += bytes;
     if (count != 0) item_bytes_ = std::max<std::uint64_t>(bytes / count, 1);
-    last = ended_ && taken_ == sent_;
+    finished_ = last = ended_ && taken_ == sent_;
     failure = last ? failure_ : nullptr;
   }
   record.field(4, "end").set_bool(last);

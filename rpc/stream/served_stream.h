@@ -69,7 +69,8 @@ class WEFT_EXPORT ServedStream : public std::enable_shared_from_this<ServedStrea
   bool pumping_ = false, again_ = false;  // one thread at a time pumps
   bool asking_ = false;
   bool over_ = false;
-  bool ended_ = false;  // by its source
+  bool ended_ = false;     // by its source
+  bool finished_ = false;  // the reader was told so
   std::exception_ptr failure_;
   std::exception_ptr why_over_;
   std::deque<Call> waiting_;

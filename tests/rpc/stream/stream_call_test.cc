@@ -60,7 +60,10 @@ class Market {
     }
   }
   Stream<Quote> follow(std::string symbol) {
-    for (int i = 0; i < 3; ++i) co_yield Quote{symbol, i + 0.5};
+    for (int i = 0; i < 3; ++i) {
+      Quote quote{symbol, i + 0.5};  // by a name: g++ 12 destroys a braced aggregate in a co_yield twice
+      co_yield std::move(quote);
+    }
     throw std::runtime_error("the exchange has closed");
   }
   Task<std::int64_t> sum(Stream<std::int64_t> numbers) {
