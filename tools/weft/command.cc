@@ -16,10 +16,12 @@ void AskedAgent::add_to(CLI::App& command) {
   const auto file = [&](const char* name, std::string& into, const char* variable, const char* what) {
     command.add_option(name, into, what)->type_name("FILE")->envname(variable)->group("Credentials");
   };
-  file("--certificate", credentials.certificate_file, "WEFT_CERTIFICATE", "The certificate to be known by, PEM");
+  file("--certificate", credentials.certificate_file, "WEFT_CERTIFICATE",
+       "The certificate to be known by, PEM");
   file("--key", credentials.key_file, "WEFT_KEY", "Its key");
   file("--trust", credentials.trust_file, "WEFT_TRUST", "The authorities to trust");
-  file("--secret", credentials.secret_file, "WEFT_SECRET", "The job's secret, instead of these or beside them");
+  file("--secret", credentials.secret_file, "WEFT_SECRET",
+       "The job's secret, instead of these or beside them");
 }
 
 Client& AskedAgent::connect() {
