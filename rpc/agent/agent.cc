@@ -95,12 +95,18 @@ std::size_t Agent::world_size() const {
   return core_->options().rendezvous ? core_->options().rendezvous->world_size : 1;
 }
 
-Future<void> Agent::wait_for(std::size_t agents) {
+Membership& Agent::membership() const {
   if (membership_ == nullptr)
     throw Error(ErrorKind::failed_precondition,
                 "'" + name() + "' is part of no job: its options have no rendezvous");
-  return membership_->wait_for(agents);
+  return *membership_;
 }
+
+Future<void> Agent::wait_for(std::size_t agents) { return membership().wait_for(agents); }
+
+std::vector<Member> Agent::members() const { return membership().members(); }
+
+std::unique_ptr<MemberWatch> Agent::watch_members() { return membership().watch(); }
 
 Future<void> Agent::leave() {
   auto core = core_;
@@ -129,11 +135,8 @@ Future<void> Agent::leave() {
 }
 
 int Agent::serve_until_shutdown() {
-  if (membership_ == nullptr)
-    throw Error(ErrorKind::failed_precondition,
-                "'" + name() + "' is part of no job: its options have no rendezvous");
   try {
-    membership_->others_left().get();
+    membership().others_left().get();
   } catch (const Error& error) {
     if (error.kind() != ErrorKind::shut_down) throw;
   }

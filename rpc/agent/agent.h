@@ -9,6 +9,7 @@
 // every member may be called from any thread, serve() and allow_create() too.
 #pragma once
 
+#include <weft/rpc/agent/members.h>
 #include <weft/rpc/agent/options.h>
 #include <weft/rpc/agent/peer.h>
 #include <weft/rpc/core/blocking_executor.h>
@@ -59,11 +60,14 @@ class WEFT_EXPORT Agent {
   Peer peer(const std::string& name_or_address);
   Peer connect(const std::string& address) { return peer(address); }
 
-  // The job, where the options have a rendezvous (rpc/membership/).
-  std::size_t rank() const;
+  // The job, where the options have a rendezvous (membership.h; without one it is failed_precondition).
+  std::size_t rank() const;  // Rendezvous::no_rank: it has none
   std::size_t world_size() const;
   Future<void> wait_for(std::size_t agents);  // joins, then waits until so many have joined
   Future<void> leave();                       // tells the layers and the job, then drains
+  // Once it has joined: who is here, as last seen, and what becomes of them.
+  std::vector<Member> members() const;
+  std::unique_ptr<MemberWatch> watch_members();
 
   // Lends the calling thread to a task until it ends.
   template <class T>
@@ -84,6 +88,7 @@ class WEFT_EXPORT Agent {
 
  private:
   Agent(std::shared_ptr<AgentCore> core, Layers layers);
+  Membership& membership() const;  // throws where there is none
   std::shared_ptr<AgentCore> core_;
   std::shared_ptr<Membership> membership_;
 };
@@ -106,7 +111,8 @@ WEFT_EXPORT Future<std::vector<MethodInfo>> list_methods(const Peer& peer);
 //   a store of
 //                             its own at that port, so there it is the next one: MASTER_PORT + 1
 //   WEFT_STORE_PORT           that port instead
-//   WEFT_STORE                the store instead of all these: tcp://host:port of rank 0, or file:///path
+//   WEFT_STORE                the store instead of all these: tcp://host:port of rank 0, file:///path, or
+//                             etcd://host:port[,host:port][/prefix]
 //   WEFT_NAME                 the agent's name; worker<RANK> by default
 //   WEFT_LISTEN               its addresses, with commas between them. By default rank 0 listens at the
 //   store's, others

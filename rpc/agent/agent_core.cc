@@ -16,6 +16,7 @@ namespace weft::rpc {
 namespace {
 
 constexpr const char* self_scheme = "self";
+constexpr std::size_t most_forgotten = 1024;
 
 std::uint64_t draw_incarnation() {
   std::random_device device;
@@ -433,6 +434,39 @@ void AgentCore::link_ended(const std::shared_ptr<Link>& link, const std::shared_
   }
   if (dialled != nullptr && !link->ready()) dialled->dial_failed(reason);
   if (gone) report_gone(link->peer(), reason);
+}
+
+void AgentCore::forget(const AgentId& life, const std::string& reason) {
+  const Error error(ErrorKind::lease_lost, to_string(life) + " was taken for dead: " + reason);
+  std::vector<std::shared_ptr<Link>> links;
+  {
+    std::lock_guard lock(mutex_);
+    forgotten_.emplace_back(life, error);
+    if (forgotten_.size() > most_forgotten) forgotten_.pop_front();
+    links.assign(links_.begin(), links_.end());
+  }
+  forget_way(life);
+  // Who is shaking hands meanwhile asks forgotten() afterwards.
+  for (const auto& link : links)
+    link->loop()->post([link, life, error] {
+      if (link->ready() && link->peer() == life) link->expel(error);
+    });
+}
+
+void AgentCore::forget_way(const AgentId& life) {
+  std::shared_ptr<Route> route;
+  {
+    std::lock_guard lock(mutex_);
+    if (const auto found = routes_.find(life.name); found != routes_.end()) route = found->second;
+  }
+  if (route != nullptr) route->loop()->post([route, life] { route->forget(life); });
+}
+
+std::optional<Error> AgentCore::forgotten(const AgentId& life) const {
+  std::lock_guard lock(mutex_);
+  for (const auto& [gone, error] : forgotten_)
+    if (gone == life) return error;
+  return std::nullopt;
 }
 
 void AgentCore::peer_leaving(const AgentId& peer) { log(LogLevel::debug, peer.name + " is leaving"); }

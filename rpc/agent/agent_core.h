@@ -15,6 +15,7 @@
 #include <weft/rpc/core/handler_pool.h>
 #include <weft/rpc/core/slots.h>
 
+#include <deque>
 #include <map>
 #include <mutex>
 #include <set>
@@ -100,6 +101,13 @@ class WEFT_EXPORT AgentCore final : public std::enable_shared_from_this<AgentCor
   void link_ended(const std::shared_ptr<Link>& link, const std::shared_ptr<Route>& route,
                   const Error& reason);
   void peer_leaving(const AgentId& peer);
+  // This life of a peer is over, whatever it thinks itself: its connections end, with peer_lost, none is made
+  // with it any more (lease_lost, to either side), and its name leads to where the next life says it is.
+  // Any thread.
+  void forget(const AgentId& life, const std::string& reason);
+  // It has left: its name leads nowhere until the next life is known; what is under way goes on.
+  void forget_way(const AgentId& life);
+  std::optional<Error> forgotten(const AgentId& life) const;
 
   // Ends.
   bool draining() const { return draining_; }
@@ -164,6 +172,7 @@ class WEFT_EXPORT AgentCore final : public std::enable_shared_from_this<AgentCor
   std::set<std::shared_ptr<Link>, ByNumber> handshaking_;  // that came in and have not said who they are
   std::map<AgentId, int> links_of_;
   std::map<std::string, std::vector<std::string>> peer_addresses_;
+  std::deque<std::pair<AgentId, Error>> forgotten_;  // the latest
   FindAddresses directory_;
   std::optional<Error> world_failure_;
   std::shared_ptr<Draining> drained_;

@@ -8,6 +8,8 @@
 namespace weft::rpc {
 namespace {
 
+constexpr std::string_view etcd = "etcd://";
+
 // The variables, with errors that name them.
 class Environment {
  public:
@@ -59,12 +61,11 @@ std::string tcp(const std::string& host, const std::string& port) {
 
 std::string store_address(const Environment& environment) {
   if (const auto store = environment.find("WEFT_STORE")) {
-    if (!store->starts_with("file:")) {
-      (void)Address::parse(*store);
-    } else if (!store->starts_with("file:///")) {
+    const bool kept_by_rank_0 = !store->starts_with("file:") && !store->starts_with("etcd:");
+    if (kept_by_rank_0) (void)Address::parse(*store);
+    if (!kept_by_rank_0 && !store->starts_with("file:///") && !store->starts_with("etcd://"))
       throw Error(ErrorKind::invalid_argument,
-                  "WEFT_STORE='" + *store + "' is neither file:///path nor an address");
-    }
+                  "WEFT_STORE='" + *store + "' is neither file:///path, etcd://host:port nor an address");
     return *store;
   }
   const std::string host = environment.require("MASTER_ADDR", "the host of rank 0");
@@ -75,6 +76,16 @@ std::string store_address(const Environment& environment) {
   const bool occupied = environment.find("TORCHELASTIC_USE_AGENT_STORE") == "True";
   const std::uint64_t port = Environment::number("MASTER_PORT", text, 1, occupied ? 65534 : 65535);
   return tcp(host, std::to_string(port + (occupied ? 1 : 0)));
+}
+
+// A host that every agent of the job reaches: the store's, or where that is a file rank 0's, if it is known.
+std::string common_host(const Environment& environment, const std::string& store) {
+  if (store.starts_with("file:")) return environment.find("MASTER_ADDR").value_or("");
+  if (!store.starts_with(etcd)) return Address::parse(store).host;
+  // etcd://host[:port][,host[:port]][/prefix]
+  std::string first = store.substr(etcd.size(), store.find_first_of(",/", etcd.size()) - etcd.size());
+  if (first.ends_with(']') || first.find(':') == std::string::npos) first += ":2379";
+  return Address::parse("tcp://" + first).host;
 }
 
 }  // namespace
@@ -91,19 +102,19 @@ AgentOptions options_from(const VariableLookup& lookup, const LocalAddress& towa
   AgentOptions options;
   options.name = environment.find("WEFT_NAME").value_or("worker" + rank);
   options.insecure = environment.flag("WEFT_INSECURE");
-  const bool in_file = job.store.starts_with("file:");
+  const bool kept_by_rank_0 = !job.store.starts_with("file:") && !job.store.starts_with(etcd);
   if (const auto listen = environment.find("WEFT_LISTEN")) {
     options.listen = split(*listen);
     for (const std::string& address : options.listen) (void)Address::parse(address);
   }
-  if (job.rank == 0 && !in_file) {
+  if (job.rank == 0 && kept_by_rank_0) {
     // Who sets WEFT_LISTEN for rank 0 says where the store's address is to be bound, all interfaces for
     // example.
     if (options.listen.empty()) options.listen = {job.store};
   } else if (options.listen.empty()) {
-    // Where the others are: on this host, or wherever the way to rank 0 leads.
-    const auto host = in_file ? environment.find("MASTER_ADDR") : Address::parse(job.store).host;
-    options.listen = {tcp(host && !host->empty() ? towards(*host) : "127.0.0.1", "0")};
+    // Where the others are: on this host, or wherever the way to what they share leads.
+    const std::string host = common_host(environment, job.store);
+    options.listen = {tcp(host.empty() ? "127.0.0.1" : towards(host), "0")};
   }
   options.rendezvous = std::move(job);
   return options;

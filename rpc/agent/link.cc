@@ -128,6 +128,10 @@ void Link::on_hello(IncomingMessage& message) {
     connection_->send(OutgoingMessage::goodbye(reason));
     return finish(reason);
   }
+  if (route_ != nullptr && !Address::looks_like(route_->name()) && hello.name != route_->name())
+    return finish(Error(ErrorKind::unavailable,
+                        "'" + hello.name + "' answers at the address of '" + route_->name() + "'"));
+  if (const auto gone = core_->forgotten({hello.name, hello.incarnation})) return expel(*gone);
   peer_ = {hello.name, hello.incarnation};
   caller_ = std::make_shared<const Caller>(Caller{peer_, identity, connection_->describe()});
   end_handshake();
@@ -256,6 +260,12 @@ void Link::finish(const Error& reason) {
   const auto connection = connection_;
   connection->finish(reason);
   on_closed(reason);
+}
+
+void Link::expel(const Error& reason) {
+  if (ended_) return;
+  connection_->send(OutgoingMessage::goodbye(reason));
+  finish(Error(ErrorKind::peer_lost, reason.what()));
 }
 
 void Link::fail_pending(const Error& error) {
@@ -413,6 +423,7 @@ void Link::on_closed(const Error& reason) {
   const ErrorKind kind = peer_leaving_ || core_->draining()              ? ErrorKind::shut_down
                          : reason.kind() == ErrorKind::shut_down         ? ErrorKind::shut_down
                          : reason.kind() == ErrorKind::permission_denied ? ErrorKind::permission_denied
+                         : reason.kind() == ErrorKind::lease_lost        ? ErrorKind::lease_lost
                          : ready_                                        ? ErrorKind::peer_lost
                                                                          : reason.kind();
   core_->link_ended(shared_from_this(), route_, Error(kind, reason.what()));

@@ -10,6 +10,7 @@
 #include <weft/rpc/wire/limits.h>
 
 #include <chrono>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -17,13 +18,23 @@
 
 namespace weft::rpc {
 
-// How the agents of one job find each other (rpc/membership/).
+// How the agents of one job find each other (rpc/agent/membership.h).
 struct Rendezvous {
-  std::string store;  // tcp://host:port of the agent that keeps the store, or file:///path
-  std::size_t rank =
-      0;  // of this agent; agents of a job are named worker0, worker1, … unless named otherwise
-  std::size_t world_size = 0;
-  bool fixed_world = true;  // the loss of any member ends the job with an error everywhere
+  static constexpr std::size_t no_rank = static_cast<std::size_t>(-1);
+
+  // tcp://host:port of the agent that keeps the store (any address of one is good), file:///path, or
+  // etcd://host:port[,host:port][/prefix]; each job has a path or prefix of its own.
+  std::string store;
+  // Of this agent; agents of a job are named worker0, worker1, … unless named otherwise. Rank 0 is the host
+  // (membership.h). no_rank: it has none, where the world is not fixed.
+  std::size_t rank = 0;
+  std::size_t world_size = 0;  // how many there are, where the world is fixed
+  bool fixed_world = true;     // the loss of any member ends the job with an error everywhere
+  std::map<std::string, std::string> metadata = {};  // what this member says of itself: see members.h
+  // How long a member of which nothing is heard is still taken to be here. It is kept up from the agent's
+  // loops, so that busy handlers do no harm; a program that runs an agent on its own io_context and blocks
+  // that for so long is lost. Long enough for the slowest pause of a healthy process; 0: for ever.
+  std::chrono::nanoseconds lease = std::chrono::seconds{30};
 };
 
 // A peer that nothing has been heard of for `patience` is lost: its host has vanished, or it is stopped. Each

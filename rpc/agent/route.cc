@@ -89,6 +89,13 @@ void Route::learn(std::vector<Address> addresses) {
   if (!addresses.empty()) addresses_ = std::move(addresses);
 }
 
+void Route::forget(const AgentId& life) {
+  std::lock_guard lock(mutex_);
+  if (identity_ == nullptr || *identity_ != life) return;
+  identity_ = nullptr;
+  if (!Address::looks_like(name_)) addresses_.clear();
+}
+
 void Route::dial() {
   if (dialling_ || waiting_.empty()) return;
   const auto core = core_.lock();

@@ -42,6 +42,7 @@ class WEFT_EXPORT Route final : public Destination, public std::enable_shared_fr
   // On the loop.
   const std::deque<std::shared_ptr<PendingCall>>& waiting() const { return waiting_; }  // for a connection
   void learn(std::vector<Address> addresses);
+  void forget(const AgentId& life);                        // where that one was, unless another is known
   void link_up(std::shared_ptr<Link> link, bool dialled);  // dialled: by this route
   void link_down(const std::shared_ptr<Link>& link);
   void dial_failed(const Error& reason);  // at the address that was being tried: the next one is

@@ -1,29 +1,26 @@
 // JobMembership: the Membership of agents that meet by a store, and what they tell each other.
 //
-// It refers to its agent's core; the core's hook, served object and directory refer back weakly. No store
-// operation is begun and no promise completed under its mutex. Thread-safe.
+// It refers to its agent's core; the core's hook, served object and directory refer back weakly. While it is
+// a member it looks at the members' records, and again at every change. No store operation is begun and no
+// promise completed under its mutex. Thread-safe.
 #pragma once
 
 #include <weft/rpc/agent/membership.h>
 #include <weft/rpc/agent/method.h>
 #include <weft/rpc/agent/peer.h>
+#include <weft/rpc/membership/joining.h>
+#include <weft/rpc/membership/place.h>
 #include <weft/rpc/membership/roster.h>
-#include <weft/rpc/store/store.h>
 
 namespace weft::rpc::detail {
 
 class JobMembership final : public Membership, public std::enable_shared_from_this<JobMembership> {
  public:
-  struct Place {  // where the store is
-    std::shared_ptr<Store> store;
-    bool with_host = false;         // kept by the host's agent: it ends with it
-    std::function<void()> close;    // ends everybody's waits; where it is kept here
-    std::function<void()> discard;  // of a file: removes it
-  };
-
   JobMembership(std::shared_ptr<AgentCore> core, Rendezvous rendezvous, Place place);
 
   Future<void> wait_for(std::size_t agents) override;
+  std::vector<Member> members() const override;
+  std::unique_ptr<MemberWatch> watch() override;
   Future<void> leave() override;
   Future<void> others_left() override;
   void shut_down() override;
@@ -35,46 +32,51 @@ class JobMembership final : public Membership, public std::enable_shared_from_th
 
  private:
   enum class Phase { apart, joining, joined, left, ended };
+  using Events = std::vector<MemberEvent>;
   struct Waiter {
     std::size_t agents = 0;  // 0: all others have left
     std::shared_ptr<Promise<void>> promise;
   };
+  struct Onlooker {
+    Roster seen;
+    std::shared_ptr<Promise<Events>> promise;  // of a next() that waits
+  };
+  class Watch;
 
-  bool is_host() const { return rendezvous_.rank == 0; }
-  Member self(MemberState state) const;
-  std::vector<std::string> published_addresses() const;  // may block
-  std::string member_key(const std::string& name) const {
-    return std::string(membership_keys::members) + name;
-  }
+  bool is_host() const { return rendezvous_.rank == 0 && (rendezvous_.fixed_world || place_.with_host); }
+  const std::string& own_name() const { return core_->id().name; }
 
-  // Joining: a task on the handlers' threads.
-  static Task<void> join(std::shared_ptr<JobMembership> self);
-  static Task<void> take_name(std::shared_ptr<JobMembership> self);
-  static Task<void> take_rank(std::shared_ptr<JobMembership> self);
-  static Task<void> meet_host(std::shared_ptr<JobMembership> self);
-  static Task<StoreExchange> exchange(std::shared_ptr<JobMembership> self, std::string key,
-                                      std::optional<std::string> expected, std::string value);
-  void joined(Result<void>&& result);
-  Future<void> pause();
-  void end_pause();
-  bool stopping() const;
+  void begin_joining();
+  void joined(Result<Joining::Joined>&& result);
 
-  // Waiting.
+  // What is known of the others.
+  void look();
+  void look_later();
+  void looked(Result<StoreChanges>&& result);
+  bool take(const StoreChanges& changes);  // false where this agent is no member any more
+  void tell_routes(const MemberEvent& event) const;
+  void not_seen(const Error& error);
+
+  // Those who wait for it.
+  std::exception_ptr why_not() const;        // under the mutex: nobody need wait any more
   std::vector<std::string> awaited() const;  // under the mutex
   Future<void> add_waiter(std::size_t agents);
   void cancel_waiter(std::uint64_t id);
-  void watch();
-  void viewed(Result<StoreChanges>&& result);
-  void answer_waiters();
+  Future<Events> next(const std::shared_ptr<Onlooker>& onlooker);
+  void answer();
+  void fail_all(const Error& error);
   void publish_state();
-  void fail_waiters(const Error& error);
   void store_is_gone();
 
   // Ends.
   void publish_left(std::shared_ptr<Promise<void>> done);
+  Future<StoreLease> remembrance();
+  void left(Result<void>&& published, const std::shared_ptr<Promise<void>>& done);
+  void after_left(const std::shared_ptr<Promise<void>>& done);
   void judge(const AgentId& gone, const Error& reason, const Roster& roster);
-  void announce_loss(const Member& lost, const Error& reason, const Roster& roster);
+  void announce_loss(const MemberRecord& lost, const Error& reason, const Roster& roster);
   void fail(const Error& error);
+  void lose_membership(const Error& reason);
 
   const std::shared_ptr<AgentCore> core_;
   const Rendezvous rendezvous_;
@@ -83,25 +85,28 @@ class JobMembership final : public Membership, public std::enable_shared_from_th
 
   mutable std::mutex mutex_;  // guards what follows
   Phase phase_ = Phase::apart;
-  bool stop_joining_ = false;
+  std::shared_ptr<Joining> joining_;
   std::exception_ptr join_error_;
-  std::vector<std::string> addresses_;        // as published
-  MemberState state_ = MemberState::claimed;  // as published last, before leaving
-  bool publishing_ = false;                   // that is under way
-  std::optional<Error> failure_;              // of the world
-  std::optional<Member> host_;                // where that is not this agent, once it is known
-  bool store_gone_ = false;                   // the host has left, and the store with it
+  std::optional<Error> failure_;      // of the world, or of this agent's place in it
+  std::optional<MemberRecord> host_;  // where that is not this agent, once it is known
+  bool store_gone_ = false;           // the host has left, and the store with it
+  Joining::Joined self_;              // and the state that was published last, before leaving
+  bool publishing_ = false;           // that is under way
   Roster roster_;
-  StoreView seen_;             // what that was made of
   std::uint64_t version_ = 0;  // of the roster; 0: none yet
+  bool looking_ = false;
+  std::uint64_t turn_ = 0;  // of the look
+  Future<bool> look_;
+  std::optional<Clock::time_point> blind_since_;
   std::map<std::uint64_t, Waiter> waiters_;
   std::uint64_t last_waiter_ = 0;
-  bool watching_ = false;
-  std::uint64_t turn_ = 0;  // of the watch
-  Future<bool> watch_;
-  std::shared_ptr<Promise<void>> pause_;
+  std::vector<std::weak_ptr<Onlooker>> onlookers_;
   std::vector<std::shared_ptr<Promise<void>>> leavers_;  // leave() was called while joining
 };
+
+Error loss_of(const std::string& name, const std::string& reason);
+Error job_ended();
+Error error_of(const std::exception_ptr& error);  // what a failed future carries, as an Error
 
 // What members serve to each other, as "weft.membership". Both run on the caller's loop, so that on the host
 // what a member asked before its connection ended has been done when that end is noticed.

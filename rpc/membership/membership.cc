@@ -2,10 +2,6 @@
 
 #include <weft/rpc/agent/invoke.h>
 #include <weft/rpc/membership/job_membership.h>
-#include <weft/rpc/store/file_store.h>
-#include <weft/rpc/store/memory_store.h>
-#include <weft/rpc/store/remote_store.h>
-#include <weft/rpc/store/store_service.h>
 
 namespace weft::rpc {
 namespace detail {
@@ -32,23 +28,6 @@ class MembershipHook final : public CallHook {
  private:
   std::weak_ptr<JobMembership> job_;
 };
-
-JobMembership::Place place_of_store(const std::shared_ptr<AgentCore>& core, const Rendezvous& rendezvous) {
-  if (rendezvous.store.starts_with("file:")) {
-    auto store = std::make_shared<FileStore>(FileStore::path_of(rendezvous.store));
-    return {store, false, [store] { store->close(); }, [store] { store->discard(); }};
-  }
-  const Address address = Address::parse(rendezvous.store);
-  if (rendezvous.rank != 0)
-    return {std::make_shared<RemoteStore>(Peer(core, core->route_to(rendezvous.store))), true, nullptr,
-            nullptr};
-  if (core->options().listen.empty())
-    throw Error(ErrorKind::invalid_argument, "rank 0 keeps the store at " + address.text() +
-                                                 ": its options.listen must hold that address");
-  auto store = std::make_shared<MemoryStore>(core->pick_loop());
-  serve_store(*core, store);
-  return {store, true, [store] { store->close(); }, nullptr};
-}
 
 }  // namespace
 }  // namespace detail

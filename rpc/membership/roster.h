@@ -1,8 +1,11 @@
 // Roster: what the store says of a job's members, and what follows from it. Pure: no agent, no clock, no
 // lock.
+//
+// A member's record is written by itself, under its lease: it vanishes with that. One that left says so in
+// its place for a while (in a fixed world for ever), so that everybody can tell the two ends apart.
 #pragma once
 
-#include <weft/rpc/core/agent_id.h>
+#include <weft/rpc/agent/members.h>
 #include <weft/rpc/core/export.h>
 #include <weft/rpc/store/store.h>
 
@@ -15,7 +18,7 @@ namespace weft::rpc {
 
 // Where the store keeps what.
 namespace membership_keys {
-inline constexpr std::string_view members = "members/";  // + name: its record, written by itself
+inline constexpr std::string_view members = "members/";  // + name: its record
 inline constexpr std::string_view ranks = "ranks/";      // + rank: the name that has it, in a fixed world
 inline constexpr std::string_view host = "host";         // the name of rank 0, which keeps watch
 }  // namespace membership_keys
@@ -28,36 +31,48 @@ enum class MemberState : std::uint8_t {
   lost,  // where the world is not fixed: the host found it gone
 };
 
-struct Member {
-  std::string name;
+// How the life of a name ended that another one took the place of.
+struct EarlierLife {
   std::uint64_t incarnation = 0;
-  std::size_t rank = 0;
-  MemberState state = MemberState::claimed;
-  std::vector<std::string> addresses;
-
-  AgentId id() const { return {name, incarnation}; }
-  bool here() const { return state != MemberState::left && state != MemberState::lost; }
+  bool left = false;  // else it was lost
 };
 
-// A member's record in the store; its name is the key.
-WEFT_EXPORT std::string to_record(const Member& member);
-WEFT_EXPORT Member from_record(std::string name, const std::string& record);  // throws protocol_error
+struct MemberRecord : Member {
+  MemberState state = MemberState::claimed;
+  std::optional<EarlierLife> before;
+
+  bool here() const { return state == MemberState::joined || state == MemberState::serving; }
+  bool gone() const { return state == MemberState::left || state == MemberState::lost; }
+};
+
+// As text, its name is the key: words and lines that a person who looks into a store can read.
+WEFT_EXPORT std::string to_text(const MemberRecord& record);
+WEFT_EXPORT MemberRecord from_text(std::string name, const std::string& text);  // throws protocol_error
 
 class WEFT_EXPORT Roster {
  public:
   Roster() = default;
-  explicit Roster(const StoreView& view);  // of membership_keys::members
+  explicit Roster(const StoreView& view);  // of membership_keys::members; throws as apply() does
+  // Of a watch of membership_keys::members. Throws protocol_error, and is then as it was.
+  void apply(const StoreChanges& changes);
 
-  const Member* find(const std::string& name) const;
-  const std::map<std::string, Member>& members() const { return members_; }
-  std::size_t joined() const;  // how many have joined, those that are gone included
+  const MemberRecord* find(const std::string& name) const;
+  const std::map<std::string, MemberRecord>& members() const { return members_; }
+  std::size_t joined() const;  // how many have joined, those included that are gone and not forgotten
+  std::size_t here() const;
   // Those but `self` that keep it from leaving: they have joined and are not gone. Members that only serve do
   // not wait for each other, or none would ever end; the host waits for all, because its end would be the
   // others' loss.
   std::vector<std::string> awaited_by(const std::string& self, bool host) const;
 
  private:
-  std::map<std::string, Member> members_;
+  std::map<std::string, MemberRecord> members_;
 };
+
+// What has happened between two views of the members, in the order of their names.
+WEFT_EXPORT std::vector<MemberEvent> events_between(const Roster& before, const Roster& after);
+// Somebody, of `before`, whose record has vanished: in a fixed world that is the end, also of who had only
+// claimed a name, because nobody else takes its place. Null: nobody.
+WEFT_EXPORT const MemberRecord* loss_between(const Roster& before, const Roster& after);
 
 }  // namespace weft::rpc

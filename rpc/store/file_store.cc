@@ -254,7 +254,10 @@ void FileStore::close() {
   for (const auto& wait : waits) wait->fail(error);
 }
 
-void FileStore::discard() noexcept { ::unlink(state_->log.path().c_str()); }
+Future<void> FileStore::discard() {
+  ::unlink(state_->log.path().c_str());
+  return Future<void>::made(Result<void>{});
+}
 
 template <class T, class F>
 Future<T> FileStore::submit(bool writes, F operation) {

@@ -46,8 +46,8 @@ class WEFT_EXPORT FileStore final : public Store {
   Future<void> renew(LeaseId lease) override;
   Future<void> revoke(LeaseId lease) override;
 
-  void close();             // everything under way and to come fails with shut_down
-  void discard() noexcept;  // removes the file's name; those who have it open go on
+  void close();            // everything under way and to come fails with shut_down
+  Future<void> discard();  // removes the file's name; those who have it open go on
 
  private:
   struct State;

@@ -1,5 +1,7 @@
 #include <weft/rpc/store/lease_keeper.h>
 
+#include <atomic>
+
 namespace weft::rpc {
 namespace {
 
@@ -26,6 +28,7 @@ struct LeaseKeeper::State : std::enable_shared_from_this<State> {
   Lost lost;
   Loop::TimerId timer = 0;
   bool ended = false;
+  std::atomic<Clock::time_point> renewed{loop->now()};
 
   void wait(std::chrono::nanoseconds time) {
     if (ended) return;
@@ -36,20 +39,23 @@ struct LeaseKeeper::State : std::enable_shared_from_this<State> {
   void renew() {
     timer = 0;
     // The loop is held for what is posted to it: the store may answer after the keeper's end.
-    store->renew(lease.id).then([loop = loop, weak = weak_from_this()](Result<void>&& renewed) {
-      loop->post([weak, renewed = std::move(renewed)] {
-        if (const auto keeper = weak.lock()) keeper->answered(renewed);
+    store->renew(lease.id).then([loop = loop, weak = weak_from_this()](Result<void>&& result) {
+      loop->post([weak, result = std::move(result)] {
+        if (const auto keeper = weak.lock()) keeper->answered(result);
       });
     });
   }
-  void answered(const Result<void>& renewed) {
+  void answered(const Result<void>& result) {
     if (ended) return;
-    if (renewed.ok()) return wait(lease.ttl / 3);
-    if (!says_lost(renewed.error())) return wait(lease.ttl / 6);
+    if (result.ok()) {
+      renewed = loop->now();
+      return wait(lease.ttl / 3);
+    }
+    if (!says_lost(result.error())) return wait(lease.ttl / 6);
     ended = true;
     Lost tell = std::move(lost);
     try {
-      std::rethrow_exception(renewed.error());
+      std::rethrow_exception(result.error());
     } catch (const Error& error) {
       tell(error);
     }
@@ -65,6 +71,8 @@ LeaseKeeper::LeaseKeeper(std::shared_ptr<Store> store, std::shared_ptr<Loop> loo
     : state_(std::make_shared<State>(std::move(store), std::move(loop), lease, std::move(lost))) {
   state_->loop->post([state = state_] { state->wait(state->lease.ttl / 3); });
 }
+
+std::chrono::nanoseconds LeaseKeeper::silence() const { return state_->loop->now() - state_->renewed.load(); }
 
 LeaseKeeper::~LeaseKeeper() {
   state_->loop->post([state = state_] { state->end(); });

@@ -22,6 +22,9 @@ class WEFT_EXPORT LeaseKeeper {
   LeaseKeeper(const LeaseKeeper&) = delete;
   LeaseKeeper& operator=(const LeaseKeeper&) = delete;
 
+  // For how long the store has not renewed it.
+  std::chrono::nanoseconds silence() const;
+
  private:
   struct State;
   std::shared_ptr<State> state_;

@@ -5,8 +5,8 @@
 // as long as it takes: they end early by the future's cancel(), by the deadline of their options
 // (deadline_exceeded), or with the store (shut_down, or unavailable where it cannot be reached). Backends:
 // memory_store.h (served to peers by store_service.h), remote_store.h (a peer's), file_store.h (a shared
-// folder); tests/support/store_suite.h is the suite that each passes. Thread-safe; futures
-// complete on threads of the backend or inline, so what is chained to them must not block.
+// folder), etcd_store.h (etcd); tests/support/store_suite.h is the suite that each passes. Thread-safe;
+// futures complete on threads of the backend or inline, so what is chained to them must not block.
 #pragma once
 
 #include <weft/rpc/agent/call_options.h>

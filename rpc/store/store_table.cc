@@ -56,8 +56,12 @@ StoreView StoreTable::view(const std::string& prefix) const {
   return view;
 }
 
+bool StoreTable::unknown(std::uint64_t after) const {
+  return after < forgotten_ || (after > version_ && !copy_);
+}
+
 bool StoreTable::changed(const std::string& prefix, std::uint64_t after) const {
-  if (after < forgotten_ || after > version_) return true;
+  if (unknown(after)) return true;
   for (auto i = by_version_.lower_bound({after + 1, {}}); i != by_version_.end(); ++i)
     if (i->second.starts_with(prefix)) return true;
   for (auto i = removals_.rbegin(); i != removals_.rend() && i->first > after; ++i)
@@ -66,7 +70,7 @@ bool StoreTable::changed(const std::string& prefix, std::uint64_t after) const {
 }
 
 StoreChanges StoreTable::changes(const std::string& prefix, std::uint64_t after) const {
-  StoreChanges changes{version_, after < forgotten_ || after > version_, {}};
+  StoreChanges changes{version_, unknown(after), {}};
   if (changes.whole) {
     for (auto& [key, value] : view(prefix).entries) changes.entries.emplace(key, std::move(value));
     return changes;
@@ -145,11 +149,14 @@ void StoreTable::restart(std::uint64_t version, Jobs& jobs) {
   entries_.clear();
   removals_.clear();
   version_ = forgotten_ = version;
+  // Who waits for what comes after a later version may know it of another store than this one has become.
+  copy_ = false;
   for (WaitsByText* waits : {&by_key_, &by_prefix_}) {
     std::vector<std::string> texts;
     for (const auto& [text, list] : *waits) texts.push_back(text);
     for (const std::string& text : texts) wake(*waits, text, jobs);
   }
+  copy_ = true;
 }
 
 // --- Leases ---

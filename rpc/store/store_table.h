@@ -88,6 +88,7 @@ class WEFT_EXPORT StoreTable {
   using WaitsByText = std::map<std::string, Waits, std::less<>>;
   static constexpr std::size_t most_removals = 1024;
 
+  bool unknown(std::uint64_t after) const;  // what has changed since
   void put(const std::string& key, std::string value, LeaseId lease, std::uint64_t version);
   bool take(const std::string& key, std::uint64_t version);
   void remember_removal(const std::string& key, std::uint64_t version);
@@ -107,6 +108,7 @@ class WEFT_EXPORT StoreTable {
   // known.
   std::deque<std::pair<std::uint64_t, std::string>> removals_;
   std::uint64_t forgotten_ = 1;
+  bool copy_ = false;  // versions are another's, which may have come further
 
   std::map<LeaseId, Lease> leases_;
   std::set<std::pair<std::chrono::nanoseconds, LeaseId>> ends_;

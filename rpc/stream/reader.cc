@@ -64,7 +64,8 @@ Future<StreamReader::Item> StreamReader::next() {
 std::optional<Result<StreamReader::Item>> StreamReader::take() {
   if (closed_) return Result<Item>(stream_error(ErrorKind::cancelled, "the stream was closed"));
   if (consumed_ == received_) {
-    if (ended_) return error_ != nullptr ? Result<Item>(error_) : Result<Item>(Item());
+    if (ended_ && error_ != nullptr) return Result<Item>(error_);
+    if (ended_) return std::optional<Result<Item>>(std::in_place, std::nullopt);
     if (failure_ != nullptr && under_way_ == 0) return Result<Item>(failure_);
     return std::nullopt;
   }

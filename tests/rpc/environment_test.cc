@@ -97,6 +97,14 @@ TEST(Environment, AFileStoreNeedsNoAddress) {
             std::vector<std::string>{"tcp://10.0.0.7:0"});
 }
 
+TEST(Environment, AnEtcdStoreIsKeptByNoAgent) {
+  for (const std::string etcd : {"etcd://node7:2380,node8/jobs/1", "etcd://node7", "etcd://[fd00::7]/j"}) {
+    const Variables job{{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"WEFT_STORE", etcd}};
+    EXPECT_EQ(options(job, "10.0.0.7").rendezvous->store, etcd);
+    EXPECT_EQ(options(job, "10.0.0.7").listen, std::vector<std::string>{"tcp://10.0.0.7:0"});
+  }
+}
+
 TEST(Environment, NamesWhatIsMissing) {
   EXPECT_EQ(refusal({}), "the environment lacks WORLD_SIZE, the number of agents in the job");
   EXPECT_EQ(refusal(with(usual, {{"RANK", ""}})),
@@ -118,6 +126,7 @@ TEST(Environment, NamesWhatIsMalformed) {
   EXPECT_EQ(refusal(with(usual, {{"WEFT_INSECURE", "yes"}})), "WEFT_INSECURE='yes' is neither 0 nor 1");
   EXPECT_NE(refusal(with(usual, {{"WEFT_STORE", "redis://x"}})), "accepted");
   EXPECT_NE(refusal(with(usual, {{"WEFT_STORE", "file://x"}})), "accepted");
+  EXPECT_NE(refusal(with(usual, {{"WEFT_STORE", "etcd:x"}})), "accepted");
   EXPECT_NE(refusal(with(usual, {{"WEFT_LISTEN", "127.0.0.1:4000"}})), "accepted");
 }
 

@@ -1,11 +1,11 @@
 #include "tools/weft/json_tensor.h"
 
+#include <weft/rpc/core/base64.h>
 #include <weft/rpc/core/error.h>
 
 #include <algorithm>
 #include <limits>
 
-#include "tools/weft/base64.h"
 #include "tools/weft/dtype.h"
 
 namespace weft::tool {
@@ -102,7 +102,7 @@ PlainValue elements_from(const GivenJson& data, const Dtype& dtype, std::size_t 
   if (data.is_object()) {
     if (data.size() != 1 || !data.contains("base64") || !data["base64"].is_string())
       refuse("expected lists, or {\"base64\": …} as data");
-    const auto bytes = from_base64(data["base64"].get_ref<const std::string&>());
+    const auto bytes = rpc::detail::from_base64(data["base64"].get_ref<const std::string&>());
     if (!bytes) refuse("malformed base64");
     if (bytes->size() != elements * dtype.bytes())
       refuse("a " + std::string(dtype.name()) + " tensor of shape " + text(shape) + " has " +

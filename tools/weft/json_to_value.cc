@@ -1,3 +1,4 @@
+#include <weft/rpc/core/base64.h>
 #include <weft/rpc/core/error.h>
 
 #include <algorithm>
@@ -6,7 +7,6 @@
 #include <limits>
 #include <set>
 
-#include "tools/weft/base64.h"
 #include "tools/weft/dtype.h"
 #include "tools/weft/json_forms.h"
 #include "tools/weft/json_tensor.h"
@@ -140,7 +140,7 @@ class Converter {
     if (json.size() != 1) return std::nullopt;
     const auto found = json.find("base64");
     if (found == json.end() || !found->is_string()) return std::nullopt;
-    auto bytes = from_base64(found->get_ref<const std::string&>());
+    auto bytes = rpc::detail::from_base64(found->get_ref<const std::string&>());
     if (!bytes) fail(place, "malformed base64: " + excerpt(*found));
     return bytes;
   }
@@ -148,7 +148,7 @@ class Converter {
   static std::vector<std::byte> bytes(const Type& type, const GivenJson& json, const Place& place) {
     if (auto bytes = tagged_bytes(json, place)) return std::move(*bytes);
     if (!json.is_string()) mismatch(type, json, place, "base64");
-    auto bytes = from_base64(json.get_ref<const std::string&>());
+    auto bytes = rpc::detail::from_base64(json.get_ref<const std::string&>());
     if (!bytes) fail(place, "malformed base64: " + excerpt(json));
     return std::move(*bytes);
   }

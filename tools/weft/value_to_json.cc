@@ -1,8 +1,8 @@
+#include <weft/rpc/core/base64.h>
 #include <weft/rpc/wire/message.h>
 
 #include <algorithm>
 
-#include "tools/weft/base64.h"
 #include "tools/weft/dtype.h"
 #include "tools/weft/json_forms.h"
 #include "tools/weft/json_tensor.h"
@@ -92,13 +92,13 @@ class Printer {
   static PrintedJson text(std::string_view text) {
     if (is_utf8(text)) return text;
     PrintedJson json;
-    add_field(json, "base64", base64(std::as_bytes(std::span(text))));
+    add_field(json, "base64", rpc::detail::to_base64(std::as_bytes(std::span(text))));
     return json;
   }
   PrintedJson bytes(std::span<const std::byte> bytes) {
     spend(budget_, bytes.size());
     PrintedJson json;
-    add_field(json, "base64", base64(bytes.first(std::min(bytes.size(), most_))));
+    add_field(json, "base64", rpc::detail::to_base64(bytes.first(std::min(bytes.size(), most_))));
     if (bytes.size() > most_) add_field(json, "elided", bytes.size() - most_);
     return json;
   }

@@ -232,7 +232,7 @@ TEST(FileStore, DiscardRemovesTheName) {
   const TemporaryFile file;
   FileStore store(file.path());
   store.set("a", "1").get();
-  store.discard();
+  store.discard().get();
   EXPECT_FALSE(std::filesystem::exists(file.path()));
   EXPECT_EQ(store.get("a").get(), "1");  // who has it open goes on
 }

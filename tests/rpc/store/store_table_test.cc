@@ -203,5 +203,13 @@ TEST_F(StoreTableTest, ACopyThatBeginsAnewTellsAllWhoWait) {
   EXPECT_EQ(table_.find("a/1"), nullptr);
 }
 
+TEST_F(StoreTableTest, ACopyOfAnotherStoreThatHasNotComeAsFarTellsAllWhoWait) {
+  table_.restart(100, jobs_);
+  auto change = watch("a/", 100);
+  table_.restart(1, jobs_);
+  run_jobs();
+  EXPECT_TRUE(change.get().whole);
+}
+
 }  // namespace
 }  // namespace weft::rpc

@@ -1,0 +1,167 @@
+// Jobs of several processes, where death is real; and jobs that meet in etcd.
+#include <weft/rpc/core/asio_loop.h>
+#include <weft/rpc/store/etcd_store.h>
+
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <csignal>
+
+#include "tests/support/etcd_server.h"
+#include "tests/support/open_world_suite.h"
+
+namespace weft::test {
+
+// Etcd takes half a second to start: tests share one, each under a prefix of its own.
+struct EtcdJobStore : JobStore {
+  EtcdJobStore() {
+    static EtcdServer server;
+    static int jobs = 0;
+    url = server.url("job" + std::to_string(++jobs));
+    shortest_lease = std::chrono::seconds{2};
+  }
+};
+JobKind etcd_kind() {
+  JobKind kind = job_kind<EtcdJobStore>("etcd");
+  kind.missing = [] { return EtcdServer::installed() ? "" : "etcd is not installed (Debian: etcd-server)"; };
+  return kind;
+}
+
+}  // namespace weft::test
+
+namespace weft::rpc {
+namespace {
+
+using namespace std::chrono_literals;
+using test::Worker;
+
+// This process has no thread yet, so a child may do what it likes.
+class MembershipProcesses : public testing::Test {
+ protected:
+  static constexpr std::size_t no_rank = Rendezvous::no_rank;
+
+  ~MembershipProcesses() override {
+    for (const pid_t child : children_) ::kill(child, SIGKILL), ::waitpid(child, nullptr, 0);
+  }
+  static AgentOptions options(const test::JobStore& store, std::size_t rank, std::size_t world) {
+    AgentOptions options{.name = "worker" + std::to_string(rank), .handler_threads = 1};
+    options.listen = {rank == 0 ? store.url : "tcp://127.0.0.1:0"};
+    options.rendezvous =
+        Rendezvous{.store = store.url, .rank = rank, .world_size = world, .fixed_world = world != 0};
+    return options;
+  }
+  template <class F>
+  pid_t start(F body) {
+    const pid_t child = ::fork();
+    if (child != 0) return children_.emplace_back(child);
+    ::alarm(300);
+    try {
+      body();
+    } catch (const std::exception& error) {
+      std::fprintf(stderr, "child: %s\n", error.what());
+      ::_exit(1);
+    }
+    ::_exit(0);
+  }
+  int wait_for(pid_t child) {
+    int status = -1;
+    ::waitpid(child, &status, 0);
+    std::erase(children_, child);
+    return status;
+  }
+
+  std::vector<pid_t> children_;
+};
+
+TEST_F(MembershipProcesses, SixtyFourMeetAndCallAllToAll) {
+  constexpr std::size_t world = 64;
+  const test::TcpJobStore store;
+  std::vector<pid_t> children;
+  for (std::size_t rank = 0; rank < world; ++rank)
+    children.push_back(start([&store, rank] {
+      Agent agent(options(store, rank, world));
+      agent.serve(std::make_shared<Worker>(agent.name()));
+      agent.wait_for(world).get();
+      std::vector<Future<std::string>> calls;
+      for (std::size_t to = 0; to < world; ++to)
+        calls.push_back(agent.peer("worker" + std::to_string(to)).call<&Worker::who>());
+      for (std::size_t to = 0; to < world; ++to)
+        if (calls[to].get() != "worker" + std::to_string(to)) throw std::runtime_error("not who was called");
+      agent.serve_until_shutdown();
+    }));
+  for (const pid_t child : children) EXPECT_EQ(wait_for(child), 0);
+}
+
+// What members see of one that is killed, or stopped for longer than its lease and then goes on.
+TEST_F(MembershipProcesses, AKilledAndAStoppedMemberAreToldOf) {
+  test::TcpJobStore store;
+  const auto body = [&store](std::chrono::nanoseconds lease, const char* name) {
+    AgentOptions mine = options(store, no_rank, 0);
+    mine.name = name;
+    mine.rendezvous->lease = lease;
+    Agent agent(std::move(mine));
+    agent.wait_for(1).get();
+    auto watch = agent.watch_members();
+    try {
+      for (;;) watch->next().get();
+    } catch (const Error& error) {
+      if (error.kind() != ErrorKind::lease_lost) throw;
+    }
+  };
+  const pid_t killed = start([&] { body(1h, "killed"); });
+  const pid_t stopped = start([&] { body(1s, "stopped"); });
+  Agent host(options(store, 0, 0));
+  host.wait_for(3).get();
+  test::History seen(host);
+  seen.until(3);
+  ::kill(killed, SIGKILL);
+  EXPECT_NE(wait_for(killed), 0);
+  seen.until(4);
+  ::kill(stopped, SIGSTOP);
+  seen.until(5);
+  EXPECT_EQ(seen.text(), "killed joined, stopped joined, worker0 joined, killed lost, stopped lost");
+  ::kill(stopped, SIGCONT);
+  EXPECT_EQ(wait_for(stopped), 0);  // it has been told
+}
+
+}  // namespace
+}  // namespace weft::rpc
+
+namespace weft::test {
+
+INSTANTIATE_TEST_SUITE_P(Stores, OpenWorld, testing::Values(etcd_kind()),
+                         [](const auto& info) { return std::string(info.param.name); });
+
+TEST(EtcdJob, AFixedWorldMeetsCallsAndClearsUp) {
+  const JobKind kind = etcd_kind();
+  if (const char* missing = kind.missing(); *missing != '\0') GTEST_SKIP() << missing;
+  Job job(kind, 3);
+  job.start_all();
+  for (std::size_t from = 0; from < 3; ++from)
+    for (std::size_t to = 0; to < 3; ++to)
+      EXPECT_EQ(got(job[from].peer("worker" + std::to_string(to)).call<&Worker::who>()),
+                "worker" + std::to_string(to));
+  std::thread host([&] { EXPECT_EQ(job[0].serve_until_shutdown(), 0); });
+  for (const std::size_t rank : {1, 2}) got(job[rank].leave());
+  host.join();
+  const auto loop = std::make_shared<rpc::AsioLoop>();
+  {
+    rpc::EtcdStore store(loop, rpc::EtcdStore::options_of(job.store().url));
+    EXPECT_TRUE(got(store.list("")).entries.empty());
+  }
+  loop->stop();
+}
+
+TEST(EtcdJob, EveryMemberOfAFixedWorldLearnsWhoWasLost) {
+  const JobKind kind = etcd_kind();
+  if (const char* missing = kind.missing(); *missing != '\0') GTEST_SKIP() << missing;
+  Job job(kind, 3);
+  job.start_all();
+  auto to_survivor = job[0].peer("worker1").call<&Worker::hang>();
+  job.worker(1).await_calls(1);
+  job.end(2);
+  expect_error(std::move(to_survivor), rpc::ErrorKind::peer_lost, "worker2 was lost");
+  eventually("worker1 knows it too", [&] { return job[1].core()->world_failure().has_value(); });
+}
+
+}  // namespace weft::test

@@ -1,0 +1,167 @@
+// Jobs of several agents in one process that meet by a store, whichever it is.
+#pragma once
+
+#include <weft/rpc/agent/agent.h>
+#include <weft/rpc/transport/in_process.h>
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <condition_variable>
+#include <filesystem>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <ostream>
+#include <string>
+#include <vector>
+
+#include "tests/support/errors.h"
+
+namespace weft::test {
+
+// Where a job meets: one for each test.
+struct JobStore {
+  virtual ~JobStore() = default;
+  std::string url;
+  bool with_host = false;                   // kept by rank 0, which listens at its address
+  std::shared_ptr<rpc::InProcess> network;  // where that is how agents reach each other
+  std::string path;                         // of a file
+  std::chrono::nanoseconds shortest_lease = std::chrono::seconds{1};
+};
+
+struct TcpJobStore : JobStore {
+  TcpJobStore() {
+    with_host = true;
+    rpc::Agent probe(rpc::AgentOptions{.name = "probe", .listen = {"tcp://127.0.0.1:0"}});
+    url = probe.addresses().front();  // free a moment ago
+  }
+};
+struct InProcessJobStore : JobStore {
+  InProcessJobStore() {
+    with_host = true;
+    url = "inproc://host";
+    network = std::make_shared<rpc::InProcess>();
+  }
+};
+struct FileJobStore : JobStore {
+  FileJobStore() {
+    path = (std::filesystem::temp_directory_path() / "weft-job-XXXXXX").string();
+    ::close(::mkstemp(path.data()));
+    std::filesystem::remove(path);
+    url = "file://" + path;
+  }
+  ~FileJobStore() override { std::filesystem::remove(path); }
+};
+
+struct JobKind {
+  const char* name;
+  std::unique_ptr<JobStore> (*make)();
+  const char* (*missing)() = [] { return ""; };  // why this machine lacks it
+};
+inline void PrintTo(const JobKind& kind, std::ostream* out) { *out << kind.name; }
+template <class S>
+constexpr JobKind job_kind(const char* name) {
+  return {name, []() -> std::unique_ptr<JobStore> { return std::make_unique<S>(); }};
+}
+
+// What every agent serves: its name, and a method that never answers.
+struct Worker {
+  explicit Worker(std::string own) : name(std::move(own)) {}
+  std::string name;
+  std::mutex mutex;  // guards kept
+  std::condition_variable came;
+  std::vector<rpc::Promise<int>> kept;
+
+  std::string who() const { return name; }
+  rpc::Future<int> hang() {
+    rpc::Promise<int> promise;
+    auto future = promise.future();
+    std::lock_guard lock(mutex);
+    kept.push_back(std::move(promise));
+    came.notify_all();
+    return future;
+  }
+  void await_calls(std::size_t calls) {
+    std::unique_lock lock(mutex);
+    came.wait(lock, [&] { return kept.size() >= calls; });
+  }
+  using Service =
+      rpc::Service<"worker", rpc::Method<"who", &Worker::who>, rpc::Method<"hang", &Worker::hang>>;
+};
+
+class Job {
+ public:
+  using Adjust = std::function<void(rpc::AgentOptions&)>;
+
+  // world_size 0: it is not fixed.
+  explicit Job(const JobKind& kind, std::size_t world_size = 0)
+      : store_(kind.make()), world_size_(world_size) {}
+  ~Job() { agents_.clear(); }
+
+  rpc::AgentOptions options(std::size_t rank, const std::string& name) const {
+    rpc::AgentOptions options{.name = name, .handler_threads = 2, .in_process = store_->network};
+    options.log = [](const rpc::LogRecord&) {};
+    if (rank == 0 && store_->with_host) {
+      options.listen = {store_->url};
+    } else if (store_->network != nullptr) {
+      options.listen = {"inproc://" + name + "#" + std::to_string(++addresses_)};  // each life has its own
+    } else {
+      options.listen = {"tcp://127.0.0.1:0"};
+    }
+    // Nothing happens by a lease's end, unless a test wants it.
+    options.rendezvous = rpc::Rendezvous{.store = store_->url,
+                                         .rank = rank,
+                                         .world_size = world_size_,
+                                         .fixed_world = world_size_ != 0,
+                                         .lease = std::chrono::hours{1}};
+    return options;
+  }
+  std::unique_ptr<rpc::Agent> make(std::size_t rank, const std::string& name,
+                                   const Adjust& adjust = nullptr) {
+    rpc::AgentOptions wanted = options(rank, name);
+    if (adjust) adjust(wanted);
+    auto agent = std::make_unique<rpc::Agent>(std::move(wanted));
+    agent->serve(workers_[name] = std::make_shared<Worker>(name));
+    return agent;
+  }
+  rpc::Agent& start(std::size_t rank, std::string name = "", const Adjust& adjust = nullptr) {
+    if (name.empty()) name = "worker" + std::to_string(rank);
+    agents_[name] = make(rank, name, adjust);
+    return *agents_[name];
+  }
+  // Everybody is there.
+  void start_all(const Adjust& adjust = nullptr) {
+    for (std::size_t rank = 0; rank < world_size_; ++rank) start(rank, "", adjust);
+    std::vector<rpc::Future<void>> waits;
+    for (auto& [name, agent] : agents_) waits.push_back(agent->wait_for(world_size_));
+    for (auto& wait : waits) wait.get();
+  }
+  rpc::Agent& operator[](std::size_t rank) { return *agents_.at("worker" + std::to_string(rank)); }
+  rpc::Agent& operator[](const std::string& name) { return *agents_.at(name); }
+  Worker& worker(std::size_t rank) { return worker("worker" + std::to_string(rank)); }
+  Worker& worker(const std::string& name) { return *workers_.at(name); }
+  // The others may be in use on other threads meanwhile.
+  void end(std::size_t rank) { end("worker" + std::to_string(rank)); }
+  void end(const std::string& name) { agents_.at(name).reset(); }
+  const JobStore& store() const { return *store_; }
+
+ private:
+  std::unique_ptr<JobStore> store_;
+  std::size_t world_size_;
+  mutable int addresses_ = 0;
+  std::map<std::string, std::shared_ptr<Worker>> workers_;
+  std::map<std::string, std::unique_ptr<rpc::Agent>> agents_;
+};
+
+template <class T>
+void expect_error(rpc::Future<T> future, rpc::ErrorKind kind, const std::string& part,
+                  const std::string& whose = "") {
+  const auto error = error_of([&] { return future.get(), 0; });
+  ASSERT_TRUE(error) << whose;
+  EXPECT_EQ(error->kind(), kind) << whose << ": " << error->what();
+  EXPECT_NE(std::string(error->what()).find(part), std::string::npos) << whose << ": " << error->what();
+}
+
+}  // namespace weft::test

@@ -1,0 +1,226 @@
+// What every job whose world is not fixed does, whichever its store: INSTANTIATE_TEST_SUITE_P(Stores,
+// OpenWorld, …) with the kinds of store.
+#pragma once
+
+#include <thread>
+
+#include "tests/support/cluster.h"
+#include "tests/support/job.h"
+
+namespace weft::test {
+
+// What a watch has told so far.
+class History {
+ public:
+  explicit History(rpc::Agent& agent) : watch_(agent.watch_members()) {}
+
+  // Reads on until so many events have come.
+  const std::vector<rpc::MemberEvent>& until(std::size_t events) {
+    while (told_.size() < events)
+      for (rpc::MemberEvent& event : got(watch_->next())) told_.push_back(std::move(event));
+    return told_;
+  }
+  std::string text() const {
+    std::string text;
+    for (const auto& [change, member] : told_)
+      text += (text.empty() ? "" : ", ") + member.name + " " + std::string(rpc::to_string(change));
+    return text;
+  }
+  rpc::MemberWatch& watch() { return *watch_; }
+
+ private:
+  std::unique_ptr<rpc::MemberWatch> watch_;
+  std::vector<rpc::MemberEvent> told_;
+};
+
+class OpenWorld : public testing::TestWithParam<JobKind> {
+ protected:
+  static constexpr std::size_t no_rank = rpc::Rendezvous::no_rank;
+
+  void SetUp() override {
+    if (const char* missing = GetParam().missing(); *missing != '\0') GTEST_SKIP() << missing;
+    job_ = std::make_unique<Job>(GetParam());
+    got(job_->start(0).wait_for(1));
+  }
+  rpc::Agent& start(const std::string& name, const Job::Adjust& adjust = nullptr) {
+    return job_->start(no_rank, name, adjust);
+  }
+  // One whose death is known by its lease, where nobody has a connection that tells of it.
+  rpc::Agent& start_mortal(const std::string& name) {
+    return job_->store().with_host ? start(name) : start(name, short_lease());
+  }
+  Job::Adjust short_lease() const {
+    return [lease = job_->store().shortest_lease](rpc::AgentOptions& options) {
+      options.rendezvous->lease = lease;
+    };
+  }
+  rpc::Agent& agent(const std::string& name) { return (*job_)[name]; }
+  rpc::Agent& host() { return agent("worker0"); }
+  static std::string names(const rpc::Agent& agent) {
+    std::string names;
+    for (const rpc::Member& member : agent.members()) names += (names.empty() ? "" : ", ") + member.name;
+    return names;
+  }
+
+  std::unique_ptr<Job> job_;
+};
+
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(OpenWorld);
+
+TEST_P(OpenWorld, WatchersAreToldWhoComesAndGoes) {
+  History seen(host());
+  seen.until(1);
+  got(start("a", [](auto& options) { options.rendezvous->metadata = {{"gpu", "H200"}}; }).wait_for(2));
+  rpc::Agent& b = start("b");
+  got(b.wait_for(3));
+  EXPECT_EQ(names(b), "a, b, worker0");
+  EXPECT_EQ(got(b.peer("a").call<&Worker::who>()), "a");
+  EXPECT_EQ(got(agent("a").peer("b").call<&Worker::who>()), "b");
+
+  const rpc::AgentId was = agent("a").id();
+  const rpc::Member a = seen.until(3)[1].member;
+  EXPECT_EQ(a.id(), was);
+  EXPECT_EQ(a.rank, std::nullopt);
+  EXPECT_EQ(a.addresses, agent("a").addresses());
+  EXPECT_EQ(a.metadata, (std::map<std::string, std::string>{{"gpu", "H200"}}));
+
+  got(agent("a").leave());
+  job_->end("a");
+  EXPECT_EQ(seen.until(4).back().member.id(), was);
+  eventually("a has left", [&] { return names(b) == "b, worker0"; });
+  eventually("its name leads nowhere", [&] {
+    return kind_of([&] { return got(b.peer("a").call<&Worker::who>()); }) == rpc::ErrorKind::not_found;
+  });
+
+  got(start("a").wait_for(3));  // at once: who has left need not be waited for
+  EXPECT_EQ(seen.until(5).back().member.id(), agent("a").id());
+  EXPECT_NE(agent("a").id(), was);
+  EXPECT_EQ(seen.text(), "worker0 joined, a joined, b joined, a left, a joined");
+  History late(host());
+  late.until(3);
+  EXPECT_EQ(late.text(), "a joined, b joined, worker0 joined");
+}
+
+TEST_P(OpenWorld, ADeathIsTold) {
+  rpc::Agent& b = start("b");
+  got(b.wait_for(2));
+  got(start_mortal("a").wait_for(3));
+  got(b.wait_for(3));
+  History seen(b);
+  seen.until(3);
+  auto pending = b.peer("a").call<&Worker::hang>();
+  job_->worker("a").await_calls(1);
+  const rpc::AgentId was = agent("a").id();
+  job_->end("a");
+  EXPECT_EQ(kind_of([&] { return got(std::move(pending)); }), rpc::ErrorKind::peer_lost);
+  EXPECT_EQ(seen.until(4).back().member.id(), was);
+  EXPECT_EQ(seen.text(), "a joined, b joined, worker0 joined, a lost");
+  EXPECT_EQ(names(b), "b, worker0");
+  EXPECT_EQ(kind_of([&] { return got(b.peer("a").call<&Worker::who>()); }), rpc::ErrorKind::not_found);
+  EXPECT_EQ(got(b.peer("worker0").call<&Worker::who>()), "worker0");  // the job goes on
+  for (rpc::Agent* agent : {&b, &host()}) EXPECT_EQ(agent->core()->world_failure(), std::nullopt);
+}
+
+TEST_P(OpenWorld, ARestartedPeerIsANewLife) {
+  rpc::Agent& b = start("b");
+  got(b.wait_for(2));
+  got(start_mortal("a").wait_for(3));
+  got(b.wait_for(3));
+  History seen(b);
+  const rpc::AgentId first = seen.until(3)[0].member.id();
+  EXPECT_EQ(first, agent("a").id());
+  const rpc::Peer by_name = b.peer("a"), bound = by_name.only(first);
+  EXPECT_EQ(got(bound.call<&Worker::who>()), "a");
+  job_->end("a");
+  got(start_mortal("a").wait_for(3));  // once its earlier life is known to have ended
+  const rpc::AgentId second = agent("a").id();
+  EXPECT_NE(second, first);
+  EXPECT_EQ(seen.until(5)[3].member.id(), first);
+  EXPECT_EQ(seen.until(5)[4].member.id(), second);
+  EXPECT_EQ(seen.text(), "a joined, b joined, worker0 joined, a lost, a joined");
+  EXPECT_EQ(got(by_name.call<&Worker::who>()), "a");
+  EXPECT_EQ(*by_name.route()->identity(), second);
+  EXPECT_EQ(kind_of([&] { return got(bound.call<&Worker::who>()); }), rpc::ErrorKind::peer_lost);
+}
+
+// Nothing is heard of it for the time of its lease, while its connections stand: as one that was stopped, or
+// behind a network that swallows what it sends.
+TEST_P(OpenWorld, WhoWasTakenForDeadIsToldSo) {
+  rpc::Agent& b = start("b");
+  got(b.wait_for(2));
+  rpc::Agent& a = start("a", short_lease());
+  got(a.wait_for(3));
+  got(b.wait_for(3));
+  History theirs(b), own(a);
+  theirs.until(3);
+  own.until(3);
+  auto to_a = b.peer("a").call<&Worker::hang>();
+  job_->worker("a").await_calls(1);
+  auto wait = a.wait_for(4);
+  HeldLoop held(a);
+  EXPECT_EQ(theirs.until(4).back().change, rpc::MemberChange::lost);
+  EXPECT_EQ(kind_of([&] { return got(std::move(to_a)); }), rpc::ErrorKind::peer_lost);
+  held.release();
+  expect_error(std::move(wait), rpc::ErrorKind::lease_lost, "this agent was taken for dead");
+  expect_error(own.watch().next(), rpc::ErrorKind::lease_lost, "this agent was taken for dead");
+  // Nobody takes it for a member again.
+  eventually("b refuses it", [&] {
+    return kind_of([&] { return got(a.peer("b").call<&Worker::who>()); }) == rpc::ErrorKind::lease_lost;
+  });
+  EXPECT_EQ(names(b), "b, worker0");
+}
+
+TEST_P(OpenWorld, ANameIsOneAgentsAtATime) {
+  got(start("a").wait_for(2));
+  auto twin = job_->make(no_rank, "a");
+  expect_error(twin->wait_for(1), rpc::ErrorKind::already_exists, "'a' has joined this job already");
+  twin = nullptr;
+  EXPECT_EQ(got(host().peer("a").call<&Worker::who>()), "a");
+  History seen(host());
+  seen.until(2);
+  EXPECT_EQ(seen.text(), "a joined, worker0 joined");
+}
+
+TEST_P(OpenWorld, WaitForCountsThoseWhoAreHere) {
+  got(start("a").wait_for(2));
+  got(agent("a").leave());
+  eventually("a has left", [&] { return names(host()) == "worker0"; });
+  auto two = host().wait_for(2);
+  EXPECT_FALSE(two.ready());
+  got(start("b").wait_for(2));
+  got(std::move(two));
+}
+
+TEST_P(OpenWorld, WhoServesEndsWhenTheOthersHaveGone) {
+  got(start("a").wait_for(2));
+  got(start_mortal("b").wait_for(3));
+  got(host().wait_for(3));
+  std::thread server([&] { EXPECT_EQ(host().serve_until_shutdown(), 0); });
+  got(agent("a").leave());
+  job_->end("b");  // a loss, which ends nothing
+  server.join();
+  EXPECT_EQ(host().core()->world_failure(), std::nullopt);
+}
+
+TEST_P(OpenWorld, AWatchIsWaitedForOnceAndEndsWithItsAgent) {
+  rpc::Agent& a = start("a");
+  auto early = a.watch_members();
+  expect_error(early->next(), rpc::ErrorKind::failed_precondition, "has not joined its job");
+  got(a.wait_for(2));
+  History seen(a);
+  seen.until(2);
+  auto next = seen.watch().next();
+  expect_error(seen.watch().next(), rpc::ErrorKind::failed_precondition, "is waited for already");
+  next.cancel();
+  expect_error(std::move(next), rpc::ErrorKind::cancelled, "cancelled");
+  next = seen.watch().next();
+  got(start("b").wait_for(3));
+  EXPECT_EQ(got(std::move(next)).size(), 1U);
+  next = seen.watch().next();
+  a.shut_down();
+  expect_error(std::move(next), rpc::ErrorKind::shut_down, "shut down");
+  job_->end("a");
+  expect_error(seen.watch().next(), rpc::ErrorKind::shut_down, "shut down");
+}
+
+}  // namespace weft::test
