@@ -84,8 +84,25 @@ std::string text_of(const HttpReply& reply, bool with_body) {
   return text;
 }
 
+tcp::acceptor bind(asio::io_context& context, const rpc::Address& address, bool remote) {
+  asio::error_code failure = asio::error::host_not_found;
+  for (const auto& entry : tcp::resolver(context).resolve(address.host, address.port)) {
+    if (!remote && !entry.endpoint().address().is_loopback())
+      throw rpc::Error(rpc::ErrorKind::permission_denied,
+                       "answering at " + address.host + " would tell any host: `remote` accepts that");
+    try {
+      return tcp::acceptor(context, entry.endpoint());
+    } catch (const asio::system_error& error) {
+      failure = error.code();
+    }
+  }
+  throw asio::system_error(failure);
+}
+
+}  // namespace
+
 // One request and its answer. On the server's thread.
-class Exchange : public std::enable_shared_from_this<Exchange> {
+class HttpServer::Exchange : public std::enable_shared_from_this<Exchange> {
  public:
   Exchange(tcp::socket socket, const HttpServer::Pages& pages, std::set<std::shared_ptr<Exchange>>& open)
       : socket_(std::move(socket)), timer_(socket_.get_executor()), pages_(pages), open_(open) {}
@@ -144,23 +161,6 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
   std::set<std::shared_ptr<Exchange>>& open_;
   std::string request_, reply_;
 };
-
-tcp::acceptor bind(asio::io_context& context, const rpc::Address& address, bool remote) {
-  asio::error_code failure = asio::error::host_not_found;
-  for (const auto& entry : tcp::resolver(context).resolve(address.host, address.port)) {
-    if (!remote && !entry.endpoint().address().is_loopback())
-      throw rpc::Error(rpc::ErrorKind::permission_denied,
-                       "answering at " + address.host + " would tell any host: `remote` accepts that");
-    try {
-      return tcp::acceptor(context, entry.endpoint());
-    } catch (const asio::system_error& error) {
-      failure = error.code();
-    }
-  }
-  throw asio::system_error(failure);
-}
-
-}  // namespace
 
 struct HttpServer::State {
   State(const rpc::Address& address, Pages made, bool remote)

@@ -37,6 +37,7 @@ class WEFT_EXPORT HttpServer {
   const std::string& address() const { return address_; }  // host:port, as bound
 
  private:
+  class Exchange;
   struct State;
   std::string address_;
   std::unique_ptr<State> state_;
