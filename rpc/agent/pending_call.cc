@@ -121,7 +121,9 @@ void PendingCall::check_borrowed() {
 }
 
 bool PendingCall::finish(Result<Reply> result) {
-  if (stage_.exchange(Stage::over, std::memory_order_acq_rel) == Stage::over) return false;
+  const Stage before = stage_.exchange(Stage::over, std::memory_order_acq_rel);
+  if (before == Stage::over) return false;
+  if (before == Stage::waiting) message_.reset();
   complete(std::move(result));
   return true;
 }
@@ -130,6 +132,8 @@ bool PendingCall::lose(ErrorKind kind, const std::string& reason, std::shared_pt
   const Stage before = stage_.exchange(Stage::over, std::memory_order_acq_rel);
   if (before == Stage::over) return false;
   const bool sent = before == Stage::sent;
+  // Whoever holds the call still, until there is credit say, does not hold what was lent to it.
+  if (!sent) message_.reset();
   if (sent && sent_over != nullptr) *sent_over = link_.lock();
   complete(std::make_exception_ptr(Error(
       kind,

@@ -355,7 +355,7 @@ void SimWire::crash(Side side, SimCrash how) {
   if (!end.open) return;
   // Its jobs stay: nothing of a crashed process ends, and nothing of it runs.
   auto jobs = std::exchange(end.jobs, {});
-  if (how == SimCrash::process) {
+  if (how == SimCrash::process || one_host()) {
     close(side);
   } else {
     end.open = false;
@@ -375,6 +375,7 @@ void SimWire::reset() {
 }
 
 void SimWire::blackhole() {
+  if (one_host()) return;
   world().trace().add(world().now(), "blackhole", names_[0], number_);
   for (const Side side : {0U, 1U}) {
     pipes_[side].lost = true;

@@ -29,6 +29,9 @@ class SimWire final : public std::enable_shared_from_this<SimWire> {
   void shut_down_writing(Side side, std::error_code& error);
   void close(Side side);
   std::size_t bulk_from() const { return bulk_from_; }  // 0: no bulk
+  bool one_host() const {
+    return bulk_from_ != 0;
+  }  // who reads the other's memory is beside it, and hears of its end
   void pull(Side side, std::uint64_t address, std::span<std::byte> into, std::error_code& error);
   void acknowledge(Side side);
   std::uint64_t acknowledged(Side side) const { return pipes_[side].acknowledged; }
