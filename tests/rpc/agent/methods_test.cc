@@ -42,7 +42,8 @@ using Third = Function<"halve", &third>;
 using Ping = Function<"weft.ping", &nothing>;
 using New = Function<"plane.new", &create>;
 
-constexpr std::size_t own_methods = 5;  // weft.health, .methods, .ping, .stream.next, .stream.close
+// weft.health, .methods, .pending, .ping, .stats, .stream.close, .stream.next
+constexpr std::size_t own_methods = 7;
 
 class MethodsTest : public testing::Test {
  protected:
@@ -71,7 +72,8 @@ TEST_F(MethodsTest, OfAnEmptyAgentAreWhatEveryAgentServes) {
   ASSERT_EQ(all.size(), own_methods);
   EXPECT_EQ(all.at("weft.ping").signature, "()->void");
   EXPECT_TRUE(all.at("weft.ping").idempotent);
-  EXPECT_TRUE(all.contains("weft.health"));
+  for (const char* name : {"weft.health", "weft.pending", "weft.stats"})
+    EXPECT_TRUE(all.contains(name)) << name;
   EXPECT_EQ(all.at("weft.stream.next").signature, "(u64,u64,u64,u64)->any");
   EXPECT_EQ(all.at("weft.stream.close").signature, "(u64)->void");
   EXPECT_EQ(
