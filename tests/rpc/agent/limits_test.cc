@@ -157,6 +157,8 @@ TEST_P(LimitsTest, OfAllConnectionsTogetherRefuseWhatIsBeyond) {
 
 TEST_P(LimitsTest, OfWhatIsUnderWayKeepACallerFromGrowing) {
   start({.outgoing_calls = 3, .outgoing_bytes = 2000}, {});
+  const auto idle = [&] { return (*cluster)["a"].counts().waiting == 0; };
+  test::eventually("the call that connected is over", idle);
   std::vector<Future<std::uint64_t>> calls;
   calls.push_back(to_b->call<&Store::hold>(bytes(1500)));
   calls.push_back(to_b->call<&Store::hold>(bytes(4000)));
@@ -169,7 +171,7 @@ TEST_P(LimitsTest, OfWhatIsUnderWayKeepACallerFromGrowing) {
   EXPECT_EQ((*cluster)["a"].counts().waiting_bytes, 5500U);
   store->let_go();
   for (auto& call : calls) got(std::move(call));
-  test::eventually("nothing is under way", [&] { return (*cluster)["a"].counts().waiting == 0; });
+  test::eventually("nothing is under way", idle);
   EXPECT_EQ((*cluster)["a"].counts().waiting_bytes, 0U);
   EXPECT_EQ(got(to_b->call<&Store::length>("again")), 5U);
 }

@@ -46,6 +46,16 @@ class ShmTransportTest : public testing::Test {
       made_.give(std::move(made));
     });
   }
+  // A connection is let go of on its loop, like everything that is done to it.
+  static std::shared_ptr<Connection> kept(std::shared_ptr<Connection> connection) {
+    Connection* const alias = connection.get();
+    return {alias, [connection = std::move(connection)](Connection*) mutable {
+              const auto loop = connection->loop();
+              loop->post([last = std::move(connection)] {});
+            }};
+  }
+  std::shared_ptr<Connection> here() { return kept(made_.take().get()); }
+  std::shared_ptr<Connection> there() { return kept(accepted_.take()); }
   std::string refusal() {
     return message_of([&] { made_.take().get(); });
   }
@@ -71,11 +81,11 @@ TEST_F(ShmTransportTest, ConnectsBothSides) {
   const auto listener = listen();
   EXPECT_EQ(listener->address().text(), "shm://" + path_.string());
   connect();
-  const auto here = made_.take().get(), there = accepted_.take();
-  EXPECT_EQ(here->describe(), "shm -> " + path_.string());
-  EXPECT_EQ(there->describe(), "shm <- " + path_.string());
-  EXPECT_EQ(there->loop(), theirs_);
-  EXPECT_EQ(there->identity(), "uid:" + std::to_string(::geteuid()));
+  const auto ours = here(), other = there();
+  EXPECT_EQ(ours->describe(), "shm -> " + path_.string());
+  EXPECT_EQ(other->describe(), "shm <- " + path_.string());
+  EXPECT_EQ(other->loop(), theirs_);
+  EXPECT_EQ(other->identity(), "uid:" + std::to_string(::geteuid()));
 }
 
 TEST_F(ShmTransportTest, TheFileIsItsOwnersAndGoesWithTheListener) {
@@ -98,7 +108,8 @@ TEST_F(ShmTransportTest, AFileLeftBehindIsReplacedAndOneThatAnswersIsNot) {
   const auto listener = listen();
   EXPECT_EQ(kind_of([&] { listen(); }), ErrorKind::unavailable);
   connect();
-  made_.take().get();
+  here();
+  there();
 }
 
 TEST_F(ShmTransportTest, WhereNobodyListensItIsUnavailable) {
@@ -159,8 +170,8 @@ TEST_F(ShmTransportTest, LeavesNothingBehind) {
   for (int i = 0; i < 20; ++i) {
     const auto listener = listen();
     connect();
-    auto here = made_.take(), there = Made(accepted_.take());
-    if (i % 2 == 0) std::swap(here, there);
+    auto ours = here(), other = there();
+    if (i % 2 == 0) std::swap(ours, other);
   }
   settle();
   settle();
