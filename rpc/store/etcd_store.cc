@@ -27,27 +27,27 @@ std::vector<detail::HttpServer> servers_of(const EtcdStoreOptions& options) {
   return servers;
 }
 
-// A wait from its beginning to its end, which is whatever comes first; on the loop.
-struct Waiting {
-  virtual ~Waiting() = default;
-  virtual void fail(const Error& error) = 0;
-
-  std::optional<Clock::time_point> deadline;
-  Loop::TimerId timer = 0;
-  std::shared_ptr<StoreWait> kept;  // by the watch
-  bool over = false;
-};
-
-template <class T>
-struct WaitingFor final : Waiting {
-  explicit WaitingFor(Promise<T> p) : promise(std::move(p)) {}
-  void fail(const Error& error) override { promise.fail(error); }
-  Promise<T> promise;
-};
-
 }  // namespace
 
 struct EtcdStore::State : std::enable_shared_from_this<State> {
+  // A wait from its beginning to its end, which is whatever comes first; on the loop.
+  struct Waiting {
+    virtual ~Waiting() = default;
+    virtual void fail(const Error& error) = 0;
+
+    std::optional<Clock::time_point> deadline;
+    Loop::TimerId timer = 0;
+    std::shared_ptr<StoreWait> kept;  // by the watch
+    bool over = false;
+  };
+
+  template <class T>
+  struct WaitingFor final : Waiting {
+    explicit WaitingFor(Promise<T> p) : promise(std::move(p)) {}
+    void fail(const Error& error) override { promise.fail(error); }
+    Promise<T> promise;
+  };
+
   State(std::shared_ptr<Loop> l, const EtcdStoreOptions& o)
       : loop(std::move(l)),
         prefix(o.prefix),
