@@ -3,6 +3,8 @@
 #include <weft/rpc/agent/agent_core.h>
 #include <weft/rpc/agent/route.h>
 
+#include <map>
+
 namespace weft::rpc {
 namespace {
 
@@ -25,6 +27,13 @@ std::uint64_t bytes_of(const OutboundFrame& frame) {
   std::uint64_t bytes = frame.head.size();
   for (const Buffer& attachment : frame.attachments) bytes += attachment.size();
   return bytes;
+}
+
+template <class Call>
+std::vector<Call> values_of(std::map<std::uint64_t, Call> by_id) {
+  std::vector<Call> calls;
+  for (auto& [id, call] : by_id) calls.push_back(std::move(call));
+  return calls;
 }
 
 }  // namespace
@@ -376,11 +385,11 @@ void Link::give_credit(std::uint64_t bytes) {
 }
 
 std::vector<std::shared_ptr<PendingCall>> Link::sent() const {
-  std::vector<std::shared_ptr<PendingCall>> calls;
-  pending_.for_each([&](std::uint64_t, const Asked& asked) {
-    if (asked.call != nullptr) calls.push_back(asked.call);
+  std::map<std::uint64_t, std::shared_ptr<PendingCall>> by_id;
+  pending_.for_each([&](std::uint64_t id, const Asked& asked) {
+    if (asked.call != nullptr) by_id.emplace(id, asked.call);
   });
-  return calls;
+  return values_of(std::move(by_id));
 }
 
 std::vector<std::shared_ptr<PendingCall>> Link::held() const {
@@ -391,11 +400,11 @@ std::vector<std::shared_ptr<PendingCall>> Link::held() const {
 
 // Kept until all have been seen: one that ends here leaves `incoming_`.
 std::vector<std::shared_ptr<IncomingCall>> Link::incoming() const {
-  std::vector<std::shared_ptr<IncomingCall>> calls;
-  incoming_.for_each([&](std::uint64_t, const std::weak_ptr<IncomingCall>& weak) {
-    if (auto call = weak.lock()) calls.push_back(std::move(call));
+  std::map<std::uint64_t, std::shared_ptr<IncomingCall>> by_id;
+  incoming_.for_each([&](std::uint64_t id, const std::weak_ptr<IncomingCall>& weak) {
+    if (auto call = weak.lock()) by_id.emplace(id, std::move(call));
   });
-  return calls;
+  return values_of(std::move(by_id));
 }
 
 void Link::call_ended(std::uint64_t id, std::uint64_t bytes, bool notification, Loop::TimerId deadline) {

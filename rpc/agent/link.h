@@ -52,7 +52,7 @@ class WEFT_EXPORT Link final : public ConnectionObserver, public std::enable_sha
   // An incoming call has gone, with its timer if it had one. Any thread.
   void call_ended(std::uint64_t id, std::uint64_t bytes, bool notification, Loop::TimerId deadline);
 
-  // What is under way here.
+  // What is under way here, the oldest first.
   std::vector<std::shared_ptr<PendingCall>> sent() const;
   std::vector<std::shared_ptr<PendingCall>> held() const;  // for want of credit
   std::vector<std::shared_ptr<IncomingCall>> incoming() const;

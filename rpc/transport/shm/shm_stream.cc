@@ -32,7 +32,10 @@ class ShmCore final : public LoopPoller,
     ends_.outbound.close_descriptor();
     ends_.inbound.close_descriptor();
     if (awake_) loop_->add_poller(*this);
-    await_knock();
+    auto jobs = std::make_shared<Jobs>();
+    jobs_ = jobs.get();
+    jobs_alive_ = jobs;
+    await_knock(std::move(jobs));
   }
 
   std::size_t read(std::span<const std::span<std::byte>> into, std::error_code& error) {
@@ -45,14 +48,8 @@ class ShmCore final : public LoopPoller,
     }
     return writer_.write(from, error);
   }
-  void when_readable(Job job) {
-    readable_ = std::move(job);
-    expect();
-  }
-  void when_writable(Job job) {
-    writable_ = std::move(job);
-    expect();
-  }
+  void when_readable(Job job) { await(&Jobs::readable, std::move(job)); }
+  void when_writable(Job job) { await(&Jobs::writable, std::move(job)); }
   void end_writing() {
     if (!std::exchange(ended_, true)) writer_.end();
   }
@@ -67,7 +64,9 @@ class ShmCore final : public LoopPoller,
     // The memory goes now, however long somebody keeps the closed stream.
     const ShmSegment unmapped[] = {std::move(ends_.outbound), std::move(ends_.inbound)};
     ends_.memory.reset();
-    const Job dropped[] = {std::move(readable_), std::move(writable_), std::move(acknowledged_)};
+    jobs_ = nullptr;
+    const auto kept = std::move(kept_jobs_);
+    if (const auto jobs = jobs_alive_.lock()) const Jobs dropped = std::move(*jobs);
   }
 
   const ShmEnds& ends() const { return ends_; }
@@ -84,10 +83,7 @@ class ShmCore final : public LoopPoller,
   }
   void acknowledge() override { reader_.acknowledge(); }
   std::uint64_t acknowledged() const override { return seen_acknowledged_ = writer_.acknowledged(); }
-  void when_acknowledged(Job job) override {
-    acknowledged_ = std::move(job);
-    expect();
-  }
+  void when_acknowledged(Job job) override { await(&Jobs::acknowledged, std::move(job)); }
 
   // --- LoopPoller ---
 
@@ -105,9 +101,22 @@ class ShmCore final : public LoopPoller,
   }
 
  private:
-  bool readable_due() const { return readable_ && reader_.readable(); }
-  bool writable_due() const { return writable_ && (gone_ || writer_.writable()); }
-  bool acknowledged_due() const { return acknowledged_ && writer_.acknowledged() != seen_acknowledged_; }
+  // What is waited for. It belongs to the wait for a knock, which is under way or runs, as it belongs to the
+  // socket in other streams: with an io_context that nobody runs any more both go, and what the jobs hold.
+  struct Jobs {
+    Job readable, writable, acknowledged;
+  };
+
+  bool readable_due() const { return jobs_->readable && reader_.readable(); }
+  bool writable_due() const { return jobs_->writable && (gone_ || writer_.writable()); }
+  bool acknowledged_due() const {
+    return jobs_->acknowledged && writer_.acknowledged() != seen_acknowledged_;
+  }
+  void await(Job Jobs::* slot, Job job) {
+    if (closed_) return;
+    jobs_->*slot = std::move(job);
+    expect();
+  }
 
   // Each job at most once: what it asks for again is due next time.
   bool run_due() {
@@ -115,15 +124,15 @@ class ShmCore final : public LoopPoller,
     if (!readable && !writable && !acknowledged) return false;
     const auto self = shared_from_this();  // a job may end the stream
     running_ = true;
-    if (readable) run(readable_);
-    if (writable) run(writable_);
-    if (acknowledged) run(acknowledged_);
+    if (readable) run(&Jobs::readable);
+    if (writable) run(&Jobs::writable);
+    if (acknowledged) run(&Jobs::acknowledged);
     running_ = false;
     return true;
   }
-  static void run(Job& slot) {
-    Job job = std::move(slot);
-    if (job) job();  // else an earlier one has closed the stream
+  void run(Job Jobs::* slot) {
+    if (closed_) return;  // by an earlier one
+    if (Job job = std::move(jobs_->*slot)) job();
   }
 
   // A job has come. On a loop that is awake poll() finds it due; run_due() is followed by settle() otherwise.
@@ -132,12 +141,13 @@ class ShmCore final : public LoopPoller,
   }
   bool ask_to_be_woken() {  // false: something is due
     bool quiet = true;
-    if (readable_) quiet &= reader_.fall_asleep();
-    if (writable_) quiet &= !gone_ && writer_.fall_asleep();
-    if (acknowledged_) quiet &= writer_.await_acknowledgement(seen_acknowledged_);
+    if (jobs_->readable) quiet &= reader_.fall_asleep();
+    if (jobs_->writable) quiet &= !gone_ && writer_.fall_asleep();
+    if (jobs_->acknowledged) quiet &= writer_.await_acknowledgement(seen_acknowledged_);
     return quiet;
   }
   void settle() {
+    if (closed_) return;
     run_due();
     if (!closed_ && !awake_ && !ask_to_be_woken()) settle_soon();
   }
@@ -152,15 +162,19 @@ class ShmCore final : public LoopPoller,
   }
 
   // One wait is always under way: for a knock, and for the end.
-  void await_knock() {
-    ends_.socket.async_wait(asio::socket_base::wait_read,
-                            [weak = weak_from_this()](const asio::error_code& error) {
-                              const auto self = weak.lock();
-                              if (self == nullptr || self->closed_ || error) return;
-                              self->loop_->run_turn([&] { self->on_knock(); });
-                            });
+  void await_knock(std::shared_ptr<Jobs> jobs) {
+    ends_.socket.async_wait(asio::socket_base::wait_read, [weak = weak_from_this(), jobs = std::move(jobs)](
+                                                              const asio::error_code& error) mutable {
+      const auto self = weak.lock();
+      if (self == nullptr || self->closed_) return;
+      if (error) {
+        self->kept_jobs_ = std::move(jobs);
+        return;
+      }
+      self->loop_->run_turn([&] { self->on_knock(std::move(jobs)); });
+    });
   }
-  void on_knock() {
+  void on_knock(std::shared_ptr<Jobs> jobs) {
     std::array<std::byte, 64> knocks;
     const ssize_t bytes = ::recv(ends_.socket.native_handle(), knocks.data(), knocks.size(), MSG_DONTWAIT);
     if (bytes == 0 || (bytes < 0 && errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR)) {
@@ -168,7 +182,12 @@ class ShmCore final : public LoopPoller,
       reader_.abandon();
     }
     settle();
-    if (!closed_ && !gone_) await_knock();
+    if (closed_) return;
+    if (gone_) {
+      kept_jobs_ = std::move(jobs);
+    } else {
+      await_knock(std::move(jobs));
+    }
   }
   // Where the socket is full of knocks one more is not needed, and where it has ended nobody is to be woken.
   void ring() override {
@@ -180,7 +199,9 @@ class ShmCore final : public LoopPoller,
   ShmEnds ends_;
   RingWriter writer_;
   RingReader reader_;
-  Job readable_, writable_, acknowledged_;
+  Jobs* jobs_ = nullptr;  // until the stream is closed
+  std::weak_ptr<Jobs> jobs_alive_;
+  std::shared_ptr<Jobs> kept_jobs_;              // once there is no wait
   mutable std::uint64_t seen_acknowledged_ = 0;  // what acknowledged() said last
   bool awake_;             // the loop polls; else the other side has been asked to knock
   bool running_ = false;   // jobs
