@@ -144,7 +144,7 @@ void HttpClient::exchanged(const std::shared_ptr<Call>& call, Result<unsigned>&&
     call->response.status = status.value();
     return finish(call, std::move(call->response));
   }
-  if (call->refusal != nullptr) return finish(call, call->refusal);
+  if (call->refusal != nullptr) return finish(call, std::exchange(call->refusal, nullptr));
   try {
     std::rethrow_exception(status.error());
   } catch (const Error& error) {

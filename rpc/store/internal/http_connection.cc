@@ -68,13 +68,15 @@ void HttpConnection::read() {
 
 void HttpConnection::take(std::string_view bytes) {
   if (!reader_) return end(Error(ErrorKind::protocol_error, "bytes that nobody asked for"));
+  std::optional<Error> wrong;
   try {
     const std::size_t taken = reader_->push(bytes);
     if (closed_ || !reader_->complete()) return;
     if (taken != bytes.size() || !reader_->keeps_connection()) open_ = false;
   } catch (const Error& error) {
-    return end(error);
+    wrong = error;
   }
+  if (wrong) return end(*wrong);
   finish(reader_->status());
 }
 

@@ -170,11 +170,13 @@ class Greeting final : public ShmHandshake, public std::enable_shared_from_this<
 
   void attempt(Step step) {
     if (!done_) return;
+    std::exception_ptr error;
     try {
       (this->*step)();
     } catch (...) {
-      fail(std::current_exception());
+      error = std::current_exception();
     }
+    if (error != nullptr) fail(std::move(error));  // whom it is told is its last holder
   }
   void fail(std::exception_ptr error) {
     if (!done_) return;
