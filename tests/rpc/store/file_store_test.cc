@@ -195,7 +195,7 @@ TEST(FileStore, CloseEndsItsWaits) {
   const TemporaryFile file;
   auto store = std::make_unique<FileStore>(file.path());
   auto wait = store->get("never");
-  auto watch = store->watch("", 0);
+  auto watch = store->watch("", store->list("").get().version);
   store.reset();
   EXPECT_EQ(kind_of(std::move(wait)), ErrorKind::shut_down);
   EXPECT_EQ(kind_of(std::move(watch)), ErrorKind::shut_down);
