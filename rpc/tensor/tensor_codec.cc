@@ -29,26 +29,28 @@ void check_supported(const at::Tensor& tensor) {
     unsupported("of another layout than strided, COO and CSR");
 }
 
-enum class Copy { if_shared, never, always };
+enum class Copy { if_shared, never, always };  // of memory that is the caller's
 
-// What becomes of a result that others may change while it is on its way.
+// Of a result: others may change it while it is on its way. Asked before anything here shares its memory.
 bool held_elsewhere(const at::Tensor& tensor) {
-  // A non-leaf is guarded by autograd's own version check; what nobody else holds cannot change.
-  return tensor.is_leaf() && tensor.storage().use_count() > 1;
+  if (!tensor.is_leaf()) return false;  // guarded by autograd's own version check
+  return tensor.use_count() > 1 || tensor.layout() != at::kStrided || tensor.storage().use_count() > 1;
 }
 
 std::int64_t version_of(const at::Tensor& tensor) { return tensor.is_inference() ? 0 : tensor._version(); }
 
-void encode_elements(ValueWriter writer, const at::Tensor& original, const at::Tensor& base, Copy copy) {
+void encode_elements(ValueWriter writer, const at::Tensor& original, const at::Tensor& base, bool copy) {
   at::Tensor dense = base.contiguous();
   const std::size_t bytes = dense.nbytes();
-  if (bytes <= inline_limit)
-    return writer.set_bytes({static_cast<const std::byte*>(dense.const_data_ptr()), bytes});
+  const auto* elements = static_cast<const std::byte*>(dense.const_data_ptr());
+  if (bytes <= inline_limit) return writer.set_bytes({elements, bytes});
   // contiguous() copied unless the memory is still the caller's.
-  bool borrowed = dense.is_alias_of(original);
-  if (borrowed && copy != Copy::never && (copy == Copy::always || held_elsewhere(original))) {
-    dense = dense.clone();
-    borrowed = false;
+  const bool borrowed = dense.is_alias_of(original);
+  if (borrowed && copy) {
+    // Not by clone(): that would start a team of OpenMP's threads for every thread that answers.
+    Buffer own = Buffer::allocate(bytes);
+    std::memcpy(own.data(), elements, bytes);
+    return writer.set_attachment(std::move(own));
   }
   if (borrowed && !original.is_inference())
     writer.message().borrow(
@@ -58,10 +60,10 @@ void encode_elements(ValueWriter writer, const at::Tensor& original, const at::T
   writer.set_attachment(Buffer(std::move(owner), data, bytes));
 }
 
-void encode_plain(ValueWriter writer, const at::Tensor& tensor, std::optional<std::uint64_t> mark, Copy copy);
+void encode_plain(ValueWriter writer, const at::Tensor& tensor, std::optional<std::uint64_t> mark, bool copy);
 
 void encode_sparse(ValueWriter writer, const at::Tensor& tensor, std::optional<std::uint64_t> mark,
-                   Copy copy) {
+                   bool copy) {
   const bool coo = tensor.layout() == at::kSparse;
   RecordWriter record = writer.set_record((coo ? 6 : 6) + (mark ? 1 : 0));
   std::size_t i = 0;
@@ -81,7 +83,7 @@ void encode_sparse(ValueWriter writer, const at::Tensor& tensor, std::optional<s
 }
 
 void encode_plain(ValueWriter writer, const at::Tensor& tensor, std::optional<std::uint64_t> mark,
-                  Copy copy) {
+                  bool copy) {
   if (tensor.layout() != at::kStrided) return encode_sparse(writer, tensor, mark, copy);
   at::Tensor base = tensor.resolve_conj().resolve_neg();
   std::vector<std::int64_t> expanded;
@@ -99,9 +101,10 @@ void encode_plain(ValueWriter writer, const at::Tensor& tensor, std::optional<st
   if (mark) record.field(i++, "mark").set_uint(*mark);
 }
 
-void encode_tensor(ValueWriter writer, const at::Tensor& tensor, Copy copy) {
+void encode_tensor(ValueWriter writer, const at::Tensor& tensor, Copy when) {
   if (!tensor.defined()) return writer.set_nil();
   check_supported(tensor);
+  const bool copy = when == Copy::always || (when == Copy::if_shared && held_elsewhere(tensor));
   at::NoGradGuard no_grad;
   if (auto* hook = writer.message().slots().find<tensor::TensorHook>()) {
     const auto sent = hook->sending(tensor);

@@ -11,6 +11,8 @@ namespace weft::rpc {
 namespace {
 
 constexpr std::size_t most_spans = 64;              // of one write: what one system call takes under Asio too
+// So many answers leave before the rest of what was read is delivered: the other side works on them meanwhile.
+constexpr std::size_t most_held_back = 16;
 constexpr int most_reads_a_turn = 16;               // then other connections have a look in
 constexpr auto patience = std::chrono::seconds{2};  // with a finished connection that makes no progress
 constexpr std::array<std::byte, Buffer::alignment> zeros{};
@@ -127,6 +129,7 @@ bool StreamConnection::take_frames() {
       auto frame = reader_.next();
       if (frame) {
         observer->on_frame(std::move(*frame));
+        if (queue_.size() >= most_held_back && !awaiting_writable_) write();
         continue;
       }
       if (reader_.pulls().empty()) break;
