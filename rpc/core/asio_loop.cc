@@ -21,7 +21,11 @@ namespace weft::rpc {
 namespace {
 
 constexpr std::size_t most_jobs_a_turn = 256;  // then others have a look in
+constexpr unsigned looks_between_clocks = 8;   // while there is nothing to do
 constexpr unsigned polls_between_looks = 64;   // at Asio, where pollers are polled: that is a system call
+constexpr unsigned costly_polls_between_looks = 8;  // where theirs are system calls too
+constexpr std::size_t most_costly_pollers = 4;
+constexpr auto longest_spin = std::chrono::milliseconds{2};  // for what is expected soon
 
 void pause() {
 #if defined(__x86_64__)
@@ -43,10 +47,16 @@ struct AsioLoop::State : std::enable_shared_from_this<State> {
   // --- Turns ---
 
   void turn(Job event) {
+    take_turn([&] {
+      event();
+      event = nullptr;
+    });
+  }
+  template <class Event>
+  void take_turn(const Event& event) {
     if (in_turn) return event();
     in_turn = true;
     event();
-    event = nullptr;
     for (std::size_t i = 0; i < most_jobs_a_turn && !ready.empty(); ++i) {
       Job job = ready.pop();
       job();
@@ -149,19 +159,28 @@ struct AsioLoop::State : std::enable_shared_from_this<State> {
     thread = std::thread::id();
   }
   void poll_for(std::chrono::nanoseconds spin) {
-    Clock::time_point busy = Clock::now();
-    for (unsigned i = 0; !context.stopped(); ++i) {
+    std::optional<Clock::time_point> idle_since;
+    for (unsigned i = 0;; ++i) {
       bool worked = false;
-      for (std::size_t p = 0; p < pollers.size(); ++p) {
-        turn([&] { worked |= pollers[p]->poll(); });
+      for (std::size_t p = 0; p < pollers.size(); ++p) take_turn([&] { worked |= pollers[p]->poll(); });
+      if (pollers.empty() ||
+          i % (costly_pollers == 0 ? polls_between_looks : costly_polls_between_looks) == 0) {
+        if (context.stopped()) return;
+        worked |= context.poll() != 0;
       }
-      if (pollers.empty() || i % polls_between_looks == 0) worked |= context.poll() != 0;
       if (worked) {
-        busy = Clock::now();
-      } else {
-        if (Clock::now() - busy > spin) return;
-        pause();
+        idle_since.reset();
+        continue;
       }
+      if (i % looks_between_clocks == 0) {
+        const Clock::time_point now = Clock::now();
+        if (!idle_since) idle_since = now;
+        const bool soon = std::any_of(pollers.begin(), pollers.end(),
+                                      [](const LoopPoller* poller) { return poller->expects_soon(); });
+        if (now - *idle_since > (soon ? std::max<std::chrono::nanoseconds>(spin, longest_spin) : spin))
+          return;
+      }
+      pause();
     }
   }
   bool fall_asleep() {
@@ -189,6 +208,7 @@ struct AsioLoop::State : std::enable_shared_from_this<State> {
   std::optional<Clock::time_point> armed;
   TimerId last = 0;
   std::vector<LoopPoller*> pollers;
+  std::size_t costly_pollers = 0;  // the last ones
   std::vector<LoopPoller*> asleep;
   bool spinning = false;
 
@@ -288,10 +308,24 @@ void AsioLoop::cancel(TimerId id) {
 }
 
 bool AsioLoop::spins() const { return state_->spinning; }
-void AsioLoop::add_poller(LoopPoller& poller) {
-  if (spins()) state_->pollers.push_back(&poller);
+bool AsioLoop::add_poller(LoopPoller& poller, bool system_call) {
+  if (!spins() || (system_call && state_->costly_pollers == most_costly_pollers)) return false;
+  auto& all = state_->pollers;
+  if (system_call) {
+    all.push_back(&poller);
+    ++state_->costly_pollers;
+  } else {
+    all.insert(all.begin(), &poller);
+  }
+  return true;
 }
-void AsioLoop::remove_poller(LoopPoller& poller) { std::erase(state_->pollers, &poller); }
+void AsioLoop::remove_poller(LoopPoller& poller) {
+  auto& all = state_->pollers;
+  const auto found = std::find(all.begin(), all.end(), &poller);
+  if (found == all.end()) return;
+  if (static_cast<std::size_t>(all.end() - found) <= state_->costly_pollers) --state_->costly_pollers;
+  all.erase(found);
+}
 
 asio::io_context& io_context_of(Loop& loop) {
   auto* asio = dynamic_cast<AsioLoop*>(&loop);

@@ -35,7 +35,7 @@ class WEFT_EXPORT AsioLoop final : public Loop, public std::enable_shared_from_t
   void run_turn(Job event) override;
 
   bool spins() const override;
-  void add_poller(LoopPoller& poller) override;
+  bool add_poller(LoopPoller& poller, bool system_call = false) override;
   void remove_poller(LoopPoller& poller) override;
 
   asio::io_context& context() override { return context_; }

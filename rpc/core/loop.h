@@ -21,12 +21,14 @@ inline Clock::time_point later(Clock::time_point from, std::chrono::nanoseconds 
   return wait > Clock::time_point::max() - from ? Clock::time_point::max() : from + wait;
 }
 
-// What a loop that spins looks at itself, rather than waits to be told of: a ring in shared memory. On the
-// loop's thread.
+// What a loop that spins looks at itself, rather than waits to be told of: a ring in shared memory, a socket.
+// On the loop's thread.
 class WEFT_EXPORT LoopPoller {
  public:
   virtual ~LoopPoller() = default;
   virtual bool poll() = 0;  // runs what is due; false: there was nothing
+  // What it waits for is being done by another process: worth a longer wait than the loop's.
+  virtual bool expects_soon() const { return false; }
   // The loop goes to sleep: from here on whoever has something to do for it must wake it, by what Asio waits
   // for. false: something is there already.
   virtual bool fall_asleep() = 0;
@@ -59,7 +61,11 @@ class WEFT_EXPORT Loop : public Executor {
   // Spinning: a loop that has nothing to do polls for a short while before it sleeps. On the loop; where it
   // does not spin, pollers are not looked at, and those concerned wait by Asio's means.
   virtual bool spins() const { return false; }
-  virtual void add_poller(LoopPoller& poller) { (void)poller; }
+  // system_call: its poll() is one, and a loop takes only a few such; false: not this one.
+  virtual bool add_poller(LoopPoller& poller, bool system_call = false) {
+    (void)poller, (void)system_call;
+    return false;
+  }
   virtual void remove_poller(LoopPoller& poller) { (void)poller; }
 };
 

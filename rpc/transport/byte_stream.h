@@ -9,6 +9,7 @@
 
 #include <weft/rpc/core/export.h>
 #include <weft/rpc/core/loop.h>
+#include <weft/rpc/transport/bulk_range.h>
 
 #include <cstddef>
 #include <cstdint>
@@ -24,8 +25,7 @@ namespace weft::rpc {
 class WEFT_EXPORT BulkAccess {
  public:
   virtual ~BulkAccess() = default;
-  // Attachments of so many bytes and more go this way; the same on both sides.
-  virtual std::size_t threshold() const = 0;
+  virtual BulkRange range() const = 0;  // of what goes this way; the same on both sides
 
   // The receiver. Copies from the sender's memory; blocks for as long as that takes. An error where the
   // memory is not there, or where the other side has closed the stream by then: what was read may have been

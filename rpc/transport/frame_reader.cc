@@ -11,8 +11,8 @@ constexpr std::size_t most_targets = 64;  // what one readv takes under Asio
 
 }  // namespace
 
-FrameReader::FrameReader(const Limits& limits, std::shared_ptr<MemoryPool> memory, std::size_t bulk_from)
-    : limits_(limits), memory_(std::move(memory)), bulk_from_(bulk_from) {}
+FrameReader::FrameReader(const Limits& limits, std::shared_ptr<MemoryPool> memory, BulkRange bulk)
+    : limits_(limits), memory_(std::move(memory)), bulk_(bulk) {}
 
 const std::vector<std::span<std::byte>>& FrameReader::targets() {
   targets_.clear();
@@ -96,7 +96,7 @@ void FrameReader::begin_body() {
   for (const std::uint64_t size : sizes) {
     const Buffer& attachment = frame_.attachments.emplace_back(memory_ != nullptr ? memory_->allocate(size)
                                                                                   : Buffer::allocate(size));
-    if (size >= bulk_from_) {
+    if (bulk_.contains(size)) {
       addresses_.push_back(0);
       continue;
     }
@@ -121,7 +121,7 @@ void FrameReader::fill_body() {
 void FrameReader::end_body() {
   auto address = addresses_.begin();
   for (const Buffer& attachment : frame_.attachments)
-    if (attachment.size() >= bulk_from_) pulls_.push_back({*address++, attachment.bytes()});
+    if (bulk_.contains(attachment.size())) pulls_.push_back({*address++, attachment.bytes()});
   addresses_.clear();
 }
 

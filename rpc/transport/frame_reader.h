@@ -8,10 +8,10 @@
 #pragma once
 
 #include <weft/rpc/core/memory_pool.h>
+#include <weft/rpc/transport/bulk_range.h>
 #include <weft/rpc/wire/frame.h>
 
 #include <array>
-#include <limits>
 #include <memory>
 #include <optional>
 
@@ -19,15 +19,14 @@ namespace weft::rpc {
 
 class WEFT_EXPORT FrameReader {
  public:
-  static constexpr std::size_t no_bulk = std::numeric_limits<std::size_t>::max();
   struct Pull {
     std::uint64_t address;
     std::span<std::byte> into;
   };
 
-  // Attachments of bulk_from bytes and more travel by their address. memory may be null.
+  // Attachments in the range `bulk` travel by their address. memory may be null.
   explicit FrameReader(const Limits& limits, std::shared_ptr<MemoryPool> memory = nullptr,
-                       std::size_t bulk_from = no_bulk);
+                       BulkRange bulk = {});
 
   // Where the next bytes belong: a few spans, never empty ones; valid until advance().
   const std::vector<std::span<std::byte>>& targets();
@@ -47,7 +46,7 @@ class WEFT_EXPORT FrameReader {
 
   const Limits limits_;
   const std::shared_ptr<MemoryPool> memory_;
-  const std::size_t bulk_from_;
+  const BulkRange bulk_;
   std::unique_ptr<std::byte[]> staging_;  // pages that nothing came to stay untouched
   std::size_t begin_ = 0, end_ = 0;       // what of the staging buffer holds unread bytes
 

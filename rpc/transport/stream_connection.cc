@@ -10,8 +10,9 @@
 namespace weft::rpc {
 namespace {
 
-constexpr std::size_t most_spans = 64;              // of one write: what one system call takes under Asio too
-// So many answers leave before the rest of what was read is delivered: the other side works on them meanwhile.
+constexpr std::size_t most_spans = 64;  // of one write: what one system call takes under Asio too
+// So many answers leave before the rest of what was read is delivered: the other side works on them
+// meanwhile.
 constexpr std::size_t most_held_back = 16;
 constexpr int most_reads_a_turn = 16;               // then other connections have a look in
 constexpr auto patience = std::chrono::seconds{2};  // with a finished connection that makes no progress
@@ -29,8 +30,9 @@ StreamConnection::StreamConnection(std::unique_ptr<ByteStream> stream, std::shar
                                    const ConnectionOptions& options)
     : stream_(std::move(stream)),
       bulk_(stream_->bulk()),
+      bulk_range_(bulk_ != nullptr ? bulk_->range() : BulkRange{}),
       loop_(std::move(loop)),
-      reader_(options.limits, options.memory, bulk_ != nullptr ? bulk_->threshold() : FrameReader::no_bulk),
+      reader_(options.limits, options.memory, bulk_range_),
       description_(stream_->describe()) {}
 
 void StreamConnection::start(std::shared_ptr<ConnectionObserver> observer) {
@@ -45,7 +47,7 @@ void StreamConnection::send(OutboundFrame frame) {
   queued.size = queued.bytes = queued.frame.head.size();
   for (const Buffer& attachment : queued.frame.attachments) {
     queued.bytes += attachment.size();
-    if (bulk_ != nullptr && attachment.size() >= bulk_->threshold()) {
+    if (bulk_range_.contains(attachment.size())) {
       queued.addresses.push_back(reinterpret_cast<std::uintptr_t>(attachment.data()));
       queued.size += sizeof(std::uint64_t);
     } else {
@@ -201,7 +203,7 @@ void StreamConnection::gather() {
     const Queued& queued = queue_[i];
     add(queued.frame.head.data(), queued.frame.head.size());
     for (const Buffer& attachment : queued.frame.attachments) {
-      if (bulk_ != nullptr && attachment.size() >= bulk_->threshold()) continue;
+      if (bulk_range_.contains(attachment.size())) continue;
       add(attachment.data(), attachment.size());
       add(zeros.data(), padded(attachment.size()) - attachment.size());
     }

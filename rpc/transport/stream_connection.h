@@ -54,6 +54,7 @@ class WEFT_EXPORT StreamConnection final : public Connection,
 
   const std::unique_ptr<ByteStream> stream_;
   BulkAccess* const bulk_;  // null: everything goes through the stream
+  const BulkRange bulk_range_;
   const std::shared_ptr<Loop> loop_;
   FrameReader reader_;
   const std::string description_;

@@ -29,9 +29,11 @@ SimWeather SimWeather::draw(SimRandom& random) {
   weather.short_io = random.coin() ? 0 : random.spread(1, 900);
   weather.false_calls = random.coin() ? 0 : random.spread(1, 300);
   weather.bulk = random.coin() ? 0 : random.spread(1, 1000);
-  weather.bulk_from = static_cast<std::size_t>(random.spread(1, 16 * 1024));
+  weather.bulk_range.begin = static_cast<std::size_t>(random.spread(1, 16 * 1024));
   weather.resets = random.chance(700) ? 0 : random.spread(1, 20'000);
   weather.refusals = random.chance(700) ? 0 : random.spread(1, 300);
+  if (random.coin())
+    weather.bulk_range.end = weather.bulk_range.begin + static_cast<std::size_t>(random.spread(1, 64 * 1024));
   return weather;
 }
 

@@ -33,9 +33,9 @@ struct SimWeather {
   std::size_t most_window = 256 * 1024;
   std::uint64_t short_io = 200;    // of a thousand reads and writes, that move less than they could
   std::uint64_t false_calls = 20;  // of a thousand waits, that end though nothing has come
-  // Of a thousand connections, that let bulk of so many bytes and more be copied from the sender's memory.
+  // Of a thousand connections, that let attachments of these sizes be copied from the sender's memory.
   std::uint64_t bulk = 0;
-  std::size_t bulk_from = 4096;
+  rpc::BulkRange bulk_range{4096};
   std::uint64_t resets = 0;    // of a million segments, that end their connection
   std::uint64_t refusals = 0;  // of a thousand connects, that fail
   std::chrono::nanoseconds connect_timeout = std::chrono::seconds{20};

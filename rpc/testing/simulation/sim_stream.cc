@@ -7,7 +7,7 @@ namespace weft::test {
 class SimStream::Bulk final : public rpc::BulkAccess {
  public:
   Bulk(std::shared_ptr<SimWire> wire, std::size_t side) : wire_(std::move(wire)), side_(side) {}
-  std::size_t threshold() const override { return wire_->bulk_from(); }
+  rpc::BulkRange range() const override { return *wire_->bulk(); }
   void pull(std::uint64_t address, std::span<std::byte> into, std::error_code& error) override {
     wire_->pull(side_, address, into, error);
   }
@@ -25,7 +25,7 @@ class SimStream::Bulk final : public rpc::BulkAccess {
 SimStream::SimStream(std::shared_ptr<SimWire> wire, std::size_t side)
     : wire_(std::move(wire)),
       side_(side),
-      bulk_(wire_->bulk_from() == 0 ? nullptr : std::make_unique<Bulk>(wire_, side)) {}
+      bulk_(wire_->bulk() ? std::make_unique<Bulk>(wire_, side) : nullptr) {}
 SimStream::~SimStream() { wire_->close(side_); }
 
 std::size_t SimStream::read(std::span<const std::span<std::byte>> into, std::error_code& error) {

@@ -1,12 +1,14 @@
 // SocketStream<Protocol>: a connected stream socket of Asio (TCP, Unix) as a ByteStream.
 //
-// Asio only waits; the bytes move by one readv or sendmsg each.
+// Asio only waits; the bytes move by one readv or sendmsg each. A loop that spins reads without waiting, as
+// long as it has few sockets.
 #pragma once
 
 #include <weft/rpc/transport/byte_stream.h>
 
 #include <asio/basic_stream_socket.hpp>
 #include <asio/error.hpp>
+#include <asio/executor_work_guard.hpp>
 
 #include <sys/socket.h>
 #include <sys/uio.h>
@@ -30,10 +32,16 @@ class SocketStream final : public ByteStream {
     socket_.native_non_blocking(true, ignored);
   }
 
+  ~SocketStream() override {
+    if (polled_ != nullptr) polled_->end();
+  }
+
   std::size_t read(std::span<const std::span<std::byte>> into, std::error_code& error) override {
     iovec vectors[most_vectors];
     const int count = fill(into, vectors);
-    return moved(::readv(socket_.native_handle(), vectors, count), error);
+    const std::size_t bytes = moved(::readv(socket_.native_handle(), vectors, count), error);
+    if (polled_ != nullptr && (bytes != 0 || error != asio::error::would_block)) polled_->found_something();
+    return bytes;
   }
 
   std::size_t write(std::span<const std::span<const std::byte>> from, std::error_code& error) override {
@@ -45,12 +53,20 @@ class SocketStream final : public ByteStream {
     return bytes == 0 ? (error = asio::error::would_block, 0) : moved(bytes, error);
   }
 
-  void when_readable(Job job) override { wait(Socket::wait_read, std::move(job)); }
+  void when_readable(Job job) override {
+    if (!std::exchange(asked_to_poll_, true) && loop_->spins()) {
+      auto polled = std::make_shared<Polled>(socket_, loop_);
+      if (loop_->add_poller(*polled, true)) polled_ = std::move(polled);
+    }
+    if (polled_ == nullptr) return wait(Socket::wait_read, std::move(job));
+    polled_->await(std::move(job));
+  }
   void when_writable(Job job) override { wait(Socket::wait_write, std::move(job)); }
 
   void shut_down_writing(std::error_code& error) override { socket_.shutdown(Socket::shutdown_send, error); }
   void close() override {
     asio::error_code ignored;
+    if (polled_ != nullptr) polled_->end();
     socket_.shutdown(Socket::shutdown_both, ignored);
     socket_.close(ignored);
   }
@@ -60,6 +76,58 @@ class SocketStream final : public ByteStream {
 
  private:
   static constexpr std::size_t most_vectors = 64;
+
+  // A socket that is looked at by reading from it. Only before the loop falls asleep is Asio asked to wait.
+  class Polled final : public LoopPoller, public std::enable_shared_from_this<Polled> {
+   public:
+    Polled(Socket& socket, std::shared_ptr<Loop> loop)
+        : socket_(&socket), loop_(std::move(loop)), work_(socket.get_executor()) {}
+
+    void await(Job job) {
+      readable_ = std::move(job);
+      if (!awake_) ask_asio();
+    }
+    void found_something() { found_ = true; }
+    void end() {
+      if (std::exchange(socket_, nullptr) == nullptr) return;
+      loop_->remove_poller(*this);
+      work_.reset();
+      const Job dropped = std::move(readable_);
+    }
+
+    bool poll() override {
+      if (!readable_) return false;
+      const auto self = this->shared_from_this();
+      Job job = std::move(readable_);
+      found_ = false;
+      job();
+      return found_;
+    }
+    bool fall_asleep() override {
+      awake_ = false;
+      ask_asio();  // which finds what is there already
+      return true;
+    }
+    void wake_up() override { awake_ = true; }
+
+   private:
+    void ask_asio() {
+      if (asked_ || !readable_) return;
+      asked_ = true;
+      socket_->async_wait(Socket::wait_read, [self = this->shared_from_this()](const asio::error_code&) {
+        self->asked_ = false;
+        self->loop_->run_turn([&] { self->poll(); });
+      });
+    }
+
+    Socket* socket_;  // null: it has ended
+    const std::shared_ptr<Loop> loop_;
+    asio::executor_work_guard<typename Socket::executor_type> work_;  // also while Asio waits for nothing
+    Job readable_;
+    bool awake_ = true;   // the loop polls
+    bool asked_ = false;  // Asio waits
+    bool found_ = false;  // the last poll
+  };
 
   template <class Byte>
   static int fill(std::span<const std::span<Byte>> spans, iovec* vectors) {
@@ -91,6 +159,8 @@ class SocketStream final : public ByteStream {
   const std::shared_ptr<Loop> loop_;
   const std::string description_;
   const std::string identity_;
+  std::shared_ptr<Polled> polled_;  // null: it is not
+  bool asked_to_poll_ = false;
 };
 
 }  // namespace weft::rpc

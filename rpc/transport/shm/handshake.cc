@@ -77,7 +77,8 @@ class Greeting final : public ShmHandshake, public std::enable_shared_from_this<
     outbound_.emplace(ShmSegment::create(ShmSegment::capacity_for(options_.ring_bytes)));
     ours_.bulk = memory_.has_value();
     ours_.capacity = outbound_->capacity();
-    ours_.bulk_threshold = std::max<std::size_t>(options_.bulk_threshold, 1);
+    ours_.bulk_begin = std::max<std::size_t>(options_.bulk_begin, 1);
+    ours_.bulk_end = options_.bulk_end;
     ours_.nonce = PeerMemory::make_nonce();
     send_whole(socket_.native_handle(), ours_.encode(), outbound_->descriptor());
     outbound_->close_descriptor();
@@ -193,8 +194,7 @@ class Greeting final : public ShmHandshake, public std::enable_shared_from_this<
   void succeed() {
     auto stream = make_shm_stream(
         ShmEnds{std::move(socket_), std::move(*outbound_), std::move(*inbound_), std::move(memory_),
-                static_cast<std::size_t>(std::max(ours_.bulk_threshold, theirs_.bulk_threshold)),
-                std::move(description_), std::move(identity_)},
+                ours_.agreed_bulk(theirs_), std::move(description_), std::move(identity_)},
         loop_);
     loop_->cancel(std::exchange(timer_, 0));
     Done done = std::move(done_);

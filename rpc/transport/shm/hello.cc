@@ -42,8 +42,9 @@ ShmHello::Bytes ShmHello::encode() const {
   put_at(out, 10, oldest);
   put_at(out, 12, bulk ? bulk_flag : 0U);
   put_at(out, 16, capacity);
-  put_at(out, 24, bulk_threshold);
+  put_at(out, 24, bulk_begin);
   put_at(out, 32, nonce);
+  put_at(out, 48, bulk_end);
   return out;
 }
 
@@ -61,10 +62,17 @@ ShmHello ShmHello::decode(std::span<const std::byte, size> in) {
   if (!std::has_single_bit(hello.capacity) || hello.capacity < ShmSegment::smallest ||
       hello.capacity > ShmSegment::largest)
     bad_hello("a ring of " + std::to_string(hello.capacity) + " bytes");
-  hello.bulk_threshold = take_at<std::uint64_t>(in, 24);
-  if (hello.bulk && hello.bulk_threshold == 0) bad_hello("a bulk threshold of 0");
+  hello.bulk_begin = take_at<std::uint64_t>(in, 24);
+  if (hello.bulk && hello.bulk_begin == 0) bad_hello("bulk from 0 bytes");
   hello.nonce = take_at<PeerMemory::Nonce>(in, 32);
+  hello.bulk_end = take_at<std::uint64_t>(in, 48);
   return hello;
+}
+
+BulkRange ShmHello::agreed_bulk(const ShmHello& theirs) const {
+  const bool ends = bulk_end != 0 && theirs.bulk_end != 0;
+  return {std::max(bulk_begin, theirs.bulk_begin),
+          ends ? std::min(bulk_end, theirs.bulk_end) : BulkRange::no_end};
 }
 
 ShmProof::Bytes ShmProof::encode() const {

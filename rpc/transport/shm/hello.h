@@ -8,6 +8,7 @@
 #pragma once
 
 #include <weft/rpc/core/export.h>
+#include <weft/rpc/transport/bulk_range.h>
 #include <weft/rpc/transport/shm/peer_memory.h>
 
 #include <array>
@@ -24,14 +25,17 @@ struct WEFT_EXPORT ShmHello {
 
   std::uint16_t version = current;  // the newest and the oldest that the sender speaks
   std::uint16_t oldest = current;
-  bool bulk = false;                 // the sender would read, and be read
-  std::uint64_t capacity = 0;        // of its segment
-  std::uint64_t bulk_threshold = 0;  // the greater of the two holds
-  PeerMemory::Nonce nonce{};         // for the other to place
+  bool bulk = false;             // the sender would read, and be read
+  std::uint64_t capacity = 0;    // of its segment
+  std::uint64_t bulk_begin = 0;  // of the sizes that go by bulk, the greater of the two
+  std::uint64_t bulk_end = 0;    // the lesser of the two; 0: none, whatever the other says
+  PeerMemory::Nonce nonce{};     // for the other to place
 
   Bytes encode() const;
   // Throws protocol_error: no hello, no version in common, or numbers that cannot be.
   static ShmHello decode(std::span<const std::byte, size> bytes);
+
+  BulkRange agreed_bulk(const ShmHello& theirs) const;
 
   friend bool operator==(const ShmHello&, const ShmHello&) = default;
 };

@@ -73,7 +73,7 @@ class ShmCore final : public LoopPoller,
 
   // --- BulkAccess ---
 
-  std::size_t threshold() const override { return ends_.bulk_threshold; }
+  BulkRange range() const override { return ends_.bulk; }
   void pull(std::uint64_t address, std::span<std::byte> into, std::error_code& error) override {
     ends_.memory->read(address, into, error);
     // Who closes its stream may use that memory for something else, but closes the socket before. Not a
@@ -88,6 +88,7 @@ class ShmCore final : public LoopPoller,
   // --- LoopPoller ---
 
   bool poll() override { return run_due(); }
+  bool expects_soon() const override { return jobs_ != nullptr && jobs_->acknowledged; }
   bool fall_asleep() override {
     awake_ = false;
     if (ask_to_be_woken()) return true;

@@ -24,7 +24,7 @@ struct ShmEnds {
   ShmSegment outbound;  // this side's own
   ShmSegment inbound;
   std::optional<PeerMemory> memory;  // of the other side, where both may read
-  std::size_t bulk_threshold = 0;
+  BulkRange bulk;
   std::string description;
   std::string identity;
 };

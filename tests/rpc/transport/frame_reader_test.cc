@@ -161,12 +161,12 @@ TEST(FrameReader, RefusesABadHeaderBeforeItMakesRoomForAttachments) {
 
 // --- Bulk beside the stream ---
 
-// The stream of a frame whose attachments of bulk_from bytes and more travel as their address.
-std::vector<std::byte> bytes_with_addresses(const OutboundFrame& frame, std::size_t bulk_from) {
+// The stream of a frame whose attachments of some sizes travel as their address.
+std::vector<std::byte> bytes_with_addresses(const OutboundFrame& frame, BulkRange bulk) {
   OutboundFrame small{frame.head, {}, {}};
   std::vector<std::uint64_t> addresses;
   for (const Buffer& attachment : frame.attachments) {
-    if (attachment.size() < bulk_from) {
+    if (!bulk.contains(attachment.size())) {
       small.attachments.push_back(attachment);
     } else {
       addresses.push_back(reinterpret_cast<std::uintptr_t>(attachment.data()));
@@ -179,19 +179,19 @@ std::vector<std::byte> bytes_with_addresses(const OutboundFrame& frame, std::siz
 }
 
 TEST(FrameReader, BulkTravelsAsItsAddress) {
-  constexpr std::size_t bulk_from = 1000;
+  constexpr BulkRange bulk{1000, 200000};
   std::vector<OutboundFrame> frames;
   frames.push_back(frame(1, 5, {10, 1000, 0, 999, 5000}));
-  frames.push_back(frame(2, 5, {}));
+  frames.push_back(frame(2, 5, {199999}));
   frames.push_back(frame(3, 100000, {200000}));
   frames.push_back(frame(4, 5, {64}));
   std::vector<std::byte> stream;
   for (const auto& one : frames) {
-    const auto bytes = bytes_with_addresses(one, bulk_from);
+    const auto bytes = bytes_with_addresses(one, bulk);
     stream.insert(stream.end(), bytes.begin(), bytes.end());
   }
   for (const std::size_t most : {std::size_t{1}, std::size_t{37}, std::size_t{100000}, stream.size()}) {
-    FrameReader reader({}, nullptr, bulk_from);
+    FrameReader reader({}, nullptr, bulk);
     std::size_t at = 0, got = 0, pulled = 0;
     while (got < frames.size()) {
       if (auto next = reader.next()) {

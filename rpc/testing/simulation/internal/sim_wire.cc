@@ -31,7 +31,8 @@ SimWire::SimWire(SimNetwork& network, std::uint64_t number, std::shared_ptr<SimL
       names_{one->process()->name(), other->process()->name()},
       window_(static_cast<std::size_t>(
           network.random_.spread(network.weather_.least_window, network.weather_.most_window))),
-      bulk_from_(network.random_.chance(network.weather_.bulk) ? network.weather_.bulk_from : 0),
+      bulk_(network.random_.chance(network.weather_.bulk) ? std::optional(network.weather_.bulk_range)
+                                                          : std::nullopt),
       latency_{network.latency(), network.latency()} {
   ends_[0].process = one->process();
   ends_[1].process = other->process();

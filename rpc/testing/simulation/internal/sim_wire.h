@@ -28,9 +28,9 @@ class SimWire final : public std::enable_shared_from_this<SimWire> {
   void when(Side side, Event event, rpc::Job job);
   void shut_down_writing(Side side, std::error_code& error);
   void close(Side side);
-  std::size_t bulk_from() const { return bulk_from_; }  // 0: no bulk
+  const std::optional<rpc::BulkRange>& bulk() const { return bulk_; }
   bool one_host() const {
-    return bulk_from_ != 0;
+    return bulk_.has_value();
   }  // who reads the other's memory is beside it, and hears of its end
   void pull(Side side, std::uint64_t address, std::span<std::byte> into, std::error_code& error);
   void acknowledge(Side side);
@@ -105,7 +105,7 @@ class SimWire final : public std::enable_shared_from_this<SimWire> {
   const std::uint64_t number_;
   const std::array<std::string, 2> names_;
   const std::size_t window_;
-  const std::size_t bulk_from_;
+  const std::optional<rpc::BulkRange> bulk_;
   std::array<std::chrono::nanoseconds, 2> latency_;  // of each direction
   std::array<End, 2> ends_;
   std::array<Pipe, 2> pipes_;  // what each end writes

@@ -113,7 +113,7 @@ class HandshakeTest : public testing::Test {
     ShmHello hello;
     hello.bulk = bulk;
     hello.capacity = 64U << 10;
-    hello.bulk_threshold = 1000;
+    hello.bulk_begin = 1000;
     return hello;
   }
   static std::string read(ByteStream& stream) {
@@ -143,8 +143,8 @@ class HandshakeTest : public testing::Test {
 
 TEST_F(HandshakeTest, BothSidesAgree) {
   const auto ends = test::socket_pair();
-  auto first = greet(ends[0], loop_, {.ring_bytes = 64U << 10, .bulk_threshold = 1000});
-  auto second = greet(ends[1], loop_, {.ring_bytes = 200'000, .bulk_threshold = 3000});
+  auto first = greet(ends[0], loop_, {.ring_bytes = 64U << 10, .bulk_begin = 1000, .bulk_end = 9000});
+  auto second = greet(ends[1], loop_, {.ring_bytes = 200'000, .bulk_begin = 3000, .bulk_end = 12'000});
   ByteStream& a = *streams_.emplace_back(first->take().get());
   ByteStream& b = *streams_.emplace_back(second->take().get());
   EXPECT_EQ(a.identity(), "uid:" + std::to_string(::geteuid()));
@@ -152,8 +152,8 @@ TEST_F(HandshakeTest, BothSidesAgree) {
   ASSERT_EQ(a.bulk() != nullptr, reads_itself());
   ASSERT_EQ(b.bulk() != nullptr, reads_itself());
   if (a.bulk() != nullptr) {
-    EXPECT_EQ(a.bulk()->threshold(), 3000U);
-    EXPECT_EQ(b.bulk()->threshold(), 3000U);
+    EXPECT_EQ(a.bulk()->range(), (BulkRange{3000, 9000}));
+    EXPECT_EQ(b.bulk()->range(), (BulkRange{3000, 9000}));
   }
 }
 

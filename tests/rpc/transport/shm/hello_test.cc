@@ -18,7 +18,8 @@ ShmHello some_hello() {
   ShmHello hello;
   hello.bulk = true;
   hello.capacity = 1U << 20;
-  hello.bulk_threshold = 64U << 10;
+  hello.bulk_begin = 64U << 10;
+  hello.bulk_end = 4U << 20;
   hello.nonce = PeerMemory::make_nonce();
   return hello;
 }
@@ -32,7 +33,7 @@ TEST(ShmHello, ReadsWhatItWrites) {
   ShmHello hello = some_hello();
   EXPECT_EQ(ShmHello::decode(hello.encode()), hello);
   hello.bulk = false;
-  hello.bulk_threshold = 0;
+  hello.bulk_begin = 0;
   EXPECT_EQ(ShmHello::decode(hello.encode()), hello);
   EXPECT_EQ(ShmProof::decode(ShmProof{0x123456789abcdef0}.encode()).address, 0x123456789abcdef0U);
   EXPECT_TRUE(ShmVerdict::decode(ShmVerdict{true}.encode()).readable);
@@ -47,8 +48,23 @@ TEST(ShmHello, LiesWhereTheDocumentSays) {
                                       1,   0,   1,   0,   1,   0,   0,   0,    //
                                       0,   0,   16,  0,   0,   0,   0,   0,    //
                                       0,   0,   1,   0,   0,   0,   0,   0,    //
-                                      1,   2,   3,   4,   5,   6,   7,   8,   9, 10, 11, 12, 13, 14, 15, 16};
+                                      1,   2,   3,   4,   5,   6,   7,   8,    //
+                                      9,   10,  11,  12,  13,  14,  15,  16,   //
+                                      0,   0,   64,  0,   0,   0,   0,   0};
   EXPECT_EQ(std::memcmp(hello.encode().data(), expected, sizeof expected), 0);
+}
+
+TEST(ShmHello, BulkIsOfTheSizesThatBothSidesSay) {
+  const auto agreed = [](ShmHello ours, ShmHello theirs) {
+    EXPECT_EQ(ours.agreed_bulk(theirs), theirs.agreed_bulk(ours));
+    return ours.agreed_bulk(theirs);
+  };
+  ShmHello ours = some_hello(), theirs = some_hello();
+  theirs.bulk_begin = 100;
+  theirs.bulk_end = 1U << 20;
+  EXPECT_EQ(agreed(ours, theirs), (BulkRange{64U << 10, 1U << 20}));
+  theirs.bulk_end = 0;  // from before there was an end
+  EXPECT_EQ(agreed(ours, theirs), (BulkRange{64U << 10, BulkRange::no_end}));
 }
 
 TEST(ShmHello, ANewerOneThatSpeaksThisVersionIsUnderstood) {

@@ -1,0 +1,17 @@
+// BulkRange: the sizes of attachments that travel beside the stream (BulkAccess): none, as it is made.
+#pragma once
+
+#include <cstddef>
+#include <limits>
+
+namespace weft::rpc {
+
+struct BulkRange {
+  static constexpr std::size_t no_end = std::numeric_limits<std::size_t>::max();
+
+  std::size_t begin = no_end, end = no_end;  // bytes
+  bool contains(std::size_t size) const { return size >= begin && size < end; }
+  friend bool operator==(const BulkRange&, const BulkRange&) = default;
+};
+
+}  // namespace weft::rpc
