@@ -6,8 +6,11 @@
 
 #include <algorithm>
 #include <atomic>
+#include <deque>
 #include <functional>
 #include <vector>
+
+#include "tests/support/connections.h"
 
 namespace weft::rpc {
 namespace {
@@ -15,6 +18,7 @@ namespace {
 using namespace std::chrono_literals;
 using test::Event;
 using test::Handover;
+using test::on;
 
 TEST(AsioLoop, RunsJobsInOrderOnItsOwnThread) {
   AsioLoop loop;
@@ -304,6 +308,24 @@ TEST(AsioLoop, ASpinningLoopPollsAndSleepsAndWakes) {
   });
   removed.wait();
   loop.stop();
+}
+
+TEST(AsioLoop, ASpinningLoopTakesOnlyAFewPollersThatAreSystemCalls) {
+  AsioLoop loop(50us);
+  std::deque<Bell> bells;
+  for (int i = 0; i < 6; ++i) bells.emplace_back(loop, [] {});
+  on(loop, [&] {
+    for (int i = 0; i < 4; ++i) EXPECT_TRUE(loop.add_poller(bells[static_cast<std::size_t>(i)], true)) << i;
+    EXPECT_FALSE(loop.add_poller(bells[4], true));
+    EXPECT_TRUE(loop.add_poller(bells[5]));  // others are not counted
+    loop.remove_poller(bells[5]);
+    EXPECT_FALSE(loop.add_poller(bells[4], true));
+    loop.remove_poller(bells[0]);
+    loop.remove_poller(bells[4]);  // which it never took
+    EXPECT_TRUE(loop.add_poller(bells[4], true));
+    EXPECT_FALSE(loop.add_poller(bells[0], true));
+    for (Bell& bell : bells) loop.remove_poller(bell);
+  });
 }
 
 TEST(AsioLoop, ASpinningLoopRunsTimersAndStops) {

@@ -160,6 +160,27 @@ TEST_P(TensorCodecTest, WhatArrivesSharesNothingWithWhatWasSent) {
   EXPECT_EQ(got(peer_->call<&Holder::get>()).sum().item<float>(), 1000);
 }
 
+// A result that nobody else holds cannot change any more: it travels as it lies.
+TEST(TensorReply, IsCopiedOnlyWhereOthersHoldItsMemory) {
+  const auto travels_as_it_lies = [](const at::Tensor& tensor) {
+    const auto message = rpc::OutgoingMessage::reply();
+    rpc::Codec<at::Tensor>::encode(message->result(), tensor);
+    return message->seal_reply(1).attachments.at(0).data() == tensor.const_data_ptr();
+  };
+  const at::Tensor mine = at::zeros({1000});
+  EXPECT_TRUE(travels_as_it_lies(mine));
+  {
+    const at::Tensor same = mine;
+    EXPECT_FALSE(travels_as_it_lies(mine));
+  }
+  {
+    const at::Tensor same_memory = mine.view({10, 100});
+    EXPECT_FALSE(travels_as_it_lies(mine));
+    EXPECT_FALSE(travels_as_it_lies(same_memory));
+  }
+  EXPECT_TRUE(travels_as_it_lies(mine));
+}
+
 TEST_P(TensorCodecTest, AnArgumentThatChangesBeforeItIsSentFailsItsCall) {
   at::Tensor x = at::zeros({1 << 16});
   rpc::Future<at::Tensor> borrowed, copied;

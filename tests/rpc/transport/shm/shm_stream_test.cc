@@ -6,11 +6,10 @@
 
 #include "tests/support/byte_stream_suite.h"
 #include "tests/support/shm.h"
+#include "tests/support/spinning.h"
 
 namespace weft::test {
 namespace {
-
-enum class Wait { sleep, spin, doze };  // doze: spins so briefly that it falls asleep all the time
 
 template <Wait left, Wait right, std::size_t ring_bytes = 1U << 20>
 class ShmKind {
@@ -25,18 +24,7 @@ class ShmKind {
   }
 
  private:
-  static std::shared_ptr<rpc::Loop> make(Wait wait) {
-    switch (wait) {
-      case Wait::sleep:
-        return std::make_shared<rpc::AsioLoop>();
-      case Wait::spin:
-        return std::make_shared<rpc::AsioLoop>(std::chrono::milliseconds{1});
-      case Wait::doze:
-        break;
-    }
-    return std::make_shared<rpc::AsioLoop>(std::chrono::nanoseconds{1});
-  }
-  std::array<std::shared_ptr<rpc::Loop>, 2> loops_{make(left), make(right)};
+  std::array<std::shared_ptr<rpc::Loop>, 2> loops_{make_loop(left), make_loop(right)};
 };
 
 using Asleep = ShmKind<Wait::sleep, Wait::sleep>;
