@@ -130,6 +130,8 @@ class WEFT_EXPORT AgentCore final : public std::enable_shared_from_this<AgentCor
                      // repeats
     bool operator()(const std::shared_ptr<Link>& a, const std::shared_ptr<Link>& b) const;
   };
+  static constexpr const char* self_scheme = "self";  // of the address where an agent calls itself
+
   void report_gone(const AgentId& peer, const Error& reason);
   void check_drained();
   void end_drain(Result<void> result);

@@ -1,0 +1,269 @@
+// AgentCore: its ways to peers: listeners, routes, links, and lives of peers that are over.
+#include <weft/rpc/agent/agent_core.h>
+
+#include <weft/rpc/agent/link.h>
+#include <weft/rpc/transport/shm/companion.h>
+
+#include <algorithm>
+
+namespace weft::rpc {
+namespace {
+
+constexpr std::size_t most_forgotten = 1024;
+
+}  // namespace
+
+void AgentCore::listen() {
+  const auto open = [this](const Address& address, const std::string& scheme) {
+    Transport* way = transport(scheme);
+    if (way == nullptr)
+      throw Error(ErrorKind::invalid_argument, "this agent has no transport for " + address.text());
+    return way->listen(
+        address,
+        [weak = weak_from_this()] {
+          const auto core = weak.lock();
+          return core == nullptr ? nullptr : core->pick_loop();
+        },
+        connection_options(), options_.insecure || options_.credentials != nullptr,
+        [weak = weak_from_this()](std::shared_ptr<Connection> connection) {
+          const auto core = weak.lock();
+          if (core == nullptr || core->ended())
+            return connection->close(Error(ErrorKind::shut_down, "shut down"));
+          core->adopt(std::move(connection), nullptr);
+        });
+  };
+  auto self = open(Address{self_scheme, {}, {}, id_.name}, self_scheme);
+  std::lock_guard lock(mutex_);
+  routes_[id_.name] = std::make_shared<Route>(shared_from_this(), pick_loop(), id_.name,
+                                              std::vector{Address{self_scheme, {}, {}, id_.name}});
+  routes_[id_.name]->identify(id_);
+  listeners_.push_back(std::move(self));
+  for (const std::string& text : options_.listen) {
+    const Address address = Address::parse(text);
+    listeners_.push_back(open(address, address.scheme));
+  }
+  if (!options_.same_host || options_.credentials != nullptr || transport("shm") == nullptr) return;
+  for (const auto& listener : listeners_) {
+    const auto companion = companion_of(listener->address());
+    if (!companion) continue;
+    try {
+      companions_.push_back(open(*companion, companion->scheme));
+    } catch (const Error& error) {
+      log(LogLevel::debug,
+          std::string("no shared memory beside ") + listener->address().text() + ": " + error.what());
+    }
+  }
+}
+
+std::vector<std::string> AgentCore::addresses() const {
+  std::vector<std::string> all;
+  std::lock_guard lock(mutex_);
+  for (const auto& listener : listeners_)
+    if (listener->address().scheme != self_scheme) all.push_back(listener->address().text());
+  return all;
+}
+
+std::vector<std::string> AgentCore::addresses_of(const std::string& name) const {
+  std::lock_guard lock(mutex_);
+  const auto found = peer_addresses_.find(name);
+  return found == peer_addresses_.end() ? std::vector<std::string>{} : found->second;
+}
+
+std::shared_ptr<Route> AgentCore::route(const std::string& name, std::vector<std::string> addresses) {
+  std::vector<Address> known;
+  for (const std::string& text : addresses) known.push_back(Address::parse(text));
+  std::lock_guard lock(mutex_);
+  auto& route = routes_[name];
+  if (route == nullptr) {
+    route = std::make_shared<Route>(shared_from_this(), pick_loop(), name, std::move(known));
+  } else if (!known.empty() && name != id_.name) {
+    route->loop()->post([route = route, known = std::move(known)] { route->learn(known); });
+  }
+  return route;
+}
+
+std::shared_ptr<Route> AgentCore::route_to(const std::string& address) {
+  const Address parsed = Address::parse(address);
+  std::lock_guard lock(mutex_);
+  auto& route = routes_[parsed.text()];
+  if (route == nullptr)
+    route = std::make_shared<Route>(shared_from_this(), pick_loop(), parsed.text(), std::vector{parsed});
+  return route;
+}
+
+std::vector<std::shared_ptr<Route>> AgentCore::all_routes() const {
+  std::vector<std::shared_ptr<Route>> all;
+  std::lock_guard lock(mutex_);
+  for (const auto& [name, route] : routes_)  // one may have two names
+    if (std::find(all.begin(), all.end(), route) == all.end()) all.push_back(route);
+  return all;
+}
+
+std::vector<std::shared_ptr<Link>> AgentCore::all_links() const {
+  std::lock_guard lock(mutex_);
+  return {links_.begin(), links_.end()};
+}
+
+Transport* AgentCore::transport(const std::string& scheme) const {
+  const auto found = transports_.find(scheme);
+  return found == transports_.end() ? nullptr : found->second.get();
+}
+
+void AgentCore::set_directory(FindAddresses find) {
+  std::lock_guard lock(mutex_);
+  directory_ = std::move(find);
+}
+
+void AgentCore::find_addresses(const std::string& name, UniqueFunction<void(std::vector<Address>)> done) {
+  FindAddresses directory;
+  {
+    std::lock_guard lock(mutex_);
+    directory = directory_;
+  }
+  if (!directory) return done({});
+  directory(name, std::move(done));
+}
+
+void AgentCore::adopt(std::shared_ptr<Connection> connection, std::shared_ptr<Route> route) {
+  const bool came_in = route == nullptr;
+  std::shared_ptr<Link> link, oldest;
+  {
+    std::lock_guard lock(mutex_);
+    link = std::make_shared<Link>(shared_from_this(), ++last_link_, std::move(connection), std::move(route));
+    links_.insert(link);
+    if (came_in) handshaking_.insert(link);
+    // Who has been silent for longest makes room, so that a storm of such does not keep out who speaks.
+    if (handshaking_.size() > options_.most_handshakes)
+      oldest = std::move(handshaking_.extract(handshaking_.begin()).value());
+  }
+  if (oldest != nullptr) {
+    AgentCounters::count(counters_.connections_refused);
+    const auto& loop = oldest->loop();
+    loop->post([oldest] {
+      if (!oldest->ready())
+        oldest->close(Error(ErrorKind::resource_exhausted, "too many connections that say nothing"));
+    });
+    if (oldest == link) return;
+  }
+  link->open();
+  if (ended_) link->close(Error(ErrorKind::shut_down, "this agent has shut down"));
+}
+
+void AgentCore::handshake_over(const std::shared_ptr<Link>& link) {
+  std::lock_guard lock(mutex_);
+  handshaking_.erase(link);
+}
+
+void AgentCore::link_ready(const std::shared_ptr<Link>& link, std::shared_ptr<Route> dialled,
+                           const HelloInfo& hello) {
+  std::shared_ptr<Route> named;
+  std::vector<Address> addresses;
+  for (const std::string& text : hello.addresses) {
+    try {
+      addresses.push_back(Address::parse(text));
+    } catch (const Error&) {
+      log(LogLevel::warning, hello.name + " names an address that is none: " + text);
+    }
+  }
+  {
+    std::lock_guard lock(mutex_);
+    ++links_of_[link->peer()];
+    AgentCounters::count(counters_.connections_made);
+    peer_addresses_[hello.name] = hello.addresses;
+    auto& place = routes_[hello.name];
+    if (place == nullptr)
+      place = dialled != nullptr ? dialled
+                                 : std::make_shared<Route>(shared_from_this(), link->loop(), hello.name,
+                                                           std::vector<Address>{});
+    named = place;
+  }
+  // A route that dialled runs on the link's loop.
+  if (dialled != nullptr) dialled->link_up(link, true);
+  if (named == dialled || hello.name == id_.name) return;
+  const auto tell = [named, link, addresses = std::move(addresses)] {
+    named->learn(addresses);
+    named->link_up(link, false);
+  };
+  if (named->loop()->running_here()) return tell();
+  named->loop()->post(tell);
+}
+
+void AgentCore::link_ended(const std::shared_ptr<Link>& link, const std::shared_ptr<Route>& dialled,
+                           const Error& reason) {
+  std::vector<std::shared_ptr<Route>> routes;
+  bool gone = false;
+  {
+    std::lock_guard lock(mutex_);
+    links_.erase(link);
+    if (link->ready()) {
+      if (dialled != nullptr) routes.push_back(dialled);
+      if (const auto found = routes_.find(link->peer().name);
+          found != routes_.end() && found->second != dialled)
+        routes.push_back(found->second);
+      if (--links_of_[link->peer()] == 0) {
+        links_of_.erase(link->peer());
+        gone = link->peer() != id_;
+        // Who came by itself is forgotten where no life of that name is left and nobody here holds a way to
+        // it (the table and `routes` do): names are cheap to make up.
+        const std::string& name = link->peer().name;
+        const auto other = links_of_.lower_bound(AgentId{name, 0});
+        if (const auto found = routes_.find(name); dialled == nullptr && gone &&
+                                                   (other == links_of_.end() || other->first.name != name) &&
+                                                   found != routes_.end() && found->second.use_count() == 2) {
+          routes_.erase(found);
+          peer_addresses_.erase(name);
+        }
+      }
+    }
+  }
+  for (const auto& route : routes) {
+    if (route->loop()->running_here()) {
+      route->link_down(link);
+    } else {
+      route->loop()->post([route, link] { route->link_down(link); });
+    }
+  }
+  if (dialled != nullptr && !link->ready()) dialled->dial_failed(reason);
+  if (gone) report_gone(link->peer(), reason);
+}
+
+void AgentCore::forget(const AgentId& life, const std::string& reason) {
+  const Error error(ErrorKind::lease_lost, to_string(life) + " was taken for dead: " + reason);
+  std::vector<std::shared_ptr<Link>> links;
+  {
+    std::lock_guard lock(mutex_);
+    forgotten_.emplace_back(life, error);
+    if (forgotten_.size() > most_forgotten) forgotten_.pop_front();
+    links.assign(links_.begin(), links_.end());
+  }
+  forget_way(life);
+  // Who is shaking hands meanwhile asks forgotten() afterwards.
+  for (const auto& link : links)
+    link->loop()->post([link, life, error] {
+      if (link->ready() && link->peer() == life) link->expel(error);
+    });
+}
+
+void AgentCore::forget_way(const AgentId& life) {
+  std::shared_ptr<Route> route;
+  {
+    std::lock_guard lock(mutex_);
+    if (const auto found = routes_.find(life.name); found != routes_.end()) route = found->second;
+  }
+  if (route != nullptr) route->loop()->post([route, life] { route->forget(life); });
+}
+
+std::optional<Error> AgentCore::forgotten(const AgentId& life) const {
+  std::lock_guard lock(mutex_);
+  for (const auto& [gone, error] : forgotten_)
+    if (gone == life) return error;
+  return std::nullopt;
+}
+
+void AgentCore::peer_leaving(const AgentId& peer) { log(LogLevel::debug, peer.name + " is leaving"); }
+
+void AgentCore::report_gone(const AgentId& peer, const Error& reason) {
+  for (const auto& hook : hooks_) hook->peer_gone(peer, reason);
+}
+
+}  // namespace weft::rpc
