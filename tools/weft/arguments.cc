@@ -35,7 +35,7 @@ bool may_be_bare(const GivenArgument& given) {
 std::optional<PlainValue> bare_text(const Type& type, const std::string& text) {
   const Type& inner = type.kind == TypeKind::optional ? *type.parts[0] : type;
   if (inner.kind != TypeKind::text && inner.kind != TypeKind::bytes) return std::nullopt;
-  return from_json(type, GivenJson(text));
+  return value_of_json(type, GivenJson(text));
 }
 
 PlainValue argument(const Method& method, std::size_t i, const GivenArgument& given) {
@@ -44,7 +44,7 @@ PlainValue argument(const Method& method, std::size_t i, const GivenArgument& gi
   std::string why;
   try {
     json = parse_json(given.text);
-    return from_json(type, *json);
+    return value_of_json(type, *json);
   } catch (const Error& error) {
     why = error.what();
   }
@@ -63,7 +63,7 @@ std::vector<PlainValue> all_of(const Method& method, const GivenJson& list) {
   std::vector<PlainValue> values;
   for (std::size_t i = 0; i < list.size(); ++i) {
     try {
-      values.push_back(from_json(type_of(method, i), list[i]));
+      values.push_back(value_of_json(type_of(method, i), list[i]));
     } catch (const Error& error) {
       const std::string why = error.what();
       refuse(method, which(method, i) + (why.starts_with('.') || why.starts_with('[') ? why : ": " + why));
@@ -74,7 +74,7 @@ std::vector<PlainValue> all_of(const Method& method, const GivenJson& list) {
 
 bool fits(const Type& type, const GivenJson& json) {
   try {
-    (void)from_json(type, json);
+    (void)value_of_json(type, json);
     return true;
   } catch (const Error&) {
     return false;

@@ -60,7 +60,7 @@ void print(const Options& options, const rpc::ValueReader& value, const Method& 
   const std::uint64_t asked = options.most.value_or(terminal ? shown_on_terminal : 0);
   const auto most = asked == 0 ? std::numeric_limits<std::size_t>::max() : static_cast<std::size_t>(asked);
   if (method.result && (*method.result)->kind == rpc::TypeKind::nothing && value.is_nil() && terminal) return;
-  const PrintedJson json = to_json(value, method.result ? &**method.result : nullptr, most);
+  const PrintedJson json = json_of_value(value, method.result ? &**method.result : nullptr, most);
   const bool pretty = !options.compact && (options.pretty || terminal) && options.repeat == 1;
   std::puts((pretty ? on_lines(json, terminal ? terminal_width() : 80) : on_one_line(json)).c_str());
 }

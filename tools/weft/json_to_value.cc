@@ -333,7 +333,7 @@ class Converter {
 
 }  // namespace
 
-PlainValue from_json(const Type& type, const GivenJson& json) {
+PlainValue value_of_json(const Type& type, const GivenJson& json) {
   return Converter().convert(type, json, Place{}, 1);
 }
 

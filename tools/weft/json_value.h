@@ -16,10 +16,10 @@
 
 namespace weft::tool {
 
-PlainValue from_json(const rpc::Type& type, const GivenJson& json);
+PlainValue value_of_json(const rpc::Type& type, const GivenJson& json);
 
 // Type may be null. Of a tensor, and of bytes, at most `most` elements are printed.
-PrintedJson to_json(const rpc::ValueReader& value, const rpc::Type* type,
-                    std::size_t most = std::numeric_limits<std::size_t>::max());
+PrintedJson json_of_value(const rpc::ValueReader& value, const rpc::Type* type,
+                          std::size_t most = std::numeric_limits<std::size_t>::max());
 
 }  // namespace weft::tool

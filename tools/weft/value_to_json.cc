@@ -185,7 +185,7 @@ class Printer {
 
 }  // namespace
 
-PrintedJson to_json(const ValueReader& value, const Type* type, std::size_t most) {
+PrintedJson json_of_value(const ValueReader& value, const Type* type, std::size_t most) {
   // Every attachment once, and some more: a message may name one again and again.
   const std::uint64_t budget = 2 * value.message().bytes() + (1U << 20);
   return Printer(most, budget).print(value, type);

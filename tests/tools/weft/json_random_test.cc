@@ -286,7 +286,7 @@ TEST_F(JsonRandom, ValuesOfAnyFormArePrinted) {
     const auto incoming = test::received(message->seal_request({1, 2, 0}, 3, 0));
     for (const rpc::Type* declared : {static_cast<const rpc::Type*>(nullptr), &*type})
       for (const std::size_t most : {all, std::size_t{1}}) {
-        const PrintedJson json = to_json(incoming->argument(0), declared, most);
+        const PrintedJson json = json_of_value(incoming->argument(0), declared, most);
         // It is JSON, on one line and on several.
         EXPECT_EQ(GivenJson::parse(on_one_line(json)), GivenJson::parse(on_lines(json, 30)));
       }

@@ -17,7 +17,7 @@ namespace weft::tool {
 inline constexpr std::size_t all = std::numeric_limits<std::size_t>::max();
 
 inline std::shared_ptr<rpc::IncomingMessage> sent(const rpc::Type& type, const std::string& json) {
-  const PlainValue value = from_json(type, parse_json(json));
+  const PlainValue value = value_of_json(type, parse_json(json));
   return test::with_argument([&](rpc::ValueWriter writer) { write(writer, value); });
 }
 
@@ -37,7 +37,7 @@ inline std::string refusal(const std::string& type, const std::string& json) {
 inline std::string again(const std::string& type, const std::string& json, std::size_t most = all) {
   const auto parsed = rpc::ParsedType::parse(type);
   const auto message = sent(*parsed, json);
-  return on_one_line(to_json(message->argument(0), &*parsed, most));
+  return on_one_line(json_of_value(message->argument(0), &*parsed, most));
 }
 
 // A value of C++, printed.
@@ -46,15 +46,15 @@ std::string printed(const T& value, bool typed = true, std::size_t most = all) {
   const auto type = rpc::ParsedType::parse(rpc::type_text<T>());
   const auto message =
       test::with_argument([&](rpc::ValueWriter writer) { rpc::Codec<T>::encode(writer, value); });
-  return on_one_line(to_json(message->argument(0), typed ? &*type : nullptr, most));
+  return on_one_line(json_of_value(message->argument(0), typed ? &*type : nullptr, most));
 }
 // One written by hand, with the type's text or "".
 template <class Encode>
 std::string printed_of(Encode encode, const std::string& type = {}, std::size_t most = all) {
   const auto message = test::with_argument(encode);
-  if (type.empty()) return on_one_line(to_json(message->argument(0), nullptr, most));
+  if (type.empty()) return on_one_line(json_of_value(message->argument(0), nullptr, most));
   const auto parsed = rpc::ParsedType::parse(type);
-  return on_one_line(to_json(message->argument(0), &*parsed, most));
+  return on_one_line(json_of_value(message->argument(0), &*parsed, most));
 }
 
 }  // namespace weft::tool

@@ -270,8 +270,8 @@ TEST(JsonValue, AnAttachmentNamedAgainAndAgainIsNotPrinted) {
       }
     });
   };
-  EXPECT_EQ(to_json(naming_it(2)->argument(0), nullptr, 4).size(), 2U);
-  EXPECT_EQ(test::kind_of([&] { return to_json(naming_it(100)->argument(0), nullptr, 4); }),
+  EXPECT_EQ(json_of_value(naming_it(2)->argument(0), nullptr, 4).size(), 2U);
+  EXPECT_EQ(test::kind_of([&] { return json_of_value(naming_it(100)->argument(0), nullptr, 4); }),
             rpc::ErrorKind::protocol_error);
 }
 
