@@ -9,7 +9,6 @@
 #include <weft/rpc/transport/unix_transport.h>
 
 #include <algorithm>
-#include <algorithm>
 #include <cstdio>
 #include <random>
 

@@ -72,7 +72,8 @@ class WEFT_EXPORT AgentCore final : public std::enable_shared_from_this<AgentCor
   void set_directory(FindAddresses find);
   void find_addresses(const std::string& name, UniqueFunction<void(std::vector<Address>)> done);
   std::vector<std::shared_ptr<Route>> all_routes() const;
-  std::vector<std::shared_ptr<Link>> all_links() const;  // in the order of their making
+  std::vector<std::shared_ptr<Link>> all_links() const;      // in the order of their making
+  std::shared_ptr<Link> link_to(const AgentId& life) const;  // any; null: none
 
   // Calls.
   std::uint64_t next_call_id() { return next_call_++; }
@@ -132,7 +133,8 @@ class WEFT_EXPORT AgentCore final : public std::enable_shared_from_this<AgentCor
   };
   static constexpr const char* self_scheme = "self";  // of the address where an agent calls itself
 
-  void report_gone(const AgentId& peer, const Error& reason);
+  bool is_linked(const std::string& name) const;  // with a life of that name; with mutex_
+  void report_gone(const Link& link, bool last, const Error& reason);
   void check_drained();
   void end_drain(Result<void> result);
 

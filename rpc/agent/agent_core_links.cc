@@ -104,6 +104,15 @@ std::vector<std::shared_ptr<Link>> AgentCore::all_links() const {
   return {links_.begin(), links_.end()};
 }
 
+std::shared_ptr<Link> AgentCore::link_to(const AgentId& life) const {
+  std::lock_guard lock(mutex_);
+  if (!links_of_.contains(life)) return nullptr;
+  const auto found = std::find_if(links_.begin(), links_.end(), [&](const auto& link) {
+    return link->usable(true) && link->peer() == life;
+  });
+  return found == links_.end() ? nullptr : *found;
+}
+
 Transport* AgentCore::transport(const std::string& scheme) const {
   const auto found = transports_.find(scheme);
   return found == transports_.end() ? nullptr : found->second.get();
@@ -188,9 +197,15 @@ void AgentCore::link_ready(const std::shared_ptr<Link>& link, std::shared_ptr<Ro
   named->loop()->post(tell);
 }
 
+bool AgentCore::is_linked(const std::string& name) const {
+  const auto first = links_of_.lower_bound(AgentId{name, 0});
+  return first != links_of_.end() && first->first.name == name;
+}
+
 void AgentCore::link_ended(const std::shared_ptr<Link>& link, const std::shared_ptr<Route>& dialled,
                            const Error& reason) {
   std::vector<std::shared_ptr<Route>> routes;
+  std::shared_ptr<Link> other;  // to who has that name: the latest, who may be another life
   bool gone = false;
   {
     std::lock_guard lock(mutex_);
@@ -206,25 +221,29 @@ void AgentCore::link_ended(const std::shared_ptr<Link>& link, const std::shared_
         // Who came by itself is forgotten where no life of that name is left and nobody here holds a way to
         // it (the table and `routes` do): names are cheap to make up.
         const std::string& name = link->peer().name;
-        const auto other = links_of_.lower_bound(AgentId{name, 0});
-        if (const auto found = routes_.find(name); dialled == nullptr && gone &&
-                                                   (other == links_of_.end() || other->first.name != name) &&
+        if (const auto found = routes_.find(name); dialled == nullptr && gone && !is_linked(name) &&
                                                    found != routes_.end() && found->second.use_count() == 2) {
           routes_.erase(found);
           peer_addresses_.erase(name);
         }
       }
+      if (!routes.empty() && is_linked(link->peer().name)) {
+        const auto found = std::find_if(links_.rbegin(), links_.rend(), [&](const auto& left) {
+          return left->usable() && left->peer().name == link->peer().name;
+        });
+        if (found != links_.rend()) other = *found;
+      }
     }
   }
   for (const auto& route : routes) {
     if (route->loop()->running_here()) {
-      route->link_down(link);
+      route->link_down(link, other);
     } else {
-      route->loop()->post([route, link] { route->link_down(link); });
+      route->loop()->post([route, link, other] { route->link_down(link, other); });
     }
   }
   if (dialled != nullptr && !link->ready()) dialled->dial_failed(reason);
-  if (gone) report_gone(link->peer(), reason);
+  if (link->ready()) report_gone(*link, gone, reason);
 }
 
 void AgentCore::forget(const AgentId& life, const std::string& reason) {
@@ -262,8 +281,10 @@ std::optional<Error> AgentCore::forgotten(const AgentId& life) const {
 
 void AgentCore::peer_leaving(const AgentId& peer) { log(LogLevel::debug, peer.name + " is leaving"); }
 
-void AgentCore::report_gone(const AgentId& peer, const Error& reason) {
-  for (const auto& hook : hooks_) hook->peer_gone(peer, reason);
+void AgentCore::report_gone(const Link& link, bool last, const Error& reason) {
+  for (const auto& hook : hooks_) hook->connection_gone(link.number(), link.peer(), reason);
+  if (!last) return;
+  for (const auto& hook : hooks_) hook->peer_gone(link.peer(), reason);
 }
 
 }  // namespace weft::rpc

@@ -28,6 +28,11 @@ class WEFT_EXPORT CallHook {
   // A call that a handler makes in the name of the call that it serves (peer.with(call)).
   virtual void nested(CallContext& parent, OutgoingCall& child) { (void)parent, (void)child; }
 
+  // A connection to a peer ended, and what was on its way by it is lost; it need not be the last. Its number
+  // is IncomingCall::connection(). Any thread; must not block.
+  virtual void connection_gone(std::uint64_t connection, const AgentId& peer, const Error& reason) {
+    (void)connection, (void)peer, (void)reason;
+  }
   // The last connection to this life of a peer ended: orderly (shut_down), or not. Any thread; must not
   // block.
   virtual void peer_gone(const AgentId& peer, const Error& reason) { (void)peer, (void)reason; }

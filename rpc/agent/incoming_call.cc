@@ -68,14 +68,19 @@ IncomingCall::IncomingCall(std::shared_ptr<AgentCore> core, std::shared_ptr<Link
 IncomingCall::~IncomingCall() {
   if (!answered_)
     fail(std::make_exception_ptr(Error(ErrorKind::internal, "the call was dropped without an answer")));
-  link_->call_ended(id(), message_->bytes(), (message_->prefix().flags & frame_flags::notify) != 0,
-                    deadline_timer_);
+  link_->call_ended({.id = id(),
+                     .bytes = message_->bytes(),
+                     .notification = (message_->prefix().flags & frame_flags::notify) != 0,
+                     .upkeep = method_->upkeep,
+                     .deadline = deadline_timer_});
   if (passed_ != nullptr) passed_->leave();
 }
 
 asio::execution_context& IncomingCall::asio_context() const { return link_->loop()->context(); }
 
 std::uint64_t IncomingCall::id() const { return message_->prefix().call_id; }
+
+std::uint64_t IncomingCall::connection() const { return link_->number(); }
 
 bool IncomingCall::connected() const { return link_->usable_for_replies(); }
 
@@ -231,7 +236,7 @@ void IncomingCall::reply(UniqueFunction<void(ValueWriter)> encode) {
   }
   if (answered_.exchange(true)) return give_up_reply();
   note_answer(nullptr);
-  link_->send_reply(std::move(frame), std::move(active_));
+  link_->send_reply(id(), std::move(frame), std::move(active_));
 }
 
 void IncomingCall::give_up_reply() {

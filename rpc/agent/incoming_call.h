@@ -93,7 +93,8 @@ class WEFT_EXPORT IncomingCall final : public CallContext {
   void* object() const { return object_.get(); }
   Executor& executor() const { return *executor_; }
   std::shared_ptr<Executor> share_executor() const;  // for what goes on when the call has been answered
-  bool connected() const;  // the connection that it came by has not ended. Any thread
+  std::uint64_t connection() const;                  // that it came by: a number of this agent's. Any thread
+  bool connected() const;                            // and that has not ended
   asio::execution_context& asio_context() const;
   void release_object() {
     object_ = nullptr;

@@ -100,7 +100,7 @@ void Link::on_frame(InboundFrame frame) {
       return on_reply(std::move(message));
     case FrameKind::cancel:
       if (const auto* found = incoming_.find(prefix.call_id))
-        if (auto call = found->lock()) call->cancel();
+        if (auto call = found->call.lock()) call->cancel();
       return;
     case FrameKind::goodbye:
       if (const auto reason = message->goodbye())
@@ -167,12 +167,12 @@ void Link::send(const std::shared_ptr<PendingCall>& call) {
                to_string(*call->only()) + " is gone: " + to_string(peer_) + " took its place");
     return;
   }
-  if (ended_ || (peer_leaving_ && !call->while_leaving())) {
+  if (ended_ || (peer_leaving_ && !call->upkeep())) {
     call->lose(peer_leaving_ ? ErrorKind::shut_down : ErrorKind::peer_lost,
                peer_leaving_ ? "the peer is shutting down" : "the connection has ended");
     return;
   }
-  if (held_.empty() && window_.has_room()) return dispatch(call);
+  if (call->upkeep() || (held_.empty() && window_.has_room())) return dispatch(call);
   if (held_.size() >= prune_held_at_) {
     Fifo<std::shared_ptr<PendingCall>> live;
     while (!held_.empty())
@@ -209,8 +209,12 @@ void Link::dispatch(const std::shared_ptr<PendingCall>& call) {
   std::uint64_t bytes = frame->head.size();  // what the other side counts too
   for (const Buffer& attachment : frame->attachments) bytes += padded(attachment.size());
   AgentCounters::count(core_->counters().bytes_sent, bytes);
-  window_.use(bytes);
-  pending_.insert(call->id(), {call, bytes});
+  if (call->upkeep()) {
+    pending_.insert(call->id(), {call, 0, 0});
+  } else {
+    window_.use(bytes);
+    pending_.insert(call->id(), {call, 1, bytes});
+  }
   if (call->notify()) {
     frame->sent = [weak = weak_from_this(), call, first = std::move(frame->sent)]() mutable {
       if (first) first();
@@ -279,7 +283,7 @@ void Link::expel(const Error& reason) {
 
 void Link::fail_pending(const Error& error) {
   for (auto& [id, asked] : pending_.take_all()) {
-    window_.give_back(1, asked.bytes);
+    window_.give_back(asked.calls, asked.bytes);
     if (asked.call != nullptr) asked.call->fail(error);
   }
   while (!held_.empty()) held_.pop()->fail(error);
@@ -290,7 +294,7 @@ void Link::on_reply(std::shared_ptr<IncomingMessage> message) {
     core_->replied(*message, peer_);  // also where nobody waits: it may hand something over
   const auto asked = pending_.take(message->prefix().call_id);
   if (!asked) return;
-  window_.give_back(1, asked->bytes);
+  window_.give_back(asked->calls, asked->bytes);
   if (asked->call != nullptr) asked->call->finish(std::move(message));
   if (!held_.empty()) send_held();
 }
@@ -309,28 +313,38 @@ void Link::on_request(std::shared_ptr<IncomingMessage> message) {
     AgentCounters::count(core_->counters().calls_denied);
     const std::string who = caller_->identity.empty() ? "a peer that has proven nothing" : caller_->identity;
     core_->log(LogLevel::warning, peer_.name + " (" + who + ") may not call " + method->name);
-    return refuse(prefix, ErrorKind::permission_denied, who + " may not call this", method->name);
+    return refuse(prefix, *method, ErrorKind::permission_denied, who + " may not call this");
   }
   ActiveCall active(core_);  // before it is asked: drain() says first that it drains, then counts
-  if (core_->draining() && !method->while_draining)
-    return refuse(prefix, ErrorKind::shut_down, "this agent is shutting down", method->name);
+  if (core_->draining() && !method->upkeep)
+    return refuse(prefix, *method, ErrorKind::shut_down, "this agent is shutting down");
   if (incoming_.contains(prefix.call_id))
     throw Error(ErrorKind::protocol_error, "bad frame: a call id used twice");
   const Limits& limits = core_->options().limits;
-  if (incoming_.size() / 2 >= limits.calls || held_bytes_ / 2 >= limits.in_flight ||
-      !core_->hold(message->bytes())) {
+  // Of each stream that is open two are under way, and some that came late.
+  const bool room = method->upkeep
+                        ? unanswered_.upkeep / 4 < core_->options().streams.most_per_peer
+                        : unanswered_.calls / 2 < limits.calls && unanswered_.bytes / 2 < limits.in_flight;
+  if (!room || !core_->hold(message->bytes())) {
     AgentCounters::count(core_->counters().calls_shed);
-    return refuse(prefix, ErrorKind::resource_exhausted,
-                  "too many requests in flight, or too many bytes of them", method->name);
+    return refuse(prefix, *method, ErrorKind::resource_exhausted,
+                  "too many requests in flight, or too many bytes of them");
   }
   std::optional<Clock::time_point> deadline;
   if (info.timeout_ns != 0)
     deadline = loop()->now() +
                std::chrono::nanoseconds(std::min<std::uint64_t>(info.timeout_ns, std::uint64_t{1} << 60));
-  held_bytes_ += message->bytes();
+  Served served{{}, message->bytes(), method->upkeep};
+  if (method->upkeep) {
+    ++unanswered_.upkeep;
+  } else {
+    ++unanswered_.calls;
+    unanswered_.bytes += served.bytes;
+  }
   auto call = std::make_shared<IncomingCall>(core_, shared_from_this(), std::move(method), message, caller_,
                                              deadline, info.attempt, std::move(active));
-  incoming_.insert(prefix.call_id, call);
+  served.call = call;
+  incoming_.insert(prefix.call_id, std::move(served));
   if (message->has_sections()) {
     core_->prepare(std::move(call));
   } else {
@@ -338,15 +352,18 @@ void Link::on_request(std::shared_ptr<IncomingMessage> message) {
   }
 }
 
-void Link::refuse(const Prefix& request, ErrorKind kind, const std::string& message, std::string method) {
+void Link::refuse(const Prefix& request, const MethodEntry& method, ErrorKind kind,
+                  const std::string& message) {
   if ((request.flags & frame_flags::notify) != 0) {
     core_->log(LogLevel::warning,
-               "a notification from " + peer_.name + " was dropped: " + method + ": " + message);
+               "a notification from " + peer_.name + " was dropped: " + method.name + ": " + message);
+    if (method.upkeep) return;
     return give_credit(Prefix::size + request.header_words * std::uint64_t{8} + request.body_bytes);
   }
-  send_reply(OutgoingMessage::failure(request.call_id,
-                                      {kind, message, core_->id().name, std::move(method), {}, true}),
-             ActiveCall(core_));
+  send_reply(
+      request.call_id,
+      OutgoingMessage::failure(request.call_id, {kind, message, core_->id().name, method.name, {}, true}),
+      ActiveCall(core_));
 }
 
 void Link::reply(const Prefix& request, const FailureInfo& failure, ActiveCall active) {
@@ -355,24 +372,37 @@ void Link::reply(const Prefix& request, const FailureInfo& failure, ActiveCall a
                "a notification from " + peer_.name + " failed: " + failure.method + ": " + failure.message);
     return;
   }
-  send_reply(OutgoingMessage::failure(request.call_id, failure), std::move(active));
+  send_reply(request.call_id, OutgoingMessage::failure(request.call_id, failure), std::move(active));
 }
 
-void Link::send_reply(OutboundFrame frame, ActiveCall active) {
+void Link::send_reply(std::uint64_t call_id, OutboundFrame frame, ActiveCall active) {
   frame.sent = [active = std::move(active)] {};
-  if (loop()->running_here()) {
-    return answer(std::move(frame));
-  }
-  loop()->post(
-      [self = shared_from_this(), frame = std::move(frame)]() mutable { self->answer(std::move(frame)); });
+  const auto send = [call_id](Link& link, OutboundFrame& reply) {
+    Served* call = link.incoming_.find(call_id);
+    if (call != nullptr) link.count_no_more(*call);
+    link.answer(std::move(reply), call != nullptr && call->upkeep);
+  };
+  if (loop()->running_here()) return send(*this, frame);
+  loop()->post([self = shared_from_this(), send, frame = std::move(frame)]() mutable { send(*self, frame); });
 }
 
-// A peer that asks on and on and takes no answers is cut off: they would pile up here.
-void Link::answer(OutboundFrame frame) {
+void Link::count_no_more(Served& call) {
+  if (!std::exchange(call.counted, false)) return;
+  if (call.upkeep) {
+    --unanswered_.upkeep;
+  } else {
+    --unanswered_.calls;
+    unanswered_.bytes -= call.bytes;
+  }
+}
+
+// A peer that asks on and on and takes no answers is cut off: they would pile up here. Those to upkeep are
+// bounded by what they belong to.
+void Link::answer(OutboundFrame frame, bool upkeep) {
   if (ended_) return;
   const std::uint64_t bytes = bytes_of(frame);
   const std::uint64_t unsent = connection_->unsent_bytes();
-  if (unsent != 0 && unsent + bytes > core_->options().limits.in_flight)
+  if (!upkeep && unsent != 0 && unsent + bytes > core_->options().limits.in_flight)
     return close(Error(ErrorKind::resource_exhausted, "the peer does not take its answers"));
   AgentCounters::count(core_->counters().bytes_sent, bytes);
   spoken_ = true;
@@ -401,19 +431,18 @@ std::vector<std::shared_ptr<PendingCall>> Link::held() const {
 // Kept until all have been seen: one that ends here leaves `incoming_`.
 std::vector<std::shared_ptr<IncomingCall>> Link::incoming() const {
   std::map<std::uint64_t, std::shared_ptr<IncomingCall>> by_id;
-  incoming_.for_each([&](std::uint64_t id, const std::weak_ptr<IncomingCall>& weak) {
-    if (auto call = weak.lock()) by_id.emplace(id, std::move(call));
+  incoming_.for_each([&](std::uint64_t id, const Served& served) {
+    if (auto call = served.call.lock()) by_id.emplace(id, std::move(call));
   });
   return values_of(std::move(by_id));
 }
 
-void Link::call_ended(std::uint64_t id, std::uint64_t bytes, bool notification, Loop::TimerId deadline) {
-  core_->let_go(bytes);
-  const auto forget = [id, bytes, notification, deadline](Link& link) {
-    link.incoming_.take(id);
-    link.held_bytes_ -= bytes;
-    if (deadline != 0) link.loop()->cancel(deadline);
-    if (notification) link.give_credit(Prefix::size + bytes);
+void Link::call_ended(const Gone& gone) {
+  core_->let_go(gone.bytes);
+  const auto forget = [gone](Link& link) {
+    if (auto served = link.incoming_.take(gone.id)) link.count_no_more(*served);
+    if (gone.deadline != 0) link.loop()->cancel(gone.deadline);
+    if (gone.notification && !gone.upkeep) link.give_credit(Prefix::size + gone.bytes);
   };
   if (loop()->running_here()) return forget(*this);
   loop()->post([self = shared_from_this(), forget] { forget(*self); });
@@ -439,8 +468,8 @@ void Link::on_closed(const Error& reason) {
   for (auto& [id, asked] : pending_.take_all())
     if (asked.call != nullptr) asked.call->lose(kind, reason.what());
   while (!held_.empty()) held_.pop()->lose(kind, reason.what());
-  for (auto& [id, weak] : incoming_.take_all())
-    if (auto call = weak.lock()) call->cancel();
+  for (auto& [id, served] : incoming_.take_all())
+    if (auto call = served.call.lock()) call->cancel();
   // It holds this link, until it has reported its own end: on the program's io_context that may never come.
   connection_ = nullptr;
 }

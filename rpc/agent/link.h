@@ -30,8 +30,8 @@ class WEFT_EXPORT Link final : public ConnectionObserver, public std::enable_sha
   void open();
   std::uint64_t number() const { return number_; }             // any thread
   const std::shared_ptr<Loop>& loop() const { return loop_; }  // any thread
-  bool usable(bool while_leaving = false) const {              // any thread
-    return ready_ && !ended_ && (while_leaving || !peer_leaving_);
+  bool usable(bool upkeep = false) const {                     // any thread
+    return ready_ && !ended_ && (upkeep || !peer_leaving_);
   }
   bool ready() const { return ready_; }                // any thread
   bool usable_for_replies() const { return !ended_; }  // any thread
@@ -46,11 +46,16 @@ class WEFT_EXPORT Link final : public ConnectionObserver, public std::enable_sha
   void fail_pending(const Error& error);  // the calls under way; the link goes on
 
   // Answers of calls that came in here; any thread. `active` ends when the answer has left, or never will.
-  void send_reply(OutboundFrame frame, ActiveCall active);
+  void send_reply(std::uint64_t call_id, OutboundFrame frame, ActiveCall active);
   void reply(const Prefix& request, const FailureInfo& failure,
              ActiveCall active);  // a notification's is logged
   // An incoming call has gone, with its timer if it had one. Any thread.
-  void call_ended(std::uint64_t id, std::uint64_t bytes, bool notification, Loop::TimerId deadline);
+  struct Gone {
+    std::uint64_t id = 0, bytes = 0;
+    bool notification = false, upkeep = false;
+    Loop::TimerId deadline = 0;
+  };
+  void call_ended(const Gone& gone);
 
   // What is under way here, the oldest first.
   std::vector<std::shared_ptr<PendingCall>> sent() const;
@@ -61,6 +66,13 @@ class WEFT_EXPORT Link final : public ConnectionObserver, public std::enable_sha
   void on_closed(const Error& reason) override;
 
  private:
+  struct Served {
+    std::weak_ptr<IncomingCall> call;
+    std::uint64_t bytes = 0;
+    bool upkeep = false;
+    bool counted = true;  // below: until its answer is sent, which gives its credit back, or it has gone
+  };
+
   void on_hello(IncomingMessage& message);
   void end_handshake();
   void on_request(std::shared_ptr<IncomingMessage> message);
@@ -68,11 +80,12 @@ class WEFT_EXPORT Link final : public ConnectionObserver, public std::enable_sha
   void on_credit(const CreditInfo& credit);
   void dispatch(const std::shared_ptr<PendingCall>& call);  // with credit
   void send_held();
+  void count_no_more(Served& call);
   void give_credit(std::uint64_t bytes);  // of a notification
   void beat();
   void await_beat();
-  void refuse(const Prefix& request, ErrorKind kind, const std::string& message, std::string method);
-  void answer(OutboundFrame frame);
+  void refuse(const Prefix& request, const MethodEntry& method, ErrorKind kind, const std::string& message);
+  void answer(OutboundFrame frame, bool upkeep = false);
 
   std::shared_ptr<AgentCore> core_;
   const std::uint64_t number_;
@@ -87,15 +100,18 @@ class WEFT_EXPORT Link final : public ConnectionObserver, public std::enable_sha
   std::shared_ptr<const Caller> caller_;  // what handlers are told of the peer
   Loop::TimerId handshake_timer_ = 0;
   struct Asked {
-    std::shared_ptr<PendingCall> call;  // null: nobody waits any more, but its credit is still in use
-    std::uint64_t bytes = 0;            // of credit
+    std::shared_ptr<PendingCall> call;   // null: nobody waits any more, but its credit is still in use
+    std::uint64_t calls = 0, bytes = 0;  // of credit
   };
   IdMap<Asked> pending_;
   CreditWindow window_;                      // of what this side asks
   Fifo<std::shared_ptr<PendingCall>> held_;  // for want of credit
   std::size_t prune_held_at_ = 64;           // those that have ended meanwhile
-  IdMap<std::weak_ptr<IncomingCall>> incoming_;
-  std::uint64_t held_bytes_ = 0;  // of requests that handlers still hold
+  IdMap<Served> incoming_;
+  struct {
+    std::uint64_t calls = 0, bytes = 0;
+    std::uint64_t upkeep = 0;  // calls that use no credit
+  } unanswered_;
   CreditReturns returns_;
   Loop::TimerId heartbeat_ = 0;
   std::uint64_t heard_ = 0;  // bytes, at the last beat

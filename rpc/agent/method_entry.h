@@ -27,9 +27,9 @@ struct MethodEntry {
   std::string result;
   bool idempotent = false;
   bool non_blocking = false;
-  bool while_draining = false;   // calls that a draining agent waits for need it: served until it has drained
-  bool needs_object = false;     // a member function: runs on `object`, or on what a layer above resolves
-  std::shared_ptr<void> object;  // the served singleton
+  bool upkeep = false;  // what is under way needs it: served until its agent has drained, and without credit
+  bool needs_object = false;         // a member function: runs on `object`, or on what a layer above resolves
+  std::shared_ptr<void> object;      // the served singleton
   std::shared_ptr<MethodGate> gate;  // of a method with a limit
   void* (*object_in)(const KeptValue& value) =
       nullptr;  // the object within what a layer keeps; null: it is of another type

@@ -58,7 +58,8 @@ class WEFT_EXPORT OutgoingCall {
 
   std::uint64_t signature = 0;
   bool notify = false;
-  bool while_leaving = false;  // also to a peer that is leaving, which still serves this method
+  // Of such a method: made also to a peer that is leaving, and without credit, but never connects.
+  bool upkeep = false;
   std::optional<Clock::time_point> deadline;
   std::shared_ptr<const AgentId> only;  // refuse to speak to another life of the peer
   std::shared_ptr<const RetryPolicy> retry;

@@ -50,7 +50,7 @@ PendingCall::PendingCall(OutgoingCall call, std::shared_ptr<AgentCore> core, std
       method_(std::move(call.method_)),
       route_(std::move(route)),
       notify_(call.notify),
-      while_leaving_(call.while_leaving),
+      upkeep_(call.upkeep),
       only_(std::move(call.only)),
       deadline_(call.deadline),
       made_(core_->call_time(*route_->loop())),

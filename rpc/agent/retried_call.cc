@@ -16,6 +16,30 @@ std::uint64_t mix(std::uint64_t x) {
   return x ^ x >> 31;
 }
 
+bool was_not_sent(const std::exception_ptr& error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const Error& failure) {
+    return failure.execution() == Execution::not_sent;
+  } catch (...) {
+    return false;
+  }
+}
+
+// The last attempt was not sent, but one before it may have run.
+std::exception_ptr with_earlier_attempts(const std::exception_ptr& error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const RemoteError& remote) {
+    return std::make_exception_ptr(
+        RemoteError(remote.kind(), remote.detail(), remote.worker(), remote.method(), remote.type()));
+  } catch (const Error& own) {
+    return std::make_exception_ptr(Error(own.kind(),
+                                         std::string(own.what()) + "; an attempt before it may have run",
+                                         Execution::maybe_executed));
+  }
+}
+
 }  // namespace
 
 class RetriedCall::Attempt final : public PendingCall {
@@ -79,12 +103,15 @@ void RetriedCall::ended(Result<PendingCall::Reply> result, const PendingCall& at
     const auto& loop = route_->loop();
     const bool in_time = wait && (!call_.deadline || later(loop->now(), *wait) < *call_.deadline);
     if (in_time && route_->retry_budget().take()) {
+      may_have_run_ = may_have_run_ || !was_not_sent(result.error());
       const auto again = [self = shared_from_this(), wait = *wait] {
         self->route_->loop()->schedule(later(self->route_->loop()->now(), wait), [self] { self->attempt(); });
       };
       return loop->running_here() ? again() : loop->post(again);
     }
   }
+  if (!result.ok() && may_have_run_ && was_not_sent(result.error()))
+    result = with_earlier_attempts(result.error());
   const std::exception_ptr error = result.ok() ? nullptr : result.error();
   for (const auto& watch : std::exchange(call_.watches_, {})) watch->ended(error);
   std::exchange(done_, nullptr)(std::move(result), attempt);

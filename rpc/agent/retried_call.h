@@ -41,6 +41,7 @@ class WEFT_EXPORT RetriedCall final : public std::enable_shared_from_this<Retrie
   std::vector<UniqueFunction<bool()>> borrowed_;
   Done done_;
   std::uint16_t attempts_ = 0;  // made so far
+  bool may_have_run_ = false;   // one of them
 
   std::mutex mutex_;  // guards what follows
   bool cancelled_ = false;

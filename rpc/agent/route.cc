@@ -48,10 +48,19 @@ void Route::place(std::shared_ptr<PendingCall> call) {
     return;
   }
   if (call->deadline()) watch_deadline(call);
-  if (link_ != nullptr && link_->usable(call->while_leaving())) {
+  auto link = link_;
+  // The route leads to who was heard of last by that name. Another life may still be there, or there already.
+  if (call->only() != nullptr && (link == nullptr || link->peer() != *call->only()))
+    if (auto same = core->link_to(*call->only())) link = std::move(same);
+  if (link != nullptr && link->usable(call->upkeep())) {
     // Links of one route may live on another loop than the route where both sides dialled at once.
-    if (link_->loop()->running_here()) return link_->send(call);
-    link_->loop()->post([link = link_, call] { link->send(call); });
+    if (link->loop()->running_here()) return link->send(call);
+    link->loop()->post([link, call] { link->send(call); });
+    return;
+  }
+  // What it is for ended with the last connection. An agent's way to itself is made when it is first used.
+  if (call->upkeep() && name_ != core->id().name) {
+    call->lose(ErrorKind::peer_lost, "the connection has ended");
     return;
   }
   waiting_.push_back(std::move(call));
@@ -167,7 +176,8 @@ void Route::dial_failed(const Error& reason) { dial_next(reason); }
 
 void Route::link_up(std::shared_ptr<Link> link, bool dialled) {
   if (dialled) dialling_ = false;
-  if (link_ == nullptr || !link_->usable()) {
+  // A life that is new here takes the place of one whose end may not have been noticed yet.
+  if (link_ == nullptr || !link_->usable() || link_->peer() != link->peer()) {
     link_ = std::move(link);
     identify(link_->peer());
   }
@@ -181,8 +191,11 @@ void Route::link_up(std::shared_ptr<Link> link, bool dialled) {
   }
 }
 
-void Route::link_down(const std::shared_ptr<Link>& link) {
-  if (link_ == link) link_ = nullptr;
+void Route::link_down(const std::shared_ptr<Link>& link, const std::shared_ptr<Link>& other) {
+  if (link_ != link) return;
+  const auto core = core_.lock();
+  link_ = core != nullptr && !core->ended() ? other : nullptr;  // of an agent that ends nobody tells more
+  if (link_ != nullptr) identify(link_->peer());
 }
 
 void Route::shut_down(const Error& reason) {

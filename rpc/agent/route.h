@@ -44,7 +44,8 @@ class WEFT_EXPORT Route final : public Destination, public std::enable_shared_fr
   void learn(std::vector<Address> addresses);
   void forget(const AgentId& life);                        // where that one was, unless another is known
   void link_up(std::shared_ptr<Link> link, bool dialled);  // dialled: by this route
-  void link_down(const std::shared_ptr<Link>& link);
+  // other: a connection to who has the peer's name that is left, if any.
+  void link_down(const std::shared_ptr<Link>& link, const std::shared_ptr<Link>& other);
   void dial_failed(const Error& reason);  // at the address that was being tried: the next one is
   void fail_waiting(const Error& reason);
   void shut_down(const Error& reason);  // with the agent: nobody tells any more of links that end

@@ -94,7 +94,7 @@ void StreamReader::pull() {
     ++under_way_;
     lock.unlock();
     OutgoingCall call = source_.make_call(StreamTable::next_method, 4);
-    call.while_leaving = true;
+    call.upkeep = true;
     call.begin();
     call.message().argument(0).set_uint(pull.stream);
     call.message().argument(1).set_uint(pull.number);
@@ -189,7 +189,7 @@ void StreamReader::close() {
     if (std::exchange(closed_, true)) return;
     asked.swap(asked_);
     dropped.swap(batches_);
-    tell = !ended_ && !lost_;
+    tell = !ended_;  // also where a pull was lost: another connection may be left
   }
   if (tell) StreamTable::send_close(source_, stream_);
   if (asked) asked->fail(Error(ErrorKind::cancelled, "the stream was closed"));

@@ -15,6 +15,19 @@ Error foreign(std::uint64_t id) {
   return Error(ErrorKind::permission_denied, "stream " + std::to_string(id) + " was given to another peer");
 }
 
+// It was sent by a connection that ended then; by another it may still arrive.
+bool may_be_lost(const std::exception_ptr& error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const RemoteError&) {
+    return false;
+  } catch (const Error& own) {
+    return own.kind() == ErrorKind::peer_lost && own.execution() == Execution::maybe_executed;
+  } catch (...) {
+    return false;
+  }
+}
+
 // Serialises the generators of one call, whose context they share.
 struct CallGenerators {
   StreamHome home;
@@ -131,8 +144,10 @@ StreamHome StreamTable::home(OutgoingMessage& message) const {
 
 std::uint64_t StreamTable::hand_over(OutgoingMessage& message, std::shared_ptr<ServedStream> stream) {
   Entry entry;
-  entry.reader = message.destination();
+  entry.reader = message.only_destination();
   entry.result = message.is_reply();
+  const auto* call = static_cast<IncomingCall*>(message.serving());
+  if (call != nullptr) entry.connection = call->connection();
   if (entry.reader != nullptr) {
     entry.counted_as = to_string(*entry.reader);
   } else if (const auto* route = dynamic_cast<const Route*>(message.route())) {
@@ -158,8 +173,7 @@ std::uint64_t StreamTable::hand_over(OutgoingMessage& message, std::shared_ptr<S
   }
   Carried::of(message, shared_from_this()).add(id);
   // The end of its connection has been told of already: nobody else will end this stream.
-  if (const auto* call = static_cast<IncomingCall*>(message.serving()); call != nullptr && !call->connected())
-    end(id, stream_error(ErrorKind::peer_lost, "the peer is gone"));
+  if (call != nullptr && !call->connected()) end(id, stream_error(ErrorKind::peer_lost, "the peer is gone"));
   return id;
 }
 
@@ -180,11 +194,13 @@ std::shared_ptr<StreamReader> StreamTable::receive(IncomingMessage& message, std
 void StreamTable::send_close(const Peer& source, std::uint64_t id) {
   if (source.core() == nullptr || source.core()->ended()) return;
   OutgoingCall call = source.make_call(close_method, 1);
-  call.notify = call.while_leaving = true;
+  call.upkeep = true;
   call.begin();
   call.message().argument(0).set_uint(id);
   call.end();
-  source.start(std::move(call), [](Result<PendingCall::Reply>) {});
+  source.start(std::move(call), [source, id](Result<PendingCall::Reply> reply) {
+    if (!reply.ok() && may_be_lost(reply.error())) send_close(source, id);
+  });
 }
 
 Peer StreamTable::peer(const AgentId& life) const {
@@ -223,7 +239,8 @@ void StreamTable::replied(IncomingMessage& message, const AgentId& from) {
 
 // --- Streams that are served here ---
 
-std::shared_ptr<ServedStream> StreamTable::find(std::uint64_t id, const AgentId& reader) {
+std::shared_ptr<ServedStream> StreamTable::find(std::uint64_t id, const IncomingCall& asked_by) {
+  const AgentId& reader = asked_by.peer().id;
   std::lock_guard lock(mutex_);
   const auto found = served_.find(id);
   if (found == served_.end()) throw no_stream(id);
@@ -234,6 +251,7 @@ std::shared_ptr<ServedStream> StreamTable::find(std::uint64_t id, const AgentId&
     entry.reader = leads_to;
   }
   if (*entry.reader != reader) throw foreign(id);
+  entry.connection = asked_by.connection();
   return entry.stream;
 }
 
@@ -274,6 +292,7 @@ void StreamTable::stop(std::uint64_t id, const std::exception_ptr& error) {
     const auto found = served_.find(id);
     if (found == served_.end()) return;
     Entry& entry = found->second;
+    entry.settled = true;
     if (entry.reader == nullptr) entry.reader = entry.to->identity();
     if (entry.reader != nullptr) stream = entry.stream;
   }
@@ -284,8 +303,9 @@ void StreamTable::stop(std::uint64_t id, const std::exception_ptr& error) {
 void StreamTable::settle(std::uint64_t id) {
   std::lock_guard lock(mutex_);
   const auto found = served_.find(id);
-  if (found != served_.end() && found->second.reader == nullptr)
-    found->second.reader = found->second.to->identity();
+  if (found == served_.end()) return;
+  found->second.settled = true;
+  if (found->second.reader == nullptr) found->second.reader = found->second.to->identity();
 }
 
 void StreamTable::draining() {
@@ -297,6 +317,16 @@ void StreamTable::draining() {
   }
   for (const std::uint64_t id : results)
     stop(id, stream_error(ErrorKind::shut_down, "the agent that serves this stream is shutting down"));
+}
+
+void StreamTable::connection_gone(std::uint64_t connection, const AgentId& peer, const Error& reason) {
+  const auto error = stream_error(reason.kind(), peer.name + ": " + reason.what());
+  // Nobody pulled those that are settled, and that their reader closed them may have been on its way too.
+  const auto concerned = [&](const Entry& entry) {
+    if (entry.connection != 0) return entry.connection == connection;
+    return entry.settled && entry.reader != nullptr && *entry.reader == peer;
+  };
+  for (const auto& stream : take_all(concerned)) stream->end(error);
 }
 
 void StreamTable::peer_gone(const AgentId& peer, const Error& reason) {
@@ -332,7 +362,7 @@ void StreamTable::serve_methods() {
       entry.signature += (entry.signature.empty() ? "(" : ",") + parameter;
     entry.signature += ")->" + entry.result;
     entry.signature_hash = name_hash(entry.signature);
-    entry.non_blocking = entry.while_draining = true;
+    entry.non_blocking = entry.upkeep = true;
     entry.run = [weak = weak_from_this(), run](std::shared_ptr<IncomingCall> call) {
       const auto table = weak.lock();
       if (table == nullptr) return call->fail(stream_error(ErrorKind::shut_down, "this agent has shut down"));
@@ -346,12 +376,12 @@ void StreamTable::serve_methods() {
            const auto [stream, pulls, items, bytes] =
                decode_arguments<std::tuple<std::uint64_t, std::uint64_t, std::uint64_t, std::uint64_t>>(
                    *call, std::make_index_sequence<4>{});
-           table.find(stream, call->peer().id)->pull(call, {stream, pulls, items, bytes});
+           table.find(stream, *call)->pull(call, {stream, pulls, items, bytes});
          });
   method(close_method, {number}, "void", [](StreamTable& table, const std::shared_ptr<IncomingCall>& call) {
     const auto [stream] = decode_arguments<std::tuple<std::uint64_t>>(*call, std::make_index_sequence<1>{});
     try {
-      table.find(stream, call->peer().id);
+      table.find(stream, *call);
       table.end(stream, stream_error(ErrorKind::cancelled, "the reader has closed the stream"));
     } catch (const Error&) {
       // It has ended meanwhile.

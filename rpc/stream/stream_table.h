@@ -45,6 +45,7 @@ class WEFT_EXPORT StreamTable final : public CallHook, public std::enable_shared
   void incoming(std::shared_ptr<IncomingCall> call, Job next) override;
   void replied(IncomingMessage& message, const AgentId& from) override;
   void draining() override;
+  void connection_gone(std::uint64_t connection, const AgentId& peer, const Error& reason) override;
   void peer_gone(const AgentId& peer, const Error& reason) override;
   void shut_down() override;
 
@@ -57,12 +58,16 @@ class WEFT_EXPORT StreamTable final : public CallHook, public std::enable_shared
     std::shared_ptr<const Route> to;
     std::string counted_as;
     bool result = false;  // of a call that was served here
+    // By which its reader was heard of last: that of the call whose result it is, then of its pulls. The end
+    // of that is the stream's: an answer that nobody got may have been on its way. 0: not yet.
+    std::uint64_t connection = 0;
+    bool settled = false;  // the call that it was an argument of has ended
   };
   using Entries = std::vector<std::shared_ptr<ServedStream>>;
 
   Peer peer(const AgentId& life) const;
   void note(IncomingMessage& message, const AgentId& from);
-  std::shared_ptr<ServedStream> find(std::uint64_t id, const AgentId& reader);
+  std::shared_ptr<ServedStream> find(std::uint64_t id, const IncomingCall& asked_by);
   std::shared_ptr<ServedStream> take(std::uint64_t id);
   template <class Which>
   Entries take_all(Which which);

@@ -104,7 +104,12 @@ class WEFT_EXPORT OutgoingMessage {
     if (destination_ == nullptr && to_ != nullptr) destination_ = to_->identity();
     return destination_;
   }
-  void set_destination(std::shared_ptr<const AgentId> life) { destination_ = std::move(life); }
+  void set_destination(std::shared_ptr<const AgentId> life) {
+    destination_ = std::move(life);
+    bound_ = true;
+  }
+  // The one life that this message can reach; null: whichever there is when it is sent.
+  std::shared_ptr<const AgentId> only_destination() const { return bound_ ? destination_ : nullptr; }
   // What was written is meant for that life of the peer: the message goes to it, or not at all.
   void bind_destination() { bound_ = true; }
   bool bound() const { return bound_; }

@@ -28,9 +28,11 @@ class Simulation {
     world.pace().stalls = random_.coin() ? 0 : random_.spread(1, 20);
     ways_.options.heartbeat = {.interval = beats_ ? 5s : 0s, .patience = 20s};
     ways_.hurried = silent_ && !beats_;
+    ways_.streams = ways_.relays = !silent_ || beats_;
     if (random_.coin()) {
       // Little credit. Calls along ways of peers may wait for each other, until their deadlines.
       ways_.hurried = true;
+      ways_.relays = false;
       ways_.options.limits.calls = static_cast<std::uint32_t>(random_.spread(1, 16));
       ways_.options.limits.in_flight = random_.spread(1, 100'000);
     }

@@ -26,6 +26,18 @@ inline rpc::Future<void> pause(const std::shared_ptr<rpc::Loop>& loop, std::chro
   return future;
 }
 
+// A stream's items: 0, 1, 2 … They come with a piece of memory that lives as long as their coroutine.
+inline rpc::Stream<std::uint64_t> numbers([[maybe_unused]] rpc::Buffer held, std::shared_ptr<rpc::Loop> loop,
+                                          std::uint64_t count, std::uint64_t microseconds) {
+  for (std::uint64_t i = 0; i < count; ++i) {
+    if (i % 4 == 3) co_await pause(loop, std::chrono::microseconds(microseconds));
+    co_yield i;
+  }
+}
+inline rpc::Stream<std::uint64_t> relay([[maybe_unused]] rpc::Buffer held, rpc::Stream<std::uint64_t> items) {
+  while (const auto item = co_await items.next()) co_yield *item;
+}
+
 class Desk {
  public:
   Desk(Ledger& ledger, SimProcess& process, rpc::Agent& agent, Plant& plant)
@@ -90,6 +102,22 @@ class Desk {
     co_return bytes;
   }
 
+  // Streams there, back, and both.
+  rpc::Stream<std::uint64_t> count(std::uint64_t call, std::uint64_t most, std::uint64_t microseconds) {
+    ledger_.runs(call);
+    return numbers(ledger_.lend(process_, 0, 1, 0), loop(), most, microseconds);
+  }
+  rpc::Task<std::uint64_t> sum(std::uint64_t call, rpc::Stream<std::uint64_t> items) {
+    ledger_.runs(call);
+    std::uint64_t sum = 0;
+    while (const auto item = co_await items.next()) sum += *item;
+    co_return sum;
+  }
+  rpc::Stream<std::uint64_t> turn_stream(std::uint64_t call, rpc::Stream<std::uint64_t> items) {
+    ledger_.runs(call);
+    return relay(ledger_.lend(process_, 0, 1, 0), std::move(items));
+  }
+
   // Passes a call on along a way of peers.
   rpc::Task<std::uint64_t> pass(rpc::CallContext& context, std::uint64_t call, std::vector<std::string> way) {
     ledger_.runs(call);
@@ -110,12 +138,15 @@ class Desk {
     co_return std::move(result).get() + 1;
   }
 
-  using Service = rpc::Service<
-      "desk", rpc::Method<"add", &Desk::add>, rpc::Method<"quick", &Desk::quick, rpc::non_blocking>,
-      rpc::Method<"fail", &Desk::fail>, rpc::Method<"slow", &Desk::slow>, rpc::Method<"later", &Desk::later>,
-      rpc::Method<"by_asio", &Desk::by_asio>, rpc::Method<"stuck", &Desk::stuck>,
-      rpc::Method<"forget", &Desk::forget>, rpc::Method<"note", &Desk::note, rpc::non_blocking>,
-      rpc::Method<"turn", &Desk::turn>, rpc::Method<"hold", &Desk::hold>, rpc::Method<"pass", &Desk::pass>>;
+  using Service =
+      rpc::Service<"desk", rpc::Method<"add", &Desk::add>,
+                   rpc::Method<"quick", &Desk::quick, rpc::non_blocking>, rpc::Method<"fail", &Desk::fail>,
+                   rpc::Method<"slow", &Desk::slow>, rpc::Method<"later", &Desk::later>,
+                   rpc::Method<"by_asio", &Desk::by_asio>, rpc::Method<"stuck", &Desk::stuck>,
+                   rpc::Method<"forget", &Desk::forget>, rpc::Method<"note", &Desk::note, rpc::non_blocking>,
+                   rpc::Method<"turn", &Desk::turn>, rpc::Method<"hold", &Desk::hold>,
+                   rpc::Method<"pass", &Desk::pass>, rpc::Method<"count", &Desk::count>,
+                   rpc::Method<"sum", &Desk::sum>, rpc::Method<"turn_stream", &Desk::turn_stream>>;
 
  private:
   std::shared_ptr<rpc::Loop> loop() const {
@@ -139,6 +170,8 @@ class Program {
   struct Ways {
     bool hurried = false;  // every call has a deadline
     bool patient = false;  // and some have a very long one
+    bool streams = false;  // whose readers hear of every loss
+    bool relays = false;   // of streams: each waits for another, so credit is not scarce
     rpc::AgentOptions options;
   };
 
@@ -192,17 +225,25 @@ class Program {
   void call(const std::vector<std::string>& names) {
     rpc::Peer to = peer(random().pick(names));
     const bool deadline = ways_.hurried || random().chance(250);
-    if (deadline) {
-      to = to.with({.deadline = std::chrono::microseconds(random().chance(100) && ways_.patient
-                                                              ? std::uint64_t{3'600'000'000}
-                                                              : random().spread(1, 2'000'000))});
+    rpc::CallOptions options;
+    if (deadline)
+      options.deadline =
+          std::chrono::microseconds(random().chance(100) && ways_.patient ? std::uint64_t{3'600'000'000}
+                                                                          : random().spread(1, 2'000'000));
+    const bool retried = random().chance(250);
+    if (retried) {
+      options.retry = rpc::RetryPolicy{.attempts = static_cast<std::uint16_t>(random().between(2, 5)),
+                                       .first_wait = std::chrono::microseconds(random().spread(1, 100'000))};
+      options.idempotent = random().coin();
     }
+    to = to.with(options);
     const auto made = [&](const char* method) {
       const std::uint64_t number = ledger_.begin(process_, method);
       ledger_[number].deadline = deadline;
+      ledger_[number].again = retried && options.idempotent;
       return number;
     };
-    switch (random().below(12)) {
+    switch (random().below(ways_.relays ? 15 : ways_.streams ? 14 : 12)) {
       case 0: {
         const auto a = random().below(1000), b = random().below(1000);
         const auto number = made("add");
@@ -231,7 +272,10 @@ class Program {
       }
       case 6: {
         const auto number = made("stuck");
-        if (!deadline) to = to.with({.deadline = std::chrono::microseconds(microseconds())});
+        if (!deadline) {
+          options.deadline = std::chrono::microseconds(microseconds());
+          to = to.with(options);
+        }
         return watch(to.call<&Desk::stuck>(number), number, [](const rpc::Unit&) { return true; });
       }
       case 7: {
@@ -258,13 +302,67 @@ class Program {
         return watch(to.call<&Desk::hold>(number, bytes(number), microseconds()), number,
                      [number](const rpc::Buffer& b) { return has_pattern(b, number); });
       }
-      default: {
+      case 11: {
         const auto number = made("pass");
         std::vector<std::string> way;
         for (auto hops = random().below(4); hops != 0; --hops) way.push_back(random().pick(names));
         const auto length = way.size() + 1;
         return watch(to.call<&Desk::pass>(number, std::move(way)), number, is(length));
       }
+      case 12: {
+        const auto number = made("count"), most = random().below(100);
+        return follow(to.call<&Desk::count>(number, most, microseconds() / 20), number, most);
+      }
+      case 13: {
+        const auto number = made("sum"), most = random().below(100);
+        return watch(to.call<&Desk::sum>(number, own_numbers(most)), number, is(most * (most - 1) / 2));
+      }
+      default: {
+        const auto number = made("turn_stream"), most = random().below(100);
+        return follow(to.call<&Desk::turn_stream>(number, own_numbers(most)), number, most);
+      }
+    }
+  }
+
+  rpc::Stream<std::uint64_t> own_numbers(std::uint64_t most) {
+    return numbers(ledger_.lend(process_, 0, 1, 0), agent_.core()->pick_loop(), most, microseconds() / 20);
+  }
+
+  // Reads the stream that a call brings, to its end or until it has had enough.
+  void follow(rpc::Future<rpc::Stream<std::uint64_t>> future, std::uint64_t number, std::uint64_t most) {
+    const std::uint64_t enough = random().chance(300) ? random().below(100) : ~std::uint64_t{0};
+    auto window =
+        random().coin() ? std::optional(rpc::StreamWindow{.items = random().between(1, 8)}) : std::nullopt;
+    read(std::move(future), number, most, enough, window, ledger_.lend(process_, 0, 1, 0))
+        .start(*executor_)
+        .then([](rpc::Result<void>&&) {});
+  }
+  rpc::Task<> read(rpc::Future<rpc::Stream<std::uint64_t>> future, std::uint64_t number, std::uint64_t most,
+                   std::uint64_t enough, std::optional<rpc::StreamWindow> window,
+                   [[maybe_unused]] rpc::Buffer held) {
+    rpc::Result<rpc::Stream<std::uint64_t>> made(nullptr);
+    try {
+      made = co_await std::move(future);
+    } catch (...) {
+      made = std::current_exception();
+    }
+    ledger_.completed(number, made);
+    if (!made.ok()) co_return;
+    auto stream = std::move(made).get();
+    if (window) stream = std::move(stream).window(*window);
+    try {
+      std::uint64_t next = 0;
+      while (next < enough) {
+        const auto item = co_await stream.next();
+        if (!item) {
+          if (next != most) ledger_.wrong(number, "its stream ended early, without an error");
+          break;
+        }
+        if (*item != next++) ledger_.wrong(number, "its stream's items are not in order");
+      }
+    } catch (const rpc::Error& error) {
+      if (error.kind() == rpc::ErrorKind::resource_exhausted || error.kind() == rpc::ErrorKind::internal)
+        ledger_.wrong(number, std::string("its stream failed: ") + error.what());
     }
   }
 

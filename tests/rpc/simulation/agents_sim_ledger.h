@@ -35,6 +35,7 @@ struct CallRecord {
   bool notify = false;
   bool deadline = false;
   bool dropped = false;  // nobody waits for its end
+  bool again = false;    // it may be made more than once, and run each time
   int completions = 0;
   int runs = 0;  // of its handler
   bool value = false;
@@ -51,7 +52,7 @@ class Ledger {
 
   std::uint64_t begin(SimProcess& from, const char* method) {
     const std::uint64_t number = ++last_;
-    calls_.emplace(number, CallRecord{method, &from});
+    calls_.emplace(number, CallRecord{.method = method, .from = &from});
     world_.trace().add(world_.now(), method, from.name(), number);
     return number;
   }
@@ -79,7 +80,7 @@ class Ledger {
   // A handler of the call has begun.
   void runs(std::uint64_t call) {
     CallRecord& record = calls_.at(call);
-    if (++record.runs != 1) violation(call, "its handler ran twice");
+    if (++record.runs != 1 && !record.again) violation(call, "its handler ran twice");
     if (record.completions != 0 && record.execution == rpc::Execution::not_sent)
       violation(call, "its handler ran, though its caller was told that it was not sent");
   }
@@ -91,17 +92,20 @@ class Ledger {
     if (!record.from->alive()) violation(call, "completed in a process that is gone");
     if (++record.completions != 1) violation(call, "completed twice");
     bool answered = result.ok();
+    std::string why;
     if (result.ok()) {
       record.value = true;
-      if (record.runs != 1 && !record.notify) violation(call, "has a value, though its handler did not run");
+      if (record.runs == 0 && !record.notify) violation(call, "has a value, though its handler did not run");
     } else {
       try {
         std::rethrow_exception(result.error());
       } catch (const rpc::RemoteError& error) {
         answered = true;
+        why = error.what();
         record.error = error.kind();
         record.execution = error.execution();
       } catch (const rpc::Error& error) {
+        why = error.what();
         record.error = error.kind();
         record.execution = error.execution();
       } catch (const std::exception& error) {
@@ -109,7 +113,9 @@ class Ledger {
       }
     }
     if (record.error == rpc::ErrorKind::resource_exhausted)
-      violation(call, "was refused, though its caller keeps to its credit");
+      violation(call, "was refused, though its caller keeps to its credit: " + why);
+    if (record.error == rpc::ErrorKind::permission_denied)
+      violation(call, "was denied, though all may do all: " + why);
     if (record.execution == rpc::Execution::not_sent && record.runs != 0)
       violation(call, "its caller is told that it was not sent, though its handler ran");
     world_.trace().add(world_.now(), result.ok() ? "ends well" : "fails", record.from->name(), call,
