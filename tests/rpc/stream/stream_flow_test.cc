@@ -82,6 +82,30 @@ TEST(StreamFlow, AHundredThousandItemsWithoutGrowth) {
   EXPECT_LE(most_ahead, 256 + 1);
 }
 
+// The only credit is the call's, whose handler reads a stream over the same connection.
+TEST(StreamFlow, StreamsUseNoCredit) {
+  Cluster cluster({.adjust = [](AgentOptions& options) { options.limits.calls = 1; }}, {"here"});
+  auto source = std::make_shared<Source>();
+  cluster["here"].serve(source);
+  const Peer self = cluster.peer("here", "here");
+  EXPECT_EQ(got(self.call<&Source::sum>(numbers(1000, source->alive))), 499'500);
+  eventually("the generator is gone", [&] { return *source->alive == 0; });
+}
+
+// A call whose answer was a stream is over, however long the stream lives.
+TEST(StreamFlow, StreamsThatAreOpenDoNotCountAsCalls) {
+  Cluster cluster({.adjust = [](AgentOptions& options) { options.limits.calls = 2; }}, {"server", "client"});
+  auto source = std::make_shared<Source>();
+  cluster["server"].serve(source);
+  const Peer peer = cluster.peer("client", "server");
+  std::vector<Stream<std::int64_t>> open;
+  for (int i = 0; i < 20; ++i) {
+    open.push_back(got(peer.call<&Source::count>(10)));
+    EXPECT_EQ(got(open.back().next()), 0);
+  }
+  for (auto& stream : open) EXPECT_EQ(got(stream.next()), 1);
+}
+
 TEST(StreamFlow, LargeItemsAreLimitedByTheirBytes) {
   constexpr std::int64_t bytes = 100'000;
   Cluster cluster({.adjust = [](AgentOptions& options) { options.streams.window = {1000, 4 * bytes}; }},
