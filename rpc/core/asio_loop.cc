@@ -159,7 +159,8 @@ struct AsioLoop::State : std::enable_shared_from_this<State> {
     thread = std::thread::id();
   }
   void poll_for(std::chrono::nanoseconds spin) {
-    std::optional<Clock::time_point> idle_since;
+    bool idle = false;  // and since when
+    Clock::time_point since{};
     for (unsigned i = 0;; ++i) {
       bool worked = false;
       for (std::size_t p = 0; p < pollers.size(); ++p) take_turn([&] { worked |= pollers[p]->poll(); });
@@ -169,16 +170,15 @@ struct AsioLoop::State : std::enable_shared_from_this<State> {
         worked |= context.poll() != 0;
       }
       if (worked) {
-        idle_since.reset();
+        idle = false;
         continue;
       }
       if (i % looks_between_clocks == 0) {
         const Clock::time_point now = Clock::now();
-        if (!idle_since) idle_since = now;
+        if (!std::exchange(idle, true)) since = now;
         const bool soon = std::any_of(pollers.begin(), pollers.end(),
                                       [](const LoopPoller* poller) { return poller->expects_soon(); });
-        if (now - *idle_since > (soon ? std::max<std::chrono::nanoseconds>(spin, longest_spin) : spin))
-          return;
+        if (now - since > (soon ? std::max<std::chrono::nanoseconds>(spin, longest_spin) : spin)) return;
       }
       pause();
     }
