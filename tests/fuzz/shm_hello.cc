@@ -10,7 +10,8 @@ Corpus seeds() {
   hello.capacity = rpc::ShmSegment::capacity_for(1);
   const auto plain = hello.encode();
   hello.bulk = true;
-  hello.bulk_threshold = 64U << 10;
+  hello.bulk_begin = 64U << 10;
+  hello.bulk_end = 4U << 20;
   hello.nonce.fill(std::byte{7});
   const auto bulk = hello.encode();
   return {{"plain", input({}, plain)},
