@@ -468,8 +468,9 @@ void Link::on_closed(const Error& reason) {
   for (auto& [id, asked] : pending_.take_all())
     if (asked.call != nullptr) asked.call->lose(kind, reason.what());
   while (!held_.empty()) held_.pop()->lose(kind, reason.what());
+  // Who sent a notification may leave behind it: it is served all the same.
   for (auto& [id, served] : incoming_.take_all())
-    if (auto call = served.call.lock()) call->cancel();
+    if (auto call = served.call.lock(); call != nullptr && !call->is_notification()) call->cancel();
   // It holds this link, until it has reported its own end: on the program's io_context that may never come.
   connection_ = nullptr;
 }
