@@ -242,5 +242,33 @@ TEST_F(DrainTest, AnAgentCannotEndOnItsOwnThreads) {
   EXPECT_EQ(got(to_b->call<&Worker::one>()), 1) << "both live";
 }
 
+// It waits for a thread when its sender has gone.
+TEST(Notification, IsServedThoughItsSenderHasLeft) {
+  class Bell {
+   public:
+    void block() {
+      began.set();
+      released.wait();
+    }
+    void ring() { rung.set(); }
+    using Service = rpc::Service<"bell", Method<"block", &Bell::block>, Method<"ring", &Bell::ring>>;
+    Event began, released, rung;
+  };
+  Agent server({.name = "server", .listen = {"tcp://127.0.0.1:0"}, .handler_threads = 1});
+  auto bell = std::make_shared<Bell>();
+  server.serve(bell);
+  {
+    Agent client({.name = "client"});
+    const Peer peer = client.connect(server.addresses().front());
+    peer.notify<&Bell::block>();
+    bell->began.wait();
+    peer.notify<&Bell::ring>();
+    test::eventually("both have come", [&] { return server.counts().calls_served == 2; });
+  }
+  test::eventually("the sender has gone", [&] { return server.counts().connections == 0; });
+  bell->released.set();
+  bell->rung.wait();
+}
+
 }  // namespace
 }  // namespace weft::rpc
