@@ -70,7 +70,7 @@ IncomingCall::~IncomingCall() {
     fail(std::make_exception_ptr(Error(ErrorKind::internal, "the call was dropped without an answer")));
   link_->call_ended({.id = id(),
                      .bytes = message_->bytes(),
-                     .notification = (message_->prefix().flags & frame_flags::notify) != 0,
+                     .notification = is_notification(),
                      .upkeep = method_->upkeep,
                      .deadline = deadline_timer_});
   if (passed_ != nullptr) passed_->leave();
@@ -213,7 +213,7 @@ void IncomingCall::keep(KeptValue value) {
 
 void IncomingCall::reply(UniqueFunction<void(ValueWriter)> encode) {
   if (answered_.load()) return;
-  if ((message_->prefix().flags & frame_flags::notify) != 0) {
+  if (is_notification()) {
     // Nobody waits for it, and nothing may be handed over in a message that is never sent.
     if (!answered_.exchange(true)) note_answer(nullptr);
     return;

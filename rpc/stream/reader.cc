@@ -17,15 +17,14 @@ ErrorKind kind_of_number(std::uint16_t number) {
   return to_string(kind) == to_string(ErrorKind::internal) ? ErrorKind::internal : kind;
 }
 
-// What a pull failed with, as the end of its stream. lost: nobody is there to be told of it.
-std::exception_ptr explain_failure(const std::exception_ptr& error, bool& lost) {
+// What a pull failed with, as the end of its stream.
+std::exception_ptr explain_failure(const std::exception_ptr& error) {
   try {
     std::rethrow_exception(error);
   } catch (const RemoteError&) {
     return error;
   } catch (const Error& own) {
     if (own.kind() == ErrorKind::protocol_error) return error;
-    lost = true;
     // The way to that life of the peer is gone: it was there when it handed the stream over.
     if (own.kind() == ErrorKind::unavailable || own.kind() == ErrorKind::not_found)
       return stream_error(ErrorKind::peer_lost, own.what());
@@ -165,7 +164,7 @@ void StreamReader::pulled(Result<PendingCall::Reply> reply) {
     try {
       accept(read(std::move(reply).get()));
     } catch (const Error& error) {
-      auto explained = explain_failure(std::current_exception(), lost_);
+      auto explained = explain_failure(std::current_exception());
       // A pull that finds nothing any more may overtake the one that was told why.
       if (failure_ == nullptr || found_nothing_) {
         failure_ = std::move(explained);

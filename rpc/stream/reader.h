@@ -61,7 +61,6 @@ class WEFT_EXPORT StreamReader : public std::enable_shared_from_this<StreamReade
   bool ended_ = false;         // the last item has come
   bool closed_ = false;
   bool found_nothing_ = false;  // as failure_ says
-  bool lost_ = false;           // the source is not there to be told anything
   std::exception_ptr error_;    // at the end
   std::exception_ptr failure_;  // of a pull; the end once none is under way
 };
