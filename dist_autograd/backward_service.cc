@@ -33,7 +33,7 @@ rpc::Future<std::vector<rpc::AgentId>> close_everywhere(const std::shared_ptr<Co
       std::vector<rpc::Future<Agents>> below;
       for (const rpc::AgentId& peer : pass->met())
         if (peer != context->core()->id())
-          below.push_back(context->peer(peer).call<&BackwardService::close>(pass->id(), options));
+          below.push_back(context->ask<&BackwardService::close>(peer, pass->id(), options));
       rpc::when_all(std::move(below)).then([context, promise](rpc::Result<std::vector<Agents>>&& lists) {
         if (!lists.ok()) return promise->fail(lists.error());
         Agents all{context->core()->id()};

@@ -147,10 +147,7 @@ void Context::peer_gone(const rpc::AgentId& peer, const rpc::Error& reason) {
       if (id.origin == peer.incarnation || pass->met().contains(peer)) lost.push_back(id);
     ended_.erase(peer.incarnation);
   }
-  for (const PassId& id : lost)
-    release(id, std::make_exception_ptr(rpc::Error(
-                    rpc::ErrorKind::peer_lost,
-                    to_string(id) + ": " + peer.name + " took part and is gone: " + reason.what())));
+  for (const PassId& id : lost) release(id, participant_lost(id, peer, reason.what()));
 }
 
 void Context::shut_down() {

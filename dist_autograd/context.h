@@ -4,6 +4,7 @@
 // joins calls that carry a pass; as a service it answers the other workers' backward messages. Thread-safe.
 #pragma once
 
+#include <weft/dist_autograd/participant.h>
 #include <weft/dist_autograd/pass_state.h>
 #include <weft/rpc/agent/call_hook.h>
 #include <weft/rref/context.h>
@@ -36,6 +37,12 @@ class WEFT_EXPORT Context final : public rpc::CallHook, public std::enable_share
 
   const std::shared_ptr<rpc::AgentCore>& core() const { return core_; }
   rpc::Peer peer(const rpc::AgentId& agent);
+  // Calls a method of another participant's BackwardService, of a pass that both are in.
+  template <auto Method, class... Arguments>
+  auto ask(const rpc::AgentId& agent, const PassId& pass, Arguments&&... arguments) {
+    return of_participant(pass, agent,
+                          peer(agent).template call<Method>(pass, std::forward<Arguments>(arguments)...));
+  }
 
   std::shared_ptr<PassState> create();
   std::shared_ptr<PassState> find(const PassId& id);  // throws not_found

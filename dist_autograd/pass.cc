@@ -28,9 +28,8 @@ rpc::Future<void> add_remote_root(const PassId& pass, const Roots& roots) {
   rpc::OutgoingCall call = owner.make_call(Found::name, 2);
   reference->context()->target(reference, call);
   rpc::Peer::encode<Found::Type>(call, pass, roots.remote_gradient);
-  return owner.start_typed<void>(std::move(call), [](rpc::Result<rpc::PendingCall::Reply>&& reply) {
-    return rpc::Peer::decode<void>(std::move(reply), Found::name);
-  });
+  return of_participant(pass, reference->owner(),
+                        owner.start_typed<void>(std::move(call), rpc::Peer::Decode<void>{}));
 }
 
 std::string join(const std::vector<std::string>& names) {
@@ -53,7 +52,7 @@ rpc::Task<void> run_backward(std::shared_ptr<Context> context, std::shared_ptr<P
   std::vector<rpc::Future<void>> started;
   if (roots.remote.valid()) {
     co_await add_remote_root(pass->id(), roots);
-    started.push_back(context->peer(roots.remote.owner()).call<&BackwardService::start>(pass->id()));
+    started.push_back(context->ask<&BackwardService::start>(roots.remote.owner(), pass->id()));
   } else {
     started.push_back(start_here(pass));
   }
@@ -62,7 +61,7 @@ rpc::Task<void> run_backward(std::shared_ptr<Context> context, std::shared_ptr<P
   std::vector<rpc::Future<std::vector<std::string>>> finished;
   for (const rpc::AgentId& worker : workers)
     finished.push_back(worker == self ? pass->finish()
-                                      : context->peer(worker).call<&BackwardService::finish>(pass->id()));
+                                      : context->ask<&BackwardService::finish>(worker, pass->id()));
   const auto unreached = co_await rpc::when_all(std::move(finished));
   std::string missed;
   for (std::size_t i = 0; i < workers.size(); ++i)

@@ -272,8 +272,7 @@ void PassState::send_gradients(const rpc::AgentId& to, const MessageId& message,
     });
   };
   try {
-    context_->peer(to)
-        .call<&BackwardService::gradients>(id_, message, std::move(gradients))
+    context_->ask<&BackwardService::gradients>(to, id_, message, std::move(gradients))
         .then([acknowledged](rpc::Result<void>&& result) {
           acknowledged(result.ok() ? nullptr : result.error());
         });

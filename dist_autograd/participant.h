@@ -1,0 +1,27 @@
+// What the loss of an agent means to a pass that it took part in: every error that says so is peer_lost and
+// names the pass and the agent, whether its connection was seen to end or had ended before.
+// Thread-safety: functions.
+#pragma once
+
+#include <weft/dist_autograd/ids.h>
+#include <weft/rpc/core/agent_id.h>
+#include <weft/rpc/core/future.h>
+
+namespace weft::dist_autograd {
+
+std::exception_ptr participant_lost(const PassId& pass, const rpc::AgentId& agent, const std::string& why);
+
+// What a call to a participant failed with, in terms of its pass.
+std::exception_ptr explain_participant(const PassId& pass, const rpc::AgentId& agent,
+                                       std::exception_ptr error);
+
+// The same for the future of such a call.
+template <class T>
+rpc::Future<T> of_participant(const PassId& pass, const rpc::AgentId& agent, rpc::Future<T> future) {
+  return future.then([pass, agent](rpc::Result<T>&& result) -> rpc::Result<T> {
+    if (!result.ok()) return explain_participant(pass, agent, result.error());
+    return std::move(result);
+  });
+}
+
+}  // namespace weft::dist_autograd
