@@ -21,6 +21,10 @@ if(WEFT_WERROR)
   add_compile_options(-Werror)
 endif()
 
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+  add_compile_options(--param=ggc-min-heapsize=524288)  # KiB; below that g++ spends a tenth of its time collecting garbage
+endif()
+
 if(WEFT_SANITIZE STREQUAL "address")
   # vptr, null, alignment and object-size triple the compile time of template-heavy code.
   add_compile_options(-fsanitize=address,undefined -fno-sanitize=vptr,null,alignment,object-size

@@ -12,10 +12,6 @@
 namespace weft::dist_optim {
 namespace {
 
-[[noreturn]] void refuse(const std::string& message) {
-  throw rpc::Error(rpc::ErrorKind::invalid_argument, message);
-}
-
 template <typename Value>
 std::string text(const Value& value) {
   std::ostringstream out;
@@ -26,8 +22,9 @@ std::string text(const Value& value) {
 void check_gradient(const Parameter& parameter, const at::Tensor& gradient, bool sparse) {
   const at::Tensor& tensor = parameter.tensor;
   auto differs = [&](const char* what, const std::string& expected, const std::string& found) {
-    refuse("the gradient of parameter " + parameter.name + " has " + what + " " + found + ", not " +
-           expected);
+    throw rpc::Error(
+        rpc::ErrorKind::invalid_argument,
+        "the gradient of parameter " + parameter.name + " has " + what + " " + found + ", not " + expected);
   };
   if (gradient.sizes() != tensor.sizes()) differs("shape", text(tensor.sizes()), text(gradient.sizes()));
   if (gradient.scalar_type() != tensor.scalar_type()) {
@@ -35,8 +32,9 @@ void check_gradient(const Parameter& parameter, const at::Tensor& gradient, bool
   }
   if (gradient.device() != tensor.device()) differs("device", text(tensor.device()), text(gradient.device()));
   if (gradient.layout() == at::kStrided || (sparse && gradient.layout() == at::kSparse)) return;
-  refuse("the gradient of parameter " + parameter.name + " has layout " + text(gradient.layout()) +
-         ", which its optimizer does not take");
+  throw rpc::Error(rpc::ErrorKind::invalid_argument, "the gradient of parameter " + parameter.name +
+                                                         " has layout " + text(gradient.layout()) +
+                                                         ", which its optimizer does not take");
 }
 
 }  // namespace
@@ -56,14 +54,19 @@ void check_parameters(const std::vector<Parameter>& parameters) {
   std::map<const void*, std::vector<const Parameter*>> by_storage;
   for (const Parameter& parameter : parameters) {
     const at::Tensor& tensor = parameter.tensor;
-    if (!tensor.defined()) refuse("parameter " + parameter.name + " is undefined");
-    if (!tensor.is_leaf()) refuse("parameter " + parameter.name + " is not a leaf of the autograd graph");
-    if (tensor.layout() != at::kStrided) refuse("parameter " + parameter.name + " is not dense");
+    if (!tensor.defined())
+      throw rpc::Error(rpc::ErrorKind::invalid_argument, "parameter " + parameter.name + " is undefined");
+    if (!tensor.is_leaf())
+      throw rpc::Error(rpc::ErrorKind::invalid_argument,
+                       "parameter " + parameter.name + " is not a leaf of the autograd graph");
+    if (tensor.layout() != at::kStrided)
+      throw rpc::Error(rpc::ErrorKind::invalid_argument, "parameter " + parameter.name + " is not dense");
     auto& neighbours = by_storage[tensor.storage().unsafeGetStorageImpl()];
     for (const Parameter* other : neighbours) {
       if (tensor.numel() == 0 || other->tensor.numel() == 0) continue;
       if (at::get_overlap_status(tensor, other->tensor) != at::MemOverlapStatus::No) {
-        refuse("parameters " + other->name + " and " + parameter.name + " share elements");
+        throw rpc::Error(rpc::ErrorKind::invalid_argument,
+                         "parameters " + other->name + " and " + parameter.name + " share elements");
       }
     }
     neighbours.push_back(&parameter);
@@ -73,8 +76,9 @@ void check_parameters(const std::vector<Parameter>& parameters) {
 void check_gradients(const std::vector<Parameter>& parameters, const Gradients& gradients, bool sparse) {
   for (const auto& [index, gradient] : gradients) {
     if (index >= parameters.size()) {
-      refuse("there is a gradient for parameter number " + std::to_string(index) + ", but there are only " +
-             std::to_string(parameters.size()) + " parameters");
+      throw rpc::Error(rpc::ErrorKind::invalid_argument,
+                       "there is a gradient for parameter number " + std::to_string(index) +
+                           ", but there are only " + std::to_string(parameters.size()) + " parameters");
     }
     if (gradient.defined()) check_gradient(parameters[index], gradient, sparse);
   }

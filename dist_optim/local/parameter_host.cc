@@ -12,8 +12,6 @@ std::exception_ptr error(rpc::ErrorKind kind, const std::string& message) {
   return std::make_exception_ptr(rpc::Error(kind, message));
 }
 
-[[noreturn]] void refuse(rpc::ErrorKind kind, const std::string& message) { throw rpc::Error(kind, message); }
-
 }  // namespace
 
 double HostStats::mean_staleness() const {
@@ -41,8 +39,8 @@ void ParameterHost::register_trainer(const std::string& trainer, const Optimizer
   check(mode);
   std::lock_guard lock(mutex_);
   auto conflict = [&](const std::string& theirs, const std::string& ours) {
-    refuse(rpc::ErrorKind::invalid_argument,
-           "trainer " + trainer + " asks for " + theirs + ", but these parameters are stepped by " + ours);
+    throw rpc::Error(rpc::ErrorKind::invalid_argument, "trainer " + trainer + " asks for " + theirs +
+                                                           ", but these parameters are stepped by " + ours);
   };
   if (leaves_ && !(leaves_->spec() == spec)) conflict(to_string(spec), to_string(leaves_->spec()));
   if (mode_ && !(*mode_ == mode)) conflict("mode " + to_string(mode), "mode " + to_string(*mode_));
@@ -119,7 +117,7 @@ ParameterHost::Reading ParameterHost::read(PassKey pass) {
     if (mode_ && mode_->kind == StepMode::Kind::free) return reading;
     reading.retained_ = ledger_.pin(pass);
     if (!reading.retained_) {
-      refuse(
+      throw rpc::Error(
           rpc::ErrorKind::failed_precondition,
           "pass " + to_string(pass) + " may not read: it was not admitted, or has stepped or been released");
     }
@@ -196,8 +194,8 @@ Gradients ParameterHost::sum_gradients(const std::string& trainer,
   {
     std::lock_guard lock(mutex_);
     if (!handles_.contains(trainer)) {
-      refuse(rpc::ErrorKind::failed_precondition,
-             "trainer " + trainer + " has no optimizer on these parameters");
+      throw rpc::Error(rpc::ErrorKind::failed_precondition,
+                       "trainer " + trainer + " has no optimizer on these parameters");
     }
   }
   {
@@ -384,7 +382,8 @@ void ParameterHost::finish(Callbacks& after, bool dropped) {
 ShadowLeaves& ParameterHost::leaves() const {
   std::lock_guard lock(mutex_);
   if (!leaves_) {
-    refuse(rpc::ErrorKind::failed_precondition, "no trainer has registered an optimizer on these parameters");
+    throw rpc::Error(rpc::ErrorKind::failed_precondition,
+                     "no trainer has registered an optimizer on these parameters");
   }
   return *leaves_;
 }

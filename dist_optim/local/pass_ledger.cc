@@ -8,8 +8,6 @@
 namespace weft::dist_optim {
 namespace {
 
-[[noreturn]] void refuse(rpc::ErrorKind kind, const std::string& message) { throw rpc::Error(kind, message); }
-
 std::string count_of(std::uint64_t count, const std::string& what) {
   return std::to_string(count) + " " + what + (count == 1 ? "" : "s");
 }
@@ -44,8 +42,8 @@ std::vector<PassKey> PassLedger::remove_trainer(const std::string& trainer) {
 PassLedger::Admission PassLedger::admit(const std::string& trainer, PassKey pass) {
   auto check_owner = [&](const std::string& owner) {
     if (owner == trainer) return;
-    refuse(rpc::ErrorKind::invalid_argument,
-           "pass " + to_string(pass) + " belongs to trainer " + owner + ", not to " + trainer);
+    throw rpc::Error(rpc::ErrorKind::invalid_argument,
+                     "pass " + to_string(pass) + " belongs to trainer " + owner + ", not to " + trainer);
   };
   if (auto found = open_.find(pass); found != open_.end()) {
     check_owner(found->second.trainer);
@@ -106,22 +104,24 @@ std::uint64_t PassLedger::check_step(const std::string& trainer, const std::vect
     std::string name = "pass " + to_string(pass) + " of trainer " + trainer;
     auto found = open_.find(pass);
     if (found == open_.end()) {
-      refuse(rpc::ErrorKind::failed_precondition,
-             name + " cannot step: it has not read these parameters, or was stepped or released before");
+      throw rpc::Error(
+          rpc::ErrorKind::failed_precondition,
+          name + " cannot step: it has not read these parameters, or was stepped or released before");
     }
     if (found->second.trainer != trainer) {
-      refuse(rpc::ErrorKind::invalid_argument, name + " belongs to trainer " + found->second.trainer);
+      throw rpc::Error(rpc::ErrorKind::invalid_argument,
+                       name + " belongs to trainer " + found->second.trainer);
     }
     if (!stepping.insert(pass).second)
-      refuse(rpc::ErrorKind::invalid_argument, name + " is in this step twice");
+      throw rpc::Error(rpc::ErrorKind::invalid_argument, name + " is in this step twice");
     std::uint64_t age = newest_ - found->second.pin;
     staleness = std::max(staleness, age);
     if (!mode_ || mode_->kind == StepMode::Kind::free) continue;
     std::uint64_t bound = mode_->kind == StepMode::Kind::stale ? static_cast<std::uint64_t>(mode_->count) : 0;
     if (age > bound) {
-      refuse(rpc::ErrorKind::failed_precondition, name + " cannot step: it reads parameters that are " +
-                                                      count_of(age, "step") + " old, and " +
-                                                      to_string(*mode_) + " allows " + std::to_string(bound));
+      throw rpc::Error(rpc::ErrorKind::failed_precondition,
+                       name + " cannot step: it reads parameters that are " + count_of(age, "step") +
+                           " old, and " + to_string(*mode_) + " allows " + std::to_string(bound));
     }
   }
   if (!mode_ || mode_->kind != StepMode::Kind::stale) return staleness;
@@ -134,10 +134,10 @@ std::uint64_t PassLedger::check_step(const std::string& trainer, const std::vect
     others.insert(entry.trainer);
   }
   if (!keeps_bound(newest_ + 1, oldest, others.size())) {
-    refuse(rpc::ErrorKind::failed_precondition,
-           "trainer " + trainer + " cannot step only " + count_of(passes.size(), "pass") +
-               ": with those that it keeps open, a pass would read parameters older than " +
-               to_string(*mode_) + " allows; step them together or release them first");
+    throw rpc::Error(rpc::ErrorKind::failed_precondition,
+                     "trainer " + trainer + " cannot step only " + count_of(passes.size(), "pass") +
+                         ": with those that it keeps open, a pass would read parameters older than " +
+                         to_string(*mode_) + " allows; step them together or release them first");
   }
   return staleness;
 }

@@ -15,10 +15,6 @@ constexpr const char* optimizer_key = "weft.optimizer";
 constexpr const char* parameters_key = "weft.parameters";
 constexpr const char* state_key = "state";
 
-[[noreturn]] void refuse(const std::string& message) {
-  throw rpc::Error(rpc::ErrorKind::invalid_argument, message);
-}
-
 // SGD keeps its momentum in the layout of the first gradient; a gradient of another layout would fail half
 // way through a step, with some parameters already changed.
 bool fits_momentum(const torch::optim::Optimizer& optimizer, const at::Tensor& shadow,
@@ -45,8 +41,9 @@ void ShadowLeaves::check(const Gradients& gradients) const {
   check_gradients(parameters_, gradients, spec_.takes_sparse_gradients());
   for (const auto& [index, gradient] : gradients) {
     if (gradient.defined() && !fits_momentum(*optimizer_, shadows_[index], gradient)) {
-      refuse("the gradient of parameter " + parameters_[index].name +
-             " is sparse where its momentum is dense, or the other way about");
+      throw rpc::Error(rpc::ErrorKind::invalid_argument,
+                       "the gradient of parameter " + parameters_[index].name +
+                           " is sparse where its momentum is dense, or the other way about");
     }
   }
 }
@@ -74,7 +71,8 @@ void ShadowLeaves::move_to(const std::vector<at::Tensor>& storages) {
 double ShadowLeaves::learning_rate() const { return optimizer_->param_groups().front().options().get_lr(); }
 
 void ShadowLeaves::set_learning_rate(double rate) {
-  if (!std::isfinite(rate) || rate < 0) refuse("the learning rate must be finite and not negative");
+  if (!std::isfinite(rate) || rate < 0)
+    throw rpc::Error(rpc::ErrorKind::invalid_argument, "the learning rate must be finite and not negative");
   for (auto& group : optimizer_->param_groups()) group.options().set_lr(rate);
 }
 
@@ -117,13 +115,19 @@ void ShadowLeaves::load_state(const std::string& bytes) {
       loaded->load(state);
     }
   } catch (const c10::Error& error) {
-    refuse("the bytes are not the state of an optimizer: " + std::string(error.what_without_backtrace()));
+    throw rpc::Error(rpc::ErrorKind::invalid_argument, "the bytes are not the state of an optimizer: " +
+                                                           std::string(error.what_without_backtrace()));
   } catch (const std::exception& error) {
-    refuse("the bytes are not the state of an optimizer: " + std::string(error.what()));
+    throw rpc::Error(rpc::ErrorKind::invalid_argument,
+                     "the bytes are not the state of an optimizer: " + std::string(error.what()));
   }
-  if (name != spec_.name) refuse("the state is that of " + name + ", not of " + spec_.name);
+  if (name != spec_.name)
+    throw rpc::Error(rpc::ErrorKind::invalid_argument,
+                     "the state is that of " + name + ", not of " + spec_.name);
   if (parameters != describe_parameters()) {
-    refuse("the state is that of other parameters:\n" + parameters + "instead of\n" + describe_parameters());
+    throw rpc::Error(
+        rpc::ErrorKind::invalid_argument,
+        "the state is that of other parameters:\n" + parameters + "instead of\n" + describe_parameters());
   }
   optimizer_ = std::move(loaded);
 }

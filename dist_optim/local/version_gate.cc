@@ -5,14 +5,6 @@
 #include <utility>
 
 namespace weft::dist_optim {
-namespace {
-
-[[noreturn]] void refuse(const std::string& message) {
-  throw rpc::Error(rpc::ErrorKind::failed_precondition, message);
-}
-
-}  // namespace
-
 VersionGate::VersionGate(Version loaded, Load load)
     : load_(std::move(load)), loaded_(loaded), newest_(loaded) {}
 
@@ -20,8 +12,10 @@ void VersionGate::enter(Version version) {
   std::unique_lock lock(mutex_);
   if (auto inside = inside_.find(std::this_thread::get_id()); inside != inside_.end()) {
     if (version != loaded_) {
-      refuse("a thread that reads version " + std::to_string(loaded_) +
-             " of the parameters asks for version " + std::to_string(version) + " before it has left");
+      throw rpc::Error(rpc::ErrorKind::failed_precondition,
+                       "a thread that reads version " + std::to_string(loaded_) +
+                           " of the parameters asks for version " + std::to_string(version) +
+                           " before it has left");
     }
     ++inside->second;
     return;
@@ -41,7 +35,8 @@ void VersionGate::enter_newest() {
 void VersionGate::leave() {
   std::lock_guard lock(mutex_);
   auto inside = inside_.find(std::this_thread::get_id());
-  if (inside == inside_.end()) refuse("a thread leaves parameters that it does not read");
+  if (inside == inside_.end())
+    throw rpc::Error(rpc::ErrorKind::failed_precondition, "a thread leaves parameters that it does not read");
   if (--inside->second > 0) return;
   inside_.erase(inside);
   admit_waiting();
@@ -51,7 +46,8 @@ void VersionGate::exclusive(const std::function<std::optional<Version>()>& secti
   {
     std::unique_lock lock(mutex_);
     if (inside_.contains(std::this_thread::get_id())) {
-      refuse("a thread that reads the parameters asks to change them before it has left");
+      throw rpc::Error(rpc::ErrorKind::failed_precondition,
+                       "a thread that reads the parameters asks to change them before it has left");
     }
     wait_in_line(lock, Waiter::Kind::exclusive, 0);
   }
@@ -96,7 +92,8 @@ std::uint64_t VersionGate::loads() const {
 // Always by way of the line: with nobody in it the waiter is admitted at once and never sleeps.
 void VersionGate::wait_in_line(std::unique_lock<std::mutex>& lock, Waiter::Kind kind, Version version) {
   if (exclusive_ == std::this_thread::get_id()) {
-    refuse("a thread that changes the parameters asks to enter again before it has done");
+    throw rpc::Error(rpc::ErrorKind::failed_precondition,
+                     "a thread that changes the parameters asks to enter again before it has done");
   }
   Waiter waiter{kind, version, std::this_thread::get_id()};
   waiting_.push_back(&waiter);

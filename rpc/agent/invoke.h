@@ -50,26 +50,28 @@ inline constexpr bool is_optional = false;
 template <class T>
 inline constexpr bool is_optional<std::optional<T>> = true;
 
+[[noreturn]] WEFT_EXPORT void throw_missing_argument(std::size_t i, const std::string& type);
+[[noreturn]] WEFT_EXPORT void throw_bad_argument(std::size_t i, const Error& error);
+WEFT_EXPORT void refuse_surplus(const IncomingCall& call, std::size_t parameters);  // throws
+WEFT_EXPORT void refuse_arguments(IncomingCall& call, std::exception_ptr why);
+
 template <class Parameter>
 Parameter decode_argument(const IncomingCall& call, std::size_t i) {
   if (i >= call.argument_count()) {
     // A caller from before this parameter was added.
     if constexpr (is_optional<Parameter>) return std::nullopt;
-    throw Error(ErrorKind::type_mismatch,
-                "argument " + std::to_string(i) + " is missing: expected " + type_text<Parameter>());
+    throw_missing_argument(i, type_text<Parameter>());
   }
   try {
     return Codec<Parameter>::decode(call.argument(i));
   } catch (const Error& error) {
-    throw Error(error.kind(), "argument " + std::to_string(i) + ": " + error.what());
+    throw_bad_argument(i, error);
   }
 }
 
 template <class Arguments, std::size_t... I>
 Arguments decode_arguments(const IncomingCall& call, std::index_sequence<I...>) {
-  if (call.argument_count() > sizeof...(I))
-    throw Error(ErrorKind::type_mismatch, "expected " + std::to_string(sizeof...(I)) + " arguments, found " +
-                                              std::to_string(call.argument_count()));
+  refuse_surplus(call, sizeof...(I));
   return Arguments{decode_argument<std::tuple_element_t<I, Arguments>>(call, I)...};
 }
 
@@ -121,6 +123,13 @@ void answer(IncomingCall& call, Result<T>&& result) {
   }
 }
 
+// The same as a function object, one for all methods of a result: what ends with it is compiled once.
+template <class T>
+struct Answer {
+  std::shared_ptr<IncomingCall> call;
+  void operator()(Result<T>&& result) const { answer(*call, std::move(result)); }
+};
+
 // Runs a handler that is Asio's coroutine, on the call's executor; the call's cancellation is the
 // coroutine's.
 template <class T, class Awaitable>
@@ -153,89 +162,98 @@ void run_awaitable(const std::shared_ptr<IncomingCall>& call, Awaitable awaitabl
   }
 }
 
-template <class M>
-void run_handler(const std::shared_ptr<IncomingCall>& call) {
-  using Traits = typename M::Traits;
-  using Returned = typename Traits::Returned;
-  using Arguments = typename Traits::Arguments;
-  std::optional<Arguments> arguments;
+// The arguments of a call; none: they could not be decoded, and the call has been refused.
+template <class Arguments>
+std::optional<Arguments> arguments_of(const std::shared_ptr<IncomingCall>& call) {
   try {
-    arguments.emplace(decode_arguments<Arguments>(*call, std::make_index_sequence<Traits::arity>{}));
-  } catch (const Error&) {
-    return call->refuse(std::current_exception());
-  } catch (const std::exception& bad) {
-    return call->refuse(std::make_exception_ptr(
-        Error(ErrorKind::invalid_argument, std::string("malformed arguments: ") + bad.what())));
+    return decode_arguments<Arguments>(*call, std::make_index_sequence<std::tuple_size_v<Arguments>>{});
+  } catch (...) {
+    refuse_arguments(*call, std::current_exception());
+    return std::nullopt;
   }
-  const auto invoke = [&]() -> Returned {
-    return std::apply(
-        [&](auto&... argument) -> Returned {
-          if constexpr (std::is_void_v<typename Traits::Object>) {
-            if constexpr (Traits::takes_context) {
-              return (*M::target)(static_cast<CallContext&>(*call), std::move(argument)...);
-            } else {
-              return (*M::target)(std::move(argument)...);
-            }
+}
+
+// Runs a method's function. Apart from run_handler(), which is compiled for a signature and not for each
+// method that has it.
+template <class M>
+typename M::Traits::Returned invoke(IncomingCall& call, typename M::Traits::Arguments& arguments) {
+  using Traits = typename M::Traits;
+  return std::apply(
+      [&](auto&... argument) -> typename Traits::Returned {
+        if constexpr (std::is_void_v<typename Traits::Object>) {
+          if constexpr (Traits::takes_context) {
+            return (*M::target)(static_cast<CallContext&>(call), std::move(argument)...);
           } else {
-            auto& object = *static_cast<typename Traits::Object*>(call->object());
-            if constexpr (Traits::takes_context) {
-              return (object.*M::target)(static_cast<CallContext&>(*call), std::move(argument)...);
-            } else {
-              return (object.*M::target)(std::move(argument)...);
-            }
+            return (*M::target)(std::move(argument)...);
           }
-        },
-        *arguments);
-  };
-  using Value = typename Traits::Result;
+        } else {
+          auto& object = *static_cast<typename Traits::Object*>(call.object());
+          if constexpr (Traits::takes_context) {
+            return (object.*M::target)(static_cast<CallContext&>(call), std::move(argument)...);
+          } else {
+            return (object.*M::target)(std::move(argument)...);
+          }
+        }
+      },
+      arguments);
+}
+
+template <class Returned, class Value, class Arguments>
+void run_handler(const std::shared_ptr<IncomingCall>& call, Returned (*invoke)(IncomingCall&, Arguments&)) {
+  std::optional<Arguments> arguments = arguments_of<Arguments>(call);
+  if (!arguments) return;
+  const auto run = [&] { return invoke(*call, *arguments); };
   if constexpr (std::same_as<Returned, Task<Value>>) {
     // The call outlives the coroutine, which may refer to its context.
-    Result<Task<Value>> made = capture([&] { return invoke(); });
+    Result<Task<Value>> made = capture(run);
     if (!made.ok()) return call->fail(made.error());
-    std::move(made).get().start_here(call->executor(), call->context(),
-                                     [call](Result<Value>&& result) { answer(*call, std::move(result)); });
+    std::move(made).get().start_here(call->executor(), call->context(), Answer<Value>{call});
   } else if constexpr (is_coroutine<Returned>) {
-    Result<Returned> made = capture([&] { return invoke(); });
+    Result<Returned> made = capture(run);
     if (!made.ok()) return call->fail(made.error());
     run_awaitable<Value>(call, std::move(made).get());
   } else if constexpr (std::same_as<Returned, Future<Value>>) {
     Result<Future<Value>> made = [&] {
       ContextScope scope(call->context());
-      return capture([&] { return invoke(); });
+      return capture(run);
     }();
     if (!made.ok()) return call->fail(made.error());
     call->release_object();
-    std::move(made).get().then([call](Result<Value>&& result) { answer(*call, std::move(result)); });
+    std::move(made).get().then(Answer<Value>{call});
   } else {
     Result<Value> result = [&] {
       ContextScope scope(call->context());
-      return capture([&] { return invoke(); });
+      return capture(run);
     }();
     arguments.reset();
     answer(*call, std::move(result));
   }
 }
 
+template <class M>
+void run_method(std::shared_ptr<IncomingCall> call) {
+  using Traits = typename M::Traits;
+  run_handler<typename Traits::Returned, typename Traits::Result>(call, &invoke<M>);
+}
+
+// The entry of a method as it is described, without what runs it. service: empty for a free function.
+WEFT_EXPORT MethodEntry described_entry(std::string_view service, std::string_view short_name,
+                                        std::string signature, std::vector<std::string> parameters,
+                                        std::string result);
+
 // The entry of a method, without an object.
 template <class M>
 MethodEntry method_entry(std::string_view service) {
   using Traits = typename M::Traits;
-  MethodEntry entry;
-  entry.name =
-      service.empty() ? std::string(M::short_name) : std::string(service) + "." + std::string(M::short_name);
-  entry.id = name_hash(entry.name);
-  entry.service = service;
-  entry.signature = Traits::text();
-  entry.signature_hash = name_hash(entry.signature);
-  entry.parameters = Traits::parameters();
-  entry.result = type_text<typename Traits::Result>();
+  MethodEntry entry = described_entry(service, M::short_name, Traits::text(), Traits::parameters(),
+                                      type_text<typename Traits::Result>());
   entry.idempotent = M::is_idempotent;
   entry.non_blocking = M::is_non_blocking;
   if constexpr (!std::is_void_v<typename Traits::Object>) {
     entry.needs_object = true;
     entry.object_in = &object_in<typename Traits::Object>;
   }
-  entry.run = [](std::shared_ptr<IncomingCall> call) { run_handler<M>(call); };
+  entry.run = &run_method<M>;
   return entry;
 }
 
@@ -259,13 +277,9 @@ template <class T>
 MethodEntry constructor_entry() {
   using Traits = typename ConstructorOf<T>::Traits;
   using Arguments = typename Traits::Arguments;
-  MethodEntry entry;
-  entry.name = std::string(T::Service::name) + ".new";
-  entry.id = name_hash(entry.name);
-  entry.signature = Traits::text();
-  entry.signature_hash = name_hash(entry.signature);
-  entry.parameters = Traits::parameters();
-  entry.result = T::Service::name;
+  MethodEntry entry = described_entry(T::Service::name, "new", Traits::text(), Traits::parameters(),
+                                      std::string(T::Service::name));
+  entry.service.clear();  // it needs no object
   entry.run = [](std::shared_ptr<IncomingCall> call) {
     Result<std::shared_ptr<T>> made = capture([&] {
       if (!call->keeps_result())

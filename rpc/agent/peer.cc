@@ -82,4 +82,11 @@ void Peer::submit(std::shared_ptr<PendingCall> call) const {
   route_->submit(std::move(call));
 }
 
+void Peer::throw_bad_result(const Error& error, std::string_view method, const Route* from) {
+  throw Error(
+      error.kind(),
+      (from != nullptr ? from->peer_name() + ": " : "") + std::string(method) + ": result: " + error.what(),
+      Execution::maybe_executed);
+}
+
 }  // namespace weft::rpc

@@ -24,6 +24,12 @@ std::uint64_t signature_hash() {
   return hash;
 }
 
+// What becomes of a reply that nobody waits for.
+struct Ignored {
+  template <class Result>
+  void operator()(Result&&) const {}
+};
+
 }  // namespace detail
 
 inline constexpr std::string_view ping_method = "weft.ping";  // every agent serves it; it does nothing
@@ -61,11 +67,11 @@ class WEFT_EXPORT Peer {
   void notify(Given&&... given) const {
     using Found = FoundMethod<Target>;
     typed_call<typename Found::Type>(Found::name, Found::id, true, std::forward<Given>(given)...)
-        .then([](auto&&) {});
+        .then(detail::Ignored{});
   }
   template <NamedFunction F, class... Given>
   void notify(Given&&... given) const {
-    typed_call<F>(F::name, name_hash(F::name), true, std::forward<Given>(given)...).then([](auto&&) {});
+    typed_call<F>(F::name, name_hash(F::name), true, std::forward<Given>(given)...).then(detail::Ignored{});
   }
 
   // For layers: a call with these options, its message begun by begin() and ended by end() around the
@@ -79,17 +85,17 @@ class WEFT_EXPORT Peer {
   const std::shared_ptr<AgentCore>& core() const { return core_; }
   const std::shared_ptr<Route>& route() const { return route_; }
 
-  // The same as a future, of what `decode` (Result<Reply>&& -> Result<Value>) makes of the reply.
-  template <class Value, class Decode>
-  Future<Value> start_typed(OutgoingCall call, Decode decode) const {
+  // The same as a future, of what `decode` (a Decoder: Result<Reply>&& -> Result<Value>) makes of the reply.
+  template <class Value, class Decoder>
+  Future<Value> start_typed(OutgoingCall call, Decoder decode) const {
     Promise<Value> promise(route_->loop());
     Future<Value> future = promise.future();
     if (RetriedCall::applies(call)) {
       retry(std::move(call), std::move(promise), std::move(decode));
       return future;
     }
-    auto pending = std::make_shared<TypedCall<Value, Decode>>(std::move(call), core_, route_,
-                                                              std::move(promise), std::move(decode));
+    auto pending = std::make_shared<TypedCall<Value, Decoder>>(std::move(call), core_, route_,
+                                                               std::move(promise), std::move(decode));
     pending->promise().on_cancel([weak = std::weak_ptr<PendingCall>(pending)] {
       if (auto call = weak.lock()) call->route()->cancel(std::move(call));
     });
@@ -126,13 +132,18 @@ class WEFT_EXPORT Peer {
           return Codec<Value>::decode(reply.value()->result());
         }
       } catch (const Error& error) {
-        throw Error(error.kind(),
-                    (from != nullptr ? from->peer_name() + ": " : "") + std::string(method) +
-                        ": result: " + error.what(),
-                    Execution::maybe_executed);
+        throw_bad_result(error, method, from);
       }
     });
   }
+
+  // The same as a function object, one for all calls of a result: what is made of it is compiled once.
+  template <class Value>
+  struct Decode {
+    Result<Value> operator()(Result<PendingCall::Reply>&& reply, const PendingCall& call) const {
+      return decode<Value>(std::move(reply), call.method(), call.route().get());
+    }
+  };
 
   template <auto Target, class TypeOfTarget = decltype(Target)>
   struct FoundMethod {
@@ -158,24 +169,21 @@ class WEFT_EXPORT Peer {
     outgoing.idempotent |= M::is_idempotent;
     if (outgoing.retry == nullptr) outgoing.retry = core_->default_retry();  // not of the layers' own calls
     encode_after_modifiers<M>(outgoing, std::forward<Given>(given)...);
-    return start_typed<Value>(std::move(outgoing),
-                              [](Result<PendingCall::Reply>&& reply, const PendingCall& call) {
-                                return decode<Value>(std::move(reply), call.method(), call.route().get());
-                              });
+    return start_typed<Value>(std::move(outgoing), Decode<Value>{});
   }
 
   // The same, made as often as its policy says.
-  template <class Value, class Decode>
-  void retry(OutgoingCall call, Promise<Value> promise, Decode decode) const {
+  template <class Value, class Decoder>
+  void retry(OutgoingCall call, Promise<Value> promise, Decoder decode) const {
     struct Held {
       Promise<Value> promise;
-      Decode decode;
+      Decoder decode;
     };
     auto held = std::make_shared<Held>(Held{std::move(promise), std::move(decode)});
     auto whole = std::make_shared<RetriedCall>(
         std::move(call), core_, route_, cancel_sources(),
         [held](Result<PendingCall::Reply> reply, const PendingCall& attempt) {
-          if constexpr (std::is_invocable_v<Decode&, Result<PendingCall::Reply>&&, const PendingCall&>) {
+          if constexpr (std::is_invocable_v<Decoder&, Result<PendingCall::Reply>&&, const PendingCall&>) {
             held->promise.complete(held->decode(std::move(reply), attempt));
           } else {
             held->promise.complete(held->decode(std::move(reply)));
@@ -187,6 +195,7 @@ class WEFT_EXPORT Peer {
     whole->begin();
   }
   PendingCall::CancelSources cancel_sources() const;
+  [[noreturn]] static void throw_bad_result(const Error& error, std::string_view method, const Route* from);
 
   template <class M, class First, class... Rest>
   static void encode_after_modifiers(OutgoingCall& call, First&& first, Rest&&... rest) {

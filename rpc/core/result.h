@@ -3,9 +3,9 @@
 #pragma once
 
 #include <exception>
+#include <optional>
 #include <type_traits>
 #include <utility>
-#include <variant>
 
 namespace weft::rpc {
 
@@ -16,32 +16,34 @@ class Result {
  public:
   using Value = std::conditional_t<std::is_void_v<T>, Unit, T>;
 
-  Result(Value value) : state_(std::in_place_index<0>, std::move(value)) {}
-  Result(std::exception_ptr error) : state_(std::in_place_index<1>, std::move(error)) {}
+  Result(Value value) : value_(std::move(value)) {}
+  Result(std::exception_ptr error) : error_(std::move(error)) {}
   Result()
     requires std::is_void_v<T>
-      : state_(std::in_place_index<0>) {}
+      : value_(Unit{}) {}
 
-  bool ok() const { return state_.index() == 0; }
+  bool ok() const { return value_.has_value(); }
   explicit operator bool() const { return ok(); }
 
-  const std::exception_ptr& error() const { return std::get<1>(state_); }
+  const std::exception_ptr& error() const { return error_; }  // null where there is none
   Value& value() & {
     rethrow();
-    return std::get<0>(state_);
+    return *value_;
   }
   // The value, or the error thrown.
   T get() && {
     rethrow();
-    if constexpr (!std::is_void_v<T>) return std::move(std::get<0>(state_));
+    if constexpr (!std::is_void_v<T>) return std::move(*value_);
   }
 
  private:
   void rethrow() const {
-    if (!ok()) std::rethrow_exception(std::get<1>(state_));
+    if (!ok()) std::rethrow_exception(error_);
   }
 
-  std::variant<Value, std::exception_ptr> state_;
+  std::optional<Value>
+      value_;  // rather than a std::variant, which costs every type that travels more to compile
+  std::exception_ptr error_;
 };
 
 // Runs f and keeps what became of it.

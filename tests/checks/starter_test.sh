@@ -17,7 +17,7 @@ case $kind in
   shared|deb)
     # Kept between runs: only what changed is compiled again.
     cmake -S "$source" -B "$build/starter_shared" -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo -DBUILD_SHARED_LIBS=ON \
-      -DWEFT_WERROR=ON -DWEFT_TORCH=OFF -DWEFT_TESTS=OFF -DWEFT_EXAMPLES=OFF >/dev/null
+      -DWEFT_WERROR=ON -DWEFT_TORCH=OFF -DWEFT_TESTS=OFF -DWEFT_EXAMPLES=OFF -DCMAKE_UNITY_BUILD=ON >/dev/null
     cmake --build "$build/starter_shared" -j 2
     build=$build/starter_shared ;;
 esac

@@ -9,7 +9,7 @@
 #include <memory>
 #include <random>
 
-namespace weft::dist_autograd {
+namespace weft::dist_autograd::engine_cut_test {
 namespace {
 
 using testing::leaf;
@@ -339,4 +339,4 @@ TEST(EngineCut, RandomGraphs) {
 }
 
 }  // namespace
-}  // namespace weft::dist_autograd
+}  // namespace weft::dist_autograd::engine_cut_test

@@ -3,7 +3,7 @@
 
 #include "tests/dist_autograd/engine_support.h"
 
-namespace weft::dist_autograd {
+namespace weft::dist_autograd::engine_function_test {
 namespace {
 
 using testing::expect_as_oracle;
@@ -282,4 +282,4 @@ TEST(EngineFunction, WithoutCreateGraphGradientsCarryNone) {
 }
 
 }  // namespace
-}  // namespace weft::dist_autograd
+}  // namespace weft::dist_autograd::engine_function_test

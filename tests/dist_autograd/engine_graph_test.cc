@@ -5,7 +5,7 @@
 
 #include <c10/util/irange.h>
 
-namespace weft::dist_autograd {
+namespace weft::dist_autograd::engine_graph_test {
 namespace {
 
 using testing::expect_as_oracle;
@@ -198,4 +198,4 @@ TEST(EngineGraph, WriteGradGivesBothTheSinkAndTheLeaf) {
 }
 
 }  // namespace
-}  // namespace weft::dist_autograd
+}  // namespace weft::dist_autograd::engine_graph_test

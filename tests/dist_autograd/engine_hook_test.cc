@@ -8,7 +8,7 @@
 
 #include <memory>
 
-namespace weft::dist_autograd {
+namespace weft::dist_autograd::engine_hook_test {
 namespace {
 
 using testing::expect_identical;
@@ -273,4 +273,4 @@ TEST(EngineHook, HooksUnderCreateGraph) {
 }
 
 }  // namespace
-}  // namespace weft::dist_autograd
+}  // namespace weft::dist_autograd::engine_hook_test

@@ -9,7 +9,7 @@
 #include <optional>
 #include <stdexcept>
 
-namespace weft::dist_autograd {
+namespace weft::dist_autograd::engine_state_test {
 namespace {
 
 using rpc::Error;
@@ -258,4 +258,4 @@ TEST(EngineState, ReleasesTheGraphWhenComplete) {
 }
 
 }  // namespace
-}  // namespace weft::dist_autograd
+}  // namespace weft::dist_autograd::engine_state_test

@@ -9,7 +9,7 @@
 #include <stdexcept>
 #include <thread>
 
-namespace weft::dist_autograd {
+namespace weft::dist_autograd::engine_surroundings_test {
 namespace {
 
 using testing::expect_identical;
@@ -158,4 +158,4 @@ TEST(EngineSurroundings, NanPassesWithoutAnomalyModeAndWithoutItsCheck) {
 }
 
 }  // namespace
-}  // namespace weft::dist_autograd
+}  // namespace weft::dist_autograd::engine_surroundings_test

@@ -1,7 +1,7 @@
 // Gradients of passes over several workers against single-process LibTorch, and how passes end.
 #include "tests/dist_autograd/pass_support.h"
 
-namespace weft::dist_autograd::test {
+namespace weft::dist_autograd::test::pass_test {
 namespace {
 
 using Object = rref::RRef<Weights>;
@@ -344,4 +344,4 @@ TEST_F(PassEnds, ManyPassesAtOnce) {
 }
 
 }  // namespace
-}  // namespace weft::dist_autograd::test
+}  // namespace weft::dist_autograd::test::pass_test

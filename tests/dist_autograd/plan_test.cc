@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-namespace weft::dist_autograd {
+namespace weft::dist_autograd::plan_test {
 namespace {
 
 using ToyGraph = std::map<int, std::vector<int>>;  // node -> successors, repeated for parallel edges
@@ -184,4 +184,4 @@ TEST(DependencyPlan, RandomGraphsRunInTopologicalOrder) {
 }
 
 }  // namespace
-}  // namespace weft::dist_autograd
+}  // namespace weft::dist_autograd::plan_test

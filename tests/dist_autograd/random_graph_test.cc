@@ -7,7 +7,7 @@
 
 #include "tests/dist_autograd/pass_support.h"
 
-namespace weft::dist_autograd::test {
+namespace weft::dist_autograd::test::random_graph_test {
 namespace {
 
 at::Tensor combine(std::int64_t op, bool hook, const at::Tensor& w, const at::Tensor& a,
@@ -131,4 +131,4 @@ TEST(RandomGraphs, EqualOneProcess) {
 }
 
 }  // namespace
-}  // namespace weft::dist_autograd::test
+}  // namespace weft::dist_autograd::test::random_graph_test

@@ -6,7 +6,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-namespace weft::dist_optim {
+namespace weft::dist_optim::dist_optimizer_test {
 namespace {
 
 struct ConvNet : torch::nn::Module {
@@ -192,4 +192,4 @@ TEST(DistOptimizer, HandlesMustAgree) {
 }
 
 }  // namespace
-}  // namespace weft::dist_optim
+}  // namespace weft::dist_optim::dist_optimizer_test

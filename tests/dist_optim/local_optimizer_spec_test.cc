@@ -16,7 +16,7 @@
 #include <torch/optim/sgd.h>
 #include <torch/types.h>
 
-namespace weft::dist_optim {
+namespace weft::dist_optim::local_optimizer_spec_test {
 namespace {
 
 std::string refusal(const std::function<void()>& code) {
@@ -102,4 +102,4 @@ TEST(StepMode, refuses_what_means_nothing) {
 }
 
 }  // namespace
-}  // namespace weft::dist_optim
+}  // namespace weft::dist_optim::local_optimizer_spec_test

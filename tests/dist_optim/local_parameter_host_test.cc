@@ -18,7 +18,7 @@
 #include <torch/optim/sgd.h>
 #include <torch/types.h>
 
-namespace weft::dist_optim {
+namespace weft::dist_optim::local_parameter_host_test {
 namespace {
 
 using torch::optim::SGDOptions;
@@ -717,4 +717,4 @@ TEST(ParameterHost, knows_its_parameters) {
 }
 
 }  // namespace
-}  // namespace weft::dist_optim
+}  // namespace weft::dist_optim::local_parameter_host_test

@@ -12,7 +12,7 @@
 
 #include <gtest/gtest.h>
 
-namespace weft::dist_optim {
+namespace weft::dist_optim::local_pass_ledger_test {
 namespace {
 
 using Admission = PassLedger::Admission;
@@ -288,4 +288,4 @@ TEST_F(StaleBound, holds_for_a_thousand_random_runs) {
 }
 
 }  // namespace
-}  // namespace weft::dist_optim
+}  // namespace weft::dist_optim::local_pass_ledger_test

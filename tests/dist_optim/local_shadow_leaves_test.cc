@@ -16,7 +16,7 @@
 #include <torch/optim/sgd.h>
 #include <torch/types.h>
 
-namespace weft::dist_optim {
+namespace weft::dist_optim::local_shadow_leaves_test {
 namespace {
 
 using namespace torch::optim;
@@ -335,4 +335,4 @@ TEST(Gradients, are_summed_without_touching_the_addends) {
 }
 
 }  // namespace
-}  // namespace weft::dist_optim
+}  // namespace weft::dist_optim::local_shadow_leaves_test

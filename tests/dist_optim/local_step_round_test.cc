@@ -6,7 +6,7 @@
 
 #include <gtest/gtest.h>
 
-namespace weft::dist_optim {
+namespace weft::dist_optim::local_step_round_test {
 namespace {
 
 std::string refusal(rpc::ErrorKind kind, const std::function<void()>& code) {
@@ -147,4 +147,4 @@ TEST(StepRound, who_arrives_while_a_round_is_closed_is_in_the_next) {
 }
 
 }  // namespace
-}  // namespace weft::dist_optim
+}  // namespace weft::dist_optim::local_step_round_test

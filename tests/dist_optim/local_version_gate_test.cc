@@ -12,7 +12,7 @@
 
 #include <gtest/gtest.h>
 
-namespace weft::dist_optim {
+namespace weft::dist_optim::local_version_gate_test {
 namespace {
 
 // What the gate guards: `value` is the loaded version. Not atomic, so that TSan sees a reader beside a load.
@@ -206,4 +206,4 @@ TEST(VersionGate, many_threads_each_read_their_version) {
 }
 
 }  // namespace
-}  // namespace weft::dist_optim
+}  // namespace weft::dist_optim::local_version_gate_test

@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-namespace weft::rpc {
+namespace weft::rpc::environment_test {
 namespace {
 
 using Variables = std::map<std::string, std::string>;
@@ -146,4 +146,4 @@ TEST(LocalAddress, LeadsToTheHost) {
 }
 
 }  // namespace
-}  // namespace weft::rpc
+}  // namespace weft::rpc::environment_test

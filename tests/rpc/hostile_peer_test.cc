@@ -1,7 +1,7 @@
 // Peers that are well-formed but not well-meaning.
 #include "tests/support/raw_peer.h"
 
-namespace weft::rpc {
+namespace weft::rpc::hostile_peer_test {
 namespace {
 
 using namespace probe;
@@ -53,4 +53,4 @@ TEST(HostilePeer, ThatTakesNoAnswersIsCutOff) {
 }
 
 }  // namespace
-}  // namespace weft::rpc
+}  // namespace weft::rpc::hostile_peer_test

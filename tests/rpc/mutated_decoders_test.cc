@@ -3,7 +3,7 @@
 
 #include "tests/support/decoders.h"
 
-namespace weft::rpc {
+namespace weft::rpc::mutated_decoders_test {
 namespace {
 
 using namespace probe;
@@ -34,4 +34,4 @@ TEST(MutatedDecoders, RefuseOrReadThem) {
 }
 
 }  // namespace
-}  // namespace weft::rpc
+}  // namespace weft::rpc::mutated_decoders_test

@@ -6,7 +6,7 @@
 #include "tests/support/cluster.h"
 #include "tests/support/raw_peer.h"
 
-namespace weft::rpc {
+namespace weft::rpc::mutated_frames_test {
 namespace {
 
 using namespace probe;
@@ -225,4 +225,4 @@ TEST(MutatedFrames, EveryCallEndsWhateverComesInsteadOfItsReply) {
 }
 
 }  // namespace
-}  // namespace weft::rpc
+}  // namespace weft::rpc::mutated_frames_test

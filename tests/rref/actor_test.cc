@@ -5,7 +5,7 @@
 
 #include "tests/rref/rref_support.h"
 
-namespace weft::rref {
+namespace weft::rref::actor_test {
 namespace {
 
 // What handlers do and wait for; one for each test.
@@ -184,4 +184,4 @@ TEST_F(ActorTest, TheLastCallMayLetGoOfItsOwnObject) {
 }
 
 }  // namespace
-}  // namespace weft::rref
+}  // namespace weft::rref::actor_test

@@ -5,7 +5,7 @@
 
 #include "tests/rref/rref_support.h"
 
-namespace weft::rref {
+namespace weft::rref::arguments_test {
 
 struct Shelf {
   RRef<Box> first;
@@ -247,4 +247,4 @@ TEST_F(ArgumentsTest, AFetchFromALostOwnerSaysSo) {
 }
 
 }  // namespace
-}  // namespace weft::rref
+}  // namespace weft::rref::arguments_test

@@ -5,7 +5,7 @@
 
 #include "tests/rref/rref_support.h"
 
-namespace weft::rref {
+namespace weft::rref::handover_test {
 namespace {
 
 class HandoverOf : public RRefTest {
@@ -182,20 +182,20 @@ TEST_F(HandoverOf, ANotificationsResultIsNobodys) {
 struct Unwritable {};
 
 }  // namespace
-}  // namespace weft::rref
+}  // namespace weft::rref::handover_test
 
 namespace weft::rpc {
 template <>
-struct Codec<rref::Unwritable> {
+struct Codec<rref::handover_test::Unwritable> {
   static void describe(TypeText& text) { text << "unwritable"; }
-  static void encode(ValueWriter, const rref::Unwritable&) {
+  static void encode(ValueWriter, const rref::handover_test::Unwritable&) {
     throw Error(ErrorKind::unsupported, "cannot be written");
   }
-  static rref::Unwritable decode(ValueReader) { return {}; }
+  static rref::handover_test::Unwritable decode(ValueReader) { return {}; }
 };
 }  // namespace weft::rpc
 
-namespace weft::rref {
+namespace weft::rref::handover_test {
 namespace {
 
 void take(RRef<Box>, Unwritable) {}
@@ -368,4 +368,4 @@ TEST_F(HandoverOf, AnObjectThatHoldsItselfIsFreedByForgetting) {
 }
 
 }  // namespace
-}  // namespace weft::rref
+}  // namespace weft::rref::handover_test

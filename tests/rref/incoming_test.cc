@@ -4,7 +4,7 @@
 
 #include "tests/rref/rref_support.h"
 
-namespace weft::rref {
+namespace weft::rref::incoming_test {
 namespace {
 
 using protocol::Handover;
@@ -205,4 +205,4 @@ TEST_F(IncomingTest, RepliesWithBadSections) {
 }
 
 }  // namespace
-}  // namespace weft::rref
+}  // namespace weft::rref::incoming_test

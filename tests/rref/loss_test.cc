@@ -4,7 +4,7 @@
 
 #include "tests/rref/rref_support.h"
 
-namespace weft::rref {
+namespace weft::rref::loss_test {
 namespace {
 
 // A handler, and a constructor, that wait for the test.
@@ -260,4 +260,4 @@ TEST_P(LossTest, ACycleBetweenOwnersLastsUntilTheyEnd) {
 }
 
 }  // namespace
-}  // namespace weft::rref
+}  // namespace weft::rref::loss_test

@@ -3,7 +3,7 @@
 
 #include "tests/rref/rref_support.h"
 
-namespace weft::rref {
+namespace weft::rref::named_test {
 namespace {
 
 // Tells when its constructor runs, and waits in it.
@@ -150,4 +150,4 @@ TEST_F(NamedTest, ACreationWhoseArgumentsFailLeavesTheNameFree) {
 }
 
 }  // namespace
-}  // namespace weft::rref
+}  // namespace weft::rref::named_test

@@ -5,7 +5,7 @@
 
 #include "tests/rref/protocol_support.h"
 
-namespace weft::rref::protocol {
+namespace weft::rref::protocol::protocol_handover_test {
 namespace {
 
 const rpc::AgentId kAnna{"anna", 2000};
@@ -129,4 +129,4 @@ TEST_F(HandoverTest, RequestOutlivesTheLastHandle) {
 }
 
 }  // namespace
-}  // namespace weft::rref::protocol
+}  // namespace weft::rref::protocol::protocol_handover_test

@@ -6,7 +6,7 @@
 #include <random>
 #include <set>
 
-namespace weft::rref::protocol {
+namespace weft::rref::protocol::protocol_number_set_test {
 namespace {
 
 TEST(NumberSet, TakesEachNumberOnce) {
@@ -56,4 +56,4 @@ TEST(NumberSet, AgreesWithAPlainSet) {
 }
 
 }  // namespace
-}  // namespace weft::rref::protocol
+}  // namespace weft::rref::protocol::protocol_number_set_test

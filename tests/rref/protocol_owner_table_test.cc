@@ -6,7 +6,7 @@
 
 #include "tests/rref/protocol_support.h"
 
-namespace weft::rref::protocol {
+namespace weft::rref::protocol::protocol_owner_table_test {
 namespace {
 
 // Agents with incarnations far apart: the owner, and three users.
@@ -423,4 +423,4 @@ TEST_F(OwnerTableTest, MisuseByItsOwnLayerThrows) {
 }
 
 }  // namespace
-}  // namespace weft::rref::protocol
+}  // namespace weft::rref::protocol::protocol_owner_table_test

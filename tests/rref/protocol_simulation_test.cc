@@ -12,7 +12,7 @@
 
 #include "tests/rref/protocol_sim_world.h"
 
-namespace weft::rref::protocol::sim {
+namespace weft::rref::protocol::sim::protocol_simulation_test {
 namespace {
 
 // --- The program: random actions ---
@@ -265,4 +265,4 @@ INSTANTIATE_TEST_SUITE_P(RRefProtocolSimulation, Sabotaged,
                          [](const auto& info) { return std::string(info.param.second); });
 
 }  // namespace
-}  // namespace weft::rref::protocol::sim
+}  // namespace weft::rref::protocol::sim::protocol_simulation_test

@@ -5,7 +5,7 @@
 
 #include "tests/rref/protocol_support.h"
 
-namespace weft::rref::protocol {
+namespace weft::rref::protocol::protocol_user_table_test {
 namespace {
 
 const rpc::AgentId kOwner{"owner", 1000};
@@ -382,4 +382,4 @@ TEST_F(UserTableTest, MisuseByItsOwnLayerThrows) {
 }
 
 }  // namespace
-}  // namespace weft::rref::protocol
+}  // namespace weft::rref::protocol::protocol_user_table_test

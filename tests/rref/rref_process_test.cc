@@ -8,7 +8,7 @@
 #include "tests/rref/rref_support.h"
 #include "tests/support/child.h"
 
-namespace weft::rref {
+namespace weft::rref::rref_process_test {
 namespace {
 
 using test::Child;
@@ -66,4 +66,4 @@ TEST(RRefProcess, AKilledUsersForksEnd) {
 }
 
 }  // namespace
-}  // namespace weft::rref
+}  // namespace weft::rref::rref_process_test

@@ -4,7 +4,7 @@
 
 #include "tests/rref/rref_support.h"
 
-namespace weft::rref {
+namespace weft::rref::rref_test {
 namespace {
 
 std::int64_t twice(std::int64_t x) { return 2 * x; }
@@ -281,4 +281,4 @@ TEST_F(RRefUse, AnRRefIsHandedToAKnownLifeOfAPeer) {
 }
 
 }  // namespace
-}  // namespace weft::rref
+}  // namespace weft::rref::rref_test

@@ -6,7 +6,7 @@
 
 #include "tests/support/errors.h"
 
-namespace weft::rref {
+namespace weft::rref::stored_objects_test {
 namespace {
 
 constexpr RRefId one{7, 1}, two{7, 2};
@@ -106,4 +106,4 @@ TEST_F(StoredObjectsTest, ValuesEndInTheirTurn) {
 }
 
 }  // namespace
-}  // namespace weft::rref
+}  // namespace weft::rref::stored_objects_test

@@ -6,7 +6,7 @@
 
 #include "tests/rref/rref_support.h"
 
-namespace weft::rref {
+namespace weft::rref::stress_test {
 namespace {
 
 constexpr int threads = 4, rounds = 1500;
@@ -99,4 +99,4 @@ TEST_P(Stress, NothingIsLeft) {
 }
 
 }  // namespace
-}  // namespace weft::rref
+}  // namespace weft::rref::stress_test

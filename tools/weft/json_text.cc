@@ -10,7 +10,7 @@ namespace {
 using rpc::Error;
 using rpc::ErrorKind;
 
-constexpr int most_levels = 200;
+constexpr int most_json_levels = 200;
 constexpr std::size_t most_shown = 60;  // bytes of an excerpt
 
 // DEL and the C1 controls, which steer terminals and which JSON does not ask to be escaped. All of them stand
@@ -128,7 +128,7 @@ std::string one_line(const Json& json) {
 GivenJson parse_json(std::string_view text) {
   std::vector<std::set<std::string>> keys;  // of the objects around this place
   const auto watch = [&](int depth, GivenJson::parse_event_t event, GivenJson& value) {
-    if (depth > most_levels) throw Error(ErrorKind::invalid_argument, "the JSON is nested too deeply");
+    if (depth > most_json_levels) throw Error(ErrorKind::invalid_argument, "the JSON is nested too deeply");
     if (event == GivenJson::parse_event_t::object_start) keys.emplace_back();
     if (event == GivenJson::parse_event_t::object_end) keys.pop_back();
     if (event == GivenJson::parse_event_t::key && !keys.back().insert(value.get<std::string>()).second)

@@ -209,4 +209,22 @@ std::string text_of(const WaitGraph& graph) {
   return out;
 }
 
+PrintedJson json_of(const WaitGraph& graph) {
+  PrintedJson calls = PrintedJson::array();
+  for (const WaitGraph::Call& call : graph.calls) {
+    PrintedJson one;
+    add_field(one, "caller", call.name.caller);
+    add_field(one, "incarnation", call.name.incarnation);
+    add_field(one, "id", call.name.id);
+    add_field(one, "text", call.text);
+    add_field(one, "age", call.age);
+    add_field(one, "waits_for", call.waits_for);
+    calls.push_back(std::move(one));
+  }
+  PrintedJson json;
+  add_field(json, "calls", std::move(calls));
+  add_field(json, "cycles", graph.cycles);
+  return json;
+}
+
 }  // namespace weft::tool

@@ -13,6 +13,8 @@
 #include <string>
 #include <vector>
 
+#include "tools/weft/json_text.h"
+
 namespace weft::tool {
 
 struct WaitGraph {
@@ -29,6 +31,10 @@ struct WaitGraph {
 
 // older: calls under way for less (seconds) are left out.
 WaitGraph wait_graph(const std::vector<rpc::CallsUnderWay>& agents, double older);
+
+// {"calls": [{"caller", "incarnation", "id", "text", "age", "waits_for": [index, ...]}, ...],
+//  "cycles": [[index, ...], ...]}
+PrintedJson json_of(const WaitGraph& graph);
 
 // As lines: each call with what it waits for below it, then the cycles.
 std::string text_of(const WaitGraph& graph);

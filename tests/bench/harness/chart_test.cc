@@ -4,7 +4,7 @@
 
 #include <regex>
 
-namespace weft::bench {
+namespace weft::bench::chart_test {
 namespace {
 
 Entry entry(const std::string& name, const std::string& peer, Figures figures, double ratio = 0) {
@@ -89,4 +89,4 @@ TEST(Chart, ticks_enclose_the_values) {
 }
 
 }  // namespace
-}  // namespace weft::bench
+}  // namespace weft::bench::chart_test

@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-namespace weft::bench {
+namespace weft::bench::meter_test {
 namespace {
 
 TEST(Meter, ignores_the_warm_up_and_lasts_for_a_few_calls) {
@@ -14,4 +14,4 @@ TEST(Meter, ignores_the_warm_up_and_lasts_for_a_few_calls) {
 }
 
 }  // namespace
-}  // namespace weft::bench
+}  // namespace weft::bench::meter_test

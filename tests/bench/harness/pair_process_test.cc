@@ -7,7 +7,7 @@
 #include <cstdlib>
 #include <stdexcept>
 
-namespace weft::bench {
+namespace weft::bench::pair_process_test {
 namespace {
 
 Outcome run(const Pair& pair) { return measure_pair(pair, {.budget = {}, .pins = {}}); }
@@ -70,4 +70,4 @@ TEST(Pair, the_best_way_is_the_outcome) {
 }
 
 }  // namespace
-}  // namespace weft::bench
+}  // namespace weft::bench::pair_process_test

@@ -4,7 +4,7 @@
 
 #include <stdexcept>
 
-namespace weft::bench {
+namespace weft::bench::pins_test {
 namespace {
 
 TEST(Pins, read_as_they_are_written) {
@@ -16,4 +16,4 @@ TEST(Pins, read_as_they_are_written) {
 }
 
 }  // namespace
-}  // namespace weft::bench
+}  // namespace weft::bench::pins_test

@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-namespace weft::bench {
+namespace weft::bench::row_test {
 namespace {
 
 TEST(Row, is_one_line_of_json) {
@@ -35,4 +35,4 @@ TEST(Row, headings_are_read_by_people) {
 }
 
 }  // namespace
-}  // namespace weft::bench
+}  // namespace weft::bench::row_test

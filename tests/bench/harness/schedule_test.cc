@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-namespace weft::bench {
+namespace weft::bench::schedule_test {
 namespace {
 
 TEST(Schedule, every_contender_once_a_round_and_another_first) {
@@ -11,4 +11,4 @@ TEST(Schedule, every_contender_once_a_round_and_another_first) {
 }
 
 }  // namespace
-}  // namespace weft::bench
+}  // namespace weft::bench::schedule_test

@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-namespace weft::bench {
+namespace weft::bench::statistics_test {
 namespace {
 
 TEST(Statistics, quantiles_are_samples_of_nearest_rank) {
@@ -19,4 +19,4 @@ TEST(Statistics, median_of_an_even_number_lies_between) {
 }
 
 }  // namespace
-}  // namespace weft::bench
+}  // namespace weft::bench::statistics_test

@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-namespace weft::bench {
+namespace weft::bench::summary_test {
 namespace {
 
 Row row(const std::string& peer, int round, Figures figures, std::string error = {}) {
@@ -40,4 +40,4 @@ TEST(Summary, failed_rounds_are_counted_and_left_out) {
 }
 
 }  // namespace
-}  // namespace weft::bench
+}  // namespace weft::bench::summary_test

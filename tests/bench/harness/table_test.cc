@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-namespace weft::bench {
+namespace weft::bench::table_test {
 namespace {
 
 TEST(Table, aligns_figures_and_states_failures) {
@@ -20,4 +20,4 @@ TEST(Table, aligns_figures_and_states_failures) {
 }
 
 }  // namespace
-}  // namespace weft::bench
+}  // namespace weft::bench::table_test

@@ -10,7 +10,7 @@
 #include "tests/support/cluster.h"
 #include "tests/support/errors.h"
 
-namespace weft::rpc {
+namespace weft::rpc::awaitable_test {
 namespace {
 
 using test::Event;
@@ -95,4 +95,4 @@ TEST_F(AwaitableTest, SoDoesTheEndOfItsAgent) {
 }
 
 }  // namespace
-}  // namespace weft::rpc
+}  // namespace weft::rpc::awaitable_test

@@ -9,7 +9,7 @@
 #include "tests/support/cluster.h"
 #include "tests/support/errors.h"
 
-namespace weft::rpc {
+namespace weft::rpc::call_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -384,4 +384,4 @@ TEST_F(HandlerErrorTest, OfNotificationsAreLoggedByTheCallee) {
 }
 
 }  // namespace
-}  // namespace weft::rpc
+}  // namespace weft::rpc::call_test

@@ -8,7 +8,7 @@
 #include "tests/support/cluster.h"
 #include "tests/support/errors.h"
 
-namespace weft::rpc {
+namespace weft::rpc::cancel_test {
 namespace {
 
 using test::Cluster;
@@ -260,4 +260,4 @@ TEST_F(CancelTest, IsWhatAHandlerHearsWhenItsCallerIsGone) {
 }
 
 }  // namespace
-}  // namespace weft::rpc
+}  // namespace weft::rpc::cancel_test

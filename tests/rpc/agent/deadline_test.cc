@@ -7,7 +7,7 @@
 #include "tests/support/cluster.h"
 #include "tests/support/errors.h"
 
-namespace weft::rpc {
+namespace weft::rpc::deadline_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -207,4 +207,4 @@ TEST_F(DeadlineTest, OfTheHandshakeEndsCallsThatHaveNone) {
 }
 
 }  // namespace
-}  // namespace weft::rpc
+}  // namespace weft::rpc::deadline_test

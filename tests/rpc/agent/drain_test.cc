@@ -4,7 +4,7 @@
 #include "tests/support/cluster.h"
 #include "tests/support/errors.h"
 
-namespace weft::rpc {
+namespace weft::rpc::drain_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -271,4 +271,4 @@ TEST(Notification, IsServedThoughItsSenderHasLeft) {
 }
 
 }  // namespace
-}  // namespace weft::rpc
+}  // namespace weft::rpc::drain_test

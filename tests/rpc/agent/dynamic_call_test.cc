@@ -4,7 +4,7 @@
 #include "tests/support/cluster.h"
 #include "tests/support/errors.h"
 
-namespace weft::rpc {
+namespace weft::rpc::dynamic_call_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -113,4 +113,4 @@ TEST_F(DynamicCallTest, ANotificationHasNoReply) {
 }
 
 }  // namespace
-}  // namespace weft::rpc
+}  // namespace weft::rpc::dynamic_call_test

@@ -11,7 +11,7 @@
 #include "tests/support/errors.h"
 #include "tests/support/raw_peer.h"
 
-namespace weft::rpc {
+namespace weft::rpc::faults_process_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -295,4 +295,4 @@ TEST(DescriptorsTest, AnAgentThatHasNoneLeftGoesOnOnceItHas) {
 }
 
 }  // namespace
-}  // namespace weft::rpc
+}  // namespace weft::rpc::faults_process_test

@@ -4,7 +4,7 @@
 #include "tests/support/cluster.h"
 #include "tests/support/errors.h"
 
-namespace weft::rpc {
+namespace weft::rpc::health_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -92,4 +92,4 @@ TEST_F(HealthTest, OfAnAgentThatDrainsSaysSoWhereItWasAskedBefore) {
 }
 
 }  // namespace
-}  // namespace weft::rpc
+}  // namespace weft::rpc::health_test

@@ -5,7 +5,7 @@
 #include "tests/support/errors.h"
 #include "tests/support/raw_peer.h"
 
-namespace weft::rpc {
+namespace weft::rpc::heartbeat_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -85,4 +85,4 @@ TEST(HeartbeatTest, WithoutOneAPeerIsTakenAtItsWord) {
 }
 
 }  // namespace
-}  // namespace weft::rpc
+}  // namespace weft::rpc::heartbeat_test

@@ -4,7 +4,7 @@
 #include "tests/support/cluster.h"
 #include "tests/support/errors.h"
 
-namespace weft::rpc {
+namespace weft::rpc::hooks_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -37,7 +37,7 @@ class Record {
 };
 using Lines = std::vector<std::string>;
 
-std::string read(const ValueReader& reader) { return Codec<std::string>::decode(reader); }
+std::string text_in(const ValueReader& reader) { return Codec<std::string>::decode(reader); }
 
 // Writes a note beside the arguments of a call, and takes the one that comes back.
 class NotePart final : public CallPart {
@@ -48,7 +48,7 @@ class NotePart final : public CallPart {
     Codec<std::string>::encode(message.section("note", required_), text_);
   }
   void read(IncomingMessage& message) override {
-    if (const auto answer = message.section("answer")) record_->add("answer: " + rpc::read(*answer));
+    if (const auto answer = message.section("answer")) record_->add("answer: " + text_in(*answer));
   }
   void ended(const std::exception_ptr& error) override {
     std::string how = "well";
@@ -82,9 +82,7 @@ struct Note final : CallModifier {
 class AnswerPart final : public CallPart {
  public:
   explicit AnswerPart(Record* record) : record_(record) {}
-  void read(IncomingMessage& message) override {
-    record_->add("read " + rpc::read(*message.section("note")));
-  }
+  void read(IncomingMessage& message) override { record_->add("read " + text_in(*message.section("note"))); }
   void write(OutgoingMessage& message) override {
     Codec<std::string>::encode(message.section("answer", false), "noted");
   }
@@ -105,7 +103,7 @@ class NoteHook final : public CallHook {
 
   bool knows(std::string_view section) const override { return section == "note"; }
   void incoming(std::shared_ptr<IncomingCall> call, Job next) override {
-    const std::string text = read(*call->message().section("note"));
+    const std::string text = text_in(*call->message().section("note"));
     record_.add(name_ + " incoming " + text);
     if (text == "throw") throw Error(ErrorKind::permission_denied, "no such notes");
     if (text == "fail")
@@ -191,16 +189,20 @@ class Desk {
 // A type whose encoding fails.
 struct Unwritable {};
 }  // namespace
+}  // namespace weft::rpc::hooks_test
 
+namespace weft::rpc {
 template <>
-struct Codec<Unwritable> {
+struct Codec<hooks_test::Unwritable> {
   static void describe(TypeText& text) { text << "unwritable"; }
-  static void encode(ValueWriter, const Unwritable&) {
+  static void encode(ValueWriter, const hooks_test::Unwritable&) {
     throw Error(ErrorKind::invalid_argument, "unwritable");
   }
-  static Unwritable decode(ValueReader) { return {}; }
+  static hooks_test::Unwritable decode(ValueReader) { return {}; }
 };
+}  // namespace weft::rpc
 
+namespace weft::rpc::hooks_test {
 namespace {
 
 void take(Unwritable) {}
@@ -416,4 +418,4 @@ TEST_F(ContextsTest, AreLeftWhereATaskSuspends) {
 }
 
 }  // namespace
-}  // namespace weft::rpc
+}  // namespace weft::rpc::hooks_test

@@ -9,7 +9,7 @@
 #include "tests/support/cluster.h"
 #include "tests/support/errors.h"
 
-namespace weft::rpc {
+namespace weft::rpc::hosts_process_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -107,4 +107,4 @@ TEST_F(HostsTest, ABadCableIsOnlySlow) {
 }
 
 }  // namespace
-}  // namespace weft::rpc
+}  // namespace weft::rpc::hosts_process_test

@@ -5,7 +5,7 @@
 #include "tests/support/cluster.h"
 #include "tests/support/errors.h"
 
-namespace weft::rpc {
+namespace weft::rpc::interceptor_test {
 namespace {
 
 using test::Cluster;
@@ -149,4 +149,4 @@ TEST_F(InterceptorTest, ARetriedCallIsOneCall) {
 }
 
 }  // namespace
-}  // namespace weft::rpc
+}  // namespace weft::rpc::interceptor_test

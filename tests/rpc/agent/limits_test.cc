@@ -4,7 +4,7 @@
 #include "tests/support/cluster.h"
 #include "tests/support/errors.h"
 
-namespace weft::rpc {
+namespace weft::rpc::limits_test {
 namespace {
 
 using test::Cluster;
@@ -245,4 +245,4 @@ TEST_P(LimitsTest, OfNestingEndACallAlone) {
 }
 
 }  // namespace
-}  // namespace weft::rpc
+}  // namespace weft::rpc::limits_test

@@ -4,7 +4,7 @@
 
 #include <gtest/gtest.h>
 
-namespace weft::rpc {
+namespace weft::rpc::local_names_test {
 namespace {
 
 struct Clerk {
@@ -22,4 +22,4 @@ TEST(LocalNames, EachFileHasItsOwn) {
 }
 
 }  // namespace
-}  // namespace weft::rpc
+}  // namespace weft::rpc::local_names_test

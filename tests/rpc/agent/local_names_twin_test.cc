@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-namespace weft::rpc {
+namespace weft::rpc::local_names_twin_test {
 namespace {
 
 struct Clerk {
@@ -21,4 +21,4 @@ TEST(LocalNamesTwin, EachFileHasItsOwn) {
 }
 
 }  // namespace
-}  // namespace weft::rpc
+}  // namespace weft::rpc::local_names_twin_test

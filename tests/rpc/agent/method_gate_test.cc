@@ -4,7 +4,7 @@
 #include "tests/support/cluster.h"
 #include "tests/support/errors.h"
 
-namespace weft::rpc {
+namespace weft::rpc::method_gate_test {
 namespace {
 
 using test::Cluster;
@@ -134,4 +134,4 @@ TEST_F(MethodGateTest, AMethodMayBeLimitedBeforeItIsServed) {
 }
 
 }  // namespace
-}  // namespace weft::rpc
+}  // namespace weft::rpc::method_gate_test

@@ -4,7 +4,7 @@
 #include "tests/support/cluster.h"
 #include "tests/support/errors.h"
 
-namespace weft::rpc {
+namespace weft::rpc::methods_test {
 namespace {
 
 using test::Cluster;
@@ -151,4 +151,4 @@ TEST_F(MethodsTest, AConstructorIsNotCalledAsAMethod) {
 }
 
 }  // namespace
-}  // namespace weft::rpc
+}  // namespace weft::rpc::methods_test

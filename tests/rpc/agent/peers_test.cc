@@ -11,7 +11,7 @@
 #include "tests/support/cluster.h"
 #include "tests/support/errors.h"
 
-namespace weft::rpc {
+namespace weft::rpc::peers_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -354,4 +354,4 @@ TEST_F(OwnContext, SeveralAgentsMayShareIt) {
 }
 
 }  // namespace
-}  // namespace weft::rpc
+}  // namespace weft::rpc::peers_test

@@ -4,7 +4,7 @@
 #include "tests/support/cluster.h"
 #include "tests/support/errors.h"
 
-namespace weft::rpc {
+namespace weft::rpc::retry_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -203,4 +203,4 @@ TEST(RetryBudgetTest, LimitsTheRetriesOfAPeer) {
 }
 
 }  // namespace
-}  // namespace weft::rpc
+}  // namespace weft::rpc::retry_test

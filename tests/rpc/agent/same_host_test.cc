@@ -17,7 +17,7 @@
 #include <ctime>
 #include <filesystem>
 
-namespace weft::rpc {
+namespace weft::rpc::same_host_test {
 namespace {
 
 using test::got;
@@ -151,4 +151,4 @@ TEST_F(SameHostTest, OtherHostsHaveNoCompanions) {
 }
 
 }  // namespace
-}  // namespace weft::rpc
+}  // namespace weft::rpc::same_host_test

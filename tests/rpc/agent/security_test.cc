@@ -14,7 +14,7 @@
 #include "tests/support/cluster.h"
 #include "tests/support/errors.h"
 
-namespace weft::rpc {
+namespace weft::rpc::security_test {
 namespace {
 
 using test::Cluster;
@@ -239,4 +239,4 @@ TEST_F(SecurityTest, ConnectionsThatSayNothingAreBounded) {
 }
 
 }  // namespace
-}  // namespace weft::rpc
+}  // namespace weft::rpc::security_test

@@ -4,7 +4,7 @@
 #include "tests/support/cluster.h"
 #include "tests/support/errors.h"
 
-namespace weft::rpc {
+namespace weft::rpc::stats_test {
 namespace {
 
 using test::Cluster;
@@ -96,4 +96,4 @@ TEST_F(StatsTest, AreAnsweredWhileEveryHandlerThreadIsBusy) {
 }
 
 }  // namespace
-}  // namespace weft::rpc
+}  // namespace weft::rpc::stats_test

@@ -4,7 +4,7 @@
 #include "tests/support/cluster.h"
 #include "tests/support/errors.h"
 
-namespace weft::rpc {
+namespace weft::rpc::under_way_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -169,4 +169,4 @@ TEST_F(UnderWayTest, AsLines) {
 }
 
 }  // namespace
-}  // namespace weft::rpc
+}  // namespace weft::rpc::under_way_test

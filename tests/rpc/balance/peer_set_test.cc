@@ -5,7 +5,7 @@
 #include "tests/support/cluster.h"
 #include "tests/support/errors.h"
 
-namespace weft::rpc {
+namespace weft::rpc::peer_set_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -226,4 +226,4 @@ TEST_F(PeerSetTest, StreamsHaveOneTry) {
 }
 
 }  // namespace
-}  // namespace weft::rpc
+}  // namespace weft::rpc::peer_set_test

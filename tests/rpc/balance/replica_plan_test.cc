@@ -6,7 +6,7 @@
 
 #include <map>
 
-namespace weft::rpc {
+namespace weft::rpc::replica_plan_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -198,4 +198,4 @@ TEST_F(ReplicaPlanTest, NewNamesKeepWhatIsKnownOfTheOld) {
 }
 
 }  // namespace
-}  // namespace weft::rpc
+}  // namespace weft::rpc::replica_plan_test

@@ -5,7 +5,7 @@
 #include "tests/support/errors.h"
 #include "tests/support/messages.h"
 
-namespace weft::rpc {
+namespace weft::rpc::capnp_codec_test {
 namespace {
 
 using test::error_of;
@@ -58,4 +58,4 @@ TEST(CapnpCodec, AnotherTypeIsRefused) {
 }
 
 }  // namespace
-}  // namespace weft::rpc
+}  // namespace weft::rpc::capnp_codec_test

@@ -8,7 +8,7 @@
 #include "tests/support/errors.h"
 #include "tests/support/messages.h"
 
-namespace weft::rpc {
+namespace weft::rpc::codec_test {
 namespace {
 
 using test::kind_of;
@@ -240,4 +240,4 @@ TEST(Codec, OnlyWhatHasACodecIsTransferable) {
 }
 
 }  // namespace
-}  // namespace weft::rpc
+}  // namespace weft::rpc::codec_test

@@ -33,7 +33,7 @@ struct Book {
 WEFT_CODEC(Book, quotes)
 }  // namespace third_release
 
-namespace weft::rpc {
+namespace weft::rpc::struct_codec_test {
 namespace {
 
 using test::error_of;
@@ -117,4 +117,4 @@ TEST(StructCodec, ItsTextHasItsNameAndFields) {
 }
 
 }  // namespace
-}  // namespace weft::rpc
+}  // namespace weft::rpc::struct_codec_test

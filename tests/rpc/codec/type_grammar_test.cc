@@ -9,7 +9,7 @@
 
 #include "tests/support/errors.h"
 
-namespace weft::rpc {
+namespace weft::rpc::type_grammar_test {
 namespace {
 
 using test::error_of;
@@ -50,7 +50,7 @@ struct Outer {
   std::map<std::string, Inner> inner;
 };
 WEFT_CODEC(Outer::Inner, a)
-WEFT_CODEC(::weft::rpc::nested::Outer, inner)
+WEFT_CODEC(::weft::rpc::type_grammar_test::nested::Outer, inner)
 }  // namespace nested
 
 namespace {
@@ -284,4 +284,4 @@ TEST(TypeGrammar, SurvivesWhateverComes) {
 }
 
 }  // namespace
-}  // namespace weft::rpc
+}  // namespace weft::rpc::type_grammar_test

@@ -12,7 +12,7 @@
 
 #include "tests/support/connections.h"
 
-namespace weft::rpc {
+namespace weft::rpc::asio_loop_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -340,4 +340,4 @@ TEST(AsioLoop, ASpinningLoopRunsTimersAndStops) {
 }
 
 }  // namespace
-}  // namespace weft::rpc
+}  // namespace weft::rpc::asio_loop_test

@@ -4,7 +4,7 @@
 
 #include <random>
 
-namespace weft::rpc::detail {
+namespace weft::rpc::detail::base64_test {
 namespace {
 
 std::string of(std::string_view text) { return to_base64(std::as_bytes(std::span(text))); }
@@ -36,4 +36,4 @@ TEST(Base64, RefusesWhatIsMalformed) {
 }
 
 }  // namespace
-}  // namespace weft::rpc::detail
+}  // namespace weft::rpc::detail::base64_test

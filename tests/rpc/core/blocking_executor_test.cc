@@ -4,7 +4,7 @@
 
 #include "tests/support/errors.h"
 
-namespace weft::rpc {
+namespace weft::rpc::blocking_executor_test {
 namespace {
 
 TEST(BlockingExecutor, TheTaskRunsOnTheCallingThread) {
@@ -50,4 +50,4 @@ TEST(BlockingExecutor, ManyRoundsWithAnotherThread) {
 }
 
 }  // namespace
-}  // namespace weft::rpc
+}  // namespace weft::rpc::blocking_executor_test

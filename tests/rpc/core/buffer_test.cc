@@ -6,7 +6,7 @@
 #include <cstring>
 #include <new>
 
-namespace weft::rpc {
+namespace weft::rpc::buffer_test {
 namespace {
 
 TEST(Buffer, IsAlignedForTensors) {
@@ -41,4 +41,4 @@ TEST(Buffer, TooMuchIsBadAlloc) {
 }
 
 }  // namespace
-}  // namespace weft::rpc
+}  // namespace weft::rpc::buffer_test

@@ -6,7 +6,7 @@
 #include <memory>
 #include <random>
 
-namespace weft::rpc {
+namespace weft::rpc::fifo_test {
 namespace {
 
 TEST(Fifo, IsAQueue) {
@@ -30,4 +30,4 @@ TEST(Fifo, IsAQueue) {
 }
 
 }  // namespace
-}  // namespace weft::rpc
+}  // namespace weft::rpc::fifo_test

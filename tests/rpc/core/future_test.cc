@@ -14,7 +14,7 @@
 
 #include "tests/support/errors.h"
 
-namespace weft::rpc {
+namespace weft::rpc::future_test {
 namespace {
 
 using test::Event;
@@ -272,4 +272,4 @@ TEST(Future, AsioCoroutinesAwaitIt) {
 }
 
 }  // namespace
-}  // namespace weft::rpc
+}  // namespace weft::rpc::future_test

@@ -8,7 +8,7 @@
 #include <atomic>
 #include <memory>
 
-namespace weft::rpc {
+namespace weft::rpc::handler_pool_test {
 namespace {
 
 using test::Event;
@@ -71,4 +71,4 @@ TEST(HandlerPool, AfterJoinJobsAreDestroyedByPost) {
 }
 
 }  // namespace
-}  // namespace weft::rpc
+}  // namespace weft::rpc::handler_pool_test

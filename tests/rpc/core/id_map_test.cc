@@ -6,7 +6,7 @@
 #include <memory>
 #include <random>
 
-namespace weft::rpc {
+namespace weft::rpc::id_map_test {
 namespace {
 
 TEST(IdMap, HoldsWhatItWasGiven) {
@@ -63,4 +63,4 @@ TEST(IdMap, LetsGoOfWhatWasTaken) {
 }
 
 }  // namespace
-}  // namespace weft::rpc
+}  // namespace weft::rpc::id_map_test

@@ -8,7 +8,7 @@
 #include <thread>
 #include <vector>
 
-namespace weft::rpc {
+namespace weft::rpc::memory_pool_test {
 namespace {
 
 constexpr std::size_t mib = 1U << 20;
@@ -144,4 +144,4 @@ TEST(MemoryPool, IsSharedByThreads) {
 }
 
 }  // namespace
-}  // namespace weft::rpc
+}  // namespace weft::rpc::memory_pool_test

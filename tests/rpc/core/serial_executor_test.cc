@@ -6,7 +6,7 @@
 
 #include <gtest/gtest.h>
 
-namespace weft::rpc {
+namespace weft::rpc::serial_executor_test {
 namespace {
 
 using test::Event;
@@ -112,4 +112,4 @@ TEST(SerialExecutor, DropsItsJobsWhereTheThreadsHaveEnded) {
 }
 
 }  // namespace
-}  // namespace weft::rpc
+}  // namespace weft::rpc::serial_executor_test

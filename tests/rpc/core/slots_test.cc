@@ -4,7 +4,7 @@
 
 #include <string>
 
-namespace weft::rpc {
+namespace weft::rpc::slots_test {
 namespace {
 
 TEST(Slots, HoldOneValueATypeFoundByIt) {
@@ -32,4 +32,4 @@ TEST(Slots, KeepWhatTheyHoldAlive) {
 }
 
 }  // namespace
-}  // namespace weft::rpc
+}  // namespace weft::rpc::slots_test

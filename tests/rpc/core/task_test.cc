@@ -8,7 +8,7 @@
 
 #include "tests/support/errors.h"
 
-namespace weft::rpc {
+namespace weft::rpc::task_test {
 namespace {
 
 using test::Event;
@@ -239,4 +239,4 @@ TEST(Task, SuspendedWhenItsExecutorEndsItIsDestroyedWithAllThatItAwaits) {
 }
 
 }  // namespace
-}  // namespace weft::rpc
+}  // namespace weft::rpc::task_test

@@ -5,7 +5,7 @@
 #include <array>
 #include <string>
 
-namespace weft::rpc {
+namespace weft::rpc::unique_function_test {
 namespace {
 
 // Counts the objects that live, wherever they were moved to.
@@ -93,4 +93,4 @@ TEST(UniqueFunction, MovesWithoutMovingWhatMayThrow) {
 }
 
 }  // namespace
-}  // namespace weft::rpc
+}  // namespace weft::rpc::unique_function_test

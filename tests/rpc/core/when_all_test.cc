@@ -6,7 +6,7 @@
 
 #include "tests/support/errors.h"
 
-namespace weft::rpc {
+namespace weft::rpc::when_all_test {
 namespace {
 
 using test::kind_of;
@@ -77,4 +77,4 @@ TEST(WhenAll, ThreadsMayCompleteThemAtOnce) {
 }
 
 }  // namespace
-}  // namespace weft::rpc
+}  // namespace weft::rpc::when_all_test

@@ -9,7 +9,7 @@
 #include "tests/support/errors.h"
 #include "tests/support/raw_peer.h"
 
-namespace weft::rpc {
+namespace weft::rpc::evolution_test {
 namespace {
 
 using probe::Socket;
@@ -170,4 +170,4 @@ TEST(EvolutionTest, APeerOfAnotherProtocolVersionIsRefusedInWords) {
 }
 
 }  // namespace
-}  // namespace weft::rpc
+}  // namespace weft::rpc::evolution_test

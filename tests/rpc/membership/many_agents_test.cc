@@ -8,7 +8,7 @@
 #include "tests/support/cluster.h"
 #include "tests/support/job.h"
 
-namespace weft::rpc {
+namespace weft::rpc::many_agents_test {
 namespace {
 
 constexpr std::size_t agents = 64;
@@ -43,4 +43,4 @@ TEST(ManyAgents, SixtyFourMeetAndCallAllToAll) {
 }
 
 }  // namespace
-}  // namespace weft::rpc
+}  // namespace weft::rpc::many_agents_test

@@ -29,7 +29,7 @@ JobKind etcd_kind() {
 
 }  // namespace weft::test
 
-namespace weft::rpc {
+namespace weft::rpc::membership_process_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -125,7 +125,7 @@ TEST_F(MembershipProcesses, AKilledAndAStoppedMemberAreToldOf) {
 }
 
 }  // namespace
-}  // namespace weft::rpc
+}  // namespace weft::rpc::membership_process_test
 
 namespace weft::test {
 

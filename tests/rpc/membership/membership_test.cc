@@ -14,7 +14,7 @@
 #include "tests/support/cluster.h"
 #include "tests/support/job.h"
 
-namespace weft::rpc {
+namespace weft::rpc::membership_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -413,4 +413,4 @@ TEST(Membership, RefusesWhatCannotWork) {
 }
 
 }  // namespace
-}  // namespace weft::rpc
+}  // namespace weft::rpc::membership_test

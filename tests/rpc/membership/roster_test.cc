@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-namespace weft::rpc {
+namespace weft::rpc::roster_test {
 namespace {
 
 MemberRecord member(const std::string& name, MemberState state, std::uint64_t incarnation = 7) {
@@ -180,4 +180,4 @@ TEST(RosterEvents, InAFixedWorldEveryRecordThatVanishesIsALoss) {
 }
 
 }  // namespace
-}  // namespace weft::rpc
+}  // namespace weft::rpc::roster_test

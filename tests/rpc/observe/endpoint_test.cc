@@ -7,7 +7,7 @@
 #include "tests/rpc/observe/http_support.h"
 #include "tests/support/cluster.h"
 
-namespace weft::observe {
+namespace weft::observe::endpoint_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -111,4 +111,4 @@ TEST_F(EndpointTest, OutlivesItsAgent) {
 }
 
 }  // namespace
-}  // namespace weft::observe
+}  // namespace weft::observe::endpoint_test

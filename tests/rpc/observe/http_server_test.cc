@@ -11,7 +11,7 @@
 #include "tests/rpc/observe/http_support.h"
 #include "tests/support/errors.h"
 
-namespace weft::observe {
+namespace weft::observe::http_server_test {
 namespace {
 
 using test::Answer;
@@ -117,4 +117,4 @@ TEST(HttpServerAddress, IsLoopbackUnlessItIsSaid) {
 }
 
 }  // namespace
-}  // namespace weft::observe
+}  // namespace weft::observe::http_server_test

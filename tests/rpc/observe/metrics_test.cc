@@ -7,7 +7,7 @@
 #include "tests/support/cluster.h"
 #include "tests/support/errors.h"
 
-namespace weft::observe {
+namespace weft::observe::metrics_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -117,4 +117,4 @@ TEST_F(MetricsTest, AreOfOneAgent) {
 }
 
 }  // namespace
-}  // namespace weft::observe
+}  // namespace weft::observe::metrics_test

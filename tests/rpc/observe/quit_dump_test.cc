@@ -9,7 +9,7 @@
 
 #include "tests/support/cluster.h"
 
-namespace weft::observe {
+namespace weft::observe::quit_dump_test {
 namespace {
 
 using rpc::Method;
@@ -59,4 +59,4 @@ TEST(QuitDump, OutlivesItsAgent) {
 }
 
 }  // namespace
-}  // namespace weft::observe
+}  // namespace weft::observe::quit_dump_test

@@ -8,7 +8,7 @@
 
 #include <sstream>
 
-namespace weft::observe {
+namespace weft::observe::spdlog_sink_test {
 namespace {
 
 TEST(SpdlogSink, RecordsKeepTheirLevelAndNameTheirAgent) {
@@ -36,4 +36,4 @@ TEST(SpdlogSink, AnAgentLogsThere) {
 }
 
 }  // namespace
-}  // namespace weft::observe
+}  // namespace weft::observe::spdlog_sink_test

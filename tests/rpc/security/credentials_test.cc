@@ -12,7 +12,7 @@
 #include <fstream>
 #include <regex>
 
-namespace weft::test {
+namespace weft::test::credentials_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -311,4 +311,4 @@ TEST_F(CredentialsTest, a_secret_is_changed_without_a_gap) {
 }
 
 }  // namespace
-}  // namespace weft::test
+}  // namespace weft::test::credentials_test

@@ -8,7 +8,7 @@
 
 #include <gtest/gtest.h>
 
-namespace weft::test {
+namespace weft::test::mutual_proof_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -453,4 +453,4 @@ TEST_F(MutualProof, whoever_has_both_gets_in_by_either) {
 }
 
 }  // namespace
-}  // namespace weft::test
+}  // namespace weft::test::mutual_proof_test

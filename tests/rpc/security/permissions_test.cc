@@ -7,7 +7,7 @@
 #include <random>
 #include <regex>
 
-namespace weft::test {
+namespace weft::test::permissions_test {
 namespace {
 
 using rpc::PermissionRule;
@@ -109,4 +109,4 @@ TEST(Permissions, mistakes_are_told_with_their_line) {
 }
 
 }  // namespace
-}  // namespace weft::test
+}  // namespace weft::test::permissions_test

@@ -13,7 +13,7 @@ __attribute__((weak)) void __lsan_disable();
 __attribute__((weak)) void __lsan_enable();
 }
 
-namespace weft::test {
+namespace weft::test::agents_simulation_test {
 namespace {
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
@@ -97,4 +97,4 @@ TEST_P(PlantedFaults, AreFoundAndReplayed) {
 }
 
 }  // namespace
-}  // namespace weft::test
+}  // namespace weft::test::agents_simulation_test

@@ -9,7 +9,7 @@
 
 #include "tests/support/errors.h"
 
-namespace weft::test {
+namespace weft::test::sim_agent_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -210,4 +210,4 @@ TEST(SimAgent, ASeedIsOneRun) {
 }
 
 }  // namespace
-}  // namespace weft::test
+}  // namespace weft::test::sim_agent_test

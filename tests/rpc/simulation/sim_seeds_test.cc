@@ -9,7 +9,7 @@
 
 #include "tests/rpc/simulation/sim_support.h"
 
-namespace weft::test {
+namespace weft::test::sim_seeds_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -119,4 +119,4 @@ TEST(SimTrace, KeepsTheLastEventsAndHashesAll) {
 }
 
 }  // namespace
-}  // namespace weft::test
+}  // namespace weft::test::sim_seeds_test

@@ -7,7 +7,7 @@
 
 #include "tests/rpc/simulation/sim_support.h"
 
-namespace weft::test {
+namespace weft::test::sim_stream_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -290,4 +290,4 @@ TEST(SimStream, MayOutliveItsWorld) {
 }
 
 }  // namespace
-}  // namespace weft::test
+}  // namespace weft::test::sim_stream_test

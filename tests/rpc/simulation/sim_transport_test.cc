@@ -12,7 +12,7 @@
 #include "tests/rpc/simulation/sim_support.h"
 #include "tests/support/errors.h"
 
-namespace weft::test {
+namespace weft::test::sim_transport_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -309,4 +309,4 @@ TEST(SimFrames, ArriveWholeAndInOrderOrNotAtAll) {
 }
 
 }  // namespace
-}  // namespace weft::test
+}  // namespace weft::test::sim_transport_test

@@ -10,7 +10,7 @@
 
 #include "tests/support/errors.h"
 
-namespace weft::test {
+namespace weft::test::sim_world_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -282,4 +282,4 @@ TEST(SimWorld, LoopsMayOutliveIt) {
 }
 
 }  // namespace
-}  // namespace weft::test
+}  // namespace weft::test::sim_world_test

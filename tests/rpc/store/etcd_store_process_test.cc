@@ -47,7 +47,7 @@ INSTANTIATE_TYPED_TEST_SUITE_P(Etcd, StoreSuite, EtcdBackend);
 
 }  // namespace weft::test
 
-namespace weft::rpc {
+namespace weft::rpc::etcd_store_process_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -206,4 +206,4 @@ TEST_F(EtcdFaults, DiscardRemovesThePrefixAlone) {
 }
 
 }  // namespace
-}  // namespace weft::rpc
+}  // namespace weft::rpc::etcd_store_process_test

@@ -10,7 +10,7 @@
 #include "tests/support/errors.h"
 #include "tests/support/scripted_http_server.h"
 
-namespace weft::rpc {
+namespace weft::rpc::etcd_store_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -212,4 +212,4 @@ TEST_F(EtcdStoreTest, CloseEndsWhatIsUnderWay) {
 }
 
 }  // namespace
-}  // namespace weft::rpc
+}  // namespace weft::rpc::etcd_store_test

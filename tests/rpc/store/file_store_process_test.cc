@@ -8,7 +8,7 @@
 #include <csignal>
 #include <filesystem>
 
-namespace weft::rpc {
+namespace weft::rpc::file_store_process_test {
 namespace {
 
 class FileStoreProcesses : public testing::Test {
@@ -80,4 +80,4 @@ TEST_F(FileStoreProcesses, AWriterThatIsKilledCostsNobodyTheStore) {
 }
 
 }  // namespace
-}  // namespace weft::rpc
+}  // namespace weft::rpc::file_store_process_test

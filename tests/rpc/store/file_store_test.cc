@@ -51,7 +51,7 @@ INSTANTIATE_TYPED_TEST_SUITE_P(File, StoreSuite, FileBackend);
 
 }  // namespace weft::test
 
-namespace weft::rpc {
+namespace weft::rpc::file_store_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -238,4 +238,4 @@ TEST(FileStore, DiscardRemovesTheName) {
 }
 
 }  // namespace
-}  // namespace weft::rpc
+}  // namespace weft::rpc::file_store_test

@@ -9,7 +9,7 @@
 #include "tests/support/errors.h"
 #include "tests/support/scripted_http_server.h"
 
-namespace weft::rpc::detail {
+namespace weft::rpc::detail::http_client_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -251,4 +251,4 @@ TEST_F(HttpClientTest, CloseEndsWhatIsUnderWay) {
 }
 
 }  // namespace
-}  // namespace weft::rpc::detail
+}  // namespace weft::rpc::detail::http_client_test

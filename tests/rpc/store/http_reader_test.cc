@@ -8,7 +8,7 @@
 
 #include "tests/support/errors.h"
 
-namespace weft::rpc::detail {
+namespace weft::rpc::detail::http_reader_test {
 namespace {
 
 struct Response {
@@ -158,4 +158,4 @@ TEST(HttpReader, SurvivesMutations) {
 }
 
 }  // namespace
-}  // namespace weft::rpc::detail
+}  // namespace weft::rpc::detail::http_reader_test

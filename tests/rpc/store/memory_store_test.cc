@@ -21,7 +21,7 @@ INSTANTIATE_TYPED_TEST_SUITE_P(Memory, StoreSuite, MemoryBackend);
 
 }  // namespace weft::test
 
-namespace weft::rpc {
+namespace weft::rpc::memory_store_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -59,4 +59,4 @@ TEST(MemoryStore, ACancelledWaitLeavesNothingBehind) {
 }
 
 }  // namespace
-}  // namespace weft::rpc
+}  // namespace weft::rpc::memory_store_test

@@ -16,7 +16,7 @@
 #include "tests/support/cluster.h"
 #include "tests/support/errors.h"
 
-namespace weft::rpc {
+namespace weft::rpc::store_load_test {
 namespace {
 
 constexpr std::size_t clients = 320, waits_each = 14, keys = 40;
@@ -84,4 +84,4 @@ TEST(StoreLoad, HundredsOfClientsAndThousandsOfWaitsSurviveADeath) {
 }
 
 }  // namespace
-}  // namespace weft::rpc
+}  // namespace weft::rpc::store_load_test

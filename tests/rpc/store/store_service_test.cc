@@ -54,7 +54,7 @@ INSTANTIATE_TYPED_TEST_SUITE_P(InProcess, StoreSuite, InProcessBackend);
 
 }  // namespace weft::test
 
-namespace weft::rpc {
+namespace weft::rpc::store_service_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -111,4 +111,4 @@ TEST(StoreService, WaitsHoldNoHandlerThread) {
 }
 
 }  // namespace
-}  // namespace weft::rpc
+}  // namespace weft::rpc::store_service_test

@@ -4,7 +4,7 @@
 
 #include "tests/support/errors.h"
 
-namespace weft::rpc {
+namespace weft::rpc::store_table_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -212,4 +212,4 @@ TEST_F(StoreTableTest, ACopyOfAnotherStoreThatHasNotComeAsFarTellsAllWhoWait) {
 }
 
 }  // namespace
-}  // namespace weft::rpc
+}  // namespace weft::rpc::store_table_test

@@ -6,7 +6,7 @@
 #include "tests/support/cluster.h"
 #include "tests/support/errors.h"
 
-namespace weft::rpc {
+namespace weft::rpc::stream_call_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -390,4 +390,4 @@ TEST_P(StreamCallTest, IsListedWithItsType) {
 }
 
 }  // namespace
-}  // namespace weft::rpc
+}  // namespace weft::rpc::stream_call_test

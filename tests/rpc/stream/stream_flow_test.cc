@@ -7,7 +7,7 @@
 #include "tests/support/cluster.h"
 #include "tests/support/errors.h"
 
-namespace weft::rpc {
+namespace weft::rpc::stream_flow_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -189,4 +189,4 @@ TEST(StreamFlow, HoldsInASimulatedWorld) {
 }
 
 }  // namespace
-}  // namespace weft::rpc
+}  // namespace weft::rpc::stream_flow_test

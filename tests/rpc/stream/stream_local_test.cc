@@ -4,7 +4,7 @@
 #include "tests/support/cluster.h"
 #include "tests/support/errors.h"
 
-namespace weft::rpc {
+namespace weft::rpc::stream_local_test {
 namespace {
 
 using test::error_of;
@@ -219,4 +219,4 @@ TEST_F(GeneratorTest, ClosedAtAnyMomentIsDestroyedOnce) {
 }
 
 }  // namespace
-}  // namespace weft::rpc
+}  // namespace weft::rpc::stream_local_test

@@ -6,7 +6,7 @@
 #include "tests/support/cluster.h"
 #include "tests/support/errors.h"
 
-namespace weft::rpc {
+namespace weft::rpc::stream_table_test {
 namespace {
 
 using test::Cluster;
@@ -137,4 +137,4 @@ TEST_F(StreamTableTest, AListOfStreamsWithoutEndIsRefused) {
 }
 
 }  // namespace
-}  // namespace weft::rpc
+}  // namespace weft::rpc::stream_table_test

@@ -9,7 +9,7 @@
 #include "tests/support/cluster.h"
 #include "tests/support/errors.h"
 
-namespace weft::tensor {
+namespace weft::tensor::operators_test {
 namespace {
 
 using rpc::ErrorKind;
@@ -140,4 +140,4 @@ TEST_F(OperatorsTest, TheyAreListedLikeMethods) {
 }
 
 }  // namespace
-}  // namespace weft::tensor
+}  // namespace weft::tensor::operators_test

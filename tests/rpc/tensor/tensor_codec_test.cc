@@ -9,7 +9,7 @@
 #include "tests/support/cluster.h"
 #include "tests/support/errors.h"
 
-namespace weft::tensor {
+namespace weft::tensor::tensor_codec_test {
 namespace {
 
 using rpc::ErrorKind;
@@ -195,4 +195,4 @@ TEST_P(TensorCodecTest, AnArgumentThatChangesBeforeItIsSentFailsItsCall) {
 }
 
 }  // namespace
-}  // namespace weft::tensor
+}  // namespace weft::tensor::tensor_codec_test

@@ -8,7 +8,7 @@
 
 #include "tests/support/cluster.h"
 
-namespace weft::tensor {
+namespace weft::tensor::tensor_stream_test {
 namespace {
 
 using test::got;
@@ -72,4 +72,4 @@ TEST_P(TensorStreamTest, AsAParameterAndBothWays) {
 }
 
 }  // namespace
-}  // namespace weft::tensor
+}  // namespace weft::tensor::tensor_stream_test

@@ -9,7 +9,7 @@
 
 #include "tests/support/cluster.h"
 
-namespace weft::tensor {
+namespace weft::tensor::thread_state_test {
 namespace {
 
 using test::got;
@@ -89,4 +89,4 @@ TEST_F(ThreadStateTest, ItAlternatesOverThreads) {
 }
 
 }  // namespace
-}  // namespace weft::tensor
+}  // namespace weft::tensor::thread_state_test

@@ -4,7 +4,7 @@
 
 #include <gtest/gtest.h>
 
-namespace weft::test {
+namespace weft::test::cluster_test {
 namespace {
 
 std::string name_of(std::string text) { return text + "!"; }
@@ -37,4 +37,4 @@ TEST(Cluster, WhatAgentsLogIsKept) {
 }
 
 }  // namespace
-}  // namespace weft::test
+}  // namespace weft::test::cluster_test

@@ -5,7 +5,7 @@
 
 #include <gtest/gtest.h>
 
-namespace weft::test {
+namespace weft::test::test_authority_test {
 namespace {
 
 using rpc::Credentials;
@@ -30,4 +30,4 @@ TEST(TestAuthority, what_is_asked_for_is_in_the_certificate) {
 }
 
 }  // namespace
-}  // namespace weft::test
+}  // namespace weft::test::test_authority_test

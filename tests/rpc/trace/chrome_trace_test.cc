@@ -5,7 +5,7 @@
 
 #include "tests/support/cluster.h"
 
-namespace weft::rpc {
+namespace weft::rpc::chrome_trace_test {
 namespace {
 
 using test::got;
@@ -84,4 +84,4 @@ TEST(ChromeTrace, CollectsFromAgents) {
 }
 
 }  // namespace
-}  // namespace weft::rpc
+}  // namespace weft::rpc::chrome_trace_test

@@ -8,7 +8,7 @@
 #include "tests/support/cluster.h"
 #include "tests/support/errors.h"
 
-namespace weft::rpc {
+namespace weft::rpc::clock_offset_test {
 namespace {
 
 TEST(ClockOffset, IsTakenAtTheMidpointOfTheShortestRoundTrip) {
@@ -51,4 +51,4 @@ TEST(ClockOffset, OfAnAgentOnTheSameMachineIsNone) {
 }
 
 }  // namespace
-}  // namespace weft::rpc
+}  // namespace weft::rpc::clock_offset_test

@@ -4,7 +4,7 @@
 
 #include <vector>
 
-namespace weft::rpc {
+namespace weft::rpc::trace_context_test {
 namespace {
 
 const std::string example = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
@@ -51,4 +51,4 @@ TEST(TraceContext, AStateThatIsTooLongIsLeftOut) {
 }
 
 }  // namespace
-}  // namespace weft::rpc
+}  // namespace weft::rpc::trace_context_test

@@ -7,7 +7,7 @@
 #include "tests/support/cluster.h"
 #include "tests/support/errors.h"
 
-namespace weft::rpc {
+namespace weft::rpc::tracer_test {
 namespace {
 
 using test::Cluster;
@@ -194,4 +194,4 @@ TEST_F(TracerTest, IsOfOneAgent) {
 }
 
 }  // namespace
-}  // namespace weft::rpc
+}  // namespace weft::rpc::tracer_test

@@ -2,7 +2,7 @@
 
 #include "tests/support/errors.h"
 
-namespace weft::rpc {
+namespace weft::rpc::address_test {
 namespace {
 
 TEST(Address, ReadsWhatItWrites) {
@@ -30,4 +30,4 @@ TEST(Address, RefusesWhatIsNone) {
 }
 
 }  // namespace
-}  // namespace weft::rpc
+}  // namespace weft::rpc::address_test

@@ -17,7 +17,7 @@
 #include "tests/support/errors.h"
 #include "tests/support/messages.h"
 
-namespace weft::rpc {
+namespace weft::rpc::connection_test {
 namespace {
 
 using test::End;
@@ -435,4 +435,4 @@ TEST_P(ConnectionTest, ManyConnectAtOnce) {
 }
 
 }  // namespace
-}  // namespace weft::rpc
+}  // namespace weft::rpc::connection_test

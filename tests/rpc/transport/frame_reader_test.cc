@@ -6,7 +6,7 @@
 #include "tests/support/errors.h"
 #include "tests/support/messages.h"
 
-namespace weft::rpc {
+namespace weft::rpc::frame_reader_test {
 namespace {
 
 using test::bytes_of;
@@ -230,4 +230,4 @@ TEST(FrameReader, AttachmentsLieInThePool) {
 }
 
 }  // namespace
-}  // namespace weft::rpc
+}  // namespace weft::rpc::frame_reader_test

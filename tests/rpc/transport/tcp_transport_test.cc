@@ -5,7 +5,7 @@
 #include "tests/support/connections.h"
 #include "tests/support/errors.h"
 
-namespace weft::rpc {
+namespace weft::rpc::tcp_transport_test {
 namespace {
 
 using asio::ip::tcp;
@@ -72,4 +72,4 @@ TEST_F(TcpTransportTest, ShutDownFailsConnectsUnderWay) {
 }
 
 }  // namespace
-}  // namespace weft::rpc
+}  // namespace weft::rpc::tcp_transport_test

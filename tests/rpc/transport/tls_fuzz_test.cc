@@ -7,7 +7,7 @@
 // A fuzzer links it as a source of its own; here it is part of this one.
 #include "tests/fuzz/tls_fuzz.cc"
 
-namespace weft::test {
+namespace weft::test::tls_fuzz_test {
 namespace {
 
 TEST(TlsFuzz, an_honest_wire) {
@@ -77,4 +77,4 @@ TEST(TlsFuzz, one_byte_changed) {
 }
 
 }  // namespace
-}  // namespace weft::test
+}  // namespace weft::test::tls_fuzz_test

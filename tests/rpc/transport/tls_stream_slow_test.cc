@@ -5,8 +5,15 @@
 
 #include "tests/support/tls.h"
 
-namespace weft::test {
+namespace weft::test::tls_stream_slow_test {
 namespace {
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr bool sanitized = true;  // ten times as slow, and finds a leak in one handshake
+#else
+constexpr bool sanitized = false;
+#endif
+constexpr int handshakes = sanitized ? 1'000 : 10'000;
 
 long resident_kib() {
   rusage usage{};
@@ -14,13 +21,13 @@ long resident_kib() {
   return usage.ru_maxrss;
 }
 
-TEST(TlsStreamSlow, ten_thousand_handshakes_leave_nothing_behind) {
+TEST(TlsStreamSlow, thousands_of_handshakes_leave_nothing_behind) {
   const TestAuthority authority, stranger("stranger");
   rpc::Credentials server(authority.credentials("server")), client(authority.credentials("worker1"));
   const rpc::Credentials secret(secret_options("job7", "a secret of the whole job")),
       other(secret_options("job7", "not the secret of the job")), foreign(stranger.credentials("worker1"));
   long before = 0;
-  for (int i = 0; i < 10'000; ++i) {
+  for (int i = 0; i < handshakes; ++i) {
     if (i % 100 == 0) server.reload();
     switch (i % 5) {
       case 0:
@@ -39,12 +46,10 @@ TEST(TlsStreamSlow, ten_thousand_handshakes_leave_nothing_behind) {
     }
     if (i == 2000) before = resident_kib();
   }
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // theirs grows by itself
-  EXPECT_LT(resident_kib() - before, 4096);                          // half a KiB a handshake would be more
-#else
-  (void)before;
-#endif
+  if (!sanitized) {
+    EXPECT_LT(resident_kib() - before, 4096);  // half a KiB a handshake would be more
+  }
 }
 
 }  // namespace
-}  // namespace weft::test
+}  // namespace weft::test::tls_stream_slow_test

@@ -10,7 +10,7 @@
 
 #include <array>
 
-namespace weft::test {
+namespace weft::test::tls_stream_test {
 namespace {
 
 using rpc::Credentials;
@@ -573,4 +573,4 @@ TEST_F(TlsStreamTest, connections_on_two_threads_while_credentials_reload) {
 }
 
 }  // namespace
-}  // namespace weft::test
+}  // namespace weft::test::tls_stream_test

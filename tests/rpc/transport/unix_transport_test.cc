@@ -12,7 +12,7 @@
 #include "tests/support/connections.h"
 #include "tests/support/errors.h"
 
-namespace weft::rpc {
+namespace weft::rpc::unix_transport_test {
 namespace {
 
 using asio::local::stream_protocol;
@@ -128,4 +128,4 @@ TEST_F(UnixTransportTest, APathThatIsTooLongIsRefused) {
 }
 
 }  // namespace
-}  // namespace weft::rpc
+}  // namespace weft::rpc::unix_transport_test

@@ -5,7 +5,7 @@
 #include <string_view>
 #include <vector>
 
-namespace weft::rpc {
+namespace weft::rpc::checksum_test {
 namespace {
 
 std::vector<std::byte> text(std::string_view characters) {
@@ -61,4 +61,4 @@ TEST(Checksum, SeesEveryBit) {
 }
 
 }  // namespace
-}  // namespace weft::rpc
+}  // namespace weft::rpc::checksum_test

@@ -11,7 +11,7 @@
 #include "tests/support/errors.h"
 #include "tests/support/messages.h"
 
-namespace weft::rpc {
+namespace weft::rpc::message_test {
 namespace {
 
 using test::inbound;
@@ -404,4 +404,4 @@ TEST(Message, AHelloOfVeryManyAddressesIsRefused) {
 }
 
 }  // namespace
-}  // namespace weft::rpc
+}  // namespace weft::rpc::message_test

@@ -4,7 +4,7 @@
 
 #include "tests/support/errors.h"
 
-namespace weft::rpc {
+namespace weft::rpc::prefix_test {
 namespace {
 
 using test::kind_of;
@@ -97,4 +97,4 @@ TEST(Prefix, TheChecksumCoversPrefixAndHeaderButNotItself) {
 }
 
 }  // namespace
-}  // namespace weft::rpc
+}  // namespace weft::rpc::prefix_test

@@ -5,7 +5,7 @@
 #include "tests/support/errors.h"
 #include "tests/support/messages.h"
 
-namespace weft::rpc {
+namespace weft::rpc::value_test {
 namespace {
 
 using test::kind_of;
@@ -239,4 +239,4 @@ TEST(Value, TextMayHoldZeros) {
 }
 
 }  // namespace
-}  // namespace weft::rpc
+}  // namespace weft::rpc::value_test

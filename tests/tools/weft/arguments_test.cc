@@ -7,7 +7,7 @@
 #include "tests/support/messages.h"
 #include "tools/weft/errors.h"
 
-namespace weft::tool {
+namespace weft::tool::arguments_test {
 namespace {
 
 // The arguments as they arrive, or the error.
@@ -109,4 +109,4 @@ TEST(Arguments, ErrorsNameThemAndShowTheSignature) {
 }
 
 }  // namespace
-}  // namespace weft::tool
+}  // namespace weft::tool::arguments_test

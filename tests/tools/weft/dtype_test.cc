@@ -7,7 +7,7 @@
 
 #include "tests/support/errors.h"
 
-namespace weft::tool {
+namespace weft::tool::dtype_test {
 namespace {
 
 double value_of(const PrintedJson& json) {
@@ -103,4 +103,4 @@ TEST(Dtype, UnknownNamesAreNone) {
 }
 
 }  // namespace
-}  // namespace weft::tool
+}  // namespace weft::tool::dtype_test

@@ -4,7 +4,7 @@
 
 #include "tools/weft/errors.h"
 
-namespace weft::tool {
+namespace weft::tool::duration_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -42,4 +42,4 @@ TEST(Duration, IsShownWithThreeDigits) {
 }
 
 }  // namespace
-}  // namespace weft::tool
+}  // namespace weft::tool::duration_test

@@ -6,7 +6,7 @@
 
 #include "tests/tools/weft/json_support.h"
 
-namespace weft::tool {
+namespace weft::tool::json_random_test {
 namespace {
 
 class Random {
@@ -315,4 +315,4 @@ TEST_F(JsonRandom, SpoiltJsonIsRefused) {
 }
 
 }  // namespace
-}  // namespace weft::tool
+}  // namespace weft::tool::json_random_test

@@ -5,7 +5,7 @@
 #include "tests/tools/weft/json_support.h"
 #include "tools/weft/dtype.h"
 
-namespace weft::tool {
+namespace weft::tool::json_tensor_test {
 namespace {
 
 using rpc::RecordWriter;
@@ -204,4 +204,4 @@ TEST(JsonTensor, ItsSizeIsThatOfItsBytes) {
 }
 
 }  // namespace
-}  // namespace weft::tool
+}  // namespace weft::tool::json_tensor_test

@@ -4,7 +4,7 @@
 
 #include "tests/support/errors.h"
 
-namespace weft::tool {
+namespace weft::tool::json_text_test {
 namespace {
 
 using test::message_of;
@@ -75,4 +75,4 @@ TEST(JsonText, AddFieldKeepsTheOrderAndDoesNotSearch) {
 }
 
 }  // namespace
-}  // namespace weft::tool
+}  // namespace weft::tool::json_text_test

@@ -9,7 +9,7 @@
 
 #include "tests/tools/weft/json_support.h"
 
-namespace weft::tool {
+namespace weft::tool::json_value_test {
 namespace {
 
 using namespace std::string_literals;
@@ -276,4 +276,4 @@ TEST(JsonValue, AnAttachmentNamedAgainAndAgainIsNotPrinted) {
 }
 
 }  // namespace
-}  // namespace weft::tool
+}  // namespace weft::tool::json_value_test

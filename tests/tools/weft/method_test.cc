@@ -4,7 +4,7 @@
 
 #include "tools/weft/errors.h"
 
-namespace weft::tool {
+namespace weft::tool::method_test {
 namespace {
 
 rpc::MethodInfo listed(std::string name, std::vector<std::string> parameters = {},
@@ -74,4 +74,4 @@ TEST(Method, PatternsAreOfTheShellOrPartsOfTheName) {
 }
 
 }  // namespace
-}  // namespace weft::tool
+}  // namespace weft::tool::method_test

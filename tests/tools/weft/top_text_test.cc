@@ -4,7 +4,7 @@
 
 #include <limits>
 
-namespace weft::tool {
+namespace weft::tool::top_text_test {
 namespace {
 
 constexpr std::size_t wide = std::numeric_limits<std::size_t>::max();
@@ -83,4 +83,4 @@ TEST(TopText, NumbersThatMakeNoSense) {
 }
 
 }  // namespace
-}  // namespace weft::tool
+}  // namespace weft::tool::top_text_test

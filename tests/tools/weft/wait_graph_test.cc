@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-namespace weft::tool {
+namespace weft::tool::wait_graph_test {
 namespace {
 
 using rpc::CallName;
@@ -52,6 +52,20 @@ TEST(WaitGraph, ACallThatComesBackToATakenAgentIsACycle) {
             "  b#4 g on c, 8.00 s, running on the handlers, waits for\n"
             "  c#9 h on b, 7.00 s, queued for the handlers, waits for\n"
             "  a#1: a deadlock, if it stays\n");
+}
+
+TEST(WaitGraph, IsJsonAsWell) {
+  auto agents = chain();
+  agents[2].made.push_back({9, "h", "b", 7, "sent", -1, call("b", 4)});
+  agents[1].served.push_back({call("c", 9), "h", 7, "queued", "handlers", 5});
+  const WaitGraph graph = wait_graph(agents, 0);
+  const PrintedJson json = json_of(graph);
+  EXPECT_EQ(json["cycles"], PrintedJson({{0, 1, 2}}));
+  ASSERT_EQ(json["calls"].size(), 3U);
+  EXPECT_EQ(
+      json["calls"][1].dump(),
+      R"({"caller":"b","incarnation":1,"id":4,"text":"g on c, 8.00 s, running on the handlers","age":8.0,)"
+      R"("waits_for":[2]})");
 }
 
 TEST(WaitGraph, WhileAThreadIsFreeNothingIsAhead) {
@@ -149,4 +163,4 @@ TEST(WaitGraph, ALongChainAndAWideOne) {
 }
 
 }  // namespace
-}  // namespace weft::tool
+}  // namespace weft::tool::wait_graph_test

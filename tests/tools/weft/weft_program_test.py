@@ -328,6 +328,12 @@ class Looking(WeftTest):
             status, output, errors = weft("hang", address, self.address, "--older", "0")
             self.assertEqual((status, errors), (0, ""))
             self.assertRegex(output, r"\Aweft-\S+#\d+ ends\.hang on tested\\u001b\[1m, .*, suspended\n\Z")
+            status, output, errors = weft("hang", address, "--older", "0", "--json")
+            self.assertEqual((status, errors), (0, ""))
+            graph = json.loads(output)
+            self.assertEqual(graph["cycles"], [])
+            self.assertEqual([call["waits_for"] for call in graph["calls"]], [[]])
+            self.assertIn("ends.hang on tested", graph["calls"][0]["text"])
             nobody = "tcp://127.0.0.1:1"
             status, again, errors = weft("hang", address, nobody, "--older", "0")
             self.assertEqual(status, 3)

@@ -7,7 +7,7 @@
 #include "tests/support/shm.h"
 #include "tests/support/spinning.h"
 
-namespace weft::test {
+namespace weft::test::socket_stream_test {
 namespace {
 
 using Unix = asio::local::stream_protocol;
@@ -86,4 +86,4 @@ TEST(SocketStream, ASpinningLoopServesMoreSocketsThanItPolls) {
 }
 
 }  // namespace
-}  // namespace weft::test
+}  // namespace weft::test::socket_stream_test

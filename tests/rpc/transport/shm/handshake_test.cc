@@ -20,7 +20,7 @@
 #include "tests/support/leaks.h"
 #include "tests/support/shm.h"
 
-namespace weft::rpc {
+namespace weft::rpc::handshake_test {
 namespace {
 
 using test::error_of;
@@ -373,4 +373,4 @@ TEST_F(HandshakeTest, MayBeAborted) {
 }
 
 }  // namespace
-}  // namespace weft::rpc
+}  // namespace weft::rpc::handshake_test

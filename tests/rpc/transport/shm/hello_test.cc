@@ -9,7 +9,7 @@
 #include "tests/fuzz/shm_hello.h"
 #include "tests/support/errors.h"
 
-namespace weft::rpc {
+namespace weft::rpc::hello_test {
 namespace {
 
 using test::kind_of;
@@ -113,4 +113,4 @@ TEST(ShmHelloFuzz, RandomInputs) {
 }
 
 }  // namespace
-}  // namespace weft::rpc
+}  // namespace weft::rpc::hello_test

@@ -12,7 +12,7 @@
 #include "tests/support/pattern.h"
 #include "tests/support/shm.h"
 
-namespace weft::rpc {
+namespace weft::rpc::peer_memory_test {
 namespace {
 
 // This very process at both ends: it may read itself.
@@ -127,4 +127,4 @@ TEST_F(PeerMemoryTest, ASocketThatIsNoUnixSocketNamesNobody) {
 }
 
 }  // namespace
-}  // namespace weft::rpc
+}  // namespace weft::rpc::peer_memory_test

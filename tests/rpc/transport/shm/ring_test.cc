@@ -14,7 +14,7 @@
 #include "tests/support/connections.h"
 #include "tests/support/pattern.h"
 
-namespace weft::rpc {
+namespace weft::rpc::ring_test {
 namespace {
 
 using asio::error::would_block;
@@ -365,4 +365,4 @@ TEST(RingFuzz, RandomInputs) {
 }
 
 }  // namespace
-}  // namespace weft::rpc
+}  // namespace weft::rpc::ring_test

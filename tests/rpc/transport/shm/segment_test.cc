@@ -12,7 +12,7 @@
 #include "tests/support/errors.h"
 #include "tests/support/leaks.h"
 
-namespace weft::rpc {
+namespace weft::rpc::segment_test {
 namespace {
 
 using test::error_of;
@@ -148,4 +148,4 @@ TEST(ShmSegment, SaysWhenThereAreNoDescriptorsLeft) {
 }
 
 }  // namespace
-}  // namespace weft::rpc
+}  // namespace weft::rpc::segment_test

@@ -20,7 +20,7 @@
 #include "tests/support/pattern_streams.h"
 #include "tests/support/shm.h"
 
-namespace weft::rpc {
+namespace weft::rpc::shm_process_test {
 namespace {
 
 using test::on;
@@ -361,4 +361,4 @@ TEST_F(ShmProcessTest, AnotherUserIsRefused) {
 }
 
 }  // namespace
-}  // namespace weft::rpc
+}  // namespace weft::rpc::shm_process_test

@@ -8,7 +8,7 @@
 #include "tests/support/shm.h"
 #include "tests/support/spinning.h"
 
-namespace weft::test {
+namespace weft::test::shm_stream_test {
 namespace {
 
 template <Wait left, Wait right, std::size_t ring_bytes = 1U << 20>
@@ -170,4 +170,4 @@ TYPED_TEST(ShmBulkTest, CloseDropsTheJob) {
 }
 
 }  // namespace
-}  // namespace weft::test
+}  // namespace weft::test::shm_stream_test

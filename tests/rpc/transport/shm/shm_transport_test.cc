@@ -14,7 +14,7 @@
 #include "tests/support/errors.h"
 #include "tests/support/leaks.h"
 
-namespace weft::rpc {
+namespace weft::rpc::shm_transport_test {
 namespace {
 
 using asio::local::stream_protocol;
@@ -179,4 +179,4 @@ TEST_F(ShmTransportTest, LeavesNothingBehind) {
 }
 
 }  // namespace
-}  // namespace weft::rpc
+}  // namespace weft::rpc::shm_transport_test

@@ -11,6 +11,7 @@ namespace {
 struct Options : AskedAgent {
   std::vector<std::string> others;
   std::string older = "1s";
+  bool json = false;
 };
 
 Exit run(Options& options) {
@@ -33,9 +34,13 @@ Exit run(Options& options) {
   }
   if (agents.empty()) std::rethrow_exception(silent);
   const WaitGraph graph = wait_graph(agents, older.count());
-  std::fputs(text_of(graph).c_str(), stdout);
-  if (graph.calls.empty())
+  if (options.json) {
+    std::puts(on_one_line(json_of(graph)).c_str());
+  } else if (!graph.calls.empty()) {
+    std::fputs(text_of(graph).c_str(), stdout);
+  } else {
     std::printf("no call has been under way for %s\n", text_of(parse_duration(options.older)).c_str());
+  }
   if (silent != nullptr) return tell(silent).exit;
   return graph.cycles.empty() ? Exit::ok : Exit::failed;
 }
@@ -51,6 +56,7 @@ Command add_hang(CLI::App& program) {
   app->add_option("--older", options->older, "Leave out calls that have been under way for less")
       ->type_name("TIME")
       ->capture_default_str();
+  app->add_flag("--json", options->json, "As one line of JSON");
   return {app, [options] { return run(*options); }};
 }
 

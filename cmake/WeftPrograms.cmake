@@ -1,0 +1,25 @@
+# What the programs over the layers share, tests and tools among them: options, and precompiled headers.
+
+# Of tests and tools alone: instrumented, they take twice as long to compile at -O1, and hardly less to run.
+set(weft_program_options)
+if(WEFT_SANITIZE)
+  set(weft_program_options -O0)
+endif()
+
+# Headers that nearly every test and example reads are precompiled once: torch/torch.h costs a file 12 s, weft's 2 s.
+# weft_add_pch makes them, NAME, from HEADERS as targets that link LINK see them; weft_use_pch is for such targets.
+function(weft_add_pch NAME HEADERS LINK)
+  set(source "${PROJECT_BINARY_DIR}/${NAME}.cc")
+  file(CONFIGURE OUTPUT "${source}" CONTENT "int main() {}\n")
+  add_executable(${NAME} "${source}")
+  target_link_libraries(${NAME} PRIVATE ${LINK})
+  target_compile_options(${NAME} PRIVATE -fpch-preprocess ${weft_program_options})
+  target_precompile_headers(${NAME} PRIVATE ${HEADERS})
+  set_target_properties(${NAME} PROPERTIES EXCLUDE_FROM_ALL ON UNITY_BUILD OFF)
+endfunction()
+function(weft_use_pch TARGET PCH)
+  if(TARGET ${PCH})
+    target_compile_options(${TARGET} PRIVATE -fpch-preprocess ${weft_program_options})
+    target_precompile_headers(${TARGET} REUSE_FROM ${PCH})
+  endif()
+endfunction()
