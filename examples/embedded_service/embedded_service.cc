@@ -1,8 +1,9 @@
 // The RPC layer inside somebody's existing Asio program: on their loop, beside their own work. No LibTorch.
 //
-//   embedded_service rates tcp://127.0.0.1:7001                            a service that the next one asks
-//   embedded_service market tcp://127.0.0.1:7002 tcp://127.0.0.1:7001      the existing program; ends on
-//   SIGTERM embedded_service last tcp://127.0.0.1:7002 WEFT                        its clients
+//   embedded_service rates tcp://127.0.0.1:7001                         a service that the next one asks
+//   embedded_service market tcp://127.0.0.1:7002 tcp://127.0.0.1:7001   the existing program, until SIGTERM
+//   embedded_service last tcp://127.0.0.1:7002 WEFT                     its clients
+//   embedded_service follow tcp://127.0.0.1:7002 WEFT [QUOTES]
 //   embedded_service convert tcp://127.0.0.1:7002 10 EUR [MILLISECONDS]
 //
 // WEFT_CERTIFICATES=FOLDER, where NAME.pem, NAME-key.pem and ca.pem lie, NAME being rates, market or client:
@@ -58,15 +59,44 @@ class Market {
     co_return amount* co_await rates_.with(call).call<&Rates::rate>(currency);
   }
 
-  void tick() { price_ += 0.25; }
+  // Every price from now on. A channel's writer is the program's end of a stream.
+  rpc::Stream<Quote> follow(std::string symbol) {
+    auto [writer, quotes] = rpc::make_channel<Quote>(16);
+    followers_.push_back({symbol, std::move(writer)});
+    return std::move(quotes);
+  }
+
+  void tick() {
+    price_ += 0.25;
+    std::erase_if(followers_, [](const Follower& follower) { return !follower.quotes.wanted(); });
+    for (Follower& follower : followers_)  // whoever reads too slowly misses prices; nothing piles up here
+      follower.quotes.write({follower.symbol, price_}).then([](auto&&) {});
+  }
 
   using Service =
       rpc::Service<"market", rpc::Method<"last", &Market::last, rpc::idempotent, rpc::non_blocking>,
+                   rpc::Method<"follow", &Market::follow, rpc::non_blocking>,
                    rpc::Method<"convert", &Market::convert>>;
 
  private:
+  struct Follower {
+    std::string symbol;
+    rpc::StreamWriter<Quote> quotes;
+  };
   rpc::Peer rates_;
+  std::vector<Follower> followers_;
   double price_ = 100;
+};
+
+// A line for every call of the service. accept() could refuse some.
+class AccessLog final : public rpc::Interceptor {
+ public:
+  void answered(rpc::CallContext& call, const std::exception_ptr& error) noexcept override {
+    const std::string method(call.method());
+    if (!method.starts_with("weft."))
+      std::printf("%s for %s: %s\n", method.c_str(), call.peer().id.name.c_str(),
+                  error ? "failed" : "answered");
+  }
 };
 
 // What an agent proves itself with; null where nothing is said: then it stays on this host.
@@ -85,8 +115,12 @@ int run_market(const std::string& address, const std::string& rates) {
   asio::io_context io;
   const auto credentials = credentials_of("market");
   const auto metrics = std::make_shared<observe::Metrics>();
-  rpc::Agent agent{
-      io, {.name = "market", .listen = {address}, .credentials = credentials}, {metrics->layer()}};
+  rpc::Agent agent{io,
+                   {.name = "market",
+                    .listen = {address},
+                    .credentials = credentials,
+                    .interceptors = {std::make_shared<AccessLog>()}},
+                   {metrics->layer()}};
   // The other service may be restarting: what it has not begun is asked again, and rate() is safe to repeat
   // anyway.
   const rpc::Peer to_rates = agent.peer(rates).with({.retry = rpc::RetryPolicy{}, .idempotent = true});
@@ -151,6 +185,11 @@ int run_client(const std::vector<std::string>& arguments) {
   if (arguments[0] == "last") {
     const Quote quote = market.call<&Market::last>(arguments[2]).get();
     std::printf("%s %g\n", quote.symbol.c_str(), quote.price);
+  } else if (arguments[0] == "follow") {
+    const int wanted = arguments.size() > 3 ? std::stoi(arguments[3]) : 3;
+    rpc::Stream<Quote> quotes = market.call<&Market::follow>(arguments[2]).get();
+    for (int i = 0; i < wanted; ++i)
+      if (const auto quote = quotes.next().get()) std::printf("%s %g\n", quote->symbol.c_str(), quote->price);
   } else {
     if (arguments.size() > 4)
       market = market.with({.deadline = std::chrono::milliseconds{std::stoi(arguments[4])}});
@@ -167,12 +206,14 @@ int main(int argc, char** argv) {
     if (what == "rates" && arguments.size() == 2) return run_rates(arguments[1]);
     if (what == "market" && arguments.size() == 3) return run_market(arguments[1], arguments[2]);
     if (what == "last" && arguments.size() == 3) return run_client(arguments);
+    if (what == "follow" && arguments.size() >= 3) return run_client(arguments);
     if (what == "convert" && arguments.size() >= 4) return run_client(arguments);
   } catch (const rpc::Error& error) {
     std::fprintf(stderr, "%s: %s\n", std::string(rpc::to_string(error.kind())).c_str(), error.what());
     return 1;
   }
-  std::fputs("usage: embedded_service rates|market|last|convert ...: see the top of embedded_service.cc\n",
-             stderr);
+  std::fputs(
+      "usage: embedded_service rates|market|last|follow|convert ...: see the top of embedded_service.cc\n",
+      stderr);
   return 2;
 }

@@ -46,6 +46,26 @@ class EmbeddedService(Services):
         self.assertEqual(symbol, "WEFT")
         self.assertGreaterEqual(float(price), 100)
 
+    def test_a_stream_of_what_the_program_makes(self):
+        status, lines = self.ask("follow", "WEFT", "5")
+        self.assertEqual((status, len(lines)), (0, 5), lines)
+        prices = [float(line.removeprefix("WEFT ")) for line in lines]
+        self.assertEqual(prices, [prices[0] + 0.25 * i for i in range(5)])  # none missed, in order
+
+    def test_the_interceptor_sees_every_call(self):
+        self.ask("last", "WEFT")
+        self.market.wait_for(r"^market\.last for \S+: answered$")
+        self.ask("convert", "10", "XYZ")
+        self.market.wait_for(r"^market\.convert for \S+: failed$")
+
+    def test_drain_ends_a_stream(self):
+        with Program(PROGRAM, "follow", self.address, "WEFT", "1000000") as follower:
+            follower.wait_for("^WEFT ")
+            self.market.signal(signal.SIGTERM)
+            self.assertEqual(self.market.end(), 0)
+            self.assertEqual(follower.end(), 1)
+            self.assertRegex(follower.lines[-1], "^shut_down: ")
+
     def test_a_nested_call(self):
         self.assertEqual(self.ask("convert", "10", "EUR"), (0, ["12.5"]))
         self.assertEqual(self.rates.wait_for("^rate of .*")[0], "rate of EUR")
