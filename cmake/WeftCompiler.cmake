@@ -39,7 +39,7 @@ elseif(WEFT_SANITIZE STREQUAL "thread")
 elseif(NOT WEFT_SANITIZE STREQUAL "")
   message(FATAL_ERROR "WEFT_SANITIZE is empty, address or thread, not '${WEFT_SANITIZE}'")
 endif()
-if(WEFT_SANITIZE OR (CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_GREATER_EQUAL 13))
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND (WEFT_SANITIZE OR CMAKE_CXX_COMPILER_VERSION VERSION_GREATER_EQUAL 13))
   # False alarms: about instrumented coroutine frames, and of newer releases about a std::optional that is empty.
   add_compile_options(-Wno-maybe-uninitialized)
 endif()

@@ -211,7 +211,7 @@ struct MethodFor<Target, std::tuple<Items...>> {
       return std::same_as<Constant<I::target>, Constant<Target>>;
     }
   }
-  static consteval std::size_t index() {
+  static constexpr std::size_t index() {  // consteval is more than clang 14 can do here
     std::size_t found = sizeof...(Items), i = 0;
     ((found = is_it<Items>() && found == sizeof...(Items) ? i : found, ++i), ...);
     return found;
