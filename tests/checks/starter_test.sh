@@ -33,6 +33,7 @@ if [ "$kind" = deb ]; then
   read -ra flags <<<"$(pkg-config --cflags --libs weft-rref)"
   g++ -std=c++20 -O1 "$source/examples/starter/main.cc" -o "$work/main" "${flags[@]}"
   LD_LIBRARY_PATH=$libdir "$work/main"
+  "$work/system/usr/bin/weft" --version  # finds its libraries by itself
   exit
 fi
 for component in "${components[@]}"; do

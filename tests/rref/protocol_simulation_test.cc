@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "tests/rref/protocol_sim_world.h"
+#include "tests/support/sanitizer.h"
 
 namespace weft::rref::protocol::sim::protocol_simulation_test {
 namespace {
@@ -189,7 +190,7 @@ std::uint64_t number_from_environment(const char* name, std::uint64_t otherwise)
 
 TEST(RRefProtocolSimulation, KeepsItsGuarantees) {
   const std::uint64_t only = number_from_environment("WEFT_RREF_SEED", 0);
-  const std::uint64_t seeds = number_from_environment("WEFT_RREF_SEEDS", 1000);
+  const std::uint64_t seeds = number_from_environment("WEFT_RREF_SEEDS", weft::test::times(1000));
   std::size_t failed = 0;
   for (std::uint64_t seed = only == 0 ? 1 : only; seed <= (only == 0 ? seeds : only) && failed < 5; ++seed) {
     const auto violations = simulate(seed, Sabotage::none, only != 0);

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/rpc/simulation/agents_sim.h"
+#include "tests/support/sanitizer.h"
 
 // Where the process runs under LeakSanitizer.
 extern "C" {
@@ -16,11 +17,7 @@ __attribute__((weak)) void __lsan_enable();
 namespace weft::test::agents_simulation_test {
 namespace {
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr std::uint64_t seeds = 200;  // which take ten times as long each
-#else
-constexpr std::uint64_t seeds = 1000;
-#endif
+constexpr std::uint64_t seeds = under_asan ? 200 : times(1000);
 
 TEST(AgentsSimulation, KeepsItsPromises) {
   Tally tally;

@@ -8,6 +8,7 @@
 #include <set>
 
 #include "tests/support/errors.h"
+#include "tests/support/sanitizer.h"
 
 namespace weft::test::sim_agent_test {
 namespace {
@@ -135,7 +136,7 @@ TEST(SimAgent, ACrashIsSeenAndANewLifeIsFound) {
 }
 
 TEST(SimAgent, IdleAgentsKeepEachOtherByTheirHeartbeats) {
-  for (std::uint64_t seed = 1; seed <= 20; ++seed) {
+  for (std::uint64_t seed = 1; seed <= test::times(20); ++seed) {
     SimWorld world(seed, {.weather = SimWeather{}});
     const rpc::Heartbeat heartbeat{.interval = 1s, .patience = 5s};
     rpc::Agent& anna = start(world, "anna", {.heartbeat = heartbeat});

@@ -6,6 +6,7 @@
 
 #include "tests/support/cluster.h"
 #include "tests/support/errors.h"
+#include "tests/support/sanitizer.h"
 
 namespace weft::rpc::stream_flow_test {
 namespace {
@@ -149,7 +150,7 @@ TEST(StreamFlow, AWindowOfOne) {
 // Every item once and in order, up to an end or an error; and nothing is left, whatever the network does.
 TEST(StreamFlow, HoldsInASimulatedWorld) {
   int whole = 0, cut = 0;
-  for (std::uint64_t seed = 1; seed <= 60; ++seed) {
+  for (std::uint64_t seed = 1; seed <= test::times(60); ++seed) {
     SimWorld world(seed);
     world.network().weather() = test::SimWeather::draw(world.random());
     auto source = std::make_shared<Source>();
@@ -184,6 +185,7 @@ TEST(StreamFlow, HoldsInASimulatedWorld) {
     EXPECT_EQ(anna.counts().serving, 0U) << "seed " << seed;
     EXPECT_EQ(anna.counts().waiting + bert.counts().waiting, 0U) << "seed " << seed;
   }
+  if (test::under_tsan) return;  // too few to say
   EXPECT_GT(whole, 30);
   EXPECT_GT(cut, 5);
 }
