@@ -1,6 +1,6 @@
 # What the programs over the layers share, tests and tools among them: options, and precompiled headers.
 
-# Of tests and tools alone: instrumented, they take twice as long to compile at -O1, and hardly less to run.
+# Of tests and tools alone: instrumented, they take half as long again to compile at -O1.
 set(weft_program_options)
 if(WEFT_SANITIZE)
   set(weft_program_options -O0)
