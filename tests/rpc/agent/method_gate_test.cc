@@ -17,20 +17,18 @@ class Desk {
   Future<int> serve(int n) {
     std::lock_guard lock(mutex_);
     served_.push_back(n);
-    open_.emplace_back();
-    return open_.back().future();
+    return open_[n].future();
   }
   int now(int n) { return n; }
   std::vector<int> served() const {
     std::lock_guard lock(mutex_);
     return served_;
   }
-  void answer(int value) {  // the one that waits longest
+  void answer(int n, int value) {
     std::unique_lock lock(mutex_);
-    auto promise = std::move(open_.front());
-    open_.pop_front();
+    auto promise = open_.extract(n);
     lock.unlock();
-    promise.complete(value);
+    promise.mapped().complete(value);
   }
   using Service =
       rpc::Service<"desk", Method<"serve", &Desk::serve>, Method<"now", &Desk::now, rpc::non_blocking>>;
@@ -38,7 +36,7 @@ class Desk {
  private:
   mutable std::mutex mutex_;  // guards what follows
   std::vector<int> served_;
-  std::deque<Promise<int>> open_;
+  std::map<int, Promise<int>> open_;  // by what was asked
 };
 
 class MethodGateTest : public testing::Test {
@@ -70,11 +68,11 @@ TEST_F(MethodGateTest, BeyondBothNumbersCallsAreRefusedUnsent) {
   EXPECT_EQ(got(peer->call<&Desk::now>(7)), 7) << "other methods have nothing to do with it";
   EXPECT_EQ(desk->served().size(), 2U);
 
-  desk->answer(10);
+  desk->answer(1, 10);
   EXPECT_EQ(got(std::move(first)), 10);
   wait_for_served(3);
-  desk->answer(20);
-  desk->answer(30);
+  desk->answer(2, 20);
+  desk->answer(3, 30);
   EXPECT_EQ(got(std::move(second)), 20);
   EXPECT_EQ(got(std::move(third)), 30);
 }
@@ -89,10 +87,10 @@ TEST_F(MethodGateTest, ACancelledCallGivesUpItsPlace) {
   EXPECT_EQ(kind_of([&] { got(std::move(second)); }), ErrorKind::cancelled);
   auto third = peer->call<&Desk::serve>(4);  // behind the cancellation, on the same connection
   EXPECT_EQ(got(peer->call<&Desk::now>(0)), 0);
-  desk->answer(1);
+  desk->answer(1, 1);
   EXPECT_EQ(got(std::move(first)), 1);
   wait_for_served(2);
-  desk->answer(4);
+  desk->answer(4, 4);
   EXPECT_EQ(got(std::move(third)), 4);
   EXPECT_EQ(desk->served(), (std::vector{1, 4}));
 }
@@ -115,7 +113,7 @@ TEST_F(MethodGateTest, WhatWaitsWhenTheServerEndsIsNotKept) {
   cluster.end("server");
   EXPECT_TRUE(kind_of([&] { got(std::move(first)); }));
   EXPECT_TRUE(kind_of([&] { got(std::move(second)); }));
-  desk->answer(0);
+  desk->answer(1, 0);
   desk.reset();
   EXPECT_TRUE(alive.expired());
 }
@@ -128,7 +126,7 @@ TEST_F(MethodGateTest, AMethodMayBeLimitedBeforeItIsServed) {
   auto first = to_late.call<&Desk::serve>(1);
   wait_for_served(1);
   EXPECT_EQ(kind_of([&] { got(to_late.call<&Desk::serve>(2)); }), ErrorKind::resource_exhausted);
-  desk->answer(1);
+  desk->answer(1, 1);
   EXPECT_EQ(got(std::move(first)), 1);
   EXPECT_EQ(kind_of([&] { late.limit("desk.serve", {}); }), ErrorKind::invalid_argument);
 }
