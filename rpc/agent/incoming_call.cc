@@ -60,9 +60,6 @@ IncomingCall::IncomingCall(std::shared_ptr<AgentCore> core, std::shared_ptr<Link
       object_(method_->object) {
   if (method_->counters != nullptr) AgentCounters::count(method_->counters->accepted);
   executor_ = method_->non_blocking ? static_cast<Executor*>(link_->loop().get()) : &core_->handlers();
-  const std::size_t count = message_->argument_count();
-  arguments_.reserve(count);
-  for (std::size_t i = 0; i < count; ++i) arguments_.push_back(message_->argument(i));
 }
 
 IncomingCall::~IncomingCall() {
@@ -127,7 +124,9 @@ void IncomingCall::set_executor(std::shared_ptr<Executor> executor) {
 
 void IncomingCall::replace_argument(std::size_t i, ValueReader value,
                                     std::shared_ptr<IncomingMessage> source) {
-  arguments_.at(i) = value;
+  if (replaced_.empty())
+    for (std::size_t n = 0; n < argument_count(); ++n) replaced_.push_back(message_->argument(n));
+  replaced_.at(i) = value;
   sources_.push_back(std::move(source));
 }
 

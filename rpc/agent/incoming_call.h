@@ -88,8 +88,10 @@ class WEFT_EXPORT IncomingCall final : public CallContext {
   void run();  // through the method's gate; then the handler, on the executor: at once where that is the loop
 
   // For the handler's thunk.
-  std::size_t argument_count() const { return arguments_.size(); }
-  ValueReader argument(std::size_t i) const { return arguments_[i]; }
+  std::size_t argument_count() const { return message_->argument_count(); }
+  ValueReader argument(std::size_t i) const {
+    return replaced_.empty() ? message_->argument(i) : replaced_.at(i);
+  }
   void* object() const { return object_.get(); }
   Executor& executor() const { return *executor_; }
   std::shared_ptr<Executor> share_executor() const;  // for what goes on when the call has been answered
@@ -154,8 +156,8 @@ class WEFT_EXPORT IncomingCall final : public CallContext {
   const std::uint16_t attempt_;
   std::shared_ptr<MethodGate> passed_;  // that let it in, and is told of its end
   ActiveCall active_;
-  std::vector<ValueReader> arguments_;
-  std::vector<std::shared_ptr<IncomingMessage>> sources_;  // messages that replaced arguments live in
+  std::vector<ValueReader> replaced_;  // all arguments, once one of them is not the message's own
+  std::vector<std::shared_ptr<IncomingMessage>> sources_;  // messages that such ones live in
   std::vector<std::shared_ptr<CallPart>> parts_;
   std::vector<std::unique_ptr<ContextSwitch>> contexts_;
   AllContexts all_contexts_{*this};

@@ -375,7 +375,7 @@ void Link::reply(const Prefix& request, const FailureInfo& failure, ActiveCall a
   send_reply(request.call_id, OutgoingMessage::failure(request.call_id, failure), std::move(active));
 }
 
-void Link::send_reply(std::uint64_t call_id, OutboundFrame frame, ActiveCall active) {
+void Link::send_reply(std::uint64_t call_id, OutboundFrame&& frame, ActiveCall&& active) {
   frame.sent = [active = std::move(active)] {};
   const auto send = [call_id](Link& link, OutboundFrame& reply) {
     Served* call = link.incoming_.find(call_id);
@@ -398,7 +398,7 @@ void Link::count_no_more(Served& call) {
 
 // A peer that asks on and on and takes no answers is cut off: they would pile up here. Those to upkeep are
 // bounded by what they belong to.
-void Link::answer(OutboundFrame frame, bool upkeep) {
+void Link::answer(OutboundFrame&& frame, bool upkeep) {
   if (ended_) return;
   const std::uint64_t bytes = bytes_of(frame);
   const std::uint64_t unsent = connection_->unsent_bytes();

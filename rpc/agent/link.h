@@ -46,7 +46,7 @@ class WEFT_EXPORT Link final : public ConnectionObserver, public std::enable_sha
   void fail_pending(const Error& error);  // the calls under way; the link goes on
 
   // Answers of calls that came in here; any thread. `active` ends when the answer has left, or never will.
-  void send_reply(std::uint64_t call_id, OutboundFrame frame, ActiveCall active);
+  void send_reply(std::uint64_t call_id, OutboundFrame&& frame, ActiveCall&& active);
   void reply(const Prefix& request, const FailureInfo& failure,
              ActiveCall active);  // a notification's is logged
   // An incoming call has gone, with its timer if it had one. Any thread.
@@ -85,7 +85,7 @@ class WEFT_EXPORT Link final : public ConnectionObserver, public std::enable_sha
   void beat();
   void await_beat();
   void refuse(const Prefix& request, const MethodEntry& method, ErrorKind kind, const std::string& message);
-  void answer(OutboundFrame frame, bool upkeep = false);
+  void answer(OutboundFrame&& frame, bool upkeep = false);
 
   std::shared_ptr<AgentCore> core_;
   const std::uint64_t number_;

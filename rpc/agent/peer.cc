@@ -61,7 +61,7 @@ OutgoingCall Peer::make_call(std::string_view method, std::uint64_t id, std::siz
   return call;
 }
 
-void Peer::start(OutgoingCall call, CallbackCall::Done done) const {
+void Peer::start(OutgoingCall&& call, CallbackCall::Done done) const {
   if (!RetriedCall::applies(call))
     return submit(std::make_shared<CallbackCall>(std::move(call), core_, route_, std::move(done)));
   std::make_shared<RetriedCall>(

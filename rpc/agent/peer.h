@@ -80,14 +80,14 @@ class WEFT_EXPORT Peer {
     return make_call(method, name_hash(method), arguments);
   }
   OutgoingCall make_call(std::string_view method, std::uint64_t id, std::size_t arguments) const;
-  void start(OutgoingCall call, CallbackCall::Done done) const;
+  void start(OutgoingCall&& call, CallbackCall::Done done) const;
   void submit(std::shared_ptr<PendingCall> call) const;
   const std::shared_ptr<AgentCore>& core() const { return core_; }
   const std::shared_ptr<Route>& route() const { return route_; }
 
   // The same as a future, of what `decode` (a Decoder: Result<Reply>&& -> Result<Value>) makes of the reply.
   template <class Value, class Decoder>
-  Future<Value> start_typed(OutgoingCall call, Decoder decode) const {
+  Future<Value> start_typed(OutgoingCall&& call, Decoder decode) const {
     Promise<Value> promise(route_->loop());
     Future<Value> future = promise.future();
     if (RetriedCall::applies(call)) {

@@ -44,7 +44,7 @@ void OutgoingCall::end() {
     Codec<std::map<std::string, std::string>>::encode(message_->section(metadata_section, false), metadata_);
 }
 
-PendingCall::PendingCall(OutgoingCall call, std::shared_ptr<AgentCore> core, std::shared_ptr<Route> route)
+PendingCall::PendingCall(OutgoingCall&& call, std::shared_ptr<AgentCore> core, std::shared_ptr<Route> route)
     : core_(std::move(core)),
       id_(core_->next_call_id()),
       method_(std::move(call.method_)),
@@ -163,11 +163,13 @@ void PendingCall::complete(Result<Reply> result) {
       error = std::current_exception();
     }
   }
-  for (const auto& part : std::exchange(parts_, {})) part->ended(error);
+  if (!parts_.empty())
+    for (const auto& part : std::exchange(parts_, {})) part->ended(error);
   for (Served& served : served_)
     if (const auto job = served.job.exchange(Served::over); job != 0)
       if (const auto source = served.source.lock()) source->forget_cancel(job);
-  for (const auto& watch : std::exchange(watches_, {})) watch->ended(error);
+  if (!watches_.empty())
+    for (const auto& watch : std::exchange(watches_, {})) watch->ended(error);
   done(error != nullptr ? Result<Reply>(error) : std::move(result));
   core_->outgoing_ended(attached_);
 }

@@ -64,7 +64,7 @@ class WEFT_EXPORT PendingCall {
   bool lose(ErrorKind kind, const std::string& reason, std::shared_ptr<Link>* sent_over = nullptr);
 
  protected:
-  PendingCall(OutgoingCall call, std::shared_ptr<AgentCore> core, std::shared_ptr<Route> route);
+  PendingCall(OutgoingCall&& call, std::shared_ptr<AgentCore> core, std::shared_ptr<Route> route);
   // Its end, on whatever thread brought it about.
   virtual void done(Result<Reply> result) = 0;
   // What the destructor of each final class begins with: the call ends, where nothing else ended it.
@@ -110,7 +110,7 @@ class WEFT_EXPORT PendingCall {
 class WEFT_EXPORT CallbackCall final : public PendingCall {
  public:
   using Done = UniqueFunction<void(Result<Reply>)>;
-  CallbackCall(OutgoingCall call, std::shared_ptr<AgentCore> core, std::shared_ptr<Route> route, Done done)
+  CallbackCall(OutgoingCall&& call, std::shared_ptr<AgentCore> core, std::shared_ptr<Route> route, Done done)
       : PendingCall(std::move(call), std::move(core), std::move(route)), done_(std::move(done)) {}
   ~CallbackCall() override { drop(); }
 
@@ -123,8 +123,8 @@ class WEFT_EXPORT CallbackCall final : public PendingCall {
 template <class Value, class Decode>
 class TypedCall final : public PendingCall {
  public:
-  TypedCall(OutgoingCall call, std::shared_ptr<AgentCore> core, std::shared_ptr<Route> route,
-            Promise<Value> promise, Decode decode)
+  TypedCall(OutgoingCall&& call, std::shared_ptr<AgentCore> core, std::shared_ptr<Route> route,
+            Promise<Value>&& promise, Decode decode)
       : PendingCall(std::move(call), std::move(core), std::move(route)),
         promise_(std::move(promise)),
         decode_(std::move(decode)) {}

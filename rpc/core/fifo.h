@@ -17,13 +17,14 @@ class Fifo {
   const T& operator[](std::size_t i) const { return items_[first_ + i]; }
   T& front() { return items_[first_]; }
 
-  void push(T item) {
+  template <class Item>
+  void push(Item&& item) {
     // Never empty, it would grow for ever: what was taken goes, once it is half.
     if (first_ >= 32 && first_ * 2 >= items_.size()) {
       items_.erase(items_.begin(), items_.begin() + static_cast<std::ptrdiff_t>(first_));
       first_ = 0;
     }
-    items_.push_back(std::move(item));
+    items_.push_back(std::forward<Item>(item));
   }
   T pop() {
     T item = std::move(items_[first_]);
@@ -31,10 +32,11 @@ class Fifo {
     return item;
   }
   void drop() {  // the front
-    items_[first_] = T{};
-    if (++first_ == items_.size()) {
+    if (first_ + 1 == items_.size()) {
       items_.clear();
       first_ = 0;
+    } else {
+      items_[first_++] = T{};
     }
   }
 

@@ -47,7 +47,7 @@ class WEFT_EXPORT Connection {
 
   virtual const std::shared_ptr<Loop>& loop() const = 0;
   virtual void start(std::shared_ptr<ConnectionObserver> observer) = 0;  // once; delivery begins
-  virtual void send(OutboundFrame frame) = 0;
+  virtual void send(OutboundFrame&& frame) = 0;
   virtual std::uint64_t unsent_bytes() const = 0;    // of frames that were sent and have not left yet
   virtual std::uint64_t received_bytes() const = 0;  // so far, those of unfinished frames too
   virtual void finish(const Error& reason) = 0;

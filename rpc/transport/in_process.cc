@@ -34,7 +34,7 @@ class InProcessConnection final : public Connection,
     if (closed_) report();
   }
 
-  void send(OutboundFrame frame) override {
+  void send(OutboundFrame&& frame) override {
     if (closed_) return;
     if (auto other = other_.lock()) {
       try {

@@ -41,7 +41,7 @@ void StreamConnection::start(std::shared_ptr<ConnectionObserver> observer) {
   await_readable();
 }
 
-void StreamConnection::send(OutboundFrame frame) {
+void StreamConnection::send(OutboundFrame&& frame) {
   if (closed_ || finishing_) return;
   Queued queued{std::move(frame)};
   queued.size = queued.bytes = queued.frame.head.size();

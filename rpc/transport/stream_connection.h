@@ -24,7 +24,7 @@ class WEFT_EXPORT StreamConnection final : public Connection,
 
   const std::shared_ptr<Loop>& loop() const override { return loop_; }
   void start(std::shared_ptr<ConnectionObserver> observer) override;
-  void send(OutboundFrame frame) override;
+  void send(OutboundFrame&& frame) override;
   std::uint64_t unsent_bytes() const override { return unsent_bytes_; }
   std::uint64_t received_bytes() const override { return received_bytes_; }
   void finish(const Error& reason) override;

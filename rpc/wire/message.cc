@@ -127,7 +127,7 @@ void check_outgoing(const OutboundFrame& frame, const Limits& limits) {
   check(body, limits.message, " bytes");
 }
 
-OutgoingMessage::OutgoingMessage() : content_(std::make_unique<Content>()) {}
+OutgoingMessage::OutgoingMessage() : content_([] { return Content(); }) {}
 OutgoingMessage::~OutgoingMessage() = default;
 
 std::unique_ptr<OutgoingMessage> OutgoingMessage::request(std::size_t arguments) {
@@ -228,7 +228,7 @@ std::uint32_t OutgoingMessage::attach(Buffer bytes) {
   return static_cast<std::uint32_t>(attachments_.size() - 1);
 }
 
-std::uint64_t OutgoingMessage::bytes() const {
+std::uint64_t OutgoingMessage::bytes() {
   return content_->builder.sizeInWords() * sizeof(capnp::word) + attached_bytes_;
 }
 
@@ -292,7 +292,7 @@ OutboundFrame OutgoingMessage::seal(FrameKind kind, std::uint64_t call_id, std::
   return frame;
 }
 
-IncomingMessage::Content::Content(InboundFrame f, const Limits& limits)
+IncomingMessage::Content::Content(InboundFrame&& f, const Limits& limits)
     : frame(std::move(f)),
       reader(words(frame.header.bytes()), reader_options(frame.header.size(), limits)),
       header(reader.getRoot<schema::Header>()) {
@@ -315,7 +315,7 @@ IncomingMessage::Content::Content(InboundFrame f, const Limits& limits)
 }
 
 IncomingMessage::IncomingMessage(InboundFrame frame, const Limits& limits)
-    : content_(checked([&] { return std::make_unique<Content>(std::move(frame), limits); })) {}
+    : content_([&] { return checked([&] { return Content(std::move(frame), limits); }); }) {}
 IncomingMessage::~IncomingMessage() = default;
 
 const Prefix& IncomingMessage::prefix() const { return content_->frame.prefix; }

@@ -7,6 +7,7 @@
 
 #include <weft/rpc/core/agent_id.h>
 #include <weft/rpc/core/error.h>
+#include <weft/rpc/core/inside.h>
 #include <weft/rpc/core/slots.h>
 #include <weft/rpc/wire/frame.h>
 #include <weft/rpc/wire/value.h>
@@ -75,7 +76,7 @@ class WEFT_EXPORT OutgoingMessage {
   ValueWriter result();                 // of a reply
   ValueWriter section(std::string_view key, bool required);
   std::uint32_t attach(Buffer bytes);
-  std::uint64_t bytes() const;  // header and attachments, as far as they are written
+  std::uint64_t bytes();  // header and attachments, as far as they are written
   std::uint64_t attached_bytes() const;
 
   // `unchanged` is asked after the bytes have left: an argument that was borrowed must not have been
@@ -128,7 +129,7 @@ class WEFT_EXPORT OutgoingMessage {
   OutgoingMessage();
   OutboundFrame seal(FrameKind kind, std::uint64_t call_id, std::uint16_t flags);
 
-  std::unique_ptr<Content> content_;
+  Inside<Content, 640> content_;
   std::vector<Buffer> attachments_;
   std::uint64_t attached_bytes_ = 0;
   std::vector<UniqueFunction<bool()>> borrowed_;
@@ -172,7 +173,7 @@ class WEFT_EXPORT IncomingMessage {
   Content& content() { return *content_; }
 
  private:
-  std::unique_ptr<Content> content_;
+  Inside<Content, 640> content_;
   Slots slots_;
 };
 

@@ -31,7 +31,7 @@ struct OutgoingMessage::Content {
 };
 
 struct IncomingMessage::Content {
-  Content(InboundFrame f, const Limits& limits);
+  Content(InboundFrame&& f, const Limits& limits);
   InboundFrame frame;
   capnp::FlatArrayMessageReader reader;
   schema::Header::Reader header;
