@@ -23,30 +23,9 @@ using Take = rpc::Function<"bench.take", &take, rpc::non_blocking>;
 at::Tensor echo_tensor(at::Tensor tensor) { return tensor; }
 using EchoTensor = rpc::Function<"bench.echo_tensor", &echo_tensor, rpc::non_blocking>;
 
-// --- What agents can do, as their options say: a case that needs more is without weft. ---
-
-template <class Options>
-concept CanSpin = requires(Options options) { options.spin = std::chrono::nanoseconds{1}; };
-template <class Options>
-concept CanShareMemory = requires(Options options) { options.same_host = true; };
-
-constexpr bool can_spin = CanSpin<rpc::AgentOptions>;
-constexpr bool can_share_memory = CanShareMemory<rpc::AgentOptions>;
-
-bool can(const Work& work) {
-  if (work.wire == Wire::shared_memory && !can_share_memory) return false;
-  // A tensor for the same host also goes by a socket that is waited for.
-  return work.wait == Wait::blocking || work.wire == Wire::same_host || can_spin;
-}
-
-Wait wait_of(const Work& work) { return can_spin ? work.wait : Wait::blocking; }
-
-template <class Options>
-Options with_features(Options options, const Work& work) {
-  if constexpr (CanSpin<Options>)
-    if (work.wait == Wait::spinning) options.spin = spin_bound;
-  // What is measured over TCP stays there.
-  if constexpr (CanShareMemory<Options>) options.same_host = work.wire == Wire::same_host;
+rpc::AgentOptions with_features(rpc::AgentOptions options, const Work& work) {
+  if (work.wait == Wait::spinning) options.spin = spin_bound;
+  options.same_host = work.wire == Wire::same_host;  // what is measured over TCP stays there
   return options;
 }
 
@@ -56,9 +35,7 @@ std::string listen_address(const Work& work) {
       return "shm://" + scratch_path(".sock");
     case Wire::unix_socket:
       return "unix://" + scratch_path(".sock");
-    case Wire::same_host:  // agents that can, change over to shared memory by themselves
-      return can_share_memory ? "tcp://127.0.0.1:0" : "unix://" + scratch_path(".sock");
-    default:
+    default:  // on one host agents change over to shared memory by themselves
       return "tcp://127.0.0.1:0";
   }
 }
@@ -222,11 +199,11 @@ void measure_growth(const Work& work, ClientEnd& end) {
 }
 
 std::optional<Contender> make(const char* peer, const Work& work) {
-  if (!can(work) || work.kind == Kind::idle || work.kind == Kind::allocations) return std::nullopt;
+  if (work.kind == Kind::idle || work.kind == Kind::allocations) return std::nullopt;
   const std::string caller = work.kind == Kind::get ? "get() on main" : "coroutine on the loop";
   const bool growth = work.kind == Kind::growth;
   return contender(
-      peer, notes_of(wait_of(work), caller),
+      peer, notes_of(work.wait, caller),
       {.serve = [work](ServerEnd& end) { serve(work, end); },
        .measure = [work,
                    growth](ClientEnd& end) { growth ? measure_growth(work, end) : measure(work, end); }});
