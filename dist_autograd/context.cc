@@ -8,17 +8,6 @@
 namespace weft::dist_autograd {
 namespace {
 
-std::string text_of(const std::exception_ptr& error) {
-  if (error == nullptr) return {};
-  try {
-    std::rethrow_exception(error);
-  } catch (const std::exception& known) {
-    return known.what();
-  } catch (...) {
-    return "an exception that is no std::exception";
-  }
-}
-
 // A served call counts as one of the pass's until it is over.
 class Serving {
  public:
@@ -105,7 +94,7 @@ void Context::release(const PassId& id, std::exception_ptr error) {
   if (pass == nullptr) return;
   pass->end(error);
   if (core_->ended()) return;
-  const std::string text = text_of(error);
+  const std::string text = error == nullptr ? std::string() : core_->text_of(error);
   for (const rpc::AgentId& other : pass->met()) {
     if (other == core_->id()) continue;
     try {

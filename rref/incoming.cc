@@ -336,13 +336,7 @@ std::shared_ptr<CreationSink> Context::accept_creation(const RRefSection& sectio
 void Context::finish_creation(const RRefId& id, StoredObjects::Found object) {
   std::optional<std::string> failure;
   if (!object.ok()) {
-    try {
-      std::rethrow_exception(object.error());
-    } catch (const std::exception& known) {
-      failure = known.what();
-    } catch (...) {
-      failure = "an exception that is no std::exception";
-    }
+    failure = core_->text_of(object.error());
     object = fault(protocol::Fault::creation_failed, *failure, self_, id);
   }
   objects_.settle(id, std::move(object));

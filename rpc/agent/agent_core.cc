@@ -195,6 +195,18 @@ void AgentCore::make_contexts(IncomingCall& call) {
     if (auto context = make(call)) call.add_context(std::move(context));
 }
 
+std::string AgentCore::text_of(const std::exception_ptr& failure) const {
+  for (const auto& explain : explanations_)
+    if (auto text = explain(failure)) return std::move(*text);
+  try {
+    std::rethrow_exception(failure);
+  } catch (const std::exception& known) {
+    return known.what();
+  } catch (...) {
+    return "an exception that is no std::exception";
+  }
+}
+
 bool AgentCore::outgoing_began(std::uint64_t attached) {
   const bool few =
       static_cast<std::uint64_t>(std::max<std::int64_t>(outgoing_++, 0)) < options_.limits.outgoing_calls;

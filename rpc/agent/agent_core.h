@@ -32,6 +32,8 @@ class WEFT_EXPORT AgentCore final : public std::enable_shared_from_this<AgentCor
   using FindAddresses =
       std::function<void(const std::string& name, UniqueFunction<void(std::vector<Address>)>)>;
   using MakeContext = std::function<std::unique_ptr<ContextSwitch>(IncomingCall&)>;
+  // The text of an exception for others, where its what() is not fit for them; none: it is.
+  using ExplainFailure = std::function<std::optional<std::string>(const std::exception_ptr&)>;
 
   AgentCore(AgentOptions options, asio::io_context* context);  // null: on loops of its own
   AgentCore(AgentOptions options, Runtime runtime);
@@ -60,6 +62,7 @@ class WEFT_EXPORT AgentCore final : public std::enable_shared_from_this<AgentCor
   }
   const std::vector<std::shared_ptr<Interceptor>>& interceptors() const { return interceptors_; }
   void add_context(MakeContext make) { contexts_.push_back(std::move(make)); }
+  void add_explanation(ExplainFailure explain) { explanations_.push_back(std::move(explain)); }
   Slots& layers() { return layers_; }
 
   // Ways to peers.
@@ -87,6 +90,7 @@ class WEFT_EXPORT AgentCore final : public std::enable_shared_from_this<AgentCor
   void replied(IncomingMessage& message, const AgentId& from);
   void hand_on(CallContext& parent, OutgoingCall& child);  // before child.begin()
   void make_contexts(IncomingCall& call);
+  std::string text_of(const std::exception_ptr& failure) const;  // for others, on another agent say
   bool hold(std::uint64_t bytes);  // of a request that came in; false: beyond the limit for all of them
   void let_go(std::uint64_t bytes) { held_bytes_ -= bytes; }
   void call_began() { ++active_; }
@@ -159,6 +163,7 @@ class WEFT_EXPORT AgentCore final : public std::enable_shared_from_this<AgentCor
 
   std::vector<std::shared_ptr<CallHook>> hooks_;            // fixed before listen()
   std::vector<MakeContext> contexts_;                       // likewise
+  std::vector<ExplainFailure> explanations_;                // likewise
   std::vector<std::shared_ptr<Interceptor>> interceptors_;  // likewise, to the end
   Slots layers_;                                            // likewise
 

@@ -21,7 +21,7 @@ std::string type_name(const std::type_info& type) {
   return status == 0 ? name.get() : type.name();
 }
 
-FailureInfo describe(const std::exception_ptr& error) {
+FailureInfo describe(const AgentCore& core, const std::exception_ptr& error) {
   try {
     std::rethrow_exception(error);
   } catch (const RemoteError& remote) {
@@ -30,9 +30,9 @@ FailureInfo describe(const std::exception_ptr& error) {
   } catch (const Error& own) {
     return {own.kind(), own.what(), {}, {}, {}, false};
   } catch (const std::exception& other) {
-    return {ErrorKind::handler_failed, other.what(), {}, {}, type_name(typeid(other)), false};
+    return {ErrorKind::handler_failed, core.text_of(error), {}, {}, type_name(typeid(other)), false};
   } catch (...) {
-    return {ErrorKind::handler_failed, "an exception that is no std::exception", {}, {}, {}, false};
+    return {ErrorKind::handler_failed, core.text_of(error), {}, {}, {}, false};
   }
 }
 
@@ -252,7 +252,7 @@ void IncomingCall::refuse(std::exception_ptr error) {
 void IncomingCall::fail(std::exception_ptr error) {
   if (answered_.exchange(true)) return;
   note_answer(error);
-  FailureInfo failure = describe(error);
+  FailureInfo failure = describe(*core_, error);
   if (deadline_struck_ && failure.kind == ErrorKind::cancelled) failure.kind = ErrorKind::deadline_exceeded;
   failure.worker = core_->id().name;
   failure.method = method_->name;

@@ -3,12 +3,29 @@
 #include <weft/rpc/tensor/tensor_hook.h>
 #include <weft/rpc/tensor/thread_state.h>
 
+#include <c10/util/Exception.h>
+
 namespace weft::tensor {
+namespace {
+
+// A caller has no use for the callee's stack.
+std::optional<std::string> without_backtrace(const std::exception_ptr& failure) {
+  try {
+    std::rethrow_exception(failure);
+  } catch (const c10::Error& error) {
+    return error.what_without_backtrace();
+  } catch (...) {
+    return std::nullopt;
+  }
+}
+
+}  // namespace
 
 rpc::Layers layers() {
   return {[](rpc::Agent& agent) {
     agent.core()->add_context(
         [](rpc::IncomingCall& call) { return make_thread_state(call.slots().find<WithGrad>() != nullptr); });
+    agent.core()->add_explanation(&without_backtrace);
   }};
 }
 
