@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "tests/support/errors.h"
+#include "tests/support/loopback.h"
 
 namespace weft::test {
 
@@ -34,8 +35,8 @@ struct JobStore {
 struct TcpJobStore : JobStore {
   TcpJobStore() {
     with_host = true;
-    rpc::Agent probe(rpc::AgentOptions{.name = "probe", .listen = {"tcp://127.0.0.1:0"}});
-    url = probe.addresses().front();  // free a moment ago
+    rpc::Agent probe(rpc::AgentOptions{.name = "probe", .listen = {"tcp://" + own_loopback() + ":0"}});
+    url = probe.addresses().front();  // nobody takes it until the host does
   }
 };
 struct InProcessJobStore : JobStore {
