@@ -22,6 +22,9 @@
 
 namespace weft::test {
 
+// Of members whose silence is noticed: longer than a busy machine keeps one from renewing it.
+inline constexpr std::chrono::seconds short_lease{3};
+
 // Where a job meets: one for each test.
 struct JobStore {
   virtual ~JobStore() = default;
@@ -29,7 +32,6 @@ struct JobStore {
   bool with_host = false;                   // kept by rank 0, which listens at its address
   std::shared_ptr<rpc::InProcess> network;  // where that is how agents reach each other
   std::string path;                         // of a file
-  std::chrono::nanoseconds shortest_lease = std::chrono::seconds{1};
 };
 
 struct TcpJobStore : JobStore {

@@ -258,7 +258,7 @@ class Errors(WeftTest):
             self.refused(3, "^weft: deadline_exceeded: ", "list", address, "--timeout", "200ms")
 
     def test_not_in_time(self):
-        self.refused(3, r"^weft: deadline_exceeded: .*ends\.hang.*deadline", "call", self.address, "ends.hang", "--timeout", "300ms")
+        self.refused(3, r"^weft: deadline_exceeded: .*ends\.hang.*deadline", "call", self.address, "ends.hang", "--timeout", "2s")
 
     def test_an_agent_that_dies_meanwhile(self):
         agent = self.start("tcp://127.0.0.1:0")
