@@ -170,6 +170,7 @@ TEST_P(OpenWorld, WhoWasTakenForDeadIsToldSo) {
 
 TEST_P(OpenWorld, ANameIsOneAgentsAtATime) {
   got(start("a").wait_for(2));
+  got(host().wait_for(2));
   auto twin = job_->make(no_rank, "a");
   expect_error(twin->wait_for(1), rpc::ErrorKind::already_exists, "'a' has joined this job already");
   twin = nullptr;
@@ -181,6 +182,7 @@ TEST_P(OpenWorld, ANameIsOneAgentsAtATime) {
 
 TEST_P(OpenWorld, WaitForCountsThoseWhoAreHere) {
   got(start("a").wait_for(2));
+  got(host().wait_for(2));
   got(agent("a").leave());
   eventually("a has left", [&] { return names(host()) == "worker0"; });
   auto two = host().wait_for(2);
