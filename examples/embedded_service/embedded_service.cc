@@ -156,8 +156,8 @@ int run_market(const std::string& address, const std::string& rates) {
 
   asio::signal_set stop{io, SIGTERM};
   stop.async_wait([&](asio::error_code, int) {
-    std::puts("draining");                              // /readyz says so from here on
     agent.drain(20s).then([&](auto&&) { io.stop(); });  // no accepted call is lost
+    std::puts("draining");                              // /readyz says so, too
   });
   std::printf("market listens at %s, probes and metrics at %s\n", agent.addresses().front().c_str(),
               endpoint.address().c_str());

@@ -7,7 +7,7 @@ import tempfile
 import unittest
 import xml.etree.ElementTree as xml
 
-from processes import Program, free_port, run
+from processes import Program, free_address, run
 
 LAST_LINE = r"^test_accuracy=0\.\d{4} seconds=\d+\.\d images_per_second=\d+$"
 
@@ -46,7 +46,7 @@ class ParameterServer(unittest.TestCase):
         self.short_run("--mode", "pull-push")
 
     def test_each_process_started_by_hand(self):
-        job = ["--world-size", 2, "--master", f"127.0.0.1:{free_port()}", "--images", 1000, "--epochs", 1]
+        job = ["--world-size", 2, "--master", free_address(), "--images", 1000, "--epochs", 1]
         with Program(PROGRAM, "--rank", 1, *job) as trainer:
             server = run(PROGRAM, "--rank", 0, "--out", self.out, *job)
             self.assertEqual(trainer.end(), 0, trainer.output())

@@ -4,6 +4,7 @@ import pathlib
 import queue
 import re
 import signal
+import socket
 import subprocess
 import threading
 import time
@@ -98,8 +99,10 @@ def wait_until_gone(pids, within):
         time.sleep(0.01)
 
 
-def free_port():
-    import socket
+def free_address():
+    """host:port that nobody has; none who binds any free port of 127.0.0.1 takes it meanwhile (tests/support/loopback.h)."""
+    pid = os.getpid()
     with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+        probe.bind((f"127.{1 + (pid >> 16)}.{pid >> 8 & 255}.{pid & 255}", 0))
+        host, port = probe.getsockname()
+        return f"{host}:{port}"

@@ -15,7 +15,8 @@ class IncomingTest : public RRefTest {
 
   void SetUp() override {
     RRefTest::SetUp();
-    adjust = [](rpc::AgentOptions& options) { options.handshake_timeout = std::chrono::milliseconds{200}; };
+    // How long a creator that never comes is waited for.
+    adjust = [](rpc::AgentOptions& options) { options.handshake_timeout = std::chrono::seconds{2}; };
     start({"owner", "mallory", "bert"});
     box = create<Box>(peer("mallory", "owner"), 1);
     got(box.ready());

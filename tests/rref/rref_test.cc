@@ -233,7 +233,8 @@ TEST_F(RRefUse, ADeadlineEndsACallThatWaits) {
 
 TEST_F(RRefUse, ACreationPastItsDeadlineIsNotLost) {
   agent("owner").allow_create<SlowBox>();
-  const auto hurried = to_owner->with(rpc::CallOptions{.deadline = std::chrono::milliseconds{20}});
+  // Long enough that the creation begins.
+  const auto hurried = to_owner->with(rpc::CallOptions{.deadline = std::chrono::seconds{1}});
   const auto slow = create<SlowBox>(hurried, 5);
   auto value = slow.call<&SlowBox::get>();
   eventually("the owner was asked what became of it", [&] { return slow.is_confirmed(); });

@@ -1,5 +1,5 @@
-// Debian's etcd-server for a test: one process on free ports, its data in a folder of its own; all gone at
-// the end.
+// Debian's etcd-server for a test: one process, on free ports of an address of the test's own, its data in a
+// folder of its own; all gone at the end.
 #pragma once
 
 #include <sys/prctl.h>
@@ -14,12 +14,15 @@
 #include <fcntl.h>
 #include <cerrno>
 #include <csignal>
+#include <cstdint>
 #include <cstring>
 #include <filesystem>
 #include <stdexcept>
 #include <string>
 #include <thread>
 #include <vector>
+
+#include "tests/support/loopback.h"
 
 namespace weft::test {
 
@@ -28,7 +31,8 @@ class EtcdServer {
   // Whether this machine has it: ./dev setup installs it on Debian.
   static bool installed() { return !program().empty(); }
 
-  EtcdServer() : client_(free_port()), peer_(free_port()) {
+  EtcdServer() {
+    choose_ports();
     if (::mkdtemp(folder_.data()) == nullptr) throw std::runtime_error("no folder for etcd's data");
     start();
   }
@@ -39,14 +43,14 @@ class EtcdServer {
   EtcdServer(const EtcdServer&) = delete;
   EtcdServer& operator=(const EtcdServer&) = delete;
 
-  std::string server() const { return "127.0.0.1:" + std::to_string(client_); }
+  std::string server() const { return host_ + ":" + std::to_string(client_); }
   std::string url(const std::string& prefix) const { return "etcd://" + server() + "/" + prefix; }
   bool running() const { return process_ != 0; }
 
   // On the same ports, over what it had stored; returns when it does its work.
   void start() {
-    const std::string client = "http://127.0.0.1:" + std::to_string(client_);
-    const std::string peer = "http://127.0.0.1:" + std::to_string(peer_);
+    const std::string client = "http://" + server();
+    const std::string peer = "http://" + host_ + ":" + std::to_string(peer_);
     std::vector<std::string> words{program(),
                                    "--data-dir",
                                    folder_ + "/data",
@@ -94,10 +98,12 @@ class EtcdServer {
       if (::access(path, X_OK) == 0) return path;
     return "";
   }
-  static int free_port() {  // a moment ago
+  void choose_ports() {  // two different ones: both are held meanwhile
     asio::io_context context;
-    const asio::ip::tcp::acceptor acceptor(context, {asio::ip::address_v4::loopback(), 0});
-    return acceptor.local_endpoint().port();
+    const asio::ip::tcp::endpoint any(asio::ip::make_address(host_), 0);
+    const asio::ip::tcp::acceptor client(context, any), peer(context, any);
+    client_ = client.local_endpoint().port();
+    peer_ = peer.local_endpoint().port();
   }
   void await_health() {
     for (int tries = 0; tries < 6000; ++tries) {
@@ -114,7 +120,7 @@ class EtcdServer {
     asio::io_context context;
     asio::ip::tcp::socket socket(context);
     asio::error_code error;
-    socket.connect({asio::ip::address_v4::loopback(), static_cast<std::uint16_t>(client_)}, error);
+    socket.connect({asio::ip::make_address(host_), client_}, error);
     if (!error) asio::write(socket, asio::buffer(std::string("GET /health HTTP/1.0\r\n\r\n")), error);
     std::string answer;
     if (!error) asio::read(socket, asio::dynamic_buffer(answer), error);
@@ -122,7 +128,8 @@ class EtcdServer {
   }
 
   std::string folder_ = (std::filesystem::temp_directory_path() / "weft-etcd-XXXXXX").string();
-  int client_, peer_;
+  std::string host_ = own_loopback();
+  std::uint16_t client_ = 0, peer_ = 0;
   pid_t process_ = 0;
 };
 

@@ -18,8 +18,12 @@
 #include <vector>
 
 #include "tests/support/errors.h"
+#include "tests/support/loopback.h"
 
 namespace weft::test {
+
+// Of members whose silence is noticed: longer than a busy machine keeps one from renewing it.
+inline constexpr std::chrono::seconds short_lease{3};
 
 // Where a job meets: one for each test.
 struct JobStore {
@@ -28,14 +32,13 @@ struct JobStore {
   bool with_host = false;                   // kept by rank 0, which listens at its address
   std::shared_ptr<rpc::InProcess> network;  // where that is how agents reach each other
   std::string path;                         // of a file
-  std::chrono::nanoseconds shortest_lease = std::chrono::seconds{1};
 };
 
 struct TcpJobStore : JobStore {
   TcpJobStore() {
     with_host = true;
-    rpc::Agent probe(rpc::AgentOptions{.name = "probe", .listen = {"tcp://127.0.0.1:0"}});
-    url = probe.addresses().front();  // free a moment ago
+    rpc::Agent probe(rpc::AgentOptions{.name = "probe", .listen = {"tcp://" + own_loopback() + ":0"}});
+    url = probe.addresses().front();  // nobody takes it until the host does
   }
 };
 struct InProcessJobStore : JobStore {

@@ -47,12 +47,10 @@ class OpenWorld : public testing::TestWithParam<JobKind> {
   }
   // One whose death is known by its lease, where nobody has a connection that tells of it.
   rpc::Agent& start_mortal(const std::string& name) {
-    return job_->store().with_host ? start(name) : start(name, short_lease());
+    return job_->store().with_host ? start(name) : start_short_lived(name);
   }
-  Job::Adjust short_lease() const {
-    return [lease = job_->store().shortest_lease](rpc::AgentOptions& options) {
-      options.rendezvous->lease = lease;
-    };
+  rpc::Agent& start_short_lived(const std::string& name) {
+    return start(name, [](rpc::AgentOptions& options) { options.rendezvous->lease = short_lease; });
   }
   rpc::Agent& agent(const std::string& name) { return (*job_)[name]; }
   rpc::Agent& host() { return agent("worker0"); }
@@ -148,7 +146,7 @@ TEST_P(OpenWorld, ARestartedPeerIsANewLife) {
 TEST_P(OpenWorld, WhoWasTakenForDeadIsToldSo) {
   rpc::Agent& b = start("b");
   got(b.wait_for(2));
-  rpc::Agent& a = start("a", short_lease());
+  rpc::Agent& a = start_short_lived("a");
   got(a.wait_for(3));
   got(b.wait_for(3));
   History theirs(b), own(a);
@@ -172,6 +170,7 @@ TEST_P(OpenWorld, WhoWasTakenForDeadIsToldSo) {
 
 TEST_P(OpenWorld, ANameIsOneAgentsAtATime) {
   got(start("a").wait_for(2));
+  got(host().wait_for(2));
   auto twin = job_->make(no_rank, "a");
   expect_error(twin->wait_for(1), rpc::ErrorKind::already_exists, "'a' has joined this job already");
   twin = nullptr;
@@ -183,6 +182,7 @@ TEST_P(OpenWorld, ANameIsOneAgentsAtATime) {
 
 TEST_P(OpenWorld, WaitForCountsThoseWhoAreHere) {
   got(start("a").wait_for(2));
+  got(host().wait_for(2));
   got(agent("a").leave());
   eventually("a has left", [&] { return names(host()) == "worker0"; });
   auto two = host().wait_for(2);

@@ -26,8 +26,6 @@ struct StoreBackend {
   virtual void end() = 0;                                             // of the store, not of its clients
   virtual std::shared_ptr<rpc::Store> impatient() { return theirs; }  // a client that soon notices that
   std::string missing;                                                // why this machine lacks it
-  // The shortest lease that the backend grants, or the shortest that a busy machine keeps apart from nothing.
-  std::chrono::nanoseconds ttl = std::chrono::milliseconds{100};
 };
 
 template <class Backend>
@@ -35,6 +33,9 @@ class StoreSuite : public testing::Test {
  protected:
   // A test that would hang fails instead.
   static constexpr rpc::CallOptions bounded{.deadline = std::chrono::seconds{40}};
+  // Of leases that end: longer than a busy machine may keep a test or a keeper from its work. Etcd grants
+  // none that is shorter.
+  static constexpr std::chrono::seconds ttl{2};
 
   void SetUp() override {
     if (!backend_.missing.empty()) GTEST_SKIP() << backend_.missing;
@@ -340,8 +341,8 @@ TYPED_TEST_P(StoreSuite, WhatIsChainedMayUseTheStore) {
 // --- Leases ---
 
 TYPED_TEST_P(StoreSuite, ALeaseThatNobodyRenewsEndsWithItsKeys) {
-  const rpc::StoreLease lease = this->mine().grant(this->backend_.ttl).get();
-  EXPECT_GE(lease.ttl, this->backend_.ttl);
+  const rpc::StoreLease lease = this->mine().grant(this->ttl).get();
+  EXPECT_GE(lease.ttl, this->ttl);
   this->mine().set("stays", "1").get();
   this->mine().set("leased/1", "1", lease.id).get();
   EXPECT_TRUE(this->mine().compare_set("leased/2", std::nullopt, "2", lease.id).get().stored);
@@ -356,10 +357,8 @@ TYPED_TEST_P(StoreSuite, ALeaseThatNobodyRenewsEndsWithItsKeys) {
 }
 
 TYPED_TEST_P(StoreSuite, ALeaseThatIsKeptStays) {
-  // Longer than a busy machine may keep a keeper from its work.
-  const auto ttl = std::max<std::chrono::nanoseconds>(this->backend_.ttl, std::chrono::seconds{2});
-  const rpc::StoreLease kept = this->mine().grant(ttl).get();
-  const rpc::StoreLease alone = this->mine().grant(ttl).get();
+  const rpc::StoreLease kept = this->mine().grant(this->ttl).get();
+  const rpc::StoreLease alone = this->mine().grant(this->ttl).get();
   auto loop = std::make_shared<rpc::AsioLoop>();
   {
     const rpc::LeaseKeeper keeper(this->backend_.mine, loop, kept,
@@ -375,7 +374,7 @@ TYPED_TEST_P(StoreSuite, ALeaseThatIsKeptStays) {
 }
 
 TYPED_TEST_P(StoreSuite, AKeeperLearnsThatItsLeaseIsLost) {
-  const rpc::StoreLease lease = this->mine().grant(this->backend_.ttl).get();
+  const rpc::StoreLease lease = this->mine().grant(this->ttl).get();
   auto loop = std::make_shared<rpc::AsioLoop>();
   Handover<rpc::ErrorKind> lost;
   {
@@ -430,10 +429,10 @@ TYPED_TEST_P(StoreSuite, ALeaseNeedsATimeToLive) {
 TYPED_TEST_P(StoreSuite, AClientsDeathFreesWhatItsLeaseHeld) {
   auto loop = std::make_shared<rpc::AsioLoop>();
   auto client = this->backend_.client();
-  const rpc::StoreLease lease = client->grant(this->backend_.ttl).get();
+  const rpc::StoreLease lease = client->grant(this->ttl).get();
   auto keeper = std::make_unique<rpc::LeaseKeeper>(client, loop, lease, [](const rpc::Error&) {});
   client->set("alive", "", lease.id).get();
-  EXPECT_EQ(this->mine().get("alive").get(), "");
+  EXPECT_EQ(this->mine().get("alive", this->bounded).get(), "");
   keeper.reset();
   Event let_go;
   loop->post([&] { let_go.set(); });  // after what the keeper has posted

@@ -9,6 +9,7 @@
 #include "tests/support/child.h"
 #include "tests/support/cluster.h"
 #include "tests/support/errors.h"
+#include "tests/support/loopback.h"
 #include "tests/support/raw_peer.h"
 #include "tests/support/sanitizer.h"
 
@@ -126,7 +127,7 @@ TEST_P(DeathTest, OfACallerInTheMiddleOfATensorLeavesNothingHeld) {
 }
 
 TEST(DeathTest, AnotherLifeOnTheSameAddressIsNotTakenForTheFirst) {
-  Child first = vault();
+  Child first = vault("tcp://" + test::own_loopback() + ":0");
   Child second([](int pipe, int orders) { keep_vault(pipe, line_of(orders)); });
   const std::string address = first.line();
   Agent client(options("client", ""));

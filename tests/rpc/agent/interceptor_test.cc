@@ -27,12 +27,10 @@ class Recorder final : public Interceptor {
   explicit Recorder(std::string name) : name_(std::move(name)) {}
 
   Task<void> accept(CallContext& call) override {
+    std::optional<Future<void>> gate = take_gate();  // before the note: whoever reads it may make a call
     note("accept " + std::string(call.method()));
     if (refuse) throw Error(ErrorKind::permission_denied, "not today");
-    if (wait_for) {
-      auto gate = std::exchange(wait_for, std::nullopt);
-      co_await std::move(*gate);
-    }
+    if (gate) co_await std::move(*gate);
     note("accepted");
   }
   void answered(CallContext& call, const std::exception_ptr& error) noexcept override {
@@ -61,14 +59,23 @@ class Recorder final : public Interceptor {
     std::lock_guard lock(mutex_);
     return std::exchange(lines_, {});
   }
+  void wait_for(Future<void> gate) {  // with the next call
+    std::lock_guard lock(mutex_);
+    gate_ = std::move(gate);
+  }
   std::atomic<bool> refuse{false}, refuse_calls{false};
   std::string metadata;
-  std::optional<Future<void>> wait_for;
 
  private:
+  std::optional<Future<void>> take_gate() {
+    std::lock_guard lock(mutex_);
+    return std::exchange(gate_, std::nullopt);
+  }
+
   const std::string name_;
-  std::mutex mutex_;  // guards lines_
+  std::mutex mutex_;  // guards what follows
   std::vector<std::string> lines_;
+  std::optional<Future<void>> gate_;
 };
 
 using Lines = std::vector<std::string>;
@@ -115,7 +122,7 @@ TEST_F(InterceptorTest, TheFirstThatRefusesEndsTheCall) {
 
 TEST_F(InterceptorTest, TheCallWaitsForOneThatSuspends) {
   Promise<void> gate;
-  at_server->wait_for = gate.future();
+  at_server->wait_for(gate.future());
   auto call = peer->call<Twice>(4);
   test::eventually("it was asked", [&] { return at_server->take() == Lines{"s: accept twice"}; });
   EXPECT_EQ(got(peer->call<Twice>(5)), 10) << "others go on";

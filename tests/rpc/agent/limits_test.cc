@@ -192,6 +192,7 @@ TEST_P(LimitsTest, OfOneMessageAreToldToWhoSends) {
   refused(to_b->call<&Store::length>(std::string(20'000, 'x')),
           "bytes of small values (send large ones as tensors or Buffers): the limit is 10000");
   EXPECT_EQ(got(to_b->call<&Store::size>(std::vector{bytes(40'000), bytes(40'000)})), 80'000U);
+  test::eventually("it is held", [&] { return store->held() == 1; });
   store->let_go();
   EXPECT_EQ(got(std::move(under_way)), 100U) << "the connection is the same";
 }
@@ -204,6 +205,7 @@ TEST_P(LimitsTest, OfOneMessageHoldForAnswersToo) {
                  "b: store.make: a message with 200000 bytes: the limit is 100000");
   expect_refused(error_of([&] { got(to_b->call<&Store::write>(20'000)); }), "bytes of small values");
   EXPECT_EQ(got(to_b->call<&Store::make>(50'000)).size(), 50'000U);
+  test::eventually("it is held", [&] { return store->held() == 1; });
   store->let_go();
   EXPECT_EQ(got(std::move(under_way)), 100U) << "the connection is the same";
 }
@@ -240,6 +242,7 @@ TEST_P(LimitsTest, OfNestingEndACallAlone) {
   const auto error = error_of([&] { got(to_b->call<&Store::depth>(tree(30))); });
   ASSERT_TRUE(error);
   EXPECT_EQ(error->kind(), ErrorKind::protocol_error) << error->what();
+  test::eventually("it is held", [&] { return store->held() == 1; });
   store->let_go();
   EXPECT_EQ(got(std::move(under_way)), 100U) << "the connection is the same";
 }

@@ -10,6 +10,7 @@
 
 #include "tests/support/cluster.h"
 #include "tests/support/errors.h"
+#include "tests/support/loopback.h"
 
 namespace weft::rpc::peers_test {
 namespace {
@@ -73,8 +74,11 @@ void PrintTo(const Way& way, std::ostream* out) {
 class PeersTest : public testing::TestWithParam<Way> {
  protected:
   PeersTest()
-      : cluster({.tcp = GetParam().tcp,
-                 .adjust = [](AgentOptions& options) { options.loops = GetParam().loops; }}) {
+      : cluster({.tcp = GetParam().tcp, .adjust = [](AgentOptions& options) {
+                   options.loops = GetParam().loops;
+                   // Some come back to an address that they had.
+                   if (GetParam().tcp) options.listen = {"tcp://" + test::own_loopback() + ":0"};
+                 }}) {
     for (const char* name : {"a", "b"}) start(name);
   }
   void start(const std::string& name) { greeters[name] = serve_greeter(cluster.add(name)); }
@@ -236,7 +240,7 @@ TEST(Peers, OfAddressesThatAreWrong) {
   EXPECT_EQ(to("tcp://127.0.0.1"), ErrorKind::invalid_argument);
   std::string nobody;
   {
-    Agent probe(AgentOptions{.name = "probe", .listen = {"tcp://127.0.0.1:0"}});
+    Agent probe(AgentOptions{.name = "probe", .listen = {"tcp://" + test::own_loopback() + ":0"}});
     nobody = probe.addresses().front();
   }
   EXPECT_EQ(to(nobody), ErrorKind::unavailable);

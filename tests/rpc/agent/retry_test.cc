@@ -92,7 +92,10 @@ constexpr RetryPolicy soon{.attempts = 1000, .first_wait = 1ms, .most_wait = 2ms
 class RetryTest : public testing::Test {
  protected:
   RetryTest() { start_server(); }
-  void start_server() { cluster.add("server").serve(till); }
+  // Serves before it listens: the client may ask at any time.
+  void start_server() {
+    cluster.add("server", {[this](Agent& agent) { agent.serve(till); }});
+  }
   std::shared_ptr<Till> till = std::make_shared<Till>();
   Cluster cluster{{.adjust = [](AgentOptions& options) { options.retry_budget.most = 1e9; }}, {"client"}};
 };

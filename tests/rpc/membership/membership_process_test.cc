@@ -18,7 +18,6 @@ struct EtcdJobStore : JobStore {
     static EtcdServer server;
     static int jobs = 0;
     url = server.url("job" + std::to_string(++jobs));
-    shortest_lease = std::chrono::seconds{2};
   }
 };
 JobKind etcd_kind() {
@@ -46,6 +45,7 @@ class MembershipProcesses : public testing::Test {
   static AgentOptions options(const test::JobStore& store, std::size_t rank, std::size_t world) {
     AgentOptions options{.name = "worker" + std::to_string(rank), .handler_threads = 1};
     options.listen = {rank == 0 ? store.url : "tcp://127.0.0.1:0"};
+    options.handshake_timeout = test::too_long;  // 64 processes dial each other at once
     options.rendezvous =
         Rendezvous{.store = store.url, .rank = rank, .world_size = world, .fixed_world = world != 0};
     return options;
@@ -109,7 +109,7 @@ TEST_F(MembershipProcesses, AKilledAndAStoppedMemberAreToldOf) {
     }
   };
   const pid_t killed = start([&] { body(1h, "killed"); });
-  const pid_t stopped = start([&] { body(1s, "stopped"); });
+  const pid_t stopped = start([&] { body(test::short_lease, "stopped"); });
   Agent host(options(store, 0, 0));
   host.wait_for(3).get();
   test::History seen(host);

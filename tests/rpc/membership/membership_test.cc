@@ -150,10 +150,9 @@ Task<int> call_twice(Peer peer) {
 
 TEST_P(MembershipTest, WhoIsSilentForItsLeaseIsLost) {
   Job job(GetParam(), 3);
-  const auto lease = job.store().shortest_lease;
   job.start(0);
   job.start(1);
-  job.start(2, "", [&](AgentOptions& options) { options.rendezvous->lease = lease; });
+  job.start(2, "", [](AgentOptions& options) { options.rendezvous->lease = test::short_lease; });
   std::vector<Future<void>> waits;
   for (std::size_t rank = 0; rank < 3; ++rank) waits.push_back(job[rank].wait_for(3));
   for (auto& wait : waits) wait.get();

@@ -17,7 +17,6 @@ EtcdServer& shared_server() {
 
 struct EtcdBackend : StoreBackend {
   EtcdBackend() {
-    ttl = std::chrono::seconds{2};
     if (!EtcdServer::installed()) {
       missing = "etcd is not installed (Debian: etcd-server)";
       return;

@@ -136,7 +136,7 @@ TEST(FileStore, WhoOpensTheFileLaterEndsTheLeasesOfTheDead) {
   const TemporaryFile file;
   {
     FileStore dead(file.path());
-    dead.set("leased", "", dead.grant(100ms).get().id).get();
+    dead.set("leased", "", dead.grant(1s).get().id).get();
   }
   FileStore store(file.path(), {.interval = 2ms});
   for (std::uint64_t version = 0; store.try_get("leased").get();)

@@ -16,12 +16,17 @@ using namespace std::chrono_literals;
 using test::Handover;
 using Server = test::ScriptedHttpServer;
 
-// Where nobody listens.
-std::string closed_port() {
+// A port that is taken, and nobody listens at it: what connects is refused.
+struct ClosedPort {
+  ClosedPort() {
+    acceptor.open(asio::ip::tcp::v4());
+    acceptor.bind({asio::ip::address_v4::loopback(), 0});
+  }
+  std::string port() const { return std::to_string(acceptor.local_endpoint().port()); }
+
   asio::io_context context;
-  const asio::ip::tcp::acceptor taken(context, {asio::ip::address_v4::loopback(), 0});
-  return std::to_string(taken.local_endpoint().port());
-}
+  asio::ip::tcp::acceptor acceptor{context};
+};
 
 class HttpClientTest : public testing::Test {
  protected:
@@ -88,14 +93,16 @@ TEST_F(HttpClientTest, AnAnswerThatIsAFailureIsAnAnswer) {
 
 TEST_F(HttpClientTest, GoesToTheNextServerWhereOneCannotBeReached) {
   Server server([](const Server::Request&) { return Server::Answer{Server::ok("")}; });
-  connect_to({closed_port(), closed_port(), server.port()});
+  const ClosedPort a, b;
+  connect_to({a.port(), b.port(), server.port()});
   EXPECT_EQ(post(request()).status, 200U);  // though it may not be done twice: it was not sent before
   EXPECT_EQ(post(request()).status, 200U);
   EXPECT_EQ(server.connections(), 1);
 }
 
 TEST_F(HttpClientTest, SaysOfEachServerWhatCameOfIt) {
-  const std::string a = closed_port(), b = closed_port();
+  const ClosedPort first, second;
+  const std::string a = first.port(), b = second.port();
   connect_to({a, b});
   const Error error = failure(request(1s));
   EXPECT_EQ(error.kind(), ErrorKind::unavailable);
@@ -107,19 +114,12 @@ TEST_F(HttpClientTest, SaysOfEachServerWhatCameOfIt) {
 }
 
 TEST_F(HttpClientTest, TriesAgainUntilAServerListens) {
-  // A port that is bound later: what connects before is refused.
-  asio::io_context context;
-  asio::ip::tcp::acceptor later(context, {asio::ip::address_v4::loopback(), 0}, true);
-  const auto endpoint = later.local_endpoint();
-  later.close();
-  connect_to({std::to_string(endpoint.port())});
+  ClosedPort closed;
+  connect_to({closed.port()});
   const auto pending = begin(request());
   EXPECT_FALSE(pending->given());
-  later.open(endpoint.protocol());
-  later.set_option(asio::ip::tcp::acceptor::reuse_address(true));
-  later.bind(endpoint);
-  later.listen();
-  auto socket = later.accept();
+  closed.acceptor.listen();
+  auto socket = closed.acceptor.accept();
   std::string bytes;
   asio::read_until(socket, asio::dynamic_buffer(bytes), "body");
   asio::write(socket, asio::buffer(Server::ok("at last")));

@@ -15,6 +15,7 @@
 
 #include "tests/support/connections.h"
 #include "tests/support/errors.h"
+#include "tests/support/loopback.h"
 #include "tests/support/messages.h"
 
 namespace weft::rpc::connection_test {
@@ -59,7 +60,8 @@ const Case in_process{
     "InProcess", []() -> std::shared_ptr<Transport> { return std::make_shared<InProcess>(); },
     [] { return std::string("inproc://here"); }, [] { return std::string("inproc://nobody"); }};
 const Case tcp_v4{"TcpV4", []() -> std::shared_ptr<Transport> { return make_tcp_transport(); },
-                  [] { return std::string("tcp://127.0.0.1:0"); }, [] { return free_port("127.0.0.1"); }};
+                  [] { return std::string("tcp://127.0.0.1:0"); },
+                  [] { return free_port(test::own_loopback().c_str()); }};
 const Case tcp_v6{"TcpV6", []() -> std::shared_ptr<Transport> { return make_tcp_transport(); },
                   [] { return std::string("tcp://[::1]:0"); }, [] { return free_port("::1"); }, no_ipv6};
 const char* no_shm() {

@@ -311,8 +311,10 @@ TEST_F(RingTest, APositionThatCannotBeEndsTheWriter) {
 
 TEST_F(RingTest, AScribblerEndsItsVictimAtWorst) {
   std::atomic<bool> stop{false};
+  test::Event begun;
   std::thread scribbler([&] {
     std::mt19937_64 random(1);
+    bool said = false;
     auto* words = reinterpret_cast<std::atomic<std::uint32_t>*>(segment.control());
     while (!stop.load(std::memory_order_relaxed)) {
       const std::uint64_t dice = random();
@@ -323,14 +325,17 @@ TEST_F(RingTest, AScribblerEndsItsVictimAtWorst) {
       if ((dice & 2048) != 0)
         for (std::size_t i = 0; i < sizeof(RingControl) / 4; ++i)
           words[i].store(0, std::memory_order_relaxed);
+      if (!std::exchange(said, true)) begun.set();
     }
   });
+  begun.wait();
   constexpr std::byte guard{0xA5};
   std::vector<std::byte> memory(2 * capacity + 1, guard);
   const auto inside = std::span(memory).first(2 * capacity);
   std::mt19937 random(2);
   int broken = 0, moved = 0;
-  for (int i = 0; i < 3'000; ++i) {
+  // On one core the scribbler may have to wait for its turn.
+  for (int i = 0; i < 3'000 || ((broken == 0 || moved == 0) && i < 1'000'000); ++i) {
     RingReader reads(segment, at_writer);
     RingWriter writes(segment, at_reader);
     for (int j = 0; j < 10; ++j) {
