@@ -228,7 +228,7 @@ void IncomingCall::reply(UniqueFunction<void(ValueWriter)> encode) {
     for (auto& part : message->take_parts()) parts_.push_back(std::move(part));
     for (const auto& part : parts_) part->seal(*message);
     frame = message->seal_reply(id());
-    check_outgoing(frame, core_->options().limits);
+    link_->check_fits(frame);
   } catch (...) {
     give_up_reply();
     return fail(std::current_exception());

@@ -3,6 +3,7 @@
 #include <weft/rpc/agent/agent_core.h>
 #include <weft/rpc/agent/route.h>
 
+#include <limits>
 #include <map>
 
 namespace weft::rpc {
@@ -27,6 +28,11 @@ std::uint64_t bytes_of(const OutboundFrame& frame) {
   std::uint64_t bytes = frame.head.size();
   for (const Buffer& attachment : frame.attachments) bytes += attachment.size();
   return bytes;
+}
+
+template <class Number>
+Number said(Number limit) {
+  return limit != 0 ? limit : std::numeric_limits<Number>::max();
 }
 
 template <class Call>
@@ -67,6 +73,9 @@ void Link::open() {
   hello.addresses = core_->addresses();
   hello.most_calls = core_->options().limits.calls;
   hello.most_bytes = core_->options().limits.in_flight;
+  hello.most_header = core_->options().limits.header;
+  hello.most_body = core_->options().limits.message;
+  hello.most_attachments = core_->options().limits.attachments;
   connection->send(OutgoingMessage::hello(hello));
   handshake_timer_ =
       loop()->schedule(later(loop()->now(), core_->options().handshake_timeout), [self = shared_from_this()] {
@@ -146,6 +155,9 @@ void Link::on_hello(IncomingMessage& message) {
   end_handshake();
   loop()->cancel(std::exchange(handshake_timer_, 0));
   window_.grant(hello.most_calls, hello.most_bytes);
+  peer_limits_.header = said(hello.most_header);
+  peer_limits_.message = said(hello.most_body);
+  peer_limits_.attachments = said(hello.most_attachments);
   ready_ = true;
   await_beat();
   core_->link_ready(shared_from_this(), route_, hello);
@@ -198,7 +210,7 @@ void Link::dispatch(const std::shared_ptr<PendingCall>& call) {
   try {
     frame = call->take_frame(call, shared_from_this());
     if (!frame) return;
-    check_outgoing(*frame, core_->options().limits);
+    check_fits(*frame);
   } catch (const Error& error) {
     call->fail(Error(error.kind(), call->method() + ": " + error.what(), Execution::not_sent));
     return;
@@ -225,6 +237,11 @@ void Link::dispatch(const std::shared_ptr<PendingCall>& call) {
   }
   spoken_ = true;
   connection_->send(std::move(*frame));
+}
+
+void Link::check_fits(const OutboundFrame& frame) const {
+  check_outgoing(frame, core_->options().limits);
+  check_outgoing(frame, peer_limits_, "the peer's");
 }
 
 void Link::cancel(std::uint64_t call_id) {

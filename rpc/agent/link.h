@@ -36,6 +36,8 @@ class WEFT_EXPORT Link final : public ConnectionObserver, public std::enable_sha
   bool ready() const { return ready_; }                // any thread
   bool usable_for_replies() const { return !ended_; }  // any thread
   const AgentId& peer() const { return peer_; }        // any thread, once ready
+  // Throws where the frame is more than this side or the peer takes. Likewise.
+  void check_fits(const OutboundFrame& frame) const;
 
   void send(const std::shared_ptr<PendingCall>& call);
   void cancel(std::uint64_t call_id);  // tells the callee; the call itself ends elsewhere
@@ -97,6 +99,7 @@ class WEFT_EXPORT Link final : public ConnectionObserver, public std::enable_sha
   std::atomic<bool> ended_{false};
   std::atomic<bool> peer_leaving_{false};
   AgentId peer_;
+  Limits peer_limits_;                    // of one frame, as its hello says
   std::shared_ptr<const Caller> caller_;  // what handlers are told of the peer
   Loop::TimerId handshake_timer_ = 0;
   struct Asked {

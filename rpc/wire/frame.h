@@ -37,8 +37,8 @@ WEFT_EXPORT std::vector<std::uint64_t> check_header(const Prefix& prefix,
                                                     std::span<const std::byte, Prefix::size> prefix_bytes,
                                                     std::span<const std::byte> header, const Limits& limits);
 
-// Throws resource_exhausted where a frame exceeds what a peer with these limits takes: sent, it would end the
-// connection and every other call on it.
-WEFT_EXPORT void check_outgoing(const OutboundFrame& frame, const Limits& limits);
+// Throws resource_exhausted where a frame exceeds what who has these limits takes: sent, it would end the
+// connection and every other call on it. whose: the error says that this limit is exceeded.
+WEFT_EXPORT void check_outgoing(const OutboundFrame& frame, const Limits& limits, const char* whose = "the");
 
 }  // namespace weft::rpc

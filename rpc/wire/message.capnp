@@ -30,6 +30,9 @@ struct Hello {
   addresses @5 :List(Text);      # where the agent listens
   mostCalls @6 :UInt32;          # credit: requests that this side takes at a time; 0: it does not count them
   mostBytes @7 :UInt64;          # credit: bytes of requests that it takes at a time; 0: it does not count them
+  mostHeader @8 :UInt32;         # bytes of one frame's header that this side takes; 0: it does not say
+  mostBody @9 :UInt64;           # and of its body
+  mostAttachments @10 :UInt32;   # of one frame
 }
 
 # Credit that notifications have given back, since no reply does.

@@ -113,11 +113,12 @@ std::vector<std::uint64_t> check_header(const Prefix& prefix,
   });
 }
 
-void check_outgoing(const OutboundFrame& frame, const Limits& limits) {
-  const auto check = [](std::uint64_t found, std::uint64_t limit, const char* what) {
+void check_outgoing(const OutboundFrame& frame, const Limits& limits, const char* whose) {
+  const auto check = [whose](std::uint64_t found, std::uint64_t limit, const char* what) {
     if (found > limit)
       throw Error(ErrorKind::resource_exhausted, std::string("a message with ") + std::to_string(found) +
-                                                     what + ": the limit is " + std::to_string(limit));
+                                                     what + ": " + whose + " limit is " +
+                                                     std::to_string(limit));
   };
   std::uint64_t body = 0;
   for (const Buffer& attachment : frame.attachments) body += padded(attachment.size());
@@ -159,6 +160,9 @@ OutboundFrame OutgoingMessage::hello(const HelloInfo& info) {
   for (unsigned i = 0; i < addresses.size(); ++i) addresses.set(i, pointer(info.addresses[i]));
   hello.setMostCalls(info.most_calls);
   hello.setMostBytes(info.most_bytes);
+  hello.setMostHeader(info.most_header);
+  hello.setMostBody(info.most_body);
+  hello.setMostAttachments(info.most_attachments);
   return message.seal(FrameKind::hello, 0, 0);
 }
 
@@ -324,9 +328,10 @@ HelloInfo IncomingMessage::hello() const {
   return checked([&] {
     const auto hello = content_->header.getHello();
     if (hello.getName().size() > most_name_bytes) refuse("a Hello with a name that is too long");
-    HelloInfo info{hello.getVersionMin(), hello.getVersionMax(),  hello.getFeatures(),
-                   text(hello.getName()), hello.getIncarnation(), {},
-                   hello.getMostCalls(),  hello.getMostBytes()};
+    HelloInfo info{hello.getVersionMin(), hello.getVersionMax(),     hello.getFeatures(),
+                   text(hello.getName()), hello.getIncarnation(),    {},
+                   hello.getMostCalls(),  hello.getMostBytes(),      hello.getMostHeader(),
+                   hello.getMostBody(),   hello.getMostAttachments()};
     const auto addresses = hello.getAddresses();
     if (addresses.size() > most_addresses)
       refuse("a Hello of " + std::to_string(addresses.size()) + " addresses");

@@ -31,6 +31,10 @@ struct HelloInfo {
   std::vector<std::string> addresses;
   std::uint32_t most_calls = 0;  // credit that this side gives; 0: it does not count
   std::uint64_t most_bytes = 0;
+  // Of one frame that this side takes: bytes of its header and of its body, attachments; 0: it does not say.
+  std::uint32_t most_header = 0;
+  std::uint64_t most_body = 0;
+  std::uint32_t most_attachments = 0;
 };
 
 // Credit that notifications give back.

@@ -210,20 +210,32 @@ TEST_P(LimitsTest, OfOneMessageHoldForAnswersToo) {
   EXPECT_EQ(got(std::move(under_way)), 100U) << "the connection is the same";
 }
 
-TEST_P(LimitsTest, ThatOnlyTheReceiverHasEndTheConnection) {
-  start({}, {.message = 100'000});
-  const auto error = error_of([&] { got(to_b->call<&Store::size>(std::vector{bytes(200'000)})); });
-  ASSERT_TRUE(error);
-  EXPECT_EQ(error->kind(), ErrorKind::peer_lost);
-  EXPECT_EQ(error->execution(), Execution::maybe_executed);
-  test::eventually("the receiver says why", [&] {
-    const auto lines = cluster->logged("closed: ");
-    return std::any_of(lines.begin(), lines.end(), [](const Cluster::LogLine& line) {
-      return line.agent == "b" && line.level == LogLevel::warning &&
-             line.message.find("body of 200000 bytes") != std::string::npos;
-    });
-  });
-  EXPECT_EQ(got(to_b->call<&Store::length>("again")), 5U) << "the next call connects anew";
+TEST_P(LimitsTest, ThatOnlyTheReceiverHasAreKnownToTheSender) {
+  start({}, {.message = 100'000, .header = 10'000, .attachments = 3});
+  auto under_way = to_b->call<&Store::hold>(bytes(100));
+  test::eventually("it is held", [&] { return store->held() == 1; });
+  const auto refused = [&](auto call, const std::string& words) {
+    const auto error = error_of([&] { got(std::move(call)); });
+    expect_refused(error, words);
+    EXPECT_EQ(error->execution(), Execution::not_sent);
+  };
+  refused(to_b->call<&Store::size>(std::vector{bytes(200'000)}),
+          "store.size: a message with 200000 bytes: the peer's limit is 100000");
+  refused(to_b->call<&Store::size>(std::vector(4, bytes(2000))), "the peer's limit is 3");
+  refused(to_b->call<&Store::length>(std::string(20'000, 'x')), "the peer's limit is 10000");
+  store->let_go();
+  EXPECT_EQ(got(std::move(under_way)), 100U) << "the connection is the same";
+}
+
+TEST_P(LimitsTest, ThatOnlyTheCallerHasAreKnownToWhoAnswers) {
+  start({.message = 100'000, .header = 10'000}, {});
+  auto under_way = to_b->call<&Store::hold>(bytes(100));
+  test::eventually("it is held", [&] { return store->held() == 1; });
+  expect_refused(error_of([&] { got(to_b->call<&Store::make>(200'000)); }),
+                 "b: store.make: a message with 200000 bytes: the peer's limit is 100000");
+  expect_refused(error_of([&] { got(to_b->call<&Store::write>(20'000)); }), "the peer's limit is 10000");
+  store->let_go();
+  EXPECT_EQ(got(std::move(under_way)), 100U) << "the connection is the same";
 }
 
 TEST_P(LimitsTest, OfNestingEndACallAlone) {

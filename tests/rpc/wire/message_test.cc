@@ -22,7 +22,8 @@ using test::received;
 // --- Round trips ---
 
 TEST(Message, HelloRoundTrip) {
-  const HelloInfo info{2, 5, 0x11, "worker1", 0xfedcba9876543210, {"tcp://127.0.0.1:1", "unix:///a"}};
+  const HelloInfo info{2, 5, 0x11, "worker1", 0xfedcba9876543210, {"tcp://127.0.0.1:1", "unix:///a"}, 3,
+                       4, 5, 6,    7};
   const auto message = received(OutgoingMessage::hello(info));
   EXPECT_EQ(message->prefix().kind, FrameKind::hello);
   const HelloInfo again = message->hello();
@@ -32,6 +33,11 @@ TEST(Message, HelloRoundTrip) {
   EXPECT_EQ(again.name, "worker1");
   EXPECT_EQ(again.incarnation, 0xfedcba9876543210U);
   EXPECT_EQ(again.addresses, info.addresses);
+  EXPECT_EQ(again.most_calls, 3U);
+  EXPECT_EQ(again.most_bytes, 4U);
+  EXPECT_EQ(again.most_header, 5U);
+  EXPECT_EQ(again.most_body, 6U);
+  EXPECT_EQ(again.most_attachments, 7U);
 }
 
 TEST(Message, RequestRoundTrip) {
