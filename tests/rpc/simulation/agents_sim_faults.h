@@ -82,7 +82,7 @@ class FaultyConnection final : public rpc::Connection {
     observer_ = std::make_shared<FaultyObserver>(std::move(observer), loop(), plant_);
     inner_->start(observer_);
   }
-  void send(rpc::OutboundFrame frame) override {
+  void send(rpc::OutboundFrame&& frame) override {
     for (rpc::Buffer& bytes : frame.attachments) {
       if (plant_.bears(Fault::memory_is_kept)) plant_.keep(std::make_shared<rpc::Buffer>(bytes));
       // An owner that owns nothing.
