@@ -67,6 +67,8 @@ void Link::open() {
   hello.addresses = core_->addresses();
   hello.most_calls = core_->options().limits.calls;
   hello.most_bytes = core_->options().limits.in_flight;
+  hello.lanes = lanes_->most();
+  hello.lane_key = lanes_->key();
   connection->send(OutgoingMessage::hello(hello));
   handshake_timer_ =
       loop()->schedule(later(loop()->now(), core_->options().handshake_timeout), [self = shared_from_this()] {
@@ -88,6 +90,7 @@ void Link::on_frame(InboundFrame frame) {
       return finish(reason ? Error(reason->kind(), std::string("the peer says: ") + reason->what())
                            : Error(ErrorKind::shut_down, "the peer is shutting down"));
     }
+    if (prefix.kind == FrameKind::lane) return become_lane(message->lane());
     if (prefix.kind != FrameKind::hello) throw Error(ErrorKind::protocol_error, "bad frame: a Hello was due");
     return on_hello(*message);
   }
@@ -113,6 +116,8 @@ void Link::on_frame(InboundFrame frame) {
       return;
     case FrameKind::credit:
       return on_credit(message->credit());
+    case FrameKind::lane:
+      return lanes_->on_frame(message->lane());
   }
 }
 
@@ -149,6 +154,29 @@ void Link::on_hello(IncomingMessage& message) {
   ready_ = true;
   await_beat();
   core_->link_ready(shared_from_this(), route_, hello);
+  if (route_ != nullptr && !ended_)
+    lanes_->dial(hello, route_->dialled(), Address::looks_like(route_->name()) ? std::string() : route_->name());
+}
+
+// What came in is no peer's connection, but a lane of one that is there.
+void Link::become_lane(const LaneInfo& info) {
+  const auto whole = route_ == nullptr ? core_->link_with(info.key) : nullptr;
+  if (whole == nullptr || !whole->ready() || whole->caller_->identity != connection_->identity())
+    throw Error(ErrorKind::protocol_error, "bad frame: a lane of no connection");
+  auto stream = connection_->take_stream();
+  if (stream == nullptr) return;
+  whole->loop()->post([whole, info, lane = Lanes::Stream{std::move(stream), loop()}]() mutable {
+    try {
+      whole->lanes_->take(info, std::move(lane));
+    } catch (const Error& bad) {
+      whole->close(bad);
+    }
+  });
+  ended_ = true;
+  loop()->cancel(std::exchange(handshake_timer_, 0));
+  end_handshake();
+  core_->link_ended(shared_from_this(), nullptr, Error(ErrorKind::aborted, "it has become a lane"));
+  connection_ = nullptr;
 }
 
 void Link::end_handshake() {
@@ -473,6 +501,7 @@ void Link::on_closed(const Error& reason) {
     if (auto call = served.call.lock(); call != nullptr && !call->is_notification()) call->cancel();
   // It holds this link, until it has reported its own end: on the program's io_context that may never come.
   connection_ = nullptr;
+  lanes_->end();
 }
 
 }  // namespace weft::rpc

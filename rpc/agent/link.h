@@ -7,6 +7,7 @@
 
 #include <weft/rpc/agent/credit.h>
 #include <weft/rpc/agent/incoming_call.h>
+#include <weft/rpc/agent/link_lanes.h>
 #include <weft/rpc/agent/pending_call.h>
 #include <weft/rpc/core/fifo.h>
 #include <weft/rpc/core/id_map.h>
@@ -36,6 +37,7 @@ class WEFT_EXPORT Link final : public ConnectionObserver, public std::enable_sha
   bool ready() const { return ready_; }                // any thread
   bool usable_for_replies() const { return !ended_; }  // any thread
   const AgentId& peer() const { return peer_; }        // any thread, once ready
+  const std::shared_ptr<LinkLanes>& lanes() const { return lanes_; }  // any thread
 
   void send(const std::shared_ptr<PendingCall>& call);
   void cancel(std::uint64_t call_id);  // tells the callee; the call itself ends elsewhere
@@ -75,6 +77,7 @@ class WEFT_EXPORT Link final : public ConnectionObserver, public std::enable_sha
 
   void on_hello(IncomingMessage& message);
   void end_handshake();
+  void become_lane(const LaneInfo& info);  // of another link
   void on_request(std::shared_ptr<IncomingMessage> message);
   void on_reply(std::shared_ptr<IncomingMessage> message);
   void on_credit(const CreditInfo& credit);
@@ -91,6 +94,7 @@ class WEFT_EXPORT Link final : public ConnectionObserver, public std::enable_sha
   const std::uint64_t number_;
   const std::shared_ptr<Loop> loop_;
   std::shared_ptr<Connection> connection_;  // until it has ended; on the loop
+  const std::shared_ptr<LinkLanes> lanes_;
   std::shared_ptr<Route> route_;
   std::atomic<bool> ready_{false};  // the other's Hello has come
   bool handshaking_;                // it came in, and counts as one that has not said who it is

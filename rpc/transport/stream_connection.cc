@@ -18,6 +18,8 @@ constexpr int most_reads_a_turn = 16;               // then other connections ha
 constexpr auto patience = std::chrono::seconds{2};  // with a finished connection that makes no progress
 constexpr std::array<std::byte, Buffer::alignment> zeros{};
 
+bool is_for_lanes(const Buffer& attachment) { return attachment.size() >= Lanes::least_bytes; }
+
 std::size_t size_of(const std::vector<std::span<std::byte>>& spans) {
   std::size_t bytes = 0;
   for (const auto span : spans) bytes += span.size();
@@ -44,16 +46,20 @@ void StreamConnection::start(std::shared_ptr<ConnectionObserver> observer) {
 void StreamConnection::send(OutboundFrame frame) {
   if (closed_ || finishing_) return;
   Queued queued{std::move(frame)};
+  queued.on_lanes = using_lanes_ && std::any_of(queued.frame.attachments.begin(), queued.frame.attachments.end(),
+                                                is_for_lanes);
+  if (queued.on_lanes) add_flag(queued.frame.head.bytes(), frame_flags::on_lanes);
   queued.size = queued.bytes = queued.frame.head.size();
   for (const Buffer& attachment : queued.frame.attachments) {
     queued.bytes += attachment.size();
     if (bulk_range_.contains(attachment.size())) {
       queued.addresses.push_back(reinterpret_cast<std::uintptr_t>(attachment.data()));
       queued.size += sizeof(std::uint64_t);
-    } else {
+    } else if (!beside(queued, attachment)) {
       queued.size += padded(attachment.size());
     }
   }
+  if (queued.on_lanes) send_on_lanes(queued);
   unsent_bytes_ += queued.bytes;
   queue_.push(std::move(queued));
   if (delivering_ || write_due_ || awaiting_writable_) return;
@@ -68,7 +74,7 @@ void StreamConnection::finish(const Error& reason) {
   if (closed_ || finishing_) return;
   finishing_ = reason;
   be_patient();
-  if (queue_.empty()) end_sending();
+  if (queue_.empty() && on_lanes_.empty()) end_sending();
 }
 
 void StreamConnection::close(const Error& reason) {
@@ -76,12 +82,14 @@ void StreamConnection::close(const Error& reason) {
   closed_ = reason;
   loop_->cancel(std::exchange(patience_, 0));
   stream_->close();
+  if (lanes_ != nullptr) lanes_->close();
   // Not from within the caller's frame: it may be about to use what on_closed tears down.
   if (observer_ != nullptr) loop_->post([self = shared_from_this()] { self->report(); });
   unsent_bytes_ = 0;
   // Last: whoever borrowed bytes to them learns of it.
   const auto unsent = std::exchange(queue_, {});
   const auto unread = std::exchange(unacknowledged_, {});
+  const auto on_lanes = std::exchange(on_lanes_, {});
 }
 
 void StreamConnection::report() {
@@ -113,9 +121,10 @@ void StreamConnection::on_readable() {
     if (finishing_) continue;
     reader_.advance(bytes);
     if (!take_frames()) return;
+    if (reading_lanes_) break;
   }
   if (!queue_.empty() && !awaiting_writable_ && !write_due_) write();
-  if (closed_) return;
+  if (closed_ || reading_lanes_) return;
   if (more) {
     loop_->post([self = shared_from_this()] { self->on_readable(); });
   } else {
@@ -133,6 +142,10 @@ bool StreamConnection::take_frames() {
         observer->on_frame(std::move(*frame));
         if (queue_.size() >= most_held_back && !awaiting_writable_) write();
         continue;
+      }
+      if (!reader_.lane_reads().empty()) {
+        read_lanes();
+        break;
       }
       if (reader_.pulls().empty()) break;
       std::error_code error;
@@ -185,7 +198,7 @@ void StreamConnection::write() {
     }
     written(bytes);
   }
-  if (finishing_ && !closed_ && queue_.empty()) end_sending();
+  if (finishing_ && !closed_ && queue_.empty() && on_lanes_.empty()) end_sending();
 }
 
 void StreamConnection::gather() {
@@ -203,7 +216,7 @@ void StreamConnection::gather() {
     const Queued& queued = queue_[i];
     add(queued.frame.head.data(), queued.frame.head.size());
     for (const Buffer& attachment : queued.frame.attachments) {
-      if (bulk_range_.contains(attachment.size())) continue;
+      if (beside(queued, attachment)) continue;
       add(attachment.data(), attachment.size());
       add(zeros.data(), padded(attachment.size()) - attachment.size());
     }
@@ -218,6 +231,12 @@ void StreamConnection::written(std::size_t bytes) {
   front_written_ += bytes;
   while (!queue_.empty() && front_written_ >= queue_.front().size) {
     front_written_ -= queue_.front().size;
+    if (queue_.front().on_lanes) {
+      on_lanes_.push(queue_.pop());
+      leave_lanes();
+      if (closed_) return;
+      continue;
+    }
     if (queue_.front().addresses.empty()) {
       unsent_bytes_ -= queue_.front().bytes;
       Job sent = std::move(queue_.front().frame.sent);
@@ -247,6 +266,69 @@ void StreamConnection::on_acknowledged() {
   }
   if (!unacknowledged_.empty())
     bulk_->when_acknowledged([self = shared_from_this()] { self->on_acknowledged(); });
+}
+
+// --- Lanes ---
+
+void StreamConnection::set_lanes(std::unique_ptr<Lanes> lanes) {
+  if (closed_ || lanes_ != nullptr) return;
+  lanes_ = std::move(lanes);
+  lanes_->start([weak = weak_from_this()](const std::string& why) {
+    if (const auto self = weak.lock())
+      self->close(self->finishing_ ? *self->finishing_
+                                   : Error(ErrorKind::peer_lost, "a lane of the connection was lost: " + why));
+  });
+  reader_.take_lanes();
+}
+
+std::unique_ptr<ByteStream> StreamConnection::take_stream() {
+  if (closed_ || finishing_) return nullptr;
+  if (!queue_.empty() || !reader_.between_frames())
+    throw Error(ErrorKind::protocol_error, "more came by a connection that becomes a lane");
+  closed_ = Error(ErrorKind::aborted, "the connection has become a lane");
+  observer_ = nullptr;
+  return std::move(stream_);
+}
+
+bool StreamConnection::beside(const Queued& queued, const Buffer& attachment) const {
+  return bulk_range_.contains(attachment.size()) || (queued.on_lanes && is_for_lanes(attachment));
+}
+
+void StreamConnection::send_on_lanes(const Queued& queued) {
+  std::vector<Buffer> buffers;
+  std::copy_if(queued.frame.attachments.begin(), queued.frame.attachments.end(), std::back_inserter(buffers),
+               is_for_lanes);
+  lanes_->write(std::move(buffers), [weak = weak_from_this()] {
+    const auto self = weak.lock();
+    if (self == nullptr || self->closed_) return;
+    ++self->lanes_done_;
+    self->leave_lanes();
+    if (self->finishing_ && !self->closed_ && self->queue_.empty() && self->on_lanes_.empty())
+      self->end_sending();
+  });
+}
+
+// Frames leave the lanes in the order in which they leave the stream.
+void StreamConnection::leave_lanes() {
+  while (lanes_done_ != 0 && !on_lanes_.empty() && !closed_) {
+    --lanes_done_;
+    if (finishing_) be_patient();
+    Queued left = on_lanes_.pop();
+    unsent_bytes_ -= left.bytes;
+    if (left.frame.sent) left.frame.sent();
+  }
+}
+
+void StreamConnection::read_lanes() {
+  reading_lanes_ = true;
+  lanes_->read(reader_.lane_reads(), [weak = weak_from_this()] {
+    const auto self = weak.lock();
+    if (self == nullptr || self->closed_) return;
+    self->reading_lanes_ = false;
+    self->reader_.lanes_read();
+    if (!self->take_frames() || self->reading_lanes_) return;
+    self->on_readable();
+  });
 }
 
 void StreamConnection::end_sending() {

@@ -11,6 +11,7 @@
 #include <weft/rpc/transport/byte_stream.h>
 #include <weft/rpc/transport/connection.h>
 #include <weft/rpc/transport/frame_reader.h>
+#include <weft/rpc/transport/lanes.h>
 
 #include <optional>
 
@@ -26,11 +27,17 @@ class WEFT_EXPORT StreamConnection final : public Connection,
   void start(std::shared_ptr<ConnectionObserver> observer) override;
   void send(OutboundFrame frame) override;
   std::uint64_t unsent_bytes() const override { return unsent_bytes_; }
-  std::uint64_t received_bytes() const override { return received_bytes_; }
+  std::uint64_t received_bytes() const override {
+    return received_bytes_ + (lanes_ != nullptr ? lanes_->received_bytes() : 0);
+  }
   void finish(const Error& reason) override;
   void close(const Error& reason) override;
   std::string describe() const override { return description_; }
-  std::string identity() const override { return stream_->identity(); }
+  std::string identity() const override { return stream_ != nullptr ? stream_->identity() : std::string(); }
+  bool takes_lanes() const override { return bulk_ == nullptr; }
+  void set_lanes(std::unique_ptr<Lanes> lanes) override;
+  void use_lanes() override { using_lanes_ = lanes_ != nullptr; }
+  std::unique_ptr<ByteStream> take_stream() override;
 
  private:
   struct Queued {
@@ -38,7 +45,9 @@ class WEFT_EXPORT StreamConnection final : public Connection,
     std::size_t size = 0;                  // on the stream
     std::uint64_t bytes = 0;               // of memory that it holds
     std::vector<std::uint64_t> addresses;  // of its bulk
+    bool on_lanes = false;                 // its large attachments
   };
+  bool beside(const Queued& queued, const Buffer& attachment) const;  // not on the stream
 
   void await_readable();
   void on_readable();
@@ -47,12 +56,15 @@ class WEFT_EXPORT StreamConnection final : public Connection,
   void gather();
   void written(std::size_t bytes);
   void on_acknowledged();
+  void send_on_lanes(const Queued& queued);
+  void leave_lanes();
+  void read_lanes();
   void lost(const std::error_code& error);
   void end_sending();
   void be_patient();
   void report();
 
-  const std::unique_ptr<ByteStream> stream_;
+  std::unique_ptr<ByteStream> stream_;  // null: it has been taken
   BulkAccess* const bulk_;  // null: everything goes through the stream
   const BulkRange bulk_range_;
   const std::shared_ptr<Loop> loop_;
@@ -75,6 +87,12 @@ class WEFT_EXPORT StreamConnection final : public Connection,
 
   Fifo<Queued> unacknowledged_;  // their bulk has not been pulled yet
   std::uint64_t acknowledged_ = 0;
+
+  std::unique_ptr<Lanes> lanes_;
+  bool using_lanes_ = false;    // for what is sent
+  bool reading_lanes_ = false;  // what arrives waits for them
+  Fifo<Queued> on_lanes_;       // the stream's part has left
+  std::size_t lanes_done_ = 0;  // of the frames sent by lanes, in their order, those beyond on_lanes_ first
 };
 
 }  // namespace weft::rpc

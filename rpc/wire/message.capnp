@@ -17,6 +17,7 @@ struct Header {
     cancel @5 :Void;             # of the request whose id the prefix carries
     goodbye @6 :Goodbye;
     credit @7 :Credit;
+    lane @8 :Lane;
   }
 }
 
@@ -30,6 +31,15 @@ struct Hello {
   addresses @5 :List(Text);      # where the agent listens
   mostCalls @6 :UInt32;          # credit: requests that this side takes at a time; 0: it does not count them
   mostBytes @7 :UInt64;          # credit: bytes of requests that it takes at a time; 0: it does not count them
+  lanes @8 :UInt16;              # connections beside this one that the side uses for bulk at the most
+  laneKey @9 :Data;              # by which the peer's lanes prove to belong to this connection
+}
+
+# A connection that becomes a lane of another, or how far that has come (docs/wire_protocol.md, "Lanes").
+struct Lane {
+  key @0 :Data;
+  index @1 :UInt16;
+  count @2 :UInt16;
 }
 
 # Credit that notifications have given back, since no reply does.
