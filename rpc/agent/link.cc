@@ -44,6 +44,7 @@ Link::Link(std::shared_ptr<AgentCore> core, std::uint64_t number, std::shared_pt
       number_(number),
       loop_(connection->loop()),
       connection_(std::move(connection)),
+      lanes_(std::make_shared<LinkLanes>(core_, connection_)),
       route_(std::move(route)),
       handshaking_(route_ == nullptr),
       pending_(core_->id().incarnation),
@@ -177,6 +178,7 @@ void Link::become_lane(const LaneInfo& info) {
   end_handshake();
   core_->link_ended(shared_from_this(), nullptr, Error(ErrorKind::aborted, "it has become a lane"));
   connection_ = nullptr;
+  lanes_->end();
 }
 
 void Link::end_handshake() {

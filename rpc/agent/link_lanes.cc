@@ -94,14 +94,18 @@ void LinkLanes::dial(const HelloInfo& theirs, const Address& address, const std:
   for (std::uint16_t i = 0; i < count; ++i) {
     auto dial = std::make_shared<Dial>(weak_from_this(), connection_->loop(), i);
     const LaneInfo info{theirs.lane_key, i, count};
-    transport->connect(address, core_->pick_loop(), core_->connection_options(agent),
-                       [dial, info](Result<std::shared_ptr<Connection>> made) {
-                         try {
-                           dial->begin(std::move(made).get(), info);
-                         } catch (const std::exception& error) {
-                           dial->on_closed(Error(ErrorKind::unavailable, error.what()));
-                         }
-                       });
+    try {
+      transport->connect(address, core_->pick_loop(), core_->connection_options(agent),
+                         [dial, info](Result<std::shared_ptr<Connection>> made) {
+                           try {
+                             dial->begin(std::move(made).get(), info);
+                           } catch (const std::exception& error) {
+                             dial->on_closed(Error(ErrorKind::unavailable, error.what()));
+                           }
+                         });
+    } catch (const Error& error) {
+      return give_up(error.what());
+    }
   }
 }
 
@@ -113,7 +117,7 @@ void LinkLanes::take(const LaneInfo& info, Lanes::Stream lane) {
   if (dialled_ || open_) refuse("that is not due");
   if (info.count == 0 || info.count > most_ || info.index >= info.count) refuse("beyond those that were offered");
   if (streams_.empty()) expect(info.count);
-  if (streams_.size() != info.count || streams_[info.index].stream != nullptr) refuse("of other lanes");
+  if (streams_.size() != info.count || streams_[info.index]) refuse("of other lanes");
   collect(info.index, std::move(lane));
 }
 
@@ -144,6 +148,7 @@ void LinkLanes::open() {
   connection_->set_lanes(std::make_unique<Lanes>(connection_->loop(), std::exchange(streams_, {})));
   if (dialled_) connection_->use_lanes();
   connection_->send(OutgoingMessage::lane({{}, 0, count}));
+  AgentCounters::count(core_->counters().lanes_made, count);
 }
 
 void LinkLanes::give_up(const std::string& why) {
@@ -151,9 +156,7 @@ void LinkLanes::give_up(const std::string& why) {
   core_->log(LogLevel::debug, connection_->describe() + ": no lanes: " + why);
   connection_->loop()->cancel(std::exchange(patience_, 0));
   missing_ = 0;
-  for (Lanes::Stream& lane : std::exchange(streams_, {}))
-    if (lane.stream != nullptr)
-      lane.loop->post([stream = std::shared_ptr<ByteStream>(std::move(lane.stream))] { stream->close(); });
+  streams_.clear();
 }
 
 void LinkLanes::end() {

@@ -47,7 +47,7 @@ class Lanes::Lane final : public std::enable_shared_from_this<Lane> {
   };
 
   Lane(std::shared_ptr<Shared> shared, Stream stream)
-      : shared_(std::move(shared)), loop_(std::move(stream.loop)), stream_(std::move(stream.stream)) {}
+      : shared_(std::move(shared)), loop_(stream.loop()), stream_(std::move(stream)) {}
 
   void post(std::vector<Piece> pieces, bool reading) {
     loop_->post([self = shared_from_this(), pieces = std::move(pieces), reading]() mutable {
@@ -132,16 +132,22 @@ class Lanes::Lane final : public std::enable_shared_from_this<Lane> {
   }
   void end() {
     if (std::exchange(closed_, true)) return;
-    stream_->close();
+    stream_.let_go();
     const Way in = std::exchange(in_, {}), out = std::exchange(out_, {});
   }
 
   const std::shared_ptr<Shared> shared_;
   const std::shared_ptr<Loop> loop_;
-  const std::unique_ptr<ByteStream> stream_;
+  Stream stream_;
   bool closed_ = false;
   Way in_, out_;
 };
+
+void Lanes::Stream::let_go() {
+  if (stream_ == nullptr) return;
+  // Later: this may be one of its own calls.
+  loop_->post([stream = std::shared_ptr<ByteStream>(std::move(stream_))] { stream->close(); });
+}
 
 Lanes::Lanes(std::shared_ptr<Loop> home, std::vector<Stream> streams)
     : shared_(std::make_shared<Shared>(std::move(home))) {

@@ -19,9 +19,28 @@ class WEFT_EXPORT Lanes final {
   // Attachments of so many bytes and more go this way. Both sides must agree on it: it is part of the wire.
   static constexpr std::size_t least_bytes = std::size_t{1} << 20;
 
-  struct Stream {
-    std::unique_ptr<ByteStream> stream;
-    std::shared_ptr<Loop> loop;
+  // A stream and its loop, on which it is let go of too.
+  class Stream {
+   public:
+    Stream() = default;
+    Stream(std::unique_ptr<ByteStream> stream, std::shared_ptr<Loop> loop)
+        : stream_(std::move(stream)), loop_(std::move(loop)) {}
+    Stream(Stream&&) noexcept = default;
+    Stream& operator=(Stream&& other) noexcept {
+      let_go();
+      stream_ = std::move(other.stream_);
+      loop_ = std::move(other.loop_);
+      return *this;
+    }
+    ~Stream() { let_go(); }
+    explicit operator bool() const { return stream_ != nullptr; }
+    ByteStream* operator->() const { return stream_.get(); }
+    const std::shared_ptr<Loop>& loop() const { return loop_; }
+    void let_go();  // closes it
+
+   private:
+    std::unique_ptr<ByteStream> stream_;
+    std::shared_ptr<Loop> loop_;
   };
   using Failed = UniqueFunction<void(const std::string& why)>;
 

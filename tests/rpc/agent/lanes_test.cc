@@ -1,0 +1,195 @@
+// Lanes between agents: how they come to be, what goes by them, and what becomes of those that fail.
+#include <weft/rpc/rpc.h>
+
+#include "tests/support/cluster.h"
+#include "tests/support/errors.h"
+#include "tests/support/raw_peer.h"
+#include "tests/support/tls.h"
+
+namespace weft::rpc::lanes_test {
+namespace {
+
+using test::error_of;
+using test::eventually;
+using test::got;
+using test::kind_of;
+
+struct Mirror {
+  Buffer back(Buffer bytes) { return bytes; }
+  std::uint64_t size(Buffer bytes) { return bytes.size(); }
+  using Service = rpc::Service<"mirror", Method<"back", &Mirror::back>, Method<"size", &Mirror::size>>;
+};
+
+Buffer filled(std::size_t size, unsigned seed) {
+  Buffer buffer = Buffer::allocate(size);
+  for (std::size_t i = 0; i < size; ++i) buffer.data()[i] = std::byte(i * 31 + i / 4096 + seed);
+  return buffer;
+}
+bool same(const Buffer& a, const Buffer& b) {
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size()) == 0;
+}
+
+class LanesTest : public testing::Test {
+ protected:
+  Agent& add(const std::string& name, std::size_t lanes,
+             std::shared_ptr<const Credentials> credentials = nullptr) {
+    AgentOptions options{.name = name,
+                         .listen = {"tcp://127.0.0.1:0"},
+                         .credentials = std::move(credentials),
+                         .loops = 2,
+                         .lanes = lanes,
+                         .same_host = false,
+                         .log = [](LogLevel, const std::string&) {}};
+    auto& agent = agents_.emplace_back(std::make_unique<Agent>(std::move(options)));
+    agent->serve(std::make_shared<Mirror>());
+    return *agent;
+  }
+  static Peer connect(Agent& from, Agent& to) {
+    Peer peer = from.connect(to.addresses().front());
+    got(peer.ready());
+    return peer;
+  }
+  static void expect_mirrored(const Peer& peer) {
+    for (const std::size_t size : {std::size_t{100}, Lanes::least_bytes - 1, Lanes::least_bytes,
+                                   Lanes::least_bytes + 1, std::size_t{9'000'001}}) {
+      const Buffer sent = filled(size, static_cast<unsigned>(size));
+      EXPECT_TRUE(same(got(peer.call<&Mirror::back>(sent)), sent)) << size;
+    }
+  }
+  std::vector<std::unique_ptr<Agent>> agents_;
+};
+
+TEST_F(LanesTest, AreAsManyAsBothAllow) {
+  Agent &anna = add("anna", 3), &bert = add("bert", 2);
+  const Peer peer = connect(anna, bert);
+  eventually("both have their lanes",
+             [&] { return anna.counts().lanes_made == 2 && bert.counts().lanes_made == 2; });
+  expect_mirrored(peer);
+  EXPECT_EQ(anna.counts().connections, 1U);
+  EXPECT_EQ(bert.counts().connections, 1U);  // those that became lanes do not count
+}
+
+TEST_F(LanesTest, AreNotMadeWhereOneSideHasNone) {
+  Agent &anna = add("anna", 3), &bert = add("bert", 0);
+  expect_mirrored(connect(anna, bert));
+  expect_mirrored(connect(bert, anna));
+  EXPECT_EQ(anna.counts().lanes_made, 0U);
+  EXPECT_EQ(bert.counts().lanes_made, 0U);
+}
+
+TEST_F(LanesTest, ManyCallsAtOnceKeepTheirBytes) {
+  Agent &anna = add("anna", 2), &bert = add("bert", 2);
+  const Peer peer = connect(anna, bert);
+  // From the first moment on: before, while and after the lanes come.
+  std::vector<Buffer> sent;
+  std::vector<Future<Buffer>> answers;
+  for (unsigned i = 0; i < 40; ++i) {
+    sent.push_back(filled(i % 3 == 0 ? 1000 : 1'500'000 + i, i));
+    answers.push_back(peer.call<&Mirror::back>(sent.back()));
+  }
+  for (unsigned i = 0; i < 40; ++i) EXPECT_TRUE(same(got(std::move(answers[i])), sent[i])) << i;
+}
+
+TEST_F(LanesTest, AreSecuredLikeTheConnection) {
+  const test::TestAuthority authority;
+  Agent &anna = add("anna", 2, std::make_shared<Credentials>(authority.credentials("anna"))),
+        &bert = add("bert", 2, std::make_shared<Credentials>(authority.credentials("bert")));
+  const Peer peer = connect(anna, bert);
+  eventually("both have their lanes",
+             [&] { return anna.counts().lanes_made == 2 && bert.counts().lanes_made == 2; });
+  expect_mirrored(peer);
+}
+
+TEST_F(LanesTest, EndWithTheirConnection) {
+  Agent &anna = add("anna", 2), &bert = add("bert", 2);
+  const Peer peer = connect(anna, bert);
+  eventually("both have their lanes", [&] { return bert.counts().lanes_made == 2; });
+  auto call = peer.call<&Mirror::size>(filled(64 << 20, 1));
+  agents_.pop_back();  // bert, in the middle of it or after it
+  const auto error = error_of([&] { return call.get(); });
+  if (error) {
+    EXPECT_TRUE(error->kind() == ErrorKind::peer_lost || error->kind() == ErrorKind::shut_down)
+        << error->what();
+  }
+}
+
+TEST_F(LanesTest, OfNoConnectionAreRefused) {
+  Agent& anna = add("anna", 2);
+  auto stranger = probe::Socket::connected(anna.addresses().front());
+  stranger.send(test::bytes_of(OutgoingMessage::lane({{1, 2}, 0, 2})));
+  EXPECT_EQ(stranger.frames_to_end(), 1U);  // her hello
+  EXPECT_EQ(anna.counts().lanes_made, 0U);
+}
+
+// A peer that has said hello, and knows the key of its connection.
+struct ByHand {
+  explicit ByHand(Agent& agent)
+      : address(agent.addresses().front()), connection(probe::Socket::connected(address)) {
+    HelloInfo hello{.name = "by-hand", .incarnation = 5, .lanes = 4};
+    connection.send(test::bytes_of(OutgoingMessage::hello(hello)));
+    theirs = IncomingMessage(*connection.next(), Limits{}).hello();
+  }
+  probe::Socket lane(std::uint16_t index, std::uint16_t count) const {
+    auto socket = probe::Socket::connected(address);
+    socket.send(test::bytes_of(OutgoingMessage::lane({theirs.lane_key, index, count})));
+    return socket;
+  }
+  std::string address;
+  probe::Socket connection;
+  HelloInfo theirs;
+};
+
+TEST_F(LanesTest, AreOpenWhenAllHaveCome) {
+  Agent& anna = add("anna", 2);
+  ByHand peer(anna);
+  EXPECT_EQ(peer.theirs.lanes, 2U);
+  const auto second = peer.lane(1, 2), first = peer.lane(0, 2);
+  const auto said = peer.connection.next();
+  ASSERT_TRUE(said && said->prefix.kind == FrameKind::lane);
+  EXPECT_EQ(IncomingMessage(*said, Limits{}).lane().count, 2U);
+}
+
+TEST_F(LanesTest, BeyondWhatWasOfferedEndTheConnection) {
+  Agent& anna = add("anna", 2);
+  for (const auto& [index, count] : {std::pair{0, 3}, {2, 2}, {0, 0}}) {
+    ByHand peer(anna);
+    const auto lane = peer.lane(static_cast<std::uint16_t>(index), static_cast<std::uint16_t>(count));
+    EXPECT_EQ(peer.connection.frames_to_end(), 0U) << index << " of " << count;
+  }
+}
+
+TEST_F(LanesTest, TwiceInOnePlaceEndTheConnection) {
+  Agent& anna = add("anna", 2);
+  ByHand peer(anna);
+  const auto once = peer.lane(0, 2), twice = peer.lane(0, 2);
+  EXPECT_EQ(peer.connection.frames_to_end(), 0U);
+}
+
+TEST_F(LanesTest, UsedWithoutBeingThereEndTheConnection) {
+  Agent& anna = add("anna", 2);
+  ByHand peer(anna);
+  auto message = OutgoingMessage::request(0);
+  message->attach(Buffer::allocate(Lanes::least_bytes));
+  OutboundFrame frame = message->seal_request({1, 1, 0}, 1, 0);
+  add_flag(frame.head.bytes(), frame_flags::on_lanes);
+  peer.connection.send(frame.head.bytes());
+  EXPECT_EQ(peer.connection.frames_to_end(), 0U);
+}
+
+TEST_F(LanesTest, ThatAreLostEndTheConnection) {
+  Agent& anna = add("anna", 2);
+  ByHand peer(anna);
+  {
+    const auto first = peer.lane(0, 2), second = peer.lane(1, 2);
+    ASSERT_EQ(peer.connection.next()->prefix.kind, FrameKind::lane);
+  }
+  auto message = OutgoingMessage::request(0);
+  message->attach(Buffer::allocate(Lanes::least_bytes));
+  OutboundFrame frame = message->seal_request({1, 1, 0}, 1, 0);
+  add_flag(frame.head.bytes(), frame_flags::on_lanes);
+  peer.connection.send(frame.head.bytes());
+  EXPECT_EQ(peer.connection.frames_to_end(), 0U);
+}
+
+}  // namespace
+}  // namespace weft::rpc::lanes_test
