@@ -70,7 +70,14 @@ void Link::open() {
   hello.most_bytes = core_->options().limits.in_flight;
   hello.lanes = lanes_->most();
   hello.lane_key = lanes_->key();
-  connection->send(OutgoingMessage::hello(hello));
+  OutboundFrame frame = OutgoingMessage::hello(hello);
+  frame.sent = [weak = weak_from_this()] {
+    const auto self = weak.lock();
+    if (self == nullptr) return;
+    self->greeted_ = true;
+    if (self->lane_) self->become_lane();
+  };
+  connection->send(std::move(frame));
   handshake_timer_ =
       loop()->schedule(later(loop()->now(), core_->options().handshake_timeout), [self = shared_from_this()] {
         self->handshake_timer_ = 0;
@@ -91,7 +98,10 @@ void Link::on_frame(InboundFrame frame) {
       return finish(reason ? Error(reason->kind(), std::string("the peer says: ") + reason->what())
                            : Error(ErrorKind::shut_down, "the peer is shutting down"));
     }
-    if (prefix.kind == FrameKind::lane) return become_lane(message->lane());
+    if (prefix.kind == FrameKind::lane && route_ == nullptr && !lane_) {
+      lane_ = message->lane();
+      return become_lane();
+    }
     if (prefix.kind != FrameKind::hello) throw Error(ErrorKind::protocol_error, "bad frame: a Hello was due");
     return on_hello(*message);
   }
@@ -160,13 +170,14 @@ void Link::on_hello(IncomingMessage& message) {
 }
 
 // What came in is no peer's connection, but a lane of one that is there.
-void Link::become_lane(const LaneInfo& info) {
-  const auto whole = route_ == nullptr ? core_->link_with(info.key) : nullptr;
+void Link::become_lane() {
+  const auto whole = core_->link_with(lane_->key);
   if (whole == nullptr || !whole->ready() || whole->caller_->identity != connection_->identity())
-    throw Error(ErrorKind::protocol_error, "bad frame: a lane of no connection");
+    return close(Error(ErrorKind::protocol_error, "bad frame: a lane of no connection"));
+  if (!greeted_) return;
   auto stream = connection_->take_stream();
-  if (stream == nullptr) return;
-  whole->loop()->post([whole, info, lane = Lanes::Stream{std::move(stream), loop()}]() mutable {
+  if (stream == nullptr) return close(Error(ErrorKind::protocol_error, "bad frame: more than a lane"));
+  whole->loop()->post([whole, info = *lane_, lane = Lanes::Stream{std::move(stream), loop()}]() mutable {
     try {
       whole->lanes_->take(info, std::move(lane));
     } catch (const Error& bad) {

@@ -77,7 +77,7 @@ class WEFT_EXPORT Link final : public ConnectionObserver, public std::enable_sha
 
   void on_hello(IncomingMessage& message);
   void end_handshake();
-  void become_lane(const LaneInfo& info);  // of another link
+  void become_lane();  // of another link, once the hello has left
   void on_request(std::shared_ptr<IncomingMessage> message);
   void on_reply(std::shared_ptr<IncomingMessage> message);
   void on_credit(const CreditInfo& credit);
@@ -97,6 +97,8 @@ class WEFT_EXPORT Link final : public ConnectionObserver, public std::enable_sha
   const std::shared_ptr<LinkLanes> lanes_;
   std::shared_ptr<Route> route_;
   std::atomic<bool> ready_{false};  // the other's Hello has come
+  bool greeted_ = false;          // this side's Hello has left
+  std::optional<LaneInfo> lane_;    // it says that it is one
   bool handshaking_;                // it came in, and counts as one that has not said who it is
   std::atomic<bool> ended_{false};
   std::atomic<bool> peer_leaving_{false};

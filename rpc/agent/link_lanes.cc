@@ -44,9 +44,10 @@ class LinkLanes::Dial final : public ConnectionObserver, public std::enable_shar
  private:
   void become_lane() {
     if (!said_ || !greeted_ || connection_ == nullptr) return;
-    auto connection = std::exchange(connection_, nullptr);
+    const auto connection = connection_;
     auto stream = connection->take_stream();
-    if (stream == nullptr) return;
+    if (stream == nullptr) return connection->close(Error(ErrorKind::protocol_error, "more than a hello came"));
+    connection_ = nullptr;
     tell([lane = Lanes::Stream{std::move(stream), connection->loop()}](LinkLanes& lanes,
                                                                        std::size_t index) mutable {
       lanes.collect(index, std::move(lane));

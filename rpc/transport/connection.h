@@ -64,7 +64,7 @@ class WEFT_EXPORT Connection {
   virtual void set_lanes(std::unique_ptr<Lanes> lanes);
   virtual void use_lanes() {}
   // The stream itself, which becomes a lane of another connection: nothing more is delivered here, on_closed
-  // neither. Nothing may be queued, and nothing may have come that was not delivered yet.
+  // neither. null where something is queued, or has come that was not delivered yet.
   virtual std::unique_ptr<ByteStream> take_stream();
 };
 

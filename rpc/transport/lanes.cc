@@ -10,8 +10,8 @@
 namespace weft::rpc {
 namespace {
 
-constexpr std::size_t most_spans = 64;  // of one system call
-constexpr int most_calls_a_turn = 16;   // then others on the loop have a look in
+constexpr std::size_t most_pieces = 64;  // of one system call
+constexpr int most_moves_a_turn = 16;   // then others on the loop have a look in
 
 // The part of `bytes` that lane i of n carries. Both sides must agree on it.
 std::span<std::byte> slice(std::span<std::byte> bytes, std::size_t i, std::size_t n) {
@@ -70,7 +70,7 @@ class Lanes::Lane final : public std::enable_shared_from_this<Lane> {
 
   void move(bool reading) {
     Way& way = reading ? in_ : out_;
-    for (int i = 0; i < most_calls_a_turn; ++i) {
+    for (int i = 0; i < most_moves_a_turn; ++i) {
       if (closed_ || way.pieces.empty()) return;
       std::error_code error;
       const std::size_t bytes = reading ? read(error) : write(error);
@@ -85,13 +85,13 @@ class Lanes::Lane final : public std::enable_shared_from_this<Lane> {
 
   std::size_t read(std::error_code& error) {
     std::vector<std::span<std::byte>> into;
-    for (std::size_t i = 0; i < std::min(in_.pieces.size(), most_spans); ++i)
+    for (std::size_t i = 0; i < std::min(in_.pieces.size(), most_pieces); ++i)
       into.push_back(in_.pieces[i].bytes);
     return stream_->read(into, error);
   }
   std::size_t write(std::error_code& error) {
     std::vector<std::span<const std::byte>> from;
-    for (std::size_t i = 0; i < std::min(out_.pieces.size(), most_spans); ++i)
+    for (std::size_t i = 0; i < std::min(out_.pieces.size(), most_pieces); ++i)
       from.push_back(out_.pieces[i].bytes);
     return stream_->write(from, error);
   }

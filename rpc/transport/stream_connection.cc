@@ -282,9 +282,7 @@ void StreamConnection::set_lanes(std::unique_ptr<Lanes> lanes) {
 }
 
 std::unique_ptr<ByteStream> StreamConnection::take_stream() {
-  if (closed_ || finishing_) return nullptr;
-  if (!queue_.empty() || !reader_.between_frames())
-    throw Error(ErrorKind::protocol_error, "more came by a connection that becomes a lane");
+  if (closed_ || finishing_ || !queue_.empty() || !reader_.between_frames()) return nullptr;
   closed_ = Error(ErrorKind::aborted, "the connection has become a lane");
   observer_ = nullptr;
   return std::move(stream_);

@@ -1,5 +1,6 @@
 // Lanes between agents: how they come to be, what goes by them, and what becomes of those that fail.
 #include <weft/rpc/rpc.h>
+#include <weft/rpc/transport/lanes.h>
 
 #include "tests/support/cluster.h"
 #include "tests/support/errors.h"
@@ -39,7 +40,7 @@ class LanesTest : public testing::Test {
                          .loops = 2,
                          .lanes = lanes,
                          .same_host = false,
-                         .log = [](LogLevel, const std::string&) {}};
+                         .log = [](const LogRecord&) {}};
     auto& agent = agents_.emplace_back(std::make_unique<Agent>(std::move(options)));
     agent->serve(std::make_shared<Mirror>());
     return *agent;
