@@ -74,7 +74,8 @@ class WEFT_EXPORT AgentCore final : public std::enable_shared_from_this<AgentCor
   std::vector<std::shared_ptr<Route>> all_routes() const;
   std::vector<std::shared_ptr<Link>> all_links() const;      // in the order of their making
   std::shared_ptr<Link> link_to(const AgentId& life) const;  // any; null: none
-  std::shared_ptr<Link> link_with(const LaneKey& key) const;  // the link whose lanes have this key; null: none
+  std::shared_ptr<Link> link_with(
+      const LaneKey& key) const;  // the link whose lanes have this key; null: none
 
   // Calls.
   std::uint64_t next_call_id() { return next_call_++; }

@@ -166,7 +166,8 @@ void Link::on_hello(IncomingMessage& message) {
   await_beat();
   core_->link_ready(shared_from_this(), route_, hello);
   if (route_ != nullptr && !ended_)
-    lanes_->dial(hello, route_->dialled(), Address::looks_like(route_->name()) ? std::string() : route_->name());
+    lanes_->dial(hello, route_->dialled(),
+                 Address::looks_like(route_->name()) ? std::string() : route_->name());
 }
 
 // What came in is no peer's connection, but a lane of one that is there.

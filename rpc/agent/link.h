@@ -34,9 +34,9 @@ class WEFT_EXPORT Link final : public ConnectionObserver, public std::enable_sha
   bool usable(bool upkeep = false) const {                     // any thread
     return ready_ && !ended_ && (upkeep || !peer_leaving_);
   }
-  bool ready() const { return ready_; }                // any thread
-  bool usable_for_replies() const { return !ended_; }  // any thread
-  const AgentId& peer() const { return peer_; }        // any thread, once ready
+  bool ready() const { return ready_; }                               // any thread
+  bool usable_for_replies() const { return !ended_; }                 // any thread
+  const AgentId& peer() const { return peer_; }                       // any thread, once ready
   const std::shared_ptr<LinkLanes>& lanes() const { return lanes_; }  // any thread
 
   void send(const std::shared_ptr<PendingCall>& call);
@@ -97,7 +97,7 @@ class WEFT_EXPORT Link final : public ConnectionObserver, public std::enable_sha
   const std::shared_ptr<LinkLanes> lanes_;
   std::shared_ptr<Route> route_;
   std::atomic<bool> ready_{false};  // the other's Hello has come
-  bool greeted_ = false;          // this side's Hello has left
+  bool greeted_ = false;            // this side's Hello has left
   std::optional<LaneInfo> lane_;    // it says that it is one
   bool handshaking_;                // it came in, and counts as one that has not said who it is
   std::atomic<bool> ended_{false};

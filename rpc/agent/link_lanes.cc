@@ -46,12 +46,11 @@ class LinkLanes::Dial final : public ConnectionObserver, public std::enable_shar
     if (!said_ || !greeted_ || connection_ == nullptr) return;
     const auto connection = connection_;
     auto stream = connection->take_stream();
-    if (stream == nullptr) return connection->close(Error(ErrorKind::protocol_error, "more than a hello came"));
+    if (stream == nullptr)
+      return connection->close(Error(ErrorKind::protocol_error, "more than a hello came"));
     connection_ = nullptr;
-    tell([lane = Lanes::Stream{std::move(stream), connection->loop()}](LinkLanes& lanes,
-                                                                       std::size_t index) mutable {
-      lanes.collect(index, std::move(lane));
-    });
+    tell([lane = Lanes::Stream{std::move(stream), connection->loop()}](
+             LinkLanes& lanes, std::size_t index) mutable { lanes.collect(index, std::move(lane)); });
   }
   template <class F>
   void tell(F f) {
@@ -116,7 +115,8 @@ void LinkLanes::take(const LaneInfo& info, Lanes::Stream lane) {
   };
   if (connection_ == nullptr) return;
   if (dialled_ || open_) refuse("that is not due");
-  if (info.count == 0 || info.count > most_ || info.index >= info.count) refuse("beyond those that were offered");
+  if (info.count == 0 || info.count > most_ || info.index >= info.count)
+    refuse("beyond those that were offered");
   if (streams_.empty()) expect(info.count);
   if (streams_.size() != info.count || streams_[info.index]) refuse("of other lanes");
   collect(info.index, std::move(lane));

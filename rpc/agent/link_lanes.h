@@ -23,8 +23,8 @@ class LinkLanes final : public std::enable_shared_from_this<LinkLanes> {
  public:
   LinkLanes(std::shared_ptr<AgentCore> core, std::shared_ptr<Connection> connection);
 
-  std::uint16_t most() const { return most_; }   // 0: this link has none. Any thread
-  const LaneKey& key() const { return key_; }    // of this side; any thread
+  std::uint16_t most() const { return most_; }  // 0: this link has none. Any thread
+  const LaneKey& key() const { return key_; }   // of this side; any thread
 
   // After the hellos, at the side that dialled. agent: its expected name, empty where an address was dialled.
   void dial(const HelloInfo& theirs, const Address& address, const std::string& agent);

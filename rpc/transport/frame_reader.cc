@@ -93,7 +93,8 @@ void FrameReader::take(std::span<std::byte> into) {
 void FrameReader::begin_body() {
   const auto sizes = check_header(frame_.prefix, prefix_bytes_, frame_.header.bytes(), limits_);
   const bool on_lanes = (frame_.prefix.flags & frame_flags::on_lanes) != 0;
-  if (on_lanes && !lanes_) throw Error(ErrorKind::protocol_error, "bad frame: it is on lanes, and there are none");
+  if (on_lanes && !lanes_)
+    throw Error(ErrorKind::protocol_error, "bad frame: it is on lanes, and there are none");
   pieces_.clear();
   piece_ = 0;
   frame_.attachments.reserve(sizes.size());

@@ -4,8 +4,9 @@
 // is none. Small frames pass through one staging buffer; a header or attachment that does not fit there is
 // read straight into its final storage. Where bulk travels beside the stream (BulkAccess), its place in the
 // body holds its address alone: once next() gives nothing and pulls() is not empty, the caller copies each
-// and says pulled(). Likewise the large attachments of a frame that came by lanes are no part of the body: the
-// caller fills lane_reads() and says lanes_read(). Errors (protocol_error, resource_exhausted) end the stream. Thread-safety: none.
+// and says pulled(). Likewise the large attachments of a frame that came by lanes are no part of the body:
+// the caller fills lane_reads() and says lanes_read(). Errors (protocol_error, resource_exhausted) end the
+// stream. Thread-safety: none.
 #pragma once
 
 #include <weft/rpc/core/memory_pool.h>

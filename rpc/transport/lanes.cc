@@ -11,7 +11,7 @@ namespace weft::rpc {
 namespace {
 
 constexpr std::size_t most_pieces = 64;  // of one system call
-constexpr int most_moves_a_turn = 16;   // then others on the loop have a look in
+constexpr int most_moves_a_turn = 16;    // then others on the loop have a look in
 
 // The part of `bytes` that lane i of n carries. Both sides must agree on it.
 std::span<std::byte> slice(std::span<std::byte> bytes, std::size_t i, std::size_t n) {
@@ -123,8 +123,9 @@ class Lanes::Lane final : public std::enable_shared_from_this<Lane> {
   }
 
   void fail(const std::error_code& error) {
-    const std::string why = stream_->describe() + ": " +
-                            (error == asio::error::eof ? "the other side closed it" : stream_->explain(error));
+    const std::string why =
+        stream_->describe() + ": " +
+        (error == asio::error::eof ? "the other side closed it" : stream_->explain(error));
     end();
     shared_->home->post([shared = shared_, why] {
       if (Failed failed = std::exchange(shared->failed, nullptr); failed && !shared->closed) failed(why);

@@ -46,8 +46,8 @@ void StreamConnection::start(std::shared_ptr<ConnectionObserver> observer) {
 void StreamConnection::send(OutboundFrame frame) {
   if (closed_ || finishing_) return;
   Queued queued{std::move(frame)};
-  queued.on_lanes = using_lanes_ && std::any_of(queued.frame.attachments.begin(), queued.frame.attachments.end(),
-                                                is_for_lanes);
+  queued.on_lanes = using_lanes_ && std::any_of(queued.frame.attachments.begin(),
+                                                queued.frame.attachments.end(), is_for_lanes);
   if (queued.on_lanes) add_flag(queued.frame.head.bytes(), frame_flags::on_lanes);
   queued.size = queued.bytes = queued.frame.head.size();
   for (const Buffer& attachment : queued.frame.attachments) {
@@ -275,8 +275,9 @@ void StreamConnection::set_lanes(std::unique_ptr<Lanes> lanes) {
   lanes_ = std::move(lanes);
   lanes_->start([weak = weak_from_this()](const std::string& why) {
     if (const auto self = weak.lock())
-      self->close(self->finishing_ ? *self->finishing_
-                                   : Error(ErrorKind::peer_lost, "a lane of the connection was lost: " + why));
+      self->close(self->finishing_
+                      ? *self->finishing_
+                      : Error(ErrorKind::peer_lost, "a lane of the connection was lost: " + why));
   });
   reader_.take_lanes();
 }

@@ -65,7 +65,7 @@ class WEFT_EXPORT StreamConnection final : public Connection,
   void report();
 
   std::unique_ptr<ByteStream> stream_;  // null: it has been taken
-  BulkAccess* const bulk_;  // null: everything goes through the stream
+  BulkAccess* const bulk_;              // null: everything goes through the stream
   const BulkRange bulk_range_;
   const std::shared_ptr<Loop> loop_;
   FrameReader reader_;

@@ -348,9 +348,9 @@ HelloInfo IncomingMessage::hello() const {
   return checked([&] {
     const auto hello = content_->header.getHello();
     if (hello.getName().size() > most_name_bytes) refuse("a Hello with a name that is too long");
-    HelloInfo info{hello.getVersionMin(), hello.getVersionMax(),  hello.getFeatures(),
-                   text(hello.getName()), hello.getIncarnation(), {},
-                   hello.getMostCalls(),  hello.getMostBytes(),  hello.getLanes(),
+    HelloInfo info{hello.getVersionMin(),     hello.getVersionMax(),  hello.getFeatures(),
+                   text(hello.getName()),     hello.getIncarnation(), {},
+                   hello.getMostCalls(),      hello.getMostBytes(),   hello.getLanes(),
                    key_of(hello.getLaneKey())};
     const auto addresses = hello.getAddresses();
     if (addresses.size() > most_addresses)

@@ -48,8 +48,7 @@ Prefix decode(std::span<const std::byte, Prefix::size> in, const Limits& limits)
     refuse(ErrorKind::protocol_error, "frame version " + std::to_string(version));
   Prefix prefix;
   const auto kind = take<std::uint8_t>(in, 5);
-  if (kind < static_cast<std::uint8_t>(FrameKind::hello) ||
-      kind > static_cast<std::uint8_t>(FrameKind::lane))
+  if (kind < static_cast<std::uint8_t>(FrameKind::hello) || kind > static_cast<std::uint8_t>(FrameKind::lane))
     refuse(ErrorKind::protocol_error, "unknown kind " + std::to_string(kind));
   prefix.kind = static_cast<FrameKind>(kind);
   prefix.flags = take<std::uint16_t>(in, flags_offset);

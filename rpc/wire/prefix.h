@@ -30,7 +30,7 @@ enum class FrameKind : std::uint8_t {
 };
 
 namespace frame_flags {
-inline constexpr std::uint16_t notify = 1;  // a request that is not answered
+inline constexpr std::uint16_t notify = 1;    // a request that is not answered
 inline constexpr std::uint16_t on_lanes = 2;  // the large ones of its attachments travel on the lanes
 inline constexpr std::uint16_t known = notify | on_lanes;
 }  // namespace frame_flags

@@ -65,12 +65,7 @@ const Case tcp_v4{"TcpV4", []() -> std::shared_ptr<Transport> { return make_tcp_
                   [] { return std::string("tcp://127.0.0.1:0"); }, [] { return free_port("127.0.0.1"); }};
 const Case tcp_v6{"TcpV6", []() -> std::shared_ptr<Transport> { return make_tcp_transport(); },
                   [] { return std::string("tcp://[::1]:0"); }, [] { return free_port("::1"); }, no_ipv6};
-const Case tcp_with_lanes{"TcpLanes",
-                          tcp_v4.make,
-                          tcp_v4.listen,
-                          tcp_v4.nobody,
-                          tcp_v4.missing,
-                          3};
+const Case tcp_with_lanes{"TcpLanes", tcp_v4.make, tcp_v4.listen, tcp_v4.nobody, tcp_v4.missing, 3};
 const char* no_shm() {
   static std::string why;
   return shm_supported(&why) ? "" : why.c_str();
@@ -143,8 +138,7 @@ class ConnectionTest : public testing::TestWithParam<Case> {
     }
     const auto set = [](End& end, std::vector<Lanes::Stream> streams) {
       on(end.loop(), [&] {
-        end.connection().set_lanes(
-            std::make_unique<Lanes>(end.connection().loop(), std::move(streams)));
+        end.connection().set_lanes(std::make_unique<Lanes>(end.connection().loop(), std::move(streams)));
       });
     };
     set(here, std::move(first));
@@ -187,8 +181,8 @@ class ConnectionTest : public testing::TestWithParam<Case> {
 };
 
 INSTANTIATE_TEST_SUITE_P(Transports, ConnectionTest,
-                         testing::Values(in_process, tcp_v4, tcp_v6, tcp_with_lanes, unix_socket, shared_memory,
-                                         shared_memory_without_bulk),
+                         testing::Values(in_process, tcp_v4, tcp_v6, tcp_with_lanes, unix_socket,
+                                         shared_memory, shared_memory_without_bulk),
                          [](const auto& info) { return info.param.name; });
 
 TEST_P(ConnectionTest, FramesArriveInOrder) {
