@@ -165,7 +165,9 @@ void Link::on_hello(IncomingMessage& message) {
   ready_ = true;
   await_beat();
   core_->link_ready(shared_from_this(), route_, hello);
-  if (route_ != nullptr && !ended_)
+  if (ended_) return;
+  lanes_->greeted(identity);
+  if (route_ != nullptr)
     lanes_->dial(hello, route_->dialled(),
                  Address::looks_like(route_->name()) ? std::string() : route_->name());
 }
@@ -173,18 +175,19 @@ void Link::on_hello(IncomingMessage& message) {
 // What came in is no peer's connection, but a lane of one that is there.
 void Link::become_lane() {
   const auto whole = core_->link_with(lane_->key);
-  if (whole == nullptr || !whole->ready() || whole->caller_->identity != connection_->identity())
-    return close(Error(ErrorKind::protocol_error, "bad frame: a lane of no connection"));
+  if (whole == nullptr) return close(Error(ErrorKind::protocol_error, "bad frame: a lane of no connection"));
   if (!greeted_) return;
+  const std::string identity = connection_->identity();
   auto stream = connection_->take_stream();
   if (stream == nullptr) return close(Error(ErrorKind::protocol_error, "bad frame: more than a lane"));
-  whole->loop()->post([whole, info = *lane_, lane = Lanes::Stream{std::move(stream), loop()}]() mutable {
-    try {
-      whole->lanes_->take(info, std::move(lane));
-    } catch (const Error& bad) {
-      whole->close(bad);
-    }
-  });
+  whole->loop()->post(
+      [whole, info = *lane_, identity, lane = Lanes::Stream{std::move(stream), loop()}]() mutable {
+        try {
+          whole->lanes_->take(info, identity, std::move(lane));
+        } catch (const Error& bad) {
+          whole->close(bad);
+        }
+      });
   ended_ = true;
   loop()->cancel(std::exchange(handshake_timer_, 0));
   end_handshake();

@@ -109,11 +109,23 @@ void LinkLanes::dial(const HelloInfo& theirs, const Address& address, const std:
   }
 }
 
-void LinkLanes::take(const LaneInfo& info, Lanes::Stream lane) {
+void LinkLanes::greeted(const std::string& identity) {
+  identity_ = identity;
+  for (auto& [info, from, lane] : std::exchange(early_, {})) take(info, from, std::move(lane));
+}
+
+void LinkLanes::take(const LaneInfo& info, const std::string& identity, Lanes::Stream lane) {
   const auto refuse = [](const std::string& why) {
     throw Error(ErrorKind::protocol_error, "bad frame: a lane " + why);
   };
   if (connection_ == nullptr) return;
+  if (!identity_) {  // the hello comes by another socket
+    if (early_.size() == most_) refuse("beyond those that were offered");
+    early_.push_back({info, identity, std::move(lane)});
+    return;
+  }
+  if (identity != *identity_)  // who has learned the key does no harm with it
+    return core_->log(LogLevel::warning, connection_->describe() + ": a lane of another peer was refused");
   if (dialled_ || open_) refuse("that is not due");
   if (info.count == 0 || info.count > most_ || info.index >= info.count)
     refuse("beyond those that were offered");
@@ -148,8 +160,8 @@ void LinkLanes::open() {
   const auto count = static_cast<std::uint16_t>(streams_.size());
   connection_->set_lanes(std::make_unique<Lanes>(connection_->loop(), std::exchange(streams_, {})));
   if (dialled_) connection_->use_lanes();
-  connection_->send(OutgoingMessage::lane({{}, 0, count}));
   AgentCounters::count(core_->counters().lanes_made, count);
+  connection_->send(OutgoingMessage::lane({{}, 0, count}));
 }
 
 void LinkLanes::give_up(const std::string& why) {
@@ -163,6 +175,7 @@ void LinkLanes::give_up(const std::string& why) {
 void LinkLanes::end() {
   if (connection_ == nullptr) return;
   give_up("the connection has ended");
+  early_.clear();
   connection_ = nullptr;
 }
 

@@ -13,6 +13,8 @@
 #include <weft/rpc/wire/message.h>
 
 #include <memory>
+#include <optional>
+#include <string>
 #include <vector>
 
 namespace weft::rpc {
@@ -26,15 +28,23 @@ class LinkLanes final : public std::enable_shared_from_this<LinkLanes> {
   std::uint16_t most() const { return most_; }  // 0: this link has none. Any thread
   const LaneKey& key() const { return key_; }   // of this side; any thread
 
-  // After the hellos, at the side that dialled. agent: its expected name, empty where an address was dialled.
+  // With the other side's hello, which says who that is; at the side that dialled before dial(), where agent
+  // is the expected name, empty where an address was dialled. Errors as those of take().
+  void greeted(const std::string& identity);
   void dial(const HelloInfo& theirs, const Address& address, const std::string& agent);
-  // At the other side: one that came in with this link's key. Refused by protocol_error.
-  void take(const LaneInfo& info, Lanes::Stream lane);
+  // At the other side: one that came in with this link's key, from who proved to be `identity` there. It may
+  // be here before the hello. Refused by protocol_error.
+  void take(const LaneInfo& info, const std::string& identity, Lanes::Stream lane);
   void on_frame(const LaneInfo& info);  // what the peer says of them over the link
   void end();                           // with the link; idempotent
 
  private:
   class Dial;
+  struct Early {
+    LaneInfo info;
+    std::string identity;
+    Lanes::Stream lane;
+  };
   void expect(std::size_t count);
   void collect(std::size_t index, Lanes::Stream lane);
   void open();
@@ -44,6 +54,8 @@ class LinkLanes final : public std::enable_shared_from_this<LinkLanes> {
   std::shared_ptr<Connection> connection_;  // null: the link has ended
   std::uint16_t most_ = 0;
   LaneKey key_{};
+  std::optional<std::string> identity_;  // of the peer, once its hello is here
+  std::vector<Early> early_;             // lanes that came before
   bool dialled_ = false;
   bool told_ = false;  // of the dialler: that the other side has them all
   bool open_ = false;

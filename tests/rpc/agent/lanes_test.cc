@@ -122,13 +122,16 @@ TEST_F(LanesTest, OfNoConnectionAreRefused) {
   EXPECT_EQ(anna.counts().lanes_made, 0U);
 }
 
-// A peer that has said hello, and knows the key of its connection.
+// A peer that knows the key of its connection.
 struct ByHand {
-  explicit ByHand(Agent& agent)
+  explicit ByHand(Agent& agent, bool greets = true)
       : address(agent.addresses().front()), connection(probe::Socket::connected(address)) {
-    HelloInfo hello{.name = "by-hand", .incarnation = 5, .lanes = 4};
-    connection.send(test::bytes_of(OutgoingMessage::hello(hello)));
+    if (greets) greet();
     theirs = IncomingMessage(*connection.next(), Limits{}).hello();
+  }
+  void greet() {
+    const HelloInfo hello{.name = "by-hand", .incarnation = 5, .lanes = 4};
+    connection.send(test::bytes_of(OutgoingMessage::hello(hello)));
   }
   probe::Socket lane(std::uint16_t index, std::uint16_t count) const {
     auto socket = probe::Socket::connected(address);
@@ -148,6 +151,17 @@ TEST_F(LanesTest, AreOpenWhenAllHaveCome) {
   const auto said = peer.connection.next();
   ASSERT_TRUE(said && said->prefix.kind == FrameKind::lane);
   EXPECT_EQ(IncomingMessage(*said, Limits{}).lane().count, 2U);
+}
+
+TEST_F(LanesTest, MayComeBeforeTheHello) {
+  Agent& anna = add("anna", 2);
+  ByHand peer(anna, false);
+  auto second = peer.lane(1, 2), first = peer.lane(0, 2);
+  for (auto* lane : {&first, &second}) ASSERT_TRUE(lane->next());  // her hello; she reads theirs about now
+  peer.greet();
+  const auto said = peer.connection.next();
+  ASSERT_TRUE(said && said->prefix.kind == FrameKind::lane);
+  EXPECT_EQ(anna.counts().lanes_made, 2U);
 }
 
 TEST_F(LanesTest, BeyondWhatWasOfferedEndTheConnection) {
