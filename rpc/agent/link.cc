@@ -75,7 +75,7 @@ void Link::open() {
     const auto self = weak.lock();
     if (self == nullptr) return;
     self->greeted_ = true;
-    if (self->lane_) self->become_lane();
+    if (self->lane_ && !self->ended_) self->become_lane();
   };
   connection->send(std::move(frame));
   handshake_timer_ =
@@ -92,13 +92,14 @@ void Link::on_frame(InboundFrame frame) {
   AgentCounters::count(core_->counters().bytes_received, message->bytes());
   const Prefix& prefix = message->prefix();
   if (!ready_) {
+    if (lane_) throw Error(ErrorKind::protocol_error, "bad frame: more than a lane");
     if (prefix.kind == FrameKind::goodbye) {
       const auto reason = message->goodbye();
       // Not close(): the peer may have closed the connection right behind this.
       return finish(reason ? Error(reason->kind(), std::string("the peer says: ") + reason->what())
                            : Error(ErrorKind::shut_down, "the peer is shutting down"));
     }
-    if (prefix.kind == FrameKind::lane && route_ == nullptr && !lane_) {
+    if (prefix.kind == FrameKind::lane && route_ == nullptr) {
       lane_ = message->lane();
       return become_lane();
     }

@@ -5,11 +5,12 @@
 #include "tests/support/cluster.h"
 #include "tests/support/errors.h"
 #include "tests/support/raw_peer.h"
-#include "tests/support/tls.h"
+#include "tests/support/tls_socket.h"
 
-namespace weft::rpc::lanes_test {
+namespace weft::rpc::link_lanes_test {
 namespace {
 
+using probe::Bytes;
 using test::error_of;
 using test::eventually;
 using test::got;
@@ -30,7 +31,7 @@ bool same(const Buffer& a, const Buffer& b) {
   return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size()) == 0;
 }
 
-class LanesTest : public testing::Test {
+class LinkLanesTest : public testing::Test {
  protected:
   Agent& add(const std::string& name, std::size_t lanes,
              std::shared_ptr<const Credentials> credentials = nullptr) {
@@ -60,7 +61,7 @@ class LanesTest : public testing::Test {
   std::vector<std::unique_ptr<Agent>> agents_;
 };
 
-TEST_F(LanesTest, AreAsManyAsBothAllow) {
+TEST_F(LinkLanesTest, AreAsManyAsBothAllow) {
   Agent &anna = add("anna", 3), &bert = add("bert", 2);
   const Peer peer = connect(anna, bert);
   eventually("both have their lanes",
@@ -70,7 +71,7 @@ TEST_F(LanesTest, AreAsManyAsBothAllow) {
   EXPECT_EQ(bert.counts().connections, 1U);  // those that became lanes do not count
 }
 
-TEST_F(LanesTest, AreNotMadeWhereOneSideHasNone) {
+TEST_F(LinkLanesTest, AreNotMadeWhereOneSideHasNone) {
   Agent &anna = add("anna", 3), &bert = add("bert", 0);
   expect_mirrored(connect(anna, bert));
   expect_mirrored(connect(bert, anna));
@@ -78,7 +79,7 @@ TEST_F(LanesTest, AreNotMadeWhereOneSideHasNone) {
   EXPECT_EQ(bert.counts().lanes_made, 0U);
 }
 
-TEST_F(LanesTest, ManyCallsAtOnceKeepTheirBytes) {
+TEST_F(LinkLanesTest, ManyCallsAtOnceKeepTheirBytes) {
   Agent &anna = add("anna", 2), &bert = add("bert", 2);
   const Peer peer = connect(anna, bert);
   // From the first moment on: before, while and after the lanes come.
@@ -91,7 +92,7 @@ TEST_F(LanesTest, ManyCallsAtOnceKeepTheirBytes) {
   for (unsigned i = 0; i < 40; ++i) EXPECT_TRUE(same(got(std::move(answers[i])), sent[i])) << i;
 }
 
-TEST_F(LanesTest, AreSecuredLikeTheConnection) {
+TEST_F(LinkLanesTest, AreSecuredLikeTheConnection) {
   const test::TestAuthority authority;
   Agent &anna = add("anna", 2, std::make_shared<Credentials>(authority.credentials("anna"))),
         &bert = add("bert", 2, std::make_shared<Credentials>(authority.credentials("bert")));
@@ -101,7 +102,7 @@ TEST_F(LanesTest, AreSecuredLikeTheConnection) {
   expect_mirrored(peer);
 }
 
-TEST_F(LanesTest, EndWithTheirConnection) {
+TEST_F(LinkLanesTest, EndWithTheirConnection) {
   Agent &anna = add("anna", 2), &bert = add("bert", 2);
   const Peer peer = connect(anna, bert);
   eventually("both have their lanes", [&] { return bert.counts().lanes_made == 2; });
@@ -114,7 +115,7 @@ TEST_F(LanesTest, EndWithTheirConnection) {
   }
 }
 
-TEST_F(LanesTest, OfNoConnectionAreRefused) {
+TEST_F(LinkLanesTest, OfNoConnectionAreRefused) {
   Agent& anna = add("anna", 2);
   auto stranger = probe::Socket::connected(anna.addresses().front());
   stranger.send(test::bytes_of(OutgoingMessage::lane({{1, 2}, 0, 2})));
@@ -143,7 +144,7 @@ struct ByHand {
   HelloInfo theirs;
 };
 
-TEST_F(LanesTest, AreOpenWhenAllHaveCome) {
+TEST_F(LinkLanesTest, AreOpenWhenAllHaveCome) {
   Agent& anna = add("anna", 2);
   ByHand peer(anna);
   EXPECT_EQ(peer.theirs.lanes, 2U);
@@ -153,7 +154,7 @@ TEST_F(LanesTest, AreOpenWhenAllHaveCome) {
   EXPECT_EQ(IncomingMessage(*said, Limits{}).lane().count, 2U);
 }
 
-TEST_F(LanesTest, MayComeBeforeTheHello) {
+TEST_F(LinkLanesTest, MayComeBeforeTheHello) {
   Agent& anna = add("anna", 2);
   ByHand peer(anna, false);
   auto second = peer.lane(1, 2), first = peer.lane(0, 2);
@@ -164,7 +165,7 @@ TEST_F(LanesTest, MayComeBeforeTheHello) {
   EXPECT_EQ(anna.counts().lanes_made, 2U);
 }
 
-TEST_F(LanesTest, BeyondWhatWasOfferedEndTheConnection) {
+TEST_F(LinkLanesTest, BeyondWhatWasOfferedEndTheConnection) {
   Agent& anna = add("anna", 2);
   for (const auto& [index, count] : {std::pair{0, 3}, {2, 2}, {0, 0}}) {
     ByHand peer(anna);
@@ -173,14 +174,14 @@ TEST_F(LanesTest, BeyondWhatWasOfferedEndTheConnection) {
   }
 }
 
-TEST_F(LanesTest, TwiceInOnePlaceEndTheConnection) {
+TEST_F(LinkLanesTest, TwiceInOnePlaceEndTheConnection) {
   Agent& anna = add("anna", 2);
   ByHand peer(anna);
   const auto once = peer.lane(0, 2), twice = peer.lane(0, 2);
   EXPECT_EQ(peer.connection.frames_to_end(), 0U);
 }
 
-TEST_F(LanesTest, UsedWithoutBeingThereEndTheConnection) {
+TEST_F(LinkLanesTest, UsedWithoutBeingThereEndTheConnection) {
   Agent& anna = add("anna", 2);
   ByHand peer(anna);
   auto message = OutgoingMessage::request(0);
@@ -191,7 +192,7 @@ TEST_F(LanesTest, UsedWithoutBeingThereEndTheConnection) {
   EXPECT_EQ(peer.connection.frames_to_end(), 0U);
 }
 
-TEST_F(LanesTest, ThatAreLostEndTheConnection) {
+TEST_F(LinkLanesTest, ThatAreLostEndTheConnection) {
   Agent& anna = add("anna", 2);
   ByHand peer(anna);
   {
@@ -206,5 +207,70 @@ TEST_F(LanesTest, ThatAreLostEndTheConnection) {
   EXPECT_EQ(peer.connection.frames_to_end(), 0U);
 }
 
+// --- Over TLS, where a side's hello waits for the handshake ---
+
+// A peer that proves to be `name`, and an agent that listens.
+class SecuredLanesTest : public LinkLanesTest {
+ protected:
+  test::TlsSocket socket_of(const std::string& name) {
+    return {anna_.addresses().front(), authority_.issue(test::TestAuthority::agent(name))};
+  }
+  // Its connection, which goes on.
+  test::TlsSocket greet(const std::string& name) {
+    auto socket = socket_of(name);
+    socket.send(test::bytes_of(OutgoingMessage::hello({.name = name, .incarnation = 5, .lanes = 4})));
+    const auto hello = socket.next();
+    EXPECT_TRUE(hello && hello->prefix.kind == FrameKind::hello);
+    if (hello) key_ = IncomingMessage(*hello, Limits{}).hello().lane_key;
+    return socket;
+  }
+  void expect_alive(test::TlsSocket& connection) {
+    connection.send(probe::plain(FrameKind::ping, 1));
+    const auto pong = connection.next();
+    EXPECT_TRUE(pong && pong->prefix.kind == FrameKind::pong);
+    EXPECT_EQ(anna_.counts().connections_made, 1U);
+    eventually("one connection is left", [&] { return anna_.counts().connections == 1; });
+  }
+  // In one flight with the end of the handshake: it is read before the agent's own hello can leave.
+  void say(const Bytes& first, const Bytes& second) {
+    auto socket = socket_of("eve");
+    Bytes both = first;
+    both.insert(both.end(), second.begin(), second.end());
+    socket.send(both);
+    while (socket.next()) {
+    }
+  }
+  Bytes lane(std::uint16_t index) const { return test::bytes_of(OutgoingMessage::lane({key_, index, 2})); }
+
+  const test::TestAuthority authority_;
+  Agent& anna_ = add("anna", 2, std::make_shared<Credentials>(authority_.credentials("anna")));
+  LaneKey key_{};
+};
+
+TEST_F(SecuredLanesTest, OneThatSaysGoodbyeEnds) {
+  auto connection = greet("eve");
+  say(lane(0), test::bytes_of(OutgoingMessage::goodbye(std::nullopt)));
+  expect_alive(connection);
+}
+
+TEST_F(SecuredLanesTest, OneThatSaysAHelloEnds) {
+  auto connection = greet("eve");
+  say(lane(0), probe::hello("eve"));
+  expect_alive(connection);
+}
+
+TEST_F(SecuredLanesTest, ThoseOfAnotherPeerAreRefused) {
+  auto connection = greet("eve");
+  auto first = socket_of("bert"), second = socket_of("bert");
+  first.send(lane(0));
+  second.send(lane(1));
+  while (first.next()) {  // a hello, then the end
+  }
+  while (second.next()) {
+  }
+  expect_alive(connection);
+  EXPECT_EQ(anna_.counts().lanes_made, 0U);
+}
+
 }  // namespace
-}  // namespace weft::rpc::lanes_test
+}  // namespace weft::rpc::link_lanes_test
