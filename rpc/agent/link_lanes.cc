@@ -13,14 +13,18 @@ constexpr std::uint16_t most_lanes = 16;
 
 }  // namespace
 
-// One connection that shall become a lane, until it is one: on its own loop.
+// One connection that shall become a lane, until it is one: on its own loop, but for cancel().
 class LinkLanes::Dial final : public ConnectionObserver, public std::enable_shared_from_this<Dial> {
  public:
-  Dial(std::weak_ptr<LinkLanes> lanes, std::shared_ptr<Loop> home, std::size_t index)
-      : lanes_(std::move(lanes)), home_(std::move(home)), index_(index) {}
+  Dial(std::weak_ptr<LinkLanes> lanes, std::shared_ptr<Loop> home, std::shared_ptr<Loop> loop,
+       std::size_t index)
+      : lanes_(std::move(lanes)), home_(std::move(home)), loop_(std::move(loop)), index_(index) {}
+
+  const std::shared_ptr<Loop>& loop() const { return loop_; }  // any thread
 
   void begin(std::shared_ptr<Connection> connection, const LaneInfo& info) {
     connection_ = std::move(connection);
+    if (cancelled_) return drop();
     OutboundFrame frame = OutgoingMessage::lane(info);
     frame.sent = [self = shared_from_this()] {
       self->said_ = true;
@@ -40,8 +44,18 @@ class LinkLanes::Dial final : public ConnectionObserver, public std::enable_shar
     connection_ = nullptr;
     tell([why = std::string(reason.what())](LinkLanes& lanes, std::size_t) { lanes.give_up(why); });
   }
+  // On `home`. Without a detour where that is its loop too: the program's io_context may never run again.
+  void cancel() {
+    if (loop_ == home_) return drop();
+    loop_->post([self = shared_from_this()] { self->drop(); });
+  }
 
  private:
+  void drop() {
+    cancelled_ = true;
+    if (const auto connection = std::exchange(connection_, nullptr))
+      connection->close(Error(ErrorKind::aborted, "this lane is not wanted any more"));
+  }
   void become_lane() {
     if (!said_ || !greeted_ || connection_ == nullptr) return;
     const auto connection = connection_;
@@ -60,10 +74,10 @@ class LinkLanes::Dial final : public ConnectionObserver, public std::enable_shar
   }
 
   const std::weak_ptr<LinkLanes> lanes_;
-  const std::shared_ptr<Loop> home_;
+  const std::shared_ptr<Loop> home_, loop_;
   const std::size_t index_;
   std::shared_ptr<Connection> connection_;
-  bool said_ = false, greeted_ = false;
+  bool said_ = false, greeted_ = false, cancelled_ = false;
 };
 
 LinkLanes::LinkLanes(std::shared_ptr<AgentCore> core, std::shared_ptr<Connection> connection)
@@ -88,14 +102,15 @@ void LinkLanes::expect(std::size_t count) {
 void LinkLanes::dial(const HelloInfo& theirs, const Address& address, const std::string& agent) {
   const std::uint16_t count = std::min(most_, theirs.lanes);
   Transport* transport = core_->transport(address.scheme);
-  if (count == 0 || address.scheme != "tcp" || transport == nullptr) return;
+  if (count == 0 || address.scheme != "tcp" || transport == nullptr || core_->ended()) return;
   dialled_ = true;
   expect(count);
   for (std::uint16_t i = 0; i < count; ++i) {
-    auto dial = std::make_shared<Dial>(weak_from_this(), connection_->loop(), i);
+    auto dial = dials_.emplace_back(
+        std::make_shared<Dial>(weak_from_this(), connection_->loop(), core_->pick_loop(), i));
     const LaneInfo info{theirs.lane_key, i, count};
     try {
-      transport->connect(address, core_->pick_loop(), core_->connection_options(agent),
+      transport->connect(address, dial->loop(), core_->connection_options(agent),
                          [dial, info](Result<std::shared_ptr<Connection>> made) {
                            try {
                              dial->begin(std::move(made).get(), info);
@@ -156,6 +171,7 @@ void LinkLanes::on_frame(const LaneInfo& info) {
 void LinkLanes::open() {
   if (missing_ != 0 || (dialled_ && !told_)) return;
   open_ = true;
+  dials_.clear();
   connection_->loop()->cancel(std::exchange(patience_, 0));
   const auto count = static_cast<std::uint16_t>(streams_.size());
   connection_->set_lanes(std::make_unique<Lanes>(connection_->loop(), std::exchange(streams_, {})));
@@ -170,6 +186,7 @@ void LinkLanes::give_up(const std::string& why) {
   connection_->loop()->cancel(std::exchange(patience_, 0));
   missing_ = 0;
   streams_.clear();
+  for (const auto& dial : std::exchange(dials_, {})) dial->cancel();
 }
 
 void LinkLanes::end() {

@@ -59,6 +59,7 @@ class LinkLanes final : public std::enable_shared_from_this<LinkLanes> {
   bool dialled_ = false;
   bool told_ = false;  // of the dialler: that the other side has them all
   bool open_ = false;
+  std::vector<std::shared_ptr<Dial>> dials_;
   std::vector<Lanes::Stream> streams_;  // those that are there, in their places
   std::size_t missing_ = 0;
   Loop::TimerId patience_ = 0;

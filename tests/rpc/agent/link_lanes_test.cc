@@ -2,6 +2,8 @@
 #include <weft/rpc/rpc.h>
 #include <weft/rpc/transport/lanes.h>
 
+#include <future>
+
 #include "tests/support/cluster.h"
 #include "tests/support/errors.h"
 #include "tests/support/raw_peer.h"
@@ -205,6 +207,97 @@ TEST_F(LinkLanesTest, ThatAreLostEndTheConnection) {
   add_flag(frame.head.bytes(), frame_flags::on_lanes);
   peer.connection.send(frame.head.bytes());
   EXPECT_EQ(peer.connection.frames_to_end(), 0U);
+}
+
+// --- Dialled to a peer by hand ---
+
+// An agent that has dialled a peer by hand, which accepts and says what the test wants.
+class DiallingLanesTest : public testing::Test {
+ protected:
+  explicit DiallingLanesTest(std::chrono::nanoseconds patience = std::chrono::seconds{10}) {
+    AgentOptions options{.name = "anna", .loops = 2, .lanes = 2, .same_host = false};
+    options.handshake_timeout = patience;
+    options.log = [](const LogRecord&) {};
+    agent_ = std::make_unique<Agent>(std::move(options));
+    const Peer peer = agent_->connect(listener_.address());
+    ready_.emplace(peer.ready());
+    connection_.emplace(listener_.accept());
+    connection_->send(
+        test::bytes_of(OutgoingMessage::hello({.name = "by-hand", .incarnation = 5, .lanes = 2})));
+    EXPECT_EQ(connection_->next()->prefix.kind, FrameKind::hello);
+    for (int i = 0; i < 2; ++i) lanes_.push_back(listener_.accept());
+    for (auto& lane : lanes_) EXPECT_EQ(lane.next()->prefix.kind, FrameKind::lane);
+  }
+  void greet_lanes() {
+    for (auto& lane : lanes_) lane.send(probe::hello("by-hand"));
+  }
+  void say_lane(std::uint16_t count) {
+    connection_->send(test::bytes_of(OutgoingMessage::lane({{}, 0, count})));
+  }
+  void expect_lanes_to_end() {
+    for (auto& lane : lanes_) EXPECT_EQ(lane.frames_to_end(), 0U);
+  }
+  void expect_alive() {
+    connection_->send(probe::plain(FrameKind::ping, 1));
+    EXPECT_TRUE(next(FrameKind::pong));
+  }
+  // Of those that the agent says on the connection; none once it has closed.
+  std::optional<InboundFrame> next(FrameKind kind) {
+    auto frame = connection_->next();
+    while (frame && frame->prefix.kind != kind) frame = connection_->next();
+    return frame;
+  }
+
+  std::unique_ptr<Agent> agent_;
+  std::optional<Future<AgentId>> ready_;
+  probe::Socket listener_ = probe::Socket::listening();
+  std::optional<probe::Socket> connection_;
+  std::vector<probe::Socket> lanes_;
+};
+
+TEST_F(DiallingLanesTest, AreUsedOnceBothHaveSaidSo) {
+  greet_lanes();
+  say_lane(2);
+  const auto said = next(FrameKind::lane);
+  ASSERT_TRUE(said);
+  EXPECT_EQ(IncomingMessage(*said, Limits{}).lane().count, 2U);
+  say_lane(2);  // once more
+  EXPECT_FALSE(next(FrameKind::lane));
+}
+
+TEST_F(DiallingLanesTest, OtherThanWereMadeEndTheConnection) {
+  greet_lanes();
+  say_lane(1);
+  EXPECT_FALSE(next(FrameKind::lane));
+}
+
+// Whoever listens there may be stopped, or mean no good.
+TEST_F(DiallingLanesTest, WhoseListenerIsSilentEndWithTheAgent) {
+  auto ended = std::async(std::launch::async, [&] { agent_.reset(); });
+  connection_.reset();
+  EXPECT_EQ(ended.wait_for(test::too_long / 2), std::future_status::ready);
+  lanes_.clear();  // else it would hang for ever
+}
+
+TEST_F(DiallingLanesTest, WhoseListenerIsSilentEndWithTheConnection) {
+  connection_.reset();
+  expect_lanes_to_end();
+}
+
+TEST_F(DiallingLanesTest, EndWhereOneOfThemIsRefused) {
+  lanes_.pop_back();
+  expect_lanes_to_end();
+  expect_alive();
+}
+
+class ImpatientLanesTest : public DiallingLanesTest {
+ protected:
+  ImpatientLanesTest() : DiallingLanesTest(std::chrono::milliseconds{100}) {}
+};
+
+TEST_F(ImpatientLanesTest, AreGivenUpInTime) {
+  expect_lanes_to_end();
+  expect_alive();
 }
 
 // --- Over TLS, where a side's hello waits for the handshake ---
