@@ -159,6 +159,7 @@ void LinkLanes::collect(std::size_t index, Lanes::Stream lane) {
 void LinkLanes::on_frame(const LaneInfo& info) {
   if (connection_ == nullptr) return;
   if (dialled_) {
+    if (given_up_) return;  // meanwhile: the other side had them all, and finds that they have ended
     if (told_ || info.count != streams_.size() || streams_.empty())
       throw Error(ErrorKind::protocol_error, "bad frame: lanes that were not asked for");
     told_ = true;
@@ -184,6 +185,7 @@ void LinkLanes::give_up(const std::string& why) {
   if (connection_ == nullptr || open_ || streams_.empty()) return;
   core_->log(LogLevel::debug, connection_->describe() + ": no lanes: " + why);
   connection_->loop()->cancel(std::exchange(patience_, 0));
+  given_up_ = true;
   missing_ = 0;
   streams_.clear();
   for (const auto& dial : std::exchange(dials_, {})) dial->cancel();

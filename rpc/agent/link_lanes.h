@@ -58,6 +58,7 @@ class LinkLanes final : public std::enable_shared_from_this<LinkLanes> {
   std::vector<Early> early_;             // lanes that came before
   bool dialled_ = false;
   bool told_ = false;  // of the dialler: that the other side has them all
+  bool given_up_ = false;
   bool open_ = false;
   std::vector<std::shared_ptr<Dial>> dials_;
   std::vector<Lanes::Stream> streams_;  // those that are there, in their places

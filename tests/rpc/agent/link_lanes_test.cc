@@ -300,6 +300,13 @@ TEST_F(ImpatientLanesTest, AreGivenUpInTime) {
   expect_alive();
 }
 
+// The other side stood still meanwhile, and has all of them before it learns that they have ended.
+TEST_F(ImpatientLanesTest, MayBeSaidToBeThereAfterTheyWereGivenUp) {
+  expect_lanes_to_end();
+  say_lane(2);
+  expect_alive();
+}
+
 // --- Over TLS, where a side's hello waits for the handshake ---
 
 // A peer that proves to be `name`, and an agent that listens.
