@@ -39,7 +39,7 @@ kj::ArrayPtr<const kj::byte> data(const LaneKey& key) {
 LaneKey key_of(capnp::Data::Reader bytes) {
   LaneKey key{};
   if (bytes.size() != 0 && bytes.size() != sizeof key) refuse("a lane's key of another size");
-  std::memcpy(key.data(), bytes.begin(), bytes.size());
+  if (bytes.size() != 0) std::memcpy(key.data(), bytes.begin(), bytes.size());
   return key;
 }
 
