@@ -44,7 +44,7 @@ Link::Link(std::shared_ptr<AgentCore> core, std::uint64_t number, std::shared_pt
       number_(number),
       loop_(connection->loop()),
       connection_(std::move(connection)),
-      lanes_(std::make_shared<LinkLanes>(core_, connection_)),
+      lanes_(std::make_shared<LinkLanes>(core_, connection_, route != nullptr)),
       route_(std::move(route)),
       handshaking_(route_ == nullptr),
       pending_(core_->id().incarnation),

@@ -80,8 +80,8 @@ class LinkLanes::Dial final : public ConnectionObserver, public std::enable_shar
   bool said_ = false, greeted_ = false, cancelled_ = false;
 };
 
-LinkLanes::LinkLanes(std::shared_ptr<AgentCore> core, std::shared_ptr<Connection> connection)
-    : core_(std::move(core)), connection_(std::move(connection)) {
+LinkLanes::LinkLanes(std::shared_ptr<AgentCore> core, std::shared_ptr<Connection> connection, bool dialled)
+    : core_(std::move(core)), dialled_(dialled), connection_(std::move(connection)) {
   if (core_->options().lanes == 0 || !connection_->takes_lanes()) return;
   if (::getrandom(key_.data(), sizeof key_, 0) != static_cast<ssize_t>(sizeof key_)) return;
   most_ = static_cast<std::uint16_t>(std::min<std::size_t>(core_->options().lanes, most_lanes));
@@ -103,7 +103,6 @@ void LinkLanes::dial(const HelloInfo& theirs, const Address& address, const std:
   const std::uint16_t count = std::min(most_, theirs.lanes);
   Transport* transport = core_->transport(address.scheme);
   if (count == 0 || address.scheme != "tcp" || transport == nullptr || core_->ended()) return;
-  dialled_ = true;
   expect(count);
   for (std::uint16_t i = 0; i < count; ++i) {
     auto dial = dials_.emplace_back(
@@ -134,14 +133,14 @@ void LinkLanes::take(const LaneInfo& info, const std::string& identity, Lanes::S
     throw Error(ErrorKind::protocol_error, "bad frame: a lane " + why);
   };
   if (connection_ == nullptr) return;
+  if (identity_ && identity != *identity_)  // who has learned the key does no harm with it
+    return core_->log(LogLevel::warning, connection_->describe() + ": a lane of another peer was refused");
+  if (dialled_ || open_) refuse("that is not due");
   if (!identity_) {  // the hello comes by another socket
     if (early_.size() == most_) refuse("beyond those that were offered");
     early_.push_back({info, identity, std::move(lane)});
     return;
   }
-  if (identity != *identity_)  // who has learned the key does no harm with it
-    return core_->log(LogLevel::warning, connection_->describe() + ": a lane of another peer was refused");
-  if (dialled_ || open_) refuse("that is not due");
   if (info.count == 0 || info.count > most_ || info.index >= info.count)
     refuse("beyond those that were offered");
   if (streams_.empty()) expect(info.count);

@@ -23,7 +23,8 @@ class AgentCore;
 
 class LinkLanes final : public std::enable_shared_from_this<LinkLanes> {
  public:
-  LinkLanes(std::shared_ptr<AgentCore> core, std::shared_ptr<Connection> connection);
+  // dialled: this side did.
+  LinkLanes(std::shared_ptr<AgentCore> core, std::shared_ptr<Connection> connection, bool dialled);
 
   std::uint16_t most() const { return most_; }  // 0: this link has none. Any thread
   const LaneKey& key() const { return key_; }   // of this side; any thread
@@ -51,13 +52,13 @@ class LinkLanes final : public std::enable_shared_from_this<LinkLanes> {
   void give_up(const std::string& why);
 
   const std::shared_ptr<AgentCore> core_;
+  const bool dialled_;
   std::shared_ptr<Connection> connection_;  // null: the link has ended
   std::uint16_t most_ = 0;
   LaneKey key_{};
   std::optional<std::string> identity_;  // of the peer, once its hello is here
   std::vector<Early> early_;             // lanes that came before
-  bool dialled_ = false;
-  bool told_ = false;  // of the dialler: that the other side has them all
+  bool told_ = false;                    // of the dialler: that the other side has them all
   bool given_up_ = false;
   bool open_ = false;
   std::vector<std::shared_ptr<Dial>> dials_;

@@ -290,6 +290,21 @@ TEST_F(DiallingLanesTest, EndWhereOneOfThemIsRefused) {
   expect_alive();
 }
 
+// Before its own hello, while nobody knows yet who it is.
+TEST(DialledPeerTest, MayNotMakeLanesItself) {
+  AgentOptions options{.name = "anna", .listen = {"tcp://127.0.0.1:0"}, .lanes = 2, .same_host = false};
+  options.handshake_timeout = test::too_long;
+  options.log = [](const LogRecord&) {};
+  Agent anna(std::move(options));
+  auto listener = probe::Socket::listening();
+  const auto ready = anna.connect(listener.address()).ready();
+  auto connection = listener.accept();
+  const LaneKey key = IncomingMessage(*connection.next(), Limits{}).hello().lane_key;
+  auto planted = probe::Socket::connected(anna.addresses().front());
+  planted.send(test::bytes_of(OutgoingMessage::lane({key, 0, 2})));
+  EXPECT_EQ(connection.frames_to_end(), 0U);
+}
+
 class ImpatientLanesTest : public DiallingLanesTest {
  protected:
   ImpatientLanesTest() : DiallingLanesTest(std::chrono::milliseconds{100}) {}
