@@ -59,7 +59,8 @@ class WEFT_EXPORT Connection {
   virtual std::string identity() const { return {}; }
 
   // Lanes beside it (rpc/transport/lanes.h), where it can have any. From set_lanes() on the peer may use
-  // them, from use_lanes() on what is sent here does. They end with the connection, and it with them.
+  // them, from use_lanes() on what is sent here does. They end with the connection; from use_lanes() on, or
+  // once the peer uses them, it ends with any of them.
   virtual bool takes_lanes() const { return false; }
   virtual void set_lanes(std::unique_ptr<Lanes> lanes);
   virtual void use_lanes() {}

@@ -6,12 +6,14 @@
 #include <asio/error.hpp>
 
 #include <algorithm>
+#include <optional>
 
 namespace weft::rpc {
 namespace {
 
 constexpr std::size_t most_pieces = 64;  // of one system call
 constexpr int most_moves_a_turn = 16;    // then others on the loop have a look in
+constexpr std::size_t dropped_at_a_time = 64 << 10;
 
 // The part of `bytes` that lane i of n carries. Both sides must agree on it.
 std::span<std::byte> slice(std::span<std::byte> bytes, std::size_t i, std::size_t n) {
@@ -26,12 +28,14 @@ struct Lanes::Shared {
   explicit Shared(std::shared_ptr<Loop> loop) : home(std::move(loop)) {}
 
   const std::shared_ptr<Loop> home;
-  Failed failed;                           // on `home`
-  bool closed = false;                     // on `home`
-  std::atomic<std::uint64_t> received{0};  // bytes
+  Lost lost;                                           // on `home`
+  bool closed = false;                                 // on `home`
+  std::atomic<std::uint64_t> received{0}, written{0};  // bytes
 };
 
-// On its own loop, but for post() and close().
+// On its own loop, but for start(), post(), drop_reads() and close(). It always waits for what comes, since
+// that alone tells of its end: where nothing is due it takes one byte ahead, which may be there before the
+// frame that it belongs to, and no more.
 class Lanes::Lane final : public std::enable_shared_from_this<Lane> {
  public:
   // What several lanes do a part of: whoever does the last runs `done`.
@@ -49,12 +53,25 @@ class Lanes::Lane final : public std::enable_shared_from_this<Lane> {
   Lane(std::shared_ptr<Shared> shared, Stream stream)
       : shared_(std::move(shared)), loop_(stream.loop()), stream_(std::move(stream)) {}
 
+  void start() {
+    loop_->post([self = shared_from_this()] { self->move(true); });
+  }
   void post(std::vector<Piece> pieces, bool reading) {
     loop_->post([self = shared_from_this(), pieces = std::move(pieces), reading]() mutable {
-      if (self->closed_) return;
+      if (self->closed_ || (reading && self->dropping_)) return;
       Way& way = reading ? self->in_ : self->out_;
       for (Piece& piece : pieces) way.pieces.push(std::move(piece));
+      if (reading) self->use_ahead();
       if (!way.waiting) self->move(reading);
+    });
+  }
+  void drop_reads() {
+    loop_->post([self = shared_from_this()] {
+      if (self->closed_ || std::exchange(self->dropping_, true)) return;
+      const auto dropped = std::exchange(self->in_.pieces, {});
+      self->ahead_.reset();
+      self->scratch_.resize(dropped_at_a_time);
+      if (!self->in_.waiting) self->move(true);
     });
   }
 
@@ -71,12 +88,10 @@ class Lanes::Lane final : public std::enable_shared_from_this<Lane> {
   void move(bool reading) {
     Way& way = reading ? in_ : out_;
     for (int i = 0; i < most_moves_a_turn; ++i) {
-      if (closed_ || way.pieces.empty()) return;
+      if (closed_ || (reading ? ahead_.has_value() : way.pieces.empty())) return;
       std::error_code error;
       const std::size_t bytes = reading ? read(error) : write(error);
       if (bytes == 0 && error != asio::error::would_block) return fail(error);
-      if (reading) shared_->received.fetch_add(bytes, std::memory_order_relaxed);
-      moved(way, bytes);
       if (bytes == 0) return wait(reading);
     }
     way.waiting = true;
@@ -84,16 +99,38 @@ class Lanes::Lane final : public std::enable_shared_from_this<Lane> {
   }
 
   std::size_t read(std::error_code& error) {
-    std::vector<std::span<std::byte>> into;
-    for (std::size_t i = 0; i < std::min(in_.pieces.size(), most_pieces); ++i)
-      into.push_back(in_.pieces[i].bytes);
-    return stream_->read(into, error);
+    std::byte ahead;
+    into_.clear();
+    if (dropping_) {
+      into_.emplace_back(scratch_);
+    } else if (in_.pieces.empty()) {
+      into_.emplace_back(&ahead, 1);
+    } else {
+      for (std::size_t i = 0; i < std::min(in_.pieces.size(), most_pieces); ++i)
+        into_.push_back(in_.pieces[i].bytes);
+    }
+    const std::size_t bytes = stream_->read(into_, error);
+    shared_->received.fetch_add(bytes, std::memory_order_relaxed);
+    if (!in_.pieces.empty())
+      moved(in_, bytes);
+    else if (!dropping_ && bytes != 0)
+      ahead_ = ahead;
+    return bytes;
+  }
+  void use_ahead() {
+    if (!ahead_ || in_.pieces.empty()) return;
+    in_.pieces.front().bytes.front() = *ahead_;
+    ahead_.reset();
+    moved(in_, 1);
   }
   std::size_t write(std::error_code& error) {
-    std::vector<std::span<const std::byte>> from;
+    from_.clear();
     for (std::size_t i = 0; i < std::min(out_.pieces.size(), most_pieces); ++i)
-      from.push_back(out_.pieces[i].bytes);
-    return stream_->write(from, error);
+      from_.push_back(out_.pieces[i].bytes);
+    const std::size_t bytes = stream_->write(from_, error);
+    shared_->written.fetch_add(bytes, std::memory_order_relaxed);
+    moved(out_, bytes);
+    return bytes;
   }
 
   void moved(Way& way, std::size_t bytes) {
@@ -126,9 +163,10 @@ class Lanes::Lane final : public std::enable_shared_from_this<Lane> {
     const std::string why =
         stream_->describe() + ": " +
         (error == asio::error::eof ? "the other side closed it" : stream_->explain(error));
+    const bool idle = in_.pieces.empty() && out_.pieces.empty();
     end();
-    shared_->home->post([shared = shared_, why] {
-      if (Failed failed = std::exchange(shared->failed, nullptr); failed && !shared->closed) failed(why);
+    shared_->home->post([shared = shared_, why, idle] {
+      if (!shared->closed) shared->lost(why, idle);
     });
   }
   void end() {
@@ -142,6 +180,11 @@ class Lanes::Lane final : public std::enable_shared_from_this<Lane> {
   Stream stream_;
   bool closed_ = false;
   Way in_, out_;
+  std::optional<std::byte> ahead_;  // came before it was due
+  bool dropping_ = false;
+  std::vector<std::byte> scratch_;
+  std::vector<std::span<std::byte>> into_;
+  std::vector<std::span<const std::byte>> from_;
 };
 
 void Lanes::Stream::let_go() {
@@ -157,7 +200,10 @@ Lanes::Lanes(std::shared_ptr<Loop> home, std::vector<Stream> streams)
 
 Lanes::~Lanes() { close(); }
 
-void Lanes::start(Failed failed) { shared_->failed = std::move(failed); }
+void Lanes::start(Lost lost) {
+  shared_->lost = std::move(lost);
+  for (const auto& lane : lanes_) lane->start();
+}
 
 void Lanes::write(std::vector<Buffer> buffers, Job done) {
   transfer(std::move(buffers), std::move(done), false);
@@ -182,11 +228,16 @@ void Lanes::transfer(std::vector<Buffer> buffers, Job done, bool reading) {
     if (!pieces[i].empty()) lanes_[i]->post(std::move(pieces[i]), reading);
 }
 
+void Lanes::drop_reads() {
+  for (const auto& lane : lanes_) lane->drop_reads();
+}
+
 void Lanes::close() {
   if (std::exchange(shared_->closed, true)) return;
   for (const auto& lane : lanes_) lane->close();
 }
 
 std::uint64_t Lanes::received_bytes() const { return shared_->received.load(std::memory_order_relaxed); }
+std::uint64_t Lanes::written_bytes() const { return shared_->written.load(std::memory_order_relaxed); }
 
 }  // namespace weft::rpc

@@ -3,7 +3,7 @@
 // One TCP connection is one flow of the network and the work of one core; lanes are several of both, since
 // each lives on its own loop. What is written here is read on the other side in the same order and the same
 // sizes, which the frames on the connection itself tell: lanes have no framing of their own. Members are
-// called on the loop of the connection (`home`). The first lane that fails ends them all.
+// called on the loop of the connection (`home`).
 #pragma once
 
 #include <weft/rpc/core/buffer.h>
@@ -42,7 +42,7 @@ class WEFT_EXPORT Lanes final {
     std::unique_ptr<ByteStream> stream_;
     std::shared_ptr<Loop> loop_;
   };
-  using Failed = UniqueFunction<void(const std::string& why)>;
+  using Lost = UniqueFunction<void(const std::string& why, bool idle)>;
 
   // streams: in the order that both sides know.
   Lanes(std::shared_ptr<Loop> home, std::vector<Stream> streams);
@@ -50,15 +50,19 @@ class WEFT_EXPORT Lanes final {
   Lanes(const Lanes&) = delete;
   Lanes& operator=(const Lanes&) = delete;
 
-  void start(Failed failed);  // once, before the first write() or read(); on `home`, at most once
+  // Once, before the first write() or read(). `lost` runs on `home` for each lane that is, never after
+  // close(). idle: it had nothing to write or to read any more, so that what the others do may still succeed.
+  void start(Lost lost);
 
   // The buffers are shared until they have left, or the lanes have been closed and each has noticed. `done`
   // runs on `home`; never after close().
   void write(std::vector<Buffer> buffers, Job done);
   void read(std::vector<Buffer> buffers, Job done);
-  void close();  // idempotent
+  void drop_reads();  // what has come and will come is thrown away, so that the other side can go on writing
+  void close();       // idempotent
 
   std::uint64_t received_bytes() const;  // so far; any thread
+  std::uint64_t written_bytes() const;
 
  private:
   class Lane;

@@ -73,8 +73,11 @@ void StreamConnection::send(OutboundFrame frame) {
 void StreamConnection::finish(const Error& reason) {
   if (closed_ || finishing_) return;
   finishing_ = reason;
+  if (lanes_ != nullptr) lanes_->drop_reads();
+  // From here on the wait for the stream keeps this connection, until the other side has all.
+  if (std::exchange(reading_lanes_, false)) await_readable();
   be_patient();
-  if (queue_.empty() && on_lanes_.empty()) end_sending();
+  end_once_all_has_left();
 }
 
 void StreamConnection::close(const Error& reason) {
@@ -123,7 +126,7 @@ void StreamConnection::on_readable() {
     if (!take_frames()) return;
     if (reading_lanes_) break;
   }
-  if (!queue_.empty() && !awaiting_writable_ && !write_due_) write();
+  write_held_back();
   if (closed_ || reading_lanes_) return;
   if (more) {
     loop_->post([self = shared_from_this()] { self->on_readable(); });
@@ -198,7 +201,11 @@ void StreamConnection::write() {
     }
     written(bytes);
   }
-  if (finishing_ && !closed_ && queue_.empty() && on_lanes_.empty()) end_sending();
+  end_once_all_has_left();
+}
+
+void StreamConnection::write_held_back() {
+  if (!queue_.empty() && !awaiting_writable_ && !write_due_) write();
 }
 
 void StreamConnection::gather() {
@@ -273,13 +280,31 @@ void StreamConnection::on_acknowledged() {
 void StreamConnection::set_lanes(std::unique_ptr<Lanes> lanes) {
   if (closed_ || lanes_ != nullptr) return;
   lanes_ = std::move(lanes);
-  lanes_->start([weak = weak_from_this()](const std::string& why) {
-    if (const auto self = weak.lock())
-      self->close(self->finishing_
-                      ? *self->finishing_
-                      : Error(ErrorKind::peer_lost, "a lane of the connection was lost: " + why));
+  lanes_->start([weak = weak_from_this()](const std::string& why, bool idle) {
+    if (const auto self = weak.lock()) self->lane_lost(why, idle);
   });
   reader_.take_lanes();
+}
+
+void StreamConnection::use_lanes() {
+  if (lost_lane_) return close(*lost_lane_);
+  using_lanes_ = lanes_ != nullptr;
+}
+
+void StreamConnection::lane_lost(const std::string& why, bool idle) {
+  if (closed_) return;
+  if (finishing_) return close(*finishing_);
+  if (!lost_lane_) lost_lane_ = Error(ErrorKind::peer_lost, "a lane of the connection was lost: " + why);
+  // Until both sides use them, the other may still have given them up.
+  if (!using_lanes_ && !reading_lanes_) return lanes_->close();
+  if (!idle) return close(*lost_lane_);
+  if (!reading_lanes_) end_without_lane();
+}
+
+// Where the other side has ended, what it said last is still to be read.
+void StreamConnection::end_without_lane() {
+  if (observer_ != nullptr) on_readable();
+  if (!closed_) close(finishing_ ? *finishing_ : *lost_lane_);
 }
 
 std::unique_ptr<ByteStream> StreamConnection::take_stream() {
@@ -302,8 +327,7 @@ void StreamConnection::send_on_lanes(const Queued& queued) {
     if (self == nullptr || self->closed_) return;
     ++self->lanes_done_;
     self->leave_lanes();
-    if (self->finishing_ && !self->closed_ && self->queue_.empty() && self->on_lanes_.empty())
-      self->end_sending();
+    self->end_once_all_has_left();
   });
 }
 
@@ -319,15 +343,22 @@ void StreamConnection::leave_lanes() {
 }
 
 void StreamConnection::read_lanes() {
+  if (lost_lane_) return close(*lost_lane_);
   reading_lanes_ = true;
   lanes_->read(reader_.lane_reads(), [weak = weak_from_this()] {
     const auto self = weak.lock();
-    if (self == nullptr || self->closed_) return;
+    if (self == nullptr || self->closed_ || self->finishing_) return;
     self->reading_lanes_ = false;
     self->reader_.lanes_read();
-    if (!self->take_frames() || self->reading_lanes_) return;
-    self->on_readable();
+    if (!self->take_frames()) return;
+    self->write_held_back();
+    if (self->closed_ || self->reading_lanes_) return;
+    self->lost_lane_ ? self->end_without_lane() : self->on_readable();
   });
+}
+
+void StreamConnection::end_once_all_has_left() {
+  if (finishing_ && !closed_ && queue_.empty() && on_lanes_.empty()) end_sending();
 }
 
 void StreamConnection::end_sending() {
@@ -341,10 +372,13 @@ void StreamConnection::be_patient() {
   loop_->cancel(patience_);
   // What is awaited of the stream keeps this connection; the timer does not, since on the program's
   // io_context, which may never run again, it would for ever.
-  patience_ = loop_->schedule_closing(later(loop_->now(), patience), [weak = weak_from_this()] {
+  const std::uint64_t written = lanes_ != nullptr ? lanes_->written_bytes() : 0;
+  patience_ = loop_->schedule_closing(later(loop_->now(), patience), [weak = weak_from_this(), written] {
     const auto self = weak.lock();
     if (self == nullptr) return;
     self->patience_ = 0;
+    // A large frame leaves the lanes as a whole, but not in silence.
+    if (self->lanes_ != nullptr && self->lanes_->written_bytes() != written) return self->be_patient();
     self->close(*self->finishing_);
   });
 }

@@ -36,7 +36,7 @@ class WEFT_EXPORT StreamConnection final : public Connection,
   std::string identity() const override { return stream_ != nullptr ? stream_->identity() : std::string(); }
   bool takes_lanes() const override { return bulk_ == nullptr; }
   void set_lanes(std::unique_ptr<Lanes> lanes) override;
-  void use_lanes() override { using_lanes_ = lanes_ != nullptr; }
+  void use_lanes() override;
   std::unique_ptr<ByteStream> take_stream() override;
 
  private:
@@ -53,13 +53,17 @@ class WEFT_EXPORT StreamConnection final : public Connection,
   void on_readable();
   bool take_frames();  // of what has been read; false: closed
   void write();
+  void write_held_back();  // what was sent while frames were delivered
   void gather();
   void written(std::size_t bytes);
   void on_acknowledged();
   void send_on_lanes(const Queued& queued);
   void leave_lanes();
   void read_lanes();
+  void lane_lost(const std::string& why, bool idle);
+  void end_without_lane();
   void lost(const std::error_code& error);
+  void end_once_all_has_left();
   void end_sending();
   void be_patient();
   void report();
@@ -89,9 +93,10 @@ class WEFT_EXPORT StreamConnection final : public Connection,
   std::uint64_t acknowledged_ = 0;
 
   std::unique_ptr<Lanes> lanes_;
-  bool using_lanes_ = false;    // for what is sent
-  bool reading_lanes_ = false;  // what arrives waits for them
-  Fifo<Queued> on_lanes_;       // the stream's part has left
+  std::optional<Error> lost_lane_;  // what ends this connection if it should use them
+  bool using_lanes_ = false;        // for what is sent
+  bool reading_lanes_ = false;      // what arrives waits for them
+  Fifo<Queued> on_lanes_;           // the stream's part has left
   std::size_t lanes_done_ = 0;  // of the frames sent by lanes, in their order, those beyond on_lanes_ first
 };
 

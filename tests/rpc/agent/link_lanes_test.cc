@@ -2,6 +2,8 @@
 #include <weft/rpc/rpc.h>
 #include <weft/rpc/transport/lanes.h>
 
+#include <asio/io_context.hpp>
+
 #include <future>
 
 #include "tests/support/cluster.h"
@@ -194,19 +196,84 @@ TEST_F(LinkLanesTest, UsedWithoutBeingThereEndTheConnection) {
   EXPECT_EQ(peer.connection.frames_to_end(), 0U);
 }
 
+// Idle as they are.
 TEST_F(LinkLanesTest, ThatAreLostEndTheConnection) {
+  Agent& anna = add("anna", 2);
+  ByHand peer(anna);
+  const auto first = peer.lane(0, 2);
+  {
+    const auto second = peer.lane(1, 2);
+    ASSERT_EQ(peer.connection.next()->prefix.kind, FrameKind::lane);
+    peer.connection.send(test::bytes_of(OutgoingMessage::lane({{}, 0, 2})));
+  }
+  EXPECT_EQ(peer.connection.frames_to_end(), 0U);
+}
+
+// As who dialled them does where it gives them up.
+TEST_F(LinkLanesTest, ThatAreLostBeforeTheyAreInUseAreNone) {
   Agent& anna = add("anna", 2);
   ByHand peer(anna);
   {
     const auto first = peer.lane(0, 2), second = peer.lane(1, 2);
     ASSERT_EQ(peer.connection.next()->prefix.kind, FrameKind::lane);
   }
-  auto message = OutgoingMessage::request(0);
-  message->attach(Buffer::allocate(Lanes::least_bytes));
-  OutboundFrame frame = message->seal_request({1, 1, 0}, 1, 0);
-  add_flag(frame.head.bytes(), frame_flags::on_lanes);
-  peer.connection.send(frame.head.bytes());
-  EXPECT_EQ(peer.connection.frames_to_end(), 0U);
+  for (std::uint64_t i = 0; i < 100; ++i) {  // before she knows of it, and after
+    peer.connection.send(probe::plain(FrameKind::ping, i));
+    const auto pong = peer.connection.next();
+    ASSERT_TRUE(pong && pong->prefix.kind == FrameKind::pong) << i;
+  }
+}
+
+// --- On the program's io_context, which does not run again once its agent has gone ---
+
+struct OwnContext {
+  explicit OwnContext() {
+    AgentOptions options{.name = "anna", .lanes = 2, .same_host = false};
+    options.log = [](const LogRecord&) {};
+    agent = std::make_unique<Agent>(context, std::move(options));
+  }
+  template <class Condition>
+  void run_until(Condition condition) {
+    while (!condition()) context.run_one_for(std::chrono::milliseconds{1});
+  }
+  asio::io_context context;
+  std::unique_ptr<Agent> agent;
+};
+
+TEST_F(LinkLanesTest, CarryCallsOfTheProgramsIoContext) {
+  OwnContext own;
+  Agent& bert = add("bert", 2);
+  const Peer peer = own.agent->connect(bert.addresses().front());
+  const auto ready = peer.ready();
+  own.run_until([&] { return own.agent->counts().lanes_made == 2; });
+  const Buffer sent = filled(5'000'000, 1);
+  std::optional<Buffer> answer;
+  peer.call<&Mirror::back>(sent).then([&](Result<Buffer>&& result) { answer = std::move(result).get(); });
+  own.run_until([&] { return answer.has_value(); });
+  EXPECT_TRUE(same(*answer, sent));
+  auto cut_off = peer.call<&Mirror::back>(sent);
+  own.context.poll();
+  own.agent.reset();
+}
+
+TEST_F(LinkLanesTest, ThatAreBeingDialledDoNotOutliveTheAgentOfTheProgramsIoContext) {
+  auto listener = probe::Socket::listening();
+  std::optional<probe::Socket> connection, first, second;
+  OwnContext own;
+  const Peer peer = own.agent->connect(listener.address());
+  const auto ready = peer.ready();
+  const auto accept = [&] {
+    auto accepted = std::async(std::launch::async, [&] { return listener.accept(); });
+    own.run_until([&] { return accepted.wait_for(std::chrono::seconds{0}) == std::future_status::ready; });
+    return accepted.get();
+  };
+  connection.emplace(accept());
+  connection->send(test::bytes_of(OutgoingMessage::hello({.name = "by-hand", .incarnation = 5, .lanes = 2})));
+  first.emplace(accept());
+  second.emplace(accept());
+  own.agent.reset();
+  EXPECT_LE(first->frames_to_end(), 1U);  // whose lane it is, perhaps
+  EXPECT_LE(second->frames_to_end(), 1U);
 }
 
 // --- Dialled to a peer by hand ---
