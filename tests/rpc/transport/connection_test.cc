@@ -38,6 +38,8 @@ struct Case {
   std::size_t lanes = 0;                         // beside each connection
 };
 
+constexpr std::size_t large = Lanes::least_bytes + 1;  // goes by lanes where there are any
+
 std::string socket_path() {
   static int number = 0;
   return "unix:///tmp/weft-test-" + std::to_string(::getpid()) + "-" + std::to_string(++number);
@@ -265,13 +267,13 @@ TEST_P(ConnectionTest, FramesThatComeBeforeStartAreDeliveredByIt) {
 TEST_P(ConnectionTest, FinishSendsWhatIsQueuedThenCloses) {
   auto [here, there] = pair();
   on(here->loop(), [&, end = here.get()] {
-    for (std::uint64_t i = 0; i < 20; ++i) end->connection().send(frame(i, {500'000}));
+    for (std::uint64_t i = 0; i < 20; ++i) end->connection().send(frame(i, {large}));
     end->connection().finish(Error(ErrorKind::shut_down, "that was all"));
     end->connection().send(frame(99));  // too late
     end->connection().finish(Error(ErrorKind::internal, "again"));
     EXPECT_EQ(end->times_closed(), 0U);  // not from within the call
   });
-  for (std::uint64_t i = 0; i < 20; ++i) expect(there->next(), i, {500'000});
+  for (std::uint64_t i = 0; i < 20; ++i) expect(there->next(), i, {large});
   EXPECT_EQ(there->closed().kind(), ErrorKind::peer_lost);
   EXPECT_STREQ(here->closed().what(), "that was all");
   EXPECT_EQ(there->frames_left(), 0U);
@@ -280,7 +282,7 @@ TEST_P(ConnectionTest, FinishSendsWhatIsQueuedThenCloses) {
 // A socket that is closed with unread bytes resets the connection: what it sent last would be lost.
 TEST_P(ConnectionTest, FinishLosesNothingWhileTheOtherSideSends) {
   auto [here, there] = pair();
-  for (std::uint64_t i = 0; i < 30; ++i) send(*there, frame(i, {1'000'000}));
+  for (std::uint64_t i = 0; i < 30; ++i) send(*there, frame(i, {large}));
   here->next();
   on(here->loop(), [&, end = here.get()] {
     end->connection().send(frame(1000, {3'000'000}));
@@ -329,7 +331,7 @@ TEST_P(ConnectionTest, WhatIsStillQueuedAtTheEndIsReleased) {
   auto [here, there] = pair();
   auto borrowed = std::make_shared<int>(1);
   for (int i = 0; i < 50; ++i) {
-    OutboundFrame out = frame(1, {1'000'000});
+    OutboundFrame out = frame(1, {large});
     out.sent = [borrowed] {};
     send(*here, std::move(out));
   }
