@@ -40,7 +40,7 @@ class WEFT_EXPORT FrameReader {
   const std::vector<Pull>& pulls() const { return pulls_; }
   void pulled() { pulls_.clear(); }
 
-  void take_lanes() { lanes_ = true; }  // until then a frame whose attachments are on lanes is an error
+  void accept_lanes() { lanes_ = true; }  // until then a frame whose attachments are on lanes is an error
   const std::vector<Buffer>& lane_reads() const { return lane_reads_; }
   void lanes_read() { lane_reads_.clear(); }
 

@@ -29,11 +29,12 @@ std::size_t size_of(const std::vector<std::span<std::byte>>& spans) {
 }  // namespace
 
 StreamConnection::StreamConnection(std::unique_ptr<ByteStream> stream, std::shared_ptr<Loop> loop,
-                                   const ConnectionOptions& options)
+                                   const ConnectionOptions& options, bool takes_lanes)
     : stream_(std::move(stream)),
       bulk_(stream_->bulk()),
       bulk_range_(bulk_ != nullptr ? bulk_->range() : BulkRange{}),
       loop_(std::move(loop)),
+      takes_lanes_(takes_lanes),
       reader_(options.limits, options.memory, bulk_range_),
       description_(stream_->describe()) {}
 
@@ -283,7 +284,7 @@ void StreamConnection::set_lanes(std::unique_ptr<Lanes> lanes) {
   lanes_->start([weak = weak_from_this()](const std::string& why, bool idle) {
     if (const auto self = weak.lock()) self->lane_lost(why, idle);
   });
-  reader_.take_lanes();
+  reader_.accept_lanes();
 }
 
 void StreamConnection::use_lanes() {

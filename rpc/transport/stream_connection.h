@@ -2,9 +2,11 @@
 //
 // Frames that are sent in the same turn of the loop leave together, in one gathering write; reads fill a
 // FrameReader, large attachments straight into their storage. Where the stream has BulkAccess, large
-// attachments travel as their address, and a frame's `sent` runs once the other side has copied them.
-// finish() closes its direction once all has been written and reads on until the other side has closed too:
-// closing a socket with unread bytes would reset the connection, and what is still in flight would be lost.
+// attachments travel as their address, and a frame's `sent` runs once the other side has copied them. Where
+// it has lanes, large attachments travel there, and a frame is delivered, or has left, once both parts have.
+// finish() closes its direction once all has been written and reads on, lanes too, until the other side has
+// closed too: closing a socket with unread bytes would reset the connection, and what is still in flight
+// would be lost.
 #pragma once
 
 #include <weft/rpc/core/fifo.h>
@@ -20,8 +22,9 @@ namespace weft::rpc {
 class WEFT_EXPORT StreamConnection final : public Connection,
                                            public std::enable_shared_from_this<StreamConnection> {
  public:
+  // takes_lanes: it is one flow of a network, beside which others make sense.
   StreamConnection(std::unique_ptr<ByteStream> stream, std::shared_ptr<Loop> loop,
-                   const ConnectionOptions& options);
+                   const ConnectionOptions& options, bool takes_lanes = false);
 
   const std::shared_ptr<Loop>& loop() const override { return loop_; }
   void start(std::shared_ptr<ConnectionObserver> observer) override;
@@ -34,7 +37,7 @@ class WEFT_EXPORT StreamConnection final : public Connection,
   void close(const Error& reason) override;
   std::string describe() const override { return description_; }
   std::string identity() const override { return stream_ != nullptr ? stream_->identity() : std::string(); }
-  bool takes_lanes() const override { return bulk_ == nullptr; }
+  bool takes_lanes() const override { return takes_lanes_; }
   void set_lanes(std::unique_ptr<Lanes> lanes) override;
   void use_lanes() override;
   std::unique_ptr<ByteStream> take_stream() override;
@@ -72,6 +75,7 @@ class WEFT_EXPORT StreamConnection final : public Connection,
   BulkAccess* const bulk_;              // null: everything goes through the stream
   const BulkRange bulk_range_;
   const std::shared_ptr<Loop> loop_;
+  const bool takes_lanes_;
   FrameReader reader_;
   const std::string description_;
   std::shared_ptr<ConnectionObserver> observer_;
@@ -97,7 +101,9 @@ class WEFT_EXPORT StreamConnection final : public Connection,
   bool using_lanes_ = false;        // for what is sent
   bool reading_lanes_ = false;      // what arrives waits for them
   Fifo<Queued> on_lanes_;           // the stream's part has left
-  std::size_t lanes_done_ = 0;  // of the frames sent by lanes, in their order, those beyond on_lanes_ first
+  // How many frames have left the lanes and are still in on_lanes_ or, where their part of the stream has not
+  // left, in the queue: the first of these, in that order.
+  std::size_t lanes_done_ = 0;
 };
 
 }  // namespace weft::rpc

@@ -410,6 +410,14 @@ TEST_P(ConnectionTest, TheTwoSidesShareNoAttachment) {
   expect(got, 1, {100});
 }
 
+TEST_P(ConnectionTest, LanesMakeSenseBesideTcpAlone) {
+  auto [here, there] = pair();
+  for (End* end : {here.get(), there.get()})
+    on(end->loop(), [&] {
+      EXPECT_EQ(end->connection().takes_lanes(), std::string_view(GetParam().name).starts_with("Tcp"));
+    });
+}
+
 TEST_P(ConnectionTest, ConnectingWhereNobodyListensIsUnavailable) {
   Handover<Result<std::shared_ptr<Connection>>> made;
   transport_->connect(Address::parse(GetParam().nobody()), ours_, {},

@@ -286,6 +286,16 @@ TEST_F(LanesTest, WhatCameBeforeTheEndOfAllIsDelivered) {
   EXPECT_EQ(closed()->kind(), ErrorKind::peer_lost);
 }
 
+TEST_F(LanesTest, WhatIsThereOnTheStreamWhenOneIsLostIsDelivered) {
+  connect(2, 1 << 20);
+  lanes_[0]->close();
+  ASSERT_TRUE(loop_->step());  // the lane has noticed, the connection has not
+  write(*stream_, text(request(2).head.bytes()));
+  loop_->run();
+  EXPECT_EQ(frames().size(), 1U);
+  EXPECT_TRUE(closed());
+}
+
 TEST_F(LanesTest, OneThatIsLostInTheMiddleOfAFrameEndsTheConnection) {
   connect(2, 1 << 20);
   const Travelling frame(request(1, {2'000'000}), 2);
