@@ -121,6 +121,12 @@ std::shared_ptr<Link> AgentCore::link_with(const LaneKey& key) const {
   return found == links_.end() ? nullptr : *found;
 }
 
+bool AgentCore::keep_early_lane() {
+  if (++early_lanes_ <= options_.most_handshakes) return true;
+  --early_lanes_;
+  return false;
+}
+
 Transport* AgentCore::transport(const std::string& scheme) const {
   const auto found = transports_.find(scheme);
   return found == transports_.end() ? nullptr : found->second.get();

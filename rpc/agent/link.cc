@@ -74,7 +74,7 @@ void Link::open() {
   frame.sent = [weak = weak_from_this()] {
     const auto self = weak.lock();
     if (self == nullptr) return;
-    self->greeted_ = true;
+    self->hello_left_ = true;
     if (self->lane_ && !self->ended_) self->become_lane();
   };
   connection->send(std::move(frame));
@@ -167,7 +167,7 @@ void Link::on_hello(IncomingMessage& message) {
   await_beat();
   core_->link_ready(shared_from_this(), route_, hello);
   if (ended_) return;
-  lanes_->greeted(identity);
+  lanes_->peer_known(identity);
   if (route_ != nullptr)
     lanes_->dial(hello, route_->dialled(),
                  Address::looks_like(route_->name()) ? std::string() : route_->name());
@@ -176,8 +176,9 @@ void Link::on_hello(IncomingMessage& message) {
 // What came in is no peer's connection, but a lane of one that is there.
 void Link::become_lane() {
   const auto whole = core_->link_with(lane_->key);
-  if (whole == nullptr) return close(Error(ErrorKind::protocol_error, "bad frame: a lane of no connection"));
-  if (!greeted_) return;
+  if (whole == nullptr)
+    return close(Error(ErrorKind::peer_lost, "a lane of no connection, or of one that has ended"));
+  if (!hello_left_) return;
   const std::string identity = connection_->identity();
   auto stream = connection_->take_stream();
   if (stream == nullptr) return close(Error(ErrorKind::protocol_error, "bad frame: more than a lane"));

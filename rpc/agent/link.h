@@ -97,7 +97,7 @@ class WEFT_EXPORT Link final : public ConnectionObserver, public std::enable_sha
   const std::shared_ptr<LinkLanes> lanes_;
   std::shared_ptr<Route> route_;
   std::atomic<bool> ready_{false};  // the other's Hello has come
-  bool greeted_ = false;            // this side's Hello has left
+  bool hello_left_ = false;         // this side's
   std::optional<LaneInfo> lane_;    // it says that it is one
   bool handshaking_;                // it came in, and counts as one that has not said who it is
   std::atomic<bool> ended_{false};

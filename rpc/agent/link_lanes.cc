@@ -37,7 +37,7 @@ class LinkLanes::Dial final : public ConnectionObserver, public std::enable_shar
   void on_frame(InboundFrame frame) override {
     if (frame.prefix.kind != FrameKind::hello)
       throw Error(ErrorKind::protocol_error, "bad frame: a lane was answered by something else than a Hello");
-    greeted_ = true;
+    answered_ = true;
     become_lane();
   }
   void on_closed(const Error& reason) override {
@@ -57,7 +57,7 @@ class LinkLanes::Dial final : public ConnectionObserver, public std::enable_shar
       connection->close(Error(ErrorKind::aborted, "this lane is not wanted any more"));
   }
   void become_lane() {
-    if (!said_ || !greeted_ || connection_ == nullptr) return;
+    if (!said_ || !answered_ || connection_ == nullptr) return;
     const auto connection = connection_;
     auto stream = connection->take_stream();
     if (stream == nullptr)
@@ -77,13 +77,16 @@ class LinkLanes::Dial final : public ConnectionObserver, public std::enable_shar
   const std::shared_ptr<Loop> home_, loop_;
   const std::size_t index_;
   std::shared_ptr<Connection> connection_;
-  bool said_ = false, greeted_ = false, cancelled_ = false;
+  bool said_ = false, answered_ = false, cancelled_ = false;
 };
 
 LinkLanes::LinkLanes(std::shared_ptr<AgentCore> core, std::shared_ptr<Connection> connection, bool dialled)
     : core_(std::move(core)), dialled_(dialled), connection_(std::move(connection)) {
   if (core_->options().lanes == 0 || !connection_->takes_lanes()) return;
-  if (::getrandom(key_.data(), sizeof key_, 0) != static_cast<ssize_t>(sizeof key_)) return;
+  if (::getrandom(key_.data(), sizeof key_, 0) != static_cast<ssize_t>(sizeof key_)) {
+    core_->log(LogLevel::warning, connection_->describe() + ": no lanes: the system gives no random key");
+    return;
+  }
   most_ = static_cast<std::uint16_t>(std::min<std::size_t>(core_->options().lanes, most_lanes));
 }
 
@@ -123,9 +126,11 @@ void LinkLanes::dial(const HelloInfo& theirs, const Address& address, const std:
   }
 }
 
-void LinkLanes::greeted(const std::string& identity) {
+void LinkLanes::peer_known(const std::string& identity) {
   identity_ = identity;
-  for (auto& [info, from, lane] : std::exchange(early_, {})) take(info, from, std::move(lane));
+  auto early = std::exchange(early_, {});
+  core_->early_lanes_gone(early.size());
+  for (auto& [info, from, lane] : early) take(info, from, std::move(lane));
 }
 
 void LinkLanes::take(const LaneInfo& info, const std::string& identity, Lanes::Stream lane) {
@@ -138,6 +143,8 @@ void LinkLanes::take(const LaneInfo& info, const std::string& identity, Lanes::S
   if (dialled_ || open_) refuse("that is not due");
   if (!identity_) {  // the hello comes by another socket
     if (early_.size() == most_) refuse("beyond those that were offered");
+    if (!core_->keep_early_lane())
+      return core_->log(LogLevel::debug, connection_->describe() + ": a lane too early, as too many were");
     early_.push_back({info, identity, std::move(lane)});
     return;
   }
@@ -193,7 +200,7 @@ void LinkLanes::give_up(const std::string& why) {
 void LinkLanes::end() {
   if (connection_ == nullptr) return;
   give_up("the connection has ended");
-  early_.clear();
+  core_->early_lanes_gone(std::exchange(early_, {}).size());
   connection_ = nullptr;
 }
 

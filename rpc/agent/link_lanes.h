@@ -31,7 +31,7 @@ class LinkLanes final : public std::enable_shared_from_this<LinkLanes> {
 
   // With the other side's hello, which says who that is; at the side that dialled before dial(), where agent
   // is the expected name, empty where an address was dialled. Errors as those of take().
-  void greeted(const std::string& identity);
+  void peer_known(const std::string& identity);
   void dial(const HelloInfo& theirs, const Address& address, const std::string& agent);
   // At the other side: one that came in with this link's key, from who proved to be `identity` there. It may
   // be here before the hello. Refused by protocol_error.

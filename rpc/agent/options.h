@@ -59,6 +59,7 @@ struct AgentOptions {
       permissions;        // which peer may call what; none: every peer that gets in, everything
   bool insecure = false;  // permit listening beyond this host without credentials
   // Connections at a time that have come in and not said who they are; beyond, the oldest of them is closed.
+  // As many lanes of such are kept; beyond, new ones are closed.
   std::size_t most_handshakes = 1024;
   std::size_t loops = 1;  // event loops of the agent's own
   // How long a loop of its own that has nothing to do polls before it sleeps. A few tens of microseconds

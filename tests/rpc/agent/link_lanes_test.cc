@@ -169,6 +169,37 @@ TEST_F(LinkLanesTest, MayComeBeforeTheHello) {
   EXPECT_EQ(anna.counts().lanes_made, 2U);
 }
 
+TEST(EarlyLanesTest, AreBounded) {
+  std::atomic<int> warnings{0};
+  AgentOptions options{.name = "anna", .listen = {"tcp://127.0.0.1:0"}, .lanes = 8, .same_host = false};
+  options.most_handshakes = 4;
+  options.log = [&](const LogRecord& record) { warnings += record.level >= LogLevel::warning ? 1 : 0; };
+  Agent anna(std::move(options));
+  ByHand peer(anna, false);
+  std::vector<probe::Socket> kept;
+  for (std::uint16_t i = 0; i < 4; ++i) {
+    kept.push_back(peer.lane(i, 5));
+    ASSERT_TRUE(kept.back().next());  // her hello
+  }
+  EXPECT_EQ(peer.lane(4, 5).frames_to_end(), 1U);
+  // They no longer count once it is known whose they are, or their connection has gone.
+  peer.connection.end_sending();
+  for (auto& lane : kept) EXPECT_EQ(lane.frames_to_end(), 0U);
+  ByHand other(anna, false);
+  std::vector<probe::Socket> lanes;
+  for (std::uint16_t i = 0; i < 4; ++i) {
+    lanes.push_back(other.lane(i, 4));
+    ASSERT_TRUE(lanes.back().next());
+  }
+  other.greet();
+  const auto said = other.connection.next();
+  EXPECT_TRUE(said && said->prefix.kind == FrameKind::lane);
+  // As happens when a connection ends while its lanes come.
+  auto late = peer.lane(0, 4);
+  EXPECT_EQ(late.frames_to_end(), 1U);
+  EXPECT_EQ(warnings, 0);
+}
+
 TEST_F(LinkLanesTest, BeyondWhatWasOfferedEndTheConnection) {
   Agent& anna = add("anna", 2);
   for (const auto& [index, count] : {std::pair{0, 3}, {2, 2}, {0, 0}}) {
