@@ -90,6 +90,7 @@ AgentCounts AgentCore::counts() const {
   AgentCounts counts;
   counts.connections_made = counters_.connections_made;
   counts.connections_refused = counters_.connections_refused;
+  counts.lanes_made = counters_.lanes_made;
   counts.calls_made = next_call_ - 1;
   counts.calls_served = counters_.calls_served;
   counts.calls_denied = counters_.calls_denied;

@@ -77,6 +77,11 @@ class WEFT_EXPORT AgentCore final : public std::enable_shared_from_this<AgentCor
   std::vector<std::shared_ptr<Route>> all_routes() const;
   std::vector<std::shared_ptr<Link>> all_links() const;      // in the order of their making
   std::shared_ptr<Link> link_to(const AgentId& life) const;  // any; null: none
+  // Lanes that are here before the hello of their connection: as many at a time as connections without one.
+  bool keep_early_lane();  // false: there are too many
+  void early_lanes_gone(std::size_t count) { early_lanes_ -= count; }
+  std::shared_ptr<Link> link_with(
+      const LaneKey& key) const;  // the link whose lanes have this key; null: none
 
   // Calls.
   std::uint64_t next_call_id() { return next_call_++; }
@@ -152,6 +157,7 @@ class WEFT_EXPORT AgentCore final : public std::enable_shared_from_this<AgentCor
   const std::shared_ptr<MemoryPool> memory_;         // of arriving attachments
   std::map<std::string, std::shared_ptr<Transport>> transports_;
   AgentCounters counters_;
+  std::atomic<std::size_t> early_lanes_{0};
   std::atomic<std::uint64_t> next_call_{1};
   std::atomic<std::int64_t> active_{0};           // incoming calls that are not over
   std::atomic<std::int64_t> outgoing_{0};         // outgoing calls that are not over

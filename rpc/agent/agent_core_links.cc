@@ -113,6 +113,20 @@ std::shared_ptr<Link> AgentCore::link_to(const AgentId& life) const {
   return found == links_.end() ? nullptr : *found;
 }
 
+std::shared_ptr<Link> AgentCore::link_with(const LaneKey& key) const {
+  std::lock_guard lock(mutex_);
+  const auto found = std::find_if(links_.begin(), links_.end(), [&](const auto& link) {
+    return link->lanes()->most() != 0 && link->lanes()->key() == key;
+  });
+  return found == links_.end() ? nullptr : *found;
+}
+
+bool AgentCore::keep_early_lane() {
+  if (++early_lanes_ <= options_.most_handshakes) return true;
+  --early_lanes_;
+  return false;
+}
+
 Transport* AgentCore::transport(const std::string& scheme) const {
   const auto found = transports_.find(scheme);
   return found == transports_.end() ? nullptr : found->second.get();

@@ -13,6 +13,7 @@ struct AgentCounts {
   std::uint64_t connections_made = 0;      // whose handshake was completed, by either side
   std::uint64_t connections_refused = 0;   // wrong, expired or missing credentials, or too many at a time
   std::uint64_t connections = 0;           // now
+  std::uint64_t lanes_made = 0;            // beside connections (AgentOptions::lanes)
   std::uint64_t calls_made = 0;            // by this agent
   std::uint64_t calls_served = 0;          // requests that came in, refused ones too
   std::uint64_t calls_denied = 0;          // by permissions
@@ -28,7 +29,7 @@ struct AgentCounts {
 };
 
 struct AgentCounters {
-  std::atomic<std::uint64_t> connections_made{0}, connections_refused{0};
+  std::atomic<std::uint64_t> connections_made{0}, connections_refused{0}, lanes_made{0};
   std::atomic<std::uint64_t> calls_served{0}, calls_denied{0}, calls_shed{0}, calls_retried{0},
       peers_silent{0};
   std::atomic<std::uint64_t> bytes_sent{0}, bytes_received{0};

@@ -50,6 +50,7 @@ Link::Link(std::shared_ptr<AgentCore> core, std::uint64_t number, std::shared_pt
       number_(number),
       loop_(connection->loop()),
       connection_(std::move(connection)),
+      lanes_(std::make_shared<LinkLanes>(core_, connection_, route != nullptr)),
       route_(std::move(route)),
       handshaking_(route_ == nullptr),
       pending_(core_->id().incarnation),
@@ -76,7 +77,16 @@ void Link::open() {
   hello.most_header = core_->options().limits.header;
   hello.most_body = core_->options().limits.message;
   hello.most_attachments = core_->options().limits.attachments;
-  connection->send(OutgoingMessage::hello(hello));
+  hello.lanes = lanes_->most();
+  hello.lane_key = lanes_->key();
+  OutboundFrame frame = OutgoingMessage::hello(hello);
+  frame.sent = [weak = weak_from_this()] {
+    const auto self = weak.lock();
+    if (self == nullptr) return;
+    self->hello_left_ = true;
+    if (self->lane_ && !self->ended_) self->become_lane();
+  };
+  connection->send(std::move(frame));
   handshake_timer_ =
       loop()->schedule(later(loop()->now(), core_->options().handshake_timeout), [self = shared_from_this()] {
         self->handshake_timer_ = 0;
@@ -91,11 +101,16 @@ void Link::on_frame(InboundFrame frame) {
   AgentCounters::count(core_->counters().bytes_received, message->bytes());
   const Prefix& prefix = message->prefix();
   if (!ready_) {
+    if (lane_) throw Error(ErrorKind::protocol_error, "bad frame: more than a lane");
     if (prefix.kind == FrameKind::goodbye) {
       const auto reason = message->goodbye();
       // Not close(): the peer may have closed the connection right behind this.
       return finish(reason ? Error(reason->kind(), std::string("the peer says: ") + reason->what())
                            : Error(ErrorKind::shut_down, "the peer is shutting down"));
+    }
+    if (prefix.kind == FrameKind::lane && route_ == nullptr) {
+      lane_ = message->lane();
+      return become_lane();
     }
     if (prefix.kind != FrameKind::hello) throw Error(ErrorKind::protocol_error, "bad frame: a Hello was due");
     return on_hello(*message);
@@ -122,6 +137,8 @@ void Link::on_frame(InboundFrame frame) {
       return;
     case FrameKind::credit:
       return on_credit(message->credit());
+    case FrameKind::lane:
+      return lanes_->on_frame(message->lane());
   }
 }
 
@@ -161,6 +178,36 @@ void Link::on_hello(IncomingMessage& message) {
   ready_ = true;
   await_beat();
   core_->link_ready(shared_from_this(), route_, hello);
+  if (ended_) return;
+  lanes_->peer_known(identity);
+  if (route_ != nullptr)
+    lanes_->dial(hello, route_->dialled(),
+                 Address::looks_like(route_->name()) ? std::string() : route_->name());
+}
+
+// What came in is no peer's connection, but a lane of one that is there.
+void Link::become_lane() {
+  const auto whole = core_->link_with(lane_->key);
+  if (whole == nullptr)
+    return close(Error(ErrorKind::peer_lost, "a lane of no connection, or of one that has ended"));
+  if (!hello_left_) return;
+  const std::string identity = connection_->identity();
+  auto stream = connection_->take_stream();
+  if (stream == nullptr) return close(Error(ErrorKind::protocol_error, "bad frame: more than a lane"));
+  whole->loop()->post(
+      [whole, info = *lane_, identity, lane = Lanes::Stream{std::move(stream), loop()}]() mutable {
+        try {
+          whole->lanes_->take(info, identity, std::move(lane));
+        } catch (const Error& bad) {
+          whole->close(bad);
+        }
+      });
+  ended_ = true;
+  loop()->cancel(std::exchange(handshake_timer_, 0));
+  end_handshake();
+  core_->link_ended(shared_from_this(), nullptr, Error(ErrorKind::aborted, "it has become a lane"));
+  connection_ = nullptr;
+  lanes_->end();
 }
 
 void Link::end_handshake() {
@@ -490,6 +537,7 @@ void Link::on_closed(const Error& reason) {
     if (auto call = served.call.lock(); call != nullptr && !call->is_notification()) call->cancel();
   // It holds this link, until it has reported its own end: on the program's io_context that may never come.
   connection_ = nullptr;
+  lanes_->end();
 }
 
 }  // namespace weft::rpc

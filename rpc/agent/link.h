@@ -7,6 +7,7 @@
 
 #include <weft/rpc/agent/credit.h>
 #include <weft/rpc/agent/incoming_call.h>
+#include <weft/rpc/agent/link_lanes.h>
 #include <weft/rpc/agent/pending_call.h>
 #include <weft/rpc/core/fifo.h>
 #include <weft/rpc/core/id_map.h>
@@ -38,6 +39,7 @@ class WEFT_EXPORT Link final : public ConnectionObserver, public std::enable_sha
   const AgentId& peer() const { return peer_; }        // any thread, once ready
   // Throws where the frame is more than this side or the peer takes. Likewise.
   void check_fits(const OutboundFrame& frame) const;
+  const std::shared_ptr<LinkLanes>& lanes() const { return lanes_; }  // any thread
 
   void send(const std::shared_ptr<PendingCall>& call);
   void cancel(std::uint64_t call_id);  // tells the callee; the call itself ends elsewhere
@@ -77,6 +79,7 @@ class WEFT_EXPORT Link final : public ConnectionObserver, public std::enable_sha
 
   void on_hello(IncomingMessage& message);
   void end_handshake();
+  void become_lane();  // of another link, once the hello has left
   void on_request(std::shared_ptr<IncomingMessage> message);
   void on_reply(std::shared_ptr<IncomingMessage> message);
   void on_credit(const CreditInfo& credit);
@@ -93,8 +96,11 @@ class WEFT_EXPORT Link final : public ConnectionObserver, public std::enable_sha
   const std::uint64_t number_;
   const std::shared_ptr<Loop> loop_;
   std::shared_ptr<Connection> connection_;  // until it has ended; on the loop
+  const std::shared_ptr<LinkLanes> lanes_;
   std::shared_ptr<Route> route_;
   std::atomic<bool> ready_{false};  // the other's Hello has come
+  bool hello_left_ = false;         // this side's
+  std::optional<LaneInfo> lane_;    // it says that it is one
   bool handshaking_;                // it came in, and counts as one that has not said who it is
   std::atomic<bool> ended_{false};
   std::atomic<bool> peer_leaving_{false};

@@ -59,11 +59,15 @@ struct AgentOptions {
       permissions;        // which peer may call what; none: every peer that gets in, everything
   bool insecure = false;  // permit listening beyond this host without credentials
   // Connections at a time that have come in and not said who they are; beyond, the oldest of them is closed.
+  // As many lanes of such are kept; beyond, new ones are closed.
   std::size_t most_handshakes = 1024;
   std::size_t loops = 1;  // event loops of the agent's own
   // How long a loop of its own that has nothing to do polls before it sleeps. A few tens of microseconds
   // halve a round trip where both sides have a core to spare, and cost that core; 0: it sleeps at once.
   std::chrono::nanoseconds spin{0};
+  // TCP connections beside that to a peer which carry attachments of 1 MiB and more, each on the agent's next
+  // loop: for networks that are faster than one flow or one core. As many as both sides allow, at most 16.
+  std::size_t lanes = 0;
   // Agents of one user on one host connect through shared memory, whatever addresses they know of each other:
   // beside each TCP and Unix address there is a companion (rpc/transport/shm/companion.h). Not with
   // credentials, which prove more than the kernel does.

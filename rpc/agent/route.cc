@@ -142,6 +142,7 @@ void Route::dial_next(const Error& last) {
   }
   const Address address = std::move(untried_.front());
   untried_.pop_front();
+  dialled_ = address;
   Transport* transport = core->transport(address.scheme);
   if (transport == nullptr)
     return dial_next(Error(ErrorKind::unsupported, "this agent has no transport for " + address.text()));

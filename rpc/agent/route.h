@@ -40,6 +40,7 @@ class WEFT_EXPORT Route final : public Destination, public std::enable_shared_fr
   RetryBudget& retry_budget() { return retry_budget_; }  // any thread
 
   // On the loop.
+  const Address& dialled() const { return dialled_; }  // where it dialled last
   const std::deque<std::shared_ptr<PendingCall>>& waiting() const { return waiting_; }  // for a connection
   void learn(std::vector<Address> addresses);
   void forget(const AgentId& life);                        // where that one was, unless another is known
@@ -67,6 +68,7 @@ class WEFT_EXPORT Route final : public Destination, public std::enable_shared_fr
   std::deque<std::shared_ptr<PendingCall>> waiting_;
   bool dialling_ = false;
   std::deque<Address> untried_;  // of the dial under way
+  Address dialled_;
   RetryBudget retry_budget_;
 
   mutable std::mutex mutex_;  // guards identity_

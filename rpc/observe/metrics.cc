@@ -190,6 +190,7 @@ void Metrics::collect_agent(std::vector<MetricFamily>& families) const {
   out.counter("weft_calls_denied_total", "Requests refused by permissions.", counts.calls_denied);
   out.counter("weft_calls_shed_total", "Requests refused for want of room.", counts.calls_shed);
   out.counter("weft_calls_retried_total", "Attempts after the first of calls made.", counts.calls_retried);
+  out.counter("weft_lanes_made_total", "Connections that became lanes of others.", counts.lanes_made);
   out.counter("weft_peers_silent_total", "Connections given up for want of a heartbeat.",
               counts.peers_silent);
   out.gauge("weft_calls_serving", "Calls being served now.", counts.serving);

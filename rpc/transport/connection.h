@@ -18,7 +18,9 @@
 
 namespace weft::rpc {
 
+class ByteStream;
 class Credentials;
+class Lanes;
 
 // What an agent's connections have in common.
 struct ConnectionOptions {
@@ -55,6 +57,16 @@ class WEFT_EXPORT Connection {
   virtual std::string describe() const = 0;  // "tcp 127.0.0.1:4000 -> 127.0.0.1:5000"
   // Who the other side is, as far as its credentials or the kernel prove it (ByteStream::identity).
   virtual std::string identity() const { return {}; }
+
+  // Lanes beside it (rpc/transport/lanes.h), where it can have any. From set_lanes() on the peer may use
+  // them, from use_lanes() on what is sent here does. They end with the connection; from use_lanes() on, or
+  // once the peer uses them, it ends with any of them.
+  virtual bool takes_lanes() const { return false; }
+  virtual void set_lanes(std::unique_ptr<Lanes> lanes);
+  virtual void use_lanes() {}
+  // The stream itself, which becomes a lane of another connection: nothing more is delivered here, on_closed
+  // neither. null where something is queued, or has come that was not delivered yet.
+  virtual std::unique_ptr<ByteStream> take_stream();
 };
 
 }  // namespace weft::rpc

@@ -1,5 +1,7 @@
 #include <weft/rpc/transport/frame_reader.h>
 
+#include <weft/rpc/transport/lanes.h>
+
 #include <algorithm>
 #include <cstring>
 
@@ -77,7 +79,7 @@ std::optional<InboundFrame> FrameReader::next() {
   fill_body();
   if (piece_ != pieces_.size()) return std::nullopt;
   if (!addresses_.empty()) end_body();
-  if (!pulls_.empty()) return std::nullopt;
+  if (!pulls_.empty() || !lane_reads_.empty()) return std::nullopt;
   stage_ = Stage::prefix;
   return std::move(frame_);
 }
@@ -90,6 +92,9 @@ void FrameReader::take(std::span<std::byte> into) {
 
 void FrameReader::begin_body() {
   const auto sizes = check_header(frame_.prefix, prefix_bytes_, frame_.header.bytes(), limits_);
+  const bool on_lanes = (frame_.prefix.flags & frame_flags::on_lanes) != 0;
+  if (on_lanes && !lanes_)
+    throw Error(ErrorKind::protocol_error, "bad frame: it is on lanes, and there are none");
   pieces_.clear();
   piece_ = 0;
   frame_.attachments.reserve(sizes.size());
@@ -98,6 +103,10 @@ void FrameReader::begin_body() {
                                                                                   : Buffer::allocate(size));
     if (bulk_.contains(size)) {
       addresses_.push_back(0);
+      continue;
+    }
+    if (on_lanes && size >= Lanes::least_bytes) {
+      lane_reads_.push_back(attachment);
       continue;
     }
     if (size != 0) pieces_.push_back(attachment.bytes());

@@ -4,7 +4,9 @@
 // is none. Small frames pass through one staging buffer; a header or attachment that does not fit there is
 // read straight into its final storage. Where bulk travels beside the stream (BulkAccess), its place in the
 // body holds its address alone: once next() gives nothing and pulls() is not empty, the caller copies each
-// and says pulled(). Errors (protocol_error, resource_exhausted) end the stream. Thread-safety: none.
+// and says pulled(). Likewise the large attachments of a frame that came by lanes are no part of the body:
+// the caller fills lane_reads() and says lanes_read(). Errors (protocol_error, resource_exhausted) end the
+// stream. Thread-safety: none.
 #pragma once
 
 #include <weft/rpc/core/memory_pool.h>
@@ -33,8 +35,14 @@ class WEFT_EXPORT FrameReader {
   void advance(std::size_t bytes);
   std::optional<InboundFrame> next();
 
+  bool between_frames() const { return stage_ == Stage::prefix && staged() == 0; }
+
   const std::vector<Pull>& pulls() const { return pulls_; }
   void pulled() { pulls_.clear(); }
+
+  void accept_lanes() { lanes_ = true; }  // until then a frame whose attachments are on lanes is an error
+  const std::vector<Buffer>& lane_reads() const { return lane_reads_; }
+  void lanes_read() { lane_reads_.clear(); }
 
  private:
   enum class Stage { prefix, header, body };
@@ -60,6 +68,8 @@ class WEFT_EXPORT FrameReader {
   std::array<std::byte, Buffer::alignment> padding_{};
   std::vector<std::uint64_t> addresses_;  // of the frame's bulk, as they arrive
   std::vector<Pull> pulls_;
+  bool lanes_ = false;
+  std::vector<Buffer> lane_reads_;
   std::vector<std::span<std::byte>> targets_;
 };
 

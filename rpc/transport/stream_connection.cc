@@ -18,6 +18,8 @@ constexpr int most_reads_a_turn = 16;               // then other connections ha
 constexpr auto patience = std::chrono::seconds{2};  // with a finished connection that makes no progress
 constexpr std::array<std::byte, Buffer::alignment> zeros{};
 
+bool is_for_lanes(const Buffer& attachment) { return attachment.size() >= Lanes::least_bytes; }
+
 std::size_t size_of(const std::vector<std::span<std::byte>>& spans) {
   std::size_t bytes = 0;
   for (const auto span : spans) bytes += span.size();
@@ -27,11 +29,12 @@ std::size_t size_of(const std::vector<std::span<std::byte>>& spans) {
 }  // namespace
 
 StreamConnection::StreamConnection(std::unique_ptr<ByteStream> stream, std::shared_ptr<Loop> loop,
-                                   const ConnectionOptions& options)
+                                   const ConnectionOptions& options, bool takes_lanes)
     : stream_(std::move(stream)),
       bulk_(stream_->bulk()),
       bulk_range_(bulk_ != nullptr ? bulk_->range() : BulkRange{}),
       loop_(std::move(loop)),
+      takes_lanes_(takes_lanes),
       reader_(options.limits, options.memory, bulk_range_),
       description_(stream_->describe()) {}
 
@@ -44,16 +47,20 @@ void StreamConnection::start(std::shared_ptr<ConnectionObserver> observer) {
 void StreamConnection::send(OutboundFrame&& frame) {
   if (closed_ || finishing_) return;
   Queued queued{std::move(frame)};
+  queued.on_lanes = using_lanes_ && std::any_of(queued.frame.attachments.begin(),
+                                                queued.frame.attachments.end(), is_for_lanes);
+  if (queued.on_lanes) add_flag(queued.frame.head.bytes(), frame_flags::on_lanes);
   queued.size = queued.bytes = queued.frame.head.size();
   for (const Buffer& attachment : queued.frame.attachments) {
     queued.bytes += attachment.size();
     if (bulk_range_.contains(attachment.size())) {
       queued.addresses.push_back(reinterpret_cast<std::uintptr_t>(attachment.data()));
       queued.size += sizeof(std::uint64_t);
-    } else {
+    } else if (!beside(queued, attachment)) {
       queued.size += padded(attachment.size());
     }
   }
+  if (queued.on_lanes) send_on_lanes(queued);
   unsent_bytes_ += queued.bytes;
   queue_.push(std::move(queued));
   if (delivering_ || write_due_ || awaiting_writable_) return;
@@ -67,8 +74,11 @@ void StreamConnection::send(OutboundFrame&& frame) {
 void StreamConnection::finish(const Error& reason) {
   if (closed_ || finishing_) return;
   finishing_ = reason;
+  if (lanes_ != nullptr) lanes_->drop_reads();
+  // From here on the wait for the stream keeps this connection, until the other side has all.
+  if (std::exchange(reading_lanes_, false)) await_readable();
   be_patient();
-  if (queue_.empty()) end_sending();
+  end_once_all_has_left();
 }
 
 void StreamConnection::close(const Error& reason) {
@@ -76,12 +86,14 @@ void StreamConnection::close(const Error& reason) {
   closed_ = reason;
   loop_->cancel(std::exchange(patience_, 0));
   stream_->close();
+  if (lanes_ != nullptr) lanes_->close();
   // Not from within the caller's frame: it may be about to use what on_closed tears down.
   if (observer_ != nullptr) loop_->post([self = shared_from_this()] { self->report(); });
   unsent_bytes_ = 0;
   // Last: whoever borrowed bytes to them learns of it.
   const auto unsent = std::exchange(queue_, {});
   const auto unread = std::exchange(unacknowledged_, {});
+  const auto on_lanes = std::exchange(on_lanes_, {});
 }
 
 void StreamConnection::report() {
@@ -113,9 +125,10 @@ void StreamConnection::on_readable() {
     if (finishing_) continue;
     reader_.advance(bytes);
     if (!take_frames()) return;
+    if (reading_lanes_) break;
   }
-  if (!queue_.empty() && !awaiting_writable_ && !write_due_) write();
-  if (closed_) return;
+  write_held_back();
+  if (closed_ || reading_lanes_) return;
   if (more) {
     loop_->post([self = shared_from_this()] { self->on_readable(); });
   } else {
@@ -133,6 +146,10 @@ bool StreamConnection::take_frames() {
         observer->on_frame(std::move(*frame));
         if (queue_.size() >= most_held_back && !awaiting_writable_) write();
         continue;
+      }
+      if (!reader_.lane_reads().empty()) {
+        read_lanes();
+        break;
       }
       if (reader_.pulls().empty()) break;
       std::error_code error;
@@ -185,7 +202,11 @@ void StreamConnection::write() {
     }
     written(bytes);
   }
-  if (finishing_ && !closed_ && queue_.empty()) end_sending();
+  end_once_all_has_left();
+}
+
+void StreamConnection::write_held_back() {
+  if (!queue_.empty() && !awaiting_writable_ && !write_due_) write();
 }
 
 void StreamConnection::gather() {
@@ -203,7 +224,7 @@ void StreamConnection::gather() {
     const Queued& queued = queue_[i];
     add(queued.frame.head.data(), queued.frame.head.size());
     for (const Buffer& attachment : queued.frame.attachments) {
-      if (bulk_range_.contains(attachment.size())) continue;
+      if (beside(queued, attachment)) continue;
       add(attachment.data(), attachment.size());
       add(zeros.data(), padded(attachment.size()) - attachment.size());
     }
@@ -218,6 +239,12 @@ void StreamConnection::written(std::size_t bytes) {
   front_written_ += bytes;
   while (!queue_.empty() && front_written_ >= queue_.front().size) {
     front_written_ -= queue_.front().size;
+    if (queue_.front().on_lanes) {
+      on_lanes_.push(queue_.pop());
+      leave_lanes();
+      if (closed_) return;
+      continue;
+    }
     if (queue_.front().addresses.empty()) {
       unsent_bytes_ -= queue_.front().bytes;
       Job sent = std::move(queue_.front().frame.sent);
@@ -249,6 +276,92 @@ void StreamConnection::on_acknowledged() {
     bulk_->when_acknowledged([self = shared_from_this()] { self->on_acknowledged(); });
 }
 
+// --- Lanes ---
+
+void StreamConnection::set_lanes(std::unique_ptr<Lanes> lanes) {
+  if (closed_ || lanes_ != nullptr) return;
+  lanes_ = std::move(lanes);
+  lanes_->start([weak = weak_from_this()](const std::string& why, bool idle) {
+    if (const auto self = weak.lock()) self->lane_lost(why, idle);
+  });
+  reader_.accept_lanes();
+}
+
+void StreamConnection::use_lanes() {
+  if (lost_lane_) return close(*lost_lane_);
+  using_lanes_ = lanes_ != nullptr;
+}
+
+void StreamConnection::lane_lost(const std::string& why, bool idle) {
+  if (closed_) return;
+  if (finishing_) return close(*finishing_);
+  if (!lost_lane_) lost_lane_ = Error(ErrorKind::peer_lost, "a lane of the connection was lost: " + why);
+  // Until both sides use them, the other may still have given them up.
+  if (!using_lanes_ && !reading_lanes_) return lanes_->close();
+  if (!idle) return close(*lost_lane_);
+  if (!reading_lanes_) end_without_lane();
+}
+
+// Where the other side has ended, what it said last is still to be read.
+void StreamConnection::end_without_lane() {
+  if (observer_ != nullptr) on_readable();
+  if (!closed_) close(finishing_ ? *finishing_ : *lost_lane_);
+}
+
+std::unique_ptr<ByteStream> StreamConnection::take_stream() {
+  if (closed_ || finishing_ || !queue_.empty() || !reader_.between_frames()) return nullptr;
+  closed_ = Error(ErrorKind::aborted, "the connection has become a lane");
+  observer_ = nullptr;
+  return std::move(stream_);
+}
+
+bool StreamConnection::beside(const Queued& queued, const Buffer& attachment) const {
+  return bulk_range_.contains(attachment.size()) || (queued.on_lanes && is_for_lanes(attachment));
+}
+
+void StreamConnection::send_on_lanes(const Queued& queued) {
+  std::vector<Buffer> buffers;
+  std::copy_if(queued.frame.attachments.begin(), queued.frame.attachments.end(), std::back_inserter(buffers),
+               is_for_lanes);
+  lanes_->write(std::move(buffers), [weak = weak_from_this()] {
+    const auto self = weak.lock();
+    if (self == nullptr || self->closed_) return;
+    ++self->lanes_done_;
+    self->leave_lanes();
+    self->end_once_all_has_left();
+  });
+}
+
+// Frames leave the lanes in the order in which they leave the stream.
+void StreamConnection::leave_lanes() {
+  while (lanes_done_ != 0 && !on_lanes_.empty() && !closed_) {
+    --lanes_done_;
+    if (finishing_) be_patient();
+    Queued left = on_lanes_.pop();
+    unsent_bytes_ -= left.bytes;
+    if (left.frame.sent) left.frame.sent();
+  }
+}
+
+void StreamConnection::read_lanes() {
+  if (lost_lane_) return close(*lost_lane_);
+  reading_lanes_ = true;
+  lanes_->read(reader_.lane_reads(), [weak = weak_from_this()] {
+    const auto self = weak.lock();
+    if (self == nullptr || self->closed_ || self->finishing_) return;
+    self->reading_lanes_ = false;
+    self->reader_.lanes_read();
+    if (!self->take_frames()) return;
+    self->write_held_back();
+    if (self->closed_ || self->reading_lanes_) return;
+    self->lost_lane_ ? self->end_without_lane() : self->on_readable();
+  });
+}
+
+void StreamConnection::end_once_all_has_left() {
+  if (finishing_ && !closed_ && queue_.empty() && on_lanes_.empty()) end_sending();
+}
+
 void StreamConnection::end_sending() {
   if (observer_ == nullptr) return close(*finishing_);  // never started: nobody reads here
   std::error_code error;
@@ -260,10 +373,13 @@ void StreamConnection::be_patient() {
   loop_->cancel(patience_);
   // What is awaited of the stream keeps this connection; the timer does not, since on the program's
   // io_context, which may never run again, it would for ever.
-  patience_ = loop_->schedule_closing(later(loop_->now(), patience), [weak = weak_from_this()] {
+  const std::uint64_t written = lanes_ != nullptr ? lanes_->written_bytes() : 0;
+  patience_ = loop_->schedule_closing(later(loop_->now(), patience), [weak = weak_from_this(), written] {
     const auto self = weak.lock();
     if (self == nullptr) return;
     self->patience_ = 0;
+    // A large frame leaves the lanes as a whole, but not in silence.
+    if (self->lanes_ != nullptr && self->lanes_->written_bytes() != written) return self->be_patient();
     self->close(*self->finishing_);
   });
 }

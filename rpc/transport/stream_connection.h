@@ -2,15 +2,18 @@
 //
 // Frames that are sent in the same turn of the loop leave together, in one gathering write; reads fill a
 // FrameReader, large attachments straight into their storage. Where the stream has BulkAccess, large
-// attachments travel as their address, and a frame's `sent` runs once the other side has copied them.
-// finish() closes its direction once all has been written and reads on until the other side has closed too:
-// closing a socket with unread bytes would reset the connection, and what is still in flight would be lost.
+// attachments travel as their address, and a frame's `sent` runs once the other side has copied them. Where
+// it has lanes, large attachments travel there, and a frame is delivered, or has left, once both parts have.
+// finish() closes its direction once all has been written and reads on, lanes too, until the other side has
+// closed too: closing a socket with unread bytes would reset the connection, and what is still in flight
+// would be lost.
 #pragma once
 
 #include <weft/rpc/core/fifo.h>
 #include <weft/rpc/transport/byte_stream.h>
 #include <weft/rpc/transport/connection.h>
 #include <weft/rpc/transport/frame_reader.h>
+#include <weft/rpc/transport/lanes.h>
 
 #include <optional>
 
@@ -19,18 +22,25 @@ namespace weft::rpc {
 class WEFT_EXPORT StreamConnection final : public Connection,
                                            public std::enable_shared_from_this<StreamConnection> {
  public:
+  // takes_lanes: it is one flow of a network, beside which others make sense.
   StreamConnection(std::unique_ptr<ByteStream> stream, std::shared_ptr<Loop> loop,
-                   const ConnectionOptions& options);
+                   const ConnectionOptions& options, bool takes_lanes = false);
 
   const std::shared_ptr<Loop>& loop() const override { return loop_; }
   void start(std::shared_ptr<ConnectionObserver> observer) override;
   void send(OutboundFrame&& frame) override;
   std::uint64_t unsent_bytes() const override { return unsent_bytes_; }
-  std::uint64_t received_bytes() const override { return received_bytes_; }
+  std::uint64_t received_bytes() const override {
+    return received_bytes_ + (lanes_ != nullptr ? lanes_->received_bytes() : 0);
+  }
   void finish(const Error& reason) override;
   void close(const Error& reason) override;
   std::string describe() const override { return description_; }
-  std::string identity() const override { return stream_->identity(); }
+  std::string identity() const override { return stream_ != nullptr ? stream_->identity() : std::string(); }
+  bool takes_lanes() const override { return takes_lanes_; }
+  void set_lanes(std::unique_ptr<Lanes> lanes) override;
+  void use_lanes() override;
+  std::unique_ptr<ByteStream> take_stream() override;
 
  private:
   struct Queued {
@@ -38,24 +48,34 @@ class WEFT_EXPORT StreamConnection final : public Connection,
     std::size_t size = 0;                  // on the stream
     std::uint64_t bytes = 0;               // of memory that it holds
     std::vector<std::uint64_t> addresses;  // of its bulk
+    bool on_lanes = false;                 // its large attachments
   };
+  bool beside(const Queued& queued, const Buffer& attachment) const;  // not on the stream
 
   void await_readable();
   void on_readable();
   bool take_frames();  // of what has been read; false: closed
   void write();
+  void write_held_back();  // what was sent while frames were delivered
   void gather();
   void written(std::size_t bytes);
   void on_acknowledged();
+  void send_on_lanes(const Queued& queued);
+  void leave_lanes();
+  void read_lanes();
+  void lane_lost(const std::string& why, bool idle);
+  void end_without_lane();
   void lost(const std::error_code& error);
+  void end_once_all_has_left();
   void end_sending();
   void be_patient();
   void report();
 
-  const std::unique_ptr<ByteStream> stream_;
-  BulkAccess* const bulk_;  // null: everything goes through the stream
+  std::unique_ptr<ByteStream> stream_;  // null: it has been taken
+  BulkAccess* const bulk_;              // null: everything goes through the stream
   const BulkRange bulk_range_;
   const std::shared_ptr<Loop> loop_;
+  const bool takes_lanes_;
   FrameReader reader_;
   const std::string description_;
   std::shared_ptr<ConnectionObserver> observer_;
@@ -75,6 +95,15 @@ class WEFT_EXPORT StreamConnection final : public Connection,
 
   Fifo<Queued> unacknowledged_;  // their bulk has not been pulled yet
   std::uint64_t acknowledged_ = 0;
+
+  std::unique_ptr<Lanes> lanes_;
+  std::optional<Error> lost_lane_;  // what ends this connection if it should use them
+  bool using_lanes_ = false;        // for what is sent
+  bool reading_lanes_ = false;      // what arrives waits for them
+  Fifo<Queued> on_lanes_;           // the stream's part has left
+  // How many frames have left the lanes and are still in on_lanes_ or, where their part of the stream has not
+  // left, in the queue: the first of these, in that order.
+  std::size_t lanes_done_ = 0;
 };
 
 }  // namespace weft::rpc

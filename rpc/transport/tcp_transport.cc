@@ -8,6 +8,9 @@
 #include <asio/connect.hpp>
 #include <asio/ip/tcp.hpp>
 
+#include <netinet/tcp.h>
+#include <sys/socket.h>
+
 #include <mutex>
 
 namespace weft::rpc {
@@ -19,6 +22,18 @@ std::string text(const tcp::endpoint& endpoint) {
   return Address{"tcp", endpoint.address().to_string(), std::to_string(endpoint.port()), {}}.text().substr(6);
 }
 
+// For lanes, which may be idle for long: connections say something themselves. A network that forgets idle
+// flows is kept from it, and one that has done so is noticed.
+void keep_alive(tcp::socket& socket) {
+  const auto set = [&](int level, int option, int value) {
+    (void)::setsockopt(socket.native_handle(), level, option, &value, sizeof value);
+  };
+  set(SOL_SOCKET, SO_KEEPALIVE, 1);
+  set(IPPROTO_TCP, TCP_KEEPIDLE, 30);  // seconds
+  set(IPPROTO_TCP, TCP_KEEPINTVL, 10);
+  set(IPPROTO_TCP, TCP_KEEPCNT, 3);
+}
+
 enum class Side { client, server };
 
 // host: that was dialled; of a client.
@@ -27,6 +42,7 @@ std::shared_ptr<Connection> make_connection(tcp::socket socket, const std::share
                                             const std::string& host = {}) {
   asio::error_code ignored;
   socket.set_option(tcp::no_delay(true), ignored);
+  keep_alive(socket);
   const auto local = socket.local_endpoint(ignored);
   const auto remote = socket.remote_endpoint(ignored);
   std::unique_ptr<ByteStream> stream = std::make_unique<SocketStream<tcp>>(
@@ -39,7 +55,7 @@ std::shared_ptr<Connection> make_connection(tcp::socket socket, const std::share
                         options.expected_agent.empty() ? ExpectedPeer{.host = host}
                                                        : ExpectedPeer{.agent = options.expected_agent},
                         loop);
-  return std::make_shared<StreamConnection>(std::move(stream), loop, options);
+  return std::make_shared<StreamConnection>(std::move(stream), loop, options, true);
 }
 
 // One connect() from its name's resolution to its end; on its loop.

@@ -11,8 +11,10 @@
 namespace weft::rpc {
 
 struct OutboundFrame {
-  Buffer head;                      // the prefix and the header, as they travel
-  std::vector<Buffer> attachments;  // borrowed until `sent` has run
+  Buffer head;  // the prefix and the header, as they travel
+  // Borrowed until `sent` has run; where it never does, until these Buffers have gone, which may be a moment
+  // after on_closed: lanes on other threads may still be reading them.
+  std::vector<Buffer> attachments;
   Job sent;  // runs on the connection's loop once the bytes have left; never after a failure
 };
 

@@ -17,6 +17,7 @@ struct Header {
     cancel @5 :Void;             # of the request whose id the prefix carries
     goodbye @6 :Goodbye;
     credit @7 :Credit;
+    lane @8 :Lane;
   }
 }
 
@@ -33,6 +34,15 @@ struct Hello {
   mostHeader @8 :UInt32;         # bytes of one frame's header that this side takes; 0: it does not say
   mostBody @9 :UInt64;           # and of its body
   mostAttachments @10 :UInt32;   # of one frame
+  lanes @11 :UInt16;             # connections beside this one that the side uses for bulk at the most
+  laneKey @12 :Data;             # by which the peer's lanes prove to belong to this connection
+}
+
+# A connection that becomes a lane of another, or how far that has come (docs/wire_protocol.md, "Lanes").
+struct Lane {
+  key @0 :Data;
+  index @1 :UInt16;
+  count @2 :UInt16;
 }
 
 # Credit that notifications have given back, since no reply does.

@@ -32,6 +32,17 @@ kj::ArrayPtr<const capnp::word> words(std::span<const std::byte> bytes) {
   return {reinterpret_cast<const capnp::word*>(bytes.data()), bytes.size() / 8};
 }
 
+kj::ArrayPtr<const kj::byte> data(const LaneKey& key) {
+  return {reinterpret_cast<const kj::byte*>(key.data()), sizeof key};
+}
+
+LaneKey key_of(capnp::Data::Reader bytes) {
+  LaneKey key{};
+  if (bytes.size() != 0 && bytes.size() != sizeof key) refuse("a lane's key of another size");
+  if (bytes.size() != 0) std::memcpy(key.data(), bytes.begin(), bytes.size());
+  return key;
+}
+
 // An error's kind as its number travelled; those that this version does not know read as `internal`.
 ErrorKind kind_of(std::uint16_t number) {
   const auto kind = static_cast<ErrorKind>(number);
@@ -52,6 +63,8 @@ FrameKind kind_of(schema::Header::Which which, FrameKind prefix_kind) {
       return FrameKind::goodbye;
     case schema::Header::CREDIT:
       return FrameKind::credit;
+    case schema::Header::LANE:
+      return FrameKind::lane;
     case schema::Header::NONE:
       return prefix_kind == FrameKind::pong ? FrameKind::pong : FrameKind::ping;
   }
@@ -163,6 +176,8 @@ OutboundFrame OutgoingMessage::hello(const HelloInfo& info) {
   hello.setMostHeader(info.most_header);
   hello.setMostBody(info.most_body);
   hello.setMostAttachments(info.most_attachments);
+  hello.setLanes(info.lanes);
+  if (info.lanes != 0) hello.setLaneKey(data(info.lane_key));
   return message.seal(FrameKind::hello, 0, 0);
 }
 
@@ -200,6 +215,15 @@ OutboundFrame OutgoingMessage::credit(const CreditInfo& info) {
   credit.setCalls(info.calls);
   credit.setBytes(info.bytes);
   return message.seal(FrameKind::credit, 0, 0);
+}
+
+OutboundFrame OutgoingMessage::lane(const LaneInfo& info) {
+  OutgoingMessage message;
+  auto lane = message.content_->header.initLane();
+  lane.setKey(data(info.key));
+  lane.setIndex(info.index);
+  lane.setCount(info.count);
+  return message.seal(FrameKind::lane, 0, 0);
 }
 
 std::unique_ptr<OutgoingMessage> OutgoingMessage::again(const OutboundFrame& sealed) {
@@ -328,10 +352,11 @@ HelloInfo IncomingMessage::hello() const {
   return checked([&] {
     const auto hello = content_->header.getHello();
     if (hello.getName().size() > most_name_bytes) refuse("a Hello with a name that is too long");
-    HelloInfo info{hello.getVersionMin(), hello.getVersionMax(),     hello.getFeatures(),
-                   text(hello.getName()), hello.getIncarnation(),    {},
-                   hello.getMostCalls(),  hello.getMostBytes(),      hello.getMostHeader(),
-                   hello.getMostBody(),   hello.getMostAttachments()};
+    HelloInfo info{hello.getVersionMin(),     hello.getVersionMax(),      hello.getFeatures(),
+                   text(hello.getName()),     hello.getIncarnation(),     {},
+                   hello.getMostCalls(),      hello.getMostBytes(),       hello.getMostHeader(),
+                   hello.getMostBody(),       hello.getMostAttachments(), hello.getLanes(),
+                   key_of(hello.getLaneKey())};
     const auto addresses = hello.getAddresses();
     if (addresses.size() > most_addresses)
       refuse("a Hello of " + std::to_string(addresses.size()) + " addresses");
@@ -363,6 +388,13 @@ CreditInfo IncomingMessage::credit() const {
   return checked([&] {
     const auto credit = content_->header.getCredit();
     return CreditInfo{credit.getCalls(), credit.getBytes()};
+  });
+}
+
+LaneInfo IncomingMessage::lane() const {
+  return checked([&] {
+    const auto lane = content_->header.getLane();
+    return LaneInfo{key_of(lane.getKey()), lane.getIndex(), lane.getCount()};
   });
 }
 

@@ -12,6 +12,7 @@
 #include <weft/rpc/wire/frame.h>
 #include <weft/rpc/wire/value.h>
 
+#include <array>
 #include <memory>
 #include <optional>
 #include <string>
@@ -22,6 +23,8 @@ class CallContext;
 class CallPart;
 
 inline constexpr std::size_t most_name_bytes = 255;  // of an agent
+
+using LaneKey = std::array<std::uint64_t, 2>;
 
 struct HelloInfo {
   std::uint16_t version_min = 1, version_max = 1;
@@ -35,6 +38,14 @@ struct HelloInfo {
   std::uint32_t most_header = 0;
   std::uint64_t most_body = 0;
   std::uint32_t most_attachments = 0;
+  std::uint16_t lanes = 0;  // that this side uses at the most
+  LaneKey lane_key{};
+};
+
+// How a connection becomes a lane of another.
+struct LaneInfo {
+  LaneKey key{};  // from the hello of the connection that it belongs to
+  std::uint16_t index = 0, count = 0;
 };
 
 // Credit that notifications give back.
@@ -71,6 +82,7 @@ class WEFT_EXPORT OutgoingMessage {
   static OutboundFrame goodbye(std::optional<Error> reason);
   static OutboundFrame failure(std::uint64_t call_id, const FailureInfo& failure);
   static OutboundFrame plain(FrameKind kind, std::uint64_t id);  // ping, pong, cancel
+  static OutboundFrame lane(const LaneInfo& info);
   static OutboundFrame credit(const CreditInfo& credit);
   // The request of a sealed frame once more: it can be sealed with another id, deadline and attempt.
   static std::unique_ptr<OutgoingMessage> again(const OutboundFrame& sealed);
@@ -159,6 +171,7 @@ class WEFT_EXPORT IncomingMessage {
   RequestInfo request() const;
   std::optional<Error> goodbye() const;
   CreditInfo credit() const;
+  LaneInfo lane() const;
   std::size_t argument_count() const;
   ValueReader argument(std::size_t i);
   std::optional<FailureInfo> failure() const;  // of a reply

@@ -13,6 +13,7 @@ namespace {
 static_assert(std::endian::native == std::endian::little, "weft's wire code assumes a little-endian machine");
 
 constexpr std::uint32_t magic = 0x54464557;  // "WEFT"
+constexpr std::size_t flags_offset = 6;
 constexpr std::size_t checksum_offset = 12;
 
 template <class T>
@@ -34,7 +35,7 @@ void encode(const Prefix& prefix, PrefixBytes out) {
   put(out, 0, magic);
   put(out, 4, Prefix::frame_version);
   put(out, 5, static_cast<std::uint8_t>(prefix.kind));
-  put(out, 6, prefix.flags);
+  put(out, flags_offset, prefix.flags);
   put(out, 8, prefix.header_words);
   put(out, checksum_offset, prefix.checksum);
   put(out, 16, prefix.call_id);
@@ -47,11 +48,10 @@ Prefix decode(std::span<const std::byte, Prefix::size> in, const Limits& limits)
     refuse(ErrorKind::protocol_error, "frame version " + std::to_string(version));
   Prefix prefix;
   const auto kind = take<std::uint8_t>(in, 5);
-  if (kind < static_cast<std::uint8_t>(FrameKind::hello) ||
-      kind > static_cast<std::uint8_t>(FrameKind::credit))
+  if (kind < static_cast<std::uint8_t>(FrameKind::hello) || kind > static_cast<std::uint8_t>(FrameKind::lane))
     refuse(ErrorKind::protocol_error, "unknown kind " + std::to_string(kind));
   prefix.kind = static_cast<FrameKind>(kind);
-  prefix.flags = take<std::uint16_t>(in, 6);
+  prefix.flags = take<std::uint16_t>(in, flags_offset);
   if ((prefix.flags & ~frame_flags::known) != 0) refuse(ErrorKind::protocol_error, "unknown flags");
   prefix.header_words = take<std::uint32_t>(in, 8);
   prefix.checksum = take<std::uint32_t>(in, checksum_offset);
@@ -63,6 +63,12 @@ Prefix decode(std::span<const std::byte, Prefix::size> in, const Limits& limits)
     refuse(ErrorKind::resource_exhausted, "body of " + std::to_string(prefix.body_bytes) + " bytes");
   if (prefix.header_words == 0) refuse(ErrorKind::protocol_error, "no header");
   return prefix;
+}
+
+void add_flag(std::span<std::byte> head, std::uint16_t flag) {
+  const auto prefix = head.first<Prefix::size>();
+  put(prefix, flags_offset, static_cast<std::uint16_t>(take<std::uint16_t>(prefix, flags_offset) | flag));
+  put(prefix, checksum_offset, frame_checksum(prefix, head.subspan(Prefix::size)));
 }
 
 std::uint32_t frame_checksum(std::span<const std::byte, Prefix::size> prefix,

@@ -26,11 +26,13 @@ enum class FrameKind : std::uint8_t {
   ping = 6,
   pong = 7,
   credit = 8,
+  lane = 9,
 };
 
 namespace frame_flags {
-inline constexpr std::uint16_t notify = 1;  // a request that is not answered
-inline constexpr std::uint16_t known = notify;
+inline constexpr std::uint16_t notify = 1;    // a request that is not answered
+inline constexpr std::uint16_t on_lanes = 2;  // the large ones of its attachments travel on the lanes
+inline constexpr std::uint16_t known = notify | on_lanes;
 }  // namespace frame_flags
 
 struct Prefix {
@@ -50,6 +52,9 @@ using PrefixBytes = std::span<std::byte, Prefix::size>;
 WEFT_EXPORT void encode(const Prefix& prefix, PrefixBytes out);
 // Throws protocol_error or resource_exhausted.
 WEFT_EXPORT Prefix decode(std::span<const std::byte, Prefix::size> bytes, const Limits& limits);
+
+// Adds a flag to an encoded prefix with its header.
+WEFT_EXPORT void add_flag(std::span<std::byte> head, std::uint16_t flag);
 
 // The checksum of a frame whose encoded prefix and header these are; the prefix's own field counts as zero.
 WEFT_EXPORT std::uint32_t frame_checksum(std::span<const std::byte, Prefix::size> prefix,

@@ -89,7 +89,7 @@ std::string name_of(FrameKind kind) {
   static const std::map<FrameKind, std::string> names{
       {FrameKind::hello, "Hello"},   {FrameKind::request, "Request"}, {FrameKind::reply, "Reply"},
       {FrameKind::cancel, "Cancel"}, {FrameKind::goodbye, "Goodbye"}, {FrameKind::ping, "Ping"},
-      {FrameKind::pong, "Pong"},     {FrameKind::credit, "Credit"}};
+      {FrameKind::pong, "Pong"},     {FrameKind::credit, "Credit"},   {FrameKind::lane, "Lane"}};
   return names.at(kind);
 }
 INSTANTIATE_TEST_SUITE_P(MutatedFrames, ServingTest, testing::ValuesIn(all_kinds),

@@ -162,6 +162,7 @@ class Decoders {
       reads(wrong_, [&] { (void)message.failure(); });
       reads(wrong_, [&] { (void)message.request(); });
       reads(wrong_, [&] { (void)message.credit(); });
+      reads(wrong_, [&] { (void)message.lane(); });
       reads(wrong_, [&] { (void)message.hello(); });
       reads(wrong_,
             [&] { (void)message.unknown_required([](std::string_view key) { return key == "rref"; }); });

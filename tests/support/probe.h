@@ -258,6 +258,10 @@ inline std::vector<Bytes> recorded(FrameKind kind) {
       for (const std::uint64_t n : {0ULL, 1ULL, 1000ULL, ~0ULL})
         frames.push_back(test::bytes_of(OutgoingMessage::credit({static_cast<std::uint32_t>(n), n})));
       break;
+    case FrameKind::lane:
+      for (const std::uint16_t n : {0, 1, 65535})
+        frames.push_back(test::bytes_of(OutgoingMessage::lane({{n, 7}, n, 4})));
+      break;
     default:
       for (const std::uint64_t id : {0, 1, 5}) frames.push_back(plain(kind, id));
   }
@@ -266,7 +270,7 @@ inline std::vector<Bytes> recorded(FrameKind kind) {
 
 inline const std::vector<FrameKind> all_kinds{FrameKind::hello,  FrameKind::request, FrameKind::reply,
                                               FrameKind::cancel, FrameKind::goodbye, FrameKind::ping,
-                                              FrameKind::pong,   FrameKind::credit};
+                                              FrameKind::pong,   FrameKind::credit,  FrameKind::lane};
 inline const std::vector<Bytes>& samples(FrameKind kind) {
   static const auto all = [] {
     std::map<FrameKind, std::vector<Bytes>> made;

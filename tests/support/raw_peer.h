@@ -82,12 +82,16 @@ class Socket {
   std::optional<InboundFrame> next() {
     for (;;) {
       if (auto frame = reader_.next()) return frame;
-      const auto into = reader_.targets().front();
-      wait();
-      const auto n = ::recv(fd_, into.data(), into.size(), 0);
-      if (n <= 0) return std::nullopt;
-      reader_.advance(static_cast<std::size_t>(n));
+      const std::size_t n = receive(reader_.targets().front());
+      if (n == 0) return std::nullopt;
+      reader_.advance(n);
     }
+  }
+  // What is there, as soon as something is; 0 once the other side has closed.
+  std::size_t receive(std::span<std::byte> into) {
+    wait();
+    const auto n = ::recv(fd_, into.data(), into.size(), 0);
+    return n <= 0 ? 0 : static_cast<std::size_t>(n);
   }
   // Until the other side has closed. What comes is whole frames, whatever it was sent.
   std::size_t frames_to_end() {

@@ -2,6 +2,7 @@
 #include <weft/rpc/transport/connection.h>
 
 #include <weft/rpc/transport/in_process.h>
+#include <weft/rpc/transport/lanes.h>
 #include <weft/rpc/transport/shm/shm_transport.h>
 #include <weft/rpc/transport/tcp_transport.h>
 #include <weft/rpc/transport/unix_transport.h>
@@ -13,6 +14,7 @@
 #include <cstring>
 #include <set>
 
+#include "tests/support/byte_stream_pair.h"
 #include "tests/support/connections.h"
 #include "tests/support/errors.h"
 #include "tests/support/loopback.h"
@@ -34,7 +36,10 @@ struct Case {
   std::string (*listen)();                       // an address to listen on
   std::string (*nobody)();                       // an address where nobody listens
   const char* (*missing)() = [] { return ""; };  // why this machine lacks it
+  std::size_t lanes = 0;                         // beside each connection
 };
+
+constexpr std::size_t large = Lanes::least_bytes + 1;  // goes by lanes where there are any
 
 std::string socket_path() {
   static int number = 0;
@@ -64,6 +69,7 @@ const Case tcp_v4{"TcpV4", []() -> std::shared_ptr<Transport> { return make_tcp_
                   [] { return free_port(test::own_loopback().c_str()); }};
 const Case tcp_v6{"TcpV6", []() -> std::shared_ptr<Transport> { return make_tcp_transport(); },
                   [] { return std::string("tcp://[::1]:0"); }, [] { return free_port("::1"); }, no_ipv6};
+const Case tcp_with_lanes{"TcpLanes", tcp_v4.make, tcp_v4.listen, tcp_v4.nobody, tcp_v4.missing, 3};
 const char* no_shm() {
   static std::string why;
   return shm_supported(&why) ? "" : why.c_str();
@@ -122,7 +128,26 @@ class ConnectionTest : public testing::TestWithParam<Case> {
   std::pair<std::shared_ptr<End>, std::shared_ptr<End>> pair() {
     auto here = connect();
     auto there = accepted_.take();
-    return {start(std::move(here)), start(std::move(there))};
+    const std::pair ends{start(std::move(here)), start(std::move(there))};
+    if (GetParam().lanes != 0) give_lanes(*ends.first, *ends.second);
+    return ends;
+  }
+  void give_lanes(End& here, End& there) {
+    std::vector<Lanes::Stream> first, second;
+    for (std::size_t i = 0; i < GetParam().lanes; ++i) {
+      auto lane = test::PairedStream::make(lane_loop_, theirs_,
+                                           {.most_a_call = 200'000, .would_block_one_in = 10, .seed = i});
+      first.emplace_back(std::move(lane.first), lane_loop_);
+      second.emplace_back(std::move(lane.second), theirs_);
+    }
+    const auto set = [](End& end, std::vector<Lanes::Stream> streams) {
+      on(end.loop(), [&] {
+        end.connection().set_lanes(std::make_unique<Lanes>(end.connection().loop(), std::move(streams)));
+      });
+    };
+    set(here, std::move(first));
+    set(there, std::move(second));
+    for (End* end : {&here, &there}) on(end->loop(), [&] { end->connection().use_lanes(); });
   }
 
   static OutboundFrame frame(std::uint64_t id, const std::vector<std::size_t>& attachments = {}) {
@@ -152,15 +177,16 @@ class ConnectionTest : public testing::TestWithParam<Case> {
   }
 
   std::shared_ptr<Transport> transport_ = GetParam().make();
-  std::shared_ptr<AsioLoop> ours_ = std::make_shared<AsioLoop>(), theirs_ = std::make_shared<AsioLoop>();
+  std::shared_ptr<AsioLoop> ours_ = std::make_shared<AsioLoop>(), theirs_ = std::make_shared<AsioLoop>(),
+                            lane_loop_ = std::make_shared<AsioLoop>();
   std::unique_ptr<Listener> listener_;
   Handover<std::shared_ptr<Connection>> accepted_;
   std::vector<std::shared_ptr<End>> ends_;
 };
 
 INSTANTIATE_TEST_SUITE_P(Transports, ConnectionTest,
-                         testing::Values(in_process, tcp_v4, tcp_v6, unix_socket, shared_memory,
-                                         shared_memory_without_bulk),
+                         testing::Values(in_process, tcp_v4, tcp_v6, tcp_with_lanes, unix_socket,
+                                         shared_memory, shared_memory_without_bulk),
                          [](const auto& info) { return info.param.name; });
 
 TEST_P(ConnectionTest, FramesArriveInOrder) {
@@ -243,13 +269,13 @@ TEST_P(ConnectionTest, FramesThatComeBeforeStartAreDeliveredByIt) {
 TEST_P(ConnectionTest, FinishSendsWhatIsQueuedThenCloses) {
   auto [here, there] = pair();
   on(here->loop(), [&, end = here.get()] {
-    for (std::uint64_t i = 0; i < 20; ++i) end->connection().send(frame(i, {500'000}));
+    for (std::uint64_t i = 0; i < 20; ++i) end->connection().send(frame(i, {large}));
     end->connection().finish(Error(ErrorKind::shut_down, "that was all"));
     end->connection().send(frame(99));  // too late
     end->connection().finish(Error(ErrorKind::internal, "again"));
     EXPECT_EQ(end->times_closed(), 0U);  // not from within the call
   });
-  for (std::uint64_t i = 0; i < 20; ++i) expect(there->next(), i, {500'000});
+  for (std::uint64_t i = 0; i < 20; ++i) expect(there->next(), i, {large});
   EXPECT_EQ(there->closed().kind(), ErrorKind::peer_lost);
   EXPECT_STREQ(here->closed().what(), "that was all");
   EXPECT_EQ(there->frames_left(), 0U);
@@ -258,7 +284,7 @@ TEST_P(ConnectionTest, FinishSendsWhatIsQueuedThenCloses) {
 // A socket that is closed with unread bytes resets the connection: what it sent last would be lost.
 TEST_P(ConnectionTest, FinishLosesNothingWhileTheOtherSideSends) {
   auto [here, there] = pair();
-  for (std::uint64_t i = 0; i < 30; ++i) send(*there, frame(i, {1'000'000}));
+  for (std::uint64_t i = 0; i < 30; ++i) send(*there, frame(i, {large}));
   here->next();
   on(here->loop(), [&, end = here.get()] {
     end->connection().send(frame(1000, {3'000'000}));
@@ -307,7 +333,7 @@ TEST_P(ConnectionTest, WhatIsStillQueuedAtTheEndIsReleased) {
   auto [here, there] = pair();
   auto borrowed = std::make_shared<int>(1);
   for (int i = 0; i < 50; ++i) {
-    OutboundFrame out = frame(1, {1'000'000});
+    OutboundFrame out = frame(1, {large});
     out.sent = [borrowed] {};
     send(*here, std::move(out));
   }
@@ -384,6 +410,14 @@ TEST_P(ConnectionTest, TheTwoSidesShareNoAttachment) {
   sent.wait();
   std::memset(mine.data(), 0, mine.size());
   expect(got, 1, {100});
+}
+
+TEST_P(ConnectionTest, LanesMakeSenseBesideTcpAlone) {
+  auto [here, there] = pair();
+  for (End* end : {here.get(), there.get()})
+    on(end->loop(), [&] {
+      EXPECT_EQ(end->connection().takes_lanes(), std::string_view(GetParam().name).starts_with("Tcp"));
+    });
 }
 
 TEST_P(ConnectionTest, ConnectingWhereNobodyListensIsUnavailable) {

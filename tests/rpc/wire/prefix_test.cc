@@ -57,8 +57,8 @@ TEST(Prefix, RefusesWhatIsNoFrameOfThisVersion) {
   EXPECT_EQ(with(4, 0), ErrorKind::protocol_error);
   EXPECT_EQ(with(4, 2), ErrorKind::protocol_error);
   EXPECT_EQ(with(5, 0), ErrorKind::protocol_error);
-  EXPECT_EQ(with(5, 9), ErrorKind::protocol_error);
-  EXPECT_EQ(with(6, 2), ErrorKind::protocol_error);
+  EXPECT_EQ(with(5, 10), ErrorKind::protocol_error);
+  EXPECT_EQ(with(6, 4), ErrorKind::protocol_error);
   EXPECT_EQ(with(7, 1), ErrorKind::protocol_error);
   EXPECT_EQ(with(8, 0), ErrorKind::protocol_error);  // no header
 }

@@ -1,0 +1,70 @@
+// LinkLanes: how a link comes to have lanes beside its connection (rpc/transport/lanes.h).
+//
+// Each side's hello says how many it uses at the most, and a key. The side that dialled makes as many
+// connections more to the same address, each on a loop of its own turn, and says first on each whose lane it
+// is. The other side takes them off the links that they came in by, says on the link that all are there, and
+// hears there that they are in use. Where any of this fails, the link goes on without lanes. Members are
+// called on the link's loop.
+#pragma once
+
+#include <weft/rpc/transport/address.h>
+#include <weft/rpc/transport/connection.h>
+#include <weft/rpc/transport/lanes.h>
+#include <weft/rpc/wire/message.h>
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace weft::rpc {
+
+class AgentCore;
+
+class LinkLanes final : public std::enable_shared_from_this<LinkLanes> {
+ public:
+  // dialled: this side did.
+  LinkLanes(std::shared_ptr<AgentCore> core, std::shared_ptr<Connection> connection, bool dialled);
+
+  std::uint16_t most() const { return most_; }  // 0: this link has none. Any thread
+  const LaneKey& key() const { return key_; }   // of this side; any thread
+
+  // With the other side's hello, which says who that is; at the side that dialled before dial(), where agent
+  // is the expected name, empty where an address was dialled. Errors as those of take().
+  void peer_known(const std::string& identity);
+  void dial(const HelloInfo& theirs, const Address& address, const std::string& agent);
+  // At the other side: one that came in with this link's key, from who proved to be `identity` there. It may
+  // be here before the hello. Refused by protocol_error.
+  void take(const LaneInfo& info, const std::string& identity, Lanes::Stream lane);
+  void on_frame(const LaneInfo& info);  // what the peer says of them over the link
+  void end();                           // with the link; idempotent
+
+ private:
+  class Dial;
+  struct Early {
+    LaneInfo info;
+    std::string identity;
+    Lanes::Stream lane;
+  };
+  void expect(std::size_t count);
+  void collect(std::size_t index, Lanes::Stream lane);
+  void open();
+  void give_up(const std::string& why);
+
+  const std::shared_ptr<AgentCore> core_;
+  const bool dialled_;
+  std::shared_ptr<Connection> connection_;  // null: the link has ended
+  std::uint16_t most_ = 0;
+  LaneKey key_{};
+  std::optional<std::string> identity_;  // of the peer, once its hello is here
+  std::vector<Early> early_;             // lanes that came before
+  bool told_ = false;                    // of the dialler: that the other side has them all
+  bool given_up_ = false;
+  bool open_ = false;
+  std::vector<std::shared_ptr<Dial>> dials_;
+  std::vector<Lanes::Stream> streams_;  // those that are there, in their places
+  std::size_t missing_ = 0;
+  Loop::TimerId patience_ = 0;
+};
+
+}  // namespace weft::rpc

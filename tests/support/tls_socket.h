@@ -1,0 +1,82 @@
+// A peer over TLS whose frames are written by hand: OpenSSL alone on a socket.
+#pragma once
+
+#include <openssl/pem.h>
+#include <openssl/ssl.h>
+
+#include "tests/support/raw_peer.h"
+#include "tests/support/tls.h"
+
+namespace weft::test {
+
+class TlsSocket {
+ public:
+  // Shakes hands, but keeps its last flight, which leaves with the first send().
+  TlsSocket(const std::string& address, const TestAuthority::Issued& who)
+      : socket_(rpc::probe::Socket::connected(address)), context_(SSL_CTX_new(TLS_client_method())) {
+    const auto in_memory = [](const std::string& pem) { return BIO_new_mem_buf(pem.data(), -1); };
+    BIO *certificate = in_memory(who.certificate), *key = in_memory(who.key);
+    X509* x509 = PEM_read_bio_X509(certificate, nullptr, nullptr, nullptr);
+    EVP_PKEY* secret = PEM_read_bio_PrivateKey(key, nullptr, nullptr, nullptr);
+    SSL_CTX_use_certificate(context_.get(), x509);
+    SSL_CTX_use_PrivateKey(context_.get(), secret);
+    X509_free(x509);
+    EVP_PKEY_free(secret);
+    BIO_free(certificate);
+    BIO_free(key);
+    ssl_.reset(SSL_new(context_.get()));
+    static constexpr unsigned char protocols[] = "\4weft";
+    SSL_set_alpn_protos(ssl_.get(), protocols, sizeof protocols - 1);
+    in_ = BIO_new(BIO_s_mem());
+    out_ = BIO_new(BIO_s_mem());
+    SSL_set_bio(ssl_.get(), in_, out_);
+    while (SSL_connect(ssl_.get()) != 1) {
+      flush();
+      if (!receive()) throw std::runtime_error("no TLS with the other side");
+    }
+  }
+
+  void send(std::span<const std::byte> bytes) {
+    SSL_write(ssl_.get(), bytes.data(), static_cast<int>(bytes.size()));
+    flush();
+  }
+  // The next frame; none once the other side has closed.
+  std::optional<rpc::InboundFrame> next() {
+    for (;;) {
+      if (auto frame = reader_.next()) return frame;
+      const auto into = reader_.targets().front();
+      const int n = SSL_read(ssl_.get(), into.data(), static_cast<int>(into.size()));
+      if (n > 0)
+        reader_.advance(static_cast<std::size_t>(n));
+      else if (SSL_get_error(ssl_.get(), n) != SSL_ERROR_WANT_READ || !receive())
+        return std::nullopt;
+    }
+  }
+
+ private:
+  struct Free {
+    void operator()(SSL_CTX* context) const { SSL_CTX_free(context); }
+    void operator()(SSL* ssl) const { SSL_free(ssl); }
+  };
+
+  void flush() {
+    char* data = nullptr;
+    const long size = BIO_get_mem_data(out_, &data);
+    if (size > 0) socket_.send(std::as_bytes(std::span(data, static_cast<std::size_t>(size))));
+    BIO_reset(out_);
+  }
+  bool receive() {
+    std::byte bytes[4096];
+    const std::size_t n = socket_.receive(bytes);
+    if (n != 0) BIO_write(in_, bytes, static_cast<int>(n));
+    return n != 0;
+  }
+
+  rpc::probe::Socket socket_;
+  std::unique_ptr<SSL_CTX, Free> context_;
+  std::unique_ptr<SSL, Free> ssl_;
+  BIO *in_ = nullptr, *out_ = nullptr;  // which the SSL owns
+  rpc::FrameReader reader_{rpc::Limits{}};
+};
+
+}  // namespace weft::test
