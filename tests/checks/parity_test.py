@@ -1,0 +1,37 @@
+#!/usr/bin/env python3
+"""parity.py finds each kind of fault, and accepts what is right."""
+import sys
+
+from parity import problems_of, state_of
+
+TESTS = {"LimitsTest.OfCalls", "tool_test.py: test_list"}
+HEAD = "### rpc_test.py: RpcTest\n| PyTorch | behaviour | weft |\n|---|---|---|\n"
+
+WRONG = [
+    (HEAD + "| `test_a` | calls are limited | `LimitsTest.Gone` |", "no test LimitsTest.Gone"),
+    (HEAD + "| `test_a` | calls are limited | `LimitsTest.OfCalls`, `tool_test.py: test_gone` |", "test_gone"),
+    (HEAD + "| `test_a` | calls are limited | somewhere |", "names neither"),
+    (HEAD + "| `test_a` | calls are limited | missing: |", "names neither"),
+    (HEAD + "| `test_a` |  | no meaning: pickle |", "does not say"),
+    (HEAD + "| `test_a` | x | no meaning: pickle |\n| `test_a` | y | no meaning: pickle |", "twice"),
+    ("| `test_a` | calls are limited | `LimitsTest.OfCalls` |", "below no heading"),
+]
+RIGHT = [
+    HEAD + "| `test_a` | calls are limited | `LimitsTest.OfCalls`, `tool_test.py: test_list` |",
+    HEAD + "| `test_a` | what cannot be pickled | no meaning: pickle |",
+    HEAD + "| `test_a` | device maps | missing: device maps |",
+    HEAD + "| `test_a` | x | no meaning: pickle |\n### rpc_test.py: Other\n| `test_a` | x | no meaning: pickle |",
+]
+
+failures = []
+for text, words in WRONG:
+    found = list(problems_of(text, TESTS))
+    if not any(words in problem for problem in found):
+        failures.append(f"not found: {words}: {found}")
+for text in RIGHT:
+    failures += list(problems_of(text, TESTS))
+if [state_of(weft) for weft in ("`A.B`", "no meaning: x", "missing: y", "")] != ["covered", "no meaning", "missing", None]:
+    failures.append("state_of")
+for failure in failures:
+    print(failure, file=sys.stderr)
+sys.exit(1 if failures else 0)
