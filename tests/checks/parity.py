@@ -22,6 +22,9 @@ FILES = {  # of the wheel, by the name that the page has for them
     "dist_optimizer_test.py": "rpc/dist_optimizer_test.py",
     "faulty_agent_rpc_test.py": "rpc/faulty_agent_rpc_test.py",
     "remote_module_test.py": "nn/api/remote_module_test.py",
+    "parameter_server_test.py": "rpc/examples/parameter_server_test.py",
+    "reinforcement_learning_rpc_test.py": "rpc/examples/reinforcement_learning_rpc_test.py",
+    "ddp_under_dist_autograd_test.py": "ddp_under_dist_autograd_test.py",
 }
 
 HEADING = re.compile(r"^### (\w+\.py): (\w+)\s*$")
