@@ -38,15 +38,15 @@ std::vector<Work> works() {
 }
 
 constexpr MakeContender peers[] = {
-    weft_peer,       weft_idle_peer, weft_allocs_peer,  weft_reference_peer, raw_peer,
-    raw_memory_peer, raw_copy_peer,  raw_fresh_peer,    asio_peer,
+    weft_peer,  weft_lanes_peer, weft_idle_peer,    weft_allocs_peer, weft_reference_peer,
+    raw_peer,   raw_memory_peer, raw_copy_peer,     raw_fresh_peer,   asio_peer,
 #ifdef WEFT_BENCH_GRPC
     grpc_peer,
 #endif
 #ifdef WEFT_BENCH_CAPNP
     capnp_peer,
 #endif
-    torch_peer,      torch_uv_peer,  torch_python_peer,
+    torch_peer, torch_uv_peer,   torch_python_peer,
 };
 
 }  // namespace

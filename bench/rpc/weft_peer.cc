@@ -26,6 +26,8 @@ using EchoTensor = rpc::Function<"bench.echo_tensor", &echo_tensor, rpc::non_blo
 rpc::AgentOptions with_features(rpc::AgentOptions options, const Work& work) {
   if (work.wait == Wait::spinning) options.spin = spin_bound;
   options.same_host = work.wire == Wire::same_host;  // what is measured over TCP stays there
+  options.lanes = work.lanes;
+  options.loops = 1 + work.lanes;
   return options;
 }
 
@@ -212,6 +214,13 @@ std::optional<Contender> make(const char* peer, const Work& work) {
 }  // namespace
 
 std::optional<Contender> weft_peer(const Work& work) { return make("weft", work); }
+
+std::optional<Contender> weft_lanes_peer(const Work& work) {
+  if (work.kind != Kind::bulk || work.wire != Wire::tcp) return std::nullopt;
+  Work with_lanes = work;
+  with_lanes.lanes = 2;
+  return make("weft-lanes", with_lanes);
+}
 
 std::optional<Contender> weft_reference_peer(const Work& work) {
   Work reference = work;

@@ -37,6 +37,7 @@ struct Work {
   Wait wait = Wait::blocking;
   std::size_t bytes = 0;  // of the tensor
   std::size_t peers = 1;  // of growth: who call; of idle: connections
+  std::size_t lanes = 0;  // of weft's over TCP
 };
 
 inline constexpr std::size_t in_flight = 64;
@@ -78,7 +79,8 @@ std::string program_path(const std::string& name);
 using MakeContender = std::optional<Contender> (*)(const Work&);
 std::optional<Contender> weft_peer(const Work& work);
 std::optional<Contender> weft_reference_peer(
-    const Work& work);  // what a case of weft's is to be held against
+    const Work& work);                                       // what a case of weft's is to be held against
+std::optional<Contender> weft_lanes_peer(const Work& work);  // large tensors over TCP by two lanes
 std::optional<Contender> weft_idle_peer(const Work& work);
 std::optional<Contender> weft_allocs_peer(const Work& work);
 std::optional<Contender> raw_peer(const Work& work);
