@@ -185,15 +185,17 @@ TEST(EarlyLanesTest, AreBounded) {
   // They no longer count once it is known whose they are, or their connection has gone.
   peer.connection.end_sending();
   for (auto& lane : kept) EXPECT_EQ(lane.frames_to_end(), 0U);
-  ByHand other(anna, false);
-  std::vector<probe::Socket> lanes;
-  for (std::uint16_t i = 0; i < 4; ++i) {
-    lanes.push_back(other.lane(i, 4));
-    ASSERT_TRUE(lanes.back().next());
+  for (int round = 0; round < 2; ++round) {
+    ByHand other(anna, false);
+    std::vector<probe::Socket> lanes;
+    for (std::uint16_t i = 0; i < 4; ++i) {
+      lanes.push_back(other.lane(i, 4));
+      ASSERT_TRUE(lanes.back().next());
+    }
+    other.greet();
+    const auto said = other.connection.next();
+    EXPECT_TRUE(said && said->prefix.kind == FrameKind::lane) << round;
   }
-  other.greet();
-  const auto said = other.connection.next();
-  EXPECT_TRUE(said && said->prefix.kind == FrameKind::lane);
   // As happens when a connection ends while its lanes come.
   auto late = peer.lane(0, 4);
   EXPECT_EQ(late.frames_to_end(), 1U);
@@ -312,9 +314,11 @@ TEST_F(LinkLanesTest, ThatAreBeingDialledDoNotOutliveTheAgentOfTheProgramsIoCont
 // An agent that has dialled a peer by hand, which accepts and says what the test wants.
 class DiallingLanesTest : public testing::Test {
  protected:
-  explicit DiallingLanesTest(std::chrono::nanoseconds patience = std::chrono::seconds{10}) {
+  explicit DiallingLanesTest(std::chrono::nanoseconds patience = std::chrono::seconds{10},
+                             std::chrono::nanoseconds beat = {}) {
     AgentOptions options{.name = "anna", .loops = 2, .lanes = 2, .same_host = false};
     options.handshake_timeout = patience;
+    options.heartbeat = {.interval = beat, .patience = 50 * beat};
     options.log = [](const LogRecord&) {};
     agent_ = std::make_unique<Agent>(std::move(options));
     const Peer peer = agent_->connect(listener_.address());
@@ -325,6 +329,12 @@ class DiallingLanesTest : public testing::Test {
     EXPECT_EQ(connection_->next()->prefix.kind, FrameKind::hello);
     for (int i = 0; i < 2; ++i) lanes_.push_back(listener_.accept());
     for (auto& lane : lanes_) EXPECT_EQ(lane.next()->prefix.kind, FrameKind::lane);
+  }
+  void open_lanes() {
+    greet_lanes();
+    say_lane(2);
+    EXPECT_TRUE(next(FrameKind::lane));
+    connection_->accept_lanes();
   }
   void greet_lanes() {
     for (auto& lane : lanes_) lane.send(probe::hello("by-hand"));
@@ -401,6 +411,52 @@ TEST(DialledPeerTest, MayNotMakeLanesItself) {
   auto planted = probe::Socket::connected(anna.addresses().front());
   planted.send(test::bytes_of(OutgoingMessage::lane({key, 0, 2})));
   EXPECT_EQ(connection.frames_to_end(), 0U);
+}
+
+TEST_F(DiallingLanesTest, ThatAreLostInACallLetItBeTriedAgain) {
+  open_lanes();
+  const RetryPolicy soon{.attempts = 1000, .first_wait = std::chrono::milliseconds{1}};
+  const Buffer sent = filled(32 << 20, 1);
+  auto call = agent_->connect(listener_.address())
+                  .with({.retry = soon, .idempotent = true})
+                  .call<&Mirror::size>(sent);
+  ASSERT_TRUE(next(FrameKind::request));  // but for its attachment, which nobody reads
+  lanes_.pop_back();
+  connection_.emplace(listener_.accept());
+  connection_->send(test::bytes_of(OutgoingMessage::hello({.name = "by-hand", .incarnation = 5})));
+  const auto again = next(FrameKind::request);
+  ASSERT_TRUE(again);
+  EXPECT_EQ(again->attachments.at(0).size(), sent.size());
+  connection_->send(probe::reply(std::uint64_t{7}, again->prefix.call_id));
+  EXPECT_EQ(got(std::move(call)), 7U);
+}
+
+class WatchedLanesTest : public DiallingLanesTest {
+ protected:
+  WatchedLanesTest() : DiallingLanesTest(std::chrono::seconds{10}, std::chrono::milliseconds{20}) {
+    open_lanes();
+  }
+};
+
+TEST_F(WatchedLanesTest, MayStandStillAsLongAsTheConnectionIsHeard) {
+  const Buffer sent = Buffer::allocate(32 << 20);  // more than sockets hold
+  auto call = agent_->connect(listener_.address()).call<&Mirror::size>(sent);
+  for (std::uint64_t i = 0; i < 80; ++i) {
+    ASSERT_TRUE(next(FrameKind::ping)) << i;
+    connection_->send(probe::plain(FrameKind::pong, i));
+  }
+}
+
+TEST_F(WatchedLanesTest, AreHeardWhereTheConnectionIsSilent) {
+  auto message = OutgoingMessage::request(0);
+  message->attach(Buffer::allocate(Lanes::least_bytes));
+  const OutboundFrame frame = message->seal_request({1, 1, 0}, 1, 0);
+  add_flag(frame.head.bytes(), frame_flags::on_lanes);
+  connection_->send(frame.head.bytes());
+  for (int i = 0; i < 80; ++i) {
+    ASSERT_TRUE(next(FrameKind::ping)) << i;
+    lanes_[0].send(filled(100, 1).bytes());
+  }
 }
 
 class ImpatientLanesTest : public DiallingLanesTest {
