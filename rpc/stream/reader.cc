@@ -156,7 +156,7 @@ void StreamReader::accept(Batch batch) {
 void StreamReader::pulled(Result<PendingCall::Reply> reply) {
   std::optional<Promise<Item>> asked;
   std::optional<Result<Item>> item;
-  std::map<std::uint64_t, Batch> dropped;  // ends after the lock
+  bool give_up = false;
   {
     std::lock_guard lock(mutex_);
     --under_way_;
@@ -170,11 +170,15 @@ void StreamReader::pulled(Result<PendingCall::Reply> reply) {
         failure_ = std::move(explained);
         found_nothing_ = error.kind() == ErrorKind::not_found;
       }
+      // The answer that was lost may have taken all that the source was permitted to say: a pull that came to
+      // it by another connection would wait for ever.
+      give_up = under_way_ != 0 && dynamic_cast<const RemoteError*>(&error) == nullptr;
     } catch (...) {
       if (failure_ == nullptr) failure_ = std::current_exception();
     }
     if (asked_ && (item = take())) asked.swap(asked_);
   }
+  if (give_up) StreamTable::send_close(source_, stream_);
   if (asked) asked->complete(std::move(*item));
   pull();
 }

@@ -97,7 +97,9 @@ class FaultyConnection final : public rpc::Connection {
   void close(const rpc::Error& reason) override {
     if (!plant_.bears(Fault::connection_is_kept)) return inner_->close(reason);
     plant_.keep(inner_);
-    loop()->post([observer = observer_, reason] { observer->on_closed(reason); });
+    loop()->post([observer = observer_, reason] {
+      if (observer != nullptr) observer->on_closed(reason);  // it may never have been started
+    });
   }
   std::string describe() const override { return inner_->describe(); }
   std::string identity() const override { return inner_->identity(); }
