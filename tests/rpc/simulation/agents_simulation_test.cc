@@ -85,7 +85,7 @@ TEST_P(PlantedFaults, AreFoundAndReplayed) {
     for (const std::string& violation : world.violations()) all += violation + "\n";
     return all;
   };
-  for (std::uint64_t seed = 1; seed <= 300 && guilty == 0; ++seed) {
+  for (std::uint64_t seed = 1; seed <= 3'000 && guilty == 0; ++seed) {
     said = run(seed);
     if (said.find(GetParam().found) != std::string::npos) guilty = seed;
   }
