@@ -55,7 +55,7 @@ void need_descriptors(std::size_t connections) {
 
 void serve(const Work& work, ServerEnd& end) {
   need_descriptors(work.peers);
-  rpc::Agent agent({.name = "server", .listen = {"tcp://127.0.0.1:0"}});
+  rpc::Agent agent({.name = "server", .listen = {"tcp://127.0.0.1:0"}, .same_host = false});
   agent.serve(std::make_shared<Door>());
   end.announce(agent.addresses().front());
   end.wait_for_client();
@@ -82,6 +82,7 @@ void crowd(const std::string& address, std::size_t connections, Channel& channel
     for (std::size_t i = 0; i < connections; ++i) {
       agents.push_back(std::make_unique<rpc::Agent>(
           context, rpc::AgentOptions{.name = "client" + std::to_string(getpid()) + "." + std::to_string(i),
+                                     .same_host = false,
                                      .handler_threads = 1}));
       peers.push_back(agents.back()->connect(address));
       call(i);
@@ -115,7 +116,7 @@ void measure(const Work& work, ClientEnd& end) {
     for (const auto& process : processes) process->channel().send(question);
     for (const auto& process : processes) process->expect("clients", patience);
   };
-  rpc::Agent agent({.name = "client"});
+  rpc::Agent agent({.name = "client", .same_host = false});
   const rpc::Peer door = agent.connect(end.address());
   for (std::size_t i = 0; i < 1000; ++i) door.call<&Door::enter>(std::int64_t{0}).get();
   const std::int64_t entered = door.call<&Door::entered>().get();
