@@ -29,7 +29,7 @@ struct Lanes::Shared {
 
   const std::shared_ptr<Loop> home;
   Lost lost;                                           // on `home`
-  bool closed = false;                                 // on `home`
+  std::atomic<bool> closed{false};                     // on `home`, and by who lets go of them
   std::atomic<std::uint64_t> received{0}, written{0};  // bytes
 };
 
@@ -233,7 +233,7 @@ void Lanes::drop_reads() {
 }
 
 void Lanes::close() {
-  if (std::exchange(shared_->closed, true)) return;
+  if (shared_->closed.exchange(true)) return;
   for (const auto& lane : lanes_) lane->close();
 }
 
