@@ -46,7 +46,7 @@ class WEFT_EXPORT Lanes final {
 
   // streams: in the order that both sides know.
   Lanes(std::shared_ptr<Loop> home, std::vector<Stream> streams);
-  ~Lanes();  // closes
+  ~Lanes();  // closes; any thread
   Lanes(const Lanes&) = delete;
   Lanes& operator=(const Lanes&) = delete;
 
