@@ -145,6 +145,8 @@ int Agent::serve_until_shutdown() {
 
 Future<void> Agent::drain(std::chrono::nanoseconds patience) { return core_->drain(patience); }
 
+void Agent::set_deadline(std::chrono::nanoseconds limit) { core_->set_default_deadline(limit); }
+
 void Agent::shut_down() {
   if (membership_ != nullptr) membership_->shut_down();
   core_->shut_down();

@@ -83,6 +83,9 @@ class WEFT_EXPORT Agent {
   Future<void> drain(std::chrono::nanoseconds patience);
   void shut_down();
 
+  // Of calls made from now on that give none themselves: AgentOptions::deadline. no_deadline: none.
+  void set_deadline(std::chrono::nanoseconds limit);
+
   AgentCounts counts() const { return core_->counts(); }
   const std::shared_ptr<AgentCore>& core() const { return core_; }  // for layers
 

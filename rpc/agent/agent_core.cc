@@ -8,8 +8,11 @@
 #include <weft/rpc/transport/tcp_transport.h>
 #include <weft/rpc/transport/unix_transport.h>
 
+#include <sys/resource.h>
+
 #include <algorithm>
 #include <cstdio>
+#include <limits>
 #include <random>
 
 namespace weft::rpc {
@@ -27,6 +30,14 @@ void print(const LogRecord& record) {
                static_cast<int>(record.message.size()), record.message.data());
 }
 
+// Who comes in and says nothing leaves descriptors for those who speak.
+std::size_t half_of_descriptors() {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY)
+    return std::numeric_limits<std::size_t>::max();
+  return std::max<std::size_t>(static_cast<std::size_t>(limit.rlim_cur) / 2, 1);
+}
+
 AgentOptions complete(AgentOptions options) {
   if (options.name.empty()) throw Error(ErrorKind::invalid_argument, "an agent needs a name");
   if (Address::looks_like(options.name) || options.name.size() > most_name_bytes)
@@ -36,6 +47,7 @@ AgentOptions complete(AgentOptions options) {
   if (options.handler_threads == 0)
     options.handler_threads = std::max(2U, std::thread::hardware_concurrency());
   if (options.loops == 0) options.loops = 1;
+  options.most_handshakes = std::min(options.most_handshakes, half_of_descriptors());
   return options;
 }
 
@@ -50,7 +62,8 @@ Runtime own_runtime(const AgentOptions& options, asio::io_context* context) {
     for (std::size_t i = 0; i < options.loops; ++i)
       runtime.loops.push_back(std::make_shared<AsioLoop>(options.spin));
   }
-  runtime.transports = {make_tcp_transport(), make_unix_transport(), make_shm_transport()};
+  runtime.transports = {make_tcp_transport(), make_unix_transport(),
+                        make_shm_transport({.most_connections = options.most_shared})};
   return runtime;
 }
 
@@ -63,6 +76,7 @@ AgentCore::AgentCore(AgentOptions options, Runtime runtime)
     : options_(complete(std::move(options))),
       id_{options_.name, runtime.incarnation},
       default_retry_(options_.retry ? std::make_shared<const RetryPolicy>(*options_.retry) : nullptr),
+      default_deadline_(options_.deadline.value_or(no_deadline).count()),
       loops_(std::move(runtime.loops)),
       handlers_(std::move(runtime.handlers)),
       own_handlers_(std::dynamic_pointer_cast<HandlerPool>(handlers_)),
@@ -111,8 +125,25 @@ AgentCounts AgentCore::counts() const {
 
 std::shared_ptr<Loop> AgentCore::pick_loop() { return loops_[next_loop_++ % loops_.size()]; }
 
-void AgentCore::log(LogLevel level, const std::string& message) const {
-  options_.log({level, id_.name, message});
+void AgentCore::log(LogLevel level, const std::string& message,
+                    std::initializer_list<LogField> fields) const {
+  std::vector<LogField> known;
+  for (const LogField& field : fields)
+    if (!field.value.empty()) known.push_back(field);
+  options_.log({level, id_.name, message, known});
+}
+
+void AgentCore::beat_was_late(Clock::time_point now, std::chrono::nanoseconds by) {
+  // Each of its connections was: said by the first of them.
+  const auto time = now.time_since_epoch().count();
+  const auto again = std::chrono::duration_cast<Clock::duration>(options_.heartbeat.interval).count();
+  auto last = last_late_beat_.load();
+  if (last > time - again || !last_late_beat_.compare_exchange_strong(last, time)) return;
+  log(LogLevel::warning,
+      "a loop came " + std::to_string(std::chrono::duration<double>(by).count()) +
+          " s late to its heartbeats: a non_blocking handler kept it, or the program whose io_context it is, "
+          "or the process stood still. Peers take this agent for lost when they hear nothing for their "
+          "patience");
 }
 
 void AgentCore::serve(MethodEntry entry) {
@@ -215,10 +246,15 @@ bool AgentCore::outgoing_began(std::uint64_t attached) {
   return outgoing_bytes_.fetch_add(attached) < options_.limits.outgoing_bytes && few;
 }
 
-bool AgentCore::hold(std::uint64_t bytes) {
-  if (held_bytes_.fetch_add(bytes) < options_.limits.in_flight_total) return true;
-  held_bytes_ -= bytes;
-  return false;
+bool AgentCore::hold(std::uint64_t bytes, bool upkeep) {
+  const std::int64_t calls = upkeep ? 0 : std::max<std::int64_t>(active_ - held_upkeep_, 0);
+  if (static_cast<std::uint64_t>(calls) > options_.limits.calls_total) return false;
+  if (held_bytes_.fetch_add(bytes) >= options_.limits.in_flight_total) {
+    held_bytes_ -= bytes;
+    return false;
+  }
+  if (upkeep) ++held_upkeep_;
+  return true;
 }
 
 void AgentCore::outgoing_ended(std::uint64_t attached) {

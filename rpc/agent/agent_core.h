@@ -16,6 +16,7 @@
 #include <weft/rpc/core/slots.h>
 
 #include <deque>
+#include <initializer_list>
 #include <map>
 #include <mutex>
 #include <set>
@@ -42,6 +43,10 @@ class WEFT_EXPORT AgentCore final : public std::enable_shared_from_this<AgentCor
   const AgentId& id() const { return id_; }
   const AgentOptions& options() const { return options_; }
   const std::shared_ptr<const RetryPolicy>& default_retry() const { return default_retry_; }  // null: none
+  std::chrono::nanoseconds default_deadline() const {
+    return std::chrono::nanoseconds(default_deadline_.load());
+  }
+  void set_default_deadline(std::chrono::nanoseconds limit) { default_deadline_ = limit.count(); }
   Executor& handlers() { return *handlers_; }
   std::shared_ptr<Loop> pick_loop();
   const std::vector<std::shared_ptr<Loop>>& loops() const { return loops_; }
@@ -49,7 +54,10 @@ class WEFT_EXPORT AgentCore final : public std::enable_shared_from_this<AgentCor
   ConnectionOptions connection_options(std::string expected_agent = {}) const;
   AgentCounters& counters() { return counters_; }
   AgentCounts counts() const;
-  void log(LogLevel level, const std::string& message) const;
+  // Fields without a value are left out.
+  void log(LogLevel level, const std::string& message, std::initializer_list<LogField> fields = {}) const;
+  // A beat came so much too late, since its loop was kept busy. Logged once for all connections.
+  void beat_was_late(Clock::time_point now, std::chrono::nanoseconds by);
 
   // Methods and layers. Layers are added before listen().
   void serve(MethodEntry entry);  // already_exists where the name is taken
@@ -96,8 +104,12 @@ class WEFT_EXPORT AgentCore final : public std::enable_shared_from_this<AgentCor
   void hand_on(CallContext& parent, OutgoingCall& child);  // before child.begin()
   void make_contexts(IncomingCall& call);
   std::string text_of(const std::exception_ptr& failure) const;  // for others, on another agent say
-  bool hold(std::uint64_t bytes);  // of a request that came in; false: beyond the limit for all of them
-  void let_go(std::uint64_t bytes) { held_bytes_ -= bytes; }
+  // Of a request that came in, whose ActiveCall counts already; false: beyond a limit for all of them.
+  bool hold(std::uint64_t bytes, bool upkeep);
+  void let_go(std::uint64_t bytes, bool upkeep) {
+    held_bytes_ -= bytes;
+    if (upkeep) --held_upkeep_;
+  }
   void call_began() { ++active_; }
   void call_ended();
   std::int64_t calls_served() const { return active_; }  // under way
@@ -150,6 +162,7 @@ class WEFT_EXPORT AgentCore final : public std::enable_shared_from_this<AgentCor
   const AgentOptions options_;
   const AgentId id_;
   const std::shared_ptr<const RetryPolicy> default_retry_;
+  std::atomic<std::chrono::nanoseconds::rep> default_deadline_;
   const std::vector<std::shared_ptr<Loop>> loops_;
   std::atomic<std::size_t> next_loop_{0};
   const std::shared_ptr<Executor> handlers_;
@@ -191,6 +204,9 @@ class WEFT_EXPORT AgentCore final : public std::enable_shared_from_this<AgentCor
   FindAddresses directory_;
   std::optional<Error> world_failure_;
   std::shared_ptr<Draining> drained_;
+
+  std::atomic<std::int64_t> held_upkeep_{0};  // of active_, those that no limit for calls counts
+  std::atomic<Clock::rep> last_late_beat_{Clock::time_point::min().time_since_epoch().count()};
 };
 
 }  // namespace weft::rpc

@@ -76,7 +76,7 @@ void AgentCore::fail_world(const Error& error) {
     links.assign(links_.begin(), links_.end());
     for (const auto& [name, route] : routes_) routes.push_back(route);
   }
-  log(LogLevel::error, error.what());
+  log(LogLevel::error, error.what(), {{log_fields::kind, to_string(error.kind())}});
   for (const auto& link : links) link->loop()->post([link, error] { link->fail_pending(error); });
   for (const auto& route : routes) route->loop()->post([route, error] { route->fail_waiting(error); });
 }

@@ -50,7 +50,8 @@ void AgentCore::listen() {
       companions_.push_back(open(*companion, companion->scheme));
     } catch (const Error& error) {
       log(LogLevel::debug,
-          std::string("no shared memory beside ") + listener->address().text() + ": " + error.what());
+          std::string("no shared memory beside ") + listener->address().text() + ": " + error.what(),
+          {{log_fields::address, listener->address().text()}, {log_fields::kind, to_string(error.kind())}});
     }
   }
 }
@@ -185,7 +186,8 @@ void AgentCore::link_ready(const std::shared_ptr<Link>& link, std::shared_ptr<Ro
     try {
       addresses.push_back(Address::parse(text));
     } catch (const Error&) {
-      log(LogLevel::warning, hello.name + " names an address that is none: " + text);
+      log(LogLevel::warning, hello.name + " names an address that is none: " + text,
+          {{log_fields::peer, hello.name}, {log_fields::address, text}});
     }
   }
   {
@@ -293,7 +295,9 @@ std::optional<Error> AgentCore::forgotten(const AgentId& life) const {
   return std::nullopt;
 }
 
-void AgentCore::peer_leaving(const AgentId& peer) { log(LogLevel::debug, peer.name + " is leaving"); }
+void AgentCore::peer_leaving(const AgentId& peer) {
+  log(LogLevel::debug, peer.name + " is leaving", {{log_fields::peer, peer.name}});
+}
 
 void AgentCore::report_gone(const Link& link, bool last, const Error& reason) {
   for (const auto& hook : hooks_) hook->connection_gone(link.number(), link.peer(), reason);

@@ -10,8 +10,9 @@
 namespace weft::rpc {
 
 struct AgentCounts {
-  std::uint64_t connections_made = 0;      // whose handshake was completed, by either side
-  std::uint64_t connections_refused = 0;   // wrong, expired or missing credentials, or too many at a time
+  std::uint64_t connections_made = 0;  // whose handshake was completed, by either side
+  // Wrong, expired or missing credentials, no word within the handshake's time, or too many at a time.
+  std::uint64_t connections_refused = 0;
   std::uint64_t connections = 0;           // now
   std::uint64_t lanes_made = 0;            // beside connections (AgentOptions::lanes)
   std::uint64_t calls_made = 0;            // by this agent

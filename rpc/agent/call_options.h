@@ -8,9 +8,12 @@
 
 namespace weft::rpc {
 
+// A deadline that says that there is none, whatever the agent's default.
+inline constexpr std::chrono::nanoseconds no_deadline = std::chrono::nanoseconds::max();
+
 struct CallOptions {
-  // From the moment the call is made until its result is here; travels as remaining time. None: the call
-  // waits as long as its peer lives.
+  // From the moment the call is made until its result is here; travels as remaining time. None:
+  // AgentOptions::deadline.
   std::optional<std::chrono::nanoseconds> deadline;
   std::optional<RetryPolicy> retry;  // none: AgentOptions::retry
   bool idempotent = false;           // running it twice does no harm, although its method does not say so

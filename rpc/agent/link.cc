@@ -9,7 +9,6 @@
 namespace weft::rpc {
 namespace {
 
-constexpr std::uint16_t protocol_version = 1;
 constexpr std::string_view certified = "cert:";  // of an identity
 
 // In place of a method that is not served: layers above still read what the call carries, and it is they who
@@ -68,7 +67,9 @@ void Link::open() {
     return finish(Error(ErrorKind::shut_down, "this agent is shutting down"));
   }
   HelloInfo hello;
-  hello.version_min = hello.version_max = protocol_version;
+  hello.version_min = own_protocol.oldest;
+  hello.version_max = own_protocol.newest;
+  hello.features = own_protocol.features;
   hello.name = core_->id().name;
   hello.incarnation = core_->id().incarnation;
   hello.addresses = core_->addresses();
@@ -132,7 +133,8 @@ void Link::on_frame(InboundFrame frame) {
       peer_leaving_ = true;
       return core_->peer_leaving(peer_);
     case FrameKind::ping:
-      return answer(OutgoingMessage::plain(FrameKind::pong, prefix.call_id));
+      spoken_ = true;
+      return send_beat(FrameKind::pong, prefix.call_id);
     case FrameKind::pong:
       return;
     case FrameKind::credit:
@@ -144,11 +146,10 @@ void Link::on_frame(InboundFrame frame) {
 
 void Link::on_hello(IncomingMessage& message) {
   const HelloInfo hello = message.hello();
-  if (hello.version_max < protocol_version || hello.version_min > protocol_version) {
-    const Error reason(ErrorKind::unsupported, "no common protocol version: this side speaks " +
-                                                   std::to_string(protocol_version) + ", the peer " +
-                                                   std::to_string(hello.version_min) + " to " +
-                                                   std::to_string(hello.version_max));
+  try {
+    protocol_ = negotiate(own_protocol, core_->id().name, hello);
+  } catch (const Error& reason) {
+    if (reason.kind() != ErrorKind::unsupported) throw;
     connection_->send(OutgoingMessage::goodbye(reason));
     return finish(reason);
   }
@@ -301,7 +302,8 @@ void Link::cancel(std::uint64_t call_id) {
 void Link::await_beat() {
   const auto interval = core_->options().heartbeat.interval;
   if (interval.count() <= 0 || ended_) return;
-  heartbeat_ = loop()->schedule(later(loop()->now(), interval), [weak = weak_from_this()] {
+  beat_due_ = later(loop()->now(), interval);
+  heartbeat_ = loop()->schedule(beat_due_, [weak = weak_from_this()] {
     if (const auto link = weak.lock()) link->beat();
   });
 }
@@ -312,6 +314,8 @@ void Link::beat() {
   heartbeat_ = 0;
   if (ended_) return;
   const Heartbeat& heartbeat = core_->options().heartbeat;
+  if (const auto now = loop()->now(); now - beat_due_ > heartbeat.interval)
+    core_->beat_was_late(now, now - beat_due_);
   const std::uint64_t heard = connection_->received_bytes();
   silent_ = heard == std::exchange(heard_, heard) ? silent_ + 1 : 0;
   if (silent_ * heartbeat.interval > heartbeat.patience) {
@@ -320,8 +324,21 @@ void Link::beat() {
     return close(Error(ErrorKind::peer_lost,
                        "nothing was heard from " + peer_.name + " for " + std::to_string(seconds) + " s"));
   }
-  if (!std::exchange(spoken_, false)) connection_->send(OutgoingMessage::plain(FrameKind::ping, 0));
+  if (!std::exchange(spoken_, false)) send_beat(FrameKind::ping, 0);
   await_beat();
+}
+
+// Ahead of what is queued, once the Hello has left, which comes first. One that still waits to leave says all
+// that another would: so a peer that asks on and on and reads nothing makes nothing grow.
+void Link::send_beat(FrameKind kind, std::uint64_t id) {
+  bool& queued = kind == FrameKind::ping ? ping_queued_ : pong_queued_;
+  if (ended_ || std::exchange(queued, true)) return;
+  OutboundFrame frame = OutgoingMessage::plain(kind, id);
+  frame.sent = [weak = weak_from_this(), kind] {
+    const auto link = weak.lock();
+    if (link != nullptr) (kind == FrameKind::ping ? link->ping_queued_ : link->pong_queued_) = false;
+  };
+  hello_left_ ? connection_->send_ahead(std::move(frame)) : connection_->send(std::move(frame));
 }
 
 void Link::say_goodbye() {
@@ -376,7 +393,12 @@ void Link::on_request(std::shared_ptr<IncomingMessage> message) {
       permissions && !permissions->allows(caller_->identity, method->name)) {
     AgentCounters::count(core_->counters().calls_denied);
     const std::string who = caller_->identity.empty() ? "a peer that has proven nothing" : caller_->identity;
-    core_->log(LogLevel::warning, peer_.name + " (" + who + ") may not call " + method->name);
+    core_->log(LogLevel::warning, peer_.name + " (" + who + ") may not call " + method->name,
+               {{log_fields::peer, peer_.name},
+                {log_fields::identity, caller_->identity},
+                {log_fields::method, method->name},
+                {log_fields::call, std::to_string(prefix.call_id)},
+                {log_fields::kind, to_string(ErrorKind::permission_denied)}});
     return refuse(prefix, *method, ErrorKind::permission_denied, who + " may not call this");
   }
   ActiveCall active(core_);  // before it is asked: drain() says first that it drains, then counts
@@ -389,7 +411,7 @@ void Link::on_request(std::shared_ptr<IncomingMessage> message) {
   const bool room = method->upkeep
                         ? unanswered_.upkeep / 4 < core_->options().streams.most_per_peer
                         : unanswered_.calls / 2 < limits.calls && unanswered_.bytes / 2 < limits.in_flight;
-  if (!room || !core_->hold(message->bytes())) {
+  if (!room || !core_->hold(message->bytes(), method->upkeep)) {
     AgentCounters::count(core_->counters().calls_shed);
     return refuse(prefix, *method, ErrorKind::resource_exhausted,
                   "too many requests in flight, or too many bytes of them");
@@ -420,7 +442,11 @@ void Link::refuse(const Prefix& request, const MethodEntry& method, ErrorKind ki
                   const std::string& message) {
   if ((request.flags & frame_flags::notify) != 0) {
     core_->log(LogLevel::warning,
-               "a notification from " + peer_.name + " was dropped: " + method.name + ": " + message);
+               "a notification from " + peer_.name + " was dropped: " + method.name + ": " + message,
+               {{log_fields::peer, peer_.name},
+                {log_fields::method, method.name},
+                {log_fields::call, std::to_string(request.call_id)},
+                {log_fields::kind, to_string(kind)}});
     if (method.upkeep) return;
     return give_credit(Prefix::size + request.header_words * std::uint64_t{8} + request.body_bytes);
   }
@@ -433,7 +459,11 @@ void Link::refuse(const Prefix& request, const MethodEntry& method, ErrorKind ki
 void Link::reply(const Prefix& request, const FailureInfo& failure, ActiveCall active) {
   if ((request.flags & frame_flags::notify) != 0) {
     core_->log(LogLevel::warning,
-               "a notification from " + peer_.name + " failed: " + failure.method + ": " + failure.message);
+               "a notification from " + peer_.name + " failed: " + failure.method + ": " + failure.message,
+               {{log_fields::peer, peer_.name},
+                {log_fields::method, failure.method},
+                {log_fields::call, std::to_string(request.call_id)},
+                {log_fields::kind, to_string(failure.kind)}});
     return;
   }
   send_reply(request.call_id, OutgoingMessage::failure(request.call_id, failure), std::move(active));
@@ -502,7 +532,7 @@ std::vector<std::shared_ptr<IncomingCall>> Link::incoming() const {
 }
 
 void Link::call_ended(const Gone& gone) {
-  core_->let_go(gone.bytes);
+  core_->let_go(gone.bytes, gone.upkeep);
   const auto forget = [gone](Link& link) {
     if (auto served = link.incoming_.take(gone.id)) link.count_no_more(*served);
     if (gone.deadline != 0) link.loop()->cancel(gone.deadline);
@@ -517,11 +547,15 @@ void Link::on_closed(const Error& reason) {
   if (handshake_timer_ != 0) loop()->cancel(std::exchange(handshake_timer_, 0));
   if (heartbeat_ != 0) loop()->cancel(std::exchange(heartbeat_, 0));
   end_handshake();
-  if (route_ == nullptr && !ready_ && reason.kind() == ErrorKind::permission_denied)
+  if (route_ == nullptr && !ready_ &&
+      (reason.kind() == ErrorKind::permission_denied || reason.kind() == ErrorKind::deadline_exceeded))
     AgentCounters::count(core_->counters().connections_refused);
   const bool usual = reason.kind() == ErrorKind::peer_lost || reason.kind() == ErrorKind::shut_down;
   core_->log(usual ? LogLevel::debug : LogLevel::warning,
-             connection_->describe() + ": closed: " + reason.what());
+             connection_->describe() + ": closed: " + reason.what(),
+             {{log_fields::connection, connection_->describe()},
+              {log_fields::peer, peer_.name},
+              {log_fields::kind, to_string(reason.kind())}});
   const ErrorKind kind = peer_leaving_ || core_->draining()              ? ErrorKind::shut_down
                          : reason.kind() == ErrorKind::shut_down         ? ErrorKind::shut_down
                          : reason.kind() == ErrorKind::permission_denied ? ErrorKind::permission_denied

@@ -12,6 +12,7 @@
 #include <weft/rpc/core/fifo.h>
 #include <weft/rpc/core/id_map.h>
 #include <weft/rpc/transport/connection.h>
+#include <weft/rpc/wire/protocol.h>
 
 #include <atomic>
 
@@ -34,9 +35,10 @@ class WEFT_EXPORT Link final : public ConnectionObserver, public std::enable_sha
   bool usable(bool upkeep = false) const {                     // any thread
     return ready_ && !ended_ && (upkeep || !peer_leaving_);
   }
-  bool ready() const { return ready_; }                // any thread
-  bool usable_for_replies() const { return !ended_; }  // any thread
-  const AgentId& peer() const { return peer_; }        // any thread, once ready
+  bool ready() const { return ready_; }                   // any thread
+  bool usable_for_replies() const { return !ended_; }     // any thread
+  const AgentId& peer() const { return peer_; }           // any thread, once ready
+  const Protocol& protocol() const { return protocol_; }  // in force; likewise
   // Throws where the frame is more than this side or the peer takes. Likewise.
   void check_fits(const OutboundFrame& frame) const;
   const std::shared_ptr<LinkLanes>& lanes() const { return lanes_; }  // any thread
@@ -65,6 +67,7 @@ class WEFT_EXPORT Link final : public ConnectionObserver, public std::enable_sha
   std::vector<std::shared_ptr<PendingCall>> sent() const;
   std::vector<std::shared_ptr<PendingCall>> held() const;  // for want of credit
   std::vector<std::shared_ptr<IncomingCall>> incoming() const;
+  const CreditWindow& credit() const { return window_; }  // what this side uses of the peer's
 
   void on_frame(InboundFrame frame) override;
   void on_closed(const Error& reason) override;
@@ -89,6 +92,7 @@ class WEFT_EXPORT Link final : public ConnectionObserver, public std::enable_sha
   void give_credit(std::uint64_t bytes);  // of a notification
   void beat();
   void await_beat();
+  void send_beat(FrameKind kind, std::uint64_t id);
   void refuse(const Prefix& request, const MethodEntry& method, ErrorKind kind, const std::string& message);
   void answer(OutboundFrame&& frame, bool upkeep = false);
 
@@ -126,6 +130,9 @@ class WEFT_EXPORT Link final : public ConnectionObserver, public std::enable_sha
   std::uint64_t heard_ = 0;  // bytes, at the last beat
   std::int64_t silent_ = 0;  // beats since anything was heard
   bool spoken_ = false;      // since the last beat
+  Protocol protocol_;        // in force, as the two hellos say
+  bool ping_queued_ = false, pong_queued_ = false;
+  Clock::time_point beat_due_;
 };
 
 }  // namespace weft::rpc

@@ -84,7 +84,8 @@ LinkLanes::LinkLanes(std::shared_ptr<AgentCore> core, std::shared_ptr<Connection
     : core_(std::move(core)), dialled_(dialled), connection_(std::move(connection)) {
   if (core_->options().lanes == 0 || !connection_->takes_lanes()) return;
   if (::getrandom(key_.data(), sizeof key_, 0) != static_cast<ssize_t>(sizeof key_)) {
-    core_->log(LogLevel::warning, connection_->describe() + ": no lanes: the system gives no random key");
+    core_->log(LogLevel::warning, connection_->describe() + ": no lanes: the system gives no random key",
+               {{log_fields::connection, connection_->describe()}});
     return;
   }
   most_ = static_cast<std::uint16_t>(std::min<std::size_t>(core_->options().lanes, most_lanes));
@@ -139,12 +140,14 @@ void LinkLanes::take(const LaneInfo& info, const std::string& identity, Lanes::S
   };
   if (connection_ == nullptr) return;
   if (identity_ && identity != *identity_)  // who has learned the key does no harm with it
-    return core_->log(LogLevel::warning, connection_->describe() + ": a lane of another peer was refused");
+    return core_->log(LogLevel::warning, connection_->describe() + ": a lane of another peer was refused",
+                      {{log_fields::connection, connection_->describe()}, {log_fields::identity, identity}});
   if (dialled_ || open_) refuse("that is not due");
   if (!identity_) {  // the hello comes by another socket
     if (early_.size() == most_) refuse("beyond those that were offered");
     if (!core_->keep_early_lane())
-      return core_->log(LogLevel::debug, connection_->describe() + ": a lane too early, as too many were");
+      return core_->log(LogLevel::debug, connection_->describe() + ": a lane too early, as too many were",
+                        {{log_fields::connection, connection_->describe()}});
     early_.push_back({info, identity, std::move(lane)});
     return;
   }
@@ -189,7 +192,8 @@ void LinkLanes::open() {
 
 void LinkLanes::give_up(const std::string& why) {
   if (connection_ == nullptr || open_ || streams_.empty()) return;
-  core_->log(LogLevel::debug, connection_->describe() + ": no lanes: " + why);
+  core_->log(LogLevel::debug, connection_->describe() + ": no lanes: " + why,
+             {{log_fields::connection, connection_->describe()}});
   connection_->loop()->cancel(std::exchange(patience_, 0));
   given_up_ = true;
   missing_ = 0;

@@ -47,7 +47,8 @@ Future<AgentId> Peer::ready() const {
 
 OutgoingCall Peer::make_call(std::string_view method, std::uint64_t id, std::size_t arguments) const {
   OutgoingCall call(method, id, arguments);
-  if (options_.deadline) call.deadline = later(route_->loop()->now(), *options_.deadline);
+  if (options_.deadline && *options_.deadline != no_deadline)
+    call.deadline = later(route_->loop()->now(), *options_.deadline);
   call.only = only_;
   call.message().set_route(&core_->layers(), route_.get());
   if (only_ != nullptr) call.message().set_destination(only_);
@@ -59,6 +60,14 @@ OutgoingCall Peer::make_call(std::string_view method, std::uint64_t id, std::siz
     if (auto watch = interceptor->calling(call, route_->peer_name(), serving_.get()))
       call.add_watch(std::move(watch));
   return call;
+}
+
+void Peer::add_default_deadline(OutgoingCall& call) const {
+  if (options_.deadline) return;
+  const auto limit = core_->default_deadline();
+  if (limit == no_deadline) return;
+  const auto deadline = later(route_->loop()->now(), limit);
+  if (!call.deadline || deadline < *call.deadline) call.deadline = deadline;
 }
 
 void Peer::start(OutgoingCall&& call, CallbackCall::Done done) const {

@@ -80,6 +80,8 @@ class WEFT_EXPORT Peer {
     return make_call(method, name_hash(method), arguments);
   }
   OutgoingCall make_call(std::string_view method, std::uint64_t id, std::size_t arguments) const;
+  // Of a call that the program asked for: the agent's own deadline, where this peer's options say none.
+  void add_default_deadline(OutgoingCall& call) const;
   void start(OutgoingCall&& call, CallbackCall::Done done) const;
   void submit(std::shared_ptr<PendingCall> call) const;
   const std::shared_ptr<AgentCore>& core() const { return core_; }
@@ -166,6 +168,7 @@ class WEFT_EXPORT Peer {
     OutgoingCall outgoing =
         make_call(name, id, sizeof...(Given) - (std::size_t{0} + ... + (detail::is_modifier<Given> ? 1 : 0)));
     outgoing.notify = notify;
+    add_default_deadline(outgoing);
     outgoing.idempotent |= M::is_idempotent;
     if (outgoing.retry == nullptr) outgoing.retry = core_->default_retry();  // not of the layers' own calls
     encode_after_modifiers<M>(outgoing, std::forward<Given>(given)...);

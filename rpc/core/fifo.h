@@ -26,6 +26,18 @@ class Fifo {
     }
     items_.push_back(std::forward<Item>(item));
   }
+  // Before the front. Room for some more is made when there is none, so that many cost no more than a few.
+  template <class Item>
+  void push_front(Item&& item) {
+    if (first_ == 0) {
+      std::vector<T> moved(items_.size() / 4 + 4);
+      first_ = moved.size();
+      moved.reserve(first_ + items_.size() + 1);
+      for (T& old : items_) moved.push_back(std::move(old));
+      items_ = std::move(moved);
+    }
+    items_[--first_] = std::forward<Item>(item);
+  }
   T pop() {
     T item = std::move(items_[first_]);
     drop();

@@ -1,7 +1,8 @@
 // Inside<T, Bytes>: a T whose type only its owner's source knows, kept within the owner: a pointer to it
 // would cost every owner an allocation.
 //
-// The owner's constructors and destructor stand where T is complete, which must fit. Thread-safety: T's.
+// Whatever the owner does with it, construction and destruction too, stands where T is complete, which must
+// fit. Thread-safety: T's.
 #pragma once
 
 #include <cstddef>

@@ -1,10 +1,10 @@
 // MemoryPool: where the memory of arriving attachments comes from: blocks that were used before, and are
 // therefore mapped and touched already.
 //
-// A page of fresh memory costs more than copying into it: 64 MiB arrive at 1.3 GB/s in fresh memory and at
-// 3.5 in touched (docs/benchmarks.md). A block returns when the last copy of its Buffer goes, which may be
-// after the pool; so many bytes are kept for the next attachment of about the size, the oldest go first.
-// Thread-safe.
+// A page of fresh memory costs more than copying into it: large tensors arrive in fresh memory with 0.6 of
+// the bandwidth that touched memory has (docs/benchmarks.md, `raw-fresh`). A block returns when the last copy
+// of its Buffer goes, which may be after the pool; so many bytes are kept for the next attachment of about
+// the size, the oldest go first. Thread-safe.
 #pragma once
 
 #include <weft/rpc/core/buffer.h>

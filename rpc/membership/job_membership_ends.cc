@@ -13,6 +13,10 @@ constexpr auto tell_patience = std::chrono::seconds{1};
 // tell, and names that are used once do not pile up.
 constexpr auto remembered = std::chrono::minutes{2};
 
+void log_error(const AgentCore& core, LogLevel level, const Error& error, std::string_view peer = {}) {
+  core.log(level, error.what(), {{log_fields::peer, peer}, {log_fields::kind, to_string(error.kind())}});
+}
+
 }  // namespace
 
 // --- Leaving ---
@@ -106,10 +110,10 @@ void JobMembership::after_left(const std::shared_ptr<Promise<void>>& done) {
           return roster.joined() >= self->rendezvous_.world_size &&
                  roster.awaited_by(self->own_name(), true).empty();
         });
-        if (!last.ok()) self->core_->log(LogLevel::warning, error_of(last.error()).what());
+        if (!last.ok()) log_error(*self->core_, LogLevel::warning, error_of(last.error()));
         if (!last.ok() || !Result<bool>(last).get()) return done->complete(Result<void>{});
         self->place_.discard().then([self, done](Result<void>&& discarded) {
-          if (!discarded.ok()) self->core_->log(LogLevel::warning, error_of(discarded.error()).what());
+          if (!discarded.ok()) log_error(*self->core_, LogLevel::warning, error_of(discarded.error()));
           done->complete(Result<void>{});
         });
       });
@@ -169,7 +173,7 @@ void JobMembership::peer_gone(const AgentId& peer, const Error& reason) {
         try {
           job->judge(peer, reason, Roster(view.value()));
         } catch (const Error& bad) {
-          job->core_->log(LogLevel::error, bad.what());
+          log_error(*job->core_, LogLevel::error, bad);
         }
       });
 }
@@ -179,7 +183,7 @@ void JobMembership::judge(const AgentId& gone, const Error& reason, const Roster
   const MemberRecord* member = roster.find(gone.name);
   if (member == nullptr || member->id() != gone || member->gone()) return;
   if (rendezvous_.fixed_world) return announce_loss(*member, reason, roster);
-  core_->log(LogLevel::warning, loss_of(gone.name, reason.what()).what());
+  log_error(*core_, LogLevel::warning, loss_of(gone.name, reason.what()), gone.name);
   MemberRecord lost = *member;
   lost.state = MemberState::lost;
   remembrance().then([self = shared_from_this(), name = gone.name, before = to_text(*member),
@@ -243,7 +247,7 @@ void JobMembership::lose_membership(const Error& reason) {
   }
   if (joining != nullptr) joining->stop();
   if (rendezvous_.fixed_world) return fail(error);
-  core_->log(LogLevel::error, error.what());
+  log_error(*core_, LogLevel::error, error);
   fail_all(error);
 }
 

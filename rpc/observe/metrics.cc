@@ -183,7 +183,7 @@ void Metrics::collect_agent(std::vector<MetricFamily>& families) const {
   out.gauge("weft_connections", "Connections now.", counts.connections);
   out.counter("weft_connections_made_total", "Handshakes completed, by either side.",
               counts.connections_made);
-  out.counter("weft_connections_refused_total", "Connections refused: credentials, or too many.",
+  out.counter("weft_connections_refused_total", "Connections refused: credentials, silence, or too many.",
               counts.connections_refused);
   out.counter("weft_calls_made_total", "Calls made.", counts.calls_made);
   out.counter("weft_calls_received_total", "Requests that came in, refused ones too.", counts.calls_served);

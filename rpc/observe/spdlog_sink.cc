@@ -2,6 +2,10 @@
 
 #include <spdlog/spdlog.h>
 
+#include <algorithm>
+#include <cstdio>
+#include <string>
+
 namespace weft::observe {
 namespace {
 
@@ -19,11 +23,41 @@ spdlog::level::level_enum level_of(rpc::LogLevel level) {
   return spdlog::level::err;
 }
 
+// Bare where that can be read again, else quoted: values may be a peer's, and a line is one record.
+void append_value(std::string& line, std::string_view value) {
+  const auto plain = [](unsigned char c) { return c > ' ' && c < 0x7f && c != '"' && c != '\\' && c != '='; };
+  if (!value.empty() && std::all_of(value.begin(), value.end(), plain)) {
+    line += value;
+    return;
+  }
+  line += '"';
+  for (const char c : value) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (c == '"' || c == '\\') line += '\\';
+    if (byte >= ' ' && byte != 0x7f) {
+      line += c;
+    } else {
+      char escaped[5];
+      std::snprintf(escaped, sizeof escaped, "\\x%02x", static_cast<unsigned>(byte));
+      line += escaped;
+    }
+  }
+  line += '"';
+}
+
 }  // namespace
 
 rpc::LogSink spdlog_sink(std::shared_ptr<spdlog::logger> logger) {
   return [logger = std::move(logger)](const rpc::LogRecord& record) {
-    logger->log(level_of(record.level), "{}: {}", record.agent, record.message);
+    const auto level = level_of(record.level);
+    if (!logger->should_log(level) && !logger->should_backtrace()) return;
+    std::string line;
+    line.append(record.agent).append(": ").append(record.message);
+    for (const rpc::LogField& field : record.fields) {
+      line.append(" ").append(field.key).append("=");
+      append_value(line, field.value);
+    }
+    logger->log(level, spdlog::string_view_t(line));
   };
 }
 

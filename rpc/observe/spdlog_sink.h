@@ -1,7 +1,8 @@
 // An agent's log as records of spdlog: `AgentOptions{.log = observe::spdlog_sink()}`.
 //
-// A record's text is "AGENT: MESSAGE"; levels keep their names. Thread-safe where the logger is (spdlog's
-// "_mt" sinks).
+// A record's text is "AGENT: MESSAGE", then its fields as KEY=VALUE, the value in quotation marks where it
+// has blanks or what is not printed plainly (logfmt); levels keep their names. Thread-safe where the logger
+// is (spdlog's "_mt" sinks).
 #pragma once
 
 #include <weft/rpc/core/export.h>

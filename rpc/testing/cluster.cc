@@ -16,8 +16,10 @@ rpc::Agent& Cluster::add(const std::string& name, rpc::Layers layers) {
   options.handler_threads = 2;
   options.same_host = false;  // over TCP where that is asked for
   options.log = [this](const rpc::LogRecord& record) {
+    std::map<std::string, std::string> fields;
+    for (const rpc::LogField& field : record.fields) fields.emplace(field.key, field.value);
     std::lock_guard lock(mutex_);
-    log_.push_back({record.level, std::string(record.agent), std::string(record.message)});
+    log_.push_back({record.level, std::string(record.agent), std::string(record.message), std::move(fields)});
   };
   if (options_.adjust) options_.adjust(options);
   auto agent = std::make_unique<rpc::Agent>(std::move(options), std::move(layers));

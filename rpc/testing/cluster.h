@@ -51,6 +51,7 @@ class WEFT_EXPORT Cluster {
   struct LogLine {
     rpc::LogLevel level;
     std::string agent, message;
+    std::map<std::string, std::string> fields;
   };
   std::vector<LogLine> log() const;
   std::vector<LogLine> logged(const std::string& words) const;  // with these words in it

@@ -1,5 +1,5 @@
-// Connection: carries whole frames in both directions, in order, until it closes. The contract of every
-// transport.
+// Connection: carries whole frames in both directions, in order but for those of send_ahead(), until it
+// closes. The contract of every transport.
 //
 // A connection lives on one loop: all its members are called there and its observer is called there. Frames
 // that it delivers have passed check_header; an Error that on_frame throws closes it. close() drops what is
@@ -67,6 +67,11 @@ class WEFT_EXPORT Connection {
   // The stream itself, which becomes a lane of another connection: nothing more is delivered here, on_closed
   // neither. null where something is queued, or has come that was not delivered yet.
   virtual std::unique_ptr<ByteStream> take_stream();
+
+  // For frames without attachments that bear no order to others, as heartbeats do: goes before all that is
+  // queued, others of its kind too, but for a frame of which a part has left. Where nothing is queued on this
+  // side, it is send().
+  virtual void send_ahead(OutboundFrame&& frame) { send(std::move(frame)); }
 };
 
 }  // namespace weft::rpc

@@ -63,6 +63,20 @@ void StreamConnection::send(OutboundFrame&& frame) {
   if (queued.on_lanes) send_on_lanes(queued);
   unsent_bytes_ += queued.bytes;
   queue_.push(std::move(queued));
+  write_soon();
+}
+
+void StreamConnection::send_ahead(OutboundFrame&& frame) {
+  if (!frame.attachments.empty()) return send(std::move(frame));
+  if (closed_ || finishing_) return;
+  Queued queued{std::move(frame)};
+  queued.size = queued.bytes = queued.frame.head.size();
+  unsent_bytes_ += queued.bytes;
+  ahead_.push(std::move(queued));
+  write_soon();
+}
+
+void StreamConnection::write_soon() {
   if (delivering_ || write_due_ || awaiting_writable_) return;
   write_due_ = true;
   loop_->post([self = shared_from_this()] {
@@ -92,6 +106,7 @@ void StreamConnection::close(const Error& reason) {
   unsent_bytes_ = 0;
   // Last: whoever borrowed bytes to them learns of it.
   const auto unsent = std::exchange(queue_, {});
+  const auto ahead = std::exchange(ahead_, {});
   const auto unread = std::exchange(unacknowledged_, {});
   const auto on_lanes = std::exchange(on_lanes_, {});
 }
@@ -188,7 +203,8 @@ void StreamConnection::lost(const std::error_code& error) {
 // --- Writing ---
 
 void StreamConnection::write() {
-  while (!closed_ && !awaiting_writable_ && !queue_.empty()) {
+  while (!closed_ && !awaiting_writable_ && has_queued()) {
+    if (!ahead_.empty()) place_ahead();
     gather();
     std::error_code error;
     const std::size_t bytes = stream_->write(gathered_, error);
@@ -206,7 +222,17 @@ void StreamConnection::write() {
 }
 
 void StreamConnection::write_held_back() {
-  if (!queue_.empty() && !awaiting_writable_ && !write_due_) write();
+  if (has_queued() && !awaiting_writable_ && !write_due_) write();
+}
+
+// Only here, where what has left is whole frames and a part of the queue's front: `written` goes through the
+// queue in the order in which it was gathered.
+void StreamConnection::place_ahead() {
+  std::optional<Queued> begun;
+  if (front_written_ != 0) begun = queue_.pop();
+  for (std::size_t i = ahead_.size(); i-- > 0;) queue_.push_front(std::move(ahead_[i]));
+  ahead_ = {};
+  if (begun) queue_.push_front(std::move(*begun));
 }
 
 void StreamConnection::gather() {
@@ -309,7 +335,7 @@ void StreamConnection::end_without_lane() {
 }
 
 std::unique_ptr<ByteStream> StreamConnection::take_stream() {
-  if (closed_ || finishing_ || !queue_.empty() || !reader_.between_frames()) return nullptr;
+  if (closed_ || finishing_ || has_queued() || !reader_.between_frames()) return nullptr;
   closed_ = Error(ErrorKind::aborted, "the connection has become a lane");
   observer_ = nullptr;
   return std::move(stream_);
@@ -359,7 +385,7 @@ void StreamConnection::read_lanes() {
 }
 
 void StreamConnection::end_once_all_has_left() {
-  if (finishing_ && !closed_ && queue_.empty() && on_lanes_.empty()) end_sending();
+  if (finishing_ && !closed_ && !has_queued() && on_lanes_.empty()) end_sending();
 }
 
 void StreamConnection::end_sending() {

@@ -4,6 +4,8 @@
 // FrameReader, large attachments straight into their storage. Where the stream has BulkAccess, large
 // attachments travel as their address, and a frame's `sent` runs once the other side has copied them. Where
 // it has lanes, large attachments travel there, and a frame is delivered, or has left, once both parts have.
+// What is sent ahead leaves with the next write, behind a frame of which a part has left and before all
+// others; what the stream itself has taken (a socket's buffer, a ring) is not overtaken.
 // finish() closes its direction once all has been written and reads on, lanes too, until the other side has
 // closed too: closing a socket with unread bytes would reset the connection, and what is still in flight
 // would be lost.
@@ -29,6 +31,7 @@ class WEFT_EXPORT StreamConnection final : public Connection,
   const std::shared_ptr<Loop>& loop() const override { return loop_; }
   void start(std::shared_ptr<ConnectionObserver> observer) override;
   void send(OutboundFrame&& frame) override;
+  void send_ahead(OutboundFrame&& frame) override;
   std::uint64_t unsent_bytes() const override { return unsent_bytes_; }
   std::uint64_t received_bytes() const override {
     return received_bytes_ + (lanes_ != nullptr ? lanes_->received_bytes() : 0);
@@ -55,8 +58,11 @@ class WEFT_EXPORT StreamConnection final : public Connection,
   void await_readable();
   void on_readable();
   bool take_frames();  // of what has been read; false: closed
+  bool has_queued() const { return !queue_.empty() || !ahead_.empty(); }
+  void write_soon();
   void write();
   void write_held_back();  // what was sent while frames were delivered
+  void place_ahead();
   void gather();
   void written(std::size_t bytes);
   void on_acknowledged();
@@ -84,6 +90,7 @@ class WEFT_EXPORT StreamConnection final : public Connection,
   Loop::TimerId patience_ = 0;
 
   Fifo<Queued> queue_;
+  Fifo<Queued> ahead_;             // comes into the queue, at its front, with the next write
   std::size_t front_written_ = 0;  // bytes of the queue's front that have left
   std::uint64_t unsent_bytes_ = 0;
   std::uint64_t received_bytes_ = 0;

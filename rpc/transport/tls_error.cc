@@ -72,7 +72,9 @@ bool within(const std::error_code& error, int first, int end) {
 
 const std::error_category& tls_category() { return category; }
 
-bool refuses_peer(const std::error_code& error) { return within(error, 100, 200); }
+bool refuses_peer(const std::error_code& error) {
+  return error == TlsError::no_tls || within(error, 100, 200);
+}
 bool refused_by_peer(const std::error_code& error) { return within(error, 200, 300); }
 
 }  // namespace weft::rpc

@@ -44,8 +44,8 @@ enum class TlsError {
 WEFT_EXPORT const std::error_category& tls_category();
 inline std::error_code make_error_code(TlsError error) { return {static_cast<int>(error), tls_category()}; }
 
-// Whether the peer's credentials were wrong, expired or missing: what is logged, counted, and no reason to
-// try again.
+// Whether the peer's credentials were wrong, expired or missing, as they are where it speaks no TLS: what is
+// logged, counted, and no reason to try again.
 WEFT_EXPORT bool refuses_peer(const std::error_code& error);
 // Whether the peer refused this side's.
 WEFT_EXPORT bool refused_by_peer(const std::error_code& error);

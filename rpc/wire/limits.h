@@ -16,7 +16,8 @@ struct Limits {
   // peer gets with the handshake: beyond it calls wait at the caller. One that takes no notice is refused at
   // twice as much, with resource_exhausted.
   std::uint32_t calls = 65536;
-  std::uint64_t in_flight = std::uint64_t{4} << 30;         // bytes; one frame may go beyond
+  std::uint32_t calls_total = 1'000'000;             // of all connections, until answered; refused beyond
+  std::uint64_t in_flight = std::uint64_t{4} << 30;  // bytes; one frame may go beyond
   std::uint64_t in_flight_total = std::uint64_t{32} << 30;  // bytes, of all connections; refused beyond
   // Calls that this agent has made and that have not ended, to all its peers: beyond these a call ends at
   // once with resource_exhausted, so that a slow peer does not make its callers grow.

@@ -139,7 +139,6 @@ class WEFT_EXPORT OutgoingMessage {
   OutboundFrame seal_reply(std::uint64_t call_id);
 
   struct Content;
-  Content& content() { return *content_; }
 
  private:
   OutgoingMessage();
@@ -187,7 +186,7 @@ class WEFT_EXPORT IncomingMessage {
   Slots& slots() { return slots_; }
 
   struct Content;
-  Content& content() { return *content_; }
+  Content& content();
 
  private:
   Inside<Content, 640> content_;

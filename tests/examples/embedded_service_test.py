@@ -39,6 +39,11 @@ class Services(unittest.TestCase):
 
 class EmbeddedService(Services):
 
+    def test_nothing_of_libtorch_is_linked(self):
+        libraries = subprocess.run(["ldd", PROGRAM], capture_output=True, text=True, timeout=60, check=True).stdout
+        self.assertRegex(libraries, r"libcapnp|libssl|libc\.so")  # it has listed them
+        self.assertNotRegex(libraries, r"lib(torch|c10)")
+
     def test_a_call_on_the_programs_own_loop(self):
         status, lines = self.ask("last", "WEFT")
         self.assertEqual(status, 0, lines)

@@ -50,8 +50,12 @@ class Socket {
     if (::connect(socket.fd_, reinterpret_cast<sockaddr*>(&to), sizeof to) != 0) fail_call("connect");
     return socket;
   }
-  static Socket listening() {
+  // receive_buffer: of those that are accepted, in bytes, or the least that the system gives; 0: the system's
+  // own.
+  static Socket listening(int receive_buffer = 0) {
     Socket socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    if (receive_buffer != 0)
+      ::setsockopt(socket.fd_, SOL_SOCKET, SO_RCVBUF, &receive_buffer, sizeof receive_buffer);
     sockaddr_in at = loopback(0);
     if (::bind(socket.fd_, reinterpret_cast<sockaddr*>(&at), sizeof at) != 0 || ::listen(socket.fd_, 16) != 0)
       fail_call("listen");

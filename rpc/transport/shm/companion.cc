@@ -2,6 +2,7 @@
 
 #include <asio/ip/address.hpp>
 
+#include <fcntl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -47,9 +48,26 @@ std::string network_namespace() {
   return digits;
 }
 
+// Whether it is this process that sweeps now: where the mark is younger than that another has just done so.
+bool takes_the_broom(const std::string& place) {
+  constexpr auto often_enough = std::chrono::minutes{1};
+  const std::string mark = place + "/.swept";
+  struct stat info{};
+  const bool known = ::lstat(mark.c_str(), &info) == 0;
+  const auto age = std::chrono::system_clock::now() - std::chrono::system_clock::from_time_t(info.st_mtime);
+  if (known && age >= std::chrono::seconds{0} && age < often_enough) return false;
+  const int file = ::open(mark.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+  if (file < 0) return true;
+  ::futimens(file, nullptr);
+  ::close(file);
+  return true;
+}
+
 // What processes that were killed have left: sockets that nobody answers. Young ones may be about to listen.
+// Each that lives is asked, so that this is no work for every agent of thousands that begins.
 void sweep(const std::string& place) {
   constexpr auto old_enough = std::chrono::minutes{1};
+  if (!takes_the_broom(place)) return;
   std::error_code error;
   for (const auto& entry : std::filesystem::directory_iterator(place, error)) {
     struct stat info{};

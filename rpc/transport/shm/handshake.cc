@@ -44,12 +44,13 @@ void send_whole(int socket, std::span<const std::byte> bytes, int descriptor = -
 class Greeting final : public ShmHandshake, public std::enable_shared_from_this<Greeting> {
  public:
   Greeting(Socket socket, std::shared_ptr<Loop> loop, const ShmOptions& options, std::string description,
-           Done done)
+           Done done, std::shared_ptr<void> kept)
       : socket_(std::move(socket)),
         loop_(std::move(loop)),
         options_(options),
         description_(std::move(description)),
-        done_(std::move(done)) {}
+        done_(std::move(done)),
+        kept_(std::move(kept)) {}
 
   void start() {
     timer_ = loop_->schedule_closing(later(loop_->now(), options_.patience), [weak = weak_from_this()] {
@@ -188,13 +189,14 @@ class Greeting final : public ShmHandshake, public std::enable_shared_from_this<
     inbound_.reset();
     memory_.reset();
     descriptor_.reset();
+    kept_.reset();
     Done done = std::move(done_);
     done(std::move(error));
   }
   void succeed() {
     auto stream = make_shm_stream(
         ShmEnds{std::move(socket_), std::move(*outbound_), std::move(*inbound_), std::move(memory_),
-                ours_.agreed_bulk(theirs_), std::move(description_), std::move(identity_)},
+                ours_.agreed_bulk(theirs_), std::move(description_), std::move(identity_), std::move(kept_)},
         loop_);
     loop_->cancel(std::exchange(timer_, 0));
     Done done = std::move(done_);
@@ -206,6 +208,7 @@ class Greeting final : public ShmHandshake, public std::enable_shared_from_this<
   const ShmOptions options_;
   std::string description_;
   Done done_;  // null: it has ended
+  std::shared_ptr<void> kept_;
   Loop::TimerId timer_ = 0;
   std::string identity_;
   std::optional<ShmSegment> outbound_, inbound_;
@@ -224,9 +227,9 @@ class Greeting final : public ShmHandshake, public std::enable_shared_from_this<
 
 std::shared_ptr<ShmHandshake> ShmHandshake::begin(Socket socket, std::shared_ptr<Loop> loop,
                                                   const ShmOptions& options, std::string description,
-                                                  Done done) {
+                                                  Done done, std::shared_ptr<void> kept) {
   auto greeting = std::make_shared<Greeting>(std::move(socket), std::move(loop), options,
-                                             std::move(description), std::move(done));
+                                             std::move(description), std::move(done), std::move(kept));
   greeting->start();
   return greeting;
 }

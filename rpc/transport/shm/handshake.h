@@ -23,9 +23,10 @@ class WEFT_EXPORT ShmHandshake {
   using Socket = asio::local::stream_protocol::socket;
   using Done = UniqueFunction<void(Result<std::unique_ptr<ByteStream>>)>;
 
-  // On the loop. `description` is the stream's.
+  // On the loop. `description` is the stream's; `kept` is let go of when that is closed, or none comes of it.
   static std::shared_ptr<ShmHandshake> begin(Socket socket, std::shared_ptr<Loop> loop,
-                                             const ShmOptions& options, std::string description, Done done);
+                                             const ShmOptions& options, std::string description, Done done,
+                                             std::shared_ptr<void> kept = nullptr);
   virtual ~ShmHandshake() = default;
   virtual void abort() = 0;  // on the loop: it ends with shut_down, unless it has ended
 

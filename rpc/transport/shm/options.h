@@ -15,6 +15,9 @@ struct ShmOptions {
   std::size_t bulk_begin = 64U << 10;
   std::size_t bulk_end = 4U << 20;
   std::chrono::nanoseconds patience = std::chrono::seconds{5};  // until both sides have said hello
+  // Of one transport at a time, made or in the making, by either side. Beyond, connect() fails with
+  // resource_exhausted, and who comes in is closed at once, before anything is made for it.
+  std::size_t most_connections = static_cast<std::size_t>(-1);
 };
 
 }  // namespace weft::rpc

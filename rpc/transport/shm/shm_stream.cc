@@ -64,6 +64,7 @@ class ShmCore final : public LoopPoller,
     // The memory goes now, however long somebody keeps the closed stream.
     const ShmSegment unmapped[] = {std::move(ends_.outbound), std::move(ends_.inbound)};
     ends_.memory.reset();
+    ends_.kept.reset();
     jobs_ = nullptr;
     const auto kept = std::move(kept_jobs_);
     if (const auto jobs = jobs_alive_.lock()) const Jobs dropped = std::move(*jobs);

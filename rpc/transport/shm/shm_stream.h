@@ -27,6 +27,7 @@ struct ShmEnds {
   BulkRange bulk;
   std::string description;
   std::string identity;
+  std::shared_ptr<void> kept = nullptr;  // let go of when the stream is closed
 };
 
 // On the loop, whose io_context is the socket's.

@@ -7,6 +7,7 @@
 #include <weft/rpc/transport/stream_connection.h>
 
 #include <algorithm>
+#include <atomic>
 #include <mutex>
 #include <vector>
 
@@ -15,32 +16,56 @@ namespace {
 
 using Socket = ShmHandshake::Socket;
 
+// How many connections there are, and may be.
+class Places : public std::enable_shared_from_this<Places> {
+ public:
+  explicit Places(std::size_t most) : most_(most) {}
+  // One, which its last holder gives back; null: all are taken.
+  std::shared_ptr<void> take() {
+    if (taken_.fetch_add(1) >= most_) {
+      --taken_;
+      return nullptr;
+    }
+    return {static_cast<void*>(this), [self = shared_from_this()](void*) { --self->taken_; }};
+  }
+
+ private:
+  const std::size_t most_;
+  std::atomic<std::size_t> taken_{0};
+};
+
 // A connection in the making, on either side. Kept by what it waits for, last by its handshake.
 class Attempt : public std::enable_shared_from_this<Attempt> {
  public:
   Attempt(Socket socket, std::shared_ptr<Loop> loop, const ShmOptions& options, std::string description,
-          ShmHandshake::Done done)
+          std::shared_ptr<void> place, ShmHandshake::Done done)
       : loop_(std::move(loop)),
         socket_(std::move(socket)),
         options_(options),
         description_(std::move(description)),
+        place_(std::move(place)),
         done_(std::move(done)) {}
 
   void connect(const asio::local::stream_protocol::endpoint& where) {
     socket_.async_connect(where, [self = shared_from_this()](const asio::error_code& error) {
       if (!error) return self->greet();
+      self->place_.reset();
       self->done_(
           std::make_exception_ptr(Error(ErrorKind::unavailable, error.message(), Execution::not_sent)));
     });
   }
   void greet() {  // on the loop
-    if (aborted_)
+    if (aborted_) {
+      place_.reset();
       return done_(std::make_exception_ptr(
           Error(ErrorKind::shut_down, "the transport was shut down", Execution::not_sent)));
-    handshake_ = ShmHandshake::begin(std::move(socket_), loop_, options_, std::move(description_),
-                                     [self = shared_from_this()](Result<std::unique_ptr<ByteStream>> made) {
-                                       self->done_(std::move(made));
-                                     });
+    }
+    handshake_ = ShmHandshake::begin(
+        std::move(socket_), loop_, options_, std::move(description_),
+        [self = shared_from_this()](Result<std::unique_ptr<ByteStream>> made) {
+          self->done_(std::move(made));
+        },
+        std::move(place_));
   }
 
   // Any thread while the loop runs, else the one that ends the agent on the program's io_context.
@@ -60,6 +85,7 @@ class Attempt : public std::enable_shared_from_this<Attempt> {
   Socket socket_;
   const ShmOptions options_;
   std::string description_;
+  std::shared_ptr<void> place_;
   ShmHandshake::Done done_;
   std::weak_ptr<ShmHandshake> handshake_;
   bool aborted_ = false;
@@ -70,7 +96,10 @@ class Attempts {
  public:
   void add(const std::shared_ptr<Attempt>& attempt) {
     std::lock_guard lock(mutex_);
-    std::erase_if(attempts_, [](const auto& old) { return old.expired(); });
+    if (attempts_.size() >= prune_at_) {  // not each time: a storm would pay for all of it with each
+      std::erase_if(attempts_, [](const auto& old) { return old.expired(); });
+      prune_at_ = std::max<std::size_t>(16, 2 * attempts_.size());
+    }
     attempts_.push_back(attempt);
   }
   void abort() {
@@ -84,8 +113,9 @@ class Attempts {
   }
 
  private:
-  std::mutex mutex_;  // guards attempts_
+  std::mutex mutex_;  // guards what follows
   std::vector<std::weak_ptr<Attempt>> attempts_;
+  std::size_t prune_at_ = 16;
 };
 
 std::exception_ptr with_target(const std::exception_ptr& error, const std::string& target) {
@@ -101,15 +131,25 @@ std::exception_ptr with_target(const std::exception_ptr& error, const std::strin
 
 class ShmTransport final : public Transport {
  public:
-  explicit ShmTransport(const ShmOptions& options) : options_(options) {}
+  explicit ShmTransport(const ShmOptions& options)
+      : options_(options), places_(std::make_shared<Places>(options.most_connections)) {}
 
   std::string_view scheme() const override { return "shm"; }
 
   void connect(const Address& address, std::shared_ptr<Loop> loop, const ConnectionOptions& connection,
                Connected done) override {
     const auto where = unix_endpoint(address);
+    auto place = places_->take();
+    if (place == nullptr)
+      return loop->post([done = std::move(done), target = address.text(),
+                         most = options_.most_connections]() mutable {
+        done(std::make_exception_ptr(Error(ErrorKind::resource_exhausted,
+                                           "cannot connect to " + target + ": there are " +
+                                               std::to_string(most) + " connections through shared memory",
+                                           Execution::not_sent)));
+      });
     auto attempt = std::make_shared<Attempt>(
-        Socket(io_context_of(*loop)), loop, options_, "shm -> " + address.path,
+        Socket(io_context_of(*loop)), loop, options_, "shm -> " + address.path, std::move(place),
         [loop, connection, target = address.text(),
          done = std::move(done)](Result<std::unique_ptr<ByteStream>> made) mutable {
           if (!made) return done(with_target(made.error(), target));
@@ -131,10 +171,12 @@ class ShmTransport final : public Transport {
       auto acceptor = listen_on(io_context_of(*loop), where);
       return std::make_unique<SocketListener<asio::local::stream_protocol>>(
           std::move(acceptor), std::move(loop), address, std::move(pick),
-          [attempts, options = options_, connection, accepted = std::move(accepted),
+          [attempts, options = options_, places = places_, connection, accepted = std::move(accepted),
            description = "shm <- " + address.path](Socket socket, const std::shared_ptr<Loop>& theirs) {
+            auto place = places->take();
+            if (place == nullptr) return;  // who came learns of it by the socket's end
             auto attempt = std::make_shared<Attempt>(
-                std::move(socket), theirs, options, description,
+                std::move(socket), theirs, options, description, std::move(place),
                 [theirs, connection, accepted](Result<std::unique_ptr<ByteStream>> made) {
                   if (made)
                     accepted(std::make_shared<StreamConnection>(std::move(made).get(), theirs, connection));
@@ -154,6 +196,7 @@ class ShmTransport final : public Transport {
 
  private:
   const ShmOptions options_;
+  const std::shared_ptr<Places> places_;
   Attempts attempts_;
 };
 

@@ -53,6 +53,8 @@ struct IncomingMessage::Content {
   }
 };
 
+inline IncomingMessage::Content& IncomingMessage::content() { return *content_; }
+
 namespace detail {
 
 // Cap'n Proto reports malformed messages by kj::Exception, lazily, wherever a pointer is followed.

@@ -381,6 +381,11 @@ TEST_F(HandlerErrorTest, OfNotificationsAreLoggedByTheCallee) {
     const auto lines = cluster.logged("a notification from a failed: moody.fail: index 7");
     return lines.size() == 1 && lines.front().agent == "b" && lines.front().level == LogLevel::warning;
   });
+  const auto fields = cluster.logged("a notification from a failed").front().fields;
+  EXPECT_EQ(fields.at("peer"), "a");
+  EXPECT_EQ(fields.at("method"), "moody.fail");
+  EXPECT_EQ(fields.at("kind"), "handler_failed");
+  EXPECT_FALSE(fields.at("call").empty());
 }
 
 }  // namespace

@@ -120,7 +120,8 @@ TEST_F(DeadlineTest, TravelsAsTheTimeThatRemains) {
 }
 
 TEST_F(DeadlineTest, OfForEverIsForEver) {
-  const auto left = got(to_b->with(within(std::chrono::nanoseconds::max())).call<&Clockwork::left>());
+  EXPECT_FALSE(got(to_b->with(within(std::chrono::nanoseconds::max())).call<&Clockwork::left>())) << "none";
+  const auto left = got(to_b->with(within(std::chrono::nanoseconds::max() - 1ns)).call<&Clockwork::left>());
   EXPECT_GT(left.value(), std::chrono::nanoseconds(24h * 365).count());
 }
 
@@ -208,6 +209,33 @@ TEST_F(DeadlineTest, OfTheHandshakeEndsCallsThatHaveNone) {
   EXPECT_EQ(error->execution(), Execution::not_sent);
   EXPECT_NE(std::string(error->what()).find("the peer did not finish the handshake"), std::string::npos)
       << error->what();
+}
+
+TEST_F(DeadlineTest, AnAgentsOwnIsThatOfCallsThatGiveNone) {
+  constexpr auto nanoseconds = [](auto time) { return std::chrono::nanoseconds(time).count(); };
+  EXPECT_FALSE(got(to_b->call<&Clockwork::left>()));
+  cluster["a"].set_deadline(1h);
+  const Left left = got(to_b->call<&Clockwork::left>());
+  ASSERT_TRUE(left);
+  EXPECT_LE(*left, nanoseconds(1h));
+  EXPECT_GT(*left, nanoseconds(30min));
+  EXPECT_GT(got(to_b->with(within(3h)).call<&Clockwork::left>()), Left(nanoseconds(1h)));
+  EXPECT_FALSE(got(to_b->with(within(no_deadline)).call<&Clockwork::left>()));
+  cluster["a"].set_deadline(no_deadline);
+  EXPECT_FALSE(got(to_b->call<&Clockwork::left>()));
+}
+
+TEST_F(DeadlineTest, AnAgentsOwnEndsACall) {
+  auto before = to_b->call<&Clockwork::hang>();
+  cluster["a"].set_deadline(20ms);
+  EXPECT_EQ(kind_of([&] { got(to_b->call<&Clockwork::hang>()); }), ErrorKind::deadline_exceeded);
+  EXPECT_FALSE(before.ready()) << "its deadline is that of the moment when it was made: none";
+  test::eventually("the first is answered", [&] { return at_b().answer_all(), before.ready(); });
+}
+
+TEST(AgentsDeadline, IsAmongItsOptions) {
+  Cluster cluster({.adjust = [](AgentOptions& options) { options.deadline = 1h; }});
+  EXPECT_EQ(cluster.add("a").core()->default_deadline(), 1h);
 }
 
 }  // namespace

@@ -1,5 +1,8 @@
 // Peers that die, stand still, take nothing, or come by the thousand, in processes of their own.
+#include <weft/rpc/core/asio_loop.h>
 #include <weft/rpc/rpc.h>
+#include <weft/rpc/transport/shm/shm_transport.h>
+#include <weft/rpc/transport/tcp_transport.h>
 
 #include <sys/resource.h>
 
@@ -253,6 +256,52 @@ TEST(StormTest, TenThousandIdleConnectionsAreKeptAndOneMoreIsServed) {
   EXPECT_EQ(got(client.connect(server.addresses().front()).call<&Vault::one>()), 1);
   many.kill();
   eventually("all have gone", [&] { return server.counts().connections == 1; });
+}
+
+// With the options that agents have by themselves: some come through shared memory, the others do not.
+TEST(StormTest, AgentsOfOneHostMeetBeyondTheLimitForSharedMemory) {
+  constexpr std::size_t wanted = 600;
+  if (more_files(2 * wanted) < 2 * wanted) GTEST_SKIP() << "too few descriptors";
+  if (!shm_supported()) GTEST_SKIP() << "no shared memory";
+  Child many([](int pipe, int orders) {
+    const std::string address = line_of(orders);
+    const auto loop = std::make_shared<AsioLoop>();
+    const auto handlers = std::make_shared<HandlerPool>(1);
+    auto* agents = new std::vector<std::unique_ptr<Agent>>;
+    std::vector<Future<AgentId>> all;
+    for (std::size_t i = 0; i < wanted; ++i) {
+      Runtime runtime;
+      runtime.loops = {loop};
+      runtime.handlers = handlers;
+      runtime.incarnation = i + 1;
+      runtime.transports = {make_tcp_transport(), make_shm_transport()};
+      AgentOptions with;
+      with.name = "idle" + std::to_string(i);
+      with.log = [](const LogRecord&) {};
+      agents->push_back(std::make_unique<Agent>(std::move(runtime), std::move(with)));
+      all.push_back(agents->back()->connect(address).ready());
+    }
+    for (auto& one : all) got(std::move(one));
+    say(pipe, "all are there");
+    while (true) ::pause();
+  });
+  AgentOptions with;
+  with.name = "server";
+  with.listen = {"tcp://127.0.0.1:0"};
+  Agent server(with);
+  const std::size_t before = resident_bytes(), files = probe::open_files();
+  many.tell(server.addresses().front());
+  ASSERT_EQ(many.line(), "all are there");
+  eventually("all are counted", [&] { return server.counts().connections == wanted; });
+  EXPECT_EQ(server.counts().connections_refused, 0U);
+  EXPECT_LE(probe::open_files() - files, wanted + with.most_shared + 20) << "one more for each that shares";
+  const std::size_t each = (resident_bytes() - before) / wanted;
+  std::printf("%zu connections of one host: %zu bytes of memory each\n", wanted, each);
+  if (!test::sanitized) {
+    EXPECT_LE(each, std::size_t{64} << 10);
+  }
+  many.kill();
+  eventually("all have gone", [&] { return server.counts().connections == 0; });
 }
 
 TEST(StormTest, ConnectionsThatSayNothingDoNotKeepOutWhoSpeaks) {

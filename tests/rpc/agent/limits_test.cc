@@ -155,6 +155,30 @@ TEST_P(LimitsTest, OfAllConnectionsTogetherRefuseWhatIsBeyond) {
   EXPECT_EQ(got(cluster->peer("c", "b").call<&Store::length>("x")), 1U);
 }
 
+TEST_P(LimitsTest, OfAllCallsTogetherRefuseWhatIsBeyond) {
+  start({}, {.calls_total = 4});
+  cluster->add("c");
+  const Peer from_c = cluster->peer("c", "b");
+  test::eventually("the calls that connected are over",
+                   [&] { return (*cluster)["b"].counts().serving == 0; });
+  std::vector<Future<std::uint64_t>> calls;
+  for (std::uint64_t i = 0; i < 4; ++i) {  // of either, and beyond neither's credit
+    calls.push_back((i % 2 == 0 ? *to_b : from_c).call<&Store::hold>(bytes(i)));
+    test::eventually("it is held", [&] { return store->held() == i + 1; });
+  }
+  for (const Peer& peer : {*to_b, from_c}) {
+    const auto error = error_of([&] { got(peer.call<&Store::length>("x")); });
+    expect_refused(error, "too many requests in flight, or too many bytes of them");
+    EXPECT_EQ(error->execution(), Execution::not_sent);
+  }
+  EXPECT_EQ((*cluster)["b"].counts().calls_shed, 2U);
+  EXPECT_EQ(store->held(), 4U) << "who is served is served";
+  store->let_go();
+  for (std::uint64_t i = 0; i < 4; ++i) EXPECT_EQ(got(std::move(calls[i])), i);
+  test::eventually("there is room again", [&] { return (*cluster)["b"].counts().serving == 0; });
+  EXPECT_EQ(got(from_c.call<&Store::length>("x")), 1U);
+}
+
 TEST_P(LimitsTest, OfWhatIsUnderWayKeepACallerFromGrowing) {
   start({.outgoing_calls = 3, .outgoing_bytes = 2000}, {});
   const auto idle = [&] { return (*cluster)["a"].counts().waiting == 0; };

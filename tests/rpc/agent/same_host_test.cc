@@ -17,6 +17,9 @@
 #include <ctime>
 #include <filesystem>
 
+#include "tests/support/cluster.h"
+#include "tests/support/errors.h"
+
 namespace weft::rpc::same_host_test {
 namespace {
 
@@ -122,8 +125,14 @@ TEST_F(SameHostTest, WhatDeadProcessesLeftIsSweptAway) {
   const auto old = bound("old-", 3600), young = bound("young-", 0);
   const timespec long_ago{std::time(nullptr) - 3600, 0}, times[2] = {long_ago, long_ago};
   ASSERT_EQ(::utimensat(AT_FDCWD, companion->path.c_str(), times, 0), 0);
-  companion_of(Address::parse(server->addresses().front()));
-  EXPECT_FALSE(std::filesystem::exists(old));
+  // Not by everybody who begins: where somebody has just done so nobody does.
+  const std::string mark = (folder / ".swept").string();
+  ASSERT_EQ(::utimensat(AT_FDCWD, mark.c_str(), nullptr, 0), 0);
+  EXPECT_TRUE(companion_of(Address::parse(server->addresses().front())));
+  EXPECT_TRUE(std::filesystem::exists(old));
+  ASSERT_EQ(::utimensat(AT_FDCWD, mark.c_str(), times, 0), 0);
+  EXPECT_TRUE(companion_of(Address::parse(server->addresses().front())));
+  test::eventually("it is swept away", [&] { return !std::filesystem::exists(old); });
   EXPECT_TRUE(std::filesystem::exists(young)) << "it may be about to listen";
   EXPECT_TRUE(std::filesystem::exists(companion->path)) << "somebody answers";
   std::filesystem::remove(young);
@@ -141,6 +150,45 @@ TEST_F(SameHostTest, AnAgentThatListensEverywhereIsFoundHere) {
   const auto server = serve("tcp://0.0.0.0:0", {.insecure = true});
   const auto port = Address::parse(server->addresses().front()).port;
   EXPECT_EQ(way_to("tcp://127.0.0.1:" + port), "shm");
+}
+
+TEST_F(SameHostTest, BeyondTheLimitOfTheListenerTheAddressItselfIsTaken) {
+  const auto server = serve("tcp://127.0.0.1:0", {.most_shared = 2});
+  const std::string where = server->addresses().front();
+  const auto way = [&](Agent& client) {
+    const std::string described = got(client.connect(where).call<WhichWay>());
+    return described.substr(0, described.find(' '));
+  };
+  std::vector<std::unique_ptr<Agent>> clients;
+  for (int i = 0; i < 6; ++i) {
+    clients.push_back(std::make_unique<Agent>(AgentOptions{.name = "client" + std::to_string(i)}));
+    EXPECT_EQ(way(*clients.back()), i < 2 ? "shm" : "tcp") << i;
+  }
+  for (auto& client : clients) EXPECT_NO_THROW(way(*client)) << "all go on";
+  EXPECT_EQ(server->counts().connections, 6U);
+  EXPECT_EQ(server->counts().connections_refused, 0U);
+  // A place that is left is taken again.
+  clients.erase(clients.begin());
+  test::eventually("its end is noticed", [&] { return server->counts().connections == 5; });
+  test::eventually("the next one comes through shared memory", [&] { return way_to(where) == "shm"; });
+}
+
+TEST_F(SameHostTest, BeyondTheLimitOfTheCallerTheAddressItselfIsTaken) {
+  const auto server = serve("tcp://127.0.0.1:0"), other = serve("tcp://127.0.0.1:0");
+  EXPECT_EQ(way_to(server->addresses().front(), {.most_shared = 0}), "tcp");
+  Agent client({.name = "client", .most_shared = 1});
+  EXPECT_EQ(got(client.connect(server->addresses().front()).call<WhichWay>()).substr(0, 3), "shm");
+  EXPECT_EQ(got(client.connect(other->addresses().front()).call<WhichWay>()).substr(0, 3), "tcp");
+}
+
+TEST_F(SameHostTest, AnAddressInSharedMemoryHasNothingToFallBackTo) {
+  const std::string path = "/tmp/weft-shared-" + std::to_string(::getpid());
+  const auto server = serve("shm://" + path);
+  EXPECT_EQ(way_to("shm://" + path), "shm");
+  const auto error = test::error_of([&] { return way_to("shm://" + path, {.most_shared = 0}); });
+  ASSERT_TRUE(error);
+  EXPECT_EQ(error->kind(), ErrorKind::resource_exhausted) << error->what();
+  EXPECT_EQ(error->execution(), Execution::not_sent);
 }
 
 TEST_F(SameHostTest, OtherHostsHaveNoCompanions) {

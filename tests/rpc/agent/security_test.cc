@@ -13,6 +13,9 @@
 
 #include "tests/support/cluster.h"
 #include "tests/support/errors.h"
+#include "tests/support/messages.h"
+#include "tests/support/raw_peer.h"
+#include "tests/support/tls_socket.h"
 
 namespace weft::rpc::security_test {
 namespace {
@@ -138,6 +141,59 @@ TEST_F(SecurityTest, WhoSpeaksWithoutTlsIsNotHeard) {
        [](AgentOptions& options) { options.handshake_timeout = std::chrono::seconds{5}; });
   serve("vault");
   EXPECT_FALSE(call("anna", "vault").ok());
+  EXPECT_EQ(vault_->opened, 0);
+  expect_counted("vault", "does not speak TLS");
+  EXPECT_EQ(agent("vault").counts().connections_made, 0U);
+  EXPECT_EQ(agent("vault").counts().calls_served, 0U);
+}
+
+// By programs that are not weft, which would not load what is expired, nor go without.
+TEST_F(SecurityTest, AnExpiredCertificateOrNoneIsRefusedLoggedAndCounted) {
+  TestAuthority authority;
+  make("vault", authority.credentials("vault"));
+  serve("vault");
+  auto late = TestAuthority::agent("anna");
+  late.begins = -std::chrono::hours{2};
+  late.ends = -std::chrono::hours{1};
+  const auto knock = [&](const TestAuthority::Issued& who) {
+    test::TlsSocket socket(agent("vault").addresses().front(), who);
+    HelloInfo hello;
+    hello.name = "anna";
+    hello.incarnation = 7;
+    auto bytes = test::bytes_of(OutgoingMessage::hello(hello));
+    auto message = OutgoingMessage::request(1);
+    Codec<std::string>::encode(message->argument(0), "it");
+    const auto request = test::bytes_of(message->seal_request({name_hash("vault.open"), 1, 0}, 1, 0));
+    bytes.insert(bytes.end(), request.begin(), request.end());
+    socket.send(bytes);
+    while (const auto frame = socket.next()) EXPECT_NE(frame->prefix.kind, FrameKind::reply);
+  };
+  knock(authority.issue(late));
+  expect_counted("vault", "expired");
+  knock({});
+  test::eventually("this one too", [&] { return agent("vault").counts().connections_refused == 2; });
+  test::eventually("and logged", [&] { return !cluster_->logged("offered no certificate").empty(); });
+  EXPECT_EQ(vault_->opened, 0);
+  EXPECT_EQ(agent("vault").counts().calls_served, 0U);
+  EXPECT_EQ(agent("vault").counts().connections_made, 0U);
+}
+
+TEST_F(SecurityTest, WhoSaysNothingIsClosedAtTheEndOfTheHandshakesTime) {
+  TestAuthority authority;
+  const auto soon = [](AgentOptions& options) { options.handshake_timeout = std::chrono::milliseconds{50}; };
+  make("plain", std::nullopt, soon);
+  make("vault", authority.credentials("vault"), soon);
+  for (const std::string name : {"plain", "vault"}) {  // before TLS, too
+    agent(name).serve(vault_);
+    probe::Socket silent = probe::Socket::connected(agent(name).addresses().front());
+    std::byte bytes[4096];
+    while (silent.receive(bytes) != 0) {
+    }
+    test::eventually("it is counted", [&] { return agent(name).counts().connections_refused == 1; });
+    EXPECT_EQ(agent(name).counts().connections_made, 0U);
+  }
+  test::eventually("and logged",
+                   [&] { return cluster_->logged("the peer did not finish the handshake").size() == 2; });
   EXPECT_EQ(vault_->opened, 0);
 }
 

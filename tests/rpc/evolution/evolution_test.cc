@@ -1,6 +1,8 @@
 // This version talks to those before it, shown by what they said: frames/VERSION holds both sides of the
 // recorded conversation, as record_main.cc wrote it then. And types evolve: fields and trailing parameters
 // come and go.
+#include <weft/rpc/agent/link.h>
+
 #include <filesystem>
 #include <fstream>
 
@@ -152,21 +154,85 @@ TEST(EvolutionTest, ANewCallerIsToldThatAnOldCalleeTakesLess) {
   EXPECT_EQ(error->kind(), ErrorKind::type_mismatch) << error->what();
 }
 
-TEST(EvolutionTest, APeerOfAnotherProtocolVersionIsRefusedInWords) {
-  Agent server({.name = "server", .listen = {"tcp://127.0.0.1:0"}, .log = [](const LogRecord&) {}});
-  auto client = Socket::connected(server.addresses().front());
+// --- Versions and features ---
+
+HelloInfo hello_of(const std::string& name, std::uint16_t oldest, std::uint16_t newest,
+                   std::uint64_t features = 0) {
   HelloInfo hello;
-  hello.version_min = hello.version_max = 9;
-  hello.name = "from the future";
+  hello.version_min = oldest;
+  hello.version_max = newest;
+  hello.features = features;
+  hello.name = name;
   hello.incarnation = 1;
-  ASSERT_TRUE(client.send(OutgoingMessage::hello(hello).head.bytes()));
+  return hello;
+}
+AgentOptions quiet(const std::string& name) {
+  return {.name = name, .listen = {"tcp://127.0.0.1:0"}, .same_host = false, .log = [](const LogRecord&) {}};
+}
+std::optional<Error> farewell(Socket& from) {
+  while (auto frame = from.next())
+    if (frame->prefix.kind == FrameKind::goodbye) return IncomingMessage(*frame, Limits{}).goodbye();
+  return std::nullopt;
+}
+
+TEST(EvolutionTest, APeerThatSpeaksMoreVersionsIsServedInTheOneThatBothHave) {
+  Agent server(quiet("server"));
+  auto client = Socket::connected(server.addresses().front());
+  ASSERT_TRUE(client.send(OutgoingMessage::hello(hello_of("newer", 1, 2, ~std::uint64_t{0})).head.bytes()));
   ASSERT_EQ(client.next()->prefix.kind, FrameKind::hello);
-  const auto last = client.next();
-  ASSERT_TRUE(last);
-  const auto reason = IncomingMessage(InboundFrame(*last), Limits{}).goodbye();
+  const auto ping = OutgoingMessage::request(0);
+  ASSERT_TRUE(client.send(ping->seal_request({name_hash("weft.ping"), 0, 0}, 5, 0).head.bytes()));
+  const auto answer = client.next();
+  ASSERT_TRUE(answer);
+  EXPECT_EQ(answer->prefix.kind, FrameKind::reply);
+  EXPECT_EQ(answer->prefix.call_id, 5U);
+  EXPECT_FALSE(IncomingMessage(*answer, Limits{}).failure());
+  const auto links = server.core()->all_links();
+  ASSERT_EQ(links.size(), 1U);
+  EXPECT_EQ(links.front()->protocol(), (Protocol{1, own_protocol.features}))
+      << "of features those that this build knows are in force";
+}
+
+TEST(EvolutionTest, APeerOfAnotherProtocolVersionIsRefusedInWords) {
+  Agent server(quiet("server"));
+  auto client = Socket::connected(server.addresses().front());
+  ASSERT_TRUE(client.send(OutgoingMessage::hello(hello_of("from the future", 9, 9)).head.bytes()));
+  const auto reason = farewell(client);
   ASSERT_TRUE(reason);
   EXPECT_EQ(reason->kind(), ErrorKind::unsupported);
+  EXPECT_EQ(std::string(reason->what()),
+            "no common protocol version: 'server' speaks 1, 'from the future' 9");
   EXPECT_FALSE(client.next().has_value());
+}
+
+TEST(EvolutionTest, WhoDialsAPeerOfAnotherProtocolVersionIsToldWhy) {
+  Socket listener = Socket::listening();
+  Agent client(quiet("client"));
+  auto call = client.connect(listener.address()).call<&before::Market::last>(before::Quote{"ACME", 5});
+  Socket server = listener.accept();
+  ASSERT_TRUE(server.send(OutgoingMessage::hello(hello_of("server", 2, 4)).head.bytes()));
+  const auto error = test::error_of([&] { got(std::move(call)); });
+  ASSERT_TRUE(error);
+  EXPECT_EQ(error->kind(), ErrorKind::unsupported);
+  EXPECT_EQ(error->execution(), Execution::not_sent);
+  EXPECT_NE(std::string(error->what()).find("'client' speaks 1, 'server' 2 to 4"), std::string::npos)
+      << error->what();
+  const auto reason = farewell(server);
+  ASSERT_TRUE(reason) << "the peer is told, too";
+  EXPECT_EQ(reason->kind(), ErrorKind::unsupported);
+}
+
+TEST(EvolutionTest, WhoIsRefusedForItsProtocolVersionHandsTheReasonOn) {
+  Socket listener = Socket::listening();
+  Agent client(quiet("client"));
+  auto call = client.connect(listener.address()).call<&before::Market::last>(before::Quote{"ACME", 5});
+  Socket server = listener.accept();
+  ASSERT_TRUE(
+      server.send(OutgoingMessage::goodbye(Error(ErrorKind::unsupported, "2 or nothing")).head.bytes()));
+  const auto error = test::error_of([&] { got(std::move(call)); });
+  ASSERT_TRUE(error);
+  EXPECT_EQ(error->kind(), ErrorKind::unsupported);
+  EXPECT_NE(std::string(error->what()).find("2 or nothing"), std::string::npos) << error->what();
 }
 
 }  // namespace

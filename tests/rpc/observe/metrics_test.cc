@@ -4,6 +4,8 @@
 
 #include <gtest/gtest.h>
 
+#include <cstring>
+
 #include "tests/support/cluster.h"
 #include "tests/support/errors.h"
 
@@ -22,7 +24,9 @@ using weft::test::kind_of;
 struct Worker {
   int twice(int x) { return 2 * x; }
   void fail() { throw rpc::Error(ErrorKind::failed_precondition, "no"); }
-  using Service = rpc::Service<"worker", Method<"twice", &Worker::twice>, Method<"fail", &Worker::fail>>;
+  std::uint64_t size(rpc::Buffer bytes) { return bytes.size(); }
+  using Service = rpc::Service<"worker", Method<"twice", &Worker::twice>, Method<"fail", &Worker::fail>,
+                               Method<"size", &Worker::size>>;
 };
 
 void nowhere() {}
@@ -79,6 +83,33 @@ TEST_F(MetricsTest, WhatTheAgentCounts) {
   EXPECT_GT(*value(*b, R"(weft_received_bytes_total{agent="b"})"), 0);
   EXPECT_EQ(value(*b, R"(weft_calls_denied_total{agent="b"})"), 0);
   EXPECT_EQ(value(*b, R"(weft_pool_kept_bytes{agent="b"})"), 0);
+}
+
+TEST_F(MetricsTest, TheHitRateOfThePool) {
+  auto metrics = std::make_shared<Metrics>();
+  Cluster sockets{{.tcp = true}};  // in memory nothing is received
+  sockets.add("client");
+  sockets.add("server", {metrics->layer()}).serve(std::make_shared<Worker>());
+  const rpc::Peer server = sockets.peer("client", "server");
+  const auto hits = [&] { return *value(*metrics, R"(weft_pool_hits_total{agent="server"})"); };
+  const auto misses = [&] { return *value(*metrics, R"(weft_pool_misses_total{agent="server"})"); };
+  EXPECT_EQ(hits(), 0);
+  EXPECT_EQ(misses(), 0);
+  rpc::Buffer large = rpc::Buffer::allocate(200'000);
+  std::memset(large.data(), 0, large.size());
+  double calls = 0;
+  const auto call = [&] {
+    ++calls;
+    EXPECT_EQ(got(server.call<&Worker::size>(large)), large.size());
+  };
+  call();
+  EXPECT_EQ(misses(), 1) << "there was no memory yet that had been used before";
+  // It is back a moment after the answer.
+  eventually("memory is used again", [&] {
+    call();
+    return hits() >= 1;
+  });
+  EXPECT_EQ(hits() + misses(), calls);
 }
 
 TEST_F(MetricsTest, LoopsAreAskedAndOneThatHangsIsSeen) {

@@ -3,9 +3,12 @@
 #include <weft/rpc/rpc.h>
 
 #include <gtest/gtest.h>
+#include <poll.h>
 #include <unistd.h>
 
 #include <csignal>
+#include <cstdio>
+#include <stdexcept>
 
 #include "tests/support/cluster.h"
 
@@ -43,6 +46,53 @@ TEST(QuitDump, PrintsWhatIsUnderWayAndTheProcessGoesOn) {
     EXPECT_NE(of_a.find(" for worker.block on b (#"), std::string::npos) << of_a;
     EXPECT_TRUE(of_b.starts_with("b: 0 calls waited for, 1 served\n  serves worker.block of a#")) << of_b;
     EXPECT_NE(of_b.find(", running on the handlers\n"), std::string::npos) << of_b;
+  }
+  worker->released.set();
+  got(std::move(call));
+}
+
+// What this process writes to its standard error, while this lives.
+class Stderr {
+ public:
+  Stderr() {
+    if (::pipe(pipe_) != 0 || (before_ = ::dup(STDERR_FILENO)) < 0) throw std::runtime_error("pipe");
+    std::fflush(stderr);
+    ::dup2(pipe_[1], STDERR_FILENO);
+  }
+  ~Stderr() {
+    ::dup2(before_, STDERR_FILENO);
+    for (const int fd : {pipe_[0], pipe_[1], before_}) ::close(fd);
+  }
+  // Up to and with `end`.
+  std::string until(std::string_view end) {
+    std::string text;
+    while (!text.ends_with(end)) {
+      pollfd one{pipe_[0], POLLIN, 0};
+      char c = 0;
+      if (::poll(&one, 1, 60'000) != 1 || ::read(pipe_[0], &c, 1) != 1)
+        throw std::runtime_error("a minute without it, after: " + text);
+      text += c;
+    }
+    return text;
+  }
+
+ private:
+  int pipe_[2] = {-1, -1};
+  int before_ = -1;
+};
+
+TEST(QuitDump, PrintsToStderrUnlessItIsToldOtherwise) {
+  Cluster cluster{{}, {"a", "b"}};
+  auto worker = std::make_shared<Worker>();
+  cluster["b"].serve(worker);
+  const QuitDump b{cluster["b"]};
+  auto call = cluster.peer("a", "b").call<&Worker::block>();
+  worker->began.wait();
+  {
+    Stderr errors;
+    ::kill(::getpid(), SIGQUIT);
+    const std::string text = errors.until("running on the handlers\n");
+    EXPECT_TRUE(text.starts_with("b: 0 calls waited for, 1 served\n  serves worker.block of a#")) << text;
   }
   worker->released.set();
   got(std::move(call));

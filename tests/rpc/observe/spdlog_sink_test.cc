@@ -25,6 +25,24 @@ TEST(SpdlogSink, RecordsKeepTheirLevelAndNameTheirAgent) {
   EXPECT_EQ(text.str(), "debug a: one\ninfo a: two\nwarning b: three {}\nerror b: four\n");
 }
 
+TEST(SpdlogSink, FieldsFollowTheMessage) {
+  std::ostringstream text;
+  auto logger =
+      std::make_shared<spdlog::logger>("weft", std::make_shared<spdlog::sinks::ostream_sink_mt>(text));
+  logger->set_pattern("%v");
+  const rpc::LogSink sink = spdlog_sink(logger);
+  const rpc::LogField fields[] = {{rpc::log_fields::peer, "anna"},
+                                  {rpc::log_fields::method, "market.last"},
+                                  {"text", "two words"},
+                                  {"odd", "a\"b\\c\nd=\x1b[1m"},
+                                  {"empty", ""},
+                                  {"name", "J\xc3\xbcrgen"}};
+  sink({rpc::LogLevel::warning, "b", "no {} here", fields});
+  EXPECT_EQ(text.str(),
+            "b: no {} here peer=anna method=market.last text=\"two words\" "
+            "odd=\"a\\\"b\\\\c\\x0ad=\\x1b[1m\" empty=\"\" name=\"J\xc3\xbcrgen\"\n");
+}
+
 TEST(SpdlogSink, AnAgentLogsThere) {
   std::ostringstream text;
   auto logger =
@@ -32,7 +50,10 @@ TEST(SpdlogSink, AnAgentLogsThere) {
   logger->set_pattern("%l %v");
   rpc::Agent agent{{.name = "quiet", .log = spdlog_sink(logger)}};
   agent.core()->log(rpc::LogLevel::warning, "something is odd");
-  EXPECT_EQ(text.str(), "warning quiet: something is odd\n");
+  agent.core()->log(rpc::LogLevel::error, "it fails", {{rpc::log_fields::peer, ""}, {"kind", "aborted"}});
+  EXPECT_EQ(text.str(),
+            "warning quiet: something is odd\n"
+            "error quiet: it fails kind=aborted\n");
 }
 
 }  // namespace

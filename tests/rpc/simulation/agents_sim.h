@@ -4,6 +4,8 @@
 // under way, and everybody reaches everybody.
 #pragma once
 
+#include <weft/rpc/agent/link.h>
+
 #include "tests/rpc/simulation/agents_sim_desk.h"
 
 namespace weft::test {
@@ -152,7 +154,10 @@ class Simulation {
     world_.network().calm();
     rest("when all is calm");
     for (const auto& [name, program] : programs_)
-      if (program->runs()) nothing_is_held(name, program->agent().counts());
+      if (program->runs()) {
+        nothing_is_held(name, program->agent().counts());
+        credit_is_back(name, *program->agent().core());
+      }
     for (const std::string& name : names_) {
       if (world_.find(name) == nullptr || !programs_[name]->runs()) {
         if (SimProcess* gone = world_.find(name)) world_.crash(*gone, SimCrash::process);
@@ -172,6 +177,22 @@ class Simulation {
     none("bytes of calls held", counts.waiting_bytes);
     // A frame that stopped half-way stays while its connection is not known to be dead.
     if (!silent_ || beats_) none("bytes of its pool lent", counts.memory.lent_bytes);
+  }
+
+  // But for what the other side keeps of notifications until it is worth a frame: less than a quarter.
+  void credit_is_back(const std::string& name, const rpc::AgentCore& core) {
+    if (silent_ && !beats_) return;                     // of a connection that is dead, and not known to be
+    const rpc::Limits& granted = ways_.options.limits;  // by everybody
+    for (const auto& link : core.all_links()) {
+      if (!link->usable()) continue;
+      const auto out = [&](const char* what, std::uint64_t used, std::uint64_t most) {
+        if (used >= std::max<std::uint64_t>(most / 4, 1))
+          world_.violation(name + " is at rest, and " + std::to_string(used) + " of " + std::to_string(most) +
+                           " " + what + " of credit have not come back from " + link->peer().name);
+      };
+      out("calls", link->credit().calls(), granted.calls);
+      out("bytes", link->credit().bytes(), granted.in_flight);
+    }
   }
 
   void everybody_reaches_everybody() {

@@ -26,6 +26,7 @@ enum class Fault : std::uint8_t {
   memory_is_kept,             // a connection never lets go of what it sent
   call_is_kept,               // a handler that waits for its cancellation does not see it
   connection_is_kept,         // a connection that is closed stays open
+  credit_is_lost,             // a connection swallows the credit that comes back
 };
 
 // The fault of a world, and what is kept by it. Lives as long as its world.
@@ -34,7 +35,10 @@ class Plant {
   Plant(Fault fault, std::uint64_t seed) : fault_(fault), random_(seed) {}
 
   Fault fault() const { return fault_; }
-  bool bears(Fault fault) { return fault == fault_ && random_.chance(200); }
+  // per_mille: more for a fault that has few occasions, or that seldom does harm.
+  bool bears(Fault fault, std::uint64_t per_mille = 200) {
+    return fault == fault_ && random_.chance(per_mille);
+  }
   void keep(std::shared_ptr<void> object) { kept_.push_back(std::move(object)); }
 
  private:
@@ -52,8 +56,9 @@ class FaultyObserver final : public rpc::ConnectionObserver {
   void on_frame(rpc::InboundFrame frame) override {
     const bool request = frame.prefix.kind == rpc::FrameKind::request;
     if (frame.prefix.kind == rpc::FrameKind::reply && plant_.bears(Fault::answer_is_lost)) return;
+    if (frame.prefix.kind == rpc::FrameKind::credit && plant_.bears(Fault::credit_is_lost)) return;
     if (request && plant_.bears(Fault::request_comes_twice)) observer_->on_frame(frame);
-    if (!frame.attachments.empty() && plant_.bears(Fault::touches_what_it_delivered))
+    if (!frame.attachments.empty() && plant_.bears(Fault::touches_what_it_delivered, 700))
       loop_->schedule(rpc::later(loop_->now(), std::chrono::microseconds(200)),
                       [touched = frame.attachments]() mutable {
                         for (rpc::Buffer& bytes : touched)
@@ -95,7 +100,7 @@ class FaultyConnection final : public rpc::Connection {
   std::uint64_t received_bytes() const override { return inner_->received_bytes(); }
   void finish(const rpc::Error& reason) override { inner_->finish(reason); }
   void close(const rpc::Error& reason) override {
-    if (!plant_.bears(Fault::connection_is_kept)) return inner_->close(reason);
+    if (!plant_.bears(Fault::connection_is_kept, 900)) return inner_->close(reason);
     plant_.keep(inner_);
     loop()->post([observer = observer_, reason] {
       if (observer != nullptr) observer->on_closed(reason);  // it may never have been started

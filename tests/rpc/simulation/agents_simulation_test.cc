@@ -67,7 +67,8 @@ INSTANTIATE_TEST_SUITE_P(
                     Planted{"TouchesWhatItDelivered", Fault::touches_what_it_delivered, "is not what was"},
                     Planted{"MemoryIsKept", Fault::memory_is_kept, "pieces of lent memory are held"},
                     Planted{"CallIsKept", Fault::call_is_kept, "calls that it serves"},
-                    Planted{"ConnectionIsKept", Fault::connection_is_kept, "connections open"}),
+                    Planted{"ConnectionIsKept", Fault::connection_is_kept, "connections open"},
+                    Planted{"CreditIsLost", Fault::credit_is_lost, "of credit have not come back"}),
     [](const auto& info) { return info.param.name; });
 
 TEST_P(PlantedFaults, AreFoundAndReplayed) {

@@ -199,6 +199,27 @@ TEST_P(ConnectionTest, FramesArriveInOrder) {
   for (std::uint64_t i = 0; i < n; ++i) expect(there->next(), i);
 }
 
+TEST_P(ConnectionTest, WhatIsSentAheadArrivesBeforeWhatIsQueued) {
+  auto [here, there] = pair();
+  constexpr std::uint64_t n = 24;
+  on(here->loop(), [&, end = here.get()] {
+    for (std::uint64_t i = 0; i < n; ++i) end->connection().send(frame(i, {i % 3 == 0 ? large : 100}));
+    end->connection().send_ahead(OutgoingMessage::plain(FrameKind::pong, 7));
+  });
+  // In memory nothing is queued: what was sent is there.
+  const std::uint64_t place = std::string_view(GetParam().name) == "InProcess" ? n : 0;
+  for (std::uint64_t i = 0; i <= n; ++i) {
+    const InboundFrame got = there->next();
+    if (i == place) {
+      EXPECT_EQ(got.prefix.kind, FrameKind::pong);
+      EXPECT_EQ(got.prefix.call_id, 7U);
+    } else {
+      const std::uint64_t id = i < place ? i : i - 1;
+      expect(got, id, {id % 3 == 0 ? large : 100});
+    }
+  }
+}
+
 TEST_P(ConnectionTest, AttachmentsOfAllSizesArrive) {
   auto [here, there] = pair();
   const std::vector<std::vector<std::size_t>> shapes{

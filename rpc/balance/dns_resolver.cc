@@ -1,0 +1,57 @@
+#include <weft/rpc/balance/dns_resolver.h>
+
+#include <weft/rpc/core/asio_loop.h>
+#include <weft/rpc/transport/address.h>
+
+#include <asio/ip/tcp.hpp>
+
+#include <set>
+
+namespace weft::rpc {
+namespace {
+
+using asio::ip::tcp;
+using Names = PeerSet::Names;
+
+// On the loop. What is asked dies with the loop's io_context at the latest, and its future with it.
+void ask(Loop& loop, const Address& address, const std::shared_ptr<Promise<Names>>& promise) {
+  auto resolver = std::make_shared<tcp::resolver>(io_context_of(loop));
+  resolver->async_resolve(
+      address.host, address.port,
+      [resolver, promise, address](const asio::error_code& error, const tcp::resolver::results_type& found) {
+        if (error)
+          return promise->fail(Error(ErrorKind::unavailable,
+                                     "cannot resolve '" + address.host + "': " + error.message(),
+                                     Execution::not_sent));
+        std::set<std::string> names;  // in an order that does not change with every answer
+        for (const auto& entry : found) {
+          Address one = address;
+          one.host = entry.endpoint().address().to_string();
+          names.insert(one.text());
+        }
+        promise->complete(Names(names.begin(), names.end()));
+      });
+}
+
+}  // namespace
+
+PeerSet::Resolver dns_resolver(Agent& agent, std::string_view text) {
+  const Address address = Address::parse(text);
+  if (address.scheme != "tcp")
+    throw Error(ErrorKind::invalid_argument, "'" + address.text() + "' is not tcp://host:port");
+  return [weak = std::weak_ptr(agent.core()), address] {
+    const auto promise = std::make_shared<Promise<Names>>();
+    auto future = promise->future();
+    const auto core = weak.lock();
+    if (core == nullptr || core->ended()) {
+      promise->fail(Error(ErrorKind::shut_down, "this agent has shut down"));
+      return future;
+    }
+    auto loop = core->pick_loop();
+    Loop& here = *loop;
+    here.post([loop = std::move(loop), address, promise] { ask(*loop, address, promise); });
+    return future;
+  };
+}
+
+}  // namespace weft::rpc

@@ -1,0 +1,55 @@
+#include <weft/rpc/balance/dns_resolver.h>
+
+#include <weft/rpc/rpc.h>
+
+#include "tests/support/cluster.h"
+#include "tests/support/errors.h"
+
+namespace weft::rpc::dns_resolver_test {
+namespace {
+
+using test::Cluster;
+using test::error_of;
+using test::got;
+using test::kind_of;
+
+std::string here() { return "here"; }
+using Here = Function<"here", &here>;
+
+TEST(DnsResolver, EachAddressOfAHostIsAReplica) {
+  Cluster cluster({.tcp = true}, {"client", "server"});
+  cluster["server"].serve<Here>();
+  const Address address = Address::parse(cluster["server"].addresses().front());
+  const PeerSet set(cluster["client"], dns_resolver(cluster["client"], "tcp://localhost:" + address.port));
+  EXPECT_EQ(got(set.call<Here>()), "here");
+  std::set<std::string> names;
+  for (const auto& replica : set.replicas()) names.insert(replica.name);
+  EXPECT_TRUE(names.contains("tcp://127.0.0.1:" + address.port)) << "as the system has it of localhost";
+  for (const std::string& name : names) EXPECT_NE(Address::parse(name).host, "localhost");
+}
+
+TEST(DnsResolver, AHostThatNobodyKnowsIsNoReplica) {
+  Cluster cluster({}, {"client"});
+  // Longer than a name can be: nobody out there is asked.
+  const auto resolve = dns_resolver(cluster["client"], "tcp://" + std::string(300, 'x') + ":1");
+  EXPECT_EQ(kind_of([&] { got(resolve()); }), ErrorKind::unavailable);
+  const PeerSet set(cluster["client"], resolve);
+  EXPECT_EQ(kind_of([&] { got(set.call<Here>()); }), ErrorKind::unavailable);
+}
+
+TEST(DnsResolver, WantsAnAddressWithAPort) {
+  Cluster cluster({}, {"client"});
+  for (const char* text : {"localhost", "tcp://localhost", "unix:///tmp/socket"})
+    EXPECT_EQ(kind_of([&] { (void)dns_resolver(cluster["client"], text); }), ErrorKind::invalid_argument)
+        << text;
+}
+
+TEST(DnsResolver, OfAnAgentThatIsGoneSaysSo) {
+  Cluster cluster({}, {"client"});
+  const auto resolve = dns_resolver(cluster["client"], "tcp://localhost:1");
+  cluster.end("client");
+  EXPECT_EQ(kind_of([&] { got(resolve()); }), ErrorKind::shut_down);
+}
+
+}  // namespace
+}  // namespace weft::rpc::dns_resolver_test

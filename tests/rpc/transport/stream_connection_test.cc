@@ -1,0 +1,168 @@
+// The order in which frames leave a StreamConnection: what is sent ahead overtakes what is queued, over a
+// stream that takes what it is told to. What every connection does is in connection_test.cc.
+#include <weft/rpc/transport/stream_connection.h>
+
+#include <weft/rpc/wire/message.h>
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "tests/support/byte_stream_pair.h"
+#include "tests/support/messages.h"
+
+namespace weft::rpc::stream_connection_test {
+namespace {
+
+using test::ManualLoop;
+using test::PairedStream;
+
+OutboundFrame request(std::uint64_t id, std::size_t bytes = 0) {
+  auto message = OutgoingMessage::request(0);
+  if (bytes != 0) message->attach(Buffer::allocate(bytes));
+  return message->seal_request({1, 1, 0}, id, 0);
+}
+OutboundFrame beat(std::uint64_t id) { return OutgoingMessage::plain(FrameKind::pong, id); }
+
+class Reader : public ConnectionObserver {
+ public:
+  void on_frame(InboundFrame frame) override {
+    const bool is_beat = frame.prefix.kind == FrameKind::pong;
+    order.push_back((is_beat ? "beat " : "") + std::to_string(frame.prefix.call_id));
+    (is_beat ? beats : requests).push_back(frame.prefix.call_id);
+    if (react && !is_beat) react(frame.prefix.call_id);
+  }
+  void on_closed(const Error&) override { closed = true; }
+
+  std::function<void(std::uint64_t)> react;
+  std::vector<std::string> order;
+  std::vector<std::uint64_t> requests, beats;
+  bool closed = false;
+};
+
+// Two connections, of which `here` is started; the other one reads once read() says so.
+struct Ends {
+  explicit Ends(const test::PairOptions& options) {
+    auto streams = PairedStream::make(loop, options);
+    here = std::make_shared<StreamConnection>(std::move(streams.first), loop, Limits{});
+    there = std::make_shared<StreamConnection>(std::move(streams.second), loop, Limits{});
+    here->start(first);
+    loop->run();
+  }
+  ~Ends() {
+    here->close(Error(ErrorKind::shut_down, "test over"));
+    there->close(Error(ErrorKind::shut_down, "test over"));
+    loop->run();
+  }
+  void read() {
+    there->start(second);
+    loop->run();
+  }
+
+  std::shared_ptr<ManualLoop> loop = std::make_shared<ManualLoop>();
+  std::shared_ptr<Reader> first = std::make_shared<Reader>(), second = std::make_shared<Reader>();
+  std::shared_ptr<StreamConnection> here, there;
+};
+
+TEST(SendAhead, OvertakesAllThatIsQueuedButAFrameOfWhichAPartHasLeft) {
+  Ends ends({.capacity = 100'000});
+  for (std::uint64_t i = 0; i < 200; ++i) ends.here->send(request(i, 100'000));
+  ends.loop->run();
+  EXPECT_GT(ends.here->unsent_bytes(), 199U * 100'000) << "a part of the first has left";
+  ends.here->send_ahead(beat(1));
+  ends.here->send_ahead(beat(2));
+  ends.loop->run();
+  ends.read();
+  ASSERT_EQ(ends.second->order.size(), 202U);
+  EXPECT_EQ(ends.second->order[0], "0");
+  EXPECT_EQ(ends.second->order[1], "beat 1");
+  EXPECT_EQ(ends.second->order[2], "beat 2");
+  EXPECT_EQ(ends.second->order[3], "1");
+  EXPECT_EQ(ends.second->order.back(), "199");
+  EXPECT_EQ(ends.here->unsent_bytes(), 0U);
+}
+
+TEST(SendAhead, OvertakesAllOfABatchThatTheStreamHasNotTaken) {
+  const std::size_t size = request(0).head.size();
+  for (const std::size_t part : {std::size_t{0}, std::size_t{1}, size - 1}) {
+    Ends ends({.capacity = 10 * size + part});
+    for (std::uint64_t i = 0; i < 1000; ++i) ends.here->send(request(i));
+    ends.loop->run();
+    ends.here->send_ahead(beat(1));
+    ends.loop->run();
+    ends.read();
+    ASSERT_EQ(ends.second->order.size(), 1001U);
+    EXPECT_EQ(ends.second->order[part == 0 ? 10 : 11], "beat 1") << part << " bytes of the frame before it";
+  }
+}
+
+TEST(SendAhead, IsFirstWhereNothingHasLeft) {
+  Ends ends({});
+  for (std::uint64_t i = 0; i < 10; ++i) ends.here->send(request(i));
+  ends.here->send_ahead(beat(1));
+  ends.read();
+  ASSERT_EQ(ends.second->order.size(), 11U);
+  EXPECT_EQ(ends.second->order[0], "beat 1");
+}
+
+// From wherever it is called, and however the stream splits what it takes.
+TEST(SendAhead, LosesAndReordersNothingElse) {
+  for (std::uint64_t seed = 1; seed <= 20; ++seed) {
+    Ends ends({.capacity = 3000, .most_a_call = 2000, .would_block_one_in = 4, .seed = seed});
+    std::vector<std::uint64_t> ids;
+    ends.second->react = [&](std::uint64_t id) { ends.there->send_ahead(beat(id)); };
+    for (std::uint64_t i = 0; i < 200; ++i) {
+      ids.push_back(i);
+      OutboundFrame frame = request(i, i % 7 * (i % 11) * 100);
+      frame.sent = [here = ends.here.get(), i] {
+        here->send_ahead(beat(i));
+        if (i % 3 == 0) here->send_ahead(beat(1000 + i));
+      };
+      ends.here->send(std::move(frame));
+    }
+    ends.read();
+    EXPECT_EQ(ends.second->requests, ids) << seed;
+    EXPECT_EQ(ends.second->beats.size(), 200U + 67) << seed;
+    std::sort(ends.first->beats.begin(), ends.first->beats.end());  // they overtake each other, too
+    EXPECT_EQ(ends.first->beats, ids) << seed << ": what is sent while frames are delivered";
+    EXPECT_EQ(ends.here->unsent_bytes(), 0U);
+    EXPECT_FALSE(ends.first->closed || ends.second->closed);
+  }
+}
+
+TEST(SendAhead, LeavesBeforeAConnectionThatFinishes) {
+  Ends ends({.capacity = 1000});
+  for (std::uint64_t i = 0; i < 10; ++i) ends.here->send(request(i, 1000));
+  ends.loop->run();
+  ends.here->send_ahead(beat(1));
+  ends.here->finish(Error(ErrorKind::shut_down, "that was all"));
+  ends.here->send_ahead(beat(2));  // too late
+  ends.read();
+  EXPECT_EQ(ends.second->requests.size(), 10U);
+  EXPECT_EQ(ends.second->beats, std::vector<std::uint64_t>{1});
+  EXPECT_TRUE(ends.second->closed);
+}
+
+TEST(SendAhead, IsLetGoOfWhereTheConnectionCloses) {
+  Ends ends({.capacity = 1000});
+  auto kept = std::make_shared<int>(1);
+  ends.here->send(request(1, 10'000));
+  ends.loop->run();
+  OutboundFrame frame = beat(1);
+  frame.sent = [kept] {};
+  ends.here->send_ahead(std::move(frame));
+  ends.here->close(Error(ErrorKind::cancelled, "enough"));
+  EXPECT_EQ(kept.use_count(), 1);
+  EXPECT_EQ(ends.here->unsent_bytes(), 0U);
+}
+
+TEST(SendAhead, IsNotForFramesWithAttachments) {
+  Ends ends({.capacity = 1000});
+  for (std::uint64_t i = 0; i < 10; ++i) ends.here->send(request(i, 1000));
+  ends.here->send_ahead(request(10, 1000));
+  ends.read();
+  EXPECT_EQ(ends.second->order.back(), "10") << "it goes as any other";
+}
+
+}  // namespace
+}  // namespace weft::rpc::stream_connection_test
