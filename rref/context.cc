@@ -1,6 +1,8 @@
 #include <weft/rref/context.h>
 
 #include <weft/rref/carried.h>
+#include <weft/rref/cycles.h>
+#include <weft/rref/listing.h>
 #include <weft/rref/protocol_service.h>
 #include <weft/rref/rref.h>
 
@@ -46,7 +48,9 @@ rpc::Peer Context::peer(const rpc::AgentId& agent) {
     std::lock_guard lock(mutex_);
     if (const auto told = addresses_.find(agent); told != addresses_.end()) addresses = told->second;
   }
-  return rpc::Peer(core_, core_->route(agent.name, std::move(addresses))).only(agent);
+  return rpc::Peer(core_, core_->route(agent.name, std::move(addresses)))
+      .with({.deadline = rpc::no_deadline})
+      .only(agent);
 }
 
 std::vector<std::string> Context::addresses_of(const rpc::AgentId& agent) const {
@@ -88,13 +92,16 @@ std::exception_ptr Context::fault_of(const Reference& reference) const {
 
 // --- References ---
 
-ReferencePtr Context::adopt_local(rpc::KeptValue value, std::string type, std::string site) {
+ReferencePtr Context::adopt_local(rpc::KeptValue value, std::string type, std::string site,
+                                  std::shared_ptr<StoredObject> whole) {
   if (core_->ended()) throw ended();
-  auto stored = std::make_shared<StoredObject>(std::move(value), handler_threads());
+  auto stored = whole != nullptr ? std::make_shared<StoredObject>(std::move(value), std::move(whole))
+                                 : std::make_shared<StoredObject>(std::move(value), handler_threads());
+  sizes_.measure(*stored);
   RRefId id;
   {
     std::lock_guard lock(mutex_);
-    id = owned_.create_local({std::move(type), std::move(site)});
+    id = owned_.create_local({std::move(type), std::move(site), now()});
   }
   auto reference = std::make_shared<Reference>(shared_from_this(), id, std::nullopt, self_);
   objects_.settle(id, std::move(stored));
@@ -108,7 +115,7 @@ ReferencePtr Context::create(const rpc::AgentId& owner, std::string type, std::s
   if (owner == self_) {
     // Created by a call to this agent itself: the hold of this handle is there from the start.
     std::lock_guard lock(mutex_);
-    handover.rref = owned_.create_local({std::move(type), site}, protocol::ObjectState::creating);
+    handover.rref = owned_.create_local({std::move(type), site, now()}, protocol::ObjectState::creating);
   } else {
     const auto made = act([&](protocol::Actions& out) { return used_.create(owner, out); });
     if (!made)
@@ -302,12 +309,13 @@ void Context::shut_down() {
     std::string text = "object " + to_string(object.id) + " of type " + object.info.type;
     if (!object.info.site.empty()) text += " made at " + object.info.site;
     if (object.forks.empty()) {
-      core_->log(rpc::LogLevel::info, text + " was held by this agent to the end");
+      core_->log(rpc::LogLevel::info, text + " was held by this agent to the end",
+                 {{rpc::log_fields::object, to_string(object.id)}});
       continue;
     }
     text += " is still held by";
     for (const auto& [fork, user] : object.forks) text += ' ' + user.name;
-    core_->log(rpc::LogLevel::warning, "leak: " + text);
+    core_->log(rpc::LogLevel::warning, "leak: " + text, {{rpc::log_fields::object, to_string(object.id)}});
   }
   const auto error = std::make_exception_ptr(ended());
   for (auto& [fork, waiters] : confirmations)
@@ -325,6 +333,8 @@ rpc::Layers layers() {
     agent.core()->layers().put(context);
     agent.core()->add_hook(context);
     serve_protocol(*agent.core(), context);
+    serve_listing(*agent.core(), context);
+    serve_holdings(*agent.core(), context);
   }};
 }
 
@@ -333,6 +343,13 @@ namespace detail {
 std::string site_text(const std::source_location& site) {
   const std::string_view path = site.file_name();
   return std::string(path.substr(path.rfind('/') + 1)) + ":" + std::to_string(site.line());
+}
+
+std::string text_of(const std::string& type, const ReferencePtr& reference) {
+  const std::string text = "rref<" + type + "> ";
+  if (reference == nullptr) return text + "(none)";
+  return text + to_string(reference->id()) + " on " + reference->owner().name +
+         (reference->fork() ? ", fork " + to_string(*reference->fork()) : "");
 }
 
 rpc::AgentId identify(const rpc::Peer& peer) {

@@ -9,6 +9,7 @@
 #include <weft/rpc/agent/agent.h>
 #include <weft/rpc/agent/call_hook.h>
 #include <weft/rref/named_objects.h>
+#include <weft/rref/object_sizes.h>
 #include <weft/rref/protocol/owner_table.h>
 #include <weft/rref/protocol/user_table.h>
 #include <weft/rref/reference.h>
@@ -37,10 +38,12 @@ class WEFT_EXPORT Context final : public rpc::CallHook, public std::enable_share
 
   const std::shared_ptr<rpc::AgentCore>& core() const { return core_; }
   std::shared_ptr<rpc::Executor> handler_threads() const { return {core_, &core_->handlers()}; }
-  rpc::Peer peer(const rpc::AgentId& agent);
+  rpc::Peer peer(const rpc::AgentId& agent);  // for calls of the layers' own, which have no deadline
 
   // --- References ---
-  ReferencePtr adopt_local(rpc::KeptValue value, std::string type, std::string site);
+  // whole: what the value is a part of.
+  ReferencePtr adopt_local(rpc::KeptValue value, std::string type, std::string site,
+                           std::shared_ptr<StoredObject> whole = nullptr);
   // A new object at `owner`, and the part that its creation (or the call whose result it becomes) must carry.
   // site: in the program, for the leak report; may be empty.
   ReferencePtr create(const rpc::AgentId& owner, std::string type, std::string site, rpc::OutgoingCall& call,
@@ -60,8 +63,14 @@ class WEFT_EXPORT Context final : public rpc::CallHook, public std::enable_share
   static std::uint64_t encode(rpc::OutgoingMessage& message, const ReferencePtr& reference);
   static ReferencePtr decode(rpc::IncomingMessage& message, std::uint64_t index);
 
-  // --- Reports ---
+  // --- Reports (listing.h and cycles.h are for programs) ---
   std::vector<protocol::LiveObject> live_objects() const;
+  std::vector<std::pair<RRefId, std::shared_ptr<StoredObject>>> stored_objects() const {
+    return objects_.alive();
+  }
+  std::vector<std::shared_ptr<StoredObject>> named_objects() const { return named_.alive(); }
+  ObjectSizes& sizes() { return sizes_; }
+  rpc::Clock::time_point now() const { return core_->loops().front()->coarse_now(); }
   std::vector<protocol::ForkView> live_forks() const;  // of other agents' objects
 
   // --- CallHook ---
@@ -75,6 +84,7 @@ class WEFT_EXPORT Context final : public rpc::CallHook, public std::enable_share
   struct Target {
     ReferencePtr held;  // until the call is over
     std::shared_ptr<StoredObject> object;
+    bool runs_on_it = false;  // else the method is another service's, about the object
   };
 
  private:
@@ -117,6 +127,7 @@ class WEFT_EXPORT Context final : public rpc::CallHook, public std::enable_share
   const rpc::AgentId self_;
   StoredObjects objects_;
   NamedObjects named_;
+  ObjectSizes sizes_;
 
   mutable std::mutex mutex_;  // guards what follows
   protocol::OwnerTable owned_;

@@ -24,7 +24,9 @@ class CreationSink final : public rpc::ResultSink {
   }
 
   void keep(rpc::KeptValue value) override {
-    finish(std::make_shared<StoredObject>(std::move(value), context_->handler_threads()));
+    auto object = std::make_shared<StoredObject>(std::move(value), context_->handler_threads());
+    context_->sizes_.measure(*object);
+    finish(std::move(object));
   }
   void failed(std::exception_ptr error) override { finish(std::move(error)); }
 
@@ -236,11 +238,10 @@ void Context::resolve_target(const protocol::Handover& target, const std::shared
     if (!found.ok()) return gate->arrive(found.error());
     const auto object = found.value();
     const rpc::MethodEntry& method = call->entry();
-    // A method of the object's own service runs on it; another service's may still be about it
+    // A method of the object's own class or of a base runs on it; another service's may still be about it
     // (weft.autograd.root).
     void* self = nullptr;
-    if (method.needs_object && method.service == object->value().service)
-      self = method.object_in(object->value());
+    if (method.needs_object && method.object_in != nullptr) self = method.object_in(object->value());
     if (self != nullptr) {
       call->set_object({object, self});
     } else if (method.needs_object && method.object == nullptr) {
@@ -248,7 +249,7 @@ void Context::resolve_target(const protocol::Handover& target, const std::shared
                                 "'" + method.name + "' called on an object of type " + object->value().type));
     }
     if (!object->value().concurrent) call->set_executor(object->turn());
-    call->slots().put(std::make_shared<Target>(Target{held, object}));
+    call->slots().put(std::make_shared<Target>(Target{held, object, self != nullptr}));
     gate->arrive(nullptr);
   });
 }
@@ -315,8 +316,8 @@ std::shared_ptr<CreationSink> Context::accept_creation(const RRefSection& sectio
   } else if (from != self_) {
     const auto standing = act([&](protocol::Actions& out) {
       return owned_.begin_create(
-          from, id, {call.entry().result, section.site.empty() ? "" : section.site + " on " + from.name},
-          out);
+          from, id,
+          {call.entry().result, section.site.empty() ? "" : section.site + " on " + from.name, now()}, out);
     });
     if (standing.verdict == protocol::Verdict::lease_lost) {
       refused = fault(protocol::Fault::lease_lost, {}, self_, id);

@@ -44,6 +44,14 @@ void NamedObjects::finish(const std::string& name, Found found) {
   for (auto& done : waiting) done(found);
 }
 
+std::vector<std::shared_ptr<StoredObject>> NamedObjects::alive() const {
+  std::vector<std::shared_ptr<StoredObject>> alive;
+  std::lock_guard lock(mutex_);
+  for (const auto& [name, entry] : entries_)
+    if (entry.stored != nullptr) alive.push_back(entry.stored);
+  return alive;
+}
+
 void NamedObjects::end(const std::exception_ptr& error) {
   std::map<std::string, Entry> entries;
   {

@@ -23,6 +23,7 @@ class WEFT_EXPORT NamedObjects {
   bool begin(const std::string& name, const std::string& arguments, Done done);
   void finish(const std::string& name, Found found);
   void end(const std::exception_ptr& error);
+  std::vector<std::shared_ptr<StoredObject>> alive() const;
 
  private:
   struct Entry {
@@ -30,7 +31,7 @@ class WEFT_EXPORT NamedObjects {
     std::shared_ptr<StoredObject> stored;  // null while it is being created
     std::vector<Done> waiting;
   };
-  std::mutex mutex_;  // guards what follows
+  mutable std::mutex mutex_;  // guards what follows
   std::map<std::string, Entry> entries_;
   std::exception_ptr ended_;
 };

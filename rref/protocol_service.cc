@@ -68,6 +68,7 @@ rpc::MethodEntry object_method(std::string_view name,
     if (target == nullptr)
       return call->fail(std::make_exception_ptr(
           rpc::Error(rpc::ErrorKind::invalid_argument, "a request without an object")));
+    const rpc::ContextScope scope(call->context());  // a guard may have put the right version in place
     answer(*call, *target->object);
   };
   return entry;

@@ -5,7 +5,8 @@
 //   auto value = co_await hidden.to_here(pass);
 //
 // Copies share one fork of the object; the object lives while anybody holds one, anywhere. An RRef<T> is
-// accepted wherever a method takes T (its owner sends the value to the callee) or RRef<T>. Errors: owner_lost
+// accepted wherever a method takes T (its owner sends the value to the callee) or RRef<T>, and an
+// RRef<Derived> is an RRef<Base>. Errors: owner_lost
 // once the owner is gone; where the creation failed, what it failed with for its creator, failed_precondition
 // with the text for others. Thread-safe like a shared_ptr: copies may be used concurrently. It may outlive
 // its agent: then it is of no use.
@@ -15,12 +16,14 @@
 #include <weft/rref/context.h>
 
 #include <concepts>
+#include <ostream>
 #include <source_location>
 
 namespace weft::rref {
 
-// Get or create by name on an owner: later creators get the same object; other constructor arguments are
-// already_exists. The object lives until its owner's agent ends.
+// Get or create by name on an owner: later creators get the same object, also after the last RRef to it has
+// gone; other constructor arguments, or another type, are already_exists. The object lives until its owner's
+// agent ends. A creation that fails leaves the name free.
 struct Named {
   std::string name;
 };
@@ -32,6 +35,11 @@ class RRef {
 
   RRef() = default;
   explicit RRef(ReferencePtr reference) : reference_(std::move(reference)) {}
+  // The same object as one of a base. Its owner has to serve<T>().
+  template <class Derived>
+    requires(!std::same_as<Derived, T>) && std::derived_from<Derived, T>
+  RRef(const RRef<Derived>& derived)
+      : reference_(derived.reference_), options_(derived.options_), serving_(derived.serving_) {}
 
   bool valid() const { return reference_ != nullptr; }
   const rpc::AgentId& owner() const { return reference_->owner(); }
@@ -98,12 +106,18 @@ class RRef {
     return serving_ != nullptr ? peer.with(*serving_) : peer;
   }
 
+  template <class Other>
+  friend class RRef;
+
   ReferencePtr reference_;
   rpc::CallOptions options_;
   std::shared_ptr<rpc::CallContext> serving_;
 };
 
 namespace detail {
+
+// "rref<box> 3f2a…:8c1d… on worker1"; of a user with its fork; "rref<box> (none)" of an empty one.
+std::string WEFT_EXPORT text_of(const std::string& type, const ReferencePtr& reference);
 
 inline constexpr std::string_view fetch_method = "weft.rref.fetch";
 inline constexpr std::string_view touch_method = "weft.rref.touch";
@@ -151,6 +165,10 @@ rpc::Result<std::shared_ptr<T>> typed(const std::shared_ptr<StoredObject>& objec
 }
 
 // Applies leading modifiers, then encodes the rest as method M's arguments.
+template <class M>
+void encode(rpc::OutgoingCall& call) {
+  rpc::Peer::encode<M>(call);
+}
 template <class M, class First, class... Rest>
 void encode(rpc::OutgoingCall& call, First&& first, Rest&&... rest) {
   if constexpr (rpc::detail::is_modifier<First>) {
@@ -159,10 +177,6 @@ void encode(rpc::OutgoingCall& call, First&& first, Rest&&... rest) {
   } else {
     rpc::Peer::encode<M>(call, std::forward<First>(first), std::forward<Rest>(rest)...);
   }
-}
-template <class M>
-void encode(rpc::OutgoingCall& call) {
-  rpc::Peer::encode<M>(call);
 }
 
 template <class... Given>
@@ -175,6 +189,7 @@ RRef<Stored<Value>> keep_result(const rpc::Peer& peer, std::string_view method, 
   const auto context = target != nullptr ? target->context() : Context::of(*peer.core());
   const rpc::AgentId owner = target != nullptr ? target->owner() : identify(peer);
   rpc::OutgoingCall call = peer.only(owner).make_call(method, values<Given...>);
+  peer.add_default_deadline(call);
   if (target != nullptr) context->target(target, call);
   auto reference =
       context->create(owner, object_type<Stored<Value>>(), std::move(site), call, std::move(name));
@@ -207,6 +222,22 @@ void serve_methods(rpc::AgentCore& core) {
 }
 
 }  // namespace detail
+
+// Objects of types derived from T that live on this agent may be called by way of an RRef<T>.
+template <rpc::Served T>
+void serve(rpc::Agent& agent) {
+  detail::serve_methods<T>(*agent.core());
+}
+
+// For people: type, id and owner.
+template <class T>
+std::string to_string(const RRef<T>& rref) {
+  return detail::text_of(detail::object_type<T>(), rref.reference());
+}
+template <class T>
+std::ostream& operator<<(std::ostream& out, const RRef<T>& rref) {
+  return out << to_string(rref);
+}
 
 // Creates a T on a peer that allows it: RRef<T> at once.
 template <rpc::Served T, class... Given>
@@ -263,6 +294,7 @@ rpc::Future<Value> RRef<T>::start(std::string_view method, std::size_t arguments
                                   Decode decode) const {
   const rpc::Peer peer = owner_peer();
   rpc::OutgoingCall call = peer.make_call(method, arguments);
+  peer.add_default_deadline(call);
   call.notify = notify;
   try {
     reference_->context()->target(reference_, call);

@@ -9,8 +9,11 @@
 #include <weft/rpc/agent/incoming_call.h>
 #include <weft/rpc/core/serial_executor.h>
 
+#include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 
 namespace weft::rref {
 
@@ -20,6 +23,18 @@ class WEFT_EXPORT ObjectGuard {
   virtual ~ObjectGuard() = default;
   // In the object's turn, before the call's handler: see IncomingCall::set_admission.
   virtual void admit(const std::shared_ptr<rpc::IncomingCall>& call, rpc::Job proceed) = 0;
+  // For a layer that reads or writes the object's memory in the name of a service of its own: runs `body`
+  // now, with the newest state in place, while nobody changes it, or reads it. What calls that are under way
+  // have read stays as it was for them: a guard that cannot see to that throws failed_precondition.
+  virtual void read(const std::function<void()>& body) = 0;
+  virtual void change(const std::function<void()>& body) = 0;
+};
+
+// What a type may derive from so that listings tell its size.
+class WEFT_EXPORT Sized {
+ public:
+  virtual ~Sized() = default;
+  virtual std::uint64_t bytes() const = 0;  // any thread, also while the object runs
 };
 
 class WEFT_EXPORT StoredObject {
@@ -29,6 +44,9 @@ class WEFT_EXPORT StoredObject {
       : threads_(std::move(threads)),
         value_(std::move(value)),
         turn_(std::make_shared<rpc::SerialExecutor>(*threads_)) {}
+  // A part of another object (a module's parameter): it has its turn and its guard.
+  StoredObject(rpc::KeptValue value, std::shared_ptr<StoredObject> whole)
+      : threads_(whole->threads_), whole_(std::move(whole)), value_(std::move(value)), turn_(whole_->turn_) {}
   ~StoredObject() {
     turn_->post([value = std::move(value_.value)]() mutable { value.reset(); });
   }
@@ -52,14 +70,22 @@ class WEFT_EXPORT StoredObject {
     return nullptr;
   }
 
+  // What it takes of memory: of a type that declares it (Sized) as it is now, else as it was when it was
+  // made; none where nobody knows.
+  std::optional<std::uint64_t> bytes() const {
+    return sized_ != nullptr ? std::optional(sized_->bytes()) : bytes_;
+  }
+
   // At most one guard; attached once, any thread.
   std::shared_ptr<ObjectGuard> guard() const {
+    if (whole_ != nullptr) return whole_->guard();
     std::lock_guard lock(mutex_);
     return guard_;
   }
   // The guard that is attached, or `make`'s, which becomes it.
   template <class Make>
   std::shared_ptr<ObjectGuard> attach_guard(Make make) {
+    if (whole_ != nullptr) return whole_->attach_guard(std::move(make));
     std::lock_guard lock(mutex_);
     if (guard_ == nullptr) guard_ = make();
     return guard_;
@@ -67,8 +93,12 @@ class WEFT_EXPORT StoredObject {
 
  private:
   const std::shared_ptr<rpc::Executor> threads_;
+  const std::shared_ptr<StoredObject> whole_;  // that this is a part of
   rpc::KeptValue value_;
+  friend class ObjectSizes;
   const std::shared_ptr<rpc::SerialExecutor> turn_;
+  std::optional<std::uint64_t> bytes_;  // like sized_, set before anybody else has the object
+  const Sized* sized_ = nullptr;
   mutable std::mutex mutex_;  // guards guard_
   std::shared_ptr<ObjectGuard> guard_;
 };

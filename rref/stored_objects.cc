@@ -60,6 +60,17 @@ void StoredObjects::remove(const RRefId& id) {
   node = entries_.extract(id);
 }
 
+std::vector<std::pair<RRefId, std::shared_ptr<StoredObject>>> StoredObjects::alive() const {
+  std::vector<std::pair<RRefId, std::shared_ptr<StoredObject>>> alive;
+  std::lock_guard lock(mutex_);
+  for (const auto& [id, entry] : entries_) {
+    if (!entry.found || !entry.found->ok()) continue;
+    Found found = *entry.found;
+    alive.emplace_back(id, found.value());
+  }
+  return alive;
+}
+
 void StoredObjects::end(const std::exception_ptr& error) {
   std::map<RRefId, Entry> entries;
   {

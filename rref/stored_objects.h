@@ -14,6 +14,8 @@
 #include <map>
 #include <mutex>
 #include <optional>
+#include <utility>
+#include <vector>
 
 namespace weft::rref {
 
@@ -29,6 +31,7 @@ class WEFT_EXPORT StoredObjects {
   void fail(const RRefId& id, const std::exception_ptr& error);  // it will never be created: tells who waits
   void remove(const RRefId& id);                                 // nobody holds it any more
   void end(const std::exception_ptr& error);
+  std::vector<std::pair<RRefId, std::shared_ptr<StoredObject>>> alive() const;
 
  private:
   struct Entry {
@@ -38,7 +41,7 @@ class WEFT_EXPORT StoredObjects {
   };
   void serve(std::unique_lock<std::mutex>& lock, const RRefId& id);
 
-  std::mutex mutex_;  // guards what follows
+  mutable std::mutex mutex_;  // guards what follows
   std::map<RRefId, Entry> entries_;
   std::exception_ptr ended_;
 };

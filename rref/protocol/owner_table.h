@@ -15,6 +15,7 @@
 #include <weft/rref/protocol/messages.h>
 #include <weft/rref/protocol/number_set.h>
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -27,8 +28,9 @@
 namespace weft::rref::protocol {
 
 struct ObjectInfo {
-  std::string type;  // for the leak report
-  std::string site;  // where the program created it, "" if unknown
+  std::string type;                              // for the leak report
+  std::string site;                              // where the program created it, "" if unknown
+  std::chrono::steady_clock::time_point made{};  // by the clock of the layer above
 };
 
 enum class ObjectState : std::uint8_t {

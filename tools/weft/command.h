@@ -26,6 +26,7 @@ Command add_health(CLI::App& program);
 Command add_top(CLI::App& program);
 Command add_hang(CLI::App& program);
 Command add_trace(CLI::App& program);
+Command add_rrefs(CLI::App& program);
 
 // What all of them take.
 struct AskedAgent {

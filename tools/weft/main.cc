@@ -14,8 +14,8 @@ int main(int argc, char** argv) {
       "Exit status: 0 all is well; 1 the agent answered with an error, or is not serving; 2 nothing was "
       "called,\n"
       "since the command or an argument is wrong; 3 no answer: unreachable, lost, or not in time.");
-  const Command commands[] = {add_list(program), add_call(program), add_ping(program), add_health(program),
-                              add_top(program),  add_hang(program), add_trace(program)};
+  const Command commands[] = {add_list(program), add_call(program), add_ping(program),  add_health(program),
+                              add_top(program),  add_hang(program), add_trace(program), add_rrefs(program)};
   try {
     program.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

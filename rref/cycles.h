@@ -1,0 +1,105 @@
+// Cycles of objects that hold one another by RRefs: counting references never frees them.
+//
+//   struct Node : rref::Holder {
+//     void held(rref::HeldReferences& out) const override { out.add(next); }
+//     rref::RRef<Node> next;
+//   };
+//   for (const auto& cycle : rref::find_cycles({agent.peer("a"), agent.peer("b")}).get()) …
+//
+// Nobody can see into an object, so a type says what it holds: it derives from Holder. Objects of other types
+// are taken to hold nothing. Each owner is asked (the method `weft.rref.holdings`); an owner asks its objects
+// in their turns, so one that is busy delays the answer: give the peers a deadline. The owners are asked at
+// different moments: what changes meanwhile may be seen half, but a cycle that is garbage does not change.
+// Thread-safety: values; find_cycles() may be called from any thread.
+#pragma once
+
+#include <weft/rpc/agent/agent.h>
+#include <weft/rref/rref.h>
+#include <weft/rref/section.h>
+
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace weft::rref {
+
+class HeldReferences {
+ public:
+  template <class T>
+  void add(const RRef<T>& held) {
+    if (held.valid()) ++held_[held.reference()];
+  }
+  template <class T>
+  void add(const std::optional<RRef<T>>& held) {
+    if (held) add(*held);
+  }
+  template <class T>
+  void add(const std::vector<RRef<T>>& held) {
+    for (const auto& one : held) add(one);
+  }
+  const std::map<ReferencePtr, long>& all() const { return held_; }  // how many copies of each handle
+
+ private:
+  std::map<ReferencePtr, long> held_;
+};
+
+// What a type derives from to be asked what it holds.
+class WEFT_EXPORT Holder {
+ public:
+  virtual ~Holder() = default;
+  virtual void held(HeldReferences& out) const = 0;  // in the object's turn; of a concurrent type, any time
+};
+
+// --- What an owner answers ---
+
+struct HeldReference {
+  RRefId rref;
+  std::optional<ForkId> fork;  // none: the object is the holder's own agent's
+  bool shared = false;         // others on its agent have copies of the same handle
+};
+WEFT_CODEC(HeldReference, rref, fork, shared)
+
+struct HoldingObject {
+  std::vector<RRefId> ids;  // several RRefs may have been made of one (Named)
+  std::string type, site;
+  std::vector<HeldReference> held;
+  std::vector<ForkId> forks;  // of all its users
+  std::uint64_t holds = 0;    // by its owner
+  bool named = false;         // which keeps it
+};
+WEFT_CODEC(HoldingObject, ids, type, site, held, forks, holds, named)
+
+struct Holdings {
+  std::string agent;
+  std::vector<HoldingObject> objects;
+};
+WEFT_CODEC(Holdings, agent, objects)
+
+// --- What follows from it ---
+
+struct CycleMember {
+  std::string owner;  // its agent's name
+  RRefId id;
+  std::string type, site;
+};
+
+// Objects each of which holds, perhaps by way of others, every other one; or one that holds itself.
+struct Cycle {
+  std::vector<CycleMember> members;
+  // Nobody else holds any of them: no program can reach them, and they stay until an owner ends.
+  bool garbage = false;
+};
+
+WEFT_EXPORT std::string to_string(const Cycle& cycle);
+// Pure: each cycle once, in the order of its first member among the agents' objects.
+WEFT_EXPORT std::vector<Cycle> cycles_of(const std::vector<Holdings>& agents);
+
+WEFT_EXPORT rpc::Future<Holdings> holdings(const rpc::Peer& owner);
+// Cycles through other agents' objects are not seen. Fails where one of them does not answer.
+WEFT_EXPORT rpc::Future<std::vector<Cycle>> find_cycles(const std::vector<rpc::Peer>& agents);
+
+// Called by the layer.
+WEFT_EXPORT void serve_holdings(rpc::AgentCore& core, const std::shared_ptr<Context>& context);
+
+}  // namespace weft::rref

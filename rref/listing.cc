@@ -1,0 +1,108 @@
+#include <weft/rref/listing.h>
+
+#include <weft/rref/context.h>
+
+#include <algorithm>
+
+namespace weft::rref {
+namespace {
+
+std::string_view name_of(protocol::ObjectState state) {
+  switch (state) {
+    case protocol::ObjectState::expected:
+      return "expected";
+    case protocol::ObjectState::creating:
+      return "creating";
+    case protocol::ObjectState::live:
+      return "live";
+    case protocol::ObjectState::failed:
+      return "failed";
+  }
+  return "";
+}
+
+ReferenceStats count(const std::vector<protocol::LiveObject>& objects,
+                     const std::vector<protocol::ForkView>& forks) {
+  ReferenceStats stats;
+  for (const auto& object : objects) {
+    if (object.state == protocol::ObjectState::live) {
+      ++stats.objects;
+    } else if (object.state == protocol::ObjectState::failed) {
+      ++stats.failed;
+    } else {
+      ++stats.creating;
+    }
+    stats.holds += object.holds;
+    stats.forks += object.forks.size();
+  }
+  stats.references = forks.size();
+  for (const auto& fork : forks) {
+    stats.pending += fork.stage == protocol::Stage::pending ? 1 : 0;
+    stats.children += fork.children;
+  }
+  return stats;
+}
+
+ReferenceListing listing_of(const Context& context, std::uint64_t most) {
+  auto objects = context.live_objects();
+  ReferenceListing listing;
+  listing.agent = context.core()->id().name;
+  listing.stats = count(objects, context.live_forks());
+  std::stable_sort(objects.begin(), objects.end(),
+                   [](const auto& a, const auto& b) { return a.info.made < b.info.made; });
+  if (objects.size() > most) {
+    listing.more = objects.size() - most;
+    objects.resize(most);
+  }
+  std::map<RRefId, std::optional<std::uint64_t>> bytes;
+  for (const auto& [id, stored] : context.stored_objects()) bytes[id] = stored->bytes();
+  const auto now = context.now();
+  for (const auto& object : objects) {
+    ObjectListing& line = listing.objects.emplace_back();
+    line.id = to_string(object.id);
+    line.type = object.info.type;
+    line.state = name_of(object.state);
+    if (const auto found = bytes.find(object.id); found != bytes.end()) line.bytes = found->second;
+    line.holds = object.holds;
+    for (const auto& [fork, user] : object.forks) line.users.push_back(user.name);
+    std::sort(line.users.begin(), line.users.end());
+    // An object that is only expected was not made at any time.
+    if (object.info.made != rpc::Clock::time_point{})
+      line.age = std::max(std::chrono::duration<double>(now - object.info.made).count(), 0.0);
+    line.site = object.info.site;
+  }
+  return listing;
+}
+
+struct ListingService {
+  ReferenceListing list(std::optional<std::uint64_t> most) {
+    return listing_of(*context, most.value_or(all_objects));
+  }
+  using Service =
+      rpc::Service<"weft.rref",
+                   rpc::Method<"list", &ListingService::list, rpc::idempotent, rpc::non_blocking>>;
+  std::shared_ptr<Context> context;
+};
+
+}  // namespace
+
+ReferenceStats stats(const rpc::Agent& agent) {
+  const auto context = Context::of(*agent.core());
+  return count(context->live_objects(), context->live_forks());
+}
+
+ReferenceListing list(const rpc::Agent& agent, std::uint64_t most) {
+  return listing_of(*Context::of(*agent.core()), most);
+}
+
+rpc::Future<ReferenceListing> list(const rpc::Peer& peer, std::uint64_t most) {
+  return peer.call<&ListingService::list>(std::optional(most));
+}
+
+void serve_listing(rpc::AgentCore& core, const std::shared_ptr<Context>& context) {
+  auto service = std::make_shared<ListingService>();
+  service->context = context;
+  rpc::detail::serve_object(core, service);
+}
+
+}  // namespace weft::rref

@@ -1,0 +1,124 @@
+// An RRef to a derived object is an RRef to its base; and what an RRef looks like to people.
+#include <weft/rref/rref.h>
+
+#include <sstream>
+
+#include "tests/rref/rref_support.h"
+
+namespace weft::rref::base_test {
+namespace {
+
+struct Shape : Counted {
+  virtual ~Shape() = default;
+  virtual double area() const = 0;
+  std::string name() const { return "a shape"; }
+  using Service =
+      rpc::Service<"base.shape", rpc::Method<"area", &Shape::area>, rpc::Method<"name", &Shape::name>>;
+};
+struct Padding {
+  virtual ~Padding() = default;
+  std::int64_t padding = 17;
+};
+// Of a service of its own; its base does not stand first in it.
+struct Square : Padding, Shape {
+  explicit Square(double s) : side(s) {}
+  double area() const override { return side * side; }
+  void grow(double by) { side += by; }
+  using Service = rpc::Service<"base.square", rpc::Constructor<double>, rpc::Method<"grow", &Square::grow>>;
+  double side;
+};
+
+rpc::Task<double> twice_the_area(RRef<Shape> shape) { co_return 2 * co_await shape.call<&Shape::area>(); }
+using TwiceTheArea = rpc::Function<"base.twice_the_area", &twice_the_area>;
+
+// Conversions go one way, and only to bases.
+static_assert(std::is_convertible_v<RRef<Square>, RRef<Shape>>);
+static_assert(!std::is_constructible_v<RRef<Square>, RRef<Shape>>);
+static_assert(!std::is_constructible_v<RRef<Box>, RRef<Square>>);
+
+class BaseTest : public RRefTest {
+ protected:
+  void SetUp() override {
+    RRefTest::SetUp();
+    start({"owner", "user", "third"});
+    agent("owner").allow_create<Square>();
+    serve<Shape>(agent("owner"));
+    agent("third").serve<TwiceTheArea>();
+  }
+};
+
+TEST_F(BaseTest, MethodsOfTheBaseRunOnTheObject) {
+  const auto square = create<Square>(peer("user", "owner"), 3.0);
+  const RRef<Shape> shape = square;
+  EXPECT_EQ(shape.id(), square.id());
+  EXPECT_EQ(got(shape.call<&Shape::area>()), 9);
+  EXPECT_EQ(got(square.call<&Shape::name>()), "a shape") << "its own RRef has the base's methods too";
+  got(square.call<&Square::grow>(1.0));
+  EXPECT_EQ(got(shape.remote<&Shape::area>().to_here()), 16);
+}
+
+TEST_F(BaseTest, StandsWhereTheBaseIsDeclared) {
+  const auto square = create<Square>(peer("user", "owner"), 3.0);
+  EXPECT_EQ(got(peer("user", "third").call<TwiceTheArea>(square)), 18);
+}
+
+TEST_F(BaseTest, TheObjectIsPreferredToAServedOneOfTheBasesService) {
+  struct Point : Shape {
+    double area() const override { return 0; }
+  };
+  agent("user").serve<Shape>(std::make_shared<Point>());
+  const auto square = local(agent("user"), std::make_shared<Square>(2.0));
+  EXPECT_EQ(got(RRef<Shape>(square).call<&Shape::area>()), 4);
+}
+
+TEST_F(BaseTest, TheOwnerSeesTheObjectAsItsBase) {
+  const auto mine = std::make_shared<Square>(2.0);
+  const RRef<Shape> shape = local(agent("owner"), mine);
+  EXPECT_EQ(got(shape.local()).get(), static_cast<Shape*>(mine.get()));
+}
+
+TEST_F(BaseTest, OptionsGoAlong) {
+  const auto square = create<Square>(peer("user", "owner"), 3.0);
+  const RRef<Shape> hurried = square.with(rpc::CallOptions{.deadline = std::chrono::nanoseconds{1}});
+  EXPECT_EQ(kind_of([&] { got(hurried.call<&Shape::area>()); }), ErrorKind::deadline_exceeded);
+}
+
+TEST_F(BaseTest, AnObjectThatIsNoBaseIsRefused) {
+  const auto box = create<Box>(peer("user", "owner"), 1);
+  EXPECT_EQ(kind_of([&] { got(RRef<Shape>(box.reference()).call<&Shape::area>()); }),
+            ErrorKind::type_mismatch);
+}
+
+TEST_F(BaseTest, TheBaseIsCalledOnlyWhereItIsServed) {
+  const auto square = local(agent("third"), std::make_shared<Square>(2.0));
+  const auto error = error_of([&] { got(RRef<Shape>(square).call<&Shape::area>()); });
+  EXPECT_EQ(error->kind(), ErrorKind::not_found);
+}
+
+TEST_F(BaseTest, TheTextOfAnRRefNamesTypeIdAndOwner) {
+  const auto square = create<Square>(peer("user", "owner"), 3.0);
+  const std::string id = to_string(square.id());
+  EXPECT_EQ(to_string(square),
+            "rref<base.square> " + id + " on owner, fork " + to_string(*square.reference()->fork()));
+  std::ostringstream out;
+  out << local(agent("owner"), std::int64_t{5}) << ' ' << RRef<Box>();
+  EXPECT_EQ(out.str().substr(0, 10), "rref<i64> ");
+  EXPECT_NE(out.str().find(" on owner rref<box> (none)"), std::string::npos) << out.str();
+}
+
+// PyTorch's test_owner_equality.
+TEST_F(BaseTest, OwnersAreComparedAndAreKeys) {
+  const auto a = create<Box>(peer("user", "owner"), 1), b = create<Box>(peer("user", "owner"), 2),
+             c = create<Box>(peer("user", "third"), 3);
+  EXPECT_EQ(a.owner(), b.owner());
+  EXPECT_NE(a.owner(), c.owner());
+  EXPECT_EQ(a.owner(), agent("owner").id());
+  EXPECT_NE(a.id(), b.id());
+  std::map<rpc::AgentId, int> count;
+  for (const auto* box : {&a, &b, &c}) ++count[box->owner()];
+  EXPECT_EQ(count.size(), 2U);
+  EXPECT_EQ(count[agent("owner").id()], 2);
+}
+
+}  // namespace
+}  // namespace weft::rref::base_test

@@ -1,0 +1,61 @@
+#include "tools/weft/rrefs_text.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <map>
+
+#include "tools/weft/duration.h"
+#include "tools/weft/json_text.h"
+
+namespace weft::tool {
+namespace {
+
+std::string bytes_text(const std::optional<std::uint64_t>& bytes) {
+  if (!bytes) return "?";
+  constexpr const char* units[] = {"B", "KiB", "MiB", "GiB", "TiB"};
+  auto size = static_cast<double>(*bytes);
+  std::size_t unit = 0;
+  for (; size >= 1024 && unit + 1 < std::size(units); ++unit) size /= 1024;
+  char text[40];
+  std::snprintf(text, sizeof text, unit == 0 ? "%.0f %s" : "%.1f %s", size, units[unit]);
+  return text;
+}
+
+// "anna bert*3".
+std::string users_text(const std::vector<std::string>& users) {
+  std::map<std::string, std::size_t> forks;
+  for (const std::string& user : users) ++forks[user];
+  std::string text;
+  for (const auto& [user, count] : forks)
+    text += (text.empty() ? "" : " ") + printable(user) + (count > 1 ? "*" + std::to_string(count) : "");
+  return text.empty() ? "-" : text;
+}
+
+}  // namespace
+
+std::string rrefs_text(const rref::ReferenceListing& listing) {
+  const rref::ReferenceStats& stats = listing.stats;
+  const auto number = [](std::uint64_t n) { return std::to_string(n); };
+  std::string text = printable(listing.agent) + "  " + number(stats.objects) + " objects, " +
+                     number(stats.creating) + " in the making, " + number(stats.failed) + " failed; " +
+                     number(stats.forks) + " forks elsewhere, " + number(stats.holds) + " holds here\n" +
+                     "references  " + number(stats.references) + " to objects elsewhere, " +
+                     number(stats.pending) + " not confirmed, " + number(stats.children) + " handed on\n";
+  if (listing.objects.empty()) return text;
+  text += "\n       AGE       SIZE  STATE     HOLDS  USERS  TYPE  ID  MADE AT\n";
+  for (const rref::ObjectListing& object : listing.objects) {
+    const auto age = std::chrono::duration_cast<std::chrono::nanoseconds>(
+        std::chrono::duration<double>(std::clamp(object.age, 0.0, 1e9)));
+    char columns[120];
+    std::snprintf(columns, sizeof columns, "%10s %10s  %-8.20s %6s  ", text_of(age).c_str(),
+                  bytes_text(object.bytes).c_str(), printable(object.state).c_str(),
+                  number(object.holds).c_str());
+    text += columns + users_text(object.users) + "  " + printable(object.type) + "  " + printable(object.id) +
+            "  " + (object.site.empty() ? "-" : printable(object.site)) + "\n";
+  }
+  if (listing.more > 0) text += number(listing.more) + " more, younger ones\n";
+  return text;
+}
+
+}  // namespace weft::tool
