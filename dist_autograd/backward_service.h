@@ -1,35 +1,42 @@
 // BackwardService: what workers say to each other during the backward of a pass. docs/dist_autograd.md has
 // the protocol.
 //
-//   close     no new calls; waits until those under way have ended here, then closes those that this worker
-//   met;
-//             answers with everybody below it that takes part
+//   close     fast: no new calls; waits until those under way have ended here, then closes those that this
+//             worker met; answers with everybody below it that takes part
 //   root      of a tensor behind an RRef: the backward starts there too
-//   start     run from the roots; answered when all that it set off is over (termination.h)
-//   gradients of one message's tensors, from its receiver to its sender; answered likewise
+//   begin     a stage of the backward (backward.h), from its initiator
+//   gradients of one message's tensors, from its receiver to its sender
+//   discover  the roots depend on these messages, from their receiver to their sender
 //   finish    the backward is over; answers with what was never reached
 //   release   the pass is over
+//   graph     this worker's part of the pass's graph, for drawing
+//
+// begin, gradients and discover are answered when all that they set off is over (termination.h).
 #pragma once
 
+#include <weft/dist_autograd/pass_graph.h>
 #include <weft/dist_autograd/pass_state.h>
 #include <weft/rpc/tensor/tensor_codec.h>
 
 namespace weft::dist_autograd {
 
 struct WEFT_EXPORT BackwardService {
-  rpc::Future<std::vector<rpc::AgentId>> close(rpc::CallContext& call, PassId pass, BackwardOptions options);
-  rpc::Future<void> root(rpc::CallContext& call, PassId pass, at::Tensor gradient);
-  rpc::Future<void> start(PassId pass);
-  rpc::Future<void> gradients(PassId pass, MessageId message, std::vector<at::Tensor> gradients);
-  rpc::Future<std::vector<std::string>> finish(PassId pass);
+  rpc::Future<std::vector<rpc::AgentId>> close(rpc::CallContext& call, PassId pass, Backward backward);
+  rpc::Future<void> root(rpc::CallContext& call, PassId pass, Backward backward, at::Tensor gradient);
+  rpc::Future<Report> begin(PassId pass, Backward backward, Stage stage);
+  rpc::Future<Report> gradients(PassId pass, Backward backward, MessageId message,
+                                std::vector<at::Tensor> gradients);
+  rpc::Future<Report> discover(PassId pass, Backward backward, std::vector<MessageId> messages);
+  rpc::Future<std::vector<std::string>> finish(PassId pass, BackwardId backward);
   void release(rpc::CallContext& call, PassId pass, std::string error);
+  WorkerGraph graph(PassId pass);
 
-  using Service =
-      rpc::Service<"weft.autograd", rpc::Method<"close", &BackwardService::close>,
-                   rpc::Method<"root", &BackwardService::root>, rpc::Method<"start", &BackwardService::start>,
-                   rpc::Method<"gradients", &BackwardService::gradients>,
-                   rpc::Method<"finish", &BackwardService::finish>,
-                   rpc::Method<"release", &BackwardService::release>>;
+  using Service = rpc::Service<
+      "weft.autograd", rpc::Method<"close", &BackwardService::close>,
+      rpc::Method<"root", &BackwardService::root>, rpc::Method<"begin", &BackwardService::begin>,
+      rpc::Method<"gradients", &BackwardService::gradients>,
+      rpc::Method<"discover", &BackwardService::discover>, rpc::Method<"finish", &BackwardService::finish>,
+      rpc::Method<"release", &BackwardService::release>, rpc::Method<"graph", &BackwardService::graph>>;
 
   std::shared_ptr<Context> context;
 };
@@ -37,6 +44,6 @@ struct WEFT_EXPORT BackwardService {
 // Closes the pass on this worker and, unless they were, on all that it met; gives everybody that takes part.
 rpc::Future<std::vector<rpc::AgentId>> close_everywhere(const std::shared_ptr<Context>& context,
                                                         const std::shared_ptr<PassState>& pass,
-                                                        BackwardOptions options, bool initiator);
+                                                        Backward backward, bool initiator);
 
 }  // namespace weft::dist_autograd

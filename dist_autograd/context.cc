@@ -2,6 +2,7 @@
 
 #include <weft/dist_autograd/backward_service.h>
 #include <weft/dist_autograd/message_part.h>
+#include <weft/dist_autograd/module/module_service.h>
 #include <weft/rpc/tensor/layers.h>
 #include <weft/rpc/tensor/tensor_hook.h>
 
@@ -72,16 +73,16 @@ std::shared_ptr<PassState> Context::join(const PassId& id) {
   return pass;
 }
 
-void Context::enroll(rpc::OutgoingCall& call, const std::shared_ptr<PassState>& pass) {
+void Context::enroll(rpc::OutgoingCall& call, const std::shared_ptr<PassState>& pass, bool backward) {
   if (const auto* already = call.slots().find<InPass>()) {
     if (already->pass == pass) return;
     throw rpc::Error(
         rpc::ErrorKind::invalid_argument,
         "a call in two passes: " + to_string(already->pass->id()) + " and " + to_string(pass->id()));
   }
-  pass->check_open();
+  if (!backward) pass->check_open();
   call.slots().put(std::make_shared<InPass>(InPass{pass}));
-  call.add_part(std::make_shared<MessagePart>(pass, std::nullopt));
+  call.add_part(std::make_shared<MessagePart>(pass, std::nullopt, backward));
 }
 
 void Context::release(const PassId& id, std::exception_ptr error) {
@@ -115,12 +116,12 @@ void Context::incoming(std::shared_ptr<rpc::IncomingCall> call, rpc::Job next) {
   if (!value) return next();
   const auto section = rpc::Codec<PassSection>::decode(*value);
   const auto pass = join(section.pass);
-  pass->check_open();
+  if (!section.backward) pass->check_open();
   pass->meet(call->peer().id);
   call->slots().put(std::make_shared<InPass>(InPass{pass}));
   call->slots().put(std::make_shared<Serving>(pass));
   call->slots().put(std::make_shared<tensor::WithGrad>());
-  call->add_part(std::make_shared<MessagePart>(pass, call->peer().id));
+  call->add_part(std::make_shared<MessagePart>(pass, call->peer().id, section.backward));
   next();
 }
 
@@ -160,6 +161,8 @@ rpc::Layers layers() {
     auto service = std::make_shared<BackwardService>();
     service->context = context;
     agent.serve(service);
+    agent.serve(std::make_shared<ModuleService>());
+    add_sizers(rref::Context::of(*agent.core())->sizes());
   });
   return all;
 }

@@ -22,8 +22,9 @@ struct PassSection {
   PassId pass;
   MessageId message;
   std::uint64_t tensors = 0;  // how many of the message's tensors require grad
+  bool backward = false;      // one of a backward that is itself recorded
 };
-WEFT_CODEC(PassSection, pass, message, tensors)
+WEFT_CODEC(PassSection, pass, message, tensors, backward)
 
 // In the slots of a call that is served, and of one that is made: the pass that it belongs to.
 struct InPass {
@@ -39,19 +40,34 @@ class WEFT_EXPORT Context final : public rpc::CallHook, public std::enable_share
   rpc::Peer peer(const rpc::AgentId& agent);
   // Calls a method of another participant's BackwardService, of a pass that both are in.
   template <auto Method, class... Arguments>
+    requires(!(rpc::detail::is_modifier<Arguments> || ...))
   auto ask(const rpc::AgentId& agent, const PassId& pass, Arguments&&... arguments) {
     return of_participant(pass, agent,
                           peer(agent).template call<Method>(pass, std::forward<Arguments>(arguments)...));
+  }
+  template <auto Method, class... Arguments>
+  auto ask(const rpc::AgentId& agent, const PassId& pass, const rpc::CallModifier& modifier,
+           Arguments&&... arguments) {
+    return of_participant(
+        pass, agent,
+        peer(agent).template call<Method>(modifier, pass, std::forward<Arguments>(arguments)...));
   }
 
   std::shared_ptr<PassState> create();
   std::shared_ptr<PassState> find(const PassId& id);  // throws not_found
   std::shared_ptr<PassState> find_if_known(const PassId& id);
   std::shared_ptr<PassState> join(const PassId& id);  // finds or makes; throws where it has ended
-  static void enroll(rpc::OutgoingCall& call, const std::shared_ptr<PassState>& pass);
+  // The call becomes one of the pass. backward: also of its backward, whose gradients are then recorded.
+  static void enroll(rpc::OutgoingCall& call, const std::shared_ptr<PassState>& pass, bool backward = false);
   // Ends the pass here and tells those that this worker met.
   void release(const PassId& id, std::exception_ptr error);
   std::size_t live_passes() const;
+  // Whether the pass was here and is over, by release or failure; one that was never here is not.
+  bool has_ended(const PassId& id) const {
+    std::lock_guard lock(mutex_);
+    const auto found = ended_.find(id.origin);
+    return found != ended_.end() && found->second.contains(id.number);
+  }
 
   bool knows(std::string_view section) const override { return section == section_key; }
   void incoming(std::shared_ptr<rpc::IncomingCall> call, rpc::Job next) override;

@@ -37,8 +37,8 @@ class MessagePart::Joiner final : public tensor::TensorHook {
   decltype(make_node<RecvBackward>(std::weak_ptr<PassState>{}, PassId{}, MessageId{}, rpc::AgentId{})) node_;
 };
 
-MessagePart::MessagePart(std::shared_ptr<PassState> pass, std::optional<rpc::AgentId> peer)
-    : pass_(std::move(pass)), peer_(std::move(peer)), counted_(!peer_) {
+MessagePart::MessagePart(std::shared_ptr<PassState> pass, std::optional<rpc::AgentId> peer, bool backward)
+    : pass_(std::move(pass)), peer_(std::move(peer)), backward_(backward), counted_(!peer_) {
   if (counted_) pass_->call_began(PassState::Direction::outgoing);
 }
 
@@ -58,7 +58,7 @@ void MessagePart::seal(rpc::OutgoingMessage& message) {
         rpc::ErrorKind::failed_precondition,
         "a call in a pass goes to a known life of a peer: await peer.ready() first, or wait_for() the job");
   pass_->meet(*peer_);
-  PassSection section{pass_->id(), {}, recorder_->sent.size()};
+  PassSection section{pass_->id(), {}, recorder_->sent.size(), backward_};
   if (!recorder_->sent.empty()) {
     section.message = pass_->next_message();
     sent_ = section.message;
@@ -74,6 +74,8 @@ void MessagePart::read(rpc::IncomingMessage& message) {
   const auto section = rpc::Codec<PassSection>::decode(*value);
   if (section.pass != pass_->id())
     throw rpc::Error(rpc::ErrorKind::protocol_error, "a reply of another pass than its call");
+  if (section.tensors > message.bytes())
+    throw rpc::Error(rpc::ErrorKind::protocol_error, "a message of more tensors than it has bytes");
   if (section.tensors != 0)
     message.slots().put<tensor::TensorHook>(std::make_shared<Joiner>(pass_, section, *peer_));
 }

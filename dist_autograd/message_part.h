@@ -15,7 +15,7 @@ namespace weft::dist_autograd {
 class MessagePart final : public rpc::CallPart {
  public:
   // peer: the caller, on the callee's side; none on the caller's, where the message knows its destination.
-  MessagePart(std::shared_ptr<PassState> pass, std::optional<rpc::AgentId> peer);
+  MessagePart(std::shared_ptr<PassState> pass, std::optional<rpc::AgentId> peer, bool backward);
   ~MessagePart() override;
 
   void write(rpc::OutgoingMessage& message) override;
@@ -29,7 +29,8 @@ class MessagePart final : public rpc::CallPart {
 
   std::shared_ptr<PassState> pass_;
   std::optional<rpc::AgentId> peer_;
-  bool counted_;  // the caller's side: the call is one of the pass's until it ends
+  const bool backward_;  // one of a backward that is recorded
+  bool counted_;         // the caller's side: the call is one of the pass's until it ends
   std::shared_ptr<Recorder> recorder_;
   std::optional<MessageId> sent_;
 };

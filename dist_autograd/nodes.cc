@@ -5,6 +5,8 @@
 #include <torch/csrc/autograd/functions/utils.h>
 #include <torch/csrc/autograd/variable.h>
 
+#include <algorithm>
+
 namespace weft::dist_autograd {
 
 SendBackward::SendBackward(const std::vector<at::Tensor>& tensors, std::string destination)
@@ -29,6 +31,9 @@ at::Tensor RecvBackward::join(const NodePtr& self, at::Tensor tensor, std::uint6
   if (!torch::autograd::isDifferentiableType(tensor.scalar_type()))
     throw rpc::Error(rpc::ErrorKind::invalid_argument,
                      "a tensor that cannot require grad, sent as one that does");
+  const bool ascending = marks_.empty() || mark > marks_.back();  // as weft itself writes them
+  if (!ascending && std::find(marks_.begin(), marks_.end(), mark) != marks_.end())
+    throw rpc::Error(rpc::ErrorKind::invalid_argument, "two tensors of a message with one mark");
   torch::autograd::impl::set_gradient_edge(tensor, torch::autograd::Edge(self, add_input_metadata(tensor)));
   marks_.push_back(mark);
   return tensor;

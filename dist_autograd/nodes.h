@@ -36,6 +36,8 @@ class RecvBackward final : public torch::autograd::Node {
   // The tensor that was sent with `mark`, as this node's next output.
   at::Tensor join(const NodePtr& self, at::Tensor tensor, std::uint64_t mark);
   const PassId& pass_id() const { return id_; }
+  const MessageId& message() const { return message_; }
+  const rpc::AgentId& sender() const { return sender_; }
 
  private:
   std::weak_ptr<PassState> pass_;

@@ -3,31 +3,18 @@
 #include <weft/dist_autograd/backward_service.h>
 #include <weft/rpc/core/when_all.h>
 
+#include <set>
+
 namespace weft::dist_autograd {
 namespace {
 
-struct Roots {
-  std::vector<at::Tensor> tensors, gradients;  // on this worker
-  rref::RRef<at::Tensor> remote;               // or one elsewhere
-  at::Tensor remote_gradient;
-};
-
-rpc::Future<void> start_here(const std::shared_ptr<PassState>& pass) {
-  auto promise = std::make_shared<rpc::Promise<void>>();
-  auto future = promise->future();
-  pass->start([promise](std::exception_ptr error) {
-    promise->complete(error != nullptr ? rpc::Result<void>(error) : rpc::Result<void>());
-  });
-  return future;
-}
-
-rpc::Future<void> add_remote_root(const PassId& pass, const Roots& roots) {
+rpc::Future<void> add_remote_root(const PassId& pass, const Backward& backward, const Root& root) {
   using Found = rpc::Peer::FoundMethod<&BackwardService::root>;
-  const auto& reference = roots.remote.reference();
+  const auto& reference = root.reference.reference();
   const rpc::Peer owner = reference->context()->peer(reference->owner());
-  rpc::OutgoingCall call = owner.make_call(Found::name, 2);
+  rpc::OutgoingCall call = owner.make_call(Found::name, 3);
   reference->context()->target(reference, call);
-  rpc::Peer::encode<Found::Type>(call, pass, roots.remote_gradient);
+  rpc::Peer::encode<Found::Type>(call, pass, backward, root.gradient);
   return of_participant(pass, reference->owner(),
                         owner.start_typed<void>(std::move(call), rpc::Peer::Decode<void>{}));
 }
@@ -38,52 +25,146 @@ std::string join(const std::vector<std::string>& names) {
   return text;
 }
 
-// The initiator's part; docs/dist_autograd.md, "Backward", walks through it.
-rpc::Task<void> run_backward(std::shared_ptr<Context> context, std::shared_ptr<PassState> pass, Roots roots,
-                             BackwardOptions options) {
-  const rpc::AgentId self = context->core()->id();
-  const auto workers = co_await close_everywhere(context, pass, options, true);
-  if (workers.empty())
-    throw rpc::Error(rpc::ErrorKind::failed_precondition,
-                     to_string(pass->id()) + ": another backward is under way");
+// The initiator's part of one backward; docs/dist_autograd.md, "Backward", walks through it.
+class Initiator {
+ public:
+  Initiator(std::shared_ptr<Context> context, std::shared_ptr<PassState> pass, BackwardOptions options)
+      : context_(std::move(context)), pass_(std::move(pass)), backward_{pass_->next_backward(), options} {}
 
-  for (std::size_t i = 0; i < roots.tensors.size(); ++i)
-    co_await pass->add_root(roots.tensors[i], roots.gradients[i]);
-  std::vector<rpc::Future<void>> started;
-  if (roots.remote.valid()) {
-    co_await add_remote_root(pass->id(), roots);
-    started.push_back(context->ask<&BackwardService::start>(roots.remote.owner(), pass->id()));
-  } else {
-    started.push_back(start_here(pass));
+  rpc::Task<void> run(std::vector<Root> roots) {
+    pass_->check_alive();
+    if (backward_.options.mode == BackwardMode::fast) {
+      workers_ = co_await close_everywhere(context_, pass_, backward_, true);
+      if (workers_.empty())
+        throw rpc::Error(rpc::ErrorKind::failed_precondition,
+                         to_string(pass_->id()) + ": another backward is under way");
+    } else {
+      co_await quiet();
+    }
+    std::set<rpc::AgentId> owners;
+    std::vector<rpc::Future<void>> placed;
+    for (Root& root : roots) {
+      owners.insert(root.reference.valid() ? root.reference.owner() : self());
+      placed.push_back(root.reference.valid()
+                           ? add_remote_root(pass_->id(), backward_, root)
+                           : pass_->add_root(backward_, std::move(root.tensor), std::move(root.gradient)));
+    }
+    co_await rpc::when_all(std::move(placed));
+
+    const Report ran = co_await lead(Stage::run, {owners.begin(), owners.end()});
+    if (backward_.options.mode == BackwardMode::fast) {
+      co_await finish();
+    } else {
+      workers_ = ran.workers;
+      if (ran.waiting) co_await leave_out_what_is_dead();
+      co_await drop_shares();
+    }
   }
-  co_await rpc::when_all(std::move(started));
 
-  std::vector<rpc::Future<std::vector<std::string>>> finished;
-  for (const rpc::AgentId& worker : workers)
-    finished.push_back(worker == self ? pass->finish()
-                                      : context->ask<&BackwardService::finish>(worker, pass->id()));
-  const auto unreached = co_await rpc::when_all(std::move(finished));
-  std::string missed;
-  for (std::size_t i = 0; i < workers.size(); ++i)
-    if (!unreached[i].empty())
-      missed += (missed.empty() ? "" : "; ") + join(unreached[i]) + " on " + workers[i].name;
-  if (!missed.empty())
-    throw rpc::Error(
-        rpc::ErrorKind::failed_precondition,
-        to_string(pass->id()) + ": no gradient ever reached " + missed +
-            ": what was sent there takes no part in the loss (make that call without the pass, or detach() "
-            "its result)");
+ private:
+  const rpc::AgentId& self() const { return context_->core()->id(); }
+
+  rpc::Future<void> quiet() {
+    auto promise = std::make_shared<rpc::Promise<void>>();
+    auto future = promise->future();
+    pass_->when_quiet(false, [promise] { promise->complete(rpc::Result<void>()); });
+    return future;
+  }
+
+  rpc::Future<Report> lead(Stage stage, std::vector<rpc::AgentId> workers) {
+    rpc::Promise<Report> promise;
+    auto future = promise.future();
+    pass_->with_share(
+        backward_,
+        [promise = std::move(promise)](rpc::Result<Report> report) mutable {
+          promise.complete(std::move(report));
+        },
+        [stage, workers = std::move(workers)](BackwardShare& share, BackwardShare::Done done) {
+          share.lead(stage, workers, std::move(done));
+        });
+    return future;
+  }
+
+  // Somebody waits for gradients, and all that were sent have arrived: some of those that are waited for will
+  // never come.
+  rpc::Task<void> leave_out_what_is_dead() {
+    const Report explored = co_await lead(Stage::explore, workers_);
+    std::set<rpc::AgentId> all(workers_.begin(), workers_.end());
+    all.insert(explored.workers.begin(), explored.workers.end());
+    workers_.assign(all.begin(), all.end());
+    co_await lead(Stage::resume, workers_);
+  }
+
+  // Where the graph is kept, calls and another backward may follow at once: all workers are waited for.
+  rpc::Task<void> drop_shares() {
+    std::vector<rpc::Future<std::vector<std::string>>> finished;
+    finished.push_back(pass_->finish(backward_.id));
+    for (const rpc::AgentId& worker : workers_) {
+      if (worker == self()) continue;
+      if (backward_.options.keeps_graph()) {
+        finished.push_back(context_->ask<&BackwardService::finish>(worker, pass_->id(), backward_.id));
+      } else {
+        context_->peer(worker).notify<&BackwardService::finish>(pass_->id(), backward_.id);
+      }
+    }
+    co_await rpc::when_all(std::move(finished));
+  }
+
+  rpc::Task<void> finish() {
+    std::vector<rpc::Future<std::vector<std::string>>> finished;
+    for (const rpc::AgentId& worker : workers_)
+      finished.push_back(worker == self()
+                             ? pass_->finish(backward_.id)
+                             : context_->ask<&BackwardService::finish>(worker, pass_->id(), backward_.id));
+    const auto unreached = co_await rpc::when_all(std::move(finished));
+    std::string missed;
+    for (std::size_t i = 0; i < workers_.size(); ++i)
+      if (!unreached[i].empty())
+        missed += (missed.empty() ? "" : "; ") + join(unreached[i]) + " on " + workers_[i].name;
+    if (!missed.empty())
+      throw rpc::Error(
+          rpc::ErrorKind::failed_precondition,
+          to_string(pass_->id()) + ": no gradient ever reached " + missed +
+              ": what was sent there takes no part in the loss (make that call without the pass, detach() "
+              "its result, or use BackwardMode::smart)");
+  }
+
+  const std::shared_ptr<Context> context_;
+  const std::shared_ptr<PassState> pass_;
+  const Backward backward_;
+  std::vector<rpc::AgentId> workers_;  // that take part
+};
+
+rpc::Task<void> run_backward(std::shared_ptr<Initiator> initiator, std::vector<Root> roots) {
+  co_await initiator->run(std::move(roots));
 }
 
 rpc::Future<void> begin(const std::shared_ptr<Context>& context, const std::shared_ptr<PassState>& pass,
-                        Roots roots, BackwardOptions options) {
-  return run_backward(context, pass, std::move(roots), options)
+                        std::vector<Root> roots, BackwardOptions options) {
+  if (roots.empty()) throw rpc::Error(rpc::ErrorKind::invalid_argument, "a backward needs a root");
+  if (options.create_graph && options.mode == BackwardMode::fast)
+    throw rpc::Error(rpc::ErrorKind::invalid_argument, "create_graph needs BackwardMode::smart");
+  return run_backward(std::make_shared<Initiator>(context, pass, options), std::move(roots))
       .start(context->core()->handlers())
       .then([context, pass](rpc::Result<void>&& result) {
         // The same error everywhere, and nothing of the pass is kept.
         if (!result.ok()) context->release(pass->id(), result.error());
         return std::move(result);
       });
+}
+
+rpc::Task<std::string> draw(std::shared_ptr<Context> context, PassId pass, WorkerGraph here) {
+  std::vector<WorkerGraph> graphs{std::move(here)};
+  std::set<rpc::AgentId> asked{graphs.front().worker};
+  for (std::size_t from = 0; from < graphs.size();) {
+    std::vector<rpc::Future<WorkerGraph>> answers;
+    for (; from < graphs.size(); ++from)
+      for (const rpc::AgentId& worker : graphs[from].met)
+        if (asked.insert(worker).second)
+          answers.push_back(context->ask<&BackwardService::graph>(worker, pass));
+    for (WorkerGraph& graph : co_await rpc::when_all(std::move(answers))) graphs.push_back(std::move(graph));
+  }
+  co_return to_dot(pass, graphs);
 }
 
 }  // namespace
@@ -108,34 +189,40 @@ Pass& Pass::operator=(Pass&& other) noexcept {
 Pass::~Pass() { release(); }
 
 void Pass::release() {
-  if (const auto state = std::exchange(state_, nullptr); state != nullptr && owner_)
-    context_->release(state->id(), nullptr);
+  if (state_ != nullptr && owner_) context_->release(state_->id(), nullptr);
 }
 
 void Pass::apply(rpc::OutgoingCall& call) const { Context::enroll(call, state_); }
 
+rpc::Future<void> Pass::backward(std::vector<Root> roots, BackwardOptions options) {
+  return begin(context_, state_, std::move(roots), options);
+}
+
+rpc::Future<void> Pass::backward(Root root, BackwardOptions options) {
+  return begin(context_, state_, {std::move(root)}, options);
+}
+
 rpc::Future<void> Pass::backward(at::Tensor root, at::Tensor gradient, BackwardOptions options) {
-  return backward(std::vector{std::move(root)}, std::vector{std::move(gradient)}, options);
+  return begin(context_, state_, {Root(std::move(root), std::move(gradient))}, options);
+}
+
+rpc::Future<void> Pass::backward(rref::RRef<at::Tensor> root, at::Tensor gradient, BackwardOptions options) {
+  return begin(context_, state_, {Root(std::move(root), std::move(gradient))}, options);
 }
 
 rpc::Future<void> Pass::backward(std::vector<at::Tensor> roots, std::vector<at::Tensor> gradients,
                                  BackwardOptions options) {
-  if (roots.empty()) throw rpc::Error(rpc::ErrorKind::invalid_argument, "a backward needs a root");
-  gradients.resize(std::max(gradients.size(), roots.size()));
-  if (gradients.size() != roots.size())
+  if (gradients.size() > roots.size())
     throw rpc::Error(rpc::ErrorKind::invalid_argument, "more gradients than roots");
-  Roots all;
-  all.tensors = std::move(roots);
-  all.gradients = std::move(gradients);
+  gradients.resize(roots.size());
+  std::vector<Root> all;
+  for (std::size_t i = 0; i < roots.size(); ++i)
+    all.emplace_back(std::move(roots[i]), std::move(gradients[i]));
   return begin(context_, state_, std::move(all), options);
 }
 
-rpc::Future<void> Pass::backward(const rref::RRef<at::Tensor>& root, at::Tensor gradient,
-                                 BackwardOptions options) {
-  Roots all;
-  all.remote = root;
-  all.remote_gradient = std::move(gradient);
-  return begin(context_, state_, std::move(all), options);
+rpc::Future<std::string> Pass::dot(std::vector<at::Tensor> roots) {
+  return draw(context_, state_->id(), state_->graph(roots)).start(context_->core()->handlers());
 }
 
 }  // namespace weft::dist_autograd

@@ -6,9 +6,9 @@
 //   co_await pass.backward(loss);                   // on every worker that took part
 //   at::Tensor g = pass.gradient(head->weight);     // gradients stay in the pass, each where its leaf lives
 //
-// FAST mode (the algorithm of torch.distributed.autograd): every message that was sent with tensors that
-// require grad takes part in the backward. One whose tensors were never used is an error of backward() that
-// names it. Destroying the Pass releases it on every worker. Move-only; thread-safe but for moves.
+// A backward runs on the workers that the roots depend on (BackwardMode::smart); BackwardMode::fast is the
+// algorithm of torch.distributed.autograd, in which everything that was sent takes part. Destroying the Pass
+// releases it on every worker. Move-only; thread-safe but for moves.
 #pragma once
 
 #include <weft/dist_autograd/context.h>
@@ -16,6 +16,16 @@
 #include <weft/rref/rref.h>
 
 namespace weft::dist_autograd {
+
+// Where a backward begins: a tensor here, or one that lives on another worker.
+struct Root {
+  Root(at::Tensor t, at::Tensor g = {}) : tensor(std::move(t)), gradient(std::move(g)) {}
+  Root(rref::RRef<at::Tensor> r, at::Tensor g = {}) : reference(std::move(r)), gradient(std::move(g)) {}
+
+  at::Tensor tensor;
+  rref::RRef<at::Tensor> reference;
+  at::Tensor gradient;  // of the root's shape; may be left out for a scalar
+};
 
 class WEFT_EXPORT Pass final : public rpc::CallModifier {
  public:
@@ -29,21 +39,25 @@ class WEFT_EXPORT Pass final : public rpc::CallModifier {
   const PassId& id() const { return state_->id(); }
   void apply(rpc::OutgoingCall& call) const override;
 
-  // Waits for the calls of the pass that are under way (new ones then fail), runs backward on all workers,
-  // completes when it is over everywhere. gradient: of the root's shape; may be left out for a scalar. A
-  // failure anywhere (a node, a lost worker, a release) ends the pass on every worker with that error.
-  rpc::Future<void> backward(at::Tensor root, at::Tensor gradient = {}, BackwardOptions options = {});
+  // Waits for the calls of the pass that are under way from here (new ones then fail), runs backward on all
+  // workers that take part, and completes when it is over everywhere. A failure anywhere (a node, a lost
+  // worker, a release) ends the pass on every worker with that error. Roots may live on several workers.
+  rpc::Future<void> backward(std::vector<Root> roots, BackwardOptions options = {});
+  rpc::Future<void> backward(Root root, BackwardOptions options = {});
+  rpc::Future<void> backward(at::Tensor root, at::Tensor gradient, BackwardOptions options = {});
+  rpc::Future<void> backward(rref::RRef<at::Tensor> root, at::Tensor gradient, BackwardOptions options = {});
   rpc::Future<void> backward(std::vector<at::Tensor> roots, std::vector<at::Tensor> gradients,
                              BackwardOptions options = {});
-  // The root lives on another worker.
-  rpc::Future<void> backward(const rref::RRef<at::Tensor>& root, at::Tensor gradient = {},
-                             BackwardOptions options = {});
+
+  // The whole graph of the pass, on every worker that it met, in Graphviz' language; with what lies behind
+  // these roots on this one. Before a backward, or after one that retains the graph.
+  rpc::Future<std::string> dot(std::vector<at::Tensor> roots = {});
 
   // On this worker: the gradient of a leaf, undefined where there is none; and all there are.
   at::Tensor gradient(const at::Tensor& leaf) const { return state_->gradient(leaf); }
   std::vector<PassState::Leaf> gradients() const { return state_->gradients(); }
 
-  void release();  // what the destructor does
+  void release();  // what the destructor does; calls and backwards fail from then on
 
   const std::shared_ptr<PassState>& state() const { return state_; }  // for layers above
 

@@ -1,11 +1,9 @@
 #include <weft/dist_autograd/pass_state.h>
 
-#include <weft/dist_autograd/backward_service.h>
 #include <weft/dist_autograd/context.h>
-#include <weft/dist_autograd/nodes.h>
 
 #include <ATen/ATen.h>
-#include <ATen/core/grad_mode.h>
+#include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
 #include <cstdio>
@@ -16,6 +14,16 @@ namespace {
 std::exception_ptr released_error(const PassId& id) {
   return std::make_exception_ptr(
       rpc::Error(rpc::ErrorKind::failed_precondition, to_string(id) + " was released"));
+}
+
+// A gradient that is a leaf's alone: one that somebody else holds too (the other leaf of a sum), or whose
+// elements lie on each other (of an expanded sum), is copied, as AccumulateGrad does.
+at::Tensor own_gradient(at::Tensor gradient) {
+  const bool plain = gradient.is_sparse()
+                         ? gradient._indices().is_contiguous() && gradient._values().is_contiguous()
+                     : gradient.layout() == at::kStrided ? gradient.is_non_overlapping_and_dense()
+                                                         : true;
+  return plain && gradient.use_count() == 1 ? gradient : gradient.clone();
 }
 
 }  // namespace
@@ -34,10 +42,14 @@ PassState::~PassState() = default;
 
 // --- Forward ---
 
-void PassState::check_open() const {
+void PassState::check_alive() const {
   std::lock_guard lock(mutex_);
   if (error_ != nullptr) std::rethrow_exception(error_);
-  if (ended_) std::rethrow_exception(released_error(id_));
+}
+
+void PassState::check_open() const {
+  check_alive();
+  std::lock_guard lock(mutex_);
   if (closed_ || finished_)
     throw rpc::Error(rpc::ErrorKind::failed_precondition,
                      to_string(id_) + " takes no more calls: its backward has begun");
@@ -103,11 +115,12 @@ void PassState::when_quiet(bool incoming_too, rpc::Job job) {
 // --- Gradients ---
 
 void PassState::accumulate(const at::Tensor& leaf, at::Tensor gradient) {
-  at::NoGradGuard no_grad;
   std::lock_guard lock(mutex_);
   Leaf& entry = gradients_[leaf.unsafeGetTensorImpl()];
   if (!entry.leaf.defined()) {
-    entry = {leaf, std::move(gradient)};
+    entry = {leaf, own_gradient(std::move(gradient))};
+  } else if (entry.gradient.is_sparse() && !gradient.is_sparse()) {
+    entry.gradient = gradient + entry.gradient;  // LibTorch has no sum of sparse and dense, in this order
   } else {
     entry.gradient = entry.gradient + gradient;
   }
@@ -144,101 +157,100 @@ void PassState::on_end(rpc::Job job) {
 
 // --- Backward ---
 
-bool PassState::close(BackwardOptions options) {
+BackwardId PassState::next_backward() {
   std::lock_guard lock(mutex_);
-  if (error_ != nullptr) std::rethrow_exception(error_);
-  if (ended_) std::rethrow_exception(released_error(id_));
-  if (closed_) return false;
-  if (finished_)
-    throw rpc::Error(rpc::ErrorKind::failed_precondition,
-                     to_string(id_) + ": a second backward needs retain_graph in the first");
-  closed_ = true;
-  finished_ = !options.retain_graph;
-  post([self = shared_from_this(), options,
-        sends = finished_ ? std::exchange(sends_, {}) : sends_]() mutable {
-    self->options_ = options;
-    self->planned_ = false;
-    self->expected_ = std::move(sends);
-    ExecutorOptions how;
-    how.retain_graph = options.retain_graph;
-    self->executor_ =
-        std::make_unique<NodeExecutor>(*self, how, [self = self.get()](torch::autograd::Node& node) {
-          const auto* received = dynamic_cast<RecvBackward*>(&node);
-          if (received != nullptr && received->pass_id() != self->id_)
-            throw rpc::Error(rpc::ErrorKind::failed_precondition,
-                             "the graph of " + to_string(self->id_) + " reaches a tensor that arrived in " +
-                                 to_string(received->pass_id()) + ": " + node.name());
-        });
-    try {
-      for (const auto& [message, node] : self->expected_) self->executor_->expect(node);
-    } catch (...) {
-      self->fail(std::current_exception());
+  return {context_->core()->id().incarnation, ++begun_};
+}
+
+BackwardShare& PassState::share_in(const Backward& backward) {
+  std::map<MessageId, NodePtr> sends;
+  {
+    std::lock_guard lock(mutex_);
+    if (error_ != nullptr) std::rethrow_exception(error_);
+    if (ended_) std::rethrow_exception(released_error(id_));
+    if (share_ != nullptr) {
+      if (share_->backward().id == backward.id) return *share_;
+      // Where the graph was kept the one before has finished everywhere; else there can be none after it.
+      if (share_->backward().options.keeps_graph())
+        throw rpc::Error(rpc::ErrorKind::failed_precondition,
+                         to_string(id_) + ": another backward is under way");
     }
+    if (finished_)
+      throw rpc::Error(rpc::ErrorKind::failed_precondition,
+                       to_string(id_) + ": a second backward needs retain_graph in the first");
+    closed_ = true;
+    finished_ = !backward.options.keeps_graph();
+    ++shares_;
+    sends = finished_ ? std::exchange(sends_, {}) : sends_;
+  }
+  share_ = std::make_shared<BackwardShare>(*this, backward, std::move(sends));
+  return *share_;
+}
+
+void PassState::close(const Backward& backward, rpc::UniqueFunction<void(rpc::Result<bool>)> done) {
+  {
+    std::lock_guard lock(mutex_);
+    closed_ = true;
+  }
+  post([self = shared_from_this(), backward, done = std::move(done)]() mutable {
+    const bool had = self->share_ != nullptr && self->share_->backward().id == backward.id;
+    done(rpc::capture([&] { return self->share_in(backward), !had; }));
   });
-  return true;
 }
 
-void PassState::require_executor() const {
-  if (executor_ != nullptr) return;
-  std::lock_guard lock(mutex_);
-  if (error_ != nullptr) std::rethrow_exception(error_);
-  throw rpc::Error(rpc::ErrorKind::failed_precondition, to_string(id_) + " has no backward under way here");
-}
-
-rpc::Future<void> PassState::add_root(at::Tensor root, at::Tensor gradient) {
+rpc::Future<void> PassState::add_root(const Backward& backward, at::Tensor root, at::Tensor gradient) {
   rpc::Promise<void> promise;
   auto future = promise.future();
-  post([self = shared_from_this(), root = std::move(root), gradient = std::move(gradient),
+  post([self = shared_from_this(), backward, root = std::move(root), gradient = std::move(gradient),
         promise = std::move(promise)]() mutable {
-    promise.complete(rpc::capture([&] {
-      self->require_executor();
-      self->executor_->add_root(root, gradient);
-    }));
+    promise.complete(rpc::capture([&] { self->share_in(backward).add_root(root, std::move(gradient)); }));
   });
   return future;
 }
 
-void PassState::start(Done done) {
-  post([self = shared_from_this(), done = std::move(done)]() mutable {
-    try {
-      self->require_executor();
-    } catch (...) {
-      return done(std::current_exception());
+rpc::Future<std::vector<std::string>> PassState::finish(const BackwardId& backward) {
+  rpc::Promise<std::vector<std::string>> promise;
+  auto future = promise.future();
+  post([self = shared_from_this(), backward, promise = std::move(promise)]() mutable {
+    std::vector<std::string> unreached;
+    std::exception_ptr error;
+    if (self->share_ != nullptr && self->share_->backward().id == backward) {
+      unreached = self->share_->unreached();
+      error = self->share_->error();
+      self->share_ = nullptr;
+      std::lock_guard lock(self->mutex_);
+      self->closed_ = false;
     }
-    const bool engaged = self->termination_.engage(done);
-    self->run();
-    if (!engaged) done(nullptr);
-    self->settle();
+    if (error != nullptr) return promise.fail(error);
+    promise.complete(std::move(unreached));
   });
+  return future;
 }
 
-void PassState::deliver(const MessageId& message, std::vector<at::Tensor> gradients, Done acknowledge) {
-  post([self = shared_from_this(), message, gradients = std::move(gradients),
-        acknowledge = std::move(acknowledge)]() mutable {
-    try {
-      self->require_executor();
-      auto found = self->expected_.extract(message);
-      if (!found)
-        throw rpc::Error(rpc::ErrorKind::invalid_argument,
-                         to_string(self->id_) + ": gradients of a message that was not sent");
-      if (!std::exchange(self->planned_, true)) self->executor_->plan();
-      // Trailing tensors that received nothing may be missing; undefined gradients are what LibTorch gives
-      // for them.
-      gradients.resize(found.mapped()->num_inputs());
-      self->executor_->deliver(found.mapped(), std::move(gradients));
-    } catch (...) {
-      acknowledge(std::current_exception());
-      return self->fail(std::current_exception());
-    }
-    const bool engaged = self->termination_.engage(acknowledge);
-    self->run();
-    if (!engaged) acknowledge(nullptr);
-    self->settle();
-  });
+std::uint64_t PassState::backwards() const {
+  std::lock_guard lock(mutex_);
+  return shares_;
 }
 
-void PassState::run() {
-  if (executor_ == nullptr) return;
+WorkerGraph PassState::graph(const std::vector<at::Tensor>& roots) const {
+  std::vector<NodePtr> nodes;
+  for (const at::Tensor& root : roots) {
+    if (!root.defined() || !root.requires_grad())
+      throw rpc::Error(rpc::ErrorKind::invalid_argument, "a root must require a gradient");
+    nodes.push_back(torch::autograd::impl::gradient_edge(root).function);
+  }
+  std::map<MessageId, NodePtr> sends;
+  WorkerGraph graph{context_->core()->id(), {}, {}};
+  {
+    std::lock_guard lock(mutex_);
+    sends = sends_;
+    graph.met.assign(met_.begin(), met_.end());
+  }
+  graph.nodes = describe_graph(sends, nodes);
+  return graph;
+}
+
+void PassState::run_nodes(NodeExecutor& executor) {
   std::vector<std::shared_ptr<rpc::ContextSwitch>> contexts;
   {
     std::lock_guard lock(mutex_);
@@ -249,72 +261,25 @@ void PassState::run() {
   runner_ = std::this_thread::get_id();
   try {
     for (; entered < contexts.size(); ++entered) contexts[entered]->enter();
-    if (!std::exchange(planned_, true)) executor_->plan();
-    executor_->run();
+    executor.run();
   } catch (...) {
     error = std::current_exception();
   }
   runner_ = std::thread::id{};
   while (entered != 0) contexts[--entered]->leave();
-  if (error != nullptr) fail(error);
+  if (error != nullptr) std::rethrow_exception(error);
 }
 
 bool PassState::running_here() const { return runner_.load() == std::this_thread::get_id(); }
 
 void PassState::send_gradients(const rpc::AgentId& to, const MessageId& message,
                                std::vector<at::Tensor> gradients) {
-  termination_.sent();
-  const auto acknowledged = [self = shared_from_this()](std::exception_ptr error) {
-    self->post([self, error] {
-      self->termination_.acknowledged();
-      if (error != nullptr) return self->fail(error);
-      self->settle();
-    });
-  };
-  try {
-    context_->ask<&BackwardService::gradients>(to, id_, message, std::move(gradients))
-        .then([acknowledged](rpc::Result<void>&& result) {
-          acknowledged(result.ok() ? nullptr : result.error());
-        });
-  } catch (...) {
-    acknowledged(std::current_exception());
-  }
+  share_->send_gradients(to, message, std::move(gradients));
 }
 
-void PassState::settle() {
-  Done done;
-  if (termination_.idle(done)) done(nullptr);
-}
-
-void PassState::fail(std::exception_ptr error) {
-  executor_.reset();
-  expected_.clear();
-  {
-    std::lock_guard lock(mutex_);
-    if (error_ == nullptr) error_ = error;
-  }
-  Done done;
-  if (termination_.disengage(done)) done(error);
-}
-
-rpc::Future<std::vector<std::string>> PassState::finish() {
-  rpc::Promise<std::vector<std::string>> promise;
-  auto future = promise.future();
-  post([self = shared_from_this(), promise = std::move(promise)]() mutable {
-    auto blocked = rpc::capture([&] {
-      self->require_executor();
-      return self->planned_ || !self->expected_.empty() ? self->executor_->blocked()
-                                                        : std::vector<std::string>{};
-    });
-    self->executor_.reset();
-    self->expected_.clear();
-    {
-      std::lock_guard lock(self->mutex_);
-      self->closed_ = false;
-    }
-    promise.complete(std::move(blocked));
-  });
-  return future;
+void PassState::failed(const std::exception_ptr& error) {
+  std::lock_guard lock(mutex_);
+  if (error_ == nullptr) error_ = error;
 }
 
 void PassState::end(std::exception_ptr error) {
@@ -326,12 +291,13 @@ void PassState::end(std::exception_ptr error) {
     if (std::exchange(ended_, true)) return;
     if (error_ == nullptr) error_ = error != nullptr ? error : released_error(id_);
     jobs = std::exchange(end_jobs_, {});
+    for (Quiet& waiting : std::exchange(quiet_, {})) jobs.push_back(std::move(waiting.job));
     sends.swap(sends_);
     gradients.swap(gradients_);
   }
   for (auto& job : jobs) job();
   post([self = shared_from_this(), error = error != nullptr ? error : released_error(id_)] {
-    self->fail(error);
+    if (self->share_ != nullptr) self->share_->fail(error);
     std::lock_guard lock(self->mutex_);
     self->contexts_.clear();
   });

@@ -1,36 +1,30 @@
 // PassState: one worker's part of one pass: what it sent, whom it spoke to, its gradients, and its share of a
 // backward.
 //
-// Life: open (calls are made and served in it), then for each backward closed, planned and run, then ended by
+// Life: open (calls are made and served in it), closed while it has a share in a backward, then ended by
 // release, by a failure or by its creator's death. Owned by the agent's autograd Context; nodes refer to it
-// weakly. Thread-safety: the forward members and the gradients are guarded by a mutex; the backward members
-// run on the pass's own serial executor, so that a pass is one line of work on each worker while many passes
+// weakly. Thread-safe: the forward members and the gradients are guarded by a mutex; its share in a backward
+// runs on the pass's own serial executor, so that a pass is one line of work on each worker while many passes
 // run side by side.
 #pragma once
 
-#include <weft/dist_autograd/engine/node_executor.h>
-#include <weft/dist_autograd/ids.h>
-#include <weft/dist_autograd/termination.h>
+#include <weft/dist_autograd/backward_share.h>
+#include <weft/dist_autograd/pass_graph.h>
 #include <weft/rpc/agent/agent.h>
 #include <weft/rpc/core/serial_executor.h>
 
 #include <map>
 #include <mutex>
 #include <set>
+#include <thread>
 #include <unordered_map>
 
 namespace weft::dist_autograd {
 
 class Context;
 
-struct BackwardOptions {
-  bool retain_graph = false;  // keep what the forward saved: another backward may follow over the same graph
-};
-WEFT_CODEC(BackwardOptions, retain_graph)
-
 class WEFT_EXPORT PassState final : public GradientSink, public std::enable_shared_from_this<PassState> {
  public:
-  using Done = rpc::UniqueFunction<void(std::exception_ptr)>;
   struct Leaf {
     at::Tensor leaf, gradient;
   };
@@ -39,10 +33,11 @@ class WEFT_EXPORT PassState final : public GradientSink, public std::enable_shar
   ~PassState() override;
 
   const PassId& id() const { return id_; }
+  Context& context() const { return *context_; }
 
   // --- Forward; any thread ---
-  void check_open()
-      const;  // throws failed_precondition where the pass takes no more calls, or the error it ended with
+  void check_alive() const;  // throws the error that the pass ended with
+  void check_open() const;   // the same, or failed_precondition where it takes no more calls
   MessageId next_message();
   void add_send(const MessageId& message, NodePtr node);
   void remove_send(const MessageId& message);  // its message never arrived, or failed
@@ -67,15 +62,26 @@ class WEFT_EXPORT PassState final : public GradientSink, public std::enable_shar
   void add_context(const void* owner, std::shared_ptr<rpc::ContextSwitch> context);
   void on_end(rpc::Job job);  // once, when the pass ends here, however; at once where it has
 
-  // --- Backward ---
-  // No new calls: an executor waits for the gradients of all that was sent. False where it was closed
-  // already.
-  bool close(BackwardOptions options);
-  rpc::Future<void> add_root(at::Tensor root, at::Tensor gradient);
-  // Runs from the roots here, as an engaging message: done when all that it set off is over everywhere.
-  void start(Done done);
-  void deliver(const MessageId& message, std::vector<at::Tensor> gradients, Done acknowledge);
-  rpc::Future<std::vector<std::string>> finish();  // names of what was never reached
+  // --- Backward; any thread ---
+  // A name for a backward that begins here.
+  BackwardId next_backward();
+  // Begins this worker's share, and takes no new calls: false where it had one in this backward already.
+  // failed_precondition where another backward is under way, or has used up the graph.
+  void close(const Backward& backward, rpc::UniqueFunction<void(rpc::Result<bool>)> done);
+  // Runs `use(share, done)` on the share in that backward, which begins now unless it has; or done(error).
+  template <class Use>
+  void with_share(const Backward& backward, BackwardShare::Done done, Use use);
+  rpc::Future<void> add_root(const Backward& backward, at::Tensor root, at::Tensor gradient);
+  // The backward is over: its share ends. Names of what was never reached.
+  rpc::Future<std::vector<std::string>> finish(const BackwardId& backward);
+  std::uint64_t backwards() const;  // that this worker took part in
+  WorkerGraph graph(const std::vector<at::Tensor>& roots) const;
+
+  // --- For its share, on the serial executor ---
+  void post(rpc::Job job) { serial_.post(std::move(job)); }
+  void run_nodes(NodeExecutor& executor);
+  void failed(const std::exception_ptr& error);
+  // From a node that runs here.
   void send_gradients(const rpc::AgentId& to, const MessageId& message, std::vector<at::Tensor> gradients);
   bool running_here() const;  // the calling thread runs this pass's nodes
 
@@ -83,19 +89,17 @@ class WEFT_EXPORT PassState final : public GradientSink, public std::enable_shar
   void end(std::exception_ptr error);
 
  private:
-  void post(rpc::Job job) { serial_.post(std::move(job)); }
-  void run();
-  void settle();
-  void fail(std::exception_ptr error);
-  void require_executor() const;
+  BackwardShare& share_in(const Backward& backward);  // on the serial executor
 
   const std::shared_ptr<Context> context_;
   const PassId id_;
   rpc::SerialExecutor serial_;
 
-  mutable std::mutex mutex_;  // guards what follows, up to the serial executor's
-  bool closed_ = false;
-  bool finished_ = false;  // a backward without retain_graph has run
+  mutable std::mutex mutex_;  // guards what follows, up to share_
+  bool closed_ = false;       // a backward is under way here
+  bool finished_ = false;     // one that used up the graph has begun
+  std::uint64_t begun_ = 0;   // backwards that were named here
+  std::uint64_t shares_ = 0;  // backwards that this worker took part in
   bool ended_ = false;
   std::exception_ptr error_;
   std::uint64_t messages_ = 0;
@@ -111,13 +115,21 @@ class WEFT_EXPORT PassState final : public GradientSink, public std::enable_shar
   std::map<const void*, std::shared_ptr<rpc::ContextSwitch>> contexts_;
   std::vector<rpc::Job> end_jobs_;
 
-  // On the serial executor.
-  std::unique_ptr<NodeExecutor> executor_;
-  std::map<MessageId, NodePtr> expected_;
-  BackwardOptions options_;
-  bool planned_ = false;
-  Termination<Done> termination_;
+  std::shared_ptr<BackwardShare> share_;  // on the serial executor
   std::atomic<std::thread::id> runner_{};
 };
+
+template <class Use>
+void PassState::with_share(const Backward& backward, BackwardShare::Done done, Use use) {
+  post([self = shared_from_this(), backward, done = std::move(done), use = std::move(use)]() mutable {
+    BackwardShare* share = nullptr;
+    try {
+      share = &self->share_in(backward);
+    } catch (...) {
+      return done(std::current_exception());
+    }
+    use(*share, std::move(done));
+  });
+}
 
 }  // namespace weft::dist_autograd

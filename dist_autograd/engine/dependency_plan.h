@@ -78,6 +78,14 @@ class DependencyPlan {
     return payload;
   }
 
+  // What has arrived at a node that waits for more.
+  const Payload& payload(Node node) const { return entries_.at(node).payload; }
+  // Calls `visit(node, payload)` for each node that was not taken yet, in no order.
+  template <class Visit>
+  void each(Visit&& visit) const {
+    for (const auto& [node, entry] : entries_) visit(node, entry.payload);
+  }
+
   bool contains(Node node) const { return entries_.contains(node); }
   // Nodes that were not taken yet.
   std::size_t size() const { return entries_.size(); }

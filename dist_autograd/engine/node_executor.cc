@@ -17,6 +17,7 @@
 #include <cstdint>
 #include <optional>
 #include <unordered_map>
+#include <unordered_set>
 #include <utility>
 
 namespace weft::dist_autograd {
@@ -83,7 +84,7 @@ struct NodeExecutor::Impl {
 
   struct Source {
     NodePtr node;
-    bool delivered = false;
+    bool settled = false;  // its gradients were delivered, or none will come
   };
   // One arrival from outside: gradients for consecutive inputs of a node.
   struct Arrival {
@@ -129,7 +130,45 @@ struct NodeExecutor::Impl {
 
   template <class Put>
   void arrive(Node* node, Put&& put_all) {
-    if (plan.arrive(node, put_all)) ready.push(node, node->sequence_nr());
+    bool first = false;
+    const bool all = plan.arrive(node, [&](std::optional<InputBuffer>& buffer) {
+      first = !buffer;
+      put_all(buffer);
+    });
+    if (all) {
+      if (!first) --partial;
+      ready.push(node, node->sequence_nr());
+    } else if (first) {
+      ++partial;
+    }
+  }
+
+  // Nothing arrives at `node` by one of the ways to it.
+  void miss(Node* node) {
+    std::vector<Node*> missed{node};
+    while (!missed.empty()) {
+      Node* const next = missed.back();
+      missed.pop_back();
+      if (!plan.arrive(next)) continue;
+      if (plan.payload(next)) {
+        --partial;
+        ready.push(next, next->sequence_nr());
+        continue;
+      }
+      plan.take(next);
+      next_nodes(next, [&](Node* behind) { missed.push_back(behind); });
+    }
+  }
+
+  void visit(Node* from, const Reached& visit) {
+    std::vector<Node*> open{from};
+    while (!open.empty()) {
+      Node* const node = open.back();
+      open.pop_back();
+      if (!visited.insert(node).second) continue;
+      visit(*node);
+      next_nodes(node, [&](Node* next) { open.push_back(next); });
+    }
   }
 
   void take_in_arrivals() {
@@ -184,6 +223,8 @@ struct NodeExecutor::Impl {
     ready.clear();
     inbox.clear();
     plan.clear();
+    visited.clear();
+    partial = 0;
     roots.clear();
     sources.clear();
   }
@@ -198,6 +239,8 @@ struct NodeExecutor::Impl {
   // Nodes that have not run, with the gradients that have arrived there; the first one makes the buffer.
   DependencyPlan<Node*, std::optional<InputBuffer>> plan;
   ReadyQueue<Node*> ready;
+  std::size_t partial = 0;            // nodes of the plan with part of their gradients
+  std::unordered_set<Node*> visited;  // by visit_waiting() and visit_from()
   // Taken in by run(), which alone has the thread-local state to add gradients up.
   std::vector<Arrival> inbox;
   // What keeps the graph alive.
@@ -254,8 +297,9 @@ void NodeExecutor::deliver(const NodePtr& source, std::vector<at::Tensor> gradie
   if (found == impl_->sources.end()) {
     throw Error(ErrorKind::invalid_argument, name() + " is not a source of this backward");
   }
-  if (found->second.delivered) {
-    throw Error(ErrorKind::failed_precondition, "the gradients of " + name() + " were already delivered");
+  if (found->second.settled) {
+    throw Error(ErrorKind::failed_precondition,
+                "the gradients of " + name() + " were already delivered, or abandoned");
   }
   if (gradients.size() != source->num_inputs()) {
     throw Error(ErrorKind::invalid_argument, name() + " takes " + std::to_string(source->num_inputs()) +
@@ -269,8 +313,18 @@ void NodeExecutor::deliver(const NodePtr& source, std::vector<at::Tensor> gradie
     at::AutoGradMode mode(impl_->options.create_graph);
     validate_from_outside(edges, gradients);
   }
-  found->second.delivered = true;
+  found->second.settled = true;
   impl_->inbox.emplace_back(source.get(), 0, std::move(gradients));
+}
+
+void NodeExecutor::abandon(const NodePtr& source) {
+  impl_->require_phase(Impl::Phase::running, "a source was abandoned");
+  auto found = impl_->sources.find(source.get());
+  if (found == impl_->sources.end() || found->second.settled)
+    throw Error(ErrorKind::invalid_argument, "what is abandoned is a source that waits for its gradients");
+  found->second.settled = true;
+  impl_->miss(source.get());
+  if (impl_->plan.empty()) impl_->end(Impl::Phase::complete);
 }
 
 void NodeExecutor::run() {
@@ -291,13 +345,30 @@ void NodeExecutor::run() {
   if (impl_->plan.empty()) impl_->end(Impl::Phase::complete);
 }
 
+bool NodeExecutor::waiting() const { return impl_->partial != 0; }
+
+void NodeExecutor::visit_waiting(const Reached& visit) {
+  if (impl_->phase == Impl::Phase::complete) return;
+  impl_->require_phase(Impl::Phase::running, "the nodes that wait were looked for");
+  std::vector<Node*> partly;
+  impl_->plan.each([&](Node* node, const std::optional<InputBuffer>& arrived) {
+    if (arrived) partly.push_back(node);
+  });
+  for (Node* node : partly) impl_->visit(node, visit);
+}
+
+void NodeExecutor::visit_from(const NodePtr& source, const Reached& visit) {
+  impl_->require_phase(Impl::Phase::running, "nodes were looked for");
+  impl_->visit(source.get(), visit);
+}
+
 bool NodeExecutor::complete() const { return impl_->phase == Impl::Phase::complete; }
 bool NodeExecutor::failed() const { return impl_->phase == Impl::Phase::failed; }
 
 std::vector<std::string> NodeExecutor::blocked() const {
   std::vector<std::string> names;
   for (const auto& [node, source] : impl_->sources) {
-    if (!source.delivered) names.push_back(node->name());
+    if (!source.settled) names.push_back(node->name());
   }
   std::sort(names.begin(), names.end());
   return names;

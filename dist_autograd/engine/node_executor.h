@@ -4,8 +4,8 @@
 // as LibTorch's engine would run the whole graph: each node once, when all its gradients are in, highest
 // sequence number first. Leaves' gradients go to a GradientSink.
 //
-// Life: expect() and add_root(), then plan(), then deliver() and run() in any order until complete().
-// Destroying it abandons what is left.
+// Life: expect() and add_root(), then plan(), then deliver(), abandon() and run() in any order until
+// complete(). Destroying it abandons what is left.
 //
 // Threads: one per (pass, worker), driven by one serial executor. Not thread-safe, but successive calls may
 // come from different threads. As in LibTorch's engine, nodes run under the thread-local state of the thread
@@ -72,10 +72,21 @@ class WEFT_EXPORT NodeExecutor {
   // current streams of the calling thread. Runs nothing. May be called from within a node that run() runs.
   void deliver(const NodePtr& source, std::vector<at::Tensor> gradients);
 
+  // No gradients will come for `source`: what lies behind it runs with what comes from elsewhere, and a node
+  // where nothing comes does not run at all. Runs nothing itself.
+  void abandon(const NodePtr& source);
+
   // Runs every node that is ready or becomes so, and returns when none is; nothing, once complete. Results
   // are ready on the current streams of the calling thread. Not re-entrant, though nodes may run LibTorch's
   // engine inside.
   void run();
+
+  // Some node has part of its gradients and waits for the rest.
+  bool waiting() const;
+  // Visits every node that has part of its gradients, or is `source`, and all that is reachable from it; each
+  // node once in the executor's life.
+  void visit_waiting(const Reached& visit);
+  void visit_from(const NodePtr& source, const Reached& visit);
 
   // Planned, and every node of the plan has run: the graph is no longer held.
   bool complete() const;

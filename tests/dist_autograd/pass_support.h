@@ -109,4 +109,16 @@ inline void expect_equal(const at::Tensor& got, const at::Tensor& want, const st
   EXPECT_LE((got - want).abs().max().item<double>(), bound * scale) << what;
 }
 
+template <class F>
+inline rpc::ErrorKind kind_of(F&& f, std::string contains = "") {
+  try {
+    f();
+  } catch (const rpc::Error& error) {
+    EXPECT_NE(std::string(error.what()).find(contains), std::string::npos) << error.what();
+    return error.kind();
+  }
+  ADD_FAILURE() << "no error";
+  return rpc::ErrorKind::internal;
+}
+
 }  // namespace weft::dist_autograd::test

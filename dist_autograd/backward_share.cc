@@ -1,0 +1,206 @@
+#include <weft/dist_autograd/backward_share.h>
+
+#include <weft/dist_autograd/backward_service.h>
+#include <weft/dist_autograd/context.h>
+#include <weft/dist_autograd/nodes.h>
+#include <weft/dist_autograd/pass_state.h>
+
+namespace weft::dist_autograd {
+
+BackwardShare::BackwardShare(PassState& pass, Backward backward, std::map<MessageId, NodePtr> sends)
+    : pass_(pass), backward_(std::move(backward)) {
+  ExecutorOptions how;
+  how.retain_graph = backward_.options.keeps_graph();
+  how.create_graph = backward_.options.create_graph;
+  executor_ = std::make_unique<NodeExecutor>(pass_, how, [&pass](torch::autograd::Node& node) {
+    const auto* received = dynamic_cast<RecvBackward*>(&node);
+    if (received != nullptr && received->pass_id() != pass.id())
+      throw rpc::Error(rpc::ErrorKind::failed_precondition,
+                       "the graph of " + to_string(pass.id()) + " reaches a tensor that arrived in " +
+                           to_string(received->pass_id()) + ": " + node.name());
+  });
+  try {
+    for (auto& [message, node] : sends) {
+      executor_->expect(node);
+      sends_.emplace(message, Send{std::move(node)});
+    }
+  } catch (...) {
+    fail(std::current_exception());
+  }
+}
+
+void BackwardShare::add_root(const at::Tensor& root, at::Tensor gradient) {
+  if (error_ != nullptr) std::rethrow_exception(error_);
+  executor_->add_root(root, std::move(gradient));
+}
+
+// --- Messages of the backward ---
+
+template <class Work>
+void BackwardShare::take_in(Done acknowledge, Work work) {
+  if (error_ != nullptr) return acknowledge(error_);
+  const bool engaged = termination_.engage(acknowledge);
+  try {
+    work();
+  } catch (...) {
+    if (!engaged) acknowledge(std::current_exception());
+    return fail(std::current_exception());
+  }
+  if (!engaged) acknowledge(Report{});
+  settle();
+}
+
+void BackwardShare::lead(Stage stage, const std::vector<rpc::AgentId>& workers, Done done) {
+  take_in(std::move(done), [&] {
+    // Others first: they work while this one does.
+    bool here = false;
+    for (const rpc::AgentId& worker : workers) {
+      if (worker == pass_.context().core()->id()) {
+        here = true;
+      } else {
+        tell<&BackwardService::begin>(worker, backward_, stage);
+      }
+    }
+    if (here) enter(stage);
+  });
+}
+
+void BackwardShare::begin(Stage stage, Done acknowledge) {
+  take_in(std::move(acknowledge), [&] { enter(stage); });
+}
+
+void BackwardShare::deliver(const MessageId& message, std::vector<at::Tensor> gradients, Done acknowledge) {
+  take_in(std::move(acknowledge), [&] {
+    const auto found = sends_.find(message);
+    if (found == sends_.end() || found->second.delivered)
+      throw rpc::Error(rpc::ErrorKind::invalid_argument,
+                       to_string(pass_.id()) + ": gradients of a message that was not sent");
+    Send& send = found->second;
+    send.live = send.delivered = true;
+    plan();
+    if (gradients.size() > send.node->num_inputs())
+      throw rpc::Error(rpc::ErrorKind::invalid_argument,
+                       to_string(pass_.id()) + ": more gradients than the message had tensors");
+    // Trailing tensors that received nothing may be missing; undefined gradients are what LibTorch gives for
+    // them.
+    gradients.resize(send.node->num_inputs());
+    executor_->deliver(send.node, std::move(gradients));
+    run();
+  });
+}
+
+void BackwardShare::discover(const std::vector<MessageId>& messages, Done acknowledge) {
+  take_in(std::move(acknowledge), [&] {
+    plan();
+    for (const MessageId& message : messages) {
+      const auto found = sends_.find(message);
+      if (found == sends_.end())
+        throw rpc::Error(rpc::ErrorKind::invalid_argument,
+                         to_string(pass_.id()) + ": a message was discovered that was not sent");
+      found->second.live = true;
+      executor_->visit_from(found->second.node, [this](torch::autograd::Node& node) { note(node); });
+    }
+    announce();
+  });
+}
+
+namespace {
+
+// Makes a call one of the pass's backward, so that what it carries can be differentiated.
+struct Recorded final : rpc::CallModifier {
+  explicit Recorded(std::shared_ptr<PassState> p) : pass(std::move(p)) {}
+  void apply(rpc::OutgoingCall& call) const override { Context::enroll(call, pass, true); }
+  std::shared_ptr<PassState> pass;
+};
+
+}  // namespace
+
+template <auto Method, class... Given>
+void BackwardShare::tell(const rpc::AgentId& worker, Given&&... given) {
+  termination_.sent();
+  const auto acknowledged = [pass = pass_.shared_from_this(),
+                             share = shared_from_this()](rpc::Result<Report>&& report) {
+    pass->post([share, report = std::move(report)]() mutable { share->acknowledged(std::move(report)); });
+  };
+  try {
+    pass_.context().ask<Method>(worker, pass_.id(), std::forward<Given>(given)...).then(acknowledged);
+  } catch (...) {
+    acknowledged(std::current_exception());
+  }
+}
+
+void BackwardShare::acknowledged(rpc::Result<Report> report) {
+  termination_.acknowledged();
+  if (!report.ok()) return fail(report.error());
+  workers_.insert(report.value().workers.begin(), report.value().workers.end());
+  waiting_ = waiting_ || report.value().waiting;
+  settle();
+}
+
+void BackwardShare::settle() {
+  Done done;
+  if (error_ != nullptr || !termination_.idle(done)) return;
+  workers_.insert(pass_.context().core()->id());
+  Report report;
+  report.workers.assign(workers_.begin(), workers_.end());
+  report.waiting = std::exchange(waiting_, false) || (executor_ != nullptr && executor_->waiting());
+  workers_.clear();
+  done(std::move(report));
+}
+
+void BackwardShare::fail(const std::exception_ptr& error) {
+  executor_.reset();
+  sends_.clear();
+  if (error_ == nullptr) error_ = error;
+  pass_.failed(error);
+  Done done;
+  if (termination_.disengage(done)) done(error);
+}
+
+// --- Work ---
+
+void BackwardShare::enter(Stage stage) {
+  plan();
+  switch (stage) {
+    case Stage::run:
+      return run();
+    case Stage::explore:
+      executor_->visit_waiting([this](torch::autograd::Node& node) { note(node); });
+      return announce();
+    case Stage::resume:
+      for (auto& [message, send] : sends_) {
+        if (send.live || executor_->complete()) continue;
+        executor_->abandon(send.node);
+      }
+      return run();
+  }
+  throw rpc::Error(rpc::ErrorKind::invalid_argument, "a backward has no such stage");
+}
+
+void BackwardShare::plan() {
+  if (!std::exchange(planned_, true)) executor_->plan();
+}
+
+void BackwardShare::run() { pass_.run_nodes(*executor_); }
+
+void BackwardShare::send_gradients(const rpc::AgentId& to, const MessageId& message,
+                                   std::vector<at::Tensor> gradients) {
+  if (backward_.options.create_graph) {
+    tell<&BackwardService::gradients>(to, Recorded(pass_.shared_from_this()), backward_, message,
+                                      std::move(gradients));
+  } else {
+    tell<&BackwardService::gradients>(to, backward_, message, std::move(gradients));
+  }
+}
+
+void BackwardShare::note(torch::autograd::Node& node) {
+  if (const auto* received = dynamic_cast<RecvBackward*>(&node))
+    found_[received->sender()].push_back(received->message());
+}
+
+void BackwardShare::announce() {
+  for (auto& [sender, messages] : std::exchange(found_, {}))
+    tell<&BackwardService::discover>(sender, backward_, std::move(messages));
+}
+
+}  // namespace weft::dist_autograd

@@ -1,0 +1,84 @@
+// BackwardShare: one worker's share of one backward of a pass: the executor of its nodes, the messages that
+// wait for gradients, and whether all that it set off is over.
+//
+// Owned by the PassState, whose serial executor alone uses it: not thread-safe. A failure ends it: whoever
+// waits is told, and all further use is that error.
+#pragma once
+
+#include <weft/dist_autograd/backward.h>
+#include <weft/dist_autograd/engine/node_executor.h>
+#include <weft/dist_autograd/termination.h>
+#include <weft/rpc/core/result.h>
+#include <weft/rpc/core/unique_function.h>
+
+#include <map>
+#include <memory>
+#include <set>
+
+namespace weft::dist_autograd {
+
+class PassState;
+
+class BackwardShare final : public std::enable_shared_from_this<BackwardShare> {
+ public:
+  using Done = rpc::UniqueFunction<void(rpc::Result<Report>)>;
+
+  // sends: every message of the pass that left this worker, any of which may get gradients.
+  BackwardShare(PassState& pass, Backward backward, std::map<MessageId, NodePtr> sends);
+
+  const Backward& backward() const { return backward_; }
+
+  void add_root(const at::Tensor& root, at::Tensor gradient);
+
+  // The initiator's: sets these workers, this one perhaps among them, to a stage; done when it is over
+  // everywhere.
+  void lead(Stage stage, const std::vector<rpc::AgentId>& workers, Done done);
+  // What other workers ask of this one; each is acknowledged as termination.h says.
+  void begin(Stage stage, Done acknowledge);
+  void deliver(const MessageId& message, std::vector<at::Tensor> gradients, Done acknowledge);
+  void discover(const std::vector<MessageId>& messages, Done acknowledge);
+
+  // From a node that runs here: the gradients of what arrived with a message.
+  void send_gradients(const rpc::AgentId& to, const MessageId& message, std::vector<at::Tensor> gradients);
+
+  const std::exception_ptr& error() const { return error_; }  // null: it has not failed
+  std::vector<std::string> unreached() const {
+    return executor_ == nullptr ? std::vector<std::string>{} : executor_->blocked();
+  }
+  void fail(const std::exception_ptr& error);
+
+ private:
+  struct Send {
+    NodePtr node;
+    bool live = false;       // the roots depend on it
+    bool delivered = false;  // or abandoned
+  };
+
+  // A message is taken in: `work` does what it asks for; then it is acknowledged, now or later.
+  template <class Work>
+  void take_in(Done acknowledge, Work work);
+  // Sends a message of this backward, to be acknowledged.
+  template <auto Method, class... Given>
+  void tell(const rpc::AgentId& worker, Given&&... given);
+  void acknowledged(rpc::Result<Report> report);
+
+  void enter(Stage stage);
+  void plan();
+  void run();
+  void note(torch::autograd::Node& node);  // found by exploring
+  void announce();                         // tells the senders of what was found
+  void settle();                           // acknowledges, if all that was set off is over
+
+  PassState& pass_;
+  const Backward backward_;
+  std::map<MessageId, Send> sends_;
+  std::unique_ptr<NodeExecutor> executor_;
+  bool planned_ = false;
+  std::exception_ptr error_;
+  std::map<rpc::AgentId, std::vector<MessageId>> found_;  // by exploring, to be announced to their senders
+  Termination<Done> termination_;
+  std::set<rpc::AgentId> workers_;  // that were set to work, to be reported
+  bool waiting_ = false;            // somebody below waited
+};
+
+}  // namespace weft::dist_autograd

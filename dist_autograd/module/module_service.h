@@ -1,0 +1,41 @@
+// ModuleService: the methods `weft.module.*` that RemoteModule calls. Each is about an object behind an RRef,
+// which has to be a torch::nn::Module, and takes its turn in that object's queue. Served by the layer.
+#pragma once
+
+#include <weft/dist_autograd/module/remote_module.h>
+
+namespace weft::dist_autograd {
+
+struct WEFT_EXPORT ModuleService {
+  void train(rpc::CallContext& call, bool on);
+  bool is_training(rpc::CallContext& call);
+  void to(rpc::CallContext& call, std::optional<std::string> device, std::optional<std::string> dtype);
+  std::vector<NamedReference> remote_parameters(rpc::CallContext& call);
+  std::vector<NamedReference> remote_buffers(rpc::CallContext& call);
+  StateDict named_parameters(rpc::CallContext& call);
+  StateDict named_buffers(rpc::CallContext& call);
+  StateDict state_dict(rpc::CallContext& call);
+  LoadedState load_state_dict(rpc::CallContext& call, StateDict state, bool strict);
+  void zero_grad(rpc::CallContext& call, bool set_to_none);
+  void requires_grad(rpc::CallContext& call, bool on);
+  void manual_seed(rpc::CallContext& call, std::uint64_t seed);
+
+  using Service =
+      rpc::Service<"weft.module", rpc::Method<"train", &ModuleService::train, rpc::idempotent>,
+                   rpc::Method<"is_training", &ModuleService::is_training, rpc::idempotent>,
+                   rpc::Method<"to", &ModuleService::to>,
+                   rpc::Method<"remote_parameters", &ModuleService::remote_parameters, rpc::idempotent>,
+                   rpc::Method<"remote_buffers", &ModuleService::remote_buffers, rpc::idempotent>,
+                   rpc::Method<"named_parameters", &ModuleService::named_parameters, rpc::idempotent>,
+                   rpc::Method<"named_buffers", &ModuleService::named_buffers, rpc::idempotent>,
+                   rpc::Method<"state_dict", &ModuleService::state_dict, rpc::idempotent>,
+                   rpc::Method<"load_state_dict", &ModuleService::load_state_dict>,
+                   rpc::Method<"zero_grad", &ModuleService::zero_grad>,
+                   rpc::Method<"requires_grad", &ModuleService::requires_grad>,
+                   rpc::Method<"manual_seed", &ModuleService::manual_seed>>;
+};
+
+// So that listings tell the sizes of tensors and modules.
+void add_sizers(rref::ObjectSizes& sizes);
+
+}  // namespace weft::dist_autograd

@@ -1,0 +1,95 @@
+// RemoteModule: what every torch::nn::Module behind an RRef can do without declaring it.
+//
+//   rref::RRef<Net> net = rref::create<Net>(agent.peer("worker1"));
+//   dist_autograd::RemoteModule module{net};
+//   co_await module.eval();
+//   const auto state = co_await module.state_dict();        // by value, with names
+//   co_await dist_autograd::RemoteModule{other}.load_state_dict(state);
+//
+// A handle on the RRef, cheap to make and to copy. Every call takes its turn in the object's queue and
+// belongs to no pass. Tensors travel by value under their names, never as an archive. While an optimizer is
+// attached to the module (dist_optim), what is read is the newest version of its parameters, a load is a step
+// of its own: passes that have read the version before keep it, and `to` and `requires_grad` are
+// failed_precondition. Without one, a load under an open pass fails that pass's backward (LibTorch's
+// "modified by an inplace operation"). Errors: invalid_argument where the object is no module. Thread-safe.
+#pragma once
+
+#include <weft/rpc/tensor/tensor_codec.h>
+#include <weft/rref/rref.h>
+
+#include <optional>
+#include <string>
+#include <type_traits>
+#include <vector>
+
+namespace torch::nn {
+class Module;
+}
+
+namespace weft::dist_autograd {
+
+struct NamedTensor {
+  std::string name;  // "conv.weight"
+  at::Tensor tensor;
+};
+WEFT_CODEC(NamedTensor, name, tensor)
+using StateDict = std::vector<NamedTensor>;  // in the module's order
+
+struct NamedReference {
+  std::string name;
+  rref::RRef<at::Tensor> tensor;
+};
+WEFT_CODEC(NamedReference, name, tensor)
+
+// Names that only the module, and only the given state, has.
+struct LoadedState {
+  std::vector<std::string> missing, unexpected;
+};
+WEFT_CODEC(LoadedState, missing, unexpected)
+
+class WEFT_EXPORT RemoteModule {
+ public:
+  template <class T>
+    requires std::is_base_of_v<torch::nn::Module, T>
+  RemoteModule(const rref::RRef<T>& module) : module_(module.reference()) {}
+  explicit RemoteModule(rref::ReferencePtr module) : module_(std::move(module)) {}
+  RemoteModule with(rpc::CallOptions options) const;
+
+  rpc::Future<void> train(bool on = true) const;
+  rpc::Future<void> eval() const { return train(false); }
+  rpc::Future<bool> is_training() const;
+
+  // Of the owner: "cpu", "cuda:1"; "float64" (dtype.h). As Module::to, buffers too.
+  rpc::Future<void> to(std::optional<std::string> device, std::optional<std::string> dtype = {}) const;
+
+  // RRefs to the tensors where they are, which share the module's turn and its optimizer's guard, and keep it
+  // alive. Fetched in a pass (to_here(pass), or as an argument) a parameter gets its gradient there.
+  rpc::Future<std::vector<NamedReference>> remote_parameters() const;
+  rpc::Future<std::vector<NamedReference>> remote_buffers() const;
+
+  // Copies.
+  rpc::Future<StateDict> named_parameters() const;
+  rpc::Future<StateDict> named_buffers() const;
+  rpc::Future<StateDict> state_dict() const;  // both: parameters, then buffers
+  // Copies the values into the module's tensors, which stay where they are; their dtypes may differ as far as
+  // LibTorch casts. strict: the names must be the module's. invalid_argument, naming the tensor: nothing has
+  // changed then.
+  rpc::Future<LoadedState> load_state_dict(const StateDict& state, bool strict = true) const;
+
+  rpc::Future<void> zero_grad(
+      bool set_to_none = true) const;              // of `.grad`; a pass keeps its gradients itself
+  rpc::Future<void> requires_grad(bool on) const;  // of all floating parameters
+  // LibTorch's generator of the owner's whole process.
+  rpc::Future<void> manual_seed(std::uint64_t seed) const;
+
+  const rref::ReferencePtr& reference() const { return module_; }
+
+ private:
+  template <auto Method, class... Given>
+  auto ask(Given&&... given) const;
+
+  rref::ReferencePtr module_;
+  rpc::CallOptions options_;
+};
+
+}  // namespace weft::dist_autograd

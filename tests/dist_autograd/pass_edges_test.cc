@@ -1,0 +1,163 @@
+// The edges of a backward: no calls, no roots, roots behind RRefs, failures and deaths behind nested calls,
+// releases while it runs, leaves that are still in the making.
+#include "tests/dist_autograd/kinds_support.h"
+
+namespace weft::dist_autograd::test::pass_edges_test {
+namespace {
+
+using rpc::ErrorKind;
+using weft::test::got;
+using weft::test::kind_of;
+using weft::test::message_of;
+using Value = rref::RRef<at::Tensor>;
+
+// A backward that failed on the driver, and what it left.
+void expect_failure(Workers& workers, Pass& pass, const at::Tensor& root, const std::string& says) {
+  try {
+    got(pass.backward(root));
+    ADD_FAILURE() << "no error";
+  } catch (const std::exception& error) {  // of the driver's own node, that node's
+    EXPECT_NE(std::string(error.what()).find(says), std::string::npos) << error.what();
+  }
+  workers.expect_nothing_left();
+}
+
+class PassEdges : public ::testing::Test, protected Workers {
+ protected:
+  PassEdges() : Workers(Kind::dense) {}
+  at::Tensor along(Pass& pass, const std::vector<std::string>& route, const at::Tensor& x) {
+    return got(cluster.peer(0, 1).call<&Functions::along>(pass, route, x, x));
+  }
+};
+
+TEST_F(PassEdges, WithoutACall) {
+  Pass pass{cluster[0]};
+  const at::Tensor x = leaf(), y = leaf();
+  got(pass.backward((x + y).sum()));
+  expect_gradients(pass, {x, y}, {at::ones_like(x), at::ones_like(y)});
+}
+
+TEST_F(PassEdges, WithoutARootOrWithoutItsGradient) {
+  Pass pass{cluster[0]};
+  EXPECT_EQ(kind_of([&] { got(pass.backward(std::vector<at::Tensor>{}, {})); }), ErrorKind::invalid_argument);
+  const at::Tensor x = leaf();
+  got(pass.backward((x * 2).sum()));  // nothing was begun
+  EXPECT_TRUE(pass.gradient(x).defined());
+  for (const at::Tensor& root : {draw(), draw().sum(), leaf(), at::Tensor()}) {
+    Pass other{cluster[0]};
+    EXPECT_EQ(kind_of([&] { got(other.backward(root)); }), ErrorKind::invalid_argument);
+  }
+}
+
+TEST_F(PassEdges, AReleasedPassTakesNeitherCallsNorBackwards) {
+  Pass pass{cluster[0]};
+  const at::Tensor x = leaf(), sum = along(pass, {}, x);
+  pass.release();
+  pass.release();
+  EXPECT_EQ(kind_of([&] { along(pass, {}, x); }), ErrorKind::failed_precondition);
+  EXPECT_EQ(kind_of([&] { got(pass.backward(sum.sum())); }), ErrorKind::failed_precondition);
+  EXPECT_FALSE(pass.gradient(x).defined());
+  expect_nothing_left();
+}
+
+TEST_F(PassEdges, FromAnOwnRRefTwice) {
+  Pass pass{cluster[0]};
+  const at::Tensor x = leaf();
+  const Value root = rref::local(cluster[0], along(pass, {}, x).square().sum());
+  got(pass.backward(root, {}, {.retain_graph = true}));
+  got(pass.backward(root));
+  expect_gradients(pass, {x},
+                   {2 * gradients_here({x}, [](const auto& l) { return (l[0] + l[0]).square(); })[0]});
+  for (const at::Tensor& wrong : {draw(), leaf()}) {  // no graph; no scalar
+    Pass other{cluster[0]};
+    EXPECT_EQ(kind_of([&] { got(other.backward(rref::local(cluster[0], wrong))); }),
+              ErrorKind::invalid_argument);
+  }
+  pass.release();
+  EXPECT_EQ(kind_of([&] { got(pass.backward(root)); }), ErrorKind::failed_precondition);
+}
+
+TEST_F(PassEdges, FromAnothersRRefTwice) {
+  Pass pass{cluster[0]};
+  const at::Tensor x = leaf(), y = leaf();
+  const Value root = rref::remote<&Functions::square_add>(cluster.peer(0, 1), pass, x, y);
+  got(pass.backward(root, at::ones_like(x), {.retain_graph = true}));
+  got(pass.backward(root, at::ones_like(x)));
+  expect_gradients(pass, {x, y}, {4 * x.detach(), 2 * at::ones_like(y)});
+}
+
+TEST_F(PassEdges, FromAnRRefToSomethingElse) {
+  Pass pass{cluster[0]};
+  const auto number = rref::remote<&Functions::number>(cluster.peer(0, 1), pass, 5);
+  const Value root{number.reference()};
+  EXPECT_EQ(kind_of([&] { got(pass.backward(root, at::ones({}))); }), ErrorKind::type_mismatch);
+}
+
+TEST_F(PassEdges, AFailureBehindANestedCall) {
+  Pass pass{cluster[0]};
+  const at::Tensor result =
+      got(cluster.peer(0, 1).call<&Functions::nested_failure>(pass, std::string("worker2"), leaf()));
+  expect_failure(*this, pass, result.sum(), "backward failed on purpose");
+}
+
+// Worker by worker back to the driver, whose own node fails last.
+TEST_F(PassEdges, AFailureAfterManyRoundTrips) {
+  Pass pass{cluster[0]};
+  const at::Tensor x = leaf();
+  at::Tensor value = FailingBackward::apply((x + x) * x);
+  for (const std::size_t worker : {1, 2, 3, 1})
+    value = got(cluster.peer(0, worker).call<&Functions::square_add>(pass, value, x));
+  expect_failure(*this, pass, value.sum(), "backward failed on purpose");
+}
+
+TEST_F(PassEdges, TheDeathOfAWorkerThatOnlyANestedCallMet) {
+  Pass pass{cluster[0]};
+  const at::Tensor sum = along(pass, {"worker2", "worker3"}, leaf());
+  EXPECT_FALSE(pass.state()->met().contains(cluster[3].id()));
+  Pass told{cluster[0]};
+  const at::Tensor other = along(told, {"worker2", "worker3"}, leaf());
+  cluster.kill(3);
+  EXPECT_THROW(got(pass.backward(sum.sum())), rpc::Error);
+  EXPECT_NE(message_of([&] { got(told.backward(other.sum())); }).find("worker3"), std::string::npos)
+      << "the news has come by now";
+  Pass next{cluster[0]};
+  const at::Tensor x = leaf();
+  got(next.backward(along(next, {"worker2"}, x).sum()));
+  EXPECT_TRUE(next.gradient(x).defined()) << "the others go on";
+}
+
+TEST_F(PassEdges, AReleaseWhileItRunsHere) {
+  Pass pass{cluster[0]};
+  at::Tensor x = leaf();
+  for (std::size_t i = 0; i < 30; ++i) x = got(cluster.peer(0, 1 + i % 3).call<&Functions::add>(pass, x, x));
+  const auto context = Context::of(*cluster[0].core());
+  const at::Tensor root = x * 1;
+  root.register_hook([context, id = pass.id()](at::Tensor gradient) {
+    context->release(id, nullptr);
+    return gradient;
+  });
+  expect_failure(*this, pass, root.sum(), "was released");
+}
+
+TEST_F(PassEdges, AReleaseWhileItRunsElsewhere) {
+  Pass pass{cluster[0]};
+  const at::Tensor x = leaf();
+  const at::Tensor there = got(cluster.peer(0, 1).call<&Functions::releasing>(pass, x));
+  const at::Tensor sum = got(cluster.peer(0, 2).call<&Functions::add>(pass, there, x));
+  expect_failure(*this, pass, sum.sum(), "was released");
+}
+
+TEST_F(PassEdges, OfALeafThatACallWithoutThePassStillMakes) {
+  const at::Tensor value = draw();
+  const Value there = rref::remote<&Functions::make_later>(cluster.peer(0, 1), value);
+  Pass pass{cluster[0]};
+  auto fetched = there.to_here(pass);
+  EXPECT_FALSE(fetched.ready());
+  functions[1]->gate.set();
+  got(pass.backward(got(std::move(fetched)).square().sum()));
+  expect_gradient(got(cluster.peer(0, 1).call<&Functions::gradient>(pass.id(), there)), 2 * value,
+                  "at its owner");
+}
+
+}  // namespace
+}  // namespace weft::dist_autograd::test::pass_edges_test

@@ -1,0 +1,59 @@
+// Memory after many passes: what one holds is gone when it ends, however it ends. WEFT_PASSES says how many
+// (./dev test --full: 100,000).
+#include "tests/dist_autograd/pass_support.h"
+#include "tests/support/cluster.h"
+
+#include <malloc.h>
+
+#include <cstdlib>
+
+namespace weft::dist_autograd::test::pass_leak_test {
+namespace {
+
+using Object = rref::RRef<Weights>;
+
+class PassLeak : public ::testing::Test {
+ protected:
+  PassLeak() { torch::manual_seed(5); }
+
+  static long passes() {
+    const char* const asked = std::getenv("WEFT_PASSES");
+    return asked != nullptr ? std::atol(asked) : 600;
+  }
+
+  // A pass that ends as `i` says: after a backward, after one that leaves something out, by a failure, or
+  // without a backward.
+  void run(long i) {
+    Pass pass{cluster[0]};
+    at::Tensor x = start.clone().requires_grad_();
+    at::Tensor out = b.call<&Weights::through>(pass, a, a.call<&Weights::multiply>(pass, x).get()).get();
+    if (i % 4 == 1) b.call<&Weights::multiply>(pass, out).get();
+    if (i % 4 == 2) out = a.call<&Weights::fail_backward>(pass, out).get();
+    if (i % 4 == 3) return;
+    auto done = pass.backward(out.sum());
+    if (i % 4 != 2) return done.get();
+    EXPECT_EQ(kind_of([&] { done.get(); }), rpc::ErrorKind::handler_failed);
+  }
+  void run_many(long n) {
+    for (long i = 0; i < n; ++i) run(i);
+    weft::test::eventually("no pass is left", [&] { return cluster.live_passes() == 0; });
+  }
+  static std::size_t allocated() { return mallinfo2().uordblks; }
+
+  Cluster cluster{3};
+  const at::Tensor start = matrix();
+  Object a = rref::create<Weights>(cluster.peer(0, 1), matrix());
+  Object b = rref::create<Weights>(cluster.peer(0, 2), matrix());
+};
+
+TEST_F(PassLeak, ManyPassesLeaveNothingBehind) {
+  run_many(200);  // pools fill, buffers grow
+  const std::size_t before = allocated();
+  run_many(passes());
+  const std::size_t after = allocated();
+  // A pass that left one tensor of its own behind would leave over 500 bytes.
+  EXPECT_LT(after, before + 100 * static_cast<std::size_t>(passes()) + (std::size_t{1} << 16));
+}
+
+}  // namespace
+}  // namespace weft::dist_autograd::test::pass_leak_test

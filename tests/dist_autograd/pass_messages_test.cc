@@ -1,0 +1,188 @@
+// What a pass records of the messages of its calls, on either side, with dense and with sparse tensors; whom
+// it knows; and that nothing of it stays anywhere.
+#include <weft/dist_autograd/message_part.h>
+
+#include "tests/dist_autograd/kinds_support.h"
+
+namespace weft::dist_autograd::test::pass_messages_test {
+namespace {
+
+using rpc::ErrorKind;
+using weft::test::got;
+using weft::test::kind_of;
+
+const std::string from0 = "RecvBackward(from worker0)", from1 = "RecvBackward(from worker1)",
+                  from2 = "RecvBackward(from worker2)";
+
+class PassMessages : public KindsTest {
+ protected:
+  void expect_arrival(std::size_t worker, const std::string& from) {
+    const Arrival arrival = functions[worker]->last_arrival();
+    EXPECT_EQ(arrival.origins, (std::vector<std::string>{from, from})) << "worker" << worker;
+    EXPECT_EQ(arrival.nodes, 1U) << "one for the message, on worker" << worker;
+    EXPECT_EQ(arrival.inputs, 2U) << "one for each tensor, on worker" << worker;
+  }
+  // Its gradients are those of a sum; then the pass ends, and is known nowhere.
+  void expect_sum_and_end(Pass& pass, const at::Tensor& x, const at::Tensor& y, const at::Tensor& sum) {
+    EXPECT_TRUE(dense(sum).equal(dense(x + y)));
+    got(pass.backward(total(sum)));
+    expect_gradients(pass, {x, y},
+                     gradients_here({x, y}, [](const auto& leaves) { return leaves[0] + leaves[1]; }));
+    const PassId id = pass.id();
+    pass.release();
+    EXPECT_EQ(kind_of([&] { Context::of(*cluster[0].core())->find(id); }), ErrorKind::not_found);
+    expect_nothing_left();
+  }
+};
+
+TEST_P(PassMessages, OfOneCall) {
+  Pass pass{cluster[0]};
+  const at::Tensor x = leaf(), y = leaf();
+  const at::Tensor sum = run<&Functions::add>(1, pass, x, y);
+  EXPECT_EQ(sent(0, pass), 1U);
+  EXPECT_EQ(sent(1, pass), 1U);
+  EXPECT_EQ(origin(sum), from1);
+  EXPECT_EQ(sum.grad_fn()->num_inputs(), 1U);
+  expect_arrival(1, from0);
+  expect_sum_and_end(pass, x, y, sum);
+}
+
+TEST_P(PassMessages, OfThreeNestedCalls) {
+  Pass pass{cluster[0]};
+  const at::Tensor x = leaf(), y = leaf();
+  const at::Tensor sum =
+      run<&Functions::along>(1, pass, std::vector<std::string>{"worker2", "worker3"}, x, y);
+  EXPECT_EQ(sent(0, pass), 1U);
+  EXPECT_EQ(sent(1, pass), 2U) << "onward, and back";
+  EXPECT_EQ(sent(2, pass), 2U);
+  EXPECT_EQ(sent(3, pass), 1U);
+  EXPECT_EQ(origin(sum), from1);
+  expect_arrival(1, from0);
+  expect_arrival(2, from1);
+  expect_arrival(3, from2);
+  expect_sum_and_end(pass, x, y, sum);
+}
+
+TEST_P(PassMessages, OfANestedCallBackToTheFirstCaller) {
+  Pass pass{cluster[0]};
+  const at::Tensor x = leaf(), y = leaf();
+  const at::Tensor sum = run<&Functions::along>(1, pass, std::vector<std::string>{"worker0"}, x, y);
+  EXPECT_EQ(sent(0, pass), 2U) << "its request, and its reply to the nested one";
+  EXPECT_EQ(sent(1, pass), 2U);
+  EXPECT_EQ(origin(sum), from1);
+  expect_arrival(1, from0);
+  expect_arrival(0, from1);
+  expect_sum_and_end(pass, x, y, sum);
+}
+
+TEST_P(PassMessages, WithoutGradMakeNoNodes) {
+  Pass pass{cluster[0]};
+  const at::Tensor sum = run<&Functions::add>(1, pass, draw(), draw());
+  EXPECT_FALSE(sum.requires_grad());
+  EXPECT_EQ(sent(0, pass), 0U);
+  EXPECT_EQ(sent(1, pass), 0U);
+  EXPECT_EQ(functions[1]->last_arrival().origins, (std::vector<std::string>{"", ""}));
+  EXPECT_EQ(state(1, pass).id(), pass.id()) << "the callee is in the pass all the same";
+}
+
+TEST_P(PassMessages, OfAListOfWhichSomeRequireGrad) {
+  Pass pass{cluster[0]};
+  std::vector<at::Tensor> tensors;
+  for (int i = 0; i < 10; ++i) tensors.push_back(i % 2 == 0 ? leaf() : draw());
+  const at::Tensor stacked = run<&Functions::stack>(1, pass, tensors);
+  EXPECT_TRUE(dense(stacked).equal(dense(at::stack(tensors))));
+  const Arrival arrival = functions[1]->last_arrival();
+  for (std::size_t i = 0; i < 10; ++i) EXPECT_EQ(arrival.origins[i], i % 2 == 0 ? from0 : "") << i;
+  EXPECT_EQ(arrival.nodes, 1U);
+  EXPECT_EQ(arrival.inputs, 5U);
+  EXPECT_EQ(sent(0, pass), 1U);
+  EXPECT_EQ(pass.state()->met(), (std::set<rpc::AgentId>{cluster[1].id()}));
+  got(pass.backward(total(stacked)));
+  expect_gradients(pass, tensors,
+                   gradients_here(tensors, [](const auto& leaves) { return at::stack(leaves); }));
+}
+
+TEST_P(PassMessages, EndWithThePassOnEveryWorker) {
+  for (const bool with_grad : {true, false}) {
+    Pass pass{cluster[0]};
+    for (std::size_t worker = 1; worker < 4; ++worker)
+      run<&Functions::add>(worker, pass, draw().requires_grad_(with_grad), draw());
+    EXPECT_EQ(cluster.live_passes(), 4U);
+    pass.release();
+    expect_nothing_left();
+  }
+}
+
+TEST_P(PassMessages, OfNestedCallsEndWithThePass) {
+  Pass pass{cluster[0]};
+  run<&Functions::along>(1, pass, std::vector<std::string>{"worker2"}, leaf(), leaf());
+  EXPECT_EQ(pass.state()->met(), (std::set<rpc::AgentId>{cluster[1].id()})) << "worker2 it does not know";
+  EXPECT_EQ(cluster.live_passes(), 3U);
+  pass.release();
+  expect_nothing_left();
+}
+
+TEST_P(PassMessages, TellWhomThePassHasMet) {
+  Pass pass{cluster[0]};
+  std::set<rpc::AgentId> others;
+  for (std::size_t worker = 1; worker < 4; ++worker) {
+    others.insert(cluster[worker].id());
+    run<&Functions::add>(worker, pass, draw(), draw());
+    EXPECT_EQ(pass.state()->met(), others) << "though nothing needs grad";
+  }
+  for (std::size_t worker = 1; worker < 4; ++worker) run<&Functions::add>(worker, pass, leaf(), leaf());
+  EXPECT_EQ(pass.state()->met(), others);
+}
+
+INSTANTIATE_TEST_SUITE_P(Kinds, PassMessages, all_kinds(), kinds_name);
+
+class PassOperators : public ::testing::TestWithParam<Kind>, protected Workers {
+ protected:
+  PassOperators() : Workers(GetParam()) { tensor::allow_operators(cluster[1], {"aten::add.Tensor"}); }
+};
+
+TEST_P(PassOperators, AreRecordedAsOtherCallsAre) {
+  Pass pass{cluster[0]};
+  const at::Tensor x = leaf(), y = leaf();
+  const at::Tensor sum = got(tensor::call_operator(cluster.peer(0, 1), "aten::add.Tensor", pass, x, y));
+  EXPECT_EQ(sent(0, pass), 1U);
+  EXPECT_EQ(sent(1, pass), 1U);
+  EXPECT_EQ(origin(sum), from1);
+  got(pass.backward(total(sum)));
+  expect_gradients(pass, {x, y},
+                   gradients_here({x, y}, [](const auto& leaves) { return leaves[0] + leaves[1]; }));
+  const PassId id = pass.id();
+  pass.release();
+  EXPECT_EQ(kind_of([&] { Context::of(*cluster[0].core())->find(id); }), ErrorKind::not_found);
+  expect_nothing_left();
+}
+
+INSTANTIATE_TEST_SUITE_P(Kinds, PassOperators, ::testing::Values(Kind::dense, Kind::sparse),
+                         [](const auto& info) { return kind_name(info.param); });
+
+TEST(PassIds, AreDistinctAndKnownUntilTheEnd) {
+  Cluster cluster(2);
+  const auto context = Context::of(*cluster[0].core());
+  std::set<PassId> ids;
+  for (int i = 0; i < 200; ++i) {
+    Pass pass{cluster[0]};
+    EXPECT_EQ(context->find(pass.id()), pass.state());
+    EXPECT_EQ(pass.id().origin, cluster[0].id().incarnation);
+    ids.insert(pass.id());
+  }
+  EXPECT_EQ(ids.size(), 200U);
+  for (const PassId& id : ids) EXPECT_EQ(kind_of([&] { context->find(id); }), ErrorKind::not_found);
+  EXPECT_NE(Pass{cluster[0]}.id(), Pass{cluster[1]}.id()) << "of two workers";
+}
+
+TEST(PassIds, OfCallsWithoutTensorsTravelAndEndToo) {
+  Workers workers{Kind::dense};
+  Pass pass{workers.cluster[0]};
+  EXPECT_EQ(got(workers.cluster.peer(0, 1).call<&Functions::number>(pass, 6)), 7);
+  EXPECT_EQ(workers.cluster.live_passes(), 2U);
+  pass.release();
+  workers.expect_nothing_left();
+}
+
+}  // namespace
+}  // namespace weft::dist_autograd::test::pass_messages_test

@@ -1,0 +1,71 @@
+// Several trainers, each with a pass of its own, over one parameter of another worker.
+#include <ATen/core/grad_mode.h>
+
+#include <deque>
+
+#include "tests/dist_autograd/kinds_support.h"
+
+namespace weft::dist_autograd::test::pass_trainers_test {
+namespace {
+
+using weft::test::got;
+
+// Served by every agent: an iteration of training that it is asked for; its pass lives on until the end.
+struct Trainer {
+  explicit Trainer(rpc::Agent& a) : agent(&a) {}
+  rpc::Task<PassId> train(rref::RRef<at::Tensor> parameter, at::Tensor data) {
+    passes.emplace_back(*agent);
+    Pass& pass = passes.back();
+    const rpc::Peer owner = agent->peer(parameter.owner().name);
+    const at::Tensor result = co_await owner.call<&Functions::square_add>(pass, parameter, data);
+    at::Tensor loss;
+    {
+      const at::AutoGradMode with_grad(true);  // this call came without a pass: its handler runs without grad
+      loss = total(result);
+    }
+    co_await pass.backward(loss);
+    co_return pass.id();
+  }
+  using Service = rpc::Service<"test.trainer", rpc::Method<"train", &Trainer::train>>;
+  rpc::Agent* agent;
+  std::deque<Pass> passes;
+};
+
+class PassTrainers : public ::testing::TestWithParam<Kind>, protected Workers {
+ protected:
+  PassTrainers() : Workers(GetParam()) {
+    for (std::size_t i = 1; i < cluster.size(); ++i) {
+      trainers.push_back(std::make_shared<Trainer>(cluster[i]));
+      cluster[i].serve(trainers.back());
+    }
+  }
+  std::vector<std::shared_ptr<Trainer>> trainers;
+};
+
+TEST_P(PassTrainers, KeepTheirGradientsApart) {
+  const at::Tensor parameter = leaf();
+  const auto handle = rref::local(cluster[0], parameter);
+  std::vector<at::Tensor> data;
+  std::vector<rpc::Future<PassId>> trained;
+  for (std::size_t i = 1; i < 4; ++i) {
+    data.push_back(draw());
+    trained.push_back(cluster.peer(0, i).call<&Trainer::train>(handle, data.back()));
+  }
+  const auto passes = got(rpc::when_all(std::move(trained)));
+  for (std::size_t i = 0; i < 3; ++i) {
+    const auto state = Context::of(*cluster[0].core())->find(passes[i]);
+    EXPECT_EQ(state->gradients().size(), 1U);
+    const auto want = gradients_here({parameter, data[i]},
+                                     [](const auto& leaves) { return leaves[0] * leaves[0] + leaves[1]; });
+    expect_gradient(state->gradient(parameter), want[0], "trainer " + std::to_string(i));
+  }
+  EXPECT_FALSE(parameter.grad().defined());
+  for (const auto& trainer : trainers) trainer->passes.clear();
+  expect_nothing_left();
+}
+
+INSTANTIATE_TEST_SUITE_P(Kinds, PassTrainers, ::testing::Values(Kind::dense, Kind::sparse),
+                         [](const auto& info) { return kind_name(info.param); });
+
+}  // namespace
+}  // namespace weft::dist_autograd::test::pass_trainers_test

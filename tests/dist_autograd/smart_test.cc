@@ -1,0 +1,244 @@
+// Backwards in which only part of what was sent takes part, against single-process LibTorch: unused outputs,
+// roots on several workers, random programs, and gradients of gradients.
+#include "tests/dist_autograd/pass_support.h"
+
+#include <random>
+
+namespace weft::dist_autograd::test::smart_test {
+namespace {
+
+using Object = rref::RRef<Weights>;
+
+at::Tensor run_multiply(const Object& object, const Pass& pass, const at::Tensor& x) {
+  return object.call<&Weights::multiply>(pass, x).get();
+}
+at::Tensor gradient_of(const Object& object, const Pass& pass) {
+  return object.call<&Weights::gradient>(pass.id()).get();
+}
+
+class SmartTest : public ::testing::Test {
+ protected:
+  SmartTest() { torch::manual_seed(11); }
+  Cluster cluster{3};
+  const at::Tensor a0 = matrix(), b0 = matrix(), x0 = matrix();
+  Object a = rref::create<Weights>(cluster.peer(0, 1), a0);
+  Object b = rref::create<Weights>(cluster.peer(0, 2), b0);
+  at::Tensor x = x0.clone().requires_grad_();
+  // The same in one process.
+  at::Tensor ao = a0.clone().requires_grad_(), bo = b0.clone().requires_grad_(),
+             xo = x0.clone().requires_grad_();
+};
+
+TEST_F(SmartTest, AnUnusedMessageIsLeftOut) {
+  Pass pass{cluster[0]};
+  const at::Tensor used = run_multiply(a, pass, x);
+  run_multiply(b, pass, x);
+  pass.backward(used.sum()).get();
+  xo.mm(ao).tanh().sum().backward();
+  expect_equal(pass.gradient(x), xo.grad(), "x");
+  expect_equal(gradient_of(a, pass), ao.grad(), "a");
+  EXPECT_FALSE(gradient_of(b, pass).defined());
+}
+
+// The weights of `a` and x are in both calls: their nodes wait for gradients of which one never comes.
+TEST_F(SmartTest, AnUnusedMessageThatSharesALeafWithAUsedOne) {
+  Pass pass{cluster[0]};
+  const at::Tensor used = run_multiply(a, pass, x);
+  run_multiply(a, pass, x * 2);
+  run_multiply(b, pass, run_multiply(a, pass, x * 3));
+  pass.backward(used.sum()).get();
+  xo.mm(ao).tanh().sum().backward();
+  expect_equal(pass.gradient(x), xo.grad(), "x");
+  expect_equal(gradient_of(a, pass), ao.grad(), "a");
+}
+
+// What is waited for at worker1 is live but held up behind a node at worker2 that waits for something dead.
+TEST_F(SmartTest, WhatWaitsBehindWhatWaits) {
+  Pass pass{cluster[0]};
+  const at::Tensor first = run_multiply(a, pass, x);       // worker1
+  const at::Tensor second = run_multiply(b, pass, first);  // worker2
+  run_multiply(a, pass, second);                           // dead: worker0's `second` is sent once more
+  const at::Tensor third = run_multiply(b, pass, second);
+  run_multiply(b, pass, first);  // dead
+  pass.backward((first * second).sum() + third.sum()).get();
+  const at::Tensor fo = xo.mm(ao).tanh(), so = fo.mm(bo).tanh(), to = so.mm(bo).tanh();
+  ((fo * so).sum() + to.sum()).backward();
+  expect_equal(pass.gradient(x), xo.grad(), "x");
+  expect_equal(gradient_of(a, pass), ao.grad(), "a");
+  expect_equal(gradient_of(b, pass), bo.grad(), "b");
+}
+
+TEST_F(SmartTest, RootsOnSeveralWorkers) {
+  Pass pass{cluster[0]};
+  const rref::RRef<at::Tensor> hidden = a.remote<&Weights::multiply>(pass, x);
+  const rref::RRef<at::Tensor> out = b.remote<&Weights::multiply>(pass, hidden);
+  const at::Tensor here = x.square().sum(), g0 = matrix(), g1 = matrix();
+  pass.backward({here, Root(hidden, g0), Root(out, g1)}).get();
+  const at::Tensor ho = xo.mm(ao).tanh();
+  torch::autograd::backward({xo.square().sum(), ho, ho.mm(bo).tanh()}, {at::Tensor(), g0, g1});
+  expect_equal(pass.gradient(x), xo.grad(), "x");
+  expect_equal(gradient_of(a, pass), ao.grad(), "a");
+  expect_equal(gradient_of(b, pass), bo.grad(), "b");
+}
+
+// A pass whose calls the program forgot goes on without them, also over and over.
+TEST_F(SmartTest, TwoBackwardsOverPartsOfOneGraph) {
+  Pass pass{cluster[0]};
+  const at::Tensor one = run_multiply(a, pass, x).sum(), two = run_multiply(b, pass, x).sum();
+  pass.backward(one, {.retain_graph = true}).get();
+  pass.backward(two, {.retain_graph = true}).get();
+  pass.backward(one + two).get();
+  const at::Tensor first = xo.mm(ao).tanh().sum(), second = xo.mm(bo).tanh().sum();
+  first.backward({}, true);
+  second.backward({}, true);
+  (first + second).backward();
+  expect_equal(pass.gradient(x), xo.grad(), "x");
+  expect_equal(gradient_of(a, pass), ao.grad(), "a");
+  expect_equal(gradient_of(b, pass), bo.grad(), "b");
+  EXPECT_EQ(pass.state()->backwards(), 3U);
+}
+
+TEST_F(SmartTest, CallsMayFollowABackwardThatKeepsTheGraph) {
+  Pass pass{cluster[0]};
+  const at::Tensor one = run_multiply(a, pass, x);
+  for (int i = 0; i < 20; ++i) {
+    pass.backward(one.sum(), {.retain_graph = true}).get();
+    pass.backward(run_multiply(a, pass, one).sum(), {.retain_graph = true}).get();
+  }
+  const at::Tensor oo = xo.mm(ao).tanh();
+  (20 * (oo.sum() + oo.mm(ao).tanh().sum())).backward();
+  ASSERT_TRUE(pass.gradient(x).defined());
+  EXPECT_TRUE(at::allclose(pass.gradient(x), xo.grad(), 1e-9, 1e-12));
+  EXPECT_TRUE(at::allclose(gradient_of(a, pass), ao.grad(), 1e-9, 1e-12));
+}
+
+// The second is refused; it ends the pass, and with it the first, unless that was over before.
+TEST_F(SmartTest, TwoBackwardsAtATimeAreAnError) {
+  Pass pass{cluster[0]};
+  const at::Tensor one = run_multiply(a, pass, x).sum(), two = run_multiply(b, pass, x).sum();
+  auto first = pass.backward(one, {.retain_graph = true});
+  auto second = pass.backward(two, {.retain_graph = true});
+  int failures = 0;
+  for (auto* each : {&first, &second}) {
+    try {
+      std::move(*each).get();
+    } catch (const rpc::Error&) {
+      ++failures;
+    }
+  }
+  // Both may have run one after the other, if the first was over in time: then both have done their work.
+  if (failures == 0) {
+    (xo.mm(ao).tanh().sum() + xo.mm(bo).tanh().sum()).backward();
+    expect_equal(pass.gradient(x), xo.grad(), "x");
+  }
+}
+
+TEST_F(SmartTest, GradientsOfGradients) {
+  Pass pass{cluster[0]};
+  const at::Tensor loss = run_multiply(b, pass, run_multiply(a, pass, x)).sum();
+  pass.backward(loss, {.create_graph = true}).get();
+  const at::Tensor g = pass.gradient(x);
+  ASSERT_TRUE(g.requires_grad());
+  const at::Tensor penalty = g.square().sum();
+  pass.backward(penalty).get();
+
+  const at::Tensor lo = xo.mm(ao).tanh().mm(bo).tanh().sum();
+  const auto first = torch::autograd::grad({lo}, {xo, ao, bo}, {}, true, true);
+  const auto second = torch::autograd::grad({first[0].square().sum()}, {xo, ao, bo});
+  expect_equal(pass.gradient(x), first[0] + second[0], "x");
+  expect_equal(gradient_of(a, pass), first[1] + second[1], "a");
+  expect_equal(gradient_of(b, pass), first[2] + second[2], "b");
+}
+
+TEST_F(SmartTest, FastRefusesToRecordABackward) {
+  Pass pass{cluster[0]};
+  EXPECT_EQ(kind_of([&] {
+              pass.backward(run_multiply(a, pass, x).sum(),
+                            {.create_graph = true, .mode = BackwardMode::fast})
+                  .get();
+            }),
+            rpc::ErrorKind::invalid_argument);
+}
+
+TEST_F(SmartTest, TheGraphIsDrawnWithAllItsWorkers) {
+  Pass pass{cluster[0]};
+  const at::Tensor loss = a.call<&Weights::through>(pass, b, x).get().sum();
+  const std::string dot = pass.dot({loss}).get();
+  const auto count = [&](const std::string& text) {
+    std::size_t found = 0;
+    for (std::size_t at = dot.find(text); at != std::string::npos; at = dot.find(text, at + 1)) ++found;
+    return found;
+  };
+  for (const std::string worker : {"worker0", "worker1", "worker2"})
+    EXPECT_EQ(count("label=\"" + worker + "\""), 1U) << dot;
+  EXPECT_EQ(count("label=\"SumBackward0\""), 1U) << dot;
+  EXPECT_EQ(count("label=\"MmBackward0\""), 2U) << dot;
+  EXPECT_EQ(count("label=\"SendBackward("), 4U) << dot;
+  EXPECT_EQ(count("label=\"RecvBackward("), 4U) << dot;
+  EXPECT_EQ(count("[style=dashed]"), 4U) << "each message joins two nodes\n" << dot;
+  pass.backward(loss).get();
+}
+
+// Calls on objects of three workers with results of earlier ones, of which the loss needs some or all.
+class RandomProgram : public ::testing::TestWithParam<int> {};
+
+TEST_P(RandomProgram, HasTheGradientsOfOneProcess) {
+  std::mt19937 random(static_cast<unsigned>(GetParam()));
+  const auto pick = [&](std::size_t n) {
+    return std::uniform_int_distribution<std::size_t>(0, n - 1)(random);
+  };
+  torch::manual_seed(GetParam());
+  Cluster cluster(4);
+  std::vector<at::Tensor> weights, local;
+  std::vector<Object> objects;
+  for (std::size_t i = 0; i < 4; ++i) {
+    weights.push_back(matrix());
+    local.push_back(weights.back().clone().requires_grad_());
+    objects.push_back(rref::create<Weights>(cluster.peer(0, i % 3 + 1), weights.back()));
+  }
+  for (const BackwardMode mode : {BackwardMode::smart, BackwardMode::fast}) {
+    const bool all_used = mode == BackwardMode::fast;
+    Pass pass{cluster[0]};
+    at::Tensor x = matrix().requires_grad_(), xo = x.detach().clone().requires_grad_();
+    std::vector<at::Tensor> values{x}, want{xo};
+    for (std::size_t step = 2 + pick(8); step > 0; --step) {
+      const std::size_t from = pick(values.size()), on = pick(objects.size()), to = pick(objects.size());
+      switch (pick(3)) {
+        case 0:
+          values.push_back(run_multiply(objects[on], pass, values[from]));
+          want.push_back(want[from].mm(local[on]).tanh());
+          break;
+        case 1: {
+          values.push_back(objects[on].call<&Weights::through>(pass, objects[to], values[from]).get());
+          const at::Tensor here = want[from].mm(local[on]).sin();
+          want.push_back(here.mm(local[to]).tanh() + here);
+          break;
+        }
+        default: {
+          const std::size_t other = pick(values.size());
+          values.push_back(values[from] * values[other]);
+          want.push_back(want[from] * want[other]);
+        }
+      }
+    }
+    at::Tensor loss = x.sum(), expected = xo.sum();
+    for (std::size_t i = 1; i < values.size(); ++i) {
+      if (!all_used && pick(2) == 0) continue;
+      loss = loss + values[i].sum();
+      expected = expected + want[i].sum();
+    }
+    for (auto& weight : local) weight.mutable_grad() = at::Tensor();
+    expected.backward();
+    pass.backward(loss, {.mode = mode}).get();
+    expect_equal(pass.gradient(x), xo.grad(), "x");
+    for (std::size_t i = 0; i < objects.size(); ++i) {
+      if (!local[i].grad().defined()) continue;
+      expect_equal(gradient_of(objects[i], pass), local[i].grad(), "weights " + std::to_string(i));
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Seeds, RandomProgram, ::testing::Range(0, 24));
+
+}  // namespace
+}  // namespace weft::dist_autograd::test::smart_test
