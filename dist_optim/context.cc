@@ -8,6 +8,15 @@
 
 namespace weft::dist_optim {
 
+std::shared_ptr<Context> Context::of(const rpc::AgentCore& core) {
+  auto context = const_cast<rpc::AgentCore&>(core).layers().share<Context>();
+  if (context == nullptr)
+    throw rpc::Error(rpc::ErrorKind::failed_precondition,
+                     "this agent was made without distributed optimizers: give its constructor "
+                     "dist_optim::layers()");
+  return context;
+}
+
 std::shared_ptr<HostGuard> Context::host_of(rref::StoredObject& object) {
   auto* module = object.as<torch::nn::Module>();
   if (module == nullptr)
@@ -15,7 +24,7 @@ std::shared_ptr<HostGuard> Context::host_of(rref::StoredObject& object) {
                      "an optimizer steps torch::nn modules, not objects of type " + object.value().type);
   std::shared_ptr<HostGuard> fresh;
   auto guard = object.attach_guard([&] {
-    fresh = std::make_shared<HostGuard>(parameters_of(*module), object.value().service);
+    fresh = std::make_shared<HostGuard>(parameters_of(*module));
     return fresh;
   });
   auto host = std::dynamic_pointer_cast<HostGuard>(guard);
@@ -37,6 +46,7 @@ void Context::peer_gone(const rpc::AgentId& peer, const rpc::Error& reason) {
       if (auto host = weak.lock()) hosts.push_back(std::move(host));
   }
   const bool died = reason.kind() != rpc::ErrorKind::shut_down;
+  local_steps_->trainer_gone(trainer_of(peer.incarnation));
   for (const auto& host : hosts) host->host().unregister_trainer(trainer_of(peer.incarnation), died);
 }
 

@@ -1,10 +1,13 @@
-// Context: the optimizer layer of one agent: which hosts its objects' parameters have, so that a trainer that
-// dies is struck off everywhere. One per agent, made by dist_optim::layers(). Thread-safe.
+// Context: the optimizer layer of one agent: which hosts its objects' parameters have and which steps are
+// under way on them, so that a trainer that dies is struck off everywhere. One per agent, made by
+// dist_optim::layers(). Thread-safe.
 #pragma once
 
 #include <weft/dist_optim/host_guard.h>
+#include <weft/dist_optim/local_steps.h>
 #include <weft/rpc/agent/call_hook.h>
 
+#include <atomic>
 #include <mutex>
 
 namespace weft::dist_optim {
@@ -12,17 +15,24 @@ namespace weft::dist_optim {
 class WEFT_EXPORT Context final : public rpc::CallHook {
  public:
   explicit Context(std::shared_ptr<rpc::AgentCore> core) : core_(std::move(core)) {}
+  static std::shared_ptr<Context> of(const rpc::AgentCore& core);  // failed_precondition without the layer
 
   const std::shared_ptr<rpc::AgentCore>& core() const { return core_; }
   // The host of an object's parameters, made at the first call. invalid_argument where it is no
   // torch::nn::Module.
   std::shared_ptr<HostGuard> host_of(rref::StoredObject& object);
 
+  const std::shared_ptr<LocalSteps>& local_steps() const { return local_steps_; }
+  // For this agent's own steps, as a trainer.
+  std::uint64_t next_step() { return ++steps_; }
+
   bool knows(std::string_view) const override { return false; }
   void peer_gone(const rpc::AgentId& peer, const rpc::Error& reason) override;
 
  private:
   std::shared_ptr<rpc::AgentCore> core_;
+  const std::shared_ptr<LocalSteps> local_steps_ = std::make_shared<LocalSteps>();
+  std::atomic<std::uint64_t> steps_{0};
   std::mutex mutex_;  // guards hosts_
   std::vector<std::weak_ptr<HostGuard>> hosts_;
 };

@@ -1,93 +1,197 @@
 #include <weft/dist_optim/dist_optimizer.h>
-
+#include <weft/dist_optim/in_order.h>
 #include <weft/rpc/core/when_all.h>
 
 namespace weft::dist_optim {
+namespace {
 
-// How attaching ended, for everyone who asks; it is asked for with every step.
-struct DistOptimizer::Attachment {
+// Its owner said so; otherwise what became of a call is not known.
+bool answered(const std::exception_ptr& error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const rpc::RemoteError&) {
+    return true;
+  } catch (...) {
+    return false;
+  }
+}
+
+}  // namespace
+
+// What steps under way share with the handle, and may outlive it.
+struct DistOptimizer::Core : std::enable_shared_from_this<DistOptimizer::Core> {
+  Core(std::shared_ptr<Context> of, std::vector<Module> of_modules) : context(std::move(of)) {
+    for (auto& one : of_modules) modules.push_back(std::move(one.module));
+    refused.resize(modules.size());
+  }
+  // Not before all attaching has ended. What refused this handle may have taken another of this agent's, and
+  // would take this for its end.
+  ~Core() {
+    for (std::size_t i = 0; i < modules.size(); ++i)
+      if (!refused[i]) ask<&OptimizerService::detach>(modules[i]).then([](auto&&) {});
+  }
+
+  // How attaching ended, for everyone who asks.
+  rpc::Future<void> attached();
+  void attach_ended(const rpc::Result<void>& result);
+  // One call on every module, after the decisions on the steps before.
+  template <class T, class Call>
+  auto on_every_module(Call call);
+
+  const std::shared_ptr<Context> context;
+  std::vector<rref::ReferencePtr> modules;
+  std::vector<char> refused;  // which of them; known when attaching has ended
+  InOrder order;
+
   std::mutex mutex;  // guards the rest
   std::optional<std::exception_ptr> ended;
   std::vector<rpc::Promise<void>> waiting;
 };
 
-template <auto Method, class... Given>
-auto DistOptimizer::ask(const rref::ReferencePtr& module, Given&&... given) const {
-  using Found = rpc::Peer::FoundMethod<Method>;
-  using Value = typename Found::Type::Traits::Result;
-  const rpc::Peer owner = module->context()->peer(module->owner());
-  rpc::OutgoingCall call = owner.make_call(Found::name, sizeof...(Given));
-  module->context()->target(module, call);
-  rpc::Peer::encode<typename Found::Type>(call, std::forward<Given>(given)...);
-  return owner.start_typed<Value>(std::move(call), [](rpc::Result<rpc::PendingCall::Reply>&& reply) {
-    return rpc::Peer::decode<Value>(std::move(reply), Found::name);
-  });
-}
-
-DistOptimizer::DistOptimizer(rpc::Agent& agent, OptimizerSpec spec, StepMode mode,
-                             std::vector<rref::ReferencePtr> modules)
-    : modules_(std::move(modules)), attachment_(std::make_shared<Attachment>()) {
-  dist_autograd::Context::of(*agent.core());  // the layers are there
-  check(mode);
-  std::vector<rpc::Future<void>> attached;
-  for (const auto& module : modules_) attached.push_back(ask<&OptimizerService::attach>(module, spec, mode));
-  rpc::when_all(std::move(attached)).then([attachment = attachment_](rpc::Result<void>&& result) {
-    std::vector<rpc::Promise<void>> waiting;
-    {
-      std::lock_guard lock(attachment->mutex);
-      attachment->ended = result.ok() ? nullptr : result.error();
-      waiting = std::exchange(attachment->waiting, {});
-    }
-    for (auto& promise : waiting) promise.complete(result);
-  });
-}
-
-DistOptimizer::~DistOptimizer() {
-  for (const auto& module : modules_) {
-    try {
-      ask<&OptimizerService::detach>(module).then([](auto&&) {});
-    } catch (const rpc::Error&) {
-      // The owner is gone, and with it all that there was to leave.
-    }
-  }
-}
-
-rpc::Future<void> DistOptimizer::attached() {
+rpc::Future<void> DistOptimizer::Core::attached() {
   rpc::Promise<void> promise;
   auto future = promise.future();
-  std::unique_lock lock(attachment_->mutex);
-  if (!attachment_->ended) {
-    attachment_->waiting.push_back(std::move(promise));
+  std::unique_lock lock(mutex);
+  if (!ended) {
+    waiting.push_back(std::move(promise));
     return future;
   }
-  const std::exception_ptr error = *attachment_->ended;
+  const std::exception_ptr error = *ended;
   lock.unlock();
   promise.complete(error != nullptr ? rpc::Result<void>(error) : rpc::Result<void>());
   return future;
 }
 
-rpc::Future<void> DistOptimizer::step(const dist_autograd::Pass& pass) { return step(std::span(&pass, 1)); }
-
-rpc::Future<void> DistOptimizer::step(std::span<const dist_autograd::Pass> passes) {
-  std::vector<dist_autograd::PassId> ids;
-  for (const auto& pass : passes) ids.push_back(pass.id());
-  // Attaching was sent first and each object takes its calls in order, so the steps need not wait for its
-  // answer.
-  std::vector<rpc::Future<void>> parts;
-  parts.push_back(attached());
-  for (const auto& module : modules_)
-    parts.push_back(ask<&OptimizerService::step>(module, ids).then([](rpc::Result<std::uint64_t>&& version) {
-      return version.ok() ? rpc::Result<void>() : rpc::Result<void>(version.error());
-    }));
-  return rpc::when_all(std::move(parts));
+void DistOptimizer::Core::attach_ended(const rpc::Result<void>& result) {
+  std::vector<rpc::Promise<void>> to_tell;
+  {
+    std::lock_guard lock(mutex);
+    ended = result.error();
+    to_tell = std::exchange(waiting, {});
+  }
+  for (auto& promise : to_tell) promise.complete(result);
 }
 
-rpc::Future<void> DistOptimizer::set_learning_rate(double rate) {
-  std::vector<rpc::Future<void>> parts;
-  parts.push_back(attached());
-  for (const auto& module : modules_)
-    parts.push_back(ask<&OptimizerService::set_learning_rate>(module, rate));
-  return rpc::when_all(std::move(parts));
+template <class T, class Call>
+auto DistOptimizer::Core::on_every_module(Call call) {
+  using All = std::conditional_t<std::is_void_v<T>, void, std::vector<typename rpc::Result<T>::Value>>;
+  auto promise = std::make_shared<rpc::Promise<All>>();
+  auto future = promise->future();
+  order.run([self = shared_from_this(), promise, call = std::move(call)] {
+    std::vector<rpc::Future<T>> calls;
+    for (std::size_t i = 0; i < self->modules.size(); ++i) calls.push_back(call(self->modules[i], i));
+    self->order.next();
+    rpc::when_all(std::move(calls)).then([self, promise](rpc::Result<All>&& result) {
+      if (result.ok()) return promise->complete(std::move(result));
+      // Where attaching failed, that is why.
+      self->attached().then([promise, result = std::move(result)](rpc::Result<void>&& attached) mutable {
+        promise->complete(attached.ok() ? std::move(result) : rpc::Result<All>(attached.error()));
+      });
+    });
+  });
+  return future;
+}
+
+DistOptimizer::DistOptimizer(rpc::Agent& agent, OptimizerSpec spec, StepMode mode,
+                             std::vector<rref::ReferencePtr> modules)
+    : DistOptimizer(agent, mode, [&] {
+        std::vector<Module> all;
+        for (auto& module : modules) all.push_back({std::move(module), spec});
+        return all;
+      }()) {}
+
+DistOptimizer::DistOptimizer(rpc::Agent& agent, StepMode mode, std::vector<Module> modules) {
+  check(mode);
+  std::vector<OptimizerSpec> specs;
+  for (const Module& module : modules) specs.push_back(module.spec);
+  core_ = std::make_shared<Core>(Context::of(*agent.core()), std::move(modules));
+  // Each object takes its calls in order, so that steps need not wait for the answers.
+  std::vector<rpc::Future<void>> attached;
+  for (std::size_t i = 0; i < specs.size(); ++i)
+    attached.push_back(ask<&OptimizerService::attach>(core_->modules[i], specs[i], mode));
+  when_settled(std::move(attached), [core = core_](std::vector<rpc::Result<void>> results) {
+    rpc::Result<void> whole;
+    for (std::size_t i = results.size(); i-- > 0;) {
+      if (results[i].ok()) continue;
+      core->refused[i] = answered(results[i].error());
+      whole = std::move(results[i]);
+    }
+    core->attach_ended(whole);
+  });
+}
+
+DistOptimizer::~DistOptimizer() = default;
+
+rpc::Future<void> DistOptimizer::attached() { return core_->attached(); }
+
+rpc::Future<StepResult> DistOptimizer::step(const dist_autograd::Pass& pass, const StepOptions& options) {
+  return step(std::span(&pass, 1), options);
+}
+
+rpc::Future<StepResult> DistOptimizer::step(std::span<const dist_autograd::Pass> passes,
+                                            const StepOptions& options) {
+  auto promise = std::make_shared<rpc::Promise<StepResult>>();
+  auto future = promise->future();
+  StepRequest request{core_->context->next_step(), {}, options};
+  try {
+    options.check();
+    const auto autograd = dist_autograd::Context::of(*core_->context->core());
+    for (const auto& pass : passes) {
+      if (pass.state() == nullptr)
+        throw rpc::Error(rpc::ErrorKind::failed_precondition, "a pass that was released cannot step");
+      if (autograd->find_if_known(pass.id()) == nullptr)
+        throw rpc::Error(rpc::ErrorKind::failed_precondition,
+                         to_string(pass.id()) + " cannot step: it has failed or was released");
+      request.passes.push_back(pass.id());
+    }
+  } catch (const rpc::Error&) {
+    promise->fail(std::current_exception());
+    return future;
+  }
+  core_->order.run([core = core_, request = std::move(request), promise]() mutable {
+    StepCall::start(
+        core->modules, std::move(request), [core] { core->order.next(); },
+        [core, promise](rpc::Result<StepResult> result) {
+          if (result.ok()) return promise->complete(std::move(result));
+          // Where attaching failed, that is why.
+          core->attached().then([promise, error = result.error()](rpc::Result<void>&& attached) {
+            promise->fail(attached.ok() ? error : attached.error());
+          });
+        });
+  });
+  return future;
+}
+
+rpc::Future<void> DistOptimizer::set_learning_rate(double rate, std::optional<std::string> group) {
+  return core_->on_every_module<void>([rate, group](const rref::ReferencePtr& module, std::size_t) {
+    return ask<&OptimizerService::set_learning_rate>(module, rate, group);
+  });
+}
+
+rpc::Future<DistOptimizerState> DistOptimizer::save_state() {
+  return core_
+      ->on_every_module<OptimizerState>([](const rref::ReferencePtr& module, std::size_t) {
+        return ask<&OptimizerService::save_state>(module);
+      })
+      .then([](rpc::Result<std::vector<OptimizerState>>&& states) {
+        return DistOptimizerState{std::move(states).get()};
+      });
+}
+
+rpc::Future<void> DistOptimizer::load_state(DistOptimizerState state) {
+  if (state.modules.size() != core_->modules.size())
+    return rpc::Future<void>::made(std::make_exception_ptr(rpc::Error(
+        rpc::ErrorKind::invalid_argument, "the state is that of " + std::to_string(state.modules.size()) +
+                                              " modules, not of " + std::to_string(core_->modules.size()))));
+  auto states = std::make_shared<const std::vector<OptimizerState>>(std::move(state.modules));
+  return core_->on_every_module<void>([states](const rref::ReferencePtr& module, std::size_t i) {
+    return ask<&OptimizerService::load_state>(module, (*states)[i]);
+  });
+}
+
+rpc::Future<std::vector<HostStats>> DistOptimizer::stats() {
+  return core_->on_every_module<HostStats>(
+      [](const rref::ReferencePtr& module, std::size_t) { return ask<&OptimizerService::stats>(module); });
 }
 
 }  // namespace weft::dist_optim

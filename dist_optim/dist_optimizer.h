@@ -1,48 +1,78 @@
 // DistOptimizer: steps the parameters of modules behind RRefs, where they live, with the gradients of passes.
 //
 //   dist_optim::DistOptimizer optimizer{agent, torch::optim::AdamOptions(1e-3), dist_optim::stale(2), shared,
-//   head}; co_await pass.backward(loss); co_await optimizer.step(pass);               // exactly the pass's
-//   gradients; then its claim on the parameters ends
+//                                       head};
+//   co_await pass.backward(loss);
+//   co_await optimizer.step(pass);  // exactly the pass's gradients; then its claim on the parameters ends
 //
 // The optimizer and its state belong to the parameters: all handles on one object, from all trainers, share
 // them, and handles that disagree on options or mode are refused. The mode (local/step_mode.h) says what
-// happens when several trainers step one object. Thread-safe.
+// happens when several trainers step one object. There is no zero_grad: gradients belong to passes, a pass
+// steps an object once, and the next pass begins without any. Thread-safe; what one handle is asked is done
+// in that order on every object. docs/dist_optim.md says what each operation guarantees.
 #pragma once
 
 #include <weft/dist_optim/context.h>
+#include <weft/dist_optim/grad_scaler.h>
+#include <weft/dist_optim/learning_rate.h>
 #include <weft/dist_optim/optimizer_service.h>
+#include <weft/dist_optim/step_call.h>
 
 #include <span>
 
 namespace weft::dist_optim {
 
+// The state of each module's optimizer, in the order of the handle's modules. It names no owner: it may be
+// loaded where the same modules, in the same order, live elsewhere. Travels; see local/optimizer_state.h.
+struct DistOptimizerState {
+  std::vector<OptimizerState> modules;
+};
+WEFT_CODEC(DistOptimizerState, modules)
+
 class WEFT_EXPORT DistOptimizer {
  public:
+  struct Module {
+    rref::ReferencePtr module;  // rref.reference()
+    OptimizerSpec spec;
+  };
+
   template <class... T>
   DistOptimizer(rpc::Agent& agent, OptimizerSpec spec, StepMode mode, const rref::RRef<T>&... modules)
       : DistOptimizer(agent, std::move(spec), mode, std::vector{modules.reference()...}) {}
   DistOptimizer(rpc::Agent& agent, OptimizerSpec spec, StepMode mode,
                 std::vector<rref::ReferencePtr> modules);
-  ~DistOptimizer();  // leaves the objects' rounds
+  // An optimizer for each module; options for parts of one module: OptimizerSpec::with_group.
+  DistOptimizer(rpc::Agent& agent, StepMode mode, std::vector<Module> modules);
+  ~DistOptimizer();  // leaves the objects' rounds, once its steps are over
   DistOptimizer(const DistOptimizer&) = delete;
   DistOptimizer& operator=(const DistOptimizer&) = delete;
 
-  // Completes when every owner has stepped. Errors of attaching (other options, no module) come with the
-  // first step. An owner that fails does not undo the others' steps; the error names it.
-  rpc::Future<void> step(const dist_autograd::Pass& pass);
-  rpc::Future<void> step(
-      std::span<const dist_autograd::Pass> passes);  // one step with the sum of their gradients
+  // Completes when every owner has stepped; the passes must live until then. All modules are stepped, or none
+  // (StepError, and step_call.h for what can be in between). Errors of attaching (other options, no module)
+  // come with the first step.
+  rpc::Future<StepResult> step(const dist_autograd::Pass& pass, const StepOptions& options = {});
+  // One step with the sum of their gradients, or their mean: gradients accumulated over several passes.
+  rpc::Future<StepResult> step(std::span<const dist_autograd::Pass> passes, const StepOptions& options = {});
 
-  rpc::Future<void> set_learning_rate(double rate);
+  // From the next step of this handle on: of one parameter group, by its prefix ("": of what is in none), or
+  // of all. Of all trainers: it belongs to the parameters. Need not be waited for.
+  rpc::Future<void> set_learning_rate(double rate, std::optional<std::string> group = {});
+
+  // Taken of each module in its turn: of one moment where no trainer steps meanwhile. The parameters are not
+  // in it.
+  rpc::Future<DistOptimizerState> save_state();
+  // `invalid_argument` where the state is that of other modules or another optimizer: the error is the first
+  // refusal, and the modules that did not refuse have the new state.
+  rpc::Future<void> load_state(DistOptimizerState state);
+
+  // What each module's owner has measured: versions, the staleness of its steps, copies.
+  rpc::Future<std::vector<HostStats>> stats();
+
   rpc::Future<void> attached();  // every owner has accepted this optimizer
 
  private:
-  struct Attachment;
-  template <auto Method, class... Given>
-  auto ask(const rref::ReferencePtr& module, Given&&... given) const;
-
-  std::vector<rref::ReferencePtr> modules_;
-  std::shared_ptr<Attachment> attachment_;
+  struct Core;
+  std::shared_ptr<Core> core_;
 };
 
 }  // namespace weft::dist_optim

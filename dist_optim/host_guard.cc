@@ -27,10 +27,17 @@ std::string trainer_of(std::uint64_t incarnation) {
   return text;
 }
 
+void HostGuard::read(const std::function<void()>& body) {
+  const auto reading = host_.read_newest();
+  body();
+}
+
 void HostGuard::admit(const std::shared_ptr<rpc::IncomingCall>& call, rpc::Job proceed) {
-  // The optimizer's own methods order themselves; everything else that runs on the object reads its
-  // parameters.
-  if (call->entry().service != service_ && call->method() != rref::detail::fetch_method) return proceed();
+  // Methods of other services that are about the object order themselves (the optimizer's, read() and
+  // change()); everything that runs on the object, or fetches a part of it, reads its parameters.
+  const auto* target = call->slots().find<rref::Context::Target>();
+  if ((target == nullptr || !target->runs_on_it) && call->method() != rref::detail::fetch_method)
+    return proceed();
   const auto* in = call->slots().find<dist_autograd::InPass>();
   if (in == nullptr) {
     call->add_context(std::make_unique<ReadingSwitch>(shared_from_this(), std::nullopt));
@@ -38,7 +45,6 @@ void HostGuard::admit(const std::shared_ptr<rpc::IncomingCall>& call, rpc::Job p
   }
   const PassKey key = key_of(in->pass->id());
   in->pass->add_context(this, std::make_shared<ReadingSwitch>(shared_from_this(), key));
-  in->pass->on_end([guard = shared_from_this(), key] { guard->host_.release(key); });
   call->add_context(std::make_unique<ReadingSwitch>(shared_from_this(), key));
 
   // Where the admission does not wait, the handler runs in this turn; else in a later one.
@@ -59,6 +65,8 @@ void HostGuard::admit(const std::shared_ptr<rpc::IncomingCall>& call, rpc::Job p
     if (error != nullptr) return call->fail(error);
     call->executor().post([resume] { (*resume)(); });
   });
+  // After it: a pass that has ended meanwhile gives back at once what it was just given.
+  in->pass->on_end([guard = shared_from_this(), key] { guard->host_.release(key); });
   {
     std::lock_guard lock(wait->mutex);
     wait->returned = true;

@@ -13,15 +13,15 @@ namespace weft::dist_optim {
 class HostGuard final : public rref::ObjectGuard, public std::enable_shared_from_this<HostGuard> {
  public:
   // object: where the parameters live; kept alive by the StoredObject that keeps this.
-  HostGuard(std::vector<Parameter> parameters, std::string service)
-      : host_(std::move(parameters)), service_(std::move(service)) {}
+  explicit HostGuard(std::vector<Parameter> parameters) : host_(std::move(parameters)) {}
 
   ParameterHost& host() { return host_; }
   void admit(const std::shared_ptr<rpc::IncomingCall>& call, rpc::Job proceed) override;
+  void read(const std::function<void()>& body) override;
+  void change(const std::function<void()>& body) override { host_.change(body); }
 
  private:
   ParameterHost host_;
-  const std::string service_;
 };
 
 // How hosts name passes and trainers: a trainer is a life of an agent, and so is the origin of its passes.

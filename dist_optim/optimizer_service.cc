@@ -1,6 +1,7 @@
 #include <weft/dist_optim/optimizer_service.h>
 
 #include <atomic>
+#include <functional>
 #include <mutex>
 
 namespace weft::dist_optim {
@@ -13,71 +14,140 @@ std::shared_ptr<HostGuard> host_of(Context& context, rpc::CallContext& call) {
   return context.host_of(*target->object);
 }
 
-}  // namespace
+std::string calling_trainer(rpc::CallContext& call) { return trainer_of(call.peer().id.incarnation); }
 
-void OptimizerService::attach(rpc::CallContext& call, OptimizerSpec spec, StepMode mode) {
-  check(mode);
-  host_of(*context, call)->host().register_trainer(trainer_of(call.peer().id.incarnation), spec, mode);
-}
+using Prepared = std::function<void(rpc::Result<StepPart>)>;
 
-void OptimizerService::detach(rpc::CallContext& call) {
-  host_of(*context, call)->host().unregister_trainer(trainer_of(call.peer().id.incarnation), false);
-}
-
-rpc::Future<std::uint64_t> OptimizerService::step(rpc::CallContext& call,
-                                                  std::vector<dist_autograd::PassId> passes) {
-  const auto guard = host_of(*context, call);
-  const auto autograd = dist_autograd::Context::of(*context->core());
-  const std::string trainer = trainer_of(call.peer().id.incarnation);
+// Collects the passes' gradients for this object and prepares the step with them, once the passes are
+// admitted.
+void prepare_step(Context& context, const std::shared_ptr<HostGuard>& guard, const std::string& trainer,
+                  const StepRequest& request, Prepared done) {
+  const auto autograd = dist_autograd::Context::of(*context.core());
   ParameterHost& host = guard->host();
   auto gradients = std::make_shared<std::vector<PassGradients>>();
-  for (const auto& id : passes) {
+  std::vector<std::shared_ptr<dist_autograd::PassState>> open;
+  for (const auto& id : request.passes) {
     PassGradients one{key_of(id), {}};
     const auto pass = autograd->find_if_known(id);
+    // Its gradients went with it: nothing to step is not what the trainer asked for.
+    if (pass == nullptr && autograd->has_ended(id))
+      return done(std::make_exception_ptr(
+          rpc::Error(rpc::ErrorKind::failed_precondition,
+                     to_string(id) + " cannot step: it has failed here or was released")));
     const auto& parameters = host.parameters();
     for (std::size_t i = 0; pass != nullptr && i < parameters.size(); ++i)
       if (at::Tensor gradient = pass->gradient(parameters[i].tensor); gradient.defined())
         one.gradients.emplace(i, gradient);
     if (one.gradients.empty()) {
       host.release(one.pass);  // it has no part in this object's step
-    } else {
-      gradients->push_back(std::move(one));
+      continue;
     }
+    open.push_back(pass);
+    gradients->push_back(std::move(one));
   }
 
-  struct Step {
-    rpc::Promise<std::uint64_t> promise;
+  struct Wait {
     std::atomic<std::size_t> open;
     std::mutex mutex;  // guards error
     std::exception_ptr error;
   };
-  auto step = std::make_shared<Step>();
-  auto future = step->promise.future();
-  step->open = gradients->size() + 1;
-  const auto admitted = [step, guard, gradients, trainer](const std::exception_ptr& error) {
+  auto wait = std::make_shared<Wait>();
+  wait->open = gradients->size() + 1;
+  const auto admitted = [wait, guard, gradients, trainer, request,
+                         done = std::move(done)](const std::exception_ptr& error) {
     if (error != nullptr) {
-      std::lock_guard lock(step->mutex);
-      step->error = error;
+      std::lock_guard lock(wait->mutex);
+      wait->error = error;
     }
-    if (--step->open != 0) return;
-    if (step->error != nullptr) return step->promise.fail(step->error);
-    guard->host().step(trainer, std::move(*gradients),
-                       [step, guard](std::exception_ptr failed, ParameterHost::Version version) {
-                         step->promise.complete(failed != nullptr ? rpc::Result<std::uint64_t>(failed)
-                                                                  : rpc::Result<std::uint64_t>(version));
-                       });
+    if (--wait->open != 0) return;
+    if (wait->error != nullptr) return done(wait->error);
+    done(rpc::capture([&] {
+      return guard->host().prepare(trainer, request.number, std::move(*gradients), request.options,
+                                   request.passes.size());
+    }));
   };
   // A module that its owner's own code reads (a trainer's head) has had no call through which its pass was
   // admitted.
   std::vector<PassKey> keys;
   for (const PassGradients& one : *gradients) keys.push_back(one.pass);
   for (const PassKey& key : keys) host.admit(trainer, key, admitted);
+  // After it: a pass that has ended meanwhile gives back at once what it was just given.
+  for (std::size_t i = 0; i < open.size(); ++i)
+    open[i]->on_end([guard, key = keys[i]] { guard->host().release(key); });
   admitted(nullptr);
+}
+
+}  // namespace
+
+void OptimizerService::attach(rpc::CallContext& call, OptimizerSpec spec, StepMode mode) {
+  check(mode);
+  host_of(*context, call)->host().register_trainer(calling_trainer(call), spec, mode);
+}
+
+void OptimizerService::detach(rpc::CallContext& call) {
+  host_of(*context, call)->host().unregister_trainer(calling_trainer(call), false);
+}
+
+rpc::Future<StepOutcome> OptimizerService::step(rpc::CallContext& call, StepRequest request,
+                                                std::uint64_t objects) {
+  auto promise = std::make_shared<rpc::Promise<StepOutcome>>();
+  auto future = promise->future();
+  const std::string trainer = calling_trainer(call);
+  const auto arrive = [steps = context->local_steps(), promise, trainer, request, objects](
+                          std::shared_ptr<HostGuard> guard, rpc::Result<StepPart> part) {
+    steps->arrive(trainer, request, objects, {std::move(guard), std::move(part), promise});
+  };
+  std::shared_ptr<HostGuard> guard;
+  try {
+    guard = host_of(*context, call);
+  } catch (...) {
+    arrive(nullptr, std::current_exception());  // the other objects must hear of it
+    return future;
+  }
+  prepare_step(*context, guard, trainer, request,
+               [arrive, guard](rpc::Result<StepPart> part) { arrive(guard, std::move(part)); });
   return future;
 }
 
-void OptimizerService::set_learning_rate(rpc::CallContext& call, double rate) {
-  host_of(*context, call)->host().set_learning_rate(rate);
+rpc::Future<StepPart> OptimizerService::prepare(rpc::CallContext& call, StepRequest request) {
+  auto promise = std::make_shared<rpc::Promise<StepPart>>();
+  auto future = promise->future();
+  prepare_step(*context, host_of(*context, call), calling_trainer(call), request,
+               [promise](rpc::Result<StepPart> part) { promise->complete(std::move(part)); });
+  return future;
 }
+
+rpc::Future<std::uint64_t> OptimizerService::commit(rpc::CallContext& call, std::uint64_t number,
+                                                    StepDecision decision) {
+  auto promise = std::make_shared<rpc::Promise<std::uint64_t>>();
+  auto future = promise->future();
+  const auto guard = host_of(*context, call);
+  guard->host().commit(calling_trainer(call), number, decision,
+                       [promise, guard](std::exception_ptr error, ParameterHost::Version version) {
+                         if (error != nullptr) return promise->fail(error);
+                         promise->complete(version);
+                       });
+  return future;
+}
+
+void OptimizerService::abort(rpc::CallContext& call, std::uint64_t number) {
+  context->local_steps()->abort(calling_trainer(call), number);
+  host_of(*context, call)->host().abort(calling_trainer(call), number);
+}
+
+void OptimizerService::set_learning_rate(rpc::CallContext& call, double rate,
+                                         std::optional<std::string> group) {
+  host_of(*context, call)->host().set_learning_rate(rate, group);
+}
+
+OptimizerState OptimizerService::save_state(rpc::CallContext& call) {
+  return host_of(*context, call)->host().state();
+}
+
+void OptimizerService::load_state(rpc::CallContext& call, OptimizerState state) {
+  host_of(*context, call)->host().set_state(state);
+}
+
+HostStats OptimizerService::stats(rpc::CallContext& call) { return host_of(*context, call)->host().stats(); }
 
 }  // namespace weft::dist_optim

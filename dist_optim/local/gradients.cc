@@ -1,10 +1,12 @@
 #include <weft/dist_optim/local/gradients.h>
 #include <weft/rpc/core/error.h>
 
+#include <cmath>
 #include <set>
 #include <sstream>
 #include <utility>
 
+#include <ATen/Functions.h>
 #include <ATen/MemoryOverlap.h>
 #include <ATen/core/grad_mode.h>
 #include <torch/nn/module.h>
@@ -35,6 +37,19 @@ void check_gradient(const Parameter& parameter, const at::Tensor& gradient, bool
   throw rpc::Error(rpc::ErrorKind::invalid_argument, "the gradient of parameter " + parameter.name +
                                                          " has layout " + text(gradient.layout()) +
                                                          ", which its optimizer does not take");
+}
+
+// A sparse gradient's entries count once each: where an index is there twice, their sum.
+at::Tensor values_of(const at::Tensor& gradient) {
+  return gradient.is_sparse() ? gradient.coalesce().values() : gradient;
+}
+
+template <class Map>
+at::Tensor map_values(const at::Tensor& gradient, Map map) {
+  if (!gradient.is_sparse()) return map(gradient);
+  const at::Tensor sparse = gradient.coalesce();
+  return at::_sparse_coo_tensor_unsafe(sparse.indices(), map(sparse.values()), sparse.sizes())
+      ._coalesced_(true);
 }
 
 }  // namespace
@@ -98,6 +113,46 @@ void add_gradients(Gradients& sum, const Gradients& more) {
     } else {
       total = total + gradient;
     }
+  }
+}
+
+void prepare_gradients(Gradients& gradients, std::size_t passes, const StepOptions& options) {
+  at::NoGradGuard no_grad;
+  double factor = options.mean && passes > 0 ? 1 / static_cast<double>(passes) : 1;
+  if (options.loss_scale) factor /= *options.loss_scale;
+  scale_gradients(gradients, factor);
+  if (!options.clip_value) return;
+  for (auto& [index, gradient] : gradients) {
+    if (!gradient.defined()) continue;
+    gradient = map_values(gradient, [&](const at::Tensor& values) {
+      return values.clamp(-*options.clip_value, *options.clip_value);
+    });
+  }
+}
+
+StepPart measure(const Gradients& gradients, const StepOptions& options) {
+  at::NoGradGuard no_grad;
+  StepPart part;
+  std::vector<double> norms;
+  for (const auto& [index, gradient] : gradients) {
+    if (!gradient.defined() || gradient.numel() == 0) continue;
+    const at::Tensor values = values_of(gradient);
+    if (values.numel() == 0) continue;
+    if (options.loss_scale) part.nonfinite |= !at::isfinite(values).all().item<bool>();
+    if (!options.clip_norm) continue;
+    norms.push_back(
+        (std::isinf(options.norm_type) ? values.abs().max() : values.norm(options.norm_type)).item<double>());
+  }
+  part.norm = combine_norms(norms, options.norm_type);
+  return part;
+}
+
+void scale_gradients(Gradients& gradients, double scale) {
+  if (scale == 1) return;
+  at::NoGradGuard no_grad;
+  for (auto& [index, gradient] : gradients) {
+    if (gradient.defined())
+      gradient = map_values(gradient, [&](const at::Tensor& values) { return values * scale; });
   }
 }
 

@@ -7,6 +7,7 @@
 // Thread-safety: plain functions over values; tensors given to them are read, never written.
 #pragma once
 
+#include <weft/dist_optim/local/step_options.h>
 #include <weft/rpc/core/export.h>
 
 #include <cstddef>
@@ -43,5 +44,10 @@ WEFT_EXPORT void check_gradients(const std::vector<Parameter>& parameters, const
 
 // Adds `more` to `sum`. Undefined gradients count as absent.
 WEFT_EXPORT void add_gradients(Gradients& sum, const Gradients& more);
+
+// The options' mean, loss scale and clipping by value, out of place; what is left is as the options have it.
+WEFT_EXPORT void prepare_gradients(Gradients& gradients, std::size_t passes, const StepOptions& options);
+WEFT_EXPORT StepPart measure(const Gradients& gradients, const StepOptions& options);
+WEFT_EXPORT void scale_gradients(Gradients& gradients, double scale);
 
 }  // namespace weft::dist_optim

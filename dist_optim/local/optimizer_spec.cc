@@ -1,4 +1,6 @@
 #include <weft/dist_optim/local/optimizer_spec.h>
+#include <weft/dist_optim/local/rowwise_adagrad.h>
+#include <weft/dist_optim/local/sparse_adam.h>
 #include <weft/rpc/core/error.h>
 
 #include <charconv>
@@ -72,6 +74,15 @@ void read(OptionReader& from, torch::optim::RMSpropOptions& to) {
   to.centered(from.flag("centered"));
 }
 
+void read(OptionReader& from, SparseAdamOptions& to) {
+  to.lr(from.number("lr")).beta1(from.number("beta1")).beta2(from.number("beta2")).eps(from.number("eps"));
+}
+
+void read(OptionReader& from, RowwiseAdagradOptions& to) {
+  to.lr(from.number("lr")).eps(from.number("eps"));
+  to.initial_accumulator_value(from.number("initial_accumulator_value"));
+}
+
 template <typename Optimizer, typename Options>
 std::unique_ptr<torch::optim::Optimizer> make_as(const OptimizerSpec& spec,
                                                  std::vector<at::Tensor> parameters) {
@@ -124,6 +135,46 @@ OptimizerSpec::OptimizerSpec(const torch::optim::RMSpropOptions& from)
               {"momentum", from.momentum()},
               {"centered", from.centered() ? 1 : 0}} {}
 
+OptimizerSpec::OptimizerSpec(const SparseAdamOptions& from)
+    : name("SparseAdam"),
+      options{{"lr", from.lr()}, {"beta1", from.beta1()}, {"beta2", from.beta2()}, {"eps", from.eps()}} {}
+
+OptimizerSpec::OptimizerSpec(const RowwiseAdagradOptions& from)
+    : name("RowwiseAdagrad"),
+      options{{"lr", from.lr()},
+              {"eps", from.eps()},
+              {"initial_accumulator_value", from.initial_accumulator_value()}} {}
+
+OptimizerSpec OptimizerSpec::with_group(std::string prefix, std::map<std::string, double> differing) const {
+  OptimizerSpec more = *this;
+  more.groups.push_back({std::move(prefix), std::move(differing)});
+  return more;
+}
+
+std::map<std::string, OptimizerSpec> OptimizerSpec::by_group() const {
+  std::map<std::string, OptimizerSpec> specs;
+  OptimizerSpec& base = specs[""];
+  base.name = name;
+  base.options = options;
+  for (const ParameterGroup& group : groups) {
+    if (group.prefix.empty()) refuse(*this, "a parameter group needs a prefix");
+    auto [spec, fresh] = specs.try_emplace(group.prefix, base);
+    if (!fresh) refuse(*this, "there are two parameter groups " + group.prefix);
+    for (const auto& [option, value] : group.options) spec->second.options[option] = value;
+  }
+  return specs;
+}
+
+std::string OptimizerSpec::group_of(const std::string& parameter) const {
+  std::string longest;
+  for (const ParameterGroup& group : groups) {
+    const std::string& prefix = group.prefix;
+    if (prefix.size() <= longest.size() || !parameter.starts_with(prefix)) continue;
+    if (parameter.size() == prefix.size() || parameter[prefix.size()] == '.') longest = prefix;
+  }
+  return longest;
+}
+
 std::unique_ptr<torch::optim::Optimizer> OptimizerSpec::make(std::vector<at::Tensor> parameters) const {
   using namespace torch::optim;
   if (name == "SGD") return make_as<SGD, SGDOptions>(*this, std::move(parameters));
@@ -131,23 +182,39 @@ std::unique_ptr<torch::optim::Optimizer> OptimizerSpec::make(std::vector<at::Ten
   if (name == "AdamW") return make_as<AdamW, AdamWOptions>(*this, std::move(parameters));
   if (name == "Adagrad") return make_as<Adagrad, AdagradOptions>(*this, std::move(parameters));
   if (name == "RMSprop") return make_as<RMSprop, RMSpropOptions>(*this, std::move(parameters));
-  refuse(*this, "there is no such optimizer (SGD, Adam, AdamW, Adagrad and RMSprop are known)");
+  if (name == "SparseAdam") return make_as<SparseAdam, SparseAdamOptions>(*this, std::move(parameters));
+  if (name == "RowwiseAdagrad")
+    return make_as<RowwiseAdagrad, RowwiseAdagradOptions>(*this, std::move(parameters));
+  refuse(*this,
+         "there is no such optimizer (SGD, Adam, AdamW, Adagrad, RMSprop, SparseAdam and RowwiseAdagrad are "
+         "known)");
 }
 
 bool OptimizerSpec::takes_sparse_gradients() const {
+  if (name == "SparseAdam" || name == "RowwiseAdagrad") return true;
   auto decay = options.find("weight_decay");
   return (name == "SGD" || name == "Adagrad") && (decay == options.end() || decay->second == 0);
 }
 
-std::string to_string(const OptimizerSpec& spec) {
-  std::string text = spec.name + "(";
-  for (const auto& [option, value] : spec.options) {
+namespace {
+
+std::string to_string(const std::map<std::string, double>& options) {
+  std::string text = "(";
+  for (const auto& [option, value] : options) {
     if (text.back() != '(') text += ", ";
     char digits[32];  // the shortest form that reads back as the same double
     auto end = std::to_chars(digits, digits + sizeof digits, value).ptr;
     text += option + "=" + std::string(digits, end);
   }
   return text + ")";
+}
+
+}  // namespace
+
+std::string to_string(const OptimizerSpec& spec) {
+  std::string text = spec.name + to_string(spec.options);
+  for (const ParameterGroup& group : spec.groups) text += " " + group.prefix + to_string(group.options);
+  return text;
 }
 
 }  // namespace weft::dist_optim

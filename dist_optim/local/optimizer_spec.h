@@ -5,6 +5,9 @@
 // option, also those left at their defaults: two specs are equal exactly when the two optimizers behave
 // alike, and handles to one object that bring different specs are refused.
 //
+// Parameter groups: parameters whose names begin with a group's prefix (a whole name or up to a dot: "conv"
+// is conv.weight, not conv2.weight; the longest prefix counts) take the group's options in place of these.
+//
 // Thread-safety: a value.
 #pragma once
 
@@ -31,11 +34,23 @@ struct LBFGSOptions;
 
 namespace weft::dist_optim {
 
+struct SparseAdamOptions;
+struct RowwiseAdagradOptions;
+
+struct ParameterGroup {
+  std::string prefix;
+  std::map<std::string, double> options;  // those that differ
+
+  friend bool operator==(const ParameterGroup&, const ParameterGroup&) = default;
+};
+
 struct WEFT_EXPORT OptimizerSpec {
-  // LibTorch's class: "SGD", "Adam", "AdamW", "Adagrad" or "RMSprop".
+  // LibTorch's class: "SGD", "Adam", "AdamW", "Adagrad" or "RMSprop"; or weft's "SparseAdam" or
+  // "RowwiseAdagrad".
   std::string name;
   // LibTorch's option names; Adam's betas are "beta1" and "beta2", and a flag is 0 or 1.
   std::map<std::string, double> options;
+  std::vector<ParameterGroup> groups;
 
   OptimizerSpec() = default;
 
@@ -45,16 +60,26 @@ struct WEFT_EXPORT OptimizerSpec {
   OptimizerSpec(const torch::optim::AdamWOptions& from);
   OptimizerSpec(const torch::optim::AdagradOptions& from);
   OptimizerSpec(const torch::optim::RMSpropOptions& from);
+  OptimizerSpec(const SparseAdamOptions& from);
+  OptimizerSpec(const RowwiseAdagradOptions& from);
   // LBFGS evaluates the loss several times within one step: it cannot be stepped with given gradients.
   OptimizerSpec(const torch::optim::LBFGSOptions&) = delete;
 
-  // LibTorch's optimizer over `parameters`, as one parameter group. A spec may have come from a peer: an
+  // This spec with a group more.
+  OptimizerSpec with_group(std::string prefix, std::map<std::string, double> options) const;
+  // The spec of each group by its prefix, without groups of its own; that of all other parameters has the
+  // prefix "". `invalid_argument` where a prefix is empty or there twice.
+  std::map<std::string, OptimizerSpec> by_group() const;
+  // The prefix of the group that a parameter is in.
+  std::string group_of(const std::string& parameter) const;
+
+  // The optimizer over `parameters`, with the options outside groups. A spec may have come from a peer: an
   // unknown name, a missing or unknown option or a value that LibTorch refuses is `invalid_argument`.
   // Include <torch/optim/optimizer.h> where the result is used.
   std::unique_ptr<torch::optim::Optimizer> make(std::vector<at::Tensor> parameters) const;
 
-  // Whether a step takes sparse (COO) gradients. LibTorch's Adam, AdamW and RMSprop refuse them, SGD and
-  // Adagrad do with weight decay.
+  // Whether a step outside groups takes sparse (COO) gradients. LibTorch's Adam, AdamW and RMSprop refuse
+  // them, SGD and Adagrad do with weight decay.
   bool takes_sparse_gradients() const;
 
   friend bool operator==(const OptimizerSpec&, const OptimizerSpec&) = default;

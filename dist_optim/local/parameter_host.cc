@@ -2,7 +2,6 @@
 #include <weft/dist_optim/local/shadow_leaves.h>
 #include <weft/rpc/core/error.h>
 
-#include <algorithm>
 #include <utility>
 
 namespace weft::dist_optim {
@@ -64,6 +63,7 @@ void ParameterHost::unregister_trainer(const std::string& trainer, bool died) {
     if (handle == handles_.end()) return;
     if (--handle->second > 0 && !died) return;
     handles_.erase(handle);
+    std::erase_if(prepared_, [&](const auto& entry) { return entry.first.first == trainer; });
     auto ended = error(rpc::ErrorKind::aborted, "trainer " + trainer + (died ? " died" : " has left"));
     for (PassKey pass : ledger_.remove_trainer(trainer)) admitted(pass, ended, after);
     if (round_ && died) {
@@ -85,6 +85,10 @@ void ParameterHost::admit(const std::string& trainer, PassKey pass, Admitted don
   {
     std::lock_guard lock(mutex_);
     try {
+      if (committed_.contains(pass)) {
+        throw rpc::Error(rpc::ErrorKind::failed_precondition,
+                         "pass " + to_string(pass) + " has stepped these parameters already");
+      }
       bool free = mode_ && mode_->kind == StepMode::Kind::free;
       if (!free && ledger_.admit(trainer, pass) == PassLedger::Admission::waiting) {
         waiting_[pass].push_back(std::move(done));
@@ -102,6 +106,11 @@ void ParameterHost::release(PassKey pass) {
   bool dropped = false;
   {
     std::lock_guard lock(mutex_);
+    committed_.erase(pass);
+    if (auto found = preparing(pass); found != prepared_.end()) {
+      found->second.released.push_back(pass);
+      return;
+    }
     if (ledger_.release(pass)) {
       admitted(pass, error(rpc::ErrorKind::cancelled, "pass " + to_string(pass) + " was released"), after);
     }
@@ -161,169 +170,6 @@ void ParameterHost::Reading::leave() {
     dropped = host->tidy(after);
   }
   host->finish(after, dropped);
-}
-
-// ---- steps
-
-void ParameterHost::step(const std::string& trainer, std::vector<PassGradients> passes, Stepped done) {
-  Applied applied;
-  try {
-    PendingStep step{{}, sum_gradients(trainer, passes), {}};
-    bool synchronous = false;
-    {
-      std::lock_guard lock(mutex_);
-      step.passes = passes_to_step(passes);
-      synchronous = round_.has_value();
-    }
-    passes.clear();
-    if (synchronous) {
-      step.done = done;
-      arrive(trainer, std::move(step));
-      close_rounds();
-      return;
-    }
-    applied = apply({{trainer, step.passes}}, step.gradients);
-  } catch (...) {
-    applied.error = std::current_exception();
-  }
-  done(applied.error, applied.version);
-}
-
-Gradients ParameterHost::sum_gradients(const std::string& trainer,
-                                       const std::vector<PassGradients>& passes) const {
-  {
-    std::lock_guard lock(mutex_);
-    if (!handles_.contains(trainer)) {
-      throw rpc::Error(rpc::ErrorKind::failed_precondition,
-                       "trainer " + trainer + " has no optimizer on these parameters");
-    }
-  }
-  {
-    std::lock_guard turn(optimizer_mutex_);
-    for (const PassGradients& pass : passes) leaves().check(pass.gradients);
-  }
-  Gradients sum;
-  for (const PassGradients& pass : passes) add_gradients(sum, pass.gradients);
-  return sum;
-}
-
-// A pass that did not use these parameters need not have read them; one that brings gradients must.
-std::vector<PassKey> ParameterHost::passes_to_step(const std::vector<PassGradients>& passes) const {
-  std::vector<PassKey> keys;
-  for (const PassGradients& pass : passes) {
-    bool used = std::any_of(pass.gradients.begin(), pass.gradients.end(),
-                            [](const auto& gradient) { return gradient.second.defined(); });
-    if (used || ledger_.pin(pass.pass)) keys.push_back(pass.pass);
-  }
-  return keys;
-}
-
-void ParameterHost::arrive(const std::string& trainer, PendingStep step) {
-  std::lock_guard lock(mutex_);
-  ledger_.check_step(trainer, step.passes);
-  round_->arrive(trainer);
-  ledger_.hold(trainer);
-  pending_[trainer] = std::move(step);
-}
-
-// Applies the round if it is complete, and the next one if that is. One thread at a time does this; what
-// becomes complete meanwhile is seen by it.
-void ParameterHost::close_rounds() {
-  for (;;) {
-    std::map<std::string, PendingStep> closing;
-    PassLedger::PassesOfTrainers passes;
-    {
-      std::lock_guard lock(mutex_);
-      if (!round_ || !round_->complete()) return;
-      round_->close();
-      closing = std::exchange(pending_, {});
-      for (const auto& [trainer, step] : closing) passes[trainer] = step.passes;
-    }
-    Applied applied;
-    try {
-      Gradients sum;
-      for (const auto& [trainer, step] : closing) add_gradients(sum, step.gradients);
-      applied = apply(passes, sum);
-    } catch (...) {
-      applied.error = std::current_exception();
-    }
-    Callbacks after;
-    bool dropped = false;
-    {
-      std::lock_guard lock(mutex_);
-      for (auto& [trainer, step] : closing) {
-        round_->finish(trainer);
-        ledger_.end_hold(trainer);
-        after.push_back([done = std::move(step.done), applied] { done(applied.error, applied.version); });
-      }
-      fail_outdated(after);
-      dropped = tidy(after);
-    }
-    finish(after, dropped);
-  }
-}
-
-ParameterHost::Applied ParameterHost::apply(const PassLedger::PassesOfTrainers& passes,
-                                            const Gradients& gradients) {
-  Applied applied;
-  if (gradients.empty()) {
-    std::lock_guard lock(mutex_);
-    for (const auto& [trainer, keys] : passes) ledger_.end_without_step(trainer, keys);
-    applied.version = ledger_.newest();
-  } else {
-    gate_.exclusive([&] {
-      std::lock_guard turn(optimizer_mutex_);
-      return apply_alone(passes, gradients, applied);
-    });
-  }
-  Callbacks after;
-  bool dropped = false;
-  {
-    std::lock_guard lock(mutex_);
-    dropped = tidy(after);
-  }
-  finish(after, dropped);
-  return applied;
-}
-
-std::optional<ParameterHost::Version> ParameterHost::apply_alone(const PassLedger::PassesOfTrainers& passes,
-                                                                 const Gradients& gradients,
-                                                                 Applied& applied) {
-  leaves().check(gradients);
-  std::optional<ParameterVersions::Tensors> copy;
-  for (;;) {
-    {
-      std::lock_guard lock(mutex_);
-      bool free = mode_->kind == StepMode::Kind::free;
-      std::uint64_t staleness = 0;
-      if (mode_->kind == StepMode::Kind::stale) {
-        for (const auto& [trainer, keys] : passes) staleness = ledger_.check_step(trainer, keys);
-      }
-      if (free || copy || !ledger_.read_by_others(passes)) {
-        // From here on new passes pin the version that is about to be made; they wait at the gate until it
-        // is.
-        ledger_.step(passes);
-        applied.version = ledger_.newest();
-        if (!free) ++staleness_[staleness];
-        break;
-      }
-    }
-    // Not under the lock, and before anything has changed: a copy may take long, and memory may be short.
-    copy = versions_.copy_newest();
-  }
-  try {
-    if (copy) {
-      leaves().move_to(*copy);
-      versions_.advance_to(applied.version, std::move(*copy));
-    } else {
-      versions_.advance_in_place(applied.version);
-    }
-    leaves().step(gradients);
-  } catch (...) {
-    applied.error = std::current_exception();
-  }
-  versions_.load(applied.version);
-  return applied.version;
 }
 
 // ---- the rest, under mutex_ unless said otherwise
@@ -388,14 +234,14 @@ ShadowLeaves& ParameterHost::leaves() const {
   return *leaves_;
 }
 
-double ParameterHost::learning_rate() const {
+double ParameterHost::learning_rate(const std::string& group) const {
   std::lock_guard turn(optimizer_mutex_);
-  return leaves().learning_rate();
+  return leaves().learning_rate(group);
 }
 
-void ParameterHost::set_learning_rate(double rate) {
+void ParameterHost::set_learning_rate(double rate, const std::optional<std::string>& group) {
   std::lock_guard turn(optimizer_mutex_);
-  leaves().set_learning_rate(rate);
+  leaves().set_learning_rate(rate, group);
 }
 
 std::string ParameterHost::save_state() const {
@@ -406,6 +252,16 @@ std::string ParameterHost::save_state() const {
 void ParameterHost::load_state(const std::string& bytes) {
   std::lock_guard turn(optimizer_mutex_);
   leaves().load_state(bytes);
+}
+
+OptimizerState ParameterHost::state() const {
+  std::lock_guard turn(optimizer_mutex_);
+  return leaves().state();
+}
+
+void ParameterHost::set_state(const OptimizerState& state) {
+  std::lock_guard turn(optimizer_mutex_);
+  leaves().set_state(state);
 }
 
 std::optional<std::size_t> ParameterHost::index_of(const at::Tensor& parameter) const {

@@ -21,6 +21,7 @@
 
 #include <weft/dist_optim/local/gradients.h>
 #include <weft/dist_optim/local/optimizer_spec.h>
+#include <weft/dist_optim/local/optimizer_state.h>
 #include <weft/dist_optim/local/parameter_versions.h>
 #include <weft/dist_optim/local/pass_ledger.h>
 #include <weft/dist_optim/local/step_mode.h>
@@ -35,6 +36,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -114,14 +116,33 @@ class WEFT_EXPORT ParameterHost {
   // `aborted` where a trainer of the round died.
   void step(const std::string& trainer, std::vector<PassGradients> passes, Stepped done);
 
+  // The same in two halves, for a step over several objects: prepare() checks all that step() checks, sums
+  // the gradients and measures them, and changes nothing; commit() does with them what was decided over all
+  // objects, and abort() forgets them. Meanwhile the passes are the step's: one that is released keeps its
+  // version until then, and neither may another step use it nor, in a round, the trainer prepare another. A
+  // pass steps once: prepare() and admit() refuse, with `failed_precondition`, one that was committed. A
+  // prepared step ends with its trainer. `number` is the trainer's. passes: how many the step has in all,
+  // with those that have no gradients here.
+  StepPart prepare(const std::string& trainer, std::uint64_t number, std::vector<PassGradients> gradients,
+                   const StepOptions& options, std::size_t passes);
+  void commit(const std::string& trainer, std::uint64_t number, const StepDecision& decision, Stepped done);
+  void abort(const std::string& trainer, std::uint64_t number);
+
+  // Runs `body` alone, which may write new values into the parameters' storages: a step of its own, that no
+  // trainer made. Passes that read an older version keep it, and are a step older (in synchronous mode their
+  // own step is then refused); in `free` all read the new values at once. The optimizer's state stays.
+  void change(const std::function<void()>& body);
+
   // Ends the pass; harmless for one that has ended or is not known.
   void release(PassKey pass);
 
   // See ShadowLeaves. `failed_precondition` before the first trainer has registered.
-  double learning_rate() const;
-  void set_learning_rate(double rate);
+  double learning_rate(const std::string& group = {}) const;
+  void set_learning_rate(double rate, const std::optional<std::string>& group = {});
   std::string save_state() const;
   void load_state(const std::string& bytes);
+  OptimizerState state() const;
+  void set_state(const OptimizerState& state);
 
   const std::vector<Parameter>& parameters() const { return parameters_; }
   std::optional<std::size_t> index_of(const at::Tensor& parameter) const;
@@ -134,14 +155,22 @@ class WEFT_EXPORT ParameterHost {
     Gradients gradients;
     Stepped done;
   };
+  struct PreparedStep {
+    PendingStep step;
+    std::vector<PassKey> released;  // meanwhile
+  };
+  using PreparedSteps = std::map<std::pair<std::string, std::uint64_t>, PreparedStep>;
   struct Applied {
     Version version = 0;
     std::exception_ptr error;
   };
 
   ShadowLeaves& leaves() const;
+  PendingStep gather(const std::string& trainer, std::vector<PassGradients> passes) const;
   Gradients sum_gradients(const std::string& trainer, const std::vector<PassGradients>& passes) const;
   std::vector<PassKey> passes_to_step(const std::vector<PassGradients>& passes) const;
+  void carry_out(const std::string& trainer, PendingStep step);
+  PreparedSteps::iterator preparing(PassKey pass);
   void arrive(const std::string& trainer, PendingStep step);
   void close_rounds();
   Applied apply(const PassLedger::PassesOfTrainers& passes, const Gradients& gradients);
@@ -170,6 +199,8 @@ class WEFT_EXPORT ParameterHost {
   std::map<PassKey, std::vector<Admitted>> waiting_;  // as many as wait in the ledger
   std::optional<StepRound> round_;                    // in synchronous mode
   std::map<std::string, PendingStep> pending_;        // the steps that wait for their round
+  PreparedSteps prepared_;
+  std::set<PassKey> committed_;  // passes, until they are released
   std::map<std::uint64_t, std::uint64_t> staleness_;
 };
 

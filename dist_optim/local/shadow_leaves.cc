@@ -13,7 +13,9 @@ namespace {
 
 constexpr const char* optimizer_key = "weft.optimizer";
 constexpr const char* parameters_key = "weft.parameters";
-constexpr const char* state_key = "state";
+constexpr const char* state_key = "state";  // and the group's number, from the second on
+
+std::string state_key_of(std::size_t group) { return state_key + (group == 0 ? "" : std::to_string(group)); }
 
 // SGD keeps its momentum in the layout of the first gradient; a gradient of another layout would fail half
 // way through a step, with some parameters already changed.
@@ -29,18 +31,45 @@ bool fits_momentum(const torch::optim::Optimizer& optimizer, const at::Tensor& s
 }  // namespace
 
 ShadowLeaves::ShadowLeaves(std::vector<Parameter> parameters, OptimizerSpec spec)
-    : parameters_(std::move(parameters)), spec_(std::move(spec)) {
+    : parameters_(std::move(parameters)), spec_(std::move(spec)), specs_(spec_.by_group()) {
   check_parameters(parameters_);
-  for (const Parameter& parameter : parameters_) shadows_.push_back(parameter.tensor.variable_data());
-  optimizer_ = spec_.make(shadows_);
+  for (const Parameter& parameter : parameters_) {
+    shadows_.push_back(parameter.tensor.variable_data());
+    groups_.push_back(spec_.group_of(parameter.name));
+  }
+  optimizers_ = make_optimizers();
+}
+
+// An optimizer for each group, rather than LibTorch's parameter groups: those take a group's option for
+// unset where it equals LibTorch's default, and the base's in its place.
+ShadowLeaves::Optimizers ShadowLeaves::make_optimizers() const {
+  std::map<std::string, std::vector<at::Tensor>> shadows;
+  for (std::size_t i = 0; i < shadows_.size(); ++i) shadows[groups_[i]].push_back(shadows_[i]);
+  Optimizers optimizers;
+  for (const auto& [group, spec] : specs_) optimizers[group] = spec.make(std::move(shadows[group]));
+  return optimizers;
+}
+
+torch::optim::Optimizer& ShadowLeaves::optimizer_of(std::size_t parameter) const {
+  return *optimizers_.at(groups_[parameter]);
+}
+
+torch::optim::Optimizer& ShadowLeaves::optimizer_of_group(const std::string& group) const {
+  auto found = optimizers_.find(group);
+  if (found == optimizers_.end())
+    throw rpc::Error(rpc::ErrorKind::not_found, "there is no parameter group " + group);
+  return *found->second;
 }
 
 ShadowLeaves::~ShadowLeaves() = default;
 
 void ShadowLeaves::check(const Gradients& gradients) const {
-  check_gradients(parameters_, gradients, spec_.takes_sparse_gradients());
+  check_gradients(parameters_, gradients, true);
   for (const auto& [index, gradient] : gradients) {
-    if (gradient.defined() && !fits_momentum(*optimizer_, shadows_[index], gradient)) {
+    if (!gradient.defined()) continue;
+    if (!specs_.at(groups_[index]).takes_sparse_gradients()) {
+      check_gradients(parameters_, {{index, gradient}}, false);
+    } else if (!fits_momentum(optimizer_of(index), shadows_[index], gradient)) {
       throw rpc::Error(rpc::ErrorKind::invalid_argument,
                        "the gradient of parameter " + parameters_[index].name +
                            " is sparse where its momentum is dense, or the other way about");
@@ -60,7 +89,7 @@ void ShadowLeaves::step(const Gradients& gradients) {
     // Detached, since a pass that was made for double backward has gradients with a graph of their own.
     if (gradient.defined()) shadows_[index].mutable_grad() = gradient.detach();
   }
-  optimizer_->step();
+  for (auto& [group, optimizer] : optimizers_) optimizer->step();
 }
 
 void ShadowLeaves::move_to(const std::vector<at::Tensor>& storages) {
@@ -68,12 +97,18 @@ void ShadowLeaves::move_to(const std::vector<at::Tensor>& storages) {
   for (std::size_t i = 0; i < shadows_.size(); ++i) shadows_[i].set_data(storages.at(i));
 }
 
-double ShadowLeaves::learning_rate() const { return optimizer_->param_groups().front().options().get_lr(); }
+double ShadowLeaves::learning_rate(const std::string& group) const {
+  return optimizer_of_group(group).param_groups().front().options().get_lr();
+}
 
-void ShadowLeaves::set_learning_rate(double rate) {
+void ShadowLeaves::set_learning_rate(double rate, const std::optional<std::string>& group) {
   if (!std::isfinite(rate) || rate < 0)
     throw rpc::Error(rpc::ErrorKind::invalid_argument, "the learning rate must be finite and not negative");
-  for (auto& group : optimizer_->param_groups()) group.options().set_lr(rate);
+  const auto set = [rate](torch::optim::Optimizer& optimizer) {
+    optimizer.param_groups().front().options().set_lr(rate);
+  };
+  if (group) return set(optimizer_of_group(*group));
+  for (auto& [name, optimizer] : optimizers_) set(*optimizer);
 }
 
 std::string ShadowLeaves::describe_parameters() const {
@@ -89,21 +124,23 @@ std::string ShadowLeaves::save_state() const {
   torch::serialize::OutputArchive archive;
   archive.write(optimizer_key, c10::IValue(spec_.name));
   archive.write(parameters_key, c10::IValue(describe_parameters()));
-  torch::serialize::OutputArchive state(archive.compilation_unit());
-  optimizer_->save(state);
-  archive.write(state_key, state);
+  std::size_t number = 0;
+  for (const auto& [group, optimizer] : optimizers_) {
+    torch::serialize::OutputArchive state(archive.compilation_unit());
+    optimizer->save(state);
+    archive.write(state_key_of(number++), state);
+  }
   std::ostringstream bytes;
   archive.save_to(bytes);
   return std::move(bytes).str();
 }
 
 void ShadowLeaves::load_state(const std::string& bytes) {
-  // Into a new optimizer over the same shadows, which takes the old one's place only when all of it could be
-  // read.
-  auto loaded = spec_.make(shadows_);
+  // Into new optimizers over the same shadows, which take the old ones' places only when all could be read.
+  Optimizers loaded = make_optimizers();
   std::string name, parameters;
   try {
-    torch::serialize::InputArchive archive, state;
+    torch::serialize::InputArchive archive;
     archive.load_from(bytes.data(), bytes.size());
     c10::IValue value;
     archive.read(optimizer_key, value);
@@ -111,8 +148,12 @@ void ShadowLeaves::load_state(const std::string& bytes) {
     archive.read(parameters_key, value);
     parameters = value.toStringRef();
     if (name == spec_.name && parameters == describe_parameters()) {
-      archive.read(state_key, state);
-      loaded->load(state);
+      std::size_t number = 0;
+      for (auto& [group, optimizer] : loaded) {
+        torch::serialize::InputArchive state;
+        archive.read(state_key_of(number++), state);
+        optimizer->load(state);
+      }
     }
   } catch (const c10::Error& error) {
     throw rpc::Error(rpc::ErrorKind::invalid_argument, "the bytes are not the state of an optimizer: " +
@@ -129,7 +170,33 @@ void ShadowLeaves::load_state(const std::string& bytes) {
         rpc::ErrorKind::invalid_argument,
         "the state is that of other parameters:\n" + parameters + "instead of\n" + describe_parameters());
   }
-  optimizer_ = std::move(loaded);
+  optimizers_ = std::move(loaded);
+}
+
+OptimizerState ShadowLeaves::state() const {
+  OptimizerState state;
+  state.optimizer = spec_.name;
+  for (const auto& [group, optimizer] : optimizers_) state.learning_rates[group] = learning_rate(group);
+  for (std::size_t i = 0; i < shadows_.size(); ++i)
+    read_state(spec_.name, optimizer_of(i), shadows_[i], parameters_[i].name, state);
+  return state;
+}
+
+void ShadowLeaves::set_state(const OptimizerState& state) {
+  auto refuse = [](const std::string& why) { throw rpc::Error(rpc::ErrorKind::invalid_argument, why); };
+  if (state.optimizer != spec_.name)
+    refuse("the state is that of " + state.optimizer + ", not of " + spec_.name);
+  Optimizers loaded = make_optimizers();
+  std::size_t taken = 0;
+  for (std::size_t i = 0; i < shadows_.size(); ++i)
+    taken += write_state(state, parameters_[i].name, shadows_[i], *loaded.at(groups_[i]));
+  if (taken != state.tensors.size()) refuse("the state has tensors that are of none of these parameters");
+  for (const auto& [group, rate] : state.learning_rates) {
+    if (!loaded.contains(group)) refuse("the state has a parameter group " + group + ", which there is not");
+    if (!std::isfinite(rate) || rate < 0) refuse("the state's learning rate is not finite, or negative");
+    loaded.at(group)->param_groups().front().options().set_lr(rate);
+  }
+  optimizers_ = std::move(loaded);
 }
 
 }  // namespace weft::dist_optim

@@ -1,5 +1,5 @@
-// ShadowLeaves: one of LibTorch's optimizers, stepping tensors that share storage with a module's
-// parameters.
+// ShadowLeaves: one of LibTorch's optimizers (one for each parameter group), stepping tensors that share
+// storage with a module's parameters.
 //
 // Stepping a parameter itself bumps its version counter, and the backward of every pass whose forward came
 // before then fails with "modified by an inplace operation" (but LibTorch's SGD steps `.data()` and lets
@@ -15,10 +15,13 @@
 
 #include <weft/dist_optim/local/gradients.h>
 #include <weft/dist_optim/local/optimizer_spec.h>
+#include <weft/dist_optim/local/optimizer_state.h>
 #include <weft/rpc/core/export.h>
 
 #include <cstdint>
+#include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -42,9 +45,11 @@ class WEFT_EXPORT ShadowLeaves {
   // Moves the shadows to other storages (same shapes): the next steps change those.
   void move_to(const std::vector<at::Tensor>& storages);
 
-  double learning_rate() const;
-  // What a learning-rate schedule sets. `invalid_argument` unless finite and not negative.
-  void set_learning_rate(double rate);
+  // Of a parameter group, by its prefix; "" is what is in none. `not_found` where there is no such group.
+  double learning_rate(const std::string& group = {}) const;
+  // What a learning-rate schedule sets, for one group or for all. `invalid_argument` unless finite and not
+  // negative.
+  void set_learning_rate(double rate, const std::optional<std::string>& group = {});
 
   // The optimizer's state and options as a LibTorch archive, with the parameters' names and shapes beside it.
   // LibTorch's archives are TorchScript files: load only bytes that you trust, never a peer's.
@@ -54,15 +59,27 @@ class WEFT_EXPORT ShadowLeaves {
   // survives.
   void load_state(const std::string& bytes);
 
+  // The same as tensors, which may come from a peer. Errors of set_state: as load_state's.
+  OptimizerState state() const;
+  void set_state(const OptimizerState& state);
+
   const OptimizerSpec& spec() const { return spec_; }
 
  private:
+  // By the prefix of their parameter group; "" is always there.
+  using Optimizers = std::map<std::string, std::unique_ptr<torch::optim::Optimizer>>;
+
+  Optimizers make_optimizers() const;
+  torch::optim::Optimizer& optimizer_of(std::size_t parameter) const;
+  torch::optim::Optimizer& optimizer_of_group(const std::string& group) const;
   std::string describe_parameters() const;
 
   const std::vector<Parameter> parameters_;
   const OptimizerSpec spec_;
+  const std::map<std::string, OptimizerSpec> specs_;  // by group
+  std::vector<std::string> groups_;                   // of the parameters
   std::vector<at::Tensor> shadows_;
-  std::unique_ptr<torch::optim::Optimizer> optimizer_;
+  Optimizers optimizers_;
 };
 
 }  // namespace weft::dist_optim

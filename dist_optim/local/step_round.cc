@@ -40,7 +40,7 @@ std::vector<std::string> StepRound::die(const std::string& trainer) {
   return failed;
 }
 
-void StepRound::arrive(const std::string& trainer) {
+void StepRound::expect(const std::string& trainer) {
   if (arrived_.contains(trainer) || closing_.contains(trainer)) {
     throw rpc::Error(rpc::ErrorKind::failed_precondition,
                      "trainer " + trainer + " has stepped in this round already, which waits for others");
@@ -51,6 +51,10 @@ void StepRound::arrive(const std::string& trainer) {
     to_hear_.erase(found);
   }
   if (!dead.empty()) throw rpc::Error(rpc::ErrorKind::aborted, describe_death(dead));
+}
+
+void StepRound::arrive(const std::string& trainer) {
+  expect(trainer);
   arrived_.insert(trainer);
 }
 

@@ -32,7 +32,8 @@ class WEFT_EXPORT StepRound {
   std::vector<std::string> die(const std::string& trainer);
 
   // `failed_precondition` for a trainer whose step is under way, `aborted` naming the dead for one that has
-  // to hear.
+  // to hear: it has then heard. expect() asks the same without arriving.
+  void expect(const std::string& trainer);
   void arrive(const std::string& trainer);
 
   // False also while a round is being closed.

@@ -191,5 +191,20 @@ TEST(DistOptimizer, HandlesMustAgree) {
   }
 }
 
+TEST(DistOptimizer, ARefusedHandleLeavesTheOtherOfItsAgentAlone) {
+  Workers workers(2);
+  const auto net = workers.shared(1);
+  DistOptimizer good{workers[1], torch::optim::SGDOptions(0.1), synchronous, net};
+  good.attached().get();
+  dist_autograd::Pass pass{workers[1]};
+  pass.backward(net.call<&ConvNet::forward>(pass, images(1)).get().square().sum()).get();
+  {
+    DistOptimizer refused{workers[1], torch::optim::SGDOptions(0.2), synchronous, net};
+    EXPECT_THROW(refused.attached().get(), rpc::Error);
+  }
+  net.call<&ConvNet::values>().get();  // behind whatever its end has sent
+  EXPECT_NO_THROW(good.step(pass).get());
+}
+
 }  // namespace
 }  // namespace weft::dist_optim::dist_optimizer_test

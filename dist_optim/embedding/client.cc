@@ -1,0 +1,136 @@
+#include <weft/dist_optim/embedding/client.h>
+#include <weft/dist_optim/embedding/shard_tensors.h>
+#include <weft/rpc/core/when_all.h>
+
+#include <ATen/ops/empty.h>
+
+#include <cstring>
+#include <numeric>
+
+namespace weft::dist_optim {
+
+std::vector<EmbeddingClient::Shard> EmbeddingClient::shards() const {
+  std::lock_guard lock(mutex_);
+  return shards_;
+}
+
+void EmbeddingClient::add(std::size_t known, std::vector<Shard> more) {
+  std::lock_guard lock(mutex_);
+  if (shards_.size() != known) return;  // somebody else has learnt it meanwhile
+  shards_.insert(shards_.end(), more.begin(), more.end());
+}
+
+rpc::Task<void> EmbeddingClient::follow(Ptr self, Shard shard, std::size_t known, std::size_t owners) {
+  if (owners > known) {
+    std::vector<Shard> more = co_await shard.call<&EmbeddingShard::later>(static_cast<std::uint32_t>(known));
+    self->add(known, std::move(more));
+  } else {  // an owner that was to be added is not
+    std::vector<Shard> gone;
+    std::lock_guard lock(self->mutex_);
+    if (self->shards_.size() != known) co_return;
+    while (self->shards_.size() > owners) {
+      gone.push_back(std::move(self->shards_.back()));
+      self->shards_.pop_back();
+    }
+  }
+}
+
+rpc::Task<void> EmbeddingClient::refresh(Ptr self) {
+  const std::vector<Shard> shards = self->shards();
+  const ShardStats stats = co_await shards.front().call<&EmbeddingShard::stats>();
+  if (stats.owners != shards.size()) co_await follow(self, shards.front(), shards.size(), stats.owners);
+}
+
+rpc::Task<void> EmbeddingClient::ask_owners(Ptr self, std::shared_ptr<const std::vector<std::int64_t>> ids,
+                                            Ask ask, Take take) {
+  constexpr int most_rounds = 1000;  // only while an addition is being undone does it take more than a few
+  std::vector<std::size_t> open(ids->size());
+  std::iota(open.begin(), open.end(), std::size_t{0});
+  for (int round = 0; !open.empty(); ++round) {
+    if (round == most_rounds)
+      throw rpc::Error(rpc::ErrorKind::aborted, "embedding: its owners do not agree how many they are");
+    const std::vector<Shard> shards = self->shards();
+    std::vector<OwnerBatch> batches = split_by_owner(*ids, open, static_cast<std::uint32_t>(shards.size()));
+    std::vector<rpc::Future<ShardAnswer>> asked;
+    std::vector<std::size_t> whom;
+    for (std::size_t owner = 0; owner < shards.size(); ++owner) {
+      if (batches[owner].ids.empty()) continue;
+      whom.push_back(owner);
+      asked.push_back(ask(shards[owner], batches[owner]));
+    }
+    auto all = rpc::when_all(std::move(asked));
+    const std::vector<ShardAnswer> answers = co_await std::move(all);
+    open.clear();
+    for (std::size_t i = 0; i < answers.size(); ++i) {
+      const OwnerBatch& batch = batches[whom[i]];
+      if (answers[i].refused) {
+        open.insert(open.end(), batch.positions.begin(), batch.positions.end());
+      } else {
+        take(batch, answers[i]);
+      }
+    }
+    for (std::size_t i = 0; i < answers.size(); ++i)
+      if (answers[i].refused) co_await follow(self, shards[whom[i]], shards.size(), answers[i].owners);
+  }
+}
+
+rpc::Task<at::Tensor> EmbeddingClient::lookup(Ptr self, Ids ids, bool make) {
+  const std::size_t width = self->dimension_;
+  at::Tensor rows =
+      at::empty({static_cast<std::int64_t>(ids->ids.size()), static_cast<std::int64_t>(width)}, at::kFloat);
+  Ask ask = [make](const Shard& shard, const OwnerBatch& batch) {
+    return shard.call<&EmbeddingShard::lookup>(tensor_of(batch.ids), make);
+  };
+  Take take = [rows, width](const OwnerBatch& batch, const ShardAnswer& answer) {
+    const auto from = floats_in(answer.rows, batch.ids.size(), width, "rows of a shard");
+    auto* to = rows.mutable_data_ptr<float>();
+    for (std::size_t i = 0; i < batch.positions.size(); ++i)
+      std::memcpy(to + batch.positions[i] * width, &from[i * width], width * sizeof(float));
+  };
+  std::shared_ptr<const std::vector<std::int64_t>> all(ids, &ids->ids);
+  co_await ask_owners(self, all, ask, take);
+  co_return rows;
+}
+
+rpc::Task<void> EmbeddingClient::update(Ptr self, std::shared_ptr<const GradientSums::Sums> sums) {
+  const std::size_t width = self->dimension_;
+  Ask ask = [sums, width](const Shard& shard, const OwnerBatch& batch) {
+    at::Tensor gradients = at::empty(
+        {static_cast<std::int64_t>(batch.ids.size()), static_cast<std::int64_t>(width)}, at::kFloat);
+    auto* to = gradients.mutable_data_ptr<float>();
+    for (std::size_t i = 0; i < batch.positions.size(); ++i)
+      std::memcpy(to + i * width, &sums->gradients[batch.positions[i] * width], width * sizeof(float));
+    return shard.call<&EmbeddingShard::update>(tensor_of(batch.ids), gradients);
+  };
+  Take take = [](const OwnerBatch&, const ShardAnswer&) {};
+  std::shared_ptr<const std::vector<std::int64_t>> all(sums, &sums->ids);
+  co_await ask_owners(self, all, ask, take);
+}
+
+void EmbeddingClient::keep(const std::shared_ptr<dist_autograd::PassState>& pass, Kept lookup) {
+  bool first = false;
+  {
+    std::lock_guard lock(mutex_);
+    auto& all = kept_[pass->id()];
+    first = all.empty();
+    all.push_back(std::move(lookup));
+  }
+  if (first)
+    pass->on_end([weak = weak_from_this(), id = pass->id()] {
+      if (const auto self = weak.lock()) self->forget(id);
+    });
+}
+
+std::vector<EmbeddingClient::Kept> EmbeddingClient::kept(const dist_autograd::PassId& pass) const {
+  std::lock_guard lock(mutex_);
+  const auto found = kept_.find(pass);
+  return found == kept_.end() ? std::vector<Kept>{} : found->second;
+}
+
+void EmbeddingClient::forget(const dist_autograd::PassId& pass) {
+  std::vector<Kept> gone;
+  std::lock_guard lock(mutex_);
+  if (auto found = kept_.extract(pass)) gone = std::move(found.mapped());
+}
+
+}  // namespace weft::dist_optim

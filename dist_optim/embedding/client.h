@@ -1,0 +1,65 @@
+// EmbeddingClient: what a program knows of a ShardedEmbedding's shards, and how it asks them: each for the
+// ids that are its own, and again where it turns out that an owner was added.
+//
+// Shared by a ShardedEmbedding and its work under way. Its tasks run on the agent's handler threads.
+// Thread-safe. Errors: of the shards and the ways to them; with one, each owner has done its part or not.
+#pragma once
+
+#include <weft/dist_autograd/pass.h>
+#include <weft/dist_optim/embedding/id_batch.h>
+#include <weft/dist_optim/embedding/shard.h>
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+
+namespace weft::dist_optim {
+
+class EmbeddingClient : public std::enable_shared_from_this<EmbeddingClient> {
+ public:
+  using Ptr = std::shared_ptr<EmbeddingClient>;
+  using Shard = EmbeddingShard::Ref;
+  using Ids = std::shared_ptr<const UniqueIds>;
+
+  EmbeddingClient(std::shared_ptr<rpc::AgentCore> core, std::size_t dimension, std::vector<Shard> shards)
+      : core_(std::move(core)), dimension_(dimension), shards_(std::move(shards)) {}
+
+  std::size_t dimension() const { return dimension_; }
+  std::vector<Shard> shards() const;
+  template <class T>
+  rpc::Future<T> start(rpc::Task<T> task) const {
+    return std::move(task).start(core_->handlers());
+  }
+
+  static rpc::Task<at::Tensor> lookup(Ptr self, Ids ids, bool make);  // [ids, dimension], each id once
+  static rpc::Task<void> update(Ptr self, std::shared_ptr<const GradientSums::Sums> sums);
+  // Asks how many owners there are.
+  static rpc::Task<void> refresh(Ptr self);
+  void add(std::size_t known, std::vector<Shard> more);  // to the first `known`
+
+  // --- What passes have looked up ---
+  struct Kept {
+    at::Tensor leaf;  // the rows of ids, in their order
+    Ids ids;
+  };
+  void keep(const std::shared_ptr<dist_autograd::PassState>& pass, Kept lookup);
+  std::vector<Kept> kept(const dist_autograd::PassId& pass) const;
+  void forget(const dist_autograd::PassId& pass);
+
+ private:
+  using Ask = std::function<rpc::Future<ShardAnswer>(const Shard&, const OwnerBatch&)>;
+  using Take = std::function<void(const OwnerBatch&, const ShardAnswer&)>;
+  static rpc::Task<void> ask_owners(Ptr self, std::shared_ptr<const std::vector<std::int64_t>> ids, Ask ask,
+                                    Take take);
+  // A shard said that there are `owners`, where this knew of `known`.
+  static rpc::Task<void> follow(Ptr self, Shard shard, std::size_t known, std::size_t owners);
+
+  const std::shared_ptr<rpc::AgentCore> core_;
+  const std::size_t dimension_;
+  mutable std::mutex mutex_;  // guards what follows
+  std::vector<Shard> shards_;
+  std::map<dist_autograd::PassId, std::vector<Kept>> kept_;
+};
+
+}  // namespace weft::dist_optim

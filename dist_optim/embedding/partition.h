@@ -1,0 +1,34 @@
+// Partition: which of n owners keeps the row of an id. Pure.
+//
+// Jump consistent hash (Lamping and Veach 2014, "A Fast, Minimal Memory, Consistent Hash Algorithm") over a
+// mixed id: owners 0 … n-1 get equal shares, and when owner n is added one id in n+1 moves, always to it,
+// never between old owners.
+#pragma once
+
+#include <cstdint>
+
+namespace weft::dist_optim {
+
+// A bijection of 64-bit numbers that spreads close ones apart (the finalizer of SplitMix64).
+constexpr std::uint64_t mix64(std::uint64_t x) {
+  x ^= x >> 30;
+  x *= 0xbf58476d1ce4e5b9ull;
+  x ^= x >> 27;
+  x *= 0x94d049bb133111ebull;
+  return x ^ (x >> 31);
+}
+
+// owners: at least 1.
+constexpr std::uint32_t owner_of(std::int64_t id, std::uint32_t owners) {
+  std::uint64_t key = mix64(static_cast<std::uint64_t>(id) + 0x9e3779b97f4a7c15ull);
+  std::int64_t owner = 0, next = 0;
+  while (next < static_cast<std::int64_t>(owners)) {
+    owner = next;
+    key = key * 2862933555777941757ull + 1;
+    next = static_cast<std::int64_t>(static_cast<double>(owner + 1) *
+                                     (static_cast<double>(1ll << 31) / static_cast<double>((key >> 33) + 1)));
+  }
+  return static_cast<std::uint32_t>(owner);
+}
+
+}  // namespace weft::dist_optim

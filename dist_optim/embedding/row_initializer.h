@@ -1,0 +1,27 @@
+// RowInitializer: the values of a row that was never updated: a function of (seed, id, column) alone, so that
+// it does not matter which owner makes a row, when, or how often. A plain value; pure.
+#pragma once
+
+#include <weft/rpc/codec/struct_codec.h>
+#include <weft/rpc/core/export.h>
+
+#include <cstddef>
+#include <cstdint>
+
+namespace weft::dist_optim {
+
+struct WEFT_EXPORT RowInitializer {
+  enum class Kind : std::uint8_t { zeros, uniform, normal };
+
+  Kind kind = Kind::uniform;
+  double scale = 0.05;  // uniform: in [-scale, scale); normal: the standard deviation
+  std::uint64_t seed = 0;
+
+  void check() const;  // invalid_argument
+  void fill(std::int64_t id, float* row, std::size_t dimension) const;
+
+  friend bool operator==(const RowInitializer&, const RowInitializer&) = default;
+};
+WEFT_CODEC(RowInitializer, kind, scale, seed)
+
+}  // namespace weft::dist_optim

@@ -1,0 +1,102 @@
+#include <weft/dist_optim/embedding/row_optimizer.h>
+#include <weft/rpc/core/error.h>
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <string>
+
+namespace weft::dist_optim {
+
+RowOptimizer RowOptimizer::adagrad(double learning_rate, double eps) {
+  RowOptimizer made{Kind::adagrad, learning_rate};
+  made.eps = eps;
+  return made;
+}
+
+RowOptimizer RowOptimizer::row_wise_adagrad(double learning_rate, double eps) {
+  RowOptimizer made = adagrad(learning_rate, eps);
+  made.kind = Kind::row_wise_adagrad;
+  return made;
+}
+
+RowOptimizer RowOptimizer::adam(double learning_rate, double beta1, double beta2, double eps) {
+  return {Kind::adam, learning_rate, beta1, beta2, eps};
+}
+
+void RowOptimizer::check() const {
+  const auto refuse = [](const std::string& what) {
+    throw rpc::Error(rpc::ErrorKind::invalid_argument, "row optimizer: " + what);
+  };
+  if (kind > Kind::adam) refuse("there is no such kind");
+  for (const double number : {learning_rate, eps, initial_accumulator, weight_decay})
+    if (!std::isfinite(number) || number < 0) refuse("an option is negative or not finite");
+  for (const double beta : {beta1, beta2})
+    if (!(beta >= 0 && beta < 1)) refuse("a beta is outside of [0, 1)");
+}
+
+std::size_t RowOptimizer::state_size(std::size_t dimension) const {
+  switch (kind) {
+    case Kind::sgd:
+      return 0;
+    case Kind::adagrad:
+      return dimension;
+    case Kind::row_wise_adagrad:
+      return 1;
+    case Kind::adam:
+      return 1 + 2 * dimension;  // steps (the bits of an integer), first and second moments
+  }
+  return 0;
+}
+
+void RowOptimizer::begin(float* state, std::size_t dimension) const {
+  const bool accumulates = kind == Kind::adagrad || kind == Kind::row_wise_adagrad;
+  std::fill_n(state, state_size(dimension), accumulates ? static_cast<float>(initial_accumulator) : 0.0f);
+}
+
+void RowOptimizer::update(float* row, float* state, const float* gradient, std::size_t dimension) const {
+  const auto rate = static_cast<float>(learning_rate), epsilon = static_cast<float>(eps);
+  const auto decay = static_cast<float>(weight_decay);
+  switch (kind) {
+    case Kind::sgd:
+      for (std::size_t i = 0; i < dimension; ++i) row[i] -= rate * (gradient[i] + decay * row[i]);
+      return;
+    case Kind::adagrad:
+      for (std::size_t i = 0; i < dimension; ++i) {
+        const float g = gradient[i] + decay * row[i];
+        state[i] += g * g;
+        row[i] -= rate * g / (std::sqrt(state[i]) + epsilon);
+      }
+      return;
+    case Kind::row_wise_adagrad: {
+      float squares = 0;
+      for (std::size_t i = 0; i < dimension; ++i) {
+        const float g = gradient[i] + decay * row[i];
+        squares += g * g;
+      }
+      state[0] += squares / static_cast<float>(dimension);
+      const float scale = rate / (std::sqrt(state[0]) + epsilon);
+      for (std::size_t i = 0; i < dimension; ++i) row[i] -= scale * (gradient[i] + decay * row[i]);
+      return;
+    }
+    case Kind::adam: {
+      const std::uint32_t step = std::bit_cast<std::uint32_t>(state[0]) + 1;
+      state[0] = std::bit_cast<float>(step);
+      float *first = state + 1, *second = first + dimension;
+      const double correction1 = 1 - std::pow(beta1, step), correction2 = 1 - std::pow(beta2, step);
+      const auto step_size = static_cast<float>(learning_rate / correction1);
+      const auto root2 = static_cast<float>(std::sqrt(correction2));
+      const auto b1 = static_cast<float>(beta1), b2 = static_cast<float>(beta2);
+      const auto c1 = static_cast<float>(1 - beta1), c2 = static_cast<float>(1 - beta2);
+      for (std::size_t i = 0; i < dimension; ++i) {
+        const float g = gradient[i] + decay * row[i];
+        first[i] = b1 * first[i] + c1 * g;
+        second[i] = b2 * second[i] + c2 * g * g;
+        row[i] -= step_size * first[i] / (std::sqrt(second[i]) / root2 + epsilon);
+      }
+      return;
+    }
+  }
+}
+
+}  // namespace weft::dist_optim

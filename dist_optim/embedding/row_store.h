@@ -1,0 +1,122 @@
+// RowStore: the rows of an embedding that one owner keeps: made on first use, updated one by one, evicted by
+// their last use, and known by when they last changed.
+//
+// A row is `dimension` floats and its optimizer's state, side by side in a chunk of rows that never moves:
+// growth copies no row. Beside them 16 bytes (id, last use, last change) and 6 to 8 in the index. Rows that
+// are erased leave room for later ones; memory is not given back.
+//
+// Two clocks. Use: tick() is called once a batch of updates; a row's age is the ticks since it was last used.
+// Change: close_epoch() ends an epoch; what changed after it, rows and erasures, can be listed, which is what
+// an incremental checkpoint writes.
+//
+// Owned by an EmbeddingShard. Not thread-safe. Errors: resource_exhausted beyond 2^32 - 2 rows.
+#pragma once
+
+#include <weft/dist_optim/embedding/row_index.h>
+#include <weft/dist_optim/embedding/row_initializer.h>
+#include <weft/dist_optim/embedding/row_optimizer.h>
+
+#include <functional>
+#include <limits>
+#include <memory>
+#include <span>
+#include <vector>
+
+namespace weft::dist_optim {
+
+// Rows on their way to another owner or to a file.
+struct RowBlock {
+  std::vector<std::int64_t> ids;
+  std::vector<std::uint32_t> ages;
+  std::vector<float> records;  // of each row its values, then its state
+};
+
+class WEFT_EXPORT RowStore {
+ public:
+  using Row = RowIndex::Row;
+  using Epoch = std::uint32_t;
+
+  RowStore(std::size_t dimension, RowOptimizer optimizer, RowInitializer initializer);
+
+  std::size_t dimension() const { return dimension_; }
+  std::size_t record_size() const { return record_; }  // floats: values and state
+  std::size_t size() const { return size_; }
+  std::size_t bytes() const;  // all memory that it holds
+  const RowOptimizer& optimizer() const { return optimizer_; }
+  void set_learning_rate(double rate) { optimizer_.learning_rate = rate; }
+
+  // --- Use ---
+  // values: ids.size() × dimension. make: rows that are not there are made, and all count as used now; else
+  // such rows read as they would be made, and nothing changes.
+  void lookup(std::span<const std::int64_t> ids, float* values, bool make);
+  // gradients: ids.size() × dimension. An id that occurs twice is updated twice.
+  void update(std::span<const std::int64_t> ids, const float* gradients);
+  bool contains(std::int64_t id) const { return find(id) != RowIndex::none; }
+  void tick() { ++now_; }
+
+  // --- Removal ---
+  bool erase(std::int64_t id);
+  std::size_t evict_older(std::uint32_t age);  // of this age or older; how many there were
+  // The least recently used, until no more than `rows` are left; ties in any order.
+  std::size_t evict_to(std::size_t rows);
+
+  // --- Rows as blocks ---
+  // Rows with numbers in [from, from + count) that are there, changed after `since`, and wanted; numbers end
+  // at end().
+  Row end() const { return end_; }
+  using Wanted = std::function<bool(std::int64_t id)>;
+  RowBlock take_out(Row from, Row count, Epoch since, const Wanted& wanted) const;
+  void put(const RowBlock& block);  // adds or overwrites
+
+  // --- Changes ---
+  Epoch close_epoch() { return epoch_++; }
+  // False: some of what was erased after `since` has been forgotten; only a list of all rows would do.
+  bool remembers(Epoch since) const { return since >= remembered_; }
+  // Erased after `since`; may have been made again.
+  std::vector<std::int64_t> erased(Epoch since) const;
+  // From now on erasures are remembered: those before `since` no longer.
+  void remember(Epoch since);
+
+ private:
+  static constexpr Row chunk_rows = 4096;
+  struct Chunk {
+    std::unique_ptr<float[]> records;
+    std::unique_ptr<std::int64_t[]> ids;
+    std::unique_ptr<std::uint32_t[]> used;  // when last, in ticks
+    std::unique_ptr<Epoch[]> changed;       // in which epoch last; 0: no row is there
+  };
+  struct Erased {
+    std::int64_t id;
+    Epoch epoch;
+  };
+
+  static std::uint64_t hash(std::int64_t id);
+  std::int64_t id_of(Row row) const { return chunks_[row / chunk_rows].ids[row % chunk_rows]; }
+  float* record_of(Row row) const { return &chunks_[row / chunk_rows].records[row % chunk_rows * record_]; }
+  std::uint32_t& used(Row row) const { return chunks_[row / chunk_rows].used[row % chunk_rows]; }
+  Epoch& changed(Row row) const { return chunks_[row / chunk_rows].changed[row % chunk_rows]; }
+  Row find(std::int64_t id) const;
+  Row find(std::int64_t id, std::uint64_t hash) const;
+  Row add(std::int64_t id, std::uint64_t hash);  // without values
+  Row make(std::int64_t id, std::uint64_t hash);
+  void remove(Row row);
+  // visit(i, hash) for every id, what the table and the rows need for it having been asked from memory
+  // before.
+  template <class Visit>
+  void each(std::span<const std::int64_t> ids, Visit visit) const;
+
+  const std::size_t dimension_, record_;
+  RowOptimizer optimizer_;
+  const RowInitializer initializer_;
+  RowIndex index_;
+  std::vector<Chunk> chunks_;
+  std::vector<Row> free_;
+  Row end_ = 0;
+  std::size_t size_ = 0;
+  std::uint32_t now_ = 0;
+  Epoch epoch_ = 1;
+  Epoch remembered_ = std::numeric_limits<Epoch>::max();  // erasures after this epoch are in erased_
+  std::vector<Erased> erased_;
+};
+
+}  // namespace weft::dist_optim

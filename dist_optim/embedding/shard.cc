@@ -1,0 +1,357 @@
+#include <weft/dist_optim/embedding/shard.h>
+
+#include <weft/dist_optim/embedding/partition.h>
+#include <weft/dist_optim/embedding/shard_tensors.h>
+#include <weft/rpc/core/when_all.h>
+
+#include <ATen/ops/empty.h>
+
+#include <algorithm>
+
+namespace weft::dist_optim {
+namespace {
+
+constexpr RowStore::Row rows_a_block = 1 << 15;
+constexpr std::int64_t largest_dimension = 1 << 20;
+
+rpc::Error refused_state(const std::string& what) {
+  return rpc::Error(rpc::ErrorKind::failed_precondition, "embedding: " + what);
+}
+
+std::size_t dimension_of(const ShardOptions& options) {
+  if (options.dimension < 1 || options.dimension > largest_dimension)
+    throw rpc::Error(
+        rpc::ErrorKind::invalid_argument,
+        "embedding: a dimension from 1 to 2^20 is wanted, not " + std::to_string(options.dimension));
+  if (options.owners == 0 || options.index >= options.owners || (options.added && options.owners == 1))
+    throw rpc::Error(rpc::ErrorKind::invalid_argument, "embedding: shard " + std::to_string(options.index) +
+                                                           " of " + std::to_string(options.owners));
+  return static_cast<std::size_t>(options.dimension);
+}
+
+// The way failed, not the shard: what may be done twice is done once more, until the owner counts as lost.
+bool is_worth_another_try(const rpc::Error& error) {
+  return error.kind() == rpc::ErrorKind::peer_lost || error.kind() == rpc::ErrorKind::unavailable;
+}
+
+rpc::Task<void> send_rows(EmbeddingShard::Ref to, RowBlock block, std::size_t record_size) {
+  const at::Tensor ids = tensor_of(block.ids), ages = tensor_of(block.ages);
+  const at::Tensor records = tensor_of(block.records, record_size);
+  for (;;) {
+    try {
+      co_await to.call<&EmbeddingShard::take>(ids, ages, records);
+      co_return;
+    } catch (const rpc::Error& error) {
+      if (!is_worth_another_try(error)) throw;
+    }
+  }
+}
+
+rpc::Task<void> report_arrival(EmbeddingShard::Ref to, std::uint32_t source) {
+  for (;;) {
+    try {
+      co_await to.call<&EmbeddingShard::arrived>(source);
+      co_return;
+    } catch (const rpc::Error& error) {
+      if (!is_worth_another_try(error)) throw;
+    }
+  }
+}
+
+rpc::ErrorKind kind_of(const std::exception_ptr& error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const rpc::Error& known) {
+    return known.kind();
+  } catch (...) {
+    return rpc::ErrorKind::internal;
+  }
+}
+
+std::string text_of(const std::exception_ptr& error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const std::exception& known) {
+    return known.what();
+  } catch (...) {
+    return "unknown";
+  }
+}
+
+}  // namespace
+
+EmbeddingShard::EmbeddingShard(ShardOptions options)
+    : options_(options),
+      index_(options.index),
+      capacity_(options.capacity),
+      owners_(options.owners),
+      rows_(dimension_of(options), options.optimizer, options.initializer),
+      later_from_(options.owners) {
+  if (!options.added) return;
+  arrivals_.emplace();
+  arrivals_->arrived.resize(owners_ - 1);
+  arrivals_->open = owners_ - 1;
+}
+
+// --- Rows ---
+
+bool EmbeddingShard::owns(std::span<const std::int64_t> ids) const {
+  return std::all_of(ids.begin(), ids.end(),
+                     [&](std::int64_t id) { return owner_of(id, owners_) == index_; });
+}
+
+bool EmbeddingShard::is_still_to_come(std::span<const std::int64_t> ids) const {
+  return arrivals_ && std::any_of(ids.begin(), ids.end(), [&](std::int64_t id) {
+           return !arrivals_->arrived[owner_of(id, owners_ - 1)];
+         });
+}
+
+rpc::Task<std::optional<ShardAnswer>> EmbeddingShard::admit(std::span<const std::int64_t> ids) {
+  for (bool first = true;; first = false) {
+    std::optional<ShardAnswer> refusal;
+    if (arrivals_ && arrivals_->failed != nullptr) {
+      refusal.emplace(ShardAnswer{true, owners_ - 1, {}});
+    } else if (!owns(ids)) {
+      refusal.emplace(ShardAnswer{true, owners_, {}});
+    }
+    if (refusal) ++counts_.refused;
+    if (refusal || !is_still_to_come(ids)) co_return std::move(refusal);
+    if (first) ++counts_.waited;
+    co_await next_arrival();
+  }
+}
+
+rpc::Task<ShardAnswer> EmbeddingShard::lookup(at::Tensor ids, bool make) {
+  const auto some = ids_in(ids);
+  std::optional<ShardAnswer> refusal = co_await admit(some);
+  if (refusal) co_return std::move(*refusal);
+  const auto count = static_cast<std::int64_t>(some.size());
+  ShardAnswer answer{false, owners_,
+                     at::empty({count, static_cast<std::int64_t>(rows_.dimension())}, at::kFloat)};
+  rows_.lookup(some, answer.rows.mutable_data_ptr<float>(), make);
+  ++counts_.lookup_calls;
+  counts_.rows_looked_up += some.size();
+  keep_capacity();
+  co_return std::move(answer);
+}
+
+rpc::Task<ShardAnswer> EmbeddingShard::update(at::Tensor ids, at::Tensor gradients) {
+  const auto some = ids_in(ids);
+  const auto floats = floats_in(gradients, some.size(), rows_.dimension(), "gradients of rows");
+  std::optional<ShardAnswer> refusal = co_await admit(some);
+  if (refusal) co_return std::move(*refusal);
+  rows_.update(some, floats.data());
+  rows_.tick();
+  ++counts_.update_calls;
+  counts_.rows_updated += some.size();
+  keep_capacity();
+  ShardAnswer answer{false, owners_, {}};
+  co_return std::move(answer);
+}
+
+// A sixteenth more goes than must: so a row that is made costs its part of the search for old ones, no more.
+void EmbeddingShard::keep_capacity() {
+  if (capacity_ == 0 || rows_.size() <= capacity_) return;
+  counts_.evicted += rows_.evict_to(capacity_ - capacity_ / 16);
+}
+
+std::uint64_t EmbeddingShard::evict_unused(std::uint32_t age) {
+  const std::size_t evicted = rows_.evict_older(age);
+  counts_.evicted += evicted;
+  return evicted;
+}
+
+void EmbeddingShard::set_learning_rate(double rate) {
+  RowOptimizer with = rows_.optimizer();
+  with.learning_rate = rate;
+  with.check();
+  rows_.set_learning_rate(rate);
+}
+
+ShardStats EmbeddingShard::stats() const {
+  ShardStats now = counts_;
+  now.index = index_;
+  now.owners = owners_;
+  now.rows = rows_.size();
+  now.bytes = rows_.bytes();
+  return now;
+}
+
+ShardOptions EmbeddingShard::options() const {
+  ShardOptions now = options_;
+  now.optimizer = rows_.optimizer();
+  now.owners = owners_;
+  now.added = false;
+  return now;
+}
+
+// --- Growth ---
+
+void EmbeddingShard::require_settled(std::uint32_t owners) const {
+  if (growing_ || handing_over_ || arrivals_) throw refused_state("an owner is being added");
+  if (owners != owners_)
+    throw refused_state("there are " + std::to_string(owners_) + " owners, not " + std::to_string(owners));
+}
+
+rpc::Task<void> EmbeddingShard::grow(Ref added, std::vector<Ref> shards) {
+  require_settled(static_cast<std::uint32_t>(shards.size()));
+  growing_ = true;
+  std::vector<rpc::Future<Outcome>> parts;
+  for (const Ref& shard : shards)
+    parts.push_back(shard.call<&EmbeddingShard::hand_over>(added, static_cast<std::uint32_t>(shards.size()))
+                        .then([added](rpc::Result<void>&& result) {
+                          // The others wait for this one at the new owner: not any more.
+                          if (!result.ok()) {
+                            try {
+                              added.notify<&EmbeddingShard::abandon>(text_of(result.error()));
+                            } catch (const rpc::Error&) {
+                              // It is gone, and they know.
+                            }
+                          }
+                          return Outcome{result.error()};
+                        }));
+  auto all = rpc::when_all(std::move(parts));
+  const std::vector<Outcome> outcomes = co_await std::move(all);
+  growing_ = false;
+  std::exception_ptr failed;  // the cause, rather than what followed from it
+  for (const Outcome& outcome : outcomes)
+    if (outcome.error != nullptr && (failed == nullptr || kind_of(failed) == rpc::ErrorKind::aborted))
+      failed = outcome.error;
+  if (failed != nullptr) std::rethrow_exception(failed);
+}
+
+rpc::Task<void> EmbeddingShard::hand_over(Ref added, std::uint32_t index) {
+  if (handing_over_ || arrivals_ || index != owners_) {
+    require_settled(index);
+    throw refused_state("an owner is being added");
+  }
+  handing_over_ = true;
+  ++owners_;  // from here on what moves is refused, so that the rows sent below are its last state
+  later_.push_back(added);
+  const RowStore::Wanted moves = [this](std::int64_t id) { return owner_of(id, owners_) != index_; };
+  std::exception_ptr failed;
+  try {
+    for (RowStore::Row from = 0; from < rows_.end();
+         from += std::min<RowStore::Row>(rows_a_block, rows_.end() - from)) {
+      RowBlock block = rows_.take_out(from, rows_a_block, 0, moves);
+      if (!block.ids.empty()) co_await send_rows(added, std::move(block), rows_.record_size());
+    }
+    co_await report_arrival(added, index_);
+  } catch (...) {
+    failed = std::current_exception();
+  }
+  if (failed != nullptr) {
+    // The new owner serves nothing without this one's rows, which are all here still.
+    --owners_;
+    later_.pop_back();
+    handing_over_ = false;
+    std::rethrow_exception(failed);
+  }
+  // In blocks, between which others have their turn.
+  for (RowStore::Row from = 0; from < rows_.end();
+       from += std::min<RowStore::Row>(rows_a_block, rows_.end() - from)) {
+    for (const std::int64_t id : rows_.take_out(from, rows_a_block, 0, moves).ids) rows_.erase(id);
+    try {
+      co_await added.ready();
+    } catch (const rpc::Error&) {
+      // Lost since: its rows are lost with it.
+    }
+  }
+  handing_over_ = false;
+}
+
+void EmbeddingShard::take(at::Tensor ids, at::Tensor ages, at::Tensor records) {
+  if (arrivals_ && arrivals_->failed != nullptr) std::rethrow_exception(arrivals_->failed);
+  const RowBlock block = block_in(ids, ages, records, rows_.record_size());
+  if (!owns(block.ids))
+    throw rpc::Error(rpc::ErrorKind::invalid_argument, "embedding: rows that belong to another shard");
+  rows_.put(block);
+  keep_capacity();
+}
+
+rpc::Future<void> EmbeddingShard::next_arrival() {
+  rpc::Promise<void> promise;
+  auto future = promise.future();
+  arrivals_->waiting.push_back(std::move(promise));
+  return future;
+}
+
+void EmbeddingShard::wake() {
+  std::vector<rpc::Promise<void>> waiting = std::exchange(arrivals_->waiting, {});
+  if (arrivals_->open == 0) arrivals_.reset();
+  for (auto& promise : waiting) promise.complete(rpc::Result<void>());
+}
+
+rpc::Task<void> EmbeddingShard::arrived(std::uint32_t source) {
+  if (arrivals_ && arrivals_->failed == nullptr && source < arrivals_->arrived.size() &&
+      !arrivals_->arrived[source]) {
+    arrivals_->arrived[source] = true;
+    --arrivals_->open;
+    wake();
+  }
+  while (arrivals_ && arrivals_->failed == nullptr) co_await next_arrival();
+  if (arrivals_) std::rethrow_exception(arrivals_->failed);
+}
+
+void EmbeddingShard::abandon(std::string reason) {
+  if (!arrivals_ || arrivals_->failed != nullptr) return;
+  arrivals_->failed = std::make_exception_ptr(
+      rpc::Error(rpc::ErrorKind::aborted, "embedding: adding an owner failed: " + reason));
+  wake();
+}
+
+std::vector<EmbeddingShard::Ref> EmbeddingShard::later(std::uint32_t from) const {
+  if (from < later_from_)
+    throw rpc::Error(rpc::ErrorKind::invalid_argument, "embedding: shard " + std::to_string(index_) +
+                                                           " does not know shard " + std::to_string(from));
+  const std::size_t skip = std::min<std::size_t>(from - later_from_, later_.size());
+  return {later_.begin() + static_cast<std::ptrdiff_t>(skip), later_.end()};
+}
+
+// --- Checkpoints ---
+
+std::vector<CheckpointFile> EmbeddingShard::list(std::string directory) const {
+  return checkpoint_files(directory);
+}
+
+SavedRows EmbeddingShard::save(std::string directory, std::uint64_t sequence, bool incremental,
+                               std::uint32_t owners) {
+  require_settled(owners);
+  CheckpointFile file{sequence, 0, index_, owners_};
+  RowStore::Epoch since = 0;
+  if (incremental && base_ && base_->directory == directory && base_->file.sequence < sequence &&
+      rows_.remembers(base_->epoch) && std::filesystem::exists(base_->directory + "/" + base_->file.name())) {
+    file.previous = base_->file.sequence;
+    since = base_->epoch;
+  }
+  const RowStore::Epoch epoch = rows_.close_epoch();
+  const std::uint64_t written = write_checkpoint(directory, file, rows_, since);
+  rows_.remember(epoch);
+  base_ = Base{directory, file, epoch};
+  return {sequence, written, since == 0 ? 1u : 0u};
+}
+
+rpc::Task<std::uint64_t> EmbeddingShard::load(std::string directory, std::vector<CheckpointFile> chain,
+                                              std::vector<Ref> shards) {
+  require_settled(static_cast<std::uint32_t>(shards.size()));
+  RowStore read(rows_.dimension(), rows_.optimizer(), RowInitializer{});
+  for (const CheckpointFile& file : chain) read_checkpoint(directory, file, read);
+  for (RowStore::Row from = 0; from < read.end();
+       from += std::min<RowStore::Row>(rows_a_block, read.end() - from)) {
+    for (std::uint32_t owner = 0; owner < shards.size(); ++owner) {
+      const RowStore::Wanted is_theirs = [this, owner](std::int64_t id) {
+        return owner_of(id, owners_) == owner;
+      };
+      RowBlock block = read.take_out(from, rows_a_block, 0, is_theirs);
+      if (owner == index_) {
+        rows_.put(block);
+      } else if (!block.ids.empty()) {
+        co_await send_rows(shards[owner], std::move(block), read.record_size());
+      }
+    }
+  }
+  keep_capacity();
+  co_return read.size();
+}
+
+}  // namespace weft::dist_optim

@@ -1,0 +1,150 @@
+// EmbeddingShard: one owner's part of a ShardedEmbedding, behind an RRef: serves lookups and updates of the
+// rows that the partition gives it, hands rows over when an owner is added, and writes and reads checkpoints.
+//
+// An id is served by one shard at any moment. Which one follows from the number of owners alone, and each
+// shard has its own view of that number: what it is asked for and does not own it refuses as a whole, having
+// done nothing, and says how many owners it knows of.
+//
+// Growth (docs/sharded_embedding.md): hand_over() on an old owner counts one owner more at once, sends the
+// rows that are no longer its own in blocks, and forgets them when the new owner has those of all old ones;
+// or goes back to the owners before where that fails. The new owner keeps calls about rows that are still to
+// come waiting.
+//
+// Owned by its agent, by RRef. Its methods run one at a time, in its turn; those that are tasks let others in
+// where they wait for another shard. Errors: invalid_argument for tensors that do not fit.
+#pragma once
+
+#include <weft/dist_optim/embedding/checkpoint_file.h>
+#include <weft/rpc/tensor/tensor_codec.h>
+#include <weft/rref/rref.h>
+
+#include <optional>
+
+namespace weft::dist_optim {
+
+struct ShardOptions {
+  std::int64_t dimension = 0;
+  RowOptimizer optimizer;
+  RowInitializer initializer;
+  std::uint64_t capacity = 0;  // rows at most; those used longest ago are evicted. 0: no limit
+  std::uint32_t index = 0;     // which shard this is,
+  std::uint32_t owners = 1;    // of so many
+  bool added = false;          // to others that have rows: these are to come
+};
+WEFT_CODEC(ShardOptions, dimension, optimizer, initializer, capacity, index, owners, added)
+
+// refused: nothing was done, for some of the ids belong to other shards; there are `owners`, as far as this
+// one knows.
+struct ShardAnswer {
+  bool refused = false;
+  std::uint32_t owners = 0;
+  at::Tensor rows;  // of a lookup
+};
+WEFT_CODEC(ShardAnswer, refused, owners, rows)
+
+struct ShardStats {
+  std::uint32_t index = 0, owners = 0;
+  std::uint64_t rows = 0, bytes = 0;
+  std::uint64_t lookup_calls = 0, rows_looked_up = 0;
+  std::uint64_t update_calls = 0, rows_updated = 0;
+  std::uint64_t evicted = 0;  // rows
+  std::uint64_t refused = 0;  // calls
+  std::uint64_t waited = 0;   // calls, for rows that were on their way
+};
+WEFT_CODEC(ShardStats, index, owners, rows, bytes, lookup_calls, rows_looked_up, update_calls, rows_updated,
+           evicted, refused, waited)
+
+struct SavedRows {
+  std::uint64_t sequence = 0;  // of the checkpoint
+  std::uint64_t rows = 0;      // written
+  std::uint32_t full = 0;      // files that have all rows of their owner, of those that were written
+};
+WEFT_CODEC(SavedRows, sequence, rows, full)
+
+class WEFT_EXPORT EmbeddingShard {
+ public:
+  using Ref = rref::RRef<EmbeddingShard>;
+
+  explicit EmbeddingShard(ShardOptions options);
+
+  // --- Rows. ids: [n] int64; gradients and the rows that are answered: [n, dimension] float ---
+  // make: rows are made on first use, and count as used; else as RowStore::lookup says.
+  rpc::Task<ShardAnswer> lookup(at::Tensor ids, bool make);
+  rpc::Task<ShardAnswer> update(at::Tensor ids, at::Tensor gradients);  // one tick of the rows' ages
+  std::uint64_t evict_unused(std::uint32_t age);  // rows not used for so many updates of this shard
+  void set_learning_rate(double rate);
+  ShardStats stats() const;
+  ShardOptions options() const;  // as they are now
+
+  // --- Growth ---
+  // On shard 0: has all `shards` hand over to `added`. failed_precondition where they are not all, or where
+  // another growth or a checkpoint's loading is under way.
+  rpc::Task<void> grow(Ref added, std::vector<Ref> shards);
+  rpc::Task<void> hand_over(Ref added, std::uint32_t index);       // what grow() asks of each
+  void take(at::Tensor ids, at::Tensor ages, at::Tensor records);  // rows that are now this shard's
+  rpc::Task<void> arrived(std::uint32_t source);     // all of that shard's; done when all have come from all
+  void abandon(std::string reason);                  // no more will come
+  std::vector<Ref> later(std::uint32_t from) const;  // the shards from this number on
+
+  // --- Checkpoints ---
+  std::vector<CheckpointFile> list(std::string directory) const;
+  SavedRows save(std::string directory, std::uint64_t sequence, bool incremental, std::uint32_t owners);
+  // Reads one owner's files and gives every row to the shard that owns it now. Returns how many there were.
+  rpc::Task<std::uint64_t> load(std::string directory, std::vector<CheckpointFile> chain,
+                                std::vector<Ref> shards);
+
+  using Service = rpc::Service<
+      "weft.embedding_shard", rpc::Constructor<ShardOptions>, rpc::Method<"lookup", &EmbeddingShard::lookup>,
+      rpc::Method<"update", &EmbeddingShard::update>,
+      rpc::Method<"evict_unused", &EmbeddingShard::evict_unused>,
+      rpc::Method<"set_learning_rate", &EmbeddingShard::set_learning_rate>,
+      rpc::Method<"stats", &EmbeddingShard::stats>, rpc::Method<"options", &EmbeddingShard::options>,
+      rpc::Method<"grow", &EmbeddingShard::grow>, rpc::Method<"hand_over", &EmbeddingShard::hand_over>,
+      rpc::Method<"take", &EmbeddingShard::take>, rpc::Method<"arrived", &EmbeddingShard::arrived>,
+      rpc::Method<"abandon", &EmbeddingShard::abandon>, rpc::Method<"later", &EmbeddingShard::later>,
+      rpc::Method<"list", &EmbeddingShard::list>, rpc::Method<"save", &EmbeddingShard::save>,
+      rpc::Method<"load", &EmbeddingShard::load>>;
+
+ private:
+  // What a shard that was added still waits for.
+  struct Arrivals {
+    std::vector<bool> arrived;  // by source
+    std::size_t open = 0;
+    std::exception_ptr failed;
+    std::vector<rpc::Promise<void>> waiting;  // for any change of the above
+  };
+  // Where the next incremental checkpoint goes on from.
+  struct Base {
+    std::string directory;
+    CheckpointFile file;
+    RowStore::Epoch epoch = 0;
+  };
+
+  struct Outcome {
+    std::exception_ptr error;
+  };
+
+  // Done when the ids are this shard's and their rows have come: nothing; or the answer that refuses them.
+  rpc::Task<std::optional<ShardAnswer>> admit(std::span<const std::int64_t> ids);
+  bool owns(std::span<const std::int64_t> ids) const;
+  bool is_still_to_come(std::span<const std::int64_t> ids) const;
+  rpc::Future<void> next_arrival();
+  void wake();
+  void keep_capacity();
+  void require_settled(std::uint32_t owners) const;  // of so many, with no growth under way here
+
+  const ShardOptions options_;
+  const std::uint32_t index_;
+  const std::uint64_t capacity_;
+  std::uint32_t owners_;
+  RowStore rows_;
+  bool handing_over_ = false;  // some of rows_ belong to the last of later_ already
+  bool growing_ = false;       // grow() is at work
+  std::optional<Arrivals> arrivals_;
+  const std::uint32_t later_from_;
+  std::vector<Ref> later_;  // shards added in this one's time: later_from_, later_from_ + 1, …
+  std::optional<Base> base_;
+  ShardStats counts_;
+};
+
+}  // namespace weft::dist_optim

@@ -1,0 +1,82 @@
+#include <weft/dist_optim/embedding/shard_tensors.h>
+#include <weft/rpc/core/error.h>
+
+#include <ATen/ops/empty.h>
+
+#include <cstring>
+#include <sstream>
+
+namespace weft::dist_optim {
+namespace {
+
+[[noreturn]] void refuse_tensor(const char* what, const char* wanted, const at::Tensor& found) {
+  std::ostringstream text;
+  text << "embedding: " << what << ": expected " << wanted << ", found ";
+  if (found.defined()) {
+    text << found.scalar_type() << found.sizes() << " on " << found.device();
+  } else {
+    text << "an undefined tensor";
+  }
+  throw rpc::Error(rpc::ErrorKind::invalid_argument, text.str());
+}
+
+bool is_plain(const at::Tensor& tensor, at::ScalarType type) {
+  return tensor.defined() && tensor.scalar_type() == type && tensor.device().is_cpu() &&
+         tensor.layout() == at::kStrided && tensor.is_contiguous();
+}
+
+template <class T>
+at::Tensor copied(std::span<const T> values, at::IntArrayRef sizes, at::ScalarType type) {
+  at::Tensor tensor = at::empty(sizes, at::TensorOptions().dtype(type));
+  if (!values.empty()) std::memcpy(tensor.mutable_data_ptr(), values.data(), values.size_bytes());
+  return tensor;
+}
+
+}  // namespace
+
+std::span<const std::int64_t> ids_in(const at::Tensor& ids) {
+  if (!is_plain(ids, at::kLong)) refuse_tensor("ids", "a contiguous int64 tensor on the CPU", ids);
+  return {ids.const_data_ptr<std::int64_t>(), static_cast<std::size_t>(ids.numel())};
+}
+
+std::span<const float> floats_in(const at::Tensor& tensor, std::size_t rows, std::size_t width,
+                                 const char* what) {
+  if (!is_plain(tensor, at::kFloat) || tensor.dim() != 2 ||
+      tensor.size(0) != static_cast<std::int64_t>(rows) ||
+      tensor.size(1) != static_cast<std::int64_t>(width)) {
+    const std::string wanted =
+        "a contiguous float tensor [" + std::to_string(rows) + ", " + std::to_string(width) + "] on the CPU";
+    refuse_tensor(what, wanted.c_str(), tensor);
+  }
+  return {tensor.const_data_ptr<float>(), rows * width};
+}
+
+at::Tensor tensor_of(std::span<const std::int64_t> ids) {
+  return copied(ids, {static_cast<std::int64_t>(ids.size())}, at::kLong);
+}
+
+at::Tensor tensor_of(std::span<const std::uint32_t> ages) {
+  return copied(ages, {static_cast<std::int64_t>(ages.size())}, at::kInt);
+}
+
+at::Tensor tensor_of(std::span<const float> values, std::size_t width) {
+  const auto columns = static_cast<std::int64_t>(width);
+  return copied(values, {static_cast<std::int64_t>(values.size()) / columns, columns}, at::kFloat);
+}
+
+RowBlock block_in(const at::Tensor& ids, const at::Tensor& ages, const at::Tensor& records,
+                  std::size_t record_size) {
+  const auto some = ids_in(ids);
+  if (!is_plain(ages, at::kInt) || ages.numel() != ids.numel())
+    refuse_tensor("ages of rows", "a contiguous int32 tensor, one for each id", ages);
+  const auto floats = floats_in(records, some.size(), record_size, "rows with their state");
+  RowBlock block;
+  block.ids.assign(some.begin(), some.end());
+  block.ages.resize(some.size());
+  if (!some.empty())
+    std::memcpy(block.ages.data(), ages.const_data_ptr(), some.size() * sizeof(std::uint32_t));
+  block.records.assign(floats.begin(), floats.end());
+  return block;
+}
+
+}  // namespace weft::dist_optim

@@ -1,0 +1,37 @@
+#include <weft/dist_optim/grad_scaler.h>
+#include <weft/dist_optim/local/require.h>
+
+#include <cmath>
+
+namespace weft::dist_optim {
+
+GradScaler::GradScaler(GradScalerOptions options) : options_(options) {
+  require(std::isfinite(options.growth_factor) && options.growth_factor > 1,
+          "the growth factor must be above 1");
+  require(options.backoff_factor > 0 && options.backoff_factor < 1,
+          "the backoff factor must be between 0 and 1");
+  require(options.growth_interval >= 1, "the growth interval must be at least 1");
+  set_state({options.init_scale, 0});
+}
+
+at::Tensor GradScaler::scale(const at::Tensor& loss) const { return loss.mul(state_.factor); }
+
+void GradScaler::update(bool applied) {
+  if (!applied) {
+    state_.factor *= options_.backoff_factor;
+    state_.growth_tracker = 0;
+    return;
+  }
+  if (++state_.growth_tracker < options_.growth_interval) return;
+  const double grown = state_.factor * options_.growth_factor;
+  if (std::isfinite(static_cast<float>(grown))) state_.factor = grown;
+  state_.growth_tracker = 0;
+}
+
+void GradScaler::set_state(const State& state) {
+  require(std::isfinite(state.factor) && state.factor > 0, "the scale of losses must be finite and positive");
+  require(state.growth_tracker >= 0, "the growth tracker must not be negative");
+  state_ = state;
+}
+
+}  // namespace weft::dist_optim

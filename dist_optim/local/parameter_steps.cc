@@ -1,0 +1,269 @@
+// ParameterHost's steps: gathered, prepared, applied, alone or in a round.
+#include <weft/dist_optim/local/parameter_host.h>
+#include <weft/dist_optim/local/shadow_leaves.h>
+#include <weft/rpc/core/error.h>
+
+#include <algorithm>
+#include <utility>
+
+namespace weft::dist_optim {
+
+void ParameterHost::step(const std::string& trainer, std::vector<PassGradients> passes, Stepped done) {
+  PendingStep step;
+  try {
+    step = gather(trainer, std::move(passes));
+  } catch (...) {
+    return done(std::current_exception(), 0);
+  }
+  step.done = std::move(done);
+  carry_out(trainer, std::move(step));
+}
+
+ParameterHost::PendingStep ParameterHost::gather(const std::string& trainer,
+                                                 std::vector<PassGradients> passes) const {
+  PendingStep step{{}, sum_gradients(trainer, passes), {}};
+  std::lock_guard lock(mutex_);
+  step.passes = passes_to_step(passes);
+  return step;
+}
+
+void ParameterHost::carry_out(const std::string& trainer, PendingStep step) {
+  const Stepped done = step.done;
+  Applied applied;
+  try {
+    bool synchronous = false;
+    {
+      std::lock_guard lock(mutex_);
+      synchronous = round_.has_value();
+    }
+    if (synchronous) {
+      arrive(trainer, std::move(step));
+      close_rounds();
+      return;
+    }
+    applied = apply({{trainer, step.passes}}, step.gradients);
+  } catch (...) {
+    applied.error = std::current_exception();
+  }
+  done(applied.error, applied.version);
+}
+
+StepPart ParameterHost::prepare(const std::string& trainer, std::uint64_t number,
+                                std::vector<PassGradients> gradients, const StepOptions& options,
+                                std::size_t passes) {
+  options.check();
+  PendingStep step = gather(trainer, std::move(gradients));
+  prepare_gradients(step.gradients, passes, options);
+  const StepPart part = measure(step.gradients, options);
+
+  std::lock_guard lock(mutex_);
+  auto refuse = [&](const std::string& why) {
+    throw rpc::Error(rpc::ErrorKind::failed_precondition, "trainer " + trainer + " cannot step: " + why);
+  };
+  if (!handles_.contains(trainer)) refuse("it has no optimizer on these parameters");
+  for (PassKey pass : step.passes) {
+    if (committed_.contains(pass))
+      refuse("pass " + to_string(pass) + " has stepped these parameters already");
+    if (preparing(pass) != prepared_.end()) refuse("pass " + to_string(pass) + " is in a step under way");
+  }
+  if (round_) {
+    for (const auto& [key, other] : prepared_)
+      if (key.first == trainer) refuse("another step of it is under way in this round");
+    round_->expect(trainer);
+  }
+  // A step without gradients changes no version, so that it breaks no bound.
+  const bool free = mode_->kind == StepMode::Kind::free;
+  if (round_ || (!free && !step.gradients.empty())) ledger_.check_step(trainer, step.passes);
+  if (!prepared_.try_emplace({trainer, number}, PreparedStep{std::move(step), {}}).second)
+    refuse("step " + std::to_string(number) + " is prepared already");
+  return part;
+}
+
+void ParameterHost::commit(const std::string& trainer, std::uint64_t number, const StepDecision& decision,
+                           Stepped done) {
+  PreparedStep prepared;
+  {
+    std::lock_guard lock(mutex_);
+    auto found = prepared_.find({trainer, number});
+    if (found == prepared_.end()) {
+      throw rpc::Error(
+          rpc::ErrorKind::failed_precondition,
+          "trainer " + trainer + " has no step " + std::to_string(number) + " prepared on these parameters");
+    }
+    prepared = std::move(found->second);
+    prepared_.erase(found);
+    for (PassKey pass : prepared.step.passes) committed_.insert(pass);
+  }
+  if (decision.action == StepDecision::Action::skip) prepared.step.gradients.clear();
+  scale_gradients(prepared.step.gradients, decision.scale);
+  // What failed before it changed anything may be tried again with the same passes.
+  prepared.step.done = [this, passes = prepared.step.passes, done = std::move(done)](std::exception_ptr error,
+                                                                                     Version version) {
+    if (error != nullptr && version == 0) {
+      std::lock_guard lock(mutex_);
+      for (PassKey pass : passes) committed_.erase(pass);
+    }
+    done(error, version);
+  };
+  carry_out(trainer, std::move(prepared.step));
+  for (PassKey pass : prepared.released) release(pass);
+}
+
+void ParameterHost::abort(const std::string& trainer, std::uint64_t number) {
+  std::vector<PassKey> released;
+  {
+    std::lock_guard lock(mutex_);
+    auto found = prepared_.find({trainer, number});
+    if (found == prepared_.end()) return;
+    released = std::move(found->second.released);
+    prepared_.erase(found);
+  }
+  for (PassKey pass : released) release(pass);
+}
+
+// The prepared step that a pass is in; under mutex_.
+ParameterHost::PreparedSteps::iterator ParameterHost::preparing(PassKey pass) {
+  return std::find_if(prepared_.begin(), prepared_.end(), [&](const auto& entry) {
+    const auto& passes = entry.second.step.passes;
+    return std::find(passes.begin(), passes.end(), pass) != passes.end();
+  });
+}
+
+Gradients ParameterHost::sum_gradients(const std::string& trainer,
+                                       const std::vector<PassGradients>& passes) const {
+  {
+    std::lock_guard lock(mutex_);
+    if (!handles_.contains(trainer)) {
+      throw rpc::Error(rpc::ErrorKind::failed_precondition,
+                       "trainer " + trainer + " has no optimizer on these parameters");
+    }
+  }
+  {
+    std::lock_guard turn(optimizer_mutex_);
+    for (const PassGradients& pass : passes) leaves().check(pass.gradients);
+  }
+  Gradients sum;
+  for (const PassGradients& pass : passes) add_gradients(sum, pass.gradients);
+  return sum;
+}
+
+// A pass that did not use these parameters need not have read them; one that brings gradients must.
+std::vector<PassKey> ParameterHost::passes_to_step(const std::vector<PassGradients>& passes) const {
+  std::vector<PassKey> keys;
+  for (const PassGradients& pass : passes) {
+    bool used = std::any_of(pass.gradients.begin(), pass.gradients.end(),
+                            [](const auto& gradient) { return gradient.second.defined(); });
+    if (used || ledger_.pin(pass.pass)) keys.push_back(pass.pass);
+  }
+  return keys;
+}
+
+void ParameterHost::arrive(const std::string& trainer, PendingStep step) {
+  std::lock_guard lock(mutex_);
+  ledger_.check_step(trainer, step.passes);
+  round_->arrive(trainer);
+  ledger_.hold(trainer);
+  pending_[trainer] = std::move(step);
+}
+
+// Applies the round if it is complete, and the next one if that is. One thread at a time does this; what
+// becomes complete meanwhile is seen by it.
+void ParameterHost::close_rounds() {
+  for (;;) {
+    std::map<std::string, PendingStep> closing;
+    PassLedger::PassesOfTrainers passes;
+    {
+      std::lock_guard lock(mutex_);
+      if (!round_ || !round_->complete()) return;
+      round_->close();
+      closing = std::exchange(pending_, {});
+      for (const auto& [trainer, step] : closing) passes[trainer] = step.passes;
+    }
+    Applied applied;
+    try {
+      Gradients sum;
+      for (const auto& [trainer, step] : closing) add_gradients(sum, step.gradients);
+      applied = apply(passes, sum);
+    } catch (...) {
+      applied.error = std::current_exception();
+    }
+    Callbacks after;
+    bool dropped = false;
+    {
+      std::lock_guard lock(mutex_);
+      for (auto& [trainer, step] : closing) {
+        round_->finish(trainer);
+        ledger_.end_hold(trainer);
+        after.push_back([done = std::move(step.done), applied] { done(applied.error, applied.version); });
+      }
+      fail_outdated(after);
+      dropped = tidy(after);
+    }
+    finish(after, dropped);
+  }
+}
+
+ParameterHost::Applied ParameterHost::apply(const PassLedger::PassesOfTrainers& passes,
+                                            const Gradients& gradients) {
+  Applied applied;
+  if (gradients.empty()) {
+    std::lock_guard lock(mutex_);
+    for (const auto& [trainer, keys] : passes) ledger_.end_without_step(trainer, keys);
+    applied.version = ledger_.newest();
+  } else {
+    gate_.exclusive([&] {
+      std::lock_guard turn(optimizer_mutex_);
+      return apply_alone(passes, gradients, applied);
+    });
+  }
+  Callbacks after;
+  bool dropped = false;
+  {
+    std::lock_guard lock(mutex_);
+    dropped = tidy(after);
+  }
+  finish(after, dropped);
+  return applied;
+}
+
+std::optional<ParameterHost::Version> ParameterHost::apply_alone(const PassLedger::PassesOfTrainers& passes,
+                                                                 const Gradients& gradients,
+                                                                 Applied& applied) {
+  leaves().check(gradients);
+  std::optional<ParameterVersions::Tensors> copy;
+  for (;;) {
+    {
+      std::lock_guard lock(mutex_);
+      bool free = mode_->kind == StepMode::Kind::free;
+      std::uint64_t staleness = 0;
+      if (mode_->kind == StepMode::Kind::stale) {
+        for (const auto& [trainer, keys] : passes) staleness = ledger_.check_step(trainer, keys);
+      }
+      if (free || copy || !ledger_.read_by_others(passes)) {
+        // From here on new passes pin the version that is about to be made; they wait at the gate until it
+        // is.
+        ledger_.step(passes);
+        applied.version = ledger_.newest();
+        if (!free) ++staleness_[staleness];
+        break;
+      }
+    }
+    // Not under the lock, and before anything has changed: a copy may take long, and memory may be short.
+    copy = versions_.copy_newest();
+  }
+  try {
+    if (copy) {
+      leaves().move_to(*copy);
+      versions_.advance_to(applied.version, std::move(*copy));
+    } else {
+      versions_.advance_in_place(applied.version);
+    }
+    leaves().step(gradients);
+  } catch (...) {
+    applied.error = std::current_exception();
+  }
+  versions_.load(applied.version);
+  return applied.version;
+}
+
+}  // namespace weft::dist_optim

@@ -1,0 +1,52 @@
+#include <weft/dist_optim/local/step_options.h>
+
+#include <weft/dist_optim/local/require.h>
+
+#include <algorithm>
+#include <cmath>
+
+namespace weft::dist_optim {
+
+void StepOptions::check() const {
+  require(!loss_scale || (std::isfinite(*loss_scale) && *loss_scale > 0),
+          "a step's loss scale must be finite and positive");
+  require(!clip_value || *clip_value >= 0, "clip_value must not be negative");
+  require(!clip_norm || *clip_norm >= 0, "clip_norm must not be negative");
+  require(!clip_value || !clip_norm, "a step clips by value or by norm, not by both");
+  require(norm_type > 0, "the norm's p must be positive");
+}
+
+double combine_norms(const std::vector<double>& norms, double norm_type) {
+  double largest = 0;
+  for (double norm : norms) {
+    if (std::isnan(norm)) return norm;
+    largest = std::max(largest, norm);
+  }
+  if (std::isinf(norm_type) || largest == 0 || std::isinf(largest)) return largest;
+  double sum = 0;  // of ratios, which do not overflow
+  for (double norm : norms) sum += std::pow(norm / largest, norm_type);
+  return largest * std::pow(sum, 1 / norm_type);
+}
+
+StepDecision decide(const std::vector<StepPart>& parts, const StepOptions& options) {
+  StepDecision decision;
+  if (options.loss_scale &&
+      std::any_of(parts.begin(), parts.end(), [](auto& part) { return part.nonfinite; })) {
+    decision.action = StepDecision::Action::skip;
+    return decision;
+  }
+  if (!options.clip_norm) return decision;
+  std::vector<double> norms;
+  for (const StepPart& part : parts) norms.push_back(part.norm);
+  decision.total_norm = combine_norms(norms, options.norm_type);
+  if (options.error_if_nonfinite && !std::isfinite(decision.total_norm)) {
+    decision.action = StepDecision::Action::give_up;
+    return decision;
+  }
+  // LibTorch's formula, with its 1e-6; a norm that is not a number makes every gradient one, as there.
+  const double coefficient = *options.clip_norm / (decision.total_norm + 1e-6);
+  decision.scale = std::isnan(coefficient) ? coefficient : std::min(coefficient, 1.0);
+  return decision;
+}
+
+}  // namespace weft::dist_optim

@@ -1,0 +1,55 @@
+// How a trainer calls the OptimizerService of an object's owner, and how it waits for many such calls.
+#pragma once
+
+#include <weft/dist_optim/optimizer_service.h>
+#include <weft/rpc/core/future.h>
+
+#include <atomic>
+#include <memory>
+#include <vector>
+
+namespace weft::dist_optim {
+
+// A call about the object; errors come with the future, owner_lost rather than peer_lost.
+template <auto Method, class... Given>
+auto ask(const rref::ReferencePtr& module, Given&&... given) {
+  using Found = rpc::Peer::FoundMethod<Method>;
+  using Value = typename Found::Type::Traits::Result;
+  try {
+    const rpc::Peer owner = module->context()->peer(module->owner());
+    rpc::OutgoingCall call = owner.make_call(Found::name, sizeof...(Given));
+    module->context()->target(module, call);
+    rpc::Peer::encode<typename Found::Type>(call, std::forward<Given>(given)...);
+    return owner.start_typed<Value>(std::move(call), [module](rpc::Result<rpc::PendingCall::Reply>&& reply) {
+      return rpc::Peer::decode<Value>(rref::Context::explain(std::move(reply), *module), Found::name);
+    });
+  } catch (const rpc::Error& error) {
+    return rpc::Future<Value>::made(
+        std::make_exception_ptr(rpc::Error(error.kind(), error.what(), rpc::Execution::not_sent)));
+  }
+}
+
+// Calls `done` with all the results, in order, when the last one is there.
+template <class T, class Done>
+void when_settled(std::vector<rpc::Future<T>> futures, Done done) {
+  struct Gathering {
+    explicit Gathering(Done done) : done(std::move(done)) {}
+    std::vector<rpc::Result<T>> results;
+    std::atomic<std::size_t> open;
+    Done done;
+  };
+  auto gathering = std::make_shared<Gathering>(std::move(done));
+  gathering->results.resize(futures.size(), rpc::Result<T>(std::exception_ptr()));
+  gathering->open = futures.size() + 1;
+  const auto finish = [gathering] {
+    if (--gathering->open == 0) gathering->done(std::move(gathering->results));
+  };
+  for (std::size_t i = 0; i < futures.size(); ++i)
+    futures[i].then([gathering, finish, i](rpc::Result<T>&& result) {
+      gathering->results[i] = std::move(result);
+      finish();
+    });
+  finish();
+}
+
+}  // namespace weft::dist_optim

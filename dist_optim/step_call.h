@@ -1,0 +1,55 @@
+// StepCall: one step of a DistOptimizer, from the trainer's side.
+//
+// Objects of one owner: one call each, the owner decides (LocalSteps). Of several owners: a two-phase commit
+// (Gray 1978) with the trainer as coordinator: all prepare, and only when all are prepared they are told to
+// commit. A refusal, or an owner lost before, aborts everywhere. What can still fail in the second phase (an
+// owner lost, a trainer of the synchronous round that died, memory) leaves some objects stepped and others
+// not; StepError says which. Nothing is logged: a trainer that dies between its commits leaves them as they
+// are.
+#pragma once
+
+#include <weft/dist_optim/owner_call.h>
+#include <weft/dist_optim/step_error.h>
+
+#include <memory>
+
+namespace weft::dist_optim {
+
+struct StepResult {
+  bool applied = false;   // false: skipped, since a gradient was not finite
+  double total_norm = 0;  // over all objects and before clipping; known where the norm is clipped
+  std::vector<std::uint64_t> versions;  // of each object's parameters, after the step
+};
+
+class WEFT_EXPORT StepCall : public std::enable_shared_from_this<StepCall> {
+ public:
+  using Done = rpc::UniqueFunction<void(rpc::Result<StepResult>)>;
+  // decided: runs once, when the next step over these objects may be sent.
+  static void start(std::vector<rref::ReferencePtr> modules, StepRequest request, rpc::Job decided,
+                    Done done);
+  // Whether one agent owns them all.
+  static bool one_owner(const std::vector<rref::ReferencePtr>& modules);
+
+ private:
+  StepCall(std::vector<rref::ReferencePtr> modules, StepRequest request, rpc::Job decided, Done done)
+      : modules_(std::move(modules)),
+        request_(std::move(request)),
+        decided_(std::move(decided)),
+        done_(std::move(done)) {}
+
+  void step_at_one_owner();
+  void prepare();
+  void decide_all(std::vector<rpc::Result<StepPart>> parts);
+  void commit(const StepDecision& decision);
+  void abort_all();
+  template <class T>
+  std::exception_ptr failure(const std::vector<rpc::Result<T>>& results, bool committing,
+                             StepDecision::Action action) const;
+
+  const std::vector<rref::ReferencePtr> modules_;
+  const StepRequest request_;
+  rpc::Job decided_;
+  Done done_;
+};
+
+}  // namespace weft::dist_optim

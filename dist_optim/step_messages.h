@@ -1,0 +1,31 @@
+// What a trainer and the owners say to one another in a step. Thread-safety: values.
+#pragma once
+
+#include <weft/dist_autograd/ids.h>
+#include <weft/dist_optim/local/step_options.h>
+#include <weft/rpc/codec/struct_codec.h>
+
+#include <vector>
+
+namespace weft::dist_optim {
+
+WEFT_CODEC(StepOptions, mean, loss_scale, clip_value, clip_norm, norm_type, error_if_nonfinite)
+WEFT_CODEC(StepPart, nonfinite, norm)
+WEFT_CODEC(StepDecision, action, scale, total_norm)
+
+struct StepRequest {
+  std::uint64_t number = 0;  // of the trainer's agent's steps
+  std::vector<dist_autograd::PassId> passes;
+  StepOptions options;
+};
+WEFT_CODEC(StepRequest, number, passes, options)
+
+// What became of a step on one object, where its owner decided. Given up: another object's part was refused,
+// or the options' conditions do not hold.
+struct StepOutcome {
+  StepDecision decision;
+  std::uint64_t version = 0;  // of the parameters, after it
+};
+WEFT_CODEC(StepOutcome, decision, version)
+
+}  // namespace weft::dist_optim

@@ -1,0 +1,417 @@
+// One step over several objects: with their gradients clipped, averaged, unscaled; on all of them or on none.
+#include <torch/nn/utils/clip_grad.h>
+
+#include "tests/dist_optim/step_support.h"
+#include "tests/support/cluster.h"
+
+namespace weft::dist_optim::dist_step_test {
+namespace {
+
+using namespace step_support;
+using Objects = StepError::Objects;
+
+// Two layers in a row, behind RRefs and on one process.
+class TwoLayers {
+ public:
+  // On workers 0 and `second`; the trainer is worker 2.
+  TwoLayers(Agents& agents, std::size_t second)
+      : agents_(agents),
+        a(rref::create<Layer>(agents.peer(2, 0), std::int64_t{1})),
+        b(rref::create<Layer>(agents.peer(2, second), std::int64_t{2})) {}
+
+  dist_autograd::Pass pass(const at::Tensor& input, double scale = 1) {
+    dist_autograd::Pass pass{agents_[2]};
+    const at::Tensor hidden = a.call<&Layer::forward>(pass, input).get();
+    pass.backward(b.call<&Layer::forward>(pass, hidden).get().square().sum() * scale).get();
+    return pass;
+  }
+  void local_backward(const at::Tensor& input, double scale = 1) {
+    (local_b.forward(local_a.forward(input)).square().sum() * scale).backward();
+  }
+  std::vector<at::Tensor> local_parameters() {
+    auto all = local_a.parameters();
+    for (auto& one : local_b.parameters()) all.push_back(one);
+    return all;
+  }
+  void expect_as_local() {
+    expect_equal(a.call<&Layer::values>().get(), local_a.values());
+    expect_equal(b.call<&Layer::values>().get(), local_b.values());
+  }
+
+ private:
+  Agents& agents_;
+
+ public:
+  rref::RRef<Layer> a, b;
+  Layer local_a{1}, local_b{2};
+};
+
+at::Tensor input(int i) { return numbers({3, 4}, 0.3 * i); }
+
+// The second layer beside the first one's owner, or on an owner of its own.
+class DistStep : public testing::TestWithParam<std::size_t> {
+ protected:
+  Agents agents{3};
+  TwoLayers layers{agents, GetParam()};
+};
+INSTANTIATE_TEST_SUITE_P(Owners, DistStep, testing::Values(0, 1),
+                         [](const auto& info) { return std::string(info.param == 0 ? "One" : "Two"); });
+
+TEST_P(DistStep, ClipsByTheNormOverAllOwners) {
+  DistOptimizer optimizer{agents[2], torch::optim::AdamOptions(1e-2), synchronous, layers.a, layers.b};
+  torch::optim::Adam adam(layers.local_parameters(), torch::optim::AdamOptions(1e-2));
+  const double infinity = std::numeric_limits<double>::infinity();
+  int i = 0;
+  for (auto [p, most] : std::vector<std::pair<double, double>>{
+           {2.0, 0.1}, {1.0, 0.5}, {3.0, 0.1}, {infinity, 0.01}, {2.0, 1e6}}) {
+    const auto result = optimizer.step(layers.pass(input(i)), {.clip_norm = most, .norm_type = p}).get();
+    adam.zero_grad();
+    layers.local_backward(input(i++));
+    const double norm = torch::nn::utils::clip_grad_norm_(layers.local_parameters(), most, p);
+    EXPECT_NEAR(result.total_norm, norm, 1e-12 * norm);
+    EXPECT_TRUE(result.applied);
+    adam.step();
+    layers.expect_as_local();
+  }
+}
+
+TEST_P(DistStep, ClipsByValue) {
+  DistOptimizer optimizer{agents[2], torch::optim::SGDOptions(0.1), stale(0), layers.a, layers.b};
+  torch::optim::SGD sgd(layers.local_parameters(), torch::optim::SGDOptions(0.1));
+  optimizer.step(layers.pass(input(1)), {.clip_value = 0.05}).get();
+  layers.local_backward(input(1));
+  torch::nn::utils::clip_grad_value_(layers.local_parameters(), 0.05);
+  sgd.step();
+  layers.expect_as_local();
+}
+
+TEST_P(DistStep, AccumulatesOverPasses) {
+  DistOptimizer optimizer{agents[2], torch::optim::SGDOptions(0.1), synchronous, layers.a, layers.b};
+  torch::optim::SGD sgd(layers.local_parameters(), torch::optim::SGDOptions(0.1));
+  for (bool mean : {false, true}) {
+    std::vector<dist_autograd::Pass> passes;
+    for (int i = 0; i < 3; ++i) passes.push_back(layers.pass(input(i)));
+    optimizer.step(passes, {.mean = mean}).get();
+    sgd.zero_grad();
+    for (int i = 0; i < 3; ++i) layers.local_backward(input(i), mean ? 1.0 / 3 : 1);
+    sgd.step();
+    layers.expect_as_local();
+  }
+}
+
+TEST_P(DistStep, ANormThatIsNotFiniteMayBeAnError) {
+  DistOptimizer optimizer{agents[2], torch::optim::SGDOptions(0.1), synchronous, layers.a, layers.b};
+  at::Tensor bad = input(0).clone();
+  bad[0][0] = std::numeric_limits<double>::infinity();  // the first layer's gradient is not a number
+  try {
+    optimizer.step(layers.pass(bad), {.clip_norm = 1, .error_if_nonfinite = true}).get();
+    FAIL();
+  } catch (const rpc::Error& error) {
+    EXPECT_EQ(error.kind(), rpc::ErrorKind::failed_precondition) << error.what();
+  }
+  layers.expect_as_local();  // nothing has stepped
+  torch::optim::SGD sgd(layers.local_parameters(), torch::optim::SGDOptions(0.1));
+  optimizer.step(layers.pass(input(1)), {.clip_norm = 1e6, .error_if_nonfinite = true}).get();
+  layers.local_backward(input(1));
+  sgd.step();
+  layers.expect_as_local();
+}
+
+TEST_P(DistStep, AScalerSkipsTheStepEverywhere) {
+  DistOptimizer optimizer{agents[2], torch::optim::AdamOptions(1e-2), stale(1), layers.a, layers.b};
+  torch::optim::Adam adam(layers.local_parameters(), torch::optim::AdamOptions(1e-2));
+  GradScaler scaler({.init_scale = 1024, .growth_interval = 2});
+  at::Tensor bad = input(0).clone();
+  bad[0][0] = std::numeric_limits<double>::infinity();  // only on the first layer's owner
+  for (int i = 0; i < 4; ++i) {
+    const auto result =
+        optimizer.step(layers.pass(i == 1 ? bad : input(i), scaler.factor()), {.loss_scale = scaler.factor()})
+            .get();
+    scaler.update(result.applied);
+    EXPECT_EQ(result.applied, i != 1);
+    EXPECT_EQ(result.versions, std::vector<std::uint64_t>(2, static_cast<std::uint64_t>(i < 1 ? 1 : i)));
+    if (i != 1) {
+      adam.zero_grad();
+      layers.local_backward(input(i));
+      adam.step();
+    }
+    layers.expect_as_local();
+  }
+  EXPECT_EQ(scaler.factor(), 1024);  // halved once, doubled once
+}
+
+TEST_P(DistStep, ARateHoldsFromTheNextStepOn) {
+  DistOptimizer optimizer{agents[2], torch::optim::SGDOptions(0.1), stale(1), layers.a, layers.b};
+  torch::optim::SGD sgd(layers.local_parameters(), torch::optim::SGDOptions(0.1));
+  // All passes first, so that the steps and the rate are under way together.
+  const auto first = layers.pass(input(0)), second = layers.pass(input(1));
+  auto one = optimizer.step(first);
+  auto rate = optimizer.set_learning_rate(0.01);
+  auto other = optimizer.step(second);
+  layers.local_backward(input(0));
+  std::vector<at::Tensor> gradients;
+  for (auto& parameter : layers.local_parameters()) gradients.push_back(parameter.grad().clone());
+  sgd.zero_grad();
+  layers.local_backward(input(1));
+  {
+    at::NoGradGuard no_grad;
+    auto parameters = layers.local_parameters();
+    for (std::size_t i = 0; i < parameters.size(); ++i)
+      parameters[i].sub_(0.1 * gradients[i] + 0.01 * parameters[i].grad());
+  }
+  one.get();
+  rate.get();
+  other.get();
+  layers.expect_as_local();
+  EXPECT_EQ(optimizer.save_state().get().modules.at(1).learning_rates.at(""), 0.01);
+}
+
+TEST_P(DistStep, APassStepsOnce) {
+  DistOptimizer second{agents[2], torch::optim::SGDOptions(0.1), stale(3), layers.b};
+  DistOptimizer both{agents[2], torch::optim::SGDOptions(0.1), stale(3), layers.a, layers.b};
+  torch::optim::SGD sgd(layers.local_b.parameters(), torch::optim::SGDOptions(0.1));
+  const auto pass = layers.pass(input(0));
+  second.step(pass).get();
+  layers.local_backward(input(0));
+  sgd.step();
+  const StepError error = step_error(both.step(pass));
+  EXPECT_EQ(error.kind(), rpc::ErrorKind::failed_precondition) << error.what();
+  EXPECT_EQ(error.stepped(), Objects{});
+  EXPECT_EQ(error.unknown(), Objects{});
+  EXPECT_EQ(error.not_stepped(), (Objects{0, 1}));
+  layers.expect_as_local();                // the first layer has not stepped
+  both.step(layers.pass(input(1))).get();  // and nothing is in the way of what follows
+}
+
+TEST_P(DistStep, AReleasedPassIsRefused) {
+  DistOptimizer optimizer{agents[2], torch::optim::SGDOptions(0.1), synchronous, layers.a, layers.b};
+  auto pass = layers.pass(input(0));
+  pass.release();
+  try {
+    optimizer.step(pass).get();
+    FAIL();
+  } catch (const rpc::Error& error) {
+    EXPECT_EQ(error.kind(), rpc::ErrorKind::failed_precondition) << error.what();
+  }
+  layers.expect_as_local();
+}
+
+TEST_P(DistStep, AnOwnerThatRefusesKeepsTheOthersFromStepping) {
+  auto table = rref::create<Table>(agents.peer(2, GetParam()), std::int64_t{5});
+  DistOptimizer optimizer{agents[2], torch::optim::AdamOptions(0.1), synchronous, layers.a, table};
+  const auto backward = [&] {
+    dist_autograd::Pass pass{agents[2]};
+    const at::Tensor rows = table.call<&Table::look_up>(pass, at::arange(3)).get();
+    pass.backward(layers.a.call<&Layer::forward>(pass, rows).get().sum()).get();
+    return pass;
+  };
+  for (int i = 0; i < 2; ++i) {
+    const StepError error = step_error(optimizer.step(backward()));
+    EXPECT_EQ(error.kind(), rpc::ErrorKind::invalid_argument)
+        << error.what();  // Adam takes no sparse gradient
+    EXPECT_NE(std::string(error.what()).find("module 1"), std::string::npos) << error.what();
+    EXPECT_EQ(error.stepped(), Objects{});
+    EXPECT_EQ(error.not_stepped(), (Objects{0, 1}));
+    expect_equal(layers.a.call<&Layer::values>().get(), layers.local_a.values());
+  }
+}
+
+TEST_P(DistStep, StateMovesToOtherOwners) {
+  const torch::optim::AdamOptions options(1e-2);
+  torch::optim::Adam adam(layers.local_parameters(), options);
+  DistOptimizerState state;
+  const auto train = [&](TwoLayers& on, DistOptimizer& optimizer, int from, int to) {
+    for (int i = from; i < to; ++i) {
+      optimizer.step(on.pass(input(i))).get();
+      adam.zero_grad();
+      layers.local_backward(input(i));
+      adam.step();
+    }
+  };
+  {
+    DistOptimizer optimizer{agents[2], options, synchronous, layers.a, layers.b};
+    train(layers, optimizer, 0, 3);
+    optimizer.set_learning_rate(1e-3).get();
+    state = optimizer.save_state().get();
+  }
+  static_cast<torch::optim::AdamOptions&>(adam.param_groups()[0].options()).lr(1e-3);
+  // The same modules elsewhere, with the parameters that were trained so far.
+  auto a = std::make_shared<Layer>(1), b = std::make_shared<Layer>(2);
+  {
+    at::NoGradGuard no_grad;
+    for (std::size_t i = 0; i < 2; ++i) {
+      a->parameters()[i].copy_(layers.local_a.parameters()[i]);
+      b->parameters()[i].copy_(layers.local_b.parameters()[i]);
+    }
+  }
+  TwoLayers moved(agents, 1 - GetParam());
+  moved.a = rref::local(agents[2], a);
+  moved.b = rref::local(agents[2], b);
+  DistOptimizer optimizer{agents[2], options, synchronous, moved.a, moved.b};
+  optimizer.load_state(state).get();
+  train(moved, optimizer, 3, 6);
+  expect_equal(a->values(), layers.local_a.values());
+  expect_equal(b->values(), layers.local_b.values());
+
+  state.modules[0].tensors["linear.weight/exp_avg"] = at::zeros({2}, at::kDouble);
+  try {
+    optimizer.load_state(state).get();
+    FAIL();
+  } catch (const rpc::Error& error) {
+    EXPECT_EQ(error.kind(), rpc::ErrorKind::invalid_argument) << error.what();
+  }
+}
+
+TEST_P(DistStep, OptionsByModuleAndByPrefix) {
+  using torch::optim::SGDOptions;
+  const auto first =
+      OptimizerSpec(SGDOptions(0.1).momentum(0.9)).with_group("linear.bias", {{"lr", 0.01}, {"momentum", 0}});
+  DistOptimizer optimizer{
+      agents[2], synchronous, {{layers.a.reference(), first}, {layers.b.reference(), SGDOptions(0.2)}}};
+  torch::optim::SGD weight(std::vector<at::Tensor>{layers.local_a.linear->weight},
+                           SGDOptions(0.1).momentum(0.9));
+  torch::optim::SGD bias(std::vector<at::Tensor>{layers.local_a.linear->bias}, SGDOptions(0.01));
+  torch::optim::SGD other(layers.local_b.parameters(), SGDOptions(0.2));
+  for (int i = 0; i < 4; ++i) {
+    if (i == 2) {
+      optimizer.set_learning_rate(0.5, "").get();  // not of the group
+      static_cast<SGDOptions&>(weight.param_groups()[0].options()).lr(0.5);
+      static_cast<SGDOptions&>(other.param_groups()[0].options()).lr(0.5);
+    }
+    optimizer.step(layers.pass(input(i))).get();
+    for (auto* one : {&weight, &bias, &other}) one->zero_grad();
+    layers.local_backward(input(i));
+    for (auto* one : {&weight, &bias, &other}) one->step();
+    layers.expect_as_local();
+  }
+  const auto state = optimizer.save_state().get();
+  EXPECT_EQ(state.modules[0].learning_rates,
+            (std::map<std::string, double>{{"", 0.5}, {"linear.bias", 0.01}}));
+  optimizer.load_state(state).get();
+}
+
+// LibTorch's own schedulers, over a local optimizer that stands for the distributed one.
+TEST_P(DistStep, LibTorchsSchedulersSetTheRate) {
+  DistOptimizer optimizer{agents[2], torch::optim::SGDOptions(0.1), synchronous, layers.a, layers.b};
+  torch::optim::SGD sgd(layers.local_parameters(), torch::optim::SGDOptions(0.1));
+  torch::optim::SGD holder(std::vector<at::Tensor>{at::zeros({1})}, torch::optim::SGDOptions(0.1));
+  torch::optim::StepLR by_step(holder, 2, 0.5), local_by_step(sgd, 2, 0.5);
+  torch::optim::ReduceLROnPlateauScheduler plateau(holder, torch::optim::ReduceLROnPlateauScheduler::min,
+                                                   0.1F, 0);
+  torch::optim::ReduceLROnPlateauScheduler local_plateau(sgd, torch::optim::ReduceLROnPlateauScheduler::min,
+                                                         0.1F, 0);
+  for (int i = 0; i < 6; ++i) {
+    auto set = optimizer.set_learning_rate(holder.param_groups()[0].options().get_lr());
+    optimizer.step(layers.pass(input(i))).get();
+    set.get();
+    sgd.zero_grad();
+    layers.local_backward(input(i));
+    sgd.step();
+    layers.expect_as_local();
+    by_step.step();
+    local_by_step.step();
+    plateau.step(1.0F);  // never better after the first
+    local_plateau.step(1.0F);
+  }
+  EXPECT_LT(holder.param_groups()[0].options().get_lr(), 1e-5);
+}
+
+TEST(DistStepOwners, StatsShowTheStaleness) {
+  Agents agents(3);
+  TwoLayers layers(agents, 1);
+  DistOptimizer optimizer{agents[2], torch::optim::SGDOptions(0.1), stale(2), layers.a, layers.b};
+  const auto early = layers.pass(input(0)), late = layers.pass(input(1));
+  optimizer.step(early).get();
+  optimizer.step(late).get();  // read before the first step
+  const auto stats = optimizer.stats().get();
+  ASSERT_EQ(stats.size(), 2U);
+  for (const HostStats& one : stats) {
+    EXPECT_EQ(one.version, 2U);
+    EXPECT_EQ(one.staleness, (std::map<std::uint64_t, std::uint64_t>{{0, 1}, {1, 1}}));
+    EXPECT_EQ(one.max_staleness(), 1U);
+    EXPECT_EQ(one.mean_staleness(), 0.5);
+    EXPECT_EQ(one.open_passes, 0U);
+  }
+}
+
+// A second trainer on the second object only: there the round waits for it, on the first object it does not.
+class DistStepDeath : public testing::Test {
+ protected:
+  Agents agents{4};
+  TwoLayers layers{agents, 1};
+  rref::RRef<Layer> shared = rref::create<Layer>(agents.peer(2, 1), rref::Named{"shared"}, std::int64_t{2});
+  rref::RRef<Layer> theirs = rref::create<Layer>(agents.peer(3, 1), rref::Named{"shared"}, std::int64_t{2});
+  std::unique_ptr<DistOptimizer> ours_optimizer, their_optimizer;
+  std::optional<dist_autograd::Pass> pass;  // lives as long as its step
+  std::optional<rpc::Future<StepResult>> step;
+
+  // One object has stepped, the other one waits for its round.
+  void begin() {
+    layers.b = shared;
+    ours_optimizer = std::make_unique<DistOptimizer>(agents[2], torch::optim::SGDOptions(0.1), synchronous,
+                                                     layers.a, layers.b);
+    their_optimizer =
+        std::make_unique<DistOptimizer>(agents[3], torch::optim::SGDOptions(0.1), synchronous, theirs);
+    ours_optimizer->attached().get();
+    their_optimizer->attached().get();
+    pass = layers.pass(input(0));
+    step = ours_optimizer->step(*pass);
+    test::eventually("the first object has stepped",
+                     [&] { return ours_optimizer->stats().get().at(0).version == 1; });
+    EXPECT_FALSE(step->ready());
+  }
+};
+
+TEST_F(DistStepDeath, AnOwnerThatDiesBetweenIsNamed) {
+  begin();
+  agents.kill(1);
+  const StepError error = step_error(std::move(*step));
+  EXPECT_EQ(error.stepped(), Objects{0}) << error.what();
+  EXPECT_EQ(error.unknown().size() + error.not_stepped().size(), 1U) << error.what();
+  EXPECT_NE(std::string(error.what()).find("module 0 on worker0"), std::string::npos) << error.what();
+  torch::optim::SGD sgd(layers.local_a.parameters(), torch::optim::SGDOptions(0.1));
+  layers.local_backward(input(0));
+  sgd.step();
+  expect_equal(layers.a.call<&Layer::values>().get(), layers.local_a.values());
+}
+
+TEST_F(DistStepDeath, ATrainerThatDiesFailsItsRoundAndTheErrorSaysWhere) {
+  begin();
+  agents.kill(3);
+  const StepError error = step_error(std::move(*step));
+  EXPECT_EQ(error.kind(), rpc::ErrorKind::aborted) << error.what();
+  EXPECT_EQ(error.stepped(), Objects{0}) << error.what();
+  EXPECT_EQ(error.not_stepped(), Objects{1}) << error.what();
+  expect_equal(shared.call<&Layer::values>().get(), layers.local_b.values());
+}
+
+// The trainer's own module waits for another trainer's pass, so that its prepare does; meanwhile the other
+// owner, which has prepared, dies.
+TEST(DistStepOwners, AnOwnerThatDiesBeforeTheDecisionLeavesNothingStepped) {
+  Agents agents(4);
+  auto remote = rref::create<Layer>(agents.peer(2, 1), std::int64_t{1});
+  auto head_ref = rref::create<Layer>(agents.peer(2, 2), rref::Named{"head"}, std::int64_t{2});
+  auto head_of_other = rref::create<Layer>(agents.peer(3, 2), rref::Named{"head"}, std::int64_t{2});
+  const auto head = head_ref.local().get();
+  DistOptimizer other{agents[3], torch::optim::SGDOptions(0.1), stale(0), head_of_other};
+  DistOptimizer optimizer{agents[2], torch::optim::SGDOptions(0.1), stale(0), remote, head_ref};
+  other.attached().get();
+  optimizer.attached().get();
+  dist_autograd::Pass blocker{agents[3]};
+  head_of_other.call<&Layer::forward>(blocker, input(0)).get();
+
+  dist_autograd::Pass pass{agents[2]};
+  pass.backward(head->forward(remote.call<&Layer::forward>(pass, input(1)).get()).sum()).get();
+  auto step = optimizer.step(pass);
+  remote.call<&Layer::values>().get();  // its object has prepared
+  EXPECT_FALSE(step.ready());
+  agents.kill(1);
+  const StepError error = step_error(std::move(step));
+  EXPECT_EQ(error.stepped(), Objects{}) << error.what();
+  EXPECT_EQ(error.not_stepped(), (Objects{0, 1})) << error.what();
+  blocker.release();
+  expect_equal(head_ref.call<&Layer::values>().get(), Layer(2).values());
+}
+
+}  // namespace
+}  // namespace weft::dist_optim::dist_step_test

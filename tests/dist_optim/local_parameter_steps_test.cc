@@ -1,0 +1,201 @@
+// ParameterHost's steps in two halves: prepared, then committed or aborted.
+#include <weft/dist_optim/local/parameter_host.h>
+#include <weft/rpc/core/error.h>
+
+#include <cmath>
+#include <functional>
+#include <limits>
+
+#include <gtest/gtest.h>
+#include <torch/optim/sgd.h>
+#include <torch/types.h>
+
+namespace weft::dist_optim::local_parameter_steps_test {
+namespace {
+
+using torch::optim::SGDOptions;
+
+const PassKey pass_1{0, 1}, pass_2{0, 2};
+const StepDecision apply{}, skip{StepDecision::Action::skip, 1, 0};
+
+void expect_refused(rpc::ErrorKind kind, const std::function<void()>& code) {
+  try {
+    code();
+    ADD_FAILURE() << "nothing was thrown";
+  } catch (const rpc::Error& error) {
+    EXPECT_EQ(error.kind(), kind) << error.what();
+  }
+}
+
+// One parameter, of which every gradient is 1 and the rate is 1: a step subtracts 1.
+class Host : public testing::Test {
+ protected:
+  at::Tensor weight = at::zeros({2}, at::kDouble).requires_grad_();
+  ParameterHost host{std::vector<Parameter>{{"weight", weight}}};
+  std::exception_ptr failed;
+  ParameterHost::Version version = 0;
+  int done = 0;
+
+  void join(const std::string& trainer, StepMode mode) {
+    host.register_trainer(trainer, SGDOptions(1), mode);
+  }
+  void open(const std::string& trainer, PassKey pass) {
+    host.admit(trainer, pass, [](std::exception_ptr error) { EXPECT_TRUE(error == nullptr); });
+  }
+  PassGradients gradient(PassKey pass, double value = 1) {
+    return {pass, {{0, at::full({2}, value, at::kDouble)}}};
+  }
+  StepPart prepare(const std::string& trainer, std::uint64_t number, PassKey pass, double value = 1,
+                   const StepOptions& options = {}) {
+    return host.prepare(trainer, number, {gradient(pass, value)}, options, 1);
+  }
+  void commit(const std::string& trainer, std::uint64_t number, const StepDecision& decision = apply) {
+    host.commit(trainer, number, decision, [this](std::exception_ptr error, ParameterHost::Version after) {
+      ++done;
+      failed = error;
+      version = after;
+    });
+  }
+  void expect_weight(double value) {
+    EXPECT_TRUE(torch::equal(weight.detach(), at::full({2}, value, at::kDouble))) << weight;
+  }
+};
+
+TEST_F(Host, preparing_changes_nothing_and_committing_steps) {
+  for (StepMode mode : {StepMode(synchronous), stale(1), dist_optim::free}) {
+    ParameterHost own{std::vector<Parameter>{{"weight", weight}}};
+    own.register_trainer("a", SGDOptions(1), mode);
+    own.admit("a", pass_1, [](std::exception_ptr) {});
+    const double before = weight[0].item<double>();
+    own.prepare("a", 7, {gradient(pass_1)}, {}, 1);
+    expect_weight(before);
+    EXPECT_EQ(own.stats().version, 0U);
+    bool stepped = false;
+    own.commit("a", 7, apply, [&](std::exception_ptr error, ParameterHost::Version after) {
+      stepped = error == nullptr && after == 1;
+    });
+    EXPECT_TRUE(stepped) << to_string(mode);
+    expect_weight(before - 1);
+  }
+}
+
+TEST_F(Host, what_was_decided_is_done_with_the_gradients) {
+  join("a", stale(0));
+  open("a", pass_1);
+  const StepPart part = prepare("a", 1, pass_1, 6, {.loss_scale = 2, .clip_norm = 1});
+  EXPECT_FALSE(part.nonfinite);
+  EXPECT_NEAR(part.norm, 3 * std::sqrt(2), 1e-12);
+  commit("a", 1, {StepDecision::Action::apply, 0.5, 0});
+  expect_weight(-1.5);
+}
+
+TEST_F(Host, a_skipped_step_ends_the_pass_and_changes_nothing) {
+  join("a", stale(0));
+  open("a", pass_1);
+  EXPECT_TRUE(prepare("a", 1, pass_1, std::numeric_limits<double>::infinity(), {.loss_scale = 2}).nonfinite);
+  commit("a", 1, skip);
+  EXPECT_EQ(done, 1);
+  EXPECT_TRUE(failed == nullptr);
+  EXPECT_EQ(version, 0U);
+  EXPECT_EQ(host.stats().open_passes, 0U);
+  expect_weight(0);
+}
+
+TEST_F(Host, an_aborted_pass_may_step_again) {
+  join("a", synchronous);
+  open("a", pass_1);
+  prepare("a", 1, pass_1);
+  host.abort("a", 1);
+  host.abort("a", 1);  // harmless
+  expect_refused(rpc::ErrorKind::failed_precondition, [&] { commit("a", 1); });
+  EXPECT_EQ(done, 0);
+  prepare("a", 2, pass_1);
+  commit("a", 2);
+  EXPECT_EQ(done, 1);
+  expect_weight(-1);
+}
+
+TEST_F(Host, a_pass_is_in_one_step_and_steps_once) {
+  join("a", stale(5));
+  open("a", pass_1);
+  prepare("a", 1, pass_1);
+  expect_refused(rpc::ErrorKind::failed_precondition, [&] { prepare("a", 2, pass_1); });
+  commit("a", 1);
+  expect_refused(rpc::ErrorKind::failed_precondition, [&] { prepare("a", 3, pass_1); });
+  host.admit("a", pass_1, [](std::exception_ptr error) { EXPECT_TRUE(error != nullptr); });
+  host.release(pass_1);  // its end: the host forgets it
+  open("a", pass_1);
+  expect_weight(-1);
+}
+
+TEST_F(Host, a_pass_released_meanwhile_is_kept_until_its_step_is_over) {
+  join("a", stale(0));
+  open("a", pass_1);
+  prepare("a", 1, pass_1);
+  host.release(pass_1);
+  EXPECT_EQ(host.stats().open_passes, 1U);
+  commit("a", 1);
+  EXPECT_TRUE(failed == nullptr);
+  expect_weight(-1);
+  EXPECT_EQ(host.stats().open_passes, 0U);
+
+  open("a", pass_2);
+  prepare("a", 2, pass_2);
+  host.release(pass_2);
+  host.abort("a", 2);
+  EXPECT_EQ(host.stats().open_passes, 0U);
+  expect_weight(-1);
+}
+
+TEST_F(Host, a_prepared_step_ends_with_its_trainer) {
+  join("a", stale(0));
+  join("b", stale(0));
+  open("a", pass_1);
+  prepare("a", 1, pass_1);
+  bool admitted = false;
+  host.admit("b", pass_2, [&](std::exception_ptr error) { admitted = error == nullptr; });
+  EXPECT_FALSE(admitted);
+  host.unregister_trainer("a", true);
+  EXPECT_TRUE(admitted);
+  expect_refused(rpc::ErrorKind::failed_precondition, [&] { commit("a", 1); });
+  expect_weight(0);
+}
+
+TEST_F(Host, a_round_waits_for_commits_and_takes_one_step_a_trainer) {
+  join("a", synchronous(2));
+  join("b", synchronous(2));
+  open("a", pass_1);
+  open("b", pass_2);
+  prepare("a", 1, pass_1);
+  prepare("b", 1, pass_2);
+  expect_refused(rpc::ErrorKind::failed_precondition,
+                 [&] { host.prepare("a", 2, {gradient({0, 9})}, {}, 1); });
+  commit("a", 1);
+  EXPECT_EQ(done, 0);
+  commit("b", 1, skip);  // it has arrived, without a gradient
+  EXPECT_EQ(done, 2);
+  expect_weight(-1);
+}
+
+TEST_F(Host, a_death_between_the_halves_fails_the_second) {
+  join("a", synchronous(2));
+  join("b", synchronous(2));
+  open("a", pass_1);
+  prepare("a", 1, pass_1);
+  host.unregister_trainer("b", true);
+  commit("a", 1);
+  EXPECT_EQ(done, 1);
+  EXPECT_TRUE(failed != nullptr);
+  expect_weight(0);
+  join("c", synchronous(2));  // takes the seat; the pass of the failed step may step again
+  prepare("a", 2, pass_1);
+  commit("a", 2);
+  open("c", pass_2);
+  prepare("c", 1, pass_2);
+  commit("c", 1);
+  EXPECT_TRUE(failed == nullptr);
+  expect_weight(-2);
+}
+
+}  // namespace
+}  // namespace weft::dist_optim::local_parameter_steps_test

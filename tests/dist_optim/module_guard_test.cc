@@ -1,0 +1,190 @@
+// A module whose parameters an optimizer steps, read and loaded by way of RemoteModule.
+#include <weft/dist_autograd/module/remote_module.h>
+#include <weft/dist_optim/dist_optimizer.h>
+#include <weft/rpc/rpc.h>
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+namespace weft::dist_optim::module_guard_test {
+namespace {
+
+using dist_autograd::Pass;
+using dist_autograd::RemoteModule;
+using dist_autograd::StateDict;
+
+struct Model : torch::nn::Module {
+  Model() {
+    w = register_parameter("w", torch::full({3}, 2.0, at::kDouble));
+    b = register_buffer("b", torch::zeros({1}, at::kDouble));
+  }
+  at::Tensor forward(at::Tensor x) { return (x * w * w).sum(); }
+  at::Tensor w, b;
+  using Service = rpc::Service<"module_guard.model", rpc::Method<"forward", &Model::forward>>;
+};
+// Called as its base: its forward is Model's.
+struct Derived : Model {
+  std::int64_t version() { return 2; }
+  using Service = rpc::Service<"module_guard.derived", rpc::Method<"version", &Derived::version>>;
+};
+
+class ModuleGuard : public testing::Test {
+ protected:
+  ModuleGuard() {
+    at::set_num_threads(1);
+    for (int i = 0; i < 3; ++i) {
+      rpc::AgentOptions options;
+      options.name = "worker" + std::to_string(i);
+      options.listen = {"inproc://" + options.name};
+      options.in_process = network_;
+      options.handler_threads = 3;
+      options.log = [](const rpc::LogRecord&) {};
+      agents_.push_back(std::make_unique<rpc::Agent>(std::move(options), layers()));
+    }
+    for (const auto& a : agents_)
+      for (const auto& b : agents_) {
+        a->core()->route(b->name(), {"inproc://" + b->name()});
+        a->peer(b->name()).ready().get();
+      }
+    worker(0).allow_create<Model>();
+    worker(0).allow_create<Derived>();
+  }
+  rpc::Agent& worker(std::size_t i) { return *agents_[i]; }
+  template <class T>
+  rref::RRef<T> shared(std::size_t from) {
+    auto model = rref::create<T>(worker(from).peer("worker0"), rref::Named{"model"});
+    model.ready().get();
+    return model;
+  }
+  static at::Tensor w_of(const RemoteModule& module) { return module.named_parameters().get().at(0).tensor; }
+  static void load(const RemoteModule& module, double w, double b = 0) {
+    module.load_state_dict({{"w", torch::full({3}, w, at::kDouble)}, {"b", torch::full({1}, b, at::kDouble)}})
+        .get();
+  }
+  static void expect_w(const RemoteModule& module, double value) {
+    EXPECT_TRUE(w_of(module).allclose(torch::full({3}, value, at::kDouble))) << w_of(module) << value;
+  }
+  static std::optional<rpc::ErrorKind> kind_of(const std::function<void()>& f) {
+    try {
+      f();
+    } catch (const rpc::Error& error) {
+      return error.kind();
+    }
+    return std::nullopt;
+  }
+
+ private:
+  std::shared_ptr<rpc::InProcess> network_ = std::make_shared<rpc::InProcess>();
+  std::vector<std::unique_ptr<rpc::Agent>> agents_;
+};
+
+TEST_F(ModuleGuard, ALoadIsWhatTheNextStepStartsFrom) {
+  const auto model = shared<Model>(1);
+  const RemoteModule module{model};
+  DistOptimizer optimizer{worker(1), torch::optim::SGDOptions(0.1), synchronous, model};
+  const auto train = [&] {
+    Pass pass{worker(1)};
+    pass.backward(model.call<&Model::forward>(pass, torch::ones({3}, at::kDouble)).get()).get();
+    optimizer.step(pass).get();  // w -= 0.1 * 2 w
+  };
+  train();
+  expect_w(module, 1.6);
+  load(module, 10, 5);
+  expect_w(module, 10);
+  EXPECT_EQ(module.named_buffers().get().at(0).tensor.item<double>(), 5);
+  train();
+  expect_w(module, 8);
+  train();
+  expect_w(module, 6.4);
+}
+
+// The pass began before the load and keeps what it read: w = 2, not 10, and no "inplace operation".
+TEST_F(ModuleGuard, AnOpenPassKeepsTheVersionThatItReads) {
+  const auto model = shared<Model>(1);
+  const RemoteModule module{model};
+  DistOptimizer optimizer{worker(1), torch::optim::SGDOptions(0.1), stale(1), model};
+  optimizer.attached().get();
+  Pass pass{worker(1)};
+  const at::Tensor x = torch::ones({3}, at::kDouble).requires_grad_();
+  const at::Tensor out = model.call<&Model::forward>(pass, x).get();
+  load(module, 10);
+  expect_w(module, 10);
+  const at::Tensor again = model.call<&Model::forward>(pass, x).get();
+  EXPECT_EQ(again.item<double>(), 12) << "in the pass it is still 2";
+  EXPECT_EQ(model.call<&Model::forward>(torch::ones({3}, at::kDouble)).get().item<double>(), 300);
+  pass.backward(out + again).get();
+  EXPECT_TRUE(pass.gradient(x).allclose(torch::full({3}, 8.0, at::kDouble)));
+  optimizer.step(pass).get();  // a step old, as stale(1) allows: 10 - 0.1 * 2 * 2 w
+  expect_w(module, 9.2);
+}
+
+TEST_F(ModuleGuard, ASynchronousStepOfWhatWasReadBeforeALoadIsRefused) {
+  const auto model = shared<Model>(1);
+  const RemoteModule module{model};
+  DistOptimizer optimizer{worker(1), torch::optim::SGDOptions(0.1), synchronous, model};
+  optimizer.attached().get();
+  Pass pass{worker(1)};
+  pass.backward(model.call<&Model::forward>(pass, torch::ones({3}, at::kDouble)).get()).get();
+  load(module, 10);
+  EXPECT_EQ(kind_of([&] { optimizer.step(pass).get(); }), rpc::ErrorKind::failed_precondition);
+  expect_w(module, 10);
+}
+
+// A trainer's step waits for the other's; the load comes between.
+TEST_F(ModuleGuard, ALoadFailsTheStepsThatWaitForTheirRound) {
+  const auto a_model = shared<Model>(1), b_model = shared<Model>(2);
+  DistOptimizer a{worker(1), torch::optim::SGDOptions(0.1), synchronous(2), a_model};
+  DistOptimizer b{worker(2), torch::optim::SGDOptions(0.1), synchronous(2), b_model};
+  a.attached().get();
+  b.attached().get();
+  Pass pass{worker(1)};
+  pass.backward(a_model.call<&Model::forward>(pass, torch::ones({3}, at::kDouble)).get()).get();
+  auto waiting = a.step(pass);
+  load(RemoteModule{a_model}, 10);  // after the step in the object's queue
+  EXPECT_EQ(kind_of([&] { std::move(waiting).get(); }), rpc::ErrorKind::failed_precondition);
+  expect_w(RemoteModule{b_model}, 10);
+}
+
+TEST_F(ModuleGuard, WhatWouldMoveTheParametersIsRefused) {
+  const auto model = shared<Model>(1);
+  const RemoteModule module{model};
+  DistOptimizer optimizer{worker(1), torch::optim::SGDOptions(0.1), synchronous, model};
+  optimizer.attached().get();
+  EXPECT_EQ(kind_of([&] { module.to({}, "float32").get(); }), rpc::ErrorKind::failed_precondition);
+  EXPECT_EQ(kind_of([&] { module.requires_grad(false).get(); }), rpc::ErrorKind::failed_precondition);
+  module.eval().get();
+  expect_w(module, 2);
+}
+
+// An RRef to a parameter reads the version that its pass is pinned to, as the module's methods do.
+TEST_F(ModuleGuard, ParametersBehindRRefsHaveTheirModulesVersions) {
+  const auto model = shared<Model>(1);
+  const RemoteModule module{model};
+  const auto parameters = module.remote_parameters().get();
+  DistOptimizer optimizer{worker(1), torch::optim::SGDOptions(0.1), stale(1), model};
+  optimizer.attached().get();
+  Pass pass{worker(1)};
+  model.call<&Model::forward>(pass, torch::ones({3}, at::kDouble)).get();
+  load(module, 10);
+  EXPECT_EQ(parameters[0].tensor.to_here(pass).get().sum().item<double>(), 6);
+  EXPECT_EQ(parameters[0].tensor.to_here().get().sum().item<double>(), 30);
+}
+
+// Called through an RRef to its base, a method reads under the guard too.
+TEST_F(ModuleGuard, ACallAsTheBaseIsGuardedToo) {
+  rref::serve<Model>(worker(0));
+  const auto derived = shared<Derived>(1);
+  const rref::RRef<Model> model = derived;
+  const RemoteModule module{derived};
+  DistOptimizer optimizer{worker(1), torch::optim::SGDOptions(0.1), stale(1), model};
+  optimizer.attached().get();
+  Pass pass{worker(1)};
+  const at::Tensor x = torch::ones({3}, at::kDouble);
+  EXPECT_EQ(model.call<&Model::forward>(pass, x).get().item<double>(), 12);
+  load(module, 10);
+  EXPECT_EQ(model.call<&Model::forward>(pass, x).get().item<double>(), 12);
+  EXPECT_EQ(derived.call<&Derived::version>().get(), 2);
+}
+
+}  // namespace
+}  // namespace weft::dist_optim::module_guard_test
