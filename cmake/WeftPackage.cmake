@@ -14,7 +14,11 @@ set(CPACK_DEB_COMPONENT_INSTALL ON)
 set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
 set(CPACK_DEBIAN_PACKAGE_SECTION libdevel)
 set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS ${BUILD_SHARED_LIBS})
+# What the headers, the .pc files and the CMake targets of the installed layers need; shlibdeps adds what the libraries link.
 set(CPACK_DEBIAN_PACKAGE_DEPENDS "libasio-dev, libcapnp-dev, libssl-dev")
+if(TARGET weft_observe)
+  string(APPEND CPACK_DEBIAN_PACKAGE_DEPENDS ", libspdlog-dev, prometheus-cpp-dev")
+endif()
 set(CPACK_STRIP_FILES ON)
 
 set(CPACK_COMPONENTS_ALL)

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # starter_test.sh no_torch|shared|torch|deb BUILD LIBTORCH: installs weft from the build tree BUILD into a folder, copies
 # examples/starter beside it as a user would, builds it against that installation alone, and runs it. `deb` unpacks the
-# Debian package of the shared libraries instead, and builds without CMake, by pkg-config.
+# Debian package of the shared libraries instead, and builds that and examples/embedded_service without CMake, by pkg-config.
 set -euo pipefail
 kind=$1 build=$2 libtorch=${3:-}
 source=$(cd "$(dirname "$0")/../.." && pwd)
@@ -25,6 +25,13 @@ if [ "$kind" = deb ]; then
   (cd "$work" && cpack -G DEB --config "$build/CPackConfig.cmake" >/dev/null)
   dpkg-deb --info "$work"/libweft-dev_*.deb | grep -E '^ (Package|Version|Depends):'
   dpkg-deb -x "$work"/libweft-dev_*.deb "$work/system"
+  depends=", $(dpkg-deb --field "$work"/libweft-dev_*.deb Depends),"
+  needed=(libasio-dev libcapnp-dev libssl-dev)
+  observe=$(find "$work/system" -name weft-observe.pc)
+  [ -z "$observe" ] || needed+=(libspdlog-dev prometheus-cpp-dev)
+  for package in "${needed[@]}"; do
+    [[ $depends =~ ,\ $package(\ \(|,) ]] || { echo "the package does not depend on $package"; exit 1; }
+  done
   libdir=$(dirname "$(find "$work/system" -name 'libweft_rpc.so')")
   soname=$(objdump -p "$libdir/libweft_rpc.so" | awk '$1 == "SONAME" {print $2}')
   version=$(PKG_CONFIG_PATH=$libdir/pkgconfig pkg-config --modversion weft-rref)
@@ -33,6 +40,11 @@ if [ "$kind" = deb ]; then
   read -ra flags <<<"$(pkg-config --cflags --libs weft-rref)"
   g++ -std=c++20 -O1 "$source/examples/starter/main.cc" -o "$work/main" "${flags[@]}"
   LD_LIBRARY_PATH=$libdir "$work/main"
+  if [ -n "$observe" ]; then  # as docs/embedding.md says
+    read -ra flags <<<"$(pkg-config --cflags --libs weft-observe)"
+    g++ -std=c++20 -O0 "$source"/examples/embedded_service/*.cc -o "$work/service" "${flags[@]}"
+    if readelf -d "$work/service" | grep -E 'NEEDED.*lib(torch|c10)'; then echo 'the service links LibTorch'; exit 1; fi
+  fi
   "$work/system/usr/bin/weft" --version  # finds its libraries by itself
   exit
 fi

@@ -1,0 +1,49 @@
+// ./dev bench autograd: passes, their backwards and RRefs, weft beside PyTorch's.
+#include "bench/autograd/work.h"
+
+#include <unistd.h>
+
+#include <filesystem>
+#include <stdexcept>
+
+namespace weft::bench {
+namespace {
+
+std::vector<Work> works() {
+  return {
+      {"mm/1", Kind::chain},
+      {"chain/2", Kind::chain, 2},
+      {"chain/4", Kind::chain, 4},
+      {"chain/4-256", Kind::chain, 4, 256},
+      {"chain/4-256-half-unused", Kind::chain, 4, 256, true},
+      {"fanout/4", Kind::fan_out, 4},
+      {"passes64", Kind::passes},
+      {"remote-to-here", Kind::to_here},
+      {"rref-churn", Kind::churn},
+  };
+}
+
+constexpr MakeContender peers[] = {weft_peer, weft_fast_peer, torch_python_peer};
+
+}  // namespace
+
+void expect_answer(bool right) {
+  if (!right) throw std::runtime_error("the answer is wrong");
+}
+
+std::string scratch_path(const std::string& suffix) {
+  return std::filesystem::temp_directory_path() / ("weft_bench_" + std::to_string(getpid()) + suffix);
+}
+
+}  // namespace weft::bench
+
+int main(int argc, char** argv) {
+  using namespace weft::bench;
+  Bench bench{.name = "autograd"};
+  for (const Work& work : works()) {
+    Case& one = bench.cases.emplace_back(Case{work.name, {}});
+    for (const MakeContender peer : peers)
+      if (auto contender = peer(work)) one.contenders.push_back(std::move(*contender));
+  }
+  return run_bench(argc, argv, std::move(bench));
+}

@@ -1,0 +1,61 @@
+// PyTorch's distributed autograd as its users have it, in Python: torch_python_peer.py, run by a Python that
+// has torch. Which one that is: $WEFT_TORCH_PYTHON, else that of .venv.
+#include "bench/autograd/work.h"
+
+#include <cstdlib>
+
+namespace weft::bench {
+namespace {
+
+std::string python() {
+  const char* const chosen = std::getenv("WEFT_TORCH_PYTHON");
+  return chosen != nullptr && *chosen != '\0' ? chosen : WEFT_BENCH_SOURCE_DIR "/../.venv/bin/python";
+}
+
+std::string name_of(Kind kind) {
+  switch (kind) {
+    case Kind::fan_out:
+      return "fan_out";
+    case Kind::passes:
+      return "passes";
+    case Kind::to_here:
+      return "to_here";
+    case Kind::churn:
+      return "churn";
+    default:
+      return "chain";
+  }
+}
+
+std::vector<std::string> command(const Work& work, const char* role, const std::string& store) {
+  return {python(),
+          WEFT_BENCH_SOURCE_DIR "/autograd/torch_python_peer.py",
+          role,
+          name_of(work.kind),
+          std::to_string(work.workers),
+          std::to_string(work.size),
+          store};
+}
+
+std::string seconds(std::chrono::nanoseconds time) {
+  return std::to_string(std::chrono::duration<double>(time).count());
+}
+
+}  // namespace
+
+std::optional<Contender> torch_python_peer(const Work& work) {
+  if (work.half_unused) return std::nullopt;  // its backward would wait for ever
+  const std::string caller = work.kind == Kind::passes ? "64 threads" : "rpc_sync on main";
+  return contender(
+      "torch-python", {{"wait", "blocking"}, {"caller", caller}, {"transport", "uv"}},
+      {.serve = [=](ServerEnd& end) { end.become(command(work, "serve", scratch_path(".store"))); },
+       .measure =
+           [=](ClientEnd& end) {
+             auto words = command(work, "measure", end.address());
+             words.push_back(seconds(end.budget().warm_up));
+             words.push_back(seconds(end.budget().duration));
+             end.become(words);
+           }});
+}
+
+}  // namespace weft::bench

@@ -1,0 +1,193 @@
+"""PyTorch's distributed autograd in Python, as one of the peers of bench_autograd, which starts this twice: as the workers
+and as the client.
+
+  torch_python_peer.py serve   KIND WORKERS SIZE STORE
+  torch_python_peer.py measure KIND WORKERS SIZE STORE WARM_UP DURATION     (seconds)
+
+KIND is chain, fan_out, passes, to_here or churn (bench/autograd/work.h); each worker is a process, which the server forks
+before PyTorch is loaded; STORE is a file by which all find each other. What both say, on descriptor 3, a packet a
+message, is in bench/harness/pair.h; every answer is checked.
+"""
+import json
+import math
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+
+PASSES_AT_A_TIME = 64
+OBJECTS_AT_A_TIME = 1000
+FEWEST_CALLS = 3
+WORKER_THREADS = 16  # PyTorch's default
+TIMEOUT = 60
+
+
+class Meter:
+    """Warm-up and length of a measurement, as in bench/harness/meter.h."""
+
+    def __init__(self, warm_up, duration):
+        self.warm_up, self.duration = warm_up, duration
+        self.created = self.started = time.perf_counter()
+        self.warm, self.ignored, self.counted = False, 0, 0
+        self.times = []
+
+    def count(self, calls=1, latency=None):
+        """Calls have ended; False: enough."""
+        now = time.perf_counter()
+        if not self.warm:
+            self.ignored += calls
+            self.warm = self.ignored >= FEWEST_CALLS and now - self.created >= self.warm_up
+            self.started = now
+            return True
+        self.counted += calls
+        self.elapsed = now - self.started
+        if latency is not None:
+            self.times.append(latency * 1e6)
+        return self.elapsed < self.duration or self.counted < FEWEST_CALLS
+
+    def latency(self):
+        ordered = sorted(self.times)
+        return {f"p{int(100 * q)}_us": ordered[math.ceil(q * len(ordered)) - 1] for q in (0.5, 0.99)}
+
+    def rate(self):
+        return {"calls_per_s": self.counted / self.elapsed}
+
+
+def check(right):
+    if not right:
+        sys.exit("the answer is wrong")
+
+
+WEIGHT = None  # this worker's matrix
+
+
+def chain(x, rest):
+    import torch
+    import torch.distributed.rpc as rpc
+    here = torch.mm(x, weight(x.size(0)))
+    return rpc.rpc_sync(rest[0], chain, args=(here, rest[1:])) if rest else here
+
+
+def weight(size):
+    global WEIGHT
+    if WEIGHT is None:
+        import torch
+        WEIGHT = torch.full((size, size), 1 / size, requires_grad=True)
+    return WEIGHT
+
+
+class Thing:
+    def get(self):
+        return 0
+
+
+def start(name, rank, world, store):
+    os.environ["TP_SOCKET_IFNAME"] = "lo"  # else it listens at what the host's name resolves to
+    import torch.distributed.rpc as rpc
+    options = rpc.TensorPipeRpcBackendOptions(num_worker_threads=WORKER_THREADS, rpc_timeout=TIMEOUT,
+                                              init_method=f"file://{store}", _transports=["uv"],
+                                              _channels=["mpt_uv", "basic"])
+    rpc.init_rpc(name, rank=rank, world_size=world, rpc_backend_options=options)
+    return rpc
+
+
+def step(rpc, autograd, torch, workers, size, kind):
+    with autograd.context() as context:
+        x = torch.ones(size, size, requires_grad=True)
+        if kind == "fan_out":
+            parts = [rpc.rpc_async(worker, chain, args=(x, [])) for worker in workers]
+            loss = sum(part.wait().sum() for part in parts)
+        else:
+            loss = rpc.rpc_sync(workers[0], chain, args=(x, workers[1:])).sum()
+        autograd.backward(context, [loss])
+        check(autograd.get_gradients(context)[x] is not None)
+
+
+def measure(rpc, torch, kind, workers, size, meter):
+    import torch.distributed.autograd as autograd
+    if kind in ("chain", "fan_out"):
+        more = True
+        while more:
+            began = time.perf_counter()
+            step(rpc, autograd, torch, workers, size, kind)
+            more = meter.count(latency=time.perf_counter() - began)
+        return meter.latency()
+    if kind == "to_here":
+        x, more = torch.ones(size, size), True
+        while more:
+            began = time.perf_counter()
+            check(rpc.remote(workers[0], chain, args=(x, [])).to_here().numel() == size * size)
+            more = meter.count(latency=time.perf_counter() - began)
+        return meter.latency()
+    if kind == "churn":
+        more = True
+        while more:
+            things = [rpc.remote(workers[0], Thing) for _ in range(OBJECTS_AT_A_TIME)]
+            check(things[-1].rpc_sync().get() == 0)
+            del things
+            more = meter.count(OBJECTS_AT_A_TIME)
+        return meter.rate()
+    lock, state = threading.Lock(), {"more": True}
+
+    def steps():
+        while state["more"]:
+            step(rpc, autograd, torch, workers, size, kind)
+            with lock:
+                state["more"] = state["more"] and meter.count()
+
+    threads = [threading.Thread(target=steps) for _ in range(PASSES_AT_A_TIME)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return meter.rate()
+
+
+def threads():
+    return len(os.listdir("/proc/self/task"))
+
+
+def main():
+    role, kind, workers, size, store = sys.argv[1:6]
+    workers, size = int(workers), int(size)
+    names = [f"worker{i}" for i in range(workers)]
+    channel = socket.socket(fileno=3)
+    rank = 0
+    children = []
+    if role == "serve":
+        if os.path.exists(store):
+            os.remove(store)
+        channel.send(store.encode())  # at once: the client loads PyTorch meanwhile
+        for i in range(1, workers):
+            child = os.fork()
+            if child == 0:
+                rank, children = i, None
+                break
+            children.append(child)
+    try:
+        import torch
+        import torch.distributed.rpc  # noqa: F401
+    except ImportError as error:
+        sys.exit(f"{sys.executable} has no PyTorch to import: {error}")
+
+    if role == "serve":
+        start(names[rank], rank, workers + 1, store)
+        if children is None:  # killed by the first
+            signal.pause()
+        channel.recv(64)
+        channel.send(str(threads()).encode())
+        for child in children:
+            os.kill(child, signal.SIGKILL)
+        os.remove(store)
+    else:
+        rpc = start("client", workers, workers + 1, store)
+        meter = Meter(float(sys.argv[6]), float(sys.argv[7]))
+        figures = measure(rpc, torch, kind, names, size, meter)
+        channel.send(json.dumps({"figures": figures, "threads": threads()}).encode())
+    os._exit(0)  # an orderly end needs the other side too, and is not what is measured
+
+
+if __name__ == "__main__":
+    main()

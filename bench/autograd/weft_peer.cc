@@ -1,0 +1,211 @@
+// weft itself: passes over agents, each a process.
+#include "bench/autograd/crowd.h"
+#include "bench/autograd/work.h"
+
+#include <weft/dist_autograd/pass.h>
+#include <weft/rpc/rpc.h>
+#include <weft/rref/rref.h>
+
+#include <ATen/ATen.h>
+
+#include <sstream>
+
+namespace weft::bench {
+namespace {
+
+using dist_autograd::BackwardMode;
+using dist_autograd::Pass;
+
+// A matrix on its worker.
+class Layer {
+ public:
+  explicit Layer(std::int64_t size) : weight_(at::ones({size, size}).div(static_cast<double>(size))) {
+    weight_.set_requires_grad(true);
+  }
+  at::Tensor multiply(at::Tensor x) { return x.mm(weight_); }
+  // Through this worker and then the rest of the chain.
+  rpc::Task<at::Tensor> chain(rpc::CallContext& call, std::vector<rref::RRef<Layer>> rest, at::Tensor x);
+
+  using Service =
+      rpc::Service<"bench.layer", rpc::Constructor<std::int64_t>, rpc::Method<"multiply", &Layer::multiply>,
+                   rpc::Method<"chain", &Layer::chain>>;
+
+ private:
+  at::Tensor weight_;
+};
+
+rpc::Task<at::Tensor> Layer::chain(rpc::CallContext& call, std::vector<rref::RRef<Layer>> rest,
+                                   at::Tensor x) {
+  const at::Tensor here = x.mm(weight_);
+  if (rest.empty()) co_return here;
+  const rref::RRef<Layer> next = rest.front();
+  rest.erase(rest.begin());
+  co_return co_await next.with(call).call<&Layer::chain>(rest, here);
+}
+
+// What is created and let go of.
+struct Thing {
+  std::int64_t value = 0;
+  std::int64_t get() const { return value; }
+  using Service = rpc::Service<"bench.thing", rpc::Constructor<>, rpc::Method<"get", &Thing::get>>;
+};
+
+std::unique_ptr<rpc::Agent> make_server(std::size_t i) {
+  auto agent = std::make_unique<rpc::Agent>(
+      rpc::AgentOptions{
+          .name = "worker" + std::to_string(i), .listen = {"tcp://127.0.0.1:0"}, .same_host = false},
+      dist_autograd::layers());
+  agent->allow_create<Layer>();
+  agent->allow_create<Thing>();
+  return agent;
+}
+
+void serve(const Work& work, ServerEnd& end) {
+  std::vector<std::string> addresses = fork_crowd(
+      work.workers - 1, [](std::size_t i, const std::function<void(const std::string&)>& announce) {
+        static std::unique_ptr<rpc::Agent> agent;  // of this process, until it is killed
+        agent = make_server(i + 1);
+        announce(agent->addresses().front());
+      });
+  const auto agent = make_server(0);
+  std::string all = agent->addresses().front();
+  for (const std::string& address : addresses) all += " " + address;
+  end.announce(all);
+  end.wait_for_client();
+}
+
+// --- The client. ---
+
+struct World {
+  rpc::Agent& agent;
+  std::vector<rpc::Peer> peers;
+  std::vector<rref::RRef<Layer>> layers;
+  at::Tensor input;
+  dist_autograd::BackwardOptions how;
+  bool half_unused;
+};
+
+// One step of a training program: forward, backward, the gradient.
+rpc::Task<void> step(const World* world, Kind kind) {
+  Pass pass{world->agent};
+  const at::Tensor x = world->input.detach().set_requires_grad(true);
+  at::Tensor loss;
+  if (kind == Kind::fan_out) {
+    std::vector<rpc::Future<at::Tensor>> parts;
+    for (const auto& layer : world->layers) parts.push_back(layer.call<&Layer::multiply>(pass, x));
+    for (auto& part : parts) {
+      const at::Tensor value = co_await std::move(part);
+      loss = loss.defined() ? loss + value.sum() : value.sum();
+    }
+  } else {
+    const std::vector<rref::RRef<Layer>> rest(world->layers.begin() + 1, world->layers.end());
+    const at::Tensor value = co_await world->layers.front().call<&Layer::chain>(pass, rest, x);
+    loss = value.sum();
+    if (world->half_unused) {
+      const at::Tensor extra = co_await world->layers.front().call<&Layer::chain>(pass, rest, x);
+      if (world->how.mode == BackwardMode::fast) loss = loss + 0 * extra.sum();  // else it is an error
+    }
+  }
+  co_await pass.backward(loss, world->how);
+  expect_answer(pass.gradient(x).defined());
+}
+
+rpc::Task<Figures> one_by_one(const World* world, Kind kind, Budget budget) {
+  LatencyMeter meter(budget);
+  do {
+    meter.begin();
+    co_await step(world, kind);
+  } while (meter.end());
+  co_return meter.figures();
+}
+
+struct Rate {
+  explicit Rate(const Budget& budget) : meter(budget) {}
+  std::mutex mutex;  // guards the rest
+  RateMeter meter;
+  bool enough = false;
+};
+
+rpc::Task<void> steps_until_enough(const World* world, Rate* rate) {
+  for (;;) {
+    co_await step(world, Kind::chain);
+    std::lock_guard lock(rate->mutex);
+    if (rate->enough) co_return;
+    rate->enough = !rate->meter.count(1);
+  }
+}
+
+Figures many_passes(const World& world, const Budget& budget) {
+  Rate rate(budget);
+  std::vector<rpc::Future<void>> running;
+  for (std::size_t i = 0; i < passes_at_a_time; ++i)
+    running.push_back(steps_until_enough(&world, &rate).start(world.agent.core()->handlers()));
+  for (auto& one : running) std::move(one).get();
+  return rate.meter.calls();
+}
+
+rpc::Task<Figures> fetch_results(const World* world, Budget budget) {
+  LatencyMeter meter(budget);
+  do {
+    meter.begin();
+    const auto result = world->layers.front().remote<&Layer::multiply>(world->input);
+    const at::Tensor value = co_await result.to_here();
+    expect_answer(value.numel() == world->input.numel());
+  } while (meter.end());
+  co_return meter.figures();
+}
+
+rpc::Task<Figures> churn(const World* world, Budget budget) {
+  RateMeter meter(budget);
+  do {
+    std::vector<rref::RRef<Thing>> things;
+    things.reserve(objects_at_a_time);
+    for (std::size_t i = 0; i < objects_at_a_time; ++i)
+      things.push_back(rref::create<Thing>(world->peers.front()));
+    const std::int64_t value = co_await things.back().call<&Thing::get>();
+    expect_answer(value == 0);
+  } while (meter.count(objects_at_a_time));
+  co_return meter.calls();
+}
+
+void measure(const Work& work, BackwardMode mode, ClientEnd& end) {
+  rpc::Agent agent(rpc::AgentOptions{.name = "client", .listen = {"tcp://127.0.0.1:0"}, .same_host = false},
+                   dist_autograd::layers());
+  const auto size = static_cast<std::int64_t>(work.size);
+  World world{agent, {}, {}, at::ones({size, size}), {.mode = mode}, work.half_unused};
+  std::istringstream addresses(end.address());
+  for (std::string address; addresses >> address;) {
+    world.peers.push_back(agent.connect(address));
+    world.peers.back().ready().get();
+    world.layers.push_back(rref::create<Layer>(world.peers.back(), size));
+    world.layers.back().ready().get();
+  }
+  rpc::Executor& threads = agent.core()->handlers();
+  switch (work.kind) {
+    case Kind::passes:
+      return end.report(many_passes(world, end.budget()));
+    case Kind::to_here:
+      return end.report(fetch_results(&world, end.budget()).start(threads).get());
+    case Kind::churn:
+      return end.report(churn(&world, end.budget()).start(threads).get());
+    default:
+      return end.report(one_by_one(&world, work.kind, end.budget()).start(threads).get());
+  }
+}
+
+std::optional<Contender> make(const char* peer, const Work& work, BackwardMode mode) {
+  return contender(peer, {{"wait", "blocking"}, {"caller", "coroutine on the handlers' threads"}},
+                   {.serve = [work](ServerEnd& end) { serve(work, end); },
+                    .measure = [work, mode](ClientEnd& end) { measure(work, mode, end); }});
+}
+
+}  // namespace
+
+std::optional<Contender> weft_peer(const Work& work) { return make("weft", work, BackwardMode::smart); }
+
+std::optional<Contender> weft_fast_peer(const Work& work) {
+  if (work.kind == Kind::to_here || work.kind == Kind::churn) return std::nullopt;
+  return make("weft-fast", work, BackwardMode::fast);
+}
+
+}  // namespace weft::bench

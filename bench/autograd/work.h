@@ -1,0 +1,42 @@
+// Work: what each case of this bench asks of a peer, and the peers, one file each. docs/benchmarks.md says
+// what each does. Thread-safety: values.
+#pragma once
+
+#include "bench/harness/pair.h"
+
+#include <optional>
+
+namespace weft::bench {
+
+enum class Kind {
+  chain,    // a pass over workers that call each other, and its backward
+  fan_out,  // a pass that calls every worker, and its backward
+  passes,   // many passes at a time, each with one call
+  to_here,  // a result that stays at its worker, and is fetched
+  churn,    // objects created on a worker, and let go of
+};
+
+struct Work {
+  std::string name;
+  Kind kind;
+  std::size_t workers = 1;   // beside the client, each a process
+  std::size_t size = 32;     // products are of size x size matrices
+  bool half_unused = false;  // the workers also give what nobody uses
+};
+
+inline constexpr std::size_t passes_at_a_time = 64;
+inline constexpr std::size_t objects_at_a_time = 1000;
+
+// Every answer is checked.
+void expect_answer(bool right);  // throws std::runtime_error
+
+// A path that a listener or a store may use, of this process alone. Whoever uses it removes it.
+std::string scratch_path(const std::string& suffix);
+
+// Each gives nothing where the work does not concern that peer.
+using MakeContender = std::optional<Contender> (*)(const Work&);
+std::optional<Contender> weft_peer(const Work& work);
+std::optional<Contender> weft_fast_peer(const Work& work);  // with BackwardMode::fast
+std::optional<Contender> torch_python_peer(const Work& work);
+
+}  // namespace weft::bench

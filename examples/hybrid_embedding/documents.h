@@ -1,0 +1,20 @@
+// Documents of `length` words on one of `topics` topics: half of a document's words are those of its topic,
+// the others any. A topic's words are scattered over the vocabulary, so each has to be learnt.
+#pragma once
+
+#include <torch/torch.h>
+
+constexpr std::int64_t vocabulary = 2000, topics = 20, length = 16;
+
+struct Documents {
+  at::Tensor words;  // int64 [N, length]
+  at::Tensor topic;  // int64 [N]
+};
+
+inline Documents some_documents(std::int64_t count) {
+  auto topic = torch::randint(topics, {count}, at::kLong);
+  auto of_topic =
+      torch::randint(vocabulary / topics, {count, length / 2}, at::kLong) * topics + topic.unsqueeze(1);
+  auto any = torch::randint(vocabulary, {count, length - length / 2}, at::kLong);
+  return {at::cat({of_topic, any}, 1), topic};
+}

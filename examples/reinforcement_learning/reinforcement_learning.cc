@@ -1,0 +1,112 @@
+// One agent learns to balance a pole from what N observers see, each in a world of its own. The agent has an
+// RRef to every observer and asks it for an episode, with an RRef to its policy, which the observer asks at
+// every step. After each round of episodes the policy learns from all of them.
+//
+// As it is, it starts agent and observers on this machine; with RANK and the like in the environment it is
+// one of them. With one seed it does the same every time.
+#include <fmt/format.h>
+#include <torch/torch.h>
+#include <weft/dist_optim/context.h>
+#include <weft/rpc/rpc.h>
+#include <weft/rref/rref.h>
+
+#include <CLI/CLI.hpp>
+#include <cstdlib>
+#include <numeric>
+
+#include "reinforcement_learning/cart_pole.h"
+#include "reinforcement_learning/policy.h"
+#include "support/launcher.h"
+
+using namespace weft;
+
+namespace {
+
+struct Settings {
+  std::int64_t observers = 4, rounds = 150, most_steps = 500;  // of an episode
+  std::int64_t seed = 1;
+};
+
+class Observer {
+ public:
+  Observer(std::int64_t number, std::int64_t seed)
+      : number_(number), world_(static_cast<std::uint64_t>(seed)) {}
+
+  // Its rewards, step by step.
+  rpc::Task<std::vector<double>> episode(rref::RRef<Policy> policy, std::int64_t most_steps) {
+    std::vector<double> rewards;
+    world_.reset();
+    while (!world_.over() && static_cast<std::int64_t>(rewards.size()) < most_steps) {
+      const bool right = co_await policy.call<&Policy::goes_right>(number_, world_.state());
+      rewards.push_back(world_.step(right));
+    }
+    co_return rewards;
+  }
+
+  using Service = rpc::Service<"observer", rpc::Constructor<std::int64_t, std::int64_t>,
+                               rpc::Method<"episode", &Observer::episode>>;
+
+ private:
+  std::int64_t number_;
+  CartPole world_;
+};
+
+double mean_reward(const std::vector<std::vector<double>>& episodes) {
+  double sum = 0;
+  for (const auto& rewards : episodes) sum += std::accumulate(rewards.begin(), rewards.end(), 0.0);
+  return sum / static_cast<double>(episodes.size());
+}
+
+rpc::Task<void> learn(rpc::Agent& agent, Settings settings) {
+  auto policy = std::make_shared<Policy>(settings.observers, settings.seed);
+  auto handle = rref::local(agent, policy);
+  std::vector<rref::RRef<Observer>> observers;
+  for (std::int64_t i = 0; i < settings.observers; ++i)
+    observers.push_back(
+        rref::create<Observer>(agent.peer("worker" + std::to_string(i + 1)), i, settings.seed + 1000 + i));
+
+  for (std::int64_t round = 0; round < settings.rounds; ++round) {
+    std::vector<rpc::Future<std::vector<double>>> under_way;
+    for (auto& observer : observers)
+      under_way.push_back(observer.call<&Observer::episode>(handle, settings.most_steps));
+    const auto episodes = co_await rpc::when_all(std::move(under_way));
+    policy->learn(episodes);
+    fmt::print("round={} reward={:.1f}\n", round, mean_reward(episodes));
+    std::fflush(stdout);
+  }
+}
+
+int run_role(const Settings& settings) {
+  const std::string name = "worker" + std::string(std::getenv("RANK"));
+  try {
+    rpc::Agent agent{rpc::from_environment(), dist_optim::layers()};
+    agent.allow_create<Observer>();
+    agent.wait_for(agent.world_size()).get();
+    if (agent.rank() > 0) return agent.serve_until_shutdown();
+
+    agent.run(learn(agent, settings));
+    agent.leave().get();
+    return 0;
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "{}: {}\n", name, error.what());
+    return 1;
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  Settings settings;
+  CLI::App app{"One agent learns CartPole from several observers."};
+  app.add_option("--observers", settings.observers)->check(CLI::Range(1, 64))->capture_default_str();
+  app.add_option("--rounds", settings.rounds, "of one episode of each observer")->capture_default_str();
+  app.add_option("--most-steps", settings.most_steps, "of an episode")->capture_default_str();
+  app.add_option("--seed", settings.seed)->capture_default_str();
+  CLI11_PARSE(app, argc, argv);
+
+  at::set_num_threads(1);
+  if (std::getenv("RANK") != nullptr) return run_role(settings);
+  examples::Launch job{.names = {"agent"}, .arguments = {argv + 1, argv + argc}};
+  for (std::int64_t i = 1; i <= settings.observers; ++i) job.names.push_back("observer" + std::to_string(i));
+  return examples::launch(job);
+}

@@ -1,0 +1,51 @@
+// A language model over characters, cut in two: what knows the characters, and what remembers. The first part
+// has both the embedding and the decoder, so a pass goes from its worker to the other one and back.
+#pragma once
+
+#include <torch/torch.h>
+#include <weft/rpc/agent/method.h>
+#include <weft/rpc/tensor/tensor_codec.h>
+
+// T characters of each of N columns are int64 [T, N].
+struct Coder : torch::nn::Module {
+  Coder(std::int64_t characters, std::int64_t width, std::int64_t seed) {
+    torch::manual_seed(static_cast<std::uint64_t>(seed));
+    embedding = register_module("embedding", torch::nn::Embedding(characters, width));
+    decoder = register_module("decoder", torch::nn::Linear(width, characters));
+  }
+  // -> [T, N, width]
+  at::Tensor embed(at::Tensor text) { return embedding(text); }
+  // [T, N, width] and the characters that follow -> their mean loss, a scalar
+  at::Tensor loss(at::Tensor hidden, at::Tensor following) {
+    return torch::cross_entropy_loss(decoder(hidden).flatten(0, 1), following.flatten());
+  }
+  // [T, 1, width] -> one character to follow the last, drawn: [1, 1]
+  at::Tensor draw(at::Tensor hidden) { return decoder(hidden[-1]).softmax(-1).multinomial(1); }
+
+  torch::nn::Embedding embedding{nullptr};
+  torch::nn::Linear decoder{nullptr};
+  using Service =
+      weft::rpc::Service<"coder", weft::rpc::Constructor<std::int64_t, std::int64_t, std::int64_t>,
+                         weft::rpc::Method<"embed", &Coder::embed>, weft::rpc::Method<"loss", &Coder::loss>,
+                         weft::rpc::Method<"draw", &Coder::draw>>;
+};
+
+// [T, N, width] -> [T, N, width]. Its state goes on from call to call, without the graph of earlier calls.
+struct Recurrent : torch::nn::Module {
+  Recurrent(std::int64_t width, std::int64_t seed) {
+    torch::manual_seed(static_cast<std::uint64_t>(seed));
+    lstm = register_module("lstm", torch::nn::LSTM(width, width));
+  }
+  at::Tensor forward(at::Tensor embedded) {
+    auto [hidden, last] = lstm(embedded, state);
+    state = {std::get<0>(last).detach(), std::get<1>(last).detach()};
+    return hidden;
+  }
+  void forget() { state.reset(); }
+
+  torch::nn::LSTM lstm{nullptr};
+  std::optional<std::tuple<at::Tensor, at::Tensor>> state;
+  using Service = weft::rpc::Service<"recurrent", weft::rpc::Constructor<std::int64_t, std::int64_t>,
+                                     weft::rpc::Method<"forward", &Recurrent::forward>,
+                                     weft::rpc::Method<"forget", &Recurrent::forget>>;
+};

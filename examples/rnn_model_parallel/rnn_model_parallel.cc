@@ -1,0 +1,100 @@
+// An LSTM learns to write, character by character: embedding and decoder on one worker, the recurrent part on
+// another, and a third that drives them and holds no parameter. Each worker steps what it owns.
+//
+// As it is, it starts the three on this machine; with RANK and the like in the environment it is one of them.
+#include <fmt/format.h>
+#include <torch/torch.h>
+#include <weft/dist_autograd/pass.h>
+#include <weft/dist_optim/dist_optimizer.h>
+#include <weft/rpc/rpc.h>
+#include <weft/rref/rref.h>
+
+#include <CLI/CLI.hpp>
+#include <cstdlib>
+
+#include "rnn_model_parallel/language_model.h"
+#include "rnn_model_parallel/text.h"
+#include "support/launcher.h"
+
+using namespace weft;
+
+namespace {
+
+constexpr std::int64_t width = 128, columns = 32, window = 32;
+constexpr double learning_rate = 5e-3;
+
+struct Settings {
+  std::string text = "/usr/share/common-licenses/GPL-3";  // on every Debian machine
+  std::int64_t steps = 300;
+};
+
+rpc::Task<void> learn(rpc::Agent& agent, rref::RRef<Coder> coder, rref::RRef<Recurrent> recurrent, Text& text,
+                      std::int64_t steps) {
+  dist_optim::DistOptimizer optimizer{agent, torch::optim::AdamOptions(learning_rate),
+                                      dist_optim::synchronous, coder, recurrent};
+  for (std::int64_t step = 0; step < steps; ++step) {
+    auto [characters, following] = text.next(window);
+    dist_autograd::Pass pass{agent};
+    auto embedded = coder.remote<&Coder::embed>(pass, characters);           // stays on worker1
+    auto hidden = recurrent.remote<&Recurrent::forward>(pass, embedded);     // worker1 -> worker2
+    auto loss = co_await coder.call<&Coder::loss>(pass, hidden, following);  // worker2 -> worker1
+    co_await pass.backward(loss);
+    co_await optimizer.step(pass);
+
+    if (step % 10 != 0) continue;
+    fmt::print("step={} loss={:.3f}\n", step, loss.item().toDouble());
+    std::fflush(stdout);
+  }
+}
+
+// Without a pass nothing keeps a graph.
+rpc::Task<std::string> write(rref::RRef<Coder> coder, rref::RRef<Recurrent> recurrent, const Text& text,
+                             std::string written, std::size_t length) {
+  co_await recurrent.call<&Recurrent::forget>();
+  for (at::Tensor unread = text.encode(written); written.size() < length; written += text.decode(unread)) {
+    auto embedded = coder.remote<&Coder::embed>(unread);
+    auto hidden = recurrent.remote<&Recurrent::forward>(embedded);
+    unread = co_await coder.call<&Coder::draw>(hidden);
+  }
+  co_return written;
+}
+
+rpc::Task<void> drive(rpc::Agent& agent, Settings settings) {
+  Text text(settings.text, columns);
+  auto coder = rref::create<Coder>(agent.peer("worker1"), text.characters(), width, 1);
+  auto recurrent = rref::create<Recurrent>(agent.peer("worker2"), width, 2);
+  co_await learn(agent, coder, recurrent, text, settings.steps);
+  fmt::print("it writes: {}\n", co_await write(coder, recurrent, text, text.beginning(), 200));
+}
+
+int run_role(const Settings& settings) {
+  const std::string name = "worker" + std::string(std::getenv("RANK"));
+  try {
+    rpc::Agent agent{rpc::from_environment(), dist_optim::layers()};
+    agent.allow_create<Coder>();
+    agent.allow_create<Recurrent>();
+    agent.wait_for(agent.world_size()).get();
+    if (agent.rank() > 0) return agent.serve_until_shutdown();
+
+    agent.run(drive(agent, settings));
+    agent.leave().get();
+    return 0;
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "{}: {}\n", name, error.what());
+    return 1;
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  Settings settings;
+  CLI::App app{"Trains a language model of characters whose parts live on two workers."};
+  app.add_option("--text", settings.text, "a file to learn from")->capture_default_str();
+  app.add_option("--steps", settings.steps)->capture_default_str();
+  CLI11_PARSE(app, argc, argv);
+
+  at::set_num_threads(1);
+  if (std::getenv("RANK") != nullptr) return run_role(settings);
+  return examples::launch({.names = {"worker0", "worker1", "worker2"}, .arguments = {argv + 1, argv + argc}});
+}
