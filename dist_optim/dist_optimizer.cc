@@ -16,6 +16,10 @@ bool answered(const std::exception_ptr& error) {
   }
 }
 
+// One answer of every module.
+template <class T>
+using All = std::conditional_t<std::is_void_v<T>, void, std::vector<typename rpc::Result<T>::Value>>;
+
 }  // namespace
 
 // What steps under way share with the handle, and may outlive it.
@@ -34,9 +38,17 @@ struct DistOptimizer::Core : std::enable_shared_from_this<DistOptimizer::Core> {
   // How attaching ended, for everyone who asks.
   rpc::Future<void> attached();
   void attach_ended(const rpc::Result<void>& result);
-  // One call on every module, after the decisions on the steps before.
+
+  void step(StepRequest request, std::shared_ptr<rpc::Promise<StepResult>> promise);
+  void step_ended();
+  // Now, or when the steps under way have ended. From within a job of `order`, so that none begins meanwhile.
+  void after_steps(rpc::Job job);
+  // One call on every module, now; what fails says why attaching failed, where it did.
   template <class T, class Call>
-  auto on_every_module(Call call);
+  rpc::Future<All<T>> ask_all(Call call);
+  // The same in the handle's order: after the steps before, ahead of those that follow.
+  template <class T, class Call>
+  rpc::Future<All<T>> ask_all_in_order(Call call);
 
   const std::shared_ptr<Context> context;
   std::vector<rref::ReferencePtr> modules;
@@ -46,6 +58,8 @@ struct DistOptimizer::Core : std::enable_shared_from_this<DistOptimizer::Core> {
   std::mutex mutex;  // guards the rest
   std::optional<std::exception_ptr> ended;
   std::vector<rpc::Promise<void>> waiting;
+  std::size_t steps_under_way = 0;
+  rpc::Job after_last_step;  // one at most: its job holds `order`
 };
 
 rpc::Future<void> DistOptimizer::Core::attached() {
@@ -72,20 +86,70 @@ void DistOptimizer::Core::attach_ended(const rpc::Result<void>& result) {
   for (auto& promise : to_tell) promise.complete(result);
 }
 
+void DistOptimizer::Core::step(StepRequest request, std::shared_ptr<rpc::Promise<StepResult>> promise) {
+  {
+    std::lock_guard lock(mutex);
+    ++steps_under_way;
+  }
+  StepCall::start(
+      modules, std::move(request), [self = shared_from_this()] { self->order.next(); },
+      [self = shared_from_this(), promise](rpc::Result<StepResult> result) {
+        self->step_ended();
+        if (result.ok()) return promise->complete(std::move(result));
+        // Where attaching failed, that is why.
+        self->attached().then([promise, error = result.error()](rpc::Result<void>&& attached) {
+          promise->fail(attached.ok() ? error : attached.error());
+        });
+      });
+}
+
+void DistOptimizer::Core::step_ended() {
+  rpc::Job job;
+  {
+    std::lock_guard lock(mutex);
+    if (--steps_under_way == 0) job = std::exchange(after_last_step, nullptr);
+  }
+  if (job) job();
+}
+
+void DistOptimizer::Core::after_steps(rpc::Job job) {
+  {
+    std::lock_guard lock(mutex);
+    if (steps_under_way > 0) {
+      after_last_step = std::move(job);
+      return;
+    }
+  }
+  job();
+}
+
 template <class T, class Call>
-auto DistOptimizer::Core::on_every_module(Call call) {
-  using All = std::conditional_t<std::is_void_v<T>, void, std::vector<typename rpc::Result<T>::Value>>;
-  auto promise = std::make_shared<rpc::Promise<All>>();
-  auto future = promise->future();
-  order.run([self = shared_from_this(), promise, call = std::move(call)] {
-    std::vector<rpc::Future<T>> calls;
-    for (std::size_t i = 0; i < self->modules.size(); ++i) calls.push_back(call(self->modules[i], i));
-    self->order.next();
-    rpc::when_all(std::move(calls)).then([self, promise](rpc::Result<All>&& result) {
-      if (result.ok()) return promise->complete(std::move(result));
-      // Where attaching failed, that is why.
-      self->attached().then([promise, result = std::move(result)](rpc::Result<void>&& attached) mutable {
-        promise->complete(attached.ok() ? std::move(result) : rpc::Result<All>(attached.error()));
+rpc::Future<All<T>> DistOptimizer::Core::ask_all(Call call) {
+  rpc::Promise<All<T>> promise;
+  auto future = promise.future();
+  std::vector<rpc::Future<T>> calls;
+  for (std::size_t i = 0; i < modules.size(); ++i) calls.push_back(call(modules[i], i));
+  rpc::when_all(std::move(calls))
+      .then([self = shared_from_this(), promise = std::move(promise)](rpc::Result<All<T>>&& result) mutable {
+        if (result.ok()) return promise.complete(std::move(result));
+        self->attached().then(
+            [promise = std::move(promise), result = std::move(result)](rpc::Result<void>&& attached) mutable {
+              promise.complete(attached.ok() ? std::move(result) : rpc::Result<All<T>>(attached.error()));
+            });
+      });
+  return future;
+}
+
+template <class T, class Call>
+rpc::Future<All<T>> DistOptimizer::Core::ask_all_in_order(Call call) {
+  rpc::Promise<All<T>> promise;
+  auto future = promise.future();
+  order.run([self = shared_from_this(), promise = std::move(promise), call = std::move(call)]() mutable {
+    self->after_steps([self, promise = std::move(promise), call = std::move(call)]() mutable {
+      auto answers = self->ask_all<T>(std::move(call));
+      self->order.next();
+      std::move(answers).then([promise = std::move(promise)](rpc::Result<All<T>>&& result) mutable {
+        promise.complete(std::move(result));
       });
     });
   });
@@ -149,28 +213,20 @@ rpc::Future<StepResult> DistOptimizer::step(std::span<const dist_autograd::Pass>
     return future;
   }
   core_->order.run([core = core_, request = std::move(request), promise]() mutable {
-    StepCall::start(
-        core->modules, std::move(request), [core] { core->order.next(); },
-        [core, promise](rpc::Result<StepResult> result) {
-          if (result.ok()) return promise->complete(std::move(result));
-          // Where attaching failed, that is why.
-          core->attached().then([promise, error = result.error()](rpc::Result<void>&& attached) {
-            promise->fail(attached.ok() ? error : attached.error());
-          });
-        });
+    core->step(std::move(request), std::move(promise));
   });
   return future;
 }
 
 rpc::Future<void> DistOptimizer::set_learning_rate(double rate, std::optional<std::string> group) {
-  return core_->on_every_module<void>([rate, group](const rref::ReferencePtr& module, std::size_t) {
+  return core_->ask_all_in_order<void>([rate, group](const rref::ReferencePtr& module, std::size_t) {
     return ask<&OptimizerService::set_learning_rate>(module, rate, group);
   });
 }
 
 rpc::Future<DistOptimizerState> DistOptimizer::save_state() {
   return core_
-      ->on_every_module<OptimizerState>([](const rref::ReferencePtr& module, std::size_t) {
+      ->ask_all_in_order<OptimizerState>([](const rref::ReferencePtr& module, std::size_t) {
         return ask<&OptimizerService::save_state>(module);
       })
       .then([](rpc::Result<std::vector<OptimizerState>>&& states) {
@@ -184,13 +240,13 @@ rpc::Future<void> DistOptimizer::load_state(DistOptimizerState state) {
         rpc::ErrorKind::invalid_argument, "the state is that of " + std::to_string(state.modules.size()) +
                                               " modules, not of " + std::to_string(core_->modules.size()))));
   auto states = std::make_shared<const std::vector<OptimizerState>>(std::move(state.modules));
-  return core_->on_every_module<void>([states](const rref::ReferencePtr& module, std::size_t i) {
+  return core_->ask_all_in_order<void>([states](const rref::ReferencePtr& module, std::size_t i) {
     return ask<&OptimizerService::load_state>(module, (*states)[i]);
   });
 }
 
 rpc::Future<std::vector<HostStats>> DistOptimizer::stats() {
-  return core_->on_every_module<HostStats>(
+  return core_->ask_all<HostStats>(
       [](const rref::ReferencePtr& module, std::size_t) { return ask<&OptimizerService::stats>(module); });
 }
 

@@ -9,7 +9,8 @@
 // them, and handles that disagree on options or mode are refused. The mode (local/step_mode.h) says what
 // happens when several trainers step one object. There is no zero_grad: gradients belong to passes, a pass
 // steps an object once, and the next pass begins without any. Thread-safe; what one handle is asked is done
-// in that order on every object. docs/dist_optim.md says what each operation guarantees.
+// in that order on every object. Steps do not wait for each other's answers; what is no step waits for the
+// steps before. docs/dist_optim.md says what each operation guarantees.
 #pragma once
 
 #include <weft/dist_optim/context.h>
@@ -54,18 +55,20 @@ class WEFT_EXPORT DistOptimizer {
   // One step with the sum of their gradients, or their mean: gradients accumulated over several passes.
   rpc::Future<StepResult> step(std::span<const dist_autograd::Pass> passes, const StepOptions& options = {});
 
-  // From the next step of this handle on: of one parameter group, by its prefix ("": of what is in none), or
-  // of all. Of all trainers: it belongs to the parameters. Need not be waited for.
+  // From the next step of this handle on, once the steps before have ended: of one parameter group, by its
+  // prefix ("": of what is in none), or of all. Of all trainers: it belongs to the parameters. Need not be
+  // waited for.
   rpc::Future<void> set_learning_rate(double rate, std::optional<std::string> group = {});
 
-  // Taken of each module in its turn: of one moment where no trainer steps meanwhile. The parameters are not
-  // in it.
+  // With all steps of this handle that were asked for before: of one moment where no other trainer steps
+  // meanwhile. The parameters are not in it.
   rpc::Future<DistOptimizerState> save_state();
   // `invalid_argument` where the state is that of other modules or another optimizer: the error is the first
   // refusal, and the modules that did not refuse have the new state.
   rpc::Future<void> load_state(DistOptimizerState state);
 
-  // What each module's owner has measured: versions, the staleness of its steps, copies.
+  // What each module's owner has measured: versions, the staleness of its steps, copies. At once, also while
+  // steps are under way.
   rpc::Future<std::vector<HostStats>> stats();
 
   rpc::Future<void> attached();  // every owner has accepted this optimizer

@@ -316,6 +316,75 @@ TEST_P(DistStep, LibTorchsSchedulersSetTheRate) {
   EXPECT_LT(holder.param_groups()[0].options().get_lr(), 1e-5);
 }
 
+// A layer whose queue a call can hold up.
+struct GatedLayer : Layer {
+  using Layer::Layer;
+  test::Event held, opened;
+  void hold() {
+    held.set();
+    opened.wait();
+  }
+  using Service =
+      rpc::Service<"test.step_gated_layer", rpc::Method<"forward", &GatedLayer::forward>,
+                   rpc::Method<"values", &GatedLayer::values>, rpc::Method<"hold", &GatedLayer::hold>>;
+};
+
+// One object is past its part of the step, the other one is not, so that the step is not decided yet.
+TEST(DistStepOwners, ARateWaitsForTheStepsBeforeIt) {
+  Agents agents(1);
+  const auto a = std::make_shared<Layer>(1);
+  const auto b = std::make_shared<GatedLayer>(2);
+  const auto first = rref::local(agents[0], a);
+  const auto second = rref::local(agents[0], b);
+  DistOptimizer optimizer{agents[0], torch::optim::SGDOptions(0.1), stale(1), first, second};
+  dist_autograd::Pass pass{agents[0]};
+  const at::Tensor hidden = first.call<&Layer::forward>(pass, input(0)).get();
+  pass.backward(second.call<&GatedLayer::forward>(pass, hidden).get().square().sum()).get();
+  auto gate = second.call<&GatedLayer::hold>();
+  b->held.wait();
+  auto step = optimizer.step(pass);
+  auto rate = optimizer.set_learning_rate(0.01);
+  auto state = optimizer.save_state();
+  first.call<&Layer::values>().get();  // the first object has been through all that it was asked so far
+  EXPECT_FALSE(step.ready());
+  b->opened.set();
+  gate.get();
+  step.get();
+  rate.get();
+  EXPECT_EQ(state.get().modules.at(0).learning_rates.at(""), 0.01);
+
+  Layer local_a{1}, local_b{2};
+  local_b.forward(local_a.forward(input(0))).square().sum().backward();
+  for (Layer* layer : {&local_a, &local_b}) torch::optim::SGD(layer->parameters(), 0.1).step();
+  expect_equal(a->values(), local_a.values());
+  expect_equal(b->values(), local_b.values());
+}
+
+TEST(DistStepOwners, ARateWaitsForTheRoundOfTheStepBeforeIt) {
+  Agents agents(4);
+  const auto ours = rref::create<Layer>(agents.peer(2, 0), rref::Named{"shared"}, std::int64_t{1});
+  const auto theirs = rref::create<Layer>(agents.peer(3, 0), rref::Named{"shared"}, std::int64_t{1});
+  DistOptimizer optimizer{agents[2], torch::optim::SGDOptions(0.1), synchronous(2), ours};
+  DistOptimizer other{agents[3], torch::optim::SGDOptions(0.1), synchronous(2), theirs};
+  const auto backward = [&](rpc::Agent& trainer, const rref::RRef<Layer>& layer) {
+    dist_autograd::Pass pass{trainer};
+    pass.backward(layer.call<&Layer::forward>(pass, input(0)).get().square().sum()).get();
+    return pass;
+  };
+  const auto pass = backward(agents[2], ours), their_pass = backward(agents[3], theirs);
+  auto step = optimizer.step(pass);
+  auto rate = optimizer.set_learning_rate(0.01);
+  EXPECT_EQ(optimizer.stats().get().at(0).version, 0U);  // answers, whatever the round
+  EXPECT_FALSE(rate.ready());
+  other.step(their_pass).get();
+  step.get();
+  rate.get();
+  Layer local{1};
+  for (int trainer = 0; trainer < 2; ++trainer) local.forward(input(0)).square().sum().backward();
+  torch::optim::SGD(local.parameters(), 0.1).step();
+  expect_equal(ours.call<&Layer::values>().get(), local.values());
+}
+
 TEST(DistStepOwners, StatsShowTheStaleness) {
   Agents agents(3);
   TwoLayers layers(agents, 1);
