@@ -66,7 +66,8 @@ endif()
 
 find_program(WEFT_CCACHE ccache)
 if(WEFT_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
-  # The sloppiness lets ccache serve files that use a precompiled header.
+  # The sloppiness lets ccache serve files that use a precompiled header; with `depend` what is not in the cache is
+  # preprocessed once, not twice.
   set(CMAKE_CXX_COMPILER_LAUNCHER
-      ${CMAKE_COMMAND} -E env CCACHE_SLOPPINESS=pch_defines,time_macros ${WEFT_CCACHE})
+      ${CMAKE_COMMAND} -E env CCACHE_SLOPPINESS=pch_defines,time_macros CCACHE_DEPEND=1 ${WEFT_CCACHE})
 endif()
