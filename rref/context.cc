@@ -13,6 +13,8 @@ rpc::Error lost(rpc::ErrorKind kind, const rpc::AgentId& owner, const RRefId& id
   return rpc::Error(kind, "object " + to_string(id) + " on " + owner.name + ": " + why);
 }
 
+constexpr auto leaving_patience = std::chrono::seconds{5};  // with owners that do not answer
+
 rpc::Error ended() {
   return rpc::Error(rpc::ErrorKind::shut_down, "this agent has shut down", rpc::Execution::not_sent);
 }
@@ -294,6 +296,33 @@ void Context::peer_gone(const rpc::AgentId& peer, const rpc::Error&) {
   });
 }
 
+rpc::Future<void> Context::leaving() {
+  rpc::Promise<void> promise;
+  auto future = promise.future();
+  {
+    std::lock_guard lock(mutex_);
+    leaving_.push_back(std::move(promise));
+  }
+  auto loop = core_->pick_loop();
+  loop->post([loop, weak = weak_from_this()] {
+    loop->schedule(loop->now() + leaving_patience, [weak] {
+      if (const auto self = weak.lock()) self->tell_who_leaves(true);
+    });
+  });
+  tell_who_leaves();
+  return future;
+}
+
+void Context::tell_who_leaves(bool out_of_patience) {
+  std::vector<rpc::Promise<void>> done;
+  {
+    std::lock_guard lock(mutex_);
+    if (!out_of_patience && !ended_ && used_.ending()) return;
+    done.swap(leaving_);
+  }
+  for (auto& one : done) one.complete(rpc::Result<void>{});
+}
+
 void Context::shut_down() {
   std::map<ForkId, std::vector<Waiter>> confirmations;
   std::map<std::uint64_t, ReferencePtr> transit;
@@ -317,6 +346,7 @@ void Context::shut_down() {
     for (const auto& [fork, user] : object.forks) text += ' ' + user.name;
     core_->log(rpc::LogLevel::warning, "leak: " + text, {{rpc::log_fields::object, to_string(object.id)}});
   }
+  tell_who_leaves();
   const auto error = std::make_exception_ptr(ended());
   for (auto& [fork, waiters] : confirmations)
     for (auto& waiter : waiters) waiter(error);

@@ -78,6 +78,8 @@ class WEFT_EXPORT Context final : public rpc::CallHook, public std::enable_share
   void incoming(std::shared_ptr<rpc::IncomingCall> call, rpc::Job next) override;
   void replied(rpc::IncomingMessage& message, const rpc::AgentId& from) override;
   void peer_gone(const rpc::AgentId& peer, const rpc::Error& reason) override;
+  // Until the owners know of all references that were let go of, or for a few seconds.
+  rpc::Future<void> leaving() override;
   void shut_down() override;
 
   // Which object a call that is being served runs on: in its slots.
@@ -102,6 +104,7 @@ class WEFT_EXPORT Context final : public rpc::CallHook, public std::enable_share
   template <class F>
   auto act(F&& f);
   void perform(protocol::Actions actions);
+  void tell_who_leaves(bool out_of_patience = false);
   void wake(const ForkId& fork, const std::exception_ptr& error);
   template <class Message>
   void send(rpc::AgentId to, Message message);
@@ -138,6 +141,7 @@ class WEFT_EXPORT Context final : public rpc::CallHook, public std::enable_share
       addresses_;  // of owners, as those who handed over their RRefs knew them
   std::map<std::uint64_t, ReferencePtr> transit_;  // references within calls from this agent to itself
   std::uint64_t next_transit_ = 0;
+  std::vector<rpc::Promise<void>> leaving_;
   bool ended_ = false;
 };
 
@@ -150,12 +154,16 @@ auto Context::act(F&& f) {
   std::unique_lock lock(mutex_);
   if constexpr (std::is_void_v<decltype(f(actions))>) {
     f(actions);
+    const bool leaving = !leaving_.empty();
     lock.unlock();
     perform(std::move(actions));
+    if (leaving) tell_who_leaves();
   } else {
     auto result = f(actions);
+    const bool leaving = !leaving_.empty();
     lock.unlock();
     perform(std::move(actions));
+    if (leaving) tell_who_leaves();
     return result;
   }
 }

@@ -94,6 +94,13 @@ class RRef {
   // The object is alive; or the error that its creation ended with. In the object's turn.
   rpc::Future<void> ready() const;
 
+  // Whoever owns the object, for calls that are not its methods (an operator on a tensor), with the options
+  // of with().
+  rpc::Peer owner_peer() const {
+    rpc::Peer peer = reference_->context()->peer(owner()).with(options_);
+    return serving_ != nullptr ? peer.with(*serving_) : peer;
+  }
+
  private:
   template <auto Target, class Value, class Decode, class... Given>
   rpc::Future<Value> call_raw(bool notify, Decode decode, Given&&... given) const;
@@ -101,11 +108,6 @@ class RRef {
   template <class Value, class Encode, class Decode>
   rpc::Future<Value> start(std::string_view method, std::size_t arguments, bool notify, Encode encode,
                            Decode decode) const;
-  rpc::Peer owner_peer() const {
-    rpc::Peer peer = reference_->context()->peer(owner()).with(options_);
-    return serving_ != nullptr ? peer.with(*serving_) : peer;
-  }
-
   template <class Other>
   friend class RRef;
 
@@ -182,21 +184,31 @@ void encode(rpc::OutgoingCall& call, First&& first, Rest&&... rest) {
 template <class... Given>
 inline constexpr std::size_t values = (std::size_t{0} + ... + (rpc::detail::is_modifier<Given> ? 0 : 1));
 
-// Sends a call whose result stays at the peer as an object.
-template <class M, class Value, class... Given>
-RRef<Stored<Value>> keep_result(const rpc::Peer& peer, std::string_view method, const ReferencePtr& target,
-                                std::string site, std::optional<std::string> name, Given&&... given) {
+// Sends a call whose result stays at the peer as an object. kept_alive: as long as the call is under way.
+template <class Value, class Encode>
+RRef<Stored<Value>> keep_result_of(const rpc::Peer& peer, std::string_view method, std::size_t arguments,
+                                   const ReferencePtr& target, std::string site,
+                                   std::optional<std::string> name, Encode encode,
+                                   std::shared_ptr<const void> kept_alive = nullptr) {
   const auto context = target != nullptr ? target->context() : Context::of(*peer.core());
   const rpc::AgentId owner = target != nullptr ? target->owner() : identify(peer);
-  rpc::OutgoingCall call = peer.only(owner).make_call(method, values<Given...>);
+  rpc::OutgoingCall call = peer.only(owner).make_call(method, arguments);
   peer.add_default_deadline(call);
   if (target != nullptr) context->target(target, call);
   auto reference =
       context->create(owner, object_type<Stored<Value>>(), std::move(site), call, std::move(name));
-  encode<M>(call, std::forward<Given>(given)...);
-  peer.start(std::move(call),
-             [](rpc::Result<rpc::PendingCall::Reply>) {});  // its part tells the RRef how it ended
+  encode(call);
+  peer.start(std::move(call), [kept_alive = std::move(kept_alive)](rpc::Result<rpc::PendingCall::Reply>) {
+  });  // its part tells the RRef how it ended
   return RRef<Stored<Value>>(std::move(reference));
+}
+
+template <class M, class Value, class... Given>
+RRef<Stored<Value>> keep_result(const rpc::Peer& peer, std::string_view method, const ReferencePtr& target,
+                                std::string site, std::optional<std::string> name, Given&&... given) {
+  return keep_result_of<Value>(
+      peer, method, values<Given...>, target, std::move(site), std::move(name),
+      [&](rpc::OutgoingCall& call) { encode<M>(call, std::forward<Given>(given)...); });
 }
 
 template <class T>

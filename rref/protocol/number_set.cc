@@ -1,5 +1,6 @@
 #include <weft/rref/protocol/number_set.h>
 
+#include <algorithm>
 #include <iterator>
 
 namespace weft::rref::protocol {
@@ -23,6 +24,18 @@ bool NumberSet::insert(std::uint64_t number) {
   }
   if (joins_after) ranges_.erase(after);
   return true;
+}
+
+void NumberSet::insert_below(std::uint64_t number) {
+  if (number == 0) return;
+  std::uint64_t last = number - 1;
+  auto after = ranges_.begin();
+  while (after != ranges_.end() &&
+         (after->first == 0 || after->first - 1 <= last)) {  // within it, or beside it
+    last = std::max(last, after->second);
+    after = ranges_.erase(after);
+  }
+  ranges_.emplace(0, last);
 }
 
 }  // namespace weft::rref::protocol

@@ -16,7 +16,8 @@ namespace weft::rref::protocol {
 
 class WEFT_EXPORT NumberSet {
  public:
-  bool insert(std::uint64_t number);  // false: it was there
+  bool insert(std::uint64_t number);        // false: it was there
+  void insert_below(std::uint64_t number);  // all that are smaller
   bool contains(std::uint64_t number) const;
   std::size_t ranges() const { return ranges_.size(); }
 

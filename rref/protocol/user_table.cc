@@ -1,5 +1,6 @@
 #include <weft/rref/protocol/user_table.h>
 
+#include <algorithm>
 #include <stdexcept>
 #include <utility>
 
@@ -314,6 +315,12 @@ std::vector<ForkView> UserTable::live_forks() const {
   std::vector<ForkView> report;
   for (const auto& [id, fork] : forks_) report.push_back(view(id, fork));
   return report;
+}
+
+bool UserTable::ending() const {
+  return std::any_of(forks_.begin(), forks_.end(), [](const auto& entry) {
+    return entry.second.handles == 0 && entry.second.stage != Stage::ended;
+  });
 }
 
 std::size_t UserTable::lend_ranges() const {

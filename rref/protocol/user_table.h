@@ -95,6 +95,7 @@ class WEFT_EXPORT UserTable {
   // --- Reports ---
   std::optional<ForkView> find(const ForkId& fork) const;
   std::vector<ForkView> live_forks() const;
+  bool ending() const;  // some forks have no handle any more, and their owners have not been told yet
   std::size_t lend_ranges() const;  // over all owners: how much is remembered of forks that owners lent
 
  private:

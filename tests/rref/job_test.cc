@@ -6,6 +6,60 @@
 namespace weft::rref::job_test {
 namespace {
 
+// Its constructor waits.
+struct Slow : Counted {
+  Slow() {
+    begun->set();
+    may_end->wait();
+  }
+  static inline test::Event *begun = nullptr, *may_end = nullptr;
+  using Service = rpc::Service<"slow", rpc::Constructor<>>;
+};
+
+std::unique_ptr<rpc::Agent> member(const std::shared_ptr<rpc::InProcess>& network, std::size_t rank,
+                                   std::vector<std::string>& log) {
+  rpc::AgentOptions options{.name = "worker" + std::to_string(rank), .handler_threads = 2};
+  options.listen = {rank == 0 ? "inproc://host" : "inproc://" + options.name};
+  options.in_process = network;
+  options.rendezvous = rpc::Rendezvous{.store = "inproc://host", .rank = rank, .world_size = 2};
+  auto mutex = std::make_shared<std::mutex>();
+  options.log = [&log, mutex](const rpc::LogRecord& record) {
+    std::lock_guard lock(*mutex);
+    log.emplace_back(record.message);
+  };
+  auto agent = std::make_unique<rpc::Agent>(std::move(options), layers());
+  agent->serve(std::make_shared<Keeper>(*agent));
+  agent->allow_create<Slow>();
+  return agent;
+}
+
+// What it let go of is not taken for a leak by owners that end when it has left.
+TEST(RRefJob, WhoLeavesHasSaidWhatItLetGoOf) {
+  test::Event begun, may_end;
+  Slow::begun = &begun;
+  Slow::may_end = &may_end;
+  const auto network = std::make_shared<rpc::InProcess>();
+  std::vector<std::string> owners_log, users_log;
+  auto owner = member(network, 0, owners_log), user = member(network, 1, users_log);
+  auto owner_met = owner->wait_for(2), user_met = user->wait_for(2);
+  got(std::move(owner_met));
+  got(std::move(user_met));
+  {
+    const auto slow = create<Slow>(user->peer("worker0"));
+  }
+  begun.wait();
+  auto left = user->leave();
+  for (int i = 0; i < 20; ++i) got(user->peer("worker0").call<&Keeper::ping>());
+  EXPECT_EQ(owner->members().size(), 2U) << "the owner would end now";
+  may_end.set();
+  got(std::move(left));
+  EXPECT_EQ(owner->serve_until_shutdown(), 0);
+  EXPECT_TRUE(Context::of(*owner->core())->live_objects().empty());
+  user = nullptr;
+  owner = nullptr;
+  for (const auto& line : owners_log) EXPECT_EQ(line.find("leak"), std::string::npos) << line;
+}
+
 TEST(RRefJob, OfOneAgentCallsItselfKeepsObjectsAndLeaves) {
   rpc::AgentOptions options{.name = "worker0", .listen = {"inproc://host"}, .handler_threads = 2};
   options.in_process = std::make_shared<rpc::InProcess>();

@@ -45,6 +45,10 @@ TEST(NumberSet, AgreesWithAPlainSet) {
     for (int i = 0; i < 300; ++i) {
       const std::uint64_t number = random() % 200;
       EXPECT_EQ(set.insert(number), plain.insert(number).second);
+      if (i % 100 != 99) continue;
+      const std::uint64_t below = random() % 60;
+      set.insert_below(below);
+      for (std::uint64_t smaller = 0; smaller < below; ++smaller) plain.insert(smaller);
     }
     std::size_t ranges = 0;
     for (std::uint64_t number = 0; number < 201; ++number) {
