@@ -60,17 +60,49 @@ std::shared_ptr<PassState> Context::find_if_known(const PassId& id) {
   return found == passes_.end() ? nullptr : found->second;
 }
 
-std::shared_ptr<PassState> Context::join(const PassId& id) {
+std::shared_ptr<PassState> Context::join(const PassId& id, std::uint64_t oldest) {
+  if (oldest > id.number)
+    throw rpc::Error(rpc::ErrorKind::invalid_argument, to_string(id) + " is over, as its own message says");
   std::lock_guard lock(mutex_);
-  if (ended_[id.origin].contains(id.number))
-    throw rpc::Error(rpc::ErrorKind::failed_precondition, to_string(id) + " was released");
-  auto& pass = passes_[id];
-  if (pass == nullptr) {
-    if (id.origin == core_->id().incarnation && id.number > next_)
+  if (const auto found = passes_.find(id); found != passes_.end()) return found->second;
+  bool ended = true;
+  if (is_own(id)) {
+    if (id.number > next_)
       throw rpc::Error(rpc::ErrorKind::invalid_argument, to_string(id) + " was never made");
-    pass = std::make_shared<PassState>(shared_from_this(), id);
+  } else {
+    Ended& known = ended_[id.origin];
+    if (oldest > known.below) {
+      known.below = oldest;
+      known.numbers.insert_below(oldest);
+    }
+    ended = known.numbers.contains(id.number);
   }
-  return pass;
+  if (ended) throw rpc::Error(rpc::ErrorKind::failed_precondition, to_string(id) + " was released");
+  return passes_[id] = std::make_shared<PassState>(shared_from_this(), id);
+}
+
+bool Context::has_ended(const PassId& id) const {
+  std::lock_guard lock(mutex_);
+  if (is_own(id)) return id.number <= next_ && !passes_.contains(id);
+  const auto found = ended_.find(id.origin);
+  return found != ended_.end() && found->second.numbers.contains(id.number);
+}
+
+std::uint64_t Context::oldest_beside(const PassId& id) const {
+  std::lock_guard lock(mutex_);
+  if (is_own(id)) {
+    const auto oldest = passes_.lower_bound(PassId{id.origin, 0});
+    return oldest != passes_.end() ? std::min(oldest->first.number, id.number) : id.number;
+  }
+  const auto found = ended_.find(id.origin);
+  return found != ended_.end() ? std::min(found->second.below, id.number) : 0;
+}
+
+std::size_t Context::remembered() const {
+  std::lock_guard lock(mutex_);
+  std::size_t ranges = 0;
+  for (const auto& [origin, ended] : ended_) ranges += ended.numbers.ranges();
+  return ranges;
 }
 
 void Context::enroll(rpc::OutgoingCall& call, const std::shared_ptr<PassState>& pass, bool backward) {
@@ -90,7 +122,7 @@ void Context::release(const PassId& id, std::exception_ptr error) {
   {
     std::lock_guard lock(mutex_);
     if (auto node = passes_.extract(id)) pass = std::move(node.mapped());
-    if (!ended_[id.origin].insert(id.number) && pass == nullptr) return;
+    if (!is_own(id)) ended_[id.origin].numbers.insert(id.number);
   }
   if (pass == nullptr) return;
   pass->end(error);
@@ -115,7 +147,7 @@ void Context::incoming(std::shared_ptr<rpc::IncomingCall> call, rpc::Job next) {
   const auto value = call->message().section(section_key);
   if (!value) return next();
   const auto section = rpc::Codec<PassSection>::decode(*value);
-  const auto pass = join(section.pass);
+  const auto pass = join(section.pass, section.oldest);
   if (!section.backward) pass->check_open();
   pass->meet(call->peer().id);
   call->slots().put(std::make_shared<InPass>(InPass{pass}));
@@ -135,7 +167,6 @@ void Context::peer_gone(const rpc::AgentId& peer, const rpc::Error& reason) {
     std::lock_guard lock(mutex_);
     for (const auto& [id, pass] : passes_)
       if (id.origin == peer.incarnation || pass->met().contains(peer)) lost.push_back(id);
-    ended_.erase(peer.incarnation);
   }
   for (const PassId& id : lost) release(id, participant_lost(id, peer, reason.what()));
 }

@@ -23,8 +23,9 @@ struct PassSection {
   MessageId message;
   std::uint64_t tensors = 0;  // how many of the message's tensors require grad
   bool backward = false;      // one of a backward that is itself recorded
+  std::uint64_t oldest = 0;   // the origin's passes below this number are over, as far as the sender knows
 };
-WEFT_CODEC(PassSection, pass, message, tensors, backward)
+WEFT_CODEC(PassSection, pass, message, tensors, backward, oldest)
 
 // In the slots of a call that is served, and of one that is made: the pass that it belongs to.
 struct InPass {
@@ -56,18 +57,19 @@ class WEFT_EXPORT Context final : public rpc::CallHook, public std::enable_share
   std::shared_ptr<PassState> create();
   std::shared_ptr<PassState> find(const PassId& id);  // throws not_found
   std::shared_ptr<PassState> find_if_known(const PassId& id);
-  std::shared_ptr<PassState> join(const PassId& id);  // finds or makes; throws where it has ended
+  // Finds or makes it; throws where it has ended. oldest: as a message of the pass said (PassSection).
+  std::shared_ptr<PassState> join(const PassId& id, std::uint64_t oldest = 0);
   // The call becomes one of the pass. backward: also of its backward, whose gradients are then recorded.
   static void enroll(rpc::OutgoingCall& call, const std::shared_ptr<PassState>& pass, bool backward = false);
   // Ends the pass here and tells those that this worker met.
   void release(const PassId& id, std::exception_ptr error);
   std::size_t live_passes() const;
+  // The number below which all passes of this one's origin are over, as far as is known here.
+  std::uint64_t oldest_beside(const PassId& id) const;
+  // In how many pieces the ended passes are remembered; few for each origin, however many have ended.
+  std::size_t remembered() const;
   // Whether the pass was here and is over, by release or failure; one that was never here is not.
-  bool has_ended(const PassId& id) const {
-    std::lock_guard lock(mutex_);
-    const auto found = ended_.find(id.origin);
-    return found != ended_.end() && found->second.contains(id.number);
-  }
+  bool has_ended(const PassId& id) const;
 
   bool knows(std::string_view section) const override { return section == section_key; }
   void incoming(std::shared_ptr<rpc::IncomingCall> call, rpc::Job next) override;
@@ -81,8 +83,13 @@ class WEFT_EXPORT Context final : public rpc::CallHook, public std::enable_share
   mutable std::mutex mutex_;                   // guards what follows
   std::uint64_t next_ = 0;
   std::map<PassId, std::shared_ptr<PassState>> passes_;
-  std::map<std::uint64_t, rref::protocol::NumberSet>
-      ended_;  // by origin: passes that must not come to life again
+  // Another origin's passes that must not come to life again: all below a number, and some above.
+  struct Ended {
+    std::uint64_t below = 0;
+    rref::protocol::NumberSet numbers;
+  };
+  std::map<std::uint64_t, Ended> ended_;  // by origin
+  bool is_own(const PassId& id) const { return id.origin == core_->id().incarnation; }
 };
 
 // The layers of distributed autograd, with those that it stands on: RRefs and tensors.

@@ -58,7 +58,8 @@ void MessagePart::seal(rpc::OutgoingMessage& message) {
         rpc::ErrorKind::failed_precondition,
         "a call in a pass goes to a known life of a peer: await peer.ready() first, or wait_for() the job");
   pass_->meet(*peer_);
-  PassSection section{pass_->id(), {}, recorder_->sent.size(), backward_};
+  PassSection section{
+      pass_->id(), {}, recorder_->sent.size(), backward_, pass_->context().oldest_beside(pass_->id())};
   if (!recorder_->sent.empty()) {
     section.message = pass_->next_message();
     sent_ = section.message;

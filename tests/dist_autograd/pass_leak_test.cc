@@ -55,5 +55,16 @@ TEST_F(PassLeak, ManyPassesLeaveNothingBehind) {
   EXPECT_LT(after, before + 100 * static_cast<std::size_t>(passes()) + (std::size_t{1} << 16));
 }
 
+// What keeps an ended pass from coming to life again does not grow with every pass that a worker has not
+// seen.
+TEST_F(PassLeak, WorkersThatSeeSomeOfThePassesRememberThemAsOne) {
+  for (int i = 0; i < 40; ++i) {
+    Pass pass{cluster[0]};
+    (i % 2 == 0 ? a : b).call<&Weights::multiply>(pass, start).get();
+  }
+  weft::test::eventually("no pass is left", [&] { return cluster.live_passes() == 0; });
+  for (std::size_t i = 0; i < 3; ++i) EXPECT_LE(Context::of(*cluster[i].core())->remembered(), 2U) << i;
+}
+
 }  // namespace
 }  // namespace weft::dist_autograd::test::pass_leak_test

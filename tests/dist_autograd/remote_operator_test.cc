@@ -1,0 +1,86 @@
+// Operators whose results stay where they are made, and operators on tensors behind RRefs.
+#include <weft/dist_autograd/remote_operator.h>
+
+#include "tests/dist_autograd/kinds_support.h"
+
+namespace weft::dist_autograd::test::remote_operator_test {
+namespace {
+
+using weft::test::got;
+using Value = rref::RRef<at::Tensor>;
+
+class RemoteOperators : public ::testing::TestWithParam<Kind>, protected Workers {
+ protected:
+  RemoteOperators() : Workers(GetParam()) {
+    for (std::size_t i = 0; i < cluster.size(); ++i)
+      tensor::allow_operators(cluster[i], {"aten::add.Tensor", "aten::mul.Tensor", "aten::neg"});
+  }
+  Value add(std::size_t at, const at::Tensor& x, const at::Tensor& y) {
+    return remote_operator(cluster.peer(0, at), "aten::add.Tensor", x, y);
+  }
+  void expect_same(const at::Tensor& found, const at::Tensor& want) {
+    EXPECT_EQ(found.is_sparse(), GetParam() == Kind::sparse);
+    EXPECT_TRUE(dense(found).equal(dense(want)));
+  }
+};
+
+TEST_P(RemoteOperators, TheResultIsFetched) {
+  const at::Tensor x = draw(), y = draw();
+  const Value sum = add(1, x, y);
+  EXPECT_EQ(sum.owner().name, "worker1");
+  expect_same(got(sum.to_here()), x + y);
+}
+
+TEST_P(RemoteOperators, OnTheCallerItselfItIsReadWithoutAFetch) {
+  const at::Tensor x = draw(), y = draw();
+  const Value sum = add(0, x, y);
+  EXPECT_TRUE(sum.is_owner());
+  expect_same(*got(sum.local()), x + y);
+}
+
+TEST_P(RemoteOperators, TenAtOneWorker) {
+  std::vector<at::Tensor> inputs;
+  std::vector<Value> sums;
+  for (int i = 0; i < 10; ++i) {
+    inputs.push_back(draw());
+    sums.push_back(add(1, inputs.back(), inputs.back()));
+  }
+  for (std::size_t i = 0; i < 10; ++i) expect_same(got(sums[i].to_here()), inputs[i] + inputs[i]);
+}
+
+// The owner being another worker, and the caller.
+TEST_P(RemoteOperators, RunOnTensorsBehindRRefs) {
+  const at::Tensor x = draw(), y = draw();
+  for (const std::size_t owner : {1, 0}) {
+    const Value sum = add(owner, x, y);
+    const rpc::Peer there = sum.owner_peer();
+    expect_same(got(tensor::call_operator(there, "aten::neg", sum)), -(x + y));
+    const Value negative = remote_operator(there, "aten::neg", sum);
+    expect_same(got(negative.to_here()), -(x + y));
+    expect_same(got(remote_operator(cluster.peer(0, 2), "aten::add.Tensor", negative, sum).to_here()), x - x);
+  }
+}
+
+TEST_P(RemoteOperators, OneThatIsNotAllowedIsTheRRefsError) {
+  const Value none = remote_operator(cluster.peer(0, 1), "aten::relu", draw());
+  const std::string text = weft::test::message_of([&] { got(none.to_here()); });
+  EXPECT_NE(text.find("aten::relu"), std::string::npos) << text;
+}
+
+TEST_P(RemoteOperators, ArePartOfTheirPass) {
+  const std::vector<at::Tensor> leaves{leaf(), leaf()};
+  Pass pass{cluster[0]};
+  const Value sum = remote_operator(cluster.peer(0, 1), "aten::add.Tensor", pass, leaves[0], leaves[1]);
+  const Value twice = remote_operator(cluster.peer(0, 1), "aten::add.Tensor", pass, sum, sum);
+  got(pass.backward(total(got(twice.to_here(pass)))));
+  expect_gradients(pass, leaves, gradients_here(leaves, [](const std::vector<at::Tensor>& here) {
+                     const at::Tensor sum = here[0] + here[1];
+                     return sum + sum;
+                   }));
+}
+
+INSTANTIATE_TEST_SUITE_P(Kinds, RemoteOperators, ::testing::Values(Kind::dense, Kind::sparse),
+                         [](const auto& info) { return kind_name(info.param); });
+
+}  // namespace
+}  // namespace weft::dist_autograd::test::remote_operator_test
