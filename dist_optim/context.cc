@@ -46,8 +46,11 @@ void Context::peer_gone(const rpc::AgentId& peer, const rpc::Error& reason) {
       if (auto host = weak.lock()) hosts.push_back(std::move(host));
   }
   const bool died = reason.kind() != rpc::ErrorKind::shut_down;
-  local_steps_->trainer_gone(trainer_of(peer.incarnation));
-  for (const auto& host : hosts) host->host().unregister_trainer(trainer_of(peer.incarnation), died);
+  for (const auto& host : hosts) host->host().strike_off(trainer_of(peer.incarnation), died);
+  // This runs on a loop, and a step may take long.
+  core_->handlers().post([hosts = std::move(hosts)] {
+    for (const auto& host : hosts) host->host().close_rounds();
+  });
 }
 
 rpc::Layers layers() {

@@ -33,17 +33,6 @@ void LocalSteps::abort(const std::string& trainer, std::uint64_t number) {
   fail(key, std::move(step));
 }
 
-void LocalSteps::trainer_gone(const std::string& trainer) {
-  std::vector<std::pair<Key, Step>> gone;
-  {
-    std::lock_guard lock(mutex_);
-    for (auto it = steps_.lower_bound({trainer, 0}); it != steps_.end() && it->first.first == trainer;
-         it = steps_.erase(it))
-      gone.emplace_back(it->first, std::move(it->second));
-  }
-  for (auto& [key, step] : gone) fail(key, std::move(step));
-}
-
 void LocalSteps::settle(const Key& key, Step step) {
   StepDecision decision;
   std::vector<StepPart> parts;

@@ -24,9 +24,8 @@ class WEFT_EXPORT LocalSteps {
   // One of `objects` objects has its part prepared, or has refused it. Its promise completes when all have
   // come: with the refusal for an object that refused, else with what was decided.
   void arrive(const std::string& trainer, const StepRequest& request, std::size_t objects, Object object);
-  // The trainer has given a step up; harmless for one that is decided or unknown.
+  // The trainer has given a step up, or is gone; harmless for one that is decided or unknown.
   void abort(const std::string& trainer, std::uint64_t number);
-  void trainer_gone(const std::string& trainer);
 
  private:
   struct Step {

@@ -93,10 +93,16 @@ rpc::Future<StepOutcome> OptimizerService::step(rpc::CallContext& call, StepRequ
   auto promise = std::make_shared<rpc::Promise<StepOutcome>>();
   auto future = promise->future();
   const std::string trainer = calling_trainer(call);
-  const auto arrive = [steps = context->local_steps(), promise, trainer, request, objects](
-                          std::shared_ptr<HostGuard> guard, rpc::Result<StepPart> part) {
-    steps->arrive(trainer, request, objects, {std::move(guard), std::move(part), promise});
+  const auto give_up = [steps = context->local_steps(), trainer, number = request.number] {
+    steps->abort(trainer, number);
   };
+  const auto arrive = [steps = context->local_steps(), promise, trainer, request, objects, give_up,
+                       call = call.shared_from_this()](std::shared_ptr<HostGuard> guard,
+                                                       rpc::Result<StepPart> part) {
+    steps->arrive(trainer, request, objects, {std::move(guard), std::move(part), promise});
+    if (call->cancelled()) give_up();
+  };
+  call.on_cancel(give_up);  // the trainer is gone, or waits no longer: the other objects need not come
   std::shared_ptr<HostGuard> guard;
   try {
     guard = host_of(*context, call);

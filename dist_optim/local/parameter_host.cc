@@ -54,7 +54,7 @@ void ParameterHost::register_trainer(const std::string& trainer, const Optimizer
   ++handles_[trainer];
 }
 
-void ParameterHost::unregister_trainer(const std::string& trainer, bool died) {
+void ParameterHost::strike_off(const std::string& trainer, bool died) {
   Callbacks after;
   bool dropped = false;
   {
@@ -75,7 +75,6 @@ void ParameterHost::unregister_trainer(const std::string& trainer, bool died) {
     dropped = tidy(after);
   }
   finish(after, dropped);
-  close_rounds();
 }
 
 // ---- passes

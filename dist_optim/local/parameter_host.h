@@ -96,7 +96,14 @@ class WEFT_EXPORT ParameterHost {
   void register_trainer(const std::string& trainer, const OptimizerSpec& spec, StepMode mode);
   // The end of one handle; with the last one, or where the trainer died, its passes end too. What a
   // synchronous round does then: step_round.h. The optimizer's state stays, even after the last trainer.
-  void unregister_trainer(const std::string& trainer, bool died);
+  void unregister_trainer(const std::string& trainer, bool died) {
+    strike_off(trainer, died);
+    close_rounds();
+  }
+  // Its two halves: the first does not step, the second makes the step of a round for which nobody is missing
+  // any more.
+  void strike_off(const std::string& trainer, bool died);
+  void close_rounds();
 
   // Before the pass's first read() here. Asking again is harmless. Under stale(k) it may wait for other
   // trainers' steps; in synchronous mode for the end of the round where the trainer has stepped in it
@@ -118,11 +125,11 @@ class WEFT_EXPORT ParameterHost {
 
   // The same in two halves, for a step over several objects: prepare() checks all that step() checks, sums
   // the gradients and measures them, and changes nothing; commit() does with them what was decided over all
-  // objects, and abort() forgets them. Meanwhile the passes are the step's: one that is released keeps its
-  // version until then, and neither may another step use it nor, in a round, the trainer prepare another. A
-  // pass steps once: prepare() and admit() refuse, with `failed_precondition`, one that was committed. A
-  // prepared step ends with its trainer. `number` is the trainer's. passes: how many the step has in all,
-  // with those that have no gradients here.
+  // objects, and abort() forgets them. Until the step is made the passes are its own: one that is released
+  // keeps its version, and neither may another step use it nor, in a round, the trainer prepare another; the
+  // trainer's further passes wait before they read. A pass steps once: prepare() and admit() refuse, with
+  // `failed_precondition`, one that was committed. A prepared step ends with its trainer. `number` is the
+  // trainer's. passes: how many the step has in all, with those that have no gradients here.
   StepPart prepare(const std::string& trainer, std::uint64_t number, std::vector<PassGradients> gradients,
                    const StepOptions& options, std::size_t passes);
   void commit(const std::string& trainer, std::uint64_t number, const StepDecision& decision, Stepped done);
@@ -156,8 +163,11 @@ class WEFT_EXPORT ParameterHost {
     Stepped done;
   };
   struct PreparedStep {
-    PendingStep step;
+    PendingStep step;  // until it is committed
+    std::vector<PassKey> passes;
     std::vector<PassKey> released;  // meanwhile
+    bool holds = false;             // its trainer's passes, in the ledger
+    bool committing = false;
   };
   using PreparedSteps = std::map<std::pair<std::string, std::uint64_t>, PreparedStep>;
   struct Applied {
@@ -171,8 +181,8 @@ class WEFT_EXPORT ParameterHost {
   std::vector<PassKey> passes_to_step(const std::vector<PassGradients>& passes) const;
   void carry_out(const std::string& trainer, PendingStep step);
   PreparedSteps::iterator preparing(PassKey pass);
+  void end_prepared(const std::string& trainer, std::uint64_t number);
   void arrive(const std::string& trainer, PendingStep step);
-  void close_rounds();
   Applied apply(const PassLedger::PassesOfTrainers& passes, const Gradients& gradients);
   std::optional<Version> apply_alone(const PassLedger::PassesOfTrainers& passes, const Gradients& gradients,
                                      Applied& applied);

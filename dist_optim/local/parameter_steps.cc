@@ -67,64 +67,90 @@ StepPart ParameterHost::prepare(const std::string& trainer, std::uint64_t number
     if (preparing(pass) != prepared_.end()) refuse("pass " + to_string(pass) + " is in a step under way");
   }
   if (round_) {
+    round_->expect(trainer);
     for (const auto& [key, other] : prepared_)
       if (key.first == trainer) refuse("another step of it is under way in this round");
-    round_->expect(trainer);
   }
+  if (prepared_.contains({trainer, number}))
+    refuse("step " + std::to_string(number) + " is prepared already");
   // A step without gradients changes no version, so that it breaks no bound.
   const bool free = mode_->kind == StepMode::Kind::free;
-  if (round_ || (!free && !step.gradients.empty())) ledger_.check_step(trainer, step.passes);
-  if (!prepared_.try_emplace({trainer, number}, PreparedStep{std::move(step), {}}).second)
-    refuse("step " + std::to_string(number) + " is prepared already");
+  const bool bound = round_ || (!free && !step.gradients.empty());
+  if (bound) {
+    ledger_.check_step(trainer, step.passes);
+    ledger_.prepare_step(trainer, step.passes);
+  }
+  const auto passes_of_it = step.passes;
+  prepared_.emplace(std::pair{trainer, number},
+                    PreparedStep{std::move(step), passes_of_it, {}, bound, false});
   return part;
 }
 
 void ParameterHost::commit(const std::string& trainer, std::uint64_t number, const StepDecision& decision,
                            Stepped done) {
-  PreparedStep prepared;
+  PendingStep step;
   {
     std::lock_guard lock(mutex_);
     auto found = prepared_.find({trainer, number});
-    if (found == prepared_.end()) {
+    if (found == prepared_.end() || found->second.committing) {
       throw rpc::Error(
           rpc::ErrorKind::failed_precondition,
           "trainer " + trainer + " has no step " + std::to_string(number) + " prepared on these parameters");
     }
-    prepared = std::move(found->second);
-    prepared_.erase(found);
-    for (PassKey pass : prepared.step.passes) committed_.insert(pass);
+    found->second.committing = true;
+    step = std::move(found->second.step);
+    for (PassKey pass : step.passes) committed_.insert(pass);
   }
-  if (decision.action == StepDecision::Action::skip) prepared.step.gradients.clear();
-  scale_gradients(prepared.step.gradients, decision.scale);
-  // What failed before it changed anything may be tried again with the same passes.
-  prepared.step.done = [this, passes = prepared.step.passes, done = std::move(done)](std::exception_ptr error,
-                                                                                     Version version) {
+  step.done = [this, trainer, number, passes = step.passes, done = std::move(done)](std::exception_ptr error,
+                                                                                    Version version) {
+    // What failed before it changed anything may be tried again with the same passes.
     if (error != nullptr && version == 0) {
       std::lock_guard lock(mutex_);
       for (PassKey pass : passes) committed_.erase(pass);
     }
+    end_prepared(trainer, number);
     done(error, version);
   };
-  carry_out(trainer, std::move(prepared.step));
-  for (PassKey pass : prepared.released) release(pass);
+  try {
+    if (decision.action == StepDecision::Action::skip) step.gradients.clear();
+    scale_gradients(step.gradients, decision.scale);
+  } catch (...) {
+    return step.done(std::current_exception(), 0);
+  }
+  carry_out(trainer, std::move(step));
 }
 
 void ParameterHost::abort(const std::string& trainer, std::uint64_t number) {
-  std::vector<PassKey> released;
   {
     std::lock_guard lock(mutex_);
     auto found = prepared_.find({trainer, number});
-    if (found == prepared_.end()) return;
-    released = std::move(found->second.released);
-    prepared_.erase(found);
+    if (found == prepared_.end() || found->second.committing) return;
   }
+  end_prepared(trainer, number);
+}
+
+// The passes that ended meanwhile are released now.
+void ParameterHost::end_prepared(const std::string& trainer, std::uint64_t number) {
+  std::vector<PassKey> released;
+  Callbacks after;
+  bool dropped = false;
+  {
+    std::lock_guard lock(mutex_);
+    auto node = prepared_.extract({trainer, number});
+    if (node.empty()) return;  // it ended with its trainer
+    PreparedStep& prepared = node.mapped();
+    if (prepared.holds) ledger_.end_prepared(trainer, prepared.passes);
+    released = std::move(prepared.released);
+    dropped = tidy(after);
+  }
+  finish(after, dropped);
   for (PassKey pass : released) release(pass);
 }
 
 // The prepared step that a pass is in; under mutex_.
 ParameterHost::PreparedSteps::iterator ParameterHost::preparing(PassKey pass) {
   return std::find_if(prepared_.begin(), prepared_.end(), [&](const auto& entry) {
-    const auto& passes = entry.second.step.passes;
+    const auto& passes = entry.second.passes;
     return std::find(passes.begin(), passes.end(), pass) != passes.end();
   });
 }

@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <limits>
+#include <string_view>
 #include <utility>
 
 namespace weft::dist_optim {
@@ -97,6 +99,24 @@ void PassLedger::let_go(Version version) {
   if (version != newest_) dropped_.push_back(version);
 }
 
+void PassLedger::end_hold(const std::string& trainer) {
+  auto found = held_.find(trainer);
+  if (found != held_.end() && --found->second == 0) held_.erase(found);
+}
+
+void PassLedger::prepare_step(const std::string& trainer, const std::vector<PassKey>& passes) {
+  ++prepared_steps_;
+  for (PassKey pass : passes)
+    if (auto found = open_.find(pass); found != open_.end()) found->second.prepared = prepared_steps_;
+  hold(trainer);
+}
+
+void PassLedger::end_prepared(const std::string& trainer, const std::vector<PassKey>& passes) {
+  for (PassKey pass : passes)
+    if (auto found = open_.find(pass); found != open_.end()) found->second.prepared = 0;
+  end_hold(trainer);
+}
+
 std::uint64_t PassLedger::check_step(const std::string& trainer, const std::vector<PassKey>& passes) const {
   std::uint64_t staleness = 0;
   std::set<PassKey> stepping;
@@ -126,14 +146,7 @@ std::uint64_t PassLedger::check_step(const std::string& trainer, const std::vect
   }
   if (!mode_ || mode_->kind != StepMode::Kind::stale) return staleness;
 
-  std::optional<Version> oldest;
-  std::set<std::string> others;
-  for (const auto& [pass, entry] : open_) {
-    if (!entry.owes_step || stepping.contains(pass)) continue;
-    oldest = std::min(oldest.value_or(entry.pin), entry.pin);
-    others.insert(entry.trainer);
-  }
-  if (!keeps_bound(newest_ + 1, oldest, others.size())) {
+  if (!keeps_bound(newest_ + 1, stepping, 0)) {
     throw rpc::Error(rpc::ErrorKind::failed_precondition,
                      "trainer " + trainer + " cannot step only " + count_of(passes.size(), "pass") +
                          ": with those that it keeps open, a pass would read parameters older than " +
@@ -169,26 +182,34 @@ bool PassLedger::may_open(const std::string& trainer) const {
   if (!mode_ || mode_->kind != StepMode::Kind::stale) return true;
   auto registered = trainers_.find(trainer);
   if (registered == trainers_.end() || !registered->second.open.empty()) return true;
-  std::optional<Version> oldest;
-  std::size_t owing = 1;
-  for (const auto& [name, other] : trainers_) {
-    if (!other.open.empty()) ++owing;
-    for (PassKey pass : other.open) {
-      Version pin = open_.at(pass).pin;
-      oldest = std::min(oldest.value_or(pin), pin);
-    }
-  }
-  return keeps_bound(newest_, oldest, owing);
+  return keeps_bound(newest_, {}, 1);
 }
 
-bool PassLedger::keeps_bound(Version newest, std::optional<Version> oldest_pin, std::size_t trainers) const {
-  if (trainers == 0) return true;
-  std::uint64_t age = newest - oldest_pin.value_or(newest);
-  return age + trainers - 1 <= static_cast<std::uint64_t>(mode_->count);
+// Whether the bound holds for all open passes but these. more_owed: steps of trainers that have nothing open,
+// with passes that pin the newest version.
+bool PassLedger::keeps_bound(Version newest, const std::set<PassKey>& without, std::size_t more_owed) const {
+  // The steps that each trainer owes, in their order, with the oldest pin of each.
+  constexpr auto last = std::numeric_limits<std::uint64_t>::max();
+  std::map<std::string_view, std::map<std::uint64_t, Version>> owed;
+  for (const auto& [pass, entry] : open_) {
+    if (!entry.owes_step || without.contains(pass)) continue;
+    auto [found, first] =
+        owed[entry.trainer].try_emplace(entry.prepared == 0 ? last : entry.prepared, entry.pin);
+    if (!first) found->second = std::min(found->second, entry.pin);
+  }
+  std::uint64_t steps = more_owed;
+  for (const auto& [trainer, own] : owed) steps += own.size();
+  const auto bound = static_cast<std::uint64_t>(mode_->count);
+  for (const auto& [trainer, own] : owed) {
+    std::uint64_t before = steps - own.size();
+    for (const auto& [order, pin] : own)
+      if (newest - pin + before++ > bound) return false;
+  }
+  return more_owed == 0 || steps - 1 <= bound;
 }
 
 void PassLedger::open_now(const std::string& trainer, PassKey pass) {
-  Open entry{trainer, newest_, 0, false};
+  Open entry{trainer, newest_, 0, false, 0};
   if (auto found = trainers_.find(trainer); found != trainers_.end()) {
     entry.owes_step = true;
     entry.group = found->second.steps;

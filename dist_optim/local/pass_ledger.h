@@ -6,14 +6,19 @@
 // The staleness of a step is the number of steps since the oldest pin among its passes.
 //
 // Admission under stale(k). A trainer with open passes owes one step. In the worst case all others step
-// before the one with the oldest pin does, so the bound holds for certain, and no step ever has to wait,
-// exactly if
-//     (newest − oldest pin) + (trainers with open passes − 1) ≤ k.
+// before it does, so the bound holds for certain, and no step ever has to wait, exactly if for every such
+// trainer
+//     (newest − its oldest pin) + (steps that the others owe) ≤ k.
 // A pass is admitted if this holds with it, else it waits, first come first served. A further pass of a
 // trainer with open passes changes neither term and is admitted at once. With nobody open the left side is
 // 0: if every open pass ends some day, every waiting one is admitted some day. A step that leaves some of
 // its trainer's passes open adds a step that was not counted, and is refused where it would break the
 // bound for a pass that stays.
+//
+// A step may be prepared first and made later. Meanwhile it is owed by itself, before the one of the passes
+// that its trainer keeps open (the steps of one trainer count for its later ones), and its trainer opens no
+// further pass. So what is allowed when it is prepared is allowed when it is made, where a trainer makes its
+// steps in the order in which it prepared them.
 //
 // One object's ledger knows nothing of another's: passes that are admitted to several objects in different
 // orders can wait for one another in a circle. Whoever serves passes over several objects admits them in
@@ -66,9 +71,9 @@ class WEFT_EXPORT PassLedger {
   // Admits what may now go, and returns it in order. To be called after whatever ends a pin or a hold.
   std::vector<PassKey> admit_waiting();
   // A trainer whose passes wait for the end of its synchronous round: what they read now would be old by
-  // then.
-  void hold(const std::string& trainer) { held_.insert(trainer); }
-  void end_hold(const std::string& trainer) { held_.erase(trainer); }
+  // then. As many ends as holds; its end as a trainer ends all.
+  void hold(const std::string& trainer) { ++held_[trainer]; }
+  void end_hold(const std::string& trainer);
 
   // The version that an open pass reads.
   std::optional<Version> pin(PassKey pass) const;
@@ -83,6 +88,11 @@ class WEFT_EXPORT PassLedger {
   // them is not open, where the mode's bound is broken, or where the bound would break for a pass that stays
   // open.
   std::uint64_t check_step(const std::string& trainer, const std::vector<PassKey>& passes) const;
+
+  // A step that check_step() allowed is prepared, and its trainer held; the end is before or after the step
+  // is made, or where it is given up. Passes that end meanwhile are harmless.
+  void prepare_step(const std::string& trainer, const std::vector<PassKey>& passes);
+  void end_prepared(const std::string& trainer, const std::vector<PassKey>& passes);
 
   // Whether anyone but these passes still needs the newest version: a step of theirs must not change it in
   // place.
@@ -105,6 +115,7 @@ class WEFT_EXPORT PassLedger {
     Version pin;
     std::uint64_t group;  // how many steps its trainer had made
     bool owes_step;
+    std::uint64_t prepared = 0;  // the prepared step that it is in; 0: none
   };
   struct Waiting {
     std::string trainer;
@@ -116,7 +127,7 @@ class WEFT_EXPORT PassLedger {
   };
 
   bool may_open(const std::string& trainer) const;
-  bool keeps_bound(Version newest, std::optional<Version> oldest_pin, std::size_t trainers) const;
+  bool keeps_bound(Version newest, const std::set<PassKey>& without, std::size_t more_owed) const;
   void open_now(const std::string& trainer, PassKey pass);
   void close(PassKey pass);
 
@@ -124,7 +135,8 @@ class WEFT_EXPORT PassLedger {
   Version newest_ = 0;
   std::map<PassKey, Open> open_;
   std::map<std::string, Trainer> trainers_;  // the registered ones
-  std::set<std::string> held_;
+  std::map<std::string, std::size_t> held_;
+  std::uint64_t prepared_steps_ = 0;  // so far
   std::deque<Waiting> waiting_;
   std::map<Version, std::size_t> references_;  // pins and readers
   std::vector<Version> dropped_;

@@ -5,10 +5,13 @@
 #include <cmath>
 #include <functional>
 #include <limits>
+#include <thread>
 
 #include <gtest/gtest.h>
 #include <torch/optim/sgd.h>
 #include <torch/types.h>
+
+#include "tests/support/cluster.h"
 
 namespace weft::dist_optim::local_parameter_steps_test {
 namespace {
@@ -143,6 +146,60 @@ TEST_F(Host, a_pass_released_meanwhile_is_kept_until_its_step_is_over) {
   prepare("a", 2, pass_2);
   host.release(pass_2);
   host.abort("a", 2);
+  EXPECT_EQ(host.stats().open_passes, 0U);
+  expect_weight(-1);
+}
+
+// Else the second pass would be too old as soon as the first has stepped, and the step would be refused.
+TEST_F(Host, the_trainers_next_pass_waits_for_a_prepared_step) {
+  for (StepMode mode : {StepMode(synchronous), stale(0)}) {
+    for (bool give_up : {false, true}) {
+      ParameterHost own{std::vector<Parameter>{{"weight", weight}}};
+      own.register_trainer("a", SGDOptions(1), mode);
+      own.admit("a", pass_1, [](std::exception_ptr) {});
+      own.prepare("a", 1, {gradient(pass_1)}, {}, 1);
+      bool admitted = false;
+      own.admit("a", pass_2, [&](std::exception_ptr error) { admitted = error == nullptr; });
+      EXPECT_FALSE(admitted);
+      std::exception_ptr refused;
+      if (give_up) {
+        own.abort("a", 1);
+      } else {
+        own.commit("a", 1, apply, [&](std::exception_ptr error, ParameterHost::Version) { refused = error; });
+      }
+      EXPECT_TRUE(admitted) << to_string(mode);
+      EXPECT_TRUE(refused == nullptr) << to_string(mode);
+      if (give_up) own.release(pass_1);
+      own.prepare("a", 2, {gradient(pass_2)}, {}, 1);
+      own.commit("a", 2, apply, [&](std::exception_ptr error, ParameterHost::Version) { refused = error; });
+      EXPECT_TRUE(refused == nullptr) << to_string(mode);
+    }
+  }
+}
+
+// A reader keeps the step from being made at once; the pass ends before it is.
+TEST_F(Host, a_pass_released_while_its_step_waits_for_readers_is_stepped) {
+  join("a", stale(0));
+  open("a", pass_1);
+  prepare("a", 1, pass_1);
+  std::thread stepping;
+  {
+    const auto reading = host.read_newest();
+    stepping = std::thread([&] { commit("a", 1); });
+    test::eventually("the step is under way", [&] {
+      try {
+        prepare("a", 2, pass_1);
+      } catch (const rpc::Error& error) {
+        return std::string(error.what()).find("has stepped these parameters already") != std::string::npos;
+      }
+      return false;
+    });
+    host.release(pass_1);
+    EXPECT_EQ(done, 0);
+  }
+  stepping.join();
+  EXPECT_EQ(done, 1);
+  EXPECT_TRUE(failed == nullptr);
   EXPECT_EQ(host.stats().open_passes, 0U);
   expect_weight(-1);
 }

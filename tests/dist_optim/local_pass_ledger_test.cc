@@ -2,6 +2,7 @@
 #include <weft/rpc/core/error.h>
 
 #include <algorithm>
+#include <deque>
 #include <functional>
 #include <map>
 #include <random>
@@ -129,6 +130,36 @@ TEST(PassLedger, a_held_trainer_waits_and_stands_in_nobodys_way) {
   EXPECT_EQ(ledger.admit_waiting(), std::vector{key(1)});
 }
 
+TEST(PassLedger, a_prepared_step_is_owed_beside_what_its_trainer_keeps_open) {
+  auto ledger = ledger_of(stale(2), {"a", "b", "c"});
+  ledger.admit("a", key(1));
+  ledger.admit("a", key(2));
+  ledger.check_step("a", {key(1)});
+  ledger.prepare_step("a", {key(1)});
+  EXPECT_EQ(ledger.admit("a", key(3)), Admission::waiting) << "it would stay open beside the step";
+  EXPECT_EQ(ledger.admit("b", key(4)), Admission::admitted);
+  EXPECT_EQ(ledger.admit("c", key(5)), Admission::waiting) << "the second step of a would be 3 steps old";
+  EXPECT_EQ(step(ledger, "a", {key(1)}), 0U);
+  ledger.end_prepared("a", {key(1)});
+  EXPECT_EQ(ledger.admit_waiting(), std::vector{key(3)});
+  EXPECT_EQ(step(ledger, "b", {key(4)}), 1U);
+  EXPECT_TRUE(ledger.admit_waiting().empty());
+  EXPECT_EQ(step(ledger, "a", {key(2), key(3)}), 2U);
+  EXPECT_EQ(ledger.admit_waiting(), std::vector{key(5)});
+}
+
+TEST(PassLedger, a_prepared_step_that_is_given_up_leaves_its_passes_open) {
+  auto ledger = ledger_of(stale(0), {"a", "b"});
+  ledger.admit("a", key(1));
+  ledger.prepare_step("a", {key(1)});
+  ledger.admit("a", key(2));
+  ledger.end_prepared("a", {key(1)});
+  EXPECT_EQ(ledger.admit_waiting(), std::vector{key(2)});
+  EXPECT_EQ(ledger.admit("b", key(3)), Admission::waiting);
+  EXPECT_EQ(step(ledger, "a", {key(1), key(2)}), 0U);
+  EXPECT_EQ(ledger.admit_waiting(), std::vector{key(3)});
+}
+
 TEST(PassLedger, refuses_passes_that_are_unknown_twice_or_anothers) {
   auto ledger = ledger_of(stale(1), {"a", "b"});
   ledger.admit("a", key(1));
@@ -182,8 +213,9 @@ TEST(PassLedger, passes_without_an_optimizer_pin_but_never_wait_nor_count) {
 }
 
 // Random trainers with random passes. What must hold whatever they do: no whole step is refused (so none
-// waits), none is older than k, FIFO among those that the bound keeps waiting, every version that is dropped
-// is one that nobody has, and at the end, when all open passes have stepped or were released, nobody waits.
+// waits), nor one that could be prepared, none is older than k, FIFO among those that the bound keeps
+// waiting, every version that is dropped is one that nobody has, and at the end, when all open passes have
+// stepped or were released, nobody waits.
 class StaleBound : public testing::Test {
  protected:
   void run(unsigned seed) {
@@ -198,6 +230,7 @@ class StaleBound : public testing::Test {
     auto ledger = ledger_of(stale(k), trainers);
 
     std::map<std::string, std::vector<PassKey>> open;
+    std::map<std::string, std::deque<std::vector<PassKey>>> prepared;  // steps, in their order
     std::map<PassKey, std::uint64_t> pins;
     std::map<PassKey, std::string> owner;
     std::vector<PassKey> line;  // those that wait, in order of arrival
@@ -212,9 +245,10 @@ class StaleBound : public testing::Test {
       for (PassKey pass : ledger.admit_waiting()) {
         auto place = std::find(line.begin(), line.end(), pass);
         ASSERT_NE(place, line.end());
-        // Only passes of a trainer that is open already may have been overtaken by this one.
+        // Only a trainer that is open already, or whom a prepared step holds, may have been overtaken.
         if (open[owner[pass]].empty()) {
-          ASSERT_EQ(place, line.begin());
+          ASSERT_TRUE(std::all_of(line.begin(), place,
+                                  [&](PassKey earlier) { return !prepared[owner[earlier]].empty(); }));
         }
         line.erase(place);
         opened(pass);
@@ -224,7 +258,20 @@ class StaleBound : public testing::Test {
         for (const auto& [trainer, passes] : open) {
           for (PassKey pass : passes) ASSERT_NE(pins[pass], version);
         }
+        for (const auto& [trainer, steps] : prepared) {
+          for (const auto& passes : steps)
+            for (PassKey pass : passes) ASSERT_NE(pins[pass], version);
+        }
       }
+    };
+    auto commit = [&](const std::string& trainer) {
+      const auto passes = prepared[trainer].front();
+      prepared[trainer].pop_front();
+      ASSERT_LE(ledger.check_step(trainer, passes),
+                static_cast<std::uint64_t>(k));  // throws where it is refused
+      ledger.step({{trainer, passes}});
+      ledger.end_prepared(trainer, passes);
+      settle();
     };
     auto step_or_release = [&](const std::string& trainer, bool release) {
       auto passes = std::exchange(open[trainer], {});
@@ -244,6 +291,11 @@ class StaleBound : public testing::Test {
     for (int i = 0; i < 200; ++i) {
       const std::string& trainer = trainers[below(trainers.size())];
       std::uint64_t choice = below(10);
+      if (!prepared[trainer].empty() && choice >= 5 && choice < 9) {
+        commit(trainer);
+        if (HasFatalFailure()) return;
+        continue;
+      }
       if (choice < 5) {
         PassKey pass = key(next++);
         owner[pass] = trainer;
@@ -260,9 +312,14 @@ class StaleBound : public testing::Test {
         std::vector<PassKey> part{open[trainer][below(open[trainer].size())]};
         try {
           ASSERT_LE(ledger.check_step(trainer, part), static_cast<std::uint64_t>(k));
-          ledger.step({{trainer, part}});
           std::erase(open[trainer], part[0]);
-          settle();
+          if (below(2) == 0 || !prepared[trainer].empty()) {
+            ledger.prepare_step(trainer, part);
+            prepared[trainer].push_back(part);
+          } else {
+            ledger.step({{trainer, part}});
+            settle();
+          }
         } catch (const rpc::Error&) {
         }
       }
@@ -271,8 +328,12 @@ class StaleBound : public testing::Test {
     for (bool more = true; more;) {
       more = false;
       for (const std::string& trainer : trainers) {
-        if (open[trainer].empty()) continue;
-        step_or_release(trainer, below(2) == 0);
+        if (open[trainer].empty() && prepared[trainer].empty()) continue;
+        if (!prepared[trainer].empty()) {
+          commit(trainer);
+        } else {
+          step_or_release(trainer, below(2) == 0);
+        }
         if (HasFatalFailure()) return;
         more = true;
       }
