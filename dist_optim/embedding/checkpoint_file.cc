@@ -1,12 +1,11 @@
 #include <weft/dist_optim/embedding/checkpoint_file.h>
+
+#include <weft/dist_optim/checkpoint/checked_file.h>
 #include <weft/rpc/core/error.h>
-#include <weft/rpc/wire/checksum.h>
 
 #include <fcntl.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cstdio>
 #include <cstring>
 #include <map>
@@ -21,77 +20,16 @@ constexpr RowStore::Row block_rows = 1 << 16;
 [[noreturn]] void fail(const std::filesystem::path& path, const std::string& what) {
   throw rpc::Error(rpc::ErrorKind::failed_precondition, path.string() + ": " + what);
 }
-[[noreturn]] void fail_with_errno(const std::filesystem::path& path, const char* what) {
-  const int code = errno;
-  const bool full = code == ENOSPC || code == EDQUOT || code == EFBIG;
-  throw rpc::Error(full ? rpc::ErrorKind::resource_exhausted : rpc::ErrorKind::failed_precondition,
-                   path.string() + ": " + what + ": " + std::strerror(code));
-}
-
-// A descriptor, closed at the end of its scope.
-class File {
- public:
-  File(const std::filesystem::path& path, int flags) : path_(path) {
-    fd_ = ::open(path.c_str(), flags | O_CLOEXEC, 0644);
-    if (fd_ < 0) fail_with_errno(path, "cannot be opened");
-  }
-  ~File() { ::close(fd_); }
-  File(const File&) = delete;
-  File& operator=(const File&) = delete;
-
-  void write(const void* data, std::size_t bytes) {
-    crc_ = rpc::crc32c({static_cast<const std::byte*>(data), bytes}, crc_);
-    const auto* at = static_cast<const char*>(data);
-    while (bytes != 0) {
-      const ssize_t done = ::write(fd_, at, bytes);
-      if (done < 0 && errno == EINTR) continue;
-      if (done < 0) fail_with_errno(path_, "cannot be written");
-      at += done;
-      bytes -= static_cast<std::size_t>(done);
-    }
-  }
-  void read(void* data, std::size_t bytes) {
-    auto* at = static_cast<char*>(data);
-    for (std::size_t left = bytes; left != 0;) {
-      const ssize_t done = ::read(fd_, at, left);
-      if (done < 0 && errno == EINTR) continue;
-      if (done < 0) fail_with_errno(path_, "cannot be read");
-      if (done == 0) fail(path_, "is damaged: it ends too soon");
-      at += done;
-      left -= static_cast<std::size_t>(done);
-    }
-    crc_ = rpc::crc32c({static_cast<const std::byte*>(data), bytes}, crc_);
-  }
-  template <class T>
-  void write(const std::vector<T>& values) {
-    write(values.data(), values.size() * sizeof(T));
-  }
-  template <class T>
-  void read(std::vector<T>& values, std::size_t count) {
-    values.resize(count);
-    read(values.data(), count * sizeof(T));
-  }
-  void sync() {
-    if (::fsync(fd_) != 0) fail_with_errno(path_, "cannot be synced");
-  }
-  std::uint32_t crc() const { return crc_; }
-
- private:
-  const std::filesystem::path path_;
-  int fd_;
-  std::uint32_t crc_ = 0;
-};
-
 struct Header {
   char word[8];
   std::uint64_t version, dimension, record, optimizer, erased;
 };
 
-void write_rows(const std::filesystem::path& path, const RowStore& rows, RowStore::Epoch since,
-                std::uint64_t& count) {
+// How many.
+std::uint64_t write_rows(CheckedFile& file, const RowStore& rows, RowStore::Epoch since) {
+  std::uint64_t count = 0;
   const auto erased = since == 0 ? std::vector<std::int64_t>{} : rows.erased(since);
   const auto all = [](std::int64_t) { return true; };
-  File file(path, O_WRONLY | O_CREAT | O_TRUNC);
   const auto kind = static_cast<std::uint64_t>(rows.optimizer().kind);
   Header header{{}, 1, rows.dimension(), rows.record_size(), kind, erased.size()};
   std::memcpy(header.word, magic, sizeof magic);
@@ -113,7 +51,7 @@ void write_rows(const std::filesystem::path& path, const RowStore& rows, RowStor
   file.write(&none, sizeof none);
   const std::uint32_t crc = file.crc();
   file.write(&crc, sizeof crc);
-  file.sync();
+  return count;
 }
 
 }  // namespace
@@ -151,38 +89,27 @@ std::vector<CheckpointFile> checkpoint_files(const std::filesystem::path& direct
 
 std::uint64_t write_checkpoint(const std::filesystem::path& directory, const CheckpointFile& file,
                                const RowStore& rows, RowStore::Epoch since) {
-  std::error_code error;
-  std::filesystem::create_directories(directory, error);
-  if (error) fail(directory, error.message());
-  const std::filesystem::path path = directory / file.name(), beside = path.string() + ".part";
+  const std::filesystem::path path = directory / file.name();
   if (std::filesystem::exists(path))
     throw rpc::Error(rpc::ErrorKind::already_exists, path.string() + " is there already");
   std::uint64_t count = 0;
-  try {
-    write_rows(beside, rows, since, count);
-    if (::rename(beside.c_str(), path.c_str()) != 0) fail_with_errno(path, "cannot be renamed to");
-  } catch (...) {
-    ::unlink(beside.c_str());
-    throw;
-  }
-  File(directory, O_RDONLY | O_DIRECTORY).sync();  // the name lasts, too
+  write_whole(path, [&](CheckedFile& to) { count = write_rows(to, rows, since); });
   return count;
 }
 
 void read_checkpoint(const std::filesystem::path& directory, const CheckpointFile& name, RowStore& rows) {
-  const std::filesystem::path path = directory / name.name();
-  File file(path, O_RDONLY);
-  const std::uint64_t size = std::filesystem::file_size(path);
+  CheckedFile file(directory / name.name(), O_RDONLY);
+  const std::uint64_t size = file.size();
   Header header;
   file.read(&header, sizeof header);
   if (std::memcmp(header.word, magic, sizeof magic) != 0 || header.version != 1)
-    fail(path, "is no checkpoint of an embedding that this version reads");
+    file.fail("is no checkpoint of an embedding that this version reads");
   if (header.dimension != rows.dimension() || header.record != rows.record_size() ||
       header.optimizer != static_cast<std::uint64_t>(rows.optimizer().kind))
     throw rpc::Error(rpc::ErrorKind::invalid_argument,
-                     path.string() + ": its rows have another dimension or optimizer");
+                     file.path().string() + ": its rows have another dimension or optimizer");
   const auto check = [&](std::uint64_t count, std::uint64_t bytes) {
-    if (count > size / bytes) fail(path, "is damaged: it counts more rows than it can hold");
+    if (count > size / bytes) file.fail("is damaged: it counts more rows than it can hold");
   };
   check(header.erased, sizeof(std::int64_t));
   std::vector<std::int64_t> erased;
@@ -201,7 +128,7 @@ void read_checkpoint(const std::filesystem::path& directory, const CheckpointFil
   const std::uint32_t want = file.crc();
   std::uint32_t found = 0;
   file.read(&found, sizeof found);
-  if (found != want) fail(path, "is damaged: its checksum is wrong");
+  if (found != want) file.fail("is damaged: its checksum is wrong");
 }
 
 std::optional<CheckpointChains> newest_checkpoint(std::vector<CheckpointFile> files) {

@@ -1,9 +1,11 @@
 #include "parameter_server/autograd_mode.h"
 
 #include <weft/dist_autograd/pass.h>
+#include <weft/dist_optim/checkpoint/checkpoint.h>
 #include <weft/dist_optim/dist_optimizer.h>
 #include <weft/rref/rref.h>
 
+#include "parameter_server/checkpoints.h"
 #include "parameter_server/model.h"
 #include "parameter_server/schedule.h"
 
@@ -13,8 +15,23 @@ namespace {
 
 rpc::Task<void> train(rpc::Agent& agent, const Settings& settings, rref::RRef<Shared> shared,
                       std::shared_ptr<Head> head, Batches& batches, Report& report) {
+  const auto own = rref::local(agent, head);
   dist_optim::DistOptimizer optimizer{agent, torch::optim::AdamOptions(settings.learning_rate),
-                                      settings.optimizer_mode(), shared, rref::local(agent, head)};
+                                      settings.optimizer_mode(), shared, own};
+  const dist_optim::Modules modules{shared, own};
+
+  const Checkpoints checkpoints(settings, agent);
+  std::int64_t step = 0;
+  if (checkpoints.asked_for()) {
+    if (const auto newest = checkpoints.newest()) {
+      batches.skip(step = *newest);
+      report.go_on(co_await dist_optim::load(checkpoints.file(step), modules, optimizer));
+    }
+    // Nobody begins before all have loaded, and every round is one of all trainers, so that a run that goes
+    // on is the run that never stopped.
+    co_await optimizer.attached();
+    co_await report.meet(agent.world_size() - 1);
+  }
 
   while (auto batch = batches.next()) {
     dist_autograd::Pass pass{agent};
@@ -25,6 +42,11 @@ rpc::Task<void> train(rpc::Agent& agent, const Settings& settings, rref::RRef<Sh
 
     if (co_await report.batch(batch->size(), loss.item().toDouble()))
       co_await optimizer.set_learning_rate(scheduled(settings.learning_rate, report.fraction()));
+
+    if (checkpoints.due(++step)) {
+      co_await dist_optim::save(checkpoints.file(step), modules, optimizer, report.notes());
+      checkpoints.written(step);
+    }
   }
   report.trained();
 }

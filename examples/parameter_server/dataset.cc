@@ -77,6 +77,17 @@ Batch Dataset::batch(std::int64_t begin, std::int64_t end) const {
 }
 
 std::optional<Batch> Batches::next() {
+  const auto indices = next_indices();
+  if (!indices) return std::nullopt;
+  return data_.batch(*indices);
+}
+
+void Batches::skip(std::int64_t batches) {
+  while (batches-- > 0 && next_indices()) {
+  }
+}
+
+std::optional<at::Tensor> Batches::next_indices() {
   if (!order_.defined() || next_ >= data_.size()) {
     if (epochs_left_-- == 0) return std::nullopt;
     order_ = at::randperm(data_.size(), at::kLong);
@@ -84,5 +95,5 @@ std::optional<Batch> Batches::next() {
   }
   const std::int64_t begin = next_;
   next_ += batch_size_;
-  return data_.batch(order_.slice(0, begin, next_));
+  return order_.slice(0, begin, next_);
 }

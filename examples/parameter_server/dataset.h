@@ -38,8 +38,11 @@ class Batches {
       : data_(std::move(data)), batch_size_(batch_size), epochs_left_(epochs) {}
   std::int64_t total_images() const { return total_images_; }
   std::optional<Batch> next();
+  void skip(std::int64_t batches);  // as if they had been taken
 
  private:
+  std::optional<at::Tensor> next_indices();
+
   Dataset data_;
   std::int64_t batch_size_, epochs_left_;
   std::int64_t total_images_ = data_.size() * epochs_left_;

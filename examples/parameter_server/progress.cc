@@ -22,12 +22,18 @@ Progress::Progress(std::string name, std::int64_t total_images)
       total_(total_images),
       live_(isatty(STDOUT_FILENO) == 1 || std::getenv(examples::status_variable) != nullptr) {}
 
+void Progress::go_on(const State& state) {
+  state_ = state;
+  images_before_ = state.images;
+}
+
 void Progress::advance(std::int64_t images, double loss) {
-  images_ += images;
-  ++batches_;
-  loss_ += (loss - loss_) * std::max(smoothing, 1.0 / static_cast<double>(batches_));
+  state_.images += images;
+  ++state_.batches;
+  state_.loss += (loss - state_.loss) * std::max(smoothing, 1.0 / static_cast<double>(state_.batches));
   const auto now = Clock::now();
-  if (now - drawn_ < (live_ ? Clock::duration(100ms) : Clock::duration(5s)) && batches_ > 1) return;
+  if (now - drawn_ < (live_ ? Clock::duration(100ms) : Clock::duration(5s)) && !first_) return;
+  first_ = false;
   drawn_ = now;
   fmt::print("{}{}", line(), live_ ? "\033[K\r" : "\n");
   std::fflush(stdout);
@@ -41,5 +47,6 @@ void Progress::finish() {
 std::string Progress::line() const {
   const int filled = static_cast<int>(fraction() * bar_width);
   return fmt::format("{} [{:#<{}}{:.<{}}] {:3.0f} %  loss {:.4f}  {:6.0f} images/s", name_, "", filled, "",
-                     bar_width - filled, 100 * fraction(), loss_, static_cast<double>(images_) / seconds());
+                     bar_width - filled, 100 * fraction(), state_.loss,
+                     static_cast<double>(state_.images - images_before_) / seconds());
 }

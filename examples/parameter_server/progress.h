@@ -12,12 +12,19 @@ class Progress {
  public:
   Progress(std::string name, std::int64_t total_images);
 
+  // Where a run stands, and one that goes on from there.
+  struct State {
+    std::int64_t images = 0, batches = 0;
+    double loss = 0;  // smoothed over about 20 batches
+  };
+  const State& state() const { return state_; }
+  void go_on(const State& state);
+
   void advance(std::int64_t images, double loss);
   void finish();  // prints the last state as a line that stays
 
-  std::int64_t images() const { return images_; }
-  double fraction() const { return static_cast<double>(images_) / static_cast<double>(total_); }
-  double loss() const { return loss_; }  // smoothed over about 20 batches
+  std::int64_t images_before() const { return images_before_; }  // of the run that it goes on from
+  double fraction() const { return static_cast<double>(state_.images) / static_cast<double>(total_); }
   double seconds() const { return std::chrono::duration<double>(Clock::now() - start_).count(); }
 
  private:
@@ -29,6 +36,7 @@ class Progress {
   const bool live_;
   const Clock::time_point start_ = Clock::now();
   Clock::time_point drawn_ = start_;
-  std::int64_t images_ = 0, batches_ = 0;
-  double loss_ = 0;
+  bool first_ = true;
+  State state_;
+  std::int64_t images_before_ = 0;
 };

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <utility>
 
 void Scoreboard::record(Point point) {
   std::lock_guard lock(mutex_);
@@ -10,10 +11,23 @@ void Scoreboard::record(Point point) {
 
 void Scoreboard::finish(Point last, double test_accuracy) {
   std::lock_guard lock(mutex_);
-  images_ += last.images;
+  images_ += last.images - last.before;
   seconds_ = std::max(seconds_, last.seconds);
   accuracies_.push_back(test_accuracy);
   points_.push_back(std::move(last));
+}
+
+weft::rpc::Future<void> Scoreboard::meet(std::uint64_t trainers) {
+  weft::rpc::Promise<void> promise;
+  auto future = promise.future();
+  std::vector<weft::rpc::Promise<void>> met;
+  {
+    std::lock_guard lock(mutex_);
+    meeting_.push_back(std::move(promise));
+    if (meeting_.size() == trainers) met = std::exchange(meeting_, {});
+  }
+  for (auto& one : met) one.complete({});
+  return future;
 }
 
 std::vector<Point> Scoreboard::points() const {

@@ -11,17 +11,21 @@
 struct Point {
   std::string trainer;
   std::int64_t images = 0;  // seen so far
+  std::int64_t before = 0;  // of these, by a run that this one goes on from
   double seconds = 0;       // since its first batch
   double loss = 0;
 };
-WEFT_CODEC(Point, trainer, images, seconds, loss)
+WEFT_CODEC(Point, trainer, images, before, seconds, loss)
 
 class Scoreboard {
  public:
   void record(Point point);
   void finish(Point last, double test_accuracy);
+  // Completes when so many trainers have called it.
+  weft::rpc::Future<void> meet(std::uint64_t trainers);
   using Service = weft::rpc::Service<"scoreboard", weft::rpc::Method<"record", &Scoreboard::record>,
-                                     weft::rpc::Method<"finish", &Scoreboard::finish>>;
+                                     weft::rpc::Method<"finish", &Scoreboard::finish>,
+                                     weft::rpc::Method<"meet", &Scoreboard::meet>>;
 
   std::vector<Point> points() const;
   double test_accuracy() const;      // mean over the trainers
@@ -33,4 +37,5 @@ class Scoreboard {
   std::vector<double> accuracies_;
   std::int64_t images_ = 0;
   double seconds_ = 0;  // of the slowest
+  std::vector<weft::rpc::Promise<void>> meeting_;
 };

@@ -51,12 +51,22 @@ Settings parse_settings(int argc, char** argv) {
   app.add_option("--data", settings.data,
                  "folder of the data set, if it is not where Debian's package puts it");
   app.add_option("--out", settings.out, "folder for the loss curve")->capture_default_str();
+  app.add_option("--checkpoint", settings.checkpoint,
+                 "folder to save to and to go on from (mode autograd, synchronous)");
+  app.add_option("--checkpoint-every", settings.checkpoint_every, "steps")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
   app.add_option("--rank", rank, "this process's number: 0 serves");
   app.add_option("--world-size", world_size, "how many processes there are, with the server");
   app.add_option("--master", master, "ADDRESS:PORT of rank 0");
   app.add_flag("--insecure", insecure, "permit addresses beyond this host, without credentials");
   try {
     app.parse(argc, argv);
+    if (!settings.checkpoint.empty() &&
+        (settings.mode != Mode::autograd || settings.step_mode != "synchronous"))
+      throw CLI::ValidationError("--checkpoint",
+                                 "needs --mode autograd --mode-step synchronous: only there "
+                                 "are all trainers at one step");
   } catch (const CLI::ParseError& error) {
     std::exit(app.exit(error));
   }

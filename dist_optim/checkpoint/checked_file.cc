@@ -1,0 +1,91 @@
+#include <weft/dist_optim/checkpoint/checked_file.h>
+
+#include <weft/rpc/core/error.h>
+#include <weft/rpc/wire/checksum.h>
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+
+namespace weft::dist_optim {
+
+CheckedFile::CheckedFile(std::filesystem::path path, int flags)
+    : path_(std::move(path)), fd_(::open(path_.c_str(), flags | O_CLOEXEC, 0644)) {
+  if (fd_ < 0) fail_with_errno("cannot be opened");
+}
+
+CheckedFile::~CheckedFile() { ::close(fd_); }
+
+void CheckedFile::write(const void* data, std::size_t bytes) {
+  crc_ = rpc::crc32c({static_cast<const std::byte*>(data), bytes}, crc_);
+  const auto* at = static_cast<const char*>(data);
+  while (bytes != 0) {
+    const ssize_t done = ::write(fd_, at, bytes);
+    if (done < 0 && errno == EINTR) continue;
+    if (done < 0) fail_with_errno("cannot be written");
+    at += done;
+    bytes -= static_cast<std::size_t>(done);
+  }
+}
+
+void CheckedFile::read(void* data, std::size_t bytes) {
+  auto* at = static_cast<char*>(data);
+  for (std::size_t left = bytes; left != 0;) {
+    const ssize_t done = ::read(fd_, at, left);
+    if (done < 0 && errno == EINTR) continue;
+    if (done < 0) fail_with_errno("cannot be read");
+    if (done == 0) fail("is damaged: it ends too soon");
+    at += done;
+    left -= static_cast<std::size_t>(done);
+  }
+  crc_ = rpc::crc32c({static_cast<const std::byte*>(data), bytes}, crc_);
+}
+
+void CheckedFile::sync() {
+  if (::fsync(fd_) != 0) fail_with_errno("cannot be synced");
+}
+
+std::uint64_t CheckedFile::size() const {
+  const off_t here = ::lseek(fd_, 0, SEEK_CUR), end = ::lseek(fd_, 0, SEEK_END);
+  if (here < 0 || end < 0 || ::lseek(fd_, here, SEEK_SET) < 0) fail_with_errno("cannot be measured");
+  return static_cast<std::uint64_t>(end);
+}
+
+void CheckedFile::fail(const std::string& what) const {
+  throw rpc::Error(rpc::ErrorKind::failed_precondition, path_.string() + ": " + what);
+}
+
+void CheckedFile::fail_with_errno(const std::string& what) const {
+  const int code = errno;
+  const bool full = code == ENOSPC || code == EDQUOT || code == EFBIG;
+  throw rpc::Error(full ? rpc::ErrorKind::resource_exhausted : rpc::ErrorKind::failed_precondition,
+                   path_.string() + ": " + what + ": " + std::strerror(code));
+}
+
+void write_whole(const std::filesystem::path& path, const std::function<void(CheckedFile&)>& body) {
+  const std::filesystem::path directory = path.has_parent_path() ? path.parent_path() : ".";
+  std::error_code error;
+  std::filesystem::create_directories(directory, error);
+  if (error)
+    throw rpc::Error(rpc::ErrorKind::failed_precondition, directory.string() + ": " + error.message());
+  const std::filesystem::path beside = path.string() + ".part";
+  CheckedFile file(beside, O_WRONLY | O_CREAT);
+  // Not with O_TRUNC, for it may be another writer's.
+  if (::flock(file.fd_, LOCK_EX | LOCK_NB) != 0) file.fail("is being written by somebody else");
+  if (::ftruncate(file.fd_, 0) != 0) file.fail_with_errno("cannot be emptied");
+  try {
+    body(file);
+    file.sync();
+    if (::rename(beside.c_str(), path.c_str()) != 0)
+      file.fail_with_errno("cannot be renamed to " + path.string());
+  } catch (...) {
+    ::unlink(beside.c_str());
+    throw;
+  }
+  CheckedFile(directory, O_RDONLY | O_DIRECTORY).sync();  // the name lasts, too
+}
+
+}  // namespace weft::dist_optim

@@ -1,0 +1,60 @@
+// CheckedFile: a file that is written or read from its begin to its end, and the CRC-32C of what went through
+// it. write_whole() gives a file its name only when all of it is on the disk.
+//
+// Errors: failed_precondition for files that cannot be read or written, or end too soon; resource_exhausted
+// where the disk is full. Used by one thread.
+#pragma once
+
+#include <weft/rpc/core/export.h>
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <vector>
+
+namespace weft::dist_optim {
+
+class WEFT_EXPORT CheckedFile {
+ public:
+  CheckedFile(std::filesystem::path path, int flags);  // of open(2)
+  ~CheckedFile();
+  CheckedFile(const CheckedFile&) = delete;
+  CheckedFile& operator=(const CheckedFile&) = delete;
+
+  void write(const void* data, std::size_t bytes);
+  void read(void* data, std::size_t bytes);
+  template <class T>
+  void write(const std::vector<T>& values) {
+    write(values.data(), values.size() * sizeof(T));
+  }
+  template <class T>
+  void read(std::vector<T>& values, std::size_t count) {
+    values.resize(count);
+    read(values.data(), count * sizeof(T));
+  }
+  void sync();
+
+  std::uint64_t size() const;
+  std::uint32_t crc() const { return crc_; }
+  void restart_crc(std::uint32_t crc = 0) { crc_ = crc; }
+
+  const std::filesystem::path& path() const { return path_; }
+  [[noreturn]] void fail(const std::string& what) const;  // failed_precondition, with the file's name
+  [[noreturn]] void fail_with_errno(const std::string& what) const;
+
+ private:
+  friend WEFT_EXPORT void write_whole(const std::filesystem::path& path,
+                                      const std::function<void(CheckedFile&)>& body);
+
+  const std::filesystem::path path_;
+  int fd_;
+  std::uint32_t crc_ = 0;
+};
+
+// Has `body` write the file beside its place (path + ".part"), syncs it and renames it, over one that was
+// there. Makes its directory. failed_precondition where somebody else writes it now. Where the process dies,
+// what was at `path` before is there still.
+WEFT_EXPORT void write_whole(const std::filesystem::path& path,
+                             const std::function<void(CheckedFile&)>& body);
+
+}  // namespace weft::dist_optim

@@ -1,0 +1,161 @@
+#include <weft/dist_optim/checkpoint/checkpoint.h>
+
+#include <weft/dist_optim/checkpoint/tensor_file.h>
+#include <weft/rpc/core/task.h>
+#include <weft/rpc/core/when_all.h>
+#include <weft/rref/context.h>
+
+#include <nlohmann/json.hpp>
+
+namespace weft::dist_optim {
+namespace {
+
+using dist_autograd::NamedTensor;
+using dist_autograd::StateDict;
+using Json = nlohmann::json;
+
+// The tensors of a module are "module.INDEX/NAME", those of its optimizer's state "optimizer.INDEX/NAME". The
+// note "weft.checkpoint" holds what is no tensor.
+constexpr auto note_name = "weft.checkpoint";
+constexpr int format = 1;
+
+std::string prefix_of(const char* what, std::size_t index) {
+  return std::string(what) + "." + std::to_string(index) + "/";
+}
+
+[[noreturn]] void refuse(const std::string& why) {
+  throw rpc::Error(rpc::ErrorKind::invalid_argument, "this is no checkpoint of these modules: " + why);
+}
+
+TensorFile contents_of(std::vector<StateDict> modules, std::optional<DistOptimizerState> optimizer,
+                       Notes notes) {
+  TensorFile file;
+  Json about = {{"format", format}, {"modules", Json::array()}};
+  for (std::size_t i = 0; i < modules.size(); ++i) {
+    Json undefined = Json::array();
+    for (NamedTensor& entry : modules[i]) {
+      if (entry.tensor.defined()) {
+        file.tensors[prefix_of("module", i) + entry.name] = std::move(entry.tensor);
+      } else {
+        undefined.push_back(entry.name);
+      }
+    }
+    about["modules"].push_back({{"undefined", std::move(undefined)}});
+  }
+  if (optimizer) {
+    about["optimizers"] = Json::array();
+    for (std::size_t i = 0; i < optimizer->modules.size(); ++i) {
+      OptimizerState& state = optimizer->modules[i];
+      about["optimizers"].push_back({{"name", state.optimizer}, {"learning_rates", state.learning_rates}});
+      for (auto& [name, tensor] : state.tensors)
+        file.tensors[prefix_of("optimizer", i) + name] = std::move(tensor);
+    }
+  }
+  for (const auto& [name, text] : notes)
+    if (name.starts_with("weft."))
+      throw rpc::Error(rpc::ErrorKind::invalid_argument, "a note cannot be named '" + name + "'");
+  file.notes = std::move(notes);
+  file.notes[note_name] = about.dump();
+  return file;
+}
+
+// What a file says, taken apart again.
+struct Loaded {
+  std::vector<StateDict> modules;
+  std::optional<DistOptimizerState> optimizer;
+  Notes notes;
+};
+
+Loaded taken_apart(TensorFile file) {
+  Loaded loaded;
+  const auto note = file.notes.find(note_name);
+  if (note == file.notes.end() || !file.proven) refuse("the file was not written by save()");
+  const std::string text = note->second;
+  file.notes.erase(note);
+  loaded.notes = std::move(file.notes);
+  // All tensors whose names begin so, by the rest of the name.
+  const auto take = [&](const std::string& prefix) {
+    std::map<std::string, at::Tensor> found;
+    for (auto at = file.tensors.lower_bound(prefix);
+         at != file.tensors.end() && at->first.starts_with(prefix); at = file.tensors.erase(at))
+      found.emplace(at->first.substr(prefix.size()), std::move(at->second));
+    return found;
+  };
+  try {
+    const Json about = Json::parse(text);
+    if (about.at("format").get<int>() > format) refuse("a later version of weft wrote it");
+    for (const Json& entry : about.at("modules")) {
+      StateDict state;
+      for (auto& [name, tensor] : take(prefix_of("module", loaded.modules.size())))
+        state.push_back({name, std::move(tensor)});
+      for (const Json& name : entry.at("undefined")) state.push_back({name.get<std::string>(), at::Tensor()});
+      loaded.modules.push_back(std::move(state));
+    }
+    if (about.contains("optimizers")) {
+      loaded.optimizer.emplace();
+      for (const Json& entry : about.at("optimizers")) {
+        const std::size_t index = loaded.optimizer->modules.size();
+        loaded.optimizer->modules.push_back({entry.at("name").get<std::string>(),
+                                             entry.at("learning_rates").get<std::map<std::string, double>>(),
+                                             take(prefix_of("optimizer", index))});
+      }
+    }
+  } catch (const Json::exception& error) {
+    refuse(std::string("its description is damaged: ") + error.what());
+  }
+  return loaded;
+}
+
+rpc::Task<void> save_all(std::filesystem::path path, Modules modules,
+                         std::optional<rpc::Future<DistOptimizerState>> optimizer, Notes notes) {
+  // The optimizer first: its state waits for the steps that were asked for before.
+  std::optional<DistOptimizerState> state;
+  if (optimizer) state = co_await std::move(*optimizer);
+  std::vector<rpc::Future<StateDict>> asked;
+  for (const auto& module : modules) asked.push_back(module.state_dict());
+  auto values = co_await rpc::when_all(std::move(asked));
+  write_tensor_file(path, contents_of(std::move(values), std::move(state), std::move(notes)));
+}
+
+rpc::Task<Notes> load_all(std::filesystem::path path, Modules modules, DistOptimizer* optimizer) {
+  Loaded loaded = taken_apart(read_tensor_file(path));
+  if (loaded.modules.size() != modules.size())
+    refuse("it holds " + std::to_string(loaded.modules.size()) + " modules, not " +
+           std::to_string(modules.size()));
+  if (optimizer != nullptr && !loaded.optimizer) refuse("it holds no optimizer's state");
+  std::vector<rpc::Future<dist_autograd::LoadedState>> asked;
+  for (std::size_t i = 0; i < modules.size(); ++i)
+    asked.push_back(modules[i].load_state_dict(loaded.modules[i]));
+  co_await rpc::when_all(std::move(asked));
+  if (optimizer != nullptr) co_await optimizer->load_state(std::move(*loaded.optimizer));
+  co_return std::move(loaded.notes);
+}
+
+// On the handler threads of the agent that holds the references.
+template <class T>
+rpc::Future<T> start(const Modules& modules, rpc::Task<T> task) {
+  if (modules.empty())
+    return rpc::Future<T>::made(
+        std::make_exception_ptr(rpc::Error(rpc::ErrorKind::invalid_argument, "a checkpoint of no modules")));
+  return std::move(task).start(modules.front().reference()->context()->core()->handlers());
+}
+
+}  // namespace
+
+rpc::Future<void> save(std::filesystem::path path, Modules modules, DistOptimizer& optimizer, Notes notes) {
+  return start(modules, save_all(std::move(path), modules, optimizer.save_state(), std::move(notes)));
+}
+
+rpc::Future<void> save(std::filesystem::path path, Modules modules, Notes notes) {
+  return start(modules, save_all(std::move(path), modules, std::nullopt, std::move(notes)));
+}
+
+rpc::Future<Notes> load(std::filesystem::path path, Modules modules, DistOptimizer& optimizer) {
+  return start(modules, load_all(std::move(path), modules, &optimizer));
+}
+
+rpc::Future<Notes> load(std::filesystem::path path, Modules modules) {
+  return start(modules, load_all(std::move(path), modules, nullptr));
+}
+
+}  // namespace weft::dist_optim

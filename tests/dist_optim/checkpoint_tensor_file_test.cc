@@ -1,0 +1,224 @@
+// Tensor files: what is written is read, by others too; what is damaged is refused.
+#include <weft/dist_optim/checkpoint/checked_file.h>
+#include <weft/dist_optim/checkpoint/tensor_file.h>
+#include <weft/rpc/core/error.h>
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <fstream>
+#include <functional>
+#include <sstream>
+
+#include <gtest/gtest.h>
+#include <torch/types.h>
+
+namespace weft::dist_optim::checkpoint_tensor_file_test {
+namespace {
+
+class TensorFiles : public testing::Test {
+ protected:
+  TensorFiles() {
+    std::string name = (std::filesystem::temp_directory_path() / "weft-tensors-XXXXXX").string();
+    folder = ::mkdtemp(name.data());
+  }
+  ~TensorFiles() override { std::filesystem::remove_all(folder); }
+
+  std::filesystem::path folder;
+  std::filesystem::path path() const { return folder / "file"; }
+
+  std::string bytes() const {
+    std::ostringstream all;
+    all << std::ifstream(path(), std::ios::binary).rdbuf();
+    return all.str();
+  }
+  void put(const std::string& bytes) const { std::ofstream(path(), std::ios::binary) << bytes; }
+  // As another program would write it.
+  void put(const std::string& header, const std::string& elements) const {
+    const std::uint64_t length = header.size();
+    put(std::string(reinterpret_cast<const char*>(&length), sizeof length) + header + elements);
+  }
+  std::string refusal(rpc::ErrorKind kind, const std::function<void()>& code) const {
+    try {
+      code();
+    } catch (const rpc::Error& error) {
+      EXPECT_EQ(error.kind(), kind) << error.what();
+      return error.what();
+    }
+    ADD_FAILURE() << "nothing was thrown";
+    return "";
+  }
+  void expect_damaged(const std::string& what) const {
+    const std::string text = refusal(rpc::ErrorKind::failed_precondition, [&] { read_tensor_file(path()); });
+    EXPECT_NE(text.find(what), std::string::npos) << text;
+    EXPECT_NE(text.find(path().string()), std::string::npos) << text;
+  }
+};
+
+TEST_F(TensorFiles, HoldEveryTypeAndShape) {
+  TensorFile file{{}, {{"step", "7"}, {"text", "\"weft.crc32c\":\"beef\n"}, {"", ""}}, false};
+  for (const auto type : {at::kDouble, at::kFloat, at::kHalf, at::kBFloat16, at::kFloat8_e4m3fn,
+                          at::kFloat8_e5m2, at::kLong, at::kInt, at::kShort, at::kChar, at::kByte, at::kBool})
+    file.tensors[std::string("of ") + c10::toString(type)] = (at::arange(6) % 5).to(type).reshape({2, 3});
+  file.tensors["scalar"] = at::scalar_tensor(3.5);
+  file.tensors["empty"] = at::empty({2, 0, 3});
+  file.tensors["transposed"] = at::arange(6).reshape({2, 3}).t();
+  file.tensors["of a graph"] = at::ones({2}).requires_grad_();
+  write_tensor_file(path(), file);
+  const TensorFile read = read_tensor_file(path());
+  EXPECT_TRUE(read.proven);
+  EXPECT_EQ(read.notes, file.notes);
+  ASSERT_EQ(read.tensors.size(), file.tensors.size());
+  for (const auto& [name, tensor] : file.tensors) {
+    ASSERT_TRUE(read.tensors.contains(name)) << name;
+    const at::Tensor& other = read.tensors.at(name);
+    EXPECT_EQ(other.scalar_type(), tensor.scalar_type()) << name;
+    EXPECT_EQ(other.sizes(), tensor.sizes()) << name;
+    EXPECT_TRUE(at::equal(other.to(at::kDouble), tensor.detach().to(at::kDouble))) << name;
+    EXPECT_FALSE(other.requires_grad()) << name;
+  }
+}
+
+TEST_F(TensorFiles, AreSafetensors) {
+  write_tensor_file(path(),
+                    {{{"b", at::tensor({1.5F, -2.0F})}, {"a", at::tensor({7}, at::kByte)}}, {}, false});
+  const std::string all = bytes();
+  std::uint64_t length = 0;
+  std::memcpy(&length, all.data(), sizeof length);
+  EXPECT_EQ(length % 8, 0U);
+  ASSERT_EQ(all.size(), 8 + length + 9);
+  const std::string header = all.substr(8, length);
+  EXPECT_NE(header.find(R"("a":{"data_offsets":[0,1],"dtype":"U8","shape":[1]})"), std::string::npos)
+      << header;
+  EXPECT_NE(header.find(R"("b":{"data_offsets":[1,9],"dtype":"F32","shape":[2]})"), std::string::npos)
+      << header;
+  float values[2];
+  std::memcpy(values, all.data() + 8 + length + 1, sizeof values);
+  EXPECT_EQ(values[0], 1.5F);
+  EXPECT_EQ(values[1], -2.0F);
+}
+
+TEST_F(TensorFiles, OfOtherProgramsAreRead) {
+  put(R"({"x": {"dtype": "I16", "shape": [2, 1], "data_offsets": [2, 6]},
+          "first": {"dtype": "U8", "shape": [2], "data_offsets": [0, 2]}, "__metadata__": {"from": "elsewhere"}})",
+      std::string("\x01\x02\x03\x00\xff\xff", 6));
+  const TensorFile file = read_tensor_file(path());
+  EXPECT_FALSE(file.proven);
+  EXPECT_EQ(file.notes, (std::map<std::string, std::string>{{"from", "elsewhere"}}));
+  EXPECT_TRUE(at::equal(file.tensors.at("x"), at::tensor({3, -1}, at::kShort).reshape({2, 1})));
+  EXPECT_TRUE(at::equal(file.tensors.at("first"), at::tensor({1, 2}, at::kByte)));
+}
+
+TEST_F(TensorFiles, RefuseWhatTheFormatCannotHold) {
+  const auto write = [&](const at::Tensor& tensor) {
+    return refusal(rpc::ErrorKind::invalid_argument,
+                   [&] { write_tensor_file(path(), {{{"it", tensor}}, {}, false}); });
+  };
+  for (const at::Tensor& tensor : {at::zeros({2}, at::kComplexFloat), at::eye(2).to_sparse(), at::Tensor()}) {
+    EXPECT_NE(write(tensor).find("'it'"), std::string::npos);
+    EXPECT_FALSE(std::filesystem::exists(path()));
+  }
+  refusal(rpc::ErrorKind::invalid_argument,
+          [&] { write_tensor_file(path(), {{{"__metadata__", at::ones({1})}}, {}, false}); });
+  refusal(rpc::ErrorKind::invalid_argument,
+          [&] { write_tensor_file(path(), {{}, {{"not UTF-8", "\xff"}}, false}); });
+}
+
+TEST_F(TensorFiles, ThatAreDamagedAnywhereAreRefused) {
+  write_tensor_file(
+      path(), {{{"weight", at::arange(5, at::kFloat)}, {"bias", at::ones({2})}}, {{"step", "3"}}, false});
+  const std::string whole = bytes();
+  for (std::size_t length = 0; length < whole.size(); ++length) {
+    put(whole.substr(0, length));
+    refusal(rpc::ErrorKind::failed_precondition, [&] { read_tensor_file(path()); });
+  }
+  for (std::size_t at = 0; at < whole.size(); ++at) {
+    for (const int bit : {0, 3, 5, 7}) {
+      std::string flipped = whole;
+      flipped[at] = static_cast<char>(flipped[at] ^ (1 << bit));
+      put(flipped);
+      if (flipped.find("\"weft.crc32c\":\"") == std::string::npos &&
+          whole.compare(0, 8, flipped, 0, 8) == 0) {
+        // Without this name it is a file as others write them, which nothing proves.
+        try {
+          EXPECT_FALSE(read_tensor_file(path()).proven);
+        } catch (const rpc::Error&) {
+        }
+      } else {
+        refusal(rpc::ErrorKind::failed_precondition, [&] { read_tensor_file(path()); });
+      }
+      if (HasFailure()) FAIL() << "byte " << at << " bit " << bit;
+    }
+  }
+  put(whole + "x");
+  expect_damaged("longer than its tensors");
+}
+
+TEST_F(TensorFiles, WhoseHeaderLiesAreRefused) {
+  put(std::string("\xff\xff\xff\xff\xff\xff\xff\x7f", 8));
+  expect_damaged("longer than it is");
+  put("[1]", "");
+  expect_damaged("not JSON");
+  put(R"({"x": 3})", "");
+  expect_damaged("not of this format");
+  put(R"({"x": {"dtype": "F31", "shape": [1], "data_offsets": [0, 4]}})", "1234");
+  expect_damaged("F31");
+  const auto of = [](const std::string& shape, const std::string& offsets) {
+    return R"({"x": {"dtype": "F32", "shape": )" + shape + R"(, "data_offsets": )" + offsets + "}}";
+  };
+  put(of("[1]", "[0, 8]"), "1234");
+  expect_damaged("outside");
+  put(of("[1]", "[4, 0]"), "1234");
+  expect_damaged("outside");
+  put(of("[1]", "[0]"), "1234");
+  expect_damaged("outside");
+  put(of("[2]", "[0, 4]"), "1234");
+  expect_damaged("not as large");
+  put(of("[-1]", "[0, 4]"), "1234");
+  expect_damaged("any tensor");
+  put(of("[4611686018427387904, 4611686018427387904]", "[0, 4]"), "1234");
+  expect_damaged("any tensor");
+  put(of("[0, 4611686018427387904, 4611686018427387904]", "[0, 0]"), "");
+  expect_damaged("any tensor");
+  put(of("[1]", "[4, 8]"), "12345678");
+  expect_damaged("gaps");
+}
+
+TEST_F(TensorFiles, AreReplacedAsAWhole) {
+  const TensorFile old{{{"x", at::zeros({3})}}, {}, false};
+  write_tensor_file(path(), old);
+  // Another writer is at it.
+  const std::string part = path().string() + ".part";
+  const int other = ::open(part.c_str(), O_WRONLY | O_CREAT, 0644);
+  ASSERT_EQ(::flock(other, LOCK_EX), 0);
+  refusal(rpc::ErrorKind::failed_precondition,
+          [&] { write_tensor_file(path(), {{{"x", at::ones({3})}}, {}, false}); });
+  ::close(other);
+  // One that fails in the middle, or died there.
+  refusal(rpc::ErrorKind::internal, [&] {
+    write_whole(path(), [](CheckedFile& file) {
+      file.write("half", 4);
+      throw rpc::Error(rpc::ErrorKind::internal, "no more");
+    });
+  });
+  EXPECT_FALSE(std::filesystem::exists(part));
+  std::ofstream(part) << "what a writer left that was killed, and that is longer than what comes next "
+                      << std::string(10'000, 'x');
+  EXPECT_TRUE(at::equal(read_tensor_file(path()).tensors.at("x"), at::zeros({3})));
+  write_tensor_file(path(), {{{"x", at::ones({3})}}, {}, false});
+  EXPECT_TRUE(at::equal(read_tensor_file(path()).tensors.at("x"), at::ones({3})));
+}
+
+TEST_F(TensorFiles, MakeTheirFolder) {
+  write_tensor_file(folder / "a" / "b" / "file", {});
+  EXPECT_TRUE(read_tensor_file(folder / "a" / "b" / "file").tensors.empty());
+  write_tensor_file(path(), {});
+  refusal(rpc::ErrorKind::failed_precondition, [&] { write_tensor_file(path() / "below a file", {}); });
+  refusal(rpc::ErrorKind::failed_precondition, [&] { read_tensor_file(folder / "none"); });
+  refusal(rpc::ErrorKind::failed_precondition, [&] { read_tensor_file(folder); });
+}
+
+}  // namespace
+}  // namespace weft::dist_optim::checkpoint_tensor_file_test

@@ -1,0 +1,142 @@
+// Checkpoints of modules and their optimizer: a run that goes on from one is the run that never stopped.
+#include <weft/dist_optim/checkpoint/checkpoint.h>
+#include <weft/dist_optim/checkpoint/tensor_file.h>
+
+#include "tests/dist_optim/step_support.h"
+#include "tests/support/cluster.h"
+
+namespace weft::dist_optim::checkpoint_test {
+namespace {
+
+using namespace step_support;
+using torch::optim::AdamOptions;
+
+at::Tensor input(int i) { return numbers({3, 4}, 0.3 * i); }
+
+// Two layers in a row on owners 0 and 1, or both on one of these; the trainer is worker 2.
+struct Training {
+  Training(Agents& agents, std::size_t first, std::size_t second, std::int64_t seed,
+           OptimizerSpec spec = AdamOptions(1e-2))
+      : trainer(agents[2]),
+        a(rref::create<Layer>(agents.peer(2, first), seed)),
+        b(rref::create<Layer>(agents.peer(2, second), seed + 1)),
+        optimizer{trainer, std::move(spec), synchronous, a, b} {}
+
+  void train(int from, int to) {
+    for (int i = from; i < to; ++i) {
+      dist_autograd::Pass pass{trainer};
+      const at::Tensor hidden = a.call<&Layer::forward>(pass, input(i)).get();
+      pass.backward(b.call<&Layer::forward>(pass, hidden).get().square().sum()).get();
+      optimizer.step(pass).get();
+    }
+  }
+  Modules modules() const { return {a, b}; }
+  void expect_as(Training& other) {
+    expect_equal(a.call<&Layer::values>().get(), other.a.call<&Layer::values>().get());
+    expect_equal(b.call<&Layer::values>().get(), other.b.call<&Layer::values>().get());
+  }
+
+  rpc::Agent& trainer;
+  rref::RRef<Layer> a, b;
+  DistOptimizer optimizer;
+};
+
+class Checkpoint : public testing::Test {
+ protected:
+  Checkpoint() {
+    std::string name = (std::filesystem::temp_directory_path() / "weft-checkpoint-XXXXXX").string();
+    folder = ::mkdtemp(name.data());
+  }
+  ~Checkpoint() override { std::filesystem::remove_all(folder); }
+
+  template <class T>
+  std::string refusal(rpc::ErrorKind kind, rpc::Future<T> future) {
+    try {
+      future.get();
+    } catch (const rpc::Error& error) {
+      EXPECT_EQ(error.kind(), kind) << error.what();
+      return error.what();
+    }
+    ADD_FAILURE() << "it did not fail";
+    return "";
+  }
+
+  Agents agents{3};
+  std::filesystem::path folder;
+  const std::filesystem::path path() const { return folder / "latest"; }
+};
+
+TEST_F(Checkpoint, ARunGoesOnElsewhere) {
+  Training whole(agents, 0, 1, 1);
+  whole.train(0, 3);
+  whole.optimizer.set_learning_rate(2e-3).get();
+  save(path(), whole.modules(), whole.optimizer, {{"step", "3"}}).get();
+  whole.train(3, 6);
+  for (const auto& [first, second] : {std::pair<std::size_t, std::size_t>{1, 0}, {0, 0}, {2, 1}}) {
+    Training next(agents, first, second, 40);
+    EXPECT_EQ(load(path(), next.modules(), next.optimizer).get(), (Notes{{"step", "3"}}));
+    next.train(3, 6);
+    next.expect_as(whole);
+  }
+}
+
+TEST_F(Checkpoint, TheStepsBeforeItAreInIt) {
+  Training run(agents, 0, 1, 1), same(agents, 0, 1, 1);
+  dist_autograd::Pass pass{run.trainer};
+  const at::Tensor hidden = run.a.call<&Layer::forward>(pass, input(0)).get();
+  pass.backward(run.b.call<&Layer::forward>(pass, hidden).get().square().sum()).get();
+  auto step = run.optimizer.step(pass);
+  save(path(), run.modules(), run.optimizer).get();  // nobody has waited for the step
+  step.get();
+  same.train(0, 1);
+  Training next(agents, 0, 1, 40);
+  load(path(), next.modules(), next.optimizer).get();
+  next.expect_as(same);
+}
+
+TEST_F(Checkpoint, ModulesAlone) {
+  Training run(agents, 0, 1, 1), other(agents, 1, 0, 40);
+  save(path(), run.modules()).get();
+  EXPECT_TRUE(load(path(), other.modules()).get().empty());
+  other.expect_as(run);
+  EXPECT_NE(refusal(rpc::ErrorKind::invalid_argument, load(path(), other.modules(), other.optimizer))
+                .find("no optimizer"),
+            std::string::npos);
+}
+
+TEST_F(Checkpoint, WhatDoesNotFitIsRefused) {
+  Training run(agents, 0, 1, 1);
+  run.train(0, 1);
+  save(path(), run.modules(), run.optimizer).get();
+  Training other(agents, 0, 1, 40, torch::optim::SGDOptions(0.1));
+  const auto before = other.a.call<&Layer::values>().get();
+  EXPECT_NE(refusal(rpc::ErrorKind::invalid_argument, load(path(), {other.a}, other.optimizer))
+                .find("2 modules, not 1"),
+            std::string::npos);
+  auto table = rref::create<Table>(agents.peer(2, 0), std::int64_t{5});
+  EXPECT_NE(refusal(rpc::ErrorKind::invalid_argument, load(path(), {table, other.b})).find("rows.weight"),
+            std::string::npos);
+  expect_equal(other.a.call<&Layer::values>().get(), before);
+  refusal(rpc::ErrorKind::invalid_argument, load(path(), other.modules(), other.optimizer));  // not Adam's
+  refusal(rpc::ErrorKind::invalid_argument, save(path(), Modules{}));
+  refusal(rpc::ErrorKind::invalid_argument, save(path(), run.modules(), {{"weft.step", "3"}}));
+  refusal(rpc::ErrorKind::failed_precondition, load(folder / "none", run.modules()));
+  write_tensor_file(path(), {{{"x", at::ones({1})}}, {}, false});
+  EXPECT_NE(
+      refusal(rpc::ErrorKind::invalid_argument, load(path(), run.modules())).find("not written by save"),
+      std::string::npos);
+}
+
+TEST_F(Checkpoint, AnOwnerThatIsGoneLeavesTheOneBefore) {
+  Training run(agents, 0, 1, 1), same(agents, 0, 1, 1);
+  save(path(), run.modules(), run.optimizer, {{"step", "0"}}).get();
+  run.train(0, 1);
+  agents.kill(1);
+  EXPECT_THROW(save(path(), run.modules(), run.optimizer, {{"step", "1"}}).get(), rpc::Error);
+  Training next(agents, 0, 0, 40);
+  EXPECT_EQ(load(path(), next.modules(), next.optimizer).get(), (Notes{{"step", "0"}}));
+  expect_equal(next.a.call<&Layer::values>().get(), same.a.call<&Layer::values>().get());
+}
+
+}  // namespace
+}  // namespace weft::dist_optim::checkpoint_test

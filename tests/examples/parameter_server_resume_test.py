@@ -1,0 +1,76 @@
+#!/usr/bin/env python3
+"""parameter_server PROGRAM: a run whose every process is killed goes on from its checkpoint to the losses of one that was not."""
+import csv
+import os
+import pathlib
+import re
+import signal
+import sys
+import tempfile
+import time
+import unittest
+
+from processes import PATIENCE, Program, run, wait_until_gone
+
+TRAINERS = ("trainer1", "trainer2")
+
+
+class Resume(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+
+    def command(self, name):
+        return (PROGRAM, "--mode-step", "synchronous", "--images", 6400, "--epochs", 2, "--batch-size", 32,
+                "--out", self.folder / name, "--checkpoint", self.folder / name / "steps", "--checkpoint-every", 10)
+
+    def result(self, name, lines):
+        """What a run came to: each trainer's last losses, and what they make of the test images."""
+        with open(self.folder / name / "loss.csv", newline="") as table:
+            rows = list(csv.DictReader(table))
+        losses = {trainer: [row["loss"] for row in rows if row["trainer"] == trainer][-5:] for trainer in TRAINERS}
+        return losses, re.match(r"test_accuracy=(\S+)", lines[-1])[1]
+
+    def whole_steps(self, name):
+        files = (self.folder / name / "steps").glob("*/trainer*")
+        steps = [int(file.parent.name) for file in files if not file.name.endswith(".part")]
+        return [step for step in steps if steps.count(step) == len(TRAINERS)]
+
+    def kill_all(self, name, after):
+        """A run of which every process is killed once it has saved this step, or a later one."""
+        with Program(*self.command(name)) as job:
+            end = time.monotonic() + PATIENCE
+            while max(self.whole_steps(name), default=0) < after:
+                self.assertLess(time.monotonic(), end, job.output())
+                self.assertIsNone(job.process.poll(), "it has come to its end before it was killed")
+                time.sleep(0.01)
+            processes = job.children()
+            for pid in [job.process.pid, *processes.values()]:
+                os.kill(pid, signal.SIGKILL)
+            wait_until_gone(processes.values(), within=PATIENCE)
+
+    def test_after_kill_9_of_every_process(self):
+        status, lines = run(*self.command("whole"))
+        self.assertEqual(status, 0, lines)
+        want = self.result("whole", lines)
+        self.assertLessEqual(len(list((self.folder / "whole" / "steps").iterdir())), 2, "old ones are removed")
+
+        self.kill_all("killed", after=30)
+        self.kill_all("killed", after=100)
+        newest = max(self.whole_steps("killed"))
+        status, lines = run(*self.command("killed"))
+        self.assertEqual(status, 0, lines)
+        for trainer in TRAINERS:
+            self.assertIn(f"{trainer}: goes on after {newest * 32} images", lines)
+        self.assertEqual(self.result("killed", lines), want)
+
+    def test_needs_one_step_for_all(self):
+        status, lines = run(PROGRAM, "--checkpoint", self.folder)
+        self.assertNotEqual(status, 0)
+        self.assertRegex("\n".join(lines), "needs --mode autograd --mode-step synchronous")
+
+
+if __name__ == "__main__":
+    PROGRAM = sys.argv.pop(1)
+    unittest.main()
