@@ -168,7 +168,10 @@ void Context::peer_gone(const rpc::AgentId& peer, const rpc::Error& reason) {
     for (const auto& [id, pass] : passes_)
       if (id.origin == peer.incarnation || pass->met().contains(peer)) lost.push_back(id);
   }
-  for (const PassId& id : lost) release(id, participant_lost(id, peer, reason.what()));
+  // Where the whole job has failed, that is why.
+  const auto failed = core_->world_failure();
+  for (const PassId& id : lost)
+    release(id, failed ? std::make_exception_ptr(*failed) : participant_lost(id, peer, reason.what()));
 }
 
 void Context::shut_down() {
