@@ -247,14 +247,11 @@ bool AgentCore::outgoing_began(std::uint64_t attached) {
 }
 
 bool AgentCore::hold(std::uint64_t bytes, bool upkeep) {
-  const std::int64_t calls = upkeep ? 0 : std::max<std::int64_t>(active_ - held_upkeep_, 0);
-  if (static_cast<std::uint64_t>(calls) > options_.limits.calls_total) return false;
-  if (held_bytes_.fetch_add(bytes) >= options_.limits.in_flight_total) {
-    held_bytes_ -= bytes;
-    return false;
-  }
-  if (upkeep) ++held_upkeep_;
-  return true;
+  const bool few = upkeep || held_calls_.fetch_add(1) < options_.limits.calls_total;
+  const bool small = held_bytes_.fetch_add(bytes) < options_.limits.in_flight_total;
+  if (few && small) return true;
+  let_go(bytes, upkeep);
+  return false;
 }
 
 void AgentCore::outgoing_ended(std::uint64_t attached) {

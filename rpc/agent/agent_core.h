@@ -83,7 +83,8 @@ class WEFT_EXPORT AgentCore final : public std::enable_shared_from_this<AgentCor
   void set_directory(FindAddresses find);
   void find_addresses(const std::string& name, UniqueFunction<void(std::vector<Address>)> done);
   std::vector<std::shared_ptr<Route>> all_routes() const;
-  std::vector<std::shared_ptr<Link>> all_links() const;      // in the order of their making
+  std::vector<std::shared_ptr<Link>> all_links() const;  // in the order of their making
+  bool linked_to(const AgentId& life) const;
   std::shared_ptr<Link> link_to(const AgentId& life) const;  // any; null: none
   // Lanes that are here before the hello of their connection: as many at a time as connections without one.
   bool keep_early_lane();  // false: there are too many
@@ -104,11 +105,11 @@ class WEFT_EXPORT AgentCore final : public std::enable_shared_from_this<AgentCor
   void hand_on(CallContext& parent, OutgoingCall& child);  // before child.begin()
   void make_contexts(IncomingCall& call);
   std::string text_of(const std::exception_ptr& failure) const;  // for others, on another agent say
-  // Of a request that came in, whose ActiveCall counts already; false: beyond a limit for all of them.
+  // A request that came in, until its IncomingCall has gone; false: beyond a limit for all of them.
   bool hold(std::uint64_t bytes, bool upkeep);
   void let_go(std::uint64_t bytes, bool upkeep) {
     held_bytes_ -= bytes;
-    if (upkeep) --held_upkeep_;
+    if (!upkeep) --held_calls_;
   }
   void call_began() { ++active_; }
   void call_ended();
@@ -175,6 +176,7 @@ class WEFT_EXPORT AgentCore final : public std::enable_shared_from_this<AgentCor
   std::atomic<std::int64_t> active_{0};           // incoming calls that are not over
   std::atomic<std::int64_t> outgoing_{0};         // outgoing calls that are not over
   std::atomic<std::uint64_t> outgoing_bytes_{0};  // of their attachments
+  std::atomic<std::uint64_t> held_calls_{0};      // that came in, without upkeep
   std::atomic<std::uint64_t> held_bytes_{0};      // of requests that came in
   std::atomic<bool> draining_{false};
   std::atomic<bool> ended_{false};
@@ -205,7 +207,6 @@ class WEFT_EXPORT AgentCore final : public std::enable_shared_from_this<AgentCor
   std::optional<Error> world_failure_;
   std::shared_ptr<Draining> drained_;
 
-  std::atomic<std::int64_t> held_upkeep_{0};  // of active_, those that no limit for calls counts
   std::atomic<Clock::rep> last_late_beat_{Clock::time_point::min().time_since_epoch().count()};
 };
 

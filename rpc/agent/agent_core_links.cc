@@ -105,6 +105,11 @@ std::vector<std::shared_ptr<Link>> AgentCore::all_links() const {
   return {links_.begin(), links_.end()};
 }
 
+bool AgentCore::linked_to(const AgentId& life) const {
+  std::lock_guard lock(mutex_);
+  return links_of_.contains(life);
+}
+
 std::shared_ptr<Link> AgentCore::link_to(const AgentId& life) const {
   std::lock_guard lock(mutex_);
   if (!links_of_.contains(life)) return nullptr;

@@ -31,7 +31,8 @@ Peer Peer::only(AgentId life) const {
 }
 
 Future<AgentId> Peer::ready() const {
-  if (const auto known = route_->identity()) return Future<AgentId>::made(*known);
+  if (const auto known = route_->identity(); known != nullptr && core_->linked_to(*known))
+    return Future<AgentId>::made(*known);
   Promise<AgentId> promise(route_->loop());
   auto future = promise.future();
   OutgoingCall call = make_call(ping_method, 0);

@@ -43,7 +43,7 @@ class WEFT_EXPORT Peer {
   Peer with(CallOptions options) const;
   Peer with(CallContext& serving) const;  // deadline, cancellation and the layers' sections are handed on
   Peer with(const CancelScope& scope) const;
-  // Connects, where that has not happened yet, and tells which life of the peer this is.
+  // Connects, where there is no connection, and tells which life of the peer this is.
   Future<AgentId> ready() const;
   std::optional<AgentId> identity() const {
     const auto known = route_->identity();

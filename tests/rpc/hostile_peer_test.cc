@@ -54,5 +54,30 @@ TEST(HostilePeer, ThatTakesNoAnswersToItsPingsCostsOne) {
   ASSERT_TRUE(socket.next()) << "a pong";
 }
 
+std::int64_t one() { return 1; }
+using One = Function<"one", &one>;
+
+TEST(HostilePeer, ThatTakesNoAnswersTakesNoPlacesOfOthers) {
+  AgentOptions options;
+  options.name = "node";
+  options.listen = {"tcp://127.0.0.1:0"};
+  options.limits.calls_total = 8;
+  options.log = [](const LogRecord&) {};
+  Agent server(options);
+  server.serve<One>();
+  Socket socket = Socket::connected(server.addresses().front());
+  socket.send(hello("asker"));
+  ASSERT_TRUE(socket.next()) << "its Hello";
+  std::uint64_t asked = 0;
+  for (; server.counts().serving < 5000; ++asked)  // more than one read brings: they wait to leave
+    ASSERT_TRUE(socket.send(sealed(request(), "no such method", asked + 1)));
+  AgentOptions others;
+  others.name = "other";
+  others.same_host = false;
+  Agent other(others);
+  EXPECT_EQ(got(other.connect(server.addresses().front()).call<One>()), 1);
+  EXPECT_EQ(server.counts().calls_shed, 0U);
+}
+
 }  // namespace
 }  // namespace weft::rpc::hostile_peer_test

@@ -210,5 +210,17 @@ TEST(SimAgent, ASeedIsOneRun) {
   }
 }
 
+TEST(SimAgent, IsReadyAsTheLifeThatIsThere) {
+  SimWorld world(1);
+  rpc::Agent& anna = start(world, "anna");
+  const rpc::AgentId first = start(world, "bert").id();
+  const rpc::Peer bert = anna.connect("sim://bert");
+  EXPECT_EQ(world.got(bert.ready()), first);
+  world.crash(*world.find("bert"), SimCrash::process);
+  world.run_until_idle();
+  const rpc::AgentId second = start(world, "bert").id();
+  EXPECT_EQ(world.got(bert.ready()), second) << "though it was connected before";
+}
+
 }  // namespace
 }  // namespace weft::test::sim_agent_test
