@@ -120,7 +120,9 @@ void BackwardShare::tell(const rpc::AgentId& worker, Given&&... given) {
   termination_.sent();
   const auto acknowledged = [pass = pass_.shared_from_this(),
                              share = shared_from_this()](rpc::Result<Report>&& report) {
-    pass->post([share, report = std::move(report)]() mutable { share->acknowledged(std::move(report)); });
+    // The share refers to its pass, which may have been released by then.
+    pass->post(
+        [pass, share, report = std::move(report)]() mutable { share->acknowledged(std::move(report)); });
   };
   try {
     pass_.context().ask<Method>(worker, pass_.id(), std::forward<Given>(given)...).then(acknowledged);

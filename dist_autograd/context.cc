@@ -9,6 +9,21 @@
 namespace weft::dist_autograd {
 namespace {
 
+// A release that was not heard is told again, after waits that double: for half a minute in all.
+constexpr auto first_wait_to_tell = std::chrono::milliseconds{100};
+constexpr int most_tellings = 8;
+
+// Whether a call may not have been heard: the other side did not answer, or had no room for it.
+bool was_lost(const std::exception_ptr& error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const rpc::RemoteError& answer) {
+    return answer.kind() == rpc::ErrorKind::resource_exhausted;
+  } catch (...) {
+    return true;
+  }
+}
+
 // A served call counts as one of the pass's until it is over.
 class Serving {
  public:
@@ -128,13 +143,29 @@ void Context::release(const PassId& id, std::exception_ptr error) {
   pass->end(error);
   if (core_->ended()) return;
   const std::string text = error == nullptr ? std::string() : core_->text_of(error);
-  for (const rpc::AgentId& other : pass->met()) {
-    if (other == core_->id()) continue;
-    try {
-      peer(other).notify<&BackwardService::release>(id, text);
-    } catch (const rpc::Error&) {
-      // It is gone, or this agent is going: either way the pass ends there without being told.
-    }
+  for (const rpc::AgentId& other : pass->met())
+    if (other != core_->id()) tell_released(other, id, text, 0);
+}
+
+// Until it is answered: what is said over a connection that ends may be lost, though the other side has
+// another one with this agent, or gets one before it notices, and so never sees this agent go.
+void Context::tell_released(const rpc::AgentId& to, const PassId& id, const std::string& error, int attempt) {
+  if (core_->ended()) return;
+  const auto answered = [weak = weak_from_this(), to, id, error, attempt](rpc::Result<void>&& answer) {
+    const auto self = weak.lock();
+    if (answer.ok() || self == nullptr || !was_lost(answer.error()) || attempt == most_tellings) return;
+    const auto loop = self->core_->pick_loop();
+    loop->post([loop, weak, to, id, error, attempt] {
+      loop->schedule(rpc::later(loop->now(), first_wait_to_tell * (1 << attempt)),
+                     [weak, to, id, error, attempt] {
+                       if (const auto again = weak.lock()) again->tell_released(to, id, error, attempt + 1);
+                     });
+    });
+  };
+  try {
+    peer(to).call<&BackwardService::release>(id, error).then(answered);
+  } catch (const rpc::Error&) {
+    // It is gone, or this agent is going: the pass ends there without being told.
   }
 }
 

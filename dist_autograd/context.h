@@ -78,6 +78,8 @@ class WEFT_EXPORT Context final : public rpc::CallHook, public std::enable_share
   void shut_down() override;
 
  private:
+  void tell_released(const rpc::AgentId& to, const PassId& id, const std::string& error, int attempt);
+
   std::shared_ptr<rpc::AgentCore> core_;
   std::shared_ptr<rref::Context> references_;  // the layer below; it finds agents by their ids
   mutable std::mutex mutex_;                   // guards what follows

@@ -52,7 +52,10 @@ void MessagePart::write(rpc::OutgoingMessage& message) {
 }
 
 void MessagePart::seal(rpc::OutgoingMessage& message) {
-  if (!peer_ && message.destination() != nullptr) peer_ = *message.destination();
+  if (!peer_ && message.destination() != nullptr) {
+    peer_ = *message.destination();
+    message.bind_destination();  // another life would not be told of the pass's end
+  }
   if (!peer_)
     throw rpc::Error(
         rpc::ErrorKind::failed_precondition,

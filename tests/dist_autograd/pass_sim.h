@@ -1,0 +1,424 @@
+// Passes over agents of a simulated world, whose network and processes fail in every way. Whatever happens:
+// every step of a program ends; one that ends well has the gradients of the same computation in one place, on
+// every worker; one fails only for a reason; and when all has come to rest, no pass is alive, and no tensor
+// of one.
+#pragma once
+
+#include <weft/dist_autograd/pass.h>
+#include <weft/rpc/agent/interceptor.h>
+#include <weft/rpc/testing/simulation/sim_agent.h>
+
+#include <torch/torch.h>
+
+#include <map>
+#include <set>
+
+#include "tests/rpc/simulation/agents_sim_faults.h"
+
+namespace weft::dist_autograd::sim {
+
+using namespace std::chrono_literals;
+using weft::test::Fault;
+using weft::test::Plant;
+using weft::test::SimCrash;
+using weft::test::SimProcess;
+using weft::test::SimRandom;
+using weft::test::SimWorld;
+
+// --- What a pass does ---
+
+enum class Trouble : std::uint8_t { none, forward, backward };  // what fails on purpose
+
+// At a worker, and at those that it calls.
+struct Plan {
+  std::string worker;
+  std::vector<Plan> below;
+  bool used = true;  // its result counts
+  Trouble trouble = Trouble::none;
+};
+WEFT_CODEC(Plan, worker, below, used, trouble)
+
+struct FailingBackward : torch::autograd::Function<FailingBackward> {
+  static at::Tensor forward(torch::autograd::AutogradContext*, at::Tensor x) { return x * 1; }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext*,
+                                                 torch::autograd::variable_list) {
+    throw std::runtime_error("backward failed on purpose");
+  }
+};
+
+inline at::Tensor weights_of(const std::string& worker) {
+  const auto n = static_cast<double>(worker.back() - '0');
+  return torch::tensor({0.3 * n, -0.2, 0.1 * n, 0.5}, at::kDouble).reshape({2, 2});
+}
+
+// The same computation in one place.
+inline at::Tensor value_of(const Plan& plan, const at::Tensor& x,
+                           std::map<std::string, at::Tensor>& weights) {
+  const at::Tensor here = x.mm(weights.at(plan.worker)).tanh();
+  at::Tensor sum = here;
+  for (const Plan& next : plan.below)
+    if (next.used) sum = sum + 0.5 * value_of(next, here, weights);
+  return sum;
+}
+
+inline std::string text_of(const Plan& plan) {
+  std::string text = plan.worker + (plan.used ? "" : "?") + (plan.trouble == Trouble::none ? "" : "!");
+  for (const Plan& next : plan.below) text += " (" + text_of(next) + ")";
+  return text;
+}
+
+template <class Predicate>
+bool any_of(const Plan& plan, const Predicate& holds) {
+  return holds(plan) || std::any_of(plan.below.begin(), plan.below.end(),
+                                    [&](const Plan& next) { return any_of(next, holds); });
+}
+
+// Tensors that must be gone when all is at rest.
+using Tensors = std::vector<c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>>;
+inline void watch(Tensors& tensors, const at::Tensor& tensor) {
+  tensors.emplace_back(tensor.getIntrusivePtr());
+}
+
+// A worker's part: its weights, and a function that calls further workers.
+class Relay {
+ public:
+  Relay(rpc::Agent& agent, const std::string& worker)
+      : agent_(&agent), weights_(weights_of(worker).set_requires_grad(true)) {}
+
+  rpc::Task<at::Tensor> run(rpc::CallContext& call, Plan plan, at::Tensor x) {
+    if (plan.trouble == Trouble::forward) throw std::runtime_error("forward failed on purpose");
+    const at::Tensor here = x.mm(weights_).tanh();
+    watch(tensors_, here);
+    std::vector<rpc::Future<at::Tensor>> values;
+    for (const Plan& next : plan.below) {
+      const rpc::Peer peer = agent_->peer(next.worker);
+      co_await peer.ready();
+      values.push_back(peer.with(call).call<&Relay::run>(next, here));
+    }
+    at::Tensor sum = here;
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      const at::Tensor value = co_await std::move(values[i]);
+      if (plan.below[i].used) sum = sum + 0.5 * value;
+    }
+    co_return plan.trouble == Trouble::backward ? FailingBackward::apply(sum) : sum;
+  }
+  // What a pass holds for the weights here; of no elements where it has none.
+  at::Tensor gradient(rpc::CallContext& call, PassId pass) {
+    const at::Tensor found = Context::of(*call.core())->find(pass)->gradient(weights_);
+    return found.defined() ? found : torch::zeros({0}, at::kDouble);
+  }
+  using Service =
+      rpc::Service<"sim.relay", rpc::Method<"run", &Relay::run>, rpc::Method<"gradient", &Relay::gradient>>;
+
+  const Tensors& tensors() const { return tensors_; }
+
+ private:
+  rpc::Agent* agent_;
+  at::Tensor weights_;
+  Tensors tensors_;
+};
+
+inline std::string text_of(const std::exception_ptr& error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const std::exception& known) {
+    return known.what();
+  }
+}
+
+// --- Programs ---
+
+// A fault that is planted on purpose: a worker that does not do what it hears of a pass's end.
+struct Forgetful final : rpc::Interceptor {
+  rpc::Task<void> accept(rpc::CallContext& call) override {
+    if (call.method() == "weft.autograd.release")
+      throw rpc::Error(rpc::ErrorKind::internal, "a release that is forgotten on purpose");
+    co_return;
+  }
+};
+
+// A forward, its backward and what came of it.
+struct Step {
+  Plan plan;
+  BackwardMode mode = BackwardMode::smart;
+  std::optional<Pass> pass;  // while it runs
+  PassId id;
+  bool left = false;  // released before its end
+  bool ended = false;
+  std::exception_ptr error;
+  std::map<std::string, at::Tensor> gradients;  // of the input ("") and of each worker's weights
+};
+
+class Program {
+ public:
+  // names: of the job's agents, which know each other's addresses as members of one do.
+  Program(SimProcess& process, const rpc::AgentOptions& options, const std::vector<std::string>& names,
+          Plant& plant)
+      : process_(process) {
+    rpc::Runtime runtime = weft::test::sim_runtime(process);
+    if (plant.fault() != Fault::none)
+      runtime.transports = {std::make_shared<weft::test::FaultyTransport>(process, plant)};
+    rpc::AgentOptions own = options;
+    own.name = process.name();
+    own.listen = {"sim://" + process.name()};
+    own.log = [&world = process.world()](const rpc::LogRecord& record) {
+      world.trace().note(world.now(), std::string(record.agent) + ": " + std::string(record.message));
+    };
+    agent_ = &process.keep(std::make_shared<rpc::Agent>(std::move(runtime), std::move(own), layers()));
+    for (const std::string& name : names) agent_->core()->route(name, {"sim://" + name});
+    relay_ = std::make_shared<Relay>(*agent_, process.name());
+    agent_->serve(relay_);
+  }
+
+  SimProcess& process() const { return process_; }
+  rpc::Agent& agent() const { return *agent_; }
+  bool runs() const { return process_.alive(); }
+  const std::vector<std::shared_ptr<Step>>& steps() const { return steps_; }
+  std::size_t live_passes() const { return Context::of(*agent_->core())->live_passes(); }
+  std::size_t live_tensors() const {
+    std::size_t live = 0;
+    for (const Tensors* all : {&inputs_, &relay_->tensors()})
+      for (const auto& tensor : *all) live += tensor.expired() ? 0 : 1;
+    return live;
+  }
+
+  void begin(std::shared_ptr<Step> step) {
+    steps_.push_back(step);
+    run(step.get()).start(agent_->core()->handlers()).then([this, step](rpc::Result<void>&& result) {
+      if (!result.ok()) step->error = result.error();
+      note("has ended " + to_string(step->id) + (result.ok() ? "" : ": " + text_of(result.error())));
+      step->pass.reset();
+      step->ended = true;
+    });
+  }
+  void leave(Step& step) {
+    if (!step.pass || step.left) return;
+    step.left = true;
+    note("leaves " + to_string(step.id));
+    agent_->core()->handlers().post(
+        [pass = step.pass->state()] { pass->context().release(pass->id(), nullptr); });
+  }
+
+  bool knows(const PassId& pass) const {
+    return Context::of(*agent_->core())->find_if_known(pass) != nullptr;
+  }
+
+ private:
+  void note(const std::string& what) {
+    process_.world().trace().note(process_.world().now(), process_.name() + " " + what);
+  }
+  rpc::Task<void> run(Step* step) {
+    step->pass.emplace(*agent_);
+    step->id = step->pass->id();
+    note("begins " + to_string(step->id) + ": " + text_of(step->plan) +
+         (step->mode == BackwardMode::fast ? ", fast" : ""));
+    const at::Tensor x =
+        torch::tensor({0.4, -0.1, 0.2, 0.7}, at::kDouble).reshape({2, 2}).set_requires_grad(true);
+    watch(inputs_, x);
+    const rpc::Peer first = agent_->peer(step->plan.worker);
+    co_await first.ready();
+    const at::Tensor value = co_await first.call<&Relay::run>(*step->pass, step->plan, x);
+    BackwardOptions how;
+    how.mode = step->mode;
+    co_await step->pass->backward(value.sum(), how);
+    std::map<std::string, at::Tensor> gradients{{"", step->pass->gradient(x).clone()}};
+    std::set<std::string> workers;
+    (void)any_of(step->plan, [&](const Plan& plan) {
+      workers.insert(plan.worker);
+      return false;
+    });
+    for (const std::string& worker : workers) {
+      const rpc::Peer peer = agent_->peer(worker);
+      gradients[worker] = co_await peer.call<&Relay::gradient>(step->pass->id());
+    }
+    step->gradients = std::move(gradients);
+  }
+
+  SimProcess& process_;
+  rpc::Agent* agent_;
+  std::shared_ptr<Relay> relay_;
+  std::vector<std::shared_ptr<Step>> steps_;
+  Tensors inputs_;
+};
+
+// --- The world ---
+
+using Tally = std::map<std::string, std::uint64_t>;
+
+class Simulation {
+ public:
+  // With a fault that is planted on purpose, it must find a violation.
+  Simulation(SimWorld& world, Tally& tally, Fault fault = Fault::none, bool forgetful = false)
+      : world_(world),
+        random_(world.random()),
+        tally_(tally),
+        plant_(world.keep(std::make_shared<Plant>(fault, world.order().next()))),
+        troubled_(fault == Fault::none && !forgetful && random_.chance(800)),
+        beats_(troubled_ && random_.coin()) {
+    if (troubled_) world.network().weather() = weft::test::SimWeather::draw(random_);
+    world.pace().stalls = random_.coin() ? 0 : random_.spread(1, 20);
+    // Silence is noticed by beats alone; a world that has them never comes to rest.
+    options_.heartbeat = {.interval = beats_ ? 5s : 0s, .patience = 20s};
+    if (forgetful) options_.interceptors.push_back(std::make_shared<Forgetful>());
+    for (std::uint64_t i = random_.between(2, 4); i != 0; --i) names_.push_back("w" + std::to_string(i));
+    for (const std::string& name : names_) start(name);
+  }
+
+  void run() {
+    for (std::uint64_t steps = random_.between(3, 16); steps != 0; --steps) {
+      if (Program* program = anybody()) begin_step(*program);
+      if (troubled_ && random_.chance(200)) fault();
+      world_.run_for(std::chrono::microseconds(random_.spread(1, 20'000)));
+    }
+    resting_ = true;
+    world_.network().calm();
+    if (beats_) {
+      world_.run_for(10min);
+    } else if (!world_.run_until_idle(3h)) {
+      world_.violation("does not come to rest");
+    }
+    for (const auto& [name, program] : programs_)
+      if (program->runs()) look_at(*program);
+  }
+
+ private:
+  void start(const std::string& name) {
+    auto program = std::make_shared<Program>(world_.start(name), options_, names_, plant_);
+    programs_[name] = &world_.keep(std::move(program));
+  }
+  Program* anybody() {
+    std::vector<Program*> running;
+    for (const auto& [name, program] : programs_)
+      if (program->runs()) running.push_back(program);
+    return running.empty() ? nullptr : random_.pick(running);
+  }
+  Plan draw(int depth) {
+    Plan plan;
+    plan.worker = random_.pick(names_);
+    plan.used = !random_.chance(150);
+    if (random_.chance(20)) plan.trouble = random_.coin() ? Trouble::forward : Trouble::backward;
+    if (depth > 0)
+      for (std::uint64_t n = random_.below(3); n != 0; --n) plan.below.push_back(draw(depth - 1));
+    return plan;
+  }
+  void begin_step(Program& program) {
+    auto step = std::make_shared<Step>();
+    step->plan = draw(3);
+    step->plan.used = true;
+    if (random_.chance(300)) step->mode = BackwardMode::fast;
+    program.begin(step);
+    if (random_.chance(100))
+      world_.after(random_.up_to(20ms), [&program, step] {
+        if (program.runs()) program.leave(*step);
+      });
+  }
+
+  void fault() {
+    Program* victim = anybody();
+    if (victim == nullptr) return;
+    const std::string name = victim->process().name();
+    const std::string other = random_.pick(names_);
+    switch (random_.below(beats_ ? 7 : 4)) {
+      case 0:
+        if (world_.network().reset_any()) ++tally_["reset"];
+        return;
+      case 1:
+        ++tally_["partition"];
+        random_.coin() ? world_.network().partition({name}, {other}) : world_.network().cut(name, other);
+        return world_.after(random_.up_to(200ms), [&network = world_.network()] { network.heal(); });
+      case 2:
+        ++tally_["stall"];
+        return victim->process().stall(random_.up_to(100ms));
+      case 3:
+        ++tally_["crash"];
+        world_.crash(victim->process(), SimCrash::process);
+        return restart_later(name);
+      case 4:
+        ++tally_["crash of host"];
+        world_.crash(victim->process(), SimCrash::host);
+        return restart_later(name);
+      case 5:
+        ++tally_["blackhole"];
+        return world_.network().blackhole(name, other);
+      default:
+        return world_.network().calm();
+    }
+  }
+  void restart_later(const std::string& name) {
+    world_.after(random_.up_to(200ms), [this, name] {
+      if (world_.find(name) == nullptr && !resting_) start(name);
+    });
+  }
+
+  // --- What must hold ---
+
+  void look_at(const Program& program) {
+    const std::string& name = program.process().name();
+    for (const auto& step : program.steps()) look_at(name, *step);
+    const auto none = [&](const char* what, std::size_t count) {
+      if (count != 0) world_.violation(name + " is at rest with " + std::to_string(count) + " " + what);
+    };
+    for (const auto& [from, other] : programs_)
+      for (const auto& step : other->steps())
+        if (program.knows(step->id))
+          world_.violation(name + " is at rest in " + to_string(step->id) + " of " + from);
+    none("passes", program.live_passes());
+    none("tensors of passes that are over", program.live_tensors());
+    none("calls that it serves", program.agent().counts().serving);
+    none("calls that it waits for", program.agent().counts().waiting);
+  }
+
+  void look_at(const std::string& name, const Step& step) {
+    if (!step.ended) return world_.violation("a step of " + name + " did not end");
+    const bool spoilt =
+        any_of(step.plan, [](const Plan& plan) { return plan.trouble == Trouble::forward; }) ||
+        on_used_way(step.plan, [](const Plan& plan) { return plan.trouble == Trouble::backward; }) ||
+        // Fast waits for all, and cannot end well where one was not used.
+        (step.mode == BackwardMode::fast && any_of(step.plan, [](const Plan& plan) { return !plan.used; }));
+    if (step.error != nullptr) {
+      ++tally_["failed"];
+      if (!spoilt && !step.left && !troubled_)
+        world_.violation("a step of " + name + " failed where nothing was wrong: " + text_of(step.error));
+      return;
+    }
+    if (spoilt) return world_.violation("a step of " + name + " ended well, though a part of it failed");
+    ++tally_[step.mode == BackwardMode::fast ? "fast" : "smart"];
+    check_gradients(name, step);
+  }
+
+  template <class Predicate>
+  static bool on_used_way(const Plan& plan, const Predicate& holds) {
+    return holds(plan) || std::any_of(plan.below.begin(), plan.below.end(), [&](const Plan& next) {
+             return next.used && on_used_way(next, holds);
+           });
+  }
+
+  void check_gradients(const std::string& name, const Step& step) {
+    std::map<std::string, at::Tensor> weights;
+    for (const std::string& worker : names_) weights[worker] = weights_of(worker).set_requires_grad(true);
+    at::Tensor x = torch::tensor({0.4, -0.1, 0.2, 0.7}, at::kDouble).reshape({2, 2}).set_requires_grad(true);
+    value_of(step.plan, x, weights).sum().backward();
+    for (const auto& [worker, got] : step.gradients) {
+      const at::Tensor want = worker.empty() ? x.grad() : weights.at(worker).grad();
+      const bool right = want.defined()
+                             ? got.sizes() == want.sizes() && torch::allclose(got, want, 1e-12, 1e-14)
+                             : got.numel() == 0;
+      if (!right)
+        world_.violation("a gradient of " + name + "'s step is not what it is in one place: of " +
+                         (worker.empty() ? "its input" : worker));
+    }
+  }
+
+  SimWorld& world_;
+  SimRandom& random_;
+  Tally& tally_;
+  Plant& plant_;
+  const bool troubled_;  // its network and its processes fail
+  const bool beats_;     // also without a word
+  rpc::AgentOptions options_;
+  bool resting_ = false;
+  std::vector<std::string> names_;
+  std::map<std::string, Program*> programs_;  // the present life of each
+};
+
+}  // namespace weft::dist_autograd::sim
