@@ -1,12 +1,15 @@
 #include <weft/rpc/tensor/tensor_codec.h>
 
+#include <weft/rpc/tensor/device_slots.h>
 #include <weft/rpc/tensor/dtype.h>
 #include <weft/rpc/tensor/tensor_hook.h>
 #include <weft/rpc/wire/message.h>
 
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
+#include <c10/core/StreamGuard.h>
 
+#include <algorithm>
 #include <cstring>
 
 namespace weft::rpc {
@@ -24,7 +27,6 @@ void check_supported(const at::Tensor& tensor) {
   if (tensor.is_nested()) unsupported("nested");
   if (tensor.is_meta()) unsupported("on the meta device");
   if (tensor.unsafeGetTensorImpl()->key_set().has(c10::DispatchKey::Python)) unsupported("a subclass");
-  if (!tensor.device().is_cpu()) unsupported("on " + tensor.device().str() + ": move it to the CPU");
   if (tensor.layout() != at::kStrided && tensor.layout() != at::kSparse && tensor.layout() != at::kSparseCsr)
     unsupported("of another layout than strided, COO and CSR");
 }
@@ -39,14 +41,38 @@ bool held_elsewhere(const at::Tensor& tensor) {
 
 std::int64_t version_of(const at::Tensor& tensor) { return tensor.is_inference() ? 0 : tensor._version(); }
 
-void encode_elements(ValueWriter writer, const at::Tensor& original, const at::Tensor& base, bool copy) {
+// How one tensor travels.
+struct Way {
+  std::optional<std::uint64_t> mark;
+  std::optional<std::string> device;  // at the receiver, where that is an accelerator's
+  bool copy = false;                  // of memory that is the caller's
+  tensor::HostCopies* copies = nullptr;
+
+  std::size_t fields() const { return (mark ? 1 : 0) + (device ? 1 : 0); }
+  void write(RecordWriter& record, std::size_t i) const {
+    if (mark) record.field(i++, "mark").set_uint(*mark);
+    if (device) record.field(i++, "device").set_text(*device);
+  }
+  Way of_parts() const { return {{}, {}, copy, copies}; }
+};
+
+void attach(ValueWriter writer, at::Tensor dense) {
+  const std::size_t bytes = dense.nbytes();
+  auto owner = std::make_shared<at::Tensor>(std::move(dense));
+  auto* data = static_cast<std::byte*>(const_cast<void*>(owner->const_data_ptr()));
+  writer.set_attachment(Buffer(std::move(owner), data, bytes));
+}
+
+void encode_elements(ValueWriter writer, const at::Tensor& original, const at::Tensor& base, const Way& way) {
   at::Tensor dense = base.contiguous();
   const std::size_t bytes = dense.nbytes();
+  // Never inline: its elements are read when all copies to the host are complete.
+  if (!dense.is_cpu() && bytes != 0) return attach(writer, way.copies->start(dense));
   const auto* elements = static_cast<const std::byte*>(dense.const_data_ptr());
   if (bytes <= inline_limit) return writer.set_bytes({elements, bytes});
   // contiguous() copied unless the memory is still the caller's.
   const bool borrowed = dense.is_alias_of(original);
-  if (borrowed && copy) {
+  if (borrowed && way.copy) {
     // Not by clone(): that would start a team of OpenMP's threads for every thread that answers.
     Buffer own = Buffer::allocate(bytes);
     std::memcpy(own.data(), elements, bytes);
@@ -55,36 +81,33 @@ void encode_elements(ValueWriter writer, const at::Tensor& original, const at::T
   if (borrowed && !original.is_inference())
     writer.message().borrow(
         [original, version = version_of(original)] { return version_of(original) == version; });
-  auto owner = std::make_shared<at::Tensor>(std::move(dense));
-  auto* data = static_cast<std::byte*>(const_cast<void*>(owner->const_data_ptr()));
-  writer.set_attachment(Buffer(std::move(owner), data, bytes));
+  attach(writer, std::move(dense));
 }
 
-void encode_plain(ValueWriter writer, const at::Tensor& tensor, std::optional<std::uint64_t> mark, bool copy);
+void encode_plain(ValueWriter writer, const at::Tensor& tensor, const Way& way);
 
-void encode_sparse(ValueWriter writer, const at::Tensor& tensor, std::optional<std::uint64_t> mark,
-                   bool copy) {
+void encode_sparse(ValueWriter writer, const at::Tensor& tensor, const Way& way) {
   const bool coo = tensor.layout() == at::kSparse;
-  RecordWriter record = writer.set_record((coo ? 6 : 6) + (mark ? 1 : 0));
+  const Way of_parts = way.of_parts();
+  RecordWriter record = writer.set_record(6 + way.fields());
   std::size_t i = 0;
   record.field(i++, "dtype").set_text(tensor::dtype_name(tensor.scalar_type()));
   record.field(i++, "shape").set_ints({tensor.sizes().data(), tensor.sizes().size()});
   record.field(i++, "layout").set_text(coo ? "coo" : "csr");
   if (coo) {
-    encode_plain(record.field(i++, "indices"), tensor._indices(), {}, copy);
-    encode_plain(record.field(i++, "values"), tensor._values(), {}, copy);
+    encode_plain(record.field(i++, "indices"), tensor._indices(), of_parts);
+    encode_plain(record.field(i++, "values"), tensor._values(), of_parts);
     record.field(i++, "coalesced").set_bool(tensor.is_coalesced());
   } else {
-    encode_plain(record.field(i++, "crow"), tensor.crow_indices(), {}, copy);
-    encode_plain(record.field(i++, "columns"), tensor.col_indices(), {}, copy);
-    encode_plain(record.field(i++, "values"), tensor.values(), {}, copy);
+    encode_plain(record.field(i++, "crow"), tensor.crow_indices(), of_parts);
+    encode_plain(record.field(i++, "columns"), tensor.col_indices(), of_parts);
+    encode_plain(record.field(i++, "values"), tensor.values(), of_parts);
   }
-  if (mark) record.field(i++, "mark").set_uint(*mark);
+  way.write(record, i);
 }
 
-void encode_plain(ValueWriter writer, const at::Tensor& tensor, std::optional<std::uint64_t> mark,
-                  bool copy) {
-  if (tensor.layout() != at::kStrided) return encode_sparse(writer, tensor, mark, copy);
+void encode_plain(ValueWriter writer, const at::Tensor& tensor, const Way& way) {
+  if (tensor.layout() != at::kStrided) return encode_sparse(writer, tensor, way);
   at::Tensor base = tensor.resolve_conj().resolve_neg();
   std::vector<std::int64_t> expanded;
   for (std::int64_t d = 0; d < base.dim(); ++d)
@@ -92,29 +115,58 @@ void encode_plain(ValueWriter writer, const at::Tensor& tensor, std::optional<st
       expanded.push_back(d);
       base = base.narrow(d, 0, 1);
     }
-  RecordWriter record = writer.set_record(3 + (expanded.empty() ? 0 : 1) + (mark ? 1 : 0));
+  RecordWriter record = writer.set_record(3 + (expanded.empty() ? 0 : 1) + way.fields());
   std::size_t i = 0;
   record.field(i++, "dtype").set_text(tensor::dtype_name(tensor.scalar_type()));
   record.field(i++, "shape").set_ints({tensor.sizes().data(), tensor.sizes().size()});
-  encode_elements(record.field(i++, "data"), tensor, base, copy);
+  encode_elements(record.field(i++, "data"), tensor, base, way);
   if (!expanded.empty()) record.field(i++, "expanded").set_ints(expanded);
-  if (mark) record.field(i++, "mark").set_uint(*mark);
+  way.write(record, i);
+}
+
+// Where the tensor is to be at the receiver.
+c10::Device place_of(const at::Tensor& tensor, const tensor::OutgoingDevices* devices, bool reply) {
+  const auto place = devices != nullptr ? devices->map.find(tensor.device())
+                     : tensor.is_cpu()  ? std::optional(tensor.device())
+                                        : std::nullopt;
+  if (place) return *place;
+  const std::string tensor_there = "a tensor on " + tensor.device().str() + " has no place at " +
+                                   (devices != nullptr ? "'" + devices->receiver + "'"
+                                    : reply            ? "the caller"
+                                                       : "the callee");
+  throw Error(ErrorKind::failed_precondition,
+              tensor_there +
+                  ": the caller needs a device map for the callee that names this device "
+                  "(tensor::DeviceOptions), or move the tensor to the CPU");
 }
 
 void encode_tensor(ValueWriter writer, const at::Tensor& tensor, Copy when) {
   if (!tensor.defined()) return writer.set_nil();
   check_supported(tensor);
-  const bool copy = when == Copy::always || (when == Copy::if_shared && held_elsewhere(tensor));
+  auto* devices = writer.message().slots().find<tensor::OutgoingDevices>();
+  const c10::Device place = place_of(tensor, devices, writer.message().is_reply());
+  Way way;
+  std::optional<c10::MultiStreamGuard> on_streams;
+  if (!tensor.is_cpu()) {
+    way.copies = &devices->copies;
+    on_streams.emplace(devices->streams);
+  }
+  if (!place.is_cpu()) {
+    way.device = place.str();
+    devices->places = true;
+  }
+  way.copy = when == Copy::always || (when == Copy::if_shared && held_elsewhere(tensor));
   at::NoGradGuard no_grad;
   if (auto* hook = writer.message().slots().find<tensor::TensorHook>()) {
     const auto sent = hook->sending(tensor);
-    return encode_plain(writer, sent.tensor, sent.mark, copy);
+    way.mark = sent.mark;
+    return encode_plain(writer, sent.tensor, way);
   }
   if (tensor.requires_grad() && !tensor.is_leaf())
     throw Error(ErrorKind::failed_precondition,
                 "a tensor that requires grad would be cut from its graph: give the call a pass, or detach() "
                 "the tensor");
-  encode_plain(writer, tensor.detach(), {}, copy);
+  encode_plain(writer, tensor.detach(), way);
 }
 
 ValueReader field(const ValueReader& record, std::string_view name, std::size_t guess) {
@@ -147,7 +199,8 @@ std::size_t checked_bytes(const std::vector<std::int64_t>& shape, std::size_t it
   return empty ? 0 : static_cast<std::size_t>(bytes);
 }
 
-at::Tensor decode_plain(const ValueReader& reader);
+// place: of an accelerator; null: the CPU.
+at::Tensor decode_plain(const ValueReader& reader, const c10::Device* place = nullptr);
 
 at::Tensor decode_sparse(const ValueReader& reader, std::string_view layout, at::ScalarType type,
                          const std::vector<std::int64_t>& shape) {
@@ -174,13 +227,17 @@ at::Tensor decode_sparse(const ValueReader& reader, std::string_view layout, at:
   unsupported("layout '" + std::string(layout) + "'");
 }
 
-at::Tensor decode_plain(const ValueReader& reader) {
+at::Tensor decode_plain(const ValueReader& reader, const c10::Device* place) {
   if (reader.kind() != ValueKind::record) reader.mismatch("a tensor");
   const at::ScalarType type = tensor::dtype_from_name(field(reader, "dtype", 0).get_text());
   const std::vector<std::int64_t> shape = read_ints(field(reader, "shape", 1), most_dimensions);
   checked_bytes(shape, c10::elementSize(type));
   ValueReader layout;
-  if (reader.find_field("layout", 2, layout)) return decode_sparse(reader, layout.get_text(), type, shape);
+  if (reader.find_field("layout", 2, layout)) {
+    // Put together, and checked, on the CPU.
+    const at::Tensor sparse = decode_sparse(reader, layout.get_text(), type, shape);
+    return place != nullptr ? sparse.to(*place) : sparse;
+  }
 
   std::vector<std::int64_t> stored = shape;
   ValueReader expanded;
@@ -214,7 +271,20 @@ at::Tensor decode_plain(const ValueReader& reader) {
     tensor = at::empty(stored, options);
     if (bytes != 0) std::memcpy(tensor.mutable_data_ptr(), inline_bytes.data(), bytes);
   }
+  if (place != nullptr) tensor = tensor::to_device(tensor, *place);
   return expands ? tensor.expand(shape) : tensor;
+}
+
+// The tensor of a record that names a device here.
+at::Tensor decode_placed(const ValueReader& reader, std::string_view name) {
+  const c10::Device place = tensor::device_from_name(name);
+  const auto* devices = reader.message().slots().find<tensor::IncomingDevices>();
+  const auto on_it = [&](const c10::Stream& stream) { return stream.device() == place; };
+  if (devices == nullptr || std::none_of(devices->streams.begin(), devices->streams.end(), on_it))
+    throw Error(ErrorKind::invalid_argument,
+                "a tensor for " + place.str() + ", which its call's device map does not name");
+  const c10::MultiStreamGuard on_streams(devices->streams);
+  return decode_plain(reader, &place);
 }
 
 }  // namespace
@@ -230,8 +300,10 @@ void Codec<tensor::Snapshot>::encode(ValueWriter writer, const tensor::Snapshot&
 at::Tensor Codec<at::Tensor>::decode(ValueReader reader) {
   if (reader.is_nil()) return {};
   at::NoGradGuard no_grad;
-  at::Tensor tensor = decode_plain(reader);
-  ValueReader mark;
+  if (reader.kind() != ValueKind::record) reader.mismatch("a tensor");
+  ValueReader device, mark;
+  at::Tensor tensor = reader.find_field("device", 3, device) ? decode_placed(reader, device.get_text())
+                                                             : decode_plain(reader);
   if (!reader.find_field("mark", 3, mark)) return tensor;
   auto* hook = reader.message().slots().find<tensor::TensorHook>();
   if (hook == nullptr)

@@ -3,8 +3,10 @@
 //
 // A view sends its elements, not its storage; expanded dimensions travel as one element; conj and neg are
 // resolved; aliasing between arguments is not kept. Undefined, zero-size, 0-d, non-dense, complex, fp8, COO
-// and CSR tensors travel; quantized, nested, subclass and meta ones, and those not on the CPU, are
-// ErrorKind::unsupported.
+// and CSR tensors travel; quantized, nested, subclass and meta ones are ErrorKind::unsupported.
+//
+// Tensors on an accelerator travel by the call's device map (device_options.h), copied when the call is made;
+// one on a device that the map does not name is failed_precondition.
 //
 // Arguments are borrowed until they are sent: one that is changed meanwhile fails its call with
 // argument_modified; Snapshot(t) copies instead. Results that somebody else still holds (parameters, kept

@@ -1,0 +1,309 @@
+// An accelerator for machines without one: LibTorch's PrivateUse1 devices "fake:0" to "fake:3", whose memory
+// is the host's and whose streams are queues that nobody works off by himself. What is put on a stream
+// happens when somebody waits for it (a stream, an event, or a copy that blocks), so a wait that is forgotten
+// is seen every time, as the pattern that fresh memory is filled with.
+//
+// LibTorch registers devices for the whole process, so there is one; install() makes it. Kernels run on the
+// CPU, after what their device's current stream still holds. Thread-safe.
+#pragma once
+
+#include <ATen/EmptyTensor.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/detail/PrivateUse1HooksInterface.h>
+#include <ATen/native/CPUFallback.h>
+#include <ATen/ops/as_strided_native.h>
+#include <ATen/ops/from_blob.h>
+#include <ATen/ops/view_native.h>
+#include <c10/core/Allocator.h>
+#include <c10/core/Stream.h>
+#include <c10/core/impl/DeviceGuardImplInterface.h>
+#include <torch/library.h>
+
+#include <array>
+#include <cstdlib>
+#include <cstring>
+#include <deque>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <set>
+
+namespace weft::test {
+
+class FakeAccelerator {
+ public:
+  static constexpr c10::DeviceType type = c10::DeviceType::PrivateUse1;
+  static constexpr int devices = 4;
+  static constexpr int pooled = 8;  // streams of a device, beside its default one
+
+  static FakeAccelerator& install() {
+    static auto* accelerator = new FakeAccelerator;  // for ever, as LibTorch keeps what is registered
+    return *accelerator;
+  }
+  static c10::Device device(int index) { return {type, static_cast<c10::DeviceIndex>(index)}; }
+
+  using Job = std::function<void()>;
+
+  // A kernel of one's own on the current stream of `device`.
+  void launch(c10::Device device, Job job) { launch(current(device), std::move(job)); }
+  // One that fills the tensor, later.
+  void fill_later(const at::Tensor& tensor, double value) {
+    launch(tensor.device(), [on_cpu = seen_from_cpu(tensor), value] { on_cpu.fill_(value); });
+  }
+  c10::Stream current(c10::Device device) {
+    return c10::Stream(c10::Stream::UNSAFE, device, current_ids()[static_cast<std::size_t>(device.index())]);
+  }
+  void wait(const c10::Stream& stream) {
+    std::lock_guard lock(mutex_);
+    Queue& queue = queues_[key(stream)];
+    run(queue, queue.launched);
+  }
+  std::size_t pending(const c10::Stream& stream) {
+    std::lock_guard lock(mutex_);
+    return queues_[key(stream)].jobs.size();
+  }
+  std::size_t pending_jobs() {  // of all streams
+    std::lock_guard lock(mutex_);
+    std::size_t all = 0;
+    for (const auto& [stream, queue] : queues_) all += queue.jobs.size();
+    return all;
+  }
+  std::size_t pinned_allocations() {
+    std::lock_guard lock(mutex_);
+    return pinned_allocations_;
+  }
+  // How often all streams of a device were waited for.
+  std::size_t device_waits() {
+    std::lock_guard lock(mutex_);
+    return device_waits_;
+  }
+
+ private:
+  using Key = std::pair<int, c10::StreamId>;
+  struct Queue {
+    std::deque<Job> jobs;
+    std::uint64_t launched = 0, done = 0;
+  };
+  struct Mark {
+    Key stream;
+    std::uint64_t at = 0;
+  };
+
+  static Key key(const c10::Stream& stream) { return {stream.device_index(), stream.id()}; }
+  static std::array<c10::StreamId, devices>& current_ids() {
+    static thread_local std::array<c10::StreamId, devices> ids{};  // as LibTorch's current streams are
+    return ids;
+  }
+
+  void launch(const c10::Stream& stream, Job job) {
+    std::lock_guard lock(mutex_);
+    Queue& queue = queues_[key(stream)];
+    queue.jobs.push_back(std::move(job));
+    ++queue.launched;
+  }
+  void run(Queue& queue, std::uint64_t until) {
+    while (queue.done < until) {
+      const Job job = std::move(queue.jobs.front());
+      queue.jobs.pop_front();
+      ++queue.done;
+      job();
+    }
+  }
+
+  static at::Tensor seen_from_cpu(const at::Tensor& tensor) {
+    return at::from_blob(
+        tensor.data_ptr(), tensor.sizes(), tensor.strides(), [keep = tensor](void*) {},
+        tensor.options().device(at::kCPU).requires_grad(false));
+  }
+
+  // --- Memory ---
+
+  class Memory final : public c10::Allocator {
+   public:
+    explicit Memory(bool pinned) : pinned_(pinned) {}
+    c10::DataPtr allocate(std::size_t bytes) override {
+      void* memory = std::malloc(std::max<std::size_t>(bytes, 1));
+      std::memset(memory, 0xA5, bytes);
+      if (!pinned_) {
+        auto& self = install();
+        const int at = self.current_device();
+        return {memory, memory, &std::free, device(at)};
+      }
+      auto& self = install();
+      std::lock_guard lock(self.mutex_);
+      ++self.pinned_allocations_;
+      self.pinned_.insert(memory);
+      return {memory, memory, &unpin, c10::Device(c10::kCPU)};
+    }
+    c10::DeleterFnPtr raw_deleter() const override { return pinned_ ? &unpin : &std::free; }
+    void copy_data(void* to, const void* from, std::size_t bytes) const override {
+      std::memcpy(to, from, bytes);
+    }
+
+   private:
+    static void unpin(void* memory) {
+      auto& self = install();
+      {
+        std::lock_guard lock(self.mutex_);
+        self.pinned_.erase(memory);
+      }
+      std::free(memory);
+    }
+    bool pinned_;
+  };
+
+  static int& current_device_index() {
+    static thread_local int index = 0;
+    return index;
+  }
+  int current_device() { return current_device_index(); }
+
+  static at::Tensor empty(c10::IntArrayRef sizes, std::optional<at::ScalarType> dtype,
+                          std::optional<at::Layout>, std::optional<at::Device> device, std::optional<bool>,
+                          std::optional<at::MemoryFormat> format) {
+    const c10::DeviceGuard guard(device.value_or(FakeAccelerator::device(0)));
+    static auto* memory = new Memory(false);
+    return at::detail::empty_generic(sizes, memory, c10::DispatchKeySet(c10::DispatchKey::PrivateUse1),
+                                     dtype.value_or(at::kFloat), format);
+  }
+  static at::Tensor empty_strided(c10::IntArrayRef sizes, c10::IntArrayRef strides,
+                                  std::optional<at::ScalarType> dtype, std::optional<at::Layout>,
+                                  std::optional<at::Device> device, std::optional<bool>) {
+    const c10::DeviceGuard guard(device.value_or(FakeAccelerator::device(0)));
+    static auto* memory = new Memory(false);
+    return at::detail::empty_strided_generic(sizes, strides, memory,
+                                             c10::DispatchKeySet(c10::DispatchKey::PrivateUse1),
+                                             dtype.value_or(at::kFloat));
+  }
+  static at::Tensor copy_from(const at::Tensor& from, const at::Tensor& to, bool non_blocking) {
+    auto& self = install();
+    const auto view = [](const at::Tensor& tensor) {
+      return tensor.device().type() == type ? seen_from_cpu(tensor) : tensor;
+    };
+    const c10::Device device = from.device().type() == type ? from.device() : to.device();
+    const c10::Stream stream = self.current(device);
+    self.launch(stream, [source = view(from), target = view(to)] { target.copy_(source); });
+    if (!non_blocking) self.wait(stream);
+    return to;
+  }
+  static at::Tensor copy_from_and_resize(const at::Tensor& from, const at::Tensor& to) {
+    return copy_from(from, to, false);
+  }
+  static at::Tensor as_strided(const at::Tensor& self, c10::IntArrayRef sizes, c10::IntArrayRef strides,
+                               std::optional<std::int64_t> offset) {
+    return at::native::as_strided_tensorimpl(self, sizes, strides, offset);
+  }
+  static at::Tensor view(const at::Tensor& self, c10::IntArrayRef sizes) {
+    return at::native::view(self, sizes);
+  }
+  static void on_cpu(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+    at::native::cpu_fallback(op, stack);
+  }
+
+  // --- As LibTorch sees it ---
+
+  class Guard final : public c10::impl::DeviceGuardImplInterface {
+   public:
+    c10::DeviceType type() const override { return FakeAccelerator::type; }
+    c10::Device exchangeDevice(c10::Device to) const override {
+      return device(std::exchange(current_device_index(), to.index()));
+    }
+    c10::Device getDevice() const override { return device(current_device_index()); }
+    void setDevice(c10::Device to) const override { current_device_index() = to.index(); }
+    void uncheckedSetDevice(c10::Device to) const noexcept override { current_device_index() = to.index(); }
+    c10::Stream getStream(c10::Device of) const override {
+      return install().current(of.has_index() ? of : getDevice());
+    }
+    c10::Stream getDefaultStream(c10::Device of) const override {
+      return c10::Stream(c10::Stream::DEFAULT, of);
+    }
+    c10::Stream getStreamFromGlobalPool(c10::Device of, bool) const override {
+      auto& self = install();
+      std::lock_guard lock(self.mutex_);
+      return c10::Stream(c10::Stream::UNSAFE, of,
+                         static_cast<c10::StreamId>(1 + self.next_pooled_++ % pooled));
+    }
+    c10::Stream getNewStream(c10::Device of, int) const override {
+      return getStreamFromGlobalPool(of, false);
+    }
+    c10::Stream exchangeStream(c10::Stream to) const override {
+      const auto index = static_cast<std::size_t>(to.device_index());
+      return c10::Stream(c10::Stream::UNSAFE, to.device(), std::exchange(current_ids()[index], to.id()));
+    }
+    void destroyEvent(void* event, c10::DeviceIndex) const noexcept override {
+      delete static_cast<Mark*>(event);
+    }
+    void record(void** event, const c10::Stream& stream, c10::DeviceIndex, c10::EventFlag) const override {
+      auto& self = install();
+      std::lock_guard lock(self.mutex_);
+      if (*event == nullptr) *event = new Mark;
+      *static_cast<Mark*>(*event) = {key(stream), self.queues_[key(stream)].launched};
+    }
+    void block(void* event, const c10::Stream& stream) const override {
+      const Mark mark = *static_cast<Mark*>(event);
+      install().launch(stream, [mark] { install().wait(mark); });
+    }
+    bool queryEvent(void* event) const override {
+      auto& self = install();
+      std::lock_guard lock(self.mutex_);
+      const Mark& mark = *static_cast<Mark*>(event);
+      return self.queues_[mark.stream].done >= mark.at;
+    }
+    void synchronizeEvent(void* event) const override { install().wait(*static_cast<Mark*>(event)); }
+    bool queryStream(const c10::Stream& stream) const override { return install().pending(stream) == 0; }
+    void synchronizeStream(const c10::Stream& stream) const override { install().wait(stream); }
+    void synchronizeDevice(c10::DeviceIndex index) const override {
+      auto& self = install();
+      std::lock_guard lock(self.mutex_);
+      ++self.device_waits_;
+      for (c10::StreamId id = 0; id <= pooled; ++id)
+        self.wait(c10::Stream(c10::Stream::UNSAFE, device(index), id));
+    }
+    c10::DeviceIndex deviceCount() const noexcept override { return devices; }
+  };
+
+  struct Hooks final : at::PrivateUse1HooksInterface {
+    bool isBuilt() const override { return true; }
+    bool isAvailable() const override { return true; }
+    bool hasPrimaryContext(c10::DeviceIndex) const override { return true; }
+    bool isPinnedPtr(const void* memory) const override {
+      auto& self = install();
+      std::lock_guard lock(self.mutex_);
+      return self.pinned_.contains(const_cast<void*>(memory));
+    }
+    at::Allocator* getPinnedMemoryAllocator() const override {
+      static auto* memory = new Memory(true);
+      return memory;
+    }
+  };
+
+  void wait(const Mark& mark) {
+    std::lock_guard lock(mutex_);
+    run(queues_[mark.stream], mark.at);
+  }
+
+  FakeAccelerator()
+      : kernels_(torch::Library::IMPL, "aten", c10::DispatchKey::PrivateUse1, __FILE__, __LINE__),
+        others_(torch::Library::IMPL, "_", c10::DispatchKey::PrivateUse1, __FILE__, __LINE__) {
+    c10::register_privateuse1_backend("fake");
+    static const auto* guard = new Guard;
+    const c10::impl::DeviceGuardImplRegistrar registrar(type, guard);
+    at::RegisterPrivateUse1HooksInterface(new Hooks);
+    kernels_.impl("empty.memory_format", &empty);
+    kernels_.impl("empty_strided", &empty_strided);
+    kernels_.impl("_copy_from", &copy_from);
+    kernels_.impl("_copy_from_and_resize", &copy_from_and_resize);
+    kernels_.impl("as_strided", &as_strided);
+    kernels_.impl("view", &view);
+    others_.fallback(torch::CppFunction::makeFromBoxedFunction<&on_cpu>());
+  }
+
+  torch::Library kernels_, others_;
+  std::recursive_mutex mutex_;  // guards what follows
+  std::map<Key, Queue> queues_;
+  std::set<void*> pinned_;
+  std::size_t pinned_allocations_ = 0, device_waits_ = 0;
+  std::uint64_t next_pooled_ = 0;
+};
+
+}  // namespace weft::test
