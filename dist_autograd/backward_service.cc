@@ -2,6 +2,7 @@
 
 #include <weft/dist_autograd/context.h>
 #include <weft/rpc/core/when_all.h>
+#include <weft/rpc/tensor/device_layer.h>
 
 #include <algorithm>
 
@@ -62,6 +63,7 @@ rpc::Future<void> BackwardService::root(rpc::CallContext& call, PassId pass, Bac
   const rpc::KeptValue& value = target->object->value();
   if (value.type != "tensor")
     throw rpc::Error(rpc::ErrorKind::type_mismatch, "a root must be a tensor, not " + value.type);
+  tensor::wait_for_arguments(call);
   return context->find(pass)->add_root(backward, *static_cast<const at::Tensor*>(value.value.get()),
                                        std::move(gradient));
 }
@@ -74,8 +76,9 @@ rpc::Future<Report> BackwardService::begin(PassId pass, Backward backward, Stage
   });
 }
 
-rpc::Future<Report> BackwardService::gradients(PassId pass, Backward backward, MessageId message,
-                                               std::vector<at::Tensor> gradients) {
+rpc::Future<Report> BackwardService::gradients(rpc::CallContext& call, PassId pass, Backward backward,
+                                               MessageId message, std::vector<at::Tensor> gradients) {
+  tensor::wait_for_arguments(call);
   return reported([&, state = context->find(pass)](BackwardShare::Done done) {
     state->with_share(
         backward, std::move(done),

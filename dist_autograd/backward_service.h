@@ -24,7 +24,7 @@ struct WEFT_EXPORT BackwardService {
   rpc::Future<std::vector<rpc::AgentId>> close(rpc::CallContext& call, PassId pass, Backward backward);
   rpc::Future<void> root(rpc::CallContext& call, PassId pass, Backward backward, at::Tensor gradient);
   rpc::Future<Report> begin(PassId pass, Backward backward, Stage stage);
-  rpc::Future<Report> gradients(PassId pass, Backward backward, MessageId message,
+  rpc::Future<Report> gradients(rpc::CallContext& call, PassId pass, Backward backward, MessageId message,
                                 std::vector<at::Tensor> gradients);
   rpc::Future<Report> discover(PassId pass, Backward backward, std::vector<MessageId> messages);
   rpc::Future<std::vector<std::string>> finish(PassId pass, BackwardId backward);

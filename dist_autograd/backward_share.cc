@@ -4,6 +4,7 @@
 #include <weft/dist_autograd/context.h>
 #include <weft/dist_autograd/nodes.h>
 #include <weft/dist_autograd/pass_state.h>
+#include <weft/rpc/tensor/device_layer.h>
 
 namespace weft::dist_autograd {
 
@@ -84,6 +85,7 @@ void BackwardShare::deliver(const MessageId& message, std::vector<at::Tensor> gr
     // Trailing tensors that received nothing may be missing; undefined gradients are what LibTorch gives for
     // them.
     gradients.resize(send.node->num_inputs());
+    tensor::use_on_current_streams(gradients);
     executor_->deliver(send.node, std::move(gradients));
     run();
   });
@@ -106,11 +108,17 @@ void BackwardShare::discover(const std::vector<MessageId>& messages, Done acknow
 
 namespace {
 
-// Makes a call one of the pass's backward, so that what it carries can be differentiated.
-struct Recorded final : rpc::CallModifier {
-  explicit Recorded(std::shared_ptr<PassState> p) : pass(std::move(p)) {}
-  void apply(rpc::OutgoingCall& call) const override { Context::enroll(call, pass, true); }
-  std::shared_ptr<PassState> pass;
+// How gradients travel: by the reverse of their tensors' device map, and, where what they carry is to be
+// differentiated, as a message of the pass's backward.
+struct Gradients final : rpc::CallModifier {
+  Gradients(const tensor::DeviceMap& back, std::shared_ptr<PassState> p)
+      : devices(back), recorded_in(std::move(p)) {}
+  void apply(rpc::OutgoingCall& call) const override {
+    devices.apply(call);
+    if (recorded_in != nullptr) Context::enroll(call, recorded_in, true);
+  }
+  tensor::ByDeviceMap devices;
+  std::shared_ptr<PassState> recorded_in;  // null: it is not
 };
 
 }  // namespace
@@ -186,13 +194,9 @@ void BackwardShare::plan() {
 void BackwardShare::run() { pass_.run_nodes(*executor_); }
 
 void BackwardShare::send_gradients(const rpc::AgentId& to, const MessageId& message,
-                                   std::vector<at::Tensor> gradients) {
-  if (backward_.options.create_graph) {
-    tell<&BackwardService::gradients>(to, Recorded(pass_.shared_from_this()), backward_, message,
-                                      std::move(gradients));
-  } else {
-    tell<&BackwardService::gradients>(to, backward_, message, std::move(gradients));
-  }
+                                   std::vector<at::Tensor> gradients, const tensor::DeviceMap& back) {
+  const Gradients way(back, backward_.options.create_graph ? pass_.shared_from_this() : nullptr);
+  tell<&BackwardService::gradients>(to, way, backward_, message, std::move(gradients));
 }
 
 void BackwardShare::note(torch::autograd::Node& node) {

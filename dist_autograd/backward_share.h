@@ -10,6 +10,7 @@
 #include <weft/dist_autograd/termination.h>
 #include <weft/rpc/core/result.h>
 #include <weft/rpc/core/unique_function.h>
+#include <weft/rpc/tensor/device_map.h>
 
 #include <map>
 #include <memory>
@@ -39,7 +40,9 @@ class BackwardShare final : public std::enable_shared_from_this<BackwardShare> {
   void discover(const std::vector<MessageId>& messages, Done acknowledge);
 
   // From a node that runs here: the gradients of what arrived with a message.
-  void send_gradients(const rpc::AgentId& to, const MessageId& message, std::vector<at::Tensor> gradients);
+  // back: where the gradients' devices are at `to`; empty: as for any call to it.
+  void send_gradients(const rpc::AgentId& to, const MessageId& message, std::vector<at::Tensor> gradients,
+                      const tensor::DeviceMap& back);
 
   const std::exception_ptr& error() const { return error_; }  // null: it has not failed
   std::vector<std::string> unreached() const {

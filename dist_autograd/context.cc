@@ -216,8 +216,8 @@ void Context::shut_down() {
   for (const auto& [id, pass] : passes) pass->end(error);
 }
 
-rpc::Layers layers() {
-  rpc::Layers all = tensor::layers();
+rpc::Layers layers(tensor::DeviceOptions devices) {
+  rpc::Layers all = tensor::layers(std::move(devices));
   for (auto& layer : rref::layers()) all.push_back(std::move(layer));
   all.push_back([](rpc::Agent& agent) {
     auto context = std::make_shared<Context>(agent.core());

@@ -7,6 +7,7 @@
 #include <weft/dist_autograd/participant.h>
 #include <weft/dist_autograd/pass_state.h>
 #include <weft/rpc/agent/call_hook.h>
+#include <weft/rpc/tensor/device_options.h>
 #include <weft/rref/context.h>
 #include <weft/rref/protocol/number_set.h>
 
@@ -95,6 +96,6 @@ class WEFT_EXPORT Context final : public rpc::CallHook, public std::enable_share
 };
 
 // The layers of distributed autograd, with those that it stands on: RRefs and tensors.
-WEFT_EXPORT rpc::Layers layers();
+WEFT_EXPORT rpc::Layers layers(tensor::DeviceOptions devices = {});
 
 }  // namespace weft::dist_autograd

@@ -1,5 +1,7 @@
 #include <weft/dist_autograd/message_part.h>
 
+#include <weft/rpc/tensor/device_layer.h>
+
 #include <torch/csrc/autograd/variable.h>
 
 namespace weft::dist_autograd {
@@ -19,9 +21,10 @@ class MessagePart::Recorder final : public tensor::TensorHook {
 
 class MessagePart::Joiner final : public tensor::TensorHook {
  public:
-  Joiner(const std::shared_ptr<PassState>& pass, const PassSection& section, const rpc::AgentId& sender)
+  Joiner(const std::shared_ptr<PassState>& pass, const PassSection& section, const rpc::AgentId& sender,
+         tensor::DeviceMap back)
       : tensors_(section.tensors),
-        node_(make_node<RecvBackward>(pass, section.pass, section.message, sender)) {}
+        node_(make_node<RecvBackward>(pass, section.pass, section.message, sender, std::move(back))) {}
 
   Sent sending(const at::Tensor&) override {
     throw rpc::Error(rpc::ErrorKind::internal, "a message that is read is written");
@@ -34,7 +37,8 @@ class MessagePart::Joiner final : public tensor::TensorHook {
 
  private:
   std::uint64_t tensors_;
-  decltype(make_node<RecvBackward>(std::weak_ptr<PassState>{}, PassId{}, MessageId{}, rpc::AgentId{})) node_;
+  decltype(make_node<RecvBackward>(std::weak_ptr<PassState>{}, PassId{}, MessageId{}, rpc::AgentId{},
+                                   tensor::DeviceMap{})) node_;
 };
 
 MessagePart::MessagePart(std::shared_ptr<PassState> pass, std::optional<rpc::AgentId> peer, bool backward)
@@ -81,7 +85,8 @@ void MessagePart::read(rpc::IncomingMessage& message) {
   if (section.tensors > message.bytes())
     throw rpc::Error(rpc::ErrorKind::protocol_error, "a message of more tensors than it has bytes");
   if (section.tensors != 0)
-    message.slots().put<tensor::TensorHook>(std::make_shared<Joiner>(pass_, section, *peer_));
+    message.slots().put<tensor::TensorHook>(
+        std::make_shared<Joiner>(pass_, section, *peer_, tensor::device_map_back(message)));
 }
 
 void MessagePart::ended(const std::exception_ptr& error) {

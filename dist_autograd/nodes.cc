@@ -24,8 +24,13 @@ torch::autograd::variable_list SendBackward::apply(torch::autograd::variable_lis
   return std::move(gradients);
 }
 
-RecvBackward::RecvBackward(std::weak_ptr<PassState> pass, PassId id, MessageId message, rpc::AgentId sender)
-    : pass_(std::move(pass)), id_(id), message_(message), sender_(std::move(sender)) {}
+RecvBackward::RecvBackward(std::weak_ptr<PassState> pass, PassId id, MessageId message, rpc::AgentId sender,
+                           tensor::DeviceMap back)
+    : pass_(std::move(pass)),
+      id_(id),
+      message_(message),
+      sender_(std::move(sender)),
+      back_(std::move(back)) {}
 
 at::Tensor RecvBackward::join(const NodePtr& self, at::Tensor tensor, std::uint64_t mark) {
   if (!torch::autograd::isDifferentiableType(tensor.scalar_type()))
@@ -51,7 +56,7 @@ torch::autograd::variable_list RecvBackward::apply(torch::autograd::variable_lis
     if (by_mark.size() <= marks_[i]) by_mark.resize(marks_[i] + 1);
     by_mark[marks_[i]] = gradients[i];
   }
-  pass->send_gradients(sender_, message_, std::move(by_mark));
+  pass->send_gradients(sender_, message_, std::move(by_mark), back_);
   return {};
 }
 

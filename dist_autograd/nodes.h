@@ -8,6 +8,7 @@
 
 #include <weft/dist_autograd/engine/make_node.h>
 #include <weft/dist_autograd/ids.h>
+#include <weft/rpc/tensor/device_map.h>
 
 #include <torch/csrc/autograd/function.h>
 
@@ -29,7 +30,9 @@ class SendBackward final : public torch::autograd::Node {
 
 class RecvBackward final : public torch::autograd::Node {
  public:
-  RecvBackward(std::weak_ptr<PassState> pass, PassId id, MessageId message, rpc::AgentId sender);
+  // back: where its gradients' devices are at the sender; empty: as for any call to it.
+  RecvBackward(std::weak_ptr<PassState> pass, PassId id, MessageId message, rpc::AgentId sender,
+               tensor::DeviceMap back);
   torch::autograd::variable_list apply(torch::autograd::variable_list&& gradients) override;
   std::string name() const override { return "RecvBackward(from " + sender_.name + ")"; }
 
@@ -44,6 +47,7 @@ class RecvBackward final : public torch::autograd::Node {
   PassId id_;
   MessageId message_;
   rpc::AgentId sender_;
+  tensor::DeviceMap back_;
   std::vector<std::uint64_t> marks_;  // of each input
 };
 

@@ -273,8 +273,8 @@ void PassState::run_nodes(NodeExecutor& executor) {
 bool PassState::running_here() const { return runner_.load() == std::this_thread::get_id(); }
 
 void PassState::send_gradients(const rpc::AgentId& to, const MessageId& message,
-                               std::vector<at::Tensor> gradients) {
-  share_->send_gradients(to, message, std::move(gradients));
+                               std::vector<at::Tensor> gradients, const tensor::DeviceMap& back) {
+  share_->send_gradients(to, message, std::move(gradients), back);
 }
 
 void PassState::failed(const std::exception_ptr& error) {

@@ -82,7 +82,8 @@ class WEFT_EXPORT PassState final : public GradientSink, public std::enable_shar
   void run_nodes(NodeExecutor& executor);
   void failed(const std::exception_ptr& error);
   // From a node that runs here.
-  void send_gradients(const rpc::AgentId& to, const MessageId& message, std::vector<at::Tensor> gradients);
+  void send_gradients(const rpc::AgentId& to, const MessageId& message, std::vector<at::Tensor> gradients,
+                      const tensor::DeviceMap& back);
   bool running_here() const;  // the calling thread runs this pass's nodes
 
   // The pass is over on this worker. error: null for a release.

@@ -53,8 +53,8 @@ void Context::peer_gone(const rpc::AgentId& peer, const rpc::Error& reason) {
   });
 }
 
-rpc::Layers layers() {
-  rpc::Layers all = dist_autograd::layers();
+rpc::Layers layers(tensor::DeviceOptions devices) {
+  rpc::Layers all = dist_autograd::layers(std::move(devices));
   all.push_back([](rpc::Agent& agent) {
     auto context = std::make_shared<Context>(agent.core());
     agent.core()->layers().put(context);

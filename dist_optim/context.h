@@ -6,6 +6,7 @@
 #include <weft/dist_optim/host_guard.h>
 #include <weft/dist_optim/local_steps.h>
 #include <weft/rpc/agent/call_hook.h>
+#include <weft/rpc/tensor/device_options.h>
 
 #include <atomic>
 #include <mutex>
@@ -38,6 +39,6 @@ class WEFT_EXPORT Context final : public rpc::CallHook {
 };
 
 // The layers of a training agent: distributed optimizers, autograd, RRefs and tensors.
-WEFT_EXPORT rpc::Layers layers();
+WEFT_EXPORT rpc::Layers layers(tensor::DeviceOptions devices = {});
 
 }  // namespace weft::dist_optim

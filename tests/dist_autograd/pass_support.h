@@ -66,7 +66,8 @@ inline rpc::Task<at::Tensor> Weights::bounce(rpc::CallContext& call, rref::RRef<
 
 class Cluster {
  public:
-  explicit Cluster(std::size_t agents) {
+  explicit Cluster(std::size_t agents, std::vector<tensor::DeviceOptions> devices = {}) {
+    devices.resize(agents);
     for (std::size_t i = 0; i < agents; ++i) {
       rpc::AgentOptions options;
       options.name = "worker" + std::to_string(i);
@@ -74,7 +75,7 @@ class Cluster {
       options.in_process = network_;
       options.handler_threads = 2;
       options.log = [](const rpc::LogRecord&) {};
-      agents_.push_back(std::make_unique<rpc::Agent>(std::move(options), layers()));
+      agents_.push_back(std::make_unique<rpc::Agent>(std::move(options), layers(devices[i])));
       agents_.back()->allow_create<Weights>();
     }
     for (const auto& a : agents_)

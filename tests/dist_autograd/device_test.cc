@@ -1,0 +1,261 @@
+// RRefs and passes over tensors of an accelerator, on one whose streams do nothing until somebody waits for
+// them. CUDA has never been here: docs/gpu.md.
+#include <c10/core/StreamGuard.h>
+
+#include "tests/dist_autograd/pass_support.h"
+#include "tests/support/fake_accelerator.h"
+
+namespace weft::dist_autograd::device_test {
+
+using namespace test;
+using weft::test::FakeAccelerator;
+
+namespace {
+
+c10::Device fake(int index) { return FakeAccelerator::device(index); }
+at::Tensor on(int index, const at::Tensor& tensor) { return tensor.to(fake(index)); }
+FakeAccelerator& accelerator() { return FakeAccelerator::install(); }
+
+// The sum, once the handler's stream has come so far.
+at::Tensor late_sum(at::Tensor a, at::Tensor b) {
+  at::Tensor sum = at::empty(a.sizes(), a.options());
+  accelerator().launch(a.device(), [sum, a, b] {
+    const auto cpu = [](const at::Tensor& tensor) {
+      return at::from_blob(tensor.data_ptr(), tensor.sizes(), tensor.options().device(at::kCPU));
+    };
+    cpu(sum).copy_(cpu(a) + cpu(b));
+  });
+  return sum;
+}
+using LateSum = rpc::Function<"device.late_sum", &late_sum>;
+
+at::Tensor made_on(std::string device) { return at::ones({300}).to(device); }
+using MadeOn = rpc::Function<"device.made_on", &made_on>;
+
+std::string device_of(at::Tensor x) { return x.device().str(); }
+using DeviceOf = rpc::Function<"device.of", &device_of>;
+
+// Results elsewhere, fetched, and handed on.
+struct Relay {
+  rpc::Task<at::Tensor> fetched(std::string next, at::Tensor a) {
+    const auto there = rref::remote<LateSum>(agent->peer(next), a, a);
+    co_return co_await there.to_here();
+  }
+  rref::RRef<at::Tensor> kept(std::string next, at::Tensor a) {
+    return rref::remote<LateSum>(agent->peer(next), a, a);
+  }
+  using Service = rpc::Service<"device.relay", rpc::Method<"fetched", &Relay::fetched>,
+                               rpc::Method<"kept", &Relay::kept>>;
+  rpc::Agent* agent;
+};
+
+tensor::DeviceOptions maps(std::initializer_list<std::pair<const char*, tensor::DeviceMap>> all) {
+  tensor::DeviceOptions options;
+  for (const auto& [peer, map] : all) options.map(peer, map);
+  return options;
+}
+
+void serve(Cluster& cluster) {
+  for (std::size_t i = 0; i < cluster.size(); ++i) {
+    cluster[i].serve<LateSum>();
+    cluster[i].serve<MadeOn>();
+    cluster[i].serve<DeviceOf>();
+    cluster[i].serve(std::make_shared<Relay>(Relay{&cluster[i]}));
+  }
+}
+
+void expect_all(const at::Tensor& got, int device, double value) {
+  EXPECT_EQ(got.device(), fake(device));
+  EXPECT_TRUE(got.cpu().equal(at::full(got.sizes(), value, got.cpu().options()))) << got.cpu().flatten()[0];
+}
+
+}  // namespace
+
+class DeviceRRefs : public ::testing::TestWithParam<std::pair<int, int>> {
+ protected:
+  // Here the one, there the other.
+  FakeAccelerator& installed = accelerator();
+  int here = GetParam().first, there = GetParam().second;
+  tensor::DeviceMap map{{fake(here).str(), fake(there).str()}};
+  at::Tensor ones = on(here, at::ones({300}));
+};
+
+TEST_P(DeviceRRefs, AResultThatStaysIsFetchedByTheMapWhenItsWorkIsDone) {
+  Cluster cluster(2, {maps({{"worker1", map}})});
+  serve(cluster);
+  const auto kept = rref::remote<LateSum>(cluster.peer(0, 1), ones, ones);
+  expect_all(kept.to_here().get(), here, 2);
+}
+
+TEST_P(DeviceRRefs, AnArgumentIsFetchedByTheMapOfTheCallee) {
+  // worker2 keeps its tensors on the first device; worker1 owns the result that it is given.
+  Cluster cluster(3, {maps({{"worker1", map}, {"worker2", {{fake(here).str(), "fake:0"}}}}),
+                      {},
+                      maps({{"worker1", {{"fake:0", fake(there).str()}}}})});
+  serve(cluster);
+  const auto kept = rref::remote<LateSum>(cluster.peer(0, 1), ones, ones);
+  EXPECT_EQ(cluster.peer(0, 2).call<DeviceOf>(kept).get(), "fake:0");
+  expect_all(cluster.peer(0, 2).call<LateSum>(kept, kept).get(), here, 4);
+}
+
+TEST_P(DeviceRRefs, AResultIsRelayedByAThirdWorker) {
+  Cluster cluster(3, {maps({{"worker1", map}, {"worker2", map}}), maps({{"worker2", map.inverse()}})});
+  serve(cluster);
+  expect_all(cluster.peer(0, 1).call<&Relay::fetched>("worker2", ones).get(), here, 2);
+}
+
+TEST_P(DeviceRRefs, AReferenceIsHandedOnByAThirdWorker) {
+  // What worker1 leaves at worker2 is on the device of whoever made the first call.
+  Cluster cluster(3, {maps({{"worker1", map}, {"worker2", {{fake(here).str(), fake(here).str()}}}}),
+                      maps({{"worker2", map.inverse()}})});
+  serve(cluster);
+  const auto kept = cluster.peer(0, 1).call<&Relay::kept>("worker2", ones).get();
+  expect_all(kept.to_here().get(), here, 2);
+}
+
+TEST_P(DeviceRRefs, AnAgentsOwn) {
+  if (here != there) map.add(fake(there), fake(here));
+  Cluster cluster(1, {maps({{"worker0", map}})});
+  serve(cluster);
+  const auto kept = rref::remote<LateSum>(cluster.peer(0, 0), ones, ones);
+  expect_all(kept.to_here().get(), here, 2);
+  // The callee fetches what is there to here, and its result comes back crosswise.
+  expect_all(cluster.peer(0, 0).call<LateSum>(kept, kept).get(), there, 4);
+}
+
+INSTANTIATE_TEST_SUITE_P(Devices, DeviceRRefs,
+                         ::testing::Values(std::pair{0, 0}, std::pair{0, 1}, std::pair{1, 0},
+                                           std::pair{1, 1}));
+
+class DeviceRRefErrors : public ::testing::Test {
+ protected:
+  FakeAccelerator& installed = accelerator();  // before maps name its devices
+};
+
+TEST_F(DeviceRRefErrors, AResultThatHasNoPlaceIsAnErrorOfItsFetch) {
+  Cluster cluster(2, {maps({{"worker1", {{"fake:0", "fake:1"}}}})});
+  serve(cluster);
+  const auto kept = rref::remote<MadeOn>(cluster.peer(0, 1), "fake:3");
+  EXPECT_EQ(test::kind_of([&] { kept.to_here().get(); }, "a tensor on fake:3 has no place at 'worker0'"),
+            rpc::ErrorKind::failed_precondition);
+  EXPECT_TRUE(rref::remote<MadeOn>(cluster.peer(0, 1), "cpu").to_here().get().is_cpu());
+}
+
+TEST_F(DeviceRRefErrors, AnArgumentThatHasNoPlaceIsAnErrorOfTheResultThatStays) {
+  Cluster cluster(2, {maps({{"worker1", {{"fake:0", "fake:1"}}}})});
+  serve(cluster);
+  const at::Tensor lost = on(2, at::ones({2}));
+  EXPECT_EQ(test::kind_of([&] { rref::remote<LateSum>(cluster.peer(0, 1), lost, lost).to_here().get(); },
+                          "a tensor on fake:2 has no place at 'worker1'"),
+            rpc::ErrorKind::failed_precondition);
+  EXPECT_TRUE(rref::remote<MadeOn>(cluster.peer(0, 1), "cpu").to_here().get().is_cpu());
+}
+
+// --- Passes ---
+
+// x goes through weights of several workers; `reference` computes the same here, on the CPU.
+class DevicePasses : public ::testing::Test {
+ protected:
+  FakeAccelerator& installed = accelerator();
+  at::Tensor x = matrix(), w1 = matrix(), w2 = matrix();
+};
+
+TEST_F(DevicePasses, OfOneWorker) {
+  Cluster cluster(1, {maps({})});
+  const at::Tensor leaf = on(0, x).requires_grad_();
+  Pass pass(cluster[0]);
+  pass.backward((leaf * leaf).sum()).get();
+  EXPECT_EQ(pass.gradient(leaf).device(), fake(0));
+  expect_equal(pass.gradient(leaf).cpu(), 2 * x, "x");
+}
+
+// worker1 has no map of its own: what goes back goes by the reverse of the caller's.
+TEST_F(DevicePasses, GradientsGoBackByTheReverseOfTheMap) {
+  Cluster cluster(2, {maps({{"worker1", {{"fake:0", "fake:1"}, {"fake:1", "fake:0"}}}})});
+  const auto weights = rref::create<Weights>(cluster.peer(0, 1), on(0, w1));
+  const at::Tensor leaf = on(0, x).requires_grad_();
+  Pass pass(cluster[0]);
+  const at::Tensor y = weights.call<&Weights::multiply>(pass, leaf).get();
+  EXPECT_EQ(y.device(), fake(0));
+  pass.backward(y.sum()).get();
+
+  const at::Tensor x0 = x.clone().requires_grad_(), w0 = w1.clone().requires_grad_();
+  x0.mm(w0).tanh().sum().backward();
+  EXPECT_EQ(pass.gradient(leaf).device(), fake(0));
+  expect_equal(pass.gradient(leaf).cpu(), x0.grad(), "x");
+  const at::Tensor of_w = weights.call<&Weights::gradient>(pass.id()).get();
+  EXPECT_EQ(of_w.device(), fake(0)) << "from fake:1 there";
+  expect_equal(of_w.cpu(), w0.grad(), "w");
+}
+
+TEST_F(DevicePasses, OverAChainOfWorkers) {
+  Cluster cluster(3, {maps({{"worker1", {{"fake:0", "fake:1"}}}, {"worker2", {{"fake:0", "fake:2"}}}}),
+                      maps({{"worker2", {{"fake:1", "fake:2"}}}})});
+  const auto first = rref::create<Weights>(cluster.peer(0, 1), on(0, w1)),
+             second = rref::create<Weights>(cluster.peer(0, 2), on(0, w2));
+  const at::Tensor leaf = on(0, x).requires_grad_();
+  Pass pass(cluster[0]);
+  const at::Tensor y = first.call<&Weights::through>(pass, second, leaf).get();
+  pass.backward(y.sum()).get();
+
+  const at::Tensor x0 = x.clone().requires_grad_(), a = w1.clone().requires_grad_(),
+                   b = w2.clone().requires_grad_();
+  const at::Tensor here = x0.mm(a).sin();
+  (here.mm(b).tanh() + here).sum().backward();
+  expect_equal(y.cpu(), here.mm(b).tanh() + here, "y");
+  expect_equal(pass.gradient(leaf).cpu(), x0.grad(), "x");
+  expect_equal(first.call<&Weights::gradient>(pass.id()).get().cpu(), a.grad(), "first");
+  expect_equal(second.call<&Weights::gradient>(pass.id()).get().cpu(), b.grad(), "second");
+}
+
+class MixedPass : public DevicePasses, public ::testing::WithParamInterface<bool> {};
+
+// On an accelerator, over to the CPU, to another worker's CPU, and back.
+TEST_P(MixedPass, GoesBetweenTheCpuAndAnAccelerator) {
+  const bool root_on_cpu = GetParam();
+  Cluster cluster(2, {maps({})});
+  const auto weights = rref::create<Weights>(cluster.peer(0, 1), w1);
+  const at::Tensor leaf = on(0, x).requires_grad_(), beside = on(1, x).requires_grad_();
+  Pass pass(cluster[0]);
+  const at::Tensor there = weights.call<&Weights::multiply>(pass, leaf.mm(leaf).cpu()).get();
+  const at::Tensor sum = (on(1, there) * beside).sum();
+  pass.backward(root_on_cpu ? sum.cpu() : sum).get();
+
+  const at::Tensor x0 = x.clone().requires_grad_(), x1 = x.clone().requires_grad_(),
+                   w0 = w1.clone().requires_grad_();
+  (x0.mm(x0).mm(w0).tanh() * x1).sum().backward();
+  EXPECT_EQ(pass.gradient(leaf).device(), fake(0));
+  EXPECT_EQ(pass.gradient(beside).device(), fake(1));
+  expect_equal(pass.gradient(leaf).cpu(), x0.grad(), "x");
+  expect_equal(pass.gradient(beside).cpu(), x1.grad(), "beside");
+  expect_equal(weights.call<&Weights::gradient>(pass.id()).get(), w0.grad(), "w");
+}
+INSTANTIATE_TEST_SUITE_P(Roots, MixedPass, ::testing::Values(true, false));
+
+// Forward and backward are there once their streams have come so far.
+struct LateTwice : torch::autograd::Function<LateTwice> {
+  static at::Tensor twice(const at::Tensor& x) { return late_sum(x.contiguous(), x.contiguous()); }
+  static at::Tensor forward(torch::autograd::AutogradContext*, at::Tensor x) { return twice(x); }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext*,
+                                                 torch::autograd::variable_list gradients) {
+    return {twice(gradients[0])};
+  }
+};
+at::Tensor late_twice(at::Tensor x) { return LateTwice::apply(x); }
+using LateTwiceThere = rpc::Function<"device.late_twice", &late_twice>;
+
+TEST_F(DevicePasses, GradientsWaitForTheStreamsThatTheyAreMadeOn) {
+  Cluster cluster(2, {maps({{"worker1", {{"fake:0", "fake:1"}}}})});
+  cluster[1].serve<LateTwiceThere>();
+  const at::Tensor leaf = on(0, x).requires_grad_();
+  for (int round = 0; round < 10; ++round) {
+    Pass pass(cluster[0]);
+    const at::Tensor y = cluster.peer(0, 1).call<LateTwiceThere>(pass, LateTwice::apply(leaf)).get();
+    pass.backward(LateTwice::apply(y).sum()).get();
+    expect_equal(y.cpu(), 4 * x, "y");
+    expect_equal(pass.gradient(leaf).cpu(), at::full_like(x, 8), "x");
+  }
+  EXPECT_EQ(accelerator().device_waits(), 0U);
+}
+
+}  // namespace weft::dist_autograd::device_test
