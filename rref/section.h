@@ -2,6 +2,7 @@
 // docs/rref_protocol.md, "Messages", is the specification. Thread-safety: values.
 #pragma once
 
+#include <weft/rpc/codec/agent_id_codec.h>
 #include <weft/rpc/codec/struct_codec.h>
 #include <weft/rref/protocol/messages.h>
 
@@ -25,16 +26,6 @@ struct RRefSection {
   std::vector<std::uint64_t> local;          // carried[i] stays within one agent: its transit number; else 0
 };
 WEFT_CODEC(RRefSection, target, result, site, name, carried, owner_addresses, local)
-
-}  // namespace weft::rref
-
-namespace weft::rpc {
-
-WEFT_CODEC(AgentId, name, incarnation)
-
-}  // namespace weft::rpc
-
-namespace weft::rref {
 
 template <class Tag>
 constexpr std::string_view weft_name(GlobalId<Tag>*) {

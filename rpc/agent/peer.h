@@ -9,6 +9,7 @@
 #include <weft/rpc/agent/agent_core.h>
 #include <weft/rpc/agent/invoke.h>
 #include <weft/rpc/agent/retried_call.h>
+#include <weft/rpc/codec/agent_id_codec.h>
 
 namespace weft::rpc {
 

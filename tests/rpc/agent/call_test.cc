@@ -66,6 +66,10 @@ class Station {
   }
   std::int64_t zero() const { return 0; }
   Reading warmer(const Reading& reading, double by) const { return {reading.place, reading.value + by}; }
+  AgentId next_life(AgentId id, const std::vector<AgentId>& others) const {
+    return {id.name + std::to_string(others.size()),
+            id.incarnation + (others.empty() ? 1 : others.back().incarnation)};
+  }
   std::string caller(CallContext& call) const {
     return call.peer().id.name + " " + std::string(call.method()) + " " +
            (call.deadline() ? "in time" : "whenever");
@@ -78,7 +82,7 @@ class Station {
                    Method<"sum", &Station::sum>, Method<"log_task", &Station::log_task>,
                    Method<"awaitable", &Station::awaitable>, Method<"log_awaitable", &Station::log_awaitable>,
                    Method<"zero", &Station::zero, non_blocking>, Method<"warmer", &Station::warmer>,
-                   Method<"caller", &Station::caller>>;
+                   Method<"caller", &Station::caller>, Method<"next_life", &Station::next_life>>;
 
  private:
   Agent& own_;
@@ -159,6 +163,13 @@ TEST_F(CallTest, TellsTheHandlerWhoCalls) {
   EXPECT_EQ(got(to_b.call<&Station::caller>()), "a station.caller whenever");
   EXPECT_EQ(got(to_b.with(CallOptions{.deadline = 1h}).call<&Station::caller>()), "a station.caller in time");
   EXPECT_EQ(got(b.peer("b").call<&Station::caller>()), "b station.caller whenever");
+}
+
+TEST_F(CallTest, AnAgentsIdIsAnArgumentAndAResult) {
+  EXPECT_EQ(got(to_b.call<&Station::next_life>(AgentId{"c", 7}, std::vector<AgentId>{})), (AgentId{"c0", 8}));
+  const AgentId large{"", ~std::uint64_t{0} - 9};
+  EXPECT_EQ(got(to_b.call<&Station::next_life>(large, std::vector{AgentId{"x", 1}, AgentId{"y", 9}})),
+            (AgentId{"2", ~std::uint64_t{0}}));
 }
 
 TEST_F(CallTest, AnAgentIsAPeerOfItself) {
