@@ -1,5 +1,9 @@
-// when_all: one future for many. It completes when all have; if some failed, with the first error in the
-// given order.
+// when_all, when_all_or_error: one future for many, of their values in the given order.
+//
+// when_all completes when all have; if some failed, with the first error in the given order.
+// when_all_or_error completes with the first error in time, while others are still under way: those go on,
+// and what they end with is dropped. Whoever wants them to end makes their calls in a CancelScope, and
+// cancels that. Thread-safety: as Future.
 #pragma once
 
 #include <weft/rpc/core/future.h>
@@ -17,9 +21,15 @@ struct Gathering {
 
   std::vector<std::optional<Result<T>>> results;
   std::atomic<std::size_t> open;
+  std::atomic<bool> over = false;  // completed, or being so
   Promise<Value> promise;
 
+  void fail_early(const std::exception_ptr& error) {
+    if (!over.exchange(true)) promise.fail(error);
+  }
+
   void finish() {
+    if (over.exchange(true)) return;
     for (auto& result : results)
       if (!result->ok()) return promise.fail(result->error());
     if constexpr (std::is_void_v<T>) {
@@ -33,21 +43,32 @@ struct Gathering {
   }
 };
 
-}  // namespace detail
-
 template <class T>
-auto when_all(std::vector<Future<T>> futures) {
-  auto gathering = std::make_shared<detail::Gathering<T>>(futures.empty() ? nullptr : futures.front().loop());
+auto gather(std::vector<Future<T>> futures, bool until_error) {
+  auto gathering = std::make_shared<Gathering<T>>(futures.empty() ? nullptr : futures.front().loop());
   gathering->results.resize(futures.size());
   gathering->open = futures.size() + 1;
   auto all = gathering->promise.future();
   for (std::size_t i = 0; i < futures.size(); ++i)
-    std::move(futures[i]).then([gathering, i](Result<T>&& result) {
+    std::move(futures[i]).then([gathering, i, until_error](Result<T>&& result) {
+      if (until_error && !result.ok()) gathering->fail_early(result.error());
       gathering->results[i].emplace(std::move(result));
       if (--gathering->open == 0) gathering->finish();
     });
   if (--gathering->open == 0) gathering->finish();
   return all;
+}
+
+}  // namespace detail
+
+template <class T>
+auto when_all(std::vector<Future<T>> futures) {
+  return detail::gather(std::move(futures), false);
+}
+
+template <class T>
+auto when_all_or_error(std::vector<Future<T>> futures) {
+  return detail::gather(std::move(futures), true);
 }
 
 }  // namespace weft::rpc

@@ -133,6 +133,22 @@ TEST_F(CancelTest, OfAScopeReachesAllItsCallsAndThoseToCome) {
   EXPECT_EQ(late->execution(), Execution::not_sent);
 }
 
+// How a program ends what is under way of many calls when one has failed.
+TEST_F(CancelTest, OfAScopeEndsTheOthersWhenOneHasFailed) {
+  CancelScope scope;
+  std::vector<Future<void>> calls;
+  calls.push_back(to_b->with(scope).call<&Patient::hang>());
+  calls.push_back(to_b->with(scope).call<&Patient::hang_at>("nobody", false));
+  calls.push_back(cluster.peer("a", "c").with(scope).call<&Patient::hang>());
+  at("b").began.wait();
+  at("c").began.wait();
+  EXPECT_EQ(kind_of([&] { got(when_all_or_error(std::move(calls))); }), ErrorKind::not_found);
+  EXPECT_EQ(at("b").cancellations + at("c").cancellations, 0) << "they go on";
+  scope.cancel();
+  at("b").cancelled.wait();
+  at("c").cancelled.wait();
+}
+
 TEST_F(CancelTest, ReachesTheHandler) {
   auto call = to_b->call<&Patient::hang>();
   at("b").began.wait();

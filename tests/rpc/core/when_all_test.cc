@@ -76,5 +76,61 @@ TEST(WhenAll, ThreadsMayCompleteThemAtOnce) {
   for (std::size_t i = 0; i < n; ++i) EXPECT_EQ(values[i], static_cast<int>(i));
 }
 
+// --- To the first error ---
+
+TEST(WhenAllOrError, GivesTheValuesInTheGivenOrder) {
+  std::vector<Promise<int>> promises(2);
+  std::vector<Future<int>> futures;
+  for (auto& promise : promises) futures.push_back(promise.future());
+  auto all = when_all_or_error(std::move(futures));
+  promises[1].complete(1);
+  EXPECT_FALSE(all.ready());
+  promises[0].complete(0);
+  EXPECT_EQ(all.get(), (std::vector<int>{0, 1}));
+  EXPECT_TRUE(when_all_or_error(std::vector<Future<int>>{}).get().empty());
+  when_all_or_error(std::vector<Future<void>>{}).get();
+}
+
+TEST(WhenAllOrError, EndsWithTheFirstErrorInTimeWhileOthersGoOn) {
+  std::vector<Promise<void>> promises(4);
+  std::vector<bool> cancelled(4);
+  std::vector<Future<void>> futures;
+  for (std::size_t i = 0; i < 4; ++i) {
+    promises[i].on_cancel([&cancelled, i] { cancelled[i] = true; });
+    futures.push_back(promises[i].future());
+  }
+  auto all = when_all_or_error(std::move(futures));
+  promises[1].complete(Result<void>{});
+  promises[3].fail(Error(ErrorKind::internal, "fourth"));
+  ASSERT_TRUE(all.ready());
+  EXPECT_EQ(message_of([&] { return all.get(), 0; }), "fourth");
+  EXPECT_EQ(cancelled, std::vector<bool>(4));
+  promises[2].fail(Error(ErrorKind::internal, "third"));  // nobody hears of it
+  promises[0].complete(Result<void>{});
+}
+
+TEST(WhenAllOrError, ThreadsMayCompleteAndFailThemAtOnce) {
+  for (int round = 0; round < 50; ++round) {
+    constexpr std::size_t n = 40;
+    std::vector<Promise<int>> promises(n);
+    std::vector<Future<int>> futures;
+    for (auto& promise : promises) futures.push_back(promise.future());
+    auto all = when_all_or_error(std::move(futures));
+    std::vector<std::thread> threads;
+    for (std::size_t t = 0; t < 4; ++t)
+      threads.emplace_back([&promises, t] {
+        for (std::size_t i = t; i < n; i += 4) {
+          if (i % 10 == 0) {
+            promises[i].fail(Error(ErrorKind::unavailable, "one of them"));
+          } else {
+            promises[i].complete(0);
+          }
+        }
+      });
+    EXPECT_EQ(kind_of([&] { return all.get(); }), ErrorKind::unavailable);
+    for (auto& thread : threads) thread.join();
+  }
+}
+
 }  // namespace
 }  // namespace weft::rpc::when_all_test
