@@ -88,6 +88,8 @@ Peer Agent::peer(const std::string& name_or_address) {
                                                           : core_->route(name_or_address));
 }
 
+Peer Agent::peer(std::size_t rank) { return Peer(core_, core_->route(membership().name_of(rank))); }
+
 std::size_t Agent::rank() const {
   return core_->options().rendezvous ? core_->options().rendezvous->rank : 0;
 }
@@ -107,6 +109,17 @@ Future<void> Agent::wait_for(std::size_t agents) { return membership().wait_for(
 std::vector<Member> Agent::members() const { return membership().members(); }
 
 std::unique_ptr<MemberWatch> Agent::watch_members() { return membership().watch(); }
+
+Future<std::map<std::string, Buffer>> Agent::gather(CollectiveOptions options, std::string type,
+                                                    Buffer value) {
+  return membership().gather(std::move(options), std::move(type), std::move(value));
+}
+
+Future<void> Agent::barrier(CollectiveOptions options) {
+  return gather(std::move(options), "", Buffer{}).then([](auto&& all) {
+    return all.ok() ? Result<void>{} : Result<void>(all.error());
+  });
+}
 
 Future<void> Agent::leave() {
   auto core = core_;
@@ -134,9 +147,9 @@ Future<void> Agent::leave() {
   return future;
 }
 
-int Agent::serve_until_shutdown() {
+int Agent::serve_until_shutdown(std::chrono::nanoseconds patience) {
   try {
-    membership().others_left().get();
+    membership().others_left(patience).get();
   } catch (const Error& error) {
     if (error.kind() != ErrorKind::shut_down) throw;
   }

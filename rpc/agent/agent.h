@@ -9,9 +9,11 @@
 // every member may be called from any thread, serve() and allow_create() too.
 #pragma once
 
+#include <weft/rpc/agent/collective.h>
 #include <weft/rpc/agent/members.h>
 #include <weft/rpc/agent/options.h>
 #include <weft/rpc/agent/peer.h>
+#include <weft/rpc/codec/packed.h>
 #include <weft/rpc/core/blocking_executor.h>
 
 namespace weft::rpc {
@@ -59,6 +61,9 @@ class WEFT_EXPORT Agent {
   // Peers by name, or by address; connect() is peer() under the name that reads well with an address.
   Peer peer(const std::string& name_or_address);
   Peer connect(const std::string& address) { return peer(address); }
+  // The member of a job of fixed size that has this rank, once wait_for() has seen it come. Throws not_found
+  // where none has it or none is known yet, failed_precondition where the world is not fixed.
+  Peer peer(std::size_t rank);
 
   // The job, where the options have a rendezvous (membership.h; without one it is failed_precondition).
   std::size_t rank() const;  // Rendezvous::no_rank: it has none
@@ -68,6 +73,27 @@ class WEFT_EXPORT Agent {
   // Once it has joined: who is here, as last seen, and what becomes of them.
   std::vector<Member> members() const;
   std::unique_ptr<MemberWatch> watch_members();
+  // Collectives over members, over all of a fixed world or those that are named (CollectiveOptions): barrier
+  // completes when all of them are at it, all_gather when all have given a value, with each one's by its
+  // name. T is small and the same at all: the first by name has all the values and sends them to each. Any
+  // number may be under way at a time. One ends for all of them alike: deadline_exceeded, naming who did not
+  // come, once one's deadline has passed; peer_lost, naming who died; shut_down, naming who has left;
+  // aborted, naming who cancelled; type_mismatch where they differ in T, or one is at a barrier. Alone fails
+  // (and is not counted) who is no member (failed_precondition), or names one that is not known (not_found).
+  // Where the first by name dies the others get peer_lost, or unavailable, unless they have heard of the end
+  // before.
+  Future<void> barrier(CollectiveOptions options = {});
+  template <Transferable T>
+  Future<std::map<std::string, T>> all_gather(const T& value, CollectiveOptions options = {}) {
+    return gather(std::move(options), type_text<T>(), pack(value))
+        .then([](Result<std::map<std::string, Buffer>>&& all) {
+          return capture([&] {
+            std::map<std::string, T> values;
+            for (const auto& [name, bytes] : std::move(all).get()) values.emplace(name, unpack<T>(bytes));
+            return values;
+          });
+        });
+  }
 
   // Lends the calling thread to a task until it ends.
   template <class T>
@@ -76,8 +102,9 @@ class WEFT_EXPORT Agent {
     return here.run(std::move(task));
   }
   // Serves until every other member of the job has left (returns 0), or shut_down() (0). Throws the error
-  // that ended the job. Call once.
-  int serve_until_shutdown();
+  // that ended the job; deadline_exceeded, naming who has not left, once `patience` has passed: then this
+  // agent is a member as before, which may call it again.
+  int serve_until_shutdown(std::chrono::nanoseconds patience = no_deadline);
 
   // No new calls are accepted; completes when those under way have ended. deadline_exceeded: some had not.
   Future<void> drain(std::chrono::nanoseconds patience);
@@ -92,6 +119,7 @@ class WEFT_EXPORT Agent {
  private:
   Agent(std::shared_ptr<AgentCore> core, Layers layers);
   Membership& membership() const;  // throws where there is none
+  Future<std::map<std::string, Buffer>> gather(CollectiveOptions options, std::string type, Buffer value);
   std::shared_ptr<AgentCore> core_;
   std::shared_ptr<Membership> membership_;
 };

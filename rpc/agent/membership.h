@@ -6,10 +6,12 @@
 // is the host: everybody waits for it, and it keeps watch over connections as well, so that a death is known
 // at once. In a fixed world a loss ends the job on every member with an error that names the lost one
 // (AgentCore::fail_world), and a name that has been taken is refused for good; in another one the others are
-// told (members.h), and a new life may take the name. Owned by the Agent. Thread-safe.
+// told (members.h), and a new life may take the name. A job is of one kind: who comes with the other one, or
+// with another size, is refused. Owned by the Agent. Thread-safe.
 #pragma once
 
 #include <weft/rpc/agent/agent_core.h>
+#include <weft/rpc/agent/collective.h>
 #include <weft/rpc/agent/members.h>
 
 namespace weft::rpc {
@@ -21,10 +23,14 @@ class WEFT_EXPORT Membership {
   // Joins at the first call. Completes when so many have joined, this one included: in a fixed world those
   // that have left since count, in another one only who is here does. Until the store can be reached it tries
   // again, for five minutes. already_exists: the name or rank is taken; where the world is not fixed, only by
-  // an agent that answers: the end of a dead one's lease is waited for.
+  // an agent that answers: the end of a dead one's lease is waited for. failed_precondition: the job is of a
+  // fixed size and this agent's Rendezvous is not, or the reverse, or the sizes differ.
   virtual Future<void> wait_for(std::size_t agents) = 0;
   // Those who are here, as last seen; nobody before this agent has joined.
   virtual std::vector<Member> members() const = 0;
+  // Of the member that has this rank in a fixed world, here or gone, as last seen. not_found: none has it, or
+  // none is known yet. failed_precondition where the world is not fixed.
+  virtual std::string name_of(std::size_t rank) const = 0;
   // After wait_for() has been called: failed_precondition.
   virtual std::unique_ptr<MemberWatch> watch() = 0;
   // An orderly end of this member, before the agent drains: from here on its going is not a loss. Where the
@@ -32,8 +38,13 @@ class WEFT_EXPORT Membership {
   virtual Future<void> leave() = 0;
   // For a member that only serves: completes when all others (world_size in all, where the world is fixed)
   // have joined and gone, and this one has left with them. Several such members do not wait for each other;
-  // the host ends last. Fails where the world did.
-  virtual Future<void> others_left() = 0;
+  // the host ends last. Fails where the world did; with deadline_exceeded, naming who has not gone, once
+  // `patience` has passed: then this one is still a member, as after cancel().
+  virtual Future<void> others_left(std::chrono::nanoseconds patience) = 0;
+  // What a barrier or an all_gather is made of: the members' values, each packed (codec/packed.h), by name.
+  // type: canonical, the same at all members; empty: a barrier. Agent::all_gather says how it ends.
+  virtual Future<std::map<std::string, Buffer>> gather(CollectiveOptions options, std::string type,
+                                                       Buffer value) = 0;
   virtual void shut_down() = 0;  // pending futures above fail with shut_down
 };
 

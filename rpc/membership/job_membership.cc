@@ -49,7 +49,8 @@ JobMembership::JobMembership(std::shared_ptr<AgentCore> core, Rendezvous rendezv
     : core_(std::move(core)),
       rendezvous_(std::move(rendezvous)),
       place_(std::move(place)),
-      loop_(core_->pick_loop()) {}
+      loop_(core_->pick_loop()),
+      leader_(std::make_shared<CollectiveLeader>(place_.loop)) {}
 
 // --- Joining ---
 
@@ -178,6 +179,7 @@ bool JobMembership::take(const StoreChanges& changes) {
     version_ = changes.version;
     roster_ = std::move(after);
   }
+  judge_collectives();
   if (out) {
     lose_membership(Error(ErrorKind::lease_lost, "its record is gone from the job's store"));
     return false;
@@ -301,17 +303,17 @@ Future<void> JobMembership::wait_for(std::size_t agents) {
     return Future<void>::made(std::make_exception_ptr(
         Error(ErrorKind::invalid_argument, "a world of " + std::to_string(rendezvous_.world_size) +
                                                " never has " + std::to_string(agents) + " agents")));
-  return add_waiter(std::max<std::size_t>(agents, 1));
+  return add_waiter(std::max<std::size_t>(agents, 1), no_deadline);
 }
 
-Future<void> JobMembership::others_left() { return add_waiter(0); }
+Future<void> JobMembership::others_left(std::chrono::nanoseconds patience) { return add_waiter(0, patience); }
 
-Future<void> JobMembership::add_waiter(std::size_t agents) {
+Future<void> JobMembership::add_waiter(std::size_t agents, std::chrono::nanoseconds patience) {
   auto promise = std::make_shared<Promise<void>>(loop_);
   std::unique_lock lock(mutex_);
   const std::uint64_t id = ++last_waiter_;
   promise->on_cancel([weak = weak_from_this(), id] {
-    if (const auto job = weak.lock()) job->cancel_waiter(id);
+    if (const auto job = weak.lock()) job->end_waiter(id, ErrorKind::cancelled);
   });
   auto future = promise->future();
   if (const auto error = why_not()) {
@@ -324,6 +326,13 @@ Future<void> JobMembership::add_waiter(std::size_t agents) {
   const bool gone = store_gone_;
   if (first) phase_ = Phase::joining;
   lock.unlock();
+  if (patience != no_deadline)
+    place_.loop->post(
+        [loop = place_.loop.get(), when = later(place_.loop->now(), patience), weak = weak_from_this(), id] {
+          loop->schedule(when, [weak, id] {
+            if (const auto job = weak.lock()) job->end_waiter(id, ErrorKind::deadline_exceeded);
+          });
+        });
   if (first) {
     begin_joining();
   } else if (gone) {
@@ -336,17 +345,28 @@ Future<void> JobMembership::add_waiter(std::size_t agents) {
   return future;
 }
 
-void JobMembership::cancel_waiter(std::uint64_t id) {
+// Takes it out: it no longer waits.
+void JobMembership::end_waiter(std::uint64_t id, ErrorKind kind) {
   std::shared_ptr<Promise<void>> promise;
+  std::string why = "the wait was cancelled";
   {
     std::lock_guard lock(mutex_);
     const auto found = waiters_.find(id);
     if (found == waiters_.end()) return;
     promise = std::move(found->second.promise);
     waiters_.erase(found);
+    if (kind == ErrorKind::deadline_exceeded) why = who_has_not_gone();
   }
   publish_state();
-  promise->fail(Error(ErrorKind::cancelled, "the wait was cancelled"));
+  promise->fail(Error(kind, why));
+}
+
+std::string JobMembership::who_has_not_gone() const {
+  std::string who;
+  for (const std::string& name : awaited()) who += (who.empty() ? "'" : ", '") + name + "'";
+  const std::size_t come = roster_.joined(), world = rendezvous_.fixed_world ? rendezvous_.world_size : 0;
+  if (come < world) who += (who.empty() ? "" : ", and ") + std::to_string(world - come) + " that never came";
+  return "the others have not left in time: " + (who.empty() ? "the job's store did not say who" : who);
 }
 
 std::unique_ptr<MemberWatch> JobMembership::watch() {
@@ -397,6 +417,20 @@ Future<JobMembership::Events> JobMembership::next(const std::shared_ptr<Onlooker
   return future;
 }
 
+std::string JobMembership::name_of(std::size_t rank) const {
+  if (!rendezvous_.fixed_world)
+    throw Error(ErrorKind::failed_precondition,
+                "members have ranks of their own in a world of fixed size only");
+  if (rank >= rendezvous_.world_size)
+    throw Error(ErrorKind::not_found, "no member of a world of " + std::to_string(rendezvous_.world_size) +
+                                          " has rank " + std::to_string(rank));
+  std::lock_guard lock(mutex_);
+  for (const auto& [name, member] : roster_.members())
+    if (member.rank == rank && member.state != MemberState::claimed) return name;
+  throw Error(ErrorKind::not_found,
+              "who has rank " + std::to_string(rank) + " is not known yet: wait_for() waits for it");
+}
+
 std::vector<std::string> JobMembership::awaited() const { return roster_.awaited_by(own_name(), is_host()); }
 
 void JobMembership::answer() {
@@ -443,6 +477,7 @@ void JobMembership::fail_all(const Error& error) {
       if (const auto onlooker = weak.lock(); onlooker != nullptr && onlooker->promise != nullptr)
         watches.push_back(std::exchange(onlooker->promise, nullptr));
   }
+  leader_->fail_all(error);
   for (auto& [id, waiter] : waiters) waiter.promise->fail(error);
   for (const auto& promise : watches) promise->fail(error);
 }

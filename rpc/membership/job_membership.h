@@ -8,6 +8,7 @@
 #include <weft/rpc/agent/membership.h>
 #include <weft/rpc/agent/method.h>
 #include <weft/rpc/agent/peer.h>
+#include <weft/rpc/membership/collective_leader.h>
 #include <weft/rpc/membership/joining.h>
 #include <weft/rpc/membership/place.h>
 #include <weft/rpc/membership/roster.h>
@@ -22,12 +23,18 @@ class JobMembership final : public Membership, public std::enable_shared_from_th
   std::vector<Member> members() const override;
   std::unique_ptr<MemberWatch> watch() override;
   Future<void> leave() override;
-  Future<void> others_left() override;
+  Future<void> others_left(std::chrono::nanoseconds patience) override;
+  std::string name_of(std::size_t rank) const override;
+  Future<std::map<std::string, Buffer>> gather(CollectiveOptions options, std::string type,
+                                               Buffer value) override;
   void shut_down() override;
 
   void peer_gone(const AgentId& peer, const Error& reason);
   void attend() const;  // on the host, for a member that joins; throws what has ended the world
   void told_of_loss(const AgentId& teller, const std::string& name, const std::string& reason);
+  // On the leader of a collective, for a member that comes to it. Throws where it does not lead it.
+  Future<CollectiveLeader::Gathered> arrive(CallContext& call, const CollectiveArrival& arrival,
+                                            Buffer value);
   void find_addresses(const std::string& name, UniqueFunction<void(std::vector<Address>)> done);
 
  private:
@@ -60,13 +67,19 @@ class JobMembership final : public Membership, public std::enable_shared_from_th
   // Those who wait for it.
   std::exception_ptr why_not() const;        // under the mutex: nobody need wait any more
   std::vector<std::string> awaited() const;  // under the mutex
-  Future<void> add_waiter(std::size_t agents);
-  void cancel_waiter(std::uint64_t id);
+  Future<void> add_waiter(std::size_t agents, std::chrono::nanoseconds patience);
+  void end_waiter(std::uint64_t id, ErrorKind kind);
+  std::string who_has_not_gone() const;  // under the mutex
   Future<Events> next(const std::shared_ptr<Onlooker>& onlooker);
   void answer();
   void fail_all(const Error& error);
   void publish_state();
   void store_is_gone();
+
+  // Collectives.
+  std::vector<AgentId> lives_among(const CollectiveOptions& options) const;  // under the mutex; throws
+  CollectiveArrival next_arrival(const CollectiveOptions& options, std::string type);
+  void judge_collectives() const;
 
   // Ends.
   void publish_left(std::shared_ptr<Promise<void>> done);
@@ -82,6 +95,8 @@ class JobMembership final : public Membership, public std::enable_shared_from_th
   const Rendezvous rendezvous_;
   const Place place_;
   const std::shared_ptr<Loop> loop_;
+  const std::shared_ptr<CollectiveLeader> leader_;
+  CancelScope arrivals_;  // of this member, at leaders: cancelled when it is none any more
 
   mutable std::mutex mutex_;  // guards what follows
   Phase phase_ = Phase::apart;
@@ -102,23 +117,26 @@ class JobMembership final : public Membership, public std::enable_shared_from_th
   std::uint64_t last_waiter_ = 0;
   std::vector<std::weak_ptr<Onlooker>> onlookers_;
   std::vector<std::shared_ptr<Promise<void>>> leavers_;  // leave() was called while joining
+  std::map<std::pair<std::string, std::vector<AgentId>>, std::uint64_t> rounds_;  // of collectives, so far
 };
 
 Error loss_of(const std::string& name, const std::string& reason);
 Error job_ended();
 Error error_of(const std::exception_ptr& error);  // what a failed future carries, as an Error
 
-// What members serve to each other, as "weft.membership". Both run on the caller's loop, so that on the host
+// What members serve to each other, as "weft.membership". All run on the caller's loop, so that on the host
 // what a member asked before its connection ended has been done when that end is noticed.
 class MembershipService {
  public:
   explicit MembershipService(std::weak_ptr<JobMembership> job) : job_(std::move(job)) {}
   void attend(CallContext& call);
   void lost(CallContext& call, std::string name, std::string reason);
+  Future<CollectiveLeader::Gathered> arrive(CallContext& call, CollectiveArrival arrival, Buffer value);
 
   using Service =
       rpc::Service<"weft.membership", Method<"attend", &MembershipService::attend, idempotent, non_blocking>,
-                   Method<"lost", &MembershipService::lost, idempotent, non_blocking>>;
+                   Method<"lost", &MembershipService::lost, idempotent, non_blocking>,
+                   Method<"arrive", &MembershipService::arrive, non_blocking>>;
 
  private:
   std::weak_ptr<JobMembership> job_;

@@ -63,6 +63,7 @@ void JobMembership::publish_left(std::shared_ptr<Promise<void>> done) {
   }
   look.cancel();
   fail_all(Error(ErrorKind::shut_down, "this agent leaves its job"));
+  arrivals_.cancel();
   if (failure) return done->fail(*failure);
   if (gone) return done->complete(Result<void>{});
   remembrance().then([self = shared_from_this(), text, done](Result<StoreLease>&& lease) {
@@ -134,6 +135,7 @@ void JobMembership::shut_down() {
     keeper = std::move(self_.keeper);
     look = std::move(look_);
   }
+  leader_->stop();
   fail_all(job_ended());
   for (const auto& leaver : leavers) leaver->fail(job_ended());
   look.cancel();
@@ -249,6 +251,7 @@ void JobMembership::lose_membership(const Error& reason) {
   if (rendezvous_.fixed_world) return fail(error);
   log_error(*core_, LogLevel::error, error);
   fail_all(error);
+  arrivals_.cancel();
 }
 
 }  // namespace weft::rpc::detail

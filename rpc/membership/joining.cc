@@ -55,6 +55,7 @@ Task<Joining::Joined> Joining::run(std::shared_ptr<Joining> self) {
     self->lease_ = co_await patiently<StoreLease>(self, grant);
     self->keeper_ = std::make_shared<LeaseKeeper>(store, self->place_.loop, self->lease_, self->lost_);
   }
+  co_await agree_on_world(self);
   const bool own_rank = self->rendezvous_.fixed_world ? co_await take_rank(self) : false;
   std::exception_ptr refused;
   try {
@@ -95,6 +96,19 @@ Task<T> Joining::patiently(std::shared_ptr<Joining> self, std::function<Future<T
   co_return std::move(*answer);
 }
 
+// The first one to come says what all must say.
+Task<void> Joining::agree_on_world(std::shared_ptr<Joining> self) {
+  const std::string own =
+      self->rendezvous_.fixed_world ? "fixed " + std::to_string(self->rendezvous_.world_size) : "open";
+  const std::function<Future<StoreExchange>()> agree = [self, own] {
+    return self->place_.store->compare_set(std::string(membership_keys::world), std::nullopt, own);
+  };
+  const StoreExchange agreed = co_await patiently<StoreExchange>(self, agree);
+  const std::string world = agreed.actual.value_or(own);
+  if (world == own) co_return;
+  throw self->of_another_world(world, own);
+}
+
 // Whether nobody had it before.
 Task<bool> Joining::take_rank(std::shared_ptr<Joining> self) {
   const std::string rank = std::to_string(self->rendezvous_.rank);
@@ -132,6 +146,17 @@ Task<void> Joining::take_name(std::shared_ptr<Joining> self) {
     }
     record.before = EarlierLife{other.incarnation, other.state == MemberState::left};
   }
+}
+
+Error Joining::of_another_world(const std::string& world, const std::string& own) const {
+  const auto text = [](const std::string& kind) {
+    return kind == "open" ? "an open world"
+                          : "a world of fixed size (" + kind.substr(kind.find(' ') + 1) + ")";
+  };
+  return Error(
+      ErrorKind::failed_precondition,
+      "this job is " + text(world) + ", and '" + record_.name + "' came to join " + text(own) +
+          (place_.with_host ? "" : " (if " + rendezvous_.store + " is of an earlier job, remove it)"));
 }
 
 Error Joining::name_taken(const MemberRecord& other) const {

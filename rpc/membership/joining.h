@@ -1,8 +1,8 @@
 // Joining: how an agent becomes a member: from the first try at the store to its published record.
 //
-// A lease, a rank (where the world is fixed), the name, the host (where there is one), the record, in that
-// order. While the store cannot be reached it is tried again: agents of a job start in any order. A task on
-// the agent's handlers. Thread-safe.
+// A lease, the kind of world, a rank (where it is fixed), the name, the host (where there is one), the
+// record, in that order. While the store cannot be reached it is tried again: agents of a job start in any
+// order. A task on the agent's handlers. Thread-safe.
 #pragma once
 
 #include <weft/rpc/agent/peer.h>
@@ -29,6 +29,7 @@ class Joining : public std::enable_shared_from_this<Joining> {
   void stop();  // it ends as soon as it can, with whatever error it met last
 
  private:
+  static Task<void> agree_on_world(std::shared_ptr<Joining> self);
   static Task<bool> take_rank(std::shared_ptr<Joining> self);
   static Task<void> take_name(std::shared_ptr<Joining> self);
   static Task<void> await_end(std::shared_ptr<Joining> self, MemberRecord other);
@@ -39,6 +40,7 @@ class Joining : public std::enable_shared_from_this<Joining> {
   Future<void> pause();
   void end_pause();
   bool stopped() const;
+  Error of_another_world(const std::string& world, const std::string& own) const;
   Error name_taken(const MemberRecord& other) const;
   bool is_host() const { return rendezvous_.rank == 0 && (rendezvous_.fixed_world || place_.with_host); }
 

@@ -14,6 +14,13 @@ void MembershipService::lost(CallContext& call, std::string name, std::string re
   if (const auto job = job_.lock()) job->told_of_loss(call.peer().id, name, reason);
 }
 
+Future<CollectiveLeader::Gathered> MembershipService::arrive(CallContext& call, CollectiveArrival arrival,
+                                                             Buffer value) {
+  const auto job = job_.lock();
+  if (job == nullptr) throw job_ended();
+  return job->arrive(call, arrival, std::move(value));
+}
+
 namespace {
 
 // Tells the membership of connections that ended; takes no part in calls.

@@ -21,6 +21,7 @@ namespace membership_keys {
 inline constexpr std::string_view members = "members/";  // + name: its record
 inline constexpr std::string_view ranks = "ranks/";      // + rank: the name that has it, in a fixed world
 inline constexpr std::string_view host = "host";         // the name of rank 0, which keeps watch
+inline constexpr std::string_view world = "world";       // "open", or "fixed N": of N members
 }  // namespace membership_keys
 
 enum class MemberState : std::uint8_t {

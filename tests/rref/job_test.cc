@@ -60,6 +60,24 @@ TEST(RRefJob, WhoLeavesHasSaidWhatItLetGoOf) {
   for (const auto& line : owners_log) EXPECT_EQ(line.find("leak"), std::string::npos) << line;
 }
 
+TEST(RRefJob, CallsAndRemoteGoToARank) {
+  const auto network = std::make_shared<rpc::InProcess>();
+  std::vector<std::string> logs[2];
+  const std::unique_ptr<rpc::Agent> agents[] = {member(network, 0, logs[0]), member(network, 1, logs[1])};
+  auto met = agents[0]->wait_for(2);
+  got(agents[1]->wait_for(2));
+  got(std::move(met));
+  for (const auto& from : agents)
+    for (std::size_t rank = 0; rank < 2; ++rank) {
+      EXPECT_EQ(got(from->peer(rank).call<&Keeper::sum>(2, 3)), 5);
+      const RRef<std::int64_t> there = remote<&Keeper::sum>(from->peer(rank), 4, 5);
+      EXPECT_EQ(there.owner().name, agents[rank]->name());
+      EXPECT_EQ(got(there.to_here()), 9);
+    }
+  EXPECT_EQ(kind_of([&] { return remote<&Keeper::sum>(agents[0]->peer(2), 4, 5).owner(); }),
+            rpc::ErrorKind::not_found);
+}
+
 TEST(RRefJob, OfOneAgentCallsItselfKeepsObjectsAndLeaves) {
   rpc::AgentOptions options{.name = "worker0", .listen = {"inproc://host"}, .handler_threads = 2};
   options.in_process = std::make_shared<rpc::InProcess>();

@@ -44,6 +44,31 @@ TEST_P(MembershipTest, AgentsMeetAndCallEachOtherByName) {
   expect_error(job[1].peer("worker9").call<&Worker::who>(), ErrorKind::not_found, "worker9");
 }
 
+TEST_P(MembershipTest, APeerIsFoundByItsRank) {
+  Job job(GetParam(), 3);
+  job.start(0, "parameters");
+  job.start(1, "trainer");
+  expect_error(job["trainer"].wait_for(4), ErrorKind::invalid_argument, "a world of 3");
+  const auto kind_of_rank = [&](const std::string& agent, std::size_t rank) {
+    return test::kind_of([&] { return job[agent].peer(rank).name(); });
+  };
+  EXPECT_EQ(kind_of_rank("trainer", 0), ErrorKind::not_found);  // nothing is known yet
+  auto two = job["parameters"].wait_for(2);
+  job["trainer"].wait_for(2).get();
+  two.get();
+  EXPECT_EQ(kind_of_rank("trainer", 2), ErrorKind::not_found);  // will come
+  job.start(2, "other").wait_for(3).get();
+  for (const char* name : {"parameters", "trainer"}) job[name].wait_for(3).get();
+  const std::string by_rank[] = {"parameters", "trainer", "other"};
+  for (const auto& from : by_rank)
+    for (std::size_t rank = 0; rank < 3; ++rank) {
+      EXPECT_EQ(job[from].peer(rank).call<&Worker::who>().get(), by_rank[rank]);
+      EXPECT_EQ(job[from].peer(rank).ready().get(), job[by_rank[rank]].id());
+    }
+  EXPECT_EQ(kind_of_rank("trainer", 3), ErrorKind::not_found);
+  EXPECT_EQ(kind_of_rank("trainer", Rendezvous::no_rank), ErrorKind::not_found);
+}
+
 TEST_P(MembershipTest, AgentsStartInAnyOrder) {
   Job job(GetParam(), 3);
   auto late = job.start(2).wait_for(3);
@@ -82,6 +107,29 @@ TEST_P(MembershipTest, MembersThatOnlyServeDoNotWaitForEachOther) {
   for (auto& server : servers) server.join();
   for (std::size_t rank = 0; rank < 4; ++rank)
     EXPECT_EQ(job[rank].core()->world_failure(), std::nullopt) << rank;
+}
+
+TEST_P(MembershipTest, TheWaitForTheOthersEndHasItsDeadline) {
+  Job job(GetParam(), 3);
+  auto host = job.start(0).wait_for(1);
+  host.get();
+  const auto ends = [&](std::chrono::nanoseconds patience) {
+    return test::message_of([&] { return job[0].serve_until_shutdown(patience); });
+  };
+  EXPECT_EQ(ends(1ms), "the others have not left in time: 2 that never came");
+  for (const std::size_t rank : {1, 2}) job.start(rank).wait_for(rank + 1).get();
+  job[0].wait_for(3).get();
+  EXPECT_EQ(ends(1ms), "the others have not left in time: 'worker1', 'worker2'");
+  job[1].leave().get();
+  test::eventually("worker1 has left", [&] { return job[0].members().size() == 2; });
+  const auto error = error_of([&] { return job[0].serve_until_shutdown(1ms); });
+  ASSERT_TRUE(error);
+  EXPECT_EQ(error->kind(), ErrorKind::deadline_exceeded);
+  EXPECT_STREQ(error->what(), "the others have not left in time: 'worker2'");
+  EXPECT_EQ(job[2].peer("worker0").call<&Worker::who>().get(), "worker0");  // a member as before
+  std::thread last([&] { job[2].leave().get(); });
+  EXPECT_EQ(job[0].serve_until_shutdown(test::too_long), 0);
+  last.join();
 }
 
 TEST_P(MembershipTest, EveryMemberLearnsWhoWasLost) {
@@ -220,12 +268,12 @@ TEST_P(MembershipTest, ACancelledEndIsTakenBack) {
   core->listen();
   membership->wait_for(2).get();
   host.get();
-  auto end = membership->others_left();
+  auto end = membership->others_left(no_deadline);
   EXPECT_FALSE(end.ready());
   end.cancel();
   expect_error(std::move(end), ErrorKind::cancelled, "cancelled");
   membership->wait_for(2).get();  // still a member
-  end = membership->others_left();
+  end = membership->others_left(no_deadline);
   job[0].leave().get();
   if (!job.store().with_host) {
     end.get();  // the store goes on without the host
@@ -283,6 +331,38 @@ TEST_P(MembershipTest, MembersMayHaveNamesOfTheirOwn) {
   trainer.wait_for(2).get();
   host.get();
   EXPECT_EQ(trainer.peer("parameters").call<&Worker::who>().get(), "parameters");
+}
+
+TEST_P(MembershipTest, WorldsOfTwoKindsDoNotMix) {
+  const auto open = [](AgentOptions& options) {
+    options.rendezvous->fixed_world = false;
+    options.rendezvous->world_size = 0;
+    options.rendezvous->rank = Rendezvous::no_rank;
+  };
+  const auto larger = [](AgentOptions& options) { options.rendezvous->world_size = 5; };
+  {
+    Job job(GetParam(), 2);
+    job.start_all();
+    expect_error(job.make(1, "visitor", open)->wait_for(1), ErrorKind::failed_precondition,
+                 "this job is a world of fixed size (2), and 'visitor' came to join an open world");
+    expect_error(
+        job.make(1, "visitor", larger)->wait_for(1), ErrorKind::failed_precondition,
+        "this job is a world of fixed size (2), and 'visitor' came to join a world of fixed size (5)");
+    EXPECT_EQ(job[0].peer("worker1").call<&Worker::who>().get(), "worker1");  // no loss
+    EXPECT_EQ(job[0].members().size(), 2U);
+    for (const std::size_t rank : {0, 1}) EXPECT_EQ(job[rank].core()->world_failure(), std::nullopt);
+  }
+  Job job(GetParam());
+  job.start(0).wait_for(1).get();
+  const auto fixed = [](AgentOptions& options) {
+    options.rendezvous->fixed_world = true;
+    options.rendezvous->world_size = 2;
+  };
+  expect_error(job.make(1, "visitor", fixed)->wait_for(1), ErrorKind::failed_precondition,
+               "this job is an open world, and 'visitor' came to join a world of fixed size (2)");
+  job.start(Rendezvous::no_rank, "visitor").wait_for(2).get();
+  EXPECT_EQ(test::kind_of([&] { return job[0].peer(std::size_t{0}).name(); }),
+            ErrorKind::failed_precondition);
 }
 
 // --- What depends on who keeps the store ---

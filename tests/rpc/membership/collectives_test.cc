@@ -1,0 +1,310 @@
+// Barriers and all_gathers over the members of a job, in worlds of both kinds.
+#include <weft/rpc/membership/collective_leader.h>
+#include <weft/rpc/rpc.h>
+
+#include <thread>
+
+#include "tests/support/cluster.h"
+#include "tests/support/job.h"
+
+namespace weft::rpc::collectives_test {
+namespace {
+
+using namespace std::chrono_literals;
+using test::error_of;
+using test::eventually;
+using test::expect_error;
+using test::got;
+using test::Job;
+using test::JobKind;
+using test::kind_of;
+
+constexpr std::size_t no_rank = Rendezvous::no_rank;
+
+const JobKind kinds[] = {test::job_kind<test::TcpJobStore>("tcp"),
+                         test::job_kind<test::InProcessJobStore>("in_process"),
+                         test::job_kind<test::FileJobStore>("file")};
+std::string name_of(const testing::TestParamInfo<JobKind>& info) { return info.param.name; }
+
+// Runs on a thread for each of the members, and waits for all.
+template <class F>
+void on_each(std::size_t members, F body) {
+  std::vector<std::thread> threads;
+  for (std::size_t rank = 0; rank < members; ++rank) threads.emplace_back(body, rank);
+  for (auto& thread : threads) thread.join();
+}
+
+// --- A world of fixed size ---
+
+class FixedCollectives : public testing::TestWithParam<JobKind> {
+ protected:
+  FixedCollectives() { job.start_all(); }
+  Job job{GetParam(), 4};
+};
+INSTANTIATE_TEST_SUITE_P(Stores, FixedCollectives, testing::ValuesIn(kinds), name_of);
+
+TEST_P(FixedCollectives, ABarrierIsPassedWhenAllHaveCome) {
+  std::atomic<std::size_t> came{0};
+  on_each(4, [&](std::size_t rank) {
+    for (std::size_t round = 1; round <= 10; ++round) {
+      ++came;
+      got(job[rank].barrier());
+      EXPECT_GE(came, 4 * round);
+      got(job[rank].barrier({.name = "before the next round"}));
+    }
+  });
+}
+
+TEST_P(FixedCollectives, AnAllGatherGivesEachTheValuesOfAll) {
+  using Ranks = std::map<std::string, std::size_t>;
+  using Lists = std::map<std::string, std::vector<std::string>>;
+  on_each(4, [&](std::size_t rank) {
+    EXPECT_EQ(got(job[rank].all_gather(rank)),
+              (Ranks{{"worker0", 0}, {"worker1", 1}, {"worker2", 2}, {"worker3", 3}}));
+    EXPECT_EQ(
+        got(job[rank].all_gather(std::vector<std::string>(rank, "x"))),
+        (Lists{{"worker0", {}}, {"worker1", {"x"}}, {"worker2", {"x", "x"}}, {"worker3", {"x", "x", "x"}}}));
+    const auto ids = got(job[rank].all_gather(job[rank].id()));
+    ASSERT_EQ(ids.size(), 4U);
+    for (const auto& [name, id] : ids) EXPECT_EQ(id, job[name].id());
+  });
+}
+
+TEST_P(FixedCollectives, DisjointSubsetsMeetAtOnce) {
+  std::atomic<std::size_t> came[2] = {};
+  on_each(4, [&](std::size_t rank) {
+    const std::size_t half = rank % 2;
+    const CollectiveOptions own{.among = half == 0 ? std::vector<std::string>{"worker0", "worker2"}
+                                                   : std::vector<std::string>{"worker3", "worker1"}};
+    for (std::size_t round = 1; round <= 10; ++round) {
+      ++came[half];
+      const auto values = got(job[rank].all_gather(round, own));
+      EXPECT_EQ(values, half == 0
+                            ? (std::map<std::string, std::size_t>{{"worker0", round}, {"worker2", round}})
+                            : (std::map<std::string, std::size_t>{{"worker1", round}, {"worker3", round}}));
+      EXPECT_GE(came[half], 2 * round);
+      got(job[rank].barrier(own));
+    }
+  });
+}
+
+// The others wait for nobody, or each for itself alone.
+TEST_P(FixedCollectives, SomeMeetWhileTheOthersDoNot) {
+  const CollectiveOptions two{.among = {"worker1", "worker2"}};
+  auto first = job[1].barrier(two);
+  got(job[3].barrier({.among = {"worker3"}}));
+  EXPECT_FALSE(first.ready());
+  got(job[2].barrier(two));
+  got(std::move(first));
+}
+
+TEST_P(FixedCollectives, SeveralThreadsOfAMemberMeetAtOnce) {
+  constexpr std::size_t threads = 3, rounds = 5;
+  std::atomic<std::size_t> passed{0};
+  on_each(4, [&](std::size_t rank) {
+    on_each(threads, [&](std::size_t thread) {
+      for (std::size_t round = 0; round < rounds; ++round) {
+        got(job[rank].barrier());  // of one name: whose threads meet is open
+        ++passed;
+        const auto values =
+            got(job[rank].all_gather(10 * thread + round, {.name = "thread " + std::to_string(thread)}));
+        ASSERT_EQ(values.size(), 4U);
+        for (const auto& [name, value] : values) EXPECT_EQ(value, 10 * thread + round) << name;
+      }
+    });
+  });
+  EXPECT_EQ(passed, 4 * threads * rounds);
+}
+
+TEST_P(FixedCollectives, ADeadlineEndsItForAllAndNamesWhoDidNotCome) {
+  const std::string late = "all_gather 'step': 'worker2' did not come before its deadline";
+  on_each(4, [&](std::size_t rank) {
+    // Only one of them is in a hurry.
+    if (rank != 2)
+      expect_error(job[rank].all_gather(1, {.name = "step", .deadline = rank == 3 ? 100ms : 1h}),
+                   ErrorKind::deadline_exceeded, late);
+  });
+  expect_error(job[2].all_gather(1, {.name = "step"}), ErrorKind::deadline_exceeded, late);
+  // That was this round; the job goes on.
+  on_each(4, [&](std::size_t rank) { EXPECT_EQ(got(job[rank].all_gather(2, {.name = "step"})).size(), 4U); });
+}
+
+TEST_P(FixedCollectives, ALossEndsItOnAllWithTheWorld) {
+  std::vector<Future<void>> waits;
+  for (const std::size_t rank : {0, 1, 3}) waits.push_back(job[rank].barrier());
+  job.end(2);
+  for (auto& wait : waits) expect_error(std::move(wait), ErrorKind::peer_lost, "worker2 was lost");
+  expect_error(job[1].barrier(), ErrorKind::peer_lost, "worker2 was lost");
+}
+
+TEST_P(FixedCollectives, TheLeadersLossEndsItOnAllWithTheWorld) {
+  const CollectiveOptions three{.among = {"worker1", "worker2", "worker3"}};
+  auto second = job[2].barrier(three), third = job[3].barrier(three);
+  // They have come to it once it has answered what they asked after that.
+  for (const std::size_t rank : {2, 3}) got(job[rank].peer(1).call<&test::Worker::who>());
+  job.end(1);
+  expect_error(std::move(second), ErrorKind::peer_lost, "worker1");
+  expect_error(std::move(third), ErrorKind::peer_lost, "worker1");
+  eventually("the world has failed", [&] { return job[2].core()->world_failure().has_value(); });
+}
+
+TEST_P(FixedCollectives, WhoCancelsEndsItForTheOthers) {
+  std::vector<Future<void>> waits;
+  for (const std::size_t rank : {0, 1, 2}) waits.push_back(job[rank].barrier());
+  waits[1].cancel();
+  expect_error(std::move(waits[1]), ErrorKind::cancelled, "");
+  for (const std::size_t i : {0, 2})
+    expect_error(std::move(waits[i]), ErrorKind::aborted, "barrier: 'worker1' no longer waits");
+  expect_error(job[3].barrier(), ErrorKind::aborted, "barrier: 'worker1' no longer waits");
+}
+
+TEST_P(FixedCollectives, WhoLeavesEndsItForTheOthers) {
+  auto host = job[0].barrier({.name = "with"}), own = job[3].barrier({.name = "with"});
+  auto without = job[1].barrier({.name = "without"});
+  got(job[3].leave());  // not kept by what it waits for
+  expect_error(std::move(own), ErrorKind::failed_precondition, "has left its job");
+  EXPECT_TRUE(error_of([&] { return got(std::move(host)), 0; }));
+  expect_error(std::move(without), ErrorKind::shut_down, "barrier 'without': 'worker3' has left the job");
+  eventually("the others know of it", [&] {
+    return kind_of([&] { return got(job[1].barrier({.name = "later"})), 0; }) == ErrorKind::shut_down;
+  });
+  EXPECT_EQ(job[1].core()->world_failure(), std::nullopt);
+}
+
+TEST_P(FixedCollectives, TypesMustAgree) {
+  auto number = job[1].all_gather(1);
+  auto text = job[2].all_gather(std::string("one"));
+  expect_error(std::move(number), ErrorKind::type_mismatch, " gathers ");
+  expect_error(std::move(text), ErrorKind::type_mismatch, " gathers ");
+}
+
+TEST_P(FixedCollectives, WhatCannotMeetIsRefusedAtOnce) {
+  expect_error(job[1].barrier({.among = {"worker0", "worker2"}}), ErrorKind::invalid_argument,
+               "'worker1' is not among those who meet");
+  expect_error(job[1].barrier({.among = {"worker1", "worker9"}}), ErrorKind::not_found,
+               "'worker9' is no member");
+  // That was not counted.
+  on_each(4, [&](std::size_t rank) { got(job[rank].barrier()); });
+}
+
+// --- An open world ---
+
+class OpenCollectives : public testing::TestWithParam<JobKind> {
+ protected:
+  OpenCollectives() {
+    got(job.start(0).wait_for(1));
+    for (const char* name : {"anna", "bert", "carl"}) start(name);
+    for (const char* name : {"worker0", "anna", "bert", "carl"}) got(job[name].wait_for(4));
+  }
+  // Its death is known by its lease, where nobody has a connection that tells of it.
+  Agent& start(const std::string& name) {
+    Agent& agent = job.start(no_rank, name, [this](AgentOptions& options) {
+      if (!job.store().with_host) options.rendezvous->lease = test::short_lease;
+    });
+    got(agent.wait_for(2));
+    return agent;
+  }
+  Future<void> barrier(const std::string& name) { return job[name].barrier(three); }
+
+  Job job{GetParam()};
+  const CollectiveOptions three{.among = {"anna", "bert", "carl"}};
+};
+INSTANTIATE_TEST_SUITE_P(Stores, OpenCollectives, testing::ValuesIn(kinds), name_of);
+
+TEST_P(OpenCollectives, ThoseWhoAreNamedMeet) {
+  for (std::size_t round = 0; round < 3; ++round) {
+    auto anna = job["anna"].all_gather(round, three), bert = job["bert"].all_gather(round, three);
+    EXPECT_EQ(got(job["carl"].all_gather(round, three)),
+              (std::map<std::string, std::size_t>{{"anna", round}, {"bert", round}, {"carl", round}}));
+    got(std::move(anna));
+    got(std::move(bert));
+  }
+  expect_error(job["anna"].barrier(), ErrorKind::invalid_argument, "which members meet is to be said");
+  got(job["worker0"].barrier({.among = {"worker0"}}));
+}
+
+TEST_P(OpenCollectives, WhoDiesBeforeItComesEndsIt) {
+  auto anna = barrier("anna"), bert = barrier("bert");
+  job.end("carl");
+  expect_error(std::move(anna), ErrorKind::peer_lost, "'carl' was lost");
+  expect_error(std::move(bert), ErrorKind::peer_lost, "'carl' was lost");
+}
+
+TEST_P(OpenCollectives, WhoDiesAfterItCameEndsIt) {
+  auto anna = barrier("anna"), carl = barrier("carl");
+  job.end("carl");
+  expect_error(std::move(anna), ErrorKind::peer_lost, "'carl' was lost");
+  EXPECT_TRUE(error_of([&] { return got(std::move(carl)), 0; }));
+  EXPECT_EQ(job["anna"].core()->world_failure(), std::nullopt);
+}
+
+TEST_P(OpenCollectives, TheLeadersDeathEndsIt) {
+  auto bert = barrier("bert"), carl = barrier("carl");
+  // They have come to it once it has answered what they asked after that.
+  for (const char* name : {"bert", "carl"}) got(job[name].peer("anna").call<&test::Worker::who>());
+  job.end("anna");
+  expect_error(std::move(bert), ErrorKind::peer_lost, "barrier, led by 'anna'");
+  expect_error(std::move(carl), ErrorKind::peer_lost, "barrier, led by 'anna'");
+}
+
+TEST_P(OpenCollectives, TheNextLifeMeetsTheOthers) {
+  auto anna = barrier("anna"), bert = barrier("bert");
+  job.end("carl");
+  expect_error(std::move(anna), ErrorKind::peer_lost, "'carl' was lost");
+  expect_error(std::move(bert), ErrorKind::peer_lost, "'carl' was lost");
+  const AgentId carl = start("carl").id();
+  for (const char* name : {"anna", "bert", "carl"})
+    eventually("all know of it", [&] {
+      const auto members = job[name].members();
+      return std::any_of(members.begin(), members.end(),
+                         [&](const Member& member) { return member.id() == carl; });
+    });
+  anna = barrier("anna"), bert = barrier("bert");
+  got(barrier("carl"));
+  got(std::move(anna));
+  got(std::move(bert));
+}
+
+TEST_P(OpenCollectives, AnOrderlyEndEndsItForTheOthers) {
+  auto anna = barrier("anna"), bert = barrier("bert");
+  got(job["carl"].leave());
+  job.end("carl");
+  expect_error(std::move(anna), ErrorKind::shut_down, "'carl' has left the job");
+  expect_error(std::move(bert), ErrorKind::shut_down, "'carl' has left the job");
+}
+
+TEST_P(OpenCollectives, WhoIsNotHereIsUnknown) {
+  EXPECT_EQ(kind_of([&] { return got(job["anna"].barrier({.among = {"anna", "dora"}})), 0; }),
+            ErrorKind::not_found);
+  const auto late = job.make(no_rank, "late");
+  expect_error(late->barrier({.among = {"late"}}), ErrorKind::failed_precondition, "has not joined its job");
+}
+
+// --- What a leader believes ---
+
+TEST(CollectiveLeading, OnlyItsMembersComeToACollective) {
+  Job job(kinds[1], 3);
+  job.start_all();
+  detail::CollectiveArrival arrival{.among = {job[0].id(), job[1].id()}, .type = ""};
+  const auto come = [&](Agent& from, Agent& to) {
+    auto call = from.peer(to.name()).make_call("weft.membership.arrive", 2);
+    call.begin();
+    Codec<detail::CollectiveArrival>::encode(call.message().argument(0), arrival);
+    Codec<Buffer>::encode(call.message().argument(1), Buffer{});
+    call.end();
+    Promise<void> promise;
+    auto future = promise.future();
+    from.peer(to.name()).start(std::move(call),
+                               [promise = std::move(promise)](Result<PendingCall::Reply> reply) mutable {
+                                 promise.complete(reply.ok() ? Result<void>{} : Result<void>(reply.error()));
+                               });
+    return future;
+  };
+  expect_error(come(job[2], job[0]), ErrorKind::permission_denied, "'worker2' takes no part in barrier");
+  expect_error(come(job[0], job[1]), ErrorKind::invalid_argument, "'worker1' does not lead barrier");
+  arrival.among = {job[0].id(), job[0].id()};
+  expect_error(come(job[0], job[0]), ErrorKind::invalid_argument, "'worker0' does not lead barrier");
+}
+
+}  // namespace
+}  // namespace weft::rpc::collectives_test
