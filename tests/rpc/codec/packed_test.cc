@@ -23,9 +23,9 @@ TEST(Packed, ValuesComeBack) {
 // Larger ones are attachments of their frame.
 TEST(Packed, BytesOfAnySizeComeBack) {
   for (const std::size_t size : {0, 1, 1024, 1025, 100'000}) {
-    std::vector<Buffer> two{Buffer::allocate(size), Buffer::allocate(3)};
+    std::vector<Buffer> two{Buffer::allocate(size), Buffer::allocate(2000)};
     for (std::size_t i = 0; i < size; ++i) two[0].data()[i] = std::byte(i * 7);
-    for (std::size_t i = 0; i < 3; ++i) two[1].data()[i] = std::byte(i);
+    for (std::size_t i = 0; i < 2000; ++i) two[1].data()[i] = std::byte(i * 3);
     const auto back = there_and_back(two);
     ASSERT_EQ(back.size(), 2U);
     for (std::size_t i = 0; i < 2; ++i)
