@@ -85,8 +85,8 @@ class Drawing {
     for (const bool served : {false, true}) {
       std::vector<Span> spans;
       std::copy_if(agent.spans.begin(), agent.spans.end(), std::back_inserter(spans),
-                   [&](const Span& span) { return span.served == served; });
-      const auto lanes = lanes_of(spans);
+                   [&](const Span& span) { return (span.served || span.work) == served; });
+      const auto lanes = nested_lanes_of(spans);
       std::set<std::size_t> used;
       for (std::size_t i = 0; i < spans.size(); ++i) {
         const std::size_t lane = lanes[i] + 1 + (served ? served_lanes : 0);
@@ -100,12 +100,16 @@ class Drawing {
   void draw(const Span& span, const ClockOffset& clock, const std::string& where) {
     const std::int64_t begin = span.begin - clock.ahead - origin_;
     std::string fields = "\"ph\":\"X\",\"name\":" + json_text(span.name) + ",\"cat\":\"" +
-                         (span.served ? "served" : "made") + "\"," + where + ",\"ts\":" + micros(begin) +
+                         (span.work     ? "work"
+                          : span.served ? "served"
+                                        : "made") +
+                         "\"," + where + ",\"ts\":" + micros(begin) +
                          ",\"dur\":" + micros(span.end - span.begin) + ",\"args\":{\"trace\":\"" +
                          hex(span.trace_high) + hex(span.trace_low) + "\",\"span\":\"" + hex(span.id) + "\"";
     if (span.parent != 0) fields += ",\"parent\":\"" + hex(span.parent) + "\"";
     if (!span.peer.empty()) fields += ",\"peer\":" + json_text(span.peer);
     if (!span.error.empty()) fields += ",\"error\":" + json_text(span.error);
+    for (const auto& [key, text] : span.notes) fields += "," + json_text(key) + ":" + json_text(text);
     event(fields + "}");
     // An arrow from the call made to the same call served, where both are here.
     const std::uint64_t call = span.served ? span.parent : span.id;
@@ -143,6 +147,43 @@ std::vector<std::size_t> lanes_of(const std::vector<Span>& spans) {
     lanes[i] = lane;
     busy.push({std::max(spans[i].end, spans[i].begin), lane});
   }
+  return lanes;
+}
+
+std::vector<std::size_t> nested_lanes_of(const std::vector<Span>& spans) {
+  std::vector<std::size_t> order(spans.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
+    return std::pair(spans[a].begin, -spans[a].end) < std::pair(spans[b].begin, -spans[b].end);
+  });
+  std::map<std::uint64_t, std::size_t> by_id;
+  for (std::size_t i = 0; i < spans.size(); ++i) by_id.emplace(spans[i].id, i);
+
+  // Parents come before what is within them, but for those of no length at all, which then stand alone.
+  constexpr auto nowhere = static_cast<std::size_t>(-1);
+  std::vector<std::size_t> within(spans.size(), nowhere), roots;
+  std::vector<std::int64_t> free_from(spans.size(), 0);  // of a span: when its last part so far ended
+  std::vector<bool> seen(spans.size(), false);
+  for (const std::size_t i : order) {
+    const Span& span = spans[i];
+    const auto parent = span.work ? by_id.find(span.parent) : by_id.end();
+    seen[i] = true;
+    free_from[i] = span.begin;
+    if (parent != by_id.end() && parent->second != i && seen[parent->second] &&
+        span.begin >= free_from[parent->second] && span.end <= spans[parent->second].end) {
+      within[i] = parent->second;
+      free_from[parent->second] = span.end;
+    } else {
+      roots.push_back(i);
+    }
+  }
+  std::vector<Span> alone;
+  for (const std::size_t i : roots) alone.push_back(spans[i]);
+  const auto lanes_of_roots = lanes_of(alone);
+  std::vector<std::size_t> lanes(spans.size());
+  for (std::size_t i = 0; i < roots.size(); ++i) lanes[roots[i]] = lanes_of_roots[i];
+  for (const std::size_t i : order)
+    if (within[i] != nowhere) lanes[i] = lanes[within[i]];
   return lanes;
 }
 

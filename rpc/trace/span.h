@@ -1,9 +1,10 @@
-// Span: one side of one call, as a tracer notes it. Thread-safety: values.
+// Span: one side of one call, or a piece of the work within one, as a tracer notes it. Thread-safety: values.
 #pragma once
 
 #include <weft/rpc/codec/struct_codec.h>
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -18,8 +19,12 @@ struct Span {
   std::string peer;                 // the other agent, where it was known when the call began
   std::int64_t begin = 0, end = 0;  // nanoseconds of the agent's clock
   std::string error;                // the kind; empty: none
+  // Neither made nor served, but a piece of work in its parent, noted by a layer above: an operator, a block
+  // that a handler names, the nodes of a backward.
+  bool work = false;
+  std::map<std::string, std::string> notes;  // what that layer says of it: shapes, memory
 };
-WEFT_CODEC(Span, trace_high, trace_low, id, parent, name, served, peer, begin, end, error)
+WEFT_CODEC(Span, trace_high, trace_low, id, parent, name, served, peer, begin, end, error, work, notes)
 
 // What a tracer hands out: the method `weft.spans`.
 struct SpanBatch {

@@ -34,16 +34,6 @@ std::optional<TraceContext> context_of(CallContext& call) {
   }
 }
 
-std::string kind_of(const std::exception_ptr& error) {
-  try {
-    std::rethrow_exception(error);
-  } catch (const Error& known) {
-    return std::string(to_string(known.kind()));
-  } catch (...) {
-    return std::string(to_string(ErrorKind::handler_failed));
-  }
-}
-
 MethodEntry entry_of(std::string_view name) {
   MethodEntry entry;
   entry.name = name;
@@ -67,6 +57,17 @@ MethodEntry own_method(std::string_view name, bool idempotent, bool non_blocking
 
 }  // namespace
 
+std::string span_error(const std::exception_ptr& error) {
+  if (error == nullptr) return {};
+  try {
+    std::rethrow_exception(error);
+  } catch (const Error& known) {
+    return std::string(to_string(known.kind()));
+  } catch (...) {
+    return std::string(to_string(ErrorKind::handler_failed));
+  }
+}
+
 // The span of a call that is made, from its making to its end, retries included.
 struct Tracer::MadeSpan {
   TraceContext context;  // its own
@@ -82,8 +83,18 @@ class Tracer::Watch final : public CallWatch {
   void ended(const std::exception_ptr& error) noexcept override {
     const TraceContext& context = span_->context;
     if (!context.sampled) return;
-    tracer_->add({context.trace_high, context.trace_low, context.span, span_->parent, span_->method, false,
-                  span_->peer, span_->begin, tracer_->now(), error != nullptr ? kind_of(error) : ""});
+    tracer_->add({context.trace_high,
+                  context.trace_low,
+                  context.span,
+                  span_->parent,
+                  span_->method,
+                  false,
+                  span_->peer,
+                  span_->begin,
+                  tracer_->now(),
+                  span_error(error),
+                  false,
+                  {}});
   }
 
  private:
@@ -113,6 +124,7 @@ Layer Tracer::layer() {
     core->serve(own_method<SpanBatch>(spans_method, false, false, [self] { return self->take(); }));
     core->serve(own_method<std::int64_t>(clock_method, true, true, [self] { return self->now(); }));
     core->add_interceptor(self);
+    core->layers().put(self);
   };
 }
 
@@ -121,12 +133,26 @@ std::uint64_t Tracer::draw() {
   return number != 0 ? number : draw();
 }
 
+std::shared_ptr<Tracer> Tracer::of(AgentCore& core) { return core.layers().share<Tracer>(); }
+
+bool Tracer::traces(std::string_view method) const {
+  return !method.starts_with(own_methods) ||
+         std::find(options_.own_methods.begin(), options_.own_methods.end(), method) !=
+             options_.own_methods.end();
+}
+
 std::int64_t Tracer::now() const { return nanoseconds(loop_->now()); }
 
 TraceContext Tracer::begin_trace() {
   TraceContext context{draw(), draw(), draw(), false, {}};
   // As the standard's samplers do it, by the trace's id.
   context.sampled = static_cast<double>(context.trace_low >> 11) * 0x1p-53 < options_.ratio;
+  return context;
+}
+
+TraceContext Tracer::span_under(const std::optional<TraceContext>& parent) {
+  TraceContext context = parent ? *parent : begin_trace();
+  context.span = draw();
   return context;
 }
 
@@ -152,12 +178,11 @@ SpanBatch Tracer::take(std::size_t most) {
 
 std::unique_ptr<CallWatch> Tracer::calling(OutgoingCall& call, const std::string& peer,
                                            CallContext* serving) {
-  if (call.method().starts_with(own_methods)) return nullptr;
+  if (!traces(call.method())) return nullptr;
   const ServedSpan* served = serving != nullptr ? serving->slots().find<ServedSpan>() : nullptr;
   auto span = std::make_shared<MadeSpan>();
-  span->context = served != nullptr ? served->context : begin_trace();
+  span->context = span_under(served != nullptr ? std::optional(served->context) : std::nullopt);
   span->parent = served != nullptr ? served->context.span : 0;
-  span->context.span = draw();
   span->begin = now();
   span->method = call.method();
   span->peer = peer;
@@ -167,12 +192,11 @@ std::unique_ptr<CallWatch> Tracer::calling(OutgoingCall& call, const std::string
 }
 
 Task<void> Tracer::accept(CallContext& call) {
-  if (call.method().starts_with(own_methods)) co_return;
+  if (!traces(call.method())) co_return;
   const auto caller = context_of(call);
   auto served = std::make_shared<ServedSpan>();
-  served->context = caller ? *caller : begin_trace();
+  served->context = span_under(caller);
   served->parent = caller ? caller->span : 0;
-  served->context.span = draw();
   served->begin =
       nanoseconds(static_cast<const IncomingCall&>(call).accepted());  // there is no other CallContext
   call.slots().put(std::move(served));
@@ -181,9 +205,18 @@ Task<void> Tracer::accept(CallContext& call) {
 void Tracer::answered(CallContext& call, const std::exception_ptr& error) noexcept {
   const ServedSpan* served = call.slots().find<ServedSpan>();
   if (served == nullptr || !served->context.sampled) return;
-  add({served->context.trace_high, served->context.trace_low, served->context.span, served->parent,
-       std::string(call.method()), true, call.peer().id.name, served->begin, now(),
-       error != nullptr ? kind_of(error) : ""});
+  add({served->context.trace_high,
+       served->context.trace_low,
+       served->context.span,
+       served->parent,
+       std::string(call.method()),
+       true,
+       call.peer().id.name,
+       served->begin,
+       now(),
+       span_error(error),
+       false,
+       {}});
 }
 
 std::optional<TraceContext> Tracer::context_in(const Slots& slots) {

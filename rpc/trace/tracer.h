@@ -5,8 +5,9 @@
 //
 // A call that is made in the name of another (peer.with(call)) is in its trace; any other begins one, unless
 // Under says which it belongs to. Whether a trace is noted is decided where it begins, by `ratio`, and kept
-// everywhere. Calls of weft's own methods ("weft.") are not traced. Spans are kept until they are taken, here
-// by take() or by a peer through `weft.spans`, and new ones are dropped while there is no room. Thread-safe.
+// everywhere. Calls of weft's own methods ("weft.") are traced where TracerOptions says so. Spans are kept
+// until they are taken, here by take() or by a peer through `weft.spans`, and new ones are dropped while
+// there is no room. Layers above note more: tensor/operator_trace.h the operators of handlers. Thread-safe.
 #pragma once
 
 #include <weft/rpc/agent/agent.h>
@@ -25,6 +26,9 @@ inline constexpr std::string_view spans_method = "weft.spans", clock_method = "w
 struct TracerOptions {
   double ratio = 1;                // of the traces that begin here: 0 none, 1 all
   std::size_t most_spans = 65536;  // that are kept
+  // Of weft's own methods those that are traced as others are, by their names:
+  // dist_autograd::backward_methods()
+  std::vector<std::string> own_methods = {};
 };
 
 class WEFT_EXPORT Tracer final : public Interceptor, public std::enable_shared_from_this<Tracer> {
@@ -37,6 +41,13 @@ class WEFT_EXPORT Tracer final : public Interceptor, public std::enable_shared_f
   Layer layer();
 
   SpanBatch take(std::size_t most = 10'000);
+
+  // For layers above, which note what they do as work.
+  static std::shared_ptr<Tracer> of(AgentCore& core);  // null: that agent has none
+  bool traces(std::string_view method) const;
+  TraceContext span_under(const std::optional<TraceContext>& parent);  // a new span there, or in a new trace
+  std::int64_t now() const;                                            // of Span's clock; once installed
+  void add(Span span);
 
   // For trace_of and Under.
   static std::optional<TraceContext> context_in(const Slots& slots);
@@ -53,9 +64,7 @@ class WEFT_EXPORT Tracer final : public Interceptor, public std::enable_shared_f
   struct ServedSpan;
 
   std::uint64_t draw();  // never 0
-  std::int64_t now() const;
   TraceContext begin_trace();
-  void add(Span span);
 
   const TracerOptions options_;
   const std::uint64_t seed_;
@@ -68,6 +77,9 @@ class WEFT_EXPORT Tracer final : public Interceptor, public std::enable_shared_f
   std::vector<Span> spans_;
   std::uint64_t dropped_ = 0;
 };
+
+// What Span::error says of it; empty for null.
+WEFT_EXPORT std::string span_error(const std::exception_ptr& error);
 
 // The trace that a call which is being served belongs to, for the program's own log; nothing where there is
 // no tracer. In the handler.

@@ -59,6 +59,39 @@ TEST(ChromeTrace, SpansOfOneLaneDoNotOverlapAndThereAreNoMoreLanesThanNeeded) {
   EXPECT_TRUE(lanes_of({}).empty());
 }
 
+Span work(std::uint64_t id, std::uint64_t parent, std::int64_t begin, std::int64_t end) {
+  Span work = span(id, parent, false, begin, end);
+  work.work = true;
+  return work;
+}
+
+TEST(ChromeTrace, WorkStandsInTheLaneOfItsParentWhereItFits) {
+  const std::vector<Span> spans{
+      work(11, 10, 12, 14),                           // in the operator that runs it, noted before it
+      work(10, 1, 12, 18),      work(12, 1, 18, 19),  // one after the other
+      span(1, 0, true, 10, 20),                       // a call
+      span(2, 0, true, 11, 30), work(20, 2, 11, 30),  // another, and work as long as it
+      work(13, 1, 15, 19),   // beside what the call runs already: a thread of its own
+      work(14, 1, 19, 25),   // longer than its call
+      work(30, 99, 40, 50),  // its parent is elsewhere
+  };
+  EXPECT_EQ(nested_lanes_of(spans), (std::vector<std::size_t>{0, 0, 0, 0, 1, 1, 2, 2, 0}));
+}
+
+TEST(ChromeTrace, WorkIsDrawnWithItsNotesAndWithoutAnArrow) {
+  AgentSpans a{"a", 1, {}, 0, {span(32, 16, true, 5'000, 9'000), work(48, 32, 6'000, 8'000)}};
+  a.spans[1].notes = {{"shapes", "[[2]]"}};
+  // The caller's side of the same call, so that there is an arrow to it.
+  const std::string json = chrome_trace({a, {"b", 2, {}, 0, {span(16, 0, false, 4'000, 9'900)}}});
+  EXPECT_NE(
+      json.find(R"({"ph":"X","name":"f","cat":"work","pid":1,"tid":100001,"ts":2.000,"dur":2.000,"args":{)"
+                R"("trace":"00000000000000010000000000000002","span":"0000000000000030",)"
+                R"("parent":"0000000000000020","shapes":"[[2]]"}})"),
+      std::string::npos)
+      << json;
+  EXPECT_EQ(json.find(R"("id":"0000000000000030")"), std::string::npos) << json;
+}
+
 struct Worker {
   int twice(int x) { return 2 * x; }
   using Service = rpc::Service<"worker", Method<"twice", &Worker::twice>>;

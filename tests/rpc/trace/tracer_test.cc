@@ -1,6 +1,7 @@
 #include <weft/rpc/trace/tracer.h>
 
 #include <weft/rpc/rpc.h>
+#include <weft/rpc/trace/clock_offset.h>
 
 #include <algorithm>
 
@@ -191,6 +192,18 @@ TEST_F(TracerTest, ACallThatMayBeRetriedIsOneSpan) {
 
 TEST_F(TracerTest, IsOfOneAgent) {
   EXPECT_EQ(kind_of([&] { cluster.add("d", {tracers.at("a")->layer()}); }), ErrorKind::failed_precondition);
+}
+
+TEST_F(TracerTest, OfWeftsOwnMethodsThoseThatAreAskedFor) {
+  const auto tracer = std::make_shared<Tracer>(TracerOptions{.own_methods = {std::string(clock_method)}});
+  cluster.add("d", {tracer->layer()});
+  measure_clock(cluster.peer("a", "d"), 2);
+  const auto found = tracer->take().spans;
+  ASSERT_EQ(found.size(), 2U);
+  EXPECT_EQ(found[0].name, clock_method);
+  EXPECT_TRUE(found[0].served);
+  EXPECT_FALSE(found[0].work);
+  EXPECT_TRUE(spans("a").empty()) << "there nobody asked";
 }
 
 }  // namespace
