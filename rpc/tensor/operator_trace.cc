@@ -1,0 +1,82 @@
+#include <weft/rpc/tensor/operator_trace.h>
+
+namespace weft::tensor {
+namespace {
+
+// What peers ask for; see start_operators and stop_operators.
+struct OperatorService {
+  OperatorRecording start(rpc::CallContext& call) { return trace->start(call.peer().id); }
+  OperatorRecording stop(rpc::CallContext& call, OperatorRecording recording) {
+    return trace->stop(call.peer().id, recording);
+  }
+  using Service = rpc::Service<"weft.operators", rpc::Method<"start", &OperatorService::start>,
+                               rpc::Method<"stop", &OperatorService::stop>>;
+
+  std::shared_ptr<OperatorTrace> trace;
+};
+
+}  // namespace
+
+rpc::Layer trace_operators(OperatorTraceOptions options) {
+  return [options](rpc::Agent& agent) {
+    const auto& core = agent.core();
+    auto tracer = rpc::Tracer::of(*core);
+    if (tracer == nullptr)
+      throw rpc::Error(rpc::ErrorKind::failed_precondition,
+                       "operators are noted by a tracer: give the agent a Tracer's layer() before "
+                       "trace_operators()");
+    const auto trace = std::make_shared<OperatorTrace>(std::move(tracer), options);
+    core->layers().put(trace);
+    core->add_hook(trace);
+    agent.serve(std::make_shared<OperatorService>(OperatorService{trace}));
+    core->add_context([trace](rpc::IncomingCall& call) -> std::unique_ptr<rpc::ContextSwitch> {
+      const auto under = rpc::trace_of(call);
+      return under ? trace->context_under(*under) : nullptr;
+    });
+  };
+}
+
+rpc::Future<OperatorRecording> start_operators(const rpc::Peer& peer) {
+  return peer.call<&OperatorService::start>();
+}
+
+rpc::Future<OperatorRecording> stop_operators(const rpc::Peer& peer, const OperatorRecording& recording) {
+  return peer.call<&OperatorService::stop>(recording);
+}
+
+std::shared_ptr<OperatorTrace> OperatorTrace::of(rpc::AgentCore& core) {
+  return core.layers().share<OperatorTrace>();
+}
+
+std::unique_ptr<rpc::ContextSwitch> OperatorTrace::context_under(const rpc::TraceContext& under) const {
+  if (!under.sampled || !*wanted_) return nullptr;
+  return make_operator_spans(tracer_, under, options_.details, wanted_);
+}
+
+OperatorRecording OperatorTrace::start(const rpc::AgentId& peer) {
+  std::lock_guard lock(mutex_);
+  *wanted_ = true;
+  const std::int64_t now = tracer_->now();
+  open_.emplace(++recordings_, Started{peer, now});
+  return {recordings_, now, 0};
+}
+
+OperatorRecording OperatorTrace::stop(const rpc::AgentId& peer, const OperatorRecording& recording) {
+  std::lock_guard lock(mutex_);
+  const auto found = open_.find(recording.number);
+  if (found == open_.end() || found->second.by != peer)
+    throw rpc::Error(rpc::ErrorKind::not_found,
+                     "no such recording of operators: " + std::to_string(recording.number));
+  const OperatorRecording whole{recording.number, found->second.at, tracer_->now()};
+  open_.erase(found);
+  *wanted_ = options_.always || !open_.empty();
+  return whole;
+}
+
+void OperatorTrace::peer_gone(const rpc::AgentId& peer, const rpc::Error&) {
+  std::lock_guard lock(mutex_);
+  std::erase_if(open_, [&](const auto& entry) { return entry.second.by == peer; });
+  *wanted_ = options_.always || !open_.empty();
+}
+
+}  // namespace weft::tensor
