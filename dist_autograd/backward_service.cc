@@ -1,5 +1,6 @@
 #include <weft/dist_autograd/backward_service.h>
 
+#include <weft/dist_autograd/backward_trace.h>
 #include <weft/dist_autograd/context.h>
 #include <weft/rpc/core/when_all.h>
 #include <weft/rpc/tensor/device_layer.h>
@@ -68,11 +69,14 @@ rpc::Future<void> BackwardService::root(rpc::CallContext& call, PassId pass, Bac
                                        std::move(gradient));
 }
 
-rpc::Future<Report> BackwardService::begin(PassId pass, Backward backward, Stage stage) {
+rpc::Future<Report> BackwardService::begin(rpc::CallContext& call, PassId pass, Backward backward,
+                                           Stage stage) {
   return reported([&, state = context->find(pass)](BackwardShare::Done done) {
-    state->with_share(backward, std::move(done), [stage](BackwardShare& share, BackwardShare::Done done) {
-      share.begin(stage, std::move(done));
-    });
+    state->with_share(
+        backward, std::move(done),
+        [stage, trace = trace_of_message(call)](BackwardShare& share, BackwardShare::Done done) {
+          share.begin(stage, trace, std::move(done));
+        });
   });
 }
 
@@ -80,22 +84,22 @@ rpc::Future<Report> BackwardService::gradients(rpc::CallContext& call, PassId pa
                                                MessageId message, std::vector<at::Tensor> gradients) {
   tensor::wait_for_arguments(call);
   return reported([&, state = context->find(pass)](BackwardShare::Done done) {
-    state->with_share(
-        backward, std::move(done),
-        [message, gradients = std::move(gradients)](BackwardShare& share, BackwardShare::Done done) mutable {
-          share.deliver(message, std::move(gradients), std::move(done));
-        });
+    state->with_share(backward, std::move(done),
+                      [message, trace = trace_of_message(call), gradients = std::move(gradients)](
+                          BackwardShare& share, BackwardShare::Done done) mutable {
+                        share.deliver(message, std::move(gradients), trace, std::move(done));
+                      });
   });
 }
 
-rpc::Future<Report> BackwardService::discover(PassId pass, Backward backward,
+rpc::Future<Report> BackwardService::discover(rpc::CallContext& call, PassId pass, Backward backward,
                                               std::vector<MessageId> messages) {
   return reported([&, state = context->find(pass)](BackwardShare::Done done) {
-    state->with_share(
-        backward, std::move(done),
-        [messages = std::move(messages)](BackwardShare& share, BackwardShare::Done done) mutable {
-          share.discover(messages, std::move(done));
-        });
+    state->with_share(backward, std::move(done),
+                      [messages = std::move(messages), trace = trace_of_message(call)](
+                          BackwardShare& share, BackwardShare::Done done) mutable {
+                        share.discover(messages, trace, std::move(done));
+                      });
   });
 }
 

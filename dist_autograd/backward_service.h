@@ -23,10 +23,11 @@ namespace weft::dist_autograd {
 struct WEFT_EXPORT BackwardService {
   rpc::Future<std::vector<rpc::AgentId>> close(rpc::CallContext& call, PassId pass, Backward backward);
   rpc::Future<void> root(rpc::CallContext& call, PassId pass, Backward backward, at::Tensor gradient);
-  rpc::Future<Report> begin(PassId pass, Backward backward, Stage stage);
+  rpc::Future<Report> begin(rpc::CallContext& call, PassId pass, Backward backward, Stage stage);
   rpc::Future<Report> gradients(rpc::CallContext& call, PassId pass, Backward backward, MessageId message,
                                 std::vector<at::Tensor> gradients);
-  rpc::Future<Report> discover(PassId pass, Backward backward, std::vector<MessageId> messages);
+  rpc::Future<Report> discover(rpc::CallContext& call, PassId pass, Backward backward,
+                               std::vector<MessageId> messages);
   rpc::Future<std::vector<std::string>> finish(PassId pass, BackwardId backward);
   void release(rpc::CallContext& call, PassId pass, std::string error);
   WorkerGraph graph(PassId pass);

@@ -38,8 +38,9 @@ void BackwardShare::add_root(const at::Tensor& root, at::Tensor gradient) {
 // --- Messages of the backward ---
 
 template <class Work>
-void BackwardShare::take_in(Done acknowledge, Work work) {
+void BackwardShare::take_in(const Trace& trace, Done acknowledge, Work work) {
   if (error_ != nullptr) return acknowledge(error_);
+  trace_ = trace;
   const bool engaged = termination_.engage(acknowledge);
   try {
     work();
@@ -51,27 +52,29 @@ void BackwardShare::take_in(Done acknowledge, Work work) {
   settle();
 }
 
-void BackwardShare::lead(Stage stage, const std::vector<rpc::AgentId>& workers, Done done) {
-  take_in(std::move(done), [&] {
+void BackwardShare::lead(Stage stage, const std::vector<rpc::AgentId>& workers, const Trace& trace,
+                         Done done) {
+  take_in(trace, std::move(done), [&] {
     // Others first: they work while this one does.
     bool here = false;
     for (const rpc::AgentId& worker : workers) {
       if (worker == pass_.context().core()->id()) {
         here = true;
       } else {
-        tell<&BackwardService::begin>(worker, backward_, stage);
+        tell<&BackwardService::begin>(worker, nullptr, backward_, stage);
       }
     }
     if (here) enter(stage);
   });
 }
 
-void BackwardShare::begin(Stage stage, Done acknowledge) {
-  take_in(std::move(acknowledge), [&] { enter(stage); });
+void BackwardShare::begin(Stage stage, const Trace& trace, Done acknowledge) {
+  take_in(trace, std::move(acknowledge), [&] { enter(stage); });
 }
 
-void BackwardShare::deliver(const MessageId& message, std::vector<at::Tensor> gradients, Done acknowledge) {
-  take_in(std::move(acknowledge), [&] {
+void BackwardShare::deliver(const MessageId& message, std::vector<at::Tensor> gradients, const Trace& trace,
+                            Done acknowledge) {
+  take_in(trace, std::move(acknowledge), [&] {
     const auto found = sends_.find(message);
     if (found == sends_.end() || found->second.delivered)
       throw rpc::Error(rpc::ErrorKind::invalid_argument,
@@ -91,8 +94,8 @@ void BackwardShare::deliver(const MessageId& message, std::vector<at::Tensor> gr
   });
 }
 
-void BackwardShare::discover(const std::vector<MessageId>& messages, Done acknowledge) {
-  take_in(std::move(acknowledge), [&] {
+void BackwardShare::discover(const std::vector<MessageId>& messages, const Trace& trace, Done acknowledge) {
+  take_in(trace, std::move(acknowledge), [&] {
     plan();
     for (const MessageId& message : messages) {
       const auto found = sends_.find(message);
@@ -121,10 +124,21 @@ struct Gradients final : rpc::CallModifier {
   std::shared_ptr<PassState> recorded_in;  // null: it is not
 };
 
+// What a message of a backward carries beside its arguments.
+struct Beside final : rpc::CallModifier {
+  Beside(const rpc::CallModifier* w, Trace t) : way(w), trace(std::move(t)) {}
+  void apply(rpc::OutgoingCall& call) const override {
+    if (way != nullptr) way->apply(call);
+    if (trace) rpc::Under(*trace).apply(call);
+  }
+  const rpc::CallModifier* way;
+  Trace trace;
+};
+
 }  // namespace
 
 template <auto Method, class... Given>
-void BackwardShare::tell(const rpc::AgentId& worker, Given&&... given) {
+void BackwardShare::tell(const rpc::AgentId& worker, const rpc::CallModifier* way, Given&&... given) {
   termination_.sent();
   const auto acknowledged = [pass = pass_.shared_from_this(),
                              share = shared_from_this()](rpc::Result<Report>&& report) {
@@ -133,7 +147,8 @@ void BackwardShare::tell(const rpc::AgentId& worker, Given&&... given) {
         [pass, share, report = std::move(report)]() mutable { share->acknowledged(std::move(report)); });
   };
   try {
-    pass_.context().ask<Method>(worker, pass_.id(), std::forward<Given>(given)...).then(acknowledged);
+    const Beside beside(way, trace_);
+    pass_.context().ask<Method>(worker, pass_.id(), beside, std::forward<Given>(given)...).then(acknowledged);
   } catch (...) {
     acknowledged(std::current_exception());
   }
@@ -191,12 +206,23 @@ void BackwardShare::plan() {
   if (!std::exchange(planned_, true)) executor_->plan();
 }
 
-void BackwardShare::run() { pass_.run_nodes(*executor_); }
+void BackwardShare::run() {
+  rpc::AgentCore& core = *pass_.context().core();
+  BackwardSpan span = BackwardSpan::of_nodes(core, trace_);
+  trace_ = span.context();  // of the gradients that the nodes send away
+  const auto operators = span.operators(core);
+  try {
+    pass_.run_nodes(*executor_, operators.get());
+  } catch (...) {
+    span.failed(std::current_exception());
+    throw;
+  }
+}
 
 void BackwardShare::send_gradients(const rpc::AgentId& to, const MessageId& message,
                                    std::vector<at::Tensor> gradients, const tensor::DeviceMap& back) {
   const Gradients way(back, backward_.options.create_graph ? pass_.shared_from_this() : nullptr);
-  tell<&BackwardService::gradients>(to, way, backward_, message, std::move(gradients));
+  tell<&BackwardService::gradients>(to, &way, backward_, message, std::move(gradients));
 }
 
 void BackwardShare::note(torch::autograd::Node& node) {
@@ -206,7 +232,7 @@ void BackwardShare::note(torch::autograd::Node& node) {
 
 void BackwardShare::announce() {
   for (auto& [sender, messages] : std::exchange(found_, {}))
-    tell<&BackwardService::discover>(sender, backward_, std::move(messages));
+    tell<&BackwardService::discover>(sender, nullptr, backward_, std::move(messages));
 }
 
 }  // namespace weft::dist_autograd

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <weft/dist_autograd/backward.h>
+#include <weft/dist_autograd/backward_trace.h>
 #include <weft/dist_autograd/engine/node_executor.h>
 #include <weft/dist_autograd/termination.h>
 #include <weft/rpc/core/result.h>
@@ -32,12 +33,13 @@ class BackwardShare final : public std::enable_shared_from_this<BackwardShare> {
   void add_root(const at::Tensor& root, at::Tensor gradient);
 
   // The initiator's: sets these workers, this one perhaps among them, to a stage; done when it is over
-  // everywhere.
-  void lead(Stage stage, const std::vector<rpc::AgentId>& workers, Done done);
+  // everywhere. trace: what the work stands in.
+  void lead(Stage stage, const std::vector<rpc::AgentId>& workers, const Trace& trace, Done done);
   // What other workers ask of this one; each is acknowledged as termination.h says.
-  void begin(Stage stage, Done acknowledge);
-  void deliver(const MessageId& message, std::vector<at::Tensor> gradients, Done acknowledge);
-  void discover(const std::vector<MessageId>& messages, Done acknowledge);
+  void begin(Stage stage, const Trace& trace, Done acknowledge);
+  void deliver(const MessageId& message, std::vector<at::Tensor> gradients, const Trace& trace,
+               Done acknowledge);
+  void discover(const std::vector<MessageId>& messages, const Trace& trace, Done acknowledge);
 
   // From a node that runs here: the gradients of what arrived with a message.
   // back: where the gradients' devices are at `to`; empty: as for any call to it.
@@ -59,10 +61,10 @@ class BackwardShare final : public std::enable_shared_from_this<BackwardShare> {
 
   // A message is taken in: `work` does what it asks for; then it is acknowledged, now or later.
   template <class Work>
-  void take_in(Done acknowledge, Work work);
-  // Sends a message of this backward, to be acknowledged.
+  void take_in(const Trace& trace, Done acknowledge, Work work);
+  // Sends a message of this backward, to be acknowledged. way: how its arguments travel; null: as they are.
   template <auto Method, class... Given>
-  void tell(const rpc::AgentId& worker, Given&&... given);
+  void tell(const rpc::AgentId& worker, const rpc::CallModifier* way, Given&&... given);
   void acknowledged(rpc::Result<Report> report);
 
   void enter(Stage stage);
@@ -82,6 +84,7 @@ class BackwardShare final : public std::enable_shared_from_this<BackwardShare> {
   Termination<Done> termination_;
   std::set<rpc::AgentId> workers_;  // that were set to work, to be reported
   bool waiting_ = false;            // somebody below waited
+  Trace trace_;                     // what the work at hand stands in
 };
 
 }  // namespace weft::dist_autograd

@@ -1,6 +1,7 @@
 #include <weft/dist_autograd/pass.h>
 
 #include <weft/dist_autograd/backward_service.h>
+#include <weft/dist_autograd/backward_trace.h>
 #include <weft/rpc/core/when_all.h>
 
 #include <set>
@@ -8,12 +9,14 @@
 namespace weft::dist_autograd {
 namespace {
 
-rpc::Future<void> add_remote_root(const PassId& pass, const Backward& backward, const Root& root) {
+rpc::Future<void> add_remote_root(const PassId& pass, const Backward& backward, const Root& root,
+                                  const Trace& trace) {
   using Found = rpc::Peer::FoundMethod<&BackwardService::root>;
   const auto& reference = root.reference.reference();
   const rpc::Peer owner = reference->context()->peer(reference->owner());
   rpc::OutgoingCall call = owner.make_call(Found::name, 3);
   reference->context()->target(reference, call);
+  if (trace) rpc::Under(*trace).apply(call);
   rpc::Peer::encode<Found::Type>(call, pass, backward, root.gradient);
   return of_participant(pass, reference->owner(),
                         owner.start_typed<void>(std::move(call), rpc::Peer::Decode<void>{}));
@@ -28,8 +31,14 @@ std::string join(const std::vector<std::string>& names) {
 // The initiator's part of one backward; docs/dist_autograd.md, "Backward", walks through it.
 class Initiator {
  public:
-  Initiator(std::shared_ptr<Context> context, std::shared_ptr<PassState> pass, BackwardOptions options)
-      : context_(std::move(context)), pass_(std::move(pass)), backward_{pass_->next_backward(), options} {}
+  Initiator(std::shared_ptr<Context> context, std::shared_ptr<PassState> pass, BackwardOptions options,
+            const Trace& trace)
+      : context_(std::move(context)),
+        pass_(std::move(pass)),
+        backward_{pass_->next_backward(), options},
+        span_(BackwardSpan::of_backward(*context_->core(), trace)) {}
+
+  void failed(const std::exception_ptr& error) { span_.failed(error); }  // run() threw it
 
   rpc::Task<void> run(std::vector<Root> roots) {
     pass_->check_alive();
@@ -46,7 +55,7 @@ class Initiator {
     for (Root& root : roots) {
       owners.insert(root.reference.valid() ? root.reference.owner() : self());
       placed.push_back(root.reference.valid()
-                           ? add_remote_root(pass_->id(), backward_, root)
+                           ? add_remote_root(pass_->id(), backward_, root, span_.context())
                            : pass_->add_root(backward_, std::move(root.tensor), std::move(root.gradient)));
     }
     co_await rpc::when_all(std::move(placed));
@@ -79,8 +88,9 @@ class Initiator {
         [promise = std::move(promise)](rpc::Result<Report> report) mutable {
           promise.complete(std::move(report));
         },
-        [stage, workers = std::move(workers)](BackwardShare& share, BackwardShare::Done done) {
-          share.lead(stage, workers, std::move(done));
+        [stage, workers = std::move(workers), trace = span_.context()](BackwardShare& share,
+                                                                       BackwardShare::Done done) {
+          share.lead(stage, workers, trace, std::move(done));
         });
     return future;
   }
@@ -133,18 +143,24 @@ class Initiator {
   const std::shared_ptr<PassState> pass_;
   const Backward backward_;
   std::vector<rpc::AgentId> workers_;  // that take part
+  BackwardSpan span_;
 };
 
 rpc::Task<void> run_backward(std::shared_ptr<Initiator> initiator, std::vector<Root> roots) {
-  co_await initiator->run(std::move(roots));
+  try {
+    co_await initiator->run(std::move(roots));
+  } catch (...) {
+    initiator->failed(std::current_exception());
+    throw;
+  }
 }
 
 rpc::Future<void> begin(const std::shared_ptr<Context>& context, const std::shared_ptr<PassState>& pass,
-                        std::vector<Root> roots, BackwardOptions options) {
+                        std::vector<Root> roots, BackwardOptions options, const Trace& trace) {
   if (roots.empty()) throw rpc::Error(rpc::ErrorKind::invalid_argument, "a backward needs a root");
   if (options.create_graph && options.mode == BackwardMode::fast)
     throw rpc::Error(rpc::ErrorKind::invalid_argument, "create_graph needs BackwardMode::smart");
-  return run_backward(std::make_shared<Initiator>(context, pass, options), std::move(roots))
+  return run_backward(std::make_shared<Initiator>(context, pass, options, trace), std::move(roots))
       .start(context->core()->handlers())
       .then([context, pass](rpc::Result<void>&& result) {
         // The same error everywhere, and nothing of the pass is kept.
@@ -175,7 +191,9 @@ Pass Pass::of(rpc::CallContext& call) {
   const auto* in = call.slots().find<InPass>();
   if (in == nullptr)
     throw rpc::Error(rpc::ErrorKind::failed_precondition, "this call was made without a pass");
-  return Pass(Context::of(*call.core()), in->pass, false);
+  Pass pass(Context::of(*call.core()), in->pass, false);
+  pass.trace_under(rpc::trace_of(call));
+  return pass;
 }
 
 Pass& Pass::operator=(Pass&& other) noexcept {
@@ -183,6 +201,7 @@ Pass& Pass::operator=(Pass&& other) noexcept {
   context_ = std::move(other.context_);
   state_ = std::move(other.state_);
   owner_ = other.owner_;
+  trace_ = std::move(other.trace_);
   return *this;
 }
 
@@ -195,19 +214,19 @@ void Pass::release() {
 void Pass::apply(rpc::OutgoingCall& call) const { Context::enroll(call, state_); }
 
 rpc::Future<void> Pass::backward(std::vector<Root> roots, BackwardOptions options) {
-  return begin(context_, state_, std::move(roots), options);
+  return begin(context_, state_, std::move(roots), options, trace_);
 }
 
 rpc::Future<void> Pass::backward(Root root, BackwardOptions options) {
-  return begin(context_, state_, {std::move(root)}, options);
+  return begin(context_, state_, {std::move(root)}, options, trace_);
 }
 
 rpc::Future<void> Pass::backward(at::Tensor root, at::Tensor gradient, BackwardOptions options) {
-  return begin(context_, state_, {Root(std::move(root), std::move(gradient))}, options);
+  return begin(context_, state_, {Root(std::move(root), std::move(gradient))}, options, trace_);
 }
 
 rpc::Future<void> Pass::backward(rref::RRef<at::Tensor> root, at::Tensor gradient, BackwardOptions options) {
-  return begin(context_, state_, {Root(std::move(root), std::move(gradient))}, options);
+  return begin(context_, state_, {Root(std::move(root), std::move(gradient))}, options, trace_);
 }
 
 rpc::Future<void> Pass::backward(std::vector<at::Tensor> roots, std::vector<at::Tensor> gradients,
@@ -218,7 +237,7 @@ rpc::Future<void> Pass::backward(std::vector<at::Tensor> roots, std::vector<at::
   std::vector<Root> all;
   for (std::size_t i = 0; i < roots.size(); ++i)
     all.emplace_back(std::move(roots[i]), std::move(gradients[i]));
-  return begin(context_, state_, std::move(all), options);
+  return begin(context_, state_, std::move(all), options, trace_);
 }
 
 rpc::Future<std::string> Pass::dot(std::vector<at::Tensor> roots) {

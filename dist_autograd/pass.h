@@ -13,6 +13,7 @@
 
 #include <weft/dist_autograd/context.h>
 #include <weft/rpc/tensor/tensor_codec.h>
+#include <weft/rpc/trace/trace_context.h>
 #include <weft/rref/rref.h>
 
 namespace weft::dist_autograd {
@@ -49,6 +50,10 @@ class WEFT_EXPORT Pass final : public rpc::CallModifier {
   rpc::Future<void> backward(std::vector<at::Tensor> roots, std::vector<at::Tensor> gradients,
                              BackwardOptions options = {});
 
+  // Which trace its backwards belong to, where they are traced (backward_trace.h); none: each begins one. Of
+  // a pass that a call has: that call's. Before the backward.
+  void trace_under(std::optional<rpc::TraceContext> context) { trace_ = std::move(context); }
+
   // The whole graph of the pass, on every worker that it met, in Graphviz' language; with what lies behind
   // these roots on this one. Before a backward, or after one that retains the graph.
   rpc::Future<std::string> dot(std::vector<at::Tensor> roots = {});
@@ -68,6 +73,7 @@ class WEFT_EXPORT Pass final : public rpc::CallModifier {
   std::shared_ptr<Context> context_;
   std::shared_ptr<PassState> state_;
   bool owner_ = true;
+  std::optional<rpc::TraceContext> trace_;
 };
 
 }  // namespace weft::dist_autograd

@@ -250,7 +250,7 @@ WorkerGraph PassState::graph(const std::vector<at::Tensor>& roots) const {
   return graph;
 }
 
-void PassState::run_nodes(NodeExecutor& executor) {
+void PassState::run_nodes(NodeExecutor& executor, rpc::ContextSwitch* within) {
   std::vector<std::shared_ptr<rpc::ContextSwitch>> contexts;
   {
     std::lock_guard lock(mutex_);
@@ -261,7 +261,7 @@ void PassState::run_nodes(NodeExecutor& executor) {
   runner_ = std::this_thread::get_id();
   try {
     for (; entered < contexts.size(); ++entered) contexts[entered]->enter();
-    executor.run();
+    executor.run(within);
   } catch (...) {
     error = std::current_exception();
   }

@@ -79,7 +79,7 @@ class WEFT_EXPORT PassState final : public GradientSink, public std::enable_shar
 
   // --- For its share, on the serial executor ---
   void post(rpc::Job job) { serial_.post(std::move(job)); }
-  void run_nodes(NodeExecutor& executor);
+  void run_nodes(NodeExecutor& executor, rpc::ContextSwitch* within);  // NodeExecutor::run's
   void failed(const std::exception_ptr& error);
   // From a node that runs here.
   void send_gradients(const rpc::AgentId& to, const MessageId& message, std::vector<at::Tensor> gradients,

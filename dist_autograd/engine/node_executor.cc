@@ -327,13 +327,14 @@ void NodeExecutor::abandon(const NodePtr& source) {
   if (impl_->plan.empty()) impl_->end(Impl::Phase::complete);
 }
 
-void NodeExecutor::run() {
+void NodeExecutor::run(rpc::ContextSwitch* within) {
   if (impl_->phase == Impl::Phase::complete) return;
   impl_->require_phase(Impl::Phase::running, "nodes were run");
   if (impl_->in_run) throw Error(ErrorKind::failed_precondition, "nodes were run from within a node");
   impl_->in_run = true;
   try {
     at::ThreadLocalStateGuard as_made(impl_->thread_locals);
+    const rpc::ContextScope scope(within);
     impl_->run_ready();
     impl_->leaf_streams.join();
   } catch (...) {

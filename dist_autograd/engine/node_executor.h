@@ -16,7 +16,7 @@
 #pragma once
 
 #include <weft/dist_autograd/engine/gradient_sink.h>
-#include <weft/rpc/core/export.h>
+#include <weft/rpc/core/executor.h>
 
 #include <ATen/core/Tensor.h>
 
@@ -78,8 +78,8 @@ class WEFT_EXPORT NodeExecutor {
 
   // Runs every node that is ready or becomes so, and returns when none is; nothing, once complete. Results
   // are ready on the current streams of the calling thread. Not re-entrant, though nodes may run LibTorch's
-  // engine inside.
-  void run();
+  // engine inside. within: entered around them, in their thread-local state; null: nothing is.
+  void run(rpc::ContextSwitch* within = nullptr);
 
   // Some node has part of its gradients and waits for the rest.
   bool waiting() const;
