@@ -3,6 +3,7 @@
 #pragma once
 
 #include <weft/dist_autograd/ids.h>
+#include <weft/rpc/tensor/tensor_codec.h>
 
 #include <vector>
 
@@ -49,11 +50,19 @@ WEFT_CODEC(Backward, id, options)
 //   resume:  all other messages will bring nothing: run what waited for them
 enum class Stage : std::uint8_t { run, explore, resume };
 
+// Gradients of a message's tensors, for its sender.
+struct Returned {
+  MessageId message;
+  std::vector<at::Tensor> gradients;
+};
+WEFT_CODEC(Returned, message, gradients)
+
 // What an acknowledgement says of the worker that gives it, and of those whose acknowledgements it had.
 struct Report {
   std::vector<rpc::AgentId> workers;  // which were set to work
   bool waiting = false;               // some node waits for gradients that may never come
+  std::vector<Returned> returned;     // to who is given it, by the worker that gives it
 };
-WEFT_CODEC(Report, workers, waiting)
+WEFT_CODEC(Report, workers, waiting, returned)
 
 }  // namespace weft::dist_autograd

@@ -19,6 +19,8 @@ rpc::Future<Report> reported(rpc::UniqueFunction<void(BackwardShare::Done)> begi
   return future;
 }
 
+BackwardShare::Asked asked_by(rpc::CallContext& call) { return {call.peer().id, trace_of_message(call)}; }
+
 }  // namespace
 
 rpc::Future<std::vector<rpc::AgentId>> close_everywhere(const std::shared_ptr<Context>& context,
@@ -72,11 +74,10 @@ rpc::Future<void> BackwardService::root(rpc::CallContext& call, PassId pass, Bac
 rpc::Future<Report> BackwardService::begin(rpc::CallContext& call, PassId pass, Backward backward,
                                            Stage stage) {
   return reported([&, state = context->find(pass)](BackwardShare::Done done) {
-    state->with_share(
-        backward, std::move(done),
-        [stage, trace = trace_of_message(call)](BackwardShare& share, BackwardShare::Done done) {
-          share.begin(stage, trace, std::move(done));
-        });
+    state->with_share(backward, std::move(done),
+                      [stage, asked = asked_by(call)](BackwardShare& share, BackwardShare::Done done) {
+                        share.begin(stage, asked, std::move(done));
+                      });
   });
 }
 
@@ -85,9 +86,9 @@ rpc::Future<Report> BackwardService::gradients(rpc::CallContext& call, PassId pa
   tensor::wait_for_arguments(call);
   return reported([&, state = context->find(pass)](BackwardShare::Done done) {
     state->with_share(backward, std::move(done),
-                      [message, trace = trace_of_message(call), gradients = std::move(gradients)](
+                      [message, asked = asked_by(call), gradients = std::move(gradients)](
                           BackwardShare& share, BackwardShare::Done done) mutable {
-                        share.deliver(message, std::move(gradients), trace, std::move(done));
+                        share.deliver(message, std::move(gradients), asked, std::move(done));
                       });
   });
 }
@@ -96,9 +97,9 @@ rpc::Future<Report> BackwardService::discover(rpc::CallContext& call, PassId pas
                                               std::vector<MessageId> messages) {
   return reported([&, state = context->find(pass)](BackwardShare::Done done) {
     state->with_share(backward, std::move(done),
-                      [messages = std::move(messages), trace = trace_of_message(call)](
+                      [messages = std::move(messages), asked = asked_by(call)](
                           BackwardShare& share, BackwardShare::Done done) mutable {
-                        share.discover(messages, trace, std::move(done));
+                        share.discover(messages, asked, std::move(done));
                       });
   });
 }

@@ -38,10 +38,12 @@ void BackwardShare::add_root(const at::Tensor& root, at::Tensor gradient) {
 // --- Messages of the backward ---
 
 template <class Work>
-void BackwardShare::take_in(const Trace& trace, Done acknowledge, Work work) {
+void BackwardShare::take_in(const std::optional<rpc::AgentId>& by, const Trace& trace, Done acknowledge,
+                            Work work) {
   if (error_ != nullptr) return acknowledge(error_);
   trace_ = trace;
   const bool engaged = termination_.engage(acknowledge);
+  if (engaged) engaged_by_ = by;
   try {
     work();
   } catch (...) {
@@ -54,7 +56,7 @@ void BackwardShare::take_in(const Trace& trace, Done acknowledge, Work work) {
 
 void BackwardShare::lead(Stage stage, const std::vector<rpc::AgentId>& workers, const Trace& trace,
                          Done done) {
-  take_in(trace, std::move(done), [&] {
+  take_in(std::nullopt, trace, std::move(done), [&] {
     // Others first: they work while this one does.
     bool here = false;
     for (const rpc::AgentId& worker : workers) {
@@ -68,34 +70,38 @@ void BackwardShare::lead(Stage stage, const std::vector<rpc::AgentId>& workers, 
   });
 }
 
-void BackwardShare::begin(Stage stage, const Trace& trace, Done acknowledge) {
-  take_in(trace, std::move(acknowledge), [&] { enter(stage); });
+void BackwardShare::begin(Stage stage, const Asked& asked, Done acknowledge) {
+  take_in(asked.by, asked.trace, std::move(acknowledge), [&] { enter(stage); });
 }
 
-void BackwardShare::deliver(const MessageId& message, std::vector<at::Tensor> gradients, const Trace& trace,
+void BackwardShare::deliver(const MessageId& message, std::vector<at::Tensor> gradients, const Asked& asked,
                             Done acknowledge) {
-  take_in(trace, std::move(acknowledge), [&] {
-    const auto found = sends_.find(message);
-    if (found == sends_.end() || found->second.delivered)
-      throw rpc::Error(rpc::ErrorKind::invalid_argument,
-                       to_string(pass_.id()) + ": gradients of a message that was not sent");
-    Send& send = found->second;
-    send.live = send.delivered = true;
-    plan();
-    if (gradients.size() > send.node->num_inputs())
-      throw rpc::Error(rpc::ErrorKind::invalid_argument,
-                       to_string(pass_.id()) + ": more gradients than the message had tensors");
-    // Trailing tensors that received nothing may be missing; undefined gradients are what LibTorch gives for
-    // them.
-    gradients.resize(send.node->num_inputs());
-    tensor::use_on_current_streams(gradients);
-    executor_->deliver(send.node, std::move(gradients));
+  take_in(asked.by, asked.trace, std::move(acknowledge), [&] {
+    take(message, std::move(gradients));
     run();
   });
 }
 
-void BackwardShare::discover(const std::vector<MessageId>& messages, const Trace& trace, Done acknowledge) {
-  take_in(trace, std::move(acknowledge), [&] {
+void BackwardShare::take(const MessageId& message, std::vector<at::Tensor> gradients) {
+  const auto found = sends_.find(message);
+  if (found == sends_.end() || found->second.delivered)
+    throw rpc::Error(rpc::ErrorKind::invalid_argument,
+                     to_string(pass_.id()) + ": gradients of a message that was not sent");
+  Send& send = found->second;
+  send.live = send.delivered = true;
+  plan();
+  if (gradients.size() > send.node->num_inputs())
+    throw rpc::Error(rpc::ErrorKind::invalid_argument,
+                     to_string(pass_.id()) + ": more gradients than the message had tensors");
+  // Trailing tensors that received nothing may be missing; undefined gradients are what LibTorch gives for
+  // them.
+  gradients.resize(send.node->num_inputs());
+  tensor::use_on_current_streams(gradients);
+  executor_->deliver(send.node, std::move(gradients));
+}
+
+void BackwardShare::discover(const std::vector<MessageId>& messages, const Asked& asked, Done acknowledge) {
+  take_in(asked.by, asked.trace, std::move(acknowledge), [&] {
     plan();
     for (const MessageId& message : messages) {
       const auto found = sends_.find(message);
@@ -157,16 +163,29 @@ void BackwardShare::tell(const rpc::AgentId& worker, const rpc::CallModifier* wa
 void BackwardShare::acknowledged(rpc::Result<Report> report) {
   termination_.acknowledged();
   if (!report.ok()) return fail(report.error());
+  if (error_ != nullptr) return;
   workers_.insert(report.value().workers.begin(), report.value().workers.end());
   waiting_ = waiting_ || report.value().waiting;
+  try {
+    for (Returned& returned : report.value().returned) take(returned.message, std::move(returned.gradients));
+    if (!report.value().returned.empty()) run();
+  } catch (...) {
+    return fail(std::current_exception());
+  }
   settle();
 }
 
 void BackwardShare::settle() {
+  if (error_ != nullptr) return;
+  if (termination_.awaits())  // the acknowledgement comes later: what would go with it does not wait
+    for (Returned& held : std::exchange(held_, {}))
+      tell<&BackwardService::gradients>(*engaged_by_, nullptr, backward_, held.message,
+                                        std::move(held.gradients));
   Done done;
-  if (error_ != nullptr || !termination_.idle(done)) return;
+  if (!termination_.idle(done)) return;
   workers_.insert(pass_.context().core()->id());
   Report report;
+  report.returned = std::exchange(held_, {});
   report.workers.assign(workers_.begin(), workers_.end());
   report.waiting = std::exchange(waiting_, false) || (executor_ != nullptr && executor_->waiting());
   workers_.clear();
@@ -176,6 +195,7 @@ void BackwardShare::settle() {
 void BackwardShare::fail(const std::exception_ptr& error) {
   executor_.reset();
   sends_.clear();
+  held_.clear();
   if (error_ == nullptr) error_ = error;
   pass_.failed(error);
   Done done;
@@ -221,6 +241,14 @@ void BackwardShare::run() {
 
 void BackwardShare::send_gradients(const rpc::AgentId& to, const MessageId& message,
                                    std::vector<at::Tensor> gradients, const tensor::DeviceMap& back) {
+  const bool plain = !backward_.options.create_graph && back.empty() &&
+                     std::all_of(gradients.begin(), gradients.end(), [](const at::Tensor& gradient) {
+                       return !gradient.defined() || gradient.is_cpu();
+                     });
+  if (plain && engaged_by_ == to) {
+    held_.push_back({message, std::move(gradients)});
+    return;
+  }
   const Gradients way(back, backward_.options.create_graph ? pass_.shared_from_this() : nullptr);
   tell<&BackwardService::gradients>(to, &way, backward_, message, std::move(gradients));
 }

@@ -15,6 +15,7 @@
 
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 
 namespace weft::dist_autograd {
@@ -36,13 +37,18 @@ class BackwardShare final : public std::enable_shared_from_this<BackwardShare> {
   // everywhere. trace: what the work stands in.
   void lead(Stage stage, const std::vector<rpc::AgentId>& workers, const Trace& trace, Done done);
   // What other workers ask of this one; each is acknowledged as termination.h says.
-  void begin(Stage stage, const Trace& trace, Done acknowledge);
-  void deliver(const MessageId& message, std::vector<at::Tensor> gradients, const Trace& trace,
+  struct Asked {
+    rpc::AgentId by;
+    Trace trace;
+  };
+  void begin(Stage stage, const Asked& asked, Done acknowledge);
+  void deliver(const MessageId& message, std::vector<at::Tensor> gradients, const Asked& asked,
                Done acknowledge);
-  void discover(const std::vector<MessageId>& messages, const Trace& trace, Done acknowledge);
+  void discover(const std::vector<MessageId>& messages, const Asked& asked, Done acknowledge);
 
-  // From a node that runs here: the gradients of what arrived with a message.
-  // back: where the gradients' devices are at `to`; empty: as for any call to it.
+  // From a node that runs here: the gradients of what arrived with a message. Those for the worker whose
+  // message set this one to work go with its acknowledgement, where that is given at once: one way instead of
+  // two. back: where the gradients' devices are at `to`; empty: as for any call to it.
   void send_gradients(const rpc::AgentId& to, const MessageId& message, std::vector<at::Tensor> gradients,
                       const tensor::DeviceMap& back);
 
@@ -61,11 +67,12 @@ class BackwardShare final : public std::enable_shared_from_this<BackwardShare> {
 
   // A message is taken in: `work` does what it asks for; then it is acknowledged, now or later.
   template <class Work>
-  void take_in(const Trace& trace, Done acknowledge, Work work);
+  void take_in(const std::optional<rpc::AgentId>& by, const Trace& trace, Done acknowledge, Work work);
   // Sends a message of this backward, to be acknowledged. way: how its arguments travel; null: as they are.
   template <auto Method, class... Given>
   void tell(const rpc::AgentId& worker, const rpc::CallModifier* way, Given&&... given);
   void acknowledged(rpc::Result<Report> report);
+  void take(const MessageId& message, std::vector<at::Tensor> gradients);
 
   void enter(Stage stage);
   void plan();
@@ -82,9 +89,11 @@ class BackwardShare final : public std::enable_shared_from_this<BackwardShare> {
   std::exception_ptr error_;
   std::map<rpc::AgentId, std::vector<MessageId>> found_;  // by exploring, to be announced to their senders
   Termination<Done> termination_;
-  std::set<rpc::AgentId> workers_;  // that were set to work, to be reported
-  bool waiting_ = false;            // somebody below waited
-  Trace trace_;                     // what the work at hand stands in
+  std::optional<rpc::AgentId> engaged_by_;  // none: by this worker itself, or by nobody
+  std::vector<Returned> held_;              // for who engaged it
+  std::set<rpc::AgentId> workers_;          // that were set to work, to be reported
+  bool waiting_ = false;                    // somebody below waited
+  Trace trace_;                             // what the work at hand stands in
 };
 
 }  // namespace weft::dist_autograd

@@ -52,15 +52,16 @@ class Initiator {
     }
     std::set<rpc::AgentId> owners;
     std::vector<rpc::Future<void>> placed;
+    std::vector<Root> here;
     for (Root& root : roots) {
-      owners.insert(root.reference.valid() ? root.reference.owner() : self());
-      placed.push_back(root.reference.valid()
-                           ? add_remote_root(pass_->id(), backward_, root, span_.context())
-                           : pass_->add_root(backward_, std::move(root.tensor), std::move(root.gradient)));
+      const bool remote = root.reference.valid();
+      owners.insert(remote ? root.reference.owner() : self());
+      if (remote) placed.push_back(add_remote_root(pass_->id(), backward_, root, span_.context()));
+      if (!remote) here.push_back(std::move(root));
     }
-    co_await rpc::when_all(std::move(placed));
+    if (!placed.empty()) co_await rpc::when_all(std::move(placed));
 
-    const Report ran = co_await lead(Stage::run, {owners.begin(), owners.end()});
+    const Report ran = co_await lead(Stage::run, {owners.begin(), owners.end()}, std::move(here));
     if (backward_.options.mode == BackwardMode::fast) {
       co_await finish();
     } else {
@@ -80,7 +81,8 @@ class Initiator {
     return future;
   }
 
-  rpc::Future<Report> lead(Stage stage, std::vector<rpc::AgentId> workers) {
+  // roots: of this worker, which begin with the stage.
+  rpc::Future<Report> lead(Stage stage, std::vector<rpc::AgentId> workers, std::vector<Root> roots = {}) {
     rpc::Promise<Report> promise;
     auto future = promise.future();
     pass_->with_share(
@@ -88,8 +90,12 @@ class Initiator {
         [promise = std::move(promise)](rpc::Result<Report> report) mutable {
           promise.complete(std::move(report));
         },
-        [stage, workers = std::move(workers), trace = span_.context()](BackwardShare& share,
-                                                                       BackwardShare::Done done) {
+        [stage, workers = std::move(workers), roots = std::move(roots), trace = span_.context()](
+            BackwardShare& share, BackwardShare::Done done) mutable {
+          const auto placed = rpc::capture([&] {
+            for (Root& root : roots) share.add_root(root.tensor, std::move(root.gradient));
+          });
+          if (!placed.ok()) return done(placed.error());
           share.lead(stage, workers, trace, std::move(done));
         });
     return future;
@@ -107,26 +113,27 @@ class Initiator {
 
   // Where the graph is kept, calls and another backward may follow at once: all workers are waited for.
   rpc::Task<void> drop_shares() {
-    std::vector<rpc::Future<std::vector<std::string>>> finished;
-    finished.push_back(pass_->finish(backward_.id));
-    for (const rpc::AgentId& worker : workers_) {
-      if (worker == self()) continue;
-      if (backward_.options.keeps_graph()) {
-        finished.push_back(context_->ask<&BackwardService::finish>(worker, pass_->id(), backward_.id));
-      } else {
-        context_->peer(worker).notify<&BackwardService::finish>(pass_->id(), backward_.id);
-      }
+    if (backward_.options.keeps_graph()) {
+      co_await rpc::when_all(finish_everywhere());
+      co_return;
     }
-    co_await rpc::when_all(std::move(finished));
+    (void)pass_->finish(backward_.id);
+    for (const rpc::AgentId& worker : workers_)
+      if (worker != self())
+        context_->peer(worker).notify<&BackwardService::finish>(pass_->id(), backward_.id);
   }
 
-  rpc::Task<void> finish() {
+  std::vector<rpc::Future<std::vector<std::string>>> finish_everywhere() {
     std::vector<rpc::Future<std::vector<std::string>>> finished;
     for (const rpc::AgentId& worker : workers_)
       finished.push_back(worker == self()
                              ? pass_->finish(backward_.id)
                              : context_->ask<&BackwardService::finish>(worker, pass_->id(), backward_.id));
-    const auto unreached = co_await rpc::when_all(std::move(finished));
+    return finished;
+  }
+
+  rpc::Task<void> finish() {
+    const auto unreached = co_await rpc::when_all(finish_everywhere());
     std::string missed;
     for (std::size_t i = 0; i < workers_.size(); ++i)
       if (!unreached[i].empty())

@@ -26,6 +26,7 @@ class Termination {
   }
   void sent() { ++unacknowledged_; }
   void acknowledged() { --unacknowledged_; }
+  bool awaits() const { return unacknowledged_ != 0; }  // what it sent is not over
 
   // Call when the worker has nothing to do: true once it may let go, with the acknowledgement to give.
   bool idle(Ack& ack) {
