@@ -23,7 +23,7 @@ std::vector<Work> works() {
   };
 }
 
-constexpr MakeContender peers[] = {weft_peer, weft_fast_peer, torch_python_peer};
+constexpr MakeContender peers[] = {weft_peer, weft_fast_peer, torch_peer, torch_python_peer};
 
 }  // namespace
 

@@ -37,6 +37,7 @@ std::string scratch_path(const std::string& suffix);
 using MakeContender = std::optional<Contender> (*)(const Work&);
 std::optional<Contender> weft_peer(const Work& work);
 std::optional<Contender> weft_fast_peer(const Work& work);  // with BackwardMode::fast
+std::optional<Contender> torch_peer(const Work& work);      // its DistEngine, in C++
 std::optional<Contender> torch_python_peer(const Work& work);
 
 }  // namespace weft::bench

@@ -35,7 +35,9 @@ namespace {
     pins.apply(index);
     body(channel);
   } catch (const std::exception& error) {
-    std::fprintf(stderr, "%s\n", error.what());
+    // LibTorch's have a trace behind their first line; the last one of all is what is reported.
+    const std::string text = error.what();
+    std::fprintf(stderr, "%s\n", text.substr(0, text.find('\n')).c_str());
     status = 1;
   }
   std::fflush(nullptr);
