@@ -20,10 +20,14 @@ std::vector<Work> works() {
       {"passes64", Kind::passes},
       {"remote-to-here", Kind::to_here},
       {"rref-churn", Kind::churn},
+      {"rref-memory", Kind::live},
+      {.name = "calls/1000", .kind = Kind::wide, .size = 2, .calls = 1000},
+      {.name = "calls/10000", .kind = Kind::wide, .size = 2, .calls = 10'000},
   };
 }
 
-constexpr MakeContender peers[] = {weft_peer, weft_fast_peer, torch_peer, torch_python_peer};
+constexpr MakeContender peers[] = {weft_peer, weft_fast_peer, weft_narrow_peer, torch_peer,
+                                   torch_python_peer};
 
 }  // namespace
 

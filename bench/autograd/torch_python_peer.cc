@@ -44,6 +44,7 @@ std::string seconds(std::chrono::nanoseconds time) {
 }  // namespace
 
 std::optional<Contender> torch_python_peer(const Work& work) {
+  if (work.kind == Kind::live || work.kind == Kind::wide) return std::nullopt;
   if (work.half_unused) return std::nullopt;  // its backward would wait for ever
   const std::string caller = work.kind == Kind::passes ? "64 threads" : "rpc_sync on main";
   return contender(

@@ -8,6 +8,10 @@
 
 #include <ATen/ATen.h>
 
+#include <malloc.h>
+
+#include <algorithm>
+#include <array>
 #include <sstream>
 
 namespace weft::bench {
@@ -50,6 +54,15 @@ struct Thing {
   using Service = rpc::Service<"bench.thing", rpc::Constructor<>, rpc::Method<"get", &Thing::get>>;
 };
 
+// What a process has allocated and not given back.
+struct Memory {
+  std::int64_t bytes() {
+    const auto info = mallinfo2();
+    return static_cast<std::int64_t>(info.uordblks + info.hblkhd);
+  }
+  using Service = rpc::Service<"bench.memory", rpc::Method<"bytes", &Memory::bytes>>;
+};
+
 std::unique_ptr<rpc::Agent> make_server(std::size_t i) {
   auto agent = std::make_unique<rpc::Agent>(
       rpc::AgentOptions{
@@ -57,6 +70,7 @@ std::unique_ptr<rpc::Agent> make_server(std::size_t i) {
       dist_autograd::layers());
   agent->allow_create<Layer>();
   agent->allow_create<Thing>();
+  agent->serve(std::make_shared<Memory>());
   return agent;
 }
 
@@ -168,6 +182,53 @@ rpc::Task<Figures> churn(const World* world, Budget budget) {
   co_return meter.calls();
 }
 
+// A live RRef, on its user's side and on its owner's, the object and what finds it included.
+rpc::Task<Figures> live(const World* world) {
+  const rpc::Peer& owner = world->peers.front();
+  Memory memory;
+  std::vector<rref::RRef<Thing>> things;
+  things.reserve(live_objects);
+  std::array<std::int64_t, 2> user{}, owned{};
+  for (const std::size_t i : {0, 1}) {  // with the first thousand comes what all share
+    const std::size_t until = i == 0 ? objects_at_a_time : live_objects;
+    while (things.size() < until) {
+      things.push_back(rref::create<Thing>(owner));
+      if (things.size() % objects_at_a_time == 0) co_await things.back().ready();
+    }
+    for (const auto& thing : things) expect_answer(co_await thing.call<&Thing::get>() == 0);
+    user[i] = memory.bytes();
+    owned[i] = co_await owner.call<&Memory::bytes>();
+  }
+  constexpr auto more = static_cast<double>(live_objects - objects_at_a_time);
+  co_return Figures{{"user_B", static_cast<double>(user[1] - user[0]) / more},
+                    {"owner_B", static_cast<double>(owned[1] - owned[0]) / more}};
+}
+
+// A pass of so many calls, each of whose results is used; what each of them takes with its part of the
+// backward.
+rpc::Task<Figures> wide(const World* world, Budget budget, std::size_t calls) {
+  std::vector<double> microseconds;
+  const auto began = std::chrono::steady_clock::now();
+  while (microseconds.size() < 3 || std::chrono::steady_clock::now() - began < budget.duration) {
+    const auto begin = std::chrono::steady_clock::now();
+    Pass pass{world->agent};
+    const at::Tensor x = world->input.detach().set_requires_grad(true);
+    std::vector<at::Tensor> sums;
+    for (std::size_t done = 0; done < calls;) {
+      std::vector<rpc::Future<at::Tensor>> some;
+      for (; done < calls && some.size() < passes_at_a_time; ++done)
+        some.push_back(world->layers.front().call<&Layer::multiply>(pass, x));
+      for (auto& value : some) sums.push_back((co_await std::move(value)).sum());
+    }
+    co_await pass.backward(at::stack(sums).sum(), world->how);
+    expect_answer(pass.gradient(x).defined());
+    const std::chrono::duration<double, std::micro> took = std::chrono::steady_clock::now() - begin;
+    microseconds.push_back(took.count() / static_cast<double>(calls));
+  }
+  std::sort(microseconds.begin(), microseconds.end());
+  co_return Figures{{"call_us", microseconds[microseconds.size() / 2]}};
+}
+
 void measure(const Work& work, BackwardMode mode, ClientEnd& end) {
   rpc::Agent agent(rpc::AgentOptions{.name = "client", .listen = {"tcp://127.0.0.1:0"}, .same_host = false},
                    dist_autograd::layers());
@@ -188,6 +249,10 @@ void measure(const Work& work, BackwardMode mode, ClientEnd& end) {
       return end.report(fetch_results(&world, end.budget()).start(threads).get());
     case Kind::churn:
       return end.report(churn(&world, end.budget()).start(threads).get());
+    case Kind::live:
+      return end.report(live(&world).start(threads).get());
+    case Kind::wide:
+      return end.report(wide(&world, end.budget(), work.calls).start(threads).get());
     default:
       return end.report(one_by_one(&world, work.kind, end.budget()).start(threads).get());
   }
@@ -204,8 +269,15 @@ std::optional<Contender> make(const char* peer, const Work& work, BackwardMode m
 std::optional<Contender> weft_peer(const Work& work) { return make("weft", work, BackwardMode::smart); }
 
 std::optional<Contender> weft_fast_peer(const Work& work) {
-  if (work.kind == Kind::to_here || work.kind == Kind::churn) return std::nullopt;
+  if (work.kind == Kind::to_here || work.kind == Kind::churn || work.kind == Kind::live) return std::nullopt;
   return make("weft-fast", work, BackwardMode::fast);
+}
+
+std::optional<Contender> weft_narrow_peer(const Work& work) {
+  if (work.kind != Kind::wide) return std::nullopt;
+  Work narrow = work;
+  narrow.calls = 100;
+  return make("weft-100", narrow, BackwardMode::smart);
 }
 
 }  // namespace weft::bench

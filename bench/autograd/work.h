@@ -14,6 +14,8 @@ enum class Kind {
   passes,   // many passes at a time, each with one call
   to_here,  // a result that stays at its worker, and is fetched
   churn,    // objects created on a worker, and let go of
+  live,     // what RRefs to objects of a worker take, while they live
+  wide,     // a pass of many messages, and its backward
 };
 
 struct Work {
@@ -22,10 +24,12 @@ struct Work {
   std::size_t workers = 1;   // beside the client, each a process
   std::size_t size = 32;     // products are of size x size matrices
   bool half_unused = false;  // the workers also give what nobody uses
+  std::size_t calls = 0;     // of a wide pass
 };
 
 inline constexpr std::size_t passes_at_a_time = 64;
 inline constexpr std::size_t objects_at_a_time = 1000;
+inline constexpr std::size_t live_objects = 100'000;
 
 // Every answer is checked.
 void expect_answer(bool right);  // throws std::runtime_error
@@ -37,7 +41,9 @@ std::string scratch_path(const std::string& suffix);
 using MakeContender = std::optional<Contender> (*)(const Work&);
 std::optional<Contender> weft_peer(const Work& work);
 std::optional<Contender> weft_fast_peer(const Work& work);  // with BackwardMode::fast
-std::optional<Contender> torch_peer(const Work& work);      // its DistEngine, in C++
+std::optional<Contender> weft_narrow_peer(
+    const Work& work);                                  // what a wide pass is held against: one of 100 calls
+std::optional<Contender> torch_peer(const Work& work);  // its DistEngine, in C++
 std::optional<Contender> torch_python_peer(const Work& work);
 
 }  // namespace weft::bench

@@ -27,9 +27,8 @@ struct OperatorTraceOptions {
   bool always = true;  // false: only while a peer records (start_operators)
 };
 
-// Into an agent whose layers had a tracer's before: else failed_precondition. Serves `weft.operators.start`
-// and
-// `.stop` there.
+// Into an agent whose layers had a tracer's before: else failed_precondition. Serves there
+// `weft.operators.start` and `.stop`.
 WEFT_EXPORT rpc::Layer trace_operators(OperatorTraceOptions options = {});
 
 // A moment at an agent: of its clock, in nanoseconds, as its spans' are.
