@@ -177,6 +177,11 @@ void BackwardShare::acknowledged(rpc::Result<Report> report) {
 
 void BackwardShare::settle() {
   if (error_ != nullptr) return;
+  try {
+    pass_.check_alive();  // a node may have released it, say: then this is no good end
+  } catch (...) {
+    return fail(std::current_exception());
+  }
   if (termination_.awaits())  // the acknowledgement comes later: what would go with it does not wait
     for (Returned& held : std::exchange(held_, {}))
       tell<&BackwardService::gradients>(*engaged_by_, nullptr, backward_, held.message,
