@@ -5,7 +5,8 @@
 //             worker met; answers with everybody below it that takes part
 //   root      of a tensor behind an RRef: the backward starts there too
 //   begin     a stage of the backward (backward.h), from its initiator
-//   gradients of one message's tensors, from its receiver to its sender
+//   gradients of one message's tensors, from its receiver to its sender; some travel in an answer instead
+//             (Report::returned)
 //   discover  the roots depend on these messages, from their receiver to their sender
 //   finish    the backward is over; answers with what was never reached
 //   release   the pass is over

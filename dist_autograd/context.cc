@@ -147,8 +147,8 @@ void Context::release(const PassId& id, std::exception_ptr error) {
     if (other != core_->id()) tell_released(other, id, text, 0);
 }
 
-// Until it is answered: what is said over a connection that ends may be lost, though the other side has
-// another one with this agent, or gets one before it notices, and so never sees this agent go.
+// Again where it is not answered: what is said over a connection that ends may be lost, though the other side
+// has another one with this agent, or gets one before it notices, and so never sees this agent go.
 void Context::tell_released(const rpc::AgentId& to, const PassId& id, const std::string& error, int attempt) {
   if (core_->ended()) return;
   const auto answered = [weak = weak_from_this(), to, id, error, attempt](rpc::Result<void>&& answer) {
