@@ -12,7 +12,7 @@ bool StoredObjects::when_alive(const RRefId& id, Done done) {
   }
   Entry& entry = entries_[id];
   if (!entry.found || entry.serving) {
-    entry.waiting.push_back(std::move(done));
+    entry.waiting.push(std::move(done));
     return entry.found.has_value();
   }
   Found found = *entry.found;
@@ -44,8 +44,7 @@ void StoredObjects::serve(std::unique_lock<std::mutex>& lock, const RRefId& id) 
     Entry& entry = place->second;
     entry.serving = !entry.waiting.empty();
     if (!entry.serving) return;
-    Done next = std::move(entry.waiting.front());
-    entry.waiting.pop_front();
+    Done next = entry.waiting.pop();
     Found found = *entry.found;
     lock.unlock();
     next(std::move(found));
@@ -79,7 +78,7 @@ void StoredObjects::end(const std::exception_ptr& error) {
     entries.swap(entries_);
   }
   for (auto& [id, entry] : entries)
-    for (auto& done : entry.waiting) done(error);
+    while (!entry.waiting.empty()) entry.waiting.pop()(error);
 }
 
 }  // namespace weft::rref

@@ -6,11 +6,11 @@
 // lock.
 #pragma once
 
+#include <weft/rpc/core/fifo.h>
 #include <weft/rpc/core/result.h>
 #include <weft/rref/protocol/ids.h>
 #include <weft/rref/stored_object.h>
 
-#include <deque>
 #include <map>
 #include <mutex>
 #include <optional>
@@ -36,7 +36,7 @@ class WEFT_EXPORT StoredObjects {
  private:
   struct Entry {
     std::optional<Found> found;
-    std::deque<Done> waiting;
+    rpc::Fifo<Done> waiting;
     bool serving = false;  // some thread is in serve()
   };
   void serve(std::unique_lock<std::mutex>& lock, const RRefId& id);

@@ -10,9 +10,9 @@ class SerialExecutor::Turn {
   ~Turn() {
     if (state_ == nullptr) return;
     // Dropped: the jobs go too. They may hold the last reference to this executor.
-    std::deque<Job> jobs;
+    Fifo<Job> jobs;
     std::lock_guard lock(state_->mutex);
-    jobs.swap(state_->jobs);
+    std::swap(jobs, state_->jobs);
     state_->running = false;
   }
 
@@ -21,8 +21,7 @@ class SerialExecutor::Turn {
     Job job;
     {
       std::lock_guard lock(state->mutex);
-      job = std::move(state->jobs.front());
-      state->jobs.pop_front();
+      job = state->jobs.pop();
     }
     job();
     job = nullptr;
@@ -45,7 +44,7 @@ class SerialExecutor::Turn {
 void SerialExecutor::post(Job job) {
   {
     std::lock_guard lock(state_->mutex);
-    state_->jobs.push_back(std::move(job));
+    state_->jobs.push(std::move(job));
     if (state_->running) return;
     state_->running = true;
   }

@@ -6,8 +6,8 @@
 #pragma once
 
 #include <weft/rpc/core/executor.h>
+#include <weft/rpc/core/fifo.h>
 
-#include <deque>
 #include <memory>
 #include <mutex>
 
@@ -23,7 +23,7 @@ class WEFT_EXPORT SerialExecutor final : public Executor {
     explicit State(Executor& t) : threads(t) {}
     Executor& threads;
     std::mutex mutex;  // guards jobs, running
-    std::deque<Job> jobs;
+    Fifo<Job> jobs;    // one for each object: it takes no memory while it is empty
     bool running = false;
   };
   class Turn;  // the one job of `threads` at a time
