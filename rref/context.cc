@@ -266,7 +266,7 @@ void Context::perform(protocol::Actions actions) {
           } else if constexpr (std::is_same_v<A, DeleteObject>) {
             objects_.remove(what.rref);
           } else if constexpr (std::is_same_v<A, WatchAgent>) {
-            watch(what.agent, rpc::Clock::now() + core_->options().handshake_timeout);
+            watch(what.agent, rpc::later(now(), core_->options().handshake_timeout));
           } else {
             send(std::move(what.to), std::move(what.message));
           }
@@ -285,6 +285,24 @@ void Context::wake(const ForkId& fork, const std::exception_ptr& error) {
 }
 
 // --- Ends ---
+
+// It may have come back before it noticed that it was away, and hold what this agent has let go of.
+void Context::connection_made(const rpc::AgentId& peer) {
+  {
+    std::lock_guard lock(mutex_);
+    if (!gone_.contains(peer.incarnation)) return;
+  }
+  tell_taken_for_gone(peer);
+}
+
+// What was lent over it may not have arrived, though another connection to the same peer goes on.
+void Context::connection_gone(std::uint64_t, const rpc::AgentId& peer, const rpc::Error&) {
+  act([&](protocol::Actions& out) {
+    if (ended_ || gone_.contains(peer.incarnation)) return;
+    owned_.connection_ended(peer, out);
+    used_.connection_ended(peer, out);
+  });
+}
 
 void Context::peer_gone(const rpc::AgentId& peer, const rpc::Error&) {
   if (peer.incarnation == self_.incarnation) return;

@@ -77,6 +77,8 @@ class WEFT_EXPORT Context final : public rpc::CallHook, public std::enable_share
   bool knows(std::string_view section) const override { return section == section_key; }
   void incoming(std::shared_ptr<rpc::IncomingCall> call, rpc::Job next) override;
   void replied(rpc::IncomingMessage& message, const rpc::AgentId& from) override;
+  void connection_made(const rpc::AgentId& peer) override;
+  void connection_gone(std::uint64_t connection, const rpc::AgentId& peer, const rpc::Error& reason) override;
   void peer_gone(const rpc::AgentId& peer, const rpc::Error& reason) override;
   // Until the owners know of all references that were let go of, or for a few seconds.
   rpc::Future<void> leaving() override;
@@ -108,6 +110,10 @@ class WEFT_EXPORT Context final : public rpc::CallHook, public std::enable_share
   void wake(const ForkId& fork, const std::exception_ptr& error);
   template <class Message>
   void send(rpc::AgentId to, Message message);
+  void send(rpc::AgentId to, protocol::ForkDelete message);  // gathered: see send_deletes()
+  void send_deletes(const rpc::AgentId& to);
+  bool found_gone(const rpc::AgentId& to, const std::exception_ptr& error);
+  void tell_taken_for_gone(const rpc::AgentId& to);
   void watch(const rpc::AgentId& agent, rpc::Clock::time_point patience);
   void later(rpc::Job job);  // after a moment; on a loop
 
@@ -143,6 +149,10 @@ class WEFT_EXPORT Context final : public rpc::CallHook, public std::enable_share
   std::uint64_t next_transit_ = 0;
   std::vector<rpc::Promise<void>> leaving_;
   bool ended_ = false;
+
+  std::mutex deletes_mutex_;  // guards what follows
+  std::map<rpc::AgentId, std::vector<protocol::ForkDelete>>
+      deletes_;  // that leave with the next turn of a loop
 };
 
 // The RRef layer, for the agent's constructor.

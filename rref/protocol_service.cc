@@ -2,10 +2,13 @@
 
 #include <weft/rref/rref.h>
 
+#include <algorithm>
+
 namespace weft::rref {
 namespace {
 
 constexpr auto retry_after = std::chrono::milliseconds{100};
+constexpr std::size_t most_deletes = 512;  // of one message
 
 // The error, where it means that nothing will reach that life of the peer. One that is shutting down is still
 // there: its connection's end will be seen.
@@ -31,10 +34,6 @@ struct MethodOf;
 template <>
 struct MethodOf<protocol::ForkAdd> {
   static constexpr auto target = &ProtocolService::fork_add;
-};
-template <>
-struct MethodOf<protocol::ForkDelete> {
-  static constexpr auto target = &ProtocolService::fork_delete;
 };
 template <>
 struct MethodOf<protocol::ForkFence> {
@@ -76,6 +75,14 @@ rpc::MethodEntry object_method(std::string_view name,
 
 }  // namespace
 
+// Whether what was to reach `to` never will.
+bool Context::found_gone(const rpc::AgentId& to, const std::exception_ptr& error) {
+  const auto gone = gone_with(error);
+  if (!gone || core_->linked_to(to)) return false;  // one of several connections may be what was lost
+  peer_gone(to, *gone);
+  return true;
+}
+
 template <class Message>
 void Context::send(rpc::AgentId to, Message message) {
   if (core_->ended()) return;
@@ -84,7 +91,7 @@ void Context::send(rpc::AgentId to, Message message) {
     const auto self = weak.lock();
     if (self == nullptr) return;
     if (!answer.ok()) {
-      if (const auto gone = gone_with(answer.error())) return self->peer_gone(to, *gone);
+      if (self->found_gone(to, answer.error())) return;
       return self->later([weak, to, message] {
         if (const auto again = weak.lock()) again->send(to, message);
       });
@@ -94,12 +101,68 @@ void Context::send(rpc::AgentId to, Message message) {
       if constexpr (std::is_same_v<Message, protocol::ForkProbe>) {
         self->owned_.probe_answered(message, answer.value(), out);
       } else if constexpr (std::is_same_v<Message, protocol::ForkAdd> ||
-                           std::is_same_v<Message, protocol::ForkDelete> ||
                            std::is_same_v<Message, protocol::ForkFence>) {
         self->used_.answered(to, message, answer.value(), out);
       }
     });
   });
+}
+
+// Who lets go of many references does so at once, a container's say: those to one owner go together.
+void Context::send(rpc::AgentId to, protocol::ForkDelete message) {
+  {
+    std::lock_guard lock(deletes_mutex_);
+    auto& gathered = deletes_[to];
+    gathered.push_back(std::move(message));
+    if (gathered.size() != 1) return;
+  }
+  if (core_->ended()) return;
+  core_->pick_loop()->post([weak = weak_from_this(), to] {
+    if (const auto self = weak.lock()) self->send_deletes(to);
+  });
+}
+
+void Context::send_deletes(const rpc::AgentId& to) {
+  std::vector<protocol::ForkDelete> all;
+  {
+    std::lock_guard lock(deletes_mutex_);
+    if (auto node = deletes_.extract(to)) all = std::move(node.mapped());
+  }
+  for (std::size_t begin = 0; begin < all.size() && !core_->ended(); begin += most_deletes) {
+    const auto first = all.begin() + static_cast<std::ptrdiff_t>(begin);
+    std::vector<protocol::ForkDelete> some(
+        first, first + static_cast<std::ptrdiff_t>(std::min(most_deletes, all.size() - begin)));
+    peer(to).call<&ProtocolService::fork_deletes>(some).then(
+        [weak = weak_from_this(), to, some](rpc::Result<std::vector<protocol::Standing>>&& answer) {
+          const auto self = weak.lock();
+          if (self == nullptr) return;
+          if (!answer.ok() || answer.value().size() != some.size()) {
+            if (!answer.ok() && self->found_gone(to, answer.error())) return;
+            return self->later([weak, to, some] {
+              if (const auto again = weak.lock())
+                for (const auto& message : some) again->send(to, message);
+            });
+          }
+          self->act([&](protocol::Actions& out) {
+            if (self->ended_) return;
+            for (std::size_t i = 0; i < some.size(); ++i)
+              self->used_.answered(to, some[i], answer.value()[i], out);
+          });
+        });
+  }
+}
+
+void Context::tell_taken_for_gone(const rpc::AgentId& to) {
+  if (core_->ended()) return;
+  peer(to).call<&ProtocolService::taken_for_gone>().then(
+      [weak = weak_from_this(), to](rpc::Result<void>&& answer) {
+        const auto self = weak.lock();
+        // Without a connection nobody is told; with the next one they are.
+        if (self == nullptr || answer.ok() || !self->core_->linked_to(to)) return;
+        self->later([weak, to] {
+          if (const auto again = weak.lock()) again->tell_taken_for_gone(to);
+        });
+      });
 }
 
 void Context::later(rpc::Job job) {
@@ -125,7 +188,8 @@ void Context::watch(const rpc::AgentId& agent, rpc::Clock::time_point patience) 
     } catch (const rpc::RemoteError&) {
       // It is there, whatever it says.
     } catch (const rpc::Error& error) {
-      if (error.kind() == rpc::ErrorKind::peer_lost || rpc::Clock::now() >= patience)
+      if (self->core_->linked_to(agent)) return;  // by another connection, whose end will be seen
+      if (error.kind() == rpc::ErrorKind::peer_lost || self->now() >= patience)
         return self->peer_gone(agent, error);
       self->later([weak, agent, patience] {
         if (const auto again = weak.lock()) again->watch(agent, patience);
@@ -135,7 +199,6 @@ void Context::watch(const rpc::AgentId& agent, rpc::Clock::time_point patience) 
 }
 
 template void Context::send(rpc::AgentId, protocol::ForkAdd);
-template void Context::send(rpc::AgentId, protocol::ForkDelete);
 template void Context::send(rpc::AgentId, protocol::ForkFence);
 template void Context::send(rpc::AgentId, protocol::ForkProbe);
 template void Context::send(rpc::AgentId, protocol::ChildSettled);
@@ -145,9 +208,15 @@ protocol::Standing ProtocolService::fork_add(rpc::CallContext& call, protocol::F
   return context->act(
       [&](protocol::Actions& out) { return context->owned_.on_fork_add(call.peer().id, message, out); });
 }
-protocol::Standing ProtocolService::fork_delete(rpc::CallContext& call, protocol::ForkDelete message) {
-  return context->act(
-      [&](protocol::Actions& out) { return context->owned_.on_fork_delete(call.peer().id, message, out); });
+std::vector<protocol::Standing> ProtocolService::fork_deletes(rpc::CallContext& call,
+                                                              std::vector<protocol::ForkDelete> messages) {
+  return context->act([&](protocol::Actions& out) {
+    std::vector<protocol::Standing> standings;
+    standings.reserve(messages.size());
+    for (const protocol::ForkDelete& message : messages)
+      standings.push_back(context->owned_.on_fork_delete(call.peer().id, message, out));
+    return standings;
+  });
 }
 protocol::Standing ProtocolService::fork_fence(rpc::CallContext& call, protocol::ForkFence message) {
   return context->act(
@@ -164,6 +233,11 @@ void ProtocolService::child_settled(rpc::CallContext& call, protocol::ChildSettl
 void ProtocolService::creation_failed(rpc::CallContext& call, protocol::CreationFailed message) {
   context->act(
       [&](protocol::Actions& out) { context->used_.on_creation_failed(call.peer().id, message, out); });
+}
+
+void ProtocolService::taken_for_gone(rpc::CallContext& call) {
+  context->peer_gone(call.peer().id, rpc::Error(rpc::ErrorKind::lease_lost,
+                                                call.peer().id.name + " took this agent for gone"));
 }
 
 void serve_protocol(rpc::AgentCore& core, const std::shared_ptr<Context>& context) {

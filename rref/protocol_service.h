@@ -9,18 +9,24 @@ namespace weft::rref {
 // On the loop: every one is a table look-up.
 struct WEFT_EXPORT ProtocolService {
   protocol::Standing fork_add(rpc::CallContext& call, protocol::ForkAdd message);
-  protocol::Standing fork_delete(rpc::CallContext& call, protocol::ForkDelete message);
+  // In the order of the messages.
+  std::vector<protocol::Standing> fork_deletes(rpc::CallContext& call,
+                                               std::vector<protocol::ForkDelete> messages);
   protocol::Standing fork_fence(rpc::CallContext& call, protocol::ForkFence message);
   protocol::ProbeReply fork_probe(rpc::CallContext& call, protocol::ForkProbe message);
   void child_settled(rpc::CallContext& call, protocol::ChildSettled message);
   void creation_failed(rpc::CallContext& call, protocol::CreationFailed message);
 
+  // The caller has taken this life for gone, and all between the two has ended there.
+  void taken_for_gone(rpc::CallContext& call);
+
   using Service = rpc::Service<
       "weft.rref", rpc::Method<"fork_add", &ProtocolService::fork_add, rpc::idempotent, rpc::non_blocking>,
-      rpc::Method<"fork_delete", &ProtocolService::fork_delete, rpc::idempotent, rpc::non_blocking>,
+      rpc::Method<"fork_deletes", &ProtocolService::fork_deletes, rpc::idempotent, rpc::non_blocking>,
       rpc::Method<"fork_fence", &ProtocolService::fork_fence, rpc::idempotent, rpc::non_blocking>,
       rpc::Method<"fork_probe", &ProtocolService::fork_probe, rpc::idempotent, rpc::non_blocking>,
       rpc::Method<"child_settled", &ProtocolService::child_settled, rpc::idempotent, rpc::non_blocking>,
+      rpc::Method<"taken_for_gone", &ProtocolService::taken_for_gone, rpc::idempotent, rpc::non_blocking>,
       rpc::Method<"creation_failed", &ProtocolService::creation_failed, rpc::idempotent, rpc::non_blocking>>;
 
   std::shared_ptr<Context> context;

@@ -209,13 +209,15 @@ void AgentCore::link_ready(const std::shared_ptr<Link>& link, std::shared_ptr<Ro
   }
   // A route that dialled runs on the link's loop.
   if (dialled != nullptr) dialled->link_up(link, true);
-  if (named == dialled || hello.name == id_.name) return;
-  const auto tell = [named, link, addresses = std::move(addresses)] {
-    named->learn(addresses);
-    named->link_up(link, false);
-  };
-  if (named->loop()->running_here()) return tell();
-  named->loop()->post(tell);
+  if (hello.name == id_.name) return;
+  if (named != dialled) {
+    auto tell = [named, link, addresses = std::move(addresses)] {
+      named->learn(addresses);
+      named->link_up(link, false);
+    };
+    named->loop()->running_here() ? tell() : named->loop()->post(std::move(tell));
+  }
+  for (const auto& hook : hooks_) hook->connection_made(link->peer());
 }
 
 bool AgentCore::is_linked(const std::string& name) const {

@@ -28,6 +28,9 @@ class WEFT_EXPORT CallHook {
   // A call that a handler makes in the name of the call that it serves (peer.with(call)).
   virtual void nested(CallContext& parent, OutgoingCall& child) { (void)parent, (void)child; }
 
+  // A connection to a peer came about; it need not be the first. On its loop, before any call by it is
+  // served.
+  virtual void connection_made(const AgentId& peer) { (void)peer; }
   // A connection to a peer ended, and what was on its way by it is lost; it need not be the last. Its number
   // is IncomingCall::connection(). Any thread; must not block.
   virtual void connection_gone(std::uint64_t connection, const AgentId& peer, const Error& reason) {

@@ -10,10 +10,10 @@
 
 #include <torch/torch.h>
 
-#include <map>
 #include <set>
 
 #include "tests/rpc/simulation/agents_sim_faults.h"
+#include "tests/support/sim_job.h"
 
 namespace weft::dist_autograd::sim {
 
@@ -118,14 +118,6 @@ class Relay {
   Tensors tensors_;
 };
 
-inline std::string text_of(const std::exception_ptr& error) {
-  try {
-    std::rethrow_exception(error);
-  } catch (const std::exception& known) {
-    return known.what();
-  }
-}
-
 // --- Programs ---
 
 // A fault that is planted on purpose: a worker that does not do what it hears of a pass's end.
@@ -155,16 +147,7 @@ class Program {
   Program(SimProcess& process, const rpc::AgentOptions& options, const std::vector<std::string>& names,
           Plant& plant)
       : process_(process) {
-    rpc::Runtime runtime = weft::test::sim_runtime(process);
-    if (plant.fault() != Fault::none)
-      runtime.transports = {std::make_shared<weft::test::FaultyTransport>(process, plant)};
-    rpc::AgentOptions own = options;
-    own.name = process.name();
-    own.listen = {"sim://" + process.name()};
-    own.log = [&world = process.world()](const rpc::LogRecord& record) {
-      world.trace().note(world.now(), std::string(record.agent) + ": " + std::string(record.message));
-    };
-    agent_ = &process.keep(std::make_shared<rpc::Agent>(std::move(runtime), std::move(own), layers()));
+    agent_ = &weft::test::start_planted_agent(process, options, plant, layers());
     for (const std::string& name : names) agent_->core()->route(name, {"sim://" + name});
     relay_ = std::make_shared<Relay>(*agent_, process.name());
     agent_->serve(relay_);
@@ -186,7 +169,8 @@ class Program {
     steps_.push_back(step);
     run(step.get()).start(agent_->core()->handlers()).then([this, step](rpc::Result<void>&& result) {
       if (!result.ok()) step->error = result.error();
-      note("has ended " + to_string(step->id) + (result.ok() ? "" : ": " + text_of(result.error())));
+      note("has ended " + to_string(step->id) +
+           (result.ok() ? "" : ": " + weft::test::text_of(result.error())));
       step->pass.reset();
       step->ended = true;
     });
@@ -243,58 +227,41 @@ class Program {
 
 // --- The world ---
 
-using Tally = std::map<std::string, std::uint64_t>;
-
 class Simulation {
  public:
   // With a fault that is planted on purpose, it must find a violation.
-  Simulation(SimWorld& world, Tally& tally, Fault fault = Fault::none, bool forgetful = false)
+  Simulation(SimWorld& world, weft::test::SimTally& tally, Fault fault = Fault::none, bool forgetful = false)
       : world_(world),
         random_(world.random()),
         tally_(tally),
         plant_(world.keep(std::make_shared<Plant>(fault, world.order().next()))),
         troubled_(fault == Fault::none && !forgetful && random_.chance(800)),
-        beats_(troubled_ && random_.coin()) {
+        fate_(weft::test::SimFate::noticed(troubled_ && random_.coin())),
+        job_(world, tally, fate_, [this](SimProcess& process) {
+          return std::make_shared<Program>(process, options_, job_.names(), plant_);
+        }) {
     if (troubled_) world.network().weather() = weft::test::SimWeather::draw(random_);
     world.pace().stalls = random_.coin() ? 0 : random_.spread(1, 20);
-    // Silence is noticed by beats alone; a world that has them never comes to rest.
-    options_.heartbeat = {.interval = beats_ ? 5s : 0s, .patience = 20s};
+    options_.heartbeat = fate_.heartbeat();
     if (forgetful) options_.interceptors.push_back(std::make_shared<Forgetful>());
-    for (std::uint64_t i = random_.between(2, 4); i != 0; --i) names_.push_back("w" + std::to_string(i));
-    for (const std::string& name : names_) start(name);
+    job_.start();
   }
 
   void run() {
     for (std::uint64_t steps = random_.between(3, 16); steps != 0; --steps) {
-      if (Program* program = anybody()) begin_step(*program);
-      if (troubled_ && random_.chance(200)) fault();
+      if (Program* program = job_.anybody()) begin_step(*program);
+      if (troubled_ && random_.chance(200)) job_.fault();
       world_.run_for(std::chrono::microseconds(random_.spread(1, 20'000)));
     }
-    resting_ = true;
-    world_.network().calm();
-    if (beats_) {
-      world_.run_for(10min);
-    } else if (!world_.run_until_idle(3h)) {
-      world_.violation("does not come to rest");
-    }
-    for (const auto& [name, program] : programs_)
-      if (program->runs()) look_at(*program);
+    job_.calm();
+    job_.rest("when all is calm");
+    for (const Program* program : job_.running()) look_at(*program);
   }
 
  private:
-  void start(const std::string& name) {
-    auto program = std::make_shared<Program>(world_.start(name), options_, names_, plant_);
-    programs_[name] = &world_.keep(std::move(program));
-  }
-  Program* anybody() {
-    std::vector<Program*> running;
-    for (const auto& [name, program] : programs_)
-      if (program->runs()) running.push_back(program);
-    return running.empty() ? nullptr : random_.pick(running);
-  }
   Plan draw(int depth) {
     Plan plan;
-    plan.worker = random_.pick(names_);
+    plan.worker = random_.pick(job_.names());
     plan.used = !random_.chance(150);
     if (random_.chance(20)) plan.trouble = random_.coin() ? Trouble::forward : Trouble::backward;
     if (depth > 0)
@@ -313,59 +280,19 @@ class Simulation {
       });
   }
 
-  void fault() {
-    Program* victim = anybody();
-    if (victim == nullptr) return;
-    const std::string name = victim->process().name();
-    const std::string other = random_.pick(names_);
-    switch (random_.below(beats_ ? 7 : 4)) {
-      case 0:
-        if (world_.network().reset_any()) ++tally_["reset"];
-        return;
-      case 1:
-        ++tally_["partition"];
-        random_.coin() ? world_.network().partition({name}, {other}) : world_.network().cut(name, other);
-        return world_.after(random_.up_to(200ms), [&network = world_.network()] { network.heal(); });
-      case 2:
-        ++tally_["stall"];
-        return victim->process().stall(random_.up_to(100ms));
-      case 3:
-        ++tally_["crash"];
-        world_.crash(victim->process(), SimCrash::process);
-        return restart_later(name);
-      case 4:
-        ++tally_["crash of host"];
-        world_.crash(victim->process(), SimCrash::host);
-        return restart_later(name);
-      case 5:
-        ++tally_["blackhole"];
-        return world_.network().blackhole(name, other);
-      default:
-        return world_.network().calm();
-    }
-  }
-  void restart_later(const std::string& name) {
-    world_.after(random_.up_to(200ms), [this, name] {
-      if (world_.find(name) == nullptr && !resting_) start(name);
-    });
-  }
-
   // --- What must hold ---
 
   void look_at(const Program& program) {
     const std::string& name = program.process().name();
     for (const auto& step : program.steps()) look_at(name, *step);
-    const auto none = [&](const char* what, std::size_t count) {
-      if (count != 0) world_.violation(name + " is at rest with " + std::to_string(count) + " " + what);
-    };
-    for (const auto& [from, other] : programs_)
+    for (const auto& [from, other] : job_.programs())
       for (const auto& step : other->steps())
         if (program.knows(step->id))
           world_.violation(name + " is at rest in " + to_string(step->id) + " of " + from);
-    none("passes", program.live_passes());
-    none("tensors of passes that are over", program.live_tensors());
-    none("calls that it serves", program.agent().counts().serving);
-    none("calls that it waits for", program.agent().counts().waiting);
+    job_.expect_none(program, "passes", program.live_passes());
+    job_.expect_none(program, "tensors of passes that are over", program.live_tensors());
+    job_.expect_none(program, "calls that it serves", program.agent().counts().serving);
+    job_.expect_none(program, "calls that it waits for", program.agent().counts().waiting);
   }
 
   void look_at(const std::string& name, const Step& step) {
@@ -378,7 +305,8 @@ class Simulation {
     if (step.error != nullptr) {
       ++tally_["failed"];
       if (!spoilt && !step.left && !troubled_)
-        world_.violation("a step of " + name + " failed where nothing was wrong: " + text_of(step.error));
+        world_.violation("a step of " + name +
+                         " failed where nothing was wrong: " + weft::test::text_of(step.error));
       return;
     }
     if (spoilt) return world_.violation("a step of " + name + " ended well, though a part of it failed");
@@ -395,7 +323,8 @@ class Simulation {
 
   void check_gradients(const std::string& name, const Step& step) {
     std::map<std::string, at::Tensor> weights;
-    for (const std::string& worker : names_) weights[worker] = weights_of(worker).set_requires_grad(true);
+    for (const std::string& worker : job_.names())
+      weights[worker] = weights_of(worker).set_requires_grad(true);
     at::Tensor x = torch::tensor({0.4, -0.1, 0.2, 0.7}, at::kDouble).reshape({2, 2}).set_requires_grad(true);
     value_of(step.plan, x, weights).sum().backward();
     for (const auto& [worker, got] : step.gradients) {
@@ -411,14 +340,12 @@ class Simulation {
 
   SimWorld& world_;
   SimRandom& random_;
-  Tally& tally_;
+  weft::test::SimTally& tally_;
   Plant& plant_;
   const bool troubled_;  // its network and its processes fail
-  const bool beats_;     // also without a word
+  const weft::test::SimFate fate_;
   rpc::AgentOptions options_;
-  bool resting_ = false;
-  std::vector<std::string> names_;
-  std::map<std::string, Program*> programs_;  // the present life of each
+  weft::test::SimJob<Program> job_;
 };
 
 }  // namespace weft::dist_autograd::sim

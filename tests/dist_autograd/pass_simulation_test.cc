@@ -2,8 +2,6 @@
 // found by what it breaks.
 //
 // WEFT_SIM_SEED=n replays a seed, WEFT_SIM_SEEDS=n runs more.
-#include <weft/rpc/testing/simulation/sim_seeds.h>
-
 #include <gtest/gtest.h>
 
 #include "tests/dist_autograd/pass_sim.h"
@@ -17,20 +15,15 @@ using weft::test::SimReport;
 constexpr std::uint64_t seeds = weft::test::under_asan ? 200 : 1000;
 
 TEST(PassSimulation, KeepsItsPromises) {
-  Tally tally;
+  weft::test::SimTally tally;
   const SimReport report = weft::test::for_each_seed(
       {.count = seeds, .test = "PassSimulation.KeepsItsPromises"}, [&](SimWorld& world) {
         world.keep(std::make_shared<Simulation>(world, tally)).run();
         ++tally["seeds"];
       });
   EXPECT_TRUE(report.ok()) << report.text;
-  if (std::getenv("WEFT_SIM_TALLY") != nullptr)
-    for (const auto& [what, times] : tally)
-      std::fprintf(stderr, "%10llu %s\n", static_cast<unsigned long long>(times), what.c_str());
-  if (tally["seeds"] < 1000) return;
-  for (const char* event :
-       {"smart", "fast", "failed", "reset", "partition", "stall", "crash", "crash of host", "blackhole"})
-    EXPECT_GE(tally[event], 50U) << event;
+  tally.expect(
+      {"smart", "fast", "failed", "reset", "partition", "stall", "crash", "crash of host", "blackhole"});
 }
 
 struct Planted {
@@ -51,26 +44,10 @@ INSTANTIATE_TEST_SUITE_P(
     [](const auto& info) { return info.param.name; });
 
 TEST_P(PlantedInPasses, AreFoundAndReplayed) {
-  Tally tally;
-  std::string said;  // of the first seed that says it
-  std::uint64_t guilty = 0;
-  const auto run = [&](std::uint64_t seed) {
-    SimWorld world(seed);
-    try {
-      world.keep(std::make_shared<Simulation>(world, tally, GetParam().fault, GetParam().forgetful)).run();
-    } catch (const std::exception& error) {
-      world.violation(error.what());
-    }
-    std::string all;
-    for (const std::string& violation : world.violations()) all += violation + "\n";
-    return all;
-  };
-  for (std::uint64_t seed = 1; seed <= 300 && guilty == 0; ++seed) {
-    said = run(seed);
-    if (said.find(GetParam().found) != std::string::npos) guilty = seed;
-  }
-  ASSERT_NE(guilty, 0U) << "nobody noticed";
-  EXPECT_EQ(run(guilty), said);
+  weft::test::SimTally tally;
+  weft::test::expect_found_and_replayed(GetParam().found, 300, [&](SimWorld& world) {
+    world.keep(std::make_shared<Simulation>(world, tally, GetParam().fault, GetParam().forgetful)).run();
+  });
 }
 
 }  // namespace

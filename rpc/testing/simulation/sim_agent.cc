@@ -14,13 +14,18 @@ rpc::Runtime sim_runtime(SimProcess& process, std::size_t loops) {
 }
 
 rpc::Agent& start_agent(SimProcess& process, rpc::AgentOptions options, rpc::Layers layers) {
+  const std::size_t loops = std::max<std::size_t>(options.loops, 1);
+  return start_agent(process, sim_runtime(process, loops), std::move(options), std::move(layers));
+}
+
+rpc::Agent& start_agent(SimProcess& process, rpc::Runtime runtime, rpc::AgentOptions options,
+                        rpc::Layers layers) {
   if (options.name.empty()) options.name = process.name();
   if (options.listen.empty()) options.listen = {"sim://" + options.name};
   if (!options.log)
     options.log = [&world = process.world()](const rpc::LogRecord& record) {
       world.trace().note(world.now(), std::string(record.agent) + ": " + std::string(record.message));
     };
-  rpc::Runtime runtime = sim_runtime(process, std::max<std::size_t>(options.loops, 1));
   return process.keep(
       std::make_shared<rpc::Agent>(std::move(runtime), std::move(options), std::move(layers)));
 }

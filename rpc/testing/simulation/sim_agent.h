@@ -22,5 +22,8 @@ WEFT_EXPORT rpc::Runtime sim_runtime(SimProcess& process, std::size_t loops = 1)
 // The options need no name (the process's), no address (sim://NAME) and no log (the world's trace).
 WEFT_EXPORT rpc::Agent& start_agent(SimProcess& process, rpc::AgentOptions options = {},
                                     rpc::Layers layers = {});
+// The same on a runtime of the caller's.
+WEFT_EXPORT rpc::Agent& start_agent(SimProcess& process, rpc::Runtime runtime, rpc::AgentOptions options = {},
+                                    rpc::Layers layers = {});
 
 }  // namespace weft::test

@@ -185,8 +185,8 @@ class Program {
     agent_.serve(std::make_shared<Desk>(ledger, process, agent_, plant));
   }
 
-  SimProcess& process() { return process_; }
-  rpc::Agent& agent() { return agent_; }
+  SimProcess& process() const { return process_; }
+  rpc::Agent& agent() const { return agent_; }
   bool runs() const { return !ended_ && process_.alive(); }
 
   // One call of any kind to one of these; on an executor's thread, or on the program's own.

@@ -147,14 +147,11 @@ class FaultyTransport final : public rpc::Transport {
 };
 
 // start_agent(), over connections with the fault where there is one.
-inline rpc::Agent& start_planted_agent(SimProcess& process, rpc::AgentOptions options, Plant& plant) {
-  if (plant.fault() == Fault::none) return start_agent(process, std::move(options));
-  rpc::Runtime runtime = sim_runtime(process, options.loops);
-  runtime.transports = {std::make_shared<FaultyTransport>(process, plant)};
-  options.name = process.name();
-  options.listen = {"sim://" + process.name()};
-  options.log = [](const rpc::LogRecord&) {};
-  return process.keep(std::make_shared<rpc::Agent>(std::move(runtime), std::move(options)));
+inline rpc::Agent& start_planted_agent(SimProcess& process, rpc::AgentOptions options, Plant& plant,
+                                       rpc::Layers layers = {}) {
+  rpc::Runtime runtime = sim_runtime(process, std::max<std::size_t>(options.loops, 1));
+  if (plant.fault() != Fault::none) runtime.transports = {std::make_shared<FaultyTransport>(process, plant)};
+  return start_agent(process, std::move(runtime), std::move(options), std::move(layers));
 }
 
 }  // namespace weft::test

@@ -1,8 +1,6 @@
 // Agents under every fault, for many seeds; and faults that are planted, each found by what it breaks.
 //
 // WEFT_SIM_SEED=n replays a seed, WEFT_SIM_SEEDS=n runs more.
-#include <weft/rpc/testing/simulation/sim_seeds.h>
-
 #include <gtest/gtest.h>
 
 #include "tests/rpc/simulation/agents_sim.h"
@@ -20,22 +18,16 @@ namespace {
 constexpr std::uint64_t seeds = under_asan ? 200 : times(1000);
 
 TEST(AgentsSimulation, KeepsItsPromises) {
-  Tally tally;
+  SimTally tally;
   const SimReport report =
       for_each_seed({.count = seeds, .test = "AgentsSimulation.KeepsItsPromises"}, [&](SimWorld& world) {
         world.keep(std::make_shared<Simulation>(world, tally)).run();
         ++tally["seeds"];
       });
   EXPECT_TRUE(report.ok()) << report.text;
-  if (std::getenv("WEFT_SIM_TALLY") != nullptr)
-    for (const auto& [what, times] : tally)
-      std::fprintf(stderr, "%10llu %s\n", static_cast<unsigned long long>(times), what.c_str());
-  if (tally["seeds"] < 1000) return;
-  for (const char* event :
-       {"value", "deadline_exceeded", "cancelled", "peer_lost", "unavailable", "shut_down", "aborted",
-        "invalid_argument", "handler_failed", "not sent", "failed, and ran", "reset", "partition", "stall",
-        "crash", "shut down", "drained", "crash of host", "blackhole"})
-    EXPECT_GE(tally[event], 50U) << event;
+  tally.expect({"value", "deadline_exceeded", "cancelled", "peer_lost", "unavailable", "shut_down", "aborted",
+                "invalid_argument", "handler_failed", "not sent", "failed, and ran", "reset", "partition",
+                "stall", "crash", "shut down", "drained", "crash of host", "blackhole"});
 }
 
 // --- Planted faults ---
@@ -72,26 +64,10 @@ INSTANTIATE_TEST_SUITE_P(
     [](const auto& info) { return info.param.name; });
 
 TEST_P(PlantedFaults, AreFoundAndReplayed) {
-  Tally tally;
-  std::string said;  // of the first seed that says it
-  std::uint64_t guilty = 0;
-  const auto run = [&](std::uint64_t seed) {
-    SimWorld world(seed);
-    try {
-      world.keep(std::make_shared<Simulation>(world, tally, GetParam().fault)).run();
-    } catch (const std::exception& error) {
-      world.violation(error.what());
-    }
-    std::string all;
-    for (const std::string& violation : world.violations()) all += violation + "\n";
-    return all;
-  };
-  for (std::uint64_t seed = 1; seed <= 3'000 && guilty == 0; ++seed) {
-    said = run(seed);
-    if (said.find(GetParam().found) != std::string::npos) guilty = seed;
-  }
-  ASSERT_NE(guilty, 0U) << "nobody noticed";
-  EXPECT_EQ(run(guilty), said);
+  SimTally tally;
+  expect_found_and_replayed(GetParam().found, 3'000, [&](SimWorld& world) {
+    world.keep(std::make_shared<Simulation>(world, tally, GetParam().fault)).run();
+  });
 }
 
 }  // namespace

@@ -1,0 +1,269 @@
+// Agents that create objects at each other and hand RRefs around, in a simulated world whose network and
+// processes fail in every way. Whatever happens: every action ends; an object that somebody holds answers,
+// unless its holder is told that its owner is lost; and when nobody holds anything any more and all has come
+// to rest, no object is alive.
+#pragma once
+
+#include <weft/rref/protocol_service.h>
+#include <weft/rref/rref.h>
+
+#include "tests/rpc/simulation/agents_sim_faults.h"
+#include "tests/support/sim_job.h"
+
+namespace weft::rref::sim {
+
+using namespace std::chrono_literals;
+using weft::test::Fault;
+using weft::test::Plant;
+using weft::test::SimProcess;
+using weft::test::SimRandom;
+using weft::test::SimWorld;
+
+// Objects that are alive, by the life of the process that they live in.
+struct Ledger {
+  explicit Ledger(SimWorld& w) : world(w) {}
+  SimWorld& world;
+  std::map<std::uint64_t, std::int64_t> alive;
+  static inline std::shared_ptr<Ledger> current;  // of the world that runs
+};
+
+class Thing {
+ public:
+  explicit Thing(std::int64_t number)
+      : number_(number), ledger_(Ledger::current), life_(ledger_->world.running()->process()->life()) {
+    ++ledger_->alive[life_];
+  }
+  ~Thing() { --ledger_->alive[life_]; }
+  Thing(const Thing&) = delete;
+  Thing& operator=(const Thing&) = delete;
+  std::int64_t number() const { return number_; }
+  using Service =
+      rpc::Service<"sim.thing", rpc::Constructor<std::int64_t>, rpc::Method<"number", &Thing::number>>;
+
+ private:
+  const std::int64_t number_;
+  const std::shared_ptr<Ledger> ledger_;
+  const std::uint64_t life_;
+};
+
+struct Held {
+  RRef<Thing> thing;
+  std::int64_t number = 0;
+};
+
+// What a program keeps, and others may give to it and take from it.
+class Desk {
+ public:
+  void keep(RRef<Thing> thing, std::int64_t number) { held.push_back({std::move(thing), number}); }
+  std::tuple<RRef<Thing>, std::int64_t> give() {
+    if (held.empty()) throw rpc::Error(rpc::ErrorKind::not_found, "nothing is held here");
+    return {held.back().thing, held.back().number};
+  }
+  rpc::Task<std::int64_t> use(rpc::CallContext& call, RRef<Thing> thing) {
+    co_return co_await thing.with(call).call<&Thing::number>();
+  }
+  using Service = rpc::Service<"sim.desk", rpc::Method<"keep", &Desk::keep>, rpc::Method<"give", &Desk::give>,
+                               rpc::Method<"use", &Desk::use>>;
+
+  std::vector<Held> held;
+};
+
+// Faults that are planted on purpose, beside those of the connections.
+enum class Misuse : std::uint8_t {
+  none,
+  ends_what_it_holds,  // a program tells an owner that it no longer holds what it holds
+  keeps_for_ever,      // a program never lets go of what it has given away
+};
+
+class Program {
+ public:
+  Program(SimProcess& process, const rpc::AgentOptions& options, const std::vector<std::string>& names,
+          Plant& plant, Misuse misuse)
+      : process_(process),
+        agent_(weft::test::start_planted_agent(process, options, plant, layers())),
+        misuse_(misuse) {
+    for (const std::string& name : names) agent_.core()->route(name, {"sim://" + name});
+    agent_.allow_create<Thing>();
+    agent_.serve(desk_);
+  }
+
+  struct Action {
+    std::string what;
+    bool ended = false;
+    std::exception_ptr error;
+  };
+
+  SimProcess& process() const { return process_; }
+  rpc::Agent& agent() const { return agent_; }
+  bool runs() const { return process_.alive(); }
+  std::vector<Held>& held() { return desk_->held; }
+  const std::vector<std::shared_ptr<Action>>& actions() const { return actions_; }
+
+  void act(SimRandom& random, const std::vector<std::string>& names, std::int64_t number) {
+    const std::string peer = random.pick(names);
+    switch (random.below(6)) {
+      case 0:
+      case 1:
+        return begin("create at " + peer, create(peer, number));
+      case 2:
+        return begin("take from " + peer, take(peer));
+      case 3:
+        if (!held().empty()) begin("give to " + peer, give(peer, random.pick(held())));
+        return;
+      case 4:
+        if (!held().empty()) begin("have used by " + peer, have_used(peer, random.pick(held())));
+        return;
+      default:
+        if (!held().empty())
+          held().erase(held().begin() + static_cast<std::ptrdiff_t>(random.below(held().size())));
+    }
+  }
+  void look_at_all() {
+    for (const Held& one : held()) begin("look at " + std::to_string(one.number), look(one));
+  }
+
+ private:
+  void begin(std::string what, rpc::Task<void> task) {
+    auto action = std::make_shared<Action>(Action{std::move(what), false, nullptr});
+    actions_.push_back(action);
+    note("begins to " + action->what);
+    std::move(task).start(agent_.core()->handlers()).then([this, action](rpc::Result<void>&& result) {
+      if (!result.ok()) action->error = result.error();
+      action->ended = true;
+      note("has ended to " + action->what + (result.ok() ? "" : ": " + weft::test::text_of(result.error())));
+    });
+  }
+  void note(const std::string& what) {
+    process_.world().trace().note(process_.world().now(), process_.name() + " " + what);
+  }
+
+  rpc::Task<void> create(std::string name, std::int64_t number) {
+    const rpc::Peer peer = agent_.peer(name);
+    co_await peer.ready();
+    desk_->keep(rref::create<Thing>(peer, number), number);
+  }
+  rpc::Task<void> take(std::string name) {
+    const rpc::Peer peer = agent_.peer(name);
+    co_await peer.ready();
+    auto [thing, number] = co_await peer.call<&Desk::give>();
+    desk_->keep(std::move(thing), number);
+  }
+  rpc::Task<void> give(std::string name, Held one) {
+    const rpc::Peer peer = agent_.peer(name);
+    co_await peer.ready();
+    co_await peer.call<&Desk::keep>(one.thing, one.number);
+    if (misuse_ == Misuse::keeps_for_ever) kept_.push_back(one.thing);
+    if (misuse_ == Misuse::ends_what_it_holds && one.thing.reference()->fork()) {
+      const Reference& held = *one.thing.reference();
+      co_await agent_.peer(held.owner().name)
+          .call<&ProtocolService::fork_deletes>(
+              std::vector<protocol::ForkDelete>(1, protocol::ForkDelete{held.id(), *held.fork()}));
+    }
+  }
+  rpc::Task<void> have_used(std::string name, Held one) {
+    const rpc::Peer peer = agent_.peer(name);
+    co_await peer.ready();
+    expect(co_await peer.call<&Desk::use>(one.thing), one);
+  }
+  rpc::Task<void> look(Held one) { expect(co_await one.thing.call<&Thing::number>(), one); }
+  void expect(std::int64_t number, const Held& one) {
+    if (number != one.number)
+      process_.world().violation("an RRef to " + std::to_string(one.number) + " led to " +
+                                 std::to_string(number));
+  }
+
+  SimProcess& process_;
+  rpc::Agent& agent_;
+  const std::shared_ptr<Desk> desk_ = std::make_shared<Desk>();
+  std::vector<std::shared_ptr<Action>> actions_;
+  const Misuse misuse_;
+  std::vector<RRef<Thing>> kept_;
+};
+
+class Simulation {
+ public:
+  // With a fault that is planted on purpose, it must find a violation.
+  Simulation(SimWorld& world, weft::test::SimTally& tally, Fault fault = Fault::none,
+             Misuse misuse = Misuse::none)
+      : world_(world),
+        random_(world.random()),
+        tally_(tally),
+        ledger_(std::make_shared<Ledger>(world)),
+        plant_(world.keep(std::make_shared<Plant>(fault, world.order().next()))),
+        troubled_(fault == Fault::none && misuse == Misuse::none && random_.chance(800)),
+        fate_(weft::test::SimFate::noticed(troubled_ && random_.coin())),
+        job_(world, tally, fate_, [this, misuse](SimProcess& process) {
+          return std::make_shared<Program>(process, options_, job_.names(), plant_, misuse);
+        }) {
+    world.keep(ledger_);
+    Ledger::current = ledger_;
+    if (troubled_) world.network().weather() = weft::test::SimWeather::draw(random_);
+    world.pace().stalls = random_.coin() ? 0 : random_.spread(1, 20);
+    options_.heartbeat = fate_.heartbeat();
+    job_.start();
+  }
+
+  void run() {
+    for (std::uint64_t actions = random_.between(5, 40); actions != 0; --actions) {
+      if (Program* program = job_.anybody()) program->act(random_, job_.names(), ++last_number_);
+      if (troubled_ && random_.chance(120)) job_.fault();
+      world_.run_for(std::chrono::microseconds(random_.spread(1, 20'000)));
+    }
+    job_.calm();
+    job_.rest("when all is calm");
+    for (Program* program : job_.running()) program->look_at_all();
+    job_.rest("after a look at all that is held");
+    for (const Program* program : job_.running()) look_at(*program);
+    for (Program* program : job_.running()) world_.after(0ns, [program] { program->held().clear(); });
+    job_.rest("once nobody holds anything");
+    for (const Program* program : job_.running()) nothing_is_left(*program);
+  }
+
+ private:
+  // --- What must hold ---
+
+  void look_at(const Program& program) {
+    const std::string& name = program.process().name();
+    for (const auto& action : program.actions()) {
+      if (!action->ended) {
+        world_.violation(name + " never ended to " + action->what);
+        continue;
+      }
+      ++tally_[action->error == nullptr ? "well" : "failed"];
+      if (action->error == nullptr || troubled_) continue;
+      if (const std::string why = weft::test::text_of(action->error);
+          why.find("nothing is held here") == std::string::npos)
+        world_.violation(name + " could not " + action->what + ": " + why);
+    }
+  }
+
+  void nothing_is_left(const Program& program) {
+    const auto context = Context::of(*program.agent().core());
+    const rpc::AgentCounts counts = program.agent().counts();
+    job_.expect_none(program, "objects alive",
+                     static_cast<std::uint64_t>(ledger_->alive[program.process().life()]));
+    for (const auto& object : context->live_objects()) {
+      std::string holders = std::to_string(object.holds) + " holds";
+      for (const auto& [fork, user] : object.forks)
+        holders += ", " + to_string(fork) + " of " + to_string(user);
+      world_.violation(program.process().name() + " is at rest with object " + to_string(object.id) + ": " +
+                       holders);
+    }
+    job_.expect_none(program, "forks", context->live_forks().size());
+    job_.expect_none(program, "calls that it serves", counts.serving);
+    job_.expect_none(program, "calls that it waits for", counts.waiting);
+  }
+
+  SimWorld& world_;
+  SimRandom& random_;
+  weft::test::SimTally& tally_;
+  const std::shared_ptr<Ledger> ledger_;
+  Plant& plant_;
+  const bool troubled_;  // its network and its processes fail
+  const weft::test::SimFate fate_;
+  rpc::AgentOptions options_;
+  std::int64_t last_number_ = 0;
+  weft::test::SimJob<Program> job_;
+};
+
+}  // namespace weft::rref::sim
