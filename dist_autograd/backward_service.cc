@@ -64,8 +64,8 @@ rpc::Future<void> BackwardService::root(rpc::CallContext& call, PassId pass, Bac
   if (target == nullptr)
     throw rpc::Error(rpc::ErrorKind::invalid_argument, "a root is called on an RRef to a tensor");
   const rpc::KeptValue& value = target->object->value();
-  if (value.type != "tensor")
-    throw rpc::Error(rpc::ErrorKind::type_mismatch, "a root must be a tensor, not " + value.type);
+  if (value.type->name != "tensor")
+    throw rpc::Error(rpc::ErrorKind::type_mismatch, "a root must be a tensor, not " + value.type->name);
   tensor::wait_for_arguments(call);
   return context->find(pass)->add_root(backward, *static_cast<const at::Tensor*>(value.value.get()),
                                        std::move(gradient));

@@ -20,8 +20,9 @@ std::shared_ptr<Context> Context::of(const rpc::AgentCore& core) {
 std::shared_ptr<HostGuard> Context::host_of(rref::StoredObject& object) {
   auto* module = object.as<torch::nn::Module>();
   if (module == nullptr)
-    throw rpc::Error(rpc::ErrorKind::invalid_argument,
-                     "an optimizer steps torch::nn modules, not objects of type " + object.value().type);
+    throw rpc::Error(
+        rpc::ErrorKind::invalid_argument,
+        "an optimizer steps torch::nn modules, not objects of type " + object.value().type->name);
   std::shared_ptr<HostGuard> fresh;
   auto guard = object.attach_guard([&] {
     fresh = std::make_shared<HostGuard>(parameters_of(*module));

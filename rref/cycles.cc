@@ -173,7 +173,7 @@ rpc::Future<Holdings> holdings_of(const std::shared_ptr<Context>& context) {
     const Asked& asked = asking->objects[i];
     if (asked.holder == nullptr) continue;
     ++asking->open;
-    asked.object->turn()->post([asking, i] {
+    asked.object->turn().post([asking, i] {
       try {
         ask(asking->objects[i]);
       } catch (...) {

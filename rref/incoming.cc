@@ -245,10 +245,11 @@ void Context::resolve_target(const protocol::Handover& target, const std::shared
     if (self != nullptr) {
       call->set_object({object, self});
     } else if (method.needs_object && method.object == nullptr) {
-      return gate->arrive(error(rpc::ErrorKind::type_mismatch,
-                                "'" + method.name + "' called on an object of type " + object->value().type));
+      return gate->arrive(
+          error(rpc::ErrorKind::type_mismatch,
+                "'" + method.name + "' called on an object of type " + object->value().type->name));
     }
-    if (!object->value().concurrent) call->set_executor(object->turn());
+    if (!object->value().type->concurrent) call->set_executor(StoredObject::turn_of(object));
     call->slots().put(std::make_shared<Target>(Target{held, object, self != nullptr}));
     gate->arrive(nullptr);
   });

@@ -4,7 +4,7 @@ namespace weft::rref {
 
 ObjectSizes::ObjectSizes() {
   add([](const StoredObject& object) -> std::optional<std::uint64_t> {
-    if (object.value().type != "str") return std::nullopt;
+    if (object.value().type->name != "str") return std::nullopt;
     const auto* text = object.as<std::string>();
     return text == nullptr ? std::nullopt : std::optional<std::uint64_t>(text->size());
   });
@@ -17,7 +17,7 @@ void ObjectSizes::add(Sizer sizer) {
 }
 
 void ObjectSizes::measure(StoredObject& object) {
-  const auto type = object.value().throw_pointer;
+  const auto type = object.value().type->throw_pointer;
   if (type == nullptr) return;
   std::vector<std::shared_ptr<const Sizer>> sizers;
   std::optional<std::size_t> known;
@@ -35,9 +35,10 @@ void ObjectSizes::measure(StoredObject& object) {
     object.sized_ = object.as<Sized>();
     if (object.sized_ != nullptr) known = sized;
   }
-  for (std::size_t i = 0; i < sizers.size() && object.sized_ == nullptr && !object.bytes_; ++i) {
-    object.bytes_ = (*sizers[i])(object);
-    if (object.bytes_ && !known) known = i;
+  for (std::size_t i = 0;
+       i < sizers.size() && object.sized_ == nullptr && object.bytes_ == StoredObject::unknown; ++i) {
+    object.bytes_ = (*sizers[i])(object).value_or(StoredObject::unknown);
+    if (object.bytes_ != StoredObject::unknown && !known) known = i;
   }
   std::lock_guard lock(mutex_);
   sizer_of_type_.try_emplace(type, known.value_or(unknown));

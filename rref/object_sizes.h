@@ -28,7 +28,7 @@ class WEFT_EXPORT ObjectSizes {
 
   std::mutex mutex_;                                      // guards what follows
   std::vector<std::shared_ptr<const Sizer>> sizers_;      // only ever appended to
-  std::map<void (*)(void*), std::size_t> sizer_of_type_;  // by KeptValue::throw_pointer, which is one a type
+  std::map<void (*)(void*), std::size_t> sizer_of_type_;  // by KeptType::throw_pointer, which is one a type
 };
 
 }  // namespace weft::rref

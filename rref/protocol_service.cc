@@ -246,11 +246,11 @@ void serve_protocol(rpc::AgentCore& core, const std::shared_ptr<Context>& contex
   rpc::detail::serve_object(core, service);
   core.serve(object_method(detail::fetch_method, [](rpc::IncomingCall& call, const StoredObject& object) {
     const rpc::KeptValue& value = object.value();
-    if (value.encode == nullptr)
+    if (value.type->encode == nullptr)
       return call.fail(std::make_exception_ptr(
           rpc::Error(rpc::ErrorKind::unsupported,
-                     "an object of type " + value.type + " does not travel: call its methods")));
-    call.reply([&](rpc::ValueWriter writer) { value.encode(writer, value.value.get()); });
+                     "an object of type " + value.type->name + " does not travel: call its methods")));
+    call.reply([&](rpc::ValueWriter writer) { value.type->encode(writer, value.value.get()); });
   }));
   core.serve(object_method(detail::touch_method, [](rpc::IncomingCall& call, const StoredObject&) {
     call.reply([](rpc::ValueWriter writer) { writer.set_nil(); });

@@ -157,13 +157,13 @@ rpc::Result<std::shared_ptr<T>> typed(const std::shared_ptr<StoredObject>& objec
   T* value = nullptr;
   if constexpr (std::is_class_v<T>) {
     value = object->as<T>();
-  } else if (object->value().type == object_type<T>()) {
+  } else if (object->value().type->name == object_type<T>()) {
     value = static_cast<T*>(object->value().value.get());
   }
   if (value != nullptr) return std::shared_ptr<T>(object, value);
   return std::make_exception_ptr(
       rpc::Error(rpc::ErrorKind::type_mismatch,
-                 "expected " + object_type<T>() + ", found an object of type " + object->value().type));
+                 "expected " + object_type<T>() + ", found an object of type " + object->value().type->name));
 }
 
 // Applies leading modifiers, then encodes the rest as method M's arguments.

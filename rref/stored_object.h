@@ -9,6 +9,7 @@
 #include <weft/rpc/agent/incoming_call.h>
 #include <weft/rpc/core/serial_executor.h>
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -41,28 +42,31 @@ class WEFT_EXPORT StoredObject {
  public:
   // threads: kept, since a pointer to the value may outlive its agent.
   StoredObject(rpc::KeptValue value, std::shared_ptr<rpc::Executor> threads)
-      : threads_(std::move(threads)),
-        value_(std::move(value)),
-        turn_(std::make_shared<rpc::SerialExecutor>(*threads_)) {}
+      : threads_(std::move(threads)), value_(std::move(value)), turn_(*threads_) {}
   // A part of another object (a module's parameter): it has its turn and its guard.
   StoredObject(rpc::KeptValue value, std::shared_ptr<StoredObject> whole)
-      : threads_(whole->threads_), whole_(std::move(whole)), value_(std::move(value)), turn_(whole_->turn_) {}
+      : threads_(whole->threads_), whole_(std::move(whole)), value_(std::move(value)), turn_(*threads_) {}
   ~StoredObject() {
-    turn_->post([value = std::move(value_.value)]() mutable { value.reset(); });
+    turn().post([value = std::move(value_.value)]() mutable { value.reset(); });
   }
   StoredObject(const StoredObject&) = delete;
   StoredObject& operator=(const StoredObject&) = delete;
 
   const rpc::KeptValue& value() const { return value_; }
-  const std::shared_ptr<rpc::SerialExecutor>& turn() const { return turn_; }
+  // What runs on the object does so here, one after the other.
+  rpc::Executor& turn() { return whole_ != nullptr ? whole_->turn() : turn_; }
+  static std::shared_ptr<rpc::Executor> turn_of(const std::shared_ptr<StoredObject>& object) {
+    return {object, &object->turn()};
+  }
 
   // The object as a Base, or null where its type is not derived from it (publicly, unambiguously). About 2
   // µs.
   template <class Base>
   Base* as() const {
-    if (value_.throw_pointer == nullptr) return nullptr;
+    const auto throw_pointer = value_.type->throw_pointer;
+    if (throw_pointer == nullptr) return nullptr;
     try {
-      value_.throw_pointer(value_.value.get());
+      throw_pointer(value_.value.get());
     } catch (Base* base) {
       return base;
     } catch (...) {
@@ -73,34 +77,39 @@ class WEFT_EXPORT StoredObject {
   // What it takes of memory: of a type that declares it (Sized) as it is now, else as it was when it was
   // made; none where nobody knows.
   std::optional<std::uint64_t> bytes() const {
-    return sized_ != nullptr ? std::optional(sized_->bytes()) : bytes_;
+    if (sized_ != nullptr) return sized_->bytes();
+    return bytes_ == unknown ? std::nullopt : std::optional(bytes_);
   }
 
   // At most one guard; attached once, any thread.
   std::shared_ptr<ObjectGuard> guard() const {
     if (whole_ != nullptr) return whole_->guard();
-    std::lock_guard lock(mutex_);
-    return guard_;
+    return guarded_.load(std::memory_order_acquire) ? guard_ : nullptr;
   }
   // The guard that is attached, or `make`'s, which becomes it.
   template <class Make>
   std::shared_ptr<ObjectGuard> attach_guard(Make make) {
     if (whole_ != nullptr) return whole_->attach_guard(std::move(make));
-    std::lock_guard lock(mutex_);
-    if (guard_ == nullptr) guard_ = make();
+    std::call_once(attached_, [&] {
+      guard_ = make();
+      guarded_.store(true, std::memory_order_release);
+    });
     return guard_;
   }
 
  private:
+  friend class ObjectSizes;
+  static constexpr auto unknown = static_cast<std::uint64_t>(-1);
+
   const std::shared_ptr<rpc::Executor> threads_;
   const std::shared_ptr<StoredObject> whole_;  // that this is a part of
   rpc::KeptValue value_;
-  friend class ObjectSizes;
-  const std::shared_ptr<rpc::SerialExecutor> turn_;
-  std::optional<std::uint64_t> bytes_;  // like sized_, set before anybody else has the object
+  rpc::SerialExecutor turn_;       // not of a part
+  std::uint64_t bytes_ = unknown;  // like sized_, set before anybody else has the object
   const Sized* sized_ = nullptr;
-  mutable std::mutex mutex_;  // guards guard_
-  std::shared_ptr<ObjectGuard> guard_;
+  std::once_flag attached_;
+  std::atomic<bool> guarded_{false};
+  std::shared_ptr<ObjectGuard> guard_;  // written once, before guarded_
 };
 
 }  // namespace weft::rref

@@ -2,6 +2,19 @@
 
 namespace weft::rref {
 
+void StoredObjects::Entry::settle(Found found) {
+  if (found.ok()) {
+    object = std::move(found).get();
+  } else {
+    waiters().failure = found.error();
+  }
+}
+
+StoredObjects::Waiting& StoredObjects::Entry::waiters() {
+  if (waiting == nullptr) waiting = std::make_unique<Waiting>();
+  return *waiting;
+}
+
 bool StoredObjects::when_alive(const RRefId& id, Done done) {
   std::unique_lock lock(mutex_);
   if (ended_ != nullptr) {
@@ -11,11 +24,11 @@ bool StoredObjects::when_alive(const RRefId& id, Done done) {
     return true;
   }
   Entry& entry = entries_[id];
-  if (!entry.found || entry.serving) {
-    entry.waiting.push(std::move(done));
-    return entry.found.has_value();
+  if (!entry.settled() || entry.serving()) {
+    entry.waiters().waiters.push(std::move(done));
+    return entry.settled();
   }
-  Found found = *entry.found;
+  Found found = entry.found();
   lock.unlock();
   done(std::move(found));
   return true;
@@ -25,16 +38,16 @@ void StoredObjects::settle(const RRefId& id, Found found) {
   std::unique_lock lock(mutex_);
   if (ended_ != nullptr) return;
   Entry& entry = entries_[id];
-  if (entry.found) return;
-  entry.found = std::move(found);
+  if (entry.settled()) return;
+  entry.settle(std::move(found));
   serve(lock, id);
 }
 
 void StoredObjects::fail(const RRefId& id, const std::exception_ptr& error) {
   std::unique_lock lock(mutex_);
   const auto place = entries_.find(id);
-  if (place == entries_.end() || place->second.found) return;
-  place->second.found = error;
+  if (place == entries_.end() || place->second.settled()) return;
+  place->second.settle(error);
   serve(lock, id);
 }
 
@@ -42,10 +55,15 @@ void StoredObjects::serve(std::unique_lock<std::mutex>& lock, const RRefId& id) 
   // Each step finds the entry anew: it may go with the last waiter's hold.
   for (auto place = entries_.find(id); place != entries_.end(); place = entries_.find(id)) {
     Entry& entry = place->second;
-    entry.serving = !entry.waiting.empty();
-    if (!entry.serving) return;
-    Done next = entry.waiting.pop();
-    Found found = *entry.found;
+    if (entry.waiting == nullptr) return;
+    Waiting& waiting = *entry.waiting;
+    waiting.serving = !waiting.waiters.empty();
+    if (!waiting.serving) {
+      if (waiting.failure == nullptr) entry.waiting = nullptr;
+      return;
+    }
+    Done next = waiting.waiters.pop();
+    Found found = entry.found();
     lock.unlock();
     next(std::move(found));
     next = nullptr;
@@ -62,11 +80,8 @@ void StoredObjects::remove(const RRefId& id) {
 std::vector<std::pair<RRefId, std::shared_ptr<StoredObject>>> StoredObjects::alive() const {
   std::vector<std::pair<RRefId, std::shared_ptr<StoredObject>>> alive;
   std::lock_guard lock(mutex_);
-  for (const auto& [id, entry] : entries_) {
-    if (!entry.found || !entry.found->ok()) continue;
-    Found found = *entry.found;
-    alive.emplace_back(id, found.value());
-  }
+  for (const auto& [id, entry] : entries_)
+    if (entry.object != nullptr) alive.emplace_back(id, entry.object);
   return alive;
 }
 
@@ -78,7 +93,7 @@ void StoredObjects::end(const std::exception_ptr& error) {
     entries.swap(entries_);
   }
   for (auto& [id, entry] : entries)
-    while (!entry.waiting.empty()) entry.waiting.pop()(error);
+    while (entry.waiting != nullptr && !entry.waiting->waiters.empty()) entry.waiting->waiters.pop()(error);
 }
 
 }  // namespace weft::rref

@@ -12,8 +12,8 @@
 #include <weft/rref/stored_object.h>
 
 #include <map>
+#include <memory>
 #include <mutex>
-#include <optional>
 #include <utility>
 #include <vector>
 
@@ -34,10 +34,20 @@ class WEFT_EXPORT StoredObjects {
   std::vector<std::pair<RRefId, std::shared_ptr<StoredObject>>> alive() const;
 
  private:
-  struct Entry {
-    std::optional<Found> found;
-    rpc::Fifo<Done> waiting;
+  struct Waiting {
+    std::exception_ptr failure;  // instead of the object
+    rpc::Fifo<Done> waiters;
     bool serving = false;  // some thread is in serve()
+  };
+  struct Entry {
+    std::shared_ptr<StoredObject> object;
+    std::unique_ptr<Waiting> waiting;  // of one that is there, mostly nothing
+
+    bool settled() const { return object != nullptr || (waiting != nullptr && waiting->failure != nullptr); }
+    bool serving() const { return waiting != nullptr && waiting->serving; }
+    Found found() const { return object != nullptr ? Found(object) : Found(waiting->failure); }
+    void settle(Found found);
+    Waiting& waiters();
   };
   void serve(std::unique_lock<std::mutex>& lock, const RRefId& id);
 

@@ -41,7 +41,7 @@ Asked asked(rpc::CallContext& call) {
   if (module == nullptr)
     throw refused(rpc::ErrorKind::invalid_argument,
                   std::string(call.method()) + " is about a torch::nn module, not an object of type " +
-                      target->object->value().type);
+                      target->object->value().type->name);
   return {target, module};
 }
 
@@ -225,7 +225,7 @@ void add_sizers(rref::ObjectSizes& sizes) {
     return 0;
   };
   sizes.add([bytes_of](const rref::StoredObject& object) -> std::optional<std::uint64_t> {
-    if (object.value().type != "tensor") return std::nullopt;
+    if (object.value().type->name != "tensor") return std::nullopt;
     return bytes_of(*static_cast<const at::Tensor*>(object.value().value.get()));
   });
   sizes.add([bytes_of](const rref::StoredObject& object) -> std::optional<std::uint64_t> {

@@ -200,6 +200,8 @@ void IncomingCall::execute() {
   }
 }
 
+const KeptType KeptType::unknown;
+
 void IncomingCall::keep(KeptValue value) {
   try {
     // The result stays, but layers may have something to say beside the empty answer.

@@ -21,17 +21,23 @@ namespace weft::rpc {
 class Link;
 class MethodGate;
 
-// A handler's result, or a created object, that stays here: erased, with what is needed to send or use it
-// later.
-struct KeptValue {
-  std::shared_ptr<void> value;
-  std::string type;                                    // canonical
-  std::string service;                                 // of a served type
+// What is known of the type of kept values: one for each type, for ever.
+struct WEFT_EXPORT KeptType {
+  std::string name;                                    // canonical, or its service's
   bool concurrent = false;                             // its calls need not take turns
   void (*encode)(ValueWriter, const void*) = nullptr;  // null: the type cannot travel
   // Throws the object as a pointer to its dynamic type: catching a base's pointer is the one conversion from
   // an erased type to a base that C++ offers. About 2 µs; see rref::detail::as.
   void (*throw_pointer)(void*) = nullptr;
+
+  static const KeptType unknown;  // of a value that nobody said anything of
+};
+
+// A handler's result, or a created object, that stays here: erased, with what is needed to send or use it
+// later.
+struct KeptValue {
+  std::shared_ptr<void> value;
+  const KeptType* type = &KeptType::unknown;
 };
 
 // Counts as one call under way at its agent while it exists; drain() waits for it. Goes with the call, then

@@ -83,10 +83,11 @@ void throw_pointer(void* object) {
 // The value as an Object, where it is one or derived from it; else null.
 template <class Object>
 void* object_in(const KeptValue& kept) {
-  if (kept.throw_pointer == &throw_pointer<Object>) return kept.value.get();
-  if (kept.throw_pointer == nullptr) return nullptr;
+  const auto thrown = kept.type->throw_pointer;
+  if (thrown == &throw_pointer<Object>) return kept.value.get();
+  if (thrown == nullptr) return nullptr;
   try {
-    kept.throw_pointer(kept.value.get());
+    thrown(kept.value.get());
   } catch (Object* object) {
     return object;
   } catch (...) {
@@ -95,19 +96,24 @@ void* object_in(const KeptValue& kept) {
 }
 
 template <class T>
-KeptValue kept(std::shared_ptr<T> value) {
-  KeptValue kept;
-  if constexpr (Served<T>) kept.service = kept.type = T::Service::name;
-  if constexpr (requires { requires T::concurrent; }) kept.concurrent = true;
+KeptType describe_kept() {
+  KeptType type;
+  if constexpr (Served<T>) type.name = T::Service::name;
+  if constexpr (requires { requires T::concurrent; }) type.concurrent = true;
   if constexpr (Transferable<T>) {
-    kept.type = type_text<T>();
-    kept.encode = [](ValueWriter writer, const void* object) {
+    type.name = type_text<T>();
+    type.encode = [](ValueWriter writer, const void* object) {
       Codec<T>::encode(writer, *static_cast<const T*>(object));
     };
   }
-  if constexpr (std::is_class_v<T>) kept.throw_pointer = &throw_pointer<T>;
-  kept.value = std::move(value);
-  return kept;
+  if constexpr (std::is_class_v<T>) type.throw_pointer = &throw_pointer<T>;
+  return type;
+}
+
+template <class T>
+KeptValue kept(std::shared_ptr<T> value) {
+  static const KeptType type = describe_kept<T>();
+  return {std::move(value), &type};
 }
 
 // Ends a call with what its handler produced.

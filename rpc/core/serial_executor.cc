@@ -1,54 +1,89 @@
 #include <weft/rpc/core/serial_executor.h>
 
+#include <atomic>
+#include <utility>
+
 namespace weft::rpc {
+
+struct SerialExecutor::State {
+  struct Node {
+    Node* next = nullptr;
+  };
+  struct Queued : Node {
+    explicit Queued(Job j) : job(std::move(j)) {}
+    Job job;
+  };
+
+  explicit State(Executor& t) : threads(t) {}
+
+  // The jobs that came during the last turns, in their order; null: none, and the executor is idle from now
+  // on.
+  Node* take() {
+    Node* newest = &end;
+    if (posted.compare_exchange_strong(newest, nullptr, std::memory_order_acq_rel)) return nullptr;
+    newest = posted.exchange(&end, std::memory_order_acq_rel);
+    Node* first = nullptr;
+    while (newest != &end) {
+      Node* const older = std::exchange(newest->next, first);
+      first = std::exchange(newest, older);
+    }
+    return first;
+  }
+
+  static void drop(Node* first, const Node* last) {
+    while (first != last) delete static_cast<Queued*>(std::exchange(first, first->next));
+  }
+
+  Executor& threads;
+  // Null: idle. Else there is a turn, and these have come since it took what had come before: the newest
+  // first, the oldest leads to `end`.
+  std::atomic<Node*> posted{nullptr};
+  Node end;
+};
 
 class SerialExecutor::Turn {
  public:
-  explicit Turn(std::shared_ptr<State> state) : state_(std::move(state)) {}
-  Turn(Turn&&) noexcept = default;
+  Turn(std::shared_ptr<State> state, State::Node* jobs) : state_(std::move(state)), jobs_(jobs) {}
+  Turn(Turn&& other) noexcept : state_(std::move(other.state_)), jobs_(std::exchange(other.jobs_, nullptr)) {}
   Turn& operator=(Turn&&) = delete;
   ~Turn() {
     if (state_ == nullptr) return;
     // Dropped: the jobs go too. They may hold the last reference to this executor.
-    Fifo<Job> jobs;
-    std::lock_guard lock(state_->mutex);
-    std::swap(jobs, state_->jobs);
-    state_->running = false;
+    State::Node* const posted = state_->posted.exchange(nullptr, std::memory_order_acq_rel);
+    State::drop(jobs_, nullptr);
+    State::drop(posted, &state_->end);
   }
 
   void operator()() {
-    auto state = std::move(state_);
-    Job job;
-    {
-      std::lock_guard lock(state->mutex);
-      job = state->jobs.pop();
-    }
-    job();
-    job = nullptr;
-    {
-      std::lock_guard lock(state->mutex);
-      if (state->jobs.empty()) {
-        state->running = false;
-        return;
-      }
+    run(std::unique_ptr<State::Queued>(static_cast<State::Queued*>(std::exchange(jobs_, jobs_->next))));
+    if (jobs_ == nullptr) jobs_ = state_->take();
+    if (jobs_ == nullptr) {
+      state_ = nullptr;
+      return;
     }
     // One job a turn, so that many objects share few threads fairly.
-    Executor& threads = state->threads;
-    threads.post(Turn(std::move(state)));
+    Executor& threads = state_->threads;
+    threads.post(std::move(*this));
   }
 
  private:
+  static void run(std::unique_ptr<State::Queued> queued) { queued->job(); }
+
   std::shared_ptr<State> state_;
+  State::Node* jobs_;  // this turn's, and those that are due after it
 };
 
+SerialExecutor::SerialExecutor(Executor& threads) : state_(std::make_shared<State>(threads)) {}
+
 void SerialExecutor::post(Job job) {
-  {
-    std::lock_guard lock(state_->mutex);
-    state_->jobs.push(std::move(job));
-    if (state_->running) return;
-    state_->running = true;
-  }
-  state_->threads.post(Turn(state_));
+  auto queued = std::make_unique<State::Queued>(std::move(job));
+  State::Node* newest = state_->posted.load(std::memory_order_relaxed);
+  do {
+    queued->next = newest;
+  } while (!state_->posted.compare_exchange_weak(newest, newest == nullptr ? &state_->end : queued.get(),
+                                                 std::memory_order_acq_rel, std::memory_order_relaxed));
+  State::Node* const mine = queued.release();
+  if (newest == nullptr) state_->threads.post(Turn(state_, mine));
 }
 
 }  // namespace weft::rpc

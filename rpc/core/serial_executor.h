@@ -2,31 +2,24 @@
 //
 // It is the turn-taking of an object behind an RRef and of a pass: a job that starts a task which suspends
 // lets the next job in. Thread-safe. Jobs keep the executor's state alive, so it may be destroyed while jobs
-// are queued. Where the other executor has ended and drops jobs, so does this one.
+// are queued. Where the other executor has ended and drops jobs, so does this one. It takes no lock, and 48
+// bytes while it has nothing to do: there is one for each object.
 #pragma once
 
 #include <weft/rpc/core/executor.h>
-#include <weft/rpc/core/fifo.h>
 
 #include <memory>
-#include <mutex>
 
 namespace weft::rpc {
 
 class WEFT_EXPORT SerialExecutor final : public Executor {
  public:
-  explicit SerialExecutor(Executor& threads) : state_(std::make_shared<State>(threads)) {}
+  explicit SerialExecutor(Executor& threads);
   void post(Job job) override;
 
  private:
-  struct State {
-    explicit State(Executor& t) : threads(t) {}
-    Executor& threads;
-    std::mutex mutex;  // guards jobs, running
-    Fifo<Job> jobs;    // one for each object: it takes no memory while it is empty
-    bool running = false;
-  };
-  class Turn;  // the one job of `threads` at a time
+  struct State;
+  class Turn;  // the one job of the other executor at a time
   std::shared_ptr<State> state_;
 };
 

@@ -10,6 +10,7 @@ OwnerTable::OwnerTable(rpc::AgentId self) : self_(std::move(self)) {}
 
 OwnerTable::Peer& OwnerTable::watch(const rpc::AgentId& agent, Actions& out) {
   auto [peer, is_new] = peers_.try_emplace(agent.incarnation);
+  if (is_new) peer->second.id = agent;
   if (is_new && agent.incarnation != self_.incarnation) out.push_back(WatchAgent{agent});
   return peer->second;
 }
@@ -49,32 +50,55 @@ OwnerTable::Object* OwnerTable::find_or_expect(const RRefId& rref, const rpc::Ag
   if (Object* object = find(rref)) return object;
   if (creator.incarnation != rref.origin || !may_still_be_created(rref)) return nullptr;
   watch(creator, out);  // whose death, like its fence, ends the expectation
-  Object& object = objects_[rref];
-  object.creator = creator;
-  return &object;
+  return &add(rref, creator);
 }
 
-Standing OwnerTable::standing(const Object* object, const ForkId& fork) {
+OwnerTable::Object& OwnerTable::add(const RRefId& rref, const rpc::AgentId& creator) {
+  Object& object = objects_[rref];
+  if (object.kind == nullptr) set_kind(object, {creator, {}, {}});
+  return object;
+}
+
+void OwnerTable::describe(Object& object, ObjectInfo info) {
+  Kind kind{object.kind->first.creator, std::move(info.type), std::move(info.site)};
+  forget_kind(object);
+  set_kind(object, std::move(kind));
+  object.made = info.made;
+}
+
+void OwnerTable::set_kind(Object& object, Kind kind) {
+  object.kind = &*kinds_.try_emplace(std::move(kind)).first;
+  ++object.kind->second;
+}
+
+void OwnerTable::forget_kind(Object& object) {
+  if (--object.kind->second == 0) kinds_.erase(kinds_.find(object.kind->first));
+}
+
+Standing OwnerTable::standing(const RRefId& rref, const ForkId& fork) const {
+  const Object* object = find(rref);
   if (object == nullptr || !object->forks.contains(fork)) return {Verdict::ended, {}};
-  return {Verdict::registered, object->failure};
+  return {Verdict::registered, failure(rref)};
 }
 
 void OwnerTable::fail(const RRefId& rref, Object& object, const std::string& failure, Actions& out) {
   object.state = ObjectState::failed;
-  object.failure = failure.empty() ? "the creation failed" : failure;
-  for (const auto& [id, fork] : object.forks) {
-    out.push_back(Send<CreationFailed>{fork.user, {rref, id, object.failure}});
-  }
-  if (object.holds > 0) out.push_back(ObjectFailed{rref, object.failure});
+  std::string& text = failures_[rref];
+  text = failure.empty() ? "the creation failed" : failure;
+  for (const Fork& fork : object.forks)
+    out.push_back(Send<CreationFailed>{user_of(fork), {rref, fork.id, text}});
+  if (object.holds > 0) out.push_back(ObjectFailed{rref, text});
 }
 
 // Ends an object that nobody holds. A running constructor is left to its end; an expectation just lapses,
 // because the creation makes a new entry should it still come.
 void OwnerTable::collect(const RRefId& rref, Actions& out) {
-  const Object* object = find(rref);
+  Object* object = find(rref);
   if (object == nullptr || object->state == ObjectState::creating) return;
   if (object->holds > 0 || !object->forks.empty()) return;
   if (object->state != ObjectState::expected) out.push_back(DeleteObject{rref});
+  if (object->state == ObjectState::failed) failures_.erase(rref);
+  forget_kind(*object);
   objects_.erase(rref);
 }
 
@@ -82,10 +106,9 @@ void OwnerTable::collect(const RRefId& rref, Actions& out) {
 
 RRefId OwnerTable::create_local(ObjectInfo info, ObjectState state) {
   const RRefId rref{self_.incarnation, birth_base(self_.incarnation) + next_local_++};
-  Object& object = objects_[rref];
-  object.info = std::move(info);
+  Object& object = add(rref, self_);
+  describe(object, std::move(info));
   object.state = state;
-  object.creator = self_;
   object.holds = 1;
   return rref;
 }
@@ -96,11 +119,10 @@ Standing OwnerTable::begin_create(const rpc::AgentId& creator, const RRefId& rre
   if (rref.origin != creator.incarnation) return {Verdict::ended, {}};
   watch(creator, out);
   if (!settle(creators_fork(rref))) return {Verdict::ended, {}};  // a duplicate, or fenced meanwhile
-  Object& object = objects_[rref];                                // perhaps expected, with forks and holds
-  object.info = std::move(info);
+  Object& object = add(rref, creator);                            // perhaps expected, with forks and holds
+  describe(object, std::move(info));
   object.state = ObjectState::creating;
-  object.creator = creator;
-  object.forks.emplace(creators_fork(rref), Fork{creator});
+  object.forks.add({creators_fork(rref), creator.incarnation});
   return {};
 }
 
@@ -166,24 +188,24 @@ std::optional<Handover> OwnerTable::lend(const RRefId& rref, const rpc::AgentId&
   Object& object = known(rref);
   if (fenced(user.incarnation)) return std::nullopt;
   const ForkId fork{self_.incarnation, lend_base(user.incarnation) + watch(user, out).next_lend++};
-  object.forks.emplace(fork, Fork{user, Transit::under_way});
-  return Handover{rref, fork, self_, object.creator, object.state == ObjectState::live};
+  object.forks.add({fork, user.incarnation, Transit::under_way});
+  return Handover{rref, fork, self_, object.kind->first.creator, object.state == ObjectState::live};
 }
 
 void OwnerTable::lend_ended(const Handover& lent, Outcome outcome, Actions& out) {
   Object* object = find(lent.rref);
   if (object == nullptr) return;
-  auto fork = object->forks.find(lent.fork);
-  if (fork == object->forks.end()) return;  // the user had it and is done, or was dropped
+  Fork* fork = object->forks.find(lent.fork);
+  if (fork == nullptr) return;  // the user had it and is done, or was dropped
   if (outcome == Outcome::accepted) {
-    fork->second.transit = Transit::arrived;
+    fork->transit = Transit::arrived;
     return;
   }
   // A fork that was not sent goes at once, but its number is a gap in what the user remembers:
   // the probe closes it.
-  if (fork->second.transit != Transit::probing)
-    out.push_back(Send<ForkProbe>{fork->second.user, {lent.rref, lent.fork}});
-  fork->second.transit = Transit::probing;
+  if (fork->transit != Transit::probing)
+    out.push_back(Send<ForkProbe>{user_of(*fork), {lent.rref, lent.fork}});
+  fork->transit = Transit::probing;
   if (outcome == Outcome::not_sent) {
     object->forks.erase(fork);
     collect(lent.rref, out);
@@ -193,10 +215,10 @@ void OwnerTable::lend_ended(const Handover& lent, Outcome outcome, Actions& out)
 void OwnerTable::probe_answered(const ForkProbe& probe, const ProbeReply& reply, Actions& out) {
   Object* object = find(probe.rref);
   if (object == nullptr) return;
-  auto fork = object->forks.find(probe.fork);
-  if (fork == object->forks.end()) return;
+  Fork* fork = object->forks.find(probe.fork);
+  if (fork == nullptr) return;
   if (reply.held) {
-    fork->second.transit = Transit::arrived;
+    fork->transit = Transit::arrived;
   } else {
     object->forks.erase(fork);
     collect(probe.rref, out);
@@ -212,26 +234,26 @@ Standing OwnerTable::on_fork_add(const rpc::AgentId& from, const ForkAdd& messag
     // that the fork arrived.
     Object* object = find(message.rref);
     if (object == nullptr) return {Verdict::ended, {}};
-    auto fork = object->forks.find(message.fork);
-    if (fork == object->forks.end() || fork->second.user != from) return {Verdict::ended, {}};
-    fork->second.transit = Transit::arrived;
-    return standing(object, message.fork);
+    Fork* fork = object->forks.find(message.fork);
+    if (fork == nullptr || user_of(*fork) != from) return {Verdict::ended, {}};
+    fork->transit = Transit::arrived;
+    return standing(message.rref, message.fork);
   }
   if (message.parent.incarnation != message.fork.origin) return {Verdict::ended, {}};
   watch(from, out);
   if (!fenced(message.parent.incarnation)) watch(message.parent, out);
-  if (!settle(message.fork)) return standing(find(message.rref), message.fork);
+  if (!settle(message.fork)) return standing(message.rref, message.fork);
   Object* object = find_or_expect(message.rref, message.creator, out);
   if (object == nullptr) return {Verdict::ended, {}};
-  object->forks.emplace(message.fork, Fork{from});
-  return standing(object, message.fork);
+  object->forks.add({message.fork, from.incarnation});
+  return standing(message.rref, message.fork);
 }
 
 Standing OwnerTable::on_fork_delete(const rpc::AgentId& from, const ForkDelete& message, Actions& out) {
   if (fenced(from.incarnation)) return {Verdict::lease_lost, {}};
   if (Object* object = find(message.rref)) {
-    auto fork = object->forks.find(message.fork);
-    if (fork != object->forks.end() && fork->second.user == from) {
+    const Fork* fork = object->forks.find(message.fork);
+    if (fork != nullptr && user_of(*fork) == from) {
       object->forks.erase(fork);
       collect(message.rref, out);
     }
@@ -244,8 +266,8 @@ Standing OwnerTable::on_fork_fence(const rpc::AgentId& from, const ForkFence& me
   if (message.fork.origin != from.incarnation) return {Verdict::ended, {}};
   watch(from, out);
   const bool never = settle(message.fork);
+  if (!never) return standing(message.rref, message.fork);
   Object* object = find(message.rref);
-  if (!never) return standing(object, message.fork);
   if (object != nullptr && message.fork == creators_fork(message.rref)) {
     fail(message.rref, *object, "the creation never reached the owner", out);
     collect(message.rref, out);
@@ -257,10 +279,10 @@ Standing OwnerTable::on_fork_fence(const rpc::AgentId& from, const ForkFence& me
 
 void OwnerTable::connection_ended(const rpc::AgentId& peer, Actions& out) {
   for (auto& [rref, object] : objects_) {
-    for (auto& [id, fork] : object.forks) {
-      if (fork.transit != Transit::under_way || fork.user != peer) continue;
+    for (Fork& fork : object.forks) {
+      if (fork.transit != Transit::under_way || user_of(fork) != peer) continue;
       fork.transit = Transit::probing;
-      out.push_back(Send<ForkProbe>{peer, {rref, id}});
+      out.push_back(Send<ForkProbe>{peer, {rref, fork.id}});
     }
   }
 }
@@ -268,16 +290,15 @@ void OwnerTable::connection_ended(const rpc::AgentId& peer, Actions& out) {
 // Walks all forks: deaths are rare, and an index by user would have to be kept on every hand-over.
 void OwnerTable::drop_agent(const rpc::AgentId& agent, Actions& out) {
   if (!fenced_.insert(agent.incarnation).second) return;
-  peers_.erase(agent.incarnation);
   std::vector<RRefId> touched;
   for (auto& [rref, object] : objects_) {
-    const std::size_t ended = std::erase_if(
-        object.forks, [&](const auto& entry) { return entry.second.user.incarnation == agent.incarnation; });
+    const std::size_t ended = object.forks.erase_of(agent.incarnation);
     const bool orphan = object.state == ObjectState::expected && rref.origin == agent.incarnation;
     if (orphan)
       fail(rref, object, "its creator " + to_string(agent) + " was lost before it was created", out);
     if (ended > 0 || orphan) touched.push_back(rref);
   }
+  peers_.erase(agent.incarnation);
   for (const RRefId& rref : touched) collect(rref, out);
 }
 
@@ -288,10 +309,10 @@ std::vector<LiveObject> OwnerTable::live_objects() const {
   for (const auto& [rref, object] : objects_) {
     LiveObject& entry = report.emplace_back();
     entry.id = rref;
-    entry.info = object.info;
+    entry.info = {object.kind->first.type, object.kind->first.site, object.made};
     entry.state = object.state;
     entry.holds = object.holds;
-    for (const auto& [id, fork] : object.forks) entry.forks.emplace_back(id, fork.user);
+    for (const Fork& fork : object.forks) entry.forks.emplace_back(fork.id, user_of(fork));
   }
   return report;
 }
@@ -302,8 +323,8 @@ bool OwnerTable::has_fork(const RRefId& rref, const ForkId& fork) const {
 }
 
 std::string OwnerTable::failure(const RRefId& rref) const {
-  const Object* object = find(rref);
-  return object == nullptr ? std::string() : object->failure;
+  const auto found = failures_.find(rref);
+  return found == failures_.end() ? std::string() : found->second;
 }
 
 std::size_t OwnerTable::birth_ranges() const {

@@ -11,6 +11,7 @@
 #include <weft/rpc/core/agent_id.h>
 #include <weft/rpc/core/export.h>
 #include <weft/rref/protocol/actions.h>
+#include <weft/rref/protocol/forks.h>
 #include <weft/rref/protocol/ids.h>
 #include <weft/rref/protocol/messages.h>
 #include <weft/rref/protocol/number_set.h>
@@ -104,21 +105,24 @@ class WEFT_EXPORT OwnerTable {
   std::size_t birth_ranges() const;  // over all peers: how much is remembered of settled births
 
  private:
-  enum class Transit : std::uint8_t { arrived, under_way, probing };
-  struct Fork {
-    rpc::AgentId user;
-    Transit transit = Transit::arrived;
-  };
-  struct Object {
-    ObjectInfo info;
-    ObjectState state = ObjectState::expected;
+  // What objects have in common that were made alike: kept once for all of them.
+  struct Kind {
     rpc::AgentId creator;
-    std::size_t holds = 0;
-    std::map<ForkId, Fork> forks;
-    std::string failure;
+    std::string type, site;
+
+    friend auto operator<=>(const Kind&, const Kind&) = default;
   };
-  // What is kept for each agent that is watched. It goes when the agent does.
+  using Kinds = std::map<Kind, std::size_t>;  // and how many are of it
+  struct Object {
+    Kinds::value_type* kind = nullptr;
+    std::chrono::steady_clock::time_point made{};
+    std::uint32_t holds = 0;
+    ObjectState state = ObjectState::expected;
+    Forks forks;
+  };
+  // What is kept for each agent that is watched, as each fork's user is. It goes when the agent does.
   struct Peer {
+    rpc::AgentId id;
     NumberSet births;  // of forks that the agent bore at this owner: registered or fenced, once and for all
     std::uint64_t next_lend = 0;  // births of this owner's forks for that agent
   };
@@ -129,18 +133,25 @@ class WEFT_EXPORT OwnerTable {
   bool may_still_be_created(const RRefId& rref) const;
   Object* find(const RRefId& rref);
   const Object* find(const RRefId& rref) const;
+  Object& add(const RRefId& rref, const rpc::AgentId& creator);
+  void describe(Object& object, ObjectInfo info);
+  void set_kind(Object& object, Kind kind);
+  void forget_kind(Object& object);
+  const rpc::AgentId& user_of(const Fork& fork) const { return peers_.at(fork.user).id; }
   Object& known(const RRefId& rref);
   Object* find_or_expect(const RRefId& rref, const rpc::AgentId& creator, Actions& out);
   Access acquire(const RRefId& rref, const rpc::AgentId& creator, Actions& out);
-  static Standing standing(const Object* object, const ForkId& fork);
+  Standing standing(const RRefId& rref, const ForkId& fork) const;
   void fail(const RRefId& rref, Object& object, const std::string& failure, Actions& out);
   void collect(const RRefId& rref, Actions& out);
 
   const rpc::AgentId self_;
   std::uint64_t next_local_ = 0;
   std::map<RRefId, Object> objects_;
-  std::map<std::uint64_t, Peer> peers_;  // by incarnation
-  std::set<std::uint64_t> fenced_;       // incarnations: eight bytes of memory for each death
+  Kinds kinds_;
+  std::map<RRefId, std::string> failures_;  // of those that failed
+  std::map<std::uint64_t, Peer> peers_;     // by incarnation
+  std::set<std::uint64_t> fenced_;          // incarnations: eight bytes of memory for each death
 };
 
 }  // namespace weft::rref::protocol

@@ -96,8 +96,8 @@ TEST_F(StoredObjectsTest, ValuesEndInTheirTurn) {
     ended.set();
   });
   auto stored = std::make_shared<StoredObject>(std::move(kept), threads);
-  stored->turn()->post([&] { gate.wait(); });
-  stored->turn()->post([&] { order.push_back("ran"); });
+  stored->turn().post([&] { gate.wait(); });
+  stored->turn().post([&] { order.push_back("ran"); });
   objects.settle(one, std::move(stored));
   objects.remove(one);
   gate.set();

@@ -1,0 +1,54 @@
+// Forks: the references to one object that its owner knows of, by their ids.
+//
+// In order in one piece of memory: most objects have one or two, and each costs 32 bytes. Finding one is
+// logarithmic in their number, adding or ending one moves those after it. Thread-safety: none.
+#pragma once
+
+#include <weft/rref/protocol/ids.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+namespace weft::rref::protocol {
+
+enum class Transit : std::uint8_t { arrived, under_way, probing };
+
+struct Fork {
+  ForkId id;
+  std::uint64_t user = 0;  // its incarnation
+  Transit transit = Transit::arrived;
+};
+
+class Forks {
+ public:
+  bool empty() const { return forks_.empty(); }
+  auto begin() { return forks_.begin(); }
+  auto end() { return forks_.end(); }
+  auto begin() const { return forks_.begin(); }
+  auto end() const { return forks_.end(); }
+
+  Fork* find(const ForkId& id) {
+    const auto place = place_of(id);
+    return place != forks_.end() && place->id == id ? &*place : nullptr;
+  }
+  bool contains(const ForkId& id) const { return const_cast<Forks*>(this)->find(id) != nullptr; }
+  void add(Fork fork) {  // one whose id is new
+    forks_.insert(place_of(fork.id), fork);
+  }
+  void erase(const Fork* fork) { forks_.erase(forks_.begin() + (fork - forks_.data())); }
+  // How many there were.
+  std::size_t erase_of(std::uint64_t user) {
+    return std::erase_if(forks_, [&](const Fork& fork) { return fork.user == user; });
+  }
+
+ private:
+  std::vector<Fork>::iterator place_of(const ForkId& id) {
+    return std::lower_bound(forks_.begin(), forks_.end(), id,
+                            [](const Fork& fork, const ForkId& sought) { return fork.id < sought; });
+  }
+
+  std::vector<Fork> forks_;  // by id
+};
+
+}  // namespace weft::rref::protocol
