@@ -138,6 +138,8 @@ class WEFT_EXPORT AgentCore final : public std::enable_shared_from_this<AgentCor
   Future<void> leaving();  // the layers' part
   Future<void> drain(std::chrono::nanoseconds patience);
   void shut_down();
+  // All members of its job of fixed size have come: what the layers say to that.
+  Result<void> world_complete(const std::vector<std::string>& members) const;
   // The job this agent is part of has failed: every call under way and to come ends with this.
   void fail_world(const Error& error);
   std::optional<Error> world_failure() const;

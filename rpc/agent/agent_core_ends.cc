@@ -65,6 +65,15 @@ void AgentCore::end_drain(Result<void> result) {
   draining->promise.complete(std::move(result));
 }
 
+Result<void> AgentCore::world_complete(const std::vector<std::string>& members) const {
+  try {
+    for (const auto& hook : hooks_) hook->world_complete(members);
+    return {};
+  } catch (...) {
+    return std::current_exception();
+  }
+}
+
 void AgentCore::fail_world(const Error& error) {
   std::vector<std::shared_ptr<Link>> links;
   std::vector<std::shared_ptr<Route>> routes;

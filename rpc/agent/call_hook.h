@@ -39,6 +39,9 @@ class WEFT_EXPORT CallHook {
   // The last connection to this life of a peer ended: orderly (shut_down), or not. Any thread; must not
   // block.
   virtual void peer_gone(const AgentId& peer, const Error& reason) { (void)peer, (void)reason; }
+  // All members of a job of fixed size have come, this one included. What is thrown is what the wait for them
+  // ends with. Any thread; must not block.
+  virtual void world_complete(const std::vector<std::string>& members) { (void)members; }
   // The agent begins to drain. Any thread; must not block.
   virtual void draining() {}
   // Before the agent says goodbye: what this layer still has to tell others.

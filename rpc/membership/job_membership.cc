@@ -435,6 +435,7 @@ std::vector<std::string> JobMembership::awaited() const { return roster_.awaited
 
 void JobMembership::answer() {
   std::vector<Waiter> answered;
+  std::vector<std::string> whole;  // a fixed world's members, once all have come
   std::vector<std::pair<std::shared_ptr<Promise<Events>>, Events>> told;
   {
     std::lock_guard lock(mutex_);
@@ -442,6 +443,8 @@ void JobMembership::answer() {
     const bool fixed = rendezvous_.fixed_world;
     const std::size_t world = fixed ? rendezvous_.world_size : 0;
     const std::size_t come = fixed ? roster_.joined() : roster_.here();
+    if (fixed && come == world)
+      for (const auto& [name, member] : roster_.members()) whole.push_back(name);
     for (auto i = waiters_.begin(); i != waiters_.end();) {
       const std::size_t agents = i->second.agents;
       const bool due = agents == 0 ? roster_.joined() >= world && awaited().empty() : come >= agents;
@@ -462,7 +465,7 @@ void JobMembership::answer() {
     if (waiter.agents == 0) {
       publish_left(std::move(waiter.promise));
     } else {
-      waiter.promise->complete(Result<void>{});
+      waiter.promise->complete(whole.empty() ? Result<void>{} : core_->world_complete(whole));
     }
   }
 }

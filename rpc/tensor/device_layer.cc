@@ -143,6 +143,7 @@ class Devices final : public rpc::CallHook {
     devices_of(*call, *devices_);
     next();
   }
+  void world_complete(const std::vector<std::string>& members) override { devices_->check_names(members); }
 
  private:
   std::shared_ptr<const AgentDevices> devices_;

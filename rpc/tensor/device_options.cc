@@ -1,6 +1,7 @@
 #include <weft/rpc/tensor/device_options.h>
 
 #include <weft/rpc/core/error.h>
+#include <weft/rpc/transport/address.h>
 
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 
@@ -41,6 +42,13 @@ bool AgentDevices::maps() const { return !options_.maps.empty() || !options_.oth
 const DeviceMap& AgentDevices::map_for(const std::string& peer) const {
   const auto found = options_.maps.find(peer);
   return found == options_.maps.end() ? options_.others : found->second;
+}
+
+void AgentDevices::check_names(const std::vector<std::string>& members) const {
+  for (const auto& [peer, map] : options_.maps)
+    if (!rpc::Address::looks_like(peer) && std::find(members.begin(), members.end(), peer) == members.end())
+      throw rpc::Error(rpc::ErrorKind::invalid_argument,
+                       "a device map for '" + peer + "', and no member of this job has that name");
 }
 
 void AgentDevices::check(c10::Device device, const std::string& whose) const {

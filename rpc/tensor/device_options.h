@@ -17,7 +17,8 @@ namespace weft::tensor {
 
 struct WEFT_EXPORT DeviceOptions {
   // By the peer's name. One that was asked for by its address has that as its name until it has first been
-  // connected to: await peer.ready() before its first call with tensors.
+  // connected to: await peer.ready() before its first call with tensors. In a job of fixed size, wait_for()
+  // fails where no member has the name.
   std::map<std::string, DeviceMap> maps;
   DeviceMap others;  // for peers that `maps` does not name
   // What calls may use here; empty: every device of the process. A map from, or a peer's map to, another one
@@ -37,6 +38,8 @@ class WEFT_EXPORT AgentDevices {
 
   bool maps() const;  // it has any
   const DeviceMap& map_for(const std::string& peer) const;
+  // invalid_argument: a map is for a name that none of these has. Peers by their address are not asked for.
+  void check_names(const std::vector<std::string>& members) const;
   // The accelerators' devices that this agent's own options name.
   const std::vector<c10::Device>& accelerators() const { return accelerators_; }
   // invalid_argument, which begins with `whose`: it does not exist, or is not among the agent's.

@@ -12,6 +12,7 @@
 
 #include <set>
 
+#include "tests/dist_autograd/failing_backward.h"
 #include "tests/rpc/simulation/agents_sim_faults.h"
 #include "tests/support/sim_job.h"
 
@@ -37,14 +38,6 @@ struct Plan {
   Trouble trouble = Trouble::none;
 };
 WEFT_CODEC(Plan, worker, below, used, trouble)
-
-struct FailingBackward : torch::autograd::Function<FailingBackward> {
-  static at::Tensor forward(torch::autograd::AutogradContext*, at::Tensor x) { return x * 1; }
-  static torch::autograd::variable_list backward(torch::autograd::AutogradContext*,
-                                                 torch::autograd::variable_list) {
-    throw std::runtime_error("backward failed on purpose");
-  }
-};
 
 inline at::Tensor weights_of(const std::string& worker) {
   const auto n = static_cast<double>(worker.back() - '0');
@@ -100,7 +93,7 @@ class Relay {
       const at::Tensor value = co_await std::move(values[i]);
       if (plan.below[i].used) sum = sum + 0.5 * value;
     }
-    co_return plan.trouble == Trouble::backward ? FailingBackward::apply(sum) : sum;
+    co_return plan.trouble == Trouble::backward ? test::FailingBackward::apply(sum) : sum;
   }
   // What a pass holds for the weights here; of no elements where it has none.
   at::Tensor gradient(rpc::CallContext& call, PassId pass) {

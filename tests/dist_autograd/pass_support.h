@@ -8,6 +8,8 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include "tests/dist_autograd/failing_backward.h"
+
 namespace weft::dist_autograd::test {
 
 // A matrix on its owner, with every way to use it.
@@ -36,14 +38,6 @@ struct Weights {
                    rpc::Method<"no_grad_seen", &Weights::no_grad_seen>, rpc::Method<"fail", &Weights::fail>,
                    rpc::Method<"fail_backward", &Weights::fail_backward>,
                    rpc::Method<"through", &Weights::through>, rpc::Method<"bounce", &Weights::bounce>>;
-};
-
-struct FailingBackward : torch::autograd::Function<FailingBackward> {
-  static at::Tensor forward(torch::autograd::AutogradContext*, at::Tensor x) { return x * 1; }
-  static torch::autograd::variable_list backward(torch::autograd::AutogradContext*,
-                                                 torch::autograd::variable_list) {
-    throw std::runtime_error("backward failed on purpose");
-  }
 };
 
 inline at::Tensor Weights::fail_backward(at::Tensor x) { return FailingBackward::apply(x.mm(w)); }
