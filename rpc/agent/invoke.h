@@ -136,6 +136,16 @@ struct Answer {
   void operator()(Result<T>&& result) const { answer(*call, std::move(result)); }
 };
 
+// The same for a result that a layer wraps.
+template <class Wrapper>
+struct AnswerWithin {
+  std::shared_ptr<IncomingCall> call;
+  void operator()(Result<Wrapper>&& result) const {
+    if (!result.ok()) return call->fail(result.error());
+    answer(*call, capture([&] { return FutureResult<Wrapper>::take(std::move(result).get(), *call); }));
+  }
+};
+
 // Runs a handler that is Asio's coroutine, on the call's executor; the call's cancellation is the
 // coroutine's.
 template <class T, class Awaitable>
@@ -204,6 +214,12 @@ typename M::Traits::Returned invoke(IncomingCall& call, typename M::Traits::Argu
       arguments);
 }
 
+template <class T>
+void answer_with(Future<T> future, const std::shared_ptr<IncomingCall>& call) {
+  constexpr bool plain = std::is_same_v<T, typename FutureResult<T>::Type>;
+  std::move(future).then(std::conditional_t<plain, Answer<T>, AnswerWithin<T>>{call});
+}
+
 template <class Returned, class Value, class Arguments>
 void run_handler(const std::shared_ptr<IncomingCall>& call, Returned (*invoke)(IncomingCall&, Arguments&)) {
   std::optional<Arguments> arguments = arguments_of<Arguments>(call);
@@ -218,14 +234,14 @@ void run_handler(const std::shared_ptr<IncomingCall>& call, Returned (*invoke)(I
     Result<Returned> made = capture(run);
     if (!made.ok()) return call->fail(made.error());
     run_awaitable<Value>(call, std::move(made).get());
-  } else if constexpr (std::same_as<Returned, Future<Value>>) {
-    Result<Future<Value>> made = [&] {
+  } else if constexpr (is_future<Returned>) {
+    Result<Returned> made = [&] {
       ContextScope scope(call->context());
       return capture(run);
     }();
     if (!made.ok()) return call->fail(made.error());
     call->release_object();
-    std::move(made).get().then(Answer<Value>{call});
+    answer_with(std::move(made).get(), call);
   } else {
     Result<Value> result = [&] {
       ContextScope scope(call->context());

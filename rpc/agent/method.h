@@ -37,6 +37,13 @@ inline constexpr NonBlocking non_blocking{};  // runs on the loop itself: must r
 template <class Stand, class T>
 struct StandsFor : std::false_type {};
 
+// What travels of a handler's future result, where a layer wraps that: specialized for the wrapper, with the
+// Type within it and `static Type take(Wrapper&&, IncomingCall&)`, on the thread that completes the future.
+template <class T>
+struct FutureResult {
+  using Type = T;
+};
+
 namespace detail {
 
 template <class T>
@@ -49,7 +56,7 @@ struct Unwrapped<Task<T>> {
 };
 template <class T>
 struct Unwrapped<Future<T>> {
-  using Type = T;
+  using Type = typename FutureResult<T>::Type;
 };
 
 template <class T, class AsioExecutor>
@@ -63,6 +70,11 @@ template <class T>
 inline constexpr bool is_coroutine<Task<T>> = true;
 template <class T, class AsioExecutor>
 inline constexpr bool is_coroutine<asio::awaitable<T, AsioExecutor>> = true;
+
+template <class T>
+inline constexpr bool is_future = false;
+template <class T>
+inline constexpr bool is_future<Future<T>> = true;
 
 // What a handler makes that runs when the handler has returned.
 template <class T>

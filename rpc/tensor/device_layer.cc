@@ -176,9 +176,13 @@ DeviceMap device_map_back(rpc::IncomingMessage& message) {
   return devices != nullptr ? devices->back : DeviceMap{};
 }
 
+std::vector<c10::Stream> call_streams(rpc::CallContext& call) {
+  const auto* served = call.slots().find<ServedDevices>();
+  return served != nullptr ? served->streams->streams() : std::vector<c10::Stream>{};
+}
+
 void wait_for_arguments(rpc::CallContext& call) {
-  if (const auto* served = call.slots().find<ServedDevices>())
-    for (const c10::Stream& stream : served->streams->streams()) stream.synchronize();
+  for (const c10::Stream& stream : call_streams(call)) stream.synchronize();
 }
 
 void use_on_current_streams(const std::vector<at::Tensor>& tensors) {

@@ -34,6 +34,8 @@ class WEFT_EXPORT ByDeviceMap final : public rpc::CallModifier {
 // parts of the call have read the message.
 WEFT_EXPORT DeviceMap device_map_back(rpc::IncomingMessage& message);
 
+// Of a call that is served, one for each device that it may use; its result is copied from there.
+WEFT_EXPORT std::vector<c10::Stream> call_streams(rpc::CallContext& call);
 // For a handler that hands its arguments to other threads: blocks until those that are on accelerators have
 // arrived there.
 WEFT_EXPORT void wait_for_arguments(rpc::CallContext& call);

@@ -1,6 +1,5 @@
 #include <weft/rpc/tensor/on_streams.h>
 
-#include <weft/rpc/tensor/device_layer.h>
 #include <weft/rpc/tensor/staging.h>
 
 #include <ATen/ops/_indices.h>
@@ -41,6 +40,10 @@ void StreamMarks::note(const at::Tensor& tensor) {
     return;
   marks_.push_back({device, c10::Event(device.type())});
   marks_.back().reached.record(current_stream(device));
+}
+
+void StreamMarks::wait() {
+  for (const Mark& mark : marks_) mark.reached.synchronize();
 }
 
 void StreamMarks::pass_on(const at::Tensor& tensor) {

@@ -7,16 +7,19 @@
 // When it is made it notes how far the current streams of the calling thread have come, on the devices that
 // its tensors are on. take() makes the current streams of its own thread wait for that, and no thread; the
 // memory is not reused before those streams are done with it. T is a tensor or made of tensors: containers,
-// tuples, optionals and structs that travel (WEFT_CODEC); tensors on the CPU are complete anyhow. What calls
-// bring needs none of this: it arrives on the streams that were current where the call was made, and what a
-// handler completes on another thread is sent once that thread's current streams have come so far.
-// Thread-safety: a value. After torch.futures.Future(devices=…).
+// tuples, optionals and structs that travel (WEFT_CODEC); tensors on the CPU are complete anyhow. A handler
+// whose result another thread completes returns a Future<OnStreams<T>>, which is a T to its callers: of a
+// plain one the tensors have to be complete. What calls bring needs none of this: it arrives on the streams
+// that were current where the call was made. Thread-safety: a value. After
+// torch.futures.Future(devices=…).
 #pragma once
 
 #include <weft/rpc/codec/struct_codec.h>
+#include <weft/rpc/tensor/device_layer.h>
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/Event.h>
+#include <c10/core/StreamGuard.h>
 
 #include <ranges>
 #include <tuple>
@@ -55,6 +58,7 @@ class WEFT_EXPORT StreamMarks {
   void note(const at::Tensor& tensor);  // the current stream of its device; that of one device once
   // The current stream of the tensor's device waits for what was noted, and uses the tensor's memory.
   void pass_on(const at::Tensor& tensor);
+  void wait();  // the thread does
 
  private:
   struct Mark {
@@ -76,6 +80,10 @@ class OnStreams {
     for_each_tensor(value_, [this](const at::Tensor& tensor) { marks_.pass_on(tensor); });
     return std::move(value_);
   }
+  T take_complete() {
+    marks_.wait();
+    return std::move(value_);
+  }
 
  private:
   T value_;
@@ -83,3 +91,17 @@ class OnStreams {
 };
 
 }  // namespace weft::tensor
+
+namespace weft::rpc {
+
+template <class T>
+struct FutureResult<tensor::OnStreams<T>> {
+  using Type = T;
+  static T take(tensor::OnStreams<T>&& value, IncomingCall& call) {
+    if (call.keeps_result()) return value.take_complete();
+    const c10::MultiStreamGuard on_streams(tensor::call_streams(call));
+    return value.take();
+  }
+};
+
+}  // namespace weft::rpc

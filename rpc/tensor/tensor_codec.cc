@@ -149,15 +149,7 @@ void encode_tensor(ValueWriter writer, const at::Tensor& tensor, Copy when) {
   std::optional<c10::MultiStreamGuard> on_streams;
   if (!tensor.is_cpu()) {
     way.copies = &devices->copies;
-    // Who completes a call on another thread has made its result on that thread's streams.
-    const c10::Stream made_on = tensor::current_stream(tensor.device());
     on_streams.emplace(devices->streams);
-    const c10::Stream copied_on = tensor::current_stream(tensor.device());
-    if (made_on != copied_on) {
-      c10::Event made(made_on.device_type());
-      made.record(made_on);
-      made.block(copied_on);
-    }
   }
   if (!place.is_cpu()) {
     way.device = place.str();

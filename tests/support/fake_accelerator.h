@@ -11,6 +11,9 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/detail/PrivateUse1HooksInterface.h>
 #include <ATen/native/CPUFallback.h>
+#include <ATen/ops/_indices_native.h>
+#include <ATen/ops/_sparse_coo_tensor_with_dims_and_tensors_native.h>
+#include <ATen/ops/_values_native.h>
 #include <ATen/ops/as_strided_native.h>
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/view_native.h>
@@ -284,6 +287,7 @@ class FakeAccelerator {
 
   FakeAccelerator()
       : kernels_(torch::Library::IMPL, "aten", c10::DispatchKey::PrivateUse1, __FILE__, __LINE__),
+        sparse_(torch::Library::IMPL, "aten", c10::DispatchKey::SparsePrivateUse1, __FILE__, __LINE__),
         others_(torch::Library::IMPL, "_", c10::DispatchKey::PrivateUse1, __FILE__, __LINE__) {
     c10::register_privateuse1_backend("fake");
     static const auto* guard = new Guard;
@@ -295,10 +299,15 @@ class FakeAccelerator {
     kernels_.impl("_copy_from_and_resize", &copy_from_and_resize);
     kernels_.impl("as_strided", &as_strided);
     kernels_.impl("view", &view);
+    // LibTorch's own, of which each device's library registers what it has.
+    sparse_.impl("_sparse_coo_tensor_with_dims_and_tensors",
+                 &at::native::new_with_dims_and_tensor_sparse_symint);
+    sparse_.impl("_indices", &at::native::_indices_sparse);
+    sparse_.impl("_values", &at::native::_values_sparse);
     others_.fallback(torch::CppFunction::makeFromBoxedFunction<&on_cpu>());
   }
 
-  torch::Library kernels_, others_;
+  torch::Library kernels_, sparse_, others_;
   std::recursive_mutex mutex_;  // guards what follows
   std::map<Key, Queue> queues_;
   std::set<void*> pinned_;

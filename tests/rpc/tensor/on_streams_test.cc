@@ -118,8 +118,8 @@ TEST_F(OnStreamsTest, AContinuationMovesItToAnotherDevice) {
 
 struct Elsewhere {
   // By a thread of its own, before its streams have come so far.
-  rpc::Future<at::Tensor> add_one(at::Tensor x) {
-    rpc::Promise<at::Tensor> promise;
+  rpc::Future<OnStreams<at::Tensor>> add_one(at::Tensor x) {
+    rpc::Promise<OnStreams<at::Tensor>> promise;
     auto future = promise.future();
     std::thread([promise = std::move(promise), x = x.cpu()]() mutable {
       FakeAccelerator& accelerator = FakeAccelerator::install();
@@ -127,14 +127,13 @@ struct Elsewhere {
       at::Tensor made = at::empty(x.sizes(), at::TensorOptions().device(fake(1)));
       accelerator.launch(fake(1), [] {});
       accelerator.fill_later(made, x[0].item<float>() + 1);
-      promise.complete(made);
+      promise.complete(OnStreams(std::move(made)));
     }).join();
     return future;
   }
-  // Goes on with the result of another's, which is completed elsewhere too.
-  rpc::Future<at::Tensor> add_two(rpc::CallContext& call, at::Tensor x) {
-    return next->with(call).call<&Elsewhere::add_one>(x).then(
-        [](rpc::Result<at::Tensor>&& one) { return std::move(one).get() + 1; });
+  // Goes on with the result of another's.
+  rpc::Task<at::Tensor> add_two(rpc::CallContext& call, at::Tensor x) {
+    co_return co_await next->with(call).call<&Elsewhere::add_one>(x) + 1;
   }
   std::optional<rpc::Peer> next;
   using Service = rpc::Service<"elsewhere", rpc::Method<"add_one", &Elsewhere::add_one>,
