@@ -1,5 +1,9 @@
 #include <weft/dist_optim/local/optimizer_spec.h>
+
+#include <weft/dist_optim/local/adadelta.h>
+#include <weft/dist_optim/local/adamax.h>
 #include <weft/dist_optim/local/rowwise_adagrad.h>
+#include <weft/dist_optim/local/rprop.h>
 #include <weft/dist_optim/local/sparse_adam.h>
 #include <weft/rpc/core/error.h>
 
@@ -74,13 +78,13 @@ void read(OptionReader& from, torch::optim::RMSpropOptions& to) {
   to.centered(from.flag("centered"));
 }
 
-void read(OptionReader& from, SparseAdamOptions& to) {
-  to.lr(from.number("lr")).beta1(from.number("beta1")).beta2(from.number("beta2")).eps(from.number("eps"));
-}
-
-void read(OptionReader& from, RowwiseAdagradOptions& to) {
-  to.lr(from.number("lr")).eps(from.number("eps"));
-  to.initial_accumulator_value(from.number("initial_accumulator_value"));
+// weft's own name their options themselves, numbers and flags.
+template <typename Options>
+void read(OptionReader& from, LocalOptions<Options>& to) {
+  for (const Field& field : static_cast<Options&>(to).fields()) {
+    if (double* const* number = std::get_if<double*>(&field.value)) **number = from.number(field.name);
+    if (bool* const* flag = std::get_if<bool*>(&field.value)) **flag = from.flag(field.name);
+  }
 }
 
 template <typename Optimizer, typename Options>
@@ -101,6 +105,16 @@ template <typename AdamLike>
 std::map<std::string, double> adam_options(const AdamLike& from) {
   return {{"lr", from.lr()},   {"beta1", std::get<0>(from.betas())},  {"beta2", std::get<1>(from.betas())},
           {"eps", from.eps()}, {"weight_decay", from.weight_decay()}, {"amsgrad", from.amsgrad() ? 1 : 0}};
+}
+
+template <typename Options>
+std::map<std::string, double> local_options(Options from) {
+  std::map<std::string, double> options;
+  for (const Field& field : from.fields()) {
+    if (double* const* number = std::get_if<double*>(&field.value)) options[field.name] = **number;
+    if (bool* const* flag = std::get_if<bool*>(&field.value)) options[field.name] = **flag ? 1 : 0;
+  }
+  return options;
 }
 
 }  // namespace
@@ -136,14 +150,12 @@ OptimizerSpec::OptimizerSpec(const torch::optim::RMSpropOptions& from)
               {"centered", from.centered() ? 1 : 0}} {}
 
 OptimizerSpec::OptimizerSpec(const SparseAdamOptions& from)
-    : name("SparseAdam"),
-      options{{"lr", from.lr()}, {"beta1", from.beta1()}, {"beta2", from.beta2()}, {"eps", from.eps()}} {}
-
+    : name("SparseAdam"), options(local_options(from)) {}
 OptimizerSpec::OptimizerSpec(const RowwiseAdagradOptions& from)
-    : name("RowwiseAdagrad"),
-      options{{"lr", from.lr()},
-              {"eps", from.eps()},
-              {"initial_accumulator_value", from.initial_accumulator_value()}} {}
+    : name("RowwiseAdagrad"), options(local_options(from)) {}
+OptimizerSpec::OptimizerSpec(const AdadeltaOptions& from) : name("Adadelta"), options(local_options(from)) {}
+OptimizerSpec::OptimizerSpec(const AdamaxOptions& from) : name("Adamax"), options(local_options(from)) {}
+OptimizerSpec::OptimizerSpec(const RpropOptions& from) : name("Rprop"), options(local_options(from)) {}
 
 OptimizerSpec OptimizerSpec::with_group(std::string prefix, std::map<std::string, double> differing) const {
   OptimizerSpec more = *this;
@@ -185,9 +197,13 @@ std::unique_ptr<torch::optim::Optimizer> OptimizerSpec::make(std::vector<at::Ten
   if (name == "SparseAdam") return make_as<SparseAdam, SparseAdamOptions>(*this, std::move(parameters));
   if (name == "RowwiseAdagrad")
     return make_as<RowwiseAdagrad, RowwiseAdagradOptions>(*this, std::move(parameters));
-  refuse(*this,
-         "there is no such optimizer (SGD, Adam, AdamW, Adagrad, RMSprop, SparseAdam and RowwiseAdagrad are "
-         "known)");
+  if (name == "Adadelta") return make_as<Adadelta, AdadeltaOptions>(*this, std::move(parameters));
+  if (name == "Adamax") return make_as<Adamax, AdamaxOptions>(*this, std::move(parameters));
+  if (name == "Rprop") return make_as<Rprop, RpropOptions>(*this, std::move(parameters));
+  refuse(
+      *this,
+      "there is no such optimizer (SGD, Adam, AdamW, Adagrad, RMSprop, SparseAdam, RowwiseAdagrad, Adadelta, "
+      "Adamax and Rprop are known)");
 }
 
 bool OptimizerSpec::takes_sparse_gradients() const {

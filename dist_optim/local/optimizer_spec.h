@@ -36,6 +36,9 @@ namespace weft::dist_optim {
 
 struct SparseAdamOptions;
 struct RowwiseAdagradOptions;
+struct AdadeltaOptions;
+struct AdamaxOptions;
+struct RpropOptions;
 
 struct ParameterGroup {
   std::string prefix;
@@ -45,10 +48,10 @@ struct ParameterGroup {
 };
 
 struct WEFT_EXPORT OptimizerSpec {
-  // LibTorch's class: "SGD", "Adam", "AdamW", "Adagrad" or "RMSprop"; or weft's "SparseAdam" or
-  // "RowwiseAdagrad".
+  // LibTorch's class: "SGD", "Adam", "AdamW", "Adagrad" or "RMSprop"; or weft's "SparseAdam",
+  // "RowwiseAdagrad", "Adadelta", "Adamax" or "Rprop".
   std::string name;
-  // LibTorch's option names; Adam's betas are "beta1" and "beta2", and a flag is 0 or 1.
+  // LibTorch's option names; betas are "beta1" and "beta2", and a flag is 0 or 1.
   std::map<std::string, double> options;
   std::vector<ParameterGroup> groups;
 
@@ -62,6 +65,9 @@ struct WEFT_EXPORT OptimizerSpec {
   OptimizerSpec(const torch::optim::RMSpropOptions& from);
   OptimizerSpec(const SparseAdamOptions& from);
   OptimizerSpec(const RowwiseAdagradOptions& from);
+  OptimizerSpec(const AdadeltaOptions& from);
+  OptimizerSpec(const AdamaxOptions& from);
+  OptimizerSpec(const RpropOptions& from);
   // LBFGS evaluates the loss several times within one step: it cannot be stepped with given gradients.
   OptimizerSpec(const torch::optim::LBFGSOptions&) = delete;
 
@@ -78,8 +84,8 @@ struct WEFT_EXPORT OptimizerSpec {
   // Include <torch/optim/optimizer.h> where the result is used.
   std::unique_ptr<torch::optim::Optimizer> make(std::vector<at::Tensor> parameters) const;
 
-  // Whether a step outside groups takes sparse (COO) gradients. LibTorch's Adam, AdamW and RMSprop refuse
-  // them, SGD and Adagrad do with weight decay.
+  // Whether a step outside groups takes sparse (COO) gradients. Adam, AdamW, RMSprop, Adadelta, Adamax and
+  // Rprop refuse them, SGD and Adagrad do with weight decay.
   bool takes_sparse_gradients() const;
 
   friend bool operator==(const OptimizerSpec&, const OptimizerSpec&) = default;

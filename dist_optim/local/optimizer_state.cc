@@ -1,5 +1,9 @@
 #include <weft/dist_optim/local/optimizer_state.h>
+
+#include <weft/dist_optim/local/adadelta.h>
+#include <weft/dist_optim/local/adamax.h>
 #include <weft/dist_optim/local/rowwise_adagrad.h>
+#include <weft/dist_optim/local/rprop.h>
 #include <weft/dist_optim/local/sparse_adam.h>
 #include <weft/rpc/core/error.h>
 
@@ -45,11 +49,13 @@ void visit(torch::optim::RMSpropParamState& state, Fields& fields) {
   fields.optional("momentum_buffer", state.momentum_buffer());
   fields.optional("grad_avg", state.grad_avg());
 }
-template <class Fields>
-void visit(SparseAdamParamState& state, Fields& fields) {
-  fields.count("step", state.step());
-  fields.elementwise("exp_avg", state.exp_avg());
-  fields.elementwise("exp_avg_sq", state.exp_avg_sq());
+// weft's own name their fields themselves: counts, and tensors of the parameter's shape.
+template <class State, class Fields>
+void visit(LocalParamState<State>& state, Fields& fields) {
+  for (const Field& field : static_cast<State&>(state).fields()) {
+    if (auto* count = std::get_if<std::int64_t*>(&field.value)) fields.count(field.name, **count);
+    if (auto* tensor = std::get_if<at::Tensor*>(&field.value)) fields.elementwise(field.name, **tensor);
+  }
 }
 template <class Fields>
 void visit(RowwiseAdagradParamState& state, Fields& fields) {
@@ -132,6 +138,9 @@ void with_state_of(const std::string& name, With with) {
   if (name == "RMSprop") return with(std::make_unique<torch::optim::RMSpropParamState>());
   if (name == "SparseAdam") return with(std::make_unique<SparseAdamParamState>());
   if (name == "RowwiseAdagrad") return with(std::make_unique<RowwiseAdagradParamState>());
+  if (name == "Adadelta") return with(std::make_unique<AdadeltaParamState>());
+  if (name == "Adamax") return with(std::make_unique<AdamaxParamState>());
+  if (name == "Rprop") return with(std::make_unique<RpropParamState>());
   throw rpc::Error(rpc::ErrorKind::invalid_argument, "the state of " + name + " is not known");
 }
 

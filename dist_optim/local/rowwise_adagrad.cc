@@ -1,8 +1,5 @@
 #include <weft/dist_optim/local/rowwise_adagrad.h>
 
-#include <torch/optim/serialize.h>
-#include <torch/serialize/archive.h>
-
 namespace weft::dist_optim {
 namespace {
 
@@ -20,79 +17,39 @@ torch::Tensor mean_square(const torch::Tensor& values) {
 
 }  // namespace
 
-void RowwiseAdagradOptions::serialize(torch::serialize::InputArchive& archive) {
-  _TORCH_OPTIM_DESERIALIZE_TORCH_ARG(double, lr);
-  _TORCH_OPTIM_DESERIALIZE_TORCH_ARG(double, eps);
-  _TORCH_OPTIM_DESERIALIZE_TORCH_ARG(double, initial_accumulator_value);
-}
-
-void RowwiseAdagradOptions::serialize(torch::serialize::OutputArchive& archive) const {
-  _TORCH_OPTIM_SERIALIZE_TORCH_ARG(lr);
-  _TORCH_OPTIM_SERIALIZE_TORCH_ARG(eps);
-  _TORCH_OPTIM_SERIALIZE_TORCH_ARG(initial_accumulator_value);
-}
-
-void RowwiseAdagradParamState::serialize(torch::serialize::InputArchive& archive) {
-  _TORCH_OPTIM_DESERIALIZE_TORCH_ARG(torch::Tensor, sum);
-}
-
-void RowwiseAdagradParamState::serialize(torch::serialize::OutputArchive& archive) const {
-  _TORCH_OPTIM_SERIALIZE_TORCH_ARG(sum);
-}
-
-RowwiseAdagrad::RowwiseAdagrad(std::vector<torch::Tensor> parameters, RowwiseAdagradOptions options)
-    : Optimizer(std::move(parameters), std::make_unique<RowwiseAdagradOptions>(options)) {
+RowwiseAdagrad::RowwiseAdagrad(std::vector<torch::Tensor> parameters, const RowwiseAdagradOptions& options)
+    : LocalOptimizer(std::move(parameters), options) {
   TORCH_CHECK(options.lr() >= 0, "Invalid learning rate: ", options.lr());
   TORCH_CHECK(options.eps() >= 0, "Invalid epsilon value: ", options.eps());
   TORCH_CHECK(options.initial_accumulator_value() >= 0,
               "Invalid initial_accumulator_value value: ", options.initial_accumulator_value());
 }
 
-torch::Tensor RowwiseAdagrad::step(LossClosure closure) {
-  torch::Tensor loss;
-  if (closure != nullptr) {
-    at::AutoGradMode enable(true);
-    loss = closure();
-  }
-  at::NoGradGuard no_grad;
-  for (auto& group : param_groups_) {
-    const auto& options = static_cast<const RowwiseAdagradOptions&>(group.options());
-    for (auto& parameter : group.params()) {
-      if (!parameter.grad().defined()) continue;
-      auto& kept = state_[parameter.unsafeGetTensorImpl()];
-      if (kept == nullptr) {
-        auto fresh = std::make_unique<RowwiseAdagradParamState>();
-        const std::int64_t rows = parameter.dim() == 0 ? 1 : parameter.size(0);
-        fresh->sum(torch::full({rows}, options.initial_accumulator_value(), parameter.options()));
-        kept = std::move(fresh);
-      }
-      torch::Tensor& sum = static_cast<RowwiseAdagradParamState&>(*kept).sum();
-      const auto change = [&](const torch::Tensor& of_rows, const torch::Tensor& g) {
-        return g / (beside(of_rows, g).sqrt() + options.eps()) * -options.lr();
-      };
-      if (!parameter.grad().is_sparse()) {
-        sum.add_(mean_square(parameter.grad()).reshape(sum.sizes()));
-        parameter.add_(change(sum, parameter.grad()));
-        continue;
-      }
-      // The update is not linear: an index that is there twice counts once, with the sum.
-      const torch::Tensor gradient = parameter.grad().coalesce();
-      TORCH_CHECK(gradient.sparse_dim() == 1, "RowwiseAdagrad takes gradients that are sparse in their rows");
-      const torch::Tensor rows = gradient.indices()[0];
-      if (rows.numel() == 0) continue;
-      sum.index_add_(0, rows, mean_square(gradient.values()));
-      parameter.index_add_(0, rows, change(sum.index_select(0, rows), gradient.values()));
-    }
-  }
-  return loss;
+RowwiseAdagradParamState RowwiseAdagrad::begin(const at::Tensor& parameter,
+                                               const RowwiseAdagradOptions& options) const {
+  const std::int64_t rows = parameter.dim() == 0 ? 1 : parameter.size(0);
+  return RowwiseAdagradParamState().sum(
+      torch::full({rows}, options.initial_accumulator_value(), parameter.options()));
 }
 
-void RowwiseAdagrad::save(torch::serialize::OutputArchive& archive) const {
-  torch::optim::serialize<RowwiseAdagradParamState, RowwiseAdagradOptions>(archive, *this);
-}
-
-void RowwiseAdagrad::load(torch::serialize::InputArchive& archive) {
-  torch::optim::serialize<RowwiseAdagradParamState, RowwiseAdagradOptions>(archive, *this);
+void RowwiseAdagrad::update(at::Tensor& parameter, const at::Tensor& gradient,
+                            const RowwiseAdagradOptions& options, RowwiseAdagradParamState& state) const {
+  torch::Tensor& sum = state.sum();
+  const auto change = [&](const torch::Tensor& of_rows, const torch::Tensor& g) {
+    return g / (beside(of_rows, g).sqrt() + options.eps()) * -options.lr();
+  };
+  if (!gradient.is_sparse()) {
+    sum.add_(mean_square(gradient).reshape(sum.sizes()));
+    parameter.add_(change(sum, gradient));
+    return;
+  }
+  // The update is not linear: an index that is there twice counts once, with the sum.
+  const torch::Tensor once = gradient.coalesce();
+  TORCH_CHECK(once.sparse_dim() == 1, "RowwiseAdagrad takes gradients that are sparse in their rows");
+  const torch::Tensor rows = once.indices()[0];
+  if (rows.numel() == 0) return;
+  sum.index_add_(0, rows, mean_square(once.values()));
+  parameter.index_add_(0, rows, change(sum.index_select(0, rows), once.values()));
 }
 
 }  // namespace weft::dist_optim

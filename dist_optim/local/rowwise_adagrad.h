@@ -6,45 +6,43 @@
 // A row is what the first dimension counts; of a parameter with fewer than two dimensions every element is
 // one. A dense gradient is one of every row.
 //
-// Thread-safety: as all of LibTorch's optimizers: none. Errors: c10::Error, as theirs.
+// Thread-safety and errors: as LocalOptimizer.
 #pragma once
 
-#include <weft/rpc/core/export.h>
-
-#include <torch/optim/optimizer.h>
-#include <torch/types.h>
+#include <weft/dist_optim/local/local_optimizer.h>
 
 namespace weft::dist_optim {
 
-struct WEFT_EXPORT RowwiseAdagradOptions : torch::optim::OptimizerCloneableOptions<RowwiseAdagradOptions> {
+struct WEFT_EXPORT RowwiseAdagradOptions : LocalOptions<RowwiseAdagradOptions> {
   explicit RowwiseAdagradOptions(double rate = 1e-2) : lr_(rate) {}
   TORCH_ARG(double, lr);
   TORCH_ARG(double, eps) = 1e-10;
   TORCH_ARG(double, initial_accumulator_value) = 0;
 
  public:
-  void serialize(torch::serialize::InputArchive& archive) override;
-  void serialize(torch::serialize::OutputArchive& archive) const override;
-  double get_lr() const override { return lr(); }
-  void set_lr(const double rate) override { lr(rate); }
+  Fields fields() {
+    return {{"lr", &lr_}, {"eps", &eps_}, {"initial_accumulator_value", &initial_accumulator_value_}};
+  }
 };
 
-struct WEFT_EXPORT RowwiseAdagradParamState
-    : torch::optim::OptimizerCloneableParamState<RowwiseAdagradParamState> {
+struct WEFT_EXPORT RowwiseAdagradParamState : LocalParamState<RowwiseAdagradParamState> {
   TORCH_ARG(torch::Tensor, sum);  // one element a row
 
  public:
-  void serialize(torch::serialize::InputArchive& archive) override;
-  void serialize(torch::serialize::OutputArchive& archive) const override;
+  Fields fields() { return {{"sum", &sum_}}; }
 };
 
-class WEFT_EXPORT RowwiseAdagrad final : public torch::optim::Optimizer {
+class WEFT_EXPORT RowwiseAdagrad final
+    : public LocalOptimizer<RowwiseAdagradOptions, RowwiseAdagradParamState> {
  public:
   explicit RowwiseAdagrad(std::vector<torch::Tensor> parameters,
-                          RowwiseAdagradOptions options = RowwiseAdagradOptions());
-  torch::Tensor step(LossClosure closure = nullptr) override;
-  void save(torch::serialize::OutputArchive& archive) const override;
-  void load(torch::serialize::InputArchive& archive) override;
+                          const RowwiseAdagradOptions& options = RowwiseAdagradOptions());
+
+ private:
+  RowwiseAdagradParamState begin(const at::Tensor& parameter,
+                                 const RowwiseAdagradOptions& options) const override;
+  void update(at::Tensor& parameter, const at::Tensor& gradient, const RowwiseAdagradOptions& options,
+              RowwiseAdagradParamState& state) const override;
 };
 
 }  // namespace weft::dist_optim

@@ -9,17 +9,14 @@
 // A dense gradient is one of every element, so that a module may mix embeddings and dense layers. A gradient
 // without any entry changes no row, but its step counts.
 //
-// Thread-safety: as all of LibTorch's optimizers: none. Errors: c10::Error, as theirs.
+// Thread-safety and errors: as LocalOptimizer.
 #pragma once
 
-#include <weft/rpc/core/export.h>
-
-#include <torch/optim/optimizer.h>
-#include <torch/types.h>
+#include <weft/dist_optim/local/local_optimizer.h>
 
 namespace weft::dist_optim {
 
-struct WEFT_EXPORT SparseAdamOptions : torch::optim::OptimizerCloneableOptions<SparseAdamOptions> {
+struct WEFT_EXPORT SparseAdamOptions : LocalOptions<SparseAdamOptions> {
   explicit SparseAdamOptions(double rate = 1e-3) : lr_(rate) {}
   TORCH_ARG(double, lr);
   TORCH_ARG(double, beta1) = 0.9;
@@ -27,28 +24,27 @@ struct WEFT_EXPORT SparseAdamOptions : torch::optim::OptimizerCloneableOptions<S
   TORCH_ARG(double, eps) = 1e-8;
 
  public:
-  void serialize(torch::serialize::InputArchive& archive) override;
-  void serialize(torch::serialize::OutputArchive& archive) const override;
-  double get_lr() const override { return lr(); }
-  void set_lr(const double rate) override { lr(rate); }
+  Fields fields() { return {{"lr", &lr_}, {"beta1", &beta1_}, {"beta2", &beta2_}, {"eps", &eps_}}; }
 };
 
-struct WEFT_EXPORT SparseAdamParamState : torch::optim::OptimizerCloneableParamState<SparseAdamParamState> {
+struct WEFT_EXPORT SparseAdamParamState : LocalParamState<SparseAdamParamState> {
   TORCH_ARG(std::int64_t, step) = 0;
   TORCH_ARG(torch::Tensor, exp_avg);
   TORCH_ARG(torch::Tensor, exp_avg_sq);
 
  public:
-  void serialize(torch::serialize::InputArchive& archive) override;
-  void serialize(torch::serialize::OutputArchive& archive) const override;
+  Fields fields() { return {{"step", &step_}, {"exp_avg", &exp_avg_}, {"exp_avg_sq", &exp_avg_sq_}}; }
 };
 
-class WEFT_EXPORT SparseAdam final : public torch::optim::Optimizer {
+class WEFT_EXPORT SparseAdam final : public LocalOptimizer<SparseAdamOptions, SparseAdamParamState> {
  public:
-  explicit SparseAdam(std::vector<torch::Tensor> parameters, SparseAdamOptions options = SparseAdamOptions());
-  torch::Tensor step(LossClosure closure = nullptr) override;
-  void save(torch::serialize::OutputArchive& archive) const override;
-  void load(torch::serialize::InputArchive& archive) override;
+  explicit SparseAdam(std::vector<torch::Tensor> parameters,
+                      const SparseAdamOptions& options = SparseAdamOptions());
+
+ private:
+  SparseAdamParamState begin(const at::Tensor& parameter, const SparseAdamOptions& options) const override;
+  void update(at::Tensor& parameter, const at::Tensor& gradient, const SparseAdamOptions& options,
+              SparseAdamParamState& state) const override;
 };
 
 }  // namespace weft::dist_optim

@@ -1,6 +1,9 @@
 // DistOptimizer over modules of two owners: equal to LibTorch's optimizers on one process, with an owner that
 // has nothing to step, and with one whose step fails.
 #include <weft/dist_optim/dist_optimizer.h>
+#include <weft/dist_optim/local/adadelta.h>
+#include <weft/dist_optim/local/adamax.h>
+#include <weft/dist_optim/local/rprop.h>
 #include <weft/rpc/rpc.h>
 
 #include <gtest/gtest.h>
@@ -85,6 +88,9 @@ TEST_F(OwnersTest, AStepOverTwoEqualsOneProcess) {
   expect_as_on_one_process<AdamW>(AdamWOptions(0.05).amsgrad(true), true);
   expect_as_on_one_process<SGD>(SGDOptions(1e-3).momentum(1).weight_decay(1).nesterov(true), true);
   expect_as_on_one_process<RMSprop>(RMSpropOptions(0.05), true);
+  expect_as_on_one_process<Adadelta>(AdadeltaOptions().weight_decay(0.1), true);
+  expect_as_on_one_process<Adamax>(AdamaxOptions(0.05), true);
+  expect_as_on_one_process<Rprop>(RpropOptions(0.01), true);
 }
 
 TEST_F(OwnersTest, AFrozenModuleIsSteppedAndStays) {

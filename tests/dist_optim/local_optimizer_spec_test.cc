@@ -1,9 +1,15 @@
+#include <weft/dist_optim/local/adadelta.h>
+#include <weft/dist_optim/local/adamax.h>
 #include <weft/dist_optim/local/optimizer_spec.h>
+#include <weft/dist_optim/local/rowwise_adagrad.h>
+#include <weft/dist_optim/local/rprop.h>
+#include <weft/dist_optim/local/sparse_adam.h>
 #include <weft/dist_optim/local/step_mode.h>
 #include <weft/rpc/core/error.h>
 
 #include <functional>
 #include <limits>
+#include <map>
 #include <string>
 #include <type_traits>
 
@@ -49,6 +55,37 @@ TEST(OptimizerSpec, carries_every_option) {
   expect_round_trip(
       AdagradOptions(0.3).lr_decay(0.1).weight_decay(0.01).initial_accumulator_value(0.5).eps(1e-3));
   expect_round_trip(RMSpropOptions(0.3).alpha(0.8).eps(1e-3).weight_decay(0.01).momentum(0.5).centered(true));
+}
+
+// The same of weft's own, whose options name themselves.
+template <typename Options>
+void expect_named(Options options, std::map<std::string, double> expected) {
+  const OptimizerSpec spec = options;
+  EXPECT_EQ(spec.options, expected) << to_string(spec);
+  const auto made = spec.make({torch::zeros({2})});
+  auto* defaults = dynamic_cast<const Options*>(&made->defaults());
+  ASSERT_NE(defaults, nullptr) << to_string(spec);
+  EXPECT_EQ(OptimizerSpec(*defaults), spec);
+}
+
+TEST(OptimizerSpec, carries_every_option_of_wefts_own) {
+  expect_named(SparseAdamOptions(0.3).beta1(0.8).beta2(0.7).eps(1e-3),
+               {{"lr", 0.3}, {"beta1", 0.8}, {"beta2", 0.7}, {"eps", 1e-3}});
+  expect_named(RowwiseAdagradOptions(0.3).eps(1e-3).initial_accumulator_value(0.5),
+               {{"lr", 0.3}, {"eps", 1e-3}, {"initial_accumulator_value", 0.5}});
+  expect_named(AdadeltaOptions(0.3).rho(0.8).eps(1e-3).weight_decay(0.1).maximize(true),
+               {{"lr", 0.3}, {"rho", 0.8}, {"eps", 1e-3}, {"weight_decay", 0.1}, {"maximize", 1}});
+  expect_named(
+      AdamaxOptions(0.3).beta1(0.8).beta2(0.7).eps(1e-3).weight_decay(0.1).maximize(true),
+      {{"lr", 0.3}, {"beta1", 0.8}, {"beta2", 0.7}, {"eps", 1e-3}, {"weight_decay", 0.1}, {"maximize", 1}});
+  expect_named(
+      RpropOptions(0.3).etaminus(0.4).etaplus(1.5).step_size_min(0.1).step_size_max(2).maximize(true),
+      {{"lr", 0.3},
+       {"etaminus", 0.4},
+       {"etaplus", 1.5},
+       {"step_size_min", 0.1},
+       {"step_size_max", 2},
+       {"maximize", 1}});
 }
 
 TEST(OptimizerSpec, is_equal_exactly_where_the_options_are) {

@@ -1,0 +1,53 @@
+// Adadelta: steps sized by the ratio of two running averages, of past steps and of past gradients (Zeiler
+// 2012; torch.optim.Adadelta, which LibTorch's C++ API lacks).
+//
+//   g += weight_decay · p;  v = rho v + (1 - rho) g²;  d = sqrt(u + eps) / sqrt(v + eps) · g
+//   u = rho u + (1 - rho) d²;  p -= lr · d
+// `maximize` steps by -g. A complex parameter's two parts step as independent reals.
+//
+// Thread-safety and errors: as LocalOptimizer; a sparse gradient is refused.
+#pragma once
+
+#include <weft/dist_optim/local/local_optimizer.h>
+
+namespace weft::dist_optim {
+
+struct WEFT_EXPORT AdadeltaOptions : LocalOptions<AdadeltaOptions> {
+  explicit AdadeltaOptions(double rate = 1.0) : lr_(rate) {}
+  TORCH_ARG(double, lr);
+  TORCH_ARG(double, rho) = 0.9;
+  TORCH_ARG(double, eps) = 1e-6;
+  TORCH_ARG(double, weight_decay) = 0;
+  TORCH_ARG(bool, maximize) = false;
+
+ public:
+  Fields fields() {
+    return {{"lr", &lr_},
+            {"rho", &rho_},
+            {"eps", &eps_},
+            {"weight_decay", &weight_decay_},
+            {"maximize", &maximize_}};
+  }
+};
+
+struct WEFT_EXPORT AdadeltaParamState : LocalParamState<AdadeltaParamState> {
+  TORCH_ARG(std::int64_t, step) = 0;
+  TORCH_ARG(torch::Tensor, square_avg);  // v
+  TORCH_ARG(torch::Tensor, acc_delta);   // u
+
+ public:
+  Fields fields() { return {{"step", &step_}, {"square_avg", &square_avg_}, {"acc_delta", &acc_delta_}}; }
+};
+
+class WEFT_EXPORT Adadelta final : public LocalOptimizer<AdadeltaOptions, AdadeltaParamState> {
+ public:
+  explicit Adadelta(std::vector<torch::Tensor> parameters,
+                    const AdadeltaOptions& options = AdadeltaOptions());
+
+ private:
+  AdadeltaParamState begin(const at::Tensor& parameter, const AdadeltaOptions& options) const override;
+  void update(at::Tensor& parameter, const at::Tensor& gradient, const AdadeltaOptions& options,
+              AdadeltaParamState& state) const override;
+};
+
+}  // namespace weft::dist_optim

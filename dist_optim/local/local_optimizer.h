@@ -1,0 +1,105 @@
+// LocalOptimizer: what the optimizers that LibTorch's C++ lacks (SparseAdam, RowwiseAdagrad, Adadelta,
+// Adamax, Rprop) have in common. Each names the fields of its options and of its state once, and says how one
+// parameter starts and steps; archives, specs (optimizer_spec.h) and saved state (optimizer_state.h) follow
+// from the names.
+//
+// An optimizer's type of options has `Fields fields()` over its values and derives from LocalOptions, that of
+// its state likewise from LocalParamState.
+//
+// Thread-safety: as all of LibTorch's optimizers: none. Errors: c10::Error, as theirs.
+#pragma once
+
+#include <weft/rpc/core/export.h>
+
+#include <cstdint>
+#include <memory>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include <torch/optim/optimizer.h>
+#include <torch/optim/serialize.h>
+#include <torch/types.h>
+
+namespace weft::dist_optim {
+
+struct Field {
+  const char* name;  // as in Python's torch.optim; betas are beta1 and beta2
+  std::variant<double*, bool*, std::int64_t*, at::Tensor*> value;
+};
+using Fields = std::vector<Field>;
+
+WEFT_EXPORT void read_fields(torch::serialize::InputArchive& archive, const Fields& fields);
+WEFT_EXPORT void write_fields(torch::serialize::OutputArchive& archive, const Fields& fields);
+
+template <class Options>
+struct LocalOptions : torch::optim::OptimizerCloneableOptions<Options> {
+  void serialize(torch::serialize::InputArchive& archive) override { read_fields(archive, self().fields()); }
+  void serialize(torch::serialize::OutputArchive& archive) const override {
+    Options copy = self();
+    write_fields(archive, copy.fields());
+  }
+  double get_lr() const override { return self().lr(); }
+  void set_lr(const double rate) override { self().lr(rate); }
+
+ private:
+  Options& self() { return static_cast<Options&>(*this); }
+  const Options& self() const { return static_cast<const Options&>(*this); }
+};
+
+template <class State>
+struct LocalParamState : torch::optim::OptimizerCloneableParamState<State> {
+  void serialize(torch::serialize::InputArchive& archive) override {
+    read_fields(archive, static_cast<State&>(*this).fields());
+  }
+  void serialize(torch::serialize::OutputArchive& archive) const override {
+    State copy = static_cast<const State&>(*this);  // its tensors are shared, not copied
+    write_fields(archive, copy.fields());
+  }
+};
+
+template <class Options, class State>
+class LocalOptimizer : public torch::optim::Optimizer {
+ public:
+  LocalOptimizer(std::vector<at::Tensor> parameters, const Options& options)
+      : Optimizer(std::move(parameters), std::make_unique<Options>(options)) {}
+
+  torch::Tensor step(LossClosure closure = nullptr) override {
+    torch::Tensor loss;
+    if (closure != nullptr) {
+      at::AutoGradMode enable(true);
+      loss = closure();
+    }
+    at::NoGradGuard no_grad;
+    for (auto& group : param_groups_) {
+      const auto& options = static_cast<const Options&>(group.options());
+      for (at::Tensor& parameter : group.params()) {
+        if (!parameter.grad().defined()) continue;
+        auto& kept = state_[parameter.unsafeGetTensorImpl()];
+        if (kept == nullptr) kept = std::make_unique<State>(begin(parameter, options));
+        update(parameter, parameter.grad(), options, static_cast<State&>(*kept));
+      }
+    }
+    return loss;
+  }
+  void save(torch::serialize::OutputArchive& archive) const override {
+    torch::optim::serialize<State, Options>(archive, *this);
+  }
+  void load(torch::serialize::InputArchive& archive) override {
+    torch::optim::serialize<State, Options>(archive, *this);
+  }
+
+ private:
+  // The state before a parameter's first step.
+  virtual State begin(const at::Tensor& parameter, const Options& options) const = 0;
+  // One step of one parameter, under no-grad. The gradient is not to be written.
+  virtual void update(at::Tensor& parameter, const at::Tensor& gradient, const Options& options,
+                      State& state) const = 0;
+};
+
+// Of an optimizer that LibTorch's Python calls `name`: a sparse gradient is a c10::Error, as there.
+WEFT_EXPORT void require_dense(const at::Tensor& gradient, const char* name);
+// A complex tensor as its real and imaginary parts, which step as independent reals; others as they are.
+WEFT_EXPORT at::Tensor real_parts(const at::Tensor& tensor);
+
+}  // namespace weft::dist_optim

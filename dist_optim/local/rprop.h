@@ -1,0 +1,56 @@
+// Rprop: each element has a step size of its own, which grows while the sign of its gradient stays and
+// shrinks when it turns; the gradient's size does not count (Riedmiller and Braun 1993, in the variant that
+// skips an element's step after a turn; torch.optim.Rprop, which LibTorch's C++ API lacks). For full batches.
+//
+//   where g · g' > 0: s *= etaplus;  where g · g' < 0: s *= etaminus, g = 0;  s is kept within its bounds
+//   p -= s · sign(g), and g is the next step's g'
+// `lr` is the first s of a parameter, and nothing from its second step on. `maximize` steps by -g. A complex
+// parameter's two parts step as independent reals.
+//
+// Thread-safety and errors: as LocalOptimizer; a sparse gradient is refused.
+#pragma once
+
+#include <weft/dist_optim/local/local_optimizer.h>
+
+namespace weft::dist_optim {
+
+struct WEFT_EXPORT RpropOptions : LocalOptions<RpropOptions> {
+  explicit RpropOptions(double rate = 1e-2) : lr_(rate) {}
+  TORCH_ARG(double, lr);  // the first step size
+  TORCH_ARG(double, etaminus) = 0.5;
+  TORCH_ARG(double, etaplus) = 1.2;
+  TORCH_ARG(double, step_size_min) = 1e-6;
+  TORCH_ARG(double, step_size_max) = 50;
+  TORCH_ARG(bool, maximize) = false;
+
+ public:
+  Fields fields() {
+    return {{"lr", &lr_},
+            {"etaminus", &etaminus_},
+            {"etaplus", &etaplus_},
+            {"step_size_min", &step_size_min_},
+            {"step_size_max", &step_size_max_},
+            {"maximize", &maximize_}};
+  }
+};
+
+struct WEFT_EXPORT RpropParamState : LocalParamState<RpropParamState> {
+  TORCH_ARG(std::int64_t, step) = 0;
+  TORCH_ARG(torch::Tensor, prev);       // g'
+  TORCH_ARG(torch::Tensor, step_size);  // s
+
+ public:
+  Fields fields() { return {{"step", &step_}, {"prev", &prev_}, {"step_size", &step_size_}}; }
+};
+
+class WEFT_EXPORT Rprop final : public LocalOptimizer<RpropOptions, RpropParamState> {
+ public:
+  explicit Rprop(std::vector<torch::Tensor> parameters, const RpropOptions& options = RpropOptions());
+
+ private:
+  RpropParamState begin(const at::Tensor& parameter, const RpropOptions& options) const override;
+  void update(at::Tensor& parameter, const at::Tensor& gradient, const RpropOptions& options,
+              RpropParamState& state) const override;
+};
+
+}  // namespace weft::dist_optim
