@@ -7,6 +7,7 @@ namespace weft::dist_autograd::test::remote_operator_test {
 namespace {
 
 using weft::test::got;
+using weft::test::kind_of;
 using Value = rref::RRef<at::Tensor>;
 
 class RemoteOperators : public ::testing::TestWithParam<Kind>, protected Workers {
@@ -77,6 +78,46 @@ TEST_P(RemoteOperators, ArePartOfTheirPass) {
                      const at::Tensor sum = here[0] + here[1];
                      return sum + sum;
                    }));
+}
+
+// --- Deadlines: the operators wait for a value that is not there yet, at worker1 and at the caller itself
+// ---
+
+const rpc::CallOptions hurried{.deadline = std::chrono::milliseconds{20}};
+
+TEST_P(RemoteOperators, AResultIsFetchedLaterThanADeadline) {
+  for (const std::size_t owner : {1, 0}) {
+    SCOPED_TRACE(owner);
+    const at::Tensor x = draw();
+    const Value awaited = rref::remote<&Functions::make_later>(cluster.peer(0, owner), x);
+    const Value negative = remote_operator(cluster.peer(0, owner), "aten::neg", awaited);
+    EXPECT_EQ(kind_of([&] { got(negative.with(hurried).to_here()); }), rpc::ErrorKind::deadline_exceeded);
+    auto patient = negative.to_here();
+    EXPECT_FALSE(patient.ready());
+    functions[owner]->gate.set();
+    expect_same(got(std::move(patient)), -x);
+    expect_same(got(negative.with(rpc::CallOptions{.deadline = std::chrono::minutes{1}}).to_here()), -x);
+  }
+}
+
+// Its maker's own timer says so, or its owner, which has then given it up: whichever is first.
+TEST_P(RemoteOperators, AnOperatorPastItsOwnDeadlineIsTheRRefsError) {
+  for (const std::size_t owner : {1, 0}) {
+    SCOPED_TRACE(owner);
+    const at::Tensor x = draw();
+    const Value awaited = rref::remote<&Functions::make_later>(cluster.peer(0, owner), x);
+    const Value negative = remote_operator(cluster.peer(0, owner).with(hurried), "aten::neg", awaited);
+    const auto expect_late = [&] {
+      const auto kind = kind_of([&] { got(negative.to_here()); });
+      EXPECT_TRUE(kind == rpc::ErrorKind::deadline_exceeded || kind == rpc::ErrorKind::failed_precondition)
+          << (kind ? to_string(*kind) : "no error");
+    };
+    expect_late();
+    functions[owner]->gate.set();
+    expect_same(got(awaited.to_here()), x);
+    expect_late();  // for good
+    expect_same(got(remote_operator(cluster.peer(0, owner), "aten::neg", awaited).to_here()), -x);
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Kinds, RemoteOperators, ::testing::Values(Kind::dense, Kind::sparse),
