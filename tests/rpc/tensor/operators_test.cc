@@ -1,6 +1,7 @@
 #include <weft/rpc/tensor/operators.h>
 
 #include <weft/rpc/agent/dynamic_call.h>
+#include <weft/rpc/core/when_all.h>
 #include <weft/rpc/tensor/layers.h>
 
 #include <gtest/gtest.h>
@@ -108,6 +109,39 @@ TEST_F(OperatorsTest, WrongArgumentsAreErrorsThatNameThem) {
   EXPECT_EQ(shapes->kind(), ErrorKind::invalid_argument);
   EXPECT_NE(std::string(shapes->what()).find("3x4 and 3x4"), std::string::npos) << shapes->what();
   EXPECT_EQ(std::string(shapes->what()).find("frame #"), std::string::npos) << "no backtrace of the callee";
+}
+
+// The first error ends the wait, though an operator of an agent that does nothing now is still under way.
+TEST_F(OperatorsTest, OneThatFailsEndsTheWaitForAll) {
+  allow({"aten::mm"});
+  rpc::Agent& busy = cluster_.add("busy");
+  cluster_.acquaint();
+  allow_operators(busy, {"aten::add.Tensor"});
+  const at::Tensor a = at::rand({3, 4});
+  const rpc::Peer to_busy = cluster_.peer("here", "busy");
+  got(call_operator(to_busy, "aten::add.Tensor", a, a));
+  test::HeldLoop held(busy);
+  struct GoesOn {
+    test::Event ended;
+    at::Tensor sum;
+  };
+  const auto goes_on = std::make_shared<GoesOn>();
+  std::vector<rpc::Future<at::Tensor>> calls;
+  calls.push_back(
+      call_operator(to_busy, "aten::add.Tensor", a, a).then([goes_on](rpc::Result<at::Tensor>&& result) {
+        goes_on->sum = std::move(result).get();
+        goes_on->ended.set();
+        return at::Tensor();
+      }));
+  calls.push_back(call_operator(peer_, "aten::mm", a, a));
+  const auto error = test::error_of([&] { got(rpc::when_all_or_error(std::move(calls))); });
+  ASSERT_TRUE(error);
+  EXPECT_EQ(error->kind(), ErrorKind::invalid_argument);
+  EXPECT_NE(std::string(error->what()).find("aten::mm"), std::string::npos) << error->what();
+  EXPECT_FALSE(goes_on->sum.defined());
+  held.release();
+  goes_on->ended.wait();
+  EXPECT_TRUE(goes_on->sum.equal(a + a));
 }
 
 TEST_F(OperatorsTest, WhatCannotBeAllowed) {
