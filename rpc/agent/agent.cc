@@ -156,6 +156,8 @@ int Agent::serve_until_shutdown(std::chrono::nanoseconds patience) {
   return 0;
 }
 
+Future<void> Agent::quiesce(CollectiveOptions options) { return membership().quiesce(std::move(options)); }
+
 Future<void> Agent::drain(std::chrono::nanoseconds patience) { return core_->drain(patience); }
 
 void Agent::set_deadline(std::chrono::nanoseconds limit) { core_->set_default_deadline(limit); }

@@ -113,8 +113,8 @@ AgentCounts AgentCore::counts() const {
   counts.peers_silent = counters_.peers_silent;
   counts.serving_bytes = held_bytes_;
   counts.waiting_bytes = outgoing_bytes_;
-  counts.serving = static_cast<std::uint64_t>(std::max<std::int64_t>(active_, 0));
-  counts.waiting = static_cast<std::uint64_t>(std::max<std::int64_t>(outgoing_, 0));
+  counts.serving = static_cast<std::uint64_t>(std::max<std::int64_t>(active_.all(), 0));
+  counts.waiting = static_cast<std::uint64_t>(std::max<std::int64_t>(outgoing_.all(), 0));
   counts.bytes_sent = counters_.bytes_sent;
   counts.bytes_received = counters_.bytes_received;
   counts.memory = memory_->counts();
@@ -239,9 +239,11 @@ std::string AgentCore::text_of(const std::exception_ptr& failure) const {
   }
 }
 
-bool AgentCore::outgoing_began(std::uint64_t attached) {
+bool AgentCore::outgoing_began(std::uint64_t attached, bool background) {
+  const std::int64_t others =
+      background ? outgoing_.work + outgoing_.background++ : outgoing_.background + outgoing_.work++;
   const bool few =
-      static_cast<std::uint64_t>(std::max<std::int64_t>(outgoing_++, 0)) < options_.limits.outgoing_calls;
+      static_cast<std::uint64_t>(std::max<std::int64_t>(others, 0)) < options_.limits.outgoing_calls;
   if (attached == 0) return few;
   return outgoing_bytes_.fetch_add(attached) < options_.limits.outgoing_bytes && few;
 }
@@ -254,15 +256,36 @@ bool AgentCore::hold(std::uint64_t bytes, bool upkeep) {
   return false;
 }
 
-void AgentCore::outgoing_ended(std::uint64_t attached) {
+void AgentCore::outgoing_ended(std::uint64_t attached, bool background) {
   if (attached != 0) outgoing_bytes_ -= attached;
-  --outgoing_;
+  --(background ? outgoing_.background : outgoing_.work);
   check_drained();
 }
 
-void AgentCore::call_ended() {
-  --active_;
+void AgentCore::call_ended(bool background) {
+  --(background ? active_.background : active_.work);
   check_drained();
+}
+
+std::shared_ptr<void> AgentCore::retry_waits() {
+  ++retrying_;
+  return {nullptr, [core = shared_from_this()](void*) { --core->retrying_; }};
+}
+
+AgentCore::Work AgentCore::work_with(const std::set<std::string>& names) const {
+  Work work;
+  work.served = active_.work;
+  work.made = outgoing_.work + retrying_;
+  std::lock_guard lock(mutex_);
+  work.ever = requests_of_ended_links_;
+  for (const auto& link : links_) {
+    const std::uint64_t sent = link->requests_sent(), received = link->requests_received();
+    work.ever += sent + received;
+    if (!link->ready() || !names.contains(link->peer().name)) continue;
+    work.sent += sent;
+    work.received += received;
+  }
+  return work;
 }
 
 }  // namespace weft::rpc

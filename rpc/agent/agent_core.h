@@ -98,8 +98,11 @@ class WEFT_EXPORT AgentCore final : public std::enable_shared_from_this<AgentCor
   Clock::time_point call_time(const Loop& loop) const {
     return interceptors_.empty() ? loop.coarse_now() : loop.now();
   }
-  bool outgoing_began(std::uint64_t attached);  // false: more than the limits allow, so it is to fail
-  void outgoing_ended(std::uint64_t attached);
+  // false: more than the limits allow, so it is to fail
+  bool outgoing_began(std::uint64_t attached, bool background = false);
+  void outgoing_ended(std::uint64_t attached, bool background = false);
+  // Between two attempts of a call: for as long as what is returned lives.
+  std::shared_ptr<void> retry_waits();
   void prepare(std::shared_ptr<IncomingCall> call);  // asks the hooks, then runs
   void replied(IncomingMessage& message, const AgentId& from);
   void hand_on(CallContext& parent, OutgoingCall& child);  // before child.begin()
@@ -111,10 +114,17 @@ class WEFT_EXPORT AgentCore final : public std::enable_shared_from_this<AgentCor
     held_bytes_ -= bytes;
     if (!upkeep) --held_calls_;
   }
-  void call_began() { ++active_; }
-  void call_ended();
-  std::int64_t calls_served() const { return active_; }  // under way
-  std::int64_t calls_made() const { return outgoing_; }  // likewise
+  void call_began(bool background) { ++(background ? active_.background : active_.work); }
+  void call_ended(bool background);
+  std::int64_t calls_served() const { return active_.all(); }  // under way
+  std::int64_t calls_made() const { return outgoing_.all(); }  // likewise
+  // What quiesce() goes by: calls under way, and requests over the connections that there are with peers of
+  // these names, all without background methods. `ever` grows with every request, whoever the peer is.
+  struct Work {
+    std::int64_t served = 0, made = 0;
+    std::uint64_t sent = 0, received = 0, ever = 0;
+  };
+  Work work_with(const std::set<std::string>& names) const;
 
   // Links; on their loops. A handshake is over when it has succeeded or its link has ended, whatever is
   // first.
@@ -151,6 +161,10 @@ class WEFT_EXPORT AgentCore final : public std::enable_shared_from_this<AgentCor
     Promise<void> promise;
     Loop::TimerId timer = 0;  // on the loop
   };
+  struct UnderWay {
+    std::atomic<std::int64_t> work{0}, background{0};
+    std::int64_t all() const { return work + background; }
+  };
   struct ByNumber {  // not by address: what is done to all links is done in an order that a simulation
                      // repeats
     bool operator()(const std::shared_ptr<Link>& a, const std::shared_ptr<Link>& b) const;
@@ -175,8 +189,9 @@ class WEFT_EXPORT AgentCore final : public std::enable_shared_from_this<AgentCor
   AgentCounters counters_;
   std::atomic<std::size_t> early_lanes_{0};
   std::atomic<std::uint64_t> next_call_{1};
-  std::atomic<std::int64_t> active_{0};           // incoming calls that are not over
-  std::atomic<std::int64_t> outgoing_{0};         // outgoing calls that are not over
+  UnderWay active_;                               // incoming calls that are not over
+  UnderWay outgoing_;                             // outgoing calls that are not over
+  std::atomic<std::int64_t> retrying_{0};         // that wait for their next attempt
   std::atomic<std::uint64_t> outgoing_bytes_{0};  // of their attachments
   std::atomic<std::uint64_t> held_calls_{0};      // that came in, without upkeep
   std::atomic<std::uint64_t> held_bytes_{0};      // of requests that came in
@@ -203,6 +218,7 @@ class WEFT_EXPORT AgentCore final : public std::enable_shared_from_this<AgentCor
   std::set<std::shared_ptr<Link>, ByNumber> links_;
   std::set<std::shared_ptr<Link>, ByNumber> handshaking_;  // that came in and have not said who they are
   std::map<AgentId, int> links_of_;
+  std::uint64_t requests_of_ended_links_ = 0;  // sent and received
   std::map<std::string, std::vector<std::string>> peer_addresses_;
   std::deque<std::pair<AgentId, Error>> forgotten_;  // the latest
   FindAddresses directory_;

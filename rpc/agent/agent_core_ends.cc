@@ -39,10 +39,10 @@ Future<void> AgentCore::drain(std::chrono::nanoseconds patience) {
     draining->timer =
         draining->loop->schedule(later(draining->loop->now(), patience), [weak = std::weak_ptr(self)] {
           if (const auto core = weak.lock())
-            core->end_drain(std::make_exception_ptr(
-                Error(ErrorKind::deadline_exceeded,
-                      std::to_string(core->active_) + " calls were still being served, and " +
-                          std::to_string(core->outgoing_) + " waited for, when the time to drain was over")));
+            core->end_drain(std::make_exception_ptr(Error(
+                ErrorKind::deadline_exceeded,
+                std::to_string(core->active_.all()) + " calls were still being served, and " +
+                    std::to_string(core->outgoing_.all()) + " waited for, when the time to drain was over")));
         });
     self->check_drained();
   });
@@ -50,7 +50,7 @@ Future<void> AgentCore::drain(std::chrono::nanoseconds patience) {
 }
 
 void AgentCore::check_drained() {
-  if (draining_ && active_ == 0 && outgoing_ == 0) end_drain(Result<void>{});
+  if (draining_ && active_.all() == 0 && outgoing_.all() == 0) end_drain(Result<void>{});
 }
 
 void AgentCore::end_drain(Result<void> result) {

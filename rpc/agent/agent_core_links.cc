@@ -232,7 +232,8 @@ void AgentCore::link_ended(const std::shared_ptr<Link>& link, const std::shared_
   bool gone = false;
   {
     std::lock_guard lock(mutex_);
-    links_.erase(link);
+    if (links_.erase(link) != 0)
+      requests_of_ended_links_ += link->requests_sent() + link->requests_received();
     if (link->ready()) {
       if (dialled != nullptr) routes.push_back(dialled);
       if (const auto found = routes_.find(link->peer().name);

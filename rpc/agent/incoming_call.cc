@@ -38,9 +38,12 @@ FailureInfo describe(const AgentCore& core, const std::exception_ptr& error) {
 
 }  // namespace
 
-ActiveCall::ActiveCall(std::shared_ptr<AgentCore> core) : core_(std::move(core)) { core_->call_began(); }
+ActiveCall::ActiveCall(std::shared_ptr<AgentCore> core, bool background)
+    : core_(std::move(core)), background_(background) {
+  core_->call_began(background_);
+}
 ActiveCall::~ActiveCall() {
-  if (core_ != nullptr) core_->call_ended();
+  if (core_ != nullptr) core_->call_ended(background_);
 }
 
 IncomingCall::IncomingCall(std::shared_ptr<AgentCore> core, std::shared_ptr<Link> link,

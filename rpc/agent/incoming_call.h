@@ -44,13 +44,14 @@ struct KeptValue {
 // with its answer until that has left.
 class WEFT_EXPORT ActiveCall {
  public:
-  explicit ActiveCall(std::shared_ptr<AgentCore> core);
+  explicit ActiveCall(std::shared_ptr<AgentCore> core, bool background = false);
   ActiveCall(ActiveCall&&) noexcept = default;
   ActiveCall& operator=(ActiveCall&&) = delete;
   ~ActiveCall();
 
  private:
   std::shared_ptr<AgentCore> core_;
+  bool background_;
 };
 
 // Takes a result instead of the caller.

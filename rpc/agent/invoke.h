@@ -271,6 +271,7 @@ MethodEntry method_entry(std::string_view service) {
                                       type_text<typename Traits::Result>());
   entry.idempotent = M::is_idempotent;
   entry.non_blocking = M::is_non_blocking;
+  entry.background = M::is_background;
   if constexpr (!std::is_void_v<typename Traits::Object>) {
     entry.needs_object = true;
     entry.object_in = &object_in<typename Traits::Object>;

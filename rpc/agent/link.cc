@@ -269,6 +269,7 @@ void Link::dispatch(const std::shared_ptr<PendingCall>& call) {
   std::uint64_t bytes = frame->head.size();  // what the other side counts too
   for (const Buffer& attachment : frame->attachments) bytes += padded(attachment.size());
   AgentCounters::count(core_->counters().bytes_sent, bytes);
+  if (!call->background()) count(sent_);
   if (call->upkeep()) {
     pending_.insert(call->id(), {call, 0, 0});
   } else {
@@ -389,6 +390,7 @@ void Link::on_request(std::shared_ptr<IncomingMessage> message) {
   auto method = core_->find_method(info.method);
   if (method == nullptr) method = no_method(info.method);
   AgentCounters::count(core_->counters().calls_served);
+  if (!method->background) count(received_);
   if (const auto& permissions = core_->options().permissions;
       permissions && !permissions->allows(caller_->identity, method->name)) {
     AgentCounters::count(core_->counters().calls_denied);
@@ -401,7 +403,8 @@ void Link::on_request(std::shared_ptr<IncomingMessage> message) {
                 {log_fields::kind, to_string(ErrorKind::permission_denied)}});
     return refuse(prefix, *method, ErrorKind::permission_denied, who + " may not call this");
   }
-  ActiveCall active(core_);  // before it is asked: drain() says first that it drains, then counts
+  ActiveCall active(
+      core_, method->background);  // before it is asked: drain() says first that it drains, then counts
   if (core_->draining() && !method->upkeep)
     return refuse(prefix, *method, ErrorKind::shut_down, "this agent is shutting down");
   if (incoming_.contains(prefix.call_id))

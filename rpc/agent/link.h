@@ -68,6 +68,9 @@ class WEFT_EXPORT Link final : public ConnectionObserver, public std::enable_sha
   std::vector<std::shared_ptr<PendingCall>> held() const;  // for want of credit
   std::vector<std::shared_ptr<IncomingCall>> incoming() const;
   const CreditWindow& credit() const { return window_; }  // what this side uses of the peer's
+  // Requests so far, but for those of background methods. Any thread.
+  std::uint64_t requests_sent() const { return sent_; }
+  std::uint64_t requests_received() const { return received_; }
 
   void on_frame(InboundFrame frame) override;
   void on_closed(const Error& reason) override;
@@ -96,6 +99,9 @@ class WEFT_EXPORT Link final : public ConnectionObserver, public std::enable_sha
   void refuse(const Prefix& request, const MethodEntry& method, ErrorKind kind, const std::string& message);
   void answer(OutboundFrame&& frame, bool upkeep = false);
 
+  // Counted on the loop alone.
+  static void count(std::atomic<std::uint64_t>& requests) { requests = requests + 1; }
+
   std::shared_ptr<AgentCore> core_;
   const std::uint64_t number_;
   const std::shared_ptr<Loop> loop_;
@@ -119,7 +125,8 @@ class WEFT_EXPORT Link final : public ConnectionObserver, public std::enable_sha
   IdMap<Asked> pending_;
   CreditWindow window_;                      // of what this side asks
   Fifo<std::shared_ptr<PendingCall>> held_;  // for want of credit
-  std::size_t prune_held_at_ = 64;           // those that have ended meanwhile
+  std::atomic<std::uint64_t> sent_{0}, received_{0};
+  std::size_t prune_held_at_ = 64;  // those that have ended meanwhile
   IdMap<Served> incoming_;
   struct {
     std::uint64_t calls = 0, bytes = 0;

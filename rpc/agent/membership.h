@@ -45,7 +45,8 @@ class WEFT_EXPORT Membership {
   // type: canonical, the same at all members; empty: a barrier. Agent::all_gather says how it ends.
   virtual Future<std::map<std::string, Buffer>> gather(CollectiveOptions options, std::string type,
                                                        Buffer value) = 0;
-  virtual void shut_down() = 0;  // pending futures above fail with shut_down
+  virtual Future<void> quiesce(CollectiveOptions options) = 0;  // as Agent::quiesce
+  virtual void shut_down() = 0;                                 // pending futures above fail with shut_down
 };
 
 // Where the store's URL is an agent's address, rank 0 serves the store on its own agent, whose options.listen

@@ -32,6 +32,9 @@ struct Idempotent {};
 inline constexpr Idempotent idempotent{};  // running it twice does no harm: it may be retried
 struct NonBlocking {};
 inline constexpr NonBlocking non_blocking{};  // runs on the loop itself: must return at once
+struct Background {};
+// May stand open for as long as its agents live (a subscription): no work that Agent::quiesce() waits for.
+inline constexpr Background background{};
 
 // Follows the parameters of a method with others; RRefs use it: what may stand where a T is declared.
 template <class Stand, class T>
@@ -147,6 +150,8 @@ struct MethodOf {
       (std::same_as<std::remove_cv_t<decltype(Options)>, Idempotent> || ...);
   static constexpr bool is_non_blocking =
       (std::same_as<std::remove_cv_t<decltype(Options)>, NonBlocking> || ...);
+  static constexpr bool is_background =
+      (std::same_as<std::remove_cv_t<decltype(Options)>, Background> || ...);
 };
 
 template <class Type, FixedString Name, auto Target, auto... Options>

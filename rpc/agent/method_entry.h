@@ -28,6 +28,7 @@ struct MethodEntry {
   bool idempotent = false;
   bool non_blocking = false;
   bool upkeep = false;  // what is under way needs it: served until its agent has drained, and without credit
+  bool background = false;           // as the option of a method says
   bool needs_object = false;         // a member function: runs on `object`, or on what a layer above resolves
   std::shared_ptr<void> object;      // the served singleton
   std::shared_ptr<MethodGate> gate;  // of a method with a limit

@@ -51,6 +51,7 @@ PendingCall::PendingCall(OutgoingCall&& call, std::shared_ptr<AgentCore> core, s
       route_(std::move(route)),
       notify_(call.notify),
       upkeep_(call.upkeep),
+      background_(call.background),
       only_(std::move(call.only)),
       deadline_(call.deadline),
       made_(core_->call_time(*route_->loop())),
@@ -60,7 +61,7 @@ PendingCall::PendingCall(OutgoingCall&& call, std::shared_ptr<AgentCore> core, s
       context_(std::move(call.serving)),
       watches_(std::move(call.watches_)),
       attached_(message_->attached_bytes()),
-      within_limits_(core_->outgoing_began(attached_)) {}
+      within_limits_(core_->outgoing_began(attached_, background_)) {}
 
 PendingCall::~PendingCall() = default;
 
@@ -171,7 +172,7 @@ void PendingCall::complete(Result<Reply> result) {
   if (!watches_.empty())
     for (const auto& watch : std::exchange(watches_, {})) watch->ended(error);
   done(error != nullptr ? Result<Reply>(error) : std::move(result));
-  core_->outgoing_ended(attached_);
+  core_->outgoing_ended(attached_, background_);
 }
 
 }  // namespace weft::rpc

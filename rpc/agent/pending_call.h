@@ -35,6 +35,7 @@ class WEFT_EXPORT PendingCall {
   const std::string& method() const { return method_; }
   bool notify() const { return notify_; }
   bool upkeep() const { return upkeep_; }
+  bool background() const { return background_; }
   const AgentId* only() const { return only_.get(); }
   const std::shared_ptr<Route>& route() const { return route_; }
   std::optional<Clock::time_point> deadline() const { return deadline_; }
@@ -80,7 +81,7 @@ class WEFT_EXPORT PendingCall {
   const std::string method_;
   const std::shared_ptr<Route> route_;
   const bool notify_;
-  const bool upkeep_;
+  const bool upkeep_, background_;
   const std::shared_ptr<const AgentId> only_;
   std::optional<Clock::time_point> deadline_;
   const Clock::time_point made_;

@@ -73,6 +73,7 @@ void RetriedCall::attempt() {
   again.deadline = call_.deadline;
   again.only = call_.only;
   again.serving = call_.serving;
+  again.background = call_.background;
   again.attempt = attempts_++;
   if (again.attempt != 0) AgentCounters::count(core_->counters().calls_retried);
   if (!borrowed_.empty()) again.message().borrow([self = shared_from_this()] { return self->unchanged(); });
@@ -104,8 +105,9 @@ void RetriedCall::ended(Result<PendingCall::Reply> result, const PendingCall& at
     const bool in_time = wait && (!call_.deadline || later(loop->now(), *wait) < *call_.deadline);
     if (in_time && route_->retry_budget().take()) {
       may_have_run_ = may_have_run_ || !was_not_sent(result.error());
-      const auto again = [self = shared_from_this(), wait = *wait] {
-        self->route_->loop()->schedule(later(self->route_->loop()->now(), wait), [self] { self->attempt(); });
+      const auto again = [self = shared_from_this(), wait = *wait, waits = core_->retry_waits()] {
+        self->route_->loop()->schedule(later(self->route_->loop()->now(), wait),
+                                       [self, waits] { self->attempt(); });
       };
       return loop->running_here() ? again() : loop->post(again);
     }

@@ -27,6 +27,7 @@ class JobMembership final : public Membership, public std::enable_shared_from_th
   std::string name_of(std::size_t rank) const override;
   Future<std::map<std::string, Buffer>> gather(CollectiveOptions options, std::string type,
                                                Buffer value) override;
+  Future<void> quiesce(CollectiveOptions options) override;
   void shut_down() override;
 
   void peer_gone(const AgentId& peer, const Error& reason);
@@ -134,9 +135,10 @@ class MembershipService {
   Future<CollectiveLeader::Gathered> arrive(CallContext& call, CollectiveArrival arrival, Buffer value);
 
   using Service =
-      rpc::Service<"weft.membership", Method<"attend", &MembershipService::attend, idempotent, non_blocking>,
-                   Method<"lost", &MembershipService::lost, idempotent, non_blocking>,
-                   Method<"arrive", &MembershipService::arrive, non_blocking>>;
+      rpc::Service<"weft.membership",
+                   Method<"attend", &MembershipService::attend, idempotent, non_blocking, background>,
+                   Method<"lost", &MembershipService::lost, idempotent, non_blocking, background>,
+                   Method<"arrive", &MembershipService::arrive, non_blocking, background>>;
 
  private:
   std::weak_ptr<JobMembership> job_;

@@ -2,6 +2,7 @@
 #include <weft/rpc/membership/job_membership.h>
 
 #include <weft/rpc/agent/invoke.h>
+#include <weft/rpc/membership/quiescence.h>
 
 #include <algorithm>
 
@@ -100,6 +101,10 @@ Future<CollectiveLeader::Gathered> JobMembership::gather(CollectiveOptions optio
               Error(error.kind(), what + ", led by '" + leader.name + "': " + error.what()));
         }
       });
+}
+
+Future<void> JobMembership::quiesce(CollectiveOptions options) {
+  return Quiescence::of(core_, shared_from_this(), std::move(options));
 }
 
 // --- On the leader ---

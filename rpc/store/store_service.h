@@ -54,18 +54,19 @@ class WEFT_EXPORT StoreService {
   Future<void> renew(std::uint64_t lease);
   Future<void> revoke(std::uint64_t lease);
 
-  using Service = rpc::Service<"weft.store", Method<"set", &StoreService::set, idempotent, non_blocking>,
-                               Method<"get", &StoreService::get, idempotent, non_blocking>,
-                               Method<"try_get", &StoreService::try_get, idempotent, non_blocking>,
-                               Method<"add", &StoreService::add, non_blocking>,
-                               Method<"compare_set", &StoreService::compare_set, non_blocking>,
-                               Method<"wait", &StoreService::wait, idempotent, non_blocking>,
-                               Method<"remove", &StoreService::remove, non_blocking>,
-                               Method<"list", &StoreService::list, idempotent, non_blocking>,
-                               Method<"watch", &StoreService::watch, idempotent, non_blocking>,
-                               Method<"grant", &StoreService::grant, non_blocking>,
-                               Method<"renew", &StoreService::renew, idempotent, non_blocking>,
-                               Method<"revoke", &StoreService::revoke, idempotent, non_blocking>>;
+  using Service =
+      rpc::Service<"weft.store", Method<"set", &StoreService::set, idempotent, non_blocking, background>,
+                   Method<"get", &StoreService::get, idempotent, non_blocking, background>,
+                   Method<"try_get", &StoreService::try_get, idempotent, non_blocking, background>,
+                   Method<"add", &StoreService::add, non_blocking, background>,
+                   Method<"compare_set", &StoreService::compare_set, non_blocking, background>,
+                   Method<"wait", &StoreService::wait, idempotent, non_blocking, background>,
+                   Method<"remove", &StoreService::remove, non_blocking, background>,
+                   Method<"list", &StoreService::list, idempotent, non_blocking, background>,
+                   Method<"watch", &StoreService::watch, idempotent, non_blocking, background>,
+                   Method<"grant", &StoreService::grant, non_blocking, background>,
+                   Method<"renew", &StoreService::renew, idempotent, non_blocking, background>,
+                   Method<"revoke", &StoreService::revoke, idempotent, non_blocking, background>>;
 
  private:
   std::shared_ptr<Store> store_;
