@@ -6,6 +6,8 @@
 #include <weft/rpc/tensor/layers.h>
 #include <weft/rpc/tensor/tensor_hook.h>
 
+#include <algorithm>
+
 namespace weft::dist_autograd {
 namespace {
 
@@ -172,6 +174,17 @@ void Context::tell_released(const rpc::AgentId& to, const PassId& id, const std:
 std::size_t Context::live_passes() const {
   std::lock_guard lock(mutex_);
   return passes_.size();
+}
+
+std::size_t Context::live_backwards() const {
+  std::lock_guard lock(mutex_);
+  return static_cast<std::size_t>(std::count_if(passes_.begin(), passes_.end(),
+                                                [](const auto& pass) { return pass.second->in_backward(); }));
+}
+
+void Context::figures(rpc::LayerFigures& to) const {
+  to["dist_autograd.passes"] = live_passes();
+  to["dist_autograd.backwards"] = live_backwards();
 }
 
 void Context::incoming(std::shared_ptr<rpc::IncomingCall> call, rpc::Job next) {

@@ -65,6 +65,7 @@ class WEFT_EXPORT Context final : public rpc::CallHook, public std::enable_share
   // Ends the pass here and tells those that this worker met.
   void release(const PassId& id, std::exception_ptr error);
   std::size_t live_passes() const;
+  std::size_t live_backwards() const;  // that this worker takes part in now
   // The number below which all passes of this one's origin are over, as far as is known here.
   std::uint64_t oldest_beside(const PassId& id) const;
   // In how many pieces the ended passes are remembered; few for each origin, however many have ended.
@@ -75,6 +76,7 @@ class WEFT_EXPORT Context final : public rpc::CallHook, public std::enable_share
   bool knows(std::string_view section) const override { return section == section_key; }
   void incoming(std::shared_ptr<rpc::IncomingCall> call, rpc::Job next) override;
   void nested(rpc::CallContext& parent, rpc::OutgoingCall& child) override;
+  void figures(rpc::LayerFigures& to) const override;
   void peer_gone(const rpc::AgentId& peer, const rpc::Error& reason) override;
   void shut_down() override;
 

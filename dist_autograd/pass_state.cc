@@ -232,6 +232,11 @@ std::uint64_t PassState::backwards() const {
   return shares_;
 }
 
+bool PassState::in_backward() const {
+  std::lock_guard lock(mutex_);
+  return closed_ && !ended_;
+}
+
 WorkerGraph PassState::graph(const std::vector<at::Tensor>& roots) const {
   std::vector<NodePtr> nodes;
   for (const at::Tensor& root : roots) {

@@ -82,6 +82,7 @@ class WEFT_EXPORT Context final : public rpc::CallHook, public std::enable_share
   void peer_gone(const rpc::AgentId& peer, const rpc::Error& reason) override;
   // Until the owners know of all references that were let go of, or for a few seconds.
   rpc::Future<void> leaving() override;
+  void figures(rpc::LayerFigures& to) const override;  // ReferenceStats, each as "rref.…"
   void shut_down() override;
 
   // Which object a call that is being served runs on: in its slots.

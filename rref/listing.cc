@@ -99,6 +99,18 @@ rpc::Future<ReferenceListing> list(const rpc::Peer& peer, std::uint64_t most) {
   return peer.call<&ListingService::list>(std::optional(most));
 }
 
+void Context::figures(rpc::LayerFigures& to) const {
+  const ReferenceStats stats = count(live_objects(), live_forks());
+  to["rref.objects"] = stats.objects;
+  to["rref.creating"] = stats.creating;
+  to["rref.failed"] = stats.failed;
+  to["rref.holds"] = stats.holds;
+  to["rref.forks"] = stats.forks;
+  to["rref.references"] = stats.references;
+  to["rref.pending"] = stats.pending;
+  to["rref.children"] = stats.children;
+}
+
 void serve_listing(rpc::AgentCore& core, const std::shared_ptr<Context>& context) {
   auto service = std::make_shared<ListingService>();
   service->context = context;

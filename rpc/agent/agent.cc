@@ -70,7 +70,7 @@ Agent::Agent(std::shared_ptr<AgentCore> core, Layers layers) : core_(std::move(c
     core_->serve(ping_entry());
     install_streams(core_);
     core_->serve(health_entry(*core_));
-    core_->serve(stats_entry(*core_));
+    core_->serve(stats_entry());
     core_->serve(pending_entry());
     for (const Layer& layer : layers) layer(*this);
     if (core_->options().rendezvous) membership_ = make_membership(core_, *core_->options().rendezvous);

@@ -78,6 +78,7 @@ AgentCore::AgentCore(AgentOptions options, Runtime runtime)
       default_retry_(options_.retry ? std::make_shared<const RetryPolicy>(*options_.retry) : nullptr),
       default_deadline_(options_.deadline.value_or(no_deadline).count()),
       loops_(std::move(runtime.loops)),
+      made_(loops_.front()->now()),
       handlers_(std::move(runtime.handlers)),
       own_handlers_(std::dynamic_pointer_cast<HandlerPool>(handlers_)),
       memory_(std::make_shared<MemoryPool>(options_.receive_pool)),
@@ -121,6 +122,12 @@ AgentCounts AgentCore::counts() const {
   std::lock_guard lock(mutex_);
   for (const auto& [peer, links] : links_of_) counts.connections += static_cast<std::uint64_t>(links);
   return counts;
+}
+
+LayerFigures AgentCore::layer_figures() const {
+  LayerFigures figures;
+  for (const auto& hook : hooks_) hook->figures(figures);
+  return figures;
 }
 
 std::shared_ptr<Loop> AgentCore::pick_loop() { return loops_[next_loop_++ % loops_.size()]; }

@@ -54,6 +54,8 @@ class WEFT_EXPORT AgentCore final : public std::enable_shared_from_this<AgentCor
   ConnectionOptions connection_options(std::string expected_agent = {}) const;
   AgentCounters& counters() { return counters_; }
   AgentCounts counts() const;
+  LayerFigures layer_figures() const;
+  std::chrono::duration<double> uptime() const { return loops_.front()->now() - made_; }  // any thread
   // Fields without a value are left out.
   void log(LogLevel level, const std::string& message, std::initializer_list<LogField> fields = {}) const;
   // A beat came so much too late, since its loop was kept busy. Logged once for all connections.
@@ -181,6 +183,7 @@ class WEFT_EXPORT AgentCore final : public std::enable_shared_from_this<AgentCor
   const std::shared_ptr<const RetryPolicy> default_retry_;
   std::atomic<std::chrono::nanoseconds::rep> default_deadline_;
   const std::vector<std::shared_ptr<Loop>> loops_;
+  const Clock::time_point made_;
   std::atomic<std::size_t> next_loop_{0};
   const std::shared_ptr<Executor> handlers_;
   const std::shared_ptr<HandlerPool> own_handlers_;  // the same, where they are the agent's own

@@ -7,7 +7,13 @@
 #include <weft/rpc/agent/outgoing_call.h>
 #include <weft/rpc/core/future.h>
 
+#include <map>
+#include <string>
+
 namespace weft::rpc {
+
+// What layers tell of themselves now, by LAYER.WHAT ("rref.objects").
+using LayerFigures = std::map<std::string, std::uint64_t>;
 
 class WEFT_EXPORT CallHook {
  public:
@@ -27,6 +33,9 @@ class WEFT_EXPORT CallHook {
   virtual void replied(IncomingMessage& message, const AgentId& from) { (void)message, (void)from; }
   // A call that a handler makes in the name of the call that it serves (peer.with(call)).
   virtual void nested(CallContext& parent, OutgoingCall& child) { (void)parent, (void)child; }
+
+  // Adds this layer's figures to its agent's stats (stats.h). Any thread; must not block.
+  virtual void figures(LayerFigures& to) const { (void)to; }
 
   // A connection to a peer came about; it need not be the first. On its loop, before any call by it is
   // served.

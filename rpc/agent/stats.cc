@@ -1,15 +1,18 @@
 #include <weft/rpc/agent/stats.h>
 
+#include <weft/rpc/agent/agent.h>
+
 #include <algorithm>
 
 namespace weft::rpc {
+namespace {
 
-AgentStats stats_of(const AgentCore& core, double uptime) {
+AgentStats stats_of(const AgentCore& core) {
   const AgentCounts counts = core.counts();
   AgentStats stats;
   stats.name = core.id().name;
   stats.incarnation = core.id().incarnation;
-  stats.uptime = uptime;
+  stats.uptime = core.uptime().count();
   stats.connections = counts.connections;
   stats.connections_made = counts.connections_made;
   stats.connections_refused = counts.connections_refused;
@@ -35,10 +38,15 @@ AgentStats stats_of(const AgentCore& core, double uptime) {
   }
   std::sort(stats.methods.begin(), stats.methods.end(),
             [](const MethodStats& a, const MethodStats& b) { return a.name < b.name; });
+  stats.layers = core.layer_figures();
   return stats;
 }
 
-MethodEntry stats_entry(AgentCore& core) {
+}  // namespace
+
+AgentStats stats(const Agent& agent) { return stats_of(*agent.core()); }
+
+MethodEntry stats_entry() {
   using Traits = detail::HandlerTraits<AgentStats (*)()>;
   MethodEntry entry;
   entry.name = stats_method;
@@ -47,11 +55,8 @@ MethodEntry stats_entry(AgentCore& core) {
   entry.signature_hash = name_hash(entry.signature);
   entry.result = type_text<AgentStats>();
   entry.idempotent = entry.non_blocking = true;
-  entry.run = [made = core.loops().front()->now()](std::shared_ptr<IncomingCall> call) {
-    const AgentCore& core = *call->core();
-    const std::chrono::duration<double> uptime = core.loops().front()->now() - made;
-    call->reply(
-        [&](ValueWriter writer) { Codec<AgentStats>::encode(writer, stats_of(core, uptime.count())); });
+  entry.run = [](std::shared_ptr<IncomingCall> call) {
+    call->reply([&](ValueWriter writer) { Codec<AgentStats>::encode(writer, stats_of(*call->core())); });
   };
   return entry;
 }

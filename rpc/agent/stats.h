@@ -1,5 +1,5 @@
-// AgentStats: what an agent has done so far and has under way, as it tells those who ask: the method
-// `weft.stats`.
+// AgentStats: what an agent has done so far and has under way, and what its layers tell of themselves, as it
+// tells those who ask: the method `weft.stats`, and the same within the program.
 //
 // Answered on the loop, so also while every handler thread is busy. What only grows is counted since the
 // agent was made: who asks twice has the rates between. Thread-safety: values.
@@ -33,17 +33,23 @@ struct AgentStats {
   std::uint64_t pool_hits = 0, pool_misses = 0,
                 pool_bytes = 0;      // memory of arriving attachments; bytes: kept now
   std::vector<MethodStats> methods;  // that are served, by name
+  // Now, by LAYER.WHAT: docs/observability.md lists those of weft's own layers. Of a layer that the agent
+  // lacks there are none.
+  LayerFigures layers;
 };
 WEFT_CODEC(AgentStats, name, incarnation, uptime, connections, connections_made, connections_refused,
            calls_made, calls_served, calls_denied, calls_shed, calls_retried, peers_silent, serving, waiting,
-           bytes_sent, bytes_received, pool_hits, pool_misses, pool_bytes, methods)
+           bytes_sent, bytes_received, pool_hits, pool_misses, pool_bytes, methods, layers)
 
-WEFT_EXPORT AgentStats stats_of(const AgentCore& core, double uptime);
+class Agent;
 
-// not_found: an agent of a release before it.
+// Of an agent of this program. Any thread.
+WEFT_EXPORT AgentStats stats(const Agent& agent);
+
+// Of any. not_found: an agent of a release before it.
 WEFT_EXPORT Future<AgentStats> stats(const Peer& peer);
 
-// What every agent serves; the uptime counts from here.
-WEFT_EXPORT MethodEntry stats_entry(AgentCore& core);
+// What every agent serves.
+WEFT_EXPORT MethodEntry stats_entry();
 
 }  // namespace weft::rpc

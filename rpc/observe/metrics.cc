@@ -202,6 +202,9 @@ void Metrics::collect_agent(std::vector<MetricFamily>& families) const {
   out.counter("weft_pool_misses_total", "Large attachments received into fresh memory.",
               counts.memory.misses);
   out.gauge("weft_pool_kept_bytes", "Bytes kept for attachments to come.", counts.memory.kept_bytes);
+  for (const auto& [name, figure] : core->layer_figures())
+    out.add("weft_layer", "What a layer tells of itself now.", MetricType::Gauge, {{"figure", name}})
+        .gauge.value = static_cast<double>(figure);
   const auto loops = loops_->ask(options_.patience);
   for (std::size_t i = 0; i < loops.size(); ++i)
     out.add("weft_loop_delay_seconds", "How long the loop takes to turn to something new.", MetricType::Gauge,

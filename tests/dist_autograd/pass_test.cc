@@ -1,4 +1,6 @@
 // Gradients of passes over several workers against single-process LibTorch, and how passes end.
+#include <weft/rpc/agent/stats.h>
+
 #include "tests/dist_autograd/pass_support.h"
 #include "tests/support/cluster.h"
 
@@ -304,6 +306,45 @@ TEST_F(PassEnds, ReleaseFreesThePassEverywhere) {
     EXPECT_EQ(cluster.live_passes(), 3U);
   }
   weft::test::eventually("no pass is left", [&] { return cluster.live_passes() == 0; });
+}
+
+// One report: what the agent, its RRefs and its passes tell.
+TEST_F(PassEnds, StatsCountPassesAndBackwardsBesideObjects) {
+  const auto figure = [this](std::size_t worker, const char* name) {
+    return rpc::stats(cluster[worker]).layers.at(name);
+  };
+  EXPECT_EQ(figure(0, "dist_autograd.passes"), 0U);
+  {
+    Pass pass{cluster[0]};
+    const at::Tensor sent = x * 2;
+    const auto out = a.remote<&Weights::multiply>(pass, sent);
+    EXPECT_EQ(figure(0, "dist_autograd.passes"), 1U);
+    EXPECT_EQ(figure(0, "dist_autograd.backwards"), 0U);
+    weft::test::Event entered, left;  // of the gradient that has come back
+    sent.register_hook([&](at::Tensor gradient) {
+      entered.set();
+      left.wait();
+      return gradient;
+    });
+    auto done = pass.backward(out, at::ones_like(x));
+    entered.wait();
+    EXPECT_EQ(figure(0, "dist_autograd.backwards"), 1U);
+    const rpc::AgentStats there = weft::test::got(rpc::stats(cluster.peer(0, 1)));
+    EXPECT_EQ(there.name, "worker1");
+    EXPECT_GT(there.calls_served, 0U);
+    EXPECT_EQ(there.layers.at("rref.objects"), 2U);
+    EXPECT_EQ(there.layers.at("dist_autograd.passes"), 1U);
+    EXPECT_EQ(there.layers.at("dist_autograd.backwards"), 1U);
+    left.set();
+    weft::test::got(std::move(done));
+    weft::test::eventually("no backward is left", [&] {
+      return figure(0, "dist_autograd.backwards") + figure(1, "dist_autograd.backwards") == 0;
+    });
+    EXPECT_EQ(figure(0, "dist_autograd.passes"), 1U);
+  }
+  weft::test::eventually("no pass is left", [&] {
+    return figure(0, "dist_autograd.passes") + figure(1, "dist_autograd.passes") == 0;
+  });
 }
 
 TEST_F(PassEnds, RootErrors) {

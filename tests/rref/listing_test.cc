@@ -1,4 +1,5 @@
 // What an agent lists of its objects and references, to its program and to others.
+#include <weft/rpc/agent/stats.h>
 #include <weft/rref/listing.h>
 #include <weft/rref/rref.h>
 
@@ -112,12 +113,18 @@ TEST_F(ListingTest, CountsGoUpAndDown) {
     EXPECT_EQ(anna.references, 1U);
     EXPECT_EQ(anna.pending, 0U);
     EXPECT_EQ(rref::stats(agent("bert")).references, 1U);
+    const auto told = got(rpc::stats(peer("anna", "owner"))).layers;  // the same, in the agent's stats
+    EXPECT_EQ(told.at("rref.objects"), 1U);
+    EXPECT_EQ(told.at("rref.forks"), 2U);
+    EXPECT_EQ(told.at("rref.references"), 0U);
+    EXPECT_EQ(rpc::stats(agent("anna")).layers.at("rref.references"), 1U);
   }
   keepers["bert"]->drop();
   expect_nothing_left();
   for (const auto* name : {"owner", "anna", "bert"}) {
     const auto stats = rref::stats(agent(name));
     EXPECT_EQ(stats.objects + stats.forks + stats.holds + stats.references + stats.children, 0U) << name;
+    for (const auto& [figure, now] : rpc::stats(agent(name)).layers) EXPECT_EQ(now, 0U) << figure;
   }
 }
 

@@ -66,6 +66,15 @@ std::vector<Row> rows(const rpc::AgentStats& before, const rpc::AgentStats& now,
   return rows;
 }
 
+// Those that are not zero: "rref.forks 2, rref.objects 1".
+std::string layers_text(const rpc::LayerFigures& figures) {
+  std::string text;
+  for (const auto& [name, figure] : figures)
+    if (figure != 0)
+      text += (text.empty() ? "" : ", ") + printable(name) + formatted(" %llu", number(figure));
+  return text;
+}
+
 }  // namespace
 
 std::string top_text(const rpc::AgentStats& before, const rpc::AgentStats& now, std::size_t width,
@@ -90,6 +99,8 @@ std::string top_text(const rpc::AgentStats& before, const rpc::AgentStats& now, 
     bytes += formatted("; pool: %.0f %% hits, ", 100 * static_cast<double>(now.pool_hits) / asked) +
              bytes_text(static_cast<double>(now.pool_bytes)) + " kept";
   text.push_back(bytes);
+  if (const std::string layers = layers_text(now.layers); !layers.empty())
+    text.push_back("layers   " + layers);
   text.emplace_back();
   text.push_back(formatted("%10s %9s %9s %12s  METHOD", "CALLS/s", "FAILED/s", "UNDER WAY", "CALLS"));
   const std::vector<Row> all = rows(before, now, rate);

@@ -95,5 +95,28 @@ TEST_F(StatsTest, AreAnsweredWhileEveryHandlerThreadIsBusy) {
   for (auto& call : calls) got(std::move(call));
 }
 
+struct Gauge final : CallHook {
+  bool knows(std::string_view) const override { return false; }
+  void figures(LayerFigures& to) const override { to["gauge.level"] = level; }
+  std::atomic<std::uint64_t> level{3};
+};
+
+// Every layer adds its part, of which the agent knows nothing but the hook.
+TEST(StatsOfLayers, AreInThemByName) {
+  const auto gauge = std::make_shared<Gauge>();
+  Cluster cluster{{}, {"a"}};
+  cluster.add("b", {[gauge](Agent& agent) { agent.core()->add_hook(gauge); }});
+  const Peer b = cluster.peer("a", "b");
+  EXPECT_EQ(got(stats(b)).layers, (LayerFigures{{"gauge.level", 3}}));
+  gauge->level = 5;
+  EXPECT_EQ(got(stats(b)).layers.at("gauge.level"), 5U);
+  const AgentStats here = stats(cluster["b"]);
+  EXPECT_EQ(here.layers.at("gauge.level"), 5U);
+  EXPECT_EQ(here.name, "b");
+  EXPECT_GT(here.uptime, 0);
+  EXPECT_EQ(here.connections, got(stats(b)).connections);
+  EXPECT_TRUE(stats(cluster["a"]).layers.empty());
+}
+
 }  // namespace
 }  // namespace weft::rpc::stats_test

@@ -85,6 +85,18 @@ TEST_F(MetricsTest, WhatTheAgentCounts) {
   EXPECT_EQ(value(*b, R"(weft_pool_kept_bytes{agent="b"})"), 0);
 }
 
+struct Gauge final : rpc::CallHook {
+  bool knows(std::string_view) const override { return false; }
+  void figures(rpc::LayerFigures& to) const override { to["gauge.level"] = 3; }
+};
+
+TEST_F(MetricsTest, WhatLayersTell) {
+  auto metrics = std::make_shared<Metrics>();
+  cluster.add(
+      "c", {metrics->layer(), [](rpc::Agent& agent) { agent.core()->add_hook(std::make_shared<Gauge>()); }});
+  EXPECT_EQ(value(*metrics, R"(weft_layer{agent="c",figure="gauge.level"})"), 3);
+}
+
 TEST_F(MetricsTest, TheHitRateOfThePool) {
   auto metrics = std::make_shared<Metrics>();
   Cluster sockets{{.tcp = true}};  // in memory nothing is received

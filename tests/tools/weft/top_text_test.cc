@@ -52,6 +52,14 @@ TEST(TopText, RatesAreByTheAgentsOwnClock) {
             "       2.0       0.5         3           24  market.slow\n");
 }
 
+TEST(TopText, WhatLayersTellWhereItIsNotZero) {
+  rpc::AgentStats now = later();
+  now.layers = {{"rref.forks", 0}, {"rref.objects", 2}, {"x\x1b", 1}};
+  const std::string text = top_text(earlier(), now, wide, 0);
+  EXPECT_NE(text.find("1.0 MiB kept\nlayers   rref.objects 2, x"), std::string::npos) << text;
+  EXPECT_EQ(text.find('\x1b'), std::string::npos);
+}
+
 TEST(TopText, FitsTheTerminal) {
   rpc::AgentStats now = later();
   for (int i = 0; i < 30; ++i) now.methods.push_back({"m" + std::to_string(i), 1, 1, 0});
