@@ -11,6 +11,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <numeric>
 
 namespace weft::rpc {
 namespace {
@@ -106,6 +107,17 @@ void encode_sparse(ValueWriter writer, const at::Tensor& tensor, const Way& way)
   way.write(record, i);
 }
 
+// Of a tensor that lies in memory without gaps, but not row by row: its dimensions from the slowest to the
+// fastest. Else nothing.
+std::vector<std::int64_t> order_of(const at::Tensor& dense) {
+  if (dense.numel() < 2 || dense.is_contiguous() || !dense.is_non_overlapping_and_dense()) return {};
+  std::vector<std::int64_t> order(static_cast<std::size_t>(dense.dim()));
+  std::iota(order.begin(), order.end(), std::int64_t{0});
+  std::stable_sort(order.begin(), order.end(),
+                   [&](std::int64_t a, std::int64_t b) { return dense.stride(a) > dense.stride(b); });
+  return order;
+}
+
 void encode_plain(ValueWriter writer, const at::Tensor& tensor, const Way& way) {
   if (tensor.layout() != at::kStrided) return encode_sparse(writer, tensor, way);
   at::Tensor base = tensor.resolve_conj().resolve_neg();
@@ -115,12 +127,15 @@ void encode_plain(ValueWriter writer, const at::Tensor& tensor, const Way& way) 
       expanded.push_back(d);
       base = base.narrow(d, 0, 1);
     }
-  RecordWriter record = writer.set_record(3 + (expanded.empty() ? 0 : 1) + way.fields());
+  const std::vector<std::int64_t> order = order_of(base);
+  RecordWriter record =
+      writer.set_record(3 + (expanded.empty() ? 0 : 1) + (order.empty() ? 0 : 1) + way.fields());
   std::size_t i = 0;
   record.field(i++, "dtype").set_text(tensor::dtype_name(tensor.scalar_type()));
   record.field(i++, "shape").set_ints({tensor.sizes().data(), tensor.sizes().size()});
   encode_elements(record.field(i++, "data"), tensor, base, way);
   if (!expanded.empty()) record.field(i++, "expanded").set_ints(expanded);
+  if (!order.empty()) record.field(i++, "order").set_ints(order);
   way.write(record, i);
 }
 
@@ -199,6 +214,21 @@ std::size_t checked_bytes(const std::vector<std::int64_t>& shape, std::size_t it
   return empty ? 0 : static_cast<std::size_t>(bytes);
 }
 
+// The same values with the dimensions from the slowest to the fastest in memory.
+at::Tensor laid_out(const at::Tensor& tensor, const std::vector<std::int64_t>& order) {
+  std::vector<std::int64_t> sizes, place(order.size(), -1);
+  for (std::size_t i = 0; i < order.size(); ++i) {
+    const std::int64_t d = order[i];
+    if (d < 0 || d >= tensor.dim() || place[static_cast<std::size_t>(d)] >= 0)
+      throw Error(ErrorKind::invalid_argument, "a tensor whose order is none of its dimensions");
+    place[static_cast<std::size_t>(d)] = static_cast<std::int64_t>(i);
+    sizes.push_back(tensor.size(d));
+  }
+  if (sizes.size() != static_cast<std::size_t>(tensor.dim()))
+    throw Error(ErrorKind::invalid_argument, "a tensor whose order lacks dimensions");
+  return at::empty(sizes, tensor.options()).permute(place).copy_(tensor);
+}
+
 // place: of an accelerator; null: the CPU.
 at::Tensor decode_plain(const ValueReader& reader, const c10::Device* place = nullptr);
 
@@ -272,6 +302,8 @@ at::Tensor decode_plain(const ValueReader& reader, const c10::Device* place) {
     if (bytes != 0) std::memcpy(tensor.mutable_data_ptr(), inline_bytes.data(), bytes);
   }
   if (place != nullptr) tensor = tensor::to_device(tensor, *place);
+  ValueReader order;
+  if (reader.find_field("order", 3, order)) tensor = laid_out(tensor, read_ints(order, shape.size()));
   return expands ? tensor.expand(shape) : tensor;
 }
 

@@ -2,7 +2,9 @@
 // received tensor's storage, or inline up to 1 KiB.
 //
 // A view sends its elements, not its storage; expanded dimensions travel as one element; conj and neg are
-// resolved; aliasing between arguments is not kept. Undefined, zero-size, 0-d, non-dense, complex, fp8, COO
+// resolved; aliasing between arguments is not kept. A tensor that is not contiguous but without gaps
+// (transposed, channels_last) arrives with its strides, which costs a copy on either side; others arrive
+// contiguous. Undefined, zero-size, 0-d, non-dense, complex, fp8, COO
 // and CSR tensors travel; quantized, nested, subclass and meta ones are ErrorKind::unsupported.
 //
 // Tensors on an accelerator travel by the call's device map (device_options.h), copied when the call is made;

@@ -64,11 +64,13 @@ void write_tensor(rpc::ValueWriter writer, Fields& fields, int depth) {
   const bool sparse = depth < 2 && fields.small(3) == 0;
   if (!sparse) {
     const bool expanded = fields.small(4) == 0;
-    auto record = writer.set_record(expanded ? 4 : 3);
+    const bool ordered = fields.small(4) == 1;
+    auto record = writer.set_record(3 + (expanded ? 1 : 0) + (ordered ? 1 : 0));
     record.field(0, "dtype").set_text(dtypes[fields.small(std::size(dtypes))]);
     record.field(1, "shape").set_ints(fields.numbers());
     write_data(record.field(2, "data"), fields, size);
     if (expanded) record.field(3, "expanded").set_ints(fields.numbers());
+    if (ordered) record.field(expanded ? 4 : 3, "order").set_ints(fields.numbers());
     return;
   }
   const bool coo = fields.small(2) == 0;

@@ -1,4 +1,5 @@
 // Tensors of every kind through a real call, both ways, over TCP and in process.
+#include <weft/rpc/codec/packed.h>
 #include <weft/rpc/rpc.h>
 #include <weft/rpc/tensor/layers.h>
 #include <weft/rpc/tensor/tensor_codec.h>
@@ -90,6 +91,62 @@ TEST_P(TensorCodecTest, EveryShape) {
   expect_same(at::rand({2, 8, 8, 3}).permute({0, 3, 1, 2}));
   expect_same(at::rand({64}, at::kComplexFloat).conj());
   expect_same(at::imag(at::rand({64}, at::kComplexFloat).conj()));
+}
+
+// Values and strides, as far as memory without gaps has them; the callee sees them, too.
+TEST_P(TensorCodecTest, TheOrderOfStridesIsKept) {
+  const at::Tensor image = at::rand({2, 3, 4, 5}), matrix = at::rand({50, 40}),
+                   small = at::arange(6).view({2, 3});
+  for (const at::Tensor& x :
+       {matrix.t(), small.t(), image.permute({3, 1, 0, 2}), image.contiguous(at::MemoryFormat::ChannelsLast),
+        at::rand({2, 3, 4, 5, 6}).contiguous(at::MemoryFormat::ChannelsLast3d), image.transpose(0, 3),
+        at::rand({30, 20}, at::kComplexFloat).t().conj(), matrix.t().slice(0, 0, 40)}) {
+    expect_same(x);
+    EXPECT_EQ(echoed(x).strides(), x.strides()) << describe(x);
+    EXPECT_EQ(got(peer_->call<Describe>(x)), describe(x));
+  }
+  EXPECT_TRUE(
+      echoed(image.contiguous(at::MemoryFormat::ChannelsLast)).is_contiguous(at::MemoryFormat::ChannelsLast));
+}
+
+TEST_P(TensorCodecTest, TheOrderOfStridesIsKeptBesideAnExpandedDimension) {
+  const at::Tensor x = at::rand({20, 30}).t().unsqueeze(1).expand({30, 7, 20});
+  expect_same(x);
+  const at::Tensor y = echoed(x);
+  EXPECT_EQ(y.strides(), x.strides());
+  EXPECT_EQ(y.storage().nbytes(), 600 * sizeof(float)) << "it travels once";
+}
+
+TEST_P(TensorCodecTest, AViewWithGapsOrOverlapsArrivesContiguous) {
+  const at::Tensor matrix = at::rand({50, 40});
+  for (const at::Tensor& x : {matrix.slice(0, 0, 30, 2).t(), matrix.select(1, 7),
+                              matrix.as_strided({4, 3}, {1, 2}), matrix.slice(1, 0, 20)}) {
+    expect_same(x);
+    EXPECT_TRUE(echoed(x).is_contiguous()) << describe(x);
+  }
+}
+
+// An order from outside is one of all dimensions, each once.
+TEST(TensorOrder, ThatIsNoneIsRefused) {
+  const auto decoded = [](const std::vector<std::int64_t>& order) {
+    const auto message = rpc::OutgoingMessage::reply();
+    rpc::RecordWriter record = message->result().set_record(4);
+    record.field(0, "dtype").set_text("uint8");
+    record.field(1, "shape").set_ints(std::vector<std::int64_t>{2, 3});
+    const std::array<std::byte, 6> bytes{std::byte{0}, std::byte{1}, std::byte{2},
+                                         std::byte{3}, std::byte{4}, std::byte{5}};
+    record.field(2, "data").set_bytes(bytes);
+    record.field(3, "order").set_ints(order);
+    const auto arrived = rpc::detail::unpacked(rpc::detail::packed(message->seal_reply(0)));
+    return rpc::Codec<at::Tensor>::decode(arrived->result()).clone();
+  };
+  EXPECT_EQ(decoded({1, 0}).strides(), at::IntArrayRef({1, 2}));
+  EXPECT_TRUE(decoded({1, 0}).equal(at::arange(6, at::kByte).view({2, 3})));
+  EXPECT_TRUE(decoded({0, 1}).is_contiguous());
+  using Order = std::vector<std::int64_t>;
+  for (const Order& order : {Order{}, Order{0}, Order{0, 0}, Order{1, 2}, Order{-1, 0}, Order{0, 1, 0},
+                             Order{std::numeric_limits<std::int64_t>::min(), 0}})
+    EXPECT_EQ(kind_of([&] { return decoded(order); }), ErrorKind::invalid_argument) << at::IntArrayRef(order);
 }
 
 TEST_P(TensorCodecTest, AViewSendsItsElementsAlone) {
