@@ -1,5 +1,6 @@
 #include <weft/dist_optim/context.h>
 
+#include <weft/dist_optim/lbfgs/service.h>
 #include <weft/dist_optim/optimizer_service.h>
 
 #include <torch/nn/module.h>
@@ -39,6 +40,41 @@ std::shared_ptr<HostGuard> Context::host_of(rref::StoredObject& object) {
   return host;
 }
 
+std::shared_ptr<HostGuard> Context::host_of(rpc::CallContext& call) {
+  const auto* target = call.slots().find<rref::Context::Target>();
+  if (target == nullptr)
+    throw rpc::Error(rpc::ErrorKind::invalid_argument, "an optimizer's call is about an object");
+  return host_of(*target->object);
+}
+
+Context::PassPart Context::part_of(const dist_autograd::PassId& pass, const ParameterHost& host) const {
+  const auto autograd = dist_autograd::Context::of(*core_);
+  PassPart part{autograd->find_if_known(pass), {}};
+  // Its gradients went with it: nothing to step is not what the trainer asked for.
+  if (part.pass == nullptr && autograd->has_ended(pass))
+    throw rpc::Error(rpc::ErrorKind::failed_precondition,
+                     to_string(pass) + " cannot step: it has failed here or was released");
+  const auto& parameters = host.parameters();
+  for (std::size_t i = 0; part.pass != nullptr && i < parameters.size(); ++i)
+    if (at::Tensor gradient = part.pass->gradient(parameters[i].tensor); gradient.defined())
+      part.gradients.emplace(i, std::move(gradient));
+  return part;
+}
+
+std::vector<dist_autograd::PassId> Context::may_step(std::span<const dist_autograd::Pass> passes) const {
+  const auto autograd = dist_autograd::Context::of(*core_);
+  std::vector<dist_autograd::PassId> ids;
+  for (const auto& pass : passes) {
+    if (pass.state() == nullptr)
+      throw rpc::Error(rpc::ErrorKind::failed_precondition, "a pass that was released cannot step");
+    if (autograd->find_if_known(pass.id()) == nullptr)
+      throw rpc::Error(rpc::ErrorKind::failed_precondition,
+                       to_string(pass.id()) + " cannot step: it has failed or was released");
+    ids.push_back(pass.id());
+  }
+  return ids;
+}
+
 void Context::peer_gone(const rpc::AgentId& peer, const rpc::Error& reason) {
   std::vector<std::shared_ptr<HostGuard>> hosts;
   {
@@ -47,10 +83,14 @@ void Context::peer_gone(const rpc::AgentId& peer, const rpc::Error& reason) {
       if (auto host = weak.lock()) hosts.push_back(std::move(host));
   }
   const bool died = reason.kind() != rpc::ErrorKind::shut_down;
-  for (const auto& host : hosts) host->host().strike_off(trainer_of(peer.incarnation), died);
+  const std::string trainer = trainer_of(peer.incarnation);
+  for (const auto& host : hosts) host->host().strike_off(trainer, died);
   // This runs on a loop, and a step may take long.
-  core_->handlers().post([hosts = std::move(hosts)] {
-    for (const auto& host : hosts) host->host().close_rounds();
+  core_->handlers().post([hosts = std::move(hosts), trainer] {
+    for (const auto& host : hosts) {
+      host->host().close_rounds();
+      host->lbfgs().trainer_gone(trainer);
+    }
   });
 }
 
@@ -63,6 +103,9 @@ rpc::Layers layers(tensor::DeviceOptions devices) {
     auto service = std::make_shared<OptimizerService>();
     service->context = context.get();
     agent.serve(service);
+    auto lbfgs = std::make_shared<LbfgsService>();
+    lbfgs->context = context.get();
+    agent.serve(lbfgs);
   });
   return all;
 }

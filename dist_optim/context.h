@@ -10,6 +10,7 @@
 
 #include <atomic>
 #include <mutex>
+#include <span>
 
 namespace weft::dist_optim {
 
@@ -22,6 +23,18 @@ class WEFT_EXPORT Context final : public rpc::CallHook {
   // The host of an object's parameters, made at the first call. invalid_argument where it is no
   // torch::nn::Module.
   std::shared_ptr<HostGuard> host_of(rref::StoredObject& object);
+  std::shared_ptr<HostGuard> host_of(rpc::CallContext& call);  // of the object that it is about
+
+  // The pass here, and what it has for a host's parameters, by their index. No pass where it is not known.
+  // `failed_precondition` where it is over.
+  struct PassPart {
+    std::shared_ptr<dist_autograd::PassState> pass;
+    Gradients gradients;
+  };
+  PassPart part_of(const dist_autograd::PassId& pass, const ParameterHost& host) const;
+  // The ids of passes of this agent that may step. `failed_precondition` where one has failed or was
+  // released.
+  std::vector<dist_autograd::PassId> may_step(std::span<const dist_autograd::Pass> passes) const;
 
   const std::shared_ptr<LocalSteps>& local_steps() const { return local_steps_; }
   // For this agent's own steps, as a trainer.

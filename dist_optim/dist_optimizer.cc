@@ -199,15 +199,7 @@ rpc::Future<StepResult> DistOptimizer::step(std::span<const dist_autograd::Pass>
   StepRequest request{core_->context->next_step(), {}, options};
   try {
     options.check();
-    const auto autograd = dist_autograd::Context::of(*core_->context->core());
-    for (const auto& pass : passes) {
-      if (pass.state() == nullptr)
-        throw rpc::Error(rpc::ErrorKind::failed_precondition, "a pass that was released cannot step");
-      if (autograd->find_if_known(pass.id()) == nullptr)
-        throw rpc::Error(rpc::ErrorKind::failed_precondition,
-                         to_string(pass.id()) + " cannot step: it has failed or was released");
-      request.passes.push_back(pass.id());
-    }
+    request.passes = core_->context->may_step(passes);
   } catch (const rpc::Error&) {
     promise->fail(std::current_exception());
     return future;

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <weft/dist_autograd/pass.h>
+#include <weft/dist_optim/lbfgs/host.h>
 #include <weft/dist_optim/local/parameter_host.h>
 #include <weft/rref/stored_object.h>
 
@@ -16,12 +17,14 @@ class HostGuard final : public rref::ObjectGuard, public std::enable_shared_from
   explicit HostGuard(std::vector<Parameter> parameters) : host_(std::move(parameters)) {}
 
   ParameterHost& host() { return host_; }
+  LbfgsHost& lbfgs() { return lbfgs_; }
   void admit(const std::shared_ptr<rpc::IncomingCall>& call, rpc::Job proceed) override;
   void read(const std::function<void()>& body) override;
   void change(const std::function<void()>& body) override { host_.change(body); }
 
  private:
   ParameterHost host_;
+  LbfgsHost lbfgs_{host_};
 };
 
 // How hosts name passes and trainers: a trainer is a life of an agent, and so is the origin of its passes.

@@ -7,13 +7,6 @@
 namespace weft::dist_optim {
 namespace {
 
-std::shared_ptr<HostGuard> host_of(Context& context, rpc::CallContext& call) {
-  const auto* target = call.slots().find<rref::Context::Target>();
-  if (target == nullptr)
-    throw rpc::Error(rpc::ErrorKind::invalid_argument, "an optimizer's call is about an object");
-  return context.host_of(*target->object);
-}
-
 std::string calling_trainer(rpc::CallContext& call) { return trainer_of(call.peer().id.incarnation); }
 
 using Prepared = std::function<void(rpc::Result<StepPart>)>;
@@ -22,28 +15,18 @@ using Prepared = std::function<void(rpc::Result<StepPart>)>;
 // admitted.
 void prepare_step(Context& context, const std::shared_ptr<HostGuard>& guard, const std::string& trainer,
                   const StepRequest& request, Prepared done) {
-  const auto autograd = dist_autograd::Context::of(*context.core());
   ParameterHost& host = guard->host();
   auto gradients = std::make_shared<std::vector<PassGradients>>();
   std::vector<std::shared_ptr<dist_autograd::PassState>> open;
   for (const auto& id : request.passes) {
-    PassGradients one{key_of(id), {}};
-    const auto pass = autograd->find_if_known(id);
-    // Its gradients went with it: nothing to step is not what the trainer asked for.
-    if (pass == nullptr && autograd->has_ended(id))
-      return done(std::make_exception_ptr(
-          rpc::Error(rpc::ErrorKind::failed_precondition,
-                     to_string(id) + " cannot step: it has failed here or was released")));
-    const auto& parameters = host.parameters();
-    for (std::size_t i = 0; pass != nullptr && i < parameters.size(); ++i)
-      if (at::Tensor gradient = pass->gradient(parameters[i].tensor); gradient.defined())
-        one.gradients.emplace(i, gradient);
-    if (one.gradients.empty()) {
-      host.release(one.pass);  // it has no part in this object's step
+    rpc::Result<Context::PassPart> part = rpc::capture([&] { return context.part_of(id, host); });
+    if (!part.ok()) return done(part.error());
+    if (part.value().gradients.empty()) {
+      host.release(key_of(id));  // it has no part in this object's step
       continue;
     }
-    open.push_back(pass);
-    gradients->push_back(std::move(one));
+    open.push_back(part.value().pass);
+    gradients->push_back({key_of(id), std::move(part.value().gradients)});
   }
 
   struct Wait {
@@ -81,11 +64,11 @@ void prepare_step(Context& context, const std::shared_ptr<HostGuard>& guard, con
 
 void OptimizerService::attach(rpc::CallContext& call, OptimizerSpec spec, StepMode mode) {
   check(mode);
-  host_of(*context, call)->host().register_trainer(calling_trainer(call), spec, mode);
+  context->host_of(call)->host().register_trainer(calling_trainer(call), spec, mode);
 }
 
 void OptimizerService::detach(rpc::CallContext& call) {
-  host_of(*context, call)->host().unregister_trainer(calling_trainer(call), false);
+  context->host_of(call)->host().unregister_trainer(calling_trainer(call), false);
 }
 
 rpc::Future<StepOutcome> OptimizerService::step(rpc::CallContext& call, StepRequest request,
@@ -105,7 +88,7 @@ rpc::Future<StepOutcome> OptimizerService::step(rpc::CallContext& call, StepRequ
   call.on_cancel(give_up);  // the trainer is gone, or waits no longer: the other objects need not come
   std::shared_ptr<HostGuard> guard;
   try {
-    guard = host_of(*context, call);
+    guard = context->host_of(call);
   } catch (...) {
     arrive(nullptr, std::current_exception());  // the other objects must hear of it
     return future;
@@ -118,7 +101,7 @@ rpc::Future<StepOutcome> OptimizerService::step(rpc::CallContext& call, StepRequ
 rpc::Future<StepPart> OptimizerService::prepare(rpc::CallContext& call, StepRequest request) {
   auto promise = std::make_shared<rpc::Promise<StepPart>>();
   auto future = promise->future();
-  prepare_step(*context, host_of(*context, call), calling_trainer(call), request,
+  prepare_step(*context, context->host_of(call), calling_trainer(call), request,
                [promise](rpc::Result<StepPart> part) { promise->complete(std::move(part)); });
   return future;
 }
@@ -127,7 +110,7 @@ rpc::Future<std::uint64_t> OptimizerService::commit(rpc::CallContext& call, std:
                                                     StepDecision decision) {
   auto promise = std::make_shared<rpc::Promise<std::uint64_t>>();
   auto future = promise->future();
-  const auto guard = host_of(*context, call);
+  const auto guard = context->host_of(call);
   guard->host().commit(calling_trainer(call), number, decision,
                        [promise, guard](std::exception_ptr error, ParameterHost::Version version) {
                          if (error != nullptr) return promise->fail(error);
@@ -138,22 +121,22 @@ rpc::Future<std::uint64_t> OptimizerService::commit(rpc::CallContext& call, std:
 
 void OptimizerService::abort(rpc::CallContext& call, std::uint64_t number) {
   context->local_steps()->abort(calling_trainer(call), number);
-  host_of(*context, call)->host().abort(calling_trainer(call), number);
+  context->host_of(call)->host().abort(calling_trainer(call), number);
 }
 
 void OptimizerService::set_learning_rate(rpc::CallContext& call, double rate,
                                          std::optional<std::string> group) {
-  host_of(*context, call)->host().set_learning_rate(rate, group);
+  context->host_of(call)->host().set_learning_rate(rate, group);
 }
 
 OptimizerState OptimizerService::save_state(rpc::CallContext& call) {
-  return host_of(*context, call)->host().state();
+  return context->host_of(call)->host().state();
 }
 
 void OptimizerService::load_state(rpc::CallContext& call, OptimizerState state) {
-  host_of(*context, call)->host().set_state(state);
+  context->host_of(call)->host().set_state(state);
 }
 
-HostStats OptimizerService::stats(rpc::CallContext& call) { return host_of(*context, call)->host().stats(); }
+HostStats OptimizerService::stats(rpc::CallContext& call) { return context->host_of(call)->host().stats(); }
 
 }  // namespace weft::dist_optim

@@ -1,5 +1,7 @@
 #include <weft/dist_optim/step_call.h>
 
+#include <weft/dist_optim/failure.h>
+
 #include <algorithm>
 #include <atomic>
 #include <cmath>
@@ -8,26 +10,6 @@ namespace weft::dist_optim {
 namespace {
 
 using Action = StepDecision::Action;
-
-rpc::ErrorKind kind_of(const std::exception_ptr& error) {
-  try {
-    std::rethrow_exception(error);
-  } catch (const rpc::Error& found) {
-    return found.kind();
-  } catch (...) {
-    return rpc::ErrorKind::internal;
-  }
-}
-
-std::string text_of(const std::exception_ptr& error) {
-  try {
-    std::rethrow_exception(error);
-  } catch (const std::exception& found) {
-    return found.what();
-  } catch (...) {
-    return "an unknown error";
-  }
-}
 
 // An owner that answered with a refusal has not stepped, nor has one that was never reached.
 bool surely_not_stepped(const std::exception_ptr& error) {

@@ -68,7 +68,8 @@ struct WEFT_EXPORT OptimizerSpec {
   OptimizerSpec(const AdadeltaOptions& from);
   OptimizerSpec(const AdamaxOptions& from);
   OptimizerSpec(const RpropOptions& from);
-  // LBFGS evaluates the loss several times within one step: it cannot be stepped with given gradients.
+  // LBFGS evaluates the loss several times within one step: it cannot be stepped with given gradients, but by
+  // DistLBFGS.
   OptimizerSpec(const torch::optim::LBFGSOptions&) = delete;
 
   // This spec with a group more.

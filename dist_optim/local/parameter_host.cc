@@ -41,6 +41,9 @@ void ParameterHost::register_trainer(const std::string& trainer, const Optimizer
     throw rpc::Error(rpc::ErrorKind::invalid_argument, "trainer " + trainer + " asks for " + theirs +
                                                            ", but these parameters are stepped by " + ours);
   };
+  if (claimed_)
+    throw rpc::Error(rpc::ErrorKind::failed_precondition,
+                     "trainer " + *claimed_ + " alone steps these parameters");
   if (leaves_ && !(leaves_->spec() == spec)) conflict(to_string(spec), to_string(leaves_->spec()));
   if (mode_ && !(*mode_ == mode)) conflict("mode " + to_string(mode), "mode " + to_string(*mode_));
   if (!leaves_) {
@@ -52,6 +55,20 @@ void ParameterHost::register_trainer(const std::string& trainer, const Optimizer
   if (round_) round_->join(trainer);
   ledger_.add_trainer(trainer);
   ++handles_[trainer];
+}
+
+void ParameterHost::claim(const std::string& trainer) {
+  std::lock_guard lock(mutex_);
+  if (claimed_ || !handles_.empty())
+    throw rpc::Error(rpc::ErrorKind::failed_precondition,
+                     "trainer " + trainer + " cannot have these parameters alone: trainer " +
+                         (claimed_ ? *claimed_ : handles_.begin()->first) + " steps them");
+  claimed_ = trainer;
+}
+
+void ParameterHost::end_claim() {
+  std::lock_guard lock(mutex_);
+  claimed_.reset();
 }
 
 void ParameterHost::strike_off(const std::string& trainer, bool died) {

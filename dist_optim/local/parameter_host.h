@@ -92,7 +92,8 @@ class WEFT_EXPORT ParameterHost {
   ParameterHost& operator=(const ParameterHost&) = delete;
 
   // Once per optimizer handle. `invalid_argument`, naming both, where optimizer or mode differ from those
-  // that the object has, or where a synchronous round has no seat left.
+  // that the object has, or where a synchronous round has no seat left. `failed_precondition` while the
+  // parameters are claimed.
   void register_trainer(const std::string& trainer, const OptimizerSpec& spec, StepMode mode);
   // The end of one handle; with the last one, or where the trainer died, its passes end too. What a
   // synchronous round does then: step_round.h. The optimizer's state stays, even after the last trainer.
@@ -104,6 +105,11 @@ class WEFT_EXPORT ParameterHost {
   // any more.
   void strike_off(const std::string& trainer, bool died);
   void close_rounds();
+
+  // For an optimizer of one trainer that steps by change(), with state of its own (LbfgsHost): until
+  // end_claim() nobody may register. `failed_precondition` while somebody is registered, or has claimed them.
+  void claim(const std::string& trainer);
+  void end_claim();
 
   // Before the pass's first read() here. Asking again is harmless. Under stale(k) it may wait for other
   // trainers' steps; in synchronous mode for the end of the round where the trainer has stepped in it
@@ -205,6 +211,7 @@ class WEFT_EXPORT ParameterHost {
   std::unique_ptr<ShadowLeaves> leaves_;  // set once
   std::optional<StepMode> mode_;
   std::map<std::string, int> handles_;  // per trainer
+  std::optional<std::string> claimed_;  // by whom; then there are no handles
   PassLedger ledger_;
   std::map<PassKey, std::vector<Admitted>> waiting_;  // as many as wait in the ledger
   std::optional<StepRound> round_;                    // in synchronous mode

@@ -1,0 +1,31 @@
+// The kind and the text of what a call ended with, weft's errors and others. Thread-safety: functions.
+#pragma once
+
+#include <weft/rpc/core/error.h>
+
+#include <exception>
+#include <string>
+
+namespace weft::dist_optim {
+
+inline rpc::ErrorKind kind_of(const std::exception_ptr& error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const rpc::Error& found) {
+    return found.kind();
+  } catch (...) {
+    return rpc::ErrorKind::internal;
+  }
+}
+
+inline std::string text_of(const std::exception_ptr& error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const std::exception& found) {
+    return found.what();
+  } catch (...) {
+    return "an unknown error";
+  }
+}
+
+}  // namespace weft::dist_optim

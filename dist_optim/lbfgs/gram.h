@@ -1,0 +1,68 @@
+// LbfgsGram: L-BFGS's two-loop recursion on dot products alone, so that the vectors may stay where they live
+// (vector-free L-BFGS: Chen, Wang and Zhou, NIPS 2014).
+//
+// The history is of pairs, oldest first: s, what a step added to the parameters, and y, what it added to the
+// gradient. The direction is a combination of these and of the gradient g; its coefficients follow from the
+// products s·y, y·y, s·g, y·g and g·g (s·s has no part in it). With a new gradient come its products with all
+// others and those of the newest pair; the rest is known from before.
+//
+// As torch::optim::LBFGS: a pair joins where s·y > 1e-10, the oldest then leaves a full history, and the
+// initial Hessian is that of the last pair that joined, y·y/s·y.
+//
+// Pure data. Owner: the trainer, one for all modules. Thread-safety: none.
+#pragma once
+
+#include <weft/rpc/core/export.h>
+
+#include <cstddef>
+#include <vector>
+
+namespace weft::dist_optim {
+
+// Of the gradient g, and of the pair that leads to it where a step was made, with the k pairs of the history.
+// In all the last entry is the new pair's own; without such a pair s_y, y_s and y_y are empty, and s_g and
+// y_g end with the history.
+struct LbfgsProducts {
+  std::vector<double> s_y;       // the new s with every y: k + 1
+  std::vector<double> y_s;       // the new y with the history's s: k
+  std::vector<double> y_y;       // the new y with every y: k + 1
+  std::vector<double> s_g, y_g;  // every s and y with g: k + 1 each
+  double g_g = 0;
+
+  // Products over disjoint slices of the vectors add up. `internal` where they are of other histories.
+  WEFT_EXPORT void add(const LbfgsProducts& more);
+};
+
+// d = scale · (-g - Σ y_weights[i] y_i) + Σ s_weights[i] s_i, over the history after the update.
+struct LbfgsDirection {
+  bool joins = false;  // the new pair is in the history from now on
+  double scale = 1;
+  std::vector<double> y_weights, s_weights;
+};
+
+class WEFT_EXPORT LbfgsGram {
+ public:
+  // history_size: the most pairs, at least 1.
+  explicit LbfgsGram(std::size_t history_size) : history_size_(history_size) {}
+
+  // A new gradient, and the direction from it. `internal` where the products are of another history.
+  LbfgsDirection update(const LbfgsProducts& products);
+  double slope() const { return slope_; }  // g·d of the last direction
+  std::size_t pairs() const { return sy_.size(); }
+  void clear();
+
+ private:
+  using Matrix = std::vector<std::vector<double>>;
+
+  bool take_pair(const LbfgsProducts& products);
+  void two_loops(LbfgsDirection& direction);
+
+  const std::size_t history_size_;
+  Matrix sy_, yy_;  // [i][j]: s_i·y_j and y_i·y_j
+  std::vector<double> sg_, yg_;
+  double gg_ = 0;
+  double scale_ = 1;
+  double slope_ = 0;
+};
+
+}  // namespace weft::dist_optim

@@ -1,0 +1,52 @@
+// LbfgsHost: one object's L-BFGS on its owner: whose it is, and its vectors.
+//
+// One DistLBFGS at a time has an object, and nobody else steps it meanwhile (ParameterHost::claim). When that
+// one leaves or its agent dies, the vectors go, and a step that was under way is undone.
+//
+// Owner: the object's HostGuard. Thread-safety: full; its mutex is held while parameters are read and
+// changed.
+#pragma once
+
+#include <weft/dist_optim/lbfgs/vectors.h>
+
+#include <mutex>
+#include <optional>
+#include <string>
+
+namespace weft::dist_optim {
+
+class WEFT_EXPORT LbfgsHost {
+ public:
+  // What one DistLBFGS is to the owners: its agent, and which of that agent's it is.
+  struct Holder {
+    std::string trainer;
+    std::uint64_t number = 0;
+    friend bool operator==(const Holder&, const Holder&) = default;
+  };
+
+  explicit LbfgsHost(ParameterHost& host) : host_(host) {}
+
+  // `failed_precondition` where somebody steps these parameters, `invalid_argument` as LbfgsVectors.
+  void attach(const Holder& holder, std::size_t history_size);
+  void detach(const Holder& holder);  // harmless where it has not got the object
+  void trainer_gone(const std::string& trainer);
+
+  // Runs use(vectors). `failed_precondition` where the holder has not got the object.
+  template <class Use>
+  auto with(const Holder& holder, Use use) {
+    std::lock_guard lock(mutex_);
+    check_holder(holder);
+    return use(*vectors_);
+  }
+
+ private:
+  void check_holder(const Holder& holder) const;
+  void end();
+
+  ParameterHost& host_;
+  std::mutex mutex_;  // guards the rest
+  Holder holder_;
+  std::optional<LbfgsVectors> vectors_;  // while there is a holder
+};
+
+}  // namespace weft::dist_optim

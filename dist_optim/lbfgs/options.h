@@ -1,0 +1,25 @@
+// LbfgsOptions: torch::optim::LBFGSOptions, checked, as plain data. Thread-safety: a value.
+#pragma once
+
+#include <weft/rpc/core/export.h>
+
+#include <cstdint>
+
+namespace torch::optim {
+struct LBFGSOptions;
+}
+
+namespace weft::dist_optim {
+
+struct WEFT_EXPORT LbfgsOptions {
+  // `invalid_argument` where these cannot be meant.
+  explicit LbfgsOptions(const torch::optim::LBFGSOptions& from);
+
+  double rate;
+  std::int64_t most_iterations, most_evaluations;  // of a step; a line search under way goes on
+  double tolerance_grad, tolerance_change;
+  std::uint64_t history_size;
+  bool line_search;  // strong Wolfe, the only one that LibTorch has
+};
+
+}  // namespace weft::dist_optim

@@ -1,0 +1,35 @@
+// LbfgsService: what a DistLBFGS asks of the owners of its parameters. Every call is about an object behind
+// an RRef and takes its turn in the object's queue. `number`: which DistLBFGS of the calling agent.
+#pragma once
+
+#include <weft/dist_optim/context.h>
+#include <weft/dist_optim/lbfgs/messages.h>
+
+namespace weft::dist_optim {
+
+struct WEFT_EXPORT LbfgsService {
+  void attach(rpc::CallContext& call, std::uint64_t number, std::uint64_t history_size);
+  void detach(rpc::CallContext& call, std::uint64_t number);
+
+  // Takes the passes' gradients; here, the passes are then over. The products come where the point is
+  // settled.
+  LbfgsMeasures take(rpc::CallContext& call, std::uint64_t number, LbfgsEvaluation evaluation);
+  double direct(rpc::CallContext& call, std::uint64_t number, LbfgsDirection direction, double t, bool stay);
+  void move(rpc::CallContext& call, std::uint64_t number, double t);
+  LbfgsMeasures settle(rpc::CallContext& call, std::uint64_t number, double t, std::uint64_t point);
+
+  void end_step(rpc::CallContext& call, std::uint64_t number);
+  void restore(rpc::CallContext& call, std::uint64_t number);
+
+  using Service =
+      rpc::Service<"weft.lbfgs", rpc::Method<"attach", &LbfgsService::attach>,
+                   rpc::Method<"detach", &LbfgsService::detach>, rpc::Method<"take", &LbfgsService::take>,
+                   rpc::Method<"direct", &LbfgsService::direct>, rpc::Method<"move", &LbfgsService::move>,
+                   rpc::Method<"settle", &LbfgsService::settle>,
+                   rpc::Method<"end_step", &LbfgsService::end_step>,
+                   rpc::Method<"restore", &LbfgsService::restore>>;
+
+  Context* context = nullptr;  // which the agent keeps as long as its methods
+};
+
+}  // namespace weft::dist_optim

@@ -1,0 +1,119 @@
+// StrongWolfe against the line search of torch::optim::LBFGS: the same trials on functions of one number.
+#include <weft/dist_optim/lbfgs/strong_wolfe.h>
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+
+namespace weft::dist_optim::lbfgs_strong_wolfe_test {
+namespace {
+
+struct Function {
+  std::string name;
+  std::function<at::Tensor(const at::Tensor&)> at;
+  double start, rate;
+};
+void PrintTo(const Function& function, std::ostream* out) { *out << function.name; }
+
+struct Loss {
+  double value, slope;
+};
+Loss evaluate(const Function& function, double x) {
+  const at::Tensor t = torch::tensor({x}, at::kDouble).requires_grad_();
+  const at::Tensor value = function.at(t).sum();
+  value.backward();
+  return {value.item<double>(), t.grad().item<double>()};
+}
+
+// Where LBFGS's first step looks at the function, and where it ends.
+std::pair<std::vector<double>, double> torch_trials(const Function& function) {
+  at::Tensor x = torch::tensor({function.start}, at::kDouble).requires_grad_();
+  torch::optim::LBFGS lbfgs(
+      std::vector<at::Tensor>{x},
+      torch::optim::LBFGSOptions(function.rate).max_iter(1).line_search_fn("strong_wolfe"));
+  std::vector<double> trials;
+  lbfgs.step([&] {
+    trials.push_back(x.item<double>());
+    lbfgs.zero_grad();
+    at::Tensor value = function.at(x).sum();
+    value.backward();
+    return value;
+  });
+  return {trials, x.item<double>()};
+}
+
+// Whether it ended with an earlier trial than the last.
+bool expect_as_torch(const Function& function) {
+  SCOPED_TRACE(function.name);
+  const auto [want, end] = torch_trials(function);
+  const Loss start = evaluate(function, function.start);
+  const double d = -start.slope;
+  StrongWolfe search(std::min(1., 1 / std::abs(d)) * function.rate, start.value, start.slope * d,
+                     std::abs(d));
+  // Rounded as LibTorch does: at a kink the last bit counts.
+  const auto place = [&](double t) {
+    return at::add(torch::tensor({function.start}, at::kDouble), torch::tensor({d}, at::kDouble), t)
+        .item<double>();
+  };
+  std::vector<double> trials{function.start};
+  while (!search.done()) {
+    trials.push_back(place(search.trial()));
+    const auto kept = search.candidates();
+    const Loss here = evaluate(function, trials.back());
+    search.evaluated(here.value, here.slope * d);
+    // What is chosen in the end was kept, or is this trial or the start.
+    if (search.done() && search.best().number != 0 && search.best().number != search.evaluations()) {
+      EXPECT_NE(std::find(kept.begin(), kept.end(), search.best().number), kept.end());
+    }
+  }
+  EXPECT_EQ(trials.size(), want.size());
+  if (trials.size() != want.size()) return false;
+  for (std::size_t i = 0; i < trials.size(); ++i)
+    EXPECT_NEAR(trials[i], want[i], 1e-9 * (1 + std::abs(want[i]))) << i;
+  const double best = place(search.best().t);
+  EXPECT_NEAR(best, end, 1e-9 * (1 + std::abs(end)));
+  EXPECT_EQ(search.evaluations(), trials.size() - 1);
+  return search.best().number != 0 && search.best().number != search.evaluations();
+}
+
+class StrongWolfeTrials : public testing::TestWithParam<Function> {};
+
+TEST_P(StrongWolfeTrials, EqualLibTorchs) { expect_as_torch(GetParam()); }
+
+INSTANTIATE_TEST_SUITE_P(
+    Functions, StrongWolfeTrials,
+    testing::Values(
+        Function{"Parabola", [](auto& x) { return x * x; }, 3, 1},
+        Function{"ParabolaFromFar", [](auto& x) { return 1e-3 * x * x; }, 1000, 1},  // grows the step
+        Function{"LongStep", [](auto& x) { return x * x; }, 3, 1000},                // zooms
+        Function{"Wells", [](auto& x) { return (x * x - 1).square() + 0.3 * at::sin(5 * x); }, 2.5, 1},
+        Function{"WellsLong", [](auto& x) { return (x * x - 1).square() + 0.3 * at::sin(5 * x); }, -2, 4},
+        Function{"Waves", [](auto& x) { return at::sin(x) * at::exp(0.1 * x); }, 1, 30},
+        Function{"Cosine", [](auto& x) { return at::cos(x); }, 0.1, 1},
+        Function{"Kink", [](auto& x) { return at::abs(x) + 0.01 * x; }, 0.7, 1},  // ends by the bracket
+        Function{"Quartic", [](auto& x) { return x.pow(4); }, 0.05, 1},
+        Function{"Bottomless", [](auto& x) { return -x; }, 0, 1},  // ends by the most trials
+        Function{"NotANumber", [](auto& x) { return at::log(x); }, 1, 2}),
+    [](const auto& info) { return info.param.name; });
+
+// Waves on a slope, in a bowl, with a kink: brackets of every kind.
+TEST(StrongWolfeWaves, EqualLibTorchs) {
+  int earlier = 0;
+  for (int i = 0; i < 400; ++i) {
+    const double frequency = 0.5 + 0.37 * (i % 20), slope = 0.3 * (i % 7 - 3), bowl = 0.02 * (i % 3);
+    const double kink = i % 4 == 0 ? 2 : 0;
+    earlier +=
+        expect_as_torch({"wave " + std::to_string(i),
+                         [=](const at::Tensor& x) {
+                           return at::sin(frequency * x) + slope * x + bowl * x * x + kink * at::abs(x - 1.3);
+                         },
+                         0.1 * (i % 13), 1 + 0.5 * (i % 11)});
+  }
+  EXPECT_GT(earlier, 0);
+}
+
+}  // namespace
+}  // namespace weft::dist_optim::lbfgs_strong_wolfe_test
