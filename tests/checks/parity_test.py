@@ -30,7 +30,8 @@ for text, words in WRONG:
         failures.append(f"not found: {words}: {found}")
 for text in RIGHT:
     failures += list(problems_of(text, TESTS))
-if [state_of(weft) for weft in ("`A.B`", "no meaning: x", "missing: y", "")] != ["covered", "no meaning", "missing", None]:
+if [state_of(weft) for weft in ("`A.B`", "no meaning: x", "not on a GPU: `A.B`", "not on a GPU: x", "missing: y", "")] != \
+        ["covered", "no meaning", "not on a GPU", None, "missing", None]:
     failures.append("state_of")
 for failure in failures:
     print(failure, file=sys.stderr)
