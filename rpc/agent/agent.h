@@ -99,9 +99,9 @@ class WEFT_EXPORT Agent {
   // because of those that were: chains of calls that nobody waits for have come to their ends, notifications
   // included. Then all may leave. What a program calls meanwhile from outside handlers (another thread, a
   // task of its own) it has to wait for itself; in a handler this would wait for that handler's own call.
-  // Calls of `background` methods and open streams: the first do not count, the second do. Ends as barrier()
-  // does, and with deadline_exceeded for all, naming who still had calls under way, once the deadline of one
-  // has passed.
+  // Open streams count as calls under way, `background` methods do not. Ends as barrier() does; with
+  // deadline_exceeded for all, naming who still had calls under way, once the deadline of one has passed; and
+  // with aborted for the others, when all have come, where one has cancelled.
   Future<void> quiesce(CollectiveOptions options = {});
 
   // Lends the calling thread to a task until it ends.
