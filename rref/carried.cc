@@ -121,6 +121,7 @@ void Carried::ended(const std::exception_ptr& error) {
   const bool undecided = notification_ && error == nullptr;  // it has left, no more is known
   std::vector<ReferencePtr> unclaimed;                       // like `made`, let go of outside the mutex
   const ReferencePtr made = result_.lock();
+  bool never_began = false;  // a creation on this agent itself, which nobody else ends then
   context_->act([&](protocol::Actions& out) {
     if (context_->ended_) return;
     for (std::size_t i = 0; i < section_.carried.size() && !undecided; ++i) {
@@ -134,14 +135,14 @@ void Carried::ended(const std::exception_ptr& error) {
         context_->used_.hand_over_ended(handover.fork, outcome, out);
       }
     }
+    never_began = outcome == Outcome::not_sent && section_.result &&
+                  context_->unbegun_.erase(section_.result->rref) != 0;
     if (made != nullptr && is_remote(error)) made->refusal_ = error;
     if (section_.result && section_.result->owner != context_->self_)
       context_->used_.create_ended(section_.result->fork, outcome, out);
     if (target_ != nullptr && !target_->is_owner()) context_->used_.end_request(*target_->fork(), out);
   });
-  // A creation on this agent itself that never began has nobody else to end it.
-  if (section_.result && section_.result->owner == context_->self_ && outcome == Outcome::not_sent)
-    context_->finish_creation(section_.result->rref, error);
+  if (never_began) context_->finish_creation(section_.result->rref, error);
   target_ = nullptr;
   references_.clear();
 }

@@ -118,6 +118,7 @@ ReferencePtr Context::create(const rpc::AgentId& owner, std::string type, std::s
     // Created by a call to this agent itself: the hold of this handle is there from the start.
     std::lock_guard lock(mutex_);
     handover.rref = owned_.create_local({std::move(type), site, now()}, protocol::ObjectState::creating);
+    unbegun_.insert(handover.rref);
   } else {
     const auto made = act([&](protocol::Actions& out) { return used_.create(owner, out); });
     if (!made)

@@ -148,6 +148,7 @@ class WEFT_EXPORT Context final : public rpc::CallHook, public std::enable_share
       addresses_;  // of owners, as those who handed over their RRefs knew them
   std::map<std::uint64_t, ReferencePtr> transit_;  // references within calls from this agent to itself
   std::uint64_t next_transit_ = 0;
+  std::set<RRefId> unbegun_;  // created by calls of this agent to itself that have not come in yet
   std::vector<rpc::Promise<void>> leaving_;
   bool ended_ = false;
 

@@ -314,7 +314,10 @@ std::shared_ptr<CreationSink> Context::accept_creation(const RRefSection& sectio
   std::exception_ptr refused;
   if (section.result->owner != self_) {
     refused = error(rpc::ErrorKind::invalid_argument, "an object for another owner");
-  } else if (from != self_) {
+  } else if (from == self_) {
+    std::lock_guard lock(mutex_);
+    unbegun_.erase(id);
+  } else {
     const auto standing = act([&](protocol::Actions& out) {
       return owned_.begin_create(
           from, id,

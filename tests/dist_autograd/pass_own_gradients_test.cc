@@ -107,6 +107,7 @@ TEST_F(PassMemory, OfASparseGradientOfExpandedPartsIsItsOwn) {
   got(pass.backward(loss, {}, {.retain_graph = true}));
   EXPECT_NE(memory_of(pass.gradient(a)), memory_of(pass.gradient(b)));
   EXPECT_TRUE(pass.gradient(a)._values().is_contiguous());
+  EXPECT_TRUE(pass.gradient(b)._values().is_contiguous());
   for (int i = 0; i < 10; ++i) got(pass.backward(loss, {}, {.retain_graph = true}));
   EXPECT_DOUBLE_EQ(pass.gradient(b).to_dense().sum().item<double>(), 11 * 8 * 3 * 0.5);
 }

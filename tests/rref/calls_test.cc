@@ -207,6 +207,24 @@ TEST_F(CallsTest, FetchingWhatAnAsynchronousHandlerFailedToMakeIsItsError) {
   }
 }
 
+struct NotServed {
+  static std::int64_t f(std::int64_t x) { return x; }
+};
+using Unserved = rpc::Function<"calls.unserved", &NotServed::f>;
+
+TEST_F(CallsTest, RemoteOnOneselfOfWhatIsNotServedIsItsError) {
+  const auto text = message_of([&] { got(remote<Unserved>(peer("anna", "anna"), 1).to_here()); });
+  EXPECT_NE(text.find("no such method"), std::string::npos) << text;
+}
+
+TEST_F(CallsTest, RemoteOnOneselfAndElsewhereWithAFailedArgumentIsItsError) {
+  const RRef<std::int64_t> bad = remote<FailAtOnce>(peer("anna", "bert"), 1);
+  for (const char* where : {"anna", "bert"}) {
+    const auto text = message_of([&] { got(remote<FailAtOnce>(peer("anna", where), bad).to_here()); });
+    EXPECT_NE(text.find("it never began"), std::string::npos) << text;
+  }
+}
+
 TEST_F(CallsTest, AHandlerKeepsAResultElsewhereAndFetchesIt) {
   EXPECT_EQ(got(peer("anna", "bert").call<&Middle::through>(4)), 5);
   EXPECT_EQ(got(remote<&Middle::through>(peer("anna", "bert"), 5).to_here()), 6);

@@ -99,6 +99,16 @@ TEST_P(OpenWorld, WatchersAreToldWhoComesAndGoes) {
   EXPECT_EQ(late.text(), "a joined, b joined, worker0 joined");
 }
 
+// Between members of which neither hosts the store: no connection stands before.
+TEST_P(OpenWorld, WhoIsThereAndWhoJoinsLaterCallEachOther) {
+  got(start("a").wait_for(2));
+  got(start("b").wait_for(3));
+  got(agent("a").wait_for(3));
+  EXPECT_EQ(got(agent("a").peer("b").call<&Worker::who>()), "b") << "who is there calls first";
+  got(start("c").wait_for(4));
+  EXPECT_EQ(got(agent("c").peer("a").call<&Worker::who>()), "a") << "who joins later calls first";
+}
+
 TEST_P(OpenWorld, ADeathIsTold) {
   rpc::Agent& b = start("b");
   got(b.wait_for(2));

@@ -46,6 +46,14 @@ class Station {
   Future<void> chained(std::string line) {
     return own_.peer("b").call<&Station::log>(line).then([](Result<void>&& done) { return std::move(done); });
   }
+  // Twenty steps after a call of its own.
+  Future<std::int64_t> steps(std::int64_t from) {
+    auto last = own_.peer("b").call<&Station::zero>().then(
+        [from](Result<std::int64_t>&& zero) { return std::move(zero).get() + from; });
+    for (int i = 0; i < 20; ++i)
+      last = std::move(last).then([](Result<std::int64_t>&& step) { return std::move(step).get() + 1; });
+    return last;
+  }
   Task<std::int64_t> sum(std::vector<std::int64_t> values) {
     std::int64_t total = 0;
     for (const std::int64_t value : values) total += value + co_await own_.peer("b").call<&Station::zero>();
@@ -79,8 +87,9 @@ class Station {
       rpc::Service<"station", Method<"name", &Station::name>, Method<"count", &Station::count>,
                    Method<"log", &Station::log>, Method<"lines", &Station::lines>,
                    Method<"later", &Station::later>, Method<"chained", &Station::chained>,
-                   Method<"sum", &Station::sum>, Method<"log_task", &Station::log_task>,
-                   Method<"awaitable", &Station::awaitable>, Method<"log_awaitable", &Station::log_awaitable>,
+                   Method<"steps", &Station::steps>, Method<"sum", &Station::sum>,
+                   Method<"log_task", &Station::log_task>, Method<"awaitable", &Station::awaitable>,
+                   Method<"log_awaitable", &Station::log_awaitable>,
                    Method<"zero", &Station::zero, non_blocking>, Method<"warmer", &Station::warmer>,
                    Method<"caller", &Station::caller>, Method<"next_life", &Station::next_life>>;
 
@@ -147,6 +156,10 @@ TEST_F(CallTest, ReachesEveryKindOfHandler) {
 
   b.serve<Greet>();
   EXPECT_EQ(got(to_b.call<Greet>("you")), "hello you");
+}
+
+TEST_F(CallTest, AHandlersFutureIsItsAnswerOnceItIsComplete) {
+  EXPECT_EQ(got(to_b.call<&Station::steps>(2)), 22);
 }
 
 TEST_F(CallTest, ArgumentsAreConvertedAsInACall) {
