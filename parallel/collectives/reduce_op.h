@@ -1,0 +1,37 @@
+// ReduceOp: how the values of several ranks become one.
+//
+// sum, avg (the sum divided by the number of ranks; of integers, towards zero), product, min and max (NaN
+// where any rank has NaN), bit_and, bit_or, bit_xor (of integers and bool), and the sum of values that each
+// rank multiplies by a factor of its own first (floating point and complex). Of bool, sum and max are `or`,
+// product and min are `and`. A value.
+#pragma once
+
+#include <weft/rpc/core/export.h>
+
+#include <cstdint>
+#include <string>
+
+namespace weft::collectives {
+
+struct WEFT_EXPORT ReduceOp {
+  enum class Kind : std::uint8_t { sum, avg, product, min, max, bit_and, bit_or, bit_xor, premul_sum };
+
+  Kind kind = Kind::sum;
+  double factor = 1;  // of premul_sum; the ranks' may differ
+
+  static const ReduceOp sum, avg, product, min, max, bit_and, bit_or, bit_xor;
+  static constexpr ReduceOp premul_sum(double factor) { return {Kind::premul_sum, factor}; }
+
+  std::string name() const;  // "sum", "avg", …
+};
+
+inline constexpr ReduceOp ReduceOp::sum{Kind::sum};
+inline constexpr ReduceOp ReduceOp::avg{Kind::avg};
+inline constexpr ReduceOp ReduceOp::product{Kind::product};
+inline constexpr ReduceOp ReduceOp::min{Kind::min};
+inline constexpr ReduceOp ReduceOp::max{Kind::max};
+inline constexpr ReduceOp ReduceOp::bit_and{Kind::bit_and};
+inline constexpr ReduceOp ReduceOp::bit_or{Kind::bit_or};
+inline constexpr ReduceOp ReduceOp::bit_xor{Kind::bit_xor};
+
+}  // namespace weft::collectives

@@ -1,0 +1,302 @@
+#include <weft/parallel/collectives/plan/algorithms.h>
+
+#include "tests/parallel/collectives/plan/plan_machine.h"
+
+#include <algorithm>
+#include <bit>
+#include <numeric>
+
+namespace weft::collectives::testing {
+namespace algorithms_test {
+
+using MakePlan = std::function<Plan(Member, std::size_t)>;
+
+std::uint64_t sum(std::uint64_t left, std::uint64_t right) { return left + right; }
+
+// Neither associative nor commutative: equal results are results of the same operations in the same order.
+std::uint64_t mixed(std::uint64_t left, std::uint64_t right) {
+  return (left * 0x9E3779B97F4A7C15ULL) ^ std::rotl(right, 23) ^ (right * 0xC2B2AE3D27D4EB4FULL);
+}
+
+Numbers values_of(int rank, std::size_t n, std::uint64_t seed) {
+  std::mt19937_64 random(seed * 1000003 + static_cast<std::uint64_t>(rank));
+  Numbers values(n);
+  for (auto& value : values) value = random();
+  return values;
+}
+
+Numbers total(int ranks, std::size_t n, std::uint64_t seed) {
+  Numbers all(n, 0);
+  for (int rank = 0; rank < ranks; ++rank) {
+    const Numbers values = values_of(rank, n, seed);
+    for (std::size_t i = 0; i < n; ++i) all[i] += values[i];
+  }
+  return all;
+}
+
+std::vector<Plan> plans_of(int ranks, std::size_t chunk, const std::function<Plan(Member)>& make) {
+  std::vector<Plan> plans;
+  for (int rank = 0; rank < ranks; ++rank)
+    plans.push_back(make({.rank = rank, .ranks = ranks, .chunk = chunk}));
+  return plans;
+}
+
+Numbers part(const Numbers& all, Range range) { return {all.begin() + range.begin, all.begin() + range.end}; }
+
+struct Size {
+  int ranks;
+  std::size_t n, chunk;
+};
+
+std::vector<Size> sizes() {
+  std::vector<Size> sizes;
+  for (int ranks = 1; ranks <= 9; ++ranks) {
+    for (const std::size_t n : {0, 1, 5, 64, 101}) {
+      for (const std::size_t chunk : {0, 1, 7}) sizes.push_back({ranks, n, chunk});
+    }
+  }
+  for (const int ranks : {16, 31}) sizes.push_back({ranks, 200, 3});
+  return sizes;
+}
+
+struct AllReduce {
+  const char* name;
+  MakePlan make;
+};
+
+const std::vector<AllReduce>& all_reduces() {
+  static const std::vector<AllReduce> all{
+      {"ring", ring_all_reduce}, {"doubling", doubling_all_reduce}, {"halving", halving_all_reduce}};
+  return all;
+}
+
+TEST(AllReducePlan, GivesEveryRankTheSumOfAll) {
+  for (const AllReduce& algorithm : all_reduces()) {
+    for (const auto& [ranks, n, chunk] : sizes()) {
+      for (const bool one_memory : {true, false}) {
+        SCOPED_TRACE(::testing::Message()
+                     << algorithm.name << " of " << ranks << ", " << n << " elements in chunks of " << chunk);
+        const std::uint64_t seed = n + chunk;
+        PlanMachine machine(plans_of(ranks, chunk, [&, n = n](Member me) { return algorithm.make(me, n); }),
+                            one_memory, sum);
+        for (int rank = 0; rank < ranks; ++rank) machine.give(rank, values_of(rank, n, seed), n);
+        ASSERT_TRUE(machine.run(seed));
+        for (int rank = 0; rank < ranks; ++rank)
+          ASSERT_EQ(machine.output(rank), total(ranks, n, seed)) << rank;
+      }
+    }
+  }
+}
+
+TEST(AllReducePlan, DoesTheSameOperationsInTheSameOrderForEveryRankAndInEveryRun) {
+  for (const AllReduce& algorithm : all_reduces()) {
+    for (const int ranks : {2, 3, 4, 7, 8, 12}) {
+      Numbers first;
+      for (std::uint64_t seed = 0; seed < 5; ++seed) {
+        PlanMachine machine(plans_of(ranks, 4, [&](Member me) { return algorithm.make(me, 50); }), true,
+                            mixed);
+        for (int rank = 0; rank < ranks; ++rank) machine.give(rank, values_of(rank, 50, 1), 50);
+        ASSERT_TRUE(machine.run(seed));
+        if (first.empty()) first = machine.output(0);
+        for (int rank = 0; rank < ranks; ++rank)
+          ASSERT_EQ(machine.output(rank), first) << algorithm.name << " of " << ranks;
+      }
+    }
+  }
+}
+
+TEST(ReducePlan, GivesTheRootTheSumOfAllAndLeavesTheOthersOutputsAlone) {
+  for (const auto& make : {tree_reduce, chain_reduce}) {
+    for (const auto& [ranks, n, chunk] : sizes()) {
+      const int root = ranks / 2;
+      PlanMachine machine(plans_of(ranks, chunk, [&, n = n](Member me) { return make(me, root, n); }), false,
+                          sum);
+      for (int rank = 0; rank < ranks; ++rank) machine.give(rank, values_of(rank, n, 3), n);
+      ASSERT_TRUE(machine.run(n));
+      for (int rank = 0; rank < ranks; ++rank) {
+        ASSERT_EQ(machine.output(rank), rank == root ? total(ranks, n, 3) : Numbers(n, PlanMachine::unset));
+      }
+    }
+  }
+}
+
+TEST(BroadcastPlan, GivesEveryRankWhatTheRootHas) {
+  for (const auto& make : {tree_broadcast, chain_broadcast}) {
+    for (const auto& [ranks, n, chunk] : sizes()) {
+      for (const int root : {0, ranks - 1, ranks / 3}) {
+        PlanMachine machine(plans_of(ranks, chunk, [&, n = n](Member me) { return make(me, root, n); }), true,
+                            sum);
+        for (int rank = 0; rank < ranks; ++rank) machine.give(rank, values_of(rank, n, 4), n);
+        ASSERT_TRUE(machine.run(n));
+        for (int rank = 0; rank < ranks; ++rank) ASSERT_EQ(machine.output(rank), values_of(root, n, 4));
+      }
+    }
+  }
+}
+
+// Blocks of uneven sizes, some of them empty.
+std::vector<Range> uneven(int ranks, std::size_t n) {
+  std::vector<std::size_t> sizes;
+  for (int rank = 0; rank < ranks; ++rank)
+    sizes.push_back(rank % 3 == 1 ? 0 : n + static_cast<std::size_t>(rank));
+  return blocks_of(sizes);
+}
+
+TEST(AllGatherPlan, GivesEveryRankAllBlocks) {
+  for (const auto& make : {ring_all_gather, doubling_all_gather}) {
+    for (const auto& [ranks, n, chunk] : sizes()) {
+      if (make == doubling_all_gather && !is_power_of_two(ranks)) continue;
+      for (const auto& blocks : {even_blocks(n, ranks), uneven(ranks, n)}) {
+        const std::size_t all = blocks.back().end;
+        PlanMachine machine(plans_of(ranks, chunk, [&](Member me) { return make(me, blocks); }), false, sum);
+        for (int rank = 0; rank < ranks; ++rank)
+          machine.give(rank, part(values_of(0, all, 5), blocks[rank]), all);
+        ASSERT_TRUE(machine.run(n));
+        for (int rank = 0; rank < ranks; ++rank)
+          ASSERT_EQ(machine.output(rank), values_of(0, all, 5)) << ranks;
+      }
+    }
+  }
+}
+
+TEST(ReduceScatterPlan, GivesEveryRankItsBlockOfTheSum) {
+  for (const auto& make : {ring_reduce_scatter, halving_reduce_scatter}) {
+    for (const auto& [ranks, n, chunk] : sizes()) {
+      if (make == halving_reduce_scatter && !is_power_of_two(ranks)) continue;
+      for (const auto& blocks : {even_blocks(n, ranks), uneven(ranks, n)}) {
+        const std::size_t all = blocks.back().end;
+        PlanMachine machine(plans_of(ranks, chunk, [&](Member me) { return make(me, blocks); }), false, sum);
+        for (int rank = 0; rank < ranks; ++rank)
+          machine.give(rank, values_of(rank, all, 6), blocks[rank].size());
+        ASSERT_TRUE(machine.run(n));
+        for (int rank = 0; rank < ranks; ++rank)
+          ASSERT_EQ(machine.output(rank), part(total(ranks, all, 6), blocks[rank]));
+      }
+    }
+  }
+}
+
+TEST(GatherAndScatterPlans, AreEachOthersReverse) {
+  for (const auto& [ranks, n, chunk] : sizes()) {
+    const int root = ranks - 1;
+    const auto blocks = uneven(ranks, n);
+    const Numbers whole = values_of(0, blocks.back().end, 7);
+    PlanMachine scatter(plans_of(ranks, chunk, [&](Member me) { return direct_scatter(me, root, blocks); }),
+                        false, sum);
+    PlanMachine gather(plans_of(ranks, chunk, [&](Member me) { return direct_gather(me, root, blocks); }),
+                       false, sum);
+    for (int rank = 0; rank < ranks; ++rank) {
+      scatter.give(rank, rank == root ? whole : Numbers{}, blocks[rank].size());
+      gather.give(rank, part(whole, blocks[rank]), rank == root ? whole.size() : 0);
+    }
+    ASSERT_TRUE(scatter.run(n));
+    ASSERT_TRUE(gather.run(n));
+    for (int rank = 0; rank < ranks; ++rank) ASSERT_EQ(scatter.output(rank), part(whole, blocks[rank]));
+    ASSERT_EQ(gather.output(root), whole);
+  }
+}
+
+TEST(AllToAllPlan, GivesEveryRankWhatEachHasForIt) {
+  for (const auto& [ranks, n, chunk] : sizes()) {
+    // From a to b go (a + 2 b) % 4 * n elements: the sizes differ in both directions, and some are 0.
+    const auto amount = [n = n](int from, int to) {
+      return static_cast<std::size_t>((from + 2 * to) % 4) * n;
+    };
+    const auto blocks = [&, ranks = ranks](auto size) {
+      std::vector<std::size_t> sizes;
+      for (int rank = 0; rank < ranks; ++rank) sizes.push_back(size(rank));
+      return blocks_of(sizes);
+    };
+    const auto to = [&](int me) { return blocks([&](int rank) { return amount(me, rank); }); };
+    const auto from = [&](int me) { return blocks([&](int rank) { return amount(rank, me); }); };
+    PlanMachine machine(
+        plans_of(ranks, chunk,
+                 [&](Member me) { return pairwise_all_to_all(me, to(me.rank), from(me.rank)); }),
+        false, sum);
+    for (int rank = 0; rank < ranks; ++rank) {
+      machine.give(rank, values_of(rank, to(rank).back().end, 8), from(rank).back().end);
+    }
+    ASSERT_TRUE(machine.run(n));
+    for (int rank = 0; rank < ranks; ++rank) {
+      Numbers expected;
+      for (int sender = 0; sender < ranks; ++sender) {
+        const Numbers piece = part(values_of(sender, to(sender).back().end, 8), to(sender)[rank]);
+        expected.insert(expected.end(), piece.begin(), piece.end());
+      }
+      ASSERT_EQ(machine.output(rank), expected);
+    }
+  }
+}
+
+TEST(BarrierPlan, EndsForNobodyBeforeAllHaveCome) {
+  for (int ranks = 1; ranks <= 17; ++ranks) {
+    const auto plans = plans_of(ranks, 0, dissemination_barrier);
+    PlanMachine whole(plans, false, sum);
+    ASSERT_TRUE(whole.run(1));
+    for (int absent = 0; absent < ranks; ++absent) {
+      PlanMachine machine(plans, false, sum, absent);
+      ASSERT_EQ(machine.run(1), ranks == 1);
+      for (int rank = 0; rank < ranks; ++rank) {
+        if (rank == absent) continue;
+        ASSERT_FALSE(machine.ended(rank)) << rank << " of " << ranks << " without " << absent;
+      }
+    }
+  }
+}
+
+// Formulas of docs/collectives.md, for jobs that no machine here could run.
+TEST(PlanCosts, AreWhatTheFormulasSayFrom8To1024Ranks) {
+  for (const int ranks : {8, 64, 256, 1024}) {
+    const std::size_t p = static_cast<std::size_t>(ranks), n = 4096 * p;
+    const auto rounds = static_cast<std::size_t>(std::bit_width(p) - 1);
+    const auto blocks = even_blocks(n, ranks);
+    for (const int rank : {0, 1, ranks / 2, ranks - 1}) {
+      const Member me{.rank = rank, .ranks = ranks};
+      const auto cost = [](std::size_t messages, std::size_t elements, std::size_t reduced) {
+        return PlanCost{messages, elements, messages, elements, reduced};
+      };
+      EXPECT_EQ(cost_of(ring_all_reduce(me, n)), cost(2 * (p - 1), 2 * (n - n / p), n - n / p));
+      EXPECT_EQ(cost_of(doubling_all_reduce(me, n)), cost(rounds, rounds * n, rounds * n));
+      EXPECT_EQ(cost_of(halving_all_reduce(me, n)), cost(2 * rounds, 2 * (n - n / p), n - n / p));
+      EXPECT_EQ(cost_of(ring_all_gather(me, blocks)), cost(p - 1, n - n / p, 0));
+      EXPECT_EQ(cost_of(doubling_all_gather(me, blocks)), cost(rounds, n - n / p, 0));
+      EXPECT_EQ(cost_of(ring_reduce_scatter(me, blocks)), cost(p - 1, n - n / p, n - n / p));
+      EXPECT_EQ(cost_of(halving_reduce_scatter(me, blocks)), cost(rounds, n - n / p, n - n / p));
+      EXPECT_EQ(cost_of(pairwise_all_to_all(me, blocks, blocks)), cost(p - 1, n - n / p, 0));
+      EXPECT_EQ(cost_of(dissemination_barrier(me)), cost(rounds, 0, 0));
+    }
+  }
+}
+
+TEST(PlanCosts, OfTreesAndChains) {
+  for (const int ranks : {8, 64, 1024}) {
+    const std::size_t p = static_cast<std::size_t>(ranks), n = 1000;
+    const auto rounds = static_cast<std::size_t>(std::bit_width(p) - 1);
+    std::size_t broadcast = 0, reduced = 0;
+    for (int rank = 0; rank < ranks; ++rank) {
+      const Member me{.rank = rank, .ranks = ranks, .chunk = 100};
+      const PlanCost down = cost_of(tree_broadcast({.rank = rank, .ranks = ranks}, 5, n));
+      EXPECT_LE(down.messages_sent, rounds);
+      EXPECT_EQ(down.messages_received, rank == 5 ? 0 : 1);
+      broadcast += down.messages_sent;
+      reduced += cost_of(tree_reduce(me, 5, n)).elements_reduced;
+      EXPECT_EQ(cost_of(chain_broadcast(me, 5, n)).messages_sent, rank == 4 ? 0 : 10);
+      EXPECT_EQ(cost_of(chain_reduce(me, 5, n)).messages_sent, rank == 5 ? 0 : 10);
+    }
+    EXPECT_EQ(broadcast, p - 1);
+    EXPECT_EQ(reduced, (p - 1) * n);
+  }
+}
+
+// Chunks of a block go on as they come: the last rank of a chain waits for one chunk a hop, not for the
+// whole.
+TEST(Chunks, AreHandedOnBeforeTheNextHasCome) {
+  const Plan plan = chain_broadcast({.rank = 1, .ranks = 3, .chunk = 10}, 0, 40);
+  ASSERT_EQ(plan.steps.size(), 8U);
+  for (std::size_t chunk = 0; chunk < 4; ++chunk) {
+    EXPECT_EQ(plan.steps[4 + chunk].after, std::vector<std::uint32_t>{static_cast<std::uint32_t>(chunk)});
+  }
+}
+
+}  // namespace algorithms_test
+}  // namespace weft::collectives::testing
