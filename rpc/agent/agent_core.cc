@@ -113,7 +113,7 @@ AgentCounts AgentCore::counts() const {
   counts.calls_retried = counters_.calls_retried;
   counts.peers_silent = counters_.peers_silent;
   counts.serving_bytes = held_bytes_;
-  counts.waiting_bytes = outgoing_bytes_;
+  counts.waiting_bytes = outgoing_bytes_ + outgoing_values_;
   counts.serving = static_cast<std::uint64_t>(std::max<std::int64_t>(active_.all(), 0));
   counts.waiting = static_cast<std::uint64_t>(std::max<std::int64_t>(outgoing_.all(), 0));
   counts.bytes_sent = counters_.bytes_sent;
@@ -246,13 +246,14 @@ std::string AgentCore::text_of(const std::exception_ptr& failure) const {
   }
 }
 
-bool AgentCore::outgoing_began(std::uint64_t attached, bool background) {
+bool AgentCore::outgoing_began(OutgoingSize size, bool background) {
   const std::int64_t others =
       background ? outgoing_.work + outgoing_.background++ : outgoing_.background + outgoing_.work++;
-  const bool few =
+  bool within =
       static_cast<std::uint64_t>(std::max<std::int64_t>(others, 0)) < options_.limits.outgoing_calls;
-  if (attached == 0) return few;
-  return outgoing_bytes_.fetch_add(attached) < options_.limits.outgoing_bytes && few;
+  if (size.attached != 0) within &= outgoing_bytes_.fetch_add(size.attached) < options_.limits.outgoing_bytes;
+  if (size.values != 0) within &= outgoing_values_.fetch_add(size.values) < options_.limits.outgoing_values;
+  return within;
 }
 
 bool AgentCore::hold(std::uint64_t bytes, bool upkeep) {
@@ -263,8 +264,9 @@ bool AgentCore::hold(std::uint64_t bytes, bool upkeep) {
   return false;
 }
 
-void AgentCore::outgoing_ended(std::uint64_t attached, bool background) {
-  if (attached != 0) outgoing_bytes_ -= attached;
+void AgentCore::outgoing_ended(OutgoingSize size, bool background) {
+  if (size.attached != 0) outgoing_bytes_ -= size.attached;
+  if (size.values != 0) outgoing_values_ -= size.values;
   --(background ? outgoing_.background : outgoing_.work);
   check_drained();
 }

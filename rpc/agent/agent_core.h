@@ -101,8 +101,8 @@ class WEFT_EXPORT AgentCore final : public std::enable_shared_from_this<AgentCor
     return interceptors_.empty() ? loop.coarse_now() : loop.now();
   }
   // false: more than the limits allow, so it is to fail
-  bool outgoing_began(std::uint64_t attached, bool background = false);
-  void outgoing_ended(std::uint64_t attached, bool background = false);
+  bool outgoing_began(OutgoingSize size, bool background = false);
+  void outgoing_ended(OutgoingSize size, bool background = false);
   // Between two attempts of a call: for as long as what is returned lives.
   std::shared_ptr<void> retry_waits();
   void prepare(std::shared_ptr<IncomingCall> call);  // asks the hooks, then runs
@@ -192,12 +192,13 @@ class WEFT_EXPORT AgentCore final : public std::enable_shared_from_this<AgentCor
   AgentCounters counters_;
   std::atomic<std::size_t> early_lanes_{0};
   std::atomic<std::uint64_t> next_call_{1};
-  UnderWay active_;                               // incoming calls that are not over
-  UnderWay outgoing_;                             // outgoing calls that are not over
-  std::atomic<std::int64_t> retrying_{0};         // that wait for their next attempt
-  std::atomic<std::uint64_t> outgoing_bytes_{0};  // of their attachments
-  std::atomic<std::uint64_t> held_calls_{0};      // that came in, without upkeep
-  std::atomic<std::uint64_t> held_bytes_{0};      // of requests that came in
+  UnderWay active_;                                // incoming calls that are not over
+  UnderWay outgoing_;                              // outgoing calls that are not over
+  std::atomic<std::int64_t> retrying_{0};          // that wait for their next attempt
+  std::atomic<std::uint64_t> outgoing_bytes_{0};   // of their attachments
+  std::atomic<std::uint64_t> outgoing_values_{0};  // bytes of what else is in the larger ones
+  std::atomic<std::uint64_t> held_calls_{0};       // that came in, without upkeep
+  std::atomic<std::uint64_t> held_bytes_{0};       // of requests that came in
   std::atomic<bool> draining_{false};
   std::atomic<bool> ended_{false};
   std::atomic<bool> world_failed_{false};  // world_failure_ is set

@@ -23,7 +23,7 @@ struct AgentCounts {
   std::uint64_t peers_silent = 0;          // connections given up for want of a heartbeat
   std::uint64_t serving = 0, waiting = 0;  // calls under way now: that came in, that went out
   std::uint64_t serving_bytes = 0;         // of requests that handlers hold now
-  std::uint64_t waiting_bytes = 0;         // of attachments of the calls that went out
+  std::uint64_t waiting_bytes = 0;  // of the calls that went out: Limits::outgoing_bytes, outgoing_values
   // Of requests and replies, headers and attachments.
   std::uint64_t bytes_sent = 0, bytes_received = 0;
   MemoryPool::Counts memory;  // of arriving attachments

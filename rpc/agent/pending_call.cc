@@ -44,6 +44,17 @@ void OutgoingCall::end() {
     Codec<std::map<std::string, std::string>>::encode(message_->section(metadata_section, false), metadata_);
 }
 
+namespace {
+
+// Small values are bounded by the number of calls.
+OutgoingSize size_of(OutgoingMessage& message) {
+  constexpr std::uint64_t small = 1024;
+  const std::uint64_t values = message.header_bytes();
+  return {.attached = message.attached_bytes(), .values = values > small ? values : 0};
+}
+
+}  // namespace
+
 PendingCall::PendingCall(OutgoingCall&& call, std::shared_ptr<AgentCore> core, std::shared_ptr<Route> route)
     : core_(std::move(core)),
       id_(core_->next_call_id()),
@@ -60,8 +71,8 @@ PendingCall::PendingCall(OutgoingCall&& call, std::shared_ptr<AgentCore> core, s
       parts_(std::move(call.parts_)),
       context_(std::move(call.serving)),
       watches_(std::move(call.watches_)),
-      attached_(message_->attached_bytes()),
-      within_limits_(core_->outgoing_began(attached_, background_)) {}
+      size_(size_of(*message_)),
+      within_limits_(core_->outgoing_began(size_, background_)) {}
 
 PendingCall::~PendingCall() = default;
 
@@ -172,7 +183,7 @@ void PendingCall::complete(Result<Reply> result) {
   if (!watches_.empty())
     for (const auto& watch : std::exchange(watches_, {})) watch->ended(error);
   done(error != nullptr ? Result<Reply>(error) : std::move(result));
-  core_->outgoing_ended(attached_, background_);
+  core_->outgoing_ended(size_, background_);
 }
 
 }  // namespace weft::rpc

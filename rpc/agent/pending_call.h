@@ -30,7 +30,6 @@ class WEFT_EXPORT PendingCall {
   using CancelSources = std::array<std::shared_ptr<CancelSource>, 2>;
 
   std::uint64_t id() const { return id_; }
-  std::uint64_t attached_bytes() const { return attached_; }
   bool within_limits() const { return within_limits_; }  // of this agent's outgoing calls
   const std::string& method() const { return method_; }
   bool notify() const { return notify_; }
@@ -104,7 +103,7 @@ class WEFT_EXPORT PendingCall {
   std::array<Served, std::tuple_size_v<CancelSources>> served_;
   std::weak_ptr<CallContext> context_;  // of the call that it is made in the name of
   std::vector<std::unique_ptr<CallWatch>> watches_;
-  const std::uint64_t attached_;  // bytes
+  const OutgoingSize size_;
   const bool within_limits_;
 };
 

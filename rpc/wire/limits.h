@@ -22,7 +22,8 @@ struct Limits {
   // Calls that this agent has made and that have not ended, to all its peers: beyond these a call ends at
   // once with resource_exhausted, so that a slow peer does not make its callers grow.
   std::uint64_t outgoing_calls = 1'000'000;
-  std::uint64_t outgoing_bytes = std::uint64_t{32} << 30;  // of attachments
+  std::uint64_t outgoing_bytes = std::uint64_t{8} << 30;   // of attachments; one call may go beyond
+  std::uint64_t outgoing_values = std::uint64_t{4} << 30;  // bytes of the rest, of calls with more than 1 KiB
 };
 
 }  // namespace weft::rpc

@@ -256,8 +256,10 @@ std::uint32_t OutgoingMessage::attach(Buffer bytes) {
   return static_cast<std::uint32_t>(attachments_.size() - 1);
 }
 
-std::uint64_t OutgoingMessage::bytes() {
-  return content_->builder.sizeInWords() * sizeof(capnp::word) + attached_bytes_;
+std::uint64_t OutgoingMessage::bytes() { return header_bytes() + attached_bytes_; }
+
+std::uint64_t OutgoingMessage::header_bytes() {
+  return content_->builder.sizeInWords() * sizeof(capnp::word);
 }
 
 std::uint64_t OutgoingMessage::attached_bytes() const { return attached_bytes_; }

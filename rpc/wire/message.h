@@ -94,6 +94,7 @@ class WEFT_EXPORT OutgoingMessage {
   std::uint32_t attach(Buffer bytes);
   std::uint64_t bytes();  // header and attachments, as far as they are written
   std::uint64_t attached_bytes() const;
+  std::uint64_t header_bytes();  // as far as it is written
 
   // `unchanged` is asked after the bytes have left: an argument that was borrowed must not have been
   // modified.

@@ -26,6 +26,7 @@ class Store {
     held_.push_back({Promise<std::uint64_t>(), bytes.size()});
     return held_.back().promise.future();
   }
+  Future<std::uint64_t> hold_text(std::string text) { return hold(Buffer::allocate(text.size())); }
   std::uint64_t size(std::vector<Buffer> buffers) const {
     std::uint64_t total = 0;
     for (const Buffer& buffer : buffers) total += buffer.size();
@@ -48,9 +49,10 @@ class Store {
     for (auto& held : held_) held.promise.complete(held.bytes);
     held_.clear();
   }
-  using Service = rpc::Service<"store", Method<"hold", &Store::hold>, Method<"size", &Store::size>,
-                               Method<"length", &Store::length>, Method<"make", &Store::make>,
-                               Method<"write", &Store::write>, Method<"depth", &Store::depth>>;
+  using Service = rpc::Service<"store", Method<"hold", &Store::hold>, Method<"hold_text", &Store::hold_text>,
+                               Method<"size", &Store::size>, Method<"length", &Store::length>,
+                               Method<"make", &Store::make>, Method<"write", &Store::write>,
+                               Method<"depth", &Store::depth>>;
 
  private:
   struct Held {
@@ -198,6 +200,26 @@ TEST_P(LimitsTest, OfWhatIsUnderWayKeepACallerFromGrowing) {
   test::eventually("nothing is under way", idle);
   EXPECT_EQ((*cluster)["a"].counts().waiting_bytes, 0U);
   EXPECT_EQ(got(to_b->call<&Store::length>("again")), 5U);
+}
+
+// Text, numbers and structs have no attachments, but are kept all the same.
+TEST_P(LimitsTest, OfWhatIsUnderWayCountValuesToo) {
+  start({.outgoing_values = 10'000}, {});
+  const auto idle = [&] { return (*cluster)["a"].counts().waiting == 0; };
+  test::eventually("the call that connected is over", idle);
+  std::vector<Future<std::uint64_t>> calls;
+  for (int i = 0; i < 3; ++i) calls.push_back(to_b->call<&Store::hold_text>(std::string(4000, 'x')));
+  const auto error = error_of([&] { got(to_b->call<&Store::hold_text>(std::string(4000, 'x'))); });
+  expect_refused(error, "too many calls under way, or too many bytes of them");
+  EXPECT_EQ(error->execution(), Execution::not_sent);
+  EXPECT_EQ(got(to_b->call<&Store::length>("a short one")), 11U);
+  test::eventually("three are held", [&] { return store->held() == 3; });
+  EXPECT_GE((*cluster)["a"].counts().waiting_bytes, 12'000U);
+  store->let_go();
+  for (auto& call : calls) EXPECT_EQ(got(std::move(call)), 4000U);
+  test::eventually("nothing is under way", idle);
+  EXPECT_EQ((*cluster)["a"].counts().waiting_bytes, 0U);
+  EXPECT_EQ(got(to_b->call<&Store::length>(std::string(4000, 'x'))), 4000U);
 }
 
 TEST_P(LimitsTest, OfOneMessageAreToldToWhoSends) {

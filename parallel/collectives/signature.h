@@ -1,0 +1,49 @@
+// Signature: what a rank means to do in a group's next collective, as far as all ranks have to agree on it.
+//
+// Ranks compare hashes with every message, so that a mismatch is an error that names both sides instead of a
+// hang or wrong numbers. Where the call is in the program is no part of it, and stands in the error. A value.
+#pragma once
+
+#include <weft/parallel/collectives/reduce_op.h>
+
+#include <c10/core/ScalarType.h>
+
+#include <optional>
+#include <source_location>
+#include <vector>
+
+namespace weft::collectives {
+
+enum class Operation : std::uint8_t {
+  all_reduce,
+  reduce,
+  broadcast,
+  all_gather,
+  all_gather_v,
+  reduce_scatter,
+  reduce_scatter_v,
+  all_to_all,
+  all_to_all_v,
+  gather,
+  scatter,
+  barrier,
+};
+WEFT_EXPORT std::string_view name_of(Operation operation);  // "all_reduce", …
+
+struct WEFT_EXPORT Signature {
+  Operation operation = Operation::barrier;
+  // What one rank gives, in elements; of the tensors one after the other where there are several. Left out
+  // where it may differ between ranks: where it is -1.
+  std::vector<std::vector<std::int64_t>> shapes;
+  c10::ScalarType dtype = c10::ScalarType::Undefined;
+  std::optional<int> root;
+  std::optional<ReduceOp::Kind> reduction;
+
+  std::uint64_t hash() const;
+  std::string text() const;  // "all_reduce(sum, float32[4, 8])"
+};
+
+// "train.cc:42"
+WEFT_EXPORT std::string text_of(const std::source_location& site);
+
+}  // namespace weft::collectives

@@ -1,0 +1,42 @@
+#include <weft/parallel/collectives/signature.h>
+
+#include <gtest/gtest.h>
+
+namespace weft::collectives::testing {
+namespace signature_test {
+
+const Signature sums{.operation = Operation::all_reduce,
+                     .shapes = {{4, 8}},
+                     .dtype = c10::ScalarType::Float,
+                     .reduction = ReduceOp::Kind::sum};
+
+TEST(Signature, ReadsLikeTheCall) {
+  EXPECT_EQ(sums.text(), "all_reduce(sum, float32[4, 8])");
+  EXPECT_EQ(Signature{.operation = Operation::barrier}.text(), "barrier()");
+  const Signature several{
+      .operation = Operation::broadcast, .shapes = {{}, {2}}, .dtype = c10::ScalarType::Half, .root = 3};
+  EXPECT_EQ(several.text(), "broadcast(float16[], float16[2], root 3)");
+  const Signature any{
+      .operation = Operation::all_gather_v, .shapes = {{-1, 5}}, .dtype = c10::ScalarType::Long};
+  EXPECT_EQ(any.text(), "all_gather_v(int64[?, 5])");
+}
+
+TEST(Signature, HasAnotherHashWhereAnythingDiffers) {
+  EXPECT_EQ(sums.hash(), Signature(sums).hash());
+  std::vector<Signature> others(6, sums);
+  others[0].operation = Operation::reduce_scatter;
+  others[1].shapes = {{8, 4}};
+  others[2].shapes = {{4, 8}, {4, 8}};
+  others[3].dtype = c10::ScalarType::Double;
+  others[4].root = 0;
+  others[5].reduction = ReduceOp::Kind::avg;
+  for (const Signature& other : others) EXPECT_NE(other.hash(), sums.hash()) << other.text();
+}
+
+TEST(Signature, OfACallSiteIsItsFileAndLine) {
+  const auto site = std::source_location::current();
+  EXPECT_EQ(text_of(site), "signature_test.cc:" + std::to_string(site.line()));
+}
+
+}  // namespace signature_test
+}  // namespace weft::collectives::testing
