@@ -113,6 +113,7 @@ std::optional<OutboundFrame> PendingCall::take_frame(const std::shared_ptr<Pendi
         std::chrono::duration_cast<std::chrono::nanoseconds>(*deadline_ - link->loop()->now()).count();
     info_.timeout_ns = static_cast<std::uint64_t>(std::max<std::int64_t>(left, 1));
   }
+  for (auto& told : message_->take_leaving()) told(link->peer());
   borrowed_ = message_->take_borrowed();
   OutboundFrame frame = message_->seal_request(info_, id_, notify_ ? frame_flags::notify : 0);
   message_.reset();

@@ -49,6 +49,12 @@ class StreamTable::Carried final : public CallPart {
     if (auto* carried = message.slots().find<Carried>()) return *carried;
     auto carried = std::make_shared<Carried>(table, message.is_reply());
     message.add_part(carried);
+    if (!message.is_reply()) {
+      message.when_leaving([weak = std::weak_ptr(carried)](const AgentId& to) {
+        if (const auto self = weak.lock())
+          for (const std::uint64_t id : self->ids_) self->table_->leaves(id, to);
+      });
+    }
     return message.slots().put(carried);
   }
   void add(std::uint64_t id) { ids_.push_back(id); }
@@ -151,7 +157,6 @@ std::uint64_t StreamTable::hand_over(OutgoingMessage& message, std::shared_ptr<S
   if (entry.reader != nullptr) {
     entry.counted_as = to_string(*entry.reader);
   } else if (const auto* route = dynamic_cast<const Route*>(message.route())) {
-    entry.to = route->shared_from_this();
     entry.counted_as = route->name();
   } else {
     throw Error(ErrorKind::failed_precondition, "a stream is handed to a peer");
@@ -245,12 +250,7 @@ std::shared_ptr<ServedStream> StreamTable::find(std::uint64_t id, const Incoming
   const auto found = served_.find(id);
   if (found == served_.end()) throw no_stream(id);
   Entry& entry = found->second;
-  if (entry.reader == nullptr) {
-    const auto leads_to = entry.to->identity();
-    if (leads_to == nullptr || *leads_to != reader) throw foreign(id);
-    entry.reader = leads_to;
-  }
-  if (*entry.reader != reader) throw foreign(id);
+  if (entry.reader == nullptr || *entry.reader != reader) throw foreign(id);
   entry.connection = asked_by.connection();
   return entry.stream;
 }
@@ -293,19 +293,22 @@ void StreamTable::stop(std::uint64_t id, const std::exception_ptr& error) {
     if (found == served_.end()) return;
     Entry& entry = found->second;
     entry.settled = true;
-    if (entry.reader == nullptr) entry.reader = entry.to->identity();
     if (entry.reader != nullptr) stream = entry.stream;
   }
   if (stream == nullptr) return end(id, error);
   stream->end(error);
 }
 
+void StreamTable::leaves(std::uint64_t id, const AgentId& to) {
+  std::lock_guard lock(mutex_);
+  const auto found = served_.find(id);
+  if (found != served_.end()) found->second.reader = std::make_shared<const AgentId>(to);
+}
+
 void StreamTable::settle(std::uint64_t id) {
   std::lock_guard lock(mutex_);
   const auto found = served_.find(id);
-  if (found == served_.end()) return;
-  found->second.settled = true;
-  if (found->second.reader == nullptr) found->second.reader = found->second.to->identity();
+  if (found != served_.end()) found->second.settled = true;
 }
 
 void StreamTable::draining() {

@@ -38,8 +38,9 @@ class WEFT_EXPORT StreamTable final : public CallHook, public std::enable_shared
   void end(std::uint64_t id, const std::exception_ptr& error);
   // The same, and its reader is told why when it asks, or lets go.
   void stop(std::uint64_t id, const std::exception_ptr& error);
-  void forget(std::uint64_t id);  // it has ended by itself
-  void settle(std::uint64_t id);  // it has reached whoever its route leads to now
+  void forget(std::uint64_t id);                     // it has ended by itself
+  void leaves(std::uint64_t id, const AgentId& to);  // it was an argument of a call that goes there now
+  void settle(std::uint64_t id);                     // that call has ended over there
 
   bool knows(std::string_view section) const override { return section == section_key; }
   void incoming(std::shared_ptr<IncomingCall> call, Job next) override;
@@ -54,8 +55,7 @@ class WEFT_EXPORT StreamTable final : public CallHook, public std::enable_shared
   struct Received;
   struct Entry {
     std::shared_ptr<ServedStream> stream;
-    std::shared_ptr<const AgentId> reader;  // null: not known yet, whoever `to` leads to
-    std::shared_ptr<const Route> to;
+    std::shared_ptr<const AgentId> reader;  // null: not known yet, for the call has not left
     std::string counted_as;
     bool result = false;  // of a call that was served here
     // By which its reader was heard of last: that of the call whose result it is, then of its pulls. The end

@@ -100,6 +100,11 @@ class WEFT_EXPORT OutgoingMessage {
   // modified.
   void borrow(UniqueFunction<bool()> unchanged) { borrowed_.push_back(std::move(unchanged)); }
   std::vector<UniqueFunction<bool()>> take_borrowed() { return std::move(borrowed_); }
+  // Of a request: told once which life of the peer it goes to, on that connection's loop, just before it
+  // goes.
+  using Leaving = UniqueFunction<void(const AgentId&)>;
+  void when_leaving(Leaving job) { leaving_.push_back(std::move(job)); }
+  std::vector<Leaving> take_leaving() { return std::move(leaving_); }
   Slots& slots() { return slots_; }
   bool is_reply() const { return is_reply_; }
   bool is_notification() const {
@@ -149,6 +154,7 @@ class WEFT_EXPORT OutgoingMessage {
   std::vector<Buffer> attachments_;
   std::uint64_t attached_bytes_ = 0;
   std::vector<UniqueFunction<bool()>> borrowed_;
+  std::vector<Leaving> leaving_;
   Slots slots_;
   bool is_reply_ = false;
   bool is_notification_ = false;

@@ -3,6 +3,7 @@
 import os
 import pathlib
 import signal
+import ssl
 import subprocess
 import sys
 import tempfile
@@ -154,13 +155,25 @@ class WithCertificates(Services):
             self.assertEqual(status, 1, lines)
             self.assertRegex("\n".join(lines), "permission_denied")
 
+    def certificates(self):
+        """The one that the market serves, and the one in its file."""
+        host, port = self.address.removeprefix("tcp://").rsplit(":", 1)
+        served = ssl.get_server_certificate((host, int(port)), timeout=60)
+        file = pathlib.Path(self.env["WEFT_CERTIFICATES"], "market.pem").read_text()
+        return served.strip(), file[file.index("-----BEGIN"):].strip()
+
     def test_certificates_are_exchanged_under_way(self):
+        old, file = self.certificates()
+        self.assertEqual(old, file)
         self.rates.signal(signal.SIGSTOP)  # so that the call below stays under way
         with Program(PROGRAM, "convert", self.address, "8", "EUR", env=self.env) as accepted:
             self.market.wait_for("converting 8 EUR")
             self.make_certificates(self.env["WEFT_CERTIFICATES"], "market")
             self.market.signal(signal.SIGHUP)
             self.market.wait_for("credentials read anew")
+            served, file = self.certificates()
+            self.assertEqual(served, file)
+            self.assertNotEqual(served, old)
             self.rates.signal(signal.SIGCONT)
             self.assertEqual(accepted.end(), 0, accepted.output())
         self.assertEqual(self.ask("convert", "10", "EUR"), (0, ["12.5"]))

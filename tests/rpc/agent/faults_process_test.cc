@@ -12,6 +12,7 @@
 #include "tests/support/child.h"
 #include "tests/support/cluster.h"
 #include "tests/support/errors.h"
+#include "tests/support/leaks.h"
 #include "tests/support/loopback.h"
 #include "tests/support/raw_peer.h"
 #include "tests/support/sanitizer.h"
@@ -241,6 +242,7 @@ TEST(StormTest, TenThousandIdleConnectionsAreKeptAndOneMoreIsServed) {
   with.limits.header = 1 << 20;
   Agent server(std::move(with));
   server.serve(std::make_shared<Vault>());
+  const test::Leaks idle;
   const std::size_t before = resident_bytes();
   many.tell(server.addresses().front());
   ASSERT_EQ(many.line(), "all are there");
@@ -252,10 +254,14 @@ TEST(StormTest, TenThousandIdleConnectionsAreKeptAndOneMoreIsServed) {
   if (!test::sanitized) {
     EXPECT_LE(each, std::size_t{64} << 10);
   }
-  Agent client(options("client", ""));
-  EXPECT_EQ(got(client.connect(server.addresses().front()).call<&Vault::one>()), 1);
+  {
+    Agent client(options("client", ""));
+    EXPECT_EQ(got(client.connect(server.addresses().front()).call<&Vault::one>()), 1);
+  }
   many.kill();
-  eventually("all have gone", [&] { return server.counts().connections == 1; });
+  eventually("all have gone, and their descriptors",
+             [&] { return server.counts().connections == 0 && test::Leaks() == idle; });
+  idle.expect_the_same();
 }
 
 // With the options that agents have by themselves: some come through shared memory, the others do not.

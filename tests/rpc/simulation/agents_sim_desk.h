@@ -105,7 +105,7 @@ class Desk {
   // Streams there, back, and both.
   rpc::Stream<std::uint64_t> count(std::uint64_t call, std::uint64_t most, std::uint64_t microseconds) {
     ledger_.runs(call);
-    return numbers(ledger_.lend(process_, 0, 1, 0), loop(), most, microseconds);
+    return numbers(ledger_.lend(process_, 0, 1, 0, "a result's source"), loop(), most, microseconds);
   }
   rpc::Task<std::uint64_t> sum(std::uint64_t call, rpc::Stream<std::uint64_t> items) {
     ledger_.runs(call);
@@ -115,7 +115,7 @@ class Desk {
   }
   rpc::Stream<std::uint64_t> turn_stream(std::uint64_t call, rpc::Stream<std::uint64_t> items) {
     ledger_.runs(call);
-    return relay(ledger_.lend(process_, 0, 1, 0), std::move(items));
+    return relay(ledger_.lend(process_, 0, 1, 0, "a relay"), std::move(items));
   }
 
   // Passes a call on along a way of peers.
@@ -325,7 +325,8 @@ class Program {
   }
 
   rpc::Stream<std::uint64_t> own_numbers(std::uint64_t most) {
-    return numbers(ledger_.lend(process_, 0, 1, 0), agent_.core()->pick_loop(), most, microseconds() / 20);
+    return numbers(ledger_.lend(process_, 0, 1, 0, "an argument's source"), agent_.core()->pick_loop(), most,
+                   microseconds() / 20);
   }
 
   // Reads the stream that a call brings, to its end or until it has had enough.
@@ -333,7 +334,7 @@ class Program {
     const std::uint64_t enough = random().chance(300) ? random().below(100) : ~std::uint64_t{0};
     auto window =
         random().coin() ? std::optional(rpc::StreamWindow{.items = random().between(1, 8)}) : std::nullopt;
-    read(std::move(future), number, most, enough, window, ledger_.lend(process_, 0, 1, 0))
+    read(std::move(future), number, most, enough, window, ledger_.lend(process_, 0, 1, 0, "a reader"))
         .start(*executor_)
         .then([](rpc::Result<void>&&) {});
   }

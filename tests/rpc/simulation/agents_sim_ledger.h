@@ -60,14 +60,17 @@ class Ledger {
   CallRecord& operator[](std::uint64_t number) { return calls_.at(number); }
   const std::map<std::uint64_t, CallRecord>& calls() const { return calls_; }
 
-  // Memory of a process with the pattern of `key`: an argument of the call, or a result (0).
-  rpc::Buffer lend(SimProcess& process, std::uint64_t call, std::size_t size, std::uint64_t key) {
-    ++loans_[&process];
-    std::shared_ptr<std::byte[]> memory(new std::byte[size], [this, &process, size](std::byte* bytes) {
+  // Memory of a process with the pattern of `key`: an argument of the call, or a result (0). what: whose it
+  // is, for who reads that it is held.
+  rpc::Buffer lend(SimProcess& process, std::uint64_t call, std::size_t size, std::uint64_t key,
+                   const char* what = "bytes") {
+    const std::uint64_t loan = ++last_loan_;
+    loans_[&process].emplace(loan, what);
+    std::shared_ptr<std::byte[]> memory(new std::byte[size], [this, &process, loan, size](std::byte* bytes) {
       std::memset(bytes, spoilt, size);
       std::unique_ptr<std::byte[]> memory(bytes);
       if (quarantine_) quarantined_.push_back(std::move(memory));
-      --loans_[&process];
+      loans_[&process].erase(loan);
     });
     for (std::size_t i = 0; i < size; ++i) memory[i] = pattern(key, i);
     if (call != 0) {
@@ -135,9 +138,13 @@ class Ledger {
       if (record.completions == 0) violation(number, "never completed");
     }
     std::set<std::string> held;  // by name: the processes lie elsewhere when the seed is replayed
-    for (const auto& [process, loans] : loans_)
-      if (process->alive() && loans != 0)
-        held.insert(process->name() + ": " + std::to_string(loans) + " pieces of lent memory are held");
+    for (const auto& [process, loans] : loans_) {
+      if (!process->alive() || loans.empty()) continue;
+      std::string line =
+          process->name() + ": " + std::to_string(loans.size()) + " pieces of lent memory are held:";
+      for (const auto& [loan, what] : loans) line += std::string(" ") + what + " #" + std::to_string(loan);
+      held.insert(std::move(line));
+    }
     for (const std::string& line : held) world_.violation(line);
   }
   void close() { closed_ = true; }
@@ -156,7 +163,8 @@ class Ledger {
   std::vector<std::unique_ptr<std::byte[]>> quarantined_;
   std::uint64_t last_ = 0;
   std::map<std::uint64_t, CallRecord> calls_;
-  std::map<SimProcess*, std::size_t> loans_;  // that are held
+  std::uint64_t last_loan_ = 0;
+  std::map<SimProcess*, std::map<std::uint64_t, const char*>> loans_;  // that are held, and whose
   bool closed_ = false;
 };
 
