@@ -11,7 +11,7 @@
 
 namespace weft::tool {
 
-// "host:port" is tcp://host:port, and a path is unix://path. Throws UsageError.
+// "host:port" is tcp://host:port, and what begins with / or ./ is unix://path. Throws UsageError.
 std::string complete_address(const std::string& address);
 
 class Client {

@@ -8,7 +8,9 @@
 namespace weft::tool {
 
 void AskedAgent::add_to(CLI::App& command) {
-  command.add_option("ADDRESS", address, "host:port, tcp://host:port, unix:///path or /path")->required();
+  const std::string forms =
+      "host:port or [v6]:port, also with tcp:// before it; unix:///path, /path or ./path; shm:///path";
+  command.add_option("ADDRESS", address, forms)->required();
   command.add_option("--timeout", timeout, "How long to wait for the answer: 5s, 300ms, 2m; 0: for ever")
       ->type_name("TIME")
       ->capture_default_str();
