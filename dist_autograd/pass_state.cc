@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <utility>
 
 namespace weft::dist_autograd {
 namespace {
@@ -287,6 +288,29 @@ void PassState::failed(const std::exception_ptr& error) {
   if (error_ == nullptr) error_ = error;
 }
 
+// The job that ends the share. Dropped, for its executor has ended, it lets go of it all the same: who waits
+// for a share's end keeps the pass, and the pass its share.
+class PassState::Ending {
+ public:
+  Ending(std::shared_ptr<PassState> pass, std::exception_ptr error)
+      : pass_(std::move(pass)), error_(std::move(error)) {}
+  Ending(Ending&&) noexcept = default;
+  Ending& operator=(Ending&&) = delete;
+  ~Ending() {
+    if (pass_ != nullptr) std::exchange(pass_->share_, nullptr).reset();
+  }
+  void operator()() {
+    const auto pass = std::exchange(pass_, nullptr);
+    if (pass->share_ != nullptr) pass->share_->fail(error_);
+    std::lock_guard lock(pass->mutex_);
+    pass->contexts_.clear();
+  }
+
+ private:
+  std::shared_ptr<PassState> pass_;
+  std::exception_ptr error_;
+};
+
 void PassState::end(std::exception_ptr error) {
   std::vector<rpc::Job> jobs;
   std::map<MessageId, NodePtr> sends;
@@ -301,11 +325,7 @@ void PassState::end(std::exception_ptr error) {
     gradients.swap(gradients_);
   }
   for (auto& job : jobs) job();
-  post([self = shared_from_this(), error = error != nullptr ? error : released_error(id_)] {
-    if (self->share_ != nullptr) self->share_->fail(error);
-    std::lock_guard lock(self->mutex_);
-    self->contexts_.clear();
-  });
+  post(Ending(shared_from_this(), error != nullptr ? error : released_error(id_)));
 }
 
 }  // namespace weft::dist_autograd

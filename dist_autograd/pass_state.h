@@ -91,6 +91,7 @@ class WEFT_EXPORT PassState final : public GradientSink, public std::enable_shar
   void end(std::exception_ptr error);
 
  private:
+  class Ending;
   BackwardShare& share_in(const Backward& backward);  // on the serial executor
 
   const std::shared_ptr<Context> context_;

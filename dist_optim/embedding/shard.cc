@@ -106,7 +106,8 @@ bool EmbeddingShard::is_still_to_come(std::span<const std::int64_t> ids) const {
          });
 }
 
-rpc::Task<std::optional<ShardAnswer>> EmbeddingShard::admit(std::span<const std::int64_t> ids) {
+rpc::Task<std::optional<ShardAnswer>> EmbeddingShard::admit(rpc::CallContext& call,
+                                                            std::span<const std::int64_t> ids) {
   for (bool first = true;; first = false) {
     std::optional<ShardAnswer> refusal;
     if (arrivals_ && arrivals_->failed != nullptr) {
@@ -117,13 +118,13 @@ rpc::Task<std::optional<ShardAnswer>> EmbeddingShard::admit(std::span<const std:
     if (refusal) ++counts_.refused;
     if (refusal || !is_still_to_come(ids)) co_return std::move(refusal);
     if (first) ++counts_.waited;
-    co_await next_arrival();
+    co_await next_arrival(call);
   }
 }
 
-rpc::Task<ShardAnswer> EmbeddingShard::lookup(at::Tensor ids, bool make) {
+rpc::Task<ShardAnswer> EmbeddingShard::lookup(rpc::CallContext& call, at::Tensor ids, bool make) {
   const auto some = ids_in(ids);
-  std::optional<ShardAnswer> refusal = co_await admit(some);
+  std::optional<ShardAnswer> refusal = co_await admit(call, some);
   if (refusal) co_return std::move(*refusal);
   const auto count = static_cast<std::int64_t>(some.size());
   ShardAnswer answer{false, owners_,
@@ -135,10 +136,10 @@ rpc::Task<ShardAnswer> EmbeddingShard::lookup(at::Tensor ids, bool make) {
   co_return std::move(answer);
 }
 
-rpc::Task<ShardAnswer> EmbeddingShard::update(at::Tensor ids, at::Tensor gradients) {
+rpc::Task<ShardAnswer> EmbeddingShard::update(rpc::CallContext& call, at::Tensor ids, at::Tensor gradients) {
   const auto some = ids_in(ids);
   const auto floats = floats_in(gradients, some.size(), rows_.dimension(), "gradients of rows");
-  std::optional<ShardAnswer> refusal = co_await admit(some);
+  std::optional<ShardAnswer> refusal = co_await admit(call, some);
   if (refusal) co_return std::move(*refusal);
   rows_.update(some, floats.data());
   rows_.tick();
@@ -269,27 +270,32 @@ void EmbeddingShard::take(at::Tensor ids, at::Tensor ages, at::Tensor records) {
   keep_capacity();
 }
 
-rpc::Future<void> EmbeddingShard::next_arrival() {
-  rpc::Promise<void> promise;
-  auto future = promise.future();
-  arrivals_->waiting.push_back(std::move(promise));
+rpc::Future<void> EmbeddingShard::next_arrival(rpc::CallContext& call) {
+  auto waiting = std::make_shared<Waiting>();
+  auto future = waiting->promise.future();
+  arrivals_->waiting.push_back(waiting);
+  call.on_cancel([weak = std::weak_ptr(waiting)] {
+    if (const auto waits = weak.lock())
+      waits->end(std::make_exception_ptr(
+          rpc::Error(rpc::ErrorKind::cancelled, "embedding: nobody waits for this answer any more")));
+  });
   return future;
 }
 
 void EmbeddingShard::wake() {
-  std::vector<rpc::Promise<void>> waiting = std::exchange(arrivals_->waiting, {});
+  const auto waiting = std::exchange(arrivals_->waiting, {});
   if (arrivals_->open == 0) arrivals_.reset();
-  for (auto& promise : waiting) promise.complete(rpc::Result<void>());
+  for (const auto& waits : waiting) waits->end(rpc::Result<void>());
 }
 
-rpc::Task<void> EmbeddingShard::arrived(std::uint32_t source) {
+rpc::Task<void> EmbeddingShard::arrived(rpc::CallContext& call, std::uint32_t source) {
   if (arrivals_ && arrivals_->failed == nullptr && source < arrivals_->arrived.size() &&
       !arrivals_->arrived[source]) {
     arrivals_->arrived[source] = true;
     --arrivals_->open;
     wake();
   }
-  while (arrivals_ && arrivals_->failed == nullptr) co_await next_arrival();
+  while (arrivals_ && arrivals_->failed == nullptr) co_await next_arrival(call);
   if (arrivals_) std::rethrow_exception(arrivals_->failed);
 }
 

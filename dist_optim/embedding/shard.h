@@ -18,6 +18,8 @@
 #include <weft/rpc/tensor/tensor_codec.h>
 #include <weft/rref/rref.h>
 
+#include <atomic>
+#include <memory>
 #include <optional>
 
 namespace weft::dist_optim {
@@ -69,8 +71,9 @@ class WEFT_EXPORT EmbeddingShard {
 
   // --- Rows. ids: [n] int64; gradients and the rows that are answered: [n, dimension] float ---
   // make: rows are made on first use, and count as used; else as RowStore::lookup says.
-  rpc::Task<ShardAnswer> lookup(at::Tensor ids, bool make);
-  rpc::Task<ShardAnswer> update(at::Tensor ids, at::Tensor gradients);  // one tick of the rows' ages
+  rpc::Task<ShardAnswer> lookup(rpc::CallContext& call, at::Tensor ids, bool make);
+  // One tick of the rows' ages.
+  rpc::Task<ShardAnswer> update(rpc::CallContext& call, at::Tensor ids, at::Tensor gradients);
   std::uint64_t evict_unused(std::uint32_t age);  // rows not used for so many updates of this shard
   void set_learning_rate(double rate);
   ShardStats stats() const;
@@ -82,7 +85,8 @@ class WEFT_EXPORT EmbeddingShard {
   rpc::Task<void> grow(Ref added, std::vector<Ref> shards);
   rpc::Task<void> hand_over(Ref added, std::uint32_t index);       // what grow() asks of each
   void take(at::Tensor ids, at::Tensor ages, at::Tensor records);  // rows that are now this shard's
-  rpc::Task<void> arrived(std::uint32_t source);     // all of that shard's; done when all have come from all
+  // All of that shard's; done when all have come from all.
+  rpc::Task<void> arrived(rpc::CallContext& call, std::uint32_t source);
   void abandon(std::string reason);                  // no more will come
   std::vector<Ref> later(std::uint32_t from) const;  // the shards from this number on
 
@@ -106,12 +110,21 @@ class WEFT_EXPORT EmbeddingShard {
       rpc::Method<"load", &EmbeddingShard::load>>;
 
  private:
+  // A handler that waits, until something changes or nobody wants its result: the shard keeps it, and it
+  // keeps the shard.
+  struct Waiting {
+    std::atomic_flag over;
+    rpc::Promise<void> promise;
+    void end(rpc::Result<void> result) {
+      if (!over.test_and_set()) promise.complete(std::move(result));
+    }
+  };
   // What a shard that was added still waits for.
   struct Arrivals {
     std::vector<bool> arrived;  // by source
     std::size_t open = 0;
     std::exception_ptr failed;
-    std::vector<rpc::Promise<void>> waiting;  // for any change of the above
+    std::vector<std::shared_ptr<Waiting>> waiting;  // for any change of the above
   };
   // Where the next incremental checkpoint goes on from.
   struct Base {
@@ -125,10 +138,10 @@ class WEFT_EXPORT EmbeddingShard {
   };
 
   // Done when the ids are this shard's and their rows have come: nothing; or the answer that refuses them.
-  rpc::Task<std::optional<ShardAnswer>> admit(std::span<const std::int64_t> ids);
+  rpc::Task<std::optional<ShardAnswer>> admit(rpc::CallContext& call, std::span<const std::int64_t> ids);
   bool owns(std::span<const std::int64_t> ids) const;
   bool is_still_to_come(std::span<const std::int64_t> ids) const;
-  rpc::Future<void> next_arrival();
+  rpc::Future<void> next_arrival(rpc::CallContext& call);
   void wake();
   void keep_capacity();
   void require_settled(std::uint32_t owners) const;  // of so many, with no growth under way here

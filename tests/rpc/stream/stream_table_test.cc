@@ -5,6 +5,7 @@
 
 #include "tests/support/cluster.h"
 #include "tests/support/errors.h"
+#include "tests/support/raw_peer.h"
 
 namespace weft::rpc::stream_table_test {
 namespace {
@@ -74,6 +75,38 @@ TEST_F(StreamTableTest, OnlyWhomItWasGivenToMayPull) {
   EXPECT_EQ(kind_of([&] { got(pull(other, 2, 0)); }), ErrorKind::not_found);
   got(source->writers.at(0).write(7));
   EXPECT_EQ(got(stream.next()), 7) << "and nobody else ends it";
+}
+
+void take_stream(Stream<std::int64_t>) {}  // the other side is written by hand
+using Take = Function<"take", &take_stream>;
+
+// The peer answers, and ends, when another life has its name already.
+TEST(StreamArgumentTest, EndsWithTheLifeThatItsCallWentTo) {
+  probe::Socket listener = probe::Socket::listening();
+  Agent agent({.name = "server", .listen = {"tcp://127.0.0.1:0"}, .same_host = false});
+  auto [writer, stream] = make_channel<std::int64_t>(4);
+  const Peer peer = agent.connect(listener.address());
+  auto call = peer.call<Take>(std::move(stream));
+  std::optional<probe::Socket> first(listener.accept());
+  (void)first->next();  // its hello
+  first->send(test::bytes_of(OutgoingMessage::hello({.name = "taker", .incarnation = 7})));
+  std::optional<InboundFrame> request;
+  do {
+    request = first->next();
+    ASSERT_TRUE(request);
+  } while (request->prefix.kind != FrameKind::request);
+
+  probe::Socket second = probe::Socket::connected(agent.addresses().front());
+  second.send(test::bytes_of(OutgoingMessage::hello({.name = "taker", .incarnation = 8})));
+  eventually("the name leads to the second life", [&] { return peer.identity()->incarnation == 8; });
+
+  auto answer = OutgoingMessage::reply();
+  answer->result().set_nil();
+  first->send(test::bytes_of(answer->seal_reply(request->prefix.call_id)));
+  got(std::move(call));
+  EXPECT_TRUE(writer.wanted());
+  first.reset();
+  eventually("nobody reads it any more", [&] { return !writer.wanted(); });
 }
 
 TEST_F(StreamTableTest, AnArgumentIsThePeersThatTheCallWentTo) {
