@@ -89,6 +89,7 @@ class Program {
 
   struct Action {
     std::string what;
+    bool look = false;  // at what is held, when all is calm
     bool ended = false;
     std::exception_ptr error;
   };
@@ -119,12 +120,12 @@ class Program {
     }
   }
   void look_at_all() {
-    for (const Held& one : held()) begin("look at " + std::to_string(one.number), look(one));
+    for (const Held& one : held()) begin("look at " + std::to_string(one.number), look(one), true);
   }
 
  private:
-  void begin(std::string what, rpc::Task<void> task) {
-    auto action = std::make_shared<Action>(Action{std::move(what), false, nullptr});
+  void begin(std::string what, rpc::Task<void> task, bool look = false) {
+    auto action = std::make_shared<Action>(Action{std::move(what), look, false, nullptr});
     actions_.push_back(action);
     note("begins to " + action->what);
     std::move(task).start(agent_.core()->handlers()).then([this, action](rpc::Result<void>&& result) {
@@ -230,10 +231,28 @@ class Simulation {
         continue;
       }
       ++tally_[action->error == nullptr ? "well" : "failed"];
-      if (action->error == nullptr || troubled_) continue;
+      if (action->error == nullptr) continue;
+      if (action->look) check_lost(name, *action);
+      if (troubled_) continue;
       if (const std::string why = weft::test::text_of(action->error);
           why.find("nothing is held here") == std::string::npos)
         world_.violation(name + " could not " + action->what + ": " + why);
+    }
+  }
+
+  // All is calm: what is held answers, or its owner is lost, or its creation, or whoever it was taken from
+  // before the owner had heard of it.
+  void check_lost(const std::string& name, const Program::Action& action) {
+    try {
+      std::rethrow_exception(action.error);
+    } catch (const rpc::Error& error) {
+      ++tally_["lost: " + std::string(rpc::to_string(error.kind()))];
+      const bool lost =
+          error.kind() == rpc::ErrorKind::owner_lost || error.kind() == rpc::ErrorKind::lease_lost;
+      const std::string_view why = error.what();
+      const auto says = [&](std::string_view words) { return why.find(words) != std::string_view::npos; };
+      if (lost || says("its creation failed") || says("it ended before this reference arrived")) return;
+      world_.violation(name + " could not " + action.what + ": " + error.what());
     }
   }
 
