@@ -126,8 +126,12 @@ TEST_F(SmartTest, TwoBackwardsAtATimeAreAnError) {
       ++failures;
     }
   }
-  // Both may have run one after the other, if the first was over in time: then both have done their work.
-  if (failures == 0) {
+  // Both may have run one after the other, if the first was over in time: then both have done their work. If
+  // not, the second's failure ends the pass, and the first with it where it was still under way.
+  if (failures != 0) {
+    EXPECT_EQ(kind_of([&] { pass.backward(one).get(); }), rpc::ErrorKind::failed_precondition);
+    EXPECT_FALSE(pass.gradient(x).defined());
+  } else {
     (xo.mm(ao).tanh().sum() + xo.mm(bo).tanh().sum()).backward();
     expect_equal(pass.gradient(x), xo.grad(), "x");
   }
