@@ -305,12 +305,14 @@ void Context::connection_gone(std::uint64_t, const rpc::AgentId& peer, const rpc
   });
 }
 
-void Context::peer_gone(const rpc::AgentId& peer, const rpc::Error&) {
+void Context::peer_gone(const rpc::AgentId& peer, const rpc::Error& reason) {
   if (peer.incarnation == self_.incarnation) return;
   act([&](protocol::Actions& out) {
     if (ended_ || !gone_.insert(peer.incarnation).second) return;
     addresses_.erase(peer);
     owned_.drop_agent(peer, out);
+    // It goes on without this agent, which it took for dead.
+    if (reason.kind() == rpc::ErrorKind::lease_lost) used_.lease_lost(peer, out);
     used_.agent_lost(peer, out);
   });
 }

@@ -87,6 +87,21 @@ TEST_P(LossTest, WaitingForAnObjectOfALostOwnerEnds) {
     eventually("nothing is left", [&] { return context(name)->live_forks().empty(); });
 }
 
+TEST_P(LossTest, AUserThatWasTakenForDeadIsToldSo) {
+  const auto box = create<Box>(peer("anna", "owner"), 1);
+  got(peer("anna", "bert").call<&Keeper::keep>(box));
+  const auto berts = keepers["bert"]->give();
+  EXPECT_EQ(got(berts.call<&Box::get>()), 1);
+  agent("owner").core()->forget(agent("anna").id(), "the test says so");
+  eventually("anna knows", [&] { return !box.is_confirmed(); });
+  const auto error = error_of([&] { got(box.call<&Box::get>()); });
+  ASSERT_TRUE(error);
+  EXPECT_EQ(error->kind(), ErrorKind::lease_lost) << error->what();
+  EXPECT_EQ(got(berts.call<&Box::get>()), 1) << "others go on";
+  eventually("the owner has let go of anna's fork",
+             [&] { return context("owner")->live_objects().at(0).forks.size() == 1; });
+}
+
 TEST_P(LossTest, AHandlerIsNotLeftWaitingForAConfirmation) {
   const auto box = create<Box>(peer("anna", "owner"), 1);
   got(box.ready());
