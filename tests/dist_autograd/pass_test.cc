@@ -100,14 +100,15 @@ TEST_P(PassTest, ParameterUsedOnTwoWorkersAndTwice) {
   expect_equal(gradient_of(a, pass), ao.grad(), "a");
 }
 
-TEST_P(PassTest, CycleBetweenTwoWorkers) {
+// Two workers call each other in the name of one call: `hops` times, an odd number.
+void expect_exact_over(int hops, const std::function<at::Tensor()>& draw) {
   Cluster cluster(3);
   const at::Tensor a0 = draw(), b0 = draw(), x0 = draw();
   const auto a = rref::create<Weights>(cluster.peer(0, 1), a0),
              b = rref::create<Weights>(cluster.peer(0, 2), b0);
   at::Tensor x = x0.clone().requires_grad_();
   Pass pass{cluster[0]};
-  pass.backward(a.call<&Weights::bounce>(pass, a, b, x, 5).get().sum()).get();
+  pass.backward(a.call<&Weights::bounce>(pass, a, b, x, hops).get().sum()).get();
 
   at::Tensor xo = x0.clone().requires_grad_(), ao = a0.clone().requires_grad_(),
              bo = b0.clone().requires_grad_();
@@ -115,10 +116,18 @@ TEST_P(PassTest, CycleBetweenTwoWorkers) {
     const at::Tensor here = in.mm(left % 2 == 1 ? ao : bo).tanh();
     return left == 0 ? here : bounce(here, left - 1) * 0.5 + here;
   };
-  bounce(xo, 5).sum().backward();
+  bounce(xo, hops).sum().backward();
   expect_equal(pass.gradient(x), xo.grad(), "x");
   expect_equal(gradient_of(a, pass), ao.grad(), "a");
   expect_equal(gradient_of(b, pass), bo.grad(), "b");
+}
+
+TEST_P(PassTest, CycleBetweenTwoWorkers) {
+  expect_exact_over(5, [this] { return draw(); });
+}
+
+TEST_P(PassTest, HundredsOfCallsWithinEachOther) {
+  expect_exact_over(301, [this] { return draw(); });
 }
 
 TEST_P(PassTest, SeveralTensorsInAMessageAndNonScalarRootsWithGradients) {
