@@ -105,8 +105,8 @@ void ParameterHost::admit(const std::string& trainer, PassKey pass, Admitted don
         throw rpc::Error(rpc::ErrorKind::failed_precondition,
                          "pass " + to_string(pass) + " has stepped these parameters already");
       }
-      bool free = mode_ && mode_->kind == StepMode::Kind::free;
-      if (!free && ledger_.admit(trainer, pass) == PassLedger::Admission::waiting) {
+      // In `free` nobody waits: what a pass pins there only tells how stale its step is.
+      if (ledger_.admit(trainer, pass) == PassLedger::Admission::waiting) {
         waiting_[pass].push_back(std::move(done));
         return;
       }

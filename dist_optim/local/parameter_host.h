@@ -52,7 +52,7 @@ struct PassGradients {
 
 struct WEFT_EXPORT HostStats {
   std::uint64_t version = 0;                         // steps that changed the parameters
-  std::map<std::uint64_t, std::uint64_t> staleness;  // how many steps were how stale; not measured in `free`
+  std::map<std::uint64_t, std::uint64_t> staleness;  // how many steps were how stale
   std::size_t open_passes = 0;
   std::size_t waiting_passes = 0;
   std::size_t live_versions = 0;

@@ -264,13 +264,15 @@ std::optional<ParameterHost::Version> ParameterHost::apply_alone(const PassLedge
       std::uint64_t staleness = 0;
       if (mode_->kind == StepMode::Kind::stale) {
         for (const auto& [trainer, keys] : passes) staleness = ledger_.check_step(trainer, keys);
+      } else if (free) {
+        staleness = ledger_.staleness(passes);
       }
       if (free || copy || !ledger_.read_by_others(passes)) {
         // From here on new passes pin the version that is about to be made; they wait at the gate until it
         // is.
         ledger_.step(passes);
         applied.version = ledger_.newest();
-        if (!free) ++staleness_[staleness];
+        ++staleness_[staleness];
         break;
       }
     }

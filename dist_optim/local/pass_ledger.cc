@@ -155,6 +155,15 @@ std::uint64_t PassLedger::check_step(const std::string& trainer, const std::vect
   return staleness;
 }
 
+std::uint64_t PassLedger::staleness(const PassesOfTrainers& passes) const {
+  std::uint64_t staleness = 0;
+  for (const auto& [trainer, keys] : passes) {
+    for (PassKey key : keys)
+      if (const auto read = pin(key)) staleness = std::max(staleness, newest_ - *read);
+  }
+  return staleness;
+}
+
 bool PassLedger::read_by_others(const PassesOfTrainers& passes) const {
   auto found = references_.find(newest_);
   if (found == references_.end()) return false;

@@ -89,6 +89,9 @@ class WEFT_EXPORT PassLedger {
   // open.
   std::uint64_t check_step(const std::string& trainer, const std::vector<PassKey>& passes) const;
 
+  // The same, of those passes that are open, whatever the mode allows.
+  std::uint64_t staleness(const PassesOfTrainers& passes) const;
+
   // A step that check_step() allowed is prepared, and its trainer held; the end is before or after the step
   // is made, or where it is given up. Passes that end meanwhile are harmless.
   void prepare_step(const std::string& trainer, const std::vector<PassKey>& passes);

@@ -153,6 +153,11 @@ TEST(DistOptimizer, InterleavedTrainersFree) {
   b.step(b_pass).get();
   a_pass.backward(a_out.square().sum()).get();  // no "modified by an inplace operation"
   a.step(a_pass).get();
+  // B's step was made between A's reading and A's step.
+  const auto stats = a.stats().get();
+  ASSERT_EQ(stats.size(), 1U);
+  EXPECT_EQ(stats[0].version, 2U);
+  EXPECT_EQ(stats[0].staleness, (std::map<std::uint64_t, std::uint64_t>{{0, 1}, {1, 1}}));
 }
 
 TEST(DistOptimizer, InterleavedTrainersSynchronous) {

@@ -254,8 +254,12 @@ TEST(Trap, free_goes_through_with_a_gradient_of_mixed_weights) {
   EXPECT_FALSE(equal(gradients_a, gradients_of(new_net->loss(input(1)), parameters_of(*new_net))));
   auto stepped_a = served.step("a", {{pass_a, gradients_a}});
   ASSERT_TRUE(stepped_a->done && !stepped_a->error);
-  EXPECT_EQ(served.host.stats().copied_bytes, 0u);
-  EXPECT_EQ(served.host.stats().version, 2u);
+  const auto stats = served.host.stats();
+  EXPECT_EQ(stats.copied_bytes, 0u);
+  EXPECT_EQ(stats.version, 2u);
+  EXPECT_EQ(stats.staleness, (std::map<std::uint64_t, std::uint64_t>{{0, 1}, {1, 1}}));
+  EXPECT_EQ(stats.open_passes, 0u);
+  EXPECT_EQ(stats.live_versions, 1u);
 }
 
 // ---- steps
