@@ -59,9 +59,4 @@ std::string Signature::text() const {
 // The text says all that there is to agree on.
 std::uint64_t Signature::hash() const { return rpc::name_hash(text()); }
 
-std::string text_of(const std::source_location& site) {
-  const std::string_view path = site.file_name();
-  return std::string(path.substr(path.rfind('/') + 1)) + ":" + std::to_string(site.line());
-}
-
 }  // namespace weft::collectives

@@ -1,7 +1,7 @@
 // Signature: what a rank means to do in a group's next collective, as far as all ranks have to agree on it.
 //
-// Ranks compare hashes with every message, so that a mismatch is an error that names both sides instead of a
-// hang or wrong numbers. Where the call is in the program is no part of it, and stands in the error. A value.
+// What groups are to compare before data moves: signatures that differ have other hashes, and their texts
+// tell people how. Where the call is in the program is no part of it. A value.
 #pragma once
 
 #include <weft/parallel/collectives/reduce_op.h>
@@ -9,7 +9,8 @@
 #include <c10/core/ScalarType.h>
 
 #include <optional>
-#include <source_location>
+#include <string>
+#include <string_view>
 #include <vector>
 
 namespace weft::collectives {
@@ -42,8 +43,5 @@ struct WEFT_EXPORT Signature {
   std::uint64_t hash() const;
   std::string text() const;  // "all_reduce(sum, float32[4, 8])"
 };
-
-// "train.cc:42"
-WEFT_EXPORT std::string text_of(const std::source_location& site);
 
 }  // namespace weft::collectives

@@ -33,10 +33,5 @@ TEST(Signature, HasAnotherHashWhereAnythingDiffers) {
   for (const Signature& other : others) EXPECT_NE(other.hash(), sums.hash()) << other.text();
 }
 
-TEST(Signature, OfACallSiteIsItsFileAndLine) {
-  const auto site = std::source_location::current();
-  EXPECT_EQ(text_of(site), "signature_test.cc:" + std::to_string(site.line()));
-}
-
 }  // namespace signature_test
 }  // namespace weft::collectives::testing
