@@ -92,36 +92,46 @@ TEST_F(MembershipProcesses, SixtyFourMeetAndCallAllToAll) {
   for (const pid_t child : children) EXPECT_EQ(wait_for(child), 0);
 }
 
-// What members see of one that is killed, or stopped for longer than its lease and then goes on.
+// What members see of one that is killed, or stopped for longer than its lease and then goes on. The second
+// joins once the first is lost, and wherever it is stopped, while it joins too, it is told in the end.
 TEST_F(MembershipProcesses, AKilledAndAStoppedMemberAreToldOf) {
   test::TcpJobStore store;
   const auto body = [&store](std::chrono::nanoseconds lease, const char* name) {
     AgentOptions mine = options(store, no_rank, 0);
     mine.name = name;
     mine.rendezvous->lease = lease;
-    Agent agent(std::move(mine));
-    agent.wait_for(1).get();
-    auto watch = agent.watch_members();
     try {
+      Agent agent(std::move(mine));
+      agent.wait_for(1).get();
+      auto watch = agent.watch_members();
       for (;;) watch->next().get();
     } catch (const Error& error) {
       if (error.kind() != ErrorKind::lease_lost) throw;
     }
   };
+  int gate[2];
+  ASSERT_EQ(::pipe(gate), 0);
   const pid_t killed = start([&] { body(1h, "killed"); });
-  const pid_t stopped = start([&] { body(test::short_lease, "stopped"); });
+  const pid_t stopped = start([&] {
+    char byte;
+    if (::read(gate[0], &byte, 1) != 1) throw std::runtime_error("the gate is gone");
+    body(test::short_lease, "stopped");
+  });
   Agent host(options(store, 0, 0));
-  host.wait_for(3).get();
+  host.wait_for(2).get();
   test::History seen(host);
-  seen.until(3);
+  seen.until(2);
   ::kill(killed, SIGKILL);
   EXPECT_NE(wait_for(killed), 0);
+  seen.until(3);
+  EXPECT_EQ(::write(gate[1], "", 1), 1);
   seen.until(4);
   ::kill(stopped, SIGSTOP);
   seen.until(5);
-  EXPECT_EQ(seen.text(), "killed joined, stopped joined, worker0 joined, killed lost, stopped lost");
+  EXPECT_EQ(seen.text(), "killed joined, worker0 joined, killed lost, stopped joined, stopped lost");
   ::kill(stopped, SIGCONT);
   EXPECT_EQ(wait_for(stopped), 0);  // it has been told
+  for (const int end : gate) ::close(end);
 }
 
 }  // namespace
