@@ -110,7 +110,9 @@ std::uint64_t Carried::add(rpc::OutgoingMessage& message, const ReferencePtr& re
 }
 
 void Carried::seal(rpc::OutgoingMessage& message) {
-  rpc::Codec<RRefSection>::encode(message.section(section_key, true), section_);
+  const auto receiver = message.only_destination();
+  section_.write(message.section(section_key, true), context_->self_,
+                 receiver != nullptr ? std::optional(*receiver) : std::nullopt);
   notification_ = message.is_notification();
   sealed_ = true;
 }

@@ -124,7 +124,7 @@ std::optional<std::uint64_t> stand_in(const std::string& declared, const rpc::Va
 void Context::incoming(std::shared_ptr<rpc::IncomingCall> call, rpc::Job next) {
   const auto value = call->message().section(section_key);
   if (!value) return next();
-  const RRefSection section = rpc::Codec<RRefSection>::decode(*value);
+  const RRefSection section = RRefSection::read(*value, call->peer().id, self_);
   if (core_->ended())
     return call->fail(error(section.target ? rpc::ErrorKind::owner_lost : rpc::ErrorKind::shut_down,
                             self_.name + " has shut down"));
@@ -161,7 +161,7 @@ void Context::replied(rpc::IncomingMessage& message, const rpc::AgentId& from) {
   if (!value) return;
   Received received;
   try {
-    received = receive(rpc::Codec<RRefSection>::decode(*value), from);
+    received = receive(RRefSection::read(*value, from, self_), from);
   } catch (...) {
     received.failed = std::current_exception();
   }
@@ -171,9 +171,6 @@ void Context::replied(rpc::IncomingMessage& message, const rpc::AgentId& from) {
 // --- References ---
 
 Context::Received Context::receive(const RRefSection& section, const rpc::AgentId& from) {
-  if (section.local.size() != section.carried.size() ||
-      section.owner_addresses.size() != section.carried.size())
-    throw rpc::Error(rpc::ErrorKind::invalid_argument, "a malformed section of references");
   Received received;
   const auto refuse = [&](std::exception_ptr why) {
     if (received.failed == nullptr) received.failed = std::move(why);

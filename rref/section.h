@@ -1,5 +1,8 @@
 // The section "rref" of a request or reply: which references it carries, and what the call does to them.
-// docs/rref_protocol.md, "Messages", is the specification. Thread-safety: values.
+//
+// Every call that makes or uses an object has one, so it is written briefly: what is empty is left out, and
+// so are agents that the message names already. docs/rref_protocol.md, "Messages", is the specification.
+// Thread-safety: values.
 #pragma once
 
 #include <weft/rpc/codec/agent_id_codec.h>
@@ -24,8 +27,15 @@ struct RRefSection {
   std::vector<protocol::Handover> carried;   // RRefs among the values
   std::vector<std::string> owner_addresses;  // of carried[i].owner, joined by spaces; "" where unknown
   std::vector<std::uint64_t> local;          // carried[i] stays within one agent: its transit number; else 0
+
+  // receiver: where the sender knows which life of it the message is for; the message goes to nobody else
+  // then.
+  void write(rpc::ValueWriter writer, const rpc::AgentId& sender,
+             const std::optional<rpc::AgentId>& receiver) const;
+  // type_mismatch, invalid_argument or protocol_error where it is none.
+  static RRefSection read(const rpc::ValueReader& reader, const rpc::AgentId& sender,
+                          const rpc::AgentId& receiver);
 };
-WEFT_CODEC(RRefSection, target, result, site, name, carried, owner_addresses, local)
 
 template <class Tag>
 constexpr std::string_view weft_name(GlobalId<Tag>*) {
@@ -39,7 +49,6 @@ constexpr auto weft_fields(GlobalId<Tag>*) {
 
 namespace protocol {
 
-WEFT_CODEC(Handover, rref, fork, owner, creator, settled)
 WEFT_CODEC(ForkAdd, rref, fork, creator, parent)
 WEFT_CODEC(ForkDelete, rref, fork)
 WEFT_CODEC(ForkFence, rref, fork)

@@ -46,7 +46,7 @@ class IncomingTest : public RRefTest {
   std::optional<rpc::Error> send(const std::string& to, const std::string& method,
                                  const std::vector<Write>& arguments, const RRefSection& section) {
     return send(to, method, arguments,
-                [&](rpc::ValueWriter writer) { rpc::Codec<RRefSection>::encode(writer, section); });
+                [&](rpc::ValueWriter writer) { section.write(writer, id("mallory"), id(to)); });
   }
   static Write reference(std::uint64_t index) {
     return [index](rpc::ValueWriter writer) { writer.set_record(1).field(0, value_field).set_uint(index); };
@@ -74,6 +74,17 @@ TEST_F(IncomingTest, SectionsThatAreNone) {
          ErrorKind::type_mismatch, "text");
   expect(send("owner", "keeper.ping", {},
               [](rpc::ValueWriter writer) { writer.set_record(1).field(0, "carried").set_int(7); }),
+         ErrorKind::type_mismatch, "carried");
+  const auto carries = [](const Write& reference) {
+    return
+        [=](rpc::ValueWriter writer) { reference(writer.set_record(1).field(0, "carried").set_list(1)[0]); };
+  };
+  const std::array<std::int64_t, 4> four_ids{};
+  expect(send("owner", "keeper.ping", {}, carries([&](rpc::ValueWriter w) { w.set_ints(four_ids); })),
+         ErrorKind::invalid_argument, "malformed");
+  expect(send("owner", "keeper.ping", {}, carries([](rpc::ValueWriter w) { w.set_list(2)[0].set_nil(); })),
+         ErrorKind::invalid_argument, "malformed");
+  expect(send("owner", "keeper.ping", {}, carries([](rpc::ValueWriter w) { w.set_nil(); })),
          ErrorKind::type_mismatch, "carried");
   RRefSection uneven = carrying({box.id(), {}, id("owner"), id("mallory"), false});
   uneven.local.clear();
@@ -198,10 +209,12 @@ TEST_F(IncomingTest, RepliesWithBadSections) {
   };
   serve_reply("garbage", [](rpc::ValueWriter writer) { writer.set_bool(true); });
   expect(ask("garbage"), ErrorKind::type_mismatch, "boolean");
-  serve_reply("empty", [](rpc::ValueWriter writer) { rpc::Codec<RRefSection>::encode(writer, {}); });
+  const auto written = [this](const RRefSection& section) {
+    return [this, section](rpc::ValueWriter writer) { section.write(writer, id("owner"), id("mallory")); };
+  };
+  serve_reply("empty", written({}));
   expect(ask("empty"), ErrorKind::invalid_argument, "does not carry");
-  serve_reply("stale", [section = carrying({box.id(), {1, 2}, id("owner"), id("mallory"), true})](
-                           rpc::ValueWriter writer) { rpc::Codec<RRefSection>::encode(writer, section); });
+  serve_reply("stale", written(carrying({box.id(), {1, 2}, id("owner"), id("mallory"), true})));
   expect(ask("stale"), ErrorKind::not_found, "ended");
 }
 
