@@ -51,6 +51,9 @@ struct Plan {
   std::size_t accumulator = 0;  // elements; 0: nothing is reduced
 };
 
+// The second begins when the first has ended, on this rank. On all ranks alike, as plans are.
+WEFT_EXPORT Plan in_sequence(Plan first, Plan second);
+
 // What a plan costs its rank: the figures that docs/collectives.md has formulas for.
 struct PlanCost {
   std::size_t messages_sent = 0, elements_sent = 0;

@@ -17,29 +17,6 @@ auto cut(Segments& segments, std::size_t at) {
 
 }  // namespace
 
-PlanCost cost_of(const Plan& plan) {
-  PlanCost cost;
-  for (const Step& step : plan.steps) {
-    switch (step.kind) {
-      case Step::Kind::send:
-        ++cost.messages_sent;
-        cost.elements_sent += step.range.size();
-        break;
-      case Step::Kind::reduce:
-        cost.elements_reduced += step.range.size();
-        [[fallthrough]];
-      case Step::Kind::receive:
-        ++cost.messages_received;
-        cost.elements_received += step.range.size();
-        break;
-      case Step::Kind::finish:
-      case Step::Kind::copy:
-        break;
-    }
-  }
-  return cost;
-}
-
 template <class Add>
 void PlanBuilder::in_chunks(Range range, Add add) {
   const std::size_t most = chunk_ == 0 ? range.size() : chunk_;

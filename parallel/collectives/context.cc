@@ -1,0 +1,118 @@
+#include <weft/parallel/collectives/context.h>
+
+#include <weft/parallel/collectives/group_service.h>
+
+namespace weft::collectives {
+
+std::shared_ptr<Context> Context::of(rpc::AgentCore& core) {
+  auto context = core.layers().share<Context>();
+  if (context == nullptr)
+    throw rpc::Error(rpc::ErrorKind::failed_precondition,
+                     "this agent was made without the layer of collectives: collectives::layer()");
+  return context;
+}
+
+void Context::expect_group() {
+  std::lock_guard lock(mutex_);
+  ++expected_;
+}
+
+void Context::add(const std::shared_ptr<GroupCore>& group) {
+  std::vector<Event> events;
+  std::map<rpc::AgentId, rpc::Error> gone;
+  std::map<GroupId, std::vector<Event>> dropped;
+  {
+    std::lock_guard lock(mutex_);
+    groups_[group->id()] = group;
+    if (auto early = early_.extract(group->id())) events = std::move(early.mapped());
+    gone = gone_;
+    --expected_;
+    drop_early_unless_expected(dropped);
+  }
+  for (Event& event : events) event(*group);
+  for (const auto& [peer, reason] : gone) group->peer_gone(peer, reason);
+}
+
+void Context::give_up_group() {
+  std::map<GroupId, std::vector<Event>> dropped;
+  std::lock_guard lock(mutex_);
+  --expected_;
+  drop_early_unless_expected(dropped);
+}
+
+// What is dropped is let go of outside the mutex.
+void Context::drop_early_unless_expected(std::map<GroupId, std::vector<Event>>& dropped) {
+  if (expected_ != 0) return;
+  dropped.swap(early_);
+  gone_.clear();
+}
+
+void Context::remove(const GroupId& id) {
+  std::lock_guard lock(mutex_);
+  groups_.erase(id);
+}
+
+std::size_t Context::groups() const {
+  std::lock_guard lock(mutex_);
+  return groups_.size();
+}
+
+std::shared_ptr<GroupCore> Context::find(const GroupId& id) const {
+  std::lock_guard lock(mutex_);
+  const auto found = groups_.find(id);
+  return found == groups_.end() ? nullptr : found->second.lock();
+}
+
+void Context::deliver(const GroupId& id, Event event) {
+  std::shared_ptr<GroupCore> group;
+  {
+    std::lock_guard lock(mutex_);
+    const auto found = groups_.find(id);
+    if (found != groups_.end()) {
+      group = found->second.lock();
+    } else if (expected_ != 0) {
+      early_[id].push_back(std::move(event));
+    }
+  }
+  if (group != nullptr) event(*group);
+}
+
+std::vector<std::shared_ptr<GroupCore>> Context::all() const {
+  std::vector<std::shared_ptr<GroupCore>> groups;
+  std::lock_guard lock(mutex_);
+  for (const auto& [id, weak] : groups_)
+    if (auto group = weak.lock()) groups.push_back(std::move(group));
+  return groups;
+}
+
+void Context::figures(rpc::LayerFigures& to) const { to["collectives.groups"] = groups(); }
+
+void Context::peer_gone(const rpc::AgentId& peer, const rpc::Error& reason) {
+  {
+    std::lock_guard lock(mutex_);
+    if (expected_ != 0) gone_.insert_or_assign(peer, reason);
+  }
+  for (const auto& group : all()) group->peer_gone(peer, reason);
+}
+
+rpc::Future<void> Context::leaving() {
+  for (const auto& group : all()) group->leave();
+  return rpc::Future<void>::made(rpc::Result<void>{});
+}
+
+void Context::shut_down() {
+  for (const auto& group : all()) group->end();
+}
+
+rpc::Layer layer() {
+  return [](rpc::Agent& agent) {
+    auto context = std::make_shared<Context>(agent.core());
+    agent.core()->layers().put(context);
+    agent.core()->add_hook(context);
+    auto service = std::make_shared<GroupService>();
+    service->context = context;
+    agent.serve(service);
+  };
+}
+
+}  // namespace weft::collectives

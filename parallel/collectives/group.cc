@@ -1,0 +1,449 @@
+#include <weft/parallel/collectives/group.h>
+
+#include <weft/parallel/collectives/context.h>
+#include <weft/parallel/collectives/plan/choice.h>
+
+#include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
+
+#include <algorithm>
+#include <cstring>
+#include <set>
+
+namespace weft::collectives {
+namespace {
+
+using rpc::Error;
+using rpc::ErrorKind;
+using Tensors = std::vector<at::Tensor>;
+
+// What a member says when the group comes together.
+struct Introduction {
+  std::uint64_t incarnation = 0;
+  std::uint64_t number = 0;  // of the group, where this is rank 0
+};
+WEFT_CODEC(Introduction, incarnation, number)
+
+std::string text_of(const std::source_location& site) {
+  const std::string_view path = site.file_name();
+  return std::string(path.substr(path.rfind('/') + 1)) + ":" + std::to_string(site.line());
+}
+
+void refuse(const std::string& why) { throw Error(ErrorKind::invalid_argument, why); }
+
+void check(const at::Tensor& tensor) {
+  if (!tensor.defined()) refuse("a collective over an undefined tensor");
+  if (tensor.layout() != at::kStrided || tensor.is_quantized())
+    throw Error(ErrorKind::unsupported, "collectives are over dense tensors");
+  if (!tensor.is_cpu())
+    throw Error(ErrorKind::unsupported,
+                "this group's tensors live in the host's memory, not on " + tensor.device().str());
+}
+
+void check_same(const at::Tensor& first, const at::Tensor& tensor) {
+  check(tensor);
+  if (tensor.scalar_type() != first.scalar_type()) refuse("tensors of one collective are of one dtype");
+}
+
+// Elements one after the other, of a tensor or of several: the tensor itself where it is so.
+at::Tensor flat(const at::Tensor& tensor) { return tensor.detach().contiguous().view({-1}); }
+at::Tensor flat(const Tensors& tensors) {
+  if (tensors.size() == 1) return flat(tensors.front());
+  Tensors parts;
+  for (const at::Tensor& tensor : tensors) parts.push_back(flat(tensor));
+  return at::cat(parts);
+}
+
+// Where results are put: one piece of memory, the tensor's own where it can be, else copied there in the end.
+class Output {
+ public:
+  explicit Output(at::Tensor tensor) : tensors_{std::move(tensor)} {
+    const at::Tensor& only = tensors_.front();
+    if (only.is_contiguous()) {
+      memory_ = only.detach().view({-1});
+      tensors_.clear();
+    } else {
+      allocate(only);
+    }
+  }
+  explicit Output(Tensors tensors) : tensors_(std::move(tensors)) { allocate(tensors_.front()); }
+
+  const at::Tensor& memory() const { return memory_; }
+  void write_back() const {
+    const at::NoGradGuard no_grad;
+    std::int64_t begin = 0;
+    for (const at::Tensor& tensor : tensors_) {
+      tensor.detach().copy_(memory_.narrow(0, begin, tensor.numel()).view(tensor.sizes()));
+      begin += tensor.numel();
+    }
+  }
+
+ private:
+  void allocate(const at::Tensor& like) {
+    std::int64_t elements = 0;
+    for (const at::Tensor& tensor : tensors_) {
+      for (std::int64_t d = 0; d < tensor.dim(); ++d)
+        if (tensor.stride(d) == 0 && tensor.size(d) > 1) refuse("an expanded tensor cannot take a result");
+      elements += tensor.numel();
+    }
+    memory_ = at::empty({elements}, like.options().requires_grad(false));
+  }
+
+  Tensors tensors_;  // to be written in the end
+  at::Tensor memory_;
+};
+
+std::vector<std::int64_t> shape_of(const at::Tensor& tensor) { return tensor.sizes().vec(); }
+std::vector<std::vector<std::int64_t>> shapes_of(const Tensors& tensors) {
+  std::vector<std::vector<std::int64_t>> shapes;
+  for (const at::Tensor& tensor : tensors) shapes.push_back(shape_of(tensor));
+  return shapes;
+}
+std::vector<Range> blocks_of(const Tensors& tensors) {
+  std::vector<std::size_t> sizes;
+  for (const at::Tensor& tensor : tensors) sizes.push_back(static_cast<std::size_t>(tensor.numel()));
+  return collectives::blocks_of(sizes);
+}
+std::byte* data_of(const at::Tensor& tensor) { return static_cast<std::byte*>(tensor.data_ptr()); }
+std::size_t count_of(const at::Tensor& tensor) { return static_cast<std::size_t>(tensor.numel()); }
+
+// A collective being put together: what it means, its memory, and what becomes of its results.
+class Preparation {
+ public:
+  Preparation(const GroupCore& group, Operation operation, const at::Tensor& first, Deadline deadline,
+              const std::source_location& site)
+      : group_(group) {
+    check(first);
+    collective_.signature.operation = operation;
+    collective_.signature.dtype = first.scalar_type();
+    collective_.site = text_of(site);
+    collective_.deadline = deadline;
+    collective_.memory.item_size = first.element_size();
+  }
+
+  Signature& signature() { return collective_.signature; }
+  void set_root(int root) {
+    if (root < 0 || root >= group_.size())
+      refuse("root " + std::to_string(root) + " of a group of " + std::to_string(group_.size()));
+    collective_.signature.root = root;
+  }
+  void set_reduction(ReduceOp op) {
+    collective_.signature.reduction = op.kind;
+    collective_.reduction.emplace(op, collective_.signature.dtype);
+  }
+  bool is_root() const { return collective_.signature.root == group_.rank(); }
+  Party party() const {
+    return {group_.rank(), group_.size(),
+            collective_.reduction ? collective_.reduction->accumulator_size() : collective_.memory.item_size};
+  }
+
+  void set_input(at::Tensor memory) {
+    if (collective_.reduction && collective_.reduction->premultiplies()) {
+      at::Tensor scaled = at::empty_like(memory);
+      collective_.reduction->premultiply(data_of(scaled), data_of(memory), count_of(memory));
+      memory = std::move(scaled);
+    }
+    collective_.memory.input = data_of(memory);
+    kept_.push_back(std::move(memory));
+  }
+  void set_output(Output output) {
+    collective_.memory.output = data_of(output.memory());
+    kept_.push_back(output.memory());
+    outputs_.push_back(std::move(output));
+  }
+  // The output's memory is the accumulator too, where its elements are as wide.
+  void accumulate_in_output() {
+    if (!collective_.reduction->accumulates_wide())
+      collective_.memory.accumulator = collective_.memory.output;
+  }
+
+  Collective take(Plan plan) {
+    collective_.plan = std::move(plan);
+    collective_.memory.keeper = std::make_shared<Tensors>(std::move(kept_));
+    if (!outputs_.empty())
+      collective_.finish = [outputs = std::move(outputs_)] {
+        for (const Output& output : outputs) output.write_back();
+      };
+    return std::move(collective_);
+  }
+
+ private:
+  const GroupCore& group_;
+  Collective collective_;
+  Tensors kept_;
+  std::vector<Output> outputs_;
+};
+
+// Errors of the arguments are the future's, as all others.
+template <class F>
+rpc::Future<void> begin(const std::shared_ptr<GroupCore>& core, F prepare) {
+  auto collective = rpc::capture([&] {
+    const at::NoGradGuard no_grad;
+    return prepare();
+  });
+  if (!collective.ok()) return rpc::Future<void>::made(rpc::Result<void>(collective.error()));
+  return core->start(std::move(collective).get());
+}
+
+void expect_one_each(const GroupCore& group, const Tensors& tensors) {
+  if (tensors.size() != static_cast<std::size_t>(group.size()))
+    refuse(std::to_string(tensors.size()) + " tensors where each of " + std::to_string(group.size()) +
+           " ranks has one");
+}
+
+// The whole of `parts`, and how it is cut.
+std::vector<Range> equal_blocks(const GroupCore& group, const at::Tensor& whole, const at::Tensor& part) {
+  if (whole.numel() != part.numel() * group.size())
+    refuse(std::to_string(whole.numel()) + " elements where " + std::to_string(group.size()) + " × " +
+           std::to_string(part.numel()) + " are due");
+  return even_blocks(count_of(whole), group.size());
+}
+
+std::vector<std::string> members_by_rank(const rpc::Agent& agent) {
+  std::map<std::size_t, std::string> by_rank;
+  for (const rpc::Member& member : agent.members())
+    if (member.rank) by_rank[*member.rank] = member.name;
+  std::vector<std::string> names;
+  for (auto& [rank, name] : by_rank) names.push_back(std::move(name));
+  if (names.empty() || names.size() != agent.world_size())
+    throw Error(ErrorKind::failed_precondition,
+                "a group of all members is made in a world of fixed size, once all have come: wait_for()");
+  return names;
+}
+
+}  // namespace
+
+const std::string& Group::name() const { return core_->name(); }
+int Group::rank() const { return core_->rank(); }
+int Group::size() const { return core_->size(); }
+std::vector<std::string> Group::members() const {
+  std::vector<std::string> names;
+  for (const rpc::AgentId& member : core_->members()) names.push_back(member.name);
+  return names;
+}
+void Group::abort(const std::string& reason) const {
+  core_->abort("rank " + std::to_string(rank()) + " (" + members()[static_cast<std::size_t>(rank())] +
+               ") aborted it: " + reason);
+}
+
+rpc::Future<Group> Group::create(rpc::Agent& agent, GroupOptions options) {
+  const auto context = Context::of(*agent.core());
+  std::vector<std::string>& names = options.members;
+  if (names.empty()) names = members_by_rank(agent);
+  const auto self = std::find(names.begin(), names.end(), agent.name());
+  if (self == names.end()) refuse("group '" + options.name + "': '" + agent.name() + "' is no member of it");
+  if (std::set(names.begin(), names.end()).size() != names.size())
+    refuse("group '" + options.name + "' has a member twice");
+  const int rank = static_cast<int>(self - names.begin());
+
+  std::string order;  // which members, and by which ranks
+  for (const std::string& name : names) order += "/" + name;
+  context->expect_group();
+  return agent
+      .all_gather(
+          Introduction{agent.id().incarnation, rank == 0 ? context->next_number() : 0},
+          {.name = "weft.group/" + options.name + order, .among = names, .deadline = options.deadline})
+      .then([context, options, rank](rpc::Result<std::map<std::string, Introduction>>&& all) {
+        return rpc::capture([&] {
+          if (!all.ok()) context->give_up_group();
+          const auto met = std::move(all).get();
+          std::vector<rpc::AgentId> members;
+          for (const std::string& name : options.members) members.push_back({name, met.at(name).incarnation});
+          const GroupId id{members.front().incarnation, met.at(options.members.front()).number};
+          const auto forget = [context = std::weak_ptr(context), id](GroupCore* core) {
+            if (const auto known = context.lock()) known->remove(id);
+            delete core;
+          };
+          const std::shared_ptr<GroupCore> core(
+              new GroupCore(context->core(), id, options.name, members, rank, options.deadline), forget);
+          context->add(core);
+          return Group(core);
+        });
+      });
+}
+
+rpc::Future<void> Group::all_reduce(at::Tensor tensor, ReduceOp op, Deadline deadline, Site site) const {
+  return begin(core_, [&] {
+    Preparation all(*core_, Operation::all_reduce, tensor, deadline, site);
+    all.set_reduction(op);
+    all.signature().shapes = {shape_of(tensor)};
+    const std::size_t n = count_of(tensor);
+    // What has been changed before the ranks are known to agree is not the program's.
+    const bool scratch = agrees_by_itself(all.party(), n);
+    Output output = scratch ? Output(Tensors{tensor}) : Output(tensor);
+    if (scratch || !tensor.is_contiguous()) output.memory().copy_(tensor.detach().reshape({-1}));
+    all.set_input(output.memory());
+    all.set_output(std::move(output));
+    all.accumulate_in_output();
+    return all.take(plan_all_reduce(all.party(), n));
+  });
+}
+
+rpc::Future<void> Group::reduce(at::Tensor tensor, int root, ReduceOp op, Deadline deadline,
+                                Site site) const {
+  return begin(core_, [&] {
+    Preparation all(*core_, Operation::reduce, tensor, deadline, site);
+    all.set_root(root);
+    all.set_reduction(op);
+    all.signature().shapes = {shape_of(tensor)};
+    all.set_input(flat(tensor));
+    if (all.is_root()) all.set_output(Output(tensor));
+    return all.take(plan_reduce(all.party(), root, count_of(tensor)));
+  });
+}
+
+rpc::Future<void> Group::broadcast(at::Tensor tensor, int root, Deadline deadline, Site site) const {
+  return begin(core_, [&] {
+    Preparation all(*core_, Operation::broadcast, tensor, deadline, site);
+    all.set_root(root);
+    all.signature().shapes = {shape_of(tensor)};
+    if (all.is_root()) {
+      const at::Tensor memory = flat(tensor);
+      all.set_input(memory);
+      all.set_output(Output(memory));
+    } else {
+      all.set_output(Output(tensor));
+    }
+    return all.take(plan_broadcast(all.party(), root, count_of(tensor)));
+  });
+}
+
+rpc::Future<void> Group::all_gather(at::Tensor output, at::Tensor input, Deadline deadline, Site site) const {
+  return begin(core_, [&] {
+    Preparation all(*core_, Operation::all_gather, input, deadline, site);
+    check_same(input, output);
+    all.signature().shapes = {shape_of(input)};
+    const auto blocks = equal_blocks(*core_, output, input);
+    all.set_input(flat(input));
+    all.set_output(Output(output));
+    return all.take(plan_all_gather(all.party(), blocks));
+  });
+}
+
+rpc::Future<void> Group::all_gather_v(std::vector<at::Tensor> outputs, at::Tensor input, Deadline deadline,
+                                      Site site) const {
+  return begin(core_, [&] {
+    Preparation all(*core_, Operation::all_gather_v, input, deadline, site);
+    expect_one_each(*core_, outputs);
+    for (const at::Tensor& output : outputs) check_same(input, output);
+    if (outputs[static_cast<std::size_t>(rank())].numel() != input.numel())
+      refuse("the output of a rank is as large as its input");
+    all.signature().shapes = shapes_of(outputs);
+    const auto blocks = blocks_of(outputs);
+    all.set_input(flat(input));
+    all.set_output(Output(std::move(outputs)));
+    return all.take(plan_all_gather(all.party(), blocks));
+  });
+}
+
+rpc::Future<void> Group::reduce_scatter(at::Tensor output, at::Tensor input, ReduceOp op, Deadline deadline,
+                                        Site site) const {
+  return begin(core_, [&] {
+    Preparation all(*core_, Operation::reduce_scatter, input, deadline, site);
+    check_same(input, output);
+    all.set_reduction(op);
+    all.signature().shapes = {shape_of(input)};
+    const auto blocks = equal_blocks(*core_, input, output);
+    all.set_input(flat(input));
+    all.set_output(Output(output));
+    return all.take(plan_reduce_scatter(all.party(), blocks));
+  });
+}
+
+rpc::Future<void> Group::reduce_scatter_v(at::Tensor output, std::vector<at::Tensor> inputs, ReduceOp op,
+                                          Deadline deadline, Site site) const {
+  return begin(core_, [&] {
+    Preparation all(*core_, Operation::reduce_scatter_v, output, deadline, site);
+    expect_one_each(*core_, inputs);
+    for (const at::Tensor& input : inputs) check_same(output, input);
+    if (inputs[static_cast<std::size_t>(rank())].numel() != output.numel())
+      refuse("the output of a rank is as large as its part of the input");
+    all.set_reduction(op);
+    all.signature().shapes = shapes_of(inputs);
+    all.set_input(flat(inputs));
+    all.set_output(Output(output));
+    return all.take(plan_reduce_scatter(all.party(), blocks_of(inputs)));
+  });
+}
+
+rpc::Future<void> Group::all_to_all(at::Tensor output, at::Tensor input, Deadline deadline, Site site) const {
+  return begin(core_, [&] {
+    Preparation all(*core_, Operation::all_to_all, input, deadline, site);
+    check_same(input, output);
+    if (input.numel() != output.numel() || input.numel() % size() != 0)
+      refuse("input and output are of one size, a multiple of the number of ranks");
+    all.signature().shapes = {shape_of(input)};
+    const auto blocks = even_blocks(count_of(input), size());
+    all.set_input(flat(input));
+    all.set_output(Output(output));
+    return all.take(plan_all_to_all(all.party(), blocks, blocks));
+  });
+}
+
+rpc::Future<void> Group::all_to_all_v(std::vector<at::Tensor> outputs, std::vector<at::Tensor> inputs,
+                                      Deadline deadline, Site site) const {
+  return begin(core_, [&] {
+    expect_one_each(*core_, inputs);
+    expect_one_each(*core_, outputs);
+    Preparation all(*core_, Operation::all_to_all_v, inputs.front(), deadline, site);
+    for (const Tensors& tensors : {inputs, outputs})
+      for (const at::Tensor& tensor : tensors) check_same(inputs.front(), tensor);
+    const auto to = blocks_of(inputs), from = blocks_of(outputs);
+    all.signature().shapes = {{-1}};
+    all.set_input(flat(inputs));
+    all.set_output(Output(std::move(outputs)));
+    return all.take(plan_all_to_all(all.party(), to, from));
+  });
+}
+
+rpc::Future<void> Group::gather(std::vector<at::Tensor> outputs, at::Tensor input, int root,
+                                Deadline deadline, Site site) const {
+  return begin(core_, [&] {
+    Preparation all(*core_, Operation::gather, input, deadline, site);
+    all.set_root(root);
+    all.signature().shapes = {shape_of(input)};
+    const auto blocks = even_blocks(count_of(input) * static_cast<std::size_t>(size()), size());
+    all.set_input(flat(input));
+    if (all.is_root()) {
+      expect_one_each(*core_, outputs);
+      for (const at::Tensor& output : outputs) {
+        check_same(input, output);
+        if (output.numel() != input.numel()) refuse("outputs are as large as the input");
+      }
+      all.set_output(Output(std::move(outputs)));
+    }
+    return all.take(plan_gather(all.party(), root, blocks));
+  });
+}
+
+rpc::Future<void> Group::scatter(at::Tensor output, std::vector<at::Tensor> inputs, int root,
+                                 Deadline deadline, Site site) const {
+  return begin(core_, [&] {
+    Preparation all(*core_, Operation::scatter, output, deadline, site);
+    all.set_root(root);
+    all.signature().shapes = {shape_of(output)};
+    const auto blocks = even_blocks(count_of(output) * static_cast<std::size_t>(size()), size());
+    if (all.is_root()) {
+      expect_one_each(*core_, inputs);
+      for (const at::Tensor& input : inputs) {
+        check_same(output, input);
+        if (output.numel() != input.numel()) refuse("inputs are as large as the output");
+      }
+      all.set_input(flat(inputs));
+    }
+    all.set_output(Output(output));
+    return all.take(plan_scatter(all.party(), root, blocks));
+  });
+}
+
+rpc::Future<void> Group::barrier(Deadline deadline, Site site) const {
+  return begin(core_, [&] {
+    Collective barrier;
+    barrier.site = text_of(site);
+    barrier.deadline = deadline;
+    barrier.plan = plan_barrier({rank(), size(), 1});
+    return barrier;
+  });
+}
+
+}  // namespace weft::collectives

@@ -1,0 +1,121 @@
+// GroupCore: one member's part in a group: which collectives are under way, and how they and the group end.
+//
+// Collectives are numbered in the order in which they are begun here; members begin them in one order. Every
+// message has the hash of its collective's signature. Where one has another, all tell all what they mean, and
+// that collective fails on every rank; the group goes on. The group is over for all, with one error, once a
+// member is lost or has left with work to do, a deadline has passed, a collective is aborted or bytes make no
+// sense: whoever sees that first tells the others.
+//
+// All that happens takes turns (turns.h), on the threads that bring it. Thread-safe.
+#pragma once
+
+#include <weft/parallel/collectives/plan_run.h>
+#include <weft/parallel/collectives/signature.h>
+#include <weft/parallel/collectives/turns.h>
+#include <weft/rpc/agent/peer.h>
+
+#include <compare>
+#include <set>
+
+namespace weft::collectives {
+
+// Of all groups of all agents: the incarnation of rank 0, which counts its own.
+struct GroupId {
+  std::uint64_t origin = 0, number = 0;
+  friend auto operator<=>(const GroupId&, const GroupId&) = default;
+};
+WEFT_CODEC(GroupId, origin, number)
+
+// What a member is about to do.
+struct Collective {
+  Signature signature;
+  std::string site;  // "train.cc:12"
+  Plan plan;
+  PlanMemory memory;
+  std::optional<Reduction> reduction;
+  std::optional<std::chrono::nanoseconds> deadline;  // none: the group's
+  rpc::Job finish = nullptr;                         // what is left to do when the plan has ended well
+};
+
+class WEFT_EXPORT GroupCore final : public std::enable_shared_from_this<GroupCore> {
+ public:
+  GroupCore(std::shared_ptr<rpc::AgentCore> core, GroupId id, std::string name,
+            std::vector<rpc::AgentId> members, int rank, std::chrono::nanoseconds deadline);
+  ~GroupCore();
+
+  const GroupId& id() const { return id_; }
+  const std::string& name() const { return name_; }
+  const std::vector<rpc::AgentId>& members() const { return members_; }
+  int rank() const { return rank_; }
+  int size() const { return static_cast<int>(members_.size()); }
+
+  rpc::Future<void> start(Collective collective);
+  void abort(const std::string& reason);
+
+  // What members say (group_service.h); of who is none it is ignored.
+  void data(const rpc::AgentId& from, std::uint64_t sequence, std::uint32_t label, std::uint64_t hash,
+            rpc::Buffer bytes);
+  void disagree(const rpc::AgentId& from, std::uint64_t sequence, std::string signature);
+  void failed(const rpc::AgentId& from, rpc::ErrorKind kind, std::string text);
+  void left(const rpc::AgentId& from);
+  bool has_begun(std::uint64_t sequence) const { return sequence < begun_; }
+
+  void peer_gone(const rpc::AgentId& peer, const rpc::Error& reason);
+  // This member leaves: what is under way fails, here and for the others, who are told either way.
+  void leave();
+  void end();  // its agent ends: nobody can be told any more
+
+ private:
+  class Exchange;  // one collective under way
+  struct Early {   // of one that has not begun here
+    struct Message {
+      int from;
+      std::uint32_t label;
+      std::uint64_t hash;
+      rpc::Buffer bytes;
+    };
+    std::vector<Message> messages;
+    std::map<int, std::string> signatures;
+  };
+  using ExchangePtr = std::shared_ptr<Exchange>;
+
+  // In turn:
+  void begin(const ExchangePtr& exchange);
+  void take(const ExchangePtr& exchange, int from, std::uint32_t label, std::uint64_t hash,
+            rpc::Buffer bytes);
+  void differs(const ExchangePtr& exchange);
+  void over(const ExchangePtr& exchange, const std::exception_ptr& error);
+  void fail_all(const rpc::Error& error, bool tell);
+  void look_at_deadlines();
+  void ask_who_is_missing(const ExchangePtr& exchange);
+  void arm(rpc::Clock::time_point when);
+  void has_left(int rank);
+  bool is_awaited(int rank) const;
+  void not_sent(int to, const std::exception_ptr& error);
+
+  int rank_of(const rpc::AgentId& member) const;  // -1: none
+  std::string describe(int rank) const;           // "rank 2 (worker2)"
+  std::string prefix() const { return "group '" + name_ + "': "; }
+  template <auto Method, class... Arguments>
+  void tell_others(const Arguments&... arguments);
+
+  const std::shared_ptr<rpc::AgentCore> core_;
+  const GroupId id_;
+  const std::string name_;
+  const std::vector<rpc::AgentId> members_;
+  const int rank_;
+  const std::chrono::nanoseconds deadline_;
+  const std::shared_ptr<rpc::Loop> loop_;  // of its timer
+  std::vector<rpc::Peer> peers_;           // by rank
+
+  std::atomic<std::uint64_t> begun_{0};  // how many collectives; written in turn
+
+  Turns turns_;  // guards what follows
+  std::map<std::uint64_t, ExchangePtr> running_;
+  std::map<std::uint64_t, Early> early_;
+  std::set<int> left_;  // members that have left orderly
+  std::optional<rpc::Error> ended_;
+  std::optional<rpc::Clock::time_point> armed_;
+};
+
+}  // namespace weft::collectives

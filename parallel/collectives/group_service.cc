@@ -1,0 +1,35 @@
+#include <weft/parallel/collectives/group_service.h>
+
+namespace weft::collectives {
+
+void GroupService::data(rpc::CallContext& call, GroupId group, std::uint64_t sequence, std::uint32_t label,
+                        std::uint64_t hash, rpc::Buffer bytes) {
+  context->deliver(
+      group, [from = call.peer().id, sequence, label, hash, bytes = std::move(bytes)](
+                 GroupCore& core) mutable { core.data(from, sequence, label, hash, std::move(bytes)); });
+}
+
+void GroupService::disagree(rpc::CallContext& call, GroupId group, std::uint64_t sequence,
+                            std::string signature) {
+  context->deliver(
+      group, [from = call.peer().id, sequence, signature = std::move(signature)](GroupCore& core) mutable {
+        core.disagree(from, sequence, std::move(signature));
+      });
+}
+
+void GroupService::failed(rpc::CallContext& call, GroupId group, rpc::ErrorKind kind, std::string text) {
+  context->deliver(group, [from = call.peer().id, kind, text = std::move(text)](GroupCore& core) mutable {
+    core.failed(from, kind, std::move(text));
+  });
+}
+
+void GroupService::left(rpc::CallContext& call, GroupId group) {
+  context->deliver(group, [from = call.peer().id](GroupCore& core) { core.left(from); });
+}
+
+bool GroupService::standing(rpc::CallContext&, GroupId group, std::uint64_t sequence) {
+  const auto core = context->find(group);
+  return core != nullptr && core->has_begun(sequence);
+}
+
+}  // namespace weft::collectives

@@ -1,0 +1,34 @@
+// GroupService: what the members of groups say to each other. Thread-safety: as the context's.
+//
+//   data      a message of a collective's plan, with the hash of its signature
+//   disagree  one's signature of a collective, for all, where a message had another hash
+//   failed    the group is over, for all: a member died, a collective's deadline has passed, it was aborted
+//   left      the member has left its job and takes part in nothing more
+//   standing  asked by who waits: has this member begun that collective
+//
+// All run on the loop, in the order in which one member sent them.
+#pragma once
+
+#include <weft/parallel/collectives/context.h>
+
+namespace weft::collectives {
+
+struct WEFT_EXPORT GroupService {
+  void data(rpc::CallContext& call, GroupId group, std::uint64_t sequence, std::uint32_t label,
+            std::uint64_t hash, rpc::Buffer bytes);
+  void disagree(rpc::CallContext& call, GroupId group, std::uint64_t sequence, std::string signature);
+  void failed(rpc::CallContext& call, GroupId group, rpc::ErrorKind kind, std::string text);
+  void left(rpc::CallContext& call, GroupId group);
+  bool standing(rpc::CallContext& call, GroupId group, std::uint64_t sequence);
+
+  using Service =
+      rpc::Service<"weft.collectives", rpc::Method<"data", &GroupService::data, rpc::non_blocking>,
+                   rpc::Method<"disagree", &GroupService::disagree, rpc::non_blocking>,
+                   rpc::Method<"failed", &GroupService::failed, rpc::non_blocking>,
+                   rpc::Method<"left", &GroupService::left, rpc::non_blocking>,
+                   rpc::Method<"standing", &GroupService::standing, rpc::non_blocking>>;
+
+  std::shared_ptr<Context> context;
+};
+
+}  // namespace weft::collectives

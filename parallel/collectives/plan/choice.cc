@@ -1,0 +1,75 @@
+#include <weft/parallel/collectives/plan/choice.h>
+
+#include <algorithm>
+
+namespace weft::collectives {
+
+namespace {
+
+Member member(Party me) {
+  return {.rank = me.rank, .ranks = me.ranks, .chunk = std::max<std::size_t>(1, chunk_bytes / me.item_size)};
+}
+
+std::size_t length_of(std::span<const Range> blocks) { return blocks.empty() ? 0 : blocks.back().end; }
+
+bool is_small(Party me, std::size_t n) { return n * me.item_size <= small_bytes; }
+
+// Not a byte before all have come, and mean the same.
+Plan agreed(Party me, Plan plan) { return in_sequence(dissemination_barrier(member(me)), std::move(plan)); }
+
+// What is empty is no message, and tells nobody anything.
+bool all_tell(Party me, std::span<const Range> blocks) {
+  return is_small(me, length_of(blocks)) &&
+         std::none_of(blocks.begin(), blocks.end(), [](Range block) { return block.empty(); });
+}
+
+// Rounds of halves where there are many ranks: as many bytes, and fewer messages behind each other.
+constexpr int many_ranks = 8;
+
+}  // namespace
+
+bool agrees_by_itself(Party me, std::size_t n) { return n != 0 && is_small(me, n); }
+
+Plan plan_all_reduce(Party me, std::size_t n) {
+  if (n == 0) return plan_barrier(me);
+  if (agrees_by_itself(me, n)) return doubling_all_reduce(member(me), n);
+  return agreed(me,
+                me.ranks > many_ranks ? halving_all_reduce(member(me), n) : ring_all_reduce(member(me), n));
+}
+
+Plan plan_reduce(Party me, int root, std::size_t n) {
+  return agreed(me, is_small(me, n) ? tree_reduce(member(me), root, n) : chain_reduce(member(me), root, n));
+}
+
+Plan plan_broadcast(Party me, int root, std::size_t n) {
+  return agreed(me,
+                is_small(me, n) ? tree_broadcast(member(me), root, n) : chain_broadcast(member(me), root, n));
+}
+
+Plan plan_all_gather(Party me, std::span<const Range> blocks) {
+  if (!all_tell(me, blocks)) return agreed(me, ring_all_gather(member(me), blocks));
+  return is_power_of_two(me.ranks) ? doubling_all_gather(member(me), blocks)
+                                   : ring_all_gather(member(me), blocks);
+}
+
+Plan plan_reduce_scatter(Party me, std::span<const Range> blocks) {
+  if (!all_tell(me, blocks)) return agreed(me, ring_reduce_scatter(member(me), blocks));
+  return is_power_of_two(me.ranks) ? halving_reduce_scatter(member(me), blocks)
+                                   : ring_reduce_scatter(member(me), blocks);
+}
+
+Plan plan_gather(Party me, int root, std::span<const Range> blocks) {
+  return agreed(me, direct_gather(member(me), root, blocks));
+}
+
+Plan plan_scatter(Party me, int root, std::span<const Range> blocks) {
+  return agreed(me, direct_scatter(member(me), root, blocks));
+}
+
+Plan plan_all_to_all(Party me, std::span<const Range> to, std::span<const Range> from) {
+  return agreed(me, pairwise_all_to_all(member(me), to, from));
+}
+
+Plan plan_barrier(Party me) { return dissemination_barrier(member(me)); }
+
+}  // namespace weft::collectives

@@ -1,0 +1,34 @@
+// Which algorithm a collective takes: a pure function of what there is to do, the same on every rank.
+//
+// Elements are counted in items of so many bytes. Where every rank's result needs something of every other
+// (all_reduce, all_gather, reduce_scatter), a small collective finds by its own messages whether the ranks
+// mean the same: where they do not, it ends on none. All others begin with a barrier, so that no byte moves
+// before all ranks have agreed. docs/collectives.md has the table.
+#pragma once
+
+#include <weft/parallel/collectives/plan/algorithms.h>
+
+namespace weft::collectives {
+
+struct Party {
+  int rank = 0, ranks = 1;
+  std::size_t item_size = 1;  // bytes of an element, as it travels
+};
+
+inline constexpr std::size_t small_bytes = 32 << 10;   // up to which rounds cost more than bytes
+inline constexpr std::size_t chunk_bytes = 256 << 10;  // of one message, at most
+
+// Whether an all_reduce of so many elements does so, and may have changed its output before it is known.
+WEFT_EXPORT bool agrees_by_itself(Party me, std::size_t n);
+
+WEFT_EXPORT Plan plan_all_reduce(Party me, std::size_t n);
+WEFT_EXPORT Plan plan_reduce(Party me, int root, std::size_t n);
+WEFT_EXPORT Plan plan_broadcast(Party me, int root, std::size_t n);
+WEFT_EXPORT Plan plan_all_gather(Party me, std::span<const Range> blocks);
+WEFT_EXPORT Plan plan_reduce_scatter(Party me, std::span<const Range> blocks);
+WEFT_EXPORT Plan plan_gather(Party me, int root, std::span<const Range> blocks);
+WEFT_EXPORT Plan plan_scatter(Party me, int root, std::span<const Range> blocks);
+WEFT_EXPORT Plan plan_all_to_all(Party me, std::span<const Range> to, std::span<const Range> from);
+WEFT_EXPORT Plan plan_barrier(Party me);
+
+}  // namespace weft::collectives
