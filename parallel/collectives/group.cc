@@ -211,6 +211,17 @@ std::vector<std::string> members_by_rank(const rpc::Agent& agent) {
   return names;
 }
 
+void expect_rank(const GroupCore& group, int rank) {
+  if (rank < 0 || rank >= group.size())
+    refuse("rank " + std::to_string(rank) + " of a group of " + std::to_string(group.size()));
+}
+
+std::string type_of(const at::Tensor& tensor) { return tensor_text(tensor.scalar_type(), shape_of(tensor)); }
+
+rpc::Buffer bytes_of(const at::Tensor& memory) {
+  return {std::make_shared<at::Tensor>(memory), data_of(memory), memory.nbytes()};
+}
+
 }  // namespace
 
 const std::string& Group::name() const { return core_->name(); }
@@ -444,6 +455,44 @@ rpc::Future<void> Group::barrier(Deadline deadline, Site site) const {
     barrier.plan = plan_barrier({rank(), size(), 1});
     return barrier;
   });
+}
+
+rpc::Future<void> Group::send(at::Tensor tensor, int to, std::uint64_t tag, Deadline deadline,
+                              Site site) const {
+  auto message = rpc::capture([&] {
+    check(tensor);
+    expect_rank(*core_, to);
+    return Message{tag, type_of(tensor), text_of(site), bytes_of(flat(tensor)), deadline};
+  });
+  if (!message.ok()) return rpc::Future<void>::made(rpc::Result<void>(message.error()));
+  return core_->send(to, std::move(message).get());
+}
+
+rpc::Future<int> Group::receive(at::Tensor tensor, std::optional<int> from, std::uint64_t tag,
+                                Deadline deadline, const Site& site) const {
+  auto output = rpc::capture([&] {
+    check(tensor);
+    if (from) expect_rank(*core_, *from);
+    return Output(tensor);
+  });
+  if (!output.ok()) return rpc::Future<int>::made(rpc::Result<int>(output.error()));
+  const Output memory = std::move(output).get();
+  return core_->receive(from, {tag, type_of(tensor), text_of(site), bytes_of(memory.memory()), deadline})
+      .then([memory](rpc::Result<int>&& sender) {
+        if (sender.ok()) memory.write_back();
+        return std::move(sender);
+      });
+}
+
+rpc::Future<void> Group::recv(at::Tensor tensor, int from, std::uint64_t tag, Deadline deadline,
+                              Site site) const {
+  return receive(std::move(tensor), from, tag, deadline, site).then([](rpc::Result<int>&& sender) {
+    return sender.ok() ? rpc::Result<void>{} : rpc::Result<void>(sender.error());
+  });
+}
+
+rpc::Future<int> Group::recv_any(at::Tensor tensor, std::uint64_t tag, Deadline deadline, Site site) const {
+  return receive(std::move(tensor), std::nullopt, tag, deadline, site);
 }
 
 }  // namespace weft::collectives

@@ -88,11 +88,24 @@ class WEFT_EXPORT Group {
   // Complete when all ranks are at it; past the deadline the error names who is not.
   rpc::Future<void> barrier(Deadline deadline = {}, Site site = Site::current()) const;
 
+  // Between two ranks, beside the collectives: the tensors are of one dtype and shape, else both get
+  // invalid_argument. Messages of one sender and tag are received in the order in which they were sent.
+  // Complete when the receiver has it.
+  rpc::Future<void> send(at::Tensor tensor, int to, std::uint64_t tag = 0, Deadline deadline = {},
+                         Site site = Site::current()) const;
+  rpc::Future<void> recv(at::Tensor tensor, int from, std::uint64_t tag = 0, Deadline deadline = {},
+                         Site site = Site::current()) const;
+  // The first that comes of the tag; gives its sender's rank.
+  rpc::Future<int> recv_any(at::Tensor tensor, std::uint64_t tag = 0, Deadline deadline = {},
+                            Site site = Site::current()) const;
+
   // Ends the group, for all its ranks.
   void abort(const std::string& reason) const;
 
  private:
   explicit Group(std::shared_ptr<GroupCore> core) : core_(std::move(core)) {}
+  rpc::Future<int> receive(at::Tensor tensor, std::optional<int> from, std::uint64_t tag, Deadline deadline,
+                           const Site& site) const;
   std::shared_ptr<GroupCore> core_;
 };
 

@@ -121,7 +121,8 @@ GroupCore::GroupCore(std::shared_ptr<rpc::AgentCore> core, GroupId id, std::stri
       members_(std::move(members)),
       rank_(rank),
       deadline_(deadline),
-      loop_(core_->pick_loop()) {
+      loop_(core_->pick_loop()),
+      mailbox_(describe(rank)) {
   for (const rpc::AgentId& member : members_)
     peers_.push_back(
         rpc::Peer(core_, core_->route(member.name, {})).with({.deadline = rpc::no_deadline}).only(member));
@@ -221,6 +222,104 @@ void GroupCore::over(const ExchangePtr& exchange, const std::exception_ptr& erro
       true);
 }
 
+// --- Messages between two ---
+
+rpc::Future<void> GroupCore::send(int to, Message message) {
+  rpc::Promise<void> promise;
+  const std::string what = "send(" + message.type + ", to " + std::to_string(to) + ") at " + message.site;
+  promise.on_cancel([weak = weak_from_this(), what] {
+    if (const auto self = weak.lock()) self->abort(self->describe(self->rank_) + " aborted " + what);
+  });
+  auto future = promise.future();
+  turns_.run([self = shared_from_this(), to, what, message = std::move(message),
+              promise = std::move(promise)]() mutable {
+    if (self->ended_) return promise.fail(*self->ended_);
+    if (self->left_.contains(to))
+      return promise.fail(
+          rpc::Error(rpc::ErrorKind::shut_down, self->prefix() + self->describe(to) + " has left; " + what));
+    const std::uint64_t number = self->sends_++;
+    const auto deadline = rpc::later(self->loop_->now(), message.deadline.value_or(self->deadline_));
+    self->sent_.emplace(number, Sent{to, what, deadline, std::move(promise)});
+    self->arm(deadline);
+    self->peers_[static_cast<std::size_t>(to)]
+        .call<&GroupService::message>(self->id_, message.tag, message.type, message.bytes)
+        .then([self, number](rpc::Result<void>&& result) {
+          self->turns_.run([self, number, result = std::move(result)]() mutable {
+            self->send_over(number, std::move(result));
+          });
+        });
+  });
+  return future;
+}
+
+void GroupCore::send_over(std::uint64_t number, rpc::Result<void> result) {
+  const auto found = sent_.find(number);
+  if (found == sent_.end()) return;
+  try {
+    if (!result.ok()) std::rethrow_exception(result.error());
+  } catch (const rpc::RemoteError& refused) {
+    // What the receiver says of this message; its group, where that has ended, has said so itself.
+    Sent sent = std::move(found->second);
+    sent_.erase(found);
+    return sent.promise.fail(rpc::Error(refused.kind(), refused.detail()));
+  } catch (...) {
+    return not_sent(found->second.to, std::current_exception());
+  }
+  rpc::Promise<void> promise = std::move(found->second.promise);
+  sent_.erase(found);
+  promise.complete(rpc::Result<void>{});
+}
+
+rpc::Future<int> GroupCore::receive(std::optional<int> from, Message message) {
+  auto promise = std::make_shared<rpc::Promise<int>>();
+  const std::string what =
+      "recv(" + message.type + ", from " + (from ? std::to_string(*from) : "any") + ") at " + message.site;
+  promise->on_cancel([weak = weak_from_this(), what] {
+    if (const auto self = weak.lock()) self->abort(self->describe(self->rank_) + " aborted " + what);
+  });
+  auto future = promise->future();
+  turns_.run([self = shared_from_this(), from, what, message = std::move(message), promise]() mutable {
+    if (self->ended_) return promise->fail(*self->ended_);
+    const auto deadline = rpc::later(self->loop_->now(), message.deadline.value_or(self->deadline_));
+    Mailbox::Receive wanted{.from = from,
+                            .tag = message.tag,
+                            .type = std::move(message.type),
+                            .into = message.bytes.data(),
+                            .size = message.bytes.size(),
+                            .what = what,
+                            .deadline = deadline};
+    wanted.done = [promise, kept = message.bytes](rpc::Result<int> result) {
+      promise->complete(std::move(result));
+    };
+    self->mailbox_.receive(std::move(wanted));
+    self->arm(deadline);
+    for (const int rank : std::set(self->left_))
+      if (self->mailbox_.awaits(rank)) self->has_left(rank);
+  });
+  return future;
+}
+
+rpc::Future<void> GroupCore::message(const rpc::AgentId& from, std::uint64_t tag, std::string type,
+                                     rpc::Buffer bytes) {
+  const int rank = rank_of(from);
+  if (rank < 0)
+    return rpc::Future<void>::made(std::make_exception_ptr(
+        rpc::Error(rpc::ErrorKind::permission_denied, prefix() + from.name + " is no member")));
+  auto promise = std::make_shared<rpc::Promise<void>>();
+  auto future = promise->future();
+  turns_.run([self = shared_from_this(), promise, rank, tag, type = std::move(type),
+              bytes = std::move(bytes)]() mutable {
+    if (self->ended_) return promise->fail(*self->ended_);
+    self->mailbox_.deliver(
+        {.from = rank,
+         .tag = tag,
+         .type = std::move(type),
+         .bytes = std::move(bytes),
+         .taken = [promise](rpc::Result<void> taken) { promise->complete(std::move(taken)); }});
+  });
+  return future;
+}
+
 // --- What members say ---
 
 void GroupCore::data(const rpc::AgentId& from, std::uint64_t sequence, std::uint32_t label,
@@ -287,6 +386,9 @@ void GroupCore::has_left(int rank) {
 }
 
 bool GroupCore::is_awaited(int rank) const {
+  if (mailbox_.awaits(rank)) return true;
+  if (std::any_of(sent_.begin(), sent_.end(), [&](const auto& entry) { return entry.second.to == rank; }))
+    return true;
   return std::any_of(running_.begin(), running_.end(), [&](const auto& entry) {
     Exchange& exchange = *entry.second;
     if (exchange.disagrees) return !exchange.signatures.contains(rank);
@@ -301,6 +403,8 @@ void GroupCore::fail_all(const rpc::Error& error, bool tell) {
   early_.clear();
   if (tell) tell_others<&GroupService::failed>(id_, error.kind(), std::string(error.what()));
   for (const auto& [sequence, exchange] : std::exchange(running_, {})) exchange->fail(error);
+  mailbox_.fail(error);
+  for (auto& [number, sent] : std::exchange(sent_, {})) sent.promise.fail(error);
 }
 
 template <auto Method, class... Arguments>
@@ -350,6 +454,16 @@ void GroupCore::look_at_deadlines() {
       ask_who_is_missing(exchange);
     }
   }
+  const auto too_late = [&](const std::string& what) {
+    fail_all(rpc::Error(rpc::ErrorKind::deadline_exceeded,
+                        prefix() + describe(rank_) + ": " + what + " was not done in time"),
+             true);
+  };
+  if (const auto* receive = mailbox_.overdue(now)) return too_late(std::string(receive->what));
+  for (const auto& [number, sent] : sent_)
+    if (sent.deadline <= now) return too_late(std::string(sent.what));
+  if (const auto deadline = mailbox_.next_deadline()) next = next ? std::min(*next, *deadline) : deadline;
+  for (const auto& [number, sent] : sent_) next = next ? std::min(*next, sent.deadline) : sent.deadline;
   if (next) arm(*next);
 }
 

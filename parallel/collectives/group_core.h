@@ -9,6 +9,7 @@
 // All that happens takes turns (turns.h), on the threads that bring it. Thread-safe.
 #pragma once
 
+#include <weft/parallel/collectives/mailbox.h>
 #include <weft/parallel/collectives/plan_run.h>
 #include <weft/parallel/collectives/signature.h>
 #include <weft/parallel/collectives/turns.h>
@@ -37,6 +38,15 @@ struct Collective {
   rpc::Job finish = nullptr;                         // what is left to do when the plan has ended well
 };
 
+// One side of a message between two members.
+struct Message {
+  std::uint64_t tag = 0;
+  std::string type;  // "float32[4]"; alike on both sides
+  std::string site;
+  rpc::Buffer bytes;                                 // what is sent, or where it is put
+  std::optional<std::chrono::nanoseconds> deadline;  // none: the group's
+};
+
 class WEFT_EXPORT GroupCore final : public std::enable_shared_from_this<GroupCore> {
  public:
   GroupCore(std::shared_ptr<rpc::AgentCore> core, GroupId id, std::string name,
@@ -50,12 +60,15 @@ class WEFT_EXPORT GroupCore final : public std::enable_shared_from_this<GroupCor
   int size() const { return static_cast<int>(members_.size()); }
 
   rpc::Future<void> start(Collective collective);
+  rpc::Future<void> send(int to, Message message);                     // complete when it has been received
+  rpc::Future<int> receive(std::optional<int> from, Message message);  // from whom
   void abort(const std::string& reason);
 
   // What members say (group_service.h); of who is none it is ignored.
   void data(const rpc::AgentId& from, std::uint64_t sequence, std::uint32_t label, std::uint64_t hash,
             rpc::Buffer bytes);
   void disagree(const rpc::AgentId& from, std::uint64_t sequence, std::string signature);
+  rpc::Future<void> message(const rpc::AgentId& from, std::uint64_t tag, std::string type, rpc::Buffer bytes);
   void failed(const rpc::AgentId& from, rpc::ErrorKind kind, std::string text);
   void left(const rpc::AgentId& from);
   bool has_begun(std::uint64_t sequence) const { return sequence < begun_; }
@@ -78,6 +91,12 @@ class WEFT_EXPORT GroupCore final : public std::enable_shared_from_this<GroupCor
     std::map<int, std::string> signatures;
   };
   using ExchangePtr = std::shared_ptr<Exchange>;
+  struct Sent {  // and not received yet
+    int to;
+    std::string what;
+    rpc::Clock::time_point deadline;
+    rpc::Promise<void> promise;
+  };
 
   // In turn:
   void begin(const ExchangePtr& exchange);
@@ -85,6 +104,7 @@ class WEFT_EXPORT GroupCore final : public std::enable_shared_from_this<GroupCor
             rpc::Buffer bytes);
   void differs(const ExchangePtr& exchange);
   void over(const ExchangePtr& exchange, const std::exception_ptr& error);
+  void send_over(std::uint64_t number, rpc::Result<void> result);
   void fail_all(const rpc::Error& error, bool tell);
   void look_at_deadlines();
   void ask_who_is_missing(const ExchangePtr& exchange);
@@ -113,6 +133,9 @@ class WEFT_EXPORT GroupCore final : public std::enable_shared_from_this<GroupCor
   Turns turns_;  // guards what follows
   std::map<std::uint64_t, ExchangePtr> running_;
   std::map<std::uint64_t, Early> early_;
+  Mailbox mailbox_;
+  std::map<std::uint64_t, Sent> sent_;  // by number
+  std::uint64_t sends_ = 0;
   std::set<int> left_;  // members that have left orderly
   std::optional<rpc::Error> ended_;
   std::optional<rpc::Clock::time_point> armed_;

@@ -9,6 +9,20 @@ void GroupService::data(rpc::CallContext& call, GroupId group, std::uint64_t seq
                  GroupCore& core) mutable { core.data(from, sequence, label, hash, std::move(bytes)); });
 }
 
+rpc::Future<void> GroupService::message(rpc::CallContext& call, GroupId group, std::uint64_t tag,
+                                        std::string type, rpc::Buffer bytes) {
+  rpc::Promise<void> promise;
+  auto future = promise.future();
+  context->deliver(group, [from = call.peer().id, tag, type = std::move(type), bytes = std::move(bytes),
+                           promise = std::move(promise)](GroupCore& core) mutable {
+    core.message(from, tag, std::move(type), std::move(bytes))
+        .then([promise = std::move(promise)](rpc::Result<void>&& taken) mutable {
+          promise.complete(std::move(taken));
+        });
+  });
+  return future;
+}
+
 void GroupService::disagree(rpc::CallContext& call, GroupId group, std::uint64_t sequence,
                             std::string signature) {
   context->deliver(

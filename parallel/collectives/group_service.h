@@ -1,6 +1,7 @@
 // GroupService: what the members of groups say to each other. Thread-safety: as the context's.
 //
 //   data      a message of a collective's plan, with the hash of its signature
+//   message   from one member to another; answered when it has been received
 //   disagree  one's signature of a collective, for all, where a message had another hash
 //   failed    the group is over, for all: a member died, a collective's deadline has passed, it was aborted
 //   left      the member has left its job and takes part in nothing more
@@ -16,6 +17,8 @@ namespace weft::collectives {
 struct WEFT_EXPORT GroupService {
   void data(rpc::CallContext& call, GroupId group, std::uint64_t sequence, std::uint32_t label,
             std::uint64_t hash, rpc::Buffer bytes);
+  rpc::Future<void> message(rpc::CallContext& call, GroupId group, std::uint64_t tag, std::string type,
+                            rpc::Buffer bytes);
   void disagree(rpc::CallContext& call, GroupId group, std::uint64_t sequence, std::string signature);
   void failed(rpc::CallContext& call, GroupId group, rpc::ErrorKind kind, std::string text);
   void left(rpc::CallContext& call, GroupId group);
@@ -23,6 +26,7 @@ struct WEFT_EXPORT GroupService {
 
   using Service =
       rpc::Service<"weft.collectives", rpc::Method<"data", &GroupService::data, rpc::non_blocking>,
+                   rpc::Method<"message", &GroupService::message, rpc::non_blocking>,
                    rpc::Method<"disagree", &GroupService::disagree, rpc::non_blocking>,
                    rpc::Method<"failed", &GroupService::failed, rpc::non_blocking>,
                    rpc::Method<"left", &GroupService::left, rpc::non_blocking>,

@@ -34,6 +34,16 @@ std::string_view name_of(Operation operation) {
   return "?";
 }
 
+std::string tensor_text(c10::ScalarType dtype, std::span<const std::int64_t> shape) {
+  std::string text(tensor::dtype_name(dtype));
+  const char* before = "[";
+  for (const std::int64_t size : shape) {
+    text += before + (size < 0 ? std::string("?") : std::to_string(size));
+    before = ", ";
+  }
+  return text + (shape.empty() ? "[]" : "]");
+}
+
 std::string Signature::text() const {
   std::string text(name_of(operation));
   std::string separator = "(";
@@ -43,15 +53,7 @@ std::string Signature::text() const {
     separator = ", ";
   };
   if (reduction) add(ReduceOp{*reduction}.name());
-  for (const auto& shape : shapes) {
-    std::string tensor(tensor::dtype_name(dtype));
-    const char* before = "[";
-    for (const std::int64_t size : shape) {
-      tensor += before + (size < 0 ? std::string("?") : std::to_string(size));
-      before = ", ";
-    }
-    add(tensor + (shape.empty() ? "[]" : "]"));
-  }
+  for (const auto& shape : shapes) add(tensor_text(dtype, shape));
   if (root) add("root " + std::to_string(*root));
   return text + (separator == "(" ? "()" : ")");
 }

@@ -9,6 +9,7 @@
 #include <c10/core/ScalarType.h>
 
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -30,6 +31,9 @@ enum class Operation : std::uint8_t {
   barrier,
 };
 WEFT_EXPORT std::string_view name_of(Operation operation);  // "all_reduce", …
+
+// "float32[4, 8]"; "?" for a size that is -1.
+WEFT_EXPORT std::string tensor_text(c10::ScalarType dtype, std::span<const std::int64_t> shape);
 
 struct WEFT_EXPORT Signature {
   Operation operation = Operation::barrier;

@@ -1,0 +1,63 @@
+#include <weft/parallel/collectives/mailbox.h>
+
+#include <algorithm>
+#include <cstring>
+
+namespace weft::collectives {
+
+void Mailbox::deliver(Letter letter) {
+  const auto wanted = std::find_if(receives_.begin(), receives_.end(),
+                                   [&](const Receive& receive) { return match(receive, letter); });
+  if (wanted == receives_.end()) return letters_.push_back(std::move(letter));
+  Receive receive = std::move(*wanted);
+  receives_.erase(wanted);
+  hand_over(std::move(receive), std::move(letter));
+}
+
+void Mailbox::receive(Receive wanted) {
+  const auto found = std::find_if(letters_.begin(), letters_.end(),
+                                  [&](const Letter& letter) { return match(wanted, letter); });
+  if (found == letters_.end()) return receives_.push_back(std::move(wanted));
+  Letter letter = std::move(*found);
+  letters_.erase(found);
+  hand_over(std::move(wanted), std::move(letter));
+}
+
+void Mailbox::hand_over(Receive wanted, Letter letter) {
+  if (wanted.type != letter.type || wanted.size != letter.bytes.size()) {
+    const auto differ = std::make_exception_ptr(
+        rpc::Error(rpc::ErrorKind::invalid_argument, "rank " + std::to_string(letter.from) + " sent " +
+                                                         letter.type + " to " + receiver_ + ", whose " +
+                                                         wanted.what + " takes something else"));
+    letter.taken(differ);
+    return wanted.done(differ);
+  }
+  if (!letter.bytes.empty()) std::memcpy(wanted.into, letter.bytes.data(), letter.bytes.size());
+  letter.taken(rpc::Result<void>{});
+  wanted.done(letter.from);
+}
+
+void Mailbox::fail(const rpc::Error& error) {
+  const auto why = std::make_exception_ptr(error);
+  for (Letter& letter : std::exchange(letters_, {})) letter.taken(why);
+  for (Receive& receive : std::exchange(receives_, {})) receive.done(why);
+}
+
+bool Mailbox::awaits(int rank) const {
+  return std::any_of(receives_.begin(), receives_.end(),
+                     [&](const Receive& receive) { return receive.from == rank; });
+}
+
+const Mailbox::Receive* Mailbox::overdue(rpc::Clock::time_point now) const {
+  const auto found = std::find_if(receives_.begin(), receives_.end(),
+                                  [&](const Receive& receive) { return receive.deadline <= now; });
+  return found == receives_.end() ? nullptr : &*found;
+}
+
+std::optional<rpc::Clock::time_point> Mailbox::next_deadline() const {
+  std::optional<rpc::Clock::time_point> next;
+  for (const Receive& receive : receives_) next = next ? std::min(*next, receive.deadline) : receive.deadline;
+  return next;
+}
+
+}  // namespace weft::collectives
