@@ -1,5 +1,6 @@
 #include <weft/dist_autograd/module/module_service.h>
 
+#include <weft/rpc/tensor/device_options.h>
 #include <weft/rpc/tensor/dtype.h>
 
 #include <ATen/Context.h>
@@ -126,6 +127,11 @@ void ModuleService::to(rpc::CallContext& call, std::optional<std::string> device
   } catch (const c10::Error& error) {
     throw refused(rpc::ErrorKind::invalid_argument,
                   "no device: '" + *device + "': " + error.what_without_backtrace());
+  }
+  if (where && !where->is_cpu()) {
+    if (!where->has_index()) where->set_index(0);
+    if (const auto devices = call.core()->layers().share<tensor::AgentDevices>())
+      devices->check(*where, "the device of a module");
   }
   if (dtype) what = tensor::dtype_from_name(*dtype);
   if (what && !at::isFloatingType(*what) && !at::isComplexType(*what))

@@ -59,7 +59,8 @@ class WEFT_EXPORT RemoteModule {
   rpc::Future<void> eval() const { return train(false); }
   rpc::Future<bool> is_training() const;
 
-  // Of the owner: "cpu", "cuda:1"; "float64" (dtype.h). As Module::to, buffers too.
+  // Of the owner: "cpu", "cuda:1"; "float64" (dtype.h). As Module::to, buffers too. invalid_argument where
+  // the owner has no such device, or was not given it (DeviceOptions::devices).
   rpc::Future<void> to(std::optional<std::string> device, std::optional<std::string> dtype = {}) const;
 
   // RRefs to the tensors where they are, which share the module's turn and its optimizer's guard, and keep it
@@ -91,5 +92,18 @@ class WEFT_EXPORT RemoteModule {
   rref::ReferencePtr module_;
   rpc::CallOptions options_;
 };
+
+// Creates a module on its owner, as rref::create does, and moves it to a device there before anybody else has
+// it: "cuda:1". Complete when it is there; the error is that of the constructor, or of RemoteModule::to.
+template <class T, class... Given>
+  requires std::is_base_of_v<torch::nn::Module, T>
+rpc::Future<rref::RRef<T>> create_module(rref::detail::Place owner, const std::string& device,
+                                         Given&&... given) {
+  auto module = rref::create<T>(std::move(owner), std::forward<Given>(given)...);
+  const RemoteModule handle(module);
+  return handle.to(device).then([module = std::move(module)](rpc::Result<void>&& moved) {
+    return moved.ok() ? rpc::Result<rref::RRef<T>>(module) : rpc::Result<rref::RRef<T>>(moved.error());
+  });
+}
 
 }  // namespace weft::dist_autograd

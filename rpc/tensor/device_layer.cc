@@ -152,7 +152,8 @@ class Devices final : public rpc::CallHook {
 }  // namespace
 
 void add_device_layer(rpc::Agent& agent, DeviceOptions options) {
-  const auto devices = std::make_shared<const AgentDevices>(std::move(options));
+  const auto devices = std::make_shared<AgentDevices>(std::move(options));
+  agent.core()->layers().put(devices);
   agent.core()->add_hook(std::make_shared<Devices>(devices));
   agent.core()->add_context([devices](rpc::IncomingCall& call) -> std::unique_ptr<rpc::ContextSwitch> {
     const auto served = devices_of(call, *devices);

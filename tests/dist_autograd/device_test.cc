@@ -1,5 +1,7 @@
 // RRefs and passes over tensors of an accelerator, on one whose streams do nothing until somebody waits for
 // them. CUDA has never been here: docs/gpu.md.
+#include <weft/dist_autograd/module/remote_module.h>
+
 #include <c10/core/StreamGuard.h>
 
 #include "tests/dist_autograd/pass_support.h"
@@ -149,6 +151,108 @@ TEST_F(DeviceRRefErrors, AnArgumentThatHasNoPlaceIsAnErrorOfTheResultThatStays) 
                           "a tensor on fake:2 has no place at 'worker1'"),
             rpc::ErrorKind::failed_precondition);
   EXPECT_TRUE(rref::remote<MadeOn>(cluster.peer(0, 1), "cpu").to_here().get().is_cpu());
+}
+
+// --- Several at once, options, views ---
+
+struct Relays {
+  rpc::Task<std::vector<at::Tensor>> many(std::string next, at::Tensor a) {
+    std::vector<rpc::Future<at::Tensor>> sums;
+    for (int i = 0; i < 10; ++i) sums.push_back(agent->peer(next).call<LateSum>(a + i, a));
+    std::vector<at::Tensor> results;
+    for (auto& sum : sums) results.push_back(co_await std::move(sum));
+    co_return results;
+  }
+  using Service = rpc::Service<"device.relays", rpc::Method<"many", &Relays::many>>;
+  rpc::Agent* agent;
+};
+
+TEST_P(DeviceRRefs, ManyResultsAreRelayedByAThirdWorkerAtOnce) {
+  Cluster cluster(3, {maps({{"worker1", map}, {"worker2", map}}), maps({{"worker2", map.inverse()}})});
+  serve(cluster);
+  cluster[1].serve(std::make_shared<Relays>(Relays{&cluster[1]}));
+  std::vector<rpc::Future<std::vector<at::Tensor>>> calls;
+  for (int i = 0; i < 5; ++i) calls.push_back(cluster.peer(0, 1).call<&Relays::many>("worker2", ones * i));
+  for (int i = 0; i < 5; ++i) {
+    const auto results = calls[i].get();
+    ASSERT_EQ(results.size(), 10U);
+    for (int j = 0; j < 10; ++j) expect_all(results[j], here, 2 * i + j);
+  }
+}
+
+TEST_P(DeviceRRefs, AnArgumentIsFetchedToTheDevicesThatItsUserWasGiven) {
+  tensor::DeviceOptions user = maps({{"worker1", {{"fake:0", fake(there).str()}}}});
+  user.devices = {fake(0)};
+  tensor::DeviceOptions owner;
+  owner.devices = {fake(there)};
+  Cluster cluster(3, {maps({{"worker1", map}, {"worker2", {{fake(here).str(), "fake:0"}}}}), owner, user});
+  serve(cluster);
+  const auto kept = rref::remote<LateSum>(cluster.peer(0, 1), ones, ones);
+  EXPECT_EQ(cluster.peer(0, 2).call<DeviceOf>(kept).get(), "fake:0");
+  expect_all(cluster.peer(0, 2).call<LateSum>(kept, kept).get(), here, 4);
+}
+
+// Every second column, of what the handler's stream has not made yet.
+at::Tensor late_view(at::Tensor x) { return late_sum(x, x).view({3, 100}).t().slice(0, 0, 100, 2); }
+using LateView = rpc::Function<"device.late_view", &late_view>;
+
+TEST_P(DeviceRRefs, AViewIsReadWhenItsWorkIsDone) {
+  Cluster cluster(2, {maps({{"worker1", map}})});
+  cluster[1].serve<LateView>();
+  const at::Tensor x = on(here, at::arange(300, at::kFloat));
+  const at::Tensor expected = (2 * at::arange(300, at::kFloat)).view({3, 100}).t().slice(0, 0, 100, 2);
+  const at::Tensor result = cluster.peer(0, 1).call<LateView>(x).get();
+  EXPECT_EQ(result.device(), fake(here));
+  EXPECT_TRUE(result.cpu().equal(expected));
+  EXPECT_TRUE(rref::remote<LateView>(cluster.peer(0, 1), x).to_here().get().cpu().equal(expected));
+}
+
+// --- Modules ---
+
+// Moves its tensor itself: LibTorch's way, set_data, is not for devices of the tests.
+struct Scale : torch::nn::Module {
+  explicit Scale(double by) : factor(torch::full({1}, by)) {}
+  void to(at::Device device, bool) override { factor = factor.to(device); }
+  at::Tensor forward(at::Tensor x) {
+    if (x.device() != factor.device())
+      throw rpc::Error(rpc::ErrorKind::invalid_argument, x.device().str() + " and " + factor.device().str());
+    return x * factor;
+  }
+  at::Tensor factor;
+  using Service =
+      rpc::Service<"device.scale", rpc::Constructor<double>, rpc::Method<"forward", &Scale::forward>>;
+};
+
+class DeviceModules : public ::testing::Test {
+ protected:
+  FakeAccelerator& installed = accelerator();
+};
+
+TEST_F(DeviceModules, AreCreatedOnADeviceAndArgumentsAndResultsGoByTheMap) {
+  for (const char* device : {"fake:2", "fake", "cpu"}) {
+    const std::string full = device == std::string("fake") ? "fake:0" : device;
+    Cluster cluster(2, {full == "cpu" ? tensor::DeviceOptions() : maps({{"worker1", {{"cpu", full}}}})});
+    cluster[1].allow_create<Scale>();
+    const auto module = create_module<Scale>(cluster.peer(0, 1), device, 3.0).get();
+    const at::Tensor result = module.call<&Scale::forward>(at::ones({2})).get();
+    EXPECT_TRUE(result.is_cpu());
+    EXPECT_TRUE(result.equal(at::full({2}, 3.0))) << full;
+  }
+}
+
+TEST_F(DeviceModules, OnNoDeviceAreAnError) {
+  tensor::DeviceOptions given;
+  given.devices = {fake(0), fake(1)};
+  Cluster cluster(2, {{}, given});
+  cluster[1].allow_create<Scale>();
+  const auto error_on = [&](const char* device, const char* words) {
+    return test::kind_of([&] { create_module<Scale>(cluster.peer(0, 1), device, 3.0).get(); }, words);
+  };
+  EXPECT_EQ(error_on("moon:1", "no device: 'moon:1'"), rpc::ErrorKind::invalid_argument);
+  EXPECT_EQ(error_on("fake:x", "no device: 'fake:x'"), rpc::ErrorKind::invalid_argument);
+  EXPECT_EQ(error_on("fake:9", "fake:9, and there are 4 such devices here"),
+            rpc::ErrorKind::invalid_argument);
+  EXPECT_EQ(error_on("fake:3", "not among the devices of this agent"), rpc::ErrorKind::invalid_argument);
 }
 
 // --- Passes ---

@@ -2,7 +2,9 @@
 #include <weft/parallel/collectives/context.h>
 #include <weft/parallel/collectives/group.h>
 
-#include <weft/rpc/agent/agent.h>
+#include <weft/rpc/rpc.h>
+#include <weft/rpc/tensor/layers.h>
+#include <weft/rpc/tensor/tensor_codec.h>
 #include <weft/rpc/transport/in_process.h>
 
 #include <ATen/ATen.h>
@@ -25,6 +27,12 @@ using test::got;
 using Tensors = std::vector<at::Tensor>;
 using Futures = std::vector<rpc::Future<void>>;
 
+rpc::Layers party_layers() {
+  rpc::Layers layers = tensor::layers();
+  layers.push_back(layer());
+  return layers;
+}
+
 // Members of a job, all in this process, and their groups.
 class Party {
  public:
@@ -42,7 +50,7 @@ class Party {
                                            .rank = static_cast<std::size_t>(rank),
                                            .world_size = static_cast<std::size_t>(ranks),
                                            .lease = std::chrono::hours{1}};
-      agents_.push_back(std::make_unique<rpc::Agent>(std::move(options), rpc::Layers{layer()}));
+      agents_.push_back(std::make_unique<rpc::Agent>(std::move(options), party_layers()));
     }
     Futures joined;
     for (auto& agent : agents_) joined.push_back(agent->wait_for(agents_.size()));
@@ -503,6 +511,44 @@ TEST(GroupWithoutLayer, IsAnError) {
   rpc::Agent agent(rpc::AgentOptions{.name = "alone"});
   EXPECT_EQ(test::kind_of([&] { return got(Group::create(agent, {.members = {"alone"}})); }),
             ErrorKind::failed_precondition);
+}
+
+struct Half {
+  at::Tensor of(at::Tensor x) { return x / 2; }
+  using Service = rpc::Service<"group_test.half", rpc::Method<"of", &Half::of>>;
+};
+
+class GroupsBesideCalls : public testing::Test {
+ protected:
+  GroupsBesideCalls() {
+    for (int rank = 0; rank < 2; ++rank) party.agent(rank).serve(std::make_shared<Half>());
+  }
+  void call_each_other() {
+    for (int rank = 0; rank < 2; ++rank) {
+      const rpc::Peer other = party.agent(rank).peer("worker" + std::to_string(1 - rank));
+      expect_equal(got(other.call<&Half::of>(values(rank, {40'000}))), values(rank, {40'000}) / 2);
+    }
+  }
+  void reduce(const std::vector<Group>& groups) {
+    Tensors tensors{values(0, {40'000}), values(1, {40'000})};
+    together(groups, [&](const Group& group) { return group.all_reduce(tensors[group.rank()]); });
+    for (const at::Tensor& tensor : tensors) expect_equal(tensor, sum_of(2, {40'000}));
+  }
+  Party party{2};
+};
+
+TEST_F(GroupsBesideCalls, CollectivesThenCalls) {
+  const auto groups = party.groups();
+  reduce(groups);
+  call_each_other();
+  reduce(groups);
+}
+
+TEST_F(GroupsBesideCalls, CallsThenCollectives) {
+  call_each_other();
+  const auto groups = party.groups();
+  reduce(groups);
+  call_each_other();
 }
 
 TEST(GroupsOverTcp, MoveMuch) {
