@@ -310,7 +310,7 @@ void Link::await_beat() {
 }
 
 // Silence is counted in beats and not by the clock: a time in which this process itself stood still counts as
-// one.
+// one. Between two beats of this side there may be none of the other's, so one alone is no silence.
 void Link::beat() {
   heartbeat_ = 0;
   if (ended_) return;
@@ -319,7 +319,7 @@ void Link::beat() {
     core_->beat_was_late(now, now - beat_due_);
   const std::uint64_t heard = connection_->received_bytes();
   silent_ = heard == std::exchange(heard_, heard) ? silent_ + 1 : 0;
-  if (silent_ * heartbeat.interval > heartbeat.patience) {
+  if (silent_ > 1 && silent_ * heartbeat.interval >= heartbeat.patience) {
     AgentCounters::count(core_->counters().peers_silent);
     const auto seconds = std::chrono::duration<double>(silent_ * heartbeat.interval).count();
     return close(Error(ErrorKind::peer_lost,
