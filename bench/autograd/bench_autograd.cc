@@ -23,11 +23,19 @@ std::vector<Work> works() {
       {"rref-memory", Kind::live},
       {.name = "calls/1000", .kind = Kind::wide, .size = 2, .calls = 1000},
       {.name = "calls/10000", .kind = Kind::wide, .size = 2, .calls = 10'000},
+      {.name = "lookup/1", .kind = Kind::lookup, .rows = 1'000'000},
+      {.name = "lookup/2", .kind = Kind::lookup, .workers = 2, .rows = 1'000'000},
+      {.name = "lookup/4", .kind = Kind::lookup, .workers = 4, .rows = 1'000'000},
+      {.name = "update/1", .kind = Kind::update, .rows = 1'000'000},
+      {.name = "update/2", .kind = Kind::update, .workers = 2, .rows = 1'000'000},
+      {.name = "update/4", .kind = Kind::update, .workers = 4, .rows = 1'000'000},
+      {.name = "update/2-skewed", .kind = Kind::update, .workers = 2, .rows = 1'000'000, .skewed = true},
+      {.name = "update/2-10M", .kind = Kind::update, .workers = 2, .rows = 10'000'000},
   };
 }
 
-constexpr MakeContender peers[] = {weft_peer, weft_fast_peer, weft_narrow_peer, torch_peer,
-                                   torch_python_peer};
+constexpr MakeContender peers[] = {weft_peer, weft_fast_peer, weft_narrow_peer,
+                                   raw_peer,  torch_peer,     torch_python_peer};
 
 }  // namespace
 

@@ -255,7 +255,7 @@ void measure(const Work& work, ClientEnd& end) {
 }  // namespace
 
 std::optional<Contender> torch_peer(const Work& work) {
-  if (work.kind == Kind::live || work.kind == Kind::wide) return std::nullopt;
+  if (work.kind == Kind::live || work.kind == Kind::wide || work.is_table()) return std::nullopt;
   const std::string caller = work.kind == Kind::passes ? "64 threads" : "wait() on main";
   return contender("torch-cpp", {{"wait", "blocking"}, {"caller", caller}, {"transport", "uv"}},
                    {.serve = [work](ServerEnd& end) { serve(work, end); },

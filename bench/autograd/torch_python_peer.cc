@@ -22,6 +22,10 @@ std::string name_of(Kind kind) {
       return "to_here";
     case Kind::churn:
       return "churn";
+    case Kind::lookup:
+      return "lookup";
+    case Kind::update:
+      return "update";
     default:
       return "chain";
   }
@@ -33,7 +37,8 @@ std::vector<std::string> command(const Work& work, const char* role, const std::
           role,
           name_of(work.kind),
           std::to_string(work.workers),
-          std::to_string(work.size),
+          std::to_string(work.is_table() ? static_cast<std::size_t>(work.rows) : work.size),
+          std::to_string(work.skewed ? skew : 1),
           store};
 }
 

@@ -1,10 +1,11 @@
 """PyTorch's distributed autograd in Python, as one of the peers of bench_autograd, which starts this twice: as the workers
 and as the client.
 
-  torch_python_peer.py serve   KIND WORKERS SIZE STORE
-  torch_python_peer.py measure KIND WORKERS SIZE STORE WARM_UP DURATION     (seconds)
+  torch_python_peer.py serve   KIND WORKERS SIZE SKEW STORE
+  torch_python_peer.py measure KIND WORKERS SIZE SKEW STORE WARM_UP DURATION     (seconds)
 
-KIND is chain, fan_out, passes, to_here or churn (bench/autograd/work.h); each worker is a process, which the server forks
+KIND is chain, fan_out, passes, to_here, churn, lookup or update (bench/autograd/work.h); SIZE of the last two is how many
+rows there are, which worker i has where the id modulo the number of workers is i; each worker is a process, which the server forks
 before PyTorch is loaded; STORE is a file by which all find each other. What both say, on descriptor 3, a packet a
 message, is in bench/harness/pair.h; every answer is checked.
 """
@@ -22,6 +23,7 @@ OBJECTS_AT_A_TIME = 1000
 FEWEST_CALLS = 3
 WORKER_THREADS = 16  # PyTorch's default
 TIMEOUT = 60
+BATCH_ROWS, ROW_SIZE = 4096, 16
 
 
 class Meter:
@@ -83,6 +85,26 @@ class Thing:
         return 0
 
 
+TABLE = None  # this worker's rows
+
+
+def table(rows):
+    global TABLE
+    if TABLE is None:
+        import torch
+        TABLE = torch.nn.Embedding(rows, ROW_SIZE, sparse=True)
+    return TABLE
+
+
+def look_up(ids, rows):
+    return table(rows)(ids)
+
+
+def parameter(rows):
+    import torch.distributed.rpc as rpc
+    return rpc.RRef(table(rows).weight)
+
+
 def start(name, rank, world, store):
     os.environ["TP_SOCKET_IFNAME"] = "lo"  # else it listens at what the host's name resolves to
     import torch.distributed.rpc as rpc
@@ -105,8 +127,36 @@ def step(rpc, autograd, torch, workers, size, kind):
         check(autograd.get_gradients(context)[x] is not None)
 
 
-def measure(rpc, torch, kind, workers, size, meter):
+def rows_of_a_table(rpc, autograd, torch, workers, size, skew, update, meter):
+    from torch.distributed.optim import DistributedOptimizer
+    each = size // len(workers) + 1
+    weights = [rpc.rpc_sync(worker, parameter, args=(each,)) for worker in workers]
+    optimizer = DistributedOptimizer(torch.optim.SGD, weights, lr=0.01)
+    torch.manual_seed(7)
+    batches = [(torch.rand(BATCH_ROWS, dtype=torch.float64).pow(skew) * size).long() for _ in range(64)]
+    turn, more = 0, True
+    while more:
+        ids = batches[turn % len(batches)]
+        turn += 1
+        with autograd.context() as context:
+            parts = []
+            for i, worker in enumerate(workers):
+                where = (ids % len(workers) == i).nonzero().squeeze(1)
+                parts.append((where, rpc.rpc_async(worker, look_up, args=(ids[where] // len(workers), each))))
+            rows = torch.cat([part.wait() for _, part in parts])
+            rows = rows[torch.argsort(torch.cat([where for where, _ in parts]))]
+            check(rows.shape == (BATCH_ROWS, ROW_SIZE))
+            if update:
+                autograd.backward(context, [rows.sum()])
+                optimizer.step(context)
+        more = meter.count(BATCH_ROWS)
+    return meter.rate()
+
+
+def measure(rpc, torch, kind, workers, size, skew, meter):
     import torch.distributed.autograd as autograd
+    if kind in ("lookup", "update"):
+        return rows_of_a_table(rpc, autograd, torch, workers, size, skew, kind == "update", meter)
     if kind in ("chain", "fan_out"):
         more = True
         while more:
@@ -150,8 +200,8 @@ def threads():
 
 
 def main():
-    role, kind, workers, size, store = sys.argv[1:6]
-    workers, size = int(workers), int(size)
+    role, kind, workers, size, skew, store = sys.argv[1:7]
+    workers, size, skew = int(workers), int(size), float(skew)
     names = [f"worker{i}" for i in range(workers)]
     channel = socket.socket(fileno=3)
     rank = 0
@@ -183,8 +233,8 @@ def main():
         os.remove(store)
     else:
         rpc = start("client", workers, workers + 1, store)
-        meter = Meter(float(sys.argv[6]), float(sys.argv[7]))
-        figures = measure(rpc, torch, kind, names, size, meter)
+        meter = Meter(float(sys.argv[7]), float(sys.argv[8]))
+        figures = measure(rpc, torch, kind, names, size, skew, meter)
         channel.send(json.dumps({"figures": figures, "threads": threads()}).encode())
     os._exit(0)  # an orderly end needs the other side too, and is not what is measured
 

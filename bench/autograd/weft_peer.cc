@@ -1,8 +1,11 @@
 // weft itself: passes over agents, each a process.
+#include "bench/autograd/batches.h"
 #include "bench/autograd/crowd.h"
 #include "bench/autograd/work.h"
 
 #include <weft/dist_autograd/pass.h>
+#include <weft/dist_optim/context.h>
+#include <weft/dist_optim/embedding/sharded_embedding.h>
 #include <weft/rpc/rpc.h>
 #include <weft/rref/rref.h>
 
@@ -67,7 +70,8 @@ std::unique_ptr<rpc::Agent> make_server(std::size_t i) {
   auto agent = std::make_unique<rpc::Agent>(
       rpc::AgentOptions{
           .name = "worker" + std::to_string(i), .listen = {"tcp://127.0.0.1:0"}, .same_host = false},
-      dist_autograd::layers());
+      dist_optim::layers());
+  agent->allow_create<dist_optim::EmbeddingShard>();
   agent->allow_create<Layer>();
   agent->allow_create<Thing>();
   agent->serve(std::make_shared<Memory>());
@@ -229,9 +233,32 @@ rpc::Task<Figures> wide(const World* world, Budget budget, std::size_t calls) {
   co_return Figures{{"call_us", microseconds[microseconds.size() / 2]}};
 }
 
+// Rows that are there already; a call is one of them.
+rpc::Task<Figures> rows_of_a_table(const World* world, Budget budget, const Work* work) {
+  const dist_optim::EmbeddingOptions options{.dimension = row_size,
+                                             .optimizer = dist_optim::RowOptimizer::sgd(0.01)};
+  const dist_optim::ShardedEmbedding table(world->agent, options, world->peers);
+  co_await table.ready();
+  for (std::int64_t begin = 0; begin < work->rows; begin += 16 * batch_rows) {
+    const Pass pass{world->agent};
+    (void)co_await table.lookup(pass, at::arange(begin, std::min(begin + 16 * batch_rows, work->rows)));
+  }
+  Batches batches(*work);
+  RateMeter meter(budget);
+  do {
+    Pass pass{world->agent};
+    const at::Tensor rows = co_await table.lookup(pass, batches.next());
+    expect_answer(rows.size(0) == batch_rows && rows.size(1) == row_size);
+    if (work->kind == Kind::lookup) continue;
+    co_await pass.backward(rows.sum());
+    co_await table.step(pass);
+  } while (meter.count(batch_rows));
+  co_return meter.calls();
+}
+
 void measure(const Work& work, BackwardMode mode, ClientEnd& end) {
   rpc::Agent agent(rpc::AgentOptions{.name = "client", .listen = {"tcp://127.0.0.1:0"}, .same_host = false},
-                   dist_autograd::layers());
+                   dist_optim::layers());
   const auto size = static_cast<std::int64_t>(work.size);
   World world{agent, {}, {}, at::ones({size, size}), {.mode = mode}, work.half_unused};
   std::istringstream addresses(end.address());
@@ -251,6 +278,9 @@ void measure(const Work& work, BackwardMode mode, ClientEnd& end) {
       return end.report(churn(&world, end.budget()).start(threads).get());
     case Kind::live:
       return end.report(live(&world).start(threads).get());
+    case Kind::lookup:
+    case Kind::update:
+      return end.report(rows_of_a_table(&world, end.budget(), &work).start(threads).get());
     case Kind::wide:
       return end.report(wide(&world, end.budget(), work.calls).start(threads).get());
     default:
@@ -270,6 +300,7 @@ std::optional<Contender> weft_peer(const Work& work) { return make("weft", work,
 
 std::optional<Contender> weft_fast_peer(const Work& work) {
   if (work.kind == Kind::to_here || work.kind == Kind::churn || work.kind == Kind::live) return std::nullopt;
+  if (work.is_table()) return std::nullopt;
   return make("weft-fast", work, BackwardMode::fast);
 }
 

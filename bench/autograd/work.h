@@ -16,6 +16,8 @@ enum class Kind {
   churn,    // objects created on a worker, and let go of
   live,     // what RRefs to objects of a worker take, while they live
   wide,     // a pass of many messages, and its backward
+  lookup,   // rows of a ShardedEmbedding whose owners are the workers, in a pass
+  update,   // the same, its backward, and a step of the rows
 };
 
 struct Work {
@@ -25,11 +27,17 @@ struct Work {
   std::size_t size = 32;     // products are of size x size matrices
   bool half_unused = false;  // the workers also give what nobody uses
   std::size_t calls = 0;     // of a wide pass
+  std::int64_t rows = 0;     // of an embedding
+  bool skewed = false;       // few of its rows are most of a batch
+
+  bool is_table() const { return kind == Kind::lookup || kind == Kind::update; }
 };
 
 inline constexpr std::size_t passes_at_a_time = 64;
 inline constexpr std::size_t objects_at_a_time = 1000;
 inline constexpr std::size_t live_objects = 100'000;
+inline constexpr std::int64_t batch_rows = 4096, row_size = 16;
+inline constexpr double skew = 3;  // an id is rows * u^skew, with u uniform in [0, 1)
 
 // Every answer is checked.
 void expect_answer(bool right);  // throws std::runtime_error
@@ -43,6 +51,7 @@ std::optional<Contender> weft_peer(const Work& work);
 std::optional<Contender> weft_fast_peer(const Work& work);  // with BackwardMode::fast
 std::optional<Contender> weft_narrow_peer(
     const Work& work);                                  // what a wide pass is held against: one of 100 calls
+std::optional<Contender> raw_peer(const Work& work);    // of embeddings: one tensor, in the client alone
 std::optional<Contender> torch_peer(const Work& work);  // its DistEngine, in C++
 std::optional<Contender> torch_python_peer(const Work& work);
 
