@@ -391,11 +391,6 @@ rpc::Layers layers() {
 
 namespace detail {
 
-std::string site_text(const std::source_location& site) {
-  const std::string_view path = site.file_name();
-  return std::string(path.substr(path.rfind('/') + 1)) + ":" + std::to_string(site.line());
-}
-
 std::string text_of(const std::string& type, const ReferencePtr& reference) {
   const std::string text = "rref<" + type + "> ";
   if (reference == nullptr) return text + "(none)";

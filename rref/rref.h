@@ -13,6 +13,7 @@
 #pragma once
 
 #include <weft/rpc/agent/agent.h>
+#include <weft/rpc/core/site_text.h>
 #include <weft/rref/context.h>
 
 #include <concepts>
@@ -124,7 +125,6 @@ std::string WEFT_EXPORT text_of(const std::string& type, const ReferencePtr& ref
 inline constexpr std::string_view fetch_method = "weft.rref.fetch";
 inline constexpr std::string_view touch_method = "weft.rref.touch";
 
-std::string WEFT_EXPORT site_text(const std::source_location& site);
 // The life of a peer; where it is not known yet this connects and waits, on a thread that may.
 rpc::AgentId WEFT_EXPORT identify(const rpc::Peer& peer);
 
@@ -134,7 +134,7 @@ using Stored = std::conditional_t<std::is_void_v<T>, rpc::Unit, T>;
 // A peer to create on, and where the program does so.
 struct Place {
   Place(const rpc::Peer& p, std::source_location s = std::source_location::current())
-      : peer(p), site(site_text(s)) {}
+      : peer(p), site(rpc::site_text(s)) {}
   const rpc::Peer& peer;
   std::string site;
 };
@@ -286,7 +286,7 @@ auto local(rpc::Agent& agent, Given value, std::source_location site = std::sour
   const auto adopt = [&]<class T>(std::shared_ptr<T> object) {
     if constexpr (rpc::Served<T>) detail::serve_methods<T>(*agent.core());
     return RRef<T>(context->adopt_local(rpc::detail::kept(std::move(object)), detail::object_type<T>(),
-                                        detail::site_text(site)));
+                                        rpc::site_text(site)));
   };
   if constexpr (requires { value.ptr(); }) {
     return adopt(value.ptr());

@@ -1,7 +1,7 @@
 #include <weft/parallel/collectives/group.h>
 
 #include <weft/parallel/collectives/context.h>
-#include <weft/parallel/collectives/plan/choice.h>
+#include <weft/parallel/collectives/meeting.h>
 
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
@@ -16,18 +16,6 @@ namespace {
 using rpc::Error;
 using rpc::ErrorKind;
 using Tensors = std::vector<at::Tensor>;
-
-// What a member says when the group comes together.
-struct Introduction {
-  std::uint64_t incarnation = 0;
-  std::uint64_t number = 0;  // of the group, where this is rank 0
-};
-WEFT_CODEC(Introduction, incarnation, number)
-
-std::string text_of(const std::source_location& site) {
-  const std::string_view path = site.file_name();
-  return std::string(path.substr(path.rfind('/') + 1)) + ":" + std::to_string(site.line());
-}
 
 void refuse(const std::string& why) { throw Error(ErrorKind::invalid_argument, why); }
 
@@ -115,8 +103,9 @@ class Preparation {
       : group_(group) {
     check(first);
     collective_.signature.operation = operation;
+    collective_.layout.operation = operation;
     collective_.signature.dtype = first.scalar_type();
-    collective_.site = text_of(site);
+    collective_.site = site;
     collective_.deadline = deadline;
     collective_.memory.item_size = first.element_size();
   }
@@ -126,16 +115,16 @@ class Preparation {
     if (root < 0 || root >= group_.size())
       refuse("root " + std::to_string(root) + " of a group of " + std::to_string(group_.size()));
     collective_.signature.root = root;
+    collective_.layout.root = root;
   }
   void set_reduction(ReduceOp op) {
     collective_.signature.reduction = op.kind;
     collective_.reduction.emplace(op, collective_.signature.dtype);
   }
   bool is_root() const { return collective_.signature.root == group_.rank(); }
-  Party party() const {
-    return {group_.rank(), group_.size(),
-            collective_.reduction ? collective_.reduction->accumulator_size() : collective_.memory.item_size};
-  }
+  Layout& layout() { return collective_.layout; }
+  // As large as the layout; the result is copied into the tensor when all is done.
+  bool needs_scratch() const { return group_.writes_early(collective_); }
 
   void set_input(at::Tensor memory) {
     if (collective_.reduction && collective_.reduction->premultiplies()) {
@@ -157,8 +146,7 @@ class Preparation {
       collective_.memory.accumulator = collective_.memory.output;
   }
 
-  Collective take(Plan plan) {
-    collective_.plan = std::move(plan);
+  Collective take() {
     collective_.memory.keeper = std::make_shared<Tensors>(std::move(kept_));
     if (!outputs_.empty())
       collective_.finish = [outputs = std::move(outputs_)] {
@@ -247,46 +235,54 @@ rpc::Future<Group> Group::create(rpc::Agent& agent, GroupOptions options) {
     refuse("group '" + options.name + "' has a member twice");
   const int rank = static_cast<int>(self - names.begin());
 
-  std::string order;  // which members, and by which ranks
-  for (const std::string& name : names) order += "/" + name;
   context->expect_group();
-  return agent
-      .all_gather(
-          Introduction{agent.id().incarnation, rank == 0 ? context->next_number() : 0},
-          {.name = "weft.group/" + options.name + order, .among = names, .deadline = options.deadline})
-      .then([context, options, rank](rpc::Result<std::map<std::string, Introduction>>&& all) {
+  return meet(agent, options, rank, rank == 0 ? context->next_number() : 0)
+      .then([context, options, rank](rpc::Result<Meeting>&& meeting) {
         return rpc::capture([&] {
-          if (!all.ok()) context->give_up_group();
-          const auto met = std::move(all).get();
-          std::vector<rpc::AgentId> members;
-          for (const std::string& name : options.members) members.push_back({name, met.at(name).incarnation});
-          const GroupId id{members.front().incarnation, met.at(options.members.front()).number};
-          const auto forget = [context = std::weak_ptr(context), id](GroupCore* core) {
+          if (!meeting.ok()) context->give_up_group();
+          Meeting met = std::move(meeting).get();
+          const auto forget = [context = std::weak_ptr(context), id = met.id](GroupCore* core) {
             if (const auto known = context.lock()) known->remove(id);
             delete core;
           };
           const std::shared_ptr<GroupCore> core(
-              new GroupCore(context->core(), id, options.name, members, rank, options.deadline), forget);
+              new GroupCore(context->core(), met.id, options.name, std::move(met.members), rank,
+                            options.deadline, std::move(met.space)),
+              forget);
           context->add(core);
           return Group(core);
         });
       });
 }
 
+at::Tensor Group::empty(at::IntArrayRef sizes, const at::TensorOptions& options) const {
+  SharedSpace* const space = core_->space();
+  if (space == nullptr || !options.device().is_cpu() || options.layout() != at::kStrided)
+    return at::empty(sizes, options);
+  const std::size_t bytes = static_cast<std::size_t>(c10::multiply_integers(sizes)) *
+                            c10::elementSize(c10::typeMetaToScalarType(options.dtype()));
+  auto memory = space->allocate(bytes);
+  if (memory == nullptr) return at::empty(sizes, options);
+  void* const data = memory.get();
+  return at::from_blob(data, sizes, [memory = std::move(memory)](void*) {}, options);
+}
+
+bool Group::shares_memory() const { return core_->space() != nullptr; }
+
 rpc::Future<void> Group::all_reduce(at::Tensor tensor, ReduceOp op, Deadline deadline, Site site) const {
   return begin(core_, [&] {
     Preparation all(*core_, Operation::all_reduce, tensor, deadline, site);
     all.set_reduction(op);
     all.signature().shapes = {shape_of(tensor)};
-    const std::size_t n = count_of(tensor);
+    all.layout().elements = count_of(tensor);
     // What has been changed before the ranks are known to agree is not the program's.
-    const bool scratch = agrees_by_itself(all.party(), n);
+    const bool scratch = all.needs_scratch();
     Output output = scratch ? Output(Tensors{tensor}) : Output(tensor);
     if (scratch || !tensor.is_contiguous()) output.memory().copy_(tensor.detach().reshape({-1}));
     all.set_input(output.memory());
     all.set_output(std::move(output));
     all.accumulate_in_output();
-    return all.take(plan_all_reduce(all.party(), n));
+    return all.take();
   });
 }
 
@@ -298,8 +294,9 @@ rpc::Future<void> Group::reduce(at::Tensor tensor, int root, ReduceOp op, Deadli
     all.set_reduction(op);
     all.signature().shapes = {shape_of(tensor)};
     all.set_input(flat(tensor));
+    all.layout().elements = count_of(tensor);
     if (all.is_root()) all.set_output(Output(tensor));
-    return all.take(plan_reduce(all.party(), root, count_of(tensor)));
+    return all.take();
   });
 }
 
@@ -315,7 +312,8 @@ rpc::Future<void> Group::broadcast(at::Tensor tensor, int root, Deadline deadlin
     } else {
       all.set_output(Output(tensor));
     }
-    return all.take(plan_broadcast(all.party(), root, count_of(tensor)));
+    all.layout().elements = count_of(tensor);
+    return all.take();
   });
 }
 
@@ -324,10 +322,10 @@ rpc::Future<void> Group::all_gather(at::Tensor output, at::Tensor input, Deadlin
     Preparation all(*core_, Operation::all_gather, input, deadline, site);
     check_same(input, output);
     all.signature().shapes = {shape_of(input)};
-    const auto blocks = equal_blocks(*core_, output, input);
+    all.layout().blocks = equal_blocks(*core_, output, input);
     all.set_input(flat(input));
     all.set_output(Output(output));
-    return all.take(plan_all_gather(all.party(), blocks));
+    return all.take();
   });
 }
 
@@ -340,10 +338,10 @@ rpc::Future<void> Group::all_gather_v(std::vector<at::Tensor> outputs, at::Tenso
     if (outputs[static_cast<std::size_t>(rank())].numel() != input.numel())
       refuse("the output of a rank is as large as its input");
     all.signature().shapes = shapes_of(outputs);
-    const auto blocks = blocks_of(outputs);
+    all.layout().blocks = blocks_of(outputs);
     all.set_input(flat(input));
     all.set_output(Output(std::move(outputs)));
-    return all.take(plan_all_gather(all.party(), blocks));
+    return all.take();
   });
 }
 
@@ -354,10 +352,10 @@ rpc::Future<void> Group::reduce_scatter(at::Tensor output, at::Tensor input, Red
     check_same(input, output);
     all.set_reduction(op);
     all.signature().shapes = {shape_of(input)};
-    const auto blocks = equal_blocks(*core_, input, output);
+    all.layout().blocks = equal_blocks(*core_, input, output);
     all.set_input(flat(input));
     all.set_output(Output(output));
-    return all.take(plan_reduce_scatter(all.party(), blocks));
+    return all.take();
   });
 }
 
@@ -372,8 +370,9 @@ rpc::Future<void> Group::reduce_scatter_v(at::Tensor output, std::vector<at::Ten
     all.set_reduction(op);
     all.signature().shapes = shapes_of(inputs);
     all.set_input(flat(inputs));
+    all.layout().blocks = blocks_of(inputs);
     all.set_output(Output(output));
-    return all.take(plan_reduce_scatter(all.party(), blocks_of(inputs)));
+    return all.take();
   });
 }
 
@@ -384,10 +383,10 @@ rpc::Future<void> Group::all_to_all(at::Tensor output, at::Tensor input, Deadlin
     if (input.numel() != output.numel() || input.numel() % size() != 0)
       refuse("input and output are of one size, a multiple of the number of ranks");
     all.signature().shapes = {shape_of(input)};
-    const auto blocks = even_blocks(count_of(input), size());
+    all.layout().blocks = all.layout().from = even_blocks(count_of(input), size());
     all.set_input(flat(input));
     all.set_output(Output(output));
-    return all.take(plan_all_to_all(all.party(), blocks, blocks));
+    return all.take();
   });
 }
 
@@ -399,11 +398,12 @@ rpc::Future<void> Group::all_to_all_v(std::vector<at::Tensor> outputs, std::vect
     Preparation all(*core_, Operation::all_to_all_v, inputs.front(), deadline, site);
     for (const Tensors& tensors : {inputs, outputs})
       for (const at::Tensor& tensor : tensors) check_same(inputs.front(), tensor);
-    const auto to = blocks_of(inputs), from = blocks_of(outputs);
+    all.layout().blocks = blocks_of(inputs);
+    all.layout().from = blocks_of(outputs);
     all.signature().shapes = {{-1}};
     all.set_input(flat(inputs));
     all.set_output(Output(std::move(outputs)));
-    return all.take(plan_all_to_all(all.party(), to, from));
+    return all.take();
   });
 }
 
@@ -413,7 +413,7 @@ rpc::Future<void> Group::gather(std::vector<at::Tensor> outputs, at::Tensor inpu
     Preparation all(*core_, Operation::gather, input, deadline, site);
     all.set_root(root);
     all.signature().shapes = {shape_of(input)};
-    const auto blocks = even_blocks(count_of(input) * static_cast<std::size_t>(size()), size());
+    all.layout().blocks = even_blocks(count_of(input) * static_cast<std::size_t>(size()), size());
     all.set_input(flat(input));
     if (all.is_root()) {
       expect_one_each(*core_, outputs);
@@ -423,7 +423,7 @@ rpc::Future<void> Group::gather(std::vector<at::Tensor> outputs, at::Tensor inpu
       }
       all.set_output(Output(std::move(outputs)));
     }
-    return all.take(plan_gather(all.party(), root, blocks));
+    return all.take();
   });
 }
 
@@ -433,7 +433,7 @@ rpc::Future<void> Group::scatter(at::Tensor output, std::vector<at::Tensor> inpu
     Preparation all(*core_, Operation::scatter, output, deadline, site);
     all.set_root(root);
     all.signature().shapes = {shape_of(output)};
-    const auto blocks = even_blocks(count_of(output) * static_cast<std::size_t>(size()), size());
+    all.layout().blocks = even_blocks(count_of(output) * static_cast<std::size_t>(size()), size());
     if (all.is_root()) {
       expect_one_each(*core_, inputs);
       for (const at::Tensor& input : inputs) {
@@ -443,16 +443,15 @@ rpc::Future<void> Group::scatter(at::Tensor output, std::vector<at::Tensor> inpu
       all.set_input(flat(inputs));
     }
     all.set_output(Output(output));
-    return all.take(plan_scatter(all.party(), root, blocks));
+    return all.take();
   });
 }
 
 rpc::Future<void> Group::barrier(Deadline deadline, Site site) const {
   return begin(core_, [&] {
     Collective barrier;
-    barrier.site = text_of(site);
+    barrier.site = site;
     barrier.deadline = deadline;
-    barrier.plan = plan_barrier({rank(), size(), 1});
     return barrier;
   });
 }
@@ -462,7 +461,7 @@ rpc::Future<void> Group::send(at::Tensor tensor, int to, std::uint64_t tag, Dead
   auto message = rpc::capture([&] {
     check(tensor);
     expect_rank(*core_, to);
-    return Message{tag, type_of(tensor), text_of(site), bytes_of(flat(tensor)), deadline};
+    return Message{tag, type_of(tensor), rpc::site_text(site), bytes_of(flat(tensor)), deadline};
   });
   if (!message.ok()) return rpc::Future<void>::made(rpc::Result<void>(message.error()));
   return core_->send(to, std::move(message).get());
@@ -477,7 +476,8 @@ rpc::Future<int> Group::receive(at::Tensor tensor, std::optional<int> from, std:
   });
   if (!output.ok()) return rpc::Future<int>::made(rpc::Result<int>(output.error()));
   const Output memory = std::move(output).get();
-  return core_->receive(from, {tag, type_of(tensor), text_of(site), bytes_of(memory.memory()), deadline})
+  return core_
+      ->receive(from, {tag, type_of(tensor), rpc::site_text(site), bytes_of(memory.memory()), deadline})
       .then([memory](rpc::Result<int>&& sender) {
         if (sender.ok()) memory.write_back();
         return std::move(sender);

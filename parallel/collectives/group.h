@@ -38,6 +38,10 @@ struct GroupOptions {
   std::vector<std::string> members;  // by rank; empty: all of a fixed world, by theirs
   // Of collectives that give none, and of the members' meeting in create(). From when a rank begins.
   std::chrono::nanoseconds deadline = std::chrono::minutes{10};
+  // Whether members that are all on one host, of one user, act in memory that they share; and how many bytes
+  // of addresses each has there for the tensors of empty(). Alike on all members.
+  bool shared_memory = true;
+  std::size_t shared_bytes = std::size_t{16} << 30;
 };
 
 class WEFT_EXPORT Group {
@@ -52,6 +56,12 @@ class WEFT_EXPORT Group {
   int rank() const;
   int size() const;
   std::vector<std::string> members() const;  // names, by rank
+
+  // A tensor in the memory that the members share, where collectives need not copy it; ordinary memory where
+  // they share none, or it is used up. Throws resource_exhausted where the host has none left. It stays when
+  // the group goes; what was an output of a collective that failed is not to be used any more.
+  at::Tensor empty(at::IntArrayRef sizes, const at::TensorOptions& options = {}) const;
+  bool shares_memory() const;
 
   // tensor: of one shape on all ranks; afterwards the reduction of all.
   rpc::Future<void> all_reduce(at::Tensor tensor, ReduceOp op = ReduceOp::sum, Deadline deadline = {},

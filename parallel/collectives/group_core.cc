@@ -1,6 +1,7 @@
 #include <weft/parallel/collectives/group_core.h>
 
 #include <weft/parallel/collectives/group_service.h>
+#include <weft/parallel/collectives/plan/choice.h>
 #include <weft/rpc/core/when_all.h>
 
 #include <algorithm>
@@ -10,6 +11,10 @@ namespace {
 
 // How long a member is given to say whether it has begun what another waits for.
 constexpr std::chrono::seconds patience_for_standing{5};
+
+// Up to so much a collective in shared memory runs on the thread that begins it: it takes no longer than
+// another thread takes to be woken, some ten times.
+constexpr std::size_t most_bytes_here = 1 << 20;
 
 // A notification; `sent` is told once it has left, or why it never will.
 template <auto Method, class Sent, class... Arguments>
@@ -34,27 +39,22 @@ std::string seconds_text(std::chrono::nanoseconds time) {
 class GroupCore::Exchange final : public Outbox, public std::enable_shared_from_this<Exchange> {
  public:
   Exchange(std::shared_ptr<GroupCore> group, Collective collective)
-      : group_(std::move(group)),
-        hash_(collective.signature.hash()),
-        text_(collective.signature.text() + (collective.site.empty() ? "" : " at " + collective.site)),
-        limit_(collective.deadline.value_or(group_->deadline_)),
-        finish_(std::move(collective.finish)),
-        plan_(std::move(collective.plan)),
-        memory_(std::move(collective.memory)),
-        reduction_(collective.reduction) {}
+      : group_(std::move(group)), collective_(std::move(collective)), hash_(collective_.signature.hash()) {
+    if (SharedSpace* const space = group_->space()) shared_.emplace(*space, collective_);
+  }
 
   rpc::Future<void> future() {
     promise_.on_cancel([weak = weak_from_this()] {
       if (const auto self = weak.lock())
-        self->group_->abort(self->group_->describe(self->group_->rank()) + " aborted " + self->text_);
+        self->group_->abort(self->group_->describe(self->group_->rank()) + " aborted " + self->text());
     });
     return promise_.future();
   }
   void start(std::uint64_t sequence, PlanRun::Done done) {
     sequence_ = sequence;
-    deadline_ = rpc::later(group_->loop_->now(), limit_);
-    run_ = std::make_shared<PlanRun>(group_->rank(), group_->size(), std::move(plan_), std::move(memory_),
-                                     reduction_, std::move(done));
+    Plan plan = plan_of(group_->party_of(collective_), collective_.layout);
+    run_ = std::make_shared<PlanRun>(group_->rank(), group_->size(), std::move(plan), collective_.memory,
+                                     collective_.reduction, std::move(done));
   }
   void send(int to, std::uint32_t label, std::span<const std::byte> bytes, rpc::Job left) override {
     // What is sent is the run's memory, which `left` keeps until it has run; nobody writes there meanwhile.
@@ -81,17 +81,26 @@ class GroupCore::Exchange final : public Outbox, public std::enable_shared_from_
   }
   void succeed() {
     closed_ = true;
-    if (finish_) finish_();
-    promise_.complete(rpc::Result<void>{});
+    promise_.complete(rpc::capture([this] {
+      if (collective_.finish) collective_.finish();
+    }));
   }
 
-  std::uint64_t sequence() const { return sequence_; }
+  std::uint64_t sequence() const { return shared_ ? shared_->sequence() : sequence_; }
   std::uint64_t hash() const { return hash_; }
-  const std::string& text() const { return text_; }
-  std::chrono::nanoseconds limit() const { return limit_; }
+  std::string text() const { return collective_.text(); }
+  std::chrono::nanoseconds limit() const { return collective_.deadline.value_or(group_->deadline_); }
+  void begin_limit() { deadline_ = rpc::later(group_->loop_->now(), limit()); }
   rpc::Clock::time_point deadline() const { return deadline_; }
   PlanRun& run() { return *run_; }
+  SharedQueue::RunPtr shared() { return {shared_from_this(), &*shared_}; }
   bool closed() const { return closed_; }
+  bool awaits(int rank) {
+    if (shared_) return shared_->awaits(rank);
+    if (disagrees) return !signatures.contains(rank);
+    const std::vector<int> awaited = run_->awaited();
+    return std::find(awaited.begin(), awaited.end(), rank) != awaited.end();
+  }
 
   bool disagrees = false;
   bool asking = false;                    // who is missing
@@ -99,22 +108,19 @@ class GroupCore::Exchange final : public Outbox, public std::enable_shared_from_
 
  private:
   const std::shared_ptr<GroupCore> group_;
+  Collective collective_;
   const std::uint64_t hash_;
-  const std::string text_;
-  const std::chrono::nanoseconds limit_;
-  rpc::Job finish_;
-  Plan plan_;
-  PlanMemory memory_;
-  std::optional<Reduction> reduction_;
   rpc::Promise<void> promise_;
   std::uint64_t sequence_ = 0;
   rpc::Clock::time_point deadline_;
-  std::shared_ptr<PlanRun> run_;
+  std::shared_ptr<PlanRun> run_;     // of one that is a plan
+  std::optional<SharedRun> shared_;  // of one in shared memory
   bool closed_ = false;
 };
 
 GroupCore::GroupCore(std::shared_ptr<rpc::AgentCore> core, GroupId id, std::string name,
-                     std::vector<rpc::AgentId> members, int rank, std::chrono::nanoseconds deadline)
+                     std::vector<rpc::AgentId> members, int rank, std::chrono::nanoseconds deadline,
+                     std::shared_ptr<SharedSpace> space)
     : core_(std::move(core)),
       id_(id),
       name_(std::move(name)),
@@ -122,6 +128,7 @@ GroupCore::GroupCore(std::shared_ptr<rpc::AgentCore> core, GroupId id, std::stri
       rank_(rank),
       deadline_(deadline),
       loop_(core_->pick_loop()),
+      shared_(space == nullptr ? nullptr : std::make_unique<SharedQueue>(std::move(space))),
       mailbox_(describe(rank)) {
   for (const rpc::AgentId& member : members_)
     peers_.push_back(
@@ -133,8 +140,22 @@ GroupCore::~GroupCore() = default;
 rpc::Future<void> GroupCore::start(Collective collective) {
   const auto exchange = std::make_shared<Exchange>(shared_from_this(), std::move(collective));
   auto future = exchange->future();
-  turns_.run([self = shared_from_this(), exchange] { self->begin(exchange); });
+  if (shared_ != nullptr) {
+    start_shared(exchange);
+  } else {
+    turns_.run([self = shared_from_this(), exchange] { self->begin(exchange); });
+  }
   return future;
+}
+
+Party GroupCore::party_of(const Collective& collective) const {
+  return {rank_, size(),
+          collective.reduction ? collective.reduction->accumulator_size() : collective.memory.item_size};
+}
+
+bool GroupCore::writes_early(const Collective& collective) const {
+  return shared_ == nullptr && collective.layout.operation == Operation::all_reduce &&
+         agrees_by_itself(party_of(collective), collective.layout.elements);
 }
 
 void GroupCore::abort(const std::string& reason) {
@@ -162,17 +183,22 @@ void GroupCore::end() {
 
 // --- One collective ---
 
+std::optional<rpc::Error> GroupCore::refusal(const Exchange& exchange) const {
+  if (ended_) return ended_;
+  if (left_.empty()) return std::nullopt;
+  return rpc::Error(rpc::ErrorKind::shut_down,
+                    prefix() + describe(*left_.begin()) + " has left; " + exchange.text());
+}
+
 void GroupCore::begin(const ExchangePtr& exchange) {
-  if (ended_) return exchange->fail(*ended_);
-  if (!left_.empty())
-    return exchange->fail(rpc::Error(rpc::ErrorKind::shut_down,
-                                     prefix() + describe(*left_.begin()) + " has left; " + exchange->text()));
+  if (const auto refused = refusal(*exchange)) return exchange->fail(*refused);
   const std::uint64_t sequence = begun_++;
   running_[sequence] = exchange;
   exchange->start(
       sequence, [weak = std::weak_ptr(exchange), self = shared_from_this()](const std::exception_ptr& error) {
         if (const auto ended = weak.lock(); ended != nullptr && !ended->closed()) self->over(ended, error);
       });
+  exchange->begin_limit();
   arm(exchange->deadline());
   if (auto early = early_.extract(sequence)) {
     exchange->signatures = std::move(early.mapped().signatures);
@@ -199,17 +225,21 @@ void GroupCore::differs(const ExchangePtr& exchange) {
     tell_others<&GroupService::disagree>(id_, exchange->sequence(), exchange->text());
   }
   if (static_cast<int>(exchange->signatures.size()) < size()) return;
+  running_.erase(exchange->sequence());
+  exchange->fail(difference(exchange->signatures));
+}
+
+rpc::Error GroupCore::difference(const std::map<int, std::string>& signatures) const {
   std::map<std::string, std::vector<int>> meant;
-  for (const auto& [rank, signature] : exchange->signatures) meant[signature].push_back(rank);
+  for (const auto& [rank, signature] : signatures) meant[signature].push_back(rank);
   std::string text;
   for (const auto& [signature, ranks] : meant) {
     text += text.empty() ? "" : "; ";
     for (const int rank : ranks) text += (rank == ranks.front() ? "" : ", ") + describe(rank);
     text += ": " + signature;
   }
-  running_.erase(exchange->sequence());
-  exchange->fail(rpc::Error(rpc::ErrorKind::invalid_argument,
-                            prefix() + "the ranks do not mean the same collective: " + text));
+  return rpc::Error(rpc::ErrorKind::invalid_argument,
+                    prefix() + "the ranks do not mean the same collective: " + text);
 }
 
 void GroupCore::over(const ExchangePtr& exchange, const std::exception_ptr& error) {
@@ -220,6 +250,71 @@ void GroupCore::over(const ExchangePtr& exchange, const std::exception_ptr& erro
   fail_all(
       rpc::Error(rpc::ErrorKind::protocol_error, prefix() + exchange->text() + ": " + core_->text_of(error)),
       true);
+}
+
+// --- One collective, in shared memory ---
+
+void GroupCore::start_shared(const ExchangePtr& exchange) {
+  // A thread that others need, to hear of a death for one, does not wait here for a moment either.
+  const bool may_wait = !rpc::OwnedThread::here() && !loop_->running_here();
+  if (may_wait && exchange->shared()->bytes() <= most_bytes_here) {
+    if (auto outcome = shared_->run_here(exchange->shared())) {
+      const bool under_way = outcome->ok() && outcome->value() == SharedRun::State::under_way;
+      if (!under_way) return shared_over(exchange, std::move(*outcome));
+    }
+    if (exchange->shared()->begun()) {
+      turns_.run([self = shared_from_this(), exchange] {
+        self->keep(exchange);
+        self->shared_->go_on(exchange->shared(), self->when_over(exchange));
+      });
+      return;
+    }
+  }
+  turns_.run([self = shared_from_this(), exchange] { self->push_shared(exchange); });
+}
+
+void GroupCore::keep(const ExchangePtr& exchange) {
+  running_[exchange->sequence()] = exchange;
+  exchange->begin_limit();
+  arm(exchange->deadline());
+}
+
+SharedQueue::Done GroupCore::when_over(const ExchangePtr& exchange) {
+  return [self = shared_from_this(), exchange](SharedQueue::Outcome outcome) {
+    self->turns_.run([self, exchange, outcome = std::move(outcome)]() mutable {
+      self->running_.erase(exchange->sequence());
+      self->shared_over(exchange, std::move(outcome));
+    });
+  };
+}
+
+void GroupCore::shared_over(const ExchangePtr& exchange, SharedQueue::Outcome outcome) {
+  const auto fail = [&](std::optional<rpc::Error> error) {
+    turns_.run([self = shared_from_this(), exchange, error = std::move(error)] {
+      if (error) self->fail_all(*error, true);
+      exchange->fail(*self->ended_);
+    });
+  };
+  if (!outcome.ok())
+    return fail(rpc::Error(rpc::ErrorKind::protocol_error,
+                           prefix() + exchange->text() + ": " + core_->text_of(outcome.error())));
+  switch (outcome.value()) {
+    case SharedRun::State::differs: {
+      int rank = 0;
+      for (std::string& text : exchange->shared()->texts()) exchange->signatures[rank++] = std::move(text);
+      return exchange->fail(difference(exchange->signatures));
+    }
+    case SharedRun::State::stopped:
+      return fail(std::nullopt);
+    default:
+      return exchange->succeed();
+  }
+}
+
+void GroupCore::push_shared(const ExchangePtr& exchange) {
+  if (const auto refused = refusal(*exchange)) return exchange->fail(*refused);
+  shared_->push(exchange->shared(), when_over(exchange));
+  keep(exchange);
 }
 
 // --- Messages between two ---
@@ -380,6 +475,7 @@ void GroupCore::left(const rpc::AgentId& from) {
 
 void GroupCore::has_left(int rank) {
   left_.insert(rank);
+  if (shared_ != nullptr) shared_->take_none_here();
   if (is_awaited(rank))
     fail_all(rpc::Error(rpc::ErrorKind::shut_down, prefix() + describe(rank) + " left before all was done"),
              true);
@@ -389,12 +485,8 @@ bool GroupCore::is_awaited(int rank) const {
   if (mailbox_.awaits(rank)) return true;
   if (std::any_of(sent_.begin(), sent_.end(), [&](const auto& entry) { return entry.second.to == rank; }))
     return true;
-  return std::any_of(running_.begin(), running_.end(), [&](const auto& entry) {
-    Exchange& exchange = *entry.second;
-    if (exchange.disagrees) return !exchange.signatures.contains(rank);
-    const std::vector<int> awaited = exchange.run().awaited();
-    return std::find(awaited.begin(), awaited.end(), rank) != awaited.end();
-  });
+  return std::any_of(running_.begin(), running_.end(),
+                     [&](const auto& entry) { return entry.second->awaits(rank); });
 }
 
 void GroupCore::fail_all(const rpc::Error& error, bool tell) {
@@ -402,7 +494,11 @@ void GroupCore::fail_all(const rpc::Error& error, bool tell) {
   ended_ = error;
   early_.clear();
   if (tell) tell_others<&GroupService::failed>(id_, error.kind(), std::string(error.what()));
-  for (const auto& [sequence, exchange] : std::exchange(running_, {})) exchange->fail(error);
+  if (shared_ != nullptr) {
+    shared_->stop();  // what is under way there ends when nothing is written to any more
+  } else {
+    for (const auto& [sequence, exchange] : std::exchange(running_, {})) exchange->fail(error);
+  }
   mailbox_.fail(error);
   for (auto& [number, sent] : std::exchange(sent_, {})) sent.promise.fail(error);
 }

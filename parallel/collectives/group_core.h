@@ -1,17 +1,19 @@
 // GroupCore: one member's part in a group: which collectives are under way, and how they and the group end.
 //
-// Collectives are numbered in the order in which they are begun here; members begin them in one order. Every
-// message has the hash of its collective's signature. Where one has another, all tell all what they mean, and
-// that collective fails on every rank; the group goes on. The group is over for all, with one error, once a
+// Collectives are numbered in the order in which they are begun here; members begin them in one order. Where
+// all members share memory they are carried out there (shm/), else as plans, whose messages have the hash
+// of their collective's signature. Where one has another, all tell all what they mean, and that collective
+// fails on every rank; the group goes on. The group is over for all, with one error, once a
 // member is lost or has left with work to do, a deadline has passed, a collective is aborted or bytes make no
 // sense: whoever sees that first tells the others.
 //
 // All that happens takes turns (turns.h), on the threads that bring it. Thread-safe.
 #pragma once
 
+#include <weft/parallel/collectives/collective.h>
 #include <weft/parallel/collectives/mailbox.h>
-#include <weft/parallel/collectives/plan_run.h>
-#include <weft/parallel/collectives/signature.h>
+#include <weft/parallel/collectives/plan/choice.h>
+#include <weft/parallel/collectives/shm/shared_queue.h>
 #include <weft/parallel/collectives/turns.h>
 #include <weft/rpc/agent/peer.h>
 
@@ -27,17 +29,6 @@ struct GroupId {
 };
 WEFT_CODEC(GroupId, origin, number)
 
-// What a member is about to do.
-struct Collective {
-  Signature signature;
-  std::string site;  // "train.cc:12"
-  Plan plan;
-  PlanMemory memory;
-  std::optional<Reduction> reduction;
-  std::optional<std::chrono::nanoseconds> deadline;  // none: the group's
-  rpc::Job finish = nullptr;                         // what is left to do when the plan has ended well
-};
-
 // One side of a message between two members.
 struct Message {
   std::uint64_t tag = 0;
@@ -49,8 +40,10 @@ struct Message {
 
 class WEFT_EXPORT GroupCore final : public std::enable_shared_from_this<GroupCore> {
  public:
+  // space: where all members share memory; null: they send each other messages.
   GroupCore(std::shared_ptr<rpc::AgentCore> core, GroupId id, std::string name,
-            std::vector<rpc::AgentId> members, int rank, std::chrono::nanoseconds deadline);
+            std::vector<rpc::AgentId> members, int rank, std::chrono::nanoseconds deadline,
+            std::shared_ptr<SharedSpace> space);
   ~GroupCore();
 
   const GroupId& id() const { return id_; }
@@ -58,8 +51,11 @@ class WEFT_EXPORT GroupCore final : public std::enable_shared_from_this<GroupCor
   const std::vector<rpc::AgentId>& members() const { return members_; }
   int rank() const { return rank_; }
   int size() const { return static_cast<int>(members_.size()); }
+  SharedSpace* space() const { return shared_ == nullptr ? nullptr : &shared_->space(); }
 
   rpc::Future<void> start(Collective collective);
+  // Whether its output may be written to before all ranks are known to mean the same.
+  bool writes_early(const Collective& collective) const;
   rpc::Future<void> send(int to, Message message);                     // complete when it has been received
   rpc::Future<int> receive(std::optional<int> from, Message message);  // from whom
   void abort(const std::string& reason);
@@ -71,7 +67,9 @@ class WEFT_EXPORT GroupCore final : public std::enable_shared_from_this<GroupCor
   rpc::Future<void> message(const rpc::AgentId& from, std::uint64_t tag, std::string type, rpc::Buffer bytes);
   void failed(const rpc::AgentId& from, rpc::ErrorKind kind, std::string text);
   void left(const rpc::AgentId& from);
-  bool has_begun(std::uint64_t sequence) const { return sequence < begun_; }
+  bool has_begun(std::uint64_t sequence) const {
+    return sequence < (shared_ == nullptr ? begun_.load() : shared_->begun());
+  }
 
   void peer_gone(const rpc::AgentId& peer, const rpc::Error& reason);
   // This member leaves: what is under way fails, here and for the others, who are told either way.
@@ -98,11 +96,20 @@ class WEFT_EXPORT GroupCore final : public std::enable_shared_from_this<GroupCor
     rpc::Promise<void> promise;
   };
 
+  Party party_of(const Collective& collective) const;
+  void start_shared(const ExchangePtr& exchange);
+  SharedQueue::Done when_over(const ExchangePtr& exchange);
+  void shared_over(const ExchangePtr& exchange, SharedQueue::Outcome outcome);
+
   // In turn:
   void begin(const ExchangePtr& exchange);
+  void push_shared(const ExchangePtr& exchange);
+  void keep(const ExchangePtr& exchange);
+  std::optional<rpc::Error> refusal(const Exchange& exchange) const;
   void take(const ExchangePtr& exchange, int from, std::uint32_t label, std::uint64_t hash,
             rpc::Buffer bytes);
   void differs(const ExchangePtr& exchange);
+  rpc::Error difference(const std::map<int, std::string>& signatures) const;
   void over(const ExchangePtr& exchange, const std::exception_ptr& error);
   void send_over(std::uint64_t number, rpc::Result<void> result);
   void fail_all(const rpc::Error& error, bool tell);
@@ -128,7 +135,9 @@ class WEFT_EXPORT GroupCore final : public std::enable_shared_from_this<GroupCor
   const std::shared_ptr<rpc::Loop> loop_;  // of its timer
   std::vector<rpc::Peer> peers_;           // by rank
 
-  std::atomic<std::uint64_t> begun_{0};  // how many collectives; written in turn
+  const std::unique_ptr<SharedQueue> shared_;  // null: collectives are plans of messages
+
+  std::atomic<std::uint64_t> begun_{0};  // how many plans; written in turn
 
   Turns turns_;  // guards what follows
   std::map<std::uint64_t, ExchangePtr> running_;

@@ -1,38 +1,7 @@
 #include <weft/parallel/collectives/signature.h>
-#include <weft/rpc/core/fixed_string.h>
 #include <weft/rpc/tensor/dtype.h>
 
 namespace weft::collectives {
-
-std::string_view name_of(Operation operation) {
-  switch (operation) {
-    case Operation::all_reduce:
-      return "all_reduce";
-    case Operation::reduce:
-      return "reduce";
-    case Operation::broadcast:
-      return "broadcast";
-    case Operation::all_gather:
-      return "all_gather";
-    case Operation::all_gather_v:
-      return "all_gather_v";
-    case Operation::reduce_scatter:
-      return "reduce_scatter";
-    case Operation::reduce_scatter_v:
-      return "reduce_scatter_v";
-    case Operation::all_to_all:
-      return "all_to_all";
-    case Operation::all_to_all_v:
-      return "all_to_all_v";
-    case Operation::gather:
-      return "gather";
-    case Operation::scatter:
-      return "scatter";
-    case Operation::barrier:
-      return "barrier";
-  }
-  return "?";
-}
 
 std::string tensor_text(c10::ScalarType dtype, std::span<const std::int64_t> shape) {
   std::string text(tensor::dtype_name(dtype));
@@ -58,7 +27,22 @@ std::string Signature::text() const {
   return text + (separator == "(" ? "()" : ")");
 }
 
-// The text says all that there is to agree on.
-std::uint64_t Signature::hash() const { return rpc::name_hash(text()); }
+// Of all that the text says, without writing it.
+std::uint64_t Signature::hash() const {
+  std::uint64_t hash = 0;
+  const auto add = [&hash](std::uint64_t value) {
+    hash = (hash ^ value) * 0x9E37'79B9'7F4A'7C15;  // by the golden ratio: every bit of what is mixed counts
+    hash ^= hash >> 32;
+  };
+  add(static_cast<std::uint64_t>(operation) + 1);
+  add(static_cast<std::uint64_t>(dtype));
+  add(reduction ? static_cast<std::uint64_t>(*reduction) + 1 : 0);
+  add(root ? static_cast<std::uint64_t>(*root) + 1 : 0);
+  for (const auto& shape : shapes) {
+    add(shape.size());
+    for (const std::int64_t size : shape) add(static_cast<std::uint64_t>(size));
+  }
+  return hash;
+}
 
 }  // namespace weft::collectives

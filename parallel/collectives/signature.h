@@ -4,6 +4,7 @@
 // tell people how. Where the call is in the program is no part of it. A value.
 #pragma once
 
+#include <weft/parallel/collectives/plan/layout.h>
 #include <weft/parallel/collectives/reduce_op.h>
 
 #include <c10/core/ScalarType.h>
@@ -11,26 +12,9 @@
 #include <optional>
 #include <span>
 #include <string>
-#include <string_view>
 #include <vector>
 
 namespace weft::collectives {
-
-enum class Operation : std::uint8_t {
-  all_reduce,
-  reduce,
-  broadcast,
-  all_gather,
-  all_gather_v,
-  reduce_scatter,
-  reduce_scatter_v,
-  all_to_all,
-  all_to_all_v,
-  gather,
-  scatter,
-  barrier,
-};
-WEFT_EXPORT std::string_view name_of(Operation operation);  // "all_reduce", …
 
 // "float32[4, 8]"; "?" for a size that is -1.
 WEFT_EXPORT std::string tensor_text(c10::ScalarType dtype, std::span<const std::int64_t> shape);

@@ -72,4 +72,31 @@ Plan plan_all_to_all(Party me, std::span<const Range> to, std::span<const Range>
 
 Plan plan_barrier(Party me) { return dissemination_barrier(member(me)); }
 
+Plan plan_of(Party me, const Layout& layout) {
+  switch (layout.operation) {
+    case Operation::all_reduce:
+      return plan_all_reduce(me, layout.elements);
+    case Operation::reduce:
+      return plan_reduce(me, layout.root, layout.elements);
+    case Operation::broadcast:
+      return plan_broadcast(me, layout.root, layout.elements);
+    case Operation::all_gather:
+    case Operation::all_gather_v:
+      return plan_all_gather(me, layout.blocks);
+    case Operation::reduce_scatter:
+    case Operation::reduce_scatter_v:
+      return plan_reduce_scatter(me, layout.blocks);
+    case Operation::all_to_all:
+    case Operation::all_to_all_v:
+      return plan_all_to_all(me, layout.blocks, layout.from);
+    case Operation::gather:
+      return plan_gather(me, layout.root, layout.blocks);
+    case Operation::scatter:
+      return plan_scatter(me, layout.root, layout.blocks);
+    case Operation::barrier:
+      return plan_barrier(me);
+  }
+  return {};
+}
+
 }  // namespace weft::collectives

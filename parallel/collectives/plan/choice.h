@@ -7,6 +7,7 @@
 #pragma once
 
 #include <weft/parallel/collectives/plan/algorithms.h>
+#include <weft/parallel/collectives/plan/layout.h>
 
 namespace weft::collectives {
 
@@ -30,5 +31,6 @@ WEFT_EXPORT Plan plan_gather(Party me, int root, std::span<const Range> blocks);
 WEFT_EXPORT Plan plan_scatter(Party me, int root, std::span<const Range> blocks);
 WEFT_EXPORT Plan plan_all_to_all(Party me, std::span<const Range> to, std::span<const Range> from);
 WEFT_EXPORT Plan plan_barrier(Party me);
+WEFT_EXPORT Plan plan_of(Party me, const Layout& layout);  // that of its operation
 
 }  // namespace weft::collectives

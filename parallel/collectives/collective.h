@@ -1,0 +1,26 @@
+// Collective: what a member is about to do: what it means, how it is laid out, where its memory is.
+#pragma once
+
+#include <weft/parallel/collectives/plan_run.h>
+#include <weft/parallel/collectives/signature.h>
+#include <weft/rpc/core/site_text.h>
+
+#include <chrono>
+#include <optional>
+
+namespace weft::collectives {
+
+struct Collective {
+  Signature signature;
+  std::source_location site;
+  Layout layout;
+  PlanMemory memory;
+  std::optional<Reduction> reduction;
+  std::optional<std::chrono::nanoseconds> deadline;  // none: the group's
+  rpc::Job finish = nullptr;                         // what is left to do when all has ended well
+
+  // "all_reduce(sum, float32[4]) at train.cc:12"
+  std::string text() const { return signature.text() + " at " + rpc::site_text(site); }
+};
+
+}  // namespace weft::collectives

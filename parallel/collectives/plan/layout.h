@@ -1,0 +1,38 @@
+// Layout: what there is to move in one collective, in elements: what backends make their plans of.
+//
+// A value, the same on all ranks but for what all_to_all_v leaves open. Blocks follow each other without
+// gaps, one a rank, and may be empty.
+#pragma once
+
+#include <weft/parallel/collectives/plan/plan.h>
+
+#include <string_view>
+
+namespace weft::collectives {
+
+enum class Operation : std::uint8_t {
+  all_reduce,
+  reduce,
+  broadcast,
+  all_gather,
+  all_gather_v,
+  reduce_scatter,
+  reduce_scatter_v,
+  all_to_all,
+  all_to_all_v,
+  gather,
+  scatter,
+  barrier,
+};
+WEFT_EXPORT std::string_view name_of(Operation operation);  // "all_reduce", …
+
+struct Layout {
+  Operation operation = Operation::barrier;
+  int root = -1;
+  std::size_t elements = 0;  // of the tensor: all_reduce, reduce, broadcast
+  std::vector<Range>
+      blocks;               // of the ranks: gathers, scatters, reduce_scatter; all_to_all: what goes to each
+  std::vector<Range> from;  // all_to_all: what comes from each
+};
+
+}  // namespace weft::collectives

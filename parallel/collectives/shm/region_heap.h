@@ -1,0 +1,36 @@
+// RegionHeap: which parts of a region are in use, and by whom they may be used next.
+//
+// First fit by address, so that memory which has been touched is used again before more is. Pure bookkeeping:
+// it touches no memory. Parts begin at multiples of 64 bytes, those of a page and more at pages.
+// Thread-safety: none.
+#pragma once
+
+#include <weft/rpc/core/export.h>
+
+#include <cstddef>
+#include <map>
+#include <optional>
+
+namespace weft::collectives {
+
+class WEFT_EXPORT RegionHeap {
+ public:
+  static constexpr std::size_t alignment = 64, page = 4096;
+  static constexpr std::size_t round_up(std::size_t bytes, std::size_t unit) {
+    return (bytes + unit - 1) / unit * unit;
+  }
+
+  RegionHeap(std::size_t begin, std::size_t end);  // multiples of a page
+
+  std::optional<std::size_t> take(std::size_t bytes);  // where; none: no part is large enough
+  void give_back(std::size_t begin);                   // what take() gave
+  std::size_t in_use() const { return in_use_; }       // bytes
+
+ private:
+  void take_out(std::map<std::size_t, std::size_t>::iterator part, std::size_t begin, std::size_t end);
+
+  std::map<std::size_t, std::size_t> free_, used_;  // begin -> end
+  std::size_t in_use_ = 0;
+};
+
+}  // namespace weft::collectives

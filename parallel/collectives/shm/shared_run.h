@@ -1,0 +1,86 @@
+// SharedRun: one collective of ranks that share memory, as one of them carries it out.
+//
+// It comes to the collective, says what it means and waits until all have; then it takes what it needs of the
+// others' memory, in one of three ways that follow from what all have said:
+//   small    all that ranks have for each other is in their slots when they come;
+//   placed   tensors lie in shared memory: taken from there, results of an all_reduce put there;
+//   parts    everything goes through windows, part by part; while one part is put there another is taken.
+// It goes on as far as it can without waiting longer than it may, and is called again to go on. Pure of
+// threads; the space and the collective outlive it. Thread-safety: one call at a time; awaits() any thread.
+#pragma once
+
+#include <weft/parallel/collectives/collective.h>
+#include <weft/parallel/collectives/shm/shared_space.h>
+#include <weft/parallel/collectives/shm/traffic.h>
+
+#include <c10/util/SmallVector.h>
+
+namespace weft::collectives {
+
+class WEFT_EXPORT SharedRun {
+ public:
+  enum class State : std::uint8_t {
+    under_way,
+    done,
+    differs,  // texts() say what each rank means; nothing was moved
+    stopped,  // by Lockstep::stop()
+  };
+
+  SharedRun(SharedSpace& space, const Collective& collective);
+
+  // The how-manieth of the group this is.
+  void set_sequence(std::uint64_t sequence) { sequence_ = sequence; }
+  std::uint64_t sequence() const { return sequence_; }
+  bool begun() const { return sequence_ != none; }
+
+  // Under way: a brief wait has ended. Throws protocol_error where ranks do not fit together.
+  State advance(Lockstep::Patience patience);
+  void stop() { space_.lockstep().stop(); }  // this, and all runs of the space that come
+
+  std::vector<std::string> texts() const;  // by rank
+  // Whether it may still need that rank. Any thread.
+  bool awaits(int rank) const {
+    return space_.lockstep().step_of(rank) < awaited_.load(std::memory_order_acquire);
+  }
+  // Bytes that it moves: what it costs.
+  std::size_t bytes() const;
+
+ private:
+  enum class Stage : std::uint8_t { coming, came, told_text, in_parts, placed };
+
+  void come();
+  State choose();
+  State take_placed();
+  bool take_part();
+  void put(std::uint64_t part);
+  void reduce_part(std::uint64_t part);
+  void gather_part(std::uint64_t part);
+
+  template <class Source>
+  void take(Range part, Source source);
+  void publish();
+  void expect_sizes() const;
+  bool is_exchange_of_sizes() const;
+
+  std::size_t part_size() const;  // elements for each that takes
+  Range part_of(Range whole, std::uint64_t part) const;
+  std::byte* output(std::size_t element) const { return collective_.memory.output + element * item_; }
+  const std::byte* input(std::size_t element) const { return collective_.memory.input + element * item_; }
+  int rank() const { return space_.rank(); }
+  int ranks() const { return space_.ranks(); }
+  SharedHeader header_of(int rank) const { return headers_[static_cast<std::size_t>(rank)]; }
+
+  SharedSpace& space_;
+  const Collective& collective_;
+  const std::size_t item_;
+  const bool in_blocks_;
+  const Traffic traffic_;
+  static constexpr std::uint64_t none = ~std::uint64_t{0};
+  std::uint64_t sequence_ = none;
+  Stage stage_ = Stage::coming;
+  std::atomic<std::uint64_t> awaited_{~std::uint64_t{0}};  // the step that it needs of all; before it: all
+  c10::SmallVector<SharedHeader, 4> headers_;
+  std::uint64_t parts_ = 0, part_ = 0;
+};
+
+}  // namespace weft::collectives

@@ -1,0 +1,92 @@
+// SharedSpace: the memory in which the ranks of one host act together, as one of them sees it.
+//
+// Of each rank a region, all laid out alike: what it says of its current collective; the parts that it lets
+// others read, twice, so that one is written while the other is read; and a heap for tensors
+// (Group::empty). Kept by whoever has memory of it. Thread-safety: allocate() any thread; else as the bytes.
+#pragma once
+
+#include <weft/parallel/collectives/shm/lockstep.h>
+#include <weft/parallel/collectives/shm/region_heap.h>
+#include <weft/parallel/collectives/shm/shared_region.h>
+
+#include <mutex>
+#include <optional>
+
+namespace weft::collectives {
+
+// What a rank says of the collective that it has come to. Others copy it before they look at it.
+struct SharedHeader {
+  static constexpr std::uint64_t nowhere = ~std::uint64_t{0};
+
+  std::uint64_t hash = 0;         // of its signature
+  std::uint64_t input = nowhere;  // where its tensors lie in its region
+  std::uint64_t output = nowhere;
+  std::uint64_t most = 0;  // elements that it has for one rank, at most
+  bool placed = false;     // they lie there, or it has none that others need
+  bool small = false;      // all that it has for others is in its slot already
+};
+
+struct SharedControl {
+  std::array<std::uint64_t, 2> token;
+  StepControl step;
+  // Of collectives in turn: what was said of one is read until the next has been said of.
+  alignas(128) SharedHeader headers[2];
+  char texts[2][1000];  // its signature, where they differ
+};
+
+class WEFT_EXPORT SharedSpace final : public std::enable_shared_from_this<SharedSpace> {
+ public:
+  // Bytes of one part: what a rank can tell all others at once.
+  static constexpr std::size_t slot_bytes = 32 << 10;
+  static constexpr std::size_t most_window = 1 << 20;
+  static constexpr std::size_t chunk_bytes = 128 << 10;  // for each of the others, where there are few
+
+  // Of so many ranks and bytes for tensors.
+  static std::size_t region_bytes(int ranks, std::size_t heap);
+
+  // regions: of all ranks, alike in size.
+  SharedSpace(std::vector<std::shared_ptr<SharedRegion>> regions, int rank, bool crowded);
+
+  int rank() const { return lockstep_.rank(); }
+  int ranks() const { return lockstep_.ranks(); }
+  Lockstep& lockstep() { return lockstep_; }
+
+  SharedHeader& header(int rank, std::uint64_t sequence) { return control(rank).headers[sequence % 2]; }
+  char (&text(int rank, std::uint64_t sequence))[1000] { return control(rank).texts[sequence % 2]; }
+
+  // slot: of small collectives. window: of a part of a larger one, for others to take from; in chunks, one
+  // for each rank. result: of what a rank has reduced of a part.
+  std::byte* slot(int rank, std::uint64_t sequence) const {
+    return at(rank, slots_ + sequence % 2 * slot_bytes);
+  }
+  std::byte* window(int rank, std::uint64_t part) const {
+    return at(rank, windows_ + part % 2 * window_bytes());
+  }
+  std::byte* result(int rank, std::uint64_t part) const { return at(rank, results_ + part % 2 * chunk()); }
+  std::size_t chunk() const { return chunk_; }  // a multiple of 64
+  std::size_t window_bytes() const { return chunk_ * static_cast<std::size_t>(ranks()); }
+
+  // Memory of this rank that all can reach. Null for no bytes or where the heap is full; throws
+  // resource_exhausted where the host has no memory left.
+  std::shared_ptr<std::byte> allocate(std::size_t bytes);
+  // Where in this rank's region that is; none: elsewhere.
+  std::optional<std::uint64_t> offset_of(const std::byte* data, std::size_t bytes) const;
+  // What another says lies in its region; throws protocol_error where it cannot.
+  std::byte* memory_of(int rank, std::uint64_t offset, std::size_t bytes) const;
+
+ private:
+  SharedControl& control(int rank) const { return *reinterpret_cast<SharedControl*>(at(rank, 0)); }
+  std::byte* at(int rank, std::size_t offset) const {
+    return regions_[static_cast<std::size_t>(rank)]->base() + offset;
+  }
+  static std::size_t chunk_of(int ranks);
+  static std::vector<StepControl*> steps_of(const std::vector<std::shared_ptr<SharedRegion>>& regions);
+
+  const std::vector<std::shared_ptr<SharedRegion>> regions_;
+  const std::size_t chunk_, slots_, windows_, results_, heap_begin_;
+  Lockstep lockstep_;
+  std::mutex mutex_;  // guards heap_
+  RegionHeap heap_;
+};
+
+}  // namespace weft::collectives

@@ -1,0 +1,124 @@
+// Groups of agents of one process, as each backend has them, and what their tests have in common.
+#pragma once
+
+#include <weft/parallel/collectives/context.h>
+#include <weft/parallel/collectives/group.h>
+
+#include <weft/rpc/rpc.h>
+#include <weft/rpc/tensor/layers.h>
+#include <weft/rpc/tensor/tensor_codec.h>
+#include <weft/rpc/transport/in_process.h>
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include <ostream>
+
+#include "tests/support/cluster.h"
+#include "tests/support/job.h"
+
+namespace weft::collectives::testing {
+
+using namespace std::chrono_literals;
+using rpc::ErrorKind;
+using test::error_of;
+using test::got;
+using Tensors = std::vector<at::Tensor>;
+using Futures = std::vector<rpc::Future<void>>;
+
+// How the members of a group reach each other's tensors; placed: memory, with the tensors in it.
+enum class Backend : std::uint8_t { messages, memory, placed };
+inline constexpr Backend backends[] = {Backend::messages, Backend::memory};
+inline std::ostream& operator<<(std::ostream& out, Backend backend) {
+  return out << (backend == Backend::messages ? "messages"
+                 : backend == Backend::memory ? "memory"
+                                              : "placed");
+}
+
+inline rpc::Layers company_layers() {
+  rpc::Layers layers = tensor::layers();
+  layers.push_back(layer());
+  return layers;
+}
+
+// Members of a job, all in this process, and their groups.
+class Company {
+ public:
+  explicit Company(int ranks, Backend backend = Backend::messages,
+                   std::unique_ptr<test::JobStore> store = std::make_unique<test::InProcessJobStore>())
+      : backend_(backend), store_(std::move(store)) {
+    for (int rank = 0; rank < ranks; ++rank) {
+      rpc::AgentOptions options{.name = "worker" + std::to_string(rank), .handler_threads = 1};
+      options.in_process = store_->network;
+      options.log = [](const rpc::LogRecord&) {};
+      options.listen = {rank == 0                    ? store_->url
+                        : store_->network != nullptr ? "inproc://" + options.name
+                                                     : "tcp://127.0.0.1:0"};
+      options.rendezvous = rpc::Rendezvous{.store = store_->url,
+                                           .rank = static_cast<std::size_t>(rank),
+                                           .world_size = static_cast<std::size_t>(ranks),
+                                           .lease = std::chrono::hours{1}};
+      agents_.push_back(std::make_unique<rpc::Agent>(std::move(options), company_layers()));
+    }
+    Futures joined;
+    for (auto& agent : agents_) joined.push_back(agent->wait_for(agents_.size()));
+    for (auto& all : joined) got(std::move(all));
+  }
+  rpc::Agent& agent(int rank) { return *agents_[static_cast<std::size_t>(rank)]; }
+  void end(int rank) { agents_[static_cast<std::size_t>(rank)].reset(); }
+
+  std::vector<Group> groups(GroupOptions options = {}) {
+    options.shared_memory = backend_ != Backend::messages;
+    std::vector<rpc::Future<Group>> made;
+    for (auto& agent : agents_) made.push_back(Group::create(*agent, options));
+    std::vector<Group> groups;
+    for (auto& group : made) groups.push_back(got(std::move(group)));
+    return groups;
+  }
+
+ private:
+  const Backend backend_;
+  std::unique_ptr<test::JobStore> store_;
+  std::vector<std::unique_ptr<rpc::Agent>> agents_;
+};
+
+// The same at every rank, at once; then all have to end well.
+template <class F>
+void together(const std::vector<Group>& groups, F begin) {
+  Futures under_way;
+  for (const Group& group : groups) under_way.push_back(begin(group));
+  for (auto& future : under_way) got(std::move(future));
+}
+
+inline at::Tensor values(int rank, at::IntArrayRef shape, at::ScalarType type = at::kFloat) {
+  std::int64_t n = 1;
+  for (const std::int64_t size : shape) n *= size;
+  return (at::arange(n).remainder(7) + rank + 1).to(type).view(shape);
+}
+inline at::Tensor sum_of(int ranks, at::IntArrayRef shape, at::ScalarType type = at::kFloat) {
+  at::Tensor sum = values(0, shape, type);
+  for (int rank = 1; rank < ranks; ++rank) sum = sum + values(rank, shape, type);
+  return sum;
+}
+inline void expect_equal(const at::Tensor& a, const at::Tensor& b, const char* what = "") {
+  EXPECT_TRUE(at::equal(a, b)) << what << "\n" << a << "\n" << b;
+}
+
+// Of each rank's future.
+inline void expect_all(Futures futures, ErrorKind kind, const std::vector<std::string>& words) {
+  for (std::size_t rank = 0; rank < futures.size(); ++rank)
+    for (const auto error = error_of([&] { got(std::move(futures[rank])); }); const auto& word : words) {
+      ASSERT_TRUE(error) << "rank " << rank;
+      EXPECT_EQ(error->kind(), kind) << error->what();
+      EXPECT_NE(std::string(error->what()).find(word), std::string::npos)
+          << "rank " << rank << ": '" << word << "' in: " << error->what();
+    }
+}
+
+class OfThree : public ::testing::TestWithParam<Backend> {
+ protected:
+  Company company{3, GetParam()};
+  std::vector<Group> groups = company.groups();
+};
+
+}  // namespace weft::collectives::testing

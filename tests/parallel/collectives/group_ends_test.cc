@@ -1,0 +1,184 @@
+// How the collectives of a group fail: ranks that mean different things, die, leave, abort, come too late.
+#include <map>
+#include <random>
+
+#include "tests/parallel/collectives/company.h"
+
+namespace weft::collectives::testing {
+namespace group_ends_test {
+
+class Differences : public ::testing::TestWithParam<std::tuple<int, Backend>> {};
+INSTANTIATE_TEST_SUITE_P(Ranks, Differences,
+                         ::testing::Combine(::testing::Values(2, 3, 4, 7), ::testing::ValuesIn(backends)));
+
+TEST_P(Differences, AreToldToEveryRankAndTheGroupGoesOn) {
+  const auto [ranks, backend] = GetParam();
+  Company company(ranks, backend);
+  const auto groups = company.groups();
+  using Begin = std::function<rpc::Future<void>(const Group&)>;
+  struct Case {
+    Begin most, other;
+    std::vector<std::string> words;
+  };
+  const at::Tensor small = at::zeros({4}), large = at::zeros({1 << 16});
+  const std::vector<Case> cases{
+      {[&](const Group& g) { return g.all_reduce(small.clone()); },
+       [&](const Group& g) { return g.all_reduce(at::zeros({5})); },
+       {"all_reduce(sum, float32[4])", "all_reduce(sum, float32[5])", "group_ends_test.cc:"}},
+      {[&](const Group& g) { return g.all_reduce(large.clone()); },
+       [&](const Group& g) { return g.all_reduce(large.to(at::kDouble)); },
+       {"float32[65536]", "float64[65536]"}},
+      {[&](const Group& g) { return g.all_reduce(small.clone()); },
+       [&](const Group& g) { return g.all_reduce(small.clone(), ReduceOp::max); },
+       {"all_reduce(max"}},
+      {[&](const Group& g) { return g.broadcast(small.clone(), 0); },
+       [&](const Group& g) { return g.broadcast(small.clone(), 1); },
+       {"root 0", "root 1"}},
+      {[&](const Group& g) { return g.barrier(); },
+       [&](const Group& g) { return g.all_reduce(large.clone()); },
+       {"barrier()", "all_reduce("}},
+      {[&, n = ranks](const Group& g) { return g.all_gather(at::zeros({n, 4}), small); },
+       [&, n = ranks](const Group& g) { return g.reduce_scatter(small.clone(), at::zeros({n, 4})); },
+       {"all_gather(float32[4])", "reduce_scatter("}},
+  };
+  for (std::size_t i = 0; i < cases.size(); ++i)
+    for (int odd = 0; odd < ranks; ++odd) {
+      SCOPED_TRACE(::testing::Message() << "case " << i << ", other at rank " << odd);
+      Futures futures;
+      for (int rank = 0; rank < ranks; ++rank)
+        futures.push_back((rank == odd ? cases[i].other : cases[i].most)(groups[rank]));
+      auto words = cases[i].words;
+      words.push_back("rank " + std::to_string(odd) + " (worker" + std::to_string(odd) + "): ");
+      expect_all(std::move(futures), ErrorKind::invalid_argument, words);
+    }
+  together(groups, [](const Group& group) { return group.barrier(); });
+}
+
+class GroupDifferences : public OfThree {};
+INSTANTIATE_TEST_SUITE_P(Backends, GroupDifferences, ::testing::ValuesIn(backends),
+                         ::testing::PrintToStringParamName());
+
+TEST_P(GroupDifferences, ADifferenceLeavesInputsAsTheyWere) {
+  for (const std::int64_t n : {4, 1 << 16}) {
+    Tensors tensors{values(0, {n}), values(1, {n}), values(2, {n + 1})};
+    Futures futures;
+    for (int rank = 0; rank < 3; ++rank) futures.push_back(groups[rank].all_reduce(tensors[rank]));
+    expect_all(std::move(futures), ErrorKind::invalid_argument, {"do not mean the same"});
+    for (int rank = 0; rank < 3; ++rank) expect_equal(tensors[rank], values(rank, {rank == 2 ? n + 1 : n}));
+  }
+}
+
+// --- Ends ---
+
+class GroupEnds : public OfThree {};
+INSTANTIATE_TEST_SUITE_P(Backends, GroupEnds, ::testing::ValuesIn(backends),
+                         ::testing::PrintToStringParamName());
+
+TEST_P(GroupEnds, PastADeadlineAllLearnWhoIsMissing) {
+  Futures futures;
+  futures.push_back(groups[0].barrier(50ms));
+  futures.push_back(groups[1].barrier());
+  expect_all(std::move(futures), ErrorKind::deadline_exceeded,
+             {"barrier()", "rank 2 (worker2) has not begun it", "0.05 s"});
+  expect_all(
+      [&] {
+        Futures later;
+        for (const Group& group : groups) later.push_back(group.barrier());
+        return later;
+      }(),
+      ErrorKind::deadline_exceeded, {"rank 2 (worker2)"});
+  const auto others = company.groups();  // another group has nothing to do with it
+  together(others, [](const Group& group) { return group.barrier(); });
+}
+
+TEST_P(GroupEnds, AMemberThatDiesIsNamedToAll) {
+  const auto others = company.groups();
+  together(groups, [](const Group& group) { return group.barrier(); });
+  Futures futures;
+  for (const int rank : {0, 1}) futures.push_back(groups[rank].all_reduce(at::zeros({100'000})));
+  company.end(2);
+  expect_all(std::move(futures), ErrorKind::peer_lost, {"rank 2 (worker2) was lost"});
+  Futures later;
+  for (const int rank : {0, 1}) later.push_back(others[rank].barrier());
+  expect_all(std::move(later), ErrorKind::peer_lost, {"rank 2 (worker2) was lost"});
+}
+
+TEST_P(GroupEnds, AMemberThatLeavesIsNamedToWhoStillNeedsIt) {
+  together(groups, [](const Group& group) { return group.barrier(); });
+  Futures futures;
+  for (const int rank : {0, 1}) futures.push_back(groups[rank].barrier());
+  got(company.agent(2).leave());
+  expect_all(std::move(futures), ErrorKind::shut_down, {"rank 2 (worker2)"});
+}
+
+// What ended well on one rank has ended well on all that still live, or they know who died.
+class GroupKills : public ::testing::TestWithParam<Backend> {};
+INSTANTIATE_TEST_SUITE_P(Backends, GroupKills, ::testing::ValuesIn(backends),
+                         ::testing::PrintToStringParamName());
+TEST_P(GroupKills, AnyRankInAnyCollectiveEndsInANamedErrorOnAllSurvivors) {
+  using Begin = std::function<rpc::Future<void>(const Group&, std::int64_t)>;
+  const std::vector<Begin> collectives{
+      [](const Group& g, std::int64_t n) { return g.all_reduce(at::ones({n})); },
+      [](const Group& g, std::int64_t n) { return g.reduce(at::ones({n}), 1); },
+      [](const Group& g, std::int64_t n) { return g.broadcast(at::ones({n}), 1); },
+      [](const Group& g, std::int64_t n) { return g.all_gather(at::ones({g.size(), n}), at::ones({n})); },
+      [](const Group& g, std::int64_t n) { return g.reduce_scatter(at::ones({n}), at::ones({g.size(), n})); },
+      [](const Group& g, std::int64_t n) {
+        return g.all_to_all(at::ones({g.size(), n}), at::ones({g.size(), n}));
+      },
+      [](const Group& g, std::int64_t) { return g.barrier(); }};
+  std::size_t failed = 0;
+  for (std::uint64_t seed = 0; seed < 100; ++seed) {
+    SCOPED_TRACE(seed);
+    std::mt19937_64 random(seed);
+    const auto draw = [&](std::uint64_t below) { return static_cast<int>(random() % below); };
+    const int ranks = 2 + draw(4), dead = draw(ranks), late = draw(ranks);
+    Company company(ranks, GetParam());
+    const auto groups = company.groups();
+    const auto& begin = collectives[draw(collectives.size())];
+    const std::int64_t n = draw(2) == 0 ? 10 : 200'000;
+    std::vector<Futures> futures(ranks);
+    for (int round = 0; round < 3; ++round)
+      for (int rank = 0; rank < ranks; ++rank)
+        if (rank != dead || (late != dead && round < 2)) futures[rank].push_back(begin(groups[rank], n));
+    company.end(dead);
+    for (int rank = 0; rank < ranks; ++rank)
+      if (rank != dead) futures[rank].push_back(groups[rank].barrier());
+    const std::string name = "worker" + std::to_string(dead);
+    for (int rank = 0; rank < ranks; ++rank) {
+      if (rank == dead) continue;
+      for (std::size_t i = 0; i < futures[rank].size(); ++i) {
+        const auto error = error_of([&] { got(std::move(futures[rank][i])); });
+        const bool last = i + 1 == futures[rank].size();
+        EXPECT_TRUE(error || !last) << "rank " << rank << " met one that is dead";
+        if (!error) continue;
+        ++failed;
+        EXPECT_EQ(error->kind(), ErrorKind::peer_lost) << error->what();
+        EXPECT_NE(std::string(error->what()).find(name), std::string::npos) << error->what();
+      }
+    }
+  }
+  EXPECT_GT(failed, 300U) << "collectives, not only the barriers after them";
+}
+
+TEST_P(GroupEnds, ACancelledFutureAbortsForAll) {
+  Futures futures;
+  for (const int rank : {0, 1}) futures.push_back(groups[rank].barrier());
+  futures[0].cancel();
+  expect_all(std::move(futures), ErrorKind::aborted, {"rank 0 (worker0) aborted barrier()"});
+  // In shared memory the third may pass the barrier that the others had come to; not the next one.
+  (void)groups[2].barrier();
+  Futures later;
+  later.push_back(groups[2].barrier());
+  expect_all(std::move(later), ErrorKind::aborted, {"rank 0"});
+}
+
+TEST_P(GroupEnds, AbortEndsTheGroupForAll) {
+  Futures futures;
+  for (const int rank : {0, 2}) futures.push_back(groups[rank].barrier());
+  groups[1].abort("the loss is NaN");
+  expect_all(std::move(futures), ErrorKind::aborted, {"rank 1 (worker1)", "the loss is NaN"});
+}
+
+}  // namespace group_ends_test
+}  // namespace weft::collectives::testing

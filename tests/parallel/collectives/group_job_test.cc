@@ -1,0 +1,97 @@
+// Groups in a job: several of the same members, of some, beside calls, over TCP.
+#include "tests/parallel/collectives/company.h"
+
+namespace weft::collectives::testing {
+namespace group_job_test {
+
+class GroupsOfAJob : public OfThree {};
+INSTANTIATE_TEST_SUITE_P(Backends, GroupsOfAJob, ::testing::ValuesIn(backends),
+                         ::testing::PrintToStringParamName());
+
+TEST_P(GroupsOfAJob, SeveralGroupsOfTheSameMembersAreApart) {
+  const std::vector<Group> others = company.groups(), thirds = company.groups({.name = "third"});
+  const at::Tensor a = values(0, {4}), b = values(1, {4});
+  Futures all;
+  for (int rank = 0; rank < 3; ++rank) {  // begun in another order by each
+    const std::vector<Group>* order[] = {&groups, &others, &thirds};
+    for (int i = 0; i < 3; ++i) all.push_back((*order[(rank + i) % 3])[rank].barrier());
+  }
+  for (auto& future : all) got(std::move(future));
+}
+
+TEST_P(GroupsOfAJob, AGroupOfSomeHasItsOwnRanks) {
+  const GroupOptions pair{.name = "pair", .members = {"worker2", "worker0"}};
+  auto first = Group::create(company.agent(0), pair), second = Group::create(company.agent(2), pair);
+  const Group a = got(std::move(first)), b = got(std::move(second));
+  EXPECT_EQ(a.rank(), 1);
+  EXPECT_EQ(b.rank(), 0);
+  at::Tensor of_a = values(1, {3}), of_b = values(2, {3});
+  auto one = a.broadcast(of_a, 0), two = b.broadcast(of_b, 0);
+  got(std::move(one)), got(std::move(two));
+  expect_equal(of_a, values(2, {3}));
+  EXPECT_EQ(test::kind_of([&] { return got(Group::create(company.agent(1), pair)); }),
+            ErrorKind::invalid_argument);
+}
+
+TEST_P(GroupsOfAJob, AreForgottenWithTheirHandles) {
+  EXPECT_EQ(Context::of(*company.agent(1).core())->groups(), 1U);
+  company.groups();
+  EXPECT_EQ(Context::of(*company.agent(1).core())->groups(), 1U);
+}
+
+TEST(GroupWithoutLayer, IsAnError) {
+  rpc::Agent agent(rpc::AgentOptions{.name = "alone"});
+  EXPECT_EQ(test::kind_of([&] { return got(Group::create(agent, {.members = {"alone"}})); }),
+            ErrorKind::failed_precondition);
+}
+
+struct Half {
+  at::Tensor of(at::Tensor x) { return x / 2; }
+  using Service = rpc::Service<"group_test.half", rpc::Method<"of", &Half::of>>;
+};
+
+class GroupsBesideCalls : public ::testing::TestWithParam<Backend> {
+ protected:
+  GroupsBesideCalls() {
+    for (int rank = 0; rank < 2; ++rank) company.agent(rank).serve(std::make_shared<Half>());
+  }
+  void call_each_other() {
+    for (int rank = 0; rank < 2; ++rank) {
+      const rpc::Peer other = company.agent(rank).peer("worker" + std::to_string(1 - rank));
+      expect_equal(got(other.call<&Half::of>(values(rank, {40'000}))), values(rank, {40'000}) / 2);
+    }
+  }
+  void reduce(const std::vector<Group>& groups) {
+    Tensors tensors{values(0, {40'000}), values(1, {40'000})};
+    together(groups, [&](const Group& group) { return group.all_reduce(tensors[group.rank()]); });
+    for (const at::Tensor& tensor : tensors) expect_equal(tensor, sum_of(2, {40'000}));
+  }
+  Company company{2, GetParam()};
+};
+INSTANTIATE_TEST_SUITE_P(Backends, GroupsBesideCalls, ::testing::ValuesIn(backends),
+                         ::testing::PrintToStringParamName());
+
+TEST_P(GroupsBesideCalls, CollectivesThenCalls) {
+  const auto groups = company.groups();
+  reduce(groups);
+  call_each_other();
+  reduce(groups);
+}
+
+TEST_P(GroupsBesideCalls, CallsThenCollectives) {
+  call_each_other();
+  const auto groups = company.groups();
+  reduce(groups);
+  call_each_other();
+}
+
+TEST(GroupsOverTcp, MoveMuch) {
+  Company company(2, Backend::messages, std::make_unique<test::TcpJobStore>());
+  const auto groups = company.groups();
+  Tensors tensors{values(0, {3'000'000}), values(1, {3'000'000})};
+  together(groups, [&](const Group& group) { return group.all_reduce(tensors[group.rank()]); });
+  for (const at::Tensor& tensor : tensors) expect_equal(tensor, sum_of(2, {3'000'000}));
+}
+
+}  // namespace group_job_test
+}  // namespace weft::collectives::testing

@@ -1,0 +1,108 @@
+// Messages between two ranks of a group: order, tags, differences, ends.
+#include "tests/parallel/collectives/company.h"
+
+namespace weft::collectives::testing {
+namespace group_messages_test {
+
+class GroupMessages : public OfThree {};
+INSTANTIATE_TEST_SUITE_P(Backends, GroupMessages, ::testing::ValuesIn(backends),
+                         ::testing::PrintToStringParamName());
+
+TEST_P(GroupMessages, MessagesAreReceivedInTheOrderInWhichTheyWereSent) {
+  for (const bool receive_first : {false, true}) {
+    Futures sent, received;
+    Tensors tensors;
+    const auto send = [&] {
+      for (int i = 0; i < 5; ++i) sent.push_back(groups[0].send(values(i, {3, 2}), 2));
+    };
+    const auto receive = [&] {
+      for (int i = 0; i < 5; ++i)
+        received.push_back(groups[2].recv(tensors.emplace_back(at::zeros({3, 2})), 0));
+    };
+    receive_first ? receive() : send();
+    receive_first ? send() : receive();
+    for (auto* futures : {&sent, &received})
+      for (auto& future : *futures) got(std::move(future));
+    for (int i = 0; i < 5; ++i) expect_equal(tensors[i], values(i, {3, 2}));
+  }
+}
+
+TEST_P(GroupMessages, MessagesAreToldApartByTagAndSender) {
+  const at::Tensor a = at::zeros({2}), b = at::zeros({2}), c = at::zeros({2}), own = at::zeros({2});
+  Futures all;
+  all.push_back(groups[2].recv(a, 0, 7));
+  all.push_back(groups[2].recv(b, 1));
+  all.push_back(groups[2].recv(c, 0));
+  all.push_back(groups[2].recv(own, 2));
+  all.push_back(groups[0].send(values(10, {2}), 2));
+  all.push_back(groups[0].send(values(20, {2}), 2, 7));
+  all.push_back(groups[1].send(values(30, {2}), 2));
+  all.push_back(groups[2].send(values(40, {2}), 2));
+  for (auto& future : all) got(std::move(future));
+  expect_equal(a, values(20, {2}));
+  expect_equal(b, values(30, {2}));
+  expect_equal(c, values(10, {2}));
+  expect_equal(own, values(40, {2}));
+}
+
+TEST_P(GroupMessages, AMessageOfAnySender) {
+  const at::Tensor first = at::zeros({100, 100}), second = at::zeros({100, 100}).t();
+  auto one = groups[0].send(values(5, {100, 100}), 1);
+  const int sender = got(groups[1].recv_any(first));
+  EXPECT_EQ(sender, 0);
+  got(std::move(one));
+  auto any = groups[1].recv_any(second);
+  got(groups[2].send(values(6, {100, 100}), 1));
+  EXPECT_EQ(got(std::move(any)), 2);
+  expect_equal(first, values(5, {100, 100}));
+  expect_equal(second, values(6, {100, 100}));
+}
+
+TEST_P(GroupMessages, ASendEndsWhenItHasBeenReceived) {
+  auto sent = groups[0].send(at::zeros({4}), 1);
+  together(groups, [](const Group& group) { return group.barrier(); });  // what was sent before has come
+  EXPECT_FALSE(sent.ready());
+  got(groups[1].recv(at::zeros({4}), 0));
+  got(std::move(sent));
+}
+
+TEST_P(GroupMessages, MessagesThatDifferAreAnErrorOfBothAlone) {
+  auto sent = groups[0].send(at::zeros({4}), 1);
+  auto received = groups[1].recv(at::zeros({4}, at::kLong), 0);
+  for (auto* future : {&sent, &received})
+    test::expect_error(std::move(*future), ErrorKind::invalid_argument,
+                       "rank 0 sent float32[4] to rank 1 (worker1), whose recv(int64[4], from 0) at "
+                       "group_messages_test.cc:");
+  together(groups, [](const Group& group) { return group.barrier(); });
+  test::expect_error(groups[0].send(at::zeros({4}), 3), ErrorKind::invalid_argument,
+                     "rank 3 of a group of 3");
+  test::expect_error(groups[0].recv(at::zeros({1}).expand({4}), 1), ErrorKind::invalid_argument, "expanded");
+}
+
+TEST_P(GroupMessages, MessagesThatNobodyTakesOrSendsEndTheGroup) {
+  const auto others = company.groups();
+  Futures futures;
+  futures.push_back(groups[0].send(at::zeros({4}), 1, 3, 50ms));
+  futures.push_back(groups[2].barrier());
+  expect_all(std::move(futures), ErrorKind::deadline_exceeded,
+             {"rank 0 (worker0): send(float32[4], to 1) at group_messages_test.cc:"});
+  futures.clear();
+  futures.push_back(others[0].recv(at::zeros({4}), 1, 3, 50ms));
+  futures.push_back(others[2].send(at::zeros({4}), 1));
+  expect_all(std::move(futures), ErrorKind::deadline_exceeded,
+             {"rank 0 (worker0): recv(float32[4], from 1)"});
+}
+
+TEST_P(GroupMessages, MessagesEndWithTheirOtherSide) {
+  const auto others = company.groups();
+  Futures futures;
+  futures.push_back(groups[0].recv(at::zeros({4}), 2));
+  futures.push_back(groups[1].send(at::zeros({4}), 2));
+  auto to_leaver = others[0].recv(at::zeros({4}), 2);
+  got(company.agent(2).leave());
+  test::expect_error(std::move(to_leaver), ErrorKind::shut_down, "rank 2 (worker2)");
+  expect_all(std::move(futures), ErrorKind::shut_down, {"rank 2 (worker2)"});
+}
+
+}  // namespace group_messages_test
+}  // namespace weft::collectives::testing
