@@ -19,6 +19,7 @@
 
 #include <weft/parallel/collectives/reduce_op.h>
 #include <weft/rpc/agent/agent.h>
+#include <weft/rpc/codec/packed.h>
 
 #include <ATen/core/Tensor.h>
 
@@ -30,8 +31,30 @@
 
 namespace weft::collectives {
 
+class Context;
 class GroupCore;
+struct Meeting;
 using Deadline = std::optional<std::chrono::nanoseconds>;
+
+// One of several messages (Group::batch).
+struct PointToPoint {
+  enum class Kind : std::uint8_t { send, recv };
+  Kind kind = Kind::send;
+  at::Tensor tensor;
+  int peer = 0;
+  std::uint64_t tag = 0;
+};
+
+namespace detail {
+template <class T>
+rpc::Result<std::vector<T>> unpack_all(rpc::Result<std::vector<rpc::Buffer>>&& all) {
+  return rpc::capture([&] {
+    std::vector<T> values;
+    for (const rpc::Buffer& bytes : std::move(all).get()) values.push_back(rpc::unpack<T>(bytes));
+    return values;
+  });
+}
+}  // namespace detail
 
 struct GroupOptions {
   std::string name = "world";        // the same on all members; names are there to be used again
@@ -48,9 +71,19 @@ class WEFT_EXPORT Group {
  public:
   using Site = std::source_location;
 
-  // Of all members at once; the agent has collectives::layer() and has joined its job. Ends as
-  // Agent::all_gather does; invalid_argument where this agent is no member, or one is named twice.
+  // Of all members at once; the agent has collectives::layer(), has joined its job, and outlives the future.
+  // Ends as Agent::all_gather does; invalid_argument where this agent is no member, or one is named twice. A
+  // group grows by a new one, of its members and those that have come.
   static rpc::Future<Group> create(rpc::Agent& agent, GroupOptions options = {});
+
+  // Of all members at once, in one order with whatever else they do: those of one colour make a group, in the
+  // order of their keys, then of their ranks here; who gives no colour gets none. options.members is not
+  // used; the name is this group's with the colour unless one is given.
+  rpc::Future<std::optional<Group>> split(std::optional<int> colour, int key = 0, GroupOptions options = {},
+                                          Site site = Site::current()) const;
+  // A group of the members that still live, in their order here, of all of them at once: after a loss has
+  // ended this group, in a world that is not fixed. Its deadline is this group's.
+  rpc::Future<Group> shrink(rpc::Agent& agent) const;
 
   const std::string& name() const;
   int rank() const;
@@ -66,20 +99,31 @@ class WEFT_EXPORT Group {
   // tensor: of one shape on all ranks; afterwards the reduction of all.
   rpc::Future<void> all_reduce(at::Tensor tensor, ReduceOp op = ReduceOp::sum, Deadline deadline = {},
                                Site site = Site::current()) const;
+  // Of several tensors, of one dtype, in one collective; so below.
+  rpc::Future<void> all_reduce(std::vector<at::Tensor> tensors, ReduceOp op = ReduceOp::sum,
+                               Deadline deadline = {}, Site site = Site::current()) const;
   // The same at the root alone: other ranks' tensors stay as they are.
   rpc::Future<void> reduce(at::Tensor tensor, int root, ReduceOp op = ReduceOp::sum, Deadline deadline = {},
                            Site site = Site::current()) const;
   rpc::Future<void> broadcast(at::Tensor tensor, int root, Deadline deadline = {},
                               Site site = Site::current()) const;
+  rpc::Future<void> broadcast(std::vector<at::Tensor> tensors, int root, Deadline deadline = {},
+                              Site site = Site::current()) const;
   // output: size() × as many elements as input, rank after rank.
   rpc::Future<void> all_gather(at::Tensor output, at::Tensor input, Deadline deadline = {},
                                Site site = Site::current()) const;
+  // outputs[i] of inputs[i].
+  rpc::Future<void> all_gather(std::vector<at::Tensor> outputs, std::vector<at::Tensor> inputs,
+                               Deadline deadline = {}, Site site = Site::current()) const;
   // outputs: one a rank, of sizes that may differ, alike on all; input: as large as outputs[rank()].
   rpc::Future<void> all_gather_v(std::vector<at::Tensor> outputs, at::Tensor input, Deadline deadline = {},
                                  Site site = Site::current()) const;
   // input: size() × as many elements as output, which becomes this rank's part of the reduction of all.
   rpc::Future<void> reduce_scatter(at::Tensor output, at::Tensor input, ReduceOp op = ReduceOp::sum,
                                    Deadline deadline = {}, Site site = Site::current()) const;
+  rpc::Future<void> reduce_scatter(std::vector<at::Tensor> outputs, std::vector<at::Tensor> inputs,
+                                   ReduceOp op = ReduceOp::sum, Deadline deadline = {},
+                                   Site site = Site::current()) const;
   rpc::Future<void> reduce_scatter_v(at::Tensor output, std::vector<at::Tensor> inputs,
                                      ReduceOp op = ReduceOp::sum, Deadline deadline = {},
                                      Site site = Site::current()) const;
@@ -109,14 +153,85 @@ class WEFT_EXPORT Group {
   rpc::Future<int> recv_any(at::Tensor tensor, std::uint64_t tag = 0, Deadline deadline = {},
                             Site site = Site::current()) const;
 
+  // All of them at once, in any order; complete when all are, with the first error in the order given.
+  rpc::Future<void> batch(std::vector<PointToPoint> messages, Deadline deadline = {},
+                          Site site = Site::current()) const;
+
+  // Values of a program's own types, small ones: they go by way of rank 0, and are checked as tensors are.
+  // Of one type on all ranks.
+  template <rpc::Transferable T>
+  rpc::Future<std::vector<T>> all_gather_object(const T& value, Deadline deadline = {},
+                                                Site site = Site::current()) const;
+  template <rpc::Transferable T>  // at the root, by rank; elsewhere nothing
+  rpc::Future<std::vector<T>> gather_object(const T& value, int root, Deadline deadline = {},
+                                            Site site = Site::current()) const;
+  template <rpc::Transferable T>  // the root's
+  rpc::Future<T> broadcast_object(const T& value, int root, Deadline deadline = {},
+                                  Site site = Site::current()) const;
+  template <rpc::Transferable T>  // this rank's of the root's, which has one a rank
+  rpc::Future<T> scatter_object(const std::vector<T>& values, int root, Deadline deadline = {},
+                                Site site = Site::current()) const;
+
   // Ends the group, for all its ranks.
   void abort(const std::string& reason) const;
 
  private:
   explicit Group(std::shared_ptr<GroupCore> core) : core_(std::move(core)) {}
+  static std::optional<Group> make(const std::shared_ptr<Context>& context, Meeting meeting, std::string name,
+                                   std::chrono::nanoseconds deadline);
+  static void try_to_shrink(rpc::Agent& agent, const Group& old,
+                            const std::shared_ptr<rpc::Promise<Group>>& promise);
+  // One object a rank, packed; none of those that are not wanted.
+  using Objects = std::vector<rpc::Buffer>;
+  rpc::Future<Objects> give(const std::string& meaning, std::optional<int> root, rpc::Buffer object,
+                            bool wants_all, Deadline deadline, const Site& site) const;
+  template <class T>
+  static std::string meaning_of(const char* operation) {
+    return std::string(operation) + "(" + rpc::type_text<T>();
+  }
   rpc::Future<int> receive(at::Tensor tensor, std::optional<int> from, std::uint64_t tag, Deadline deadline,
                            const Site& site) const;
   std::shared_ptr<GroupCore> core_;
 };
+
+template <rpc::Transferable T>
+rpc::Future<std::vector<T>> Group::all_gather_object(const T& value, Deadline deadline, Site site) const {
+  return give(meaning_of<T>("all_gather_object"), std::nullopt, rpc::pack(value), true, deadline, site)
+      .then(detail::unpack_all<T>);
+}
+
+template <rpc::Transferable T>
+rpc::Future<std::vector<T>> Group::gather_object(const T& value, int root, Deadline deadline,
+                                                 Site site) const {
+  return give(meaning_of<T>("gather_object"), root, rpc::pack(value), rank() == root, deadline, site)
+      .then(detail::unpack_all<T>);
+}
+
+template <rpc::Transferable T>
+rpc::Future<T> Group::broadcast_object(const T& value, int root, Deadline deadline, Site site) const {
+  return give(meaning_of<T>("broadcast_object"), root, rank() == root ? rpc::pack(value) : rpc::Buffer{},
+              true, deadline, site)
+      .then([root](rpc::Result<Objects>&& all) {
+        return rpc::capture(
+            [&] { return rpc::unpack<T>(std::move(all).get().at(static_cast<std::size_t>(root))); });
+      });
+}
+
+template <rpc::Transferable T>
+rpc::Future<T> Group::scatter_object(const std::vector<T>& values, int root, Deadline deadline,
+                                     Site site) const {
+  return give(meaning_of<T>("scatter_object"), root, rank() == root ? rpc::pack(values) : rpc::Buffer{}, true,
+              deadline, site)
+      .then([root, rank = rank(), size = size()](rpc::Result<Objects>&& all) {
+        return rpc::capture([&] {
+          auto values = rpc::unpack<std::vector<T>>(std::move(all).get().at(static_cast<std::size_t>(root)));
+          if (values.size() != static_cast<std::size_t>(size))
+            throw rpc::Error(rpc::ErrorKind::invalid_argument, std::to_string(values.size()) +
+                                                                   " objects where each of " +
+                                                                   std::to_string(size) + " ranks has one");
+          return std::move(values[static_cast<std::size_t>(rank)]);
+        });
+      });
+}
 
 }  // namespace weft::collectives

@@ -15,6 +15,7 @@
 #include <weft/parallel/collectives/plan/choice.h>
 #include <weft/parallel/collectives/shm/shared_queue.h>
 #include <weft/parallel/collectives/turns.h>
+#include <weft/parallel/collectives/value_rounds.h>
 #include <weft/rpc/agent/peer.h>
 
 #include <compare>
@@ -58,13 +59,24 @@ class WEFT_EXPORT GroupCore final : public std::enable_shared_from_this<GroupCor
   bool writes_early(const Collective& collective) const;
   rpc::Future<void> send(int to, Message message);                     // complete when it has been received
   rpc::Future<int> receive(std::optional<int> from, Message message);  // from whom
+  // A small value, gathered by rank 0: all members' by rank, or none where it wants none. Rounds are reserved
+  // in one order by all, and given in any.
+  std::uint64_t reserve_rounds(std::uint64_t count) { return rounds_reserved_.fetch_add(count); }
+  rpc::Future<ValueRounds::Values> give(std::uint64_t round, std::string meaning, std::string site,
+                                        rpc::Buffer value, bool wants_all,
+                                        std::optional<std::chrono::nanoseconds> deadline);
   void abort(const std::string& reason);
+  const std::shared_ptr<rpc::AgentCore>& agent() const { return core_; }
+  std::chrono::nanoseconds deadline() const { return deadline_; }
 
   // What members say (group_service.h); of who is none it is ignored.
   void data(const rpc::AgentId& from, std::uint64_t sequence, std::uint32_t label, std::uint64_t hash,
             rpc::Buffer bytes);
   void disagree(const rpc::AgentId& from, std::uint64_t sequence, std::string signature);
   rpc::Future<void> message(const rpc::AgentId& from, std::uint64_t tag, std::string type, rpc::Buffer bytes);
+  rpc::Future<ValueRounds::Values> value(const rpc::AgentId& from, std::uint64_t round, std::string meaning,
+                                         std::string site, rpc::Buffer bytes, bool wants_all,
+                                         std::chrono::nanoseconds limit);
   void failed(const rpc::AgentId& from, rpc::ErrorKind kind, std::string text);
   void left(const rpc::AgentId& from);
   bool has_begun(std::uint64_t sequence) const {
@@ -101,6 +113,10 @@ class WEFT_EXPORT GroupCore final : public std::enable_shared_from_this<GroupCor
   SharedQueue::Done when_over(const ExchangePtr& exchange);
   void shared_over(const ExchangePtr& exchange, SharedQueue::Outcome outcome);
 
+  rpc::Future<ValueRounds::Values> take_value(int from, std::uint64_t round, std::string meaning,
+                                              std::string site, rpc::Buffer bytes, bool wants_all,
+                                              std::chrono::nanoseconds limit);
+
   // In turn:
   void begin(const ExchangePtr& exchange);
   void push_shared(const ExchangePtr& exchange);
@@ -111,6 +127,7 @@ class WEFT_EXPORT GroupCore final : public std::enable_shared_from_this<GroupCor
   void differs(const ExchangePtr& exchange);
   rpc::Error difference(const std::map<int, std::string>& signatures) const;
   void over(const ExchangePtr& exchange, const std::exception_ptr& error);
+  void value_over(std::uint64_t round, rpc::Result<ValueRounds::Values> values);
   void send_over(std::uint64_t number, rpc::Result<void> result);
   void fail_all(const rpc::Error& error, bool tell);
   void look_at_deadlines();
@@ -139,13 +156,17 @@ class WEFT_EXPORT GroupCore final : public std::enable_shared_from_this<GroupCor
 
   std::atomic<std::uint64_t> begun_{0};  // how many plans; written in turn
 
+  std::atomic<std::uint64_t> rounds_reserved_{0};
+
   Turns turns_;  // guards what follows
   std::map<std::uint64_t, ExchangePtr> running_;
   std::map<std::uint64_t, Early> early_;
   Mailbox mailbox_;
   std::map<std::uint64_t, Sent> sent_;  // by number
   std::uint64_t sends_ = 0;
-  std::set<int> left_;  // members that have left orderly
+  ValueRounds values_;                                                // at rank 0
+  std::map<std::uint64_t, rpc::Promise<ValueRounds::Values>> given_;  // by round
+  std::set<int> left_;                                                // members that have left orderly
   std::optional<rpc::Error> ended_;
   std::optional<rpc::Clock::time_point> armed_;
 };

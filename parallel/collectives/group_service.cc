@@ -23,6 +23,24 @@ rpc::Future<void> GroupService::message(rpc::CallContext& call, GroupId group, s
   return future;
 }
 
+rpc::Future<std::vector<rpc::Buffer>> GroupService::give(rpc::CallContext& call, GroupId group,
+                                                         std::uint64_t round, std::string meaning,
+                                                         std::string site, rpc::Buffer value, bool wants_all,
+                                                         std::int64_t limit) {
+  rpc::Promise<std::vector<rpc::Buffer>> promise;
+  auto future = promise.future();
+  context->deliver(group, [from = call.peer().id, round, meaning = std::move(meaning), site = std::move(site),
+                           value = std::move(value), wants_all, limit,
+                           promise = std::move(promise)](GroupCore& core) mutable {
+    core.value(from, round, std::move(meaning), std::move(site), std::move(value), wants_all,
+               std::chrono::nanoseconds(limit))
+        .then([promise = std::move(promise)](rpc::Result<std::vector<rpc::Buffer>>&& values) mutable {
+          promise.complete(std::move(values));
+        });
+  });
+  return future;
+}
+
 void GroupService::disagree(rpc::CallContext& call, GroupId group, std::uint64_t sequence,
                             std::string signature) {
   context->deliver(

@@ -2,6 +2,7 @@
 //
 //   data      a message of a collective's plan, with the hash of its signature
 //   message   from one member to another; answered when it has been received
+//   give      a value, to rank 0; answered when all have given theirs, with all
 //   disagree  one's signature of a collective, for all, where a message had another hash
 //   failed    the group is over, for all: a member died, a collective's deadline has passed, it was aborted
 //   left      the member has left its job and takes part in nothing more
@@ -19,6 +20,9 @@ struct WEFT_EXPORT GroupService {
             std::uint64_t hash, rpc::Buffer bytes);
   rpc::Future<void> message(rpc::CallContext& call, GroupId group, std::uint64_t tag, std::string type,
                             rpc::Buffer bytes);
+  rpc::Future<std::vector<rpc::Buffer>> give(rpc::CallContext& call, GroupId group, std::uint64_t round,
+                                             std::string meaning, std::string site, rpc::Buffer value,
+                                             bool wants_all, std::int64_t limit);
   void disagree(rpc::CallContext& call, GroupId group, std::uint64_t sequence, std::string signature);
   void failed(rpc::CallContext& call, GroupId group, rpc::ErrorKind kind, std::string text);
   void left(rpc::CallContext& call, GroupId group);
@@ -27,6 +31,7 @@ struct WEFT_EXPORT GroupService {
   using Service =
       rpc::Service<"weft.collectives", rpc::Method<"data", &GroupService::data, rpc::non_blocking>,
                    rpc::Method<"message", &GroupService::message, rpc::non_blocking>,
+                   rpc::Method<"give", &GroupService::give, rpc::non_blocking>,
                    rpc::Method<"disagree", &GroupService::disagree, rpc::non_blocking>,
                    rpc::Method<"failed", &GroupService::failed, rpc::non_blocking>,
                    rpc::Method<"left", &GroupService::left, rpc::non_blocking>,

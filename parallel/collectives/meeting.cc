@@ -1,5 +1,8 @@
 #include <weft/parallel/collectives/meeting.h>
 
+#include <weft/rpc/codec/agent_id_codec.h>
+#include <weft/rpc/codec/packed.h>
+
 #include <sched.h>
 
 #include <algorithm>
@@ -11,12 +14,14 @@ using Cores = std::vector<std::uint64_t>;  // a bit each
 
 // What a member says first.
 struct Introduction {
-  std::uint64_t incarnation = 0;
-  std::uint64_t number = 0;             // of the group, where this is rank 0
+  rpc::AgentId self;
+  std::uint64_t number = 0;  // of the group, where this is rank 0
+  std::optional<int> colour;
+  int key = 0;
   std::optional<RegionAddress> memory;  // none: it shares none
   Cores cores;                          // on which it may run
 };
-WEFT_CODEC(Introduction, incarnation, number, memory, cores)
+WEFT_CODEC(Introduction, self, number, colour, key, memory, cores)
 
 Cores own_cores() {
   cpu_set_t set;
@@ -57,54 +62,74 @@ std::shared_ptr<SharedSpace> open_space(const std::vector<Introduction>& members
   return std::make_shared<SharedSpace>(std::move(regions), rank, is_crowded(members));
 }
 
+// Memory that cannot be had is no reason not to meet: then messages do.
+std::shared_ptr<SharedRegion> make_region(const GroupOptions& options, int most_ranks) {
+  if (!options.shared_memory || most_ranks < 2) return nullptr;
+  auto made = rpc::capture(
+      [&] { return SharedRegion::create(SharedSpace::region_bytes(most_ranks, options.shared_bytes)); });
+  return made.ok() ? std::move(made).get() : nullptr;
+}
+
+// Those of one colour, by rank, as places in the talk.
+std::vector<std::size_t> ranks_of(const std::vector<Introduction>& all, std::optional<int> colour) {
+  std::vector<std::size_t> places;
+  for (std::size_t seat = 0; seat < all.size(); ++seat)
+    if (colour && all[seat].colour == colour) places.push_back(seat);
+  std::stable_sort(places.begin(), places.end(),
+                   [&](std::size_t a, std::size_t b) { return all[a].key < all[b].key; });
+  return places;
+}
+
+// What the introductions of all lead to, as far as this one can tell; `places`: of the members, in the talk.
+Meeting first_part(const std::vector<Introduction>& all, int seat, std::optional<int> colour,
+                   const std::shared_ptr<SharedRegion>& own, std::vector<std::size_t>& places) {
+  Meeting meeting;
+  places = ranks_of(all, colour);
+  if (places.empty()) return meeting;
+  std::vector<Introduction> members;
+  for (const std::size_t each : places) {
+    members.push_back(all[each]);
+    meeting.members.push_back(all[each].self);
+  }
+  meeting.id = {members.front().self.incarnation, members.front().number};
+  meeting.rank = static_cast<int>(std::find(places.begin(), places.end(), static_cast<std::size_t>(seat)) -
+                                  places.begin());
+  if (!may_share(members)) return meeting;
+  auto opened = rpc::capture([&] { return open_space(members, own, meeting.rank); });
+  if (opened.ok()) meeting.space = std::move(opened).get();
+  return meeting;
+}
+
 }  // namespace
 
-rpc::Future<Meeting> meet(rpc::Agent& agent, const GroupOptions& options, int rank, std::uint64_t number) {
-  std::string name = "weft.group/" + options.name;  // and which members, by which ranks
-  for (const std::string& member : options.members) name += "/" + member;
-  const rpc::CollectiveOptions all{.name = name, .among = options.members, .deadline = options.deadline};
-
-  // Memory that cannot be had is no reason not to meet: then messages do.
-  std::shared_ptr<SharedRegion> own;
-  if (options.shared_memory && options.members.size() > 1) {
-    const std::size_t bytes =
-        SharedSpace::region_bytes(static_cast<int>(options.members.size()), options.shared_bytes);
-    if (auto made = rpc::capture([&] { return SharedRegion::create(bytes); }); made.ok())
-      own = std::move(made).get();
-  }
-  Introduction introduction{agent.id().incarnation, number, std::nullopt, own_cores()};
+rpc::Future<Meeting> meet(Talk talk, rpc::AgentId self, Seat seat, const GroupOptions& options) {
+  Introduction introduction{std::move(self), seat.number, seat.colour, seat.key, std::nullopt, own_cores()};
+  const auto own = seat.colour ? make_region(options, seat.of) : nullptr;
   if (own != nullptr) introduction.memory = own->address();
 
   auto promise = std::make_shared<rpc::Promise<Meeting>>();
   auto future = promise->future();
-  using Introductions = std::map<std::string, Introduction>;
-  agent.all_gather(introduction, all)
-      .then(
-          [&agent, all, own, rank, promise, names = options.members](rpc::Result<Introductions>&& gathered) {
-            if (!gathered.ok()) return promise->fail(gathered.error());
-            Introductions by_name = std::move(gathered).get();
-            auto meeting = std::make_shared<Meeting>();
-            std::vector<Introduction> members;
-            for (const std::string& member : names) {
-              members.push_back(std::move(by_name.at(member)));
-              meeting->members.push_back({member, members.back().incarnation});
-            }
-            meeting->id = {members.front().incarnation, members.front().number};
-            if (!may_share(members)) return promise->complete(std::move(*meeting));
-            auto opened = rpc::capture([&] { return open_space(members, own, rank); });
-            if (opened.ok()) meeting->space = std::move(opened).get();
-            // All of them, or none.
-            rpc::CollectiveOptions again = all;
-            again.name += "/memory";
-            agent.all_gather(meeting->space != nullptr, again)
-                .then([own, meeting, promise](rpc::Result<std::map<std::string, bool>>&& opened) {
-                  if (!opened.ok()) return promise->fail(opened.error());
-                  own->close_descriptor();
-                  for (const auto& [name, has_it] : opened.value())
-                    if (!has_it) meeting->space = nullptr;
-                  promise->complete(std::move(*meeting));
-                });
-          });
+  using Said = rpc::Result<std::vector<rpc::Buffer>>;
+  talk(0, rpc::pack(introduction)).then([talk, seat, own, promise](Said&& said) {
+    std::vector<std::size_t> places;
+    auto met = rpc::capture([&] {
+      std::vector<Introduction> all;
+      for (const rpc::Buffer& bytes : std::move(said).get()) all.push_back(rpc::unpack<Introduction>(bytes));
+      return first_part(all, seat.index, seat.colour, own, places);
+    });
+    if (!met.ok()) return promise->fail(met.error());
+    const auto meeting = std::make_shared<Meeting>(std::move(met).get());
+    // Memory is shared by all of them, or by none.
+    talk(1, rpc::pack(meeting->space != nullptr)).then([places, own, meeting, promise](Said&& said) {
+      promise->complete(rpc::capture([&] {
+        const auto all = std::move(said).get();
+        for (const std::size_t each : places)
+          if (!rpc::unpack<bool>(all.at(each))) meeting->space = nullptr;
+        if (own != nullptr) own->close_descriptor();
+        return std::move(*meeting);
+      }));
+    });
+  });
   return future;
 }
 

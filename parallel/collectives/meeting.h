@@ -1,19 +1,33 @@
-// meet(): the members of a group come together: who they are, and whether they can share memory.
+// meet(): members come together for a new group: who they are, and whether they can share memory.
 #pragma once
 
 #include <weft/parallel/collectives/group.h>
 #include <weft/parallel/collectives/group_core.h>
 
+#include <functional>
+
 namespace weft::collectives {
 
 struct Meeting {
   GroupId id;
-  std::vector<rpc::AgentId> members;   // by rank
+  std::vector<rpc::AgentId> members;   // by rank; none: this one belongs to no group
+  int rank = 0;                        // this one's
   std::shared_ptr<SharedSpace> space;  // null: they cannot, or are not to
 };
 
-// Of all of options.members at once. number: of the group, where this is rank 0. The agent outlives it. Ends
-// as Agent::all_gather does.
-rpc::Future<Meeting> meet(rpc::Agent& agent, const GroupOptions& options, int rank, std::uint64_t number);
+// What each has to say to all, in two rounds; completes with what all have said, in one order, the same at
+// all.
+using Talk = std::function<rpc::Future<std::vector<rpc::Buffer>>(int round, rpc::Buffer said)>;
+
+// Where this one stands in a talk, and which group it is for.
+struct Seat {
+  int index = 0, of = 1;          // of those that talk
+  std::uint64_t number = 0;       // of this agent's groups, used where it is rank 0
+  std::optional<int> colour = 0;  // those of one make a group; none: it only talks
+  int key = 0;                    // its members are in the order of their keys, then of their seats
+};
+
+// Ends as the talk does.
+rpc::Future<Meeting> meet(Talk talk, rpc::AgentId self, Seat seat, const GroupOptions& options);
 
 }  // namespace weft::collectives

@@ -39,7 +39,7 @@ SharedSpace::SharedSpace(std::vector<std::shared_ptr<SharedRegion>> regions, int
       lockstep_(steps_of(regions_), rank, crowded),
       heap_(heap_begin_, regions_[static_cast<std::size_t>(rank)]->bytes()) {
   for (const auto& region : regions_)
-    if (region->bytes() != region_bytes(ranks(), region->bytes() - heap_begin_))
+    if (region->bytes() != regions_.front()->bytes() || region->bytes() < heap_begin_)
       throw rpc::Error(rpc::ErrorKind::protocol_error, "shared memory of another size");
 }
 

@@ -41,7 +41,7 @@ class WEFT_EXPORT SharedSpace final : public std::enable_shared_from_this<Shared
   static constexpr std::size_t most_window = 1 << 20;
   static constexpr std::size_t chunk_bytes = 128 << 10;  // for each of the others, where there are few
 
-  // Of so many ranks and bytes for tensors.
+  // For so many ranks, or fewer, and bytes for tensors.
   static std::size_t region_bytes(int ranks, std::size_t heap);
 
   // regions: of all ranks, alike in size.

@@ -45,6 +45,20 @@ TEST_P(GroupMessages, MessagesAreToldApartByTagAndSender) {
   expect_equal(own, values(40, {2}));
 }
 
+// Each to its right, in whatever order they are given: no ring of ranks waits for each other.
+TEST_P(GroupMessages, InABatch) {
+  Futures done;
+  Tensors taken;
+  for (int rank = 0; rank < 3; ++rank) {
+    taken.push_back(at::zeros({4}));
+    const PointToPoint out{PointToPoint::Kind::send, values(rank, {4}), (rank + 1) % 3},
+        in{PointToPoint::Kind::recv, taken.back(), (rank + 2) % 3};
+    done.push_back(groups[rank].batch(rank == 1 ? std::vector{in, out} : std::vector{out, in}));
+  }
+  for (auto& future : done) got(std::move(future));
+  for (int rank = 0; rank < 3; ++rank) expect_equal(taken[rank], values((rank + 2) % 3, {4}));
+}
+
 TEST_P(GroupMessages, AMessageOfAnySender) {
   const at::Tensor first = at::zeros({100, 100}), second = at::zeros({100, 100}).t();
   auto one = groups[0].send(values(5, {100, 100}), 1);

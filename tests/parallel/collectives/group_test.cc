@@ -258,6 +258,47 @@ TEST_P(GroupTensors, TensorsThatAreNotContiguous) {
                                       values(2, {1}).expand({4})}));
 }
 
+// Of several shapes, one of them not contiguous, in one collective.
+TEST_P(GroupTensors, SeveralInOneCollective) {
+  for (const std::int64_t n : {3, 50'000}) {
+    const auto tensors_of = [n](int rank) {
+      return Tensors{values(rank, {n}), values(rank, {2, 4}).t(), values(rank, {0}), values(rank, {})};
+    };
+    std::vector<Tensors> reduced, sent;
+    for (int rank = 0; rank < 3; ++rank)
+      reduced.push_back(tensors_of(rank)), sent.push_back(tensors_of(rank));
+    together(groups, [&](const Group& group) { return group.all_reduce(reduced[group.rank()]); });
+    together(groups, [&](const Group& group) { return group.broadcast(sent[group.rank()], 1); });
+    for (int rank = 0; rank < 3; ++rank)
+      for (std::size_t i = 0; i < 4; ++i) {
+        expect_equal(reduced[rank][i], tensors_of(0)[i] + tensors_of(1)[i] + tensors_of(2)[i]);
+        expect_equal(sent[rank][i], tensors_of(1)[i]);
+      }
+    std::vector<Tensors> gathered(3), scattered(3);
+    together(groups, [&](const Group& group) {
+      gathered[group.rank()] = {at::zeros({3, n}), at::zeros({3, 2})};
+      return group.all_gather(gathered[group.rank()], {values(group.rank(), {n}), values(group.rank(), {2})});
+    });
+    together(groups, [&](const Group& group) {
+      scattered[group.rank()] = {at::zeros({n}), at::zeros({2})};
+      return group.reduce_scatter(scattered[group.rank()],
+                                  {values(group.rank(), {3, n}), values(group.rank(), {3, 2})});
+    });
+    for (int rank = 0; rank < 3; ++rank)
+      for (int other = 0; other < 3; ++other) {
+        expect_equal(gathered[rank][0][other], values(other, {n}));
+        expect_equal(gathered[rank][1][other], values(other, {2}));
+        expect_equal(scattered[other][0], sum_of(3, {3, n})[other]);
+        expect_equal(scattered[other][1], sum_of(3, {3, 2})[other]);
+      }
+  }
+  test::expect_error(groups[0].all_reduce(Tensors{}), ErrorKind::invalid_argument, "no tensors");
+  test::expect_error(groups[0].all_reduce(Tensors{at::zeros({2}), at::zeros({2}, at::kLong)}),
+                     ErrorKind::invalid_argument, "one dtype");
+  test::expect_error(groups[0].all_gather(Tensors{at::zeros({3})}, Tensors{at::zeros({1}), at::zeros({1})}),
+                     ErrorKind::invalid_argument, "1 outputs of 2 inputs");
+}
+
 TEST_P(GroupTensors, ParametersAreReducedWithoutAutograd) {
   Tensors tensors;
   for (int rank = 0; rank < 3; ++rank) tensors.push_back(values(rank, {5}).requires_grad_(true));
@@ -274,7 +315,7 @@ TEST_P(GroupTensors, RefuseWhatCannotBe) {
   const auto expect = [](rpc::Future<void> future, ErrorKind kind, const std::string& words) {
     test::expect_error(std::move(future), kind, words, words);
   };
-  expect(group.all_reduce({}), ErrorKind::invalid_argument, "undefined");
+  expect(group.all_reduce(at::Tensor()), ErrorKind::invalid_argument, "undefined");
   expect(group.all_reduce(tensor.to_sparse()), ErrorKind::unsupported, "dense");
   expect(group.all_reduce(at::zeros({2}, at::kMeta)), ErrorKind::unsupported, "meta");
   expect(group.all_reduce(at::zeros({1}).expand({5})), ErrorKind::invalid_argument, "expanded");

@@ -1,0 +1,60 @@
+#include <weft/parallel/collectives/device_mesh.h>
+
+#include <weft/rpc/core/when_all.h>
+
+#include <algorithm>
+#include <set>
+
+namespace weft::collectives {
+namespace {
+
+void check(const Group& group, const std::vector<DeviceMesh::Dimension>& dimensions) {
+  std::int64_t ranks = 1;
+  std::set<std::string> names;
+  for (const auto& [name, size] : dimensions) {
+    if (!names.insert(name).second)
+      throw rpc::Error(rpc::ErrorKind::invalid_argument, "a mesh has the dimension '" + name + "' twice");
+    if (size < 1)
+      throw rpc::Error(rpc::ErrorKind::invalid_argument, "dimension '" + name + "' of a mesh is empty");
+    ranks *= size;
+  }
+  if (ranks != group.size())
+    throw rpc::Error(
+        rpc::ErrorKind::invalid_argument,
+        "a mesh of " + std::to_string(ranks) + " over a group of " + std::to_string(group.size()));
+}
+
+}  // namespace
+
+rpc::Future<DeviceMesh> DeviceMesh::create(const Group& group, std::vector<Dimension> dimensions,
+                                           Group::Site site) {
+  check(group, dimensions);
+  DeviceMesh mesh;
+  std::vector<rpc::Future<std::optional<Group>>> groups;
+  int stride = group.size();
+  for (const auto& [name, size] : dimensions) {
+    stride /= size;
+    const int coordinate = group.rank() / stride % size;
+    mesh.coordinates_.push_back(coordinate);
+    // Those that differ in this coordinate alone: of all the others together they are one colour.
+    groups.push_back(group.split(group.rank() - coordinate * stride, coordinate, {.name = name}, site));
+  }
+  mesh.dimensions_ = std::move(dimensions);
+  return rpc::when_all(std::move(groups))
+      .then([mesh = std::move(mesh)](rpc::Result<std::vector<std::optional<Group>>>&& made) mutable {
+        return rpc::capture([&] {
+          for (std::optional<Group>& each : std::move(made).get()) mesh.groups_.push_back(std::move(*each));
+          return std::move(mesh);
+        });
+      });
+}
+
+std::size_t DeviceMesh::index_of(const std::string& dimension) const {
+  const auto found = std::find_if(dimensions_.begin(), dimensions_.end(),
+                                  [&](const Dimension& each) { return each.name == dimension; });
+  if (found == dimensions_.end())
+    throw rpc::Error(rpc::ErrorKind::invalid_argument, "a mesh without a dimension '" + dimension + "'");
+  return static_cast<std::size_t>(found - dimensions_.begin());
+}
+
+}  // namespace weft::collectives

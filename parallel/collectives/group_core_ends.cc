@@ -1,0 +1,198 @@
+// GroupCore: how a group ends for all its members: deaths, leaves, aborts, deadlines.
+#include <weft/parallel/collectives/group_exchange.h>
+
+#include <algorithm>
+
+namespace weft::collectives {
+namespace {
+
+// How long a member is given to say whether it has begun what another waits for.
+constexpr std::chrono::seconds patience_for_standing{5};
+
+std::string seconds_text(std::chrono::nanoseconds time) {
+  std::string text = std::to_string(std::chrono::duration<double>(time).count());
+  text.erase(text.find_last_not_of('0') + 1);
+  if (text.back() == '.') text.pop_back();
+  return text + " s";
+}
+
+}  // namespace
+
+void GroupCore::abort(const std::string& reason) {
+  turns_.run([self = shared_from_this(), reason] {
+    self->fail_all(rpc::Error(rpc::ErrorKind::aborted, self->prefix() + reason), true);
+  });
+}
+
+void GroupCore::leave() {
+  turns_.run([self = shared_from_this()] {
+    if (self->ended_) return;
+    const rpc::Error error(rpc::ErrorKind::shut_down,
+                           self->prefix() + self->describe(self->rank_) + " has left");
+    const bool idle = self->running_.empty();
+    if (idle) self->tell_others<&GroupService::left>(self->id_);
+    self->fail_all(error, !idle);
+  });
+}
+
+void GroupCore::end() {
+  turns_.run([self = shared_from_this()] {
+    self->fail_all(rpc::Error(rpc::ErrorKind::shut_down, self->prefix() + "this agent has ended"), false);
+  });
+}
+
+void GroupCore::failed(const rpc::AgentId& from, rpc::ErrorKind kind, std::string text) {
+  if (rank_of(from) < 0) return;
+  turns_.run([self = shared_from_this(), error = rpc::Error(kind, std::move(text))] {
+    self->fail_all(error, false);
+  });
+}
+
+void GroupCore::peer_gone(const rpc::AgentId& peer, const rpc::Error& reason) {
+  const int rank = rank_of(peer);
+  if (rank < 0) return;
+  turns_.run([self = shared_from_this(), rank, reason] {
+    if (reason.kind() != rpc::ErrorKind::shut_down)
+      return self->fail_all(rpc::Error(rpc::ErrorKind::peer_lost,
+                                       self->prefix() + self->describe(rank) + " was lost: " + reason.what()),
+                            true);
+    self->has_left(rank);
+  });
+}
+
+void GroupCore::left(const rpc::AgentId& from) {
+  const int rank = rank_of(from);
+  if (rank < 0) return;
+  turns_.run([self = shared_from_this(), rank] { self->has_left(rank); });
+}
+
+void GroupCore::has_left(int rank) {
+  left_.insert(rank);
+  if (shared_ != nullptr) shared_->take_none_here();
+  if (is_awaited(rank))
+    fail_all(rpc::Error(rpc::ErrorKind::shut_down, prefix() + describe(rank) + " left before all was done"),
+             true);
+}
+
+bool GroupCore::is_awaited(int rank) const {
+  if (mailbox_.awaits(rank) || values_.awaits(rank)) return true;
+  if (std::any_of(sent_.begin(), sent_.end(), [&](const auto& entry) { return entry.second.to == rank; }))
+    return true;
+  return std::any_of(running_.begin(), running_.end(),
+                     [&](const auto& entry) { return entry.second->awaits(rank); });
+}
+
+void GroupCore::fail_all(const rpc::Error& error, bool tell) {
+  if (ended_) return;
+  ended_ = error;
+  early_.clear();
+  if (tell) tell_others<&GroupService::failed>(id_, error.kind(), std::string(error.what()));
+  if (shared_ != nullptr) {
+    shared_->stop();  // what is under way there ends when nothing is written to any more
+  } else {
+    for (const auto& [sequence, exchange] : std::exchange(running_, {})) exchange->fail(error);
+  }
+  mailbox_.fail(error);
+  values_.fail(error);
+  for (auto& promise : std::exchange(given_, {})) promise.second.fail(error);
+  for (auto& [number, sent] : std::exchange(sent_, {})) sent.promise.fail(error);
+}
+
+// Who cannot be reached is lost. In a job of fixed size the one lost may be another: the text names it.
+void GroupCore::not_sent(int to, const std::exception_ptr& error) {
+  rpc::ErrorKind kind = rpc::ErrorKind::internal;
+  try {
+    std::rethrow_exception(error);
+  } catch (const rpc::Error& known) {
+    kind = known.kind() == rpc::ErrorKind::unavailable ? rpc::ErrorKind::peer_lost : known.kind();
+  } catch (...) {
+  }
+  fail_all(rpc::Error(kind,
+                      prefix() + "a message to " + describe(to) + " did not leave: " + core_->text_of(error)),
+           true);
+}
+
+// --- Deadlines ---
+
+// The earliest is enough: it looks at all, and asks for the next.
+void GroupCore::arm(rpc::Clock::time_point when) {
+  if (when == rpc::Clock::time_point::max() || (armed_ && *armed_ <= when)) return;
+  armed_ = when;
+  loop_->post([weak = weak_from_this(), loop = std::weak_ptr(loop_), when] {
+    const auto here = loop.lock();
+    if (here == nullptr) return;
+    here->schedule(when, [weak] {
+      if (const auto self = weak.lock()) self->turns_.run([self] { self->look_at_deadlines(); });
+    });
+  });
+}
+
+void GroupCore::look_at_deadlines() {
+  armed_.reset();
+  const rpc::Clock::time_point now = loop_->now();
+  std::optional<rpc::Clock::time_point> next;
+  for (const auto& [sequence, exchange] : std::map(running_)) {
+    if (exchange->deadline() > now) {
+      next = next ? std::min(*next, exchange->deadline()) : exchange->deadline();
+    } else if (!std::exchange(exchange->asking, true)) {
+      ask_who_is_missing(exchange);
+    }
+  }
+  const auto too_late = [&](const std::string& what) {
+    fail_all(rpc::Error(rpc::ErrorKind::deadline_exceeded,
+                        prefix() + describe(rank_) + ": " + what + " was not done in time"),
+             true);
+  };
+  if (const auto* receive = mailbox_.overdue(now)) return too_late(std::string(receive->what));
+  for (const auto& [number, sent] : sent_)
+    if (sent.deadline <= now) return too_late(std::string(sent.what));
+  if (const auto overdue = values_.overdue(now)) {
+    std::string who;
+    for (const int rank : overdue->missing)
+      who += (who.empty() ? "" : ", ") + describe(rank) + " has not begun it";
+    return fail_all(rpc::Error(rpc::ErrorKind::deadline_exceeded,
+                               prefix() + overdue->what + " was not done in time: " + who),
+                    true);
+  }
+  if (const auto deadline = values_.next_deadline()) next = next ? std::min(*next, *deadline) : deadline;
+  if (const auto deadline = mailbox_.next_deadline()) next = next ? std::min(*next, *deadline) : deadline;
+  for (const auto& [number, sent] : sent_) next = next ? std::min(*next, sent.deadline) : sent.deadline;
+  if (next) arm(*next);
+}
+
+// All are asked; those that do not answer soon are missing too.
+void GroupCore::ask_who_is_missing(const ExchangePtr& exchange) {
+  struct Answers {
+    std::size_t open;
+    std::map<int, std::string> missing;
+  };
+  const auto answers = std::make_shared<Answers>(Answers{members_.size(), {}});
+  const auto answered = [self = shared_from_this(), exchange, answers](int rank, const char* fault) {
+    if (fault != nullptr) answers->missing[rank] = self->describe(rank) + " " + fault;
+    if (--answers->open != 0 || !self->running_.contains(exchange->sequence())) return;
+    std::string who;
+    for (const auto& [missing, text] : answers->missing) who += (who.empty() ? "" : ", ") + text;
+    if (who.empty()) who = "all ranks have begun it";
+    self->fail_all(rpc::Error(rpc::ErrorKind::deadline_exceeded,
+                              self->prefix() + exchange->text() + " was not done within " +
+                                  seconds_text(exchange->limit()) + ": " + who),
+                   true);
+  };
+  for (int rank = 0; rank < size(); ++rank) {
+    if (rank == rank_) {
+      answered(rank, nullptr);
+      continue;
+    }
+    peers_[static_cast<std::size_t>(rank)]
+        .with({.deadline = patience_for_standing})
+        .template call<&GroupService::standing>(id_, exchange->sequence())
+        .then([self = shared_from_this(), answered, rank](rpc::Result<bool>&& begun) {
+          const char* const fault = !begun.ok()     ? "does not answer"
+                                    : begun.value() ? nullptr
+                                                    : "has not begun it";
+          self->turns_.run([answered, rank, fault] { answered(rank, fault); });
+        });
+  }
+}
+
+}  // namespace weft::collectives

@@ -1,0 +1,192 @@
+// GroupCore: messages between two members, and values that all give.
+#include <weft/parallel/collectives/group_exchange.h>
+
+namespace weft::collectives {
+
+// --- Messages between two ---
+
+rpc::Future<void> GroupCore::send(int to, Message message) {
+  rpc::Promise<void> promise;
+  const std::string what = "send(" + message.type + ", to " + std::to_string(to) + ") at " + message.site;
+  promise.on_cancel([weak = weak_from_this(), what] {
+    if (const auto self = weak.lock()) self->abort(self->describe(self->rank_) + " aborted " + what);
+  });
+  auto future = promise.future();
+  turns_.run([self = shared_from_this(), to, what, message = std::move(message),
+              promise = std::move(promise)]() mutable {
+    if (self->ended_) return promise.fail(*self->ended_);
+    if (self->left_.contains(to))
+      return promise.fail(
+          rpc::Error(rpc::ErrorKind::shut_down, self->prefix() + self->describe(to) + " has left; " + what));
+    const std::uint64_t number = self->sends_++;
+    const auto deadline = rpc::later(self->loop_->now(), message.deadline.value_or(self->deadline_));
+    self->sent_.emplace(number, Sent{to, what, deadline, std::move(promise)});
+    self->arm(deadline);
+    self->peers_[static_cast<std::size_t>(to)]
+        .call<&GroupService::message>(self->id_, message.tag, message.type, message.bytes)
+        .then([self, number](rpc::Result<void>&& result) {
+          self->turns_.run([self, number, result = std::move(result)]() mutable {
+            self->send_over(number, std::move(result));
+          });
+        });
+  });
+  return future;
+}
+
+void GroupCore::send_over(std::uint64_t number, rpc::Result<void> result) {
+  const auto found = sent_.find(number);
+  if (found == sent_.end()) return;
+  try {
+    if (!result.ok()) std::rethrow_exception(result.error());
+  } catch (const rpc::RemoteError& refused) {
+    // What the receiver says of this message; its group, where that has ended, has said so itself. Where its
+    // agent has, that is about to be known as its loss.
+    if (refused.kind() == rpc::ErrorKind::shut_down) return;
+    Sent sent = std::move(found->second);
+    sent_.erase(found);
+    return sent.promise.fail(rpc::Error(refused.kind(), refused.detail()));
+  } catch (...) {
+    return not_sent(found->second.to, std::current_exception());
+  }
+  rpc::Promise<void> promise = std::move(found->second.promise);
+  sent_.erase(found);
+  promise.complete(rpc::Result<void>{});
+}
+
+rpc::Future<int> GroupCore::receive(std::optional<int> from, Message message) {
+  auto promise = std::make_shared<rpc::Promise<int>>();
+  const std::string what =
+      "recv(" + message.type + ", from " + (from ? std::to_string(*from) : "any") + ") at " + message.site;
+  promise->on_cancel([weak = weak_from_this(), what] {
+    if (const auto self = weak.lock()) self->abort(self->describe(self->rank_) + " aborted " + what);
+  });
+  auto future = promise->future();
+  turns_.run([self = shared_from_this(), from, what, message = std::move(message), promise]() mutable {
+    if (self->ended_) return promise->fail(*self->ended_);
+    const auto deadline = rpc::later(self->loop_->now(), message.deadline.value_or(self->deadline_));
+    Mailbox::Receive wanted{.from = from,
+                            .tag = message.tag,
+                            .type = std::move(message.type),
+                            .into = message.bytes.data(),
+                            .size = message.bytes.size(),
+                            .what = what,
+                            .deadline = deadline};
+    wanted.done = [promise, kept = message.bytes](rpc::Result<int> result) {
+      promise->complete(std::move(result));
+    };
+    self->mailbox_.receive(std::move(wanted));
+    self->arm(deadline);
+    for (const int rank : std::set(self->left_))
+      if (self->mailbox_.awaits(rank)) self->has_left(rank);
+  });
+  return future;
+}
+
+rpc::Future<void> GroupCore::message(const rpc::AgentId& from, std::uint64_t tag, std::string type,
+                                     rpc::Buffer bytes) {
+  const int rank = rank_of(from);
+  if (rank < 0)
+    return rpc::Future<void>::made(std::make_exception_ptr(
+        rpc::Error(rpc::ErrorKind::permission_denied, prefix() + from.name + " is no member")));
+  auto promise = std::make_shared<rpc::Promise<void>>();
+  auto future = promise->future();
+  turns_.run([self = shared_from_this(), promise, rank, tag, type = std::move(type),
+              bytes = std::move(bytes)]() mutable {
+    if (self->ended_) return promise->fail(*self->ended_);
+    self->mailbox_.deliver(
+        {.from = rank,
+         .tag = tag,
+         .type = std::move(type),
+         .bytes = std::move(bytes),
+         .taken = [promise](rpc::Result<void> taken) { promise->complete(std::move(taken)); }});
+  });
+  return future;
+}
+
+// --- Values that all give ---
+
+rpc::Future<ValueRounds::Values> GroupCore::give(std::uint64_t round, std::string meaning, std::string site,
+                                                 rpc::Buffer value, bool wants_all,
+                                                 std::optional<std::chrono::nanoseconds> deadline) {
+  rpc::Promise<ValueRounds::Values> promise;
+  promise.on_cancel([weak = weak_from_this(), what = meaning + " at " + site] {
+    if (const auto self = weak.lock()) self->abort(self->describe(self->rank_) + " aborted " + what);
+  });
+  auto future = promise.future();
+  turns_.run([self = shared_from_this(), round, meaning = std::move(meaning), site = std::move(site),
+              value = std::move(value), wants_all, limit = deadline.value_or(deadline_),
+              promise = std::move(promise)]() mutable {
+    if (self->ended_) return promise.fail(*self->ended_);
+    self->given_.emplace(round, std::move(promise));
+    const auto answered = [self, round](rpc::Result<ValueRounds::Values>&& values) {
+      self->turns_.run([self, round, values = std::move(values)]() mutable {
+        self->value_over(round, std::move(values));
+      });
+    };
+    if (self->rank_ == 0)
+      return self
+          ->take_value(0, round, std::move(meaning), std::move(site), std::move(value), wants_all, limit)
+          .then(answered);
+    self->peers_.front()
+        .call<&GroupService::give>(self->id_, round, meaning, site, value, wants_all, limit.count())
+        .then(answered);
+  });
+  return future;
+}
+
+void GroupCore::value_over(std::uint64_t round, rpc::Result<ValueRounds::Values> values) {
+  const auto found = given_.find(round);
+  if (found == given_.end()) return;
+  if (!values.ok()) {
+    try {
+      std::rethrow_exception(values.error());
+    } catch (const rpc::RemoteError& refused) {
+      // They differ; the end of the group has been told by itself, and that of rank 0's agent is about to be
+      // known.
+      if (refused.kind() == rpc::ErrorKind::shut_down) return;
+      values = std::make_exception_ptr(rpc::Error(refused.kind(), refused.detail()));
+    } catch (...) {
+      if (rank_ != 0) return not_sent(0, std::current_exception());
+    }
+  }
+  rpc::Promise<ValueRounds::Values> promise = std::move(found->second);
+  given_.erase(found);
+  promise.complete(std::move(values));
+}
+
+rpc::Future<ValueRounds::Values> GroupCore::value(const rpc::AgentId& from, std::uint64_t round,
+                                                  std::string meaning, std::string site, rpc::Buffer bytes,
+                                                  bool wants_all, std::chrono::nanoseconds limit) {
+  const int rank = rank_of(from);
+  if (rank < 0)
+    return rpc::Future<ValueRounds::Values>::made(std::make_exception_ptr(
+        rpc::Error(rpc::ErrorKind::permission_denied, prefix() + from.name + " is no member")));
+  return take_value(rank, round, std::move(meaning), std::move(site), std::move(bytes), wants_all, limit);
+}
+
+rpc::Future<ValueRounds::Values> GroupCore::take_value(int from, std::uint64_t round, std::string meaning,
+                                                       std::string site, rpc::Buffer bytes, bool wants_all,
+                                                       std::chrono::nanoseconds limit) {
+  auto promise = std::make_shared<rpc::Promise<ValueRounds::Values>>();
+  auto future = promise->future();
+  turns_.run([self = shared_from_this(), promise, from, round, meaning = std::move(meaning),
+              site = std::move(site), bytes = std::move(bytes), wants_all, limit]() mutable {
+    if (self->ended_) return promise->fail(*self->ended_);
+    const auto deadline = rpc::later(self->loop_->now(), limit);
+    self->values_.give(from, round,
+                       {.meaning = std::move(meaning),
+                        .site = std::move(site),
+                        .bytes = std::move(bytes),
+                        .wants_all = wants_all,
+                        .deadline = deadline,
+                        .answer = [promise](rpc::Result<ValueRounds::Values> values) {
+                          promise->complete(std::move(values));
+                        }});
+    self->arm(deadline);
+    for (const int rank : std::set(self->left_))
+      if (self->values_.awaits(rank)) self->has_left(rank);
+  });
+  return future;
+}
+
+}  // namespace weft::collectives

@@ -1,0 +1,112 @@
+// GroupCore::Exchange: one collective of a member that is under way: as a plan of messages, or in shared
+// memory. For the group's own sources.
+#pragma once
+
+#include <weft/parallel/collectives/group_core.h>
+#include <weft/parallel/collectives/group_service.h>
+
+#include <algorithm>
+
+namespace weft::collectives {
+
+// A notification; `sent` is told once it has left, or why it never will.
+template <auto Method, class Sent, class... Arguments>
+void post(const rpc::Peer& peer, Sent sent, const Arguments&... arguments) {
+  using Found = rpc::Peer::FoundMethod<Method>;
+  rpc::OutgoingCall call = peer.make_call(Found::name, Found::id, sizeof...(Arguments));
+  call.notify = true;
+  rpc::Peer::encode<typename Found::Type>(call, arguments...);
+  peer.start_typed<void>(std::move(call), rpc::Peer::Decode<void>{}).then(std::move(sent));
+}
+
+// Its run's messages go through its group.
+class GroupCore::Exchange final : public Outbox, public std::enable_shared_from_this<Exchange> {
+ public:
+  Exchange(std::shared_ptr<GroupCore> group, Collective collective)
+      : group_(std::move(group)), collective_(std::move(collective)), hash_(collective_.signature.hash()) {
+    if (SharedSpace* const space = group_->space()) shared_.emplace(*space, collective_);
+  }
+
+  rpc::Future<void> future() {
+    promise_.on_cancel([weak = weak_from_this()] {
+      if (const auto self = weak.lock())
+        self->group_->abort(self->group_->describe(self->group_->rank()) + " aborted " + self->text());
+    });
+    return promise_.future();
+  }
+  void start(std::uint64_t sequence, PlanRun::Done done) {
+    sequence_ = sequence;
+    Plan plan = plan_of(group_->party_of(collective_), collective_.layout);
+    run_ = std::make_shared<PlanRun>(group_->rank(), group_->size(), std::move(plan), collective_.memory,
+                                     collective_.reduction, std::move(done));
+  }
+  void send(int to, std::uint32_t label, std::span<const std::byte> bytes, rpc::Job left) override {
+    // What is sent is the run's memory, which `left` keeps until it has run; nobody writes there meanwhile.
+    const rpc::Buffer lent(run_, const_cast<std::byte*>(bytes.data()), bytes.size());
+    post<&GroupService::data>(
+        group_->peers_[static_cast<std::size_t>(to)],
+        [self = shared_from_this(), to, left = std::move(left)](rpc::Result<void>&& sent) mutable {
+          GroupCore& group = *self->group_;
+          if (sent.ok()) return group.turns_.run(std::move(left));
+          group.turns_.run([self, to, error = sent.error()] { self->group_->not_sent(to, error); });
+        },
+        group_->id_, sequence_, label, hash_, lent);
+  }
+
+  // The run is over, or is ended, and nobody is told of it any more.
+  void close() {
+    closed_ = true;
+    if (run_ != nullptr)
+      run_->fail(std::make_exception_ptr(rpc::Error(rpc::ErrorKind::aborted, "the collective is over")));
+  }
+  void fail(const rpc::Error& error) {
+    close();
+    promise_.fail(error);
+  }
+  void succeed() {
+    closed_ = true;
+    promise_.complete(rpc::capture([this] {
+      if (collective_.finish) collective_.finish();
+    }));
+  }
+
+  std::uint64_t sequence() const { return shared_ ? shared_->sequence() : sequence_; }
+  std::uint64_t hash() const { return hash_; }
+  std::string text() const { return collective_.text(); }
+  std::chrono::nanoseconds limit() const { return collective_.deadline.value_or(group_->deadline_); }
+  void begin_limit() { deadline_ = rpc::later(group_->loop_->now(), limit()); }
+  rpc::Clock::time_point deadline() const { return deadline_; }
+  PlanRun& run() { return *run_; }
+  SharedQueue::RunPtr shared() { return {shared_from_this(), &*shared_}; }
+  bool closed() const { return closed_; }
+  bool awaits(int rank) {
+    if (shared_) return shared_->awaits(rank);
+    if (disagrees) return !signatures.contains(rank);
+    const std::vector<int> awaited = run_->awaited();
+    return std::find(awaited.begin(), awaited.end(), rank) != awaited.end();
+  }
+
+  bool disagrees = false;
+  bool asking = false;                    // who is missing
+  std::map<int, std::string> signatures;  // of those that have told theirs
+
+ private:
+  const std::shared_ptr<GroupCore> group_;
+  Collective collective_;
+  const std::uint64_t hash_;
+  rpc::Promise<void> promise_;
+  std::uint64_t sequence_ = 0;
+  rpc::Clock::time_point deadline_;
+  std::shared_ptr<PlanRun> run_;     // of one that is a plan
+  std::optional<SharedRun> shared_;  // of one in shared memory
+  bool closed_ = false;
+};
+
+template <auto Method, class... Arguments>
+void GroupCore::tell_others(const Arguments&... arguments) {
+  for (int rank = 0; rank < size(); ++rank)
+    if (rank != rank_ && !left_.contains(rank))
+      post<Method>(peers_[static_cast<std::size_t>(rank)], [](rpc::Result<void>&&) {}, arguments...);
+}
+
+}  // namespace weft::collectives

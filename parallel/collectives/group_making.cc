@@ -1,0 +1,142 @@
+// Groups are made: of members of a job, of parts of a group, of what is left of one.
+#include <weft/parallel/collectives/context.h>
+#include <weft/parallel/collectives/meeting.h>
+#include <weft/parallel/collectives/preparation.h>
+
+#include <algorithm>
+#include <set>
+
+namespace weft::collectives {
+namespace {
+
+std::vector<std::string> members_by_rank(const rpc::Agent& agent) {
+  std::map<std::size_t, std::string> by_rank;
+  for (const rpc::Member& member : agent.members())
+    if (member.rank) by_rank[*member.rank] = member.name;
+  std::vector<std::string> names;
+  for (auto& [rank, name] : by_rank) names.push_back(std::move(name));
+  if (names.empty() || names.size() != agent.world_size())
+    throw rpc::Error(
+        rpc::ErrorKind::failed_precondition,
+        "a group of all members is made in a world of fixed size, once all have come: wait_for()");
+  return names;
+}
+
+// The members that still live, of a group that has ended.
+std::vector<std::string> survivors(const rpc::Agent& agent, const std::vector<rpc::AgentId>& members) {
+  std::set<rpc::AgentId> here;
+  for (const rpc::Member& member : agent.members()) here.insert(member.id());
+  std::vector<std::string> names;
+  for (const rpc::AgentId& member : members)
+    if (here.contains(member)) names.push_back(member.name);
+  return names;
+}
+
+}  // namespace
+
+// What a meeting has led to; nothing, where it was for others.
+std::optional<Group> Group::make(const std::shared_ptr<Context>& context, Meeting meeting, std::string name,
+                                 std::chrono::nanoseconds deadline) {
+  if (meeting.members.empty()) {
+    context->give_up_group();
+    return std::nullopt;
+  }
+  const auto forget = [known = std::weak_ptr(context), id = meeting.id](GroupCore* core) {
+    if (const auto context = known.lock()) context->remove(id);
+    delete core;
+  };
+  const std::shared_ptr<GroupCore> core(
+      new GroupCore(context->core(), meeting.id, std::move(name), std::move(meeting.members), meeting.rank,
+                    deadline, std::move(meeting.space)),
+      forget);
+  context->add(core);
+  return Group(core);
+}
+
+rpc::Future<Group> Group::create(rpc::Agent& agent, GroupOptions options) {
+  const auto context = Context::of(*agent.core());
+  std::vector<std::string>& names = options.members;
+  if (names.empty()) names = members_by_rank(agent);
+  const auto self = std::find(names.begin(), names.end(), agent.name());
+  if (self == names.end()) refuse("group '" + options.name + "': '" + agent.name() + "' is no member of it");
+  if (std::set(names.begin(), names.end()).size() != names.size())
+    refuse("group '" + options.name + "' has a member twice");
+
+  std::string order = "weft.group/" + options.name;  // and which members, by which ranks
+  for (const std::string& name : names) order += "/" + name;
+  const Talk talk = [&agent, order, names, deadline = options.deadline](int round, rpc::Buffer said) {
+    return agent
+        .all_gather(said,
+                    {.name = order + (round == 0 ? "" : "/memory"), .among = names, .deadline = deadline})
+        .then([names](rpc::Result<std::map<std::string, rpc::Buffer>>&& all) {
+          return rpc::capture([&] {
+            auto by_name = std::move(all).get();
+            std::vector<rpc::Buffer> by_rank;
+            for (const std::string& name : names) by_rank.push_back(std::move(by_name.at(name)));
+            return by_rank;
+          });
+        });
+  };
+  context->expect_group();
+  return meet(talk, agent.id(),
+              {.index = static_cast<int>(self - names.begin()),
+               .of = static_cast<int>(names.size()),
+               .number = context->next_number()},
+              options)
+      .then([context, options](rpc::Result<Meeting>&& meeting) {
+        return rpc::capture([&] {
+          if (!meeting.ok()) context->give_up_group();
+          return *make(context, std::move(meeting).get(), options.name, options.deadline);
+        });
+      });
+}
+
+rpc::Future<std::optional<Group>> Group::split(std::optional<int> colour, int key, GroupOptions options,
+                                               Site site) const {
+  const auto context = Context::of(*core_->agent());
+  if (options.name == GroupOptions{}.name)
+    options.name = name() + (colour ? "/" + std::to_string(*colour) : "");
+  const Talk talk = [core = core_, text = rpc::site_text(site), first = core_->reserve_rounds(2)](
+                        int round, rpc::Buffer said) {
+    return core->give(first + static_cast<std::uint64_t>(round),
+                      round == 0 ? "split()" : "split(), its memory", text, std::move(said), true,
+                      std::nullopt);
+  };
+  context->expect_group();
+  const rpc::AgentId& self = core_->members()[static_cast<std::size_t>(rank())];
+  return meet(talk, self,
+              {.index = rank(), .of = size(), .number = context->next_number(), .colour = colour, .key = key},
+              options)
+      .then([context, options](rpc::Result<Meeting>&& meeting) {
+        return rpc::capture([&] {
+          if (!meeting.ok()) context->give_up_group();
+          return make(context, std::move(meeting).get(), options.name, options.deadline);
+        });
+      });
+}
+
+// Members may learn of a death at different times: who tries to meet a member that has died is told so, and
+// tries again without it, until all survivors mean the same.
+rpc::Future<Group> Group::shrink(rpc::Agent& agent) const {
+  auto promise = std::make_shared<rpc::Promise<Group>>();
+  auto future = promise->future();
+  try_to_shrink(agent, *this, promise);
+  return future;
+}
+
+void Group::try_to_shrink(rpc::Agent& agent, const Group& old,
+                          const std::shared_ptr<rpc::Promise<Group>>& promise) {
+  const std::vector<std::string> names = survivors(agent, old.core_->members());
+  auto made = rpc::capture([&] {
+    return create(agent,
+                  {.name = old.name() + " shrunk", .members = names, .deadline = old.core_->deadline()});
+  });
+  if (!made.ok()) return promise->fail(made.error());
+  std::move(made).get().then([&agent, old, promise, names](rpc::Result<Group>&& group) {
+    if (group.ok() || survivors(agent, old.core_->members()) == names)
+      return promise->complete(std::move(group));
+    try_to_shrink(agent, old, promise);
+  });
+}
+
+}  // namespace weft::collectives

@@ -1,0 +1,177 @@
+#include <weft/parallel/collectives/preparation.h>
+
+#include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
+
+namespace weft::collectives {
+
+using rpc::Error;
+using rpc::ErrorKind;
+
+void refuse(const std::string& why) { throw Error(ErrorKind::invalid_argument, why); }
+
+void check(const at::Tensor& tensor) {
+  if (!tensor.defined()) refuse("a collective over an undefined tensor");
+  if (tensor.layout() != at::kStrided || tensor.is_quantized())
+    throw Error(ErrorKind::unsupported, "collectives are over dense tensors");
+  if (!tensor.is_cpu())
+    throw Error(ErrorKind::unsupported,
+                "this group's tensors live in the host's memory, not on " + tensor.device().str());
+}
+
+void check_same(const at::Tensor& first, const at::Tensor& tensor) {
+  check(tensor);
+  if (tensor.scalar_type() != first.scalar_type()) refuse("tensors of one collective are of one dtype");
+}
+
+void expect_one_each(const GroupCore& group, const Tensors& tensors) {
+  if (tensors.size() != static_cast<std::size_t>(group.size()))
+    refuse(std::to_string(tensors.size()) + " tensors where each of " + std::to_string(group.size()) +
+           " ranks has one");
+}
+
+std::vector<Range> equal_blocks(const GroupCore& group, const at::Tensor& whole, const at::Tensor& part) {
+  if (whole.numel() != part.numel() * group.size())
+    refuse(std::to_string(whole.numel()) + " elements where " + std::to_string(group.size()) + " × " +
+           std::to_string(part.numel()) + " are due");
+  return even_blocks(count_of(whole), group.size());
+}
+
+void expect_rank(const GroupCore& group, int rank) {
+  if (rank < 0 || rank >= group.size())
+    refuse("rank " + std::to_string(rank) + " of a group of " + std::to_string(group.size()));
+}
+
+at::Tensor flat(const at::Tensor& tensor) { return tensor.detach().contiguous().view({-1}); }
+at::Tensor flat(const Tensors& tensors) {
+  if (tensors.size() == 1) return flat(tensors.front());
+  Tensors parts;
+  for (const at::Tensor& tensor : tensors) parts.push_back(flat(tensor));
+  return at::cat(parts);
+}
+
+std::vector<std::vector<std::int64_t>> shapes_of(const Tensors& tensors) {
+  std::vector<std::vector<std::int64_t>> shapes;
+  for (const at::Tensor& tensor : tensors) shapes.push_back(shape_of(tensor));
+  return shapes;
+}
+std::vector<Range> blocks_of(const Tensors& tensors) {
+  std::vector<std::size_t> sizes;
+  for (const at::Tensor& tensor : tensors) sizes.push_back(static_cast<std::size_t>(tensor.numel()));
+  return collectives::blocks_of(sizes);
+}
+std::string type_of(const at::Tensor& tensor) { return tensor_text(tensor.scalar_type(), shape_of(tensor)); }
+
+rpc::Buffer bytes_of(const at::Tensor& memory) {
+  return {std::make_shared<at::Tensor>(memory), data_of(memory), memory.nbytes()};
+}
+
+at::Tensor empty_in(SharedSpace* space, at::IntArrayRef sizes, const at::TensorOptions& options) {
+  if (space == nullptr || !options.device().is_cpu() || options.layout() != at::kStrided)
+    return at::empty(sizes, options);
+  const auto elements = static_cast<std::size_t>(c10::multiply_integers(sizes));
+  auto memory = space->allocate(elements * c10::elementSize(c10::typeMetaToScalarType(options.dtype())));
+  if (memory == nullptr) return at::empty(sizes, options);
+  void* const data = memory.get();
+  return at::from_blob(data, sizes, [memory = std::move(memory)](void*) {}, options);
+}
+
+// --- Output ---
+
+Output::Output(at::Tensor tensor) : tensors_{std::move(tensor)} {
+  const at::Tensor& only = tensors_.front();
+  if (only.is_contiguous()) {
+    memory_ = only.detach().view({-1});
+    tensors_.clear();
+  } else {
+    allocate(only, nullptr);
+  }
+}
+
+Output::Output(Tensors tensors, SharedSpace* space) : tensors_(std::move(tensors)) {
+  allocate(tensors_.front(), space);
+}
+
+void Output::allocate(const at::Tensor& like, SharedSpace* space) {
+  std::int64_t elements = 0;
+  for (const at::Tensor& tensor : tensors_) {
+    for (std::int64_t d = 0; d < tensor.dim(); ++d)
+      if (tensor.stride(d) == 0 && tensor.size(d) > 1) refuse("an expanded tensor cannot take a result");
+    elements += tensor.numel();
+  }
+  memory_ = empty_in(space, {elements}, like.options().requires_grad(false));
+}
+
+void Output::gather() const {
+  std::int64_t begin = 0;
+  for (const at::Tensor& tensor : tensors_) {
+    memory_.narrow(0, begin, tensor.numel()).view(tensor.sizes()).copy_(tensor.detach());
+    begin += tensor.numel();
+  }
+}
+
+void Output::write_back() const {
+  const at::NoGradGuard no_grad;
+  std::int64_t begin = 0;
+  for (const at::Tensor& tensor : tensors_) {
+    tensor.detach().copy_(memory_.narrow(0, begin, tensor.numel()).view(tensor.sizes()));
+    begin += tensor.numel();
+  }
+}
+
+// --- Preparation ---
+
+Preparation::Preparation(const GroupCore& group, Operation operation, const at::Tensor& first,
+                         Deadline deadline, const std::source_location& site)
+    : group_(group) {
+  check(first);
+  collective_.signature.operation = operation;
+  collective_.layout.operation = operation;
+  collective_.signature.dtype = first.scalar_type();
+  collective_.site = site;
+  collective_.deadline = deadline;
+  collective_.memory.item_size = first.element_size();
+}
+
+void Preparation::set_root(int root) {
+  if (root < 0 || root >= group_.size())
+    refuse("root " + std::to_string(root) + " of a group of " + std::to_string(group_.size()));
+  collective_.signature.root = root;
+  collective_.layout.root = root;
+}
+
+void Preparation::set_reduction(ReduceOp op) {
+  collective_.signature.reduction = op.kind;
+  collective_.reduction.emplace(op, collective_.signature.dtype);
+}
+
+void Preparation::set_input(at::Tensor memory) {
+  if (collective_.reduction && collective_.reduction->premultiplies()) {
+    at::Tensor scaled = at::empty_like(memory);
+    collective_.reduction->premultiply(data_of(scaled), data_of(memory), count_of(memory));
+    memory = std::move(scaled);
+  }
+  collective_.memory.input = data_of(memory);
+  kept_.push_back(std::move(memory));
+}
+
+void Preparation::set_output(Output output) {
+  collective_.memory.output = data_of(output.memory());
+  kept_.push_back(output.memory());
+  if (output.is_copied()) outputs_.push_back(std::move(output));
+}
+
+void Preparation::accumulate_in_output() {
+  if (!collective_.reduction->accumulates_wide()) collective_.memory.accumulator = collective_.memory.output;
+}
+
+Collective Preparation::take() {
+  collective_.memory.keeper = std::make_shared<Tensors>(std::move(kept_));
+  if (!outputs_.empty())
+    collective_.finish = [outputs = std::move(outputs_)] {
+      for (const Output& output : outputs) output.write_back();
+    };
+  return std::move(collective_);
+}
+
+}  // namespace weft::collectives

@@ -1,0 +1,59 @@
+// ValueRounds: values that all members of a group give, at the one that gathers them.
+//
+// A member's nth value meets the others' nth. When all of a round are there each member is answered: with all
+// values, by rank; where it wants none, with nothing; with invalid_argument, naming who means what, where
+// they differ in what they mean. Pure of transport and threads. Thread-safety: one call at a time; answers
+// may call it again.
+#pragma once
+
+#include <weft/rpc/core/buffer.h>
+#include <weft/rpc/core/error.h>
+#include <weft/rpc/core/loop.h>
+#include <weft/rpc/core/result.h>
+#include <weft/rpc/core/unique_function.h>
+
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace weft::collectives {
+
+class WEFT_EXPORT ValueRounds {
+ public:
+  using Values = std::vector<rpc::Buffer>;
+  struct Value {
+    std::string meaning;  // "all_gather_object(string)": alike at all
+    std::string site;
+    rpc::Buffer bytes;
+    bool wants_all = true;
+    rpc::Clock::time_point deadline;
+    rpc::UniqueFunction<void(rpc::Result<Values>)> answer;
+  };
+  // By rank what each means; the error for all.
+  using Difference = rpc::UniqueFunction<rpc::Error(const std::map<int, std::string>&)>;
+
+  ValueRounds(int ranks, Difference difference) : ranks_(ranks), difference_(std::move(difference)) {}
+
+  void give(int from, std::uint64_t round, Value value);
+  void fail(const rpc::Error& error);  // all that wait
+
+  std::optional<rpc::Clock::time_point> next_deadline() const;
+  // Of a round whose deadline has passed: what was to be done, and who has not come.
+  struct Overdue {
+    std::string what;
+    std::vector<int> missing;
+  };
+  std::optional<Overdue> overdue(rpc::Clock::time_point now) const;
+  bool awaits(int rank) const;  // some round has begun without it
+
+ private:
+  using Round = std::map<int, Value>;  // by rank
+  void end(Round round);
+
+  const int ranks_;
+  Difference difference_;
+  std::map<std::uint64_t, Round> rounds_;
+};
+
+}  // namespace weft::collectives

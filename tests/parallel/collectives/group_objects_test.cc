@@ -1,0 +1,90 @@
+// Objects of a program's own types among the ranks of a group.
+#include "tests/parallel/collectives/company.h"
+
+namespace weft::collectives::testing {
+namespace group_objects_test {
+
+struct Progress {
+  std::string name;
+  std::vector<double> losses;
+};
+WEFT_CODEC(Progress, name, losses)
+
+class Objects : public OfThree {};
+INSTANTIATE_TEST_SUITE_P(Backends, Objects, ::testing::Values(Backend::messages));
+
+template <class T, class F>
+std::vector<T> at_all(const std::vector<Group>& groups, F f) {
+  std::vector<rpc::Future<T>> futures;
+  for (const Group& group : groups) futures.push_back(f(group));
+  std::vector<T> results;
+  for (auto& future : futures) results.push_back(got(std::move(future)));
+  return results;
+}
+
+TEST_P(Objects, AreGatheredByRank) {
+  const auto all = at_all<std::vector<Progress>>(groups, [](const Group& group) {
+    return group.all_gather_object(Progress{"of " + std::to_string(group.rank()), {0.5 * group.rank()}});
+  });
+  for (const auto& each : all)
+    for (int rank = 0; rank < 3; ++rank) {
+      EXPECT_EQ(each[rank].name, "of " + std::to_string(rank));
+      EXPECT_EQ(each[rank].losses, std::vector<double>{0.5 * rank});
+    }
+  const auto at_root = at_all<std::vector<int>>(
+      groups, [](const Group& group) { return group.gather_object(10 + group.rank(), 2); });
+  EXPECT_TRUE(at_root[0].empty() && at_root[1].empty());
+  EXPECT_EQ(at_root[2], (std::vector{10, 11, 12}));
+}
+
+TEST_P(Objects, AreTheRoots) {
+  const auto names = at_all<std::string>(groups, [](const Group& group) {
+    return group.broadcast_object("from " + std::to_string(group.rank()), 1);
+  });
+  EXPECT_EQ(names, (std::vector<std::string>(3, "from 1")));
+  const auto parts = at_all<int>(groups, [](const Group& group) {
+    return group.scatter_object(group.rank() == 0 ? std::vector{7, 8, 9} : std::vector<int>{}, 0);
+  });
+  EXPECT_EQ(parts, (std::vector{7, 8, 9}));
+}
+
+TEST_P(Objects, OfOtherTypesAndRootsAreAnErrorOfAll) {
+  std::vector<rpc::Future<std::string>> strings;
+  for (const int rank : {0, 1}) strings.push_back(groups[rank].broadcast_object(std::string("a"), 0));
+  auto number = groups[2].broadcast_object(1.5, 0);
+  for (auto& future : strings)
+    test::expect_error(std::move(future), ErrorKind::invalid_argument, "rank 2 (worker2): broadcast_object(",
+                       "root 0) at group_objects_test.cc:");
+  EXPECT_EQ(test::kind_of([&] { return got(std::move(number)); }), ErrorKind::invalid_argument);
+  std::vector<rpc::Future<int>> roots;
+  for (const Group& group : groups) roots.push_back(group.broadcast_object(1, group.rank() == 1 ? 1 : 0));
+  for (auto& future : roots) test::expect_error(std::move(future), ErrorKind::invalid_argument, "root 1");
+  test::expect_error(groups[0].broadcast_object(1, 3), ErrorKind::invalid_argument, "rank 3 of a group of 3");
+  std::vector<rpc::Future<int>> few;
+  for (const Group& group : groups) few.push_back(group.scatter_object(std::vector{1, 2}, 0));
+  for (auto& future : few) test::expect_error(std::move(future), ErrorKind::invalid_argument, "2 objects");
+  together(groups, [](const Group& group) { return group.barrier(); });
+}
+
+TEST_P(Objects, EndWithTheGroup) {
+  auto late = groups[1].all_gather_object(1, 50ms);
+  auto waiting = groups[0].barrier();
+  test::expect_error(std::move(late), ErrorKind::deadline_exceeded, "all_gather_object(",
+                     "rank 0 (worker0) has not begun it");
+  test::expect_error(std::move(waiting), ErrorKind::deadline_exceeded, "rank 2 (worker2) has not begun it");
+  const auto others = company.groups();
+  std::vector<rpc::Future<std::vector<int>>> futures;
+  for (const int rank : {0, 1}) futures.push_back(others[rank].all_gather_object(1));
+  company.end(2);
+  for (auto& future : futures) test::expect_error(std::move(future), ErrorKind::peer_lost, "worker2");
+}
+
+TEST_P(Objects, EndWithWhoGathersThem) {
+  std::vector<rpc::Future<std::vector<int>>> futures;
+  for (const int rank : {1, 2}) futures.push_back(groups[rank].all_gather_object(1));
+  company.end(0);
+  for (auto& future : futures) test::expect_error(std::move(future), ErrorKind::peer_lost, "worker0");
+}
+
+}  // namespace group_objects_test
+}  // namespace weft::collectives::testing

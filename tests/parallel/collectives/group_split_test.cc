@@ -1,0 +1,187 @@
+// Groups of a group: split by colour and key, meshes, what is left after a loss, what has grown.
+#include <weft/parallel/collectives/device_mesh.h>
+
+#include "tests/parallel/collectives/company.h"
+
+namespace weft::collectives::testing {
+namespace group_split_test {
+
+class Splits : public ::testing::TestWithParam<Backend> {
+ protected:
+  static constexpr int ranks = 5;
+  Company company{ranks, GetParam()};
+  std::vector<Group> groups = company.groups();
+  GroupOptions options{.shared_memory = GetParam() != Backend::messages};
+
+  // At every rank; what `f` gives for each.
+  template <class F>
+  auto at_all(F f) {
+    std::vector<decltype(f(groups[0]))> futures;
+    for (const Group& group : groups) futures.push_back(f(group));
+    std::vector<decltype(got(std::move(futures[0])))> results;
+    for (auto& future : futures) results.push_back(got(std::move(future)));
+    return results;
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Backends, Splits, ::testing::ValuesIn(backends),
+                         ::testing::PrintToStringParamName());
+
+TEST_P(Splits, ByColourInTheOrderOfKeysThenRanks) {
+  // 0, 2, 4 backwards; 1 alone; 3 stays away.
+  const auto parts = at_all([&](const Group& group) {
+    const int rank = group.rank();
+    const std::optional<int> colour = rank == 3 ? std::nullopt : std::optional(rank % 2);
+    return group.split(colour, rank == 4 ? -1 : 0, options);
+  });
+  EXPECT_FALSE(parts[3]);
+  ASSERT_TRUE(parts[0] && parts[1] && parts[2] && parts[4]);
+  EXPECT_EQ(parts[0]->members(), (std::vector<std::string>{"worker4", "worker0", "worker2"}));
+  EXPECT_EQ(parts[2]->rank(), 2);
+  EXPECT_EQ(parts[0]->name(), "world/0");
+  EXPECT_EQ(parts[1]->members(), std::vector<std::string>{"worker1"});
+  EXPECT_EQ(parts[0]->shares_memory(), GetParam() != Backend::messages);
+  Tensors tensors;
+  for (const int rank : {0, 2, 4}) tensors.push_back(values(rank, {40'000}));
+  together({*parts[0], *parts[2], *parts[4]}, [&](const Group& part) {
+    return part.all_reduce(tensors[part.rank() == 0 ? 2 : part.rank() == 1 ? 0 : 1]);
+  });
+  for (const at::Tensor& tensor : tensors)
+    expect_equal(tensor, values(0, {40'000}) + values(2, {40'000}) + values(4, {40'000}));
+  together(groups, [](const Group& group) { return group.barrier(); });
+}
+
+// Ranks may begin the next before the last is done.
+TEST_P(Splits, SeveralAtATimeAndBesideOtherCollectives) {
+  std::vector<rpc::Future<std::optional<Group>>> first, second;
+  Futures others;
+  std::vector<rpc::Future<std::vector<int>>> objects;
+  for (const Group& group : groups) {
+    first.push_back(group.split(0, 0, options));
+    others.push_back(group.barrier());
+    objects.push_back(group.all_gather_object(group.rank()));
+    second.push_back(group.split(group.rank() / 3, 0, options));
+  }
+  for (auto& future : others) got(std::move(future));
+  for (auto& future : objects) EXPECT_EQ(got(std::move(future)), (std::vector{0, 1, 2, 3, 4}));
+  std::vector<Group> all, thirds;
+  for (auto& future : first) all.push_back(*got(std::move(future)));
+  for (auto& future : second) thirds.push_back(*got(std::move(future)));
+  EXPECT_EQ(all[1].size(), 5);
+  EXPECT_EQ(thirds[1].size(), 3);
+  EXPECT_EQ(thirds[4].size(), 2);
+  together(all, [](const Group& group) { return group.barrier(); });
+  together(thirds, [](const Group& group) { return group.barrier(); });
+}
+
+TEST_P(Splits, FailForAllWhereOneDoesNotCome) {
+  std::vector<rpc::Future<std::optional<Group>>> futures;
+  for (int rank = 0; rank < 4; ++rank) futures.push_back(groups[rank].split(0));
+  groups[4].abort("no more");
+  for (auto& future : futures)
+    EXPECT_EQ(test::kind_of([&] { return got(std::move(future)); }), ErrorKind::aborted);
+  EXPECT_EQ(Context::of(*company.agent(0).core())->groups(), 1U);
+}
+
+TEST(Mesh, HasAGroupAlongEachDimension) {
+  Company company(6);
+  const auto groups = company.groups();
+  std::vector<rpc::Future<DeviceMesh>> futures;
+  for (const Group& group : groups)
+    futures.push_back(DeviceMesh::create(group, {{"data", 2}, {"tensor", 3}}));
+  std::vector<DeviceMesh> meshes;
+  for (auto& future : futures) meshes.push_back(got(std::move(future)));
+  const DeviceMesh& mesh = meshes[4];
+  EXPECT_EQ(mesh.coordinate("data"), 1);
+  EXPECT_EQ(mesh.coordinate("tensor"), 1);
+  EXPECT_EQ(mesh.group("data").members(), (std::vector<std::string>{"worker1", "worker4"}));
+  EXPECT_EQ(mesh.group("tensor").members(), (std::vector<std::string>{"worker3", "worker4", "worker5"}));
+  Tensors tensors;
+  Futures done;
+  for (int rank = 0; rank < 6; ++rank) {
+    tensors.push_back(at::full({3}, rank));
+    done.push_back(meshes[rank].group("tensor").all_reduce(tensors.back()));
+  }
+  for (auto& future : done) got(std::move(future));
+  for (int rank = 0; rank < 6; ++rank) expect_equal(tensors[rank], at::full({3}, rank < 3 ? 3 : 12));
+  EXPECT_EQ(test::kind_of([&] { mesh.group("pipeline"); }), ErrorKind::invalid_argument);
+  const auto refused = [&](std::vector<DeviceMesh::Dimension> dimensions) {
+    return test::kind_of([&] { return got(DeviceMesh::create(groups[0], dimensions)); });
+  };
+  EXPECT_EQ(refused({{"data", 4}}), ErrorKind::invalid_argument);
+  EXPECT_EQ(refused({{"data", 2}, {"data", 3}}), ErrorKind::invalid_argument);
+  EXPECT_EQ(refused({{"data", -2}, {"tensor", -3}}), ErrorKind::invalid_argument);
+}
+
+// --- Worlds that are not fixed ---
+
+class OpenWorld : public ::testing::TestWithParam<Backend> {
+ protected:
+  rpc::Agent& join(const std::string& name) {
+    rpc::AgentOptions options{.name = name, .handler_threads = 1};
+    options.in_process = store.network;
+    options.log = [](const rpc::LogRecord&) {};
+    options.listen = {agents.empty() ? store.url : "inproc://" + name};
+    options.rendezvous = rpc::Rendezvous{.store = store.url,
+                                         .rank = agents.empty() ? 0 : rpc::Rendezvous::no_rank,
+                                         .fixed_world = false,
+                                         .lease = std::chrono::hours{1}};
+    return *agents.emplace_back(std::make_unique<rpc::Agent>(std::move(options), company_layers()));
+  }
+  std::vector<Group> group_of(const std::vector<std::string>& names) {
+    std::vector<rpc::Future<Group>> made;
+    for (std::size_t i = 0; i < names.size(); ++i)
+      made.push_back(
+          Group::create(*agents[i], {.members = names, .shared_memory = GetParam() != Backend::messages}));
+    std::vector<Group> groups;
+    for (auto& group : made) groups.push_back(got(std::move(group)));
+    return groups;
+  }
+  void join_all(const std::vector<std::string>& names) {
+    Futures joined;
+    for (const std::string& name : names) joined.push_back(join(name).wait_for(names.size()));
+    for (auto& future : joined) got(std::move(future));
+  }
+  test::InProcessJobStore store;
+  std::vector<std::unique_ptr<rpc::Agent>> agents;
+};
+INSTANTIATE_TEST_SUITE_P(Backends, OpenWorld, ::testing::ValuesIn(backends),
+                         ::testing::PrintToStringParamName());
+
+TEST_P(OpenWorld, AGroupShrinksToThoseThatLive) {
+  const std::vector<std::string> names{"anna", "bert", "cleo", "dora"};
+  join_all(names);
+  const auto groups = group_of(names);
+  Futures futures;
+  for (const int rank : {0, 1, 3}) futures.push_back(groups[rank].all_reduce(at::ones({50'000})));
+  agents[2].reset();
+  expect_all(std::move(futures), ErrorKind::peer_lost, {"rank 2 (cleo)"});
+  std::vector<rpc::Future<Group>> made;
+  for (const int rank : {0, 1, 3}) made.push_back(groups[rank].shrink(*agents[rank]));
+  std::vector<Group> left;
+  for (auto& future : made) left.push_back(got(std::move(future)));
+  EXPECT_EQ(left[2].members(), (std::vector<std::string>{"anna", "bert", "dora"}));
+  EXPECT_EQ(left[2].rank(), 2);
+  Tensors tensors(3);
+  together(left,
+           [&](const Group& group) { return group.all_reduce(tensors[group.rank()] = at::ones({50'000})); });
+  for (const at::Tensor& tensor : tensors) expect_equal(tensor, at::full({50'000}, 3.0F));
+}
+
+TEST_P(OpenWorld, AGroupGrowsByWhoHasCome) {
+  join_all({"anna", "bert"});
+  const auto pair = group_of({"anna", "bert"});
+  together(pair, [](const Group& group) { return group.barrier(); });
+  rpc::Agent& third = join("cleo");
+  Futures known;
+  for (const auto& agent : agents) known.push_back(agent->wait_for(3));
+  for (auto& future : known) got(std::move(future));
+  (void)third;
+  const auto three = group_of({"anna", "bert", "cleo"});
+  Tensors tensors(3);
+  together(three,
+           [&](const Group& group) { return group.all_reduce(tensors[group.rank()] = at::ones({5})); });
+  for (const at::Tensor& tensor : tensors) expect_equal(tensor, at::full({5}, 3.0F));
+}
+
+}  // namespace group_split_test
+}  // namespace weft::collectives::testing
