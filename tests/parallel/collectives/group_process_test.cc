@@ -1,0 +1,135 @@
+// Groups of processes: results, and what the others learn when one is killed or stands still.
+#include <atomic>
+#include <deque>
+#include <random>
+#include <thread>
+
+#include "tests/parallel/collectives/company.h"
+#include "tests/support/child.h"
+
+namespace weft::collectives::testing {
+namespace group_process_test {
+
+// Members, each a process, that say lines.
+class Processes : public ::testing::TestWithParam<Backend> {
+ protected:
+  using Body = std::function<void(const Group&, const std::function<void(const std::string&)>& say)>;
+
+  void start(int ranks, const Body& body) {
+    members.clear();
+    store = std::make_unique<test::FileJobStore>();
+    for (int rank = 0; rank < ranks; ++rank)
+      members.emplace_back([&, rank](int pipe) {
+        try {
+          rpc::AgentOptions options{.name = "worker" + std::to_string(rank), .handler_threads = 1};
+          options.log = [](const rpc::LogRecord&) {};
+          options.listen = {"tcp://127.0.0.1:0"};
+          options.rendezvous = rpc::Rendezvous{.store = store->url,
+                                               .rank = static_cast<std::size_t>(rank),
+                                               .world_size = static_cast<std::size_t>(ranks)};
+          rpc::Agent agent(options, company_layers());
+          agent.wait_for(static_cast<std::size_t>(ranks)).get();
+          const Group group = Group::create(agent, {.shared_memory = GetParam() != Backend::messages}).get();
+          const auto say = [pipe](const std::string& text) { test::say(pipe, text); };
+          body(group, say);
+          agent.serve_until_shutdown();
+        } catch (const std::exception& error) {
+          test::say(pipe, std::string("failed: ") + error.what());
+        }
+        ::_exit(0);
+      });
+  }
+  std::unique_ptr<test::FileJobStore> store;
+  std::deque<test::Child> members;
+};
+INSTANTIATE_TEST_SUITE_P(Backends, Processes, ::testing::ValuesIn(backends),
+                         ::testing::PrintToStringParamName());
+
+// More of them than most machines have cores for, each at its own pace.
+TEST_P(Processes, ReduceAndGather) {
+  constexpr int ranks = 6;
+  start(ranks, [](const Group& group, const auto& say) {
+    const bool shares = GetParam() != Backend::messages;
+    for (int round = 0; round < 30; ++round)
+      for (const std::int64_t n : {5, 20'000, 300'000}) {
+        at::Tensor tensor =
+            round % 2 == 0 ? values(group.rank(), {n}) : group.empty({n}).copy_(values(group.rank(), {n}));
+        auto reduced = group.all_reduce(tensor);
+        at::Tensor all = at::zeros({ranks, 3});
+        auto gathered = group.all_gather(all, values(group.rank() + round, {3}));
+        reduced.get(), gathered.get();
+        if (!at::equal(tensor, sum_of(ranks, {n}))) return say("a wrong sum");
+        if (!at::equal(all[4], values(4 + round, {3}))) return say("wrong parts");
+      }
+    say(group.shares_memory() == shares ? "well" : "not by the memory that was asked for");
+  });
+  for (test::Child& member : members) EXPECT_EQ(member.line(), "well");
+}
+
+// Whatever the victim is at: its collective, between two, before the first.
+TEST_P(Processes, AKilledOneIsNamedToAllOthers) {
+  for (std::uint64_t seed = 0; seed < 12; ++seed) {
+    SCOPED_TRACE(seed);
+    std::mt19937_64 random(seed);
+    const int ranks = 2 + static_cast<int>(random() % 3), victim = static_cast<int>(random() % ranks);
+    const std::uint64_t last = random() % 60, kind = random() % 4, steps = random() % 200'000;
+    const std::int64_t n = random() % 2 == 0 ? 100 : 400'000;
+    start(ranks, [&](const Group& group, const auto& say) {
+      const std::string name = "worker" + std::to_string(victim);
+      std::thread killer;
+      try {
+        for (std::uint64_t round = 0;; ++round) {
+          if (group.rank() == victim && round == last)
+            killer = std::thread([steps] {  // so much later, which is anywhere in what comes
+              std::atomic<std::uint64_t> counted{0};
+              while (++counted < steps) {
+              }
+              ::kill(::getpid(), SIGKILL);
+            });
+          const at::Tensor tensor = round % 2 == 0 ? at::ones({n}) : group.empty({n}).fill_(1);
+          switch (kind) {
+            case 0:
+              group.all_reduce(tensor).get();
+              break;
+            case 1:
+              group.broadcast(tensor, victim).get();
+              break;
+            case 2:
+              group.all_gather(at::zeros({group.size(), n}), tensor).get();
+              break;
+            default:
+              group.reduce(tensor, (victim + 1) % ranks).get();
+          }
+        }
+      } catch (const rpc::Error& error) {
+        const bool named = std::string(error.what()).find(name) != std::string::npos;
+        say(error.kind() == ErrorKind::peer_lost && named ? "well" : error.what());
+      }
+      if (killer.joinable()) killer.join();
+    });
+    for (int rank = 0; rank < ranks; ++rank)
+      EXPECT_EQ(members[static_cast<std::size_t>(rank)].line(), rank == victim ? "" : "well") << rank;
+  }
+}
+
+// A process that stands still is alive: only the deadline ends what waits for it.
+TEST_P(Processes, AStoppedOneIsNamedOnceTheDeadlineHasPassed) {
+  start(3, [](const Group& group, const auto& say) {
+    group.barrier().get();
+    say("met");
+    try {
+      while (true) group.all_reduce(at::ones({100'000}), ReduceOp::sum, 300ms).get();
+    } catch (const rpc::Error& error) {
+      const std::string text = error.what();
+      say(error.kind() == ErrorKind::deadline_exceeded && text.find("rank 1 (worker1)") != std::string::npos
+              ? "well"
+              : text);
+    }
+  });
+  for (test::Child& member : members) EXPECT_EQ(member.line(), "met");
+  members[1].stop();
+  for (const std::size_t rank : {0, 2}) EXPECT_EQ(members[rank].line(), "well");
+}
+
+}  // namespace group_process_test
+}  // namespace weft::collectives::testing
