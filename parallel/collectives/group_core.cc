@@ -149,13 +149,18 @@ void GroupCore::start_shared(const ExchangePtr& exchange) {
       return;
     }
   }
-  turns_.run([self = shared_from_this(), exchange] { self->push_shared(exchange); });
+  // Its place in the queue is taken here and now: what the program begins next comes after it.
+  shared_->push(exchange->shared(), when_over(exchange));
+  turns_.run([self = shared_from_this(), exchange] { self->keep(exchange); });
 }
 
 void GroupCore::keep(const ExchangePtr& exchange) {
+  if (exchange->closed() || ended_) return;  // it is over already, or comes back stopped
   running_[exchange->sequence()] = exchange;
   exchange->begin_limit();
   arm(exchange->deadline());
+  for (const int rank : std::set(left_))
+    if (exchange->awaits(rank)) has_left(rank);
 }
 
 SharedQueue::Done GroupCore::when_over(const ExchangePtr& exchange) {
@@ -188,12 +193,6 @@ void GroupCore::shared_over(const ExchangePtr& exchange, SharedQueue::Outcome ou
     default:
       return exchange->succeed();
   }
-}
-
-void GroupCore::push_shared(const ExchangePtr& exchange) {
-  if (const auto refused = refusal(*exchange)) return exchange->fail(*refused);
-  shared_->push(exchange->shared(), when_over(exchange));
-  keep(exchange);
 }
 
 // --- What members say ---

@@ -119,7 +119,6 @@ class WEFT_EXPORT GroupCore final : public std::enable_shared_from_this<GroupCor
 
   // In turn:
   void begin(const ExchangePtr& exchange);
-  void push_shared(const ExchangePtr& exchange);
   void keep(const ExchangePtr& exchange);
   std::optional<rpc::Error> refusal(const Exchange& exchange) const;
   void take(const ExchangePtr& exchange, int from, std::uint32_t label, std::uint64_t hash,
