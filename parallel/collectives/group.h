@@ -61,6 +61,11 @@ struct GroupOptions {
   std::vector<std::string> members;  // by rank; empty: all of a fixed world, by theirs
   // Of collectives that give none, and of the members' meeting in create(). From when a rank begins.
   std::chrono::nanoseconds deadline = std::chrono::minutes{10};
+  // float16 or bfloat16: as which all_reduce sends what it sums in float32, where that is more than a little
+  // (plan/choice.h). Half the bytes for results that have been rounded as often as there are ranks, and are
+  // of that precision; the same bits on all ranks all the same. None where ranks share memory, and of
+  // float64.
+  std::optional<at::ScalarType> wire = {};
   // Whether members that are all on one host, of one user, act in memory that they share; and how many bytes
   // of addresses each has there for the tensors of empty(). Alike on all members.
   bool shared_memory = true;
@@ -177,8 +182,8 @@ class WEFT_EXPORT Group {
 
  private:
   explicit Group(std::shared_ptr<GroupCore> core) : core_(std::move(core)) {}
-  static std::optional<Group> make(const std::shared_ptr<Context>& context, Meeting meeting, std::string name,
-                                   std::chrono::nanoseconds deadline);
+  static std::optional<Group> make(const std::shared_ptr<Context>& context, Meeting meeting,
+                                   const GroupOptions& options);
   static void try_to_shrink(rpc::Agent& agent, const Group& old,
                             const std::shared_ptr<rpc::Promise<Group>>& promise);
   // One object a rank, packed; none of those that are not wanted.

@@ -16,13 +16,14 @@ constexpr std::size_t most_bytes_here = 1 << 20;
 
 GroupCore::GroupCore(std::shared_ptr<rpc::AgentCore> core, GroupId id, std::string name,
                      std::vector<rpc::AgentId> members, int rank, std::chrono::nanoseconds deadline,
-                     std::shared_ptr<SharedSpace> space)
+                     std::optional<c10::ScalarType> wire, std::shared_ptr<SharedSpace> space)
     : core_(std::move(core)),
       id_(id),
       name_(std::move(name)),
       members_(std::move(members)),
       rank_(rank),
       deadline_(deadline),
+      wire_(wire),
       loop_(core_->pick_loop()),
       shared_(space == nullptr ? nullptr : std::make_unique<SharedQueue>(std::move(space))),
       turns_([this](const std::exception_ptr& error) {
@@ -53,6 +54,23 @@ rpc::Future<void> GroupCore::start(Collective collective) {
 Party GroupCore::party_of(const Collective& collective) const {
   return {rank_, size(),
           collective.reduction ? collective.reduction->accumulator_size() : collective.memory.item_size};
+}
+
+// Nothing that is small: there two ranks exchange their halves, and would have other bits. What tensors of 16
+// bits are gathered in travels as their own type, so that messages of either need not be told apart.
+std::optional<c10::ScalarType> GroupCore::wire_for(const Collective& collective) const {
+  if (!wire_ || collective.layout.operation != Operation::all_reduce ||
+      agrees_by_itself(party_of(collective), collective.layout.elements))
+    return std::nullopt;
+  switch (collective.signature.dtype) {
+    case c10::ScalarType::Float:
+      return wire_;
+    case c10::ScalarType::Half:
+    case c10::ScalarType::BFloat16:
+      return collective.signature.dtype;
+    default:
+      return std::nullopt;
+  }
 }
 
 bool GroupCore::writes_early(const Collective& collective) const {

@@ -44,7 +44,7 @@ class WEFT_EXPORT GroupCore final : public std::enable_shared_from_this<GroupCor
   // space: where all members share memory; null: they send each other messages.
   GroupCore(std::shared_ptr<rpc::AgentCore> core, GroupId id, std::string name,
             std::vector<rpc::AgentId> members, int rank, std::chrono::nanoseconds deadline,
-            std::shared_ptr<SharedSpace> space);
+            std::optional<c10::ScalarType> wire, std::shared_ptr<SharedSpace> space);
   ~GroupCore();
 
   const GroupId& id() const { return id_; }
@@ -68,6 +68,7 @@ class WEFT_EXPORT GroupCore final : public std::enable_shared_from_this<GroupCor
   void abort(const std::string& reason);
   const std::shared_ptr<rpc::AgentCore>& agent() const { return core_; }
   std::chrono::nanoseconds deadline() const { return deadline_; }
+  std::optional<c10::ScalarType> wire() const { return wire_; }
 
   // What members say (group_service.h); of who is none it is ignored.
   void data(const rpc::AgentId& from, std::uint64_t sequence, std::uint32_t label, std::uint64_t hash,
@@ -109,6 +110,7 @@ class WEFT_EXPORT GroupCore final : public std::enable_shared_from_this<GroupCor
   };
 
   Party party_of(const Collective& collective) const;
+  std::optional<c10::ScalarType> wire_for(const Collective& collective) const;
   void start_shared(const ExchangePtr& exchange);
   SharedQueue::Done when_over(const ExchangePtr& exchange);
   void shared_over(const ExchangePtr& exchange, SharedQueue::Outcome outcome);
@@ -148,6 +150,7 @@ class WEFT_EXPORT GroupCore final : public std::enable_shared_from_this<GroupCor
   const std::vector<rpc::AgentId> members_;
   const int rank_;
   const std::chrono::nanoseconds deadline_;
+  const std::optional<c10::ScalarType> wire_;
   const std::shared_ptr<rpc::Loop> loop_;  // of its timer
   std::vector<rpc::Peer> peers_;           // by rank
 

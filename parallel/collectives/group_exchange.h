@@ -38,7 +38,7 @@ class GroupCore::Exchange final : public Outbox, public std::enable_shared_from_
     sequence_ = sequence;
     Plan plan = plan_of(group_->party_of(collective_), collective_.layout);
     run_ = std::make_shared<PlanRun>(group_->rank(), group_->size(), std::move(plan), collective_.memory,
-                                     collective_.reduction, std::move(done));
+                                     collective_.reduction, std::move(done), group_->wire_for(collective_));
   }
   void send(int to, std::uint32_t label, std::span<const std::byte> bytes, rpc::Job left) override {
     // What is sent is the run's memory, which `left` keeps until it has run; nobody writes there meanwhile.

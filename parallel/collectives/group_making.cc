@@ -35,8 +35,8 @@ std::vector<std::string> survivors(const rpc::Agent& agent, const std::vector<rp
 }  // namespace
 
 // What a meeting has led to; nothing, where it was for others.
-std::optional<Group> Group::make(const std::shared_ptr<Context>& context, Meeting meeting, std::string name,
-                                 std::chrono::nanoseconds deadline) {
+std::optional<Group> Group::make(const std::shared_ptr<Context>& context, Meeting meeting,
+                                 const GroupOptions& options) {
   if (meeting.members.empty()) {
     context->give_up_group();
     return std::nullopt;
@@ -46,8 +46,8 @@ std::optional<Group> Group::make(const std::shared_ptr<Context>& context, Meetin
     delete core;
   };
   const std::shared_ptr<GroupCore> core(
-      new GroupCore(context->core(), meeting.id, std::move(name), std::move(meeting.members), meeting.rank,
-                    deadline, std::move(meeting.space)),
+      new GroupCore(context->core(), meeting.id, options.name, std::move(meeting.members), meeting.rank,
+                    options.deadline, options.wire, std::move(meeting.space)),
       forget);
   context->add(core);
   return Group(core);
@@ -57,6 +57,8 @@ rpc::Future<Group> Group::create(rpc::Agent& agent, GroupOptions options) {
   const auto context = Context::of(*agent.core());
   std::vector<std::string>& names = options.members;
   if (names.empty()) names = members_by_rank(agent);
+  if (options.wire && *options.wire != at::kHalf && *options.wire != at::kBFloat16)
+    refuse("group '" + options.name + "': the wire is float16, bfloat16 or nothing");
   const auto self = std::find(names.begin(), names.end(), agent.name());
   if (self == names.end()) refuse("group '" + options.name + "': '" + agent.name() + "' is no member of it");
   if (std::set(names.begin(), names.end()).size() != names.size())
@@ -86,7 +88,7 @@ rpc::Future<Group> Group::create(rpc::Agent& agent, GroupOptions options) {
       .then([context, options](rpc::Result<Meeting>&& meeting) {
         return rpc::capture([&] {
           if (!meeting.ok()) context->give_up_group();
-          return *make(context, std::move(meeting).get(), options.name, options.deadline);
+          return *make(context, std::move(meeting).get(), options);
         });
       });
 }
@@ -110,7 +112,7 @@ rpc::Future<std::optional<Group>> Group::split(std::optional<int> colour, int ke
       .then([context, options](rpc::Result<Meeting>&& meeting) {
         return rpc::capture([&] {
           if (!meeting.ok()) context->give_up_group();
-          return make(context, std::move(meeting).get(), options.name, options.deadline);
+          return make(context, std::move(meeting).get(), options);
         });
       });
 }
@@ -128,8 +130,10 @@ void Group::try_to_shrink(rpc::Agent& agent, const Group& old,
                           const std::shared_ptr<rpc::Promise<Group>>& promise) {
   const std::vector<std::string> names = survivors(agent, old.core_->members());
   auto made = rpc::capture([&] {
-    return create(agent,
-                  {.name = old.name() + " shrunk", .members = names, .deadline = old.core_->deadline()});
+    return create(agent, {.name = old.name() + " shrunk",
+                          .members = names,
+                          .deadline = old.core_->deadline(),
+                          .wire = old.core_->wire()});
   });
   if (!made.ok()) return promise->fail(made.error());
   std::move(made).get().then([&agent, old, promise, names](rpc::Result<Group>&& group) {

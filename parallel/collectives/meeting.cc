@@ -2,6 +2,7 @@
 
 #include <weft/rpc/codec/agent_id_codec.h>
 #include <weft/rpc/codec/packed.h>
+#include <weft/rpc/tensor/dtype.h>
 
 #include <sched.h>
 
@@ -20,8 +21,9 @@ struct Introduction {
   int key = 0;
   std::optional<RegionAddress> memory;  // none: it shares none
   Cores cores;                          // on which it may run
+  std::string wire;                     // GroupOptions::wire, by name
 };
-WEFT_CODEC(Introduction, self, number, colour, key, memory, cores)
+WEFT_CODEC(Introduction, self, number, colour, key, memory, cores, wire)
 
 Cores own_cores() {
   cpu_set_t set;
@@ -70,6 +72,10 @@ std::shared_ptr<SharedRegion> make_region(const GroupOptions& options, int most_
   return made.ok() ? std::move(made).get() : nullptr;
 }
 
+std::string wire_text(const std::optional<at::ScalarType>& wire) {
+  return wire ? std::string(tensor::dtype_name(*wire)) : "exact";
+}
+
 // Those of one colour, by rank, as places in the talk.
 std::vector<std::size_t> ranks_of(const std::vector<Introduction>& all, std::optional<int> colour) {
   std::vector<std::size_t> places;
@@ -91,6 +97,11 @@ Meeting first_part(const std::vector<Introduction>& all, int seat, std::optional
     members.push_back(all[each]);
     meeting.members.push_back(all[each].self);
   }
+  for (const Introduction& member : members)
+    if (member.wire != members.front().wire)
+      throw rpc::Error(rpc::ErrorKind::invalid_argument,
+                       "members of a group differ in its wire: " + members.front().self.name + " '" +
+                           members.front().wire + "', " + member.self.name + " '" + member.wire + "'");
   meeting.id = {members.front().self.incarnation, members.front().number};
   meeting.rank = static_cast<int>(std::find(places.begin(), places.end(), static_cast<std::size_t>(seat)) -
                                   places.begin());
@@ -103,7 +114,9 @@ Meeting first_part(const std::vector<Introduction>& all, int seat, std::optional
 }  // namespace
 
 rpc::Future<Meeting> meet(Talk talk, rpc::AgentId self, Seat seat, const GroupOptions& options) {
-  Introduction introduction{std::move(self), seat.number, seat.colour, seat.key, std::nullopt, own_cores()};
+  Introduction introduction{
+      std::move(self),        seat.number, seat.colour, seat.key, std::nullopt, own_cores(),
+      wire_text(options.wire)};
   const auto own = seat.colour ? make_region(options, seat.of) : nullptr;
   if (own != nullptr) introduction.memory = own->address();
 

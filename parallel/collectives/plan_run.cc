@@ -9,6 +9,8 @@ namespace weft::collectives {
 
 namespace {
 
+constexpr std::size_t half_bytes = 2;  // of an element that travels as a type of 16 bits
+
 bool takes_message(const Step& step) {
   return step.kind == Step::Kind::receive || step.kind == Step::Kind::reduce;
 }
@@ -16,12 +18,13 @@ bool takes_message(const Step& step) {
 }  // namespace
 
 PlanRun::PlanRun(int rank, int ranks, Plan plan, PlanMemory memory, std::optional<Reduction> reduction,
-                 Done done)
+                 Done done, std::optional<c10::ScalarType> wire)
     : rank_(rank),
       ranks_(ranks),
       plan_(std::move(plan)),
       memory_(std::move(memory)),
       reduction_(reduction),
+      wire_(wire),
       done_(std::move(done)),
       progress_(plan_.steps.size()),
       left_(plan_.steps.size()) {
@@ -99,25 +102,39 @@ void PlanRun::start(std::uint32_t index) {
   const Step& step = plan_.steps[index];
   const std::size_t n = step.range.size();
   switch (step.kind) {
-    case Step::Kind::send:
-      outbox_->send(step.peer, step.label,
-                    {n == 0 ? nullptr : at(step.place, step.range.begin), n * size_of(step.place)},
-                    [self = shared_from_this(), index] {
+    case Step::Kind::send: {
+      std::span<const std::byte> bytes{n == 0 ? nullptr : at(step.place, step.range.begin),
+                                       n * size_of(step.place)};
+      rpc::Buffer other_form;
+      if (is_compressed(step.place) && n != 0) {
+        other_form = compressed(bytes.data(), n);
+        bytes = {other_form.data(), other_form.size()};
+      }
+      outbox_->send(step.peer, step.label, bytes,
+                    [self = shared_from_this(), index, other_form = std::move(other_form)] {
                       self->over(index);
                       self->run_ready();
                     });
       return;
+    }
     case Step::Kind::receive:
     case Step::Kind::reduce: {
       const auto letter = early_.extract({step.peer, step.label});
       expected_.erase({step.peer, step.label});
-      if (!take(step, letter.mapped())) return;
+      const bool compresses =
+          is_compressed(step.kind == Step::Kind::reduce ? Place::accumulator : step.place);
+      const bool fits = letter.mapped().size() == n * half_bytes;
+      if (!take(step, compresses && fits ? expanded(letter.mapped(), n) : letter.mapped())) return;
       break;
     }
     case Step::Kind::finish: {
       const std::byte* const from = at(Place::accumulator, step.source);
       std::byte* const to = at(Place::output, step.range.begin);
       if (from != to || reduction_->finishes()) reduction_->finish(to, from, n, ranks_);
+      if (is_compressed(Place::output)) {  // what others will have of it
+        const rpc::Buffer rounded = expanded(compressed(to, n), n);
+        std::memcpy(to, rounded.data(), rounded.size());
+      }
       break;
     }
     case Step::Kind::copy: {
@@ -128,6 +145,18 @@ void PlanRun::start(std::uint32_t index) {
     }
   }
   over(index);
+}
+
+rpc::Buffer PlanRun::compressed(const std::byte* floats, std::size_t n) const {
+  rpc::Buffer message = rpc::Buffer::allocate(n * half_bytes);
+  narrow(*wire_, message.data(), reinterpret_cast<const float*>(floats), n);
+  return message;
+}
+
+rpc::Buffer PlanRun::expanded(const rpc::Buffer& message, std::size_t n) const {
+  rpc::Buffer floats = rpc::Buffer::allocate(n * sizeof(float));
+  widen(*wire_, reinterpret_cast<float*>(floats.data()), message.data(), n);
+  return floats;
 }
 
 // False: the message is not what the step takes, and the run has ended.

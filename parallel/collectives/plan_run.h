@@ -44,8 +44,10 @@ class WEFT_EXPORT PlanRun final : public std::enable_shared_from_this<PlanRun> {
  public:
   using Done = rpc::UniqueFunction<void(std::exception_ptr)>;  // null: it went well
 
-  // reduction: of plans that reduce.
-  PlanRun(int rank, int ranks, Plan plan, PlanMemory memory, std::optional<Reduction> reduction, Done done);
+  // reduction: of plans that reduce. wire: a floating-point type of 16 bits, as which elements and
+  // accumulators of float32 travel; results are rounded to it, so that they are alike on all ranks.
+  PlanRun(int rank, int ranks, Plan plan, PlanMemory memory, std::optional<Reduction> reduction, Done done,
+          std::optional<c10::ScalarType> wire = {});
 
   void begin(Outbox& outbox);
   // protocol_error ends the run where no step expects the message, or its size is another.
@@ -67,6 +69,9 @@ class WEFT_EXPORT PlanRun final : public std::enable_shared_from_this<PlanRun> {
   void run_ready();
   void start(std::uint32_t index);
   bool take(const Step& step, const rpc::Buffer& message);
+  bool is_compressed(Place place) const { return wire_ && size_of(place) == sizeof(float); }
+  rpc::Buffer compressed(const std::byte* floats, std::size_t n) const;
+  rpc::Buffer expanded(const rpc::Buffer& message, std::size_t n) const;
   void over(std::uint32_t index);
   std::byte* at(Place place, std::size_t element) const;
   std::size_t size_of(Place place) const;  // bytes of an element
@@ -76,6 +81,7 @@ class WEFT_EXPORT PlanRun final : public std::enable_shared_from_this<PlanRun> {
   const Plan plan_;
   PlanMemory memory_;
   const std::optional<Reduction> reduction_;
+  const std::optional<c10::ScalarType> wire_;
   rpc::Buffer own_accumulator_;
   Done done_;
   Outbox* outbox_ = nullptr;

@@ -246,39 +246,6 @@ void narrow_as(std::byte* to, const float* from, std::size_t n) {
   for (std::size_t i = 0; i < n; ++i) values[i] = static_cast<T>(from[i]);
 }
 
-void widen(ScalarType type, float* to, const std::byte* from, std::size_t n) {
-  switch (type) {
-    case ScalarType::Half:
-      return widen_half(to, from, n);
-    case ScalarType::BFloat16:
-      return widen_bfloat16(to, from, n);
-    case ScalarType::Float8_e4m3fn:
-      return widen_as<c10::Float8_e4m3fn>(to, from, n);
-    case ScalarType::Float8_e4m3fnuz:
-      return widen_as<c10::Float8_e4m3fnuz>(to, from, n);
-    case ScalarType::Float8_e5m2:
-      return widen_as<c10::Float8_e5m2>(to, from, n);
-    default:
-      return widen_as<c10::Float8_e5m2fnuz>(to, from, n);
-  }
-}
-void narrow(ScalarType type, std::byte* to, const float* from, std::size_t n) {
-  switch (type) {
-    case ScalarType::Half:
-      return narrow_half(to, from, n);
-    case ScalarType::BFloat16:
-      return narrow_bfloat16(to, from, n);
-    case ScalarType::Float8_e4m3fn:
-      return narrow_as<c10::Float8_e4m3fn>(to, from, n);
-    case ScalarType::Float8_e4m3fnuz:
-      return narrow_as<c10::Float8_e4m3fnuz>(to, from, n);
-    case ScalarType::Float8_e5m2:
-      return narrow_as<c10::Float8_e5m2>(to, from, n);
-    default:
-      return narrow_as<c10::Float8_e5m2fnuz>(to, from, n);
-  }
-}
-
 template <class T>
 WEFT_INLINE void divide_as(std::byte* to, const std::byte* from, std::size_t n, int ranks) {
   if constexpr (std::is_same_v<T, Bool>) {
@@ -336,6 +303,39 @@ const char* const names[] = {"sum",     "avg",    "product", "min",       "max",
                              "bit_and", "bit_or", "bit_xor", "premul_sum"};
 
 }  // namespace
+
+void widen(ScalarType type, float* to, const std::byte* from, std::size_t n) {
+  switch (type) {
+    case ScalarType::Half:
+      return widen_half(to, from, n);
+    case ScalarType::BFloat16:
+      return widen_bfloat16(to, from, n);
+    case ScalarType::Float8_e4m3fn:
+      return widen_as<c10::Float8_e4m3fn>(to, from, n);
+    case ScalarType::Float8_e4m3fnuz:
+      return widen_as<c10::Float8_e4m3fnuz>(to, from, n);
+    case ScalarType::Float8_e5m2:
+      return widen_as<c10::Float8_e5m2>(to, from, n);
+    default:
+      return widen_as<c10::Float8_e5m2fnuz>(to, from, n);
+  }
+}
+void narrow(ScalarType type, std::byte* to, const float* from, std::size_t n) {
+  switch (type) {
+    case ScalarType::Half:
+      return narrow_half(to, from, n);
+    case ScalarType::BFloat16:
+      return narrow_bfloat16(to, from, n);
+    case ScalarType::Float8_e4m3fn:
+      return narrow_as<c10::Float8_e4m3fn>(to, from, n);
+    case ScalarType::Float8_e4m3fnuz:
+      return narrow_as<c10::Float8_e4m3fnuz>(to, from, n);
+    case ScalarType::Float8_e5m2:
+      return narrow_as<c10::Float8_e5m2>(to, from, n);
+    default:
+      return narrow_as<c10::Float8_e5m2fnuz>(to, from, n);
+  }
+}
 
 std::string ReduceOp::name() const { return names[static_cast<std::size_t>(kind)]; }
 

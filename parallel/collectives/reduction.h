@@ -13,6 +13,10 @@
 
 namespace weft::collectives {
 
+// Between float32 and a floating-point type of 16 or 8 bits, rounded to nearest even.
+WEFT_EXPORT void widen(c10::ScalarType from, float* to, const std::byte* narrow, std::size_t n);
+WEFT_EXPORT void narrow(c10::ScalarType to, std::byte* narrow, const float* from, std::size_t n);
+
 class WEFT_EXPORT Reduction {
  public:
   // Throws unsupported where the operation has no meaning for the type.

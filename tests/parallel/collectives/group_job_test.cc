@@ -85,6 +85,58 @@ TEST_P(GroupsBesideCalls, CallsThenCollectives) {
   call_each_other();
 }
 
+// --- The wire ---
+
+TEST(GroupsOverAWire, OfHalfTheBytesRoundAndAgree) {
+  for (const int ranks : {2, 3, 9}) {
+    Company company(ranks);
+    for (const at::ScalarType wire : {at::kHalf, at::kBFloat16}) {
+      const auto groups = company.groups({.wire = wire});
+      for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
+        SCOPED_TRACE(::testing::Message() << ranks << " " << wire << " " << type);
+        Tensors tensors(ranks);
+        at::Tensor sum = at::zeros({50'000}, at::kDouble);
+        for (int rank = 0; rank < ranks; ++rank) {
+          at::manual_seed(static_cast<std::uint64_t>(rank));
+          tensors[rank] = at::rand({50'000}).to(type);
+          sum += tensors[rank].to(at::kDouble);
+        }
+        together(groups, [&](const Group& group) { return group.all_reduce(tensors[group.rank()]); });
+        for (int rank = 1; rank < ranks; ++rank) expect_equal(tensors[rank], tensors[0]);
+        // Rounded once a rank, each by half a unit of what was summed by then, at the most.
+        const double unit = wire == at::kHalf && type == at::kFloat ? 0x1p-11 : 0x1p-8;
+        EXPECT_LE((tensors[0].to(at::kDouble) - sum).abs().max().item<double>(), ranks * ranks * unit);
+        if (type == at::kFloat) {
+          expect_equal(tensors[0].to(wire).to(at::kFloat), tensors[0], "of the wire's precision");
+        }
+      }
+      // What is small, or is no sum of float32, is exact.
+      Tensors small(ranks), doubles(ranks);
+      together(groups, [&](const Group& group) {
+        return group.all_reduce(small[group.rank()] = at::full({3}, 1 + 0x1p-20));
+      });
+      together(groups, [&](const Group& group) {
+        return group.all_reduce(doubles[group.rank()] = at::full({50'000}, 1 + 0x1p-40, at::kDouble));
+      });
+      expect_equal(small[1], at::full({3}, 1 + 0x1p-20) * ranks);
+      expect_equal(doubles[1], at::full({50'000}, 1 + 0x1p-40, at::kDouble) * ranks);
+    }
+  }
+}
+
+TEST(GroupsOverAWire, IsTheSameForAllMembers) {
+  Company company(2);
+  auto one = Group::create(company.agent(0), {.wire = at::kHalf}), two = Group::create(company.agent(1));
+  for (auto* group : {&one, &two}) {
+    const auto error = error_of([&] { return got(std::move(*group)); });
+    ASSERT_TRUE(error);
+    EXPECT_EQ(error->kind(), ErrorKind::invalid_argument) << error->what();
+    EXPECT_NE(std::string(error->what()).find("worker0 'float16'"), std::string::npos) << error->what();
+  }
+  EXPECT_EQ(test::kind_of([&] { return got(Group::create(company.agent(0), {.wire = at::kFloat})); }),
+            ErrorKind::invalid_argument);
+}
+
 TEST(GroupsOverTcp, MoveMuch) {
   Company company(2, Backend::messages, std::make_unique<test::TcpJobStore>());
   const auto groups = company.groups();
