@@ -1,0 +1,72 @@
+// ./dev bench collectives: groups of processes that act together, weft's beside Gloo's, OpenMPI's and bare
+// memory.
+#include "bench/collectives/work.h"
+
+#include <unistd.h>
+
+#include <filesystem>
+#include <stdexcept>
+
+namespace weft::bench {
+namespace {
+
+constexpr std::size_t KiB = 1 << 10, MiB = 1 << 20;
+
+std::string size_text(std::size_t bytes) {
+  return bytes % MiB == 0 ? std::to_string(bytes / MiB) + "MiB" : std::to_string(bytes / KiB) + "KiB";
+}
+const char* name_of(Kind kind) { return kind == Kind::group ? "group" : kind == Kind::any ? "any" : "tcp"; }
+
+std::vector<Work> works() {
+  std::vector<Work> works;
+  const auto add = [&](Operation operation, std::size_t bytes, int ranks, Kind kind) {
+    works.push_back({std::string(name_of(operation)) + "/" + size_text(bytes) + "/" + std::to_string(ranks) +
+                         "/" + name_of(kind),
+                     operation, bytes, ranks, kind});
+  };
+  for (const int ranks : {2, 4})
+    for (const std::size_t bytes : {4 * KiB, 64 * KiB, MiB, 16 * MiB, 64 * MiB, 256 * MiB})
+      for (const Kind kind : {Kind::group, Kind::any, Kind::tcp})
+        add(Operation::all_reduce, bytes, ranks, kind);
+  for (const Operation operation :
+       {Operation::broadcast, Operation::all_gather, Operation::reduce_scatter, Operation::all_to_all})
+    for (const std::size_t bytes : {4 * KiB, MiB, 16 * MiB})
+      for (const Kind kind : {Kind::group, Kind::any}) add(operation, bytes, 2, kind);
+  return works;
+}
+
+constexpr MakeContender peers[] = {weft_peer, raw_peer, raw_duplex_peer, gloo_peer, openmpi_peer};
+
+}  // namespace
+
+const char* name_of(Operation operation) {
+  constexpr const char* names[] = {"all_reduce", "broadcast", "all_gather", "reduce_scatter", "all_to_all"};
+  return names[static_cast<std::size_t>(operation)];
+}
+
+void expect_answer(bool right) {
+  if (!right) throw std::runtime_error("the answer is wrong");
+}
+
+std::string scratch_path(const std::string& suffix) {
+  return std::filesystem::temp_directory_path() / ("weft_bench_" + std::to_string(getpid()) + suffix);
+}
+
+void Rounds::report() {
+  Figures figures = meter_.figures();
+  figures["GBps"] = static_cast<double>(work_.bytes) / figures.at("p50_us") / 1e3;
+  end_.report(figures);
+}
+
+}  // namespace weft::bench
+
+int main(int argc, char** argv) {
+  using namespace weft::bench;
+  Bench bench{.name = "collectives", .processes = 4};
+  for (const Work& work : works()) {
+    Case& one = bench.cases.emplace_back(Case{work.name, {}});
+    for (const MakeContender peer : peers)
+      if (auto contender = peer(work)) one.contenders.push_back(std::move(*contender));
+  }
+  return run_bench(argc, argv, std::move(bench));
+}

@@ -1,0 +1,33 @@
+// Ranks: processes that do the same together, forked for one measurement: process r of the pins is rank r.
+//
+// Rank 0 says on its channel what it found, {"figures": {NAME: NUMBER…}, "threads": NUMBER}; it may be
+// another program (become(), and then its descriptor 3, a message a packet), as all others may.
+// Thread-safety: one thread.
+#pragma once
+
+#include "bench/harness/bench.h"
+#include "bench/harness/process.h"
+
+namespace weft::bench {
+
+class RankEnd {
+ public:
+  RankEnd(Channel& channel, int rank, const Setting& setting)
+      : channel_(channel), rank_(rank), setting_(setting) {}
+  int rank() const { return rank_; }
+  const Budget& budget() const { return setting_.budget; }
+  const Pins& pins() const { return setting_.pins; }
+  void report(const Figures& figures);           // rank 0, once
+  void report_text(const std::string& message);  // the same, as somebody else wrote it
+  [[noreturn]] void become(const std::vector<std::string>& command) { channel_.become(command); }
+
+ private:
+  Channel& channel_;
+  const int rank_;
+  const Setting& setting_;
+};
+
+// Whatever goes wrong in a process is the outcome's error.
+Outcome measure_ranks(int ranks, const Setting& setting, const std::function<void(RankEnd&)>& body);
+
+}  // namespace weft::bench

@@ -1,0 +1,88 @@
+// The floor over TCP: two processes that exchange as many bytes as a ring all_reduce of two ranks does, both
+// ways at once over one connection, and add nothing up.
+#include "bench/collectives/work.h"
+
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <system_error>
+
+namespace weft::bench {
+namespace {
+
+[[noreturn]] void fail(const char* what) { throw std::system_error(errno, std::generic_category(), what); }
+
+// Both ends of a TCP connection over the loopback.
+std::pair<int, int> connected_pair() {
+  const int listener = socket(AF_INET, SOCK_STREAM, 0), one = socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in where{};
+  where.sin_family = AF_INET;
+  where.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof where;
+  auto* const address = reinterpret_cast<sockaddr*>(&where);
+  if (listener < 0 || one < 0 || bind(listener, address, size) != 0 || listen(listener, 1) != 0 ||
+      getsockname(listener, address, &size) != 0 || connect(one, address, size) != 0)
+    fail("a connection over the loopback");
+  const int other = accept(listener, nullptr, nullptr);
+  if (other < 0) fail("accept");
+  close(listener);
+  const int on = 1;
+  for (const int end : {one, other}) setsockopt(end, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+  return {one, other};
+}
+
+// As many bytes out as in.
+void exchange(int socket, std::byte* out, std::byte* in, std::size_t bytes) {
+  for (std::size_t sent = 0, received = 0; sent < bytes || received < bytes;) {
+    pollfd ready{socket, static_cast<short>((sent < bytes ? POLLOUT : 0) | (received < bytes ? POLLIN : 0)),
+                 0};
+    if (poll(&ready, 1, -1) < 0) fail("poll");
+    if ((ready.revents & POLLIN) != 0) {
+      const ssize_t count = recv(socket, in + received, bytes - received, MSG_DONTWAIT);
+      if (count == 0 || (count < 0 && errno != EAGAIN)) fail("recv");
+      received += count > 0 ? static_cast<std::size_t>(count) : 0;
+    }
+    if ((ready.revents & POLLOUT) != 0) {
+      const ssize_t count = send(socket, out + sent, bytes - sent, MSG_DONTWAIT | MSG_NOSIGNAL);
+      if (count < 0 && errno != EAGAIN) fail("send");
+      sent += count > 0 ? static_cast<std::size_t>(count) : 0;
+    }
+  }
+}
+
+void run(const Work& work, int socket, RankEnd& end) {
+  std::vector<std::byte> out(work.bytes), in(work.bytes);
+  const auto half = work.bytes / 2;
+  Rounds(end, work).run(
+      [&] {  // the halves, then the sums of the halves
+        exchange(socket, out.data(), in.data(), half);
+        exchange(socket, out.data() + half, in.data() + half, work.bytes - half);
+      },
+      [&](std::size_t next) {
+        std::uint64_t theirs = 0, own = next;
+        exchange(socket, reinterpret_cast<std::byte*>(&own), reinterpret_cast<std::byte*>(&theirs),
+                 sizeof own);
+        return end.rank() == 0 ? next : static_cast<std::size_t>(theirs);
+      });
+}
+
+}  // namespace
+
+std::optional<Contender> raw_duplex_peer(const Work& work) {
+  if (work.kind != Kind::tcp || work.ranks != 2 || work.operation != Operation::all_reduce)
+    return std::nullopt;
+  return Contender{"raw-duplex", {{"caller", "main"}}, [work](const Setting& setting) {
+                     const auto [one, other] = connected_pair();
+                     const int ends[] = {one, other};
+                     const Outcome outcome =
+                         measure_ranks(2, setting, [&](RankEnd& end) { run(work, ends[end.rank()], end); });
+                     close(one), close(other);
+                     return outcome;
+                   }};
+}
+
+}  // namespace weft::bench

@@ -1,0 +1,83 @@
+// weft itself: groups over agents, each a process.
+#include "bench/collectives/work.h"
+
+#include <weft/parallel/collectives/context.h>
+#include <weft/parallel/collectives/group.h>
+#include <weft/rpc/rpc.h>
+#include <weft/rpc/tensor/layers.h>
+
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+
+#include <filesystem>
+
+namespace weft::bench {
+namespace {
+
+using collectives::Group;
+
+void run(const Work& work, const std::string& store, RankEnd& end) {
+  at::set_num_threads(1);
+  const auto ranks = static_cast<std::size_t>(work.ranks);
+  rpc::AgentOptions options{.name = "rank" + std::to_string(end.rank())};
+  options.listen = {"tcp://127.0.0.1:0"};
+  options.same_host = work.kind != Kind::tcp;
+  options.rendezvous = rpc::Rendezvous{
+      .store = "file://" + store, .rank = static_cast<std::size_t>(end.rank()), .world_size = ranks};
+  rpc::Layers layers = tensor::layers();
+  layers.push_back(collectives::layer());
+  rpc::Agent agent(options, layers);
+  agent.wait_for(ranks).get();
+  const Group group = Group::create(agent, {.shared_memory = work.kind != Kind::tcp}).get();
+
+  const auto make = [&](std::size_t elements) {
+    const std::vector<std::int64_t> sizes{static_cast<std::int64_t>(elements)};
+    return (work.kind == Kind::group ? group.empty(sizes) : at::empty(sizes)).zero_();
+  };
+  const auto first = [](const at::Tensor& tensor) { return tensor[0].item<float>(); };
+  const at::Tensor whole = make(work.elements()), part = make(work.part()), other = make(work.elements());
+  const auto collective = [&] {
+    switch (work.operation) {
+      case Operation::all_reduce:
+        return group.all_reduce(whole).get();
+      case Operation::broadcast:
+        return group.broadcast(whole, 0).get();
+      case Operation::all_gather:
+        return group.all_gather(whole, part).get();
+      case Operation::reduce_scatter:
+        return group.reduce_scatter(part, whole).get();
+      case Operation::all_to_all:
+        return group.all_to_all(other, whole).get();
+    }
+  };
+  whole.fill_(end.rank() + 1), part.fill_(end.rank() + 1);
+  collective();
+  const auto sum = static_cast<float>(ranks * (ranks + 1) / 2);
+  expect_answer(
+      first(work.operation == Operation::reduce_scatter ? part
+            : work.operation == Operation::all_to_all   ? other
+                                                        : whole) ==
+      (work.operation == Operation::all_reduce || work.operation == Operation::reduce_scatter ? sum : 1));
+  whole.zero_(), part.zero_();
+
+  at::Tensor count = at::zeros({1}, at::kLong);
+  Rounds(end, work).run(collective, [&](std::size_t next) {
+    count.fill_(static_cast<std::int64_t>(next));
+    group.broadcast(count, 0).get();
+    return static_cast<std::size_t>(count.item<std::int64_t>());
+  });
+}
+
+}  // namespace
+
+std::optional<Contender> weft_peer(const Work& work) {
+  return Contender{"weft", {{"caller", "main"}}, [work](const Setting& setting) {
+                     const std::string store = scratch_path(".store");
+                     const Outcome outcome =
+                         measure_ranks(work.ranks, setting, [&](RankEnd& end) { run(work, store, end); });
+                     std::filesystem::remove(store);
+                     return outcome;
+                   }};
+}
+
+}  // namespace weft::bench

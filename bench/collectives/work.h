@@ -1,0 +1,77 @@
+// Work: what each case of this bench asks of a peer, and the peers, one file each. docs/benchmarks.md says
+// what each does. Thread-safety: values.
+#pragma once
+
+#include "bench/collectives/ranks.h"
+
+#include <optional>
+
+namespace weft::bench {
+
+enum class Operation { all_reduce, broadcast, all_gather, reduce_scatter, all_to_all };
+
+// Where a rank's tensor lies, and how bytes go.
+enum class Kind {
+  group,  // in the memory of the group, where a peer has such; else as `any`
+  any,    // in ordinary memory
+  tcp,    // the same, over TCP alone
+};
+
+// float32, sum. bytes: of the tensor that is reduced or sent; of all ranks' parts together where they have
+// parts (all_gather: the output; reduce_scatter, all_to_all: the input).
+struct Work {
+  std::string name;
+  Operation operation = Operation::all_reduce;
+  std::size_t bytes = 0;
+  int ranks = 2;
+  Kind kind = Kind::any;
+
+  std::size_t elements() const { return bytes / sizeof(float); }
+  std::size_t part() const { return elements() / static_cast<std::size_t>(ranks); }
+};
+
+const char* name_of(Operation operation);
+
+void expect_answer(bool right);  // throws std::runtime_error
+std::string scratch_path(const std::string& suffix);
+
+// One rank's collective, again and again, until rank 0 has measured enough: in blocks, after each of which
+// rank 0 tells the others how many the next one has, by the peer's own means; 0: none.
+class Rounds {
+ public:
+  Rounds(RankEnd& end, const Work& work) : end_(end), work_(work), meter_(end.budget()) {}
+  template <class Collective, class Tell>
+  void run(Collective collective, Tell tell) {
+    for (std::size_t count = 1; count != 0; count = tell(next_)) {
+      const auto began = std::chrono::steady_clock::now();
+      bool more = true;
+      for (std::size_t i = 0; i < count; ++i) {
+        meter_.begin();
+        collective();
+        more = meter_.end() && more;
+      }
+      const auto took = std::chrono::steady_clock::now() - began;
+      next_ = !more ? 0 : took < std::chrono::milliseconds{5} ? 2 * count : count;
+    }
+    if (end_.rank() == 0) report();
+  }
+
+ private:
+  void report();
+
+  RankEnd& end_;
+  const Work& work_;
+  LatencyMeter meter_;
+  std::size_t next_ = 1;
+};
+
+// Each gives nothing where the work does not concern that peer.
+using MakeContender = std::optional<Contender> (*)(const Work&);
+std::optional<Contender> weft_peer(const Work& work);
+std::optional<Contender> weft_messages_peer(const Work& work);  // without shared memory between ranks
+std::optional<Contender> raw_peer(const Work& work);            // processes that reduce in one shared memory
+std::optional<Contender> raw_duplex_peer(const Work& work);     // as many bytes over one TCP connection
+std::optional<Contender> gloo_peer(const Work& work);           // by way of PyTorch in Python
+std::optional<Contender> openmpi_peer(const Work& work);
+
+}  // namespace weft::bench
