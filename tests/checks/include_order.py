@@ -2,7 +2,7 @@
 """The folder order of includes: a folder includes only itself and the folders that its line below names.
 
 This table is the architecture. What else is checked:
-  - LibTorch stays out of rpc/ (but rpc/tensor) and rref/;
+  - LibTorch stays out of rpc/ (but rpc/tensor), rref/ and parallel/collectives/flight/;
   - spdlog and prometheus-cpp stay inside rpc/observe;
   - generated Cap'n Proto headers are included by sources and by headers in an `internal` folder only, because they refuse
     every other version of the library;
@@ -29,10 +29,11 @@ LAYERS = {
     "rref": RPC,
     "dist_autograd": [*UP_TO_RREF, "rpc/tensor"],
     "dist_optim": UP_TO_AUTOGRAD,
-    "parallel/collectives": [*RPC, "rpc/tensor"],
-    "parallel": [*UP_TO_AUTOGRAD, "dist_optim", "parallel/collectives"],
+    "parallel/collectives/flight": RPC,
+    "parallel/collectives": [*RPC, "rpc/tensor", "parallel/collectives/flight"],
+    "parallel": [*UP_TO_AUTOGRAD, "dist_optim", "parallel/collectives/flight", "parallel/collectives"],
 }
-WITHOUT_TORCH = [*RPC, "rpc/testing", "rpc/observe", "rref"]
+WITHOUT_TORCH = [*RPC, "rpc/testing", "rpc/observe", "rref", "parallel/collectives/flight"]
 TORCH = ["rpc", "rpc/testing", "rpc/observe", "rref"]
 TORCH = re.compile(r"(torch|ATen|c10|caffe2)/")
 OPENSSL = re.compile(r"openssl/")

@@ -1,0 +1,46 @@
+// FlightEntry: one operation of a group on one rank, as its flight recorder noted it.
+//
+// Times are nanoseconds since 1970 by the host's clock, so that those of several ranks may be laid side by
+// side as far as their clocks agree; 0: it has not come so far. A value.
+#pragma once
+
+#include <weft/rpc/core/export.h>
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace weft::collectives {
+
+enum class FlightKind : std::uint8_t { collective, send, recv };
+enum class FlightState : std::uint8_t {
+  begun,   // here; who else is at it is not known
+  moving,  // all have come: data moves
+  done,
+  failed,
+};
+WEFT_EXPORT std::string_view name_of(FlightKind kind);    // "collective", …
+WEFT_EXPORT std::string_view name_of(FlightState state);  // "begun", …
+
+struct WEFT_EXPORT FlightEntry {
+  FlightKind kind = FlightKind::collective;
+  FlightState state = FlightState::begun;
+  std::uint64_t number = 0;    // of all that this rank did in the group, in the order of its beginning
+  std::uint64_t sequence = 0;  // of a collective: ranks' collectives of one sequence belong together
+  std::string text;            // "all_reduce(sum, float32[4, 8])"; of a message what it moves, "float32[4]"
+  std::string site;            // "train.cc:12"
+  std::uint64_t bytes = 0;
+  int peer = -1;  // of a message: the other rank; -1: any
+  std::uint64_t tag = 0;
+  std::int64_t begun = 0, moved = 0, ended = 0;
+  std::string error;           // why it failed
+  std::vector<int> waits_for;  // ranks of whom something had yet to come
+
+  bool is_open() const { return state != FlightState::done; }
+  // "#17 all_reduce(sum, float32[4, 8])", "send(float32[4], to 2, tag 7)"
+  std::string what() const;
+  std::string what_and_where() const;  // the same, " at train.cc:12" behind it
+};
+
+}  // namespace weft::collectives

@@ -1,0 +1,156 @@
+#include <weft/parallel/collectives/flight/flight_group.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <tuple>
+#include <utility>
+
+namespace weft::collectives {
+namespace {
+
+using GroupKey = std::pair<std::uint64_t, std::uint64_t>;
+
+FlightGroup group_of(const std::vector<const FlightDump*>& dumps) {
+  FlightGroup group;
+  group.label = dumps.front()->group;
+  group.members = dumps.front()->members;
+  group.dumps.resize(group.members.size());
+  group.collectives.resize(group.members.size());
+  group.open.resize(group.members.size());
+  for (const FlightDump* dump : dumps) {
+    const FlightDump*& place = group.dumps[static_cast<std::size_t>(dump->rank)];
+    if (place == nullptr || place->records.taken < dump->records.taken) place = dump;
+  }
+  std::map<std::uint64_t, const std::string*> meant;
+  for (std::size_t rank = 0; rank < group.dumps.size(); ++rank) {
+    if (group.dumps[rank] == nullptr) continue;
+    for (const FlightEntry& entry : group.dumps[rank]->records.entries) {
+      if (entry.kind != FlightKind::collective) continue;
+      group.collectives[rank][entry.sequence] = &entry;
+      const auto [first, is_first] = meant.emplace(entry.sequence, &entry.text);
+      if (!is_first && *first->second != entry.text) group.mismatches.insert(entry.sequence);
+    }
+  }
+  for (std::size_t rank = 0; rank < group.dumps.size(); ++rank) {
+    for (const auto& [sequence, entry] : group.collectives[rank])
+      if (entry->is_open() && !group.mismatches.contains(sequence)) group.open[rank].push_back(entry);
+    if (group.dumps[rank] == nullptr) continue;
+    for (const FlightEntry& entry : group.dumps[rank]->records.entries)
+      if (entry.kind != FlightKind::collective && entry.is_open()) group.open[rank].push_back(&entry);
+  }
+  return group;
+}
+
+// How many of the ranks' collectives can be compared, one shifted against the other by one; none where any
+// two of them differ.
+std::optional<std::size_t> shifted(const FlightGroup& group, int ahead, int behind, std::uint64_t sequence,
+                                   const SameFlight& same) {
+  const auto& first = group.collectives[static_cast<std::size_t>(ahead)];
+  std::size_t compared = 0;
+  for (auto at = first.lower_bound(sequence); at != first.end(); ++at) {
+    const FlightEntry* const other = group.collective(behind, at->first + 1);
+    if (other == nullptr) continue;
+    if (!same(*at->second, *other)) return std::nullopt;
+    ++compared;
+  }
+  return compared;
+}
+
+}  // namespace
+
+const FlightEntry* FlightGroup::collective(int rank, std::uint64_t sequence) const {
+  const auto& of_rank = collectives[static_cast<std::size_t>(rank)];
+  const auto found = of_rank.find(sequence);
+  return found == of_rank.end() ? nullptr : found->second;
+}
+
+std::vector<int> FlightGroup::without_dump() const {
+  std::vector<int> ranks;
+  for (int rank = 0; rank < size(); ++rank)
+    if (dump(rank) == nullptr) ranks.push_back(rank);
+  return ranks;
+}
+
+std::vector<int> FlightGroup::with_dump() const {
+  std::vector<int> ranks;
+  for (int rank = 0; rank < size(); ++rank)
+    if (dump(rank) != nullptr) ranks.push_back(rank);
+  return ranks;
+}
+
+std::string FlightGroup::describe(int rank) const {
+  return "rank " + std::to_string(rank) + " (" + members[static_cast<std::size_t>(rank)] + ")";
+}
+
+std::string FlightGroup::describe(const std::vector<int>& ranks) const {
+  if (ranks.size() == 1) return describe(ranks.front());
+  std::string text = "ranks ";
+  for (std::size_t i = 0; i < ranks.size();) {
+    std::size_t last = i;
+    while (last + 1 < ranks.size() && ranks[last + 1] == ranks[last] + 1) ++last;
+    if (last - i < 2) last = i;  // of two in a row each is named
+    text += (i == 0 ? "" : ", ") + std::to_string(ranks[i]);
+    if (last != i) text += "-" + std::to_string(ranks[last]);
+    i = last + 1;
+  }
+  return text;
+}
+
+std::vector<FlightGroup> flight_groups(const std::vector<FlightDump>& dumps,
+                                       std::vector<std::string>& notes) {
+  // Dumps that do not agree on who is in the group are of several.
+  std::map<std::tuple<std::string, std::vector<std::string>, GroupKey>, std::vector<const FlightDump*>> found;
+  for (const FlightDump& dump : dumps)
+    found[{dump.group, dump.members, {dump.origin, dump.number}}].push_back(&dump);
+
+  // The last life of each name and members: rank 0's incarnation, and when one of it was dumped.
+  std::map<std::pair<std::string, std::vector<std::string>>, std::pair<std::int64_t, std::uint64_t>> last;
+  for (const FlightDump& dump : dumps) {
+    auto& latest = last[{dump.group, dump.members}];
+    latest = std::max(latest, {dump.records.taken, dump.origin});
+  }
+  std::map<std::string, std::size_t> outdated;
+  std::vector<FlightGroup> groups;
+  for (const auto& [key, of_group] : found) {
+    const auto& [name, members, id] = key;
+    if (last[{name, members}].second != id.first) {
+      outdated[name] += of_group.size();
+      continue;
+    }
+    groups.push_back(group_of(of_group));
+  }
+  for (const auto& [name, count] : outdated)
+    notes.push_back("left out: " + std::to_string(count) + (count == 1 ? " dump" : " dumps") + " of group '" +
+                    name + "' from an earlier run");
+
+  std::map<std::string, std::size_t> names;
+  for (const FlightGroup& group : groups) ++names[group.label];
+  for (FlightGroup& group : groups) {
+    if (names[group.label] == 1) continue;
+    const FlightDump& any = *group.dump(group.with_dump().front());
+    char id[40];
+    std::snprintf(id, sizeof id, " (%08llx.%llu)", static_cast<unsigned long long>(any.origin >> 32),
+                  static_cast<unsigned long long>(any.number));
+    group.label += id;
+  }
+  return groups;
+}
+
+FlightShift flight_shift(const FlightGroup& group, int rank, int other, std::uint64_t sequence,
+                         const SameFlight& same) {
+  const auto ahead = shifted(group, rank, other, sequence, same);   // its own fit the other's next ones
+  const auto behind = shifted(group, other, rank, sequence, same);  // the other's fit its own next ones
+  // Where calls alternate, two that were swapped look like one left out until there is a third.
+  if (ahead.value_or(0) >= 2) return FlightShift::left_out;
+  if (behind.value_or(0) >= 2) return FlightShift::one_more;
+  const FlightEntry* const mine[] = {group.collective(rank, sequence), group.collective(rank, sequence + 1)};
+  const FlightEntry* const theirs[] = {group.collective(other, sequence),
+                                       group.collective(other, sequence + 1)};
+  const bool all = mine[0] != nullptr && mine[1] != nullptr && theirs[0] != nullptr && theirs[1] != nullptr;
+  if (all && same(*mine[0], *theirs[1]) && same(*mine[1], *theirs[0])) return FlightShift::swapped;
+  if (ahead.value_or(0) == 1) return FlightShift::left_out;
+  if (behind.value_or(0) == 1) return FlightShift::one_more;
+  return FlightShift::none;
+}
+
+}  // namespace weft::collectives

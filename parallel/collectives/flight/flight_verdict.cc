@@ -1,0 +1,450 @@
+#include <weft/parallel/collectives/flight/flight_verdict.h>
+
+#include <weft/parallel/collectives/flight/flight_waits.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+
+namespace weft::collectives {
+namespace {
+
+using Kind = FlightFinding::Kind;
+
+constexpr std::size_t most_lines = 16;          // of details that are one a rank
+constexpr std::size_t most_operations = 3;      // of one rank, in a line
+constexpr std::size_t least_compared = 8;       // collectives, before a rank is called late
+constexpr std::int64_t least_late = 1'000'000;  // nanoseconds
+
+std::string time_text(std::int64_t nanoseconds) {
+  const double seconds = static_cast<double>(std::max<std::int64_t>(nanoseconds, 0)) / 1e9;
+  char text[40];
+  if (seconds >= 1) {
+    std::snprintf(text, sizeof text, "%.1f s", seconds);
+  } else {
+    std::snprintf(text, sizeof text, "%.1f ms", seconds * 1e3);
+  }
+  return text;
+}
+
+std::string counted(std::size_t count, const std::string& what) {
+  return std::to_string(count) + " " + what + (count == 1 ? "" : "s");
+}
+
+// Ranks of which a line says the same, and for how long it has been so: the longest.
+class Places {
+ public:
+  void add(int rank, const std::string& text, std::optional<std::int64_t> time = {}) {
+    for (Place& place : places_) {
+      if (place.text != text) continue;
+      place.ranks.push_back(rank);
+      place.time = std::max(place.time, time);
+      return;
+    }
+    places_.push_back({text, {rank}, time});
+  }
+  std::vector<std::string> lines(const FlightGroup& group) const {
+    std::vector<std::string> lines;
+    for (const Place& place : places_)
+      lines.push_back(group.describe(place.ranks) + ": " + place.text +
+                      (place.time ? ", for " + time_text(*place.time) : ""));
+    return lines;
+  }
+
+ private:
+  struct Place {
+    std::string text;
+    std::vector<int> ranks;
+    std::optional<std::int64_t> time;
+  };
+  std::vector<Place> places_;
+};
+
+class Judge {
+ public:
+  explicit Judge(const std::vector<FlightDump>& dumps) : groups_(flight_groups(dumps, verdict_.notes)) {
+    waits_ = flight_waits(groups_);
+    for (const FlightWait& wait : waits_)
+      open_of_[wait.group->members[static_cast<std::size_t>(wait.rank)]].push_back(&wait);
+  }
+
+  FlightVerdict judge() && {
+    for (const FlightCycle& cycle : flight_cycles(waits_)) tell_cycle(cycle);
+    for (const FlightGroup& group : groups_) {
+      introduce(group);
+      tell_mismatch(group);
+      const auto stuck = first_open(group);
+      tell_without_dump(group, stuck);
+      if (stuck) tell_stuck(group, *stuck);
+      tell_messages(group);
+      note_late(group);
+    }
+    return std::move(verdict_);
+  }
+
+ private:
+  FlightFinding& add(Kind kind, const FlightGroup& group, std::vector<int> ranks, std::string text) {
+    FlightFinding finding{
+        .kind = kind, .group = group.label, .ranks = std::move(ranks), .text = std::move(text)};
+    for (const int rank : finding.ranks)
+      finding.members.push_back(group.members[static_cast<std::size_t>(rank)]);
+    verdict_.findings.push_back(std::move(finding));
+    return verdict_.findings.back();
+  }
+
+  void introduce(const FlightGroup& group) {
+    FlightVerdict::Group told{.label = group.label};
+    const auto with = group.with_dump();
+    told.summary = counted(group.members.size(), "rank");
+    if (with.size() < group.members.size()) told.summary += ", dumps of " + std::to_string(with.size());
+    std::uint64_t least = ~std::uint64_t{0}, most = 0;
+    for (const int rank : with) {
+      least = std::min(least, group.dump(rank)->records.begun);
+      most = std::max(most, group.dump(rank)->records.begun);
+    }
+    told.summary += "; " +
+                    (least == most ? counted(most, "collective")
+                                   : std::to_string(least) + " to " + std::to_string(most) + " collectives") +
+                    " begun";
+    for (const int rank : with) {
+      const std::string& error = group.dump(rank)->error;
+      if (!error.empty() && std::find(told.errors.begin(), told.errors.end(), error) == told.errors.end() &&
+          told.errors.size() < most_lines)
+        told.errors.push_back(error);
+    }
+    verdict_.groups.push_back(std::move(told));
+  }
+
+  // --- Where a rank is ---
+
+  // "in #3 barrier() at train.cc:12 of group 'B'"; the last that it did where it is in none.
+  void place(Places& places, const FlightGroup& group, int rank) const {
+    const auto open = open_of_.find(group.members[static_cast<std::size_t>(rank)]);
+    if (open == open_of_.end()) return place_idle(places, *group.dump(rank));
+    std::vector<const FlightWait*> here = open->second;  // those of this group first
+    std::stable_partition(here.begin(), here.end(),
+                          [&](const FlightWait* wait) { return wait->group == &group; });
+    std::string text;
+    std::int64_t time = 0;
+    for (std::size_t i = 0; i < here.size() && i < most_operations; ++i) {
+      const FlightWait& wait = *here[i];
+      text += (i == 0 ? "in " : "; in ") + wait.entry->what_and_where();
+      if (wait.group != &group) text += " of group '" + wait.group->label + "'";
+      time = std::max(time, wait.group->dump(wait.rank)->records.taken - wait.entry->begun);
+    }
+    if (here.size() > most_operations)
+      text += "; in " + std::to_string(here.size() - most_operations) + " more";
+    places.add(rank, text, time);
+  }
+
+  static void place_idle(Places& places, const FlightDump& dump) {
+    const auto& entries = dump.records.entries;
+    const auto last = std::max_element(entries.begin(), entries.end(),
+                                       [](const auto& a, const auto& b) { return a.number < b.number; });
+    if (last == entries.end()) return places.add(dump.rank, "has begun nothing");
+    if (last->state != FlightState::done)  // where ranks do not mean the same
+      return places.add(dump.rank,
+                        (last->state == FlightState::failed ? "failed in " : "in ") + last->what_and_where());
+    places.add(dump.rank, "done with " + last->what_and_where() + " and in no other",
+               dump.records.taken - last->ended);
+  }
+
+  std::vector<std::string> places_of(const FlightGroup& group, const std::vector<int>& ranks) const {
+    Places places;
+    for (const int rank : ranks)
+      if (group.dump(rank) != nullptr) place(places, group, rank);
+    return places.lines(group);
+  }
+
+  // --- Collectives ---
+
+  static std::optional<std::uint64_t> first_open(const FlightGroup& group) {
+    std::optional<std::uint64_t> first;
+    for (const FlightEntries& open : group.open)
+      if (!open.empty() && open.front()->kind == FlightKind::collective)
+        first = std::min(first.value_or(open.front()->sequence), open.front()->sequence);
+    return first;
+  }
+
+  static std::string shift_text(const FlightGroup& group, int rank, int other, std::uint64_t sequence,
+                                FlightShift shift) {
+    const FlightEntry* const own = group.collective(rank, sequence);
+    const FlightEntry* const theirs = group.collective(other, sequence);
+    const auto name = [](const FlightEntry& entry) {
+      return entry.text + (entry.site.empty() ? "" : " at " + entry.site);
+    };
+    switch (shift) {
+      case FlightShift::left_out:
+        return group.describe(rank) + " seems to have left out " + name(*theirs);
+      case FlightShift::one_more:
+        return group.describe(rank) + " seems to have done one more, " + name(*own);
+      case FlightShift::swapped:
+        return group.describe(rank) + " seems to have done " + name(*theirs) + " and " +
+               name(*group.collective(other, sequence + 1)) + " in the other order";
+      case FlightShift::none:
+        break;
+    }
+    return "";
+  }
+
+  void tell_mismatch(const FlightGroup& group) {
+    if (group.mismatches.empty()) return;
+    const std::uint64_t sequence = *group.mismatches.begin();
+    std::map<std::string, std::vector<int>> meant;
+    Places places;
+    for (const int rank : group.with_dump()) {
+      const FlightEntry* const entry = group.collective(rank, sequence);
+      if (!group.has_begun(rank, sequence)) places.add(rank, "has not begun it");
+      if (entry == nullptr) continue;
+      meant[entry->text].push_back(rank);
+      places.add(rank, entry->text + (entry->site.empty() ? "" : " at " + entry->site));
+    }
+    // Whom most ranks agree with; of as many, those with the lowest rank.
+    const auto most = std::max_element(meant.begin(), meant.end(), [](const auto& a, const auto& b) {
+      if (a.second.size() != b.second.size()) return a.second.size() < b.second.size();
+      return a.second.front() > b.second.front();
+    });
+    std::vector<int> others;
+    for (const auto& [text, ranks] : meant)
+      if (text != most->first) others.insert(others.end(), ranks.begin(), ranks.end());
+    std::sort(others.begin(), others.end());
+    FlightFinding& finding =
+        add(Kind::mismatch, group, others,
+            "#" + std::to_string(sequence) + ": the ranks do not mean the same collective");
+    finding.sequence = sequence;
+    finding.details = places.lines(group);
+    const auto same = [](const FlightEntry& a, const FlightEntry& b) { return a.text == b.text; };
+    for (std::size_t i = 0; i < others.size() && i < most_lines; ++i) {
+      const int other = most->second.front();
+      const FlightShift shift = flight_shift(group, others[i], other, sequence, same);
+      if (shift != FlightShift::none)
+        finding.details.push_back(shift_text(group, others[i], other, sequence, shift));
+    }
+    if (const std::size_t more = group.mismatches.size() - 1; more != 0)
+      finding.details.push_back("and " + counted(more, "later collective") +
+                                (more == 1 ? " differs" : " differ"));
+  }
+
+  void tell_without_dump(const FlightGroup& group, const std::optional<std::uint64_t>& stuck) {
+    const auto silent = group.without_dump();
+    if (silent.empty()) return;
+    FlightFinding& finding = add(Kind::no_dump, group, silent,
+                                 group.describe(silent) + (silent.size() == 1 ? " has" : " have") +
+                                     " left no dump: dead, perhaps, or stopped before it could be written");
+    if (!stuck) return;
+    finding.sequence = stuck;
+    finding.details = places_of(group, in(group, *stuck));
+  }
+
+  // Those who are in it.
+  static std::vector<int> in(const FlightGroup& group, std::uint64_t sequence) {
+    std::vector<int> ranks;
+    for (int rank = 0; rank < group.size(); ++rank)
+      if (const FlightEntry* entry = group.collective(rank, sequence); entry != nullptr && entry->is_open())
+        ranks.push_back(rank);
+    return ranks;
+  }
+
+  void tell_stuck(const FlightGroup& group, std::uint64_t sequence) {
+    const auto inside = in(group, sequence);
+    const FlightEntry& entry = *group.collective(inside.front(), sequence);
+    std::vector<int> missing;
+    for (const int rank : group.with_dump())
+      if (!group.has_begun(rank, sequence)) missing.push_back(rank);
+    if (!missing.empty()) {
+      FlightFinding& finding = add(Kind::missing, group, missing,
+                                   entry.what() + ": " + group.describe(missing) +
+                                       (missing.size() == 1 ? " has" : " have") + " not begun it");
+      finding.sequence = sequence;
+      finding.details = places_of(group, group.with_dump());
+      for (std::size_t i = 0; i < missing.size() && i < most_lines && group.mismatches.empty(); ++i)
+        if (auto hint = site_hint(group, missing[i], inside.front()); !hint.empty())
+          finding.details.push_back(std::move(hint));
+      return;
+    }
+    if (!group.without_dump().empty()) return;  // it is theirs
+    FlightFinding& finding = add(Kind::under_way, group, inside,
+                                 entry.what() + ": all ranks have begun it, " + group.describe(inside) +
+                                     (inside.size() == 1 ? " is" : " are") + " not done");
+    finding.sequence = sequence;
+    Places places;
+    for (const int rank : group.with_dump()) {
+      const FlightEntry* const own = group.collective(rank, sequence);
+      if (own == nullptr || !own->is_open()) {
+        places.add(rank, "done");
+        continue;
+      }
+      std::string text = "in it" + (own->site.empty() ? "" : " at " + own->site);
+      if (own->moved != 0) text += ", data moves";
+      if (!own->waits_for.empty()) text += ", waits for " + group.describe(own->waits_for);
+      places.add(rank, text, group.dump(rank)->records.taken - own->begun);
+    }
+    finding.details = places.lines(group);
+    if (finding.details.size() > most_lines) {
+      const std::size_t more = finding.details.size() - most_lines;
+      finding.details.resize(most_lines);
+      finding.details.push_back("and " + std::to_string(more) + " more");
+    }
+  }
+
+  // Collectives that mean the same are not told apart by what they mean, but by where they are called.
+  static std::string site_hint(const FlightGroup& group, int rank, int other) {
+    const auto same = [](const FlightEntry& a, const FlightEntry& b) {
+      return a.text == b.text && a.site == b.site;
+    };
+    for (const auto& [sequence, entry] : group.collectives[static_cast<std::size_t>(rank)]) {
+      const FlightEntry* const theirs = group.collective(other, sequence);
+      if (theirs == nullptr || same(*entry, *theirs)) continue;
+      const FlightShift shift = flight_shift(group, rank, other, sequence, same);
+      if (shift == FlightShift::none) return "";
+      return "#" + std::to_string(sequence) + ": by the places in the program, " +
+             shift_text(group, rank, other, sequence, shift);
+    }
+    return "";
+  }
+
+  // --- Messages, cycles ---
+
+  void tell_messages(const FlightGroup& group) {
+    for (const FlightWait& wait : waits_) {
+      if (wait.group != &group || wait.entry->kind == FlightKind::collective) continue;
+      const bool is_send = wait.entry->kind == FlightKind::send;
+      if (wait.partner != nullptr) {
+        if (!is_send) continue;  // told with the send
+        const bool unlike = wait.entry->text != wait.partner->text;
+        FlightFinding& finding =
+            add(unlike ? Kind::unlike : Kind::in_transit, group, {wait.rank, wait.partner_rank},
+                wait.entry->what() + " of " + group.describe(wait.rank) +
+                    (unlike ? " and its receive are of different things"
+                            : " and its receive are both under way"));
+        finding.details = {group.describe(wait.rank) + ": " + wait.entry->what_and_where(),
+                           group.describe(wait.partner_rank) + ": " + wait.partner->what_and_where()};
+        continue;
+      }
+      const int peer = wait.entry->peer;
+      std::vector<int> ranks{wait.rank};
+      if (peer >= 0) ranks.push_back(peer);
+      const std::string who = peer < 0 ? "nobody" : group.describe(peer);
+      FlightFinding& finding =
+          add(is_send ? Kind::unreceived : Kind::unsent, group, ranks,
+              wait.entry->what_and_where() + " of " + group.describe(wait.rank) + ": " + who +
+                  (peer < 0  ? " has sent it"
+                   : is_send ? " does not receive it"
+                             : " has not sent it"));
+      if (peer >= 0 && group.dump(peer) != nullptr) finding.details = places_of(group, {peer});
+    }
+  }
+
+  void tell_cycle(const FlightCycle& cycle) {
+    FlightFinding finding{.kind = Kind::cycle};
+    finding.text = "cycle of " + counted(cycle.size(), "wait") +
+                   ": a deadlock, where each is waited for before "
+                   "the member goes on";
+    for (const FlightLink& link : cycle) {
+      const FlightGroup& group = *link.wait->group;
+      const std::string& member = group.members[static_cast<std::size_t>(link.wait->rank)];
+      finding.members.push_back(member);
+      finding.details.push_back(member + " is in " + link.wait->entry->what_and_where() + " of group '" +
+                                group.label + "', which waits for " +
+                                group.members[static_cast<std::size_t>(link.awaited)]);
+    }
+    verdict_.findings.push_back(std::move(finding));
+  }
+
+  // --- Who is late ---
+
+  void note_late(const FlightGroup& group) {
+    const auto ranks = group.with_dump();
+    if (ranks.size() < 2) return;
+    std::map<int, std::vector<std::int64_t>> late;  // by rank: how long after all others it came last
+    std::size_t compared = 0;
+    for (const auto& [sequence, first] : group.collectives[static_cast<std::size_t>(ranks.front())]) {
+      std::array<std::pair<std::int64_t, int>, 2> last{};  // the last two
+      bool all = !group.mismatches.contains(sequence);
+      for (const int rank : ranks) {
+        const FlightEntry* const entry = group.collective(rank, sequence);
+        all = all && entry != nullptr;
+        if (!all) break;
+        const std::pair<std::int64_t, int> came{entry->begun, rank};
+        if (came > last[1]) {
+          last = {last[1], came};
+        } else {
+          last[0] = std::max(last[0], came);
+        }
+      }
+      if (!all) continue;
+      ++compared;
+      late[last[1].second].push_back(last[1].first - last[0].first);
+    }
+    for (auto& [rank, times] : late) {
+      if (times.size() < least_compared || times.size() * 5 < compared * 4) continue;
+      const auto middle = times.begin() + static_cast<std::ptrdiff_t>(times.size() / 2);
+      std::nth_element(times.begin(), middle, times.end());
+      if (*middle < least_late) continue;
+      verdict_.groups.back().notes.push_back(group.describe(rank) + " came last to " +
+                                             std::to_string(times.size()) + " of " +
+                                             counted(compared, "collective") + ", half of the times by " +
+                                             time_text(*middle) + " or more (by the hosts' clocks)");
+    }
+  }
+
+  FlightVerdict verdict_;
+  std::vector<FlightGroup> groups_;
+  std::vector<FlightWait> waits_;
+  std::map<std::string, std::vector<const FlightWait*>> open_of_;  // by member
+};
+
+void append(std::string& out, const FlightFinding& finding, const std::string& indent) {
+  out += indent + finding.text + "\n";
+  for (const std::string& line : finding.details) out += indent + "  " + line + "\n";
+}
+
+}  // namespace
+
+std::string_view name_of(FlightFinding::Kind kind) {
+  switch (kind) {
+    case Kind::cycle:
+      return "cycle";
+    case Kind::mismatch:
+      return "mismatch";
+    case Kind::no_dump:
+      return "no_dump";
+    case Kind::missing:
+      return "missing";
+    case Kind::under_way:
+      return "under_way";
+    case Kind::unreceived:
+      return "unreceived";
+    case Kind::unsent:
+      return "unsent";
+    case Kind::unlike:
+      return "unlike";
+    case Kind::in_transit:
+      return "in_transit";
+  }
+  return "?";
+}
+
+FlightVerdict flight_verdict(const std::vector<FlightDump>& dumps) { return Judge(dumps).judge(); }
+
+std::string text_of(const FlightVerdict& verdict) {
+  std::string out;
+  for (const FlightFinding& finding : verdict.findings)
+    if (finding.kind == Kind::cycle) append(out, finding, "");
+  for (const FlightVerdict::Group& group : verdict.groups) {
+    out += "group '" + group.label + "': " + group.summary + "\n";
+    for (const std::string& error : group.errors) out += "  ended with: " + error + "\n";
+    bool well = true;
+    for (const FlightFinding& finding : verdict.findings) {
+      if (finding.group != group.label || finding.kind == Kind::cycle) continue;
+      append(out, finding, "  ");
+      well = false;
+    }
+    if (well) out += "  all ranks did the same, and nothing is under way\n";
+    for (const std::string& note : group.notes) out += "  " + note + "\n";
+  }
+  for (const std::string& note : verdict.notes) out += note + "\n";
+  return out;
+}
+
+}  // namespace weft::collectives
