@@ -27,8 +27,9 @@ Command add_top(CLI::App& program);
 Command add_hang(CLI::App& program);
 Command add_trace(CLI::App& program);
 Command add_rrefs(CLI::App& program);
+Command add_flight(CLI::App& program);
 
-// What all of them take.
+// What all take that ask agents.
 struct AskedAgent {
   std::string address;
   std::string timeout = "30s";

@@ -11,11 +11,12 @@ int main(int argc, char** argv) {
   program.require_subcommand(1);
   program.set_version_flag("--version", WEFT_VERSION);
   program.footer(
-      "Exit status: 0 all is well; 1 the agent answered with an error, or is not serving; 2 nothing was "
-      "called,\n"
-      "since the command or an argument is wrong; 3 no answer: unreachable, lost, or not in time.");
-  const Command commands[] = {add_list(program), add_call(program), add_ping(program),  add_health(program),
-                              add_top(program),  add_hang(program), add_trace(program), add_rrefs(program)};
+      "Exit status: 0 all is well; 1 the agent answered with an error or is not serving, or what was\n"
+      "looked at is in trouble; 2 nothing was called, since the command or an argument is wrong; 3 no\n"
+      "answer: unreachable, lost, or not in time.");
+  const Command commands[] = {add_list(program),   add_call(program),  add_ping(program),
+                              add_health(program), add_top(program),   add_hang(program),
+                              add_trace(program),  add_rrefs(program), add_flight(program)};
   try {
     program.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

@@ -3,35 +3,42 @@
 #include <weft/rpc/core/site_text.h>
 
 #include <algorithm>
-#include <chrono>
+#include <bit>
+#include <mutex>
+#include <utility>
 
 namespace weft::collectives {
 
-FlightRecorder::FlightRecorder(std::size_t most) : ring_(std::max<std::size_t>(most, 1)) {}
+FlightRecorder::FlightRecorder(std::size_t most) : ring_(std::bit_ceil(std::max<std::size_t>(most, 1))) {}
 
-std::int64_t FlightRecorder::now() {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(
-             std::chrono::system_clock::now().time_since_epoch())
-      .count();
-}
-
-FlightRecorder::Ticket FlightRecorder::begin(const FlightOperation& operation) {
-  const std::int64_t begun = operation.begun != 0 ? operation.begun : now();
-  const std::lock_guard lock(mutex_);
+FlightRecorder::Slot& FlightRecorder::add(const FlightOperation& operation, FlightClock::Ticks now) {
   const Ticket ticket = next_++;
-  Slot& slot = ring_[ticket % ring_.size()];
+  Slot& slot = ring_[ticket & (ring_.size() - 1)];
   if (slot.state != FlightState::done) keep(slot);
   slot.ticket = ticket;
   slot.state = FlightState::begun;
   slot.operation = operation;
   slot.operation.meaning = {};  // the caller's
-  slot.operation.begun = begun;
+  if (operation.begun == 0) slot.operation.begun = now;
   slot.meaning.assign(operation.meaning);
   slot.moved = slot.ended = 0;
-  slot.error.clear();
-  slot.waits_for.clear();
+  slot.trouble.reset();
   if (operation.kind == FlightKind::collective) begun_ = std::max(begun_, operation.sequence + 1);
-  return ticket;
+  return slot;
+}
+
+FlightRecorder::Ticket FlightRecorder::begin(const FlightOperation& operation) {
+  const FlightClock::Ticks now = FlightClock::now();
+  const std::lock_guard lock(lock_);
+  return add(operation, now).ticket;
+}
+
+void FlightRecorder::note(const FlightOperation& operation) {
+  const FlightClock::Ticks now = FlightClock::now();
+  const std::lock_guard lock(lock_);
+  Slot& slot = add(operation, now);
+  slot.state = FlightState::done;
+  slot.ended = now;
 }
 
 // Of those that failed the latest stay, as many as the ring has places.
@@ -47,89 +54,109 @@ void FlightRecorder::keep(Slot& slot) {
 }
 
 FlightRecorder::Slot* FlightRecorder::find(Ticket ticket) {
-  Slot& slot = ring_[ticket % ring_.size()];
+  Slot& slot = ring_[ticket & (ring_.size() - 1)];
   if (slot.ticket == ticket) return &slot;
   const auto found = kept_.find(ticket);
   return found == kept_.end() ? nullptr : &found->second;
 }
 
-void FlightRecorder::moving(Ticket ticket) {
-  const std::int64_t when = now();
-  const std::lock_guard lock(mutex_);
+FlightRecorder::Slot* FlightRecorder::find_open(Ticket ticket) {
   Slot* const slot = find(ticket);
-  if (slot == nullptr || slot->state != FlightState::begun) return;
+  return slot == nullptr || slot->ended != 0 ? nullptr : slot;
+}
+
+void FlightRecorder::moving(Ticket ticket) {
+  const FlightClock::Ticks now = FlightClock::now();
+  const std::lock_guard lock(lock_);
+  Slot* const slot = find_open(ticket);
+  if (slot == nullptr || slot->moved != 0) return;
   slot->state = FlightState::moving;
-  slot->moved = when;
+  slot->moved = now;
 }
 
 void FlightRecorder::done(Ticket ticket) {
-  const std::int64_t when = now();
-  const std::lock_guard lock(mutex_);
-  if (kept_.erase(ticket) != 0) return;
-  Slot* const slot = find(ticket);
-  if (slot == nullptr || slot->ended != 0) return;
+  const FlightClock::Ticks now = FlightClock::now();
+  const std::lock_guard lock(lock_);
+  Slot* const slot = find_open(ticket);
+  if (slot == nullptr) return;
   slot->state = FlightState::done;
-  slot->ended = when;
+  slot->ended = now;
+  if (!kept_.empty()) kept_.erase(ticket);  // those that were done beside it have been dropped long since
 }
 
 void FlightRecorder::received(Ticket ticket, int from) {
   {
-    const std::lock_guard lock(mutex_);
-    if (Slot* const slot = find(ticket)) slot->operation.peer = from;
+    const std::lock_guard lock(lock_);
+    if (Slot* const slot = find_open(ticket)) slot->operation.peer = from;
   }
   done(ticket);
 }
 
 void FlightRecorder::failed(Ticket ticket, std::string_view error) {
-  const std::int64_t when = now();
-  const std::lock_guard lock(mutex_);
-  Slot* const slot = find(ticket);
-  if (slot == nullptr || slot->ended != 0) return;
+  const FlightClock::Ticks now = FlightClock::now();
+  const std::lock_guard lock(lock_);
+  Slot* const slot = find_open(ticket);
+  if (slot == nullptr) return;
   slot->state = FlightState::failed;
-  slot->ended = when;
-  slot->error.assign(error);
+  slot->ended = now;
+  if (slot->trouble == nullptr) slot->trouble = std::make_unique<Trouble>();
+  slot->trouble->error = error;
 }
 
 void FlightRecorder::waits_for(Ticket ticket, std::vector<int> ranks) {
-  const std::lock_guard lock(mutex_);
-  if (Slot* const slot = find(ticket)) slot->waits_for = std::move(ranks);
+  const std::lock_guard lock(lock_);
+  Slot* const slot = find_open(ticket);
+  if (slot == nullptr) return;
+  if (slot->trouble == nullptr) slot->trouble = std::make_unique<Trouble>();
+  slot->trouble->waits_for = std::move(ranks);
 }
 
-FlightEntry FlightRecorder::entry_of(const Slot& slot) {
+FlightEntry FlightRecorder::entry_of(const Slot& slot, const FlightClock::Scale& scale) {
+  const auto time = [&scale](FlightClock::Ticks ticks) { return ticks == 0 ? 0 : scale.time_of(ticks); };
   const FlightOperation& operation = slot.operation;
   FlightEntry entry;
   entry.kind = operation.kind;
   entry.state = slot.state;
   entry.number = slot.ticket;
   entry.sequence = operation.sequence;
-  entry.text = operation.render == nullptr ? slot.meaning : operation.render(slot.meaning);
+  entry.text = slot.meaning;
   if (operation.site.line() != 0) entry.site = rpc::site_text(operation.site);
   entry.bytes = operation.bytes;
   entry.peer = operation.peer;
   entry.tag = operation.tag;
-  entry.begun = operation.begun;
-  entry.moved = slot.moved;
-  entry.ended = slot.ended;
-  entry.error = slot.error;
-  entry.waits_for = slot.waits_for;
+  entry.begun = time(operation.begun);
+  entry.moved = time(slot.moved);
+  entry.ended = time(slot.ended);
+  if (slot.trouble != nullptr) {
+    entry.error = slot.trouble->error;
+    entry.waits_for = slot.trouble->waits_for;
+  }
   return entry;
 }
 
-// Texts are made outside the lock: who begins something does not wait for them.
+// Texts of what operations mean are made outside the lock: who begins one does not wait for them.
 FlightRecords FlightRecorder::records() const {
   FlightRecords records;
-  std::vector<Slot> slots;
+  std::vector<FlightOperation::Render> renders;
   {
-    const std::lock_guard lock(mutex_);
-    for (const auto& [ticket, slot] : kept_) slots.push_back(slot);
-    for (const Slot& slot : ring_)
-      if (slot.ticket != none) slots.push_back(slot);
+    const std::lock_guard lock(lock_);
+    const FlightClock::Scale scale = clock_.scale();
+    records.entries.reserve(ring_.size() + kept_.size());
+    renders.reserve(ring_.size() + kept_.size());
+    const auto add = [&](const Slot& slot) {
+      records.entries.push_back(entry_of(slot, scale));
+      renders.push_back(slot.operation.render);
+    };
+    for (const auto& [ticket, slot] : kept_) add(slot);
+    // From the oldest of the ring: those of before, where it is not full, are none.
+    for (std::size_t i = 0; i < ring_.size(); ++i)
+      if (const Slot& slot = ring_[(next_ + i) & (ring_.size() - 1)]; slot.ticket != none) add(slot);
+    records.taken = scale.taken();
     records.begun = begun_;
-    records.dropped = next_ - slots.size();
-    records.taken = now();
+    records.dropped = next_ - records.entries.size();
   }
-  std::sort(slots.begin(), slots.end(), [](const Slot& a, const Slot& b) { return a.ticket < b.ticket; });
-  for (const Slot& slot : slots) records.entries.push_back(entry_of(slot));
+  for (std::size_t i = 0; i < renders.size(); ++i)
+    if (renders[i] != nullptr) records.entries[i].text = renders[i](records.entries[i].text);
   return records;
 }
 

@@ -5,10 +5,12 @@
 // less than 100 ns and, once the ring's buffers have grown, no memory. Owned by its group. Thread-safe.
 #pragma once
 
+#include <weft/parallel/collectives/flight/flight_clock.h>
 #include <weft/parallel/collectives/flight/flight_entry.h>
+#include <weft/parallel/collectives/flight/spin_lock.h>
 
 #include <map>
-#include <mutex>
+#include <memory>
 #include <source_location>
 #include <string_view>
 #include <vector>
@@ -27,7 +29,7 @@ struct FlightOperation {
   std::uint64_t bytes = 0;
   int peer = -1;  // of a message; -1: any
   std::uint64_t tag = 0;
-  std::int64_t begun = 0;  // 0: now
+  FlightClock::Ticks begun = 0;  // 0: now
 };
 
 struct FlightRecords {
@@ -41,7 +43,7 @@ class WEFT_EXPORT FlightRecorder {
  public:
   using Ticket = std::uint64_t;  // of an operation; one that has been dropped since is ignored
 
-  explicit FlightRecorder(std::size_t most = 1024);
+  explicit FlightRecorder(std::size_t most = 1024);  // rounded up to a power of two
 
   Ticket begin(const FlightOperation& operation);
   void moving(Ticket ticket);  // all have come
@@ -51,26 +53,33 @@ class WEFT_EXPORT FlightRecorder {
   // What is looked at only when something is wrong.
   void waits_for(Ticket ticket, std::vector<int> ranks);
 
-  FlightRecords records() const;
+  // One that is done already; for what takes no time in which anybody could ask.
+  void note(const FlightOperation& operation);
 
-  static std::int64_t now();  // nanoseconds since 1970
+  FlightRecords records() const;
 
  private:
   static constexpr Ticket none = ~Ticket{0};
+  struct Trouble {  // what few have
+    std::string error;
+    std::vector<int> waits_for;
+  };
   struct Slot {
     Ticket ticket = none;
     FlightState state = FlightState::done;
     FlightOperation operation;  // but for its meaning:
     std::string meaning;
-    std::int64_t moved = 0, ended = 0;
-    std::string error;
-    std::vector<int> waits_for;
+    FlightClock::Ticks moved = 0, ended = 0;
+    std::unique_ptr<Trouble> trouble;
   };
-  static FlightEntry entry_of(const Slot& slot);
+  static FlightEntry entry_of(const Slot& slot, const FlightClock::Scale& scale);
+  Slot& add(const FlightOperation& operation, FlightClock::Ticks now);
   Slot* find(Ticket ticket);
+  Slot* find_open(Ticket ticket);
   void keep(Slot& slot);
 
-  mutable std::mutex mutex_;  // guards what follows
+  const FlightClock clock_;
+  mutable SpinLock lock_;  // guards what follows
   std::vector<Slot> ring_;
   std::map<Ticket, Slot> kept_;  // that were not done when their places were needed
   Ticket next_ = 0;

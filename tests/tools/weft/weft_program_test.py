@@ -363,6 +363,68 @@ class Looking(WeftTest):
             self.refused(2, "has no tracer", "trace", self.address)
 
 
+class Flights(unittest.TestCase):
+    """Of dumps in a folder: no agent is asked."""
+
+    def setUp(self):
+        self.folder = tempfile.TemporaryDirectory()
+        self.addCleanup(self.folder.cleanup)
+
+    def flight(self, *arguments):
+        return weft("flight", self.folder.name, *arguments)
+
+    def dump(self, rank, begun, state, members=("a", "b"), **fields):
+        entries = [{"number": i, "kind": "collective", "state": state if i == begun - 1 else "done", "sequence": i,
+                    "text": "barrier()", "site": "train.cc:12", "bytes": 0, "begun": 10**9, "moved": 0, "ended": 0}
+                   for i in range(begun)]
+        dump = {"format": "weft.flight", "version": 1, "group": "world", "origin": "0" * 16, "number": 1, "rank": rank,
+                "members": members, "host": "h", "pid": 7, "error": "", "taken": 3 * 10**9, "begun": begun, "dropped": 0,
+                "entries": entries, **fields}
+        pathlib.Path(self.folder.name, f"world.0.rank{rank}.json").write_text(json.dumps(dump), encoding="utf-8")
+
+    def test_all_is_well(self):
+        for rank in (0, 1):
+            self.dump(rank, 2, "done")
+        self.assertEqual(self.flight(), (0, "group 'world': 2 ranks; 2 collectives begun\n"
+                                            "  all ranks did the same, and nothing is under way\n", ""))
+        status, output, errors = self.flight("--json")
+        self.assertEqual((status, errors), (0, ""))
+        self.assertEqual(json.loads(output)["findings"], [])
+
+    def test_one_is_missing(self):
+        self.dump(0, 3, "begun", error="in \x1b[2Jvain")
+        self.dump(1, 2, "done")
+        status, output, errors = self.flight()
+        self.assertEqual((status, errors), (1, ""))
+        self.assertEqual(output.splitlines()[:4],
+                         ["group 'world': 2 ranks; 2 to 3 collectives begun",
+                          "  ended with: in \\u001b[2Jvain",
+                          "  #2 barrier(): rank 1 (b) has not begun it",
+                          "    rank 0 (a): in #2 barrier() at train.cc:12, for 2.0 s"])
+        status, output, errors = self.flight("--json")
+        self.assertEqual((status, errors, output.count("\n")), (1, "", 1))
+        found = json.loads(output)
+        self.assertEqual([group["group"] for group in found["groups"]], ["world"])
+        self.assertEqual(len(found["findings"]), 1)
+        finding = found["findings"][0]
+        self.assertEqual((finding["kind"], finding["group"], finding["sequence"], finding["ranks"], finding["members"]),
+                         ("missing", "world", 2, [1], ["b"]))
+
+    def test_a_damaged_dump_is_none(self):
+        self.dump(0, 3, "begun")
+        pathlib.Path(self.folder.name, "world.0.rank1.json").write_text('{"format"', encoding="utf-8")
+        status, output, errors = self.flight()
+        self.assertEqual(status, 1)
+        self.assertIn("rank 1 (b) has left no dump", output)
+        self.assertRegex(errors, r"^weft: left out world\.0\.rank1\.json: .* cut off\n$")
+
+    def test_no_dumps(self):
+        for arguments in ((), (self.folder.name,), (self.folder.name + "/nowhere",), (self.folder.name, "--fast")):
+            status, output, errors = weft("flight", *arguments)
+            self.assertEqual((status, output), (2, ""))
+            self.assertNotEqual(errors, "")
+
+
 if __name__ == "__main__":
     WEFT, AGENT = os.path.abspath(sys.argv.pop(1)), os.path.abspath(sys.argv.pop(1))
     unittest.main()
