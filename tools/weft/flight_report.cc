@@ -20,6 +20,7 @@ PrintedJson json_of(const FlightVerdict& verdict) {
     add_field(one, "kind", std::string(name_of(finding.kind)));
     add_field(one, "group", finding.group);
     add_field(one, "sequence", finding.sequence ? PrintedJson(*finding.sequence) : PrintedJson());
+    add_field(one, "round", finding.round ? PrintedJson(*finding.round) : PrintedJson());
     add_field(one, "ranks", finding.ranks);
     add_field(one, "members", finding.members);
     add_field(one, "text", finding.text);

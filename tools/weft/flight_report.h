@@ -9,8 +9,8 @@
 namespace weft::tool {
 
 // {"groups": [{"group", "summary", "errors", "notes"}, ...],
-//  "findings": [{"kind", "group", "sequence" or null, "ranks", "members", "text", "details"}, ...],
-//  "notes": [...]}
+//  "findings": [{"kind", "group", "sequence" or null, "round" or null, "ranks", "members", "text",
+//  "details"}, ...], "notes": [...]}
 PrintedJson json_of(const collectives::FlightVerdict& verdict);
 
 }  // namespace weft::tool

@@ -21,6 +21,7 @@ using Json = nlohmann::ordered_json;  // fields stay in their order: people read
 
 constexpr auto format_name = "weft.flight";
 constexpr int format_version = 1;
+constexpr std::uint64_t most_begun = std::uint64_t{1} << 63;
 constexpr std::int64_t latest_time = std::int64_t{1} << 62;  // that differences of times do not overflow
 constexpr std::size_t longest_name = 100;                    // of a group, in its file's
 
@@ -85,12 +86,14 @@ Value named(const Json& object, const char* name, Value last) {
   refuse(std::string("'") + name + "' is '" + given + "'");
 }
 
-FlightEntry entry_of(const Json& object, int ranks, std::uint64_t begun) {
+FlightEntry entry_of(const Json& object, int ranks, const FlightRecords& records) {
   FlightEntry entry;
   entry.kind = named(object, "kind", FlightKind::recv);
   entry.state = named(object, "state", FlightState::failed);
   entry.number = count(object, "number");
-  if (entry.kind == FlightKind::collective) {
+  if (!entry.is_message()) {
+    const bool is_collective = entry.kind == FlightKind::collective;
+    const std::uint64_t begun = is_collective ? records.begun : records.begun_values;
     if (begun == 0) refuse("a collective where none has been begun");
     entry.sequence = count(object, "sequence", begun - 1);
   } else {
@@ -114,7 +117,7 @@ FlightEntry entry_of(const Json& object, int ranks, std::uint64_t begun) {
 
 Json json_of(const FlightEntry& entry) {
   Json json = {{"number", entry.number}, {"kind", name_of(entry.kind)}, {"state", name_of(entry.state)}};
-  if (entry.kind == FlightKind::collective) {
+  if (!entry.is_message()) {
     json["sequence"] = entry.sequence;
   } else {
     json["peer"] = entry.peer;
@@ -164,10 +167,19 @@ FlightDump FlightDump::here() {
 
 std::string json_of(const FlightDump& dump) {
   const FlightRecords& records = dump.records;
-  const Json head = {{"format", format_name},      {"version", format_version}, {"group", dump.group},
-                     {"origin", hex(dump.origin)}, {"number", dump.number},     {"rank", dump.rank},
-                     {"members", dump.members},    {"host", dump.host},         {"pid", dump.pid},
-                     {"error", dump.error},        {"taken", records.taken},    {"begun", records.begun},
+  const Json head = {{"format", format_name},
+                     {"version", format_version},
+                     {"group", dump.group},
+                     {"origin", hex(dump.origin)},
+                     {"number", dump.number},
+                     {"rank", dump.rank},
+                     {"members", dump.members},
+                     {"host", dump.host},
+                     {"pid", dump.pid},
+                     {"error", dump.error},
+                     {"taken", records.taken},
+                     {"begun", records.begun},
+                     {"begun_values", records.begun_values},
                      {"dropped", records.dropped}};
   std::string out = dumped(head);
   out.pop_back();  // the brace
@@ -203,10 +215,11 @@ FlightDump flight_dump_of(std::string_view source) {
   dump.pid = integer<std::int64_t>(field(json, "pid"), "pid", 0, latest_time);
   dump.error = text(json, "error");
   dump.records.taken = time(json, "taken");
-  dump.records.begun = count(json, "begun");
+  dump.records.begun = count(json, "begun", most_begun);
+  dump.records.begun_values = count(json, "begun_values", most_begun);
   dump.records.dropped = count(json, "dropped");
   for (const Json& entry : list(json, "entries"))
-    dump.records.entries.push_back(entry_of(entry, ranks, dump.records.begun));
+    dump.records.entries.push_back(entry_of(entry, ranks, dump.records));
   return dump;
 }
 

@@ -6,6 +6,8 @@ std::string_view name_of(FlightKind kind) {
   switch (kind) {
     case FlightKind::collective:
       return "collective";
+    case FlightKind::values:
+      return "values";
     case FlightKind::send:
       return "send";
     case FlightKind::recv:
@@ -29,7 +31,8 @@ std::string_view name_of(FlightState state) {
 }
 
 std::string FlightEntry::what() const {
-  if (kind == FlightKind::collective) return "#" + std::to_string(sequence) + " " + text;
+  const std::string number = "#" + std::to_string(sequence) + " ";
+  if (!is_message()) return (kind == FlightKind::values ? "values " : "") + number + text;
   return std::string(name_of(kind)) + "(" + text + (kind == FlightKind::send ? ", to " : ", from ") +
          (peer < 0 ? "any" : std::to_string(peer)) + (tag == 0 ? "" : ", tag " + std::to_string(tag)) + ")";
 }

@@ -13,7 +13,12 @@
 
 namespace weft::collectives {
 
-enum class FlightKind : std::uint8_t { collective, send, recv };
+enum class FlightKind : std::uint8_t {
+  collective,
+  values,  // a round in which ranks give each other values that are no tensors
+  send,
+  recv,
+};
 enum class FlightState : std::uint8_t {
   begun,   // here; who else is at it is not known
   moving,  // all have come: data moves
@@ -27,7 +32,7 @@ struct WEFT_EXPORT FlightEntry {
   FlightKind kind = FlightKind::collective;
   FlightState state = FlightState::begun;
   std::uint64_t number = 0;    // of all that this rank did in the group, in the order of its beginning
-  std::uint64_t sequence = 0;  // of a collective: ranks' collectives of one sequence belong together
+  std::uint64_t sequence = 0;  // of a collective, of a round of values: those of one number belong together
   std::string text;            // "all_reduce(sum, float32[4, 8])"; of a message what it moves, "float32[4]"
   std::string site;            // "train.cc:12"
   std::uint64_t bytes = 0;
@@ -37,8 +42,10 @@ struct WEFT_EXPORT FlightEntry {
   std::string error;           // why it failed
   std::vector<int> waits_for;  // ranks of whom something had yet to come
 
+  bool is_message() const { return kind == FlightKind::send || kind == FlightKind::recv; }
   bool is_open() const { return state != FlightState::done; }
-  // "#17 all_reduce(sum, float32[4, 8])", "send(float32[4], to 2, tag 7)"
+  // "#17 all_reduce(sum, float32[4, 8])", "values #3 all_gather_object(string)",
+  // "send(float32[4], to 2, tag 7)"
   std::string what() const;
   std::string what_and_where() const;  // the same, " at train.cc:12" behind it
 };

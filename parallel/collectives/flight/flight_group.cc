@@ -1,7 +1,6 @@
 #include <weft/parallel/collectives/flight/flight_group.h>
 
 #include <algorithm>
-#include <cstdio>
 #include <tuple>
 #include <utility>
 
@@ -15,40 +14,41 @@ FlightGroup group_of(const std::vector<const FlightDump*>& dumps) {
   group.label = dumps.front()->group;
   group.members = dumps.front()->members;
   group.dumps.resize(group.members.size());
-  group.collectives.resize(group.members.size());
+  group.meetings.resize(group.members.size());
   group.open.resize(group.members.size());
   for (const FlightDump* dump : dumps) {
     const FlightDump*& place = group.dumps[static_cast<std::size_t>(dump->rank)];
     if (place == nullptr || place->records.taken < dump->records.taken) place = dump;
   }
-  std::map<std::uint64_t, const std::string*> meant;
+  std::map<FlightMeeting, const std::string*> meant;
   for (std::size_t rank = 0; rank < group.dumps.size(); ++rank) {
     if (group.dumps[rank] == nullptr) continue;
     for (const FlightEntry& entry : group.dumps[rank]->records.entries) {
-      if (entry.kind != FlightKind::collective) continue;
-      group.collectives[rank][entry.sequence] = &entry;
-      const auto [first, is_first] = meant.emplace(entry.sequence, &entry.text);
-      if (!is_first && *first->second != entry.text) group.mismatches.insert(entry.sequence);
+      if (entry.is_message()) continue;
+      group.meetings[rank][meeting_of(entry)] = &entry;
+      const auto [first, is_first] = meant.emplace(meeting_of(entry), &entry.text);
+      if (!is_first && *first->second != entry.text) group.mismatches.insert(meeting_of(entry));
     }
   }
   for (std::size_t rank = 0; rank < group.dumps.size(); ++rank) {
-    for (const auto& [sequence, entry] : group.collectives[rank])
-      if (entry->is_open() && !group.mismatches.contains(sequence)) group.open[rank].push_back(entry);
+    for (const auto& [meeting, entry] : group.meetings[rank])
+      if (entry->is_open() && !group.mismatches.contains(meeting)) group.open[rank].push_back(entry);
     if (group.dumps[rank] == nullptr) continue;
     for (const FlightEntry& entry : group.dumps[rank]->records.entries)
-      if (entry.kind != FlightKind::collective && entry.is_open()) group.open[rank].push_back(&entry);
+      if (entry.is_message() && entry.is_open()) group.open[rank].push_back(&entry);
   }
   return group;
 }
 
-// How many of the ranks' collectives can be compared, one shifted against the other by one; none where any
+// How many that ranks came to can be compared, one shifted against the other by one; none where any
 // two of them differ.
-std::optional<std::size_t> shifted(const FlightGroup& group, int ahead, int behind, std::uint64_t sequence,
+std::optional<std::size_t> shifted(const FlightGroup& group, int ahead, int behind, FlightMeeting meeting,
                                    const SameFlight& same) {
-  const auto& first = group.collectives[static_cast<std::size_t>(ahead)];
+  const auto& first = group.meetings[static_cast<std::size_t>(ahead)];
+  const auto end = meeting < first_round ? first.lower_bound(first_round) : first.end();
   std::size_t compared = 0;
-  for (auto at = first.lower_bound(sequence); at != first.end(); ++at) {
-    const FlightEntry* const other = group.collective(behind, at->first + 1);
+  for (auto at = first.lower_bound(meeting); at != end; ++at) {
+    const FlightEntry* const other = group.entry(behind, at->first + 1);
     if (other == nullptr) continue;
     if (!same(*at->second, *other)) return std::nullopt;
     ++compared;
@@ -58,10 +58,16 @@ std::optional<std::size_t> shifted(const FlightGroup& group, int ahead, int behi
 
 }  // namespace
 
-const FlightEntry* FlightGroup::collective(int rank, std::uint64_t sequence) const {
-  const auto& of_rank = collectives[static_cast<std::size_t>(rank)];
-  const auto found = of_rank.find(sequence);
+const FlightEntry* FlightGroup::entry(int rank, FlightMeeting meeting) const {
+  const auto& of_rank = meetings[static_cast<std::size_t>(rank)];
+  const auto found = of_rank.find(meeting);
   return found == of_rank.end() ? nullptr : found->second;
+}
+
+bool FlightGroup::has_begun(int rank, FlightMeeting meeting) const {
+  if (dump(rank) == nullptr) return false;
+  const FlightRecords& records = dump(rank)->records;
+  return meeting < first_round ? meeting < records.begun : meeting - first_round < records.begun_values;
 }
 
 std::vector<int> FlightGroup::without_dump() const {
@@ -123,29 +129,28 @@ std::vector<FlightGroup> flight_groups(const std::vector<FlightDump>& dumps,
     notes.push_back("left out: " + std::to_string(count) + (count == 1 ? " dump" : " dumps") + " of group '" +
                     name + "' from an earlier run");
 
-  std::map<std::string, std::size_t> names;
-  for (const FlightGroup& group : groups) ++names[group.label];
-  for (FlightGroup& group : groups) {
-    if (names[group.label] == 1) continue;
-    const FlightDump& any = *group.dump(group.with_dump().front());
-    char id[40];
-    std::snprintf(id, sizeof id, " (%08llx.%llu)", static_cast<unsigned long long>(any.origin >> 32),
-                  static_cast<unsigned long long>(any.number));
-    group.label += id;
-  }
+  const auto tell_apart = [&groups](auto suffix) {
+    std::map<std::string, std::size_t> labels;
+    for (const FlightGroup& group : groups) ++labels[group.label];
+    for (FlightGroup& group : groups)
+      if (labels[group.label] > 1) group.label += suffix(group, *group.dump(group.with_dump().front()));
+  };
+  tell_apart([](const FlightGroup& group, const FlightDump& dump) {
+    return "@" + group.members.front() + "." + std::to_string(dump.number);
+  });
+  tell_apart([](const FlightGroup&, const FlightDump& dump) { return "@" + std::to_string(dump.origin); });
   return groups;
 }
 
-FlightShift flight_shift(const FlightGroup& group, int rank, int other, std::uint64_t sequence,
+FlightShift flight_shift(const FlightGroup& group, int rank, int other, FlightMeeting meeting,
                          const SameFlight& same) {
-  const auto ahead = shifted(group, rank, other, sequence, same);   // its own fit the other's next ones
-  const auto behind = shifted(group, other, rank, sequence, same);  // the other's fit its own next ones
+  const auto ahead = shifted(group, rank, other, meeting, same);   // its own fit the other's next ones
+  const auto behind = shifted(group, other, rank, meeting, same);  // the other's fit its own next ones
   // Where calls alternate, two that were swapped look like one left out until there is a third.
   if (ahead.value_or(0) >= 2) return FlightShift::left_out;
   if (behind.value_or(0) >= 2) return FlightShift::one_more;
-  const FlightEntry* const mine[] = {group.collective(rank, sequence), group.collective(rank, sequence + 1)};
-  const FlightEntry* const theirs[] = {group.collective(other, sequence),
-                                       group.collective(other, sequence + 1)};
+  const FlightEntry* const mine[] = {group.entry(rank, meeting), group.entry(rank, meeting + 1)};
+  const FlightEntry* const theirs[] = {group.entry(other, meeting), group.entry(other, meeting + 1)};
   const bool all = mine[0] != nullptr && mine[1] != nullptr && theirs[0] != nullptr && theirs[1] != nullptr;
   if (all && same(*mine[0], *theirs[1]) && same(*mine[1], *theirs[0])) return FlightShift::swapped;
   if (ahead.value_or(0) == 1) return FlightShift::left_out;

@@ -15,21 +15,26 @@ namespace weft::collectives {
 
 using FlightEntries = std::vector<const FlightEntry*>;
 
+// What all ranks come to, as one number: a collective's, or a round's of values behind those of all
+// collectives.
+using FlightMeeting = std::uint64_t;
+constexpr FlightMeeting first_round = FlightMeeting{1} << 63;
+inline FlightMeeting meeting_of(const FlightEntry& entry) {
+  return entry.kind == FlightKind::values ? first_round + entry.sequence : entry.sequence;
+}
+
 struct WEFT_EXPORT FlightGroup {
-  std::string label;  // its name; where several have that, with something of their ids behind it
+  std::string label;  // its name; "NAME@MEMBER0.NUMBER" where several have that name
   std::vector<std::string> members;
-  std::vector<const FlightDump*> dumps;                                  // by rank; null: none
-  std::vector<std::map<std::uint64_t, const FlightEntry*>> collectives;  // by rank, by sequence
-  std::set<std::uint64_t> mismatches;  // sequences at which ranks mean different collectives
-  std::vector<FlightEntries> open;  // by rank: not done, collectives in order before messages; no mismatches
+  std::vector<const FlightDump*> dumps;                               // by rank; null: none
+  std::vector<std::map<FlightMeeting, const FlightEntry*>> meetings;  // by rank
+  std::set<FlightMeeting> mismatches;                                 // at which ranks mean different things
+  std::vector<FlightEntries> open;  // by rank: not done, and no mismatches; meetings in order, then messages
 
   int size() const { return static_cast<int>(members.size()); }
   const FlightDump* dump(int rank) const { return dumps[static_cast<std::size_t>(rank)]; }
-  const FlightEntry* collective(int rank, std::uint64_t sequence) const;  // null: not in its dump
-  // False where there is no dump.
-  bool has_begun(int rank, std::uint64_t sequence) const {
-    return dump(rank) != nullptr && sequence < dump(rank)->records.begun;
-  }
+  const FlightEntry* entry(int rank, FlightMeeting meeting) const;  // null: not in its dump
+  bool has_begun(int rank, FlightMeeting meeting) const;            // false where there is no dump
   std::vector<int> without_dump() const;
   std::vector<int> with_dump() const;
 
@@ -42,10 +47,10 @@ struct WEFT_EXPORT FlightGroup {
 WEFT_EXPORT std::vector<FlightGroup> flight_groups(const std::vector<FlightDump>& dumps,
                                                    std::vector<std::string>& notes);
 
-// How one rank's collectives stand to another's from a sequence on, where they are not the same there.
+// How what one rank comes to stands to another's from there on, where they are not the same there.
 enum class FlightShift : std::uint8_t {
   none,      // not as below
-  left_out,  // as if it had left out the other's one at that sequence
+  left_out,  // as if it had left out the other's one there
   one_more,  // as if its own there were one more
   swapped    // as if it had done that and the next in the other order
 };

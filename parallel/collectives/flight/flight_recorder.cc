@@ -24,6 +24,7 @@ FlightRecorder::Slot& FlightRecorder::add(const FlightOperation& operation, Flig
   slot.moved = slot.ended = 0;
   slot.trouble.reset();
   if (operation.kind == FlightKind::collective) begun_ = std::max(begun_, operation.sequence + 1);
+  if (operation.kind == FlightKind::values) begun_values_ = std::max(begun_values_, operation.sequence + 1);
   return slot;
 }
 
@@ -153,6 +154,7 @@ FlightRecords FlightRecorder::records() const {
       if (const Slot& slot = ring_[(next_ + i) & (ring_.size() - 1)]; slot.ticket != none) add(slot);
     records.taken = scale.taken();
     records.begun = begun_;
+    records.begun_values = begun_values_;
     records.dropped = next_ - records.entries.size();
   }
   for (std::size_t i = 0; i < renders.size(); ++i)

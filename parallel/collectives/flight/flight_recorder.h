@@ -22,7 +22,7 @@ struct FlightOperation {
   using Render = std::string (*)(std::string_view meaning);
 
   FlightKind kind = FlightKind::collective;
-  std::uint64_t sequence = 0;  // of a collective
+  std::uint64_t sequence = 0;  // of a collective, of a round of values
   std::string_view meaning;    // copied
   Render render = nullptr;     // its text; null: it is one
   std::source_location site{};
@@ -35,6 +35,7 @@ struct FlightOperation {
 struct FlightRecords {
   std::int64_t taken = 0;            // when
   std::uint64_t begun = 0;           // collectives: those below have been begun
+  std::uint64_t begun_values = 0;    // rounds of values, likewise
   std::uint64_t dropped = 0;         // operations that were done and are no longer here
   std::vector<FlightEntry> entries;  // in the order of their beginning
 };
@@ -83,7 +84,7 @@ class WEFT_EXPORT FlightRecorder {
   std::vector<Slot> ring_;
   std::map<Ticket, Slot> kept_;  // that were not done when their places were needed
   Ticket next_ = 0;
-  std::uint64_t begun_ = 0;
+  std::uint64_t begun_ = 0, begun_values_ = 0;
 };
 
 }  // namespace weft::collectives

@@ -73,9 +73,11 @@ class Judge {
     for (const FlightGroup& group : groups_) {
       introduce(group);
       tell_mismatch(group);
-      const auto stuck = first_open(group);
-      tell_without_dump(group, stuck);
-      if (stuck) tell_stuck(group, *stuck);
+      const auto collective = first_open(group, FlightKind::collective);
+      const auto round = first_open(group, FlightKind::values);
+      tell_without_dump(group, collective ? collective : round);
+      if (collective) tell_stuck(group, *collective);
+      if (round) tell_stuck(group, *round);
       tell_messages(group);
       note_late(group);
     }
@@ -158,18 +160,31 @@ class Judge {
 
   // --- Collectives ---
 
-  static std::optional<std::uint64_t> first_open(const FlightGroup& group) {
-    std::optional<std::uint64_t> first;
-    for (const FlightEntries& open : group.open)
-      if (!open.empty() && open.front()->kind == FlightKind::collective)
-        first = std::min(first.value_or(open.front()->sequence), open.front()->sequence);
+  // Of collectives, or of rounds of values.
+  static std::optional<FlightMeeting> first_open(const FlightGroup& group, FlightKind kind) {
+    std::optional<FlightMeeting> first;
+    for (const FlightEntries& open : group.open) {
+      const auto found = std::find_if(open.begin(), open.end(),
+                                      [&](const FlightEntry* entry) { return entry->kind == kind; });
+      if (found == open.end()) continue;
+      first = std::min(first.value_or(meeting_of(**found)), meeting_of(**found));
+    }
     return first;
   }
 
-  static std::string shift_text(const FlightGroup& group, int rank, int other, std::uint64_t sequence,
+  static std::string number_of(FlightMeeting meeting) {
+    return meeting < first_round ? "#" + std::to_string(meeting)
+                                 : "values #" + std::to_string(meeting - first_round);
+  }
+  static void set(FlightFinding& finding, FlightMeeting meeting) {
+    if (meeting < first_round) finding.sequence = meeting;
+    if (meeting >= first_round) finding.round = meeting - first_round;
+  }
+
+  static std::string shift_text(const FlightGroup& group, int rank, int other, FlightMeeting meeting,
                                 FlightShift shift) {
-    const FlightEntry* const own = group.collective(rank, sequence);
-    const FlightEntry* const theirs = group.collective(other, sequence);
+    const FlightEntry* const own = group.entry(rank, meeting);
+    const FlightEntry* const theirs = group.entry(other, meeting);
     const auto name = [](const FlightEntry& entry) {
       return entry.text + (entry.site.empty() ? "" : " at " + entry.site);
     };
@@ -180,7 +195,7 @@ class Judge {
         return group.describe(rank) + " seems to have done one more, " + name(*own);
       case FlightShift::swapped:
         return group.describe(rank) + " seems to have done " + name(*theirs) + " and " +
-               name(*group.collective(other, sequence + 1)) + " in the other order";
+               name(*group.entry(other, meeting + 1)) + " in the other order";
       case FlightShift::none:
         break;
     }
@@ -189,12 +204,12 @@ class Judge {
 
   void tell_mismatch(const FlightGroup& group) {
     if (group.mismatches.empty()) return;
-    const std::uint64_t sequence = *group.mismatches.begin();
+    const FlightMeeting meeting = *group.mismatches.begin();
     std::map<std::string, std::vector<int>> meant;
     Places places;
     for (const int rank : group.with_dump()) {
-      const FlightEntry* const entry = group.collective(rank, sequence);
-      if (!group.has_begun(rank, sequence)) places.add(rank, "has not begun it");
+      const FlightEntry* const entry = group.entry(rank, meeting);
+      if (!group.has_begun(rank, meeting)) places.add(rank, "has not begun it");
       if (entry == nullptr) continue;
       meant[entry->text].push_back(rank);
       places.add(rank, entry->text + (entry->site.empty() ? "" : " at " + entry->site));
@@ -209,53 +224,51 @@ class Judge {
       if (text != most->first) others.insert(others.end(), ranks.begin(), ranks.end());
     std::sort(others.begin(), others.end());
     FlightFinding& finding =
-        add(Kind::mismatch, group, others,
-            "#" + std::to_string(sequence) + ": the ranks do not mean the same collective");
-    finding.sequence = sequence;
+        add(Kind::mismatch, group, others, number_of(meeting) + ": the ranks do not mean the same");
+    set(finding, meeting);
     finding.details = places.lines(group);
     const auto same = [](const FlightEntry& a, const FlightEntry& b) { return a.text == b.text; };
     for (std::size_t i = 0; i < others.size() && i < most_lines; ++i) {
       const int other = most->second.front();
-      const FlightShift shift = flight_shift(group, others[i], other, sequence, same);
+      const FlightShift shift = flight_shift(group, others[i], other, meeting, same);
       if (shift != FlightShift::none)
-        finding.details.push_back(shift_text(group, others[i], other, sequence, shift));
+        finding.details.push_back(shift_text(group, others[i], other, meeting, shift));
     }
     if (const std::size_t more = group.mismatches.size() - 1; more != 0)
-      finding.details.push_back("and " + counted(more, "later collective") +
-                                (more == 1 ? " differs" : " differ"));
+      finding.details.push_back("and " + counted(more, "later one") + (more == 1 ? " differs" : " differ"));
   }
 
-  void tell_without_dump(const FlightGroup& group, const std::optional<std::uint64_t>& stuck) {
+  void tell_without_dump(const FlightGroup& group, const std::optional<FlightMeeting>& stuck) {
     const auto silent = group.without_dump();
     if (silent.empty()) return;
     FlightFinding& finding = add(Kind::no_dump, group, silent,
                                  group.describe(silent) + (silent.size() == 1 ? " has" : " have") +
                                      " left no dump: dead, perhaps, or stopped before it could be written");
     if (!stuck) return;
-    finding.sequence = stuck;
+    set(finding, *stuck);
     finding.details = places_of(group, in(group, *stuck));
   }
 
   // Those who are in it.
-  static std::vector<int> in(const FlightGroup& group, std::uint64_t sequence) {
+  static std::vector<int> in(const FlightGroup& group, FlightMeeting meeting) {
     std::vector<int> ranks;
     for (int rank = 0; rank < group.size(); ++rank)
-      if (const FlightEntry* entry = group.collective(rank, sequence); entry != nullptr && entry->is_open())
+      if (const FlightEntry* entry = group.entry(rank, meeting); entry != nullptr && entry->is_open())
         ranks.push_back(rank);
     return ranks;
   }
 
-  void tell_stuck(const FlightGroup& group, std::uint64_t sequence) {
-    const auto inside = in(group, sequence);
-    const FlightEntry& entry = *group.collective(inside.front(), sequence);
+  void tell_stuck(const FlightGroup& group, FlightMeeting meeting) {
+    const auto inside = in(group, meeting);
+    const FlightEntry& entry = *group.entry(inside.front(), meeting);
     std::vector<int> missing;
     for (const int rank : group.with_dump())
-      if (!group.has_begun(rank, sequence)) missing.push_back(rank);
+      if (!group.has_begun(rank, meeting)) missing.push_back(rank);
     if (!missing.empty()) {
       FlightFinding& finding = add(Kind::missing, group, missing,
                                    entry.what() + ": " + group.describe(missing) +
                                        (missing.size() == 1 ? " has" : " have") + " not begun it");
-      finding.sequence = sequence;
+      set(finding, meeting);
       finding.details = places_of(group, group.with_dump());
       for (std::size_t i = 0; i < missing.size() && i < most_lines && group.mismatches.empty(); ++i)
         if (auto hint = site_hint(group, missing[i], inside.front()); !hint.empty())
@@ -266,10 +279,10 @@ class Judge {
     FlightFinding& finding = add(Kind::under_way, group, inside,
                                  entry.what() + ": all ranks have begun it, " + group.describe(inside) +
                                      (inside.size() == 1 ? " is" : " are") + " not done");
-    finding.sequence = sequence;
+    set(finding, meeting);
     Places places;
     for (const int rank : group.with_dump()) {
-      const FlightEntry* const own = group.collective(rank, sequence);
+      const FlightEntry* const own = group.entry(rank, meeting);
       if (own == nullptr || !own->is_open()) {
         places.add(rank, "done");
         continue;
@@ -292,13 +305,13 @@ class Judge {
     const auto same = [](const FlightEntry& a, const FlightEntry& b) {
       return a.text == b.text && a.site == b.site;
     };
-    for (const auto& [sequence, entry] : group.collectives[static_cast<std::size_t>(rank)]) {
-      const FlightEntry* const theirs = group.collective(other, sequence);
+    for (const auto& [meeting, entry] : group.meetings[static_cast<std::size_t>(rank)]) {
+      const FlightEntry* const theirs = group.entry(other, meeting);
       if (theirs == nullptr || same(*entry, *theirs)) continue;
-      const FlightShift shift = flight_shift(group, rank, other, sequence, same);
+      const FlightShift shift = flight_shift(group, rank, other, meeting, same);
       if (shift == FlightShift::none) return "";
-      return "#" + std::to_string(sequence) + ": by the places in the program, " +
-             shift_text(group, rank, other, sequence, shift);
+      return number_of(meeting) + ": by the places in the program, " +
+             shift_text(group, rank, other, meeting, shift);
     }
     return "";
   }
@@ -307,7 +320,7 @@ class Judge {
 
   void tell_messages(const FlightGroup& group) {
     for (const FlightWait& wait : waits_) {
-      if (wait.group != &group || wait.entry->kind == FlightKind::collective) continue;
+      if (wait.group != &group || !wait.entry->is_message()) continue;
       const bool is_send = wait.entry->kind == FlightKind::send;
       if (wait.partner != nullptr) {
         if (!is_send) continue;  // told with the send
@@ -358,11 +371,11 @@ class Judge {
     if (ranks.size() < 2) return;
     std::map<int, std::vector<std::int64_t>> late;  // by rank: how long after all others it came last
     std::size_t compared = 0;
-    for (const auto& [sequence, first] : group.collectives[static_cast<std::size_t>(ranks.front())]) {
+    for (const auto& [meeting, first] : group.meetings[static_cast<std::size_t>(ranks.front())]) {
       std::array<std::pair<std::int64_t, int>, 2> last{};  // the last two
-      bool all = !group.mismatches.contains(sequence);
+      bool all = !group.mismatches.contains(meeting);
       for (const int rank : ranks) {
-        const FlightEntry* const entry = group.collective(rank, sequence);
+        const FlightEntry* const entry = group.entry(rank, meeting);
         all = all && entry != nullptr;
         if (!all) break;
         const std::pair<std::int64_t, int> came{entry->begun, rank};

@@ -15,7 +15,7 @@ namespace weft::collectives {
 struct FlightFinding {
   enum class Kind : std::uint8_t {
     cycle,       // members wait for each other
-    mismatch,    // ranks mean different collectives: `ranks` are those fewer ones who differ
+    mismatch,    // ranks do not mean the same: `ranks` are those fewer ones who differ
     no_dump,     // of `ranks`: dead, perhaps
     missing,     // `ranks` have not begun a collective that others are in
     under_way,   // all have begun a collective, and `ranks` are not done
@@ -26,7 +26,8 @@ struct FlightFinding {
   };
   Kind kind = Kind::missing;
   std::string group;                      // its label; of a cycle: empty
-  std::optional<std::uint64_t> sequence;  // of a collective
+  std::optional<std::uint64_t> sequence;  // of a collective; or
+  std::optional<std::uint64_t> round;     // of values
   std::vector<int> ranks;
   std::vector<std::string> members;  // their names
   std::string text;                  // one line

@@ -11,8 +11,7 @@ void add_messages(const FlightGroup& group, std::vector<FlightWait>& waits) {
   const std::size_t begin = waits.size();
   for (int rank = 0; rank < group.size(); ++rank)
     for (const FlightEntry* entry : group.open[static_cast<std::size_t>(rank)])
-      if (entry->kind != FlightKind::collective)
-        waits.push_back({.group = &group, .rank = rank, .entry = entry});
+      if (entry->is_message()) waits.push_back({.group = &group, .rank = rank, .entry = entry});
   // By receiver and tag: the receives that no send has been found for, in order.
   std::map<std::pair<int, std::uint64_t>, std::vector<FlightWait*>> receives;
   const auto messages = std::span(waits).subspan(begin);
@@ -141,10 +140,10 @@ std::vector<FlightWait> flight_waits(const std::vector<FlightGroup>& groups) {
   for (const FlightGroup& group : groups) {
     for (int rank = 0; rank < group.size(); ++rank)
       for (const FlightEntry* entry : group.open[static_cast<std::size_t>(rank)]) {
-        if (entry->kind != FlightKind::collective) continue;
+        if (entry->is_message()) continue;
         FlightWait wait{.group = &group, .rank = rank, .entry = entry};
         for (int other = 0; other < group.size(); ++other)
-          if (!group.has_begun(other, entry->sequence)) wait.awaited.push_back(other);
+          if (!group.has_begun(other, meeting_of(*entry))) wait.awaited.push_back(other);
         waits.push_back(std::move(wait));
       }
     add_messages(group, waits);

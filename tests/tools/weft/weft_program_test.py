@@ -378,7 +378,8 @@ class Flights(unittest.TestCase):
                     "text": "barrier()", "site": "train.cc:12", "bytes": 0, "begun": 10**9, "moved": 0, "ended": 0}
                    for i in range(begun)]
         dump = {"format": "weft.flight", "version": 1, "group": "world", "origin": "0" * 16, "number": 1, "rank": rank,
-                "members": members, "host": "h", "pid": 7, "error": "", "taken": 3 * 10**9, "begun": begun, "dropped": 0,
+                "members": members, "host": "h", "pid": 7, "error": "", "taken": 3 * 10**9, "begun": begun, "begun_values": 0,
+                "dropped": 0,
                 "entries": entries, **fields}
         pathlib.Path(self.folder.name, f"world.0.rank{rank}.json").write_text(json.dumps(dump), encoding="utf-8")
 

@@ -40,6 +40,7 @@ FlightDump dump_of_all() {
   failed.error = "rank 2 (\"worker2\")\nwas lost";
   failed.waits_for = {0, 2};
   failed.bytes = ~std::uint64_t{0};
+  job.gives(1, "split()", "train.cc:13", FlightState::done);
   job.message(1, FlightKind::recv, -1, "float32[4]", "train.cc:14", FlightState::begun, ~std::uint64_t{0});
   FlightDump dump = job.dump(1);
   dump.origin = 0xfedc'ba98'7654'3210;
@@ -72,7 +73,7 @@ TEST(FlightDump, IsThisJson) {
       json_of(dump_of_all()),
       R"j({"format":"weft.flight","version":1,"group":"world","origin":"fedcba9876543210","number":1,"rank":1,)j"
       R"j("members":["worker0","worker1","worker2"],"host":"host","pid":101,"error":"peer_lost",)j"
-      R"j("taken":100000000000,"begun":2,"dropped":5,)j"
+      R"j("taken":100000000000,"begun":2,"begun_values":1,"dropped":5,)j"
       "\n\"entries\":[\n"
       R"j({"number":0,"kind":"collective","state":"done","sequence":0,"text":"all_reduce(sum, float32[4, 8])",)j"
       R"j("site":"train.cc:12","bytes":0,"begun":1000000000,"moved":1100000000,"ended":1200000000},)j"
@@ -81,8 +82,11 @@ TEST(FlightDump, IsThisJson) {
       R"j("bytes":18446744073709551615,"begun":2000000000,"moved":2100000000,"ended":2200000000,)j"
       R"j("error":"rank 2 (\"worker2\")\nwas lost","waits_for":[0,2]},)j"
       "\n"
-      R"j({"number":2,"kind":"recv","state":"begun","peer":-1,"tag":18446744073709551615,"text":"float32[4]",)j"
-      R"j("site":"train.cc:14","bytes":0,"begun":3000000000,"moved":0,"ended":0})j"
+      R"j({"number":2,"kind":"values","state":"done","sequence":0,"text":"split()","site":"train.cc:13",)j"
+      R"j("bytes":0,"begun":3000000000,"moved":3100000000,"ended":3200000000},)j"
+      "\n"
+      R"j({"number":3,"kind":"recv","state":"begun","peer":-1,"tag":18446744073709551615,"text":"float32[4]",)j"
+      R"j("site":"train.cc:14","bytes":0,"begun":4000000000,"moved":0,"ended":0})j"
       "\n]}\n");
 }
 
@@ -166,6 +170,8 @@ TEST(FlightDump, RefusesWhatMakesNoSense) {
       {"\"group\":\"world\"", "\"group\":7", "'group' is no text"},
       {"\"worker0\"", "5", "'members' are no names"},
       {"\"begun\":2", "\"begun\":1", "'sequence' is no number within its range"},
+      {"\"begun_values\":1", "\"begun_values\":0", "a collective where none has been begun"},
+      {"\"begun\":2", "\"begun\":18446744073709551615", "'begun' is no number within its range"},
       {"\"begun\":2", "\"begun\":0", "a collective where none has been begun"},
       {"\"state\":\"done\"", "\"state\":\"dine\"", "'state' is 'dine'"},
       {"\"kind\":\"recv\"", "\"kind\":\"get\"", "'kind' is 'get'"},

@@ -38,7 +38,7 @@ class FlightJob {
   FlightDump& dump(int rank) { return dumps_[static_cast<std::size_t>(rank)]; }
   FlightEntry& last(int rank) { return dump(rank).records.entries.back(); }
 
-  // The next collective of a rank, or of each of several; done unless something else is said.
+  // The next collective of a rank, or of all; done unless something else is said.
   FlightEntry& does(int rank, const std::string& text, const std::string& site,
                     FlightState state = FlightState::done) {
     FlightEntry entry;
@@ -50,6 +50,13 @@ class FlightJob {
               const std::vector<int>& but = {}) {
     for (int rank = 0; rank < static_cast<int>(dumps_.size()); ++rank)
       if (std::find(but.begin(), but.end(), rank) == but.end()) does(rank, text, site, state);
+  }
+  FlightEntry& gives(int rank, const std::string& text, const std::string& site, FlightState state) {
+    FlightEntry entry;
+    entry.kind = FlightKind::values;
+    entry.sequence = dump(rank).records.begun_values++;
+    entry.text = text;
+    return add(rank, std::move(entry), site, state);
   }
   FlightEntry& message(int rank, FlightKind kind, int peer, const std::string& type, const std::string& site,
                        FlightState state, std::uint64_t tag = 0) {

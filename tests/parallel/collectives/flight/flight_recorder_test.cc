@@ -108,7 +108,10 @@ TEST(FlightRecorder, TellsOfMessagesAndFailures) {
   entries = recorder.records().entries;
   EXPECT_EQ(entries[1].what(), "recv(int64[], from 3)");
   EXPECT_EQ(entries[1].state, FlightState::done);
+  recorder.note({.kind = FlightKind::values, .sequence = 5, .meaning = "split()"});
+  EXPECT_EQ(recorder.records().entries.back().what(), "values #5 split()");
   EXPECT_EQ(recorder.records().begun, 0U);  // collectives
+  EXPECT_EQ(recorder.records().begun_values, 6U);
 }
 
 TEST(FlightRecorder, RendersOnlyForWhoAsks) {

@@ -235,6 +235,24 @@ std::vector<FlightDump> older_than_the_ring() {
   return job.dumps();
 }
 
+// Objects are gathered by rounds of their own; one is in the collective behind.
+std::vector<FlightDump> round_of_values() {
+  FlightJob job(3);
+  job.all_do(sum, "a.cc:1");
+  for (const int rank : {0, 2}) job.gives(rank, "all_gather_object(string)", "a.cc:2", State::begun);
+  job.does(1, sum, "a.cc:3", State::begun);
+  return job.dumps();
+}
+
+std::vector<FlightDump> unlike_values() {
+  FlightJob job(2);
+  for (const int rank : {0, 1}) {
+    job.gives(rank, "all_gather_object(string)", "a.cc:2", State::done);
+    job.gives(rank, rank == 0 ? "split()" : "all_gather_object(i32)", "a.cc:3", State::failed);
+  }
+  return job.dumps();
+}
+
 struct Expected {
   Kind kind;
   std::optional<std::uint64_t> sequence;
@@ -282,11 +300,11 @@ const Case cases[] = {
      left_out_another,
      {{Kind::mismatch, 1, {1}}, {Kind::missing, 3, {1}}},
      "group 'world': 3 ranks; 3 to 4 collectives begun\n"
-     "  #1: the ranks do not mean the same collective\n"
+     "  #1: the ranks do not mean the same\n"
      "    ranks 0, 2: all_reduce(sum, float32[4]) at a.cc:2\n"
      "    rank 1 (worker1): all_gather(float32[4]) at a.cc:3\n"
      "    rank 1 (worker1) seems to have left out all_reduce(sum, float32[4]) at a.cc:2\n"
-     "    and 1 later collective differs\n"
+     "    and 1 later one differs\n"
      "  #3 barrier(): rank 1 (worker1) has not begun it\n"
      "    ranks 0, 2: in #3 barrier() at a.cc:4, for 96.0 s\n"
      "    rank 1 (worker1): in #2 barrier() at a.cc:4\n"},
@@ -294,7 +312,7 @@ const Case cases[] = {
      does_one_more,
      {{Kind::mismatch, 0, {1}}, {Kind::missing, 1, {0, 2}}},
      "group 'world': 3 ranks; 1 to 2 collectives begun\n"
-     "  #0: the ranks do not mean the same collective\n"
+     "  #0: the ranks do not mean the same\n"
      "    ranks 0, 2: all_reduce(sum, float32[4]) at a.cc:2\n"
      "    rank 1 (worker1): all_gather(float32[4]) at a.cc:9\n"
      "    rank 1 (worker1) seems to have done one more, all_gather(float32[4]) at a.cc:9\n"
@@ -305,24 +323,24 @@ const Case cases[] = {
      swapped,
      {{Kind::mismatch, 0, {3}}},
      "group 'world': 4 ranks; 2 collectives begun\n"
-     "  #0: the ranks do not mean the same collective\n"
+     "  #0: the ranks do not mean the same\n"
      "    ranks 0-2: all_reduce(sum, float32[4]) at a.cc:1\n"
      "    rank 3 (worker3): all_gather(float32[4]) at a.cc:12\n"
      "    rank 3 (worker3) seems to have done all_reduce(sum, float32[4]) at a.cc:1 and "
      "all_gather(float32[4]) at a.cc:2 in the other order\n"
-     "    and 1 later collective differs\n"},
+     "    and 1 later one differs\n"},
     {"other_shapes",
      other_shapes,
      {{Kind::mismatch, 1, {2, 3}}},
      "group 'world': 4 ranks; 2 collectives begun\n"
-     "  #1: the ranks do not mean the same collective\n"
+     "  #1: the ranks do not mean the same\n"
      "    ranks 0, 1: all_reduce(sum, float32[5]) at a.cc:2\n"
      "    ranks 2, 3: all_reduce(sum, float32[4]) at a.cc:2\n"},
     {"other_shapes_and_one_missing",
      other_shapes_and_one_missing,
      {{Kind::mismatch, 1, {1}}},
      "group 'world': 3 ranks; 1 to 2 collectives begun\n"
-     "  #1: the ranks do not mean the same collective\n"
+     "  #1: the ranks do not mean the same\n"
      "    rank 0 (worker0): all_reduce(sum, float32[4]) at a.cc:2\n"
      "    rank 1 (worker1): all_gather(float32[4]) at a.cc:3\n"
      "    rank 2 (worker2): has not begun it\n"},
@@ -452,11 +470,32 @@ const Case cases[] = {
     {"several_of_one_name",
      several_of_one_name,
      {},
-     "group 'dp (11112222.1)': 2 ranks; 1 collective begun\n"
+     "group 'dp@worker0.1': 2 ranks; 1 collective begun\n"
      "  all ranks did the same, and nothing is under way\n"
-     "group 'dp (aaaabbbb.1)': 2 ranks; 1 collective begun\n"
+     "group 'dp@worker2.1': 2 ranks; 1 collective begun\n"
      "  all ranks did the same, and nothing is under way\n"
      "left out: 2 dumps of group 'dp' from an earlier run\n"},
+    {"round_of_values",
+     round_of_values,
+     {{Kind::cycle, std::nullopt, {}}, {Kind::missing, 1, {0, 2}}, {Kind::missing, std::nullopt, {1}}},
+     "cycle of 2 waits: a deadlock, where each is waited for before the member goes on\n"
+     "  worker0 is in values #0 all_gather_object(string) at a.cc:2 of group 'world', which waits for "
+     "worker1\n"
+     "  worker1 is in #1 all_reduce(sum, float32[4]) at a.cc:3 of group 'world', which waits for worker0\n"
+     "group 'world': 3 ranks; 1 to 2 collectives begun\n"
+     "  #1 all_reduce(sum, float32[4]): ranks 0, 2 have not begun it\n"
+     "    ranks 0, 2: in values #0 all_gather_object(string) at a.cc:2, for 98.0 s\n"
+     "    rank 1 (worker1): in #1 all_reduce(sum, float32[4]) at a.cc:3, for 98.0 s\n"
+     "  values #0 all_gather_object(string): rank 1 (worker1) has not begun it\n"
+     "    ranks 0, 2: in values #0 all_gather_object(string) at a.cc:2, for 98.0 s\n"
+     "    rank 1 (worker1): in #1 all_reduce(sum, float32[4]) at a.cc:3, for 98.0 s\n"},
+    {"unlike_values",
+     unlike_values,
+     {{Kind::mismatch, std::nullopt, {1}}},
+     "group 'world': 2 ranks; 0 collectives begun\n"
+     "  values #1: the ranks do not mean the same\n"
+     "    rank 0 (worker0): split() at a.cc:3\n"
+     "    rank 1 (worker1): all_gather_object(i32) at a.cc:3\n"},
     {"older_than_the_ring",
      older_than_the_ring,
      {{Kind::under_way, 0, {1}}},

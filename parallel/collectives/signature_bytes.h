@@ -1,0 +1,27 @@
+// SignatureBytes: a signature as bytes, as a flight recorder notes it: no text is written before a dump is.
+//
+// For this process alone: they are no format. A value.
+#pragma once
+
+#include <weft/parallel/collectives/signature.h>
+
+#include <c10/util/SmallVector.h>
+
+#include <string_view>
+
+namespace weft::collectives {
+
+class WEFT_EXPORT SignatureBytes {
+ public:
+  explicit SignatureBytes(const Signature& signature);
+  std::string_view view() const {
+    return {reinterpret_cast<const char*>(words_.data()), words_.size() * sizeof(std::int64_t)};
+  }
+  static std::string text(std::string_view bytes);  // Signature::text(); a FlightOperation::Render
+
+ private:
+  // Operation, dtype, root, reduction; then of each shape its dimensions and their sizes.
+  c10::SmallVector<std::int64_t, 16> words_;
+};
+
+}  // namespace weft::collectives
