@@ -58,6 +58,10 @@ void Group::abort(const std::string& reason) const {
                ") aborted it: " + reason);
 }
 
+std::filesystem::path Group::write_flight(const std::filesystem::path& folder) const {
+  return write_flight_dump(folder, core_->flight());
+}
+
 at::Tensor Group::empty(at::IntArrayRef sizes, const at::TensorOptions& options) const {
   return empty_in(core_->space(), sizes, options);
 }
@@ -340,7 +344,7 @@ rpc::Future<void> Group::send(at::Tensor tensor, int to, std::uint64_t tag, Dead
   auto message = rpc::capture([&] {
     check(tensor);
     expect_rank(*core_, to);
-    return Message{tag, type_of(tensor), rpc::site_text(site), bytes_of(flat(tensor)), deadline};
+    return Message{tag, type_of(tensor), site, bytes_of(flat(tensor)), deadline};
   });
   if (!message.ok()) return rpc::Future<void>::made(rpc::Result<void>(message.error()));
   return core_->send(to, std::move(message).get());
@@ -355,8 +359,7 @@ rpc::Future<int> Group::receive(at::Tensor tensor, std::optional<int> from, std:
   });
   if (!output.ok()) return rpc::Future<int>::made(rpc::Result<int>(output.error()));
   const Output memory = std::move(output).get();
-  return core_
-      ->receive(from, {tag, type_of(tensor), rpc::site_text(site), bytes_of(memory.memory()), deadline})
+  return core_->receive(from, {tag, type_of(tensor), site, bytes_of(memory.memory()), deadline})
       .then([memory](rpc::Result<int>&& sender) {
         if (sender.ok()) memory.write_back();
         return std::move(sender);
@@ -392,8 +395,8 @@ rpc::Future<Group::Objects> Group::give(const std::string& meaning, std::optiona
   });
   if (!refusal.ok()) return rpc::Future<Objects>::made(rpc::Result<Objects>(refusal.error()));
   return core_->give(core_->reserve_rounds(1),
-                     meaning + (root ? ", root " + std::to_string(*root) : "") + ")", rpc::site_text(site),
-                     std::move(object), wants_all, deadline);
+                     meaning + (root ? ", root " + std::to_string(*root) : "") + ")", site, std::move(object),
+                     wants_all, deadline);
 }
 
 }  // namespace weft::collectives

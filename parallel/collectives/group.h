@@ -24,6 +24,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <chrono>
+#include <filesystem>
 #include <optional>
 #include <source_location>
 #include <string>
@@ -70,6 +71,9 @@ struct GroupOptions {
   // of addresses each has there for the tensors of empty(). Alike on all members.
   bool shared_memory = true;
   std::size_t shared_bytes = std::size_t{16} << 30;
+  // A folder into which each member writes what it did of late and what it waits for, when the group fails:
+  // `weft flight FOLDER` says what that means. Empty: $WEFT_FLIGHT_DIR; nowhere, where that is not set.
+  std::filesystem::path flights = {};
 };
 
 class WEFT_EXPORT Group {
@@ -176,6 +180,9 @@ class WEFT_EXPORT Group {
   template <rpc::Transferable T>  // this rank's of the root's, which has one a rank
   rpc::Future<T> scatter_object(const std::vector<T>& values, int root, Deadline deadline = {},
                                 Site site = Site::current()) const;
+
+  // Writes the same now, into that folder; gives the file. failed_precondition where it cannot be written.
+  std::filesystem::path write_flight(const std::filesystem::path& folder) const;
 
   // Ends the group, for all its ranks.
   void abort(const std::string& reason) const;

@@ -14,16 +14,13 @@ constexpr std::size_t most_bytes_here = 1 << 20;
 
 }  // namespace
 
-GroupCore::GroupCore(std::shared_ptr<rpc::AgentCore> core, GroupId id, std::string name,
-                     std::vector<rpc::AgentId> members, int rank, std::chrono::nanoseconds deadline,
-                     std::optional<c10::ScalarType> wire, std::shared_ptr<SharedSpace> space)
+GroupCore::GroupCore(std::shared_ptr<rpc::AgentCore> core, GroupId id, Options options,
+                     std::vector<rpc::AgentId> members, int rank, std::shared_ptr<SharedSpace> space)
     : core_(std::move(core)),
       id_(id),
-      name_(std::move(name)),
+      options_(std::move(options)),
       members_(std::move(members)),
       rank_(rank),
-      deadline_(deadline),
-      wire_(wire),
       loop_(core_->pick_loop()),
       shared_(space == nullptr ? nullptr : std::make_unique<SharedQueue>(std::move(space))),
       turns_([this](const std::exception_ptr& error) {
@@ -59,12 +56,12 @@ Party GroupCore::party_of(const Collective& collective) const {
 // Nothing that is small: there two ranks exchange their halves, and would have other bits. What tensors of 16
 // bits are gathered in travels as their own type, so that messages of either need not be told apart.
 std::optional<c10::ScalarType> GroupCore::wire_for(const Collective& collective) const {
-  if (!wire_ || collective.layout.operation != Operation::all_reduce ||
+  if (!options_.wire || collective.layout.operation != Operation::all_reduce ||
       agrees_by_itself(party_of(collective), collective.layout.elements))
     return std::nullopt;
   switch (collective.signature.dtype) {
     case c10::ScalarType::Float:
-      return wire_;
+      return options_.wire;
     case c10::ScalarType::Half:
     case c10::ScalarType::BFloat16:
       return collective.signature.dtype;
@@ -96,6 +93,7 @@ void GroupCore::begin(const ExchangePtr& exchange) {
         if (const auto ended = weak.lock(); ended != nullptr && !ended->closed()) self->over(ended, error);
       });
   exchange->begin_limit();
+  exchange->record();
   arm(exchange->deadline());
   if (auto early = early_.extract(sequence)) {
     exchange->signatures = std::move(early.mapped().signatures);
@@ -176,6 +174,7 @@ void GroupCore::keep(const ExchangePtr& exchange) {
   if (exchange->closed() || ended_) return;  // it is over already, or comes back stopped
   running_[exchange->sequence()] = exchange;
   exchange->begin_limit();
+  exchange->record();
   arm(exchange->deadline());
   for (const int rank : std::set(left_))
     if (exchange->awaits(rank)) has_left(rank);

@@ -11,6 +11,8 @@
 #pragma once
 
 #include <weft/parallel/collectives/collective.h>
+#include <weft/parallel/collectives/flight/flight_dump.h>
+#include <weft/parallel/collectives/flight/flight_recorder.h>
 #include <weft/parallel/collectives/mailbox.h>
 #include <weft/parallel/collectives/plan/choice.h>
 #include <weft/parallel/collectives/shm/shared_queue.h>
@@ -34,21 +36,27 @@ WEFT_CODEC(GroupId, origin, number)
 struct Message {
   std::uint64_t tag = 0;
   std::string type;  // "float32[4]"; alike on both sides
-  std::string site;
+  std::source_location site;
   rpc::Buffer bytes;                                 // what is sent, or where it is put
   std::optional<std::chrono::nanoseconds> deadline;  // none: the group's
 };
 
 class WEFT_EXPORT GroupCore final : public std::enable_shared_from_this<GroupCore> {
  public:
+  struct Options {
+    std::string name;
+    std::chrono::nanoseconds deadline;
+    std::optional<c10::ScalarType> wire;
+    std::filesystem::path
+        flights;  // where what was under way is written when the group fails; empty: nowhere
+  };
   // space: where all members share memory; null: they send each other messages.
-  GroupCore(std::shared_ptr<rpc::AgentCore> core, GroupId id, std::string name,
-            std::vector<rpc::AgentId> members, int rank, std::chrono::nanoseconds deadline,
-            std::optional<c10::ScalarType> wire, std::shared_ptr<SharedSpace> space);
+  GroupCore(std::shared_ptr<rpc::AgentCore> core, GroupId id, Options options,
+            std::vector<rpc::AgentId> members, int rank, std::shared_ptr<SharedSpace> space);
   ~GroupCore();
 
   const GroupId& id() const { return id_; }
-  const std::string& name() const { return name_; }
+  const std::string& name() const { return options_.name; }
   const std::vector<rpc::AgentId>& members() const { return members_; }
   int rank() const { return rank_; }
   int size() const { return static_cast<int>(members_.size()); }
@@ -62,13 +70,13 @@ class WEFT_EXPORT GroupCore final : public std::enable_shared_from_this<GroupCor
   // A small value, gathered by rank 0: all members' by rank, or none where it wants none. Rounds are reserved
   // in one order by all, and given in any.
   std::uint64_t reserve_rounds(std::uint64_t count) { return rounds_reserved_.fetch_add(count); }
-  rpc::Future<ValueRounds::Values> give(std::uint64_t round, std::string meaning, std::string site,
+  rpc::Future<ValueRounds::Values> give(std::uint64_t round, std::string meaning, std::source_location site,
                                         rpc::Buffer value, bool wants_all,
                                         std::optional<std::chrono::nanoseconds> deadline);
   void abort(const std::string& reason);
   const std::shared_ptr<rpc::AgentCore>& agent() const { return core_; }
-  std::chrono::nanoseconds deadline() const { return deadline_; }
-  std::optional<c10::ScalarType> wire() const { return wire_; }
+  const Options& options() const { return options_; }
+  FlightDump flight() const;  // what this member has done of late, and what it waits for
 
   // What members say (group_service.h); of who is none it is ignored.
   void data(const rpc::AgentId& from, std::uint64_t sequence, std::uint32_t label, std::uint64_t hash,
@@ -107,6 +115,11 @@ class WEFT_EXPORT GroupCore final : public std::enable_shared_from_this<GroupCor
     std::string what;
     rpc::Clock::time_point deadline;
     rpc::Promise<void> promise;
+    FlightRecorder::Ticket ticket;
+  };
+  struct Given {  // and not answered yet
+    rpc::Promise<ValueRounds::Values> promise;
+    FlightRecorder::Ticket ticket;
   };
 
   Party party_of(const Collective& collective) const;
@@ -140,22 +153,23 @@ class WEFT_EXPORT GroupCore final : public std::enable_shared_from_this<GroupCor
 
   int rank_of(const rpc::AgentId& member) const;  // -1: none
   std::string describe(int rank) const;           // "rank 2 (worker2)"
-  std::string prefix() const { return "group '" + name_ + "': "; }
+  std::string prefix() const { return "group '" + options_.name + "': "; }
+  void note_end(FlightRecorder::Ticket ticket, const std::exception_ptr& error);  // null: it is done
+  void write_flight();
   template <auto Method, class... Arguments>
   void tell_others(const Arguments&... arguments);
 
   const std::shared_ptr<rpc::AgentCore> core_;
   const GroupId id_;
-  const std::string name_;
+  const Options options_;
   const std::vector<rpc::AgentId> members_;
   const int rank_;
-  const std::chrono::nanoseconds deadline_;
-  const std::optional<c10::ScalarType> wire_;
   const std::shared_ptr<rpc::Loop> loop_;  // of its timer
   std::vector<rpc::Peer> peers_;           // by rank
 
   const std::unique_ptr<SharedQueue> shared_;  // null: collectives are plans of messages
 
+  FlightRecorder recorder_;
   std::atomic<std::uint64_t> begun_{0};  // how many plans; written in turn
 
   std::atomic<std::uint64_t> rounds_reserved_{0};
@@ -166,9 +180,9 @@ class WEFT_EXPORT GroupCore final : public std::enable_shared_from_this<GroupCor
   Mailbox mailbox_;
   std::map<std::uint64_t, Sent> sent_;  // by number
   std::uint64_t sends_ = 0;
-  ValueRounds values_;                                                // at rank 0
-  std::map<std::uint64_t, rpc::Promise<ValueRounds::Values>> given_;  // by round
-  std::set<int> left_;                                                // members that have left orderly
+  ValueRounds values_;                    // at rank 0
+  std::map<std::uint64_t, Given> given_;  // by round
+  std::set<int> left_;                    // members that have left orderly
   std::optional<rpc::Error> ended_;
   std::optional<rpc::Clock::time_point> armed_;
 };

@@ -86,6 +86,7 @@ void GroupCore::fail_all(const rpc::Error& error, bool tell) {
   if (ended_) return;
   ended_ = error;
   early_.clear();
+  write_flight();  // before anybody hears of it, while what hangs still does
   if (tell) tell_others<&GroupService::failed>(id_, error.kind(), std::string(error.what()));
   if (shared_ != nullptr) {
     shared_->stop();  // what is under way there ends when nothing is written to any more
@@ -94,8 +95,42 @@ void GroupCore::fail_all(const rpc::Error& error, bool tell) {
   }
   mailbox_.fail(error);
   values_.fail(error);
-  for (auto& promise : std::exchange(given_, {})) promise.second.fail(error);
-  for (auto& [number, sent] : std::exchange(sent_, {})) sent.promise.fail(error);
+  for (auto& [round, given] : std::exchange(given_, {})) {
+    recorder_.failed(given.ticket, error.what());
+    given.promise.fail(error);
+  }
+  for (auto& [number, sent] : std::exchange(sent_, {})) {
+    recorder_.failed(sent.ticket, error.what());
+    sent.promise.fail(error);
+  }
+}
+
+// --- What was under way ---
+
+void GroupCore::note_end(FlightRecorder::Ticket ticket, const std::exception_ptr& error) {
+  error == nullptr ? recorder_.done(ticket) : recorder_.failed(ticket, core_->text_of(error));
+}
+
+FlightDump GroupCore::flight() const {
+  FlightDump dump = FlightDump::here();
+  dump.origin = id_.origin;
+  dump.number = id_.number;
+  dump.group = name();
+  dump.rank = rank_;
+  for (const rpc::AgentId& member : members_) dump.members.push_back(member.name);
+  dump.records = recorder_.records();
+  return dump;
+}
+
+// That it cannot be written is no reason to fail otherwise than the group does.
+void GroupCore::write_flight() {
+  if (options_.flights.empty()) return;
+  for (const auto& [sequence, exchange] : running_) exchange->record_awaited();
+  (void)rpc::capture([&] {
+    FlightDump dump = flight();
+    dump.error = ended_->what();
+    return write_flight_dump(options_.flights, dump);
+  });
 }
 
 // Who cannot be reached is lost. In a job of fixed size the one lost may be another: the text names it.

@@ -7,7 +7,8 @@ namespace weft::collectives {
 
 rpc::Future<void> GroupCore::send(int to, Message message) {
   rpc::Promise<void> promise;
-  const std::string what = "send(" + message.type + ", to " + std::to_string(to) + ") at " + message.site;
+  const std::string what =
+      "send(" + message.type + ", to " + std::to_string(to) + ") at " + rpc::site_text(message.site);
   promise.on_cancel([weak = weak_from_this(), what] {
     if (const auto self = weak.lock()) self->abort(self->describe(self->rank_) + " aborted " + what);
   });
@@ -19,8 +20,14 @@ rpc::Future<void> GroupCore::send(int to, Message message) {
       return promise.fail(
           rpc::Error(rpc::ErrorKind::shut_down, self->prefix() + self->describe(to) + " has left; " + what));
     const std::uint64_t number = self->sends_++;
-    const auto deadline = rpc::later(self->loop_->now(), message.deadline.value_or(self->deadline_));
-    self->sent_.emplace(number, Sent{to, what, deadline, std::move(promise)});
+    const auto deadline = rpc::later(self->loop_->now(), message.deadline.value_or(self->options_.deadline));
+    const auto ticket = self->recorder_.begin({.kind = FlightKind::send,
+                                               .meaning = message.type,
+                                               .site = message.site,
+                                               .bytes = message.bytes.size(),
+                                               .peer = to,
+                                               .tag = message.tag});
+    self->sent_.emplace(number, Sent{to, what, deadline, std::move(promise), ticket});
     self->arm(deadline);
     self->peers_[static_cast<std::size_t>(to)]
         .call<&GroupService::message>(self->id_, message.tag, message.type, message.bytes)
@@ -44,10 +51,12 @@ void GroupCore::send_over(std::uint64_t number, rpc::Result<void> result) {
     if (refused.kind() == rpc::ErrorKind::shut_down) return;
     Sent sent = std::move(found->second);
     sent_.erase(found);
+    recorder_.failed(sent.ticket, refused.detail());
     return sent.promise.fail(rpc::Error(refused.kind(), refused.detail()));
   } catch (...) {
     return not_sent(found->second.to, std::current_exception());
   }
+  recorder_.done(found->second.ticket);
   rpc::Promise<void> promise = std::move(found->second.promise);
   sent_.erase(found);
   promise.complete(rpc::Result<void>{});
@@ -55,15 +64,21 @@ void GroupCore::send_over(std::uint64_t number, rpc::Result<void> result) {
 
 rpc::Future<int> GroupCore::receive(std::optional<int> from, Message message) {
   auto promise = std::make_shared<rpc::Promise<int>>();
-  const std::string what =
-      "recv(" + message.type + ", from " + (from ? std::to_string(*from) : "any") + ") at " + message.site;
+  const std::string what = "recv(" + message.type + ", from " + (from ? std::to_string(*from) : "any") +
+                           ") at " + rpc::site_text(message.site);
   promise->on_cancel([weak = weak_from_this(), what] {
     if (const auto self = weak.lock()) self->abort(self->describe(self->rank_) + " aborted " + what);
   });
   auto future = promise->future();
   turns_.run([self = shared_from_this(), from, what, message = std::move(message), promise]() mutable {
     if (self->ended_) return promise->fail(*self->ended_);
-    const auto deadline = rpc::later(self->loop_->now(), message.deadline.value_or(self->deadline_));
+    const auto deadline = rpc::later(self->loop_->now(), message.deadline.value_or(self->options_.deadline));
+    const auto ticket = self->recorder_.begin({.kind = FlightKind::recv,
+                                               .meaning = message.type,
+                                               .site = message.site,
+                                               .bytes = message.bytes.size(),
+                                               .peer = from.value_or(-1),
+                                               .tag = message.tag});
     Mailbox::Receive wanted{.from = from,
                             .tag = message.tag,
                             .type = std::move(message.type),
@@ -71,7 +86,9 @@ rpc::Future<int> GroupCore::receive(std::optional<int> from, Message message) {
                             .size = message.bytes.size(),
                             .what = what,
                             .deadline = deadline};
-    wanted.done = [promise, kept = message.bytes](rpc::Result<int> result) {
+    wanted.done = [self = self.get(), promise, ticket, kept = message.bytes](rpc::Result<int> result) {
+      if (result.ok()) self->recorder_.received(ticket, result.value());
+      if (!result.ok()) self->note_end(ticket, result.error());
       promise->complete(std::move(result));
     };
     self->mailbox_.receive(std::move(wanted));
@@ -105,19 +122,26 @@ rpc::Future<void> GroupCore::message(const rpc::AgentId& from, std::uint64_t tag
 
 // --- Values that all give ---
 
-rpc::Future<ValueRounds::Values> GroupCore::give(std::uint64_t round, std::string meaning, std::string site,
-                                                 rpc::Buffer value, bool wants_all,
+rpc::Future<ValueRounds::Values> GroupCore::give(std::uint64_t round, std::string meaning,
+                                                 std::source_location where, rpc::Buffer value,
+                                                 bool wants_all,
                                                  std::optional<std::chrono::nanoseconds> deadline) {
+  const std::string site = rpc::site_text(where);
   rpc::Promise<ValueRounds::Values> promise;
   promise.on_cancel([weak = weak_from_this(), what = meaning + " at " + site] {
     if (const auto self = weak.lock()) self->abort(self->describe(self->rank_) + " aborted " + what);
   });
   auto future = promise.future();
-  turns_.run([self = shared_from_this(), round, meaning = std::move(meaning), site = std::move(site),
-              value = std::move(value), wants_all, limit = deadline.value_or(deadline_),
+  turns_.run([self = shared_from_this(), round, meaning = std::move(meaning), site, where,
+              value = std::move(value), wants_all, limit = deadline.value_or(options_.deadline),
               promise = std::move(promise)]() mutable {
     if (self->ended_) return promise.fail(*self->ended_);
-    self->given_.emplace(round, std::move(promise));
+    const auto ticket = self->recorder_.begin({.kind = FlightKind::values,
+                                               .sequence = round,
+                                               .meaning = meaning,
+                                               .site = where,
+                                               .bytes = value.size()});
+    self->given_.emplace(round, Given{std::move(promise), ticket});
     const auto answered = [self, round](rpc::Result<ValueRounds::Values>&& values) {
       self->turns_.run([self, round, values = std::move(values)]() mutable {
         self->value_over(round, std::move(values));
@@ -149,7 +173,8 @@ void GroupCore::value_over(std::uint64_t round, rpc::Result<ValueRounds::Values>
       if (rank_ != 0) return not_sent(0, std::current_exception());
     }
   }
-  rpc::Promise<ValueRounds::Values> promise = std::move(found->second);
+  note_end(found->second.ticket, values.ok() ? nullptr : values.error());
+  rpc::Promise<ValueRounds::Values> promise = std::move(found->second.promise);
   given_.erase(found);
   promise.complete(std::move(values));
 }

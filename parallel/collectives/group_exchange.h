@@ -4,6 +4,7 @@
 
 #include <weft/parallel/collectives/group_core.h>
 #include <weft/parallel/collectives/group_service.h>
+#include <weft/parallel/collectives/signature_bytes.h>
 
 #include <algorithm>
 
@@ -61,19 +62,40 @@ class GroupCore::Exchange final : public Outbox, public std::enable_shared_from_
   }
   void fail(const rpc::Error& error) {
     close();
+    record();
+    group_->recorder_.failed(*ticket_, error.what());
     promise_.fail(error);
   }
   void succeed() {
     closed_ = true;
-    promise_.complete(rpc::capture([this] {
+    auto result = rpc::capture([this] {
       if (collective_.finish) collective_.finish();
-    }));
+    });
+    if (ticket_) {
+      group_->recorder_.done(*ticket_);
+    } else {
+      with_operation([this](const FlightOperation& operation) { group_->recorder_.note(operation); });
+    }
+    promise_.complete(std::move(result));
+  }
+  // What it is, for people who look at a group that hangs. Once, where others may see it under way.
+  void record() {
+    if (!ticket_)
+      with_operation(
+          [this](const FlightOperation& operation) { ticket_ = group_->recorder_.begin(operation); });
+  }
+  void record_awaited() {
+    if (!ticket_ || closed_) return;
+    std::vector<int> ranks;
+    for (int rank = 0; rank < group_->size(); ++rank)
+      if (rank != group_->rank() && awaits(rank)) ranks.push_back(rank);
+    group_->recorder_.waits_for(*ticket_, std::move(ranks));
   }
 
   std::uint64_t sequence() const { return shared_ ? shared_->sequence() : sequence_; }
   std::uint64_t hash() const { return hash_; }
   std::string text() const { return collective_.text(); }
-  std::chrono::nanoseconds limit() const { return collective_.deadline.value_or(group_->deadline_); }
+  std::chrono::nanoseconds limit() const { return collective_.deadline.value_or(group_->options_.deadline); }
   void begin_limit() { deadline_ = rpc::later(group_->loop_->now(), limit()); }
   rpc::Clock::time_point deadline() const { return deadline_; }
   PlanRun& run() { return *run_; }
@@ -86,6 +108,18 @@ class GroupCore::Exchange final : public Outbox, public std::enable_shared_from_
     return std::find(awaited.begin(), awaited.end(), rank) != awaited.end();
   }
 
+  template <class F>
+  void with_operation(F f) const {
+    const SignatureBytes meaning(collective_.signature);
+    f(FlightOperation{.kind = FlightKind::collective,
+                      .sequence = sequence(),
+                      .meaning = meaning.view(),
+                      .render = &SignatureBytes::text,
+                      .site = collective_.site,
+                      .bytes = collective_.layout.elements * collective_.memory.item_size,
+                      .begun = created_});
+  }
+
   bool disagrees = false;
   bool asking = false;                    // who is missing
   std::map<int, std::string> signatures;  // of those that have told theirs
@@ -94,6 +128,8 @@ class GroupCore::Exchange final : public Outbox, public std::enable_shared_from_
   const std::shared_ptr<GroupCore> group_;
   Collective collective_;
   const std::uint64_t hash_;
+  const FlightClock::Ticks created_ = FlightClock::now();
+  std::optional<FlightRecorder::Ticket> ticket_;  // none: nobody can have seen it under way
   rpc::Promise<void> promise_;
   std::uint64_t sequence_ = 0;
   rpc::Clock::time_point deadline_;

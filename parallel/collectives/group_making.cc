@@ -4,6 +4,7 @@
 #include <weft/parallel/collectives/preparation.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <set>
 
 namespace weft::collectives {
@@ -20,6 +21,12 @@ std::vector<std::string> members_by_rank(const rpc::Agent& agent) {
         rpc::ErrorKind::failed_precondition,
         "a group of all members is made in a world of fixed size, once all have come: wait_for()");
   return names;
+}
+
+std::filesystem::path flights_of(const GroupOptions& options) {
+  if (!options.flights.empty()) return options.flights;
+  const char* const folder = std::getenv("WEFT_FLIGHT_DIR");
+  return folder == nullptr ? "" : folder;
 }
 
 // The members that still live, of a group that has ended.
@@ -46,8 +53,9 @@ std::optional<Group> Group::make(const std::shared_ptr<Context>& context, Meetin
     delete core;
   };
   const std::shared_ptr<GroupCore> core(
-      new GroupCore(context->core(), meeting.id, options.name, std::move(meeting.members), meeting.rank,
-                    options.deadline, options.wire, std::move(meeting.space)),
+      new GroupCore(context->core(), meeting.id,
+                    {options.name, options.deadline, options.wire, flights_of(options)},
+                    std::move(meeting.members), meeting.rank, std::move(meeting.space)),
       forget);
   context->add(core);
   return Group(core);
@@ -98,10 +106,9 @@ rpc::Future<std::optional<Group>> Group::split(std::optional<int> colour, int ke
   const auto context = Context::of(*core_->agent());
   if (options.name == GroupOptions{}.name)
     options.name = name() + (colour ? "/" + std::to_string(*colour) : "");
-  const Talk talk = [core = core_, text = rpc::site_text(site), first = core_->reserve_rounds(2)](
-                        int round, rpc::Buffer said) {
+  const Talk talk = [core = core_, site, first = core_->reserve_rounds(2)](int round, rpc::Buffer said) {
     return core->give(first + static_cast<std::uint64_t>(round),
-                      round == 0 ? "split()" : "split(), its memory", text, std::move(said), true,
+                      round == 0 ? "split()" : "split(), its memory", site, std::move(said), true,
                       std::nullopt);
   };
   context->expect_group();
@@ -129,11 +136,13 @@ rpc::Future<Group> Group::shrink(rpc::Agent& agent) const {
 void Group::try_to_shrink(rpc::Agent& agent, const Group& old,
                           const std::shared_ptr<rpc::Promise<Group>>& promise) {
   const std::vector<std::string> names = survivors(agent, old.core_->members());
+  const GroupCore::Options& options = old.core_->options();
   auto made = rpc::capture([&] {
     return create(agent, {.name = old.name() + " shrunk",
                           .members = names,
-                          .deadline = old.core_->deadline(),
-                          .wire = old.core_->wire()});
+                          .deadline = options.deadline,
+                          .wire = options.wire,
+                          .flights = options.flights});
   });
   if (!made.ok()) return promise->fail(made.error());
   std::move(made).get().then([&agent, old, promise, names](rpc::Result<Group>&& group) {

@@ -1,4 +1,9 @@
 // How the collectives of a group fail: ranks that mean different things, die, leave, abort, come too late.
+#include <weft/parallel/collectives/flight/flight_dump.h>
+
+#include <unistd.h>
+
+#include <filesystem>
 #include <map>
 #include <random>
 
@@ -178,6 +183,44 @@ TEST_P(GroupEnds, AbortEndsTheGroupForAll) {
   for (const int rank : {0, 2}) futures.push_back(groups[rank].barrier());
   groups[1].abort("the loss is NaN");
   expect_all(std::move(futures), ErrorKind::aborted, {"rank 1 (worker1)", "the loss is NaN"});
+}
+
+// --- What was under way, for people ---
+
+TEST_P(GroupEnds, WhatHangsIsWrittenDownBeforeAnybodyHearsOfIt) {
+  const auto folder = std::filesystem::temp_directory_path() / ("weft-flights-" + std::to_string(::getpid()));
+  const auto recorded = company.groups({.flights = folder});
+  together(recorded, [](const Group& group) { return group.all_reduce(at::ones({7})); });
+  Futures futures;
+  futures.push_back(recorded[0].broadcast(at::ones({5}), 1, 50ms));
+  futures.push_back(recorded[1].broadcast(at::ones({5}), 1));
+  auto message = recorded[2].recv(at::ones({3}), 0, 9);
+  expect_all(std::move(futures), ErrorKind::deadline_exceeded, {"rank 2"});
+  EXPECT_EQ(test::kind_of([&] { got(std::move(message)); }), ErrorKind::deadline_exceeded);
+  const FlightFolder flights = read_flight_dumps(folder);
+  std::filesystem::remove_all(folder);
+  ASSERT_EQ(flights.dumps.size(), 3U);
+  for (const FlightDump& dump : flights.dumps) {
+    SCOPED_TRACE(dump.rank);
+    EXPECT_EQ(dump.members, (std::vector<std::string>{"worker0", "worker1", "worker2"}));
+    EXPECT_NE(dump.error.find("rank 2 (worker2) has not begun it"), std::string::npos) << dump.error;
+    ASSERT_EQ(dump.records.entries.size(), 2U);
+    const FlightEntry &first = dump.records.entries[0], &last = dump.records.entries[1];
+    EXPECT_EQ(first.state, FlightState::done);
+    EXPECT_EQ(first.text, "all_reduce(sum, float32[7])");
+    EXPECT_EQ(first.bytes, 28U);
+    EXPECT_NE(last.state, FlightState::done);
+    if (dump.rank == 2) {
+      EXPECT_EQ(last.what(), "recv(float32[3], from 0, tag 9)");
+    } else {
+      EXPECT_EQ(last.text, "broadcast(float32[5], root 1)");
+      EXPECT_NE(last.site.find("group_ends_test.cc:"), std::string::npos);
+      EXPECT_EQ(last.waits_for.back(), 2);
+    }
+  }
+  const auto path = groups[0].write_flight(folder);
+  EXPECT_TRUE(std::filesystem::exists(path));
+  std::filesystem::remove_all(folder);
 }
 
 }  // namespace group_ends_test
