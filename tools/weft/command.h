@@ -16,6 +16,8 @@ namespace weft::tool {
 struct Command {
   CLI::App* app = nullptr;
   std::function<Exit()> run;  // after the command line has been read; throws what went wrong
+  // Of a command whose arguments are another command: where what follows the first -- goes, that with it.
+  std::shared_ptr<std::vector<std::string>> rest = nullptr;
 };
 
 // Each adds its subcommand to the program.
@@ -28,6 +30,7 @@ Command add_hang(CLI::App& program);
 Command add_trace(CLI::App& program);
 Command add_rrefs(CLI::App& program);
 Command add_flight(CLI::App& program);
+Command add_launch(CLI::App& program);
 
 // What all take that ask agents.
 struct AskedAgent {

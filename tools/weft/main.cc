@@ -1,4 +1,5 @@
-// weft: asks and calls any agent from a shell. docs/weft_tool.md
+// weft: asks and calls any agent from a shell, and starts jobs. docs/weft_tool.md, docs/launching.md
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 
@@ -13,12 +14,21 @@ int main(int argc, char** argv) {
   program.footer(
       "Exit status: 0 all is well; 1 the agent answered with an error or is not serving, or what was\n"
       "looked at is in trouble; 2 nothing was called, since the command or an argument is wrong; 3 no\n"
-      "answer: unreachable, lost, or not in time.");
-  const Command commands[] = {add_list(program),   add_call(program),  add_ping(program),
-                              add_health(program), add_top(program),   add_hang(program),
-                              add_trace(program),  add_rrefs(program), add_flight(program)};
+      "answer: unreachable, lost, or not in time. That of launch is the status of the first worker that\n"
+      "failed.");
+  const Command commands[] = {add_list(program),  add_call(program),  add_ping(program),   add_health(program),
+                              add_top(program),   add_hang(program),  add_trace(program),  add_rrefs(program),
+                              add_flight(program), add_launch(program)};
+  std::vector<std::string> words(argv + 1, argv + argc);
+  for (const Command& command : commands)
+    if (command.rest != nullptr && !words.empty() && words.front() == command.app->get_name()) {
+      const auto mark = std::find(words.begin(), words.end(), "--");
+      command.rest->assign(mark, words.end());
+      words.erase(mark, words.end());
+    }
+  std::reverse(words.begin(), words.end());  // as CLI11 wants it
   try {
-    program.parse(argc, argv);
+    program.parse(words);
   } catch (const CLI::ParseError& error) {
     return program.exit(error) == 0 ? 0 : static_cast<int>(Exit::usage);
   }

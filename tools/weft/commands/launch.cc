@@ -1,0 +1,244 @@
+#include <fcntl.h>
+#include <unistd.h>
+#include <asio/io_context.hpp>
+#include <asio/post.hpp>
+#include <asio/signal_set.hpp>
+
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <optional>
+#include <random>
+#include <thread>
+
+#include "tools/weft/command.h"
+#include "tools/weft/duration.h"
+#include "tools/weft/launch/cores.h"
+#include "tools/weft/launch/guard.h"
+#include "tools/weft/launch/hosts.h"
+#include "tools/weft/launch/supervisor.h"
+
+namespace weft::tool {
+namespace {
+
+using namespace launch;
+
+struct Options {
+  CLI::App* app = nullptr;
+  std::shared_ptr<std::vector<std::string>> rest = std::make_shared<std::vector<std::string>>();
+  std::uint64_t workers = 0;
+  std::vector<std::string> roles;
+  std::uint64_t threads = 0;
+  bool pin = false;
+  std::size_t hosts = 1, host = 0;
+  std::string rendezvous, store, join, logs, grace = "10s";
+  bool open = false, plain = false;
+  rpc::CredentialOptions credentials;
+  bool insecure = false;
+};
+
+// PROGRAM and its arguments, after -- or not.
+std::vector<std::string> command_of(const Options& options) {
+  std::vector<std::string> words = options.app->remaining();
+  const bool marked = words.empty() && !options.rest->empty();
+  words.insert(words.end(), options.rest->begin() + (marked ? 1 : 0), options.rest->end());
+  return words;
+}
+
+HostShare shares_of(const Options& options) {
+  if (options.roles.empty()) return {{"", options.workers == 0 ? 1 : options.workers}};
+  HostShare shares;
+  for (const std::string& role : options.roles) shares.push_back(parse_role(role));
+  return shares;
+}
+
+std::string new_id() {
+  std::random_device random;
+  char text[17];
+  std::snprintf(text, sizeof text, "%08x%08x", random(), random());
+  return text;
+}
+
+// host:port of --rendezvous; its port is where launchers meet, or rank 0 listens where there is one host.
+std::pair<std::string, std::uint16_t> parted(const std::string& rendezvous) {
+  try {
+    const rpc::Address address = rpc::Address::parse("tcp://" + rendezvous);
+    return {address.host, static_cast<std::uint16_t>(std::stoul(address.port))};
+  } catch (const std::exception&) {
+    throw UsageError("--rendezvous '" + rendezvous + "': host:port of host 0");
+  }
+}
+
+void check(const Options& options) {
+  if (options.workers != 0 && !options.roles.empty()) throw UsageError("either -n or --role");
+  if (options.host >= options.hosts) throw UsageError("--node-rank counts from 0, up to --nnodes less one");
+  if (options.hosts > 1 && options.rendezvous.empty())
+    throw UsageError("--nnodes " + std::to_string(options.hosts) + " needs --rendezvous HOST:PORT of host 0");
+  if (!options.join.empty() && (options.hosts > 1 || !options.store.empty() || !options.rendezvous.empty()))
+    throw UsageError("--join is told where the job is: no --nnodes, --rendezvous or --store with it");
+  if (command_of(options).empty()) throw UsageError("which program? weft launch -n 4 PROGRAM [ARGUMENT...]");
+}
+
+JobSettings settings_of(const Options& options, Hosts* hosts) {
+  JobSettings job;
+  job.node_rank = options.host;
+  job.open_world = options.open;
+  job.joins = !options.join.empty();
+  job.store = job.joins ? options.join : options.store;
+  job.insecure = options.insecure;
+  HostGreeting own{shares_of(options), 0, new_id(), options.open};
+  if (options.rendezvous.empty()) {
+    job.master_host = "127.0.0.1";
+    own.master_port = free_port();
+  } else {
+    std::uint16_t port;
+    std::tie(job.master_host, port) = parted(options.rendezvous);
+    own.master_port = hosts == nullptr ? port : free_port();
+  }
+  const auto all = hosts == nullptr ? std::vector{own} : hosts->meet(own);
+  for (const HostGreeting& host : all) job.hosts.push_back(host.shares);
+  job.master_port = all.front().master_port;
+  job.id = all.front().id;
+  job.cores = own_cores();
+  job.processors = own_processors(job.cores.size());
+  if (options.threads != 0) job.threads = options.threads;
+  if (const char* const variable = std::getenv("OMP_NUM_THREADS")) job.own_threads = variable;
+  job.pin = options.pin;
+  return job;
+}
+
+// Host 0 keeps the launchers' store, so it goes last. Meanwhile a signal, or a failure elsewhere, is heard.
+void leave(Hosts& hosts, asio::io_context& context, bool failed, std::chrono::nanoseconds grace,
+           int& status) {
+  context.restart();
+  asio::signal_set signals(context, SIGINT, SIGTERM);
+  signals.async_wait([&](asio::error_code error, int number) {
+    if (error) return;
+    status = 128 + number;
+    hosts.stop();
+  });
+  std::thread leaving([&] {
+    hosts.leave(failed ? grace + std::chrono::seconds{10} : std::chrono::nanoseconds::max());
+    asio::post(context, [&] { signals.cancel(); });
+  });
+  context.run();
+  leaving.join();
+}
+
+int launch_workers(Options& options) {
+  std::unique_ptr<Hosts> hosts;
+  if (options.hosts > 1)
+    hosts = std::make_unique<Hosts>(
+        HostsOptions{options.hosts, options.host, options.rendezvous, options.credentials, options.insecure});
+  const JobSettings job = settings_of(options, hosts.get());
+  SupervisorOptions with;
+  with.workers = plan_workers(job);
+  with.command = command_of(options);
+  with.logs = options.logs;
+  with.prefix = !options.plain;
+  with.grace = parse_duration(options.grace);
+  if (hosts != nullptr)
+    with.on_failure = [&](Failure failure) {
+      failure.who += " on host " + std::to_string(options.host);
+      hosts->tell(failure);
+    };
+  if (options.open && options.store.empty() && options.host == 0)
+    std::fprintf(stderr, "weft: to add a worker: weft launch --join tcp://%s:%u PROGRAM\n",
+                 job.master_host.c_str(), static_cast<unsigned>(job.master_port));
+  asio::io_context context;
+  int status = 0;
+  const std::chrono::nanoseconds grace = with.grace;
+  bool workers_left = true;
+  Supervisor supervisor(context, std::move(with));
+  supervisor.start();
+  if (hosts != nullptr)
+    hosts->watch([&](const Failure& failure) {
+      asio::post(context, [&, failure] {
+        if (workers_left) return supervisor.end(failure);
+        if (status != 0) return;
+        std::fprintf(stderr, "weft: first failure: %s %s\n", failure.who.c_str(), failure.how.c_str());
+        status = failure.status;
+      });
+    });
+  context.run();
+  workers_left = false;
+  status = supervisor.status();
+  if (hosts != nullptr) leave(*hosts, context, status != 0, grace, status);
+  hosts.reset();  // nothing calls back any more
+  return status;
+}
+
+// Where a descriptor of these is closed, the next file opened would be taken for it.
+void have_standard_files() {
+  for (int file = ::open("/dev/null", O_RDWR | O_CLOEXEC); file >= 0;
+       file = ::open("/dev/null", O_RDWR | O_CLOEXEC))
+    if (file > STDERR_FILENO) {
+      ::close(file);
+      break;
+    }
+}
+
+Exit run(Options& options) {
+  check(options);
+  have_standard_files();
+  return static_cast<Exit>(guarded([&] {
+    try {
+      return launch_workers(options);
+    } catch (...) {
+      const Told told = tell(std::current_exception());
+      std::fprintf(stderr, "weft: %s\n", told.text.c_str());
+      return static_cast<int>(told.exit);
+    }
+  }));
+}
+
+}  // namespace
+
+Command add_launch(CLI::App& program) {
+  auto options = std::make_shared<Options>();
+  CLI::App* const app = program.add_subcommand(
+      "launch", "Runs a program as the workers of a job: launch [OPTIONS] PROGRAM [ARGUMENT...]");
+  options->app = app;
+  app->prefix_command();
+  app->add_option("-n,--workers", options->workers, "Workers on this host (1)")
+      ->check(CLI::Range(1, 100'000));
+  app->add_option("--role", options->roles, "NAME=N: N of them with this role; give one for each role")
+      ->type_name("NAME=N")
+      ->allow_extra_args(false);
+  app->add_option("--threads", options->threads,
+                  "OMP_NUM_THREADS of each; by default what the shell has set, or its part of the processors")
+      ->check(CLI::Range(1, 65536));
+  app->add_flag("--pin", options->pin, "Each worker runs on cores of its own");
+  app->add_option("--nnodes", options->hosts, "Hosts of the job, with a launcher each")
+      ->check(CLI::Range(1, 100'000))
+      ->capture_default_str();
+  app->add_option("--node-rank", options->host, "The number of this host, from 0")->capture_default_str();
+  app->add_option("--rendezvous", options->rendezvous, "Where host 0 is; with one host, where rank 0 listens")
+      ->type_name("HOST:PORT");
+  app->add_option("--store", options->store, "WEFT_STORE for the workers (docs/membership.md)")
+      ->type_name("URL");
+  app->add_flag("--open", options->open, "Workers may come and go: an open world");
+  app->add_option("--join", options->join,
+                  "Add workers, without ranks, to a job of --open whose store is there")
+      ->type_name("URL");
+  app->add_option("--logs", options->logs, "Output goes to NAME.out and NAME.err in this folder")
+      ->type_name("FOLDER");
+  app->add_flag("--plain", options->plain, "No [RANK] before the lines of output");
+  app->add_option("--grace", options->grace, "From SIGTERM to SIGKILL")
+      ->type_name("TIME")
+      ->capture_default_str();
+  app->add_flag("--insecure", options->insecure,
+                "Permit several hosts without credentials; WEFT_INSECURE=1 for the workers");
+  const auto file = [&](const char* name, std::string& into, const char* variable, const char* what) {
+    app->add_option(name, into, what)->type_name("FILE")->envname(variable)->group("Credentials");
+  };
+  file("--certificate", options->credentials.certificate_file, "WEFT_CERTIFICATE",
+       "The launcher's certificate, PEM");
+  file("--key", options->credentials.key_file, "WEFT_KEY", "Its key");
+  file("--trust", options->credentials.trust_file, "WEFT_TRUST", "The authorities to trust");
+  file("--secret", options->credentials.secret_file, "WEFT_SECRET",
+       "The job's secret, instead of these or beside them");
+  return {app, [options] { return run(*options); }, options->rest};
+}
+
+}  // namespace weft::tool

@@ -1,0 +1,187 @@
+#include "tools/weft/launch/hosts.h"
+
+#include <weft/rpc/rpc.h>
+#include <weft/rpc/transport/local_address.h>
+
+#include <asio/io_context.hpp>
+#include <asio/ip/tcp.hpp>
+#include <asio/ip/v6_only.hpp>
+
+#include <mutex>
+#include <random>
+
+#include "tools/weft/errors.h"
+#include "tools/weft/json_text.h"
+
+namespace weft::tool::launch {
+using namespace std::chrono_literals;
+
+// What a launcher serves to the others.
+class LauncherService {
+ public:
+  void failed(Failure failure) {
+    std::function<void(const Failure&)> tell;
+    {
+      std::lock_guard lock(mutex_);
+      if (!tell_) return first_.push_back(failure);
+      tell = tell_;
+    }
+    tell(failure);
+  }
+  void watch(std::function<void(const Failure&)> tell) {
+    std::vector<Failure> before;
+    {
+      std::lock_guard lock(mutex_);
+      tell_ = tell;
+      before.swap(first_);
+    }
+    for (const Failure& failure : before) tell(failure);
+  }
+  using Service = rpc::Service<"launcher", rpc::Method<"failed", &LauncherService::failed>>;
+
+ private:
+  std::mutex mutex_;  // guards both
+  std::function<void(const Failure&)> tell_;
+  std::vector<Failure> first_;  // that came before anybody watched
+};
+
+namespace {
+
+rpc::AgentOptions launcher_options(const HostsOptions& options) {
+  rpc::AgentOptions agent;
+  agent.name = "host" + std::to_string(options.own);
+  const rpc::CredentialOptions& files = options.credentials;
+  if (!files.certificate_file.empty() || !files.trust_file.empty() || !files.secret_file.empty()) {
+    agent.credentials = std::make_shared<rpc::Credentials>(files);
+    if (const std::string name = agent.credentials->name(); !name.empty()) agent.name = name;
+  }
+  const std::string store = "tcp://" + options.rendezvous;
+  const rpc::Address address = rpc::Address::parse(store);
+  agent.listen = {options.own == 0
+                      ? store
+                      : rpc::Address{"tcp", rpc::local_address_towards(address.host), "0", {}}.text()};
+  agent.insecure = options.insecure;
+  agent.handler_threads = 1;
+  agent.log = [](const rpc::LogRecord&) {};
+  agent.rendezvous = rpc::Rendezvous{.store = store, .rank = options.own, .world_size = options.hosts};
+  return agent;
+}
+
+}  // namespace
+
+class Hosts::Impl : public std::enable_shared_from_this<Impl> {
+ public:
+  explicit Impl(const HostsOptions& options) : options_(options), agent_(launcher_options(options)) {
+    agent_.serve(launcher_);
+  }
+
+  std::vector<HostGreeting> meet(const HostGreeting& own) {
+    agent_.wait_for(options_.hosts).get();
+    watch_ = agent_.watch_members();
+    const auto told = agent_.all_gather(own).get();
+    std::vector<HostGreeting> greetings(options_.hosts);
+    for (const rpc::Member& member : agent_.members())
+      if (member.rank && told.contains(member.name)) greetings.at(*member.rank) = told.at(member.name);
+    return greetings;
+  }
+  void watch(std::function<void(const Failure&)> failed) {
+    launcher_->watch(failed);
+    await_losses(std::move(failed));
+  }
+  void tell(const Failure& failure) {
+    for (std::size_t host = 0; host < options_.hosts; ++host) {
+      if (host == options_.own) continue;
+      try {
+        told_.push_back(agent_.peer(host).with({.deadline = 5s}).call<&LauncherService::failed>(failure));
+      } catch (const rpc::Error&) {
+        // It has gone.
+      }
+    }
+  }
+  void leave(std::chrono::nanoseconds patience) {
+    for (auto& call : told_) {
+      try {
+        call.get();
+      } catch (const rpc::Error&) {
+        // It has gone, or hears of it by our going.
+      }
+    }
+    try {
+      if (options_.own == 0)
+        agent_.serve_until_shutdown(patience);
+      else
+        agent_.leave().get();
+    } catch (const rpc::Error&) {
+      // A loss, which the watch has told.
+    }
+  }
+  void stop() { agent_.shut_down(); }
+
+ private:
+  void await_losses(std::function<void(const Failure&)> failed) {
+    watch_->next().then(
+        [self = weak_from_this(), failed](rpc::Result<std::vector<rpc::MemberEvent>>&& events) {
+          const auto there = self.lock();
+          if (there == nullptr) return;
+          try {
+            (void)std::move(events).get();
+            there->await_losses(failed);
+          } catch (const rpc::Error& error) {
+            if (error.kind() != rpc::ErrorKind::shut_down && error.kind() != rpc::ErrorKind::aborted)
+              failed({"a launcher", std::string("was lost: ") + error.what(), "", 1});
+          }
+        });
+  }
+
+  const HostsOptions options_;
+  const std::shared_ptr<LauncherService> launcher_ = std::make_shared<LauncherService>();
+  rpc::Agent agent_;
+  std::unique_ptr<rpc::MemberWatch> watch_;
+  std::vector<rpc::Future<void>> told_;
+};
+
+Hosts::Hosts(const HostsOptions& options) {
+  try {
+    impl_ = std::make_shared<Impl>(options);
+  } catch (const rpc::Error& error) {
+    if (error.kind() != rpc::ErrorKind::invalid_argument) throw;
+    throw UsageError("--rendezvous " + options.rendezvous + ": " + printable(error.what()));
+  }
+}
+Hosts::~Hosts() = default;
+
+std::vector<HostGreeting> Hosts::meet(const HostGreeting& own) {
+  auto all = impl_->meet(own);
+  for (std::size_t host = 1; host < all.size(); ++host)
+    if (all[host].open_world != all.front().open_world)
+      throw UsageError("host " + std::to_string(host) + " and host 0 do not agree on --open");
+  return all;
+}
+void Hosts::watch(std::function<void(const Failure&)> failed) { impl_->watch(std::move(failed)); }
+void Hosts::tell(const Failure& failure) { impl_->tell(failure); }
+void Hosts::leave(std::chrono::nanoseconds patience) { impl_->leave(patience); }
+void Hosts::stop() { impl_->stop(); }
+
+std::uint16_t free_port() {
+  // Below what Linux gives to connections and to port 0: nobody comes upon it until rank 0 listens there.
+  std::random_device random;
+  std::uniform_int_distribution<unsigned> ports(15000, 29999);
+  asio::io_context context;
+  for (int tries = 0; tries < 1000; ++tries) {
+    const auto port = static_cast<std::uint16_t>(ports(random));
+    bool taken = false;
+    for (const auto& protocol : {asio::ip::tcp::v4(), asio::ip::tcp::v6()}) {
+      asio::ip::tcp::acceptor probe(context);
+      asio::error_code error;
+      probe.open(protocol, error);
+      if (error) continue;  // the system has no IPv6
+      if (protocol == asio::ip::tcp::v6()) probe.set_option(asio::ip::v6_only(true), error);
+      probe.bind({protocol, port}, error);
+      taken = taken || error == asio::error::address_in_use;
+    }
+    if (!taken) return port;
+  }
+  throw UsageError("no port is free: give one with --rendezvous");
+}
+
+}  // namespace weft::tool::launch

@@ -1,0 +1,33 @@
+// spawn(): starts one worker's process.
+//
+// It is in a process group of its own, has the system's usual signals, no descriptor of the launcher but
+// those that it is given, and dies (SIGKILL) with the thread that started it. The caller may have threads.
+#pragma once
+
+#include <signal.h>
+#include <sys/types.h>
+
+#include <map>
+#include <string>
+#include <vector>
+
+namespace weft::tool::launch {
+
+// The file that a command's name stands for, by PATH as shells do it. Throws UsageError where there is none.
+std::string find_program(const std::string& name);
+
+// This process's variables with these changes; an empty value takes one away. "NAME=value" each.
+std::vector<std::string> environment_with(const std::map<std::string, std::string>& changes);
+
+struct ProcessStart {
+  std::string program;                 // a file
+  std::vector<std::string> words;      // argv, the name first
+  std::vector<std::string> variables;  // all of them
+  std::vector<unsigned> cores;         // empty: as this process
+  int out = -1, error = -1;            // its standard output and error; its input is empty
+};
+
+// Throws UsageError where the file cannot be run, system_error where the system has no process for it.
+pid_t spawn(const ProcessStart& start);
+
+}  // namespace weft::tool::launch

@@ -1,0 +1,381 @@
+#include "tools/weft/launch/supervisor.h"
+
+#include <fcntl.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#include <asio/buffer.hpp>
+#include <asio/posix/stream_descriptor.hpp>
+#include <asio/signal_set.hpp>
+#include <asio/steady_timer.hpp>
+
+#include <array>
+#include <csignal>
+#include <cstring>
+#include <filesystem>
+#include <map>
+#include <optional>
+#include <system_error>
+
+#include "tools/weft/duration.h"
+#include "tools/weft/errors.h"
+#include "tools/weft/json_text.h"
+#include "tools/weft/launch/descendants.h"
+#include "tools/weft/launch/output.h"
+#include "tools/weft/launch/process.h"
+
+namespace weft::tool::launch {
+namespace {
+
+using asio::posix::stream_descriptor;
+
+void say(const std::string& text) { (void)write_all(STDERR_FILENO, "weft: " + text + "\n"); }
+
+std::string signal_text(int number) {
+  return "signal " + std::to_string(number) + " (" + ::strsignal(number) + ")";
+}
+
+std::string indented(const std::string& lines) {
+  std::string text;
+  LineCutter cutter;
+  const auto add = [&](std::string_view line) { text += "\n    " + printable(std::string(line)); };
+  cutter.take(lines, add);
+  cutter.end(add);
+  return text;
+}
+
+}  // namespace
+
+// One of a worker's outputs, on its way to ours.
+struct WorkerOutput {
+  WorkerOutput(asio::io_context& context, int from, int to) : pipe(context, from), to(to) {}
+  stream_descriptor pipe;
+  int to;
+  std::array<char, 1 << 16> bytes;
+  LineCutter cutter;
+};
+
+struct RunningWorker {
+  RunningWorker(asio::io_context& context, WorkerPlan plan) : plan(std::move(plan)), process(context) {}
+  WorkerPlan plan;
+  std::string prefix;
+  pid_t pid = 0;
+  stream_descriptor process;  // its pidfd: readable once it has ended
+  std::optional<int> status;  // as waitpid says it
+  std::vector<std::unique_ptr<WorkerOutput>> streams;
+  std::string error_file;  // where its standard error goes to a file
+  LastLines errors;
+};
+
+Failure failure_of(int wait_status) {
+  if (WIFSIGNALED(wait_status))
+    return {"", "was killed by " + signal_text(WTERMSIG(wait_status)), "", 128 + WTERMSIG(wait_status)};
+  return {"", "ended with status " + std::to_string(WEXITSTATUS(wait_status)), "", WEXITSTATUS(wait_status)};
+}
+
+class Supervisor::Impl {
+ public:
+  Impl(asio::io_context& context, SupervisorOptions options)
+      : context_(context), options_(std::move(options)), signals_(context), grace_(context) {}
+  ~Impl() {
+    if (stage_ != Stage::ended) kill_descendants();
+  }
+
+  void start();
+  void end(int signal);
+  void fail(const Failure& failure, bool own);
+  void kill();
+
+  int status_ = 0;
+
+ private:
+  enum class Stage {
+    running,
+    ending,   // they have been asked to
+    killing,  // or not asked any more
+    ended
+  };
+
+  void start(RunningWorker& worker, const std::string& program);
+  int open_log(const RunningWorker& worker, const char* kind);
+  void await_output(RunningWorker& worker, WorkerOutput& stream);
+  void take_output(RunningWorker& worker, WorkerOutput& stream, std::size_t bytes);
+  void drain(RunningWorker& worker);
+  void await_end(RunningWorker& worker);
+  void await_signal();
+  void take_signal(int number);
+  void reap();
+  void ended(RunningWorker& worker);
+  void look_for_the_rest();
+  void finish();
+
+  asio::io_context& context_;
+  SupervisorOptions options_;
+  asio::signal_set signals_;
+  asio::steady_timer grace_;
+  std::vector<std::unique_ptr<RunningWorker>> workers_;
+  std::map<pid_t, int> reaped_;  // of workers of which ended() has not been told yet
+  std::size_t running_ = 0;
+  Stage stage_ = Stage::running;
+  bool failed_ = false;
+  bool interrupted_ = false;
+};
+
+void Supervisor::Impl::start() {
+  ::signal(SIGPIPE, SIG_IGN);  // of our own output: a write says it
+  const std::string program = find_program(options_.command.front());
+  if (!options_.logs.empty()) {
+    std::error_code error;
+    std::filesystem::create_directories(options_.logs, error);
+    if (error) throw UsageError("--logs " + options_.logs + ": " + error.message());
+  }
+  for (const int number : {SIGCHLD, SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2}) {
+    struct sigaction now{};
+    ::sigaction(number, nullptr, &now);
+    if (now.sa_handler != SIG_IGN) signals_.add(number);
+  }
+  await_signal();
+  for (WorkerPlan& plan : options_.workers) {
+    workers_.push_back(std::make_unique<RunningWorker>(context_, std::move(plan)));
+    start(*workers_.back(), program);
+  }
+}
+
+int Supervisor::Impl::open_log(const RunningWorker& worker, const char* kind) {
+  const std::string path = options_.logs + "/" + worker.plan.name + kind;
+  const int file = ::open(path.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC, 0644);
+  if (file < 0) throw UsageError(path + ": " + std::strerror(errno));
+  return file;
+}
+
+void Supervisor::Impl::start(RunningWorker& worker, const std::string& program) {
+  const WorkerPlan& plan = worker.plan;
+  if (options_.prefix)
+    worker.prefix = "[" + (plan.role.empty() && plan.rank ? std::to_string(*plan.rank) : plan.name) + "] ";
+  ProcessStart begin{program, options_.command, environment_with(plan.environment), plan.cores};
+  if (!options_.logs.empty()) {
+    begin.out = open_log(worker, ".out");
+    begin.error = open_log(worker, ".err");
+    worker.error_file = options_.logs + "/" + plan.name + ".err";
+  } else {
+    for (const int to : {STDOUT_FILENO, STDERR_FILENO}) {
+      int ends[2];
+      if (::pipe2(ends, O_CLOEXEC) != 0) throw std::system_error(errno, std::generic_category(), "pipe2");
+      worker.streams.push_back(std::make_unique<WorkerOutput>(context_, ends[0], to));
+      (to == STDOUT_FILENO ? begin.out : begin.error) = ends[1];
+    }
+  }
+  try {
+    worker.pid = spawn(begin);
+  } catch (...) {
+    ::close(begin.out);
+    ::close(begin.error);
+    throw;
+  }
+  ::close(begin.out);
+  ::close(begin.error);
+  ++running_;
+  const int pidfd = static_cast<int>(::syscall(SYS_pidfd_open, worker.pid, 0));
+  if (pidfd < 0) throw std::system_error(errno, std::generic_category(), "pidfd_open (Linux 5.3 has it)");
+  worker.process.assign(pidfd);
+  for (auto& stream : worker.streams) await_output(worker, *stream);
+  await_end(worker);
+}
+
+// --- Output ---
+
+void Supervisor::Impl::await_output(RunningWorker& worker, WorkerOutput& stream) {
+  stream.pipe.async_read_some(asio::buffer(stream.bytes), [&](asio::error_code error, std::size_t bytes) {
+    if (error == asio::error::operation_aborted || !stream.pipe.is_open()) return;
+    if (!error) {
+      take_output(worker, stream, bytes);
+      return await_output(worker, stream);
+    }
+    take_output(worker, stream, 0);
+    stream.pipe.close();
+  });
+}
+
+// No bytes: it has ended.
+void Supervisor::Impl::take_output(RunningWorker& worker, WorkerOutput& stream, std::size_t bytes) {
+  std::string text;
+  const auto add = [&](std::string_view line) {
+    if (stream.to == STDERR_FILENO) worker.errors.take(line);
+    text += worker.prefix;
+    text += line;
+    text += '\n';
+  };
+  if (bytes != 0)
+    stream.cutter.take({stream.bytes.data(), bytes}, add);
+  else
+    stream.cutter.end(add);
+  if (!write_all(stream.to, text) && stream.to == STDOUT_FILENO && stage_ == Stage::running) {
+    failed_ = true;  // as a program that writes to a pipe that nobody reads
+    status_ = 128 + SIGPIPE;
+    end(SIGTERM);
+  }
+}
+
+// What is there already, of a process that has ended.
+void Supervisor::Impl::drain(RunningWorker& worker) {
+  for (auto& stream : worker.streams) {
+    asio::error_code error;
+    if (stream->pipe.is_open()) stream->pipe.non_blocking(true, error);
+    while (stream->pipe.is_open() && !error) {
+      const std::size_t bytes = stream->pipe.read_some(asio::buffer(stream->bytes), error);
+      if (!error) take_output(worker, *stream, bytes);
+    }
+    take_output(worker, *stream, 0);
+  }
+  if (worker.error_file.empty()) return;
+  constexpr off_t tail = 16 << 10;
+  const int file = ::open(worker.error_file.c_str(), O_RDONLY | O_CLOEXEC);
+  std::string text(tail, '\0');
+  const off_t size = file < 0 ? 0 : ::lseek(file, 0, SEEK_END);
+  const ssize_t got =
+      size <= 0 ? 0 : ::pread(file, text.data(), text.size(), std::max<off_t>(0, size - tail));
+  if (file >= 0) ::close(file);
+  text.resize(static_cast<std::size_t>(std::max<ssize_t>(0, got)));
+  LineCutter cutter;
+  const auto add = [&](std::string_view line) { worker.errors.take(line); };
+  cutter.take(text, add);
+  cutter.end(add);
+}
+
+// --- Ends ---
+
+// Pidfds become readable in the order in which processes end, and the loop takes them in that order: of
+// several that have ended meanwhile the first is told first, which SIGCHLD alone does not say.
+void Supervisor::Impl::await_end(RunningWorker& worker) {
+  worker.process.async_wait(stream_descriptor::wait_read, [&](asio::error_code error) {
+    if (!error) ended(worker);
+  });
+}
+
+void Supervisor::Impl::reap() {
+  int status = 0;
+  for (pid_t pid; (pid = ::waitpid(-1, &status, WNOHANG)) > 0;) reaped_[pid] = status;
+}
+
+void Supervisor::Impl::ended(RunningWorker& worker) {
+  reap();
+  worker.status = reaped_.at(worker.pid);
+  worker.process.close();
+  --running_;
+  if (*worker.status != 0 && !failed_) {
+    drain(worker);
+    Failure failure = failure_of(*worker.status);
+    failure.who = worker.plan.title();
+    failure.last_error = worker.errors.text();
+    fail(failure, true);
+  }
+  look_for_the_rest();
+}
+
+void Supervisor::Impl::fail(const Failure& failure, bool own) {
+  if (failed_ || stage_ == Stage::ended) return;
+  failed_ = true;
+  status_ = failure.status;
+  std::string text = failure.who + " " + failure.how;
+  if (!failure.last_error.empty()) text += "; its last errors:" + indented(failure.last_error);
+  say("first failure: " + text);
+  if (own && options_.on_failure) options_.on_failure(failure);
+  end(SIGTERM);
+}
+
+void Supervisor::Impl::end(int signal) {
+  if (stage_ != Stage::running) return;
+  stage_ = Stage::ending;
+  for (const auto& worker : workers_) {
+    if (worker->status) continue;
+    ::kill(-worker->pid, signal);
+    ::kill(-worker->pid, SIGCONT);  // who is stopped hears of it, too
+  }
+  grace_.expires_after(std::chrono::duration_cast<asio::steady_timer::duration>(options_.grace));
+  grace_.async_wait([this](asio::error_code error) {
+    if (error || stage_ != Stage::ending) return;
+    std::string who;
+    for (const auto& worker : workers_)
+      if (!worker->status) who += (who.empty() ? "" : ", ") + worker->plan.title();
+    say((who.empty() ? "processes that workers have left" : who) + " did not end within " +
+        text_of(options_.grace) + ": killed");
+    kill();
+  });
+  look_for_the_rest();
+}
+
+void Supervisor::Impl::kill() {
+  if (stage_ == Stage::ended) return;
+  stage_ = Stage::killing;
+  for (const pid_t pid : descendants()) ::kill(pid, SIGKILL);
+}
+
+// Called whenever a process below this one has ended.
+void Supervisor::Impl::look_for_the_rest() {
+  if (stage_ == Stage::ended) return;
+  if (stage_ == Stage::killing) kill();
+  if (running_ != 0 || workers_.size() != options_.workers.size()) return;
+  const auto left = descendants();
+  if (left.empty()) return finish();
+  if (stage_ != Stage::running) return;
+  say(std::to_string(left.size()) + (left.size() == 1 ? " process" : " processes") +
+      " that the workers have left behind: ended");
+  for (const pid_t pid : left) ::kill(pid, SIGTERM);
+  end(SIGTERM);
+}
+
+void Supervisor::Impl::finish() {
+  stage_ = Stage::ended;
+  for (auto& worker : workers_) drain(*worker);
+  for (auto& worker : workers_)
+    for (auto& stream : worker->streams) stream->pipe.close();
+  grace_.cancel();
+  signals_.cancel();
+}
+
+// --- Signals ---
+
+void Supervisor::Impl::await_signal() {
+  signals_.async_wait([this](asio::error_code error, int number) {
+    if (error || stage_ == Stage::ended) return;
+    take_signal(number);
+    if (stage_ != Stage::ended) await_signal();
+  });
+}
+
+void Supervisor::Impl::take_signal(int number) {
+  switch (number) {
+    case SIGCHLD:
+      reap();
+      return look_for_the_rest();
+    case SIGUSR1:  // batch systems warn with them
+    case SIGUSR2:
+      for (const auto& worker : workers_)
+        if (!worker->status) ::kill(worker->pid, number);
+      return;
+    default:
+      break;
+  }
+  if (interrupted_) {
+    say(signal_text(number) + " again: the workers are killed");
+    return kill();
+  }
+  interrupted_ = true;
+  if (stage_ != Stage::running) return;  // they end already
+  failed_ = true;
+  status_ = 128 + number;
+  say(signal_text(number) + ": the workers are ended");
+  if (options_.on_failure)
+    options_.on_failure({"the launcher", "was ended by " + signal_text(number), "", 128 + number});
+  end(number == SIGINT ? SIGINT : SIGTERM);
+}
+
+Supervisor::Supervisor(asio::io_context& context, SupervisorOptions options)
+    : impl_(std::make_unique<Impl>(context, std::move(options))) {}
+Supervisor::~Supervisor() = default;
+void Supervisor::start() { impl_->start(); }
+void Supervisor::end(const Failure& failure) { impl_->fail(failure, false); }
+void Supervisor::kill() { impl_->kill(); }
+int Supervisor::status() const { return impl_->status_; }
+
+}  // namespace weft::tool::launch

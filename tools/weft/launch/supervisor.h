@@ -1,0 +1,62 @@
+// Supervisor: the workers of this host, from their start until none of their processes is left.
+//
+// The first failure (another exit status than 0, or a signal) is reported with its rank and last error, and
+// ends the others: SIGTERM to their process groups, after the grace time SIGKILL to whatever is left below
+// this process. A request to end (Ctrl-C) does the same; a second one kills at once. What workers that have
+// ended well leave behind is ended with the last of them. Runs on an io_context of the main thread, whose
+// work ends with it; this process is a subreaper. Thread-safety: none; post to the io_context.
+#pragma once
+
+#include <asio/io_context.hpp>
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tools/weft/launch/job_plan.h"
+
+namespace weft::tool::launch {
+
+// The end of a worker that was not good, as hosts tell it each other.
+struct Failure {
+  std::string who;          // "rank 3", "trainer1 (rank 3)"; empty: the launcher itself was told to end
+  std::string how;          // "ended with status 7", "was killed by signal 9 (Killed)"
+  std::string last_error;   // the last lines of its standard error
+  std::int32_t status = 1;  // for the launcher to end with
+};
+WEFT_CODEC(Failure, who, how, last_error, status)
+
+// How a process ended, of what waitpid says; status 0 is no failure.
+Failure failure_of(int wait_status);
+
+struct SupervisorOptions {
+  std::vector<WorkerPlan> workers;
+  std::vector<std::string> command;
+  std::string logs;    // a folder for NAME.out and NAME.err; empty: all is passed on
+  bool prefix = true;  // what is passed on has the worker's name before each line
+  std::chrono::nanoseconds grace = std::chrono::seconds{10};
+  std::function<void(const Failure&)> on_failure;  // the first of this host, before the others are ended
+};
+
+class Supervisor {
+ public:
+  Supervisor(asio::io_context& context, SupervisorOptions options);
+  ~Supervisor();
+
+  // Throws UsageError where the program cannot be run; nothing runs then.
+  void start();
+  // Something failed elsewhere: all are ended. After the first failure: nothing.
+  void end(const Failure& failure);
+  void kill();  // without grace
+
+  // Once io_context.run() has returned: that of the first failure, or 0.
+  int status() const;
+
+ private:
+  class Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace weft::tool::launch
