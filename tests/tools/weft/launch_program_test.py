@@ -1,0 +1,311 @@
+#!/usr/bin/env python3
+"""launch_program_test.py WEFT: weft launch with real processes: how they are told, how they end, and that none is left."""
+import os
+import pathlib
+import pty
+import signal
+import subprocess
+import sys
+import tempfile
+import unittest
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "examples"))
+from processes import PATIENCE, Program, is_gone, wait_until_gone  # noqa: E402
+
+# A worker that has started another process, which has left its group and session, and has nobody above it.
+WITH_DAEMON = """
+import os, signal, sys, time
+reader, writer = os.pipe()
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        print("daemon", os.getpid(), flush=True)
+        os.write(writer, b"!")
+        time.sleep(3600)
+    os._exit(0)
+os.wait()
+os.read(reader, 1)
+"""
+
+
+def launch(*arguments, code=None, env=None):
+    """Runs weft launch to its end: its status, its output, its errors. code: Python that the workers run."""
+    command = [WEFT, "launch", *arguments, *([sys.executable, "-c", code] if code else [])]
+    ended = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=PATIENCE,
+                           env={**os.environ, **(env or {})})
+    return ended.returncode, ended.stdout, ended.stderr
+
+
+def launched(*arguments, code):
+    return Program(WEFT, "launch", *arguments, sys.executable, "-c", code)
+
+
+def pids(program, word, number):
+    """Of lines "[0] WORD PID"."""
+    return [int(program.wait_for(rf"{word} (\d+)")[1]) for _ in range(number)]
+
+
+def below(program):
+    """The process of the launcher that has the workers."""
+    [pid] = program.children().values()
+    return pid
+
+
+def lines(text):
+    return sorted(text.splitlines())
+
+
+class Start(unittest.TestCase):
+    def test_each_worker_is_told_its_place(self):
+        code = "import os; print(*(os.environ[n] for n in ('RANK', 'LOCAL_RANK', 'WORLD_SIZE', 'MASTER_ADDR')))"
+        status, output, errors = launch("-n", "3", code=code)
+        self.assertEqual((status, errors), (0, ""))
+        self.assertEqual(lines(output), [f"[{n}] {n} {n} 3 127.0.0.1" for n in range(3)])
+
+    def test_roles_have_ranks_of_their_own(self):
+        code = "import os; print(*(os.environ[n] for n in ('RANK', 'WEFT_ROLE', 'WEFT_ROLE_RANK', 'WEFT_ROLE_SIZE')))"
+        status, output, errors = launch("--role", "server=1", "--role", "trainer=2", code=code)
+        self.assertEqual((status, errors), (0, ""))
+        self.assertEqual(lines(output), ["[server0] 0 server 0 1", "[trainer0] 1 trainer 0 2", "[trainer1] 2 trainer 1 2"])
+
+    def test_arguments_are_the_programs_own(self):
+        self.assertEqual(launch("--plain", "echo", "-n2", "--role", "--", "a b")[1], "-n2 --role -- a b\n")
+        self.assertEqual(launch("--plain", "-n", "1", "--", "echo", "--", "x")[1], "-- x\n")
+
+    def test_outputs_stay_apart_and_lines_whole(self):
+        code = "import sys; sys.stdout.write('out' * 50000 + '\\n'); sys.stderr.write('half'); print('end', end='')"
+        status, output, errors = launch("-n", "2", code=code)
+        self.assertEqual(status, 0)
+        self.assertEqual(lines(errors), ["[0] half", "[1] half"])
+        for rank in (0, 1):
+            own = [line[4:] for line in output.splitlines() if line.startswith(f"[{rank}] ")]
+            self.assertEqual("".join(own), "out" * 50000 + "end")
+
+    def test_output_goes_into_files(self):
+        with tempfile.TemporaryDirectory() as folder:
+            code = "import os, sys; print(os.environ['RANK']); sys.exit('wrong') if os.environ['RANK'] == '1' else None"
+            status, output, errors = launch("-n", "2", "--logs", f"{folder}/new", code=code)
+            self.assertEqual((status, output), (1, ""))
+            self.assertRegex(errors, r"first failure: rank 1 ended with status 1; its last errors:\n +wrong\n")
+            self.assertEqual(pathlib.Path(f"{folder}/new/worker1.err").read_text(), "wrong\n")
+            self.assertEqual(pathlib.Path(f"{folder}/new/worker1.out").read_text(), "1\n")
+
+    def test_input_is_empty_and_no_other_file_is_open(self):
+        code = "import os, sys; print(repr(sys.stdin.read()), sorted(map(int, os.listdir('/proc/self/fd')))[:-1])"
+        reader, writer = os.pipe()
+        os.set_inheritable(writer, True)
+        try:
+            status, output, _ = launch("--plain", code=code)
+        finally:
+            os.close(reader)
+            os.close(writer)
+        self.assertEqual((status, output), (0, "'' [0, 1, 2]\n"))
+
+    def test_pinned_workers_share_no_core(self):
+        if len(os.sched_getaffinity(0)) < 2:
+            self.skipTest("one core")
+        status, output, errors = launch("-n", "2", "--pin", "--plain", code="import os; print(*os.sched_getaffinity(0))")
+        self.assertEqual((status, errors), (0, ""))
+        first, second = (set(line.split()) for line in output.splitlines())
+        self.assertTrue(first and second and not first & second, output)
+        status, _, errors = launch("-n", "100000", "--pin", "true")
+        self.assertEqual(status, 2)
+        self.assertIn("--pin", errors)
+
+    def test_what_is_wrong_is_said(self):
+        for wrong, pattern in ((["nosuchprogram"], "no program 'nosuchprogram'"), (["/etc/passwd"], "no program that can"),
+                               (["-n", "2"], "which program"), (["-n", "2", "--role", "a=1", "true"], "either"),
+                               (["--role", "a=x", "true"], "how many"), (["--nnodes", "2", "true"], "--rendezvous"),
+                               (["--node-rank", "1", "true"], "counts from 0"), (["--grace", "x", "true"], "x")):
+            status, output, errors = launch(*wrong)
+            self.assertEqual((status, output), (2, ""), wrong)
+            self.assertRegex(errors, pattern)
+
+
+class Ends(unittest.TestCase):
+    def test_the_first_failure_is_told_and_ends_the_others(self):
+        code = """
+import os, signal, sys, time
+if os.environ["RANK"] == "2":
+    sys.exit("Traceback: bad data")
+signal.signal(signal.SIGTERM, lambda *_: (print("told to end", flush=True), os._exit(9)))
+print("up", flush=True)
+time.sleep(3600)
+"""
+        # Rank 2 may be faster than the others are at their handlers: they are told all the same.
+        status, output, errors = launch("-n", "3", code=code)
+        self.assertEqual(status, 1)
+        self.assertEqual(errors.splitlines()[1:], ["weft: first failure: rank 2 ended with status 1; its last errors:",
+                                                   "    Traceback: bad data"])
+        self.assertEqual(errors.splitlines()[0], "[2] Traceback: bad data")
+
+    def test_the_status_is_passed_on(self):
+        self.assertEqual(launch("-n", "2", code="import sys; sys.exit(37)")[0], 37)
+        status, _, errors = launch(code="import os; os.kill(os.getpid(), 11)")
+        self.assertEqual(status, 128 + 11)
+        self.assertRegex(errors, r"rank 0 was killed by signal 11 \(Segmentation fault")
+
+    def test_of_several_the_first_is_told(self):
+        with launched("-n", "3", code="import os, time; print('up', os.getpid(), flush=True); time.sleep(3600)") as program:
+            up = {}
+            for _ in range(3):
+                match = program.wait_for(r"\[(\d)\] up (\d+)")
+                up[match[1]] = int(match[2])
+            os.kill(below(program), signal.SIGSTOP)
+            for rank in "120":  # each has ended before the next one, and the launcher has seen none
+                os.kill(up[rank], signal.SIGKILL)
+                wait_until_gone([up[rank]], PATIENCE)
+            os.kill(below(program), signal.SIGCONT)
+            self.assertEqual(program.end(), 137)
+            self.assertIn("first failure: rank 1 was killed", program.output())
+            self.assertEqual(program.output().count("failure"), 1)
+
+    def test_who_does_not_end_is_killed(self):
+        code = """
+import os, signal, sys, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+print("up", os.getpid(), flush=True)
+if os.environ["RANK"] == "0":
+    sys.stdin = open(os.environ["GO"])
+    sys.exit(5)
+time.sleep(3600)
+"""
+        with tempfile.TemporaryDirectory() as folder:
+            go = f"{folder}/go"
+            os.mkfifo(go)
+            with Program(WEFT, "launch", "-n", "2", "--grace", "100ms", sys.executable, "-c", code, env={"GO": go}) as program:
+                up = pids(program, "up", 2)
+                pathlib.Path(go).write_text("go")
+                self.assertEqual(program.end(), 5)
+                self.assertIn("rank 1 did not end within 100 ms: killed", program.output())
+                self.assertTrue(all(map(is_gone, up)))
+
+    def test_a_stopped_worker_is_ended(self):
+        code = """
+import os, signal, sys
+print("up", os.getpid(), flush=True)
+os.kill(os.getpid(), signal.SIGSTOP)
+"""
+        with launched("-n", "2", "--grace", "1h", code=code) as program:
+            up = pids(program, "up", 2)
+            program.signal(signal.SIGTERM)
+            self.assertEqual(program.end(), 128 + signal.SIGTERM)
+            self.assertTrue(all(map(is_gone, up)))
+
+    def test_what_workers_leave_is_ended_with_them(self):
+        with launched("-n", "2", "--grace", "100ms", code=WITH_DAEMON) as program:
+            daemons = pids(program, "daemon", 2)
+            self.assertEqual(program.end(), 0)
+            self.assertTrue(all(map(is_gone, daemons)))
+
+    def test_signals_end_all(self):
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            with launched("-n", "2", "--grace", "100ms", code=WITH_DAEMON + "time.sleep(3600)") as program:
+                daemons = pids(program, "daemon", 2)
+                program.signal(number)
+                self.assertEqual(program.end(), 128 + number)
+                self.assertTrue(all(map(is_gone, daemons)))
+
+    def test_a_second_signal_kills_at_once(self):
+        code = """
+import os, signal, time
+signal.signal(signal.SIGINT, lambda *_: print("no", flush=True))
+print("up", os.getpid(), flush=True)
+while True: time.sleep(3600)
+"""
+        with launched("-n", "2", "--grace", "1h", code=code) as program:
+            up = pids(program, "up", 2)
+            program.signal(signal.SIGINT)
+            for _ in up:
+                program.wait_for(r"\] no")
+            program.signal(signal.SIGINT)
+            self.assertEqual(program.end(), 128 + signal.SIGINT)
+            self.assertTrue(all(map(is_gone, up)))
+
+    def test_control_c_on_a_terminal(self):
+        code = "import os, time; print('up', os.getpid(), flush=True); time.sleep(3600)"
+        pid, terminal = pty.fork()
+        if pid == 0:
+            os.execv(WEFT, [WEFT, "launch", "-n", "2", sys.executable, "-c", code])
+        text = ""
+        while text.count(" up ") < 2 or not text.endswith("\n"):
+            text += os.read(terminal, 4096).decode()
+        up = [int(word) for word in text.split() if word.isdigit()]
+        os.write(terminal, b"\x03")
+        try:
+            while more := os.read(terminal, 4096).decode():
+                text += more
+        except OSError:
+            pass  # it has ended
+        os.close(terminal)
+        self.assertEqual(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), 128 + signal.SIGINT)
+        self.assertTrue(all(map(is_gone, up)), text)
+        self.assertNotIn("again", text)
+
+    def test_usr1_is_passed_on(self):
+        code = """
+import os, signal, sys, time
+signal.signal(signal.SIGUSR1, lambda *_: sys.exit(0))
+print("up", os.getpid(), flush=True)
+time.sleep(3600)
+"""
+        with launched("-n", "2", code=code) as program:
+            pids(program, "up", 2)
+            program.signal(signal.SIGUSR1)
+            self.assertEqual(program.end(), 0)
+
+    def test_nobody_reads_the_output(self):
+        code = """
+import os, time
+while True: print("x" * 1000, flush=True)
+"""
+        process = subprocess.Popen([WEFT, "launch", "-n", "2", sys.executable, "-c", code], stdin=subprocess.DEVNULL,
+                                   stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+        process.stdout.read(1000)
+        process.stdout.close()
+        self.assertEqual(process.wait(PATIENCE), 128 + signal.SIGPIPE)
+
+
+class LaunchersOwnDeath(unittest.TestCase):
+    CODE = WITH_DAEMON + "print('up', os.getpid(), flush=True); time.sleep(3600)"
+
+    def running(self):
+        program = launched("-n", "2", "--grace", "100ms", code=self.CODE)
+        found = {"up": [], "daemon": []}
+        for _ in range(4):
+            match = program.wait_for(r"(up|daemon) (\d+)")
+            found[match[1]].append(int(match[2]))
+        return program, found["up"], found["daemon"]
+
+    def test_of_the_process_that_was_started(self):
+        program, up, daemons = self.running()
+        with program:
+            rest = [below(program), *up, *daemons]
+            program.signal(signal.SIGKILL)
+            wait_until_gone(rest, PATIENCE)
+
+    def test_of_the_one_below(self):
+        program, up, daemons = self.running()
+        with program:
+            os.kill(below(program), signal.SIGKILL)
+            self.assertEqual(program.end(), 137)
+            self.assertIn("the launcher was killed by signal 9", program.output())
+            self.assertTrue(all(map(is_gone, [*up, *daemons])))
+
+    def test_of_both_at_the_same_time(self):
+        program, up, daemons = self.running()
+        with program:
+            own = below(program)
+            for pid in (own, program.process.pid):  # neither hears of the other's end
+                os.kill(pid, signal.SIGSTOP)
+            for pid in (own, program.process.pid):
+                os.kill(pid, signal.SIGKILL)
+            wait_until_gone(up, PATIENCE)  # the workers; what they have started is not promised
+            for daemon in daemons:
+                os.kill(daemon, signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    WEFT = os.path.abspath(sys.argv.pop(1))
+    unittest.main(verbosity=2)
