@@ -145,22 +145,29 @@ WEFT_CODEC(MethodInfo, name, signature, parameters, result, idempotent, on_objec
 
 WEFT_EXPORT Future<std::vector<MethodInfo>> list_methods(const Peer& peer);
 
-// The options that the environment states, by the variables that torchrun, weft launch and others set:
+// The options that the environment states, by the variables that weft launch, torchrun and others set:
 //   RANK, WORLD_SIZE          this agent's number in its job, and how many there are
 //   MASTER_ADDR, MASTER_PORT  where rank 0 keeps the store. torchrun (TORCHELASTIC_USE_AGENT_STORE=True) has
-//   a store of
-//                             its own at that port, so there it is the next one: MASTER_PORT + 1
+//   a
+//                             store of its own at that port, so there it is the next one: MASTER_PORT + 1
 //   WEFT_STORE_PORT           that port instead
 //   WEFT_STORE                the store instead of all these: tcp://host:port of rank 0, file:///path, or
 //                             etcd://host:port[,host:port][/prefix]
-//   WEFT_NAME                 the agent's name; worker<RANK> by default
-//   WEFT_LISTEN               its addresses, with commas between them. By default rank 0 listens at the
-//   store's, others
-//                             on any free port of the address that leads to MASTER_ADDR: 127.0.0.1 on the
-//                             same host
+//   WEFT_OPEN_WORLD=1         agents may come and go. With WEFT_STORE and without RANK: this one comes to a
+//   job
+//                             that there is, and needs no number
+//   WEFT_NAME                 the agent's name; by default worker<RANK>, or without RANK one that nobody has
+//   WEFT_ROLE, WEFT_ROLE_RANK what it says of itself to the others: metadata `role` and `role_rank`
+//   WEFT_HOST                 this host, as the others reach it; by default the address that leads to
+//                             MASTER_ADDR: 127.0.0.1 on the same host
+//   WEFT_LISTEN               its addresses, with commas between them; by default rank 0 listens at the
+//                             store's, others on any free port of WEFT_HOST
 //   WEFT_INSECURE=1           permits addresses beyond this host
-// Throws invalid_argument naming the variable that is missing or malformed, unavailable where MASTER_ADDR
-// leads nowhere.
+//   WEFT_CERTIFICATE, WEFT_KEY, WEFT_TRUST, WEFT_SECRET   files of its credentials
+// Where RANK is not set, rank, size, rank 0's host and a port are those of OpenMPI, of a Slurm step or of a
+// Kubernetes indexed job; each variable above that is set prevails (docs/launching.md). Throws
+// invalid_argument naming the variable that is missing or malformed, unavailable where MASTER_ADDR leads
+// nowhere.
 WEFT_EXPORT AgentOptions from_environment();
 
 // The same, given the variables and which of this host's addresses leads to a host (local_address_towards).

@@ -1,9 +1,12 @@
 #include <weft/rpc/agent/agent.h>
 
+#include <weft/rpc/agent/job_place.h>
 #include <weft/rpc/transport/local_address.h>
 
 #include <charconv>
+#include <cstdio>
 #include <cstdlib>
+#include <random>
 
 namespace weft::rpc {
 namespace {
@@ -59,7 +62,54 @@ std::string tcp(const std::string& host, const std::string& port) {
   return Address{"tcp", host, port, {}}.text();
 }
 
-std::string store_address(const Environment& environment) {
+// The job that this process is started in, by whoever started it.
+struct Place {
+  std::optional<std::uint64_t> rank, world_size;  // no rank: it comes to an open world
+  std::optional<detail::JobPlace> batch;          // where RANK is not set
+};
+
+Place place_in(const Environment& environment, const VariableLookup& lookup) {
+  Place place;
+  const auto rank = environment.find("RANK"), world = environment.find("WORLD_SIZE");
+  if (!rank && environment.flag("WEFT_OPEN_WORLD") && environment.find("WEFT_STORE")) return place;
+  if (!rank) place.batch = detail::job_place(lookup);
+  if (!place.batch || !place.batch->world_size || world)
+    place.world_size = Environment::number(
+        "WORLD_SIZE", environment.require("WORLD_SIZE", "the number of agents in the job"), 1, 1'000'000);
+  else
+    place.world_size = *place.batch->world_size;
+  if (place.batch && place.batch->rank >= *place.world_size)
+    throw Error(ErrorKind::invalid_argument,
+                place.batch->system + "'s rank " + std::to_string(place.batch->rank) +
+                    " is not within a world of " + std::to_string(*place.world_size));
+  place.rank =
+      place.batch
+          ? place.batch->rank
+          : Environment::number("RANK", environment.require("RANK", "this agent's number in the job, from 0"),
+                                0, *place.world_size - 1);
+  return place;
+}
+
+// Where rank 0 is, as a batch system says it: the first host that there is a way to.
+std::string host_of(const detail::JobPlace& place, const LocalAddress& towards) {
+  if (place.one_host) return "127.0.0.1";
+  std::string problems;
+  for (const std::string& host : place.hosts) {
+    try {
+      const std::string own = towards(host);
+      const bool digits = host.find_first_not_of("0123456789.") == std::string::npos;
+      if (place.rank != 0 || !digits || own == host) return host;
+      // Nobody could listen there.
+      problems += "; " + host + ", from which the job was started, is not rank 0's host";
+    } catch (const Error& error) {
+      problems += std::string("; ") + error.what();
+    }
+  }
+  throw Error(ErrorKind::invalid_argument, "the environment lacks MASTER_ADDR, the host of rank 0, and " +
+                                               place.system + " does not say it" + problems);
+}
+
+std::string store_address(const Environment& environment, const Place& place, const LocalAddress& towards) {
   if (const auto store = environment.find("WEFT_STORE")) {
     const bool kept_by_rank_0 = !store->starts_with("file:") && !store->starts_with("etcd:");
     if (kept_by_rank_0) (void)Address::parse(*store);
@@ -68,9 +118,14 @@ std::string store_address(const Environment& environment) {
                   "WEFT_STORE='" + *store + "' is neither file:///path, etcd://host:port nor an address");
     return *store;
   }
-  const std::string host = environment.require("MASTER_ADDR", "the host of rank 0");
+  std::string host = environment.find("MASTER_ADDR").value_or("");
+  if (host.empty())
+    host = place.batch ? host_of(*place.batch, towards)
+                       : environment.require("MASTER_ADDR", "the host of rank 0");
   if (const auto port = environment.find("WEFT_STORE_PORT"))
     return tcp(host, std::to_string(Environment::number("WEFT_STORE_PORT", *port, 1, 65535)));
+  if (place.batch && place.batch->port && !environment.find("MASTER_PORT"))
+    return tcp(host, std::to_string(*place.batch->port));
   const std::string text = environment.require("MASTER_PORT", "a port on the host of rank 0");
   // torchrun keeps a store of its own at MASTER_PORT.
   const bool occupied = environment.find("TORCHELASTIC_USE_AGENT_STORE") == "True";
@@ -88,20 +143,58 @@ std::string common_host(const Environment& environment, const std::string& store
   return Address::parse("tcp://" + first).host;
 }
 
+// Where rank 0 listens so that the others find its store.
+std::string hosts_address(const Environment& environment, const Place& place, const std::string& store,
+                          const LocalAddress& towards) {
+  Address address = Address::parse(store);
+  if (address.scheme != "tcp") return store;
+  if (const auto own = environment.find("WEFT_HOST")) {
+    address.host = *own;
+  } else if (place.batch && !place.batch->one_host && !environment.find("MASTER_ADDR")) {
+    // Many hosts know their own name as an address of loopback (Debian's /etc/hosts), which others do not
+    // reach.
+    const std::string own = towards(address.host);
+    if (own.starts_with("127.") && own != address.host) address.host = "0.0.0.0";
+  }
+  return address.text();
+}
+
+std::string name_from(const Environment& environment, const Place& place) {
+  if (auto name = environment.find("WEFT_NAME")) return *std::move(name);
+  if (place.rank) return "worker" + std::to_string(*place.rank);
+  std::random_device random;
+  char number[17];
+  std::snprintf(number, sizeof number, "%08x%08x", random(), random());
+  return environment.find("WEFT_ROLE").value_or("worker") + "-" + number;
+}
+
+std::shared_ptr<const Credentials> credentials_from(const Environment& environment) {
+  CredentialOptions files;
+  files.certificate_file = environment.find("WEFT_CERTIFICATE").value_or("");
+  files.key_file = environment.find("WEFT_KEY").value_or("");
+  files.trust_file = environment.find("WEFT_TRUST").value_or("");
+  files.secret_file = environment.find("WEFT_SECRET").value_or("");
+  const bool none = files.certificate_file.empty() && files.trust_file.empty() && files.secret_file.empty();
+  return none ? nullptr : std::make_shared<const Credentials>(std::move(files));
+}
+
 }  // namespace
 
 AgentOptions options_from(const VariableLookup& lookup, const LocalAddress& towards) {
   const Environment environment(lookup);
+  const Place place = place_in(environment, lookup);
   Rendezvous job;
-  const std::string world = environment.require("WORLD_SIZE", "the number of agents in the job");
-  job.world_size = Environment::number("WORLD_SIZE", world, 1, 1'000'000);
-  const std::string rank = environment.require("RANK", "this agent's number in the job, from 0");
-  job.rank = Environment::number("RANK", rank, 0, job.world_size - 1);
-  job.store = store_address(environment);
+  job.fixed_world = !environment.flag("WEFT_OPEN_WORLD");
+  job.world_size = place.world_size.value_or(0);
+  job.rank = place.rank.value_or(Rendezvous::no_rank);
+  job.store = store_address(environment, place, towards);
+  if (const auto role = environment.find("WEFT_ROLE")) job.metadata["role"] = *role;
+  if (const auto rank = environment.find("WEFT_ROLE_RANK")) job.metadata["role_rank"] = *rank;
 
   AgentOptions options;
-  options.name = environment.find("WEFT_NAME").value_or("worker" + rank);
+  options.name = name_from(environment, place);
   options.insecure = environment.flag("WEFT_INSECURE");
+  options.credentials = credentials_from(environment);
   const bool kept_by_rank_0 = !job.store.starts_with("file:") && !job.store.starts_with(etcd);
   if (const auto listen = environment.find("WEFT_LISTEN")) {
     options.listen = split(*listen);
@@ -110,11 +203,15 @@ AgentOptions options_from(const VariableLookup& lookup, const LocalAddress& towa
   if (job.rank == 0 && kept_by_rank_0) {
     // Who sets WEFT_LISTEN for rank 0 says where the store's address is to be bound, all interfaces for
     // example.
-    if (options.listen.empty()) options.listen = {job.store};
+    if (options.listen.empty()) options.listen = {hosts_address(environment, place, job.store, towards)};
   } else if (options.listen.empty()) {
     // Where the others are: on this host, or wherever the way to what they share leads.
-    const std::string host = common_host(environment, job.store);
-    options.listen = {tcp(host.empty() ? "127.0.0.1" : towards(host), "0")};
+    std::string own = environment.find("WEFT_HOST").value_or("");
+    if (own.empty()) {
+      const std::string host = common_host(environment, job.store);
+      own = host.empty() ? "127.0.0.1" : towards(host);
+    }
+    options.listen = {tcp(own, "0")};
   }
   options.rendezvous = std::move(job);
   return options;

@@ -1,0 +1,112 @@
+#include <weft/rpc/agent/job_place.h>
+
+#include <weft/rpc/core/error.h>
+
+#include <algorithm>
+#include <charconv>
+
+namespace weft::rpc::detail {
+namespace {
+
+using Lookup = std::function<std::optional<std::string>(const std::string& name)>;
+
+// Below the ports that Linux gives to connections by itself, so that nobody comes upon one by chance.
+constexpr std::uint64_t first_port = 15000, ports = 15000;
+
+std::optional<std::uint64_t> number(const Lookup& lookup, const std::string& name) {
+  const auto text = lookup(name);
+  if (!text || text->empty()) return std::nullopt;
+  std::uint64_t value = 0;
+  const char* const last = text->data() + text->size();
+  const auto [end, error] = std::from_chars(text->data(), last, value);
+  if (error != std::errc{} || end != last)
+    throw Error(ErrorKind::invalid_argument, name + "='" + *text + "' is not a number");
+  return value;
+}
+
+std::string text_or_none(const Lookup& lookup, const char* name) { return lookup(name).value_or(""); }
+
+std::uint16_t port_of(std::uint64_t job) { return static_cast<std::uint16_t>(first_port + job % ports); }
+
+// FNV-1a: the same on every host, which std::hash need not be.
+std::uint64_t hash_of(const std::string& text) {
+  std::uint64_t hash = 14695981039346656037U;
+  for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211U;
+  return hash;
+}
+
+// "1234.0;tcp://10.0.0.1,192.168.0.1:35881;tcp6://[fd00::1]:34931": the addresses of mpirun's host.
+std::vector<std::string> hosts_of_uri(const std::string& uri) {
+  std::vector<std::string> hosts;
+  constexpr std::string_view scheme = ";tcp://";
+  const std::size_t begin = uri.find(scheme);
+  if (begin == std::string::npos) return hosts;
+  const std::string list =
+      uri.substr(begin + scheme.size(), uri.find(';', begin + 1) - begin - scheme.size());
+  const std::size_t end = list.rfind(':');
+  for (std::size_t at = 0; at < std::min(end, list.size());) {
+    const std::size_t next = std::min({list.find(',', at), end, list.size()});
+    const std::string host = list.substr(at, next - at);
+    if (!host.empty() && !host.starts_with("127.")) hosts.push_back(host);
+    at = next + 1;
+  }
+  return hosts;
+}
+
+std::optional<JobPlace> place_by_openmpi(const Lookup& lookup) {
+  const auto rank = number(lookup, "OMPI_COMM_WORLD_RANK"), size = number(lookup, "OMPI_COMM_WORLD_SIZE");
+  if (!rank || !size) return std::nullopt;
+  JobPlace place{"OpenMPI", *rank, size, number(lookup, "OMPI_COMM_WORLD_LOCAL_SIZE") == size, {}, {}};
+  place.hosts = hosts_of_uri(text_or_none(lookup, "OMPI_MCA_orte_hnp_uri"));
+  for (const char* name : {"PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid"})
+    if (const std::string job = text_or_none(lookup, name); !job.empty() && !place.port)
+      place.port = port_of(hash_of(job));
+  return place;
+}
+
+// A batch script has a SLURM_PROCID, too, but is no step: what runs in it without srun is no task of a job.
+std::optional<JobPlace> place_by_slurm(const Lookup& lookup) {
+  const auto rank = number(lookup, "SLURM_PROCID"), size = number(lookup, "SLURM_STEP_NUM_TASKS");
+  if (!rank || !size) return std::nullopt;
+  JobPlace place{"Slurm", *rank, size, number(lookup, "SLURM_STEP_NUM_NODES") == std::uint64_t{1}, {}, {}};
+  for (const std::string& host : {first_of_hostlist(text_or_none(lookup, "SLURM_STEP_NODELIST")),
+                                  text_or_none(lookup, "SLURM_LAUNCH_NODE_IPADDR")})
+    if (!host.empty()) place.hosts.push_back(host);
+  // Jobs that follow each other have different ports, and so have a job's steps.
+  if (const auto job = number(lookup, "SLURM_JOB_ID"))
+    place.port = port_of(*job + 1009 * number(lookup, "SLURM_STEP_ID").value_or(0));
+  return place;
+}
+
+// Each pod has a network of its own, and so any port.
+std::optional<JobPlace> place_by_kubernetes(const Lookup& lookup) {
+  const auto rank = number(lookup, "JOB_COMPLETION_INDEX");
+  if (!rank) return std::nullopt;
+  return JobPlace{"Kubernetes", *rank, std::nullopt, false, {}, 29500};
+}
+
+}  // namespace
+
+std::string first_of_hostlist(const std::string& list) {
+  std::string host;
+  for (std::size_t at = 0; at < list.size() && list[at] != ','; ++at) {
+    if (list[at] != '[') {
+      host += list[at];
+      continue;
+    }
+    const std::size_t end = list.find_first_of("-,]", at);
+    const std::size_t close = list.find(']', at);
+    if (close == std::string::npos) return "";
+    host += list.substr(at + 1, end - at - 1);
+    at = close;
+  }
+  return host;
+}
+
+std::optional<JobPlace> job_place(const Lookup& lookup) {
+  if (auto place = place_by_openmpi(lookup)) return place;
+  if (auto place = place_by_slurm(lookup)) return place;
+  return place_by_kubernetes(lookup);
+}
+
+}  // namespace weft::rpc::detail

@@ -1,0 +1,38 @@
+// JobPlace: what a batch system or launcher says of a process's place in its job, in variables of its own.
+//
+// Pure: from the variables alone. Read where RANK is not set (agent.h says in which order). Thread-safety:
+// none needed.
+#pragma once
+
+#include <weft/rpc/core/export.h>
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace weft::rpc::detail {
+
+struct JobPlace {
+  std::string system;  // for messages: "Slurm"
+  std::uint64_t rank = 0;
+  std::optional<std::uint64_t> world_size;  // none: it does not say it
+  bool one_host = false;                    // all of the job are on this host
+  // Where rank 0 is, the most reliable first. Where such a host is an address in digits, it is that of
+  // whoever started the job, and rank 0 only by the usual custom.
+  std::vector<std::string> hosts;
+  std::optional<std::uint16_t>
+      port;  // for rank 0's store: the same for all of the job, another one for the next
+};
+
+// Of OpenMPI, Slurm or a Kubernetes indexed job, in this order: mpirun within a Slurm job starts its daemons,
+// not its ranks, as Slurm's tasks. None: there are no such variables. Throws invalid_argument naming one that
+// is malformed.
+WEFT_EXPORT std::optional<JobPlace> job_place(
+    const std::function<std::optional<std::string>(const std::string& name)>& lookup);
+
+// The first host of a list as Slurm writes it: "gpu[07-09,12],cpu1" begins with gpu07.
+WEFT_EXPORT std::string first_of_hostlist(const std::string& list);
+
+}  // namespace weft::rpc::detail
