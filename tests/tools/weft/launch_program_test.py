@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""launch_program_test.py WEFT: weft launch with real processes: how they are told, how they end, and that none is left."""
+"""launch_program_test.py WEFT [WORKER]: weft launch with real processes: how they are told, how they end, and that none is left."""
 import os
 import pathlib
 import pty
@@ -307,5 +307,5 @@ class LaunchersOwnDeath(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    WEFT = os.path.abspath(sys.argv.pop(1))
-    unittest.main(verbosity=2)
+    WEFT = os.path.abspath(sys.argv[1])
+    unittest.main(argv=sys.argv[:1], verbosity=2)

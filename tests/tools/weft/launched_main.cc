@@ -1,0 +1,108 @@
+// A worker of the tests of `weft launch`, mpirun, srun: an agent by rpc::from_environment().
+//
+//   weft_launched meet [RANK]     a fixed world: all meet, and tell who they are; RANK then ends with status
+//   9 weft_launched train PUSHES    an open one, of servers and trainers: ends when every server has had so
+//   many pushes
+#include <weft/rpc/rpc.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <mutex>
+#include <string>
+#include <vector>
+
+using namespace weft;
+
+namespace {
+
+int meet(int failing) {
+  rpc::Agent agent{rpc::from_environment()};
+  agent.wait_for(agent.world_size()).get();
+  std::string names;
+  for (const auto& [name, rank] : agent.all_gather(static_cast<std::uint64_t>(agent.rank())).get())
+    names += " " + name + "=" + std::to_string(rank);
+  std::printf("%s met%s\n", agent.name().c_str(), names.c_str());
+  std::fflush(stdout);
+  agent.barrier().get();
+  if (failing == static_cast<int>(agent.rank())) std::_Exit(9);
+  if (failing >= 0 || agent.rank() == 0) return agent.serve_until_shutdown();
+  agent.leave().get();
+  return 0;
+}
+
+class Server {
+ public:
+  explicit Server(std::size_t expected) : expected_(expected) {}
+
+  std::uint64_t push(std::string trainer) {
+    std::printf("pushed by %s\n", trainer.c_str());
+    std::fflush(stdout);
+    std::vector<rpc::Promise<void>> waiting;
+    std::size_t pushes = 0;
+    {
+      std::lock_guard lock(mutex_);
+      pushes = ++pushes_;
+      if (pushes_ >= expected_) waiting.swap(waiting_);
+    }
+    for (auto& promise : waiting) promise.complete({});
+    return pushes;
+  }
+  rpc::Future<void> trained() {
+    std::lock_guard lock(mutex_);
+    rpc::Promise<void> promise;
+    auto future = promise.future();
+    if (pushes_ >= expected_)
+      promise.complete({});
+    else
+      waiting_.push_back(std::move(promise));
+    return future;
+  }
+  using Service =
+      rpc::Service<"server", rpc::Method<"push", &Server::push>, rpc::Method<"trained", &Server::trained>>;
+
+ private:
+  const std::size_t expected_;
+  std::mutex mutex_;  // guards both
+  std::size_t pushes_ = 0;
+  std::vector<rpc::Promise<void>> waiting_;
+};
+
+int train(std::size_t pushes) {
+  const rpc::AgentOptions options = rpc::from_environment();
+  const bool serves = options.rendezvous->metadata.at("role") == "server";
+  rpc::Agent agent{options};
+  const auto server = std::make_shared<Server>(pushes);
+  if (serves) agent.serve(server);
+  agent.wait_for(1).get();
+  if (serves) {
+    agent.wait_for(2).get();  // a server that came first would be alone, and leave
+    server->trained().get();
+    return agent.serve_until_shutdown();
+  }
+  std::vector<rpc::Peer> servers;
+  for (auto watch = agent.watch_members(); servers.size() < 2;)
+    for (const rpc::MemberEvent& event : watch->next().get())
+      if (event.change == rpc::MemberChange::joined && event.member.metadata.at("role") == "server")
+        servers.push_back(agent.peer(event.member.name));
+  for (rpc::Peer& peer : servers) peer.call<&Server::push>(agent.name()).get();
+  for (rpc::Peer& peer : servers) peer.call<&Server::trained>().get();
+  std::printf("%s trained\n", agent.name().c_str());
+  std::fflush(stdout);
+  agent.leave().get();
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    const std::string what = argc > 1 ? argv[1] : "";
+    if (what == "meet") return meet(argc > 2 ? std::atoi(argv[2]) : -1);
+    if (what == "train" && argc > 2) return train(static_cast<std::size_t>(std::atoi(argv[2])));
+    std::fprintf(stderr, "meet or train?\n");
+    return 2;
+  } catch (const rpc::Error& error) {
+    std::fprintf(stderr, "%s: %s\n", std::string(rpc::to_string(error.kind())).c_str(), error.what());
+    return 1;
+  }
+}
