@@ -23,8 +23,8 @@ class Hosts:
         try:
             _ip("netns", "add", name)
             try:
-                _ip("-n", name, "link", "add", "a", "type", "veth", "peer", "name", "b")
-                _ip("-n", name, "link", "add", "c", "type", "bridge")
+                _ip("-n", name, "link", "add", "near", "type", "veth", "peer", "name", "far")
+                _ip("-n", name, "link", "add", "bridge", "type", "bridge")
             finally:
                 _ip("netns", "delete", name)
         except subprocess.CalledProcessError as error:
