@@ -144,6 +144,8 @@ Hosts::Hosts(const HostsOptions& options) {
   try {
     impl_ = std::make_shared<Impl>(options);
   } catch (const rpc::Error& error) {
+    if (error.kind() == rpc::ErrorKind::permission_denied)
+      throw UsageError("launchers on several hosts need --secret FILE, certificates, or --insecure");
     if (error.kind() != rpc::ErrorKind::invalid_argument) throw;
     throw UsageError("--rendezvous " + options.rendezvous + ": " + printable(error.what()));
   }
