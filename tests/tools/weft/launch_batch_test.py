@@ -9,7 +9,7 @@ import tempfile
 import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "examples"))
-from processes import PATIENCE, Program, run, wait_until_gone  # noqa: E402
+from processes import PATIENCE, Program, free_address, run, wait_until_gone  # noqa: E402
 
 from hosts import Hosts  # noqa: E402
 from slurm_cluster import SlurmCluster  # noqa: E402
@@ -71,7 +71,7 @@ class Slurm(unittest.TestCase):
 
     def test_a_launcher_on_each_node(self):
         with tempfile.TemporaryDirectory() as folder:
-            share = (f"exec {WEFT} launch --nnodes $SLURM_NNODES --node-rank $SLURM_NODEID --rendezvous 127.0.0.1:7777 "
+            share = (f"exec {WEFT} launch --nnodes $SLURM_NNODES --node-rank $SLURM_NODEID --rendezvous {free_address()} "
                      f"-n $((2 - SLURM_NODEID)) {WORKER} meet")
             script = pathlib.Path(folder) / "script"
             script.write_text(f"#!/bin/bash\nsrun -N2 --ntasks-per-node=1 bash -c '{share}'\n")

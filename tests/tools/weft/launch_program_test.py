@@ -29,11 +29,11 @@ os.read(reader, 1)
 """
 
 
-def launch(*arguments, code=None, env=None):
+def launch(*arguments, code=None, env=None, files=()):
     """Runs weft launch to its end: its status, its output, its errors. code: Python that the workers run."""
     command = [WEFT, "launch", *arguments, *([sys.executable, "-c", code] if code else [])]
     ended = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=PATIENCE,
-                           env={**os.environ, **(env or {})})
+                           pass_fds=files, env={**os.environ, **(env or {})})
     return ended.returncode, ended.stdout, ended.stderr
 
 
@@ -94,9 +94,8 @@ class Start(unittest.TestCase):
     def test_input_is_empty_and_no_other_file_is_open(self):
         code = "import os, sys; print(repr(sys.stdin.read()), sorted(map(int, os.listdir('/proc/self/fd')))[:-1])"
         reader, writer = os.pipe()
-        os.set_inheritable(writer, True)
         try:
-            status, output, _ = launch("--plain", code=code)
+            status, output, _ = launch("--plain", code=code, files=(writer,))
         finally:
             os.close(reader)
             os.close(writer)
@@ -272,6 +271,7 @@ class LaunchersOwnDeath(unittest.TestCase):
 
     def running(self):
         program = launched("-n", "2", "--grace", "100ms", code=self.CODE)
+        self.addCleanup(program.__exit__)
         found = {"up": [], "daemon": []}
         for _ in range(4):
             match = program.wait_for(r"(up|daemon) (\d+)")
@@ -280,30 +280,27 @@ class LaunchersOwnDeath(unittest.TestCase):
 
     def test_of_the_process_that_was_started(self):
         program, up, daemons = self.running()
-        with program:
-            rest = [below(program), *up, *daemons]
-            program.signal(signal.SIGKILL)
-            wait_until_gone(rest, PATIENCE)
+        rest = [below(program), *up, *daemons]
+        program.signal(signal.SIGKILL)
+        wait_until_gone(rest, PATIENCE)
 
     def test_of_the_one_below(self):
         program, up, daemons = self.running()
-        with program:
-            os.kill(below(program), signal.SIGKILL)
-            self.assertEqual(program.end(), 137)
-            self.assertIn("the launcher was killed by signal 9", program.output())
-            self.assertTrue(all(map(is_gone, [*up, *daemons])))
+        os.kill(below(program), signal.SIGKILL)
+        self.assertEqual(program.end(), 137)
+        self.assertIn("the launcher was killed by signal 9", program.output())
+        self.assertTrue(all(map(is_gone, [*up, *daemons])))
 
     def test_of_both_at_the_same_time(self):
         program, up, daemons = self.running()
-        with program:
-            own = below(program)
-            for pid in (own, program.process.pid):  # neither hears of the other's end
-                os.kill(pid, signal.SIGSTOP)
-            for pid in (own, program.process.pid):
-                os.kill(pid, signal.SIGKILL)
-            wait_until_gone(up, PATIENCE)  # the workers; what they have started is not promised
-            for daemon in daemons:
-                os.kill(daemon, signal.SIGKILL)
+        own = below(program)
+        for pid in (own, program.process.pid):  # neither hears of the other's end
+            os.kill(pid, signal.SIGSTOP)
+        for pid in (own, program.process.pid):
+            os.kill(pid, signal.SIGKILL)
+        wait_until_gone(up, PATIENCE)  # the workers; what they have started is not promised
+        for daemon in daemons:
+            os.kill(daemon, signal.SIGKILL)
 
 
 if __name__ == "__main__":
