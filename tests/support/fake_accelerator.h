@@ -56,6 +56,15 @@ class FakeAccelerator {
   c10::Stream current(c10::Device device) {
     return c10::Stream(c10::Stream::UNSAFE, device, current_ids()[static_cast<std::size_t>(device.index())]);
   }
+  // As a backend's own handle of a stream.
+  static void* handle(const c10::Stream& stream) {
+    return reinterpret_cast<void*>(
+        static_cast<std::uintptr_t>(1 + stream.id() * devices + stream.device_index()));
+  }
+  static c10::Stream stream_of(void* handle) {
+    const auto number = static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(handle)) - 1;
+    return c10::Stream(c10::Stream::UNSAFE, device(static_cast<int>(number % devices)), number / devices);
+  }
   void wait(const c10::Stream& stream) {
     std::lock_guard lock(mutex_);
     Queue& queue = queues_[key(stream)];
@@ -233,6 +242,7 @@ class FakeAccelerator {
       const auto index = static_cast<std::size_t>(to.device_index());
       return c10::Stream(c10::Stream::UNSAFE, to.device(), std::exchange(current_ids()[index], to.id()));
     }
+    void* getStreamNativeHandle(const c10::Stream stream) const override { return handle(stream); }
     void destroyEvent(void* event, c10::DeviceIndex) const noexcept override {
       delete static_cast<Mark*>(event);
     }

@@ -1,0 +1,78 @@
+// NCCL's C interface as far as weft uses it: the values and structs that cross it.
+//
+// Declared here rather than taken from nccl.h, so that everything is compiled where there is no CUDA toolkit.
+// Numbers and layouts are NCCL's; tests/parallel/collectives/nccl/abi_gpu_test.cc holds them against the
+// header, where the `cuda` preset finds one. Streams are opaque: a Stream is a cudaStream_t. Values.
+#pragma once
+
+#include <array>
+#include <climits>
+#include <cstddef>
+
+namespace weft::collectives::nccl {
+
+struct Comm;           // ncclComm
+using Stream = void*;  // cudaStream_t
+
+enum class Result : int {
+  success = 0,
+  unhandled_cuda_error = 1,
+  system_error = 2,
+  internal_error = 3,
+  invalid_argument = 4,
+  invalid_usage = 5,
+  remote_error = 6,
+  in_progress = 7,
+  timeout = 8,  // from 2.30 on
+};
+
+enum class DataType : int {
+  int8 = 0,
+  uint8 = 1,
+  int32 = 2,
+  uint32 = 3,
+  int64 = 4,
+  uint64 = 5,
+  float16 = 6,
+  float32 = 7,
+  float64 = 8,
+  bfloat16 = 9,
+  float8_e4m3 = 10,  // from 2.24 on, as the next
+  float8_e5m2 = 11,
+};
+
+// Beyond these: operators that a communicator has made for itself (premul_sum).
+enum class RedOp : int { sum = 0, product = 1, max = 2, min = 3, avg = 4 };
+
+enum class Residence : int { device = 0, host_immediate = 1 };  // of premul_sum's factor
+
+struct UniqueId {
+  std::array<char, 128> bytes{};
+  friend bool operator==(const UniqueId&, const UniqueId&) = default;
+};
+
+inline constexpr int undefined = INT_MIN;
+inline constexpr int no_color = -1;
+inline constexpr int shrink_default = 0;
+inline constexpr int shrink_abort = 1;
+
+// As in 2.27: a later library sets by itself what came after, an earlier one does not look at what it lacks.
+struct Config {
+  std::size_t size = sizeof(Config);
+  unsigned int magic = 0xcafebeef;
+  unsigned int version = 22700;
+  int blocking = 0;
+  int cga_cluster_size = undefined;
+  int min_ctas = undefined;
+  int max_ctas = undefined;
+  const char* net_name = nullptr;
+  int split_share = undefined;
+  int traffic_class = undefined;
+  const char* comm_name = nullptr;
+  int collnet_enable = undefined;
+  int cta_policy = undefined;
+  int shrink_share = undefined;
+  int nvls_ctas = undefined;
+};
+
+}  // namespace weft::collectives::nccl

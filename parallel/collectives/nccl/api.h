@@ -1,0 +1,71 @@
+// Api: the functions of NCCL that weft calls.
+//
+// A table, so that NCCL is found when the program runs, and weft links nothing of it: LibTorch's wheels for
+// CUDA bring libnccl.so.2. A fake puts its own functions there (tests/support/fake_nccl.h). What a library is
+// too old for is empty: supports() says so, and whoever needs it refuses by name. Names are NCCL's without
+// `nccl`. Not changed once made; thread-safe as NCCL is: a communicator is used by one thread at a time.
+#pragma once
+
+#include <weft/parallel/collectives/nccl/abi.h>
+#include <weft/rpc/core/error.h>
+
+#include <functional>
+#include <memory>
+#include <string>
+
+namespace weft::collectives::nccl {
+
+struct WEFT_EXPORT Api {
+  template <class Signature>
+  using Function = std::function<Signature>;
+
+  // From `path`, else the libnccl.so.2 that is in the process, else the loader's. Throws unsupported, saying
+  // what is missing: a library before 2.19 is too old.
+  static std::shared_ptr<const Api> load(const std::string& path = "");
+
+  int version = 0;  // 22809 is 2.28.9
+  std::string version_text() const;
+  bool can_shrink() const { return comm_shrink != nullptr; }         // from 2.27 on
+  bool can_grow() const { return comm_grow && comm_get_unique_id; }  // from 2.29 on
+  bool can_share_a_device() const { return version >= 23000; }       // several ranks on one GPU
+
+  Function<Result(UniqueId*)> get_unique_id;
+  Function<Result(Comm**, int ranks, UniqueId, int rank, Config*)> comm_init_rank_config;
+  Function<Result(Comm*, int color, int key, Comm**, Config*)> comm_split;
+  Function<Result(Comm*, int* excluded, int count, Comm**, Config*, int flags)> comm_shrink;
+  Function<Result(Comm*, UniqueId*)> comm_get_unique_id;
+  Function<Result(Comm*, int ranks, const UniqueId*, int rank, Comm**, Config*)> comm_grow;
+  Function<Result(Comm*)> comm_finalize, comm_destroy, comm_abort;
+  Function<Result(Comm*, Result*)> comm_get_async_error;
+  Function<Result(const Comm*, int*)> comm_count, comm_user_rank;
+  Function<const char*(Result)> get_error_string;
+  Function<const char*(Comm*)> get_last_error;
+
+  Function<Result()> group_start, group_end;
+  Function<Result(const void*, void*, std::size_t, DataType, RedOp, Comm*, Stream)> all_reduce;
+  Function<Result(const void*, void*, std::size_t, DataType, RedOp, int root, Comm*, Stream)> reduce;
+  Function<Result(const void*, void*, std::size_t, DataType, int root, Comm*, Stream)> broadcast;
+  Function<Result(const void*, void*, std::size_t, DataType, Comm*, Stream)> all_gather;
+  Function<Result(const void*, void*, std::size_t, DataType, RedOp, Comm*, Stream)> reduce_scatter;
+  Function<Result(const void*, std::size_t, DataType, int peer, Comm*, Stream)> send;
+  Function<Result(void*, std::size_t, DataType, int peer, Comm*, Stream)> recv;
+  Function<Result(RedOp*, void* factor, DataType, Residence, Comm*)> red_op_create_premul_sum;
+  Function<Result(RedOp, Comm*)> red_op_destroy;
+
+  Function<Result(void**, std::size_t)> mem_alloc;
+  Function<Result(void*)> mem_free;
+  Function<Result(const Comm*, void*, std::size_t, void** handle)> comm_register;
+  Function<Result(const Comm*, void* handle)> comm_deregister;
+};
+
+// What a result other than success means for whoever called, with NCCL's own words. The communicator may be
+// null: none, or none yet. Called by who may use it.
+//   remote_error  peer_lost          another rank, or the way to it, failed
+//   system_error  unavailable        this host's network or memory; another communicator may do
+//   timeout       deadline_exceeded  NCCL's own
+//   invalid_*     invalid_argument, failed_precondition
+//   others        internal           of CUDA or NCCL: nothing to be done in this process
+WEFT_EXPORT rpc::Error error_of(const Api& api, Result result, Comm* comm, const std::string& what);
+WEFT_EXPORT rpc::ErrorKind kind_of(Result result);
+
+}  // namespace weft::collectives::nccl

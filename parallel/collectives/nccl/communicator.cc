@@ -1,0 +1,325 @@
+#include <weft/parallel/collectives/nccl/communicator.h>
+
+#include <algorithm>
+#include <thread>
+
+namespace weft::collectives::nccl {
+
+using rpc::Clock;
+using rpc::Error;
+using rpc::ErrorKind;
+using rpc::Future;
+
+// --- Calls ---
+
+void Calls::check(Result result) const {
+  if (result != Result::success && result != Result::in_progress) throw error_of(api_, result, comm_, what_);
+}
+
+void Calls::all_reduce(const void* in, void* out, std::size_t count, DataType type, RedOp op) {
+  check(api_.all_reduce(in, out, count, type, op, comm_, stream_));
+}
+void Calls::reduce(const void* in, void* out, std::size_t count, DataType type, RedOp op, int root) {
+  check(api_.reduce(in, out, count, type, op, root, comm_, stream_));
+}
+void Calls::broadcast(const void* in, void* out, std::size_t count, DataType type, int root) {
+  check(api_.broadcast(in, out, count, type, root, comm_, stream_));
+}
+void Calls::all_gather(const void* in, void* out, std::size_t count, DataType type) {
+  check(api_.all_gather(in, out, count, type, comm_, stream_));
+}
+void Calls::reduce_scatter(const void* in, void* out, std::size_t count, DataType type, RedOp op) {
+  check(api_.reduce_scatter(in, out, count, type, op, comm_, stream_));
+}
+void Calls::send(const void* in, std::size_t count, DataType type, int to) {
+  check(api_.send(in, count, type, to, comm_, stream_));
+}
+void Calls::recv(void* out, std::size_t count, DataType type, int from) {
+  check(api_.recv(out, count, type, from, comm_, stream_));
+}
+
+RedOp Calls::premul_sum(const void* factor, DataType type) {
+  RedOp op{};
+  check(
+      api_.red_op_create_premul_sum(&op, const_cast<void*>(factor), type, Residence::host_immediate, comm_));
+  ops_.push_back(op);
+  return op;
+}
+
+void Calls::destroy_ops() {
+  for (const RedOp op : std::exchange(ops_, {})) api_.red_op_destroy(op, comm_);
+}
+
+// --- Communicator ---
+
+UniqueId Communicator::unique_id(const Api& api) {
+  UniqueId id;
+  if (const Result result = api.get_unique_id(&id); result != Result::success)
+    throw error_of(api, result, nullptr, "unique id");
+  return id;
+}
+
+Communicator::Communicator(Device device, Comm* handle, int size, int rank, CommunicatorOptions options)
+    : device_(std::move(device)), size_(size), rank_(rank), options_(std::move(options)), handle_(handle) {}
+
+Communicator::~Communicator() {
+  // Nothing of it is in flight, which would keep it.
+  if (handle_ == nullptr) return;
+  device_.background->post(
+      [device = device_, handle = handle_] { device.run_within([&] { device.api->comm_abort(handle); }); });
+}
+
+std::string Communicator::prefix() const {
+  return "communicator '" + options_.name + "', rank " + std::to_string(rank_) + ": ";
+}
+
+std::optional<Error> Communicator::failure() const {
+  std::lock_guard lock(mutex_);
+  return over_;
+}
+
+void Communicator::refuse_if_over() const {
+  std::lock_guard lock(mutex_);
+  if (over_) throw Error(*over_);
+  if (busy_)
+    throw Error(ErrorKind::failed_precondition, prefix() + "it is being split, shrunk, grown or closed");
+}
+
+// --- Launching ---
+
+Future<void> Communicator::launch(Launch launch, const std::function<void(Calls&)>& group) {
+  const std::chrono::nanoseconds patience = launch.deadline.value_or(options_.deadline);
+  const Clock::time_point deadline = rpc::later(Clock::now(), patience);
+  LaunchTurn turn = launch.turn ? std::move(launch.turn) : device_.order->reserve();
+  refuse_if_over();
+  turn.wait(deadline);
+  put(launch, group);
+  wait_until_launched(launch.what, deadline);
+
+  std::function<bool()> ended;
+  try {
+    if (launch.mark) ended = launch.mark();
+  } catch (const std::exception& error) {  // it is on the stream, and nobody would know when it ends
+    fail_and_throw(Error(ErrorKind::internal, prefix() + launch.what + ": " + error.what()));
+  }
+  if (ended == nullptr) return Future<void>::made({});
+  rpc::Promise<void> promise(device_.watch->loop());
+  Future<void> future = promise.future();
+  device_.order->launched();
+  {
+    std::lock_guard lock(mutex_);
+    flights_.push_back({std::move(launch.what), rpc::later(device_.watch->loop()->now(), patience),
+                        std::move(ended), std::move(promise)});
+    if (!let_go_) {
+      device_.watch->add(shared_from_this());
+      return future;
+    }
+  }
+  end_flights();  // it was aborted meanwhile
+  return future;
+}
+
+void Communicator::put(const Launch& launch, const std::function<void(Calls&)>& group) {
+  const Api& api = *device_.api;
+  std::lock_guard lock(inside_);
+  refuse_if_over();  // before anything is begun; meanwhile an abort waits for this thread
+  Calls calls(api, handle_, launch.stream, launch.what);
+  std::optional<Error> failed;
+  std::exception_ptr thrown;
+  Result result = Result::success;
+  device_.run_within([&] {
+    api.group_start();
+    try {
+      group(calls);
+    } catch (...) {
+      thrown = std::current_exception();
+    }
+    result = api.group_end();  // also then: the group is the thread's
+    calls.destroy_ops();
+  });
+  if (thrown != nullptr) {
+    try {
+      std::rethrow_exception(thrown);
+    } catch (const Error& error) {
+      failed = Error(error.kind(), prefix() + error.what());
+    } catch (const std::exception& error) {
+      failed = Error(ErrorKind::aborted, prefix() + launch.what + ": " + error.what());
+    }
+  } else if (result != Result::success && result != Result::in_progress) {
+    const Error error = error_of(api, result, handle_, launch.what);
+    failed = Error(error.kind(), prefix() + error.what());
+  }
+  if (failed) fail_and_throw(*failed);
+}
+
+// The order of launches is that on the device: the next one waits until NCCL has put this one there, which it
+// does in a thread of its own where ranks are not connected yet.
+void Communicator::wait_until_launched(const std::string& what, Clock::time_point deadline) {
+  std::chrono::nanoseconds pause = std::chrono::microseconds{20};
+  for (;;) {
+    Result state = Result::success;
+    {
+      std::unique_lock lock(inside_);
+      refuse_if_over();
+      Result asked = device_.api->comm_get_async_error(handle_, &state);
+      if (asked != Result::success) state = asked;
+      if (state == Result::success) return;
+      if (state != Result::in_progress) {
+        const Error error = error_of(*device_.api, state, handle_, what);
+        lock.unlock();
+        fail_and_throw(Error(error.kind(), prefix() + error.what()));
+      }
+    }
+    if (Clock::now() >= deadline)
+      fail_and_throw(Error(ErrorKind::deadline_exceeded, prefix() + what + " could not be launched in time"));
+    std::this_thread::sleep_for(pause);
+    pause = std::min<std::chrono::nanoseconds>(2 * pause, std::chrono::milliseconds{1});
+  }
+}
+
+// --- What is in flight ---
+
+bool Communicator::look(Clock::time_point now) {
+  std::optional<Error> failed;
+  if (std::unique_lock lock(inside_, std::try_to_lock); lock && handle_ != nullptr && !failure()) {
+    Result state = Result::success;
+    const Result asked = device_.api->comm_get_async_error(handle_, &state);
+    if (asked != Result::success) state = asked;
+    if (state != Result::success && state != Result::in_progress) {
+      std::string what = "in flight";
+      if (std::lock_guard flights(mutex_); !flights_.empty()) what = flights_.front().what;
+      const Error error = error_of(*device_.api, state, handle_, what);
+      failed = Error(error.kind(), prefix() + error.what());
+    }
+  }
+
+  std::vector<rpc::Promise<void>> done;
+  std::vector<std::function<bool()>> dropped;  // outside the lock: they keep tensors
+  bool more = false;
+  {
+    std::lock_guard lock(mutex_);
+    for (auto flight = flights_.begin(); flight != flights_.end();) {
+      bool ended = false;
+      try {
+        ended = !over_ && !failed && flight->ended();
+      } catch (const std::exception& error) {
+        failed = Error(ErrorKind::internal, prefix() + flight->what + ": " + error.what());
+      }
+      if (ended) {
+        done.push_back(std::move(flight->promise));
+        dropped.push_back(std::move(flight->ended));
+        flight = flights_.erase(flight);
+        continue;
+      }
+      if (!failed && !over_ && flight->deadline <= now)
+        failed = Error(ErrorKind::deadline_exceeded, prefix() + flight->what + " did not end in time");
+      ++flight;
+    }
+    more = !flights_.empty() && !over_;
+  }
+  dropped.clear();
+  for (rpc::Promise<void>& promise : done) {
+    device_.order->ended();
+    promise.complete({});
+  }
+  if (failed) fail(*failed);
+  return more && !failed;
+}
+
+void Communicator::end_flights() {
+  std::vector<Flight> flights;
+  std::exception_ptr why;
+  {
+    std::lock_guard lock(mutex_);
+    flights.swap(flights_);
+    why = std::make_exception_ptr(*over_);
+  }
+  for (Flight& flight : flights) {
+    flight.ended = nullptr;
+    device_.order->ended();
+    flight.promise.fail(why);
+  }
+}
+
+// --- Its end ---
+
+bool Communicator::end(const Error& error) {
+  std::lock_guard lock(mutex_);
+  if (over_) return false;
+  over_ = error;
+  return true;
+}
+
+void Communicator::fail(const Error& error) {
+  if (!end(error)) return;
+  if (options_.on_failure) options_.on_failure(error);
+  if (options_.abort_on_failure) start_abort();
+}
+
+void Communicator::fail_and_throw(const Error& error) {
+  fail(error);
+  throw Error(*failure());  // the first one
+}
+
+void Communicator::start_abort() {
+  {
+    std::lock_guard lock(mutex_);
+    if (std::exchange(aborting_, true)) return;
+  }
+  device_.background->post([self = shared_from_this()] { self->let_go(); });
+}
+
+void Communicator::let_go() {
+  rpc::Result<void> result;
+  if (std::unique_lock lock(inside_, options_.patience); lock) {
+    if (Comm* handle = std::exchange(handle_, nullptr); handle != nullptr) {
+      Result aborted = Result::success;
+      device_.run_within([&] { aborted = device_.api->comm_abort(handle); });
+      if (aborted != Result::success && aborted != Result::in_progress)
+        result = std::make_exception_ptr(
+            Error(kind_of(aborted), prefix() + "NCCL's abort: " + device_.api->get_error_string(aborted)));
+    }
+  } else {
+    // Aborting now would be undefined: what it holds is lost, and the thread with it.
+    result = std::make_exception_ptr(
+        Error(ErrorKind::deadline_exceeded, prefix() + "not aborted, because a thread is still inside NCCL"));
+  }
+  std::vector<rpc::Promise<void>> waiting;
+  {
+    std::lock_guard lock(mutex_);
+    let_go_ = result;
+    waiting.swap(waiting_);
+  }
+  end_flights();
+  for (rpc::Promise<void>& promise : waiting) promise.complete(result);
+}
+
+Future<void> Communicator::abort(const std::string& reason) {
+  end(Error(ErrorKind::aborted, prefix() + reason));
+  rpc::Promise<void> promise(device_.watch->loop());
+  Future<void> future = promise.future();
+  std::optional<rpc::Result<void>> result;
+  {
+    std::lock_guard lock(mutex_);
+    if (let_go_) {
+      result = let_go_;
+    } else {
+      waiting_.push_back(std::move(promise));
+    }
+  }
+  if (result) {
+    promise.complete(std::move(*result));
+  } else {
+    start_abort();
+  }
+  return future;
+}
+
+bool Communicator::inside(const std::function<void(Comm*)>& f) {
+  std::lock_guard lock(inside_);
+  if (handle_ == nullptr || failure()) return false;
+  device_.run_within([&] { f(handle_); });
+  return true;
+}
+
+}  // namespace weft::collectives::nccl

@@ -1,0 +1,167 @@
+// Communicator: one of NCCL's communicators, non-blocking, as one rank has it.
+//
+//   auto id = Communicator::unique_id(*device.api);        // on one rank; all others get it (bootstrap.h)
+//   auto comm = co_await Communicator::create(device, id, size, rank);
+//   co_await comm->launch({.stream = stream, .what = "all_reduce", .mark = event_on(stream)}, [&](Calls&
+//   calls) {
+//     calls.all_reduce(in, out, count, DataType::float32, RedOp::sum); });
+//
+// A launch puts one group of NCCL's on a stream and returns once it is there; its future is complete when the
+// device is done with it. Whatever fails, of NCCL's calls, of its asynchronous errors, or because a deadline
+// has passed, ends the communicator with one rpc::Error: options.on_failure hears of it at once and tells the
+// other ranks; the communicator is aborted, or kept for shrink(), and then its futures fail. No thread is
+// inside NCCL with it during an abort: `inside_` is handed over. Shared: held by what is in flight.
+// Thread-safe; what blocks is said below, and belongs on no loop.
+#pragma once
+
+#include <weft/parallel/collectives/nccl/device.h>
+#include <weft/rpc/core/future.h>
+
+#include <chrono>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace weft::collectives::nccl {
+
+struct CommunicatorOptions {
+  std::string name;  // in errors
+  // Of making it, and of launches that give none.
+  std::chrono::nanoseconds deadline = std::chrono::minutes{10};
+  // For how long abort() waits for a thread that is inside NCCL; then the communicator is given up as it is.
+  std::chrono::nanoseconds patience = std::chrono::seconds{10};
+  bool abort_on_failure = true;  // false: it is for the owner to shrink() or abort()
+  // Once, on any thread; must not block. Not called for abort() and close().
+  std::function<void(const rpc::Error&)> on_failure;
+};
+
+// What is put into one group; of the thread that launches, until its function returns. Counts are of NCCL's
+// elements. Throws what NCCL refuses.
+class WEFT_EXPORT Calls {
+ public:
+  void all_reduce(const void* in, void* out, std::size_t count, DataType type, RedOp op);
+  void reduce(const void* in, void* out, std::size_t count, DataType type, RedOp op, int root);
+  void broadcast(const void* in, void* out, std::size_t count, DataType type, int root);
+  void all_gather(const void* in, void* out, std::size_t count, DataType type);
+  void reduce_scatter(const void* in, void* out, std::size_t count, DataType type, RedOp op);
+  void send(const void* in, std::size_t count, DataType type, int to);
+  void recv(void* out, std::size_t count, DataType type, int from);
+  // For this group alone; `factor` holds the type's own bits.
+  RedOp premul_sum(const void* factor, DataType type);
+
+ private:
+  friend class Communicator;
+  Calls(const Api& api, Comm* comm, Stream stream, const std::string& what)
+      : api_(api), comm_(comm), stream_(stream), what_(what) {}
+  void check(Result result) const;
+  void destroy_ops();
+  const Api& api_;
+  Comm* const comm_;
+  const Stream stream_;
+  const std::string& what_;
+  std::vector<RedOp> ops_;
+};
+
+struct Launch {
+  Stream stream = nullptr;
+  std::string what;  // in errors: "all_reduce float32[4]"
+  std::optional<std::chrono::nanoseconds> deadline;
+  LaunchTurn turn;  // none: one is taken when launch() is called
+  // Called when the group is on the stream: returns a function that says whether the stream has come past it,
+  // which must not block. Nothing returned (a graph is captured): the launch is complete when it is there.
+  std::function<std::function<bool()>()> mark;
+};
+
+class WEFT_EXPORT Communicator final : public Watched, public std::enable_shared_from_this<Communicator> {
+ public:
+  using Ptr = std::shared_ptr<Communicator>;
+
+  static UniqueId unique_id(const Api& api);
+  // Of all ranks at once. deadline_exceeded where some do not come; cancel() of the future ends it.
+  static rpc::Future<Ptr> create(Device device, UniqueId id, int size, int rank,
+                                 CommunicatorOptions options = {});
+  // A new rank of what the others grow() to; unsupported before NCCL 2.29.
+  static rpc::Future<Ptr> join(Device device, UniqueId grow_id, int size, int rank,
+                               CommunicatorOptions options = {});
+  ~Communicator() override;
+
+  int rank() const { return rank_; }
+  int size() const { return size_; }
+  const std::string& name() const { return options_.name; }
+  const Device& device() const { return device_; }
+  std::optional<rpc::Error> failure() const;  // why it has ended
+
+  // Blocks until the group is on the stream: no longer than NCCL takes to connect the ranks, and until the
+  // deadline. Throws the communicator's error, or what `group` throws, which ends the communicator too, since
+  // other ranks have begun.
+  rpc::Future<void> launch(Launch launch, const std::function<void(Calls&)>& group);
+
+  // The rest is of all ranks at once; until it is over this one launches nothing. failed_precondition while
+  // work is in flight, which only shrink() with `abort` ends.
+  // Ranks of one color, ordered by key, then rank; null for no_color.
+  rpc::Future<Ptr> split(int color, int key, CommunicatorOptions options = {});
+  // Of the survivors, without `gone`; ranks keep their order. abort: for after a failure, which ends what is
+  // in flight and this communicator. unsupported before NCCL 2.27.
+  rpc::Future<Ptr> shrink(std::vector<int> gone, bool abort, CommunicatorOptions options = {});
+  // To `size` ranks, the new ones join(). The one that has made the id gives it. unsupported before 2.29.
+  UniqueId grow_id();
+  rpc::Future<Ptr> grow(int size, std::optional<UniqueId> id, CommunicatorOptions options = {});
+
+  // An orderly end, when all that was launched is done.
+  rpc::Future<void> close();
+  // Ends what is in flight. Complete once NCCL has let go of it; deadline_exceeded where it did not.
+  rpc::Future<void> abort(const std::string& reason);
+
+  // Calls f with the communicator's handle, as the one thread inside NCCL with it; may block. false: it has
+  // ended. For what stands beside communicators (memory.h).
+  bool inside(const std::function<void(Comm*)>& f);
+
+  bool look(rpc::Clock::time_point now) override;
+
+ private:
+  class Making;   // of one that NCCL is not done with yet
+  class Closing;  // flushed and then destroyed
+  struct Flight {
+    std::string what;
+    rpc::Clock::time_point deadline;
+    std::function<bool()> ended;
+    rpc::Promise<void> promise;
+  };
+  Communicator(Device device, Comm* handle, int size, int rank, CommunicatorOptions options);
+
+  using Begin = std::function<Result(Comm* parent, Comm** made, Config* config)>;
+  struct Plan;  // of making one
+  static rpc::Future<Ptr> make(Plan plan);
+  rpc::Future<Ptr> make_of_this(std::string what, bool aborts, bool may_be_none, Begin begin,
+                                CommunicatorOptions options);
+
+  std::string prefix() const;
+  void refuse_if_over() const;
+  void put(const Launch& launch, const std::function<void(Calls&)>& group);
+  void wait_until_launched(const std::string& what, rpc::Clock::time_point deadline);
+  [[noreturn]] void fail_and_throw(const rpc::Error& error);
+  void fail(const rpc::Error& error);
+  bool end(const rpc::Error& error);  // whether it had not ended before
+  void start_abort();
+  void let_go();  // blocks
+  void end_flights();
+
+  const Device device_;
+  const int size_, rank_;
+  const CommunicatorOptions options_;
+
+  // Held by whoever is inside NCCL with this communicator, which is never long: it is non-blocking. Guards:
+  std::timed_mutex inside_;
+  Comm* handle_;
+
+  mutable std::mutex mutex_;  // guards what follows; taken after inside_, or alone
+  std::optional<rpc::Error> over_;
+  bool busy_ = false;      // being split, shrunk, grown or closed
+  bool aborting_ = false;  // and, once it is done:
+  std::optional<rpc::Result<void>> let_go_;
+  std::vector<rpc::Promise<void>> waiting_;  // for that
+  std::vector<Flight> flights_;              // in the order launched
+};
+
+}  // namespace weft::collectives::nccl

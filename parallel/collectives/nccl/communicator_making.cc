@@ -1,0 +1,363 @@
+// How communicators are made and closed: what NCCL does in threads of its own, and is polled for.
+#include <weft/parallel/collectives/nccl/communicator.h>
+
+#include <atomic>
+
+namespace weft::collectives::nccl {
+
+using rpc::Clock;
+using rpc::Error;
+using rpc::ErrorKind;
+using rpc::Future;
+
+struct Communicator::Plan {
+  Device device;
+  std::string what;  // in errors
+  CommunicatorOptions options;
+  Begin begin;
+  Ptr parent = nullptr;
+  bool aborts_parent = false;
+  bool may_be_none = false;
+};
+
+// Begun on the background executor; looked at until NCCL is done with it. NCCL writes the handle when it
+// likes, from a thread of its own: the slot outlives that, so it is given up rather than freed where nobody
+// knows.
+class Communicator::Making final : public Watched, public std::enable_shared_from_this<Making> {
+ public:
+  explicit Making(Plan plan)
+      : plan_(std::move(plan)),
+        deadline_(rpc::later(plan_.device.watch->loop()->now(), plan_.options.deadline)),
+        promise_(plan_.device.watch->loop()) {}
+
+  Future<Ptr> start() {
+    Future<Ptr> future = promise_.future();
+    promise_.on_cancel([weak = weak_from_this()] {
+      if (const auto self = weak.lock()) self->cancelled_ = true;
+    });
+    plan_.device.background->post([self = shared_from_this()] { self->begin(); });
+    return future;
+  }
+
+  bool look(Clock::time_point now) override {
+    if (cancelled_) return give_up(Error(ErrorKind::cancelled, text("it was cancelled")));
+    const bool overdue = deadline_ <= now;
+    if (!parent_settled_ && !settle_parent()) return !over_ && go_on(overdue);
+    Comm* const made = slot();
+    if (made == nullptr) return plan_.may_be_none ? finish(nullptr) : go_on(overdue);
+    Result state = Result::success;
+    const Result asked = api().comm_get_async_error(made, &state);
+    if (asked != Result::success) state = asked;
+    if (state == Result::in_progress) return go_on(overdue);
+    if (state != Result::success) return give_up(error_of(api(), state, made, plan_.what));
+    int size = 0, rank = 0;
+    api().comm_count(made, &size);
+    api().comm_user_rank(made, &rank);
+    return finish(Ptr(new Communicator(plan_.device, made, size, rank, plan_.options)));
+  }
+
+ private:
+  const Api& api() const { return *plan_.device.api; }
+  Comm* slot() const { return std::atomic_ref<Comm*>(*slot_).load(std::memory_order_acquire); }
+  std::string text(const std::string& what) const { return "NCCL: " + plan_.what + ": " + what; }
+
+  void begin() {
+    Config config;
+    Result result = Result::success;
+    std::optional<Error> failed;
+    {
+      std::unique_lock<std::timed_mutex> lock;
+      if (plan_.parent) lock = std::unique_lock(plan_.parent->inside_);
+      Comm* const parent = plan_.parent ? plan_.parent->handle_ : nullptr;
+      if (plan_.parent && parent == nullptr) {
+        failed = plan_.parent->failure();
+      } else {
+        plan_.device.run_within([&] { result = plan_.begin(parent, slot_.get(), &config); });
+        if (result != Result::success && result != Result::in_progress)
+          failed = error_of(api(), result, parent, plan_.what);
+      }
+    }
+    if (failed) {
+      give_up(*failed);
+    } else {
+      plan_.device.watch->add(shared_from_this());
+    }
+  }
+
+  // Whether the communicator that it is made of is done with it, so that the new one can be asked.
+  bool settle_parent() {
+    Communicator* const parent = plan_.parent.get();
+    if (parent == nullptr) return parent_settled_ = true;
+    std::unique_lock lock(parent->inside_, std::try_to_lock);
+    if (!lock) return false;
+    const auto failure = parent->failure();
+    if (parent->handle_ == nullptr || (failure && !plan_.aborts_parent)) {
+      lock.unlock();
+      give_up(*failure);
+      return false;
+    }
+    Result state = Result::success;
+    const Result asked = api().comm_get_async_error(parent->handle_, &state);
+    if (asked != Result::success) state = asked;
+    if (state == Result::in_progress) return false;
+    if (state != Result::success && !plan_.aborts_parent) {  // else it may be what it is left for
+      const Error error = error_of(api(), state, parent->handle_, plan_.what);
+      lock.unlock();
+      give_up(error);
+      return false;
+    }
+    return parent_settled_ = true;
+  }
+
+  bool go_on(bool overdue) {
+    if (!overdue) return true;
+    return give_up(Error(ErrorKind::deadline_exceeded, text("not all ranks came in time")));
+  }
+
+  bool finish(Ptr made) {
+    over_ = true;
+    if (const Ptr parent = std::move(plan_.parent)) {
+      if (plan_.aborts_parent) {
+        parent->end(Error(ErrorKind::aborted, parent->prefix() + "it was shrunk"));
+        parent->start_abort();
+      } else {
+        std::lock_guard lock(parent->mutex_);
+        parent->busy_ = false;
+      }
+    }
+    promise_.complete(std::move(made));
+    return false;
+  }
+
+  // Always false, for look(). The future fails when what has been made so far is gone.
+  bool give_up(const Error& error) {
+    over_ = true;
+    const auto why = std::make_exception_ptr(error);
+    if (const Ptr parent = std::move(plan_.parent)) {
+      // Where NCCL is still at it, or ranks differ in what they have, the communicator is of no use.
+      parent->fail(error);
+      if (plan_.aborts_parent) parent->start_abort();
+      std::lock_guard lock(parent->mutex_);
+      parent->busy_ = false;
+    }
+    Comm* const made = slot();
+    if (made == nullptr) {
+      (void)slot_.release();
+      promise_.fail(why);
+      return false;
+    }
+    plan_.device.background->post([self = shared_from_this(), made, why] {
+      self->plan_.device.run_within([&] { self->api().comm_abort(made); });
+      self->promise_.fail(why);
+    });
+    return false;
+  }
+
+  Plan plan_;
+  const Clock::time_point deadline_;
+  rpc::Promise<Ptr> promise_;
+  std::unique_ptr<Comm*> slot_ = std::make_unique<Comm*>(nullptr);
+  std::atomic<bool> cancelled_{false};
+  bool parent_settled_ = false, over_ = false;  // of begin(), then of the loop
+};
+
+Future<Communicator::Ptr> Communicator::make(Plan plan) {
+  return std::make_shared<Making>(std::move(plan))->start();
+}
+
+Future<Communicator::Ptr> Communicator::create(Device device, UniqueId id, int size, int rank,
+                                               CommunicatorOptions options) {
+  if (size < 1 || rank < 0 || rank >= size)
+    throw Error(ErrorKind::invalid_argument,
+                "NCCL: rank " + std::to_string(rank) + " of " + std::to_string(size) + " ranks");
+  const auto api = device.api;
+  std::string what = "making communicator '" + options.name + "', rank " + std::to_string(rank);
+  return make({std::move(device), std::move(what), std::move(options),
+               [api, id, size, rank](Comm*, Comm** made, Config* config) {
+                 return api->comm_init_rank_config(made, size, id, rank, config);
+               }});
+}
+
+Future<Communicator::Ptr> Communicator::join(Device device, UniqueId grow_id, int size, int rank,
+                                             CommunicatorOptions options) {
+  if (!device.api->can_grow())
+    throw Error(ErrorKind::unsupported, "NCCL " + device.api->version_text() + " cannot grow communicators");
+  const auto api = device.api;
+  std::string what = "joining communicator '" + options.name + "', rank " + std::to_string(rank);
+  return make({std::move(device), std::move(what), std::move(options),
+               [api, grow_id, size, rank](Comm*, Comm** made, Config* config) {
+                 return api->comm_grow(nullptr, size, &grow_id, rank, made, config);
+               }});
+}
+
+Future<Communicator::Ptr> Communicator::make_of_this(std::string what, bool aborts, bool may_be_none,
+                                                     Begin begin, CommunicatorOptions options) {
+  {
+    std::lock_guard lock(mutex_);
+    if (over_ && (!aborts || aborting_)) throw Error(*over_);
+    if (busy_ || (!aborts && !flights_.empty()))
+      throw Error(ErrorKind::failed_precondition,
+                  prefix() + what + (busy_ ? ": it is at something else" : ": work is in flight"));
+    busy_ = true;
+  }
+  return make({device_, prefix() + what, std::move(options), std::move(begin), shared_from_this(), aborts,
+               may_be_none});
+}
+
+Future<Communicator::Ptr> Communicator::split(int color, int key, CommunicatorOptions options) {
+  return make_of_this(
+      "split", false, color == no_color,
+      [api = device_.api, color, key](Comm* parent, Comm** made, Config* config) {
+        return api->comm_split(parent, color, key, made, config);
+      },
+      std::move(options));
+}
+
+Future<Communicator::Ptr> Communicator::shrink(std::vector<int> gone, bool abort,
+                                               CommunicatorOptions options) {
+  if (!device_.api->can_shrink())
+    throw Error(ErrorKind::unsupported,
+                "NCCL " + device_.api->version_text() + " cannot shrink communicators");
+  for (const int rank : gone)
+    if (rank < 0 || rank >= size_ || rank == rank_)
+      throw Error(ErrorKind::invalid_argument,
+                  prefix() + "shrink: rank " + std::to_string(rank) + " cannot go");
+  return make_of_this(
+      "shrink", abort, false,
+      [api = device_.api, gone = std::move(gone), abort](Comm* parent, Comm** made, Config* config) mutable {
+        return api->comm_shrink(parent, gone.data(), static_cast<int>(gone.size()), made, config,
+                                abort ? shrink_abort : shrink_default);
+      },
+      std::move(options));
+}
+
+UniqueId Communicator::grow_id() {
+  if (!device_.api->can_grow())
+    throw Error(ErrorKind::unsupported, "NCCL " + device_.api->version_text() + " cannot grow communicators");
+  UniqueId id;
+  std::optional<Error> failed;
+  const bool called = inside([&](Comm* comm) {
+    if (const Result result = device_.api->comm_get_unique_id(comm, &id); result != Result::success)
+      failed = error_of(*device_.api, result, comm, prefix() + "id to grow by");
+  });
+  if (!called) throw Error(*failure());
+  if (failed) throw Error(*failed);
+  return id;
+}
+
+Future<Communicator::Ptr> Communicator::grow(int size, std::optional<UniqueId> id,
+                                             CommunicatorOptions options) {
+  if (!device_.api->can_grow())
+    throw Error(ErrorKind::unsupported, "NCCL " + device_.api->version_text() + " cannot grow communicators");
+  if (size <= size_)
+    throw Error(ErrorKind::invalid_argument, prefix() + "grow: it has " + std::to_string(size_) + " ranks");
+  return make_of_this(
+      "grow", false, false,
+      [api = device_.api, size, id](Comm* parent, Comm** made, Config* config) {
+        return api->comm_grow(parent, size, id ? &*id : nullptr, -1, made, config);
+      },
+      std::move(options));
+}
+
+// --- Closing ---
+
+class Communicator::Closing final : public Watched, public std::enable_shared_from_this<Closing> {
+ public:
+  explicit Closing(Ptr comm)
+      : comm_(std::move(comm)),
+        deadline_(rpc::later(comm_->device_.watch->loop()->now(), comm_->options_.deadline)),
+        promise_(comm_->device_.watch->loop()) {}
+
+  Future<void> start() {
+    Future<void> future = promise_.future();
+    comm_->device_.background->post([self = shared_from_this()] { self->begin(); });
+    return future;
+  }
+
+  bool look(Clock::time_point now) override {
+    Result state = Result::in_progress;
+    std::optional<Error> failed = comm_->failure();
+    if (std::unique_lock lock(comm_->inside_, std::try_to_lock); lock && !failed) {
+      const Result asked = api().comm_get_async_error(comm_->handle_, &state);
+      if (asked != Result::success) state = asked;
+      if (state != Result::success && state != Result::in_progress)
+        failed = error_of(api(), state, comm_->handle_, comm_->prefix() + "close");
+    }
+    if (!failed && state == Result::in_progress && deadline_ <= now)
+      failed = Error(ErrorKind::deadline_exceeded, comm_->prefix() + "close: not all ranks came in time");
+    if (failed) return give_up(*failed);
+    if (state == Result::in_progress) return true;
+    comm_->device_.background->post([self = shared_from_this()] { self->destroy(); });
+    return false;
+  }
+
+ private:
+  const Api& api() const { return *comm_->device_.api; }
+
+  void begin() {
+    Result result = Result::success;
+    std::optional<Error> failed;
+    const bool called = comm_->inside([&](Comm* handle) {
+      result = api().comm_finalize(handle);
+      if (result != Result::success && result != Result::in_progress)
+        failed = error_of(api(), result, handle, comm_->prefix() + "close");
+    });
+    if (!called) failed = comm_->failure();
+    if (failed) {
+      give_up(*failed);
+    } else {
+      comm_->device_.watch->add(shared_from_this());
+    }
+  }
+
+  void destroy() {
+    Result result = Result::success;
+    std::optional<Error> failed;
+    {
+      std::lock_guard lock(comm_->inside_);
+      if (!comm_->end(Error(ErrorKind::failed_precondition, comm_->prefix() + "it is closed"))) {
+        failed = comm_->failure();
+      } else {
+        Comm* const handle = std::exchange(comm_->handle_, nullptr);
+        comm_->device_.run_within([&] { result = api().comm_destroy(handle); });
+      }
+    }
+    if (failed) return promise_.fail(std::make_exception_ptr(*failed));
+    std::vector<rpc::Promise<void>> waiting;
+    {
+      std::lock_guard lock(comm_->mutex_);
+      comm_->let_go_ = rpc::Result<void>{};
+      comm_->aborting_ = true;  // nothing is left to abort
+      waiting.swap(comm_->waiting_);
+    }
+    for (rpc::Promise<void>& one : waiting) one.complete({});
+    if (result != Result::success)
+      return promise_.fail(
+          std::make_exception_ptr(error_of(api(), result, nullptr, comm_->prefix() + "close")));
+    promise_.complete({});
+  }
+
+  bool give_up(const Error& error) {
+    comm_->fail(error);
+    promise_.fail(std::make_exception_ptr(*comm_->failure()));
+    return false;
+  }
+
+  const Ptr comm_;
+  const Clock::time_point deadline_;
+  rpc::Promise<void> promise_;
+};
+
+Future<void> Communicator::close() {
+  {
+    std::lock_guard lock(mutex_);
+    if (over_) throw Error(*over_);
+    if (busy_ || !flights_.empty())
+      throw Error(ErrorKind::failed_precondition,
+                  prefix() + (busy_ ? "close: it is at something else" : "close: work is in flight"));
+    busy_ = true;
+  }
+  return std::make_shared<Closing>(shared_from_this())->start();
+}
+
+}  // namespace weft::collectives::nccl

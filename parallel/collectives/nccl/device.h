@@ -1,0 +1,25 @@
+// Device: one device of this process, as the communicators on it share it.
+//
+// Made by whoever makes the first communicator there, and given to all: two of one device would each have an
+// order of its own. A value of shared parts; thread-safe.
+#pragma once
+
+#include <weft/parallel/collectives/nccl/api.h>
+#include <weft/parallel/collectives/nccl/launch_order.h>
+#include <weft/parallel/collectives/nccl/watch.h>
+
+namespace weft::collectives::nccl {
+
+struct Device {
+  std::shared_ptr<const Api> api;
+  std::shared_ptr<LaunchOrder> order = std::make_shared<LaunchOrder>();
+  std::shared_ptr<Watch> watch;
+  // Runs what blocks: making a communicator, aborting one. It has a thread to spare.
+  std::shared_ptr<rpc::Executor> background;
+  // Runs a job with the device as the thread's current one; empty: it always is.
+  std::function<void(const std::function<void()>&)> within;
+
+  void run_within(const std::function<void()>& job) const { within ? within(job) : job(); }
+};
+
+}  // namespace weft::collectives::nccl

@@ -1,0 +1,92 @@
+// LaunchOrder: the one order in which work of all communicators is put on a device, and what is in flight
+// there.
+//
+//   LaunchTurn turn = order->reserve();  // a place in the order, from now on
+//   turn.wait(deadline);                 // until all places before it are given up
+//   ...                                  // the turn of the device, until `turn` ends
+//
+// Two kernels of NCCL that ranks launch in different orders may wait for each other for ever, also where they
+// belong to different communicators; so there is one LaunchOrder a device, shared by its communicators.
+// Across processes the order is that of the program, where all begin alike, or a coordinator's
+// (launch_agreement.h). While work is in flight nothing may be allocated or freed on the device: when_quiet()
+// waits for that. A turn that ends unused is passed over. Thread-safe; a turn belongs to one thread at a
+// time, and keeps its order.
+#pragma once
+
+#include <weft/rpc/core/export.h>
+#include <weft/rpc/core/loop.h>
+
+#include <condition_variable>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <vector>
+
+namespace weft::collectives::nccl {
+
+class LaunchOrder;
+
+class WEFT_EXPORT LaunchTurn {
+ public:
+  LaunchTurn() = default;  // none
+  LaunchTurn(LaunchTurn&& other) noexcept = default;
+  LaunchTurn& operator=(LaunchTurn&& other) noexcept;
+  ~LaunchTurn() { end(); }
+
+  explicit operator bool() const { return order_ != nullptr; }
+  // Blocks; deadline_exceeded. What others hold the device for is theirs to end.
+  void wait(rpc::Clock::time_point deadline);
+  bool is_mine() const;  // whether wait() would return at once
+  void end();
+
+ private:
+  friend class LaunchOrder;
+  LaunchTurn(std::shared_ptr<LaunchOrder> order, std::uint64_t place)
+      : order_(std::move(order)), place_(place) {}
+  std::shared_ptr<LaunchOrder> order_;
+  std::uint64_t place_ = 0;
+};
+
+class WEFT_EXPORT LaunchOrder final : public std::enable_shared_from_this<LaunchOrder> {
+ public:
+  LaunchTurn reserve();
+
+  // Work that was launched, within its turn, and that has ended, later and anywhere.
+  void launched();
+  void ended();
+  std::size_t in_flight() const;
+
+  // Runs the job as soon as nothing is in flight and nobody has a turn, here or on the thread that ends the
+  // last; meanwhile nobody gets one.
+  void when_quiet(rpc::Job job);
+  // The same now, or not at all (false). What f throws goes on.
+  template <class F>
+  bool if_quiet(F&& f) {
+    if (!begin_quiet()) return false;
+    const struct End {
+      LaunchOrder& order;
+      ~End() { order.end_quiet(); }
+    } end{*this};
+    std::forward<F>(f)();
+    return true;
+  }
+
+ private:
+  friend class LaunchTurn;
+  bool quiet() const { return in_flight_ == 0 && places_.empty() && !busy_; }
+  bool begin_quiet();
+  void end_quiet();
+  void run_quiet_jobs(std::unique_lock<std::mutex>& lock);
+  void leave(std::uint64_t place);
+
+  mutable std::mutex mutex_;  // guards what follows
+  std::condition_variable changed_;
+  std::set<std::uint64_t> places_;  // reserved and not given up
+  std::uint64_t next_ = 0;
+  std::size_t in_flight_ = 0;
+  bool busy_ = false;  // with what was to be done when quiet
+  std::vector<rpc::Job> quiet_jobs_;
+};
+
+}  // namespace weft::collectives::nccl

@@ -1,0 +1,279 @@
+#include <weft/parallel/collectives/nccl/tensor_collectives.h>
+
+#include <weft/parallel/collectives/nccl/types.h>
+#include <weft/rpc/tensor/dtype.h>
+
+#include <c10/core/DeviceGuard.h>
+#include <c10/core/Event.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+
+#include <iterator>
+
+namespace weft::collectives::nccl {
+namespace {
+
+using rpc::Error;
+using rpc::ErrorKind;
+using rpc::Future;
+
+std::string describe(const char* name, const at::Tensor& tensor) {
+  if (!tensor.defined()) return name;
+  std::string text = std::string(name) + " " + std::string(tensor::dtype_name(tensor.scalar_type())) + "[";
+  for (std::int64_t i = 0; i < tensor.dim(); ++i)
+    text += (i == 0 ? "" : ", ") + std::to_string(tensor.size(i));
+  return text + "]";
+}
+
+[[noreturn]] void refuse(const std::string& what, const std::string& why) {
+  throw Error(ErrorKind::invalid_argument, "NCCL: " + what + ": " + why);
+}
+
+void need(bool holds, const char* name, const at::Tensor& tensor, const char* why) {
+  if (!holds) refuse(describe(name, tensor), why);
+}
+
+const char* part(const at::Tensor& tensor, std::size_t i, std::size_t bytes) {
+  return static_cast<const char*>(tensor.const_data_ptr()) + i * bytes;
+}
+char* mutable_part(const at::Tensor& tensor, std::size_t i, std::size_t bytes) {
+  return static_cast<char*>(tensor.mutable_data_ptr()) + i * bytes;
+}
+
+// A reduction within one group: of elements in NCCL's terms.
+struct Reducing {
+  MappedReduction mapped;
+  RedOp op;
+  Reducing(Calls& calls, const MappedReduction& reduction)
+      : mapped(reduction),
+        op(reduction.factor ? calls.premul_sum(reduction.factor->bits.data(), reduction.type)
+                            : reduction.op) {}
+  std::size_t count(const at::Tensor& tensor) const {
+    return static_cast<std::size_t>(tensor.numel()) * mapped.per_element;
+  }
+};
+
+void send_bytes(Calls& calls, const void* from, std::size_t bytes, int to) {
+  if (bytes != 0) calls.send(from, bytes, DataType::uint8, to);
+}
+void recv_bytes(Calls& calls, void* into, std::size_t bytes, int from) {
+  if (bytes != 0) calls.recv(into, bytes, DataType::uint8, from);
+}
+
+}  // namespace
+
+Device device_of(c10::Device device, std::shared_ptr<const Api> api, std::shared_ptr<rpc::Loop> loop,
+                 std::shared_ptr<rpc::Executor> background) {
+  Device made;
+  made.api = std::move(api);
+  made.watch = std::make_shared<Watch>(std::move(loop));
+  made.background = std::move(background);
+  made.within = [device](const std::function<void()>& job) {
+    const c10::DeviceGuard guard(device);
+    job();
+  };
+  return made;
+}
+
+TensorCollectives::TensorCollectives(Communicator::Ptr communicator, c10::Device device,
+                                     StreamCapture capture)
+    : communicator_(std::move(communicator)), device_(device), capture_(std::move(capture)) {}
+
+void TensorCollectives::check(const char* name, const Tensors& tensors) const {
+  for (const at::Tensor& tensor : tensors) {
+    need(tensor.defined() && tensor.layout() == at::kStrided, name, tensor, "the tensor is not dense");
+    need(tensor.device() == device_, name, tensor, "the tensor is not on the communicator's device");
+    need(tensor.is_contiguous(), name, tensor, "the tensor is not contiguous");
+    need(tensor.scalar_type() == tensors.front().scalar_type(), name, tensor, "the tensors' types differ");
+  }
+}
+
+void TensorCollectives::check_rank(const char* name, int rank) const {
+  if (rank < 0 || rank >= communicator_->size())
+    refuse(name,
+           "there is no rank " + std::to_string(rank) + " among " + std::to_string(communicator_->size()));
+}
+
+Future<void> TensorCollectives::put(const char* name, Tensors tensors, Deadline deadline,
+                                    const std::function<void(Calls&)>& group) const {
+  const c10::impl::VirtualGuardImpl device(device_.type());
+  const c10::Stream stream = device.getStream(device_);
+  Launch launch;
+  launch.stream = device.getStreamNativeHandle(stream);
+  launch.what = describe(name, tensors.front());
+  launch.deadline = deadline;
+  launch.mark = [&, native = launch.stream] {
+    for (const at::Tensor& tensor : tensors)
+      device.recordDataPtrOnStream(tensor.storage().data_ptr(), stream);
+    if (capture_.is_captured(native)) return std::function<bool()>();
+    auto event = std::make_shared<c10::Event>(device_.type());
+    event->record(stream);
+    return std::function<bool()>([event, capture = capture_, kept = tensors] {
+      const AsksEvents asks(capture);
+      return event->query();
+    });
+  };
+  return communicator_->launch(std::move(launch), group);
+}
+
+Future<void> TensorCollectives::all_reduce(at::Tensor tensor, ReduceOp op, Deadline deadline) const {
+  check("all_reduce", {tensor});
+  const MappedReduction reduction = map_reduction(tensor.scalar_type(), op);
+  return put("all_reduce", {tensor}, deadline, [&](Calls& calls) {
+    const Reducing reducing(calls, reduction);
+    calls.all_reduce(tensor.const_data_ptr(), tensor.mutable_data_ptr(), reducing.count(tensor),
+                     reduction.type, reducing.op);
+  });
+}
+
+Future<void> TensorCollectives::reduce(at::Tensor tensor, int root, ReduceOp op, Deadline deadline) const {
+  check("reduce", {tensor});
+  check_rank("reduce", root);
+  const MappedReduction reduction = map_reduction(tensor.scalar_type(), op);
+  return put("reduce", {tensor}, deadline, [&](Calls& calls) {
+    const Reducing reducing(calls, reduction);
+    void* const out = communicator_->rank() == root ? tensor.mutable_data_ptr() : nullptr;
+    calls.reduce(tensor.const_data_ptr(), out, reducing.count(tensor), reduction.type, reducing.op, root);
+  });
+}
+
+Future<void> TensorCollectives::broadcast(at::Tensor tensor, int root, Deadline deadline) const {
+  check("broadcast", {tensor});
+  check_rank("broadcast", root);
+  return put("broadcast", {tensor}, deadline, [&](Calls& calls) {
+    calls.broadcast(tensor.const_data_ptr(), tensor.mutable_data_ptr(), tensor.nbytes(), DataType::uint8,
+                    root);
+  });
+}
+
+Future<void> TensorCollectives::all_gather(at::Tensor output, at::Tensor input, Deadline deadline) const {
+  check("all_gather", {output, input});
+  need(output.numel() == input.numel() * communicator_->size(), "all_gather", output, "not one input a rank");
+  return put("all_gather", {output, input}, deadline, [&](Calls& calls) {
+    calls.all_gather(input.const_data_ptr(), output.mutable_data_ptr(), input.nbytes(), DataType::uint8);
+  });
+}
+
+Future<void> TensorCollectives::all_gather_v(Tensors outputs, at::Tensor input, Deadline deadline) const {
+  Tensors all = outputs;
+  all.insert(all.begin(), input);
+  check("all_gather_v", all);
+  const auto rank = static_cast<std::size_t>(communicator_->rank());
+  need(std::ssize(outputs) == communicator_->size(), "all_gather_v", input, "not one output a rank");
+  need(outputs[rank].numel() == input.numel(), "all_gather_v", input, "its own output is of another size");
+  return put("all_gather_v", all, deadline, [&](Calls& calls) {
+    for (std::size_t i = 0; i < outputs.size(); ++i)
+      calls.broadcast(i == rank ? input.const_data_ptr() : outputs[i].const_data_ptr(),
+                      outputs[i].mutable_data_ptr(), outputs[i].nbytes(), DataType::uint8,
+                      static_cast<int>(i));
+  });
+}
+
+Future<void> TensorCollectives::reduce_scatter(at::Tensor output, at::Tensor input, ReduceOp op,
+                                               Deadline deadline) const {
+  check("reduce_scatter", {output, input});
+  need(input.numel() == output.numel() * communicator_->size(), "reduce_scatter", input,
+       "not one output a rank");
+  const MappedReduction reduction = map_reduction(input.scalar_type(), op);
+  return put("reduce_scatter", {output, input}, deadline, [&](Calls& calls) {
+    const Reducing reducing(calls, reduction);
+    calls.reduce_scatter(input.const_data_ptr(), output.mutable_data_ptr(), reducing.count(output),
+                         reduction.type, reducing.op);
+  });
+}
+
+Future<void> TensorCollectives::reduce_scatter_v(at::Tensor output, Tensors inputs, ReduceOp op,
+                                                 Deadline deadline) const {
+  Tensors all = inputs;
+  all.insert(all.begin(), output);
+  check("reduce_scatter_v", all);
+  const auto rank = static_cast<std::size_t>(communicator_->rank());
+  need(std::ssize(inputs) == communicator_->size(), "reduce_scatter_v", output, "not one input a rank");
+  need(inputs[rank].numel() == output.numel(), "reduce_scatter_v", output,
+       "its own input is of another size");
+  const MappedReduction reduction = map_reduction(output.scalar_type(), op);
+  return put("reduce_scatter_v", all, deadline, [&](Calls& calls) {
+    const Reducing reducing(calls, reduction);
+    for (std::size_t i = 0; i < inputs.size(); ++i)
+      calls.reduce(inputs[i].const_data_ptr(), i == rank ? output.mutable_data_ptr() : nullptr,
+                   reducing.count(inputs[i]), reduction.type, reducing.op, static_cast<int>(i));
+  });
+}
+
+Future<void> TensorCollectives::all_to_all(at::Tensor output, at::Tensor input, Deadline deadline) const {
+  check("all_to_all", {output, input});
+  need(output.numel() == input.numel() && input.numel() % communicator_->size() == 0, "all_to_all", input,
+       "not equal parts, one a rank, of both");
+  const std::size_t bytes = input.nbytes() / static_cast<std::size_t>(communicator_->size());
+  return put("all_to_all", {output, input}, deadline, [&](Calls& calls) {
+    for (int i = 0; i < communicator_->size(); ++i) {
+      const auto at = static_cast<std::size_t>(i);
+      send_bytes(calls, part(input, at, bytes), bytes, i);
+      recv_bytes(calls, mutable_part(output, at, bytes), bytes, i);
+    }
+  });
+}
+
+Future<void> TensorCollectives::all_to_all_v(Tensors outputs, Tensors inputs, Deadline deadline) const {
+  const auto ranks = static_cast<std::size_t>(communicator_->size());
+  if (outputs.size() != ranks || inputs.size() != ranks) refuse("all_to_all_v", "not one tensor a rank");
+  Tensors all = outputs;
+  all.insert(all.end(), inputs.begin(), inputs.end());
+  check("all_to_all_v", all);
+  return put("all_to_all_v", all, deadline, [&](Calls& calls) {
+    for (std::size_t i = 0; i < ranks; ++i) {
+      send_bytes(calls, inputs[i].const_data_ptr(), inputs[i].nbytes(), static_cast<int>(i));
+      recv_bytes(calls, outputs[i].mutable_data_ptr(), outputs[i].nbytes(), static_cast<int>(i));
+    }
+  });
+}
+
+Future<void> TensorCollectives::gather(Tensors outputs, at::Tensor input, int root, Deadline deadline) const {
+  const bool is_root = communicator_->rank() == root;
+  Tensors all = outputs;
+  all.insert(all.begin(), input);
+  check("gather", all);
+  check_rank("gather", root);
+  need(std::ssize(outputs) == (is_root ? communicator_->size() : 0), "gather", input,
+       "outputs, one a rank, are the root's");
+  for (const at::Tensor& output : outputs)
+    need(output.numel() == input.numel(), "gather", output, "not as large as the input");
+  return put("gather", all, deadline, [&](Calls& calls) {
+    send_bytes(calls, input.const_data_ptr(), input.nbytes(), root);
+    for (std::size_t i = 0; i < outputs.size(); ++i)
+      recv_bytes(calls, outputs[i].mutable_data_ptr(), outputs[i].nbytes(), static_cast<int>(i));
+  });
+}
+
+Future<void> TensorCollectives::scatter(at::Tensor output, Tensors inputs, int root,
+                                        Deadline deadline) const {
+  const bool is_root = communicator_->rank() == root;
+  Tensors all = inputs;
+  all.insert(all.begin(), output);
+  check("scatter", all);
+  check_rank("scatter", root);
+  need(std::ssize(inputs) == (is_root ? communicator_->size() : 0), "scatter", output,
+       "inputs, one a rank, are the root's");
+  for (const at::Tensor& input : inputs)
+    need(input.numel() == output.numel(), "scatter", input, "not as large as the output");
+  return put("scatter", all, deadline, [&](Calls& calls) {
+    for (std::size_t i = 0; i < inputs.size(); ++i)
+      send_bytes(calls, inputs[i].const_data_ptr(), inputs[i].nbytes(), static_cast<int>(i));
+    recv_bytes(calls, output.mutable_data_ptr(), output.nbytes(), root);
+  });
+}
+
+Future<void> TensorCollectives::send(at::Tensor tensor, int to, Deadline deadline) const {
+  check("send", {tensor});
+  check_rank("send", to);
+  return put("send", {tensor}, deadline,
+             [&](Calls& calls) { send_bytes(calls, tensor.const_data_ptr(), tensor.nbytes(), to); });
+}
+
+Future<void> TensorCollectives::recv(at::Tensor tensor, int from, Deadline deadline) const {
+  check("recv", {tensor});
+  check_rank("recv", from);
+  return put("recv", {tensor}, deadline,
+             [&](Calls& calls) { recv_bytes(calls, tensor.mutable_data_ptr(), tensor.nbytes(), from); });
+}
+
+}  // namespace weft::collectives::nccl

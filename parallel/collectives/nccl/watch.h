@@ -1,0 +1,39 @@
+// Watch: looks at things that do not report by themselves, NCCL's communicators and events of a device, again
+// and again while there is something to look at.
+//
+// One timer of a loop for all of them, and no thread. What is watched is kept until its look() says that
+// there is nothing more, or the Watch ends, which look() is not told of. add() from any thread, also from
+// look().
+#pragma once
+
+#include <weft/rpc/core/loop.h>
+
+#include <memory>
+
+namespace weft::collectives::nccl {
+
+class Watched {
+ public:
+  virtual ~Watched() = default;
+  // On the loop: must not block. false: nothing more, until it is added again.
+  virtual bool look(rpc::Clock::time_point now) = 0;
+};
+
+class WEFT_EXPORT Watch {
+ public:
+  explicit Watch(std::shared_ptr<rpc::Loop> loop,
+                 std::chrono::nanoseconds interval = std::chrono::milliseconds{1});
+  ~Watch();
+  Watch(const Watch&) = delete;
+  Watch& operator=(const Watch&) = delete;
+
+  // What is there already is there once.
+  void add(std::shared_ptr<Watched> watched);
+  const std::shared_ptr<rpc::Loop>& loop() const;
+
+ private:
+  struct State;
+  std::shared_ptr<State> state_;
+};
+
+}  // namespace weft::collectives::nccl

@@ -1,0 +1,397 @@
+#include <weft/parallel/collectives/nccl/communicator.h>
+
+#include <thread>
+
+#include "tests/parallel/collectives/nccl/ranks.h"
+
+namespace weft::collectives::nccl::testing {
+namespace communicator_test {
+
+class NcclCommunicator : public Ranks {};
+
+using Kinds = std::vector<ErrorKind>;
+
+TEST_F(NcclCommunicator, RanksMeetAndReduce) {
+  make(3);
+  for (int rank = 0; rank < 3; ++rank) {
+    EXPECT_EQ(comms[std::size_t(rank)]->rank(), rank);
+    EXPECT_EQ(comms[std::size_t(rank)]->size(), 3);
+  }
+  expect_works(comms);
+  EXPECT_EQ(nccl.calls(1), std::vector<std::string>{"all_reduce 2"});
+  settle();
+  EXPECT_EQ(loop->timers(), 0U);  // nothing is watched when nothing is in flight
+}
+
+TEST_F(NcclCommunicator, AllOperations) {
+  make(2);
+  const std::vector<float> in0{1, 2, 3, 4}, in1{10, 20, 30, 40};
+  std::vector<std::vector<float>> out(2, std::vector<float>(8));
+  const auto run = [&](const std::function<void(Calls&, int, const float*, float*)>& group) {
+    std::vector<rpc::Future<void>> done;
+    for (int rank = 0; rank < 2; ++rank) {
+      Launch launch{.stream = stream(rank), .what = "it"};
+      launch.mark = [&, rank] { return nccl.mark(stream(rank)); };
+      out[std::size_t(rank)].assign(8, 0);
+      done.push_back(comms[std::size_t(rank)]->launch(std::move(launch), [&](Calls& calls) {
+        group(calls, rank, rank == 0 ? in0.data() : in1.data(), out[std::size_t(rank)].data());
+      }));
+    }
+    for (auto& one : done) got(one);
+  };
+  const auto f32 = DataType::float32;
+  using Floats = std::vector<float>;
+
+  run([&](Calls& calls, int, const float* in, float* to) { calls.reduce(in, to, 4, f32, RedOp::max, 1); });
+  EXPECT_EQ(out[0], Floats(8, 0));
+  EXPECT_EQ(out[1], (Floats{10, 20, 30, 40, 0, 0, 0, 0}));
+  run([&](Calls& calls, int, const float* in, float* to) { calls.broadcast(in, to, 4, f32, 1); });
+  EXPECT_EQ(out[0], (Floats{10, 20, 30, 40, 0, 0, 0, 0}));
+  run([&](Calls& calls, int, const float* in, float* to) { calls.all_gather(in, to, 4, f32); });
+  EXPECT_EQ(out[1], (Floats{1, 2, 3, 4, 10, 20, 30, 40}));
+  run([&](Calls& calls, int, const float* in, float* to) {
+    calls.reduce_scatter(in, to, 2, f32, RedOp::avg);
+  });
+  EXPECT_EQ(out[0], (Floats{5.5, 11, 0, 0, 0, 0, 0, 0}));
+  EXPECT_EQ(out[1], (Floats{16.5, 22, 0, 0, 0, 0, 0, 0}));
+  run([&](Calls& calls, int rank, const float* in, float* to) {  // both ways in one group
+    calls.send(in, 4, f32, 1 - rank);
+    calls.recv(to, 4, f32, 1 - rank);
+  });
+  EXPECT_EQ(out[0], (Floats{10, 20, 30, 40, 0, 0, 0, 0}));
+  EXPECT_EQ(out[1], (Floats{1, 2, 3, 4, 0, 0, 0, 0}));
+  run([&](Calls& calls, int rank, const float* in, float* to) {
+    const float factor = rank == 0 ? 0.5F : 2;
+    calls.all_reduce(in, to, 4, f32, calls.premul_sum(&factor, f32));
+  });
+  EXPECT_EQ(out[0], (Floats{20.5, 41, 61.5, 82, 0, 0, 0, 0}));
+}
+
+// --- Making ---
+
+TEST_F(NcclCommunicator, ADeadlineEndsTheMaking) {
+  nccl.faults(1).init_hangs = true;
+  auto making = begin(2);
+  EXPECT_EQ(kind_of([&] { return got(making[1]); }), ErrorKind::deadline_exceeded);
+  comms.push_back(got(making[0]));
+  EXPECT_EQ(nccl.alive(), 1U);  // what was begun has been aborted
+}
+
+TEST_F(NcclCommunicator, MakingCanBeCancelled) {
+  auto making = Communicator::create(device(0), Communicator::unique_id(*api()), 2, 0, options(0));
+  settle();
+  making.cancel();
+  EXPECT_EQ(kind_of([&] { return got(making); }), ErrorKind::cancelled);
+}
+
+TEST_F(NcclCommunicator, MakingThatNcclRefusesSaysWhy) {
+  nccl.faults(0).init = Result::system_error;
+  nccl.last_error = "no interface eth7";
+  auto making = Communicator::create(device(0), Communicator::unique_id(*api()), 2, 0, options(0));
+  const auto error = test::error_of([&] { return got(making); });
+  EXPECT_EQ(error->kind(), ErrorKind::unavailable);
+  EXPECT_STREQ(error->what(),
+               "NCCL: making communicator 'test', rank 0: unhandled system error (no interface eth7)");
+}
+
+TEST_F(NcclCommunicator, ARankThatIsNone) {
+  for (const auto& [size, rank] : {std::pair{2, 2}, {2, -1}, {0, 0}})
+    EXPECT_EQ(kind_of([&] { return Communicator::create(device(0), {}, size, rank).valid(); }),
+              ErrorKind::invalid_argument);
+}
+
+// --- Failures ---
+
+TEST_F(NcclCommunicator, AnAsynchronousErrorEndsIt) {
+  make(2);
+  nccl.faults(1).never_ends = true;
+  std::vector<float> a{1}, b{1};
+  auto first = all_reduce(comms[0], a), other = all_reduce(comms[1], b);
+  nccl.kill(1);
+  const auto error = test::error_of([&] { got(first); });
+  EXPECT_EQ(error->kind(), ErrorKind::peer_lost);
+  EXPECT_STREQ(
+      error->what(),
+      "communicator 'test', rank 0: NCCL: all_reduce float32[1]: remote process exited or there was a "
+      "network error (the fake says so)");
+  EXPECT_EQ(failures[0], Kinds{ErrorKind::peer_lost});
+  EXPECT_EQ(nccl.alive(), 1U);  // its future failed after the abort
+  EXPECT_EQ(kind_of([&] { return all_reduce(comms[0], a).valid(); }), ErrorKind::peer_lost);
+  got(comms[1]->abort("the other failed"));
+  EXPECT_EQ(kind_of([&] { got(other); }), ErrorKind::aborted);
+  EXPECT_TRUE(failures[1].empty());
+}
+
+TEST_F(NcclCommunicator, AnOperationThatNeverEndsPassesItsDeadline) {
+  make(2);
+  nccl.faults(1).never_ends = true;
+  std::vector<float> a{1}, b{1};
+  auto late = all_reduce(comms[0], a, 30ms), other = all_reduce(comms[1], b, 500ms);
+  EXPECT_EQ(kind_of([&] { got(late); }), ErrorKind::deadline_exceeded);
+  EXPECT_FALSE(other.ready());
+  EXPECT_EQ(kind_of([&] { got(other); }), ErrorKind::deadline_exceeded);
+}
+
+TEST_F(NcclCommunicator, WhatEndsInTimeIsNotLate) {
+  make(2);
+  std::vector<float> a{1}, b{1};
+  auto one = all_reduce(comms[0], a, 30ms);
+  loop->advance(29ms);
+  auto other = all_reduce(comms[1], b, 30ms);
+  got(one);
+  got(other);
+}
+
+TEST_F(NcclCommunicator, AGroupThatNcclRefuses) {
+  make(2);
+  nccl.faults(0).launch = Result::unhandled_cuda_error;
+  std::vector<float> a{1};
+  EXPECT_EQ(kind_of([&] { return all_reduce(comms[0], a).valid(); }), ErrorKind::internal);
+  EXPECT_EQ(failures[0], Kinds{ErrorKind::internal});
+  settle();
+  EXPECT_EQ(nccl.alive(), 1U);
+}
+
+TEST_F(NcclCommunicator, AGroupThatThrowsEndsIt) {
+  make(2);
+  EXPECT_EQ(kind_of([&] {
+              return comms[0]->launch({.what = "it"}, [](Calls&) { throw std::runtime_error("no"); }).valid();
+            }),
+            ErrorKind::aborted);
+  settle();
+  EXPECT_EQ(nccl.alive(), 1U);
+}
+
+TEST_F(NcclCommunicator, ALaunchIsOverWhenNcclHasPutItOnTheStream) {
+  make(2);
+  nccl.faults(0).launch_polls = 5;
+  expect_works(comms);
+}
+
+TEST_F(NcclCommunicator, ALaunchThatIsNeverOnTheStream) {
+  make(2);
+  nccl.faults(0).launch_polls = 1 << 30;
+  std::vector<float> a{1};
+  EXPECT_EQ(kind_of([&] { return all_reduce(comms[0], a, 20ms).valid(); }), ErrorKind::deadline_exceeded);
+  EXPECT_TRUE(device(0).order->reserve().is_mine());  // the next may launch
+}
+
+TEST_F(NcclCommunicator, AnErrorOfTheMarkEndsIt) {
+  make(1);
+  Launch launch{.what = "it"};
+  launch.mark = []() -> std::function<bool()> { throw std::runtime_error("no event"); };
+  EXPECT_EQ(kind_of([&] { return comms[0]->launch(std::move(launch), [](Calls&) {}).valid(); }),
+            ErrorKind::internal);
+}
+
+TEST_F(NcclCommunicator, WithoutAMarkALaunchIsCompleteAtOnce) {  // a graph that is captured
+  make(1);
+  EXPECT_TRUE(comms[0]->launch({.what = "it"}, [](Calls&) {}).ready());
+}
+
+// --- Aborts ---
+
+TEST_F(NcclCommunicator, AnAbortWaitsForTheThreadThatIsInside) {
+  make(2);
+  nccl.hold(0);
+  std::vector<float> a{1};
+  std::optional<ErrorKind> kind;
+  std::thread inside([&] { kind = kind_of([&] { return all_reduce(comms[0], a).valid(); }); });
+  nccl.wait_until_held(0);
+  auto aborted = comms[0]->abort("enough");
+  std::atomic<bool> began{false};
+  std::thread aborting([&] {
+    began = true;
+    background->turn();
+  });
+  while (!began) std::this_thread::yield();
+  loop->turn();  // and polls leave it alone
+  EXPECT_EQ(nccl.alive(), 2U);
+  nccl.let_go(0);
+  inside.join();
+  aborting.join();
+  got(aborted);
+  EXPECT_EQ(nccl.alive(), 1U);
+  EXPECT_EQ(kind, ErrorKind::aborted);
+}
+
+TEST_F(NcclCommunicator, AnAbortDoesNotWaitForEver) {
+  auto making = begin(1);
+  got(making[0]);
+  const UniqueId id = Communicator::unique_id(*api());
+  CommunicatorOptions impatient = options(0);
+  impatient.patience = 1ms;
+  auto comm = got(Communicator::create(device(0), id, 1, 0, impatient));
+  nccl.hold(0);
+  std::vector<float> a{1};
+  std::thread inside([&] { (void)kind_of([&] { return all_reduce(comm, a).valid(); }); });
+  nccl.wait_until_held(0);
+  const auto kind = kind_of([&] { got(comm->abort("enough")); });
+  nccl.let_go(0);
+  inside.join();
+  EXPECT_EQ(kind, ErrorKind::deadline_exceeded);
+}
+
+TEST_F(NcclCommunicator, AnAbortWhileItIsMade) {
+  auto making = begin(2);
+  while (background->turn()) {
+  }
+  making[0].cancel();  // rank 1 has it already
+  comms.push_back(got(making[1]));
+  EXPECT_EQ(kind_of([&] { return got(making[0]); }), ErrorKind::cancelled);
+}
+
+TEST_F(NcclCommunicator, AbortTwiceAndAfterwards) {
+  make(1);
+  auto first = comms[0]->abort("one"), second = comms[0]->abort("two");
+  got(first);
+  got(second);
+  got(comms[0]->abort("three"));
+  EXPECT_NE(std::string(comms[0]->failure()->what()).find("one"), std::string::npos);
+}
+
+// --- Closing ---
+
+TEST_F(NcclCommunicator, CloseIsOfAllRanks) {
+  make(2);
+  expect_works(comms);
+  auto one = comms[0]->close();
+  settle();
+  EXPECT_FALSE(one.ready());
+  got(comms[1]->close());
+  got(one);
+  EXPECT_EQ(nccl.alive(), 0U);
+  std::vector<float> a{1};
+  EXPECT_EQ(kind_of([&] { return all_reduce(comms[0], a).valid(); }), ErrorKind::failed_precondition);
+  got(comms[0]->abort("it is closed"));
+  EXPECT_TRUE(failures.empty());
+}
+
+TEST_F(NcclCommunicator, CloseThatOthersDoNotJoinIsAborted) {
+  make(2);
+  EXPECT_EQ(kind_of([&] { got(comms[0]->close()); }), ErrorKind::deadline_exceeded);
+  settle();
+  EXPECT_EQ(nccl.alive(), 1U);
+}
+
+TEST_F(NcclCommunicator, CloseWhileWorkIsInFlight) {
+  make(2);
+  std::vector<float> a{1}, b{1};
+  auto one = all_reduce(comms[0], a);
+  EXPECT_EQ(kind_of([&] { (void)comms[0]->close(); }), ErrorKind::failed_precondition);
+  got(all_reduce(comms[1], b));
+  got(one);
+}
+
+// --- Splitting, shrinking, growing ---
+
+TEST_F(NcclCommunicator, SplitByColorAndKey) {
+  make(4);
+  std::vector<rpc::Future<Communicator::Ptr>> making;
+  for (int rank = 0; rank < 4; ++rank)
+    making.push_back(comms[std::size_t(rank)]->split(rank == 3 ? no_color : rank % 2, -rank, options(rank)));
+  std::vector<float> a{1};
+  EXPECT_EQ(kind_of([&] { return all_reduce(comms[0], a).valid(); }), ErrorKind::failed_precondition);
+  std::vector<Communicator::Ptr> parts;
+  for (auto& one : making) parts.push_back(got(one));
+  EXPECT_EQ(parts[3], nullptr);
+  EXPECT_EQ(parts[1]->size(), 1);
+  EXPECT_EQ(parts[0]->rank(), 1);
+  EXPECT_EQ(parts[2]->rank(), 0);
+  expect_works({parts[2], parts[0]});
+  expect_works(comms);
+}
+
+TEST_F(NcclCommunicator, ASplitThatOthersDoNotJoin) {
+  make(2);
+  auto making = comms[0]->split(0, 0, options(0));
+  EXPECT_EQ(kind_of([&] { return got(making); }), ErrorKind::deadline_exceeded);
+  EXPECT_EQ(failures[0], Kinds{ErrorKind::deadline_exceeded});  // it is of no more use
+  settle();
+  EXPECT_EQ(nccl.alive(), 1U);
+}
+
+TEST_F(NcclCommunicator, SurvivorsShrinkAndGoOn) {
+  abort_on_failure = false;
+  make(3);
+  nccl.faults(1).never_ends = true;
+  std::vector<float> a{1}, b{1};
+  auto first = all_reduce(comms[0], a), third = all_reduce(comms[2], b);
+  nccl.kill(1);
+  ASSERT_TRUE(run_until([&] { return failures[0].size() == 1 && failures[2].size() == 1; }));
+  EXPECT_FALSE(first.ready());  // its kernel still runs
+  auto one = comms[0]->shrink({1}, true, options(0)), other = comms[2]->shrink({1}, true, options(2));
+  std::vector<Communicator::Ptr> survivors;
+  survivors.push_back(got(one));
+  survivors.push_back(got(other));
+  EXPECT_EQ(kind_of([&] { got(first); }), ErrorKind::peer_lost);
+  EXPECT_EQ(kind_of([&] { got(third); }), ErrorKind::peer_lost);
+  EXPECT_EQ(survivors[0]->size(), 2);
+  EXPECT_EQ(survivors[1]->rank(), 1);
+  expect_works(survivors);
+  EXPECT_EQ(nccl.alive(), 3U);  // the dead rank's, and the new ones
+}
+
+TEST_F(NcclCommunicator, AnAbortedOneDoesNotShrink) {
+  make(2);
+  got(comms[0]->abort("enough"));
+  EXPECT_EQ(kind_of([&] { return comms[0]->shrink({1}, true).valid(); }), ErrorKind::aborted);
+}
+
+TEST_F(NcclCommunicator, ShrinkWithoutAFailureKeepsTheOldOne) {
+  make(3);
+  auto one = comms[0]->shrink({2}, false, options(0)), other = comms[1]->shrink({2}, false, options(1));
+  std::vector<Communicator::Ptr> fewer;
+  fewer.push_back(got(one));
+  fewer.push_back(got(other));
+  expect_works(fewer);
+  expect_works(comms);
+  EXPECT_EQ(kind_of([&] { return comms[0]->shrink({0}, false).valid(); }), ErrorKind::invalid_argument);
+}
+
+TEST_F(NcclCommunicator, GrowByOneThatJoins) {
+  make(2);
+  const UniqueId id = comms[1]->grow_id();
+  std::vector<rpc::Future<Communicator::Ptr>> making;
+  making.push_back(comms[0]->grow(3, {}, options(0)));
+  making.push_back(comms[1]->grow(3, id, options(1)));
+  settle();
+  EXPECT_FALSE(making[0].ready());
+  making.push_back(Communicator::join(device(2), id, 3, 2, options(2)));
+  std::vector<Communicator::Ptr> more;
+  for (auto& one : making) more.push_back(got(one));
+  EXPECT_EQ(more[2]->rank(), 2);
+  expect_works(more);
+  expect_works(comms);
+}
+
+TEST_F(NcclCommunicator, AGrowthThatNobodyJoins) {
+  make(1);
+  const UniqueId id = comms[0]->grow_id();
+  EXPECT_EQ(kind_of([&] { return got(comms[0]->grow(2, id, options(0))); }), ErrorKind::deadline_exceeded);
+}
+
+TEST(NcclVersions, WhatALibraryIsTooOldForIsRefusedByName) {
+  FakeNccl old(22100);
+  auto api = std::make_shared<Api>(*old.api());
+  api->comm_shrink = nullptr;
+  Device device;
+  device.api = api;
+  EXPECT_EQ(test::message_of([&] { return Communicator::join(device, {}, 2, 1).valid(); }),
+            "NCCL 2.21.0 cannot grow communicators");
+  auto loop = std::make_shared<HandLoop>();
+  device.watch = std::make_shared<Watch>(loop);
+  device.background = loop;
+  auto making = Communicator::create(device, Communicator::unique_id(*api), 1, 0);
+  ASSERT_TRUE(test::run_until({loop.get()}, [&] { return making.ready(); }));
+  {
+    const auto comm = making.get();
+    EXPECT_EQ(kind_of([&] { return comm->shrink({}, true).valid(); }), ErrorKind::unsupported);
+    EXPECT_EQ(kind_of([&] { return comm->grow(2, {}).valid(); }), ErrorKind::unsupported);
+    EXPECT_EQ(kind_of([&] { return comm->grow_id(); }), ErrorKind::unsupported);
+  }
+  loop->turn();
+}
+
+}  // namespace communicator_test
+}  // namespace weft::collectives::nccl::testing

@@ -1,0 +1,87 @@
+#include <weft/parallel/collectives/nccl/launch_order.h>
+
+#include <gtest/gtest.h>
+
+#include <thread>
+
+#include "tests/support/errors.h"
+
+namespace weft::collectives::nccl::testing {
+namespace launch_order_test {
+
+using namespace std::chrono_literals;
+using rpc::Clock;
+
+const auto for_ever = Clock::time_point::max();
+
+TEST(LaunchOrder, TurnsComeInTheOrderInWhichTheyWereReserved) {
+  const auto order = std::make_shared<LaunchOrder>();
+  std::vector<LaunchTurn> turns;
+  for (int i = 0; i < 8; ++i) turns.push_back(order->reserve());
+  std::vector<int> launched;
+  std::vector<std::thread> threads;
+  for (int i = 7; i >= 0; --i)
+    threads.emplace_back([&, i, turn = std::move(turns[static_cast<std::size_t>(i)])]() mutable {
+      turn.wait(for_ever);
+      launched.push_back(i);  // it is this thread's alone
+    });
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(launched, (std::vector<int>{0, 1, 2, 3, 4, 5, 6, 7}));
+}
+
+TEST(LaunchOrder, ATurnThatIsNotUsedIsPassedOver) {
+  const auto order = std::make_shared<LaunchOrder>();
+  LaunchTurn first = order->reserve(), second = order->reserve(), third = order->reserve();
+  second.end();
+  EXPECT_FALSE(third.is_mine());
+  first = LaunchTurn();
+  EXPECT_TRUE(third.is_mine());
+  third.wait(for_ever);
+}
+
+TEST(LaunchOrder, WaitingHasADeadline) {
+  const auto order = std::make_shared<LaunchOrder>();
+  const LaunchTurn first = order->reserve();
+  LaunchTurn second = order->reserve();
+  EXPECT_EQ(test::kind_of([&] {
+              second.wait(Clock::now() + 1ms);
+              return 0;
+            }),
+            rpc::ErrorKind::deadline_exceeded);
+}
+
+TEST(LaunchOrder, QuietIsWhenNothingIsInFlightAndNobodyHasATurn) {
+  const auto order = std::make_shared<LaunchOrder>();
+  int ran = 0;
+  LaunchTurn turn = order->reserve();
+  order->when_quiet([&] { ++ran; });
+  order->launched();
+  turn.end();
+  EXPECT_EQ(ran, 0);
+  EXPECT_FALSE(order->if_quiet([&] { ++ran; }));
+  order->ended();
+  EXPECT_EQ(ran, 1);
+  EXPECT_TRUE(order->if_quiet([&] { ++ran; }));
+  order->when_quiet([&] { ++ran; });
+  EXPECT_EQ(ran, 3);
+}
+
+TEST(LaunchOrder, NobodyHasATurnWhileItIsQuiet) {
+  const auto order = std::make_shared<LaunchOrder>();
+  bool later = false;
+  order->if_quiet([&] {
+    LaunchTurn turn = order->reserve();
+    EXPECT_FALSE(turn.is_mine());
+    order->when_quiet([&] { later = true; });
+    EXPECT_FALSE(later);
+    turn.end();
+    EXPECT_FALSE(later);  // one at a time
+  });
+  EXPECT_TRUE(later);
+  EXPECT_TRUE(order->reserve().is_mine());
+  EXPECT_THROW(order->if_quiet([] { throw std::runtime_error("no"); }), std::runtime_error);
+  EXPECT_TRUE(order->reserve().is_mine());
+}
+
+}  // namespace launch_order_test
+}  // namespace weft::collectives::nccl::testing

@@ -1,0 +1,242 @@
+#include <weft/parallel/collectives/nccl/tensor_collectives.h>
+
+#include <c10/core/StreamGuard.h>
+#include <torch/torch.h>
+
+#include "tests/parallel/collectives/nccl/ranks.h"
+#include "tests/support/fake_accelerator.h"
+
+namespace weft::collectives::nccl::testing {
+namespace tensor_collectives_test {
+
+using test::FakeAccelerator;
+using Tensors = TensorCollectives::Tensors;
+
+constexpr int size = 3;
+
+// Ranks on devices of their own, whose streams do nothing until the test waits for them.
+class NcclTensors : public Ranks {
+ protected:
+  void SetUp() override {
+    nccl.enqueue = [this](Stream stream, FakeNccl::Job job) {
+      const c10::Stream on = FakeAccelerator::stream_of(stream);
+      const c10::StreamGuard guard(on);
+      accelerator.launch(on.device(), std::move(job));
+    };
+    for (int rank = 0; rank < size; ++rank)
+      device(rank) = device_of(FakeAccelerator::device(rank), api(), loop, background);
+    make(size);
+    for (int rank = 0; rank < size; ++rank)
+      ranks.emplace_back(comms[std::size_t(rank)], FakeAccelerator::device(rank), capture);
+  }
+  void TearDown() override {
+    wait();
+    ranks.clear();
+    Ranks::TearDown();
+  }
+  void wait() {  // for all that is on all streams
+    for (int rank = 0; rank < size; ++rank)
+      for (c10::StreamId id = 0; id <= FakeAccelerator::pooled; ++id)
+        accelerator.wait(c10::Stream(c10::Stream::UNSAFE, FakeAccelerator::device(rank), id));
+  }
+
+  static at::Tensor tensor(int rank, std::vector<float> values) {
+    return torch::tensor(values).to(FakeAccelerator::device(rank));
+  }
+  static at::Tensor empty(int rank, std::int64_t n) {
+    return tensor(rank, std::vector<float>(std::size_t(n)));
+  }
+  static std::vector<float> values(const at::Tensor& tensor) {
+    const at::Tensor host = tensor.cpu();
+    return {host.data_ptr<float>(), host.data_ptr<float>() + host.numel()};
+  }
+  void all(const std::function<rpc::Future<void>(int, TensorCollectives&)>& f) {
+    std::vector<rpc::Future<void>> done;
+    for (int rank = 0; rank < size; ++rank) done.push_back(f(rank, ranks[std::size_t(rank)]));
+    wait();
+    for (auto& one : done) got(one);
+  }
+
+  FakeAccelerator& accelerator = FakeAccelerator::install();
+  StreamCapture capture;
+  std::vector<TensorCollectives> ranks;
+};
+
+using Floats = std::vector<float>;
+
+TEST_F(NcclTensors, APieceOfTheCurrentStream) {
+  std::vector<at::Tensor> tensors;
+  std::vector<rpc::Future<void>> done;
+  for (int rank = 0; rank < size; ++rank) {
+    tensors.push_back(empty(rank, 2));
+    const c10::StreamGuard guard(c10::Stream(c10::Stream::UNSAFE, FakeAccelerator::device(rank), 3));
+    accelerator.fill_later(tensors.back(), rank + 1);  // is there when the stream comes to the collective
+    done.push_back(ranks[std::size_t(rank)].all_reduce(tensors.back()));
+  }
+  settle();
+  for (auto& one : done) EXPECT_FALSE(one.ready());
+  wait();
+  for (auto& one : done) got(one);
+  for (const at::Tensor& one : tensors) EXPECT_EQ(values(one), (Floats{6, 6}));
+}
+
+TEST_F(NcclTensors, TensorsAreKeptUntilTheEnd) {
+  at::Tensor one = empty(0, 2);
+  const c10::weak_intrusive_ptr<c10::StorageImpl> storage(one.storage().getWeakStorageImpl());
+  auto done = ranks[0].all_reduce(one);
+  one = at::Tensor();
+  settle();
+  EXPECT_FALSE(storage.expired());
+  all([&](int rank, TensorCollectives& it) {
+    return rank == 0 ? rpc::Future<void>::made({}) : it.all_reduce(empty(rank, 2));
+  });
+  got(done);
+}
+
+TEST_F(NcclTensors, Collectives) {
+  std::vector<at::Tensor> t(size);
+  const auto each = [&](const std::vector<Floats>& from) {
+    for (int rank = 0; rank < size; ++rank) t[std::size_t(rank)] = tensor(rank, from[std::size_t(rank)]);
+  };
+  const auto in = [&](int rank) { return t[std::size_t(rank)]; };
+  const std::vector<Floats> three{{1, 2, 3}, {10, 20, 30}, {100, 200, 300}};
+
+  each(three);
+  all([&](int rank, auto& it) { return it.all_reduce(in(rank), ReduceOp::premul_sum(2)); });
+  EXPECT_EQ(values(t[1]), (Floats{222, 444, 666}));
+
+  each(three);
+  all([&](int rank, auto& it) { return it.reduce(in(rank), 2, ReduceOp::min); });
+  EXPECT_EQ(values(t[2]), (Floats{1, 2, 3}));
+  EXPECT_EQ(values(t[1]), three[1]);
+
+  all([&](int rank, auto& it) { return it.broadcast(in(rank), 1); });
+  EXPECT_EQ(values(t[0]), three[1]);
+
+  each(three);
+  std::vector<at::Tensor> out;
+  for (int rank = 0; rank < size; ++rank) out.push_back(empty(rank, 9));
+  all([&](int rank, auto& it) { return it.all_gather(out[std::size_t(rank)], in(rank)); });
+  EXPECT_EQ(values(out[2]), (Floats{1, 2, 3, 10, 20, 30, 100, 200, 300}));
+
+  for (int rank = 0; rank < size; ++rank) out[std::size_t(rank)] = empty(rank, 1);
+  all([&](int rank, auto& it) { return it.reduce_scatter(out[std::size_t(rank)], in(rank), ReduceOp::sum); });
+  EXPECT_EQ(values(out[0]), (Floats{111}));
+  EXPECT_EQ(values(out[2]), (Floats{333}));
+
+  for (int rank = 0; rank < size; ++rank) out[std::size_t(rank)] = empty(rank, 3);
+  all([&](int rank, auto& it) { return it.all_to_all(out[std::size_t(rank)], in(rank)); });
+  EXPECT_EQ(values(out[1]), (Floats{2, 20, 200}));
+}
+
+TEST_F(NcclTensors, OfDifferentSizes) {
+  std::vector<Tensors> outs(size);
+  for (int rank = 0; rank < size; ++rank)
+    for (int i = 0; i < size; ++i) outs[std::size_t(rank)].push_back(empty(rank, i));
+  all([&](int rank, auto& it) {
+    return it.all_gather_v(outs[std::size_t(rank)], tensor(rank, Floats(std::size_t(rank), float(rank))));
+  });
+  EXPECT_EQ(values(outs[0][1]), (Floats{1}));
+  EXPECT_EQ(values(outs[1][2]), (Floats{2, 2}));
+
+  std::vector<at::Tensor> out;
+  for (int rank = 0; rank < size; ++rank) out.push_back(empty(rank, rank));
+  all([&](int rank, auto& it) {
+    Tensors inputs;
+    for (int i = 0; i < size; ++i)
+      inputs.push_back(tensor(rank, Floats(std::size_t(i), float(rank + 10 * i))));
+    return it.reduce_scatter_v(out[std::size_t(rank)], inputs, ReduceOp::max);
+  });
+  EXPECT_EQ(values(out[2]), (Floats{22, 22}));
+
+  for (auto& one : outs) one.clear();
+  for (int rank = 0; rank < size; ++rank)
+    for (int i = 0; i < size; ++i) outs[std::size_t(rank)].push_back(empty(rank, i * rank));
+  all([&](int rank, auto& it) {
+    Tensors inputs;
+    for (int i = 0; i < size; ++i)
+      inputs.push_back(tensor(rank, Floats(std::size_t(i * rank), float(10 * rank + i))));
+    return it.all_to_all_v(outs[std::size_t(rank)], inputs);
+  });
+  EXPECT_EQ(values(outs[2][1]), (Floats{12, 12}));
+  EXPECT_EQ(values(outs[1][2]), (Floats{21, 21}));
+}
+
+TEST_F(NcclTensors, OneAndAll) {
+  Tensors outs{empty(1, 2), empty(1, 2), empty(1, 2)};
+  all([&](int rank, auto& it) {
+    return it.gather(rank == 1 ? outs : Tensors{}, tensor(rank, {float(rank), 1}), 1);
+  });
+  EXPECT_EQ(values(outs[2]), (Floats{2, 1}));
+  std::vector<at::Tensor> out;
+  for (int rank = 0; rank < size; ++rank) out.push_back(empty(rank, 2));
+  all([&](int rank, auto& it) {
+    return it.scatter(out[std::size_t(rank)], rank == 1 ? outs : Tensors{}, 1);
+  });
+  EXPECT_EQ(values(out[0]), (Floats{0, 1}));
+  EXPECT_EQ(values(out[2]), (Floats{2, 1}));
+  all([&](int rank, auto& it) {
+    if (rank == 0) return it.send(outs[2].to(FakeAccelerator::device(0)), 1);
+    return rank == 1 ? it.recv(out[1], 0) : rpc::Future<void>::made({});
+  });
+  EXPECT_EQ(values(out[1]), (Floats{2, 1}));
+}
+
+TEST_F(NcclTensors, WhatIsWrongIsRefusedBeforeAnythingIsBegun) {
+  const auto here = empty(0, 6);
+  const auto refused = [&](const std::function<rpc::Future<void>(TensorCollectives&)>& f) {
+    return kind_of([&] { return f(ranks[0]).valid(); });
+  };
+  const auto invalid = ErrorKind::invalid_argument;
+  EXPECT_EQ(refused([&](auto& it) { return it.all_reduce(empty(1, 6)); }), invalid);
+  EXPECT_EQ(refused([&](auto& it) { return it.all_reduce(torch::ones(6)); }), invalid);
+  EXPECT_EQ(refused([&](auto& it) { return it.all_reduce(at::Tensor()); }), invalid);
+  EXPECT_EQ(refused([&](auto& it) { return it.all_reduce(here.view({2, 3}).as_strided({3, 2}, {1, 3})); }),
+            invalid);
+  EXPECT_EQ(refused([&](auto& it) { return it.broadcast(here, 3); }), invalid);
+  EXPECT_EQ(refused([&](auto& it) { return it.all_gather(here, empty(0, 3)); }), invalid);
+  EXPECT_EQ(refused([&](auto& it) { return it.reduce_scatter(here, empty(0, 3)); }), invalid);
+  EXPECT_EQ(refused([&](auto& it) { return it.all_to_all(empty(0, 4), empty(0, 4)); }), invalid);
+  EXPECT_EQ(refused([&](auto& it) { return it.gather({here}, here, 1); }), invalid);
+  EXPECT_EQ(refused([&](auto& it) { return it.all_reduce(here, ReduceOp::bit_or); }), ErrorKind::unsupported);
+  EXPECT_TRUE(nccl.calls(0).empty());
+  EXPECT_EQ(test::message_of([&] { return ranks[0].broadcast(empty(1, 6), 0).valid(); }),
+            "NCCL: broadcast float32[6]: the tensor is not on the communicator's device");
+}
+
+TEST_F(NcclTensors, OfACapturedStreamNothingIsWatched) {
+  capture.captures = [](Stream stream) { return FakeAccelerator::stream_of(stream).id() == 5; };
+  TensorCollectives capturing(comms[0], FakeAccelerator::device(0), capture);
+  const auto one = empty(0, 2);
+  {
+    const c10::StreamGuard guard(c10::Stream(c10::Stream::UNSAFE, FakeAccelerator::device(0), 5));
+    EXPECT_TRUE(capturing.all_reduce(one).ready());
+  }
+  EXPECT_EQ(device(0).order->in_flight(), 0U);
+  all([&](int rank, auto& it) {
+    return rank == 0 ? capturing.all_reduce(one) : it.all_reduce(empty(rank, 2));
+  });
+  all([&](int rank, auto& it) {
+    return rank == 0 ? rpc::Future<void>::made({}) : it.all_reduce(empty(rank, 2));
+  });
+}
+
+TEST_F(NcclTensors, EventsAreAskedInAModeThatSpoilsNoGraph) {
+  std::vector<int> modes;
+  int mode = 0;
+  capture.exchange = [&](int& given) {
+    std::swap(mode, given);
+    modes.push_back(mode);
+  };
+  TensorCollectives it(comms[0], FakeAccelerator::device(0), capture);
+  auto done = it.all_reduce(empty(0, 2));
+  loop->turn();
+  EXPECT_EQ(modes, (std::vector<int>{2, 0}));
+  all([&](int rank, auto& other) {
+    return rank == 0 ? rpc::Future<void>::made({}) : other.all_reduce(empty(rank, 2));
+  });
+  got(done);
+}
+
+}  // namespace tensor_collectives_test
+}  // namespace weft::collectives::nccl::testing

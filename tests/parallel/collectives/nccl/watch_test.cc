@@ -1,0 +1,87 @@
+#include <weft/parallel/collectives/nccl/watch.h>
+
+#include <gtest/gtest.h>
+
+#include <functional>
+
+#include "tests/support/hand_loop.h"
+
+namespace weft::collectives::nccl::testing {
+namespace watch_test {
+
+using namespace std::chrono_literals;
+
+struct Counted final : Watched {
+  int looks = 0, left = 0;
+  std::function<void()> at_look;
+  bool look(rpc::Clock::time_point) override {
+    ++looks;
+    if (at_look) at_look();
+    return --left > 0;
+  }
+};
+
+TEST(Watch, LooksOnceAnIntervalUntilThereIsNothingMore) {
+  const auto loop = std::make_shared<test::HandLoop>();
+  Watch watch(loop, 2ms);
+  const auto one = std::make_shared<Counted>();
+  one->left = 3;
+  watch.add(one);
+  watch.add(one);  // is there already
+  loop->turn();
+  EXPECT_EQ(one->looks, 1);
+  loop->advance(1ms);
+  loop->turn();
+  EXPECT_EQ(one->looks, 1);
+  for (int i = 0; i < 10; ++i) {
+    loop->advance(2ms);
+    loop->turn();
+  }
+  EXPECT_EQ(one->looks, 3);
+  EXPECT_EQ(loop->timers(), 0U);
+  EXPECT_EQ(one.use_count(), 1);
+
+  one->left = 1;  // and again
+  watch.add(one);
+  loop->turn();
+  EXPECT_EQ(one->looks, 4);
+}
+
+TEST(Watch, WhatIsAddedWhileItSaysThatItIsDoneIsNotLost) {
+  const auto loop = std::make_shared<test::HandLoop>();
+  Watch watch(loop, 1ms);
+  const auto one = std::make_shared<Counted>(), other = std::make_shared<Counted>();
+  one->left = 1;
+  other->left = 1;
+  one->at_look = [&] {
+    if (one->looks > 1) return;
+    watch.add(one);
+    watch.add(other);
+  };
+  watch.add(one);
+  for (int i = 0; i < 4; ++i) {
+    loop->turn();
+    loop->advance(1ms);
+  }
+  EXPECT_EQ(one->looks, 2);
+  EXPECT_EQ(other->looks, 1);
+  EXPECT_EQ(loop->timers(), 0U);
+}
+
+TEST(Watch, ItsEndLetsGo) {
+  const auto loop = std::make_shared<test::HandLoop>();
+  const auto one = std::make_shared<Counted>();
+  one->left = 100;
+  {
+    Watch watch(loop, 1ms);
+    watch.add(one);
+    loop->turn();
+  }
+  EXPECT_EQ(one.use_count(), 1);
+  loop->advance(1ms);
+  loop->turn();
+  EXPECT_EQ(one->looks, 1);
+}
+
+}  // namespace watch_test
+}  // namespace weft::collectives::nccl::testing

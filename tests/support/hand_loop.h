@@ -1,0 +1,94 @@
+// HandLoop: a Loop, or an Executor, that the test turns by hand, in a time of its own.
+//
+// post() and schedule() from any thread; turn() and advance() by the test's thread. run_until() goes on, a
+// millisecond at a time, until something holds, or fails the test.
+#pragma once
+
+#include <weft/rpc/core/loop.h>
+
+#include <asio/io_context.hpp>
+
+#include <deque>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <vector>
+
+namespace weft::test {
+
+class HandLoop final : public rpc::Loop {
+ public:
+  void post(rpc::Job job) override {
+    std::lock_guard lock(mutex_);
+    jobs_.push_back(std::move(job));
+  }
+  rpc::Clock::time_point now() const override {
+    std::lock_guard lock(mutex_);
+    return now_;
+  }
+  bool running_here() const override { return false; }
+  TimerId schedule(rpc::Clock::time_point when, rpc::Job job) override {
+    std::lock_guard lock(mutex_);
+    timers_.emplace(std::pair(when, ++last_), std::move(job));
+    return last_;
+  }
+  void cancel(TimerId timer) override {
+    std::lock_guard lock(mutex_);
+    std::erase_if(timers_, [&](const auto& one) { return one.first.second == timer; });
+  }
+  asio::execution_context& context() override { return context_; }
+  std::size_t timers() const {
+    std::lock_guard lock(mutex_);
+    return timers_.size();
+  }
+
+  // What is posted, and due; also what that posts. Whether there was anything.
+  bool turn() {
+    bool any = false;
+    while (rpc::Job job = next()) {
+      job();
+      any = true;
+    }
+    return any;
+  }
+  void advance(std::chrono::nanoseconds by) {
+    std::lock_guard lock(mutex_);
+    now_ += by;
+  }
+
+ private:
+  rpc::Job next() {
+    std::lock_guard lock(mutex_);
+    rpc::Job job;
+    if (!jobs_.empty()) {
+      job = std::move(jobs_.front());
+      jobs_.pop_front();
+    } else if (!timers_.empty() && timers_.begin()->first.first <= now_) {
+      job = std::move(timers_.begin()->second);
+      timers_.erase(timers_.begin());
+    }
+    return job;
+  }
+
+  mutable std::mutex mutex_;  // guards what follows
+  rpc::Clock::time_point now_{};
+  std::deque<rpc::Job> jobs_;
+  std::map<std::pair<rpc::Clock::time_point, TimerId>, rpc::Job> timers_;
+  TimerId last_ = 0;
+  asio::io_context context_;  // never run
+};
+
+// Loops that are turned together.
+inline bool run_until(const std::vector<HandLoop*>& loops, const std::function<bool()>& holds,
+                      std::chrono::nanoseconds at_most = std::chrono::seconds{2}) {
+  for (std::chrono::nanoseconds passed{0}; !holds(); passed += std::chrono::milliseconds{1}) {
+    if (passed >= at_most) return false;
+    bool any = false;
+    for (HandLoop* loop : loops) any = loop->turn() || any;
+    if (!any)
+      for (HandLoop* loop : loops) loop->advance(std::chrono::milliseconds{1});
+  }
+  return true;
+}
+
+}  // namespace weft::test
