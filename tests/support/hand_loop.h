@@ -71,7 +71,7 @@ class HandLoop final : public rpc::Loop {
   }
 
   mutable std::mutex mutex_;  // guards what follows
-  rpc::Clock::time_point now_{};
+  rpc::Clock::time_point now_ = rpc::Clock::now();
   std::deque<rpc::Job> jobs_;
   std::map<std::pair<rpc::Clock::time_point, TimerId>, rpc::Job> timers_;
   TimerId last_ = 0;

@@ -15,6 +15,7 @@
 #pragma once
 
 #include <weft/parallel/collectives/nccl/device.h>
+#include <weft/parallel/collectives/nccl/entrance.h>
 #include <weft/rpc/core/future.h>
 
 #include <chrono>
@@ -152,7 +153,7 @@ class WEFT_EXPORT Communicator final : public Watched, public std::enable_shared
   const CommunicatorOptions options_;
 
   // Held by whoever is inside NCCL with this communicator, which is never long: it is non-blocking. Guards:
-  std::timed_mutex inside_;
+  Entrance inside_;
   Comm* handle_;
 
   mutable std::mutex mutex_;  // guards what follows; taken after inside_, or alone

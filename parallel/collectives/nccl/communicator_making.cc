@@ -21,8 +21,8 @@ struct Communicator::Plan {
 };
 
 // Begun on the background executor; looked at until NCCL is done with it. NCCL writes the handle when it
-// likes, from a thread of its own: the slot outlives that, so it is given up rather than freed where nobody
-// knows.
+// likes, from a thread of its own: one that is given up before is looked at further, to abort what comes
+// late.
 class Communicator::Making final : public Watched, public std::enable_shared_from_this<Making> {
  public:
   explicit Making(Plan plan)
@@ -40,9 +40,15 @@ class Communicator::Making final : public Watched, public std::enable_shared_fro
   }
 
   bool look(Clock::time_point now) override {
+    if (over_) return clean_up();
     if (cancelled_) return give_up(Error(ErrorKind::cancelled, text("it was cancelled")));
     const bool overdue = deadline_ <= now;
-    if (!parent_settled_ && !settle_parent()) return !over_ && go_on(overdue);
+    if (!parent_settled_) {
+      std::optional<Error> failed;
+      parent_settled_ = settle_parent(failed);
+      if (failed) return give_up(*failed);
+      if (!parent_settled_) return go_on(overdue);
+    }
     Comm* const made = slot();
     if (made == nullptr) return plan_.may_be_none ? finish(nullptr) : go_on(overdue);
     Result state = Result::success;
@@ -58,7 +64,7 @@ class Communicator::Making final : public Watched, public std::enable_shared_fro
 
  private:
   const Api& api() const { return *plan_.device.api; }
-  Comm* slot() const { return std::atomic_ref<Comm*>(*slot_).load(std::memory_order_acquire); }
+  Comm* slot() { return std::atomic_ref<Comm*>(slot_).load(std::memory_order_acquire); }
   std::string text(const std::string& what) const { return "NCCL: " + plan_.what + ": " + what; }
 
   void begin() {
@@ -66,17 +72,18 @@ class Communicator::Making final : public Watched, public std::enable_shared_fro
     Result result = Result::success;
     std::optional<Error> failed;
     {
-      std::unique_lock<std::timed_mutex> lock;
+      std::unique_lock<Entrance> lock;
       if (plan_.parent) lock = std::unique_lock(plan_.parent->inside_);
       Comm* const parent = plan_.parent ? plan_.parent->handle_ : nullptr;
       if (plan_.parent && parent == nullptr) {
         failed = plan_.parent->failure();
       } else {
-        plan_.device.run_within([&] { result = plan_.begin(parent, slot_.get(), &config); });
+        plan_.device.run_within([&] { result = plan_.begin(parent, &slot_, &config); });
         if (result != Result::success && result != Result::in_progress)
           failed = error_of(api(), result, parent, plan_.what);
       }
     }
+    begun_ = !failed;
     if (failed) {
       give_up(*failed);
     } else {
@@ -85,28 +92,25 @@ class Communicator::Making final : public Watched, public std::enable_shared_fro
   }
 
   // Whether the communicator that it is made of is done with it, so that the new one can be asked.
-  bool settle_parent() {
+  bool settle_parent(std::optional<Error>& failed) {
     Communicator* const parent = plan_.parent.get();
-    if (parent == nullptr) return parent_settled_ = true;
-    std::unique_lock lock(parent->inside_, std::try_to_lock);
+    if (parent == nullptr) return true;
+    const std::unique_lock lock(parent->inside_, std::try_to_lock);
     if (!lock) return false;
-    const auto failure = parent->failure();
-    if (parent->handle_ == nullptr || (failure && !plan_.aborts_parent)) {
-      lock.unlock();
-      give_up(*failure);
+    failed = parent->failure();
+    if (parent->handle_ == nullptr) return false;
+    if (plan_.aborts_parent) {
+      failed.reset();  // it is what this is made after
+    } else if (failed) {
       return false;
     }
     Result state = Result::success;
     const Result asked = api().comm_get_async_error(parent->handle_, &state);
     if (asked != Result::success) state = asked;
     if (state == Result::in_progress) return false;
-    if (state != Result::success && !plan_.aborts_parent) {  // else it may be what it is left for
-      const Error error = error_of(api(), state, parent->handle_, plan_.what);
-      lock.unlock();
-      give_up(error);
-      return false;
-    }
-    return parent_settled_ = true;
+    if (state == Result::success || plan_.aborts_parent) return true;
+    failed = error_of(api(), state, parent->handle_, plan_.what);
+    return false;
   }
 
   bool go_on(bool overdue) {
@@ -129,36 +133,43 @@ class Communicator::Making final : public Watched, public std::enable_shared_fro
     return false;
   }
 
-  // Always false, for look(). The future fails when what has been made so far is gone.
+  // As look() does. The future fails when what has been made so far is gone.
   bool give_up(const Error& error) {
     over_ = true;
-    const auto why = std::make_exception_ptr(error);
-    if (const Ptr parent = std::move(plan_.parent)) {
+    why_ = std::make_exception_ptr(error);
+    if (const Ptr& parent = plan_.parent) {
       // Where NCCL is still at it, or ranks differ in what they have, the communicator is of no use.
       parent->fail(error);
       if (plan_.aborts_parent) parent->start_abort();
       std::lock_guard lock(parent->mutex_);
       parent->busy_ = false;
     }
-    Comm* const made = slot();
-    if (made == nullptr) {
-      (void)slot_.release();
-      promise_.fail(why);
+    return clean_up();
+  }
+
+  // Aborts what has been made; true: NCCL may still write it.
+  bool clean_up() {
+    if (Comm* const made = slot(); made != nullptr) {
+      plan_.device.background->post([self = shared_from_this(), made] {
+        self->plan_.device.run_within([&] { self->api().comm_abort(made); });
+        if (self->promise_) self->promise_.fail(self->why_);
+      });
       return false;
     }
-    plan_.device.background->post([self = shared_from_this(), made, why] {
-      self->plan_.device.run_within([&] { self->api().comm_abort(made); });
-      self->promise_.fail(why);
-    });
-    return false;
+    if (promise_) promise_.fail(why_);
+    if (!begun_ || plan_.parent == nullptr) return begun_;
+    std::lock_guard lock(plan_.parent->mutex_);
+    return !plan_.parent->let_go_;
   }
 
   Plan plan_;
   const Clock::time_point deadline_;
   rpc::Promise<Ptr> promise_;
-  std::unique_ptr<Comm*> slot_ = std::make_unique<Comm*>(nullptr);
+  Comm* slot_ = nullptr;
   std::atomic<bool> cancelled_{false};
-  bool parent_settled_ = false, over_ = false;  // of begin(), then of the loop
+  // Of begin(), then of the loop:
+  bool begun_ = false, parent_settled_ = false, over_ = false;
+  std::exception_ptr why_;
 };
 
 Future<Communicator::Ptr> Communicator::make(Plan plan) {

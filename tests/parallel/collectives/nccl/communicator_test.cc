@@ -371,6 +371,16 @@ TEST_F(NcclCommunicator, AGrowthThatNobodyJoins) {
   EXPECT_EQ(kind_of([&] { return got(comms[0]->grow(2, id, options(0))); }), ErrorKind::deadline_exceeded);
 }
 
+TEST_F(NcclCommunicator, WhatComesTooLateIsAborted) {
+  make(1);
+  const UniqueId id = comms[0]->grow_id();
+  EXPECT_EQ(kind_of([&] { return got(Communicator::join(device(1), id, 2, 1, options(1))); }),
+            ErrorKind::deadline_exceeded);
+  got(comms[0]->grow(2, id, options(0)));
+  settle();
+  EXPECT_EQ(nccl.alive(), 1U);
+}
+
 TEST(NcclVersions, WhatALibraryIsTooOldForIsRefusedByName) {
   FakeNccl old(22100);
   auto api = std::make_shared<Api>(*old.api());

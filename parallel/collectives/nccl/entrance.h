@@ -1,0 +1,41 @@
+// Entrance: lets one thread at a time inside; others wait, for a time of their choice, or go on without.
+//
+// A mutex (std::unique_lock takes it) whose waits have an end; std::timed_mutex's are invisible to g++ 12's
+// ThreadSanitizer. Thread-safe.
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <mutex>
+
+namespace weft::collectives::nccl {
+
+class Entrance {
+ public:
+  void lock() {
+    std::unique_lock lock(mutex_);
+    left_.wait(lock, [this] { return !taken_; });
+    taken_ = true;
+  }
+  bool try_lock() {
+    std::lock_guard lock(mutex_);
+    return !std::exchange(taken_, true);
+  }
+  bool try_lock_for(std::chrono::nanoseconds patience) {
+    std::unique_lock lock(mutex_);
+    if (!left_.wait_for(lock, patience, [this] { return !taken_; })) return false;
+    return taken_ = true;
+  }
+  void unlock() {
+    std::lock_guard lock(mutex_);
+    taken_ = false;
+    left_.notify_one();  // under the lock: whoever comes next may destroy this
+  }
+
+ private:
+  std::mutex mutex_;  // guards what follows
+  std::condition_variable left_;
+  bool taken_ = false;
+};
+
+}  // namespace weft::collectives::nccl

@@ -1,0 +1,310 @@
+// NCCL itself. Skipped where LibTorch's CUDA libraries, NCCL or enough GPUs are not to be had; it has never
+// run on one: docs/gpu.md.
+#include <weft/parallel/collectives/nccl/bootstrap.h>
+#include <weft/parallel/collectives/nccl/memory.h>
+#include <weft/parallel/collectives/nccl/tensor_collectives.h>
+#include <weft/rpc/core/asio_loop.h>
+
+#include <c10/core/StreamGuard.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+#include <dlfcn.h>
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <cstdlib>
+#include <iostream>
+#include <thread>
+
+#include "tests/support/child.h"
+#include "tests/support/errors.h"
+
+namespace weft::collectives::nccl::testing {
+namespace communicator_gpu_test {
+
+using namespace std::chrono_literals;
+using rpc::ErrorKind;
+using test::kind_of;
+
+// WEFT_NCCL: another library than LibTorch's.
+std::shared_ptr<const Api> library(std::string& why) {
+  try {
+    const char* path = std::getenv("WEFT_NCCL");
+    return Api::load(path != nullptr ? path : "");
+  } catch (const rpc::Error& error) {
+    why = error.what();
+    return nullptr;
+  }
+}
+
+int gpus(std::string& why) {
+  if (dlopen("libtorch_cuda.so", RTLD_NOW | RTLD_GLOBAL) == nullptr) {
+    why = dlerror();
+    return 0;
+  }
+  if (!c10::impl::hasDeviceGuardImpl(c10::kCUDA)) return 0;
+  return c10::impl::VirtualGuardImpl(c10::kCUDA).deviceCount();
+}
+
+TEST(NcclLibrary, HasWhatWeftCalls) {  // needs no GPU
+  std::string why;
+  const auto api = library(why);
+  if (api == nullptr) GTEST_SKIP() << why;
+  EXPECT_GE(api->version, 21900);
+  EXPECT_EQ(api->can_shrink(), api->version >= 22700);
+  EXPECT_NE(std::string(api->get_error_string(Result::remote_error)), "");
+  std::cout << "NCCL " << api->version_text() << "\n";
+}
+
+// Ranks in this process, each on a GPU of its own.
+class NcclGpu : public ::testing::Test {
+ protected:
+  void need(int count) {
+    std::string why = "too few GPUs";
+    const int found = gpus(why);
+    api = found >= count ? library(why) : nullptr;
+    if (api == nullptr) GTEST_SKIP() << why;
+  }
+  void make(int size) {
+    const UniqueId id = Communicator::unique_id(*api);
+    std::vector<rpc::Future<Communicator::Ptr>> making;
+    for (int rank = 0; rank < size; ++rank) {
+      backgrounds.push_back(std::make_shared<rpc::AsioLoop>());
+      devices.push_back(device_of(gpu(rank), api, loop, backgrounds.back()));
+      CommunicatorOptions options;
+      options.name = "gpus";
+      options.deadline = 60s;
+      options.abort_on_failure = abort_on_failure;
+      making.push_back(Communicator::create(devices.back(), id, size, rank, options));
+    }
+    for (int rank = 0; rank < size; ++rank) ranks.emplace_back(making[std::size_t(rank)].get(), gpu(rank));
+  }
+  void TearDown() override {
+    for (auto& rank : ranks) (void)rank.communicator()->abort("the test ends");
+    ranks.clear();
+    for (auto& background : backgrounds) background->stop();
+    loop->stop();
+  }
+  static c10::Device gpu(int index) { return {c10::kCUDA, static_cast<c10::DeviceIndex>(index)}; }
+  void all(const std::function<rpc::Future<void>(int, TensorCollectives&)>& f) {
+    std::vector<rpc::Future<void>> done;
+    for (std::size_t rank = 0; rank < ranks.size(); ++rank)
+      done.push_back(f(static_cast<int>(rank), ranks[rank]));
+    for (auto& one : done) one.get();
+  }
+
+  std::shared_ptr<const Api> api;
+  bool abort_on_failure = true;
+  std::shared_ptr<rpc::AsioLoop> loop = std::make_shared<rpc::AsioLoop>();
+  std::vector<std::shared_ptr<rpc::AsioLoop>> backgrounds;
+  std::vector<Device> devices;
+  std::vector<TensorCollectives> ranks;
+};
+
+TEST_F(NcclGpu, OneRankOfEveryType) {
+  need(1);
+  if (IsSkipped()) return;
+  make(1);
+  for (const auto type : {at::kChar, at::kByte, at::kInt, at::kUInt32, at::kLong, at::kUInt64, at::kHalf,
+                          at::kBFloat16, at::kFloat, at::kDouble, at::kBool, at::kComplexFloat}) {
+    const at::Tensor x = torch::ones({100}).to(type).to(gpu(0));
+    ranks[0].all_reduce(x, ReduceOp::sum).get();
+    EXPECT_TRUE(torch::equal(x.cpu(), torch::ones({100}).to(type))) << c10::toString(type);
+  }
+  const at::Tensor y = torch::ones({100}, gpu(0));
+  ranks[0].all_reduce(y, ReduceOp::premul_sum(0.5)).get();
+  EXPECT_EQ(y.sum().item<float>(), 50);
+  const at::Tensor z = torch::empty_like(y);
+  ranks[0].all_gather(z, y).get();
+  EXPECT_TRUE(torch::equal(z, y));
+  ranks[0].communicator()->close().get();
+}
+
+TEST_F(NcclGpu, AfterWhatIsOnTheStream) {
+  need(1);
+  if (IsSkipped()) return;
+  make(1);
+  const c10::impl::VirtualGuardImpl cuda(c10::kCUDA);
+  for (int i = 0; i < 10; ++i) {
+    const c10::StreamGuard guard(cuda.getStreamFromGlobalPool(gpu(0)));
+    at::Tensor x = torch::rand({1000, 1000}, gpu(0));
+    for (int k = 0; k < 50; ++k) x = x.mm(x).clamp(-1, 1);
+    const at::Tensor late = x * 0 + 3, out = torch::empty_like(late);
+    auto done = ranks[0].all_gather(out, late);
+    EXPECT_EQ(out.sum().item<float>(), 3e6F);
+    done.get();
+  }
+}
+
+TEST_F(NcclGpu, MemoryAndRegistration) {
+  need(1);
+  if (IsSkipped()) return;
+  make(1);
+  auto memory = allocate(devices[0], 1 << 20);
+  const auto registered = register_memory(ranks[0].communicator(), memory, 1 << 20);
+  const at::Tensor x = torch::from_blob(memory.get(), {1 << 18}, torch::device(gpu(0)));
+  x.fill_(2);
+  ranks[0].all_reduce(x, ReduceOp::avg).get();
+  EXPECT_EQ(x.mean().item<float>(), 2);
+}
+
+// Captured with the runtime's own functions, while the watch asks events of other work.
+TEST_F(NcclGpu, InAGraph) {
+  need(1);
+  if (IsSkipped()) return;
+  make(1);
+  void* runtime = nullptr;
+  for (const char* name : {"libcudart.so.13", "libcudart.so.12"})
+    if (runtime == nullptr) runtime = dlopen(name, RTLD_NOW | RTLD_NOLOAD);
+  ASSERT_NE(runtime, nullptr);
+  const auto begin = reinterpret_cast<int (*)(void*, int)>(dlsym(runtime, "cudaStreamBeginCapture"));
+  const auto end = reinterpret_cast<int (*)(void*, void**)>(dlsym(runtime, "cudaStreamEndCapture"));
+  const auto instantiate =
+      reinterpret_cast<int (*)(void**, void*, unsigned long long)>(dlsym(runtime, "cudaGraphInstantiate"));
+  const auto launch = reinterpret_cast<int (*)(void*, void*)>(dlsym(runtime, "cudaGraphLaunch"));
+
+  const c10::impl::VirtualGuardImpl cuda(c10::kCUDA);
+  const at::Tensor x = torch::ones({1000}, gpu(0)), other = torch::ones({1 << 24}, gpu(0));
+  const float factor = 2;
+  ranks[0].all_reduce(x, ReduceOp::premul_sum(factor)).get();  // connected
+  const c10::Stream stream = cuda.getStreamFromGlobalPool(gpu(0));
+  void* const native = cuda.getStreamNativeHandle(stream);
+  cuda.synchronizeDevice(0);
+  std::vector<rpc::Future<void>> meanwhile;
+  for (int i = 0; i < 50; ++i) meanwhile.push_back(ranks[0].all_reduce(other));
+  void *graph = nullptr, *instance = nullptr;
+  {
+    const c10::StreamGuard guard(stream);
+    ASSERT_EQ(begin(native, 0), 0);  // the strictest mode
+    EXPECT_TRUE(ranks[0].all_reduce(x, ReduceOp::premul_sum(factor)).ready());
+    std::this_thread::sleep_for(20ms);  // the watch asks
+    ASSERT_EQ(end(native, &graph), 0);
+  }
+  for (auto& one : meanwhile) one.get();
+  ASSERT_EQ(instantiate(&instance, graph, 0), 0);
+  for (int i = 0; i < 3; ++i) ASSERT_EQ(launch(instance, native), 0);
+  stream.synchronize();
+  EXPECT_EQ(x.mean().item<float>(), 16);
+}
+
+TEST_F(NcclGpu, TwoGpus) {
+  need(2);
+  if (IsSkipped()) return;
+  make(2);
+  std::vector<at::Tensor> x;
+  for (int rank = 0; rank < 2; ++rank)
+    x.push_back(torch::full({1 << 20}, rank + 1, gpu(rank)).to(torch::kFloat));
+  std::vector<at::Tensor> out;
+  for (int rank = 0; rank < 2; ++rank) out.push_back(torch::empty({1 << 20}, gpu(rank)));
+  // One thread launches both, so the first launch must not wait for the second: that of connecting is in two.
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < 2; ++rank)
+    threads.emplace_back([&, rank] {
+      auto& it = ranks[std::size_t(rank)];
+      it.all_reduce(x[std::size_t(rank)]).get();
+      auto sent = rank == 0 ? it.send(x[0], 1) : it.recv(out[1], 0);
+      sent.get();
+      it.all_to_all(out[std::size_t(rank)], x[std::size_t(rank)]).get();
+    });
+  for (auto& thread : threads) thread.join();
+  EXPECT_EQ(x[1].mean().item<float>(), 3);
+  EXPECT_EQ(out[1].mean().item<float>(), 3);
+}
+
+TEST_F(NcclGpu, OneThatNeverComesAndThenShrinking) {
+  need(2);
+  if (IsSkipped()) return;
+  abort_on_failure = false;
+  make(2);
+  const at::Tensor x = torch::ones({1000}, gpu(0));
+  auto late = ranks[0].all_reduce(x, ReduceOp::sum, 2s);
+  while (!ranks[0].communicator()->failure()) std::this_thread::yield();
+  if (!api->can_shrink()) {
+    ranks[0].communicator()->abort("it never ends").get();
+    EXPECT_EQ(kind_of([&] { late.get(); }), ErrorKind::deadline_exceeded);
+    return;
+  }
+  const TensorCollectives alone(ranks[0].communicator()->shrink({1}, true).get(), gpu(0));
+  EXPECT_EQ(kind_of([&] { late.get(); }), ErrorKind::deadline_exceeded);
+  const at::Tensor y = torch::ones({1000}, gpu(0));
+  alone.all_reduce(y).get();
+  EXPECT_EQ(y.mean().item<float>(), 1);
+}
+
+// --- Two processes on one GPU ---
+
+// What one of them does; it is this program again, since CUDA does not survive a fork.
+TEST(NcclTwoProcesses, DISABLED_Rank) {
+  const char* number = std::getenv("WEFT_TEST_RANK");
+  if (number == nullptr) GTEST_SKIP() << "not one of them";
+  const int rank = std::atoi(number), out = std::atoi(std::getenv("WEFT_TEST_OUT")),
+            in = std::atoi(std::getenv("WEFT_TEST_IN"));
+  try {
+    std::string why = "no GPU";
+    const auto api = gpus(why) >= 1 ? library(why) : nullptr;
+    if (api == nullptr) throw std::runtime_error(why);
+    UniqueId id;
+    if (rank == 0) {
+      id = Communicator::unique_id(*api);
+      std::string text;
+      for (const char byte : id.bytes)
+        text += static_cast<char>('a' + (byte >> 4 & 15)), text += static_cast<char>('a' + (byte & 15));
+      test::say(out, text);
+    } else {
+      const std::string text = test::line_of(in);
+      for (std::size_t i = 0; i < id.bytes.size(); ++i)
+        id.bytes[i] = static_cast<char>((text.at(2 * i) - 'a') << 4 | (text.at(2 * i + 1) - 'a'));
+    }
+    const auto loop = std::make_shared<rpc::AsioLoop>(), background = std::make_shared<rpc::AsioLoop>();
+    const c10::Device gpu(c10::kCUDA, 0);
+    CommunicatorOptions options;
+    options.deadline = 20s;
+    const TensorCollectives ranks(
+        Communicator::create(device_of(gpu, api, loop, background), id, 2, rank, options).get(), gpu);
+    const at::Tensor x = torch::full({1 << 20}, rank + 1, gpu).to(torch::kFloat);
+    ranks.all_reduce(x).get();
+    test::say(out, "sum " + std::to_string(static_cast<int>(x.mean().item<float>())));
+    if (rank == 1) {
+      (void)test::line_of(in);  // is killed
+      return;
+    }
+    (void)test::line_of(in);
+    ranks.all_reduce(x).get();
+    test::say(out, "it went on");
+  } catch (const std::exception& error) {
+    test::say(out, std::string("failed: ") + error.what());
+    (void)test::line_of(in);
+  }
+}
+
+TEST(NcclTwoProcesses, OnOneGpuAndOneIsKilled) {
+  if (::access("/dev/nvidia0", F_OK) != 0) GTEST_SKIP() << "no GPU";  // this process must not ask CUDA
+  const auto rank = [](const char* number) {
+    return [number](int out, int in) {
+      ::setenv("WEFT_TEST_RANK", number, 1);
+      ::setenv("WEFT_TEST_OUT", std::to_string(out).c_str(), 1);
+      ::setenv("WEFT_TEST_IN", std::to_string(in).c_str(), 1);
+      ::setenv("NCCL_MULTI_RANK_GPU_ENABLE", "1", 1);                            // from 2.30 on
+      ::setenv("NCCL_HOSTID", (std::string("weft-test-") + number).c_str(), 1);  // before
+      ::execl("/proc/self/exe", "collectives_gpu_test", "--gtest_filter=NcclTwoProcesses.DISABLED_Rank",
+              "--gtest_also_run_disabled_tests", "--gtest_brief=1", nullptr);
+      ::_exit(1);
+    };
+  };
+  test::Child zero(rank("0")), one(rank("1"));
+  const auto failed = [](const std::string& line) { return line.rfind("failed: ", 0) == 0; };
+  const std::string id = zero.line();
+  if (failed(id)) GTEST_SKIP() << id;
+  one.tell(id);
+  const std::string sum = zero.line();
+  if (sum.find("Duplicate GPU") != std::string::npos) GTEST_SKIP() << "NCCL does not permit it: " << sum;
+  EXPECT_EQ(sum, "sum 3");
+  EXPECT_EQ(one.line(), "sum 3");
+  one.kill();
+  zero.tell("go on");
+  const std::string end = zero.line();
+  EXPECT_TRUE(failed(end)) << end;
+  std::cout << end << "\n";
+}
+
+}  // namespace communicator_gpu_test
+}  // namespace weft::collectives::nccl::testing
