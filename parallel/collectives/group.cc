@@ -66,7 +66,7 @@ at::Tensor Group::empty(at::IntArrayRef sizes, const at::TensorOptions& options)
   return empty_in(core_->space(), sizes, options);
 }
 
-bool Group::shares_memory() const { return core_->space() != nullptr; }
+GroupBackend Group::backend() const { return core_->backend(); }
 
 rpc::Future<void> Group::all_reduce(at::Tensor tensor, ReduceOp op, Deadline deadline, Site site) const {
   return begin(core_, [&] {

@@ -34,6 +34,12 @@ namespace weft::collectives {
 
 class Context;
 class GroupCore;
+// How its members reach each other's tensors.
+enum class GroupBackend : std::uint8_t {
+  messages,
+  memory,  // which all share
+  hosts,   // in memory on each host, by messages between them
+};
 struct Meeting;
 using Deadline = std::optional<std::chrono::nanoseconds>;
 
@@ -71,6 +77,10 @@ struct GroupOptions {
   // of addresses each has there for the tensors of empty(). Alike on all members.
   bool shared_memory = true;
   std::size_t shared_bytes = std::size_t{16} << 30;
+  // Where hosts have equally many members, some of them, those of one act in memory, and hosts by messages.
+  // A name for where this member is within what the system calls one host: members of different names are
+  // taken to be on different ones (sockets of a machine, say).
+  std::string host = {};
   // A folder into which each member writes what it did of late and what it waits for, when the group fails:
   // `weft flight FOLDER` says what that means. Empty: $WEFT_FLIGHT_DIR; nowhere, where that is not set.
   std::filesystem::path flights = {};
@@ -103,7 +113,7 @@ class WEFT_EXPORT Group {
   // they share none, or it is used up. Throws resource_exhausted where the host has none left. It stays when
   // the group goes; what was an output of a collective that failed is not to be used any more.
   at::Tensor empty(at::IntArrayRef sizes, const at::TensorOptions& options = {}) const;
-  bool shares_memory() const;
+  GroupBackend backend() const;
 
   // tensor: of one shape on all ranks; afterwards the reduction of all.
   rpc::Future<void> all_reduce(at::Tensor tensor, ReduceOp op = ReduceOp::sum, Deadline deadline = {},

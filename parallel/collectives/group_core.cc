@@ -15,7 +15,8 @@ constexpr std::size_t most_bytes_here = 1 << 20;
 }  // namespace
 
 GroupCore::GroupCore(std::shared_ptr<rpc::AgentCore> core, GroupId id, Options options,
-                     std::vector<rpc::AgentId> members, int rank, std::shared_ptr<SharedSpace> space)
+                     std::vector<rpc::AgentId> members, int rank, std::shared_ptr<SharedSpace> space,
+                     std::optional<Hosts> hosts)
     : core_(std::move(core)),
       id_(id),
       options_(std::move(options)),
@@ -23,6 +24,7 @@ GroupCore::GroupCore(std::shared_ptr<rpc::AgentCore> core, GroupId id, Options o
       rank_(rank),
       loop_(core_->pick_loop()),
       shared_(space == nullptr ? nullptr : std::make_unique<SharedQueue>(std::move(space))),
+      hosts_(shared_ == nullptr ? std::nullopt : std::move(hosts)),
       turns_([this](const std::exception_ptr& error) {
         fail_all(
             rpc::Error(rpc::ErrorKind::internal, prefix() + describe(rank_) + ": " + core_->text_of(error)),
@@ -40,7 +42,7 @@ GroupCore::~GroupCore() = default;
 rpc::Future<void> GroupCore::start(Collective collective) {
   const auto exchange = std::make_shared<Exchange>(shared_from_this(), std::move(collective));
   auto future = exchange->future();
-  if (shared_ != nullptr) {
+  if (backend() == GroupBackend::memory) {
     start_shared(exchange);
   } else {
     turns_.run([self = shared_from_this(), exchange] { self->begin(exchange); });
@@ -55,23 +57,23 @@ Party GroupCore::party_of(const Collective& collective) const {
 
 // Nothing that is small: there two ranks exchange their halves, and would have other bits. What tensors of 16
 // bits are gathered in travels as their own type, so that messages of either need not be told apart.
-std::optional<c10::ScalarType> GroupCore::wire_for(const Collective& collective) const {
-  if (!options_.wire || collective.layout.operation != Operation::all_reduce ||
-      agrees_by_itself(party_of(collective), collective.layout.elements))
+std::optional<c10::ScalarType> GroupCore::wire_for(c10::ScalarType dtype, Party party,
+                                                   const Layout& layout) const {
+  if (!options_.wire || layout.operation != Operation::all_reduce || agrees_by_itself(party, layout.elements))
     return std::nullopt;
-  switch (collective.signature.dtype) {
+  switch (dtype) {
     case c10::ScalarType::Float:
       return options_.wire;
     case c10::ScalarType::Half:
     case c10::ScalarType::BFloat16:
-      return collective.signature.dtype;
+      return dtype;
     default:
       return std::nullopt;
   }
 }
 
 bool GroupCore::writes_early(const Collective& collective) const {
-  return shared_ == nullptr && collective.layout.operation == Operation::all_reduce &&
+  return backend() == GroupBackend::messages && collective.layout.operation == Operation::all_reduce &&
          agrees_by_itself(party_of(collective), collective.layout.elements);
 }
 
@@ -101,14 +103,24 @@ void GroupCore::begin(const ExchangePtr& exchange) {
     for (Early::Message& message : early.mapped().messages)
       take(exchange, message.from, message.label, message.hash, std::move(message.bytes));
   }
-  if (!exchange->closed()) exchange->run().begin(*exchange);
+  if (!exchange->has_levels()) {
+    if (!exchange->closed()) exchange->run().begin(*exchange);
+    return;
+  }
+  // Also where it is known to be void: the other ranks of this host may wait for this one in its first level.
+  levelled_.push_back(exchange);
+  if (levelled_.size() == 1) begin_level();
 }
 
 void GroupCore::take(const ExchangePtr& exchange, int from, std::uint32_t label, std::uint64_t hash,
                      rpc::Buffer bytes) {
   if (exchange->closed()) return;
   if (hash != exchange->hash()) return differs(exchange);
-  exchange->run().deliver(from, label, std::move(bytes));
+  const auto number = exchange->in_plan(from);
+  if (!number)
+    return over(exchange, std::make_exception_ptr(rpc::Error(rpc::ErrorKind::protocol_error,
+                                                             "a message of another column of ranks")));
+  exchange->run().deliver(*number, label, std::move(bytes));
 }
 
 // Nobody's result can come about any more: all tell all what they mean, and each ends when it knows.
@@ -116,6 +128,7 @@ void GroupCore::differs(const ExchangePtr& exchange) {
   if (!exchange->disagrees) {
     exchange->disagrees = true;
     exchange->close();
+    if (exchange->has_levels() && exchange->level == Exchange::Level::between) next_level(exchange);
     exchange->signatures[rank_] = exchange->text();
     tell_others<&GroupService::disagree>(id_, exchange->sequence(), exchange->text());
   }
@@ -138,6 +151,10 @@ rpc::Error GroupCore::difference(const std::map<int, std::string>& signatures) c
 }
 
 void GroupCore::over(const ExchangePtr& exchange, const std::exception_ptr& error) {
+  if (error == nullptr && exchange->has_levels()) {
+    exchange->begin_last();
+    return begin_level();
+  }
   if (error == nullptr) {
     running_.erase(exchange->sequence());
     return exchange->succeed();
@@ -145,6 +162,43 @@ void GroupCore::over(const ExchangePtr& exchange, const std::exception_ptr& erro
   fail_all(
       rpc::Error(rpc::ErrorKind::protocol_error, prefix() + exchange->text() + ": " + core_->text_of(error)),
       true);
+}
+
+// --- One collective, by levels ---
+
+// Of the one whose turn it is: its first level, or its last. The ranks of a host come to the levels of all
+// collectives in one order, since the next one waits for the end of this.
+void GroupCore::begin_level() {
+  const ExchangePtr exchange = levelled_.front();
+  if (exchange->level == Exchange::Level::waiting) exchange->level = Exchange::Level::first;
+  shared_->push(exchange->shared(), [self = shared_from_this(), exchange](SharedQueue::Outcome outcome) {
+    self->turns_.run([self, exchange, outcome = std::move(outcome)]() mutable {
+      self->level_over(exchange, std::move(outcome));
+    });
+  });
+}
+
+void GroupCore::level_over(const ExchangePtr& exchange, SharedQueue::Outcome outcome) {
+  if (!outcome.ok()) over(exchange, outcome.error());
+  if (ended_) {
+    if (!exchange->closed()) exchange->fail(*ended_);
+    return;
+  }
+  if (outcome.value() == SharedRun::State::differs && !exchange->disagrees) differs(exchange);
+  if (exchange->disagrees) return next_level(exchange);
+  if (exchange->level == Exchange::Level::first) {
+    exchange->level = Exchange::Level::between;
+    return exchange->run().begin(*exchange);
+  }
+  running_.erase(exchange->sequence());
+  exchange->succeed();
+  next_level(exchange);
+}
+
+void GroupCore::next_level(const ExchangePtr& exchange) {
+  if (levelled_.empty() || levelled_.front() != exchange) return;
+  levelled_.pop_front();
+  if (!levelled_.empty() && !ended_) begin_level();
 }
 
 // --- One collective, in shared memory ---

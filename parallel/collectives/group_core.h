@@ -13,6 +13,8 @@
 #include <weft/parallel/collectives/collective.h>
 #include <weft/parallel/collectives/flight/flight_dump.h>
 #include <weft/parallel/collectives/flight/flight_recorder.h>
+#include <weft/parallel/collectives/group.h>
+#include <weft/parallel/collectives/levels.h>
 #include <weft/parallel/collectives/mailbox.h>
 #include <weft/parallel/collectives/plan/choice.h>
 #include <weft/parallel/collectives/shm/shared_queue.h>
@@ -21,6 +23,7 @@
 #include <weft/rpc/agent/peer.h>
 
 #include <compare>
+#include <deque>
 #include <set>
 
 namespace weft::collectives {
@@ -50,9 +53,11 @@ class WEFT_EXPORT GroupCore final : public std::enable_shared_from_this<GroupCor
     std::filesystem::path
         flights;  // where what was under way is written when the group fails; empty: nowhere
   };
-  // space: where all members share memory; null: they send each other messages.
+  // space: of all members, where they are on one host; of this host's, where there are hosts; null: they send
+  // each other messages.
   GroupCore(std::shared_ptr<rpc::AgentCore> core, GroupId id, Options options,
-            std::vector<rpc::AgentId> members, int rank, std::shared_ptr<SharedSpace> space);
+            std::vector<rpc::AgentId> members, int rank, std::shared_ptr<SharedSpace> space,
+            std::optional<Hosts> hosts);
   ~GroupCore();
 
   const GroupId& id() const { return id_; }
@@ -60,6 +65,9 @@ class WEFT_EXPORT GroupCore final : public std::enable_shared_from_this<GroupCor
   const std::vector<rpc::AgentId>& members() const { return members_; }
   int rank() const { return rank_; }
   int size() const { return static_cast<int>(members_.size()); }
+  GroupBackend backend() const {
+    return shared_ == nullptr ? GroupBackend::messages : hosts_ ? GroupBackend::hosts : GroupBackend::memory;
+  }
   SharedSpace* space() const { return shared_ == nullptr ? nullptr : &shared_->space(); }
 
   rpc::Future<void> start(Collective collective);
@@ -89,7 +97,7 @@ class WEFT_EXPORT GroupCore final : public std::enable_shared_from_this<GroupCor
   void failed(const rpc::AgentId& from, rpc::ErrorKind kind, std::string text);
   void left(const rpc::AgentId& from);
   bool has_begun(std::uint64_t sequence) const {
-    return sequence < (shared_ == nullptr ? begun_.load() : shared_->begun());
+    return sequence < (backend() == GroupBackend::memory ? shared_->begun() : begun_.load());
   }
 
   void peer_gone(const rpc::AgentId& peer, const rpc::Error& reason);
@@ -123,7 +131,7 @@ class WEFT_EXPORT GroupCore final : public std::enable_shared_from_this<GroupCor
   };
 
   Party party_of(const Collective& collective) const;
-  std::optional<c10::ScalarType> wire_for(const Collective& collective) const;
+  std::optional<c10::ScalarType> wire_for(c10::ScalarType dtype, Party party, const Layout& layout) const;
   void start_shared(const ExchangePtr& exchange);
   SharedQueue::Done when_over(const ExchangePtr& exchange);
   void shared_over(const ExchangePtr& exchange, SharedQueue::Outcome outcome);
@@ -141,6 +149,9 @@ class WEFT_EXPORT GroupCore final : public std::enable_shared_from_this<GroupCor
   void differs(const ExchangePtr& exchange);
   rpc::Error difference(const std::map<int, std::string>& signatures) const;
   void over(const ExchangePtr& exchange, const std::exception_ptr& error);
+  void begin_level();
+  void level_over(const ExchangePtr& exchange, SharedQueue::Outcome outcome);
+  void next_level(const ExchangePtr& exchange);
   void value_over(std::uint64_t round, rpc::Result<ValueRounds::Values> values);
   void send_over(std::uint64_t number, rpc::Result<void> result);
   void fail_all(const rpc::Error& error, bool tell);
@@ -168,6 +179,7 @@ class WEFT_EXPORT GroupCore final : public std::enable_shared_from_this<GroupCor
   std::vector<rpc::Peer> peers_;           // by rank
 
   const std::unique_ptr<SharedQueue> shared_;  // null: collectives are plans of messages
+  const std::optional<Hosts> hosts_;           // where some are on each of several
 
   FlightRecorder recorder_;
   std::atomic<std::uint64_t> begun_{0};  // how many plans; written in turn
@@ -176,6 +188,8 @@ class WEFT_EXPORT GroupCore final : public std::enable_shared_from_this<GroupCor
 
   Turns turns_;  // guards what follows
   std::map<std::uint64_t, ExchangePtr> running_;
+  std::deque<ExchangePtr>
+      levelled_;  // of running_, those with levels: one at a time, in the same order on all
   std::map<std::uint64_t, Early> early_;
   Mailbox mailbox_;
   std::map<std::uint64_t, Sent> sent_;  // by number

@@ -88,10 +88,13 @@ void GroupCore::fail_all(const rpc::Error& error, bool tell) {
   early_.clear();
   write_flight();  // before anybody hears of it, while what hangs still does
   if (tell) tell_others<&GroupService::failed>(id_, error.kind(), std::string(error.what()));
-  if (shared_ != nullptr) {
-    shared_->stop();  // what is under way there ends when nothing is written to any more
-  } else {
-    for (const auto& [sequence, exchange] : std::exchange(running_, {})) exchange->fail(error);
+  if (shared_ != nullptr) shared_->stop();
+  levelled_.clear();
+  for (const auto& [sequence, exchange] : std::exchange(running_, {})) {
+    // What is under way in memory ends when nothing is written to any more.
+    const bool comes_back = exchange->is_shared() || exchange->level == Exchange::Level::first ||
+                            exchange->level == Exchange::Level::last;
+    if (!comes_back) exchange->fail(error);
   }
   mailbox_.fail(error);
   values_.fail(error);

@@ -25,7 +25,14 @@ class GroupCore::Exchange final : public Outbox, public std::enable_shared_from_
  public:
   Exchange(std::shared_ptr<GroupCore> group, Collective collective)
       : group_(std::move(group)), collective_(std::move(collective)), hash_(collective_.signature.hash()) {
-    if (SharedSpace* const space = group_->space()) shared_.emplace(*space, collective_);
+    SharedSpace* const space = group_->space();
+    if (space == nullptr) return;
+    if (group_->backend() == GroupBackend::memory) {
+      shared_.emplace(*space, collective_);
+    } else if (collectives::has_levels(collective_.layout.operation)) {
+      levels_.emplace(collective_, *group_->hosts_, *space);
+      shared_.emplace(*space, levels_->first);
+    }
   }
 
   rpc::Future<void> future() {
@@ -37,12 +44,23 @@ class GroupCore::Exchange final : public Outbox, public std::enable_shared_from_
   }
   void start(std::uint64_t sequence, PlanRun::Done done) {
     sequence_ = sequence;
-    Plan plan = plan_of(group_->party_of(collective_), collective_.layout);
-    run_ = std::make_shared<PlanRun>(group_->rank(), group_->size(), std::move(plan), collective_.memory,
-                                     collective_.reduction, std::move(done), group_->wire_for(collective_));
+    if (levels_) {
+      const Hosts& hosts = *group_->hosts_;
+      run_ = make_run({hosts.host, hosts.count(), 0}, levels_->between, levels_->memory, std::move(done));
+    } else {
+      run_ = make_run({group_->rank(), group_->size(), 0}, collective_.layout, collective_.memory,
+                      std::move(done));
+    }
   }
-  void send(int to, std::uint32_t label, std::span<const std::byte> bytes, rpc::Job left) override {
+  // Of a rank: its number in the plan, or none.
+  std::optional<int> in_plan(int rank) const {
+    if (!levels_) return rank;
+    const Hosts& hosts = *group_->hosts_;
+    return hosts.index_of(rank) == hosts.index ? std::optional(hosts.host_of(rank)) : std::nullopt;
+  }
+  void send(int number, std::uint32_t label, std::span<const std::byte> bytes, rpc::Job left) override {
     // What is sent is the run's memory, which `left` keeps until it has run; nobody writes there meanwhile.
+    const int to = levels_ ? group_->hosts_->in_column(number) : number;
     const rpc::Buffer lent(run_, const_cast<std::byte*>(bytes.data()), bytes.size());
     post<&GroupService::data>(
         group_->peers_[static_cast<std::size_t>(to)],
@@ -92,7 +110,7 @@ class GroupCore::Exchange final : public Outbox, public std::enable_shared_from_
     group_->recorder_.waits_for(*ticket_, std::move(ranks));
   }
 
-  std::uint64_t sequence() const { return shared_ ? shared_->sequence() : sequence_; }
+  std::uint64_t sequence() const { return is_shared() ? shared_->sequence() : sequence_; }
   std::uint64_t hash() const { return hash_; }
   std::string text() const { return collective_.text(); }
   std::chrono::nanoseconds limit() const { return collective_.deadline.value_or(group_->options_.deadline); }
@@ -102,10 +120,26 @@ class GroupCore::Exchange final : public Outbox, public std::enable_shared_from_
   SharedQueue::RunPtr shared() { return {shared_from_this(), &*shared_}; }
   bool closed() const { return closed_; }
   bool awaits(int rank) {
-    if (shared_) return shared_->awaits(rank);
+    if (is_shared()) return shared_->awaits(rank);
     if (disagrees) return !signatures.contains(rank);
+    if (levels_ && level != Level::between) {
+      const Hosts& hosts = *group_->hosts_;
+      const bool here = hosts.host_of(rank) == hosts.host;
+      return level == Level::last ? here && shared_->awaits(hosts.index_of(rank)) : true;
+    }
     const std::vector<int> awaited = run_->awaited();
-    return std::find(awaited.begin(), awaited.end(), rank) != awaited.end();
+    const auto number = in_plan(rank);  // one beside this in its host has not ended before this has
+    return !number || std::find(awaited.begin(), awaited.end(), *number) != awaited.end();
+  }
+
+  // All of it in memory that all ranks share; else, with levels, some of it in that of this host's.
+  bool is_shared() const { return shared_ && !levels_; }
+  bool has_levels() const { return levels_.has_value(); }
+  enum class Level : std::uint8_t { waiting, first, between, last };
+  Level level = Level::waiting;
+  void begin_last() {
+    level = Level::last;
+    shared_.emplace(group_->shared_->space(), levels_->last);
   }
 
   template <class F>
@@ -125,6 +159,14 @@ class GroupCore::Exchange final : public Outbox, public std::enable_shared_from_
   std::map<int, std::string> signatures;  // of those that have told theirs
 
  private:
+  std::shared_ptr<PlanRun> make_run(Party party, const Layout& layout, const PlanMemory& memory,
+                                    PlanRun::Done done) const {
+    party.item_size = collective_.reduction ? collective_.reduction->accumulator_size() : memory.item_size;
+    return std::make_shared<PlanRun>(
+        party.rank, party.ranks, plan_of(party, layout), memory, collective_.reduction, std::move(done),
+        group_->wire_for(collective_.signature.dtype, party, layout), group_->size());
+  }
+
   const std::shared_ptr<GroupCore> group_;
   Collective collective_;
   const std::uint64_t hash_;
@@ -133,8 +175,9 @@ class GroupCore::Exchange final : public Outbox, public std::enable_shared_from_
   rpc::Promise<void> promise_;
   std::uint64_t sequence_ = 0;
   rpc::Clock::time_point deadline_;
-  std::shared_ptr<PlanRun> run_;     // of one that is a plan
-  std::optional<SharedRun> shared_;  // of one in shared memory
+  std::shared_ptr<PlanRun> run_;     // of one that is a plan, or has levels
+  std::optional<Levels> levels_;     // of one among hosts
+  std::optional<SharedRun> shared_;  // of one in shared memory, and of the level that is
   bool closed_ = false;
 };
 

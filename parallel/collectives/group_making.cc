@@ -53,9 +53,9 @@ std::optional<Group> Group::make(const std::shared_ptr<Context>& context, Meetin
     delete core;
   };
   const std::shared_ptr<GroupCore> core(
-      new GroupCore(context->core(), meeting.id,
-                    {options.name, options.deadline, options.wire, flights_of(options)},
-                    std::move(meeting.members), meeting.rank, std::move(meeting.space)),
+      new GroupCore(
+          context->core(), meeting.id, {options.name, options.deadline, options.wire, flights_of(options)},
+          std::move(meeting.members), meeting.rank, std::move(meeting.space), std::move(meeting.hosts)),
       forget);
   context->add(core);
   return Group(core);

@@ -7,6 +7,7 @@
 #include <sched.h>
 
 #include <algorithm>
+#include <set>
 
 namespace weft::collectives {
 namespace {
@@ -22,8 +23,9 @@ struct Introduction {
   std::optional<RegionAddress> memory;  // none: it shares none
   Cores cores;                          // on which it may run
   std::string wire;                     // GroupOptions::wire, by name
+  std::string host;                     // GroupOptions::host, and what the system says
 };
-WEFT_CODEC(Introduction, self, number, colour, key, memory, cores, wire)
+WEFT_CODEC(Introduction, self, number, colour, key, memory, cores, wire, host)
 
 Cores own_cores() {
   cpu_set_t set;
@@ -51,8 +53,7 @@ bool is_crowded(const std::vector<Introduction>& members) {
 
 bool may_share(const std::vector<Introduction>& members) {
   return members.size() > 1 && std::all_of(members.begin(), members.end(), [&](const Introduction& member) {
-           return member.memory && member.memory->host == members.front().memory->host &&
-                  member.memory->bytes == members.front().memory->bytes;
+           return member.memory && member.memory->bytes == members.front().memory->bytes;
          });
 }
 
@@ -106,7 +107,20 @@ Meeting first_part(const std::vector<Introduction>& all, int seat, std::optional
   meeting.rank = static_cast<int>(std::find(places.begin(), places.end(), static_cast<std::size_t>(seat)) -
                                   places.begin());
   if (!may_share(members)) return meeting;
-  auto opened = rpc::capture([&] { return open_space(members, own, meeting.rank); });
+  std::vector<std::string> host_of_rank;
+  for (const Introduction& member : members) host_of_rank.push_back(member.host);
+  const bool one_host = std::set(host_of_rank.begin(), host_of_rank.end()).size() == 1;
+  meeting.hosts = Hosts::of(host_of_rank, meeting.rank);
+  if (!one_host && !meeting.hosts) return meeting;
+  int local_rank = meeting.rank;
+  if (meeting.hosts) {
+    std::vector<Introduction> here;
+    for (const int rank : meeting.hosts->ranks[static_cast<std::size_t>(meeting.hosts->host)])
+      here.push_back(members[static_cast<std::size_t>(rank)]);
+    local_rank = meeting.hosts->index;
+    members = std::move(here);
+  }
+  auto opened = rpc::capture([&] { return open_space(members, own, local_rank); });
   if (opened.ok()) meeting.space = std::move(opened).get();
   return meeting;
 }
@@ -114,9 +128,14 @@ Meeting first_part(const std::vector<Introduction>& all, int seat, std::optional
 }  // namespace
 
 rpc::Future<Meeting> meet(Talk talk, rpc::AgentId self, Seat seat, const GroupOptions& options) {
-  Introduction introduction{
-      std::move(self),        seat.number, seat.colour, seat.key, std::nullopt, own_cores(),
-      wire_text(options.wire)};
+  Introduction introduction{.self = std::move(self),
+                            .number = seat.number,
+                            .colour = seat.colour,
+                            .key = seat.key,
+                            .memory = std::nullopt,
+                            .cores = own_cores(),
+                            .wire = wire_text(options.wire),
+                            .host = options.host + " " + SharedRegion::this_host()};
   const auto own = seat.colour ? make_region(options, seat.of) : nullptr;
   if (own != nullptr) introduction.memory = own->address();
 

@@ -12,7 +12,8 @@ struct Meeting {
   GroupId id;
   std::vector<rpc::AgentId> members;   // by rank; none: this one belongs to no group
   int rank = 0;                        // this one's
-  std::shared_ptr<SharedSpace> space;  // null: they cannot, or are not to
+  std::shared_ptr<SharedSpace> space;  // null: they share none; with hosts: of this one's members
+  std::optional<Hosts> hosts;          // where some of them are on each of several
 };
 
 // What each has to say to all, in two rounds; completes with what all have said, in one order, the same at

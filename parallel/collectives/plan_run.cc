@@ -18,9 +18,9 @@ bool takes_message(const Step& step) {
 }  // namespace
 
 PlanRun::PlanRun(int rank, int ranks, Plan plan, PlanMemory memory, std::optional<Reduction> reduction,
-                 Done done, std::optional<c10::ScalarType> wire)
+                 Done done, std::optional<c10::ScalarType> wire, int divisor)
     : rank_(rank),
-      ranks_(ranks),
+      divisor_(divisor == 0 ? ranks : divisor),
       plan_(std::move(plan)),
       memory_(std::move(memory)),
       reduction_(reduction),
@@ -130,7 +130,7 @@ void PlanRun::start(std::uint32_t index) {
     case Step::Kind::finish: {
       const std::byte* const from = at(Place::accumulator, step.source);
       std::byte* const to = at(Place::output, step.range.begin);
-      if (from != to || reduction_->finishes()) reduction_->finish(to, from, n, ranks_);
+      if (from != to || reduction_->finishes()) reduction_->finish(to, from, n, divisor_);
       if (is_compressed(Place::output)) {  // what others will have of it
         const rpc::Buffer rounded = expanded(compressed(to, n), n);
         std::memcpy(to, rounded.data(), rounded.size());

@@ -46,8 +46,9 @@ class WEFT_EXPORT PlanRun final : public std::enable_shared_from_this<PlanRun> {
 
   // reduction: of plans that reduce. wire: a floating-point type of 16 bits, as which elements and
   // accumulators of float32 travel; results are rounded to it, so that they are alike on all ranks.
+  // divisor: of averages, where what is reduced was of more than `ranks`; 0: of those.
   PlanRun(int rank, int ranks, Plan plan, PlanMemory memory, std::optional<Reduction> reduction, Done done,
-          std::optional<c10::ScalarType> wire = {});
+          std::optional<c10::ScalarType> wire = {}, int divisor = 0);
 
   void begin(Outbox& outbox);
   // protocol_error ends the run where no step expects the message, or its size is another.
@@ -77,7 +78,7 @@ class WEFT_EXPORT PlanRun final : public std::enable_shared_from_this<PlanRun> {
   std::size_t size_of(Place place) const;  // bytes of an element
   void end(std::exception_ptr error);
 
-  const int rank_, ranks_;
+  const int rank_, divisor_;
   const Plan plan_;
   PlanMemory memory_;
   const std::optional<Reduction> reduction_;

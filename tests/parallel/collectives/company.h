@@ -26,13 +26,19 @@ using test::got;
 using Tensors = std::vector<at::Tensor>;
 using Futures = std::vector<rpc::Future<void>>;
 
-// How the members of a group reach each other's tensors; placed: memory, with the tensors in it.
-enum class Backend : std::uint8_t { messages, memory, placed };
+// How the members of a group reach each other's tensors. placed: memory, with the tensors in it; hosts: even
+// ranks are on one, odd ones on another, which are two of equally many where there are four ranks, six,
+// eight.
+enum class Backend : std::uint8_t { messages, memory, placed, hosts };
 inline constexpr Backend backends[] = {Backend::messages, Backend::memory};
+inline GroupBackend expected(Backend backend, int ranks) {
+  if (backend == Backend::messages || ranks == 1) return GroupBackend::messages;
+  if (backend != Backend::hosts) return GroupBackend::memory;
+  return ranks % 2 == 0 && ranks > 2 ? GroupBackend::hosts : GroupBackend::messages;
+}
 inline std::ostream& operator<<(std::ostream& out, Backend backend) {
-  return out << (backend == Backend::messages ? "messages"
-                 : backend == Backend::memory ? "memory"
-                                              : "placed");
+  const char* const names[] = {"messages", "memory", "placed", "hosts"};
+  return out << names[static_cast<std::size_t>(backend)];
 }
 
 inline rpc::Layers company_layers() {
@@ -70,7 +76,10 @@ class Company {
   std::vector<Group> groups(GroupOptions options = {}) {
     options.shared_memory = backend_ != Backend::messages;
     std::vector<rpc::Future<Group>> made;
-    for (auto& agent : agents_) made.push_back(Group::create(*agent, options));
+    for (auto& agent : agents_) {
+      if (backend_ == Backend::hosts) options.host = made.size() % 2 == 0 ? "even" : "odd";
+      made.push_back(Group::create(*agent, options));
+    }
     std::vector<Group> groups;
     for (auto& group : made) groups.push_back(got(std::move(group)));
     return groups;

@@ -39,7 +39,7 @@ TEST_P(Splits, ByColourInTheOrderOfKeysThenRanks) {
   EXPECT_EQ(parts[2]->rank(), 2);
   EXPECT_EQ(parts[0]->name(), "world/0");
   EXPECT_EQ(parts[1]->members(), std::vector<std::string>{"worker1"});
-  EXPECT_EQ(parts[0]->shares_memory(), GetParam() != Backend::messages);
+  EXPECT_EQ(parts[0]->backend(), expected(GetParam(), 3));
   Tensors tensors;
   for (const int rank : {0, 2, 4}) tensors.push_back(values(rank, {40'000}));
   together({*parts[0], *parts[2], *parts[4]}, [&](const Group& part) {

@@ -24,7 +24,7 @@ class Groups : public ::testing::TestWithParam<std::tuple<int, Backend>> {
 INSTANTIATE_TEST_SUITE_P(Ranks, Groups,
                          ::testing::Combine(::testing::Values(1, 2, 3, 4, 5, 8),
                                             ::testing::Values(Backend::messages, Backend::memory,
-                                                              Backend::placed)),
+                                                              Backend::placed, Backend::hosts)),
                          [](const auto& info) {
                            return ::testing::PrintToString(std::get<1>(info.param)) + "Of" +
                                   std::to_string(std::get<0>(info.param));
@@ -37,7 +37,7 @@ TEST_P(Groups, KnowTheirMembers) {
     EXPECT_EQ(group.size(), ranks());
     EXPECT_EQ(group.members()[static_cast<std::size_t>(rank)], "worker" + std::to_string(rank));
     EXPECT_EQ(group.name(), "world");
-    EXPECT_EQ(group.shares_memory(), backend() != Backend::messages && ranks() > 1);
+    EXPECT_EQ(group.backend(), expected(backend(), ranks()));
   }
 }
 
