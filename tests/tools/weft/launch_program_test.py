@@ -99,7 +99,7 @@ class Start(unittest.TestCase):
         finally:
             os.close(reader)
             os.close(writer)
-        self.assertEqual((status, output), (0, "'' [0, 1, 2]\n"))
+        self.assertEqual((status, output), (0, "'' [0, 1, 2, 3]\n"))
 
     def test_pinned_workers_share_no_core(self):
         if len(os.sched_getaffinity(0)) < 2:
@@ -159,6 +159,28 @@ time.sleep(3600)
             self.assertEqual(program.end(), 137)
             self.assertIn("first failure: rank 1 was killed", program.output())
             self.assertEqual(program.output().count("failure"), 1)
+
+    def test_who_began_to_end_first_is_told(self):
+        code = """
+import os, sys
+if os.environ["RANK"] == "1":
+    os.close(3)  # as the system does before it closes connections
+    open(os.environ["LOST"], "w").close()
+    open(os.environ["GO"]).close()
+    sys.exit(9)
+print("up", os.getpid(), flush=True)
+open(os.environ["LOST"]).close()
+sys.exit(1)
+"""
+        with tempfile.TemporaryDirectory() as folder:
+            pipes = {name: f"{folder}/{name}" for name in ("LOST", "GO")}
+            for pipe in pipes.values():
+                os.mkfifo(pipe)
+            with Program(WEFT, "launch", "-n", "2", sys.executable, "-c", code, env=pipes) as program:
+                wait_until_gone(pids(program, "up", 1), PATIENCE)
+                pathlib.Path(pipes["GO"]).write_text("go")
+                self.assertEqual(program.end(), 9, program.output())
+                self.assertIn("first failure: rank 1 ended with status 9", program.output())
 
     def test_who_does_not_end_is_killed(self):
         code = """

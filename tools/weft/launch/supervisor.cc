@@ -9,6 +9,7 @@
 #include <asio/signal_set.hpp>
 #include <asio/steady_timer.hpp>
 
+#include <algorithm>
 #include <array>
 #include <csignal>
 #include <cstring>
@@ -28,6 +29,8 @@ namespace weft::tool::launch {
 namespace {
 
 using asio::posix::stream_descriptor;
+
+constexpr auto settle_time = std::chrono::seconds{2};
 
 void say(const std::string& text) { (void)write_all(STDERR_FILENO, "weft: " + text + "\n"); }
 
@@ -56,12 +59,15 @@ struct WorkerOutput {
 };
 
 struct RunningWorker {
-  RunningWorker(asio::io_context& context, WorkerPlan plan) : plan(std::move(plan)), process(context) {}
+  RunningWorker(asio::io_context& context, WorkerPlan plan)
+      : plan(std::move(plan)), process(context), life(context) {}
   WorkerPlan plan;
   std::string prefix;
   pid_t pid = 0;
-  stream_descriptor process;  // its pidfd: readable once it has ended
-  std::optional<int> status;  // as waitpid says it
+  stream_descriptor process;         // its pidfd: readable once it has ended
+  stream_descriptor life;            // its life pipe (process.h)
+  std::optional<std::size_t> began;  // to end: before those of a higher number
+  std::optional<int> status;         // as waitpid says it
   std::vector<std::unique_ptr<WorkerOutput>> streams;
   std::string error_file;  // where its standard error goes to a file
   LastLines errors;
@@ -102,6 +108,7 @@ class Supervisor::Impl {
   void take_output(RunningWorker& worker, WorkerOutput& stream, std::size_t bytes);
   void drain(RunningWorker& worker);
   void await_end(RunningWorker& worker);
+  void find_first_failure();
   void await_signal();
   void take_signal(int number);
   void reap();
@@ -118,6 +125,8 @@ class Supervisor::Impl {
   std::size_t running_ = 0;
   Stage stage_ = Stage::running;
   bool failed_ = false;
+  std::size_t begun_ = 0;                    // workers that have begun to end
+  bool settling_ = false, settled_ = false;  // a failure waits for who began to end before it
   bool interrupted_ = false;
 };
 
@@ -165,15 +174,17 @@ void Supervisor::Impl::start(RunningWorker& worker, const std::string& program) 
       (to == STDOUT_FILENO ? begin.out : begin.error) = ends[1];
     }
   }
+  int life[2];
+  if (::pipe2(life, O_CLOEXEC) != 0) throw std::system_error(errno, std::generic_category(), "pipe2");
+  worker.life.assign(life[0]);
+  begin.life = life[1];
   try {
     worker.pid = spawn(begin);
   } catch (...) {
-    ::close(begin.out);
-    ::close(begin.error);
+    for (const int file : {begin.out, begin.error, begin.life}) ::close(file);
     throw;
   }
-  ::close(begin.out);
-  ::close(begin.error);
+  for (const int file : {begin.out, begin.error, begin.life}) ::close(file);
   ++running_;
   const int pidfd = static_cast<int>(::syscall(SYS_pidfd_open, worker.pid, 0));
   if (pidfd < 0) throw std::system_error(errno, std::generic_category(), "pidfd_open (Linux 5.3 has it)");
@@ -244,9 +255,16 @@ void Supervisor::Impl::drain(RunningWorker& worker) {
 
 // --- Ends ---
 
-// Pidfds become readable in the order in which processes end, and the loop takes them in that order: of
-// several that have ended meanwhile the first is told first, which SIGCHLD alone does not say.
+// Who loses a peer may end sooner than the peer itself, whose process the system still takes apart. But its
+// life pipe was closed before its connections were, and the loop takes events in the order in which they
+// came. Pidfds, too, tell ends in their order, which SIGCHLD does not.
 void Supervisor::Impl::await_end(RunningWorker& worker) {
+  const auto begins = [&](asio::error_code error) {
+    if (error) return;
+    if (!worker.began) worker.began = begun_++;
+    worker.life.close();
+  };
+  worker.life.async_wait(stream_descriptor::wait_read, begins);
   worker.process.async_wait(stream_descriptor::wait_read, [&](asio::error_code error) {
     if (!error) ended(worker);
   });
@@ -262,14 +280,38 @@ void Supervisor::Impl::ended(RunningWorker& worker) {
   worker.status = reaped_.at(worker.pid);
   worker.process.close();
   --running_;
-  if (*worker.status != 0 && !failed_) {
-    drain(worker);
-    Failure failure = failure_of(*worker.status);
-    failure.who = worker.plan.title();
-    failure.last_error = worker.errors.text();
-    fail(failure, true);
-  }
+  if (!worker.began) worker.began = begun_++;  // what it has started keeps its pipe
+  find_first_failure();
   look_for_the_rest();
+}
+
+void Supervisor::Impl::find_first_failure() {
+  if (failed_) return;
+  RunningWorker* first = nullptr;
+  for (const auto& worker : workers_)
+    if (worker->status.value_or(0) != 0 && (first == nullptr || *worker->began < *first->began))
+      first = worker.get();
+  if (first == nullptr) return;
+  const auto may_be_first = [&](const auto& worker) {
+    return !worker->status && worker->began && *worker->began < *first->began;
+  };
+  if (!settled_ && std::any_of(workers_.begin(), workers_.end(), may_be_first)) {
+    // It is as good as ended, unless it only closes what it does not know.
+    if (settling_) return;
+    settling_ = true;
+    grace_.expires_after(settle_time);
+    grace_.async_wait([this](asio::error_code error) {
+      if (error) return;
+      settled_ = true;
+      find_first_failure();
+    });
+    return;
+  }
+  drain(*first);
+  Failure failure = failure_of(*first->status);
+  failure.who = first->plan.title();
+  failure.last_error = first->errors.text();
+  fail(failure, true);
 }
 
 void Supervisor::Impl::fail(const Failure& failure, bool own) {
