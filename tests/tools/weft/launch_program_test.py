@@ -123,6 +123,11 @@ class Start(unittest.TestCase):
 
 
 class Ends(unittest.TestCase):
+    def tell(self, pipe):
+        """Lets go on whoever opens it, now or later; does not wait where nobody does."""
+        file = os.open(pipe, os.O_RDWR)
+        self.addCleanup(os.close, file)
+
     def test_the_first_failure_is_told_and_ends_the_others(self):
         code = """
 import os, signal, sys, time
@@ -178,7 +183,7 @@ sys.exit(1)
                 os.mkfifo(pipe)
             with Program(WEFT, "launch", "-n", "2", sys.executable, "-c", code, env=pipes) as program:
                 wait_until_gone(pids(program, "up", 1), PATIENCE)
-                pathlib.Path(pipes["GO"]).write_text("go")
+                self.tell(pipes["GO"])
                 self.assertEqual(program.end(), 9, program.output())
                 self.assertIn("first failure: rank 1 ended with status 9", program.output())
 
@@ -188,7 +193,7 @@ import os, signal, sys, time
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
 print("up", os.getpid(), flush=True)
 if os.environ["RANK"] == "0":
-    sys.stdin = open(os.environ["GO"])
+    open(os.environ["GO"]).close()
     sys.exit(5)
 time.sleep(3600)
 """
@@ -197,7 +202,7 @@ time.sleep(3600)
             os.mkfifo(go)
             with Program(WEFT, "launch", "-n", "2", "--grace", "100ms", sys.executable, "-c", code, env={"GO": go}) as program:
                 up = pids(program, "up", 2)
-                pathlib.Path(go).write_text("go")
+                self.tell(go)
                 self.assertEqual(program.end(), 5)
                 self.assertIn("rank 1 did not end within 100 ms: killed", program.output())
                 self.assertTrue(all(map(is_gone, up)))

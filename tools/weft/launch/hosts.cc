@@ -7,6 +7,7 @@
 #include <asio/ip/tcp.hpp>
 #include <asio/ip/v6_only.hpp>
 
+#include <cstdlib>
 #include <mutex>
 #include <random>
 
@@ -57,9 +58,11 @@ rpc::AgentOptions launcher_options(const HostsOptions& options) {
   }
   const std::string store = "tcp://" + options.rendezvous;
   const rpc::Address address = rpc::Address::parse(store);
-  agent.listen = {options.own == 0
-                      ? store
-                      : rpc::Address{"tcp", rpc::local_address_towards(address.host), "0", {}}.text()};
+  // WEFT_HOST, as for workers: names of pods may be known later than they run.
+  const char* const variable = std::getenv("WEFT_HOST");
+  std::string own = variable == nullptr ? "" : variable;
+  if (own.empty()) own = options.own == 0 ? address.host : rpc::local_address_towards(address.host);
+  agent.listen = {rpc::Address{"tcp", own, options.own == 0 ? address.port : "0", {}}.text()};
   agent.insecure = options.insecure;
   agent.handler_threads = 1;
   agent.log = [](const rpc::LogRecord&) {};
