@@ -287,9 +287,13 @@ TEST_F(NcclCommunicator, CloseWhileWorkIsInFlight) {
 
 TEST_F(NcclCommunicator, SplitByColorAndKey) {
   make(4);
-  std::vector<rpc::Future<Communicator::Ptr>> making;
-  for (int rank = 0; rank < 4; ++rank)
-    making.push_back(comms[std::size_t(rank)]->split(rank == 3 ? no_color : rank % 2, -rank, options(rank)));
+  std::vector<rpc::Future<Communicator::Ptr>> making(4);
+  for (const int rank : {3, 2, 1, 0}) {
+    settle();
+    for (auto& one : making) EXPECT_FALSE(one.valid() && one.ready());  // it is of all ranks
+    making[std::size_t(rank)] =
+        comms[std::size_t(rank)]->split(rank == 3 ? no_color : rank % 2, -rank, options(rank));
+  }
   std::vector<float> a{1};
   EXPECT_EQ(kind_of([&] { return all_reduce(comms[0], a).valid(); }), ErrorKind::failed_precondition);
   std::vector<Communicator::Ptr> parts;

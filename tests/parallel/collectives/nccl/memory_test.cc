@@ -11,15 +11,15 @@ TEST_F(NcclMemory, MadeAndGivenBackOnlyWhenNothingIsInFlight) {
   make(2);
   auto memory = allocate(device(0), 64);
   auto registered = register_memory(comms[0], memory, 64);
-  EXPECT_EQ(nccl.memory(), 2U);
+  auto other_memory = allocate(device(0), 64);
+  EXPECT_EQ(nccl.memory(), 3U);
 
   std::vector<float> a{1}, b{1};
   auto first = all_reduce(comms[0], a);
   EXPECT_EQ(kind_of([&] { return allocate(device(0), 64); }), ErrorKind::failed_precondition);
   EXPECT_EQ(kind_of([&] { return register_memory(comms[0], memory, 64); }), ErrorKind::failed_precondition);
-  registered = nullptr;
-  memory = nullptr;
-  EXPECT_EQ(nccl.memory(), 2U);
+  registered = memory = other_memory = nullptr;
+  EXPECT_EQ(nccl.memory(), 3U);
   auto other = all_reduce(comms[1], b);
   got(first);
   EXPECT_EQ(nccl.memory(), 0U);

@@ -1,0 +1,246 @@
+// The functions of FakeNccl, as weft's table of NCCL's holds them. Included by fake_nccl.h alone.
+#pragma once
+
+namespace weft::test {
+
+inline std::shared_ptr<const FakeNccl::Api> FakeNccl::api() {
+  using collectives::nccl::Config;
+  using collectives::nccl::RedOp;
+  using Kind = FakeOp::Kind;
+  auto table = std::make_shared<Api>();
+  Api& api = *table;
+  api.version = version_;
+
+  api.get_unique_id = [this](UniqueId* id) {
+    std::lock_guard lock(mutex_);
+    std::snprintf(id->bytes.data(), id->bytes.size(), "fake %d", ++ids_);
+    return Result::success;
+  };
+  api.comm_init_rank_config = [this](Comm** made, int ranks, UniqueId id, int rank, Config* config) {
+    std::lock_guard lock(mutex_);
+    if (config->blocking != 0) note("a blocking communicator");
+    if (faults_[rank].init != Result::success) return faults_[rank].init;
+    auto& clique = meeting_[id.bytes.data()];
+    if (clique == nullptr) clique = clique_of(static_cast<std::size_t>(ranks));
+    *made = add(clique, rank, rank);
+    if (clique->complete()) {
+      for (Comm* comm : clique->members) comm->settling = faults_[comm->origin].init_hangs;
+      meeting_.erase(id.bytes.data());
+    }
+    return Result::in_progress;
+  };
+  api.comm_split = [this](Comm* comm, int color, int key, Comm** made, Config*) {
+    return within(comm, "split", [&] {
+      FakeClique& clique = *comm->clique;
+      comm->settling = true;
+      const std::uint64_t round = comm->splits++;
+      auto& parts = clique.splits[round];
+      parts.push_back({color, key, comm->rank, comm, made});
+      if (static_cast<int>(parts.size()) < clique.size) return Result::in_progress;
+      std::sort(parts.begin(), parts.end(), [](const auto& a, const auto& b) {
+        return std::tuple(a.color, a.key, a.rank) < std::tuple(b.color, b.key, b.rank);
+      });
+      std::map<int, std::vector<FakeClique::Split>> colors;
+      for (const auto& part : parts) colors[part.color].push_back(part);
+      for (const auto& [one, members] : colors) {
+        if (one != collectives::nccl::no_color) {
+          make_of(members);
+        } else {
+          for (const auto& member : members) member.parent->settling = false;
+        }
+      }
+      clique.splits.erase(round);
+      return Result::in_progress;
+    });
+  };
+  api.comm_shrink = [this](Comm* comm, int* excluded, int count, Comm** made, Config*, int flags) {
+    return within(comm, "shrink", [&] {
+      if (flags == collectives::nccl::shrink_abort) {
+        for (const auto& work : comm->works) work->ended = true;
+      } else if (comm->error != Result::success) {
+        return Result::invalid_usage;
+      }
+      comm->settling = comm->error == Result::success;
+      std::vector<int> gone(excluded, excluded + count);
+      std::sort(gone.begin(), gone.end());
+      auto& parts = comm->clique->shrinks[gone];
+      parts.push_back({0, 0, comm->rank, comm, made});
+      if (static_cast<int>(parts.size()) < comm->clique->size - count) return Result::in_progress;
+      std::sort(parts.begin(), parts.end(), [](const auto& a, const auto& b) { return a.rank < b.rank; });
+      make_of(parts);
+      return Result::in_progress;
+    });
+  };
+  if (version_ >= 22900) {
+    api.comm_get_unique_id = [this](Comm* comm, UniqueId* id) {
+      return within(comm, "get_unique_id", [&] {
+        std::snprintf(id->bytes.data(), id->bytes.size(), "grown %d", ++ids_);
+        return Result::success;
+      });
+    };
+    api.comm_grow = [this](Comm* comm, int size, const UniqueId* id, int rank, Comm** made, Config*) {
+      std::lock_guard lock(mutex_);
+      if (comm == nullptr) {
+        growing_[id->bytes.data()].second[rank] = made;
+        try_to_grow(id->bytes.data(), size);
+        return Result::in_progress;
+      }
+      return within(comm, "grow", [&] {
+        comm->settling = true;
+        comm->clique->grows.push_back({0, 0, comm->rank, comm, made});
+        if (id != nullptr) {
+          comm->clique->grow_id = id->bytes.data();
+          growing_[comm->clique->grow_id].first = comm->clique.get();
+        }
+        if (!comm->clique->grow_id.empty()) try_to_grow(comm->clique->grow_id, size);
+        return Result::in_progress;
+      });
+    };
+  }
+  api.comm_finalize = [this](Comm* comm) {
+    return within(comm, "finalize", [&] {
+      comm->settling = comm->finalized = true;
+      const auto& all = comm->clique->members;
+      if (std::all_of(all.begin(), all.end(), [](const Comm* one) { return one->finalized; }))
+        for (Comm* one : all) one->settling = faults_[one->origin].never_closes;
+      return Result::in_progress;
+    });
+  };
+  api.comm_destroy = [this](Comm* comm) {
+    return within(comm, "destroy", [&] {
+      if (!comm->finalized || comm->settling) note("destroy before it was finalized");
+      comm->dead = true;
+      return Result::success;
+    });
+  };
+  api.comm_abort = [this](Comm* comm) {
+    return within(comm, "abort", [&] {
+      if (comm->depth > 1) note("abort within a group");
+      comm->dead = true;
+      for (const auto& work : comm->works) work->ended = true;
+      return Result::success;
+    });
+  };
+  api.comm_get_async_error = [this](Comm* comm, Result* state) {
+    return within(comm, "get_async_error", [&] {
+      *state = comm->error;
+      if (comm->error == Result::success && (comm->settling || comm->polls > 0)) {
+        if (!comm->settling) --comm->polls;
+        *state = Result::in_progress;
+      }
+      return Result::success;
+    });
+  };
+  api.comm_count = [](const Comm* comm, int* count) {
+    *count = comm->clique->size;
+    return Result::success;
+  };
+  api.comm_user_rank = [](const Comm* comm, int* rank) {
+    *rank = comm->rank;
+    return Result::success;
+  };
+  api.get_error_string = [](Result result) {
+    switch (result) {
+      case Result::remote_error:
+        return "remote process exited or there was a network error";
+      case Result::system_error:
+        return "unhandled system error";
+      default:
+        return "some error";
+    }
+  };
+  api.get_last_error = [this](Comm*) { return last_error.c_str(); };
+
+  api.group_start = [this] {
+    std::lock_guard lock(mutex_);
+    ++groups_[std::this_thread::get_id()].depth;
+    return Result::success;
+  };
+  api.group_end = [this] { return end_group(); };
+  const auto put = [this](FakeOp op) {
+    std::lock_guard lock(mutex_);
+    if (!enter(op.comm, "an operation")) return Result::invalid_usage;
+    if (const auto found = op.comm->factors.find(op.op); found != op.comm->factors.end()) {
+      op.factor = found->second;
+      op.op = 0;
+    }
+    Group& group = groups_[std::this_thread::get_id()];
+    if (group.depth == 0) note("an operation outside a group");
+    group.ops.push_back(std::move(op));
+    return Result::success;
+  };
+  api.all_reduce = [put](const void* in, void* out, std::size_t count, DataType type, RedOp op, Comm* comm,
+                         Stream stream) {
+    return put({Kind::all_reduce, in, out, count, type, static_cast<int>(op), 0, comm, stream});
+  };
+  api.reduce = [put](const void* in, void* out, std::size_t count, DataType type, RedOp op, int root,
+                     Comm* comm, Stream stream) {
+    return put({Kind::reduce, in, out, count, type, static_cast<int>(op), root, comm, stream});
+  };
+  api.broadcast = [put](const void* in, void* out, std::size_t count, DataType type, int root, Comm* comm,
+                        Stream stream) {
+    return put({Kind::broadcast, in, out, count, type, 0, root, comm, stream});
+  };
+  api.all_gather = [put](const void* in, void* out, std::size_t count, DataType type, Comm* comm,
+                         Stream stream) {
+    return put({Kind::all_gather, in, out, count, type, 0, 0, comm, stream});
+  };
+  api.reduce_scatter = [put](const void* in, void* out, std::size_t count, DataType type, RedOp op,
+                             Comm* comm, Stream stream) {
+    return put({Kind::reduce_scatter, in, out, count, type, static_cast<int>(op), 0, comm, stream});
+  };
+  api.send = [put](const void* in, std::size_t count, DataType type, int peer, Comm* comm, Stream stream) {
+    return put({Kind::send, in, nullptr, count, type, 0, peer, comm, stream});
+  };
+  api.recv = [put](void* out, std::size_t count, DataType type, int peer, Comm* comm, Stream stream) {
+    return put({Kind::recv, nullptr, out, count, type, 0, peer, comm, stream});
+  };
+  api.red_op_create_premul_sum = [this](RedOp* op, void* factor, DataType type, collectives::nccl::Residence,
+                                        Comm* comm) {
+    return within(comm, "premul_sum", [&] {
+      double value = 0;
+      if (type == DataType::float64) {
+        std::memcpy(&value, factor, sizeof value);
+      } else if (type == DataType::float32) {
+        float narrow = 0;
+        std::memcpy(&narrow, factor, sizeof narrow);
+        value = static_cast<double>(narrow);
+      } else {
+        return Result::invalid_argument;
+      }
+      ++operators_;
+      comm->factors[next_operator_] = value;
+      *op = static_cast<RedOp>(next_operator_++);
+      return Result::success;
+    });
+  };
+  api.red_op_destroy = [this](RedOp op, Comm* comm) {
+    return within(comm, "red_op_destroy", [&] {
+      operators_ -= static_cast<int>(comm->factors.erase(static_cast<int>(op)));
+      return Result::success;
+    });
+  };
+
+  const auto memory = [this](int change, const char* what) {
+    std::lock_guard lock(mutex_);
+    if (!idle()) note(std::string(what) + " while work is in flight");
+    memory_ += static_cast<std::size_t>(change);
+    return Result::success;
+  };
+  api.mem_alloc = [memory](void** made, std::size_t bytes) {
+    *made = ::operator new(bytes);
+    return memory(1, "mem_alloc");
+  };
+  api.mem_free = [memory](void* given) {
+    ::operator delete(given);
+    return memory(-1, "mem_free");
+  };
+  api.comm_register = [memory](const Comm*, void* at, std::size_t, void** handle) {
+    *handle = at;
+    return memory(1, "comm_register");
+  };
+  api.comm_deregister = [memory](const Comm*, void*) { return memory(-1, "comm_deregister"); };
+  return table;
+}
+
+}  // namespace weft::test
