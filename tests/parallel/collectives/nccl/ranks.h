@@ -47,7 +47,7 @@ class Ranks : public ::testing::Test {
   }
   template <class T>
   T got(rpc::Future<T>& future) {
-    EXPECT_TRUE(run_until([&] { return future.ready(); }));
+    if (!run_until([&] { return future.ready(); })) throw std::runtime_error("the future does not complete");
     return future.get();
   }
   template <class T>
