@@ -25,6 +25,7 @@ class WEFT_EXPORT Context final : public rpc::CallHook, public std::enable_share
   void give_up_group();
   void remove(const GroupId& id);
   std::size_t groups() const;
+  std::vector<std::shared_ptr<GroupCore>> all() const;
 
   // What `from` sent to a group's member here.
   using Event = rpc::UniqueFunction<void(GroupCore&)>;
@@ -38,7 +39,6 @@ class WEFT_EXPORT Context final : public rpc::CallHook, public std::enable_share
   void shut_down() override;
 
  private:
-  std::vector<std::shared_ptr<GroupCore>> all() const;
   void drop_early_unless_expected(std::map<GroupId, std::vector<Event>>& dropped);
 
   const std::shared_ptr<rpc::AgentCore> core_;

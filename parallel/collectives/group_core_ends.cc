@@ -1,4 +1,5 @@
 // GroupCore: how a group ends for all its members: deaths, leaves, aborts, deadlines.
+#include <weft/parallel/collectives/context.h>
 #include <weft/parallel/collectives/group_exchange.h>
 
 #include <algorithm>
@@ -86,7 +87,11 @@ void GroupCore::fail_all(const rpc::Error& error, bool tell) {
   if (ended_) return;
   ended_ = error;
   early_.clear();
-  write_flight();  // before anybody hears of it, while what hangs still does
+  // Before anybody hears of it, while what hangs still does; of all groups here, since one may wait for
+  // another.
+  write_flight();
+  for (const auto& other : Context::of(*core_)->all())
+    if (other.get() != this) other->note_flight();
   if (tell) tell_others<&GroupService::failed>(id_, error.kind(), std::string(error.what()));
   if (shared_ != nullptr) shared_->stop();
   levelled_.clear();
@@ -125,13 +130,17 @@ FlightDump GroupCore::flight() const {
   return dump;
 }
 
+void GroupCore::note_flight() {
+  turns_.run([self = shared_from_this()] { self->write_flight(); });
+}
+
 // That it cannot be written is no reason to fail otherwise than the group does.
 void GroupCore::write_flight() {
   if (options_.flights.empty()) return;
   for (const auto& [sequence, exchange] : running_) exchange->record_awaited();
   (void)rpc::capture([&] {
     FlightDump dump = flight();
-    dump.error = ended_->what();
+    if (ended_) dump.error = ended_->what();
     return write_flight_dump(options_.flights, dump);
   });
 }

@@ -126,9 +126,9 @@ std::vector<FlightDump> slow() {
   return job.dumps();
 }
 
-std::vector<FlightDump> not_slow_enough() {
+std::vector<FlightDump> late_by_turns() {
   FlightJob job(2);
-  for (int i = 0; i < 10; ++i) {
+  for (int i = 0; i < 20; ++i) {
     job.all_do(sum, "a.cc:1");
     job.last(i % 2).begun += second / 4;
   }
@@ -162,14 +162,21 @@ std::vector<FlightDump> unlike_messages() {
   return job.dumps();
 }
 
-// The second of one's sends goes to the second receive.
+std::vector<FlightDump> recv_of_another() {
+  FlightJob job(3);
+  job.message(0, FlightKind::send, 1, "float32[4]", "a.cc:1", State::begun);
+  job.message(1, FlightKind::recv, 2, "float32[4]", "a.cc:2", State::begun);
+  return job.dumps();
+}
+
+// Each receive takes what it is for.
 std::vector<FlightDump> in_transit() {
   FlightJob job(3);
   job.message(0, FlightKind::send, 1, "float32[4]", "a.cc:1", State::begun);
-  job.message(0, FlightKind::send, 1, "float32[5]", "a.cc:2", State::begun);
+  job.message(0, FlightKind::send, 1, "float32[5]", "a.cc:2", State::begun, 3);
   job.message(1, FlightKind::recv, 2, "float32[9]", "a.cc:3", State::done);
   job.message(1, FlightKind::recv, 0, "float32[4]", "a.cc:3", State::begun);
-  job.message(1, FlightKind::recv, -1, "float32[5]", "a.cc:4", State::begun);
+  job.message(1, FlightKind::recv, -1, "float32[5]", "a.cc:4", State::begun, 3);
   return job.dumps();
 }
 
@@ -205,6 +212,18 @@ std::vector<FlightDump> group_after_group() {
   b.does(0, gather, "b.cc:7", State::begun);
   std::vector<FlightDump> dumps = a.dumps();
   append(dumps, b.dumps());
+  return dumps;
+}
+
+// The later counts: by then it was done.
+std::vector<FlightDump> two_of_one_rank() {
+  FlightJob job(2), later(2);
+  job.all_do(sum, "a.cc:1", State::begun);
+  later.all_do(sum, "a.cc:1");
+  later.dump(0).records.taken += second;
+  later.dump(1).records.taken += second;
+  std::vector<FlightDump> dumps = job.dumps();
+  append(dumps, later.dumps());
   return dumps;
 }
 
@@ -370,10 +389,10 @@ const Case cases[] = {
      "  all ranks did the same, and nothing is under way\n"
      "  rank 2 (worker2) came last to 9 of 10 collectives, half of the times by 250.0 ms or more (by the "
      "hosts' clocks)\n"},
-    {"not_slow_enough",
-     not_slow_enough,
+    {"late_by_turns",
+     late_by_turns,
      {},
-     "group 'world': 2 ranks; 10 collectives begun\n"
+     "group 'world': 2 ranks; 20 collectives begun\n"
      "  all ranks did the same, and nothing is under way\n"},
     {"recv_without_send",
      recv_without_send,
@@ -414,9 +433,17 @@ const Case cases[] = {
      "  send(float32[4], to 1) of rank 0 (worker0) and its receive are both under way\n"
      "    rank 0 (worker0): send(float32[4], to 1) at a.cc:1\n"
      "    rank 1 (worker1): recv(float32[4], from 0) at a.cc:3\n"
-     "  send(float32[5], to 1) of rank 0 (worker0) and its receive are both under way\n"
-     "    rank 0 (worker0): send(float32[5], to 1) at a.cc:2\n"
-     "    rank 1 (worker1): recv(float32[5], from any) at a.cc:4\n"},
+     "  send(float32[5], to 1, tag 3) of rank 0 (worker0) and its receive are both under way\n"
+     "    rank 0 (worker0): send(float32[5], to 1, tag 3) at a.cc:2\n"
+     "    rank 1 (worker1): recv(float32[5], from any, tag 3) at a.cc:4\n"},
+    {"recv_of_another",
+     recv_of_another,
+     {{Kind::unreceived, std::nullopt, {0, 1}}, {Kind::unsent, std::nullopt, {1, 2}}},
+     "group 'world': 3 ranks; 0 collectives begun\n"
+     "  send(float32[4], to 1) at a.cc:1 of rank 0 (worker0): rank 1 (worker1) does not receive it\n"
+     "    rank 1 (worker1): in recv(float32[4], from 2) at a.cc:2, for 99.0 s\n"
+     "  recv(float32[4], from 2) at a.cc:2 of rank 1 (worker1): rank 2 (worker2) has not sent it\n"
+     "    rank 2 (worker2): has begun nothing\n"},
     {"both_receive_first",
      both_receive_first,
      {{Kind::cycle, std::nullopt, {}},
@@ -467,6 +494,11 @@ const Case cases[] = {
      "  #0 all_gather(float32[4]): rank 1 (worker5) has not begun it\n"
      "    rank 0 (worker1): in #0 all_gather(float32[4]) at b.cc:7, for 99.0 s\n"
      "    rank 1 (worker5): has begun nothing\n"},
+    {"two_of_one_rank",
+     two_of_one_rank,
+     {},
+     "group 'world': 2 ranks; 1 collective begun\n"
+     "  all ranks did the same, and nothing is under way\n"},
     {"several_of_one_name",
      several_of_one_name,
      {},

@@ -55,11 +55,11 @@ TEST(FlightCycles, WaysIntoSeveralFromOne) {
 TEST(FlightCycles, ALongOne) {
   std::vector<std::pair<int, int>> waits;
   std::vector<int> all;
-  for (int rank = 0; rank < 2000; ++rank) {
-    waits.push_back({rank, (rank + 1) % 2000});
+  for (int rank = 0; rank < 500; ++rank) {
+    waits.push_back({rank, (rank + 1) % 500});
     all.push_back(rank);
   }
-  EXPECT_EQ(cycles_of(2000, waits), Cycles{all});
+  EXPECT_EQ(cycles_of(500, waits), Cycles{all});
 }
 
 }  // namespace flight_waits_test
