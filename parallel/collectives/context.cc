@@ -95,6 +95,10 @@ void Context::peer_gone(const rpc::AgentId& peer, const rpc::Error& reason) {
   for (const auto& group : all()) group->peer_gone(peer, reason);
 }
 
+void Context::world_failed(const rpc::Error& error) {
+  for (const auto& group : all()) group->world_failed(error);
+}
+
 rpc::Future<void> Context::leaving() {
   for (const auto& group : all()) group->leave();
   return rpc::Future<void>::made(rpc::Result<void>{});

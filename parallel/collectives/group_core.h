@@ -102,6 +102,8 @@ class WEFT_EXPORT GroupCore final : public std::enable_shared_from_this<GroupCor
   }
 
   void peer_gone(const rpc::AgentId& peer, const rpc::Error& reason);
+  // Who waits in memory for another sends it nothing, and might never find out by itself.
+  void world_failed(const rpc::Error& error);
   // This member leaves: what is under way fails, here and for the others, who are told either way.
   void leave();
   void end();  // its agent ends: nobody can be told any more
@@ -155,7 +157,7 @@ class WEFT_EXPORT GroupCore final : public std::enable_shared_from_this<GroupCor
   void next_level(const ExchangePtr& exchange);
   void value_over(std::uint64_t round, rpc::Result<ValueRounds::Values> values);
   void send_over(std::uint64_t number, rpc::Result<void> result);
-  void fail_all(const rpc::Error& error, bool tell);
+  void fail_all(const rpc::Error& error, bool tell, bool write = true);  // to the others; what was under way
   void look_at_deadlines();
   void ask_who_is_missing(const ExchangePtr& exchange);
   void arm(rpc::Clock::time_point when);

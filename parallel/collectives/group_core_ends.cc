@@ -32,13 +32,14 @@ void GroupCore::leave() {
                            self->prefix() + self->describe(self->rank_) + " has left");
     const bool idle = self->running_.empty();
     if (idle) self->tell_others<&GroupService::left>(self->id_);
-    self->fail_all(error, !idle);
+    self->fail_all(error, !idle, false);
   });
 }
 
 void GroupCore::end() {
   turns_.run([self = shared_from_this()] {
-    self->fail_all(rpc::Error(rpc::ErrorKind::shut_down, self->prefix() + "this agent has ended"), false);
+    self->fail_all(rpc::Error(rpc::ErrorKind::shut_down, self->prefix() + "this agent has ended"), false,
+                   false);
   });
 }
 
@@ -58,6 +59,12 @@ void GroupCore::peer_gone(const rpc::AgentId& peer, const rpc::Error& reason) {
                                        self->prefix() + self->describe(rank) + " was lost: " + reason.what()),
                             true);
     self->has_left(rank);
+  });
+}
+
+void GroupCore::world_failed(const rpc::Error& error) {
+  turns_.run([self = shared_from_this(), error] {
+    self->fail_all(rpc::Error(error.kind(), self->prefix() + error.what()), false);
   });
 }
 
@@ -83,15 +90,17 @@ bool GroupCore::is_awaited(int rank) const {
                      [&](const auto& entry) { return entry.second->awaits(rank); });
 }
 
-void GroupCore::fail_all(const rpc::Error& error, bool tell) {
+void GroupCore::fail_all(const rpc::Error& error, bool tell, bool write) {
   if (ended_) return;
   ended_ = error;
   early_.clear();
   // Before anybody hears of it, while what hangs still does; of all groups here, since one may wait for
   // another.
-  write_flight();
-  for (const auto& other : Context::of(*core_)->all())
-    if (other.get() != this) other->note_flight();
+  if (write) {
+    write_flight();
+    for (const auto& other : Context::of(*core_)->all())
+      if (other.get() != this) other->note_flight();
+  }
   if (tell) tell_others<&GroupService::failed>(id_, error.kind(), std::string(error.what()));
   if (shared_ != nullptr) shared_->stop();
   levelled_.clear();

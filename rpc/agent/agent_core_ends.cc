@@ -88,6 +88,7 @@ void AgentCore::fail_world(const Error& error) {
   log(LogLevel::error, error.what(), {{log_fields::kind, to_string(error.kind())}});
   for (const auto& link : links) link->loop()->post([link, error] { link->fail_pending(error); });
   for (const auto& route : routes) route->loop()->post([route, error] { route->fail_waiting(error); });
+  for (const auto& hook : hooks_) hook->world_failed(error);
 }
 
 std::optional<Error> AgentCore::world_failure() const {

@@ -51,6 +51,8 @@ class WEFT_EXPORT CallHook {
   // All members of a job of fixed size have come, this one included. What is thrown is what the wait for them
   // ends with. Any thread; must not block.
   virtual void world_complete(const std::vector<std::string>& members) { (void)members; }
+  // A job of fixed size has lost a member: no call goes out any more. Any thread; must not block.
+  virtual void world_failed(const Error& error) { (void)error; }
   // The agent begins to drain. Any thread; must not block.
   virtual void draining() {}
   // Before the agent says goodbye: what this layer still has to tell others.

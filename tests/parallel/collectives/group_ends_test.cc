@@ -104,10 +104,10 @@ TEST_P(GroupEnds, AMemberThatDiesIsNamedToAll) {
   Futures futures;
   for (const int rank : {0, 1}) futures.push_back(groups[rank].all_reduce(at::zeros({100'000})));
   company.end(2);
-  expect_all(std::move(futures), ErrorKind::peer_lost, {"rank 2 (worker2) was lost"});
+  expect_all(std::move(futures), ErrorKind::peer_lost, {"worker2", "lost"});
   Futures later;
   for (const int rank : {0, 1}) later.push_back(others[rank].barrier());
-  expect_all(std::move(later), ErrorKind::peer_lost, {"rank 2 (worker2) was lost"});
+  expect_all(std::move(later), ErrorKind::peer_lost, {"worker2", "lost"});
 }
 
 TEST_P(GroupEnds, AMemberThatLeavesIsNamedToWhoStillNeedsIt) {
@@ -231,6 +231,7 @@ TEST_P(GroupEnds, WhatHangsIsWrittenDownBeforeAnybodyHearsOfIt) {
   }
   const auto path = groups[0].write_flight(folder);
   EXPECT_TRUE(std::filesystem::exists(path));
+  for (const int rank : {0, 1, 2}) company.end(rank);  // which the others write down, too
   std::filesystem::remove_all(folder);
 }
 
