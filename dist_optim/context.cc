@@ -67,9 +67,11 @@ std::vector<dist_autograd::PassId> Context::may_step(std::span<const dist_autogr
   for (const auto& pass : passes) {
     if (pass.state() == nullptr)
       throw rpc::Error(rpc::ErrorKind::failed_precondition, "a pass that was released cannot step");
-    if (autograd->find_if_known(pass.id()) == nullptr)
+    if (autograd->find_if_known(pass.id()) == nullptr) {
+      pass.state()->check_alive();  // throws why it failed: a worker that was lost, say
       throw rpc::Error(rpc::ErrorKind::failed_precondition,
                        to_string(pass.id()) + " cannot step: it has failed or was released");
+    }
     ids.push_back(pass.id());
   }
   return ids;

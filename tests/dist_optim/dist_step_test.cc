@@ -454,6 +454,25 @@ TEST_F(DistStepDeath, ATrainerThatDiesFailsItsRoundAndTheErrorSaysWhere) {
   expect_equal(shared.call<&Layer::values>().get(), layers.local_b.values());
 }
 
+TEST(DistStepOwners, APassThatHasLostAWorkerSaysWhichWhereItIsStepped) {
+  Agents agents(3);
+  auto remote = rref::create<Layer>(agents.peer(2, 1), std::int64_t{1});
+  DistOptimizer optimizer{agents[2], torch::optim::SGDOptions(0.1), stale(0), remote};
+  optimizer.attached().get();
+  dist_autograd::Pass pass{agents[2]};
+  pass.backward(remote.call<&Layer::forward>(pass, input(0)).get().sum()).get();
+  agents.kill(1);
+  const auto autograd = dist_autograd::Context::of(*agents[2].core());
+  test::eventually("the pass has failed", [&] { return autograd->find_if_known(pass.id()) == nullptr; });
+  try {
+    optimizer.step(pass).get();
+    FAIL() << "it was stepped";
+  } catch (const rpc::Error& error) {
+    EXPECT_EQ(error.kind(), rpc::ErrorKind::peer_lost) << error.what();
+    EXPECT_NE(std::string(error.what()).find("worker1"), std::string::npos) << error.what();
+  }
+}
+
 // The trainer's own module waits for another trainer's pass, so that its prepare does; meanwhile the other
 // owner, which has prepared, dies.
 TEST(DistStepOwners, AnOwnerThatDiesBeforeTheDecisionLeavesNothingStepped) {
