@@ -15,7 +15,10 @@ constexpr std::size_t KiB = 1 << 10, MiB = 1 << 20;
 std::string size_text(std::size_t bytes) {
   return bytes % MiB == 0 ? std::to_string(bytes / MiB) + "MiB" : std::to_string(bytes / KiB) + "KiB";
 }
-const char* name_of(Kind kind) { return kind == Kind::group ? "group" : kind == Kind::any ? "any" : "tcp"; }
+const char* name_of(Kind kind) {
+  constexpr const char* names[] = {"group", "any", "tcp", "hosts"};
+  return names[static_cast<std::size_t>(kind)];
+}
 
 std::vector<Work> works() {
   std::vector<Work> works;
@@ -26,7 +29,7 @@ std::vector<Work> works() {
   };
   for (const int ranks : {2, 4})
     for (const std::size_t bytes : {4 * KiB, 64 * KiB, MiB, 16 * MiB, 64 * MiB, 256 * MiB})
-      for (const Kind kind : {Kind::group, Kind::any, Kind::tcp})
+      for (const Kind kind : {Kind::group, Kind::any, Kind::tcp, Kind::hosts})
         add(Operation::all_reduce, bytes, ranks, kind);
   for (const Operation operation :
        {Operation::broadcast, Operation::all_gather, Operation::reduce_scatter, Operation::all_to_all})

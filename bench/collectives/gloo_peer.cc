@@ -23,7 +23,12 @@ std::optional<Contender> gloo_peer(const Work& work) {
   return Contender{
       "gloo", {{"caller", "Python, main"}, {"transport", "tcp"}}, [work](const Setting& setting) {
         const std::string store = scratch_path(".gloo");
+        const auto hosts = work.make_hosts();
         const Outcome outcome = measure_ranks(work.ranks, setting, [&](RankEnd& end) {
+          if (hosts) {
+            hosts->enter(work.host_of(end.rank()));
+            ::setenv("GLOO_SOCKET_IFNAME", "eth0", 1);
+          }
           end.become({python(), WEFT_BENCH_SOURCE_DIR "/collectives/gloo_peer.py", name_of(work.operation),
                       std::to_string(work.elements()), std::to_string(end.rank()), std::to_string(work.ranks),
                       store, seconds(end.budget().warm_up), seconds(end.budget().duration)});

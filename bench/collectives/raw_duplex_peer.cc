@@ -2,6 +2,7 @@
 // ways at once over one connection, and add nothing up.
 #include "bench/collectives/work.h"
 
+#include <arpa/inet.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
@@ -9,6 +10,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <future>
 #include <system_error>
 
 namespace weft::bench {
@@ -16,17 +18,20 @@ namespace {
 
 [[noreturn]] void fail(const char* what) { throw std::system_error(errno, std::generic_category(), what); }
 
-// Both ends of a TCP connection over the loopback.
-std::pair<int, int> connected_pair() {
-  const int listener = socket(AF_INET, SOCK_STREAM, 0), one = socket(AF_INET, SOCK_STREAM, 0);
+// Both ends of a TCP connection, over the loopback or between two hosts.
+std::pair<int, int> connected_pair(const Hosts* hosts) {
+  if (hosts != nullptr) hosts->enter(1);
+  const int one = socket(AF_INET, SOCK_STREAM, 0);
+  if (hosts != nullptr) hosts->enter(0);
+  const int listener = socket(AF_INET, SOCK_STREAM, 0);
   sockaddr_in where{};
   where.sin_family = AF_INET;
-  where.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  where.sin_addr.s_addr = inet_addr(hosts != nullptr ? Hosts::address(0).c_str() : "127.0.0.1");
   socklen_t size = sizeof where;
   auto* const address = reinterpret_cast<sockaddr*>(&where);
   if (listener < 0 || one < 0 || bind(listener, address, size) != 0 || listen(listener, 1) != 0 ||
       getsockname(listener, address, &size) != 0 || connect(one, address, size) != 0)
-    fail("a connection over the loopback");
+    fail("a connection");
   const int other = accept(listener, nullptr, nullptr);
   if (other < 0) fail("accept");
   close(listener);
@@ -73,10 +78,13 @@ void run(const Work& work, int socket, RankEnd& end) {
 }  // namespace
 
 std::optional<Contender> raw_duplex_peer(const Work& work) {
-  if (work.kind != Kind::tcp || work.ranks != 2 || work.operation != Operation::all_reduce)
-    return std::nullopt;
+  const bool tcp = work.kind == Kind::tcp || work.kind == Kind::hosts;
+  if (!tcp || work.ranks != 2 || work.operation != Operation::all_reduce) return std::nullopt;
   return Contender{"raw-duplex", {{"caller", "main"}}, [work](const Setting& setting) {
-                     const auto [one, other] = connected_pair();
+                     const auto hosts = work.make_hosts();
+                     // In a thread of its own, which stays on that host until it ends.
+                     const auto [one, other] =
+                         std::async(std::launch::async, [&] { return connected_pair(hosts.get()); }).get();
                      const int ends[] = {one, other};
                      const Outcome outcome =
                          measure_ranks(2, setting, [&](RankEnd& end) { run(work, ends[end.rank()], end); });

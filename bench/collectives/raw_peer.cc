@@ -106,7 +106,7 @@ void run(const Work& work, const Memory& memory, RankEnd& end) {
 }  // namespace
 
 std::optional<Contender> raw_peer(const Work& work) {
-  if (work.kind == Kind::tcp) return std::nullopt;
+  if (work.kind == Kind::tcp || work.kind == Kind::hosts) return std::nullopt;
   return Contender{"raw", {{"caller", "main"}}, [work](const Setting& setting) {
                      const Memory memory(4096 + static_cast<std::size_t>(work.ranks) * 2 * work.bytes);
                      return measure_ranks(work.ranks, setting, [&](RankEnd& end) { run(work, memory, end); });

@@ -20,15 +20,19 @@ void run(const Work& work, const std::string& store, RankEnd& end) {
   at::set_num_threads(1);
   const auto ranks = static_cast<std::size_t>(work.ranks);
   rpc::AgentOptions options{.name = "rank" + std::to_string(end.rank())};
-  options.listen = {"tcp://127.0.0.1:0"};
-  options.same_host = work.kind != Kind::tcp;
+  const bool hosts = work.kind == Kind::hosts;
+  options.listen = {"tcp://" + (hosts ? Hosts::address(work.host_of(end.rank())) : "127.0.0.1") + ":0"};
+  options.insecure = hosts;
+  options.same_host = !hosts && work.kind != Kind::tcp;
   options.rendezvous = rpc::Rendezvous{
       .store = "file://" + store, .rank = static_cast<std::size_t>(end.rank()), .world_size = ranks};
   rpc::Layers layers = tensor::layers();
   layers.push_back(collectives::layer());
   rpc::Agent agent(options, layers);
   agent.wait_for(ranks).get();
-  const Group group = Group::create(agent, {.shared_memory = work.kind != Kind::tcp}).get();
+  collectives::GroupOptions how{.shared_memory = work.kind != Kind::tcp};
+  if (hosts) how.host = "host" + std::to_string(work.host_of(end.rank()));
+  const Group group = Group::create(agent, how).get();
 
   const auto make = [&](std::size_t elements) {
     const std::vector<std::int64_t> sizes{static_cast<std::int64_t>(elements)};
@@ -73,8 +77,11 @@ void run(const Work& work, const std::string& store, RankEnd& end) {
 std::optional<Contender> weft_peer(const Work& work) {
   return Contender{"weft", {{"caller", "main"}}, [work](const Setting& setting) {
                      const std::string store = scratch_path(".store");
-                     const Outcome outcome =
-                         measure_ranks(work.ranks, setting, [&](RankEnd& end) { run(work, store, end); });
+                     const auto hosts = work.make_hosts();
+                     const Outcome outcome = measure_ranks(work.ranks, setting, [&](RankEnd& end) {
+                       if (hosts) hosts->enter(work.host_of(end.rank()));
+                       run(work, store, end);
+                     });
                      std::filesystem::remove(store);
                      return outcome;
                    }};

@@ -2,8 +2,10 @@
 // what each does. Thread-safety: values.
 #pragma once
 
+#include "bench/collectives/hosts.h"
 #include "bench/collectives/ranks.h"
 
+#include <memory>
 #include <optional>
 
 namespace weft::bench {
@@ -15,7 +17,9 @@ enum class Kind {
   group,  // in the memory of the group, where a peer has such; else as `any`
   any,    // in ordinary memory
   tcp,    // the same, over TCP alone
+  hosts,  // ordinary memory, on two hosts, half of the ranks on each
 };
+inline constexpr int host_count = 2;
 
 // float32, sum. bytes: of the tensor that is reduced or sent; of all ranks' parts together where they have
 // parts (all_gather: the output; reduce_scatter, all_to_all: the input).
@@ -28,6 +32,11 @@ struct Work {
 
   std::size_t elements() const { return bytes / sizeof(float); }
   std::size_t part() const { return elements() / static_cast<std::size_t>(ranks); }
+  int host_of(int rank) const { return rank * host_count / ranks; }
+  // The hosts, where the work is on several; a measurement keeps them.
+  std::unique_ptr<Hosts> make_hosts() const {
+    return kind == Kind::hosts ? std::make_unique<Hosts>(host_count) : nullptr;
+  }
 };
 
 const char* name_of(Operation operation);
@@ -68,10 +77,9 @@ class Rounds {
 // Each gives nothing where the work does not concern that peer.
 using MakeContender = std::optional<Contender> (*)(const Work&);
 std::optional<Contender> weft_peer(const Work& work);
-std::optional<Contender> weft_messages_peer(const Work& work);  // without shared memory between ranks
-std::optional<Contender> raw_peer(const Work& work);            // processes that reduce in one shared memory
-std::optional<Contender> raw_duplex_peer(const Work& work);     // as many bytes over one TCP connection
-std::optional<Contender> gloo_peer(const Work& work);           // by way of PyTorch in Python
+std::optional<Contender> raw_peer(const Work& work);         // processes that reduce in one shared memory
+std::optional<Contender> raw_duplex_peer(const Work& work);  // as many bytes over one TCP connection
+std::optional<Contender> gloo_peer(const Work& work);        // by way of PyTorch in Python
 std::optional<Contender> openmpi_peer(const Work& work);
 
 }  // namespace weft::bench

@@ -1,0 +1,62 @@
+#include "bench/collectives/hosts.h"
+
+#include <fcntl.h>
+#include <sched.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <stdexcept>
+#include <system_error>
+
+namespace weft::bench {
+namespace {
+
+void ip(const std::string& words) {
+  if (std::system(("ip " + words + " 2>/dev/null >&2").c_str()) != 0)
+    throw std::runtime_error("hosts cannot be made here: ip " + words);
+}
+
+}  // namespace
+
+Hosts::Hosts(int count) {
+  const std::string name = "weft_bench" + std::to_string(getpid()) + "_";
+  try {
+    const std::string bridge = name + "bridge";
+    ip("netns add " + bridge);
+    names_.push_back(bridge);
+    ip("-n " + bridge + " link add bridge type bridge");
+    ip("-n " + bridge + " link set bridge up");
+    for (int host = 0; host < count; ++host) {
+      const std::string own = name + std::to_string(host), port = "h" + std::to_string(host);
+      ip("netns add " + own);
+      names_.insert(names_.end() - 1, own);
+      ip("-n " + bridge + " link add " + port + " type veth peer name eth0 netns " + own);
+      ip("-n " + bridge + " link set " + port + " master bridge up");
+      ip("-n " + own + " address add " + address(host) + "/24 dev eth0");
+      ip("-n " + own + " link set eth0 up");
+      ip("-n " + own + " link set lo up");
+    }
+  } catch (...) {
+    remove();
+    throw;
+  }
+}
+
+Hosts::~Hosts() { remove(); }
+
+void Hosts::remove() {
+  for (const std::string& name : names_)
+    if (std::system(("ip netns delete " + name + " 2>/dev/null").c_str()) != 0)
+      continue;  // nothing is left to do
+}
+
+void Hosts::enter(int host) const {
+  const int space =
+      open(("/run/netns/" + names_.at(static_cast<std::size_t>(host))).c_str(), O_RDONLY | O_CLOEXEC);
+  if (space < 0 || setns(space, CLONE_NEWNET) != 0)
+    throw std::system_error(errno, std::generic_category(), "a host's network");
+  close(space);
+}
+
+}  // namespace weft::bench

@@ -1,0 +1,28 @@
+// Hosts: network namespaces of this machine, each with an address of its own on one bridge, for the time of a
+// measurement. Needs iproute2 and the right to make them: std::runtime_error says what is missing.
+// Thread-safety: one thread, which enters a namespace alone.
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace weft::bench {
+
+class Hosts {
+ public:
+  explicit Hosts(int count);
+  ~Hosts();
+  Hosts(const Hosts&) = delete;
+  Hosts& operator=(const Hosts&) = delete;
+
+  static std::string address(int host) { return "10.98.7." + std::to_string(host + 1); }
+  // The calling thread, and what it starts and opens from now on, is on that host.
+  void enter(int host) const;
+
+ private:
+  void remove();
+
+  std::vector<std::string> names_;  // of the namespaces, the bridge's last
+};
+
+}  // namespace weft::bench
