@@ -14,8 +14,10 @@ std::size_t length_of(std::span<const Range> blocks) { return blocks.empty() ? 0
 
 bool is_small(Party me, std::size_t n) { return n * me.item_size <= small_bytes; }
 
-// Not a byte before all have come, and mean the same.
-Plan agreed(Party me, Plan plan) { return in_sequence(dissemination_barrier(member(me)), std::move(plan)); }
+// Nothing is written before all have come, and mean the same.
+Plan agreed(Party me, Plan plan) {
+  return in_sequence(dissemination_barrier(member(me)), std::move(plan), ahead_bytes / me.item_size);
+}
 
 // What is empty is no message, and tells nobody anything.
 bool all_tell(Party me, std::span<const Range> blocks) {

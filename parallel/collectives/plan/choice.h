@@ -2,8 +2,9 @@
 //
 // Elements are counted in items of so many bytes. Where every rank's result needs something of every other
 // (all_reduce, all_gather, reduce_scatter), a small collective finds by its own messages whether the ranks
-// mean the same: where they do not, it ends on none. All others begin with a barrier, so that no byte moves
-// before all ranks have agreed. docs/collectives.md has the table.
+// mean the same: where they do not, it ends on none. All others begin with a barrier, so that nothing is
+// written before all ranks have agreed; the first that a rank sends leaves beside it. docs/collectives.md has
+// the table.
 #pragma once
 
 #include <weft/parallel/collectives/plan/algorithms.h>
@@ -18,6 +19,7 @@ struct Party {
 
 inline constexpr std::size_t small_bytes = 32 << 10;   // up to which rounds cost more than bytes
 inline constexpr std::size_t chunk_bytes = 256 << 10;  // of one message, at most
+inline constexpr std::size_t ahead_bytes = 512 << 10;  // that a rank sends before all have agreed, at most
 
 // Whether an all_reduce of so many elements does so, and may have changed its output before it is known.
 WEFT_EXPORT bool agrees_by_itself(Party me, std::size_t n);

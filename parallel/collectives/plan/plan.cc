@@ -28,7 +28,7 @@ PlanCost cost_of(const Plan& plan) {
   return cost;
 }
 
-Plan in_sequence(Plan first, Plan second) {
+Plan in_sequence(Plan first, Plan second, std::size_t ahead) {
   const auto length = static_cast<std::uint32_t>(first.steps.size());
   std::map<int, std::uint32_t> sent, received;
   std::vector<bool> awaited(length, false);
@@ -40,11 +40,18 @@ Plan in_sequence(Plan first, Plan second) {
   std::vector<std::uint32_t> last;
   for (std::uint32_t index = 0; index < length; ++index)
     if (!awaited[index]) last.push_back(index);
+  std::vector<bool> is_ahead;  // of the second's steps
   for (Step& step : second.steps) {
-    if (step.after.empty()) {
-      step.after = last;
-    } else {
-      for (std::uint32_t& earlier : step.after) earlier += length;
+    const bool leaves_at_once = step.kind == Step::Kind::send && step.place == Place::input &&
+                                step.after.empty() && step.range.size() <= ahead;
+    is_ahead.push_back(leaves_at_once);
+    const bool waits = std::any_of(step.after.begin(), step.after.end(),
+                                   [&](std::uint32_t index) { return !is_ahead[index]; });
+    for (std::uint32_t& earlier : step.after) earlier += length;
+    if (leaves_at_once) {
+      ahead -= step.range.size();
+    } else if (!waits) {
+      step.after.insert(step.after.end(), last.begin(), last.end());
     }
     if (step.kind == Step::Kind::send) step.label += sent[step.peer];
     if (step.kind == Step::Kind::receive || step.kind == Step::Kind::reduce)

@@ -51,8 +51,9 @@ struct Plan {
   std::size_t accumulator = 0;  // elements; 0: nothing is reduced
 };
 
-// The second begins when the first has ended, on this rank. On all ranks alike, as plans are.
-WEFT_EXPORT Plan in_sequence(Plan first, Plan second);
+// The second begins when the first has ended, on this rank; but what it sends of the input without waiting
+// for anything, up to `ahead` elements, leaves at once. On all ranks alike, as plans are.
+WEFT_EXPORT Plan in_sequence(Plan first, Plan second, std::size_t ahead = 0);
 
 // What a plan costs its rank: the figures that docs/collectives.md has formulas for.
 struct PlanCost {

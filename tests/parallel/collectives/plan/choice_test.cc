@@ -65,6 +65,32 @@ TEST(PlanChoice, MovesNothingMuchBeforeAllHaveCome) {
     }
 }
 
+// All but what leaves at once, which is of the input and not much, comes after the barrier's last message.
+TEST(PlanChoice, SendsTheFirstOfItBesideTheBarrier) {
+  for (const auto& [name, make] : collectives())
+    for (const int ranks : {2, 5}) {
+      SCOPED_TRACE(::testing::Message() << name << " among " << ranks);
+      const Plan plan = make({0, ranks, 4}, 1 << 20);
+      std::vector<std::size_t> signals(plan.steps.size());  // of the barrier, that come before a step
+      std::size_t due = 0, ahead = 0;
+      for (std::size_t index = 0; index < plan.steps.size(); ++index) {
+        const Step& step = plan.steps[index];
+        const bool takes = step.kind == Step::Kind::receive && step.range.empty();
+        for (const std::uint32_t earlier : step.after)
+          signals[index] = std::max(signals[index], signals[earlier]);
+        if (takes) due = signals[index] = due + 1;
+        if (step.range.empty()) continue;
+        const bool waits = signals[index] == due && due != 0;
+        EXPECT_TRUE(waits || (step.kind == Step::Kind::send && step.place == Place::input)) << index;
+        if (!waits) ahead += step.range.size() * 4;
+      }
+      EXPECT_LE(ahead, ahead_bytes);
+      if (std::string_view(name) == "all_reduce") {
+        EXPECT_GT(ahead, chunk_bytes / 2);
+      }
+    }
+}
+
 TEST(PlanChoice, SumsUp) {
   for (const int ranks : {1, 2, 3, 8, 9})
     for (const std::size_t n : sizes) {
