@@ -65,11 +65,20 @@ void Rounds::report() {
 
 int main(int argc, char** argv) {
   using namespace weft::bench;
-  Bench bench{.name = "collectives", .processes = 4};
+  Bench bench{.name = "collectives", .processes = 8};
   for (const Work& work : works()) {
     Case& one = bench.cases.emplace_back(Case{work.name, {}});
     for (const MakeContender peer : peers)
       if (auto contender = peer(work)) one.contenders.push_back(std::move(*contender));
   }
+  for (const int ranks : {2, 3, 4, 6, 8})
+    for (const std::size_t bytes : {4 * KiB, 16 * KiB, 32 * KiB, 64 * KiB, 128 * KiB, MiB, 16 * MiB}) {
+      const Work work{"", Operation::all_reduce, bytes, ranks, Kind::tcp};
+      bench.cases.push_back(
+          {"algorithm/" + size_text(bytes) + "/" + std::to_string(ranks), weft_algorithms(work)});
+    }
+  for (const std::size_t bytes : {MiB, 16 * MiB})
+    bench.cases.push_back({"message/" + size_text(bytes) + "/2",
+                           weft_messages({"", Operation::all_reduce, bytes, 2, Kind::tcp})});
   return run_bench(argc, argv, std::move(bench));
 }

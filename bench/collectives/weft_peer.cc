@@ -31,6 +31,7 @@ void run(const Work& work, const std::string& store, RankEnd& end) {
   rpc::Agent agent(options, layers);
   agent.wait_for(ranks).get();
   collectives::GroupOptions how{.shared_memory = work.kind != Kind::tcp};
+  if (work.bounds) how.bounds = *work.bounds;
   if (hosts) how.host = "host" + std::to_string(work.host_of(end.rank()));
   const Group group = Group::create(agent, how).get();
 
@@ -74,8 +75,9 @@ void run(const Work& work, const std::string& store, RankEnd& end) {
 
 }  // namespace
 
-std::optional<Contender> weft_peer(const Work& work) {
-  return Contender{"weft", {{"caller", "main"}}, [work](const Setting& setting) {
+namespace {
+Contender contender(const char* name, const Work& work) {
+  return Contender{name, {{"caller", "main"}}, [work](const Setting& setting) {
                      const std::string store = scratch_path(".store");
                      const auto hosts = work.make_hosts();
                      const Outcome outcome = measure_ranks(work.ranks, setting, [&](RankEnd& end) {
@@ -85,6 +87,36 @@ std::optional<Contender> weft_peer(const Work& work) {
                      std::filesystem::remove(store);
                      return outcome;
                    }};
+}
+}  // namespace
+
+std::optional<Contender> weft_peer(const Work& work) { return contender("weft", work); }
+
+std::vector<Contender> weft_algorithms(Work work) {
+  constexpr std::size_t any = std::size_t{1} << 40;
+  std::vector<Contender> contenders{contender("weft", work)};
+  const auto add = [&](const char* name, collectives::Bounds bounds) {
+    work.bounds = bounds;
+    contenders.push_back(contender(name, work));
+  };
+  add("doubling", {.small_bytes = any});
+  add("ring", {.small_bytes = 0, .ring_bytes = 0});
+  add("halving", {.small_bytes = 0, .ring_bytes = any});
+  return contenders;
+}
+
+std::vector<Contender> weft_messages(Work work) {
+  std::vector<Contender> contenders{contender("weft", work)};
+  const auto add = [&](const char* name, std::size_t bytes) {
+    work.bounds = collectives::Bounds{.message_bytes = bytes};
+    contenders.push_back(contender(name, work));
+  };
+  add("64KiB", 64 << 10);
+  add("128KiB", 128 << 10);
+  add("512KiB", 512 << 10);
+  add("1MiB", 1 << 20);
+  add("4MiB", 4 << 20);
+  return contenders;
 }
 
 }  // namespace weft::bench

@@ -5,6 +5,8 @@
 #include "bench/collectives/hosts.h"
 #include "bench/collectives/ranks.h"
 
+#include <weft/parallel/collectives/plan/bounds.h>
+
 #include <memory>
 #include <optional>
 
@@ -29,6 +31,7 @@ struct Work {
   std::size_t bytes = 0;
   int ranks = 2;
   Kind kind = Kind::any;
+  std::optional<collectives::Bounds> bounds = {};  // of weft's; none: its own
 
   std::size_t elements() const { return bytes / sizeof(float); }
   std::size_t part() const { return elements() / static_cast<std::size_t>(ranks); }
@@ -81,5 +84,9 @@ std::optional<Contender> raw_peer(const Work& work);         // processes that r
 std::optional<Contender> raw_duplex_peer(const Work& work);  // as many bytes over one TCP connection
 std::optional<Contender> gloo_peer(const Work& work);        // by way of PyTorch in Python
 std::optional<Contender> openmpi_peer(const Work& work);
+
+// weft's own choice beside what it could have chosen.
+std::vector<Contender> weft_algorithms(Work work);
+std::vector<Contender> weft_messages(Work work);  // of which length
 
 }  // namespace weft::bench

@@ -17,6 +17,7 @@
 // same group. Thread-safe; which of two threads begins first is for the program to order, alike on all ranks.
 #pragma once
 
+#include <weft/parallel/collectives/plan/bounds.h>
 #include <weft/parallel/collectives/reduce_op.h>
 #include <weft/rpc/agent/agent.h>
 #include <weft/rpc/codec/packed.h>
@@ -73,6 +74,7 @@ struct GroupOptions {
   // of that precision; the same bits on all ranks all the same. None where ranks share memory, and of
   // float64.
   std::optional<at::ScalarType> wire = {};
+  Bounds bounds = {};  // where messages change their ways; alike on all members
   // Whether members that are all on one host, of one user, act in memory that they share; and how many bytes
   // of addresses each has there for the tensors of empty(). Alike on all members.
   bool shared_memory = true;

@@ -52,7 +52,8 @@ rpc::Future<void> GroupCore::start(Collective collective) {
 
 Party GroupCore::party_of(const Collective& collective) const {
   return {rank_, size(),
-          collective.reduction ? collective.reduction->accumulator_size() : collective.memory.item_size};
+          collective.reduction ? collective.reduction->accumulator_size() : collective.memory.item_size,
+          options_.bounds};
 }
 
 // Nothing that is small: there two ranks exchange their halves, and would have other bits. What tensors of 16

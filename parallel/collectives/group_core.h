@@ -50,6 +50,7 @@ class WEFT_EXPORT GroupCore final : public std::enable_shared_from_this<GroupCor
     std::string name;
     std::chrono::nanoseconds deadline;
     std::optional<c10::ScalarType> wire;
+    Bounds bounds;
     std::filesystem::path
         flights;  // where what was under way is written when the group fails; empty: nowhere
   };

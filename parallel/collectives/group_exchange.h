@@ -162,6 +162,7 @@ class GroupCore::Exchange final : public Outbox, public std::enable_shared_from_
   std::shared_ptr<PlanRun> make_run(Party party, const Layout& layout, const PlanMemory& memory,
                                     PlanRun::Done done) const {
     party.item_size = collective_.reduction ? collective_.reduction->accumulator_size() : memory.item_size;
+    party.bounds = group_->options_.bounds;
     return std::make_shared<PlanRun>(
         party.rank, party.ranks, plan_of(party, layout), memory, collective_.reduction, std::move(done),
         group_->wire_for(collective_.signature.dtype, party, layout), group_->size());

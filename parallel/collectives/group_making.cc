@@ -53,9 +53,10 @@ std::optional<Group> Group::make(const std::shared_ptr<Context>& context, Meetin
     delete core;
   };
   const std::shared_ptr<GroupCore> core(
-      new GroupCore(
-          context->core(), meeting.id, {options.name, options.deadline, options.wire, flights_of(options)},
-          std::move(meeting.members), meeting.rank, std::move(meeting.space), std::move(meeting.hosts)),
+      new GroupCore(context->core(), meeting.id,
+                    {options.name, options.deadline, options.wire, options.bounds, flights_of(options)},
+                    std::move(meeting.members), meeting.rank, std::move(meeting.space),
+                    std::move(meeting.hosts)),
       forget);
   context->add(core);
   return Group(core);
@@ -142,6 +143,7 @@ void Group::try_to_shrink(rpc::Agent& agent, const Group& old,
                           .members = names,
                           .deadline = options.deadline,
                           .wire = options.wire,
+                          .bounds = options.bounds,
                           .flights = options.flights});
   });
   if (!made.ok()) return promise->fail(made.error());

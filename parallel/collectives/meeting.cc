@@ -10,6 +10,8 @@
 #include <set>
 
 namespace weft::collectives {
+WEFT_CODEC(Bounds, small_bytes, message_bytes, ahead_bytes, ring_bytes)
+
 namespace {
 
 using Cores = std::vector<std::uint64_t>;  // a bit each
@@ -23,9 +25,10 @@ struct Introduction {
   std::optional<RegionAddress> memory;  // none: it shares none
   Cores cores;                          // on which it may run
   std::string wire;                     // GroupOptions::wire, by name
+  Bounds bounds;                        // GroupOptions::bounds
   std::string host;                     // GroupOptions::host, and what the system says
 };
-WEFT_CODEC(Introduction, self, number, colour, key, memory, cores, wire, host)
+WEFT_CODEC(Introduction, self, number, colour, key, memory, cores, wire, bounds, host)
 
 Cores own_cores() {
   cpu_set_t set;
@@ -98,11 +101,16 @@ Meeting first_part(const std::vector<Introduction>& all, int seat, std::optional
     members.push_back(all[each]);
     meeting.members.push_back(all[each].self);
   }
-  for (const Introduction& member : members)
+  for (const Introduction& member : members) {
+    if (!(member.bounds == members.front().bounds))
+      throw rpc::Error(rpc::ErrorKind::invalid_argument,
+                       "members of a group differ in its bounds: " + members.front().self.name + " and " +
+                           member.self.name);
     if (member.wire != members.front().wire)
       throw rpc::Error(rpc::ErrorKind::invalid_argument,
                        "members of a group differ in its wire: " + members.front().self.name + " '" +
                            members.front().wire + "', " + member.self.name + " '" + member.wire + "'");
+  }
   meeting.id = {members.front().self.incarnation, members.front().number};
   meeting.rank = static_cast<int>(std::find(places.begin(), places.end(), static_cast<std::size_t>(seat)) -
                                   places.begin());
@@ -135,6 +143,7 @@ rpc::Future<Meeting> meet(Talk talk, rpc::AgentId self, Seat seat, const GroupOp
                             .memory = std::nullopt,
                             .cores = own_cores(),
                             .wire = wire_text(options.wire),
+                            .bounds = options.bounds,
                             .host = options.host + " " + SharedRegion::this_host()};
   const auto own = seat.colour ? make_region(options, seat.of) : nullptr;
   if (own != nullptr) introduction.memory = own->address();

@@ -7,16 +7,19 @@ namespace weft::collectives {
 namespace {
 
 Member member(Party me) {
-  return {.rank = me.rank, .ranks = me.ranks, .chunk = std::max<std::size_t>(1, chunk_bytes / me.item_size)};
+  return {.rank = me.rank,
+          .ranks = me.ranks,
+          .chunk = std::max<std::size_t>(1, me.bounds.message_bytes / me.item_size)};
 }
 
 std::size_t length_of(std::span<const Range> blocks) { return blocks.empty() ? 0 : blocks.back().end; }
 
-bool is_small(Party me, std::size_t n) { return n * me.item_size <= small_bytes; }
+bool is_small(Party me, std::size_t n) { return n * me.item_size <= me.bounds.small_bytes; }
 
 // Nothing is written before all have come, and mean the same.
 Plan agreed(Party me, Plan plan) {
-  return in_sequence(dissemination_barrier(member(me)), std::move(plan), ahead_bytes / me.item_size);
+  return in_sequence(dissemination_barrier(member(me)), std::move(plan),
+                     me.bounds.ahead_bytes / me.item_size);
 }
 
 // What is empty is no message, and tells nobody anything.
@@ -25,9 +28,6 @@ bool all_tell(Party me, std::span<const Range> blocks) {
          std::none_of(blocks.begin(), blocks.end(), [](Range block) { return block.empty(); });
 }
 
-// Rounds of halves where there are many ranks: as many bytes, and fewer messages behind each other.
-constexpr int many_ranks = 8;
-
 }  // namespace
 
 bool agrees_by_itself(Party me, std::size_t n) { return n != 0 && is_small(me, n); }
@@ -35,8 +35,9 @@ bool agrees_by_itself(Party me, std::size_t n) { return n != 0 && is_small(me, n
 Plan plan_all_reduce(Party me, std::size_t n) {
   if (n == 0) return plan_barrier(me);
   if (agrees_by_itself(me, n)) return doubling_all_reduce(member(me), n);
-  return agreed(me,
-                me.ranks > many_ranks ? halving_all_reduce(member(me), n) : ring_all_reduce(member(me), n));
+  // As many bytes either way; halves are fewer messages behind each other.
+  const bool ring = n / static_cast<std::size_t>(me.ranks) >= me.bounds.ring_bytes / me.item_size;
+  return agreed(me, ring ? ring_all_reduce(member(me), n) : halving_all_reduce(member(me), n));
 }
 
 Plan plan_reduce(Party me, int root, std::size_t n) {

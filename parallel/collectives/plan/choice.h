@@ -8,6 +8,7 @@
 #pragma once
 
 #include <weft/parallel/collectives/plan/algorithms.h>
+#include <weft/parallel/collectives/plan/bounds.h>
 #include <weft/parallel/collectives/plan/layout.h>
 
 namespace weft::collectives {
@@ -15,11 +16,8 @@ namespace weft::collectives {
 struct Party {
   int rank = 0, ranks = 1;
   std::size_t item_size = 1;  // bytes of an element, as it travels
+  Bounds bounds = {};
 };
-
-inline constexpr std::size_t small_bytes = 32 << 10;   // up to which rounds cost more than bytes
-inline constexpr std::size_t chunk_bytes = 256 << 10;  // of one message, at most
-inline constexpr std::size_t ahead_bytes = 512 << 10;  // that a rank sends before all have agreed, at most
 
 // Whether an all_reduce of so many elements does so, and may have changed its output before it is known.
 WEFT_EXPORT bool agrees_by_itself(Party me, std::size_t n);

@@ -137,6 +137,32 @@ TEST(GroupsOverAWire, IsTheSameForAllMembers) {
             ErrorKind::invalid_argument);
 }
 
+TEST(GroupsWithBounds, ReduceTheSameByEveryAlgorithm) {
+  constexpr std::size_t any = std::size_t{1} << 40;
+  for (const int ranks : {2, 3, 4, 9}) {
+    Company company(ranks);
+    for (const Bounds bounds :
+         {Bounds{.small_bytes = any},
+          Bounds{.small_bytes = 0, .message_bytes = 4000, .ahead_bytes = 0, .ring_bytes = 0},
+          Bounds{.small_bytes = 0, .ring_bytes = any}}) {
+      const auto groups = company.groups({.bounds = bounds});
+      Tensors tensors(ranks);
+      for (int rank = 0; rank < ranks; ++rank) tensors[rank] = at::arange(20'000) * (rank + 1);
+      together(groups, [&](const Group& group) { return group.all_reduce(tensors[group.rank()]); });
+      for (const at::Tensor& tensor : tensors)
+        expect_equal(tensor, at::arange(20'000) * (ranks * (ranks + 1) / 2));
+    }
+  }
+}
+
+TEST(GroupsWithBounds, AreTheSameForAllMembers) {
+  Company company(2);
+  auto one = Group::create(company.agent(0), {.bounds = {.small_bytes = 1}}),
+       two = Group::create(company.agent(1));
+  for (auto* group : {&one, &two})
+    EXPECT_EQ(test::kind_of([&] { return got(std::move(*group)); }), ErrorKind::invalid_argument);
+}
+
 TEST(GroupsOverTcp, MoveMuch) {
   Company company(2, Backend::messages, std::make_unique<test::TcpJobStore>());
   const auto groups = company.groups();
