@@ -160,7 +160,10 @@ void GroupCore::not_sent(int to, const std::exception_ptr& error) {
   try {
     std::rethrow_exception(error);
   } catch (const rpc::Error& known) {
-    kind = known.kind() == rpc::ErrorKind::unavailable ? rpc::ErrorKind::peer_lost : known.kind();
+    // Who leaves its job has said so before; who only goes is lost, however that is noticed first.
+    const bool gone =
+        known.kind() == rpc::ErrorKind::unavailable || known.kind() == rpc::ErrorKind::shut_down;
+    kind = gone ? rpc::ErrorKind::peer_lost : known.kind();
   } catch (...) {
   }
   fail_all(rpc::Error(kind,
