@@ -4,6 +4,10 @@
 
 namespace weft::collectives {
 
+Context::Context(std::shared_ptr<rpc::AgentCore> core, nccl::DevicesOptions devices)
+    : core_(std::move(core)),
+      devices_(std::make_shared<nccl::Devices>(core_->loops().front(), std::move(devices))) {}
+
 std::shared_ptr<Context> Context::of(rpc::AgentCore& core) {
   auto context = core.layers().share<Context>();
   if (context == nullptr)
@@ -108,9 +112,9 @@ void Context::shut_down() {
   for (const auto& group : all()) group->end();
 }
 
-rpc::Layer layer() {
-  return [](rpc::Agent& agent) {
-    auto context = std::make_shared<Context>(agent.core());
+rpc::Layer layer(nccl::DevicesOptions devices) {
+  return [devices = std::move(devices)](rpc::Agent& agent) {
+    auto context = std::make_shared<Context>(agent.core(), devices);
     agent.core()->layers().put(context);
     agent.core()->add_hook(context);
     auto service = std::make_shared<GroupService>();

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <weft/parallel/collectives/group_core.h>
+#include <weft/parallel/collectives/nccl/devices.h>
 #include <weft/rpc/agent/agent.h>
 
 #include <map>
@@ -12,10 +13,11 @@ namespace weft::collectives {
 
 class WEFT_EXPORT Context final : public rpc::CallHook, public std::enable_shared_from_this<Context> {
  public:
-  explicit Context(std::shared_ptr<rpc::AgentCore> core) : core_(std::move(core)) {}
+  Context(std::shared_ptr<rpc::AgentCore> core, nccl::DevicesOptions devices);
   static std::shared_ptr<Context> of(rpc::AgentCore& core);  // failed_precondition without the layer
 
   const std::shared_ptr<rpc::AgentCore>& core() const { return core_; }
+  const std::shared_ptr<nccl::Devices>& devices() const { return devices_; }
   std::uint64_t next_number() { return ++numbers_; }
 
   // While a group is being made its members may already have heard of all, and begin: what comes for groups
@@ -43,6 +45,7 @@ class WEFT_EXPORT Context final : public rpc::CallHook, public std::enable_share
   void drop_early_unless_expected(std::map<GroupId, std::vector<Event>>& dropped);
 
   const std::shared_ptr<rpc::AgentCore> core_;
+  const std::shared_ptr<nccl::Devices> devices_;
   std::atomic<std::uint64_t> numbers_{0};
   mutable std::mutex mutex_;  // guards what follows
   std::map<GroupId, std::weak_ptr<GroupCore>> groups_;
@@ -51,7 +54,7 @@ class WEFT_EXPORT Context final : public rpc::CallHook, public std::enable_share
   std::map<rpc::AgentId, rpc::Error> gone_;  // while groups are expected
 };
 
-// The layer of collectives; it needs no other.
-WEFT_EXPORT rpc::Layer layer();
+// The layer of collectives; it needs no other. devices: where NCCL comes from.
+WEFT_EXPORT rpc::Layer layer(nccl::DevicesOptions devices = {});
 
 }  // namespace weft::collectives

@@ -20,6 +20,38 @@ rpc::Future<void> begin(const std::shared_ptr<GroupCore>& core, F prepare) {
   return core->start(std::move(collective).get());
 }
 
+// --- Tensors of an accelerator ---
+
+// PrivateUse1: whoever makes a device of his own says which library is NCCL there (nccl/devices.h).
+bool is_on_device(const at::Tensor& tensor) {
+  return tensor.defined() && (tensor.is_cuda() || tensor.is_privateuseone());
+}
+bool is_on_device(const Tensors& tensors) { return !tensors.empty() && is_on_device(tensors.front()); }
+
+struct Meaning {
+  Operation operation;
+  std::vector<std::vector<std::int64_t>> shapes;
+  std::optional<int> root = {};
+  std::optional<ReduceOp> reduction = {};
+};
+
+rpc::Future<void> on_device(GroupCore& core, const at::Tensor& first, Meaning meaning, Deadline deadline,
+                            const std::source_location& site, const nccl::GroupDevices::Put& put) {
+  Collective collective;
+  collective.signature = {.operation = meaning.operation,
+                          .shapes = std::move(meaning.shapes),
+                          .dtype = first.scalar_type(),
+                          .root = meaning.root};
+  if (meaning.reduction) collective.signature.reduction = meaning.reduction->kind;
+  collective.site = site;
+  collective.deadline = deadline;
+  return core.devices().run(first.device(), std::move(collective), put);
+}
+
+using Ranks = nccl::TensorCollectives;
+
+// --- Tensors of the host ---
+
 void expect_some(const Tensors& tensors) {
   if (tensors.empty()) refuse("a collective over no tensors");
 }
@@ -67,8 +99,15 @@ at::Tensor Group::empty(at::IntArrayRef sizes, const at::TensorOptions& options)
 }
 
 GroupBackend Group::backend() const { return core_->backend(); }
+rpc::Future<void> Group::prepare(c10::Device device, Deadline deadline, Site site) const {
+  if (device.is_cpu()) return rpc::Future<void>::made(rpc::Result<void>{});
+  return core_->devices().prepare(device, deadline, site);
+}
 
 rpc::Future<void> Group::all_reduce(at::Tensor tensor, ReduceOp op, Deadline deadline, Site site) const {
+  if (is_on_device(tensor))
+    return on_device(*core_, tensor, {Operation::all_reduce, {shape_of(tensor)}, {}, op}, deadline, site,
+                     [&](const Ranks& ranks, Deadline limit) { return ranks.all_reduce(tensor, op, limit); });
   return begin(core_, [&] {
     Preparation all(*core_, Operation::all_reduce, tensor, deadline, site);
     all.set_reduction(op);
@@ -87,6 +126,10 @@ rpc::Future<void> Group::all_reduce(at::Tensor tensor, ReduceOp op, Deadline dea
 
 rpc::Future<void> Group::all_reduce(std::vector<at::Tensor> tensors, ReduceOp op, Deadline deadline,
                                     Site site) const {
+  if (is_on_device(tensors))
+    return on_device(
+        *core_, tensors.front(), {Operation::all_reduce, shapes_of(tensors), {}, op}, deadline, site,
+        [&](const Ranks& ranks, Deadline limit) { return ranks.all_reduce(tensors, op, limit); });
   return begin(core_, [&] {
     expect_some(tensors);
     Preparation all(*core_, Operation::all_reduce, tensors.front(), deadline, site);
@@ -105,6 +148,10 @@ rpc::Future<void> Group::all_reduce(std::vector<at::Tensor> tensors, ReduceOp op
 
 rpc::Future<void> Group::reduce(at::Tensor tensor, int root, ReduceOp op, Deadline deadline,
                                 Site site) const {
+  if (is_on_device(tensor))
+    return on_device(
+        *core_, tensor, {Operation::reduce, {shape_of(tensor)}, root, op}, deadline, site,
+        [&](const Ranks& ranks, Deadline limit) { return ranks.reduce(tensor, root, op, limit); });
   return begin(core_, [&] {
     Preparation all(*core_, Operation::reduce, tensor, deadline, site);
     all.set_root(root);
@@ -118,6 +165,10 @@ rpc::Future<void> Group::reduce(at::Tensor tensor, int root, ReduceOp op, Deadli
 }
 
 rpc::Future<void> Group::broadcast(at::Tensor tensor, int root, Deadline deadline, Site site) const {
+  if (is_on_device(tensor))
+    return on_device(
+        *core_, tensor, {Operation::broadcast, {shape_of(tensor)}, root}, deadline, site,
+        [&](const Ranks& ranks, Deadline limit) { return ranks.broadcast(tensor, root, limit); });
   return begin(core_, [&] {
     Preparation all(*core_, Operation::broadcast, tensor, deadline, site);
     all.set_root(root);
@@ -136,6 +187,10 @@ rpc::Future<void> Group::broadcast(at::Tensor tensor, int root, Deadline deadlin
 
 rpc::Future<void> Group::broadcast(std::vector<at::Tensor> tensors, int root, Deadline deadline,
                                    Site site) const {
+  if (is_on_device(tensors))
+    return on_device(
+        *core_, tensors.front(), {Operation::broadcast, shapes_of(tensors), root}, deadline, site,
+        [&](const Ranks& ranks, Deadline limit) { return ranks.broadcast(tensors, root, limit); });
   return begin(core_, [&] {
     expect_some(tensors);
     Preparation all(*core_, Operation::broadcast, tensors.front(), deadline, site);
@@ -157,6 +212,10 @@ rpc::Future<void> Group::broadcast(std::vector<at::Tensor> tensors, int root, De
 }
 
 rpc::Future<void> Group::all_gather(at::Tensor output, at::Tensor input, Deadline deadline, Site site) const {
+  if (is_on_device(input))
+    return on_device(
+        *core_, input, {Operation::all_gather, {shape_of(input)}}, deadline, site,
+        [&](const Ranks& ranks, Deadline limit) { return ranks.all_gather(output, input, limit); });
   return begin(core_, [&] {
     Preparation all(*core_, Operation::all_gather, input, deadline, site);
     check_same(input, output);
@@ -171,6 +230,10 @@ rpc::Future<void> Group::all_gather(at::Tensor output, at::Tensor input, Deadlin
 // Rank after rank, and of each the tensors one after the other: what lies between is put in order at the end.
 rpc::Future<void> Group::all_gather(std::vector<at::Tensor> outputs, std::vector<at::Tensor> inputs,
                                     Deadline deadline, Site site) const {
+  if (is_on_device(inputs))
+    return on_device(
+        *core_, inputs.front(), {Operation::all_gather, shapes_of(inputs)}, deadline, site,
+        [&](const Ranks& ranks, Deadline limit) { return ranks.all_gather(outputs, inputs, limit); });
   return begin(core_, [&] {
     const Tensors all_of_them = expect_pairs(outputs, inputs);
     Preparation all(*core_, Operation::all_gather, inputs.front(), deadline, site);
@@ -192,6 +255,10 @@ rpc::Future<void> Group::all_gather(std::vector<at::Tensor> outputs, std::vector
 
 rpc::Future<void> Group::all_gather_v(std::vector<at::Tensor> outputs, at::Tensor input, Deadline deadline,
                                       Site site) const {
+  if (is_on_device(input))
+    return on_device(
+        *core_, input, {Operation::all_gather_v, shapes_of(outputs)}, deadline, site,
+        [&](const Ranks& ranks, Deadline limit) { return ranks.all_gather_v(outputs, input, limit); });
   return begin(core_, [&] {
     Preparation all(*core_, Operation::all_gather_v, input, deadline, site);
     expect_one_each(*core_, outputs);
@@ -208,6 +275,10 @@ rpc::Future<void> Group::all_gather_v(std::vector<at::Tensor> outputs, at::Tenso
 
 rpc::Future<void> Group::reduce_scatter(at::Tensor output, at::Tensor input, ReduceOp op, Deadline deadline,
                                         Site site) const {
+  if (is_on_device(input))
+    return on_device(
+        *core_, input, {Operation::reduce_scatter, {shape_of(input)}, {}, op}, deadline, site,
+        [&](const Ranks& ranks, Deadline limit) { return ranks.reduce_scatter(output, input, op, limit); });
   return begin(core_, [&] {
     Preparation all(*core_, Operation::reduce_scatter, input, deadline, site);
     check_same(input, output);
@@ -222,6 +293,10 @@ rpc::Future<void> Group::reduce_scatter(at::Tensor output, at::Tensor input, Red
 
 rpc::Future<void> Group::reduce_scatter(std::vector<at::Tensor> outputs, std::vector<at::Tensor> inputs,
                                         ReduceOp op, Deadline deadline, Site site) const {
+  if (is_on_device(inputs))
+    return on_device(
+        *core_, inputs.front(), {Operation::reduce_scatter, shapes_of(inputs), {}, op}, deadline, site,
+        [&](const Ranks& ranks, Deadline limit) { return ranks.reduce_scatter(outputs, inputs, op, limit); });
   return begin(core_, [&] {
     const Tensors all_of_them = expect_pairs(outputs, inputs);
     Preparation all(*core_, Operation::reduce_scatter, inputs.front(), deadline, site);
@@ -244,6 +319,11 @@ rpc::Future<void> Group::reduce_scatter(std::vector<at::Tensor> outputs, std::ve
 
 rpc::Future<void> Group::reduce_scatter_v(at::Tensor output, std::vector<at::Tensor> inputs, ReduceOp op,
                                           Deadline deadline, Site site) const {
+  if (is_on_device(output))
+    return on_device(*core_, output, {Operation::reduce_scatter_v, shapes_of(inputs), {}, op}, deadline, site,
+                     [&](const Ranks& ranks, Deadline limit) {
+                       return ranks.reduce_scatter_v(output, inputs, op, limit);
+                     });
   return begin(core_, [&] {
     Preparation all(*core_, Operation::reduce_scatter_v, output, deadline, site);
     expect_one_each(*core_, inputs);
@@ -260,6 +340,10 @@ rpc::Future<void> Group::reduce_scatter_v(at::Tensor output, std::vector<at::Ten
 }
 
 rpc::Future<void> Group::all_to_all(at::Tensor output, at::Tensor input, Deadline deadline, Site site) const {
+  if (is_on_device(input))
+    return on_device(
+        *core_, input, {Operation::all_to_all, {shape_of(input)}}, deadline, site,
+        [&](const Ranks& ranks, Deadline limit) { return ranks.all_to_all(output, input, limit); });
   return begin(core_, [&] {
     Preparation all(*core_, Operation::all_to_all, input, deadline, site);
     check_same(input, output);
@@ -275,6 +359,10 @@ rpc::Future<void> Group::all_to_all(at::Tensor output, at::Tensor input, Deadlin
 
 rpc::Future<void> Group::all_to_all_v(std::vector<at::Tensor> outputs, std::vector<at::Tensor> inputs,
                                       Deadline deadline, Site site) const {
+  if (is_on_device(inputs))
+    return on_device(
+        *core_, inputs.front(), {Operation::all_to_all_v, {{-1}}}, deadline, site,
+        [&](const Ranks& ranks, Deadline limit) { return ranks.all_to_all_v(outputs, inputs, limit); });
   return begin(core_, [&] {
     expect_one_each(*core_, inputs);
     expect_one_each(*core_, outputs);
@@ -292,6 +380,10 @@ rpc::Future<void> Group::all_to_all_v(std::vector<at::Tensor> outputs, std::vect
 
 rpc::Future<void> Group::gather(std::vector<at::Tensor> outputs, at::Tensor input, int root,
                                 Deadline deadline, Site site) const {
+  if (is_on_device(input))
+    return on_device(
+        *core_, input, {Operation::gather, {shape_of(input)}, root}, deadline, site,
+        [&](const Ranks& ranks, Deadline limit) { return ranks.gather(outputs, input, root, limit); });
   return begin(core_, [&] {
     Preparation all(*core_, Operation::gather, input, deadline, site);
     all.set_root(root);
@@ -312,6 +404,10 @@ rpc::Future<void> Group::gather(std::vector<at::Tensor> outputs, at::Tensor inpu
 
 rpc::Future<void> Group::scatter(at::Tensor output, std::vector<at::Tensor> inputs, int root,
                                  Deadline deadline, Site site) const {
+  if (is_on_device(output))
+    return on_device(
+        *core_, output, {Operation::scatter, {shape_of(output)}, root}, deadline, site,
+        [&](const Ranks& ranks, Deadline limit) { return ranks.scatter(output, inputs, root, limit); });
   return begin(core_, [&] {
     Preparation all(*core_, Operation::scatter, output, deadline, site);
     all.set_root(root);
@@ -341,6 +437,8 @@ rpc::Future<void> Group::barrier(Deadline deadline, Site site) const {
 
 rpc::Future<void> Group::send(at::Tensor tensor, int to, std::uint64_t tag, Deadline deadline,
                               Site site) const {
+  if (is_on_device(tensor))
+    return core_->devices().exchange({{PointToPoint::Kind::send, tensor, to, tag}}, deadline, site);
   auto message = rpc::capture([&] {
     check(tensor);
     expect_rank(*core_, to);
@@ -368,6 +466,8 @@ rpc::Future<int> Group::receive(at::Tensor tensor, std::optional<int> from, std:
 
 rpc::Future<void> Group::recv(at::Tensor tensor, int from, std::uint64_t tag, Deadline deadline,
                               Site site) const {
+  if (is_on_device(tensor))
+    return core_->devices().exchange({{PointToPoint::Kind::recv, tensor, from, tag}}, deadline, site);
   return receive(std::move(tensor), from, tag, deadline, site).then([](rpc::Result<int>&& sender) {
     return sender.ok() ? rpc::Result<void>{} : rpc::Result<void>(sender.error());
   });
@@ -378,6 +478,8 @@ rpc::Future<int> Group::recv_any(at::Tensor tensor, std::uint64_t tag, Deadline 
 }
 
 rpc::Future<void> Group::batch(std::vector<PointToPoint> messages, Deadline deadline, Site site) const {
+  if (!messages.empty() && is_on_device(messages.front().tensor))
+    return core_->devices().exchange(std::move(messages), deadline, site);
   std::vector<rpc::Future<void>> all;
   for (PointToPoint& each : messages) {
     const bool sends = each.kind == PointToPoint::Kind::send;

@@ -10,14 +10,16 @@
 // peer_lost or shut_down, naming who died or left with work to do; aborted, naming who cancelled a future or
 // called abort(). All further collectives fail with it. What an output holds after an error is not said.
 //
-// Tensors live in this host's memory, are of any dtype (reductions: reduction.h), contiguous or not, also
-// empty; inputs may be expanded. They are lent until the future is complete: nobody writes to an input,
-// nobody touches an output. Autograd does not see collectives. Results are the same bits on every rank and in
-// every run. Futures complete on the agent's threads; cancel() aborts. A group is a handle: copies are the
-// same group. Thread-safe; which of two threads begins first is for the program to order, alike on all ranks.
+// Tensors are of any dtype (reductions: reduction.h), contiguous or not, also empty; inputs may be expanded.
+// They are lent until the future is complete: nobody writes to an input, nobody touches an output. Tensors of
+// a GPU go by NCCL, on the current stream, and are contiguous (prepare(); docs/nccl.md). Autograd does not
+// see collectives. Results are the same bits on every rank and in every run. Futures complete on the agent's
+// threads; cancel() aborts. A group is a handle: copies are the same group. Thread-safe; which of two threads
+// begins first is for the program to order, alike on all ranks.
 #pragma once
 
 #include <weft/parallel/collectives/plan/bounds.h>
+#include <weft/parallel/collectives/point_to_point.h>
 #include <weft/parallel/collectives/reduce_op.h>
 #include <weft/rpc/agent/agent.h>
 #include <weft/rpc/codec/packed.h>
@@ -43,15 +45,6 @@ enum class GroupBackend : std::uint8_t {
 };
 struct Meeting;
 using Deadline = std::optional<std::chrono::nanoseconds>;
-
-// One of several messages (Group::batch).
-struct PointToPoint {
-  enum class Kind : std::uint8_t { send, recv };
-  Kind kind = Kind::send;
-  at::Tensor tensor;
-  int peer = 0;
-  std::uint64_t tag = 0;
-};
 
 namespace detail {
 template <class T>
@@ -117,6 +110,11 @@ class WEFT_EXPORT Group {
   at::Tensor empty(at::IntArrayRef sizes, const at::TensorOptions& options = {}) const;
   GroupBackend backend() const;
 
+  // Of all members at once: makes what collectives on that device of this member need, of which a group uses
+  // one. Complete when all have it; unsupported, on all, where one cannot. Without it the first collective
+  // does this, and blocks its thread; messages between devices need it.
+  rpc::Future<void> prepare(c10::Device device, Deadline deadline = {}, Site site = Site::current()) const;
+
   // tensor: of one shape on all ranks; afterwards the reduction of all.
   rpc::Future<void> all_reduce(at::Tensor tensor, ReduceOp op = ReduceOp::sum, Deadline deadline = {},
                                Site site = Site::current()) const;
@@ -170,11 +168,12 @@ class WEFT_EXPORT Group {
                          Site site = Site::current()) const;
   rpc::Future<void> recv(at::Tensor tensor, int from, std::uint64_t tag = 0, Deadline deadline = {},
                          Site site = Site::current()) const;
-  // The first that comes of the tag; gives its sender's rank.
+  // The first that comes of the tag; gives its sender's rank. unsupported on a device.
   rpc::Future<int> recv_any(at::Tensor tensor, std::uint64_t tag = 0, Deadline deadline = {},
                             Site site = Site::current()) const;
 
-  // All of them at once, in any order; complete when all are, with the first error in the order given.
+  // All of them at once, in any order; complete when all are, with the first error in the order given. On one
+  // device, or none.
   rpc::Future<void> batch(std::vector<PointToPoint> messages, Deadline deadline = {},
                           Site site = Site::current()) const;
 

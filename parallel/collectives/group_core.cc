@@ -25,6 +25,7 @@ GroupCore::GroupCore(std::shared_ptr<rpc::AgentCore> core, GroupId id, Options o
       loop_(core_->pick_loop()),
       shared_(space == nullptr ? nullptr : std::make_unique<SharedQueue>(std::move(space))),
       hosts_(shared_ == nullptr ? std::nullopt : std::move(hosts)),
+      devices_(*this, options_.devices),
       turns_([this](const std::exception_ptr& error) {
         fail_all(
             rpc::Error(rpc::ErrorKind::internal, prefix() + describe(rank_) + ": " + core_->text_of(error)),

@@ -16,6 +16,7 @@
 #include <weft/parallel/collectives/group.h>
 #include <weft/parallel/collectives/levels.h>
 #include <weft/parallel/collectives/mailbox.h>
+#include <weft/parallel/collectives/nccl/group_devices.h>
 #include <weft/parallel/collectives/plan/choice.h>
 #include <weft/parallel/collectives/shm/shared_queue.h>
 #include <weft/parallel/collectives/turns.h>
@@ -53,6 +54,7 @@ class WEFT_EXPORT GroupCore final : public std::enable_shared_from_this<GroupCor
     Bounds bounds;
     std::filesystem::path
         flights;  // where what was under way is written when the group fails; empty: nowhere
+    std::shared_ptr<nccl::Devices> devices;  // of the agent
   };
   // space: of all members, where they are on one host; of this host's, where there are hosts; null: they send
   // each other messages.
@@ -83,6 +85,9 @@ class WEFT_EXPORT GroupCore final : public std::enable_shared_from_this<GroupCor
                                         rpc::Buffer value, bool wants_all,
                                         std::optional<std::chrono::nanoseconds> deadline);
   void abort(const std::string& reason);
+  void fail(const std::exception_ptr& error);  // what has gone wrong on a device
+  void fail(const rpc::Error& error);
+  nccl::GroupDevices& devices() { return devices_; }
   const std::shared_ptr<rpc::AgentCore>& agent() const { return core_; }
   const Options& options() const { return options_; }
   void note_flight();         // writes it, where there is a folder
@@ -185,6 +190,7 @@ class WEFT_EXPORT GroupCore final : public std::enable_shared_from_this<GroupCor
   const std::unique_ptr<SharedQueue> shared_;  // null: collectives are plans of messages
   const std::optional<Hosts> hosts_;           // where some are on each of several
 
+  nccl::GroupDevices devices_;
   FlightRecorder recorder_;
   std::atomic<std::uint64_t> begun_{0};  // how many plans; written in turn
 

@@ -25,12 +25,29 @@ void GroupCore::abort(const std::string& reason) {
   });
 }
 
+void GroupCore::fail(const rpc::Error& error) {
+  turns_.run([self = shared_from_this(), error] {
+    const bool named = std::string_view(error.what()).starts_with(self->prefix());
+    self->fail_all(rpc::Error(error.kind(), named ? error.what() : self->prefix() + error.what()), true);
+  });
+}
+
+void GroupCore::fail(const std::exception_ptr& error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const rpc::Error& known) {
+    fail(known);
+  } catch (...) {
+    fail(rpc::Error(rpc::ErrorKind::internal, core_->text_of(error)));
+  }
+}
+
 void GroupCore::leave() {
   turns_.run([self = shared_from_this()] {
     if (self->ended_) return;
     const rpc::Error error(rpc::ErrorKind::shut_down,
                            self->prefix() + self->describe(self->rank_) + " has left");
-    const bool idle = self->running_.empty();
+    const bool idle = self->running_.empty() && !self->devices_.busy();
     if (idle) self->tell_others<&GroupService::left>(self->id_);
     self->fail_all(error, !idle, false);
   });
@@ -102,6 +119,7 @@ void GroupCore::fail_all(const rpc::Error& error, bool tell, bool write) {
       if (other.get() != this) other->note_flight();
   }
   if (tell) tell_others<&GroupService::failed>(id_, error.kind(), std::string(error.what()));
+  devices_.end(error);
   if (shared_ != nullptr) shared_->stop();
   levelled_.clear();
   for (const auto& [sequence, exchange] : std::exchange(running_, {})) {

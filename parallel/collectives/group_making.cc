@@ -54,7 +54,8 @@ std::optional<Group> Group::make(const std::shared_ptr<Context>& context, Meetin
   };
   const std::shared_ptr<GroupCore> core(
       new GroupCore(context->core(), meeting.id,
-                    {options.name, options.deadline, options.wire, options.bounds, flights_of(options)},
+                    {options.name, options.deadline, options.wire, options.bounds, flights_of(options),
+                     context->devices()},
                     std::move(meeting.members), meeting.rank, std::move(meeting.space),
                     std::move(meeting.hosts)),
       forget);

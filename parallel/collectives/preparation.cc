@@ -16,7 +16,7 @@ void check(const at::Tensor& tensor) {
     throw Error(ErrorKind::unsupported, "collectives are over dense tensors");
   if (!tensor.is_cpu())
     throw Error(ErrorKind::unsupported,
-                "this group's tensors live in the host's memory, not on " + tensor.device().str());
+                "collectives are over tensors of the host and of GPUs, not of " + tensor.device().str());
 }
 
 void check_same(const at::Tensor& first, const at::Tensor& tensor) {

@@ -24,6 +24,7 @@ std::string Signature::text() const {
   if (reduction) add(ReduceOp{*reduction}.name());
   for (const auto& shape : shapes) add(tensor_text(dtype, shape));
   if (root) add("root " + std::to_string(*root));
+  if (device) add(c10::DeviceTypeName(*device, /*lower_case=*/true));
   return text + (separator == "(" ? "()" : ")");
 }
 
@@ -38,6 +39,7 @@ std::uint64_t Signature::hash() const {
   add(static_cast<std::uint64_t>(dtype));
   add(reduction ? static_cast<std::uint64_t>(*reduction) + 1 : 0);
   add(root ? static_cast<std::uint64_t>(*root) + 1 : 0);
+  add(device ? static_cast<std::uint64_t>(*device) + 1 : 0);
   for (const auto& shape : shapes) {
     add(shape.size());
     for (const std::int64_t size : shape) add(static_cast<std::uint64_t>(size));

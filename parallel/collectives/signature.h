@@ -7,6 +7,7 @@
 #include <weft/parallel/collectives/plan/layout.h>
 #include <weft/parallel/collectives/reduce_op.h>
 
+#include <c10/core/DeviceType.h>
 #include <c10/core/ScalarType.h>
 
 #include <optional>
@@ -27,6 +28,7 @@ struct WEFT_EXPORT Signature {
   c10::ScalarType dtype = c10::ScalarType::Undefined;
   std::optional<int> root;
   std::optional<ReduceOp::Kind> reduction;
+  std::optional<c10::DeviceType> device;  // none: the host's memory
 
   std::uint64_t hash() const;
   std::string text() const;  // "all_reduce(sum, float32[4, 8])"

@@ -12,7 +12,8 @@ constexpr std::int64_t nothing = -1;
 SignatureBytes::SignatureBytes(const Signature& signature) {
   words_ = {static_cast<std::int64_t>(signature.operation), static_cast<std::int64_t>(signature.dtype),
             signature.root ? *signature.root : nothing,
-            signature.reduction ? static_cast<std::int64_t>(*signature.reduction) : nothing};
+            signature.reduction ? static_cast<std::int64_t>(*signature.reduction) : nothing,
+            signature.device ? static_cast<std::int64_t>(*signature.device) : nothing};
   for (const auto& shape : signature.shapes) {
     words_.push_back(static_cast<std::int64_t>(shape.size()));
     words_.append(shape.begin(), shape.end());
@@ -27,7 +28,8 @@ std::string SignatureBytes::text(std::string_view bytes) {
                       .dtype = static_cast<c10::ScalarType>(words[1])};
   if (words[2] != nothing) signature.root = static_cast<int>(words[2]);
   if (words[3] != nothing) signature.reduction = static_cast<ReduceOp::Kind>(words[3]);
-  for (auto at = words.begin() + 4; at != words.end();) {
+  if (words[4] != nothing) signature.device = static_cast<c10::DeviceType>(words[4]);
+  for (auto at = words.begin() + 5; at != words.end();) {
     const auto end = at + 1 + *at;
     signature.shapes.emplace_back(at + 1, end);
     at = end;

@@ -276,4 +276,83 @@ Future<void> TensorCollectives::recv(at::Tensor tensor, int from, Deadline deadl
              [&](Calls& calls) { recv_bytes(calls, tensor.mutable_data_ptr(), tensor.nbytes(), from); });
 }
 
+// --- Several at once ---
+
+// Each whole is as large as one part a rank.
+TensorCollectives::Tensors TensorCollectives::check_pairs(const char* name, const Tensors& parts,
+                                                          const Tensors& wholes) const {
+  if (parts.empty() || parts.size() != wholes.size())
+    refuse(name, std::to_string(wholes.size()) + " tensors, and " + std::to_string(parts.size()) +
+                     " parts of them");
+  Tensors all = parts;
+  all.insert(all.end(), wholes.begin(), wholes.end());
+  check(name, all);
+  for (std::size_t i = 0; i < parts.size(); ++i)
+    need(wholes[i].numel() == parts[i].numel() * communicator_->size(), name, wholes[i],
+         "not one part a rank");
+  return all;
+}
+
+Future<void> TensorCollectives::all_reduce(Tensors tensors, ReduceOp op, Deadline deadline) const {
+  if (tensors.empty()) refuse("all_reduce", "no tensors");
+  check("all_reduce", tensors);
+  const MappedReduction reduction = map_reduction(tensors.front().scalar_type(), op);
+  return put("all_reduce", tensors, deadline, [&](Calls& calls) {
+    const Reducing reducing(calls, reduction);
+    for (const at::Tensor& tensor : tensors)
+      calls.all_reduce(tensor.const_data_ptr(), tensor.mutable_data_ptr(), reducing.count(tensor),
+                       reduction.type, reducing.op);
+  });
+}
+
+Future<void> TensorCollectives::broadcast(Tensors tensors, int root, Deadline deadline) const {
+  if (tensors.empty()) refuse("broadcast", "no tensors");
+  check("broadcast", tensors);
+  check_rank("broadcast", root);
+  return put("broadcast", tensors, deadline, [&](Calls& calls) {
+    for (const at::Tensor& tensor : tensors)
+      calls.broadcast(tensor.const_data_ptr(), tensor.mutable_data_ptr(), tensor.nbytes(), DataType::uint8,
+                      root);
+  });
+}
+
+Future<void> TensorCollectives::all_gather(Tensors outputs, Tensors inputs, Deadline deadline) const {
+  const Tensors all = check_pairs("all_gather", inputs, outputs);
+  return put("all_gather", all, deadline, [&](Calls& calls) {
+    for (std::size_t i = 0; i < inputs.size(); ++i)
+      calls.all_gather(inputs[i].const_data_ptr(), outputs[i].mutable_data_ptr(), inputs[i].nbytes(),
+                       DataType::uint8);
+  });
+}
+
+Future<void> TensorCollectives::reduce_scatter(Tensors outputs, Tensors inputs, ReduceOp op,
+                                               Deadline deadline) const {
+  const Tensors all = check_pairs("reduce_scatter", outputs, inputs);
+  const MappedReduction reduction = map_reduction(inputs.front().scalar_type(), op);
+  return put("reduce_scatter", all, deadline, [&](Calls& calls) {
+    const Reducing reducing(calls, reduction);
+    for (std::size_t i = 0; i < inputs.size(); ++i)
+      calls.reduce_scatter(inputs[i].const_data_ptr(), outputs[i].mutable_data_ptr(),
+                           reducing.count(outputs[i]), reduction.type, reducing.op);
+  });
+}
+
+Future<void> TensorCollectives::exchange(std::vector<PointToPoint> messages, Deadline deadline) const {
+  if (messages.empty()) refuse("messages", "none");
+  Tensors tensors;
+  for (const PointToPoint& each : messages) {
+    check("a message", {each.tensor});
+    check_rank("a message", each.peer);
+    tensors.push_back(each.tensor);
+  }
+  return put("messages", tensors, deadline, [&](Calls& calls) {
+    for (const PointToPoint& each : messages) {
+      if (each.kind == PointToPoint::Kind::send)
+        send_bytes(calls, each.tensor.const_data_ptr(), each.tensor.nbytes(), each.peer);
+      else
+        recv_bytes(calls, each.tensor.mutable_data_ptr(), each.tensor.nbytes(), each.peer);
+    }
+  });
+}
+
 }  // namespace weft::collectives::nccl

@@ -15,6 +15,7 @@
 
 #include <weft/parallel/collectives/nccl/communicator.h>
 #include <weft/parallel/collectives/nccl/stream_capture.h>
+#include <weft/parallel/collectives/point_to_point.h>
 #include <weft/parallel/collectives/reduce_op.h>
 
 #include <ATen/core/Tensor.h>
@@ -50,11 +51,19 @@ class WEFT_EXPORT TensorCollectives {
   rpc::Future<void> scatter(at::Tensor output, Tensors inputs, int root, Deadline deadline = {}) const;
   rpc::Future<void> send(at::Tensor tensor, int to, Deadline deadline = {}) const;
   rpc::Future<void> recv(at::Tensor tensor, int from, Deadline deadline = {}) const;
+  // Several at once, in one launch: of tensors of one type, as each alone; messages, whose tags do not count.
+  rpc::Future<void> all_reduce(Tensors tensors, ReduceOp op = ReduceOp::sum, Deadline deadline = {}) const;
+  rpc::Future<void> broadcast(Tensors tensors, int root, Deadline deadline = {}) const;
+  rpc::Future<void> all_gather(Tensors outputs, Tensors inputs, Deadline deadline = {}) const;
+  rpc::Future<void> reduce_scatter(Tensors outputs, Tensors inputs, ReduceOp op = ReduceOp::sum,
+                                   Deadline deadline = {}) const;
+  rpc::Future<void> exchange(std::vector<PointToPoint> messages, Deadline deadline = {}) const;
 
  private:
   rpc::Future<void> put(const char* name, Tensors tensors, Deadline deadline,
                         const std::function<void(Calls&)>& group) const;
   void check(const char* name, const Tensors& tensors) const;
+  Tensors check_pairs(const char* name, const Tensors& parts, const Tensors& wholes) const;
   void check_rank(const char* name, int rank) const;
 
   Communicator::Ptr communicator_;

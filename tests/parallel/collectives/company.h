@@ -41,9 +41,11 @@ inline std::ostream& operator<<(std::ostream& out, Backend backend) {
   return out << names[static_cast<std::size_t>(backend)];
 }
 
-inline rpc::Layers company_layers() {
+// devices: of a rank.
+using DevicesOf = std::function<nccl::DevicesOptions(int)>;
+inline rpc::Layers company_layers(nccl::DevicesOptions devices = {}) {
   rpc::Layers layers = tensor::layers();
-  layers.push_back(layer());
+  layers.push_back(layer(std::move(devices)));
   return layers;
 }
 
@@ -51,7 +53,8 @@ inline rpc::Layers company_layers() {
 class Company {
  public:
   explicit Company(int ranks, Backend backend = Backend::messages,
-                   std::unique_ptr<test::JobStore> store = std::make_unique<test::InProcessJobStore>())
+                   std::unique_ptr<test::JobStore> store = std::make_unique<test::InProcessJobStore>(),
+                   const DevicesOf& devices = nullptr)
       : backend_(backend), store_(std::move(store)) {
     for (int rank = 0; rank < ranks; ++rank) {
       rpc::AgentOptions options{.name = "worker" + std::to_string(rank), .handler_threads = 1};
@@ -64,7 +67,8 @@ class Company {
                                            .rank = static_cast<std::size_t>(rank),
                                            .world_size = static_cast<std::size_t>(ranks),
                                            .lease = std::chrono::hours{1}};
-      agents_.push_back(std::make_unique<rpc::Agent>(std::move(options), company_layers()));
+      agents_.push_back(std::make_unique<rpc::Agent>(
+          std::move(options), company_layers(devices ? devices(rank) : nccl::DevicesOptions{})));
     }
     Futures joined;
     for (auto& agent : agents_) joined.push_back(agent->wait_for(agents_.size()));

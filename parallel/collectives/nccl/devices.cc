@@ -1,0 +1,42 @@
+#include <weft/parallel/collectives/nccl/devices.h>
+
+#include <thread>
+
+namespace weft::collectives::nccl {
+namespace {
+
+bool before(const c10::Device& left, const c10::Device& right) {
+  return std::pair(left.type(), left.index()) < std::pair(right.type(), right.index());
+}
+
+// Two threads: one may be inside NCCL for long. The last that holds them may be on one of them.
+std::shared_ptr<rpc::HandlerPool> threads_for_what_blocks() {
+  const auto end = [](rpc::HandlerPool* pool) {
+    pool->join();
+    delete pool;
+  };
+  return {new rpc::HandlerPool(2), [end](rpc::HandlerPool* pool) {
+            pool->running_here() ? std::thread(end, pool).detach() : end(pool);
+          }};
+}
+
+}  // namespace
+
+Devices::Devices(std::shared_ptr<rpc::Loop> loop, DevicesOptions options)
+    : loop_(std::move(loop)), options_(std::move(options)), made_(before) {}
+
+Devices::~Devices() {
+  if (background_ != nullptr && !background_->running_here()) background_->join();
+}
+
+Device Devices::of(c10::Device device) {
+  std::lock_guard lock(mutex_);
+  if (const auto found = made_.find(device); found != made_.end()) return found->second;
+  if (api_ == nullptr) {
+    api_ = options_.load();
+    background_ = threads_for_what_blocks();
+  }
+  return made_.emplace(device, device_of(device, api_, loop_, background_)).first->second;
+}
+
+}  // namespace weft::collectives::nccl

@@ -1,0 +1,255 @@
+#include <weft/parallel/collectives/nccl/group_devices.h>
+
+#include <weft/parallel/collectives/group_core.h>
+#include <weft/parallel/collectives/preparation.h>
+#include <weft/rpc/codec/packed.h>
+#include <weft/rpc/core/when_all.h>
+
+#include <algorithm>
+
+namespace weft::collectives::nccl {
+
+// What a member says before the communicator is made: rank 0 its id, each what keeps it from making one.
+struct Offer {
+  std::string id, trouble;
+};
+WEFT_CODEC(Offer, id, trouble)
+
+namespace {
+
+using rpc::Error;
+using rpc::ErrorKind;
+using rpc::Future;
+
+// The comparison names who is missing; NCCL would only say that time is over. So it is given a little more.
+constexpr std::chrono::seconds patience_beyond_the_comparison{7};
+
+// Of messages between devices: in their order, whatever their own tags are, which both sides compare.
+constexpr std::uint64_t message_tag = ~std::uint64_t{0};
+
+std::string type_name(c10::Device device) { return c10::DeviceTypeName(device.type(), /*lower_case=*/true); }
+
+}  // namespace
+
+std::chrono::nanoseconds GroupDevices::limit_of(Deadline deadline) const {
+  return deadline.value_or(core_.options().deadline);
+}
+
+// None: nobody has begun to make it. Throws where it cannot be used.
+std::optional<TensorCollectives> GroupDevices::found(c10::Device device) const {
+  std::lock_guard lock(mutex_);
+  if (over_) throw *over_;
+  if (!on_ || !on_->ranks) return std::nullopt;
+  if (on_->device != device)
+    refuse("this member of group '" + core_.name() + "' uses " + on_->device.str() + ", not " + device.str());
+  return on_->ranks;
+}
+
+// --- The communicator ---
+
+Future<void> GroupDevices::prepare(c10::Device device, Deadline deadline, const std::source_location& site) {
+  std::lock_guard order(order_);
+  auto there = rpc::capture([&] {
+    std::lock_guard lock(mutex_);
+    if (over_) throw *over_;
+    if (!on_) return false;
+    if (on_->device != device || !on_->ranks)
+      throw Error(ErrorKind::failed_precondition,
+                  "group '" + core_.name() + "' is being prepared for " + on_->device.str() + " already");
+    return true;
+  });
+  if (!there.ok()) return Future<void>::made(rpc::Result<void>(there.error()));
+  if (there.value()) return Future<void>::made(rpc::Result<void>{});
+  return make(device, limit_of(deadline), site);
+}
+
+Future<void> GroupDevices::make(c10::Device device, std::chrono::nanoseconds limit,
+                                const std::source_location& site) {
+  {
+    std::lock_guard lock(mutex_);
+    on_ = OnDevice{device, std::nullopt};
+    not_made_ = nullptr;
+  }
+  Offer offer;
+  const auto can = rpc::capture([&] {
+    const Device here = devices_->of(device);
+    if (core_.rank() != 0) return;
+    const UniqueId id = Communicator::unique_id(*here.api);
+    offer.id.assign(id.bytes.begin(), id.bytes.end());
+  });
+  if (!can.ok()) offer.trouble = core_.agent()->text_of(can.error());
+  auto promise = std::make_shared<rpc::Promise<void>>();
+  auto future = promise->future();
+  core_
+      .give(core_.reserve_rounds(1), "prepare(" + type_name(device) + ")", site, rpc::pack(offer), true,
+            limit)
+      .then([core = core_.shared_from_this(), this, device, limit,
+             promise](rpc::Result<std::vector<rpc::Buffer>>&& offers) {
+        auto begun = rpc::capture([&] { create(device, std::move(offers).get(), limit, promise); });
+        if (!begun.ok()) made(device, begun.error(), *promise);
+      });
+  return future;
+}
+
+void GroupDevices::create(c10::Device device, const std::vector<rpc::Buffer>& offers,
+                          std::chrono::nanoseconds limit, std::shared_ptr<rpc::Promise<void>> promise) {
+  UniqueId id;
+  for (std::size_t rank = 0; rank < offers.size(); ++rank) {
+    const auto offer = rpc::unpack<Offer>(offers[rank]);
+    if (!offer.trouble.empty())
+      throw Error(ErrorKind::unsupported, "group '" + core_.name() + "' has no NCCL: rank " +
+                                              std::to_string(rank) + " (" + core_.members()[rank].name +
+                                              "): " + offer.trouble);
+    if (rank == 0 && offer.id.size() == id.bytes.size())
+      std::copy(offer.id.begin(), offer.id.end(), id.bytes.begin());
+  }
+  CommunicatorOptions options;
+  options.name = core_.name();
+  options.deadline = limit;
+  options.on_failure = [weak = core_.weak_from_this()](const Error& error) {
+    if (const auto core = weak.lock()) core->fail(error);
+  };
+  Communicator::create(devices_->of(device), id, core_.size(), core_.rank(), std::move(options))
+      .then([core = core_.shared_from_this(), this, device,
+             promise](rpc::Result<Communicator::Ptr>&& communicator) {
+        if (!communicator.ok()) core->fail(communicator.error());  // others may have theirs
+        made(device, std::move(communicator), *promise);
+      });
+}
+
+void GroupDevices::made(c10::Device device, rpc::Result<Communicator::Ptr>&& communicator,
+                        rpc::Promise<void>& promise) {
+  rpc::Result<void> result;
+  {
+    std::lock_guard lock(mutex_);
+    if (communicator.ok() && !over_) {
+      on_->ranks.emplace(communicator.value(), device, devices_->capture());
+    } else {
+      on_.reset();
+      not_made_ = over_ ? std::make_exception_ptr(*over_) : communicator.error();
+      result = not_made_;
+    }
+  }
+  changed_.notify_all();
+  if (communicator.ok() && !result.ok()) (void)communicator.value()->abort("its group has ended");
+  promise.complete(std::move(result));
+}
+
+void GroupDevices::wait_until_made() {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [&] { return over_ || !on_ || on_->ranks; });
+  if (over_) throw *over_;
+  if (!on_) std::rethrow_exception(not_made_);
+}
+
+void GroupDevices::end(const Error& error) {
+  Communicator::Ptr communicator;
+  {
+    std::lock_guard lock(mutex_);
+    if (over_) return;
+    over_ = error;
+    if (on_ && on_->ranks) communicator = on_->ranks->communicator();
+  }
+  changed_.notify_all();
+  if (communicator != nullptr) (void)communicator->abort(error.what());
+}
+
+// --- Collectives and messages ---
+
+Future<void> GroupDevices::run(c10::Device device, Collective meaning, const Put& put) {
+  meaning.signature.device = device.type();
+  const auto limit = limit_of(meaning.deadline);
+  const std::string what = meaning.text();
+  std::lock_guard order(order_);
+  std::vector<Future<void>> sides;
+  const auto begun = rpc::capture([&] {
+    if (const auto ranks = found(device)) {
+      sides.push_back(put(*ranks, limit + patience_beyond_the_comparison));
+      sides.push_back(compared(core_.start(std::move(meaning))));
+      return;
+    }
+    // The first: the comparison comes first too, so that who means something else is not waited for.
+    if (rpc::OwnedThread::here())
+      throw Error(ErrorKind::failed_precondition,
+                  what + " makes the communicator of group '" + core_.name() +
+                      "' and blocks until all have come, which a thread of an agent may not: prepare(" +
+                      device.str() + ") first");
+    sides.push_back(compared(core_.start(std::move(meaning))));
+    bool making = false;
+    {
+      std::lock_guard lock(mutex_);
+      making = on_.has_value();
+    }
+    making ? wait_until_made() : make(device, limit, meaning.site).get();
+    auto launched = rpc::capture([&] { return put(*found(device), limit + patience_beyond_the_comparison); });
+    if (!launched.ok()) core_.fail(launched.error());  // all others have begun
+    sides.push_back(std::move(launched).get());
+  });
+  if (!begun.ok()) return Future<void>::made(rpc::Result<void>(begun.error()));
+  return when_both(std::move(sides), what);
+}
+
+Future<void> GroupDevices::exchange(std::vector<PointToPoint> messages, Deadline deadline,
+                                    const std::source_location& site) {
+  std::lock_guard order(order_);
+  std::vector<Future<void>> sides;
+  const std::string what = "messages between devices at " + rpc::site_text(site);
+  const auto begun = rpc::capture([&] {
+    const c10::Device device = messages.front().tensor.device();
+    const auto ranks = found(device);
+    if (!ranks)
+      throw Error(
+          ErrorKind::failed_precondition,
+          what + ": group '" + core_.name() + "' is not prepared for them: prepare(" + device.str() + ")");
+    sides.push_back(ranks->exchange(messages, limit_of(deadline) + patience_beyond_the_comparison));
+    for (const PointToPoint& each : messages) {
+      const Message message{
+          .tag = message_tag,
+          .type = type_of(each.tensor) + " on " + type_name(device) + ", tag " + std::to_string(each.tag),
+          .site = site,
+          .bytes = {},
+          .deadline = deadline};
+      if (each.kind == PointToPoint::Kind::send) {
+        sides.push_back(compared(core_.send(each.peer, message)));
+      } else {
+        sides.push_back(compared(core_.receive(each.peer, message).then([](rpc::Result<int>&& sender) {
+          return sender.ok() ? rpc::Result<void>{} : rpc::Result<void>(sender.error());
+        })));
+      }
+    }
+  });
+  if (!begun.ok()) return Future<void>::made(rpc::Result<void>(begun.error()));
+  return when_both(std::move(sides), what);
+}
+
+// Where ranks differ there is no way back.
+Future<void> GroupDevices::compared(Future<void> comparison) const {
+  return std::move(comparison).then([core = core_.shared_from_this()](rpc::Result<void>&& alike) {
+    if (!alike.ok()) core->fail(alike.error());
+    return std::move(alike);
+  });
+}
+
+// Tensors are lent until both sides have let go of them; the group's own error, where it has one, says most.
+Future<void> GroupDevices::when_both(std::vector<Future<void>> sides, const std::string& what) {
+  ++in_flight_;
+  rpc::Promise<void> promise;
+  promise.on_cancel([weak = core_.weak_from_this(), what] {
+    if (const auto core = weak.lock())
+      core->abort("rank " + std::to_string(core->rank()) + " aborted " + what);
+  });
+  auto future = promise.future();
+  rpc::when_all(std::move(sides))
+      .then([core = core_.shared_from_this(), this,
+             promise = std::move(promise)](rpc::Result<void>&& result) mutable {
+        --in_flight_;
+        if (!result.ok()) {
+          std::lock_guard lock(mutex_);
+          if (over_) result = std::make_exception_ptr(*over_);
+        }
+        promise.complete(std::move(result));
+      });
+  return future;
+}
+
+}  // namespace weft::collectives::nccl

@@ -1,0 +1,77 @@
+// GroupDevices: the collectives of one group on tensors of an accelerator, by NCCL.
+//
+// A group has one communicator, on one device of each member. It is made by prepare(), of all members at
+// once, or by the first collective, which then blocks its thread until all have come. A collective is put on
+// the current stream at once; what ranks mean by it is compared beside, as a collective of the group without
+// elements. What a device has begun cannot be taken back, so a difference ends the group here, as all other
+// failures of either side do; the group's end aborts the communicator. Its future is complete when both sides
+// are. Tensors are contiguous. Owner: the group's core, which is alive in every call. Thread-safe; which of
+// two threads comes first is for the program to order.
+#pragma once
+
+#include <weft/parallel/collectives/collective.h>
+#include <weft/parallel/collectives/nccl/devices.h>
+#include <weft/parallel/collectives/point_to_point.h>
+
+#include <atomic>
+#include <condition_variable>
+
+namespace weft::collectives {
+class GroupCore;
+}
+
+namespace weft::collectives::nccl {
+
+class WEFT_EXPORT GroupDevices {
+ public:
+  using Deadline = std::optional<std::chrono::nanoseconds>;
+
+  GroupDevices(GroupCore& core, std::shared_ptr<Devices> devices)
+      : core_(core), devices_(std::move(devices)) {}
+
+  // Complete when the communicator is there. unsupported, on all members, where one of them can have none.
+  rpc::Future<void> prepare(c10::Device device, Deadline deadline, const std::source_location& site);
+
+  // `put` puts on the current stream of that device what `meaning` says.
+  using Put = std::function<rpc::Future<void>(const TensorCollectives&, Deadline)>;
+  rpc::Future<void> run(c10::Device device, Collective meaning, const Put& put);
+  // Messages, in one launch; failed_precondition before prepare(). What both sides mean is compared by
+  // messages of the group's, in the order in which they are sent.
+  rpc::Future<void> exchange(std::vector<PointToPoint> messages, Deadline deadline,
+                             const std::source_location& site);
+
+  bool busy() const { return in_flight_ != 0; }
+  void end(const rpc::Error& error);  // the group has; does not block
+
+ private:
+  struct OnDevice {
+    c10::Device device;
+    std::optional<TensorCollectives> ranks;  // none: it is being made
+  };
+
+  std::optional<TensorCollectives> found(c10::Device device) const;
+  rpc::Future<void> make(c10::Device device, std::chrono::nanoseconds limit,
+                         const std::source_location& site);
+  void create(c10::Device device, const std::vector<rpc::Buffer>& offers, std::chrono::nanoseconds limit,
+              std::shared_ptr<rpc::Promise<void>> promise);
+  void made(c10::Device device, rpc::Result<Communicator::Ptr>&& communicator, rpc::Promise<void>& promise);
+  void wait_until_made();
+  rpc::Future<void> compared(rpc::Future<void> comparison) const;
+  rpc::Future<void> when_both(std::vector<rpc::Future<void>> sides, const std::string& what);
+  std::chrono::nanoseconds limit_of(Deadline deadline) const;
+
+  GroupCore& core_;
+  const std::shared_ptr<Devices> devices_;
+  std::atomic<std::size_t> in_flight_{0};
+  // Of what is begun: held while NCCL launches, and while a first collective waits. What fails meanwhile may
+  // have the program begin more on this thread.
+  std::recursive_mutex order_;
+
+  mutable std::mutex mutex_;  // guards what follows; taken after order_, or alone
+  std::condition_variable changed_;
+  std::optional<OnDevice> on_;
+  std::exception_ptr not_made_;  // why the last one was not
+  std::optional<rpc::Error> over_;
+};
+
+}  // namespace weft::collectives::nccl

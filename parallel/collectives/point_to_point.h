@@ -1,0 +1,18 @@
+// PointToPoint: one of several messages that are begun at once (Group::batch).
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+
+namespace weft::collectives {
+
+struct PointToPoint {
+  enum class Kind : std::uint8_t { send, recv };
+  Kind kind = Kind::send;
+  at::Tensor tensor;
+  int peer = 0;
+  std::uint64_t tag = 0;
+};
+
+}  // namespace weft::collectives

@@ -1,0 +1,323 @@
+// Groups on tensors of an accelerator, over a FakeNccl: agents of one process, a device each.
+#include <c10/core/StreamGuard.h>
+#include <torch/torch.h>
+
+#include <thread>
+
+#include "tests/parallel/collectives/company.h"
+#include "tests/support/fake_accelerator.h"
+#include "tests/support/fake_nccl.h"
+
+namespace weft::collectives::testing {
+namespace group_devices_test {
+
+using nccl::Result;
+using test::FakeAccelerator;
+using test::FakeNccl;
+using Floats = std::vector<float>;
+
+constexpr int size = 3;
+
+class GroupsOnDevices : public ::testing::TestWithParam<Backend> {
+ protected:
+  void SetUp() override {
+    nccl.enqueue = [this](nccl::Stream stream, FakeNccl::Job job) {
+      const c10::Stream on = FakeAccelerator::stream_of(stream);
+      const c10::StreamGuard guard(on);
+      accelerator.launch(on.device(), std::move(job));
+    };
+  }
+  void TearDown() override {
+    groups.clear();
+    company.reset();
+    while (nccl.alive() != 0) std::this_thread::yield();  // the last abort may be under way
+    EXPECT_EQ(nccl.misuse(), std::vector<std::string>{});
+  }
+  // absent: a rank whose NCCL cannot be loaded.
+  void make(int absent = -1) {
+    company = std::make_unique<Company>(size, GetParam(), std::make_unique<test::InProcessJobStore>(),
+                                        [this, absent](int rank) {
+                                          nccl::DevicesOptions options;
+                                          options.load = [this, missing = rank == absent] {
+                                            if (missing)
+                                              throw rpc::Error(ErrorKind::unsupported, "no libnccl");
+                                            return api;
+                                          };
+                                          options.capture = [] { return nccl::StreamCapture{}; };
+                                          return options;
+                                        });
+    groups = company->groups({.deadline = 10s});
+  }
+  Futures prepare(Deadline deadline = {}) {
+    Futures futures;
+    for (const Group& group : groups) futures.push_back(group.prepare(device(group.rank()), deadline));
+    return futures;
+  }
+  void make_ready() {
+    make();
+    for (auto& future : prepare()) got(std::move(future));
+  }
+
+  static c10::Device device(int rank) { return FakeAccelerator::device(rank); }
+  static at::Tensor tensor(int rank, Floats values) { return torch::tensor(values).to(device(rank)); }
+  static at::Tensor zeros(int rank, std::int64_t n) { return tensor(rank, Floats(std::size_t(n))); }
+  static Floats values(const at::Tensor& tensor) {
+    const at::Tensor host = tensor.cpu();
+    return {host.data_ptr<float>(), host.data_ptr<float>() + host.numel()};
+  }
+  // The devices work until it is over, if they do.
+  void work_until(const std::function<bool()>& over) {
+    while (!over()) {
+      for (int rank = 0; rank < size && devices_work; ++rank)
+        for (c10::StreamId id = 0; id <= FakeAccelerator::pooled; ++id)
+          accelerator.wait(c10::Stream(c10::Stream::UNSAFE, device(rank), id));
+      std::this_thread::yield();
+    }
+  }
+  void work_until_ready(const Futures& futures) {
+    work_until([&] {
+      return std::all_of(futures.begin(), futures.end(), [](const auto& future) { return future.ready(); });
+    });
+  }
+  template <class F>
+  Futures begin(F f) {
+    Futures futures;
+    for (const Group& group : groups) futures.push_back(f(group, group.rank()));
+    return futures;
+  }
+  template <class F>
+  void all(F f) {
+    Futures futures = begin(f);
+    work_until_ready(futures);
+    for (auto& future : futures) got(std::move(future));
+  }
+  void expect_failure(Futures futures, ErrorKind kind, const std::vector<std::string>& words) {
+    work_until_ready(futures);
+    expect_all(std::move(futures), kind, words);
+  }
+
+  FakeAccelerator& accelerator = FakeAccelerator::install();
+  bool devices_work = true;
+  FakeNccl nccl;
+  std::shared_ptr<const nccl::Api> api = nccl.api();
+  std::unique_ptr<Company> company;
+  std::vector<Group> groups;
+};
+INSTANTIATE_TEST_SUITE_P(Backends, GroupsOnDevices, ::testing::ValuesIn(backends),
+                         ::testing::PrintToStringParamName());
+
+TEST_P(GroupsOnDevices, Collectives) {
+  make_ready();
+  Tensors t(size);
+  const auto each = [&](const std::vector<Floats>& from) {
+    for (int rank = 0; rank < size; ++rank) t[rank] = tensor(rank, from[rank]);
+  };
+  const std::vector<Floats> three{{1, 2, 3}, {10, 20, 30}, {100, 200, 300}};
+  each(three);
+  all([&](const Group& group, int rank) { return group.all_reduce(t[rank], ReduceOp::sum); });
+  for (const at::Tensor& one : t) EXPECT_EQ(values(one), (Floats{111, 222, 333}));
+
+  each(three);
+  all([&](const Group& group, int rank) { return group.reduce(t[rank], 2, ReduceOp::max); });
+  EXPECT_EQ(values(t[2]), three[2]);
+  EXPECT_EQ(values(t[0]), three[0]);
+
+  all([&](const Group& group, int rank) { return group.broadcast(t[rank], 1); });
+  EXPECT_EQ(values(t[0]), three[1]);
+
+  each(three);
+  Tensors out;
+  for (int rank = 0; rank < size; ++rank) out.push_back(zeros(rank, 9));
+  all([&](const Group& group, int rank) { return group.all_gather(out[rank], t[rank]); });
+  EXPECT_EQ(values(out[1]), (Floats{1, 2, 3, 10, 20, 30, 100, 200, 300}));
+
+  Tensors part;
+  for (int rank = 0; rank < size; ++rank) part.push_back(zeros(rank, 1));
+  all([&](const Group& group, int rank) { return group.reduce_scatter(part[rank], t[rank]); });
+  for (int rank = 0; rank < size; ++rank) EXPECT_EQ(values(part[rank]), (Floats{(rank + 1) * 111.0F}));
+
+  Tensors swapped;
+  for (int rank = 0; rank < size; ++rank) swapped.push_back(zeros(rank, 3));
+  all([&](const Group& group, int rank) { return group.all_to_all(swapped[rank], t[rank]); });
+  EXPECT_EQ(values(swapped[1]), (Floats{2, 20, 200}));
+
+  Tensors gathered;
+  for (int from = 0; from < size; ++from) gathered.push_back(zeros(0, 3));
+  all([&](const Group& group, int rank) {
+    return group.gather(rank == 0 ? gathered : Tensors{}, t[rank], 0);
+  });
+  EXPECT_EQ(values(gathered[2]), three[2]);
+  all([&](const Group& group, int rank) {
+    return group.scatter(t[rank], rank == 0 ? Tensors{gathered[2], gathered[0], gathered[1]} : Tensors{}, 0);
+  });
+  EXPECT_EQ(values(t[1]), three[0]);
+}
+
+TEST_P(GroupsOnDevices, SeveralTensorsAndMessagesAreOneLaunch) {
+  make_ready();
+  std::vector<Tensors> t(size);
+  for (int rank = 0; rank < size; ++rank) t[rank] = {tensor(rank, {1}), tensor(rank, {2, 3})};
+  all([&](const Group& group, int rank) { return group.all_reduce(t[rank]); });
+  EXPECT_EQ(values(t[2][1]), (Floats{6, 9}));
+  all([&](const Group& group, int rank) { return group.broadcast(t[rank], 1); });
+  std::vector<Tensors> gathered(size);
+  for (int rank = 0; rank < size; ++rank) gathered[rank] = {zeros(rank, 3), zeros(rank, 6)};
+  all([&](const Group& group, int rank) { return group.all_gather(gathered[rank], t[rank]); });
+  EXPECT_EQ(values(gathered[0][1]), (Floats{6, 9, 6, 9, 6, 9}));
+  all([&](const Group& group, int rank) { return group.reduce_scatter(t[rank], gathered[rank]); });
+  EXPECT_EQ(values(t[1][1]), (Floats{18, 27}));
+
+  // Round a ring: each sends and receives, which one after the other would wait for ever.
+  std::vector<at::Tensor> mine, theirs;
+  for (int rank = 0; rank < size; ++rank) {
+    mine.push_back(tensor(rank, {float(rank)}));
+    theirs.push_back(zeros(rank, 1));
+  }
+  all([&](const Group& group, int rank) {
+    return group.batch({{PointToPoint::Kind::send, mine[rank], (rank + 1) % size, 7},
+                        {PointToPoint::Kind::recv, theirs[rank], (rank + size - 1) % size, 7}});
+  });
+  EXPECT_EQ(values(theirs[0]), (Floats{2}));
+  EXPECT_EQ(values(theirs[2]), (Floats{1}));
+}
+
+TEST_P(GroupsOnDevices, ArePutOnTheCurrentStream) {
+  make_ready();
+  Tensors tensors;
+  Futures futures;
+  for (const Group& group : groups) {
+    tensors.push_back(zeros(group.rank(), 2));
+    const c10::StreamGuard guard(c10::Stream(c10::Stream::UNSAFE, device(group.rank()), 3));
+    accelerator.fill_later(tensors.back(), group.rank() + 1);  // is there when the stream comes to it
+    futures.push_back(group.all_reduce(tensors.back()));
+  }
+  work_until_ready(futures);
+  for (auto& future : futures) got(std::move(future));
+  for (const at::Tensor& one : tensors) EXPECT_EQ(values(one), (Floats{6, 6}));
+}
+
+TEST_P(GroupsOnDevices, TheFirstCollectiveMakesWhatItNeeds) {
+  make();
+  Tensors tensors;
+  for (int rank = 0; rank < size; ++rank) tensors.push_back(tensor(rank, {float(rank)}));
+  Futures futures(size);
+  std::vector<std::thread> threads;
+  for (const Group& group : groups)
+    threads.emplace_back([&, group] { futures[group.rank()] = group.all_reduce(tensors[group.rank()]); });
+  for (auto& thread : threads) thread.join();
+  work_until_ready(futures);
+  for (auto& future : futures) got(std::move(future));
+  EXPECT_EQ(values(tensors[1]), (Floats{3}));
+}
+
+TEST_P(GroupsOnDevices, BesideCollectivesOfTheHost) {
+  make_ready();
+  for (int round = 0; round < 10; ++round) {
+    Tensors host, there;
+    for (int rank = 0; rank < size; ++rank) {
+      host.push_back(at::ones({10}));
+      there.push_back(tensor(rank, {1}));
+    }
+    Futures futures;
+    for (auto& future : begin([&](const Group& group, int rank) { return group.all_reduce(there[rank]); }))
+      futures.push_back(std::move(future));
+    for (auto& future : begin([&](const Group& group, int rank) { return group.all_reduce(host[rank]); }))
+      futures.push_back(std::move(future));
+    work_until_ready(futures);
+    for (auto& future : futures) got(std::move(future));
+    EXPECT_EQ(values(there[0]), (Floats{3}));
+    expect_equal(host[2], at::full({10}, 3.0F));
+  }
+}
+
+TEST_P(GroupsOnDevices, ADifferenceEndsTheGroupAndIsToldToAll) {
+  make_ready();
+  Tensors tensors{tensor(0, {1, 2}), tensor(1, {1, 2, 3}), tensor(2, {1, 2})};
+  Futures futures = begin([&](const Group& group, int rank) { return group.all_reduce(tensors[rank]); });
+  expect_failure(std::move(futures), ErrorKind::invalid_argument,
+                 {"float32[2], fake)", "rank 1 (worker1)", "float32[3], fake)", "group_devices_test.cc"});
+  for (const Group& group : groups)
+    EXPECT_EQ(test::kind_of([&] { got(group.all_reduce(tensors[group.rank()])); }),
+              ErrorKind::invalid_argument);
+}
+
+TEST_P(GroupsOnDevices, HostAndDeviceAreADifference) {
+  make_ready();
+  Futures futures = begin([&](const Group& group, int rank) {
+    return group.all_reduce(rank == 1 ? at::ones({2}) : tensor(rank, {1, 2}));
+  });
+  expect_failure(std::move(futures), ErrorKind::invalid_argument,
+                 {"all_reduce(sum, float32[2]) at", "all_reduce(sum, float32[2], fake)"});
+}
+
+TEST_P(GroupsOnDevices, WhoHasNoNcclIsNamedToAll) {
+  make(1);
+  expect_all(prepare(), ErrorKind::unsupported, {"rank 1 (worker1)", "no libnccl"});
+  expect_all(prepare(), ErrorKind::unsupported, {"rank 1 (worker1)"});  // the group goes on
+  together(groups, [](const Group& group) { return group.barrier(); });
+}
+
+TEST_P(GroupsOnDevices, WhoDoesNotComeIsNamed) {
+  make_ready();
+  Futures futures;
+  for (const int rank : {0, 1})
+    futures.push_back(groups[rank].all_reduce(tensor(rank, {1}), ReduceOp::sum, 300ms));
+  expect_failure(std::move(futures), ErrorKind::deadline_exceeded, {"rank 2 (worker2)"});
+}
+
+TEST_P(GroupsOnDevices, ADeathWhileADeviceIsAtItIsNamed) {
+  devices_work = false;
+  make_ready();
+  Futures futures = begin([&](const Group& group, int rank) { return group.all_reduce(tensor(rank, {1})); });
+  together(groups, [](const Group& group) { return group.barrier(); });  // it has been compared by now
+  groups.pop_back();
+  company->end(2);
+  futures.pop_back();
+  expect_failure(std::move(futures), ErrorKind::peer_lost, {"worker2"});
+}
+
+TEST_P(GroupsOnDevices, WhatNcclSaysEndsTheGroupForAll) {
+  devices_work = false;
+  make_ready();
+  Futures futures = begin([&](const Group& group, int rank) { return group.all_reduce(tensor(rank, {1})); });
+  together(groups, [](const Group& group) { return group.barrier(); });
+  nccl.fail(1, Result::system_error);
+  expect_failure(std::move(futures), ErrorKind::unavailable, {"group 'world'", "the fake says so"});
+}
+
+TEST_P(GroupsOnDevices, ACancelledOneIsAborted) {
+  devices_work = false;
+  make_ready();
+  Futures futures = begin([&](const Group& group, int rank) { return group.all_reduce(tensor(rank, {1})); });
+  futures[1].cancel();
+  expect_failure(std::move(futures), ErrorKind::aborted, {"rank 1", "aborted all_reduce"});
+}
+
+TEST_P(GroupsOnDevices, MessagesThatDifferEndTheGroup) {
+  make_ready();
+  Futures futures;
+  futures.push_back(groups[0].send(tensor(0, {1}), 1, 5));
+  futures.push_back(groups[1].recv(zeros(1, 1), 0, 6));
+  expect_failure(std::move(futures), ErrorKind::invalid_argument, {"tag 5", "tag 6"});
+}
+
+TEST_P(GroupsOnDevices, WhatBlocksIsRefusedOnAnAgentsThread) {
+  make();
+  std::optional<ErrorKind> kind;
+  std::thread([&] {
+    const rpc::OwnedThread as_an_agents;
+    kind = test::kind_of([&] { got(groups[0].all_reduce(tensor(0, {1}))); });
+  }).join();
+  EXPECT_EQ(kind, ErrorKind::failed_precondition);
+  EXPECT_EQ(test::kind_of([&] { got(groups[0].send(tensor(0, {1}), 1)); }), ErrorKind::failed_precondition);
+  EXPECT_EQ(test::kind_of([&] { got(groups[0].recv_any(tensor(0, {1}))); }), ErrorKind::unsupported);
+}
+
+TEST_P(GroupsOnDevices, OneDeviceAMember) {
+  make_ready();
+  EXPECT_EQ(test::kind_of([&] { got(groups[0].all_reduce(tensor(1, {1}))); }), ErrorKind::invalid_argument);
+  all([&](const Group& group, int rank) { return group.all_reduce(tensor(rank, {1})); });
+}
+
+}  // namespace group_devices_test
+}  // namespace weft::collectives::testing
