@@ -1,24 +1,17 @@
 // A store that one agent keeps for a large job: thousands of clients who wait.
 #include <weft/rpc/agent/agent.h>
-#include <weft/rpc/core/asio_loop.h>
 #include <weft/rpc/store/memory_store.h>
 #include <weft/rpc/store/remote_store.h>
 #include <weft/rpc/store/store_service.h>
-#include <weft/rpc/transport/tcp_transport.h>
 
 #include <gtest/gtest.h>
-#include <asio/executor_work_guard.hpp>
-#include <asio/io_context.hpp>
-#include <asio/post.hpp>
 
-#include <sys/resource.h>
-
-#include <algorithm>
-#include <thread>
+#include <cstdio>
 
 #include "tests/support/cluster.h"
 #include "tests/support/errors.h"
 #include "tests/support/sanitizer.h"
+#include "tests/support/shared_loop.h"
 
 namespace weft::rpc::store_load_test {
 namespace {
@@ -27,34 +20,25 @@ constexpr std::size_t most_clients = test::under_tsan ? 320 : 2000, waits_each =
 
 // As many as the system has descriptors for, two each: both ends are in this process.
 std::size_t clients_that_fit() {
-  rlimit files{};
-  ::getrlimit(RLIMIT_NOFILE, &files);
-  files.rlim_cur = std::min<rlim_t>(files.rlim_max, 2 * most_clients + 200);
-  ::setrlimit(RLIMIT_NOFILE, &files);
-  ::getrlimit(RLIMIT_NOFILE, &files);
-  return files.rlim_cur < 400 ? 0 : std::min<std::size_t>(most_clients, (files.rlim_cur - 200) / 2);
+  const std::size_t files = test::descriptors_permitted(2 * most_clients + 200);
+  return files < 400 ? 0 : std::min(most_clients, (files - 200) / 2);
 }
-
-class OnContext final : public Executor {
- public:
-  explicit OnContext(asio::io_context& context) : context_(context) {}
-  void post(Job job) override { asio::post(context_, std::move(job)); }
-
- private:
-  asio::io_context& context_;
-};
 
 // A client with a connection of its own; all live on one thread.
 struct Client {
-  Client(asio::io_context& context, std::size_t number, const std::string& server)
-      : agent(Runtime{.loops = {std::make_shared<AsioLoop>(context)},
-                      .handlers = std::make_shared<OnContext>(context),
-                      .incarnation = number + 1,
-                      .transports = {make_tcp_transport()}},
-              AgentOptions{.name = "client" + std::to_string(number), .same_host = false}),
+  Client(test::SharedLoop& loop, std::size_t number, const std::string& server)
+      : agent(loop.runtime(), AgentOptions{.name = "client" + std::to_string(number), .same_host = false}),
         store(agent.connect(server)) {}
   Agent agent;
   RemoteStore store;
+};
+
+// An agent that keeps a store.
+struct Server {
+  Agent agent{AgentOptions{.name = "server", .listen = {"tcp://127.0.0.1:0"}, .handler_threads = 1}};
+  const std::shared_ptr<MemoryStore> store = std::make_shared<MemoryStore>(agent.core()->pick_loop());
+  Server() { serve_store(*agent.core(), store); }
+  std::string address() const { return agent.addresses().front(); }
 };
 
 TEST(StoreLoad, ThousandsOfClientsWaitAndSurviveADeath) {
@@ -62,28 +46,20 @@ TEST(StoreLoad, ThousandsOfClientsWaitAndSurviveADeath) {
   RecordProperty("clients", static_cast<int>(clients));
   ASSERT_GE(clients, 320U)
       << "the system gives this process too few descriptors for the test to mean anything";
-  Agent server(AgentOptions{.name = "server", .listen = {"tcp://127.0.0.1:0"}, .handler_threads = 1});
-  const auto memory = std::make_shared<MemoryStore>(server.core()->pick_loop());
-  serve_store(*server.core(), memory);
-  asio::io_context context;
-  auto work = asio::make_work_guard(context);
-  std::thread thread([&] { context.run(); });
+  Server server;
+  const auto& memory = server.store;
+  test::SharedLoop loop;
   std::vector<std::unique_ptr<Client>> all;
   std::vector<Future<std::string>> waits;
   for (std::size_t i = 0; i < clients; ++i) {
-    all.push_back(std::make_unique<Client>(context, i, server.addresses().front()));
+    all.push_back(std::make_unique<Client>(loop, i, server.address()));
     for (std::size_t n = 0; n < waits_each; ++n)
       waits.push_back(all.back()->store.get("key" + std::to_string((i + n) % keys)));
   }
   test::eventually("all wait", [&] { return memory->waiting() == clients * waits_each; });
-  EXPECT_EQ(server.counts().connections_made, clients);
+  EXPECT_EQ(server.agent.counts().connections_made, clients);
 
-  test::Event dead;
-  asio::post(context, [&] {
-    all[clients / 2] = nullptr;
-    dead.set();
-  });
-  dead.wait();
+  loop.run([&] { all[clients / 2] = nullptr; });
   test::eventually("its waits are dropped", [&] { return memory->waiting() == (clients - 1) * waits_each; });
   for (std::size_t n = 0; n < waits_each; ++n)
     EXPECT_EQ(test::kind_of([&] { return test::got(std::move(waits[clients / 2 * waits_each + n])); }),
@@ -95,10 +71,67 @@ TEST(StoreLoad, ThousandsOfClientsWaitAndSurviveADeath) {
     for (std::size_t n = 0; n < waits_each && i != clients / 2; ++n)
       EXPECT_EQ(test::got(std::move(waits[i * waits_each + n])), std::to_string((i + n) % keys));
   EXPECT_EQ(memory->waiting(), 0U);
-  work.reset();
-  context.stop();
-  thread.join();
-  all.clear();
+  loop.run([&] { all.clear(); });
+}
+
+// What each of many clients does at the same time as all others: keys of its own, keys of all, and a
+// neighbour's that it waits for.
+constexpr std::size_t workers = 256, rounds = 10, shared_numbers = 16;
+
+std::string own_key(std::size_t worker, std::size_t round) {
+  return "own/" + std::to_string(worker) + "/" + std::to_string(round);
+}
+
+// Adds one to the number that the key holds, against all others; how often it was not the first.
+Task<std::size_t> count_up(Store* store, std::string key) {
+  std::optional<std::string> expected;
+  for (std::size_t lost = 0;; ++lost) {
+    const std::string next = std::to_string(expected ? std::stoull(*expected) + 1 : 1);
+    const StoreExchange exchange = co_await store->compare_set(key, expected, next);
+    if (exchange.stored) co_return lost;
+    expected = exchange.actual;
+  }
+}
+
+Task<std::size_t> work(Store* store, std::size_t worker) {
+  std::size_t lost = 0;
+  for (std::size_t round = 0; round < rounds; ++round) {
+    const std::size_t neighbour = (worker + 1) % workers;
+    co_await store->set(own_key(worker, round), "of " + std::to_string(worker));
+    co_await store->add("sum", static_cast<std::int64_t>(worker));
+    lost += co_await count_up(store, "number/" + std::to_string((worker + round) % shared_numbers));
+    std::vector<std::string> awaited{own_key(neighbour, round), own_key(worker, round)};
+    co_await store->wait(std::move(awaited));
+    const std::string theirs = co_await store->get(own_key(neighbour, round));
+    if (theirs != "of " + std::to_string(neighbour)) throw Error(ErrorKind::internal, "got " + theirs);
+  }
+  co_return lost;
+}
+
+TEST(StoreLoad, HundredsOfClientsLoseNoChange) {
+  if (const std::size_t files = 2 * workers + 200; test::descriptors_permitted(files) < files)
+    GTEST_SKIP() << "too few file descriptors are permitted";
+  Server server;
+  test::SharedLoop loop;
+  std::vector<std::unique_ptr<Client>> all;
+  const auto begun = Clock::now();
+  std::vector<Future<std::size_t>> done;
+  for (std::size_t i = 0; i < workers; ++i) {
+    all.push_back(std::make_unique<Client>(loop, i, server.address()));
+    done.push_back(work(&all.back()->store, i).start(loop.handlers()));
+  }
+  std::size_t lost = 0;
+  for (auto& one : done) lost += test::got(std::move(one));
+  const auto took = std::chrono::duration<double>(Clock::now() - begun).count();
+  std::printf("  %.2f s: %zu clients, %zu rounds each; %zu of the exchanges came too late\n", took, workers,
+              rounds, lost);
+  EXPECT_EQ(test::got(server.store->get("sum")), std::to_string(rounds * workers * (workers - 1) / 2));
+  for (std::size_t n = 0; n < shared_numbers; ++n)
+    EXPECT_EQ(test::got(server.store->get("number/" + std::to_string(n))),
+              std::to_string(rounds * workers / shared_numbers));
+  EXPECT_EQ(test::got(server.store->list("own/")).entries.size(), workers * rounds);
+  EXPECT_EQ(server.store->waiting(), 0U);
+  loop.run([&] { all.clear(); });
 }
 
 }  // namespace
