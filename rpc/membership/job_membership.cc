@@ -283,7 +283,7 @@ std::vector<Member> JobMembership::members() const {
   std::vector<Member> members;
   std::lock_guard lock(mutex_);
   for (const auto& [name, member] : roster_.members())
-    if (member.here()) members.push_back(member);
+    if (member->here()) members.push_back(*member);
   return members;
 }
 
@@ -426,7 +426,7 @@ std::string JobMembership::name_of(std::size_t rank) const {
                                           " has rank " + std::to_string(rank));
   std::lock_guard lock(mutex_);
   for (const auto& [name, member] : roster_.members())
-    if (member.rank == rank && member.state != MemberState::claimed) return name;
+    if (member->rank == rank && member->state != MemberState::claimed) return name;
   throw Error(ErrorKind::not_found,
               "who has rank " + std::to_string(rank) + " is not known yet: wait_for() waits for it");
 }

@@ -29,7 +29,7 @@ std::vector<AgentId> JobMembership::lives_among(const CollectiveOptions& options
       throw Error(ErrorKind::invalid_argument,
                   "which members meet is to be said where the world is not fixed");
     for (const auto& [name, member] : roster_.members())
-      if (member.state != MemberState::claimed) names.push_back(name);
+      if (member->state != MemberState::claimed) names.push_back(name);
     if (names.size() < rendezvous_.world_size)
       throw Error(ErrorKind::failed_precondition, std::to_string(names.size()) + " of " +
                                                       std::to_string(rendezvous_.world_size) +

@@ -205,7 +205,7 @@ void JobMembership::announce_loss(const MemberRecord& lost, const Error& reason,
   // The others first: once the world has failed here, no call goes out any more.
   std::vector<Future<void>> told;
   for (const auto& [name, member] : roster.members())
-    if (!member.gone() && name != lost.name && name != own_name())
+    if (!member->gone() && name != lost.name && name != own_name())
       told.push_back(Peer(core_, core_->route(name))
                          .with(CallOptions{.deadline = tell_patience})
                          .call<&MembershipService::lost>(lost.name, std::string(reason.what())));

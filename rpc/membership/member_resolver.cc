@@ -11,8 +11,8 @@ PeerSet::Resolver member_resolver(std::shared_ptr<Store> store, std::function<bo
         const Roster roster(std::move(view).get());
         PeerSet::Names names;
         for (const auto& [name, member] : roster.members())
-          if (member.here() && !member.addresses.empty() && (wanted == nullptr || wanted(member)))
-            names.push_back(member.addresses.front());
+          if (member->here() && !member->addresses.empty() && (wanted == nullptr || wanted(*member)))
+            names.push_back(member->addresses.front());
         return names;
       });
     });

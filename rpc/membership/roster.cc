@@ -118,45 +118,47 @@ MemberRecord from_text(std::string name, const std::string& text) {
 }
 
 Roster::Roster(const StoreView& view) {
+  Records members;
   for (const auto& [key, text] : view.entries) {
     const std::string name = key.substr(membership_keys::members.size());
-    members_.emplace(name, from_text(name, text));
+    members.emplace(name, std::make_shared<const MemberRecord>(from_text(name, text)));
   }
+  members_ = std::make_shared<const Records>(std::move(members));
 }
 
 void Roster::apply(const StoreChanges& changes) {
-  auto members = changes.whole ? std::map<std::string, MemberRecord>{} : members_;
+  auto members = changes.whole ? Records{} : *members_;
   for (const auto& [key, text] : changes.entries) {
     const std::string name = key.substr(membership_keys::members.size());
     if (text) {
-      members.insert_or_assign(name, from_text(name, *text));
+      members.insert_or_assign(name, std::make_shared<const MemberRecord>(from_text(name, *text)));
     } else {
       members.erase(name);
     }
   }
-  members_ = std::move(members);
+  members_ = std::make_shared<const Records>(std::move(members));
 }
 
 const MemberRecord* Roster::find(const std::string& name) const {
-  const auto found = members_.find(name);
-  return found == members_.end() ? nullptr : &found->second;
+  const auto found = members_->find(name);
+  return found == members_->end() ? nullptr : found->second.get();
 }
 
 std::size_t Roster::joined() const {
-  return static_cast<std::size_t>(std::count_if(members_.begin(), members_.end(), [](const auto& entry) {
-    return entry.second.state != MemberState::claimed;
+  return static_cast<std::size_t>(std::count_if(members_->begin(), members_->end(), [](const auto& entry) {
+    return entry.second->state != MemberState::claimed;
   }));
 }
 
 std::size_t Roster::here() const {
-  return static_cast<std::size_t>(
-      std::count_if(members_.begin(), members_.end(), [](const auto& entry) { return entry.second.here(); }));
+  return static_cast<std::size_t>(std::count_if(members_->begin(), members_->end(),
+                                                [](const auto& entry) { return entry.second->here(); }));
 }
 
 std::vector<std::string> Roster::awaited_by(const std::string& self, bool host) const {
   std::vector<std::string> names;
-  for (const auto& [name, member] : members_) {
-    const bool busy = member.state == MemberState::joined || (host && member.state == MemberState::serving);
+  for (const auto& [name, member] : *members_) {
+    const bool busy = member->state == MemberState::joined || (host && member->state == MemberState::serving);
     if (busy && name != self) names.push_back(name);
   }
   return names;
@@ -165,7 +167,7 @@ std::vector<std::string> Roster::awaited_by(const std::string& self, bool host) 
 const MemberRecord* loss_between(const Roster& before, const Roster& after) {
   for (const auto& [name, was] : before.members()) {
     const MemberRecord* now = after.find(name);
-    if (!was.gone() && (now == nullptr || now->incarnation != was.incarnation)) return &was;
+    if (!was->gone() && (now == nullptr || now->incarnation != was->incarnation)) return was.get();
   }
   return nullptr;
 }
@@ -185,16 +187,17 @@ std::vector<MemberEvent> events_between(const Roster& before, const Roster& afte
   auto old = before.members().begin();
   const auto one_of_old = [&](const std::string* until) {
     for (; old != before.members().end() && (until == nullptr || old->first < *until); ++old)
-      if (old->second.here()) ended(old->second);
+      if (old->second->here()) ended(*old->second);
   };
   for (const auto& [name, member] : after.members()) {
     one_of_old(&name);
     const MemberRecord* was = nullptr;
-    if (old != before.members().end() && old->first == name) was = &(old++)->second;
+    if (old != before.members().end() && old->first == name) was = (old++)->second.get();
+    if (was == member.get()) continue;
     const bool was_here = was != nullptr && was->here();
-    const bool same = was != nullptr && was->incarnation == member.incarnation;
-    if (was_here && !(same && member.here())) ended(*was);
-    if (member.here() && !(same && was_here)) events.push_back({MemberChange::joined, member});
+    const bool same = was != nullptr && was->incarnation == member->incarnation;
+    if (was_here && !(same && member->here())) ended(*was);
+    if (member->here() && !(same && was_here)) events.push_back({MemberChange::joined, *member});
   }
   one_of_old(nullptr);
   return events;

@@ -10,6 +10,7 @@
 #include <weft/rpc/store/store.h>
 
 #include <map>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -50,15 +51,18 @@ struct MemberRecord : Member {
 WEFT_EXPORT std::string to_text(const MemberRecord& record);
 WEFT_EXPORT MemberRecord from_text(std::string name, const std::string& text);  // throws protocol_error
 
+// A value; copies share the records, of which a large job's members have many and change few at a time.
 class WEFT_EXPORT Roster {
  public:
+  using Records = std::map<std::string, std::shared_ptr<const MemberRecord>>;  // by name; none is null
+
   Roster() = default;
   explicit Roster(const StoreView& view);  // of membership_keys::members; throws as apply() does
   // Of a watch of membership_keys::members. Throws protocol_error, and is then as it was.
   void apply(const StoreChanges& changes);
 
   const MemberRecord* find(const std::string& name) const;
-  const std::map<std::string, MemberRecord>& members() const { return members_; }
+  const Records& members() const { return *members_; }
   std::size_t joined() const;  // how many have joined, those included that are gone and not forgotten
   std::size_t here() const;
   // Those but `self` that keep it from leaving: they have joined and are not gone. Members that only serve do
@@ -67,7 +71,7 @@ class WEFT_EXPORT Roster {
   std::vector<std::string> awaited_by(const std::string& self, bool host) const;
 
  private:
-  std::map<std::string, MemberRecord> members_;
+  std::shared_ptr<const Records> members_ = std::make_shared<const Records>();
 };
 
 // What has happened between two views of the members, in the order of their names.

@@ -95,6 +95,16 @@ TEST(Roster, TakesOverWhatHasChanged) {
   EXPECT_EQ(all.members().size(), 1U);
 }
 
+// In a large job each change would otherwise cost every member a copy of all records.
+TEST(Roster, CopiesShareWhatHasNotChanged) {
+  const Roster before = roster({member("a", MemberState::joined), member("b", MemberState::joined)});
+  Roster after = before;
+  after.apply({2, false, {{"members/a", to_text(member("a", MemberState::left))}}});
+  EXPECT_EQ(after.find("b"), before.find("b"));
+  EXPECT_EQ(after.find("a")->state, MemberState::left);
+  EXPECT_EQ(before.find("a")->state, MemberState::joined);
+}
+
 // --- Who counts ---
 
 TEST(Roster, CountsWhoHasJoinedThoughTheyAreGone) {
