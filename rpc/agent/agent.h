@@ -170,9 +170,21 @@ WEFT_EXPORT Future<std::vector<MethodInfo>> list_methods(const Peer& peer);
 // nowhere.
 WEFT_EXPORT AgentOptions from_environment();
 
+// The options of a job that one URL states, as PyTorch's init_method does:
+//   env://                                  all is as from_environment() says
+//   tcp://host:port?rank=R&world_size=N     rank 0 keeps the store, at that address
+//   file:///path?rank=R&world_size=N        the store is a file that all share
+//   etcd://host:port[,host:port][/prefix]?rank=R&world_size=N
+// What the URL says prevails over the environment. What it does not is as from_environment() says: rank and
+// world_size too, by whoever started the process, and who may come without a rank. Throws as that does, and
+// invalid_argument naming the part of the URL that is malformed.
+WEFT_EXPORT AgentOptions from_url(const std::string& url);
+
 // The same, given the variables and which of this host's addresses leads to a host (local_address_towards).
 using VariableLookup = std::function<std::optional<std::string>(const std::string& name)>;
 using LocalAddress = std::function<std::string(const std::string& host)>;
 WEFT_EXPORT AgentOptions options_from(const VariableLookup& lookup, const LocalAddress& towards);
+WEFT_EXPORT AgentOptions options_from(const std::string& url, const VariableLookup& lookup,
+                                      const LocalAddress& towards);
 
 }  // namespace weft::rpc

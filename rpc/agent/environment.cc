@@ -1,6 +1,7 @@
 #include <weft/rpc/agent/agent.h>
 
 #include <weft/rpc/agent/job_place.h>
+#include <weft/rpc/agent/job_url.h>
 #include <weft/rpc/transport/local_address.h>
 
 #include <charconv>
@@ -68,25 +69,39 @@ struct Place {
   std::optional<detail::JobPlace> batch;          // where RANK is not set
 };
 
-Place place_in(const Environment& environment, const VariableLookup& lookup) {
+// A number that the job's URL may say, and else the environment.
+std::uint64_t stated(const detail::JobUrl& url, const Environment& environment, const std::string& name,
+                     const std::string& parameter, std::uint64_t least, std::uint64_t most,
+                     const std::string& meaning) {
+  const auto number = parameter == "rank" ? url.rank : url.world_size;
+  if (!number && !url.text.empty() && !environment.find(name))
+    throw Error(ErrorKind::invalid_argument, "neither '" + url.text + "' says " + parameter +
+                                                 ", nor the environment " + name + ": " + meaning);
+  if (!number) return Environment::number(name, environment.require(name, meaning), least, most);
+  if (*number >= least && *number <= most) return *number;
+  throw Error(ErrorKind::invalid_argument, "'" + url.text + "': " + parameter + "='" +
+                                               std::to_string(*number) + "' is not a number from " +
+                                               std::to_string(least) + " to " + std::to_string(most));
+}
+
+Place place_in(const detail::JobUrl& url, const Environment& environment, const VariableLookup& lookup) {
   Place place;
-  const auto rank = environment.find("RANK"), world = environment.find("WORLD_SIZE");
-  if (!rank && environment.flag("WEFT_OPEN_WORLD") && environment.find("WEFT_STORE")) return place;
-  if (!rank) place.batch = detail::job_place(lookup);
-  if (!place.batch || !place.batch->world_size || world)
-    place.world_size = Environment::number(
-        "WORLD_SIZE", environment.require("WORLD_SIZE", "the number of agents in the job"), 1, 1'000'000);
-  else
+  const bool ranked = url.rank || environment.find("RANK"),
+             met = !url.store.empty() || environment.find("WEFT_STORE");
+  if (!ranked && met && environment.flag("WEFT_OPEN_WORLD")) return place;
+  if (!ranked) place.batch = detail::job_place(lookup);
+  if (place.batch && place.batch->world_size && !url.world_size && !environment.find("WORLD_SIZE"))
     place.world_size = *place.batch->world_size;
+  else
+    place.world_size = stated(url, environment, "WORLD_SIZE", "world_size", 1, detail::most_agents,
+                              "the number of agents in the job");
   if (place.batch && place.batch->rank >= *place.world_size)
     throw Error(ErrorKind::invalid_argument,
                 place.batch->system + "'s rank " + std::to_string(place.batch->rank) +
                     " is not within a world of " + std::to_string(*place.world_size));
-  place.rank =
-      place.batch
-          ? place.batch->rank
-          : Environment::number("RANK", environment.require("RANK", "this agent's number in the job, from 0"),
-                                0, *place.world_size - 1);
+  place.rank = place.batch ? place.batch->rank
+                           : stated(url, environment, "RANK", "rank", 0, *place.world_size - 1,
+                                    "this agent's number in the job, from 0");
   return place;
 }
 
@@ -109,7 +124,9 @@ std::string host_of(const detail::JobPlace& place, const LocalAddress& towards) 
                                                place.system + " does not say it" + problems);
 }
 
-std::string store_address(const Environment& environment, const Place& place, const LocalAddress& towards) {
+std::string store_address(const detail::JobUrl& url, const Environment& environment, const Place& place,
+                          const LocalAddress& towards) {
+  if (!url.store.empty()) return url.store;
   if (const auto store = environment.find("WEFT_STORE")) {
     const bool kept_by_rank_0 = !store->starts_with("file:") && !store->starts_with("etcd:");
     if (kept_by_rank_0) (void)Address::parse(*store);
@@ -178,16 +195,15 @@ std::shared_ptr<const Credentials> credentials_from(const Environment& environme
   return none ? nullptr : std::make_shared<const Credentials>(std::move(files));
 }
 
-}  // namespace
-
-AgentOptions options_from(const VariableLookup& lookup, const LocalAddress& towards) {
+AgentOptions options_of(const detail::JobUrl& url, const VariableLookup& lookup,
+                        const LocalAddress& towards) {
   const Environment environment(lookup);
-  const Place place = place_in(environment, lookup);
+  const Place place = place_in(url, environment, lookup);
   Rendezvous job;
   job.fixed_world = !environment.flag("WEFT_OPEN_WORLD");
   job.world_size = place.world_size.value_or(0);
   job.rank = place.rank.value_or(Rendezvous::no_rank);
-  job.store = store_address(environment, place, towards);
+  job.store = store_address(url, environment, place, towards);
   if (const auto role = environment.find("WEFT_ROLE")) job.metadata["role"] = *role;
   if (const auto rank = environment.find("WEFT_ROLE_RANK")) job.metadata["role_rank"] = *rank;
 
@@ -217,12 +233,23 @@ AgentOptions options_from(const VariableLookup& lookup, const LocalAddress& towa
   return options;
 }
 
-AgentOptions from_environment() {
-  const auto lookup = [](const std::string& name) -> std::optional<std::string> {
-    const char* const value = std::getenv(name.c_str());
-    return value == nullptr ? std::nullopt : std::optional<std::string>(value);
-  };
-  return options_from(lookup, local_address_towards);
+std::optional<std::string> variable(const std::string& name) {
+  const char* const value = std::getenv(name.c_str());
+  return value == nullptr ? std::nullopt : std::optional<std::string>(value);
 }
+
+}  // namespace
+
+AgentOptions options_from(const VariableLookup& lookup, const LocalAddress& towards) {
+  return options_of({}, lookup, towards);
+}
+
+AgentOptions options_from(const std::string& url, const VariableLookup& lookup, const LocalAddress& towards) {
+  return options_of(detail::job_url(url), lookup, towards);
+}
+
+AgentOptions from_environment() { return options_from(variable, local_address_towards); }
+
+AgentOptions from_url(const std::string& url) { return options_from(url, variable, local_address_towards); }
 
 }  // namespace weft::rpc
