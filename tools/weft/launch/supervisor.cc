@@ -315,7 +315,7 @@ void Supervisor::Impl::find_first_failure() {
 }
 
 void Supervisor::Impl::fail(const Failure& failure, bool own) {
-  if (failed_ || stage_ == Stage::ended) return;
+  if (failed_) return;  // one from elsewhere also counts when all here have ended
   failed_ = true;
   status_ = failure.status;
   std::string text = failure.who + " " + failure.how;
