@@ -35,11 +35,11 @@ std::chrono::nanoseconds GroupDevices::limit_of(Deadline deadline) const {
   return deadline.value_or(core_.options().deadline);
 }
 
-// None: nobody has begun to make it. Throws where it cannot be used.
+// None: it is not there yet. Throws where it cannot be used.
 std::optional<TensorCollectives> GroupDevices::found(c10::Device device) const {
   std::lock_guard lock(mutex_);
   if (over_) throw *over_;
-  if (!on_ || !on_->ranks) return std::nullopt;
+  if (!on_) return std::nullopt;
   if (on_->device != device)
     refuse("this member of group '" + core_.name() + "' uses " + on_->device.str() + ", not " + device.str());
   return on_->ranks;
@@ -160,6 +160,7 @@ Future<void> GroupDevices::run(c10::Device device, Collective meaning, const Put
   meaning.signature.device = device.type();
   const auto limit = limit_of(meaning.deadline);
   const std::string what = meaning.text();
+  const std::source_location site = meaning.site;
   std::lock_guard order(order_);
   std::vector<Future<void>> sides;
   const auto begun = rpc::capture([&] {
@@ -180,7 +181,7 @@ Future<void> GroupDevices::run(c10::Device device, Collective meaning, const Put
       std::lock_guard lock(mutex_);
       making = on_.has_value();
     }
-    making ? wait_until_made() : make(device, limit, meaning.site).get();
+    making ? wait_until_made() : make(device, limit, site).get();
     auto launched = rpc::capture([&] { return put(*found(device), limit + patience_beyond_the_comparison); });
     if (!launched.ok()) core_.fail(launched.error());  // all others have begun
     sides.push_back(std::move(launched).get());
