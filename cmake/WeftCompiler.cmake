@@ -1,4 +1,4 @@
-# Compiler flags of this tree alone: nothing here reaches an installed target.
+# Compiler flags of this tree alone: nothing here reaches an installed target. nvcc takes others: WeftCuda.cmake.
 
 set(CMAKE_CXX_STANDARD 20)
 set(CMAKE_CXX_STANDARD_REQUIRED ON)
@@ -16,13 +16,15 @@ set(CMAKE_CXX_FLAGS_RELWITHDEBINFO "-O1 -g1")
 set(CMAKE_CXX_FLAGS_RELEASE "-O2 -DNDEBUG")
 
 # The API is meant to be called with designated initialisers, which name only what differs from the default.
-add_compile_options(-Wall -Wextra -Wpedantic -Wno-missing-field-initializers)
+set(weft_host "$<COMPILE_LANGUAGE:C,CXX>")
+add_compile_options("$<${weft_host}:-Wall;-Wextra;-Wpedantic;-Wno-missing-field-initializers>")
 if(WEFT_WERROR)
-  add_compile_options(-Werror)
+  add_compile_options("$<${weft_host}:-Werror>")
 endif()
 
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
-  add_compile_options(--param=ggc-min-heapsize=524288)  # KiB; below that g++ spends a tenth of its time collecting garbage
+  # KiB; below that g++ spends a tenth of its time collecting garbage.
+  add_compile_options("$<${weft_host}:--param=ggc-min-heapsize=524288>")
 endif()
 
 if(WEFT_SANITIZE STREQUAL "address")

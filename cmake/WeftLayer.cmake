@@ -1,7 +1,8 @@
 # weft_layer(NAME FOLDERS folder... [EXCEPT folder...] DEPENDS target...)
 #
 # Makes the library weft_NAME with the alias weft::NAME from every source below the folders: *.cc, and *.capnp by way of
-# C++ generated into the build tree. A layer without sources is skipped, and its absence is seen by `if(TARGET weft::NAME)`.
+# C++ generated into the build tree; with WEFT_CUDA *.cu too. A layer without sources is skipped, and its absence is seen
+# by `if(TARGET weft::NAME)`.
 # It is installed as a component NAME with an export set of its own, so that a layer installs without those after it.
 #
 # Headers are included as <weft/FOLDER/FILE.h>: include/weft/ in the build tree holds links to the source folders.
@@ -57,6 +58,13 @@ function(weft_layer NAME)
     VERSION ${PROJECT_VERSION}
     SOVERSION ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR}
     UNITY_BUILD_MODE GROUP)
+
+  if(WEFT_CUDA)
+    weft_files(kernels "*.cu" FOLDERS ${arg_FOLDERS} EXCEPT ${arg_EXCEPT})
+    if(kernels)
+      weft_cuda_sources(${target} ${kernels})
+    endif()
+  endif()
 
   # A unity build joins the sources of one folder; Asio's own sources are large enough alone.
   foreach(source IN LISTS sources)
