@@ -17,8 +17,8 @@ using test::kind_of;
 using Tensors = std::vector<at::Tensor>;
 
 // LibTorch's vector units fuse multiplications with additions, the twin does not: after `steps` steps they
-// differ by no more than this many units in the last place of the parameter.
-constexpr std::int64_t ulps = 2;
+// differ by no more than this many units in the last place of the parameter (2 were seen).
+constexpr std::int64_t ulps = 4;
 constexpr int steps = 6;
 
 Element element(c10::ScalarType type) { return type == torch::kDouble ? Element::float64 : Element::float32; }
