@@ -298,6 +298,11 @@ class FakeNccl {
 
 // --- Data ---
 
+// Of what was sent, which may be nothing, to a buffer that then may be null.
+inline void copy_read(const std::vector<char>& read, void* to) {
+  if (!read.empty()) std::memcpy(to, read.data(), read.size());
+}
+
 template <class T>
 void FakeNccl::reduce(std::vector<FakeOp>& ops, std::size_t from, std::size_t count, void* out) {
   using Wide = std::conditional_t<std::is_floating_point_v<T>, double, std::int64_t>;
@@ -353,11 +358,10 @@ inline void FakeNccl::finish(std::vector<FakeOp>& ops) {
     if (op.kind == Kind::all_reduce) reduce_any(ops, 0, op.count, op.out);
     if (op.kind == Kind::reduce && op.peer == static_cast<int>(r)) reduce_any(ops, 0, op.count, op.out);
     if (op.kind == Kind::reduce_scatter) reduce_any(ops, r * op.count, op.count, op.out);
-    if (op.kind == Kind::broadcast)
-      std::memcpy(op.out, ops[static_cast<std::size_t>(op.peer)].read.data(), bytes);
+    if (op.kind == Kind::broadcast) copy_read(ops[static_cast<std::size_t>(op.peer)].read, op.out);
     if (op.kind == Kind::all_gather)
       for (std::size_t i = 0; i < ops.size(); ++i)
-        std::memcpy(static_cast<char*>(op.out) + i * bytes, ops[i].read.data(), bytes);
+        copy_read(ops[i].read, static_cast<char*>(op.out) + i * bytes);
   }
   for (FakeOp& op : ops) op.work->ended = true;
 }
@@ -379,7 +383,7 @@ inline void FakeNccl::arrive(FakeOp op) {
     (sends ? clique.sends : clique.recvs)[way].push_back(std::move(op));
     auto &sent = clique.sends[way], &wanted = clique.recvs[way];
     if (sent.empty() || wanted.empty()) return;
-    std::memcpy(wanted.front().out, sent.front().read.data(), sent.front().read.size());
+    copy_read(sent.front().read, wanted.front().out);
     sent.front().work->ended = wanted.front().work->ended = true;
     sent.pop_front();
     wanted.pop_front();
