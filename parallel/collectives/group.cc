@@ -1,7 +1,6 @@
 #include <weft/parallel/collectives/group.h>
 
 #include <weft/parallel/collectives/preparation.h>
-#include <weft/rpc/core/when_all.h>
 
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
@@ -21,12 +20,6 @@ rpc::Future<void> begin(const std::shared_ptr<GroupCore>& core, F prepare) {
 }
 
 // --- Tensors of an accelerator ---
-
-// PrivateUse1: whoever makes a device of his own says which library is NCCL there (nccl/devices.h).
-bool is_on_device(const at::Tensor& tensor) {
-  return tensor.defined() && (tensor.is_cuda() || tensor.is_privateuseone());
-}
-bool is_on_device(const Tensors& tensors) { return !tensors.empty() && is_on_device(tensors.front()); }
 
 struct Meaning {
   Operation operation;
@@ -433,72 +426,6 @@ rpc::Future<void> Group::barrier(Deadline deadline, Site site) const {
     barrier.deadline = deadline;
     return barrier;
   });
-}
-
-rpc::Future<void> Group::send(at::Tensor tensor, int to, std::uint64_t tag, Deadline deadline,
-                              Site site) const {
-  if (is_on_device(tensor))
-    return core_->devices().exchange({{PointToPoint::Kind::send, tensor, to, tag}}, deadline, site);
-  auto message = rpc::capture([&] {
-    check(tensor);
-    expect_rank(*core_, to);
-    return Message{tag, type_of(tensor), site, bytes_of(flat(tensor)), deadline};
-  });
-  if (!message.ok()) return rpc::Future<void>::made(rpc::Result<void>(message.error()));
-  return core_->send(to, std::move(message).get());
-}
-
-rpc::Future<int> Group::receive(at::Tensor tensor, std::optional<int> from, std::uint64_t tag,
-                                Deadline deadline, const Site& site) const {
-  auto output = rpc::capture([&] {
-    check(tensor);
-    if (from) expect_rank(*core_, *from);
-    return Output(tensor);
-  });
-  if (!output.ok()) return rpc::Future<int>::made(rpc::Result<int>(output.error()));
-  const Output memory = std::move(output).get();
-  return core_->receive(from, {tag, type_of(tensor), site, bytes_of(memory.memory()), deadline})
-      .then([memory](rpc::Result<int>&& sender) {
-        if (sender.ok()) memory.write_back();
-        return std::move(sender);
-      });
-}
-
-rpc::Future<void> Group::recv(at::Tensor tensor, int from, std::uint64_t tag, Deadline deadline,
-                              Site site) const {
-  if (is_on_device(tensor))
-    return core_->devices().exchange({{PointToPoint::Kind::recv, tensor, from, tag}}, deadline, site);
-  return receive(std::move(tensor), from, tag, deadline, site).then([](rpc::Result<int>&& sender) {
-    return sender.ok() ? rpc::Result<void>{} : rpc::Result<void>(sender.error());
-  });
-}
-
-rpc::Future<int> Group::recv_any(at::Tensor tensor, std::uint64_t tag, Deadline deadline, Site site) const {
-  return receive(std::move(tensor), std::nullopt, tag, deadline, site);
-}
-
-rpc::Future<void> Group::batch(std::vector<PointToPoint> messages, Deadline deadline, Site site) const {
-  if (!messages.empty() && is_on_device(messages.front().tensor))
-    return core_->devices().exchange(std::move(messages), deadline, site);
-  std::vector<rpc::Future<void>> all;
-  for (PointToPoint& each : messages) {
-    const bool sends = each.kind == PointToPoint::Kind::send;
-    all.push_back(sends ? send(std::move(each.tensor), each.peer, each.tag, deadline, site)
-                        : recv(std::move(each.tensor), each.peer, each.tag, deadline, site));
-  }
-  return rpc::when_all(std::move(all));
-}
-
-rpc::Future<Group::Objects> Group::give(const std::string& meaning, std::optional<int> root,
-                                        rpc::Buffer object, bool wants_all, Deadline deadline,
-                                        const Site& site) const {
-  const auto refusal = rpc::capture([&] {
-    if (root) expect_rank(*core_, *root);
-  });
-  if (!refusal.ok()) return rpc::Future<Objects>::made(rpc::Result<Objects>(refusal.error()));
-  return core_->give(core_->reserve_rounds(1),
-                     meaning + (root ? ", root " + std::to_string(*root) : "") + ")", site, std::move(object),
-                     wants_all, deadline);
 }
 
 }  // namespace weft::collectives

@@ -10,6 +10,13 @@ namespace weft::collectives {
 
 using Tensors = std::vector<at::Tensor>;
 
+// Of an accelerator, whose tensors go by NCCL. PrivateUse1: whoever makes a device of his own says which
+// library is NCCL there (nccl/devices.h).
+inline bool is_on_device(const at::Tensor& tensor) {
+  return tensor.defined() && (tensor.is_cuda() || tensor.is_privateuseone());
+}
+inline bool is_on_device(const Tensors& tensors) { return !tensors.empty() && is_on_device(tensors.front()); }
+
 [[noreturn]] void refuse(const std::string& why);  // invalid_argument
 void check(const at::Tensor& tensor);
 void check_same(const at::Tensor& first, const at::Tensor& tensor);

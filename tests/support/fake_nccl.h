@@ -20,6 +20,7 @@
 #include <mutex>
 #include <set>
 #include <thread>
+#include <tuple>
 #include <vector>
 
 namespace weft::test {
@@ -348,6 +349,16 @@ inline void FakeNccl::reduce_any(std::vector<FakeOp>& ops, std::size_t from, std
   }
 }
 
+// Else the library waits for what nobody sends, until it is aborted.
+inline bool agree(const std::vector<FakeOp>& ops) {
+  static constexpr int made = 5;  // the first operator that a communicator makes; each rank has its own
+  const auto meaning = [](const FakeOp& op) {
+    return std::tuple(op.kind, op.count, op.type, std::min(op.op, made), op.peer);
+  };
+  return std::all_of(ops.begin(), ops.end(),
+                     [&](const FakeOp& op) { return meaning(op) == meaning(ops.front()); });
+}
+
 inline void FakeNccl::finish(std::vector<FakeOp>& ops) {
   using Kind = FakeOp::Kind;
   std::sort(ops.begin(), ops.end(), [](const auto& a, const auto& b) { return a.comm->rank < b.comm->rank; });
@@ -383,6 +394,8 @@ inline void FakeNccl::arrive(FakeOp op) {
     (sends ? clique.sends : clique.recvs)[way].push_back(std::move(op));
     auto &sent = clique.sends[way], &wanted = clique.recvs[way];
     if (sent.empty() || wanted.empty()) return;
+    const FakeOp &from = sent.front(), &to = wanted.front();
+    if (from.count != to.count || from.type != to.type) return;  // as above
     copy_read(sent.front().read, wanted.front().out);
     sent.front().work->ended = wanted.front().work->ended = true;
     sent.pop_front();
@@ -393,7 +406,7 @@ inline void FakeNccl::arrive(FakeOp op) {
   const std::uint64_t sequence = op.sequence;
   ops.push_back(std::move(op));
   if (static_cast<int>(ops.size()) < clique.size) return;
-  finish(ops);
+  if (agree(ops)) finish(ops);
   clique.collectives.erase(sequence);
 }
 
