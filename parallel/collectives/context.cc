@@ -21,19 +21,25 @@ void Context::expect_group() {
   ++expected_;
 }
 
+// What came early comes first: until it has been told all, the group is not known, and what comes waits.
 void Context::add(const std::shared_ptr<GroupCore>& group) {
-  std::vector<Event> events;
   std::map<rpc::AgentId, rpc::Error> gone;
   std::map<GroupId, std::vector<Event>> dropped;
-  {
-    std::lock_guard lock(mutex_);
-    groups_[group->id()] = group;
-    if (auto early = early_.extract(group->id())) events = std::move(early.mapped());
-    gone = gone_;
-    --expected_;
-    drop_early_unless_expected(dropped);
+  while (true) {
+    std::vector<Event> events;
+    {
+      std::lock_guard lock(mutex_);
+      if (auto early = early_.extract(group->id())) events = std::move(early.mapped());
+      if (events.empty()) {
+        groups_[group->id()] = group;
+        gone = gone_;
+        --expected_;
+        drop_early_unless_expected(dropped);
+        break;
+      }
+    }
+    for (Event& event : events) event(*group);
   }
-  for (Event& event : events) event(*group);
   for (const auto& [peer, reason] : gone) group->peer_gone(peer, reason);
 }
 
@@ -98,6 +104,8 @@ void Context::peer_gone(const rpc::AgentId& peer, const rpc::Error& reason) {
   }
   for (const auto& group : all()) group->peer_gone(peer, reason);
 }
+
+void Context::peer_forgotten(const rpc::AgentId& peer, const rpc::Error& reason) { peer_gone(peer, reason); }
 
 void Context::world_failed(const rpc::Error& error) {
   for (const auto& group : all()) group->world_failed(error);

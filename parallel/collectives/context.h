@@ -37,6 +37,7 @@ class WEFT_EXPORT Context final : public rpc::CallHook, public std::enable_share
   bool knows(std::string_view) const override { return false; }
   void figures(rpc::LayerFigures& to) const override;
   void peer_gone(const rpc::AgentId& peer, const rpc::Error& reason) override;
+  void peer_forgotten(const rpc::AgentId& peer, const rpc::Error& reason) override;
   void world_failed(const rpc::Error& error) override;
   rpc::Future<void> leaving() override;
   void shut_down() override;

@@ -285,6 +285,7 @@ void AgentCore::forget(const AgentId& life, const std::string& reason) {
     link->loop()->post([link, life, error] {
       if (link->ready() && link->peer() == life) link->expel(error);
     });
+  for (const auto& hook : hooks_) hook->peer_forgotten(life, error);
 }
 
 void AgentCore::forget_way(const AgentId& life) {
