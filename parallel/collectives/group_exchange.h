@@ -69,7 +69,7 @@ class GroupCore::Exchange final : public Outbox, public std::enable_shared_from_
           if (sent.ok()) return group.turns_.run(std::move(left));
           group.turns_.run([self, to, error = sent.error()] { self->group_->not_sent(to, error); });
         },
-        group_->id_, sequence_, label, hash_, lent);
+        group_->id_, sequence_, label, hash_ + between(collective_.layout.blocks, to), lent);
   }
 
   // The run is over, or is ended, and nobody is told of it any more.
@@ -111,7 +111,15 @@ class GroupCore::Exchange final : public Outbox, public std::enable_shared_from_
   }
 
   std::uint64_t sequence() const { return is_shared() ? shared_->sequence() : sequence_; }
-  std::uint64_t hash() const { return hash_; }
+  // The hash of a message from a rank, where it means the same. In an all_to_all_v they agree by pairs: there
+  // the hash is of so many elements more as the one gives to the other.
+  std::uint64_t hash_from(int rank) const { return hash_ + between(collective_.layout.from, rank); }
+  // How many elements a rank has for this one by its hash; none: it means something else altogether.
+  std::optional<std::uint64_t> announced(std::uint64_t hash) const {
+    const std::uint64_t elements = hash - hash_;
+    return has_sizes_of_pairs() && elements < most_elements ? std::optional(elements) : std::nullopt;
+  }
+  std::uint64_t expected_from(int rank) const { return between(collective_.layout.from, rank); }
   std::string text() const { return collective_.text(); }
   std::chrono::nanoseconds limit() const { return collective_.deadline.value_or(group_->options_.deadline); }
   void begin_limit() { deadline_ = rpc::later(group_->loop_->now(), limit()); }
@@ -159,6 +167,12 @@ class GroupCore::Exchange final : public Outbox, public std::enable_shared_from_
   std::map<int, std::string> signatures;  // of those that have told theirs
 
  private:
+  static constexpr std::uint64_t most_elements = std::uint64_t{1} << 44;
+  bool has_sizes_of_pairs() const { return collective_.layout.operation == Operation::all_to_all_v; }
+  std::uint64_t between(const std::vector<Range>& blocks, int rank) const {
+    return has_sizes_of_pairs() ? blocks[static_cast<std::size_t>(rank)].size() : 0;
+  }
+
   std::shared_ptr<PlanRun> make_run(Party party, const Layout& layout, const PlanMemory& memory,
                                     PlanRun::Done done) const {
     party.item_size = collective_.reduction ? collective_.reduction->accumulator_size() : memory.item_size;

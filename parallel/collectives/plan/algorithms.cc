@@ -285,8 +285,8 @@ Plan pairwise_all_to_all(Member me, std::span<const Range> to, std::span<const R
   PlanBuilder plan(Memory::apart, me.chunk);
   for (int step = 1; step < me.ranks; ++step) {
     const int target = wrap(me.rank + step, me.ranks), source = wrap(me.rank - step, me.ranks);
-    plan.send(target, Place::input, to[target]);
-    plan.receive(source, Place::output, from[source]);
+    plan.send(target, Place::input, to[target], PlanBuilder::Nothing::is_said);
+    plan.receive(source, Place::output, from[source], PlanBuilder::Nothing::is_said);
   }
   plan.copy(Place::output, from[me.rank], to[me.rank].begin);
   return plan.take();

@@ -47,7 +47,8 @@ WEFT_EXPORT Plan halving_reduce_scatter(Member me, std::span<const Range> blocks
 WEFT_EXPORT Plan direct_gather(Member me, int root, std::span<const Range> blocks);  // 1 message to the root
 WEFT_EXPORT Plan direct_scatter(Member me, int root, std::span<const Range> blocks);  // P−1 from the root
 
-// What goes to each rank, and what comes from each. P−1 messages, in as many rounds of pairs.
+// What goes to each rank, and what comes from each. P−1 messages, in as many rounds of pairs; also of
+// nothing, since only the other knows whether that is what it expects.
 WEFT_EXPORT Plan pairwise_all_to_all(Member me, std::span<const Range> to, std::span<const Range> from);
 
 WEFT_EXPORT Plan dissemination_barrier(Member me);  // ⌈log2 P⌉ messages without elements

@@ -18,7 +18,8 @@ auto cut(Segments& segments, std::size_t at) {
 }  // namespace
 
 template <class Add>
-void PlanBuilder::in_chunks(Range range, Add add) {
+void PlanBuilder::in_chunks(Range range, Add add, Nothing nothing) {
+  if (range.empty() && nothing == Nothing::is_said) add(range);
   const std::size_t most = chunk_ == 0 ? range.size() : chunk_;
   for (std::size_t begin = range.begin; begin < range.end; begin += most) {
     add(Range{begin, std::min(begin + most, range.end)});
@@ -62,22 +63,28 @@ void PlanBuilder::writes(Place place, Range range) {
   }
 }
 
-void PlanBuilder::send(int to, Place from, Range range) {
-  in_chunks(range, [&](Range piece) {
-    add({.kind = Step::Kind::send, .place = from, .peer = to, .label = sent_[to]++, .range = piece});
-    reads(from, piece);
-  });
+void PlanBuilder::send(int to, Place from, Range range, Nothing nothing) {
+  in_chunks(
+      range,
+      [&](Range piece) {
+        add({.kind = Step::Kind::send, .place = from, .peer = to, .label = sent_[to]++, .range = piece});
+        if (!piece.empty()) reads(from, piece);
+      },
+      nothing);
 }
 
-void PlanBuilder::receive(int from, Place into, Range range) {
-  in_chunks(range, [&](Range piece) {
-    add({.kind = Step::Kind::receive,
-         .place = into,
-         .peer = from,
-         .label = received_[from]++,
-         .range = piece});
-    writes(into, piece);
-  });
+void PlanBuilder::receive(int from, Place into, Range range, Nothing nothing) {
+  in_chunks(
+      range,
+      [&](Range piece) {
+        add({.kind = Step::Kind::receive,
+             .place = into,
+             .peer = from,
+             .label = received_[from]++,
+             .range = piece});
+        if (!piece.empty()) writes(into, piece);
+      },
+      nothing);
 }
 
 void PlanBuilder::reduce(int from, Range range, Place with, std::size_t source) {

@@ -21,9 +21,10 @@ class WEFT_EXPORT PlanBuilder {
   // chunk: elements of the largest message; 0: however many there are.
   PlanBuilder(Memory memory, std::size_t chunk) : memory_(memory), chunk_(chunk) {}
 
-  // Transfers of no elements are no messages.
-  void send(int to, Place from, Range range);
-  void receive(int from, Place into, Range range);
+  // Transfers of no elements are no messages, or, where it is to be known that there is nothing, one.
+  enum class Nothing : std::uint8_t { is_left_out, is_said };
+  void send(int to, Place from, Range range, Nothing nothing = Nothing::is_left_out);
+  void receive(int from, Place into, Range range, Nothing nothing = Nothing::is_left_out);
   void reduce(int from, Range range, Place with, std::size_t source);
   void finish(Range output, std::size_t source);
   void copy(Place into, Range range, std::size_t source);
@@ -42,7 +43,7 @@ class WEFT_EXPORT PlanBuilder {
   using Segments = std::map<std::size_t, Segment>;
 
   template <class Add>
-  void in_chunks(Range range, Add add);
+  void in_chunks(Range range, Add add, Nothing nothing = Nothing::is_left_out);
   Step& add(Step step);
   void reads(Place place, Range range);
   void writes(Place place, Range range);

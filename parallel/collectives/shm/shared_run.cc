@@ -162,10 +162,10 @@ void SharedRun::expect_sizes() const {
     std::memcpy(&size, space_.result(giver, sequence_) + static_cast<std::size_t>(rank()) * sizeof size,
                 sizeof size);
     if (size != traffic_.takes(giver).size())
-      throw rpc::Error(rpc::ErrorKind::protocol_error, "rank " + std::to_string(giver) + " has " +
-                                                           std::to_string(size) + " elements for rank " +
-                                                           std::to_string(rank()) + ", which expects " +
-                                                           std::to_string(traffic_.takes(giver).size()));
+      throw rpc::Error(rpc::ErrorKind::invalid_argument, "rank " + std::to_string(giver) + " has " +
+                                                             std::to_string(size) + " elements for rank " +
+                                                             std::to_string(rank()) + ", which expects " +
+                                                             std::to_string(traffic_.takes(giver).size()));
   }
 }
 
