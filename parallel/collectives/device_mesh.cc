@@ -1,5 +1,6 @@
 #include <weft/parallel/collectives/device_mesh.h>
 
+#include <weft/parallel/collectives/group_core.h>
 #include <weft/rpc/core/when_all.h>
 
 #include <algorithm>
@@ -8,7 +9,13 @@
 namespace weft::collectives {
 namespace {
 
+constexpr std::size_t most_dimensions = 16;
+
 void check(const Group& group, const std::vector<DeviceMesh::Dimension>& dimensions) {
+  if (dimensions.size() > most_dimensions)
+    throw rpc::Error(rpc::ErrorKind::invalid_argument, "a mesh of " + std::to_string(dimensions.size()) +
+                                                           " dimensions, where " +
+                                                           std::to_string(most_dimensions) + " are most");
   std::int64_t ranks = 1;
   std::set<std::string> names;
   for (const auto& [name, size] : dimensions) {
@@ -29,6 +36,28 @@ void check(const Group& group, const std::vector<DeviceMesh::Dimension>& dimensi
 rpc::Future<DeviceMesh> DeviceMesh::create(const Group& group, std::vector<Dimension> dimensions,
                                            Group::Site site) {
   check(group, dimensions);
+  std::string meaning = "DeviceMesh::create(";
+  for (const auto& [name, size] : dimensions)
+    meaning += (meaning.back() == '(' ? "" : ", ") + name + " " + std::to_string(size);
+  // As many by all, also where they do not mean the same.
+  const std::uint64_t rounds = group.core_->reserve_rounds(1 + 2 * most_dimensions);
+  rpc::Promise<DeviceMesh> promise;
+  auto future = promise.future();
+  group.core_->give(rounds, meaning + ")", site, rpc::Buffer{}, false, std::nullopt)
+      .then([group, dimensions = std::move(dimensions), rounds, site,
+             promise = std::move(promise)](rpc::Result<Group::Objects>&& same) mutable {
+        if (!same.ok()) return promise.fail(same.error());
+        make(group, std::move(dimensions), rounds + 1, site)
+            .then([promise = std::move(promise)](rpc::Result<DeviceMesh>&& mesh) mutable {
+              promise.complete(std::move(mesh));
+            });
+      });
+  return future;
+}
+
+// A group along each dimension, in two rounds each.
+rpc::Future<DeviceMesh> DeviceMesh::make(const Group& group, std::vector<Dimension> dimensions,
+                                         std::uint64_t rounds, const Group::Site& site) {
   DeviceMesh mesh;
   std::vector<rpc::Future<std::optional<Group>>> groups;
   int stride = group.size();
@@ -36,8 +65,11 @@ rpc::Future<DeviceMesh> DeviceMesh::create(const Group& group, std::vector<Dimen
     stride /= size;
     const int coordinate = group.rank() / stride % size;
     mesh.coordinates_.push_back(coordinate);
+    GroupOptions options = group.options();
+    options.name = name;
     // Those that differ in this coordinate alone: of all the others together they are one colour.
-    groups.push_back(group.split(group.rank() - coordinate * stride, coordinate, {.name = name}, site));
+    groups.push_back(group.split_in(rounds, group.rank() - coordinate * stride, coordinate, options, site));
+    rounds += 2;
   }
   mesh.dimensions_ = std::move(dimensions);
   return rpc::when_all(std::move(groups))

@@ -18,8 +18,8 @@ class WEFT_EXPORT DeviceMesh {
     int size = 1;
   };
 
-  // Of all members of the group at once. invalid_argument where the sizes' product is not the group's size,
-  // or a name is there twice.
+  // Of all members of the group at once; its groups have that one's options. invalid_argument where the
+  // sizes' product is not the group's size, a name is there twice, or the members mean different meshes.
   static rpc::Future<DeviceMesh> create(const Group& group, std::vector<Dimension> dimensions,
                                         Group::Site site = Group::Site::current());
 
@@ -31,6 +31,8 @@ class WEFT_EXPORT DeviceMesh {
   }  // this rank's
 
  private:
+  static rpc::Future<DeviceMesh> make(const Group& group, std::vector<Dimension> dimensions,
+                                      std::uint64_t rounds, const Group::Site& site);
   std::size_t index_of(const std::string& dimension) const;
 
   std::vector<Dimension> dimensions_;

@@ -71,6 +71,7 @@ at::Tensor part_of(const at::Tensor& whole, int rank, int ranks) {
 }  // namespace
 
 const std::string& Group::name() const { return core_->name(); }
+const GroupOptions& Group::options() const { return core_->options(); }
 int Group::rank() const { return core_->rank(); }
 int Group::size() const { return core_->size(); }
 std::vector<std::string> Group::members() const {

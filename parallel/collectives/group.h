@@ -91,15 +91,17 @@ class WEFT_EXPORT Group {
   static rpc::Future<Group> create(rpc::Agent& agent, GroupOptions options = {});
 
   // Of all members at once, in one order with whatever else they do: those of one colour make a group, in the
-  // order of their keys, then of their ranks here; who gives no colour gets none. options.members is not
-  // used; the name is this group's with the colour unless one is given.
-  rpc::Future<std::optional<Group>> split(std::optional<int> colour, int key = 0, GroupOptions options = {},
+  // order of their keys, then of their ranks here; who gives no colour gets none. Options are this group's
+  // where none are given, and the name is this group's with the colour unless one is given.
+  rpc::Future<std::optional<Group>> split(std::optional<int> colour, int key = 0,
+                                          std::optional<GroupOptions> options = {},
                                           Site site = Site::current()) const;
   // A group of the members that still live, in their order here, of all of them at once: after a loss has
-  // ended this group, in a world that is not fixed. Its deadline is this group's.
+  // ended this group, in a world that is not fixed. Its options are this group's.
   rpc::Future<Group> shrink(rpc::Agent& agent) const;
 
   const std::string& name() const;
+  const GroupOptions& options() const;
   int rank() const;
   int size() const;
   std::vector<std::string> members() const;  // names, by rank
@@ -150,7 +152,9 @@ class WEFT_EXPORT Group {
   // output.
   rpc::Future<void> all_to_all(at::Tensor output, at::Tensor input, Deadline deadline = {},
                                Site site = Site::current()) const;
-  // One a rank, of any sizes: rank i's outputs[rank()] is as large as this rank's inputs[i].
+  // One a rank, of any sizes: rank i's outputs[rank()] is as large as this rank's inputs[i]. Where two differ
+  // in that the group ends with invalid_argument, which names both; it may have ended well for who agrees
+  // with all.
   rpc::Future<void> all_to_all_v(std::vector<at::Tensor> outputs, std::vector<at::Tensor> inputs,
                                  Deadline deadline = {}, Site site = Site::current()) const;
   // outputs, inputs: one a rank, all of one shape, at the root; none elsewhere.
@@ -192,6 +196,21 @@ class WEFT_EXPORT Group {
   rpc::Future<T> scatter_object(const std::vector<T>& values, int root, Deadline deadline = {},
                                 Site site = Site::current()) const;
 
+  template <rpc::Transferable T>  // values: one a rank, for it; gives those for this rank, by theirs
+  rpc::Future<std::vector<T>> all_to_all_object(const std::vector<T>& values, Deadline deadline = {},
+                                                Site site = Site::current()) const;
+  // f(T, T) of all values, in the order of ranks: (((0, 1), 2), …). f is the same on all ranks.
+  template <rpc::Transferable T, class F>
+  rpc::Future<T> all_reduce_object(const T& value, F f, Deadline deadline = {},
+                                   Site site = Site::current()) const;
+  // Between two ranks, as send and recv: of one type on both, of any size.
+  template <rpc::Transferable T>
+  rpc::Future<void> send_object(const T& value, int to, std::uint64_t tag = 0, Deadline deadline = {},
+                                Site site = Site::current()) const;
+  template <rpc::Transferable T>
+  rpc::Future<T> recv_object(int from, std::uint64_t tag = 0, Deadline deadline = {},
+                             Site site = Site::current()) const;
+
   // Writes the same now, into that folder; gives the file. failed_precondition where it cannot be written.
   std::filesystem::path write_flight(const std::filesystem::path& folder) const;
 
@@ -199,15 +218,24 @@ class WEFT_EXPORT Group {
   void abort(const std::string& reason) const;
 
  private:
+  friend class DeviceMesh;
   explicit Group(std::shared_ptr<GroupCore> core) : core_(std::move(core)) {}
   static std::optional<Group> make(const std::shared_ptr<Context>& context, Meeting meeting,
                                    const GroupOptions& options);
   static void try_to_shrink(rpc::Agent& agent, const Group& old,
                             const std::shared_ptr<rpc::Promise<Group>>& promise);
+  // In two rounds of values, of which these are the first's number and the next.
+  rpc::Future<std::optional<Group>> split_in(std::uint64_t rounds, std::optional<int> colour, int key,
+                                             const GroupOptions& options, const Site& site) const;
   // One object a rank, packed; none of those that are not wanted.
   using Objects = std::vector<rpc::Buffer>;
   rpc::Future<Objects> give(const std::string& meaning, std::optional<int> root, rpc::Buffer object,
                             bool wants_all, Deadline deadline, const Site& site) const;
+  static void expect_one_a_rank(std::size_t objects, int ranks);
+  rpc::Future<void> send_packed(const std::string& type, rpc::Buffer object, int to, std::uint64_t tag,
+                                Deadline deadline, const Site& site) const;
+  rpc::Future<rpc::Buffer> receive_packed(const std::string& type, int from, std::uint64_t tag,
+                                          Deadline deadline, const Site& site) const;
   template <class T>
   static std::string meaning_of(const char* operation) {
     return std::string(operation) + "(" + rpc::type_text<T>();
@@ -248,12 +276,54 @@ rpc::Future<T> Group::scatter_object(const std::vector<T>& values, int root, Dea
       .then([root, rank = rank(), size = size()](rpc::Result<Objects>&& all) {
         return rpc::capture([&] {
           auto values = rpc::unpack<std::vector<T>>(std::move(all).get().at(static_cast<std::size_t>(root)));
-          if (values.size() != static_cast<std::size_t>(size))
-            throw rpc::Error(rpc::ErrorKind::invalid_argument, std::to_string(values.size()) +
-                                                                   " objects where each of " +
-                                                                   std::to_string(size) + " ranks has one");
+          expect_one_a_rank(values.size(), size);
           return std::move(values[static_cast<std::size_t>(rank)]);
         });
+      });
+}
+
+template <rpc::Transferable T>
+rpc::Future<std::vector<T>> Group::all_to_all_object(const std::vector<T>& values, Deadline deadline,
+                                                     Site site) const {
+  return give(meaning_of<T>("all_to_all_object"), std::nullopt, rpc::pack(values), true, deadline, site)
+      .then([rank = rank(), size = size()](rpc::Result<Objects>&& all) {
+        return rpc::capture([&] {
+          std::vector<T> own;
+          for (const rpc::Buffer& bytes : std::move(all).get()) {
+            auto theirs = rpc::unpack<std::vector<T>>(bytes);
+            expect_one_a_rank(theirs.size(), size);
+            own.push_back(std::move(theirs[static_cast<std::size_t>(rank)]));
+          }
+          return own;
+        });
+      });
+}
+
+template <rpc::Transferable T, class F>
+rpc::Future<T> Group::all_reduce_object(const T& value, F f, Deadline deadline, Site site) const {
+  return give(meaning_of<T>("all_reduce_object"), std::nullopt, rpc::pack(value), true, deadline, site)
+      .then([f = std::move(f)](rpc::Result<Objects>&& all) mutable {
+        return rpc::capture([&]() -> T {
+          std::vector<T> values = detail::unpack_all<T>(std::move(all)).get();
+          T reduced = std::move(values.front());
+          for (std::size_t rank = 1; rank < values.size(); ++rank)
+            reduced = f(std::move(reduced), std::move(values[rank]));
+          return reduced;
+        });
+      });
+}
+
+template <rpc::Transferable T>
+rpc::Future<void> Group::send_object(const T& value, int to, std::uint64_t tag, Deadline deadline,
+                                     Site site) const {
+  return send_packed("object " + rpc::type_text<T>(), rpc::pack(value), to, tag, deadline, site);
+}
+
+template <rpc::Transferable T>
+rpc::Future<T> Group::recv_object(int from, std::uint64_t tag, Deadline deadline, Site site) const {
+  return receive_packed("object " + rpc::type_text<T>(), from, tag, deadline, site)
+      .then([](rpc::Result<rpc::Buffer>&& bytes) {
+        return rpc::capture([&] { return rpc::unpack<T>(std::move(bytes).get()); });
       });
 }
 

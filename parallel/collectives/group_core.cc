@@ -117,7 +117,15 @@ void GroupCore::begin(const ExchangePtr& exchange) {
 void GroupCore::take(const ExchangePtr& exchange, int from, std::uint32_t label, std::uint64_t hash,
                      rpc::Buffer bytes) {
   if (exchange->closed()) return;
-  if (hash != exchange->hash()) return differs(exchange);
+  if (hash != exchange->hash_from(from)) {
+    const auto announced = exchange->announced(hash);
+    if (!announced) return differs(exchange);
+    return over(exchange, std::make_exception_ptr(
+                              rpc::Error(rpc::ErrorKind::invalid_argument,
+                                         describe(from) + " has " + std::to_string(*announced) +
+                                             " elements for " + describe(rank_) + ", which expects " +
+                                             std::to_string(exchange->expected_from(from)))));
+  }
   const auto number = exchange->in_plan(from);
   if (!number)
     return over(exchange, std::make_exception_ptr(rpc::Error(rpc::ErrorKind::protocol_error,
@@ -161,9 +169,19 @@ void GroupCore::over(const ExchangePtr& exchange, const std::exception_ptr& erro
     running_.erase(exchange->sequence());
     return exchange->succeed();
   }
-  fail_all(
-      rpc::Error(rpc::ErrorKind::protocol_error, prefix() + exchange->text() + ": " + core_->text_of(error)),
-      true);
+  fail_all(fault_of(*exchange, error), true);
+}
+
+// What the bytes of others, or their sizes, do not fit.
+rpc::Error GroupCore::fault_of(const Exchange& exchange, const std::exception_ptr& error) const {
+  rpc::ErrorKind kind = rpc::ErrorKind::protocol_error;
+  try {
+    std::rethrow_exception(error);
+  } catch (const rpc::Error& known) {
+    kind = known.kind();
+  } catch (...) {
+  }
+  return rpc::Error(kind, prefix() + exchange.text() + ": " + core_->text_of(error));
 }
 
 // --- One collective, by levels ---
@@ -246,15 +264,13 @@ SharedQueue::Done GroupCore::when_over(const ExchangePtr& exchange) {
 }
 
 void GroupCore::shared_over(const ExchangePtr& exchange, SharedQueue::Outcome outcome) {
-  const auto fail = [&](std::optional<rpc::Error> error) {
+  const auto fail = [&](std::exception_ptr error) {
     turns_.run([self = shared_from_this(), exchange, error = std::move(error)] {
-      if (error) self->fail_all(*error, true);
+      if (error != nullptr) self->fail_all(self->fault_of(*exchange, error), true);
       exchange->fail(*self->ended_);
     });
   };
-  if (!outcome.ok())
-    return fail(rpc::Error(rpc::ErrorKind::protocol_error,
-                           prefix() + exchange->text() + ": " + core_->text_of(outcome.error())));
+  if (!outcome.ok()) return fail(outcome.error());
   switch (outcome.value()) {
     case SharedRun::State::differs: {
       int rank = 0;
@@ -262,7 +278,8 @@ void GroupCore::shared_over(const ExchangePtr& exchange, SharedQueue::Outcome ou
       return exchange->fail(difference(exchange->signatures));
     }
     case SharedRun::State::stopped:
-      return fail(std::nullopt);
+      // Where an earlier one has failed the group may not have heard of it yet.
+      return fail(shared_->failure());
     default:
       return exchange->succeed();
   }

@@ -47,13 +47,7 @@ struct Message {
 
 class WEFT_EXPORT GroupCore final : public std::enable_shared_from_this<GroupCore> {
  public:
-  struct Options {
-    std::string name;
-    std::chrono::nanoseconds deadline;
-    std::optional<c10::ScalarType> wire;
-    Bounds bounds;
-    std::filesystem::path
-        flights;  // where what was under way is written when the group fails; empty: nowhere
+  struct Options : GroupOptions {            // its members are not looked at
     std::shared_ptr<nccl::Devices> devices;  // of the agent
   };
   // space: of all members, where they are on one host; of this host's, where there are hosts; null: they send
@@ -78,6 +72,7 @@ class WEFT_EXPORT GroupCore final : public std::enable_shared_from_this<GroupCor
   bool writes_early(const Collective& collective) const;
   rpc::Future<void> send(int to, Message message);                     // complete when it has been received
   rpc::Future<int> receive(std::optional<int> from, Message message);  // from whom
+  rpc::Future<rpc::Buffer> receive_any_size(int from, Message message);
   // A small value, gathered by rank 0: all members' by rank, or none where it wants none. Rounds are reserved
   // in one order by all, and given in any.
   std::uint64_t reserve_rounds(std::uint64_t count) { return rounds_reserved_.fetch_add(count); }
@@ -115,6 +110,9 @@ class WEFT_EXPORT GroupCore final : public std::enable_shared_from_this<GroupCor
   void end();  // its agent ends: nobody can be told any more
 
  private:
+  // How long a member is given to say whether it has begun what another waits for.
+  static constexpr std::chrono::seconds patience_for_answers{5};
+
   class Exchange;  // one collective under way
   struct Early {   // of one that has not begun here
     struct Message {
@@ -135,10 +133,14 @@ class WEFT_EXPORT GroupCore final : public std::enable_shared_from_this<GroupCor
     FlightRecorder::Ticket ticket;
   };
   struct Given {  // and not answered yet
+    std::string what;
+    rpc::Clock::time_point deadline;  // for rank 0 to answer, which names who is missing
     rpc::Promise<ValueRounds::Values> promise;
     FlightRecorder::Ticket ticket;
   };
 
+  rpc::Future<Mailbox::Received> take_message(std::optional<int> from, Message message,
+                                              std::optional<std::size_t> size);
   Party party_of(const Collective& collective) const;
   std::optional<c10::ScalarType> wire_for(c10::ScalarType dtype, Party party, const Layout& layout) const;
   void start_shared(const ExchangePtr& exchange);
@@ -158,6 +160,7 @@ class WEFT_EXPORT GroupCore final : public std::enable_shared_from_this<GroupCor
   void differs(const ExchangePtr& exchange);
   rpc::Error difference(const std::map<int, std::string>& signatures) const;
   void over(const ExchangePtr& exchange, const std::exception_ptr& error);
+  rpc::Error fault_of(const Exchange& exchange, const std::exception_ptr& error) const;
   void begin_level();
   void level_over(const ExchangePtr& exchange, SharedQueue::Outcome outcome);
   void next_level(const ExchangePtr& exchange);

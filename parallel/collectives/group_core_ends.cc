@@ -7,9 +7,6 @@
 namespace weft::collectives {
 namespace {
 
-// How long a member is given to say whether it has begun what another waits for.
-constexpr std::chrono::seconds patience_for_standing{5};
-
 std::string seconds_text(std::chrono::nanoseconds time) {
   std::string text = std::to_string(std::chrono::duration<double>(time).count());
   text.erase(text.find_last_not_of('0') + 1);
@@ -231,6 +228,15 @@ void GroupCore::look_at_deadlines() {
                                prefix() + overdue->what + " was not done in time: " + who),
                     true);
   }
+  for (const auto& [round, given] : given_) {
+    if (rank_ == 0) break;
+    if (given.deadline <= now)
+      return fail_all(
+          rpc::Error(rpc::ErrorKind::deadline_exceeded,
+                     prefix() + given.what + " was not done in time: " + describe(0) + " does not answer"),
+          true);
+    next = next ? std::min(*next, given.deadline) : given.deadline;
+  }
   if (const auto deadline = values_.next_deadline()) next = next ? std::min(*next, *deadline) : deadline;
   if (const auto deadline = mailbox_.next_deadline()) next = next ? std::min(*next, *deadline) : deadline;
   for (const auto& [number, sent] : sent_) next = next ? std::min(*next, sent.deadline) : sent.deadline;
@@ -261,7 +267,7 @@ void GroupCore::ask_who_is_missing(const ExchangePtr& exchange) {
       continue;
     }
     peers_[static_cast<std::size_t>(rank)]
-        .with({.deadline = patience_for_standing})
+        .with({.deadline = patience_for_answers})
         .template call<&GroupService::standing>(id_, exchange->sequence())
         .then([self = shared_from_this(), answered, rank](rpc::Result<bool>&& begun) {
           const char* const fault = !begun.ok()     ? "does not answer"

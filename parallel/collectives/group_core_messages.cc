@@ -63,14 +63,29 @@ void GroupCore::send_over(std::uint64_t number, rpc::Result<void> result) {
 }
 
 rpc::Future<int> GroupCore::receive(std::optional<int> from, Message message) {
-  auto promise = std::make_shared<rpc::Promise<int>>();
+  const std::size_t size = message.bytes.size();
+  return take_message(from, std::move(message), size).then([](rpc::Result<Mailbox::Received>&& received) {
+    return rpc::capture([&] { return std::move(received).get().from; });
+  });
+}
+
+rpc::Future<rpc::Buffer> GroupCore::receive_any_size(int from, Message message) {
+  return take_message(from, std::move(message), std::nullopt)
+      .then([](rpc::Result<Mailbox::Received>&& received) {
+        return rpc::capture([&] { return std::move(received).get().bytes; });
+      });
+}
+
+rpc::Future<Mailbox::Received> GroupCore::take_message(std::optional<int> from, Message message,
+                                                       std::optional<std::size_t> size) {
+  auto promise = std::make_shared<rpc::Promise<Mailbox::Received>>();
   const std::string what = "recv(" + message.type + ", from " + (from ? std::to_string(*from) : "any") +
                            ") at " + rpc::site_text(message.site);
   promise->on_cancel([weak = weak_from_this(), what] {
     if (const auto self = weak.lock()) self->abort(self->describe(self->rank_) + " aborted " + what);
   });
   auto future = promise->future();
-  turns_.run([self = shared_from_this(), from, what, message = std::move(message), promise]() mutable {
+  turns_.run([self = shared_from_this(), from, what, size, message = std::move(message), promise]() mutable {
     if (self->ended_) return promise->fail(*self->ended_);
     const auto deadline = rpc::later(self->loop_->now(), message.deadline.value_or(self->options_.deadline));
     const auto ticket = self->recorder_.begin({.kind = FlightKind::recv,
@@ -83,11 +98,11 @@ rpc::Future<int> GroupCore::receive(std::optional<int> from, Message message) {
                             .tag = message.tag,
                             .type = std::move(message.type),
                             .into = message.bytes.data(),
-                            .size = message.bytes.size(),
+                            .size = size,
                             .what = what,
                             .deadline = deadline};
-    wanted.done = [self = self.get(), promise, ticket, kept = message.bytes](rpc::Result<int> result) {
-      if (result.ok()) self->recorder_.received(ticket, result.value());
+    wanted.done = [self, promise, ticket, kept = message.bytes](rpc::Result<Mailbox::Received> result) {
+      if (result.ok()) self->recorder_.received(ticket, result.value().from);
       if (!result.ok()) self->note_end(ticket, result.error());
       promise->complete(std::move(result));
     };
@@ -141,7 +156,10 @@ rpc::Future<ValueRounds::Values> GroupCore::give(std::uint64_t round, std::strin
                                                .meaning = meaning,
                                                .site = where,
                                                .bytes = value.size()});
-    self->given_.emplace(round, Given{std::move(promise), ticket});
+    // Rank 0 says who is missing; who hears nothing from it some time later knows that it is.
+    const auto overdue = rpc::later(rpc::later(self->loop_->now(), limit), patience_for_answers);
+    self->given_.emplace(round, Given{meaning + " at " + site, overdue, std::move(promise), ticket});
+    if (self->rank_ != 0) self->arm(overdue);
     const auto answered = [self, round](rpc::Result<ValueRounds::Values>&& values) {
       self->turns_.run([self, round, values = std::move(values)]() mutable {
         self->value_over(round, std::move(values));

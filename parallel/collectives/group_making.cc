@@ -52,12 +52,11 @@ std::optional<Group> Group::make(const std::shared_ptr<Context>& context, Meetin
     if (const auto context = known.lock()) context->remove(id);
     delete core;
   };
+  GroupCore::Options all{options, context->devices()};
+  all.flights = flights_of(options);
   const std::shared_ptr<GroupCore> core(
-      new GroupCore(context->core(), meeting.id,
-                    {options.name, options.deadline, options.wire, options.bounds, flights_of(options),
-                     context->devices()},
-                    std::move(meeting.members), meeting.rank, std::move(meeting.space),
-                    std::move(meeting.hosts)),
+      new GroupCore(context->core(), meeting.id, std::move(all), std::move(meeting.members), meeting.rank,
+                    std::move(meeting.space), std::move(meeting.hosts)),
       forget);
   context->add(core);
   return Group(core);
@@ -103,13 +102,19 @@ rpc::Future<Group> Group::create(rpc::Agent& agent, GroupOptions options) {
       });
 }
 
-rpc::Future<std::optional<Group>> Group::split(std::optional<int> colour, int key, GroupOptions options,
-                                               Site site) const {
-  const auto context = Context::of(*core_->agent());
-  if (options.name == GroupOptions{}.name)
+rpc::Future<std::optional<Group>> Group::split(std::optional<int> colour, int key,
+                                               std::optional<GroupOptions> wanted, Site site) const {
+  GroupOptions options = wanted.value_or(this->options());
+  if (!wanted || options.name == GroupOptions{}.name)
     options.name = name() + (colour ? "/" + std::to_string(*colour) : "");
-  const Talk talk = [core = core_, site, first = core_->reserve_rounds(2)](int round, rpc::Buffer said) {
-    return core->give(first + static_cast<std::uint64_t>(round),
+  return split_in(core_->reserve_rounds(2), colour, key, options, site);
+}
+
+rpc::Future<std::optional<Group>> Group::split_in(std::uint64_t rounds, std::optional<int> colour, int key,
+                                                  const GroupOptions& options, const Site& site) const {
+  const auto context = Context::of(*core_->agent());
+  const Talk talk = [core = core_, site, rounds](int round, rpc::Buffer said) {
+    return core->give(rounds + static_cast<std::uint64_t>(round),
                       round == 0 ? "split()" : "split(), its memory", site, std::move(said), true,
                       std::nullopt);
   };
@@ -138,15 +143,10 @@ rpc::Future<Group> Group::shrink(rpc::Agent& agent) const {
 void Group::try_to_shrink(rpc::Agent& agent, const Group& old,
                           const std::shared_ptr<rpc::Promise<Group>>& promise) {
   const std::vector<std::string> names = survivors(agent, old.core_->members());
-  const GroupCore::Options& options = old.core_->options();
-  auto made = rpc::capture([&] {
-    return create(agent, {.name = old.name() + " shrunk",
-                          .members = names,
-                          .deadline = options.deadline,
-                          .wire = options.wire,
-                          .bounds = options.bounds,
-                          .flights = options.flights});
-  });
+  GroupOptions options = old.options();
+  options.name += " shrunk";
+  options.members = names;
+  auto made = rpc::capture([&] { return create(agent, std::move(options)); });
   if (!made.ok()) return promise->fail(made.error());
   std::move(made).get().then([&agent, old, promise, names](rpc::Result<Group>&& group) {
     if (group.ok() || survivors(agent, old.core_->members()) == names)

@@ -58,6 +58,25 @@ rpc::Future<void> Group::batch(std::vector<PointToPoint> messages, Deadline dead
   return rpc::when_all(std::move(all));
 }
 
+void Group::expect_one_a_rank(std::size_t objects, int ranks) {
+  if (objects != static_cast<std::size_t>(ranks))
+    refuse(std::to_string(objects) + " objects where each of " + std::to_string(ranks) + " ranks has one");
+}
+
+rpc::Future<void> Group::send_packed(const std::string& type, rpc::Buffer object, int to, std::uint64_t tag,
+                                     Deadline deadline, const Site& site) const {
+  const auto refusal = rpc::capture([&] { expect_rank(*core_, to); });
+  if (!refusal.ok()) return rpc::Future<void>::made(rpc::Result<void>(refusal.error()));
+  return core_->send(to, Message{tag, type, site, std::move(object), deadline});
+}
+
+rpc::Future<rpc::Buffer> Group::receive_packed(const std::string& type, int from, std::uint64_t tag,
+                                               Deadline deadline, const Site& site) const {
+  const auto refusal = rpc::capture([&] { expect_rank(*core_, from); });
+  if (!refusal.ok()) return rpc::Future<rpc::Buffer>::made(rpc::Result<rpc::Buffer>(refusal.error()));
+  return core_->receive_any_size(from, {tag, type, site, {}, deadline});
+}
+
 rpc::Future<Group::Objects> Group::give(const std::string& meaning, std::optional<int> root,
                                         rpc::Buffer object, bool wants_all, Deadline deadline,
                                         const Site& site) const {

@@ -65,7 +65,7 @@ void Levels::reduce(const Collective& collective, const Hosts& hosts, SharedSpac
   const Range own = blocks[static_cast<std::size_t>(space.rank())];
   const int root = collective.layout.root;
   const std::size_t bytes = std::max<std::size_t>(1, own.size() * collective.memory.item_size);
-  std::shared_ptr<std::byte> block = space.allocate(bytes);
+  std::shared_ptr<std::byte> block = space.try_allocate(bytes);
   if (block == nullptr) block = {new std::byte[bytes], std::default_delete<std::byte[]>()};
 
   // An average is taken once, of all: here is but a sum of some.

@@ -24,7 +24,7 @@ void Mailbox::receive(Receive wanted) {
 }
 
 void Mailbox::hand_over(Receive wanted, Letter letter) {
-  if (wanted.type != letter.type || wanted.size != letter.bytes.size()) {
+  if (wanted.type != letter.type || wanted.size.value_or(letter.bytes.size()) != letter.bytes.size()) {
     const auto differ = std::make_exception_ptr(
         rpc::Error(rpc::ErrorKind::invalid_argument, "rank " + std::to_string(letter.from) + " sent " +
                                                          letter.type + " to " + receiver_ + ", whose " +
@@ -32,9 +32,14 @@ void Mailbox::hand_over(Receive wanted, Letter letter) {
     letter.taken(differ);
     return wanted.done(differ);
   }
-  if (!letter.bytes.empty()) std::memcpy(wanted.into, letter.bytes.data(), letter.bytes.size());
+  Received received{letter.from, {}};
+  if (!wanted.size) {
+    received.bytes = std::move(letter.bytes);
+  } else if (!letter.bytes.empty()) {
+    std::memcpy(wanted.into, letter.bytes.data(), letter.bytes.size());
+  }
   letter.taken(rpc::Result<void>{});
-  wanted.done(letter.from);
+  wanted.done(std::move(received));
 }
 
 void Mailbox::fail(const rpc::Error& error) {

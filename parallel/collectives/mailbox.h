@@ -27,15 +27,19 @@ class WEFT_EXPORT Mailbox {
     rpc::Buffer bytes;
     rpc::UniqueFunction<void(rpc::Result<void>)> taken;
   };
+  struct Received {
+    int from;  // the sender's rank
+    rpc::Buffer bytes;
+  };
   struct Receive {
     std::optional<int> from;  // none: anybody
     std::uint64_t tag;
     std::string type;
     std::byte* into;
-    std::size_t size;  // in bytes
-    std::string what;  // for errors: "recv(float32[4], from 1) at train.cc:3"
+    std::optional<std::size_t> size;  // in bytes; none: what comes is given, not put anywhere
+    std::string what;                 // for errors: "recv(float32[4], from 1) at train.cc:3"
     rpc::Clock::time_point deadline;
-    rpc::UniqueFunction<void(rpc::Result<int>)> done;  // with the sender's rank
+    rpc::UniqueFunction<void(rpc::Result<Received>)> done;
   };
 
   explicit Mailbox(std::string receiver)

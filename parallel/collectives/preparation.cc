@@ -42,7 +42,9 @@ void expect_rank(const GroupCore& group, int rank) {
     refuse("rank " + std::to_string(rank) + " of a group of " + std::to_string(group.size()));
 }
 
-at::Tensor flat(const at::Tensor& tensor) { return tensor.detach().contiguous().view({-1}); }
+at::Tensor flat(const at::Tensor& tensor) {
+  return tensor.detach().resolve_conj().resolve_neg().contiguous().view({-1});
+}
 at::Tensor flat(const Tensors& tensors) {
   if (tensors.size() == 1) return flat(tensors.front());
   Tensors parts;
@@ -78,9 +80,10 @@ at::Tensor empty_in(SharedSpace* space, at::IntArrayRef sizes, const at::TensorO
 
 // --- Output ---
 
+// What a conjugated or negated view holds is not what it means.
 Output::Output(at::Tensor tensor) : tensors_{std::move(tensor)} {
   const at::Tensor& only = tensors_.front();
-  if (only.is_contiguous()) {
+  if (only.is_contiguous() && !only.is_conj() && !only.is_neg()) {
     memory_ = only.detach().view({-1});
     tensors_.clear();
   } else {
@@ -99,7 +102,9 @@ void Output::allocate(const at::Tensor& like, SharedSpace* space) {
       if (tensor.stride(d) == 0 && tensor.size(d) > 1) refuse("an expanded tensor cannot take a result");
     elements += tensor.numel();
   }
-  memory_ = empty_in(space, {elements}, like.options().requires_grad(false));
+  auto made = rpc::capture([&] { return empty_in(space, {elements}, like.options().requires_grad(false)); });
+  memory_ =
+      made.ok() ? std::move(made).get() : empty_in(nullptr, {elements}, like.options().requires_grad(false));
 }
 
 void Output::gather() const {

@@ -28,7 +28,7 @@ std::optional<SharedQueue::Outcome> SharedQueue::run_here(const RunPtr& run) {
     state_->busy = true;
     run->set_sequence(begun_.fetch_add(1, std::memory_order_relaxed));
   }
-  auto outcome = advance(*run, Lockstep::Patience::brief);
+  auto outcome = advance(*state_, *run, Lockstep::Patience::brief);
   if (outcome.ok() && outcome.value() == SharedRun::State::under_way) return outcome;
   std::lock_guard lock(state_->mutex);
   state_->busy = false;
@@ -61,10 +61,20 @@ void SharedQueue::wake() {
 }
 
 // Where one has failed none after it finds the others at the step that it takes them to be at.
-SharedQueue::Outcome SharedQueue::advance(SharedRun& run, Lockstep::Patience patience) {
+SharedQueue::Outcome SharedQueue::advance(State& state, SharedRun& run, Lockstep::Patience patience) {
   auto outcome = rpc::capture([&] { return run.advance(patience); });
-  if (!outcome.ok()) run.stop();
+  if (outcome.ok()) return outcome;
+  {
+    std::lock_guard lock(state.mutex);
+    if (state.failure == nullptr) state.failure = outcome.error();
+  }
+  run.stop();
   return outcome;
+}
+
+std::exception_ptr SharedQueue::failure() const {
+  std::lock_guard lock(state_->mutex);
+  return state_->failure;
 }
 
 void SharedQueue::work(const std::shared_ptr<State>& state) {
@@ -77,7 +87,7 @@ void SharedQueue::work(const std::shared_ptr<State>& state) {
     state->entries.pop_front();
     state->busy = true;
     lock.unlock();
-    auto outcome = advance(*entry.run, Lockstep::Patience::endless);
+    auto outcome = advance(*state, *entry.run, Lockstep::Patience::endless);
     lock.lock();
     state->busy = false;
     lock.unlock();

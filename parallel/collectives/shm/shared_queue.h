@@ -37,6 +37,7 @@ class WEFT_EXPORT SharedQueue {
   void take_none_here() { open_.store(false); }
   // Ends the run that is under way, and all that come, with State::stopped.
   void stop();
+  std::exception_ptr failure() const;  // of the first run that failed; null: none has
 
  private:
   struct Entry {
@@ -49,8 +50,9 @@ class WEFT_EXPORT SharedQueue {
     std::deque<Entry> entries;
     bool busy = false;  // with a run that is at nobody else's disposal
     bool ended = false;
+    std::exception_ptr failure;
   };
-  static Outcome advance(SharedRun& run, Lockstep::Patience patience);
+  static Outcome advance(State& state, SharedRun& run, Lockstep::Patience patience);
   static void work(const std::shared_ptr<State>& state);
   void wake();  // under the mutex
 

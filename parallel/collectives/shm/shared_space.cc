@@ -59,6 +59,11 @@ std::shared_ptr<std::byte> SharedSpace::allocate(std::size_t bytes) {
   return memory;
 }
 
+std::shared_ptr<std::byte> SharedSpace::try_allocate(std::size_t bytes) {
+  auto made = rpc::capture([&] { return allocate(bytes); });
+  return made.ok() ? std::move(made).get() : nullptr;
+}
+
 std::optional<std::uint64_t> SharedSpace::offset_of(const std::byte* data, std::size_t bytes) const {
   const SharedRegion& own = *regions_[static_cast<std::size_t>(rank())];
   const auto begin = reinterpret_cast<std::uintptr_t>(own.base());

@@ -69,6 +69,7 @@ class WEFT_EXPORT SharedSpace final : public std::enable_shared_from_this<Shared
   // Memory of this rank that all can reach. Null for no bytes or where the heap is full; throws
   // resource_exhausted where the host has no memory left.
   std::shared_ptr<std::byte> allocate(std::size_t bytes);
+  std::shared_ptr<std::byte> try_allocate(std::size_t bytes);  // null there too
   // Where in this rank's region that is; none: elsewhere.
   std::optional<std::uint64_t> offset_of(const std::byte* data, std::size_t bytes) const;
   // What another says lies in its region; throws protocol_error where it cannot.

@@ -48,6 +48,42 @@ TEST_P(Objects, AreTheRoots) {
   EXPECT_EQ(parts, (std::vector{7, 8, 9}));
 }
 
+TEST_P(Objects, AreExchangedAndReducedInTheOrderOfRanks) {
+  const auto exchanged = at_all<std::vector<std::string>>(groups, [](const Group& group) {
+    const std::string self = std::to_string(group.rank());
+    return group.all_to_all_object(std::vector{self + " to 0", self + " to 1", self + " to 2"});
+  });
+  EXPECT_EQ(exchanged[1], (std::vector<std::string>{"0 to 1", "1 to 1", "2 to 1"}));
+  const auto reduced = at_all<std::string>(groups, [](const Group& group) {
+    return group.all_reduce_object(
+        std::to_string(group.rank()),
+        [](const std::string& a, const std::string& b) { return "(" + a + b + ")"; });
+  });
+  EXPECT_EQ(reduced, (std::vector<std::string>(3, "((01)2)")));
+  for (auto& future : [&] {
+         std::vector<rpc::Future<std::vector<int>>> futures;
+         for (const Group& group : groups)
+           futures.push_back(group.all_to_all_object(std::vector<int>(group.rank() == 1 ? 2 : 3)));
+         return futures;
+       }())
+    test::expect_error(std::move(future), ErrorKind::invalid_argument, "2 objects where each of 3 ranks");
+}
+
+TEST_P(Objects, AreSentOfAnySize) {
+  Futures sent;
+  sent.push_back(groups[0].send_object(Progress{"first", {1}}, 2));
+  sent.push_back(groups[0].send_object(Progress{"second", std::vector<double>(1000, 0.5)}, 2));
+  sent.push_back(groups[0].send_object(7, 2, 9));
+  EXPECT_EQ(got(groups[2].recv_object<int>(0, 9)), 7);
+  EXPECT_EQ(got(groups[2].recv_object<Progress>(0)).name, "first");
+  EXPECT_EQ(got(groups[2].recv_object<Progress>(0)).losses.size(), 1000U);
+  for (auto& future : sent) got(std::move(future));
+  auto tensor = groups[1].send(at::ones({2}), 0);
+  EXPECT_EQ(test::kind_of([&] { got(groups[0].recv_object<int>(1)); }), ErrorKind::invalid_argument);
+  EXPECT_EQ(test::kind_of([&] { got(std::move(tensor)); }), ErrorKind::invalid_argument);
+  EXPECT_EQ(test::kind_of([&] { got(groups[0].send_object(7, 3)); }), ErrorKind::invalid_argument);
+}
+
 TEST_P(Objects, OfOtherTypesAndRootsAreAnErrorOfAll) {
   std::vector<rpc::Future<std::string>> strings;
   for (const int rank : {0, 1}) strings.push_back(groups[rank].broadcast_object(std::string("a"), 0));
