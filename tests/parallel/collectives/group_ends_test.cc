@@ -7,7 +7,7 @@
 #include <map>
 #include <random>
 
-#include "tests/parallel/collectives/company.h"
+#include "tests/parallel/collectives/operations.h"
 
 namespace weft::collectives::testing {
 namespace group_ends_test {
@@ -123,20 +123,14 @@ class GroupKills : public ::testing::TestWithParam<Backend> {};
 INSTANTIATE_TEST_SUITE_P(Backends, GroupKills,
                          ::testing::Values(Backend::messages, Backend::memory, Backend::hosts),
                          ::testing::PrintToStringParamName());
-TEST_P(GroupKills, AnyRankInAnyCollectiveEndsInANamedErrorOnAllSurvivors) {
-  using Begin = std::function<rpc::Future<void>(const Group&, std::int64_t)>;
-  const std::vector<Begin> collectives{
-      [](const Group& g, std::int64_t n) { return g.all_reduce(at::ones({n})); },
-      [](const Group& g, std::int64_t n) { return g.reduce(at::ones({n}), 1); },
-      [](const Group& g, std::int64_t n) { return g.broadcast(at::ones({n}), 1); },
-      [](const Group& g, std::int64_t n) { return g.all_gather(at::ones({g.size(), n}), at::ones({n})); },
-      [](const Group& g, std::int64_t n) { return g.reduce_scatter(at::ones({n}), at::ones({g.size(), n})); },
-      [](const Group& g, std::int64_t n) {
-        return g.all_to_all(at::ones({g.size(), n}), at::ones({g.size(), n}));
-      },
-      [](const Group& g, std::int64_t) { return g.barrier(); }};
-  std::size_t failed = 0;
-  for (std::uint64_t seed = 0; seed < 100; ++seed) {
+TEST_P(GroupKills, AnyRankInAnyOperationEndsInANamedErrorOnAllSurvivors) {
+  constexpr std::size_t operations = std::size(group_operations);
+  struct UnderWay {
+    std::size_t operation;
+    Begun begun;
+  };
+  std::vector<std::size_t> failed(operations);
+  for (std::uint64_t seed = 0; seed < 5 * operations; ++seed) {
     SCOPED_TRACE(seed);
     std::mt19937_64 random(seed);
     const auto draw = [&](std::uint64_t below) { return static_cast<int>(random() % below); };
@@ -144,30 +138,34 @@ TEST_P(GroupKills, AnyRankInAnyCollectiveEndsInANamedErrorOnAllSurvivors) {
               late = draw(ranks);
     Company company(ranks, GetParam());
     const auto groups = company.groups();
-    const auto& begin = collectives[draw(collectives.size())];
-    const std::int64_t n = draw(2) == 0 ? 10 : 200'000;
-    std::vector<Futures> futures(ranks);
-    for (int round = 0; round < 3; ++round)
+    const Round round{.n = draw(2) == 0 ? 10 : 200'000, .number = draw(1000), .placed = draw(2) == 0};
+    std::vector<std::vector<UnderWay>> under_way(ranks);
+    for (int i = 0; i < 3; ++i) {
+      const std::size_t operation = i == 2 ? seed % operations : draw(operations);  // every one without it
       for (int rank = 0; rank < ranks; ++rank)
-        if (rank != dead || (late != dead && round < 2)) futures[rank].push_back(begin(groups[rank], n));
+        if (rank != dead || (late != dead && i < 2))
+          under_way[rank].push_back({operation, group_operations[operation].begin(groups[rank], round)});
+    }
     company.end(dead);
-    for (int rank = 0; rank < ranks; ++rank)
-      if (rank != dead) futures[rank].push_back(groups[rank].barrier());
     const std::string name = "worker" + std::to_string(dead);
     for (int rank = 0; rank < ranks; ++rank) {
       if (rank == dead) continue;
-      for (std::size_t i = 0; i < futures[rank].size(); ++i) {
-        const auto error = error_of([&] { got(std::move(futures[rank][i])); });
-        const bool last = i + 1 == futures[rank].size();
-        EXPECT_TRUE(error || !last) << "rank " << rank << " met one that is dead";
-        if (!error) continue;
-        ++failed;
+      for (auto& [operation, begun] : under_way[rank]) {
+        SCOPED_TRACE(group_operations[operation].name);
+        const auto error = error_of([&] { got(std::move(begun.done)); });
+        if (!error) {
+          EXPECT_TRUE(begun.right()) << "rank " << rank;
+          continue;
+        }
+        ++failed[operation];
         EXPECT_EQ(error->kind(), ErrorKind::peer_lost) << error->what();
         EXPECT_NE(std::string(error->what()).find(name), std::string::npos) << error->what();
       }
+      test::expect_error(groups[rank].barrier(), ErrorKind::peer_lost, name);
     }
   }
-  EXPECT_GT(failed, 300U) << "collectives, not only the barriers after them";
+  for (std::size_t operation = 0; operation < operations; ++operation)
+    EXPECT_GT(failed[operation], 0U) << group_operations[operation].name;
 }
 
 TEST_P(GroupEnds, ACancelledFutureAbortsForAll) {
