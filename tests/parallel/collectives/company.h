@@ -30,7 +30,9 @@ using Futures = std::vector<rpc::Future<void>>;
 // ranks are on one, odd ones on another, which are two of equally many where there are four ranks, six,
 // eight.
 enum class Backend : std::uint8_t { messages, memory, placed, hosts };
-inline constexpr Backend backends[] = {Backend::messages, Backend::memory};
+inline constexpr Backend backends[] = {Backend::messages, Backend::memory};  // of any number of ranks
+inline constexpr Backend all_backends[] = {Backend::messages, Backend::memory, Backend::hosts};
+inline int few(Backend backend) { return backend == Backend::hosts ? 4 : 3; }  // ranks
 inline GroupBackend expected(Backend backend, int ranks) {
   if (backend == Backend::messages || ranks == 1) return GroupBackend::messages;
   if (backend != Backend::hosts) return GroupBackend::memory;
