@@ -38,6 +38,11 @@ inline GroupBackend expected(Backend backend, int ranks) {
   if (backend != Backend::hosts) return GroupBackend::memory;
   return ranks % 2 == 0 && ranks > 2 ? GroupBackend::hosts : GroupBackend::messages;
 }
+inline GroupOptions options_of(Backend backend, int rank, GroupOptions options = {}) {
+  options.shared_memory = backend != Backend::messages;
+  if (backend == Backend::hosts) options.host = rank % 2 == 0 ? "even" : "odd";
+  return options;
+}
 inline std::ostream& operator<<(std::ostream& out, Backend backend) {
   const char* const names[] = {"messages", "memory", "placed", "hosts"};
   return out << names[static_cast<std::size_t>(backend)];
@@ -79,13 +84,10 @@ class Company {
   rpc::Agent& agent(int rank) { return *agents_[static_cast<std::size_t>(rank)]; }
   void end(int rank) { agents_[static_cast<std::size_t>(rank)].reset(); }
 
-  std::vector<Group> groups(GroupOptions options = {}) {
-    options.shared_memory = backend_ != Backend::messages;
+  std::vector<Group> groups(const GroupOptions& options = {}) {
     std::vector<rpc::Future<Group>> made;
-    for (auto& agent : agents_) {
-      if (backend_ == Backend::hosts) options.host = made.size() % 2 == 0 ? "even" : "odd";
-      made.push_back(Group::create(*agent, options));
-    }
+    for (auto& agent : agents_)
+      made.push_back(Group::create(*agent, options_of(backend_, static_cast<int>(made.size()), options)));
     std::vector<Group> groups;
     for (auto& group : made) groups.push_back(got(std::move(group)));
     return groups;
@@ -130,9 +132,18 @@ inline void expect_all(Futures futures, ErrorKind kind, const std::vector<std::s
     }
 }
 
-class OfThree : public ::testing::TestWithParam<Backend> {
+class OfFew : public ::testing::TestWithParam<Backend> {
  protected:
-  Company company{3, GetParam()};
+  // Of all ranks but that one.
+  template <class F>
+  Futures but(int missing, F begin) {
+    Futures futures;
+    for (const Group& group : groups)
+      if (group.rank() != missing) futures.push_back(begin(group));
+    return futures;
+  }
+  const int ranks = few(GetParam());
+  Company company{ranks, GetParam()};
   std::vector<Group> groups = company.groups();
 };
 

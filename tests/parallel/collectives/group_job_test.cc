@@ -4,15 +4,15 @@
 namespace weft::collectives::testing {
 namespace group_job_test {
 
-class GroupsOfAJob : public OfThree {};
-INSTANTIATE_TEST_SUITE_P(Backends, GroupsOfAJob, ::testing::ValuesIn(backends),
+class GroupsOfAJob : public OfFew {};
+INSTANTIATE_TEST_SUITE_P(Backends, GroupsOfAJob, ::testing::ValuesIn(all_backends),
                          ::testing::PrintToStringParamName());
 
 TEST_P(GroupsOfAJob, SeveralGroupsOfTheSameMembersAreApart) {
   const std::vector<Group> others = company.groups(), thirds = company.groups({.name = "third"});
   const at::Tensor a = values(0, {4}), b = values(1, {4});
   Futures all;
-  for (int rank = 0; rank < 3; ++rank) {  // begun in another order by each
+  for (int rank = 0; rank < ranks; ++rank) {  // begun in another order by each
     const std::vector<Group>* order[] = {&groups, &others, &thirds};
     for (int i = 0; i < 3; ++i) all.push_back((*order[(rank + i) % 3])[rank].barrier());
   }
@@ -88,8 +88,12 @@ TEST_P(GroupsBesideCalls, CallsThenCollectives) {
 // --- The wire ---
 
 TEST(GroupsOverAWire, OfHalfTheBytesRoundAndAgree) {
-  for (const int ranks : {2, 3, 9}) {
-    Company company(ranks);
+  for (const auto& [ranks, backend] : std::vector<std::pair<int, Backend>>{{2, Backend::messages},
+                                                                           {3, Backend::messages},
+                                                                           {9, Backend::messages},
+                                                                           {4, Backend::hosts},
+                                                                           {6, Backend::hosts}}) {
+    Company company(ranks, backend);
     for (const at::ScalarType wire : {at::kHalf, at::kBFloat16}) {
       const auto groups = company.groups({.wire = wire});
       for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
@@ -139,8 +143,12 @@ TEST(GroupsOverAWire, IsTheSameForAllMembers) {
 
 TEST(GroupsWithBounds, ReduceTheSameByEveryAlgorithm) {
   constexpr std::size_t any = std::size_t{1} << 40;
-  for (const int ranks : {2, 3, 4, 9}) {
-    Company company(ranks);
+  for (const auto& [ranks, backend] : std::vector<std::pair<int, Backend>>{{2, Backend::messages},
+                                                                           {3, Backend::messages},
+                                                                           {4, Backend::messages},
+                                                                           {9, Backend::messages},
+                                                                           {6, Backend::hosts}}) {
+    Company company(ranks, backend);
     for (const Bounds bounds :
          {Bounds{.small_bytes = any},
           Bounds{.small_bytes = 0, .message_bytes = 4000, .ahead_bytes = 0, .ring_bytes = 0},

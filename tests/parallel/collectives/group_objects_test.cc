@@ -10,7 +10,7 @@ struct Progress {
 };
 WEFT_CODEC(Progress, name, losses)
 
-class Objects : public OfThree {};
+class Objects : public OfFew {};
 INSTANTIATE_TEST_SUITE_P(Backends, Objects, ::testing::Values(Backend::messages));
 
 template <class T, class F>

@@ -29,9 +29,7 @@ class Processes : public ::testing::TestWithParam<Backend> {
                                                .world_size = static_cast<std::size_t>(ranks)};
           rpc::Agent agent(options, company_layers());
           agent.wait_for(static_cast<std::size_t>(ranks)).get();
-          GroupOptions group_options{.shared_memory = GetParam() != Backend::messages};
-          if (GetParam() == Backend::hosts) group_options.host = rank % 2 == 0 ? "even" : "odd";
-          const Group group = Group::create(agent, group_options).get();
+          const Group group = Group::create(agent, options_of(GetParam(), rank)).get();
           const auto say = [pipe](const std::string& text) { test::say(pipe, text); };
           body(group, say);
           agent.serve_until_shutdown();

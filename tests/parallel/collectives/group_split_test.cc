@@ -1,6 +1,8 @@
 // Groups of a group: split by colour and key, meshes, what is left after a loss, what has grown.
 #include <weft/parallel/collectives/device_mesh.h>
 
+#include <numeric>
+
 #include "tests/parallel/collectives/company.h"
 
 namespace weft::collectives::testing {
@@ -8,10 +10,10 @@ namespace group_split_test {
 
 class Splits : public ::testing::TestWithParam<Backend> {
  protected:
-  static constexpr int ranks = 5;
+  GroupOptions options(int rank) const { return options_of(GetParam(), rank); }
+  const int ranks = GetParam() == Backend::hosts ? 6 : 5;
   Company company{ranks, GetParam()};
   std::vector<Group> groups = company.groups();
-  GroupOptions options{.shared_memory = GetParam() != Backend::messages};
 
   // At every rank; what `f` gives for each.
   template <class F>
@@ -23,15 +25,15 @@ class Splits : public ::testing::TestWithParam<Backend> {
     return results;
   }
 };
-INSTANTIATE_TEST_SUITE_P(Backends, Splits, ::testing::ValuesIn(backends),
+INSTANTIATE_TEST_SUITE_P(Backends, Splits, ::testing::ValuesIn(all_backends),
                          ::testing::PrintToStringParamName());
 
 TEST_P(Splits, ByColourInTheOrderOfKeysThenRanks) {
-  // 0, 2, 4 backwards; 1 alone; 3 stays away.
+  // 0, 2, 4 backwards, on one host; 1 alone; 3 and 5 stay away.
   const auto parts = at_all([&](const Group& group) {
     const int rank = group.rank();
-    const std::optional<int> colour = rank == 3 ? std::nullopt : std::optional(rank % 2);
-    return group.split(colour, rank == 4 ? -1 : 0, options);
+    const std::optional<int> colour = rank == 3 || rank == 5 ? std::nullopt : std::optional(rank % 2);
+    return group.split(colour, rank == 4 ? -1 : 0, options(rank));
   });
   EXPECT_FALSE(parts[3]);
   ASSERT_TRUE(parts[0] && parts[1] && parts[2] && parts[4]);
@@ -39,7 +41,8 @@ TEST_P(Splits, ByColourInTheOrderOfKeysThenRanks) {
   EXPECT_EQ(parts[2]->rank(), 2);
   EXPECT_EQ(parts[0]->name(), "world/0");
   EXPECT_EQ(parts[1]->members(), std::vector<std::string>{"worker1"});
-  EXPECT_EQ(parts[0]->backend(), expected(GetParam(), 3));
+  EXPECT_EQ(parts[0]->backend(),
+            GetParam() == Backend::messages ? GroupBackend::messages : GroupBackend::memory);
   Tensors tensors;
   for (const int rank : {0, 2, 4}) tensors.push_back(values(rank, {40'000}));
   together({*parts[0], *parts[2], *parts[4]}, [&](const Group& part) {
@@ -56,27 +59,30 @@ TEST_P(Splits, SeveralAtATimeAndBesideOtherCollectives) {
   Futures others;
   std::vector<rpc::Future<std::vector<int>>> objects;
   for (const Group& group : groups) {
-    first.push_back(group.split(0, 0, options));
+    first.push_back(group.split(0, 0, options(group.rank())));
     others.push_back(group.barrier());
     objects.push_back(group.all_gather_object(group.rank()));
-    second.push_back(group.split(group.rank() / 3, 0, options));
+    second.push_back(group.split(group.rank() / 3, 0, options(group.rank())));
   }
   for (auto& future : others) got(std::move(future));
-  for (auto& future : objects) EXPECT_EQ(got(std::move(future)), (std::vector{0, 1, 2, 3, 4}));
+  std::vector<int> numbers(static_cast<std::size_t>(ranks));
+  std::iota(numbers.begin(), numbers.end(), 0);
+  for (auto& future : objects) EXPECT_EQ(got(std::move(future)), numbers);
   std::vector<Group> all, thirds;
   for (auto& future : first) all.push_back(*got(std::move(future)));
   for (auto& future : second) thirds.push_back(*got(std::move(future)));
-  EXPECT_EQ(all[1].size(), 5);
+  EXPECT_EQ(all[1].size(), ranks);
+  EXPECT_EQ(all[1].backend(), expected(GetParam(), ranks));
   EXPECT_EQ(thirds[1].size(), 3);
-  EXPECT_EQ(thirds[4].size(), 2);
+  EXPECT_EQ(thirds[4].size(), ranks - 3);
   together(all, [](const Group& group) { return group.barrier(); });
   together(thirds, [](const Group& group) { return group.barrier(); });
 }
 
 TEST_P(Splits, FailForAllWhereOneDoesNotCome) {
   std::vector<rpc::Future<std::optional<Group>>> futures;
-  for (int rank = 0; rank < 4; ++rank) futures.push_back(groups[rank].split(0));
-  groups[4].abort("no more");
+  for (int rank = 0; rank + 1 < ranks; ++rank) futures.push_back(groups[rank].split(0));
+  groups.back().abort("no more");
   for (auto& future : futures)
     EXPECT_EQ(test::kind_of([&] { return got(std::move(future)); }), ErrorKind::aborted);
   EXPECT_EQ(Context::of(*company.agent(0).core())->groups(), 1U);
@@ -129,9 +135,11 @@ class OpenWorld : public ::testing::TestWithParam<Backend> {
   }
   std::vector<Group> group_of(const std::vector<std::string>& names) {
     std::vector<rpc::Future<Group>> made;
-    for (std::size_t i = 0; i < names.size(); ++i)
-      made.push_back(
-          Group::create(*agents[i], {.members = names, .shared_memory = GetParam() != Backend::messages}));
+    for (std::size_t i = 0; i < names.size(); ++i) {
+      GroupOptions options = options_of(GetParam(), static_cast<int>(i));
+      options.members = names;
+      made.push_back(Group::create(*agents[i], options));
+    }
     std::vector<Group> groups;
     for (auto& group : made) groups.push_back(got(std::move(group)));
     return groups;
@@ -144,7 +152,7 @@ class OpenWorld : public ::testing::TestWithParam<Backend> {
   test::InProcessJobStore store;
   std::vector<std::unique_ptr<rpc::Agent>> agents;
 };
-INSTANTIATE_TEST_SUITE_P(Backends, OpenWorld, ::testing::ValuesIn(backends),
+INSTANTIATE_TEST_SUITE_P(Backends, OpenWorld, ::testing::ValuesIn(all_backends),
                          ::testing::PrintToStringParamName());
 
 TEST_P(OpenWorld, AGroupShrinksToThoseThatLive) {
@@ -168,19 +176,18 @@ TEST_P(OpenWorld, AGroupShrinksToThoseThatLive) {
 }
 
 TEST_P(OpenWorld, AGroupGrowsByWhoHasCome) {
-  join_all({"anna", "bert"});
-  const auto pair = group_of({"anna", "bert"});
-  together(pair, [](const Group& group) { return group.barrier(); });
-  rpc::Agent& third = join("cleo");
-  Futures known;
-  for (const auto& agent : agents) known.push_back(agent->wait_for(3));
-  for (auto& future : known) got(std::move(future));
-  (void)third;
+  join_all({"anna", "bert", "cleo"});
   const auto three = group_of({"anna", "bert", "cleo"});
-  Tensors tensors(3);
-  together(three,
-           [&](const Group& group) { return group.all_reduce(tensors[group.rank()] = at::ones({5})); });
-  for (const at::Tensor& tensor : tensors) expect_equal(tensor, at::full({5}, 3.0F));
+  together(three, [](const Group& group) { return group.barrier(); });
+  join("dora");
+  Futures known;
+  for (const auto& agent : agents) known.push_back(agent->wait_for(4));
+  for (auto& future : known) got(std::move(future));
+  const auto four = group_of({"anna", "bert", "cleo", "dora"});
+  EXPECT_EQ(four[3].backend(), expected(GetParam(), 4));
+  Tensors tensors(4);
+  together(four, [&](const Group& group) { return group.all_reduce(tensors[group.rank()] = at::ones({5})); });
+  for (const at::Tensor& tensor : tensors) expect_equal(tensor, at::full({5}, 4.0F));
 }
 
 }  // namespace group_split_test

@@ -1,4 +1,6 @@
 // Groups of agents of one process: results against plain arithmetic, on every backend.
+#include <numeric>
+
 #include "tests/parallel/collectives/company.h"
 
 namespace weft::collectives::testing {
@@ -194,8 +196,8 @@ TEST_P(Groups, SeveralAtATime) {
 
 // --- Tensors ---
 
-class GroupTensors : public OfThree {};
-INSTANTIATE_TEST_SUITE_P(Backends, GroupTensors, ::testing::ValuesIn(backends),
+class GroupTensors : public OfFew {};
+INSTANTIATE_TEST_SUITE_P(Backends, GroupTensors, ::testing::ValuesIn(all_backends),
                          ::testing::PrintToStringParamName());
 
 TEST_P(GroupTensors, EveryDtype) {
@@ -203,59 +205,64 @@ TEST_P(GroupTensors, EveryDtype) {
                                     at::kShort, at::kChar, at::kByte, at::kComplexFloat}) {
     for (const std::int64_t n : {9, 30'000}) {
       Tensors tensors;
-      for (int rank = 0; rank < 3; ++rank) tensors.push_back(values(rank, {n}, type));
+      for (int rank = 0; rank < ranks; ++rank) tensors.push_back(values(rank, {n}, type));
       together(groups, [&](const Group& group) { return group.all_reduce(tensors[group.rank()]); });
-      for (const at::Tensor& tensor : tensors) expect_equal(tensor, sum_of(3, {n}, type), at::toString(type));
+      for (const at::Tensor& tensor : tensors)
+        expect_equal(tensor, sum_of(ranks, {n}, type), at::toString(type));
     }
   }
 }
 
 TEST_P(GroupTensors, EveryReduction) {
+  Tensors given;
+  for (int rank = 0; rank < ranks; ++rank) given.push_back(values(rank, {50}, at::kLong));
   const auto expect = [&](ReduceOp op, const at::Tensor& result) {
     Tensors tensors;
-    for (int rank = 0; rank < 3; ++rank) tensors.push_back(values(rank, {50}, at::kLong));
+    for (const at::Tensor& tensor : given) tensors.push_back(tensor.clone());
     together(groups, [&](const Group& group) { return group.all_reduce(tensors[group.rank()], op); });
     for (const at::Tensor& tensor : tensors) expect_equal(tensor, result, op.name().c_str());
   };
-  const at::Tensor a = values(0, {50}, at::kLong), b = values(1, {50}, at::kLong),
-                   c = values(2, {50}, at::kLong);
-  expect(ReduceOp::sum, a + b + c);
-  expect(ReduceOp::avg, (a + b + c).div(3, "trunc"));
-  expect(ReduceOp::product, a * b * c);
-  expect(ReduceOp::min, a);
-  expect(ReduceOp::max, c);
-  expect(ReduceOp::bit_and, a & b & c);
-  expect(ReduceOp::bit_or, a | b | c);
-  expect(ReduceOp::bit_xor, a ^ b ^ c);
+  const auto all = [&](auto f) { return std::accumulate(given.begin() + 1, given.end(), given.front(), f); };
+  using T = const at::Tensor&;
+  expect(ReduceOp::sum, all([](T a, T b) { return a + b; }));
+  expect(ReduceOp::avg, all([](T a, T b) { return a + b; }).div(ranks, "trunc"));
+  expect(ReduceOp::product, all([](T a, T b) { return a * b; }));
+  expect(ReduceOp::min, given.front());
+  expect(ReduceOp::max, given.back());
+  expect(ReduceOp::bit_and, all([](T a, T b) { return a & b; }));
+  expect(ReduceOp::bit_or, all([](T a, T b) { return a | b; }));
+  expect(ReduceOp::bit_xor, all([](T a, T b) { return a ^ b; }));
   Tensors scaled;
-  for (int rank = 0; rank < 3; ++rank) scaled.push_back(values(rank, {50}));
-  const Tensors before{scaled[0].clone(), scaled[1].clone(), scaled[2].clone()};
+  at::Tensor sum = at::zeros({50});
+  for (int rank = 0; rank < ranks; ++rank) {
+    scaled.push_back(values(rank, {50}));
+    sum += (rank + 1) * scaled.back();
+  }
   together(groups, [&](const Group& group) {
     return group.all_reduce(scaled[group.rank()], ReduceOp::premul_sum(group.rank() + 1));
   });
-  expect_equal(scaled[1], before[0] + 2 * before[1] + 3 * before[2]);
+  for (const at::Tensor& tensor : scaled) expect_equal(tensor, sum);
 }
 
 TEST_P(GroupTensors, TensorsThatAreNotContiguous) {
   for (const std::int64_t n : {6, 300}) {
     Tensors wholes, tensors;
-    for (int rank = 0; rank < 3; ++rank) {
+    for (int rank = 0; rank < ranks; ++rank) {
       wholes.push_back(values(rank, {n, n}));
       tensors.push_back(wholes.back().t().slice(0, 0, n, 2));
     }
-    const at::Tensor result = sum_of(3, {n, n}).t().slice(0, 0, n, 2).clone();
+    const at::Tensor result = sum_of(ranks, {n, n}).t().slice(0, 0, n, 2).clone();
     const at::Tensor beside = wholes[1].t().slice(0, 1, n, 2).clone();
     together(groups, [&](const Group& group) { return group.all_reduce(tensors[group.rank()]); });
     for (const at::Tensor& tensor : tensors) expect_equal(tensor, result);
     expect_equal(wholes[1].t().slice(0, 1, n, 2), beside, "what lies between stays as it was");
   }
-  Tensors outputs(3);
+  Tensors outputs(ranks);
   together(groups, [&](const Group& group) {
     const at::Tensor expanded = values(group.rank(), {1}).expand({4});
-    return group.all_gather(outputs[group.rank()] = at::zeros({4, 3}).t(), expanded);
+    return group.all_gather(outputs[group.rank()] = at::zeros({4, ranks}).t(), expanded);
   });
-  expect_equal(outputs[0], at::stack({values(0, {1}).expand({4}), values(1, {1}).expand({4}),
-                                      values(2, {1}).expand({4})}));
+  for (int rank = 0; rank < ranks; ++rank) expect_equal(outputs[0][rank], values(rank, {1}).expand({4}));
 }
 
 // Of several shapes, one of them not contiguous, in one collective.
@@ -265,53 +272,57 @@ TEST_P(GroupTensors, SeveralInOneCollective) {
       return Tensors{values(rank, {n}), values(rank, {2, 4}).t(), values(rank, {0}), values(rank, {})};
     };
     std::vector<Tensors> reduced, sent;
-    for (int rank = 0; rank < 3; ++rank)
+    for (int rank = 0; rank < ranks; ++rank)
       reduced.push_back(tensors_of(rank)), sent.push_back(tensors_of(rank));
     together(groups, [&](const Group& group) { return group.all_reduce(reduced[group.rank()]); });
     together(groups, [&](const Group& group) { return group.broadcast(sent[group.rank()], 1); });
-    for (int rank = 0; rank < 3; ++rank)
+    for (int rank = 0; rank < ranks; ++rank)
       for (std::size_t i = 0; i < 4; ++i) {
-        expect_equal(reduced[rank][i], tensors_of(0)[i] + tensors_of(1)[i] + tensors_of(2)[i]);
+        at::Tensor sum = tensors_of(0)[i];
+        for (int other = 1; other < ranks; ++other) sum = sum + tensors_of(other)[i];
+        expect_equal(reduced[rank][i], sum);
         expect_equal(sent[rank][i], tensors_of(1)[i]);
       }
-    std::vector<Tensors> gathered(3), scattered(3);
+    std::vector<Tensors> gathered(ranks), scattered(ranks);
     together(groups, [&](const Group& group) {
-      gathered[group.rank()] = {at::zeros({3, n}), at::zeros({3, 2})};
+      gathered[group.rank()] = {at::zeros({ranks, n}), at::zeros({ranks, 2})};
       return group.all_gather(gathered[group.rank()], {values(group.rank(), {n}), values(group.rank(), {2})});
     });
     together(groups, [&](const Group& group) {
       scattered[group.rank()] = {at::zeros({n}), at::zeros({2})};
       return group.reduce_scatter(scattered[group.rank()],
-                                  {values(group.rank(), {3, n}), values(group.rank(), {3, 2})});
+                                  {values(group.rank(), {ranks, n}), values(group.rank(), {ranks, 2})});
     });
-    for (int rank = 0; rank < 3; ++rank)
-      for (int other = 0; other < 3; ++other) {
+    for (int rank = 0; rank < ranks; ++rank)
+      for (int other = 0; other < ranks; ++other) {
         expect_equal(gathered[rank][0][other], values(other, {n}));
         expect_equal(gathered[rank][1][other], values(other, {2}));
-        expect_equal(scattered[other][0], sum_of(3, {3, n})[other]);
-        expect_equal(scattered[other][1], sum_of(3, {3, 2})[other]);
+        expect_equal(scattered[other][0], sum_of(ranks, {ranks, n})[other]);
+        expect_equal(scattered[other][1], sum_of(ranks, {ranks, 2})[other]);
       }
   }
   test::expect_error(groups[0].all_reduce(Tensors{}), ErrorKind::invalid_argument, "no tensors");
   test::expect_error(groups[0].all_reduce(Tensors{at::zeros({2}), at::zeros({2}, at::kLong)}),
                      ErrorKind::invalid_argument, "one dtype");
-  test::expect_error(groups[0].all_gather(Tensors{at::zeros({3})}, Tensors{at::zeros({1}), at::zeros({1})}),
-                     ErrorKind::invalid_argument, "1 outputs of 2 inputs");
+  test::expect_error(
+      groups[0].all_gather(Tensors{at::zeros({ranks})}, Tensors{at::zeros({1}), at::zeros({1})}),
+      ErrorKind::invalid_argument, "1 outputs of 2 inputs");
 }
 
 TEST_P(GroupTensors, ParametersAreReducedWithoutAutograd) {
   Tensors tensors;
-  for (int rank = 0; rank < 3; ++rank) tensors.push_back(values(rank, {5}).requires_grad_(true));
+  for (int rank = 0; rank < ranks; ++rank) tensors.push_back(values(rank, {5}).requires_grad_(true));
   together(groups, [&](const Group& group) { return group.all_reduce(tensors[group.rank()]); });
   for (const at::Tensor& tensor : tensors) {
-    expect_equal(tensor.detach(), sum_of(3, {5}));
+    expect_equal(tensor.detach(), sum_of(ranks, {5}));
     EXPECT_TRUE(tensor.is_leaf());
   }
 }
 
 TEST_P(GroupTensors, RefuseWhatCannotBe) {
   const Group& group = groups[0];
-  const at::Tensor tensor = at::zeros({6});
+  const at::Tensor tensor = at::zeros({2 * ranks});
+  const std::string count = std::to_string(ranks);
   const auto expect = [](rpc::Future<void> future, ErrorKind kind, const std::string& words) {
     test::expect_error(std::move(future), kind, words, words);
   };
@@ -320,17 +331,21 @@ TEST_P(GroupTensors, RefuseWhatCannotBe) {
   expect(group.all_reduce(at::zeros({2}, at::kMeta)), ErrorKind::unsupported, "meta");
   expect(group.all_reduce(at::zeros({1}).expand({5})), ErrorKind::invalid_argument, "expanded");
   expect(group.all_reduce(tensor, ReduceOp::bit_and), ErrorKind::unsupported, "bit_and");
-  expect(group.broadcast(tensor, 3), ErrorKind::invalid_argument, "root 3 of a group of 3");
+  expect(group.broadcast(tensor, ranks), ErrorKind::invalid_argument,
+         "root " + count + " of a group of " + count);
   expect(group.broadcast(tensor, -1), ErrorKind::invalid_argument, "root -1");
   expect(group.all_gather(at::zeros({7}), at::zeros({2})), ErrorKind::invalid_argument,
-         "7 elements where 3 × 2");
-  expect(group.all_gather(at::zeros({6}, at::kLong), at::zeros({2})), ErrorKind::invalid_argument, "dtype");
+         "7 elements where " + count + " × 2");
+  expect(group.all_gather(at::zeros({2 * ranks}, at::kLong), at::zeros({2})), ErrorKind::invalid_argument,
+         "dtype");
   expect(group.all_gather_v({tensor, tensor}, tensor), ErrorKind::invalid_argument, "2 tensors");
-  expect(group.all_gather_v({tensor, tensor, tensor}, at::zeros({2})), ErrorKind::invalid_argument,
-         "as large");
-  expect(group.all_to_all(at::zeros({4}), at::zeros({4})), ErrorKind::invalid_argument, "multiple");
+  expect(group.all_gather_v(Tensors(ranks, tensor), at::zeros({2})), ErrorKind::invalid_argument, "as large");
+  expect(group.all_to_all(at::zeros({ranks + 1}), at::zeros({ranks + 1})), ErrorKind::invalid_argument,
+         "multiple");
   expect(group.scatter(tensor, {}, 0), ErrorKind::invalid_argument, "0 tensors");
-  expect(group.gather({tensor, tensor, at::zeros({1})}, tensor, 0), ErrorKind::invalid_argument, "as large");
+  Tensors one_small(ranks, tensor);
+  one_small.back() = at::zeros({1});
+  expect(group.gather(one_small, tensor, 0), ErrorKind::invalid_argument, "as large");
   together(groups, [](const Group& member) { return member.barrier(); });  // none of them was counted
 }
 

@@ -251,10 +251,11 @@ inline constexpr GroupOperation group_operations[] = {
      }},
     {"split",  // even ranks and odd ones, backwards
      [](const Group& group, const Round&) -> Begun {
-       GroupOptions options{.shared_memory = group.backend() != GroupBackend::messages};
-       if (group.backend() == GroupBackend::hosts) options.host = group.rank() % 2 == 0 ? "even" : "odd";
+       const Backend backend = group.backend() == GroupBackend::messages ? Backend::messages
+                               : group.backend() == GroupBackend::memory ? Backend::memory
+                                                                         : Backend::hosts;
        const int colour = group.rank() % 2, size = (group.size() + 1 - colour) / 2;
-       return brings(group.split(colour, -group.rank(), options),
+       return brings(group.split(colour, -group.rank(), options_of(backend, group.rank())),
                      [size, rank = size - 1 - group.rank() / 2](const std::optional<Group>& part) {
                        return part && part->size() == size && part->rank() == rank;
                      });
