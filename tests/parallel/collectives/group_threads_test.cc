@@ -1,0 +1,143 @@
+// Groups that several threads of each member use at once.
+#include <condition_variable>
+#include <deque>
+#include <mutex>
+#include <thread>
+
+#include "tests/parallel/collectives/operations.h"
+
+namespace weft::collectives::testing {
+namespace group_threads_test {
+
+constexpr int threads = 3;
+constexpr std::size_t operations = std::size(group_operations);
+
+class GroupThreads : public OfFew {
+ protected:
+  // So many of each member, each of which does all of `f`; what one of them throws is the test's.
+  template <class F>
+  void at_once(F f) {
+    std::vector<std::thread> running;
+    std::vector<std::exception_ptr> errors(static_cast<std::size_t>(ranks * threads));
+    for (int rank = 0; rank < ranks; ++rank)
+      for (int thread = 0; thread < threads; ++thread)
+        running.emplace_back([&, rank, thread, &error = errors[rank * threads + thread]] {
+          error = rpc::capture([&] { f(rank, thread); }).error();
+        });
+    for (std::thread& each : running) each.join();
+    for (const std::exception_ptr& error : errors)
+      if (error != nullptr) std::rethrow_exception(error);
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Backends, GroupThreads, ::testing::ValuesIn(all_backends),
+                         ::testing::PrintToStringParamName());
+
+struct Later {
+  const char* name;
+  Begun begun;
+};
+void expect_right(std::vector<Later> all, int rank) {
+  for (auto& [name, begun] : all) {
+    got(std::move(begun.done));
+    EXPECT_TRUE(begun.right()) << name << " at rank " << rank;
+  }
+}
+
+// In another order by each; some wait for each, some for several.
+TEST_P(GroupThreads, HaveAGroupEach) {
+  std::vector<std::vector<Group>> own;
+  for (int thread = 0; thread < threads; ++thread)
+    own.push_back(company.groups({.name = "of thread " + std::to_string(thread)}));
+  at_once([&](int rank, int thread) {
+    std::vector<Later> later;
+    for (std::size_t i = 0; i < 5 * operations; ++i) {
+      const GroupOperation& operation =
+          group_operations[(i * 7 + static_cast<std::size_t>(thread)) % operations];
+      const Round round{.n = i % 4 == 0 ? 40'000 : 10,
+                        .number = static_cast<int>(i) * threads + thread,
+                        .placed = i % 3 == 0};
+      later.push_back({operation.name, operation.begin(own[thread][rank], round)});
+      if (later.size() > static_cast<std::size_t>(4 * thread)) expect_right(std::exchange(later, {}), rank);
+    }
+    expect_right(std::move(later), rank);
+  });
+}
+
+// Whose turn it is: the program's order, alike on all ranks.
+class Order {
+ public:
+  template <class F>
+  void run(int turn, F f) {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return next_ == turn; });
+    f();
+    ++next_;
+    changed_.notify_all();
+  }
+
+ private:
+  std::mutex mutex_;  // guards what follows
+  std::condition_variable changed_;
+  int next_ = 0;
+};
+
+// Two groups, both used by all threads; what is begun in order is waited for out of it. Messages need no
+// order: each thread has a tag of its own.
+TEST_P(GroupThreads, ShareGroups) {
+  const std::vector<Group> others = company.groups({.name = "other"});
+  std::deque<Order> orders(static_cast<std::size_t>(ranks));
+  at_once([&](int rank, int thread) {
+    std::vector<Later> later;
+    for (int i = 0; i < 80; ++i) {
+      const int turn = i * threads + thread;
+      const Group& group = (turn / 2 % 2 == 0 ? groups : others)[rank];
+      const GroupOperation& operation = group_operations[static_cast<std::size_t>(turn) % operations];
+      const Round round{.n = turn % 4 == 0 ? 40'000 : 10,
+                        .number = turn,
+                        .tag = static_cast<std::uint64_t>(thread),
+                        .placed = turn % 5 == 0};
+      const at::Tensor message = at::zeros({5});
+      const std::uint64_t tag = 100 + static_cast<std::uint64_t>(thread);
+      auto sent = group.send(at::full({5}, static_cast<float>(i)), right_of(group), tag);
+      auto received = group.recv(message, left_of(group), tag);
+      orders[rank].run(turn, [&] { later.push_back({operation.name, operation.begin(group, round)}); });
+      got(std::move(sent)), got(std::move(received));
+      EXPECT_TRUE(all_are(message, static_cast<float>(i))) << "rank " << rank << ", thread " << thread;
+      if (i % 8 == thread) expect_right(std::exchange(later, {}), rank);
+    }
+    expect_right(std::move(later), rank);
+  });
+}
+
+// A loss ends what all threads wait for.
+TEST_P(GroupThreads, HearOfALossAll) {
+  std::vector<std::vector<Group>> own;
+  for (int thread = 0; thread < threads; ++thread)
+    own.push_back(company.groups({.name = "of thread " + std::to_string(thread)}));
+  test::Event underway;
+  std::atomic<int> begun{0};
+  std::thread killer([&] {
+    underway.wait();
+    company.end(2);
+  });
+  at_once([&](int rank, int thread) {
+    const auto error = error_of([&] {
+      for (std::size_t i = 0;; ++i) {
+        const Round round{.n = i % 2 == 0 ? 40'000 : 10, .number = static_cast<int>(i)};
+        Begun next = group_operations[(i + static_cast<std::size_t>(thread)) % operations].begin(
+            own[thread][rank], round);
+        if (++begun == 200) underway.set();
+        got(std::move(next.done));
+        EXPECT_TRUE(next.right());
+      }
+    });
+    ASSERT_TRUE(error);
+    if (rank == 2) return;
+    EXPECT_EQ(error->kind(), ErrorKind::peer_lost) << error->what();
+    EXPECT_NE(std::string(error->what()).find("worker2"), std::string::npos) << error->what();
+  });
+  killer.join();
+}
+
+}  // namespace group_threads_test
+}  // namespace weft::collectives::testing
