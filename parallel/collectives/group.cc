@@ -85,6 +85,7 @@ void Group::abort(const std::string& reason) const {
 }
 
 std::filesystem::path Group::write_flight(const std::filesystem::path& folder) const {
+  core_->note_awaited();
   return write_flight_dump(folder, core_->flight());
 }
 

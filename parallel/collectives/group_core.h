@@ -86,6 +86,7 @@ class WEFT_EXPORT GroupCore final : public std::enable_shared_from_this<GroupCor
   const std::shared_ptr<rpc::AgentCore>& agent() const { return core_; }
   const Options& options() const { return options_; }
   void note_flight();         // writes it, where there is a folder
+  void note_awaited();        // for whom what is under way waits, into the flight
   FlightDump flight() const;  // what this member has done of late, and what it waits for
 
   // What members say (group_service.h); of who is none it is ignored.

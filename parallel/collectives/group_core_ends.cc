@@ -158,6 +158,12 @@ void GroupCore::note_flight() {
   turns_.run([self = shared_from_this()] { self->write_flight(); });
 }
 
+void GroupCore::note_awaited() {
+  turns_.run([self = shared_from_this()] {
+    for (const auto& [sequence, exchange] : self->running_) exchange->record_awaited();
+  });
+}
+
 // That it cannot be written is no reason to fail otherwise than the group does.
 void GroupCore::write_flight() {
   if (options_.flights.empty()) return;

@@ -7,8 +7,6 @@
 namespace weft::collectives::testing {
 namespace group_faults_test {
 
-inline constexpr Backend all_backends[] = {Backend::messages, Backend::memory, Backend::hosts};
-
 class OfFour : public ::testing::TestWithParam<Backend> {
  protected:
   Company company{4, GetParam()};

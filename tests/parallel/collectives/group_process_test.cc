@@ -131,5 +131,25 @@ TEST_P(Processes, AStoppedOneIsNamedOnceTheDeadlineHasPassed) {
     }
 }
 
+// Rank 0, which gathers what all give, is the one that says who is missing; nobody else can say that of it.
+TEST_P(Processes, AStoppedRankZeroIsNamedByWhoGivesItObjects) {
+  const int ranks = few(GetParam());
+  start(ranks, [](const Group& group, const auto& say) {
+    group.barrier().get();
+    say("met");
+    try {
+      while (true) group.all_gather_object(group.rank(), 300ms).get();
+    } catch (const rpc::Error& error) {
+      const std::string text = error.what();
+      const bool named = text.find("all_gather_object(") != std::string::npos &&
+                         text.find("rank 0 (worker0) does not answer") != std::string::npos;
+      say(error.kind() == ErrorKind::deadline_exceeded && named ? "well" : text);
+    }
+  });
+  for (test::Child& member : members) EXPECT_EQ(member.line(), "met");
+  members[0].stop();
+  for (std::size_t rank = 1; rank < members.size(); ++rank) EXPECT_EQ(members[rank].line(), "well") << rank;
+}
+
 }  // namespace group_process_test
 }  // namespace weft::collectives::testing
