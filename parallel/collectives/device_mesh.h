@@ -1,6 +1,7 @@
 // DeviceMesh: the ranks of a group as a grid with named dimensions, and a group along each.
 //
-//   auto mesh = co_await DeviceMesh::create(world, {{"data", 2}, {"tensor", 4}});
+//   const std::vector<DeviceMesh::Dimension> grid{{"data", 2}, {"tensor", 4}};
+//   auto mesh = co_await DeviceMesh::create(world, grid);
 //   co_await mesh.group("data").all_reduce(gradient);
 //
 // Ranks are counted along the last dimension first, as rows of a matrix. A value: copies are the same groups.
