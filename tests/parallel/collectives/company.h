@@ -61,7 +61,8 @@ class Company {
  public:
   explicit Company(int ranks, Backend backend = Backend::messages,
                    std::unique_ptr<test::JobStore> store = std::make_unique<test::InProcessJobStore>(),
-                   const DevicesOf& devices = nullptr)
+                   const DevicesOf& devices = nullptr,
+                   const std::function<void(rpc::AgentOptions&)>& adjust = nullptr)
       : backend_(backend), store_(std::move(store)) {
     for (int rank = 0; rank < ranks; ++rank) {
       rpc::AgentOptions options{.name = "worker" + std::to_string(rank), .handler_threads = 1};
@@ -74,6 +75,7 @@ class Company {
                                            .rank = static_cast<std::size_t>(rank),
                                            .world_size = static_cast<std::size_t>(ranks),
                                            .lease = std::chrono::hours{1}};
+      if (adjust) adjust(options);
       agents_.push_back(std::make_unique<rpc::Agent>(
           std::move(options), company_layers(devices ? devices(rank) : nccl::DevicesOptions{})));
     }

@@ -1,5 +1,5 @@
 // Groups in a job: several of the same members, of some, beside calls, over TCP.
-#include "tests/parallel/collectives/company.h"
+#include "tests/parallel/collectives/operations.h"
 
 namespace weft::collectives::testing {
 namespace group_job_test {
@@ -177,6 +177,34 @@ TEST(GroupsOverTcp, MoveMuch) {
   Tensors tensors{values(0, {3'000'000}), values(1, {3'000'000})};
   together(groups, [&](const Group& group) { return group.all_reduce(tensors[group.rank()]); });
   for (const at::Tensor& tensor : tensors) expect_equal(tensor, sum_of(2, {3'000'000}));
+}
+
+// What is large goes by other connections than what is small, and what is begun in order ends well.
+TEST(GroupsOverLanes, EveryOperation) {
+  constexpr int ranks = 3;
+  constexpr std::uint64_t lanes = 2;
+  Company company(ranks, Backend::messages, std::make_unique<test::TcpJobStore>(), nullptr,
+                  [](rpc::AgentOptions& options) {
+                    options.loops = 2;
+                    options.lanes = lanes;
+                    options.same_host = false;
+                  });
+  const auto groups = company.groups({.bounds = {.message_bytes = std::size_t{2} << 20}});
+  const Round small{.number = 1}, large{.n = 600'000, .number = 2};
+  for (int times = 0; times < 2; ++times) {
+    std::vector<std::pair<const char*, Begun>> under_way;
+    for (const GroupOperation& operation : group_operations)
+      for (const Round& round : {large, small})
+        for (const Group& group : groups)
+          under_way.emplace_back(operation.name, operation.begin(group, round));
+    for (auto& [name, begun] : under_way) {
+      got(std::move(begun.done));
+      EXPECT_TRUE(begun.right()) << name;
+    }
+    for (int rank = 0; rank < ranks; ++rank)
+      test::eventually("all have lanes for the second time",
+                       [&] { return company.agent(rank).counts().lanes_made >= lanes * (ranks - 1); });
+  }
 }
 
 }  // namespace group_job_test
