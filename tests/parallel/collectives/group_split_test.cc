@@ -169,6 +169,8 @@ TEST_P(OpenWorld, AGroupShrinksToThoseThatLive) {
   for (auto& future : made) left.push_back(got(std::move(future)));
   EXPECT_EQ(left[2].members(), (std::vector<std::string>{"anna", "bert", "dora"}));
   EXPECT_EQ(left[2].rank(), 2);
+  EXPECT_EQ(left[2].backend(),  // as it was made: anna is on another host than the two
+            GetParam() == Backend::memory ? GroupBackend::memory : GroupBackend::messages);
   Tensors tensors(3);
   together(left,
            [&](const Group& group) { return group.all_reduce(tensors[group.rank()] = at::ones({50'000})); });
