@@ -13,18 +13,22 @@ PATIENCE = 60  # seconds until something that does not happen fails a test; noth
 
 
 class Program:
-    """A running program; its lines, of stdout and stderr together, are kept as they come. Killed at the end of `with`."""
+    """A running program; its lines, of stdout and stderr together, are kept as they come. Killed at the end of `with`.
 
-    def __init__(self, *command, env=None):
-        self.process = subprocess.Popen([str(c) for c in command], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                                        stderr=subprocess.STDOUT, text=True, env={**os.environ, **(env or {})})
+    stdout: a file for that alone; the lines are then those of stderr."""
+
+    def __init__(self, *command, env=None, stdout=None):
+        streams = {"stdout": stdout, "stderr": subprocess.PIPE} if stdout else {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+        self.process = subprocess.Popen([str(c) for c in command], stdin=subprocess.DEVNULL, text=True,
+                                        env={**os.environ, **(env or {})}, **streams)
+        self._output = self.process.stdout or self.process.stderr
         self.lines = []
         self._queue = queue.Queue()
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
     def _read(self):
-        for line in self.process.stdout:
+        for line in self._output:
             self._queue.put(line.rstrip("\n"))
         self._queue.put(None)
 
@@ -35,7 +39,7 @@ class Program:
         self.process.kill()
         self.process.wait()
         self._reader.join()
-        self.process.stdout.close()
+        self._output.close()
 
     def wait_for(self, pattern):
         """The match in the next line that has one."""

@@ -47,8 +47,8 @@ class Hosts:
             _ip("-n", name, "link", "set", "eth0", "up")
             _ip("-n", name, "link", "set", "lo", "up")
 
-    def run(self, host, *command, env=None):
-        return Program("ip", "netns", "exec", self.names[host], *command, env=env)
+    def run(self, host, *command, **options):
+        return Program("ip", "netns", "exec", self.names[host], *command, **options)
 
     def close(self):
         for name in [*self.names, self._switch]:

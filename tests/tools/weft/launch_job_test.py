@@ -61,9 +61,9 @@ class SeveralHosts(unittest.TestCase):
         self.hosts = Hosts(2)
         self.addCleanup(self.hosts.close)
 
-    def launch(self, host, *arguments, env=None):
+    def launch(self, host, *arguments, **options):
         return self.hosts.run(host, WEFT, "launch", "--nnodes", 2, "--node-rank", host, "--rendezvous",
-                              f"{self.hosts.addresses[0]}:7000", *arguments, env=env)
+                              f"{self.hosts.addresses[0]}:7000", *arguments, **options)
 
     def test_agents_of_all_hosts_meet(self):
         with self.launch(0, "-n", "2", WORKER, "meet", env=self.secret) as first, \
@@ -116,6 +116,18 @@ class SeveralHosts(unittest.TestCase):
         self.assertEqual([program.end() for program in programs], [130, 130])
         self.assertIn("the launcher on host 1 was ended by signal 2", programs[0].output())
         self.assertTrue(all(map(is_gone, pids)))
+
+    def test_output_that_nobody_reads_ends_the_workers_of_all_hosts(self):
+        code = "import os; os.write(2, b'up %d\\n' % os.getpid())\nwhile True: print('x' * 1000, flush=True)"
+        reader, writer = os.pipe()
+        with self.launch(0, "--insecure", sys.executable, "-c", code, stdout=writer) as first, \
+                self.launch(1, "--insecure", sys.executable, "-c", SLEEPER) as other:
+            os.close(writer)
+            pids = [int(program.wait_for(r"up (\d+)")[1]) for program in (first, other)]
+            os.close(reader)
+            self.assertEqual([first.end(), other.end()], [128 + signal.SIGPIPE] * 2, other.output())
+            self.assertIn("first failure: the launcher on host 0 has ended: nobody reads its output", other.output())
+            self.assertTrue(all(map(is_gone, pids)))
 
     def test_a_launcher_that_dies_ends_the_others(self):
         for dying in (0, 1):

@@ -225,6 +225,12 @@ os.kill(os.getpid(), signal.SIGSTOP)
             self.assertEqual(program.end(), 0)
             self.assertTrue(all(map(is_gone, daemons)))
 
+    def test_a_failure_is_told_while_what_the_worker_has_started_prints_on(self):
+        script = "[ $RANK = 0 ] || exec sleep 3600; echo wrong >&2; yes & exit 3"
+        status, _, errors = launch("-n", "2", "--grace", "100ms", "sh", "-c", script)
+        self.assertEqual(status, 3)
+        self.assertIn("first failure: rank 0 ended with status 3; its last errors:\n    wrong\n", errors)
+
     def test_signals_end_all(self):
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             with launched("-n", "2", "--grace", "100ms", code=WITH_DAEMON + "time.sleep(3600)") as program:
@@ -291,6 +297,94 @@ while True: print("x" * 1000, flush=True)
         process.stdout.read(1000)
         process.stdout.close()
         self.assertEqual(process.wait(PATIENCE), 128 + signal.SIGPIPE)
+
+
+class StalledReader(unittest.TestCase):
+    """Who has the launcher's standard output does not read it, as behind Ctrl-S or a pager."""
+
+    PRINT = """
+import os, signal, time
+def say(text): os.write(2, b"%s %d\\n" % (text, os.getpid()))
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+signal.signal(signal.SIGINT, lambda *_: say(b"no"))
+os.write(1, b"line\\n")
+say(b"up")
+"""
+
+    def start(self, *arguments, code):
+        """The launcher, and the end to read from of a pipe that is full already."""
+        reader, writer = os.pipe()
+        self.addCleanup(os.close, reader)
+        os.set_blocking(writer, False)
+        try:
+            while True:
+                os.write(writer, bytes(4096))
+        except BlockingIOError:
+            os.set_blocking(writer, True)
+        program = Program(WEFT, "launch", *arguments, sys.executable, "-c", code, stdout=writer)
+        os.close(writer)
+        self.addCleanup(program.__exit__)
+        return program, reader
+
+    def read(self, reader):
+        """All that the launcher has printed."""
+        text = bytearray()
+        while more := os.read(reader, 1 << 20):
+            text += more
+        return text.lstrip(b"\0").decode()
+
+    def test_a_signal_ends_all_after_the_grace_time(self):
+        program, _ = self.start("-n", "2", "--grace", "100ms", code=self.PRINT + "time.sleep(3600)")
+        up = pids(program, "up", 2)
+        program.signal(signal.SIGTERM)
+        self.assertEqual(program.end(), 128 + signal.SIGTERM)
+        self.assertTrue(all(map(is_gone, up)))
+
+    def test_a_second_signal_kills_at_once(self):
+        program, _ = self.start("-n", "2", "--grace", "30s", code=self.PRINT + "while True: time.sleep(3600)")
+        up = pids(program, "up", 2)
+        program.signal(signal.SIGINT)
+        pids(program, "no", 2)
+        program.signal(signal.SIGINT)
+        self.assertEqual(program.end(), 128 + signal.SIGINT)
+        self.assertTrue(all(map(is_gone, up)))
+
+    def test_nothing_outlives_the_process_that_was_started(self):
+        program, _ = self.start("-n", "2", "--grace", "100ms", code=self.PRINT + "time.sleep(3600)")
+        rest = [*pids(program, "up", 2), below(program)]
+        program.signal(signal.SIGKILL)
+        wait_until_gone(rest, PATIENCE)
+
+    def test_what_was_printed_is_waited_for(self):
+        program, reader = self.start(code=self.PRINT + "os.write(1, b'more\\n' * 100000)")
+        wait_until_gone(pids(program, "up", 1), PATIENCE)
+        self.assertEqual(self.read(reader), "[0] line\n" + "[0] more\n" * 100000)
+        self.assertEqual(program.end(), 0)
+
+    def test_a_signal_ends_the_wait_for_the_reader(self):
+        program, _ = self.start(code=self.PRINT)
+        wait_until_gone(pids(program, "up", 1), PATIENCE)
+        program.signal(signal.SIGTERM)
+        self.assertEqual(program.end(), 128 + signal.SIGTERM)
+
+    def test_workers_wait_for_the_reader(self):
+        code = """
+import os, signal
+written = 0
+signal.signal(signal.SIGUSR1, lambda *_: os.write(2, b"written %d\\n" % written))
+os.write(2, b"up %d\\n" % os.getpid())
+for _ in range(20000): written += os.write(1, b"x" * 999 + b"\\n")
+"""
+        program, reader = self.start("--plain", code=code)
+        program.wait_for("up")
+        before, written = -1, 0
+        while written == 0 or written != before:  # until it gets no further
+            before = written
+            program.signal(signal.SIGUSR1)
+            written = int(program.wait_for(r"written (\d+)")[1])
+        self.assertLess(written, 4 << 20)
+        self.assertEqual(self.read(reader), ("x" * 999 + "\n") * 20000)
+        self.assertEqual(program.end(), 0)
 
 
 class LaunchersOwnDeath(unittest.TestCase):

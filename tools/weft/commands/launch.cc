@@ -156,7 +156,7 @@ int launch_workers(Options& options) {
       asio::post(context, [&, failure] {
         if (workers_left) return supervisor.end(failure);
         if (status != 0) return;
-        std::fprintf(stderr, "weft: first failure: %s %s\n", failure.who.c_str(), failure.how.c_str());
+        supervisor.say("first failure: " + failure.who + " " + failure.how);
         status = failure.status;
       });
     });

@@ -1,11 +1,13 @@
 #include "tools/weft/launch/supervisor.h"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 #include <asio/buffer.hpp>
 #include <asio/posix/stream_descriptor.hpp>
+#include <asio/post.hpp>
 #include <asio/signal_set.hpp>
 #include <asio/steady_timer.hpp>
 
@@ -17,12 +19,14 @@
 #include <map>
 #include <optional>
 #include <system_error>
+#include <utility>
 
 #include "tools/weft/duration.h"
 #include "tools/weft/errors.h"
 #include "tools/weft/json_text.h"
 #include "tools/weft/launch/descendants.h"
 #include "tools/weft/launch/output.h"
+#include "tools/weft/launch/output_queue.h"
 #include "tools/weft/launch/process.h"
 
 namespace weft::tool::launch {
@@ -31,8 +35,13 @@ namespace {
 using asio::posix::stream_descriptor;
 
 constexpr auto settle_time = std::chrono::seconds{2};
+constexpr auto last_output_time = std::chrono::seconds{2};  // for who reads it, after a signal
 
-void say(const std::string& text) { (void)write_all(STDERR_FILENO, "weft: " + text + "\n"); }
+bool same_file(int one, int other) {
+  struct stat first{}, second{};
+  return ::fstat(one, &first) == 0 && ::fstat(other, &second) == 0 && first.st_dev == second.st_dev &&
+         first.st_ino == second.st_ino;
+}
 
 std::string signal_text(int number) {
   return "signal " + std::to_string(number) + " (" + ::strsignal(number) + ")";
@@ -51,9 +60,12 @@ std::string indented(const std::string& lines) {
 
 // One of a worker's outputs, on its way to ours.
 struct WorkerOutput {
-  WorkerOutput(asio::io_context& context, int from, int to) : pipe(context, from), to(to) {}
+  WorkerOutput(asio::io_context& context, int from, int to) : pipe(context, from), to(to) {
+    pipe.non_blocking(true);
+  }
   stream_descriptor pipe;
   int to;
+  bool paused = false;  // until what was read before has been written
   std::array<char, 1 << 16> bytes;
   LineCutter cutter;
 };
@@ -82,15 +94,23 @@ Failure failure_of(int wait_status) {
 class Supervisor::Impl {
  public:
   Impl(asio::io_context& context, SupervisorOptions options)
-      : context_(context), options_(std::move(options)), signals_(context), grace_(context) {}
+      : context_(context), options_(std::move(options)), signals_(context), grace_(context) {
+    const auto changed = [this] { asio::post(context_, [this] { output_changed(); }); };
+    output_ = std::make_shared<OutputQueue>(changed);
+    // In one queue where they have one reader: their order is kept, and lines stay whole.
+    errors_ = same_file(STDOUT_FILENO, STDERR_FILENO) ? output_ : std::make_shared<OutputQueue>(changed);
+  }
   ~Impl() {
     if (stage_ != Stage::ended) kill_descendants();
+    (void)output_->empty_within(last_output_time);
+    (void)errors_->empty_within(last_output_time);
   }
 
   void start();
   void end(int signal);
   void fail(const Failure& failure, bool own);
   void kill();
+  void say(const std::string& text);
 
   int status_ = 0;
 
@@ -99,14 +119,18 @@ class Supervisor::Impl {
     running,
     ending,   // they have been asked to
     killing,  // or not asked any more
-    ended
+    ended     // what they have printed may not be written yet
   };
 
   void start(RunningWorker& worker, const std::string& program);
   int open_log(const RunningWorker& worker, const char* kind);
+  OutputQueue& queue_of(const WorkerOutput& stream);
   void await_output(RunningWorker& worker, WorkerOutput& stream);
+  bool read_output(RunningWorker& worker, WorkerOutput& stream);
   void take_output(RunningWorker& worker, WorkerOutput& stream, std::size_t bytes);
   void drain(RunningWorker& worker);
+  void output_changed();
+  void nobody_reads();
   void await_end(RunningWorker& worker);
   void find_first_failure();
   void await_signal();
@@ -115,11 +139,14 @@ class Supervisor::Impl {
   void ended(RunningWorker& worker);
   void look_for_the_rest();
   void finish();
+  void close_outputs();
+  void leave_once_written();
 
   asio::io_context& context_;
   SupervisorOptions options_;
   asio::signal_set signals_;
   asio::steady_timer grace_;
+  std::shared_ptr<OutputQueue> output_, errors_;  // ours
   std::vector<std::unique_ptr<RunningWorker>> workers_;
   std::map<pid_t, int> reaped_;  // of workers of which ended() has not been told yet
   std::size_t running_ = 0;
@@ -128,6 +155,7 @@ class Supervisor::Impl {
   std::size_t begun_ = 0;                    // workers that have begun to end
   bool settling_ = false, settled_ = false;  // a failure waits for who began to end before it
   bool interrupted_ = false;
+  bool left_ = false;  // nothing is awaited any more
 };
 
 void Supervisor::Impl::start() {
@@ -195,16 +223,29 @@ void Supervisor::Impl::start(RunningWorker& worker, const std::string& program) 
 
 // --- Output ---
 
+void Supervisor::Impl::say(const std::string& text) { errors_->add(STDERR_FILENO, "weft: " + text + "\n"); }
+
+OutputQueue& Supervisor::Impl::queue_of(const WorkerOutput& stream) {
+  return stream.to == STDOUT_FILENO ? *output_ : *errors_;
+}
+
+// While our reader is behind, the worker waits, as it would for that reader.
 void Supervisor::Impl::await_output(RunningWorker& worker, WorkerOutput& stream) {
-  stream.pipe.async_read_some(asio::buffer(stream.bytes), [&](asio::error_code error, std::size_t bytes) {
-    if (error == asio::error::operation_aborted || !stream.pipe.is_open()) return;
-    if (!error) {
-      take_output(worker, stream, bytes);
-      return await_output(worker, stream);
-    }
-    take_output(worker, stream, 0);
-    stream.pipe.close();
+  stream.pipe.async_wait(stream_descriptor::wait_read, [&](asio::error_code error) {
+    if (error || !stream.pipe.is_open()) return;
+    stream.paused = queue_of(stream).full();
+    if (!stream.paused && read_output(worker, stream)) await_output(worker, stream);
   });
+}
+
+// False: it has ended.
+bool Supervisor::Impl::read_output(RunningWorker& worker, WorkerOutput& stream) {
+  asio::error_code error;
+  const std::size_t bytes = stream.pipe.read_some(asio::buffer(stream.bytes), error);
+  if (error == asio::error::would_block) return true;  // drain() was here
+  take_output(worker, stream, bytes);
+  if (error) stream.pipe.close();
+  return !error;
 }
 
 // No bytes: it has ended.
@@ -220,21 +261,18 @@ void Supervisor::Impl::take_output(RunningWorker& worker, WorkerOutput& stream, 
     stream.cutter.take({stream.bytes.data(), bytes}, add);
   else
     stream.cutter.end(add);
-  if (!write_all(stream.to, text) && stream.to == STDOUT_FILENO && stage_ == Stage::running) {
-    failed_ = true;  // as a program that writes to a pipe that nobody reads
-    status_ = 128 + SIGPIPE;
-    end(SIGTERM);
-  }
+  queue_of(stream).add(stream.to, text);
 }
 
-// What is there already, of a process that has ended.
+// What is there already, of a process that has ended. No more: what it has started may go on printing.
 void Supervisor::Impl::drain(RunningWorker& worker) {
   for (auto& stream : worker.streams) {
     asio::error_code error;
-    if (stream->pipe.is_open()) stream->pipe.non_blocking(true, error);
-    while (stream->pipe.is_open() && !error) {
-      const std::size_t bytes = stream->pipe.read_some(asio::buffer(stream->bytes), error);
-      if (!error) take_output(worker, *stream, bytes);
+    asio::posix::descriptor_base::bytes_readable there;
+    if (stream->pipe.is_open()) stream->pipe.io_control(there, error);
+    for (std::size_t left = there.get(), bytes; left != 0 && !error; left -= std::min(left, bytes)) {
+      bytes = stream->pipe.read_some(asio::buffer(stream->bytes), error);
+      if (bytes != 0) take_output(worker, *stream, bytes);
     }
     take_output(worker, *stream, 0);
   }
@@ -251,6 +289,28 @@ void Supervisor::Impl::drain(RunningWorker& worker) {
   const auto add = [&](std::string_view line) { worker.errors.take(line); };
   cutter.take(text, add);
   cutter.end(add);
+}
+
+// Of our own: there is room again, or all is written, or nobody reads any more.
+void Supervisor::Impl::output_changed() {
+  if (left_) return;
+  for (auto& worker : workers_)
+    for (auto& stream : worker->streams)
+      if (stream->paused && stream->pipe.is_open() && !queue_of(*stream).full()) {
+        stream->paused = false;
+        await_output(*worker, *stream);
+      }
+  leave_once_written();
+}
+
+// Ends as a program that writes to such a pipe.
+void Supervisor::Impl::nobody_reads() {
+  if (failed_) return;
+  failed_ = true;
+  status_ = 128 + SIGPIPE;
+  if (options_.on_failure)
+    options_.on_failure({"the launcher", "has ended: nobody reads its output", "", status_});
+  end(SIGTERM);
 }
 
 // --- Ends ---
@@ -372,6 +432,26 @@ void Supervisor::Impl::finish() {
   for (auto& worker : workers_)
     for (auto& stream : worker->streams) stream->pipe.close();
   grace_.cancel();
+  if (interrupted_) close_outputs();
+  leave_once_written();
+}
+
+// A pager may be read for hours; who is told to end waits for none.
+void Supervisor::Impl::close_outputs() {
+  grace_.expires_after(last_output_time);
+  grace_.async_wait([this](asio::error_code error) {
+    if (error) return;
+    output_->close();
+    errors_->close();
+    leave_once_written();
+  });
+}
+
+void Supervisor::Impl::leave_once_written() {
+  if (output_->closed()) nobody_reads();
+  if (stage_ != Stage::ended || !output_->empty() || !errors_->empty()) return;
+  left_ = true;
+  grace_.cancel();
   signals_.cancel();
 }
 
@@ -379,9 +459,9 @@ void Supervisor::Impl::finish() {
 
 void Supervisor::Impl::await_signal() {
   signals_.async_wait([this](asio::error_code error, int number) {
-    if (error || stage_ == Stage::ended) return;
+    if (error || left_) return;
     take_signal(number);
-    if (stage_ != Stage::ended) await_signal();
+    if (!left_) await_signal();
   });
 }
 
@@ -397,6 +477,11 @@ void Supervisor::Impl::take_signal(int number) {
       return;
     default:
       break;
+  }
+  if (stage_ == Stage::ended) {  // only output is left
+    if (!std::exchange(failed_, true)) status_ = 128 + number;
+    if (!std::exchange(interrupted_, true)) close_outputs();
+    return;
   }
   if (interrupted_) {
     say(signal_text(number) + " again: the workers are killed");
@@ -418,6 +503,7 @@ Supervisor::~Supervisor() = default;
 void Supervisor::start() { impl_->start(); }
 void Supervisor::end(const Failure& failure) { impl_->fail(failure, false); }
 void Supervisor::kill() { impl_->kill(); }
+void Supervisor::say(const std::string& text) { impl_->say(text); }
 int Supervisor::status() const { return impl_->status_; }
 
 }  // namespace weft::tool::launch

@@ -2,9 +2,11 @@
 //
 // The first failure (another exit status than 0, or a signal) is reported with its rank and last error, and
 // ends the others: SIGTERM to their process groups, after the grace time SIGKILL to whatever is left below
-// this process. A request to end (Ctrl-C) does the same; a second one kills at once. What workers that have
-// ended well leave behind is ended with the last of them. Runs on an io_context of the main thread, whose
-// work ends with it; this process is a subreaper. Thread-safety: none; post to the io_context.
+// this process. A request to end (Ctrl-C) does the same; a second one kills at once. What ended workers leave
+// behind is ended with the last of them. None of this waits for who reads our output: that is queued, and
+// workers print no faster than it is read. At the end all of it is waited for; after a signal for 2 s.
+// Runs on an io_context of the main thread, whose work ends with it; this process is a subreaper.
+// Thread-safety: none; post to the io_context.
 #pragma once
 
 #include <asio/io_context.hpp>
@@ -49,7 +51,8 @@ class Supervisor {
   void start();
   // Something failed elsewhere: all are ended. After the first failure: nothing.
   void end(const Failure& failure);
-  void kill();  // without grace
+  void kill();                        // without grace
+  void say(const std::string& text);  // to the user, in turn with what workers print
 
   // Once io_context.run() has returned: that of the first failure, or 0.
   int status() const;
