@@ -225,9 +225,21 @@ os.kill(os.getpid(), signal.SIGSTOP)
             self.assertEqual(program.end(), 0)
             self.assertTrue(all(map(is_gone, daemons)))
 
+    def test_what_workers_leave_is_asked_to_end(self):
+        told = WITH_DAEMON.replace("signal.signal(signal.SIGTERM, signal.SIG_IGN)",
+                                   "signal.signal(signal.SIGTERM, lambda *_: (print('told', flush=True), os._exit(0)))")
+        for end, status in (("sys.exit(7)", 7), ("time.sleep(3600)", 128 + signal.SIGINT)):
+            with launched("--grace", "30s", code=told + end) as program:
+                program.wait_for("daemon")
+                if status != 7:
+                    program.signal(signal.SIGINT)
+                self.assertEqual(program.end(), status)
+                self.assertIn("[0] told", program.lines, program.output())
+                self.assertNotIn("did not end", program.output())
+
     def test_a_failure_is_told_while_what_the_worker_has_started_prints_on(self):
         script = "[ $RANK = 0 ] || exec sleep 3600; echo wrong >&2; yes & exit 3"
-        status, _, errors = launch("-n", "2", "--grace", "100ms", "sh", "-c", script)
+        status, _, errors = launch("-n", "2", "--grace", "30s", "sh", "-c", script)
         self.assertEqual(status, 3)
         self.assertIn("first failure: rank 0 ended with status 3; its last errors:\n    wrong\n", errors)
 

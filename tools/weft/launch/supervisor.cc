@@ -154,6 +154,7 @@ class Supervisor::Impl {
   bool failed_ = false;
   std::size_t begun_ = 0;                    // workers that have begun to end
   bool settling_ = false, settled_ = false;  // a failure waits for who began to end before it
+  bool rest_asked_ = false;                  // what ended workers have left, to end
   bool interrupted_ = false;
   bool left_ = false;  // nothing is awaited any more
 };
@@ -419,10 +420,15 @@ void Supervisor::Impl::look_for_the_rest() {
   if (running_ != 0 || workers_.size() != options_.workers.size()) return;
   const auto left = descendants();
   if (left.empty()) return finish();
-  if (stage_ != Stage::running) return;
-  say(std::to_string(left.size()) + (left.size() == 1 ? " process" : " processes") +
-      " that the workers have left behind: ended");
-  for (const pid_t pid : left) ::kill(pid, SIGTERM);
+  if (stage_ == Stage::killing) return;
+  if (stage_ == Stage::running)
+    say(std::to_string(left.size()) + (left.size() == 1 ? " process" : " processes") +
+        " that the workers have left behind: ended");
+  if (!std::exchange(rest_asked_, true))
+    for (const pid_t pid : left) {
+      ::kill(pid, SIGTERM);
+      ::kill(pid, SIGCONT);
+    }
   end(SIGTERM);
 }
 
