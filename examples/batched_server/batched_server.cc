@@ -1,17 +1,17 @@
 // One server answers many clients, its network running once for many requests. Each client has many requests
 // under way, and compares every answer with what it computes itself.
 //
-// As it is, it starts the server and its clients on this machine; with RANK and the like in the environment
-// it is one of them. The idea is in batcher.h.
+// As it is, it starts the server and its clients on this machine; where weft launch, torchrun, mpirun or srun
+// start it, it is one of them. The idea is in batcher.h.
 #include "batched_server/batcher.h"
 
 #include <fmt/format.h>
+#include <weft/rpc/agent/job_place.h>
 #include <weft/rpc/rpc.h>
 #include <weft/rpc/tensor/layers.h>
 #include <weft/rpc/tensor/tensor_codec.h>
 
 #include <CLI/CLI.hpp>
-#include <cstdlib>
 
 #include "support/launcher.h"
 
@@ -84,9 +84,11 @@ rpc::Task<void> ask(rpc::Agent& agent, std::int64_t requests) {
 }
 
 int run_role(const Settings& settings) {
-  const std::string name = "worker" + std::string(std::getenv("RANK"));
+  std::string name = "batched_server";
   try {
-    rpc::Agent agent{rpc::from_environment(), tensor::layers()};
+    const rpc::AgentOptions options = rpc::from_environment();
+    name = options.name;
+    rpc::Agent agent{options, tensor::layers()};
     if (agent.rank() == 0) return serve(agent, settings);
 
     agent.wait_for(agent.world_size()).get();
@@ -117,7 +119,7 @@ int main(int argc, char** argv) {
   CLI11_PARSE(app, argc, argv);
 
   at::set_num_threads(1);
-  if (std::getenv("RANK") != nullptr) return run_role(settings);
+  if (rpc::started_by()) return run_role(settings);
   examples::Launch job{.names = {"server"}, .arguments = {argv + 1, argv + argc}};
   for (std::int64_t i = 1; i <= settings.clients; ++i) job.names.push_back("client" + std::to_string(i));
   return examples::launch(job);

@@ -2,18 +2,17 @@
 // of messages, and a small model that all ranks train on their parts of the data by averaging gradients.
 // Every part prints what can be checked.
 //
-// As it is, it starts its ranks on this machine; `weft launch -n 4 collectives_tour` does so too, and with
-// RANK, WORLD_SIZE and the like in the environment it is one of them. --alone trains the same model in one
-// process, on all of the data: the losses are the same.
+// As it is, it starts its ranks on this machine; where weft launch, torchrun, mpirun or srun start it, it is
+// one of theirs. --alone trains the same model in one process, on all of the data: the losses are the same.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <torch/torch.h>
 #include <weft/parallel/collectives/context.h>
 #include <weft/parallel/collectives/group.h>
+#include <weft/rpc/agent/job_place.h>
 #include <weft/rpc/rpc.h>
 
 #include <CLI/CLI.hpp>
-#include <cstdlib>
 
 #include "collectives_tour/moons.h"
 #include "collectives_tour/ring.h"
@@ -166,8 +165,11 @@ void train_alone(std::int64_t steps) {
 }
 
 int run_rank(std::int64_t steps) {
+  std::string name = "collectives_tour";
   try {
-    rpc::Agent agent{rpc::from_environment(), {collectives::layer()}};
+    const rpc::AgentOptions options = rpc::from_environment();
+    name = options.name;
+    rpc::Agent agent{options, {collectives::layer()}};
     agent.wait_for(agent.world_size()).get();
     const Group group = Group::create(agent).get();
     point_to_point(group);
@@ -176,7 +178,7 @@ int run_rank(std::int64_t steps) {
     train(group, steps);
     return agent.serve_until_shutdown();  // others may not be done yet
   } catch (const std::exception& error) {
-    fmt::print(stderr, "rank {}: {}\n", std::getenv("RANK"), error.what());
+    fmt::print(stderr, "{}: {}\n", name, error.what());
     return 1;
   }
 }
@@ -198,7 +200,7 @@ int main(int argc, char** argv) {
     train_alone(steps);
     return 0;
   }
-  if (std::getenv("RANK") != nullptr) return run_rank(steps);
+  if (rpc::started_by()) return run_rank(steps);
   examples::Launch job{.names = {}, .arguments = {argv + 1, argv + argc}};
   for (int rank = 0; rank < ranks; ++rank) job.names.push_back("worker" + std::to_string(rank));
   return examples::launch(job);

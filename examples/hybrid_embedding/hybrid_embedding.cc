@@ -3,17 +3,17 @@
 // The dense head is small: each trainer has a copy and steps it itself, with the mean of all trainers'
 // gradients, so the copies stay equal.
 //
-// As it is, it starts the server and the trainers on this machine; with RANK and the like in the environment
-// it is one of them.
+// As it is, it starts the server and the trainers on this machine; where weft launch, torchrun, mpirun or
+// srun start it, it is one of them.
 #include <fmt/format.h>
 #include <torch/torch.h>
 #include <weft/dist_autograd/pass.h>
 #include <weft/dist_optim/dist_optimizer.h>
+#include <weft/rpc/agent/job_place.h>
 #include <weft/rpc/rpc.h>
 #include <weft/rref/rref.h>
 
 #include <CLI/CLI.hpp>
-#include <cstdlib>
 
 #include "hybrid_embedding/documents.h"
 #include "hybrid_embedding/server.h"
@@ -75,9 +75,11 @@ rpc::Task<void> learn(rpc::Agent& agent, Settings settings) {
 }
 
 int run_role(const Settings& settings) {
-  const std::string name = "worker" + std::string(std::getenv("RANK"));
+  std::string name = "hybrid_embedding";
   try {
-    rpc::Agent agent{rpc::from_environment(), dist_optim::layers()};
+    const rpc::AgentOptions options = rpc::from_environment();
+    name = options.name;
+    rpc::Agent agent{options, dist_optim::layers()};
     agent.allow_create<Table>();
     agent.allow_create<Meeting>();
     agent.wait_for(agent.world_size()).get();
@@ -102,7 +104,7 @@ int main(int argc, char** argv) {
   CLI11_PARSE(app, argc, argv);
 
   at::set_num_threads(1);
-  if (std::getenv("RANK") != nullptr) return run_role(settings);
+  if (rpc::started_by()) return run_role(settings);
   examples::Launch job{.names = {"server"}, .arguments = {argv + 1, argv + argc}};
   for (std::int64_t i = 1; i <= settings.trainers; ++i) job.names.push_back("trainer" + std::to_string(i));
   return examples::launch(job);

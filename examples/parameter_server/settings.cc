@@ -1,5 +1,7 @@
 #include "parameter_server/settings.h"
 
+#include <weft/rpc/agent/job_place.h>
+
 #include <CLI/CLI.hpp>
 #include <cstdlib>
 #include <map>
@@ -19,10 +21,9 @@ Settings parse_settings(int argc, char** argv) {
 
   CLI::App app{
       "Trains a small convolutional network on Fashion-MNIST with a parameter server.\n"
-      "As it is, it starts one server and its trainers on this machine. With RANK, WORLD_SIZE, MASTER_ADDR "
-      "and MASTER_PORT\n"
-      "in the environment, or --rank, --world-size and --master, it is one of them: rank 0 serves, the "
-      "others train."};
+      "As it is, it starts one server and its trainers on this machine. Where weft launch, torchrun, mpirun "
+      "or srun start it,\n"
+      "or with --rank, --world-size and --master, it is one of them: rank 0 serves, the others train."};
   const std::map<std::string, Mode> modes{{"autograd", Mode::autograd}, {"pull-push", Mode::pull_push}};
   app.add_option("--mode", settings.mode,
                  "autograd: forward through remote objects, backward through distributed autograd; "
@@ -81,6 +82,6 @@ Settings parse_settings(int argc, char** argv) {
     set("MASTER_PORT", master.substr(colon + 1));
   }
   set("WEFT_INSECURE", insecure ? "1" : "");
-  settings.is_role = std::getenv("RANK") != nullptr;
+  settings.is_role = weft::rpc::started_by().has_value();
   return settings;
 }

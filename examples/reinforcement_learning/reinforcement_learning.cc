@@ -2,16 +2,16 @@
 // RRef to every observer and asks it for an episode, with an RRef to its policy, which the observer asks at
 // every step. After each round of episodes the policy learns from all of them.
 //
-// As it is, it starts agent and observers on this machine; with RANK and the like in the environment it is
-// one of them. With one seed it does the same every time.
+// As it is, it starts agent and observers on this machine; where weft launch, torchrun, mpirun or srun start
+// it, it is one of them. With one seed it does the same every time.
 #include <fmt/format.h>
 #include <torch/torch.h>
 #include <weft/dist_optim/context.h>
+#include <weft/rpc/agent/job_place.h>
 #include <weft/rpc/rpc.h>
 #include <weft/rref/rref.h>
 
 #include <CLI/CLI.hpp>
-#include <cstdlib>
 #include <numeric>
 
 #include "reinforcement_learning/cart_pole.h"
@@ -77,9 +77,11 @@ rpc::Task<void> learn(rpc::Agent& agent, Settings settings) {
 }
 
 int run_role(const Settings& settings) {
-  const std::string name = "worker" + std::string(std::getenv("RANK"));
+  std::string name = "reinforcement_learning";
   try {
-    rpc::Agent agent{rpc::from_environment(), dist_optim::layers()};
+    const rpc::AgentOptions options = rpc::from_environment();
+    name = options.name;
+    rpc::Agent agent{options, dist_optim::layers()};
     agent.allow_create<Observer>();
     agent.wait_for(agent.world_size()).get();
     if (agent.rank() > 0) return agent.serve_until_shutdown();
@@ -105,7 +107,7 @@ int main(int argc, char** argv) {
   CLI11_PARSE(app, argc, argv);
 
   at::set_num_threads(1);
-  if (std::getenv("RANK") != nullptr) return run_role(settings);
+  if (rpc::started_by()) return run_role(settings);
   examples::Launch job{.names = {"agent"}, .arguments = {argv + 1, argv + argc}};
   for (std::int64_t i = 1; i <= settings.observers; ++i) job.names.push_back("observer" + std::to_string(i));
   return examples::launch(job);

@@ -1,16 +1,17 @@
 // An LSTM learns to write, character by character: embedding and decoder on one worker, the recurrent part on
 // another, and a third that drives them and holds no parameter. Each worker steps what it owns.
 //
-// As it is, it starts the three on this machine; with RANK and the like in the environment it is one of them.
+// As it is, it starts the three on this machine; where weft launch, torchrun, mpirun or srun start it, it is
+// one of them.
 #include <fmt/format.h>
 #include <torch/torch.h>
 #include <weft/dist_autograd/pass.h>
 #include <weft/dist_optim/dist_optimizer.h>
+#include <weft/rpc/agent/job_place.h>
 #include <weft/rpc/rpc.h>
 #include <weft/rref/rref.h>
 
 #include <CLI/CLI.hpp>
-#include <cstdlib>
 
 #include "rnn_model_parallel/language_model.h"
 #include "rnn_model_parallel/text.h"
@@ -68,9 +69,11 @@ rpc::Task<void> drive(rpc::Agent& agent, Settings settings) {
 }
 
 int run_role(const Settings& settings) {
-  const std::string name = "worker" + std::string(std::getenv("RANK"));
+  std::string name = "rnn_model_parallel";
   try {
-    rpc::Agent agent{rpc::from_environment(), dist_optim::layers()};
+    const rpc::AgentOptions options = rpc::from_environment();
+    name = options.name;
+    rpc::Agent agent{options, dist_optim::layers()};
     agent.allow_create<Coder>();
     agent.allow_create<Recurrent>();
     agent.wait_for(agent.world_size()).get();
@@ -95,6 +98,6 @@ int main(int argc, char** argv) {
   CLI11_PARSE(app, argc, argv);
 
   at::set_num_threads(1);
-  if (std::getenv("RANK") != nullptr) return run_role(settings);
+  if (rpc::started_by()) return run_role(settings);
   return examples::launch({.names = {"worker0", "worker1", "worker2"}, .arguments = {argv + 1, argv + argc}});
 }

@@ -1,16 +1,17 @@
 // Two stages on two workers; activations travel from worker to worker, never through the driver.
 //
-// As it is, it starts a driver and the two workers on this machine; with RANK and the like in the environment
-// it is one of them. --alone trains the same network in one process, without weft: the losses are the same.
+// As it is, it starts a driver and the two workers on this machine; where weft launch, torchrun, mpirun or
+// srun start it, it is one of them. --alone trains the same network in one process, without weft: the losses
+// are the same.
 #include <fmt/format.h>
 #include <torch/torch.h>
 #include <weft/dist_autograd/pass.h>
 #include <weft/dist_optim/dist_optimizer.h>
+#include <weft/rpc/agent/job_place.h>
 #include <weft/rpc/rpc.h>
 #include <weft/rref/rref.h>
 
 #include <CLI/CLI.hpp>
-#include <cstdlib>
 
 #include "rref_pipeline/stages.h"
 #include "rref_pipeline/task.h"
@@ -73,9 +74,11 @@ void train_alone(std::int64_t steps) {
 }
 
 int run_role(std::int64_t steps) {
-  const std::string name = "worker" + std::string(std::getenv("RANK"));
+  std::string name = "rref_pipeline";
   try {
-    rpc::Agent agent{rpc::from_environment(), dist_optim::layers()};
+    const rpc::AgentOptions options = rpc::from_environment();
+    name = options.name;
+    rpc::Agent agent{options, dist_optim::layers()};
     agent.allow_create<Front>();
     agent.allow_create<Back>();
     agent.wait_for(agent.world_size()).get();
@@ -105,6 +108,6 @@ int main(int argc, char** argv) {
     train_alone(steps);
     return 0;
   }
-  if (std::getenv("RANK") != nullptr) return run_role(steps);
+  if (rpc::started_by()) return run_role(steps);
   return examples::launch({.names = {"worker0", "worker1", "worker2"}, .arguments = {argv + 1, argv + argc}});
 }

@@ -4,14 +4,21 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cstdlib>
 
-namespace weft::rpc::detail {
+namespace weft::rpc {
+namespace detail {
 namespace {
 
 using Lookup = std::function<std::optional<std::string>(const std::string& name)>;
 
 // Below the ports that Linux gives to connections by itself, so that nobody comes upon one by chance.
 constexpr std::uint64_t first_port = 15000, ports = 15000;
+
+bool is_set(const Lookup& lookup, const std::string& name) {
+  const auto text = lookup(name);
+  return text && !text->empty();
+}
 
 std::optional<std::uint64_t> number(const Lookup& lookup, const std::string& name) {
   const auto text = lookup(name);
@@ -53,9 +60,16 @@ std::vector<std::string> hosts_of_uri(const std::string& uri) {
   return hosts;
 }
 
-std::optional<JobPlace> place_by_openmpi(const Lookup& lookup) {
+std::optional<std::string> batch_system(const Lookup& lookup) {
+  if (is_set(lookup, "OMPI_COMM_WORLD_RANK") && is_set(lookup, "OMPI_COMM_WORLD_SIZE")) return "OpenMPI";
+  // A batch script has a SLURM_PROCID, too, but is no step: what runs in it without srun is no task of a job.
+  if (is_set(lookup, "SLURM_PROCID") && is_set(lookup, "SLURM_STEP_NUM_TASKS")) return "Slurm";
+  if (is_set(lookup, "JOB_COMPLETION_INDEX")) return "Kubernetes";
+  return std::nullopt;
+}
+
+JobPlace place_by_openmpi(const Lookup& lookup) {
   const auto rank = number(lookup, "OMPI_COMM_WORLD_RANK"), size = number(lookup, "OMPI_COMM_WORLD_SIZE");
-  if (!rank || !size) return std::nullopt;
   JobPlace place{"OpenMPI", *rank, size, number(lookup, "OMPI_COMM_WORLD_LOCAL_SIZE") == size, {}, {}};
   place.hosts = hosts_of_uri(text_or_none(lookup, "OMPI_MCA_orte_hnp_uri"));
   for (const char* name : {"PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid"})
@@ -64,10 +78,8 @@ std::optional<JobPlace> place_by_openmpi(const Lookup& lookup) {
   return place;
 }
 
-// A batch script has a SLURM_PROCID, too, but is no step: what runs in it without srun is no task of a job.
-std::optional<JobPlace> place_by_slurm(const Lookup& lookup) {
+JobPlace place_by_slurm(const Lookup& lookup) {
   const auto rank = number(lookup, "SLURM_PROCID"), size = number(lookup, "SLURM_STEP_NUM_TASKS");
-  if (!rank || !size) return std::nullopt;
   JobPlace place{"Slurm", *rank, size, number(lookup, "SLURM_STEP_NUM_NODES") == std::uint64_t{1}, {}, {}};
   for (const std::string& host : {first_of_hostlist(text_or_none(lookup, "SLURM_STEP_NODELIST")),
                                   text_or_none(lookup, "SLURM_LAUNCH_NODE_IPADDR")})
@@ -79,10 +91,8 @@ std::optional<JobPlace> place_by_slurm(const Lookup& lookup) {
 }
 
 // Each pod has a network of its own, and so any port.
-std::optional<JobPlace> place_by_kubernetes(const Lookup& lookup) {
-  const auto rank = number(lookup, "JOB_COMPLETION_INDEX");
-  if (!rank) return std::nullopt;
-  return JobPlace{"Kubernetes", *rank, std::nullopt, false, {}, 29500};
+JobPlace place_by_kubernetes(const Lookup& lookup) {
+  return {"Kubernetes", *number(lookup, "JOB_COMPLETION_INDEX"), std::nullopt, false, {}, 29500};
 }
 
 }  // namespace
@@ -104,9 +114,26 @@ std::string first_of_hostlist(const std::string& list) {
 }
 
 std::optional<JobPlace> job_place(const Lookup& lookup) {
-  if (auto place = place_by_openmpi(lookup)) return place;
-  if (auto place = place_by_slurm(lookup)) return place;
+  const auto system = batch_system(lookup);
+  if (!system) return std::nullopt;
+  if (*system == "OpenMPI") return place_by_openmpi(lookup);
+  if (*system == "Slurm") return place_by_slurm(lookup);
   return place_by_kubernetes(lookup);
 }
 
-}  // namespace weft::rpc::detail
+}  // namespace detail
+
+std::optional<std::string> started_by(const detail::Lookup& lookup) {
+  if (detail::is_set(lookup, "RANK")) return "a launcher";
+  if (detail::is_set(lookup, "WEFT_STORE") && lookup("WEFT_OPEN_WORLD") == "1") return "an open world";
+  return detail::batch_system(lookup);
+}
+
+std::optional<std::string> started_by() {
+  return started_by([](const std::string& name) {
+    const char* const value = std::getenv(name.c_str());
+    return value == nullptr ? std::nullopt : std::optional<std::string>(value);
+  });
+}
+
+}  // namespace weft::rpc

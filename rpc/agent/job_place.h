@@ -1,7 +1,8 @@
-// JobPlace: what a batch system or launcher says of a process's place in its job, in variables of its own.
+// started_by(): whether this process was started as one of a job. JobPlace: what a batch system says of its
+// place there, in variables of its own.
 //
-// Pure: from the variables alone. Read where RANK is not set (agent.h says in which order). Thread-safety:
-// none needed.
+// Pure: from the variables alone. A place is read where RANK is not set (agent.h says in which order).
+// Thread-safety: none needed.
 #pragma once
 
 #include <weft/rpc/core/export.h>
@@ -12,7 +13,18 @@
 #include <string>
 #include <vector>
 
-namespace weft::rpc::detail {
+namespace weft::rpc {
+
+// Who has started this process as one of a job, by the variables that from_environment() goes by:
+// "a launcher" where RANK is set (by weft launch, torchrun, or by hand), "OpenMPI", "Slurm", "Kubernetes", or
+// "an open world" that it is to come to. None: nobody has, and it may start such processes itself. Whether
+// these variables are right, from_environment() says.
+WEFT_EXPORT std::optional<std::string> started_by();
+// The same, given the variables.
+WEFT_EXPORT std::optional<std::string> started_by(
+    const std::function<std::optional<std::string>(const std::string& name)>& lookup);
+
+namespace detail {
 
 struct JobPlace {
   std::string system;  // for messages: "Slurm"
@@ -35,4 +47,5 @@ WEFT_EXPORT std::optional<JobPlace> job_place(
 // The first host of a list as Slurm writes it: "gpu[07-09,12],cpu1" begins with gpu07.
 WEFT_EXPORT std::string first_of_hostlist(const std::string& list);
 
-}  // namespace weft::rpc::detail
+}  // namespace detail
+}  // namespace weft::rpc

@@ -58,6 +58,18 @@ class CollectivesTour(unittest.TestCase):
             self.assertEqual(other.lines, [])
             self.check(first.lines, 2)
 
+    def test_ranks_by_the_variables_of_batch_systems(self):
+        openmpi = [{"OMPI_COMM_WORLD_RANK": str(rank), "OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_LOCAL_SIZE": "2"} for rank in (0, 1)]
+        slurm = [{"SLURM_PROCID": str(rank), "SLURM_STEP_NUM_TASKS": "2", "SLURM_STEP_NUM_NODES": "1"} for rank in (0, 1)]
+        for first, other in (openmpi, slurm):
+            with self.subTest(first):
+                host, port = free_address().split(":")
+                place = {"RANK": "", "MASTER_ADDR": host, "MASTER_PORT": port}
+                with Program(PROGRAM, env={**place, **first}) as rank0, Program(PROGRAM, env={**place, **other}) as rank1:
+                    self.assertEqual((rank0.end(), rank1.end()), (0, 0), rank0.lines + rank1.lines)
+                    self.assertEqual(rank1.lines, [])
+                    self.check(rank0.lines, 2)
+
     def test_ranks_by_the_launcher(self):
         weft = pathlib.Path(PROGRAM).parents[1] / "bin/weft"
         if not weft.exists():

@@ -16,17 +16,19 @@ Variables with(Variables variables, const Variables& changes) {
   return variables;
 }
 
+VariableLookup lookup_in(const Variables& variables) {
+  return [&](const std::string& name) {
+    const auto found = variables.find(name);
+    return found == variables.end() ? std::nullopt : std::optional(found->second);
+  };
+}
+
 // From a host of address `own`; names of hosts that end in .unknown are not known.
 AgentOptions options(const Variables& variables, const std::string& own = "10.0.0.7") {
-  return options_from(
-      [&](const std::string& name) {
-        const auto found = variables.find(name);
-        return found == variables.end() ? std::nullopt : std::optional(found->second);
-      },
-      [&](const std::string& host) {
-        if (host.ends_with(".unknown")) throw Error(ErrorKind::unavailable, "cannot resolve '" + host + "'");
-        return host.starts_with("127.") ? host : own;
-      });
+  return options_from(lookup_in(variables), [&](const std::string& host) {
+    if (host.ends_with(".unknown")) throw Error(ErrorKind::unavailable, "cannot resolve '" + host + "'");
+    return host.starts_with("127.") ? host : own;
+  });
 }
 
 std::string refusal(const Variables& variables, const std::string& own = "10.0.0.7") {
@@ -148,6 +150,24 @@ TEST(JobPlace, WhatIsStatedPrevails) {
   EXPECT_EQ(options(with(slurm, {{"WEFT_STORE", "file:///shared/job"}})).rendezvous->store,
             "file:///shared/job");
   EXPECT_EQ(options(with(slurm, {{"WORLD_SIZE", "9"}})).rendezvous->world_size, 9U);
+}
+
+TEST(JobPlace, WhoHasStartedTheProcess) {
+  const auto by = [](const Variables& variables) {
+    return started_by(lookup_in(variables)).value_or("nobody");
+  };
+  EXPECT_EQ(by({}), "nobody");
+  EXPECT_EQ(by({{"RANK", ""}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "host0"}}), "nobody");
+  EXPECT_EQ(by({{"RANK", "0"}}), "a launcher");
+  EXPECT_EQ(by(with(slurm, {{"RANK", "0"}})), "a launcher");
+  EXPECT_EQ(by(openmpi), "OpenMPI");
+  EXPECT_EQ(by(slurm), "Slurm");
+  EXPECT_EQ(by(with(slurm, openmpi)), "OpenMPI");
+  EXPECT_EQ(by(with(slurm, {{"SLURM_STEP_NUM_TASKS", ""}})), "nobody");  // the script of a batch job
+  EXPECT_EQ(by(with(slurm, {{"SLURM_PROCID", "x"}})), "Slurm");  // from_environment() says what is wrong
+  EXPECT_EQ(by({{"JOB_COMPLETION_INDEX", "0"}}), "Kubernetes");
+  EXPECT_EQ(by({{"WEFT_OPEN_WORLD", "1"}, {"WEFT_STORE", "file:///shared/job"}}), "an open world");
+  EXPECT_EQ(by({{"WEFT_OPEN_WORLD", "0"}, {"WEFT_STORE", "file:///shared/job"}}), "nobody");
 }
 
 TEST(JobPlace, AnOpenWorldNeedsNoRank) {
