@@ -1,12 +1,16 @@
 // A store that one agent keeps for a large job: thousands of clients who wait.
 #include <weft/rpc/agent/agent.h>
+#include <weft/rpc/store/file_store.h>
 #include <weft/rpc/store/memory_store.h>
 #include <weft/rpc/store/remote_store.h>
 #include <weft/rpc/store/store_service.h>
 
 #include <gtest/gtest.h>
 
+#include <unistd.h>
+
 #include <cstdio>
+#include <filesystem>
 
 #include "tests/support/cluster.h"
 #include "tests/support/errors.h"
@@ -77,7 +81,7 @@ TEST(StoreLoad, ThousandsOfClientsWaitAndSurviveADeath) {
 // What each of many clients does at the same time as all others: keys of its own, keys of all, and a
 // neighbour's that it waits for.
 // Who counts up against 16 others tries as often as they are, so that ThreadSanitizer needs fewer of them.
-constexpr std::size_t workers = test::under_tsan ? 128 : 256, rounds = 10, shared_numbers = 16;
+constexpr std::size_t workers = test::under_tsan ? 128 : 256, shared_numbers = 16;
 
 std::string own_key(std::size_t worker, std::size_t round) {
   return "own/" + std::to_string(worker) + "/" + std::to_string(round);
@@ -94,7 +98,7 @@ Task<std::size_t> count_up(Store* store, std::string key) {
   }
 }
 
-Task<std::size_t> work(Store* store, std::size_t worker) {
+Task<std::size_t> work(Store* store, std::size_t worker, std::size_t rounds) {
   std::size_t lost = 0;
   for (std::size_t round = 0; round < rounds; ++round) {
     const std::size_t neighbour = (worker + 1) % workers;
@@ -109,7 +113,26 @@ Task<std::size_t> work(Store* store, std::size_t worker) {
   co_return lost;
 }
 
+// What they must have left behind.
+void expect_all(Store& store, std::size_t rounds) {
+  EXPECT_EQ(test::got(store.get("sum")), std::to_string(rounds * workers * (workers - 1) / 2));
+  for (std::size_t n = 0; n < shared_numbers; ++n)
+    EXPECT_EQ(test::got(store.get("number/" + std::to_string(n))),
+              std::to_string(rounds * workers / shared_numbers));
+  EXPECT_EQ(test::got(store.list("own/")).entries.size(), workers * rounds);
+}
+
+// Waits for all; says how long they took.
+void finish(std::vector<Future<std::size_t>> done, Clock::time_point begun, std::size_t rounds) {
+  std::size_t lost = 0;
+  for (auto& one : done) lost += test::got(std::move(one));
+  const auto took = std::chrono::duration<double>(Clock::now() - begun).count();
+  std::printf("  %.2f s: %zu clients, %zu rounds each; %zu of the exchanges came too late\n", took, workers,
+              rounds, lost);
+}
+
 TEST(StoreLoad, HundredsOfClientsLoseNoChange) {
+  constexpr std::size_t rounds = 10;
   if (const std::size_t files = 2 * workers + 200; test::descriptors_permitted(files) < files)
     GTEST_SKIP() << "too few file descriptors are permitted";
   Server server;
@@ -119,20 +142,31 @@ TEST(StoreLoad, HundredsOfClientsLoseNoChange) {
   std::vector<Future<std::size_t>> done;
   for (std::size_t i = 0; i < workers; ++i) {
     all.push_back(std::make_unique<Client>(loop, i, server.address()));
-    done.push_back(work(&all.back()->store, i).start(loop.handlers()));
+    done.push_back(work(&all.back()->store, i, rounds).start(loop.handlers()));
   }
-  std::size_t lost = 0;
-  for (auto& one : done) lost += test::got(std::move(one));
-  const auto took = std::chrono::duration<double>(Clock::now() - begun).count();
-  std::printf("  %.2f s: %zu clients, %zu rounds each; %zu of the exchanges came too late\n", took, workers,
-              rounds, lost);
-  EXPECT_EQ(test::got(server.store->get("sum")), std::to_string(rounds * workers * (workers - 1) / 2));
-  for (std::size_t n = 0; n < shared_numbers; ++n)
-    EXPECT_EQ(test::got(server.store->get("number/" + std::to_string(n))),
-              std::to_string(rounds * workers / shared_numbers));
-  EXPECT_EQ(test::got(server.store->list("own/")).entries.size(), workers * rounds);
+  finish(std::move(done), begun, rounds);
+  expect_all(*server.store, rounds);
   EXPECT_EQ(server.store->waiting(), 0U);
   loop.run([&] { all.clear(); });
+}
+
+// The same with a file for a store, which each has open by itself.
+TEST(StoreLoad, HundredsOfClientsOfOneFileLoseNoChange) {
+  constexpr std::size_t rounds = 2;
+  const auto path =
+      std::filesystem::temp_directory_path() / ("weft-store-load-" + std::to_string(::getpid()));
+  test::SharedLoop loop;
+  std::vector<std::unique_ptr<FileStore>> all;
+  const auto begun = Clock::now();
+  std::vector<Future<std::size_t>> done;
+  for (std::size_t i = 0; i < workers; ++i) {
+    all.push_back(
+        std::make_unique<FileStore>(path.string(), FileStoreOptions{.patience = std::chrono::minutes{1}}));
+    done.push_back(work(all.back().get(), i, rounds).start(loop.handlers()));
+  }
+  finish(std::move(done), begun, rounds);
+  expect_all(*all.front(), rounds);
+  test::got(all.front()->discard());
 }
 
 }  // namespace
