@@ -4,7 +4,7 @@ import re
 import sys
 import unittest
 
-from processes import run
+from processes import main, run
 
 CLIENTS, REQUESTS = 3, 100
 
@@ -35,4 +35,4 @@ class BatchedServer(unittest.TestCase):
 
 if __name__ == "__main__":
     PROGRAM = sys.argv.pop(1)
-    unittest.main()
+    main()

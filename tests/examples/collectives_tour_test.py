@@ -6,7 +6,7 @@ import re
 import sys
 import unittest
 
-from processes import Program, free_address, run
+from processes import Program, free_address, main, run
 
 
 def losses(lines):
@@ -81,4 +81,4 @@ class CollectivesTour(unittest.TestCase):
 
 if __name__ == "__main__":
     PROGRAM = os.path.abspath(sys.argv.pop(1))
-    unittest.main()
+    main()

@@ -11,7 +11,7 @@ import unittest
 import urllib.error
 import urllib.request
 
-from processes import Program, run
+from processes import Program, main, run
 
 
 class Services(unittest.TestCase):
@@ -181,4 +181,4 @@ class WithCertificates(Services):
 
 if __name__ == "__main__":
     PROGRAM = os.path.abspath(sys.argv.pop(1))
-    unittest.main()
+    main()

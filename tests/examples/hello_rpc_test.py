@@ -3,7 +3,7 @@
 import sys
 import unittest
 
-from processes import run
+from processes import main, run
 
 
 class HelloRpc(unittest.TestCase):
@@ -16,4 +16,4 @@ class HelloRpc(unittest.TestCase):
 
 if __name__ == "__main__":
     PROGRAM = sys.argv.pop(1)
-    unittest.main()
+    main()

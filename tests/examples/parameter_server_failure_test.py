@@ -5,7 +5,7 @@ import signal
 import sys
 import unittest
 
-from processes import Program, run, wait_until_gone
+from processes import Program, main, run, wait_until_gone
 
 SECONDS = 15  # generous: it takes a fraction of one where the machine has nothing else to do
 
@@ -56,4 +56,4 @@ class NoData(unittest.TestCase):
 
 if __name__ == "__main__":
     PROGRAM = sys.argv.pop(1)
-    unittest.main()
+    main()

@@ -10,7 +10,7 @@ import tempfile
 import time
 import unittest
 
-from processes import PATIENCE, Program, run, wait_until_gone
+from processes import PATIENCE, Program, main, run, wait_until_gone
 
 TRAINERS = ("trainer1", "trainer2")
 
@@ -73,4 +73,4 @@ class Resume(unittest.TestCase):
 
 if __name__ == "__main__":
     PROGRAM = sys.argv.pop(1)
-    unittest.main()
+    main()

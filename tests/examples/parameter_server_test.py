@@ -7,7 +7,7 @@ import tempfile
 import unittest
 import xml.etree.ElementTree as xml
 
-from processes import Program, free_address, run
+from processes import Program, free_address, main, run
 
 LAST_LINE = r"^test_accuracy=0\.\d{4} seconds=\d+\.\d images_per_second=\d+$"
 
@@ -55,4 +55,4 @@ class ParameterServer(unittest.TestCase):
 
 if __name__ == "__main__":
     PROGRAM = sys.argv.pop(1)
-    unittest.main()
+    main()

@@ -6,8 +6,10 @@ import re
 import signal
 import socket
 import subprocess
+import sys
 import threading
 import time
+import unittest
 
 PATIENCE = 60  # seconds until something that does not happen fails a test; nothing waits this long where all is well
 
@@ -110,3 +112,23 @@ def free_address():
         probe.bind((f"127.{1 + (pid >> 16)}.{pid >> 8 & 255}.{pid & 255}", 0))
         host, port = probe.getsockname()
         return f"{host}:{port}"
+
+
+class _Result(unittest.TextTestResult):
+    passed = 0
+
+    def addSuccess(self, test):
+        super().addSuccess(test)
+        self.passed += 1
+
+
+class _Runner(unittest.TextTestRunner):
+    resultclass = _Result
+
+
+def main(**options):
+    """unittest.main(), of which ctest hears what was skipped: by a line each, and by status 77 where that was all."""
+    result = unittest.main(exit=False, testRunner=_Runner, **options).result
+    for test, reason in result.skipped:
+        print(f"skipped: {test.id().replace('__main__.', '')}: {reason}")
+    sys.exit(1 if not result.wasSuccessful() else 77 if result.skipped and not result.passed else 0)

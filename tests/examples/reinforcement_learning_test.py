@@ -4,7 +4,7 @@ import re
 import sys
 import unittest
 
-from processes import run
+from processes import main, run
 
 ROUNDS = 40
 
@@ -28,4 +28,4 @@ class ReinforcementLearning(unittest.TestCase):
 
 if __name__ == "__main__":
     PROGRAM = sys.argv.pop(1)
-    unittest.main()
+    main()

@@ -4,7 +4,7 @@ import re
 import sys
 import unittest
 
-from processes import run
+from processes import main, run
 
 
 class RnnModelParallel(unittest.TestCase):
@@ -25,4 +25,4 @@ class RnnModelParallel(unittest.TestCase):
 
 if __name__ == "__main__":
     PROGRAM = sys.argv.pop(1)
-    unittest.main()
+    main()

@@ -4,7 +4,7 @@ import re
 import sys
 import unittest
 
-from processes import run
+from processes import main, run
 
 
 def losses(lines):
@@ -30,4 +30,4 @@ class RRefPipeline(unittest.TestCase):
 
 if __name__ == "__main__":
     PROGRAM = sys.argv.pop(1)
-    unittest.main()
+    main()

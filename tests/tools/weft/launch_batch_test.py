@@ -9,7 +9,7 @@ import tempfile
 import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "examples"))
-from processes import PATIENCE, Program, free_address, run, wait_until_gone  # noqa: E402
+from processes import PATIENCE, Program, free_address, main, run, wait_until_gone  # noqa: E402
 
 from hosts import Hosts  # noqa: E402
 from slurm_cluster import SlurmCluster  # noqa: E402
@@ -102,4 +102,4 @@ class Slurm(unittest.TestCase):
 
 if __name__ == "__main__":
     WEFT, WORKER = map(os.path.abspath, sys.argv[1:])
-    unittest.main(argv=sys.argv[:1], verbosity=2)
+    main(argv=sys.argv[:1], verbosity=2)

@@ -8,7 +8,7 @@ import tempfile
 import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "examples"))
-from processes import PATIENCE, Program, is_gone, run, wait_until_gone  # noqa: E402
+from processes import PATIENCE, Program, is_gone, main, run, wait_until_gone  # noqa: E402
 
 from hosts import Hosts  # noqa: E402
 
@@ -151,4 +151,4 @@ class SeveralHosts(unittest.TestCase):
 
 if __name__ == "__main__":
     WEFT, WORKER = map(os.path.abspath, sys.argv[1:])
-    unittest.main(argv=sys.argv[:1], verbosity=2)
+    main(argv=sys.argv[:1], verbosity=2)

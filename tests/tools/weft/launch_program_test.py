@@ -10,7 +10,7 @@ import tempfile
 import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "examples"))
-from processes import PATIENCE, Program, is_gone, wait_until_gone  # noqa: E402
+from processes import PATIENCE, Program, is_gone, main, wait_until_gone  # noqa: E402
 
 # A worker that has started another process, which has left its group and session, and has nobody above it.
 WITH_DAEMON = """
@@ -438,4 +438,4 @@ class LaunchersOwnDeath(unittest.TestCase):
 
 if __name__ == "__main__":
     WEFT = os.path.abspath(sys.argv[1])
-    unittest.main(argv=sys.argv[:1], verbosity=2)
+    main(argv=sys.argv[:1], verbosity=2)

@@ -14,7 +14,7 @@ import time
 import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "examples"))
-from processes import PATIENCE, Program  # noqa: E402
+from processes import PATIENCE, Program, main  # noqa: E402
 
 
 class Agent(Program):
@@ -428,4 +428,4 @@ class Flights(unittest.TestCase):
 
 if __name__ == "__main__":
     WEFT, AGENT = os.path.abspath(sys.argv.pop(1)), os.path.abspath(sys.argv.pop(1))
-    unittest.main()
+    main()

@@ -1,0 +1,70 @@
+#!/usr/bin/env python3
+"""ctest_report_test.py CTEST: of what ctest itself reports, ctest_report.py says who was skipped, and the tests in Python tell ctest."""
+import pathlib
+import subprocess
+import sys
+import tempfile
+import unittest
+
+from ctest_report import lines
+
+TESTS = pathlib.Path(__file__).resolve().parents[1]
+PYTHON = """
+import sys, unittest
+sys.path.insert(0, {examples!r})
+from processes import main
+class Case(unittest.TestCase):
+    def test_one(self): self.skipTest("no: one")
+    def test_two(self): {two}
+class Other(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls): {other}
+    def test_three(self): pass
+main()
+"""
+
+
+class Report(unittest.TestCase):
+    def report(self, **tests):
+        """Of tests by name: a command, or Python."""
+        with tempfile.TemporaryDirectory() as folder:
+            text = []
+            for name, command in tests.items():
+                if isinstance(command, str):
+                    script = pathlib.Path(folder) / f"{name}.py"
+                    script.write_text(command)
+                    command = [sys.executable, script]
+                text.append(f"add_test({name} " + " ".join(f'"{word}"' for word in command) + ")")
+                text.append(f'set_tests_properties({name} PROPERTIES SKIP_RETURN_CODE 77 '
+                            'SKIP_REGULAR_EXPRESSION "\\\\[  SKIPPED \\\\]")')
+            (pathlib.Path(folder) / "CTestTestfile.cmake").write_text("\n".join(text))
+            subprocess.run([CTEST, "--test-dir", folder, "--output-junit", f"{folder}/report.xml",
+                            "--test-output-size-passed", "65536"], capture_output=True)
+            return lines(f"{folder}/report.xml")
+
+    def python(self, two="pass", other="pass"):
+        return PYTHON.format(examples=str(TESTS / "examples"), two=two, other=other)
+
+    def test_who_has_passed_and_failed(self):
+        self.assertEqual(self.report(one=["true"], two=["false"], three=["/no/such/program"]),
+                         ["passed 1", "failed two", "failed three"])
+
+    def test_a_skipped_gtest(self):
+        self.assertEqual(self.report(one=["printf", "a_test.cc:7: Skipped\\\\nno etcd\\\\n[  SKIPPED ] A.b\\\\n"], two=["sh", "-c", "exit 77"]),
+                         ["passed 0", "skipped one: no etcd", "skipped two"])
+
+    def test_a_case_of_a_test_in_python(self):
+        self.assertEqual(self.report(one=self.python("print('x' * 5000)")), ["passed 1", "skipped one: Case.test_one: no: one"])
+
+    def test_all_cases_of_a_test_in_python(self):
+        self.assertEqual(self.report(one=self.python("self.skipTest('two')", "raise unittest.SkipTest('three')")),
+                         ["passed 0", "skipped one: Case.test_one: no: one", "skipped one: Case.test_two: two",
+                          "skipped one: setUpClass (Other): three"])
+
+    def test_a_failing_test_in_python(self):
+        self.assertEqual(self.report(one=self.python("self.fail()")), ["passed 0", "failed one"])
+
+
+if __name__ == "__main__":
+    CTEST = sys.argv.pop(1)
+    unittest.main()
