@@ -15,8 +15,30 @@ struct Watch::State : std::enable_shared_from_this<State> {
   bool armed = false;  // a look is posted or scheduled
   bool ended = false;
 
+  // The next look. A loop that ends drops it, and what is watched may hold the Watch: that is let go of then.
+  class Due {
+   public:
+    explicit Due(std::shared_ptr<State> state) : state_(std::move(state)) {}
+    Due(Due&&) noexcept = default;
+    Due& operator=(Due&&) = delete;
+    ~Due() {
+      if (state_ != nullptr) state_->end();
+    }
+    void operator()() { std::exchange(state_, nullptr)->look(); }
+
+   private:
+    std::shared_ptr<State> state_;
+  };
+
   void arm() {  // on the loop
-    loop->schedule(rpc::later(loop->now(), interval), [self = shared_from_this()] { self->look(); });
+    loop->schedule(rpc::later(loop->now(), interval), Due(shared_from_this()));
+  }
+
+  void end() {
+    std::vector<std::shared_ptr<Watched>> dropped;  // outside the lock
+    std::lock_guard lock(mutex);
+    ended = true;
+    dropped.swap(watched);
   }
 
   void look() {
@@ -53,21 +75,19 @@ Watch::Watch(std::shared_ptr<rpc::Loop> loop, std::chrono::nanoseconds interval)
   state_->interval = interval;
 }
 
-Watch::~Watch() {
-  std::vector<std::shared_ptr<Watched>> dropped;
-  std::lock_guard lock(state_->mutex);
-  state_->ended = true;
-  dropped.swap(state_->watched);
-}
+Watch::~Watch() { state_->end(); }
 
 const std::shared_ptr<rpc::Loop>& Watch::loop() const { return state_->loop; }
 
 void Watch::add(std::shared_ptr<Watched> watched) {
-  std::lock_guard lock(state_->mutex);
-  if (std::find(state_->watched.begin(), state_->watched.end(), watched) == state_->watched.end())
-    state_->watched.push_back(std::move(watched));
-  if (std::exchange(state_->armed, true)) return;
-  state_->loop->post([state = state_] { state->look(); });
+  {
+    std::lock_guard lock(state_->mutex);
+    if (state_->ended) return;
+    if (std::find(state_->watched.begin(), state_->watched.end(), watched) == state_->watched.end())
+      state_->watched.push_back(std::move(watched));
+    if (std::exchange(state_->armed, true)) return;
+  }
+  state_->loop->post(State::Due(state_));  // a loop that has ended runs it, or drops it, here
 }
 
 }  // namespace weft::collectives::nccl

@@ -2,8 +2,8 @@
 // and again while there is something to look at.
 //
 // One timer of a loop for all of them, and no thread. What is watched is kept until its look() says that
-// there is nothing more, or the Watch ends, which look() is not told of. add() from any thread, also from
-// look().
+// there is nothing more, or the Watch or its loop ends, which look() is not told of. add() from any thread,
+// also from look().
 #pragma once
 
 #include <weft/rpc/core/loop.h>

@@ -1,5 +1,8 @@
 #include <weft/parallel/collectives/nccl/watch.h>
 
+#include <weft/rpc/core/asio_loop.h>
+#include <weft/rpc/core/future.h>
+
 #include <gtest/gtest.h>
 
 #include <functional>
@@ -80,6 +83,24 @@ TEST(Watch, ItsEndLetsGo) {
   EXPECT_EQ(one.use_count(), 1);
   loop->advance(1ms);
   loop->turn();
+  EXPECT_EQ(one->looks, 1);
+}
+
+TEST(Watch, ItsLoopsEndLetsGo) {
+  const auto loop = std::make_shared<rpc::AsioLoop>();
+  const auto watch = std::make_shared<Watch>(loop, 1h);
+  const auto one = std::make_shared<Counted>();
+  one->left = 100;
+  one->at_look = [watch] {};  // as what is on a device keeps that, and it its Watch
+  watch->add(one);
+  rpc::detail::Latch looked;
+  loop->post([&] { looked.open(); });
+  looked.wait();
+  EXPECT_EQ(one.use_count(), 2);
+  loop->stop();
+  EXPECT_EQ(one.use_count(), 1);
+  watch->add(one);
+  EXPECT_EQ(one.use_count(), 1);
   EXPECT_EQ(one->looks, 1);
 }
 
