@@ -65,8 +65,9 @@ Communicator::Communicator(Device device, Comm* handle, int size, int rank, Comm
 Communicator::~Communicator() {
   // Nothing of it is in flight, which would keep it.
   if (handle_ == nullptr) return;
-  device_.background->post(
-      [device = device_, handle = handle_] { device.run_within([&] { device.api->comm_abort(handle); }); });
+  device_.background->post([device = device_, handle = handle_] {
+    (void)device.try_within([&] { device.api->comm_abort(handle); });
+  });
 }
 
 std::string Communicator::prefix() const {
@@ -93,23 +94,29 @@ Future<void> Communicator::launch(Launch launch, const std::function<void(Calls&
   LaunchTurn turn = launch.turn ? std::move(launch.turn) : device_.order->reserve();
   refuse_if_over();
   turn.wait(deadline);
-  put(launch, group);
-  wait_until_launched(launch.what, deadline);
 
+  bool begun = false;
   std::function<bool()> ended;
   try {
-    if (launch.mark) ended = launch.mark();
-  } catch (const std::exception& error) {  // it is on the stream, and nobody would know when it ends
-    fail_and_throw(Error(ErrorKind::internal, prefix() + launch.what + ": " + error.what()));
+    put(launch, group, begun);
+    wait_until_launched(launch.what, deadline);
+    try {
+      if (launch.mark) ended = launch.mark();
+    } catch (const std::exception& error) {  // it is on the stream, and nobody would know when it ends
+      fail_and_throw(Error(ErrorKind::internal, prefix() + launch.what + ": " + error.what()));
+    }
+    if (ended == nullptr) return Future<void>::made({});
+  } catch (const Error&) {
+    if (!begun) throw;
+    ended = [] { return false; };  // but by the end of the communicator, which has this error
   }
-  if (ended == nullptr) return Future<void>::made({});
   rpc::Promise<void> promise(device_.watch->loop());
   Future<void> future = promise.future();
   device_.order->launched();
   {
     std::lock_guard lock(mutex_);
     flights_.push_back({std::move(launch.what), rpc::later(device_.watch->loop()->now(), patience),
-                        std::move(ended), std::move(promise)});
+                        std::move(ended), std::move(launch.keeps), std::move(promise)});
     if (!let_go_) {
       device_.watch->add(shared_from_this());
       return future;
@@ -119,7 +126,7 @@ Future<void> Communicator::launch(Launch launch, const std::function<void(Calls&
   return future;
 }
 
-void Communicator::put(const Launch& launch, const std::function<void(Calls&)>& group) {
+void Communicator::put(const Launch& launch, const std::function<void(Calls&)>& group, bool& begun) {
   const Api& api = *device_.api;
   std::lock_guard lock(inside_);
   refuse_if_over();  // before anything is begun; meanwhile an abort waits for this thread
@@ -128,6 +135,7 @@ void Communicator::put(const Launch& launch, const std::function<void(Calls&)>& 
   std::exception_ptr thrown;
   Result result = Result::success;
   device_.run_within([&] {
+    begun = true;
     api.group_start();
     try {
       group(calls);
@@ -160,7 +168,7 @@ void Communicator::wait_until_launched(const std::string& what, Clock::time_poin
     Result state = Result::success;
     {
       std::unique_lock lock(inside_);
-      refuse_if_over();
+      if (const auto over = failure()) throw Error(*over);
       Result asked = device_.api->comm_get_async_error(handle_, &state);
       if (asked != Result::success) state = asked;
       if (state == Result::success) return;
@@ -193,8 +201,7 @@ bool Communicator::look(Clock::time_point now) {
     }
   }
 
-  std::vector<rpc::Promise<void>> done;
-  std::vector<std::function<bool()>> dropped;  // outside the lock: they keep tensors
+  std::vector<Flight> done;
   bool more = false;
   {
     std::lock_guard lock(mutex_);
@@ -206,8 +213,7 @@ bool Communicator::look(Clock::time_point now) {
         failed = Error(ErrorKind::internal, prefix() + flight->what + ": " + error.what());
       }
       if (ended) {
-        done.push_back(std::move(flight->promise));
-        dropped.push_back(std::move(flight->ended));
+        done.push_back(std::move(*flight));
         flight = flights_.erase(flight);
         continue;
       }
@@ -217,10 +223,10 @@ bool Communicator::look(Clock::time_point now) {
     }
     more = !flights_.empty() && !over_;
   }
-  dropped.clear();
-  for (rpc::Promise<void>& promise : done) {
+  for (Flight& flight : done) {
+    flight.let_go();
     device_.order->ended();
-    promise.complete({});
+    flight.promise.complete({});
   }
   if (failed) fail(*failed);
   return more && !failed;
@@ -235,7 +241,7 @@ void Communicator::end_flights() {
     why = std::make_exception_ptr(*over_);
   }
   for (Flight& flight : flights) {
-    flight.ended = nullptr;
+    flight.let_go();
     device_.order->ended();
     flight.promise.fail(why);
   }
@@ -274,8 +280,9 @@ void Communicator::let_go() {
   if (std::unique_lock lock(inside_, options_.patience); lock) {
     if (Comm* handle = std::exchange(handle_, nullptr); handle != nullptr) {
       Result aborted = Result::success;
-      device_.run_within([&] { aborted = device_.api->comm_abort(handle); });
-      if (aborted != Result::success && aborted != Result::in_progress)
+      if (const auto why = device_.try_within([&] { aborted = device_.api->comm_abort(handle); }))
+        result = std::make_exception_ptr(Error(ErrorKind::internal, prefix() + "not aborted: " + *why));
+      else if (aborted != Result::success && aborted != Result::in_progress)
         result = std::make_exception_ptr(
             Error(kind_of(aborted), prefix() + "NCCL's abort: " + device_.api->get_error_string(aborted)));
     }

@@ -68,7 +68,8 @@ struct Launch {
   Stream stream = nullptr;
   std::string what;  // in errors: "all_reduce float32[4]"
   std::optional<std::chrono::nanoseconds> deadline;
-  LaunchTurn turn;  // none: one is taken when launch() is called
+  LaunchTurn turn;                    // none: one is taken when launch() is called
+  std::shared_ptr<const void> keeps;  // until NCCL has let go of it
   // Called when the group is on the stream: returns a function that says whether the stream has come past it,
   // which must not block. Nothing returned (a graph is captured): the launch is complete when it is there.
   std::function<std::function<bool()>()> mark;
@@ -94,8 +95,9 @@ class WEFT_EXPORT Communicator final : public Watched, public std::enable_shared
   std::optional<rpc::Error> failure() const;  // why it has ended
 
   // Blocks until the group is on the stream: no longer than NCCL takes to connect the ranks, and until the
-  // deadline. Throws the communicator's error, or what `group` throws, which ends the communicator too, since
-  // other ranks have begun.
+  // deadline. Throws the communicator's error where nothing is begun. What goes wrong later, also what
+  // `group` throws, ends the communicator, since other ranks have begun, and is the future's: NCCL may be at
+  // it still.
   rpc::Future<void> launch(Launch launch, const std::function<void(Calls&)>& group);
 
   // The rest is of all ranks at once; until it is over this one launches nothing. failed_precondition while
@@ -127,6 +129,8 @@ class WEFT_EXPORT Communicator final : public Watched, public std::enable_shared
     std::string what;
     rpc::Clock::time_point deadline;
     std::function<bool()> ended;
+    std::shared_ptr<const void> keeps;
+    void let_go() { ended = nullptr, keeps = nullptr; }  // of tensors: outside the lock
     rpc::Promise<void> promise;
   };
   Communicator(Device device, Comm* handle, int size, int rank, CommunicatorOptions options);
@@ -139,7 +143,7 @@ class WEFT_EXPORT Communicator final : public Watched, public std::enable_shared
 
   std::string prefix() const;
   void refuse_if_over() const;
-  void put(const Launch& launch, const std::function<void(Calls&)>& group);
+  void put(const Launch& launch, const std::function<void(Calls&)>& group, bool& begun);
   void wait_until_launched(const std::string& what, rpc::Clock::time_point deadline);
   [[noreturn]] void fail_and_throw(const rpc::Error& error);
   void fail(const rpc::Error& error);

@@ -20,9 +20,9 @@ struct Communicator::Plan {
   bool may_be_none = false;
 };
 
-// Begun on the background executor; looked at until NCCL is done with it. NCCL writes the handle when it
-// likes, from a thread of its own: one that is given up before is looked at further, to abort what comes
-// late.
+// Begun on the background executor; looked at until NCCL is done with it. A cancel takes effect there too:
+// the loop may have ended. NCCL writes the handle when it likes, from a thread of its own: one that is given
+// up before is looked at further, to abort what comes late.
 class Communicator::Making final : public Watched, public std::enable_shared_from_this<Making> {
  public:
   explicit Making(Plan plan)
@@ -30,18 +30,32 @@ class Communicator::Making final : public Watched, public std::enable_shared_fro
         deadline_(rpc::later(plan_.device.watch->loop()->now(), plan_.options.deadline)),
         promise_(plan_.device.watch->loop()) {}
 
+  ~Making() override {
+    if (!begun_ || settled_) return;
+    // Its loop has ended before NCCL was done, and nobody looks any more.
+    if (why_ == nullptr)
+      why_ = std::make_exception_ptr(Error(ErrorKind::aborted, text("its loop has ended")));
+    if (Comm* const made = slot(); made != nullptr) {
+      abort(made);
+    } else {
+      (void)slot_.release();  // NCCL may still write it
+    }
+  }
+
   Future<Ptr> start() {
     Future<Ptr> future = promise_.future();
     promise_.on_cancel([weak = weak_from_this()] {
-      if (const auto self = weak.lock()) self->cancelled_ = true;
+      if (const auto self = weak.lock()) self->cancel();
     });
     plan_.device.background->post([self = shared_from_this()] { self->begin(); });
     return future;
   }
 
   bool look(Clock::time_point now) override {
+    const std::unique_lock lock(mutex_, std::try_to_lock);
+    if (!lock) return true;
     if (over_) return clean_up();
-    if (cancelled_) return give_up(Error(ErrorKind::cancelled, text("it was cancelled")));
+    if (cancelled_) return give_up(cancelled());
     const bool overdue = deadline_ <= now;
     if (!parent_settled_) {
       std::optional<Error> failed;
@@ -64,31 +78,41 @@ class Communicator::Making final : public Watched, public std::enable_shared_fro
 
  private:
   const Api& api() const { return *plan_.device.api; }
-  Comm* slot() { return std::atomic_ref<Comm*>(slot_).load(std::memory_order_acquire); }
+  Comm* slot() { return std::atomic_ref<Comm*>(*slot_).load(std::memory_order_acquire); }
   std::string text(const std::string& what) const { return "NCCL: " + plan_.what + ": " + what; }
 
+  Error cancelled() const { return Error(ErrorKind::cancelled, text("it was cancelled")); }
+  void cancel() {
+    cancelled_ = true;
+    plan_.device.background->post([self = shared_from_this()] {
+      std::lock_guard lock(self->mutex_);
+      if (self->begun_ && !self->over_) self->give_up(self->cancelled());  // else begin() does
+    });
+  }
+
   void begin() {
+    std::optional<Error> failed = cancelled_ ? cancelled() : call();
+    bool more = true;
+    {
+      std::lock_guard lock(mutex_);
+      begun_ = !failed;
+      if (!failed && cancelled_) failed = cancelled();
+      if (failed) more = give_up(*failed);
+    }
+    if (more) plan_.device.watch->add(shared_from_this());
+  }
+  std::optional<Error> call() {
     Config config;
     Result result = Result::success;
-    std::optional<Error> failed;
-    {
-      std::unique_lock<Entrance> lock;
-      if (plan_.parent) lock = std::unique_lock(plan_.parent->inside_);
-      Comm* const parent = plan_.parent ? plan_.parent->handle_ : nullptr;
-      if (plan_.parent && parent == nullptr) {
-        failed = plan_.parent->failure();
-      } else {
-        plan_.device.run_within([&] { result = plan_.begin(parent, &slot_, &config); });
-        if (result != Result::success && result != Result::in_progress)
-          failed = error_of(api(), result, parent, plan_.what);
-      }
-    }
-    begun_ = !failed;
-    if (failed) {
-      give_up(*failed);
-    } else {
-      plan_.device.watch->add(shared_from_this());
-    }
+    std::unique_lock<Entrance> lock;
+    if (plan_.parent) lock = std::unique_lock(plan_.parent->inside_);
+    Comm* const parent = plan_.parent ? plan_.parent->handle_ : nullptr;
+    if (plan_.parent && parent == nullptr) return plan_.parent->failure();
+    if (const auto why = plan_.device.try_within([&] { result = plan_.begin(parent, slot_.get(), &config); }))
+      return Error(ErrorKind::internal, text(*why));
+    if (result != Result::success && result != Result::in_progress)
+      return error_of(api(), result, parent, plan_.what);
+    return std::nullopt;
   }
 
   // Whether the communicator that it is made of is done with it, so that the new one can be asked.
@@ -119,7 +143,7 @@ class Communicator::Making final : public Watched, public std::enable_shared_fro
   }
 
   bool finish(Ptr made) {
-    over_ = true;
+    over_ = settled_ = true;
     if (const Ptr parent = std::move(plan_.parent)) {
       if (plan_.aborts_parent) {
         parent->end(Error(ErrorKind::aborted, parent->prefix() + "it was shrunk"));
@@ -149,26 +173,39 @@ class Communicator::Making final : public Watched, public std::enable_shared_fro
 
   // Aborts what has been made; true: NCCL may still write it.
   bool clean_up() {
+    if (settled_) return false;
     if (Comm* const made = slot(); made != nullptr) {
-      plan_.device.background->post([self = shared_from_this(), made] {
-        self->plan_.device.run_within([&] { self->api().comm_abort(made); });
-        if (self->promise_) self->promise_.fail(self->why_);
-      });
+      settled_ = true;
+      abort(made);
       return false;
     }
     if (promise_) promise_.fail(why_);
-    if (!begun_ || plan_.parent == nullptr) return begun_;
-    std::lock_guard lock(plan_.parent->mutex_);
-    return !plan_.parent->let_go_;
+    settled_ = !begun_;
+    if (plan_.parent != nullptr) {
+      std::lock_guard lock(plan_.parent->mutex_);
+      settled_ = settled_ || plan_.parent->let_go_;
+    }
+    return !settled_;
+  }
+  void abort(Comm* made) {
+    plan_.device.background->post(
+        [device = plan_.device, made, why = why_, promise = std::move(promise_)]() mutable {
+          (void)device.try_within([&] { device.api->comm_abort(made); });
+          if (promise) promise.fail(why);
+        });
   }
 
   Plan plan_;
   const Clock::time_point deadline_;
-  rpc::Promise<Ptr> promise_;
-  Comm* slot_ = nullptr;
+  // Written by NCCL, once it has begun.
+  std::unique_ptr<Comm*> slot_ = std::make_unique<Comm*>(nullptr);
   std::atomic<bool> cancelled_{false};
-  // Of begin(), then of the loop:
-  bool begun_ = false, parent_settled_ = false, over_ = false;
+
+  std::mutex mutex_;  // guards what follows
+  rpc::Promise<Ptr> promise_;
+  bool begun_ = false, parent_settled_ = false;
+  bool over_ = false;     // it is there, or given up
+  bool settled_ = false;  // and NCCL writes nothing any more that is to be aborted
   std::exception_ptr why_;
 };
 
@@ -308,12 +345,16 @@ class Communicator::Closing final : public Watched, public std::enable_shared_fr
   void begin() {
     Result result = Result::success;
     std::optional<Error> failed;
-    const bool called = comm_->inside([&](Comm* handle) {
-      result = api().comm_finalize(handle);
-      if (result != Result::success && result != Result::in_progress)
-        failed = error_of(api(), result, handle, comm_->prefix() + "close");
-    });
-    if (!called) failed = comm_->failure();
+    try {
+      const bool called = comm_->inside([&](Comm* handle) {
+        result = api().comm_finalize(handle);
+        if (result != Result::success && result != Result::in_progress)
+          failed = error_of(api(), result, handle, comm_->prefix() + "close");
+      });
+      if (!called) failed = comm_->failure();
+    } catch (const std::exception& error) {  // the device cannot be used
+      failed = Error(ErrorKind::internal, comm_->prefix() + "close: " + error.what());
+    }
     if (failed) {
       give_up(*failed);
     } else {
@@ -324,13 +365,14 @@ class Communicator::Closing final : public Watched, public std::enable_shared_fr
   void destroy() {
     Result result = Result::success;
     std::optional<Error> failed;
+    std::optional<std::string> why;
     {
       std::lock_guard lock(comm_->inside_);
       if (!comm_->end(Error(ErrorKind::failed_precondition, comm_->prefix() + "it is closed"))) {
         failed = comm_->failure();
       } else {
         Comm* const handle = std::exchange(comm_->handle_, nullptr);
-        comm_->device_.run_within([&] { result = api().comm_destroy(handle); });
+        why = comm_->device_.try_within([&] { result = api().comm_destroy(handle); });
       }
     }
     if (failed) return promise_.fail(std::make_exception_ptr(*failed));
@@ -341,7 +383,9 @@ class Communicator::Closing final : public Watched, public std::enable_shared_fr
       comm_->aborting_ = true;  // nothing is left to abort
       waiting.swap(comm_->waiting_);
     }
+    comm_->end_flights();  // of a launch that came at the same time
     for (rpc::Promise<void>& one : waiting) one.complete({});
+    if (why) return promise_.fail(Error(ErrorKind::internal, comm_->prefix() + "close: " + *why));
     if (result != Result::success)
       return promise_.fail(
           std::make_exception_ptr(error_of(api(), result, nullptr, comm_->prefix() + "close")));

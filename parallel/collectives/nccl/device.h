@@ -8,6 +8,10 @@
 #include <weft/parallel/collectives/nccl/launch_order.h>
 #include <weft/parallel/collectives/nccl/watch.h>
 
+#include <functional>
+#include <optional>
+#include <string>
+
 namespace weft::collectives::nccl {
 
 struct Device {
@@ -20,6 +24,15 @@ struct Device {
   std::function<void(const std::function<void()>&)> within;
 
   void run_within(const std::function<void()>& job) const { within ? within(job) : job(); }
+  // The same on a thread that nothing may leave: why the job did not run, or did not end.
+  std::optional<std::string> try_within(const std::function<void()>& job) const {
+    try {
+      run_within(job);
+      return std::nullopt;
+    } catch (const std::exception& error) {
+      return error.what();
+    }
+  }
 };
 
 }  // namespace weft::collectives::nccl

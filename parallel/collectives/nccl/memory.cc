@@ -26,7 +26,7 @@ std::shared_ptr<void> allocate(const Device& device, std::size_t bytes) {
         error_of(*device.api, result, nullptr, "allocating " + std::to_string(bytes) + " bytes").what());
   return {memory, [device](void* given) {
             device.order->when_quiet(
-                [device, given] { device.run_within([&] { device.api->mem_free(given); }); });
+                [device, given] { (void)device.try_within([&] { device.api->mem_free(given); }); });
           }};
 }
 
@@ -48,7 +48,9 @@ std::shared_ptr<void> register_memory(const Communicator::Ptr& communicator, std
             order->when_quiet([weak, given, memory] {
               const auto alive = weak.lock();
               if (alive == nullptr) return;  // NCCL forgot it with the communicator
-              alive->inside([&](Comm* comm) { alive->device().api->comm_deregister(comm, given); });
+              (void)rpc::capture([&] {
+                return alive->inside([&](Comm* comm) { alive->device().api->comm_deregister(comm, given); });
+              });
             });
           }};
 }

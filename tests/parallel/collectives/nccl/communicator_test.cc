@@ -1,5 +1,7 @@
 #include <weft/parallel/collectives/nccl/communicator.h>
 
+#include <weft/rpc/core/asio_loop.h>
+
 #include <thread>
 
 #include "tests/parallel/collectives/nccl/ranks.h"
@@ -84,6 +86,30 @@ TEST_F(NcclCommunicator, MakingCanBeCancelled) {
   EXPECT_EQ(kind_of([&] { return got(making); }), ErrorKind::cancelled);
 }
 
+TEST_F(NcclCommunicator, MakingIsCancelledWithoutItsLoop) {  // which may have ended
+  auto making = Communicator::create(device(0), Communicator::unique_id(*api()), 2, 0, options(0));
+  background->turn();
+  EXPECT_EQ(nccl.alive(), 1U);
+  making.cancel();
+  background->turn();
+  ASSERT_TRUE(making.ready());
+  EXPECT_EQ(kind_of([&] { return making.get(); }), ErrorKind::cancelled);
+  EXPECT_EQ(nccl.alive(), 0U);
+}
+
+TEST_F(NcclCommunicator, MakingThatItsLoopDropsIsAborted) {
+  const auto ends = std::make_shared<rpc::AsioLoop>();
+  Device there = device(0);
+  there.watch = std::make_shared<Watch>(ends);
+  auto making = Communicator::create(there, Communicator::unique_id(*api()), 2, 0, options(0));
+  background->turn();
+  ends->stop();
+  EXPECT_EQ(nccl.alive(), 1U);
+  background->turn();
+  EXPECT_EQ(kind_of([&] { return making.get(); }), ErrorKind::aborted);
+  EXPECT_EQ(nccl.alive(), 0U);
+}
+
 TEST_F(NcclCommunicator, MakingThatNcclRefusesSaysWhy) {
   nccl.faults(0).init = Result::system_error;
   nccl.last_error = "no interface eth7";
@@ -146,18 +172,17 @@ TEST_F(NcclCommunicator, AGroupThatNcclRefuses) {
   make(2);
   nccl.faults(0).launch = Result::unhandled_cuda_error;
   std::vector<float> a{1};
-  EXPECT_EQ(kind_of([&] { return all_reduce(comms[0], a).valid(); }), ErrorKind::internal);
+  auto refused = all_reduce(comms[0], a);
   EXPECT_EQ(failures[0], Kinds{ErrorKind::internal});
-  settle();
+  EXPECT_EQ(kind_of([&] { got(refused); }), ErrorKind::internal);
   EXPECT_EQ(nccl.alive(), 1U);
 }
 
 TEST_F(NcclCommunicator, AGroupThatThrowsEndsIt) {
   make(2);
-  EXPECT_EQ(kind_of([&] {
-              return comms[0]->launch({.what = "it"}, [](Calls&) { throw std::runtime_error("no"); }).valid();
-            }),
-            ErrorKind::aborted);
+  EXPECT_EQ(
+      kind_of([&] { got(comms[0]->launch({.what = "it"}, [](Calls&) { throw std::runtime_error("no"); })); }),
+      ErrorKind::aborted);
   settle();
   EXPECT_EQ(nccl.alive(), 1U);
 }
@@ -172,16 +197,54 @@ TEST_F(NcclCommunicator, ALaunchThatIsNeverOnTheStream) {
   make(2);
   nccl.faults(0).launch_polls = 1 << 30;
   std::vector<float> a{1};
-  EXPECT_EQ(kind_of([&] { return all_reduce(comms[0], a, 20ms).valid(); }), ErrorKind::deadline_exceeded);
+  auto late = all_reduce(comms[0], a, 20ms);
   EXPECT_TRUE(device(0).order->reserve().is_mine());  // the next may launch
+  EXPECT_EQ(kind_of([&] { got(late); }), ErrorKind::deadline_exceeded);
+}
+
+TEST_F(NcclCommunicator, WhatIsNotOnTheStreamInTimeIsKeptUntilTheAbort) {
+  make(2);
+  nccl.faults(0).launch_polls = 1 << 30;
+  std::vector<float> a{1};
+  const auto kept = std::make_shared<int>();
+  Launch launch{.stream = stream(0), .what = "it", .deadline = 20ms, .keeps = kept};
+  auto late = comms[0]->launch(std::move(launch), [&](Calls& calls) {
+    calls.all_reduce(a.data(), a.data(), 1, DataType::float32, RedOp::sum);
+  });
+  EXPECT_EQ(failures[0], Kinds{ErrorKind::deadline_exceeded});  // others hear of it at once
+  loop->turn();
+  EXPECT_FALSE(late.ready());
+  EXPECT_EQ(kept.use_count(), 2);
+  EXPECT_EQ(device(0).order->in_flight(), 1U);
+  EXPECT_EQ(kind_of([&] { got(late); }), ErrorKind::deadline_exceeded);
+  EXPECT_EQ(kept.use_count(), 1);
+  EXPECT_EQ(nccl.alive(), 1U);
 }
 
 TEST_F(NcclCommunicator, AnErrorOfTheMarkEndsIt) {
   make(1);
   Launch launch{.what = "it"};
   launch.mark = []() -> std::function<bool()> { throw std::runtime_error("no event"); };
-  EXPECT_EQ(kind_of([&] { return comms[0]->launch(std::move(launch), [](Calls&) {}).valid(); }),
-            ErrorKind::internal);
+  EXPECT_EQ(kind_of([&] { got(comms[0]->launch(std::move(launch), [](Calls&) {})); }), ErrorKind::internal);
+}
+
+// On threads of the background executor nothing may be thrown.
+TEST_F(NcclCommunicator, WhatADeviceSaysAgainstItIsAnError) {
+  bool broken = false;
+  for (const int rank : {0, 1, 2})
+    device(rank).within = [&](const std::function<void()>& job) {
+      job();
+      if (broken) throw std::runtime_error("no such device");
+    };
+  make(3);
+  broken = true;
+  EXPECT_EQ(kind_of([&] { got(comms[0]->abort("enough")); }), ErrorKind::internal);
+  EXPECT_EQ(kind_of([&] { got(comms[1]->close()); }), ErrorKind::internal);
+  EXPECT_NE(test::message_of([&] { got(Communicator::create(device(0), {}, 1, 0)); }).find("no such device"),
+            std::string::npos);
+  comms.clear();  // which aborts the last
+  settle();
+  EXPECT_EQ(nccl.alive(), 0U);
 }
 
 TEST_F(NcclCommunicator, WithoutAMarkALaunchIsCompleteAtOnce) {  // a graph that is captured
@@ -195,8 +258,8 @@ TEST_F(NcclCommunicator, AnAbortWaitsForTheThreadThatIsInside) {
   make(2);
   nccl.hold(0);
   std::vector<float> a{1};
-  std::optional<ErrorKind> kind;
-  std::thread inside([&] { kind = kind_of([&] { return all_reduce(comms[0], a).valid(); }); });
+  rpc::Future<void> held;
+  std::thread inside([&] { held = all_reduce(comms[0], a); });
   nccl.wait_until_held(0);
   auto aborted = comms[0]->abort("enough");
   std::atomic<bool> began{false};
@@ -212,7 +275,7 @@ TEST_F(NcclCommunicator, AnAbortWaitsForTheThreadThatIsInside) {
   aborting.join();
   got(aborted);
   EXPECT_EQ(nccl.alive(), 1U);
-  EXPECT_EQ(kind, ErrorKind::aborted);
+  EXPECT_EQ(kind_of([&] { got(held); }), ErrorKind::aborted);
 }
 
 TEST_F(NcclCommunicator, AnAbortDoesNotWaitForEver) {
