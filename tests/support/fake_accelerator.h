@@ -218,10 +218,14 @@ class FakeAccelerator {
    public:
     c10::DeviceType type() const override { return FakeAccelerator::type; }
     c10::Device exchangeDevice(c10::Device to) const override {
+      check(to);
       return device(std::exchange(current_device_index(), to.index()));
     }
     c10::Device getDevice() const override { return device(current_device_index()); }
-    void setDevice(c10::Device to) const override { current_device_index() = to.index(); }
+    void setDevice(c10::Device to) const override {
+      check(to);
+      current_device_index() = to.index();
+    }
     void uncheckedSetDevice(c10::Device to) const noexcept override { current_device_index() = to.index(); }
     c10::Stream getStream(c10::Device of) const override {
       return install().current(of.has_index() ? of : getDevice());
@@ -273,6 +277,11 @@ class FakeAccelerator {
         self.wait(c10::Stream(c10::Stream::UNSAFE, device(index), id));
     }
     c10::DeviceIndex deviceCount() const noexcept override { return devices; }
+
+   private:
+    static void check(c10::Device device) {
+      TORCH_CHECK(device.index() >= 0 && device.index() < devices, "fake: invalid device ordinal");
+    }
   };
 
   struct Hooks final : at::PrivateUse1HooksInterface {

@@ -61,6 +61,20 @@ void recv_bytes(Calls& calls, void* into, std::size_t bytes, int from) {
 
 }  // namespace
 
+c10::Device existing(c10::Device device) {
+  try {
+    const c10::impl::VirtualGuardImpl all(device.type());
+    const int count = all.deviceCount();
+    if (!device.has_index() && count != 0) return all.getDevice();
+    if (device.index() >= 0 && device.index() < count) return device;
+    throw Error(ErrorKind::unsupported,
+                "there is no " + device.str() + ": this process has " + std::to_string(count) + " of these");
+  } catch (const c10::Error& error) {  // LibTorch is made without them
+    throw Error(ErrorKind::unsupported,
+                "there is no " + device.str() + ": " + error.what_without_backtrace());
+  }
+}
+
 Device device_of(c10::Device device, std::shared_ptr<const Api> api, std::shared_ptr<rpc::Loop> loop,
                  std::shared_ptr<rpc::Executor> background) {
   Device made;
@@ -68,7 +82,12 @@ Device device_of(c10::Device device, std::shared_ptr<const Api> api, std::shared
   made.watch = std::make_shared<Watch>(std::move(loop));
   made.background = std::move(background);
   made.within = [device](const std::function<void()>& job) {
-    const c10::DeviceGuard guard(device);
+    std::optional<c10::DeviceGuard> guard;
+    try {
+      guard.emplace(device);
+    } catch (const c10::Error& error) {
+      throw Error(ErrorKind::internal, device.str() + ": " + error.what_without_backtrace());
+    }
     job();
   };
   return made;
@@ -83,6 +102,9 @@ void TensorCollectives::check(const char* name, const Tensors& tensors) const {
     need(tensor.defined() && tensor.layout() == at::kStrided, name, tensor, "the tensor is not dense");
     need(tensor.device() == device_, name, tensor, "the tensor is not on the communicator's device");
     need(tensor.is_contiguous(), name, tensor, "the tensor is not contiguous");
+    if (tensor.is_conj() || tensor.is_neg())  // what is read is its memory
+      throw Error(ErrorKind::unsupported, "NCCL: " + describe(name, tensor) +
+                                              ": the tensor is a lazy view: resolve_conj() or resolve_neg()");
     need(tensor.scalar_type() == tensors.front().scalar_type(), name, tensor, "the tensors' types differ");
   }
 }
@@ -95,19 +117,21 @@ void TensorCollectives::check_rank(const char* name, int rank) const {
 
 Future<void> TensorCollectives::put(const char* name, Tensors tensors, Deadline deadline,
                                     const std::function<void(Calls&)>& group) const {
+  if (begins_) begins_();
   const c10::impl::VirtualGuardImpl device(device_.type());
   const c10::Stream stream = device.getStream(device_);
   Launch launch;
   launch.stream = device.getStreamNativeHandle(stream);
   launch.what = describe(name, tensors.front());
   launch.deadline = deadline;
+  launch.keeps = std::make_shared<Tensors>(tensors);
   launch.mark = [&, native = launch.stream] {
     for (const at::Tensor& tensor : tensors)
       device.recordDataPtrOnStream(tensor.storage().data_ptr(), stream);
     if (capture_.is_captured(native)) return std::function<bool()>();
     auto event = std::make_shared<c10::Event>(device_.type());
     event->record(stream);
-    return std::function<bool()>([event, capture = capture_, kept = tensors] {
+    return std::function<bool()>([event, capture = capture_] {
       const AsksEvents asks(capture);
       return event->query();
     });

@@ -6,11 +6,11 @@
 //
 // Each is put on the stream that is current for the device where it is called: what comes later on that
 // stream finds the result, and to overlap is to choose another stream (c10::StreamGuard). On a stream that is
-// being captured it becomes part of the graph, and the future is complete at once. Tensors are contiguous,
-// kept until the future is complete and lent as to a Group (group.h), whose shapes these have; here nobody
-// compares what ranks mean. Throws invalid_argument and unsupported before anything is begun, and what
-// Communicator::launch does, which may block. Written against LibTorch's interface of devices: compiled
-// everywhere. A value; thread-safe as its communicator.
+// being captured it becomes part of the graph, and the future is complete at once. Tensors are contiguous and
+// no lazy views (conj()), kept until the future is complete and lent as to a Group (group.h), whose shapes
+// these have; here nobody compares what ranks mean. Throws invalid_argument and unsupported before anything
+// is begun, and what Communicator::launch does, which may block. Written against LibTorch's interface of
+// devices: compiled everywhere. A value; thread-safe as its communicator.
 #pragma once
 
 #include <weft/parallel/collectives/nccl/communicator.h>
@@ -22,6 +22,9 @@
 
 namespace weft::collectives::nccl {
 
+// The same with its index, which is the calling thread's current one where it has none; unsupported where
+// this process has no such device.
+WEFT_EXPORT c10::Device existing(c10::Device device);
 // A device of LibTorch's; one of these for all communicators on it.
 WEFT_EXPORT Device device_of(c10::Device device, std::shared_ptr<const Api> api,
                              std::shared_ptr<rpc::Loop> loop, std::shared_ptr<rpc::Executor> background);
@@ -34,6 +37,12 @@ class WEFT_EXPORT TensorCollectives {
   TensorCollectives(Communicator::Ptr communicator, c10::Device device,
                     StreamCapture capture = StreamCapture::of_cuda());
   const Communicator::Ptr& communicator() const { return communicator_; }
+  // These, calling `begins` once the arguments of an operation are right, before anything is launched.
+  TensorCollectives announcing(std::function<void()> begins) const {
+    TensorCollectives announced = *this;
+    announced.begins_ = std::move(begins);
+    return announced;
+  }
 
   rpc::Future<void> all_reduce(at::Tensor tensor, ReduceOp op = ReduceOp::sum, Deadline deadline = {}) const;
   rpc::Future<void> reduce(at::Tensor tensor, int root, ReduceOp op = ReduceOp::sum,
@@ -69,6 +78,7 @@ class WEFT_EXPORT TensorCollectives {
   Communicator::Ptr communicator_;
   c10::Device device_;
   StreamCapture capture_;
+  std::function<void()> begins_;
 };
 
 }  // namespace weft::collectives::nccl

@@ -1,5 +1,6 @@
 #include <weft/parallel/collectives/nccl/tensor_collectives.h>
 
+#include <c10/core/DeviceGuard.h>
 #include <c10/core/StreamGuard.h>
 #include <torch/torch.h>
 
@@ -199,9 +200,21 @@ TEST_F(NcclTensors, WhatIsWrongIsRefusedBeforeAnythingIsBegun) {
   EXPECT_EQ(refused([&](auto& it) { return it.all_to_all(empty(0, 4), empty(0, 4)); }), invalid);
   EXPECT_EQ(refused([&](auto& it) { return it.gather({here}, here, 1); }), invalid);
   EXPECT_EQ(refused([&](auto& it) { return it.all_reduce(here, ReduceOp::bit_or); }), ErrorKind::unsupported);
+  const auto complex = torch::ones({2}, at::kComplexFloat).to(FakeAccelerator::device(0));
+  EXPECT_EQ(refused([&](auto& it) { return it.all_reduce(complex.conj()); }), ErrorKind::unsupported);
+  EXPECT_EQ(refused([&](auto& it) { return it.broadcast(at::_neg_view(here), 0); }), ErrorKind::unsupported);
   EXPECT_TRUE(nccl.calls(0).empty());
   EXPECT_EQ(test::message_of([&] { return ranks[0].broadcast(empty(1, 6), 0).valid(); }),
             "NCCL: broadcast float32[6]: the tensor is not on the communicator's device");
+}
+
+TEST_F(NcclTensors, DevicesThatThereAre) {
+  const c10::DeviceGuard guard(FakeAccelerator::device(2));
+  EXPECT_EQ(existing(c10::Device(FakeAccelerator::type)), FakeAccelerator::device(2));
+  EXPECT_EQ(existing(FakeAccelerator::device(3)), FakeAccelerator::device(3));
+  EXPECT_EQ(test::message_of([] { return existing(FakeAccelerator::device(4)); }),
+            "there is no fake:4: this process has 4 of these");
+  EXPECT_EQ(kind_of([] { return existing(c10::Device(c10::kXLA, 0)); }), ErrorKind::unsupported);
 }
 
 TEST_F(NcclTensors, OfACapturedStreamNothingIsWatched) {
