@@ -6,6 +6,7 @@
 #include <weft/rpc/core/when_all.h>
 
 #include <algorithm>
+#include <utility>
 
 namespace weft::collectives::nccl {
 
@@ -22,7 +23,10 @@ using rpc::ErrorKind;
 using rpc::Future;
 
 // The comparison names who is missing; NCCL would only say that time is over. So it is given a little more.
-constexpr std::chrono::seconds patience_beyond_the_comparison{7};
+std::chrono::nanoseconds with_patience(std::chrono::nanoseconds limit) {
+  constexpr std::chrono::seconds more{7};
+  return limit > std::chrono::nanoseconds::max() - more ? std::chrono::nanoseconds::max() : limit + more;
+}
 
 // Of messages between devices: in their order, whatever their own tags are, which both sides compare.
 constexpr std::uint64_t message_tag = ~std::uint64_t{0};
@@ -47,52 +51,53 @@ std::optional<TensorCollectives> GroupDevices::found(c10::Device device) const {
 
 // --- The communicator ---
 
-Future<void> GroupDevices::prepare(c10::Device device, Deadline deadline, const std::source_location& site) {
-  std::lock_guard order(order_);
-  auto there = rpc::capture([&] {
-    std::lock_guard lock(mutex_);
-    if (over_) throw *over_;
-    if (!on_) return false;
-    if (on_->device != device || !on_->ranks)
-      throw Error(ErrorKind::failed_precondition,
-                  "group '" + core_.name() + "' is being prepared for " + on_->device.str() + " already");
-    return true;
-  });
-  if (!there.ok()) return Future<void>::made(rpc::Result<void>(there.error()));
-  if (there.value()) return Future<void>::made(rpc::Result<void>{});
-  return make(device, limit_of(deadline), site);
+// Who makes it.
+Future<void> GroupDevices::claim(c10::Device device) {
+  not_made_ = nullptr;
+  return on_.emplace(OnDevice{device, rpc::Promise<void>(loop())}).promise.future();
 }
 
-Future<void> GroupDevices::make(c10::Device device, std::chrono::nanoseconds limit,
-                                const std::source_location& site) {
-  {
+Future<void> GroupDevices::prepare(c10::Device device, Deadline deadline, const std::source_location& site) {
+  // One that there is not is told of to all.
+  if (auto known = rpc::capture([&] { return existing(device); }); known.ok()) device = known.value();
+  std::optional<Future<void>> making;
+  const auto there = rpc::capture([&] {
     std::lock_guard lock(mutex_);
-    on_ = OnDevice{device, std::nullopt};
-    not_made_ = nullptr;
-  }
+    if (over_) throw *over_;
+    if (!on_) {
+      making = claim(device);
+    } else if (on_->device != device || !on_->ranks) {
+      throw Error(ErrorKind::failed_precondition,
+                  "group '" + core_.name() + "' is being prepared for " + on_->device.str() + " already");
+    }
+  });
+  if (!there.ok() || !making) return Future<void>::made(rpc::Result<void>(there));
+  make(device, limit_of(deadline), site);
+  return std::move(*making);
+}
+
+void GroupDevices::make(c10::Device device, std::chrono::nanoseconds limit,
+                        const std::source_location& site) {
   Offer offer;
   const auto can = rpc::capture([&] {
-    const Device here = devices_->of(device);
+    const Device here = devices_->of(existing(device));
     if (core_.rank() != 0) return;
     const UniqueId id = Communicator::unique_id(*here.api);
     offer.id.assign(id.bytes.begin(), id.bytes.end());
   });
   if (!can.ok()) offer.trouble = core_.agent()->text_of(can.error());
-  auto promise = std::make_shared<rpc::Promise<void>>();
-  auto future = promise->future();
   core_
       .give(core_.reserve_rounds(1), "prepare(" + type_name(device) + ")", site, rpc::pack(offer), true,
             limit)
-      .then([core = core_.shared_from_this(), this, device, limit,
-             promise](rpc::Result<std::vector<rpc::Buffer>>&& offers) {
-        auto begun = rpc::capture([&] { create(device, std::move(offers).get(), limit, promise); });
-        if (!begun.ok()) made(device, begun.error(), *promise);
+      .then([core = core_.shared_from_this(), this, device,
+             limit](rpc::Result<std::vector<rpc::Buffer>>&& offers) {
+        auto begun = rpc::capture([&] { create(device, std::move(offers).get(), limit); });
+        if (!begun.ok()) made(device, begun.error());
       });
-  return future;
 }
 
 void GroupDevices::create(c10::Device device, const std::vector<rpc::Buffer>& offers,
-                          std::chrono::nanoseconds limit, std::shared_ptr<rpc::Promise<void>> promise) {
+                          std::chrono::nanoseconds limit) {
   UniqueId id;
   for (std::size_t rank = 0; rank < offers.size(); ++rank) {
     const auto offer = rpc::unpack<Offer>(offers[rank]);
@@ -109,19 +114,29 @@ void GroupDevices::create(c10::Device device, const std::vector<rpc::Buffer>& of
   options.on_failure = [weak = core_.weak_from_this()](const Error& error) {
     if (const auto core = weak.lock()) core->fail(error);
   };
-  Communicator::create(devices_->of(device), id, core_.size(), core_.rank(), std::move(options))
-      .then([core = core_.shared_from_this(), this, device,
-             promise](rpc::Result<Communicator::Ptr>&& communicator) {
-        if (!communicator.ok()) core->fail(communicator.error());  // others may have theirs
-        made(device, std::move(communicator), *promise);
-      });
-}
-
-void GroupDevices::made(c10::Device device, rpc::Result<Communicator::Ptr>&& communicator,
-                        rpc::Promise<void>& promise) {
-  rpc::Result<void> result;
+  auto creation =
+      Communicator::create(devices_->of(device), id, core_.size(), core_.rank(), std::move(options))
+          .then([core = core_.shared_from_this(), this, device](rpc::Result<Communicator::Ptr>&& made_here) {
+            if (!made_here.ok()) core->fail(made_here.error());  // others may have theirs
+            made(device, std::move(made_here));
+            return rpc::Result<void>{};
+          });
+  bool over = false;
   {
     std::lock_guard lock(mutex_);
+    over = over_.has_value();
+    if (!over && on_ && !on_->ranks) on_->creation = std::move(creation);
+  }
+  if (over) creation.cancel();
+}
+
+void GroupDevices::made(c10::Device device, rpc::Result<Communicator::Ptr>&& communicator) {
+  rpc::Result<void> result;
+  std::optional<rpc::Promise<void>> promise;
+  {
+    std::lock_guard lock(mutex_);
+    promise.emplace(std::move(on_->promise));
+    on_->creation = {};
     if (communicator.ok() && !over_) {
       on_->ranks.emplace(communicator.value(), device, devices_->capture());
     } else {
@@ -132,7 +147,7 @@ void GroupDevices::made(c10::Device device, rpc::Result<Communicator::Ptr>&& com
   }
   changed_.notify_all();
   if (communicator.ok() && !result.ok()) (void)communicator.value()->abort("its group has ended");
-  promise.complete(std::move(result));
+  if (*promise) promise->complete(std::move(result));
 }
 
 void GroupDevices::wait_until_made() {
@@ -142,84 +157,123 @@ void GroupDevices::wait_until_made() {
   if (!on_) std::rethrow_exception(not_made_);
 }
 
+// Nobody looks at what is being made any more where the agent ends, nor waits for who has died.
 void GroupDevices::end(const Error& error) {
   Communicator::Ptr communicator;
+  std::optional<rpc::Promise<void>> promise;
+  Future<void> creation;
   {
     std::lock_guard lock(mutex_);
     if (over_) return;
     over_ = error;
     if (on_ && on_->ranks) communicator = on_->ranks->communicator();
+    if (on_) {
+      promise.emplace(std::move(on_->promise));
+      creation = std::move(on_->creation);
+    }
   }
   changed_.notify_all();
+  creation.cancel();
   if (communicator != nullptr) (void)communicator->abort(error.what());
+  if (promise && *promise) promise->fail(error);
 }
 
 // --- Collectives and messages ---
+
+// A thread that others need, to hear of a death for one.
+bool GroupDevices::must_not_block() const {
+  const auto& loops = core_.agent()->loops();
+  return rpc::OwnedThread::here() ||
+         std::any_of(loops.begin(), loops.end(), [](const auto& loop) { return loop->running_here(); });
+}
+
+const std::shared_ptr<rpc::Loop>& GroupDevices::loop() const { return core_.agent()->loops().front(); }
+
+// The group's own error, where it has one, says most.
+std::exception_ptr GroupDevices::reason(std::exception_ptr error) const {
+  std::lock_guard lock(mutex_);
+  return over_ ? std::make_exception_ptr(*over_) : error;
+}
+
+Future<void> GroupDevices::launch(c10::Device device, const std::function<void()>& compare,
+                                  const std::function<Future<void>(const TensorCollectives&)>& put) {
+  std::lock_guard order(order_);
+  bool begun = compare == nullptr;
+  auto launched = rpc::capture([&] {
+    const auto ranks = found(device);
+    if (begun) return put(*ranks);
+    return put(ranks->announcing([&] {
+      begun = true;
+      compare();
+    }));
+  });
+  if (!launched.ok() && begun) core_.fail(launched.error());  // all others have begun
+  return std::move(launched).get();
+}
 
 Future<void> GroupDevices::run(c10::Device device, Collective meaning, const Put& put) {
   meaning.signature.device = device.type();
   const auto limit = limit_of(meaning.deadline);
   const std::string what = meaning.text();
   const std::source_location site = meaning.site;
-  std::lock_guard order(order_);
   std::vector<Future<void>> sides;
   const auto begun = rpc::capture([&] {
-    if (const auto ranks = found(device)) {
-      sides.push_back(put(*ranks, limit + patience_beyond_the_comparison));
-      sides.push_back(compared(core_.start(std::move(meaning))));
-      return;
+    std::function<void()> compare = [&] { sides.push_back(compared(core_.start(std::move(meaning)))); };
+    if (!found(device)) {
+      if (must_not_block())
+        throw Error(ErrorKind::failed_precondition,
+                    what + " makes the communicator of group '" + core_.name() +
+                        "' and blocks until all have come, which a thread of an agent may not: prepare(" +
+                        device.str() + ") first");
+      std::exchange(compare, nullptr)();
+      bool mine = false;
+      {
+        std::lock_guard lock(mutex_);
+        mine = !on_ && not_made_ == nullptr;  // one that failed, others may still wait for
+        if (mine) (void)claim(device);
+      }
+      if (mine) make(device, limit, site);
+      wait_until_made();
     }
-    // The first: the comparison comes first too, so that who means something else is not waited for.
-    if (rpc::OwnedThread::here())
-      throw Error(ErrorKind::failed_precondition,
-                  what + " makes the communicator of group '" + core_.name() +
-                      "' and blocks until all have come, which a thread of an agent may not: prepare(" +
-                      device.str() + ") first");
-    sides.push_back(compared(core_.start(std::move(meaning))));
-    bool making = false;
-    {
-      std::lock_guard lock(mutex_);
-      making = on_.has_value();
-    }
-    making ? wait_until_made() : make(device, limit, site).get();
-    auto launched = rpc::capture([&] { return put(*found(device), limit + patience_beyond_the_comparison); });
-    if (!launched.ok()) core_.fail(launched.error());  // all others have begun
-    sides.push_back(std::move(launched).get());
+    sides.push_back(launch(device, compare,
+                           [&](const TensorCollectives& ranks) { return put(ranks, with_patience(limit)); }));
   });
-  if (!begun.ok()) return Future<void>::made(rpc::Result<void>(begun.error()));
+  if (!begun.ok()) return Future<void>::made(rpc::Result<void>(reason(begun.error())));
   return when_both(std::move(sides), what);
 }
 
 Future<void> GroupDevices::exchange(std::vector<PointToPoint> messages, Deadline deadline,
                                     const std::source_location& site) {
-  std::lock_guard order(order_);
   std::vector<Future<void>> sides;
   const std::string what = "messages between devices at " + rpc::site_text(site);
   const auto begun = rpc::capture([&] {
     const c10::Device device = messages.front().tensor.device();
-    const auto ranks = found(device);
-    if (!ranks)
+    if (!found(device))
       throw Error(
           ErrorKind::failed_precondition,
           what + ": group '" + core_.name() + "' is not prepared for them: prepare(" + device.str() + ")");
-    sides.push_back(ranks->exchange(messages, limit_of(deadline) + patience_beyond_the_comparison));
-    for (const PointToPoint& each : messages) {
-      const Message message{
-          .tag = message_tag,
-          .type = type_of(each.tensor) + " on " + type_name(device) + ", tag " + std::to_string(each.tag),
-          .site = site,
-          .bytes = {},
-          .deadline = deadline};
-      if (each.kind == PointToPoint::Kind::send) {
-        sides.push_back(compared(core_.send(each.peer, message)));
-      } else {
-        sides.push_back(compared(core_.receive(each.peer, message).then([](rpc::Result<int>&& sender) {
-          return sender.ok() ? rpc::Result<void>{} : rpc::Result<void>(sender.error());
-        })));
+    const auto compare = [&] {
+      for (const PointToPoint& each : messages) {
+        const Message message{
+            .tag = message_tag,
+            .type = type_of(each.tensor) + " on " + type_name(device) + ", tag " + std::to_string(each.tag),
+            .site = site,
+            .bytes = {},
+            .deadline = deadline};
+        if (each.kind == PointToPoint::Kind::send) {
+          sides.push_back(compared(core_.send(each.peer, message)));
+        } else {
+          sides.push_back(compared(core_.receive(each.peer, message).then([](rpc::Result<int>&& sender) {
+            return sender.ok() ? rpc::Result<void>{} : rpc::Result<void>(sender.error());
+          })));
+        }
       }
-    }
+    };
+    sides.push_back(launch(device, compare, [&](const TensorCollectives& ranks) {
+      return ranks.exchange(messages, with_patience(limit_of(deadline)));
+    }));
   });
-  if (!begun.ok()) return Future<void>::made(rpc::Result<void>(begun.error()));
+  if (!begun.ok()) return Future<void>::made(rpc::Result<void>(reason(begun.error())));
   return when_both(std::move(sides), what);
 }
 
@@ -231,10 +285,10 @@ Future<void> GroupDevices::compared(Future<void> comparison) const {
   });
 }
 
-// Tensors are lent until both sides have let go of them; the group's own error, where it has one, says most.
+// Tensors are lent until both sides have let go of them.
 Future<void> GroupDevices::when_both(std::vector<Future<void>> sides, const std::string& what) {
   ++in_flight_;
-  rpc::Promise<void> promise;
+  rpc::Promise<void> promise(loop());
   promise.on_cancel([weak = core_.weak_from_this(), what] {
     if (const auto core = weak.lock())
       core->abort("rank " + std::to_string(core->rank()) + " aborted " + what);
@@ -244,10 +298,7 @@ Future<void> GroupDevices::when_both(std::vector<Future<void>> sides, const std:
       .then([core = core_.shared_from_this(), this,
              promise = std::move(promise)](rpc::Result<void>&& result) mutable {
         --in_flight_;
-        if (!result.ok()) {
-          std::lock_guard lock(mutex_);
-          if (over_) result = std::make_exception_ptr(*over_);
-        }
+        if (!result.ok()) result = reason(result.error());
         promise.complete(std::move(result));
       });
   return future;

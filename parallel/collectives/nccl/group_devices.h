@@ -3,10 +3,11 @@
 // A group has one communicator, on one device of each member. It is made by prepare(), of all members at
 // once, or by the first collective, which then blocks its thread until all have come. A collective is put on
 // the current stream at once; what ranks mean by it is compared beside, as a collective of the group without
-// elements. What a device has begun cannot be taken back, so a difference ends the group here, as all other
-// failures of either side do; the group's end aborts the communicator. Its future is complete when both sides
-// are. Tensors are contiguous. Owner: the group's core, which is alive in every call. Thread-safe; which of
-// two threads comes first is for the program to order.
+// elements, which is begun first: a launch may wait for who does not come. What a device has begun cannot be
+// taken back, so a difference ends the group here, as all other failures of either side do; the group's end
+// aborts the communicator, or its making. The future is complete when both sides are. Tensors are contiguous.
+// Owner: the group's core, which is alive in every call. Thread-safe; which of two threads comes first is for
+// the program to order.
 #pragma once
 
 #include <weft/parallel/collectives/collective.h>
@@ -29,7 +30,8 @@ class WEFT_EXPORT GroupDevices {
   GroupDevices(GroupCore& core, std::shared_ptr<Devices> devices)
       : core_(core), devices_(std::move(devices)) {}
 
-  // Complete when the communicator is there. unsupported, on all members, where one of them can have none.
+  // Complete when the communicator is there. unsupported, on all members, where one of them can have none:
+  // then it may be tried again, which collectives do not.
   rpc::Future<void> prepare(c10::Device device, Deadline deadline, const std::source_location& site);
 
   // `put` puts on the current stream of that device what `meaning` says.
@@ -46,31 +48,38 @@ class WEFT_EXPORT GroupDevices {
  private:
   struct OnDevice {
     c10::Device device;
-    std::optional<TensorCollectives> ranks;  // none: it is being made
+    rpc::Promise<void> promise;                // of making it; none once it is completed
+    rpc::Future<void> creation{};              // NCCL's part in that, to be cancelled
+    std::optional<TensorCollectives> ranks{};  // none: it is being made
   };
 
   std::optional<TensorCollectives> found(c10::Device device) const;
-  rpc::Future<void> make(c10::Device device, std::chrono::nanoseconds limit,
-                         const std::source_location& site);
-  void create(c10::Device device, const std::vector<rpc::Buffer>& offers, std::chrono::nanoseconds limit,
-              std::shared_ptr<rpc::Promise<void>> promise);
-  void made(c10::Device device, rpc::Result<Communicator::Ptr>&& communicator, rpc::Promise<void>& promise);
+  rpc::Future<void> claim(c10::Device device);  // under mutex_
+  void make(c10::Device device, std::chrono::nanoseconds limit, const std::source_location& site);
+  void create(c10::Device device, const std::vector<rpc::Buffer>& offers, std::chrono::nanoseconds limit);
+  void made(c10::Device device, rpc::Result<Communicator::Ptr>&& communicator);
   void wait_until_made();
+  // Puts it on the device, where `compare` begins what goes beside, unless that is under way (null).
+  rpc::Future<void> launch(c10::Device device, const std::function<void()>& compare,
+                           const std::function<rpc::Future<void>(const TensorCollectives&)>& put);
   rpc::Future<void> compared(rpc::Future<void> comparison) const;
+  std::exception_ptr reason(std::exception_ptr error) const;
+  bool must_not_block() const;
+  const std::shared_ptr<rpc::Loop>& loop() const;  // of the futures
   rpc::Future<void> when_both(std::vector<rpc::Future<void>> sides, const std::string& what);
   std::chrono::nanoseconds limit_of(Deadline deadline) const;
 
   GroupCore& core_;
   const std::shared_ptr<Devices> devices_;
   std::atomic<std::size_t> in_flight_{0};
-  // Of what is begun: held while NCCL launches, and while a first collective waits. What fails meanwhile may
-  // have the program begin more on this thread.
+  // Of what is begun: held while NCCL launches. What fails meanwhile may have the program begin more on this
+  // thread.
   std::recursive_mutex order_;
 
   mutable std::mutex mutex_;  // guards what follows; taken after order_, or alone
   std::condition_variable changed_;
   std::optional<OnDevice> on_;
-  std::exception_ptr not_made_;  // why the last one was not
+  std::exception_ptr not_made_;  // why the last one was not, of all members
   std::optional<rpc::Error> over_;
 };
 

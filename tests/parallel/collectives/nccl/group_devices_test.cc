@@ -1,6 +1,10 @@
 // Groups on tensors of an accelerator, over a FakeNccl: agents of one process, a device each.
+#include <c10/core/DeviceGuard.h>
 #include <c10/core/StreamGuard.h>
 #include <torch/torch.h>
+#include <asio/executor_work_guard.hpp>
+#include <asio/io_context.hpp>
+#include <asio/post.hpp>
 
 #include <thread>
 
@@ -36,17 +40,18 @@ class GroupsOnDevices : public ::testing::TestWithParam<Backend> {
   // absent: a rank whose NCCL cannot be loaded.
   void make(int absent = -1) {
     company = std::make_unique<Company>(size, GetParam(), std::make_unique<test::InProcessJobStore>(),
-                                        [this, absent](int rank) {
-                                          nccl::DevicesOptions options;
-                                          options.load = [this, missing = rank == absent] {
-                                            if (missing)
-                                              throw rpc::Error(ErrorKind::unsupported, "no libnccl");
-                                            return api;
-                                          };
-                                          options.capture = [] { return nccl::StreamCapture{}; };
-                                          return options;
-                                        });
+                                        [&](int rank) { return devices(rank == absent); });
     groups = company->groups({.deadline = 10s});
+  }
+  nccl::DevicesOptions devices(bool absent = false) {
+    nccl::DevicesOptions options;
+    options.load = [this, absent] {
+      ++loads;
+      if (absent) throw rpc::Error(ErrorKind::unsupported, "no libnccl");
+      return api;
+    };
+    options.capture = [] { return nccl::StreamCapture{}; };
+    return options;
   }
   Futures prepare(Deadline deadline = {}) {
     Futures futures;
@@ -59,8 +64,12 @@ class GroupsOnDevices : public ::testing::TestWithParam<Backend> {
   }
 
   static c10::Device device(int rank) { return FakeAccelerator::device(rank); }
-  static at::Tensor tensor(int rank, Floats values) { return torch::tensor(values).to(device(rank)); }
-  static at::Tensor zeros(int rank, std::int64_t n) { return tensor(rank, Floats(std::size_t(n))); }
+  // Kept: an event of the accelerator's does not wait for other ranks, whose part writes here still.
+  at::Tensor tensor(int rank, Floats values) {
+    std::lock_guard lock(mutex);
+    return kept.emplace_back(torch::tensor(values).to(device(rank)));
+  }
+  at::Tensor zeros(int rank, std::int64_t n) { return tensor(rank, Floats(std::size_t(n))); }
   static Floats values(const at::Tensor& tensor) {
     const at::Tensor host = tensor.cpu();
     return {host.data_ptr<float>(), host.data_ptr<float>() + host.numel()};
@@ -78,6 +87,24 @@ class GroupsOnDevices : public ::testing::TestWithParam<Backend> {
     work_until([&] {
       return std::all_of(futures.begin(), futures.end(), [](const auto& future) { return future.ready(); });
     });
+  }
+  // Each on a thread of its own, which has ended.
+  template <class F>
+  Futures begin_on_threads(F f, const std::function<void()>& meanwhile = [] {}) {
+    Futures futures(groups.size());
+    std::vector<std::thread> threads;
+    for (const Group& group : groups)
+      threads.emplace_back([&, group] { futures[group.rank()] = f(group, group.rank()); });
+    meanwhile();
+    for (auto& thread : threads) thread.join();
+    return futures;
+  }
+  void nccl_hangs_while_it_makes_them() {
+    for (int rank = 0; rank < size; ++rank) nccl.faults(rank).init_hangs = true;
+    make();
+  }
+  void wait_until_all_are_being_made() {
+    while (nccl.alive() != size) std::this_thread::yield();
   }
   template <class F>
   Futures begin(F f) {
@@ -98,6 +125,9 @@ class GroupsOnDevices : public ::testing::TestWithParam<Backend> {
 
   FakeAccelerator& accelerator = FakeAccelerator::install();
   bool devices_work = true;
+  std::atomic<int> loads{0};
+  std::mutex mutex;  // guards what follows
+  Tensors kept;
   FakeNccl nccl;
   std::shared_ptr<const nccl::Api> api = nccl.api();
   std::unique_ptr<Company> company;
@@ -200,11 +230,8 @@ TEST_P(GroupsOnDevices, TheFirstCollectiveMakesWhatItNeeds) {
   make();
   Tensors tensors;
   for (int rank = 0; rank < size; ++rank) tensors.push_back(tensor(rank, {float(rank)}));
-  Futures futures(size);
-  std::vector<std::thread> threads;
-  for (const Group& group : groups)
-    threads.emplace_back([&, group] { futures[group.rank()] = group.all_reduce(tensors[group.rank()]); });
-  for (auto& thread : threads) thread.join();
+  Futures futures =
+      begin_on_threads([&](const Group& group, int rank) { return group.all_reduce(tensors[rank]); });
   work_until_ready(futures);
   for (auto& future : futures) got(std::move(future));
   EXPECT_EQ(values(tensors[1]), (Floats{3}));
@@ -255,6 +282,89 @@ TEST_P(GroupsOnDevices, WhoHasNoNcclIsNamedToAll) {
   expect_all(prepare(), ErrorKind::unsupported, {"rank 1 (worker1)", "no libnccl"});
   expect_all(prepare(), ErrorKind::unsupported, {"rank 1 (worker1)"});  // the group goes on
   together(groups, [](const Group& group) { return group.barrier(); });
+}
+
+TEST_P(GroupsOnDevices, ADeviceThatThereIsNotIsNamedToAll) {
+  make();
+  Futures futures = begin(
+      [&](const Group& group, int rank) { return group.prepare(rank == 1 ? device(9) : device(rank)); });
+  expect_all(std::move(futures), ErrorKind::unsupported, {"rank 1 (worker1)", "no fake:9", "4"});
+  for (auto& future : prepare()) got(std::move(future));
+  all([&](const Group& group, int rank) { return group.all_reduce(tensor(rank, {1})); });
+}
+
+TEST_P(GroupsOnDevices, WithoutAnIndexItIsTheCurrentDevice) {
+  make();
+  Futures futures = begin([&](const Group& group, int rank) {
+    const c10::DeviceGuard guard(device(rank));
+    return group.prepare(c10::Device(FakeAccelerator::type));
+  });
+  for (auto& future : futures) got(std::move(future));
+  all([&](const Group& group, int rank) { return group.all_reduce(tensor(rank, {1})); });
+}
+
+TEST_P(GroupsOnDevices, WhatCouldNotBePreparedIsNotTriedAgainByACollective) {
+  make(1);
+  expect_all(prepare(), ErrorKind::unsupported, {"no libnccl"});
+  EXPECT_EQ(loads, size);
+  expect_all(
+      begin_on_threads([&](const Group& group, int rank) { return group.all_reduce(tensor(rank, {1})); }),
+      ErrorKind::unsupported, {"no libnccl"});
+  EXPECT_EQ(loads, size);
+  together(groups, [](const Group& group) { return group.barrier(); });
+}
+
+TEST_P(GroupsOnDevices, WithoutADeadline) {
+  make();
+  for (auto& future : prepare(rpc::no_deadline)) got(std::move(future));
+  all([&](const Group& group, int rank) {
+    return group.all_reduce(tensor(rank, {1}), ReduceOp::sum, rpc::no_deadline);
+  });
+  all([&](const Group& group, int rank) {
+    return rank == 0   ? group.send(tensor(rank, {1}), 1, 0, rpc::no_deadline)
+           : rank == 1 ? group.recv(tensor(rank, {1}), 0, 0, rpc::no_deadline)
+                       : rpc::Future<void>::made(rpc::Result<void>{});
+  });
+}
+
+TEST_P(GroupsOnDevices, ADeathWhileNcclMakesItIsNamed) {
+  nccl_hangs_while_it_makes_them();
+  Futures futures = prepare();
+  wait_until_all_are_being_made();
+  company->end(2);
+  EXPECT_EQ(test::kind_of([&] { got(std::move(futures.back())); }), ErrorKind::shut_down);
+  futures.pop_back();
+  expect_all(std::move(futures), ErrorKind::peer_lost, {"worker2"});
+}
+
+TEST_P(GroupsOnDevices, AFirstCollectiveHearsOfADeathWhileItWaits) {
+  nccl_hangs_while_it_makes_them();
+  Futures futures =
+      begin_on_threads([&](const Group& group, int rank) { return group.all_reduce(tensor(rank, {1})); },
+                       [&] {
+                         wait_until_all_are_being_made();
+                         company->end(2);
+                       });
+  futures.pop_back();
+  expect_all(std::move(futures), ErrorKind::peer_lost, {"worker2"});
+}
+
+TEST_P(GroupsOnDevices, WhoDoesNotComeIsNamedAlsoWhereALaunchWaitsForIt) {
+  for (const int rank : {0, 1}) nccl.faults(rank).launch_polls = 1 << 30;
+  make_ready();
+  Futures futures;
+  for (const int rank : {0, 1})
+    futures.push_back(groups[rank].all_reduce(tensor(rank, {1}), ReduceOp::sum, 300ms));
+  expect_failure(std::move(futures), ErrorKind::deadline_exceeded, {"rank 2 (worker2)"});
+}
+
+TEST_P(GroupsOnDevices, WhatIsRefusedBeforeItIsBegunEndsNothing) {
+  make_ready();
+  const at::Tensor whole = tensor(0, {1, 2, 3, 4}).view({2, 2});
+  EXPECT_EQ(test::kind_of([&] { got(groups[0].all_reduce(whole.as_strided({2, 2}, {1, 2}))); }),
+            ErrorKind::invalid_argument);
+  EXPECT_EQ(test::kind_of([&] { got(groups[0].send(tensor(0, {1}), size)); }), ErrorKind::invalid_argument);
+  all([&](const Group& group, int rank) { return group.all_reduce(tensor(rank, {1})); });
 }
 
 TEST_P(GroupsOnDevices, WhoDoesNotComeIsNamed) {
@@ -311,6 +421,66 @@ TEST_P(GroupsOnDevices, WhatBlocksIsRefusedOnAnAgentsThread) {
   EXPECT_EQ(kind, ErrorKind::failed_precondition);
   EXPECT_EQ(test::kind_of([&] { got(groups[0].send(tensor(0, {1}), 1)); }), ErrorKind::failed_precondition);
   EXPECT_EQ(test::kind_of([&] { got(groups[0].recv_any(tensor(0, {1}))); }), ErrorKind::unsupported);
+}
+
+TEST_P(GroupsOnDevices, WhatIsNotPreparedIsRefusedAlsoWhileAFirstCollectiveWaits) {
+  make();
+  rpc::Future<void> first;
+  std::thread waits([&] { first = groups[0].all_reduce(tensor(0, {1})); });
+  while (loads == 0) std::this_thread::yield();
+  std::optional<ErrorKind> kind;
+  rpc::detail::Latch done;
+  company->agent(0).core()->loops().front()->post([&] {  // as a coroutine there
+    kind = test::kind_of([&] { got(groups[0].send(tensor(0, {1}), 1)); });
+    done.open();
+  });
+  done.wait();
+  EXPECT_EQ(kind, ErrorKind::failed_precondition);
+  std::vector<std::thread> others;
+  Futures futures(size);
+  for (const int rank : {1, 2})
+    others.emplace_back([&, rank] { futures[rank] = groups[rank].all_reduce(tensor(rank, {1})); });
+  for (auto& thread : others) thread.join();
+  waits.join();
+  futures[0] = std::move(first);
+  work_until_ready(futures);
+  for (auto& future : futures) got(std::move(future));
+}
+
+// Where nobody but this thread runs the agent.
+TEST_P(GroupsOnDevices, WhatBlocksIsRefusedOnTheProgramsOwnLoop) {
+  asio::io_context context;
+  const auto work = asio::make_work_guard(context);
+  const auto run_until = [&](const std::function<bool()>& over) {
+    while (!over())
+      if (context.poll() == 0) std::this_thread::yield();
+  };
+  test::InProcessJobStore store;
+  rpc::AgentOptions options{.name = "worker0", .listen = {store.url}};
+  options.in_process = store.network;
+  options.log = [](const rpc::LogRecord&) {};
+  options.rendezvous = rpc::Rendezvous{.store = store.url, .rank = 0, .world_size = 1};
+  rpc::Agent agent(context, std::move(options), company_layers(devices()));
+  const auto run = [&](auto future) {
+    run_until([&] { return future.ready(); });
+    return future.get();
+  };
+  run(agent.wait_for(1));
+  const Group group = run(Group::create(agent));
+  std::optional<ErrorKind> first, waiting;
+  rpc::Future<void> preparing;
+  asio::post(context, [&] {
+    first = test::kind_of([&] { got(group.all_reduce(tensor(0, {1}))); });
+    preparing = group.prepare(device(0));
+    waiting = test::kind_of([&] { preparing.get(); });
+  });
+  run_until([&] { return waiting.has_value(); });
+  run(std::move(preparing));
+  EXPECT_EQ(first, ErrorKind::failed_precondition);
+  EXPECT_EQ(waiting, ErrorKind::failed_precondition);
+  auto done = group.all_reduce(tensor(0, {1}));
+  accelerator.wait(accelerator.current(device(0)));
+  run(std::move(done));
 }
 
 TEST_P(GroupsOnDevices, OneDeviceAMember) {
