@@ -31,9 +31,12 @@ void Route::identify(AgentId id) {
 }
 
 void Route::submit(std::shared_ptr<PendingCall> call) {
-  if (loop_->running_here()) return place(std::move(call));
-  loop_->post(
-      [self = shared_from_this(), call = std::move(call)]() mutable { self->place(std::move(call)); });
+  if (posted_.load() == 0 && loop_->running_here()) return place(std::move(call));
+  ++posted_;
+  loop_->post([self = shared_from_this(), call = std::move(call)]() mutable {
+    --self->posted_;
+    self->place(std::move(call));
+  });
 }
 
 void Route::place(std::shared_ptr<PendingCall> call) {

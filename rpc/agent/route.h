@@ -9,6 +9,7 @@
 #include <weft/rpc/agent/retry.h>
 #include <weft/rpc/transport/address.h>
 
+#include <atomic>
 #include <deque>
 #include <functional>
 #include <mutex>
@@ -62,6 +63,9 @@ class WEFT_EXPORT Route final : public Destination, public std::enable_shared_fr
 
   std::weak_ptr<AgentCore> core_;
   std::shared_ptr<Loop> loop_;
+  // Calls on their way to the loop. One that is made on the loop comes after them: whoever knows that they
+  // were made before expects it.
+  std::atomic<std::size_t> posted_{0};
   const std::string name_;
   std::vector<Address> addresses_;
   std::shared_ptr<Link> link_;

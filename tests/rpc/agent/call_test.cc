@@ -217,14 +217,15 @@ TEST_F(CallTest, NotificationsKeepTheirPlaceAndAreNotAnswered) {
   EXPECT_EQ(cluster.logged("greet: argument 0: expected an integer").size(), 1U);
 }
 
+struct Recorder {
+  void note(std::int64_t i) { came.push_back(i); }  // on one loop
+  std::vector<std::int64_t> came;
+  using Service = rpc::Service<"recorder", Method<"note", &Recorder::note, non_blocking>>;
+};
+
 TEST_F(CallTest, CallsOfOneCallerArriveInOrder) {
-  static std::vector<std::int64_t> came;  // written on one loop
-  struct Recorder {
-    void note(std::int64_t i) { came.push_back(i); }
-    using Service = rpc::Service<"recorder", Method<"note", &Recorder::note, non_blocking>>;
-  };
-  came.clear();
-  b.serve(std::make_shared<Recorder>());
+  const auto recorder = std::make_shared<Recorder>();
+  b.serve(recorder);
   const Peer fresh = b.peer("b");  // nobody has connected yet
   std::vector<std::int64_t> expected;
   std::vector<Future<void>> calls;
@@ -237,7 +238,29 @@ TEST_F(CallTest, CallsOfOneCallerArriveInOrder) {
     }
   }
   got(when_all(std::move(calls)));
-  EXPECT_EQ(came, expected);
+  EXPECT_EQ(recorder->came, expected);
+}
+
+// One that a caller makes on the peer's loop after another that it made elsewhere.
+TEST_F(CallTest, CallsOfOneCallerArriveInOrderFromWhateverThread) {
+  const auto recorder = std::make_shared<Recorder>();
+  b.serve(recorder);
+  const auto loop = a.core()->route("b", {})->loop();
+  got(to_b.call<&Recorder::note>(0));
+  test::Event waits, made, done;
+  std::vector<Future<void>> calls;
+  loop->post([&] {
+    waits.set();
+    made.wait();
+    calls.push_back(to_b.call<&Recorder::note>(2));
+    done.set();
+  });
+  waits.wait();
+  calls.push_back(to_b.call<&Recorder::note>(1));
+  made.set();
+  done.wait();
+  got(when_all(std::move(calls)));
+  EXPECT_EQ(recorder->came, (std::vector<std::int64_t>{0, 1, 2}));
 }
 
 TEST_F(CallTest, ManyThreadsMayShareAPeer) {
