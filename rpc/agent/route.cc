@@ -30,13 +30,34 @@ void Route::identify(AgentId id) {
   identity_ = std::move(known);
 }
 
+// A call that is made on the loop does not overtake those that are on their way there: whoever knows that
+// they were made before expects them first.
 void Route::submit(std::shared_ptr<PendingCall> call) {
-  if (posted_.load() == 0 && loop_->running_here()) return place(std::move(call));
-  ++posted_;
-  loop_->post([self = shared_from_this(), call = std::move(call)]() mutable {
-    --self->posted_;
-    self->place(std::move(call));
-  });
+  if (loop_->running_here()) {
+    place_handed_in();
+    return place(std::move(call));
+  }
+  {
+    std::lock_guard lock(mutex_);
+    handed_in_.push_back(call);
+    has_handed_in_ = true;
+  }
+  loop_->post([self = shared_from_this(), kept = std::move(call)] { self->place_handed_in(); });
+}
+
+// One at a time: to place one may be to make others.
+void Route::place_handed_in() {
+  while (has_handed_in_) {
+    std::shared_ptr<PendingCall> call;
+    {
+      std::lock_guard lock(mutex_);
+      if (handed_in_.empty()) return;
+      call = handed_in_.front().lock();
+      handed_in_.pop_front();
+      has_handed_in_ = !handed_in_.empty();
+    }
+    if (call != nullptr) place(std::move(call));
+  }
 }
 
 void Route::place(std::shared_ptr<PendingCall> call) {

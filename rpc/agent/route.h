@@ -54,6 +54,7 @@ class WEFT_EXPORT Route final : public Destination, public std::enable_shared_fr
 
  private:
   void place(std::shared_ptr<PendingCall> call);
+  void place_handed_in();
   void dial();
   void dial_all(const AgentCore& core, const std::vector<Address>& addresses, const Error& nowhere);
   void dial_next(const Error& last);
@@ -63,9 +64,6 @@ class WEFT_EXPORT Route final : public Destination, public std::enable_shared_fr
 
   std::weak_ptr<AgentCore> core_;
   std::shared_ptr<Loop> loop_;
-  // Calls on their way to the loop. One that is made on the loop comes after them: whoever knows that they
-  // were made before expects it.
-  std::atomic<std::size_t> posted_{0};
   const std::string name_;
   std::vector<Address> addresses_;
   std::shared_ptr<Link> link_;
@@ -75,8 +73,10 @@ class WEFT_EXPORT Route final : public Destination, public std::enable_shared_fr
   Address dialled_;
   RetryBudget retry_budget_;
 
-  mutable std::mutex mutex_;  // guards identity_
+  std::atomic<bool> has_handed_in_{false};  // written under the mutex
+  mutable std::mutex mutex_;                // guards what follows
   std::shared_ptr<const AgentId> identity_;
+  std::deque<std::weak_ptr<PendingCall>> handed_in_;  // by other threads; the jobs on their way keep them
 };
 
 }  // namespace weft::rpc
