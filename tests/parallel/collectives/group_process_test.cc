@@ -132,7 +132,12 @@ TEST_P(Processes, AStoppedOneIsNamedOnceTheDeadlineHasPassed) {
 }
 
 // Rank 0, which gathers what all give, is the one that says who is missing; nobody else can say that of it.
-TEST_P(Processes, AStoppedRankZeroIsNamedByWhoGivesItObjects) {
+// Objects go by messages, whatever the tensors do.
+class ProcessesOfMessages : public Processes {};
+INSTANTIATE_TEST_SUITE_P(Backends, ProcessesOfMessages, ::testing::Values(Backend::messages),
+                         ::testing::PrintToStringParamName());
+
+TEST_P(ProcessesOfMessages, AStoppedRankZeroIsNamedByWhoGivesItObjects) {
   const int ranks = few(GetParam());
   start(ranks, [](const Group& group, const auto& say) {
     group.barrier().get();

@@ -23,14 +23,20 @@ class Groups : public ::testing::TestWithParam<std::tuple<int, Backend>> {
   Company company{ranks(), backend()};
   std::vector<Group> groups = company.groups();
 };
+std::string name_of(const ::testing::TestParamInfo<Groups::ParamType>& info) {
+  return ::testing::PrintToString(std::get<1>(info.param)) + "Of" + std::to_string(std::get<0>(info.param));
+}
 INSTANTIATE_TEST_SUITE_P(Ranks, Groups,
                          ::testing::Combine(::testing::Range(1, 9),
-                                            ::testing::Values(Backend::messages, Backend::memory,
-                                                              Backend::placed, Backend::hosts)),
-                         [](const auto& info) {
-                           return ::testing::PrintToString(std::get<1>(info.param)) + "Of" +
-                                  std::to_string(std::get<0>(info.param));
-                         });
+                                            ::testing::Values(Backend::messages, Backend::memory)),
+                         name_of);
+INSTANTIATE_TEST_SUITE_P(RanksThatArePlaced, Groups,
+                         ::testing::Combine(::testing::Values(2, 3, 5, 8),
+                                            ::testing::Values(Backend::placed)),
+                         name_of);
+INSTANTIATE_TEST_SUITE_P(RanksOnHosts, Groups,
+                         ::testing::Combine(::testing::Values(4, 6, 8), ::testing::Values(Backend::hosts)),
+                         name_of);
 
 TEST_P(Groups, KnowTheirMembers) {
   for (int rank = 0; rank < ranks(); ++rank) {

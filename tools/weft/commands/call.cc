@@ -13,6 +13,7 @@
 #include "tools/weft/json_value.h"
 
 namespace weft::tool {
+namespace call_command {
 namespace {
 
 constexpr std::size_t shown_on_terminal = 100;  // elements of a tensor, bytes
@@ -107,8 +108,10 @@ Exit run(Options& options, const std::vector<std::string>& words) {
 }
 
 }  // namespace
+}  // namespace call_command
 
 Command add_call(CLI::App& program) {
+  using namespace call_command;
   auto options = std::make_shared<Options>();
   CLI::App* app = program.add_subcommand("call", "Calls a method, and prints its result as JSON");
   options->add_to(*app);

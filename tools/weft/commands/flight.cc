@@ -7,6 +7,7 @@
 #include "tools/weft/json_text.h"
 
 namespace weft::tool {
+namespace flight_command {
 namespace {
 
 struct Options {
@@ -38,8 +39,10 @@ Exit run(const Options& options) {
 }
 
 }  // namespace
+}  // namespace flight_command
 
 Command add_flight(CLI::App& program) {
+  using namespace flight_command;
   auto options = std::make_shared<Options>();
   CLI::App* app = program.add_subcommand(
       "flight",

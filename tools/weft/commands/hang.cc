@@ -6,6 +6,7 @@
 #include "tools/weft/wait_graph.h"
 
 namespace weft::tool {
+namespace hang_command {
 namespace {
 
 struct Options : AskedAgent {
@@ -46,8 +47,10 @@ Exit run(Options& options) {
 }
 
 }  // namespace
+}  // namespace hang_command
 
 Command add_hang(CLI::App& program) {
+  using namespace hang_command;
   auto options = std::make_shared<Options>();
   CLI::App* app = program.add_subcommand(
       "hang", "The calls under way on agents, what each waits for, and cycles; 1 where there is one");

@@ -7,6 +7,7 @@
 #include "tools/weft/json_text.h"
 
 namespace weft::tool {
+namespace health_command {
 namespace {
 
 struct Options : AskedAgent {
@@ -58,8 +59,10 @@ Exit run(Options& options) {
 }
 
 }  // namespace
+}  // namespace health_command
 
 Command add_health(CLI::App& program) {
+  using namespace health_command;
   auto options = std::make_shared<Options>();
   CLI::App* app = program.add_subcommand("health", "Whether an agent serves; the exit status tells");
   options->add_to(*app);

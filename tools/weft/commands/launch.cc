@@ -19,6 +19,7 @@
 #include "tools/weft/launch/supervisor.h"
 
 namespace weft::tool {
+namespace launch_command {
 namespace {
 
 using namespace launch;
@@ -193,8 +194,10 @@ Exit run(Options& options) {
 }
 
 }  // namespace
+}  // namespace launch_command
 
 Command add_launch(CLI::App& program) {
+  using namespace launch_command;
   auto options = std::make_shared<Options>();
   CLI::App* const app = program.add_subcommand(
       "launch", "Runs a program as the workers of a job: launch [OPTIONS] PROGRAM [ARGUMENT...]");

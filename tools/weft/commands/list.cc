@@ -6,6 +6,7 @@
 #include "tools/weft/method.h"
 
 namespace weft::tool {
+namespace list_command {
 namespace {
 
 struct Options : AskedAgent {
@@ -63,8 +64,10 @@ Exit run(Options& options) {
 }
 
 }  // namespace
+}  // namespace list_command
 
 Command add_list(CLI::App& program) {
+  using namespace list_command;
   auto options = std::make_shared<Options>();
   CLI::App* app = program.add_subcommand("list", "The methods that an agent serves, and their types");
   options->add_to(*app);

@@ -10,6 +10,7 @@
 #include "tools/weft/json_text.h"
 
 namespace weft::tool {
+namespace ping_command {
 namespace {
 
 using Times = std::vector<std::chrono::nanoseconds>;
@@ -73,8 +74,10 @@ Exit run(Options& options) {
 }
 
 }  // namespace
+}  // namespace ping_command
 
 Command add_ping(CLI::App& program) {
+  using namespace ping_command;
   auto options = std::make_shared<Options>();
   CLI::App* app = program.add_subcommand("ping", "Round-trip times to an agent");
   options->add_to(*app);

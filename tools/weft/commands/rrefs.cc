@@ -6,6 +6,7 @@
 #include "tools/weft/rrefs_text.h"
 
 namespace weft::tool {
+namespace rrefs_command {
 namespace {
 
 struct Options : AskedAgent {
@@ -20,8 +21,10 @@ Exit run(Options& options) {
 }
 
 }  // namespace
+}  // namespace rrefs_command
 
 Command add_rrefs(CLI::App& program) {
+  using namespace rrefs_command;
   auto options = std::make_shared<Options>();
   CLI::App* app = program.add_subcommand(
       "rrefs", "The objects that live on an agent behind RRefs, the oldest first, and who holds them");

@@ -8,6 +8,7 @@
 #include "tools/weft/top_text.h"
 
 namespace weft::tool {
+namespace top_command {
 namespace {
 
 struct Options : AskedAgent {
@@ -42,8 +43,10 @@ Exit run(Options& options) {
 }
 
 }  // namespace
+}  // namespace top_command
 
 Command add_top(CLI::App& program) {
+  using namespace top_command;
   auto options = std::make_shared<Options>();
   CLI::App* app = program.add_subcommand("top", "What an agent does, again and again: calls, bytes, methods");
   options->add_to(*app);

@@ -9,6 +9,7 @@
 #include "tools/weft/json_text.h"
 
 namespace weft::tool {
+namespace trace_command {
 namespace {
 
 struct Options : AskedAgent {
@@ -55,8 +56,10 @@ Exit run(Options& options) {
 }
 
 }  // namespace
+}  // namespace trace_command
 
 Command add_trace(CLI::App& program) {
+  using namespace trace_command;
   auto options = std::make_shared<Options>();
   CLI::App* app = program.add_subcommand(
       "trace", "The calls that agents with a tracer have noted, in Chrome's format (ui.perfetto.dev)");

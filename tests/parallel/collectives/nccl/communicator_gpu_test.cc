@@ -15,6 +15,7 @@
 #include <iostream>
 #include <thread>
 
+#include "tests/parallel/collectives/nccl/gpus.h"
 #include "tests/support/child.h"
 #include "tests/support/errors.h"
 
@@ -24,26 +25,6 @@ namespace communicator_gpu_test {
 using namespace std::chrono_literals;
 using rpc::ErrorKind;
 using test::kind_of;
-
-// WEFT_NCCL: another library than LibTorch's.
-std::shared_ptr<const Api> library(std::string& why) {
-  try {
-    const char* path = std::getenv("WEFT_NCCL");
-    return Api::load(path != nullptr ? path : "");
-  } catch (const rpc::Error& error) {
-    why = error.what();
-    return nullptr;
-  }
-}
-
-int gpus(std::string& why) {
-  if (dlopen("libtorch_cuda.so", RTLD_NOW | RTLD_GLOBAL) == nullptr) {
-    why = dlerror();
-    return 0;
-  }
-  if (!c10::impl::hasDeviceGuardImpl(c10::kCUDA)) return 0;
-  return c10::impl::VirtualGuardImpl(c10::kCUDA).deviceCount();
-}
 
 TEST(NcclLibrary, HasWhatWeftCalls) {  // needs no GPU
   std::string why;
