@@ -3,6 +3,7 @@
 
 #include <weft/rpc/agent/link.h>
 #include <weft/rpc/core/asio_loop.h>
+#include <weft/rpc/transport/admission.h>
 #include <weft/rpc/transport/in_process.h>
 #include <weft/rpc/transport/shm/shm_transport.h>
 #include <weft/rpc/transport/tcp_transport.h>
@@ -18,10 +19,13 @@
 namespace weft::rpc {
 namespace {
 
-std::uint64_t draw_incarnation() {
+constexpr std::size_t max_lines_of_a_topic = 10;
+constexpr auto log_window = std::chrono::seconds{10};
+
+std::uint64_t draw() {
   std::random_device device;
   const std::uint64_t high = device();
-  return (high << 32 | device()) | 1;  // never 0
+  return high << 32 | device();
 }
 
 void print(const LogRecord& record) {
@@ -54,7 +58,8 @@ AgentOptions complete(AgentOptions options) {
 // Threads, sockets, and the system's randomness.
 Runtime own_runtime(const AgentOptions& options, asio::io_context* context) {
   Runtime runtime;
-  runtime.incarnation = draw_incarnation();
+  runtime.incarnation = draw() | 1;  // never 0
+  runtime.id_seed = draw();
   runtime.handlers = std::make_shared<HandlerPool>(options.handler_threads);
   if (context != nullptr) {
     runtime.loops.push_back(std::make_shared<AsioLoop>(*context));
@@ -75,6 +80,7 @@ AgentCore::AgentCore(AgentOptions options, asio::io_context* context)
 AgentCore::AgentCore(AgentOptions options, Runtime runtime)
     : options_(complete(std::move(options))),
       id_{options_.name, runtime.incarnation},
+      id_seed_(runtime.id_seed),
       default_retry_(options_.retry ? std::make_shared<const RetryPolicy>(*options_.retry) : nullptr),
       default_deadline_(options_.deadline.value_or(no_deadline).count()),
       loops_(std::move(runtime.loops)),
@@ -82,6 +88,7 @@ AgentCore::AgentCore(AgentOptions options, Runtime runtime)
       handlers_(std::move(runtime.handlers)),
       own_handlers_(std::dynamic_pointer_cast<HandlerPool>(handlers_)),
       memory_(std::make_shared<MemoryPool>(options_.receive_pool)),
+      admission_(std::make_shared<Admission>(options_.limits.in_flight_total)),
       interceptors_(options_.interceptors) {
   for (const auto& transport : runtime.transports) transports_[std::string(transport->scheme())] = transport;
   transports_[self_scheme] = std::make_shared<InProcess>();
@@ -98,6 +105,8 @@ ConnectionOptions AgentCore::connection_options(std::string expected_agent) cons
   ConnectionOptions options(options_.limits, memory_);
   options.credentials = options_.credentials;
   options.expected_agent = std::move(expected_agent);
+  options.connect_timeout = options_.connect_timeout;
+  options.admission = admission_;
   return options;
 }
 
@@ -112,7 +121,8 @@ AgentCounts AgentCore::counts() const {
   counts.calls_shed = counters_.calls_shed;
   counts.calls_retried = counters_.calls_retried;
   counts.peers_silent = counters_.peers_silent;
-  counts.serving_bytes = held_bytes_;
+  counts.exceptions_dropped = counters_.exceptions_dropped;
+  counts.serving_bytes = admission_->bytes();
   counts.waiting_bytes = outgoing_bytes_ + outgoing_values_;
   counts.serving = static_cast<std::uint64_t>(std::max<std::int64_t>(active_.all(), 0));
   counts.waiting = static_cast<std::uint64_t>(std::max<std::int64_t>(outgoing_.all(), 0));
@@ -137,7 +147,35 @@ void AgentCore::log(LogLevel level, const std::string& message,
   std::vector<LogField> known;
   for (const LogField& field : fields)
     if (!field.value.empty()) known.push_back(field);
-  options_.log({level, id_.name, message, known});
+  options_.log({level, id_.name, escaped(message), known});
+}
+
+// Beyond the ten they are of level debug, which the default sink leaves out.
+void AgentCore::log_some(const char* topic, const std::shared_ptr<Loop>& loop, const std::string& message,
+                         std::initializer_list<LogField> fields) {
+  const auto now = loop->now();
+  LogLevel level = LogLevel::warning;
+  {
+    std::lock_guard lock(log_mutex_);
+    LogWindow& window = log_windows_[topic];
+    if (now >= window.ends && window.left_out == 0) window = {later(now, log_window)};
+    if (window.logged < max_lines_of_a_topic) {
+      ++window.logged;
+    } else {
+      level = LogLevel::debug;
+      if (++window.left_out == 1)
+        loop->schedule(window.ends, [weak = weak_from_this(), topic] {
+          const auto core = weak.lock();
+          if (core == nullptr) return;
+          std::unique_lock again(core->log_mutex_);
+          const std::size_t left_out = std::exchange(core->log_windows_[topic], {}).left_out;
+          again.unlock();
+          core->log(LogLevel::warning, std::string(topic) + ": " + std::to_string(left_out) +
+                                           " more within 10 s (Agent::counts() counts all)");
+        });
+    }
+  }
+  log(level, message, fields);
 }
 
 void AgentCore::beat_was_late(Clock::time_point now, std::chrono::nanoseconds by) {
@@ -256,12 +294,23 @@ bool AgentCore::outgoing_began(OutgoingSize size, bool background) {
   return within;
 }
 
-bool AgentCore::hold(std::uint64_t bytes, bool upkeep) {
-  const bool few = upkeep || held_calls_.fetch_add(1) < options_.limits.calls_total;
-  const bool small = held_bytes_.fetch_add(bytes) < options_.limits.in_flight_total;
-  if (few && small) return true;
-  let_go(bytes, upkeep);
-  return false;
+bool AgentCore::hold(std::uint64_t bytes, bool upkeep, bool admitted) {
+  if (!upkeep && held_calls_.fetch_add(1) >= options_.limits.calls_total) {
+    --held_calls_;
+    return false;
+  }
+  if (upkeep || admitted) {
+    admission_->charge_anyway(bytes);
+  } else if (!admission_->charge(bytes)) {
+    --held_calls_;
+    return false;
+  }
+  return true;
+}
+
+void AgentCore::let_go(std::uint64_t bytes, bool upkeep) {
+  admission_->release(bytes);
+  if (!upkeep) --held_calls_;
 }
 
 void AgentCore::outgoing_ended(OutgoingSize size, bool background) {
@@ -276,9 +325,15 @@ void AgentCore::call_ended(bool background) {
   check_drained();
 }
 
-std::shared_ptr<void> AgentCore::retry_waits() {
+std::shared_ptr<void> AgentCore::retry_waits(OutgoingSize size) {
   ++retrying_;
-  return {nullptr, [core = shared_from_this()](void*) { --core->retrying_; }};
+  outgoing_bytes_ += size.attached;
+  outgoing_values_ += size.values;
+  return {nullptr, [core = shared_from_this(), size](void*) {
+            core->outgoing_bytes_ -= size.attached;
+            core->outgoing_values_ -= size.values;
+            --core->retrying_;
+          }};
 }
 
 AgentCore::Work AgentCore::work_with(const std::set<std::string>& names) const {

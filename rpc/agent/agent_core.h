@@ -25,6 +25,7 @@
 
 namespace weft::rpc {
 
+class Admission;
 class InProcess;
 class Interceptor;
 
@@ -57,7 +58,12 @@ class WEFT_EXPORT AgentCore final : public std::enable_shared_from_this<AgentCor
   LayerFigures layer_figures() const;
   std::chrono::duration<double> uptime() const { return loops_.front()->now() - made_; }  // any thread
   // Fields without a value are left out.
+  // Control characters of the message, which may be a peer's, are escaped.
   void log(LogLevel level, const std::string& message, std::initializer_list<LogField> fields = {}) const;
+  // A warning that peers can cause as often as they like: ten of a topic are logged in ten seconds, then one
+  // line on the loop says how many more there were. topic: a literal, as "connections refused".
+  void log_some(const char* topic, const std::shared_ptr<Loop>& loop, const std::string& message,
+                std::initializer_list<LogField> fields = {});
   // A beat came so much too late, since its loop was kept busy. Logged once for all connections.
   void beat_was_late(Clock::time_point now, std::chrono::nanoseconds by);
 
@@ -103,19 +109,19 @@ class WEFT_EXPORT AgentCore final : public std::enable_shared_from_this<AgentCor
   // false: more than the limits allow, so it is to fail
   bool outgoing_began(OutgoingSize size, bool background = false);
   void outgoing_ended(OutgoingSize size, bool background = false);
-  // Between two attempts of a call: for as long as what is returned lives.
-  std::shared_ptr<void> retry_waits();
+  // Counts a call between two attempts, and the bytes that it keeps, for as long as the result lives.
+  std::shared_ptr<void> retry_waits(OutgoingSize size);
   void prepare(std::shared_ptr<IncomingCall> call);  // asks the hooks, then runs
   void replied(IncomingMessage& message, const AgentId& from);
   void hand_on(CallContext& parent, OutgoingCall& child);  // before child.begin()
   void make_contexts(IncomingCall& call);
   std::string text_of(const std::exception_ptr& failure) const;  // for others, on another agent say
-  // A request that came in, until its IncomingCall has gone; false: beyond a limit for all of them.
-  bool hold(std::uint64_t bytes, bool upkeep);
-  void let_go(std::uint64_t bytes, bool upkeep) {
-    held_bytes_ -= bytes;
-    if (!upkeep) --held_calls_;
-  }
+  // A request that came in, until its IncomingCall has gone; false: beyond a limit for all of them. admitted:
+  // its connection has found room for it.
+  bool hold(std::uint64_t bytes, bool upkeep, bool admitted);
+  void let_go(std::uint64_t bytes, bool upkeep);
+  // What the ids of calls are mixed with in tables: no peer knows it.
+  std::uint64_t id_seed() const { return id_seed_; }
   void call_began(bool background) { ++(background ? active_.background : active_.work); }
   void call_ended(bool background);
   std::int64_t calls_served() const { return active_.all(); }  // under way
@@ -180,6 +186,7 @@ class WEFT_EXPORT AgentCore final : public std::enable_shared_from_this<AgentCor
 
   const AgentOptions options_;
   const AgentId id_;
+  const std::uint64_t id_seed_;
   const std::shared_ptr<const RetryPolicy> default_retry_;
   std::atomic<std::chrono::nanoseconds::rep> default_deadline_;
   const std::vector<std::shared_ptr<Loop>> loops_;
@@ -198,7 +205,7 @@ class WEFT_EXPORT AgentCore final : public std::enable_shared_from_this<AgentCor
   std::atomic<std::uint64_t> outgoing_bytes_{0};   // of their attachments
   std::atomic<std::uint64_t> outgoing_values_{0};  // bytes of what else is in the larger ones
   std::atomic<std::uint64_t> held_calls_{0};       // that came in, without upkeep
-  std::atomic<std::uint64_t> held_bytes_{0};       // of requests that came in
+  const std::shared_ptr<Admission> admission_;     // of the bytes of requests that come in
   std::atomic<bool> draining_{false};
   std::atomic<bool> ended_{false};
   std::atomic<bool> world_failed_{false};  // world_failure_ is set
@@ -228,6 +235,13 @@ class WEFT_EXPORT AgentCore final : public std::enable_shared_from_this<AgentCor
   FindAddresses directory_;
   std::optional<Error> world_failure_;
   std::shared_ptr<Draining> drained_;
+
+  struct LogWindow {
+    Clock::time_point ends;
+    std::size_t logged = 0, left_out = 0;
+  };
+  std::mutex log_mutex_;  // guards log_windows_
+  std::map<std::string_view, LogWindow> log_windows_;
 
   std::atomic<Clock::rep> last_late_beat_{Clock::time_point::min().time_since_epoch().count()};
 };

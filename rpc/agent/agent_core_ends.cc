@@ -6,16 +6,25 @@
 #include <algorithm>
 
 namespace weft::rpc {
+namespace {
+
+// The highest layer leaves first, and each layer when those above it have left: the layers below tell the
+// peers what the layers above have released.
+void leave_layers(std::vector<std::shared_ptr<CallHook>> layers, Promise<void> promise) {
+  if (layers.empty()) return promise.complete(Result<void>{});
+  const auto highest = std::move(layers.back());
+  layers.pop_back();
+  highest->leaving().then([layers = std::move(layers), promise = std::move(promise)](Result<void>&&) mutable {
+    leave_layers(std::move(layers), std::move(promise));
+  });
+}
+
+}  // namespace
 
 Future<void> AgentCore::leaving() {
-  auto promise = std::make_shared<Promise<void>>(pick_loop());
-  auto future = promise->future();
-  auto left = std::make_shared<std::atomic<std::size_t>>(hooks_.size() + 1);
-  const auto one = [promise, left](Result<void>&&) {
-    if (--*left == 0) promise->complete(Result<void>{});
-  };
-  for (auto hook = hooks_.rbegin(); hook != hooks_.rend(); ++hook) (*hook)->leaving().then(one);
-  one(Result<void>{});
+  Promise<void> promise(pick_loop());
+  auto future = promise.future();
+  leave_layers(hooks_, std::move(promise));
   return future;
 }
 

@@ -21,6 +21,7 @@ struct AgentCounts {
   std::uint64_t calls_shed = 0;            // for want of room: limits
   std::uint64_t calls_retried = 0;         // attempts after the first
   std::uint64_t peers_silent = 0;          // connections given up for want of a heartbeat
+  std::uint64_t exceptions_dropped = 0;    // thrown by continuations of futures and by jobs of loops
   std::uint64_t serving = 0, waiting = 0;  // calls under way now: that came in, that went out
   std::uint64_t serving_bytes = 0;         // of requests that handlers hold now
   std::uint64_t waiting_bytes = 0;  // of the calls that went out: Limits::outgoing_bytes, outgoing_values
@@ -32,7 +33,7 @@ struct AgentCounts {
 struct AgentCounters {
   std::atomic<std::uint64_t> connections_made{0}, connections_refused{0}, lanes_made{0};
   std::atomic<std::uint64_t> calls_served{0}, calls_denied{0}, calls_shed{0}, calls_retried{0},
-      peers_silent{0};
+      peers_silent{0}, exceptions_dropped{0};
   std::atomic<std::uint64_t> bytes_sent{0}, bytes_received{0};
 
   static void count(std::atomic<std::uint64_t>& counter, std::uint64_t more = 1) {

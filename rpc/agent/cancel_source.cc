@@ -1,5 +1,7 @@
 #include <weft/rpc/agent/cancel_source.h>
 
+#include <weft/rpc/core/loop.h>
+
 #include <utility>
 
 namespace weft::rpc {
@@ -39,7 +41,17 @@ void CancelSource::run_cancel_jobs() {
     if (std::exchange(cancelled_, true)) return;
     jobs = std::move(jobs_);
   }
-  for (auto& [id, job] : jobs) job();
+  for (auto& [id, job] : jobs) {
+    try {
+      job();
+    } catch (...) {
+      cancel_job_threw(std::current_exception());
+    }
+  }
+}
+
+void CancelSource::cancel_job_threw(const std::exception_ptr& exception) noexcept {
+  ExceptionSink().take("a job of on_cancel()", exception);
 }
 
 }  // namespace weft::rpc

@@ -8,6 +8,7 @@
 #include <weft/rpc/core/unique_function.h>
 
 #include <cstdint>
+#include <exception>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -16,9 +17,9 @@ namespace weft::rpc {
 
 class WEFT_EXPORT CancelSource {
  public:
-  // Runs once, at cancellation (on a loop, or where cancel() was called; must not block), or here if that has
-  // been; then the id is 0. A job that is no longer needed is forgotten by its id, else it goes with the
-  // source.
+  // Runs once, at cancellation (on a loop, or where cancel() was called; must neither block nor throw), or
+  // here if that has been; then the id is 0. A job that is no longer needed is forgotten by its id, else it
+  // goes with the source.
   using CancelJobId = std::uint64_t;
   CancelJobId on_cancel(Job job);
   void forget_cancel(CancelJobId id);
@@ -29,6 +30,7 @@ class WEFT_EXPORT CancelSource {
   bool was_cancelled() const;
   void run_cancel_jobs();             // once; later ones do nothing
   virtual void first_cancel_job() {}  // somebody waits, for the first time; on their thread
+  virtual void cancel_job_threw(const std::exception_ptr& exception) noexcept;  // by default a line on stderr
 
  private:
   mutable std::mutex mutex_;  // guards what follows

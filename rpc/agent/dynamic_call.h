@@ -6,6 +6,7 @@
 //                        }).get();
 //   reply.result().find_field("price", 0, price);
 //
+// A result that is a stream is read with DynamicStream (rpc/stream/dynamic_stream.h).
 // Thread-safety: call_by_name() as Peer; a reply, one thread at a time.
 #pragma once
 
@@ -19,8 +20,9 @@ struct WEFT_EXPORT DynamicReply {
 };
 
 struct DynamicCallOptions {
-  std::uint64_t signature = 0;  // name_hash() of the canonical text; 0: unknown
-  bool notify = false;          // not answered: completes when the request has been sent
+  std::uint64_t signature = 0;                       // name_hash() of the canonical text; 0: unknown
+  bool notify = false;                               // not answered: completes when the request has been sent
+  std::map<std::string, std::string> metadata = {};  // CallContext::metadata(key) at the callee
 };
 
 // `encode` writes every argument, here and at once; what it throws is thrown. Deadline and the call that this

@@ -107,6 +107,10 @@ void IncomingCall::first_cancel_job() {
   if (deadline_) watch_deadline();
 }
 
+void IncomingCall::cancel_job_threw(const std::exception_ptr& exception) noexcept {
+  link_->loop()->exceptions()->take("a job of on_cancel()", exception);
+}
+
 // The caller cancels at the deadline too, but it may have fallen silent.
 void IncomingCall::watch_deadline() {
   const std::shared_ptr<Loop> loop = link_->loop();

@@ -141,6 +141,7 @@ class WEFT_EXPORT IncomingCall final : public CallContext {
   void note_answer(const std::exception_ptr& error);
   void execute();
   void first_cancel_job() override;
+  void cancel_job_threw(const std::exception_ptr& exception) noexcept override;
   void watch_deadline();
   void give_up_reply();  // what its parts handed over goes nowhere
   class AllContexts final : public ContextSwitch {

@@ -12,13 +12,14 @@ namespace {
 constexpr std::string_view certified = "cert:";  // of an identity
 
 // In place of a method that is not served: layers above still read what the call carries, and it is they who
-// end what depends on it. The caller knows the name.
+// end what depends on it. The caller knows the method's name; the log of a notification has the id alone.
 std::shared_ptr<const MethodEntry> no_method(std::uint64_t id) {
   MethodEntry entry;
   entry.non_blocking = true;
   entry.run = [id](std::shared_ptr<IncomingCall> call) {
-    call->refuse(std::make_exception_ptr(
-        Error(ErrorKind::not_found, "no such method on this agent (id " + std::to_string(id) + ")")));
+    const std::string which = call->is_notification() ? " (id " + std::to_string(id) + ")" : "";
+    call->refuse(
+        std::make_exception_ptr(Error(ErrorKind::not_found, "no such method on this agent" + which)));
   };
   return std::make_shared<const MethodEntry>(std::move(entry));
 }
@@ -52,8 +53,8 @@ Link::Link(std::shared_ptr<AgentCore> core, std::uint64_t number, std::shared_pt
       lanes_(std::make_shared<LinkLanes>(core_, connection_, route != nullptr)),
       route_(std::move(route)),
       handshaking_(route_ == nullptr),
-      pending_(core_->id().incarnation),
-      incoming_(core_->id().incarnation),
+      pending_(core_->id_seed()),
+      incoming_(core_->id_seed()),
       returns_(core_->options().limits.calls, core_->options().limits.in_flight) {}
 
 Link::~Link() = default;
@@ -98,6 +99,7 @@ void Link::open() {
 
 void Link::on_frame(InboundFrame frame) {
   if (ended_) return;
+  const auto charge = std::move(frame.charge);  // until the call holds its own
   auto message = std::make_shared<IncomingMessage>(std::move(frame), core_->options().limits);
   AgentCounters::count(core_->counters().bytes_received, message->bytes());
   const Prefix& prefix = message->prefix();
@@ -120,7 +122,7 @@ void Link::on_frame(InboundFrame frame) {
     case FrameKind::hello:
       throw Error(ErrorKind::protocol_error, "bad frame: a second Hello");
     case FrameKind::request:
-      return on_request(std::move(message));
+      return on_request(std::move(message), charge != nullptr);
     case FrameKind::reply:
       return on_reply(std::move(message));
     case FrameKind::cancel:
@@ -381,7 +383,16 @@ void Link::on_reply(std::shared_ptr<IncomingMessage> message) {
   if (!held_.empty()) send_held();
 }
 
-void Link::on_request(std::shared_ptr<IncomingMessage> message) {
+// Nothing of it is known but its prefix.
+void Link::on_refused(const Prefix& request) {
+  if (ended_ || !ready_ || core_->ended()) return;
+  AgentCounters::count(core_->counters().calls_shed);
+  refuse(request, MethodEntry{}, ErrorKind::resource_exhausted,
+         "no room for a request of " + std::to_string(request.message_bytes()) +
+             " bytes: this agent holds as many as its limit allows (Limits::in_flight_total)");
+}
+
+void Link::on_request(std::shared_ptr<IncomingMessage> message, bool admitted) {
   // An agent that ends without a goodbye is lost to its peers: none of them hears an answer that one does
   // not.
   if (core_->ended()) return;
@@ -395,12 +406,12 @@ void Link::on_request(std::shared_ptr<IncomingMessage> message) {
       permissions && !permissions->allows(caller_->identity, method->name)) {
     AgentCounters::count(core_->counters().calls_denied);
     const std::string who = caller_->identity.empty() ? "a peer that has proven nothing" : caller_->identity;
-    core_->log(LogLevel::warning, peer_.name + " (" + who + ") may not call " + method->name,
-               {{log_fields::peer, peer_.name},
-                {log_fields::identity, caller_->identity},
-                {log_fields::method, method->name},
-                {log_fields::call, std::to_string(prefix.call_id)},
-                {log_fields::kind, to_string(ErrorKind::permission_denied)}});
+    core_->log_some("calls denied", loop(), peer_.name + " (" + who + ") may not call " + method->name,
+                    {{log_fields::peer, peer_.name},
+                     {log_fields::identity, caller_->identity},
+                     {log_fields::method, method->name},
+                     {log_fields::call, std::to_string(prefix.call_id)},
+                     {log_fields::kind, to_string(ErrorKind::permission_denied)}});
     return refuse(prefix, *method, ErrorKind::permission_denied, who + " may not call this");
   }
   ActiveCall active(
@@ -414,7 +425,7 @@ void Link::on_request(std::shared_ptr<IncomingMessage> message) {
   const bool room = method->upkeep
                         ? unanswered_.upkeep / 4 < core_->options().streams.most_per_peer
                         : unanswered_.calls / 2 < limits.calls && unanswered_.bytes / 2 < limits.in_flight;
-  if (!room || !core_->hold(message->bytes(), method->upkeep)) {
+  if (!room || !core_->hold(message->bytes(), method->upkeep, admitted)) {
     AgentCounters::count(core_->counters().calls_shed);
     return refuse(prefix, *method, ErrorKind::resource_exhausted,
                   "too many requests in flight, or too many bytes of them");
@@ -444,12 +455,12 @@ void Link::on_request(std::shared_ptr<IncomingMessage> message) {
 void Link::refuse(const Prefix& request, const MethodEntry& method, ErrorKind kind,
                   const std::string& message) {
   if ((request.flags & frame_flags::notify) != 0) {
-    core_->log(LogLevel::warning,
-               "a notification from " + peer_.name + " was dropped: " + method.name + ": " + message,
-               {{log_fields::peer, peer_.name},
-                {log_fields::method, method.name},
-                {log_fields::call, std::to_string(request.call_id)},
-                {log_fields::kind, to_string(kind)}});
+    core_->log_some("notifications dropped", loop(),
+                    "a notification from " + peer_.name + " was dropped: " + method.name + ": " + message,
+                    {{log_fields::peer, peer_.name},
+                     {log_fields::method, method.name},
+                     {log_fields::call, std::to_string(request.call_id)},
+                     {log_fields::kind, to_string(kind)}});
     if (method.upkeep) return;
     return give_credit(Prefix::size + request.header_words * std::uint64_t{8} + request.body_bytes);
   }
@@ -554,11 +565,14 @@ void Link::on_closed(const Error& reason) {
       (reason.kind() == ErrorKind::permission_denied || reason.kind() == ErrorKind::deadline_exceeded))
     AgentCounters::count(core_->counters().connections_refused);
   const bool usual = reason.kind() == ErrorKind::peer_lost || reason.kind() == ErrorKind::shut_down;
-  core_->log(usual ? LogLevel::debug : LogLevel::warning,
-             connection_->describe() + ": closed: " + reason.what(),
-             {{log_fields::connection, connection_->describe()},
-              {log_fields::peer, peer_.name},
-              {log_fields::kind, to_string(reason.kind())}});
+  const std::string way = connection_->describe(), text = way + ": closed: " + reason.what();
+  const LogField on{log_fields::connection, way}, peer{log_fields::peer, peer_.name},
+      kind_of_it{log_fields::kind, to_string(reason.kind())};
+  if (!usual && route_ == nullptr && !ready_) {
+    core_->log_some("connections refused", loop(), text, {on, peer, kind_of_it});
+  } else {
+    core_->log(usual ? LogLevel::debug : LogLevel::warning, text, {on, peer, kind_of_it});
+  }
   const ErrorKind kind = peer_leaving_ || core_->draining()              ? ErrorKind::shut_down
                          : reason.kind() == ErrorKind::shut_down         ? ErrorKind::shut_down
                          : reason.kind() == ErrorKind::permission_denied ? ErrorKind::permission_denied

@@ -73,6 +73,8 @@ class WEFT_EXPORT Link final : public ConnectionObserver, public std::enable_sha
   std::uint64_t requests_received() const { return received_; }
 
   void on_frame(InboundFrame frame) override;
+  bool awaits(const Prefix& reply) override { return pending_.contains(reply.call_id); }
+  void on_refused(const Prefix& request) override;
   void on_closed(const Error& reason) override;
 
  private:
@@ -86,7 +88,7 @@ class WEFT_EXPORT Link final : public ConnectionObserver, public std::enable_sha
   void on_hello(IncomingMessage& message);
   void end_handshake();
   void become_lane();  // of another link, once the hello has left
-  void on_request(std::shared_ptr<IncomingMessage> message);
+  void on_request(std::shared_ptr<IncomingMessage> message, bool admitted);
   void on_reply(std::shared_ptr<IncomingMessage> message);
   void on_credit(const CreditInfo& credit);
   void dispatch(const std::shared_ptr<PendingCall>& call);  // with credit

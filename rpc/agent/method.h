@@ -244,6 +244,21 @@ struct MethodFor<Target, std::tuple<Items...>> {
   }
 };
 
+// The class in whose service a method of an object of type T is called: T, where that lists the method (which
+// it may inherit), else the class that declares it.
+template <class T, auto Target, class TypeOfTarget = decltype(Target)>
+constexpr auto listing_class() {
+  using Declaring = typename HandlerTraits<TypeOfTarget>::Object;
+  if constexpr (requires { typename T::Service::Entries; }) {
+    if constexpr (MethodFor<Target, typename T::Service::Entries>::exists)
+      return std::type_identity<T>{};
+    else
+      return std::type_identity<Declaring>{};
+  } else {
+    return std::type_identity<Declaring>{};
+  }
+}
+
 // The constructor that a service lists, or the default one.
 template <class... Items>
 constexpr auto constructor_of(std::tuple<Items...>*) {

@@ -54,8 +54,9 @@ struct AgentOptions {
   std::vector<std::string> listen;  // addresses (transport/address.h); none: the agent only connects
   Limits limits;
   StreamOptions streams;
-  // What the agent proves itself with over TCP, and whom it lets in: mutual TLS 1.3, or a secret of the job
-  // (rpc/security/credentials.h). null: no TLS, and it listens on loopback and Unix sockets only.
+  // What the agent proves itself with over every connection that leaves the process, and whom it lets in:
+  // mutual TLS 1.3, or a secret of the job (rpc/security/credentials.h). null: no TLS, and it listens on
+  // loopback and Unix sockets only.
   std::shared_ptr<const Credentials> credentials;
   std::optional<Permissions>
       permissions;        // which peer may call what; none: every peer that gets in, everything
@@ -82,6 +83,15 @@ struct AgentOptions {
   std::uint32_t most_shared = 256;
   std::uint64_t receive_pool = std::uint64_t{512} << 20;  // bytes of memory kept for arriving attachments
   std::size_t handler_threads = 0;                        // 0: as many as the machine has cores, at least 2
+  // Of one attempt to connect to one address, its host name's resolution included; the handshake that
+  // follows has handshake_timeout. TCP repeats a lost request after 1, 3 and 7 s, so the default survives
+  // the loss of three, and leaves several attempts within the heartbeat's patience. 0: the system's own
+  // limit.
+  std::chrono::nanoseconds connect_timeout = std::chrono::seconds{10};
+  // After a failed attempt to reach a peer (each of its addresses was tried), the next attempt waits so long;
+  // a handshake that succeeds, from either side, ends the series. `first` is less than a RetryPolicy waits at
+  // first, `most` a fraction of the heartbeat's patience.
+  Backoff connect_backoff{std::chrono::milliseconds{20}, 1.6, std::chrono::seconds{5}};
   std::chrono::nanoseconds handshake_timeout = std::chrono::seconds{10};
   Heartbeat heartbeat;
   // Of calls that the program makes and that do not say it themselves (Agent::set_deadline() changes it);

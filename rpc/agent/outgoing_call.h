@@ -70,7 +70,9 @@ class WEFT_EXPORT OutgoingCall {
   std::optional<Clock::time_point> deadline;
   std::shared_ptr<const AgentId> only;  // refuse to speak to another life of the peer
   std::shared_ptr<const RetryPolicy> retry;
-  bool idempotent = false;             // may be retried also where it may have run
+  bool idempotent = false;      // may be retried also where it may have run
+  bool wait_for_ready = false;  // CallOptions, as the next
+  std::optional<std::chrono::nanoseconds> connect_within;
   std::uint16_t attempt = 0;           // how often it was tried before
   std::weak_ptr<CallContext> serving;  // the call in whose name it is made
 

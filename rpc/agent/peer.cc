@@ -54,6 +54,8 @@ OutgoingCall Peer::make_call(std::string_view method, std::uint64_t id, std::siz
   call.message().set_route(&core_->layers(), route_.get());
   if (only_ != nullptr) call.message().set_destination(only_);
   call.idempotent = options_.idempotent;
+  call.wait_for_ready = options_.wait_for_ready;
+  call.connect_within = options_.connect_within;
   if (options_.retry) call.retry = std::make_shared<const RetryPolicy>(*options_.retry);
   call.serving = serving_;
   if (serving_ != nullptr) core_->hand_on(*serving_, call);

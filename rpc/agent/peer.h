@@ -25,6 +25,10 @@ std::uint64_t signature_hash() {
   return hash;
 }
 
+struct NoService {
+  using Service = rpc::Service<"">;
+};
+
 // What becomes of a reply that nobody waits for.
 struct Ignored {
   template <class Result>
@@ -59,6 +63,12 @@ class WEFT_EXPORT Peer {
     using Found = FoundMethod<Target>;
     return typed_call<typename Found::Type>(Found::name, Found::id, false, std::forward<Given>(given)...);
   }
+  // A method that T's service lists and T inherits: the type of &T::f names the base alone.
+  template <Served T, auto Target, class... Given, class Type = decltype(Target)>
+  auto call(Given&&... given) const {
+    using Found = FoundMethod<Target, Type, T>;
+    return typed_call<typename Found::Type>(Found::name, Found::id, false, std::forward<Given>(given)...);
+  }
   template <NamedFunction F, class... Given>
   auto call(Given&&... given) const {
     return typed_call<F>(F::name, name_hash(F::name), false, std::forward<Given>(given)...);
@@ -67,6 +77,12 @@ class WEFT_EXPORT Peer {
   template <auto Target, class... Given, class Type = decltype(Target)>
   void notify(Given&&... given) const {
     using Found = FoundMethod<Target>;
+    typed_call<typename Found::Type>(Found::name, Found::id, true, std::forward<Given>(given)...)
+        .then(detail::Ignored{});
+  }
+  template <Served T, auto Target, class... Given, class Type = decltype(Target)>
+  void notify(Given&&... given) const {
+    using Found = FoundMethod<Target, Type, T>;
     typed_call<typename Found::Type>(Found::name, Found::id, true, std::forward<Given>(given)...)
         .then(detail::Ignored{});
   }
@@ -148,18 +164,23 @@ class WEFT_EXPORT Peer {
     }
   };
 
-  template <auto Target, class TypeOfTarget = decltype(Target)>
+  // In: the class whose service lists Target, where that is not the class that declares it.
+  template <auto Target, class TypeOfTarget = decltype(Target),
+            class In = typename detail::HandlerTraits<TypeOfTarget>::Object>
   struct FoundMethod {
-    using Class = typename detail::HandlerTraits<TypeOfTarget>::Object;
-    static_assert(Served<Class>, "weft: the class of this member function has no Service");
-    using Entries = typename Class::Service::Entries;
-    static_assert(detail::MethodFor<Target, Entries>::exists,
+    using Class = In;
+    static_assert(
+        Served<Class>,
+        "weft: the class that declares this member function has no Service; for an inherited method "
+        "name the class that lists it: peer.call<Derived, &Derived::f>()");
+    // An empty service stands in after that error, so that the compiler reports no other.
+    using Service = typename std::conditional_t<Served<Class>, Class, detail::NoService>::Service;
+    using Entries = typename Service::Entries;
+    static_assert(!Served<Class> || detail::MethodFor<Target, Entries>::exists,
                   "weft: this member function is not among the methods of its class's Service");
     using Type = typename decltype(detail::MethodFor<Target, Entries>::type())::type;
-    static inline const std::string name =
-        std::string(Class::Service::name) + "." + std::string(Type::short_name);
-    static constexpr std::uint64_t id =
-        name_hash(Type::short_name, name_hash(".", name_hash(Class::Service::name)));
+    static inline const std::string name = std::string(Service::name) + "." + std::string(Type::short_name);
+    static constexpr std::uint64_t id = name_hash(Type::short_name, name_hash(".", name_hash(Service::name)));
   };
 
  private:

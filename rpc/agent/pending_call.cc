@@ -53,6 +53,15 @@ OutgoingSize size_of(OutgoingMessage& message) {
   return {.attached = message.attached_bytes(), .values = values > small ? values : 0};
 }
 
+// What the program at the callee lacks, where the failure does not say it.
+std::string remedy(const std::string& method, const FailureInfo& failure) {
+  const bool unknown = failure.kind == ErrorKind::not_found && failure.not_run && failure.method.empty();
+  if (!unknown) return {};
+  if (!method.ends_with(".new")) return ": it must serve() the method first";
+  return ": it must permit peers to create a '" + method.substr(0, method.size() - 4) +
+         "', by agent.allow_create<T>()";
+}
+
 }  // namespace
 
 PendingCall::PendingCall(OutgoingCall&& call, std::shared_ptr<AgentCore> core, std::shared_ptr<Route> route)
@@ -65,6 +74,8 @@ PendingCall::PendingCall(OutgoingCall&& call, std::shared_ptr<AgentCore> core, s
       background_(call.background),
       only_(std::move(call.only)),
       deadline_(call.deadline),
+      wait_for_ready_(call.wait_for_ready),
+      connect_within_(call.connect_within),
       made_(core_->call_time(*route_->loop())),
       info_{call.id_, call.signature, 0, call.attempt},
       message_(std::move(call.message_)),
@@ -99,6 +110,7 @@ bool PendingCall::serve(const std::shared_ptr<PendingCall>& call, const CancelSo
 }
 
 void PendingCall::set_timer(std::shared_ptr<Loop> loop, Loop::TimerId timer) {
+  if (timer_ != 0) timer_loop_->cancel(timer_);
   timer_loop_ = std::move(loop);
   timer_ = timer;
 }
@@ -166,10 +178,12 @@ void PendingCall::complete(Result<Reply> result) {
   std::exception_ptr error = result.ok() ? nullptr : result.error();
   if (error == nullptr && result.value() != nullptr) {
     try {
+      if (result.value()->has_sections())
+        result.value()->slots().put(std::make_shared<AnsweredMethod>(AnsweredMethod{method_}));
       for (const auto& part : parts_) part->read(*result.value());
       if (auto failure = result.value()->failure())
         error = std::make_exception_ptr(
-            RemoteError(failure->kind, failure->message, failure->worker,
+            RemoteError(failure->kind, failure->message + remedy(method_, *failure), failure->worker,
                         failure->method.empty() ? method_ : failure->method, failure->type,
                         failure->not_run ? Execution::not_sent : Execution::maybe_executed));
     } catch (...) {

@@ -18,6 +18,11 @@ class AgentCore;
 class Link;
 class Route;
 
+// The method that a reply with sections answers; in the slots of the message.
+struct AnsweredMethod {
+  std::string name;
+};
+
 class WEFT_EXPORT PendingCall {
  public:
   using Reply = std::shared_ptr<IncomingMessage>;
@@ -38,6 +43,9 @@ class WEFT_EXPORT PendingCall {
   const AgentId* only() const { return only_.get(); }
   const std::shared_ptr<Route>& route() const { return route_; }
   std::optional<Clock::time_point> deadline() const { return deadline_; }
+  bool wait_for_ready() const { return wait_for_ready_; }
+  std::optional<std::chrono::nanoseconds> connect_within() const { return connect_within_; }
+  OutgoingSize size() const { return size_; }
   Clock::time_point made() const { return made_; }  // to some milliseconds, unless there is an interceptor
   // The call that it is made in the name of, where that lives.
   std::shared_ptr<CallContext> served() const { return context_.lock(); }
@@ -48,7 +56,8 @@ class WEFT_EXPORT PendingCall {
   // ended unsent.
   static bool serve(const std::shared_ptr<PendingCall>& call, const CancelSources& sources);
 
-  // The timer of its deadline, cancelled at the end. Before the call is handed to a link.
+  // Its timer, in place of the one before; cancelled at the call's end. On the loop of both, before the call
+  // is handed to a link. 0: none.
   void set_timer(std::shared_ptr<Loop> loop, Loop::TimerId timer);
 
   // Seals and hands over the frame; on the link's loop, once. From here on the callee may run it. Nothing
@@ -83,6 +92,8 @@ class WEFT_EXPORT PendingCall {
   const bool upkeep_, background_;
   const std::shared_ptr<const AgentId> only_;
   std::optional<Clock::time_point> deadline_;
+  const bool wait_for_ready_;
+  const std::optional<std::chrono::nanoseconds> connect_within_;
   const Clock::time_point made_;
   RequestInfo info_;
   std::unique_ptr<OutgoingMessage> message_;

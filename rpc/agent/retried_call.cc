@@ -8,14 +8,6 @@
 namespace weft::rpc {
 namespace {
 
-// Differs between agents and between calls, and is the same in a simulation's every run.
-std::uint64_t mix(std::uint64_t x) {
-  x += 0x9e3779b97f4a7c15ULL;
-  x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9ULL;
-  x = (x ^ x >> 27) * 0x94d049bb133111ebULL;
-  return x ^ x >> 31;
-}
-
 bool was_not_sent(const std::exception_ptr& error) {
   try {
     std::rethrow_exception(error);
@@ -67,15 +59,26 @@ RetriedCall::RetriedCall(OutgoingCall call, std::shared_ptr<AgentCore> core, std
   request_ = call_.message().seal_request({}, 0, 0);
 }
 
+// The sources are asked once for all attempts, so that they also end the waits in between.
+void RetriedCall::begin() {
+  for (std::size_t i = 0; i < sources_.size(); ++i)
+    if (sources_[i] != nullptr)
+      cancel_jobs_[i] = sources_[i]->on_cancel([weak = weak_from_this()] {
+        if (const auto self = weak.lock()) self->cancel();
+      });
+  attempt();
+}
+
 void RetriedCall::attempt() {
   OutgoingCall again(call_.method_, call_.id_, OutgoingMessage::again(request_));
   again.signature = call_.signature;
   again.deadline = call_.deadline;
+  again.wait_for_ready = call_.wait_for_ready;
+  again.connect_within = call_.connect_within;
   again.only = call_.only;
   again.serving = call_.serving;
   again.background = call_.background;
   again.attempt = attempts_++;
-  if (again.attempt != 0) AgentCounters::count(core_->counters().calls_retried);
   if (!borrowed_.empty()) again.message().borrow([self = shared_from_this()] { return self->unchanged(); });
   auto pending = std::make_shared<Attempt>(std::move(again), core_, route_, shared_from_this());
   bool cancelled = false;
@@ -86,9 +89,33 @@ void RetriedCall::attempt() {
   }
   if (cancelled) {
     pending->lose(ErrorKind::cancelled, "cancelled by the caller");
-    return;
+  } else if (attempts_ == 1 && !pending->within_limits()) {
+    pending->lose(ErrorKind::resource_exhausted,
+                  "this agent has too many outgoing calls, or too many bytes of them");
+  } else {
+    if (attempts_ != 1) AgentCounters::count(core_->counters().calls_retried);
+    route_->submit(std::move(pending));
   }
-  if (PendingCall::serve(pending, sources_)) route_->submit(std::move(pending));
+}
+
+void RetriedCall::wait(std::chrono::nanoseconds span, std::shared_ptr<void> waits) {
+  if (cancelled()) return attempt();
+  waits_ = std::move(waits);
+  const auto& loop = route_->loop();
+  timer_ = loop->schedule(later(loop->now(), span), [self = shared_from_this()] { self->end_wait(); });
+}
+
+// The time has passed, or the call was cancelled: then the attempt fails with that.
+void RetriedCall::end_wait() {
+  if (timer_ == 0) return;
+  route_->loop()->cancel(std::exchange(timer_, 0));
+  const auto waits = std::move(waits_);
+  attempt();
+}
+
+bool RetriedCall::cancelled() {
+  std::lock_guard lock(mutex_);
+  return cancelled_;
 }
 
 bool RetriedCall::unchanged() {
@@ -96,24 +123,27 @@ bool RetriedCall::unchanged() {
 }
 
 void RetriedCall::ended(Result<PendingCall::Reply> result, const PendingCall& attempt) {
+  const bool refused = attempts_ == 1 && !attempt.within_limits();  // here: room is not to be waited for
   if (result.ok()) {
     route_->retry_budget().succeeded();
-  } else if (is_retriable(result.error(), call_.idempotent) && !core_->ended()) {
+  } else if (is_retriable(result.error(), call_.idempotent) && !core_->ended() && !refused) {
     const auto wait =
-        wait_before_retry(*call_.retry, attempts_, mix(core_->id().incarnation ^ mix(attempt.id())));
+        wait_before_retry(*call_.retry, attempts_, jitter(core_->id().incarnation, attempt.id()));
     const auto& loop = route_->loop();
     const bool in_time = wait && (!call_.deadline || later(loop->now(), *wait) < *call_.deadline);
     if (in_time && route_->retry_budget().take()) {
       may_have_run_ = may_have_run_ || !was_not_sent(result.error());
-      const auto again = [self = shared_from_this(), wait = *wait, waits = core_->retry_waits()] {
-        self->route_->loop()->schedule(later(self->route_->loop()->now(), wait),
-                                       [self, waits] { self->attempt(); });
+      auto again = [self = shared_from_this(), wait = *wait,
+                    waits = core_->retry_waits(attempt.size())]() mutable {
+        self->wait(wait, std::move(waits));
       };
-      return loop->running_here() ? again() : loop->post(again);
+      return loop->running_here() ? again() : loop->post(std::move(again));
     }
   }
   if (!result.ok() && may_have_run_ && was_not_sent(result.error()))
     result = with_earlier_attempts(result.error());
+  for (std::size_t i = 0; i < sources_.size(); ++i)
+    if (cancel_jobs_[i] != 0) sources_[i]->forget_cancel(cancel_jobs_[i]);
   const std::exception_ptr error = result.ok() ? nullptr : result.error();
   for (const auto& watch : std::exchange(call_.watches_, {})) watch->ended(error);
   std::exchange(done_, nullptr)(std::move(result), attempt);
@@ -127,6 +157,7 @@ void RetriedCall::cancel() {
     pending = under_way_.lock();
   }
   if (pending != nullptr) route_->cancel(std::move(pending));
+  route_->loop()->post([self = shared_from_this()] { self->end_wait(); });
 }
 
 }  // namespace weft::rpc

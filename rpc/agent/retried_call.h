@@ -24,24 +24,31 @@ class WEFT_EXPORT RetriedCall final : public std::enable_shared_from_this<Retrie
   RetriedCall(OutgoingCall call, std::shared_ptr<AgentCore> core, std::shared_ptr<Route> route,
               PendingCall::CancelSources sources, Done done);
 
-  void begin() { attempt(); }
-  void cancel();
+  void begin();
+  void cancel();  // any thread; ends a wait between two attempts, too
 
  private:
   class Attempt;
   void attempt();
   void ended(Result<PendingCall::Reply> result, const PendingCall& attempt);
+  // Between two attempts; on the loop.
+  void wait(std::chrono::nanoseconds span, std::shared_ptr<void> waits);
+  void end_wait();
+  bool cancelled();
   bool unchanged();
 
   const std::shared_ptr<AgentCore> core_;
   const std::shared_ptr<Route> route_;
   const PendingCall::CancelSources sources_;
+  std::array<CancelSource::CancelJobId, std::tuple_size_v<PendingCall::CancelSources>> cancel_jobs_{};
   OutgoingCall call_;      // what every attempt is made like; its message has been sealed
   OutboundFrame request_;  // as sealed once, never sent
   std::vector<UniqueFunction<bool()>> borrowed_;
   Done done_;
   std::uint16_t attempts_ = 0;  // made so far
   bool may_have_run_ = false;   // one of them
+  Loop::TimerId timer_ = 0;     // of the wait for the next one; on the loop, like the next
+  std::shared_ptr<void> waits_;
 
   std::mutex mutex_;  // guards what follows
   bool cancelled_ = false;

@@ -9,14 +9,16 @@ bool is_retriable(const std::exception_ptr& error, bool idempotent) {
   try {
     std::rethrow_exception(error);
   } catch (const Error& failure) {
-    if (failure.execution() != Execution::not_sent && !idempotent) return false;
+    const bool not_sent = failure.execution() == Execution::not_sent;
+    const bool of_handler = !not_sent && dynamic_cast<const RemoteError*>(&failure) != nullptr;
+    if (of_handler || (!not_sent && !idempotent)) return false;
     switch (failure.kind()) {
       case ErrorKind::unavailable:
       case ErrorKind::peer_lost:
       case ErrorKind::shut_down:
         return true;
       case ErrorKind::resource_exhausted:
-        return failure.execution() == Execution::not_sent;  // shed: a handler's own is its answer
+        return not_sent;  // shed
       default:
         return false;
     }
@@ -25,15 +27,31 @@ bool is_retriable(const std::exception_ptr& error, bool idempotent) {
   }
 }
 
+std::uint64_t jitter(std::uint64_t incarnation, std::uint64_t salt) {
+  const auto mix = [](std::uint64_t x) {  // splitmix64
+    x += 0x9e3779b97f4a7c15ULL;
+    x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9ULL;
+    x = (x ^ x >> 27) * 0x94d049bb133111ebULL;
+    return x ^ x >> 31;
+  };
+  return mix(incarnation ^ mix(salt));
+}
+
+std::chrono::nanoseconds backoff_wait(const Backoff& backoff, std::uint32_t failures, std::uint64_t random) {
+  const auto positive = [](std::chrono::nanoseconds wait) {
+    return static_cast<double>(std::max(wait.count(), std::int64_t{0}));
+  };
+  const double due = std::min(
+      positive(backoff.first) * std::pow(std::max(backoff.growth, 1.0), static_cast<double>(failures) - 1),
+      positive(backoff.most));
+  const double share = static_cast<double>(random >> 11) / static_cast<double>(std::uint64_t{1} << 53);
+  return std::chrono::nanoseconds(static_cast<std::int64_t>(due * (0.5 + share / 2)));
+}
+
 std::optional<std::chrono::nanoseconds> wait_before_retry(const RetryPolicy& policy, std::uint16_t attempts,
                                                           std::uint64_t random) {
   if (attempts >= policy.attempts || attempts == 0) return std::nullopt;
-  const double most = static_cast<double>(std::max(policy.most_wait.count(), std::int64_t{0}));
-  const double due = std::min(static_cast<double>(std::max(policy.first_wait.count(), std::int64_t{0})) *
-                                  std::pow(std::max(policy.growth, 1.0), static_cast<double>(attempts - 1)),
-                              most);
-  const double share = static_cast<double>(random >> 11) / static_cast<double>(std::uint64_t{1} << 53);
-  return std::chrono::nanoseconds(static_cast<std::int64_t>(due * (0.5 + share / 2)));
+  return backoff_wait({policy.first_wait, policy.growth, policy.most_wait}, attempts, random);
 }
 
 void RetryBudget::succeeded() {

@@ -1,4 +1,4 @@
-// Retries: when a call that failed is made once more.
+// Retries: when a call that failed is made once more; Backoff: the waits between repeated attempts.
 //
 // A call is retried where the failure is of the way and not of the work: the peer could not be reached, was
 // lost, was leaving, or had no room. One that may have run is retried only where that does no harm: its
@@ -19,6 +19,20 @@
 
 namespace weft::rpc {
 
+// Waits between attempts: they grow from `first` by the factor `growth` up to `most`. Each wait is drawn
+// between half of that value and all of it, so that callers that failed together do not return together.
+struct Backoff {
+  std::chrono::nanoseconds first;
+  double growth;
+  std::chrono::nanoseconds most;
+};
+
+// The wait after `failures` failures in a row, at least 1; `random` decides the jitter.
+WEFT_EXPORT std::chrono::nanoseconds backoff_wait(const Backoff& backoff, std::uint32_t failures,
+                                                  std::uint64_t random);
+// Randomness for jitter: differs between agents and between salts, and repeats in each run of a simulation.
+WEFT_EXPORT std::uint64_t jitter(std::uint64_t incarnation, std::uint64_t salt);
+
 struct RetryPolicy {
   std::uint16_t attempts = 4;  // in all, the first one too
   std::chrono::nanoseconds first_wait = std::chrono::milliseconds{50};
@@ -26,11 +40,10 @@ struct RetryPolicy {
   std::chrono::nanoseconds most_wait = std::chrono::seconds{2};
 };
 
-// Whether a call that ended so may be made again.
+// Whether a call that ended so may be made again. The error of a handler is its answer, whatever its kind.
 WEFT_EXPORT bool is_retriable(const std::exception_ptr& error, bool idempotent);
 
-// How long to wait after `attempt` attempts have failed: between half of the wait that is due and all of it,
-// as `random` says. Nothing: no attempts are left.
+// The wait after `attempts` attempts have failed. Nothing: no attempts are left.
 WEFT_EXPORT std::optional<std::chrono::nanoseconds> wait_before_retry(const RetryPolicy& policy,
                                                                       std::uint16_t attempts,
                                                                       std::uint64_t random);

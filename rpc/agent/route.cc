@@ -4,7 +4,29 @@
 #include <weft/rpc/agent/link.h>
 #include <weft/rpc/transport/shm/companion.h>
 
+#include <algorithm>
+
 namespace weft::rpc {
+namespace {
+
+// Whether an attempt that failed so may succeed later without anybody changing anything here: the peer
+// starts, the network heals, its next life comes.
+bool is_transient(ErrorKind kind) {
+  switch (kind) {
+    case ErrorKind::unavailable:
+    case ErrorKind::peer_lost:
+    case ErrorKind::shut_down:
+    case ErrorKind::lease_lost:
+    case ErrorKind::not_found:
+    case ErrorKind::deadline_exceeded:
+    case ErrorKind::resource_exhausted:
+      return true;
+    default:
+      return false;
+  }
+}
+
+}  // namespace
 
 Route::Route(const std::shared_ptr<AgentCore>& core, std::shared_ptr<Loop> loop, std::string name,
              std::vector<Address> addresses)
@@ -71,12 +93,12 @@ void Route::place(std::shared_ptr<PendingCall> call) {
     call->fail(*lost);
     return;
   }
-  if (call->deadline()) watch_deadline(call);
   auto link = link_;
   // The route leads to who was heard of last by that name. Another life may still be there, or there already.
   if (call->only() != nullptr && (link == nullptr || link->peer() != *call->only()))
     if (auto same = core->link_to(*call->only())) link = std::move(same);
   if (link != nullptr && link->usable(call->upkeep())) {
+    watch_time(call, false);
     // Links of one route may live on another loop than the route where both sides dialled at once.
     if (link->loop()->running_here()) return link->send(call);
     link->loop()->post([link, call] { link->send(call); });
@@ -87,19 +109,45 @@ void Route::place(std::shared_ptr<PendingCall> call) {
     call->lose(ErrorKind::peer_lost, "the connection has ended");
     return;
   }
+  if (in_backoff() && !call->wait_for_ready()) {
+    const std::chrono::duration<double> left = not_before_ - loop_->now();
+    return fail(*call, Error(refusal_->kind(), std::string(refusal_->what()) +
+                                                   "; the next attempt to connect is due in " +
+                                                   std::to_string(left.count()) + " s"));
+  }
+  watch_time(call, true);
+  if (waiting_.size() >= prune_at_) prune();
   waiting_.push_back(std::move(call));
   dial();
 }
 
-void Route::watch_deadline(const std::shared_ptr<PendingCall>& call) {
-  const auto timer =
-      loop_->schedule(*call->deadline(), [self = weak_from_this(), weak = std::weak_ptr(call)] {
-        const auto route = self.lock();
-        const auto late = weak.lock();
-        if (route != nullptr && late != nullptr)
-          route->end(late, ErrorKind::deadline_exceeded, "the deadline has passed");
-      });
-  call->set_timer(loop_, timer);
+// A call that ends stays in the queue until there are as many as were left over the last time: to look for it
+// would make the end of n calls cost n * n.
+void Route::prune() {
+  std::erase_if(waiting_, [](const auto& call) { return call->finished(); });
+  prune_at_ = std::max<std::size_t>(64, 2 * waiting_.size());
+}
+
+// connecting: the call waits for a connection.
+void Route::watch_time(const std::shared_ptr<PendingCall>& call, bool connecting) {
+  std::optional<Clock::time_point> when = call->deadline();
+  bool late = true;
+  if (connecting && call->connect_within()) {
+    const auto patience = later(loop_->now(), *call->connect_within());
+    late = when && *when <= patience;
+    if (!late) when = patience;
+  }
+  if (!when) return call->set_timer(loop_, 0);
+  call->set_timer(loop_, loop_->schedule(*when, [self = weak_from_this(), weak = std::weak_ptr(call), late] {
+    const auto route = self.lock();
+    const auto over = weak.lock();
+    if (route == nullptr || over == nullptr) return;
+    if (late) return route->end(over, ErrorKind::deadline_exceeded, "the deadline has passed");
+    route->end(over, ErrorKind::unavailable,
+               "no connection within " +
+                   std::to_string(std::chrono::duration<double>(*over->connect_within()).count()) +
+                   " s (CallOptions::connect_within)");
+  }));
 }
 
 void Route::cancel(std::shared_ptr<PendingCall> call) {
@@ -112,14 +160,18 @@ void Route::cancel(std::shared_ptr<PendingCall> call) {
 void Route::end(const std::shared_ptr<PendingCall>& call, ErrorKind kind, const std::string& reason) {
   std::shared_ptr<Link> link;
   if (!call->lose(kind, reason, &link)) return;
-  std::erase(waiting_, call);
   if (link == nullptr) return;
   if (link->loop()->running_here()) return link->cancel(call->id());
   link->loop()->post([link, id = call->id()] { link->cancel(id); });
 }
 
 void Route::learn(std::vector<Address> addresses) {
-  if (!addresses.empty()) addresses_ = std::move(addresses);
+  if (addresses.empty() || addresses == addresses_) return;
+  addresses_ = std::move(addresses);
+  end_backoff();  // nothing is known against the new ones
+  if (dialling_ || (waiting_.empty() && !wanted_)) return;
+  not_before_ = loop_->now();
+  dial_later();  // not at once: a link may be about to be reported
 }
 
 void Route::forget(const AgentId& life) {
@@ -129,11 +181,21 @@ void Route::forget(const AgentId& life) {
   if (!Address::looks_like(name_)) addresses_.clear();
 }
 
+void Route::connect() {
+  if (wanted_.exchange(true)) return;
+  loop_->post([self = shared_from_this()] {
+    if (self->link_ != nullptr && self->link_->usable()) self->wanted_ = false;
+    self->dial();
+  });
+}
+
 void Route::dial() {
-  if (dialling_ || waiting_.empty()) return;
+  if (dialling_ || (waiting_.empty() && !wanted_)) return;
   const auto core = core_.lock();
   if (core == nullptr) return;
+  if (in_backoff()) return dial_later();
   dialling_ = true;
+  if (reach_ != Reach::failing) reach_ = Reach::connecting;
   const Error nowhere(ErrorKind::not_found, "no agent named '" + name_ + "' is known here");
   if (!addresses_.empty()) return dial_all(*core, addresses_, nowhere);
   core->find_addresses(name_, [self = shared_from_this(), nowhere](std::vector<Address> found) {
@@ -160,16 +222,16 @@ void Route::dial_all(const AgentCore& core, const std::vector<Address>& addresse
 
 void Route::dial_next(const Error& last) {
   const auto core = core_.lock();
-  if (core == nullptr || core->ended() || untried_.empty()) {
-    dialling_ = false;
-    return fail_waiting(last);
-  }
+  if (core == nullptr || core->ended() || untried_.empty()) return dial_ended(last);
   const Address address = std::move(untried_.front());
   untried_.pop_front();
   dialled_ = address;
   Transport* transport = core->transport(address.scheme);
   if (transport == nullptr)
     return dial_next(Error(ErrorKind::unsupported, "this agent has no transport for " + address.text()));
+  if (core->options().credentials != nullptr && !transport->checks_credentials())
+    return dial_next(Error(ErrorKind::permission_denied,
+                           "this agent has credentials, and " + address.text() + " would not check them"));
   try {
     transport->connect(address, loop_,
                        core->connection_options(Address::looks_like(name_) ? std::string() : name_),
@@ -179,6 +241,54 @@ void Route::dial_next(const Error& last) {
   } catch (const Error& error) {
     dial_next(error);
   }
+}
+
+// A name that led nowhere is looked up again for each call.
+bool Route::in_backoff() const { return refusal_ && loop_->now() < not_before_; }
+
+void Route::end_backoff() {
+  failed_dials_ = 0;
+  refusal_.reset();
+  if (redial_ != 0) loop_->cancel(std::exchange(redial_, 0));
+}
+
+void Route::dial_later() {
+  if (redial_ != 0) return;
+  redial_ = loop_->schedule(not_before_, [weak = weak_from_this()] {
+    const auto self = weak.lock();
+    if (self == nullptr) return;
+    self->redial_ = 0;
+    self->prune();
+    self->dial();
+  });
+}
+
+void Route::dial_ended(const Error& reason) {
+  dialling_ = false;
+  wanted_ = false;
+  const auto core = core_.lock();
+  const bool up = link_ != nullptr && link_->usable();  // meanwhile, by the peer
+  if (core == nullptr || core->ended() || up) return fail_waiting(reason);
+  reach_ = Reach::failing;
+  ++failed_dials_;
+  const auto salt = std::hash<std::string>{}(name_) + failed_dials_;
+  not_before_ = later(loop_->now(), backoff_wait(core->options().connect_backoff, failed_dials_,
+                                                 jitter(core->id().incarnation, salt)));
+  refusal_.reset();
+  if (reason.kind() != ErrorKind::not_found) refusal_ = reason;
+  if (!is_transient(reason.kind())) return fail_waiting(reason);
+  // What a call's end causes may be another call.
+  std::vector<std::shared_ptr<PendingCall>> failed;
+  for (auto& call : std::exchange(waiting_, {})) {
+    if (call->finished()) continue;
+    if (call->wait_for_ready()) {
+      waiting_.push_back(std::move(call));
+    } else {
+      failed.push_back(std::move(call));
+    }
+  }
+  if (!waiting_.empty()) dial_later();
+  for (const auto& call : failed) fail(*call, reason);
 }
 
 void Route::connected(Result<std::shared_ptr<Connection>> made) {
@@ -201,6 +311,9 @@ void Route::dial_failed(const Error& reason) { dial_next(reason); }
 
 void Route::link_up(std::shared_ptr<Link> link, bool dialled) {
   if (dialled) dialling_ = false;
+  wanted_ = false;
+  reach_ = Reach::connected;
+  end_backoff();
   // A life that is new here takes the place of one whose end may not have been noticed yet.
   if (link_ == nullptr || !link_->usable() || link_->peer() != link->peer()) {
     link_ = std::move(link);
@@ -208,6 +321,7 @@ void Route::link_up(std::shared_ptr<Link> link, bool dialled) {
   }
   for (auto& call : std::exchange(waiting_, {})) {
     if (call->finished()) continue;
+    if (call->connect_within()) watch_time(call, false);
     if (link_->loop()->running_here()) {
       link_->send(call);
     } else {
@@ -220,18 +334,23 @@ void Route::link_down(const std::shared_ptr<Link>& link, const std::shared_ptr<L
   if (link_ != link) return;
   const auto core = core_.lock();
   link_ = core != nullptr && !core->ended() ? other : nullptr;  // of an agent that ends nobody tells more
-  if (link_ != nullptr) identify(link_->peer());
+  if (link_ != nullptr) return identify(link_->peer());
+  reach_ = Reach::idle;
 }
 
 void Route::shut_down(const Error& reason) {
+  end_backoff();
   fail_waiting(reason);
   link_ = nullptr;
 }
 
 void Route::fail_waiting(const Error& reason) {
-  for (auto& call : std::exchange(waiting_, {}))
-    call->fail(Error(reason.kind(), peer_name() + ": " + call->method() + ": " + reason.what(),
-                     Execution::not_sent));
+  for (auto& call : std::exchange(waiting_, {})) fail(*call, reason);
+}
+
+void Route::fail(PendingCall& call, const Error& reason) const {
+  call.fail(
+      Error(reason.kind(), peer_name() + ": " + call.method() + ": " + reason.what(), Execution::not_sent));
 }
 
 }  // namespace weft::rpc

@@ -2,7 +2,9 @@
 // for one.
 //
 // Kept by the agent and by every Peer handle. It lives on one loop; submit() may be called from any thread. A
-// call goes over the first link that is up and stays with it, so calls of one caller arrive in order.
+// call goes over the first link that is up and stays with it, so calls of one caller arrive in order. After a
+// failed attempt to connect the next one waits (AgentOptions::connect_backoff): meanwhile calls fail, and
+// those that wait for readiness are kept.
 #pragma once
 
 #include <weft/rpc/agent/pending_call.h>
@@ -37,6 +39,16 @@ class WEFT_EXPORT Route final : public Destination, public std::enable_shared_fr
 
   void submit(std::shared_ptr<PendingCall> call);  // any thread
   void cancel(std::shared_ptr<PendingCall> call);  // any thread
+  // Connects without a call, once, as soon as the backoff permits; nothing where there is a link. Any thread.
+  void connect();
+  // The state of the connection, which may have changed by the time the caller looks at it. Any thread.
+  enum class Reach : std::uint8_t {
+    idle,        // nothing is known against the peer: a call would connect
+    connecting,  // for the first time since the peer was connected
+    connected,
+    failing,  // the last attempt failed: waiting for the next one, or trying
+  };
+  Reach reach() const { return reach_; }
 
   RetryBudget& retry_budget() { return retry_budget_; }  // any thread
 
@@ -48,9 +60,9 @@ class WEFT_EXPORT Route final : public Destination, public std::enable_shared_fr
   void link_up(std::shared_ptr<Link> link, bool dialled);  // dialled: by this route
   // other: a connection to who has the peer's name that is left, if any.
   void link_down(const std::shared_ptr<Link>& link, const std::shared_ptr<Link>& other);
-  void dial_failed(const Error& reason);  // at the address that was being tried: the next one is
-  void fail_waiting(const Error& reason);
-  void shut_down(const Error& reason);  // with the agent: nobody tells any more of links that end
+  void dial_failed(const Error& reason);   // at the address that was being tried: the next one is
+  void fail_waiting(const Error& reason);  // also those that wait for readiness
+  void shut_down(const Error& reason);     // with the agent: nobody tells any more of links that end
 
  private:
   void place(std::shared_ptr<PendingCall> call);
@@ -58,8 +70,14 @@ class WEFT_EXPORT Route final : public Destination, public std::enable_shared_fr
   void dial();
   void dial_all(const AgentCore& core, const std::vector<Address>& addresses, const Error& nowhere);
   void dial_next(const Error& last);
+  void dial_ended(const Error& reason);  // no address was left
+  void dial_later();
+  bool in_backoff() const;
+  void end_backoff();
+  void fail(PendingCall& call, const Error& reason) const;
+  void prune();  // of calls that have ended
   void connected(Result<std::shared_ptr<Connection>> made);
-  void watch_deadline(const std::shared_ptr<PendingCall>& call);
+  void watch_time(const std::shared_ptr<PendingCall>& call, bool connecting);
   void end(const std::shared_ptr<PendingCall>& call, ErrorKind kind, const std::string& reason);
 
   std::weak_ptr<AgentCore> core_;
@@ -67,8 +85,15 @@ class WEFT_EXPORT Route final : public Destination, public std::enable_shared_fr
   const std::string name_;
   std::vector<Address> addresses_;
   std::shared_ptr<Link> link_;
-  std::deque<std::shared_ptr<PendingCall>> waiting_;
+  std::deque<std::shared_ptr<PendingCall>> waiting_;  // some of which may have ended
+  std::size_t prune_at_ = 64;
   bool dialling_ = false;
+  std::uint32_t failed_dials_ = 0;  // in a row
+  Clock::time_point not_before_{};  // the next dial
+  std::optional<Error> refusal_;    // what calls fail with until then; none where nobody was dialled
+  Loop::TimerId redial_ = 0;
+  std::atomic<bool> wanted_{false};  // a connection, without a call
+  std::atomic<Reach> reach_{Reach::idle};
   std::deque<Address> untried_;  // of the dial under way
   Address dialled_;
   RetryBudget retry_budget_;

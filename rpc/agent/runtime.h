@@ -21,6 +21,7 @@ struct Runtime {
   std::vector<std::shared_ptr<Loop>> loops;  // one at least
   std::shared_ptr<Executor> handlers;
   std::uint64_t incarnation = 0;  // no other life of this name had it; never 0
+  std::uint64_t id_seed = 0;  // random, and told to nobody (rpc/core/id_map.h); a simulation repeats its own
   std::vector<std::shared_ptr<Transport>> transports;
 };
 

@@ -22,6 +22,7 @@ AgentStats stats_of(const AgentCore& core) {
   stats.calls_shed = counts.calls_shed;
   stats.calls_retried = counts.calls_retried;
   stats.peers_silent = counts.peers_silent;
+  stats.exceptions_dropped = counts.exceptions_dropped;
   stats.serving = counts.serving;
   stats.waiting = counts.waiting;
   stats.bytes_sent = counts.bytes_sent;

@@ -1,6 +1,7 @@
 #include <weft/rpc/agent/under_way.h>
 
 #include <weft/rpc/agent/link.h>
+#include <weft/rpc/core/log.h>
 
 #include <algorithm>
 #include <condition_variable>
@@ -189,23 +190,24 @@ Future<CallsUnderWay> calls_under_way(const Peer& peer) {
       });
 }
 
+// For a terminal: names are what peers call themselves.
 std::string text_of(const CallsUnderWay& calls) {
   std::string text = calls.name + ": " + std::to_string(calls.made.size()) + " calls waited for, " +
                      std::to_string(calls.served.size()) + " served";
   if (calls.silent_loops != 0) text += "; " + std::to_string(calls.silent_loops) + " loops do not answer";
   text += '\n';
   for (const MadeCall& call : calls.made) {
-    text += "  waits " + time_text(call.age) + " for " + call.method + " on " + call.peer + " (#" +
+    text += "  waits " + time_text(call.age) + " for " + escaped(call.method + " on " + call.peer) + " (#" +
             std::to_string(call.id) + ")";
     if (call.state == made_connecting) text += ", not sent: no connection";
     if (call.state == made_held) text += ", not sent: no credit";
     if (call.left >= 0) text += ", deadline in " + time_text(call.left);
-    if (call.serving.id != 0) text += ", in the name of " + text_of(call.serving);
+    if (call.serving.id != 0) text += ", in the name of " + escaped(text_of(call.serving));
     text += '\n';
   }
   for (const ServedCall& call : calls.served) {
-    text += "  serves " + call.method + " of " + text_of(call.call) + " since " + time_text(call.age) + ", " +
-            call.state;
+    text += "  serves " + escaped(call.method + " of " + text_of(call.call)) + " since " +
+            time_text(call.age) + ", " + call.state;
     if (call.state == "queued") text += " for the " + call.on;
     if (call.state == "running") text += " on the " + call.on;
     text += '\n';

@@ -14,11 +14,12 @@ using asio::ip::tcp;
 using Names = PeerSet::Names;
 
 // On the loop. What is asked dies with the loop's io_context at the latest, and its future with it.
-void ask(Loop& loop, const Address& address, const std::shared_ptr<Promise<Names>>& promise) {
+void ask(Loop& loop, const Address& address, bool certified, const std::shared_ptr<Promise<Names>>& promise) {
   auto resolver = std::make_shared<tcp::resolver>(io_context_of(loop));
   resolver->async_resolve(
       address.host, address.port,
-      [resolver, promise, address](const asio::error_code& error, const tcp::resolver::results_type& found) {
+      [resolver, promise, address, certified](const asio::error_code& error,
+                                              const tcp::resolver::results_type& found) {
         if (error)
           return promise->fail(Error(ErrorKind::unavailable,
                                      "cannot resolve '" + address.host + "': " + error.message(),
@@ -27,6 +28,7 @@ void ask(Loop& loop, const Address& address, const std::shared_ptr<Promise<Names
         for (const auto& entry : found) {
           Address one = address;
           one.host = entry.endpoint().address().to_string();
+          if (certified && one.certified.empty() && one.host != address.host) one.certified = address.host;
           names.insert(one.text());
         }
         promise->complete(Names(names.begin(), names.end()));
@@ -49,7 +51,9 @@ PeerSet::Resolver dns_resolver(Agent& agent, std::string_view text) {
     }
     auto loop = core->pick_loop();
     Loop& here = *loop;
-    here.post([loop = std::move(loop), address, promise] { ask(*loop, address, promise); });
+    const bool certified = core->options().credentials != nullptr;
+    here.post(
+        [loop = std::move(loop), address, certified, promise] { ask(*loop, address, certified, promise); });
     return future;
   };
 }

@@ -3,10 +3,10 @@
 //   rpc::PeerSet markets{agent, rpc::dns_resolver(agent, "tcp://markets.internal:7443")};
 //
 // The system's resolver is asked (DNS, /etc/hosts), by a thread of Asio's beside the agent's loop: no loop
-// waits for it. Each address of the host is a replica, tcp://ADDRESS:port. Connections with certificates are
-// checked against what is dialled, the address: the replicas' certificates name their addresses, or
-// credentials are a secret. The resolver does not keep the agent. Errors of a query: unavailable where the
-// host has no address that is known, shut_down with the agent; the set goes on with what it knew.
+// waits for it. Each address of the host is a replica, tcp://ADDRESS:port; with credentials
+// tcp://HOST@ADDRESS:port, so that a replica's certificate must be for the host's name. The resolver does not
+// keep the agent. Errors of a query: unavailable where the host has no address that is known, shut_down with
+// the agent; the set goes on with what it knew.
 #pragma once
 
 #include <weft/rpc/balance/peer_set.h>

@@ -2,8 +2,15 @@
 
 #include <weft/rpc/transport/address.h>
 
+#include <algorithm>
+
 namespace weft::rpc {
 namespace detail {
+namespace {
+
+constexpr auto pause_between_rounds = std::chrono::milliseconds{20};
+
+}  // namespace
 
 PeerSetState::PeerSetState(std::shared_ptr<AgentCore> core, PeerSetOptions options, Resolver resolver)
     : core_(core),
@@ -100,16 +107,40 @@ std::optional<PeerSetState::Chosen> PeerSetState::choose(std::optional<std::uint
                                                          const std::vector<ReplicaPlan::Id>& but) {
   const auto core = core_.lock();
   if (core == nullptr) return std::nullopt;
-  ReplicaPlan::Choice choice;
-  std::string name;
-  {
-    std::lock_guard lock(mutex_);
-    const auto chosen = plan_.choose(loop_->now(), key, but);
-    if (!chosen) return std::nullopt;
-    choice = *chosen;
-    name = plan_.find(choice.id)->name;
+  std::unique_lock lock(mutex_);
+  const auto failing = look_at_routes();
+  const auto choice = plan_.choose(loop_->now(), key, but);
+  if (!choice) return std::nullopt;
+  auto& route = routes_[choice->id];
+  if (route == nullptr) {
+    const std::string& name = plan_.find(choice->id)->name;
+    route = Address::looks_like(name) ? core->route_to(name) : core->route(name);
   }
-  return Chosen{choice, Peer(core, Address::looks_like(name) ? core->route_to(name) : core->route(name))};
+  const std::size_t all = plan_.replicas().size();
+  Chosen chosen{*choice, Peer(core, route), all - std::min(but.size(), all - 1)};
+  lock.unlock();
+  for (const auto& again : failing) again->connect();
+  return chosen;
+}
+
+std::vector<std::shared_ptr<Route>> PeerSetState::look_at_routes() {
+  std::vector<std::shared_ptr<Route>> failing;
+  std::erase_if(routes_, [this](const auto& known) { return plan_.find(known.first) == nullptr; });
+  for (const auto& [id, route] : routes_) {
+    const auto reach = route->reach();
+    plan_.set_reach(id, reach == Route::Reach::failing      ? ReplicaPlan::Reach::failing
+                        : reach == Route::Reach::connecting ? ReplicaPlan::Reach::connecting
+                                                            : ReplicaPlan::Reach::ready);
+    if (reach == Route::Reach::failing) failing.push_back(route);
+  }
+  return failing;
+}
+
+std::optional<std::chrono::nanoseconds> PeerSetState::connect_within(
+    std::optional<Clock::time_point> deadline, std::size_t left) const {
+  if (left <= 1) return std::nullopt;
+  if (!deadline) return options_.connect_within;
+  return std::min(options_.connect_within, (*deadline - loop_->now()) / static_cast<Clock::rep>(left));
 }
 
 void PeerSetState::finish(const Choice& choice, ReplicaPlan::Outcome outcome) {
@@ -123,6 +154,63 @@ void PeerSetState::finish(const Choice& choice, ReplicaPlan::Outcome outcome) {
 std::vector<ReplicaPlan::Replica> PeerSetState::replicas() const {
   std::lock_guard lock(mutex_);
   return plan_.replicas();
+}
+
+Future<void> PeerSetState::pause() {
+  struct Pause {
+    Promise<void> promise;
+    Loop::TimerId timer = 0;  // on the loop, like what follows
+  };
+  auto pause = std::make_shared<Pause>(Pause{Promise<void>(loop_)});
+  const auto end = [](const std::shared_ptr<Loop>& loop, const std::shared_ptr<Pause>& over) {
+    if (!over->promise) return;
+    if (over->timer != 0) loop->cancel(over->timer);
+    over->promise.complete(Result<void>{});
+  };
+  pause->promise.on_cancel([loop = loop_, weak = std::weak_ptr(pause), end] {
+    if (auto over = weak.lock()) loop->post([loop, over = std::move(over), end] { end(loop, over); });
+  });
+  auto future = pause->promise.future();
+  loop_->post([loop = loop_, pause, end] {
+    if (!pause->promise) return;
+    pause->timer =
+        loop->schedule(later(loop->now(), pause_between_rounds), [loop = std::weak_ptr(loop), pause, end] {
+          if (const auto here = loop.lock()) end(here, pause);
+        });
+  });
+  return future;
+}
+
+std::uint64_t LatestAttempt::begin() {
+  std::lock_guard lock(mutex_);
+  work_ = nullptr;
+  return ++latest_;
+}
+
+void LatestAttempt::set(std::uint64_t number, Future<void> work) {
+  auto shared = std::make_shared<Future<void>>(std::move(work));
+  {
+    std::lock_guard lock(mutex_);
+    if (number != latest_) return;
+    work_ = shared;
+    if (!cancelled_) return;
+  }
+  shared->cancel();
+}
+
+void LatestAttempt::cancel() {
+  std::shared_ptr<Future<void>> work;
+  {
+    std::lock_guard lock(mutex_);
+    cancelled_ = true;
+    work = work_;
+  }
+  if (work != nullptr) work->cancel();
+}
+
+bool LatestAttempt::cancelled() const {
+  std::lock_guard lock(mutex_);
+  return cancelled_;
 }
 
 CallVerdict CallVerdict::of(const std::exception_ptr& error, bool idempotent) {

@@ -7,8 +7,9 @@
 // A call that its replica never got goes on to another; one that may have run does only where its method is
 // idempotent. Each replica is tried once. Arguments are kept meanwhile, so they are copyable, or there is one
 // try. What counts as a replica's failure: that it cannot be reached, is lost or shutting down, or that the
-// deadline passed; errors of its handlers do not. Copyable and cheap; copies share what is known of the
-// replicas. Thread-safe.
+// deadline passed; errors of its handlers do not. Connected replicas are preferred, and those that cannot be
+// reached are connected again without a call. Copyable and cheap; copies share what is known of the replicas.
+// Thread-safe.
 #pragma once
 
 #include <weft/rpc/agent/agent.h>
@@ -24,6 +25,9 @@ struct PeerSetOptions {
   // `soonest`.
   std::chrono::nanoseconds refresh = std::chrono::seconds{30};
   std::chrono::nanoseconds soonest = std::chrono::seconds{1};
+  // How long a call waits for the connection to one replica while others are left to try; less where its
+  // deadline is near: an equal share of the time that is left. CallOptions::connect_within says otherwise.
+  std::chrono::nanoseconds connect_within = std::chrono::seconds{1};
 };
 
 namespace detail {
@@ -37,6 +41,7 @@ class WEFT_EXPORT PeerSetState final : public std::enable_shared_from_this<PeerS
   struct Chosen {
     Choice choice;
     Peer peer;
+    std::size_t left = 1;  // replicas that were not tried, this one included
   };
   using Ready = UniqueFunction<void()>;
 
@@ -51,11 +56,17 @@ class WEFT_EXPORT PeerSetState final : public std::enable_shared_from_this<PeerS
   std::optional<Chosen> choose(std::optional<std::uint64_t> key, const std::vector<ReplicaPlan::Id>& but);
   void finish(const Choice& choice, ReplicaPlan::Outcome outcome);
   std::vector<ReplicaPlan::Replica> replicas() const;
+  // Of an attempt at a replica; none: until the deadline.
+  std::optional<std::chrono::nanoseconds> connect_within(std::optional<Clock::time_point> deadline,
+                                                         std::size_t left) const;
+  Future<void> pause();  // before a call tries all replicas again; its cancellation ends it
 
  private:
   void resolved(Result<Names> names);
   void resolve_later(std::chrono::nanoseconds wait);
   void resolve_soon();
+  // Under the mutex. The routes to connect again, without it.
+  std::vector<std::shared_ptr<Route>> look_at_routes();
 
   const std::weak_ptr<AgentCore> core_;
   const std::shared_ptr<Loop> loop_;
@@ -63,7 +74,8 @@ class WEFT_EXPORT PeerSetState final : public std::enable_shared_from_this<PeerS
   const Resolver resolver_;   // null: the names are fixed
   mutable std::mutex mutex_;  // guards what follows
   ReplicaPlan plan_;
-  bool known_ = false;  // names have come, or cannot be had
+  std::map<ReplicaPlan::Id, std::shared_ptr<Route>> routes_;  // of replicas that were chosen
+  bool known_ = false;                                        // the names are known, or the resolver failed
   bool resolving_ = false;
   Clock::time_point asked_{};  // when the resolver was asked last
   std::uint64_t round_ = 0;    // of resolving: a timer of an earlier one does nothing
@@ -77,17 +89,35 @@ struct WEFT_EXPORT CallVerdict {
   static CallVerdict of(const std::exception_ptr& error, bool idempotent);
 };
 
-// One call, from replica to replica. `start`: Peer -> Future<Value>.
+// The attempts of one call, of which one is reported after another has begun where threads race. cancel()
+// reaches the latest. Thread-safe.
+class WEFT_EXPORT LatestAttempt {
+ public:
+  std::uint64_t begin();                              // its number
+  void set(std::uint64_t number, Future<void> work);  // ignored where a later one has begun
+  void cancel();                                      // the latest, and all that begin from here on
+  bool cancelled() const;
+
+ private:
+  mutable std::mutex mutex_;  // guards what follows
+  std::uint64_t latest_ = 0;
+  bool cancelled_ = false;
+  std::shared_ptr<Future<void>> work_;  // its end may come back here: cancelled without the mutex
+};
+
+// One call, from replica to replica. `start`: (Peer, connect_within) -> Future<Value>.
 template <class Value, class Start>
 class BalancedCall final : public std::enable_shared_from_this<BalancedCall<Value, Start>> {
  public:
   BalancedCall(std::shared_ptr<PeerSetState> set, std::optional<std::uint64_t> key,
-               std::optional<Clock::time_point> deadline, bool again, bool idempotent, Start start)
+               std::optional<Clock::time_point> deadline, bool again, bool idempotent, bool wait_for_ready,
+               Start start)
       : set_(std::move(set)),
         key_(key),
         deadline_(deadline),
         again_(again),
         idempotent_(idempotent),
+        wait_for_ready_(wait_for_ready),
         start_(std::move(start)),
         promise_(set_->loop()) {}
 
@@ -114,63 +144,65 @@ class BalancedCall final : public std::enable_shared_from_this<BalancedCall<Valu
   // last: what the replica before this one failed with.
   void attempt(const std::exception_ptr& last) {
     const auto chosen = set_->choose(key_, tried_);
-    if (!chosen) {
-      if (last != nullptr) return promise_.fail(last);
-      return end(ErrorKind::unavailable, "no replica is known");
-    }
+    if (!chosen) return nobody_left(last);
     tried_.push_back(chosen->choice.id);
+    const std::uint64_t number = latest_.begin();
     Future<Value> made;
     try {
-      made = start_(chosen->peer);
+      made = start_(chosen->peer, set_->connect_within(deadline_, again_ ? chosen->left : 1));
     } catch (...) {  // its arguments do not travel
       set_->finish(chosen->choice, ReplicaPlan::Outcome::unknown);
       return promise_.fail(std::current_exception());
     }
-    auto over = std::move(made).then(
-        [self = this->shared_from_this(), choice = chosen->choice](Result<Value>&& result) -> Result<void> {
-          self->ended(choice, std::move(result));
-          return {};
-        });
-    std::lock_guard lock(mutex_);
-    if (over.ready()) return;  // `under_way_` may be a later attempt's by now
-    under_way_ = std::move(over);
-    if (cancelled_) under_way_.cancel();
+    latest_.set(number, std::move(made).then([self = this->shared_from_this(), choice = chosen->choice](
+                                                 Result<Value>&& result) -> Result<void> {
+      self->ended(choice, std::move(result));
+      return {};
+    }));
   }
   void ended(const ReplicaPlan::Choice& choice, Result<Value>&& result) {
     CallVerdict verdict;
     if (!result.ok()) verdict = CallVerdict::of(result.error(), idempotent_);
     set_->finish(choice, verdict.outcome);
-    bool cancelled = false;
-    {
-      std::lock_guard lock(mutex_);
-      cancelled = cancelled_;
-    }
-    if (!verdict.elsewhere || !again_ || cancelled) return promise_.complete(std::move(result));
+    if (!verdict.elsewhere || !again_ || latest_.cancelled()) return promise_.complete(std::move(result));
     attempt(result.error());
+  }
+  // Every replica has failed with `last`; null: no replica is known.
+  void nobody_left(const std::exception_ptr& last) {
+    if (!wait_for_ready_ || (last != nullptr && !again_)) {
+      if (last != nullptr) return promise_.fail(last);
+      return end(ErrorKind::unavailable, "no replica is known");
+    }
+    tried_.clear();
+    const std::uint64_t number = latest_.begin();
+    latest_.set(number, set_->pause().then([self = this->shared_from_this()](Result<void>&&) -> Result<void> {
+      if (self->latest_.cancelled()) {
+        self->end(ErrorKind::cancelled, "cancelled while no replica could be reached");
+      } else if (self->deadline_ && self->set_->loop()->now() >= *self->deadline_) {
+        self->end(ErrorKind::deadline_exceeded, "the deadline has passed while no replica could be reached");
+      } else {
+        self->attempt(nullptr);
+      }
+      return {};
+    }));
   }
   void end(ErrorKind kind, const std::string& message) {
     promise_.fail(Error(kind, message, Execution::not_sent));
   }
   void cancel() {
-    {
-      std::lock_guard lock(mutex_);
-      cancelled_ = true;
-      if (under_way_.valid()) under_way_.cancel();
-    }
+    latest_.cancel();
     if (!begun_.exchange(true)) end(ErrorKind::cancelled, "cancelled before a replica was known");
   }
 
   const std::shared_ptr<PeerSetState> set_;
   const std::optional<std::uint64_t> key_;
   const std::optional<Clock::time_point> deadline_;
-  const bool again_, idempotent_;
+  const bool again_, idempotent_, wait_for_ready_;
   Start start_;
   Promise<Value> promise_;
   std::vector<ReplicaPlan::Id> tried_;
   std::atomic<bool> begun_{false};
-  std::mutex mutex_;  // guards what follows
-  bool cancelled_ = false;
-  Future<void> under_way_;
+  LatestAttempt latest_;
 };
 
 // Text is kept, not pointed to.
@@ -190,7 +222,8 @@ class WEFT_EXPORT PeerSet {
   PeerSet(Agent& agent, Resolver resolver, PeerSetOptions options = {});
 
   // Handles whose calls have a key, have options, or are made in the name of a call that is being served. The
-  // deadline is that of all tries together.
+  // deadline is that of all tries together. With wait_for_ready a call tries all replicas again and again
+  // while none can be reached.
   PeerSet key(std::string_view key) const;
   PeerSet with(CallOptions options) const;
   PeerSet with(CallContext& serving) const;
@@ -225,8 +258,10 @@ class WEFT_EXPORT PeerSet {
         options_.deadline ? std::optional(later(state_->loop()->now(), *options_.deadline)) : std::nullopt;
     auto start = [call, deadline, loop = state_->loop(), options = options_, serving = serving_,
                   kept = std::tuple<detail::Kept<Given>...>(std::forward<Given>(given)...)](
-                     const Peer& replica) mutable {
+                     const Peer& replica, std::optional<std::chrono::nanoseconds> connect_within) mutable {
       CallOptions now = options;
+      now.wait_for_ready = false;  // another replica may be ready
+      if (!now.connect_within) now.connect_within = connect_within;
       if (deadline) now.deadline = *deadline - loop->now();
       if (!now.retry) now.retry = RetryPolicy{.attempts = 1};  // another replica, rather than this one again
       Peer peer = replica.with(now);
@@ -242,7 +277,8 @@ class WEFT_EXPORT PeerSet {
           kept);
     };
     return std::make_shared<detail::BalancedCall<Value, decltype(start)>>(
-               state_, key_, deadline, again, M::is_idempotent || options_.idempotent, std::move(start))
+               state_, key_, deadline, again, M::is_idempotent || options_.idempotent,
+               options_.wait_for_ready, std::move(start))
         ->begin();
   }
 

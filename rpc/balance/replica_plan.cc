@@ -47,6 +47,10 @@ const ReplicaPlan::Replica* ReplicaPlan::find(Id id) const {
 
 ReplicaPlan::Replica* ReplicaPlan::find_mutable(Id id) { return const_cast<Replica*>(find(id)); }
 
+void ReplicaPlan::set_reach(Id id, Reach reach) {
+  if (Replica* replica = find_mutable(id)) replica->reach = reach;
+}
+
 bool ReplicaPlan::available(const Replica& replica, Time now) const {
   if (!replica.ejected_until) return true;
   return now >= *replica.ejected_until && !replica.probing;
@@ -61,11 +65,19 @@ std::optional<ReplicaPlan::Choice> ReplicaPlan::choose(Time now, std::optional<s
     if (available(replica, now)) good.push_back(&replica);
   }
   if (left.empty()) return std::nullopt;
+  if (good.empty()) good = left;
+  const bool by_key = options_.policy == BalancePolicy::consistent_hash && key;
+  const auto rank = [by_key](const Replica* replica) {
+    return by_key && replica->reach == Reach::connecting ? Reach::ready : replica->reach;
+  };
+  Reach best = Reach::failing;
+  for (const Replica* replica : good) best = std::min(best, rank(replica));
+  std::erase_if(good, [&](const Replica* replica) { return rank(replica) != best; });
   Replica* chosen = nullptr;
   // Who is due to be probed is, whatever the policy: else a replica that it likes less never came back.
   for (Replica* replica : good)
-    if (replica->ejected_until) chosen = replica;
-  if (chosen == nullptr) chosen = pick(good.empty() ? left : good, key);
+    if (replica->ejected_until && available(*replica, now)) chosen = replica;
+  if (chosen == nullptr) chosen = pick(good, key);
   const bool probe = chosen->ejected_until && available(*chosen, now);
   if (probe) chosen->probing = true;
   ++chosen->outstanding;

@@ -2,7 +2,8 @@
 // state with an explicit clock: PeerSet carries it out.
 //
 // A replica that fails several times in a row is ejected for a while. When that is over one call probes it:
-// success takes it back, failure ejects it for twice as long. The last one that is not ejected never is.
+// success takes it back, failure ejects it for twice as long. The last one that is not ejected never is. A
+// replica that is not connected gets calls only while no better one is left (Reach).
 // Rendezvous hashing: Thaler and Ravishankar, "Using name-based mappings to increase hit rates", 1998; its
 // bound on loads: Mirrokni, Thorup and Zadimoghaddam, "Consistent hashing with bounded loads", 2018.
 // Thread-safety: none.
@@ -44,11 +45,15 @@ class WEFT_EXPORT ReplicaPlan {
   using Id = std::uint64_t;  // of a replica as long as it is in the plan; never used again
   using Time = Clock::time_point;
   enum class Outcome : std::uint8_t { good, failed, unknown };
+  // How a replica can be reached, the best first. A key leads to a replica that is being connected as to one
+  // that is connected, else keys would move when replicas start.
+  enum class Reach : std::uint8_t { ready, connecting, failing };  // ready: connected, or never tried
 
   explicit ReplicaPlan(BalanceOptions options) : options_(options) {}
 
   // Replicas by name. Those that were there before keep what is known of them.
   void set(const std::vector<std::string>& names);
+  void set_reach(Id id, Reach reach);
 
   struct Choice {
     Id id = 0;
@@ -69,6 +74,7 @@ class WEFT_EXPORT ReplicaPlan {
     std::size_t ejections = 0;  // in a row
     std::optional<Time> ejected_until;
     bool probing = false;  // a call is under way that decides
+    Reach reach = Reach::ready;
   };
   const std::vector<Replica>& replicas() const { return replicas_; }
   const Replica* find(Id id) const;

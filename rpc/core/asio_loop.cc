@@ -40,9 +40,14 @@ void pause() {
 struct AsioLoop::State : std::enable_shared_from_this<State> {
   using TimerKey = std::pair<Clock::time_point, TimerId>;
 
-  State()
-      : own(std::in_place, 1), context(*own), work(std::in_place, context.get_executor()), timer(context) {}
-  explicit State(asio::io_context& program) : context(program), timer(context) {}
+  explicit State(std::shared_ptr<ExceptionSink> sink)
+      : exceptions(std::move(sink)),
+        own(std::in_place, 1),
+        context(*own),
+        work(std::in_place, context.get_executor()),
+        timer(context) {}
+  State(std::shared_ptr<ExceptionSink> sink, asio::io_context& program)
+      : exceptions(std::move(sink)), context(program), timer(context) {}
 
   // --- Turns ---
 
@@ -56,13 +61,23 @@ struct AsioLoop::State : std::enable_shared_from_this<State> {
   void take_turn(const Event& event) {
     if (in_turn) return event();
     in_turn = true;
-    event();
+    run(event);
     for (std::size_t i = 0; i < most_jobs_a_turn && !ready.empty(); ++i) {
       Job job = ready.pop();
-      job();
+      run(job);
     }
     in_turn = false;
     if (!ready.empty() && !std::exchange(rest_due, true)) asio::post(context, Rest(shared_from_this()));
+  }
+
+  // An exception of a job ends here: the turn, the timers and the io_context go on.
+  template <class Callable>
+  void run(Callable& job) {
+    try {
+      job();
+    } catch (...) {
+      exceptions->take("a job of the event loop", std::current_exception());
+    }
   }
 
   // The jobs that a turn was too short for. On the program's io_context, which may never run again, they go
@@ -147,7 +162,7 @@ struct AsioLoop::State : std::enable_shared_from_this<State> {
 
   // --- The own thread ---
 
-  void run(std::chrono::nanoseconds spin) {
+  void run_thread(std::chrono::nanoseconds spin) {
     thread = std::this_thread::get_id();
     if (spin.count() <= 0) context.run();
     while (!context.stopped()) {
@@ -191,6 +206,7 @@ struct AsioLoop::State : std::enable_shared_from_this<State> {
     return true;
   }
 
+  const std::shared_ptr<ExceptionSink> exceptions;
   std::optional<asio::io_context> own;
   asio::io_context& context;
   std::optional<asio::executor_work_guard<asio::io_context::executor_type>> work;
@@ -218,16 +234,16 @@ struct AsioLoop::State : std::enable_shared_from_this<State> {
 };
 
 AsioLoop::AsioLoop(std::chrono::nanoseconds spin)
-    : state_(std::make_shared<State>()), context_(state_->context), own_(true) {
+    : state_(std::make_shared<State>(exceptions())), context_(state_->context), own_(true) {
   state_->spinning = spin.count() > 0;
   thread_ = std::thread([state = state_, spin] {
     OwnedThread mark;
-    state->run(spin);
+    state->run_thread(spin);
   });
 }
 
 AsioLoop::AsioLoop(asio::io_context& context)
-    : state_(std::make_shared<State>(context)), context_(context), own_(false) {}
+    : state_(std::make_shared<State>(exceptions(), context)), context_(context), own_(false) {}
 
 AsioLoop::~AsioLoop() { stop(); }
 

@@ -13,6 +13,12 @@ void Latch::wait() {
   opened_.wait(lock, [this] { return open_; });
 }
 
+void continuation_threw(const Loop* loop) noexcept {
+  const auto exception = std::current_exception();
+  if (loop != nullptr) return loop->exceptions()->take("a continuation", exception);
+  ExceptionSink().take("a continuation", exception);
+}
+
 void refuse_blocking(const Loop* loop) {
   if (OwnedThread::here() || (loop != nullptr && loop->running_here()))
     throw Error(ErrorKind::failed_precondition,

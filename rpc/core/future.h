@@ -3,8 +3,9 @@
 // A future has one consumer, who chooses one way: get() on a thread of the program, co_await in a Task,
 // then(f), or async_get(token) with any Asio completion token. Destroying a future detaches: the work goes
 // on. cancel() asks the work to end early; it still completes exactly once. A promise that is destroyed
-// unfulfilled completes with ErrorKind::aborted. Thread-safety: the two ends may be used from different
-// threads; one end by one thread at a time.
+// unfulfilled completes with ErrorKind::aborted. An exception that a continuation throws is logged and
+// counted by the agent that completes the future, and dropped. Thread-safety: the two ends may be used from
+// different threads; one end by one thread at a time.
 #pragma once
 
 #include <weft/rpc/core/error.h>
@@ -12,11 +13,13 @@
 #include <weft/rpc/core/result.h>
 #include <weft/rpc/core/unique_function.h>
 
+#include <asio/associated_cancellation_slot.hpp>
 #include <asio/associated_executor.hpp>
 #include <asio/async_result.hpp>
+#include <asio/cancellation_type.hpp>
 #include <asio/dispatch.hpp>
-#include <asio/error_code.hpp>
 #include <asio/executor_work_guard.hpp>
+#include <asio/post.hpp>
 
 #include <atomic>
 #include <condition_variable>
@@ -31,6 +34,9 @@ class Future;
 
 namespace detail {
 
+// Logs and counts what a continuation threw; loop: that of its future, or null.
+WEFT_EXPORT void continuation_threw(const Loop* loop) noexcept;
+
 // Empty -> waiting (a continuation is set) -> done, or empty -> done: whoever comes second runs the
 // continuation.
 template <class T>
@@ -41,16 +47,14 @@ class FutureState {
   void complete(Result<T> result) {
     result_.emplace(std::move(result));
     if (stage_.exchange(Stage::done, std::memory_order_acq_rel) == Stage::waiting) {
-      Continuation continuation = std::move(continuation_);
-      continuation(std::move(*result_));
+      run(std::move(continuation_));
     }
   }
   void consume(Continuation continuation) {
     continuation_ = std::move(continuation);
     Stage expected = Stage::empty;
     if (stage_.compare_exchange_strong(expected, Stage::waiting, std::memory_order_acq_rel)) return;
-    Continuation now = std::move(continuation_);
-    now(std::move(*result_));
+    run(std::move(continuation_));
   }
   bool done() const { return stage_.load(std::memory_order_acquire) == Stage::done; }
   Result<T>& result() { return *result_; }
@@ -60,6 +64,17 @@ class FutureState {
 
  private:
   enum class Stage : std::uint8_t { empty, waiting, done };
+
+  // The one place where continuations run. Their exceptions end here: the caller may be a connection or a
+  // timer.
+  void run(Continuation continuation) {
+    try {
+      continuation(std::move(*result_));
+    } catch (...) {
+      continuation_threw(loop.get());
+    }
+  }
+
   std::atomic<Stage> stage_{Stage::empty};
   std::optional<Result<T>> result_;
   Continuation continuation_;
@@ -87,6 +102,36 @@ class WEFT_EXPORT Latch {
 };
 
 WEFT_EXPORT void refuse_blocking(const Loop* loop);  // throws on a thread that must not wait
+
+// The end of one async_get() that can be cancelled: Complete runs once, with the result or with `cancelled`.
+template <class T, class Complete>
+class CancellableGet {
+ public:
+  CancellableGet(std::shared_ptr<FutureState<T>> state, Complete complete)
+      : state_(std::move(state)), complete_(std::move(complete)) {}
+
+  void complete(Result<T>&& result) {
+    if (over_.exchange(true)) return;
+    Complete complete =
+        std::move(complete_);  // with its work guard: the work under the future may go on for long
+    complete(std::move(result), cancelling_);
+  }
+  // Asks the work to end. If it does not end at once, its result is dropped when it comes.
+  void cancel() {
+    if (over_) return;
+    cancelling_ = true;
+    if (state_->cancel && !state_->done()) state_->cancel();
+    complete(std::make_exception_ptr(Error(ErrorKind::cancelled, "async_get() was cancelled")));
+  }
+
+ private:
+  const std::shared_ptr<FutureState<T>> state_;
+  Complete complete_;
+  std::atomic<bool> over_{false}, cancelling_{false};
+};
+
+template <class>
+inline constexpr bool never = false;
 
 }  // namespace detail
 
@@ -157,9 +202,9 @@ class [[nodiscard]] Future {
     return std::move(state->result()).get();
   }
 
-  // f gets the Result<T>, inline on the completing thread (or here, when done already), and must neither
-  // block nor throw where it returns nothing. What f returns (a value, or a Result) becomes a future; an f
-  // that returns nothing ends the chain.
+  // f gets the Result<T>, inline on the completing thread (or here, when done already), and must not block.
+  // What f returns (a value, or a Result) or throws becomes a future. An f that returns nothing ends the
+  // chain, and must not throw: see above.
   template <class F>
   auto then(F f) {
     using Returned = std::invoke_result_t<F&, Result<T>>;
@@ -184,8 +229,11 @@ class [[nodiscard]] Future {
     }
   }
 
-  // Completes the token with (std::exception_ptr[, T]) on the token's executor. A T has a default
-  // constructor: it stands beside an error.
+  // Completes the token with (std::exception_ptr[, T]) on the token's executor. T has a default constructor,
+  // whose value accompanies an error. If the token's cancellation slot signals terminal or partial
+  // cancellation, this requests the end of the work, as cancel() does, and the operation completes at once:
+  // with the work's own error where that is known by then, else with ErrorKind::cancelled. A total
+  // cancellation alone is ignored: a call may have had effects.
   template <class Token>
   auto async_get(Token&& token) {
     if constexpr (std::is_void_v<T>) {
@@ -193,6 +241,15 @@ class [[nodiscard]] Future {
     } else {
       return asio::async_initiate<Token, void(std::exception_ptr, T)>(Initiate{}, token, std::move(*this));
     }
+  }
+
+  // For the compiler's message alone: what Asio's coroutines look for in a value that they await.
+  template <class Frame>
+  std::nullptr_t operator()(Frame*) const {
+    static_assert(detail::never<Frame>,
+                  "weft: in an asio::awaitable, write co_await future.async_get(asio::use_awaitable); only a "
+                  "weft::rpc::Task awaits a Future itself");
+    return nullptr;
   }
 
   // A request; the future still completes exactly once. Safe on any thread, also after completion.
@@ -211,22 +268,42 @@ class [[nodiscard]] Future {
   friend class Promise<T>;
   explicit Future(std::shared_ptr<detail::FutureState<T>> state) : state_(std::move(state)) {}
 
+  // Runs the handler on its executor. From within a cancellation signal not before that has returned.
+  template <class Handler, class Work>
+  struct Complete {
+    Handler handler;
+    Work work;
+    void operator()(Result<T>&& result, bool later = false) {
+      auto executor = work.get_executor();
+      auto run = [handler = std::move(handler), result = std::move(result)]() mutable {
+        std::exception_ptr error = result.ok() ? nullptr : result.error();
+        if constexpr (std::is_void_v<T>) {
+          std::move(handler)(error);
+        } else {
+          std::move(handler)(error, result.ok() ? std::move(result).get() : T{});
+        }
+      };
+      later ? asio::post(executor, std::move(run)) : asio::dispatch(executor, std::move(run));
+    }
+  };
+
   struct Initiate {
     template <class Handler>
     void operator()(Handler handler, Future future) const {
+      auto slot = asio::get_associated_cancellation_slot(handler);
       auto work = asio::make_work_guard(asio::get_associated_executor(handler));
-      std::move(future).then(
-          [handler = std::move(handler), work = std::move(work)](Result<T>&& result) mutable {
-            auto executor = work.get_executor();
-            asio::dispatch(executor, [handler = std::move(handler), result = std::move(result)]() mutable {
-              std::exception_ptr error = result.ok() ? nullptr : result.error();
-              if constexpr (std::is_void_v<T>) {
-                std::move(handler)(error);
-              } else {
-                std::move(handler)(error, result.ok() ? std::move(result).get() : T{});
-              }
-            });
-          });
+      using OnEnd = Complete<Handler, decltype(work)>;
+      OnEnd complete{std::move(handler), std::move(work)};
+      if (!slot.is_connected())
+        return std::move(future).then(
+            [complete = std::move(complete)](Result<T>&& result) mutable { complete(std::move(result)); });
+      auto get = std::make_shared<detail::CancellableGet<T, OnEnd>>(future.state_, std::move(complete));
+      slot.assign([weak = std::weak_ptr(get)](asio::cancellation_type type) {
+        const auto heeded = asio::cancellation_type::terminal | asio::cancellation_type::partial;
+        if ((type & heeded) == asio::cancellation_type::none) return;
+        if (const auto current = weak.lock()) current->cancel();
+      });
+      std::move(future).then([get](Result<T>&& result) { get->complete(std::move(result)); });
     }
   };
 

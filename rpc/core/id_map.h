@@ -1,7 +1,8 @@
 // IdMap<T>: what belongs to a number that somebody else may have chosen: calls under way, by their id.
 //
-// Open addressing, so that a call costs no allocation here; a seed that a peer does not know keeps chosen
-// numbers from falling together. Thread-safety: none.
+// Open addressing, so that a call costs no allocation here. The seed must be random and secret: a peer that
+// knows it can choose numbers that collide, and each then costs a search through all of them. Thread-safety:
+// none.
 #pragma once
 
 #include <algorithm>

@@ -5,6 +5,8 @@
 // (log_fields). What a record points to lives as long as the call of the sink.
 #pragma once
 
+#include <weft/rpc/core/export.h>
+
 #include <functional>
 #include <span>
 #include <string>
@@ -44,6 +46,10 @@ struct LogRecord {
     return {};
   }
 };
+
+// Text that a peer may have written, for a terminal or a log: control characters, and bytes that are no
+// UTF-8, as \xNN. Lines after the first are indented, so that none passes for a separate record.
+WEFT_EXPORT std::string escaped(std::string_view text);
 
 using LogSink = std::function<void(const LogRecord&)>;  // any thread, must not block
 

@@ -208,6 +208,7 @@ void JobMembership::not_seen(const Error& error) {
   enum class Then { nothing, look, look_later, host_left } then = Then::nothing;
   bool hopeless = false;
   std::optional<Error> silent;
+  std::string reason = error.what();
   if (error.kind() == ErrorKind::lease_lost) return lose_membership(error);  // so the host says
   {
     std::lock_guard lock(mutex_);
@@ -234,7 +235,11 @@ void JobMembership::not_seen(const Error& error) {
       case ErrorKind::unavailable:
         then = Then::look_later;
         if (!blind_since_) blind_since_ = loop_->now();
-        hopeless = loop_->now() - *blind_since_ >= reach_patience;
+        // Once its lease has ended, the store no longer counts this agent as a member.
+        hopeless = loop_->now() - *blind_since_ >=
+                   (self_.keeper != nullptr ? rendezvous_.lease : std::chrono::nanoseconds(reach_patience));
+        if (self_.keeper != nullptr)
+          reason = "the job's store has not answered for the time of a lease: " + reason;
         break;
       default:
         hopeless = true;
@@ -242,7 +247,8 @@ void JobMembership::not_seen(const Error& error) {
     looking_ = then == Then::look_later;
   }
   if (silent && rendezvous_.fixed_world) return fail(*silent);
-  if (silent || hopeless) fail_all(silent ? Error(ErrorKind::unavailable, silent->what()) : error);
+  if (silent || hopeless)
+    fail_all(silent ? Error(ErrorKind::unavailable, silent->what()) : Error(error.kind(), reason));
   switch (then) {
     case Then::nothing:
       return;

@@ -11,8 +11,9 @@
 #include <asio/steady_timer.hpp>
 #include <asio/write.hpp>
 
+#include <algorithm>
 #include <chrono>
-#include <set>
+#include <list>
 #include <thread>
 
 namespace weft::observe {
@@ -104,15 +105,24 @@ tcp::acceptor bind(asio::io_context& context, const rpc::Address& address, bool 
 // One request and its answer. On the server's thread.
 class HttpServer::Exchange : public std::enable_shared_from_this<Exchange> {
  public:
-  Exchange(tcp::socket socket, const HttpServer::Pages& pages, std::set<std::shared_ptr<Exchange>>& open)
+  Exchange(tcp::socket socket, const HttpServer::Pages& pages, std::list<std::shared_ptr<Exchange>>& open)
       : socket_(std::move(socket)), timer_(socket_.get_executor()), pages_(pages), open_(open) {}
 
   void start() {
-    open_.insert(shared_from_this());
+    open_.push_back(shared_from_this());
     wait();
     asio::async_read_until(
         socket_, asio::dynamic_buffer(request_, longest_request), "\r\n\r\n",
         [self = shared_from_this()](const asio::error_code& error, std::size_t) { self->answer(error); });
+  }
+
+  bool asked() const { return asked_; }  // its request was received
+
+  void close() {
+    asio::error_code ignored;
+    timer_.cancel();
+    socket_.close(ignored);
+    open_.remove(shared_from_this());
   }
 
  private:
@@ -126,6 +136,7 @@ class HttpServer::Exchange : public std::enable_shared_from_this<Exchange> {
 
   void answer(const asio::error_code& error) {
     if (error && error != asio::error::not_found) return close();  // not_found: it is too long
+    asked_ = true;
     const RequestLine request = error ? RequestLine{} : RequestLine::parse(request_);
     reply_ = text_of(reply_to(request, pages_), request.method != "HEAD");
     wait();
@@ -148,18 +159,12 @@ class HttpServer::Exchange : public std::enable_shared_from_this<Exchange> {
                             });
   }
 
-  void close() {
-    asio::error_code ignored;
-    timer_.cancel();
-    socket_.close(ignored);
-    open_.erase(shared_from_this());
-  }
-
   tcp::socket socket_;
   asio::steady_timer timer_;
   const HttpServer::Pages& pages_;
-  std::set<std::shared_ptr<Exchange>>& open_;
+  std::list<std::shared_ptr<Exchange>>& open_;  // the oldest first
   std::string request_, reply_;
+  bool asked_ = false;
 };
 
 struct HttpServer::State {
@@ -176,13 +181,21 @@ struct HttpServer::State {
         });
         return;
       }
-      if (open.size() < most_connections) std::make_shared<Exchange>(std::move(socket), pages, open)->start();
+      if (open.size() >= most_connections) make_room();
+      std::make_shared<Exchange>(std::move(socket), pages, open)->start();
       accept();
     });
   }
 
+  void make_room() {
+    const auto silent =
+        std::find_if(open.begin(), open.end(), [](const auto& exchange) { return !exchange->asked(); });
+    const auto oldest = silent != open.end() ? *silent : open.front();  // a copy: close() drops the other
+    oldest->close();
+  }
+
   const Pages pages;
-  std::set<std::shared_ptr<Exchange>> open;  // on the thread
+  std::list<std::shared_ptr<Exchange>> open;  // on the thread, the oldest first
   asio::io_context context;
   tcp::acceptor acceptor;
   asio::steady_timer pause;

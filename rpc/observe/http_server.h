@@ -2,8 +2,10 @@
 // more.
 //
 // It has a thread of its own, on which the pages are made, one at a time, so it answers while the agent's
-// loops do not. A request is read for 5 s and 8 KiB at most, 64 connections are open at a time, and each has
-// one answer. Ends with its destructor, which waits for a page that is being made. Thread-safe.
+// loops do not. A request is read for 5 s and 8 KiB at most, and each connection has one answer. At most 64
+// connections are open at a time: a further one takes the place of the oldest that has not sent its request,
+// or else of the oldest, so that silent clients do not keep a probe out. Ends with its destructor, which
+// waits for a page that is being made. Thread-safe.
 #pragma once
 
 #include <weft/rpc/core/export.h>

@@ -193,6 +193,8 @@ void Metrics::collect_agent(std::vector<MetricFamily>& families) const {
   out.counter("weft_lanes_made_total", "Connections that became lanes of others.", counts.lanes_made);
   out.counter("weft_peers_silent_total", "Connections given up for want of a heartbeat.",
               counts.peers_silent);
+  out.counter("weft_exceptions_dropped_total", "Exceptions thrown by continuations and by jobs of loops.",
+              counts.exceptions_dropped);
   out.gauge("weft_calls_serving", "Calls being served now.", counts.serving);
   out.gauge("weft_calls_waiting", "Calls waited for now.", counts.waiting);
   out.counter("weft_sent_bytes_total", "Bytes of requests and replies sent.", counts.bytes_sent);

@@ -126,9 +126,8 @@ StreamReader::Batch StreamReader::read(const PendingCall::Reply& reply) const {
   batch.held = std::max(batch.bytes, reply->bytes());
   if (const ValueReader& error = find("error", 5); !error.is_nil()) {
     const auto failure = Codec<StreamFailure>::decode(error);
-    batch.error =
-        std::make_exception_ptr(RemoteError(kind_of_number(failure.kind), failure.message, failure.worker,
-                                            std::string(StreamTable::next_method), failure.type));
+    batch.error = std::make_exception_ptr(
+        RemoteError(kind_of_number(failure.kind), failure.message, failure.worker, method_, failure.type));
   }
   return batch;
 }
@@ -181,6 +180,19 @@ void StreamReader::pulled(Result<PendingCall::Reply> reply) {
   if (give_up) StreamTable::send_close(source_, stream_);
   if (asked) asked->complete(std::move(*item));
   pull();
+}
+
+void StreamReader::refuse_item(const Error& mismatch) {
+  std::uint64_t number = 0;
+  {
+    std::lock_guard lock(mutex_);
+    number = consumed_;
+  }
+  close();
+  throw Error(mismatch.kind(),
+              source_.route()->peer_name() + ": " + method_ + ": item " + std::to_string(number) +
+                  " of the stream: " + mismatch.what(),
+              Execution::maybe_executed);
 }
 
 void StreamReader::close() {

@@ -20,12 +20,15 @@ class WEFT_EXPORT StreamReader : public std::enable_shared_from_this<StreamReade
     ValueReader value;
   };
 
-  StreamReader(Peer source, std::uint64_t stream, StreamWindow window)
-      : source_(std::move(source)), stream_(stream), window_(window) {}
+  // method: of the call that brought the stream, for errors.
+  StreamReader(Peer source, std::string method, std::uint64_t stream, StreamWindow window)
+      : source_(std::move(source)), method_(std::move(method)), stream_(stream), window_(window) {}
 
   void set_window(const StreamWindow& window);
   Future<std::optional<Raw>> next();
   void close();
+  // The item that next() gave last cannot be decoded: ends the stream, and throws what names peer and method.
+  [[noreturn]] void refuse_item(const Error& mismatch);
 
  private:
   using Item = std::optional<Raw>;
@@ -45,6 +48,7 @@ class WEFT_EXPORT StreamReader : public std::enable_shared_from_this<StreamReade
   std::optional<Result<Item>> take();  // what next() brings now, if anything; mutex_ is held
 
   const Peer source_;
+  const std::string method_;
   const std::uint64_t stream_;
   std::mutex mutex_;  // guards what follows
   StreamWindow window_;
@@ -78,9 +82,11 @@ class RemoteSource final : public StreamSource<T> {
           if (!raw.value()) return std::optional<T>();
           try {
             return std::optional<T>(Codec<T>::decode(raw.value()->value));
+          } catch (const Error& mismatch) {
+            reader->refuse_item(mismatch);
           } catch (...) {
             reader->close();
-            return std::current_exception();
+            throw;
           }
         });
   }

@@ -133,8 +133,6 @@ Stream<T> GeneratorPromise<T>::get_return_object() {
 
 template <class T>
 struct Codec<Stream<T>> {
-  static constexpr std::string_view field = "stream";
-
   static void describe(TypeText& text) {
     text << "stream<";
     Codec<T>::describe(text);
@@ -148,13 +146,10 @@ struct Codec<Stream<T>> {
     auto served = std::make_shared<detail::ServedStreamOf<T>>(source, table->window());
     source->bind(table->home(writer.message()));
     const std::uint64_t id = table->hand_over(writer.message(), std::move(served));
-    writer.set_record(1).field(0, field).set_uint(id);
+    writer.set_record(1).field(0, detail::StreamTable::id_field).set_uint(id);
   }
   static Stream<T> decode(ValueReader reader) {
-    ValueReader id;
-    if (reader.kind() != ValueKind::record || !reader.find_field(field, 0, id)) reader.mismatch("a stream");
-    return Stream<T>(std::make_shared<detail::RemoteSource<T>>(
-        detail::StreamTable::receive(reader.message(), id.get_uint())));
+    return Stream<T>(std::make_shared<detail::RemoteSource<T>>(detail::StreamTable::receive(reader)));
   }
 };
 

@@ -104,7 +104,8 @@ class StreamTable::Carried final : public CallPart {
 struct StreamTable::Received {
   std::shared_ptr<StreamTable> table;
   AgentId from;
-  std::mutex mutex;  // guards left: items of a stream may be decoded on several threads
+  std::string method;  // of the call that came; empty: the message is an answer
+  std::mutex mutex;    // guards left: items of a stream may be decoded on several threads
   std::set<std::uint64_t> left;
 
   ~Received() {
@@ -182,7 +183,11 @@ std::uint64_t StreamTable::hand_over(OutgoingMessage& message, std::shared_ptr<S
   return id;
 }
 
-std::shared_ptr<StreamReader> StreamTable::receive(IncomingMessage& message, std::uint64_t id) {
+std::shared_ptr<StreamReader> StreamTable::receive(ValueReader value) {
+  ValueReader field;
+  if (value.kind() != ValueKind::record || !value.find_field(id_field, 0, field)) value.mismatch("a stream");
+  const std::uint64_t id = field.get_uint();
+  IncomingMessage& message = value.message();
   auto* received = message.slots().find<Received>();
   if (received == nullptr)
     throw Error(ErrorKind::failed_precondition,
@@ -193,7 +198,10 @@ std::shared_ptr<StreamReader> StreamTable::receive(IncomingMessage& message, std
       throw Error(ErrorKind::failed_precondition,
                   "a stream that is not in this message, or was taken before");
   }
-  return std::make_shared<StreamReader>(received->table->peer(received->from), id, received->table->window());
+  const auto* answered = message.slots().find<AnsweredMethod>();
+  return std::make_shared<StreamReader>(received->table->peer(received->from),
+                                        answered != nullptr ? answered->name : received->method, id,
+                                        received->table->window());
 }
 
 void StreamTable::send_close(const Peer& source, std::uint64_t id) {
@@ -216,7 +224,7 @@ Peer StreamTable::peer(const AgentId& life) const {
 
 // --- Messages that have come ---
 
-void StreamTable::note(IncomingMessage& message, const AgentId& from) {
+void StreamTable::note(IncomingMessage& message, const AgentId& from, std::string_view method) {
   const auto section = message.section(section_key);
   if (!section) return;
   const auto ids = Codec<std::vector<std::uint64_t>>::decode(*section);
@@ -225,18 +233,19 @@ void StreamTable::note(IncomingMessage& message, const AgentId& from) {
   auto received = std::make_shared<Received>();
   received->table = shared_from_this();
   received->from = from;
+  received->method = method;
   received->left.insert(ids.begin(), ids.end());
   message.slots().put(received);
 }
 
 void StreamTable::incoming(std::shared_ptr<IncomingCall> call, Job next) {
-  note(call->message(), call->peer().id);
+  note(call->message(), call->peer().id, call->method());
   next();
 }
 
 void StreamTable::replied(IncomingMessage& message, const AgentId& from) {
   try {
-    note(message, from);
+    note(message, from, {});
   } catch (const Error&) {
     // Malformed: whoever reads the result finds no stream in it.
   }

@@ -22,6 +22,7 @@ class WEFT_EXPORT StreamTable final : public CallHook, public std::enable_shared
   static constexpr std::string_view next_method = "weft.stream.next";
   static constexpr std::string_view close_method = "weft.stream.close";
   static constexpr std::string_view section_key = "stream";
+  static constexpr std::string_view id_field = "stream";  // of the record that stands for a stream
 
   explicit StreamTable(const std::shared_ptr<AgentCore>& core);
   void serve_methods();
@@ -32,7 +33,7 @@ class WEFT_EXPORT StreamTable final : public CallHook, public std::enable_shared
   static std::shared_ptr<StreamTable> of(OutgoingMessage& message);
   StreamHome home(OutgoingMessage& message) const;  // of generators in it
   std::uint64_t hand_over(OutgoingMessage& message, std::shared_ptr<ServedStream> stream);
-  static std::shared_ptr<StreamReader> receive(IncomingMessage& message, std::uint64_t id);
+  static std::shared_ptr<StreamReader> receive(ValueReader value);
   static void send_close(const Peer& source, std::uint64_t id);
 
   void end(std::uint64_t id, const std::exception_ptr& error);
@@ -66,7 +67,7 @@ class WEFT_EXPORT StreamTable final : public CallHook, public std::enable_shared
   using Entries = std::vector<std::shared_ptr<ServedStream>>;
 
   Peer peer(const AgentId& life) const;
-  void note(IncomingMessage& message, const AgentId& from);
+  void note(IncomingMessage& message, const AgentId& from, std::string_view method);
   std::shared_ptr<ServedStream> find(std::uint64_t id, const IncomingCall& asked_by);
   std::shared_ptr<ServedStream> take(std::uint64_t id);
   template <class Which>

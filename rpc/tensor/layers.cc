@@ -1,5 +1,6 @@
 #include <weft/rpc/tensor/layers.h>
 
+#include <weft/rpc/tensor/creation_turn.h>
 #include <weft/rpc/tensor/device_layer.h>
 #include <weft/rpc/tensor/tensor_hook.h>
 #include <weft/rpc/tensor/thread_state.h>
@@ -24,6 +25,7 @@ std::optional<std::string> without_backtrace(const std::exception_ptr& failure) 
 
 rpc::Layers layers(DeviceOptions devices) {
   return {[devices = std::move(devices)](rpc::Agent& agent) {
+    add_creation_turn(agent);
     add_device_layer(agent, devices);
     agent.core()->add_context(
         [](rpc::IncomingCall& call) { return make_thread_state(call.slots().find<WithGrad>() != nullptr); });

@@ -214,19 +214,31 @@ std::size_t checked_bytes(const std::vector<std::int64_t>& shape, std::size_t it
   return empty ? 0 : static_cast<std::size_t>(bytes);
 }
 
-// The same values with the dimensions from the slowest to the fastest in memory.
+// No received tensor is a view: a view that is made here, under no-grad, refuses to be changed in place by a
+// graph that it becomes part of.
+
+// The same values with the dimensions in this order in memory, from the slowest to the fastest.
 at::Tensor laid_out(const at::Tensor& tensor, const std::vector<std::int64_t>& order) {
-  std::vector<std::int64_t> sizes, place(order.size(), -1);
-  for (std::size_t i = 0; i < order.size(); ++i) {
-    const std::int64_t d = order[i];
-    if (d < 0 || d >= tensor.dim() || place[static_cast<std::size_t>(d)] >= 0)
+  std::vector<std::int64_t> strides(static_cast<std::size_t>(tensor.dim()), -1);
+  std::int64_t stride = 1;
+  for (auto next = order.rbegin(); next != order.rend(); ++next) {
+    const std::int64_t d = *next;
+    if (d < 0 || d >= tensor.dim() || strides[static_cast<std::size_t>(d)] >= 0)
       throw Error(ErrorKind::invalid_argument, "a tensor whose order is none of its dimensions");
-    place[static_cast<std::size_t>(d)] = static_cast<std::int64_t>(i);
-    sizes.push_back(tensor.size(d));
+    strides[static_cast<std::size_t>(d)] = stride;
+    stride *= std::max<std::int64_t>(tensor.size(d), 1);
   }
-  if (sizes.size() != static_cast<std::size_t>(tensor.dim()))
+  if (order.size() != strides.size())
     throw Error(ErrorKind::invalid_argument, "a tensor whose order lacks dimensions");
-  return at::empty(sizes, tensor.options()).permute(place).copy_(tensor);
+  return at::empty_strided(tensor.sizes(), strides, tensor.options()).copy_(tensor);
+}
+
+// The tensor, which nothing else refers to, with its dimensions of one element repeated to this shape.
+at::Tensor repeated(at::Tensor tensor, const std::vector<std::int64_t>& shape) {
+  std::vector<std::int64_t> strides = tensor.strides().vec();
+  for (std::size_t d = 0; d < shape.size(); ++d)
+    if (shape[d] != tensor.size(static_cast<std::int64_t>(d))) strides[d] = 0;
+  return tensor.as_strided_(shape, strides);
 }
 
 // place: of an accelerator; null: the CPU.
@@ -304,7 +316,7 @@ at::Tensor decode_plain(const ValueReader& reader, const c10::Device* place) {
   if (place != nullptr) tensor = tensor::to_device(tensor, *place);
   ValueReader order;
   if (reader.find_field("order", 3, order)) tensor = laid_out(tensor, read_ints(order, shape.size()));
-  return expands ? tensor.expand(shape) : tensor;
+  return expands ? repeated(std::move(tensor), shape) : tensor;
 }
 
 // The tensor of a record that names a device here.

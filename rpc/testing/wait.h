@@ -50,6 +50,10 @@ class Event {
     set_ = true;
     changed_.notify_all();
   }
+  bool is_set() const {
+    std::lock_guard lock(mutex_);
+    return set_;
+  }
   void wait() {
     std::unique_lock lock(mutex_);
     if (!changed_.wait_for(lock, too_long, [this] { return set_; }))
@@ -57,7 +61,7 @@ class Event {
   }
 
  private:
-  std::mutex mutex_;  // guards set_
+  mutable std::mutex mutex_;  // guards set_
   std::condition_variable changed_;
   bool set_ = false;
 };

@@ -27,7 +27,7 @@ Address Address::parse(std::string_view text) {
   if (separator == std::string_view::npos) refuse(text);
   Address address;
   address.scheme = text.substr(0, separator);
-  const std::string_view rest = text.substr(separator + 3);
+  std::string_view rest = text.substr(separator + 3);
   if (address.scheme == "unix" || address.scheme == "shm" || address.scheme == "inproc" ||
       address.scheme == "sim") {
     address.path = rest;
@@ -35,6 +35,12 @@ Address Address::parse(std::string_view text) {
     return address;
   }
   if (address.scheme != "tcp") refuse(text);
+  const std::size_t at = text.find('@', separator);
+  if (at != std::string_view::npos) {
+    address.certified = text.substr(separator + 3, at - separator - 3);
+    if (address.certified.empty()) refuse(text);
+    rest = text.substr(at + 1);
+  }
   const std::size_t colon = rest.rfind(':');
   if (colon == std::string_view::npos || !is_port(rest.substr(colon + 1))) refuse(text);
   std::string_view host = rest.substr(0, colon);
@@ -51,7 +57,8 @@ Address Address::parse(std::string_view text) {
 
 std::string Address::text() const {
   if (scheme != "tcp") return scheme + "://" + path;
-  return "tcp://" + (host.find(':') == std::string::npos ? host : "[" + host + "]") + ":" + port;
+  return "tcp://" + (certified.empty() ? "" : certified + "@") +
+         (host.find(':') == std::string::npos ? host : "[" + host + "]") + ":" + port;
 }
 
 }  // namespace weft::rpc

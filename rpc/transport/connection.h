@@ -13,11 +13,13 @@
 #include <weft/rpc/core/memory_pool.h>
 #include <weft/rpc/wire/frame.h>
 
+#include <chrono>
 #include <memory>
 #include <string>
 
 namespace weft::rpc {
 
+class Admission;
 class ByteStream;
 class Credentials;
 class Lanes;
@@ -30,16 +32,25 @@ struct ConnectionOptions {
 
   Limits limits;
   std::shared_ptr<MemoryPool> memory;  // of arriving attachments; null: fresh memory for each
-  // TCP connections are TLS with them. A peer's certificate must be for `expected_agent`, or where that is
-  // empty for the host that was dialled.
+  // Connections that leave the process are TLS with them. A peer's certificate must be for `expected_agent`,
+  // or where that is empty for the host that was dialled; of a path on this host for any name that is
+  // trusted.
   std::shared_ptr<const Credentials> credentials;
   std::string expected_agent;
+  std::chrono::nanoseconds connect_timeout{0};  // of one connect(); 0: the system's own limit
+  // What admits large frames; with it the first frame must be a Hello of limited size. null: the peer is
+  // trusted with the limits of one frame.
+  std::shared_ptr<Admission> admission;
 };
 
 class WEFT_EXPORT ConnectionObserver {
  public:
   virtual ~ConnectionObserver() = default;
   virtual void on_frame(InboundFrame frame) = 0;
+  // Whether anybody waits for the large reply whose prefix this is; else it is skipped.
+  virtual bool awaits(const Prefix& reply) { return (void)reply, true; }
+  // A large request was skipped, as there is no room for it.
+  virtual void on_refused(const Prefix& request) { (void)request; }
   virtual void on_closed(const Error& reason) = 0;
 };
 

@@ -1,5 +1,6 @@
 #include <weft/rpc/transport/frame_reader.h>
 
+#include <weft/rpc/transport/admission.h>
 #include <weft/rpc/transport/lanes.h>
 
 #include <algorithm>
@@ -9,6 +10,7 @@ namespace weft::rpc {
 namespace {
 
 constexpr std::size_t staging_size = 64 * 1024;
+constexpr std::size_t greeting_size = Prefix::size + Prefix::max_control_header;
 constexpr std::size_t most_targets = 64;  // what one readv takes under Asio
 
 }  // namespace
@@ -28,16 +30,28 @@ const std::vector<std::span<std::byte>>& FrameReader::targets() {
     // What follows the body may come with it, unless more pieces are due first.
     if (targets_.size() + 1 == most_targets) return targets_;
   }
-  if (staging_ == nullptr) staging_ = std::make_unique_for_overwrite<std::byte[]>(staging_size);
-  if (begin_ == end_) {
-    begin_ = end_ = 0;
-  } else if (begin_ != 0) {
-    std::memmove(staging_.get(), staging_.get() + begin_, staged());
-    end_ -= begin_;
-    begin_ = 0;
-  }
-  targets_.emplace_back(staging_.get() + end_, staging_size - end_);
+  make_room();
+  targets_.emplace_back(staging_.get() + end_, staging_size_ - end_);
   return targets_;
+}
+
+std::size_t FrameReader::staging_wanted() const {
+  return guarded_ && !greeted_ ? greeting_size : staging_size;
+}
+
+// What is staged moves to the beginning, of a larger buffer once the peer has said its Hello.
+void FrameReader::make_room() {
+  const std::size_t left = staged();
+  if (staging_size_ < staging_wanted()) {
+    auto larger = std::make_unique_for_overwrite<std::byte[]>(staging_wanted());
+    if (left != 0) std::memcpy(larger.get(), staging_.get() + begin_, left);
+    staging_ = std::move(larger);
+    staging_size_ = staging_wanted();
+  } else if (left != 0 && begin_ != 0) {
+    std::memmove(staging_.get(), staging_.get() + begin_, left);
+  }
+  begin_ = 0;
+  end_ = left;
 }
 
 void FrameReader::advance(std::size_t bytes) {
@@ -58,13 +72,29 @@ void FrameReader::advance(std::size_t bytes) {
 
 std::optional<InboundFrame> FrameReader::next() {
   if (stage_ == Stage::prefix) {
+    if (guarded_ && !greeted_ && begins_like_tls({staging_.get() + begin_, staged()}))
+      throw Error(
+          ErrorKind::permission_denied,
+          "the peer speaks TLS, and this agent has no credentials for it (AgentOptions::credentials)");
     if (staged() < Prefix::size) return std::nullopt;
     take(prefix_bytes_);
     frame_ = {};
     frame_.prefix = decode(prefix_bytes_, limits_);
-    frame_.header = Buffer::allocate(std::size_t{frame_.prefix.header_words} * 8);
-    header_filled_ = 0;
-    stage_ = Stage::header;
+    if (guarded_ && !greeted_) check_greeting();
+    if (guarded_ && frame_.prefix.carries_call() && frame_.prefix.message_bytes() >= Admission::large) {
+      stage_ = Stage::announced;
+    } else {
+      begin_header();
+    }
+  }
+  if (stage_ == Stage::announced) return std::nullopt;
+  if (stage_ == Stage::skipped) {
+    const auto n = static_cast<std::size_t>(std::min<std::uint64_t>(staged(), to_skip_));
+    begin_ += n;
+    to_skip_ -= n;
+    if (to_skip_ != 0) return std::nullopt;
+    stage_ = Stage::prefix;
+    return std::move(frame_);
   }
   if (stage_ == Stage::header) {
     const std::size_t missing = frame_.header.size() - header_filled_;
@@ -81,7 +111,30 @@ std::optional<InboundFrame> FrameReader::next() {
   if (!addresses_.empty()) end_body();
   if (!pulls_.empty() || !lane_reads_.empty()) return std::nullopt;
   stage_ = Stage::prefix;
+  greeted_ = greeted_ || frame_.prefix.kind == FrameKind::hello;
   return std::move(frame_);
+}
+
+void FrameReader::check_greeting() const {
+  const FrameKind kind = frame_.prefix.kind;
+  if (kind != FrameKind::hello && kind != FrameKind::goodbye && kind != FrameKind::lane)
+    throw Error(ErrorKind::protocol_error, "bad frame: a Hello was due");
+}
+
+void FrameReader::begin_header() {
+  frame_.header = Buffer::allocate(std::size_t{frame_.prefix.header_words} * 8);
+  header_filled_ = 0;
+  stage_ = Stage::header;
+}
+
+void FrameReader::admit(std::shared_ptr<void> charge) {
+  frame_.charge = std::move(charge);
+  begin_header();
+}
+
+void FrameReader::skip() {
+  to_skip_ = frame_.prefix.message_bytes();
+  stage_ = Stage::skipped;
 }
 
 void FrameReader::take(std::span<std::byte> into) {

@@ -5,8 +5,9 @@
 // read straight into its final storage. Where bulk travels beside the stream (BulkAccess), its place in the
 // body holds its address alone: once next() gives nothing and pulls() is not empty, the caller copies each
 // and says pulled(). Likewise the large attachments of a frame that came by lanes are no part of the body:
-// the caller fills lane_reads() and says lanes_read(). Errors (protocol_error, resource_exhausted) end the
-// stream. Thread-safety: none.
+// the caller fills lane_reads() and says lanes_read(). With guard() a large request or reply stops at
+// announced(), before anything is allocated for it, until the caller says admit() or skip(). Errors
+// (protocol_error, resource_exhausted, permission_denied) end the stream. Thread-safety: none.
 #pragma once
 
 #include <weft/rpc/core/memory_pool.h>
@@ -35,6 +36,16 @@ class WEFT_EXPORT FrameReader {
   void advance(std::size_t bytes);
   std::optional<InboundFrame> next();
 
+  // From here on the peer is not trusted: its first frame is a Hello, or a Goodbye or Lane in its place, and
+  // until a Hello was received no more than the largest of these is buffered. Before the first bytes.
+  void guard() { guarded_ = true; }
+  const Prefix* announced() const { return stage_ == Stage::announced ? &frame_.prefix : nullptr; }
+  void admit(std::shared_ptr<void> charge);  // the frame keeps the charge
+  // The frame is read without being stored: next() gives its prefix, with an empty header. Not of one whose
+  // layout only its header tells: with bulk, or on lanes.
+  bool can_skip() const { return bulk_ == BulkRange{} && (frame_.prefix.flags & frame_flags::on_lanes) == 0; }
+  void skip();
+
   bool between_frames() const { return stage_ == Stage::prefix && staged() == 0; }
 
   const std::vector<Pull>& pulls() const { return pulls_; }
@@ -45,9 +56,13 @@ class WEFT_EXPORT FrameReader {
   void lanes_read() { lane_reads_.clear(); }
 
  private:
-  enum class Stage { prefix, header, body };
+  enum class Stage { prefix, announced, header, body, skipped };
   std::size_t staged() const { return end_ - begin_; }
   void take(std::span<std::byte> into);  // from the staging buffer
+  void check_greeting() const;
+  void begin_header();
+  std::size_t staging_wanted() const;
+  void make_room();
   void begin_body();
   void fill_body();
   void end_body();
@@ -56,9 +71,12 @@ class WEFT_EXPORT FrameReader {
   const std::shared_ptr<MemoryPool> memory_;
   const BulkRange bulk_;
   std::unique_ptr<std::byte[]> staging_;  // pages that nothing came to stay untouched
-  std::size_t begin_ = 0, end_ = 0;       // what of the staging buffer holds unread bytes
+  std::size_t staging_size_ = 0;
+  std::size_t begin_ = 0, end_ = 0;  // what of the staging buffer holds unread bytes
 
   Stage stage_ = Stage::prefix;
+  bool guarded_ = false, greeted_ = false;  // a Hello was received
+  std::uint64_t to_skip_ = 0;               // bytes of a skipped frame that are still to come
   std::array<std::byte, Prefix::size> prefix_bytes_{};
   InboundFrame frame_;
   std::size_t header_filled_ = 0;

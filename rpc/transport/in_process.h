@@ -15,6 +15,7 @@ namespace weft::rpc {
 class WEFT_EXPORT InProcess final : public Transport, public std::enable_shared_from_this<InProcess> {
  public:
   std::string_view scheme() const override { return "inproc"; }
+  bool checks_credentials() const override { return true; }
   void connect(const Address& address, std::shared_ptr<Loop> loop, const ConnectionOptions& options,
                Connected done) override;
   std::unique_ptr<Listener> listen(const Address& address, PickLoop pick, const ConnectionOptions& options,

@@ -1,5 +1,6 @@
 #include <weft/rpc/transport/stream_connection.h>
 
+#include <weft/rpc/transport/admission.h>
 #include <weft/rpc/transport/tls_error.h>
 
 #include <asio/error.hpp>
@@ -36,7 +37,10 @@ StreamConnection::StreamConnection(std::unique_ptr<ByteStream> stream, std::shar
       loop_(std::move(loop)),
       takes_lanes_(takes_lanes),
       reader_(options.limits, options.memory, bulk_range_),
-      description_(stream_->describe()) {}
+      admission_(options.admission),
+      description_(stream_->describe()) {
+  if (admission_ != nullptr) reader_.guard();
+}
 
 void StreamConnection::start(std::shared_ptr<ConnectionObserver> observer) {
   observer_ = std::move(observer);
@@ -90,7 +94,10 @@ void StreamConnection::finish(const Error& reason) {
   finishing_ = reason;
   if (lanes_ != nullptr) lanes_->drop_reads();
   // From here on the wait for the stream keeps this connection, until the other side has all.
-  if (std::exchange(reading_lanes_, false)) await_readable();
+  const bool held = read_held();
+  reading_lanes_ = false;
+  stop_waiting_for_room();
+  if (held) await_readable();
   be_patient();
   end_once_all_has_left();
 }
@@ -99,6 +106,7 @@ void StreamConnection::close(const Error& reason) {
   if (closed_) return;
   closed_ = reason;
   loop_->cancel(std::exchange(patience_, 0));
+  stop_waiting_for_room();
   stream_->close();
   if (lanes_ != nullptr) lanes_->close();
   // Not from within the caller's frame: it may be about to use what on_closed tears down.
@@ -140,10 +148,10 @@ void StreamConnection::on_readable() {
     if (finishing_) continue;
     reader_.advance(bytes);
     if (!take_frames()) return;
-    if (reading_lanes_) break;
+    if (read_held()) break;
   }
   write_held_back();
-  if (closed_ || reading_lanes_) return;
+  if (closed_ || read_held()) return;
   if (more) {
     loop_->post([self = shared_from_this()] { self->on_readable(); });
   } else {
@@ -158,8 +166,16 @@ bool StreamConnection::take_frames() {
     while (!closed_ && !finishing_) {
       auto frame = reader_.next();
       if (frame) {
-        observer->on_frame(std::move(*frame));
+        if (frame->header.empty()) {
+          if (frame->prefix.kind == FrameKind::request) observer->on_refused(frame->prefix);
+        } else {
+          observer->on_frame(std::move(*frame));
+        }
         if (queue_.size() >= most_held_back && !awaiting_writable_) write();
+        continue;
+      }
+      if (const Prefix* announced = reader_.announced()) {
+        if (!let_in(*announced)) break;
         continue;
       }
       if (!reader_.lane_reads().empty()) {
@@ -188,6 +204,59 @@ bool StreamConnection::take_frames() {
   }
   delivering_ = false;
   return !closed_;
+}
+
+// A reply is never held back: requests that hold memory here may wait for it. What comes by bulk is from a
+// process of this user, which is not kept out by its sizes.
+bool StreamConnection::let_in(const Prefix& announced) {
+  const bool is_reply = announced.kind == FrameKind::reply;
+  std::shared_ptr<void> charge;
+  if (!is_reply) charge = admission_->admit(announced.message_bytes());
+  if (charge != nullptr || (is_reply && observer_->awaits(announced))) {
+    stop_waiting_for_room();
+    reader_.admit(std::move(charge));
+    return true;
+  }
+  if (!is_reply && !room_overdue_) {
+    awaiting_room_ = true;
+    place_for_room_ = admission_->wait(announced.message_bytes(), loop_, [weak = weak_from_this()] {
+      if (const auto self = weak.lock()) self->read_on();
+    });
+    if (room_timer_ == 0)
+      room_timer_ = loop_->schedule(later(loop_->now(), admission_->patience()), [weak = weak_from_this()] {
+        const auto self = weak.lock();
+        if (self == nullptr) return;
+        self->room_timer_ = 0;
+        self->room_overdue_ = true;
+        self->read_on();
+      });
+    return false;
+  }
+  stop_waiting_for_room();
+  if (reader_.can_skip()) {
+    reader_.skip();
+  } else if (bulk_ != nullptr) {
+    reader_.admit(nullptr);
+  } else {
+    throw Error(ErrorKind::resource_exhausted, "no room for a message on lanes of " +
+                                                   std::to_string(announced.message_bytes()) +
+                                                   " bytes (Limits::in_flight_total)");
+  }
+  return true;
+}
+
+void StreamConnection::stop_waiting_for_room() {
+  awaiting_room_ = room_overdue_ = false;
+  place_for_room_ = nullptr;
+  loop_->cancel(std::exchange(room_timer_, 0));
+}
+
+void StreamConnection::read_on() {
+  if (closed_ || finishing_ || !std::exchange(awaiting_room_, false)) return;
+  if (!take_frames()) return;
+  write_held_back();
+  if (closed_ || read_held()) return;
+  on_readable();
 }
 
 void StreamConnection::lost(const std::error_code& error) {
@@ -330,7 +399,7 @@ void StreamConnection::lane_lost(const std::string& why, bool idle) {
 
 // Where the other side has ended, what it said last is still to be read.
 void StreamConnection::end_without_lane() {
-  if (observer_ != nullptr) on_readable();
+  if (observer_ != nullptr && !awaiting_room_) on_readable();
   if (!closed_) close(finishing_ ? *finishing_ : *lost_lane_);
 }
 
@@ -379,7 +448,7 @@ void StreamConnection::read_lanes() {
     self->reader_.lanes_read();
     if (!self->take_frames()) return;
     self->write_held_back();
-    if (self->closed_ || self->reading_lanes_) return;
+    if (self->closed_ || self->read_held()) return;
     self->lost_lane_ ? self->end_without_lane() : self->on_readable();
   });
 }

@@ -58,6 +58,10 @@ class WEFT_EXPORT StreamConnection final : public Connection,
   void await_readable();
   void on_readable();
   bool take_frames();  // of what has been read; false: closed
+  bool read_held() const { return reading_lanes_ || awaiting_room_; }
+  bool let_in(const Prefix& announced);  // false: it waits for room
+  void stop_waiting_for_room();
+  void read_on();  // what was held
   bool has_queued() const { return !queue_.empty() || !ahead_.empty(); }
   void write_soon();
   void write();
@@ -83,6 +87,7 @@ class WEFT_EXPORT StreamConnection final : public Connection,
   const std::shared_ptr<Loop> loop_;
   const bool takes_lanes_;
   FrameReader reader_;
+  const std::shared_ptr<Admission> admission_;
   const std::string description_;
   std::shared_ptr<ConnectionObserver> observer_;
   std::optional<Error> finishing_;
@@ -94,6 +99,10 @@ class WEFT_EXPORT StreamConnection final : public Connection,
   std::size_t front_written_ = 0;  // bytes of the queue's front that have left
   std::uint64_t unsent_bytes_ = 0;
   std::uint64_t received_bytes_ = 0;
+  bool awaiting_room_ = false;            // for a frame that is announced: nothing is read meanwhile
+  std::shared_ptr<void> place_for_room_;  // in the queue
+  Loop::TimerId room_timer_ = 0;
+  bool room_overdue_ = false;
   bool delivering_ = false;  // what is sent now is written once all has been delivered
   bool write_due_ = false;
   bool awaiting_writable_ = false;

@@ -5,12 +5,12 @@
 #include <weft/rpc/transport/stream_connection.h>
 #include <weft/rpc/transport/tls_stream.h>
 
-#include <asio/connect.hpp>
 #include <asio/ip/tcp.hpp>
 
 #include <netinet/tcp.h>
 #include <sys/socket.h>
 
+#include <deque>
 #include <mutex>
 
 namespace weft::rpc {
@@ -36,7 +36,7 @@ void keep_alive(tcp::socket& socket) {
 
 enum class Side { client, server };
 
-// host: that was dialled; of a client.
+// host: that the certificate must be for; of a client.
 std::shared_ptr<Connection> make_connection(tcp::socket socket, const std::shared_ptr<Loop>& loop,
                                             const ConnectionOptions& options, Side side,
                                             const std::string& host = {}) {
@@ -48,69 +48,133 @@ std::shared_ptr<Connection> make_connection(tcp::socket socket, const std::share
   std::unique_ptr<ByteStream> stream = std::make_unique<SocketStream<tcp>>(
       std::move(socket), loop,
       "tcp " + text(local) + (side == Side::client ? " -> " : " <- ") + text(remote));
-  if (options.credentials != nullptr && side == Side::server)
-    stream = tls_server(std::move(stream), *options.credentials, loop);
-  if (options.credentials != nullptr && side == Side::client)
-    stream = tls_client(std::move(stream), *options.credentials,
-                        options.expected_agent.empty() ? ExpectedPeer{.host = host}
-                                                       : ExpectedPeer{.agent = options.expected_agent},
-                        loop);
+  stream = side == Side::server ? secured_server(std::move(stream), options, loop)
+                                : secured_client(std::move(stream), options, host, loop);
   return std::make_shared<StreamConnection>(std::move(stream), loop, options, true);
 }
 
-// One connect() from its name's resolution to its end; on its loop.
-struct Attempt {
-  tcp::resolver resolver;
-  tcp::socket socket;
-  std::shared_ptr<Loop> loop;
-  ConnectionOptions options;
-  Transport::Connected done;
-  std::string host;
-  std::string target;
-  bool aborted = false;
+// One connect() from its name's resolution to its end; on its loop. Each of the host's addresses is tried,
+// for an equal share of the time that is left, so that one that does not answer leaves time for the next.
+class Attempt : public std::enable_shared_from_this<Attempt> {
+ public:
+  Attempt(const Address& address, std::shared_ptr<Loop> loop, ConnectionOptions options,
+          Transport::Connected done)
+      : loop_(std::move(loop)),
+        resolver_(io_context_of(*loop_)),
+        socket_(io_context_of(*loop_)),
+        options_(std::move(options)),
+        done_(std::move(done)),
+        address_(address) {}
+
+  const std::shared_ptr<Loop>& loop() const { return loop_; }
+
+  void begin() {
+    if (aborted_) return fail(asio::error::operation_aborted);
+    until_ = options_.connect_timeout.count() > 0 ? later(loop_->now(), options_.connect_timeout)
+                                                  : Clock::time_point::max();
+    arm(until_, [](Attempt& self) { self.fail(asio::error::timed_out); });  // a resolution cannot be ended
+    resolver_.async_resolve(
+        address_.host, address_.port,
+        [self = shared_from_this()](const asio::error_code& unresolved, tcp::resolver::results_type found) {
+          self->disarm();
+          if (self->aborted_) return self->fail(asio::error::operation_aborted);
+          if (unresolved) return self->fail(unresolved);
+          for (const auto& entry : found) self->untried_.push_back(entry.endpoint());
+          self->try_next(asio::error::host_not_found);
+        });
+  }
+
+  void abort() {
+    aborted_ = true;  // a resolution that has just succeeded still reports success
+    resolver_.cancel();
+    close();
+  }
+
+ private:
+  void try_next(const asio::error_code& last) {
+    if (!done_) return;
+    if (untried_.empty()) return fail(last);
+    const tcp::endpoint endpoint = untried_.front();
+    const auto now = loop_->now();
+    const auto share = (until_ - now) / static_cast<Clock::rep>(untried_.size());
+    untried_.pop_front();
+    close();
+    late_ = false;
+    arm(until_ == Clock::time_point::max() ? until_ : now + share, [](Attempt& self) {
+      self.late_ = true;
+      self.close();
+    });
+    socket_.async_connect(endpoint, [self = shared_from_this()](const asio::error_code& refused) {
+      self->disarm();
+      if (self->aborted_) return self->fail(asio::error::operation_aborted);
+      if (self->late_) return self->try_next(asio::error::timed_out);
+      if (refused) return self->try_next(refused);
+      self->succeed();
+    });
+  }
 
   void fail(const asio::error_code& error) {
-    done(std::make_exception_ptr(Error(ErrorKind::unavailable,
-                                       "cannot connect to " + target + ": " + error.message(),
-                                       Execution::not_sent)));
+    if (!done_) return;
+    std::string reason = error.message();
+    if (error == asio::error::timed_out && until_ != Clock::time_point::max())
+      reason = "no answer within " +
+               std::to_string(std::chrono::duration<double>(options_.connect_timeout).count()) +
+               " s (AgentOptions::connect_timeout)";
+    std::exchange(done_, nullptr)(std::make_exception_ptr(
+        Error(ErrorKind::unavailable, "cannot connect to " + address_.text() + ": " + reason,
+              Execution::not_sent)));
   }
   void succeed() {
-    done(capture([&] { return make_connection(std::move(socket), loop, options, Side::client, host); }));
+    std::exchange(done_, nullptr)(capture([&] {
+      return make_connection(std::move(socket_), loop_, options_, Side::client,
+                             address_.certified.empty() ? address_.host : address_.certified);
+    }));
   }
-  void abort() {
-    aborted = true;  // a resolution that is on its way back succeeds all the same
-    resolver.cancel();
+  void close() {
     asio::error_code ignored;
-    socket.close(ignored);
+    socket_.close(ignored);
   }
+  void arm(Clock::time_point when, void (*expired)(Attempt&)) {
+    if (when == Clock::time_point::max()) return;
+    timer_ = loop_->schedule(when, [weak = weak_from_this(), expired] {
+      const auto self = weak.lock();
+      if (self == nullptr) return;
+      self->timer_ = 0;
+      expired(*self);
+    });
+  }
+  void disarm() {
+    if (timer_ != 0) loop_->cancel(std::exchange(timer_, 0));
+  }
+
+  const std::shared_ptr<Loop> loop_;
+  tcp::resolver resolver_;
+  tcp::socket socket_;
+  const ConnectionOptions options_;
+  Transport::Connected done_;  // until it has been called
+  const Address address_;
+  Clock::time_point until_;
+  std::deque<tcp::endpoint> untried_;
+  Loop::TimerId timer_ = 0;
+  bool late_ = false;  // the present address's share of the time has passed
+  bool aborted_ = false;
 };
 
 class TcpTransport final : public Transport {
  public:
   std::string_view scheme() const override { return "tcp"; }
+  bool checks_credentials() const override { return true; }
 
   void connect(const Address& address, std::shared_ptr<Loop> loop, const ConnectionOptions& options,
                Connected done) override {
-    asio::io_context& context = io_context_of(*loop);
-    auto attempt =
-        std::make_shared<Attempt>(Attempt{tcp::resolver(context), tcp::socket(context), std::move(loop),
-                                          options, std::move(done), address.host, address.text()});
+    auto attempt = std::make_shared<Attempt>(address, std::move(loop), options, std::move(done));
     {
       std::lock_guard lock(mutex_);
       std::erase_if(attempts_, [](const auto& old) { return old.expired(); });
       attempts_.push_back(attempt);
     }
-    attempt->resolver.async_resolve(
-        address.host, address.port,
-        [attempt](const asio::error_code& unresolved, tcp::resolver::results_type found) {
-          if (unresolved) return attempt->fail(unresolved);
-          if (attempt->aborted) return attempt->fail(asio::error::operation_aborted);
-          asio::async_connect(attempt->socket, found,
-                              [attempt](const asio::error_code& refused, const tcp::endpoint&) {
-                                if (refused) return attempt->fail(refused);
-                                attempt->succeed();
-                              });
-        });
+    if (attempt->loop()->running_here()) return attempt->begin();
+    attempt->loop()->post([attempt] { attempt->begin(); });
   }
 
   void shut_down() override {
@@ -118,11 +182,11 @@ class TcpTransport final : public Transport {
     for (const auto& weak : attempts_) {
       const auto attempt = weak.lock();
       if (attempt == nullptr) continue;
-      const auto* asio = dynamic_cast<AsioLoop*>(attempt->loop.get());
+      const auto* asio = dynamic_cast<AsioLoop*>(attempt->loop().get());
       if (asio != nullptr && !asio->owns_thread()) {
         attempt->abort();  // as an agent on the program's io_context ends on the thread that runs it
       } else {
-        attempt->loop->post([attempt] { attempt->abort(); });
+        attempt->loop()->post([attempt] { attempt->abort(); });
       }
     }
   }

@@ -3,6 +3,7 @@
 #include <weft/rpc/core/error.h>
 #include <weft/rpc/security/internal/certificate_names.h>
 #include <weft/rpc/security/internal/credential_snapshot.h>
+#include <weft/rpc/transport/connection.h>
 #include <weft/rpc/transport/internal/tls_failure.h>
 #include <weft/rpc/transport/internal/tls_wire.h>
 
@@ -14,6 +15,8 @@
 namespace weft::rpc {
 namespace {
 
+// A record of type alert (21) of TLS 1.2: fatal (2), protocol_version (70).
+constexpr std::array<unsigned char, 7> refusal_of_plain{21, 3, 3, 0, 2, 2, 70};
 constexpr std::size_t record_size = SSL3_RT_MAX_PLAIN_LENGTH;  // 16 KiB
 
 // Goes through the spans of a write, a record's worth at a time.
@@ -61,7 +64,7 @@ class Records {
 };
 
 void check(const ExpectedPeer& expected) {
-  if (expected.host.empty() && expected.agent.empty())
+  if (expected.host.empty() && expected.agent.empty() && !expected.any)
     throw Error(ErrorKind::invalid_argument,
                 "a TLS client must say whom it expects: the host that it dials, or an agent");
   // OpenSSL takes a name that begins with a dot for any name below it.
@@ -165,7 +168,9 @@ void TlsStream::end_own_direction() {
   last_written_ = true;
 }
 
+// OpenSSL tells a client that does not speak TLS nothing: an alert tells it why it is refused.
 void TlsStream::fail(TlsFailure failure) {
+  if (server_ && failure.code == TlsError::no_tls) wire_->append(std::as_bytes(std::span(refusal_of_plain)));
   state_ = State::failed;
   failure_ = failure.code;
   failure_text_ = std::move(failure.text);
@@ -409,6 +414,22 @@ std::unique_ptr<ByteStream> tls_client(std::unique_ptr<ByteStream> lower, const 
 std::unique_ptr<ByteStream> tls_server(std::unique_ptr<ByteStream> lower, const Credentials& credentials,
                                        std::shared_ptr<Loop> loop) {
   return std::make_unique<TlsStream>(std::move(lower), credentials, std::move(loop));
+}
+
+std::unique_ptr<ByteStream> secured_client(std::unique_ptr<ByteStream> stream,
+                                           const ConnectionOptions& options, const std::string& host,
+                                           const std::shared_ptr<Loop>& loop) {
+  if (options.credentials == nullptr) return stream;
+  ExpectedPeer expected{.agent = options.expected_agent};
+  if (expected.agent.empty()) expected = {.host = host, .any = host.empty()};
+  return tls_client(std::move(stream), *options.credentials, std::move(expected), loop);
+}
+
+std::unique_ptr<ByteStream> secured_server(std::unique_ptr<ByteStream> stream,
+                                           const ConnectionOptions& options,
+                                           const std::shared_ptr<Loop>& loop) {
+  if (options.credentials == nullptr) return stream;
+  return tls_server(std::move(stream), *options.credentials, loop);
 }
 
 }  // namespace weft::rpc

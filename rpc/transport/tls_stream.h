@@ -16,15 +16,18 @@ struct ssl_st;
 
 namespace weft::rpc {
 
+struct ConnectionOptions;
 struct HandshakeNotes;
 struct TlsFailure;
 class TlsWire;
 
-// Whom a client means to reach; at least one is set, and each that is must be proven by the server's
-// certificate. A secret proves that the server belongs to the job, and no name.
+// Whom a client means to reach; each name that is set must be proven by the server's certificate, and one is
+// set unless the client says `any`: any peer that the credentials trust. A secret proves that the server
+// belongs to the job, and no name.
 struct ExpectedPeer {
   std::string host;   // what was dialled: a DNS name or an IP address, which must be an alternative name
   std::string agent;  // an agent's name: the alternative name URI weft://agent, or DNS without wildcards
+  bool any = false;
 };
 
 struct TlsSettings {
@@ -114,5 +117,15 @@ WEFT_EXPORT std::unique_ptr<ByteStream> tls_client(std::unique_ptr<ByteStream> l
 WEFT_EXPORT std::unique_ptr<ByteStream> tls_server(std::unique_ptr<ByteStream> lower,
                                                    const Credentials& credentials,
                                                    std::shared_ptr<Loop> loop);
+
+// What a transport makes of its streams: TLS over them where the options have credentials, else as they are.
+// host: that was dialled; empty: an address of this host without one, such as the path of a socket.
+WEFT_EXPORT std::unique_ptr<ByteStream> secured_client(std::unique_ptr<ByteStream> stream,
+                                                       const ConnectionOptions& options,
+                                                       const std::string& host,
+                                                       const std::shared_ptr<Loop>& loop);
+WEFT_EXPORT std::unique_ptr<ByteStream> secured_server(std::unique_ptr<ByteStream> stream,
+                                                       const ConnectionOptions& options,
+                                                       const std::shared_ptr<Loop>& loop);
 
 }  // namespace weft::rpc

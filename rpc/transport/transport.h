@@ -28,8 +28,11 @@ class WEFT_EXPORT Transport {
 
   virtual ~Transport() = default;
   virtual std::string_view scheme() const = 0;
-  // Ends with unavailable where nobody listens. Throws invalid_argument for an address that is none of this
-  // transport's.
+  // Its connections prove the peer by ConnectionOptions::credentials, or do not leave this process. An agent
+  // with credentials reaches peers by name over no others.
+  virtual bool checks_credentials() const { return false; }
+  // Fails with unavailable if nobody listens, or nobody answers within options.connect_timeout. Throws
+  // invalid_argument for an address of another transport.
   virtual void connect(const Address& address, std::shared_ptr<Loop> loop, const ConnectionOptions& options,
                        Connected done) = 0;
   virtual void shut_down() {}  // connects that are under way fail soon

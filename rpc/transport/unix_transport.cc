@@ -4,37 +4,41 @@
 #include <weft/rpc/transport/internal/socket_stream.h>
 #include <weft/rpc/transport/internal/unix_socket.h>
 #include <weft/rpc/transport/stream_connection.h>
+#include <weft/rpc/transport/tls_stream.h>
 
 namespace weft::rpc {
 namespace {
 
 using Protocol = asio::local::stream_protocol;
 
-std::shared_ptr<Connection> make_connection(Protocol::socket socket, const std::shared_ptr<Loop>& loop,
-                                            const ConnectionOptions& options, std::string description) {
+std::unique_ptr<ByteStream> stream_of(Protocol::socket socket, const std::shared_ptr<Loop>& loop,
+                                      std::string description) {
   std::string identity = identity_of(socket.native_handle());
-  return std::make_shared<StreamConnection>(
-      std::make_unique<SocketStream<Protocol>>(std::move(socket), loop, std::move(description),
-                                               std::move(identity)),
-      loop, options);
+  return std::make_unique<SocketStream<Protocol>>(std::move(socket), loop, std::move(description),
+                                                  std::move(identity));
 }
 
 class UnixTransport final : public Transport {
  public:
   std::string_view scheme() const override { return "unix"; }
+  bool checks_credentials() const override { return true; }
 
   void connect(const Address& address, std::shared_ptr<Loop> loop, const ConnectionOptions& options,
                Connected done) override {
     auto socket = std::make_shared<Protocol::socket>(io_context_of(*loop));
-    socket->async_connect(
-        unix_endpoint(address), [socket, loop, options, target = address.text(),
-                                 done = std::move(done)](const asio::error_code& error) mutable {
-          if (error)
-            return done(std::make_exception_ptr(Error(ErrorKind::unavailable,
-                                                      "cannot connect to " + target + ": " + error.message(),
-                                                      Execution::not_sent)));
-          done(make_connection(std::move(*socket), loop, options, "unix -> " + target));
-        });
+    socket->async_connect(unix_endpoint(address), [socket, loop, options, target = address.text(),
+                                                   done = std::move(done)](asio::error_code error) mutable {
+      error = connect_result(*socket, error);
+      if (error)
+        return done(std::make_exception_ptr(Error(ErrorKind::unavailable,
+                                                  "cannot connect to " + target + ": " + error.message(),
+                                                  Execution::not_sent)));
+      done(capture([&]() -> std::shared_ptr<Connection> {
+        auto stream = stream_of(std::move(*socket), loop, "unix -> " + target);
+        return std::make_shared<StreamConnection>(secured_client(std::move(stream), options, {}, loop), loop,
+                                                  options);
+      }));
+    });
   }
 
   std::unique_ptr<Listener> listen(const Address& address, PickLoop pick, const ConnectionOptions& options,
@@ -46,7 +50,9 @@ class UnixTransport final : public Transport {
           std::move(acceptor), std::move(loop), address, std::move(pick),
           [options, accepted = std::move(accepted), target = address.text()](
               Protocol::socket socket, const std::shared_ptr<Loop>& theirs) {
-            auto connection = make_connection(std::move(socket), theirs, options, "unix <- " + target);
+            auto stream = stream_of(std::move(socket), theirs, "unix <- " + target);
+            auto connection = std::make_shared<StreamConnection>(
+                secured_server(std::move(stream), options, theirs), theirs, options);
             theirs->post([accepted, connection] { accepted(connection); });
           },
           [path = address.path] { ::unlink(path.c_str()); });

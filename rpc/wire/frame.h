@@ -22,6 +22,7 @@ struct InboundFrame {
   Prefix prefix;
   Buffer header;  // 8-byte aligned
   std::vector<Buffer> attachments;
+  std::shared_ptr<void> charge = nullptr;  // of Admission, where its size was announced there
 };
 
 // Where the memory of arriving attachments comes from, on the right device: called on the connection's loop.

@@ -18,7 +18,9 @@ struct Limits {
   std::uint32_t calls = 65536;
   std::uint32_t calls_total = 1'000'000;             // of all connections, until answered; refused beyond
   std::uint64_t in_flight = std::uint64_t{4} << 30;  // bytes; one frame may go beyond
-  std::uint64_t in_flight_total = std::uint64_t{32} << 30;  // bytes, of all connections; refused beyond
+  // Bytes, of all connections, from the moment when a frame announces its size: beyond, connections wait for
+  // room for a second, then requests are refused (rpc/transport/admission.h).
+  std::uint64_t in_flight_total = std::uint64_t{32} << 30;
   // Calls that this agent has made and that have not ended, to all its peers: beyond these a call ends at
   // once with resource_exhausted, so that a slow peer does not make its callers grow.
   std::uint64_t outgoing_calls = 1'000'000;

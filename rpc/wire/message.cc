@@ -11,6 +11,10 @@ using detail::checked;
 
 constexpr unsigned most_addresses = 256;  // of one Hello
 constexpr unsigned most_address_bytes = 1024;
+// Of what this side says of itself or of a reason: the rest is left out, since a hello and a goodbye have
+// Prefix::max_control_header bytes at most.
+constexpr std::size_t max_told_addresses = 8 * 1024;
+constexpr std::size_t max_told_reason = 4 * 1024;
 
 kj::StringPtr pointer(const std::string& text) { return {text.c_str(), text.size()}; }
 std::string text(capnp::Text::Reader reader) { return {reader.begin(), reader.size()}; }
@@ -169,7 +173,10 @@ OutboundFrame OutgoingMessage::hello(const HelloInfo& info) {
   hello.setFeatures(info.features);
   hello.setName(pointer(info.name));
   hello.setIncarnation(info.incarnation);
-  auto addresses = hello.initAddresses(static_cast<unsigned>(info.addresses.size()));
+  unsigned told = 0;
+  for (std::size_t bytes = 0; told < info.addresses.size(); ++told)
+    if (bytes += info.addresses[told].size() + 16; bytes > max_told_addresses) break;
+  auto addresses = hello.initAddresses(told);
   for (unsigned i = 0; i < addresses.size(); ++i) addresses.set(i, pointer(info.addresses[i]));
   hello.setMostCalls(info.most_calls);
   hello.setMostBytes(info.most_bytes);
@@ -186,7 +193,7 @@ OutboundFrame OutgoingMessage::goodbye(std::optional<Error> reason) {
   auto goodbye = message.content_->header.initGoodbye();
   if (reason) {
     goodbye.setKind(static_cast<std::uint16_t>(reason->kind()));
-    goodbye.setMessage(reason->what());
+    goodbye.setMessage(std::string(reason->what()).substr(0, max_told_reason));
   }
   return message.seal(FrameKind::goodbye, 0, 0);
 }
@@ -238,6 +245,7 @@ std::unique_ptr<OutgoingMessage> OutgoingMessage::again(const OutboundFrame& sea
   content.request = content.header.getRequest();
   content.arguments = content.request.getArguments();
   message->attachments_ = sealed.attachments;
+  for (const Buffer& attachment : sealed.attachments) message->attached_bytes_ += attachment.size();
   return message;
 }
 

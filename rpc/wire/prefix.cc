@@ -2,6 +2,7 @@
 
 #include <weft/rpc/wire/checksum.h>
 
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <cstring>
@@ -28,6 +29,14 @@ T take(std::span<const std::byte, Prefix::size> in, std::size_t offset) {
 }
 
 [[noreturn]] void refuse(ErrorKind kind, const std::string& what) { throw Error(kind, "bad frame: " + what); }
+
+[[noreturn]] void refuse_size(const char* part, std::uint64_t bytes, std::uint64_t limit,
+                              const Prefix& prefix) {
+  refuse(ErrorKind::resource_exhausted,
+         std::string("it announces ") + part + " of " + std::to_string(bytes) + " bytes, and the limit " +
+             (prefix.carries_call() ? "of this agent (AgentOptions::limits)" : "for frames of its kind") +
+             " is " + std::to_string(limit));
+}
 
 }  // namespace
 
@@ -57,12 +66,21 @@ Prefix decode(std::span<const std::byte, Prefix::size> in, const Limits& limits)
   prefix.checksum = take<std::uint32_t>(in, checksum_offset);
   prefix.call_id = take<std::uint64_t>(in, 16);
   prefix.body_bytes = take<std::uint64_t>(in, 24);
-  if (prefix.header_words > limits.header / 8)
-    refuse(ErrorKind::resource_exhausted, "header of " + std::to_string(prefix.header_words) + " words");
-  if (prefix.body_bytes > limits.message)
-    refuse(ErrorKind::resource_exhausted, "body of " + std::to_string(prefix.body_bytes) + " bytes");
+  const std::uint64_t header_limit = prefix.carries_call()
+                                         ? limits.header
+                                         : std::min<std::uint64_t>(limits.header, Prefix::max_control_header);
+  const std::uint64_t body_limit = prefix.carries_call() ? limits.message : 0;
+  if (prefix.header_words > header_limit / 8)
+    refuse_size("a header", prefix.header_words * std::uint64_t{8}, header_limit, prefix);
+  if (prefix.body_bytes > body_limit) refuse_size("a body", prefix.body_bytes, body_limit, prefix);
   if (prefix.header_words == 0) refuse(ErrorKind::protocol_error, "no header");
   return prefix;
+}
+
+// A record of TLS begins with its type, 20 to 23, and the number 3.
+bool begins_like_tls(std::span<const std::byte> bytes) {
+  return bytes.size() >= 2 && bytes[0] >= std::byte{0x14} && bytes[0] <= std::byte{0x17} &&
+         bytes[1] == std::byte{3};
 }
 
 void add_flag(std::span<std::byte> head, std::uint16_t flag) {

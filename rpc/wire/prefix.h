@@ -45,13 +45,21 @@ struct Prefix {
   std::uint32_t checksum = 0;
   std::uint64_t call_id = 0;
   std::uint64_t body_bytes = 0;
+
+  // Frames other than requests and replies have no body, and a header of at most this many bytes.
+  static constexpr std::size_t max_control_header = 16 * 1024;
+  bool carries_call() const { return kind == FrameKind::request || kind == FrameKind::reply; }
+  std::uint64_t message_bytes() const { return header_words * std::uint64_t{8} + body_bytes; }
 };
 
 using PrefixBytes = std::span<std::byte, Prefix::size>;
 
 WEFT_EXPORT void encode(const Prefix& prefix, PrefixBytes out);
-// Throws protocol_error or resource_exhausted.
+// Throws protocol_error, or resource_exhausted where the announced sizes exceed a limit.
 WEFT_EXPORT Prefix decode(std::span<const std::byte, Prefix::size> bytes, const Limits& limits);
+
+// Whether these first bytes of a connection, 2 at least, are a TLS record and not a frame.
+WEFT_EXPORT bool begins_like_tls(std::span<const std::byte> bytes);
 
 // Adds a flag to an encoded prefix with its header.
 WEFT_EXPORT void add_flag(std::span<std::byte> head, std::uint16_t flag);

@@ -1,10 +1,12 @@
 // Peers that are well-formed but not well-meaning.
+#include "tests/support/cluster.h"
 #include "tests/support/raw_peer.h"
 
 namespace weft::rpc::hostile_peer_test {
 namespace {
 
 using namespace probe;
+using test::eventually;
 using test::got;
 
 TEST(HostilePeer, IsForgottenWhenItHasGone) {
@@ -12,7 +14,7 @@ TEST(HostilePeer, IsForgottenWhenItHasGone) {
   std::size_t bytes = 0;
   for (std::size_t i = 0; i < 200; ++i) {
     Socket socket = Socket::connected(server.address());
-    const std::vector<std::string> addresses(250, "unix:///" + std::string(250, 'a'));
+    const std::vector<std::string> addresses(25, "unix:///" + std::string(250, 'a'));
     socket.send(test::bytes_of(OutgoingMessage::hello({1, 1, 0, "life " + std::to_string(i), i, addresses})));
     socket.send(plain(FrameKind::ping, 1));
     ASSERT_TRUE(socket.next()) << "its Hello";
@@ -22,7 +24,7 @@ TEST(HostilePeer, IsForgottenWhenItHasGone) {
     server.wait_for_ended(i + 1);
     if (i == 20) bytes = allocated_bytes();
   }
-  EXPECT_LT(allocated_bytes(), bytes + (1U << 20));  // what they told would be 24 MB
+  EXPECT_LT(allocated_bytes(), bytes + (1U << 20));  // what they told would be 2.4 MB
 }
 
 TEST(HostilePeer, MayNotHaveAnAddressForAName) {
@@ -77,6 +79,82 @@ TEST(HostilePeer, ThatTakesNoAnswersTakesNoPlacesOfOthers) {
   Agent other(others);
   EXPECT_EQ(got(other.connect(server.addresses().front()).call<One>()), 1);
   EXPECT_EQ(server.counts().calls_shed, 0U);
+}
+
+Bytes announced(FrameKind kind, std::uint32_t header_words, std::uint64_t body) {
+  Bytes bytes(Prefix::size);
+  encode({kind, 0, header_words, 0, 1, body}, PrefixBytes(bytes.data(), Prefix::size));
+  return bytes;
+}
+
+AgentOptions with_usual_limits() {
+  AgentOptions options;
+  options.name = "node";
+  options.listen = {"tcp://127.0.0.1:0"};
+  options.receive_pool = 0;
+  options.log = [](const LogRecord&) {};
+  return options;
+}
+
+TEST(HostilePeer, CostsNoMemoryBeforeItsHello) {
+  Agent server(with_usual_limits());
+  const Bytes megabyte(1 << 20);
+  std::vector<Socket> sockets;
+  const std::size_t bytes = allocated_bytes();
+  for (const auto& [kind, words, body] : {std::tuple(FrameKind::hello, 8U << 20, std::uint64_t{0}),
+                                          std::tuple(FrameKind::hello, 100U, std::uint64_t{16} << 30),
+                                          std::tuple(FrameKind::request, 8U << 20, std::uint64_t{0}),
+                                          std::tuple(FrameKind::goodbye, 8U << 20, std::uint64_t{0})}) {
+    for (int i = 0; i < 10; ++i) {
+      Socket& socket = sockets.emplace_back(Socket::connected(server.addresses().front()));
+      socket.send(announced(kind, words, body));
+      bool takes = true;
+      for (int sent = 0; takes && sent < 60; ++sent) takes = socket.send(megabyte);
+      EXPECT_FALSE(takes) << "60 MiB of a frame that announces 64";
+    }
+  }
+  EXPECT_LT(allocated_bytes(), bytes + (4U << 20));
+  EXPECT_EQ(server.counts().connections_made, 0U);
+}
+
+TEST(HostilePeer, ThatHoldsBackItsHelloCostsLittle) {
+  Agent server(with_usual_limits());
+  const Bytes most(Prefix::max_control_header - 1);
+  std::vector<Socket> sockets;
+  const std::size_t bytes = allocated_bytes();
+  for (int i = 0; i < 100; ++i) {
+    Socket& socket = sockets.emplace_back(Socket::connected(server.addresses().front()));
+    socket.send(announced(FrameKind::hello, Prefix::max_control_header / 8, 0));
+    socket.send(most);
+    std::byte its_hello[1024];
+    ASSERT_NE(socket.receive(its_hello), 0U);
+  }
+  EXPECT_LT(allocated_bytes(), bytes + 100 * (56U << 10));
+}
+
+TEST(HostilePeer, ThatClaimsLargeRequestsIsChargedForThem) {
+  Agent server(with_usual_limits());
+  server.serve<One>();
+  constexpr std::uint64_t claim = std::uint64_t{16} << 30;
+  {
+    std::vector<Socket> sockets;
+    for (int i = 0; i < 10; ++i) {
+      Socket& socket = sockets.emplace_back(Socket::connected(server.addresses().front()));
+      Bytes bytes = hello("claimer " + std::to_string(i));
+      for (const Bytes& more : {plain(FrameKind::ping, 1), announced(FrameKind::request, 10, claim)})
+        bytes.insert(bytes.end(), more.begin(), more.end());
+      socket.send(bytes);
+      ASSERT_TRUE(socket.next()) << "its Hello";
+      ASSERT_TRUE(socket.next()) << "its pong, which leaves when all that was read has been looked at";
+    }
+    EXPECT_GE(server.counts().serving_bytes, claim);
+    EXPECT_LT(server.counts().serving_bytes, 2 * claim) << "the others wait, or are refused";
+    AgentOptions others;
+    others.name = "other";
+    others.same_host = false;
+    EXPECT_EQ(got(Agent(others).connect(server.addresses().front()).call<One>()), 1);
+  }
+  eventually("their end gives all back", [&] { return server.counts().serving_bytes == 0; });
 }
 
 }  // namespace

@@ -123,9 +123,18 @@ class Decoders {
 
   std::size_t frames = 0, refused = 0, rendered = 0, decoded = 0;
 
-  // A connection's bytes, so many at a time, until one is refused.
+  // A connection's bytes, `piece` at a time, until one is refused; as a trusted peer's and as any peer's.
   void stream(std::span<const std::byte> bytes, std::size_t piece = SIZE_MAX) {
+    stream(bytes, piece, false);
+    stream(bytes, piece, true);
+  }
+
+ private:
+  void stream(std::span<const std::byte> bytes, std::size_t piece, bool guarded) {
     FrameReader reader(small_limits());
+    if (guarded) reader.guard();
+    std::size_t announced = 0;
+    bool greeted = !guarded;
     const bool whole = reads(wrong_, [&] {
       while (!bytes.empty()) {
         std::size_t taken = 0;
@@ -136,13 +145,25 @@ class Decoders {
           taken += n;
         }
         reader.advance(taken);
-        while (auto frame = reader.next()) message(*frame);
+        for (;;) {
+          if (auto frame = reader.next()) {
+            greeted = greeted || frame->prefix.kind == FrameKind::hello;
+            if (!frame->header.empty()) message(*frame);
+          } else if (reader.announced() == nullptr) {
+            break;
+          } else if (++announced % 2 == 0 && reader.can_skip()) {
+            reader.skip();
+          } else {
+            reader.admit(nullptr);
+          }
+        }
+        if (!greeted && taken > Prefix::size + Prefix::max_control_header)
+          wrong_("more than a Hello was buffered before it came");
       }
     });
     if (!whole) ++refused;
   }
 
- private:
   // A reader each, as Cap'n Proto counts what one reads.
   template <class F>
   bool with(const InboundFrame& frame, F f) {

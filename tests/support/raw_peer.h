@@ -156,6 +156,7 @@ class Watched {
     options.limits = small_limits();
     options.receive_pool = 0;  // what is kept for later would be taken for what stays behind
     options.handler_threads = 2;
+    options.connect_backoff = {};  // a handshake that was broken on purpose delays no later one
     options.log = [this](const LogRecord& record) {
       if (record.message.find(": closed: ") == std::string_view::npos) return;
       std::lock_guard lock(mutex_);

@@ -24,6 +24,7 @@ class WEFT_EXPORT SimLoop final : public rpc::Loop, public SimRunner {
   TimerId schedule(rpc::Clock::time_point when, rpc::Job job) override;
   void cancel(TimerId timer) override;
   asio::execution_context& context() override { return context_; }
+  std::size_t timers() const { return timers_.size(); }  // that are neither due nor cancelled
 
  private:
   friend class SimProcess;

@@ -38,8 +38,8 @@ struct SimWeather {
   rpc::BulkRange bulk_range{4096};
   std::uint64_t resets = 0;    // of a million segments, that end their connection
   std::uint64_t refusals = 0;  // of a thousand connects, that fail
-  std::chrono::nanoseconds connect_timeout = std::chrono::seconds{20};
-  std::chrono::nanoseconds give_up = std::chrono::minutes{15};  // repeating what nobody acknowledges
+  std::chrono::nanoseconds connect_timeout = std::chrono::seconds{127};  // the kernel's
+  std::chrono::nanoseconds give_up = std::chrono::minutes{15};           // repeating what nobody acknowledges
 
   // A weather to try one seed in: from fine to rough, with most things drawn.
   static SimWeather draw(SimRandom& random);

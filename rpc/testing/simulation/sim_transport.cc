@@ -26,6 +26,7 @@ struct SimTransport::Attempt {
   std::shared_ptr<SimLoop> loop;
   std::string target;
   Connected done;
+  rpc::Loop::TimerId timer = 0;
 
   void fail(const std::string& reason) {
     if (done)
@@ -57,10 +58,16 @@ void SimTransport::connect(const rpc::Address& address, std::shared_ptr<rpc::Loo
   auto attempt = std::make_shared<Attempt>(Attempt{sim_loop(loop), address.text(), std::move(done)});
   std::erase_if(attempts_, [](const auto& old) { return old.expired(); });
   attempts_.push_back(attempt);
+  if (options.connect_timeout.count() > 0)
+    attempt->timer = attempt->loop->schedule(
+        rpc::later(attempt->loop->now(), options.connect_timeout), [weak = std::weak_ptr(attempt)] {
+          if (const auto late = weak.lock()) late->fail("no answer in time (AgentOptions::connect_timeout)");
+        });
   process_.world().network().connect(
       attempt->loop, address.path,
       [attempt, options](std::unique_ptr<SimStream> stream, std::error_code error) {
         attempt->loop->post([attempt, options, error, stream = std::move(stream)]() mutable {
+          attempt->loop->cancel(attempt->timer);
           if (error) return attempt->fail(error.message());
           if (!attempt->done) return;  // given up
           std::exchange(attempt->done, nullptr)(std::static_pointer_cast<rpc::Connection>(

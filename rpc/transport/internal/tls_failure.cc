@@ -2,6 +2,7 @@
 
 #include <weft/rpc/security/internal/certificate_names.h>
 #include <weft/rpc/transport/tls_error.h>
+#include <weft/rpc/wire/prefix.h>
 
 #include <openssl/sslerr.h>
 
@@ -135,9 +136,8 @@ TlsFailure tls_failure(SSL* ssl, const HandshakeNotes& notes, const TlsWire& wir
     default:
       break;
   }
-  // A record of TLS begins with its type and the number 3.
   const auto begin = wire.first_bytes();
-  if (in_handshake && begin.size() >= 2 && (begin[0] < 0x14 || begin[0] > 0x17 || begin[1] != 3))
+  if (in_handshake && begin.size() >= 2 && !begins_like_tls(std::as_bytes(std::span(begin))))
     return detailed(TlsError::no_tls, begin == "WEFT" ? "it speaks weft without credentials" : "");
   switch (reason) {
     case SSL_R_UNSUPPORTED_PROTOCOL:

@@ -26,6 +26,7 @@ class TlsWire {
   const std::error_code& read_error() const { return read_error_; }
   std::string_view first_bytes() const { return {first_, first_size_}; }  // that ever came, up to four
 
+  void append(std::span<const std::byte> bytes);  // to what is pending
   std::size_t pending() const { return out_end_ - out_begin_; }
   void flush();                                                        // as much as the lower stream takes
   const std::error_code& write_error() const { return write_error_; }  // then nothing is pending any more
@@ -40,7 +41,6 @@ class TlsWire {
   static long bio_control(BIO* bio, int command, long number, void* pointer);
 
   bool read_below(std::span<const std::span<std::byte>> into, std::size_t& moved);
-  void append(std::span<const std::byte> bytes);
 
   std::unique_ptr<ByteStream> lower_;
   openssl::BioMethod method_;

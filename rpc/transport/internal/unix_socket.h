@@ -1,4 +1,5 @@
-// What the transports over Unix sockets have in common: the address, and a listening socket of mode 0600.
+// What the transports over Unix sockets have in common: the address, how a connect ends, and a listening
+// socket of mode 0600.
 #pragma once
 
 #include <weft/rpc/core/error.h>
@@ -30,6 +31,14 @@ inline std::string identity_of(int socket) {
   const bool known =
       ::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &found, &size) == 0 && size == sizeof found;
   return known ? "uid:" + std::to_string(found.uid) : std::string();
+}
+
+// How an asynchronous connect has ended. The kernel refuses at once where the listener's queue is full
+// (EAGAIN); Asio takes that for a connect in progress, and then for success.
+inline asio::error_code connect_result(const asio::local::stream_protocol::socket& socket,
+                                       asio::error_code error) {
+  if (!error) (void)socket.remote_endpoint(error);
+  return error == asio::error::not_connected ? asio::error::try_again : error;
 }
 
 // A socket file that nobody answers is left over from a process that died.

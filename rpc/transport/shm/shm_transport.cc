@@ -5,6 +5,7 @@
 #include <weft/rpc/transport/shm/handshake.h>
 #include <weft/rpc/transport/shm/segment.h>
 #include <weft/rpc/transport/stream_connection.h>
+#include <weft/rpc/transport/tls_stream.h>
 
 #include <algorithm>
 #include <atomic>
@@ -47,7 +48,8 @@ class Attempt : public std::enable_shared_from_this<Attempt> {
         done_(std::move(done)) {}
 
   void connect(const asio::local::stream_protocol::endpoint& where) {
-    socket_.async_connect(where, [self = shared_from_this()](const asio::error_code& error) {
+    socket_.async_connect(where, [self = shared_from_this()](asio::error_code error) {
+      error = connect_result(self->socket_, error);
       if (!error) return self->greet();
       self->place_.reset();
       self->done_(
@@ -135,6 +137,7 @@ class ShmTransport final : public Transport {
       : options_(options), places_(std::make_shared<Places>(options.most_connections)) {}
 
   std::string_view scheme() const override { return "shm"; }
+  bool checks_credentials() const override { return true; }
 
   void connect(const Address& address, std::shared_ptr<Loop> loop, const ConnectionOptions& connection,
                Connected done) override {
@@ -153,8 +156,10 @@ class ShmTransport final : public Transport {
         [loop, connection, target = address.text(),
          done = std::move(done)](Result<std::unique_ptr<ByteStream>> made) mutable {
           if (!made) return done(with_target(made.error(), target));
-          done(std::static_pointer_cast<Connection>(
-              std::make_shared<StreamConnection>(std::move(made).get(), loop, connection)));
+          done(capture([&]() -> std::shared_ptr<Connection> {
+            return std::make_shared<StreamConnection>(
+                secured_client(std::move(made).get(), connection, {}, loop), loop, connection);
+          }));
         });
     attempts_.add(attempt);
     attempt->connect(where);
@@ -179,7 +184,8 @@ class ShmTransport final : public Transport {
                 std::move(socket), theirs, options, description, std::move(place),
                 [theirs, connection, accepted](Result<std::unique_ptr<ByteStream>> made) {
                   if (made)
-                    accepted(std::make_shared<StreamConnection>(std::move(made).get(), theirs, connection));
+                    accepted(std::make_shared<StreamConnection>(
+                        secured_server(std::move(made).get(), connection, theirs), theirs, connection));
                   // else: nobody we know of
                 });
             attempts->add(attempt);

@@ -3,8 +3,11 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "tests/support/cluster.h"
 #include "tests/support/errors.h"
+#include "tests/support/hand_loop.h"
 
 namespace weft::rpc::agent_test {
 namespace {
@@ -35,6 +38,41 @@ TEST(HandlerErrors, KeepTheLinesOfTheirText) {
   } catch (const RemoteError& error) {
     EXPECT_EQ(error.detail(), text);
   }
+}
+
+TEST(AgentLog, EscapesWhatPeersWrote) {
+  test::Cluster cluster{{}, {"here"}};
+  cluster["here"].core()->log(LogLevel::warning, "evil\x1b[2J\r\nweft: all is well");
+  ASSERT_EQ(cluster.log().size(), 1U);
+  EXPECT_EQ(cluster.log().front().message, "evil\\x1b[2J\\x0d\n    weft: all is well");
+}
+
+TEST(AgentLog, SummarisesWhatPeersCanRepeat) {
+  test::Cluster cluster{{}, {"here"}};
+  const auto loop = std::make_shared<test::HandLoop>();
+  const auto core = cluster["here"].core();
+  for (int i = 0; i < 2000; ++i) core->log_some("connections refused", loop, "a silent one");
+  for (int i = 0; i < 3; ++i) core->log_some("calls denied", loop, "a denied one");
+  const auto warnings = [&](const std::string& words) {
+    const auto lines = cluster.logged(words);
+    return std::count_if(lines.begin(), lines.end(),
+                         [](const auto& line) { return line.level == LogLevel::warning; });
+  };
+  EXPECT_EQ(warnings("a silent one"), 10);
+  EXPECT_EQ(warnings("a denied one"), 3);
+  loop->advance(std::chrono::seconds{10});
+  loop->turn();
+  EXPECT_EQ(warnings("connections refused: 1990 more within 10 s"), 1);
+  for (int i = 0; i < 20; ++i) core->log_some("connections refused", loop, "a silent one");
+  EXPECT_EQ(warnings("a silent one"), 20) << "the next ten seconds have ten of their own";
+}
+
+TEST(AgentSecrets, TheSeedOfItsTablesIsNotItsIncarnation) {
+  test::Cluster cluster{{}, {"here", "there"}};
+  const auto seed = [&](const char* name) { return cluster[name].core()->id_seed(); };
+  EXPECT_NE(seed("here"), cluster["here"].id().incarnation);
+  EXPECT_NE(seed("here"), 0U);
+  EXPECT_NE(seed("here"), seed("there"));
 }
 
 }  // namespace

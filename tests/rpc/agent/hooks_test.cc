@@ -307,15 +307,16 @@ TEST_F(HooksTest, HearThatAPeerIsGone) {
   EXPECT_EQ(std::count(lines.begin(), lines.end(), "low gone c peer_lost"), 1) << "once, not for each link";
 }
 
-TEST_F(HooksTest, AreAskedBeforeTheAgentLeaves) {
+TEST_F(HooksTest, LeaveFromTheHighestToTheLowestBeforeTheAgentLeaves) {
   hooks[1]->hold_leaving();
   auto left = cluster["b"].leave();
-  eventually("both are asked", [&] { return record.has("low leaving"); });
-  EXPECT_EQ(record.lines(), (Lines{"high leaving", "low leaving"}));
+  eventually("the highest layer is asked", [&] { return record.has("high leaving"); });
   EXPECT_EQ(got(to_b->call<&Desk::note>()), "none") << "it serves until they are ready";
+  EXPECT_EQ(record.lines(), Lines{"high leaving"});
   EXPECT_FALSE(left.ready());
   hooks[1]->let_leave();
   got(std::move(left));
+  EXPECT_TRUE(record.has("low leaving"));
   cluster.end("b");
   const auto lines = record.lines();
   const auto high = std::find(lines.begin(), lines.end(), "high shut down");

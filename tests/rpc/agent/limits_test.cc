@@ -305,5 +305,23 @@ TEST_P(LimitsTest, OfNestingEndACallAlone) {
   EXPECT_EQ(got(std::move(under_way)), 100U) << "the connection is the same";
 }
 
+TEST(RoomOfAllConnections, IsAwaitedByLargeRequests) {
+  const auto store = std::make_shared<Store>();
+  Cluster cluster(
+      {.tcp = true, .adjust = [](AgentOptions& options) { options.limits.in_flight_total = 1'000'000; }});
+  for (const char* name : {"a", "b", "c"}) cluster.add(name);
+  cluster["b"].serve(store);
+  auto first = cluster.peer("a", "b").call<&Store::hold>(Buffer::allocate(900'000));
+  test::eventually("it is held", [&] { return store->held() == 1; });
+  const Peer from_c = cluster.peer("c", "b");
+  auto second = from_c.call<&Store::hold>(Buffer::allocate(600'000));
+  EXPECT_EQ(got(cluster.peer("a", "b").call<&Store::length>("small")), 5U);
+  store->let_go();
+  EXPECT_EQ(got(std::move(first)), 900'000U);
+  test::eventually("the second is held", [&] { return store->held() == 1; });
+  store->let_go();
+  EXPECT_EQ(got(std::move(second)), 600'000U);
+}
+
 }  // namespace
 }  // namespace weft::rpc::limits_test

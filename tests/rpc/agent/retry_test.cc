@@ -29,6 +29,14 @@ TEST(Retry, GoesByWhatFailedAndWhetherTheCallMayHaveRun) {
                           ErrorKind::not_found, ErrorKind::permission_denied, ErrorKind::argument_modified})
     EXPECT_FALSE(is_retriable(failure(kind, Execution::not_sent), true)) << to_string(kind);
   EXPECT_FALSE(is_retriable(std::make_exception_ptr(std::runtime_error("x")), true));
+  // From the peer: a refusal before the handler ran, or the handler's answer.
+  for (const auto kind : {ErrorKind::unavailable, ErrorKind::peer_lost, ErrorKind::shut_down}) {
+    const auto remote = [kind](Execution execution) {
+      return std::make_exception_ptr(RemoteError(kind, "x", "bert", "m", {}, execution));
+    };
+    EXPECT_TRUE(is_retriable(remote(Execution::not_sent), false)) << to_string(kind);
+    EXPECT_FALSE(is_retriable(remote(Execution::maybe_executed), true)) << to_string(kind);
+  }
 }
 
 TEST(Retry, WaitsGrowToTheirMostWithJitter) {
@@ -69,6 +77,12 @@ class Till {
     held_.emplace_back();
     return held_.back().future();
   }
+  // A handler of which another service is down.
+  int consult(int) {
+    ++consulted;
+    throw Error(ErrorKind::unavailable, "the bank is closed");
+  }
+  std::atomic<int> consulted{0};
   void hold(bool holding) {
     std::lock_guard lock(mutex_);
     holding_ = holding;
@@ -78,7 +92,8 @@ class Till {
     return attempts_;
   }
   using Service =
-      rpc::Service<"till", Method<"pay", &Till::pay>, Method<"read", &Till::read, rpc::idempotent>>;
+      rpc::Service<"till", Method<"pay", &Till::pay>, Method<"read", &Till::read, rpc::idempotent>,
+                   Method<"consult", &Till::consult, rpc::idempotent>>;
 
  private:
   mutable std::mutex mutex_;  // guards what follows
@@ -172,6 +187,61 @@ TEST_F(RetryTest, ACallCanBeCancelledWhileItWaits) {
   EXPECT_EQ(kind_of([&] { got(std::move(scoped)); }), ErrorKind::cancelled);
 }
 
+TEST_F(RetryTest, ACallCanBeCancelledBetweenTwoAttempts) {
+  auto peer =
+      cluster.peer("client", "server").with({.retry = RetryPolicy{.first_wait = 1h, .most_wait = 1h}});
+  cluster.end("server");
+  const auto waits = [&] {
+    test::eventually("it waits for the next attempt",
+                     [&] { return cluster["client"].counts().waiting == 0; });
+  };
+  auto call = peer.call<&Till::pay>(5);
+  waits();
+  call.cancel();
+  EXPECT_EQ(kind_of([&] { got(std::move(call)); }), ErrorKind::cancelled);
+  CancelScope scope;
+  auto scoped = peer.with(scope).call<&Till::pay>(5);
+  waits();
+  scope.cancel();
+  EXPECT_EQ(kind_of([&] { got(std::move(scoped)); }), ErrorKind::cancelled);
+  EXPECT_EQ(cluster["client"].counts().calls_retried, 0U);
+}
+
+TEST_F(RetryTest, AHandlersOwnErrorIsItsAnswer) {
+  auto peer = cluster.peer("client", "server").with({.retry = soon});
+  EXPECT_EQ(kind_of([&] { got(peer.call<&Till::consult>(1)); }), ErrorKind::unavailable);
+  EXPECT_EQ(till->consulted, 1);
+  EXPECT_EQ(cluster["client"].counts().calls_retried, 0U);
+}
+
+TEST(RetryLimits, CountTheBytesOfRetriedCalls) {
+  Cluster cluster{{.adjust = [](AgentOptions& options) { options.limits.outgoing_bytes = 150'000; }},
+                  {"client"}};
+  auto till = std::make_shared<Till>();
+  cluster.add("server", {[till](Agent& agent) { agent.serve(till); }});
+  till->hold(true);
+  Agent& client = cluster["client"];
+  auto peer =
+      cluster.peer("client", "server").with({.retry = RetryPolicy{.first_wait = 1h, .most_wait = 1h}});
+  std::vector<Future<std::string>> calls;
+  for (int i = 0; i < 2; ++i) calls.push_back(peer.call<&Till::read>("", Buffer::allocate(100'000)));
+  const auto refused = [&] {
+    return kind_of([&] { got(peer.call<&Till::read>("", Buffer::allocate(100'000))); }) ==
+           ErrorKind::resource_exhausted;
+  };
+  EXPECT_GE(client.counts().waiting_bytes, 200'000U);
+  EXPECT_TRUE(refused()) << "at once: room on this side is not waited for";
+  cluster.end("server");
+  test::eventually("both wait for their next attempt", [&] { return client.counts().waiting == 0; });
+  EXPECT_GE(client.counts().waiting_bytes, 200'000U) << "they are kept meanwhile";
+  EXPECT_TRUE(refused());
+  for (auto& call : calls) {
+    call.cancel();
+    EXPECT_EQ(kind_of([&] { got(std::move(call)); }), ErrorKind::cancelled);
+  }
+  test::eventually("nothing is kept", [&] { return client.counts().waiting_bytes == 0; });
+}
+
 TEST_F(RetryTest, AnAgentThatEndsEndsItsRetries) {
   auto peer = cluster.peer("client", "server").with({.retry = soon});
   cluster.end("server");
@@ -198,7 +268,7 @@ TEST(RetryBudgetTest, LimitsTheRetriesOfAPeer) {
   EXPECT_EQ(kind_of([&] { got(peer.call<&Till::pay>(5)); }), ErrorKind::unavailable);
   EXPECT_EQ(cluster["client"].counts().calls_retried, 5U) << "it is spent";
   cluster.add("server").serve(till);
-  EXPECT_EQ(got(peer.call<&Till::pay>(5)), 0);
+  EXPECT_EQ(got(peer.with({.wait_for_ready = true}).call<&Till::pay>(5)), 0);
   EXPECT_EQ(got(peer.call<&Till::pay>(5)), 0);
   cluster.end("server");
   EXPECT_EQ(kind_of([&] { got(peer.call<&Till::pay>(5)); }), ErrorKind::unavailable);

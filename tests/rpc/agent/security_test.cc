@@ -6,7 +6,10 @@
 
 #include <asio/ip/tcp.hpp>
 
+#include <stdlib.h>
+
 #include <atomic>
+#include <filesystem>
 #include <functional>
 #include <map>
 #include <thread>
@@ -140,7 +143,10 @@ TEST_F(SecurityTest, WhoSpeaksWithoutTlsIsNotHeard) {
   make("anna", std::nullopt,
        [](AgentOptions& options) { options.handshake_timeout = std::chrono::seconds{5}; });
   serve("vault");
-  EXPECT_FALSE(call("anna", "vault").ok());
+  const auto error = test::error_of([&] { return call("anna", "vault").get(); });
+  ASSERT_TRUE(error);
+  EXPECT_EQ(error->kind(), ErrorKind::permission_denied) << error->what();
+  EXPECT_NE(std::string(error->what()).find("the peer speaks TLS"), std::string::npos) << error->what();
   EXPECT_EQ(vault_->opened, 0);
   expect_counted("vault", "does not speak TLS");
   EXPECT_EQ(agent("vault").counts().connections_made, 0U);
@@ -202,8 +208,85 @@ TEST_F(SecurityTest, WhoHasNoCredentialsIsNotSpokenTo) {
   make("vault", std::nullopt);
   make("anna", authority.credentials("anna"));
   serve("vault");
-  EXPECT_FALSE(call("anna", "vault").ok());
-  EXPECT_EQ(vault_->opened, 0);
+  expect_refused("anna", "vault", ErrorKind::permission_denied, "the peer does not speak TLS");
+  expect_counted("vault", "the peer speaks TLS");
+}
+
+// An address that somebody else published, in a hello or in the store, does not prove which agent listens
+// there.
+class ImpostorTest : public SecurityTest {
+ protected:
+  ImpostorTest() {
+    char name[] = "/tmp/weft-impostor-XXXXXX";
+    folder_ = ::mkdtemp(name);
+  }
+  ~ImpostorTest() override {
+    cluster_.reset();
+    std::filesystem::remove_all(folder_);
+  }
+  // Of "bert" to the agent that listens at the address, published as that of "vault".
+  Result<std::string> call_vault_at(const std::string& address) {
+    Agent& bert = agent("bert");
+    bert.core()->route("vault", {address});
+    return capture([&] { return got(bert.peer("vault").call<&Vault::who>()); });
+  }
+  void listen_as_vault(const std::string& address, std::optional<CredentialOptions> credentials) {
+    make("vault", std::move(credentials), [&](AgentOptions& options) { options.listen = {address}; });
+    serve("vault");
+  }
+
+  std::filesystem::path folder_;
+  TestAuthority authority_;
+};
+
+TEST_F(ImpostorTest, IsRefusedOverEveryTransportOfTheHost) {
+  for (const std::string scheme : {"unix", "shm"}) {
+    const std::string address = scheme + "://" + (folder_ / scheme).string();
+    for (const bool is_member : {false, true}) {
+      cluster_.reset();
+      const auto of_mallory = authority_.credentials("mallory");
+      listen_as_vault(address, is_member ? std::optional(of_mallory) : std::nullopt);
+      make("bert", authority_.credentials("bert"));
+      const auto error = test::error_of([&] { return call_vault_at(address).get(); });
+      ASSERT_TRUE(error) << address;
+      EXPECT_EQ(error->kind(), ErrorKind::permission_denied) << error->what();
+      EXPECT_NE(std::string(error->what()).find(is_member ? "mallory" : "TLS"), std::string::npos)
+          << error->what();
+      EXPECT_EQ(vault_->opened, 0);
+    }
+  }
+}
+
+TEST_F(ImpostorTest, WhoProvesTheNameIsReachedOverThoseTransports) {
+  for (const std::string scheme : {"unix", "shm"}) {
+    const std::string address = scheme + "://" + (folder_ / scheme).string();
+    cluster_.reset();
+    listen_as_vault(address, authority_.credentials("vault"));
+    make("bert", authority_.credentials("bert"));
+    EXPECT_EQ(call_vault_at(address).get(), "cert:bert");
+    make("cora", authority_.credentials("cora"));
+    EXPECT_EQ(got(agent("cora").connect(address).call<&Vault::who>()), "cert:cora") << "by address, too";
+  }
+}
+
+TEST_F(ImpostorTest, FindsNobodyByATransportThatChecksNothing) {
+  class Unchecked final : public Transport {
+   public:
+    std::string_view scheme() const override { return "inproc"; }
+    void connect(const Address&, std::shared_ptr<Loop>, const ConnectionOptions&, Connected) override {
+      ADD_FAILURE() << "an agent with credentials dials over a transport that does not check them";
+    }
+    std::unique_ptr<Listener> listen(const Address&, PickLoop, const ConnectionOptions&, bool,
+                                     Accepted) override {
+      return nullptr;
+    }
+  };
+  make("bert", authority_.credentials("bert"),
+       [](AgentOptions& options) { options.in_process = std::make_shared<Unchecked>(); });
+  const auto error = test::error_of([&] { return call_vault_at("inproc://vault").get(); });
+  ASSERT_TRUE(error);
+  EXPECT_EQ(error->kind(), ErrorKind::permission_denied) << error->what();
+  EXPECT_EQ(error->execution(), Execution::not_sent);
 }
 
 TEST_F(SecurityTest, TheCertificateMustBeForTheHostThatWasDialled) {

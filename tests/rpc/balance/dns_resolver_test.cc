@@ -1,6 +1,7 @@
 #include <weft/rpc/balance/dns_resolver.h>
 
 #include <weft/rpc/rpc.h>
+#include <weft/rpc/testing/test_authority.h>
 
 #include "tests/support/cluster.h"
 #include "tests/support/errors.h"
@@ -49,6 +50,39 @@ TEST(DnsResolver, OfAnAgentThatIsGoneSaysSo) {
   const auto resolve = dns_resolver(cluster["client"], "tcp://localhost:1");
   cluster.end("client");
   EXPECT_EQ(kind_of([&] { got(resolve()); }), ErrorKind::shut_down);
+}
+
+// The certificate is for the name, and not for the address behind it.
+TEST(DnsResolver, ReplicasProveTheNameOfTheHost) {
+  const test::TestAuthority authority;
+  const auto cluster_of = [&](const std::string& host) {
+    test::TestAuthority::Request request;
+    request.common_name = "server";
+    request.uris = {"weft://server"};
+    request.dns = {host};
+    return std::make_unique<Cluster>(
+        Cluster::Options{.tcp = true,
+                         .adjust =
+                             [&authority, request](AgentOptions& options) {
+                               options.credentials = std::make_shared<Credentials>(
+                                   options.name == "server" ? authority.credentials_for(request)
+                                                            : authority.credentials(options.name));
+                             }},
+        std::vector<std::string>{"client", "server"});
+  };
+  for (const std::string host : {"localhost", "another.host"}) {
+    auto cluster = cluster_of(host);
+    Agent& client = (*cluster)["client"];
+    (*cluster)["server"].serve<Here>();
+    const std::string port = Address::parse((*cluster)["server"].addresses().front()).port;
+    const PeerSet set(client, dns_resolver(client, "tcp://localhost:" + port));
+    if (host == "localhost") {
+      EXPECT_EQ(got(set.call<Here>()), "here");
+    } else {
+      const auto error = error_of([&] { got(set.call<Here>()); });
+      ASSERT_TRUE(error);
+    }
+  }
 }
 
 }  // namespace

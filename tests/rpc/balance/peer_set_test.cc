@@ -4,6 +4,7 @@
 
 #include "tests/support/cluster.h"
 #include "tests/support/errors.h"
+#include "tests/support/full_backlog.h"
 
 namespace weft::rpc::peer_set_test {
 namespace {
@@ -67,9 +68,9 @@ class PeerSetTest : public testing::Test {
     cluster.end_all();
   }
   void start(const std::string& name) {
-    Agent& agent = cluster.add(name);
     replicas[name] = std::make_shared<Replica>(name);
-    agent.serve(replicas[name]);
+    // Served before the agent listens: a call may wait for it.
+    cluster.add(name, {[replica = replicas[name]](Agent& agent) { agent.serve(replica); }});
   }
   PeerSet all(PeerSetOptions options = {}) {
     return PeerSet(cluster["client"], {"inproc://a", "inproc://b", "inproc://c"}, options);
@@ -105,7 +106,7 @@ TEST_F(PeerSetTest, AKeyLeadsToOne) {
 
 TEST_F(PeerSetTest, ACallThatWasNotSentGoesToAnother) {
   cluster.end("b");
-  const auto set = all({.ejection = {.failures = 2, .first = 1h}});
+  const auto set = all({.ejection = {.failures = 1, .first = 1h}});
   const std::string greeting = "hello ";
   for (int i = 0; i < 9; ++i) EXPECT_NE(got(set.call<&Replica::greet>(greeting, i)).back(), 'b');
   for (int i = 0; i < 3; ++i) EXPECT_EQ(got(set.call<&Replica::greet>("hi ", 5)).substr(0, 4), "hi 5");
@@ -121,6 +122,21 @@ TEST_F(PeerSetTest, WhereNobodyIsThereTheLastErrorComes) {
   EXPECT_EQ(error->execution(), Execution::not_sent);
   EXPECT_EQ(kind_of([&] { got(PeerSet(cluster["client"], PeerSet::Names{}).call<&Replica::who>()); }),
             ErrorKind::unavailable);
+}
+
+TEST_F(PeerSetTest, ACallThatWaitsForReadinessWaitsForAnyReplica) {
+  for (const char* name : {"a", "b", "c"}) cluster.end(name);
+  const auto set = all().with({.wait_for_ready = true});
+  auto call = set.call<&Replica::who>();
+  auto cancelled = set.call<&Replica::who>();
+  EXPECT_EQ(
+      kind_of([&] { got(all().with({.deadline = 50ms, .wait_for_ready = true}).call<&Replica::who>()); }),
+      ErrorKind::deadline_exceeded);
+  EXPECT_FALSE(call.ready());
+  cancelled.cancel();
+  EXPECT_EQ(kind_of([&] { got(std::move(cancelled)); }), ErrorKind::cancelled);
+  start("b");
+  EXPECT_EQ(got(std::move(call)), "b");
 }
 
 TEST_F(PeerSetTest, ACallThatMayHaveRunGoesToAnotherOnlyIfItsMethodIsIdempotent) {
@@ -209,6 +225,48 @@ TEST_F(PeerSetTest, AResolverIsAskedFromTimeToTime) {
                     },
                     {.refresh = 1ms});
   eventually("it was asked", [&] { return *asked >= 3; });
+}
+
+// Three replicas, of which one does not answer who connects; 64 calls in flight at any time.
+TEST(PeerSetWithABlackHole, CallsTheOthers) {
+  const test::FullBacklog hole;
+  Cluster cluster({.tcp = true}, {"client"});
+  PeerSet::Names names{hole.address()};
+  for (const char* name : {"a", "b"}) {
+    Agent& agent = cluster.add(name);
+    agent.serve(std::make_shared<Replica>(name));
+    names.push_back(agent.addresses().front());
+  }
+  const auto set = PeerSet(cluster["client"], names, {.connect_within = 200ms}).with({.deadline = 2s});
+  std::map<std::string, int> count;
+  std::vector<Future<std::string>> calls;
+  for (int round = 0; round < 10; ++round) {
+    for (int i = 0; i < 64; ++i) calls.push_back(set.call<&Replica::who>());
+    for (auto& call : std::exchange(calls, {})) ++count[got(std::move(call))];
+  }
+  EXPECT_EQ(count["a"] + count["b"], 640);
+  EXPECT_GT(count["a"], 200);
+  EXPECT_GT(count["b"], 200);
+  for (const auto& replica : set.replicas()) EXPECT_EQ(replica.outstanding, 0U) << replica.name;
+}
+
+TEST(LatestAttemptTest, CancelReachesTheLatestThoughAnEarlierOneIsReportedAfterIt) {
+  std::vector<std::string> cancelled;
+  std::vector<Promise<void>> promises(3);
+  const auto work = [&](std::size_t i) {
+    auto future = promises[i].future();
+    promises[i].on_cancel([&cancelled, i] { cancelled.push_back("attempt " + std::to_string(i)); });
+    return future;
+  };
+  detail::LatestAttempt attempts;
+  const auto first = attempts.begin(), second = attempts.begin();
+  attempts.set(second, work(1));
+  attempts.set(first, work(0));
+  attempts.cancel();
+  EXPECT_EQ(cancelled, (std::vector<std::string>{"attempt 1"}));
+  EXPECT_TRUE(attempts.cancelled());
+  attempts.set(attempts.begin(), work(2));
+  EXPECT_EQ(cancelled, (std::vector<std::string>{"attempt 1", "attempt 2"})) << "at once";
 }
 
 TEST_F(PeerSetTest, StreamsHaveOneTry) {

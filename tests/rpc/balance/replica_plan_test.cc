@@ -57,6 +57,40 @@ TEST_F(ReplicaPlanTest, OfNobodyChoosesNobody) {
   EXPECT_FALSE(plan.choose(now, {}, {a->id}));
 }
 
+TEST_F(ReplicaPlanTest, ReplicasThatAreReachedComeFirst) {
+  using Reach = ReplicaPlan::Reach;
+  auto plan = plan_of({"a", "b", "c"});
+  const auto set = [&](const std::string& name, Reach reach) {
+    plan.set_reach(replica(plan, name).id, reach);
+  };
+  set("a", Reach::connecting);
+  set("b", Reach::failing);
+  EXPECT_EQ(times(plan, 6), (std::map<std::string, int>{{"c", 6}}));
+  set("c", Reach::failing);
+  EXPECT_EQ(times(plan, 6), (std::map<std::string, int>{{"a", 6}}));
+  set("a", Reach::failing);
+  EXPECT_EQ(times(plan, 6), (std::map<std::string, int>{{"a", 2}, {"b", 2}, {"c", 2}}));
+  set("a", Reach::ready);
+  eject(plan, "a");
+  now += 1h;  // a probe is due
+  set("a", Reach::failing);
+  for (const char* name : {"b", "c"}) set(name, Reach::ready);
+  EXPECT_EQ(times(plan, 6), (std::map<std::string, int>{{"b", 3}, {"c", 3}}))
+      << "no call is spent to find out whether it can be reached";
+  set("a", Reach::ready);
+  EXPECT_EQ(once(plan), "a") << "the probe";
+}
+
+TEST_F(ReplicaPlanTest, AKeyStaysWithAReplicaThatIsBeingConnected) {
+  using Reach = ReplicaPlan::Reach;
+  auto plan = plan_of({"a", "b", "c"}, {.policy = BalancePolicy::consistent_hash});
+  const std::string home = once(plan, Outcome::good, 7);
+  plan.set_reach(replica(plan, home).id, Reach::connecting);
+  EXPECT_EQ(once(plan, Outcome::good, 7), home);
+  plan.set_reach(replica(plan, home).id, Reach::failing);
+  EXPECT_NE(once(plan, Outcome::good, 7), home);
+}
+
 TEST_F(ReplicaPlanTest, RoundRobinTakesTurns) {
   auto plan = plan_of({"a", "b", "c", "a"});
   EXPECT_EQ(plan.replicas().size(), 3U) << "a name counts once";

@@ -4,7 +4,9 @@
 #include <weft/rpc/testing/wait.h>
 
 #include <asio/awaitable.hpp>
+#include <asio/bind_cancellation_slot.hpp>
 #include <asio/bind_executor.hpp>
+#include <asio/cancellation_signal.hpp>
 #include <asio/co_spawn.hpp>
 #include <asio/detached.hpp>
 #include <asio/executor_work_guard.hpp>
@@ -269,6 +271,89 @@ TEST(Future, AsioCoroutinesAwaitIt) {
   io.run();
   other.join();
   EXPECT_EQ(total, 21);
+}
+
+// --- Cancelled by its token ---
+
+// An async_get() on `io` that a signal can cancel, and its result.
+struct SlottedGet {
+  explicit SlottedGet(Future<int> future) {
+    future.async_get(asio::bind_cancellation_slot(
+        signal.slot(), asio::bind_executor(io, [this](std::exception_ptr error, int value) {
+          result = error != nullptr ? Result<int>(error) : Result<int>(value);
+        })));
+  }
+  std::optional<ErrorKind> kind() {
+    return kind_of([&] { return result.value().value(); });
+  }
+  asio::io_context io;
+  asio::cancellation_signal signal;
+  std::optional<Result<int>> result;
+};
+
+TEST(Future, AsyncGetIsCancelledThoughTheWorkGoesOn) {
+  for (const auto type : {asio::cancellation_type::terminal, asio::cancellation_type::partial}) {
+    int asked = 0;
+    Promise<int> promise;
+    promise.on_cancel([&] { ++asked; });
+    SlottedGet get(promise.future());
+    get.signal.emit(asio::cancellation_type::total);
+    EXPECT_EQ(asked, 0) << "a call may have had effects";
+    get.signal.emit(type);
+    EXPECT_EQ(asked, 1);
+    EXPECT_FALSE(get.result) << "a handler does not run within the signal";
+    get.io.run();  // returns: the work holds the io_context no longer
+    EXPECT_EQ(get.kind(), ErrorKind::cancelled);
+    get.signal.emit(type);
+    promise.complete(1);
+    get.io.restart();
+    EXPECT_EQ(get.io.run(), 0U) << "it completes once";
+  }
+}
+
+TEST(Future, CancelledAsyncGetHasTheWorksOwnErrorWhereThatIsKnown) {
+  Promise<int> promise;
+  promise.on_cancel([&] { promise.fail(Error(ErrorKind::peer_lost, "gone")); });
+  SlottedGet get(promise.future());
+  get.signal.emit(asio::cancellation_type::terminal);
+  EXPECT_FALSE(get.result);
+  get.io.run();
+  EXPECT_EQ(get.kind(), ErrorKind::peer_lost);
+}
+
+TEST(Future, CancellingAfterTheEndDoesNothing) {
+  Promise<int> promise;
+  SlottedGet get(promise.future());
+  promise.complete(4);
+  get.signal.emit(asio::cancellation_type::terminal);
+  get.io.run();
+  ASSERT_TRUE(get.result);
+  EXPECT_EQ(get.result->value(), 4);
+}
+
+// --- Continuations that throw ---
+
+TEST(Future, WhatAContinuationThrowsGoesToItsLoop) {
+  const auto loop = std::make_shared<AsioLoop>();
+  std::vector<std::string> taken;
+  loop->exceptions()->set_handler([&](const std::string& text) { taken.push_back(text); });
+  const auto careless = [](Result<int>&&) { throw std::out_of_range("beyond"); };
+  Promise<int> before(loop), after(loop);
+  before.future().then(careless);
+  EXPECT_NO_THROW(before.complete(1));
+  auto future = after.future();
+  after.complete(2);
+  EXPECT_NO_THROW(future.then(careless));
+  EXPECT_EQ(taken,
+            std::vector<std::string>(2, "a continuation threw an exception, which was dropped: beyond"));
+}
+
+TEST(Future, WithoutALoopItGoesToStderr) {
+  testing::internal::CaptureStderr();
+  Future<int>::made(1).then([](Result<int>&&) { throw 5; });
+  EXPECT_EQ(
+      testing::internal::GetCapturedStderr(),
+      "weft: a continuation threw an exception, which was dropped: an exception that is no std::exception\n");
 }
 
 }  // namespace

@@ -92,11 +92,16 @@ TEST_F(HttpServerTest, ThoseThatSayNothingKeepNobodyOut) {
   EXPECT_EQ(get(server.address(), "/page").status, 200);
 }
 
-TEST_F(HttpServerTest, MoreThanItTakesAreClosed) {
+TEST_F(HttpServerTest, ClosesTheOldestSilentConnectionForANewOne) {
+  HttpClient reader(server.address());  // it asked, and takes its time
+  reader.send("GET /large HTTP/1.1\r\n\r\n");
   std::vector<std::unique_ptr<HttpClient>> silent;
-  for (int i = 0; i < 64; ++i) silent.push_back(std::make_unique<HttpClient>(server.address()));
-  HttpClient one_more(server.address());
-  EXPECT_EQ(one_more.receive(), "");
+  for (int i = 0; i < 100; ++i) silent.push_back(std::make_unique<HttpClient>(server.address()));
+  EXPECT_EQ(get(server.address(), "/page").status, 200);
+  EXPECT_EQ(silent.front()->receive(), "");
+  silent.back()->send("GET /page HTTP/1.1\r\n\r\n");
+  EXPECT_TRUE(silent.back()->receive().ends_with("<p>hello</p>"));
+  EXPECT_GT(reader.receive().size(), std::size_t{4} << 20);
 }
 
 TEST_F(HttpServerTest, EndsWithConnectionsOpen) {

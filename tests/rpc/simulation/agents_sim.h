@@ -141,7 +141,8 @@ class Simulation {
   void everybody_reaches_everybody() {
     for (const auto& [from, program] : job_.programs())
       for (const std::string& to : job_.names()) {
-        const rpc::Peer peer = program->agent().connect("sim://" + to).with({.deadline = 1min});
+        const rpc::Peer peer =
+            program->agent().connect("sim://" + to).with({.deadline = 1min, .wait_for_ready = true});
         std::string last = "nothing";
         bool reached = false;
         // A silent connection is noticed when its side gives up repeating what it sent.

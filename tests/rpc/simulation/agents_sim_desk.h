@@ -230,6 +230,7 @@ class Program {
       options.deadline =
           std::chrono::microseconds(random().chance(100) && ways_.patient ? std::uint64_t{3'600'000'000}
                                                                           : random().spread(1, 2'000'000));
+    if (deadline) options.wait_for_ready = random().coin();
     const bool retried = random().chance(250);
     if (retried) {
       options.retry = rpc::RetryPolicy{.attempts = static_cast<std::uint16_t>(random().between(2, 5)),

@@ -35,6 +35,16 @@ class Desk {
     co_await pause(core_.lock()->pick_loop(), 1h);
     co_return n;
   }
+  // Asks to be told of its cancellation, by which a timer for the deadline is set.
+  rpc::Task<int> heedful(rpc::CallContext& context, int n) {
+    context.on_cancel([] {});
+    co_await pause(core_.lock()->pick_loop(), 1h);
+    co_return n;
+  }
+  rpc::Task<std::uint64_t> keep(rpc::Buffer bytes) {
+    co_await pause(core_.lock()->pick_loop(), 1h);
+    co_return bytes.size();
+  }
   // Until nobody wants it any more.
   rpc::Future<void> stuck(rpc::CallContext& context) {
     auto promise = std::make_shared<rpc::Promise<void>>();
@@ -49,7 +59,8 @@ class Desk {
   }
 
   using Service = rpc::Service<"desk", rpc::Method<"twice", &Desk::twice, rpc::non_blocking>,
-                               rpc::Method<"slow", &Desk::slow>, rpc::Method<"stuck", &Desk::stuck>,
+                               rpc::Method<"slow", &Desk::slow>, rpc::Method<"heedful", &Desk::heedful>,
+                               rpc::Method<"keep", &Desk::keep>, rpc::Method<"stuck", &Desk::stuck>,
                                rpc::Method<"by_way_of", &Desk::by_way_of>>;
 
  private:
@@ -108,6 +119,53 @@ TEST(SimAgent, AHandlerLearnsOfItsDeadlineThoughItsCallerIsSilent) {
   EXPECT_EQ(bert.counts().serving + bert.counts().serving_bytes, 0U);
 }
 
+// On either side: the caller's own, and that by which the callee's handler learns of the deadline.
+TEST(SimAgent, NoTimerIsLeftAfterAnsweredCalls) {
+  SimWorld world(1);
+  rpc::Agent& anna = start(world, "anna");
+  rpc::Agent& bert = start(world, "bert");
+  const auto timers = [](rpc::Agent& agent) {
+    return dynamic_cast<SimLoop&>(*agent.core()->loops().front()).timers();
+  };
+  const rpc::Peer peer = anna.connect("sim://bert").with({.deadline = 5h});
+  world.got(peer.ready());
+  world.run_for(1s);
+  const std::size_t of_anna = timers(anna), of_bert = timers(bert);
+  auto slow = peer.call<&Desk::heedful>(7);
+  world.run_for(1s);
+  EXPECT_EQ(timers(anna), of_anna + 1) << "of the caller's deadline";
+  EXPECT_EQ(timers(bert), of_bert + 2) << "of the callee's, and the handler's own";
+  EXPECT_EQ(world.got(std::move(slow), 2h), 7);
+  for (int i = 0; i < 10; ++i) EXPECT_EQ(world.got(peer.call<&Desk::twice>(i)), 2 * i);
+  world.run_for(1s);
+  EXPECT_EQ(timers(anna), of_anna);
+  EXPECT_EQ(timers(bert), of_bert);
+}
+
+// It holds up its connection for a second, so that what is behind it, which may free memory, is read.
+TEST(SimAgent, RefusesALargeRequestThatFindsNoRoomInTime) {
+  SimWorld world(1);
+  rpc::Agent& anna = start(world, "anna");
+  rpc::AgentOptions options{.heartbeat = {0s, 0s}};
+  options.limits.in_flight_total = 1'000'000;
+  rpc::Agent& bert = start(world, "bert", std::move(options));
+  const rpc::Peer peer = anna.connect("sim://bert");
+  auto first = peer.call<&Desk::keep>(rpc::Buffer::allocate(900'000));
+  auto second = peer.call<&Desk::keep>(rpc::Buffer::allocate(600'000));
+  const auto begin = world.now();
+  EXPECT_EQ(world.got(peer.call<&Desk::twice>(4)), 8);
+  EXPECT_GE(world.now() - begin, 1s);
+  EXPECT_LT(world.now() - begin, 10s);
+  const auto error = error_of([&] { world.got(std::move(second)); });
+  ASSERT_TRUE(error);
+  EXPECT_EQ(error->kind(), ErrorKind::resource_exhausted) << error->what();
+  EXPECT_EQ(error->execution(), rpc::Execution::not_sent);
+  EXPECT_NE(std::string(error->what()).find("desk.keep"), std::string::npos) << error->what();
+  EXPECT_EQ(bert.counts().calls_shed, 1U);
+  EXPECT_EQ(world.got(std::move(first), 2h), 900'000U);
+  EXPECT_EQ(bert.counts().serving_bytes, 0U);
+}
+
 TEST(SimAgent, AnIdleConnectionSleeps) {
   SimWorld world(1, {.weather = {.false_calls = 500}});  // a false call may bring another, but not for ever
   rpc::Agent& anna = start(world, "anna");
@@ -130,7 +188,7 @@ TEST(SimAgent, ACrashIsSeenAndANewLifeIsFound) {
   EXPECT_EQ(kind_of([&] { return world.got(std::move(slow)); }), ErrorKind::peer_lost);
   EXPECT_EQ(kind_of([&] { return world.got(bert.call<&Desk::twice>(5)); }), ErrorKind::unavailable);
   const rpc::AgentId second = start(world, "bert").id();
-  EXPECT_EQ(world.got(bert.call<&Desk::twice>(5)), 10);
+  EXPECT_EQ(world.got(bert.with({.wait_for_ready = true}).call<&Desk::twice>(5)), 10);
   EXPECT_NE(first, second);
   EXPECT_EQ(bert.identity(), second);
 }

@@ -16,6 +16,7 @@ using test::Event;
 using test::eventually;
 using test::got;
 using test::kind_of;
+using test::message_of;
 
 struct Quote {
   std::string symbol;
@@ -199,8 +200,29 @@ TEST_P(StreamCallTest, AnErrorComesAfterTheItems) {
   } catch (const RemoteError& error) {
     EXPECT_EQ(error.kind(), ErrorKind::handler_failed);
     EXPECT_EQ(error.worker(), "server");
+    EXPECT_EQ(error.method(), "market.follow");
     EXPECT_EQ(error.detail(), "the exchange has closed");
   }
+}
+
+// As callers that were built with another declaration see the methods.
+Stream<std::string> count_texts(std::int64_t) { return {}; }
+std::int64_t sum_texts(Stream<std::string>) { return 0; }
+Stream<std::string> texts() {
+  std::string text = "one";
+  co_yield std::move(text);
+}
+
+TEST_P(StreamCallTest, AnItemOfAnotherTypeNamesPeerMethodAndItem) {
+  auto result = got(server->call<Function<"market.count", &count_texts>>(3));
+  EXPECT_EQ(message_of([&] { return got(result.next()); }),
+            "server: market.count: item 1 of the stream: expected text, found int");
+  EXPECT_EQ(kind_of([&] { return got(result.next()); }), ErrorKind::cancelled) << "it ends the stream";
+  const auto error = error_of([&] { return got(server->call<Function<"market.sum", &sum_texts>>(texts())); });
+  ASSERT_TRUE(error);
+  EXPECT_EQ(error->kind(), ErrorKind::type_mismatch);
+  EXPECT_NE(std::string(error->what()).find("client: market.sum: item 1 of the stream"), std::string::npos)
+      << error->what();
 }
 
 TEST_P(StreamCallTest, ASlowReaderMakesTheSourceWait) {

@@ -117,6 +117,19 @@ TEST_P(TensorCodecTest, TheOrderOfStridesIsKeptBesideAnExpandedDimension) {
   EXPECT_EQ(y.storage().nbytes(), 600 * sizeof(float)) << "it travels once";
 }
 
+// A view that is made under no-grad refuses to be changed in place by what requires grad.
+TEST_P(TensorCodecTest, NothingArrivesAsAView) {
+  const at::Tensor image = at::rand({2, 3, 20, 30}), matrix = at::rand({50, 40}), small = at::rand({2, 3});
+  const auto factor = at::ones({}).requires_grad_();
+  for (const at::Tensor& x : {image, image.contiguous(at::MemoryFormat::ChannelsLast), image.transpose(0, 3),
+                              matrix.t(), small.t(), matrix.slice(0, 0, 40, 2)}) {
+    at::Tensor y = echoed(x);
+    EXPECT_FALSE(y.is_view()) << describe(x);
+    EXPECT_TRUE(y.mul_(factor).requires_grad()) << describe(x);
+  }
+  EXPECT_FALSE(echoed(matrix.unsqueeze(1).expand({50, 3, 40})).is_view());
+}
+
 TEST_P(TensorCodecTest, AViewWithGapsOrOverlapsArrivesContiguous) {
   const at::Tensor matrix = at::rand({50, 40});
   for (const at::Tensor& x : {matrix.slice(0, 0, 30, 2).t(), matrix.select(1, 7),

@@ -18,15 +18,38 @@ TEST(Address, ReadsWhatItWrites) {
 }
 
 TEST(Address, RefusesWhatIsNone) {
-  for (const char* text :
-       {"", "worker1", "tcp://", "tcp://host", "tcp://host:", "tcp://:80", "tcp://host:65536",
-        "tcp://host:-1", "tcp://host:+1", "tcp://host:80x", "tcp://::1:80", "tcp://[::1:80", "tcp://[]:80",
-        "udp://host:1", "unix://", "inproc://", "self://x", "://a:1"}) {
+  for (const char* text : {"",
+                           "worker1",
+                           "tcp://",
+                           "tcp://host",
+                           "tcp://host:",
+                           "tcp://:80",
+                           "tcp://host:65536",
+                           "tcp://host:-1",
+                           "tcp://host:+1",
+                           "tcp://host:80x",
+                           "tcp://::1:80",
+                           "tcp://[::1:80",
+                           "tcp://[]:80",
+                           "tcp://@host:1",
+                           "tcp://a@:1",
+                           "udp://host:1",
+                           "unix://",
+                           "inproc://",
+                           "self://x",
+                           "://a:1"}) {
     const auto error = test::error_of([&] { return Address::parse(text); });
     ASSERT_TRUE(error) << text;
     EXPECT_EQ(error->kind(), ErrorKind::invalid_argument);
     EXPECT_NE(std::string(error->what()).find("'" + std::string(text) + "'"), std::string::npos);
   }
+}
+
+TEST(Address, MaySayWhomTheCertificateIsFor) {
+  const Address address = Address::parse("tcp://markets.internal@[::1]:7443");
+  EXPECT_EQ(address.certified, "markets.internal");
+  EXPECT_EQ(address.host, "::1");
+  EXPECT_EQ(address.text(), "tcp://markets.internal@[::1]:7443");
 }
 
 }  // namespace

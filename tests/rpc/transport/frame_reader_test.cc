@@ -10,6 +10,7 @@ namespace weft::rpc::frame_reader_test {
 namespace {
 
 using test::bytes_of;
+using Bytes = std::vector<std::byte>;
 using test::kind_of;
 
 OutboundFrame frame(std::uint64_t id, std::size_t text, const std::vector<std::size_t>& attachments) {
@@ -227,6 +228,93 @@ TEST(FrameReader, AttachmentsLieInThePool) {
   }
   EXPECT_EQ(pool->counts().misses, 1U);
   EXPECT_EQ(pool->counts().hits, 2U);
+}
+
+// --- Peers that are not trusted ---
+
+Bytes prefix_of(FrameKind kind, std::uint32_t header_words, std::uint64_t body) {
+  Bytes bytes(Prefix::size);
+  encode({kind, 0, header_words, 0, 1, body}, PrefixBytes(bytes.data(), Prefix::size));
+  return bytes;
+}
+
+std::optional<Error> refusal_of(std::span<const std::byte> first) {
+  FrameReader reader({});
+  reader.guard();
+  feed(reader, first, first.size());
+  return test::error_of([&] { return reader.next(); });
+}
+
+TEST(GuardedFrameReader, TakesASmallHelloFirstAndNothingElse) {
+  const auto refused = [](FrameKind kind, std::uint32_t words, std::uint64_t body) {
+    const auto error = refusal_of(prefix_of(kind, words, body));
+    return error ? std::optional(error->kind()) : std::nullopt;
+  };
+  EXPECT_EQ(refused(FrameKind::hello, Prefix::max_control_header / 8, 0), std::nullopt);
+  EXPECT_EQ(refused(FrameKind::lane, 10, 0), std::nullopt);
+  EXPECT_EQ(refused(FrameKind::goodbye, 10, 0), std::nullopt);
+  EXPECT_EQ(refused(FrameKind::hello, Prefix::max_control_header / 8 + 1, 0), ErrorKind::resource_exhausted);
+  EXPECT_EQ(refused(FrameKind::hello, 10, 64), ErrorKind::resource_exhausted);
+  for (const FrameKind kind : {FrameKind::request, FrameKind::reply, FrameKind::ping, FrameKind::credit})
+    EXPECT_EQ(refused(kind, 10, 0), ErrorKind::protocol_error);
+}
+
+TEST(GuardedFrameReader, BuffersNoMoreThanAHelloBeforeItHasCome) {
+  FrameReader reader({});
+  reader.guard();
+  std::size_t room = 0;
+  for (const auto target : reader.targets()) room += target.size();
+  EXPECT_LE(room, Prefix::size + Prefix::max_control_header);
+  const auto hello = bytes_of(OutgoingMessage::hello({1, 1, 0, "peer", 7, {}}));
+  feed(reader, hello, hello.size());
+  ASSERT_TRUE(reader.next());
+  EXPECT_GT(reader.targets().front().size(), Prefix::max_control_header) << "then it reads in larger pieces";
+}
+
+TEST(GuardedFrameReader, KnowsTlsByItsFirstBytes) {
+  const Bytes alert{std::byte{21}, std::byte{3}, std::byte{3}, std::byte{0},
+                    std::byte{2},  std::byte{2}, std::byte{70}};
+  const auto error = refusal_of(alert);
+  ASSERT_TRUE(error);
+  EXPECT_EQ(error->kind(), ErrorKind::permission_denied);
+  EXPECT_NE(std::string(error->what()).find("TLS"), std::string::npos) << error->what();
+}
+
+TEST(GuardedFrameReader, AnnouncesLargeFramesAndSkipsThem) {
+  std::vector<std::byte> stream;
+  std::vector<OutboundFrame> frames;
+  frames.push_back(OutgoingMessage::hello({1, 1, 0, "peer", 7, {}}));
+  frames.push_back(frame(1, 10, {200'000, 7}));
+  frames.push_back(frame(2, 100'000, {}));
+  frames.push_back(frame(3, 10, {100}));
+  for (const auto& one : frames) {
+    const auto bytes = bytes_of(one);
+    stream.insert(stream.end(), bytes.begin(), bytes.end());
+  }
+  for (const std::size_t most : {std::size_t{11}, std::size_t{30'000}, stream.size()}) {
+    for (const bool skip : {false, true}) {
+      FrameReader reader({});
+      reader.guard();
+      std::size_t at = 0, got = 0, announced = 0;
+      while (got < frames.size()) {
+        if (auto next = reader.next()) {
+          const bool large = got == 1 || got == 2;
+          EXPECT_EQ(next->header.empty(), skip && large);
+          if (!next->header.empty()) expect_same(*next, frames[got]);
+          EXPECT_EQ(next->prefix.call_id, got);
+          ++got;
+        } else if (const Prefix* prefix = reader.announced()) {
+          EXPECT_EQ(prefix->call_id, ++announced);
+          ASSERT_TRUE(reader.can_skip());
+          skip ? reader.skip() : reader.admit(nullptr);
+        } else {
+          ASSERT_LT(at, stream.size());
+          at += feed(reader, std::span(stream).subspan(at), most);
+        }
+      }
+      EXPECT_EQ(announced, 2U) << "small ones are not";
+    }
+  }
 }
 
 }  // namespace

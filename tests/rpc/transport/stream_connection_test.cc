@@ -2,6 +2,7 @@
 // stream that takes what it is told to. What every connection does is in connection_test.cc.
 #include <weft/rpc/transport/stream_connection.h>
 
+#include <weft/rpc/transport/admission.h>
 #include <weft/rpc/wire/message.h>
 
 #include <gtest/gtest.h>
@@ -162,6 +163,163 @@ TEST(SendAhead, IsNotForFramesWithAttachments) {
   ends.here->send_ahead(request(10, 1000));
   ends.read();
   EXPECT_EQ(ends.second->order.back(), "10") << "it goes as any other";
+}
+
+// --- Room for large requests ---
+
+class Holder : public ConnectionObserver {
+ public:
+  void on_frame(InboundFrame frame) override {
+    order.push_back(std::to_string(frame.prefix.call_id));
+    if (frame.prefix.carries_call()) held.push_back(std::move(frame));
+  }
+  bool awaits(const Prefix& reply) override { return reply.call_id == awaited; }
+  void on_refused(const Prefix& prefix) override { order.push_back("no " + std::to_string(prefix.call_id)); }
+  void on_closed(const Error& reason) override { order.push_back(std::string("closed: ") + reason.what()); }
+
+  std::vector<std::string> order;
+  std::vector<InboundFrame> held;
+  std::uint64_t awaited = 0;
+};
+
+using Order = std::vector<std::string>;
+
+// Connections to one agent, which has room for a MiB.
+class RoomTest : public testing::Test {
+ protected:
+  struct Ends {
+    std::shared_ptr<Holder> here = std::make_shared<Holder>(), there = std::make_shared<Holder>();
+    std::shared_ptr<StreamConnection> from, to;
+  };
+  Ends connect() {
+    Ends ends;
+    auto streams = PairedStream::make(loop, test::PairOptions{});
+    ConnectionOptions options{Limits{}};
+    ends.from = std::make_shared<StreamConnection>(std::move(streams.first), loop, options);
+    options.admission = admission;
+    ends.to = std::make_shared<StreamConnection>(std::move(streams.second), loop, options);
+    ends.from->start(ends.here);
+    ends.to->start(ends.there);
+    ends.from->send(OutgoingMessage::hello({1, 1, 0, "peer", 7, {}}));
+    loop->run();
+    EXPECT_EQ(std::exchange(ends.there->order, {}), Order{"0"});
+    all.push_back(ends);
+    return ends;
+  }
+  ~RoomTest() override {
+    for (Ends& ends : all) {
+      ends.there->held.clear();
+      ends.from->close(Error(ErrorKind::shut_down, "test over"));
+      ends.to->close(Error(ErrorKind::shut_down, "test over"));
+    }
+    loop->run();
+    all.clear();
+    EXPECT_EQ(admission->bytes(), 0U);
+  }
+  static OutboundFrame reply(std::uint64_t id, std::size_t bytes) {
+    auto message = OutgoingMessage::reply();
+    message->result().set_nil();
+    message->attach(Buffer::allocate(bytes));
+    return message->seal_reply(id);
+  }
+
+  std::shared_ptr<ManualLoop> loop = std::make_shared<ManualLoop>();
+  std::shared_ptr<Admission> admission = std::make_shared<Admission>(1 << 20);
+  std::vector<Ends> all;
+};
+
+TEST_F(RoomTest, IsChargedWhenTheSizeIsAnnounced) {
+  auto a = connect();
+  const auto bytes = test::bytes_of(request(1, 800'000));
+  OutboundFrame only_prefix;
+  only_prefix.head = Buffer::copy(std::span(bytes).first(Prefix::size));
+  a.from->send(std::move(only_prefix));
+  loop->run();
+  EXPECT_GE(admission->bytes(), 800'000U);
+  EXPECT_EQ(a.there->order, Order{});
+}
+
+TEST_F(RoomTest, OthersWaitForItAndReadNothingMeanwhile) {
+  auto a = connect(), b = connect(), c = connect();
+  a.from->send(request(1, 800'000));
+  loop->run();
+  for (auto* ends : {&b, &c}) {
+    ends->from->send(request(2, 500'000));
+    ends->from->send(beat(3));
+  }
+  loop->run();
+  EXPECT_EQ(a.there->order, Order{"1"});
+  EXPECT_EQ(b.there->order, Order{});
+  a.there->held.clear();
+  loop->run();
+  EXPECT_EQ(b.there->order, (Order{"2", "3"}));
+  EXPECT_EQ(c.there->order, Order{}) << "it came later";
+  b.there->held.clear();
+  loop->run();
+  EXPECT_EQ(c.there->order, (Order{"2", "3"}));
+  loop->advance(std::chrono::seconds{2});
+  loop->run();
+  EXPECT_EQ(c.there->order.size(), 2U);
+}
+
+TEST_F(RoomTest, ThatDoesNotComeInTimeRefusesTheRequestAndReadsOn) {
+  auto a = connect(), b = connect();
+  a.from->send(request(1, 800'000));
+  loop->run();
+  b.from->send(request(2, 500'000));
+  b.from->send(request(3, 600'000));
+  b.from->send(reply(9, 100'000));
+  loop->run();
+  loop->advance(admission->patience() / 2);
+  loop->run();
+  EXPECT_EQ(b.there->order, Order{});
+  loop->advance(admission->patience() / 2);
+  loop->run();
+  EXPECT_EQ(b.there->order, Order{"no 2"}) << "the next one waits separately";
+  b.there->awaited = 9;
+  loop->advance(admission->patience());
+  loop->run();
+  EXPECT_EQ(b.there->order, (Order{"no 2", "no 3", "9"}));
+}
+
+TEST_F(RoomTest, IsNeverAwaitedByReplies) {
+  auto a = connect(), b = connect();
+  a.from->send(request(1, 2'000'000));  // a lone one may be larger than all
+  loop->run();
+  EXPECT_EQ(a.there->order, Order{"1"});
+  b.there->awaited = 5;
+  b.from->send(reply(4, 300'000));  // nobody waits for it
+  b.from->send(reply(5, 300'000));
+  b.from->send(request(6));  // small
+  loop->run();
+  EXPECT_EQ(b.there->order, (Order{"5", "6"}));
+}
+
+TEST_F(RoomTest, IsNotTakenByAConnectionThatHasClosed) {
+  auto a = connect(), b = connect(), c = connect();
+  a.from->send(request(1, 800'000));
+  loop->run();
+  b.from->send(request(2, 500'000));
+  c.from->send(request(3, 500'000));
+  loop->run();
+  b.to->close(Error(ErrorKind::aborted, "closed while it waits"));
+  loop->run();
+  EXPECT_EQ(b.there->order, Order{"closed: closed while it waits"});
+  a.there->held.clear();
+  loop->run();
+  EXPECT_EQ(c.there->order, Order{"3"});
+}
+
+TEST_F(RoomTest, ThatIsAwaitedDoesNotKeepAConnectionFromFinishing) {
+  auto a = connect(), b = connect();
+  a.from->send(request(1, 800'000));
+  loop->run();
+  b.from->send(request(2, 500'000));
+  loop->run();
+  b.to->finish(Error(ErrorKind::shut_down, "finished"));
+  b.from->finish(Error(ErrorKind::shut_down, "finished"));
+  loop->run();
+  EXPECT_EQ(b.there->order, Order{"closed: finished"});
 }
 
 }  // namespace

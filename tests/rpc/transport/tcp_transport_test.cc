@@ -1,14 +1,12 @@
 #include <weft/rpc/transport/tcp_transport.h>
 
-#include <asio/ip/tcp.hpp>
-
 #include "tests/support/connections.h"
 #include "tests/support/errors.h"
+#include "tests/support/full_backlog.h"
 
 namespace weft::rpc::tcp_transport_test {
 namespace {
 
-using asio::ip::tcp;
 using test::Handover;
 using test::kind_of;
 
@@ -18,6 +16,14 @@ class TcpTransportTest : public testing::Test {
     return transport_->listen(
         Address::parse(address), [this] { return loop_; }, {}, allow_remote,
         [](std::shared_ptr<Connection>) {});
+  }
+  using Made = Handover<Result<std::shared_ptr<Connection>>>;
+  std::shared_ptr<Made> connect(const std::string& address, const ConnectionOptions& options) {
+    auto made = std::make_shared<Made>();
+    transport_->connect(
+        Address::parse(address), loop_, options,
+        [made](Result<std::shared_ptr<Connection>> result) { made->give(std::move(result)); });
+    return made;
   }
   std::shared_ptr<AsioLoop> loop_ = std::make_shared<AsioLoop>();
   std::unique_ptr<Transport> transport_ = make_tcp_transport();
@@ -41,34 +47,39 @@ TEST_F(TcpTransportTest, AListenerKnowsItsPort) {
 
 TEST_F(TcpTransportTest, AHostThatDoesNotExistIsUnavailable) {
   EXPECT_EQ(kind_of([&] { return listen("tcp://host.invalid:0", true); }), ErrorKind::unavailable);
-  Handover<Result<std::shared_ptr<Connection>>> made;
-  transport_->connect(Address::parse("tcp://host.invalid:1"), loop_, {},
-                      [&](Result<std::shared_ptr<Connection>> result) { made.give(std::move(result)); });
-  EXPECT_EQ(kind_of([&] { return made.take().get(); }), ErrorKind::unavailable);
+  auto made = connect("tcp://host.invalid:1", {});
+  EXPECT_EQ(kind_of([&] { return made->take().get(); }), ErrorKind::unavailable);
 }
 
-// A listener that takes nobody any more leaves connects hanging: an agent's end must not wait for them.
-TEST_F(TcpTransportTest, ShutDownFailsConnectsUnderWay) {
-  asio::io_context io;
-  tcp::acceptor full(io);
-  full.open(tcp::v4());
-  full.bind({asio::ip::address_v4::loopback(), 0});
-  full.listen(0);
-  const tcp::endpoint there = full.local_endpoint();
-  std::vector<tcp::socket> waiting;  // as many as its queue takes, which is a few more than it was told
-  for (int i = 0; i < 8; ++i) {
-    tcp::socket& socket = waiting.emplace_back(io);
-    socket.open(tcp::v4());
-    socket.non_blocking(true);
-    (void)::connect(socket.native_handle(), there.data(),
-                    static_cast<socklen_t>(there.size()));  // Asio's waits
-  }
-  Handover<Result<std::shared_ptr<Connection>>> made;
-  transport_->connect(Address{"tcp", "127.0.0.1", std::to_string(there.port()), {}}, loop_, {},
-                      [&](Result<std::shared_ptr<Connection>> result) { made.give(std::move(result)); });
+// A listener that accepts nobody leaves connects without an answer: an agent's end must not wait for them.
+TEST_F(TcpTransportTest, ShutDownFailsConnectsInFlight) {
+  const test::FullBacklog full;
+  auto made = connect(full.address(), {});
   transport_->shut_down();
-  EXPECT_EQ(kind_of([&] { return made.take().get(); }), ErrorKind::unavailable);
+  EXPECT_EQ(kind_of([&] { return made->take().get(); }), ErrorKind::unavailable);
   loop_->stop();  // returns: nothing is under way on it
+}
+
+TEST_F(TcpTransportTest, AConnectWithoutAnAnswerTimesOut) {
+  const test::FullBacklog full;
+  ConnectionOptions options;
+  options.connect_timeout = std::chrono::milliseconds(50);
+  auto made = connect(full.address(), options);
+  const auto error = test::error_of([&] { return made->take().get(); });
+  ASSERT_TRUE(error);
+  EXPECT_EQ(error->kind(), ErrorKind::unavailable);
+  EXPECT_EQ(error->execution(), Execution::not_sent);
+  EXPECT_EQ(std::string(error->what()), "cannot connect to " + full.address() +
+                                            ": no answer within 0.050000 s (AgentOptions::connect_timeout)");
+}
+
+// localhost may be several addresses, of which one has a listener.
+TEST_F(TcpTransportTest, EachAddressOfAHostIsTried) {
+  const auto listener = listen("tcp://127.0.0.1:0");
+  ConnectionOptions options;
+  options.connect_timeout = std::chrono::seconds(30);
+  auto made = connect("tcp://localhost:" + listener->address().port, options);
+  EXPECT_EQ(kind_of([&] { return made->take().get(); }), std::nullopt);
 }
 
 }  // namespace

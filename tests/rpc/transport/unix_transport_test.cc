@@ -45,6 +45,23 @@ class UnixTransportTest : public testing::Test {
   std::unique_ptr<Transport> transport_ = make_unix_transport();
 };
 
+TEST_F(UnixTransportTest, AFullQueueIsUnavailable) {
+  asio::io_context io;
+  stream_protocol::acceptor full(io);
+  full.open();
+  full.bind(path_.string());
+  full.listen(0);
+  std::vector<test::Handover<std::optional<ErrorKind>>> made(4);
+  for (auto& one : made)
+    transport_->connect(Address{"unix", {}, {}, path_}, loop_, {},
+                        [&](Result<std::shared_ptr<Connection>> result) {
+                          one.give(kind_of([&] { return std::move(result).get(); }));
+                        });
+  EXPECT_EQ(made.front().take(), std::nullopt) << "there is room for one";
+  made[1].take(), made[2].take();
+  EXPECT_EQ(made.back().take(), ErrorKind::unavailable);
+}
+
 TEST_F(UnixTransportTest, TheFileIsItsOwnersFromTheStart) {
   const int watch = ::inotify_init1(IN_NONBLOCK);
   ASSERT_GE(watch, 0);

@@ -34,6 +34,10 @@ TEST(Prefix, DecodesWhatItEncodes) {
   for (int kind = 1; kind <= 7; ++kind) {
     Prefix prefix = example;
     prefix.kind = static_cast<FrameKind>(kind);
+    if (!prefix.carries_call()) {  // which have less room
+      prefix.header_words = 0x0102;
+      prefix.body_bytes = 0;
+    }
     const Prefix again = decode(encoded(prefix), limits);
     EXPECT_EQ(again.kind, prefix.kind);
     EXPECT_EQ(again.flags, prefix.flags);
@@ -94,6 +98,27 @@ TEST(Prefix, TheChecksumCoversPrefixAndHeaderButNotItself) {
     EXPECT_NE(frame_checksum(bytes, header), whole);
     byte ^= std::byte{1};
   }
+}
+
+TEST(Prefix, RefusesLargeFramesThatCarryNoCall) {
+  const auto refused = [](FrameKind kind, std::uint32_t words, std::uint64_t body) {
+    Prefix prefix = example;
+    prefix.kind = kind;
+    prefix.header_words = words;
+    prefix.body_bytes = body;
+    return test::message_of([&] { return decode(encoded(prefix), {}); });
+  };
+  constexpr std::uint32_t most = Prefix::max_control_header / 8;
+  for (const FrameKind kind : {FrameKind::hello, FrameKind::cancel, FrameKind::goodbye, FrameKind::ping,
+                               FrameKind::pong, FrameKind::credit, FrameKind::lane}) {
+    EXPECT_EQ(refused(kind, most, 0), "(no error)");
+    EXPECT_NE(refused(kind, most + 1, 0).find("16392 bytes"), std::string::npos);
+    EXPECT_NE(refused(kind, 1, 64).find("64 bytes"), std::string::npos);
+  }
+  EXPECT_EQ(refused(FrameKind::request, most + 1, 64), "(no error)");
+  const std::string text = refused(FrameKind::request, 1, std::uint64_t{1} << 40);
+  EXPECT_NE(text.find("a body of 1099511627776 bytes"), std::string::npos) << text;
+  EXPECT_NE(text.find("is 17179869184"), std::string::npos) << text;
 }
 
 }  // namespace

@@ -1,0 +1,51 @@
+#include <weft/rpc/tensor/creation_turn.h>
+
+#include <weft/rpc/agent/call_hook.h>
+#include <weft/rpc/core/serial_executor.h>
+
+#include <mutex>
+
+namespace weft::tensor {
+namespace {
+
+bool is_creation(const rpc::IncomingCall& call) {
+  return call.keeps_result() && !call.entry().needs_object && call.method().ends_with(".new");
+}
+
+class Turn final : public rpc::CallHook, public std::enable_shared_from_this<Turn> {
+ public:
+  explicit Turn(rpc::Executor& handlers) : turn_(handlers) {}
+
+  bool knows(std::string_view) const override { return false; }
+  void incoming(std::shared_ptr<rpc::IncomingCall> call, rpc::Job next) override {
+    if (is_creation(*call)) call->set_executor({shared_from_this(), &turn_});
+    next();
+  }
+
+ private:
+  rpc::SerialExecutor turn_;
+};
+
+// The generators that it guards are LibTorch's, and the whole process's.
+std::mutex& generators() {
+  static std::mutex mutex;
+  return mutex;
+}
+
+class AloneInProcess final : public rpc::ContextSwitch {
+ public:
+  void enter() override { generators().lock(); }
+  void leave() override { generators().unlock(); }
+};
+
+}  // namespace
+
+void add_creation_turn(rpc::Agent& agent) {
+  agent.core()->add_hook(std::make_shared<Turn>(agent.core()->handlers()));
+  agent.core()->add_context([](rpc::IncomingCall& call) -> std::unique_ptr<rpc::ContextSwitch> {
+    if (!is_creation(call)) return nullptr;
+    return std::make_unique<AloneInProcess>();
+  });
+}
+
+}  // namespace weft::tensor

@@ -1,0 +1,81 @@
+// A waiter marks the queue as awaited before it looks for room, and release() makes room before it looks at
+// that mark: one of the two sees the other, so no room is overlooked.
+#include <weft/rpc/transport/admission.h>
+
+#include <utility>
+#include <vector>
+
+namespace weft::rpc {
+
+bool Admission::fits(std::uint64_t bytes) const {
+  if (large_frames_ == 0) return true;
+  const std::uint64_t limit = total_ - total_ / 8, used = bytes_;
+  return used <= limit && bytes <= limit - used;
+}
+
+bool Admission::charge(std::uint64_t bytes) {
+  if (bytes < large) {
+    for (std::uint64_t used = bytes_; used < total_;)
+      if (bytes_.compare_exchange_weak(used, used + bytes)) return true;
+    return false;
+  }
+  std::lock_guard lock(mutex_);
+  if (!fits(bytes)) return false;
+  ++large_frames_;
+  bytes_ += bytes;
+  return true;
+}
+
+void Admission::charge_anyway(std::uint64_t bytes) {
+  if (bytes >= large) ++large_frames_;
+  bytes_ += bytes;
+}
+
+void Admission::release(std::uint64_t bytes) {
+  bytes_ -= bytes;
+  if (bytes >= large) --large_frames_;
+  if (awaited_) wake();
+}
+
+std::shared_ptr<void> Admission::admit(std::uint64_t bytes) {
+  if (!charge(bytes)) return nullptr;
+  return {this, [self = shared_from_this(), bytes](void*) { self->release(bytes); }};
+}
+
+std::shared_ptr<void> Admission::wait(std::uint64_t bytes, std::shared_ptr<Loop> loop, Job job) {
+  auto waiter = std::make_shared<Waiter>(Waiter{bytes, std::move(loop), std::move(job)});
+  {
+    std::lock_guard lock(mutex_);
+    std::erase_if(waiting_, [](const auto& old) { return old.expired(); });
+    waiting_.push_back(waiter);
+    awaited_ = true;
+  }
+  wake();
+  return waiter;
+}
+
+// The first that fit, in the order in which they came.
+void Admission::wake() {
+  std::vector<std::shared_ptr<Waiter>> woken;
+  {
+    std::lock_guard lock(mutex_);
+    std::uint64_t planned = 0;
+    while (!waiting_.empty()) {
+      auto waiter = waiting_.front().lock();
+      if (waiter != nullptr && !fits(planned + waiter->bytes)) break;
+      waiting_.pop_front();
+      if (waiter == nullptr) continue;
+      planned += waiter->bytes;
+      woken.push_back(std::move(waiter));
+    }
+    awaited_ = !waiting_.empty();
+  }
+  for (const auto& waiter : woken) {
+    // Kept weakly: a connection that has closed meanwhile is not woken.
+    waiter->loop->post([weak = std::weak_ptr(waiter)] {
+      if (const auto still = weak.lock()) std::exchange(still->job, {})();
+    });
+  }
+}
+
+}  // namespace weft::rpc

@@ -1,0 +1,49 @@
+// HeldCalls: keeps the calls of one method from beginning at an agent until the test releases them. Given
+// with AgentOptions::interceptors. Thread-safe.
+#pragma once
+
+#include <weft/rpc/agent/interceptor.h>
+#include <weft/rpc/testing/wait.h>
+
+#include <mutex>
+#include <string>
+#include <vector>
+
+namespace weft::test {
+
+class HeldCalls final : public rpc::Interceptor {
+ public:
+  explicit HeldCalls(std::string method) : method_(std::move(method)) {}
+
+  rpc::Task<void> accept(rpc::CallContext& call) override {
+    if (call.method() != method_) co_return;
+    rpc::Future<void> released = hold();
+    held_.set();
+    co_await std::move(released);
+  }
+  void wait() { held_.wait(); }  // until a call is held
+  void release() {               // these calls, and all that arrive later
+    std::vector<rpc::Promise<void>> waiting;
+    {
+      std::lock_guard lock(mutex_);
+      open_ = true;
+      waiting.swap(waiting_);
+    }
+    for (auto& one : waiting) one.complete(rpc::Result<void>{});
+  }
+
+ private:
+  rpc::Future<void> hold() {
+    std::lock_guard lock(mutex_);
+    if (open_) return rpc::Future<void>::made(rpc::Result<void>{});
+    return waiting_.emplace_back().future();
+  }
+
+  const std::string method_;
+  Event held_;
+  std::mutex mutex_;  // guards what follows
+  bool open_ = false;
+  std::vector<rpc::Promise<void>> waiting_;
+};
+
+}  // namespace weft::test
