@@ -53,7 +53,7 @@ Carried::~Carried() {
 void Carried::set_target(const ReferencePtr& reference) {
   if (reference->is_owner()) {
     section_.target = protocol::Handover{reference->id(), {}, reference->owner(), reference->owner(), true};
-    target_ = reference;
+    own_target_ = reference;
     return;
   }
   std::exception_ptr fault;
@@ -66,7 +66,7 @@ void Carried::set_target(const ReferencePtr& reference) {
     }
   }
   if (fault != nullptr) std::rethrow_exception(fault);
-  target_ = reference;
+  target_fork_ = reference->fork();
 }
 
 void Carried::set_result(const ReferencePtr& reference, const protocol::Handover& handover, std::string site,
@@ -139,13 +139,13 @@ void Carried::ended(const std::exception_ptr& error) {
     }
     never_began = outcome == Outcome::not_sent && section_.result &&
                   context_->unbegun_.erase(section_.result->rref) != 0;
-    if (made != nullptr && is_remote(error)) made->refusal_ = error;
+    if (made != nullptr && is_remote(error)) made->about()->refusal = error;
     if (section_.result && section_.result->owner != context_->self_)
       context_->used_.create_ended(section_.result->fork, outcome, out);
-    if (target_ != nullptr && !target_->is_owner()) context_->used_.end_request(*target_->fork(), out);
+    if (target_fork_) context_->used_.end_request(*target_fork_, out);
   });
   if (never_began) context_->finish_creation(section_.result->rref, error);
-  target_ = nullptr;
+  own_target_ = nullptr;
   references_.clear();
 }
 

@@ -29,7 +29,8 @@ class Carried final : public rpc::CallPart {
  private:
   const std::shared_ptr<Context> context_;
   RRefSection section_;
-  ReferencePtr target_;
+  ReferencePtr own_target_;            // where this agent owns it
+  std::optional<ForkId> target_fork_;  // where another does: the request holds the fork, not a handle
   std::weak_ptr<Reference> result_;
   std::vector<ReferencePtr> references_;  // keeps what is handed over
   bool reply_ = false;

@@ -23,9 +23,9 @@ rpc::Error ended() {
 
 Reference::Reference(std::shared_ptr<Context> context, RRefId id, std::optional<ForkId> fork,
                      rpc::AgentId owner)
-    : context_(std::move(context)), id_(id), fork_(fork), owner_(std::move(owner)) {}
+    : about_(std::make_shared<About>(About{std::move(context), id, std::move(owner)})), fork_(fork) {}
 
-Reference::~Reference() { context_->drop(*this); }
+Reference::~Reference() { context()->drop(*this); }
 
 Context::Context(std::shared_ptr<rpc::AgentCore> core)
     : core_(std::move(core)), self_(core_->id()), owned_(self_), used_(self_) {}
@@ -73,6 +73,8 @@ std::exception_ptr Context::fault(protocol::Fault fault, const std::string& text
       return std::make_exception_ptr(
           lost(rpc::ErrorKind::failed_precondition, owner, id, "its creation failed: " + text));
     case Fault::owner_lost:
+      // An owner that ends because its job has failed is not the cause.
+      if (const auto world = core_->world_failure()) return std::make_exception_ptr(*world);
       return std::make_exception_ptr(
           lost(rpc::ErrorKind::owner_lost, owner, id, text.empty() ? "its owner is gone" : text));
     case Fault::lease_lost:
@@ -88,7 +90,7 @@ std::exception_ptr Context::fault(protocol::Fault fault, const std::string& text
 std::exception_ptr Context::fault_of(const Reference& reference) const {
   const auto fork = used_.find(*reference.fork());
   if (!fork || fork->fault == protocol::Fault::none) return nullptr;
-  if (reference.refusal_ != nullptr) return reference.refusal_;
+  if (reference.about()->refusal != nullptr) return reference.about()->refusal;
   return fault(fork->fault, fork->text, fork->owner, fork->rref);
 }
 
@@ -121,6 +123,7 @@ ReferencePtr Context::create(const rpc::AgentId& owner, std::string type, std::s
     unbegun_.insert(handover.rref);
   } else {
     const auto made = act([&](protocol::Actions& out) { return used_.create(owner, out); });
+    if (const auto world = made ? std::nullopt : core_->world_failure()) throw *world;
     if (!made)
       throw rpc::Error(rpc::ErrorKind::owner_lost, to_string(owner) + " is gone", rpc::Execution::not_sent);
     handover = *made;
@@ -137,25 +140,24 @@ void Context::target(const ReferencePtr& reference, rpc::OutgoingCall& call) {
   Carried::of(call.message(), shared_from_this())->set_target(reference);
 }
 
-rpc::Result<Context::Reply> Context::explain(rpc::Result<Reply> reply, const Reference& reference) {
+rpc::Result<Context::Reply> Context::explain(rpc::Result<Reply> reply, const About& object) {
   if (reply.ok()) return reply;
-  const Context& context = *reference.context();
+  const Context& context = *object.context;
   try {
     std::rethrow_exception(reply.error());
   } catch (const rpc::RemoteError& remote) {
     if (remote.kind() != rpc::ErrorKind::failed_precondition) return reply;
     std::lock_guard lock(context.mutex_);
-    if (reference.refusal_ != nullptr)
-      return reference.refusal_;  // the call waited for a creation that failed
+    if (object.refusal != nullptr) return object.refusal;  // the call waited for a creation that failed
   } catch (const rpc::Error& own) {
     // unavailable: the connection had ended already, and nobody is there to answer another.
     const bool gone = own.kind() == rpc::ErrorKind::peer_lost || own.kind() == rpc::ErrorKind::unavailable ||
                       (own.kind() == rpc::ErrorKind::shut_down && !context.core_->draining());
     if (gone && !context.core_->world_failure())
-      return std::make_exception_ptr(rpc::Error(
-          rpc::ErrorKind::owner_lost,
-          "object " + to_string(reference.id()) + " on " + reference.owner().name + ": " + own.what(),
-          own.execution()));
+      return std::make_exception_ptr(
+          rpc::Error(rpc::ErrorKind::owner_lost,
+                     "object " + to_string(object.id) + " on " + object.owner.name + ": " + own.what(),
+                     own.execution()));
   } catch (...) {
   }
   return reply;

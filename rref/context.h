@@ -51,7 +51,7 @@ class WEFT_EXPORT Context final : public rpc::CallHook, public std::enable_share
   // A call through a reference: adds the part that names its object. Throws owner_lost and the like.
   void target(const ReferencePtr& reference, rpc::OutgoingCall& call);
   // What a call through a reference ended with, in terms of its object: owner_lost rather than peer_lost.
-  static rpc::Result<Reply> explain(rpc::Result<Reply> reply, const Reference& reference);
+  static rpc::Result<Reply> explain(rpc::Result<Reply> reply, const About& object);
   // The object behind a reference that this agent owns, once it is alive.
   void when_alive(const ReferencePtr& reference, StoredObjects::Done done);
   // Runs when the owner has confirmed the reference's fork, or with the error that it ended with.

@@ -271,7 +271,7 @@ void Context::fetch_arguments(const std::shared_ptr<rpc::IncomingCall>& call, rp
     owner.start(std::move(fetch), [gate, call, i, reference](rpc::Result<Reply> reply) {
       std::exception_ptr failed;
       try {
-        auto message = explain(std::move(reply), *reference).get();
+        auto message = explain(std::move(reply), *reference->about()).get();
         call->replace_argument(i, message->result(), message);
       } catch (...) {
         failed = std::current_exception();

@@ -17,6 +17,16 @@ namespace weft::rref {
 
 class Context;
 
+// What a reference is about, without its grip: what the answer to a call keeps to word its error. The call
+// itself holds the object at its owner, so that a handle that goes meanwhile is released once the call has
+// ended.
+struct About {
+  std::shared_ptr<Context> context;
+  RRefId id;
+  rpc::AgentId owner;
+  std::exception_ptr refusal = nullptr;  // guarded by the context's mutex: why the owner refused to create it
+};
+
 class WEFT_EXPORT Reference {
  public:
   Reference(std::shared_ptr<Context> context, RRefId id, std::optional<ForkId> fork, rpc::AgentId owner);
@@ -24,21 +34,16 @@ class WEFT_EXPORT Reference {
   Reference(const Reference&) = delete;
   Reference& operator=(const Reference&) = delete;
 
-  const std::shared_ptr<Context>& context() const { return context_; }
-  const RRefId& id() const { return id_; }
+  const std::shared_ptr<About>& about() const { return about_; }
+  const std::shared_ptr<Context>& context() const { return about_->context; }
+  const RRefId& id() const { return about_->id; }
   const std::optional<ForkId>& fork() const { return fork_; }  // none on the owner itself
-  const rpc::AgentId& owner() const { return owner_; }
+  const rpc::AgentId& owner() const { return about_->owner; }
   bool is_owner() const { return !fork_; }
 
  private:
-  friend class Context;
-  friend class Carried;
-
-  const std::shared_ptr<Context> context_;
-  const RRefId id_;
+  const std::shared_ptr<About> about_;
   const std::optional<ForkId> fork_;
-  const rpc::AgentId owner_;
-  std::exception_ptr refusal_;  // guarded by the context's mutex: why the owner refused to create the object
 };
 
 using ReferencePtr = std::shared_ptr<Reference>;

@@ -67,7 +67,7 @@ class RRef {
   // call.
   template <auto Target, class... Given>
   auto call(Given&&... given) const {
-    using Value = typename rpc::Peer::FoundMethod<Target>::Type::Traits::Result;
+    using Value = typename Method<Target>::Type::Traits::Result;
     return call_raw<Target, Value>(
         false,
         [](rpc::Result<rpc::PendingCall::Reply>&& reply, const std::string& method) {
@@ -103,6 +103,10 @@ class RRef {
   }
 
  private:
+  template <auto Target, class Type = decltype(Target)>
+  using Method =
+      rpc::Peer::FoundMethod<Target, Type, typename decltype(rpc::detail::listing_class<T, Target>())::type>;
+
   template <auto Target, class Value, class Decode, class... Given>
   rpc::Future<Value> call_raw(bool notify, Decode decode, Given&&... given) const;
   // Sends a call on the object whose arguments `encode` writes; decode: Result<Reply>&& -> Result<Value>.
@@ -277,6 +281,13 @@ auto remote(detail::Place place, Given&&... given) {
   return detail::keep_result<typename Found::Type, typename Found::Type::Traits::Result>(
       place.peer, Found::name, nullptr, place.site, {}, std::forward<Given>(given)...);
 }
+// A method that T's service lists and T inherits.
+template <rpc::Served T, auto Target, class... Given, class Type = decltype(Target)>
+auto remote(detail::Place place, Given&&... given) {
+  using Found = rpc::Peer::FoundMethod<Target, Type, T>;
+  return detail::keep_result<typename Found::Type, typename Found::Type::Traits::Result>(
+      place.peer, Found::name, nullptr, place.site, {}, std::forward<Given>(given)...);
+}
 
 // An RRef to a value of this agent's own: the value, a shared_ptr to it, or a holder with ptr() (torch::nn
 // modules). Those to whom it is handed may call the methods of its service.
@@ -315,15 +326,15 @@ rpc::Future<Value> RRef<T>::start(std::string_view method, std::size_t arguments
   }
   encode(call);
   return peer.start_typed<Value>(
-      std::move(call), [decode, reference = reference_](rpc::Result<rpc::PendingCall::Reply>&& reply) {
-        return decode(Context::explain(std::move(reply), *reference));
+      std::move(call), [decode, object = reference_->about()](rpc::Result<rpc::PendingCall::Reply>&& reply) {
+        return decode(Context::explain(std::move(reply), *object));
       });
 }
 
 template <class T>
 template <auto Target, class Value, class Decode, class... Given>
 rpc::Future<Value> RRef<T>::call_raw(bool notify, Decode decode, Given&&... given) const {
-  using Found = rpc::Peer::FoundMethod<Target>;
+  using Found = Method<Target>;
   static_assert(std::derived_from<T, typename Found::Class>,
                 "weft: this is no method of the object behind the RRef");
   return start<Value>(
@@ -339,7 +350,7 @@ rpc::Future<Value> RRef<T>::call_raw(bool notify, Decode decode, Given&&... give
 template <class T>
 template <auto Target, class... Given>
 auto RRef<T>::remote(Given&&... given) const {
-  using Found = rpc::Peer::FoundMethod<Target>;
+  using Found = Method<Target>;
   static_assert(std::derived_from<T, typename Found::Class>,
                 "weft: this is no method of the object behind the RRef");
   return detail::keep_result<typename Found::Type, typename Found::Type::Traits::Result>(

@@ -36,6 +36,16 @@ static_assert(std::is_convertible_v<RRef<Square>, RRef<Shape>>);
 static_assert(!std::is_constructible_v<RRef<Square>, RRef<Shape>>);
 static_assert(!std::is_constructible_v<RRef<Box>, RRef<Square>>);
 
+// Lists methods that it inherits: one of a base without a service, one that the base's service lists too.
+struct Sized {
+  std::int64_t size() const { return 4; }
+};
+struct Crate : Sized, Shape {
+  double area() const override { return 1; }
+  using Service =
+      rpc::Service<"base.crate", rpc::Method<"size", &Crate::size>, rpc::Method<"name", &Crate::name>>;
+};
+
 class BaseTest : public RRefTest {
  protected:
   void SetUp() override {
@@ -55,6 +65,18 @@ TEST_F(BaseTest, MethodsOfTheBaseRunOnTheObject) {
   EXPECT_EQ(got(square.call<&Shape::name>()), "a shape") << "its own RRef has the base's methods too";
   got(square.call<&Square::grow>(1.0));
   EXPECT_EQ(got(shape.remote<&Shape::area>().to_here()), 16);
+}
+
+TEST_F(BaseTest, InheritedMethodsOfItsServiceAreCalled) {
+  agent("third").allow_create<Crate>();  // and does not serve<Shape>()
+  const auto crate = create<Crate>(peer("user", "third"));
+  EXPECT_EQ(got(crate.call<&Crate::size>()), 4);
+  EXPECT_EQ(got(crate.remote<&Crate::size>().to_here()), 4);
+  EXPECT_EQ(got(crate.call<&Crate::name>()), "a shape");
+  agent("user").serve(std::make_shared<Crate>());
+  EXPECT_EQ(got(peer("third", "user").call<Crate, &Crate::size>()), 4);
+  const RRef<std::int64_t> size = remote<Crate, &Crate::size>(peer("third", "user"));
+  EXPECT_EQ(got(size.to_here()), 4);
 }
 
 TEST_F(BaseTest, StandsWhereTheBaseIsDeclared) {

@@ -17,11 +17,11 @@ struct Slow : Counted {
 };
 
 std::unique_ptr<rpc::Agent> member(const std::shared_ptr<rpc::InProcess>& network, std::size_t rank,
-                                   std::vector<std::string>& log) {
+                                   std::vector<std::string>& log, std::size_t world_size = 2) {
   rpc::AgentOptions options{.name = "worker" + std::to_string(rank), .handler_threads = 2};
   options.listen = {rank == 0 ? "inproc://host" : "inproc://" + options.name};
   options.in_process = network;
-  options.rendezvous = rpc::Rendezvous{.store = "inproc://host", .rank = rank, .world_size = 2};
+  options.rendezvous = rpc::Rendezvous{.store = "inproc://host", .rank = rank, .world_size = world_size};
   auto mutex = std::make_shared<std::mutex>();
   options.log = [&log, mutex](const rpc::LogRecord& record) {
     std::lock_guard lock(*mutex);
@@ -30,6 +30,7 @@ std::unique_ptr<rpc::Agent> member(const std::shared_ptr<rpc::InProcess>& networ
   auto agent = std::make_unique<rpc::Agent>(std::move(options), layers());
   agent->serve(std::make_shared<Keeper>(*agent));
   agent->allow_create<Slow>();
+  agent->allow_create<Box>();
   return agent;
 }
 
@@ -58,6 +59,31 @@ TEST(RRefJob, WhoLeavesHasSaidWhatItLetGoOf) {
   user = nullptr;
   owner = nullptr;
   for (const auto& line : owners_log) EXPECT_EQ(line.find("leak"), std::string::npos) << line;
+}
+
+// Owners of a failed job end too, but they are not why it failed.
+TEST(RRefJob, AnErrorNamesTheMemberThatDiedAndNotAnOwnerThatEndedForIt) {
+  const auto network = std::make_shared<rpc::InProcess>();
+  std::vector<std::string> logs[3];
+  std::vector<std::unique_ptr<rpc::Agent>> agents;
+  std::vector<rpc::Future<void>> met;
+  for (std::size_t rank = 0; rank < 3; ++rank) agents.push_back(member(network, rank, logs[rank], 3));
+  for (const auto& agent : agents) met.push_back(agent->wait_for(3));
+  for (auto& one : met) got(std::move(one));
+  const auto box = create<Box>(agents[2]->peer("worker0"), 1);
+  EXPECT_EQ(got(box.call<&Box::get>()), 1);
+  agents[1] = nullptr;
+  eventually("the survivor was told", [&] { return agents[2]->core()->world_failure().has_value(); });
+  agents[0] = nullptr;
+  eventually("the owner is gone", [&] { return agents[2]->core()->counts().connections == 0; });
+  eventually("its RRefs know it", [&] { return !box.is_confirmed(); });
+  const auto told = [](auto&& f) {
+    const std::string text = test::message_of(f);
+    EXPECT_TRUE(text.starts_with("worker1 was lost")) << text;
+  };
+  told([&] { got(box.call<&Box::get>()); });
+  told([&] { got(box.ready()); });
+  told([&] { create<Box>(agents[2]->peer("worker0"), 2); });
 }
 
 TEST(RRefJob, CallsAndRemoteGoToARank) {

@@ -215,8 +215,9 @@ TEST_F(RRefUse, APeerCreatesOnlyWhatItAllows) {
   const auto refused = create<Other>(*to_owner);
   const auto error = error_of([&] { got(refused.ready()); });
   EXPECT_EQ(error->kind(), ErrorKind::not_found);
-  EXPECT_NE(std::string(error->what()).find("owner: other.new: no such method"), std::string::npos)
-      << error->what();
+  EXPECT_STREQ(error->what(),
+               "owner: other.new: no such method on this agent: it must permit peers to create a 'other', by "
+               "agent.allow_create<T>()");
   EXPECT_EQ(kind_of([&] { got(refused.call<&Other::get>()); }), ErrorKind::not_found);
   EXPECT_EQ(kind_of([&] { got(to_owner->call<&Box::get>()); }), ErrorKind::not_found)
       << "a method of objects alone, called without one";
