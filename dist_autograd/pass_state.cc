@@ -163,6 +163,11 @@ BackwardId PassState::next_backward() {
   return {context_->core()->id().incarnation, ++begun_};
 }
 
+bool PassState::had_backward() const {
+  std::lock_guard lock(mutex_);
+  return begun_ > 0 || shares_ > 0;
+}
+
 BackwardShare& PassState::share_in(const Backward& backward) {
   std::map<MessageId, NodePtr> sends;
   {

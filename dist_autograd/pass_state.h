@@ -75,6 +75,7 @@ class WEFT_EXPORT PassState final : public GradientSink, public std::enable_shar
   // The backward is over: its share ends. Names of what was never reached.
   rpc::Future<std::vector<std::string>> finish(const BackwardId& backward);
   std::uint64_t backwards() const;  // that this worker took part in
+  bool had_backward() const;        // one has begun here, or this worker took part in one
   bool in_backward() const;         // it takes part in one now
   WorkerGraph graph(const std::vector<at::Tensor>& roots) const;
 

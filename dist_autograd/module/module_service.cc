@@ -62,14 +62,18 @@ Entries state_of(const torch::nn::Module& module) {
   return all;
 }
 
+StateDict copies(const Entries& entries) {
+  StateDict state;
+  at::NoGradGuard no_grad;
+  for (const auto& [name, tensor] : entries)
+    state.push_back({name, tensor.defined() ? tensor.detach().clone() : at::Tensor()});
+  return state;
+}
+
 // Copied here: what is answered is written when somebody else may have his turn.
 StateDict copies(const Asked& of, const Entries& entries) {
   StateDict state;
-  at::NoGradGuard no_grad;
-  of.read([&] {
-    for (const auto& [name, tensor] : entries)
-      state.push_back({name, tensor.defined() ? tensor.detach().clone() : at::Tensor()});
-  });
+  of.read([&] { state = copies(entries); });
   return state;
 }
 
@@ -111,6 +115,8 @@ std::string joined(const std::vector<std::string>& names) {
 }
 
 }  // namespace
+
+StateDict copy_state(const torch::nn::Module& module) { return copies(state_of(module)); }
 
 void ModuleService::train(rpc::CallContext& call, bool on) { asked(call).module->train(on); }
 

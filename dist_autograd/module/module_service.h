@@ -35,6 +35,10 @@ struct WEFT_EXPORT ModuleService {
                    rpc::Method<"manual_seed", &ModuleService::manual_seed>>;
 };
 
+// Copies of the module's parameters, then of its buffers. The caller keeps others from changing them
+// meanwhile.
+WEFT_EXPORT StateDict copy_state(const torch::nn::Module& module);
+
 // So that listings tell the sizes of tensors and modules.
 void add_sizers(rref::ObjectSizes& sizes);
 

@@ -18,7 +18,7 @@ auto RemoteModule::ask(Given&&... given) const {
   }
   rpc::Peer::encode<typename Found::Type>(call, std::forward<Given>(given)...);
   return owner.start_typed<Value>(
-      std::move(call), [module = module_](rpc::Result<rpc::PendingCall::Reply>&& reply) {
+      std::move(call), [module = module_->about()](rpc::Result<rpc::PendingCall::Reply>&& reply) {
         return rpc::Peer::decode<Value>(rref::Context::explain(std::move(reply), *module), Found::name);
       });
 }

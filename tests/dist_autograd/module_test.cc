@@ -1,6 +1,7 @@
 // RemoteModule: what every module behind an RRef can do without declaring it.
 #include <weft/dist_autograd/module/module_service.h>
 #include <weft/dist_autograd/module/remote_module.h>
+#include <weft/rpc/testing/wait.h>
 #include <weft/rref/listing.h>
 
 #include "tests/dist_autograd/pass_support.h"
@@ -32,6 +33,20 @@ struct Other : torch::nn::Module {
   at::Tensor get() { return weight; }
   at::Tensor weight;
   using Service = rpc::Service<"module_test.other", rpc::Method<"get", &Other::get>>;
+};
+
+// Draws its parameters as modules do; others may run in between. A seed below 0: it sets none.
+struct Drawn : torch::nn::Module {
+  explicit Drawn(std::int64_t seed) {
+    if (seed >= 0) torch::manual_seed(static_cast<std::uint64_t>(seed));
+    for (int i = 0; i < 20; ++i) {
+      register_parameter("p" + std::to_string(i), torch::randn({2}));
+      std::this_thread::yield();
+    }
+  }
+  at::Tensor values() { return torch::stack(parameters()).detach(); }
+  using Service = rpc::Service<"module_test.drawn", rpc::Constructor<std::int64_t>,
+                               rpc::Method<"values", &Drawn::values>>;
 };
 
 template <class F>
@@ -249,6 +264,28 @@ TEST_F(ModuleTest, ListingsTellTheSizesOfTensorsAndModules) {
   EXPECT_EQ(bytes.at("module_test.other"), 8U);
   EXPECT_EQ(bytes.at("tensor"), 40U);
   EXPECT_EQ(bytes.at("module_test.net"), (6 + 2 + 2 + 2 + 2 + 2) * 8U + 8U);
+}
+
+// With two handler threads on each owner, which would construct two at a time.
+TEST(ModuleCreation, DrawsTheNumbersOfASeed) {
+  Cluster cluster(3);
+  for (std::size_t owner : {0, 1}) cluster[owner].allow_create<Drawn>();
+  const rpc::Peer owners[] = {cluster.peer(2, 0), cluster.peer(2, 1)};
+  std::vector<at::Tensor> in_order, seeded;
+  torch::manual_seed(5);
+  for (int i = 0; i < 16; ++i) in_order.push_back(Drawn(-1).values());
+  for (int i = 0; i < 16; ++i) seeded.push_back(Drawn(i).values());
+
+  torch::manual_seed(5);
+  std::vector<rref::RRef<Drawn>> drawn;
+  for (int i = 0; i < 16; ++i) drawn.push_back(rref::create<Drawn>(owners[0], std::int64_t{-1}));
+  for (std::size_t i = 0; i < drawn.size(); ++i)
+    EXPECT_TRUE(torch::equal(weft::test::got(drawn[i].call<&Drawn::values>()), in_order[i])) << i;
+
+  drawn.clear();
+  for (int i = 0; i < 16; ++i) drawn.push_back(rref::create<Drawn>(owners[i % 2], std::int64_t{i}));
+  for (std::size_t i = 0; i < drawn.size(); ++i)
+    EXPECT_TRUE(torch::equal(weft::test::got(drawn[i].call<&Drawn::values>()), seeded[i])) << i;
 }
 
 }  // namespace
