@@ -9,6 +9,8 @@
 
 namespace weft::dist_optim {
 
+constexpr auto leaving_patience = std::chrono::seconds{5};  // with owners that do not answer
+
 std::shared_ptr<Context> Context::of(const rpc::AgentCore& core) {
   auto context = const_cast<rpc::AgentCore&>(core).layers().share<Context>();
   if (context == nullptr)
@@ -26,7 +28,7 @@ std::shared_ptr<HostGuard> Context::host_of(rref::StoredObject& object) {
         "an optimizer steps torch::nn modules, not objects of type " + object.value().type->name);
   std::shared_ptr<HostGuard> fresh;
   auto guard = object.attach_guard([&] {
-    fresh = std::make_shared<HostGuard>(parameters_of(*module));
+    fresh = std::make_shared<HostGuard>(parameters_of(*module), ++hosts_made_);
     return fresh;
   });
   auto host = std::dynamic_pointer_cast<HostGuard>(guard);
@@ -94,6 +96,17 @@ void Context::peer_gone(const rpc::AgentId& peer, const rpc::Error& reason) {
       host->lbfgs().trainer_gone(trainer);
     }
   });
+}
+
+rpc::Future<void> Context::leaving() {
+  auto ended = handle_ends_->all_ended();
+  auto loop = core_->pick_loop();
+  loop->post([loop, ends = std::weak_ptr(handle_ends_)] {
+    loop->schedule(loop->now() + leaving_patience, [ends] {
+      if (const auto still = ends.lock()) still->give_up();
+    });
+  });
+  return ended;
 }
 
 rpc::Layers layers(tensor::DeviceOptions devices) {

@@ -3,8 +3,10 @@
 // dist_optim::layers(). Thread-safe.
 #pragma once
 
+#include <weft/dist_optim/handle_ends.h>
 #include <weft/dist_optim/host_guard.h>
 #include <weft/dist_optim/local_steps.h>
+#include <weft/dist_optim/pass_admission.h>
 #include <weft/rpc/agent/call_hook.h>
 #include <weft/rpc/tensor/device_options.h>
 
@@ -39,14 +41,20 @@ class WEFT_EXPORT Context final : public rpc::CallHook {
   const std::shared_ptr<LocalSteps>& local_steps() const { return local_steps_; }
   // For this agent's own steps, as a trainer.
   std::uint64_t next_step() { return ++steps_; }
+  const std::shared_ptr<PassAdmission>& admission() const { return admission_; }
+  const std::shared_ptr<HandleEnds>& handle_ends() const { return handle_ends_; }
 
   bool knows(std::string_view) const override { return false; }
   void peer_gone(const rpc::AgentId& peer, const rpc::Error& reason) override;
+  // Until the handles that the program has destroyed have ended, or for a few seconds.
+  rpc::Future<void> leaving() override;
 
  private:
   std::shared_ptr<rpc::AgentCore> core_;
   const std::shared_ptr<LocalSteps> local_steps_ = std::make_shared<LocalSteps>();
-  std::atomic<std::uint64_t> steps_{0};
+  const std::shared_ptr<PassAdmission> admission_ = std::make_shared<PassAdmission>(core_);
+  const std::shared_ptr<HandleEnds> handle_ends_ = std::make_shared<HandleEnds>();
+  std::atomic<std::uint64_t> steps_{0}, hosts_made_{0};
   std::mutex mutex_;  // guards hosts_
   std::vector<std::weak_ptr<HostGuard>> hosts_;
 };

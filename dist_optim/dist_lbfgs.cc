@@ -59,6 +59,7 @@ struct DistLBFGS::Core {
     order->next();
   }
 
+  std::shared_ptr<void> ending;  // once the handle has gone; goes after the references
   const std::shared_ptr<Context> context;
   const LbfgsOptions options;
   const std::vector<rref::ReferencePtr> modules;
@@ -211,7 +212,7 @@ DistLBFGS::DistLBFGS(rpc::Agent& agent, const torch::optim::LBFGSOptions& option
   });
 }
 
-DistLBFGS::~DistLBFGS() = default;
+DistLBFGS::~DistLBFGS() { core_->ending = core_->context->handle_ends()->begin(); }
 
 rpc::Future<LBFGSResult> DistLBFGS::step(Closure closure) {
   rpc::Promise<LBFGSResult> promise;

@@ -2,6 +2,8 @@
 #include <weft/dist_optim/in_order.h>
 #include <weft/rpc/core/when_all.h>
 
+#include <algorithm>
+
 namespace weft::dist_optim {
 namespace {
 
@@ -24,9 +26,11 @@ using All = std::conditional_t<std::is_void_v<T>, void, std::vector<typename rpc
 
 // What steps under way share with the handle, and may outlive it.
 struct DistOptimizer::Core : std::enable_shared_from_this<DistOptimizer::Core> {
-  Core(std::shared_ptr<Context> of, std::vector<Module> of_modules) : context(std::move(of)) {
+  Core(std::shared_ptr<Context> of, std::vector<Module> of_modules, StepMode of_mode)
+      : context(std::move(of)), mode(of_mode) {
     for (auto& one : of_modules) modules.push_back(std::move(one.module));
     refused.resize(modules.size());
+    numbers.resize(modules.size());
   }
   // Not before all attaching has ended. What refused this handle may have taken another of this agent's, and
   // would take this for its end.
@@ -39,6 +43,7 @@ struct DistOptimizer::Core : std::enable_shared_from_this<DistOptimizer::Core> {
   rpc::Future<void> attached();
   void attach_ended(const rpc::Result<void>& result);
 
+  void admit(StepRequest request, std::shared_ptr<rpc::Promise<StepResult>> promise);
   void step(StepRequest request, std::shared_ptr<rpc::Promise<StepResult>> promise);
   void step_ended();
   // Now, or when the steps under way have ended. From within a job of `order`, so that none begins meanwhile.
@@ -49,10 +54,16 @@ struct DistOptimizer::Core : std::enable_shared_from_this<DistOptimizer::Core> {
   // The same in the handle's order: after the steps before, ahead of those that follow.
   template <class T, class Call>
   rpc::Future<All<T>> ask_all_in_order(Call call);
+  static rpc::Task<DistSnapshot> snapshot(std::shared_ptr<Core> self, std::vector<rref::ReferencePtr> saved);
 
+  std::shared_ptr<void> ending;  // once the handle has gone; goes after the references
   const std::shared_ptr<Context> context;
+  const StepMode mode;
   std::vector<rref::ReferencePtr> modules;
-  std::vector<char> refused;  // which of them; known when attaching has ended
+  std::shared_ptr<PassAdmission::Handle> handle;  // of several objects
+  // Known when attaching has ended.
+  std::vector<char> refused;           // which of them
+  std::vector<std::uint64_t> numbers;  // of the objects, each at its owner; 0: not attached
   InOrder order;
 
   std::mutex mutex;  // guards the rest
@@ -86,13 +97,26 @@ void DistOptimizer::Core::attach_ended(const rpc::Result<void>& result) {
   for (auto& promise : to_tell) promise.complete(result);
 }
 
+// Under stale(k) the passes are admitted to all objects before any of these prepares its part.
+void DistOptimizer::Core::admit(StepRequest request, std::shared_ptr<rpc::Promise<StepResult>> promise) {
+  if (handle == nullptr || mode.kind != StepMode::Kind::stale)
+    return step(std::move(request), std::move(promise));
+  std::vector<rpc::Future<void>> passes;
+  for (const auto& pass : request.passes) passes.push_back(context->admission()->admit(pass, handle));
+  when_settled(std::move(passes), [self = shared_from_this(), request = std::move(request),
+                                   promise](std::vector<rpc::Result<void>>) mutable {
+    self->step(std::move(request), promise);  // the objects say what is wrong
+  });
+}
+
 void DistOptimizer::Core::step(StepRequest request, std::shared_ptr<rpc::Promise<StepResult>> promise) {
   {
     std::lock_guard lock(mutex);
     ++steps_under_way;
   }
   StepCall::start(
-      modules, std::move(request), [self = shared_from_this()] { self->order.next(); },
+      StepCall::Modules(shared_from_this(), &modules), std::move(request),
+      [self = shared_from_this()] { self->order.next(); },
       [self = shared_from_this(), promise](rpc::Result<StepResult> result) {
         self->step_ended();
         if (result.ok()) return promise->complete(std::move(result));
@@ -168,23 +192,40 @@ DistOptimizer::DistOptimizer(rpc::Agent& agent, StepMode mode, std::vector<Modul
   check(mode);
   std::vector<OptimizerSpec> specs;
   for (const Module& module : modules) specs.push_back(module.spec);
-  core_ = std::make_shared<Core>(Context::of(*agent.core()), std::move(modules));
+  core_ = std::make_shared<Core>(Context::of(*agent.core()), std::move(modules), mode);
+  const bool several = core_->modules.size() > 1;
+  if (several) {
+    core_->handle = std::make_shared<PassAdmission::Handle>();
+    for (const auto& module : core_->modules) core_->handle->owners.push_back(module->owner().incarnation);
+    core_->context->admission()->add(core_->handle);
+  }
   // Each object takes its calls in order, so that steps need not wait for the answers.
-  std::vector<rpc::Future<void>> attached;
+  std::vector<rpc::Future<std::uint64_t>> attached;
   for (std::size_t i = 0; i < specs.size(); ++i)
-    attached.push_back(ask<&OptimizerService::attach>(core_->modules[i], specs[i], mode));
-  when_settled(std::move(attached), [core = core_](std::vector<rpc::Result<void>> results) {
+    attached.push_back(ask<&OptimizerService::attach>(core_->modules[i], specs[i], mode, several));
+  when_settled(std::move(attached), [core = core_](std::vector<rpc::Result<std::uint64_t>> results) {
     rpc::Result<void> whole;
     for (std::size_t i = results.size(); i-- > 0;) {
-      if (results[i].ok()) continue;
+      if (results[i].ok()) {
+        core->numbers[i] = results[i].value();
+        continue;
+      }
       core->refused[i] = answered(results[i].error());
-      whole = std::move(results[i]);
+      whole = results[i].error();
+    }
+    if (core->handle != nullptr) {
+      PassAdmission::Objects objects;
+      for (std::size_t i = 0; i < core->modules.size(); ++i)
+        if (core->numbers[i] != 0)
+          objects.emplace(std::pair(core->modules[i]->owner().incarnation, core->numbers[i]),
+                          core->modules[i]);
+      core->handle->attached(std::move(objects));
     }
     core->attach_ended(whole);
   });
 }
 
-DistOptimizer::~DistOptimizer() = default;
+DistOptimizer::~DistOptimizer() { core_->ending = core_->context->handle_ends()->begin(); }
 
 rpc::Future<void> DistOptimizer::attached() { return core_->attached(); }
 
@@ -196,18 +237,28 @@ rpc::Future<StepResult> DistOptimizer::step(std::span<const dist_autograd::Pass>
                                             const StepOptions& options) {
   auto promise = std::make_shared<rpc::Promise<StepResult>>();
   auto future = promise->future();
-  StepRequest request{core_->context->next_step(), {}, options};
+  StepRequest request{core_->context->next_step(), {}, options, true};
   try {
     options.check();
     request.passes = core_->context->may_step(passes);
+    request.backward = passes.empty() || std::any_of(passes.begin(), passes.end(), [](const auto& pass) {
+                         return pass.state()->had_backward();
+                       });
   } catch (const rpc::Error&) {
     promise->fail(std::current_exception());
     return future;
   }
   core_->order.run([core = core_, request = std::move(request), promise]() mutable {
-    core->step(std::move(request), std::move(promise));
+    core->admit(std::move(request), std::move(promise));
   });
   return future;
+}
+
+rpc::Future<void> DistOptimizer::set_mode(StepMode mode) {
+  check(mode);
+  return core_->ask_all_in_order<void>([mode](const rref::ReferencePtr& module, std::size_t) {
+    return ask<&OptimizerService::set_mode>(module, mode);
+  });
 }
 
 rpc::Future<void> DistOptimizer::set_learning_rate(double rate, std::optional<std::string> group) {
@@ -224,6 +275,47 @@ rpc::Future<DistOptimizerState> DistOptimizer::save_state() {
       .then([](rpc::Result<std::vector<OptimizerState>>&& states) {
         return DistOptimizerState{std::move(states).get()};
       });
+}
+
+// The states come with the modules that are saved, so that both are of one version; those of other modules by
+// themselves. What no handle of this agent steps has a state only where it is one of this handle's modules.
+rpc::Task<DistSnapshot> DistOptimizer::Core::snapshot(std::shared_ptr<Core> self,
+                                                      std::vector<rref::ReferencePtr> saved) {
+  co_await self->attached();
+  std::vector<rpc::Future<ModuleSnapshot>> asked;
+  for (const auto& module : saved) asked.push_back(ask<&OptimizerService::snapshot>(module));
+  auto all = rpc::when_all(std::move(asked));
+  std::vector<ModuleSnapshot> parts = co_await std::move(all);
+  DistSnapshot whole;
+  for (std::size_t i = 0; i < self->modules.size(); ++i) {
+    const ModuleSnapshot* found = nullptr;
+    for (std::size_t j = 0; j < parts.size(); ++j)
+      if (parts[j].object == self->numbers[i] && saved[j]->owner() == self->modules[i]->owner())
+        found = &parts[j];
+    if (found != nullptr) {
+      whole.optimizer.modules.push_back(found->optimizer);
+    } else {
+      whole.optimizer.modules.push_back(co_await ask<&OptimizerService::save_state>(self->modules[i]));
+    }
+  }
+  for (ModuleSnapshot& part : parts) whole.modules.push_back(std::move(part.module));
+  co_return whole;
+}
+
+rpc::Future<DistSnapshot> DistOptimizer::snapshot(std::vector<rref::ReferencePtr> modules) {
+  rpc::Promise<DistSnapshot> promise;
+  auto future = promise.future();
+  core_->order.run([core = core_, promise = std::move(promise), modules = std::move(modules)]() mutable {
+    core->after_steps([core, promise = std::move(promise), modules = std::move(modules)]() mutable {
+      Core::snapshot(core, std::move(modules))
+          .start(core->context->core()->handlers())
+          .then([core, promise = std::move(promise)](rpc::Result<DistSnapshot>&& result) mutable {
+            core->order.next();
+            promise.complete(std::move(result));
+          });
+    });
+  });
+  return future;
 }
 
 rpc::Future<void> DistOptimizer::load_state(DistOptimizerState state) {

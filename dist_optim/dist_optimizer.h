@@ -30,6 +30,12 @@ struct DistOptimizerState {
 };
 WEFT_CODEC(DistOptimizerState, modules)
 
+// What a checkpoint holds of a handle's optimizer and of some modules.
+struct DistSnapshot {
+  std::vector<dist_autograd::StateDict> modules;  // in the given order
+  DistOptimizerState optimizer;
+};
+
 class WEFT_EXPORT DistOptimizer {
  public:
   struct Module {
@@ -60,9 +66,18 @@ class WEFT_EXPORT DistOptimizer {
   // waited for.
   rpc::Future<void> set_learning_rate(double rate, std::optional<std::string> group = {});
 
+  // Changes the mode of all trainers from `synchronous` with other seats, or with the mean, to `mode`:
+  // between rounds. The trainers that are attached stay, and their next steps are of a new round.
+  // failed_precondition while a step is in flight on an object: ask again. Other modes change when every
+  // handle has been destroyed.
+  rpc::Future<void> set_mode(StepMode mode);
+
   // With all steps of this handle that were asked for before: of one moment where no other trainer steps
   // meanwhile. The parameters are not in it.
   rpc::Future<DistOptimizerState> save_state();
+  // The state, with the parameters and buffers of `modules`. Each of these that is also one of the handle's
+  // has both of one version, even if other trainers step it meanwhile.
+  rpc::Future<DistSnapshot> snapshot(std::vector<rref::ReferencePtr> modules);
   // `invalid_argument` where the state is that of other modules or another optimizer: the error is the first
   // refusal, and the modules that did not refuse have the new state.
   rpc::Future<void> load_state(DistOptimizerState state);

@@ -1,5 +1,7 @@
 #include <weft/dist_optim/host_guard.h>
 
+#include <weft/dist_optim/optimizer_service.h>
+
 #include <cstdio>
 
 namespace weft::dist_optim {
@@ -43,8 +45,41 @@ void HostGuard::admit(const std::shared_ptr<rpc::IncomingCall>& call, rpc::Job p
     call->add_context(std::make_unique<ReadingSwitch>(shared_from_this(), std::nullopt));
     return proceed();
   }
-  const PassKey key = key_of(in->pass->id());
-  in->pass->add_context(this, std::make_shared<ReadingSwitch>(shared_from_this(), key));
+  const auto trainer = trainer_to_ask(in->pass->id());
+  if (!trainer) return admit_here(call, in->pass, std::move(proceed));
+  rref::Context::of(*call->core())
+      ->peer(*trainer)
+      .call<&OptimizerService::admit_everywhere>(in->pass->id(), number_)
+      .then([self = shared_from_this(), call, pass = in->pass,
+             proceed = std::move(proceed)](rpc::Result<void>&& admitted) mutable {
+        if (!admitted.ok()) return call->fail(admitted.error());
+        call->executor().post([self, call, pass, proceed = std::move(proceed)]() mutable {
+          self->admit_here(call, pass, std::move(proceed));
+        });
+      });
+}
+
+void HostGuard::ask_trainer(const rpc::AgentId& trainer) {
+  std::lock_guard lock(mutex_);
+  asked_.emplace(trainer.incarnation, trainer);
+}
+
+std::optional<rpc::AgentId> HostGuard::trainer_to_ask(const dist_autograd::PassId& pass) {
+  std::lock_guard lock(mutex_);
+  const auto found = asked_.find(pass.origin);
+  if (found == asked_.end()) return std::nullopt;
+  const std::string trainer = trainer_of(pass.origin);
+  if (!host_.is_registered(trainer)) {
+    asked_.erase(found);
+    return std::nullopt;
+  }
+  return host_.may_wait(key_of(pass)) ? std::optional(found->second) : std::nullopt;
+}
+
+void HostGuard::admit_here(const std::shared_ptr<rpc::IncomingCall>& call,
+                           const std::shared_ptr<dist_autograd::PassState>& pass, rpc::Job proceed) {
+  const PassKey key = key_of(pass->id());
+  pass->add_context(this, std::make_shared<ReadingSwitch>(shared_from_this(), key));
   call->add_context(std::make_unique<ReadingSwitch>(shared_from_this(), key));
 
   // Where the admission does not wait, the handler runs in this turn; else in a later one.
@@ -55,7 +90,7 @@ void HostGuard::admit(const std::shared_ptr<rpc::IncomingCall>& call, rpc::Job p
   };
   auto wait = std::make_shared<Wait>();
   auto resume = std::make_shared<rpc::Job>(std::move(proceed));
-  host_.admit(trainer_of(in->pass->id().origin), key, [wait, call, resume](std::exception_ptr error) {
+  host_.admit(trainer_of(pass->id().origin), key, [wait, call, resume](std::exception_ptr error) {
     {
       std::lock_guard lock(wait->mutex);
       wait->admitted = true;
@@ -66,7 +101,7 @@ void HostGuard::admit(const std::shared_ptr<rpc::IncomingCall>& call, rpc::Job p
     call->executor().post([resume] { (*resume)(); });
   });
   // After it: a pass that has ended meanwhile gives back at once what it was just given.
-  in->pass->on_end([guard = shared_from_this(), key] { guard->host_.release(key); });
+  pass->on_end([guard = shared_from_this(), key] { guard->host_.release(key); });
   {
     std::lock_guard lock(wait->mutex);
     wait->returned = true;

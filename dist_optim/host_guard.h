@@ -13,16 +13,29 @@ namespace weft::dist_optim {
 
 class HostGuard final : public rref::ObjectGuard, public std::enable_shared_from_this<HostGuard> {
  public:
-  // object: where the parameters live; kept alive by the StoredObject that keeps this.
-  explicit HostGuard(std::vector<Parameter> parameters) : host_(std::move(parameters)) {}
+  // number: of this object among those of its agent that optimizers step.
+  HostGuard(std::vector<Parameter> parameters, std::uint64_t number)
+      : number_(number), host_(std::move(parameters)) {}
 
+  std::uint64_t number() const { return number_; }
   ParameterHost& host() { return host_; }
   LbfgsHost& lbfgs() { return lbfgs_; }
   void admit(const std::shared_ptr<rpc::IncomingCall>& call, rpc::Job proceed) override;
   void read(const std::function<void()>& body) override;
   void change(const std::function<void()>& body) override { host_.change(body); }
 
+  // The trainer admits its passes to several objects in one order (PassAdmission). The guard asks it for
+  // every pass that may have to wait here.
+  void ask_trainer(const rpc::AgentId& trainer);
+
  private:
+  void admit_here(const std::shared_ptr<rpc::IncomingCall>& call,
+                  const std::shared_ptr<dist_autograd::PassState>& pass, rpc::Job proceed);
+  std::optional<rpc::AgentId> trainer_to_ask(const dist_autograd::PassId& pass);
+
+  const std::uint64_t number_;
+  std::mutex mutex_;                             // guards asked_
+  std::map<std::uint64_t, rpc::AgentId> asked_;  // by incarnation
   ParameterHost host_;
   LbfgsHost lbfgs_{host_};
 };

@@ -1,5 +1,9 @@
 #include <weft/dist_optim/optimizer_service.h>
 
+#include <weft/dist_autograd/module/module_service.h>
+
+#include <torch/nn/module.h>
+
 #include <atomic>
 #include <functional>
 #include <mutex>
@@ -60,15 +64,49 @@ void prepare_step(Context& context, const std::shared_ptr<HostGuard>& guard, con
   admitted(nullptr);
 }
 
+void check_own(rpc::CallContext& call, const dist_autograd::PassId& pass) {
+  if (pass.origin != call.peer().id.incarnation)
+    throw rpc::Error(rpc::ErrorKind::invalid_argument,
+                     to_string(pass) + " is not a pass of " + call.peer().id.name);
+}
+
 }  // namespace
 
-void OptimizerService::attach(rpc::CallContext& call, OptimizerSpec spec, StepMode mode) {
+std::uint64_t OptimizerService::attach(rpc::CallContext& call, OptimizerSpec spec, StepMode mode, bool asks) {
   check(mode);
-  context->host_of(call)->host().register_trainer(calling_trainer(call), spec, mode);
+  const auto guard = context->host_of(call);
+  guard->host().register_trainer(calling_trainer(call), spec, mode, call.peer().id.name);
+  if (asks) guard->ask_trainer(call.peer().id);
+  return guard->number();
 }
 
 void OptimizerService::detach(rpc::CallContext& call) {
   context->host_of(call)->host().unregister_trainer(calling_trainer(call), false);
+}
+
+rpc::Future<void> OptimizerService::admit(rpc::CallContext& call, dist_autograd::PassId pass) {
+  check_own(call, pass);
+  auto promise = std::make_shared<rpc::Promise<void>>();
+  auto future = promise->future();
+  const auto guard = context->host_of(call);
+  if (guard->host().has_stepped(key_of(pass))) {
+    promise->complete(rpc::Result<void>{});
+    return future;
+  }
+  guard->host().admit(calling_trainer(call), key_of(pass), [promise, guard](const std::exception_ptr& error) {
+    promise->complete(error == nullptr ? rpc::Result<void>{} : rpc::Result<void>(error));
+  });
+  return future;
+}
+
+void OptimizerService::release(rpc::CallContext& call, dist_autograd::PassId pass) {
+  check_own(call, pass);
+  context->host_of(call)->host().release(key_of(pass));
+}
+
+rpc::Future<void> OptimizerService::admit_everywhere(rpc::CallContext& call, dist_autograd::PassId pass,
+                                                     std::uint64_t object) {
+  return context->admission()->admit(pass, call.peer().id, object);
 }
 
 rpc::Future<StepOutcome> OptimizerService::step(rpc::CallContext& call, StepRequest request,
@@ -129,12 +167,34 @@ void OptimizerService::set_learning_rate(rpc::CallContext& call, double rate,
   context->host_of(call)->host().set_learning_rate(rate, group);
 }
 
+void OptimizerService::set_mode(rpc::CallContext& call, StepMode mode) {
+  check(mode);
+  context->host_of(call)->host().set_mode(mode);
+}
+
 OptimizerState OptimizerService::save_state(rpc::CallContext& call) {
   return context->host_of(call)->host().state();
 }
 
 void OptimizerService::load_state(rpc::CallContext& call, OptimizerState state) {
   context->host_of(call)->host().set_state(state);
+}
+
+ModuleSnapshot OptimizerService::snapshot(rpc::CallContext& call) {
+  const auto* target = call.slots().find<rref::Context::Target>();
+  auto* module = target == nullptr ? nullptr : target->object->as<torch::nn::Module>();
+  if (module == nullptr)
+    throw rpc::Error(rpc::ErrorKind::invalid_argument, "only a torch::nn::Module can be saved");
+  ModuleSnapshot snapshot;
+  const auto copy = [&] { snapshot.module = dist_autograd::copy_state(*module); };
+  const auto guard = std::dynamic_pointer_cast<HostGuard>(target->object->guard());
+  if (guard == nullptr || !guard->host().has_optimizer()) {
+    guard == nullptr ? copy() : guard->read(copy);
+    return snapshot;
+  }
+  snapshot.object = guard->number();
+  snapshot.optimizer = guard->host().snapshot(copy);
+  return snapshot;
 }
 
 HostStats OptimizerService::stats(rpc::CallContext& call) { return context->host_of(call)->host().stats(); }

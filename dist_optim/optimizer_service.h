@@ -6,6 +6,7 @@
 // decides.
 #pragma once
 
+#include <weft/dist_autograd/module/remote_module.h>
 #include <weft/dist_optim/context.h>
 #include <weft/dist_optim/local/optimizer_spec.h>
 #include <weft/dist_optim/step_messages.h>
@@ -15,14 +16,32 @@ namespace weft::dist_optim {
 
 WEFT_CODEC(ParameterGroup, prefix, options)
 WEFT_CODEC(OptimizerSpec, name, options, groups)
-WEFT_CODEC(StepMode, kind, count)
+WEFT_CODEC(StepMode, kind, count, mean)
 WEFT_CODEC(OptimizerState, optimizer, learning_rates, tensors)
 WEFT_CODEC(HostStats, version, staleness, open_passes, waiting_passes, live_versions, copied_bytes,
            version_loads)
 
+// One module: its parameters and buffers, and its optimizer's state, all of one version.
+struct ModuleSnapshot {
+  std::uint64_t object = 0;  // its number at its owner, as attach() returns it; 0: no optimizer steps it
+  dist_autograd::StateDict module;
+  OptimizerState optimizer;
+};
+WEFT_CODEC(ModuleSnapshot, object, module, optimizer)
+
 struct WEFT_EXPORT OptimizerService {
-  void attach(rpc::CallContext& call, OptimizerSpec spec, StepMode mode);
+  // asks: the trainer admits its passes itself, to this object and others (PassAdmission). Returns the
+  // object's number at its owner: the same for every reference to the object.
+  std::uint64_t attach(rpc::CallContext& call, OptimizerSpec spec, StepMode mode, bool asks);
   void detach(rpc::CallContext& call);
+
+  // Of a pass of the caller. admit() completes when it may read the object, or has stepped it already.
+  rpc::Future<void> admit(rpc::CallContext& call, dist_autograd::PassId pass);
+  void release(rpc::CallContext& call, dist_autograd::PassId pass);
+  // On the trainer, by an owner: completes when the trainer's pass may read the object, and all objects that
+  // belong together with it.
+  rpc::Future<void> admit_everywhere(rpc::CallContext& call, dist_autograd::PassId pass,
+                                     std::uint64_t object);
 
   // objects: how many the step has, this one counted, all with this owner.
   rpc::Future<StepOutcome> step(rpc::CallContext& call, StepRequest request, std::uint64_t objects);
@@ -33,19 +52,24 @@ struct WEFT_EXPORT OptimizerService {
   void abort(rpc::CallContext& call, std::uint64_t number);
 
   void set_learning_rate(rpc::CallContext& call, double rate, std::optional<std::string> group);
+  void set_mode(rpc::CallContext& call, StepMode mode);
   OptimizerState save_state(rpc::CallContext& call);
   void load_state(rpc::CallContext& call, OptimizerState state);
+  ModuleSnapshot snapshot(rpc::CallContext& call);
   HostStats stats(rpc::CallContext& call);
 
   using Service = rpc::Service<
       "weft.optim", rpc::Method<"attach", &OptimizerService::attach>,
-      rpc::Method<"detach", &OptimizerService::detach>, rpc::Method<"step", &OptimizerService::step>,
+      rpc::Method<"detach", &OptimizerService::detach>, rpc::Method<"admit", &OptimizerService::admit>,
+      rpc::Method<"release", &OptimizerService::release>,
+      rpc::Method<"admit_everywhere", &OptimizerService::admit_everywhere>,
+      rpc::Method<"set_mode", &OptimizerService::set_mode>, rpc::Method<"step", &OptimizerService::step>,
       rpc::Method<"prepare", &OptimizerService::prepare>, rpc::Method<"commit", &OptimizerService::commit>,
       rpc::Method<"abort", &OptimizerService::abort>,
       rpc::Method<"set_learning_rate", &OptimizerService::set_learning_rate>,
       rpc::Method<"save_state", &OptimizerService::save_state>,
       rpc::Method<"load_state", &OptimizerService::load_state>,
-      rpc::Method<"stats", &OptimizerService::stats>>;
+      rpc::Method<"snapshot", &OptimizerService::snapshot>, rpc::Method<"stats", &OptimizerService::stats>>;
 
   Context* context = nullptr;  // which the agent keeps as long as its methods
 };

@@ -20,9 +20,10 @@ auto ask(const rref::ReferencePtr& module, Given&&... given) {
     rpc::OutgoingCall call = owner.make_call(Found::name, sizeof...(Given));
     module->context()->target(module, call);
     rpc::Peer::encode<typename Found::Type>(call, std::forward<Given>(given)...);
-    return owner.start_typed<Value>(std::move(call), [module](rpc::Result<rpc::PendingCall::Reply>&& reply) {
-      return rpc::Peer::decode<Value>(rref::Context::explain(std::move(reply), *module), Found::name);
-    });
+    return owner.start_typed<Value>(
+        std::move(call), [object = module->about()](rpc::Result<rpc::PendingCall::Reply>&& reply) {
+          return rpc::Peer::decode<Value>(rref::Context::explain(std::move(reply), *object), Found::name);
+        });
   } catch (const rpc::Error& error) {
     return rpc::Future<Value>::made(
         std::make_exception_ptr(rpc::Error(error.kind(), error.what(), rpc::Execution::not_sent)));

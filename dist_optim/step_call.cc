@@ -25,7 +25,13 @@ bool surely_not_stepped(const std::exception_ptr& error) {
   }
 }
 
-std::exception_ptr nonfinite_norm(const StepRequest& request) {
+// Why a step was given up of which every object had its part.
+std::exception_ptr given_up_error(const StepRequest& request, const StepDecision& decision) {
+  if (std::isfinite(decision.total_norm))
+    return std::make_exception_ptr(
+        rpc::Error(rpc::ErrorKind::failed_precondition,
+                   "step: none of the passes has a gradient, and no backward of them has begun: await "
+                   "pass.backward() first; nothing has stepped"));
   return std::make_exception_ptr(rpc::Error(
       rpc::ErrorKind::failed_precondition,
       "the total norm of order " + std::to_string(request.options.norm_type) +
@@ -39,8 +45,7 @@ bool StepCall::one_owner(const std::vector<rref::ReferencePtr>& modules) {
                      [&](const auto& module) { return module->owner() == modules.front()->owner(); });
 }
 
-void StepCall::start(std::vector<rref::ReferencePtr> modules, StepRequest request, rpc::Job decided,
-                     Done done) {
+void StepCall::start(Modules modules, StepRequest request, rpc::Job decided, Done done) {
   std::shared_ptr<StepCall> call(
       new StepCall(std::move(modules), std::move(request), std::move(decided), std::move(done)));
   if (one_owner(call->modules_)) {
@@ -74,7 +79,7 @@ void StepCall::step_at_one_owner() {
       result.total_norm = outcome.value().decision.total_norm;
       result.versions.push_back(outcome.value().version);
       if (outcome.value().decision.action == Action::give_up)
-        return self->done_(nonfinite_norm(self->request_));
+        return self->done_(given_up_error(self->request_, outcome.value().decision));
     }
     self->done_(std::move(result));
   });
@@ -97,11 +102,11 @@ void StepCall::decide_all(std::vector<rpc::Result<StepPart>> parts) {
     decided_();
     return done_(failure(parts, false, Action::give_up));
   }
-  const StepDecision decision = decide(prepared, request_.options);
+  const StepDecision decision = decide(prepared, request_.options, request_.backward);
   if (decision.action == Action::give_up) {
     abort_all();
     decided_();
-    return done_(nonfinite_norm(request_));
+    return done_(given_up_error(request_, decision));
   }
   commit(decision);
 }

@@ -16,7 +16,8 @@
 namespace weft::dist_optim {
 
 struct StepResult {
-  bool applied = false;   // false: skipped, since a gradient was not finite
+  // false: nothing has changed, since a gradient was not finite or no module had one
+  bool applied = false;
   double total_norm = 0;  // over all objects and before clipping; known where the norm is clipped
   std::vector<std::uint64_t> versions;  // of each object's parameters, after the step
 };
@@ -25,14 +26,16 @@ class WEFT_EXPORT StepCall : public std::enable_shared_from_this<StepCall> {
  public:
   using Done = rpc::UniqueFunction<void(rpc::Result<StepResult>)>;
   // decided: runs once, when the next step over these objects may be sent.
-  static void start(std::vector<rref::ReferencePtr> modules, StepRequest request, rpc::Job decided,
-                    Done done);
+  // modules: kept until all that the step holds of them has gone.
+  using Modules = std::shared_ptr<const std::vector<rref::ReferencePtr>>;
+  static void start(Modules modules, StepRequest request, rpc::Job decided, Done done);
   // Whether one agent owns them all.
   static bool one_owner(const std::vector<rref::ReferencePtr>& modules);
 
  private:
-  StepCall(std::vector<rref::ReferencePtr> modules, StepRequest request, rpc::Job decided, Done done)
-      : modules_(std::move(modules)),
+  StepCall(Modules modules, StepRequest request, rpc::Job decided, Done done)
+      : kept_(std::move(modules)),
+        modules_(*kept_),
         request_(std::move(request)),
         decided_(std::move(decided)),
         done_(std::move(done)) {}
@@ -46,7 +49,8 @@ class WEFT_EXPORT StepCall : public std::enable_shared_from_this<StepCall> {
   std::exception_ptr failure(const std::vector<rpc::Result<T>>& results, bool committing,
                              StepDecision::Action action) const;
 
-  const std::vector<rref::ReferencePtr> modules_;
+  const Modules kept_;
+  const std::vector<rref::ReferencePtr>& modules_;
   const StepRequest request_;
   rpc::Job decided_;
   Done done_;

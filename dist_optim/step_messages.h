@@ -10,15 +10,16 @@
 namespace weft::dist_optim {
 
 WEFT_CODEC(StepOptions, mean, loss_scale, clip_value, clip_norm, norm_type, error_if_nonfinite)
-WEFT_CODEC(StepPart, nonfinite, norm)
+WEFT_CODEC(StepPart, nonfinite, norm, none)
 WEFT_CODEC(StepDecision, action, scale, total_norm)
 
 struct StepRequest {
   std::uint64_t number = 0;  // of the trainer's agent's steps
   std::vector<dist_autograd::PassId> passes;
   StepOptions options;
+  bool backward = true;  // the trainer has seen the backward of one of the passes begin
 };
-WEFT_CODEC(StepRequest, number, passes, options)
+WEFT_CODEC(StepRequest, number, passes, options, backward)
 
 // What became of a step on one object, where its owner decided. Given up: another object's part was refused,
 // or the options' conditions do not hold.

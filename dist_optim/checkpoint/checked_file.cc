@@ -5,6 +5,7 @@
 
 #include <fcntl.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -48,6 +49,14 @@ void CheckedFile::sync() {
   if (::fsync(fd_) != 0) fail_with_errno("cannot be synced");
 }
 
+bool CheckedFile::claim() {
+  if (::flock(fd_, LOCK_EX | LOCK_NB) != 0) return false;
+  // Between open() and flock() the other writer may have published this very file under its final name.
+  struct stat opened = {}, named = {};
+  if (::fstat(fd_, &opened) != 0) fail_with_errno("cannot be examined");
+  return ::stat(path_.c_str(), &named) == 0 && opened.st_dev == named.st_dev && opened.st_ino == named.st_ino;
+}
+
 std::uint64_t CheckedFile::size() const {
   const off_t here = ::lseek(fd_, 0, SEEK_CUR), end = ::lseek(fd_, 0, SEEK_END);
   if (here < 0 || end < 0 || ::lseek(fd_, here, SEEK_SET) < 0) fail_with_errno("cannot be measured");
@@ -73,8 +82,8 @@ void write_whole(const std::filesystem::path& path, const std::function<void(Che
     throw rpc::Error(rpc::ErrorKind::failed_precondition, directory.string() + ": " + error.message());
   const std::filesystem::path beside = path.string() + ".part";
   CheckedFile file(beside, O_WRONLY | O_CREAT);
-  // Not with O_TRUNC, for it may be another writer's.
-  if (::flock(file.fd_, LOCK_EX | LOCK_NB) != 0) file.fail("is being written by somebody else");
+  // Without O_TRUNC: until it is claimed it may be another writer's file.
+  if (!file.claim()) file.fail("is being written by another writer");
   if (::ftruncate(file.fd_, 0) != 0) file.fail_with_errno("cannot be emptied");
   try {
     body(file);

@@ -33,6 +33,9 @@ class WEFT_EXPORT CheckedFile {
     read(values.data(), count * sizeof(T));
   }
   void sync();
+  // Locks the file for this writer alone until it is closed. False: another writer has it, or the path names
+  // another file by now (the one that was opened has been renamed or removed).
+  bool claim();
 
   std::uint64_t size() const;
   std::uint32_t crc() const { return crc_; }
@@ -51,9 +54,9 @@ class WEFT_EXPORT CheckedFile {
   std::uint32_t crc_ = 0;
 };
 
-// Has `body` write the file beside its place (path + ".part"), syncs it and renames it, over one that was
-// there. Makes its directory. failed_precondition where somebody else writes it now. Where the process dies,
-// what was at `path` before is there still.
+// Calls `body` to write path + ".part", syncs that file and renames it to `path`, replacing a file there.
+// Creates the directory. failed_precondition if another writer is writing `path` now. If the process dies,
+// `path` is unchanged.
 WEFT_EXPORT void write_whole(const std::filesystem::path& path,
                              const std::function<void(CheckedFile&)>& body);
 

@@ -106,15 +106,17 @@ Loaded taken_apart(TensorFile file) {
   return loaded;
 }
 
-rpc::Task<void> save_all(std::filesystem::path path, Modules modules,
-                         std::optional<rpc::Future<DistOptimizerState>> optimizer, Notes notes) {
-  // The optimizer first: its state waits for the steps that were asked for before.
-  std::optional<DistOptimizerState> state;
-  if (optimizer) state = co_await std::move(*optimizer);
+rpc::Task<void> save_all(std::filesystem::path path, rpc::Future<DistSnapshot> asked, Notes notes) {
+  DistSnapshot taken = co_await std::move(asked);
+  write_tensor_file(path,
+                    contents_of(std::move(taken.modules), std::move(taken.optimizer), std::move(notes)));
+}
+
+rpc::Task<void> save_modules(std::filesystem::path path, Modules modules, Notes notes) {
   std::vector<rpc::Future<StateDict>> asked;
   for (const auto& module : modules) asked.push_back(module.state_dict());
   auto values = co_await rpc::when_all(std::move(asked));
-  write_tensor_file(path, contents_of(std::move(values), std::move(state), std::move(notes)));
+  write_tensor_file(path, contents_of(std::move(values), std::nullopt, std::move(notes)));
 }
 
 rpc::Task<Notes> load_all(std::filesystem::path path, Modules modules, DistOptimizer* optimizer) {
@@ -143,11 +145,14 @@ rpc::Future<T> start(const Modules& modules, rpc::Task<T> task) {
 }  // namespace
 
 rpc::Future<void> save(std::filesystem::path path, Modules modules, DistOptimizer& optimizer, Notes notes) {
-  return start(modules, save_all(std::move(path), modules, optimizer.save_state(), std::move(notes)));
+  std::vector<rref::ReferencePtr> references;
+  for (const auto& module : modules) references.push_back(module.reference());
+  return start(modules,
+               save_all(std::move(path), optimizer.snapshot(std::move(references)), std::move(notes)));
 }
 
 rpc::Future<void> save(std::filesystem::path path, Modules modules, Notes notes) {
-  return start(modules, save_all(std::move(path), modules, std::nullopt, std::move(notes)));
+  return start(modules, save_modules(std::move(path), modules, std::move(notes)));
 }
 
 rpc::Future<Notes> load(std::filesystem::path path, Modules modules, DistOptimizer& optimizer) {

@@ -9,9 +9,9 @@
 // modules, in the same order, may live elsewhere when it is loaded, on more owners or on fewer. It is a
 // tensor file (tensor_file.h), written atomically: a program that dies while it saves leaves the one before.
 //
-// It is of one moment where no trainer steps meanwhile; each module and each optimizer's state are of one
-// moment by themselves. Loading is no step of the optimizer: its state is what the file says. Rows of a
-// ShardedEmbedding have files of their own (its save()).
+// Each module and its optimizer's state are of one version: the owner takes both together. The modules'
+// versions differ where other trainers step meanwhile. Loading is no step of the optimizer: its state is what
+// the file says. Rows of a ShardedEmbedding have files of their own (its save()).
 //
 // Errors of save: those of write_tensor_file(), and the owners'. Of load: those of read_tensor_file();
 // `invalid_argument` where the file is of other modules, or of another optimizer. What was loaded until then

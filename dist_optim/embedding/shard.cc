@@ -189,14 +189,16 @@ ShardOptions EmbeddingShard::options() const {
 // --- Growth ---
 
 void EmbeddingShard::require_settled(std::uint32_t owners) const {
-  if (growing_ || handing_over_ || arrivals_) throw refused_state("an owner is being added");
+  if (moving_ || handing_over_ || arrivals_)
+    throw refused_state(
+        "an owner is being added, or a checkpoint is being loaded; try again when that is done");
   if (owners != owners_)
     throw refused_state("there are " + std::to_string(owners_) + " owners, not " + std::to_string(owners));
 }
 
 rpc::Task<void> EmbeddingShard::grow(Ref added, std::vector<Ref> shards) {
   require_settled(static_cast<std::uint32_t>(shards.size()));
-  growing_ = true;
+  moving_ = true;
   std::vector<rpc::Future<Outcome>> parts;
   for (const Ref& shard : shards)
     parts.push_back(shard.call<&EmbeddingShard::hand_over>(added, static_cast<std::uint32_t>(shards.size()))
@@ -213,7 +215,7 @@ rpc::Task<void> EmbeddingShard::grow(Ref added, std::vector<Ref> shards) {
                         }));
   auto all = rpc::when_all(std::move(parts));
   const std::vector<Outcome> outcomes = co_await std::move(all);
-  growing_ = false;
+  moving_ = false;
   std::exception_ptr failed;  // the cause, rather than what followed from it
   for (const Outcome& outcome : outcomes)
     if (outcome.error != nullptr && (failed == nullptr || kind_of(failed) == rpc::ErrorKind::aborted))
@@ -337,17 +339,46 @@ SavedRows EmbeddingShard::save(std::string directory, std::uint64_t sequence, bo
   return {sequence, written, since == 0 ? 1u : 0u};
 }
 
+rpc::Task<std::uint64_t> EmbeddingShard::load_all(std::string directory,
+                                                  std::vector<std::vector<CheckpointFile>> chains,
+                                                  std::vector<std::uint32_t> readers,
+                                                  std::vector<Ref> shards) {
+  require_settled(static_cast<std::uint32_t>(shards.size()));
+  if (readers.size() != chains.size())
+    throw rpc::Error(rpc::ErrorKind::invalid_argument, "embedding: " + std::to_string(chains.size()) +
+                                                           " checkpoints of owners, but " +
+                                                           std::to_string(readers.size()) + " readers");
+  moving_ = true;
+  std::vector<rpc::Future<LoadedRows>> parts;
+  for (std::size_t i = 0; i < chains.size(); ++i)
+    parts.push_back(shards[readers[i] % shards.size()]
+                        .call<&EmbeddingShard::load>(directory, chains[i], shards)
+                        .then([](rpc::Result<std::uint64_t>&& rows) {
+                          return rows.ok() ? LoadedRows{rows.value(), nullptr} : LoadedRows{0, rows.error()};
+                        }));
+  auto all = rpc::when_all(std::move(parts));  // all end before growth is allowed again
+  const std::vector<LoadedRows> loaded = co_await std::move(all);
+  moving_ = false;
+  std::uint64_t rows = 0;
+  for (const LoadedRows& one : loaded) {
+    if (one.error != nullptr) std::rethrow_exception(one.error);
+    rows += one.rows;
+  }
+  co_return rows;
+}
+
 rpc::Task<std::uint64_t> EmbeddingShard::load(std::string directory, std::vector<CheckpointFile> chain,
                                               std::vector<Ref> shards) {
-  require_settled(static_cast<std::uint32_t>(shards.size()));
+  // Shard 0 sees to it that nobody grows meanwhile, and so that `shards` are the owners to the end.
+  if (handing_over_ || arrivals_ || shards.size() != owners_)
+    throw refused_state("an owner was added; load the checkpoint again");
   RowStore read(rows_.dimension(), rows_.optimizer(), RowInitializer{});
   for (const CheckpointFile& file : chain) read_checkpoint(directory, file, read);
   for (RowStore::Row from = 0; from < read.end();
        from += std::min<RowStore::Row>(rows_a_block, read.end() - from)) {
     for (std::uint32_t owner = 0; owner < shards.size(); ++owner) {
-      const RowStore::Wanted is_theirs = [this, owner](std::int64_t id) {
-        return owner_of(id, owners_) == owner;
-      };
+      const RowStore::Wanted is_theirs = [owner, owners = static_cast<std::uint32_t>(shards.size())](
+                                             std::int64_t id) { return owner_of(id, owners) == owner; };
       RowBlock block = read.take_out(from, rows_a_block, 0, is_theirs);
       if (owner == index_) {
         rows_.put(block);

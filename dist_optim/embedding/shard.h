@@ -93,7 +93,12 @@ class WEFT_EXPORT EmbeddingShard {
   // --- Checkpoints ---
   std::vector<CheckpointFile> list(std::string directory) const;
   SavedRows save(std::string directory, std::uint64_t sequence, bool incremental, std::uint32_t owners);
-  // Reads one owner's files and gives every row to the shard that owns it now. Returns how many there were.
+  // On shard 0: has shard readers[i] read chains[i], for every i. Returns how many rows there were.
+  // failed_precondition where `shards` are not all, or where a growth or another loading runs; until it ends,
+  // growth and saving are refused.
+  rpc::Task<std::uint64_t> load_all(std::string directory, std::vector<std::vector<CheckpointFile>> chains,
+                                    std::vector<std::uint32_t> readers, std::vector<Ref> shards);
+  // What load_all() asks: reads one owner's files and gives every row to the shard that owns it.
   rpc::Task<std::uint64_t> load(std::string directory, std::vector<CheckpointFile> chain,
                                 std::vector<Ref> shards);
 
@@ -107,7 +112,7 @@ class WEFT_EXPORT EmbeddingShard {
       rpc::Method<"take", &EmbeddingShard::take>, rpc::Method<"arrived", &EmbeddingShard::arrived>,
       rpc::Method<"abandon", &EmbeddingShard::abandon>, rpc::Method<"later", &EmbeddingShard::later>,
       rpc::Method<"list", &EmbeddingShard::list>, rpc::Method<"save", &EmbeddingShard::save>,
-      rpc::Method<"load", &EmbeddingShard::load>>;
+      rpc::Method<"load_all", &EmbeddingShard::load_all>, rpc::Method<"load", &EmbeddingShard::load>>;
 
  private:
   // A handler that waits, until something changes or nobody wants its result: the shard keeps it, and it
@@ -136,6 +141,10 @@ class WEFT_EXPORT EmbeddingShard {
   struct Outcome {
     std::exception_ptr error;
   };
+  struct LoadedRows {
+    std::uint64_t rows = 0;
+    std::exception_ptr error;
+  };
 
   // Done when the ids are this shard's and their rows have come: nothing; or the answer that refuses them.
   rpc::Task<std::optional<ShardAnswer>> admit(rpc::CallContext& call, std::span<const std::int64_t> ids);
@@ -152,7 +161,7 @@ class WEFT_EXPORT EmbeddingShard {
   std::uint32_t owners_;
   RowStore rows_;
   bool handing_over_ = false;  // some of rows_ belong to the last of later_ already
-  bool growing_ = false;       // grow() is at work
+  bool moving_ = false;        // grow() or load_all() is at work
   std::optional<Arrivals> arrivals_;
   const std::uint32_t later_from_;
   std::vector<Ref> later_;  // shards added in this one's time: later_from_, later_from_ + 1, …

@@ -150,7 +150,7 @@ rpc::Task<std::uint64_t> load_all(Client::Ptr client, std::string directory) {
   const auto newest = newest_checkpoint(std::move(files));
   if (!newest)
     throw rpc::Error(rpc::ErrorKind::not_found, "embedding: no complete checkpoint in " + directory);
-  std::vector<rpc::Future<std::uint64_t>> parts;
+  std::vector<std::uint32_t> readers;
   for (std::size_t i = 0; i < newest->chains.size(); ++i) {
     const auto& chain = newest->chains[i];
     // Whoever has the files: all where they share the directory, then each reads its part.
@@ -161,16 +161,15 @@ rpc::Task<std::uint64_t> load_all(Client::Ptr client, std::string directory) {
         return std::binary_search(list.begin(), list.end(), file);
       });
       if (!has_all) continue;
-      parts.push_back(shards[reader].call<&EmbeddingShard::load>(directory, chain, shards));
+      readers.push_back(static_cast<std::uint32_t>(reader));
       break;
     }
   }
-  if (parts.size() != newest->chains.size())
+  if (readers.size() != newest->chains.size())
     throw rpc::Error(rpc::ErrorKind::not_found,
                      "embedding: the files of one owner's checkpoint lie on several owners");
-  auto loading = rpc::when_all(std::move(parts));
-  const std::vector<std::uint64_t> rows = co_await std::move(loading);
-  co_return std::accumulate(rows.begin(), rows.end(), std::uint64_t{0});
+  co_return co_await shards.front().call<&EmbeddingShard::load_all>(directory, newest->chains, readers,
+                                                                    shards);
 }
 
 std::vector<Client::Shard> create_shards(const EmbeddingOptions& options,

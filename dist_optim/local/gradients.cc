@@ -133,9 +133,12 @@ void prepare_gradients(Gradients& gradients, std::size_t passes, const StepOptio
 StepPart measure(const Gradients& gradients, const StepOptions& options) {
   at::NoGradGuard no_grad;
   StepPart part;
+  part.none = true;
   std::vector<double> norms;
   for (const auto& [index, gradient] : gradients) {
-    if (!gradient.defined() || gradient.numel() == 0) continue;
+    if (!gradient.defined()) continue;
+    part.none = false;
+    if (gradient.numel() == 0) continue;
     const at::Tensor values = values_of(gradient);
     if (values.numel() == 0) continue;
     if (options.loss_scale) part.nonfinite |= !at::isfinite(values).all().item<bool>();

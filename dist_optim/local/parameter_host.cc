@@ -34,9 +34,30 @@ ParameterHost::~ParameterHost() = default;
 
 // ---- trainers
 
-void ParameterHost::register_trainer(const std::string& trainer, const OptimizerSpec& spec, StepMode mode) {
-  check(mode);
+bool ParameterHost::in_flight() const {
+  return !pending_.empty() || !prepared_.empty() || (round_ && round_->in_flight());
+}
+
+std::string ParameterHost::name_of(const std::string& trainer) const {
+  const auto found = handles_.find(trainer);
+  return found == handles_.end() || found->second.name.empty() ? trainer : found->second.name;
+}
+
+bool ParameterHost::is_registered(const std::string& trainer) const {
   std::lock_guard lock(mutex_);
+  return handles_.contains(trainer);
+}
+
+void ParameterHost::register_trainer(const std::string& trainer, const OptimizerSpec& spec, StepMode mode,
+                                     const std::string& name) {
+  check(mode);
+  std::unique_lock turn(optimizer_mutex_, std::defer_lock);
+  std::unique_lock lock(mutex_);
+  if (leaves_ && handles_.empty() && !(leaves_->spec() == spec)) {  // to replace it
+    lock.unlock();
+    turn.lock();
+    lock.lock();
+  }
   auto conflict = [&](const std::string& theirs, const std::string& ours) {
     throw rpc::Error(rpc::ErrorKind::invalid_argument, "trainer " + trainer + " asks for " + theirs +
                                                            ", but these parameters are stepped by " + ours);
@@ -44,17 +65,49 @@ void ParameterHost::register_trainer(const std::string& trainer, const Optimizer
   if (claimed_)
     throw rpc::Error(rpc::ErrorKind::failed_precondition,
                      "trainer " + *claimed_ + " alone steps these parameters");
-  if (leaves_ && !(leaves_->spec() == spec)) conflict(to_string(spec), to_string(leaves_->spec()));
-  if (mode_ && !(*mode_ == mode)) conflict("mode " + to_string(mode), "mode " + to_string(*mode_));
-  if (!leaves_) {
-    leaves_ = std::make_unique<ShadowLeaves>(parameters_, spec);
+  if (handles_.empty()) {
+    if (in_flight())
+      throw rpc::Error(rpc::ErrorKind::failed_precondition,
+                       "trainer " + (name.empty() ? trainer : name) +
+                           " cannot attach its optimizer: the last step of the trainers before is in flight; "
+                           "try again");
+    if (!leaves_ || (turn.owns_lock() && !(leaves_->spec() == spec))) {
+      auto fresh = std::make_unique<ShadowLeaves>(parameters_, spec);
+      fresh->move_to(*versions_.newest());
+      leaves_ = std::move(fresh);
+    }
     mode_ = mode;
     ledger_.set_mode(mode);
+    round_.reset();
     if (mode.kind == StepMode::Kind::synchronous) round_.emplace(static_cast<std::size_t>(mode.count));
   }
+  if (!(leaves_->spec() == spec)) conflict(to_string(spec), to_string(leaves_->spec()));
+  if (!(*mode_ == mode)) conflict("mode " + to_string(mode), "mode " + to_string(*mode_));
   if (round_) round_->join(trainer);
   ledger_.add_trainer(trainer);
-  ++handles_[trainer];
+  Trainer& known = handles_[trainer];
+  ++known.handles;
+  known.name = name;
+}
+
+void ParameterHost::set_mode(StepMode mode) {
+  check(mode);
+  std::lock_guard lock(mutex_);
+  const auto refuse = [&](const std::string& why) {
+    throw rpc::Error(rpc::ErrorKind::failed_precondition,
+                     "the mode cannot change to " + to_string(mode) + ": " + why);
+  };
+  if (!round_ || mode.kind != StepMode::Kind::synchronous)
+    refuse("it is " + (mode_ ? to_string(*mode_) : "not set") +
+           "; only synchronous modes change while trainers are attached: destroy all handles first");
+  if (in_flight()) refuse("a step is in flight; try again between rounds");
+  if (mode.count > 0 && static_cast<std::size_t>(mode.count) < handles_.size())
+    throw rpc::Error(rpc::ErrorKind::invalid_argument,
+                     to_string(mode) + ": " + std::to_string(handles_.size()) + " trainers are attached");
+  mode_ = mode;
+  ledger_.set_mode(mode);
+  round_.emplace(static_cast<std::size_t>(mode.count));
+  for (const auto& [trainer, known] : handles_) round_->join(trainer);
 }
 
 void ParameterHost::claim(const std::string& trainer) {
@@ -62,7 +115,7 @@ void ParameterHost::claim(const std::string& trainer) {
   if (claimed_ || !handles_.empty())
     throw rpc::Error(rpc::ErrorKind::failed_precondition,
                      "trainer " + trainer + " cannot have these parameters alone: trainer " +
-                         (claimed_ ? *claimed_ : handles_.begin()->first) + " steps them");
+                         (claimed_ ? *claimed_ : name_of(handles_.begin()->first)) + " steps them");
   claimed_ = trainer;
 }
 
@@ -78,14 +131,15 @@ void ParameterHost::strike_off(const std::string& trainer, bool died) {
     std::lock_guard lock(mutex_);
     auto handle = handles_.find(trainer);
     if (handle == handles_.end()) return;
-    if (--handle->second > 0 && !died) return;
+    if (--handle->second.handles > 0 && !died) return;
+    const std::string name = name_of(trainer);
     handles_.erase(handle);
     std::erase_if(prepared_, [&](const auto& entry) { return entry.first.first == trainer; });
-    auto ended = error(rpc::ErrorKind::aborted, "trainer " + trainer + (died ? " died" : " has left"));
+    auto ended = error(rpc::ErrorKind::aborted, "trainer " + name + (died ? " died" : " has left"));
     for (PassKey pass : ledger_.remove_trainer(trainer)) admitted(pass, ended, after);
     if (round_ && died) {
-      fail_pending(round_->die(trainer), error(rpc::ErrorKind::aborted, StepRound::describe_death(trainer)),
-                   after);
+      fail_pending(round_->die(trainer, name),
+                   error(rpc::ErrorKind::aborted, StepRound::describe_death(name)), after);
     } else if (round_) {
       round_->leave(trainer);
     }
@@ -95,6 +149,16 @@ void ParameterHost::strike_off(const std::string& trainer, bool died) {
 }
 
 // ---- passes
+
+bool ParameterHost::may_wait(PassKey pass) const {
+  std::lock_guard lock(mutex_);
+  return mode_ && mode_->kind == StepMode::Kind::stale && !ledger_.pin(pass) && !committed_.contains(pass);
+}
+
+bool ParameterHost::has_stepped(PassKey pass) const {
+  std::lock_guard lock(mutex_);
+  return committed_.contains(pass);
+}
 
 void ParameterHost::admit(const std::string& trainer, PassKey pass, Admitted done) {
   std::exception_ptr refused;
@@ -241,6 +305,11 @@ void ParameterHost::finish(Callbacks& after, bool dropped) {
   for (auto& callback : after) callback();
 }
 
+bool ParameterHost::has_optimizer() const {
+  std::lock_guard lock(mutex_);
+  return leaves_ != nullptr;
+}
+
 ShadowLeaves& ParameterHost::leaves() const {
   std::lock_guard lock(mutex_);
   if (!leaves_) {
@@ -272,6 +341,13 @@ void ParameterHost::load_state(const std::string& bytes) {
 
 OptimizerState ParameterHost::state() const {
   std::lock_guard turn(optimizer_mutex_);
+  return leaves().state();
+}
+
+OptimizerState ParameterHost::snapshot(const std::function<void()>& read) {
+  const Reading reading = read_newest();  // steps and changes wait at the gate
+  std::lock_guard turn(optimizer_mutex_);
+  read();
   return leaves().state();
 }
 

@@ -91,10 +91,19 @@ class WEFT_EXPORT ParameterHost {
   ParameterHost(const ParameterHost&) = delete;
   ParameterHost& operator=(const ParameterHost&) = delete;
 
-  // Once per optimizer handle. `invalid_argument`, naming both, where optimizer or mode differ from those
-  // that the object has, or where a synchronous round has no seat left. `failed_precondition` while the
-  // parameters are claimed.
-  void register_trainer(const std::string& trainer, const OptimizerSpec& spec, StepMode mode);
+  // Once per optimizer handle. The first handle, and the first after all have gone, decides on optimizer and
+  // mode: an optimizer with other options than before begins without state. `invalid_argument`, naming both,
+  // where optimizer or mode differ from those of the other handles, or where a synchronous round has
+  // no seat left. `failed_precondition` while the parameters are claimed, or while a step of the handles
+  // before is in flight. name: the order of the trainers in a round's sum, and what messages call the
+  // trainer.
+  void register_trainer(const std::string& trainer, const OptimizerSpec& spec, StepMode mode,
+                        const std::string& name = {});
+  bool is_registered(const std::string& trainer) const;
+  // From one synchronous mode to another, for all trainers that are registered. `failed_precondition` while a
+  // step is prepared or waits for its round, or where either mode is not synchronous; `invalid_argument`
+  // where there are fewer seats than trainers.
+  void set_mode(StepMode mode);
   // The end of one handle; with the last one, or where the trainer died, its passes end too. What a
   // synchronous round does then: step_round.h. The optimizer's state stays, even after the last trainer.
   void unregister_trainer(const std::string& trainer, bool died) {
@@ -116,6 +125,10 @@ class WEFT_EXPORT ParameterHost {
   // already: what it read now would be too old for its next step. Errors: `cancelled` if released, `aborted`
   // if the trainer ends meanwhile.
   void admit(const std::string& trainer, PassKey pass, Admitted done);
+
+  // Whether admit() might wait: under stale(k), for a pass that has not been admitted.
+  bool may_wait(PassKey pass) const;
+  bool has_stepped(PassKey pass) const;  // and has not been released since
 
   // Waits until the pass's version is in the module's tensors. `failed_precondition` where it is not
   // admitted, or where this thread reads another pass's version already.
@@ -149,12 +162,16 @@ class WEFT_EXPORT ParameterHost {
   // Ends the pass; harmless for one that has ended or is not known.
   void release(PassKey pass);
 
+  bool has_optimizer() const;  // some trainer has registered one
   // See ShadowLeaves. `failed_precondition` before the first trainer has registered.
   double learning_rate(const std::string& group = {}) const;
   void set_learning_rate(double rate, const std::optional<std::string>& group = {});
   std::string save_state() const;
   void load_state(const std::string& bytes);
   OptimizerState state() const;
+  // The optimizer's state, and what `read` sees: the newest version of the parameters. No step and no
+  // change() runs in between: both are of that version.
+  OptimizerState snapshot(const std::function<void()>& read);
   void set_state(const OptimizerState& state);
 
   const std::vector<Parameter>& parameters() const { return parameters_; }
@@ -167,6 +184,7 @@ class WEFT_EXPORT ParameterHost {
     std::vector<PassKey> passes;
     Gradients gradients;
     Stepped done;
+    std::string name;  // of its trainer
   };
   struct PreparedStep {
     PendingStep step;  // until it is committed
@@ -182,6 +200,8 @@ class WEFT_EXPORT ParameterHost {
   };
 
   ShadowLeaves& leaves() const;
+  bool in_flight() const;
+  std::string name_of(const std::string& trainer) const;
   PendingStep gather(const std::string& trainer, std::vector<PassGradients> passes) const;
   Gradients sum_gradients(const std::string& trainer, const std::vector<PassGradients>& passes) const;
   std::vector<PassKey> passes_to_step(const std::vector<PassGradients>& passes) const;
@@ -208,9 +228,13 @@ class WEFT_EXPORT ParameterHost {
   // is never entered under either mutex.
   mutable std::mutex optimizer_mutex_;    // guards what leaves_ points at
   mutable std::mutex mutex_;              // guards all that follows
-  std::unique_ptr<ShadowLeaves> leaves_;  // set once
+  std::unique_ptr<ShadowLeaves> leaves_;  // replaced under optimizer_mutex_ as well
   std::optional<StepMode> mode_;
-  std::map<std::string, int> handles_;  // per trainer
+  struct Trainer {
+    int handles = 0;
+    std::string name;
+  };
+  std::map<std::string, Trainer> handles_;
   std::optional<std::string> claimed_;  // by whom; then there are no handles
   PassLedger ledger_;
   std::map<PassKey, std::vector<Admitted>> waiting_;  // as many as wait in the ledger

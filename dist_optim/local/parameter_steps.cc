@@ -21,8 +21,9 @@ void ParameterHost::step(const std::string& trainer, std::vector<PassGradients> 
 
 ParameterHost::PendingStep ParameterHost::gather(const std::string& trainer,
                                                  std::vector<PassGradients> passes) const {
-  PendingStep step{{}, sum_gradients(trainer, passes), {}};
+  PendingStep step{{}, sum_gradients(trainer, passes), {}, {}};
   std::lock_guard lock(mutex_);
+  step.name = name_of(trainer);
   step.passes = passes_to_step(passes);
   return step;
 }
@@ -198,17 +199,23 @@ void ParameterHost::close_rounds() {
   for (;;) {
     std::map<std::string, PendingStep> closing;
     PassLedger::PassesOfTrainers passes;
+    bool mean = false;
     {
       std::lock_guard lock(mutex_);
       if (!round_ || !round_->complete()) return;
       round_->close();
+      mean = mode_->mean;
       closing = std::exchange(pending_, {});
       for (const auto& [trainer, step] : closing) passes[trainer] = step.passes;
     }
     Applied applied;
     try {
+      // By name: a trainer's key is drawn at random, and sums of floats depend on their order.
+      std::multimap<std::string, const Gradients*> by_name;
+      for (const auto& [trainer, step] : closing) by_name.emplace(step.name, &step.gradients);
       Gradients sum;
-      for (const auto& [trainer, step] : closing) add_gradients(sum, step.gradients);
+      for (const auto& [name, gradients] : by_name) add_gradients(sum, *gradients);
+      if (mean) scale_gradients(sum, 1 / static_cast<double>(closing.size()));
       applied = apply(passes, sum);
     } catch (...) {
       applied.error = std::current_exception();

@@ -40,6 +40,11 @@ void ParameterVersions::load(Version version) {
   }
 }
 
+std::shared_ptr<const ParameterVersions::Tensors> ParameterVersions::newest() const {
+  std::lock_guard lock(mutex_);
+  return versions_.rbegin()->second;
+}
+
 void ParameterVersions::advance_in_place(Version next) {
   std::lock_guard lock(mutex_);
   auto newest = versions_.extract(std::prev(versions_.end()));

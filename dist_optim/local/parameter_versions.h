@@ -38,6 +38,8 @@ class WEFT_EXPORT ParameterVersions {
   // a tensor that is there already.
   void load(Version version);
 
+  std::shared_ptr<const Tensors> newest() const;
+
   // The newest version under its next number, which is `next`.
   void advance_in_place(Version next);
   // The newest version's tensors, copied.

@@ -29,34 +29,40 @@ struct StepMode {
   Kind kind = Kind::synchronous;
   // synchronous: the number of trainers, 0 for every one that is registered. stale: the bound k. free: 0.
   std::int32_t count = 0;
+  bool mean = false;  // synchronous: the mean over the round's trainers instead of their sum
 
   friend constexpr bool operator==(const StepMode&, const StepMode&) = default;
 };
 
 struct Synchronous {
-  constexpr operator StepMode() const { return {StepMode::Kind::synchronous, 0}; }
+  bool mean = false;
+  constexpr operator StepMode() const { return {StepMode::Kind::synchronous, 0, mean}; }
   constexpr StepMode operator()(std::int32_t trainers) const {
     if (trainers < 1) {
       throw rpc::Error(rpc::ErrorKind::invalid_argument,
                        "synchronous(n): a round needs at least one trainer");
     }
-    return {StepMode::Kind::synchronous, trainers};
+    return {StepMode::Kind::synchronous, trainers, mean};
   }
 };
 inline constexpr Synchronous synchronous{};
+// With the mean of the trainers' gradients, as torch.nn.parallel.DistributedDataParallel and Horovod have it:
+// divided by the number of trainers whose steps are in the round, also of those that had no gradients.
+inline constexpr Synchronous synchronous_mean{true};
 
 constexpr StepMode stale(std::int32_t steps) {
   if (steps < 0) throw rpc::Error(rpc::ErrorKind::invalid_argument, "stale(k): k must not be negative");
-  return {StepMode::Kind::stale, steps};
+  return {StepMode::Kind::stale, steps, false};
 }
 
 // Write it `dist_optim::free`: an unqualified `free` under `using namespace` would also mean the C function.
-inline constexpr StepMode free{StepMode::Kind::free, 0};
+inline constexpr StepMode free{StepMode::Kind::free, 0, false};
 
 inline std::string to_string(const StepMode& mode) {
   switch (mode.kind) {
     case StepMode::Kind::synchronous:
-      return mode.count == 0 ? "synchronous" : "synchronous(" + std::to_string(mode.count) + ")";
+      return (mode.mean ? std::string("synchronous_mean") : std::string("synchronous")) +
+             (mode.count == 0 ? "" : "(" + std::to_string(mode.count) + ")");
     case StepMode::Kind::stale:
       return "stale(" + std::to_string(mode.count) + ")";
     case StepMode::Kind::free:
@@ -69,7 +75,7 @@ inline std::string to_string(const StepMode& mode) {
 inline void check(const StepMode& mode) {
   bool known = mode.kind == StepMode::Kind::synchronous || mode.kind == StepMode::Kind::stale ||
                (mode.kind == StepMode::Kind::free && mode.count == 0);
-  if (!known || mode.count < 0) {
+  if (!known || mode.count < 0 || (mode.mean && mode.kind != StepMode::Kind::synchronous)) {
     throw rpc::Error(rpc::ErrorKind::invalid_argument, "no such step mode: " + to_string(mode));
   }
 }

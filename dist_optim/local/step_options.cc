@@ -28,8 +28,12 @@ double combine_norms(const std::vector<double>& norms, double norm_type) {
   return largest * std::pow(sum, 1 / norm_type);
 }
 
-StepDecision decide(const std::vector<StepPart>& parts, const StepOptions& options) {
+StepDecision decide(const std::vector<StepPart>& parts, const StepOptions& options, bool backward) {
   StepDecision decision;
+  if (std::all_of(parts.begin(), parts.end(), [](auto& part) { return part.none; })) {
+    decision.action = backward ? StepDecision::Action::skip : StepDecision::Action::give_up;
+    return decision;
+  }
   if (options.loss_scale &&
       std::any_of(parts.begin(), parts.end(), [](auto& part) { return part.nonfinite; })) {
     decision.action = StepDecision::Action::skip;

@@ -38,6 +38,7 @@ struct WEFT_EXPORT StepOptions {
 struct StepPart {
   bool nonfinite = false;  // known where a loss scale is given
   double norm = 0;         // known where the norm is clipped
+  bool none = false;       // no parameter has a gradient
 };
 
 struct StepDecision {
@@ -53,6 +54,9 @@ struct StepDecision {
 
 // Over the same p that the parts were measured with.
 WEFT_EXPORT double combine_norms(const std::vector<double>& norms, double norm_type);
-WEFT_EXPORT StepDecision decide(const std::vector<StepPart>& parts, const StepOptions& options);
+// backward: the passes' backward has begun. Without one and without any gradient the step is given up; with
+// one, a step without gradients is skipped.
+WEFT_EXPORT StepDecision decide(const std::vector<StepPart>& parts, const StepOptions& options,
+                                bool backward = true);
 
 }  // namespace weft::dist_optim

@@ -28,12 +28,13 @@ void StepRound::leave(const std::string& trainer) {
   if (seats_ > 0) ++vacated_;
 }
 
-std::vector<std::string> StepRound::die(const std::string& trainer) {
+std::vector<std::string> StepRound::die(const std::string& trainer, const std::string& name) {
   if (trainers_.erase(trainer) == 0) return {};
+  const std::string& dead = name.empty() ? trainer : name;
   to_hear_.erase(trainer);
-  if (seats_ > 0) missed_ = trainer;
+  if (seats_ > 0) missed_ = dead;
   for (const std::string& survivor : trainers_) {
-    if (!arrived_.contains(survivor)) to_hear_[survivor] = trainer;
+    if (!arrived_.contains(survivor)) to_hear_[survivor] = dead;
   }
   std::vector<std::string> failed(arrived_.begin(), arrived_.end());
   arrived_.clear();

@@ -29,13 +29,15 @@ class WEFT_EXPORT StepRound {
   // A step of this trainer that has arrived stays in the round.
   void leave(const std::string& trainer);
   // Returns the trainers that had arrived: their steps have failed, and the round begins anew.
-  std::vector<std::string> die(const std::string& trainer);
+  // name: what the survivors hear; empty: the trainer's own.
+  std::vector<std::string> die(const std::string& trainer, const std::string& name = {});
 
   // `failed_precondition` for a trainer whose step is under way, `aborted` naming the dead for one that has
   // to hear: it has then heard. expect() asks the same without arriving.
   void expect(const std::string& trainer);
   void arrive(const std::string& trainer);
 
+  bool in_flight() const { return !arrived_.empty() || !closing_.empty(); }
   // False also while a round is being closed.
   bool complete() const;
   // The round that is complete is about to be applied; whoever arrives from now on is in the next one.

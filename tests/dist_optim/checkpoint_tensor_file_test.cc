@@ -220,5 +220,19 @@ TEST_F(TensorFiles, MakeTheirFolder) {
   refusal(rpc::ErrorKind::failed_precondition, [&] { read_tensor_file(folder); });
 }
 
+// Another writer opens the unfinished file, and locks it only when it has its final name.
+TEST_F(TensorFiles, AFileThatWasPublishedMeanwhileIsNotClaimed) {
+  std::optional<CheckedFile> late;
+  write_whole(path(), [&](CheckedFile& file) {
+    file.write("whole", 5);
+    late.emplace(file.path(), O_WRONLY | O_CREAT);
+    EXPECT_FALSE(late->claim()) << "it is being written";
+  });
+  EXPECT_FALSE(late->claim()) << "it is the published file";
+  EXPECT_EQ(bytes(), "whole");
+  late.emplace(path().string() + ".part", O_WRONLY | O_CREAT);
+  EXPECT_TRUE(late->claim());
+}
+
 }  // namespace
 }  // namespace weft::dist_optim::checkpoint_tensor_file_test

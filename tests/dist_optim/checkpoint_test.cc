@@ -138,5 +138,59 @@ TEST_F(Checkpoint, AnOwnerThatIsGoneLeavesTheOneBefore) {
   expect_equal(next.a.call<&Layer::values>().get(), same.a.call<&Layer::values>().get());
 }
 
+// Has another trainer step between two calls that save() makes to an owner.
+class StepInBetween final : public rpc::Interceptor {
+ public:
+  std::function<rpc::Future<void>()> step;  // set while the saver makes no calls
+
+  rpc::Task<void> accept(rpc::CallContext& call) override {
+    if (call.peer().id.name != "saver" || !step || ++calls_ != 2) co_return;
+    rpc::Future<void> stepped = step();
+    co_await std::move(stepped);
+  }
+
+ private:
+  std::atomic<int> calls_{0};
+};
+
+TEST_F(Checkpoint, ParametersAndStateAreOfOneVersion) {
+  const auto between = std::make_shared<StepInBetween>();
+  test::Cluster cluster{{layers(), false,
+                         [&](rpc::AgentOptions& options) {
+                           if (options.name == "owner") options.interceptors.push_back(between);
+                         }},
+                        {"owner", "other", "saver"}};
+  cluster["owner"].allow_create<Layer>();
+  const auto named = [&](const char* trainer) {
+    return rref::create<Layer>(cluster.peer(trainer, "owner"), rref::Named{"layer"}, std::int64_t{1});
+  };
+  const auto saved = named("saver"), again = named("saver"), of_other = named("other");
+  DistOptimizer saver{cluster["saver"], AdamOptions(1e-2), free, saved};
+  DistOptimizer other{cluster["other"], AdamOptions(1e-2), free, of_other};
+  std::vector<dist_autograd::Pass> passes;
+  for (int i = 0; i < 3; ++i) {
+    passes.emplace_back(cluster["other"]);
+    test::got(passes.back().backward(
+        test::got(of_other.call<&Layer::forward>(passes.back(), input(i))).square().sum()));
+  }
+  test::got(other.step(passes[0]));
+  // By the RRef that the optimizer has, and by another one to the same object.
+  for (const auto& [module, pass] : {std::pair{saved, 1}, {again, 2}}) {
+    between->step = [&, pass = pass] {
+      return other.step(passes[pass]).then([](rpc::Result<StepResult>&& result) {
+        return result.ok() ? rpc::Result<void>() : rpc::Result<void>(result.error());
+      });
+    };
+    test::got(save(path(), {module}, saver));
+    between->step = {};
+    const TensorFile file = read_tensor_file(path());
+    const auto steps = file.tensors.at("optimizer.0/linear.bias/step").item<std::int64_t>();
+    const auto now = test::got(saver.save_state()).modules[0].tensors.at("linear.bias/step");
+    EXPECT_EQ(
+        torch::equal(file.tensors.at("module.0/linear.bias"), test::got(saved.call<&Layer::values>()).at(1)),
+        steps == now.item<std::int64_t>());
+  }
+}
+
 }  // namespace
 }  // namespace weft::dist_optim::checkpoint_test

@@ -3,6 +3,7 @@
 
 #include "tests/dist_optim/step_support.h"
 #include "tests/support/cluster.h"
+#include "tests/support/held_calls.h"
 
 namespace weft::dist_optim::dist_step_test {
 namespace {
@@ -78,7 +79,7 @@ TEST_P(DistStep, ClipsByTheNormOverAllOwners) {
 TEST_P(DistStep, ClipsByValue) {
   DistOptimizer optimizer{agents[2], torch::optim::SGDOptions(0.1), stale(0), layers.a, layers.b};
   torch::optim::SGD sgd(layers.local_parameters(), torch::optim::SGDOptions(0.1));
-  optimizer.step(layers.pass(input(1)), {.clip_value = 0.05}).get();
+  got(optimizer.step(layers.pass(input(1)), {.clip_value = 0.05}));
   layers.local_backward(input(1));
   torch::nn::utils::clip_grad_value_(layers.local_parameters(), 0.05);
   sgd.step();
@@ -91,7 +92,7 @@ TEST_P(DistStep, AccumulatesOverPasses) {
   for (bool mean : {false, true}) {
     std::vector<dist_autograd::Pass> passes;
     for (int i = 0; i < 3; ++i) passes.push_back(layers.pass(input(i)));
-    optimizer.step(passes, {.mean = mean}).get();
+    got(optimizer.step(passes, {.mean = mean}));
     sgd.zero_grad();
     for (int i = 0; i < 3; ++i) layers.local_backward(input(i), mean ? 1.0 / 3 : 1);
     sgd.step();
@@ -104,14 +105,14 @@ TEST_P(DistStep, ANormThatIsNotFiniteMayBeAnError) {
   at::Tensor bad = input(0).clone();
   bad[0][0] = std::numeric_limits<double>::infinity();  // the first layer's gradient is not a number
   try {
-    optimizer.step(layers.pass(bad), {.clip_norm = 1, .error_if_nonfinite = true}).get();
+    got(optimizer.step(layers.pass(bad), {.clip_norm = 1, .error_if_nonfinite = true}));
     FAIL();
   } catch (const rpc::Error& error) {
     EXPECT_EQ(error.kind(), rpc::ErrorKind::failed_precondition) << error.what();
   }
   layers.expect_as_local();  // nothing has stepped
   torch::optim::SGD sgd(layers.local_parameters(), torch::optim::SGDOptions(0.1));
-  optimizer.step(layers.pass(input(1)), {.clip_norm = 1e6, .error_if_nonfinite = true}).get();
+  got(optimizer.step(layers.pass(input(1)), {.clip_norm = 1e6, .error_if_nonfinite = true}));
   layers.local_backward(input(1));
   sgd.step();
   layers.expect_as_local();
@@ -159,9 +160,9 @@ TEST_P(DistStep, ARateHoldsFromTheNextStepOn) {
     for (std::size_t i = 0; i < parameters.size(); ++i)
       parameters[i].sub_(0.1 * gradients[i] + 0.01 * parameters[i].grad());
   }
-  one.get();
-  rate.get();
-  other.get();
+  got(std::move(one));
+  got(std::move(rate));
+  got(std::move(other));
   layers.expect_as_local();
   EXPECT_EQ(optimizer.save_state().get().modules.at(1).learning_rates.at(""), 0.01);
 }
@@ -171,7 +172,7 @@ TEST_P(DistStep, APassStepsOnce) {
   DistOptimizer both{agents[2], torch::optim::SGDOptions(0.1), stale(3), layers.a, layers.b};
   torch::optim::SGD sgd(layers.local_b.parameters(), torch::optim::SGDOptions(0.1));
   const auto pass = layers.pass(input(0));
-  second.step(pass).get();
+  got(second.step(pass));
   layers.local_backward(input(0));
   sgd.step();
   const StepError error = step_error(both.step(pass));
@@ -179,8 +180,36 @@ TEST_P(DistStep, APassStepsOnce) {
   EXPECT_EQ(error.stepped(), Objects{});
   EXPECT_EQ(error.unknown(), Objects{});
   EXPECT_EQ(error.not_stepped(), (Objects{0, 1}));
-  layers.expect_as_local();                // the first layer has not stepped
-  both.step(layers.pass(input(1))).get();  // and nothing is in the way of what follows
+  layers.expect_as_local();               // the first layer has not stepped
+  got(both.step(layers.pass(input(1))));  // and nothing is in the way of what follows
+}
+
+TEST_P(DistStep, APassWithoutABackwardIsRefused) {
+  DistOptimizer optimizer{agents[2], torch::optim::SGDOptions(0.1), synchronous, layers.a, layers.b};
+  {
+    dist_autograd::Pass pass{agents[2]};
+    got(layers.a.call<&Layer::forward>(pass, input(0)));
+    try {
+      got(optimizer.step(pass));
+      FAIL();
+    } catch (const rpc::Error& error) {
+      EXPECT_EQ(error.kind(), rpc::ErrorKind::failed_precondition) << error.what();
+      EXPECT_NE(std::string(error.what()).find("no backward"), std::string::npos) << error.what();
+    }
+  }
+  EXPECT_TRUE(got(optimizer.step(layers.pass(input(0)))).applied);  // the next pass steps
+  torch::optim::SGD sgd(layers.local_parameters(), torch::optim::SGDOptions(0.1));
+  layers.local_backward(input(0));
+  sgd.step();
+  layers.expect_as_local();
+
+  // A backward that reaches none of the parameters, and a trainer that has nothing for a round.
+  dist_autograd::Pass elsewhere{agents[2]};
+  at::Tensor own = at::ones({2}).requires_grad_();
+  elsewhere.backward(own.sum()).get();
+  EXPECT_FALSE(optimizer.step(elsewhere).get().applied);
+  EXPECT_FALSE(optimizer.step(std::span<const dist_autograd::Pass>{}).get().applied);
+  layers.expect_as_local();
 }
 
 TEST_P(DistStep, AReleasedPassIsRefused) {
@@ -188,7 +217,7 @@ TEST_P(DistStep, AReleasedPassIsRefused) {
   auto pass = layers.pass(input(0));
   pass.release();
   try {
-    optimizer.step(pass).get();
+    got(optimizer.step(pass));
     FAIL();
   } catch (const rpc::Error& error) {
     EXPECT_EQ(error.kind(), rpc::ErrorKind::failed_precondition) << error.what();
@@ -222,7 +251,7 @@ TEST_P(DistStep, StateMovesToOtherOwners) {
   DistOptimizerState state;
   const auto train = [&](TwoLayers& on, DistOptimizer& optimizer, int from, int to) {
     for (int i = from; i < to; ++i) {
-      optimizer.step(on.pass(input(i))).get();
+      got(optimizer.step(on.pass(input(i))));
       adam.zero_grad();
       layers.local_backward(input(i));
       adam.step();
@@ -278,7 +307,7 @@ TEST_P(DistStep, OptionsByModuleAndByPrefix) {
       static_cast<SGDOptions&>(weight.param_groups()[0].options()).lr(0.5);
       static_cast<SGDOptions&>(other.param_groups()[0].options()).lr(0.5);
     }
-    optimizer.step(layers.pass(input(i))).get();
+    got(optimizer.step(layers.pass(input(i))));
     for (auto* one : {&weight, &bias, &other}) one->zero_grad();
     layers.local_backward(input(i));
     for (auto* one : {&weight, &bias, &other}) one->step();
@@ -302,8 +331,8 @@ TEST_P(DistStep, LibTorchsSchedulersSetTheRate) {
                                                          0.1F, 0);
   for (int i = 0; i < 6; ++i) {
     auto set = optimizer.set_learning_rate(holder.param_groups()[0].options().get_lr());
-    optimizer.step(layers.pass(input(i))).get();
-    set.get();
+    got(optimizer.step(layers.pass(input(i))));
+    got(std::move(set));
     sgd.zero_grad();
     layers.local_backward(input(i));
     sgd.step();
@@ -348,9 +377,9 @@ TEST(DistStepOwners, ARateWaitsForTheStepsBeforeIt) {
   first.call<&Layer::values>().get();  // the first object has been through all that it was asked so far
   EXPECT_FALSE(step.ready());
   b->opened.set();
-  gate.get();
-  step.get();
-  rate.get();
+  got(std::move(gate));
+  got(std::move(step));
+  got(std::move(rate));
   EXPECT_EQ(state.get().modules.at(0).learning_rates.at(""), 0.01);
 
   Layer local_a{1}, local_b{2};
@@ -376,9 +405,9 @@ TEST(DistStepOwners, ARateWaitsForTheRoundOfTheStepBeforeIt) {
   auto rate = optimizer.set_learning_rate(0.01);
   EXPECT_EQ(optimizer.stats().get().at(0).version, 0U);  // answers, whatever the round
   EXPECT_FALSE(rate.ready());
-  other.step(their_pass).get();
-  step.get();
-  rate.get();
+  got(other.step(their_pass));
+  got(std::move(step));
+  got(std::move(rate));
   Layer local{1};
   for (int trainer = 0; trainer < 2; ++trainer) local.forward(input(0)).square().sum().backward();
   torch::optim::SGD(local.parameters(), 0.1).step();
@@ -390,8 +419,8 @@ TEST(DistStepOwners, StatsShowTheStaleness) {
   TwoLayers layers(agents, 1);
   DistOptimizer optimizer{agents[2], torch::optim::SGDOptions(0.1), stale(2), layers.a, layers.b};
   const auto early = layers.pass(input(0)), late = layers.pass(input(1));
-  optimizer.step(early).get();
-  optimizer.step(late).get();  // read before the first step
+  got(optimizer.step(early));
+  got(optimizer.step(late));  // read before the first step
   const auto stats = optimizer.stats().get();
   ASSERT_EQ(stats.size(), 2U);
   for (const HostStats& one : stats) {
@@ -451,6 +480,7 @@ TEST_F(DistStepDeath, ATrainerThatDiesFailsItsRoundAndTheErrorSaysWhere) {
   EXPECT_EQ(error.kind(), rpc::ErrorKind::aborted) << error.what();
   EXPECT_EQ(error.stepped(), Objects{0}) << error.what();
   EXPECT_EQ(error.not_stepped(), Objects{1}) << error.what();
+  EXPECT_NE(std::string(error.what()).find("trainer worker3 died"), std::string::npos) << error.what();
   expect_equal(shared.call<&Layer::values>().get(), layers.local_b.values());
 }
 
@@ -465,7 +495,7 @@ TEST(DistStepOwners, APassThatHasLostAWorkerSaysWhichWhereItIsStepped) {
   const auto autograd = dist_autograd::Context::of(*agents[2].core());
   test::eventually("the pass has failed", [&] { return autograd->find_if_known(pass.id()) == nullptr; });
   try {
-    optimizer.step(pass).get();
+    got(optimizer.step(pass));
     FAIL() << "it was stepped";
   } catch (const rpc::Error& error) {
     EXPECT_EQ(error.kind(), rpc::ErrorKind::peer_lost) << error.what();
@@ -476,29 +506,102 @@ TEST(DistStepOwners, APassThatHasLostAWorkerSaysWhichWhereItIsStepped) {
 // The trainer's own module waits for another trainer's pass, so that its prepare does; meanwhile the other
 // owner, which has prepared, dies.
 TEST(DistStepOwners, AnOwnerThatDiesBeforeTheDecisionLeavesNothingStepped) {
-  Agents agents(4);
+  Agents agents(3);
   auto remote = rref::create<Layer>(agents.peer(2, 1), std::int64_t{1});
-  auto head_ref = rref::create<Layer>(agents.peer(2, 2), rref::Named{"head"}, std::int64_t{2});
-  auto head_of_other = rref::create<Layer>(agents.peer(3, 2), rref::Named{"head"}, std::int64_t{2});
-  const auto head = head_ref.local().get();
-  DistOptimizer other{agents[3], torch::optim::SGDOptions(0.1), stale(0), head_of_other};
-  DistOptimizer optimizer{agents[2], torch::optim::SGDOptions(0.1), stale(0), remote, head_ref};
-  other.attached().get();
-  optimizer.attached().get();
-  dist_autograd::Pass blocker{agents[3]};
-  head_of_other.call<&Layer::forward>(blocker, input(0)).get();
-
+  const auto layer = std::make_shared<GatedLayer>(2);
+  const auto head = rref::local(agents[2], layer);
+  DistOptimizer optimizer{agents[2], torch::optim::SGDOptions(0.1), stale(0), remote, head};
   dist_autograd::Pass pass{agents[2]};
-  pass.backward(head->forward(remote.call<&Layer::forward>(pass, input(1)).get()).sum()).get();
+  const at::Tensor hidden = remote.call<&Layer::forward>(pass, input(1)).get();
+  pass.backward(head.call<&GatedLayer::forward>(pass, hidden).get().sum()).get();
+  auto gate = head.call<&GatedLayer::hold>();
+  layer->held.wait();
   auto step = optimizer.step(pass);
-  remote.call<&Layer::values>().get();  // its object has prepared
+  remote.call<&Layer::values>().get();  // its object has prepared, and the head has not
   EXPECT_FALSE(step.ready());
   agents.kill(1);
+  const auto autograd = dist_autograd::Context::of(*agents[2].core());
+  test::eventually("the pass has failed", [&] { return autograd->find_if_known(pass.id()) == nullptr; });
+  layer->opened.set();
+  got(std::move(gate));
   const StepError error = step_error(std::move(step));
   EXPECT_EQ(error.stepped(), Objects{}) << error.what();
   EXPECT_EQ(error.not_stepped(), (Objects{0, 1})) << error.what();
-  blocker.release();
-  expect_equal(head_ref.call<&Layer::values>().get(), Layer(2).values());
+  expect_equal(head.call<&GatedLayer::values>().get(), Layer(2).values());
+}
+
+// Two trainers read two objects in opposite orders; under stale(0) one of them has to wait for the other's
+// step.
+TEST_P(DistStep, PassesThatReadInOppositeOrdersDoNotWaitForEachOther) {
+  Agents agents(4);
+  rref::RRef<Layer> a[2], b[2];
+  std::vector<std::unique_ptr<DistOptimizer>> optimizers;
+  for (std::size_t trainer : {0, 1}) {
+    const auto layer = [&](std::size_t owner, const char* name) {
+      return rref::create<Layer>(agents.peer(2 + trainer, owner), rref::Named{name}, std::int64_t{1});
+    };
+    a[trainer] = layer(0, "a");
+    b[trainer] = layer(GetParam(), "b");
+    std::vector<rref::ReferencePtr> modules{a[trainer].reference(), b[trainer].reference()};
+    if (trainer == 1) std::swap(modules[0], modules[1]);
+    optimizers.push_back(std::make_unique<DistOptimizer>(agents[2 + trainer], torch::optim::SGDOptions(0.1),
+                                                         stale(0), modules));
+    test::got(optimizers.back()->attached());
+  }
+  dist_autograd::Pass first{agents[2]}, second{agents[3]};
+  const at::Tensor x = test::got(a[0].call<&Layer::forward>(first, input(0)));
+  auto y = b[1].call<&Layer::forward>(second, input(1));
+  const at::Tensor z = test::got(b[0].call<&Layer::forward>(first, x));
+  EXPECT_FALSE(y.ready()) << "the first trainer has both";
+  test::got(first.backward(z.sum()));
+  test::got(optimizers[0]->step(first));
+  const at::Tensor out = test::got(a[1].call<&Layer::forward>(second, test::got(std::move(y))));
+  test::got(second.backward(out.sum()));
+  EXPECT_EQ(test::got(optimizers[1]->step(second)).versions, (std::vector<std::uint64_t>{2, 2}));
+
+  // A pass that reads one of the objects only, and one that ends without a step, keep nobody from going on.
+  {
+    dist_autograd::Pass only{agents[2]}, none{agents[2]};
+    test::got(only.backward(test::got(a[0].call<&Layer::forward>(only, input(2))).sum()));
+    test::got(optimizers[0]->step(only));
+    test::got(a[0].call<&Layer::forward>(none, input(2)));
+  }
+  dist_autograd::Pass last{agents[3]};
+  test::got(last.backward(test::got(b[1].call<&Layer::forward>(last, input(3))).sum()));
+  test::got(optimizers[1]->step(last));
+}
+
+TEST_P(DistStep, TheNumberOfTrainersIsSetBetweenRounds) {
+  DistOptimizer optimizer{agents[2], torch::optim::SGDOptions(0.1), synchronous(2), layers.a, layers.b};
+  test::got(optimizer.set_mode(synchronous(1)));
+  EXPECT_TRUE(test::got(optimizer.step(layers.pass(input(0)))).applied);
+  DistOptimizer again{agents[2], torch::optim::SGDOptions(0.1), synchronous(1), layers.a, layers.b};
+  test::got(again.attached());
+}
+
+// The handle and the RRef go while the owner has not yet heard of the handle's end.
+TEST(DistStepOwners, AnAgentThatLeavesReleasesWhatItsOptimizersHeld) {
+  const auto detaching = std::make_shared<test::HeldCalls>("weft.optim.detach");
+  test::Cluster cluster{{layers(), false,
+                         [&](rpc::AgentOptions& options) {
+                           if (options.name == "owner") options.interceptors.push_back(detaching);
+                         }},
+                        {"owner", "trainer"}};
+  cluster["owner"].allow_create<Layer>();
+  {
+    const auto layer = rref::create<Layer>(cluster.peer("trainer", "owner"), std::int64_t{1});
+    DistOptimizer optimizer{cluster["trainer"], torch::optim::SGDOptions(0.1), synchronous, layer};
+    test::got(optimizer.attached());
+  }
+  detaching->wait();
+  auto layers_left = cluster["trainer"].core()->leaving();
+  EXPECT_FALSE(layers_left.ready()) << "the owner holds the object for the call";
+  auto left = cluster["trainer"].leave();
+  detaching->release();
+  test::got(std::move(layers_left));
+  test::got(std::move(left));
+  cluster.end_all();
+  EXPECT_TRUE(cluster.logged("leak").empty());
 }
 
 }  // namespace

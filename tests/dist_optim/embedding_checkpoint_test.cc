@@ -4,6 +4,7 @@
 #include <fstream>
 
 #include "tests/dist_optim/embedding_support.h"
+#include "tests/support/held_calls.h"
 
 namespace weft::dist_optim::embedding_test {
 namespace {
@@ -164,6 +165,32 @@ TEST(EmbeddingCheckpoint, OneThatIsIncompleteIsAsIfItWereNot) {
   const ShardedEmbedding again(owners.trainer(), zeros(1), owners.peers(1));
   EXPECT_EQ(got(again.load(directory.path)), 100u);
   EXPECT_TRUE(torch::equal(got(again.read(torch::arange(100))), at::full({100, 1}, -2.0f)));
+}
+
+TEST(EmbeddingCheckpoint, GrowthIsRefusedWhileItIsLoaded) {
+  TemporaryDirectory directory;
+  const auto taking = std::make_shared<test::HeldCalls>("weft.embedding_shard.take");
+  Owners owners(3, 1, [&](rpc::AgentOptions& options) {
+    if (options.name == "owner1") options.interceptors.push_back(taking);
+  });
+  const at::Tensor ids = torch::arange(300);
+  const ShardedEmbedding written(owners.trainer(), zeros(2), owners.peers(1));
+  touch(owners.trainer(), written, ids);
+  got(written.save(directory.path));
+
+  const ShardedEmbedding loaded(owners.trainer(), zeros(2), owners.peers(2));
+  auto loading = loaded.load(directory.path);
+  taking->wait();  // owner0 has read the file, and sends owner1 its rows
+  EXPECT_EQ(test::kind_of([&] { return got(loaded.grow(owners.peer(2))), 0; }),
+            rpc::ErrorKind::failed_precondition);
+  EXPECT_EQ(test::kind_of([&] { return got(loaded.save(directory.path)), 0; }),
+            rpc::ErrorKind::failed_precondition)
+      << "of half of the rows";
+  taking->release();
+  EXPECT_EQ(got(std::move(loading)), 300u);
+  EXPECT_TRUE(torch::equal(got(loaded.read(ids)), got(written.read(ids))));
+  got(loaded.grow(owners.peer(2)));
+  EXPECT_TRUE(torch::equal(got(loaded.read(ids)), got(written.read(ids))));
 }
 
 }  // namespace

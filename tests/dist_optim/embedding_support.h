@@ -21,8 +21,9 @@ using test::got;
 
 // owner0 …, trainer0 …, all connected.
 struct Owners {
-  explicit Owners(std::size_t owners, std::size_t trainers = 1)
-      : cluster(test::Cluster::Options{layers(), false, {}}) {
+  explicit Owners(std::size_t owners, std::size_t trainers = 1,
+                  std::function<void(rpc::AgentOptions&)> adjust = {})
+      : cluster(test::Cluster::Options{layers(), false, std::move(adjust)}) {
     for (std::size_t i = 0; i < owners; ++i)
       cluster.add("owner" + std::to_string(i)).template allow_create<EmbeddingShard>();
     for (std::size_t i = 0; i < trainers; ++i) cluster.add("trainer" + std::to_string(i));

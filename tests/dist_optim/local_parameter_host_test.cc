@@ -720,5 +720,86 @@ TEST(ParameterHost, knows_its_parameters) {
   EXPECT_FALSE(served.host.index_of(torch::zeros({1})));
 }
 
+// One number, stepped by the rate 1, and the trainers' parts of one round.
+struct OneNumber {
+  at::Tensor w = torch::zeros({1}, at::kDouble).requires_grad_();
+  ParameterHost host{{{"w", w}}};
+  std::uint64_t passes = 0;
+
+  void join(const std::string& trainer, StepMode mode, const std::string& name = {}) {
+    host.register_trainer(trainer, SGDOptions(1), mode, name);
+  }
+  std::shared_ptr<Outcome> step(const std::string& trainer, double gradient) {
+    const PassKey pass{1, ++passes};
+    host.admit(trainer, pass, [](const std::exception_ptr& error) { EXPECT_EQ(error, nullptr); });
+    auto outcome = std::make_shared<Outcome>();
+    host.step(
+        trainer, {{pass, {{0, torch::full({1}, gradient, at::kDouble)}}}},
+        [outcome](std::exception_ptr error, std::uint64_t version) { *outcome = {true, error, version}; });
+    return outcome;
+  }
+  double value() const { return w.item<double>(); }
+};
+
+TEST(ParameterHost, a_round_is_summed_in_the_order_of_the_trainers_names) {
+  OneNumber one;
+  one.join("1", synchronous(3), "c");
+  one.join("2", synchronous(3), "b");
+  one.join("3", synchronous(3), "a");
+  one.step("2", -1e16);
+  one.step("1", 1);
+  EXPECT_TRUE(one.step("3", 1e16)->done);
+  EXPECT_EQ(one.value(), -1) << "by the keys: 1 - 1e16 + 1e16 = 0";
+}
+
+TEST(ParameterHost, a_round_may_apply_the_mean) {
+  OneNumber one;
+  one.join("a", synchronous_mean(2));
+  refusal([&] { one.join("b", synchronous(2)); }, "synchronous_mean(2)");
+  one.join("b", synchronous_mean(2));
+  one.step("a", 1);
+  EXPECT_TRUE(one.step("b", 3)->done);
+  EXPECT_EQ(one.value(), -2);
+}
+
+TEST(ParameterHost, the_number_of_trainers_changes_between_rounds) {
+  OneNumber one;
+  for (const char* trainer : {"a", "b", "c"}) one.join(trainer, synchronous(3));
+  const auto first = one.step("a", 1);
+  EXPECT_EQ(refusal([&] { one.host.set_mode(synchronous(4)); }, "in flight"),
+            rpc::ErrorKind::failed_precondition);
+  one.host.unregister_trainer("c", true);
+  EXPECT_EQ(kind_of(first->error, "trainer c died"), rpc::ErrorKind::aborted);
+  EXPECT_EQ(refusal([&] { one.host.set_mode(synchronous(1)); }, "2 trainers"),
+            rpc::ErrorKind::invalid_argument);
+  EXPECT_EQ(refusal([&] { one.host.set_mode(stale(1)); }, "synchronous(3)"),
+            rpc::ErrorKind::failed_precondition);
+  one.host.set_mode(synchronous(2));
+  one.step("a", 1);
+  EXPECT_TRUE(one.step("b", 1)->done);
+  EXPECT_EQ(one.value(), -2);
+  one.host.set_mode(synchronous(3));
+  one.join("d", synchronous(3));
+  one.step("a", 1);
+  EXPECT_FALSE(one.step("b", 1)->done);
+  EXPECT_TRUE(one.step("d", 1)->done);
+  EXPECT_EQ(one.value(), -5);
+}
+
+TEST(ParameterHost, the_first_trainer_after_all_have_gone_decides_anew) {
+  OneNumber one;
+  one.join("a", synchronous(3));
+  one.host.unregister_trainer("a", true);
+  one.join("a", synchronous(2));
+  one.join("b", synchronous(2));
+  one.step("a", 1);
+  EXPECT_TRUE(one.step("b", 1)->done);
+  EXPECT_EQ(one.value(), -2);
+  for (const char* trainer : {"a", "b"}) one.host.unregister_trainer(trainer, false);
+  one.host.register_trainer("c", SGDOptions(0.5), stale(1));
+  EXPECT_TRUE(one.step("c", 2)->done);
+  EXPECT_EQ(one.value(), -3);
+}
+
 }  // namespace
 }  // namespace weft::dist_optim::local_parameter_host_test

@@ -102,7 +102,7 @@ TEST(StepRound, a_death_fails_the_round_once_for_each_survivor) {
   StepRound round(0);
   for (const char* name : {"a", "b", "c"}) round.join(name);
   round.arrive("a");
-  EXPECT_EQ(round.die("c"), std::vector<std::string>{"a"});
+  EXPECT_EQ(round.die("c", "c"), std::vector<std::string>{"a"});
   round.arrive("a");  // has heard, tries again
   EXPECT_FALSE(round.complete());
   EXPECT_NE(refusal(rpc::ErrorKind::aborted, [&] { round.arrive("b"); }).find("trainer c died"),
@@ -115,7 +115,7 @@ TEST(StepRound, an_empty_seat_of_the_dead_fails_every_step_until_it_is_taken) {
   StepRound round(2);
   round.join("a");
   round.join("b");
-  EXPECT_TRUE(round.die("b").empty());
+  EXPECT_TRUE(round.die("b", "b").empty());
   for (int i = 0; i < 3; ++i) {
     EXPECT_NE(refusal(rpc::ErrorKind::aborted, [&] { round.arrive("a"); }).find("b died"), std::string::npos);
   }
@@ -136,7 +136,7 @@ TEST(StepRound, who_arrives_while_a_round_is_closed_is_in_the_next) {
   round.arrive("c");
   EXPECT_FALSE(round.complete());
   refusal(rpc::ErrorKind::failed_precondition, [&] { round.arrive("a"); });
-  EXPECT_EQ(round.die("b"), std::vector<std::string>{"c"});  // its step was not in the closed round
+  EXPECT_EQ(round.die("b", "b"), std::vector<std::string>{"c"});  // its step was not in the closed round
   round.finish("a");
   round.finish("b");
   refusal(rpc::ErrorKind::aborted, [&] { round.arrive("a"); });

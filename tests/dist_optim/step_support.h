@@ -4,11 +4,14 @@
 
 #include <weft/dist_optim/dist_optimizer.h>
 #include <weft/rpc/rpc.h>
+#include <weft/rpc/testing/wait.h>
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
 namespace weft::dist_optim::step_support {
+
+using test::got;  // with a bound: a step that is never decided fails its test
 
 inline at::Tensor numbers(at::IntArrayRef shape, double phase) {
   const auto count = c10::multiply_integers(shape);
@@ -93,7 +96,7 @@ inline void expect_equal(const std::vector<at::Tensor>& got, const std::vector<a
 // The error of a step, which must fail with a StepError.
 inline StepError step_error(rpc::Future<StepResult> step) {
   try {
-    step.get();
+    got(std::move(step));
   } catch (const StepError& error) {
     return error;
   }

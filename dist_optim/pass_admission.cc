@@ -1,0 +1,193 @@
+#include <weft/dist_optim/pass_admission.h>
+
+#include <weft/dist_optim/owner_call.h>
+
+#include <algorithm>
+
+namespace weft::dist_optim {
+
+void PassAdmission::Handle::attached(Objects all) {
+  std::vector<rpc::Promise<void>> done;
+  {
+    std::lock_guard lock(mutex);
+    known = true;
+    objects = std::move(all);
+    done.swap(waiting);
+  }
+  for (auto& one : done) one.complete(rpc::Result<void>{});
+}
+
+rpc::Future<void> PassAdmission::Handle::when_known() {
+  std::lock_guard lock(mutex);
+  if (known) return rpc::Future<void>::made(rpc::Result<void>{});
+  return waiting.emplace_back().future();
+}
+
+void PassAdmission::add(const std::shared_ptr<Handle>& handle) {
+  std::lock_guard lock(mutex_);
+  std::erase_if(handles_, [](const auto& weak) { return weak.expired(); });
+  handles_.push_back(handle);
+}
+
+std::vector<std::shared_ptr<PassAdmission::Handle>> PassAdmission::handles() const {
+  std::vector<std::shared_ptr<Handle>> all;
+  std::lock_guard lock(mutex_);
+  for (const auto& weak : handles_)
+    if (auto handle = weak.lock()) all.push_back(std::move(handle));
+  return all;
+}
+
+PassAdmission::Objects PassAdmission::closure(Objects objects) const {
+  auto left = handles();
+  for (bool found = true; found;) {
+    found = false;
+    for (auto handle = left.begin(); handle != left.end();) {
+      std::lock_guard lock((*handle)->mutex);
+      const Objects& own = (*handle)->objects;
+      if (std::none_of(own.begin(), own.end(),
+                       [&](const auto& one) { return objects.contains(one.first); })) {
+        ++handle;
+        continue;
+      }
+      objects.insert(own.begin(), own.end());
+      found = true;
+      std::rotate(handle, handle + 1, left.end());
+      handle = left.end() - 1;
+      break;
+    }
+    if (found) left.pop_back();
+  }
+  return objects;
+}
+
+// The admissions of a pass, which end with it.
+std::shared_ptr<PassAdmission::Admitted> PassAdmission::admitted(const dist_autograd::PassId& pass) {
+  const auto state = dist_autograd::Context::of(*core_)->find_if_known(pass);
+  if (state == nullptr)
+    throw rpc::Error(rpc::ErrorKind::failed_precondition,
+                     to_string(pass) + " cannot read any more: it has failed or was released");
+  std::shared_ptr<Admitted> fresh;
+  {
+    std::lock_guard lock(mutex_);
+    auto& known = passes_[pass];
+    if (known != nullptr) return known;
+    fresh = known = std::make_shared<Admitted>();
+  }
+  state->on_end([weak = weak_from_this(), fresh, pass] {
+    if (const auto self = weak.lock()) {
+      std::lock_guard lock(self->mutex_);
+      self->passes_.erase(pass);
+    }
+    Objects objects;
+    {
+      std::lock_guard lock(fresh->mutex);
+      fresh->over = true;
+      objects.swap(fresh->objects);
+    }
+    for (const auto& [key, module] : objects)
+      ask<&OptimizerService::release>(module, pass).then([](auto&&) {});
+  });
+  return fresh;
+}
+
+rpc::Task<PassAdmission::Objects> PassAdmission::objects_with(std::shared_ptr<PassAdmission> self,
+                                                              std::uint64_t owner, std::uint64_t object) {
+  for (const auto& handle : self->handles())
+    if (std::find(handle->owners.begin(), handle->owners.end(), owner) != handle->owners.end())
+      co_await handle->when_known();
+  Objects asked;
+  asked[{owner, object}] = nullptr;
+  Objects all = self->closure(std::move(asked));
+  std::erase_if(all, [](const auto& one) { return one.second == nullptr; });
+  co_return all;
+}
+
+rpc::Task<PassAdmission::Objects> PassAdmission::objects_of(std::shared_ptr<PassAdmission> self,
+                                                            std::shared_ptr<Handle> handle) {
+  co_await handle->when_known();
+  Objects own;
+  {
+    std::lock_guard lock(handle->mutex);
+    own = handle->objects;
+  }
+  co_return self->closure(std::move(own));
+}
+
+rpc::Task<void> PassAdmission::admit_all(std::shared_ptr<Admitted> to, dist_autograd::PassId pass,
+                                         rpc::Task<Objects> which) {
+  const Objects objects = co_await std::move(which);
+  for (const auto& [key, module] : objects) {
+    {
+      std::lock_guard lock(to->mutex);
+      if (to->over) co_return;
+      if (!to->objects.emplace(key, module).second) continue;
+    }
+    auto admitted = ask<&OptimizerService::admit>(module, pass);
+    std::exception_ptr refused;
+    try {
+      co_await std::move(admitted);
+    } catch (...) {
+      refused = std::current_exception();
+    }
+    std::lock_guard lock(to->mutex);
+    if (refused != nullptr) {
+      to->objects.erase(key);  // the next admission asks again
+      std::rethrow_exception(refused);
+    }
+    to->done.insert(key);
+  }
+}
+
+rpc::Future<void> PassAdmission::start(const dist_autograd::PassId& pass, rpc::Task<Objects> which) {
+  rpc::Promise<void> promise;
+  auto future = promise.future();
+  std::shared_ptr<Admitted> to;
+  try {
+    to = admitted(pass);
+  } catch (...) {
+    return rpc::Future<void>::made(std::current_exception());
+  }
+  // One at a time, so that the order holds for the pass as a whole.
+  to->order.run([core = core_, to, pass, which = std::move(which), promise = std::move(promise)]() mutable {
+    admit_all(to, pass, std::move(which))
+        .start(core->handlers())
+        .then([to, promise = std::move(promise)](rpc::Result<void>&& result) mutable {
+          to->order.next();
+          promise.complete(std::move(result));
+        });
+  });
+  return future;
+}
+
+rpc::Future<void> PassAdmission::admit(const dist_autograd::PassId& pass, const rpc::AgentId& owner,
+                                       std::uint64_t object) {
+  return start(pass, objects_with(shared_from_this(), owner.incarnation, object));
+}
+
+bool PassAdmission::is_admitted(const dist_autograd::PassId& pass, Handle& handle) const {
+  Objects own;
+  {
+    std::lock_guard lock(handle.mutex);
+    if (!handle.known) return false;
+    own = handle.objects;
+  }
+  std::shared_ptr<Admitted> known;
+  {
+    std::lock_guard lock(mutex_);
+    const auto found = passes_.find(pass);
+    if (found == passes_.end()) return false;
+    known = found->second;
+  }
+  const Objects all = closure(std::move(own));
+  std::lock_guard lock(known->mutex);
+  return std::all_of(all.begin(), all.end(),
+                     [&](const auto& one) { return known->done.contains(one.first); });
+}
+
+rpc::Future<void> PassAdmission::admit(const dist_autograd::PassId& pass,
+                                       const std::shared_ptr<Handle>& handle) {
+  if (is_admitted(pass, *handle)) return rpc::Future<void>::made(rpc::Result<void>{});
+  return start(pass, objects_of(shared_from_this(), handle));
+}
+
+}  // namespace weft::dist_optim

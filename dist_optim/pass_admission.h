@@ -1,0 +1,81 @@
+// PassAdmission: admits the passes of this agent, a trainer, to all the objects of a handle.
+//
+// Under stale(k) an object may have a pass wait until passes of other trainers end. A pass that waits at one
+// object while it is admitted to another could be part of a circle of waiting passes. So the objects of a
+// handle with several of them ask the trainer: before a pass first reads one of them, and before its step,
+// the trainer has the pass admitted to all objects of the handle, one after the other, in an order that is
+// the same for all trainers (the owner's incarnation, then the object's number there). A pass that waits then
+// waits for passes that wait, if at all, at a later object: there is no circle (Havender 1968). Handles that
+// share an object count as one.
+//
+// Owner: the agent's dist_optim::Context. Thread-safe.
+#pragma once
+
+#include <weft/dist_autograd/pass.h>
+#include <weft/dist_optim/in_order.h>
+#include <weft/rpc/core/task.h>
+#include <weft/rref/reference.h>
+
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <utility>
+#include <vector>
+
+namespace weft::dist_optim {
+
+class PassAdmission : public std::enable_shared_from_this<PassAdmission> {
+ public:
+  using Key = std::pair<std::uint64_t, std::uint64_t>;  // the owner's incarnation; the object's number there
+  using Objects = std::map<Key, rref::ReferencePtr>;
+
+  // What a handle shares with this as long as it lives.
+  struct Handle {
+    std::vector<std::uint64_t> owners;  // incarnations
+    std::mutex mutex;                   // guards the rest
+    bool known = false;                 // attaching has ended
+    Objects objects;
+    std::vector<rpc::Promise<void>> waiting;
+
+    void attached(Objects all);
+    rpc::Future<void> when_known();
+  };
+
+  explicit PassAdmission(std::shared_ptr<rpc::AgentCore> core) : core_(std::move(core)) {}
+  void add(const std::shared_ptr<Handle>& handle);
+
+  // Completes when the pass is admitted to all objects of the handles that an object belongs to: an owner's,
+  // by its number. The pass's end releases it everywhere. failed_precondition where the pass has ended.
+  rpc::Future<void> admit(const dist_autograd::PassId& pass, const rpc::AgentId& owner, std::uint64_t object);
+  // The same, of the objects of a handle; at once where they have admitted it.
+  rpc::Future<void> admit(const dist_autograd::PassId& pass, const std::shared_ptr<Handle>& handle);
+
+ private:
+  struct Admitted {
+    InOrder order;
+    std::mutex mutex;  // guards the rest
+    bool over = false;
+    Objects objects;     // that were asked
+    std::set<Key> done;  // of these, that have admitted it
+  };
+
+  std::vector<std::shared_ptr<Handle>> handles() const;
+  // With all objects that the handles of these objects have, and so on.
+  Objects closure(Objects objects) const;
+  bool is_admitted(const dist_autograd::PassId& pass, Handle& handle) const;
+  std::shared_ptr<Admitted> admitted(const dist_autograd::PassId& pass);
+  rpc::Future<void> start(const dist_autograd::PassId& pass, rpc::Task<Objects> which);
+  static rpc::Task<Objects> objects_with(std::shared_ptr<PassAdmission> self, std::uint64_t owner,
+                                         std::uint64_t object);
+  static rpc::Task<Objects> objects_of(std::shared_ptr<PassAdmission> self, std::shared_ptr<Handle> handle);
+  static rpc::Task<void> admit_all(std::shared_ptr<Admitted> to, dist_autograd::PassId pass,
+                                   rpc::Task<Objects> which);
+
+  const std::shared_ptr<rpc::AgentCore> core_;
+  mutable std::mutex mutex_;  // guards the rest
+  std::vector<std::weak_ptr<Handle>> handles_;
+  std::map<dist_autograd::PassId, std::shared_ptr<Admitted>> passes_;
+};
+
+}  // namespace weft::dist_optim
