@@ -14,6 +14,7 @@
 
 #include <CLI/CLI.hpp>
 
+#include "collectives_tour/gradient_buckets.h"
 #include "collectives_tour/moons.h"
 #include "collectives_tour/ring.h"
 #include "support/launcher.h"
@@ -111,26 +112,21 @@ void ring(const Group& group) {
 
 // --- 4. Training ---
 
-// Every rank has had a gradient of its own part of the data; afterwards all have the mean, and take the same
-// step.
-void average_gradients(const Group& group, const std::vector<at::Tensor>& parameters) {
-  std::vector<at::Tensor> gradients;
-  for (const at::Tensor& parameter : parameters) gradients.push_back(parameter.grad());
-  group.all_reduce(gradients, ReduceOp::avg).get();  // all of them in one collective
-}
-
 void train(const Group& group, std::int64_t steps) {
   const Points mine = part_of(moons(points), group.rank(), group.size());
   auto model = make_model(static_cast<std::uint64_t>(group.rank()));  // another one on each rank,
   const std::vector<at::Tensor> parameters = model->parameters();
   group.broadcast(parameters, 0).get();  // and now rank 0's
   torch::optim::SGD optimizer(parameters, torch::optim::SGDOptions(learning_rate));
+  // A pass computes the gradients of this rank's part of the data; after wait() they are the mean of all
+  // ranks', which then take the same step. The buckets are small, so that this small model has several.
+  GradientBuckets gradients(group, parameters, 256);
 
   for (std::int64_t step = 0; step < steps; ++step) {
-    optimizer.zero_grad();
+    gradients.zero();
     at::Tensor loss = torch::cross_entropy_loss(model->forward(mine.places), mine.labels);
     loss.backward();
-    average_gradients(group, parameters);
+    gradients.wait();
     optimizer.step();
 
     if (step % 20 != 0) continue;

@@ -274,7 +274,7 @@ void GroupCore::shared_over(const ExchangePtr& exchange, SharedQueue::Outcome ou
   switch (outcome.value()) {
     case SharedRun::State::differs: {
       int rank = 0;
-      for (std::string& text : exchange->shared()->texts()) exchange->signatures[rank++] = std::move(text);
+      for (const std::string& text : exchange->shared()->texts()) exchange->signatures[rank++] = text;
       return exchange->fail(difference(exchange->signatures));
     }
     case SharedRun::State::stopped:

@@ -59,6 +59,7 @@ SharedRun::State SharedRun::advance(Lockstep::Patience patience) {
         state = choose();
         break;
       case Stage::told_text:
+        read_texts();
         state = State::differs;
         break;
       case Stage::in_parts:
@@ -111,11 +112,8 @@ void SharedRun::come() {
     header.placed = header.placed && header.output != SharedHeader::nowhere;
   }
   if (is_exchange_of_sizes())
-    for (int taker = 0; taker < ranks(); ++taker) {
-      const std::uint64_t size = traffic_.gives(taker).size();
-      std::memcpy(space_.result(rank(), sequence_) + static_cast<std::size_t>(taker) * sizeof size, &size,
-                  sizeof size);
-    }
+    for (int taker = 0; taker < ranks(); ++taker)
+      space_.sizes(rank(), sequence_)[taker] = traffic_.gives(taker).size();
   space_.header(rank(), sequence_) = header;
   publish();
 }
@@ -158,9 +156,7 @@ SharedRun::State SharedRun::choose() {
 
 void SharedRun::expect_sizes() const {
   for (int giver = 0; giver < ranks(); ++giver) {
-    std::uint64_t size = 0;
-    std::memcpy(&size, space_.result(giver, sequence_) + static_cast<std::size_t>(rank()) * sizeof size,
-                sizeof size);
+    const std::uint64_t size = space_.sizes(giver, sequence_)[rank()];
     if (size != traffic_.takes(giver).size())
       throw rpc::Error(rpc::ErrorKind::invalid_argument, "rank " + std::to_string(giver) + " has " +
                                                              std::to_string(size) + " elements for rank " +
@@ -169,13 +165,12 @@ void SharedRun::expect_sizes() const {
   }
 }
 
-std::vector<std::string> SharedRun::texts() const {
-  std::vector<std::string> texts;
+// Before this rank comes to the next collective: the areas of texts are used again.
+void SharedRun::read_texts() {
   for (int other = 0; other < ranks(); ++other) {
     const auto& text = space_.text(other, sequence_);
-    texts.emplace_back(text, ::strnlen(text, sizeof text));
+    texts_.emplace_back(text, ::strnlen(text, sizeof text));
   }
-  return texts;
 }
 
 // --- What is taken ---

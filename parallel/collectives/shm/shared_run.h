@@ -37,7 +37,7 @@ class WEFT_EXPORT SharedRun {
   State advance(Lockstep::Patience patience);
   void stop() { space_.lockstep().stop(); }  // this, and all runs of the space that come
 
-  std::vector<std::string> texts() const;  // by rank
+  const std::vector<std::string>& texts() const { return texts_; }  // by rank, once they differ
   // Whether it may still need that rank. Any thread.
   bool awaits(int rank) const {
     return space_.lockstep().step_of(rank) < awaited_.load(std::memory_order_acquire);
@@ -60,6 +60,7 @@ class WEFT_EXPORT SharedRun {
   void take(Range part, Source source);
   void publish();
   void expect_sizes() const;
+  void read_texts();
   bool is_exchange_of_sizes() const;
 
   std::size_t part_size() const;  // elements for each that takes
@@ -81,6 +82,7 @@ class WEFT_EXPORT SharedRun {
   std::atomic<std::uint64_t> awaited_{~std::uint64_t{0}};  // the step that it needs of all; before it: all
   c10::SmallVector<SharedHeader, 4> headers_;
   std::uint64_t parts_ = 0, part_ = 0;
+  std::vector<std::string> texts_;
 };
 
 }  // namespace weft::collectives

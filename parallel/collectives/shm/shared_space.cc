@@ -12,6 +12,10 @@ constexpr auto round_up = RegionHeap::round_up;
 constexpr std::size_t slots_at = round_up(sizeof(SharedControl), RegionHeap::page);
 constexpr std::size_t windows_at = slots_at + 2 * SharedSpace::slot_bytes;
 
+std::size_t sizes_bytes(std::size_t ranks) {
+  return round_up(2 * ranks * sizeof(std::uint64_t), RegionHeap::page);
+}
+
 }  // namespace
 
 std::size_t SharedSpace::chunk_of(int ranks) {
@@ -20,7 +24,7 @@ std::size_t SharedSpace::chunk_of(int ranks) {
 
 std::size_t SharedSpace::region_bytes(int ranks, std::size_t heap) {
   return windows_at + 2 * chunk_of(ranks) * static_cast<std::size_t>(ranks + 1) +
-         round_up(heap, RegionHeap::page);
+         sizes_bytes(static_cast<std::size_t>(ranks)) + round_up(heap, RegionHeap::page);
 }
 
 std::vector<StepControl*> SharedSpace::steps_of(const std::vector<std::shared_ptr<SharedRegion>>& regions) {
@@ -35,7 +39,8 @@ SharedSpace::SharedSpace(std::vector<std::shared_ptr<SharedRegion>> regions, int
       slots_(slots_at),
       windows_(windows_at),
       results_(windows_ + 2 * chunk_ * regions_.size()),
-      heap_begin_(results_ + 2 * chunk_),
+      sizes_(results_ + 2 * chunk_),
+      heap_begin_(sizes_ + sizes_bytes(regions_.size())),
       lockstep_(steps_of(regions_), rank, crowded),
       heap_(heap_begin_, regions_[static_cast<std::size_t>(rank)]->bytes()) {
   for (const auto& region : regions_)

@@ -56,6 +56,9 @@ class WEFT_EXPORT SharedSpace final : public std::enable_shared_from_this<Shared
 
   // slot: of small collectives. window: of a part of a larger one, for others to take from; in chunks, one
   // for each rank. result: of what a rank has reduced of a part.
+  // sizes: for each rank, the elements that this one has for it. A rank writes its header, slot and sizes
+  // when it comes to a collective, while others may still read windows and results of the one before.
+  // Sequence s + 2 is far enough: nobody comes to it before all have left s.
   std::byte* slot(int rank, std::uint64_t sequence) const {
     return at(rank, slots_ + sequence % 2 * slot_bytes);
   }
@@ -63,6 +66,10 @@ class WEFT_EXPORT SharedSpace final : public std::enable_shared_from_this<Shared
     return at(rank, windows_ + part % 2 * window_bytes());
   }
   std::byte* result(int rank, std::uint64_t part) const { return at(rank, results_ + part % 2 * chunk()); }
+  std::uint64_t* sizes(int rank, std::uint64_t sequence) const {
+    return reinterpret_cast<std::uint64_t*>(at(rank, sizes_)) +
+           sequence % 2 * static_cast<std::uint64_t>(ranks());
+  }
   std::size_t chunk() const { return chunk_; }  // a multiple of 64
   std::size_t window_bytes() const { return chunk_ * static_cast<std::size_t>(ranks()); }
 
@@ -84,7 +91,7 @@ class WEFT_EXPORT SharedSpace final : public std::enable_shared_from_this<Shared
   static std::vector<StepControl*> steps_of(const std::vector<std::shared_ptr<SharedRegion>>& regions);
 
   const std::vector<std::shared_ptr<SharedRegion>> regions_;
-  const std::size_t chunk_, slots_, windows_, results_, heap_begin_;
+  const std::size_t chunk_, slots_, windows_, results_, sizes_, heap_begin_;
   Lockstep lockstep_;
   std::mutex mutex_;  // guards heap_
   RegionHeap heap_;

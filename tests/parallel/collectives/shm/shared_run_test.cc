@@ -1,0 +1,50 @@
+#include <weft/parallel/collectives/shm/shared_run.h>
+
+#include <gtest/gtest.h>
+
+namespace weft::collectives::testing {
+namespace shared_run_test {
+
+// Two ranks, whose runs one thread advances.
+class SharedRuns : public ::testing::Test {
+ protected:
+  SharedRuns() {
+    const std::size_t bytes = SharedSpace::region_bytes(2, 1 << 16);
+    const std::vector regions{SharedRegion::create(bytes), SharedRegion::create(bytes)};
+    for (int rank = 0; rank < 2; ++rank) spaces.push_back(std::make_shared<SharedSpace>(regions, rank, true));
+  }
+  // Both ranks' runs of one collective, which means something else at each rank where they differ.
+  std::vector<std::unique_ptr<SharedRun>> run(std::uint64_t sequence, const std::vector<int>& roots) {
+    std::vector<std::unique_ptr<SharedRun>> runs;
+    for (std::size_t rank = 0; rank < 2; ++rank) {
+      auto& collective = collectives.emplace_back(std::make_unique<Collective>());
+      collective->signature.root = roots[rank];
+      runs.push_back(std::make_unique<SharedRun>(*spaces[rank], *collective));
+      runs.back()->set_sequence(sequence);
+    }
+    std::vector<SharedRun::State> states(2, SharedRun::State::under_way);
+    while (states[0] == SharedRun::State::under_way || states[1] == SharedRun::State::under_way)
+      for (std::size_t rank = 0; rank < 2; ++rank)
+        if (states[rank] == SharedRun::State::under_way)
+          states[rank] = runs[rank]->advance(Lockstep::Patience::brief);
+    for (const auto state : states)
+      EXPECT_EQ(state, roots[0] == roots[1] ? SharedRun::State::done : SharedRun::State::differs);
+    return runs;
+  }
+  std::vector<std::shared_ptr<SharedSpace>> spaces;
+  std::vector<std::unique_ptr<Collective>> collectives;
+};
+
+// The queue's thread may be two collectives further before the group reads what the ranks meant.
+TEST_F(SharedRuns, KeepTheTextsOfADifferenceWhileLaterOnesRun) {
+  const auto first = run(0, {0, 1});
+  const auto texts = first[0]->texts();
+  ASSERT_EQ(texts.size(), 2U);
+  (void)run(1, {0, 0});
+  (void)run(2, {7, 8});
+  EXPECT_EQ(first[0]->texts(), texts);
+  EXPECT_EQ(first[1]->texts(), texts);
+}
+
+}  // namespace shared_run_test
+}  // namespace weft::collectives::testing
