@@ -118,6 +118,28 @@ class Ends {
   std::vector<rpc::Promise<void>> hanging_;
 };
 
+struct Flow {
+  rpc::Stream<Point> line(int points) {
+    for (int i = 0; i < points; ++i) {
+      Point point{0.5 * i, 1};
+      co_yield std::move(point);
+    }
+  }
+  rpc::Stream<int> broken() {
+    co_yield 1;
+    throw rpc::Error(rpc::ErrorKind::unavailable, "the pipe broke");
+  }
+  rpc::Stream<int> endless() {
+    for (int i = 0;; ++i) co_yield int{i};
+  }
+  std::string metadata(rpc::CallContext& call, std::string key) {
+    return call.metadata(key).value_or("none");
+  }
+  using Service =
+      rpc::Service<"flow", rpc::Method<"line", &Flow::line>, rpc::Method<"broken", &Flow::broken>,
+                   rpc::Method<"endless", &Flow::endless>, rpc::Method<"metadata", &Flow::metadata>>;
+};
+
 struct Created {
   int value() { return 1; }
   using Service =
@@ -140,6 +162,7 @@ int main(int argc, char** argv) {
   ends->agent = &agent;
   agent.serve(std::make_shared<Echo>());
   agent.serve(ends);
+  agent.serve(std::make_shared<Flow>());
   agent.allow_create<Created>();
   for (const std::string& address : agent.addresses()) std::printf("listens at %s\n", address.c_str());
   int number = 0;

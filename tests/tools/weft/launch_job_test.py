@@ -73,6 +73,12 @@ class SeveralHosts(unittest.TestCase):
             self.assertEqual(sorted(first.lines), [f"[{n}] worker{n} met {everybody}" for n in range(2)])
             self.assertEqual(second.lines, [f"[2] worker2 met {everybody}"])
 
+    def test_the_launchers_secret_is_the_workers_too(self):
+        [secret] = self.secret.values()
+        with self.launch(0, "--secret", secret, WORKER, "meet") as first, \
+                self.launch(1, "--secret", secret, WORKER, "meet") as second:
+            self.assertEqual((first.end(), second.end()), (0, 0), first.output() + second.output())
+
     def test_roles_go_on_over_hosts(self):
         code = "import os; print(*(os.environ[n] for n in ('RANK', 'WORLD_SIZE', 'WEFT_NAME', 'GROUP_RANK', 'MASTER_ADDR')))"
         with self.launch(0, "--insecure", "--role", "ps=1", "--role", "trainer=1", sys.executable, "-c", code) as first, \

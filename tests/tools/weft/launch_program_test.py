@@ -187,6 +187,60 @@ sys.exit(1)
                 self.assertEqual(program.end(), 9, program.output())
                 self.assertIn("first failure: rank 1 ended with status 9", program.output())
 
+    FAILS_THEN = """
+import os, sys
+rank = os.environ["RANK"]
+if rank == "0":
+    sys.exit(3)
+print("up", flush=True)
+open(os.environ["GO"]).close()
+print("rank 0 was lost", file=sys.stderr)
+sys.exit(int(rank) % 2 * 4)
+"""
+
+    def test_survivors_may_report_their_own_errors(self):
+        with tempfile.TemporaryDirectory() as folder:
+            go = f"{folder}/go"
+            os.mkfifo(go)
+            with Program(WEFT, "launch", "-n", "2", "--failure-wait", "1h", sys.executable, "-c", self.FAILS_THEN,
+                         env={"GO": go}) as program:
+                for _ in range(2):
+                    program.wait_for(r"first failure: rank 0|\] up")
+                self.tell(go)
+                self.assertEqual(program.end(), 3)
+                self.assertIn("[1] rank 0 was lost", program.lines)
+
+    def test_a_signal_ends_the_wait_for_survivors(self):
+        with tempfile.TemporaryDirectory() as folder:
+            os.mkfifo(f"{folder}/go")
+            with Program(WEFT, "launch", "-n", "2", "--failure-wait", "1h", sys.executable, "-c", self.FAILS_THEN,
+                         env={"GO": f"{folder}/go"}) as program:
+                program.wait_for("first failure: rank 0")
+                program.signal(signal.SIGTERM)
+                self.assertEqual(program.end(), 3)
+
+    def test_keep_going(self):
+        with tempfile.TemporaryDirectory() as folder:
+            go = f"{folder}/go"
+            os.mkfifo(go)
+            with Program(WEFT, "launch", "-n", "3", "--keep-going", "--failure-wait", "0s", sys.executable, "-c",
+                         self.FAILS_THEN, env={"GO": go}) as program:
+                for _ in range(3):
+                    program.wait_for(r"first failure: rank 0 ended with status 3|\] up")
+                self.tell(go)
+                self.assertEqual(program.end(), 3)
+                self.assertIn("weft: another failure: rank 1 ended with status 4", program.lines)
+                self.assertIn("[2] rank 0 was lost", program.lines)
+                self.assertNotIn("rank 2 ended", program.output())
+
+    def test_the_secret_file_is_passed_on(self):
+        with tempfile.TemporaryDirectory() as folder:
+            secret = pathlib.Path(folder) / "job.secret"
+            secret.write_text("a secret that nobody can guess\n")
+            code = "import os, sys; print(os.environ['WEFT_SECRET'], 'secret that' in str(os.environ) + str(sys.argv))"
+            status, output, errors = launch("--plain", "--secret", os.path.relpath(secret), code=code)
+            self.assertEqual((status, output, errors), (0, f"{os.getcwd()}/{os.path.relpath(secret)} False\n", ""))
+
     def test_who_does_not_end_is_killed(self):
         code = """
 import os, signal, sys, time

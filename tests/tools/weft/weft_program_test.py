@@ -173,6 +173,25 @@ class Calls(WeftTest):
         self.assertEqual((status, output), (0, "3\n" * 5))
         self.assertRegex(errors, r"^5 calls in .* half of them within .* the slowest took .*\n$")
 
+    def test_the_items_of_a_stream(self):
+        self.assertEqual(self.result("flow.line", "3"),
+                         '{"x": 0.0, "y": 1.0}\n{"x": 0.5, "y": 1.0}\n{"x": 1.0, "y": 1.0}')
+        self.assertEqual(self.result("flow.line", "0"), "")
+        self.assertEqual(self.result("flow.endless", "--items", "4"), "0\n1\n2\n3")
+        status, output, errors = self.call("flow.broken")
+        self.assertEqual((status, output), (1, "1\n"), errors)
+        self.assertRegex(errors, r"flow\.broken.*the pipe broke")
+        self.refused(2, "--items is for methods that return a stream; echo.small returns i8",
+                     "call", self.address, "echo.small", "1", "--items", "2")
+
+    def test_metadata(self):
+        options = ("--metadata", "who=anna=b", "--metadata", "empty=")
+        self.assertEqual(self.result("flow.metadata", "who", *options), '"anna=b"')
+        self.assertEqual(self.result("flow.metadata", "empty", *options), '""')
+        self.assertEqual(self.result("flow.metadata", "other", *options), '"none"')
+        for wrong in (["who"], ["=x"], ["a=1", "--metadata", "a=2"]):
+            self.refused(2, "--metadata", "call", self.address, "flow.metadata", "who", "--metadata", *wrong)
+
     def test_a_notification(self):
         self.assertEqual(self.call("ends.told", "once", "--notify"), (0, "", ""))
         self.agent.wait_for("^told once$")

@@ -1,4 +1,5 @@
 #include <weft/rpc/agent/dynamic_call.h>
+#include <weft/rpc/stream/dynamic_stream.h>
 
 #include <unistd.h>
 
@@ -22,7 +23,9 @@ struct Options : AskedAgent {
   std::string method;
   bool notify = false;
   std::uint64_t repeat = 1;
-  std::optional<std::uint64_t> most;  // 0: all
+  std::vector<std::string> metadata;   // KEY=VALUE
+  std::optional<std::uint64_t> items;  // of a stream
+  std::optional<std::uint64_t> most;   // 0: all
   bool pretty = false, compact = false;
 };
 
@@ -56,14 +59,49 @@ std::vector<GivenArgument> arguments_in(const std::vector<std::string>& words) {
   return given;
 }
 
-void print(const Options& options, const rpc::ValueReader& value, const Method& method) {
+std::map<std::string, std::string> metadata_of(const Options& options) {
+  std::map<std::string, std::string> metadata;
+  for (const std::string& one : options.metadata) {
+    const std::size_t sign = one.find('=');
+    if (sign == 0 || sign == std::string::npos)
+      throw UsageError("--metadata '" + one + "': expected KEY=VALUE");
+    if (!metadata.emplace(one.substr(0, sign), one.substr(sign + 1)).second)
+      throw UsageError("--metadata: the key '" + one.substr(0, sign) + "' is given twice");
+  }
+  return metadata;
+}
+
+// T, where the type is stream<T>; nothing where T is not known here.
+std::optional<rpc::ParsedType> item_type(const Method& method) {
+  constexpr std::string_view open = "stream<";
+  const std::string& text = method.info.result;
+  try {
+    return rpc::ParsedType::parse(text.substr(open.size(), text.size() - open.size() - 1));
+  } catch (const rpc::Error&) {
+    return std::nullopt;
+  }
+}
+
+void print(const Options& options, const rpc::ValueReader& value, const rpc::Type* type) {
   const bool terminal = stdout_is_terminal();
   const std::uint64_t asked = options.most.value_or(terminal ? shown_on_terminal : 0);
   const auto most = asked == 0 ? std::numeric_limits<std::size_t>::max() : static_cast<std::size_t>(asked);
-  if (method.result && (*method.result)->kind == rpc::TypeKind::nothing && value.is_nil() && terminal) return;
-  const PrintedJson json = json_of_value(value, method.result ? &**method.result : nullptr, most);
+  if (type != nullptr && type->kind == rpc::TypeKind::nothing && value.is_nil() && terminal) return;
+  const PrintedJson json = json_of_value(value, type, most);
   const bool pretty = !options.compact && (options.pretty || terminal) && options.repeat == 1;
   std::puts((pretty ? on_lines(json, terminal ? terminal_width() : 80) : on_one_line(json)).c_str());
+}
+
+// Prints each item as a result is printed, until the stream ends or --items of them are printed.
+void print_items(const Options& options, const rpc::ValueReader& value, const Method& method) {
+  rpc::DynamicStream stream(value);
+  const auto type = item_type(method);
+  for (std::uint64_t count = 0; !options.items || count < *options.items; ++count) {
+    const auto item = stream.next().get();
+    if (!item) return;
+    print(options, item->value, type ? &**type : nullptr);
+    std::fflush(stdout);
+  }
 }
 
 // Times of calls that were repeated, to stderr: what they returned is on stdout.
@@ -78,6 +116,7 @@ void print_times(std::vector<std::chrono::nanoseconds> times) {
 
 Exit run(Options& options, const std::vector<std::string>& words) {
   if (options.repeat == 0) throw UsageError("--repeat 0 calls nothing");
+  const auto metadata = metadata_of(options);
   Client& client = options.connect();
   const auto given = arguments_in(words);
   client.restart();  // reading may have taken its time
@@ -86,22 +125,31 @@ Exit run(Options& options, const std::vector<std::string>& words) {
     throw UsageError(
         method.info.name +
         " is a method of objects that peers create here and hold by references: a command has none");
+  const bool streams = method.info.result.starts_with("stream<");
+  if (options.items && !streams)
+    throw UsageError("--items is for methods that return a stream; " + method.info.name + " returns " +
+                     method.info.result);
   const std::vector<PlainValue> arguments = arguments_of(method, given);
 
   std::vector<std::chrono::nanoseconds> times;
   for (std::uint64_t i = 0; i < options.repeat; ++i) {
     if (i != 0) client.restart();
     const auto began = rpc::Clock::now();
-    const rpc::DynamicReply reply =
-        rpc::call_by_name(client.peer(), method.info.name, arguments.size(),
-                          [&](rpc::OutgoingMessage& message) {
-                            for (std::size_t j = 0; j < arguments.size(); ++j)
-                              write(message.argument(j), arguments[j]);
-                          },
-                          {.signature = rpc::name_hash(method.info.signature), .notify = options.notify})
-            .get();
+    const rpc::DynamicReply reply = rpc::call_by_name(client.peer(), method.info.name, arguments.size(),
+                                                      [&](rpc::OutgoingMessage& message) {
+                                                        for (std::size_t j = 0; j < arguments.size(); ++j)
+                                                          write(message.argument(j), arguments[j]);
+                                                      },
+                                                      {.signature = rpc::name_hash(method.info.signature),
+                                                       .notify = options.notify,
+                                                       .metadata = metadata})
+                                        .get();
     times.push_back(rpc::Clock::now() - began);
-    if (reply.message != nullptr) print(options, reply.result(), method);
+    if (reply.message == nullptr) continue;
+    if (streams)
+      print_items(options, reply.result(), method);
+    else
+      print(options, reply.result(), method.result ? &**method.result : nullptr);
   }
   if (options.repeat > 1) print_times(std::move(times));
   return Exit::ok;
@@ -117,6 +165,11 @@ Command add_call(CLI::App& program) {
   options->add_to(*app);
   app->add_option("METHOD", options->method, "Its name, as weft list shows it")->required();
   app->add_flag("--notify", options->notify, "Do not wait for an answer");
+  app->add_option("--metadata", options->metadata, "KEY=VALUE: text that the callee reads; give one for each")
+      ->type_name("KEY=VALUE")
+      ->allow_extra_args(false);
+  app->add_option("--items", options->items, "Of a stream, print so many items and close it; by default all")
+      ->type_name("N");
   app->add_option("--repeat", options->repeat, "Call so many times, one after the other, and tell the times")
       ->type_name("N");
   app->add_option(

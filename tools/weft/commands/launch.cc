@@ -7,6 +7,7 @@
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <optional>
 #include <random>
 #include <thread>
@@ -32,8 +33,8 @@ struct Options {
   std::uint64_t threads = 0;
   bool pin = false;
   std::size_t hosts = 1, host = 0;
-  std::string rendezvous, store, join, logs, grace = "10s";
-  bool open = false, plain = false;
+  std::string rendezvous, store, join, logs, grace = "10s", failure_wait = "1s";
+  bool open = false, plain = false, keep_going = false;
   rpc::CredentialOptions credentials;
   bool insecure = false;
 };
@@ -87,6 +88,8 @@ JobSettings settings_of(const Options& options, Hosts* hosts) {
   job.joins = !options.join.empty();
   job.store = job.joins ? options.join : options.store;
   job.insecure = options.insecure;
+  if (!options.credentials.secret_file.empty())  // workers may change their folder
+    job.secret_file = std::filesystem::absolute(options.credentials.secret_file).string();
   HostGreeting own{shares_of(options), 0, new_id(), options.open};
   if (options.rendezvous.empty()) {
     job.master_host = "127.0.0.1";
@@ -138,6 +141,8 @@ int launch_workers(Options& options) {
   with.logs = options.logs;
   with.prefix = !options.plain;
   with.grace = parse_duration(options.grace);
+  with.failure_wait = parse_duration(options.failure_wait);
+  with.keep_going = options.keep_going;
   if (hosts != nullptr)
     with.on_failure = [&](Failure failure) {
       failure.who += " on host " + std::to_string(options.host);
@@ -148,7 +153,7 @@ int launch_workers(Options& options) {
                  job.master_host.c_str(), static_cast<unsigned>(job.master_port));
   asio::io_context context;
   int status = 0;
-  const std::chrono::nanoseconds grace = with.grace;
+  const std::chrono::nanoseconds grace = with.grace + with.failure_wait;
   bool workers_left = true;
   Supervisor supervisor(context, std::move(with));
   supervisor.start();
@@ -164,7 +169,7 @@ int launch_workers(Options& options) {
   context.run();
   workers_left = false;
   status = supervisor.status();
-  if (hosts != nullptr) leave(*hosts, context, status != 0, grace, status);
+  if (hosts != nullptr) leave(*hosts, context, status != 0 && !options.keep_going, grace, status);
   hosts.reset();  // nothing calls back any more
   return status;
 }
@@ -230,6 +235,11 @@ Command add_launch(CLI::App& program) {
   app->add_option("--grace", options->grace, "From SIGTERM to SIGKILL")
       ->type_name("TIME")
       ->capture_default_str();
+  app->add_option("--failure-wait", options->failure_wait,
+                  "From the first failure to the SIGTERM of the other workers, which may end by themselves")
+      ->type_name("TIME")
+      ->capture_default_str();
+  app->add_flag("--keep-going", options->keep_going, "A failure does not end the other workers");
   app->add_flag("--insecure", options->insecure,
                 "Permit several hosts without credentials; WEFT_INSECURE=1 for the workers");
   const auto file = [&](const char* name, std::string& into, const char* variable, const char* what) {
@@ -240,7 +250,7 @@ Command add_launch(CLI::App& program) {
   file("--key", options->credentials.key_file, "WEFT_KEY", "Its key");
   file("--trust", options->credentials.trust_file, "WEFT_TRUST", "The authorities to trust");
   file("--secret", options->credentials.secret_file, "WEFT_SECRET",
-       "The job's secret, instead of these or beside them");
+       "The job's secret, instead of these or in addition; WEFT_SECRET for the workers");
   return {app, [options] { return run(*options); }, options->rest};
 }
 

@@ -127,6 +127,8 @@ std::vector<WorkerPlan> plan_workers(const JobSettings& job) {
       if (!job.store.empty()) variables["WEFT_STORE"] = job.store;
       if (job.open_world || job.joins) variables["WEFT_OPEN_WORLD"] = "1";
       if (job.insecure) variables["WEFT_INSECURE"] = "1";
+      // The file's path, and not what is in it. A certificate is not passed on: it names the launcher.
+      if (!job.secret_file.empty()) variables["WEFT_SECRET"] = job.secret_file;
       workers.push_back(std::move(worker));
     }
   return workers;

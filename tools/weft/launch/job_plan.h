@@ -38,6 +38,7 @@ struct JobSettings {
   bool joins =
       false;  // these come to an open world that there is: `store` says where, and they have no ranks
   bool insecure = false;
+  std::string secret_file;  // the launcher's, for the workers too; empty: none
 
   // This host's.
   std::vector<unsigned> cores;  // that workers may run on; those of one core side by side

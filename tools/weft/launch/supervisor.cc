@@ -109,6 +109,7 @@ class Supervisor::Impl {
   void start();
   void end(int signal);
   void fail(const Failure& failure, bool own);
+  void end_survivors();
   void kill();
   void say(const std::string& text);
 
@@ -342,6 +343,8 @@ void Supervisor::Impl::ended(RunningWorker& worker) {
   worker.process.close();
   --running_;
   if (!worker.began) worker.began = begun_++;  // what it has started keeps its pipe
+  if (failed_ && options_.keep_going && stage_ == Stage::running && *worker.status != 0)
+    say("another failure: " + worker.plan.title() + " " + failure_of(*worker.status).how);
   find_first_failure();
   look_for_the_rest();
 }
@@ -383,7 +386,16 @@ void Supervisor::Impl::fail(const Failure& failure, bool own) {
   if (!failure.last_error.empty()) text += "; its last errors:" + indented(failure.last_error);
   say("first failure: " + text);
   if (own && options_.on_failure) options_.on_failure(failure);
-  end(SIGTERM);
+  if (!options_.keep_going) end_survivors();
+}
+
+// Workers that lost a peer learn of it from their own agents within moments, and have something to print.
+void Supervisor::Impl::end_survivors() {
+  if (stage_ != Stage::running) return;
+  grace_.expires_after(std::chrono::duration_cast<asio::steady_timer::duration>(options_.failure_wait));
+  grace_.async_wait([this](asio::error_code error) {
+    if (!error) end(SIGTERM);
+  });
 }
 
 void Supervisor::Impl::end(int signal) {
@@ -494,7 +506,8 @@ void Supervisor::Impl::take_signal(int number) {
     return kill();
   }
   interrupted_ = true;
-  if (stage_ != Stage::running) return;  // they end already
+  if (stage_ != Stage::running) return;                          // they end already
+  if (failed_) return end(number == SIGINT ? SIGINT : SIGTERM);  // the first failure's status stays
   failed_ = true;
   status_ = 128 + number;
   say(signal_text(number) + ": the workers are ended");

@@ -1,12 +1,13 @@
 // Supervisor: the workers of this host, from their start until none of their processes is left.
 //
-// The first failure (another exit status than 0, or a signal) is reported with its rank and last error, and
-// ends the others: SIGTERM to their process groups, after the grace time SIGKILL to whatever is left below
-// this process. A request to end (Ctrl-C) does the same; a second one kills at once. What ended workers leave
-// behind is ended with the last of them. None of this waits for who reads our output: that is queued, and
-// workers print no faster than it is read. At the end all of it is waited for; after a signal for 2 s.
-// Runs on an io_context of the main thread, whose work ends with it; this process is a subreaper.
-// Thread-safety: none; post to the io_context.
+// The first failure (another exit status than 0, or a signal) is reported with its rank and last error. The
+// other workers then have a short time in which to report their own errors and end; after it the supervisor
+// ends them: SIGTERM to their process groups, after the grace time SIGKILL to whatever is left below this
+// process. With keep_going it lets them run, and reports each further failure. A request to end (Ctrl-C) does
+// the same; a second one kills at once. What ended workers leave behind is ended with the last of them. None
+// of this waits for the reader of our output: that is queued, and workers print no faster than it is read. At
+// the end all of it is waited for; after a signal for 2 s. Runs on an io_context of the main thread, whose
+// work ends with it; this process is a subreaper. Thread-safety: none; post to the io_context.
 #pragma once
 
 #include <asio/io_context.hpp>
@@ -39,6 +40,8 @@ struct SupervisorOptions {
   std::string logs;    // a folder for NAME.out and NAME.err; empty: all is passed on
   bool prefix = true;  // what is passed on has the worker's name before each line
   std::chrono::nanoseconds grace = std::chrono::seconds{10};
+  std::chrono::nanoseconds failure_wait = std::chrono::seconds{1};  // from the first failure to SIGTERM
+  bool keep_going = false;                         // a failure does not end the other workers
   std::function<void(const Failure&)> on_failure;  // the first of this host, before the others are ended
 };
 
@@ -49,7 +52,7 @@ class Supervisor {
 
   // Throws UsageError where the program cannot be run; nothing runs then.
   void start();
-  // Something failed elsewhere: all are ended. After the first failure: nothing.
+  // Something failed elsewhere: as the first failure of a worker. After the first failure: nothing.
   void end(const Failure& failure);
   void kill();                        // without grace
   void say(const std::string& text);  // to the user, in turn with what workers print
