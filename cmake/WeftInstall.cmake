@@ -9,12 +9,32 @@ if(NOT CMAKE_INSTALL_RPATH)
 endif()
 set(CMAKE_INSTALL_RPATH_USE_LINK_PATH ON)  # LibTorch stays where the user has it
 
+# Last: a layer that was not built is left out of `cmake --install`, so that neither find_package() nor pkg-config finds
+# it. Where it is the component that was asked for, the installation fails. CMake itself would fail at the first library
+# that is missing.
+function(weft_leave_out_unbuilt NAME)
+  set(code [[
+    if(NOT EXISTS "$<TARGET_FILE:weft_@NAME@>")
+      set(libraries "$ENV{DESTDIR}${CMAKE_INSTALL_PREFIX}/@CMAKE_INSTALL_LIBDIR@")
+      if(NOT EXISTS "${libraries}/$<TARGET_FILE_NAME:weft_@NAME@>")  # nor installed before
+        file(GLOB files "${libraries}/cmake/weft/weft_@NAME@.cmake" "${libraries}/cmake/weft/weft_@NAME@-*.cmake")
+        file(REMOVE ${files} "${libraries}/pkgconfig/weft-@NAME@.pc")
+      endif()
+      if(CMAKE_INSTALL_COMPONENT)
+        message(FATAL_ERROR "weft: the component '@NAME@' was not built: cmake --build @PROJECT_BINARY_DIR@ --target weft_@NAME@")
+      endif()
+      message(STATUS "weft: the component '@NAME@' is left out, because it was not built")
+    endif()]])
+  string(CONFIGURE "${code}" code @ONLY)
+  install(CODE "${code}" COMPONENT ${NAME})
+endfunction()
+
 function(weft_install_layer NAME)
   cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "FOLDERS;EXCEPT")
   install(TARGETS weft_${NAME} EXPORT weft_${NAME}
-          RUNTIME DESTINATION "${CMAKE_INSTALL_BINDIR}" COMPONENT ${NAME}
-          LIBRARY DESTINATION "${CMAKE_INSTALL_LIBDIR}" COMPONENT ${NAME}
-          ARCHIVE DESTINATION "${CMAKE_INSTALL_LIBDIR}" COMPONENT ${NAME})
+          RUNTIME DESTINATION "${CMAKE_INSTALL_BINDIR}" COMPONENT ${NAME} OPTIONAL
+          LIBRARY DESTINATION "${CMAKE_INSTALL_LIBDIR}" COMPONENT ${NAME} OPTIONAL
+          ARCHIVE DESTINATION "${CMAKE_INSTALL_LIBDIR}" COMPONENT ${NAME} OPTIONAL)
   install(EXPORT weft_${NAME} NAMESPACE weft:: FILE weft_${NAME}.cmake
           DESTINATION "${weft_package_dir}" COMPONENT ${NAME})
   weft_files(headers "*.h" FOLDERS ${arg_FOLDERS} EXCEPT ${arg_EXCEPT})

@@ -1,0 +1,66 @@
+#!/usr/bin/env python3
+"""install_test.py CMAKE COMPILER: `cmake --install` of a tree in which not every component was built (cmake/WeftInstall.cmake)."""
+import pathlib
+import subprocess
+import sys
+import tempfile
+import unittest
+
+CMAKE_FOLDER = pathlib.Path(__file__).resolve().parents[2] / "cmake"
+PROJECT = f"""
+cmake_minimum_required(VERSION 3.25)
+project(small VERSION 1.0 LANGUAGES CXX)
+include(GNUInstallDirs)
+include({CMAKE_FOLDER}/WeftInstall.cmake)
+function(weft_files OUT)
+endfunction()
+foreach(layer one two)
+  add_library(weft_${{layer}} STATIC layer.cc)
+  weft_install_layer(${{layer}})
+endforeach()
+foreach(layer one two)
+  weft_leave_out_unbuilt(${{layer}})
+endforeach()
+"""
+
+
+class Install(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.root = pathlib.Path(folder.name)
+        (self.root / "CMakeLists.txt").write_text(PROJECT)
+        (self.root / "layer.cc").write_text("int layer() { return 1; }\n")
+        self.cmake(0, "-S", self.root, "-B", self.root / "build", f"-DCMAKE_CXX_COMPILER={COMPILER}",
+                   "-DCMAKE_CXX_COMPILER_WORKS=ON", "-DCMAKE_INSTALL_LIBDIR=lib")
+        self.cmake(0, "--build", self.root / "build", "--target", "weft_one")
+
+    def cmake(self, status, *arguments):
+        ended = subprocess.run([CMAKE, *map(str, arguments)], capture_output=True, text=True)
+        output = ended.stdout + ended.stderr
+        self.assertEqual(ended.returncode, status, output)
+        return " ".join(output.split())
+
+    def install(self, status, *arguments):
+        return self.cmake(status, "--install", self.root / "build", "--prefix", self.root / "prefix", *arguments)
+
+    def installed(self):
+        files = (self.root / "prefix").rglob("*")
+        return {file.name for file in files if file.is_file() and "noconfig" not in file.name}
+
+    def test_a_layer_that_was_not_built_is_left_out(self):
+        self.assertIn("the component 'two' is left out, because it was not built", self.install(0))
+        self.assertEqual(self.installed(), {"libweft_one.a", "weft_one.cmake"})
+        self.cmake(0, "--build", self.root / "build")
+        self.install(0)
+        self.assertEqual(self.installed(), {"libweft_one.a", "weft_one.cmake", "libweft_two.a", "weft_two.cmake"})
+
+    def test_a_component_that_is_asked_for_must_be_there(self):
+        self.install(0, "--component", "one")
+        self.assertIn("the component 'two' was not built: cmake --build", self.install(1, "--component", "two"))
+        self.assertEqual(self.installed(), {"libweft_one.a", "weft_one.cmake"})
+
+
+if __name__ == "__main__":
+    CMAKE, COMPILER = sys.argv[1:]
+    unittest.main(argv=sys.argv[:1], verbosity=2)
