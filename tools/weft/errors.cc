@@ -19,6 +19,7 @@ Exit exit_of(ErrorKind kind, bool remote) {
     case ErrorKind::unavailable:
     case ErrorKind::peer_lost:
     case ErrorKind::protocol_error:
+    case ErrorKind::permission_denied:  // the handshake was refused
       return remote ? Exit::failed : Exit::no_answer;
     case ErrorKind::invalid_argument:
     case ErrorKind::unsupported:

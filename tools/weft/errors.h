@@ -11,7 +11,7 @@ enum class Exit : int {
   ok = 0,
   failed = 1,    // the agent answered with an error, or is not serving
   usage = 2,     // nothing was called: the command, an argument or the method's name is wrong
-  no_answer = 3  // unreachable, lost, shutting down, or not in time
+  no_answer = 3  // unreachable, refused in the handshake, lost, shutting down, or not in time
 };
 
 // What the user has to change.

@@ -14,8 +14,8 @@ int main(int argc, char** argv) {
   program.footer(
       "Exit status: 0 all is well; 1 the agent answered with an error or is not serving, or what was\n"
       "looked at is in trouble; 2 nothing was called, since the command or an argument is wrong; 3 no\n"
-      "answer: unreachable, lost, or not in time. That of launch is the status of the first worker that\n"
-      "failed.");
+      "answer: unreachable, refused, lost, or not in time. That of launch is the status of the first\n"
+      "worker that failed.");
   const Command commands[] = {
       add_list(program), add_call(program),  add_ping(program),  add_health(program), add_top(program),
       add_hang(program), add_trace(program), add_rrefs(program), add_flight(program), add_launch(program)};
