@@ -118,6 +118,21 @@ rpc::Future<void> Context::leaving() {
 
 void Context::shut_down() {
   for (const auto& group : all()) group->end();
+  std::unique_ptr<rpc::HandlerPool> writer;  // its end waits for its jobs
+  std::lock_guard lock(mutex_);
+  ended_ = true;
+  writer.swap(writer_);
+}
+
+void Context::write(rpc::Job job) {
+  {
+    std::lock_guard lock(mutex_);
+    if (!ended_) {
+      if (writer_ == nullptr) writer_ = std::make_unique<rpc::HandlerPool>(1);
+      return writer_->post(std::move(job));
+    }
+  }
+  job();
 }
 
 rpc::Layer layer(nccl::DevicesOptions devices) {

@@ -4,6 +4,7 @@
 #include <weft/parallel/collectives/group_core.h>
 #include <weft/parallel/collectives/nccl/devices.h>
 #include <weft/rpc/agent/agent.h>
+#include <weft/rpc/core/handler_pool.h>
 
 #include <map>
 #include <mutex>
@@ -34,6 +35,9 @@ class WEFT_EXPORT Context final : public rpc::CallHook, public std::enable_share
   void deliver(const GroupId& id, Event event);
   std::shared_ptr<GroupCore> find(const GroupId& id) const;  // null: none
 
+  // Runs jobs that write files, one after the other on a thread of their own; shut_down() waits for them.
+  void write(rpc::Job job);
+
   bool knows(std::string_view) const override { return false; }
   void figures(rpc::LayerFigures& to) const override;
   void peer_gone(const rpc::AgentId& peer, const rpc::Error& reason) override;
@@ -52,7 +56,9 @@ class WEFT_EXPORT Context final : public rpc::CallHook, public std::enable_share
   std::map<GroupId, std::weak_ptr<GroupCore>> groups_;
   std::size_t expected_ = 0;
   std::map<GroupId, std::vector<Event>> early_;
-  std::map<rpc::AgentId, rpc::Error> gone_;  // while groups are expected
+  std::map<rpc::AgentId, rpc::Error> gone_;   // while groups are expected
+  std::unique_ptr<rpc::HandlerPool> writer_;  // one thread; made when it is needed
+  bool ended_ = false;
 };
 
 // The layer of collectives; it needs no other. devices: where NCCL comes from.

@@ -79,6 +79,10 @@ struct GroupOptions {
   // A folder into which each member writes what it did of late and what it waits for, when the group fails:
   // `weft flight FOLDER` says what that means. Empty: $WEFT_FLIGHT_DIR; nowhere, where that is not set.
   std::filesystem::path flights = {};
+  // Limits of what this member keeps for collectives that other members have begun and this one has not.
+  // Beyond a limit the group fails with resource_exhausted.
+  std::size_t max_early_messages = 64 << 10;
+  std::size_t max_early_bytes = std::size_t{1} << 30;
 };
 
 class WEFT_EXPORT Group {

@@ -100,6 +100,8 @@ void GroupCore::begin(const ExchangePtr& exchange) {
   exchange->record();
   arm(exchange->deadline());
   if (auto early = early_.extract(sequence)) {
+    early_messages_ -= early.mapped().count();
+    early_bytes_ -= early.mapped().bytes;
     exchange->signatures = std::move(early.mapped().signatures);
     if (!exchange->signatures.empty()) differs(exchange);
     for (Early::Message& message : early.mapped().messages)
@@ -201,7 +203,7 @@ void GroupCore::begin_level() {
 void GroupCore::level_over(const ExchangePtr& exchange, SharedQueue::Outcome outcome) {
   if (!outcome.ok()) over(exchange, outcome.error());
   if (ended_) {
-    if (!exchange->closed()) exchange->fail(*ended_);
+    if (!exchange->closed()) fail_written(exchange);
     return;
   }
   if (outcome.value() == SharedRun::State::differs && !exchange->disagrees) differs(exchange);
@@ -267,7 +269,7 @@ void GroupCore::shared_over(const ExchangePtr& exchange, SharedQueue::Outcome ou
   const auto fail = [&](std::exception_ptr error) {
     turns_.run([self = shared_from_this(), exchange, error = std::move(error)] {
       if (error != nullptr) self->fail_all(self->fault_of(*exchange, error), true);
-      exchange->fail(*self->ended_);
+      self->fail_written(exchange);
     });
   };
   if (!outcome.ok()) return fail(outcome.error());
@@ -294,11 +296,30 @@ void GroupCore::data(const rpc::AgentId& from, std::uint64_t sequence, std::uint
   turns_.run([self = shared_from_this(), rank, sequence, label, hash, bytes = std::move(bytes)]() mutable {
     if (self->ended_) return;
     if (sequence >= self->begun_) {
-      self->early_[sequence].messages.push_back({rank, label, hash, std::move(bytes)});
+      Early& early = self->early_[sequence];
+      const std::size_t size = bytes.size();
+      early.messages.push_back({rank, label, hash, std::move(bytes)});
+      self->kept_early(early, size);
     } else if (const auto found = self->running_.find(sequence); found != self->running_.end()) {
       self->take(ExchangePtr(found->second), rank, label, hash, std::move(bytes));
     }
   });
+}
+
+void GroupCore::kept_early(Early& early, std::size_t bytes) {
+  early.bytes += bytes;
+  ++early_messages_;
+  early_bytes_ += bytes;
+  if (early_messages_ <= options_.max_early_messages && early_bytes_ <= options_.max_early_bytes) return;
+  fail_all(
+      rpc::Error(rpc::ErrorKind::resource_exhausted,
+                 prefix() + describe(rank_) + " has begun " + std::to_string(begun_) +
+                     " collectives; for later ones other members have sent " +
+                     std::to_string(early_messages_) + " messages of " + std::to_string(early_bytes_) +
+                     " bytes, more than max_early_messages (" + std::to_string(options_.max_early_messages) +
+                     ") or max_early_bytes (" + std::to_string(options_.max_early_bytes) +
+                     ") of GroupOptions: wait for results before further collectives, or raise the limit"),
+      true);
 }
 
 void GroupCore::disagree(const rpc::AgentId& from, std::uint64_t sequence, std::string signature) {
@@ -307,7 +328,9 @@ void GroupCore::disagree(const rpc::AgentId& from, std::uint64_t sequence, std::
   turns_.run([self = shared_from_this(), rank, sequence, signature = std::move(signature)]() mutable {
     if (self->ended_) return;
     if (sequence >= self->begun_) {
-      self->early_[sequence].signatures[rank] = std::move(signature);
+      Early& early = self->early_[sequence];
+      const std::size_t size = signature.size();
+      if (early.signatures.emplace(rank, std::move(signature)).second) self->kept_early(early, size);
     } else if (const auto found = self->running_.find(sequence); found != self->running_.end()) {
       const ExchangePtr exchange = found->second;
       exchange->signatures[rank] = std::move(signature);

@@ -85,7 +85,6 @@ class WEFT_EXPORT GroupCore final : public std::enable_shared_from_this<GroupCor
   nccl::GroupDevices& devices() { return devices_; }
   const std::shared_ptr<rpc::AgentCore>& agent() const { return core_; }
   const Options& options() const { return options_; }
-  void note_flight();         // writes it, where there is a folder
   void note_awaited();        // for whom what is under way waits, into the flight
   FlightDump flight() const;  // what this member has done of late, and what it waits for
 
@@ -124,6 +123,8 @@ class WEFT_EXPORT GroupCore final : public std::enable_shared_from_this<GroupCor
     };
     std::vector<Message> messages;
     std::map<int, std::string> signatures;
+    std::size_t bytes = 0;  // of both
+    std::size_t count() const { return messages.size() + signatures.size(); }
   };
   using ExchangePtr = std::shared_ptr<Exchange>;
   struct Sent {  // and not received yet
@@ -132,6 +133,10 @@ class WEFT_EXPORT GroupCore final : public std::enable_shared_from_this<GroupCor
     rpc::Clock::time_point deadline;
     rpc::Promise<void> promise;
     FlightRecorder::Ticket ticket;
+  };
+  struct Snapshot {
+    std::shared_ptr<GroupCore> group;
+    FlightDump dump;
   };
   struct Given {  // and not answered yet
     std::string what;
@@ -167,7 +172,11 @@ class WEFT_EXPORT GroupCore final : public std::enable_shared_from_this<GroupCor
   void next_level(const ExchangePtr& exchange);
   void value_over(std::uint64_t round, rpc::Result<ValueRounds::Values> values);
   void send_over(std::uint64_t number, rpc::Result<void> result);
-  void fail_all(const rpc::Error& error, bool tell, bool write = true);  // to the others; what was under way
+  void kept_early(Early& early, std::size_t bytes);  // has one message more
+  // tell: the other members; write: dumps of all groups of this agent. Futures fail once these are written.
+  void fail_all(const rpc::Error& error, bool tell, bool write = true);
+  void fail_futures();
+  void fail_written(const ExchangePtr& exchange);  // with the group's error
   void look_at_deadlines();
   void ask_who_is_missing(const ExchangePtr& exchange);
   void arm(rpc::Clock::time_point when);
@@ -179,7 +188,9 @@ class WEFT_EXPORT GroupCore final : public std::enable_shared_from_this<GroupCor
   std::string describe(int rank) const;           // "rank 2 (worker2)"
   std::string prefix() const { return "group '" + options_.name + "': "; }
   void note_end(FlightRecorder::Ticket ticket, const std::exception_ptr& error);  // null: it is done
-  void write_flight();
+  Snapshot snapshot();                                                            // in turn
+  rpc::Future<Snapshot> take_snapshot();                                          // any thread
+  void write_flight(const FlightDump& dump);  // on the context's thread for files
   template <auto Method, class... Arguments>
   void tell_others(const Arguments&... arguments);
 
@@ -199,12 +210,14 @@ class WEFT_EXPORT GroupCore final : public std::enable_shared_from_this<GroupCor
   std::atomic<std::uint64_t> begun_{0};  // how many plans; written in turn
 
   std::atomic<std::uint64_t> rounds_reserved_{0};
+  std::int64_t written_ = 0;  // when the last dump written was taken; on the context's thread for files
 
   Turns turns_;  // guards what follows
   std::map<std::uint64_t, ExchangePtr> running_;
   std::deque<ExchangePtr>
       levelled_;  // of running_, those with levels: one at a time, in the same order on all
   std::map<std::uint64_t, Early> early_;
+  std::size_t early_messages_ = 0, early_bytes_ = 0;
   Mailbox mailbox_;
   std::map<std::uint64_t, Sent> sent_;  // by number
   std::uint64_t sends_ = 0;
@@ -212,6 +225,8 @@ class WEFT_EXPORT GroupCore final : public std::enable_shared_from_this<GroupCor
   std::map<std::uint64_t, Given> given_;  // by round
   std::set<int> left_;                    // members that have left orderly
   std::optional<rpc::Error> ended_;
+  bool writing_ = false;              // dumps, since it has ended
+  std::vector<ExchangePtr> failing_;  // when these are written
   std::optional<rpc::Clock::time_point> armed_;
 };
 

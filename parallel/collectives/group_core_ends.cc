@@ -1,6 +1,7 @@
 // GroupCore: how a group ends for all its members: deaths, leaves, aborts, deadlines.
 #include <weft/parallel/collectives/context.h>
 #include <weft/parallel/collectives/group_exchange.h>
+#include <weft/rpc/core/when_all.h>
 
 #include <algorithm>
 
@@ -54,6 +55,7 @@ void GroupCore::end() {
   turns_.run([self = shared_from_this()] {
     self->fail_all(rpc::Error(rpc::ErrorKind::shut_down, self->prefix() + "this agent has ended"), false,
                    false);
+    self->fail_futures();  // without waiting for files
   });
 }
 
@@ -108,23 +110,49 @@ void GroupCore::fail_all(const rpc::Error& error, bool tell, bool write) {
   if (ended_) return;
   ended_ = error;
   early_.clear();
-  // Before anybody hears of it, while what hangs still does; of all groups here, since one may wait for
-  // another.
+  // Dumps are taken before any member hears of the failure, and written afterwards: files may be slow. They
+  // are of all groups of this agent, since one group may wait for another.
+  std::vector<rpc::Future<Snapshot>> snapshots;
   if (write) {
-    write_flight();
+    if (!options_.flights.empty())
+      snapshots.push_back(rpc::Future<Snapshot>::made(rpc::capture([&] { return snapshot(); })));
     for (const auto& other : Context::of(*core_)->all())
-      if (other.get() != this) other->note_flight();
+      if (other.get() != this && !other->options_.flights.empty())
+        snapshots.push_back(other->take_snapshot());
   }
   if (tell) tell_others<&GroupService::failed>(id_, error.kind(), std::string(error.what()));
   devices_.end(error);
   if (shared_ != nullptr) shared_->stop();
   levelled_.clear();
-  for (const auto& [sequence, exchange] : std::exchange(running_, {})) {
-    // What is under way in memory ends when nothing is written to any more.
+  for (auto running = running_.begin(); running != running_.end();) {
+    // A collective in shared memory ends when nothing writes to its tensors any more.
+    const ExchangePtr& exchange = running->second;
     const bool comes_back = exchange->is_shared() || exchange->level == Exchange::Level::first ||
                             exchange->level == Exchange::Level::last;
-    if (!comes_back) exchange->fail(error);
+    if (!comes_back) {
+      exchange->close();
+      failing_.push_back(exchange);
+    }
+    running = running_.erase(running);
   }
+  if (snapshots.empty()) return fail_futures();
+  writing_ = true;
+  rpc::when_all(std::move(snapshots))
+      .then([self = shared_from_this()](rpc::Result<std::vector<Snapshot>>&& taken) {
+        Context::of(*self->core_)->write([self, taken = std::move(taken)]() mutable {
+          if (taken.ok())
+            for (const Snapshot& each : taken.value()) each.group->write_flight(each.dump);
+          // Futures complete on the loop, not on the thread for files.
+          self->loop_->post([self] { self->turns_.run([self] { self->fail_futures(); }); });
+        });
+      });
+}
+
+// The program may exit when a future fails, so futures wait for the dumps.
+void GroupCore::fail_futures() {
+  writing_ = false;
+  const rpc::Error& error = *ended_;
+  for (const ExchangePtr& exchange : std::exchange(failing_, {})) exchange->fail(error);
   mailbox_.fail(error);
   values_.fail(error);
   for (auto& [round, given] : std::exchange(given_, {})) {
@@ -135,6 +163,10 @@ void GroupCore::fail_all(const rpc::Error& error, bool tell, bool write) {
     recorder_.failed(sent.ticket, error.what());
     sent.promise.fail(error);
   }
+}
+
+void GroupCore::fail_written(const ExchangePtr& exchange) {
+  writing_ ? failing_.push_back(exchange) : exchange->fail(*ended_);
 }
 
 // --- What was under way ---
@@ -154,25 +186,34 @@ FlightDump GroupCore::flight() const {
   return dump;
 }
 
-void GroupCore::note_flight() {
-  turns_.run([self = shared_from_this()] { self->write_flight(); });
-}
-
 void GroupCore::note_awaited() {
   turns_.run([self = shared_from_this()] {
     for (const auto& [sequence, exchange] : self->running_) exchange->record_awaited();
   });
 }
 
-// That it cannot be written is no reason to fail otherwise than the group does.
-void GroupCore::write_flight() {
-  if (options_.flights.empty()) return;
+GroupCore::Snapshot GroupCore::snapshot() {
   for (const auto& [sequence, exchange] : running_) exchange->record_awaited();
-  (void)rpc::capture([&] {
-    FlightDump dump = flight();
-    if (ended_) dump.error = ended_->what();
-    return write_flight_dump(options_.flights, dump);
+  Snapshot taken{shared_from_this(), flight()};
+  if (ended_) taken.dump.error = ended_->what();
+  return taken;
+}
+
+rpc::Future<GroupCore::Snapshot> GroupCore::take_snapshot() {
+  rpc::Promise<Snapshot> promise;
+  auto future = promise.future();
+  turns_.run([self = shared_from_this(), promise = std::move(promise)]() mutable {
+    promise.complete(rpc::capture([&] { return self->snapshot(); }));
   });
+  return future;
+}
+
+// Two failures may take dumps of one group in one order and write them in the other: the later one stays. A
+// file that cannot be written does not change the group's error.
+void GroupCore::write_flight(const FlightDump& dump) {
+  if (dump.records.taken < written_) return;
+  written_ = dump.records.taken;
+  (void)rpc::capture([&] { return write_flight_dump(options_.flights, dump); });
 }
 
 // Who cannot be reached is lost. In a job of fixed size the one lost may be another: the text names it.

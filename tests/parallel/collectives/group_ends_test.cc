@@ -1,6 +1,8 @@
 // How the collectives of a group fail: ranks that mean different things, die, leave, abort, come too late.
 #include <weft/parallel/collectives/flight/flight_dump.h>
 
+#include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <filesystem>
@@ -226,6 +228,67 @@ TEST_P(GroupEnds, WhatHangsIsWrittenDownBeforeAnybodyHearsOfIt) {
   EXPECT_TRUE(std::filesystem::exists(path));
   for (int rank = 0; rank < ranks; ++rank) company.end(rank);  // which the others write down, too
   std::filesystem::remove_all(folder);
+}
+
+// The file that rank 0 writes first is a pipe, so that rank 0 waits until the test reads it.
+TEST_P(GroupEnds, AreToldToOtherMembersBeforeFilesAreWritten) {
+  const auto folder =
+      std::filesystem::temp_directory_path() / ("weft-slow-flights-" + std::to_string(::getpid()));
+  const auto recorded = company.groups({.flights = folder});
+  const std::string pipe =
+      recorded[0].write_flight(folder).string() + "." + std::to_string(::getpid()) + ".part";
+  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+  Futures others = but(2, [&](const Group& group) {
+    return recorded[group.rank()].barrier(group.rank() == 0 ? Deadline(50ms) : std::nullopt);
+  });
+  Futures own;
+  own.push_back(std::move(others.front()));
+  others.erase(others.begin());
+  expect_all(std::move(others), ErrorKind::deadline_exceeded, {"rank 2 (worker2) has not begun it"});
+  EXPECT_FALSE(own.front().ready()) << "before its dump is written";
+  const int reader = ::open(pipe.c_str(), O_RDONLY | O_NONBLOCK);
+  expect_all(std::move(own), ErrorKind::deadline_exceeded, {"rank 2 (worker2) has not begun it"});
+  ::close(reader);
+  std::filesystem::remove_all(folder);
+}
+
+// --- Messages for collectives that were not begun ---
+
+class EarlyMessages : public ::testing::Test {
+ protected:
+  static Futures begin(const Group& group, int collectives, std::int64_t elements) {
+    Futures futures;
+    for (int i = 0; i < collectives; ++i) futures.push_back(group.all_reduce(at::ones({elements})));
+    return futures;
+  }
+  Company company{2};
+};
+
+TEST_F(EarlyMessages, UpToTheLimitAreKept) {
+  const auto groups = company.groups({.max_early_messages = 8, .max_early_bytes = 8 * 16});
+  for (int round = 0; round < 3; ++round) {
+    Futures ahead = begin(groups[1], 8, 4);
+    auto last = groups[1].send(at::ones({1}), 0);
+    got(groups[0].recv(at::zeros({1}), 1));  // what was sent before has arrived
+    got(std::move(last));
+    Futures behind = begin(groups[0], 8, 4);
+    for (auto* futures : {&ahead, &behind})
+      for (auto& future : *futures) got(std::move(future));
+  }
+}
+
+TEST_F(EarlyMessages, BeyondTheirNumberEndTheGroup) {
+  const auto groups = company.groups({.max_early_messages = 8});
+  const std::vector<std::string> words{"rank 0 (worker0) has begun 0 collectives", "9 messages of 144 bytes",
+                                       "max_early_messages (8)"};
+  expect_all(begin(groups[1], 20, 4), ErrorKind::resource_exhausted, words);
+  expect_all(begin(groups[0], 1, 4), ErrorKind::resource_exhausted, words);
+}
+
+TEST_F(EarlyMessages, BeyondTheirBytesEndTheGroup) {
+  const auto groups = company.groups({.max_early_bytes = 100'000});
+  expect_all(begin(groups[1], 3, 10'000), ErrorKind::resource_exhausted,
+             {"3 messages of 120000 bytes", "max_early_bytes (100000)"});
 }
 
 }  // namespace group_ends_test
