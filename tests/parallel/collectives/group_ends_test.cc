@@ -182,6 +182,17 @@ TEST_P(GroupEnds, AbortEndsTheGroupForAll) {
   expect_all(std::move(futures), ErrorKind::aborted, {"rank 1 (worker1)", "the loss is NaN"});
 }
 
+// The timer of the first barrier fires while the second one waits.
+TEST(GroupTimeouts, OfALaterCollectiveHoldAfterAnEarlierOneSucceeded) {
+  Company company(2);
+  const auto groups = company.groups();
+  together(groups, [](const Group& group) { return group.barrier(2s); });
+  Futures futures;
+  futures.push_back(groups[0].barrier(2050ms));
+  expect_all(std::move(futures), ErrorKind::deadline_exceeded,
+             {"was not done within 2.05 s", "rank 1 (worker1) has not begun it"});
+}
+
 // --- What was under way, for people ---
 
 TEST_P(GroupEnds, WhatHangsIsWrittenDownBeforeAnybodyHearsOfIt) {

@@ -119,5 +119,12 @@ TEST_P(GroupMessages, MessagesEndWithTheirOtherSide) {
   expect_all(std::move(futures), ErrorKind::shut_down, {"rank 2 (worker2)"});
 }
 
+TEST_P(GroupMessages, ASendFailsWhenItsReceiverLeavesWithoutReceiving) {
+  Futures sent;
+  sent.push_back(groups[0].send(at::zeros({4}), 2));
+  got(company.agent(2).leave());
+  expect_all(std::move(sent), ErrorKind::shut_down, {"rank 2 (worker2)"});
+}
+
 }  // namespace group_messages_test
 }  // namespace weft::collectives::testing
