@@ -5,6 +5,21 @@
 #include <torch/csrc/autograd/variable.h>
 
 namespace weft::dist_autograd {
+namespace {
+
+// Whether the receiver cannot have seen the message. After any other failure it may hold the message's
+// tensors.
+bool was_not_sent(const std::exception_ptr& error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const rpc::Error& failure) {
+    return failure.execution() == rpc::Execution::not_sent;
+  } catch (...) {
+    return false;
+  }
+}
+
+}  // namespace
 
 class MessagePart::Recorder final : public tensor::TensorHook {
  public:
@@ -90,7 +105,7 @@ void MessagePart::read(rpc::IncomingMessage& message) {
 }
 
 void MessagePart::ended(const std::exception_ptr& error) {
-  if (error != nullptr && sent_) pass_->remove_send(*sent_);
+  if (error != nullptr && sent_ && was_not_sent(error)) pass_->remove_send(*sent_);
   if (std::exchange(counted_, false)) pass_->call_ended(PassState::Direction::outgoing);
 }
 

@@ -40,7 +40,7 @@ class WEFT_EXPORT PassState final : public GradientSink, public std::enable_shar
   void check_open() const;   // the same, or failed_precondition where it takes no more calls
   MessageId next_message();
   void add_send(const MessageId& message, NodePtr node);
-  void remove_send(const MessageId& message);  // its message never arrived, or failed
+  void remove_send(const MessageId& message);  // the receiver never saw the message
   void meet(const rpc::AgentId& peer);         // this worker exchanges calls of the pass with it
   std::set<rpc::AgentId> met() const;
   enum class Direction { outgoing, incoming };

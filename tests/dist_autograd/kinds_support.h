@@ -89,6 +89,14 @@ struct Functions {
     co_return Context::of(*call.core())->find(pass)->gradient(*here);
   }
   at::Tensor give() { return own; }
+  at::Tensor keep_and_fail(at::Tensor x) {
+    own = std::move(x);
+    throw std::runtime_error("forward failed on purpose");
+  }
+  at::Tensor square_later(at::Tensor x) {
+    gate.wait();
+    return x * x;
+  }
 
   using Service = rpc::Service<
       "test.functions", rpc::Method<"add", &Functions::add>, rpc::Method<"multiply", &Functions::multiply>,
@@ -98,7 +106,8 @@ struct Functions {
       rpc::Method<"nested", &Functions::nested>, rpc::Method<"nested_failure", &Functions::nested_failure>,
       rpc::Method<"releasing", &Functions::releasing>, rpc::Method<"make", &Functions::make>,
       rpc::Method<"make_later", &Functions::make_later>, rpc::Method<"gradient", &Functions::gradient>,
-      rpc::Method<"give", &Functions::give>>;
+      rpc::Method<"give", &Functions::give>, rpc::Method<"keep_and_fail", &Functions::keep_and_fail>,
+      rpc::Method<"square_later", &Functions::square_later>>;
 
   Arrival last_arrival() {
     std::lock_guard lock(mutex);

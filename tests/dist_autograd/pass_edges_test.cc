@@ -93,6 +93,39 @@ TEST_F(PassEdges, FromAnRRefToSomethingElse) {
   EXPECT_EQ(kind_of([&] { got(pass.backward(root, at::ones({}))); }), ErrorKind::type_mismatch);
 }
 
+// The receiver has the message's tensors although the call failed.
+TEST_F(PassEdges, AMessageOfACallThatFailedAtItsReceiverStaysInThePass) {
+  Pass pass{cluster[0]};
+  const at::Tensor x = leaf();
+  EXPECT_EQ(kind_of([&] { got(cluster.peer(0, 1).call<&Functions::keep_and_fail>(pass, x)); }),
+            ErrorKind::handler_failed);
+  got(pass.backward((got(cluster.peer(0, 1).call<&Functions::give>(pass)) * 3).sum()));
+  expect_gradients(pass, {x}, {at::full_like(x, 3)});
+}
+
+TEST_F(PassEdges, AMessageOfARemoteCallThatTimedOutStaysInThePass) {
+  Pass pass{cluster[0]};
+  const at::Tensor x = leaf();
+  const rpc::CallOptions hurried{.deadline = std::chrono::milliseconds{20}};
+  const Value there = rref::remote<&Functions::square_later>(cluster.peer(0, 1).with(hurried), pass, x);
+  weft::test::eventually("the call has timed out", [&] { return cluster[0].counts().waiting == 0; });
+  functions[1]->gate.set();
+  got(pass.backward(got(there.to_here(pass)).sum()));
+  expect_gradients(pass, {x}, {2 * x.detach()});
+}
+
+at::Tensor unserved(at::Tensor x) { return x; }
+using Unserved = rpc::Function<"test.unserved", &unserved>;
+
+// The peer refuses the call before it reads the tensors: fast would otherwise wait for their gradients.
+TEST_F(PassEdges, AMessageThatWasNotSentIsForgotten) {
+  Pass pass{cluster[0]};
+  const at::Tensor x = leaf();
+  EXPECT_EQ(kind_of([&] { got(cluster.peer(0, 1).call<Unserved>(pass, x)); }), ErrorKind::not_found);
+  got(pass.backward(along(pass, {}, x).sum(), {.mode = BackwardMode::fast}));
+  expect_gradients(pass, {x}, {at::full_like(x, 2)});
+}
+
 TEST_F(PassEdges, AFailureBehindANestedCall) {
   Pass pass{cluster[0]};
   const at::Tensor result =
