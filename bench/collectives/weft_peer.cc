@@ -33,7 +33,7 @@ void run(const Work& work, const std::string& store, RankEnd& end) {
   collectives::GroupOptions how{.shared_memory = work.kind != Kind::tcp};
   if (work.bounds) how.bounds = *work.bounds;
   if (hosts) how.host = "host" + std::to_string(work.host_of(end.rank()));
-  const Group group = Group::create(agent, how).get();
+  const Group group = Group::create(agent, how).get().inlined();  // it waits for each result
 
   const auto make = [&](std::size_t elements) {
     const std::vector<std::int64_t> sizes{static_cast<std::int64_t>(elements)};

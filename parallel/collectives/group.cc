@@ -10,13 +10,13 @@ namespace {
 
 // Errors of the arguments are the future's, as all others.
 template <class F>
-rpc::Future<void> begin(const std::shared_ptr<GroupCore>& core, F prepare) {
+rpc::Future<void> begin(const std::shared_ptr<GroupCore>& core, bool inlined, F prepare) {
   auto collective = rpc::capture([&] {
     const at::NoGradGuard no_grad;
     return prepare();
   });
   if (!collective.ok()) return rpc::Future<void>::made(rpc::Result<void>(collective.error()));
-  return core->start(std::move(collective).get());
+  return core->start(std::move(collective).get(), inlined);
 }
 
 // --- Tensors of an accelerator ---
@@ -79,6 +79,11 @@ std::vector<std::string> Group::members() const {
   for (const rpc::AgentId& member : core_->members()) names.push_back(member.name);
   return names;
 }
+Group Group::inlined() const {
+  Group group = *this;
+  group.inlined_ = true;
+  return group;
+}
 void Group::abort(const std::string& reason) const {
   core_->abort("rank " + std::to_string(rank()) + " (" + members()[static_cast<std::size_t>(rank())] +
                ") aborted it: " + reason);
@@ -103,7 +108,7 @@ rpc::Future<void> Group::all_reduce(at::Tensor tensor, ReduceOp op, Deadline dea
   if (is_on_device(tensor))
     return on_device(*core_, tensor, {Operation::all_reduce, {shape_of(tensor)}, {}, op}, deadline, site,
                      [&](const Ranks& ranks, Deadline limit) { return ranks.all_reduce(tensor, op, limit); });
-  return begin(core_, [&] {
+  return begin(core_, inlined_, [&] {
     Preparation all(*core_, Operation::all_reduce, tensor, deadline, site);
     all.set_reduction(op);
     all.signature().shapes = {shape_of(tensor)};
@@ -125,7 +130,7 @@ rpc::Future<void> Group::all_reduce(std::vector<at::Tensor> tensors, ReduceOp op
     return on_device(
         *core_, tensors.front(), {Operation::all_reduce, shapes_of(tensors), {}, op}, deadline, site,
         [&](const Ranks& ranks, Deadline limit) { return ranks.all_reduce(tensors, op, limit); });
-  return begin(core_, [&] {
+  return begin(core_, inlined_, [&] {
     expect_some(tensors);
     Preparation all(*core_, Operation::all_reduce, tensors.front(), deadline, site);
     for (const at::Tensor& tensor : tensors) check_same(tensors.front(), tensor);
@@ -147,7 +152,7 @@ rpc::Future<void> Group::reduce(at::Tensor tensor, int root, ReduceOp op, Deadli
     return on_device(
         *core_, tensor, {Operation::reduce, {shape_of(tensor)}, root, op}, deadline, site,
         [&](const Ranks& ranks, Deadline limit) { return ranks.reduce(tensor, root, op, limit); });
-  return begin(core_, [&] {
+  return begin(core_, inlined_, [&] {
     Preparation all(*core_, Operation::reduce, tensor, deadline, site);
     all.set_root(root);
     all.set_reduction(op);
@@ -164,7 +169,7 @@ rpc::Future<void> Group::broadcast(at::Tensor tensor, int root, Deadline deadlin
     return on_device(
         *core_, tensor, {Operation::broadcast, {shape_of(tensor)}, root}, deadline, site,
         [&](const Ranks& ranks, Deadline limit) { return ranks.broadcast(tensor, root, limit); });
-  return begin(core_, [&] {
+  return begin(core_, inlined_, [&] {
     Preparation all(*core_, Operation::broadcast, tensor, deadline, site);
     all.set_root(root);
     all.signature().shapes = {shape_of(tensor)};
@@ -186,7 +191,7 @@ rpc::Future<void> Group::broadcast(std::vector<at::Tensor> tensors, int root, De
     return on_device(
         *core_, tensors.front(), {Operation::broadcast, shapes_of(tensors), root}, deadline, site,
         [&](const Ranks& ranks, Deadline limit) { return ranks.broadcast(tensors, root, limit); });
-  return begin(core_, [&] {
+  return begin(core_, inlined_, [&] {
     expect_some(tensors);
     Preparation all(*core_, Operation::broadcast, tensors.front(), deadline, site);
     for (const at::Tensor& tensor : tensors) check_same(tensors.front(), tensor);
@@ -211,7 +216,7 @@ rpc::Future<void> Group::all_gather(at::Tensor output, at::Tensor input, Deadlin
     return on_device(
         *core_, input, {Operation::all_gather, {shape_of(input)}}, deadline, site,
         [&](const Ranks& ranks, Deadline limit) { return ranks.all_gather(output, input, limit); });
-  return begin(core_, [&] {
+  return begin(core_, inlined_, [&] {
     Preparation all(*core_, Operation::all_gather, input, deadline, site);
     check_same(input, output);
     all.signature().shapes = {shape_of(input)};
@@ -229,7 +234,7 @@ rpc::Future<void> Group::all_gather(std::vector<at::Tensor> outputs, std::vector
     return on_device(
         *core_, inputs.front(), {Operation::all_gather, shapes_of(inputs)}, deadline, site,
         [&](const Ranks& ranks, Deadline limit) { return ranks.all_gather(outputs, inputs, limit); });
-  return begin(core_, [&] {
+  return begin(core_, inlined_, [&] {
     const Tensors all_of_them = expect_pairs(outputs, inputs);
     Preparation all(*core_, Operation::all_gather, inputs.front(), deadline, site);
     for (const at::Tensor& tensor : all_of_them) check_same(inputs.front(), tensor);
@@ -254,7 +259,7 @@ rpc::Future<void> Group::all_gather_v(std::vector<at::Tensor> outputs, at::Tenso
     return on_device(
         *core_, input, {Operation::all_gather_v, shapes_of(outputs)}, deadline, site,
         [&](const Ranks& ranks, Deadline limit) { return ranks.all_gather_v(outputs, input, limit); });
-  return begin(core_, [&] {
+  return begin(core_, inlined_, [&] {
     Preparation all(*core_, Operation::all_gather_v, input, deadline, site);
     expect_one_each(*core_, outputs);
     for (const at::Tensor& output : outputs) check_same(input, output);
@@ -274,7 +279,7 @@ rpc::Future<void> Group::reduce_scatter(at::Tensor output, at::Tensor input, Red
     return on_device(
         *core_, input, {Operation::reduce_scatter, {shape_of(input)}, {}, op}, deadline, site,
         [&](const Ranks& ranks, Deadline limit) { return ranks.reduce_scatter(output, input, op, limit); });
-  return begin(core_, [&] {
+  return begin(core_, inlined_, [&] {
     Preparation all(*core_, Operation::reduce_scatter, input, deadline, site);
     check_same(input, output);
     all.set_reduction(op);
@@ -292,7 +297,7 @@ rpc::Future<void> Group::reduce_scatter(std::vector<at::Tensor> outputs, std::ve
     return on_device(
         *core_, inputs.front(), {Operation::reduce_scatter, shapes_of(inputs), {}, op}, deadline, site,
         [&](const Ranks& ranks, Deadline limit) { return ranks.reduce_scatter(outputs, inputs, op, limit); });
-  return begin(core_, [&] {
+  return begin(core_, inlined_, [&] {
     const Tensors all_of_them = expect_pairs(outputs, inputs);
     Preparation all(*core_, Operation::reduce_scatter, inputs.front(), deadline, site);
     for (const at::Tensor& tensor : all_of_them) check_same(inputs.front(), tensor);
@@ -319,7 +324,7 @@ rpc::Future<void> Group::reduce_scatter_v(at::Tensor output, std::vector<at::Ten
                      [&](const Ranks& ranks, Deadline limit) {
                        return ranks.reduce_scatter_v(output, inputs, op, limit);
                      });
-  return begin(core_, [&] {
+  return begin(core_, inlined_, [&] {
     Preparation all(*core_, Operation::reduce_scatter_v, output, deadline, site);
     expect_one_each(*core_, inputs);
     for (const at::Tensor& input : inputs) check_same(output, input);
@@ -339,7 +344,7 @@ rpc::Future<void> Group::all_to_all(at::Tensor output, at::Tensor input, Deadlin
     return on_device(
         *core_, input, {Operation::all_to_all, {shape_of(input)}}, deadline, site,
         [&](const Ranks& ranks, Deadline limit) { return ranks.all_to_all(output, input, limit); });
-  return begin(core_, [&] {
+  return begin(core_, inlined_, [&] {
     Preparation all(*core_, Operation::all_to_all, input, deadline, site);
     check_same(input, output);
     if (input.numel() != output.numel() || input.numel() % size() != 0)
@@ -358,7 +363,7 @@ rpc::Future<void> Group::all_to_all_v(std::vector<at::Tensor> outputs, std::vect
     return on_device(
         *core_, inputs.front(), {Operation::all_to_all_v, {{-1}}}, deadline, site,
         [&](const Ranks& ranks, Deadline limit) { return ranks.all_to_all_v(outputs, inputs, limit); });
-  return begin(core_, [&] {
+  return begin(core_, inlined_, [&] {
     expect_one_each(*core_, inputs);
     expect_one_each(*core_, outputs);
     Preparation all(*core_, Operation::all_to_all_v, inputs.front(), deadline, site);
@@ -379,7 +384,7 @@ rpc::Future<void> Group::gather(std::vector<at::Tensor> outputs, at::Tensor inpu
     return on_device(
         *core_, input, {Operation::gather, {shape_of(input)}, root}, deadline, site,
         [&](const Ranks& ranks, Deadline limit) { return ranks.gather(outputs, input, root, limit); });
-  return begin(core_, [&] {
+  return begin(core_, inlined_, [&] {
     Preparation all(*core_, Operation::gather, input, deadline, site);
     all.set_root(root);
     all.signature().shapes = {shape_of(input)};
@@ -403,7 +408,7 @@ rpc::Future<void> Group::scatter(at::Tensor output, std::vector<at::Tensor> inpu
     return on_device(
         *core_, output, {Operation::scatter, {shape_of(output)}, root}, deadline, site,
         [&](const Ranks& ranks, Deadline limit) { return ranks.scatter(output, inputs, root, limit); });
-  return begin(core_, [&] {
+  return begin(core_, inlined_, [&] {
     Preparation all(*core_, Operation::scatter, output, deadline, site);
     all.set_root(root);
     all.signature().shapes = {shape_of(output)};
@@ -422,7 +427,7 @@ rpc::Future<void> Group::scatter(at::Tensor output, std::vector<at::Tensor> inpu
 }
 
 rpc::Future<void> Group::barrier(Deadline deadline, Site site) const {
-  return begin(core_, [&] {
+  return begin(core_, inlined_, [&] {
     Collective barrier;
     barrier.site = site;
     barrier.deadline = deadline;

@@ -13,9 +13,10 @@
 // Tensors are of any dtype (reductions: reduction.h), contiguous or not, also empty; inputs may be expanded.
 // They are lent until the future is complete: nobody writes to an input, nobody touches an output. Tensors of
 // a GPU go by NCCL, on the current stream, and are contiguous (prepare(); docs/nccl.md). Autograd does not
-// see collectives. Results are the same bits on every rank and in every run. Futures complete on the agent's
-// threads; cancel() aborts. A group is a handle: copies are the same group. Thread-safe; which of two threads
-// begins first is for the program to order, alike on all ranks.
+// see collectives. Results are the same bits on every rank and in every run. Collectives run and their
+// futures complete on threads of the agent and of the group, except those of inlined(); cancel() aborts. A
+// group is a handle: copies are the same group. Thread-safe; which of two threads begins first is for the
+// program to order, alike on all ranks.
 #pragma once
 
 #include <weft/parallel/collectives/plan/bounds.h>
@@ -109,6 +110,11 @@ class WEFT_EXPORT Group {
   int rank() const;
   int size() const;
   std::vector<std::string> members() const;  // names, by rank
+
+  // The same group, whose collectives start to run on the calling thread: for a caller that waits for the
+  // result at once. In shared memory the caller runs up to 1 MiB, for as long as the other ranks come within
+  // 50 µs each. By messages it runs what can run without waiting, and first what other threads have started.
+  Group inlined() const;
 
   // A tensor in the memory that the members share, where collectives need not copy it; ordinary memory where
   // they share none, or it is used up. Throws resource_exhausted where the host has none left. It stays when
@@ -247,6 +253,7 @@ class WEFT_EXPORT Group {
   rpc::Future<int> receive(at::Tensor tensor, std::optional<int> from, std::uint64_t tag, Deadline deadline,
                            const Site& site) const;
   std::shared_ptr<GroupCore> core_;
+  bool inlined_ = false;
 };
 
 template <rpc::Transferable T>

@@ -40,15 +40,21 @@ GroupCore::GroupCore(std::shared_ptr<rpc::AgentCore> core, GroupId id, Options o
 
 GroupCore::~GroupCore() = default;
 
-rpc::Future<void> GroupCore::start(Collective collective) {
+rpc::Future<void> GroupCore::start(Collective collective, bool inlined) {
   const auto exchange = std::make_shared<Exchange>(shared_from_this(), std::move(collective));
   auto future = exchange->future();
   if (backend() == GroupBackend::memory) {
-    start_shared(exchange);
+    start_shared(exchange, inlined);
   } else {
-    turns_.run([self = shared_from_this(), exchange] { self->begin(exchange); });
+    rpc::Job begin = [self = shared_from_this(), exchange] { self->begin(exchange); };
+    inlined ? turns_.run(std::move(begin)) : on_loop(std::move(begin));
   }
   return future;
+}
+
+// After the agent has ended, its loop may not run.
+void GroupCore::on_loop(rpc::Job job) {
+  core_->ended() ? turns_.run(std::move(job)) : turns_.post(std::move(job), *loop_, shared_from_this());
 }
 
 Party GroupCore::party_of(const Collective& collective) const {
@@ -225,9 +231,9 @@ void GroupCore::next_level(const ExchangePtr& exchange) {
 
 // --- One collective, in shared memory ---
 
-void GroupCore::start_shared(const ExchangePtr& exchange) {
+void GroupCore::start_shared(const ExchangePtr& exchange, bool inlined) {
   // A thread that others need, to hear of a death for one, does not wait here for a moment either.
-  const bool may_wait = !rpc::OwnedThread::here() && !loop_->running_here();
+  const bool may_wait = inlined && !rpc::OwnedThread::here() && !loop_->running_here();
   if (may_wait && exchange->shared()->bytes() <= most_bytes_here) {
     if (auto outcome = shared_->run_here(exchange->shared())) {
       const bool under_way = outcome->ok() && outcome->value() == SharedRun::State::under_way;
@@ -243,7 +249,8 @@ void GroupCore::start_shared(const ExchangePtr& exchange) {
   }
   // Its place in the queue is taken here and now: what the program begins next comes after it.
   shared_->push(exchange->shared(), when_over(exchange));
-  turns_.run([self = shared_from_this(), exchange] { self->keep(exchange); });
+  rpc::Job keep = [self = shared_from_this(), exchange] { self->keep(exchange); };
+  inlined ? turns_.run(std::move(keep)) : on_loop(std::move(keep));
 }
 
 void GroupCore::keep(const ExchangePtr& exchange) {

@@ -7,7 +7,9 @@
 // member is lost or has left with work to do, a deadline has passed, a collective is aborted or bytes make no
 // sense: whoever sees that first tells the others.
 //
-// All that happens takes turns (turns.h), on the threads that bring it. Thread-safe.
+// Jobs run one at a time (turns.h): what other members send runs on the loop that receives it, what
+// this member's program starts runs on the group's loop or, if `inlined`, on the caller's thread.
+// Thread-safe.
 #pragma once
 
 #include <weft/parallel/collectives/collective.h>
@@ -67,7 +69,7 @@ class WEFT_EXPORT GroupCore final : public std::enable_shared_from_this<GroupCor
   }
   SharedSpace* space() const { return shared_ == nullptr ? nullptr : &shared_->space(); }
 
-  rpc::Future<void> start(Collective collective);
+  rpc::Future<void> start(Collective collective, bool inlined = false);
   // Whether its output may be written to before all ranks are known to mean the same.
   bool writes_early(const Collective& collective) const;
   rpc::Future<void> send(int to, Message message);                     // complete when it has been received
@@ -149,7 +151,8 @@ class WEFT_EXPORT GroupCore final : public std::enable_shared_from_this<GroupCor
                                               std::optional<std::size_t> size);
   Party party_of(const Collective& collective) const;
   std::optional<c10::ScalarType> wire_for(c10::ScalarType dtype, Party party, const Layout& layout) const;
-  void start_shared(const ExchangePtr& exchange);
+  void start_shared(const ExchangePtr& exchange, bool inlined);
+  void on_loop(rpc::Job job);  // in turn, not on this thread
   SharedQueue::Done when_over(const ExchangePtr& exchange);
   void shared_over(const ExchangePtr& exchange, SharedQueue::Outcome outcome);
 

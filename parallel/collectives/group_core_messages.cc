@@ -13,8 +13,8 @@ rpc::Future<void> GroupCore::send(int to, Message message) {
     if (const auto self = weak.lock()) self->abort(self->describe(self->rank_) + " aborted " + what);
   });
   auto future = promise.future();
-  turns_.run([self = shared_from_this(), to, what, message = std::move(message),
-              promise = std::move(promise)]() mutable {
+  on_loop([self = shared_from_this(), to, what, message = std::move(message),
+           promise = std::move(promise)]() mutable {
     if (self->ended_) return promise.fail(*self->ended_);
     if (self->left_.contains(to))
       return promise.fail(
@@ -85,7 +85,7 @@ rpc::Future<Mailbox::Received> GroupCore::take_message(std::optional<int> from, 
     if (const auto self = weak.lock()) self->abort(self->describe(self->rank_) + " aborted " + what);
   });
   auto future = promise->future();
-  turns_.run([self = shared_from_this(), from, what, size, message = std::move(message), promise]() mutable {
+  on_loop([self = shared_from_this(), from, what, size, message = std::move(message), promise]() mutable {
     if (self->ended_) return promise->fail(*self->ended_);
     const auto deadline = rpc::later(self->loop_->now(), message.deadline.value_or(self->options_.deadline));
     const auto ticket = self->recorder_.begin({.kind = FlightKind::recv,
@@ -147,9 +147,9 @@ rpc::Future<ValueRounds::Values> GroupCore::give(std::uint64_t round, std::strin
     if (const auto self = weak.lock()) self->abort(self->describe(self->rank_) + " aborted " + what);
   });
   auto future = promise.future();
-  turns_.run([self = shared_from_this(), round, meaning = std::move(meaning), site, where,
-              value = std::move(value), wants_all, limit = deadline.value_or(options_.deadline),
-              promise = std::move(promise)]() mutable {
+  on_loop([self = shared_from_this(), round, meaning = std::move(meaning), site, where,
+           value = std::move(value), wants_all, limit = deadline.value_or(options_.deadline),
+           promise = std::move(promise)]() mutable {
     if (self->ended_) return promise.fail(*self->ended_);
     const auto ticket = self->recorder_.begin({.kind = FlightKind::values,
                                                .sequence = round,

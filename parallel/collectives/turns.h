@@ -1,15 +1,18 @@
-// Turns: runs jobs one at a time, in the order given, on the threads that give them.
+// Turns: runs jobs one at a time, in the order given.
 //
-// Who finds nobody at it runs its job, and then those that were given meanwhile; a job may give further ones.
-// For short work that has to be done in turn at once, without a hop to another thread. What a job throws is
-// told to `failed`, in turn; what that throws is lost. Thread-safe.
+// run() is for short work that has to be done in turn at once, without a hop to another thread: if no thread
+// is running jobs, the caller runs those given before, its own, and those given meanwhile. post() leaves the
+// job to an executor, or to a thread that runs jobs by then. A job may give further ones. What a job throws
+// is told to `failed`, in turn; what that throws is lost. Thread-safe.
 #pragma once
 
-#include <weft/rpc/core/unique_function.h>
+#include <weft/rpc/core/executor.h>
 
 #include <deque>
 #include <exception>
+#include <memory>
 #include <mutex>
+#include <utility>
 
 namespace weft::collectives {
 
@@ -21,6 +24,24 @@ class Turns {
   void run(rpc::Job job) {
     std::unique_lock lock(mutex_);
     jobs_.push_back(std::move(job));
+    run_all(lock);
+  }
+  // owner: keeps these turns until the executor has run.
+  void post(rpc::Job job, rpc::Executor& executor, std::shared_ptr<void> owner) {
+    {
+      std::lock_guard lock(mutex_);
+      jobs_.push_back(std::move(job));
+      if (busy_ || std::exchange(posted_, true)) return;
+    }
+    executor.post([this, owner = std::move(owner)] {
+      std::unique_lock lock(mutex_);
+      posted_ = false;
+      run_all(lock);
+    });
+  }
+
+ private:
+  void run_all(std::unique_lock<std::mutex>& lock) {
     if (busy_) return;
     busy_ = true;
     while (!jobs_.empty()) {
@@ -37,8 +58,6 @@ class Turns {
     }
     busy_ = false;
   }
-
- private:
   void tell(const std::exception_ptr& error) noexcept {
     try {
       failed_(error);
@@ -49,7 +68,8 @@ class Turns {
   Failed failed_;
   std::mutex mutex_;  // guards what follows
   std::deque<rpc::Job> jobs_;
-  bool busy_ = false;
+  bool busy_ = false;    // a thread runs jobs
+  bool posted_ = false;  // an executor has yet to run them
 };
 
 }  // namespace weft::collectives

@@ -17,6 +17,7 @@ struct Step {
   int seed = 0;
   std::size_t group = 0;
   bool placed = false;
+  bool inlined = false;
   std::size_t in_flight = 0;  // operations that a rank may leave unfinished
   int late = -1;              // a rank that starts this one later than the others
   std::chrono::microseconds delay{0};
@@ -211,7 +212,8 @@ class GroupStress : public ::testing::TestWithParam<Backend> {
             const auto until = std::chrono::steady_clock::now() + step.delay;
             while (std::chrono::steady_clock::now() < until) std::this_thread::yield();
           }
-          running.emplace_back(index, begin(step, groups[step.group][rank]));
+          const Group& group = groups[step.group][rank];
+          running.emplace_back(index, begin(step, step.inlined ? group.inlined() : group));
           while (running.size() > step.in_flight) finish();
         }
         while (!running.empty()) finish();
@@ -228,6 +230,7 @@ class GroupStress : public ::testing::TestWithParam<Backend> {
     step.group = static_cast<std::size_t>(draw(2));
     step.placed = GetParam() == Backend::placed ? draw(4) != 0 : draw(4) == 0;
     step.in_flight = static_cast<std::size_t>(draw(2) == 0 ? 0 : draw(4));
+    step.inlined = draw(2) == 0;
     step.late = draw(4) == 0 ? draw(static_cast<std::uint64_t>(ranks)) : -1;
     step.delay = std::chrono::microseconds(draw(300));
     return step;

@@ -1,6 +1,7 @@
 // Groups that several threads of each member use at once.
 #include <condition_variable>
 #include <deque>
+#include <future>
 #include <mutex>
 #include <thread>
 
@@ -137,6 +138,63 @@ TEST_P(GroupThreads, HearOfALossAll) {
     EXPECT_NE(std::string(error->what()).find("worker2"), std::string::npos) << error->what();
   });
   killer.join();
+}
+
+// --- On which thread ---
+
+// What blocks a thread until the test lets it go on.
+struct Block {
+  std::promise<void> reached, released;
+  void hold() {
+    reached.set_value();
+    released.get_future().wait();
+  }
+  void await() { reached.get_future().wait(); }
+  void release() { released.set_value(); }
+};
+
+TEST(GroupsOnTheCallersThread, RunOnlyWhenInlined) {
+  Company company(1);
+  const auto groups = company.groups();
+  Block loop;
+  company.agent(0).core()->loops().front()->post([&] { loop.hold(); });
+  loop.await();
+  auto first = groups[0].all_reduce(at::ones({4}));
+  EXPECT_FALSE(first.ready());
+  auto second = groups[0].inlined().all_reduce(at::ones({4}));
+  EXPECT_TRUE(first.ready() && second.ready()) << "in the order in which they were started";
+  auto third = groups[0].barrier();
+  EXPECT_FALSE(third.ready());
+  loop.release();
+  got(std::move(third));
+}
+
+TEST(GroupsOnTheCallersThread, RunOnlyWhenInlinedInMemory) {
+  Company company(2, Backend::memory);
+  const auto groups = company.groups();
+  Block thread;  // of rank 0's group
+  groups[0].barrier().then([&](rpc::Result<void>&&) { thread.hold(); });
+  got(groups[1].barrier());
+  thread.await();
+  Futures futures;
+  for (const int rank : {1, 0}) futures.push_back(groups[rank].all_reduce(at::ones({4})));
+  EXPECT_FALSE(futures.back().ready());
+  thread.release();
+  for (auto& future : futures) got(std::move(future));
+}
+
+TEST_P(GroupThreads, RunInlinedCollectivesOfOneThreadEach) {
+  std::vector<std::thread> running;
+  for (int rank = 0; rank < ranks; ++rank)
+    running.emplace_back([&, rank] {
+      const Group group = groups[rank].inlined();
+      for (int i = 0; i < 200; ++i) {
+        const at::Tensor tensor = values(rank, {i % 2 == 0 ? 5 : 30'000});
+        got(group.all_reduce(tensor));
+        EXPECT_TRUE(at::equal(tensor, sum_of(ranks, tensor.sizes())));
+      }
+    });
+  for (std::thread& thread : running) thread.join();
 }
 
 }  // namespace group_threads_test
