@@ -95,6 +95,15 @@ def is_gone(pid):
         return True
 
 
+def eventually(what, condition):
+    """Waits until the condition holds; fails after PATIENCE, and names what has not happened."""
+    end = time.monotonic() + PATIENCE
+    while not condition():
+        if time.monotonic() > end:
+            raise AssertionError(f"after {PATIENCE} s, still not: {what}")
+        time.sleep(0.01)
+
+
 def wait_until_gone(pids, within):
     end = time.monotonic() + within
     while left := [pid for pid in pids if not is_gone(pid)]:

@@ -8,7 +8,7 @@ import tempfile
 import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "examples"))
-from processes import PATIENCE, Program, is_gone, main, run, wait_until_gone  # noqa: E402
+from processes import PATIENCE, Program, eventually, is_gone, main, run, wait_until_gone  # noqa: E402
 
 from hosts import Hosts  # noqa: E402
 
@@ -149,8 +149,7 @@ class SeveralHosts(unittest.TestCase):
     def test_an_interrupt_while_they_meet(self):
         for host in (0, 1):
             with self.launch(host, "--insecure", "true") as alone:
-                while not alone.children():
-                    pass
+                eventually("the launcher has its second process", alone.children)
                 alone.signal(signal.SIGINT)
                 self.assertEqual(alone.end(), 130)
 

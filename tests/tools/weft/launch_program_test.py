@@ -3,6 +3,7 @@
 import os
 import pathlib
 import pty
+import select
 import signal
 import subprocess
 import sys
@@ -326,13 +327,18 @@ while True: time.sleep(3600)
         pid, terminal = pty.fork()
         if pid == 0:
             os.execv(WEFT, [WEFT, "launch", "-n", "2", sys.executable, "-c", code])
+
+        def read():
+            self.assertTrue(select.select([terminal], [], [], PATIENCE)[0], f"nothing more is printed:\n{text}")
+            return os.read(terminal, 4096).decode()
+
         text = ""
         while text.count(" up ") < 2 or not text.endswith("\n"):
-            text += os.read(terminal, 4096).decode()
+            text += read()
         up = [int(word) for word in text.split() if word.isdigit()]
         os.write(terminal, b"\x03")
         try:
-            while more := os.read(terminal, 4096).decode():
+            while more := read():
                 text += more
         except OSError:
             pass  # it has ended
@@ -407,7 +413,7 @@ say(b"up")
         self.assertTrue(all(map(is_gone, up)))
 
     def test_a_second_signal_kills_at_once(self):
-        program, _ = self.start("-n", "2", "--grace", "30s", code=self.PRINT + "while True: time.sleep(3600)")
+        program, _ = self.start("-n", "2", "--grace", "1h", code=self.PRINT + "while True: time.sleep(3600)")
         up = pids(program, "up", 2)
         program.signal(signal.SIGINT)
         pids(program, "no", 2)

@@ -14,7 +14,7 @@ import time
 import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "examples"))
-from processes import PATIENCE, Program, main  # noqa: E402
+from processes import PATIENCE, Program, eventually, main  # noqa: E402
 
 
 class Agent(Program):
@@ -266,6 +266,7 @@ class Errors(WeftTest):
             address = f"127.0.0.1:{server.getsockname()[1]}"
             process = subprocess.Popen([WEFT, "list", address, "--timeout", "50s"], stdin=subprocess.DEVNULL,
                                        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+            server.settimeout(PATIENCE)
             connection, _ = server.accept()
             with connection:
                 connection.sendall(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n")
@@ -321,8 +322,7 @@ class HealthAndPing(WeftTest):
         with Program(WEFT, "call", address, "ends.hang", "--timeout", "0"):
             agent.wait_for("hanging")
             self.assertEqual(weft("call", address, "ends.drain")[0], 0)
-            while weft("health", address)[0] == 0:  # it drains on a thread of its own
-                pass
+            eventually("the agent drains", lambda: weft("health", address)[0] != 0)
             self.assertEqual(weft("health", address), (1, "draining\n", ""))
             self.assertEqual(weft("health", address, "--json"), (1, '{"status": "draining"}\n', ""))
             self.refused(3, "^weft: shut_down: ", "call", address, "echo.small", "1")
