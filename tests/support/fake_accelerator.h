@@ -89,6 +89,11 @@ class FakeAccelerator {
     std::lock_guard lock(mutex_);
     return device_waits_;
   }
+  // How often the allocator was told that a stream uses a tensor's memory.
+  std::size_t recorded_uses() {
+    std::lock_guard lock(mutex_);
+    return recorded_uses_;
+  }
 
  private:
   using Key = std::pair<int, c10::StreamId>;
@@ -276,6 +281,11 @@ class FakeAccelerator {
       for (c10::StreamId id = 0; id <= pooled; ++id)
         self.wait(c10::Stream(c10::Stream::UNSAFE, device(index), id));
     }
+    void recordDataPtrOnStream(const c10::DataPtr&, const c10::Stream&) const override {
+      auto& self = install();
+      std::lock_guard lock(self.mutex_);
+      ++self.recorded_uses_;
+    }
     c10::DeviceIndex deviceCount() const noexcept override { return devices; }
 
    private:
@@ -330,7 +340,7 @@ class FakeAccelerator {
   std::recursive_mutex mutex_;  // guards what follows
   std::map<Key, Queue> queues_;
   std::set<void*> pinned_;
-  std::size_t pinned_allocations_ = 0, device_waits_ = 0;
+  std::size_t pinned_allocations_ = 0, device_waits_ = 0, recorded_uses_ = 0;
   std::uint64_t next_pooled_ = 0;
 };
 

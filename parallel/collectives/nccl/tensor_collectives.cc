@@ -126,9 +126,12 @@ Future<void> TensorCollectives::put(const char* name, Tensors tensors, Deadline 
   launch.deadline = deadline;
   launch.keeps = std::make_shared<Tensors>(tensors);
   launch.mark = [&, native = launch.stream] {
-    for (const at::Tensor& tensor : tensors)
-      device.recordDataPtrOnStream(tensor.storage().data_ptr(), stream);
-    if (capture_.is_captured(native)) return std::function<bool()>();
+    if (capture_.is_captured(native)) {
+      // The launch is complete at once and keeps nothing: the allocator must know the stream.
+      for (const at::Tensor& tensor : tensors)
+        device.recordDataPtrOnStream(tensor.storage().data_ptr(), stream);
+      return std::function<bool()>();
+    }
     auto event = std::make_shared<c10::Event>(device_.type());
     event->record(stream);
     return std::function<bool()>([event, capture = capture_] {

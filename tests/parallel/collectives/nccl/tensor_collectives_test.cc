@@ -94,6 +94,20 @@ TEST_F(NcclTensors, TensorsAreKeptUntilTheEnd) {
   got(done);
 }
 
+// A tensor is kept until its event: only a graph, whose launch keeps nothing, needs the allocator.
+TEST_F(NcclTensors, TheAllocatorIsToldOfTheStreamOnlyWhileAGraphIsCaptured) {
+  const std::size_t before = accelerator.recorded_uses();
+  all([&](int rank, TensorCollectives& it) { return it.all_reduce(empty(rank, 2)); });
+  EXPECT_EQ(accelerator.recorded_uses(), before);
+  capture.captures = [](Stream) { return true; };
+  Tensors in_the_graph;
+  all([&](int rank, TensorCollectives&) {
+    TensorCollectives capturing(comms[std::size_t(rank)], FakeAccelerator::device(rank), capture);
+    return capturing.all_reduce(in_the_graph.emplace_back(empty(rank, 2)));
+  });
+  EXPECT_EQ(accelerator.recorded_uses(), before + size);
+}
+
 TEST_F(NcclTensors, Collectives) {
   std::vector<at::Tensor> t(size);
   const auto each = [&](const std::vector<Floats>& from) {
