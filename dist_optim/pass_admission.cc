@@ -39,23 +39,16 @@ std::vector<std::shared_ptr<PassAdmission::Handle>> PassAdmission::handles() con
 
 PassAdmission::Objects PassAdmission::closure(Objects objects) const {
   auto left = handles();
-  for (bool found = true; found;) {
-    found = false;
-    for (auto handle = left.begin(); handle != left.end();) {
-      std::lock_guard lock((*handle)->mutex);
-      const Objects& own = (*handle)->objects;
-      if (std::none_of(own.begin(), own.end(),
-                       [&](const auto& one) { return objects.contains(one.first); })) {
-        ++handle;
-        continue;
-      }
+  for (std::size_t before = left.size() + 1; left.size() < before;) {
+    before = left.size();
+    std::erase_if(left, [&](const auto& handle) {
+      std::lock_guard lock(handle->mutex);
+      const Objects& own = handle->objects;
+      if (std::none_of(own.begin(), own.end(), [&](const auto& one) { return objects.contains(one.first); }))
+        return false;
       objects.insert(own.begin(), own.end());
-      found = true;
-      std::rotate(handle, handle + 1, left.end());
-      handle = left.end() - 1;
-      break;
-    }
-    if (found) left.pop_back();
+      return true;
+    });
   }
   return objects;
 }
