@@ -6,7 +6,7 @@ namespace weft::dist_optim {
 void LbfgsHost::attach(const Holder& holder, std::size_t history_size) {
   std::lock_guard lock(mutex_);
   LbfgsVectors vectors(host_, history_size);
-  host_.claim(holder.trainer);
+  host_.claim(holder.name.empty() ? holder.trainer : holder.name);
   vectors_.emplace(std::move(vectors));
   holder_ = holder;
 }
@@ -28,7 +28,8 @@ void LbfgsHost::trainer_gone(const std::string& trainer) {
 void LbfgsHost::check_holder(const Holder& holder) const {
   if (!vectors_ || !(holder_ == holder))
     throw rpc::Error(rpc::ErrorKind::failed_precondition,
-                     "trainer " + holder.trainer + " does not step these parameters by L-BFGS");
+                     "trainer " + (holder.name.empty() ? holder.trainer : holder.name) +
+                         " does not step these parameters by L-BFGS");
 }
 
 void LbfgsHost::end() {

@@ -21,6 +21,7 @@ class WEFT_EXPORT LbfgsHost {
   struct Holder {
     std::string trainer;
     std::uint64_t number = 0;
+    std::string name;  // of the agent, for messages
     friend bool operator==(const Holder&, const Holder&) = default;
   };
 

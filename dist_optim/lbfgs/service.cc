@@ -4,7 +4,7 @@ namespace weft::dist_optim {
 namespace {
 
 LbfgsHost::Holder holder_of(rpc::CallContext& call, std::uint64_t number) {
-  return {trainer_of(call.peer().id.incarnation), number};
+  return {trainer_of(call.peer().id.incarnation), number, call.peer().id.name};
 }
 
 // Runs use(vectors) on those of the object that the call is about.

@@ -58,8 +58,9 @@ void ParameterHost::register_trainer(const std::string& trainer, const Optimizer
     turn.lock();
     lock.lock();
   }
+  const std::string& shown = name.empty() ? trainer : name;
   auto conflict = [&](const std::string& theirs, const std::string& ours) {
-    throw rpc::Error(rpc::ErrorKind::invalid_argument, "trainer " + trainer + " asks for " + theirs +
+    throw rpc::Error(rpc::ErrorKind::invalid_argument, "trainer " + shown + " asks for " + theirs +
                                                            ", but these parameters are stepped by " + ours);
   };
   if (claimed_)
@@ -68,7 +69,7 @@ void ParameterHost::register_trainer(const std::string& trainer, const Optimizer
   if (handles_.empty()) {
     if (in_flight())
       throw rpc::Error(rpc::ErrorKind::failed_precondition,
-                       "trainer " + (name.empty() ? trainer : name) +
+                       "trainer " + shown +
                            " cannot attach its optimizer: the last step of the trainers before is in flight; "
                            "try again");
     if (!leaves_ || (turn.owns_lock() && !(leaves_->spec() == spec))) {
@@ -83,8 +84,8 @@ void ParameterHost::register_trainer(const std::string& trainer, const Optimizer
   }
   if (!(leaves_->spec() == spec)) conflict(to_string(spec), to_string(leaves_->spec()));
   if (!(*mode_ == mode)) conflict("mode " + to_string(mode), "mode " + to_string(*mode_));
-  if (round_) round_->join(trainer);
-  ledger_.add_trainer(trainer);
+  if (round_) round_->join(trainer, name);
+  ledger_.add_trainer(trainer, name);
   Trainer& known = handles_[trainer];
   ++known.handles;
   known.name = name;
@@ -107,16 +108,16 @@ void ParameterHost::set_mode(StepMode mode) {
   mode_ = mode;
   ledger_.set_mode(mode);
   round_.emplace(static_cast<std::size_t>(mode.count));
-  for (const auto& [trainer, known] : handles_) round_->join(trainer);
+  for (const auto& [trainer, known] : handles_) round_->join(trainer, known.name);
 }
 
-void ParameterHost::claim(const std::string& trainer) {
+void ParameterHost::claim(const std::string& name) {
   std::lock_guard lock(mutex_);
   if (claimed_ || !handles_.empty())
     throw rpc::Error(rpc::ErrorKind::failed_precondition,
-                     "trainer " + trainer + " cannot have these parameters alone: trainer " +
+                     "trainer " + name + " cannot have these parameters alone: trainer " +
                          (claimed_ ? *claimed_ : name_of(handles_.begin()->first)) + " steps them");
-  claimed_ = trainer;
+  claimed_ = name;
 }
 
 void ParameterHost::end_claim() {
@@ -138,8 +139,8 @@ void ParameterHost::strike_off(const std::string& trainer, bool died) {
     auto ended = error(rpc::ErrorKind::aborted, "trainer " + name + (died ? " died" : " has left"));
     for (PassKey pass : ledger_.remove_trainer(trainer)) admitted(pass, ended, after);
     if (round_ && died) {
-      fail_pending(round_->die(trainer, name),
-                   error(rpc::ErrorKind::aborted, StepRound::describe_death(name)), after);
+      fail_pending(round_->die(trainer), error(rpc::ErrorKind::aborted, StepRound::describe_death(name)),
+                   after);
     } else if (round_) {
       round_->leave(trainer);
     }

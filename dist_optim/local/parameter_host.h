@@ -117,7 +117,8 @@ class WEFT_EXPORT ParameterHost {
 
   // For an optimizer of one trainer that steps by change(), with state of its own (LbfgsHost): until
   // end_claim() nobody may register. `failed_precondition` while somebody is registered, or has claimed them.
-  void claim(const std::string& trainer);
+  // name: of the trainer, for messages.
+  void claim(const std::string& name);
   void end_claim();
 
   // Before the pass's first read() here. Asking again is harmless. Under stale(k) it may wait for other

@@ -59,7 +59,8 @@ StepPart ParameterHost::prepare(const std::string& trainer, std::uint64_t number
 
   std::lock_guard lock(mutex_);
   auto refuse = [&](const std::string& why) {
-    throw rpc::Error(rpc::ErrorKind::failed_precondition, "trainer " + trainer + " cannot step: " + why);
+    throw rpc::Error(rpc::ErrorKind::failed_precondition,
+                     "trainer " + name_of(trainer) + " cannot step: " + why);
   };
   if (!handles_.contains(trainer)) refuse("it has no optimizer on these parameters");
   for (PassKey pass : step.passes) {
@@ -94,9 +95,9 @@ void ParameterHost::commit(const std::string& trainer, std::uint64_t number, con
     std::lock_guard lock(mutex_);
     auto found = prepared_.find({trainer, number});
     if (found == prepared_.end() || found->second.committing) {
-      throw rpc::Error(
-          rpc::ErrorKind::failed_precondition,
-          "trainer " + trainer + " has no step " + std::to_string(number) + " prepared on these parameters");
+      throw rpc::Error(rpc::ErrorKind::failed_precondition,
+                       "trainer " + name_of(trainer) + " has no step " + std::to_string(number) +
+                           " prepared on these parameters");
     }
     found->second.committing = true;
     step = std::move(found->second.step);
@@ -162,7 +163,7 @@ Gradients ParameterHost::sum_gradients(const std::string& trainer,
     std::lock_guard lock(mutex_);
     if (!handles_.contains(trainer)) {
       throw rpc::Error(rpc::ErrorKind::failed_precondition,
-                       "trainer " + trainer + " has no optimizer on these parameters");
+                       "trainer " + name_of(trainer) + " has no optimizer on these parameters");
     }
   }
   {

@@ -23,7 +23,14 @@ std::string to_string(const PassKey& pass) {
   return digits;
 }
 
-void PassLedger::add_trainer(const std::string& trainer) { trainers_[trainer]; }
+void PassLedger::add_trainer(const std::string& trainer, const std::string& name) {
+  trainers_[trainer].name = name;
+}
+
+const std::string& PassLedger::name_of(const std::string& trainer) const {
+  const auto found = trainers_.find(trainer);
+  return found == trainers_.end() || found->second.name.empty() ? trainer : found->second.name;
+}
 
 std::vector<PassKey> PassLedger::remove_trainer(const std::string& trainer) {
   std::vector<PassKey> open, waiting;
@@ -44,8 +51,8 @@ std::vector<PassKey> PassLedger::remove_trainer(const std::string& trainer) {
 PassLedger::Admission PassLedger::admit(const std::string& trainer, PassKey pass) {
   auto check_owner = [&](const std::string& owner) {
     if (owner == trainer) return;
-    throw rpc::Error(rpc::ErrorKind::invalid_argument,
-                     "pass " + to_string(pass) + " belongs to trainer " + owner + ", not to " + trainer);
+    throw rpc::Error(rpc::ErrorKind::invalid_argument, "pass " + to_string(pass) + " belongs to trainer " +
+                                                           name_of(owner) + ", not to " + name_of(trainer));
   };
   if (auto found = open_.find(pass); found != open_.end()) {
     check_owner(found->second.trainer);
@@ -121,7 +128,7 @@ std::uint64_t PassLedger::check_step(const std::string& trainer, const std::vect
   std::uint64_t staleness = 0;
   std::set<PassKey> stepping;
   for (PassKey pass : passes) {
-    std::string name = "pass " + to_string(pass) + " of trainer " + trainer;
+    std::string name = "pass " + to_string(pass) + " of trainer " + name_of(trainer);
     auto found = open_.find(pass);
     if (found == open_.end()) {
       throw rpc::Error(
@@ -130,7 +137,7 @@ std::uint64_t PassLedger::check_step(const std::string& trainer, const std::vect
     }
     if (found->second.trainer != trainer) {
       throw rpc::Error(rpc::ErrorKind::invalid_argument,
-                       name + " belongs to trainer " + found->second.trainer);
+                       name + " belongs to trainer " + name_of(found->second.trainer));
     }
     if (!stepping.insert(pass).second)
       throw rpc::Error(rpc::ErrorKind::invalid_argument, name + " is in this step twice");
@@ -148,7 +155,7 @@ std::uint64_t PassLedger::check_step(const std::string& trainer, const std::vect
 
   if (!keeps_bound(newest_ + 1, stepping, 0)) {
     throw rpc::Error(rpc::ErrorKind::failed_precondition,
-                     "trainer " + trainer + " cannot step only " + count_of(passes.size(), "pass") +
+                     "trainer " + name_of(trainer) + " cannot step only " + count_of(passes.size(), "pass") +
                          ": with those that it keeps open, a pass would read parameters older than " +
                          to_string(*mode_) + " allows; step them together or release them first");
   }

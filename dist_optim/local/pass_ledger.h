@@ -62,7 +62,8 @@ class WEFT_EXPORT PassLedger {
 
   // Until the mode is known, passes pin and never wait.
   void set_mode(StepMode mode) { mode_ = mode; }
-  void add_trainer(const std::string& trainer);
+  // name: what messages call the trainer; empty: its key.
+  void add_trainer(const std::string& trainer, const std::string& name = {});
   // Ends all its passes; returns those that were waiting.
   std::vector<PassKey> remove_trainer(const std::string& trainer);
 
@@ -125,10 +126,12 @@ class WEFT_EXPORT PassLedger {
     PassKey pass;
   };
   struct Trainer {
+    std::string name;
     std::uint64_t steps = 0;
     std::set<PassKey> open;
   };
 
+  const std::string& name_of(const std::string& trainer) const;
   bool may_open(const std::string& trainer) const;
   bool keeps_bound(Version newest, const std::set<PassKey>& without, std::size_t more_owed) const;
   void open_now(const std::string& trainer, PassKey pass);

@@ -6,19 +6,20 @@
 
 namespace weft::dist_optim {
 
-void StepRound::join(const std::string& trainer) {
+void StepRound::join(const std::string& trainer, const std::string& given) {
+  const std::string& name = given.empty() ? trainer : given;
   if (trainers_.contains(trainer)) return;
   if (seats_ > 0 && !seats_empty()) {
     if (vacated_ == 0) {
       std::string names;
-      for (const std::string& name : trainers_) names += (names.empty() ? "" : ", ") + name;
+      for (const auto& [key, joined] : trainers_) names += (names.empty() ? "" : ", ") + joined;
       throw rpc::Error(rpc::ErrorKind::invalid_argument,
-                       "trainer " + trainer + " is one too many: a round has " + std::to_string(seats_) +
+                       "trainer " + name + " is one too many: a round has " + std::to_string(seats_) +
                            " trainers, and these have joined: " + names);
     }
     --vacated_;
   }
-  trainers_.insert(trainer);
+  trainers_.emplace(trainer, name);
   if (!seats_empty()) missed_.clear();
 }
 
@@ -28,12 +29,14 @@ void StepRound::leave(const std::string& trainer) {
   if (seats_ > 0) ++vacated_;
 }
 
-std::vector<std::string> StepRound::die(const std::string& trainer, const std::string& name) {
-  if (trainers_.erase(trainer) == 0) return {};
-  const std::string& dead = name.empty() ? trainer : name;
+std::vector<std::string> StepRound::die(const std::string& trainer) {
+  const auto found = trainers_.find(trainer);
+  if (found == trainers_.end()) return {};
+  const std::string dead = found->second;
+  trainers_.erase(found);
   to_hear_.erase(trainer);
   if (seats_ > 0) missed_ = dead;
-  for (const std::string& survivor : trainers_) {
+  for (const auto& [survivor, name] : trainers_) {
     if (!arrived_.contains(survivor)) to_hear_[survivor] = dead;
   }
   std::vector<std::string> failed(arrived_.begin(), arrived_.end());
@@ -43,8 +46,10 @@ std::vector<std::string> StepRound::die(const std::string& trainer, const std::s
 
 void StepRound::expect(const std::string& trainer) {
   if (arrived_.contains(trainer) || closing_.contains(trainer)) {
+    const auto known = trainers_.find(trainer);
     throw rpc::Error(rpc::ErrorKind::failed_precondition,
-                     "trainer " + trainer + " has stepped in this round already, which waits for others");
+                     "trainer " + (known == trainers_.end() ? trainer : known->second) +
+                         " has stepped in this round already, which waits for others");
   }
   std::string dead = missed_;
   if (auto found = to_hear_.find(trainer); found != to_hear_.end()) {
@@ -62,7 +67,7 @@ void StepRound::arrive(const std::string& trainer) {
 bool StepRound::complete() const {
   if (arrived_.empty() || !closing_.empty() || seats_empty()) return false;
   return std::all_of(trainers_.begin(), trainers_.end(),
-                     [&](const auto& name) { return arrived_.contains(name); });
+                     [&](const auto& known) { return arrived_.contains(known.first); });
 }
 
 void StepRound::close() { closing_ = std::exchange(arrived_, {}); }
@@ -72,8 +77,8 @@ void StepRound::finish(const std::string& trainer) {
   closing_.erase(trainer);
 }
 
-std::string StepRound::describe_death(const std::string& trainer) {
-  return "the synchronous round has failed: trainer " + trainer + " died; nothing was applied";
+std::string StepRound::describe_death(const std::string& name) {
+  return "the synchronous round has failed: trainer " + name + " died; nothing was applied";
 }
 
 }  // namespace weft::dist_optim

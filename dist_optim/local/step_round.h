@@ -24,13 +24,12 @@ class WEFT_EXPORT StepRound {
   // 0: as many seats as there are trainers.
   explicit StepRound(std::size_t seats) : seats_(seats) {}
 
-  // `invalid_argument` where all seats are taken.
-  void join(const std::string& trainer);
+  // `invalid_argument` where all seats are taken. name: what messages call the trainer; empty: its key.
+  void join(const std::string& trainer, const std::string& name = {});
   // A step of this trainer that has arrived stays in the round.
   void leave(const std::string& trainer);
   // Returns the trainers that had arrived: their steps have failed, and the round begins anew.
-  // name: what the survivors hear; empty: the trainer's own.
-  std::vector<std::string> die(const std::string& trainer, const std::string& name = {});
+  std::vector<std::string> die(const std::string& trainer);
 
   // `failed_precondition` for a trainer whose step is under way, `aborted` naming the dead for one that has
   // to hear: it has then heard. expect() asks the same without arriving.
@@ -45,15 +44,15 @@ class WEFT_EXPORT StepRound {
   // A trainer's step is over, done or failed: it may arrive again.
   void finish(const std::string& trainer);
 
-  // What a survivor is told of a death.
-  static std::string describe_death(const std::string& trainer);
+  // What a survivor is told of a death. name: of the trainer that died.
+  static std::string describe_death(const std::string& name);
 
  private:
   bool seats_empty() const { return trainers_.size() + vacated_ < seats_; }
 
   const std::size_t seats_;
-  std::size_t vacated_ = 0;  // seats of trainers that have left
-  std::set<std::string> trainers_;
+  std::size_t vacated_ = 0;                      // seats of trainers that have left
+  std::map<std::string, std::string> trainers_;  // with their names
   std::set<std::string> arrived_;
   std::set<std::string> closing_;               // of the round that is being closed
   std::map<std::string, std::string> to_hear_;  // survivor → who died since its last step

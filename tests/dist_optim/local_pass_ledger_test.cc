@@ -106,6 +106,19 @@ TEST(PassLedger, a_part_of_a_trainers_passes_steps_only_where_the_bound_holds_fo
   EXPECT_EQ(step(ledger, "a", {key(2), key(3)}), 1u);
 }
 
+TEST(PassLedger, names_trainers_in_messages) {
+  PassLedger ledger;
+  ledger.set_mode(stale(1));
+  ledger.add_trainer("1f", "alice");
+  ledger.add_trainer("2e", "bob");
+  ledger.admit("1f", key(1));
+  const std::string stolen = refusal(rpc::ErrorKind::invalid_argument, [&] { ledger.admit("2e", key(1)); });
+  EXPECT_NE(stolen.find("trainer alice, not to bob"), std::string::npos) << stolen;
+  const std::string unread =
+      refusal(rpc::ErrorKind::failed_precondition, [&] { ledger.check_step("2e", {key(2)}); });
+  EXPECT_NE(unread.find("of trainer bob"), std::string::npos) << unread;
+}
+
 TEST(PassLedger, synchronous_passes_never_wait_and_old_ones_cannot_step) {
   auto ledger = ledger_of(synchronous, {"a", "b"});
   ledger.admit("a", key(1));

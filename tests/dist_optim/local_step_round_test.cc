@@ -44,6 +44,21 @@ TEST(StepRound, waits_for_every_trainer_that_is_registered_when_it_closes) {
   EXPECT_FALSE(round.complete());
 }
 
+TEST(StepRound, names_trainers_in_messages) {
+  StepRound round(2);
+  round.join("1f", "alice");
+  round.join("2e", "bob");
+  const std::string full = refusal(rpc::ErrorKind::invalid_argument, [&] { round.join("3d", "carol"); });
+  EXPECT_NE(full.find("trainer carol"), std::string::npos) << full;
+  EXPECT_NE(full.find("alice, bob"), std::string::npos) << full;
+  round.arrive("1f");
+  const std::string twice = refusal(rpc::ErrorKind::failed_precondition, [&] { round.arrive("1f"); });
+  EXPECT_NE(twice.find("trainer alice"), std::string::npos) << twice;
+  EXPECT_EQ(round.die("2e"), std::vector<std::string>{"1f"});
+  const std::string died = refusal(rpc::ErrorKind::aborted, [&] { round.arrive("1f"); });
+  EXPECT_NE(died.find("trainer bob died"), std::string::npos) << died;
+}
+
 TEST(StepRound, waits_for_the_number_of_trainers) {
   StepRound round(2);
   round.join("a");
@@ -102,7 +117,7 @@ TEST(StepRound, a_death_fails_the_round_once_for_each_survivor) {
   StepRound round(0);
   for (const char* name : {"a", "b", "c"}) round.join(name);
   round.arrive("a");
-  EXPECT_EQ(round.die("c", "c"), std::vector<std::string>{"a"});
+  EXPECT_EQ(round.die("c"), std::vector<std::string>{"a"});
   round.arrive("a");  // has heard, tries again
   EXPECT_FALSE(round.complete());
   EXPECT_NE(refusal(rpc::ErrorKind::aborted, [&] { round.arrive("b"); }).find("trainer c died"),
@@ -115,7 +130,7 @@ TEST(StepRound, an_empty_seat_of_the_dead_fails_every_step_until_it_is_taken) {
   StepRound round(2);
   round.join("a");
   round.join("b");
-  EXPECT_TRUE(round.die("b", "b").empty());
+  EXPECT_TRUE(round.die("b").empty());
   for (int i = 0; i < 3; ++i) {
     EXPECT_NE(refusal(rpc::ErrorKind::aborted, [&] { round.arrive("a"); }).find("b died"), std::string::npos);
   }
@@ -136,7 +151,7 @@ TEST(StepRound, who_arrives_while_a_round_is_closed_is_in_the_next) {
   round.arrive("c");
   EXPECT_FALSE(round.complete());
   refusal(rpc::ErrorKind::failed_precondition, [&] { round.arrive("a"); });
-  EXPECT_EQ(round.die("b", "b"), std::vector<std::string>{"c"});  // its step was not in the closed round
+  EXPECT_EQ(round.die("b"), std::vector<std::string>{"c"});  // its step was not in the closed round
   round.finish("a");
   round.finish("b");
   refusal(rpc::ErrorKind::aborted, [&] { round.arrive("a"); });
