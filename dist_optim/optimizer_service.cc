@@ -25,12 +25,9 @@ void prepare_step(Context& context, const std::shared_ptr<HostGuard>& guard, con
   for (const auto& id : request.passes) {
     rpc::Result<Context::PassPart> part = rpc::capture([&] { return context.part_of(id, host); });
     if (!part.ok()) return done(part.error());
-    if (part.value().gradients.empty()) {
-      host.release(key_of(id));  // it has no part in this object's step
-      continue;
-    }
-    open.push_back(part.value().pass);
+    const bool none = part.value().gradients.empty();
     gradients->push_back({key_of(id), std::move(part.value().gradients)});
+    if (!none) open.push_back(part.value().pass);
   }
 
   struct Wait {
@@ -39,7 +36,7 @@ void prepare_step(Context& context, const std::shared_ptr<HostGuard>& guard, con
     std::exception_ptr error;
   };
   auto wait = std::make_shared<Wait>();
-  wait->open = gradients->size() + 1;
+  wait->open = open.size() + 1;
   const auto admitted = [wait, guard, gradients, trainer, request,
                          done = std::move(done)](const std::exception_ptr& error) {
     if (error != nullptr) {
@@ -56,7 +53,8 @@ void prepare_step(Context& context, const std::shared_ptr<HostGuard>& guard, con
   // A module that its owner's own code reads (a trainer's head) has had no call through which its pass was
   // admitted.
   std::vector<PassKey> keys;
-  for (const PassGradients& one : *gradients) keys.push_back(one.pass);
+  for (const PassGradients& one : *gradients)
+    if (!one.gradients.empty()) keys.push_back(one.pass);
   for (const PassKey& key : keys) host.admit(trainer, key, admitted);
   // After it: a pass that has ended meanwhile gives back at once what it was just given.
   for (std::size_t i = 0; i < open.size(); ++i)

@@ -148,8 +148,9 @@ class WEFT_EXPORT ParameterHost {
   // objects, and abort() forgets them. Until the step is made the passes are its own: one that is released
   // keeps its version, and neither may another step use it nor, in a round, the trainer prepare another; the
   // trainer's further passes wait before they read. A pass steps once: prepare() and admit() refuse, with
-  // `failed_precondition`, one that was committed. A prepared step ends with its trainer. `number` is the
-  // trainer's. passes: how many the step has in all, with those that have no gradients here.
+  // `failed_precondition`, one that was committed. A pass without gradients ends with the commit. abort()
+  // leaves all passes open. A prepared step ends with its trainer. `number` is the trainer's. passes: how
+  // many the step has in all, with those that have no gradients here.
   StepPart prepare(const std::string& trainer, std::uint64_t number, std::vector<PassGradients> gradients,
                    const StepOptions& options, std::size_t passes);
   void commit(const std::string& trainer, std::uint64_t number, const StepDecision& decision, Stepped done);
@@ -188,7 +189,7 @@ class WEFT_EXPORT ParameterHost {
     std::string name;  // of its trainer
   };
   struct PreparedStep {
-    PendingStep step;  // until it is committed
+    PendingStep step;  // until it is committed; of its passes those that have gradients here
     std::vector<PassKey> passes;
     std::vector<PassKey> released;  // meanwhile
     bool holds = false;             // its trainer's passes, in the ledger

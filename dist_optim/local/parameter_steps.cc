@@ -53,6 +53,9 @@ StepPart ParameterHost::prepare(const std::string& trainer, std::uint64_t number
                                 std::vector<PassGradients> gradients, const StepOptions& options,
                                 std::size_t passes) {
   options.check();
+  std::set<PassKey> unused;  // without gradients here
+  for (const PassGradients& one : gradients)
+    if (one.gradients.empty()) unused.insert(one.pass);
   PendingStep step = gather(trainer, std::move(gradients));
   prepare_gradients(step.gradients, passes, options);
   const StepPart part = measure(step.gradients, options);
@@ -78,11 +81,13 @@ StepPart ParameterHost::prepare(const std::string& trainer, std::uint64_t number
   // A step without gradients changes no version, so that it breaks no bound.
   const bool free = mode_->kind == StepMode::Kind::free;
   const bool bound = round_ || (!free && !step.gradients.empty());
-  if (bound) {
-    ledger_.check_step(trainer, step.passes);
-    ledger_.prepare_step(trainer, step.passes);
-  }
   const auto passes_of_it = step.passes;
+  std::erase_if(step.passes, [&](PassKey pass) { return unused.contains(pass); });
+  if (bound) {
+    // In a round the version of a pass without gradients does not matter.
+    ledger_.check_step(trainer, round_ ? step.passes : passes_of_it);
+    ledger_.prepare_step(trainer, passes_of_it);
+  }
   prepared_.emplace(std::pair{trainer, number},
                     PreparedStep{std::move(step), passes_of_it, {}, bound, false});
   return part;
@@ -95,13 +100,15 @@ void ParameterHost::commit(const std::string& trainer, std::uint64_t number, con
     std::lock_guard lock(mutex_);
     auto found = prepared_.find({trainer, number});
     if (found == prepared_.end() || found->second.committing) {
-      throw rpc::Error(rpc::ErrorKind::failed_precondition,
-                       "trainer " + name_of(trainer) + " has no step " + std::to_string(number) +
-                           " prepared on these parameters");
+      throw rpc::Error(rpc::ErrorKind::failed_precondition, "trainer " + name_of(trainer) + " has no step " +
+                                                                std::to_string(number) +
+                                                                " prepared on these parameters");
     }
     found->second.committing = true;
     step = std::move(found->second.step);
     for (PassKey pass : step.passes) committed_.insert(pass);
+    for (PassKey pass : found->second.passes)  // those without gradients end now
+      if (!committed_.contains(pass)) ledger_.release(pass);
   }
   step.done = [this, trainer, number, passes = step.passes, done = std::move(done)](std::exception_ptr error,
                                                                                     Version version) {

@@ -184,11 +184,13 @@ TEST_P(DistStep, APassStepsOnce) {
   got(both.step(layers.pass(input(1))));  // and nothing is in the way of what follows
 }
 
-TEST_P(DistStep, APassWithoutABackwardIsRefused) {
-  DistOptimizer optimizer{agents[2], torch::optim::SGDOptions(0.1), synchronous, layers.a, layers.b};
-  {
+TEST_P(DistStep, APassWithoutABackwardIsRefusedAndStaysOpen) {
+  torch::optim::SGD sgd(layers.local_parameters(), torch::optim::SGDOptions(0.1));
+  for (const StepMode mode : {StepMode(synchronous), stale(0)}) {
+    DistOptimizer optimizer{agents[2], torch::optim::SGDOptions(0.1), mode, layers.a, layers.b};
     dist_autograd::Pass pass{agents[2]};
-    got(layers.a.call<&Layer::forward>(pass, input(0)));
+    const at::Tensor hidden = got(layers.a.call<&Layer::forward>(pass, input(0)));
+    const at::Tensor out = got(layers.b.call<&Layer::forward>(pass, hidden));
     try {
       got(optimizer.step(pass));
       FAIL();
@@ -196,13 +198,19 @@ TEST_P(DistStep, APassWithoutABackwardIsRefused) {
       EXPECT_EQ(error.kind(), rpc::ErrorKind::failed_precondition) << error.what();
       EXPECT_NE(std::string(error.what()).find("no backward"), std::string::npos) << error.what();
     }
+    layers.expect_as_local();
+    got(pass.backward(out.square().sum()));  // reads the parameters
+    EXPECT_TRUE(got(optimizer.step(pass)).applied);
+    EXPECT_TRUE(got(optimizer.step(layers.pass(input(1)))).applied);
+    for (int i : {0, 1}) {
+      sgd.zero_grad();
+      layers.local_backward(input(i));
+      sgd.step();
+    }
+    layers.expect_as_local();
   }
-  EXPECT_TRUE(got(optimizer.step(layers.pass(input(0)))).applied);  // the next pass steps
-  torch::optim::SGD sgd(layers.local_parameters(), torch::optim::SGDOptions(0.1));
-  layers.local_backward(input(0));
-  sgd.step();
-  layers.expect_as_local();
 
+  DistOptimizer optimizer{agents[2], torch::optim::SGDOptions(0.1), synchronous, layers.a, layers.b};
   // A backward that reaches none of the parameters, and a trainer that has nothing for a round.
   dist_autograd::Pass elsewhere{agents[2]};
   at::Tensor own = at::ones({2}).requires_grad_();
