@@ -6,6 +6,7 @@
 #include <weft/rpc/core/site_text.h>
 
 #include <chrono>
+#include <functional>
 #include <optional>
 
 namespace weft::collectives {
@@ -18,6 +19,9 @@ struct Collective {
   std::optional<Reduction> reduction;
   std::optional<std::chrono::nanoseconds> deadline;  // none: the group's
   rpc::Job finish = nullptr;                         // what is left to do when all has ended well
+  // In shared memory, on the thread that carries it out: before anything of the input is read, and when it is
+  // done.
+  std::function<void()> before = nullptr, after = nullptr;
 
   // "all_reduce(sum, float32[4]) at train.cc:12"
   std::string text() const { return signature.text() + " at " + rpc::site_text(site); }

@@ -16,7 +16,7 @@
 // see collectives. Results are the same bits on every rank and in every run. Collectives run and their
 // futures complete on threads of the agent and of the group, except those of inlined(); cancel() aborts. A
 // group is a handle: copies are the same group. Thread-safe; which of two threads begins first is for the
-// program to order, alike on all ranks.
+// program to order, the same on all ranks.
 #pragma once
 
 #include <weft/parallel/collectives/plan/bounds.h>
@@ -73,9 +73,9 @@ struct GroupOptions {
   // of addresses each has there for the tensors of empty(). Alike on all members.
   bool shared_memory = true;
   std::size_t shared_bytes = std::size_t{16} << 30;
-  // Where hosts have equally many members, some of them, those of one act in memory, and hosts by messages.
-  // A name for where this member is within what the system calls one host: members of different names are
-  // taken to be on different ones (sockets of a machine, say).
+  // Where members are on several hosts, two or more of them on one, members of a host act in memory, and
+  // hosts exchange messages. A name for where this member is within what the system calls one host: members
+  // of different names are taken to be on different ones (sockets of a machine, say).
   std::string host = {};
   // A folder into which each member writes what it did of late and what it waits for, when the group fails:
   // `weft flight FOLDER` says what that means. Empty: $WEFT_FLIGHT_DIR; nowhere, where that is not set.

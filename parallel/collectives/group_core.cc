@@ -146,9 +146,9 @@ void GroupCore::differs(const ExchangePtr& exchange) {
   if (!exchange->disagrees) {
     exchange->disagrees = true;
     exchange->close();
-    if (exchange->has_levels() && exchange->level == Exchange::Level::between) next_level(exchange);
     exchange->signatures[rank_] = exchange->text();
     tell_others<&GroupService::disagree>(id_, exchange->sequence(), exchange->text());
+    if (exchange->has_levels() && exchange->level == Exchange::Level::between) begin_last(exchange);
   }
   if (static_cast<int>(exchange->signatures.size()) < size()) return;
   running_.erase(exchange->sequence());
@@ -169,10 +169,7 @@ rpc::Error GroupCore::difference(const std::map<int, std::string>& signatures) c
 }
 
 void GroupCore::over(const ExchangePtr& exchange, const std::exception_ptr& error) {
-  if (error == nullptr && exchange->has_levels()) {
-    exchange->begin_last();
-    return begin_level();
-  }
+  if (error == nullptr && exchange->has_levels()) return begin_last(exchange);
   if (error == nullptr) {
     running_.erase(exchange->sequence());
     return exchange->succeed();
@@ -206,18 +203,26 @@ void GroupCore::begin_level() {
   });
 }
 
+void GroupCore::begin_last(const ExchangePtr& exchange) {
+  exchange->begin_last();
+  begin_level();
+}
+
 void GroupCore::level_over(const ExchangePtr& exchange, SharedQueue::Outcome outcome) {
   if (!outcome.ok()) over(exchange, outcome.error());
   if (ended_) {
     if (!exchange->closed()) fail_written(exchange);
     return;
   }
-  if (outcome.value() == SharedRun::State::differs && !exchange->disagrees) differs(exchange);
-  if (exchange->disagrees) return next_level(exchange);
-  if (exchange->level == Exchange::Level::first) {
+  const bool same = outcome.value() != SharedRun::State::differs;
+  if (!same && !exchange->disagrees) differs(exchange);
+  // Where the ranks of this host mean the same, all of them come to the last level, whatever others mean.
+  if (same && exchange->level == Exchange::Level::first) {
+    if (exchange->disagrees || !exchange->has_plan()) return begin_last(exchange);
     exchange->level = Exchange::Level::between;
     return exchange->run().begin(*exchange);
   }
+  if (exchange->disagrees) return next_level(exchange);
   running_.erase(exchange->sequence());
   exchange->succeed();
   next_level(exchange);

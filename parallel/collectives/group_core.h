@@ -171,6 +171,7 @@ class WEFT_EXPORT GroupCore final : public std::enable_shared_from_this<GroupCor
   void over(const ExchangePtr& exchange, const std::exception_ptr& error);
   rpc::Error fault_of(const Exchange& exchange, const std::exception_ptr& error) const;
   void begin_level();
+  void begin_last(const ExchangePtr& exchange);
   void level_over(const ExchangePtr& exchange, SharedQueue::Outcome outcome);
   void next_level(const ExchangePtr& exchange);
   void value_over(std::uint64_t round, rpc::Result<ValueRounds::Values> values);

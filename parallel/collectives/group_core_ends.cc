@@ -127,8 +127,9 @@ void GroupCore::fail_all(const rpc::Error& error, bool tell, bool write) {
   for (auto running = running_.begin(); running != running_.end();) {
     // A collective in shared memory ends when nothing writes to its tensors any more.
     const ExchangePtr& exchange = running->second;
-    const bool comes_back = exchange->is_shared() || exchange->level == Exchange::Level::first ||
-                            exchange->level == Exchange::Level::last;
+    const bool in_level =
+        exchange->level == Exchange::Level::first || exchange->level == Exchange::Level::last;
+    const bool comes_back = exchange->is_shared() || (in_level && !exchange->disagrees);
     if (!comes_back) {
       exchange->close();
       failing_.push_back(exchange);

@@ -46,6 +46,7 @@ class GroupCore::Exchange final : public Outbox, public std::enable_shared_from_
     sequence_ = sequence;
     if (levels_) {
       const Hosts& hosts = *group_->hosts_;
+      if (!hosts.in_column()) return;
       run_ = make_run({hosts.host, hosts.count(), 0}, levels_->between, levels_->memory, std::move(done));
     } else {
       run_ = make_run({group_->rank(), group_->size(), 0}, collective_.layout, collective_.memory,
@@ -56,7 +57,8 @@ class GroupCore::Exchange final : public Outbox, public std::enable_shared_from_
   std::optional<int> in_plan(int rank) const {
     if (!levels_) return rank;
     const Hosts& hosts = *group_->hosts_;
-    return hosts.index_of(rank) == hosts.index ? std::optional(hosts.host_of(rank)) : std::nullopt;
+    return hosts.in_column() && hosts.index_of(rank) == hosts.index ? std::optional(hosts.host_of(rank))
+                                                                    : std::nullopt;
   }
   void send(int number, std::uint32_t label, std::span<const std::byte> bytes, rpc::Job left) override {
     // What is sent is the run's memory, which `left` keeps until it has run; nobody writes there meanwhile.
@@ -145,8 +147,10 @@ class GroupCore::Exchange final : public Outbox, public std::enable_shared_from_
   bool has_levels() const { return levels_.has_value(); }
   enum class Level : std::uint8_t { waiting, first, between, last };
   Level level = Level::waiting;
+  bool has_plan() const { return run_ != nullptr; }
   void begin_last() {
     level = Level::last;
+    if (disagrees) levels_->refuse_last();
     shared_.emplace(group_->shared_->space(), levels_->last);
   }
 
@@ -190,7 +194,7 @@ class GroupCore::Exchange final : public Outbox, public std::enable_shared_from_
   rpc::Promise<void> promise_;
   std::uint64_t sequence_ = 0;
   rpc::Clock::time_point deadline_;
-  std::shared_ptr<PlanRun> run_;     // of one that is a plan, or has levels
+  std::shared_ptr<PlanRun> run_;     // of one that is a plan; of one with levels, if this rank is in a column
   std::optional<Levels> levels_;     // of one among hosts
   std::optional<SharedRun> shared_;  // of one in shared memory, and of the level that is
   bool closed_ = false;

@@ -1,9 +1,12 @@
 #include <weft/parallel/collectives/levels.h>
 
 #include <algorithm>
+#include <cstring>
 #include <map>
 
 namespace weft::collectives {
+
+// --- Hosts ---
 
 std::optional<Hosts> Hosts::of(const std::vector<std::string>& host_of_rank, int rank) {
   Hosts hosts;
@@ -13,10 +16,10 @@ std::optional<Hosts> Hosts::of(const std::vector<std::string>& host_of_rank, int
     if (is_new) hosts.ranks.emplace_back();
     hosts.ranks[found->second].push_back(static_cast<int>(each));
   }
-  const std::size_t size = hosts.ranks.front().size();
-  const bool even = std::all_of(hosts.ranks.begin(), hosts.ranks.end(),
-                                [&](const std::vector<int>& ranks) { return ranks.size() == size; });
-  if (hosts.count() < 2 || size < 2 || !even) return std::nullopt;
+  if (hosts.count() < 2 || hosts.ranks.size() == host_of_rank.size()) return std::nullopt;
+  const auto smallest = std::min_element(hosts.ranks.begin(), hosts.ranks.end(),
+                                         [](const auto& a, const auto& b) { return a.size() < b.size(); });
+  hosts.columns = static_cast<int>(smallest->size());
   hosts.host = hosts.host_of(rank);
   hosts.index = hosts.index_of(rank);
   return hosts;
@@ -34,9 +37,86 @@ int Hosts::index_of(int rank) const {
   return static_cast<int>(std::find(own.begin(), own.end(), rank) - own.begin());
 }
 
+BlocksByColumn::BlocksByColumn(const Hosts& hosts, const std::vector<Range>& blocks) {
+  std::size_t at = 0;
+  for (int column = 0; column < hosts.columns; ++column) {
+    const std::size_t begin = at;
+    std::vector<Range>& of_hosts = sections.emplace_back();
+    for (const std::vector<int>& ranks : hosts.ranks) {
+      const std::size_t section = at - begin;
+      for (auto index = static_cast<std::size_t>(column); index < ranks.size();
+           index += static_cast<std::size_t>(hosts.columns)) {
+        const Range block = blocks[static_cast<std::size_t>(ranks[index])];
+        in_order = in_order && (block.empty() || block.begin == at);
+        pieces.push_back({block, at});
+        at += block.size();
+      }
+      of_hosts.push_back({section, at - begin});
+    }
+    columns.push_back({begin, at});
+  }
+}
+
+// --- Levels ---
+
+namespace {
+
+std::shared_ptr<std::byte> allocate(SharedSpace& space, std::size_t bytes) {
+  bytes = std::max<std::size_t>(1, bytes);
+  std::shared_ptr<std::byte> memory = space.try_allocate(bytes);
+  if (memory == nullptr) memory = {new std::byte[bytes], std::default_delete<std::byte[]>()};
+  return memory;
+}
+
+// For the other ranks of a host: they have nothing.
+std::vector<Range> fill_up(std::vector<Range> blocks, int ranks) {
+  const std::size_t end = blocks.empty() ? 0 : blocks.back().end;
+  blocks.resize(static_cast<std::size_t>(ranks), Range{end, end});
+  return blocks;
+}
+
+// Sizes of the blocks of this host's ranks.
+std::vector<std::size_t> sizes_here(const Hosts& hosts, const std::vector<Range>& blocks) {
+  std::vector<std::size_t> sizes;
+  for (const int rank : hosts.ranks[static_cast<std::size_t>(hosts.host)])
+    sizes.push_back(blocks[static_cast<std::size_t>(rank)].size());
+  return sizes;
+}
+
+// Between the rank of a host that is in a column and those whose blocks that column carries. Seen by one
+// rank: its own block, for its column's rank (own); and if it is in a column, the blocks of its column's
+// ranks (carried).
+struct Handing {
+  Handing(const Hosts& hosts, const std::vector<Range>& blocks) {
+    std::vector<std::size_t> own_sizes, carried_sizes;
+    const std::vector<std::size_t> sizes = sizes_here(hosts, blocks);
+    for (int other = 0; other < hosts.here(); ++other) {
+      const bool mine = other == hosts.column_of(hosts.index), carry = hosts.column_of(other) == hosts.index;
+      own_sizes.push_back(mine ? sizes[static_cast<std::size_t>(hosts.index)] : 0);
+      carried_sizes.push_back(carry ? sizes[static_cast<std::size_t>(other)] : 0);
+    }
+    own = blocks_of(own_sizes);
+    carried = blocks_of(carried_sizes);
+  }
+  std::vector<Range> own, carried;
+};
+
+}  // namespace
+
 bool has_levels(Operation operation) {
-  return operation == Operation::all_reduce || operation == Operation::reduce ||
-         operation == Operation::broadcast || operation == Operation::barrier;
+  switch (operation) {
+    case Operation::all_reduce:
+    case Operation::reduce:
+    case Operation::broadcast:
+    case Operation::all_gather:
+    case Operation::all_gather_v:
+    case Operation::reduce_scatter:
+    case Operation::reduce_scatter_v:
+    case Operation::barrier:
+      return true;
+    default:
+      return false;
+  }
 }
 
 Levels::Levels(const Collective& collective, const Hosts& hosts, SharedSpace& space) {
@@ -52,25 +132,45 @@ Levels::Levels(const Collective& collective, const Hosts& hosts, SharedSpace& sp
       reduce(collective, hosts, space);
       break;
     case Operation::broadcast:
-      broadcast(collective, hosts);
+      broadcast(collective, hosts, space);
+      break;
+    case Operation::all_gather:
+    case Operation::all_gather_v:
+      all_gather(collective, hosts, space);
+      break;
+    case Operation::reduce_scatter:
+    case Operation::reduce_scatter_v:
+      reduce_scatter(collective, hosts, space);
       break;
     default:
       break;  // barriers, all three
   }
 }
 
-void Levels::reduce(const Collective& collective, const Hosts& hosts, SharedSpace& space) {
-  const std::size_t n = collective.layout.elements;
-  const auto blocks = even_blocks(n, space.ranks());
-  const Range own = blocks[static_cast<std::size_t>(space.rank())];
-  const int root = collective.layout.root;
-  const std::size_t bytes = std::max<std::size_t>(1, own.size() * collective.memory.item_size);
-  std::shared_ptr<std::byte> block = space.try_allocate(bytes);
-  if (block == nullptr) block = {new std::byte[bytes], std::default_delete<std::byte[]>()};
+void Levels::refuse_last() {
+  Collective refusal;
+  refusal.site = last.site;
+  refusal.signature = last.signature;
+  refusal.signature.root = -1;  // as none has
+  last = std::move(refusal);
+}
 
-  // An average is taken once, of all: here is but a sum of some.
-  const bool averages = collective.signature.reduction == ReduceOp::Kind::avg;
-  first.reduction = averages ? Reduction(ReduceOp::sum, collective.signature.dtype) : *collective.reduction;
+namespace {
+// An average is taken once, of all ranks: on a host there is but a sum of some.
+Reduction reduction_here(const Collective& collective) {
+  return collective.signature.reduction == ReduceOp::Kind::avg
+             ? Reduction(ReduceOp::sum, collective.signature.dtype)
+             : *collective.reduction;
+}
+}  // namespace
+
+void Levels::reduce(const Collective& collective, const Hosts& hosts, SharedSpace& space) {
+  const auto blocks = fill_up(even_blocks(collective.layout.elements, hosts.columns), hosts.here());
+  const Range own = blocks[static_cast<std::size_t>(hosts.index)];
+  const int root = collective.layout.root;
+  const std::shared_ptr<std::byte> block = allocate(space, own.size() * collective.memory.item_size);
+
+  first.reduction = reduction_here(collective);
   first.layout = {
       .operation = Operation::reduce_scatter, .root = -1, .elements = 0, .blocks = blocks, .from = {}};
   first.memory.input = collective.memory.input;
@@ -96,25 +196,146 @@ void Levels::reduce(const Collective& collective, const Hosts& hosts, SharedSpac
   last.memory.keeper = block;
 }
 
-void Levels::broadcast(const Collective& collective, const Hosts& hosts) {
-  const int root = collective.layout.root;
+void Levels::broadcast(const Collective& collective, const Hosts& hosts, SharedSpace& space) {
+  const int root = collective.layout.root, index = hosts.index_of(root);
   const std::size_t n = collective.layout.elements;
-  if (hosts.index_of(root) == hosts.index) {
+  const bool at_root = hosts.host_of(root) == hosts.host;
+  const bool hands_on = index >= hosts.columns;  // the root is in no column: its host's first rank sends
+  const int column = hands_on ? 0 : index;
+  std::shared_ptr<std::byte> handed;
+  if (hands_on && at_root) {
+    first.layout = {.operation = Operation::scatter,
+                    .root = index,
+                    .elements = 0,
+                    .blocks = fill_up({{0, n}}, hosts.here()),
+                    .from = {}};
+    first.memory.input = collective.memory.input;
+    if (hosts.index == column) handed = allocate(space, n * collective.memory.item_size);
+    first.memory.output = handed.get();
+  }
+  if (hosts.index == column) {
     between = {.operation = Operation::broadcast,
                .root = hosts.host_of(root),
                .elements = n,
                .blocks = {},
                .from = {}};
-    memory.input = collective.memory.input;
-    memory.output = collective.memory.output;
+    memory.input = handed != nullptr ? handed.get() : collective.memory.input;
+    memory.output = handed != nullptr ? handed.get() : collective.memory.output;
+    memory.keeper = handed;
   }
   last.layout = {.operation = Operation::broadcast,
-                 .root = hosts.index_of(root),
+                 .root = at_root ? index : column,
                  .elements = n,
                  .blocks = {},
                  .from = {}};
   // What has come from the root's host is what its column gives here.
   last.memory.input = collective.memory.input != nullptr ? collective.memory.input : collective.memory.output;
+  last.memory.output = collective.memory.output;
+}
+
+// First: ranks in columns take the blocks of the ranks that they carry. Between: each column gathers. Last:
+// all ranks of the host take what each column has, and put it in the order of ranks.
+void Levels::all_gather(const Collective& collective, const Hosts& hosts, SharedSpace& space) {
+  const std::vector<Range>& blocks = collective.layout.blocks;
+  const std::size_t item = collective.memory.item_size;
+  const BlocksByColumn by_column(hosts, blocks);
+  const Handing handing(hosts, blocks);
+  std::shared_ptr<std::byte> all;
+  if (!by_column.in_order) all = allocate(space, by_column.columns.back().end * item);
+  std::byte* const output = all != nullptr ? all.get() : collective.memory.output;
+
+  memory.input = collective.memory.input;
+  if (hosts.here() > hosts.columns) {
+    first.layout = {.operation = Operation::all_to_all_v,
+                    .root = -1,
+                    .elements = 0,
+                    .blocks = handing.own,
+                    .from = handing.carried};
+    first.memory.input = collective.memory.input;
+    if (hosts.in_column()) {
+      const std::shared_ptr<std::byte> carried = allocate(space, handing.carried.back().end * item);
+      first.memory.output = carried.get();
+      memory.input = carried.get();
+      memory.keeper = first.memory.keeper = carried;
+    }
+  }
+  std::size_t begin = 0;
+  if (hosts.in_column()) {
+    const auto column = static_cast<std::size_t>(hosts.index);
+    begin = by_column.columns[column].begin;
+    between = {.operation = Operation::all_gather_v,
+               .root = -1,
+               .elements = 0,
+               .blocks = by_column.sections[column],
+               .from = {}};
+    memory.output = output + begin * item;
+  }
+  last.layout = {.operation = Operation::all_gather_v,
+                 .root = -1,
+                 .elements = 0,
+                 .blocks = fill_up(by_column.columns, hosts.here()),
+                 .from = {}};
+  last.memory.input = output + begin * item;
+  last.memory.output = output;
+  last.memory.keeper = all;
+  if (all != nullptr)
+    last.after = [all, item, pieces = by_column.pieces, to = collective.memory.output] {
+      for (const auto& [block, at] : pieces)
+        if (!block.empty()) std::memcpy(to + block.begin * item, all.get() + at * item, block.size() * item);
+    };
+}
+
+// The same the other way round: each column reduces its blocks on the host, then between hosts, and hands
+// them out.
+void Levels::reduce_scatter(const Collective& collective, const Hosts& hosts, SharedSpace& space) {
+  const std::vector<Range>& blocks = collective.layout.blocks;
+  const std::size_t item = collective.memory.item_size;
+  const BlocksByColumn by_column(hosts, blocks);
+  const Handing handing(hosts, blocks);
+  const bool hands_out = hosts.here() > hosts.columns;
+
+  first.reduction = reduction_here(collective);
+  first.layout = {.operation = Operation::reduce_scatter_v,
+                  .root = -1,
+                  .elements = 0,
+                  .blocks = fill_up(by_column.columns, hosts.here()),
+                  .from = {}};
+  first.memory.input = collective.memory.input;
+  if (!by_column.in_order) {
+    const std::shared_ptr<std::byte> all = allocate(space, by_column.columns.back().end * item);
+    first.before = [all, item, pieces = by_column.pieces, from = collective.memory.input] {
+      for (const auto& [block, at] : pieces)
+        if (!block.empty())
+          std::memcpy(all.get() + at * item, from + block.begin * item, block.size() * item);
+    };
+    first.memory.input = all.get();
+    first.memory.keeper = all;
+  }
+  if (hosts.in_column()) {
+    const auto column = static_cast<std::size_t>(hosts.index);
+    const std::shared_ptr<std::byte> partial = allocate(space, by_column.columns[column].size() * item);
+    first.memory.output = partial.get();
+    between = {.operation = Operation::reduce_scatter_v,
+               .root = -1,
+               .elements = 0,
+               .blocks = by_column.sections[column],
+               .from = {}};
+    memory.input = partial.get();
+    memory.output = collective.memory.output;
+    memory.keeper = partial;
+    if (hands_out) {
+      const std::shared_ptr<std::byte> carried = allocate(space, handing.carried.back().end * item);
+      memory.output = carried.get();
+      last.memory.input = carried.get();
+      last.memory.keeper = carried;
+    }
+  }
+  if (!hands_out) return;  // a barrier is left
+  last.layout = {.operation = Operation::all_to_all_v,
+                 .root = -1,
+                 .elements = 0,
+                 .blocks = handing.carried,
+                 .from = handing.own};
   last.memory.output = collective.memory.output;
 }
 

@@ -2,8 +2,8 @@
 //
 // run() is for short work that has to be done in turn at once, without a hop to another thread: if no thread
 // is running jobs, the caller runs those given before, its own, and those given meanwhile. post() leaves the
-// job to an executor, or to a thread that runs jobs by then. A job may give further ones. What a job throws
-// is told to `failed`, in turn; what that throws is lost. Thread-safe.
+// job to an executor, or to a thread that runs jobs by then. A job may give further ones. `failed` gets
+// what a job throws, in turn; what that throws is lost. Thread-safe.
 #pragma once
 
 #include <weft/rpc/core/executor.h>

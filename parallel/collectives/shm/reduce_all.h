@@ -9,7 +9,7 @@
 namespace weft::collectives {
 
 // outputs[…][i] = operands[0][i] ⊕ operands[1][i] ⊕ …, in this order, scaled and rounded once, of n elements.
-// Outputs may be operands. Two operands or more, one output or more.
+// Outputs may be operands. One operand, which is copied, or more; one output or more.
 WEFT_EXPORT void reduce_all(const Reduction& reduction, std::span<const std::byte* const> operands,
                             std::span<std::byte* const> outputs, std::size_t n);
 

@@ -69,6 +69,7 @@ SharedRun::State SharedRun::advance(Lockstep::Patience patience) {
         state = State::done;
         break;
     }
+    if (state == State::done && collective_.after) collective_.after();
     if (state != State::under_way) return state;
   }
 }
@@ -83,6 +84,7 @@ bool SharedRun::is_exchange_of_sizes() const {
 }
 
 void SharedRun::come() {
+  if (collective_.before) collective_.before();
   SharedHeader header{.hash = collective_.signature.hash()};
   header.most = traffic_.most_given();
   const PlanMemory& memory = collective_.memory;
@@ -262,7 +264,7 @@ void SharedRun::put(std::uint64_t part) {
   for (int taker = 0; taker < ranks(); ++taker) {
     const bool same = traffic_.gives_all_the_same();
     const Range range = part_of(traffic_.gives(taker), part);
-    if (range.empty() || (taker == rank() && !same)) continue;
+    if (range.empty() || (taker == rank() && (!same || ranks() == 1))) continue;
     std::memcpy(window + (same ? 0 : static_cast<std::size_t>(taker) * space_.chunk()), input(range.begin),
                 range.size() * item_);
     if (same) return;

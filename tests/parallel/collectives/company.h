@@ -27,24 +27,26 @@ using Tensors = std::vector<at::Tensor>;
 using Futures = std::vector<rpc::Future<void>>;
 
 // How the members of a group reach each other's tensors. placed: memory, with the tensors in it; hosts: even
-// ranks are on one, odd ones on another, which are two of equally many where there are four ranks, six,
-// eight.
-enum class Backend : std::uint8_t { messages, memory, placed, hosts };
+// ranks are on one, odd ones on another; uneven: hosts of one rank, of three and of two.
+enum class Backend : std::uint8_t { messages, memory, placed, hosts, uneven };
 inline constexpr Backend backends[] = {Backend::messages, Backend::memory};  // of any number of ranks
-inline constexpr Backend all_backends[] = {Backend::messages, Backend::memory, Backend::hosts};
-inline int few(Backend backend) { return backend == Backend::hosts ? 4 : 3; }  // ranks
+inline constexpr Backend all_backends[] = {Backend::messages, Backend::memory, Backend::hosts,
+                                           Backend::uneven};
+inline bool on_hosts(Backend backend) { return backend == Backend::hosts || backend == Backend::uneven; }
+inline int few(Backend backend) { return on_hosts(backend) ? 4 : 3; }  // ranks
 inline GroupBackend expected(Backend backend, int ranks) {
   if (backend == Backend::messages || ranks == 1) return GroupBackend::messages;
-  if (backend != Backend::hosts) return GroupBackend::memory;
-  return ranks % 2 == 0 && ranks > 2 ? GroupBackend::hosts : GroupBackend::messages;
+  if (!on_hosts(backend)) return GroupBackend::memory;
+  return ranks > 2 ? GroupBackend::hosts : GroupBackend::messages;
 }
 inline GroupOptions options_of(Backend backend, int rank, GroupOptions options = {}) {
   options.shared_memory = backend != Backend::messages;
   if (backend == Backend::hosts) options.host = rank % 2 == 0 ? "even" : "odd";
+  if (backend == Backend::uneven) options.host = "abbbcc"[rank % 6];
   return options;
 }
 inline std::ostream& operator<<(std::ostream& out, Backend backend) {
-  const char* const names[] = {"messages", "memory", "placed", "hosts"};
+  const char* const names[] = {"messages", "memory", "placed", "hosts", "uneven"};
   return out << names[static_cast<std::size_t>(backend)];
 }
 

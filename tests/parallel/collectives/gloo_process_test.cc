@@ -201,9 +201,10 @@ void for_each(const std::vector<GlooCase>& cases, Chosen chosen, Visit visit) {
   at::set_num_threads(1);
   for (int ranks = 1; ranks <= 8; ++ranks) {
     std::vector<Side> sides;
-    for (const Backend backend : {Backend::messages, Backend::memory, Backend::placed, Backend::hosts}) {
+    for (const Backend backend :
+         {Backend::messages, Backend::memory, Backend::placed, Backend::hosts, Backend::uneven}) {
       const GroupBackend is = expected(backend, ranks);
-      if (backend == Backend::hosts ? is != GroupBackend::hosts : ranks == 1 && backend != Backend::messages)
+      if (on_hosts(backend) ? is != GroupBackend::hosts : ranks == 1 && backend != Backend::messages)
         continue;  // one of the others, once more
       Side& side = sides.emplace_back(Side{backend, std::make_unique<Company>(ranks, backend)});
       side.groups = side.company->groups();

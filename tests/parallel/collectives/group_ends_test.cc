@@ -18,7 +18,7 @@ class Differences : public ::testing::TestWithParam<std::tuple<int, Backend>> {}
 INSTANTIATE_TEST_SUITE_P(Ranks, Differences,
                          ::testing::Combine(::testing::Values(2, 3, 4, 7, 8),
                                             ::testing::Values(Backend::messages, Backend::memory,
-                                                              Backend::hosts)));
+                                                              Backend::hosts, Backend::uneven)));
 
 TEST_P(Differences, AreToldToEveryRankAndTheGroupGoesOn) {
   const auto [ranks, backend] = GetParam();
@@ -118,7 +118,8 @@ TEST_P(GroupEnds, AMemberThatLeavesIsNamedToWhoStillNeedsIt) {
 // What ended well on one rank has ended well on all that still live, or they know who died.
 class GroupKills : public ::testing::TestWithParam<Backend> {};
 INSTANTIATE_TEST_SUITE_P(Backends, GroupKills,
-                         ::testing::Values(Backend::messages, Backend::memory, Backend::hosts),
+                         ::testing::Values(Backend::messages, Backend::memory, Backend::hosts,
+                                           Backend::uneven),
                          ::testing::PrintToStringParamName());
 TEST_P(GroupKills, AnyRankInAnyOperationEndsInANamedErrorOnAllSurvivors) {
   constexpr std::size_t operations = std::size(group_operations);
@@ -131,8 +132,10 @@ TEST_P(GroupKills, AnyRankInAnyOperationEndsInANamedErrorOnAllSurvivors) {
     SCOPED_TRACE(seed);
     std::mt19937_64 random(seed);
     const auto draw = [&](std::uint64_t below) { return static_cast<int>(random() % below); };
-    const int ranks = GetParam() == Backend::hosts ? 4 + 2 * draw(2) : 2 + draw(4), dead = draw(ranks),
-              late = draw(ranks);
+    const int ranks = GetParam() == Backend::hosts    ? 4 + 2 * draw(2)
+                      : GetParam() == Backend::uneven ? 3 + draw(4)
+                                                      : 2 + draw(4);
+    const int dead = draw(ranks), late = draw(ranks);
     Company company(ranks, GetParam());
     const auto groups = company.groups();
     const Round round{.n = draw(2) == 0 ? 10 : 200'000, .number = draw(1000), .placed = draw(2) == 0};
@@ -180,6 +183,15 @@ TEST_P(GroupEnds, AbortEndsTheGroupForAll) {
   Futures futures = but(1, [](const Group& group) { return group.barrier(); });
   groups[1].abort("the loss is NaN");
   expect_all(std::move(futures), ErrorKind::aborted, {"rank 1 (worker1)", "the loss is NaN"});
+}
+
+// On hosts, some ranks know of the difference while others of their host wait in memory for the last rank.
+TEST_P(GroupEnds, ADifferenceThatNotAllHaveComeToEndsWithTheGroupsError) {
+  Futures futures = but(ranks - 1, [](const Group& group) {
+    return group.all_reduce(at::zeros({group.rank() == 1 ? 5 : 4}), ReduceOp::sum,
+                            group.rank() == 1 ? Deadline(50ms) : std::nullopt);
+  });
+  expect_all(std::move(futures), ErrorKind::deadline_exceeded, {"has not begun it"});
 }
 
 // The timer of the first barrier fires while the second one waits.

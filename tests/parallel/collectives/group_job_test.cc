@@ -92,7 +92,8 @@ TEST(GroupsOverAWire, OfHalfTheBytesRoundAndAgree) {
                                                                            {3, Backend::messages},
                                                                            {9, Backend::messages},
                                                                            {4, Backend::hosts},
-                                                                           {6, Backend::hosts}}) {
+                                                                           {6, Backend::hosts},
+                                                                           {6, Backend::uneven}}) {
     Company company(ranks, backend);
     for (const at::ScalarType wire : {at::kHalf, at::kBFloat16}) {
       const auto groups = company.groups({.wire = wire});
@@ -147,7 +148,8 @@ TEST(GroupsWithBounds, ReduceTheSameByEveryAlgorithm) {
                                                                            {3, Backend::messages},
                                                                            {4, Backend::messages},
                                                                            {9, Backend::messages},
-                                                                           {6, Backend::hosts}}) {
+                                                                           {6, Backend::hosts},
+                                                                           {6, Backend::uneven}}) {
     Company company(ranks, backend);
     for (const Bounds bounds :
          {Bounds{.small_bytes = any},

@@ -71,7 +71,7 @@ TEST_P(Processes, AKilledOneIsNamedToAllOthers) {
   for (std::uint64_t seed = 0; seed < 16; ++seed) {
     SCOPED_TRACE(seed);
     std::mt19937_64 random(seed);
-    const int ranks = GetParam() == Backend::hosts ? 4 : 2 + static_cast<int>(random() % 3),
+    const int ranks = on_hosts(GetParam()) ? 4 : 2 + static_cast<int>(random() % 3),
               victim = static_cast<int>(random() % ranks);
     const std::uint64_t last = random() % 60, steps = random() % 200'000;
     const std::int64_t n = random() % 2 == 0 ? 100 : 400'000;

@@ -241,12 +241,12 @@ class GroupStress : public ::testing::TestWithParam<Backend> {
 };
 INSTANTIATE_TEST_SUITE_P(Backends, GroupStress,
                          ::testing::Values(Backend::messages, Backend::memory, Backend::placed,
-                                           Backend::hosts),
+                                           Backend::hosts, Backend::uneven),
                          ::testing::PrintToStringParamName());
 
 // A large all_reduce by parts, then sizes that a rank announces while another still reads the last part.
 TEST_P(GroupStress, AnnouncedSizesDoNotTouchAnEarlierResult) {
-  const int ranks = GetParam() == Backend::hosts ? 4 : 2;
+  const int ranks = on_hosts(GetParam()) ? 4 : 2;
   Company company(ranks, GetParam());
   const auto of = [](std::string_view wanted) {
     std::size_t index = 0;
@@ -288,7 +288,7 @@ TEST_P(GroupStress, RandomSequences) {
   for (std::uint64_t seed = first; seed < first + seeds && !HasFailure(); ++seed) {
     SCOPED_TRACE("replay: WEFT_COLLECTIVE_SEED=" + std::to_string(seed));
     std::mt19937_64 random(seed);
-    const int ranks = (GetParam() == Backend::hosts ? 3 : 2) + static_cast<int>(random() % 4);
+    const int ranks = (on_hosts(GetParam()) ? 3 : 2) + static_cast<int>(random() % 4);
     Company company(ranks, GetParam());
     std::vector<Step> steps;
     for (int i = 0; i < 60; ++i) steps.push_back(random_step(random, ranks));

@@ -35,7 +35,8 @@ INSTANTIATE_TEST_SUITE_P(RanksThatArePlaced, Groups,
                                             ::testing::Values(Backend::placed)),
                          name_of);
 INSTANTIATE_TEST_SUITE_P(RanksOnHosts, Groups,
-                         ::testing::Combine(::testing::Values(4, 6, 8), ::testing::Values(Backend::hosts)),
+                         ::testing::Combine(::testing::Values(3, 4, 5, 6, 8),
+                                            ::testing::Values(Backend::hosts, Backend::uneven)),
                          name_of);
 
 TEST_P(Groups, KnowTheirMembers) {
