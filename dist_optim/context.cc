@@ -1,5 +1,6 @@
 #include <weft/dist_optim/context.h>
 
+#include <weft/dist_optim/embedding/row_target.h>
 #include <weft/dist_optim/lbfgs/service.h>
 #include <weft/dist_optim/optimizer_service.h>
 
@@ -22,13 +23,17 @@ std::shared_ptr<Context> Context::of(const rpc::AgentCore& core) {
 
 std::shared_ptr<HostGuard> Context::host_of(rref::StoredObject& object) {
   auto* module = object.as<torch::nn::Module>();
-  if (module == nullptr)
-    throw rpc::Error(
-        rpc::ErrorKind::invalid_argument,
-        "an optimizer steps torch::nn modules, not objects of type " + object.value().type->name);
+  // Kept by the guard, which may outlive the object's entry.
+  const std::shared_ptr<EmbeddingShard> shard(object.value().value,
+                                              module == nullptr ? object.as<EmbeddingShard>() : nullptr);
+  if (module == nullptr && shard == nullptr)
+    throw rpc::Error(rpc::ErrorKind::invalid_argument,
+                     "an optimizer steps torch::nn modules and embeddings, not objects of type " +
+                         object.value().type->name);
   std::shared_ptr<HostGuard> fresh;
   auto guard = object.attach_guard([&] {
-    fresh = std::make_shared<HostGuard>(parameters_of(*module), ++hosts_made_);
+    fresh = module != nullptr ? std::make_shared<HostGuard>(parameters_of(*module), ++hosts_made_)
+                              : std::make_shared<HostGuard>(RowTarget::maker(shard), ++hosts_made_);
     return fresh;
   });
   auto host = std::dynamic_pointer_cast<HostGuard>(guard);

@@ -22,8 +22,8 @@ class WEFT_EXPORT Context final : public rpc::CallHook {
   static std::shared_ptr<Context> of(const rpc::AgentCore& core);  // failed_precondition without the layer
 
   const std::shared_ptr<rpc::AgentCore>& core() const { return core_; }
-  // The host of an object's parameters, made at the first call. invalid_argument where it is no
-  // torch::nn::Module.
+  // The host of an object's parameters or rows, made at the first call. invalid_argument where it is neither
+  // a torch::nn::Module nor an EmbeddingShard.
   std::shared_ptr<HostGuard> host_of(rref::StoredObject& object);
   std::shared_ptr<HostGuard> host_of(rpc::CallContext& call);  // of the object that it is about
 

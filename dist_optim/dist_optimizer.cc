@@ -1,4 +1,5 @@
 #include <weft/dist_optim/dist_optimizer.h>
+#include <weft/dist_optim/embedding/row_target.h>
 #include <weft/dist_optim/in_order.h>
 #include <weft/rpc/core/when_all.h>
 
@@ -26,9 +27,15 @@ using All = std::conditional_t<std::is_void_v<T>, void, std::vector<typename rpc
 
 // What steps under way share with the handle, and may outlive it.
 struct DistOptimizer::Core : std::enable_shared_from_this<DistOptimizer::Core> {
-  Core(std::shared_ptr<Context> of, std::vector<Module> of_modules, StepMode of_mode)
-      : context(std::move(of)), mode(of_mode) {
+  Core(std::shared_ptr<Context> of, std::vector<Module> of_modules,
+       const std::vector<ShardedEmbedding>& of_embeddings, StepMode of_mode)
+      : context(std::move(of)), mode(of_mode), own_modules(of_modules.size()) {
     for (auto& one : of_modules) modules.push_back(std::move(one.module));
+    for (const auto& one : of_embeddings) {
+      const auto shards = one.shards();
+      embeddings.push_back({one.client(), shards.size()});
+      for (const auto& shard : shards) modules.push_back(shard.reference());
+    }
     refused.resize(modules.size());
     numbers.resize(modules.size());
   }
@@ -43,24 +50,35 @@ struct DistOptimizer::Core : std::enable_shared_from_this<DistOptimizer::Core> {
   rpc::Future<void> attached();
   void attach_ended(const rpc::Result<void>& result);
 
-  void admit(StepRequest request, std::shared_ptr<rpc::Promise<StepResult>> promise);
-  void step(StepRequest request, std::shared_ptr<rpc::Promise<StepResult>> promise);
+  void admit(StepRequest request, StepCall::Rows rows, std::shared_ptr<rpc::Promise<StepResult>> promise);
+  void step(StepRequest request, StepCall::Rows rows, std::shared_ptr<rpc::Promise<StepResult>> promise);
+  // The gradients of the passes' rows, for each object.
+  StepCall::Rows rows_of(std::span<const dist_autograd::Pass> passes) const;
+  // Admits passes that look rows up.
+  void admit_lookups();
   void step_ended();
   // Now, or when the steps under way have ended. From within a job of `order`, so that none begins meanwhile.
   void after_steps(rpc::Job job);
-  // One call on every module, now; what fails says why attaching failed, where it did.
+  // One call on each of the first `count` objects, now; what fails says why attaching failed, where it did.
   template <class T, class Call>
-  rpc::Future<All<T>> ask_all(Call call);
+  rpc::Future<All<T>> ask_all(Call call, std::size_t count);
   // The same in the handle's order: after the steps before, ahead of those that follow.
   template <class T, class Call>
-  rpc::Future<All<T>> ask_all_in_order(Call call);
+  rpc::Future<All<T>> ask_all_in_order(Call call, std::size_t count);
   static rpc::Task<DistSnapshot> snapshot(std::shared_ptr<Core> self, std::vector<rref::ReferencePtr> saved);
 
   std::shared_ptr<void> ending;  // once the handle has gone; goes after the references
   const std::shared_ptr<Context> context;
   const StepMode mode;
-  std::vector<rref::ReferencePtr> modules;
-  std::shared_ptr<PassAdmission::Handle> handle;  // of several objects
+  struct Embedding {
+    std::shared_ptr<EmbeddingClient> client;
+    std::size_t shards;
+  };
+  std::vector<rref::ReferencePtr> modules;  // the objects: the handle's own modules, then all shards
+  const std::size_t own_modules;
+  std::vector<Embedding> embeddings;
+  std::shared_ptr<const EmbeddingClient::Admit> admit_pass;  // where there are embeddings
+  std::shared_ptr<PassAdmission::Handle> handle;             // of several objects, or with embeddings
   // Known when attaching has ended.
   std::vector<char> refused;           // which of them
   std::vector<std::uint64_t> numbers;  // of the objects, each at its owner; 0: not attached
@@ -98,24 +116,54 @@ void DistOptimizer::Core::attach_ended(const rpc::Result<void>& result) {
 }
 
 // Under stale(k) the passes are admitted to all objects before any of these prepares its part.
-void DistOptimizer::Core::admit(StepRequest request, std::shared_ptr<rpc::Promise<StepResult>> promise) {
+void DistOptimizer::Core::admit(StepRequest request, StepCall::Rows rows,
+                                std::shared_ptr<rpc::Promise<StepResult>> promise) {
   if (handle == nullptr || mode.kind != StepMode::Kind::stale)
-    return step(std::move(request), std::move(promise));
+    return step(std::move(request), std::move(rows), std::move(promise));
   std::vector<rpc::Future<void>> passes;
   for (const auto& pass : request.passes) passes.push_back(context->admission()->admit(pass, handle));
   when_settled(std::move(passes), [self = shared_from_this(), request = std::move(request),
-                                   promise](std::vector<rpc::Result<void>>) mutable {
-    self->step(std::move(request), promise);  // the objects say what is wrong
+                                   rows = std::move(rows), promise](std::vector<rpc::Result<void>>) mutable {
+    self->step(std::move(request), std::move(rows), promise);  // the objects say what is wrong
   });
 }
 
-void DistOptimizer::Core::step(StepRequest request, std::shared_ptr<rpc::Promise<StepResult>> promise) {
+StepCall::Rows DistOptimizer::Core::rows_of(std::span<const dist_autograd::Pass> passes) const {
+  StepCall::Rows rows(own_modules);
+  for (const Embedding& one : embeddings) {
+    if (const std::size_t now = one.client->shards().size(); now != one.shards)
+      throw rpc::Error(rpc::ErrorKind::failed_precondition,
+                       "step: the embedding has " + std::to_string(now) + " owners, and this handle steps " +
+                           std::to_string(one.shards) + ": make the DistOptimizer again");
+    for (StepRows& part : one.client->step_rows(passes, one.shards)) rows.push_back(std::move(part));
+  }
+  return rows;
+}
+
+// As a module's guard admits the passes that call it. In `free` the lookups do not wait for it: nobody does.
+void DistOptimizer::Core::admit_lookups() {
+  admit_pass = std::make_shared<const EmbeddingClient::Admit>(
+      [admission = context->admission(), of = std::weak_ptr(handle),
+       waits = mode.kind != StepMode::Kind::free](const dist_autograd::PassId& pass) {
+        const auto done = [] { return rpc::Future<void>::made(rpc::Result<void>{}); };
+        const auto to = of.lock();
+        if (to == nullptr) return done();
+        auto admitted = admission->admit(pass, to);
+        if (waits) return admitted;
+        std::move(admitted).then([](auto&&) {});
+        return done();
+      });
+  for (const Embedding& one : embeddings) one.client->admit_with(admit_pass);
+}
+
+void DistOptimizer::Core::step(StepRequest request, StepCall::Rows rows,
+                               std::shared_ptr<rpc::Promise<StepResult>> promise) {
   {
     std::lock_guard lock(mutex);
     ++steps_under_way;
   }
   StepCall::start(
-      StepCall::Modules(shared_from_this(), &modules), std::move(request),
+      StepCall::Modules(shared_from_this(), &modules), std::move(request), std::move(rows),
       [self = shared_from_this()] { self->order.next(); },
       [self = shared_from_this(), promise](rpc::Result<StepResult> result) {
         self->step_ended();
@@ -148,11 +196,11 @@ void DistOptimizer::Core::after_steps(rpc::Job job) {
 }
 
 template <class T, class Call>
-rpc::Future<All<T>> DistOptimizer::Core::ask_all(Call call) {
+rpc::Future<All<T>> DistOptimizer::Core::ask_all(Call call, std::size_t count) {
   rpc::Promise<All<T>> promise;
   auto future = promise.future();
   std::vector<rpc::Future<T>> calls;
-  for (std::size_t i = 0; i < modules.size(); ++i) calls.push_back(call(modules[i], i));
+  for (std::size_t i = 0; i < count; ++i) calls.push_back(call(modules[i], i));
   rpc::when_all(std::move(calls))
       .then([self = shared_from_this(), promise = std::move(promise)](rpc::Result<All<T>>&& result) mutable {
         if (result.ok()) return promise.complete(std::move(result));
@@ -165,18 +213,19 @@ rpc::Future<All<T>> DistOptimizer::Core::ask_all(Call call) {
 }
 
 template <class T, class Call>
-rpc::Future<All<T>> DistOptimizer::Core::ask_all_in_order(Call call) {
+rpc::Future<All<T>> DistOptimizer::Core::ask_all_in_order(Call call, std::size_t count) {
   rpc::Promise<All<T>> promise;
   auto future = promise.future();
-  order.run([self = shared_from_this(), promise = std::move(promise), call = std::move(call)]() mutable {
-    self->after_steps([self, promise = std::move(promise), call = std::move(call)]() mutable {
-      auto answers = self->ask_all<T>(std::move(call));
-      self->order.next();
-      std::move(answers).then([promise = std::move(promise)](rpc::Result<All<T>>&& result) mutable {
-        promise.complete(std::move(result));
+  order.run(
+      [self = shared_from_this(), promise = std::move(promise), call = std::move(call), count]() mutable {
+        self->after_steps([self, promise = std::move(promise), call = std::move(call), count]() mutable {
+          auto answers = self->ask_all<T>(std::move(call), count);
+          self->order.next();
+          std::move(answers).then([promise = std::move(promise)](rpc::Result<All<T>>&& result) mutable {
+            promise.complete(std::move(result));
+          });
+        });
       });
-    });
-  });
   return future;
 }
 
@@ -188,17 +237,20 @@ DistOptimizer::DistOptimizer(rpc::Agent& agent, OptimizerSpec spec, StepMode mod
         return all;
       }()) {}
 
-DistOptimizer::DistOptimizer(rpc::Agent& agent, StepMode mode, std::vector<Module> modules) {
+DistOptimizer::DistOptimizer(rpc::Agent& agent, StepMode mode, std::vector<Module> modules,
+                             std::vector<ShardedEmbedding> embeddings) {
   check(mode);
   std::vector<OptimizerSpec> specs;
   for (const Module& module : modules) specs.push_back(module.spec);
-  core_ = std::make_shared<Core>(Context::of(*agent.core()), std::move(modules), mode);
+  core_ = std::make_shared<Core>(Context::of(*agent.core()), std::move(modules), embeddings, mode);
+  specs.resize(core_->modules.size(), RowTarget::rows_spec());
   const bool several = core_->modules.size() > 1;
-  if (several) {
+  if (several || !embeddings.empty()) {
     core_->handle = std::make_shared<PassAdmission::Handle>();
     for (const auto& module : core_->modules) core_->handle->owners.push_back(module->owner().incarnation);
     core_->context->admission()->add(core_->handle);
   }
+  if (!embeddings.empty()) core_->admit_lookups();
   // Each object takes its calls in order, so that steps need not wait for the answers.
   std::vector<rpc::Future<std::uint64_t>> attached;
   for (std::size_t i = 0; i < specs.size(); ++i)
@@ -238,40 +290,48 @@ rpc::Future<StepResult> DistOptimizer::step(std::span<const dist_autograd::Pass>
   auto promise = std::make_shared<rpc::Promise<StepResult>>();
   auto future = promise->future();
   StepRequest request{core_->context->next_step(), {}, options, true};
+  StepCall::Rows rows;
   try {
     options.check();
     request.passes = core_->context->may_step(passes);
     request.backward = passes.empty() || std::any_of(passes.begin(), passes.end(), [](const auto& pass) {
                          return pass.state()->had_backward();
                        });
+    rows = core_->rows_of(passes);
   } catch (const rpc::Error&) {
     promise->fail(std::current_exception());
     return future;
   }
-  core_->order.run([core = core_, request = std::move(request), promise]() mutable {
-    core->admit(std::move(request), std::move(promise));
+  core_->order.run([core = core_, request = std::move(request), rows = std::move(rows), promise]() mutable {
+    core->admit(std::move(request), std::move(rows), std::move(promise));
   });
   return future;
 }
 
 rpc::Future<void> DistOptimizer::set_mode(StepMode mode) {
   check(mode);
-  return core_->ask_all_in_order<void>([mode](const rref::ReferencePtr& module, std::size_t) {
-    return ask<&OptimizerService::set_mode>(module, mode);
-  });
+  return core_->ask_all_in_order<void>(
+      [mode](const rref::ReferencePtr& module, std::size_t) {
+        return ask<&OptimizerService::set_mode>(module, mode);
+      },
+      core_->modules.size());
 }
 
 rpc::Future<void> DistOptimizer::set_learning_rate(double rate, std::optional<std::string> group) {
-  return core_->ask_all_in_order<void>([rate, group](const rref::ReferencePtr& module, std::size_t) {
-    return ask<&OptimizerService::set_learning_rate>(module, rate, group);
-  });
+  return core_->ask_all_in_order<void>(
+      [rate, group](const rref::ReferencePtr& module, std::size_t) {
+        return ask<&OptimizerService::set_learning_rate>(module, rate, group);
+      },
+      core_->own_modules);
 }
 
 rpc::Future<DistOptimizerState> DistOptimizer::save_state() {
   return core_
-      ->ask_all_in_order<OptimizerState>([](const rref::ReferencePtr& module, std::size_t) {
-        return ask<&OptimizerService::save_state>(module);
-      })
+      ->ask_all_in_order<OptimizerState>(
+          [](const rref::ReferencePtr& module, std::size_t) {
+            return ask<&OptimizerService::save_state>(module);
+          },
+          core_->own_modules)
       .then([](rpc::Result<std::vector<OptimizerState>>&& states) {
         return DistOptimizerState{std::move(states).get()};
       });
@@ -287,7 +347,7 @@ rpc::Task<DistSnapshot> DistOptimizer::Core::snapshot(std::shared_ptr<Core> self
   auto all = rpc::when_all(std::move(asked));
   std::vector<ModuleSnapshot> parts = co_await std::move(all);
   DistSnapshot whole;
-  for (std::size_t i = 0; i < self->modules.size(); ++i) {
+  for (std::size_t i = 0; i < self->own_modules; ++i) {
     const ModuleSnapshot* found = nullptr;
     for (std::size_t j = 0; j < parts.size(); ++j)
       if (parts[j].object == self->numbers[i] && saved[j]->owner() == self->modules[i]->owner())
@@ -319,19 +379,22 @@ rpc::Future<DistSnapshot> DistOptimizer::snapshot(std::vector<rref::ReferencePtr
 }
 
 rpc::Future<void> DistOptimizer::load_state(DistOptimizerState state) {
-  if (state.modules.size() != core_->modules.size())
+  if (state.modules.size() != core_->own_modules)
     return rpc::Future<void>::made(std::make_exception_ptr(rpc::Error(
         rpc::ErrorKind::invalid_argument, "the state is that of " + std::to_string(state.modules.size()) +
-                                              " modules, not of " + std::to_string(core_->modules.size()))));
+                                              " modules, not of " + std::to_string(core_->own_modules))));
   auto states = std::make_shared<const std::vector<OptimizerState>>(std::move(state.modules));
-  return core_->ask_all_in_order<void>([states](const rref::ReferencePtr& module, std::size_t i) {
-    return ask<&OptimizerService::load_state>(module, (*states)[i]);
-  });
+  return core_->ask_all_in_order<void>(
+      [states](const rref::ReferencePtr& module, std::size_t i) {
+        return ask<&OptimizerService::load_state>(module, (*states)[i]);
+      },
+      core_->own_modules);
 }
 
 rpc::Future<std::vector<HostStats>> DistOptimizer::stats() {
   return core_->ask_all<HostStats>(
-      [](const rref::ReferencePtr& module, std::size_t) { return ask<&OptimizerService::stats>(module); });
+      [](const rref::ReferencePtr& module, std::size_t) { return ask<&OptimizerService::stats>(module); },
+      core_->modules.size());
 }
 
 }  // namespace weft::dist_optim

@@ -5,6 +5,9 @@
 //   co_await pass.backward(loss);
 //   co_await optimizer.step(pass);  // exactly the pass's gradients; then its claim on the parameters ends
 //
+// A ShardedEmbedding takes part like a module: its rows step with the modules' parameters, or nothing does.
+// Its own row optimizer steps them, and its own set_learning_rate(), save() and load() stay in use.
+//
 // The optimizer and its state belong to the parameters: all handles on one object, from all trainers, share
 // them, and handles that disagree on options or mode are refused. The mode (local/step_mode.h) says what
 // happens when several trainers step one object. There is no zero_grad: gradients belong to passes, a pass
@@ -14,6 +17,7 @@
 #pragma once
 
 #include <weft/dist_optim/context.h>
+#include <weft/dist_optim/embedding/sharded_embedding.h>
 #include <weft/dist_optim/grad_scaler.h>
 #include <weft/dist_optim/learning_rate.h>
 #include <weft/dist_optim/optimizer_service.h>
@@ -43,13 +47,30 @@ class WEFT_EXPORT DistOptimizer {
     OptimizerSpec spec;
   };
 
+ private:
+  struct Participants {
+    std::vector<Module> modules;
+    std::vector<ShardedEmbedding> embeddings;
+
+    template <class T>
+    void add(const OptimizerSpec& spec, const rref::RRef<T>& module) {
+      modules.push_back({module.reference(), spec});
+    }
+    void add(const OptimizerSpec&, const ShardedEmbedding& embedding) { embeddings.push_back(embedding); }
+  };
+
+ public:
+  // Modules behind RRefs, and ShardedEmbeddings. Passes look an embedding's rows up after this, through the
+  // embedding given here or a copy of it.
   template <class... T>
-  DistOptimizer(rpc::Agent& agent, OptimizerSpec spec, StepMode mode, const rref::RRef<T>&... modules)
-      : DistOptimizer(agent, std::move(spec), mode, std::vector{modules.reference()...}) {}
+    requires requires(Participants all, OptimizerSpec spec, const T&... one) { (all.add(spec, one), ...); }
+  DistOptimizer(rpc::Agent& agent, OptimizerSpec spec, StepMode mode, const T&... participants)
+      : DistOptimizer(agent, mode, participants_of(spec, participants...)) {}
   DistOptimizer(rpc::Agent& agent, OptimizerSpec spec, StepMode mode,
                 std::vector<rref::ReferencePtr> modules);
   // An optimizer for each module; options for parts of one module: OptimizerSpec::with_group.
-  DistOptimizer(rpc::Agent& agent, StepMode mode, std::vector<Module> modules);
+  DistOptimizer(rpc::Agent& agent, StepMode mode, std::vector<Module> modules,
+                std::vector<ShardedEmbedding> embeddings = {});
   ~DistOptimizer();  // leaves the objects' rounds, once its steps are over
   DistOptimizer(const DistOptimizer&) = delete;
   DistOptimizer& operator=(const DistOptimizer&) = delete;
@@ -61,9 +82,9 @@ class WEFT_EXPORT DistOptimizer {
   // One step with the sum of their gradients, or their mean: gradients accumulated over several passes.
   rpc::Future<StepResult> step(std::span<const dist_autograd::Pass> passes, const StepOptions& options = {});
 
-  // From the next step of this handle on, once the steps before have ended: of one parameter group, by its
-  // prefix ("": of what is in none), or of all. Of all trainers: it belongs to the parameters. Need not be
-  // waited for.
+  // From the next step of this handle on, once the steps before have ended: of the modules' parameters, of
+  // one parameter group, by its prefix ("": of what is in none), or of all. Of all trainers: it belongs to
+  // the parameters. Need not be waited for.
   rpc::Future<void> set_learning_rate(double rate, std::optional<std::string> group = {});
 
   // Changes the mode of all trainers from `synchronous` with other seats, or with the mean, to `mode`:
@@ -82,13 +103,22 @@ class WEFT_EXPORT DistOptimizer {
   // refusal, and the modules that did not refuse have the new state.
   rpc::Future<void> load_state(DistOptimizerState state);
 
-  // What each module's owner has measured: versions, the staleness of its steps, copies. At once, also while
-  // steps are under way.
+  // What the owner of each module, then of each embedding's shard, has measured: versions, the staleness of
+  // its steps, copies. At once, also while steps are in flight.
   rpc::Future<std::vector<HostStats>> stats();
 
   rpc::Future<void> attached();  // every owner has accepted this optimizer
 
  private:
+  template <class... T>
+  static Participants participants_of(const OptimizerSpec& spec, const T&... participants) {
+    Participants all;
+    (all.add(spec, participants), ...);
+    return all;
+  }
+  DistOptimizer(rpc::Agent& agent, StepMode mode, Participants participants)
+      : DistOptimizer(agent, mode, std::move(participants.modules), std::move(participants.embeddings)) {}
+
   struct Core;
   std::shared_ptr<Core> core_;
 };

@@ -16,6 +16,7 @@ class HostGuard final : public rref::ObjectGuard, public std::enable_shared_from
   // number: of this object among those of its agent that optimizers step.
   HostGuard(std::vector<Parameter> parameters, std::uint64_t number)
       : number_(number), host_(std::move(parameters)) {}
+  HostGuard(ParameterHost::MakeTarget make, std::uint64_t number) : number_(number), host_(std::move(make)) {}
 
   std::uint64_t number() const { return number_; }
   ParameterHost& host() { return host_; }

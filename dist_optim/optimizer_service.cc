@@ -1,9 +1,11 @@
 #include <weft/dist_optim/optimizer_service.h>
 
 #include <weft/dist_autograd/module/module_service.h>
+#include <weft/dist_optim/embedding/shard_tensors.h>
 
 #include <torch/nn/module.h>
 
+#include <algorithm>
 #include <atomic>
 #include <functional>
 #include <mutex>
@@ -15,14 +17,37 @@ std::string calling_trainer(rpc::CallContext& call) { return trainer_of(call.pee
 
 using Prepared = std::function<void(rpc::Result<StepPart>)>;
 
+// The gradients of a shard's rows, by pass. The sum counts as the first pass's: each of the others must have
+// an entry, so that its version is checked.
+std::vector<PassGradients> gradients_of(const StepRequest& request, const StepRows& rows) {
+  std::vector<PassGradients> all;
+  at::Tensor sum = row_gradient(rows.ids, rows.gradients);
+  for (const auto& id : request.passes) {
+    PassGradients one{key_of(id), {}};
+    const bool looked_up = std::find(rows.passes.begin(), rows.passes.end(), id) != rows.passes.end();
+    if (looked_up && rows.ids.numel() > 0) {
+      one.gradients.emplace(0, sum);
+      sum = row_gradient(rows.ids.slice(0, 0, 0), rows.gradients.slice(0, 0, 0));
+    }
+    all.push_back(std::move(one));
+  }
+  return all;
+}
+
 // Collects the passes' gradients for this object and prepares the step with them, once the passes are
 // admitted.
 void prepare_step(Context& context, const std::shared_ptr<HostGuard>& guard, const std::string& trainer,
-                  const StepRequest& request, Prepared done) {
+                  const StepRequest& request, const std::optional<StepRows>& rows, Prepared done) {
   ParameterHost& host = guard->host();
   auto gradients = std::make_shared<std::vector<PassGradients>>();
   std::vector<std::shared_ptr<dist_autograd::PassState>> open;
-  for (const auto& id : request.passes) {
+  if (rows) {
+    rpc::Result<std::vector<PassGradients>> all = rpc::capture([&] { return gradients_of(request, *rows); });
+    if (!all.ok()) return done(all.error());
+    *gradients = std::move(all).get();
+  }
+  for (std::size_t i = 0; !rows && i < request.passes.size(); ++i) {
+    const auto& id = request.passes[i];
     rpc::Result<Context::PassPart> part = rpc::capture([&] { return context.part_of(id, host); });
     if (!part.ok()) return done(part.error());
     const bool none = part.value().gradients.empty();
@@ -36,7 +61,8 @@ void prepare_step(Context& context, const std::shared_ptr<HostGuard>& guard, con
     std::exception_ptr error;
   };
   auto wait = std::make_shared<Wait>();
-  wait->open = open.size() + 1;
+  wait->open = 1 + static_cast<std::size_t>(std::count_if(gradients->begin(), gradients->end(),
+                                                          [](auto& one) { return !one.gradients.empty(); }));
   const auto admitted = [wait, guard, gradients, trainer, request,
                          done = std::move(done)](const std::exception_ptr& error) {
     if (error != nullptr) {
@@ -57,6 +83,7 @@ void prepare_step(Context& context, const std::shared_ptr<HostGuard>& guard, con
     if (!one.gradients.empty()) keys.push_back(one.pass);
   for (const PassKey& key : keys) host.admit(trainer, key, admitted);
   // After it: a pass that has ended meanwhile gives back at once what it was just given.
+  // A shard's passes are the trainer's alone: it releases them.
   for (std::size_t i = 0; i < open.size(); ++i)
     open[i]->on_end([guard, key = keys[i]] { guard->host().release(key); });
   admitted(nullptr);
@@ -108,7 +135,7 @@ rpc::Future<void> OptimizerService::admit_everywhere(rpc::CallContext& call, dis
 }
 
 rpc::Future<StepOutcome> OptimizerService::step(rpc::CallContext& call, StepRequest request,
-                                                std::uint64_t objects) {
+                                                std::uint64_t objects, std::optional<StepRows> rows) {
   auto promise = std::make_shared<rpc::Promise<StepOutcome>>();
   auto future = promise->future();
   const std::string trainer = calling_trainer(call);
@@ -129,15 +156,16 @@ rpc::Future<StepOutcome> OptimizerService::step(rpc::CallContext& call, StepRequ
     arrive(nullptr, std::current_exception());  // the other objects must hear of it
     return future;
   }
-  prepare_step(*context, guard, trainer, request,
+  prepare_step(*context, guard, trainer, request, rows,
                [arrive, guard](rpc::Result<StepPart> part) { arrive(guard, std::move(part)); });
   return future;
 }
 
-rpc::Future<StepPart> OptimizerService::prepare(rpc::CallContext& call, StepRequest request) {
+rpc::Future<StepPart> OptimizerService::prepare(rpc::CallContext& call, StepRequest request,
+                                                std::optional<StepRows> rows) {
   auto promise = std::make_shared<rpc::Promise<StepPart>>();
   auto future = promise->future();
-  prepare_step(*context, context->host_of(call), calling_trainer(call), request,
+  prepare_step(*context, context->host_of(call), calling_trainer(call), request, rows,
                [promise](rpc::Result<StepPart> part) { promise->complete(std::move(part)); });
   return future;
 }

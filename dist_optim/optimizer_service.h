@@ -43,9 +43,10 @@ struct WEFT_EXPORT OptimizerService {
   rpc::Future<void> admit_everywhere(rpc::CallContext& call, dist_autograd::PassId pass,
                                      std::uint64_t object);
 
-  // objects: how many the step has, this one counted, all with this owner.
-  rpc::Future<StepOutcome> step(rpc::CallContext& call, StepRequest request, std::uint64_t objects);
-  rpc::Future<StepPart> prepare(rpc::CallContext& call, StepRequest request);
+  // objects: how many the step has, this one counted, all with this owner. rows: of an embedding's shard.
+  rpc::Future<StepOutcome> step(rpc::CallContext& call, StepRequest request, std::uint64_t objects,
+                                std::optional<StepRows> rows);
+  rpc::Future<StepPart> prepare(rpc::CallContext& call, StepRequest request, std::optional<StepRows> rows);
   // The version of the parameters after the step; in a synchronous round it comes when the round is closed.
   rpc::Future<std::uint64_t> commit(rpc::CallContext& call, std::uint64_t number, StepDecision decision);
   // Of a step of either kind; harmless where it is over.

@@ -45,9 +45,9 @@ bool StepCall::one_owner(const std::vector<rref::ReferencePtr>& modules) {
                      [&](const auto& module) { return module->owner() == modules.front()->owner(); });
 }
 
-void StepCall::start(Modules modules, StepRequest request, rpc::Job decided, Done done) {
-  std::shared_ptr<StepCall> call(
-      new StepCall(std::move(modules), std::move(request), std::move(decided), std::move(done)));
+void StepCall::start(Modules modules, StepRequest request, Rows rows, rpc::Job decided, Done done) {
+  std::shared_ptr<StepCall> call(new StepCall(std::move(modules), std::move(request), std::move(rows),
+                                              std::move(decided), std::move(done)));
   if (one_owner(call->modules_)) {
     call->step_at_one_owner();
   } else {
@@ -59,12 +59,13 @@ void StepCall::step_at_one_owner() {
   std::vector<rpc::Future<StepOutcome>> calls;
   // The objects wait for each other: where one was never reached, the others must hear that it is over.
   const auto given_up = std::make_shared<std::atomic<bool>>(false);
-  for (const auto& module : modules_)
-    calls.push_back(ask<&OptimizerService::step>(module, request_, std::uint64_t{modules_.size()})
-                        .then([self = shared_from_this(), given_up](rpc::Result<StepOutcome>&& outcome) {
-                          if (!outcome.ok() && !given_up->exchange(true)) self->abort_all();
-                          return std::move(outcome);
-                        }));
+  for (std::size_t i = 0; i < modules_.size(); ++i)
+    calls.push_back(
+        ask<&OptimizerService::step>(modules_[i], request_, std::uint64_t{modules_.size()}, rows_[i])
+            .then([self = shared_from_this(), given_up](rpc::Result<StepOutcome>&& outcome) {
+              if (!outcome.ok() && !given_up->exchange(true)) self->abort_all();
+              return std::move(outcome);
+            }));
   decided_();  // each object takes its calls in order
   when_settled(std::move(calls), [self = shared_from_this()](std::vector<rpc::Result<StepOutcome>> outcomes) {
     const auto failed = std::find_if(outcomes.begin(), outcomes.end(), [](auto& one) { return !one.ok(); });
@@ -87,7 +88,8 @@ void StepCall::step_at_one_owner() {
 
 void StepCall::prepare() {
   std::vector<rpc::Future<StepPart>> calls;
-  for (const auto& module : modules_) calls.push_back(ask<&OptimizerService::prepare>(module, request_));
+  for (std::size_t i = 0; i < modules_.size(); ++i)
+    calls.push_back(ask<&OptimizerService::prepare>(modules_[i], request_, rows_[i]));
   when_settled(std::move(calls), [self = shared_from_this()](std::vector<rpc::Result<StepPart>> parts) {
     self->decide_all(std::move(parts));
   });
@@ -143,7 +145,8 @@ std::exception_ptr StepCall::failure(const std::vector<rpc::Result<T>>& results,
   std::string names, reasons;
   rpc::ErrorKind kind = rpc::ErrorKind::internal;
   for (std::size_t i = 0; i < results.size(); ++i) {
-    const std::string name = "module " + std::to_string(i) + " on " + modules_[i]->owner().name;
+    const std::string name =
+        (rows_[i] ? "embedding shard " : "module ") + std::to_string(i) + " on " + modules_[i]->owner().name;
     const auto& error = results[i].error();
     if (error == nullptr && committing && action == Action::apply) {
       stepped.push_back(i);

@@ -15,30 +15,28 @@
 
 namespace weft::dist_optim {
 
-struct StepResult {
-  // false: nothing has changed, since a gradient was not finite or no module had one
-  bool applied = false;
-  double total_norm = 0;  // over all objects and before clipping; known where the norm is clipped
-  std::vector<std::uint64_t> versions;  // of each object's parameters, after the step
-};
-
 class WEFT_EXPORT StepCall : public std::enable_shared_from_this<StepCall> {
  public:
   using Done = rpc::UniqueFunction<void(rpc::Result<StepResult>)>;
   // decided: runs once, when the next step over these objects may be sent.
-  // modules: kept until all that the step holds of them has gone.
+  // modules: kept until all that the step holds of them has gone; some may be shards of embeddings.
+  // rows: of each module, none where it is no shard; may be shorter.
   using Modules = std::shared_ptr<const std::vector<rref::ReferencePtr>>;
-  static void start(Modules modules, StepRequest request, rpc::Job decided, Done done);
+  using Rows = std::vector<std::optional<StepRows>>;
+  static void start(Modules modules, StepRequest request, Rows rows, rpc::Job decided, Done done);
   // Whether one agent owns them all.
   static bool one_owner(const std::vector<rref::ReferencePtr>& modules);
 
  private:
-  StepCall(Modules modules, StepRequest request, rpc::Job decided, Done done)
+  StepCall(Modules modules, StepRequest request, Rows rows, rpc::Job decided, Done done)
       : kept_(std::move(modules)),
         modules_(*kept_),
         request_(std::move(request)),
+        rows_(std::move(rows)),
         decided_(std::move(decided)),
-        done_(std::move(done)) {}
+        done_(std::move(done)) {
+    rows_.resize(modules_.size());
+  }
 
   void step_at_one_owner();
   void prepare();
@@ -52,6 +50,7 @@ class WEFT_EXPORT StepCall : public std::enable_shared_from_this<StepCall> {
   const Modules kept_;
   const std::vector<rref::ReferencePtr>& modules_;
   const StepRequest request_;
+  Rows rows_;  // of each module
   rpc::Job decided_;
   Done done_;
 };

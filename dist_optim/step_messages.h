@@ -4,6 +4,7 @@
 #include <weft/dist_autograd/ids.h>
 #include <weft/dist_optim/local/step_options.h>
 #include <weft/rpc/codec/struct_codec.h>
+#include <weft/rpc/tensor/tensor_codec.h>
 
 #include <vector>
 
@@ -20,6 +21,14 @@ struct StepRequest {
   bool backward = true;  // the trainer has seen the backward of one of the passes begin
 };
 WEFT_CODEC(StepRequest, number, passes, options, backward)
+
+// The gradients of one shard's rows in a step: they are leaves of the passes on the trainer.
+struct StepRows {
+  std::vector<dist_autograd::PassId> passes;  // those that have looked rows up in the embedding
+  at::Tensor ids;                             // [n] int64, each once
+  at::Tensor gradients;                       // [n, dimension] float, the sum over the passes
+};
+WEFT_CODEC(StepRows, passes, ids, gradients)
 
 // What became of a step on one object, where its owner decided. Given up: another object's part was refused,
 // or the options' conditions do not hold.

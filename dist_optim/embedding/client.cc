@@ -8,6 +8,18 @@
 #include <numeric>
 
 namespace weft::dist_optim {
+namespace {
+
+at::Tensor gradients_in(const GradientSums::Sums& sums, const OwnerBatch& batch, std::size_t width) {
+  at::Tensor gradients =
+      at::empty({static_cast<std::int64_t>(batch.ids.size()), static_cast<std::int64_t>(width)}, at::kFloat);
+  auto* to = gradients.mutable_data_ptr<float>();
+  for (std::size_t i = 0; i < batch.positions.size(); ++i)
+    std::memcpy(to + i * width, &sums.gradients[batch.positions[i] * width], width * sizeof(float));
+  return gradients;
+}
+
+}  // namespace
 
 std::vector<EmbeddingClient::Shard> EmbeddingClient::shards() const {
   std::lock_guard lock(mutex_);
@@ -95,12 +107,7 @@ rpc::Task<at::Tensor> EmbeddingClient::lookup(Ptr self, Ids ids, bool make) {
 rpc::Task<void> EmbeddingClient::update(Ptr self, std::shared_ptr<const GradientSums::Sums> sums) {
   const std::size_t width = self->dimension_;
   Ask ask = [sums, width](const Shard& shard, const OwnerBatch& batch) {
-    at::Tensor gradients = at::empty(
-        {static_cast<std::int64_t>(batch.ids.size()), static_cast<std::int64_t>(width)}, at::kFloat);
-    auto* to = gradients.mutable_data_ptr<float>();
-    for (std::size_t i = 0; i < batch.positions.size(); ++i)
-      std::memcpy(to + i * width, &sums->gradients[batch.positions[i] * width], width * sizeof(float));
-    return shard.call<&EmbeddingShard::update>(tensor_of(batch.ids), gradients);
+    return shard.call<&EmbeddingShard::update>(tensor_of(batch.ids), gradients_in(*sums, batch, width));
   };
   Take take = [](const OwnerBatch&, const ShardAnswer&) {};
   std::shared_ptr<const std::vector<std::int64_t>> all(sums, &sums->ids);
@@ -131,6 +138,55 @@ void EmbeddingClient::forget(const dist_autograd::PassId& pass) {
   std::vector<Kept> gone;
   std::lock_guard lock(mutex_);
   if (auto found = kept_.extract(pass)) gone = std::move(found.mapped());
+}
+
+EmbeddingClient::PassRows EmbeddingClient::gradients_of(std::span<const dist_autograd::Pass> passes) const {
+  PassRows rows;
+  GradientSums sums(dimension_);
+  for (const auto& pass : passes) {
+    bool any = false;
+    for (const auto& [leaf, ids] : kept(pass.id())) {
+      const at::Tensor gradient = pass.gradient(leaf);
+      if (!gradient.defined()) continue;
+      any = true;
+      const at::Tensor plain = gradient.contiguous();
+      sums.add(ids->ids, floats_in(plain, ids->ids.size(), dimension_, "gradients").data());
+    }
+    if (any) rows.passes.push_back(pass.id());
+  }
+  rows.sums = sums.take();
+  return rows;
+}
+
+std::vector<StepRows> EmbeddingClient::step_rows(std::span<const dist_autograd::Pass> passes,
+                                                 std::size_t owners) const {
+  const PassRows rows = gradients_of(passes);
+  std::vector<std::size_t> all(rows.sums.ids.size());
+  std::iota(all.begin(), all.end(), std::size_t{0});
+  std::vector<StepRows> parts;
+  for (const OwnerBatch& batch : split_by_owner(rows.sums.ids, all, static_cast<std::uint32_t>(owners)))
+    parts.push_back({rows.passes, tensor_of(batch.ids), gradients_in(rows.sums, batch, dimension_)});
+  return parts;
+}
+
+void EmbeddingClient::admit_with(const std::shared_ptr<const Admit>& admit) {
+  std::lock_guard lock(mutex_);
+  std::erase_if(admissions_, [](const auto& weak) { return weak.expired(); });
+  admissions_.push_back(admit);
+}
+
+rpc::Task<void> EmbeddingClient::admit(Ptr self, dist_autograd::PassId pass) {
+  std::vector<std::weak_ptr<const Admit>> all;
+  {
+    std::lock_guard lock(self->mutex_);
+    all = self->admissions_;
+  }
+  for (const auto& weak : all) {
+    const auto admit = weak.lock();
+    if (admit == nullptr) continue;
+    auto admitted = (*admit)(pass);
+    co_await std::move(admitted);
+  }
 }
 
 }  // namespace weft::dist_optim

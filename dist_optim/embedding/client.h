@@ -8,11 +8,13 @@
 #include <weft/dist_autograd/pass.h>
 #include <weft/dist_optim/embedding/id_batch.h>
 #include <weft/dist_optim/embedding/shard.h>
+#include <weft/dist_optim/step_messages.h>
 
 #include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <span>
 
 namespace weft::dist_optim {
 
@@ -47,6 +49,22 @@ class EmbeddingClient : public std::enable_shared_from_this<EmbeddingClient> {
   std::vector<Kept> kept(const dist_autograd::PassId& pass) const;
   void forget(const dist_autograd::PassId& pass);
 
+  // --- Steps ---
+  // The gradients of the passes' rows, summed for each id, and which of the passes have some.
+  struct PassRows {
+    std::vector<dist_autograd::PassId> passes;
+    GradientSums::Sums sums;
+  };
+  PassRows gradients_of(std::span<const dist_autograd::Pass> passes) const;
+  // The same as each of `owners` shards gets it.
+  std::vector<StepRows> step_rows(std::span<const dist_autograd::Pass> passes, std::size_t owners) const;
+
+  // An optimizer that steps the embedding has each pass admitted before its first lookup here, as long as the
+  // optimizer keeps `admit`.
+  using Admit = std::function<rpc::Future<void>(const dist_autograd::PassId&)>;
+  void admit_with(const std::shared_ptr<const Admit>& admit);
+  static rpc::Task<void> admit(Ptr self, dist_autograd::PassId pass);
+
  private:
   using Ask = std::function<rpc::Future<ShardAnswer>(const Shard&, const OwnerBatch&)>;
   using Take = std::function<void(const OwnerBatch&, const ShardAnswer&)>;
@@ -60,6 +78,7 @@ class EmbeddingClient : public std::enable_shared_from_this<EmbeddingClient> {
   mutable std::mutex mutex_;  // guards what follows
   std::vector<Shard> shards_;
   std::map<dist_autograd::PassId, std::vector<Kept>> kept_;
+  std::vector<std::weak_ptr<const Admit>> admissions_;
 };
 
 }  // namespace weft::dist_optim

@@ -2,6 +2,8 @@
 
 #include <weft/dist_optim/embedding/partition.h>
 #include <weft/dist_optim/embedding/shard_tensors.h>
+#include <weft/dist_optim/failure.h>
+#include <weft/dist_optim/host_guard.h>
 #include <weft/rpc/core/when_all.h>
 
 #include <ATen/ops/empty.h>
@@ -16,6 +18,14 @@ constexpr std::int64_t largest_dimension = 1 << 20;
 
 rpc::Error refused_state(const std::string& what) {
   return rpc::Error(rpc::ErrorKind::failed_precondition, "embedding: " + what);
+}
+
+void refuse_while_stepped(rpc::CallContext& call, const std::string& what) {
+  const auto* target = call.slots().find<rref::Context::Target>();
+  if (target == nullptr) return;
+  const auto guard = std::dynamic_pointer_cast<HostGuard>(target->object->guard());
+  if (guard != nullptr && guard->host().is_stepped())
+    throw refused_state(what + " while a DistOptimizer steps it; destroy all its handles first");
 }
 
 std::size_t dimension_of(const ShardOptions& options) {
@@ -55,26 +65,6 @@ rpc::Task<void> report_arrival(EmbeddingShard::Ref to, std::uint32_t source) {
     } catch (const rpc::Error& error) {
       if (!is_worth_another_try(error)) throw;
     }
-  }
-}
-
-rpc::ErrorKind kind_of(const std::exception_ptr& error) {
-  try {
-    std::rethrow_exception(error);
-  } catch (const rpc::Error& known) {
-    return known.kind();
-  } catch (...) {
-    return rpc::ErrorKind::internal;
-  }
-}
-
-std::string text_of(const std::exception_ptr& error) {
-  try {
-    std::rethrow_exception(error);
-  } catch (const std::exception& known) {
-    return known.what();
-  } catch (...) {
-    return "unknown";
   }
 }
 
@@ -136,16 +126,31 @@ rpc::Task<ShardAnswer> EmbeddingShard::lookup(rpc::CallContext& call, at::Tensor
   co_return std::move(answer);
 }
 
-rpc::Task<ShardAnswer> EmbeddingShard::update(rpc::CallContext& call, at::Tensor ids, at::Tensor gradients) {
+void EmbeddingShard::check_gradient(const at::Tensor& ids, const at::Tensor& gradients) const {
   const auto some = ids_in(ids);
-  const auto floats = floats_in(gradients, some.size(), rows_.dimension(), "gradients of rows");
-  std::optional<ShardAnswer> refusal = co_await admit(call, some);
-  if (refusal) co_return std::move(*refusal);
-  rows_.update(some, floats.data());
+  floats_in(gradients, some.size(), rows_.dimension(), "gradients of rows");
+  if (!owns(some) || is_still_to_come(some))
+    throw refused_state("shard " + std::to_string(index_) + " of " + std::to_string(owners_) +
+                        " does not have all rows of this step: an owner was added; make the DistOptimizer "
+                        "again, over the embedding as it is now");
+}
+
+void EmbeddingShard::apply(const at::Tensor& ids, const at::Tensor& gradients) {
+  const auto some = ids_in(ids);
+  rows_.update(some, floats_in(gradients, some.size(), rows_.dimension(), "gradients of rows").data());
   rows_.tick();
   ++counts_.update_calls;
   counts_.rows_updated += some.size();
   keep_capacity();
+}
+
+rpc::Task<ShardAnswer> EmbeddingShard::update(rpc::CallContext& call, at::Tensor ids, at::Tensor gradients) {
+  refuse_while_stepped(call, "rows are not updated one by one");
+  const auto some = ids_in(ids);
+  floats_in(gradients, some.size(), rows_.dimension(), "gradients of rows");
+  std::optional<ShardAnswer> refusal = co_await admit(call, some);
+  if (refusal) co_return std::move(*refusal);
+  apply(ids, gradients);
   ShardAnswer answer{false, owners_, {}};
   co_return std::move(answer);
 }
@@ -223,7 +228,8 @@ rpc::Task<void> EmbeddingShard::grow(Ref added, std::vector<Ref> shards) {
   if (failed != nullptr) std::rethrow_exception(failed);
 }
 
-rpc::Task<void> EmbeddingShard::hand_over(Ref added, std::uint32_t index) {
+rpc::Task<void> EmbeddingShard::hand_over(rpc::CallContext& call, Ref added, std::uint32_t index) {
+  refuse_while_stepped(call, "an embedding does not grow");
   if (handing_over_ || arrivals_ || index != owners_) {
     require_settled(index);
     throw refused_state("an owner is being added");

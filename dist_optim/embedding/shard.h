@@ -72,8 +72,12 @@ class WEFT_EXPORT EmbeddingShard {
   // --- Rows. ids: [n] int64; gradients and the rows that are answered: [n, dimension] float ---
   // make: rows are made on first use, and count as used; else as RowStore::lookup says.
   rpc::Task<ShardAnswer> lookup(rpc::CallContext& call, at::Tensor ids, bool make);
-  // One tick of the rows' ages.
+  // One tick of the rows' ages. failed_precondition while an optimizer steps the shard.
   rpc::Task<ShardAnswer> update(rpc::CallContext& call, at::Tensor ids, at::Tensor gradients);
+  // The same of a step of optimizers that have the shard as a participant (RowTarget). check_gradient():
+  // failed_precondition where some rows are another shard's, or still to come.
+  void check_gradient(const at::Tensor& ids, const at::Tensor& gradients) const;
+  void apply(const at::Tensor& ids, const at::Tensor& gradients);
   std::uint64_t evict_unused(std::uint32_t age);  // rows not used for so many updates of this shard
   void set_learning_rate(double rate);
   ShardStats stats() const;
@@ -83,7 +87,8 @@ class WEFT_EXPORT EmbeddingShard {
   // On shard 0: has all `shards` hand over to `added`. failed_precondition where they are not all, or where
   // another growth or a checkpoint's loading is under way.
   rpc::Task<void> grow(Ref added, std::vector<Ref> shards);
-  rpc::Task<void> hand_over(Ref added, std::uint32_t index);       // what grow() asks of each
+  // What grow() asks of each. failed_precondition while an optimizer steps the shard.
+  rpc::Task<void> hand_over(rpc::CallContext& call, Ref added, std::uint32_t index);
   void take(at::Tensor ids, at::Tensor ages, at::Tensor records);  // rows that are now this shard's
   // All of that shard's; done when all have come from all.
   rpc::Task<void> arrived(rpc::CallContext& call, std::uint32_t source);

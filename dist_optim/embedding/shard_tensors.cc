@@ -1,9 +1,13 @@
 #include <weft/dist_optim/embedding/shard_tensors.h>
 #include <weft/rpc/core/error.h>
 
+#include <ATen/ops/_sparse_coo_tensor_unsafe.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/index_select.h>
 
+#include <algorithm>
 #include <cstring>
+#include <numeric>
 #include <sstream>
 
 namespace weft::dist_optim {
@@ -62,6 +66,25 @@ at::Tensor tensor_of(std::span<const std::uint32_t> ages) {
 at::Tensor tensor_of(std::span<const float> values, std::size_t width) {
   const auto columns = static_cast<std::int64_t>(width);
   return copied(values, {static_cast<std::int64_t>(values.size()) / columns, columns}, at::kFloat);
+}
+
+at::Tensor row_gradient(const at::Tensor& ids, const at::Tensor& gradients) {
+  const auto all = ids_in(ids);
+  const std::int64_t width = gradients.defined() && gradients.dim() == 2 ? gradients.size(1) : 1;
+  floats_in(gradients, all.size(), static_cast<std::size_t>(width), "gradients of rows");
+  constexpr std::int64_t no_bound = std::int64_t{1} << 32;
+  // Sorted here: LibTorch's coalesce() writes before the values' first row where the least index is -1.
+  std::vector<std::int64_t> order(all.size());
+  std::iota(order.begin(), order.end(), std::int64_t{0});
+  const auto id_at = [&](std::int64_t i) { return all[static_cast<std::size_t>(i)]; };
+  std::sort(order.begin(), order.end(), [&](auto a, auto b) { return id_at(a) < id_at(b); });
+  if (std::adjacent_find(order.begin(), order.end(), [&](auto a, auto b) { return id_at(a) == id_at(b); }) !=
+      order.end())
+    throw rpc::Error(rpc::ErrorKind::invalid_argument, "embedding: a step has the gradient of a row twice");
+  const at::Tensor sorted = tensor_of(order);
+  return at::_sparse_coo_tensor_unsafe(ids.reshape(-1).index_select(0, sorted).unsqueeze(0),
+                                       gradients.index_select(0, sorted), {no_bound, width})
+      ._coalesced_(true);
 }
 
 RowBlock block_in(const at::Tensor& ids, const at::Tensor& ages, const at::Tensor& records,

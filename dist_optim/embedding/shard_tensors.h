@@ -21,6 +21,10 @@ WEFT_EXPORT at::Tensor tensor_of(std::span<const std::int64_t> ids);
 WEFT_EXPORT at::Tensor tensor_of(std::span<const std::uint32_t> ages);
 WEFT_EXPORT at::Tensor tensor_of(std::span<const float> values, std::size_t width);  // [n, width]
 
+// The gradient of these rows as a step takes it: sparse and coalesced. An id may be any int64: the first size
+// of the tensor bounds nothing. ids: [n] int64, each once; gradients: [n, width] float.
+WEFT_EXPORT at::Tensor row_gradient(const at::Tensor& ids, const at::Tensor& gradients);
+
 WEFT_EXPORT RowBlock block_in(const at::Tensor& ids, const at::Tensor& ages, const at::Tensor& records,
                               std::size_t record_size);
 

@@ -1,6 +1,7 @@
 #include <weft/dist_optim/embedding/sharded_embedding.h>
 
 #include <weft/dist_optim/embedding/shard_tensors.h>
+#include <weft/dist_optim/local/gradients.h>
 #include <weft/rpc/core/when_all.h>
 
 #include <ATen/core/grad_mode.h>
@@ -48,6 +49,7 @@ rpc::Future<T> as_future(F&& f) {
 rpc::Task<at::Tensor> lookup_rows(Client::Ptr client, std::shared_ptr<dist_autograd::PassState> pass,
                                   Client::Ids ids, std::vector<std::int64_t> shape,
                                   std::optional<BagShape> bags) {
+  if (pass != nullptr) co_await Client::admit(client, pass->id());
   at::Tensor leaf = co_await Client::lookup(client, ids, pass != nullptr);
   const at::Tensor inverse = tensor_of(ids->inverse);
   if (pass != nullptr) {
@@ -241,28 +243,38 @@ rpc::Future<at::Tensor> ShardedEmbedding::read(const at::Tensor& ids) const {
   });
 }
 
-rpc::Future<void> ShardedEmbedding::step(std::span<const dist_autograd::Pass> passes) const {
-  return as_future<void>([&] {
-    GradientSums sums(client_->dimension());
-    for (const auto& pass : passes) {
-      bool any = false;
-      for (const auto& [leaf, ids] : client_->kept(pass.id())) {
-        const at::Tensor gradient = pass.gradient(leaf);
-        if (!gradient.defined()) continue;
-        any = true;
-        const at::Tensor plain = gradient.contiguous();
-        sums.add(ids->ids, floats_in(plain, ids->ids.size(), client_->dimension(), "gradients").data());
-      }
-      if (!any)
+rpc::Future<StepResult> ShardedEmbedding::step(std::span<const dist_autograd::Pass> passes,
+                                               const StepOptions& options) const {
+  return as_future<StepResult>([&] {
+    options.check();
+    Client::PassRows rows = client_->gradients_of(passes);
+    for (const auto& pass : passes)
+      if (std::find(rows.passes.begin(), rows.passes.end(), pass.id()) == rows.passes.end())
         throw rpc::Error(
             rpc::ErrorKind::failed_precondition,
             to_string(pass.id()) +
                 " has no gradients for this embedding: nothing was looked up in it, its backward "
                 "has not run, or it was stepped with already");
-    }
+    Gradients gradients;
+    gradients[0] = tensor_of(rows.sums.gradients, client_->dimension());
+    prepare_gradients(gradients, passes.size(), options);
+    const StepDecision decision = decide({measure(gradients, options)}, options);
+    if (decision.action == StepDecision::Action::give_up)
+      throw rpc::Error(rpc::ErrorKind::failed_precondition,
+                       "the total norm of order " + std::to_string(options.norm_type) +
+                           " of the step's gradients is not finite, so that it cannot be clipped: nothing "
+                           "has stepped");
     for (const auto& pass : passes) client_->forget(pass.id());
-    auto all = std::make_shared<const GradientSums::Sums>(sums.take());
-    return client_->start(EmbeddingClient::update(client_, all));
+    const StepResult result{decision.action == StepDecision::Action::apply, decision.total_norm, {}};
+    if (!result.applied) return rpc::Future<StepResult>::made(result);
+    scale_gradients(gradients, decision.scale);
+    const at::Tensor plain = gradients[0].contiguous();
+    std::copy_n(plain.const_data_ptr<float>(), rows.sums.gradients.size(), rows.sums.gradients.begin());
+    auto sums = std::make_shared<const GradientSums::Sums>(std::move(rows.sums));
+    return client_->start(EmbeddingClient::update(client_, sums)).then([result](rpc::Result<void>&& updated) {
+      std::move(updated).get();
+      return result;
+    });
   });
 }
 

@@ -18,6 +18,7 @@
 #pragma once
 
 #include <weft/dist_optim/embedding/client.h>
+#include <weft/dist_optim/local/step_options.h>
 
 #include <optional>
 #include <span>
@@ -54,9 +55,14 @@ class WEFT_EXPORT ShardedEmbedding {
   rpc::Future<at::Tensor> lookup_bags(const dist_autograd::Pass& pass, const at::Tensor& ids,
                                       const at::Tensor& offsets, Bag mode) const;
   // The gradients of all lookups of the pass (of all the passes), summed for each id, in one call an owner.
-  // Once for each pass.
-  rpc::Future<void> step(const dist_autograd::Pass& pass) const { return step(std::span(&pass, 1)); }
-  rpc::Future<void> step(std::span<const dist_autograd::Pass> passes) const;
+  // Once for each pass. The options are those of DistOptimizer::step, over the rows of this embedding alone.
+  // To step it together with modules, give it to a DistOptimizer; while one steps it, this is
+  // failed_precondition.
+  rpc::Future<StepResult> step(const dist_autograd::Pass& pass, const StepOptions& options = {}) const {
+    return step(std::span(&pass, 1), options);
+  }
+  rpc::Future<StepResult> step(std::span<const dist_autograd::Pass> passes,
+                               const StepOptions& options = {}) const;
   rpc::Future<void> set_learning_rate(double rate) const;
 
   // --- Reading ---
@@ -78,6 +84,8 @@ class WEFT_EXPORT ShardedEmbedding {
   // The newest complete checkpoint of any number of owners, into an embedding without rows. not_found where
   // there is none. Returns how many rows there were.
   rpc::Future<std::uint64_t> load(const std::string& directory) const;
+
+  const std::shared_ptr<EmbeddingClient>& client() const { return client_; }  // for layers above
 
  private:
   std::shared_ptr<EmbeddingClient> client_;

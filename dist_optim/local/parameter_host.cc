@@ -23,12 +23,22 @@ double HostStats::mean_staleness() const {
 }
 
 ParameterHost::ParameterHost(std::vector<Parameter> parameters)
-    : parameters_((check_parameters(parameters), std::move(parameters))),
+    : has_tensors_(true),
+      parameters_((check_parameters(parameters), std::move(parameters))),
+      make_target_([this](const OptimizerSpec& spec) -> std::unique_ptr<StepTarget> {
+        return std::make_unique<ShadowLeaves>(parameters_, spec);
+      }),
       versions_(parameters_),
       gate_(0, [this](Version version) { versions_.load(version); }) {
   for (std::size_t i = 0; i < parameters_.size(); ++i)
     index_[parameters_[i].tensor.unsafeGetTensorImpl()] = i;
 }
+
+ParameterHost::ParameterHost(MakeTarget make)
+    : has_tensors_(false),
+      make_target_(std::move(make)),
+      versions_(parameters_),
+      gate_(0, [this](Version version) { versions_.load(version); }) {}
 
 ParameterHost::~ParameterHost() = default;
 
@@ -48,12 +58,17 @@ bool ParameterHost::is_registered(const std::string& trainer) const {
   return handles_.contains(trainer);
 }
 
+bool ParameterHost::is_stepped() const {
+  std::lock_guard lock(mutex_);
+  return !handles_.empty() || in_flight();
+}
+
 void ParameterHost::register_trainer(const std::string& trainer, const OptimizerSpec& spec, StepMode mode,
                                      const std::string& name) {
   check(mode);
   std::unique_lock turn(optimizer_mutex_, std::defer_lock);
   std::unique_lock lock(mutex_);
-  if (leaves_ && handles_.empty() && !(leaves_->spec() == spec)) {  // to replace it
+  if (target_ && handles_.empty() && !(target_->spec() == spec)) {  // to replace it
     lock.unlock();
     turn.lock();
     lock.lock();
@@ -72,17 +87,17 @@ void ParameterHost::register_trainer(const std::string& trainer, const Optimizer
                        "trainer " + shown +
                            " cannot attach its optimizer: the last step of the trainers before is in flight; "
                            "try again");
-    if (!leaves_ || (turn.owns_lock() && !(leaves_->spec() == spec))) {
-      auto fresh = std::make_unique<ShadowLeaves>(parameters_, spec);
+    if (!target_ || (turn.owns_lock() && !(target_->spec() == spec))) {
+      auto fresh = make_target_(spec);
       fresh->move_to(*versions_.newest());
-      leaves_ = std::move(fresh);
+      target_ = std::move(fresh);
     }
     mode_ = mode;
     ledger_.set_mode(mode);
     round_.reset();
     if (mode.kind == StepMode::Kind::synchronous) round_.emplace(static_cast<std::size_t>(mode.count));
   }
-  if (!(leaves_->spec() == spec)) conflict(to_string(spec), to_string(leaves_->spec()));
+  if (!(target_->spec() == spec)) conflict(to_string(spec), to_string(target_->spec()));
   if (!(*mode_ == mode)) conflict("mode " + to_string(mode), "mode " + to_string(*mode_));
   if (round_) round_->join(trainer, name);
   ledger_.add_trainer(trainer, name);
@@ -112,6 +127,10 @@ void ParameterHost::set_mode(StepMode mode) {
 }
 
 void ParameterHost::claim(const std::string& name) {
+  if (!has_tensors_)
+    throw rpc::Error(
+        rpc::ErrorKind::invalid_argument,
+        "trainer " + name + " cannot have an embedding's rows alone: their own optimizer steps them");
   std::lock_guard lock(mutex_);
   if (claimed_ || !handles_.empty())
     throw rpc::Error(rpc::ErrorKind::failed_precondition,
@@ -135,6 +154,7 @@ void ParameterHost::strike_off(const std::string& trainer, bool died) {
     if (--handle->second.handles > 0 && !died) return;
     const std::string name = name_of(trainer);
     handles_.erase(handle);
+    if (died) std::erase_if(committed_, [&](const auto& entry) { return entry.second == trainer; });
     std::erase_if(prepared_, [&](const auto& entry) { return entry.first.first == trainer; });
     auto ended = error(rpc::ErrorKind::aborted, "trainer " + name + (died ? " died" : " has left"));
     for (PassKey pass : ledger_.remove_trainer(trainer)) admitted(pass, ended, after);
@@ -308,53 +328,53 @@ void ParameterHost::finish(Callbacks& after, bool dropped) {
 
 bool ParameterHost::has_optimizer() const {
   std::lock_guard lock(mutex_);
-  return leaves_ != nullptr;
+  return target_ != nullptr;
 }
 
-ShadowLeaves& ParameterHost::leaves() const {
+StepTarget& ParameterHost::target() const {
   std::lock_guard lock(mutex_);
-  if (!leaves_) {
+  if (!target_) {
     throw rpc::Error(rpc::ErrorKind::failed_precondition,
                      "no trainer has registered an optimizer on these parameters");
   }
-  return *leaves_;
+  return *target_;
 }
 
 double ParameterHost::learning_rate(const std::string& group) const {
   std::lock_guard turn(optimizer_mutex_);
-  return leaves().learning_rate(group);
+  return target().learning_rate(group);
 }
 
 void ParameterHost::set_learning_rate(double rate, const std::optional<std::string>& group) {
   std::lock_guard turn(optimizer_mutex_);
-  leaves().set_learning_rate(rate, group);
+  target().set_learning_rate(rate, group);
 }
 
 std::string ParameterHost::save_state() const {
   std::lock_guard turn(optimizer_mutex_);
-  return leaves().save_state();
+  return target().save_state();
 }
 
 void ParameterHost::load_state(const std::string& bytes) {
   std::lock_guard turn(optimizer_mutex_);
-  leaves().load_state(bytes);
+  target().load_state(bytes);
 }
 
 OptimizerState ParameterHost::state() const {
   std::lock_guard turn(optimizer_mutex_);
-  return leaves().state();
+  return target().state();
 }
 
 OptimizerState ParameterHost::snapshot(const std::function<void()>& read) {
   const Reading reading = read_newest();  // steps and changes wait at the gate
   std::lock_guard turn(optimizer_mutex_);
   read();
-  return leaves().state();
+  return target().state();
 }
 
 void ParameterHost::set_state(const OptimizerState& state) {
   std::lock_guard turn(optimizer_mutex_);
-  leaves().set_state(state);
+  target().set_state(state);
 }
 
 std::optional<std::size_t> ParameterHost::index_of(const at::Tensor& parameter) const {

@@ -26,6 +26,7 @@
 #include <weft/dist_optim/local/pass_ledger.h>
 #include <weft/dist_optim/local/step_mode.h>
 #include <weft/dist_optim/local/step_round.h>
+#include <weft/dist_optim/local/step_target.h>
 #include <weft/dist_optim/local/version_gate.h>
 #include <weft/rpc/core/export.h>
 
@@ -42,8 +43,6 @@
 #include <vector>
 
 namespace weft::dist_optim {
-
-class ShadowLeaves;
 
 struct PassGradients {
   PassKey pass;
@@ -87,6 +86,10 @@ class WEFT_EXPORT ParameterHost {
   // `invalid_argument` where these cannot be a host's parameters (check_parameters). From now on only the
   // host moves them: no module.to(…).
   explicit ParameterHost(std::vector<Parameter> parameters);
+  // Of what is no tensor: rows. It has no versions: a step changes it in place, also where another pass reads
+  // an older version. make: of the optimizer that the first trainer asks for; throws what registering throws.
+  using MakeTarget = std::function<std::unique_ptr<StepTarget>(const OptimizerSpec&)>;
+  explicit ParameterHost(MakeTarget make);
   ~ParameterHost();
   ParameterHost(const ParameterHost&) = delete;
   ParameterHost& operator=(const ParameterHost&) = delete;
@@ -100,6 +103,7 @@ class WEFT_EXPORT ParameterHost {
   void register_trainer(const std::string& trainer, const OptimizerSpec& spec, StepMode mode,
                         const std::string& name = {});
   bool is_registered(const std::string& trainer) const;
+  bool is_stepped() const;  // some trainer is registered, or a step is in flight
   // From one synchronous mode to another, for all trainers that are registered. `failed_precondition` while a
   // step is prepared or waits for its round, or where either mode is not synchronous; `invalid_argument`
   // where there are fewer seats than trainers.
@@ -117,7 +121,7 @@ class WEFT_EXPORT ParameterHost {
 
   // For an optimizer of one trainer that steps by change(), with state of its own (LbfgsHost): until
   // end_claim() nobody may register. `failed_precondition` while somebody is registered, or has claimed them.
-  // name: of the trainer, for messages.
+  // name: of the trainer, for messages. `invalid_argument` for rows.
   void claim(const std::string& name);
   void end_claim();
 
@@ -165,7 +169,7 @@ class WEFT_EXPORT ParameterHost {
   void release(PassKey pass);
 
   bool has_optimizer() const;  // some trainer has registered one
-  // See ShadowLeaves. `failed_precondition` before the first trainer has registered.
+  // See StepTarget. `failed_precondition` before the first trainer has registered.
   double learning_rate(const std::string& group = {}) const;
   void set_learning_rate(double rate, const std::optional<std::string>& group = {});
   std::string save_state() const;
@@ -201,7 +205,7 @@ class WEFT_EXPORT ParameterHost {
     std::exception_ptr error;
   };
 
-  ShadowLeaves& leaves() const;
+  StepTarget& target() const;
   bool in_flight() const;
   std::string name_of(const std::string& trainer) const;
   PendingStep gather(const std::string& trainer, std::vector<PassGradients> passes) const;
@@ -221,16 +225,18 @@ class WEFT_EXPORT ParameterHost {
   bool tidy(Callbacks& after);
   void finish(Callbacks& after, bool dropped);
 
+  const bool has_tensors_;
   const std::vector<Parameter> parameters_;
+  const MakeTarget make_target_;
   std::map<const void*, std::size_t> index_;
   ParameterVersions versions_;
   VersionGate gate_;
 
   // Lock order: the gate's exclusive section, optimizer_mutex_, mutex_, then the mutex of versions_. The gate
   // is never entered under either mutex.
-  mutable std::mutex optimizer_mutex_;    // guards what leaves_ points at
-  mutable std::mutex mutex_;              // guards all that follows
-  std::unique_ptr<ShadowLeaves> leaves_;  // replaced under optimizer_mutex_ as well
+  mutable std::mutex optimizer_mutex_;  // guards what target_ points at
+  mutable std::mutex mutex_;            // guards all that follows
+  std::unique_ptr<StepTarget> target_;  // replaced under optimizer_mutex_ as well
   std::optional<StepMode> mode_;
   struct Trainer {
     int handles = 0;
@@ -243,7 +249,7 @@ class WEFT_EXPORT ParameterHost {
   std::optional<StepRound> round_;                    // in synchronous mode
   std::map<std::string, PendingStep> pending_;        // the steps that wait for their round
   PreparedSteps prepared_;
-  std::set<PassKey> committed_;  // passes, until they are released
+  std::map<PassKey, std::string> committed_;  // passes with their trainers, until they are released
   std::map<std::uint64_t, std::uint64_t> staleness_;
 };
 

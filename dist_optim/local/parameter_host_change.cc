@@ -1,6 +1,5 @@
 // New values from elsewhere (a state that is loaded): a step that no trainer made.
 #include <weft/dist_optim/local/parameter_host.h>
-#include <weft/dist_optim/local/shadow_leaves.h>
 
 namespace weft::dist_optim {
 
@@ -8,13 +7,13 @@ void ParameterHost::change(const std::function<void()>& body) {
   std::exception_ptr failed;
   gate_.exclusive([&]() -> std::optional<Version> {
     std::lock_guard turn(optimizer_mutex_);
-    ShadowLeaves* leaves = nullptr;
+    StepTarget* target = nullptr;
     std::optional<ParameterVersions::Tensors> copy;
     Version version = 0;
     for (;;) {
       {
         std::lock_guard lock(mutex_);
-        leaves = leaves_.get();
+        target = target_.get();
         const bool free = mode_ && mode_->kind == StepMode::Kind::free;
         if (free || copy || !ledger_.read_by_others({})) {
           ledger_.step({});
@@ -26,7 +25,7 @@ void ParameterHost::change(const std::function<void()>& body) {
     }
     try {
       if (copy) {
-        if (leaves != nullptr) leaves->move_to(*copy);
+        if (target != nullptr) target->move_to(*copy);
         versions_.advance_to(version, std::move(*copy));
       } else {
         versions_.advance_in_place(version);

@@ -1,6 +1,5 @@
 // ParameterHost's steps: gathered, prepared, applied, alone or in a round.
 #include <weft/dist_optim/local/parameter_host.h>
-#include <weft/dist_optim/local/shadow_leaves.h>
 #include <weft/rpc/core/error.h>
 
 #include <algorithm>
@@ -106,7 +105,7 @@ void ParameterHost::commit(const std::string& trainer, std::uint64_t number, con
     }
     found->second.committing = true;
     step = std::move(found->second.step);
-    for (PassKey pass : step.passes) committed_.insert(pass);
+    for (PassKey pass : step.passes) committed_[pass] = trainer;
     for (PassKey pass : found->second.passes)  // those without gradients end now
       if (!committed_.contains(pass)) ledger_.release(pass);
   }
@@ -175,7 +174,7 @@ Gradients ParameterHost::sum_gradients(const std::string& trainer,
   }
   {
     std::lock_guard turn(optimizer_mutex_);
-    for (const PassGradients& pass : passes) leaves().check(pass.gradients);
+    for (const PassGradients& pass : passes) target().check(pass.gradients);
   }
   Gradients sum;
   for (const PassGradients& pass : passes) add_gradients(sum, pass.gradients);
@@ -270,7 +269,7 @@ ParameterHost::Applied ParameterHost::apply(const PassLedger::PassesOfTrainers& 
 std::optional<ParameterHost::Version> ParameterHost::apply_alone(const PassLedger::PassesOfTrainers& passes,
                                                                  const Gradients& gradients,
                                                                  Applied& applied) {
-  leaves().check(gradients);
+  target().check(gradients);
   std::optional<ParameterVersions::Tensors> copy;
   for (;;) {
     {
@@ -296,12 +295,12 @@ std::optional<ParameterHost::Version> ParameterHost::apply_alone(const PassLedge
   }
   try {
     if (copy) {
-      leaves().move_to(*copy);
+      target().move_to(*copy);
       versions_.advance_to(applied.version, std::move(*copy));
     } else {
       versions_.advance_in_place(applied.version);
     }
-    leaves().step(gradients);
+    target().step(gradients);
   } catch (...) {
     applied.error = std::current_exception();
   }

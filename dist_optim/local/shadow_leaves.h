@@ -13,10 +13,7 @@
 // Owner: ParameterHost. Thread-safety: none; the owner takes turns.
 #pragma once
 
-#include <weft/dist_optim/local/gradients.h>
-#include <weft/dist_optim/local/optimizer_spec.h>
-#include <weft/dist_optim/local/optimizer_state.h>
-#include <weft/rpc/core/export.h>
+#include <weft/dist_optim/local/step_target.h>
 
 #include <cstdint>
 #include <map>
@@ -27,43 +24,37 @@
 
 namespace weft::dist_optim {
 
-class WEFT_EXPORT ShadowLeaves {
+class WEFT_EXPORT ShadowLeaves final : public StepTarget {
  public:
   // `invalid_argument` where the parameters or the spec do not hold (check_parameters, OptimizerSpec::make).
   ShadowLeaves(std::vector<Parameter> parameters, OptimizerSpec spec);
-  ~ShadowLeaves();
+  ~ShadowLeaves() override;
   ShadowLeaves(const ShadowLeaves&) = delete;
   ShadowLeaves& operator=(const ShadowLeaves&) = delete;
 
-  // What step() would refuse: `invalid_argument`, naming the parameter.
-  void check(const Gradients& gradients) const;
-
-  // One step with exactly these gradients; a parameter without one is left alone. Checks first, so that a
-  // refused step has changed nothing.
-  void step(const Gradients& gradients);
-
-  // Moves the shadows to other storages (same shapes): the next steps change those.
-  void move_to(const std::vector<at::Tensor>& storages);
+  void check(const Gradients& gradients) const override;
+  void step(const Gradients& gradients) override;
+  void move_to(const std::vector<at::Tensor>& storages) override;
 
   // Of a parameter group, by its prefix; "" is what is in none. `not_found` where there is no such group.
-  double learning_rate(const std::string& group = {}) const;
+  double learning_rate(const std::string& group = {}) const override;
   // What a learning-rate schedule sets, for one group or for all. `invalid_argument` unless finite and not
   // negative.
-  void set_learning_rate(double rate, const std::optional<std::string>& group = {});
+  void set_learning_rate(double rate, const std::optional<std::string>& group = {}) override;
 
   // The optimizer's state and options as a LibTorch archive, with the parameters' names and shapes beside it.
   // LibTorch's archives are TorchScript files: load only bytes that you trust, never a peer's.
-  std::string save_state() const;
+  std::string save_state() const override;
   // `invalid_argument` where the bytes are no archive, or one of another optimizer or of other parameters;
   // the state is then as before. The options come from the archive as well: a schedule's learning rate
   // survives.
-  void load_state(const std::string& bytes);
+  void load_state(const std::string& bytes) override;
 
   // The same as tensors, which may come from a peer. Errors of set_state: as load_state's.
-  OptimizerState state() const;
-  void set_state(const OptimizerState& state);
+  OptimizerState state() const override;
+  void set_state(const OptimizerState& state) override;
 
-  const OptimizerSpec& spec() const { return spec_; }
+  const OptimizerSpec& spec() const override { return spec_; }
 
  private:
   // By the prefix of their parameter group; "" is always there.

@@ -52,6 +52,16 @@ struct StepDecision {
   double total_norm = 0;  // before clipping, where the norm is clipped
 };
 
+// What a step returns.
+struct StepResult {
+  // false: nothing has changed, since a gradient was not finite or no module had one
+  bool applied = false;
+  double total_norm = 0;  // over all objects and before clipping; known where the norm is clipped
+  // Of each object after the step: the modules, then the shards of the embeddings. A ShardedEmbedding that
+  // steps by itself has none.
+  std::vector<std::uint64_t> versions;
+};
+
 // Over the same p that the parts were measured with.
 WEFT_EXPORT double combine_norms(const std::vector<double>& norms, double norm_type);
 // backward: the passes' backward has begun. Without one and without any gradient the step is given up; with

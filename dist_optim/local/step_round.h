@@ -44,7 +44,7 @@ class WEFT_EXPORT StepRound {
   // A trainer's step is over, done or failed: it may arrive again.
   void finish(const std::string& trainer);
 
-  // What a survivor is told of a death. name: of the trainer that died.
+  // The error of the survivors. name: of the trainer that died.
   static std::string describe_death(const std::string& name);
 
  private:

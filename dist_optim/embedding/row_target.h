@@ -1,0 +1,33 @@
+// RowTarget: the rows of an embedding's shard as a ParameterHost steps them: each by its own gradient, with
+// the RowOptimizer that the embedding was made with.
+//
+// The gradient is one sparse tensor of row_gradient() (shard_tensors.h). A step of several trainers is their
+// coalesced sum: one update of the shard.
+//
+// Owner: the ParameterHost of the shard's HostGuard; it keeps the shard. Thread-safety: StepTarget's.
+#pragma once
+
+#include <weft/dist_optim/embedding/shard.h>
+#include <weft/dist_optim/local/parameter_host.h>
+
+namespace weft::dist_optim {
+
+class RowTarget final : public StepTarget {
+ public:
+  // What trainers register for rows.
+  static OptimizerSpec rows_spec();
+  // For the host of a shard: `invalid_argument` for another spec.
+  static ParameterHost::MakeTarget maker(std::shared_ptr<EmbeddingShard> shard);
+
+  explicit RowTarget(std::shared_ptr<EmbeddingShard> shard) : shard_(std::move(shard)) {}
+
+  const OptimizerSpec& spec() const override { return spec_; }
+  void check(const Gradients& gradients) const override;
+  void step(const Gradients& gradients) override;
+
+ private:
+  const OptimizerSpec spec_ = rows_spec();
+  const std::shared_ptr<EmbeddingShard> shard_;
+};
+
+}  // namespace weft::dist_optim

@@ -1,0 +1,47 @@
+// StepTarget: what a ParameterHost steps, and with which optimizer: a module's parameters (ShadowLeaves), or
+// the rows of an embedding's shard (RowTarget).
+//
+// Owner: ParameterHost. Thread-safety: none; the host takes turns, and runs step() while nobody reads.
+#pragma once
+
+#include <weft/dist_optim/local/gradients.h>
+#include <weft/dist_optim/local/optimizer_spec.h>
+#include <weft/dist_optim/local/optimizer_state.h>
+#include <weft/rpc/core/error.h>
+
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace weft::dist_optim {
+
+class WEFT_EXPORT StepTarget {
+ public:
+  virtual ~StepTarget() = default;
+
+  virtual const OptimizerSpec& spec() const = 0;
+  // What step() would refuse: `invalid_argument`, naming the parameter.
+  virtual void check(const Gradients& gradients) const = 0;
+  // One step with exactly these gradients; a parameter without one is left alone. Checks first, so that a
+  // refused step has changed nothing.
+  virtual void step(const Gradients& gradients) = 0;
+  // The next steps change these tensors, which replace the parameters' (same shapes).
+  virtual void move_to(const std::vector<at::Tensor>&) {}
+
+  // The optimizer's rates and state. `failed_precondition` where the target saves and loads its own.
+  virtual double learning_rate(const std::string&) const { refuse(); }
+  virtual void set_learning_rate(double, const std::optional<std::string>&) { refuse(); }
+  virtual std::string save_state() const { refuse(); }
+  virtual void load_state(const std::string&) { refuse(); }
+  virtual OptimizerState state() const { refuse(); }
+  virtual void set_state(const OptimizerState&) { refuse(); }
+
+ private:
+  [[noreturn]] static void refuse() {
+    throw rpc::Error(rpc::ErrorKind::failed_precondition,
+                     "the rows of an embedding keep their optimizer's rate and state: call the "
+                     "ShardedEmbedding's set_learning_rate(), save() and load()");
+  }
+};
+
+}  // namespace weft::dist_optim
