@@ -3,6 +3,7 @@
 #include <weft/dist_autograd/pass_state.h>
 
 #include <torch/csrc/autograd/functions/utils.h>
+#include <torch/csrc/autograd/graph_task.h>
 #include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
@@ -46,7 +47,9 @@ at::Tensor RecvBackward::join(const NodePtr& self, at::Tensor tensor, std::uint6
 
 torch::autograd::variable_list RecvBackward::apply(torch::autograd::variable_list&& gradients) {
   const auto pass = pass_.lock();
-  if (pass == nullptr || !pass->running_here())
+  // A pass runs without a graph task: with one, a nested backward of LibTorch's engine reached this node.
+  const bool of_pass = torch::autograd::get_current_graph_task_id() == -1;
+  if (pass == nullptr || !of_pass || !pass->running_here())
     throw rpc::Error(rpc::ErrorKind::failed_precondition,
                      "backward() on this worker alone reached a tensor that came from " + sender_.name +
                          " in " + to_string(id_) +

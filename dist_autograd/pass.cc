@@ -35,18 +35,17 @@ class Initiator {
             const Trace& trace)
       : context_(std::move(context)),
         pass_(std::move(pass)),
-        backward_{pass_->next_backward(), options},
+        backward_{pass_->begin_backward(), options},
         span_(BackwardSpan::of_backward(*context_->core(), trace)) {}
 
   void failed(const std::exception_ptr& error) { span_.failed(error); }  // run() threw it
 
   rpc::Task<void> run(std::vector<Root> roots) {
-    pass_->check_alive();
     if (backward_.options.mode == BackwardMode::fast) {
       workers_ = co_await close_everywhere(context_, pass_, backward_, true);
       if (workers_.empty())
         throw rpc::Error(rpc::ErrorKind::failed_precondition,
-                         to_string(pass_->id()) + ": another backward is under way");
+                         to_string(pass_->id()) + ": another backward is running");
     } else {
       co_await quiet();
     }
@@ -167,9 +166,17 @@ rpc::Future<void> begin(const std::shared_ptr<Context>& context, const std::shar
   if (roots.empty()) throw rpc::Error(rpc::ErrorKind::invalid_argument, "a backward needs a root");
   if (options.create_graph && options.mode == BackwardMode::fast)
     throw rpc::Error(rpc::ErrorKind::invalid_argument, "create_graph needs BackwardMode::smart");
-  return run_backward(std::make_shared<Initiator>(context, pass, options, trace), std::move(roots))
+  std::shared_ptr<Initiator> initiator;
+  const auto begun = rpc::capture([&] {
+    for (const Root& root : roots)
+      if (!root.reference.valid()) NodeExecutor::check_root(root.tensor, root.gradient);
+    initiator = std::make_shared<Initiator>(context, pass, options, trace);
+  });
+  if (!begun.ok()) return rpc::Future<void>::made(begun.error());  // refused: the pass is as it was
+  return run_backward(std::move(initiator), std::move(roots))
       .start(context->core()->handlers())
       .then([context, pass](rpc::Result<void>&& result) {
+        pass->end_backward();
         // The same error everywhere, and nothing of the pass is kept.
         if (!result.ok()) context->release(pass->id(), result.error());
         return std::move(result);

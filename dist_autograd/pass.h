@@ -42,7 +42,9 @@ class WEFT_EXPORT Pass final : public rpc::CallModifier {
 
   // Waits for the calls of the pass that are under way from here (new ones then fail), runs backward on all
   // workers that take part, and completes when it is over everywhere. A failure anywhere (a node, a lost
-  // worker, a release) ends the pass on every worker with that error. Roots may live on several workers.
+  // worker, a release) ends the pass on every worker with that error. Roots may live on several workers. A
+  // backward with an invalid local root, next to another one, or after one that used up the graph is refused:
+  // the future fails and the pass is unchanged.
   rpc::Future<void> backward(std::vector<Root> roots, BackwardOptions options = {});
   rpc::Future<void> backward(Root root, BackwardOptions options = {});
   rpc::Future<void> backward(at::Tensor root, at::Tensor gradient, BackwardOptions options = {});

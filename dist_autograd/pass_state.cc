@@ -17,6 +17,15 @@ std::exception_ptr released_error(const PassId& id) {
       rpc::Error(rpc::ErrorKind::failed_precondition, to_string(id) + " was released"));
 }
 
+rpc::Error under_way_error(const PassId& id) {
+  return {rpc::ErrorKind::failed_precondition, to_string(id) + ": another backward is running"};
+}
+
+rpc::Error graph_used_error(const PassId& id) {
+  return {rpc::ErrorKind::failed_precondition,
+          to_string(id) + ": a second backward needs retain_graph in the first"};
+}
+
 // A gradient that is a leaf's alone: one that somebody else holds too (the other leaf of a sum), or whose
 // elements lie on each other (of an expanded sum), is copied, as AccumulateGrad does.
 at::Tensor own_gradient(at::Tensor gradient) {
@@ -158,9 +167,18 @@ void PassState::on_end(rpc::Job job) {
 
 // --- Backward ---
 
-BackwardId PassState::next_backward() {
+BackwardId PassState::begin_backward() {
   std::lock_guard lock(mutex_);
+  if (error_ != nullptr) std::rethrow_exception(error_);
+  if (finished_) throw graph_used_error(id_);
+  if (leading_ || closed_) throw under_way_error(id_);
+  leading_ = true;
   return {context_->core()->id().incarnation, ++begun_};
+}
+
+void PassState::end_backward() {
+  std::lock_guard lock(mutex_);
+  leading_ = false;
 }
 
 bool PassState::had_backward() const {
@@ -177,13 +195,9 @@ BackwardShare& PassState::share_in(const Backward& backward) {
     if (share_ != nullptr) {
       if (share_->backward().id == backward.id) return *share_;
       // Where the graph was kept the one before has finished everywhere; else there can be none after it.
-      if (share_->backward().options.keeps_graph())
-        throw rpc::Error(rpc::ErrorKind::failed_precondition,
-                         to_string(id_) + ": another backward is under way");
+      if (share_->backward().options.keeps_graph()) throw under_way_error(id_);
     }
-    if (finished_)
-      throw rpc::Error(rpc::ErrorKind::failed_precondition,
-                       to_string(id_) + ": a second backward needs retain_graph in the first");
+    if (finished_) throw graph_used_error(id_);
     closed_ = true;
     finished_ = !backward.options.keeps_graph();
     ++shares_;

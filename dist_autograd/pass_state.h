@@ -63,8 +63,10 @@ class WEFT_EXPORT PassState final : public GradientSink, public std::enable_shar
   void on_end(rpc::Job job);  // once, when the pass ends here, however; at once where it has
 
   // --- Backward; any thread ---
-  // A name for a backward that begins here.
-  BackwardId next_backward();
+  // A name for a backward that begins here, which lasts until end_backward(). failed_precondition, and nothing
+  // has changed, where another backward runs or has used up the graph.
+  BackwardId begin_backward();
+  void end_backward();
   // Begins this worker's share, and takes no new calls: false where it had one in this backward already.
   // failed_precondition where another backward is under way, or has used up the graph.
   void close(const Backward& backward, rpc::UniqueFunction<void(rpc::Result<bool>)> done);
@@ -102,6 +104,7 @@ class WEFT_EXPORT PassState final : public GradientSink, public std::enable_shar
   mutable std::mutex mutex_;  // guards what follows, up to share_
   bool closed_ = false;       // a backward is under way here
   bool finished_ = false;     // one that used up the graph has begun
+  bool leading_ = false;      // a backward that was begun here runs
   std::uint64_t begun_ = 0;   // backwards that were named here
   std::uint64_t shares_ = 0;  // backwards that this worker took part in
   bool ended_ = false;

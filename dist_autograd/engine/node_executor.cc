@@ -72,6 +72,23 @@ void validate_from_outside(const edge_list& edges, variable_list& gradients) {
   }
 }
 
+// Where a root's gradient arrives; makes the gradient of a scalar that has none.
+Edge edge_of_root(const at::Tensor& root, variable_list& gradients) {
+  if (!root.defined() || !root.requires_grad()) {
+    throw Error(ErrorKind::invalid_argument, "a root of a backward must require a gradient");
+  }
+  Edge edge = torch::autograd::impl::gradient_edge(root);
+  if (!gradients[0].defined()) {
+    if (root.numel() != 1) {
+      throw Error(ErrorKind::invalid_argument, "a root of sizes " + c10::str(root.sizes()) +
+                                                   " needs a gradient: only for a scalar it can be left out");
+    }
+    gradients[0] = at::ones_like(root, at::MemoryFormat::Contiguous);
+  }
+  validate_from_outside({edge}, gradients);
+  return edge;
+}
+
 }  // namespace
 
 struct NodeExecutor::Impl {
@@ -262,21 +279,15 @@ void NodeExecutor::expect(const NodePtr& source) {
   impl_->add_source(source.get());
 }
 
+void NodeExecutor::check_root(const at::Tensor& root, const at::Tensor& gradient) {
+  variable_list gradients{gradient};
+  edge_of_root(root, gradients);
+}
+
 void NodeExecutor::add_root(const at::Tensor& root, at::Tensor gradient) {
   impl_->require_phase(Impl::Phase::planning, "a root was added");
-  if (!root.defined() || !root.requires_grad()) {
-    throw Error(ErrorKind::invalid_argument, "a root of a backward must require a gradient");
-  }
-  Edge edge = torch::autograd::impl::gradient_edge(root);
-  if (!gradient.defined()) {
-    if (root.numel() != 1) {
-      throw Error(ErrorKind::invalid_argument, "a root of sizes " + c10::str(root.sizes()) +
-                                                   " needs a gradient: only for a scalar it can be left out");
-    }
-    gradient = at::ones_like(root, at::MemoryFormat::Contiguous);
-  }
   variable_list gradients{std::move(gradient)};
-  validate_from_outside({edge}, gradients);
+  Edge edge = edge_of_root(root, gradients);
   impl_->add_source(edge.function.get());
   impl_->inbox.emplace_back(edge.function.get(), edge.input_nr, std::move(gradients));
   impl_->roots.push_back(std::move(edge.function));

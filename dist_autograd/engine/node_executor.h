@@ -61,6 +61,8 @@ class WEFT_EXPORT NodeExecutor {
   // is reachable from it. The executor keeps the graph alive until it is complete.
   void expect(const NodePtr& source);
 
+  // Throws invalid_argument where add_root() would.
+  static void check_root(const at::Tensor& root, const at::Tensor& gradient);
   // Before plan(). Starts the backward at `root` with `gradient`, of its shape; undefined is one, for a
   // scalar. A root may lie inside the graph of another, and may be added again: the gradients add up.
   void add_root(const at::Tensor& root, at::Tensor gradient = {});

@@ -1,11 +1,14 @@
 #include <weft/dist_autograd/engine/node_runner.h>
 
+#include <weft/dist_autograd/engine/nested_leaves.h>
+
 #include <ATen/DeviceGuard.h>
 #include <ATen/core/grad_mode.h>
 #include <torch/csrc/autograd/anomaly_mode.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/functions/accumulate_grad.h>
 
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -71,12 +74,17 @@ variable_list run_node(Node& node, variable_list inputs, GradientSink& sink, con
   if (!options.retain_graph) node.will_release_variables();
 
   auto* leaf = as_leaf(node);
+  // LibTorch's own operators are traceable and run no engine. A recorded backward may keep a function's own
+  // leaves in its graph.
+  std::optional<NestedLeaves> nested;
+  if (node.num_outputs() != 0 && !node.is_traceable() && !options.create_graph) nested.emplace();
   auto call = [&](variable_list gradients) {
     return leaf ? run_leaf(*leaf, std::move(gradients), sink, options) : node(std::move(gradients));
   };
   // Post-hooks see the inputs too. Without them the node gets the only reference and may reuse the memory.
   const bool has_post_hooks = !node.post_hooks().empty();
   variable_list outputs = has_post_hooks ? call(inputs) : call(std::move(inputs));
+  if (nested) nested->check(node);
 
   torch::autograd::validate_outputs(node.next_edges(), outputs, [&node](const std::string& fault) {
     return "Function " + node.name() + " returned an " + fault;

@@ -76,6 +76,42 @@ struct Reentrant : Function<Reentrant> {
   }
 };
 
+// Recomputes its forward over a parameter, which is no input of it. Loses the parameter's gradient in a pass,
+// whose gradients are not in `.grad`.
+struct Checkpoint : Function<Checkpoint> {
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& x, std::int64_t parameter) {
+    context->save_for_backward({x});
+    context->saved_data["parameter"] = parameter;
+    at::AutoGradMode no_grad(false);
+    return x.mm(*reinterpret_cast<const at::Tensor*>(parameter));
+  }
+  static variable_list backward(AutogradContext* context, const variable_list& gradients) {
+    const auto x = context->get_saved_variables()[0].detach().requires_grad_();
+    at::Tensor y;
+    {
+      at::AutoGradMode grad(true);
+      y = x.mm(*reinterpret_cast<const at::Tensor*>(context->saved_data["parameter"].toInt()));
+    }
+    torch::autograd::backward({y}, {gradients[0]});
+    return {x.grad(), {}};
+  }
+};
+
+// The same with the parameter as an input, whose gradient it returns.
+struct CheckpointOfInputs : Function<CheckpointOfInputs> {
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& x, const at::Tensor& w) {
+    context->save_for_backward({x, w});
+    at::AutoGradMode no_grad(false);
+    return x.mm(w);
+  }
+  static variable_list backward(AutogradContext* context, const variable_list& gradients) {
+    const auto saved = context->get_saved_variables();
+    const auto x = saved[0].detach().requires_grad_();
+    at::AutoGradMode grad(true);
+    return torch::autograd::grad({x.mm(saved[1])}, {x, saved[1]}, {gradients[0]});
+  }
+};
+
 TEST(EngineFunction, CustomFunction) {
   expect_as_oracle([] {
     auto x = leaf({4}, 1);
@@ -119,6 +155,20 @@ TEST(EngineFunction, ReentrantBackward) {
     auto h = Reentrant::apply(x.sin(), w);
     h = Reentrant::apply(h, w);
     return Graph{{h.mm(w).sum()}, {{}}, {x, w}};
+  });
+}
+
+TEST(EngineFunction, ANestedBackwardThatWritesGradOfAParameterIsAnError) {
+  const auto x = leaf({4, 4}, 1), w = leaf({4, 4}, 2);
+  const auto y = Checkpoint::apply(x.sin(), reinterpret_cast<std::int64_t>(&w)).sum();
+  const auto error = message_of([&] { testing::own_backward({{y}, {{}}, {x}}); });
+  EXPECT_NE(error.find("wrote .grad of a leaf of sizes [4, 4]"), std::string::npos) << error;
+}
+
+TEST(EngineFunction, ANestedBackwardMayReturnTheGradientOfAParameter) {
+  expect_as_oracle([] {
+    auto x = leaf({4, 4}, 1), w = leaf({4, 4}, 2);
+    return Graph{{CheckpointOfInputs::apply(x.sin(), w).sum()}, {{}}, {x, w}};
   });
 }
 

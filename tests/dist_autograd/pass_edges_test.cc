@@ -60,6 +60,28 @@ TEST_F(PassEdges, AReleasedPassTakesNeitherCallsNorBackwards) {
   expect_nothing_left();
 }
 
+TEST_F(PassEdges, ARefusedBackwardLeavesTheGradientsOfAnEarlierOne) {
+  Pass pass{cluster[0]};
+  const at::Tensor x = leaf(), sum = along(pass, {}, x).sum();
+  got(pass.backward(sum));
+  EXPECT_EQ(kind_of([&] { got(pass.backward(sum)); }), ErrorKind::failed_precondition) << "no graph is left";
+  EXPECT_EQ(kind_of([&] { got(pass.backward(draw().sum())); }), ErrorKind::invalid_argument);
+  EXPECT_EQ(kind_of([&] { got(pass.backward(leaf())); }), ErrorKind::invalid_argument);
+  EXPECT_EQ(kind_of([&] { got(pass.backward(leaf(), at::ones({2}))); }), ErrorKind::invalid_argument);
+  expect_gradients(pass, {x}, {at::full_like(x, 2)});
+  EXPECT_EQ(cluster.live_passes(), 2U);
+}
+
+TEST_F(PassEdges, ABackwardOfLibTorchInsideANodeMustNotReachARemoteTensor) {
+  Pass pass{cluster[0]};
+  const at::Tensor x = leaf(), there = along(pass, {}, x), here = x * 1, nested = there.sum();
+  here.register_hook([nested](at::Tensor gradient) {
+    torch::autograd::backward({nested}, {});
+    return gradient;
+  });
+  expect_failure(*this, pass, (here + there).sum(), "on this worker alone reached a tensor that came from");
+}
+
 TEST_F(PassEdges, FromAnOwnRRefTwice) {
   Pass pass{cluster[0]};
   const at::Tensor x = leaf();

@@ -1,0 +1,36 @@
+// NestedLeaves: the leaves whose `.grad` is written by a backward of LibTorch's engine that runs within a node.
+//
+// A custom function may run LibTorch's engine in its backward: over leaves that it makes, to return their
+// gradients, or over parameters (checkpointing). The gradients of the latter would miss the pass. LibTorch
+// reports each node that it runs to the thread's observers (at::RecordFunction), also on the threads of its
+// engine. A leaf that outlives the function is a parameter.
+//
+// Lives on the stack, around the call of a node. Thread-safety: one thread.
+#pragma once
+
+#include <ATen/record_function.h>
+#include <c10/util/ThreadLocalDebugInfo.h>
+#include <torch/csrc/autograd/function.h>
+
+#include <memory>
+
+namespace weft::dist_autograd::detail {
+
+class NestedLeaves {
+ public:
+  NestedLeaves();
+  ~NestedLeaves();
+  NestedLeaves(const NestedLeaves&) = delete;
+  NestedLeaves& operator=(const NestedLeaves&) = delete;
+
+  // Call after the node has run. failed_precondition where a leaf that is not the node's own was written.
+  void check(const torch::autograd::Node& node) const;
+
+ private:
+  class Seen;
+  std::shared_ptr<Seen> seen_;
+  c10::DebugInfoGuard info_;
+  at::CallbackHandle observer_;
+};
+
+}  // namespace weft::dist_autograd::detail
