@@ -3,6 +3,7 @@
 #include <weft/dist_autograd/context.h>
 
 #include <ATen/ATen.h>
+#include <torch/csrc/autograd/functions/accumulate_grad.h>
 #include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
@@ -26,14 +27,14 @@ rpc::Error graph_used_error(const PassId& id) {
           to_string(id) + ": a second backward needs retain_graph in the first"};
 }
 
-// A gradient that is a leaf's alone: one that somebody else holds too (the other leaf of a sum), or whose
-// elements lie on each other (of an expanded sum), is copied, as AccumulateGrad does.
-at::Tensor own_gradient(at::Tensor gradient) {
-  const bool plain = gradient.is_sparse()
-                         ? gradient._indices().is_contiguous() && gradient._values().is_contiguous()
-                     : gradient.layout() == at::kStrided ? gradient.is_non_overlapping_and_dense()
-                                                         : true;
-  return plain && gradient.use_count() == 1 ? gradient : gradient.clone();
+// Whether no other tensor uses the gradient's memory. A view keeps its base alive, which then counts as part of
+// the view. AccumulateGrad looks at the gradient's own references only: views of one gradient for two leaves
+// would share memory.
+bool owns_memory(const at::Tensor& gradient) {
+  if (gradient.layout() != at::kStrided || !gradient.has_storage()) return true;
+  const bool view = gradient.is_view();
+  if (view && gradient._base().use_count() != 1) return false;
+  return gradient.storage().use_count() <= (view ? 2U : 1U);
 }
 
 }  // namespace
@@ -124,16 +125,16 @@ void PassState::when_quiet(bool incoming_too, rpc::Job job) {
 
 // --- Gradients ---
 
-void PassState::accumulate(const at::Tensor& leaf, at::Tensor gradient) {
+void PassState::accumulate(const at::Tensor& leaf, at::Tensor gradient, std::size_t references) {
   std::lock_guard lock(mutex_);
   Leaf& entry = gradients_[leaf.unsafeGetTensorImpl()];
-  if (!entry.leaf.defined()) {
-    entry = {leaf, own_gradient(std::move(gradient))};
-  } else if (entry.gradient.is_sparse() && !gradient.is_sparse()) {
-    entry.gradient = gradient + entry.gradient;  // LibTorch has no sum of sparse and dense, in this order
-  } else {
-    entry.gradient = entry.gradient + gradient;
-  }
+  entry.leaf = leaf;
+  // The graph of a recorded gradient does not describe the sum.
+  if (entry.gradient.defined() && entry.gradient.requires_grad() && !at::GradMode::is_enabled())
+    entry.gradient = entry.gradient.detach().clone();
+  torch::autograd::AccumulateGrad::accumulateGrad(leaf, entry.gradient, gradient,
+                                                  owns_memory(gradient) ? references : 0,
+                                                  [&](at::Tensor&& sum) { entry.gradient = std::move(sum); });
 }
 
 at::Tensor PassState::gradient(const at::Tensor& leaf) const {

@@ -51,7 +51,9 @@ class WEFT_EXPORT PassState final : public GradientSink, public std::enable_shar
   void when_quiet(bool incoming_too, rpc::Job job);
 
   // --- Gradients; any thread ---
-  void accumulate(const at::Tensor& leaf, at::Tensor gradient) override;
+  // As LibTorch's AccumulateGrad does into `.grad`: laid out like the leaf, in place unless the backward is
+  // recorded. Gradients of two leaves never share memory.
+  void accumulate(const at::Tensor& leaf, at::Tensor gradient, std::size_t references) override;
   at::Tensor gradient(const at::Tensor& leaf) const;  // undefined: the pass reached it with none
   std::vector<Leaf> gradients() const;
 

@@ -8,6 +8,8 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstddef>
+
 namespace weft::dist_autograd {
 
 class WEFT_EXPORT GradientSink {
@@ -16,8 +18,9 @@ class WEFT_EXPORT GradientSink {
 
   // Adds `gradient`, defined and of `leaf`'s shape, dense or sparse, to what the pass holds for `leaf`. The
   // tensor may be shared (two leaves of one sum receive the same one; a hook may have kept it): an
-  // implementation that later changes it in place copies it first, unless it holds the only reference.
-  virtual void accumulate(const at::Tensor& leaf, at::Tensor gradient) = 0;
+  // implementation that later changes it in place copies it first, unless nothing else refers to it.
+  // references: how many references to `gradient` the executor holds, including the argument; 0: copy it.
+  virtual void accumulate(const at::Tensor& leaf, at::Tensor gradient, std::size_t references) = 0;
 };
 
 }  // namespace weft::dist_autograd

@@ -47,11 +47,13 @@ variable_list run_leaf(AccumulateGrad& leaf, variable_list gradients, GradientSi
     throw std::logic_error("leaf variable has been moved into the graph interior");
   }
   if (!options.write_grad) {
-    if (wanted) sink.accumulate(variable, std::move(gradients[0]));
+    // The post-hooks' copy of the list refers to the gradient too.
+    if (wanted) sink.accumulate(variable, std::move(gradients[0]), leaf.post_hooks().empty() ? 1 : 2);
     return {};
   }
   // The sink first: post-accumulate-grad hooks, which run inside the node, may look for the pass's gradient.
-  if (wanted) sink.accumulate(variable, gradients[0]);
+  // The sink must copy the gradient, which `.grad` may keep.
+  if (wanted) sink.accumulate(variable, gradients[0], 0);
   return leaf(std::move(gradients));
 }
 

@@ -221,7 +221,7 @@ TEST(EngineState, AnErrorOfANodeFailsTheExecutorAndFreesTheGraph) {
 
 TEST(EngineState, ErrorsOfTheSinkAndOfHooksFailItToo) {
   struct Full : GradientSink {
-    void accumulate(const at::Tensor&, at::Tensor) override { throw std::runtime_error("full"); }
+    void accumulate(const at::Tensor&, at::Tensor, std::size_t) override { throw std::runtime_error("full"); }
   };
   auto x = leaf({4}, 1);
   Full full;

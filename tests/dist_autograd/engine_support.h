@@ -25,7 +25,7 @@ using torch::autograd::variable_list;
 // Never changes a gradient in place: what it was given may be shared.
 class MapSink : public GradientSink {
  public:
-  void accumulate(const at::Tensor& leaf, at::Tensor gradient) override {
+  void accumulate(const at::Tensor& leaf, at::Tensor gradient, std::size_t) override {
     EXPECT_TRUE(gradient.defined());
     at::Tensor& sum = gradients_[leaf.unsafeGetTensorImpl()];
     sum = sum.defined() ? sum + gradient : std::move(gradient);

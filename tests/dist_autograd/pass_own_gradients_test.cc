@@ -87,6 +87,71 @@ TEST_F(PassMemory, OfAnExpandedGradientIsItsOwn) {
   EXPECT_EQ(pass.gradient(a).sum().item<double>(), 34);
 }
 
+TEST_F(PassMemory, OfAGradientThatAPostHookSeesIsKept) {
+  struct Look : torch::autograd::FunctionPostHook {
+    variable_list operator()(const variable_list& outputs, const variable_list&) override { return outputs; }
+  };
+  Seen seen;
+  const auto accumulator = torch::autograd::impl::gradient_edge(a).function;
+  accumulator->add_post_hook(std::make_unique<Look>());
+  Pass pass{cluster[0]};
+  got(pass.backward(pass_on(a, seen)[1][0]));
+  EXPECT_EQ(memory_of(pass.gradient(a)), seen.memory);
+}
+
+// As a weight's is, which a linear layer transposes.
+TEST_F(PassMemory, OfAViewThatNothingElseRefersToIsKept) {
+  Seen seen;
+  Pass pass{cluster[0]};
+  got(pass.backward(torch::rand({4, 3}, at::kDouble).mm(pass_on(a, seen).t()).sum()));
+  EXPECT_EQ(memory_of(pass.gradient(a)), seen.memory);
+}
+
+// The gradients of both leaves are views of one tensor, and nothing else refers to either view.
+TEST_F(PassMemory, OfTwoViewsOfOneGradientIsNeverOne) {
+  const at::Tensor x = torch::rand({2, 3}).requires_grad_(), y = torch::rand({3, 2}).requires_grad_();
+  Pass pass{cluster[0]};
+  got(pass.backward(((x.view({6}) + y.view({6})) * 2).sum()));
+  EXPECT_NE(memory_of(pass.gradient(x)), memory_of(pass.gradient(y)));
+  pass.gradient(x).mul_(0);
+  EXPECT_EQ(pass.gradient(y).sum().item<float>(), 12);
+}
+
+TEST_F(PassMemory, OfASecondBackwardIsThatOfTheFirst) {
+  Pass pass{cluster[0]};
+  const at::Tensor loss = (a * a).sum();
+  got(pass.backward(loss, {}, {.retain_graph = true}));
+  const at::Tensor first = pass.gradient(a);
+  const void* const memory = memory_of(first);
+  got(pass.backward(loss, {}, {.retain_graph = true}));
+  EXPECT_EQ(memory_of(pass.gradient(a)), memory) << "in place, as .grad is";
+  expect_equal(pass.gradient(a), 4 * a.detach(), "of two backwards");
+  got(pass.backward(loss, {}, {.create_graph = true}));
+  EXPECT_NE(memory_of(pass.gradient(a)), memory) << "recorded: out of place";
+  expect_equal(pass.gradient(a).detach(), 6 * a.detach(), "of three");
+  expect_equal(first, 4 * a.detach(), "as it was");
+}
+
+// Leaves of every layout: contiguous, transposed, channels last, and with gaps.
+TEST_F(PassMemory, IsLaidOutAsGradOfLibTorchIs) {
+  const at::Tensor image = torch::rand({2, 3, 4, 5});
+  const std::vector<at::Tensor> values{image, image.transpose(1, 3), image.contiguous(at::MemoryFormat::ChannelsLast),
+                                       image.slice(3, 0, 5, 2), image.expand({2, 3, 4, 5})};
+  for (const at::Tensor& value : values)
+    for (const bool transposed : {false, true}) {  // what arrives at the leaf
+      const auto forward = [&](const at::Tensor& leaf) {
+        const at::Tensor used = transposed ? leaf.transpose(0, 3).contiguous() : leaf;
+        return used.sin().sum();
+      };
+      const at::Tensor x = value.detach().requires_grad_(), y = value.detach().requires_grad_();
+      forward(y).backward();
+      Pass pass{cluster[0]};
+      got(pass.backward(forward(x)));
+      EXPECT_EQ(pass.gradient(x).strides(), y.grad().strides()) << value.strides();
+      EXPECT_TRUE(pass.gradient(x).equal(y.grad()));
+    }
+}
+
 TEST_F(PassMemory, OfASparseGradientIsKeptThoughItsPartsAreViewed) {
   for (const bool viewed : {false, true}) {
     Seen seen;
