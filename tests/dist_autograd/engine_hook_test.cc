@@ -7,6 +7,7 @@
 #include <torch/csrc/autograd/variable.h>
 
 #include <memory>
+#include <random>
 
 namespace weft::dist_autograd::engine_hook_test {
 namespace {
@@ -89,6 +90,29 @@ void expect_same_hooks(const Hooked& program, ExecutorOptions options = {}) {
   for (std::size_t i = 0; i < expected.leaves.size(); ++i) {
     expect_identical(sink[actual.leaves[i]], expected.leaves[i].grad(), "leaf " + std::to_string(i));
     expected.leaves[i].mutable_grad().reset();  // with create_graph, .grad and its graph hold each other
+  }
+}
+
+// Graphs in which many nodes are ready at a time.
+TEST(EngineHook, NodesRunInTheOrderOfLibTorchsEngine) {
+  for (unsigned seed = 0; seed < 20; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    expect_same_hooks([seed](Log& log) {
+      std::mt19937 random(seed);
+      const auto pick = [&](const variable_list& values) { return values[random() % values.size()]; };
+      const auto x = leaf({3, 3}, 1), y = leaf({3, 3}, 2);
+      variable_list values{x.sin(), y.cos(), x.tanh()};
+      for (int i = 0; i < 25; ++i) {
+        const at::Tensor a = pick(values), b = pick(values);
+        const auto kind = random() % 4;
+        const at::Tensor next = kind == 0 ? a.sin() : kind == 1 ? a * b : kind == 2 ? a + b : a.mm(b).tanh();
+        next.grad_fn()->add_pre_hook(std::make_unique<PreHook>(log, std::to_string(i), 1.0));
+        values.push_back(next);
+      }
+      return Graph{{values.back(), pick(values), pick(values)},
+                   {numbers({3, 3}, 3), numbers({3, 3}, 4), numbers({3, 3}, 5)},
+                   {x, y}};
+    });
   }
 }
 

@@ -148,6 +148,31 @@ TEST_F(PassEdges, AMessageThatWasNotSentIsForgotten) {
   expect_gradients(pass, {x}, {at::full_like(x, 2)});
 }
 
+TEST_F(PassEdges, IsQuietOnceItsCallsHaveEnded) {
+  using Direction = PassState::Direction;
+  Pass pass{cluster[0]};
+  PassState& state = *pass.state();
+  int own = 0, all = 0;
+  const auto ask = [&] {
+    state.when_quiet(false, [&] { ++own; });
+    state.when_quiet(true, [&] { ++all; });
+  };
+  ask();
+  EXPECT_EQ(std::pair(own, all), std::pair(1, 1)) << "no call";
+  state.call_began(Direction::outgoing);
+  state.call_began(Direction::outgoing);
+  state.call_began(Direction::incoming);
+  ask();
+  state.call_ended(Direction::outgoing);
+  EXPECT_EQ(std::pair(own, all), std::pair(1, 1)) << "a call of both kinds";
+  state.call_ended(Direction::outgoing);
+  EXPECT_EQ(std::pair(own, all), std::pair(2, 1)) << "a call that is served";
+  ask();
+  EXPECT_EQ(std::pair(own, all), std::pair(3, 1));
+  state.call_ended(Direction::incoming);
+  EXPECT_EQ(std::pair(own, all), std::pair(3, 3));
+}
+
 TEST_F(PassEdges, AFailureBehindANestedCall) {
   Pass pass{cluster[0]};
   const at::Tensor result =

@@ -54,6 +54,17 @@ TEST_F(SmartTest, AnUnusedMessageThatSharesALeafWithAUsedOne) {
   expect_equal(gradient_of(a, pass), ao.grad(), "a");
 }
 
+// Worker1 reports first, and waits. Its gradients then start worker2, whose later report does not wait.
+TEST_F(SmartTest, AWorkerThatWaitsIsNotForgottenWhenAnotherDoesNot) {
+  Pass pass{cluster[0]};
+  const at::Tensor used = run_multiply(a, pass, run_multiply(b, pass, x));
+  run_multiply(a, pass, x0);  // unused; the weights of `a` wait for its gradient, and nothing waits elsewhere
+  pass.backward(used.sum()).get();
+  xo.mm(bo).tanh().mm(ao).tanh().sum().backward();
+  expect_equal(gradient_of(a, pass), ao.grad(), "a");
+  expect_equal(gradient_of(b, pass), bo.grad(), "b");
+}
+
 // What is waited for at worker1 is live but held up behind a node at worker2 that waits for something dead.
 TEST_F(SmartTest, WhatWaitsBehindWhatWaits) {
   Pass pass{cluster[0]};
