@@ -27,9 +27,9 @@ rpc::Error graph_used_error(const PassId& id) {
           to_string(id) + ": a second backward needs retain_graph in the first"};
 }
 
-// Whether no other tensor uses the gradient's memory. A view keeps its base alive, which then counts as part of
-// the view. AccumulateGrad looks at the gradient's own references only: views of one gradient for two leaves
-// would share memory.
+// Whether no other tensor uses the gradient's memory. A view keeps its base alive, which then counts as part
+// of the view. AccumulateGrad looks at the gradient's own references only: views of one gradient for two
+// leaves would share memory.
 bool owns_memory(const at::Tensor& gradient) {
   if (gradient.layout() != at::kStrided || !gradient.has_storage()) return true;
   const bool view = gradient.is_view();
@@ -127,26 +127,33 @@ void PassState::when_quiet(bool incoming_too, rpc::Job job) {
 
 void PassState::accumulate(const at::Tensor& leaf, at::Tensor gradient, std::size_t references) {
   std::lock_guard lock(mutex_);
-  Leaf& entry = gradients_[leaf.unsafeGetTensorImpl()];
-  entry.leaf = leaf;
+  Held& held = gradients_[leaf.unsafeGetTensorImpl()];
+  at::Tensor& sum = held.leaf.gradient;
+  held.leaf.leaf = leaf;
+  held.written.pass_on(sum);
   // The graph of a recorded gradient does not describe the sum.
-  if (entry.gradient.defined() && entry.gradient.requires_grad() && !at::GradMode::is_enabled())
-    entry.gradient = entry.gradient.detach().clone();
-  torch::autograd::AccumulateGrad::accumulateGrad(leaf, entry.gradient, gradient,
-                                                  owns_memory(gradient) ? references : 0,
-                                                  [&](at::Tensor&& sum) { entry.gradient = std::move(sum); });
+  if (sum.defined() && sum.requires_grad() && !at::GradMode::is_enabled()) sum = sum.detach().clone();
+  torch::autograd::AccumulateGrad::accumulateGrad(leaf, sum, gradient, owns_memory(gradient) ? references : 0,
+                                                  [&](at::Tensor&& next) { sum = std::move(next); });
+  held.written = {};
+  held.written.note(sum);
 }
 
 at::Tensor PassState::gradient(const at::Tensor& leaf) const {
   std::lock_guard lock(mutex_);
   const auto found = gradients_.find(leaf.unsafeGetTensorImpl());
-  return found == gradients_.end() ? at::Tensor() : found->second.gradient;
+  if (found == gradients_.end()) return {};
+  found->second.written.pass_on(found->second.leaf.gradient);
+  return found->second.leaf.gradient;
 }
 
 std::vector<PassState::Leaf> PassState::gradients() const {
   std::vector<Leaf> all;
   std::lock_guard lock(mutex_);
-  for (const auto& [impl, entry] : gradients_) all.push_back(entry);
+  for (const auto& [impl, held] : gradients_) {
+    held.written.pass_on(held.leaf.gradient);
+    all.push_back(held.leaf);
+  }
   return all;
 }
 
@@ -334,7 +341,7 @@ class PassState::Ending {
 void PassState::end(std::exception_ptr error) {
   std::vector<rpc::Job> jobs;
   std::map<MessageId, NodePtr> sends;
-  std::unordered_map<const c10::TensorImpl*, Leaf> gradients;
+  decltype(gradients_) gradients;
   {
     std::lock_guard lock(mutex_);
     if (std::exchange(ended_, true)) return;

@@ -12,6 +12,7 @@
 #include <weft/dist_autograd/pass_graph.h>
 #include <weft/rpc/agent/agent.h>
 #include <weft/rpc/core/serial_executor.h>
+#include <weft/rpc/tensor/on_streams.h>
 
 #include <map>
 #include <mutex>
@@ -54,7 +55,8 @@ class WEFT_EXPORT PassState final : public GradientSink, public std::enable_shar
   // As LibTorch's AccumulateGrad does into `.grad`: laid out like the leaf, in place unless the backward is
   // recorded. Gradients of two leaves never share memory.
   void accumulate(const at::Tensor& leaf, at::Tensor gradient, std::size_t references) override;
-  at::Tensor gradient(const at::Tensor& leaf) const;  // undefined: the pass reached it with none
+  // Ready on the calling thread's current streams. undefined: the pass reached the leaf with no gradient.
+  at::Tensor gradient(const at::Tensor& leaf) const;
   std::vector<Leaf> gradients() const;
 
   // --- What layers above attach; any thread ---
@@ -65,8 +67,8 @@ class WEFT_EXPORT PassState final : public GradientSink, public std::enable_shar
   void on_end(rpc::Job job);  // once, when the pass ends here, however; at once where it has
 
   // --- Backward; any thread ---
-  // A name for a backward that begins here, which lasts until end_backward(). failed_precondition, and nothing
-  // has changed, where another backward runs or has used up the graph.
+  // A name for a backward that begins here, which lasts until end_backward(). failed_precondition, and
+  // nothing has changed, where another backward runs or has used up the graph.
   BackwardId begin_backward();
   void end_backward();
   // Begins this worker's share, and takes no new calls: false where it had one in this backward already.
@@ -120,7 +122,11 @@ class WEFT_EXPORT PassState final : public GradientSink, public std::enable_shar
     rpc::Job job;
   };
   std::vector<Quiet> quiet_;
-  std::unordered_map<const c10::TensorImpl*, Leaf> gradients_;
+  struct Held {
+    Leaf leaf;
+    mutable tensor::StreamMarks written;  // how far the stream had come that wrote the gradient last
+  };
+  std::unordered_map<const c10::TensorImpl*, Held> gradients_;
   std::map<const void*, std::shared_ptr<rpc::ContextSwitch>> contexts_;
   std::vector<rpc::Job> end_jobs_;
 

@@ -44,9 +44,13 @@ std::optional<c10::Stream> enter_stream(torch::autograd::Node& node, torch::auto
   if (!stream) stream = forward_stream(node);
   for (std::size_t i = 0; i < buffer.ready_events.size(); ++i) {
     if (!buffer.ready_events[i] || !buffer.buffer[i].defined()) continue;
-    // A node without a stream of its own runs on the current one.
-    const c10::Stream consumer = stream ? *stream : current_stream_on(buffer.buffer[i].device());
-    if (buffer.ready_streams[i] != consumer) consumer.wait(*buffer.ready_events[i]);
+    const auto wait = [&](const c10::Stream& consumer) {
+      if (buffer.ready_streams[i] != consumer) consumer.wait(*buffer.ready_events[i]);
+    };
+    if (stream) wait(*stream);
+    // The node uses a gradient of another device on that device's current stream.
+    const c10::Device device = buffer.buffer[i].device();
+    if (!stream || stream->device() != device) wait(current_stream_on(device));
   }
   return stream;
 }

@@ -362,4 +362,62 @@ TEST_F(DevicePasses, GradientsWaitForTheStreamsThatTheyAreMadeOn) {
   EXPECT_EQ(accelerator().device_waits(), 0U);
 }
 
+c10::Stream stream_on(int device, c10::StreamId id) {
+  return c10::Stream(c10::Stream::UNSAFE, fake(device), id);
+}
+
+// Its gradient is nobody else's: not even the job that writes it holds it, so that the pass keeps it as it
+// is.
+struct LateOnes : torch::autograd::Function<LateOnes> {
+  static at::Tensor forward(torch::autograd::AutogradContext*, at::Tensor x) { return x.clone(); }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext*,
+                                                 torch::autograd::variable_list gradients) {
+    at::Tensor late = at::empty(gradients[0].sizes(), gradients[0].options());
+    accelerator().launch(late.device(), [memory = at::from_blob(late.data_ptr(), late.sizes(), at::kDouble)] {
+      memory.fill_(1);
+    });
+    return {late};
+  }
+};
+
+TEST_F(DevicePasses, AGradientIsReadyOnTheStreamsOfItsReader) {
+  Cluster cluster(1, {maps({})});
+  const at::Tensor leaf = on(0, x).requires_grad_();
+  Pass pass(cluster[0]);
+  const auto backward = [&] {
+    at::Tensor sum;
+    {
+      const c10::StreamGuard writer(stream_on(0, 3));
+      sum = LateOnes::apply(leaf).sum();
+    }
+    pass.backward(sum).get();
+    EXPECT_GT(accelerator().pending(stream_on(0, 3)), 0U) << "nothing has waited for the gradient";
+  };
+  backward();
+  {
+    const c10::StreamGuard reader(stream_on(0, 5));
+    expect_equal(pass.gradient(leaf).cpu(), at::ones_like(x), "gradient()");
+  }
+  pass = Pass(cluster[0]);
+  backward();
+  const c10::StreamGuard reader(stream_on(0, 6));
+  expect_equal(pass.gradients().at(0).gradient.cpu(), at::ones_like(x), "gradients()");
+}
+
+at::Tensor late_second(at::Tensor, at::Tensor b) { return LateTwice::apply(b); }
+using LateSecond = rpc::Function<"device.late_second", &late_second>;
+
+// A message of tensors of two devices, whose node runs on a stream of the first: the gradient of the second
+// is sent from another stream.
+TEST_F(DevicePasses, GradientsOfSeveralDevicesAreSentWhenTheyAreReady) {
+  Cluster cluster(2, {maps({{"worker1", {{"fake:0", "fake:2"}, {"fake:1", "fake:3"}}}})});
+  cluster[1].serve<LateSecond>();
+  const at::Tensor a = on(0, x).requires_grad_(), b = on(1, x).requires_grad_();
+  Pass pass(cluster[0]);
+  const at::Tensor y = cluster.peer(0, 1).call<LateSecond>(pass, a, b).get();
+  pass.backward(y.sum()).get();
+  EXPECT_FALSE(pass.gradient(a).defined());
+  expect_equal(pass.gradient(b).cpu(), at::full_like(x, 2), "b");
+}
+
 }  // namespace weft::dist_autograd::device_test
