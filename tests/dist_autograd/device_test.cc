@@ -2,6 +2,7 @@
 // them. CUDA has never been here: docs/gpu.md.
 #include <weft/dist_autograd/module/remote_module.h>
 
+#include <c10/core/Event.h>
 #include <c10/core/StreamGuard.h>
 
 #include "tests/dist_autograd/pass_support.h"
@@ -143,6 +144,17 @@ TEST_F(DeviceRRefErrors, AResultThatHasNoPlaceIsAnErrorOfItsFetch) {
   EXPECT_TRUE(rref::remote<MadeOn>(cluster.peer(0, 1), "cpu").to_here().get().is_cpu());
 }
 
+TEST_F(DeviceRRefErrors, WithoutAMapNeitherArgumentNorResultHasAPlace) {
+  Cluster cluster(2);
+  serve(cluster);
+  const at::Tensor x = on(0, at::ones({2})), y = at::ones({2});
+  const auto made = rref::remote<MadeOn>(cluster.peer(0, 1), "fake:0");
+  EXPECT_EQ(test::kind_of([&] { rref::remote<DeviceOf>(cluster.peer(0, 1), x).to_here().get(); }),
+            rpc::ErrorKind::failed_precondition);
+  EXPECT_EQ(test::kind_of([&] { made.to_here().get(); }), rpc::ErrorKind::failed_precondition);
+  EXPECT_EQ(rref::remote<DeviceOf>(cluster.peer(0, 1), y).to_here().get(), "cpu") << "other calls go on";
+}
+
 TEST_F(DeviceRRefErrors, AnArgumentThatHasNoPlaceIsAnErrorOfTheResultThatStays) {
   Cluster cluster(2, {maps({{"worker1", {{"fake:0", "fake:1"}}}})});
   serve(cluster);
@@ -190,6 +202,35 @@ TEST_P(DeviceRRefs, AnArgumentIsFetchedToTheDevicesThatItsUserWasGiven) {
   const auto kept = rref::remote<LateSum>(cluster.peer(0, 1), ones, ones);
   EXPECT_EQ(cluster.peer(0, 2).call<DeviceOf>(kept).get(), "fake:0");
   expect_all(cluster.peer(0, 2).call<LateSum>(kept, kept).get(), here, 4);
+}
+
+// On a stream that the handler chooses; the call's stream waits for it.
+at::Tensor sum_on_another_stream(at::Tensor a, at::Tensor b) {
+  const c10::Stream call = accelerator().current(a.device());
+  const c10::Stream other(c10::Stream::UNSAFE, a.device(), 1 + (call.id() + 3) % FakeAccelerator::pooled);
+  c10::Event given(a.device().type()), made(a.device().type());
+  given.record(call);
+  other.wait(given);
+  at::Tensor sum;
+  {
+    const c10::StreamGuard guard(other);
+    sum = late_sum(a, b);
+  }
+  made.record(other);
+  call.wait(made);
+  return sum;
+}
+using SumOnAnotherStream = rpc::Function<"device.sum_on_another_stream", &sum_on_another_stream>;
+
+TEST_P(DeviceRRefs, ManyResultsOfStreamsThatHandlersChoose) {
+  Cluster cluster(2, {maps({{"worker1", map}})});
+  cluster[1].serve<SumOnAnotherStream>();
+  std::vector<rpc::Future<at::Tensor>> sums;
+  for (int i = 0; i < 20; ++i) {
+    const at::Tensor x = ones * i;
+    sums.push_back(cluster.peer(0, 1).call<SumOnAnotherStream>(x, x));
+  }
+  for (int i = 0; i < 20; ++i) expect_all(sums[i].get(), here, 2 * i);
 }
 
 // Every second column, of what the handler's stream has not made yet.

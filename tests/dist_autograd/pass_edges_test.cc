@@ -180,6 +180,19 @@ TEST_F(PassEdges, AFailureBehindANestedCall) {
   expect_failure(*this, pass, result.sum(), "backward failed on purpose");
 }
 
+TEST_F(PassEdges, ManyFailuresAndThenASuccessEachInAPassOfItsOwn) {
+  const at::Tensor x = leaf();
+  for (int i = 0; i < 50; ++i) {
+    Pass pass{cluster[0]};
+    const at::Tensor sum = got(cluster.peer(0, 1).call<&Functions::fail_backward>(pass, x)).sum();
+    EXPECT_EQ(kind_of([&] { got(pass.backward(sum, {.retain_graph = true})); }), ErrorKind::handler_failed);
+    EXPECT_FALSE(pass.gradient(x).defined());
+  }
+  Pass pass{cluster[0]};
+  got(pass.backward(along(pass, {}, x).sum()));
+  expect_gradients(pass, {x}, {at::full_like(x, 2)});
+}
+
 // Worker by worker back to the driver, whose own node fails last.
 TEST_F(PassEdges, AFailureAfterManyRoundTrips) {
   Pass pass{cluster[0]};

@@ -135,7 +135,8 @@ TEST_F(PassMemory, OfASecondBackwardIsThatOfTheFirst) {
 // Leaves of every layout: contiguous, transposed, channels last, and with gaps.
 TEST_F(PassMemory, IsLaidOutAsGradOfLibTorchIs) {
   const at::Tensor image = torch::rand({2, 3, 4, 5});
-  const std::vector<at::Tensor> values{image, image.transpose(1, 3), image.contiguous(at::MemoryFormat::ChannelsLast),
+  const std::vector<at::Tensor> values{image, image.transpose(1, 3),
+                                       image.contiguous(at::MemoryFormat::ChannelsLast),
                                        image.slice(3, 0, 5, 2), image.expand({2, 3, 4, 5})};
   for (const at::Tensor& value : values)
     for (const bool transposed : {false, true}) {  // what arrives at the leaf

@@ -26,7 +26,23 @@ struct Trainer {
     co_await pass.backward(loss);
     co_return pass.id();
   }
-  using Service = rpc::Service<"test.trainer", rpc::Method<"train", &Trainer::train>>;
+  // The same over a parameter here as well, whose gradient it returns.
+  rpc::Task<at::Tensor> train_both(rref::RRef<at::Tensor> parameter, at::Tensor data) {
+    passes.emplace_back(*agent);
+    Pass& pass = passes.back();
+    const at::Tensor own = data.detach().clone().requires_grad_();
+    const rpc::Peer owner = agent->peer(parameter.owner().name);
+    const at::Tensor result = co_await owner.call<&Functions::square_add>(pass, parameter, own);
+    at::Tensor loss;
+    {
+      const at::AutoGradMode with_grad(true);
+      loss = total(result * own);
+    }
+    co_await pass.backward(loss);
+    co_return pass.gradient(own);
+  }
+  using Service = rpc::Service<"test.trainer", rpc::Method<"train", &Trainer::train>,
+                               rpc::Method<"train_both", &Trainer::train_both>>;
   rpc::Agent* agent;
   std::deque<Pass> passes;
 };
@@ -60,6 +76,29 @@ TEST_P(PassTrainers, KeepTheirGradientsApart) {
     expect_gradient(state->gradient(parameter), want[0], "trainer " + std::to_string(i));
   }
   EXPECT_FALSE(parameter.grad().defined());
+  for (const auto& trainer : trainers) trainer->passes.clear();
+  expect_nothing_left();
+}
+
+TEST_P(PassTrainers, HaveGradientsOfTheirOwnParametersAndOfASharedOne) {
+  const at::Tensor parameter = leaf();
+  const auto handle = rref::local(cluster[0], parameter);
+  std::vector<at::Tensor> data;
+  std::vector<rpc::Future<at::Tensor>> trained;
+  for (std::size_t i = 1; i < 4; ++i) {
+    data.push_back(draw());
+    trained.push_back(cluster.peer(0, i).call<&Trainer::train_both>(handle, data.back()));
+  }
+  const auto own = got(rpc::when_all(std::move(trained)));
+  for (std::size_t i = 0; i < 3; ++i) {
+    const at::Tensor here = data[i].detach().clone().requires_grad_();
+    const auto want = gradients_here({parameter, here}, [](const auto& leaves) {
+      return (leaves[0] * leaves[0] + leaves[1]) * leaves[1];
+    });
+    expect_gradient(own[i], want[1], "trainer " + std::to_string(i) + ", its own");
+    const auto state = Context::of(*cluster[0].core())->find(trainers[i]->passes.front().id());
+    expect_gradient(state->gradient(parameter), want[0], "trainer " + std::to_string(i) + ", the shared one");
+  }
   for (const auto& trainer : trainers) trainer->passes.clear();
   expect_nothing_left();
 }

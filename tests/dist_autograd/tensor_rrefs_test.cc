@@ -123,6 +123,14 @@ TEST_P(TensorRRefs, SeveralInOneArgument) {
   expect_same(got(cluster.peer(0, 1).call<&Functions::stack>(three)), at::stack(three));
 }
 
+TEST_P(TensorRRefs, AFetchOfAResultWhoseHandlerThrewIsItsError) {
+  const Value broken = rref::remote<&Functions::keep_and_fail>(cluster.peer(0, 1), draw());
+  for (int i = 0; i < 2; ++i) {
+    const std::string text = weft::test::message_of([&] { got(broken.to_here()); });
+    EXPECT_NE(text.find("forward failed on purpose"), std::string::npos) << text;
+  }
+}
+
 TEST_P(TensorRRefs, ManyCallsAtOnce) {
   std::vector<at::Tensor> inputs;
   std::vector<rpc::Future<at::Tensor>> results;

@@ -89,6 +89,27 @@ TEST(Future, ThenMakesAFutureOfWhatItReturns) {
   EXPECT_EQ(text.get(), "42");
 }
 
+// How a program gives one result to several consumers: a future has one.
+TEST(Future, OneContinuationCompletesTheFuturesOfSeveralConsumers) {
+  const auto among = [](Future<int> from, std::size_t consumers) {
+    std::vector<Promise<int>> promises(consumers);
+    std::vector<Future<int>> futures;
+    for (auto& promise : promises) futures.push_back(promise.future());
+    std::move(from).then([promises = std::move(promises)](Result<int>&& result) mutable {
+      for (auto& promise : promises)
+        promise.complete(result.ok() ? Result<int>(result.value()) : Result<int>(result.error()));
+    });
+    return futures;
+  };
+  Promise<int> good, bad;
+  auto values = among(good.future(), 10), errors = among(bad.future(), 10);
+  for (auto& each : values) EXPECT_FALSE(each.ready());
+  good.complete(4);
+  bad.fail(std::make_exception_ptr(Error(ErrorKind::aborted, "no value")));
+  for (auto& each : values) EXPECT_EQ(each.get(), 4);
+  for (auto& each : errors) EXPECT_EQ(kind_of([&] { each.get(); }), ErrorKind::aborted);
+}
+
 TEST(Future, WhatThenThrowsFailsTheNext) {
   auto next =
       Future<int>::made(1).then([](Result<int>&&) -> int { throw Error(ErrorKind::not_found, "gone"); });
