@@ -243,9 +243,10 @@ class [[nodiscard]] Future {
     }
   }
 
-  // For the compiler's message alone: what Asio's coroutines look for in a value that they await.
+  // For the compiler's message alone: what Asio's coroutines look for in a value that they await. Its type is
+  // deduced, so that this message comes before any other.
   template <class Frame>
-  std::nullptr_t operator()(Frame*) const {
+  auto operator()(Frame*) const {
     static_assert(detail::never<Frame>,
                   "weft: in an asio::awaitable, write co_await future.async_get(asio::use_awaitable); only a "
                   "weft::rpc::Task awaits a Future itself");
