@@ -237,6 +237,15 @@ class WEFT_EXPORT PeerSet {
         },
         std::forward<Given>(given)...);
   }
+  // A method that T's service lists and T inherits, as Peer::call.
+  template <Served T, auto Target, class... Given, class Type = decltype(Target)>
+  auto call(Given&&... given) const {
+    return balance<typename Peer::FoundMethod<Target, Type, T>::Type>(
+        [](const Peer& peer, auto&&... arguments) {
+          return peer.call<T, Target>(std::forward<decltype(arguments)>(arguments)...);
+        },
+        std::forward<Given>(given)...);
+  }
   template <NamedFunction F, class... Given>
   auto call(Given&&... given) const {
     return balance<F>(

@@ -17,7 +17,12 @@ using test::got;
 using test::Handover;
 using test::kind_of;
 
-class Replica {
+// A base class without a service.
+struct Twice {
+  std::int64_t twice(std::int64_t n) const { return 2 * n; }
+};
+
+class Replica : public Twice {
  public:
   explicit Replica(std::string name) : name_(std::move(name)) {}
   std::string who() const { return name_; }
@@ -41,10 +46,10 @@ class Replica {
     return promises_.size();
   }
 
-  using Service =
-      rpc::Service<"replica", Method<"who", &Replica::who>, Method<"greet", &Replica::greet>,
-                   Method<"fail", &Replica::fail>, Method<"sum", &Replica::sum>,
-                   Method<"hang", &Replica::hang>, Method<"hang_safely", &Replica::hang_safely, idempotent>>;
+  using Service = rpc::Service<"replica", Method<"who", &Replica::who>, Method<"greet", &Replica::greet>,
+                               Method<"twice", &Replica::twice>, Method<"fail", &Replica::fail>,
+                               Method<"sum", &Replica::sum>, Method<"hang", &Replica::hang>,
+                               Method<"hang_safely", &Replica::hang_safely, idempotent>>;
 
  private:
   Future<std::string> hung() {
@@ -95,6 +100,10 @@ TEST_F(PeerSetTest, CallsTakeTurns) {
   std::map<std::string, int> count;
   for (int i = 0; i < 9; ++i) ++count[got(set.call<&Replica::who>())];
   EXPECT_EQ(count, (std::map<std::string, int>{{"a", 3}, {"b", 3}, {"c", 3}}));
+}
+
+TEST_F(PeerSetTest, CallsInheritedMethods) {
+  EXPECT_EQ(got(all().call<Replica, &Replica::twice>(std::int64_t{4})), 8);
 }
 
 TEST_F(PeerSetTest, AKeyLeadsToOne) {
