@@ -54,7 +54,7 @@ Link::Link(std::shared_ptr<AgentCore> core, std::uint64_t number, std::shared_pt
       route_(std::move(route)),
       handshaking_(route_ == nullptr),
       pending_(core_->id_seed()),
-      incoming_(core_->id_seed()),
+      incoming_(pending_.seed()),
       returns_(core_->options().limits.calls, core_->options().limits.in_flight) {}
 
 Link::~Link() = default;

@@ -71,6 +71,7 @@ class WEFT_EXPORT Link final : public ConnectionObserver, public std::enable_sha
   // Requests so far, but for those of background methods. Any thread.
   std::uint64_t requests_sent() const { return sent_; }
   std::uint64_t requests_received() const { return received_; }
+  std::uint64_t id_seed() const { return incoming_.seed(); }  // of both tables of calls; a secret
 
   void on_frame(InboundFrame frame) override;
   bool awaits(const Prefix& reply) override { return pending_.contains(reply.call_id); }

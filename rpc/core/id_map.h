@@ -19,6 +19,7 @@ class IdMap {
  public:
   explicit IdMap(std::uint64_t seed) : seed_(seed) {}
 
+  std::uint64_t seed() const { return seed_; }
   std::size_t size() const { return size_; }
   bool contains(std::uint64_t id) const { return size_ != 0 && slots_[place_of(id)].used; }
   T* find(std::uint64_t id) {

@@ -1,6 +1,8 @@
 // How agents may be named, and that what handlers say of their failures arrives as they said it.
 #include <weft/rpc/agent/agent.h>
 
+#include <weft/rpc/agent/link.h>
+
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -73,6 +75,8 @@ TEST(AgentSecrets, TheSeedOfItsTablesIsNotItsIncarnation) {
   EXPECT_NE(seed("here"), cluster["here"].id().incarnation);
   EXPECT_NE(seed("here"), 0U);
   EXPECT_NE(seed("here"), seed("there"));
+  test::got(cluster.peer("here", "there").ready());
+  EXPECT_EQ(cluster["here"].core()->link_to(cluster["there"].id())->id_seed(), seed("here"));
 }
 
 }  // namespace
