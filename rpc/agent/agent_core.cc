@@ -163,8 +163,8 @@ void AgentCore::log_some(const char* topic, const std::shared_ptr<Loop>& loop, c
       ++window.logged;
     } else {
       level = LogLevel::debug;
-      if (++window.left_out == 1)
-        loop->schedule(window.ends, [weak = weak_from_this(), topic] {
+      if (++window.left_out == 1) {
+        auto summarise = [weak = weak_from_this(), topic] {
           const auto core = weak.lock();
           if (core == nullptr) return;
           std::unique_lock again(core->log_mutex_);
@@ -172,7 +172,13 @@ void AgentCore::log_some(const char* topic, const std::shared_ptr<Loop>& loop, c
           again.unlock();
           core->log(LogLevel::warning, std::string(topic) + ": " + std::to_string(left_out) +
                                            " more within 10 s (Agent::counts() counts all)");
-        });
+        };
+        if (loop->running_here()) {
+          loop->schedule(window.ends, summarise);
+        } else {
+          loop->post([loop, summarise, ends = window.ends] { loop->schedule(ends, summarise); });
+        }
+      }
     }
   }
   log(level, message, fields);

@@ -472,12 +472,13 @@ void Link::refuse(const Prefix& request, const MethodEntry& method, ErrorKind ki
 
 void Link::reply(const Prefix& request, const FailureInfo& failure, ActiveCall active) {
   if ((request.flags & frame_flags::notify) != 0) {
-    core_->log(LogLevel::warning,
-               "a notification from " + peer_.name + " failed: " + failure.method + ": " + failure.message,
-               {{log_fields::peer, peer_.name},
-                {log_fields::method, failure.method},
-                {log_fields::call, std::to_string(request.call_id)},
-                {log_fields::kind, to_string(failure.kind)}});
+    core_->log_some(
+        "notifications failed", loop(),
+        "a notification from " + peer_.name + " failed: " + failure.method + ": " + failure.message,
+        {{log_fields::peer, peer_.name},
+         {log_fields::method, failure.method},
+         {log_fields::call, std::to_string(request.call_id)},
+         {log_fields::kind, to_string(failure.kind)}});
     return;
   }
   send_reply(request.call_id, OutgoingMessage::failure(request.call_id, failure), std::move(active));
@@ -568,8 +569,9 @@ void Link::on_closed(const Error& reason) {
   const std::string way = connection_->describe(), text = way + ": closed: " + reason.what();
   const LogField on{log_fields::connection, way}, peer{log_fields::peer, peer_.name},
       kind_of_it{log_fields::kind, to_string(reason.kind())};
-  if (!usual && route_ == nullptr && !ready_) {
-    core_->log_some("connections refused", loop(), text, {on, peer, kind_of_it});
+  if (!usual && route_ == nullptr) {
+    core_->log_some(ready_ ? "connections closed" : "connections refused", loop(), text,
+                    {on, peer, kind_of_it});
   } else {
     core_->log(usual ? LogLevel::debug : LogLevel::warning, text, {on, peer, kind_of_it});
   }

@@ -140,8 +140,10 @@ void LinkLanes::take(const LaneInfo& info, const std::string& identity, Lanes::S
   };
   if (connection_ == nullptr) return;
   if (identity_ && identity != *identity_)  // who has learned the key does no harm with it
-    return core_->log(LogLevel::warning, connection_->describe() + ": a lane of another peer was refused",
-                      {{log_fields::connection, connection_->describe()}, {log_fields::identity, identity}});
+    return core_->log_some(
+        "lanes refused", connection_->loop(),
+        connection_->describe() + ": a lane of another peer was refused",
+        {{log_fields::connection, connection_->describe()}, {log_fields::identity, identity}});
   if (dialled_ || open_) refuse("that is not due");
   if (!identity_) {  // the hello comes by another socket
     if (early_.size() == most_) refuse("beyond those that were offered");

@@ -117,6 +117,43 @@ TEST(HostilePeer, CostsNoMemoryBeforeItsHello) {
   EXPECT_EQ(server.counts().connections_made, 0U);
 }
 
+// Connections that are refused, or closed for a bad frame, and notifications that the agent does not serve.
+TEST(HostilePeer, CausesFewWarnings) {
+  std::atomic<std::size_t> closed{0}, refusals{0}, bad_frames{0}, notifications{0};
+  AgentOptions options = with_usual_limits();
+  options.log = [&](const LogRecord& record) {
+    const auto says = [&](const char* words) { return record.message.find(words) != std::string_view::npos; };
+    if (record.level == LogLevel::warning) {
+      if (says("a Hello was due")) ++refusals;
+      if (says("a second Hello")) ++bad_frames;
+      if (says("a notification from")) ++notifications;
+    }
+    if (says(": closed: ")) ++closed;
+  };
+  Agent server(std::move(options));
+  for (std::size_t i = 1; i <= 40; ++i) {
+    Socket socket = Socket::connected(server.addresses().front());
+    if (i % 2 == 0) socket.send(hello("peer"));
+    socket.send(i % 2 == 0 ? hello("peer") : plain(FrameKind::ping, 1));
+    socket.frames_to_end();
+    eventually("its end is logged", [&] { return closed == i; });
+  }
+  EXPECT_EQ(refusals, 10U);
+  EXPECT_EQ(bad_frames, 10U);
+  Socket socket = Socket::connected(server.addresses().front());
+  socket.send(hello("notifier"));
+  ASSERT_TRUE(socket.next()) << "its Hello";
+  for (std::uint64_t id = 1; id <= 20; ++id)
+    socket.send(sealed(request(), "no such method", id, frame_flags::notify));
+  socket.send(plain(FrameKind::ping, 21));
+  for (;;) {
+    const auto frame = socket.next();
+    ASSERT_TRUE(frame);
+    if (frame->prefix.kind == FrameKind::pong) break;
+  }
+  EXPECT_EQ(notifications, 10U);
+}
+
 TEST(HostilePeer, ThatHoldsBackItsHelloCostsLittle) {
   Agent server(with_usual_limits());
   const Bytes most(Prefix::max_control_header - 1);
