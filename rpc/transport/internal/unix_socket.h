@@ -33,8 +33,9 @@ inline std::string identity_of(int socket) {
   return known ? "uid:" + std::to_string(found.uid) : std::string();
 }
 
-// How an asynchronous connect has ended. The kernel refuses at once where the listener's queue is full
-// (EAGAIN); Asio takes that for a connect in progress, and then for success.
+// The result of an asynchronous connect. If the listener's queue is full, the kernel refuses at once
+// (EAGAIN). Asio 1.24 and later take that for a connect in progress, and then for success; Asio 1.22 reports
+// it.
 inline asio::error_code connect_result(const asio::local::stream_protocol::socket& socket,
                                        asio::error_code error) {
   if (!error) (void)socket.remote_endpoint(error);
