@@ -8,6 +8,7 @@
 
 #include <stdlib.h>
 
+#include <algorithm>
 #include <atomic>
 #include <filesystem>
 #include <functional>
@@ -253,6 +254,7 @@ TEST_F(ImpostorTest, IsRefusedOverEveryTransportOfTheHost) {
       EXPECT_NE(std::string(error->what()).find(is_member ? "mallory" : "TLS"), std::string::npos)
           << error->what();
       EXPECT_EQ(vault_->opened, 0);
+      EXPECT_EQ(agent("vault").counts().connections_made, 0U) << "it is not even told a Hello";
     }
   }
 }
@@ -352,6 +354,21 @@ TEST_F(SecurityTest, PermissionsSayWhoMayCallWhat) {
   expect_refused("bert", "vault", ErrorKind::permission_denied, "cert:bert may not call this");
   EXPECT_EQ(agent("vault").counts().calls_denied, 1U);
   EXPECT_EQ(cluster_->logged("cert:bert").size(), 1U);
+  for (int i = 0; i < 20; ++i) EXPECT_FALSE(call("bert", "vault").ok());
+  const auto lines = cluster_->logged("may not call");
+  EXPECT_EQ(lines.size(), 21U);
+  EXPECT_EQ(std::count_if(lines.begin(), lines.end(),
+                          [](const auto& line) { return line.level == LogLevel::warning; }),
+            10)
+      << "of lines that a peer repeats";
+  const Peer bert = agent("bert").connect(agent("vault").addresses().front());
+  for (int i = 0; i < 20; ++i) bert.notify<&Vault::open>("it");
+  test::eventually("all are dropped", [&] { return cluster_->logged("was dropped").size() >= 20; });
+  const auto dropped = cluster_->logged("was dropped");
+  EXPECT_EQ(dropped.size(), 20U);
+  EXPECT_EQ(std::count_if(dropped.begin(), dropped.end(),
+                          [](const auto& line) { return line.level == LogLevel::warning; }),
+            10);
   EXPECT_EQ(call("anna", "vault").get(), "it is open");
   EXPECT_EQ(got(agent("bert").connect(agent("vault").addresses().front()).call<&Vault::who>()), "cert:bert");
 }

@@ -168,5 +168,16 @@ TEST_F(UnderWayTest, AsLines) {
             "  serves middle.ask of a#3 since 2.750 s, queued for the object\n");
 }
 
+TEST_F(UnderWayTest, NamesOfPeersAreEscaped) {
+  CallsUnderWay calls;
+  calls.name = "b";
+  calls.made.push_back({7, "ask\x1b[2J", "peer\x1b[2J", 1, "sent", -1, {"serving\x1b[2J", 1, 3}});
+  calls.served.push_back({{"caller\x1b[2J", 1, 3}, "ask\x1b[2J", 1, "queued", "object", 9});
+  const std::string text = text_of(calls);
+  EXPECT_EQ(text.find('\x1b'), std::string::npos) << text;
+  for (const char* name : {"ask", "peer", "serving", "caller"})
+    EXPECT_NE(text.find(std::string(name) + "\\x1b[2J"), std::string::npos) << text;
+}
+
 }  // namespace
 }  // namespace weft::rpc::under_way_test

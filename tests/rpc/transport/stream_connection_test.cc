@@ -167,6 +167,21 @@ TEST(SendAhead, IsNotForFramesWithAttachments) {
 
 // --- Room for large requests ---
 
+TEST(AdmissionTest, KeepsAnEighthForSmallFrames) {
+  const auto admission = std::make_shared<Admission>(800'000);
+  auto first = admission->admit(500'000);
+  ASSERT_NE(first, nullptr);
+  EXPECT_EQ(admission->admit(200'001), nullptr);
+  const auto second = admission->admit(200'000);
+  ASSERT_NE(second, nullptr);
+  const auto small = admission->admit(Admission::large - 1);
+  ASSERT_NE(small, nullptr);
+  EXPECT_NE(admission->admit(Admission::large - 1), nullptr) << "the last small frame may exceed the total";
+  EXPECT_EQ(admission->admit(Admission::large), nullptr);
+  first = nullptr;
+  EXPECT_NE(admission->admit(400'000), nullptr);
+}
+
 class Holder : public ConnectionObserver {
  public:
   void on_frame(InboundFrame frame) override {
@@ -296,8 +311,9 @@ TEST_F(RoomTest, IsNeverAwaitedByReplies) {
 }
 
 TEST_F(RoomTest, IsNotTakenByAConnectionThatHasClosed) {
-  auto a = connect(), b = connect(), c = connect();
-  a.from->send(request(1, 800'000));
+  auto a = connect(), b = connect(), c = connect(), other = connect();
+  other.from->send(request(1, 100'000));  // held to the end, so that b and c never fit together
+  a.from->send(request(1, 700'000));
   loop->run();
   b.from->send(request(2, 500'000));
   c.from->send(request(3, 500'000));

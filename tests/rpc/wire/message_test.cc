@@ -40,6 +40,19 @@ TEST(Message, HelloRoundTrip) {
   EXPECT_EQ(again.most_attachments, 7U);
 }
 
+TEST(Message, HelloAndGoodbyeFitTheirLimitWhateverTheyTell) {
+  const HelloInfo info{1, 1, 0, "many", 7, std::vector<std::string>(250, "tcp://" + std::string(200, 'a'))};
+  const auto hello = received(OutgoingMessage::hello(info))->hello();
+  EXPECT_FALSE(hello.addresses.empty());
+  EXPECT_LT(hello.addresses.size(), info.addresses.size());
+  EXPECT_EQ(hello.addresses.front(), info.addresses.front());
+  const std::string reason(100'000, 'r');
+  const auto goodbye = received(OutgoingMessage::goodbye(Error(ErrorKind::unsupported, reason)))->goodbye();
+  ASSERT_TRUE(goodbye);
+  EXPECT_TRUE(reason.starts_with(goodbye->what()));
+  EXPECT_FALSE(std::string(goodbye->what()).empty());
+}
+
 TEST(Message, RequestRoundTrip) {
   auto message = OutgoingMessage::request(3);
   message->argument(0).set_int(-1);
