@@ -1,4 +1,5 @@
-// NestedLeaves: the leaves whose `.grad` is written by a backward of LibTorch's engine that runs within a node.
+// NestedLeaves: the leaves whose `.grad` is written by a backward of LibTorch's engine that runs within a
+// node.
 //
 // A custom function may run LibTorch's engine in its backward: over leaves that it makes, to return their
 // gradients, or over parameters (checkpointing). The gradients of the latter would miss the pass. LibTorch
