@@ -83,6 +83,9 @@ std::exception_ptr Context::fault(protocol::Fault fault, const std::string& text
     case Fault::refused:
       return std::make_exception_ptr(
           lost(rpc::ErrorKind::not_found, owner, id, "it ended before this reference arrived"));
+    case Fault::released:
+      return std::make_exception_ptr(
+          lost(rpc::ErrorKind::shut_down, owner, id, "this agent has left and has released its references"));
   }
   return nullptr;
 }
@@ -332,7 +335,9 @@ rpc::Future<void> Context::leaving() {
       if (const auto self = weak.lock()) self->tell_who_leaves(true);
     });
   });
-  tell_who_leaves();
+  act([&](protocol::Actions& out) {
+    if (!core_->world_failure()) used_.leave(out);  // else no owner waits for it
+  });
   return future;
 }
 
@@ -353,7 +358,7 @@ void Context::shut_down() {
   {
     std::lock_guard lock(mutex_);
     ended_ = true;
-    left = owned_.live_objects();
+    if (!core_->world_failure()) left = owned_.live_objects();
     transit.swap(transit_);
     confirmations.swap(confirmations_);
   }

@@ -29,6 +29,7 @@ enum class Fault : std::uint8_t {
   refused,          // the object or the hand-over ended before the owner learned of this fork
   owner_lost,
   lease_lost,
+  released,  // this agent has left: its forks end although it still has handles on them
 };
 
 // For each fork that a UserTable makes or receives: at most one ForkConfirmed, at most one ForkFailed, at

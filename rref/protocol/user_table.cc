@@ -67,11 +67,12 @@ void UserTable::reap(const ForkId& id, Actions& out) {
   auto entry = forks_.find(id);
   if (entry == forks_.end()) return;
   Fork& fork = entry->second;
-  if (fork.handles > 0 || fork.requests > 0 || !fork.children.empty()) return;
+  if ((fork.handles > 0 && !leaving_) || fork.requests > 0 || !fork.children.empty()) return;
   if (fork.stage == Stage::confirmed) {
     fork.stage = Stage::releasing;
+    if (fork.fault == Fault::none) fork.fault = Fault::released;  // of handles that are left
     out.push_back(Send<ForkDelete>{fork.owner, {fork.rref, id}});
-  } else if (fork.stage == Stage::ended) {
+  } else if (fork.stage == Stage::ended && fork.handles == 0) {
     forks_.erase(entry);
   }
 }
@@ -245,7 +246,9 @@ void UserTable::answered(const rpc::AgentId& owner, const ForkDelete& message, c
                          Actions& out) {
   if (answer.verdict == Verdict::lease_lost) return lease_lost(owner, out);
   auto entry = forks_.find(message.fork);
-  if (entry != forks_.end() && entry->second.stage == Stage::releasing) forks_.erase(entry);
+  if (entry == forks_.end() || entry->second.stage != Stage::releasing) return;
+  entry->second.stage = Stage::ended;
+  reap(message.fork, out);
 }
 
 void UserTable::answered(const rpc::AgentId& owner, const ForkFence& message, const Standing& answer,
@@ -317,9 +320,16 @@ std::vector<ForkView> UserTable::live_forks() const {
   return report;
 }
 
+void UserTable::leave(Actions& out) {
+  leaving_ = true;
+  std::vector<ForkId> all;
+  for (const auto& [id, fork] : forks_) all.push_back(id);
+  for (const ForkId& id : all) reap(id, out);
+}
+
 bool UserTable::ending() const {
   return std::any_of(forks_.begin(), forks_.end(), [](const auto& entry) {
-    return entry.second.handles == 0 && entry.second.stage != Stage::ended;
+    return (entry.second.handles == 0 || leaving_) && entry.second.stage != Stage::ended;
   });
 }
 

@@ -92,10 +92,14 @@ class WEFT_EXPORT UserTable {
   // its own answers itself.
   void lease_lost(const rpc::AgentId& owner, Actions& out);
 
+  // This agent leaves: each fork is released as soon as no request and no child needs it, although handles
+  // are left. Then it has the fault `released`.
+  void leave(Actions& out);
+
   // --- Reports ---
   std::optional<ForkView> find(const ForkId& fork) const;
   std::vector<ForkView> live_forks() const;
-  bool ending() const;  // some forks have no handle any more, and their owners have not been told yet
+  bool ending() const;              // some forks are to be released, and their owners have not been told yet
   std::size_t lend_ranges() const;  // over all owners: how much is remembered of forks that owners lent
 
  private:
@@ -142,6 +146,7 @@ class WEFT_EXPORT UserTable {
   std::map<std::uint64_t, Owner> owners_;  // by incarnation
   std::map<std::uint64_t, Fault> lost_;    // incarnations: a few bytes of memory for each death
   std::uint64_t next_serial_ = 0;
+  bool leaving_ = false;
 };
 
 }  // namespace weft::rref::protocol

@@ -61,6 +61,25 @@ TEST(RRefJob, WhoLeavesHasSaidWhatItLetGoOf) {
   for (const auto& line : owners_log) EXPECT_EQ(line.find("leak"), std::string::npos) << line;
 }
 
+// As in a plain main(), where handles are destroyed after the agent has left.
+TEST(RRefJob, WhoLeavesReleasesWhatItStillHolds) {
+  const auto network = std::make_shared<rpc::InProcess>();
+  std::vector<std::string> owners_log, users_log;
+  auto owner = member(network, 0, owners_log), user = member(network, 1, users_log);
+  auto owner_met = owner->wait_for(2), user_met = user->wait_for(2);
+  got(std::move(owner_met));
+  got(std::move(user_met));
+  const auto box = create<Box>(user->peer("worker0"), 1);
+  const auto copy = box;
+  EXPECT_EQ(got(box.call<&Box::get>()), 1);
+  got(user->leave());
+  EXPECT_EQ(owner->serve_until_shutdown(), 0);
+  EXPECT_TRUE(Context::of(*owner->core())->live_objects().empty());
+  EXPECT_EQ(kind_of([&] { got(copy.call<&Box::get>()); }), rpc::ErrorKind::shut_down);
+  owner = nullptr;
+  for (const auto& line : owners_log) EXPECT_EQ(line.find("leak"), std::string::npos) << line;
+}
+
 // Owners of a failed job end too, but they are not why it failed.
 TEST(RRefJob, AnErrorNamesTheMemberThatDiedAndNotAnOwnerThatEndedForIt) {
   const auto network = std::make_shared<rpc::InProcess>();

@@ -313,6 +313,34 @@ TEST_F(UserTableTest, HandlesAreCounted) {
 
 // --- Losses ---
 
+TEST_F(UserTableTest, WhoLeavesReleasesForksThatStillHaveHandles) {
+  const ForkId idle = created(), busy = created();
+  const ForkId pending = table.create(kOwner, out)->fork;
+  table.begin_request(busy);
+  out.clear();
+  table.leave(out);
+  ASSERT_EQ(count<Send<ForkDelete>>(out), 1U);
+  const ForkDelete gone = all<Send<ForkDelete>>(out).at(0).message;
+  EXPECT_EQ(gone.fork, idle);
+  EXPECT_EQ(count<ForkFailed>(out), 0U) << "it was confirmed";
+  EXPECT_EQ(table.begin_request(idle), Fault::released);
+  EXPECT_FALSE(table.hand_over(idle, kBert).has_value());
+  EXPECT_TRUE(table.ending());
+  table.answered(kOwner, gone, kEnded, out);
+  EXPECT_EQ(table.find(idle)->stage, Stage::ended);
+  table.release(idle, out);
+  EXPECT_FALSE(table.find(idle).has_value());
+
+  table.end_request(busy, out);
+  table.create_ended(pending, Outcome::accepted, out);
+  ASSERT_EQ(count<Send<ForkDelete>>(out), 3U);
+  for (const auto& sent : all<Send<ForkDelete>>(out)) table.answered(kOwner, sent.message, kEnded, out);
+  EXPECT_FALSE(table.ending());
+  table.release(busy, out);
+  table.release(pending, out);
+  EXPECT_TRUE(table.live_forks().empty());
+}
+
 TEST_F(UserTableTest, LostOwnerFailsEveryFork) {
   const ForkId confirmed = created();
   table.receive(kBert, from_bert(0), out);
