@@ -59,8 +59,11 @@ void prepare_step(Context& context, const std::shared_ptr<HostGuard>& guard, con
     std::atomic<std::size_t> open;
     std::mutex mutex;  // guards error
     std::exception_ptr error;
+    tensor::StreamMarks ready;  // the gradients, on this thread's streams; the step runs on any thread
   };
   auto wait = std::make_shared<Wait>();
+  for (const PassGradients& one : *gradients)
+    for (const auto& [index, gradient] : one.gradients) wait->ready.note(gradient);
   wait->open = 1 + static_cast<std::size_t>(std::count_if(gradients->begin(), gradients->end(),
                                                           [](auto& one) { return !one.gradients.empty(); }));
   const auto admitted = [wait, guard, gradients, trainer, request,
@@ -72,6 +75,8 @@ void prepare_step(Context& context, const std::shared_ptr<HostGuard>& guard, con
     if (--wait->open != 0) return;
     if (wait->error != nullptr) return done(wait->error);
     done(rpc::capture([&] {
+      for (const PassGradients& one : *gradients)
+        for (const auto& [index, gradient] : one.gradients) wait->ready.pass_on(gradient);
       return guard->host().prepare(trainer, request.number, std::move(*gradients), request.options,
                                    request.passes.size());
     }));

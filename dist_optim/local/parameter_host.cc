@@ -2,6 +2,7 @@
 #include <weft/dist_optim/local/shadow_leaves.h>
 #include <weft/rpc/core/error.h>
 
+#include <algorithm>
 #include <utility>
 
 namespace weft::dist_optim {
@@ -30,8 +31,14 @@ ParameterHost::ParameterHost(std::vector<Parameter> parameters)
       }),
       versions_(parameters_),
       gate_(0, [this](Version version) { versions_.load(version); }) {
-  for (std::size_t i = 0; i < parameters_.size(); ++i)
-    index_[parameters_[i].tensor.unsafeGetTensorImpl()] = i;
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    const at::Tensor& parameter = parameters_[i].tensor;
+    index_[parameter.unsafeGetTensorImpl()] = i;
+    if (!parameter.is_cpu() && std::none_of(on_devices_.begin(), on_devices_.end(), [&](const auto& other) {
+          return other.device() == parameter.device();
+        }))
+      on_devices_.push_back(parameter);
+  }
 }
 
 ParameterHost::ParameterHost(MakeTarget make)
@@ -224,7 +231,10 @@ ParameterHost::Reading ParameterHost::read(PassKey pass) {
   Reading reading;
   {
     std::lock_guard lock(mutex_);
-    if (mode_ && mode_->kind == StepMode::Kind::free) return reading;
+    if (mode_ && mode_->kind == StepMode::Kind::free) {
+      follow_streams();
+      return reading;
+    }
     reading.retained_ = ledger_.pin(pass);
     if (!reading.retained_) {
       throw rpc::Error(
@@ -240,6 +250,7 @@ ParameterHost::Reading ParameterHost::read(PassKey pass) {
     ledger_.let_go(*reading.retained_);
     throw;
   }
+  follow_streams();
   reading.host_ = this;
   return reading;
 }
@@ -247,6 +258,7 @@ ParameterHost::Reading ParameterHost::read(PassKey pass) {
 ParameterHost::Reading ParameterHost::read_newest() {
   Reading reading;
   gate_.enter_newest();
+  follow_streams();
   reading.host_ = this;
   return reading;
 }
@@ -262,6 +274,7 @@ ParameterHost::Reading& ParameterHost::Reading::operator=(Reading&& other) noexc
 void ParameterHost::Reading::leave() {
   ParameterHost* host = std::exchange(host_, nullptr);
   if (host == nullptr) return;
+  host->note_streams();
   host->gate_.leave();
   Callbacks after;
   bool dropped = false;
@@ -271,6 +284,21 @@ void ParameterHost::Reading::leave() {
     dropped = host->tidy(after);
   }
   host->finish(after, dropped);
+}
+
+void ParameterHost::follow_streams() {
+  if (on_devices_.empty()) return;
+  std::lock_guard lock(streams_mutex_);
+  for (const at::Tensor& parameter : on_devices_) used_.pass_on(parameter);
+}
+
+// Uses overlap. The streams wait for the use that ended before, so that one mark stands for both.
+void ParameterHost::note_streams() {
+  if (on_devices_.empty()) return;
+  follow_streams();
+  std::lock_guard lock(streams_mutex_);
+  used_ = {};
+  for (const at::Tensor& parameter : on_devices_) used_.note(parameter);
 }
 
 // ---- the rest, under mutex_ unless said otherwise

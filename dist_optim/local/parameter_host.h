@@ -15,8 +15,8 @@
 //
 // Thread-safety: full. read() and step() block while others read or step; the rest returns at once.
 // Callbacks run on whichever thread ended the wait, perhaps before the call returns, and never under a
-// lock; they must not throw. On CUDA the host orders the code that launches kernels, not the kernels: all
-// of it must use one stream.
+// lock; they must not throw. On accelerators each use of the parameters also waits for the uses before it, on
+// the streams that are current on its thread; so does a step for its gradients.
 #pragma once
 
 #include <weft/dist_optim/local/gradients.h>
@@ -29,6 +29,7 @@
 #include <weft/dist_optim/local/step_target.h>
 #include <weft/dist_optim/local/version_gate.h>
 #include <weft/rpc/core/export.h>
+#include <weft/rpc/tensor/on_streams.h>
 
 #include <cstdint>
 #include <exception>
@@ -190,7 +191,8 @@ class WEFT_EXPORT ParameterHost {
     std::vector<PassKey> passes;
     Gradients gradients;
     Stepped done;
-    std::string name;  // of its trainer
+    std::string name;          // of its trainer
+    tensor::StreamMarks made;  // how far the streams had come that made the gradients
   };
   struct PreparedStep {
     PendingStep step;  // until it is committed; of its passes those that have gradients here
@@ -208,6 +210,9 @@ class WEFT_EXPORT ParameterHost {
   StepTarget& target() const;
   bool in_flight() const;
   std::string name_of(const std::string& trainer) const;
+  // A use of the parameters begins, or ends, on the calling thread: its streams follow those of earlier uses.
+  void follow_streams();
+  void note_streams();
   PendingStep gather(const std::string& trainer, std::vector<PassGradients> passes) const;
   Gradients sum_gradients(const std::string& trainer, const std::vector<PassGradients>& passes) const;
   std::vector<PassKey> passes_to_step(const std::vector<PassGradients>& passes) const;
@@ -229,6 +234,9 @@ class WEFT_EXPORT ParameterHost {
   const std::vector<Parameter> parameters_;
   const MakeTarget make_target_;
   std::map<const void*, std::size_t> index_;
+  std::vector<at::Tensor> on_devices_;  // one parameter of each accelerator device
+  std::mutex streams_mutex_;            // guards used_
+  tensor::StreamMarks used_;            // how far the streams had come after the last use
   ParameterVersions versions_;
   VersionGate gate_;
 

@@ -6,6 +6,7 @@ namespace weft::dist_optim {
 void ParameterHost::change(const std::function<void()>& body) {
   std::exception_ptr failed;
   gate_.exclusive([&]() -> std::optional<Version> {
+    follow_streams();
     std::lock_guard turn(optimizer_mutex_);
     StepTarget* target = nullptr;
     std::optional<ParameterVersions::Tensors> copy;
@@ -35,6 +36,7 @@ void ParameterHost::change(const std::function<void()>& body) {
     } catch (...) {
       failed = std::current_exception();
     }
+    note_streams();
     return version;
   });
   Callbacks after;

@@ -6,6 +6,18 @@
 #include <utility>
 
 namespace weft::dist_optim {
+namespace {
+
+void note(tensor::StreamMarks& made, const Gradients& gradients) {
+  made = {};
+  for (const auto& [index, gradient] : gradients) made.note(gradient);
+}
+
+void pass_on(tensor::StreamMarks& made, const Gradients& gradients) {
+  for (const auto& [index, gradient] : gradients) made.pass_on(gradient);
+}
+
+}  // namespace
 
 void ParameterHost::step(const std::string& trainer, std::vector<PassGradients> passes, Stepped done) {
   PendingStep step;
@@ -20,7 +32,8 @@ void ParameterHost::step(const std::string& trainer, std::vector<PassGradients> 
 
 ParameterHost::PendingStep ParameterHost::gather(const std::string& trainer,
                                                  std::vector<PassGradients> passes) const {
-  PendingStep step{{}, sum_gradients(trainer, passes), {}, {}};
+  PendingStep step{{}, sum_gradients(trainer, passes), {}, {}, {}};
+  note(step.made, step.gradients);
   std::lock_guard lock(mutex_);
   step.name = name_of(trainer);
   step.passes = passes_to_step(passes);
@@ -58,6 +71,7 @@ StepPart ParameterHost::prepare(const std::string& trainer, std::uint64_t number
   PendingStep step = gather(trainer, std::move(gradients));
   prepare_gradients(step.gradients, passes, options);
   const StepPart part = measure(step.gradients, options);
+  note(step.made, step.gradients);
 
   std::lock_guard lock(mutex_);
   auto refuse = [&](const std::string& why) {
@@ -121,7 +135,9 @@ void ParameterHost::commit(const std::string& trainer, std::uint64_t number, con
   };
   try {
     if (decision.action == StepDecision::Action::skip) step.gradients.clear();
+    pass_on(step.made, step.gradients);
     scale_gradients(step.gradients, decision.scale);
+    note(step.made, step.gradients);
   } catch (...) {
     return step.done(std::current_exception(), 0);
   }
@@ -219,7 +235,10 @@ void ParameterHost::close_rounds() {
     try {
       // By name: a trainer's key is drawn at random, and sums of floats depend on their order.
       std::multimap<std::string, const Gradients*> by_name;
-      for (const auto& [trainer, step] : closing) by_name.emplace(step.name, &step.gradients);
+      for (auto& [trainer, step] : closing) {
+        pass_on(step.made, step.gradients);
+        by_name.emplace(step.name, &step.gradients);
+      }
       Gradients sum;
       for (const auto& [name, gradients] : by_name) add_gradients(sum, *gradients);
       if (mean) scale_gradients(sum, 1 / static_cast<double>(closing.size()));
@@ -253,7 +272,10 @@ ParameterHost::Applied ParameterHost::apply(const PassLedger::PassesOfTrainers& 
   } else {
     gate_.exclusive([&] {
       std::lock_guard turn(optimizer_mutex_);
-      return apply_alone(passes, gradients, applied);
+      follow_streams();
+      const auto version = apply_alone(passes, gradients, applied);
+      note_streams();
+      return version;
     });
   }
   Callbacks after;

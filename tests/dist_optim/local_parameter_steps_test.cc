@@ -7,11 +7,13 @@
 #include <limits>
 #include <thread>
 
+#include <c10/core/StreamGuard.h>
 #include <gtest/gtest.h>
 #include <torch/optim/sgd.h>
 #include <torch/types.h>
 
 #include "tests/support/cluster.h"
+#include "tests/support/fake_accelerator.h"
 
 namespace weft::dist_optim::local_parameter_steps_test {
 namespace {
@@ -252,6 +254,33 @@ TEST_F(Host, a_death_between_the_halves_fails_the_second) {
   commit("c", 1);
   EXPECT_TRUE(failed == nullptr);
   expect_weight(-2);
+}
+
+// The gradient is made on one stream, the step runs on another, and a third reads.
+TEST(HostOnAnAccelerator, a_step_waits_for_its_gradients_on_the_streams_of_the_device) {
+  auto& accelerator = test::FakeAccelerator::install();
+  const c10::Device device = accelerator.device(0);
+  const auto on = [&](c10::StreamId id) { return c10::Stream(c10::Stream::UNSAFE, device, id); };
+  const at::Tensor weight = at::zeros({2}).to(device).requires_grad_();
+  ParameterHost host{std::vector<Parameter>{{"weight", weight}}};
+  host.register_trainer("a", SGDOptions(1), {StepMode::Kind::stale, 1});
+  host.admit("a", pass_1, [](std::exception_ptr error) { EXPECT_TRUE(error == nullptr); });
+  {
+    const c10::StreamGuard maker(on(2));
+    const at::Tensor gradient = at::empty({2}, at::TensorOptions(device));
+    accelerator.fill_later(gradient, 3);
+    host.prepare("a", 1, {{pass_1, {{0, gradient}}}}, {}, 1);
+    EXPECT_GT(accelerator.pending(on(2)), 0U) << "preparing waits for nothing";
+  }
+  std::exception_ptr failed;
+  {
+    const c10::StreamGuard stepper(on(3));
+    host.commit("a", 1, apply, [&](std::exception_ptr error, ParameterHost::Version) { failed = error; });
+  }
+  EXPECT_TRUE(failed == nullptr);
+  const c10::StreamGuard reader(on(4));
+  const auto reading = host.read_newest();
+  EXPECT_TRUE(weight.detach().cpu().equal(at::full({2}, -3.)));
 }
 
 }  // namespace
