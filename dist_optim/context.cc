@@ -22,6 +22,7 @@ std::shared_ptr<Context> Context::of(const rpc::AgentCore& core) {
 }
 
 std::shared_ptr<HostGuard> Context::host_of(rref::StoredObject& object) {
+  if (auto known = std::dynamic_pointer_cast<HostGuard>(object.guard())) return known;
   auto* module = object.as<torch::nn::Module>();
   // Kept by the guard, which may outlive the object's entry.
   const std::shared_ptr<EmbeddingShard> shard(object.value().value,

@@ -66,6 +66,13 @@ struct DistOptimizer::Core : std::enable_shared_from_this<DistOptimizer::Core> {
   template <class T, class Call>
   rpc::Future<All<T>> ask_all_in_order(Call call, std::size_t count);
   static rpc::Task<DistSnapshot> snapshot(std::shared_ptr<Core> self, std::vector<rref::ReferencePtr> saved);
+  static rpc::Task<void> restore(std::shared_ptr<Core> self, std::vector<rref::ReferencePtr> modules,
+                                 DistSnapshot from);
+  // A task in the handle's order; the steps that follow wait for it.
+  template <class T, class Make>
+  rpc::Future<T> run_in_order(Make make);
+  // `invalid_argument` unless there is one for each of the handle's modules.
+  void check_count(const DistOptimizerState& state) const;
 
   std::shared_ptr<void> ending;  // once the handle has gone; goes after the references
   const std::shared_ptr<Context> context;
@@ -362,15 +369,42 @@ rpc::Task<DistSnapshot> DistOptimizer::Core::snapshot(std::shared_ptr<Core> self
   co_return whole;
 }
 
-rpc::Future<DistSnapshot> DistOptimizer::snapshot(std::vector<rref::ReferencePtr> modules) {
-  rpc::Promise<DistSnapshot> promise;
+// The state goes with the module that it belongs to, so that both are one change.
+rpc::Task<void> DistOptimizer::Core::restore(std::shared_ptr<Core> self,
+                                             std::vector<rref::ReferencePtr> modules, DistSnapshot from) {
+  co_await self->attached();
+  std::vector<rpc::Future<std::uint64_t>> asked;
+  for (const auto& module : modules) asked.push_back(ask<&OptimizerService::number>(module));
+  auto all = rpc::when_all(std::move(asked));
+  const std::vector<std::uint64_t> found = co_await std::move(all);
+  std::vector<bool> restored(self->own_modules);
+  std::vector<rpc::Future<void>> changes;
+  for (std::size_t i = 0; i < modules.size(); ++i) {
+    std::optional<OptimizerState> state;
+    for (std::size_t j = 0; j < self->own_modules && !state; ++j) {
+      if (found[i] != self->numbers[j] || !(modules[i]->owner() == self->modules[j]->owner())) continue;
+      state = from.optimizer.modules[j];
+      restored[j] = true;
+    }
+    changes.push_back(ask<&OptimizerService::restore>(modules[i], from.modules[i], state));
+  }
+  for (std::size_t j = 0; j < self->own_modules; ++j)
+    if (!restored[j])
+      changes.push_back(ask<&OptimizerService::load_state>(self->modules[j], from.optimizer.modules[j]));
+  auto changed = rpc::when_all(std::move(changes));
+  co_await std::move(changed);
+}
+
+template <class T, class Make>
+rpc::Future<T> DistOptimizer::Core::run_in_order(Make make) {
+  rpc::Promise<T> promise;
   auto future = promise.future();
-  core_->order.run([core = core_, promise = std::move(promise), modules = std::move(modules)]() mutable {
-    core->after_steps([core, promise = std::move(promise), modules = std::move(modules)]() mutable {
-      Core::snapshot(core, std::move(modules))
-          .start(core->context->core()->handlers())
-          .then([core, promise = std::move(promise)](rpc::Result<DistSnapshot>&& result) mutable {
-            core->order.next();
+  order.run([self = shared_from_this(), promise = std::move(promise), make = std::move(make)]() mutable {
+    self->after_steps([self, promise = std::move(promise), make = std::move(make)]() mutable {
+      make(self)
+          .start(self->context->core()->handlers())
+          .then([self, promise = std::move(promise)](rpc::Result<T>&& result) mutable {
+            self->order.next();
             promise.complete(std::move(result));
           });
     });
@@ -378,11 +412,42 @@ rpc::Future<DistSnapshot> DistOptimizer::snapshot(std::vector<rref::ReferencePtr
   return future;
 }
 
+rpc::Future<DistSnapshot> DistOptimizer::snapshot(std::vector<rref::ReferencePtr> modules) {
+  return core_->run_in_order<DistSnapshot>(
+      [modules = std::move(modules)](const std::shared_ptr<Core>& core) mutable {
+        return Core::snapshot(core, std::move(modules));
+      });
+}
+
+rpc::Future<void> DistOptimizer::restore(std::vector<rref::ReferencePtr> modules, DistSnapshot snapshot) {
+  try {
+    core_->check_count(snapshot.optimizer);
+    if (snapshot.modules.size() != modules.size())
+      throw rpc::Error(rpc::ErrorKind::invalid_argument,
+                       "the snapshot is that of " + std::to_string(snapshot.modules.size()) +
+                           " modules, not of " + std::to_string(modules.size()));
+  } catch (const rpc::Error&) {
+    return rpc::Future<void>::made(std::current_exception());
+  }
+  return core_->run_in_order<void>([modules = std::move(modules), snapshot = std::move(snapshot)](
+                                       const std::shared_ptr<Core>& core) mutable {
+    return Core::restore(core, std::move(modules), std::move(snapshot));
+  });
+}
+
+void DistOptimizer::Core::check_count(const DistOptimizerState& state) const {
+  if (state.modules.size() != own_modules)
+    throw rpc::Error(rpc::ErrorKind::invalid_argument, "the state is that of " +
+                                                           std::to_string(state.modules.size()) +
+                                                           " modules, not of " + std::to_string(own_modules));
+}
+
 rpc::Future<void> DistOptimizer::load_state(DistOptimizerState state) {
-  if (state.modules.size() != core_->own_modules)
-    return rpc::Future<void>::made(std::make_exception_ptr(rpc::Error(
-        rpc::ErrorKind::invalid_argument, "the state is that of " + std::to_string(state.modules.size()) +
-                                              " modules, not of " + std::to_string(core_->own_modules))));
+  try {
+    core_->check_count(state);
+  } catch (const rpc::Error&) {
+    return rpc::Future<void>::made(std::current_exception());
+  }
   auto states = std::make_shared<const std::vector<OptimizerState>>(std::move(state.modules));
   return core_->ask_all_in_order<void>(
       [states](const rref::ReferencePtr& module, std::size_t i) {

@@ -99,6 +99,9 @@ class WEFT_EXPORT DistOptimizer {
   // The state, with the parameters and buffers of `modules`. Each of these that is also one of the handle's
   // has both of one version, even if other trainers step it meanwhile.
   rpc::Future<DistSnapshot> snapshot(std::vector<rref::ReferencePtr> modules);
+  // What snapshot() returned, to the same modules in the same order: parameters, buffers and optimizer's
+  // state of a module are one change, or none with an error. Errors: those of load_state().
+  rpc::Future<void> restore(std::vector<rref::ReferencePtr> modules, DistSnapshot snapshot);
   // `invalid_argument` where the state is that of other modules or another optimizer: the error is the first
   // refusal, and the modules that did not refuse have the new state.
   rpc::Future<void> load_state(DistOptimizerState state);

@@ -211,14 +211,23 @@ void OptimizerService::load_state(rpc::CallContext& call, OptimizerState state) 
   context->host_of(call)->host().set_state(state);
 }
 
-ModuleSnapshot OptimizerService::snapshot(rpc::CallContext& call) {
+namespace {
+
+// The module that the call is about, and its host where an optimizer has stepped it.
+std::pair<torch::nn::Module*, std::shared_ptr<HostGuard>> module_of(rpc::CallContext& call) {
   const auto* target = call.slots().find<rref::Context::Target>();
   auto* module = target == nullptr ? nullptr : target->object->as<torch::nn::Module>();
   if (module == nullptr)
-    throw rpc::Error(rpc::ErrorKind::invalid_argument, "only a torch::nn::Module can be saved");
+    throw rpc::Error(rpc::ErrorKind::invalid_argument, "only a torch::nn::Module can be saved or loaded");
+  return {module, std::dynamic_pointer_cast<HostGuard>(target->object->guard())};
+}
+
+}  // namespace
+
+ModuleSnapshot OptimizerService::snapshot(rpc::CallContext& call) {
+  const auto [module, guard] = module_of(call);
   ModuleSnapshot snapshot;
-  const auto copy = [&] { snapshot.module = dist_autograd::copy_state(*module); };
-  const auto guard = std::dynamic_pointer_cast<HostGuard>(target->object->guard());
+  const auto copy = [&, of = module] { snapshot.module = dist_autograd::copy_state(*of); };
   if (guard == nullptr || !guard->host().has_optimizer()) {
     guard == nullptr ? copy() : guard->read(copy);
     return snapshot;
@@ -226,6 +235,21 @@ ModuleSnapshot OptimizerService::snapshot(rpc::CallContext& call) {
   snapshot.object = guard->number();
   snapshot.optimizer = guard->host().snapshot(copy);
   return snapshot;
+}
+
+std::uint64_t OptimizerService::number(rpc::CallContext& call) {
+  const auto guard = module_of(call).second;
+  return guard == nullptr || !guard->host().has_optimizer() ? 0 : guard->number();
+}
+
+void OptimizerService::restore(rpc::CallContext& call, dist_autograd::StateDict module,
+                               std::optional<OptimizerState> optimizer) {
+  const auto [to, guard] = module_of(call);
+  const auto checked = dist_autograd::check_state(*to, module, true);
+  if (guard == nullptr && optimizer)
+    throw rpc::Error(rpc::ErrorKind::failed_precondition, "no optimizer steps this module");
+  if (guard == nullptr) return checked.copy(false);
+  guard->host().change([&] { checked.copy(true); }, optimizer ? &*optimizer : nullptr);
 }
 
 HostStats OptimizerService::stats(rpc::CallContext& call) { return context->host_of(call)->host().stats(); }

@@ -57,6 +57,11 @@ struct WEFT_EXPORT OptimizerService {
   OptimizerState save_state(rpc::CallContext& call);
   void load_state(rpc::CallContext& call, OptimizerState state);
   ModuleSnapshot snapshot(rpc::CallContext& call);
+  // The object's number, as attach() returns it; 0: no optimizer has stepped it.
+  std::uint64_t number(rpc::CallContext& call);
+  // What snapshot() returned, as one change: all of it or, with an error, nothing. No step runs in between.
+  void restore(rpc::CallContext& call, dist_autograd::StateDict module,
+               std::optional<OptimizerState> optimizer);
   HostStats stats(rpc::CallContext& call);
 
   using Service = rpc::Service<
@@ -70,7 +75,8 @@ struct WEFT_EXPORT OptimizerService {
       rpc::Method<"set_learning_rate", &OptimizerService::set_learning_rate>,
       rpc::Method<"save_state", &OptimizerService::save_state>,
       rpc::Method<"load_state", &OptimizerService::load_state>,
-      rpc::Method<"snapshot", &OptimizerService::snapshot>, rpc::Method<"stats", &OptimizerService::stats>>;
+      rpc::Method<"snapshot", &OptimizerService::snapshot>, rpc::Method<"number", &OptimizerService::number>,
+      rpc::Method<"restore", &OptimizerService::restore>, rpc::Method<"stats", &OptimizerService::stats>>;
 
   Context* context = nullptr;  // which the agent keeps as long as its methods
 };

@@ -176,16 +176,15 @@ StateDict ModuleService::state_dict(rpc::CallContext& call) {
   return copies(one, state_of(*one.module));
 }
 
-LoadedState ModuleService::load_state_dict(rpc::CallContext& call, StateDict state, bool strict) {
-  const Asked one = asked(call);
+CheckedState check_state(const torch::nn::Module& module, const StateDict& state, bool strict) {
   std::map<std::string, at::Tensor> given;
   for (const NamedTensor& entry : state)
     if (!given.emplace(entry.name, entry.tensor).second)
       throw refused(rpc::ErrorKind::invalid_argument, "'" + entry.name + "' is given twice");
-  LoadedState loaded;
-  std::vector<std::pair<at::Tensor, at::Tensor>> pairs;
+  CheckedState checked;
+  LoadedState& loaded = checked.loaded;
   std::set<std::string> own;
-  for (const auto& [name, tensor] : state_of(*one.module)) {
+  for (const auto& [name, tensor] : state_of(module)) {
     own.insert(name);
     const auto found = given.find(name);
     if (found == given.end()) {
@@ -193,7 +192,7 @@ LoadedState ModuleService::load_state_dict(rpc::CallContext& call, StateDict sta
       continue;
     }
     check(name, tensor, found->second);
-    if (tensor.defined()) pairs.emplace_back(tensor, found->second);
+    if (tensor.defined()) checked.copies.emplace_back(tensor, found->second);
   }
   for (const auto& [name, tensor] : given)
     if (!own.contains(name)) loaded.unexpected.push_back(name);
@@ -201,16 +200,24 @@ LoadedState ModuleService::load_state_dict(rpc::CallContext& call, StateDict sta
     throw refused(rpc::ErrorKind::invalid_argument,
                   "the state does not fit the module: missing: " + joined(loaded.missing) +
                       "; unexpected: " + joined(loaded.unexpected));
+  return checked;
+}
+
+// Where a guard keeps what graphs have read, their version counters stay as they are.
+void CheckedState::copy(bool guarded) const {
   at::NoGradGuard no_grad;
+  for (const auto& [to, from] : copies) (guarded ? to.variable_data() : to).copy_(from);
+}
+
+LoadedState ModuleService::load_state_dict(rpc::CallContext& call, StateDict state, bool strict) {
+  const Asked one = asked(call);
+  const CheckedState checked = check_state(*one.module, state, strict);
   if (const auto guard = one.target->object->guard()) {
-    // The guard sees to it that graphs keep what they have read, so their version counters stay as they are.
-    guard->change([&] {
-      for (auto& [to, from] : pairs) to.variable_data().copy_(from);
-    });
+    guard->change([&] { checked.copy(true); });
   } else {
-    for (auto& [to, from] : pairs) to.copy_(from);
+    checked.copy(false);
   }
-  return loaded;
+  return checked.loaded;
 }
 
 void ModuleService::zero_grad(rpc::CallContext& call, bool set_to_none) {

@@ -39,6 +39,17 @@ struct WEFT_EXPORT ModuleService {
 // meanwhile.
 WEFT_EXPORT StateDict copy_state(const torch::nn::Module& module);
 
+// A state that fits a module: what load_state_dict() returns, and what remains to be copied.
+struct CheckedState {
+  LoadedState loaded;
+  std::vector<std::pair<at::Tensor, at::Tensor>> copies;  // to, from
+
+  // guarded: the object's guard runs this, and graphs keep what they have read.
+  WEFT_EXPORT void copy(bool guarded) const;
+};
+// Changes nothing. Errors: those of load_state_dict().
+WEFT_EXPORT CheckedState check_state(const torch::nn::Module& module, const StateDict& state, bool strict);
+
 // So that listings tell the sizes of tensors and modules.
 void add_sizers(rref::ObjectSizes& sizes);
 

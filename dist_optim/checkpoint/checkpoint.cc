@@ -106,6 +106,12 @@ Loaded taken_apart(TensorFile file) {
   return loaded;
 }
 
+std::vector<rref::ReferencePtr> references_of(const Modules& modules) {
+  std::vector<rref::ReferencePtr> references;
+  for (const auto& module : modules) references.push_back(module.reference());
+  return references;
+}
+
 rpc::Task<void> save_all(std::filesystem::path path, rpc::Future<DistSnapshot> asked, Notes notes) {
   DistSnapshot taken = co_await std::move(asked);
   write_tensor_file(path,
@@ -125,11 +131,16 @@ rpc::Task<Notes> load_all(std::filesystem::path path, Modules modules, DistOptim
     refuse("it holds " + std::to_string(loaded.modules.size()) + " modules, not " +
            std::to_string(modules.size()));
   if (optimizer != nullptr && !loaded.optimizer) refuse("it holds no optimizer's state");
+  if (optimizer != nullptr) {
+    auto restored =
+        optimizer->restore(references_of(modules), {std::move(loaded.modules), std::move(*loaded.optimizer)});
+    co_await std::move(restored);
+    co_return std::move(loaded.notes);
+  }
   std::vector<rpc::Future<dist_autograd::LoadedState>> asked;
   for (std::size_t i = 0; i < modules.size(); ++i)
     asked.push_back(modules[i].load_state_dict(loaded.modules[i]));
   co_await rpc::when_all(std::move(asked));
-  if (optimizer != nullptr) co_await optimizer->load_state(std::move(*loaded.optimizer));
   co_return std::move(loaded.notes);
 }
 
@@ -145,10 +156,8 @@ rpc::Future<T> start(const Modules& modules, rpc::Task<T> task) {
 }  // namespace
 
 rpc::Future<void> save(std::filesystem::path path, Modules modules, DistOptimizer& optimizer, Notes notes) {
-  std::vector<rref::ReferencePtr> references;
-  for (const auto& module : modules) references.push_back(module.reference());
-  return start(modules,
-               save_all(std::move(path), optimizer.snapshot(std::move(references)), std::move(notes)));
+  auto taken = optimizer.snapshot(references_of(modules));
+  return start(modules, save_all(std::move(path), std::move(taken), std::move(notes)));
 }
 
 rpc::Future<void> save(std::filesystem::path path, Modules modules, Notes notes) {

@@ -10,12 +10,13 @@
 // tensor file (tensor_file.h), written atomically: a program that dies while it saves leaves the one before.
 //
 // Each module and its optimizer's state are of one version: the owner takes both together. The modules'
-// versions differ where other trainers step meanwhile. Loading is no step of the optimizer: its state is what
-// the file says. Rows of a ShardedEmbedding have files of their own (its save()).
+// versions differ where other trainers step meanwhile. Loading gives each owner both together, too. Loading
+// is no step of the optimizer: its state is what the file says. Rows of a ShardedEmbedding have files of
+// their own (its save()).
 //
 // Errors of save: those of write_tensor_file(), and the owners'. Of load: those of read_tensor_file();
-// `invalid_argument` where the file is of other modules, or of another optimizer. What was loaded until then
-// stays loaded.
+// `invalid_argument` where the file is of other modules, or of another optimizer. The modules that did not
+// refuse are loaded then, parameters and optimizer's state; those that did are as before.
 #pragma once
 
 #include <weft/dist_autograd/module/remote_module.h>

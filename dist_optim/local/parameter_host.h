@@ -163,8 +163,10 @@ class WEFT_EXPORT ParameterHost {
 
   // Runs `body` alone, which may write new values into the parameters' storages: a step of its own, that no
   // trainer made. Passes that read an older version keep it, and are a step older (in synchronous mode their
-  // own step is then refused); in `free` all read the new values at once. The optimizer's state stays.
-  void change(const std::function<void()>& body);
+  // own step is then refused); in `free` all read the new values at once. The optimizer's state stays, or
+  // becomes `optimizer`: no step and no snapshot() runs in between, and a state that is refused changes
+  // nothing.
+  void change(const std::function<void()>& body, const OptimizerState* optimizer = nullptr);
 
   // Ends the pass; harmless for one that has ended or is not known.
   void release(PassKey pass);

@@ -3,11 +3,12 @@
 
 namespace weft::dist_optim {
 
-void ParameterHost::change(const std::function<void()>& body) {
+void ParameterHost::change(const std::function<void()>& body, const OptimizerState* optimizer) {
   std::exception_ptr failed;
   gate_.exclusive([&]() -> std::optional<Version> {
     follow_streams();
     std::lock_guard turn(optimizer_mutex_);
+    if (optimizer != nullptr) this->target().set_state(*optimizer);
     StepTarget* target = nullptr;
     std::optional<ParameterVersions::Tensors> copy;
     Version version = 0;

@@ -118,6 +118,7 @@ TEST_F(Checkpoint, WhatDoesNotFitIsRefused) {
             std::string::npos);
   expect_equal(other.a.call<&Layer::values>().get(), before);
   refusal(rpc::ErrorKind::invalid_argument, load(path(), other.modules(), other.optimizer));  // not Adam's
+  expect_equal(other.a.call<&Layer::values>().get(), before);  // one change with the state, which was refused
   refusal(rpc::ErrorKind::invalid_argument, save(path(), Modules{}));
   refusal(rpc::ErrorKind::invalid_argument, save(path(), run.modules(), {{"weft.step", "3"}}));
   refusal(rpc::ErrorKind::failed_precondition, load(folder / "none", run.modules()));
@@ -138,7 +139,7 @@ TEST_F(Checkpoint, AnOwnerThatIsGoneLeavesTheOneBefore) {
   expect_equal(next.a.call<&Layer::values>().get(), same.a.call<&Layer::values>().get());
 }
 
-// Has another trainer step between two calls that save() makes to an owner.
+// Has another trainer step between two calls that save() or load() makes to an owner.
 class StepInBetween final : public rpc::Interceptor {
  public:
   std::function<rpc::Future<void>()> step;  // set while the saver makes no calls
@@ -190,6 +191,42 @@ TEST_F(Checkpoint, ParametersAndStateAreOfOneVersion) {
         torch::equal(file.tensors.at("module.0/linear.bias"), test::got(saved.call<&Layer::values>()).at(1)),
         steps == now.item<std::int64_t>());
   }
+}
+
+TEST_F(Checkpoint, LoadingIsOneChangeOfAModule) {
+  const auto between = std::make_shared<StepInBetween>();
+  test::Cluster cluster{{layers(), false,
+                         [&](rpc::AgentOptions& options) {
+                           if (options.name == "owner") options.interceptors.push_back(between);
+                         }},
+                        {"owner", "other", "saver"}};
+  cluster["owner"].allow_create<Layer>();
+  const auto named = [&](const char* trainer) {
+    return rref::create<Layer>(cluster.peer(trainer, "owner"), rref::Named{"layer"}, std::int64_t{1});
+  };
+  const auto saved = named("saver"), of_other = named("other");
+  DistOptimizer saver{cluster["saver"], AdamOptions(1e-2), free, saved};
+  DistOptimizer other{cluster["other"], AdamOptions(1e-2), free, of_other};
+  std::vector<dist_autograd::Pass> passes;
+  for (int i = 0; i < 2; ++i) {
+    passes.emplace_back(cluster["other"]);
+    test::got(passes.back().backward(
+        test::got(of_other.call<&Layer::forward>(passes.back(), input(i))).square().sum()));
+  }
+  test::got(other.step(passes[0]));
+  test::got(save(path(), {saved}, saver));
+  between->step = [&] {
+    return other.step(passes[1]).then([](rpc::Result<StepResult>&& result) {
+      return result.ok() ? rpc::Result<void>() : rpc::Result<void>(result.error());
+    });
+  };
+  test::got(load(path(), {saved}, saver));
+  between->step = {};
+  const TensorFile file = read_tensor_file(path());
+  const auto values = test::got(saved.call<&Layer::values>());
+  EXPECT_TRUE(torch::equal(file.tensors.at("module.0/linear.weight"), values.at(0)));
+  EXPECT_TRUE(torch::equal(file.tensors.at("module.0/linear.bias"), values.at(1)));
+  EXPECT_EQ(test::got(saver.stats()).at(0).version, 3U);  // two steps, and what was loaded
 }
 
 }  // namespace

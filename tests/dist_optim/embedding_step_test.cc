@@ -291,7 +291,7 @@ TEST_P(EmbeddingStep, OtherOptimizersAreRefused) {
   EXPECT_EQ(kind_of([&] { got(optimizer.attached()); }), rpc::ErrorKind::invalid_argument);
 }
 
-// Several trainers in one round, each with a batch of its own.
+// Several trainers in one round, each with another batch.
 class EmbeddingRound : public testing::Test {
  protected:
   static constexpr std::size_t trainers = 3, shards = 2;
