@@ -328,7 +328,7 @@ void UserTable::leave(Actions& out) {
 }
 
 bool UserTable::ending() const {
-  return std::any_of(forks_.begin(), forks_.end(), [](const auto& entry) {
+  return std::any_of(forks_.begin(), forks_.end(), [&](const auto& entry) {
     return (entry.second.handles == 0 || leaving_) && entry.second.stage != Stage::ended;
   });
 }
