@@ -255,7 +255,7 @@ void GroupCore::start_shared(const ExchangePtr& exchange, bool inlined) {
   // Its place in the queue is taken here and now: what the program begins next comes after it.
   shared_->push(exchange->shared(), when_over(exchange));
   rpc::Job keep = [self = shared_from_this(), exchange] { self->keep(exchange); };
-  inlined ? turns_.run(std::move(keep)) : on_loop(std::move(keep));
+  inlined ? turns_.run(std::move(keep)) : turns_.run_one(std::move(keep), *loop_, shared_from_this());
 }
 
 void GroupCore::keep(const ExchangePtr& exchange) {

@@ -33,29 +33,43 @@ class Turns {
       jobs_.push_back(std::move(job));
       if (busy_ || std::exchange(posted_, true)) return;
     }
+    leave_to(executor, std::move(owner));
+  }
+  // Runs this job here if there is no other; leaves what is given meanwhile to the executor.
+  void run_one(rpc::Job job, rpc::Executor& executor, std::shared_ptr<void> owner) {
+    {
+      std::unique_lock lock(mutex_);
+      const bool alone = !busy_ && jobs_.empty();
+      jobs_.push_back(std::move(job));
+      if (alone) run_next(lock);
+      if (busy_ || jobs_.empty() || std::exchange(posted_, true)) return;
+    }
+    leave_to(executor, std::move(owner));
+  }
+
+ private:
+  void leave_to(rpc::Executor& executor, std::shared_ptr<void> owner) {
     executor.post([this, owner = std::move(owner)] {
       std::unique_lock lock(mutex_);
       posted_ = false;
       run_all(lock);
     });
   }
-
- private:
   void run_all(std::unique_lock<std::mutex>& lock) {
-    if (busy_) return;
+    while (!busy_ && !jobs_.empty()) run_next(lock);
+  }
+  void run_next(std::unique_lock<std::mutex>& lock) {
     busy_ = true;
-    while (!jobs_.empty()) {
-      rpc::Job next = std::move(jobs_.front());
-      jobs_.pop_front();
-      lock.unlock();
-      try {
-        next();
-      } catch (...) {
-        tell(std::current_exception());
-      }
-      next = nullptr;  // what it kept goes outside the lock
-      lock.lock();
+    rpc::Job next = std::move(jobs_.front());
+    jobs_.pop_front();
+    lock.unlock();
+    try {
+      next();
+    } catch (...) {
+      tell(std::current_exception());
     }
+    next = nullptr;  // what it kept goes outside the lock
+    lock.lock();
     busy_ = false;
   }
   void tell(const std::exception_ptr& error) noexcept {
