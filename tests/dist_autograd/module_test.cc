@@ -49,6 +49,23 @@ struct Drawn : torch::nn::Module {
                                rpc::Method<"values", &Drawn::values>>;
 };
 
+// Its constructor waits for the test.
+struct Gated : torch::nn::Module {
+  struct Gate {
+    weft::test::Event entered, opened;
+  };
+  static inline std::shared_ptr<Gate> gate;  // of the test that runs
+
+  Gated() {
+    gate->entered.set();
+    gate->opened.wait();
+  }
+  using Service = rpc::Service<"module_test.gated">;
+};
+
+std::int64_t one() { return 1; }
+using One = rpc::Function<"module_test.one", &one>;
+
 template <class F>
 void expect_error(ErrorKind kind, const std::string& words, F&& f) {
   try {
@@ -286,6 +303,21 @@ TEST(ModuleCreation, DrawsTheNumbersOfASeed) {
   for (int i = 0; i < 16; ++i) drawn.push_back(rref::create<Drawn>(owners[i % 2], std::int64_t{i}));
   for (std::size_t i = 0; i < drawn.size(); ++i)
     EXPECT_TRUE(torch::equal(weft::test::got(drawn[i].call<&Drawn::values>()), seeded[i])) << i;
+}
+
+// A creation that waits for its turn occupies no handler thread.
+TEST(ModuleCreation, LeavesTheOtherHandlerThreadFree) {
+  Cluster cluster(2);
+  cluster[0].allow_create<Gated>();
+  cluster[0].serve<One>();
+  Gated::gate = std::make_shared<Gated::Gate>();
+  const rpc::Peer owner = cluster.peer(1, 0);
+  const auto first = rref::create<Gated>(owner), second = rref::create<Gated>(owner);
+  Gated::gate->entered.wait();
+  EXPECT_EQ(weft::test::got(owner.call<One>()), 1) << "it was called after both creations";
+  Gated::gate->opened.set();
+  weft::test::got(first.ready());
+  weft::test::got(second.ready());
 }
 
 }  // namespace
