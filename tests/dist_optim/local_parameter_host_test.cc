@@ -1,6 +1,8 @@
 #include <weft/dist_optim/local/parameter_host.h>
 #include <weft/rpc/core/error.h>
 
+#include <atomic>
+#include <cmath>
 #include <functional>
 #include <future>
 #include <memory>
@@ -784,6 +786,26 @@ TEST(ParameterHost, the_number_of_trainers_changes_between_rounds) {
   EXPECT_FALSE(one.step("b", 1)->done);
   EXPECT_TRUE(one.step("d", 1)->done);
   EXPECT_EQ(one.value(), -5);
+}
+
+// Each step of Adam with a constant gradient moves the number by the rate.
+TEST(ParameterHost, a_snapshot_is_of_one_version_while_another_thread_steps) {
+  OneNumber one;
+  one.host.register_trainer("a", torch::optim::AdamOptions(1), dist_optim::free);
+  one.step("a", 1);
+  std::atomic<bool> over{false};
+  std::thread stepping([&] {
+    for (int i = 0; i < 20'000; ++i) one.step("a", 1);
+    over = true;
+  });
+  bool same = true;
+  while (same && !over) {
+    double value = 0;
+    const OptimizerState state = one.host.snapshot([&] { value = one.value(); });
+    same = std::lround(-value) == state.tensors.at("w/step").item<std::int64_t>();
+  }
+  stepping.join();
+  EXPECT_TRUE(same);
 }
 
 TEST(ParameterHost, the_first_trainer_after_all_have_gone_decides_anew) {
