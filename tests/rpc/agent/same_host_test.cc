@@ -98,6 +98,7 @@ TEST_F(SameHostTest, WhatIsLeftOfADeadProcessIsPassedOver) {
   sockaddr_un where{};
   where.sun_family = AF_UNIX;
   std::strncpy(where.sun_path, companion->path.c_str(), sizeof where.sun_path - 1);
+  ::unlink(companion->path.c_str());  // an earlier process with this port may have left one
   ASSERT_EQ(::bind(socket, reinterpret_cast<const sockaddr*>(&where), sizeof where), 0);
   ::close(socket);
   ASSERT_EQ(companions_towards(Address::parse(server->addresses().front())).size(), 1U);
