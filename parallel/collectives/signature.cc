@@ -38,7 +38,7 @@ std::uint64_t Signature::hash() const {
   add(static_cast<std::uint64_t>(operation) + 1);
   add(static_cast<std::uint64_t>(dtype));
   add(reduction ? static_cast<std::uint64_t>(*reduction) + 1 : 0);
-  add(root ? static_cast<std::uint64_t>(*root) + 1 : 0);
+  add(root ? static_cast<std::uint64_t>(*root) + 2 : 0);  // -1, no rank, is not the same as no root
   add(device ? static_cast<std::uint64_t>(*device) + 1 : 0);
   for (const auto& shape : shapes) {
     add(shape.size());

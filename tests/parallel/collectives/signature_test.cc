@@ -23,13 +23,14 @@ TEST(Signature, ReadsLikeTheCall) {
 
 TEST(Signature, HasAnotherHashWhereAnythingDiffers) {
   EXPECT_EQ(sums.hash(), Signature(sums).hash());
-  std::vector<Signature> others(6, sums);
+  std::vector<Signature> others(7, sums);
   others[0].operation = Operation::reduce_scatter;
   others[1].shapes = {{8, 4}};
   others[2].shapes = {{4, 8}, {4, 8}};
   others[3].dtype = c10::ScalarType::Double;
   others[4].root = 0;
   others[5].reduction = ReduceOp::Kind::avg;
+  others[6].root = -1;  // no rank: a refused last level (levels.h)
   for (const Signature& other : others) EXPECT_NE(other.hash(), sums.hash()) << other.text();
 }
 
