@@ -197,14 +197,13 @@ std::exception_ptr GroupDevices::reason(std::exception_ptr error) const {
 
 Future<void> GroupDevices::launch(c10::Device device, const std::function<void()>& compare,
                                   const std::function<Future<void>(const TensorCollectives&)>& put) {
-  std::lock_guard order(order_);
   bool begun = compare == nullptr;
   auto launched = rpc::capture([&] {
     const auto ranks = found(device);
-    if (begun) return put(*ranks);
     return put(ranks->announcing([&] {
-      begun = true;
-      compare();
+      std::lock_guard order(order_);
+      if (!std::exchange(begun, true)) compare();
+      return ranks->communicator()->device().order->reserve();
     }));
   });
   if (!launched.ok() && begun) core_.fail(launched.error());  // all others have begun

@@ -72,8 +72,8 @@ class WEFT_EXPORT GroupDevices {
   GroupCore& core_;
   const std::shared_ptr<Devices> devices_;
   std::atomic<std::size_t> in_flight_{0};
-  // Of what is begun: held while NCCL launches. What fails meanwhile may have the program begin more on this
-  // thread.
+  // Held while a comparison is started and the turn to launch is reserved, so that both have one order. A
+  // continuation that runs meanwhile may start more collectives on this thread.
   std::recursive_mutex order_;
 
   mutable std::mutex mutex_;  // guards what follows; taken after order_, or alone

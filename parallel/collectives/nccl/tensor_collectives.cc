@@ -117,10 +117,10 @@ void TensorCollectives::check_rank(const char* name, int rank) const {
 
 Future<void> TensorCollectives::put(const char* name, Tensors tensors, Deadline deadline,
                                     const std::function<void(Calls&)>& group) const {
-  if (begins_) begins_();
+  Launch launch;
+  if (begins_) launch.turn = begins_();
   const c10::impl::VirtualGuardImpl device(device_.type());
   const c10::Stream stream = device.getStream(device_);
-  Launch launch;
   launch.stream = device.getStreamNativeHandle(stream);
   launch.what = describe(name, tensors.front());
   launch.deadline = deadline;

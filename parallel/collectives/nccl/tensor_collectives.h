@@ -37,8 +37,9 @@ class WEFT_EXPORT TensorCollectives {
   TensorCollectives(Communicator::Ptr communicator, c10::Device device,
                     StreamCapture capture = StreamCapture::of_cuda());
   const Communicator::Ptr& communicator() const { return communicator_; }
-  // These, calling `begins` once the arguments of an operation are right, before anything is launched.
-  TensorCollectives announcing(std::function<void()> begins) const {
+  // These, calling `begins` once the arguments of an operation are right. It returns the turn in which the
+  // operation is launched.
+  TensorCollectives announcing(std::function<LaunchTurn()> begins) const {
     TensorCollectives announced = *this;
     announced.begins_ = std::move(begins);
     return announced;
@@ -78,7 +79,7 @@ class WEFT_EXPORT TensorCollectives {
   Communicator::Ptr communicator_;
   c10::Device device_;
   StreamCapture capture_;
-  std::function<void()> begins_;
+  std::function<LaunchTurn()> begins_;
 };
 
 }  // namespace weft::collectives::nccl

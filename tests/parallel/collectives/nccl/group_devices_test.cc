@@ -83,6 +83,11 @@ class GroupsOnDevices : public ::testing::TestWithParam<Backend> {
       std::this_thread::yield();
     }
   }
+  static bool eventually(const std::function<bool()>& holds) {
+    for (const auto until = rpc::Clock::now() + 5s; !holds(); std::this_thread::yield())
+      if (rpc::Clock::now() > until) return false;
+    return true;
+  }
   void work_until_ready(const Futures& futures) {
     work_until([&] {
       return std::all_of(futures.begin(), futures.end(), [](const auto& future) { return future.ready(); });
@@ -255,6 +260,21 @@ TEST_P(GroupsOnDevices, BesideCollectivesOfTheHost) {
     EXPECT_EQ(values(there[0]), (Floats{3}));
     expect_equal(host[2], at::full({10}, 3.0F));
   }
+}
+
+TEST_P(GroupsOnDevices, AThreadThatWaitsForItsLaunchDoesNotDelayComparisons) {
+  make_ready();
+  nccl.faults(0).launch_polls = 1 << 30;
+  const auto core = Context::of(*company->agent(0).core())->all().front();
+  Futures futures(2);
+  std::thread first([&] { futures[0] = groups[0].all_reduce(tensor(0, {1})); });
+  EXPECT_TRUE(eventually([&] { return !nccl.calls(0).empty(); }));
+  std::thread second([&] { futures[1] = groups[0].all_reduce(tensor(0, {1})); });
+  EXPECT_TRUE(eventually([&] { return core->has_begun(1); }));
+  groups[0].abort("enough");
+  first.join();
+  second.join();
+  expect_failure(std::move(futures), ErrorKind::aborted, {"enough"});
 }
 
 TEST_P(GroupsOnDevices, ADifferenceEndsTheGroupAndIsToldToAll) {
