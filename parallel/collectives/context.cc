@@ -5,8 +5,7 @@
 namespace weft::collectives {
 
 Context::Context(std::shared_ptr<rpc::AgentCore> core, nccl::DevicesOptions devices)
-    : core_(std::move(core)),
-      devices_(std::make_shared<nccl::Devices>(core_->loops().front(), std::move(devices))) {}
+    : core_(std::move(core)), devices_(std::make_shared<nccl::Devices>(std::move(devices))) {}
 
 std::shared_ptr<Context> Context::of(rpc::AgentCore& core) {
   auto context = core.layers().share<Context>();

@@ -30,6 +30,7 @@
 #include <map>
 #include <mutex>
 #include <set>
+#include <thread>
 
 namespace weft::test {
 
@@ -88,6 +89,16 @@ class FakeAccelerator {
   std::size_t device_waits() {
     std::lock_guard lock(mutex_);
     return device_waits_;
+  }
+  // How events were queried: with another device than theirs as the current one; by which threads since they
+  // were taken.
+  std::size_t queries_without_the_device() {
+    std::lock_guard lock(mutex_);
+    return queries_without_the_device_;
+  }
+  std::set<std::thread::id> take_querying_threads() {
+    std::lock_guard lock(mutex_);
+    return std::exchange(querying_threads_, {});
   }
   // How often the allocator was told that a stream uses a tensor's memory.
   std::size_t recorded_uses() {
@@ -269,6 +280,8 @@ class FakeAccelerator {
       auto& self = install();
       std::lock_guard lock(self.mutex_);
       const Mark& mark = *static_cast<Mark*>(event);
+      self.querying_threads_.insert(std::this_thread::get_id());
+      if (mark.stream.first != current_device_index()) ++self.queries_without_the_device_;
       return self.queues_[mark.stream].done >= mark.at;
     }
     void synchronizeEvent(void* event) const override { install().wait(*static_cast<Mark*>(event)); }
@@ -341,6 +354,8 @@ class FakeAccelerator {
   std::map<Key, Queue> queues_;
   std::set<void*> pinned_;
   std::size_t pinned_allocations_ = 0, device_waits_ = 0, recorded_uses_ = 0;
+  std::size_t queries_without_the_device_ = 0;
+  std::set<std::thread::id> querying_threads_;
   std::uint64_t next_pooled_ = 0;
 };
 

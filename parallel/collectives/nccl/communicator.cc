@@ -101,7 +101,7 @@ Future<void> Communicator::launch(Launch launch, const std::function<void(Calls&
     put(launch, group, begun);
     wait_until_launched(launch.what, deadline);
     try {
-      if (launch.mark) ended = launch.mark();
+      if (launch.mark) device_.run_within([&] { ended = launch.mark(); });
     } catch (const std::exception& error) {  // it is on the stream, and nobody would know when it ends
       fail_and_throw(Error(ErrorKind::internal, prefix() + launch.what + ": " + error.what()));
     }
@@ -195,7 +195,15 @@ void Communicator::wait_until_launched(const std::string& what, Clock::time_poin
 
 // --- What is in flight ---
 
+// Events are queried, and tensors released, with the device set: without one, CUDA would open device 0.
 bool Communicator::look(Clock::time_point now) {
+  bool more = false;
+  if (const auto why = device_.try_within([&] { more = look_within(now); }))
+    fail(Error(ErrorKind::internal, prefix() + *why));
+  return more;
+}
+
+bool Communicator::look_within(Clock::time_point now) {
   std::optional<Error> failed;
   if (std::unique_lock lock(inside_, std::try_to_lock); lock && handle_ != nullptr && !failure()) {
     Result state = Result::success;
@@ -248,8 +256,10 @@ void Communicator::end_flights() {
     flights.swap(flights_);
     why = std::make_exception_ptr(*over_);
   }
+  (void)device_.try_within([&] {
+    for (Flight& flight : flights) flight.let_go();
+  });
   for (Flight& flight : flights) {
-    flight.let_go();
     device_.order->ended();
     flight.promise.fail(why);
   }

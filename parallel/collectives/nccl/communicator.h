@@ -141,6 +141,7 @@ class WEFT_EXPORT Communicator final : public Watched, public std::enable_shared
   rpc::Future<Ptr> make_of_this(std::string what, bool aborts, bool may_be_none, Begin begin,
                                 CommunicatorOptions options);
 
+  bool look_within(rpc::Clock::time_point now);  // its device
   std::string prefix() const;
   void refuse_if_over() const;
   void put(const Launch& launch, const std::function<void(Calls&)>& group, bool& begun);

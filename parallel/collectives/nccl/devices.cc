@@ -22,21 +22,30 @@ std::shared_ptr<rpc::HandlerPool> threads_for_what_blocks() {
 
 }  // namespace
 
-Devices::Devices(std::shared_ptr<rpc::Loop> loop, DevicesOptions options)
-    : loop_(std::move(loop)), options_(std::move(options)), made_(before) {}
+Devices::Devices(DevicesOptions options) : options_(std::move(options)), made_(before) {}
 
+// The loop first: communicators that it drops are aborted in the background.
 Devices::~Devices() {
+  if (loop_ != nullptr) loop_->stop();
   if (background_ != nullptr && !background_->running_here()) background_->join();
 }
+
+std::shared_ptr<rpc::HandlerPool> Devices::background() {
+  std::lock_guard lock(pool_mutex_);
+  if (background_ == nullptr) background_ = threads_for_what_blocks();
+  return background_;
+}
+
+void Devices::run(rpc::Job job) { background()->post(std::move(job)); }
 
 Device Devices::of(c10::Device device) {
   std::lock_guard lock(mutex_);
   if (const auto found = made_.find(device); found != made_.end()) return found->second;
   if (api_ == nullptr) {
     api_ = options_.load();
-    background_ = threads_for_what_blocks();
+    loop_ = std::make_shared<rpc::AsioLoop>();
   }
-  return made_.emplace(device, device_of(device, api_, loop_, background_)).first->second;
+  return made_.emplace(device, device_of(device, api_, loop_, background())).first->second;
 }
 
 }  // namespace weft::collectives::nccl

@@ -1,10 +1,12 @@
 // Devices: the devices of this process, as the groups of one agent share them.
 //
-// Each is made once, when a group first uses it, and NCCL is found then. Agents of one process that use one
-// device would each have an order of launches of its own: let one of them use it. Thread-safe.
+// Each is made once, when a group first uses it, and NCCL is found then. Threads of its own call CUDA and
+// NCCL: one loop polls, a pool runs what blocks. No loop of the agent calls them. Agents of one process that
+// use one device would each have an order of launches of its own: let one of them use it. Thread-safe.
 #pragma once
 
 #include <weft/parallel/collectives/nccl/tensor_collectives.h>
+#include <weft/rpc/core/asio_loop.h>
 #include <weft/rpc/core/handler_pool.h>
 
 #include <map>
@@ -19,21 +21,24 @@ struct DevicesOptions {
 
 class WEFT_EXPORT Devices {
  public:
-  // loop: of the timer that looks at communicators.
-  Devices(std::shared_ptr<rpc::Loop> loop, DevicesOptions options);
+  explicit Devices(DevicesOptions options);
   ~Devices();  // waits for aborts that have begun
   Devices(const Devices&) = delete;
   Devices& operator=(const Devices&) = delete;
 
-  Device of(c10::Device device);  // unsupported where there is no NCCL
+  Device of(c10::Device device);  // unsupported where there is no NCCL; may block
+  void run(rpc::Job job);         // on a thread of the pool
   StreamCapture capture() const { return options_.capture(); }
 
  private:
-  const std::shared_ptr<rpc::Loop> loop_;
+  std::shared_ptr<rpc::HandlerPool> background();
+
   const DevicesOptions options_;
-  std::mutex mutex_;  // guards what follows
-  std::shared_ptr<const Api> api_;
+  std::mutex pool_mutex_;                         // guards what follows; taken after mutex_, or alone
   std::shared_ptr<rpc::HandlerPool> background_;  // for what blocks
+  std::mutex mutex_;                              // guards what follows
+  std::shared_ptr<const Api> api_;
+  std::shared_ptr<rpc::AsioLoop> loop_;  // of the timer that looks at communicators
   std::map<c10::Device, Device, bool (*)(const c10::Device&, const c10::Device&)> made_;
 };
 

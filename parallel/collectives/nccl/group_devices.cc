@@ -76,8 +76,15 @@ Future<void> GroupDevices::prepare(c10::Device device, Deadline deadline, const 
   return std::move(*making);
 }
 
+// In the background: finding NCCL and its id may block, and the caller may be a loop.
 void GroupDevices::make(c10::Device device, std::chrono::nanoseconds limit,
                         const std::source_location& site) {
+  devices_->run([core = core_.shared_from_this(), this, device, limit, site,
+                 round = core_.reserve_rounds(1)] { make_offer(device, limit, site, round); });
+}
+
+void GroupDevices::make_offer(c10::Device device, std::chrono::nanoseconds limit,
+                              const std::source_location& site, std::uint64_t round) {
   Offer offer;
   const auto can = rpc::capture([&] {
     const Device here = devices_->of(existing(device));
@@ -86,9 +93,7 @@ void GroupDevices::make(c10::Device device, std::chrono::nanoseconds limit,
     offer.id.assign(id.bytes.begin(), id.bytes.end());
   });
   if (!can.ok()) offer.trouble = core_.agent()->text_of(can.error());
-  core_
-      .give(core_.reserve_rounds(1), "prepare(" + type_name(device) + ")", site, rpc::pack(offer), true,
-            limit)
+  core_.give(round, "prepare(" + type_name(device) + ")", site, rpc::pack(offer), true, limit)
       .then([core = core_.shared_from_this(), this, device,
              limit](rpc::Result<std::vector<rpc::Buffer>>&& offers) {
         auto begun = rpc::capture([&] { create(device, std::move(offers).get(), limit); });

@@ -56,6 +56,8 @@ class WEFT_EXPORT GroupDevices {
   std::optional<TensorCollectives> found(c10::Device device) const;
   rpc::Future<void> claim(c10::Device device);  // under mutex_
   void make(c10::Device device, std::chrono::nanoseconds limit, const std::source_location& site);
+  void make_offer(c10::Device device, std::chrono::nanoseconds limit, const std::source_location& site,
+                  std::uint64_t round);
   void create(c10::Device device, const std::vector<rpc::Buffer>& offers, std::chrono::nanoseconds limit);
   void made(c10::Device device, rpc::Result<Communicator::Ptr>&& communicator);
   void wait_until_made();

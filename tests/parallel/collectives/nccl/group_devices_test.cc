@@ -262,6 +262,39 @@ TEST_P(GroupsOnDevices, BesideCollectivesOfTheHost) {
   }
 }
 
+TEST_P(GroupsOnDevices, NoLoopOfAnAgentCallsADeviceOrNccl) {
+  const std::size_t elsewhere = accelerator.queries_without_the_device();
+  (void)accelerator.take_querying_threads();
+  std::set<std::thread::id> threads_of_nccl;
+  const auto get_unique_id = api->get_unique_id;
+  auto noting = std::make_shared<nccl::Api>(*api);
+  noting->get_unique_id = [&](nccl::UniqueId* id) {
+    threads_of_nccl.insert(std::this_thread::get_id());
+    return get_unique_id(id);
+  };
+  api = noting;
+  make();
+  std::set<std::thread::id> loops;
+  Futures preparing(size);
+  for (int rank = 0; rank < size; ++rank) {
+    rpc::detail::Latch done;
+    company->agent(rank).core()->loops().front()->post([&] {
+      loops.insert(std::this_thread::get_id());
+      preparing[std::size_t(rank)] = groups[std::size_t(rank)].prepare(device(rank));
+      done.open();
+    });
+    done.wait();
+  }
+  work_until_ready(preparing);
+  for (auto& future : preparing) got(std::move(future));
+  all([&](const Group& group, int rank) { return group.all_reduce(tensor(rank, {1})); });
+  const auto querying = accelerator.take_querying_threads());
+  EXPECT_FALSE(querying.empty());
+  threads_of_nccl.insert(querying.begin(), querying.end());
+  for (const auto& thread : threads_of_nccl) EXPECT_FALSE(loops.contains(thread));
+  EXPECT_EQ(accelerator.queries_without_the_device(), elsewhere);
+}
+
 TEST_P(GroupsOnDevices, AThreadThatWaitsForItsLaunchDoesNotDelayComparisons) {
   make_ready();
   nccl.faults(0).launch_polls = 1 << 30;

@@ -2,6 +2,7 @@
 
 #include <c10/core/DeviceGuard.h>
 #include <c10/core/StreamGuard.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <torch/torch.h>
 
 #include "tests/parallel/collectives/nccl/ranks.h"
@@ -106,6 +107,23 @@ TEST_F(NcclTensors, TheAllocatorIsToldOfTheStreamOnlyWhileAGraphIsCaptured) {
     return capturing.all_reduce(in_the_graph.emplace_back(empty(rank, 2)));
   });
   EXPECT_EQ(accelerator.recorded_uses(), before + size);
+}
+
+TEST_F(NcclTensors, EventsAndCapturesAreQueriedWithTheDeviceSet) {
+  const std::size_t before = accelerator.queries_without_the_device();
+  std::vector<c10::Device> current;
+  capture.captures = [&](Stream) {
+    current.push_back(c10::impl::VirtualGuardImpl(FakeAccelerator::type).getDevice());
+    return false;
+  };
+  Tensors tensors;
+  all([&](int rank, TensorCollectives&) {
+    TensorCollectives it(comms[std::size_t(rank)], FakeAccelerator::device(rank), capture);
+    return it.all_reduce(tensors.emplace_back(empty(rank, 2)));
+  });
+  EXPECT_EQ(accelerator.queries_without_the_device(), before);
+  for (int rank = 0; rank < size; ++rank)
+    EXPECT_EQ(current[std::size_t(rank)], FakeAccelerator::device(rank));
 }
 
 TEST_F(NcclTensors, Collectives) {
