@@ -101,21 +101,25 @@ void Context::peer_gone(const rpc::AgentId& peer, const rpc::Error& reason) {
     std::lock_guard lock(mutex_);
     if (expected_ != 0) gone_.insert_or_assign(peer, reason);
   }
+  const nccl::Devices::AbortsTogether together(*devices_);
   for (const auto& group : all()) group->peer_gone(peer, reason);
 }
 
 void Context::peer_forgotten(const rpc::AgentId& peer, const rpc::Error& reason) { peer_gone(peer, reason); }
 
 void Context::world_failed(const rpc::Error& error) {
+  const nccl::Devices::AbortsTogether together(*devices_);
   for (const auto& group : all()) group->world_failed(error);
 }
 
 rpc::Future<void> Context::leaving() {
+  const nccl::Devices::AbortsTogether together(*devices_);
   for (const auto& group : all()) group->leave();
   return rpc::Future<void>::made(rpc::Result<void>{});
 }
 
 void Context::shut_down() {
+  const nccl::Devices::AbortsTogether together(*devices_);
   for (const auto& group : all()) group->end();
   std::unique_ptr<rpc::HandlerPool> writer;  // its end waits for its jobs
   std::lock_guard lock(mutex_);

@@ -167,6 +167,11 @@ class FakeNccl {
     const auto found = calls_.find(rank);
     return found == calls_.end() ? std::vector<std::string>{} : found->second;
   }
+  // The ranks whose communicators were aborted, by group.
+  std::vector<std::vector<int>> aborts() const {
+    std::lock_guard lock(mutex_);
+    return aborts_;
+  }
   std::size_t alive() const {  // communicators
     std::lock_guard lock(mutex_);
     return static_cast<std::size_t>(
@@ -189,6 +194,7 @@ class FakeNccl {
   using Lock = std::unique_lock<std::recursive_mutex>;
   struct Group {
     int depth = 0;
+    std::vector<int> aborted;  // the ranks of its communicators
     std::vector<FakeOp> ops;
   };
 
@@ -289,6 +295,7 @@ class FakeNccl {
   std::map<std::thread::id, Group> groups_;
   std::map<Stream, std::vector<std::shared_ptr<FakeWork>>> streams_;
   std::map<int, std::vector<std::string>> calls_;
+  std::vector<std::vector<int>> aborts_;
   std::set<int> held_, holding_;
   std::vector<std::string> misuse_;
   std::size_t memory_ = 0;
@@ -419,6 +426,7 @@ inline FakeNccl::Result FakeNccl::end_group() {
     Group& group = groups_[std::this_thread::get_id()];
     if (--group.depth > 0) return Result::success;
     ops = std::exchange(group.ops, {});
+    if (!group.aborted.empty()) aborts_.push_back(std::exchange(group.aborted, {}));
     for (FakeOp& op : ops) {
       inside.insert(op.comm);
       const Faults& faults = faults_[op.comm->origin];

@@ -115,7 +115,13 @@ inline std::shared_ptr<const FakeNccl::Api> FakeNccl::api() {
   };
   api.comm_abort = [this](Comm* comm) {
     return within(comm, "abort", [&] {
-      if (comm->depth > 1) note("abort within a group");
+      if (comm->depth > 1) note("abort of a communicator with calls in an open group");
+      Group& group = groups_[std::this_thread::get_id()];
+      if (group.depth == 0) {
+        aborts_.push_back({comm->origin});
+      } else {
+        group.aborted.push_back(comm->origin);
+      }
       comm->dead = true;
       for (const auto& work : comm->works) work->ended = true;
       return Result::success;

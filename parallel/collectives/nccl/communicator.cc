@@ -65,9 +65,7 @@ Communicator::Communicator(Device device, Comm* handle, int size, int rank, Comm
 Communicator::~Communicator() {
   // Nothing of it is in flight, which would keep it.
   if (handle_ == nullptr) return;
-  device_.background->post([device = device_, handle = handle_] {
-    (void)device.try_within([&] { device.api->comm_abort(handle); });
-  });
+  device_.aborts->add(device_, handle_);
 }
 
 std::string Communicator::prefix() const {
@@ -161,8 +159,8 @@ void Communicator::put(const Launch& launch, const std::function<void(Calls&)>& 
 }
 
 // The order of launches is that on the device: the next launch waits until NCCL has put this one there. NCCL
-// does that on a thread of its own, which takes some 10 µs once the ranks are connected: the poll yields that
-// long, because a sleep takes 50 µs more than it is asked for.
+// does that on another thread, which takes some 10 µs once the ranks are connected. So the poll yields before
+// it sleeps: a sleep takes 50 µs more than requested.
 void Communicator::wait_until_launched(const std::string& what, Clock::time_point deadline) {
   constexpr std::chrono::microseconds launches_within{200};
   const Clock::time_point sleeps_from = Clock::now() + launches_within;
@@ -290,25 +288,52 @@ void Communicator::start_abort() {
     std::lock_guard lock(mutex_);
     if (std::exchange(aborting_, true)) return;
   }
-  device_.background->post([self = shared_from_this()] { self->let_go(); });
+  device_.aborts->add(device_, [self = shared_from_this()] { return self->take(); }, aborted_here());
+}
+
+// Null: a thread is inside NCCL, and let_go() waits for it; or there is nothing to abort. A poll is inside
+// for some µs only, and must not keep the communicator out of the group of aborts.
+Comm* Communicator::take() {
+  constexpr std::chrono::milliseconds longer_than_a_poll{100};
+  std::unique_lock lock(inside_, longer_than_a_poll);
+  if (!lock) {
+    device_.background->post([self = shared_from_this()] { self->let_go(); });
+    return nullptr;
+  }
+  Comm* const handle = std::exchange(handle_, nullptr);
+  lock.unlock();
+  if (handle == nullptr) has_let_go({});
+  return handle;
 }
 
 void Communicator::let_go() {
+  std::unique_lock lock(inside_, options_.patience);
+  if (!lock)  // aborting now would be undefined: what it holds is lost, and the thread with it
+    return has_let_go(std::make_exception_ptr(Error(
+        ErrorKind::deadline_exceeded, prefix() + "not aborted, because a thread is still inside NCCL")));
+  Comm* const handle = std::exchange(handle_, nullptr);
+  lock.unlock();
+  if (handle == nullptr) return has_let_go({});
+  device_.aborts->add(device_, handle, aborted_here());
+}
+
+Aborts::Done Communicator::aborted_here() {
+  return [self = shared_from_this()](Result result, const std::optional<std::string>& why) {
+    self->aborted(result, why);
+  };
+}
+
+void Communicator::aborted(Result aborted, const std::optional<std::string>& why) {
   rpc::Result<void> result;
-  if (std::unique_lock lock(inside_, options_.patience); lock) {
-    if (Comm* handle = std::exchange(handle_, nullptr); handle != nullptr) {
-      Result aborted = Result::success;
-      if (const auto why = device_.try_within([&] { aborted = device_.api->comm_abort(handle); }))
-        result = std::make_exception_ptr(Error(ErrorKind::internal, prefix() + "not aborted: " + *why));
-      else if (aborted != Result::success && aborted != Result::in_progress)
-        result = std::make_exception_ptr(
-            Error(kind_of(aborted), prefix() + "NCCL's abort: " + device_.api->get_error_string(aborted)));
-    }
-  } else {
-    // Aborting now would be undefined: what it holds is lost, and the thread with it.
+  if (why)
+    result = std::make_exception_ptr(Error(ErrorKind::internal, prefix() + "not aborted: " + *why));
+  else if (aborted != Result::success && aborted != Result::in_progress)
     result = std::make_exception_ptr(
-        Error(ErrorKind::deadline_exceeded, prefix() + "not aborted, because a thread is still inside NCCL"));
-  }
+        Error(kind_of(aborted), prefix() + "NCCL's abort: " + device_.api->get_error_string(aborted)));
+  has_let_go(std::move(result));
+}
+
+void Communicator::has_let_go(rpc::Result<void> result) {
   std::vector<rpc::Promise<void>> waiting;
   {
     std::lock_guard lock(mutex_);

@@ -150,7 +150,11 @@ class WEFT_EXPORT Communicator final : public Watched, public std::enable_shared
   void fail(const rpc::Error& error);
   bool end(const rpc::Error& error);  // whether it had not ended before
   void start_abort();
+  Comm* take();
   void let_go();  // blocks
+  Aborts::Done aborted_here();
+  void aborted(Result result, const std::optional<std::string>& why);
+  void has_let_go(rpc::Result<void> result);
   void end_flights();
 
   const Device device_;

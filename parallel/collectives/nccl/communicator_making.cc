@@ -188,11 +188,10 @@ class Communicator::Making final : public Watched, public std::enable_shared_fro
     return !settled_;
   }
   void abort(Comm* made) {
-    plan_.device.background->post(
-        [device = plan_.device, made, why = why_, promise = std::move(promise_)]() mutable {
-          (void)device.try_within([&] { device.api->comm_abort(made); });
-          if (promise) promise.fail(why);
-        });
+    plan_.device.aborts->add(plan_.device, made,
+                             [why = why_, promise = std::move(promise_)](auto&&...) mutable {
+                               if (promise) promise.fail(why);
+                             });
   }
 
   Plan plan_;

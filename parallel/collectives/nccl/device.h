@@ -4,6 +4,7 @@
 // order of its own. A value of shared parts; thread-safe.
 #pragma once
 
+#include <weft/parallel/collectives/nccl/aborts.h>
 #include <weft/parallel/collectives/nccl/api.h>
 #include <weft/parallel/collectives/nccl/launch_order.h>
 #include <weft/parallel/collectives/nccl/watch.h>
@@ -17,6 +18,7 @@ namespace weft::collectives::nccl {
 struct Device {
   std::shared_ptr<const Api> api;
   std::shared_ptr<LaunchOrder> order = std::make_shared<LaunchOrder>();
+  std::shared_ptr<Aborts> aborts = std::make_shared<Aborts>();
   std::shared_ptr<Watch> watch;
   // Runs what blocks: making a communicator, aborting one. It has a thread to spare.
   std::shared_ptr<rpc::Executor> background;

@@ -31,21 +31,38 @@ Devices::~Devices() {
 }
 
 std::shared_ptr<rpc::HandlerPool> Devices::background() {
-  std::lock_guard lock(pool_mutex_);
+  std::lock_guard lock(mutex_);
   if (background_ == nullptr) background_ = threads_for_what_blocks();
   return background_;
+}
+
+Devices::AbortsTogether::AbortsTogether(Devices& devices) {
+  {
+    std::lock_guard lock(devices.mutex_);
+    for (const auto& [name, device] : devices.made_) paused_.push_back(device);
+  }
+  for (const Device& device : paused_) device.aborts->pause();
+}
+
+Devices::AbortsTogether::~AbortsTogether() {
+  for (const Device& device : paused_) device.aborts->go_on(device);
 }
 
 void Devices::run(rpc::Job job) { background()->post(std::move(job)); }
 
 Device Devices::of(c10::Device device) {
-  std::lock_guard lock(mutex_);
-  if (const auto found = made_.find(device); found != made_.end()) return found->second;
+  std::lock_guard loading(loading_);
+  const auto pool = background();
+  {
+    std::lock_guard lock(mutex_);
+    if (const auto found = made_.find(device); found != made_.end()) return found->second;
+  }
   if (api_ == nullptr) {
     api_ = options_.load();
     loop_ = std::make_shared<rpc::AsioLoop>();
   }
-  return made_.emplace(device, device_of(device, api_, loop_, background())).first->second;
+  std::lock_guard lock(mutex_);
+  return made_.emplace(device, device_of(device, api_, loop_, pool)).first->second;
 }
 
 }  // namespace weft::collectives::nccl

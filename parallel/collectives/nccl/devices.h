@@ -11,6 +11,7 @@
 
 #include <map>
 #include <mutex>
+#include <vector>
 
 namespace weft::collectives::nccl {
 
@@ -28,17 +29,29 @@ class WEFT_EXPORT Devices {
 
   Device of(c10::Device device);  // unsupported where there is no NCCL; may block
   void run(rpc::Job job);         // on a thread of the pool
+
+  // What is aborted on a device during its lifetime is aborted in one group.
+  class WEFT_EXPORT AbortsTogether {
+   public:
+    explicit AbortsTogether(Devices& devices);
+    ~AbortsTogether();
+    AbortsTogether(const AbortsTogether&) = delete;
+    AbortsTogether& operator=(const AbortsTogether&) = delete;
+
+   private:
+    std::vector<Device> paused_;
+  };
   StreamCapture capture() const { return options_.capture(); }
 
  private:
   std::shared_ptr<rpc::HandlerPool> background();
 
   const DevicesOptions options_;
-  std::mutex pool_mutex_;                         // guards what follows; taken after mutex_, or alone
-  std::shared_ptr<rpc::HandlerPool> background_;  // for what blocks
-  std::mutex mutex_;                              // guards what follows
+  std::mutex loading_;  // held while NCCL is loaded; guards what follows
   std::shared_ptr<const Api> api_;
-  std::shared_ptr<rpc::AsioLoop> loop_;  // of the timer that looks at communicators
+  std::shared_ptr<rpc::AsioLoop> loop_;           // of the timer that looks at communicators
+  std::mutex mutex_;                              // guards what follows; taken after loading_, or alone
+  std::shared_ptr<rpc::HandlerPool> background_;  // for what blocks
   std::map<c10::Device, Device, bool (*)(const c10::Device&, const c10::Device&)> made_;
 };
 

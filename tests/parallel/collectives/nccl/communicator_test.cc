@@ -278,6 +278,19 @@ TEST_F(NcclCommunicator, AnAbortWaitsForTheThreadThatIsInside) {
   EXPECT_EQ(kind_of([&] { got(held); }), ErrorKind::aborted);
 }
 
+TEST_F(NcclCommunicator, CommunicatorsOfADeviceAreAbortedInOneGroup) {
+  make(2);
+  auto making = begin(2);
+  std::vector<Communicator::Ptr> others;
+  for (auto& one : making) others.push_back(got(one));
+  auto first = comms[0]->abort("enough"), second = others[0]->abort("enough"),
+       last = comms[1]->abort("enough");
+  got(first);
+  got(second);
+  got(last);
+  EXPECT_EQ(nccl.aborts(), (std::vector<std::vector<int>>{{0, 0}, {1}}));  // each rank has a device
+}
+
 TEST_F(NcclCommunicator, AnAbortDoesNotWaitForEver) {
   auto making = begin(1);
   got(making[0]);

@@ -1,0 +1,54 @@
+// Aborts: the communicators of one device that are to be aborted. NCCL aborts those in one group.
+//
+// NCCL's abort may wait for all kernels on the device. So communicators that are aborted one after the other
+// may wait for ever: the first abort for a kernel of the second communicator (NVIDIA/nccl#1013,
+// pytorch/pytorch#119797). What is added before the group begins is in it: at least all that is added during
+// a pause. Thread-safe.
+#pragma once
+
+#include <weft/parallel/collectives/nccl/abi.h>
+#include <weft/rpc/core/error.h>
+#include <weft/rpc/core/export.h>
+#include <weft/rpc/core/unique_function.h>
+
+#include <functional>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace weft::collectives::nccl {
+
+struct Device;
+
+class WEFT_EXPORT Aborts {
+ public:
+  // With NCCL's result, or why the device could not be used; on the background executor.
+  using Done = rpc::UniqueFunction<void(Result, const std::optional<std::string>&)>;
+  // The handle of a communicator that no thread uses any more; null: it is not aborted. Must not block.
+  using Take = std::function<Comm*()>;
+  // take: called on the background executor, too.
+  void add(const Device& device, Take take, Done done = nullptr);
+  void add(const Device& device, Comm* handle, Done done = nullptr) {
+    add(device, [handle] { return handle; }, std::move(done));
+  }
+
+  void pause();
+  void go_on(const Device& device);
+
+ private:
+  struct Abort {
+    Take take;
+    Done done;
+  };
+  void start(const Device& device);  // under the mutex
+  void run(const Device& device);
+
+  std::mutex mutex_;  // guards what follows
+  std::vector<Abort> added_;
+  std::size_t pauses_ = 0;
+  bool started_ = false;  // run() is posted
+};
+
+}  // namespace weft::collectives::nccl
