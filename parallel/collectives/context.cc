@@ -115,7 +115,15 @@ void Context::world_failed(const rpc::Error& error) {
 rpc::Future<void> Context::leaving() {
   const nccl::Devices::AbortsTogether together(*devices_);
   for (const auto& group : all()) group->leave();
-  return rpc::Future<void>::made(rpc::Result<void>{});
+  // The devices' loop completes it; the layers below go on on the agent's.
+  rpc::Promise<void> promise(core_->pick_loop());
+  auto future = promise.future();
+  devices_->closed().then([loop = core_->pick_loop(), promise = std::move(promise)](auto&& closed) mutable {
+    loop->post([promise = std::move(promise), closed = std::move(closed)]() mutable {
+      promise.complete(std::move(closed));
+    });
+  });
+  return future;
 }
 
 void Context::shut_down() {

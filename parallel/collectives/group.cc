@@ -26,7 +26,40 @@ struct Meaning {
   std::vector<std::vector<std::int64_t>> shapes;
   std::optional<int> root = {};
   std::optional<ReduceOp> reduction = {};
+  Tensors outputs = {}, inputs = {};  // all_to_all_v
 };
+
+// The comparison of an all_to_all_v is an all_to_all of sizes: each rank learns how much the others send to
+// it.
+void compare_sizes(GroupCore& core, Collective& collective, const Tensors& outputs, const Tensors& inputs) {
+  struct Sizes {
+    std::vector<std::int64_t> sent, announced, expected;
+  };
+  const auto ranks = static_cast<std::size_t>(core.size());
+  if (outputs.size() != ranks || inputs.size() != ranks) return;  // which is refused before it is compared
+  const auto sizes = std::make_shared<Sizes>();
+  for (const at::Tensor& input : inputs) sizes->sent.push_back(input.numel());
+  for (const at::Tensor& output : outputs) sizes->expected.push_back(output.numel());
+  sizes->announced.resize(ranks);
+  collective.layout.operation = Operation::all_to_all;
+  collective.layout.blocks = collective.layout.from = even_blocks(ranks, core.size());
+  collective.memory = {.input = reinterpret_cast<const std::byte*>(sizes->sent.data()),
+                       .output = reinterpret_cast<std::byte*>(sizes->announced.data()),
+                       .item_size = sizeof(std::int64_t),
+                       .keeper = sizes};
+  collective.finish = [sizes, core = core.shared_from_this(), text = collective.text()] {
+    for (std::size_t rank = 0; rank < sizes->expected.size(); ++rank) {
+      if (sizes->announced[rank] == sizes->expected[rank]) continue;
+      const auto name = [&](std::size_t one) {
+        return "rank " + std::to_string(one) + " (" + core->members()[one].name + ")";
+      };
+      throw rpc::Error(rpc::ErrorKind::invalid_argument,
+                       text + ": " + name(rank) + " sends " + std::to_string(sizes->announced[rank]) +
+                           " elements to " + name(static_cast<std::size_t>(core->rank())) +
+                           ", which expects " + std::to_string(sizes->expected[rank]));
+    }
+  };
+}
 
 rpc::Future<void> on_device(GroupCore& core, const at::Tensor& first, Meaning meaning, Deadline deadline,
                             const std::source_location& site, const nccl::GroupDevices::Put& put) {
@@ -34,10 +67,13 @@ rpc::Future<void> on_device(GroupCore& core, const at::Tensor& first, Meaning me
   collective.signature = {.operation = meaning.operation,
                           .shapes = std::move(meaning.shapes),
                           .dtype = first.scalar_type(),
-                          .root = meaning.root};
+                          .root = meaning.root,
+                          .device = first.device().type()};
   if (meaning.reduction) collective.signature.reduction = meaning.reduction->kind;
   collective.site = site;
   collective.deadline = deadline;
+  if (meaning.operation == Operation::all_to_all_v)
+    compare_sizes(core, collective, meaning.outputs, meaning.inputs);
   return core.devices().run(first.device(), std::move(collective), put);
 }
 
@@ -361,7 +397,7 @@ rpc::Future<void> Group::all_to_all_v(std::vector<at::Tensor> outputs, std::vect
                                       Deadline deadline, Site site) const {
   if (is_on_device(inputs))
     return on_device(
-        *core_, inputs.front(), {Operation::all_to_all_v, {{-1}}}, deadline, site,
+        *core_, inputs.front(), {Operation::all_to_all_v, {{-1}}, {}, {}, outputs, inputs}, deadline, site,
         [&](const Ranks& ranks, Deadline limit) { return ranks.all_to_all_v(outputs, inputs, limit); });
   return begin(core_, inlined_, [&] {
     expect_one_each(*core_, inputs);

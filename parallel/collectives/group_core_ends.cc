@@ -92,6 +92,7 @@ void GroupCore::left(const rpc::AgentId& from) {
 
 void GroupCore::has_left(int rank) {
   left_.insert(rank);
+  devices_.has_left(rpc::Error(rpc::ErrorKind::shut_down, prefix() + describe(rank) + " has left"));
   if (shared_ != nullptr) shared_->take_none_here();
   if (is_awaited(rank))
     fail_all(rpc::Error(rpc::ErrorKind::shut_down, prefix() + describe(rank) + " left before all was done"),

@@ -90,6 +90,12 @@ class FakeAccelerator {
     std::lock_guard lock(mutex_);
     return device_waits_;
   }
+  // What an event waits for in addition to the jobs on its stream: asked of a stream when the event is
+  // recorded. Null: nothing.
+  void set_pending_work(std::function<std::function<bool()>(const c10::Stream&)> ended) {
+    std::lock_guard lock(mutex_);
+    work_ended_ = std::move(ended);
+  }
   // How events were queried: with another device than theirs as the current one; by which threads since they
   // were taken.
   std::size_t queries_without_the_device() {
@@ -115,6 +121,7 @@ class FakeAccelerator {
   struct Mark {
     Key stream;
     std::uint64_t at = 0;
+    std::function<bool()> work_ended = nullptr;
   };
 
   static Key key(const c10::Stream& stream) { return {stream.device_index(), stream.id()}; }
@@ -270,7 +277,8 @@ class FakeAccelerator {
       auto& self = install();
       std::lock_guard lock(self.mutex_);
       if (*event == nullptr) *event = new Mark;
-      *static_cast<Mark*>(*event) = {key(stream), self.queues_[key(stream)].launched};
+      *static_cast<Mark*>(*event) = {key(stream), self.queues_[key(stream)].launched,
+                                     self.work_ended_ ? self.work_ended_(stream) : nullptr};
     }
     void block(void* event, const c10::Stream& stream) const override {
       const Mark mark = *static_cast<Mark*>(event);
@@ -282,7 +290,7 @@ class FakeAccelerator {
       const Mark& mark = *static_cast<Mark*>(event);
       self.querying_threads_.insert(std::this_thread::get_id());
       if (mark.stream.first != current_device_index()) ++self.queries_without_the_device_;
-      return self.queues_[mark.stream].done >= mark.at;
+      return self.queues_[mark.stream].done >= mark.at && (!mark.work_ended || mark.work_ended());
     }
     void synchronizeEvent(void* event) const override { install().wait(*static_cast<Mark*>(event)); }
     bool queryStream(const c10::Stream& stream) const override { return install().pending(stream) == 0; }
@@ -356,6 +364,7 @@ class FakeAccelerator {
   std::size_t pinned_allocations_ = 0, device_waits_ = 0, recorded_uses_ = 0;
   std::size_t queries_without_the_device_ = 0;
   std::set<std::thread::id> querying_threads_;
+  std::function<std::function<bool()>(const c10::Stream&)> work_ended_;
   std::uint64_t next_pooled_ = 0;
 };
 

@@ -83,6 +83,13 @@ struct FakeClique {
   std::map<std::vector<int>, std::vector<Split>> shrinks;
   std::vector<Split> grows;
   std::string grow_id;
+  // Nothing reads or writes the memory of one that was aborted.
+  void forget(const Comm* comm) {
+    const auto of_it = [comm](const FakeOp& op) { return op.comm == comm; };
+    for (auto& [sequence, ops] : collectives) std::erase_if(ops, of_it);
+    for (auto* ways : {&sends, &recvs})
+      for (auto& [way, ops] : *ways) std::erase_if(ops, of_it);
+  }
   bool complete() const { return std::count(members.begin(), members.end(), nullptr) == 0; }
 };
 

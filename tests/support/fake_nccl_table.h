@@ -124,6 +124,7 @@ inline std::shared_ptr<const FakeNccl::Api> FakeNccl::api() {
       }
       comm->dead = true;
       for (const auto& work : comm->works) work->ended = true;
+      comm->clique->forget(comm);
       return Result::success;
     });
   };

@@ -97,13 +97,13 @@ Future<void> Communicator::launch(Launch launch, const std::function<void(Calls&
   std::function<bool()> ended;
   try {
     put(launch, group, begun);
-    wait_until_launched(launch.what, deadline);
+    if (launch.waits) wait_until_launched(launch.what, deadline);
     try {
-      if (launch.mark) device_.run_within([&] { ended = launch.mark(); });
+      if (launch.waits && launch.mark) device_.run_within([&] { ended = launch.mark(); });
     } catch (const std::exception& error) {  // it is on the stream, and nobody would know when it ends
       fail_and_throw(Error(ErrorKind::internal, prefix() + launch.what + ": " + error.what()));
     }
-    if (ended == nullptr) return Future<void>::made({});
+    if (launch.waits && ended == nullptr) return Future<void>::made({});
   } catch (const Error&) {
     if (!begun) throw;
     ended = [] { return false; };  // but by the end of the communicator, which has this error
@@ -114,7 +114,8 @@ Future<void> Communicator::launch(Launch launch, const std::function<void(Calls&
   {
     std::lock_guard lock(mutex_);
     flights_.push_back({std::move(launch.what), rpc::later(device_.watch->loop()->now(), patience),
-                        std::move(ended), std::move(launch.keeps), std::move(promise)});
+                        std::move(ended), launch.waits ? nullptr : std::move(launch.mark),
+                        std::move(launch.keeps), std::move(promise)});
     if (!let_go_) {
       device_.watch->add(shared_from_this());
       return future;
@@ -203,10 +204,12 @@ bool Communicator::look(Clock::time_point now) {
 
 bool Communicator::look_within(Clock::time_point now) {
   std::optional<Error> failed;
+  bool launched = false;  // NCCL has put all on the stream
   if (std::unique_lock lock(inside_, std::try_to_lock); lock && handle_ != nullptr && !failure()) {
     Result state = Result::success;
     const Result asked = device_.api->comm_get_async_error(handle_, &state);
     if (asked != Result::success) state = asked;
+    launched = state == Result::success;
     if (state != Result::success && state != Result::in_progress) {
       std::string what = "in flight";
       if (std::lock_guard flights(mutex_); !flights_.empty()) what = flights_.front().what;
@@ -222,7 +225,8 @@ bool Communicator::look_within(Clock::time_point now) {
     for (auto flight = flights_.begin(); flight != flights_.end();) {
       bool ended = false;
       try {
-        ended = !over_ && !failed && flight->ended();
+        if (launched && flight->mark) flight->ended = std::exchange(flight->mark, nullptr)();
+        ended = !over_ && !failed && flight->ended && flight->ended();
       } catch (const std::exception& error) {
         failed = Error(ErrorKind::internal, prefix() + flight->what + ": " + error.what());
       }

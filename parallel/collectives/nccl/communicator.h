@@ -73,6 +73,9 @@ struct Launch {
   // Called when the group is on the stream: returns a function that says whether the stream has come past it,
   // which must not block. Nothing returned (a graph is captured): the launch is complete when it is there.
   std::function<std::function<bool()>()> mark;
+  // false: launch() returns before the group is on the stream, so that `mark` is called later, by the
+  // device's loop. Nothing else is launched meanwhile.
+  bool waits = true;
 };
 
 class WEFT_EXPORT Communicator final : public Watched, public std::enable_shared_from_this<Communicator> {
@@ -94,10 +97,10 @@ class WEFT_EXPORT Communicator final : public Watched, public std::enable_shared
   const Device& device() const { return device_; }
   std::optional<rpc::Error> failure() const;  // why it has ended
 
-  // Blocks until the group is on the stream: no longer than NCCL takes to connect the ranks, and until the
-  // deadline. Throws the communicator's error where nothing is begun. What goes wrong later, also what
-  // `group` throws, ends the communicator, since other ranks have begun, and is the future's: NCCL may be at
-  // it still.
+  // Blocks until the group is on the stream, if the launch waits: no longer than NCCL takes to connect the
+  // ranks, and until the deadline. Throws the communicator's error where nothing is begun. What goes wrong
+  // later, also what `group` throws, ends the communicator, since other ranks have begun, and is the
+  // future's: NCCL may be at it still.
   rpc::Future<void> launch(Launch launch, const std::function<void(Calls&)>& group);
 
   // The rest is of all ranks at once; until it is over this one launches nothing. failed_precondition while
@@ -111,8 +114,9 @@ class WEFT_EXPORT Communicator final : public Watched, public std::enable_shared
   UniqueId grow_id();
   rpc::Future<Ptr> grow(int size, std::optional<UniqueId> id, CommunicatorOptions options = {});
 
-  // An orderly end, when all that was launched is done.
-  rpc::Future<void> close();
+  // An orderly end, when all that was launched is done. Aborts where some ranks do not close in time; none:
+  // as long as was given for making it.
+  rpc::Future<void> close(std::optional<std::chrono::nanoseconds> limit = {});
   // Ends what is in flight. Complete once NCCL has let go of it; deadline_exceeded where it did not.
   rpc::Future<void> abort(const std::string& reason);
 
@@ -129,8 +133,9 @@ class WEFT_EXPORT Communicator final : public Watched, public std::enable_shared
     std::string what;
     rpc::Clock::time_point deadline;
     std::function<bool()> ended;
+    std::function<std::function<bool()>()> mark;  // null: it is on the stream
     std::shared_ptr<const void> keeps;
-    void let_go() { ended = nullptr, keeps = nullptr; }  // of tensors: outside the lock
+    void let_go() { ended = nullptr, mark = nullptr, keeps = nullptr; }  // of tensors: outside the lock
     rpc::Promise<void> promise;
   };
   Communicator(Device device, Comm* handle, int size, int rank, CommunicatorOptions options);

@@ -310,9 +310,9 @@ Future<Communicator::Ptr> Communicator::grow(int size, std::optional<UniqueId> i
 
 class Communicator::Closing final : public Watched, public std::enable_shared_from_this<Closing> {
  public:
-  explicit Closing(Ptr comm)
+  Closing(Ptr comm, std::chrono::nanoseconds limit)
       : comm_(std::move(comm)),
-        deadline_(rpc::later(comm_->device_.watch->loop()->now(), comm_->options_.deadline)),
+        deadline_(rpc::later(comm_->device_.watch->loop()->now(), limit)),
         promise_(comm_->device_.watch->loop()) {}
 
   Future<void> start() {
@@ -402,7 +402,7 @@ class Communicator::Closing final : public Watched, public std::enable_shared_fr
   rpc::Promise<void> promise_;
 };
 
-Future<void> Communicator::close() {
+Future<void> Communicator::close(std::optional<std::chrono::nanoseconds> limit) {
   {
     std::lock_guard lock(mutex_);
     if (over_) throw Error(*over_);
@@ -411,7 +411,7 @@ Future<void> Communicator::close() {
                   prefix() + (busy_ ? "close: it is at something else" : "close: work is in flight"));
     busy_ = true;
   }
-  return std::make_shared<Closing>(shared_from_this())->start();
+  return std::make_shared<Closing>(shared_from_this(), limit.value_or(options_.deadline))->start();
 }
 
 }  // namespace weft::collectives::nccl

@@ -1,6 +1,9 @@
 #include <weft/parallel/collectives/nccl/devices.h>
 
+#include <weft/rpc/core/when_all.h>
+
 #include <thread>
+#include <utility>
 
 namespace weft::collectives::nccl {
 namespace {
@@ -49,6 +52,17 @@ Devices::AbortsTogether::~AbortsTogether() {
 }
 
 void Devices::run(rpc::Job job) { background()->post(std::move(job)); }
+
+void Devices::add_closing(rpc::Future<void> closing) {
+  std::lock_guard lock(mutex_);
+  std::erase_if(closing_, [](const auto& one) { return one.ready(); });
+  closing_.push_back(std::move(closing).then([](rpc::Result<void>&&) { return rpc::Result<void>{}; }));
+}
+
+rpc::Future<void> Devices::closed() {
+  std::lock_guard lock(mutex_);
+  return rpc::when_all(std::exchange(closing_, {}));
+}
 
 Device Devices::of(c10::Device device) {
   std::lock_guard loading(loading_);

@@ -1,8 +1,8 @@
 // Devices: the devices of this process, as the groups of one agent share them.
 //
-// Each is made once, when a group first uses it, and NCCL is found then. Threads of its own call CUDA and
-// NCCL: one loop polls, a pool runs what blocks. No loop of the agent calls them. Agents of one process that
-// use one device would each have an order of launches of its own: let one of them use it. Thread-safe.
+// Each is made once, when a group first uses it, and NCCL is found then. One loop polls and a pool runs what
+// blocks: these threads call CUDA and NCCL, and no loop of the agent does. Two agents of one process would
+// each have an order of launches for a device: let one of them use it. Thread-safe.
 #pragma once
 
 #include <weft/parallel/collectives/nccl/tensor_collectives.h>
@@ -41,6 +41,8 @@ class WEFT_EXPORT Devices {
    private:
     std::vector<Device> paused_;
   };
+  void add_closing(rpc::Future<void> closing);  // of a communicator
+  rpc::Future<void> closed();                   // complete when those that were added are over
   StreamCapture capture() const { return options_.capture(); }
 
  private:
@@ -52,6 +54,7 @@ class WEFT_EXPORT Devices {
   std::shared_ptr<rpc::AsioLoop> loop_;           // of the timer that looks at communicators
   std::mutex mutex_;                              // guards what follows; taken after loading_, or alone
   std::shared_ptr<rpc::HandlerPool> background_;  // for what blocks
+  std::vector<rpc::Future<void>> closing_;
   std::map<c10::Device, Device, bool (*)(const c10::Device&, const c10::Device&)> made_;
 };
 

@@ -31,6 +31,9 @@ std::chrono::nanoseconds with_patience(std::chrono::nanoseconds limit) {
 // Of messages between devices: in their order, whatever their own tags are, which both sides compare.
 constexpr std::uint64_t message_tag = ~std::uint64_t{0};
 
+// An orderly end is of all members, and not all may come to it.
+constexpr std::chrono::seconds closes_within{5};
+
 std::string type_name(c10::Device device) { return c10::DeviceTypeName(device.type(), /*lower_case=*/true); }
 
 }  // namespace
@@ -43,6 +46,7 @@ std::chrono::nanoseconds GroupDevices::limit_of(Deadline deadline) const {
 std::optional<TensorCollectives> GroupDevices::found(c10::Device device) const {
   std::lock_guard lock(mutex_);
   if (over_) throw *over_;
+  if (left_) throw *left_;
   if (!on_) return std::nullopt;
   if (on_->device != device)
     refuse("this member of group '" + core_.name() + "' uses " + on_->device.str() + ", not " + device.str());
@@ -97,7 +101,7 @@ void GroupDevices::make_offer(c10::Device device, std::chrono::nanoseconds limit
       .then([core = core_.shared_from_this(), this, device,
              limit](rpc::Result<std::vector<rpc::Buffer>>&& offers) {
         auto begun = rpc::capture([&] { create(device, std::move(offers).get(), limit); });
-        if (!begun.ok()) made(device, begun.error());
+        if (!begun.ok()) made(begun.error());
       });
 }
 
@@ -121,37 +125,71 @@ void GroupDevices::create(c10::Device device, const std::vector<rpc::Buffer>& of
   };
   auto creation =
       Communicator::create(devices_->of(device), id, core_.size(), core_.rank(), std::move(options))
-          .then([core = core_.shared_from_this(), this, device](rpc::Result<Communicator::Ptr>&& made_here) {
-            if (!made_here.ok()) core->fail(made_here.error());  // others may have theirs
-            made(device, std::move(made_here));
+          .then([core = core_.shared_from_this(), this, device,
+                 limit](rpc::Result<Communicator::Ptr>&& created) {
+            if (created.ok()) {
+              connect(device, created.value(), limit);
+            } else {
+              core->fail(created.error());  // others may have theirs
+              made(created.error());
+            }
             return rpc::Result<void>{};
           });
   bool over = false;
   {
     std::lock_guard lock(mutex_);
     over = over_.has_value();
-    if (!over && on_ && !on_->ranks) on_->creation = std::move(creation);
+    if (!over && on_ && on_->communicator == nullptr) on_->creation = std::move(creation);
   }
   if (over) creation.cancel();
 }
 
-void GroupDevices::made(c10::Device device, rpc::Result<Communicator::Ptr>&& communicator) {
+// The first collective of a communicator connects its ranks, which takes long: the program's first one need
+// not wait for that.
+void GroupDevices::connect(c10::Device device, Communicator::Ptr communicator,
+                           std::chrono::nanoseconds limit) {
+  {
+    std::lock_guard lock(mutex_);
+    on_->communicator = communicator;  // end() aborts it from now on
+  }
+  devices_->run([core = core_.shared_from_this(), this, device, communicator, limit] {
+    const TensorCollectives ranks(communicator, device, devices_->capture());
+    auto begun = rpc::capture([&] {
+      {
+        std::lock_guard lock(mutex_);
+        if (over_) throw *over_;
+      }
+      return ranks.connect(limit);
+    });
+    if (!begun.ok()) {
+      if (!communicator->failure()) core->fail(begun.error());
+      return made(begun.error());
+    }
+    std::move(begun).get().then([core, this, ranks](rpc::Result<void>&& connected) {
+      connected.ok() ? made(ranks) : made(connected.error());
+    });
+  });
+}
+
+void GroupDevices::made(rpc::Result<TensorCollectives>&& ranks) {
   rpc::Result<void> result;
   std::optional<rpc::Promise<void>> promise;
+  Communicator::Ptr unused;
   {
     std::lock_guard lock(mutex_);
     promise.emplace(std::move(on_->promise));
     on_->creation = {};
-    if (communicator.ok() && !over_) {
-      on_->ranks.emplace(communicator.value(), device, devices_->capture());
+    if (ranks.ok() && !over_) {
+      on_->ranks.emplace(std::move(ranks).get());
     } else {
+      unused = std::move(on_->communicator);
       on_.reset();
-      not_made_ = over_ ? std::make_exception_ptr(*over_) : communicator.error();
+      not_made_ = over_ ? std::make_exception_ptr(*over_) : ranks.error();
       result = not_made_;
     }
   }
   changed_.notify_all();
-  if (communicator.ok() && !result.ok()) (void)communicator.value()->abort("its group has ended");
+  if (unused != nullptr) (void)unused->abort("its group has ended");
   if (*promise) promise->complete(std::move(result));
 }
 
@@ -162,25 +200,61 @@ void GroupDevices::wait_until_made() {
   if (!on_) std::rethrow_exception(not_made_);
 }
 
+GroupDevices::~GroupDevices() {
+  if (on_ && on_->ranks && !over_) close(on_->communicator);
+}
+
+// NCCL finalizes a communicator that all ranks end. An abort would be an error on ranks that still use
+// theirs.
+void GroupDevices::close(const Communicator::Ptr& communicator) {
+  auto closing = rpc::capture([&] { return communicator->close(closes_within); });
+  if (closing.ok()) return devices_->add_closing(std::move(closing).get());
+  (void)communicator->abort("its group has ended");
+}
+
+void GroupDevices::has_left(const Error& error) {
+  {
+    std::lock_guard lock(mutex_);
+    if (over_ || left_) return;
+    left_ = error;
+  }
+  if (!busy()) end(error);
+}
+
 // Nobody looks at what is being made any more where the agent ends, nor waits for who has died.
 void GroupDevices::end(const Error& error) {
   Communicator::Ptr communicator;
   std::optional<rpc::Promise<void>> promise;
   Future<void> creation;
+  bool orderly = error.kind() == ErrorKind::shut_down && !busy();
   {
     std::lock_guard lock(mutex_);
     if (over_) return;
     over_ = error;
-    if (on_ && on_->ranks) communicator = on_->ranks->communicator();
+    orderly = orderly && on_ && on_->ranks;
     if (on_) {
+      communicator = on_->communicator;
       promise.emplace(std::move(on_->promise));
       creation = std::move(on_->creation);
     }
   }
   changed_.notify_all();
   creation.cancel();
-  if (communicator != nullptr) (void)communicator->abort(error.what());
+  if (orderly) {
+    close(communicator);
+  } else if (communicator != nullptr) {
+    (void)communicator->abort(error.what());
+  }
   if (promise && *promise) promise->fail(error);
+}
+
+void GroupDevices::end_if_left() {
+  std::optional<Error> left;
+  {
+    std::lock_guard lock(mutex_);
+    left = left_;
+  }
+  if (left) end(*left);
 }
 
 // --- Collectives and messages ---
@@ -301,8 +375,8 @@ Future<void> GroupDevices::when_both(std::vector<Future<void>> sides, const std:
   rpc::when_all(std::move(sides))
       .then([core = core_.shared_from_this(), this,
              promise = std::move(promise)](rpc::Result<void>&& result) mutable {
-        --in_flight_;
         if (!result.ok()) result = reason(result.error());
+        if (--in_flight_ == 0) end_if_left();
         promise.complete(std::move(result));
       });
   return future;

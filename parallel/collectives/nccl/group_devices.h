@@ -5,9 +5,9 @@
 // the current stream at once; what ranks mean by it is compared beside, as a collective of the group without
 // elements, which is begun first: a launch may wait for who does not come. What a device has begun cannot be
 // taken back, so a difference ends the group here, as all other failures of either side do; the group's end
-// aborts the communicator, or its making. The future is complete when both sides are. Tensors are contiguous.
-// Owner: the group's core, which is alive in every call. Thread-safe; which of two threads comes first is for
-// the program to order.
+// aborts the communicator, or its making; an orderly end, when the device is idle, finalizes it. The future
+// is complete when both sides are. Tensors are contiguous. Owner: the group's core, which is alive in every
+// call. Thread-safe; which of two threads comes first is for the program to order.
 #pragma once
 
 #include <weft/parallel/collectives/collective.h>
@@ -29,9 +29,10 @@ class WEFT_EXPORT GroupDevices {
 
   GroupDevices(GroupCore& core, std::shared_ptr<Devices> devices)
       : core_(core), devices_(std::move(devices)) {}
+  ~GroupDevices();
 
-  // Complete when the communicator is there. unsupported, on all members, where one of them can have none:
-  // then it may be tried again, which collectives do not.
+  // Complete when the communicator is there and its ranks are connected. unsupported, on all members, where
+  // one of them can have none: then it may be tried again, which collectives do not.
   rpc::Future<void> prepare(c10::Device device, Deadline deadline, const std::source_location& site);
 
   // `put` puts on the current stream of that device what `meaning` says.
@@ -43,14 +44,16 @@ class WEFT_EXPORT GroupDevices {
                              const std::source_location& site);
 
   bool busy() const { return in_flight_ != 0; }
-  void end(const rpc::Error& error);  // the group has; does not block
+  void end(const rpc::Error& error);       // the group has; does not block
+  void has_left(const rpc::Error& error);  // a member: all end theirs when they are not busy
 
  private:
   struct OnDevice {
     c10::Device device;
     rpc::Promise<void> promise;                // of making it; none once it is completed
     rpc::Future<void> creation{};              // NCCL's part in that, to be cancelled
-    std::optional<TensorCollectives> ranks{};  // none: it is being made
+    Communicator::Ptr communicator{};          // null: it is being made
+    std::optional<TensorCollectives> ranks{};  // none: it is being made, or its ranks are being connected
   };
 
   std::optional<TensorCollectives> found(c10::Device device) const;
@@ -59,8 +62,11 @@ class WEFT_EXPORT GroupDevices {
   void make_offer(c10::Device device, std::chrono::nanoseconds limit, const std::source_location& site,
                   std::uint64_t round);
   void create(c10::Device device, const std::vector<rpc::Buffer>& offers, std::chrono::nanoseconds limit);
-  void made(c10::Device device, rpc::Result<Communicator::Ptr>&& communicator);
+  void connect(c10::Device device, Communicator::Ptr communicator, std::chrono::nanoseconds limit);
+  void made(rpc::Result<TensorCollectives>&& ranks);
   void wait_until_made();
+  void close(const Communicator::Ptr& communicator);
+  void end_if_left();
   // Puts it on the device, where `compare` begins what goes beside, unless that is under way (null).
   rpc::Future<void> launch(c10::Device device, const std::function<void()>& compare,
                            const std::function<rpc::Future<void>(const TensorCollectives&)>& put);
@@ -82,7 +88,7 @@ class WEFT_EXPORT GroupDevices {
   std::condition_variable changed_;
   std::optional<OnDevice> on_;
   std::exception_ptr not_made_;  // why the last one was not, of all members
-  std::optional<rpc::Error> over_;
+  std::optional<rpc::Error> over_, left_;
 };
 
 }  // namespace weft::collectives::nccl

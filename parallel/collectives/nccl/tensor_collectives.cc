@@ -3,8 +3,10 @@
 #include <weft/parallel/collectives/nccl/types.h>
 #include <weft/rpc/tensor/dtype.h>
 
+#include <ATen/ops/empty.h>
 #include <c10/core/DeviceGuard.h>
 #include <c10/core/Event.h>
+#include <c10/core/StreamGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <iterator>
@@ -115,31 +117,51 @@ void TensorCollectives::check_rank(const char* name, int rank) const {
            "there is no rank " + std::to_string(rank) + " among " + std::to_string(communicator_->size()));
 }
 
-Future<void> TensorCollectives::put(const char* name, Tensors tensors, Deadline deadline,
-                                    const std::function<void(Calls&)>& group) const {
-  Launch launch;
-  if (begins_) launch.turn = begins_();
+Launch TensorCollectives::launch_of(const char* name, const Tensors& tensors, Deadline deadline) const {
   const c10::impl::VirtualGuardImpl device(device_.type());
   const c10::Stream stream = device.getStream(device_);
+  const auto kept = std::make_shared<const Tensors>(tensors);
+  Launch launch;
   launch.stream = device.getStreamNativeHandle(stream);
   launch.what = describe(name, tensors.front());
   launch.deadline = deadline;
-  launch.keeps = std::make_shared<Tensors>(tensors);
-  launch.mark = [&, native = launch.stream] {
-    if (capture_.is_captured(native)) {
+  launch.keeps = kept;
+  launch.mark = [device, stream, kept, native = launch.stream, capture = capture_] {
+    if (capture.is_captured(native)) {
       // The launch is complete at once and keeps nothing: the allocator must know the stream.
-      for (const at::Tensor& tensor : tensors)
+      for (const at::Tensor& tensor : *kept)
         device.recordDataPtrOnStream(tensor.storage().data_ptr(), stream);
       return std::function<bool()>();
     }
-    auto event = std::make_shared<c10::Event>(device_.type());
+    auto event = std::make_shared<c10::Event>(device.type());
     event->record(stream);
-    return std::function<bool()>([event, capture = capture_] {
+    return std::function<bool()>([event, capture] {
       const AsksEvents asks(capture);
       return event->query();
     });
   };
+  return launch;
+}
+
+Future<void> TensorCollectives::put(const char* name, Tensors tensors, Deadline deadline,
+                                    const std::function<void(Calls&)>& group) const {
+  LaunchTurn turn = begins_ ? begins_() : LaunchTurn();
+  Launch launch = launch_of(name, tensors, deadline);
+  launch.turn = std::move(turn);
   return communicator_->launch(std::move(launch), group);
+}
+
+Future<void> TensorCollectives::connect(Deadline deadline) const {
+  const c10::DeviceGuard guard(device_);
+  const c10::impl::VirtualGuardImpl device(device_.type());
+  const c10::StreamGuard on(device.getStreamFromGlobalPool(device_));
+  const at::Tensor one = at::empty({1}, at::TensorOptions().device(device_).dtype(at::kByte));
+  Launch launch = launch_of("the first all_reduce", {one}, deadline);
+  launch.waits = false;
+  launch.turn = std::make_shared<LaunchOrder>()->reserve();
+  return communicator_->launch(std::move(launch), [&](Calls& calls) {
+    calls.all_reduce(one.const_data_ptr(), one.mutable_data_ptr(), 1, DataType::uint8, RedOp::max);
+  });
 }
 
 Future<void> TensorCollectives::all_reduce(at::Tensor tensor, ReduceOp op, Deadline deadline) const {

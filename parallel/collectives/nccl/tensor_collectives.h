@@ -37,6 +37,10 @@ class WEFT_EXPORT TensorCollectives {
   TensorCollectives(Communicator::Ptr communicator, c10::Device device,
                     StreamCapture capture = StreamCapture::of_cuda());
   const Communicator::Ptr& communicator() const { return communicator_; }
+  // A first collective, of one byte, on a separate stream: NCCL connects the ranks. Of all ranks, before
+  // all others. Does not wait for the other ranks and takes no turn, so that ranks may connect several
+  // communicators at once, in any order.
+  rpc::Future<void> connect(Deadline deadline = {}) const;
   // These, calling `begins` once the arguments of an operation are right. It returns the turn in which the
   // operation is launched.
   TensorCollectives announcing(std::function<LaunchTurn()> begins) const {
@@ -70,6 +74,7 @@ class WEFT_EXPORT TensorCollectives {
   rpc::Future<void> exchange(std::vector<PointToPoint> messages, Deadline deadline = {}) const;
 
  private:
+  Launch launch_of(const char* name, const Tensors& tensors, Deadline deadline) const;
   rpc::Future<void> put(const char* name, Tensors tensors, Deadline deadline,
                         const std::function<void(Calls&)>& group) const;
   void check(const char* name, const Tensors& tensors) const;

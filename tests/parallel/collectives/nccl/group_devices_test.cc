@@ -30,11 +30,14 @@ class GroupsOnDevices : public ::testing::TestWithParam<Backend> {
       const c10::StreamGuard guard(on);
       accelerator.launch(on.device(), std::move(job));
     };
+    accelerator.set_pending_work(
+        [this](const c10::Stream& stream) { return nccl.mark(FakeAccelerator::handle(stream)); });
   }
   void TearDown() override {
     groups.clear();
     company.reset();
     while (nccl.alive() != 0) std::this_thread::yield();  // the last abort may be under way
+    accelerator.set_pending_work(nullptr);
     EXPECT_EQ(nccl.misuse(), std::vector<std::string>{});
   }
   // absent: a rank whose NCCL cannot be loaded.
@@ -60,7 +63,11 @@ class GroupsOnDevices : public ::testing::TestWithParam<Backend> {
   }
   void make_ready() {
     make();
-    for (auto& future : prepare()) got(std::move(future));
+    done(prepare());
+  }
+  void done(Futures futures) {
+    work_until_ready(futures);
+    for (auto& future : futures) got(std::move(future));
   }
 
   static c10::Device device(int rank) { return FakeAccelerator::device(rank); }
@@ -98,9 +105,14 @@ class GroupsOnDevices : public ::testing::TestWithParam<Backend> {
   Futures begin_on_threads(F f, const std::function<void()>& meanwhile = [] {}) {
     Futures futures(groups.size());
     std::vector<std::thread> threads;
+    std::atomic<int> begun{0};
     for (const Group& group : groups)
-      threads.emplace_back([&, group] { futures[group.rank()] = f(group, group.rank()); });
+      threads.emplace_back([&, group] {
+        futures[group.rank()] = f(group, group.rank());
+        ++begun;
+      });
     meanwhile();
+    work_until([&] { return begun == size; });
     for (auto& thread : threads) thread.join();
     return futures;
   }
@@ -119,9 +131,7 @@ class GroupsOnDevices : public ::testing::TestWithParam<Backend> {
   }
   template <class F>
   void all(F f) {
-    Futures futures = begin(f);
-    work_until_ready(futures);
-    for (auto& future : futures) got(std::move(future));
+    done(begin(f));
   }
   void expect_failure(Futures futures, ErrorKind kind, const std::vector<std::string>& words) {
     work_until_ready(futures);
@@ -186,6 +196,15 @@ TEST_P(GroupsOnDevices, Collectives) {
     return group.scatter(t[rank], rank == 0 ? Tensors{gathered[2], gathered[0], gathered[1]} : Tensors{}, 0);
   });
   EXPECT_EQ(values(t[1]), three[0]);
+
+  std::vector<Tensors> outputs(size), inputs(size);  // rank i has i + j elements for rank j
+  for (int rank = 0; rank < size; ++rank)
+    for (int other = 0; other < size; ++other) {
+      inputs[rank].push_back(tensor(rank, Floats(std::size_t(rank + other), float(10 * rank + other))));
+      outputs[rank].push_back(zeros(rank, rank + other));
+    }
+  all([&](const Group& group, int rank) { return group.all_to_all_v(outputs[rank], inputs[rank]); });
+  EXPECT_EQ(values(outputs[1][2]), (Floats{21, 21, 21}));
 }
 
 TEST_P(GroupsOnDevices, SeveralTensorsAndMessagesAreOneLaunch) {
@@ -214,6 +233,49 @@ TEST_P(GroupsOnDevices, SeveralTensorsAndMessagesAreOneLaunch) {
   });
   EXPECT_EQ(values(theirs[0]), (Floats{2}));
   EXPECT_EQ(values(theirs[2]), (Floats{1}));
+}
+
+TEST_P(GroupsOnDevices, PrepareConnectsTheRanks) {
+  devices_work = false;
+  make();
+  Futures futures = prepare();
+  EXPECT_TRUE(eventually([&] {
+    return std::all_of(groups.begin(), groups.end(), [&](const Group& group) {
+      return nccl.calls(group.rank()) == std::vector<std::string>{"all_reduce 1"};
+    });
+  }));
+  for (const auto& future : futures) EXPECT_FALSE(future.ready());
+  devices_work = true;
+  done(std::move(futures));
+}
+
+TEST_P(GroupsOnDevices, ADeathWhileRanksAreConnectedIsNamed) {
+  devices_work = false;
+  make();
+  Futures futures = prepare();
+  EXPECT_TRUE(eventually([&] { return nccl.calls(0).size() + nccl.calls(1).size() == 2; }));
+  groups.pop_back();
+  company->end(2);
+  futures.pop_back();
+  expect_failure(std::move(futures), ErrorKind::peer_lost, {"worker2"});
+}
+
+TEST_P(GroupsOnDevices, AGroupThatIsDroppedIsFinalized) {
+  make_ready();
+  all([&](const Group& group, int rank) { return group.all_reduce(tensor(rank, {1})); });
+  groups.clear();
+  EXPECT_TRUE(eventually([&] { return nccl.alive() == 0; }));
+  EXPECT_TRUE(nccl.aborts().empty());
+}
+
+TEST_P(GroupsOnDevices, AGroupThatItsMembersLeaveIsFinalized) {
+  make_ready();
+  all([&](const Group& group, int rank) { return group.all_reduce(tensor(rank, {1})); });
+  got(company->agent(2).leave());  // complete when all have finalized
+  EXPECT_TRUE(eventually([&] { return nccl.alive() == 0; }));
+  EXPECT_TRUE(nccl.aborts().empty());
+  EXPECT_EQ(test::message_of([&] { got(groups[0].all_reduce(tensor(0, {1}))); }),
+            "group 'world': rank 2 (worker2) has left");
 }
 
 TEST_P(GroupsOnDevices, ArePutOnTheCurrentStream) {
@@ -285,14 +347,32 @@ TEST_P(GroupsOnDevices, NoLoopOfAnAgentCallsADeviceOrNccl) {
     });
     done.wait();
   }
-  work_until_ready(preparing);
-  for (auto& future : preparing) got(std::move(future));
+  done(std::move(preparing));
   all([&](const Group& group, int rank) { return group.all_reduce(tensor(rank, {1})); });
-  const auto querying = accelerator.take_querying_threads());
+  const auto querying = accelerator.take_querying_threads();
   EXPECT_FALSE(querying.empty());
   threads_of_nccl.insert(querying.begin(), querying.end());
   for (const auto& thread : threads_of_nccl) EXPECT_FALSE(loops.contains(thread));
   EXPECT_EQ(accelerator.queries_without_the_device(), elsewhere);
+}
+
+TEST_P(GroupsOnDevices, ComparisonsDoNotRunOnTheThreadThatLaunches) {
+  make_ready();
+  const auto here = std::this_thread::get_id();
+  std::atomic<int> elsewhere{0};
+  Futures futures;
+  for (int rank = 0; rank < size; ++rank) {
+    Collective meaning;
+    meaning.signature = {.operation = Operation::all_reduce, .shapes = {{1}}, .dtype = at::kFloat};
+    meaning.finish = [&] { elsewhere += std::this_thread::get_id() != here; };
+    const auto core = Context::of(*company->agent(rank).core())->all().front();
+    futures.push_back(core->devices().run(device(rank), std::move(meaning),
+                                          [one = tensor(rank, {1})](const auto& ranks, Deadline limit) {
+                                            return ranks.all_reduce(one, ReduceOp::sum, limit);
+                                          }));
+  }
+  done(std::move(futures));
+  EXPECT_EQ(elsewhere, size);
 }
 
 TEST_P(GroupsOnDevices, AThreadThatWaitsForItsLaunchDoesNotDelayComparisons) {
@@ -301,7 +381,7 @@ TEST_P(GroupsOnDevices, AThreadThatWaitsForItsLaunchDoesNotDelayComparisons) {
   const auto core = Context::of(*company->agent(0).core())->all().front();
   Futures futures(2);
   std::thread first([&] { futures[0] = groups[0].all_reduce(tensor(0, {1})); });
-  EXPECT_TRUE(eventually([&] { return !nccl.calls(0).empty(); }));
+  EXPECT_TRUE(eventually([&] { return nccl.calls(0).size() == 2; }));  // the first one is prepare()'s
   std::thread second([&] { futures[1] = groups[0].all_reduce(tensor(0, {1})); });
   EXPECT_TRUE(eventually([&] { return core->has_begun(1); }));
   groups[0].abort("enough");
@@ -319,6 +399,22 @@ TEST_P(GroupsOnDevices, ADifferenceEndsTheGroupAndIsToldToAll) {
   for (const Group& group : groups)
     EXPECT_EQ(test::kind_of([&] { got(group.all_reduce(tensors[group.rank()])); }),
               ErrorKind::invalid_argument);
+}
+
+TEST_P(GroupsOnDevices, SizesOfAllToAllVAreComparedByPairs) {
+  make_ready();
+  std::vector<Tensors> outputs(size), inputs(size);
+  for (int rank = 0; rank < size; ++rank)
+    for (int other = 0; other < size; ++other) {
+      inputs[rank].push_back(zeros(rank, rank == 1 && other == 0 ? 4 : 2));
+      outputs[rank].push_back(zeros(rank, 2));
+    }
+  Futures futures =
+      begin([&](const Group& group, int rank) { return group.all_to_all_v(outputs[rank], inputs[rank]); });
+  futures.pop_back();  // rank 2 may have succeeded before
+  expect_failure(std::move(futures), ErrorKind::invalid_argument,
+                 {"all_to_all_v(float32[?], fake) at", "group_devices_test.cc",
+                  "rank 1 (worker1) sends 4 elements to rank 0 (worker0), which expects 2"});
 }
 
 TEST_P(GroupsOnDevices, HostAndDeviceAreADifference) {
@@ -342,7 +438,7 @@ TEST_P(GroupsOnDevices, ADeviceThatThereIsNotIsNamedToAll) {
   Futures futures = begin(
       [&](const Group& group, int rank) { return group.prepare(rank == 1 ? device(9) : device(rank)); });
   expect_all(std::move(futures), ErrorKind::unsupported, {"rank 1 (worker1)", "no fake:9", "4"});
-  for (auto& future : prepare()) got(std::move(future));
+  done(prepare());
   all([&](const Group& group, int rank) { return group.all_reduce(tensor(rank, {1})); });
 }
 
@@ -352,7 +448,7 @@ TEST_P(GroupsOnDevices, WithoutAnIndexItIsTheCurrentDevice) {
     const c10::DeviceGuard guard(device(rank));
     return group.prepare(c10::Device(FakeAccelerator::type));
   });
-  for (auto& future : futures) got(std::move(future));
+  done(std::move(futures));
   all([&](const Group& group, int rank) { return group.all_reduce(tensor(rank, {1})); });
 }
 
@@ -369,7 +465,7 @@ TEST_P(GroupsOnDevices, WhatCouldNotBePreparedIsNotTriedAgainByACollective) {
 
 TEST_P(GroupsOnDevices, WithoutADeadline) {
   make();
-  for (auto& future : prepare(rpc::no_deadline)) got(std::move(future));
+  done(prepare(rpc::no_deadline));
   all([&](const Group& group, int rank) {
     return group.all_reduce(tensor(rank, {1}), ReduceOp::sum, rpc::no_deadline);
   });
@@ -403,8 +499,8 @@ TEST_P(GroupsOnDevices, AFirstCollectiveHearsOfADeathWhileItWaits) {
 }
 
 TEST_P(GroupsOnDevices, WhoDoesNotComeIsNamedAlsoWhereALaunchWaitsForIt) {
-  for (const int rank : {0, 1}) nccl.faults(rank).launch_polls = 1 << 30;
   make_ready();
+  for (const int rank : {0, 1}) nccl.faults(rank).launch_polls = 1 << 30;
   Futures futures;
   for (const int rank : {0, 1})
     futures.push_back(groups[rank].all_reduce(tensor(rank, {1}), ReduceOp::sum, 300ms));
@@ -429,8 +525,8 @@ TEST_P(GroupsOnDevices, WhoDoesNotComeIsNamed) {
 }
 
 TEST_P(GroupsOnDevices, ADeathWhileADeviceIsAtItIsNamed) {
-  devices_work = false;
   make_ready();
+  devices_work = false;
   Futures futures = begin([&](const Group& group, int rank) { return group.all_reduce(tensor(rank, {1})); });
   together(groups, [](const Group& group) { return group.barrier(); });  // it has been compared by now
   groups.pop_back();
@@ -440,8 +536,8 @@ TEST_P(GroupsOnDevices, ADeathWhileADeviceIsAtItIsNamed) {
 }
 
 TEST_P(GroupsOnDevices, WhatNcclSaysEndsTheGroupForAll) {
-  devices_work = false;
   make_ready();
+  devices_work = false;
   Futures futures = begin([&](const Group& group, int rank) { return group.all_reduce(tensor(rank, {1})); });
   together(groups, [](const Group& group) { return group.barrier(); });
   nccl.fail(1, Result::system_error);
@@ -449,8 +545,8 @@ TEST_P(GroupsOnDevices, WhatNcclSaysEndsTheGroupForAll) {
 }
 
 TEST_P(GroupsOnDevices, ACancelledOneIsAborted) {
-  devices_work = false;
   make_ready();
+  devices_work = false;
   Futures futures = begin([&](const Group& group, int rank) { return group.all_reduce(tensor(rank, {1})); });
   futures[1].cancel();
   expect_failure(std::move(futures), ErrorKind::aborted, {"rank 1", "aborted all_reduce"});
@@ -493,8 +589,14 @@ TEST_P(GroupsOnDevices, WhatIsNotPreparedIsRefusedAlsoWhileAFirstCollectiveWaits
   Futures futures(size);
   for (const int rank : {1, 2})
     others.emplace_back([&, rank] { futures[rank] = groups[rank].all_reduce(tensor(rank, {1})); });
-  for (auto& thread : others) thread.join();
-  waits.join();
+  std::atomic<bool> all_begun{false};
+  std::thread joins([&] {
+    for (auto& thread : others) thread.join();
+    waits.join();
+    all_begun = true;
+  });
+  work_until([&] { return all_begun.load(); });
+  joins.join();
   futures[0] = std::move(first);
   work_until_ready(futures);
   for (auto& future : futures) got(std::move(future));
@@ -505,8 +607,11 @@ TEST_P(GroupsOnDevices, WhatBlocksIsRefusedOnTheProgramsOwnLoop) {
   asio::io_context context;
   const auto work = asio::make_work_guard(context);
   const auto run_until = [&](const std::function<bool()>& over) {
-    while (!over())
+    while (!over()) {
+      for (c10::StreamId id = 0; id <= FakeAccelerator::pooled; ++id)
+        accelerator.wait(c10::Stream(c10::Stream::UNSAFE, device(0), id));
       if (context.poll() == 0) std::this_thread::yield();
+    }
   };
   test::InProcessJobStore store;
   rpc::AgentOptions options{.name = "worker0", .listen = {store.url}};

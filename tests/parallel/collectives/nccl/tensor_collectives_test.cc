@@ -126,6 +126,18 @@ TEST_F(NcclTensors, EventsAndCapturesAreQueriedWithTheDeviceSet) {
     EXPECT_EQ(current[std::size_t(rank)], FakeAccelerator::device(rank));
 }
 
+TEST_F(NcclTensors, ConnectingDoesNotBlockAndTakesNoTurn) {
+  for (int rank = 0; rank < size; ++rank) nccl.faults(rank).launch_polls = 5;
+  std::vector<rpc::Future<void>> connecting;
+  for (const TensorCollectives& one : ranks) connecting.push_back(one.connect());
+  EXPECT_TRUE(device(0).order->reserve().is_mine());
+  wait();
+  for (auto& one : connecting) EXPECT_FALSE(one.ready());
+  for (auto& one : connecting) got(one);
+  for (int rank = 0; rank < size; ++rank)
+    EXPECT_EQ(nccl.calls(rank), std::vector<std::string>{"all_reduce 1"});
+}
+
 TEST_F(NcclTensors, Collectives) {
   std::vector<at::Tensor> t(size);
   const auto each = [&](const std::vector<Floats>& from) {
