@@ -535,6 +535,34 @@ TEST_P(GroupsOnDevices, ADeathWhileADeviceIsAtItIsNamed) {
   expect_failure(std::move(futures), ErrorKind::peer_lost, {"worker2"});
 }
 
+TEST_P(GroupsOnDevices, ADeathAbortsTheCommunicatorsOfAllGroupsInOneNcclGroup) {
+  company = std::make_unique<Company>(2, GetParam(), std::make_unique<test::InProcessJobStore>(),
+                                      [&](int) { return devices(); });
+  std::vector<Group> more;
+  for (auto* made : {&groups, &more}) {
+    *made = company->groups({.deadline = 10s});
+    Futures preparing;
+    for (const Group& group : *made) preparing.push_back(group.prepare(device(group.rank())));
+    done(std::move(preparing));
+  }
+  devices_work = false;
+  Tensors tensors;  // first: copies to a device wait for its stream
+  for (int i = 0; i < 4; ++i) tensors.push_back(tensor(i % 2, {1}));
+  Futures futures;
+  for (auto* made : {&groups, &more}) {
+    for (const Group& group : *made)
+      futures.push_back(group.all_reduce(tensors[std::size_t(group.rank() + (made == &more ? 2 : 0))]));
+    together(*made, [](const Group& group) { return group.barrier(); });  // the comparison is done
+    made->pop_back();
+    futures.pop_back();
+  }
+  company->end(1);
+  expect_failure(std::move(futures), ErrorKind::peer_lost, {"worker1"});
+  const auto aborts = nccl.aborts();
+  EXPECT_NE(std::find(aborts.begin(), aborts.end(), std::vector<int>{0, 0}), aborts.end())
+      << ::testing::PrintToString(aborts);
+}
+
 TEST_P(GroupsOnDevices, WhatNcclSaysEndsTheGroupForAll) {
   make_ready();
   devices_work = false;
