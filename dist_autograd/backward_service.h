@@ -33,12 +33,14 @@ struct WEFT_EXPORT BackwardService {
   void release(rpc::CallContext& call, PassId pass, std::string error);
   WorkerGraph graph(PassId pass);
 
-  using Service = rpc::Service<
-      "weft.autograd", rpc::Method<"close", &BackwardService::close>,
-      rpc::Method<"root", &BackwardService::root>, rpc::Method<"begin", &BackwardService::begin>,
-      rpc::Method<"gradients", &BackwardService::gradients>,
-      rpc::Method<"discover", &BackwardService::discover>, rpc::Method<"finish", &BackwardService::finish>,
-      rpc::Method<"release", &BackwardService::release>, rpc::Method<"graph", &BackwardService::graph>>;
+  using Service = rpc::Service<"weft.autograd", rpc::Method<"close", &BackwardService::close, rpc::resumable>,
+                               rpc::Method<"root", &BackwardService::root, rpc::resumable>,
+                               rpc::Method<"begin", &BackwardService::begin, rpc::resumable>,
+                               rpc::Method<"gradients", &BackwardService::gradients, rpc::resumable>,
+                               rpc::Method<"discover", &BackwardService::discover, rpc::resumable>,
+                               rpc::Method<"finish", &BackwardService::finish, rpc::resumable>,
+                               rpc::Method<"release", &BackwardService::release, rpc::resumable>,
+                               rpc::Method<"graph", &BackwardService::graph, rpc::resumable>>;
 
   std::shared_ptr<Context> context;
 };

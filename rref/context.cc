@@ -301,8 +301,10 @@ void Context::connection_made(const rpc::AgentId& peer) {
   tell_taken_for_gone(peer);
 }
 
-// What was lent over it may not have arrived, though another connection to the same peer goes on.
+// What was lent over it may not have arrived, though another connection to the same peer goes on. A session
+// sends it again.
 void Context::connection_gone(std::uint64_t, const rpc::AgentId& peer, const rpc::Error&) {
+  if (core_->session_with(peer) != nullptr) return;
   act([&](protocol::Actions& out) {
     if (ended_ || gone_.contains(peer.incarnation)) return;
     owned_.connection_ended(peer, out);

@@ -78,7 +78,7 @@ rpc::MethodEntry object_method(std::string_view name,
 // Whether what was to reach `to` never will.
 bool Context::found_gone(const rpc::AgentId& to, const std::exception_ptr& error) {
   const auto gone = gone_with(error);
-  if (!gone || core_->linked_to(to)) return false;  // one of several connections may be what was lost
+  if (!gone || core_->expects(to)) return false;  // one of several connections may be what was lost
   peer_gone(to, *gone);
   return true;
 }
@@ -188,7 +188,7 @@ void Context::watch(const rpc::AgentId& agent, rpc::Clock::time_point patience) 
     } catch (const rpc::RemoteError&) {
       // It is there, whatever it says.
     } catch (const rpc::Error& error) {
-      if (self->core_->linked_to(agent)) return;  // by another connection, whose end will be seen
+      if (self->core_->expects(agent)) return;  // another connection's end will be seen, or its absence
       if (error.kind() == rpc::ErrorKind::peer_lost || self->now() >= patience)
         return self->peer_gone(agent, error);
       self->later([weak, agent, patience] {

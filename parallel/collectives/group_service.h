@@ -29,13 +29,14 @@ struct WEFT_EXPORT GroupService {
   bool standing(rpc::CallContext& call, GroupId group, std::uint64_t sequence);
 
   using Service =
-      rpc::Service<"weft.collectives", rpc::Method<"data", &GroupService::data, rpc::non_blocking>,
-                   rpc::Method<"message", &GroupService::message, rpc::non_blocking>,
-                   rpc::Method<"give", &GroupService::give, rpc::non_blocking>,
-                   rpc::Method<"disagree", &GroupService::disagree, rpc::non_blocking>,
-                   rpc::Method<"failed", &GroupService::failed, rpc::non_blocking>,
-                   rpc::Method<"left", &GroupService::left, rpc::non_blocking>,
-                   rpc::Method<"standing", &GroupService::standing, rpc::non_blocking>>;
+      rpc::Service<"weft.collectives",
+                   rpc::Method<"data", &GroupService::data, rpc::non_blocking, rpc::resumable>,
+                   rpc::Method<"message", &GroupService::message, rpc::non_blocking, rpc::resumable>,
+                   rpc::Method<"give", &GroupService::give, rpc::non_blocking, rpc::resumable>,
+                   rpc::Method<"disagree", &GroupService::disagree, rpc::non_blocking, rpc::resumable>,
+                   rpc::Method<"failed", &GroupService::failed, rpc::non_blocking, rpc::resumable>,
+                   rpc::Method<"left", &GroupService::left, rpc::non_blocking, rpc::resumable>,
+                   rpc::Method<"standing", &GroupService::standing, rpc::non_blocking, rpc::resumable>>;
 
   std::shared_ptr<Context> context;
 };

@@ -2,6 +2,7 @@
 #include <weft/rpc/agent/agent_core.h>
 
 #include <weft/rpc/agent/link.h>
+#include <weft/rpc/agent/sessions.h>
 #include <weft/rpc/core/asio_loop.h>
 #include <weft/rpc/transport/admission.h>
 #include <weft/rpc/transport/in_process.h>
@@ -60,6 +61,7 @@ Runtime own_runtime(const AgentOptions& options, asio::io_context* context) {
   Runtime runtime;
   runtime.incarnation = draw() | 1;  // never 0
   runtime.id_seed = draw();
+  runtime.process = own_process();
   runtime.handlers = std::make_shared<HandlerPool>(options.handler_threads);
   if (context != nullptr) {
     runtime.loops.push_back(std::make_shared<AsioLoop>(*context));
@@ -89,6 +91,12 @@ AgentCore::AgentCore(AgentOptions options, Runtime runtime)
       own_handlers_(std::dynamic_pointer_cast<HandlerPool>(handlers_)),
       memory_(std::make_shared<MemoryPool>(options_.receive_pool)),
       admission_(std::make_shared<Admission>(options_.limits.in_flight_total)),
+      sessions_(
+          std::make_shared<Sessions>(options_, id_seed_, runtime.process,
+                                     [this](const std::shared_ptr<Session>& session, const Error& reason) {
+                                       if (const auto self = weak_from_this().lock())
+                                         self->end_session(session, reason);
+                                     })),
       interceptors_(options_.interceptors) {
   for (const auto& transport : runtime.transports) transports_[std::string(transport->scheme())] = transport;
   transports_[self_scheme] = std::make_shared<InProcess>();
@@ -176,7 +184,8 @@ void AgentCore::log_some(const char* topic, const std::shared_ptr<Loop>& loop, c
         if (loop->running_here()) {
           loop->schedule(window.ends, summarise);
         } else {
-          loop->post([loop, summarise, ends = window.ends] { loop->schedule(ends, summarise); });
+          // By pointer: a loop that is never turned again must not keep itself.
+          loop->post([loop = loop.get(), summarise, ends = window.ends] { loop->schedule(ends, summarise); });
         }
       }
     }

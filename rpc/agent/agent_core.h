@@ -28,6 +28,8 @@ namespace weft::rpc {
 class Admission;
 class InProcess;
 class Interceptor;
+class Session;
+class Sessions;
 
 class WEFT_EXPORT AgentCore final : public std::enable_shared_from_this<AgentCore> {
  public:
@@ -93,6 +95,13 @@ class WEFT_EXPORT AgentCore final : public std::enable_shared_from_this<AgentCor
   std::vector<std::shared_ptr<Route>> all_routes() const;
   std::vector<std::shared_ptr<Link>> all_links() const;  // in the order of their making
   bool linked_to(const AgentId& life) const;
+  // Connected, or absent: it may return (Sessions).
+  bool expects(const AgentId& life) const;
+  // By which resumable messages to it outlive connections. null: none.
+  std::shared_ptr<Session> session_with(const AgentId& life) const;
+  std::vector<std::shared_ptr<Session>> all_sessions() const;
+  const ProcessId& process() const;
+  bool is_on_this_host(const std::string& name) const;       // some absent incarnation of that name
   std::shared_ptr<Link> link_to(const AgentId& life) const;  // any; null: none
   // Lanes that are here before the hello of their connection: as many at a time as connections without one.
   bool keep_early_lane();  // false: there are too many
@@ -139,8 +148,13 @@ class WEFT_EXPORT AgentCore final : public std::enable_shared_from_this<AgentCor
   void handshake_over(const std::shared_ptr<Link>& link);
   void adopt(std::shared_ptr<Connection> connection, std::shared_ptr<Route> route);
   void link_ready(const std::shared_ptr<Link>& link, std::shared_ptr<Route> route, const HelloInfo& hello);
-  void link_ended(const std::shared_ptr<Link>& link, const std::shared_ptr<Route>& route,
-                  const Error& reason);
+  // may_return: nothing says that the peer has ended too.
+  void link_ended(const std::shared_ptr<Link>& link, const std::shared_ptr<Route>& route, const Error& reason,
+                  bool may_return = false);
+  // This incarnation is gone: its session ends, and the layers learn it. Any thread.
+  void lose(const AgentId& life, const Error& reason);
+  // Nobody listens where that name was: its absent incarnations are gone. Any thread.
+  void refused_by(const std::string& name, const Error& reason);
   void peer_leaving(const AgentId& peer);
   // This life of a peer is over, whatever it thinks itself: its connections end, with peer_lost, none is made
   // with it any more (lease_lost, to either side), and its name leads to where the next life says it is.
@@ -181,6 +195,10 @@ class WEFT_EXPORT AgentCore final : public std::enable_shared_from_this<AgentCor
 
   bool is_linked(const std::string& name) const;  // with a life of that name; with mutex_
   void report_gone(const Link& link, bool last, const Error& reason);
+  void end_session(const std::shared_ptr<Session>& session, const Error& reason);
+  bool is_forgotten(const std::string& name, const std::shared_ptr<Route>& route) const;  // with mutex_
+  void forget_visitor(const std::string& name);                                           // likewise
+  void forget_visitors();                                                                 // likewise
   void check_drained();
   void end_drain(Result<void> result);
 
@@ -206,6 +224,7 @@ class WEFT_EXPORT AgentCore final : public std::enable_shared_from_this<AgentCor
   std::atomic<std::uint64_t> outgoing_values_{0};  // bytes of what else is in the larger ones
   std::atomic<std::uint64_t> held_calls_{0};       // that came in, without upkeep
   const std::shared_ptr<Admission> admission_;     // of the bytes of requests that come in
+  const std::shared_ptr<Sessions> sessions_;
   std::atomic<bool> draining_{false};
   std::atomic<bool> ended_{false};
   std::atomic<bool> world_failed_{false};  // world_failure_ is set
@@ -225,6 +244,7 @@ class WEFT_EXPORT AgentCore final : public std::enable_shared_from_this<AgentCor
   std::vector<std::unique_ptr<Listener>> listeners_;
   std::vector<std::unique_ptr<Listener>> companions_;  // in shared memory, beside those
   std::map<std::string, std::shared_ptr<Route>> routes_;
+  std::size_t forget_at_ = 64;  // so many of these
   std::uint64_t last_link_ = 0;
   std::set<std::shared_ptr<Link>, ByNumber> links_;
   std::set<std::shared_ptr<Link>, ByNumber> handshaking_;  // that came in and have not said who they are

@@ -2,6 +2,7 @@
 #include <weft/rpc/agent/agent_core.h>
 
 #include <weft/rpc/agent/link.h>
+#include <weft/rpc/agent/sessions.h>
 
 #include <algorithm>
 
@@ -97,6 +98,7 @@ void AgentCore::fail_world(const Error& error) {
   log(LogLevel::error, error.what(), {{log_fields::kind, to_string(error.kind())}});
   for (const auto& link : links) link->loop()->post([link, error] { link->fail_pending(error); });
   for (const auto& route : routes) route->loop()->post([route, error] { route->fail_waiting(error); });
+  for (const auto& session : sessions_->all()) session->fail_calls(error);
   for (const auto& hook : hooks_) hook->world_failed(error);
 }
 
@@ -133,7 +135,7 @@ void AgentCore::shut_down() {
   const Error reason(ErrorKind::shut_down, "this agent has shut down");
   const auto end = [&](Loop& loop) {
     for (const auto& link : links)
-      if (link->loop().get() == &loop) link->finish(reason);
+      if (link->loop().get() == &loop) link->end_life(reason);
     for (const auto& route : routes)
       if (route->loop().get() == &loop) route->shut_down(reason);
   };
@@ -151,6 +153,7 @@ void AgentCore::shut_down() {
     });
     done.wait();
   }
+  for (const auto& session : sessions_->close_all()) session->end(reason);
   listeners.clear();
   // Handlers that waited for calls have been woken with an error; what is queued runs to its end.
   if (own_handlers_ != nullptr) own_handlers_->join();

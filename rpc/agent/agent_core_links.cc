@@ -2,6 +2,7 @@
 #include <weft/rpc/agent/agent_core.h>
 
 #include <weft/rpc/agent/link.h>
+#include <weft/rpc/agent/sessions.h>
 #include <weft/rpc/transport/shm/companion.h>
 
 #include <algorithm>
@@ -118,6 +119,23 @@ bool AgentCore::linked_to(const AgentId& life) const {
   return links_of_.contains(life);
 }
 
+bool AgentCore::expects(const AgentId& life) const {
+  std::lock_guard lock(mutex_);
+  return links_of_.contains(life) || sessions_->is_absent(life);
+}
+
+std::shared_ptr<Session> AgentCore::session_with(const AgentId& life) const { return sessions_->find(life); }
+
+std::vector<std::shared_ptr<Session>> AgentCore::all_sessions() const { return sessions_->all(); }
+
+const ProcessId& AgentCore::process() const { return sessions_->own_process(); }
+
+bool AgentCore::is_on_this_host(const std::string& name) const {
+  const auto lives = sessions_->absent(name);
+  return std::any_of(lives.begin(), lives.end(),
+                     [this](const AgentId& life) { return sessions_->on_this_host(life); });
+}
+
 std::shared_ptr<Link> AgentCore::link_to(const AgentId& life) const {
   std::lock_guard lock(mutex_);
   if (!links_of_.contains(life)) return nullptr;
@@ -193,28 +211,41 @@ void AgentCore::handshake_over(const std::shared_ptr<Link>& link) {
 
 void AgentCore::link_ready(const std::shared_ptr<Link>& link, std::shared_ptr<Route> dialled,
                            const HelloInfo& hello) {
+  const bool has_session = link->protocol().has(features::sessions) && link->peer() != id_;
+  bool visited = false;
   std::shared_ptr<Route> named;
+  std::shared_ptr<Session> session;
   std::vector<Address> addresses;
   for (const std::string& text : hello.addresses) {
     try {
       addresses.push_back(Address::parse(text));
     } catch (const Error&) {
-      log(LogLevel::warning, hello.name + " names an address that is none: " + text,
-          {{log_fields::peer, hello.name}, {log_fields::address, text}});
+      log_some("malformed addresses", link->loop(), hello.name + " states a malformed address: " + text,
+               {{log_fields::peer, hello.name}, {log_fields::address, text}});
     }
   }
   {
     std::lock_guard lock(mutex_);
     ++links_of_[link->peer()];
+    if (has_session) session = sessions_->open(link->peer(), hello.process);
     AgentCounters::count(counters_.connections_made);
     peer_addresses_[hello.name] = hello.addresses;
     auto& place = routes_[hello.name];
-    if (place == nullptr)
-      place = dialled != nullptr ? dialled
-                                 : std::make_shared<Route>(shared_from_this(), link->loop(), hello.name,
-                                                           std::vector<Address>{});
+    if (place == nullptr) {
+      place = dialled;
+      if (place == nullptr) {
+        place = std::make_shared<Route>(shared_from_this(), link->loop(), hello.name, std::vector<Address>{});
+        place->set_to_visitor();
+        visited = true;
+      }
+    }
     named = place;
+    if (visited) forget_visitors();
   }
+  if (has_session) link->join(std::move(session));
+  // Of one name there is one incarnation at a time.
+  for (const AgentId& life : sessions_->absent(hello.name))
+    lose(life, Error(ErrorKind::peer_lost, to_string(link->peer()) + " took its place"));
   // A route that dialled runs on the link's loop.
   if (dialled != nullptr) dialled->link_up(link, true);
   if (hello.name == id_.name) return;
@@ -233,10 +264,37 @@ bool AgentCore::is_linked(const std::string& name) const {
   return first != links_of_.end() && first->first.name == name;
 }
 
+// Its peer connected by itself, no incarnation of that name is left, and nobody here holds a way to it: names
+// are cheap to make up.
+bool AgentCore::is_forgotten(const std::string& name, const std::shared_ptr<Route>& route) const {
+  return route->is_to_visitor() && route.use_count() == 1 && !is_linked(name) &&
+         sessions_->absent(name).empty();
+}
+
+void AgentCore::forget_visitor(const std::string& name) {
+  const auto found = routes_.find(name);
+  if (found == routes_.end() || !is_forgotten(name, found->second)) return;
+  routes_.erase(found);
+  peer_addresses_.erase(name);
+}
+
+// Those that an attempt to connect still held when their peers were found to be gone.
+void AgentCore::forget_visitors() {
+  if (routes_.size() < forget_at_) return;
+  std::erase_if(routes_, [this](const auto& entry) {
+    if (!is_forgotten(entry.first, entry.second)) return false;
+    peer_addresses_.erase(entry.first);
+    return true;
+  });
+  forget_at_ = std::max<std::size_t>(64, 2 * routes_.size());
+}
+
 void AgentCore::link_ended(const std::shared_ptr<Link>& link, const std::shared_ptr<Route>& dialled,
-                           const Error& reason) {
+                           const Error& reason, bool may_return) {
   std::vector<std::shared_ptr<Route>> routes;
-  std::shared_ptr<Link> other;  // to who has that name: the latest, who may be another life
+  std::shared_ptr<Link> other;       // to who has that name: the latest, who may be another life
+  std::shared_ptr<Route> back;       // to a peer that is absent
+  std::shared_ptr<Session> session;  // with one that is gone
   bool gone = false;
   {
     std::lock_guard lock(mutex_);
@@ -250,13 +308,13 @@ void AgentCore::link_ended(const std::shared_ptr<Link>& link, const std::shared_
       if (--links_of_[link->peer()] == 0) {
         links_of_.erase(link->peer());
         gone = link->peer() != id_;
-        // Who came by itself is forgotten where no life of that name is left and nobody here holds a way to
-        // it (the table and `routes` do): names are cheap to make up.
-        const std::string& name = link->peer().name;
-        if (const auto found = routes_.find(name); dialled == nullptr && gone && !is_linked(name) &&
-                                                   found != routes_.end() && found->second.use_count() == 2) {
-          routes_.erase(found);
-          peer_addresses_.erase(name);
+        if (gone && may_return && !ended_ && sessions_->begin_absence(link->peer(), reason, link->loop())) {
+          gone = false;
+          if (const auto found = routes_.find(link->peer().name); found != routes_.end())
+            back = found->second;
+        } else if (gone && link->had_session()) {
+          session = sessions_->close(link->peer());
+          gone = session != nullptr;  // else the layers know
         }
       }
       if (!routes.empty() && is_linked(link->peer().name)) {
@@ -275,7 +333,43 @@ void AgentCore::link_ended(const std::shared_ptr<Link>& link, const std::shared_
     }
   }
   if (dialled != nullptr && !link->ready()) dialled->dial_failed(reason);
+  if (back != nullptr) {
+    log(LogLevel::info, link->peer().name + " is absent: " + reason.what(),
+        {{log_fields::peer, link->peer().name}, {log_fields::kind, to_string(reason.kind())}});
+    back->rejoin();
+  }
+  routes.clear();
+  if (session != nullptr) session->end(reason);
   if (link->ready()) report_gone(*link, gone, reason);
+  if (link->ready() && gone) {
+    std::lock_guard lock(mutex_);
+    forget_visitor(link->peer().name);
+  }
+}
+
+void AgentCore::lose(const AgentId& life, const Error& reason) {
+  if (const auto session = sessions_->close(life)) end_session(session, reason);
+}
+
+void AgentCore::end_session(const std::shared_ptr<Session>& session, const Error& reason) {
+  const AgentId& life = session->peer();
+  std::shared_ptr<Route> route;
+  {
+    std::lock_guard lock(mutex_);
+    if (const auto found = routes_.find(life.name); found != routes_.end()) route = found->second;
+  }
+  if (route != nullptr) route->keep_off();
+  route = nullptr;
+  session->end(reason);
+  if (ended_) return;
+  for (const auto& hook : hooks_) hook->peer_gone(life, reason);
+  std::lock_guard lock(mutex_);
+  forget_visitor(life.name);
+}
+
+void AgentCore::refused_by(const std::string& name, const Error& reason) {
+  for (const AgentId& life : sessions_->absent(name))
+    lose(life, Error(ErrorKind::peer_lost, life.name + " no longer listens: " + reason.what()));
 }
 
 void AgentCore::forget(const AgentId& life, const std::string& reason) {
@@ -293,6 +387,7 @@ void AgentCore::forget(const AgentId& life, const std::string& reason) {
     link->loop()->post([link, life, error] {
       if (link->ready() && link->peer() == life) link->expel(error);
     });
+  if (sessions_->is_absent(life)) lose(life, error);
   for (const auto& hook : hooks_) hook->peer_forgotten(life, error);
 }
 

@@ -72,6 +72,7 @@ IncomingCall::~IncomingCall() {
                      .bytes = message_->bytes(),
                      .notification = is_notification(),
                      .upkeep = method_->upkeep,
+                     .resumable = is_resumable(),
                      .deadline = deadline_timer_});
   if (passed_ != nullptr) passed_->leave();
 }
@@ -236,7 +237,8 @@ void IncomingCall::reply(UniqueFunction<void(ValueWriter)> encode) {
     encode(message->result());
     for (auto& part : message->take_parts()) parts_.push_back(std::move(part));
     for (const auto& part : parts_) part->seal(*message);
-    frame = message->seal_reply(id());
+    const bool resumable = (is_resumable() || message->is_resumable()) && link_->session() != nullptr;
+    frame = message->seal_reply(id(), resumable ? frame_flags::resumable : 0);
     link_->check_fits(frame);
   } catch (...) {
     give_up_reply();

@@ -116,6 +116,7 @@ class WEFT_EXPORT IncomingCall final : public CallContext {
   void refuse(std::exception_ptr error);  // the same, and the handler was never called
 
   bool is_notification() const { return (message_->prefix().flags & frame_flags::notify) != 0; }
+  bool is_resumable() const { return (message_->prefix().flags & frame_flags::resumable) != 0; }
   void cancel() { run_cancel_jobs(); }  // by the caller (its deadline or its will) or its connection's end
   std::uint64_t id() const;
 

@@ -11,6 +11,13 @@ namespace {
 
 constexpr std::string_view certified = "cert:";  // of an identity
 
+// An acknowledgement leaves with the next frame once one of these has been accepted since the last one; by
+// itself at the latest after acknowledge_after, or at the second pair. Fewer frames wait for the heartbeat.
+constexpr std::uint64_t few_frames = 32, few_bytes = 1024;
+constexpr std::uint64_t many_frames = 256, many_bytes = 4 << 20;
+constexpr std::uint64_t few_unsent_bytes = 1024;  // a hello, acknowledgements: less than answers that pile up
+constexpr auto acknowledge_after = std::chrono::milliseconds{20};
+
 // In place of a method that is not served: layers above still read what the call carries, and it is they who
 // end what depends on it. The caller knows the method's name; the log of a notification has the id alone.
 std::shared_ptr<const MethodEntry> no_method(std::uint64_t id) {
@@ -81,6 +88,7 @@ void Link::open() {
   hello.most_attachments = core_->options().limits.attachments;
   hello.lanes = lanes_->most();
   hello.lane_key = lanes_->key();
+  hello.process = core_->process();
   OutboundFrame frame = OutgoingMessage::hello(hello);
   frame.sent = [weak = weak_from_this()] {
     const auto self = weak.lock();
@@ -99,6 +107,12 @@ void Link::open() {
 
 void Link::on_frame(InboundFrame frame) {
   if (ended_) return;
+  std::unique_lock<std::mutex> turn;
+  if (const auto session = this->session();
+      session != nullptr && (frame.prefix.flags & frame_flags::resumable) != 0) {
+    turn = session->turn();
+    if (!arrive(frame.prefix)) return;
+  }
   const auto charge = std::move(frame.charge);  // until the call holds its own
   auto message = std::make_shared<IncomingMessage>(std::move(frame), core_->options().limits);
   AgentCounters::count(core_->counters().bytes_received, message->bytes());
@@ -125,13 +139,18 @@ void Link::on_frame(InboundFrame frame) {
       return on_request(std::move(message), charge != nullptr);
     case FrameKind::reply:
       return on_reply(std::move(message));
-    case FrameKind::cancel:
-      if (const auto* found = incoming_.find(prefix.call_id))
-        if (auto call = found->call.lock()) call->cancel();
+    case FrameKind::cancel: {
+      const auto* found = incoming_.find(prefix.call_id);
+      auto call = found != nullptr ? found->call.lock() : nullptr;
+      if (call == nullptr && session_ != nullptr) call = session_->serving(prefix.call_id);
+      if (call != nullptr) call->cancel();
       return;
+    }
     case FrameKind::goodbye:
-      if (const auto reason = message->goodbye())
+      if (const auto reason = message->goodbye()) {
+        end_is_proven_ = true;
         return close(Error(reason->kind(), std::string("the peer says: ") + reason->what()));
+      }
       peer_leaving_ = true;
       return core_->peer_leaving(peer_);
     case FrameKind::ping:
@@ -143,6 +162,11 @@ void Link::on_frame(InboundFrame frame) {
       return on_credit(message->credit());
     case FrameKind::lane:
       return lanes_->on_frame(message->lane());
+    case FrameKind::received:
+      return on_received(prefix.call_id);
+    case FrameKind::resume:
+      expected_ = prefix.call_id;
+      return;
   }
 }
 
@@ -188,6 +212,105 @@ void Link::on_hello(IncomingMessage& message) {
                  Address::looks_like(route_->name()) ? std::string() : route_->name());
 }
 
+// --- The session ---
+
+void Link::join(std::shared_ptr<Session> session) {
+  session_ = std::move(session);
+  connection_->send(OutgoingMessage::plain(FrameKind::received,
+                                           session_ != nullptr ? session_->accepted() : Session::over));
+  if (session_ == nullptr || !session_->fresh()) return;
+  counted_ = true;
+  begin_session();
+}
+
+void Link::on_received(std::uint64_t count) {
+  if (!protocol_.has(features::sessions))
+    throw Error(ErrorKind::protocol_error, "bad frame: an acknowledgement without sessions");
+  if (session_ == nullptr) return;  // the peer has been told
+  if (count == Session::over)
+    return core_->lose(peer_, Error(ErrorKind::lease_lost, peer_.name + " took this agent for gone"));
+  if (!session_->acknowledged(count))
+    throw Error(ErrorKind::protocol_error, "bad frame: it acknowledges more than was sent");
+  if (!std::exchange(counted_, true)) begin_session();
+}
+
+void Link::begin_session() {
+  if (ended_ || !counted_ || session() == nullptr) return;
+  if (const auto begin = session_->use(shared_from_this())) {
+    if (begin->number != 0) connection_->send(OutgoingMessage::plain(FrameKind::resume, begin->number));
+    for (const std::uint64_t bytes : begin->charged) window_.use(bytes);
+    transmit();
+  }
+  send_waiting();
+}
+
+void Link::send_waiting() {
+  while (session_ != nullptr && !ended_) {
+    const auto call = session_->next_call(*this);
+    if (call == nullptr) return;
+    if (!call->finished()) enter(call);
+  }
+}
+
+void Link::transmit() {
+  while (!ended_ && session_ != nullptr) {
+    auto frame = session_->next(*this);
+    if (!frame) return;
+    AgentCounters::count(core_->counters().bytes_sent, bytes_of(*frame));
+    write(std::move(*frame));
+  }
+}
+
+// With the session's turn.
+bool Link::arrive(const Prefix& prefix) {
+  const auto arrival = session_->arrive(expected_++);
+  if (arrival == Session::Arrival::gap) {
+    connection_->send(OutgoingMessage::plain(FrameKind::received, Session::over));
+    loop()->post([core = core_, peer = peer_] {
+      core->lose(peer, Error(ErrorKind::peer_lost, "messages of " + peer.name + " are missing"));
+    });
+    return false;
+  }
+  ++unacknowledged_.frames;
+  unacknowledged_.bytes += Prefix::size + prefix.message_bytes();
+  acknowledge_soon();
+  if (arrival == Session::Arrival::accepted) return true;
+  if (prefix.kind == FrameKind::request) count(received_);  // the sender has counted it again
+  return false;
+}
+
+void Link::acknowledge_soon() {
+  if (unacknowledged_.frames >= many_frames || unacknowledged_.bytes >= many_bytes) return acknowledge();
+  if (unacknowledged_.bytes < few_bytes || acknowledge_timer_ != 0) return;
+  acknowledge_timer_ = loop()->schedule(later(loop()->now(), acknowledge_after), [weak = weak_from_this()] {
+    const auto link = weak.lock();
+    if (link == nullptr) return;
+    link->acknowledge_timer_ = 0;
+    if (link->unacknowledged_.bytes >= few_bytes) link->acknowledge();
+  });
+}
+
+void Link::acknowledge() {
+  if (ended_ || session_ == nullptr || std::exchange(unacknowledged_, {}).frames == 0) return;
+  connection_->send(OutgoingMessage::plain(FrameKind::received, session_->accepted()));
+}
+
+void Link::write(OutboundFrame&& frame) {
+  if (unacknowledged_.frames >= few_frames || unacknowledged_.bytes >= few_bytes) acknowledge();
+  spoken_ = true;
+  connection_->send(std::move(frame));
+}
+
+void Link::give_back(const Session::Asked& asked) {
+  const auto charged = asked.charged.lock();
+  if (charged == nullptr) return;
+  const auto back = [charged, bytes = asked.bytes] {
+    charged->window_.give_back(1, bytes);
+    charged->send_held();
+  };
+  charged->loop()->running_here() ? back() : charged->loop()->post(back);
+}
+
 // What came in is no peer's connection, but a lane of one that is there.
 void Link::become_lane() {
   const auto whole = core_->link_with(lane_->key);
@@ -229,6 +352,11 @@ void Link::send(const std::shared_ptr<PendingCall>& call) {
                to_string(*call->only()) + " is gone: " + to_string(peer_) + " took its place");
     return;
   }
+  if (call->resumable() && session() != nullptr) return session_->submit(call);
+  enter(call);
+}
+
+void Link::enter(const std::shared_ptr<PendingCall>& call) {
   if (ended_ || (peer_leaving_ && !call->upkeep())) {
     call->lose(peer_leaving_ ? ErrorKind::shut_down : ErrorKind::peer_lost,
                peer_leaving_ ? "the peer is shutting down" : "the connection has ended");
@@ -256,11 +384,12 @@ void Link::on_credit(const CreditInfo& credit) {
 }
 
 void Link::dispatch(const std::shared_ptr<PendingCall>& call) {
-  std::optional<OutboundFrame> frame;
+  const auto session = call->resumable() ? this->session() : nullptr;
+  std::optional<PendingCall::Sealed> sealed;
   try {
-    frame = call->take_frame(call, shared_from_this());
-    if (!frame) return;
-    check_fits(*frame);
+    sealed = call->take_frame(call, shared_from_this(), session);
+    if (!sealed) return;
+    check_fits(sealed->frame);
   } catch (const Error& error) {
     call->fail(Error(error.kind(), call->method() + ": " + error.what(), Execution::not_sent));
     return;
@@ -268,10 +397,26 @@ void Link::dispatch(const std::shared_ptr<PendingCall>& call) {
     call->finish(std::current_exception());
     return;
   }
+  OutboundFrame* frame = &sealed->frame;
   std::uint64_t bytes = frame->head.size();  // what the other side counts too
   for (const Buffer& attachment : frame->attachments) bytes += padded(attachment.size());
-  AgentCounters::count(core_->counters().bytes_sent, bytes);
   if (!call->background()) count(sent_);
+  if (session != nullptr) {
+    if (call->notify())
+      frame->sent = [session, id = call->id(), first = std::move(frame->sent)]() mutable {
+        if (first) first();
+        session->notified(id);
+      };
+    Session::Asked asked{.call = call, .bytes = bytes};
+    if (!call->upkeep()) {
+      window_.use(bytes);
+      asked.charged = weak_from_this();
+    }
+    if (session->request(std::move(*sealed), std::move(asked))) return transmit();
+    if (!call->upkeep()) window_.give_back(1, bytes);
+    return;
+  }
+  AgentCounters::count(core_->counters().bytes_sent, bytes);
   if (call->upkeep()) {
     pending_.insert(call->id(), {call, 0, 0});
   } else {
@@ -286,8 +431,7 @@ void Link::dispatch(const std::shared_ptr<PendingCall>& call) {
       call->finish(PendingCall::Reply{});
     };
   }
-  spoken_ = true;
-  connection_->send(std::move(*frame));
+  write(std::move(*frame));
 }
 
 void Link::check_fits(const OutboundFrame& frame) const {
@@ -324,9 +468,11 @@ void Link::beat() {
   if (silent_ > 1 && silent_ * heartbeat.interval >= heartbeat.patience) {
     AgentCounters::count(core_->counters().peers_silent);
     const auto seconds = std::chrono::duration<double>(silent_ * heartbeat.interval).count();
+    end_is_proven_ = true;  // an absence lasts no longer than this silence has
     return close(Error(ErrorKind::peer_lost,
                        "nothing was heard from " + peer_.name + " for " + std::to_string(seconds) + " s"));
   }
+  if (unacknowledged_.frames != 0) acknowledge();
   if (!std::exchange(spoken_, false)) send_beat(FrameKind::ping, 0);
   await_beat();
 }
@@ -361,8 +507,15 @@ void Link::finish(const Error& reason) {
 
 void Link::expel(const Error& reason) {
   if (ended_) return;
+  end_is_proven_ = true;
   connection_->send(OutgoingMessage::goodbye(reason));
   finish(Error(ErrorKind::peer_lost, reason.what()));
+}
+
+void Link::end_life(const Error& reason) {
+  if (!ended_ && ready_)
+    connection_->send(OutgoingMessage::goodbye(Error(ErrorKind::peer_lost, "its agent has ended")));
+  finish(reason);
 }
 
 void Link::fail_pending(const Error& error) {
@@ -376,16 +529,39 @@ void Link::fail_pending(const Error& error) {
 void Link::on_reply(std::shared_ptr<IncomingMessage> message) {
   if (message->has_sections())
     core_->replied(*message, peer_);  // also where nobody waits: it may hand something over
-  const auto asked = pending_.take(message->prefix().call_id);
-  if (!asked) return;
+  const std::uint64_t id = message->prefix().call_id;
+  if (session_ != nullptr)
+    if (const auto asked = session_->answered(id)) {
+      give_back(*asked);
+      if (asked->call != nullptr) asked->call->finish(std::move(message));
+      return;
+    }
+  if (finish_call(id, message)) return;
+  if ((message->prefix().flags & frame_flags::resumable) == 0) return;
+  // An answer takes the link that the peer's session uses. The call may have taken another one.
+  for (const auto& other : core_->all_links())
+    if (other.get() != this && other->ready() && other->peer() == peer_)
+      other->loop()->post([other, id, message] { other->finish_call(id, message); });
+}
+
+bool Link::finish_call(std::uint64_t call_id, const std::shared_ptr<IncomingMessage>& answer) {
+  const auto asked = pending_.take(call_id);
+  if (!asked) return false;
   window_.give_back(asked->calls, asked->bytes);
-  if (asked->call != nullptr) asked->call->finish(std::move(message));
+  if (asked->call != nullptr) asked->call->finish(answer);
   if (!held_.empty()) send_held();
+  return true;
 }
 
 // Nothing of it is known but its prefix.
-void Link::on_refused(const Prefix& request) {
+void Link::on_skipped(const Prefix& request) {
   if (ended_ || !ready_ || core_->ended()) return;
+  if (const auto session = this->session();
+      session != nullptr && (request.flags & frame_flags::resumable) != 0) {
+    const auto turn = session->turn();
+    if (!arrive(request)) return;
+  }
+  if (request.kind != FrameKind::request) return;
   AgentCounters::count(core_->counters().calls_shed);
   refuse(request, MethodEntry{}, ErrorKind::resource_exhausted,
          "no room for a request of " + std::to_string(request.message_bytes()) +
@@ -445,6 +621,7 @@ void Link::on_request(std::shared_ptr<IncomingMessage> message, bool admitted) {
                                              deadline, info.attempt, std::move(active));
   served.call = call;
   incoming_.insert(prefix.call_id, std::move(served));
+  if (call->is_resumable() && session_ != nullptr) session_->serve(prefix.call_id, call);
   if (message->has_sections()) {
     core_->prepare(std::move(call));
   } else {
@@ -464,10 +641,7 @@ void Link::refuse(const Prefix& request, const MethodEntry& method, ErrorKind ki
     if (method.upkeep) return;
     return give_credit(Prefix::size + request.header_words * std::uint64_t{8} + request.body_bytes);
   }
-  send_reply(
-      request.call_id,
-      OutgoingMessage::failure(request.call_id, {kind, message, core_->id().name, method.name, {}, true}),
-      ActiveCall(core_));
+  reply(request, {kind, message, core_->id().name, method.name, {}, true}, ActiveCall(core_));
 }
 
 void Link::reply(const Prefix& request, const FailureInfo& failure, ActiveCall active) {
@@ -481,7 +655,10 @@ void Link::reply(const Prefix& request, const FailureInfo& failure, ActiveCall a
          {log_fields::kind, to_string(failure.kind)}});
     return;
   }
-  send_reply(request.call_id, OutgoingMessage::failure(request.call_id, failure), std::move(active));
+  OutboundFrame frame = OutgoingMessage::failure(request.call_id, failure);
+  if ((request.flags & frame_flags::resumable) != 0 && session() != nullptr)
+    add_flag(frame.head.bytes(), frame_flags::resumable);
+  send_reply(request.call_id, std::move(frame), std::move(active));
 }
 
 void Link::send_reply(std::uint64_t call_id, OutboundFrame&& frame, ActiveCall&& active) {
@@ -489,6 +666,11 @@ void Link::send_reply(std::uint64_t call_id, OutboundFrame&& frame, ActiveCall&&
   const auto send = [call_id](Link& link, OutboundFrame& reply) {
     Served* call = link.incoming_.find(call_id);
     if (call != nullptr) link.count_no_more(*call);
+    if (has_flag(reply.head.bytes(), frame_flags::resumable) && link.session_ != nullptr) {
+      if (link.session_->send(std::move(reply)) == Session::Kept::too_many)
+        link.close(Error(ErrorKind::resource_exhausted, "the peer does not take its answers"));
+      return;
+    }
     link.answer(std::move(reply), call != nullptr && call->upkeep);
   };
   if (loop()->running_here()) return send(*this, frame);
@@ -511,11 +693,10 @@ void Link::answer(OutboundFrame&& frame, bool upkeep) {
   if (ended_) return;
   const std::uint64_t bytes = bytes_of(frame);
   const std::uint64_t unsent = connection_->unsent_bytes();
-  if (!upkeep && unsent != 0 && unsent + bytes > core_->options().limits.in_flight)
+  if (!upkeep && unsent > few_unsent_bytes && unsent + bytes > core_->options().limits.in_flight)
     return close(Error(ErrorKind::resource_exhausted, "the peer does not take its answers"));
   AgentCounters::count(core_->counters().bytes_sent, bytes);
-  spoken_ = true;
-  connection_->send(std::move(frame));
+  write(std::move(frame));
 }
 
 void Link::give_credit(std::uint64_t bytes) {
@@ -548,6 +729,7 @@ std::vector<std::shared_ptr<IncomingCall>> Link::incoming() const {
 
 void Link::call_ended(const Gone& gone) {
   core_->let_go(gone.bytes, gone.upkeep);
+  if (gone.resumable && session_ != nullptr) session_->served(gone.id);
   const auto forget = [gone](Link& link) {
     if (auto served = link.incoming_.take(gone.id)) link.count_no_more(*served);
     if (gone.deadline != 0) link.loop()->cancel(gone.deadline);
@@ -561,6 +743,7 @@ void Link::on_closed(const Error& reason) {
   if (ended_.exchange(true)) return;
   if (handshake_timer_ != 0) loop()->cancel(std::exchange(handshake_timer_, 0));
   if (heartbeat_ != 0) loop()->cancel(std::exchange(heartbeat_, 0));
+  if (acknowledge_timer_ != 0) loop()->cancel(std::exchange(acknowledge_timer_, 0));
   end_handshake();
   if (route_ == nullptr && !ready_ &&
       (reason.kind() == ErrorKind::permission_denied || reason.kind() == ErrorKind::deadline_exceeded))
@@ -580,14 +763,34 @@ void Link::on_closed(const Error& reason) {
                          : reason.kind() == ErrorKind::permission_denied ? ErrorKind::permission_denied
                          : reason.kind() == ErrorKind::lease_lost        ? ErrorKind::lease_lost
                          : ready_                                        ? ErrorKind::peer_lost
+                         : reason.kind() == ErrorKind::peer_lost         ? ErrorKind::unavailable
                                                                          : reason.kind();
-  core_->link_ended(shared_from_this(), route_, Error(kind, reason.what()));
+  // The connection was lost, and nothing says that the peer was: it may return.
+  const bool may_return = ready_ && kind == ErrorKind::peer_lost && reason.kind() == ErrorKind::peer_lost &&
+                          !end_is_proven_ && session() != nullptr;
+  if (session_ != nullptr) {
+    std::vector<std::shared_ptr<PendingCall>> resumable;
+    Fifo<std::shared_ptr<PendingCall>> others;
+    while (!held_.empty()) {
+      auto call = held_.pop();
+      if (may_return && call->resumable()) {
+        resumable.push_back(std::move(call));
+      } else {
+        others.push(std::move(call));
+      }
+    }
+    held_ = std::move(others);
+    session_->leave(*this, std::move(resumable));
+  }
+  core_->link_ended(shared_from_this(), route_, Error(kind, reason.what()), may_return);
   for (auto& [id, asked] : pending_.take_all())
     if (asked.call != nullptr) asked.call->lose(kind, reason.what());
   while (!held_.empty()) held_.pop()->lose(kind, reason.what());
   // Who sent a notification may leave behind it: it is served all the same.
   for (auto& [id, served] : incoming_.take_all())
-    if (auto call = served.call.lock(); call != nullptr && !call->is_notification()) call->cancel();
+    if (auto call = served.call.lock();
+        call != nullptr && !call->is_notification() && !(call->is_resumable() && session() != nullptr))
+      call->cancel();
   // It holds this link, until it has reported its own end: on the program's io_context that may never come.
   connection_ = nullptr;
   lanes_->end();

@@ -9,6 +9,7 @@
 #include <weft/rpc/agent/incoming_call.h>
 #include <weft/rpc/agent/link_lanes.h>
 #include <weft/rpc/agent/pending_call.h>
+#include <weft/rpc/agent/session.h>
 #include <weft/rpc/core/fifo.h>
 #include <weft/rpc/core/id_map.h>
 #include <weft/rpc/transport/connection.h>
@@ -43,12 +44,25 @@ class WEFT_EXPORT Link final : public ConnectionObserver, public std::enable_sha
   void check_fits(const OutboundFrame& frame) const;
   const std::shared_ptr<LinkLanes>& lanes() const { return lanes_; }  // any thread
 
+  // The session with the peer, which resumable calls are part of. null: there is none, or it is over. Any
+  // thread, once ready.
+  std::shared_ptr<Session> session() const {
+    return session_ != nullptr && !session_->ended() ? session_ : nullptr;
+  }
+  bool had_session() const { return session_ != nullptr; }  // any thread, once ready
+  // With the hello. null: the session with this incarnation is over.
+  void join(std::shared_ptr<Session> session);
+  void begin_session();  // sends over this link what the session has to send, unless another one does
+  void transmit();       // what the session has to send next, if this link is in use
+  void send_waiting();   // calls that wait in the session, likewise
+
   void send(const std::shared_ptr<PendingCall>& call);
   void cancel(std::uint64_t call_id);  // tells the callee; the call itself ends elsewhere
   void say_goodbye();                  // no new requests from here
   void close(const Error& reason);
   void finish(const Error& reason);       // ends the calls, sends what is queued, closes
   void expel(const Error& reason);        // the same, with peer_lost: the peer is told why
+  void end_life(const Error& reason);     // the same: this agent has ended, and the peer is told so
   void fail_pending(const Error& error);  // the calls under way; the link goes on
 
   // Answers of calls that came in here; any thread. `active` ends when the answer has left, or never will.
@@ -58,7 +72,7 @@ class WEFT_EXPORT Link final : public ConnectionObserver, public std::enable_sha
   // An incoming call has gone, with its timer if it had one. Any thread.
   struct Gone {
     std::uint64_t id = 0, bytes = 0;
-    bool notification = false, upkeep = false;
+    bool notification = false, upkeep = false, resumable = false;
     Loop::TimerId deadline = 0;
   };
   void call_ended(const Gone& gone);
@@ -74,8 +88,10 @@ class WEFT_EXPORT Link final : public ConnectionObserver, public std::enable_sha
   std::uint64_t id_seed() const { return incoming_.seed(); }  // of both tables of calls; a secret
 
   void on_frame(InboundFrame frame) override;
-  bool awaits(const Prefix& reply) override { return pending_.contains(reply.call_id); }
-  void on_refused(const Prefix& request) override;
+  bool awaits(const Prefix& reply) override {
+    return pending_.contains(reply.call_id) || (session_ != nullptr && session_->awaits(reply.call_id));
+  }
+  void on_skipped(const Prefix& message) override;
   void on_closed(const Error& reason) override;
 
  private:
@@ -90,8 +106,16 @@ class WEFT_EXPORT Link final : public ConnectionObserver, public std::enable_sha
   void end_handshake();
   void become_lane();  // of another link, once the hello has left
   void on_request(std::shared_ptr<IncomingMessage> message, bool admitted);
+  bool finish_call(std::uint64_t call_id, const std::shared_ptr<IncomingMessage>& answer);  // one made here
   void on_reply(std::shared_ptr<IncomingMessage> message);
+  void on_received(std::uint64_t count);
+  bool arrive(const Prefix& prefix);  // false: the frame is not to be delivered
+  void acknowledge();
+  void acknowledge_soon();
+  void give_back(const Session::Asked& asked);
+  void write(OutboundFrame&& frame);  // with an acknowledgement that is due
   void on_credit(const CreditInfo& credit);
+  void enter(const std::shared_ptr<PendingCall>& call);     // waits for credit
   void dispatch(const std::shared_ptr<PendingCall>& call);  // with credit
   void send_held();
   void count_no_more(Served& call);
@@ -117,6 +141,7 @@ class WEFT_EXPORT Link final : public ConnectionObserver, public std::enable_sha
   bool handshaking_;                // it came in, and counts as one that has not said who it is
   std::atomic<bool> ended_{false};
   std::atomic<bool> peer_leaving_{false};
+  bool end_is_proven_ = false;  // the loss of the connection is that of the peer
   AgentId peer_;
   Limits peer_limits_;                    // of one frame, as its hello says
   std::shared_ptr<const Caller> caller_;  // what handlers are told of the peer
@@ -136,6 +161,13 @@ class WEFT_EXPORT Link final : public ConnectionObserver, public std::enable_sha
     std::uint64_t upkeep = 0;  // calls that use no credit
   } unanswered_;
   CreditReturns returns_;
+  std::shared_ptr<Session> session_;  // fixed once ready
+  bool counted_ = false;              // the peer's count is known
+  std::uint64_t expected_ = 0;        // the number of the next resumable frame that arrives here
+  struct {
+    std::uint64_t frames = 0, bytes = 0;
+  } unacknowledged_;
+  Loop::TimerId acknowledge_timer_ = 0;
   Loop::TimerId heartbeat_ = 0;
   std::uint64_t heard_ = 0;  // bytes, at the last beat
   std::int64_t silent_ = 0;  // beats since anything was heard

@@ -36,6 +36,11 @@ struct Background {};
 // May stand open for as long as its agents live (a subscription): no work that Agent::quiesce() waits for.
 inline constexpr Background background{};
 
+struct Resumable {};
+// A call outlives the loss of its connection: it is sent again over the next connection to the same
+// incarnation, and runs once. It fails when that incarnation is found to be gone (rpc/agent/session.h).
+inline constexpr Resumable resumable{};
+
 // Follows the parameters of a method with others; RRefs use it: what may stand where a T is declared.
 template <class Stand, class T>
 struct StandsFor : std::false_type {};
@@ -152,6 +157,7 @@ struct MethodOf {
       (std::same_as<std::remove_cv_t<decltype(Options)>, NonBlocking> || ...);
   static constexpr bool is_background =
       (std::same_as<std::remove_cv_t<decltype(Options)>, Background> || ...);
+  static constexpr bool is_resumable = (std::same_as<std::remove_cv_t<decltype(Options)>, Resumable> || ...);
 };
 
 template <class Type, FixedString Name, auto Target, auto... Options>

@@ -67,6 +67,7 @@ class WEFT_EXPORT OutgoingCall {
   // Of such a method: made also to a peer that is leaving, and without credit, but never connects.
   bool upkeep = false;
   bool background = false;  // of such a method
+  bool resumable = false;   // likewise, or because of what the call carries
   std::optional<Clock::time_point> deadline;
   std::shared_ptr<const AgentId> only;  // refuse to speak to another life of the peer
   std::shared_ptr<const RetryPolicy> retry;

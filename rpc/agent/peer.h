@@ -193,6 +193,7 @@ class WEFT_EXPORT Peer {
     add_default_deadline(outgoing);
     outgoing.idempotent |= M::is_idempotent;
     outgoing.background = M::is_background;
+    outgoing.resumable = M::is_resumable;
     if (outgoing.retry == nullptr) outgoing.retry = core_->default_retry();  // not of the layers' own calls
     encode_after_modifiers<M>(outgoing, std::forward<Given>(given)...);
     return start_typed<Value>(std::move(outgoing), Decode<Value>{});

@@ -3,6 +3,7 @@
 #include <weft/rpc/agent/agent_core.h>
 #include <weft/rpc/agent/link.h>
 #include <weft/rpc/agent/route.h>
+#include <weft/rpc/agent/session.h>
 #include <weft/rpc/codec/codec.h>
 
 #include <algorithm>
@@ -40,6 +41,7 @@ void OutgoingCall::end() {
   for (auto& part : message_->take_parts()) parts_.push_back(std::move(part));
   for (const auto& part : parts_) part->seal(*message_);
   if (message_->bound()) only = message_->destination();
+  resumable = resumable || message_->is_resumable();
   if (!metadata_.empty())
     Codec<std::map<std::string, std::string>>::encode(message_->section(metadata_section, false), metadata_);
 }
@@ -72,6 +74,7 @@ PendingCall::PendingCall(OutgoingCall&& call, std::shared_ptr<AgentCore> core, s
       notify_(call.notify),
       upkeep_(call.upkeep),
       background_(call.background),
+      resumable_(call.resumable),
       only_(std::move(call.only)),
       deadline_(call.deadline),
       wait_for_ready_(call.wait_for_ready),
@@ -115,9 +118,11 @@ void PendingCall::set_timer(std::shared_ptr<Loop> loop, Loop::TimerId timer) {
   timer_ = timer;
 }
 
-std::optional<OutboundFrame> PendingCall::take_frame(const std::shared_ptr<PendingCall>& self,
-                                                     const std::shared_ptr<Link>& link) {
+std::optional<PendingCall::Sealed> PendingCall::take_frame(const std::shared_ptr<PendingCall>& self,
+                                                           const std::shared_ptr<Link>& link,
+                                                           const std::shared_ptr<Session>& session) {
   link_ = link;
+  session_ = session;
   Stage expected = Stage::waiting;
   if (!stage_.compare_exchange_strong(expected, Stage::sent, std::memory_order_acq_rel)) return std::nullopt;
   if (deadline_) {
@@ -126,23 +131,22 @@ std::optional<OutboundFrame> PendingCall::take_frame(const std::shared_ptr<Pendi
     info_.timeout_ns = static_cast<std::uint64_t>(std::max<std::int64_t>(left, 1));
   }
   for (auto& told : message_->take_leaving()) told(link->peer());
-  borrowed_ = message_->take_borrowed();
-  OutboundFrame frame = message_->seal_request(info_, id_, notify_ ? frame_flags::notify : 0);
+  auto borrowed = message_->take_borrowed();
+  std::uint16_t flags = notify_ ? frame_flags::notify : 0;
+  if (session != nullptr) flags |= frame_flags::resumable;
+  Sealed sealed{message_->seal_request(info_, id_, flags), nullptr};
   message_.reset();
-  if (!borrowed_.empty()) frame.sent = [self] { self->check_borrowed(); };
-  return frame;
-}
-
-void PendingCall::check_borrowed() {
-  for (auto& unchanged : std::exchange(borrowed_, {}))
-    if (!unchanged()) {
-      fail(Error(
-          ErrorKind::argument_modified,
-          route_->peer_name() + ": " + method_ +
-              ": an argument changed before it was sent; pass rpc::Snapshot(tensor) or wait for the call",
-          Execution::maybe_executed));
-      return;
-    }
+  if (borrowed.empty()) return sealed;
+  sealed.check = std::make_shared<UniqueFunction<void()>>([self, borrowed = std::move(borrowed)]() mutable {
+    if (std::all_of(borrowed.begin(), borrowed.end(), [](auto& unchanged) { return unchanged(); })) return;
+    self->fail(
+        Error(ErrorKind::argument_modified,
+              self->route_->peer_name() + ": " + self->method_ +
+                  ": an argument changed before it was sent; pass rpc::Snapshot(tensor) or wait for the call",
+              Execution::maybe_executed));
+  });
+  sealed.frame.sent = [check = sealed.check] { (*check)(); };
+  return sealed;
 }
 
 bool PendingCall::finish(Result<Reply> result) {

@@ -17,6 +17,7 @@ namespace weft::rpc {
 class AgentCore;
 class Link;
 class Route;
+class Session;
 
 // The method that a reply with sections answers; in the slots of the message.
 struct AnsweredMethod {
@@ -40,6 +41,7 @@ class WEFT_EXPORT PendingCall {
   bool notify() const { return notify_; }
   bool upkeep() const { return upkeep_; }
   bool background() const { return background_; }
+  bool resumable() const { return resumable_; }
   const AgentId* only() const { return only_.get(); }
   const std::shared_ptr<Route>& route() const { return route_; }
   std::optional<Clock::time_point> deadline() const { return deadline_; }
@@ -62,8 +64,17 @@ class WEFT_EXPORT PendingCall {
 
   // Seals and hands over the frame; on the link's loop, once. From here on the callee may run it. Nothing
   // where the call has ended: then it stays unsent. Throws what sealing throws.
-  std::optional<OutboundFrame> take_frame(const std::shared_ptr<PendingCall>& self,
-                                          const std::shared_ptr<Link>& link);
+  struct Sealed {
+    OutboundFrame frame;
+    // Fails the call if a borrowed argument has changed: to be called whenever the frame has left. null: none
+    // is borrowed.
+    std::shared_ptr<UniqueFunction<void()>> check;
+  };
+  // session: that keeps the frame; null: none does.
+  std::optional<Sealed> take_frame(const std::shared_ptr<PendingCall>& self,
+                                   const std::shared_ptr<Link>& link,
+                                   const std::shared_ptr<Session>& session = nullptr);
+  std::shared_ptr<Session> session() const { return session_.lock(); }  // null: none. Once the call has left
 
   // Any thread; false where it had ended before.
   bool finish(Result<Reply> result);
@@ -82,14 +93,13 @@ class WEFT_EXPORT PendingCall {
  private:
   enum class Stage : std::uint8_t { waiting, sent, over };
   void complete(Result<Reply> result);
-  void check_borrowed();
 
   const std::shared_ptr<AgentCore> core_;
   const std::uint64_t id_;
   const std::string method_;
   const std::shared_ptr<Route> route_;
   const bool notify_;
-  const bool upkeep_, background_;
+  const bool upkeep_, background_, resumable_;
   const std::shared_ptr<const AgentId> only_;
   std::optional<Clock::time_point> deadline_;
   const bool wait_for_ready_;
@@ -98,10 +108,10 @@ class WEFT_EXPORT PendingCall {
   RequestInfo info_;
   std::unique_ptr<OutgoingMessage> message_;
   std::vector<std::shared_ptr<CallPart>> parts_;
-  std::vector<UniqueFunction<bool()>> borrowed_;
   std::shared_ptr<Loop> timer_loop_;
   Loop::TimerId timer_ = 0;
   std::weak_ptr<Link> link_;
+  std::weak_ptr<Session> session_;
   std::atomic<Stage> stage_{
       Stage::waiting};  // one step decides both who ends the call and whether it was sent
   // What this call is cancelled with, and the job there that its end makes needless: 0 before it is known,

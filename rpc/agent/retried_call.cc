@@ -78,6 +78,7 @@ void RetriedCall::attempt() {
   again.only = call_.only;
   again.serving = call_.serving;
   again.background = call_.background;
+  again.resumable = call_.resumable;
   again.attempt = attempts_++;
   if (!borrowed_.empty()) again.message().borrow([self = shared_from_this()] { return self->unchanged(); });
   auto pending = std::make_shared<Attempt>(std::move(again), core_, route_, shared_from_this());

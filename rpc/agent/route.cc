@@ -2,7 +2,9 @@
 
 #include <weft/rpc/agent/agent_core.h>
 #include <weft/rpc/agent/link.h>
+#include <weft/rpc/agent/session.h>
 #include <weft/rpc/transport/shm/companion.h>
+#include <weft/rpc/transport/transport.h>
 
 #include <algorithm>
 
@@ -93,6 +95,10 @@ void Route::place(std::shared_ptr<PendingCall> call) {
     call->fail(*lost);
     return;
   }
+  if (const auto session = call->resumable() ? session_for(*core, *call) : nullptr) {
+    watch_time(call, false);
+    return session->submit(std::move(call));
+  }
   auto link = link_;
   // The route leads to who was heard of last by that name. Another life may still be there, or there already.
   if (call->only() != nullptr && (link == nullptr || link->peer() != *call->only()))
@@ -109,7 +115,8 @@ void Route::place(std::shared_ptr<PendingCall> call) {
     call->lose(ErrorKind::peer_lost, "the connection has ended");
     return;
   }
-  if (in_backoff() && !call->wait_for_ready()) {
+  if (in_backoff() && for_nobody_) end_backoff();
+  if (in_backoff() && !waits(*call, *core, *refusal_)) {
     const std::chrono::duration<double> left = not_before_ - loop_->now();
     return fail(*call, Error(refusal_->kind(), std::string(refusal_->what()) +
                                                    "; the next attempt to connect is due in " +
@@ -119,6 +126,17 @@ void Route::place(std::shared_ptr<PendingCall> call) {
   if (waiting_.size() >= prune_at_) prune();
   waiting_.push_back(std::move(call));
   dial();
+}
+
+// The session that a resumable call is part of, also while its peer is absent. null: none yet, so the call
+// waits for a connection as others do.
+std::shared_ptr<Session> Route::session_for(const AgentCore& core, const PendingCall& call) const {
+  if (call.upkeep()) return nullptr;
+  if (link_ != nullptr && link_->usable() && (call.only() == nullptr || link_->peer() == *call.only()))
+    return link_->session();
+  const auto known = identity();
+  const AgentId* life = call.only() != nullptr ? call.only() : known.get();
+  return life == nullptr ? nullptr : core.session_with(*life);
 }
 
 // A call that ends stays in the queue until there are as many as were left over the last time: to look for it
@@ -160,6 +178,7 @@ void Route::cancel(std::shared_ptr<PendingCall> call) {
 void Route::end(const std::shared_ptr<PendingCall>& call, ErrorKind kind, const std::string& reason) {
   std::shared_ptr<Link> link;
   if (!call->lose(kind, reason, &link)) return;
+  if (const auto session = call->session()) return session->cancel(call->id());
   if (link == nullptr) return;
   if (link->loop()->running_here()) return link->cancel(call->id());
   link->loop()->post([link, id = call->id()] { link->cancel(id); });
@@ -181,6 +200,21 @@ void Route::forget(const AgentId& life) {
   if (!Address::looks_like(name_)) addresses_.clear();
 }
 
+void Route::rejoin() {
+  loop_->post([self = shared_from_this()] {
+    self->rejoining_ = true;
+    self->refused_dials_ = 0;
+    self->end_backoff();
+    self->dial();
+  });
+}
+
+void Route::keep_off() {
+  loop_->post([weak = weak_from_this()] {
+    if (const auto self = weak.lock()) self->rejoining_ = false;
+  });
+}
+
 void Route::connect() {
   if (wanted_.exchange(true)) return;
   loop_->post([self = shared_from_this()] {
@@ -190,11 +224,12 @@ void Route::connect() {
 }
 
 void Route::dial() {
-  if (dialling_ || (waiting_.empty() && !wanted_)) return;
+  if (dialling_ || (waiting_.empty() && !wanted_ && !rejoining_)) return;
   const auto core = core_.lock();
   if (core == nullptr) return;
   if (in_backoff()) return dial_later();
   dialling_ = true;
+  for_nobody_ = waiting_.empty() && !wanted_;
   if (reach_ != Reach::failing) reach_ = Reach::connecting;
   const Error nowhere(ErrorKind::not_found, "no agent named '" + name_ + "' is known here");
   if (!addresses_.empty()) return dial_all(*core, addresses_, nowhere);
@@ -211,6 +246,8 @@ void Route::dial() {
 // Each address, but its companion in shared memory first.
 void Route::dial_all(const AgentCore& core, const std::vector<Address>& addresses, const Error& nowhere) {
   untried_.clear();
+  refused_ = false;
+  all_refused_ = true;
   const bool same_host = core.options().same_host && core.options().credentials == nullptr;
   for (const Address& address : addresses) {
     if (same_host && core.transport("shm") != nullptr)
@@ -241,6 +278,14 @@ void Route::dial_next(const Error& last) {
   } catch (const Error& error) {
     dial_next(error);
   }
+}
+
+// Whether the call is kept although an attempt to connect has failed for that reason. A resumable call waits
+// for its first connection too, unless nobody listens there.
+bool Route::waits(const PendingCall& call, const AgentCore& core, const Error& reason) const {
+  if (call.wait_for_ready()) return true;
+  return call.resumable() && reason.kind() != ErrorKind::not_found && !(refused_ && all_refused_) &&
+         loop_->now() < later(call.made(), core.options().handshake_timeout);
 }
 
 // A name that led nowhere is looked up again for each call.
@@ -276,18 +321,24 @@ void Route::dial_ended(const Error& reason) {
                                                  jitter(core->id().incarnation, salt)));
   refusal_.reset();
   if (reason.kind() != ErrorKind::not_found) refusal_ = reason;
-  if (!is_transient(reason.kind())) return fail_waiting(reason);
+  if (!is_transient(reason.kind())) {
+    if (rejoining_) dial_later();
+    return fail_waiting(reason);
+  }
   // What a call's end causes may be another call.
   std::vector<std::shared_ptr<PendingCall>> failed;
   for (auto& call : std::exchange(waiting_, {})) {
     if (call->finished()) continue;
-    if (call->wait_for_ready()) {
+    if (waits(*call, *core, reason)) {
       waiting_.push_back(std::move(call));
     } else {
       failed.push_back(std::move(call));
     }
   }
-  if (!waiting_.empty()) dial_later();
+  if (!waiting_.empty() || rejoining_) dial_later();
+  // Twice in a row: a host that is overloaded may refuse once.
+  refused_dials_ = refused_ && all_refused_ ? refused_dials_ + 1 : 0;
+  if (rejoining_ && refused_dials_ >= 2) core->refused_by(peer_name(), reason);
   for (const auto& call : failed) fail(*call, reason);
 }
 
@@ -301,17 +352,35 @@ void Route::connected(Result<std::shared_ptr<Connection>> made) {
   try {
     core->adopt(std::move(made).get(), shared_from_this());
   } catch (const Error& error) {
+    note_failure(error);
     dial_next(error);
   } catch (const std::exception& error) {
+    note_failure(error);
     dial_next(Error(ErrorKind::unavailable, error.what()));
   }
 }
 
-void Route::dial_failed(const Error& reason) { dial_next(reason); }
+// That nobody listens where the peer has listened is proof of its end. An address that means this host, of a
+// peer on another one, proves nothing; shared memory may be missing for other reasons.
+void Route::note_failure(const std::exception& error) {
+  if (dialled_.scheme == "shm") return;
+  const auto core = core_.lock();
+  const bool of_this_host =
+      dialled_.host == "localhost" || dialled_.host == "::1" || dialled_.host.starts_with("127.");
+  const bool refused = dynamic_cast<const ConnectionRefused*>(&error) != nullptr &&
+                       (!of_this_host || (core != nullptr && core->is_on_this_host(peer_name())));
+  refused_ = refused_ || refused;
+  all_refused_ = all_refused_ && refused;
+}
+
+void Route::dial_failed(const Error& reason) {
+  all_refused_ = false;
+  dial_next(reason);
+}
 
 void Route::link_up(std::shared_ptr<Link> link, bool dialled) {
   if (dialled) dialling_ = false;
-  wanted_ = false;
+  wanted_ = rejoining_ = false;
   reach_ = Reach::connected;
   end_backoff();
   // A life that is new here takes the place of one whose end may not have been noticed yet.
@@ -339,6 +408,7 @@ void Route::link_down(const std::shared_ptr<Link>& link, const std::shared_ptr<L
 }
 
 void Route::shut_down(const Error& reason) {
+  rejoining_ = false;
   end_backoff();
   fail_waiting(reason);
   link_ = nullptr;

@@ -56,6 +56,12 @@ class WEFT_EXPORT Route final : public Destination, public std::enable_shared_fr
   const Address& dialled() const { return dialled_; }  // where it dialled last
   const std::deque<std::shared_ptr<PendingCall>>& waiting() const { return waiting_; }  // for a connection
   void learn(std::vector<Address> addresses);
+  // The peer is absent: connects again and again until it is there, or until keep_off().
+  void rejoin();    // any thread
+  void keep_off();  // any thread
+  // It leads to a peer that connected by itself. Any thread.
+  bool is_to_visitor() const { return to_visitor_; }
+  void set_to_visitor() { to_visitor_ = true; }
   void forget(const AgentId& life);                        // where that one was, unless another is known
   void link_up(std::shared_ptr<Link> link, bool dialled);  // dialled: by this route
   // other: a connection to who has the peer's name that is left, if any.
@@ -67,12 +73,15 @@ class WEFT_EXPORT Route final : public Destination, public std::enable_shared_fr
  private:
   void place(std::shared_ptr<PendingCall> call);
   void place_handed_in();
+  std::shared_ptr<Session> session_for(const AgentCore& core, const PendingCall& call) const;
   void dial();
   void dial_all(const AgentCore& core, const std::vector<Address>& addresses, const Error& nowhere);
   void dial_next(const Error& last);
+  void note_failure(const std::exception& error);
   void dial_ended(const Error& reason);  // no address was left
   void dial_later();
   bool in_backoff() const;
+  bool waits(const PendingCall& call, const AgentCore& core, const Error& reason) const;
   void end_backoff();
   void fail(PendingCall& call, const Error& reason) const;
   void prune();  // of calls that have ended
@@ -93,6 +102,13 @@ class WEFT_EXPORT Route final : public Destination, public std::enable_shared_fr
   std::optional<Error> refusal_;    // what calls fail with until then; none where nobody was dialled
   Loop::TimerId redial_ = 0;
   std::atomic<bool> wanted_{false};  // a connection, without a call
+  std::atomic<bool> to_visitor_{false};
+  bool rejoining_ = false;
+  bool for_nobody_ =
+      false;  // the dial under way, or the last one: only to rejoin. No call waits because of it
+  // Of the dial under way: an address refused, and whether all did. In a row: dials that all refused.
+  bool refused_ = false, all_refused_ = true;
+  std::uint32_t refused_dials_ = 0;
   std::atomic<Reach> reach_{Reach::idle};
   std::deque<Address> untried_;  // of the dial under way
   Address dialled_;

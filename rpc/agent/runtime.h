@@ -9,6 +9,7 @@
 
 #include <weft/rpc/core/executor.h>
 #include <weft/rpc/core/loop.h>
+#include <weft/rpc/core/process_id.h>
 #include <weft/rpc/transport/transport.h>
 
 #include <cstdint>
@@ -23,6 +24,7 @@ struct Runtime {
   std::uint64_t incarnation = 0;  // no other life of this name had it; never 0
   std::uint64_t id_seed = 0;  // random, and told to nobody (rpc/core/id_map.h); a simulation repeats its own
   std::vector<std::shared_ptr<Transport>> transports;
+  ProcessId process;  // that all this runs in, where peers on its host can look for it
 };
 
 }  // namespace weft::rpc

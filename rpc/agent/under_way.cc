@@ -1,6 +1,7 @@
 #include <weft/rpc/agent/under_way.h>
 
 #include <weft/rpc/agent/link.h>
+#include <weft/rpc/agent/session.h>
 #include <weft/rpc/core/log.h>
 
 #include <algorithm>
@@ -76,6 +77,14 @@ class Collector {
       for (const auto& call : link->incoming())
         if (call.get() != asking_ && !call->answered()) served.push_back(describe(*call, loop, now));
     }
+    // Resumable calls live on no loop: the first one tells of them.
+    if (&loop == core_->loops().front().get())
+      for (const auto& session : core_->all_sessions()) {
+        note(session->sent(), made_sent);
+        note(session->waiting(), made_connecting);
+        for (const auto& call : session->orphans())
+          if (!call->answered()) served.push_back(describe(*call, loop, now));
+      }
     std::unique_lock lock(mutex_);
     calls_.made.insert(calls_.made.end(), made.begin(), made.end());
     calls_.served.insert(calls_.served.end(), served.begin(), served.end());

@@ -49,8 +49,8 @@ class WEFT_EXPORT ConnectionObserver {
   virtual void on_frame(InboundFrame frame) = 0;
   // Whether anybody waits for the large reply whose prefix this is; else it is skipped.
   virtual bool awaits(const Prefix& reply) { return (void)reply, true; }
-  // A large request was skipped, as there is no room for it.
-  virtual void on_refused(const Prefix& request) { (void)request; }
+  // A large message was skipped: a request, as there is no room for it, or a reply that nobody waits for.
+  virtual void on_skipped(const Prefix& message) { (void)message; }
   virtual void on_closed(const Error& reason) = 0;
 };
 

@@ -161,8 +161,7 @@ void InProcess::connect(const Address& address, std::shared_ptr<Loop> loop, cons
   auto their_loop = entry == nullptr ? nullptr : entry->pick();
   if (their_loop == nullptr) {
     loop->post([done = std::move(done), target = address.text()]() mutable {
-      done(std::make_exception_ptr(Error(
-          ErrorKind::unavailable, "cannot connect to " + target + ": nobody listens", Execution::not_sent)));
+      done(std::make_exception_ptr(ConnectionRefused("cannot connect to " + target + ": nobody listens")));
     });
     return;
   }

@@ -167,7 +167,7 @@ bool StreamConnection::take_frames() {
       auto frame = reader_.next();
       if (frame) {
         if (frame->header.empty()) {
-          if (frame->prefix.kind == FrameKind::request) observer->on_refused(frame->prefix);
+          observer->on_skipped(frame->prefix);
         } else {
           observer->on_frame(std::move(*frame));
         }

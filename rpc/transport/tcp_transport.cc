@@ -120,9 +120,11 @@ class Attempt : public std::enable_shared_from_this<Attempt> {
       reason = "no answer within " +
                std::to_string(std::chrono::duration<double>(options_.connect_timeout).count()) +
                " s (AgentOptions::connect_timeout)";
-    std::exchange(done_, nullptr)(std::make_exception_ptr(
-        Error(ErrorKind::unavailable, "cannot connect to " + address_.text() + ": " + reason,
-              Execution::not_sent)));
+    const std::string text = "cannot connect to " + address_.text() + ": " + reason;
+    std::exchange(done_, nullptr)(
+        error == asio::error::connection_refused
+            ? std::make_exception_ptr(ConnectionRefused(text))
+            : std::make_exception_ptr(Error(ErrorKind::unavailable, text, Execution::not_sent)));
   }
   void succeed() {
     std::exchange(done_, nullptr)(capture([&] {

@@ -12,6 +12,13 @@
 
 namespace weft::rpc {
 
+// The host of the address answered that nobody listens there.
+class WEFT_EXPORT ConnectionRefused final : public Error {
+ public:
+  explicit ConnectionRefused(const std::string& message)
+      : Error(ErrorKind::unavailable, message, Execution::not_sent) {}
+};
+
 class WEFT_EXPORT Listener {
  public:
   virtual ~Listener() = default;
@@ -31,7 +38,8 @@ class WEFT_EXPORT Transport {
   // Its connections prove the peer by ConnectionOptions::credentials, or do not leave this process. An agent
   // with credentials reaches peers by name over no others.
   virtual bool checks_credentials() const { return false; }
-  // Fails with unavailable if nobody listens, or nobody answers within options.connect_timeout. Throws
+  // Fails with ConnectionRefused if nobody listens, with unavailable if nobody answers within
+  // options.connect_timeout. Throws
   // invalid_argument for an address of another transport.
   virtual void connect(const Address& address, std::shared_ptr<Loop> loop, const ConnectionOptions& options,
                        Connected done) = 0;

@@ -29,10 +29,14 @@ class UnixTransport final : public Transport {
     socket->async_connect(unix_endpoint(address), [socket, loop, options, target = address.text(),
                                                    done = std::move(done)](asio::error_code error) mutable {
       error = connect_result(*socket, error);
-      if (error)
-        return done(std::make_exception_ptr(Error(ErrorKind::unavailable,
-                                                  "cannot connect to " + target + ": " + error.message(),
-                                                  Execution::not_sent)));
+      if (error) {
+        const std::string text = "cannot connect to " + target + ": " + error.message();
+        const bool refused =
+            error == asio::error::connection_refused || error == std::errc::no_such_file_or_directory;
+        return done(refused
+                        ? std::make_exception_ptr(ConnectionRefused(text))
+                        : std::make_exception_ptr(Error(ErrorKind::unavailable, text, Execution::not_sent)));
+      }
       done(capture([&]() -> std::shared_ptr<Connection> {
         auto stream = stream_of(std::move(*socket), loop, "unix -> " + target);
         return std::make_shared<StreamConnection>(secured_client(std::move(stream), options, {}, loop), loop,

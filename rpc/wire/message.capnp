@@ -10,7 +10,7 @@ struct Header {
   attachments @0 :List(UInt64);  # bytes of each attachment; each begins at a multiple of 64 in the body
 
   union {
-    none @1 :Void;               # ping, pong
+    none @1 :Void;               # ping, pong, received, resume
     hello @2 :Hello;
     request @3 :Request;
     reply @4 :Reply;
@@ -36,6 +36,9 @@ struct Hello {
   mostAttachments @10 :UInt32;   # of one frame
   lanes @11 :UInt16;             # connections beside this one that the side uses for bulk at the most
   laneKey @12 :Data;             # by which the peer's lanes prove to belong to this connection
+  host @13 :UInt64;              # a hash that agents of one host and process namespace share; 0: unknown
+  process @14 :UInt32;           # the agent's process there
+  started @15 :UInt64;           # when that process started, in the clock ticks of its host
 }
 
 # A connection that becomes a lane of another, or how far that has come (docs/wire_protocol.md, "Lanes").

@@ -70,7 +70,10 @@ FrameKind kind_of(schema::Header::Which which, FrameKind prefix_kind) {
     case schema::Header::LANE:
       return FrameKind::lane;
     case schema::Header::NONE:
-      return prefix_kind == FrameKind::pong ? FrameKind::pong : FrameKind::ping;
+      return prefix_kind == FrameKind::pong || prefix_kind == FrameKind::received ||
+                     prefix_kind == FrameKind::resume
+                 ? prefix_kind
+                 : FrameKind::ping;
   }
   refuse("a header of an unknown kind");
 }
@@ -185,6 +188,9 @@ OutboundFrame OutgoingMessage::hello(const HelloInfo& info) {
   hello.setMostAttachments(info.most_attachments);
   hello.setLanes(info.lanes);
   if (info.lanes != 0) hello.setLaneKey(data(info.lane_key));
+  hello.setHost(info.process.host);
+  hello.setProcess(info.process.number);
+  hello.setStarted(info.process.started);
   return message.seal(FrameKind::hello, 0, 0);
 }
 
@@ -291,7 +297,7 @@ OutboundFrame OutgoingMessage::seal_request(const RequestInfo& info, std::uint64
   return seal(FrameKind::request, call_id, flags);
 }
 
-OutboundFrame OutgoingMessage::seal_reply(std::uint64_t call_id) {
+OutboundFrame OutgoingMessage::seal_reply(std::uint64_t call_id, std::uint16_t flags) {
   auto& reply = content_->reply;
   if (!content_->sections.empty()) {
     auto sections = reply.initSections(static_cast<unsigned>(content_->sections.size()));
@@ -302,7 +308,7 @@ OutboundFrame OutgoingMessage::seal_reply(std::uint64_t call_id) {
       sections[i].adoptValue(kj::mv(pending.value));
     }
   }
-  return seal(FrameKind::reply, call_id, 0);
+  return seal(FrameKind::reply, call_id, flags);
 }
 
 OutboundFrame OutgoingMessage::seal(FrameKind kind, std::uint64_t call_id, std::uint16_t flags) {
@@ -362,11 +368,13 @@ HelloInfo IncomingMessage::hello() const {
   return checked([&] {
     const auto hello = content_->header.getHello();
     if (hello.getName().size() > most_name_bytes) refuse("a Hello with a name that is too long");
-    HelloInfo info{hello.getVersionMin(),     hello.getVersionMax(),      hello.getFeatures(),
-                   text(hello.getName()),     hello.getIncarnation(),     {},
-                   hello.getMostCalls(),      hello.getMostBytes(),       hello.getMostHeader(),
-                   hello.getMostBody(),       hello.getMostAttachments(), hello.getLanes(),
-                   key_of(hello.getLaneKey())};
+    HelloInfo info{hello.getVersionMin(),      hello.getVersionMax(),
+                   hello.getFeatures(),        text(hello.getName()),
+                   hello.getIncarnation(),     {},
+                   hello.getMostCalls(),       hello.getMostBytes(),
+                   hello.getMostHeader(),      hello.getMostBody(),
+                   hello.getMostAttachments(), hello.getLanes(),
+                   key_of(hello.getLaneKey()), {hello.getHost(), hello.getProcess(), hello.getStarted()}};
     const auto addresses = hello.getAddresses();
     if (addresses.size() > most_addresses)
       refuse("a Hello of " + std::to_string(addresses.size()) + " addresses");

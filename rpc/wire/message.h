@@ -8,6 +8,7 @@
 #include <weft/rpc/core/agent_id.h>
 #include <weft/rpc/core/error.h>
 #include <weft/rpc/core/inside.h>
+#include <weft/rpc/core/process_id.h>
 #include <weft/rpc/core/slots.h>
 #include <weft/rpc/wire/frame.h>
 #include <weft/rpc/wire/value.h>
@@ -40,6 +41,7 @@ struct HelloInfo {
   std::uint32_t most_attachments = 0;
   std::uint16_t lanes = 0;  // that this side uses at the most
   LaneKey lane_key{};
+  ProcessId process;  // of the agent, for peers on its host
 };
 
 // How a connection becomes a lane of another.
@@ -136,13 +138,16 @@ class WEFT_EXPORT OutgoingMessage {
   // What was written is meant for that life of the peer: the message goes to it, or not at all.
   void bind_destination() { bound_ = true; }
   bool bound() const { return bound_; }
+  // The message outlives the loss of the connection that it is sent over (rpc/agent/session.h).
+  void set_resumable() { is_resumable_ = true; }
+  bool is_resumable() const { return is_resumable_; }
   // A codec that finds that its layer has to take part in this call.
   void add_part(std::shared_ptr<CallPart> part) { late_parts_.push_back(std::move(part)); }
   std::vector<std::shared_ptr<CallPart>> take_parts() { return std::move(late_parts_); }
 
   // Ends the writing. The message must outlive the frame's first send only where a layer above says so.
   OutboundFrame seal_request(const RequestInfo& info, std::uint64_t call_id, std::uint16_t flags);
-  OutboundFrame seal_reply(std::uint64_t call_id);
+  OutboundFrame seal_reply(std::uint64_t call_id, std::uint16_t flags = 0);
 
   struct Content;
 
@@ -159,6 +164,7 @@ class WEFT_EXPORT OutgoingMessage {
   bool is_reply_ = false;
   bool is_notification_ = false;
   bool bound_ = false;
+  bool is_resumable_ = false;
   const Slots* layers_ = nullptr;
   const Destination* to_ = nullptr;
   CallContext* serving_ = nullptr;

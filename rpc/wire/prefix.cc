@@ -57,7 +57,8 @@ Prefix decode(std::span<const std::byte, Prefix::size> in, const Limits& limits)
     refuse(ErrorKind::protocol_error, "frame version " + std::to_string(version));
   Prefix prefix;
   const auto kind = take<std::uint8_t>(in, 5);
-  if (kind < static_cast<std::uint8_t>(FrameKind::hello) || kind > static_cast<std::uint8_t>(FrameKind::lane))
+  if (kind < static_cast<std::uint8_t>(FrameKind::hello) ||
+      kind > static_cast<std::uint8_t>(FrameKind::resume))
     refuse(ErrorKind::protocol_error, "unknown kind " + std::to_string(kind));
   prefix.kind = static_cast<FrameKind>(kind);
   prefix.flags = take<std::uint16_t>(in, flags_offset);
@@ -83,11 +84,30 @@ bool begins_like_tls(std::span<const std::byte> bytes) {
          bytes[1] == std::byte{3};
 }
 
-void add_flag(std::span<std::byte> head, std::uint16_t flag) {
+namespace {
+
+void set_flags(std::span<std::byte> head, std::uint16_t flags) {
   const auto prefix = head.first<Prefix::size>();
-  put(prefix, flags_offset, static_cast<std::uint16_t>(take<std::uint16_t>(prefix, flags_offset) | flag));
+  if (take<std::uint16_t>(prefix, flags_offset) == flags) return;
+  put(prefix, flags_offset, flags);
   put(prefix, checksum_offset, frame_checksum(prefix, head.subspan(Prefix::size)));
 }
+
+std::uint16_t flags_of(std::span<const std::byte> head) {
+  return take<std::uint16_t>(head.first<Prefix::size>(), flags_offset);
+}
+
+}  // namespace
+
+void add_flag(std::span<std::byte> head, std::uint16_t flag) {
+  set_flags(head, static_cast<std::uint16_t>(flags_of(head) | flag));
+}
+
+void remove_flag(std::span<std::byte> head, std::uint16_t flag) {
+  set_flags(head, static_cast<std::uint16_t>(flags_of(head) & ~flag));
+}
+
+bool has_flag(std::span<const std::byte> head, std::uint16_t flag) { return (flags_of(head) & flag) != 0; }
 
 std::uint32_t frame_checksum(std::span<const std::byte, Prefix::size> prefix,
                              std::span<const std::byte> header) {

@@ -27,12 +27,15 @@ enum class FrameKind : std::uint8_t {
   pong = 7,
   credit = 8,
   lane = 9,
+  received = 10,  // call_id: how many resumable frames this side has accepted (rpc/agent/session.h)
+  resume = 11,    // call_id: the number of the resumable frame that follows next on this connection
 };
 
 namespace frame_flags {
-inline constexpr std::uint16_t notify = 1;    // a request that is not answered
-inline constexpr std::uint16_t on_lanes = 2;  // the large ones of its attachments travel on the lanes
-inline constexpr std::uint16_t known = notify | on_lanes;
+inline constexpr std::uint16_t notify = 1;     // a request that is not answered
+inline constexpr std::uint16_t on_lanes = 2;   // the large ones of its attachments travel on the lanes
+inline constexpr std::uint16_t resumable = 4;  // sent again after the connection was lost, accepted once
+inline constexpr std::uint16_t known = notify | on_lanes | resumable;
 }  // namespace frame_flags
 
 struct Prefix {
@@ -63,6 +66,8 @@ WEFT_EXPORT bool begins_like_tls(std::span<const std::byte> bytes);
 
 // Adds a flag to an encoded prefix with its header.
 WEFT_EXPORT void add_flag(std::span<std::byte> head, std::uint16_t flag);
+WEFT_EXPORT void remove_flag(std::span<std::byte> head, std::uint16_t flag);
+WEFT_EXPORT bool has_flag(std::span<const std::byte> head, std::uint16_t flag);
 
 // The checksum of a frame whose encoded prefix and header these are; the prefix's own field counts as zero.
 WEFT_EXPORT std::uint32_t frame_checksum(std::span<const std::byte, Prefix::size> prefix,

@@ -15,7 +15,12 @@ struct ProtocolRange {
   std::uint16_t oldest = 1, newest = 1;
   std::uint64_t features = 0;  // bits
 };
-inline constexpr ProtocolRange own_protocol{};  // version 1; no feature is defined yet
+
+namespace features {
+inline constexpr std::uint64_t sessions = 1;  // resumable frames and `received` (rpc/agent/session.h)
+}  // namespace features
+
+inline constexpr ProtocolRange own_protocol{.features = features::sessions};
 
 // What is in force.
 struct Protocol {

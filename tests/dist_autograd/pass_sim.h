@@ -29,6 +29,7 @@ using weft::test::SimWorld;
 // --- What a pass does ---
 
 enum class Trouble : std::uint8_t { none, forward, backward };  // what fails on purpose
+using weft::test::Troubles;
 
 // At a worker, and at those that it calls.
 struct Plan {
@@ -75,8 +76,8 @@ inline void watch(Tensors& tensors, const at::Tensor& tensor) {
 // A worker's part: its weights, and a function that calls further workers.
 class Relay {
  public:
-  Relay(rpc::Agent& agent, const std::string& worker)
-      : agent_(&agent), weights_(weights_of(worker).set_requires_grad(true)) {}
+  Relay(rpc::Agent& agent, const std::string& worker, bool resets_only)
+      : agent_(&agent), resets_only_(resets_only), weights_(weights_of(worker).set_requires_grad(true)) {}
 
   rpc::Task<at::Tensor> run(rpc::CallContext& call, Plan plan, at::Tensor x) {
     if (plan.trouble == Trouble::forward) throw std::runtime_error("forward failed on purpose");
@@ -84,8 +85,7 @@ class Relay {
     watch(tensors_, here);
     std::vector<rpc::Future<at::Tensor>> values;
     for (const Plan& next : plan.below) {
-      const rpc::Peer peer = agent_->peer(next.worker);
-      co_await peer.ready();
+      const rpc::Peer peer = co_await weft::test::reach(agent_, next.worker, resets_only_);
       values.push_back(peer.with(call).call<&Relay::run>(next, here));
     }
     at::Tensor sum = here;
@@ -100,13 +100,14 @@ class Relay {
     const at::Tensor found = Context::of(*call.core())->find(pass)->gradient(weights_);
     return found.defined() ? found : torch::zeros({0}, at::kDouble);
   }
-  using Service =
-      rpc::Service<"sim.relay", rpc::Method<"run", &Relay::run>, rpc::Method<"gradient", &Relay::gradient>>;
+  using Service = rpc::Service<"sim.relay", rpc::Method<"run", &Relay::run>,
+                               rpc::Method<"gradient", &Relay::gradient, rpc::resumable>>;
 
   const Tensors& tensors() const { return tensors_; }
 
  private:
   rpc::Agent* agent_;
+  const bool resets_only_;
   at::Tensor weights_;
   Tensors tensors_;
 };
@@ -138,11 +139,11 @@ class Program {
  public:
   // names: of the job's agents, which know each other's addresses as members of one do.
   Program(SimProcess& process, const rpc::AgentOptions& options, const std::vector<std::string>& names,
-          Plant& plant)
-      : process_(process) {
+          Plant& plant, bool resets_only)
+      : process_(process), resets_only_(resets_only) {
     agent_ = &weft::test::start_planted_agent(process, options, plant, layers());
     for (const std::string& name : names) agent_->core()->route(name, {"sim://" + name});
-    relay_ = std::make_shared<Relay>(*agent_, process.name());
+    relay_ = std::make_shared<Relay>(*agent_, process.name(), resets_only);
     agent_->serve(relay_);
   }
 
@@ -192,8 +193,7 @@ class Program {
     const at::Tensor x =
         torch::tensor({0.4, -0.1, 0.2, 0.7}, at::kDouble).reshape({2, 2}).set_requires_grad(true);
     watch(inputs_, x);
-    const rpc::Peer first = agent_->peer(step->plan.worker);
-    co_await first.ready();
+    const rpc::Peer first = co_await weft::test::reach(agent_, step->plan.worker, resets_only_);
     const at::Tensor value = co_await first.call<&Relay::run>(*step->pass, step->plan, x);
     BackwardOptions how;
     how.mode = step->mode;
@@ -212,6 +212,7 @@ class Program {
   }
 
   SimProcess& process_;
+  const bool resets_only_;
   rpc::Agent* agent_;
   std::shared_ptr<Relay> relay_;
   std::vector<std::shared_ptr<Step>> steps_;
@@ -223,17 +224,20 @@ class Program {
 class Simulation {
  public:
   // With a fault that is planted on purpose, it must find a violation.
-  Simulation(SimWorld& world, weft::test::SimTally& tally, Fault fault = Fault::none, bool forgetful = false)
+  Simulation(SimWorld& world, weft::test::SimTally& tally, Fault fault = Fault::none, bool forgetful = false,
+             Troubles troubles = Troubles::any)
       : world_(world),
         random_(world.random()),
         tally_(tally),
         plant_(world.keep(std::make_shared<Plant>(fault, world.order().next()))),
-        troubled_(fault == Fault::none && !forgetful && random_.chance(800)),
+        resets_only_(troubles == Troubles::resets),
+        troubled_(fault == Fault::none && !forgetful && !resets_only_ && random_.chance(800)),
         fate_(weft::test::SimFate::noticed(troubled_ && random_.coin())),
         job_(world, tally, fate_, [this](SimProcess& process) {
-          return std::make_shared<Program>(process, options_, job_.names(), plant_);
+          return std::make_shared<Program>(process, options_, job_.names(), plant_, resets_only_);
         }) {
-    if (troubled_) world.network().weather() = weft::test::SimWeather::draw(random_);
+    if (troubled_ || resets_only_) world.network().weather() = weft::test::SimWeather::draw(random_);
+    if (resets_only_) world.network().weather().refusals = 0;
     world.pace().stalls = random_.coin() ? 0 : random_.spread(1, 20);
     options_.heartbeat = fate_.heartbeat();
     if (forgetful) options_.interceptors.push_back(std::make_shared<Forgetful>());
@@ -244,6 +248,7 @@ class Simulation {
     for (std::uint64_t steps = random_.between(3, 16); steps != 0; --steps) {
       if (Program* program = job_.anybody()) begin_step(*program);
       if (troubled_ && random_.chance(200)) job_.fault();
+      if (resets_only_ && random_.chance(400) && world_.network().reset_any()) ++tally_["reset"];
       world_.run_for(std::chrono::microseconds(random_.spread(1, 20'000)));
     }
     job_.calm();
@@ -335,6 +340,7 @@ class Simulation {
   SimRandom& random_;
   weft::test::SimTally& tally_;
   Plant& plant_;
+  const bool resets_only_;
   const bool troubled_;  // its network and its processes fail
   const weft::test::SimFate fate_;
   rpc::AgentOptions options_;

@@ -26,6 +26,18 @@ TEST(PassSimulation, KeepsItsPromises) {
       {"smart", "fast", "failed", "reset", "partition", "stall", "crash", "crash of host", "blackhole"});
 }
 
+// Connections are reset at any time: no pass is lost, and no step fails.
+TEST(PassSimulation, LosesNothingToResets) {
+  weft::test::SimTally tally;
+  const SimReport report = weft::test::for_each_seed(
+      {.count = seeds, .test = "PassSimulation.LosesNothingToResets"}, [&](SimWorld& world) {
+        world.keep(std::make_shared<Simulation>(world, tally, Fault::none, false, Troubles::resets)).run();
+        ++tally["seeds"];
+      });
+  EXPECT_TRUE(report.ok()) << report.text;
+  tally.expect({"smart", "fast", "reset"});
+}
+
 struct Planted {
   const char* name;
   Fault fault;

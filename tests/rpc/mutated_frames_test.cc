@@ -87,9 +87,10 @@ class ServingTest : public testing::TestWithParam<FrameKind> {
 
 std::string name_of(FrameKind kind) {
   static const std::map<FrameKind, std::string> names{
-      {FrameKind::hello, "Hello"},   {FrameKind::request, "Request"}, {FrameKind::reply, "Reply"},
-      {FrameKind::cancel, "Cancel"}, {FrameKind::goodbye, "Goodbye"}, {FrameKind::ping, "Ping"},
-      {FrameKind::pong, "Pong"},     {FrameKind::credit, "Credit"},   {FrameKind::lane, "Lane"}};
+      {FrameKind::hello, "Hello"},       {FrameKind::request, "Request"}, {FrameKind::reply, "Reply"},
+      {FrameKind::cancel, "Cancel"},     {FrameKind::goodbye, "Goodbye"}, {FrameKind::ping, "Ping"},
+      {FrameKind::pong, "Pong"},         {FrameKind::credit, "Credit"},   {FrameKind::lane, "Lane"},
+      {FrameKind::received, "Received"}, {FrameKind::resume, "Resume"}};
   return names.at(kind);
 }
 INSTANTIATE_TEST_SUITE_P(MutatedFrames, ServingTest, testing::ValuesIn(all_kinds),

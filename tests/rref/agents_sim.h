@@ -18,6 +18,7 @@ using weft::test::Plant;
 using weft::test::SimProcess;
 using weft::test::SimRandom;
 using weft::test::SimWorld;
+using weft::test::Troubles;
 
 // Objects that are alive, by the life of the process that they live in.
 struct Ledger {
@@ -62,8 +63,9 @@ class Desk {
   rpc::Task<std::int64_t> use(rpc::CallContext& call, RRef<Thing> thing) {
     co_return co_await thing.with(call).call<&Thing::number>();
   }
-  using Service = rpc::Service<"sim.desk", rpc::Method<"keep", &Desk::keep>, rpc::Method<"give", &Desk::give>,
-                               rpc::Method<"use", &Desk::use>>;
+  using Service =
+      rpc::Service<"sim.desk", rpc::Method<"keep", &Desk::keep>,
+                   rpc::Method<"give", &Desk::give, rpc::resumable>, rpc::Method<"use", &Desk::use>>;
 
   std::vector<Held> held;
 };
@@ -78,10 +80,11 @@ enum class Misuse : std::uint8_t {
 class Program {
  public:
   Program(SimProcess& process, const rpc::AgentOptions& options, const std::vector<std::string>& names,
-          Plant& plant, Misuse misuse)
+          Plant& plant, Misuse misuse, bool resets_only)
       : process_(process),
         agent_(weft::test::start_planted_agent(process, options, plant, layers())),
-        misuse_(misuse) {
+        misuse_(misuse),
+        resets_only_(resets_only) {
     for (const std::string& name : names) agent_.core()->route(name, {"sim://" + name});
     agent_.allow_create<Thing>();
     agent_.serve(desk_);
@@ -139,19 +142,16 @@ class Program {
   }
 
   rpc::Task<void> create(std::string name, std::int64_t number) {
-    const rpc::Peer peer = agent_.peer(name);
-    co_await peer.ready();
+    const rpc::Peer peer = co_await weft::test::reach(&agent_, name, resets_only_);
     desk_->keep(rref::create<Thing>(peer, number), number);
   }
   rpc::Task<void> take(std::string name) {
-    const rpc::Peer peer = agent_.peer(name);
-    co_await peer.ready();
+    const rpc::Peer peer = co_await weft::test::reach(&agent_, name, resets_only_);
     auto [thing, number] = co_await peer.call<&Desk::give>();
     desk_->keep(std::move(thing), number);
   }
   rpc::Task<void> give(std::string name, Held one) {
-    const rpc::Peer peer = agent_.peer(name);
-    co_await peer.ready();
+    const rpc::Peer peer = co_await weft::test::reach(&agent_, name, resets_only_);
     co_await peer.call<&Desk::keep>(one.thing, one.number);
     if (misuse_ == Misuse::keeps_for_ever) kept_.push_back(one.thing);
     if (misuse_ == Misuse::ends_what_it_holds && one.thing.reference()->fork()) {
@@ -162,8 +162,7 @@ class Program {
     }
   }
   rpc::Task<void> have_used(std::string name, Held one) {
-    const rpc::Peer peer = agent_.peer(name);
-    co_await peer.ready();
+    const rpc::Peer peer = co_await weft::test::reach(&agent_, name, resets_only_);
     expect(co_await peer.call<&Desk::use>(one.thing), one);
   }
   rpc::Task<void> look(Held one) { expect(co_await one.thing.call<&Thing::number>(), one); }
@@ -178,6 +177,7 @@ class Program {
   const std::shared_ptr<Desk> desk_ = std::make_shared<Desk>();
   std::vector<std::shared_ptr<Action>> actions_;
   const Misuse misuse_;
+  const bool resets_only_;
   std::vector<RRef<Thing>> kept_;
 };
 
@@ -185,20 +185,22 @@ class Simulation {
  public:
   // With a fault that is planted on purpose, it must find a violation.
   Simulation(SimWorld& world, weft::test::SimTally& tally, Fault fault = Fault::none,
-             Misuse misuse = Misuse::none)
+             Misuse misuse = Misuse::none, Troubles troubles = Troubles::any)
       : world_(world),
         random_(world.random()),
         tally_(tally),
         ledger_(std::make_shared<Ledger>(world)),
         plant_(world.keep(std::make_shared<Plant>(fault, world.order().next()))),
-        troubled_(fault == Fault::none && misuse == Misuse::none && random_.chance(800)),
+        resets_only_(troubles == Troubles::resets),
+        troubled_(fault == Fault::none && misuse == Misuse::none && !resets_only_ && random_.chance(800)),
         fate_(weft::test::SimFate::noticed(troubled_ && random_.coin())),
         job_(world, tally, fate_, [this, misuse](SimProcess& process) {
-          return std::make_shared<Program>(process, options_, job_.names(), plant_, misuse);
+          return std::make_shared<Program>(process, options_, job_.names(), plant_, misuse, resets_only_);
         }) {
     world.keep(ledger_);
     Ledger::current = ledger_;
-    if (troubled_) world.network().weather() = weft::test::SimWeather::draw(random_);
+    if (troubled_ || resets_only_) world.network().weather() = weft::test::SimWeather::draw(random_);
+    if (resets_only_) world.network().weather().refusals = 0;
     world.pace().stalls = random_.coin() ? 0 : random_.spread(1, 20);
     options_.heartbeat = fate_.heartbeat();
     job_.start();
@@ -208,6 +210,7 @@ class Simulation {
     for (std::uint64_t actions = random_.between(5, 40); actions != 0; --actions) {
       if (Program* program = job_.anybody()) program->act(random_, job_.names(), ++last_number_);
       if (troubled_ && random_.chance(120)) job_.fault();
+      if (resets_only_ && random_.chance(300) && world_.network().reset_any()) ++tally_["reset"];
       world_.run_for(std::chrono::microseconds(random_.spread(1, 20'000)));
     }
     job_.calm();
@@ -278,6 +281,7 @@ class Simulation {
   weft::test::SimTally& tally_;
   const std::shared_ptr<Ledger> ledger_;
   Plant& plant_;
+  const bool resets_only_;
   const bool troubled_;  // its network and its processes fail
   const weft::test::SimFate fate_;
   rpc::AgentOptions options_;

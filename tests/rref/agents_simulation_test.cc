@@ -23,6 +23,21 @@ TEST(RRefAgentsSimulation, KeepsItsPromises) {
   tally.expect({"well", "failed", "reset", "partition", "stall", "crash", "crash of host", "blackhole"});
 }
 
+// Connections are reset at any time: no object is lost, and no action fails.
+TEST(RRefAgentsSimulation, LosesNothingToResets) {
+  weft::test::SimTally tally;
+  const auto report = weft::test::for_each_seed(
+      {.count = weft::test::under_asan ? 200 : weft::test::times(1000),
+       .test = "RRefAgentsSimulation.LosesNothingToResets"},
+      [&](SimWorld& world) {
+        world.keep(std::make_shared<Simulation>(world, tally, Fault::none, Misuse::none, Troubles::resets))
+            .run();
+        ++tally["seeds"];
+      });
+  EXPECT_TRUE(report.ok()) << report.text;
+  tally.expect({"well", "reset"});
+}
+
 struct Planted {
   const char* name;
   Fault fault;

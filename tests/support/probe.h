@@ -268,9 +268,10 @@ inline std::vector<Bytes> recorded(FrameKind kind) {
   return frames;
 }
 
-inline const std::vector<FrameKind> all_kinds{FrameKind::hello,  FrameKind::request, FrameKind::reply,
-                                              FrameKind::cancel, FrameKind::goodbye, FrameKind::ping,
-                                              FrameKind::pong,   FrameKind::credit,  FrameKind::lane};
+inline const std::vector<FrameKind> all_kinds{FrameKind::hello,    FrameKind::request, FrameKind::reply,
+                                              FrameKind::cancel,   FrameKind::goodbye, FrameKind::ping,
+                                              FrameKind::pong,     FrameKind::credit,  FrameKind::lane,
+                                              FrameKind::received, FrameKind::resume};
 inline const std::vector<Bytes>& samples(FrameKind kind) {
   static const auto all = [] {
     std::map<FrameKind, std::vector<Bytes>> made;

@@ -29,6 +29,12 @@ class SimTally : public std::map<std::string, std::uint64_t> {
   }
 };
 
+// What goes wrong in a world.
+enum class Troubles : std::uint8_t {
+  any,     // or nothing
+  resets,  // connections are reset at any time, and nothing else: then nothing may fail
+};
+
 struct SimFate {
   bool silent = false;  // hosts may crash, and connections die, without a word
   bool beats = false;   // and heartbeats see it. A world that has them never comes to rest
@@ -134,6 +140,20 @@ class SimJob {
   std::vector<std::string> names_;
   std::map<std::string, Program*> programs_;
 };
+
+// The peer of that name, once it answers. A connection may be lost in its handshake: a program whose network
+// does nothing worse asks again.
+inline rpc::Task<rpc::Peer> reach(rpc::Agent* agent, std::string name, bool again) {
+  const rpc::Peer peer = agent->peer(name);
+  for (int attempt = 0;; ++attempt) {
+    try {
+      co_await peer.with({.wait_for_ready = again}).ready();
+      co_return peer;
+    } catch (const rpc::Error&) {
+      if (!again || attempt == 1000) throw;
+    }
+  }
+}
 
 // A fault that is planted on purpose makes some seed say `found`, and that seed says the same again.
 inline void expect_found_and_replayed(const char* found, std::uint64_t seeds,

@@ -3,6 +3,8 @@
 #include <weft/rpc/testing/simulation/sim_world.h>
 #include <weft/rpc/transport/stream_connection.h>
 
+#include <asio/error.hpp>
+
 #include <utility>
 
 namespace weft::test {
@@ -28,10 +30,12 @@ struct SimTransport::Attempt {
   Connected done;
   rpc::Loop::TimerId timer = 0;
 
-  void fail(const std::string& reason) {
-    if (done)
-      std::exchange(done, nullptr)(std::make_exception_ptr(Error(
-          ErrorKind::unavailable, "cannot connect to " + target + ": " + reason, rpc::Execution::not_sent)));
+  void fail(const std::string& reason, bool refused = false) {
+    if (!done) return;
+    const std::string text = "cannot connect to " + target + ": " + reason;
+    std::exchange(done, nullptr)(
+        refused ? std::make_exception_ptr(rpc::ConnectionRefused(text))
+                : std::make_exception_ptr(Error(ErrorKind::unavailable, text, rpc::Execution::not_sent)));
   }
 };
 
@@ -68,7 +72,7 @@ void SimTransport::connect(const rpc::Address& address, std::shared_ptr<rpc::Loo
       [attempt, options](std::unique_ptr<SimStream> stream, std::error_code error) {
         attempt->loop->post([attempt, options, error, stream = std::move(stream)]() mutable {
           attempt->loop->cancel(attempt->timer);
-          if (error) return attempt->fail(error.message());
+          if (error) return attempt->fail(error.message(), error == asio::error::connection_refused);
           if (!attempt->done) return;  // given up
           std::exchange(attempt->done, nullptr)(std::static_pointer_cast<rpc::Connection>(
               std::make_shared<rpc::StreamConnection>(std::move(stream), attempt->loop, options)));

@@ -141,7 +141,7 @@ TEST(FrameReader, RefusesABadPrefixBeforeItMakesRoom) {
   limits.header = 1 << 20;
   for (const auto& [offset, value, kind] :
        {std::tuple{std::size_t{0}, 'X', ErrorKind::protocol_error},
-        std::tuple{std::size_t{5}, '\x0a', ErrorKind::protocol_error},
+        std::tuple{std::size_t{5}, '\x0c', ErrorKind::protocol_error},
         std::tuple{std::size_t{11}, '\xff', ErrorKind::resource_exhausted},
         std::tuple{std::size_t{31}, '\xff', ErrorKind::resource_exhausted}}) {
     auto bytes = bytes_of(frame(1, 1, {}));

@@ -61,8 +61,8 @@ TEST(Prefix, RefusesWhatIsNoFrameOfThisVersion) {
   EXPECT_EQ(with(4, 0), ErrorKind::protocol_error);
   EXPECT_EQ(with(4, 2), ErrorKind::protocol_error);
   EXPECT_EQ(with(5, 0), ErrorKind::protocol_error);
-  EXPECT_EQ(with(5, 10), ErrorKind::protocol_error);
-  EXPECT_EQ(with(6, 4), ErrorKind::protocol_error);
+  EXPECT_EQ(with(5, 12), ErrorKind::protocol_error);
+  EXPECT_EQ(with(6, 8), ErrorKind::protocol_error);
   EXPECT_EQ(with(7, 1), ErrorKind::protocol_error);
   EXPECT_EQ(with(8, 0), ErrorKind::protocol_error);  // no header
 }

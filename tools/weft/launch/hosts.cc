@@ -38,7 +38,7 @@ class LauncherService {
     }
     for (const Failure& failure : before) tell(failure);
   }
-  using Service = rpc::Service<"launcher", rpc::Method<"failed", &LauncherService::failed>>;
+  using Service = rpc::Service<"launcher", rpc::Method<"failed", &LauncherService::failed, rpc::resumable>>;
 
  private:
   std::mutex mutex_;  // guards both

@@ -1,0 +1,353 @@
+#include <weft/rpc/agent/session.h>
+
+#include <weft/rpc/agent/incoming_call.h>
+#include <weft/rpc/agent/link.h>
+
+#include <algorithm>
+
+namespace weft::rpc {
+namespace {
+
+std::uint64_t bytes_of(const OutboundFrame& frame) {
+  std::uint64_t bytes = frame.head.size();
+  for (const Buffer& attachment : frame.attachments) bytes += attachment.size();
+  return bytes;
+}
+
+Prefix prefix_of(const OutboundFrame& frame) {
+  return decode(frame.head.bytes().first<Prefix::size>(), {.message = ~std::uint64_t{0}, .header = ~0U});
+}
+
+}  // namespace
+
+Session::Session(AgentId peer, std::uint64_t id_seed, std::uint64_t most_kept)
+    : peer_(std::move(peer)), most_kept_(most_kept), asked_(id_seed), serving_(id_seed) {}
+
+Session::~Session() = default;
+
+bool Session::used() const {
+  std::lock_guard lock(mutex_);
+  return first_ != 0 || !kept_.empty() || accepted_ != 0 || !waiting_.empty();
+}
+
+bool Session::fresh() const {
+  std::lock_guard lock(mutex_);
+  return first_ == 0 && kept_.empty();
+}
+
+// --- Sending ---
+
+void Session::submit(std::shared_ptr<PendingCall> call) {
+  std::shared_ptr<Link> link;
+  {
+    std::lock_guard lock(mutex_);
+    if (!ended_) {
+      waiting_.push_back(std::exchange(call, nullptr));
+      link = link_.lock();
+    }
+  }
+  if (call != nullptr) {
+    call->lose(ErrorKind::peer_lost, "the peer is gone");
+  } else if (link != nullptr) {
+    link->loop()->running_here() ? link->send_waiting()
+                                 : link->loop()->post([link] { link->send_waiting(); });
+  }
+}
+
+std::shared_ptr<PendingCall> Session::next_call(const Link& link) {
+  std::lock_guard lock(mutex_);
+  if (waiting_.empty() || link_.lock().get() != &link) return nullptr;
+  auto call = std::move(waiting_.front());
+  waiting_.pop_front();
+  return call;
+}
+
+std::uint64_t Session::keep(Frame&& frame) {
+  if (frame.kind == FrameKind::reply) kept_answers_ += frame.bytes;
+  kept_.push_back(std::move(frame));
+  return first_ + kept_.size() - 1;
+}
+
+bool Session::request(PendingCall::Sealed&& sealed, Asked asked) {
+  const std::shared_ptr<PendingCall> call = asked.call;
+  {
+    std::lock_guard lock(mutex_);
+    if (!ended_) {
+      asked.number = keep({.frame = std::move(sealed.frame),
+                           .check = std::move(sealed.check),
+                           .call_id = call->id(),
+                           .bytes = asked.bytes,
+                           .kind = FrameKind::request,
+                           .notifies = call->notify()});
+      asked_.insert(call->id(), std::move(asked));
+      return true;
+    }
+  }
+  call->lose(ErrorKind::peer_lost, "the peer is gone");
+  return false;
+}
+
+Session::Kept Session::send(OutboundFrame&& frame) {
+  const Prefix prefix = prefix_of(frame);
+  const std::uint64_t bytes = bytes_of(frame);
+  std::shared_ptr<Link> link;
+  bool too_many = false;
+  {
+    std::lock_guard lock(mutex_);
+    if (ended_) return Kept::over;
+    keep({.frame = std::move(frame),
+          .check = nullptr,
+          .call_id = prefix.call_id,
+          .bytes = bytes,
+          .kind = prefix.kind});
+    too_many = kept_answers_ > most_kept_ && kept_answers_ > bytes;
+    link = link_.lock();
+  }
+  if (link != nullptr) wake(link);
+  return too_many ? Kept::too_many : Kept::yes;
+}
+
+void Session::wake(const std::shared_ptr<Link>& link) {
+  if (link->loop()->running_here()) return link->transmit();
+  link->loop()->post([link] { link->transmit(); });
+}
+
+std::optional<OutboundFrame> Session::next(const Link& link) {
+  std::lock_guard lock(mutex_);
+  if (ended_ || link_.lock().get() != &link || next_ == first_ + kept_.size()) return std::nullopt;
+  Frame& kept = kept_[static_cast<std::size_t>(next_++ - first_)];
+  OutboundFrame frame;
+  frame.head = kept.frame.head;
+  frame.attachments = kept.frame.attachments;
+  if (!std::exchange(kept.transmitted, true)) {
+    frame.sent = std::move(kept.frame.sent);
+  } else {
+    remove_flag(frame.head.bytes(), frame_flags::on_lanes);  // of the link before
+    if (kept.notifies) {
+      frame.sent = [self = shared_from_this(), check = kept.check, id = kept.call_id] {
+        if (check != nullptr) (*check)();
+        self->notified(id);
+      };
+    } else if (kept.check != nullptr) {
+      frame.sent = [check = kept.check] { (*check)(); };
+    }
+  }
+  return frame;
+}
+
+void Session::drop_until(std::uint64_t count, std::vector<Frame>& dropped) {
+  for (; first_ < count && !kept_.empty(); ++first_) {
+    if (kept_.front().kind == FrameKind::reply) kept_answers_ -= kept_.front().bytes;
+    dropped.push_back(std::move(kept_.front()));
+    kept_.pop_front();
+  }
+  next_ = std::max(next_, first_);
+}
+
+void Session::finish_notifications(const std::vector<Frame>& dropped) {
+  for (const Frame& frame : dropped)
+    if (frame.notifies) notified(frame.call_id);
+}
+
+bool Session::acknowledged(std::uint64_t count) {
+  std::vector<Frame> dropped;  // let go of outside the mutex
+  {
+    std::lock_guard lock(mutex_);
+    if (ended_) return true;
+    if (count > first_ + kept_.size()) return false;
+    drop_until(count, dropped);
+  }
+  finish_notifications(dropped);
+  return true;
+}
+
+std::optional<Session::Asked> Session::take(std::uint64_t call_id) {
+  std::lock_guard lock(mutex_);
+  return asked_.take(call_id);
+}
+
+std::optional<Session::Asked> Session::answered(std::uint64_t call_id) {
+  std::vector<Frame> dropped;
+  std::optional<Asked> asked;
+  {
+    std::lock_guard lock(mutex_);
+    asked = asked_.take(call_id);
+    if (asked) drop_until(asked->number + 1, dropped);
+  }
+  finish_notifications(dropped);
+  return asked;
+}
+
+void Session::notified(std::uint64_t call_id) {
+  const auto asked = take(call_id);
+  if (asked && asked->call != nullptr) asked->call->finish(PendingCall::Reply{});
+}
+
+void Session::cancel(std::uint64_t call_id) {
+  {
+    std::lock_guard lock(mutex_);
+    Asked* asked = asked_.find(call_id);
+    if (asked == nullptr || asked->call == nullptr) return;
+    asked->call = nullptr;  // its answer still comes, and brings its credit
+  }
+  OutboundFrame frame = OutgoingMessage::plain(FrameKind::cancel, call_id);
+  add_flag(frame.head.bytes(), frame_flags::resumable);
+  send(std::move(frame));
+}
+
+bool Session::awaits(std::uint64_t call_id) const {
+  std::lock_guard lock(mutex_);
+  return asked_.contains(call_id);
+}
+
+// --- Receiving ---
+
+std::uint64_t Session::accepted() const {
+  std::lock_guard lock(mutex_);
+  return accepted_;
+}
+
+Session::Arrival Session::arrive(std::uint64_t number) {
+  std::lock_guard lock(mutex_);
+  if (number > accepted_) return Arrival::gap;
+  if (number < accepted_) return Arrival::repeated;
+  ++accepted_;
+  return Arrival::accepted;
+}
+
+void Session::serve(std::uint64_t call_id, std::weak_ptr<IncomingCall> call) {
+  std::lock_guard lock(mutex_);
+  if (!ended_ && !serving_.contains(call_id)) serving_.insert(call_id, std::move(call));
+}
+
+void Session::served(std::uint64_t call_id) {
+  std::lock_guard lock(mutex_);
+  serving_.take(call_id);
+}
+
+std::shared_ptr<IncomingCall> Session::serving(std::uint64_t call_id) const {
+  std::lock_guard lock(mutex_);
+  const auto* found = const_cast<IdMap<std::weak_ptr<IncomingCall>>&>(serving_).find(call_id);
+  return found == nullptr ? nullptr : found->lock();
+}
+
+// --- Links ---
+
+std::optional<Session::Begin> Session::use(const std::shared_ptr<Link>& link) {
+  std::lock_guard lock(mutex_);
+  if (ended_) return std::nullopt;
+  const auto used = link_.lock();
+  if (used != nullptr) {
+    if (used != link) others_.push_back(link);
+    return std::nullopt;
+  }
+  link_ = link;
+  next_ = first_;
+  Begin begin{.number = first_, .charged = {}};
+  for (const Frame& kept : kept_) {
+    Asked* asked = kept.kind == FrameKind::request ? asked_.find(kept.call_id) : nullptr;
+    if (asked == nullptr) continue;
+    asked->charged = link;
+    begin.charged.push_back(kept.bytes);
+  }
+  return begin;
+}
+
+void Session::leave(const Link& link, std::vector<std::shared_ptr<PendingCall>> held) {
+  std::shared_ptr<Link> successor;
+  {
+    std::lock_guard lock(mutex_);
+    waiting_.insert(waiting_.begin(), std::make_move_iterator(held.begin()),
+                    std::make_move_iterator(held.end()));
+    std::erase_if(others_, [&](const auto& weak) {
+      const auto other = weak.lock();
+      return other == nullptr || other.get() == &link;
+    });
+    const auto used = link_.lock();
+    if (used != nullptr && used.get() != &link) {
+      successor = used;  // takes what was held here
+    } else {
+      link_.reset();
+      if (!others_.empty()) {
+        successor = others_.front().lock();
+        others_.erase(others_.begin());
+      }
+    }
+  }
+  if (successor != nullptr) successor->loop()->post([successor] { successor->begin_session(); });
+}
+
+// --- Its end ---
+
+void Session::end(const Error& reason) {
+  std::vector<std::pair<std::uint64_t, Asked>> asked;
+  std::vector<std::pair<std::uint64_t, std::weak_ptr<IncomingCall>>> serving;
+  std::deque<std::shared_ptr<PendingCall>> waiting;
+  std::deque<Frame> kept;
+  {
+    std::lock_guard lock(mutex_);
+    if (ended_) return;
+    ended_ = reason;
+    is_over_ = true;
+    asked = asked_.take_all();
+    serving = serving_.take_all();
+    waiting.swap(waiting_);
+    kept.swap(kept_);
+    link_.reset();
+    others_.clear();
+  }
+  for (const auto& [id, one] : asked)
+    if (one.call != nullptr) one.call->lose(reason.kind(), reason.what());
+  for (const auto& call : waiting) call->lose(reason.kind(), reason.what());
+  // A notification is served although its sender is gone.
+  for (const auto& [id, weak] : serving)
+    if (const auto call = weak.lock(); call != nullptr && !call->is_notification()) call->cancel();
+}
+
+void Session::fail_calls(const Error& error) {
+  std::vector<std::shared_ptr<PendingCall>> calls;
+  {
+    std::lock_guard lock(mutex_);
+    asked_.for_each([&](std::uint64_t, const Asked& asked) {
+      if (asked.call != nullptr) calls.push_back(asked.call);
+    });
+    for (auto& call : std::exchange(waiting_, {})) calls.push_back(std::move(call));
+  }
+  std::sort(calls.begin(), calls.end(), [](const auto& a, const auto& b) { return a->id() < b->id(); });
+  for (const auto& call : calls) call->fail(error);
+}
+
+std::uint64_t Session::kept_bytes() const {
+  std::uint64_t bytes = 0;
+  std::lock_guard lock(mutex_);
+  for (const Frame& kept : kept_) bytes += bytes_of(kept.frame);
+  return bytes;
+}
+
+std::vector<std::shared_ptr<PendingCall>> Session::sent() const {
+  std::vector<std::shared_ptr<PendingCall>> calls;
+  std::lock_guard lock(mutex_);
+  asked_.for_each([&](std::uint64_t, const Asked& asked) {
+    if (asked.call != nullptr) calls.push_back(asked.call);
+  });
+  return calls;
+}
+
+std::vector<std::shared_ptr<PendingCall>> Session::waiting() const {
+  std::lock_guard lock(mutex_);
+  return {waiting_.begin(), waiting_.end()};
+}
+
+std::vector<std::shared_ptr<IncomingCall>> Session::orphans() const {
+  std::vector<std::shared_ptr<IncomingCall>> calls;
+  {
+    std::lock_guard lock(mutex_);
+    serving_.for_each([&](std::uint64_t, const std::weak_ptr<IncomingCall>& weak) {
+      if (auto call = weak.lock()) calls.push_back(std::move(call));
+    });
+  }
+  std::erase_if(calls, [](const auto& call) { return call->connected(); });
+  return calls;
+}
+
+}  // namespace weft::rpc

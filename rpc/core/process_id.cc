@@ -1,0 +1,67 @@
+#include <weft/rpc/core/process_id.h>
+
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <fstream>
+#include <sstream>
+#include <string>
+
+#ifndef SYS_pidfd_open
+#define SYS_pidfd_open 434
+#endif
+
+namespace weft::rpc {
+namespace {
+
+// Field 22 of /proc/PID/stat; the second, the program's name in parentheses, may contain anything. 0: there
+// is no such process.
+std::uint64_t start_of(std::uint32_t number) {
+  std::ifstream file("/proc/" + std::to_string(number) + "/stat");
+  std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+  const auto name_end = text.rfind(')');
+  if (name_end == std::string::npos) return 0;
+  std::istringstream fields(text.substr(name_end + 1));
+  std::string field;
+  for (int i = 3; i <= 22; ++i)
+    if (!(fields >> field)) return 0;
+  return std::strtoull(field.c_str(), nullptr, 10);
+}
+
+// FNV-1a: the same in every build.
+std::uint64_t hash_of(const std::string& text) {
+  std::uint64_t hash = 0xcbf29ce484222325ULL;
+  for (const char letter : text) hash = (hash ^ static_cast<unsigned char>(letter)) * 0x100000001b3ULL;
+  return hash;
+}
+
+std::string link_target(const char* path) {
+  char text[256];
+  const ssize_t size = ::readlink(path, text, sizeof text);
+  return size > 0 ? std::string(text, static_cast<std::size_t>(size)) : std::string();
+}
+
+}  // namespace
+
+ProcessId own_process() {
+  std::string boot;
+  std::getline(std::ifstream("/proc/sys/kernel/random/boot_id") >> std::ws, boot);
+  const std::string space = link_target("/proc/self/ns/pid");
+  const auto number = static_cast<std::uint32_t>(::getpid());
+  const std::uint64_t started = start_of(number);
+  if (boot.empty() || space.empty() || started == 0) return {};
+  return {hash_of(boot + space) | 1, number, started};
+}
+
+int open_process(const ProcessId& process) {
+  const long descriptor = ::syscall(SYS_pidfd_open, static_cast<pid_t>(process.number), 0U);
+  if (descriptor < 0) return errno == ESRCH ? -1 : -2;
+  // After the open: from here on the number cannot become another process's.
+  if (start_of(process.number) == process.started) return static_cast<int>(descriptor);
+  ::close(static_cast<int>(descriptor));
+  return -1;
+}
+
+}  // namespace weft::rpc

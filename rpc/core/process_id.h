@@ -1,0 +1,29 @@
+// ProcessId: which process an agent runs in, for agents on the same host: whether that process still exists.
+//
+// The host is a hash of its boot and of the namespace that process numbers belong to. The start time tells a
+// process from a later one with the same number. Thread-safety: values and functions.
+#pragma once
+
+#include <weft/rpc/core/export.h>
+
+#include <cstdint>
+
+namespace weft::rpc {
+
+struct ProcessId {
+  std::uint64_t host = 0;  // 0: unknown
+  std::uint32_t number = 0;
+  std::uint64_t started = 0;
+
+  bool is_on_host_of(const ProcessId& other) const { return host != 0 && host == other.host; }
+  friend bool operator==(const ProcessId&, const ProcessId&) = default;
+};
+
+// Of the calling process. Without a host where the system does not tell.
+WEFT_EXPORT ProcessId own_process();
+
+// A descriptor that becomes readable when the process ends: the caller closes it. -1: the process has ended.
+// -2: the system cannot tell.
+WEFT_EXPORT int open_process(const ProcessId& process);
+
+}  // namespace weft::rpc

@@ -1,0 +1,333 @@
+// Resumable calls outlive connections: each runs once, in the caller's order, until its peer is found to be
+// gone.
+#include <weft/rpc/agent/session.h>
+#include <weft/rpc/rpc.h>
+#include <weft/rpc/testing/simulation/sim_agent.h>
+#include <weft/rpc/testing/simulation/sim_seeds.h>
+
+#include <gtest/gtest.h>
+
+#include <numeric>
+
+#include "tests/support/errors.h"
+
+namespace weft::test::sim_session_test {
+namespace {
+
+using namespace std::chrono_literals;
+using rpc::ErrorKind;
+
+// Notes what it is told, and answers when it is told to.
+class Book {
+ public:
+  std::int64_t note(std::int64_t number) {
+    noted.push_back(number);
+    return number;
+  }
+  rpc::Buffer page(std::int64_t number, std::uint64_t bytes) {
+    noted.push_back(number);
+    rpc::Buffer page = rpc::Buffer::allocate(bytes);
+    std::fill(page.bytes().begin(), page.bytes().end(), static_cast<std::byte>(number));
+    return page;
+  }
+  rpc::Future<std::int64_t> hold(rpc::CallContext& call, std::int64_t number) {
+    noted.push_back(number);
+    held = std::make_shared<rpc::Promise<std::int64_t>>();
+    call.on_cancel([this, promise = held] {
+      ++cancelled;
+      promise->fail(rpc::Error(ErrorKind::cancelled, "nobody waits any more"));
+    });
+    return held->future();
+  }
+  rpc::Future<std::int64_t> hold_plain(rpc::CallContext& call, std::int64_t number) {
+    return hold(call, number);
+  }
+
+  using Service = rpc::Service<"book", rpc::Method<"note", &Book::note, rpc::non_blocking, rpc::resumable>,
+                               rpc::Method<"page", &Book::page, rpc::non_blocking, rpc::resumable>,
+                               rpc::Method<"hold", &Book::hold, rpc::non_blocking, rpc::resumable>,
+                               rpc::Method<"hold_plain", &Book::hold_plain, rpc::non_blocking>>;
+
+  std::vector<std::int64_t> noted;
+  std::shared_ptr<rpc::Promise<std::int64_t>> held;
+  int cancelled = 0;
+};
+
+class Sessions : public testing::Test {
+ protected:
+  explicit Sessions(SimOptions options = {}) : world_(1, options) {}
+
+  rpc::Agent& start(const std::string& name, rpc::AgentOptions options = {}) {
+    if (options.heartbeat.interval == rpc::Heartbeat{}.interval) options.heartbeat = {0s, 20s};
+    rpc::Agent& agent = start_agent(world_.start(name), std::move(options));
+    agent.serve(book_);
+    return agent;
+  }
+  void reset() { world_.network().reset("anna", "bert"); }
+  bool noted(std::size_t calls) {
+    return world_.run_until([&] { return book_->noted.size() == calls; }, 1min);
+  }
+
+  SimWorld world_;
+  std::shared_ptr<Book> book_ = std::make_shared<Book>();
+};
+
+TEST_F(Sessions, ACallAndItsAnswerOutliveTheirConnection) {
+  rpc::Agent& anna = start("anna");
+  start("bert");
+  const rpc::Peer bert = anna.connect("sim://bert");
+  world_.got(bert.ready());
+  auto call = bert.call<&Book::hold>(7);
+  ASSERT_TRUE(noted(1));
+  reset();
+  world_.run_for(100ms);
+  book_->held->complete(rpc::Result<std::int64_t>(70));
+  EXPECT_EQ(world_.got(std::move(call)), 70);
+  EXPECT_EQ(book_->noted, std::vector<std::int64_t>{7}) << "it ran once";
+  EXPECT_GE(anna.counts().connections_made, 2U);
+  EXPECT_TRUE(world_.run_until_idle());
+}
+
+TEST_F(Sessions, APlainCallFailsWithItsConnection) {
+  rpc::Agent& anna = start("anna");
+  start("bert");
+  const rpc::Peer bert = anna.connect("sim://bert");
+  world_.got(bert.call<&Book::note>(1));
+  auto call = bert.call<&Book::hold_plain>(7);
+  ASSERT_TRUE(noted(2));
+  reset();
+  const auto error = error_of([&] { world_.got(std::move(call)); });
+  ASSERT_TRUE(error);
+  EXPECT_EQ(error->kind(), ErrorKind::peer_lost);
+  EXPECT_EQ(error->execution(), rpc::Execution::maybe_executed);
+  EXPECT_EQ(book_->cancelled, 1);
+}
+
+// Until the caller has lost its connection, and has none.
+void lose_connection(SimWorld& world, rpc::Agent& from, const rpc::AgentId& to) {
+  world.network().reset(from.name(), to.name);
+  ASSERT_TRUE(world.run_until([&] { return !from.core()->linked_to(to); }, 10s));
+  world.network().partition({from.name()}, {to.name});
+}
+
+TEST_F(Sessions, AnAnswerThatIsReadyDuringAnAbsenceIsSentAfterIt) {
+  rpc::Agent& anna = start("anna");
+  rpc::Agent& bert = start("bert");
+  auto call = anna.connect("sim://bert").call<&Book::hold>(7);
+  ASSERT_TRUE(noted(1));
+  lose_connection(world_, anna, bert.id());
+  EXPECT_TRUE(anna.core()->expects(bert.id()));
+  book_->held->complete(rpc::Result<std::int64_t>(70));
+  world_.run_for(5s);
+  EXPECT_FALSE(call.ready());
+  world_.network().heal();
+  EXPECT_EQ(world_.got(std::move(call)), 70);
+  EXPECT_EQ(book_->noted, std::vector<std::int64_t>{7});
+  EXPECT_TRUE(world_.run_until_idle());
+  EXPECT_EQ(anna.counts().waiting + bert.counts().serving, 0U);
+}
+
+TEST_F(Sessions, CallsMadeDuringAnAbsenceWaitForItsEnd) {
+  rpc::Agent& anna = start("anna");
+  rpc::Agent& bert = start("bert");
+  const rpc::Peer peer = anna.connect("sim://bert");
+  world_.got(peer.call<&Book::note>(0));
+  lose_connection(world_, anna, bert.id());
+  std::vector<rpc::Future<std::int64_t>> calls;
+  for (std::int64_t i = 1; i <= 20; ++i) calls.push_back(peer.call<&Book::note>(i));
+  EXPECT_EQ(kind_of([&] { return world_.got(peer.with({.deadline = 1s}).call<&Book::note>(99)); }),
+            ErrorKind::deadline_exceeded);
+  world_.network().heal();
+  for (std::int64_t i = 1; i <= 20; ++i) EXPECT_EQ(world_.got(std::move(calls[i - 1])), i);
+  std::vector<std::int64_t> order(21);
+  std::iota(order.begin(), order.end(), 0);
+  EXPECT_EQ(book_->noted, order);
+}
+
+TEST_F(Sessions, AnAbsenceEndsWithTheHeartbeatsPatience) {
+  rpc::Agent& anna = start("anna");
+  rpc::Agent& bert = start("bert");
+  auto call = anna.connect("sim://bert").call<&Book::hold>(7);
+  ASSERT_TRUE(noted(1));
+  lose_connection(world_, anna, bert.id());
+  const auto begin = world_.now();
+  const auto error = error_of([&] { world_.got(std::move(call)); });
+  ASSERT_TRUE(error);
+  EXPECT_EQ(error->kind(), ErrorKind::peer_lost);
+  EXPECT_EQ(error->execution(), rpc::Execution::maybe_executed);
+  EXPECT_NE(std::string(error->what()).find("did not connect again within 20"), std::string::npos)
+      << error->what();
+  EXPECT_GE(world_.now() - begin, 19s);
+  EXPECT_LE(world_.now() - begin, 21s);
+  EXPECT_FALSE(anna.core()->expects(bert.id()));
+  // The other side has waited too. Plain calls work again; a session does not come back.
+  world_.network().heal();
+  EXPECT_EQ(book_->cancelled, 1);
+  EXPECT_EQ(world_.got(anna.connect("sim://bert").with({.wait_for_ready = true}).call<&Book::note>(8)), 8);
+  EXPECT_EQ(anna.core()->session_with(bert.id()), nullptr);
+  EXPECT_EQ(bert.core()->session_with(anna.id()), nullptr);
+}
+
+// The peer that has waited long enough says so to the one that comes back.
+TEST_F(Sessions, APeerThatWasGivenUpIsToldSo) {
+  rpc::Agent& anna = start("anna", {.heartbeat = {0s, 60s}});
+  rpc::Agent& bert = start("bert", {.heartbeat = {0s, 2s}});
+  auto call = anna.connect("sim://bert").call<&Book::hold>(7);
+  ASSERT_TRUE(noted(1));
+  lose_connection(world_, anna, bert.id());
+  world_.run_for(200ms);
+  world_.network().heal();  // the reset reaches the other side
+  ASSERT_TRUE(world_.run_until([&] { return !bert.core()->linked_to(anna.id()); }, 10s) || true);
+  world_.network().partition({"anna"}, {"bert"});
+  world_.run_for(10s);
+  world_.network().heal();
+  if (book_->cancelled == 0) GTEST_SKIP() << "they met again before the partition";
+  const auto error = error_of([&] { world_.got(std::move(call)); });
+  ASSERT_TRUE(error);
+  EXPECT_EQ(error->kind(), ErrorKind::lease_lost);
+}
+
+TEST_F(Sessions, TheEndOfAProcessIsKnownAtOnce) {
+  rpc::Agent& anna = start("anna");
+  start("bert");
+  auto call = anna.connect("sim://bert").call<&Book::hold>(7);
+  ASSERT_TRUE(noted(1));
+  const auto begin = world_.now();
+  world_.crash(*world_.find("bert"), SimCrash::process);  // its host refuses connections
+  EXPECT_EQ(kind_of([&] { return world_.got(std::move(call)); }), ErrorKind::peer_lost);
+  EXPECT_LE(world_.now() - begin, 1s);
+}
+
+TEST_F(Sessions, ANewIncarnationEndsTheSessionWithTheOldOne) {
+  rpc::Agent& anna = start("anna", {.heartbeat = {0s, 1h}});
+  rpc::Agent& bert = start("bert", {.heartbeat = {0s, 1h}});
+  auto call = anna.connect("sim://bert").call<&Book::hold>(7);
+  ASSERT_TRUE(noted(1));
+  lose_connection(world_, anna, bert.id());
+  world_.crash(*world_.find("bert"), SimCrash::host);
+  world_.run_for(1s);
+  EXPECT_FALSE(call.ready()) << "a host that is silent proves nothing";
+  rpc::Agent& next = start("bert", {.heartbeat = {0s, 1h}});
+  world_.network().heal();
+  const auto begin = world_.now();
+  world_.got(next.connect("sim://anna").ready());
+  const auto error = error_of([&] { world_.got(std::move(call)); });
+  ASSERT_TRUE(error);
+  EXPECT_EQ(error->kind(), ErrorKind::peer_lost);
+  EXPECT_NE(std::string(error->what()).find("took its place"), std::string::npos) << error->what();
+  EXPECT_LE(world_.now() - begin, 10s);
+}
+
+TEST_F(Sessions, AnAgentThatEndsSaysSo) {
+  rpc::Agent& anna = start("anna");
+  start("bert");
+  auto call = anna.connect("sim://bert").call<&Book::hold>(7);
+  ASSERT_TRUE(noted(1));
+  const auto begin = world_.now();
+  world_.find("bert")->let_go();
+  EXPECT_EQ(kind_of([&] { return world_.got(std::move(call)); }), ErrorKind::peer_lost);
+  EXPECT_LE(world_.now() - begin, 1s);
+}
+
+TEST_F(Sessions, ACancellationReachesTheCalleeAfterAnAbsence) {
+  rpc::Agent& anna = start("anna");
+  rpc::Agent& bert = start("bert");
+  auto call = anna.connect("sim://bert").call<&Book::hold>(7);
+  ASSERT_TRUE(noted(1));
+  lose_connection(world_, anna, bert.id());
+  call.cancel();
+  EXPECT_EQ(kind_of([&] { return world_.got(std::move(call)); }), ErrorKind::cancelled);
+  EXPECT_EQ(book_->cancelled, 0);
+  world_.network().heal();
+  EXPECT_TRUE(world_.run_until([&] { return book_->cancelled == 1; }, 30s));
+  EXPECT_TRUE(world_.run_until_idle());
+  EXPECT_EQ(bert.counts().serving, 0U);
+}
+
+// The first frame that the peer ever sent may be the one that was lost.
+TEST_F(Sessions, APeerIsWaitedForThoughNothingOfItsSessionHasCome) {
+  rpc::Agent& anna = start("anna");
+  rpc::Agent& bert = start("bert");
+  const rpc::Peer peer = anna.connect("sim://bert");
+  world_.got(peer.ready());
+  auto call = peer.call<&Book::note>(1);
+  reset();
+  EXPECT_EQ(world_.got(std::move(call)), 1);
+  EXPECT_NE(bert.core()->session_with(anna.id()), nullptr);
+}
+
+TEST_F(Sessions, WhatIsAcknowledgedIsLetGoOf) {
+  rpc::Agent& anna = start("anna");
+  rpc::Agent& bert = start("bert");
+  const rpc::Peer peer = anna.connect("sim://bert");
+  EXPECT_EQ(world_.got(peer.call<&Book::page>(3, 100'000)).size(), 100'000U);
+  world_.run_for(1s);
+  EXPECT_EQ(bert.core()->all_sessions().front()->kept_bytes(), 0U);
+  EXPECT_EQ(anna.core()->all_sessions().front()->kept_bytes(), 0U);
+}
+
+// Both sides call each other, each result is checked, and connections are reset at any time.
+TEST(SessionSimulation, EveryCallRunsOnceInItsOrder) {
+  const auto report = for_each_seed(
+      {.count = 300, .test = "SessionSimulation.EveryCallRunsOnceInItsOrder"}, [](SimWorld& world) {
+        SimRandom& random = world.random();
+        world.network().weather() = SimWeather::draw(random);
+        world.network().weather().refusals = 0;
+        std::map<std::string, std::shared_ptr<Book>> books;
+        std::map<std::string, rpc::Agent*> agents;
+        for (const char* name : {"anna", "bert"}) {
+          rpc::AgentOptions options{.loops = 1 + random.below(2), .heartbeat = {0s, 10min}};
+          if (random.coin()) options.limits.calls = static_cast<std::uint32_t>(1 + random.below(8));
+          agents[name] = &start_agent(world.start(name), options);
+          agents[name]->serve(books[name] = std::make_shared<Book>());
+        }
+        // A session begins with a connection.
+        const std::uint64_t resets = std::exchange(world.network().weather().resets, 0);
+        world.got(agents["anna"]->connect("sim://bert").ready());
+        world.got(agents["bert"]->connect("sim://anna").ready());
+        world.network().weather().resets = resets;
+        std::map<std::string, std::vector<rpc::Future<std::int64_t>>> notes;
+        std::map<std::string, std::vector<rpc::Future<rpc::Buffer>>> pages;
+        std::map<std::string, std::int64_t> told;
+        for (std::uint64_t i = random.between(20, 200); i != 0; --i) {
+          const bool first = random.coin();
+          const std::string from = first ? "anna" : "bert", to = first ? "bert" : "anna";
+          const rpc::Peer peer = agents[from]->connect("sim://" + to);
+          switch (random.below(4)) {
+            case 0:
+              notes[to].push_back(peer.call<&Book::note>(told[to]++));
+              break;
+            case 1:
+              pages[to].push_back(peer.call<&Book::page>(told[to]++, random.spread(1, 100'000)));
+              break;
+            case 2:
+              peer.notify<&Book::note>(told[to]++);
+              break;
+            default:
+              world.network().reset_any();
+          }
+          world.run_for(random.up_to(5ms));
+        }
+        world.network().calm();
+        for (auto& [to, calls] : notes)
+          for (auto& call : calls) world.got(std::move(call));
+        for (auto& [to, calls] : pages)
+          for (auto& call : calls) world.got(std::move(call));
+        if (!world.run_until_idle(2h)) world.violation("does not come to rest");
+        for (const auto& [name, book] : books) {
+          std::vector<std::int64_t> order(static_cast<std::size_t>(told[name]));
+          std::iota(order.begin(), order.end(), 0);
+          if (book->noted == order) continue;
+          std::string text = name + " noted";
+          for (const std::int64_t number : book->noted) text += " " + std::to_string(number);
+          world.violation(text);
+        }
+        for (const auto& [name, agent] : agents)
+          if (agent->counts().waiting + agent->counts().serving != 0)
+            world.violation(name + " is at rest with calls");
+      });
+  EXPECT_TRUE(report.ok()) << report.text;
+}
+
+}  // namespace
+}  // namespace weft::test::sim_session_test
