@@ -244,7 +244,7 @@ class WEFT_EXPORT AgentCore final : public std::enable_shared_from_this<AgentCor
   std::vector<std::unique_ptr<Listener>> listeners_;
   std::vector<std::unique_ptr<Listener>> companions_;  // in shared memory, beside those
   std::map<std::string, std::shared_ptr<Route>> routes_;
-  std::size_t forget_at_ = 64;  // so many of these
+  std::size_t forget_at_ = 64;  // the number of routes at which forget_visitors() looks
   std::uint64_t last_link_ = 0;
   std::set<std::shared_ptr<Link>, ByNumber> links_;
   std::set<std::shared_ptr<Link>, ByNumber> handshaking_;  // that came in and have not said who they are

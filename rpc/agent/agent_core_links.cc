@@ -292,7 +292,7 @@ void AgentCore::forget_visitors() {
 void AgentCore::link_ended(const std::shared_ptr<Link>& link, const std::shared_ptr<Route>& dialled,
                            const Error& reason, bool may_return) {
   std::vector<std::shared_ptr<Route>> routes;
-  std::shared_ptr<Link> other;       // to who has that name: the latest, who may be another life
+  std::shared_ptr<Link> other;       // the latest to that name, of whichever incarnation
   std::shared_ptr<Route> back;       // to a peer that is absent
   std::shared_ptr<Session> session;  // with one that is gone
   bool gone = false;

@@ -44,13 +44,13 @@ class WEFT_EXPORT Link final : public ConnectionObserver, public std::enable_sha
   void check_fits(const OutboundFrame& frame) const;
   const std::shared_ptr<LinkLanes>& lanes() const { return lanes_; }  // any thread
 
-  // The session with the peer, which resumable calls are part of. null: there is none, or it is over. Any
+  // The session with the peer, which resumable calls are part of. null: none exists, or it has ended. Any
   // thread, once ready.
   std::shared_ptr<Session> session() const {
     return session_ != nullptr && !session_->ended() ? session_ : nullptr;
   }
   bool had_session() const { return session_ != nullptr; }  // any thread, once ready
-  // With the hello. null: the session with this incarnation is over.
+  // With the hello. null: the session with this incarnation has ended.
   void join(std::shared_ptr<Session> session);
   void begin_session();  // sends over this link what the session has to send, unless another one does
   void transmit();       // what the session has to send next, if this link is in use
@@ -62,7 +62,7 @@ class WEFT_EXPORT Link final : public ConnectionObserver, public std::enable_sha
   void close(const Error& reason);
   void finish(const Error& reason);       // ends the calls, sends what is queued, closes
   void expel(const Error& reason);        // the same, with peer_lost: the peer is told why
-  void end_life(const Error& reason);     // the same: this agent has ended, and the peer is told so
+  void end_life(const Error& reason);     // the same: tells the peer that this agent has ended
   void fail_pending(const Error& error);  // the calls under way; the link goes on
 
   // Answers of calls that came in here; any thread. `active` ends when the answer has left, or never will.

@@ -104,9 +104,9 @@ class WEFT_EXPORT Route final : public Destination, public std::enable_shared_fr
   std::atomic<bool> wanted_{false};  // a connection, without a call
   std::atomic<bool> to_visitor_{false};
   bool rejoining_ = false;
-  bool for_nobody_ =
-      false;  // the dial under way, or the last one: only to rejoin. No call waits because of it
-  // Of the dial under way: an address refused, and whether all did. In a row: dials that all refused.
+  bool for_nobody_ = false;  // the latest dial was only to rejoin: no call waits because of it
+  // Of the current dial: whether an address refused, and whether all did. Then: dials in a row that all
+  // refused.
   bool refused_ = false, all_refused_ = true;
   std::uint32_t refused_dials_ = 0;
   std::atomic<Reach> reach_{Reach::idle};

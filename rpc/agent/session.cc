@@ -20,8 +20,8 @@ Prefix prefix_of(const OutboundFrame& frame) {
 
 }  // namespace
 
-Session::Session(AgentId peer, std::uint64_t id_seed, std::uint64_t most_kept)
-    : peer_(std::move(peer)), most_kept_(most_kept), asked_(id_seed), serving_(id_seed) {}
+Session::Session(AgentId peer, std::uint64_t id_seed, std::uint64_t max_kept)
+    : peer_(std::move(peer)), max_kept_(max_kept), asked_(id_seed), serving_(id_seed) {}
 
 Session::~Session() = default;
 
@@ -100,7 +100,7 @@ Session::Kept Session::send(OutboundFrame&& frame) {
           .call_id = prefix.call_id,
           .bytes = bytes,
           .kind = prefix.kind});
-    too_many = kept_answers_ > most_kept_ && kept_answers_ > bytes;
+    too_many = kept_answers_ > max_kept_ && kept_answers_ > bytes;
     link = link_.lock();
   }
   if (link != nullptr) wake(link);
@@ -150,7 +150,7 @@ void Session::finish_notifications(const std::vector<Frame>& dropped) {
 }
 
 bool Session::acknowledged(std::uint64_t count) {
-  std::vector<Frame> dropped;  // let go of outside the mutex
+  std::vector<Frame> dropped;  // destroyed outside the mutex
   {
     std::lock_guard lock(mutex_);
     if (ended_) return true;

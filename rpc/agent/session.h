@@ -26,8 +26,8 @@ class WEFT_EXPORT Session final : public std::enable_shared_from_this<Session> {
  public:
   static constexpr std::uint64_t over = ~std::uint64_t{0};  // in place of a count: the session has ended
 
-  // most_kept: bytes of answers that may wait for their acknowledgement.
-  Session(AgentId peer, std::uint64_t id_seed, std::uint64_t most_kept);
+  // max_kept: bytes of answers that may wait for their acknowledgement.
+  Session(AgentId peer, std::uint64_t id_seed, std::uint64_t max_kept);
   ~Session();
 
   const AgentId& peer() const { return peer_; }
@@ -43,19 +43,19 @@ class WEFT_EXPORT Session final : public std::enable_shared_from_this<Session> {
     std::uint64_t number = 0;
   };
   // Calls leave in the order in which they come here: over the link in use, or once there is one. If the
-  // session is over, the call fails.
+  // session has ended, the call fails.
   void submit(std::shared_ptr<PendingCall> call);
   std::shared_ptr<PendingCall> next_call(const Link& link);  // null: none waits, or another link is in use
-  // Keeps a request for the link in use to transmit. false: the session is over, and the call has failed.
+  // Keeps a request for the link in use to transmit. false: the session has ended, and the call has failed.
   bool request(PendingCall::Sealed&& sealed, Asked asked);
   // An answer or a cancellation, likewise.
   enum class Kept : std::uint8_t { yes, too_many, over };
   Kept send(OutboundFrame&& frame);
   // What `link` has to send next. Nothing: there is nothing, or another link is in use.
   std::optional<OutboundFrame> next(const Link& link);
-  // The peer has accepted so many. false: more than were sent.
+  // The peer has accepted this number of frames. false: more than were sent.
   bool acknowledged(std::uint64_t count);
-  // The answer has come: the peer has accepted the call, and what was sent before it.
+  // The answer has arrived: the peer has accepted the call, and what was sent before it.
   std::optional<Asked> answered(std::uint64_t call_id);
   // A notification has left.
   void notified(std::uint64_t call_id);
@@ -109,7 +109,7 @@ class WEFT_EXPORT Session final : public std::enable_shared_from_this<Session> {
   std::optional<Asked> take(std::uint64_t call_id);
 
   const AgentId peer_;
-  const std::uint64_t most_kept_;
+  const std::uint64_t max_kept_;
 
   std::mutex turn_;  // of deliveries; taken before mutex_
 

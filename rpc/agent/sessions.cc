@@ -13,7 +13,7 @@ namespace weft::rpc {
 namespace {
 
 // Names of peers are cheap to make up, so these bound what peers can make this agent keep.
-constexpr std::size_t most_absent_unused = 1024, most_over_unused = 4096;
+constexpr std::size_t max_absent_unused = 1024, max_over_unused = 4096;
 
 }  // namespace
 
@@ -89,7 +89,7 @@ class Sessions::Absence final : public std::enable_shared_from_this<Absence> {
 Sessions::Sessions(const AgentOptions& options, std::uint64_t id_seed, ProcessId own, Gone gone)
     : patience_(options.heartbeat.patience),
       id_seed_(id_seed),
-      most_kept_(options.limits.in_flight),
+      max_kept_(options.limits.in_flight),
       own_(own),
       gone_(std::move(gone)) {}
 
@@ -99,7 +99,7 @@ std::shared_ptr<Session> Sessions::open(const AgentId& life, const ProcessId& pr
   std::lock_guard lock(mutex_);
   if (over_.contains(life.incarnation)) return nullptr;
   Entry& entry = entries_[life];
-  if (entry.session == nullptr) entry.session = std::make_shared<Session>(life, id_seed_, most_kept_);
+  if (entry.session == nullptr) entry.session = std::make_shared<Session>(life, id_seed_, max_kept_);
   entry.process = process;
   end_absence(entry);
   return entry.session;
@@ -111,7 +111,7 @@ bool Sessions::begin_absence(const AgentId& life, const Error& reason, const std
   if (found == entries_.end() || patience_.count() <= 0) return false;
   Entry& entry = found->second;
   if (!entry.session->used()) {
-    if (absent_unused_ == most_absent_unused) return false;
+    if (absent_unused_ == max_absent_unused) return false;
     ++absent_unused_;
     entry.counted = true;
   }
@@ -133,7 +133,7 @@ std::shared_ptr<Session> Sessions::remove(std::map<AgentId, Entry>::iterator fou
   const std::uint64_t incarnation = found->first.incarnation;
   over_.insert(incarnation);
   if (!entry.session->used()) over_unused_.push_back(incarnation);
-  if (over_unused_.size() > most_over_unused) {
+  if (over_unused_.size() > max_over_unused) {
     over_.erase(over_unused_.front());
     over_unused_.pop_front();
   }

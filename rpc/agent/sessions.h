@@ -21,13 +21,13 @@ namespace weft::rpc {
 
 class WEFT_EXPORT Sessions final : public std::enable_shared_from_this<Sessions> {
  public:
-  // The absence of a peer is over: it is gone, and so is its entry.
+  // A peer is gone, and so is its entry.
   using Gone = std::function<void(const std::shared_ptr<Session>& session, const Error& reason)>;
 
   Sessions(const AgentOptions& options, std::uint64_t id_seed, ProcessId own, Gone gone);
   ~Sessions();
 
-  // A connection to that incarnation came about: its absence is over. null: it is gone for good.
+  // A connection to that incarnation came about: its absence ends. null: it is gone for good.
   std::shared_ptr<Session> open(const AgentId& life, const ProcessId& process);
   // Its last connection has ended: it is absent from now on. false: nothing waits for it.
   bool begin_absence(const AgentId& life, const Error& reason, const std::shared_ptr<Loop>& loop);
@@ -56,7 +56,7 @@ class WEFT_EXPORT Sessions final : public std::enable_shared_from_this<Sessions>
 
   const std::chrono::nanoseconds patience_;
   const std::uint64_t id_seed_;
-  const std::uint64_t most_kept_;
+  const std::uint64_t max_kept_;
   const ProcessId own_;
   const Gone gone_;
 

@@ -17,7 +17,7 @@ namespace {
 using namespace std::chrono_literals;
 using rpc::ErrorKind;
 
-// Notes what it is told, and answers when it is told to.
+// Notes the numbers of calls, and answers held calls when the test does.
 class Book {
  public:
   std::int64_t note(std::int64_t number) {
@@ -168,7 +168,7 @@ TEST_F(Sessions, AnAbsenceEndsWithTheHeartbeatsPatience) {
   EXPECT_EQ(bert.core()->session_with(anna.id()), nullptr);
 }
 
-// The peer that has waited long enough says so to the one that comes back.
+// The peer that has waited long enough tells the one that comes back.
 TEST_F(Sessions, APeerThatWasGivenUpIsToldSo) {
   rpc::Agent& anna = start("anna", {.heartbeat = {0s, 60s}});
   rpc::Agent& bert = start("bert", {.heartbeat = {0s, 2s}});
@@ -323,8 +323,7 @@ TEST(SessionSimulation, EveryCallRunsOnceInItsOrder) {
           world.violation(text);
         }
         for (const auto& [name, agent] : agents)
-          if (agent->counts().waiting + agent->counts().serving != 0)
-            world.violation(name + " is at rest with calls");
+          if (agent->counts().waiting + agent->counts().serving != 0) world.violation(name + " keeps calls");
       });
   EXPECT_TRUE(report.ok()) << report.text;
 }
