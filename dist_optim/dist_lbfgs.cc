@@ -215,7 +215,7 @@ DistLBFGS::DistLBFGS(rpc::Agent& agent, const torch::optim::LBFGSOptions& option
 DistLBFGS::~DistLBFGS() { core_->ending = core_->context->handle_ends()->begin(); }
 
 rpc::Future<LBFGSResult> DistLBFGS::step(Closure closure) {
-  rpc::Promise<LBFGSResult> promise;
+  rpc::Promise<LBFGSResult> promise(core_->context->core()->handlers().exceptions());
   auto future = promise.future();
   core_->order->run([core = core_, closure = std::move(closure), promise = std::move(promise)]() mutable {
     auto& threads = core->context->core()->handlers();
@@ -230,7 +230,7 @@ rpc::Future<LBFGSResult> DistLBFGS::step(Closure closure) {
 }
 
 rpc::Future<void> DistLBFGS::attached() {
-  rpc::Promise<void> promise;
+  rpc::Promise<void> promise(core_->context->core()->handlers().exceptions());
   auto future = promise.future();
   core_->order->run([core = core_, promise = std::move(promise)]() mutable {
     auto result = core->refused == nullptr ? rpc::Result<void>() : rpc::Result<void>(core->refused);

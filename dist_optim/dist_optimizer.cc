@@ -99,7 +99,7 @@ struct DistOptimizer::Core : std::enable_shared_from_this<DistOptimizer::Core> {
 };
 
 rpc::Future<void> DistOptimizer::Core::attached() {
-  rpc::Promise<void> promise;
+  rpc::Promise<void> promise(context->core()->handlers().exceptions());
   auto future = promise.future();
   std::unique_lock lock(mutex);
   if (!ended) {
@@ -204,7 +204,7 @@ void DistOptimizer::Core::after_steps(rpc::Job job) {
 
 template <class T, class Call>
 rpc::Future<All<T>> DistOptimizer::Core::ask_all(Call call, std::size_t count) {
-  rpc::Promise<All<T>> promise;
+  rpc::Promise<All<T>> promise(context->core()->handlers().exceptions());
   auto future = promise.future();
   std::vector<rpc::Future<T>> calls;
   for (std::size_t i = 0; i < count; ++i) calls.push_back(call(modules[i], i));
@@ -221,7 +221,7 @@ rpc::Future<All<T>> DistOptimizer::Core::ask_all(Call call, std::size_t count) {
 
 template <class T, class Call>
 rpc::Future<All<T>> DistOptimizer::Core::ask_all_in_order(Call call, std::size_t count) {
-  rpc::Promise<All<T>> promise;
+  rpc::Promise<All<T>> promise(context->core()->handlers().exceptions());
   auto future = promise.future();
   order.run(
       [self = shared_from_this(), promise = std::move(promise), call = std::move(call), count]() mutable {
@@ -294,7 +294,7 @@ rpc::Future<StepResult> DistOptimizer::step(const dist_autograd::Pass& pass, con
 
 rpc::Future<StepResult> DistOptimizer::step(std::span<const dist_autograd::Pass> passes,
                                             const StepOptions& options) {
-  auto promise = std::make_shared<rpc::Promise<StepResult>>();
+  auto promise = std::make_shared<rpc::Promise<StepResult>>(core_->context->core()->handlers().exceptions());
   auto future = promise->future();
   StepRequest request{core_->context->next_step(), {}, options, true};
   StepCall::Rows rows;
@@ -397,7 +397,7 @@ rpc::Task<void> DistOptimizer::Core::restore(std::shared_ptr<Core> self,
 
 template <class T, class Make>
 rpc::Future<T> DistOptimizer::Core::run_in_order(Make make) {
-  rpc::Promise<T> promise;
+  rpc::Promise<T> promise(context->core()->handlers().exceptions());
   auto future = promise.future();
   order.run([self = shared_from_this(), promise = std::move(promise), make = std::move(make)]() mutable {
     self->after_steps([self, promise = std::move(promise), make = std::move(make)]() mutable {

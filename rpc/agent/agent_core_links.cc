@@ -15,14 +15,15 @@ constexpr std::size_t most_forgotten = 1024;
 }  // namespace
 
 void AgentCore::listen() {
-  for (const auto& loop : loops_)
-    loop->exceptions()->set_handler([weak = weak_from_this()](const std::string& text) {
-      const auto core = weak.lock();
-      if (core == nullptr) return;
-      AgentCounters::count(core->counters().exceptions_dropped);
-      core->log(LogLevel::error,
-                text + "; handle the error in the continuation, or return from it what it throws");
-    });
+  const ExceptionSink::Handler dropped = [weak = weak_from_this()](const std::string& text) {
+    const auto core = weak.lock();
+    if (core == nullptr) return;
+    AgentCounters::count(core->counters().exceptions_dropped);
+    core->log(LogLevel::error,
+              text + "; handle the error in the continuation, or return from it what it throws");
+  };
+  for (const auto& loop : loops_) loop->exceptions()->set_handler(dropped);
+  if (const auto exceptions = handlers_->exceptions()) exceptions->set_handler(dropped);
   const auto open = [this](const Address& address, const std::string& scheme) {
     Transport* way = transport(scheme);
     if (way == nullptr)

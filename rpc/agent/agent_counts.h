@@ -21,7 +21,7 @@ struct AgentCounts {
   std::uint64_t calls_shed = 0;            // for want of room: limits
   std::uint64_t calls_retried = 0;         // attempts after the first
   std::uint64_t peers_silent = 0;          // connections given up for want of a heartbeat
-  std::uint64_t exceptions_dropped = 0;    // thrown by continuations of futures and by jobs of loops
+  std::uint64_t exceptions_dropped = 0;    // of continuations, and of jobs of loops and handler threads
   std::uint64_t serving = 0, waiting = 0;  // calls under way now: that came in, that went out
   std::uint64_t serving_bytes = 0;         // of requests that handlers hold now
   std::uint64_t waiting_bytes = 0;  // of the calls that went out: Limits::outgoing_bytes, outgoing_values

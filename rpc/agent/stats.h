@@ -28,7 +28,7 @@ struct AgentStats {
   std::uint64_t calls_denied = 0, calls_shed = 0;  // by permissions, for want of room
   std::uint64_t calls_retried = 0,
                 peers_silent = 0;          // attempts after the first; connections without a heartbeat
-  std::uint64_t exceptions_dropped = 0;    // thrown by continuations of futures and by jobs of loops
+  std::uint64_t exceptions_dropped = 0;    // of continuations, and of jobs of loops and handler threads
   std::uint64_t serving = 0, waiting = 0;  // under way: that came in (this one too), that went out
   std::uint64_t bytes_sent = 0, bytes_received = 0;  // of requests and replies
   std::uint64_t pool_hits = 0, pool_misses = 0,

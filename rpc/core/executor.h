@@ -1,18 +1,24 @@
 // Executor: where code runs. A Task has one executor and resumes only there.
 //
 // post() may be called from any thread and never runs the job before it returns. Jobs must not throw.
-// An executor outlives every job and every Task posted to it.
+// An executor outlives every job and every Task posted to it. Implementations are thread-safe.
 #pragma once
 
 #include <weft/rpc/core/export.h>
 #include <weft/rpc/core/unique_function.h>
 
+#include <memory>
+
 namespace weft::rpc {
+
+class ExceptionSink;
 
 class WEFT_EXPORT Executor {
  public:
   virtual ~Executor() = default;
   virtual void post(Job job) = 0;
+  // Receives what continuations throw that run on this executor; null: they are written to stderr.
+  virtual std::shared_ptr<ExceptionSink> exceptions() const { return nullptr; }
 };
 
 // ContextSwitch: thread-local state that belongs to a piece of code rather than to a thread (LibTorch's grad

@@ -13,8 +13,9 @@ void Latch::wait() {
   opened_.wait(lock, [this] { return open_; });
 }
 
-void continuation_threw(const Loop* loop) noexcept {
+void continuation_threw(const Loop* loop, ExceptionSink* exceptions) noexcept {
   const auto exception = std::current_exception();
+  if (exceptions != nullptr) return exceptions->take("a continuation", exception);
   if (loop != nullptr) return loop->exceptions()->take("a continuation", exception);
   ExceptionSink().take("a continuation", exception);
 }

@@ -34,8 +34,8 @@ class Future;
 
 namespace detail {
 
-// Logs and counts what a continuation threw; loop: that of its future, or null.
-WEFT_EXPORT void continuation_threw(const Loop* loop) noexcept;
+// Hands what a continuation threw to `exceptions`, else to the loop's sink; both may be null.
+WEFT_EXPORT void continuation_threw(const Loop* loop, ExceptionSink* exceptions) noexcept;
 
 // Empty -> waiting (a continuation is set) -> done, or empty -> done: whoever comes second runs the
 // continuation.
@@ -59,8 +59,9 @@ class FutureState {
   bool done() const { return stage_.load(std::memory_order_acquire) == Stage::done; }
   Result<T>& result() { return *result_; }
 
-  std::shared_ptr<const Loop> loop;  // the loop whose thread must not wait for this
-  Job cancel;                        // set before the future is handed out; any thread
+  std::shared_ptr<const Loop> loop;           // the loop whose thread must not wait for this
+  std::shared_ptr<ExceptionSink> exceptions;  // null: the loop's
+  Job cancel;                                 // set before the future is handed out; any thread
 
  private:
   enum class Stage : std::uint8_t { empty, waiting, done };
@@ -71,7 +72,7 @@ class FutureState {
     try {
       continuation(std::move(*result_));
     } catch (...) {
-      continuation_threw(loop.get());
+      continuation_threw(loop.get(), exceptions.get());
     }
   }
 
@@ -141,6 +142,15 @@ class Promise {
   Promise() : state_(std::make_shared<detail::FutureState<T>>()) {}
   // With the loop that will complete it, on which get() is an error.
   explicit Promise(std::shared_ptr<const Loop> loop) : Promise() { state_->loop = std::move(loop); }
+  // Without a loop; the sink (Executor::exceptions()) receives what continuations throw.
+  explicit Promise(std::shared_ptr<ExceptionSink> exceptions) : Promise() {
+    state_->exceptions = std::move(exceptions);
+  }
+  // Of what follows from another future's result: with that future's loop() and exceptions().
+  Promise(std::shared_ptr<const Loop> loop, std::shared_ptr<ExceptionSink> exceptions)
+      : Promise(std::move(loop)) {
+    state_->exceptions = std::move(exceptions);
+  }
   Promise(Promise&&) noexcept = default;
   Promise& operator=(Promise&& other) noexcept {
     abandon();
@@ -181,6 +191,8 @@ class [[nodiscard]] Future {
   const std::shared_ptr<const Loop>& loop() const {
     return state_->loop;
   }  // where it is completed; may be null
+  // What continuations throw goes there; null: to the loop's sink.
+  const std::shared_ptr<ExceptionSink>& exceptions() const { return state_->exceptions; }
 
   // Waits on the calling thread. On a thread that an agent owns, or that runs the program's io_context under
   // an agent, a wait that would block is ErrorKind::failed_precondition, and the future stays as it was.
@@ -213,7 +225,7 @@ class [[nodiscard]] Future {
       state->consume([f = std::move(f)](Result<T>&& result) mutable { f(std::move(result)); });
     } else {
       using Next = typename detail::Flatten<Returned>::Type;
-      Promise<Next> promise(state->loop);
+      Promise<Next> promise(state->loop, state->exceptions);
       if (state->cancel) promise.on_cancel([state] { state->cancel(); });
       Future<Next> next = promise.future();
       state->consume([f = std::move(f), promise = std::move(promise)](Result<T>&& result) mutable {

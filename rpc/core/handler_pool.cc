@@ -33,7 +33,11 @@ void HandlerPool::run() {
     Job job = std::move(jobs_.front());
     jobs_.pop_front();
     lock.unlock();
-    job();
+    try {
+      job();
+    } catch (...) {
+      exceptions_->take("a job of the handler threads", std::current_exception());
+    }
     job = nullptr;
     lock.lock();
   }

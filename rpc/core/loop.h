@@ -5,17 +5,14 @@
 // its own clock and order here.
 #pragma once
 
+#include <weft/rpc/core/exception_sink.h>
 #include <weft/rpc/core/executor.h>
 
 #include <asio/execution_context.hpp>
 
 #include <chrono>
 #include <cstdint>
-#include <exception>
-#include <functional>
 #include <memory>
-#include <mutex>
-#include <string>
 
 namespace weft::rpc {
 
@@ -40,29 +37,11 @@ class WEFT_EXPORT LoopPoller {
   virtual void wake_up() = 0;  // and now it polls again
 };
 
-// ExceptionSink: receives the exceptions that continuations of futures and jobs of a loop throw. Nothing else
-// catches these: the code that runs a continuation belongs to a connection, a timer or another caller.
-//
-// A loop has one, and shares it with the futures that it completes. Without a handler, take() writes a line
-// to stderr; an agent sets a handler that logs and counts. Thread-safe.
-class WEFT_EXPORT ExceptionSink {
- public:
-  using Handler = std::function<void(const std::string& text)>;  // any thread
-
-  void set_handler(Handler handler);
-  // `source` is the kind of code that threw: "a continuation". The handler receives one sentence.
-  void take(const char* source, const std::exception_ptr& exception) noexcept;
-
- private:
-  std::mutex mutex_;  // guards handler_
-  Handler handler_;
-};
-
 class WEFT_EXPORT Loop : public Executor {
  public:
   using TimerId = std::uint64_t;  // 0 is no timer
 
-  const std::shared_ptr<ExceptionSink>& exceptions() const { return exceptions_; }
+  std::shared_ptr<ExceptionSink> exceptions() const override { return exceptions_; }
 
   virtual Clock::time_point now() const = 0;
   // The same clock some milliseconds late, for a fraction of the cost: for ages. Any thread.

@@ -75,6 +75,8 @@ class SerialExecutor::Turn {
 
 SerialExecutor::SerialExecutor(Executor& threads) : state_(std::make_shared<State>(threads)) {}
 
+std::shared_ptr<ExceptionSink> SerialExecutor::exceptions() const { return state_->threads.exceptions(); }
+
 void SerialExecutor::post(Job job) {
   auto queued = std::make_unique<State::Queued>(std::move(job));
   State::Node* newest = state_->posted.load(std::memory_order_relaxed);

@@ -16,6 +16,7 @@ class WEFT_EXPORT SerialExecutor final : public Executor {
  public:
   explicit SerialExecutor(Executor& threads);
   void post(Job job) override;
+  std::shared_ptr<ExceptionSink> exceptions() const override;  // those of the other executor
 
  private:
   struct State;

@@ -180,9 +180,10 @@ class [[nodiscard]] Task {
     promise.home->run(handle);
   }
 
-  // Begins the task on the executor, as a future.
+  // Begins the task on the executor, as a future. What the future's continuation throws goes to the
+  // executor's sink.
   Future<T> start(Executor& executor, ContextSwitch* context = nullptr) && {
-    Promise<T> promise;
+    Promise<T> promise(executor.exceptions());
     Future<T> future = promise.future();
     executor.post([task = std::move(*this), &executor, context, promise = std::move(promise)]() mutable {
       std::move(task).start_here(executor, context,

@@ -17,7 +17,9 @@ namespace detail {
 template <class T>
 struct Gathering {
   using Value = std::conditional_t<std::is_void_v<T>, void, std::vector<typename Result<T>::Value>>;
-  explicit Gathering(std::shared_ptr<const Loop> loop) : promise(std::move(loop)) {}
+  explicit Gathering(const std::vector<Future<T>>& futures)
+      : promise(futures.empty() ? Promise<Value>()
+                                : Promise<Value>(futures.front().loop(), futures.front().exceptions())) {}
 
   std::vector<std::optional<Result<T>>> results;
   std::atomic<std::size_t> open;
@@ -45,7 +47,7 @@ struct Gathering {
 
 template <class T>
 auto gather(std::vector<Future<T>> futures, bool until_error) {
-  auto gathering = std::make_shared<Gathering<T>>(futures.empty() ? nullptr : futures.front().loop());
+  auto gathering = std::make_shared<Gathering<T>>(futures);
   gathering->results.resize(futures.size());
   gathering->open = futures.size() + 1;
   auto all = gathering->promise.future();

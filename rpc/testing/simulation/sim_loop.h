@@ -50,6 +50,7 @@ class WEFT_EXPORT SimLoop final : public rpc::Loop, public SimRunner {
 class WEFT_EXPORT SimExecutor final : public rpc::Executor, public SimRunner {
  public:
   void post(rpc::Job job) override;
+  std::shared_ptr<rpc::ExceptionSink> exceptions() const override { return exceptions_; }
 
  private:
   friend class SimProcess;
@@ -64,6 +65,7 @@ class WEFT_EXPORT SimExecutor final : public rpc::Executor, public SimRunner {
     rpc::Job job;
   };
   std::vector<Posted> jobs_;
+  const std::shared_ptr<rpc::ExceptionSink> exceptions_ = std::make_shared<rpc::ExceptionSink>();
 };
 
 }  // namespace weft::test

@@ -1,5 +1,7 @@
 // Continuations of calls that throw, and calls that an Asio coroutine gives up.
 #include <weft/rpc/agent/stats.h>
+#include <weft/rpc/core/serial_executor.h>
+#include <weft/rpc/core/when_all.h>
 #include <weft/rpc/rpc.h>
 
 #include <gtest/gtest.h>
@@ -79,6 +81,30 @@ TEST_F(ContinuationTest, ThatThrowsOnARefusalDoesNotEndTheLoop) {
   peer_.with(scope).call<&Desk::echo>(1).then(careless);  // refused on this thread
   expect_dropped(2);
   EXPECT_EQ(got(peer_.call<&Desk::echo>(4)), 4);
+}
+
+// Their futures have no loop.
+TEST_F(ContinuationTest, ThatThrowsOnATaskOfTheHandlersIsCounted) {
+  Executor& handlers = cluster_["client"].core()->handlers();
+  const auto task = []() -> Task<int> { co_return 1; };
+  task().start(handlers).then(careless);
+  expect_dropped(1);
+  task().start(handlers).then([](Result<int>&& result) { return result; }).then(careless);
+  expect_dropped(2);
+  SerialExecutor turns(handlers);
+  task().start(turns).then(careless);
+  expect_dropped(3);
+  std::vector<Future<int>> both;
+  for (int i = 0; i < 2; ++i) both.push_back(task().start(handlers));
+  when_all(std::move(both)).then([](auto&&) { throw std::runtime_error("careless"); });
+  expect_dropped(4);
+}
+
+TEST_F(ContinuationTest, AJobOfTheHandlersThatThrowsIsCounted) {
+  cluster_["client"].core()->handlers().post([] { throw std::runtime_error("careless"); });
+  test::eventually("it is counted", [&] { return cluster_["client"].counts().exceptions_dropped == 1; });
+  EXPECT_EQ(cluster_.logged("a job of the handler threads threw an exception").size(), 1U);
+  EXPECT_EQ(got(peer_.call<&Desk::echo>(5)), 5);
 }
 
 TEST_F(ContinuationTest, AJobOfOnCancelThatThrowsLeavesTheOthers) {

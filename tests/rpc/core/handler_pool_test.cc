@@ -42,6 +42,21 @@ TEST(HandlerPool, RunsJobsAtOnceOnAsManyThreads) {
   pool.join();
 }
 
+TEST(HandlerPool, AJobThatThrowsIsReportedAndLeavesTheThread) {
+  HandlerPool pool(1);
+  std::vector<std::string> taken;  // by the one thread
+  pool.exceptions()->set_handler([&](const std::string& text) { taken.push_back(text); });
+  int ran = 0;
+  for (int i = 0; i < 2; ++i) {
+    pool.post([] { throw std::out_of_range("beyond"); });
+    pool.post([&] { ++ran; });
+  }
+  pool.join();
+  EXPECT_EQ(ran, 2);
+  EXPECT_EQ(taken, std::vector<std::string>(
+                       2, "a job of the handler threads threw an exception, which was dropped: beyond"));
+}
+
 TEST(HandlerPool, JoinRunsWhatIsQueuedAndWhatThatPosts) {
   HandlerPool pool(2);
   Event go;

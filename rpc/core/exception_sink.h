@@ -1,0 +1,31 @@
+// ExceptionSink: receives the exceptions that continuations of futures and jobs of executors throw. Nothing
+// else catches these: the code that runs a continuation belongs to a connection, a timer or another caller.
+//
+// A loop and an agent's handler threads have one each, and share it with the futures that they complete.
+// Without a handler, take() writes a line to stderr; an agent sets a handler that logs and counts.
+// Thread-safe.
+#pragma once
+
+#include <weft/rpc/core/export.h>
+
+#include <exception>
+#include <functional>
+#include <mutex>
+#include <string>
+
+namespace weft::rpc {
+
+class WEFT_EXPORT ExceptionSink {
+ public:
+  using Handler = std::function<void(const std::string& text)>;  // any thread
+
+  void set_handler(Handler handler);
+  // `source` is the kind of code that threw: "a continuation". The handler receives one sentence.
+  void take(const char* source, const std::exception_ptr& exception) noexcept;
+
+ private:
+  std::mutex mutex_;  // guards handler_
+  Handler handler_;
+};
+
+}  // namespace weft::rpc
