@@ -172,9 +172,16 @@ class WEFT_EXPORT AgentCore final : public std::enable_shared_from_this<AgentCor
   void shut_down();
   // All members of its job of fixed size have come: what the layers say to that.
   Result<void> world_complete(const std::vector<std::string>& members) const;
-  // The job this agent is part of has failed: every call under way and to come ends with this.
+  // The job this agent is part of has failed with this, which calls that their peer's end fails report from
+  // now on. Other calls go on until fail_world().
+  void blame(const Error& error);
+  // All outstanding and later calls fail with this, or with what blame() said before.
   void fail_world(const Error& error);
-  std::optional<Error> world_failure() const;
+  std::optional<Error> world_failure() const;        // as blame() or fail_world() said
+  std::optional<Error> cause_of_ends() const;        // what calls fail with when their peers end; none: that end
+  bool world_ended() const { return world_ended_; }  // fail_world() was called
+  // The peer ends, and says goodbye with the failure of its job. On its link's loop.
+  void peer_world_failed(const AgentId& peer, const Error& error);
 
  private:
   struct Draining {
@@ -228,6 +235,7 @@ class WEFT_EXPORT AgentCore final : public std::enable_shared_from_this<AgentCor
   std::atomic<bool> draining_{false};
   std::atomic<bool> ended_{false};
   std::atomic<bool> world_failed_{false};  // world_failure_ is set
+  std::atomic<bool> world_ended_{false};
 
   std::vector<std::shared_ptr<CallHook>> hooks_;            // fixed before listen()
   std::vector<MakeContext> contexts_;                       // likewise

@@ -84,14 +84,22 @@ Result<void> AgentCore::world_complete(const std::vector<std::string>& members) 
   }
 }
 
-void AgentCore::fail_world(const Error& error) {
+void AgentCore::blame(const Error& error) {
+  std::lock_guard lock(mutex_);
+  if (world_failure_) return;
+  world_failure_ = error;
+  world_failed_ = true;
+}
+
+void AgentCore::fail_world(const Error& reason) {
+  blame(reason);
   std::vector<std::shared_ptr<Link>> links;
   std::vector<std::shared_ptr<Route>> routes;
+  Error error = reason;
   {
     std::lock_guard lock(mutex_);
-    if (world_failure_) return;
-    world_failure_ = error;
-    world_failed_ = true;
+    if (world_ended_.exchange(true)) return;
+    error = *world_failure_;
     links.assign(links_.begin(), links_.end());
     for (const auto& [name, route] : routes_) routes.push_back(route);
   }
@@ -133,9 +141,12 @@ void AgentCore::shut_down() {
   for (const auto& listener : listeners) listener->close();
   for (const auto& [scheme, transport] : transports_) transport->shut_down();
   const Error reason(ErrorKind::shut_down, "this agent has shut down");
+  // Peers that have not heard of their job's failure yet learn its cause, rather than take this end for it.
+  auto failure = world_failure();
+  if (failure && failure->kind() != ErrorKind::peer_lost) failure.reset();
   const auto end = [&](Loop& loop) {
     for (const auto& link : links)
-      if (link->loop().get() == &loop) link->end_life(reason);
+      if (link->loop().get() == &loop) failure ? link->expel(*failure) : link->end_life(reason);
     for (const auto& route : routes)
       if (route->loop().get() == &loop) route->shut_down(reason);
   };

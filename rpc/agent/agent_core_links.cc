@@ -340,7 +340,7 @@ void AgentCore::link_ended(const std::shared_ptr<Link>& link, const std::shared_
     back->rejoin();
   }
   routes.clear();
-  if (session != nullptr) session->end(reason);
+  if (session != nullptr) session->end(reason, cause_of_ends());
   if (link->ready()) report_gone(*link, gone, reason);
   if (link->ready() && gone) {
     std::lock_guard lock(mutex_);
@@ -361,12 +361,15 @@ void AgentCore::end_session(const std::shared_ptr<Session>& session, const Error
   }
   if (route != nullptr) route->keep_off();
   route = nullptr;
-  session->end(reason);
+  session->end(reason, cause_of_ends());
   if (ended_) return;
   for (const auto& hook : hooks_) hook->peer_gone(life, reason);
   std::lock_guard lock(mutex_);
   forget_visitor(life.name);
 }
+
+// A peer that ends because its job has failed is not the cause.
+std::optional<Error> AgentCore::cause_of_ends() const { return ended_ ? std::nullopt : world_failure(); }
 
 void AgentCore::refused_by(const std::string& name, const Error& reason) {
   for (const AgentId& life : sessions_->absent(name))
@@ -410,6 +413,10 @@ std::optional<Error> AgentCore::forgotten(const AgentId& life) const {
 
 void AgentCore::peer_leaving(const AgentId& peer) {
   log(LogLevel::debug, peer.name + " is leaving", {{log_fields::peer, peer.name}});
+}
+
+void AgentCore::peer_world_failed(const AgentId& peer, const Error& error) {
+  for (const auto& hook : hooks_) hook->peer_world_failed(peer, error);
 }
 
 void AgentCore::report_gone(const Link& link, bool last, const Error& reason) {

@@ -56,6 +56,9 @@ class WEFT_EXPORT CallHook {
   virtual void world_complete(const std::vector<std::string>& members) { (void)members; }
   // A job of fixed size has lost a member: no call goes out any more. Any thread; must not block.
   virtual void world_failed(const Error& error) { (void)error; }
+  // A peer ends because its job has failed with this error: before its connection's end is reported. On its
+  // loop; must not block.
+  virtual void peer_world_failed(const AgentId& peer, const Error& error) { (void)peer, (void)error; }
   // The agent begins to drain. Any thread; must not block.
   virtual void draining() {}
   // Before the agent says goodbye: what this layer still has to tell others.

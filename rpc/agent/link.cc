@@ -10,6 +10,7 @@ namespace weft::rpc {
 namespace {
 
 constexpr std::string_view certified = "cert:";  // of an identity
+constexpr auto agent_ended = ErrorKind::unavailable;  // the reason of a goodbye. peer_lost: its job has failed
 
 // An acknowledgement leaves with the next frame once one of these has been accepted since the last one; by
 // itself at the latest after acknowledge_after, or at the second pair. Fewer frames wait for the heartbeat.
@@ -149,7 +150,9 @@ void Link::on_frame(InboundFrame frame) {
     case FrameKind::goodbye:
       if (const auto reason = message->goodbye()) {
         end_is_proven_ = true;
-        return close(Error(reason->kind(), std::string("the peer says: ") + reason->what()));
+        if (reason->kind() == ErrorKind::peer_lost) core_->peer_world_failed(peer_, *reason);
+        const ErrorKind kind = reason->kind() == agent_ended ? ErrorKind::peer_lost : reason->kind();
+        return close(Error(kind, std::string("the peer says: ") + reason->what()));
       }
       peer_leaving_ = true;
       return core_->peer_leaving(peer_);
@@ -343,8 +346,8 @@ void Link::end_handshake() {
 void Link::send(const std::shared_ptr<PendingCall>& call) {
   if (call->finished()) return;
   // Asked here too: a call may have been on its way from its route's loop to this one when the world failed.
-  if (const auto lost = core_->world_failure()) {
-    call->fail(*lost);
+  if (core_->world_ended()) {
+    call->fail(*core_->world_failure());
     return;
   }
   if (call->only() && *call->only() != peer_) {
@@ -514,7 +517,7 @@ void Link::expel(const Error& reason) {
 
 void Link::end_life(const Error& reason) {
   if (!ended_ && ready_)
-    connection_->send(OutgoingMessage::goodbye(Error(ErrorKind::peer_lost, "its agent has ended")));
+    connection_->send(OutgoingMessage::goodbye(Error(agent_ended, "its agent has ended")));
   finish(reason);
 }
 
@@ -783,9 +786,11 @@ void Link::on_closed(const Error& reason) {
     session_->leave(*this, std::move(resumable));
   }
   core_->link_ended(shared_from_this(), route_, Error(kind, reason.what()), may_return);
+  const auto cause = core_->cause_of_ends();
+  const auto lose = [&](PendingCall& call) { cause ? call.fail(*cause) : call.lose(kind, reason.what()); };
   for (auto& [id, asked] : pending_.take_all())
-    if (asked.call != nullptr) asked.call->lose(kind, reason.what());
-  while (!held_.empty()) held_.pop()->lose(kind, reason.what());
+    if (asked.call != nullptr) lose(*asked.call);
+  while (!held_.empty()) lose(*held_.pop());
   // Who sent a notification may leave behind it: it is served all the same.
   for (auto& [id, served] : incoming_.take_all())
     if (auto call = served.call.lock();

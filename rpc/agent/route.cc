@@ -91,8 +91,8 @@ void Route::place(std::shared_ptr<PendingCall> call) {
     call->lose(ErrorKind::shut_down, "this agent has shut down");
     return;
   }
-  if (const auto lost = core->world_failure()) {
-    call->fail(*lost);
+  if (core->world_ended()) {
+    call->fail(*core->world_failure());
     return;
   }
   if (const auto session = call->resumable() ? session_for(*core, *call) : nullptr) {
@@ -419,6 +419,11 @@ void Route::fail_waiting(const Error& reason) {
 }
 
 void Route::fail(PendingCall& call, const Error& reason) const {
+  const auto core = core_.lock();
+  if (const auto cause = core == nullptr ? std::nullopt : core->cause_of_ends()) {
+    call.fail(*cause);
+    return;
+  }
   call.fail(
       Error(reason.kind(), peer_name() + ": " + call.method() + ": " + reason.what(), Execution::not_sent));
 }

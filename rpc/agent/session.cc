@@ -279,7 +279,7 @@ void Session::leave(const Link& link, std::vector<std::shared_ptr<PendingCall>> 
 
 // --- Its end ---
 
-void Session::end(const Error& reason) {
+void Session::end(const Error& reason, const std::optional<Error>& cause) {
   std::vector<std::pair<std::uint64_t, Asked>> asked;
   std::vector<std::pair<std::uint64_t, std::weak_ptr<IncomingCall>>> serving;
   std::deque<std::shared_ptr<PendingCall>> waiting;
@@ -296,9 +296,12 @@ void Session::end(const Error& reason) {
     link_.reset();
     others_.clear();
   }
+  const auto lose = [&](PendingCall& call) {
+    cause ? call.fail(*cause) : call.lose(reason.kind(), reason.what());
+  };
   for (const auto& [id, one] : asked)
-    if (one.call != nullptr) one.call->lose(reason.kind(), reason.what());
-  for (const auto& call : waiting) call->lose(reason.kind(), reason.what());
+    if (one.call != nullptr) lose(*one.call);
+  for (const auto& call : waiting) lose(*call);
   // A notification is served although its sender is gone.
   for (const auto& [id, weak] : serving)
     if (const auto call = weak.lock(); call != nullptr && !call->is_notification()) call->cancel();

@@ -86,7 +86,8 @@ class WEFT_EXPORT Session final : public std::enable_shared_from_this<Session> {
   void leave(const Link& link, std::vector<std::shared_ptr<PendingCall>> held);
 
   // --- Its end ---
-  void end(const Error& reason);
+  // cause: what calls fail with instead.
+  void end(const Error& reason, const std::optional<Error>& cause = std::nullopt);
   void fail_calls(const Error& error);  // the session goes on
   std::uint64_t kept_bytes() const;     // of frames that the peer has not acknowledged
   std::vector<std::shared_ptr<PendingCall>> sent() const;

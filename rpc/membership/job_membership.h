@@ -31,6 +31,7 @@ class JobMembership final : public Membership, public std::enable_shared_from_th
   void shut_down() override;
 
   void peer_gone(const AgentId& peer, const Error& reason);
+  void peer_world_failed(const AgentId& peer, const Error& error);
   void attend() const;  // on the host, for a member that joins; throws what has ended the world
   void told_of_loss(const AgentId& teller, const std::string& name, const std::string& reason);
   // On the leader of a collective, for a member that comes to it. Throws where it does not lead it.

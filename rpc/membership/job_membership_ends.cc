@@ -180,6 +180,17 @@ void JobMembership::peer_gone(const AgentId& peer, const Error& reason) {
       });
 }
 
+// A member heard of the loss before this one, and ends.
+void JobMembership::peer_world_failed(const AgentId& peer, const Error& error) {
+  {
+    std::lock_guard lock(mutex_);
+    const MemberRecord* member = roster_.find(peer.name);
+    const bool known = (member != nullptr && member->id() == peer) || (host_ && host_->id() == peer);
+    if (!rendezvous_.fixed_world || !known || failure_ || phase_ != Phase::joined) return;
+  }
+  fail(error);
+}
+
 // On the host: was that a loss?
 void JobMembership::judge(const AgentId& gone, const Error& reason, const Roster& roster) {
   const MemberRecord* member = roster.find(gone.name);
@@ -202,7 +213,8 @@ void JobMembership::announce_loss(const MemberRecord& lost, const Error& reason,
     if (failure_ || phase_ == Phase::left || phase_ == Phase::ended) return;
     failure_ = error;
   }
-  // The others first: once the world has failed here, no call goes out any more.
+  core_->blame(error);
+  // The others first: once the world has ended here, no call goes out any more.
   std::vector<Future<void>> told;
   for (const auto& [name, member] : roster.members())
     if (!member->gone() && name != lost.name && name != own_name())

@@ -31,6 +31,9 @@ class MembershipHook final : public CallHook {
   void peer_gone(const AgentId& peer, const Error& reason) override {
     if (const auto job = job_.lock()) job->peer_gone(peer, reason);
   }
+  void peer_world_failed(const AgentId& peer, const Error& error) override {
+    if (const auto job = job_.lock()) job->peer_world_failed(peer, error);
+  }
 
  private:
   std::weak_ptr<JobMembership> job_;

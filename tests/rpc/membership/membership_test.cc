@@ -7,6 +7,8 @@
 #include <weft/rpc/store/remote_store.h>
 
 #include <gtest/gtest.h>
+#include <asio/executor_work_guard.hpp>
+#include <asio/io_context.hpp>
 
 #include <filesystem>
 #include <thread>
@@ -20,6 +22,7 @@ namespace {
 using namespace std::chrono_literals;
 
 using test::error_of;
+using test::eventually;
 using test::expect_error;
 using test::Job;
 using test::JobKind;
@@ -417,6 +420,55 @@ TEST(Membership, OnlyTheHostIsBelievedOfALoss) {
     promise.complete(Peer::decode<void>(std::move(reply), "lost"));
   });
   expect_error(std::move(future), ErrorKind::permission_denied, "'liar' does not host this job");
+  EXPECT_EQ(job[1].core()->world_failure(), std::nullopt);
+}
+
+// A member that does not answer keeps the host from ending the job for a second. A member that ends in the
+// meantime, since it has heard of the loss, is not the cause.
+TEST(Membership, CallsOfTheHostNameTheFirstLossWhileItTellsTheOthers) {
+  Job job(tcp, 4);
+  for (std::size_t rank = 0; rank < 3; ++rank) job.start(rank);
+  asio::io_context io;
+  auto work = asio::make_work_guard(io);
+  Agent mute(io, job.options(3, "worker3"));
+  std::thread loop([&] { io.run(); });
+  std::vector<Future<void>> waits;
+  for (std::size_t rank = 0; rank < 3; ++rank) waits.push_back(job[rank].wait_for(4));
+  mute.wait_for(4).get();
+  for (auto& wait : waits) wait.get();
+  io.stop();
+  loop.join();
+  auto hanging = job[0].peer("worker1").call<&Worker::hang>();
+  job.worker(1).await_calls(1);
+  job.end(2);
+  eventually("worker1 has heard of it", [&] { return job[1].core()->world_failure().has_value(); });
+  job.end(1);
+  expect_error(std::move(hanging), ErrorKind::peer_lost, "worker2 was lost");
+}
+
+// Its word may be the first that they hear of it.
+TEST(Membership, AMemberOfAFailedJobTellsTheCauseWhenItEnds) {
+  for (const std::size_t first : {0, 1}) {
+    Job job(tcp, 3);
+    job.start_all();
+    const std::size_t other = 1 - first;
+    auto hanging = job[other].peer(first).call<&Worker::hang>();
+    job.worker(first).await_calls(1);
+    job[first].core()->fail_world(Error(ErrorKind::peer_lost, "worker2 was lost: for a test"));
+    job.end(first);
+    expect_error(std::move(hanging), ErrorKind::peer_lost, "worker2 was lost: for a test");
+  }
+}
+
+TEST(Membership, WhoIsNoMemberIsNotBelievedWhenItEndsWithALoss) {
+  Job job(tcp, 2);
+  job.start_all();
+  {
+    Agent liar(AgentOptions{.name = "liar"});
+    liar.connect(job[1].addresses().front()).call<&Worker::who>().get();
+    liar.core()->fail_world(Error(ErrorKind::peer_lost, "worker0 was lost: for a test"));
+  }
+  eventually("its end is noticed", [&] { return job[1].core()->counts().connections == 1; });
   EXPECT_EQ(job[1].core()->world_failure(), std::nullopt);
 }
 
