@@ -110,7 +110,8 @@ class WEFT_EXPORT Agent {
     BlockingExecutor here;
     return here.run(std::move(task));
   }
-  // Serves until every other member of the job has left (returns 0), or shut_down() (0). Throws the error
+  // Serves until every other member of the job has left (returns 0), or shut_down() (0). Once no member has
+  // work left, the agent releases its RRefs, and ends after every member has done so. Throws the error
   // that ended the job; deadline_exceeded, naming who has not left, once `patience` has passed: then this
   // agent is a member as before, which may call it again.
   int serve_until_shutdown(std::chrono::nanoseconds patience = no_deadline);

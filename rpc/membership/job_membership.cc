@@ -10,6 +10,8 @@ namespace {
 // One look at the members; then whether the agent drains is looked up before the next.
 constexpr auto look_patience = std::chrono::seconds{5};
 constexpr auto look_pause = std::chrono::milliseconds{500};  // where the store cannot be reached
+// How long a member that has released waits for others to do so. One of an earlier release never says so.
+constexpr auto release_patience = std::chrono::seconds{10};
 
 }  // namespace
 
@@ -439,8 +441,17 @@ std::string JobMembership::name_of(std::size_t rank) const {
 
 std::vector<std::string> JobMembership::awaited() const { return roster_.awaited_by(own_name(), is_host()); }
 
+bool JobMembership::nobody_works() const {
+  return roster_.joined() >= (rendezvous_.fixed_world ? rendezvous_.world_size : 0) &&
+         roster_.idle(own_name());
+}
+
+// A member that only serves ends in three steps, once no other member has work left: its layers release what
+// they hold at the others; it waits until every member that serves has done the same, so that no object is
+// still held when its owner ends; it leaves. Where the store is gone, nobody knows of the others' release.
 void JobMembership::answer() {
   std::vector<Waiter> answered;
+  bool release = false;
   std::vector<std::string> whole;  // a fixed world's members, once all have come
   std::vector<std::pair<std::shared_ptr<Promise<Events>>, Events>> told;
   {
@@ -451,12 +462,17 @@ void JobMembership::answer() {
     const std::size_t come = fixed ? roster_.joined() : roster_.here();
     if (fixed && come == world)
       for (const auto& [name, member] : roster_.members()) whole.push_back(name);
+    const bool idle = nobody_works();
+    const bool may_end =
+        idle && released_ && (store_gone_ || awaited().empty() || (waited_for_release_ && !is_host()));
     for (auto i = waiters_.begin(); i != waiters_.end();) {
       const std::size_t agents = i->second.agents;
-      const bool due = agents == 0 ? roster_.joined() >= world && awaited().empty() : come >= agents;
+      const bool due = agents == 0 ? may_end : come >= agents;
+      release = release || (agents == 0 && idle && !releasing_);
       if (due) answered.push_back(std::move(i->second));
       i = due ? waiters_.erase(i) : std::next(i);
     }
+    releasing_ = releasing_ || release;
     for (const auto& weak : onlookers_) {
       const auto onlooker = weak.lock();
       if (onlooker == nullptr || onlooker->promise == nullptr) continue;
@@ -474,14 +490,44 @@ void JobMembership::answer() {
       waiter.promise->complete(whole.empty() ? Result<void>{} : core_->world_complete(whole));
     }
   }
+  if (release)
+    core_->leaving().then([weak = weak_from_this()](Result<void>&&) {
+      if (const auto job = weak.lock()) job->released();
+    });
 }
 
-void JobMembership::fail_all(const Error& error) {
+void JobMembership::released() {
+  {
+    std::lock_guard lock(mutex_);
+    released_ = true;
+  }
+  publish_state();
+  answer();
+  place_.loop->post([loop = place_.loop.get(), weak = weak_from_this()] {
+    loop->schedule(loop->now() + release_patience, [weak] {
+      const auto job = weak.lock();
+      if (job == nullptr) return;
+      {
+        std::lock_guard lock(job->mutex_);
+        job->waited_for_release_ = true;
+      }
+      job->answer();
+    });
+  });
+}
+
+void JobMembership::fail_all(const Error& error, Spared spared) {
   std::map<std::uint64_t, Waiter> waiters;
   std::vector<std::shared_ptr<Promise<Events>>> watches;
   {
     std::lock_guard lock(mutex_);
-    waiters.swap(waiters_);
+    for (auto i = waiters_.begin(); i != waiters_.end();) {
+      const bool fails = spared == Spared::nobody || i->second.agents != 0;
+      if (fails)
+        waiters.insert(waiters_.extract(i++));
+      else
+        ++i;
+    }
     for (const auto& weak : onlookers_)
       if (const auto onlooker = weak.lock(); onlooker != nullptr && onlooker->promise != nullptr)
         watches.push_back(std::exchange(onlooker->promise, nullptr));
@@ -500,7 +546,9 @@ void JobMembership::publish_state() {
     std::lock_guard lock(mutex_);
     const bool serves =
         std::any_of(waiters_.begin(), waiters_.end(), [](const auto& w) { return w.second.agents == 0; });
-    const MemberState state = serves ? MemberState::serving : MemberState::joined;
+    const MemberState state = !serves     ? MemberState::joined
+                              : released_ ? MemberState::released
+                                          : MemberState::serving;
     if (phase_ != Phase::joined || failure_ || store_gone_ || publishing_ || self_.record.state == state)
       return;
     publishing_ = true;
@@ -524,16 +572,18 @@ void JobMembership::publish_state() {
 // The host has left in good order, and the store with it: nobody learns any more who joins or leaves.
 void JobMembership::store_is_gone() {
   std::string who;
+  Spared spared = Spared::nobody;
   {
     std::lock_guard lock(mutex_);
     store_gone_ = true;
+    if (version_ != 0 && nobody_works()) spared = Spared::who_only_serves;  // answer() ends their wait
     for (const std::string& name : awaited())
       if (!host_ || name != host_->name) who += (who.empty() ? "" : ", ") + name;
     who = "'" + (host_ ? host_->name : rendezvous_.store) + "' keeps this job's store and has left" +
           (who.empty() ? "" : " before " + who) + ": it should serve until the others have left";
   }
   answer();
-  fail_all(Error(ErrorKind::unavailable, who));
+  fail_all(Error(ErrorKind::unavailable, who), spared);
 }
 
 }  // namespace weft::rpc::detail

@@ -69,12 +69,15 @@ class JobMembership final : public Membership, public std::enable_shared_from_th
   // Those who wait for it.
   std::exception_ptr why_not() const;        // under the mutex: nobody need wait any more
   std::vector<std::string> awaited() const;  // under the mutex
+  bool nobody_works() const;                 // likewise: every other member only serves or is gone
   Future<void> add_waiter(std::size_t agents, std::chrono::nanoseconds patience);
   void end_waiter(std::uint64_t id, ErrorKind kind);
   std::string who_has_not_gone() const;  // under the mutex
   Future<Events> next(const std::shared_ptr<Onlooker>& onlooker);
   void answer();
-  void fail_all(const Error& error);
+  void released();
+  enum class Spared { nobody, who_only_serves };
+  void fail_all(const Error& error, Spared spared = Spared::nobody);
   void publish_state();
   void store_is_gone();
 
@@ -109,6 +112,9 @@ class JobMembership final : public Membership, public std::enable_shared_from_th
   bool store_gone_ = false;           // the host has left, and the store with it
   Joining::Joined self_;              // and the state that was published last, before leaving
   bool publishing_ = false;           // that is under way
+  bool releasing_ = false;            // the layers release what they hold at others, or have done so
+  bool released_ = false;             // they have
+  bool waited_for_release_ = false;   // of the other members, for long enough
   Roster roster_;
   std::uint64_t version_ = 0;  // of the roster; 0: none yet
   bool looking_ = false;

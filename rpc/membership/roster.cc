@@ -7,7 +7,10 @@
 namespace weft::rpc {
 namespace {
 
-constexpr std::string_view state_names[] = {"claimed", "joined", "serving", "left", "lost"};
+// In the order of MemberState. A member that has released says so in a line of its own, which earlier
+// releases skip.
+constexpr std::string_view has_released = "has released";
+constexpr std::string_view state_names[] = {"claimed", "joined", "serving", "serving", "left", "lost"};
 constexpr std::string_view hex_digits = "0123456789abcdef";
 
 // What would end a line or a key is written as %XX.
@@ -46,7 +49,9 @@ bool read_line(std::string_view line, MemberRecord& record) {
   const std::string_view word = line.substr(0, space);
   if (space == std::string_view::npos) return false;
   const std::string_view rest = line.substr(space + 1);
-  if (word == "at") {
+  if (line == has_released && record.state == MemberState::serving) {
+    record.state = MemberState::released;
+  } else if (word == "at") {
     auto address = unescape(rest);
     if (!address) return false;
     record.addresses.push_back(*std::move(address));
@@ -85,6 +90,7 @@ std::string to_text(const MemberRecord& record) {
   std::string text(state_names[static_cast<std::size_t>(record.state)]);
   text += " rank " + (record.rank ? std::to_string(*record.rank) : "none") + " incarnation " +
           std::to_string(record.incarnation) + "\n";
+  if (record.state == MemberState::released) text += std::string(has_released) + "\n";
   for (const std::string& address : record.addresses) text += "at " + escape(address, false) + "\n";
   for (const auto& [key, value] : record.metadata)
     text += "with " + escape(key, true) + "=" + escape(value, false) + "\n";
@@ -110,10 +116,10 @@ MemberRecord from_text(std::string name, const std::string& text) {
     read = read && error == std::errc{} && end == rank.data() + rank.size();
     record.rank = number;
   }
+  if (read) record.state = static_cast<MemberState>(found - std::begin(state_names));
   for (std::string line; read && std::getline(lines, line);) read = read_line(line, record);
   if (!read) throw Error(ErrorKind::protocol_error, "the store's record of '" + name + "' is none: " + text);
   record.name = std::move(name);
-  record.state = static_cast<MemberState>(found - std::begin(state_names));
   return record;
 }
 
@@ -155,10 +161,18 @@ std::size_t Roster::here() const {
                                                 [](const auto& entry) { return entry.second->here(); }));
 }
 
+bool Roster::idle(const std::string& self) const {
+  return std::none_of(members_->begin(), members_->end(), [&](const auto& entry) {
+    return entry.second->state == MemberState::joined && entry.first != self;
+  });
+}
+
 std::vector<std::string> Roster::awaited_by(const std::string& self, bool host) const {
+  const bool all_serve = idle(self);
   std::vector<std::string> names;
   for (const auto& [name, member] : *members_) {
-    const bool busy = member->state == MemberState::joined || (host && member->state == MemberState::serving);
+    const bool busy = member->state == MemberState::joined || (host && member->serves()) ||
+                      (all_serve && member->state == MemberState::serving);
     if (busy && name != self) names.push_back(name);
   }
   return names;

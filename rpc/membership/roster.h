@@ -28,7 +28,8 @@ inline constexpr std::string_view world = "world";       // "open", or "fixed N"
 enum class MemberState : std::uint8_t {
   claimed,  // has taken its name, and is not known to be within reach yet
   joined,
-  serving,  // joined, with nothing left to do but to serve the others
+  serving,   // joined, with nothing left to do but to serve the others
+  released,  // serving, and its layers have released what they held at the others
   left,
   lost,  // where the world is not fixed: the host found it gone
 };
@@ -43,7 +44,8 @@ struct MemberRecord : Member {
   MemberState state = MemberState::claimed;
   std::optional<EarlierLife> before;
 
-  bool here() const { return state == MemberState::joined || state == MemberState::serving; }
+  bool serves() const { return state == MemberState::serving || state == MemberState::released; }
+  bool here() const { return state == MemberState::joined || serves(); }
   bool gone() const { return state == MemberState::left || state == MemberState::lost; }
 };
 
@@ -65,9 +67,11 @@ class WEFT_EXPORT Roster {
   const Records& members() const { return *members_; }
   std::size_t joined() const;  // how many have joined, those included that are gone and not forgotten
   std::size_t here() const;
-  // Those but `self` that keep it from leaving: they have joined and are not gone. Members that only serve do
-  // not wait for each other, or none would ever end; the host waits for all, because its end would be the
-  // others' loss.
+  // Whether every member except `self` only serves or is gone.
+  bool idle(const std::string& self) const;
+  // The members except `self` that keep it from leaving. While one has work left, these are the members with
+  // work left. Then those that have not released yet what they hold. The host also waits until all are gone,
+  // because its end would be the others' loss.
   std::vector<std::string> awaited_by(const std::string& self, bool host) const;
 
  private:

@@ -80,6 +80,29 @@ TEST(RRefJob, WhoLeavesReleasesWhatItStillHolds) {
   for (const auto& line : owners_log) EXPECT_EQ(line.find("leak"), std::string::npos) << line;
 }
 
+// A holder that keeps the job's store ends last: its references do not outlive their owners.
+TEST(RRefJob, AHolderThatOnlyServesReleasesBeforeTheOwnerEnds) {
+  for (int round = 0; round < 5; ++round) {
+    const auto network = std::make_shared<rpc::InProcess>();
+    std::vector<std::string> owners_log, holders_log;
+    auto holder = member(network, 0, holders_log), owner = member(network, 1, owners_log);
+    auto holder_met = holder->wait_for(2), owner_met = owner->wait_for(2);
+    got(std::move(holder_met));
+    got(std::move(owner_met));
+    const auto box = create<Box>(holder->peer("worker1"), 1);
+    EXPECT_EQ(got(box.call<&Box::get>()), 1);
+    std::thread serves([&] {
+      EXPECT_EQ(owner->serve_until_shutdown(test::too_long), 0);
+      EXPECT_TRUE(Context::of(*owner->core())->live_objects().empty());
+      owner = nullptr;
+    });
+    EXPECT_EQ(holder->serve_until_shutdown(test::too_long), 0);
+    serves.join();
+    EXPECT_EQ(kind_of([&] { got(box.call<&Box::get>()); }), rpc::ErrorKind::shut_down);
+    for (const auto& line : owners_log) EXPECT_EQ(line.find("leak"), std::string::npos) << line;
+  }
+}
+
 // Owners of a failed job end too, but they are not why it failed.
 TEST(RRefJob, AnErrorNamesTheMemberThatDiedAndNotAnOwnerThatEndedForIt) {
   const auto network = std::make_shared<rpc::InProcess>();

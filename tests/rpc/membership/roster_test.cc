@@ -65,6 +65,16 @@ TEST(Roster, ARecordMayHaveNoRankAndNothingElse) {
   EXPECT_EQ(from_text("a", "joined rank 1 incarnation 2\nzone b\n").rank, 1U);
 }
 
+// To an earlier release it is one that serves.
+TEST(Roster, AMemberThatHasReleasedSaysSoInALineOfItsOwn) {
+  const std::string record = to_text(member("a", MemberState::released));
+  EXPECT_EQ(record.substr(record.find('\n')), "\nhas released\n");
+  EXPECT_TRUE(record.starts_with("serving rank"));
+  EXPECT_EQ(from_text("a", record).state, MemberState::released);
+  EXPECT_TRUE(from_text("a", record).here());
+  EXPECT_EQ(from_text("a", "joined rank 1 incarnation 2\nhas released\n").state, MemberState::joined);
+}
+
 TEST(Roster, WhatIsNoRecordIsRefused) {
   const std::string good = "joined rank 1 incarnation 2\n";
   for (const std::string& bad :
@@ -129,7 +139,17 @@ TEST(Roster, ServersDoNotWaitForEachOtherButTheHostForAll) {
                               member("trainer", MemberState::joined)});
   EXPECT_EQ(busy.awaited_by("server", false), Names{"trainer"});
   EXPECT_EQ(busy.awaited_by("host", true), (Names{"server", "trainer"}));
-  EXPECT_EQ(busy.awaited_by("trainer", false), Names{});
+  EXPECT_FALSE(busy.idle("server"));
+  // Nobody but the trainer has work left, and the others have not released yet what they hold.
+  EXPECT_TRUE(busy.idle("trainer"));
+  EXPECT_EQ(busy.awaited_by("trainer", false), (Names{"host", "server"}));
+  const Roster ending =
+      roster({member("host", MemberState::released), member("server", MemberState::released),
+              member("trainer", MemberState::serving)});
+  EXPECT_TRUE(ending.idle("server"));
+  EXPECT_EQ(ending.awaited_by("server", false), Names{"trainer"});
+  EXPECT_EQ(ending.awaited_by("trainer", false), Names{});
+  EXPECT_EQ(ending.awaited_by("host", true), (Names{"server", "trainer"}));
   const Roster done = roster({member("host", MemberState::serving), member("server", MemberState::left),
                               member("trainer", MemberState::left)});
   EXPECT_EQ(done.awaited_by("host", true), Names{});
