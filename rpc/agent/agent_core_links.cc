@@ -28,6 +28,11 @@ void AgentCore::listen() {
     Transport* way = transport(scheme);
     if (way == nullptr)
       throw Error(ErrorKind::invalid_argument, "this agent has no transport for " + address.text());
+    if (options_.credentials != nullptr && !way->checks_credentials())
+      throw Error(ErrorKind::permission_denied,
+                  "listening on " + address.text() +
+                      " would let in peers that prove nothing: this agent has credentials, and transport '" +
+                      scheme + "' does not check them");
     return way->listen(
         address,
         [weak = weak_from_this()] {

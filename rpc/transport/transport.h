@@ -36,7 +36,7 @@ class WEFT_EXPORT Transport {
   virtual ~Transport() = default;
   virtual std::string_view scheme() const = 0;
   // Its connections prove the peer by ConnectionOptions::credentials, or do not leave this process. An agent
-  // with credentials reaches peers by name over no others.
+  // with credentials connects and listens over no others.
   virtual bool checks_credentials() const { return false; }
   // Fails with ConnectionRefused if nobody listens, with unavailable if nobody answers within
   // options.connect_timeout. Throws

@@ -19,6 +19,7 @@
 #include "tests/support/errors.h"
 #include "tests/support/messages.h"
 #include "tests/support/raw_peer.h"
+#include "tests/support/shared_loop.h"
 #include "tests/support/tls_socket.h"
 
 namespace weft::rpc::security_test {
@@ -371,6 +372,47 @@ TEST_F(SecurityTest, PermissionsSayWhoMayCallWhat) {
             10);
   EXPECT_EQ(call("anna", "vault").get(), "it is open");
   EXPECT_EQ(got(agent("bert").connect(agent("vault").addresses().front()).call<&Vault::who>()), "cert:bert");
+}
+
+// A transport that proves nobody, as a program may bring one.
+class Unchecked final : public Transport {
+ public:
+  class Open final : public Listener {
+   public:
+    const Address& address() const override { return address_; }
+    void close() override {}
+
+   private:
+    const Address address_ = Address::parse("unix:///nowhere");
+  };
+  std::string_view scheme() const override { return "unix"; }
+  void connect(const Address&, std::shared_ptr<Loop>, const ConnectionOptions&, Connected done) override {
+    done(std::make_exception_ptr(Error(ErrorKind::unavailable, "nobody listens")));
+  }
+  std::unique_ptr<Listener> listen(const Address&, PickLoop, const ConnectionOptions&, bool,
+                                   Accepted) override {
+    return std::make_unique<Open>();
+  }
+};
+
+TEST(SecurityOfTransports, AnAgentWithCredentialsListensOnlyWhereTheyAreChecked) {
+  test::SharedLoop loop;
+  const auto listen = [&](std::shared_ptr<Credentials> credentials) {
+    std::string refusal = "(none)";
+    loop.run([&] {
+      refusal = message_of([&] {
+        Agent agent(loop.runtime(std::make_shared<Unchecked>()),
+                    {.name = "vault", .listen = {"unix:///nowhere"}, .credentials = credentials});
+        return 0;
+      });
+    });
+    return refusal;
+  };
+  EXPECT_EQ(listen(nullptr), "(no error)");
+  EXPECT_EQ(
+      listen(std::make_shared<Credentials>(secret("a secret of the job, long enough"))),
+      "listening on unix:///nowhere would let in peers that prove nothing: this agent has credentials, and "
+      "transport 'unix' does not check them");
 }
 
 TEST_F(SecurityTest, ConnectionsThatSayNothingAreBounded) {
