@@ -1,10 +1,10 @@
 #include <weft/rpc/balance/peer_set.h>
 
 #include <weft/rpc/rpc.h>
+#include <weft/rpc/testing/simulation/sim_agent.h>
 
 #include "tests/support/cluster.h"
 #include "tests/support/errors.h"
-#include "tests/support/full_backlog.h"
 
 namespace weft::rpc::peer_set_test {
 namespace {
@@ -237,21 +237,23 @@ TEST_F(PeerSetTest, AResolverIsAskedFromTimeToTime) {
 }
 
 // Three replicas, of which one does not answer who connects; 64 calls in flight at any time.
+// In virtual time: how long a connect takes depends on no machine.
 TEST(PeerSetWithABlackHole, CallsTheOthers) {
-  const test::FullBacklog hole;
-  Cluster cluster({.tcp = true}, {"client"});
-  PeerSet::Names names{hole.address()};
-  for (const char* name : {"a", "b"}) {
-    Agent& agent = cluster.add(name);
+  test::SimWorld world(1);
+  Agent& client = test::start_agent(world.start("client"), {.heartbeat = {0s, 0s}});
+  PeerSet::Names names;
+  for (const char* name : {"hole", "a", "b"}) {
+    Agent& agent = test::start_agent(world.start(name), {.heartbeat = {0s, 0s}});
     agent.serve(std::make_shared<Replica>(name));
     names.push_back(agent.addresses().front());
   }
-  const auto set = PeerSet(cluster["client"], names, {.connect_within = 200ms}).with({.deadline = 2s});
+  world.network().partition({"client"}, {"hole"});
+  const auto set = PeerSet(client, names, {.connect_within = 200ms}).with({.deadline = 2s});
   std::map<std::string, int> count;
   std::vector<Future<std::string>> calls;
   for (int round = 0; round < 10; ++round) {
     for (int i = 0; i < 64; ++i) calls.push_back(set.call<&Replica::who>());
-    for (auto& call : std::exchange(calls, {})) ++count[got(std::move(call))];
+    for (auto& call : std::exchange(calls, {})) ++count[world.got(std::move(call))];
   }
   EXPECT_EQ(count["a"] + count["b"], 640);
   EXPECT_GT(count["a"], 200);

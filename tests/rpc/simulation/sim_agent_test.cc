@@ -166,6 +166,34 @@ TEST(SimAgent, RefusesALargeRequestThatFindsNoRoomInTime) {
   EXPECT_EQ(bert.counts().serving_bytes, 0U);
 }
 
+// Ten lines of a topic within ten seconds, and one that counts the rest. Others are of level debug.
+TEST(SimAgent, ATopicThatPeersRepeatIsLoggedTenTimesInTenSeconds) {
+  SimWorld world(1);
+  std::vector<std::string> warnings;
+  std::size_t lines = 0;
+  rpc::AgentOptions options{.heartbeat = {0s, 0s}};
+  options.log = [&](const rpc::LogRecord& record) {
+    ++lines;
+    if (record.level == rpc::LogLevel::warning) warnings.emplace_back(record.message);
+  };
+  rpc::Agent& anna = start(world, "anna", std::move(options));
+  const auto& loop = anna.core()->loops().front();
+  const auto log = [&](int times) {
+    for (int i = 0; i < times; ++i) anna.core()->log_some("calls denied", loop, "denied");
+    world.run_for(1s);
+  };
+  log(10);
+  EXPECT_EQ(warnings.size(), 10U);
+  log(11);
+  EXPECT_EQ(lines, 21U);
+  EXPECT_EQ(warnings.size(), 10U);
+  world.run_for(9s);
+  ASSERT_EQ(warnings.size(), 11U);
+  EXPECT_EQ(warnings.back().find("calls denied: 11 more within 10 s"), 0U) << warnings.back();
+  log(3);
+  EXPECT_EQ(warnings.size(), 14U) << "the next ten seconds";
+}
+
 TEST(SimAgent, AnIdleConnectionSleeps) {
   SimWorld world(1, {.weather = {.false_calls = 500}});  // a false call may bring another, but not for ever
   rpc::Agent& anna = start(world, "anna");
