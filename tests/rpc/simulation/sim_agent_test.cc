@@ -1,6 +1,7 @@
 // Agents run in a simulated world as they do in a real one.
 #include <weft/rpc/testing/simulation/sim_agent.h>
 
+#include <weft/rpc/agent/link.h>
 #include <weft/rpc/rpc.h>
 
 #include <gtest/gtest.h>
@@ -120,15 +121,12 @@ TEST(SimAgent, AHandlerLearnsOfItsDeadlineThoughItsCallerIsSilent) {
 }
 
 // On either side: the caller's own, and that by which the callee's handler learns of the deadline.
-TEST(SimAgent, NoTimerIsLeftAfterAnsweredCalls) {
-  SimWorld world(1);
-  rpc::Agent& anna = start(world, "anna");
-  rpc::Agent& bert = start(world, "bert");
+void expect_no_timer_left(SimWorld& world, rpc::Agent& anna, rpc::Agent& bert, const rpc::Peer& peer) {
   const auto timers = [](rpc::Agent& agent) {
-    return dynamic_cast<SimLoop&>(*agent.core()->loops().front()).timers();
+    std::size_t all = 0;
+    for (const auto& loop : agent.core()->loops()) all += dynamic_cast<SimLoop&>(*loop).timers();
+    return all;
   };
-  const rpc::Peer peer = anna.connect("sim://bert").with({.deadline = 5h});
-  world.got(peer.ready());
   world.run_for(1s);
   const std::size_t of_anna = timers(anna), of_bert = timers(bert);
   auto slow = peer.call<&Desk::heedful>(7);
@@ -140,6 +138,37 @@ TEST(SimAgent, NoTimerIsLeftAfterAnsweredCalls) {
   world.run_for(1s);
   EXPECT_EQ(timers(anna), of_anna);
   EXPECT_EQ(timers(bert), of_bert);
+}
+
+TEST(SimAgent, NoTimerIsLeftAfterAnsweredCalls) {
+  SimWorld world(1);
+  rpc::Agent& anna = start(world, "anna");
+  rpc::Agent& bert = start(world, "bert");
+  const rpc::Peer peer = anna.connect("sim://bert").with({.deadline = 5h});
+  world.got(peer.ready());
+  expect_no_timer_left(world, anna, bert, peer);
+}
+
+// The timer of a call is on its route's loop, the answer comes on the link's. These are two where the peer
+// made the connection.
+TEST(SimAgent, NoTimerIsLeftAfterCallsThatAreAnsweredOnAnotherLoop) {
+  SimWorld world(1);
+  rpc::Agent& anna = start(world, "anna", {.loops = 2, .heartbeat = {0s, 0s}});
+  int on_two_loops = 0;
+  bool skip = false;  // every second time, since the agent's loops take turns
+  for (const char* name : {"bert", "carl", "dora", "emil"}) {
+    rpc::Agent& callee = start(world, name);
+    const rpc::Peer peer = anna.peer(name).with({.deadline = 5h});
+    if (std::exchange(skip, !skip)) anna.core()->pick_loop();
+    world.got(callee.connect("sim://anna").ready());
+    world.run_for(1s);
+    const auto link = anna.core()->link_to(callee.id());
+    ASSERT_NE(link, nullptr);
+    if (link->loop() == peer.route()->loop()) continue;
+    ++on_two_loops;
+    expect_no_timer_left(world, anna, callee, peer);
+  }
+  EXPECT_GT(on_two_loops, 0);
 }
 
 // It holds up its connection for a second, so that what is behind it, which may free memory, is read.
