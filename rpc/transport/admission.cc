@@ -2,6 +2,7 @@
 // that mark: one of the two sees the other, so no room is overlooked.
 #include <weft/rpc/transport/admission.h>
 
+#include <algorithm>
 #include <utility>
 #include <vector>
 
@@ -46,7 +47,10 @@ std::shared_ptr<void> Admission::wait(std::uint64_t bytes, std::shared_ptr<Loop>
   auto waiter = std::make_shared<Waiter>(Waiter{bytes, std::move(loop), std::move(job)});
   {
     std::lock_guard lock(mutex_);
-    std::erase_if(waiting_, [](const auto& old) { return old.expired(); });
+    if (waiting_.size() >= prune_at_) {  // not each time: n waiters would cost n * n
+      std::erase_if(waiting_, [](const auto& old) { return old.expired(); });
+      prune_at_ = std::max<std::size_t>(16, 2 * waiting_.size());
+    }
     waiting_.push_back(waiter);
     awaited_ = true;
   }

@@ -55,6 +55,7 @@ class WEFT_EXPORT Admission final : public std::enable_shared_from_this<Admissio
   std::atomic<bool> awaited_{false};            // waiting_ is not empty; written under mutex_
   mutable std::mutex mutex_;                    // guards what follows
   std::deque<std::weak_ptr<Waiter>> waiting_;
+  std::size_t prune_at_ = 16;
 };
 
 }  // namespace weft::rpc

@@ -10,6 +10,7 @@
 #include <netinet/tcp.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <deque>
 #include <mutex>
 
@@ -172,7 +173,10 @@ class TcpTransport final : public Transport {
     auto attempt = std::make_shared<Attempt>(address, std::move(loop), options, std::move(done));
     {
       std::lock_guard lock(mutex_);
-      std::erase_if(attempts_, [](const auto& old) { return old.expired(); });
+      if (attempts_.size() >= prune_at_) {  // not each time: n attempts would cost n * n
+        std::erase_if(attempts_, [](const auto& old) { return old.expired(); });
+        prune_at_ = std::max<std::size_t>(16, 2 * attempts_.size());
+      }
       attempts_.push_back(attempt);
     }
     if (attempt->loop()->running_here()) return attempt->begin();
@@ -234,8 +238,9 @@ class TcpTransport final : public Transport {
     throw asio::system_error(failure);
   }
 
-  std::mutex mutex_;  // guards attempts_
+  std::mutex mutex_;  // guards what follows
   std::vector<std::weak_ptr<Attempt>> attempts_;
+  std::size_t prune_at_ = 16;
 };
 
 }  // namespace

@@ -6,12 +6,11 @@
 #include <weft/rpc/testing/simulation/sim_agent.h>
 #include <weft/rpc/testing/simulation/sim_transport.h>
 
-#include <ctime>
-
 #include "tests/support/cluster.h"
 #include "tests/support/errors.h"
 #include "tests/support/full_backlog.h"
 #include "tests/support/loopback.h"
+#include "tests/support/processor_time.h"
 
 namespace weft::rpc::route_test {
 namespace {
@@ -233,15 +232,10 @@ TEST_F(RouteTest, EndsManyWaitingCallsInTimeProportionalToTheirNumber) {
     std::vector<Future<int>> waiting;
     for (int i = 0; i < calls; ++i) waiting.push_back(bert.call<&Desk::twice>(i));
     world.run_for(1s);
-    const auto processor_time = [] {
-      timespec time{};
-      ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
-      return std::chrono::seconds(time.tv_sec) + std::chrono::nanoseconds(time.tv_nsec);
-    };
-    const auto begin = processor_time();
-    CancelScope(scope).cancel();
-    world.run_for(1s);
-    const auto spent = processor_time() - begin;
+    const auto spent = test::processor_time_of([&] {
+      CancelScope(scope).cancel();
+      world.run_for(1s);
+    });
     for (auto& call : waiting) EXPECT_TRUE(call.ready());
     return spent;
   };

@@ -3,6 +3,7 @@
 #include "tests/support/connections.h"
 #include "tests/support/errors.h"
 #include "tests/support/full_backlog.h"
+#include "tests/support/processor_time.h"
 
 namespace weft::rpc::tcp_transport_test {
 namespace {
@@ -80,6 +81,21 @@ TEST_F(TcpTransportTest, EachAddressOfAHostIsTried) {
   options.connect_timeout = std::chrono::seconds(30);
   auto made = connect("tcp://localhost:" + listener->address().port, options);
   EXPECT_EQ(kind_of([&] { return made->take().get(); }), std::nullopt);
+}
+
+// In processor time of this thread. Nobody runs the loop, so all connects stay in flight.
+TEST(TcpTransport, ManyConnectsCostTimeProportionalToTheirNumber) {
+  const auto cost = [](int connects) {
+    asio::io_context nobody;
+    const auto loop = std::make_shared<AsioLoop>(nobody);
+    const auto transport = make_tcp_transport();
+    const Address address = Address::parse("tcp://127.0.0.1:1");
+    return test::processor_time_of([&] {
+      for (int i = 0; i < connects; ++i) transport->connect(address, loop, {}, [](auto&&) {});
+    });
+  };
+  const auto few = cost(2000), many = cost(40'000);
+  EXPECT_LT(many, 60 * few) << "20 times as many";
 }
 
 }  // namespace

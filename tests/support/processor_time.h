@@ -1,0 +1,22 @@
+// What some work costs, in processor time of the calling thread: what others do on the machine hardly counts.
+#pragma once
+
+#include <time.h>
+
+#include <chrono>
+
+namespace weft::test {
+
+template <class Work>
+std::chrono::nanoseconds processor_time_of(Work work) {
+  const auto now = [] {
+    timespec time{};
+    ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+    return std::chrono::seconds(time.tv_sec) + std::chrono::nanoseconds(time.tv_nsec);
+  };
+  const auto begin = now();
+  work();
+  return now() - begin;
+}
+
+}  // namespace weft::test
