@@ -3,7 +3,6 @@
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
-#include <cstdio>
 #include <string>
 
 namespace weft::observe {
@@ -30,19 +29,12 @@ void append_value(std::string& line, std::string_view value) {
     line += value;
     return;
   }
-  line += '"';
+  std::string quoted;
   for (const char c : value) {
-    const auto byte = static_cast<unsigned char>(c);
-    if (c == '"' || c == '\\') line += '\\';
-    if (byte >= ' ' && byte != 0x7f) {
-      line += c;
-    } else {
-      char escaped[5];
-      std::snprintf(escaped, sizeof escaped, "\\x%02x", static_cast<unsigned>(byte));
-      line += escaped;
-    }
+    if (c == '"' || c == '\\') quoted += '\\';
+    c == '\n' ? quoted += "\\x0a" : quoted += c;  // escaped() keeps lines apart
   }
-  line += '"';
+  line.append("\"").append(rpc::escaped(quoted)).append("\"");
 }
 
 }  // namespace

@@ -43,6 +43,26 @@ TEST(SpdlogSink, FieldsFollowTheMessage) {
             "odd=\"a\\\"b\\\\c\\x0ad=\\x1b[1m\" empty=\"\" name=\"J\xc3\xbcrgen\"\n");
 }
 
+// C1 controls and changes of the direction of writing, which terminals and editors obey, and bytes that are
+// no UTF-8.
+TEST(SpdlogSink, ControlsInFieldsAreEscaped) {
+  std::ostringstream text;
+  auto logger =
+      std::make_shared<spdlog::logger>("weft", std::make_shared<spdlog::sinks::ostream_sink_mt>(text));
+  logger->set_pattern("%v");
+  const rpc::LogField fields[] = {{"c1",
+                                   "a\xc2\x9b"
+                                   "31m"},
+                                  {"bidi",
+                                   "a\xe2\x80\xae"
+                                   "b"},
+                                  {"bytes",
+                                   "a\xff"
+                                   "b"}};
+  spdlog_sink(logger)({rpc::LogLevel::warning, "b", "odd", fields});
+  EXPECT_EQ(text.str(), "b: odd c1=\"a\\xc2\\x9b31m\" bidi=\"a\\xe2\\x80\\xaeb\" bytes=\"a\\xffb\"\n");
+}
+
 TEST(SpdlogSink, AnAgentLogsThere) {
   std::ostringstream text;
   auto logger =
