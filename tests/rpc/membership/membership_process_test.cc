@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <csignal>
+#include <future>
 
 #include "tests/support/etcd_server.h"
 #include "tests/support/open_world_suite.h"
@@ -132,6 +133,41 @@ TEST_F(MembershipProcesses, AKilledAndAStoppedMemberAreToldOf) {
   ::kill(stopped, SIGCONT);
   EXPECT_EQ(wait_for(stopped), 0);  // it has been told
   for (const int end : gate) ::close(end);
+}
+
+// The keeper of the store of an open world is killed: serve_until_shutdown() and a barrier that awaits the
+// keeper end with the lease, and later barriers of living members pass.
+TEST_F(MembershipProcesses, MembersOutliveTheKeeperOfTheirStore) {
+  const test::TcpJobStore store;
+  const pid_t keeper = start([&] {
+    Agent host(options(store, 0, 0));
+    host.wait_for(3).get();
+    for (;;) ::pause();
+  });
+  const auto member = [&](const char* name) {
+    AgentOptions mine = options(store, no_rank, 0);
+    mine.name = name;
+    mine.rendezvous->lease = test::short_lease;
+    return std::make_unique<Agent>(std::move(mine));
+  };
+  const auto anna = member("anna"), bert = member("bert");
+  auto anna_met = anna->wait_for(3), bert_met = bert->wait_for(3);
+  test::got(std::move(anna_met));
+  test::got(std::move(bert_met));
+  auto serves = std::async(std::launch::async, [&] {
+    return test::kind_of([&] { return anna->serve_until_shutdown(test::too_long); });
+  });
+  const auto barrier = [](Agent& agent, const char* other) {
+    return agent.barrier({.name = other, .among = {agent.name(), other}, .deadline = test::too_long});
+  };
+  auto with_the_keeper = barrier(*anna, "worker0");
+  ::kill(keeper, SIGKILL);
+  wait_for(keeper);
+  EXPECT_EQ(test::kind_of([&] { test::got(std::move(with_the_keeper)); }), ErrorKind::unavailable);
+  EXPECT_EQ(serves.get(), ErrorKind::unavailable);
+  auto one = anna->barrier({.among = {"anna", "bert"}, .deadline = test::too_long});
+  test::got(bert->barrier({.among = {"anna", "bert"}, .deadline = test::too_long}));
+  test::got(std::move(one));
 }
 
 }  // namespace
