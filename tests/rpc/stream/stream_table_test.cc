@@ -15,6 +15,9 @@ using test::eventually;
 using test::got;
 using test::kind_of;
 
+// A pull that should be refused, and is served by mistake, waits for an item for so long.
+constexpr auto pull_patience = std::chrono::seconds{20};
+
 class Source {
  public:
   Stream<std::int64_t> open() {
@@ -47,6 +50,7 @@ class StreamTableTest : public testing::Test {
   Future<std::uint64_t> pull(const Peer& peer, std::uint64_t id, std::uint64_t number,
                              std::uint64_t items = 8) {
     OutgoingCall call = peer.make_call(detail::StreamTable::next_method, 4);
+    call.deadline = Clock::now() + pull_patience;  // one that is not refused waits for an item
     call.begin();
     call.message().argument(0).set_uint(id);
     call.message().argument(1).set_uint(number);
