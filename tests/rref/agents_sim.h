@@ -75,17 +75,63 @@ enum class Misuse : std::uint8_t {
   none,
   ends_what_it_holds,  // a program tells an owner that it no longer holds what it holds
   keeps_for_ever,      // a program never lets go of what it has given away
+  retry_is_lost,       // an owner that has refused the end of a fork ignores it when it comes again
+};
+
+// An owner refuses some ends of forks, as one does that has no room for a request, while the connection
+// stands.
+class Shedding {
+ public:
+  Shedding(std::uint64_t seed, weft::test::SimTally& tally, bool loses_retries)
+      : random_(seed), tally_(tally), loses_retries_(loses_retries) {}
+
+  // The method as `core` serves it: some calls of it are refused.
+  static void install(const std::shared_ptr<Shedding>& shedding, const rpc::AgentCore& core) {
+    const auto entry =
+        std::const_pointer_cast<rpc::MethodEntry>(core.find_method(rpc::name_hash("weft.rref.fork_deletes")));
+    entry->run = [shedding, run = entry->run](std::shared_ptr<rpc::IncomingCall> call) {
+      if (shedding->answers(*call)) return;
+      run(std::move(call));
+    };
+  }
+
+ private:
+  bool answers(rpc::IncomingCall& call) {
+    const auto forks = rpc::Codec<std::vector<protocol::ForkDelete>>::decode(call.argument(0));
+    const bool again =
+        std::all_of(forks.begin(), forks.end(), [&](const auto& one) { return refused_.contains(one.fork); });
+    if (again) ++tally_["fork_deletes again"];
+    if (again && loses_retries_) {
+      call.reply([&](rpc::ValueWriter writer) {
+        rpc::Codec<std::vector<protocol::Standing>>::encode(
+            writer, std::vector<protocol::Standing>(forks.size(), {protocol::Verdict::ended, {}}));
+      });
+      return true;
+    }
+    if (!random_.chance(200)) return false;
+    ++tally_["fork_deletes refused"];
+    for (const auto& one : forks) refused_.insert(one.fork);
+    call.refuse(
+        std::make_exception_ptr(rpc::Error(rpc::ErrorKind::resource_exhausted, "no room, by the plan")));
+    return true;
+  }
+
+  SimRandom random_;
+  weft::test::SimTally& tally_;
+  const bool loses_retries_;
+  std::set<ForkId> refused_;
 };
 
 class Program {
  public:
   Program(SimProcess& process, const rpc::AgentOptions& options, const std::vector<std::string>& names,
-          Plant& plant, Misuse misuse, bool resets_only)
+          Plant& plant, Misuse misuse, const std::shared_ptr<Shedding>& shedding, bool resets_only)
       : process_(process),
         agent_(weft::test::start_planted_agent(process, options, plant, layers())),
         misuse_(misuse),
         resets_only_(resets_only) {
     for (const std::string& name : names) agent_.core()->route(name, {"sim://" + name});
+    Shedding::install(shedding, *agent_.core());
     agent_.allow_create<Thing>();
     agent_.serve(desk_);
   }
@@ -192,10 +238,12 @@ class Simulation {
         ledger_(std::make_shared<Ledger>(world)),
         plant_(world.keep(std::make_shared<Plant>(fault, world.order().next()))),
         resets_only_(troubles == Troubles::resets),
+        shedding_(std::make_shared<Shedding>(world.order().next(), tally, misuse == Misuse::retry_is_lost)),
         troubled_(fault == Fault::none && misuse == Misuse::none && !resets_only_ && random_.chance(800)),
         fate_(weft::test::SimFate::noticed(troubled_ && random_.coin())),
         job_(world, tally, fate_, [this, misuse](SimProcess& process) {
-          return std::make_shared<Program>(process, options_, job_.names(), plant_, misuse, resets_only_);
+          return std::make_shared<Program>(process, options_, job_.names(), plant_, misuse, shedding_,
+                                           resets_only_);
         }) {
     world.keep(ledger_);
     Ledger::current = ledger_;
@@ -282,6 +330,7 @@ class Simulation {
   const std::shared_ptr<Ledger> ledger_;
   Plant& plant_;
   const bool resets_only_;
+  const std::shared_ptr<Shedding> shedding_;
   const bool troubled_;  // its network and its processes fail
   const weft::test::SimFate fate_;
   rpc::AgentOptions options_;

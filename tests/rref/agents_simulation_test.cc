@@ -20,7 +20,8 @@ TEST(RRefAgentsSimulation, KeepsItsPromises) {
                                   ++tally["seeds"];
                                 });
   EXPECT_TRUE(report.ok()) << report.text;
-  tally.expect({"well", "failed", "reset", "partition", "stall", "crash", "crash of host", "blackhole"});
+  tally.expect({"well", "failed", "reset", "partition", "stall", "crash", "crash of host", "blackhole",
+                "fork_deletes refused", "fork_deletes again"});
 }
 
 // Connections are reset at any time: no object is lost, and no action fails.
@@ -51,7 +52,8 @@ INSTANTIATE_TEST_SUITE_P(
     RRefAgentsSimulation, PlantedInRRefs,
     testing::Values(Planted{"AnswerIsLost", Fault::answer_is_lost, Misuse::none, "never ended"},
                     Planted{"EndsWhatItHolds", Fault::none, Misuse::ends_what_it_holds, "could not look at"},
-                    Planted{"KeepsForEver", Fault::none, Misuse::keeps_for_ever, "is at rest with object"}),
+                    Planted{"KeepsForEver", Fault::none, Misuse::keeps_for_ever, "is at rest with object"},
+                    Planted{"RetryIsLost", Fault::none, Misuse::retry_is_lost, "is at rest with object"}),
     [](const auto& info) { return info.param.name; });
 
 TEST_P(PlantedInRRefs, AreFoundAndReplayed) {
