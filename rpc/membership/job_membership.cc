@@ -10,7 +10,8 @@ namespace {
 // One look at the members; then whether the agent drains is looked up before the next.
 constexpr auto look_patience = std::chrono::seconds{5};
 constexpr auto look_pause = std::chrono::milliseconds{500};  // where the store cannot be reached
-// How long a member that has released waits for others to do so. One of an earlier release never says so.
+// How long a member that has released waits for others to do so. Members of earlier releases never publish
+// it.
 constexpr auto release_patience = std::chrono::seconds{10};
 
 }  // namespace
