@@ -177,8 +177,8 @@ class WEFT_EXPORT AgentCore final : public std::enable_shared_from_this<AgentCor
   void blame(const Error& error);
   // All outstanding and later calls fail with this, or with what blame() said before.
   void fail_world(const Error& error);
-  std::optional<Error> world_failure() const;        // as blame() or fail_world() said
-  std::optional<Error> cause_of_ends() const;        // what calls fail with when their peers end; none: that end
+  std::optional<Error> world_failure() const;  // as blame() or fail_world() said
+  std::optional<Error> cause_of_ends() const;  // what calls fail with when their peers end; none: that end
   bool world_ended() const { return world_ended_; }  // fail_world() was called
   // The peer ends, and says goodbye with the failure of its job. On its link's loop.
   void peer_world_failed(const AgentId& peer, const Error& error);

@@ -10,7 +10,8 @@ namespace weft::rpc {
 namespace {
 
 constexpr std::string_view certified = "cert:";  // of an identity
-constexpr auto agent_ended = ErrorKind::unavailable;  // the reason of a goodbye. peer_lost: its job has failed
+constexpr auto agent_ended =
+    ErrorKind::unavailable;  // the reason of a goodbye. peer_lost: its job has failed
 
 // An acknowledgement leaves with the next frame once one of these has been accepted since the last one; by
 // itself at the latest after acknowledge_after, or at the second pair. Fewer frames wait for the heartbeat.
@@ -30,12 +31,6 @@ std::shared_ptr<const MethodEntry> no_method(std::uint64_t id) {
         std::make_exception_ptr(Error(ErrorKind::not_found, "no such method on this agent" + which)));
   };
   return std::make_shared<const MethodEntry>(std::move(entry));
-}
-
-std::uint64_t bytes_of(const OutboundFrame& frame) {
-  std::uint64_t bytes = frame.head.size();
-  for (const Buffer& attachment : frame.attachments) bytes += attachment.size();
-  return bytes;
 }
 
 template <class Number>

@@ -8,12 +8,6 @@
 namespace weft::rpc {
 namespace {
 
-std::uint64_t bytes_of(const OutboundFrame& frame) {
-  std::uint64_t bytes = frame.head.size();
-  for (const Buffer& attachment : frame.attachments) bytes += attachment.size();
-  return bytes;
-}
-
 Prefix prefix_of(const OutboundFrame& frame) {
   return decode(frame.head.bytes().first<Prefix::size>(), {.message = ~std::uint64_t{0}, .header = ~0U});
 }

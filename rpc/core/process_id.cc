@@ -31,7 +31,7 @@ std::uint64_t start_of(std::uint32_t number) {
 }
 
 // FNV-1a: the same in every build.
-std::uint64_t hash_of(const std::string& text) {
+std::uint64_t fnv1a(const std::string& text) {
   std::uint64_t hash = 0xcbf29ce484222325ULL;
   for (const char letter : text) hash = (hash ^ static_cast<unsigned char>(letter)) * 0x100000001b3ULL;
   return hash;
@@ -52,7 +52,7 @@ ProcessId own_process() {
   const auto number = static_cast<std::uint32_t>(::getpid());
   const std::uint64_t started = start_of(number);
   if (boot.empty() || space.empty() || started == 0) return {};
-  return {hash_of(boot + space) | 1, number, started};
+  return {fnv1a(boot + space) | 1, number, started};
 }
 
 int open_process(const ProcessId& process) {

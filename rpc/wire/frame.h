@@ -18,6 +18,12 @@ struct OutboundFrame {
   Job sent;  // runs on the connection's loop once the bytes have left; never after a failure
 };
 
+inline std::uint64_t bytes_of(const OutboundFrame& frame) {
+  std::uint64_t bytes = frame.head.size();
+  for (const Buffer& attachment : frame.attachments) bytes += attachment.size();
+  return bytes;
+}
+
 struct InboundFrame {
   Prefix prefix;
   Buffer header;  // 8-byte aligned

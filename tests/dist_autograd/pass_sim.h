@@ -139,7 +139,7 @@ class Program {
  public:
   // names: of the job's agents, which know each other's addresses as members of one do.
   Program(SimProcess& process, const rpc::AgentOptions& options, const std::vector<std::string>& names,
-          Plant& plant, bool resets_only)
+          Plant& plant, bool resets_only = false)
       : process_(process), resets_only_(resets_only) {
     agent_ = &weft::test::start_planted_agent(process, options, plant, layers());
     for (const std::string& name : names) agent_->core()->route(name, {"sim://" + name});

@@ -58,7 +58,7 @@ std::vector<at::Tensor> trained_there(rpc::Agent& agent, const std::string& addr
   const rpc::Peer server = agent.connect(address);
   got(server.ready());
   auto layer = rref::create<Layer>(server, std::int64_t{1});
-  DistOptimizer optimizer(agent, {layer}, sgd({.lr = learning_rate}));
+  DistOptimizer optimizer{agent, torch::optim::SGDOptions(learning_rate), synchronous, layer};
   for (int step = 0; step < steps; ++step) {
     dist_autograd::Pass pass(agent);
     const at::Tensor output = got(layer.call<&Layer::forward>(pass, numbers({4, 4}, step + 0.5)));
