@@ -1,12 +1,14 @@
 // NestedLeaves: the leaves whose `.grad` is written by a backward of LibTorch's engine that runs within a
-// node.
+// node or its hooks.
 //
-// A custom function may run LibTorch's engine in its backward: over leaves that it makes, to return their
+// A custom function or a hook may run LibTorch's engine: over leaves that it makes, to return their
 // gradients, or over parameters (checkpointing). The gradients of the latter would miss the pass. LibTorch
 // reports each node that it runs to the thread's observers (at::RecordFunction), also on the threads of its
-// engine. A leaf that outlives the function is a parameter.
+// engine. A leaf that outlives the function and the hooks is a parameter. In a recorded backward
+// (create_graph) the graph of the node's results may keep leaves that the function made: leaves of that graph
+// do not count.
 //
-// Lives on the stack, around the call of a node. Thread-safety: one thread.
+// Lives on the stack, around a node and its hooks. Thread-safety: one thread.
 #pragma once
 
 #include <ATen/record_function.h>
@@ -24,8 +26,9 @@ class NestedLeaves {
   NestedLeaves(const NestedLeaves&) = delete;
   NestedLeaves& operator=(const NestedLeaves&) = delete;
 
-  // Call after the node has run. failed_precondition where a leaf that is not the node's own was written.
-  void check(const torch::autograd::Node& node) const;
+  // Call after the node and its hooks have run. failed_precondition where a leaf that is not the node's own
+  // was written. recorded: the node's results in a recorded backward, else empty.
+  void check(const torch::autograd::Node& node, const torch::autograd::variable_list& recorded) const;
 
  private:
   class Seen;

@@ -69,25 +69,31 @@ void refuse_nan(const Node& node, const variable_list& outputs) {
   }
 }
 
+// Whether code that is not LibTorch's runs with this node: its own, or a hook's. LibTorch's generated nodes
+// run no engine.
+bool runs_foreign_code(Node& node, const AccumulateGrad* leaf) {
+  const bool hooked =
+      !node.tensor_pre_hooks().empty() || !node.pre_hooks().empty() || !node.post_hooks().empty();
+  if (hooked || leaf != nullptr || node.num_outputs() == 0) return hooked;
+  return !node.is_traceable() || dynamic_cast<torch::autograd::TraceableFunction*>(&node) == nullptr;
+}
+
 }  // namespace
 
 variable_list run_node(Node& node, variable_list inputs, GradientSink& sink, const ExecutorOptions& options) {
+  auto* leaf = as_leaf(node);
+  std::optional<NestedLeaves> nested;
+  if (runs_foreign_code(node, leaf)) nested.emplace();
+
   inputs = run_pre_hooks(node, std::move(inputs));
   if (!options.retain_graph) node.will_release_variables();
 
-  auto* leaf = as_leaf(node);
-  // LibTorch's own operators are traceable and run no engine. A recorded backward may keep a function's own
-  // leaves in its graph.
-  std::optional<NestedLeaves> nested;
-  if (node.num_outputs() != 0 && !node.is_traceable() && !options.create_graph) nested.emplace();
   auto call = [&](variable_list gradients) {
     return leaf ? run_leaf(*leaf, std::move(gradients), sink, options) : node(std::move(gradients));
   };
   // Post-hooks see the inputs too. Without them the node gets the only reference and may reuse the memory.
   const bool has_post_hooks = !node.post_hooks().empty();
   variable_list outputs = has_post_hooks ? call(inputs) : call(std::move(inputs));
-  if (nested) nested->check(node);
-
   torch::autograd::validate_outputs(node.next_edges(), outputs, [&node](const std::string& fault) {
     return "Function " + node.name() + " returned an " + fault;
   });
@@ -100,6 +106,7 @@ variable_list run_node(Node& node, variable_list inputs, GradientSink& sink, con
     }
   }
 
+  if (nested) nested->check(node, options.create_graph ? outputs : variable_list());
   if (!options.retain_graph) node.release_variables();
   if (AnomalyMode::is_enabled() && AnomalyMode::should_check_nan()) refuse_nan(node, outputs);
   return outputs;

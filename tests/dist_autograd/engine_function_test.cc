@@ -165,6 +165,58 @@ TEST(EngineFunction, ANestedBackwardThatWritesGradOfAParameterIsAnError) {
   EXPECT_NE(error.find("wrote .grad of a leaf of sizes [4, 4]"), std::string::npos) << error;
 }
 
+TEST(EngineFunction, ANestedBackwardInATraceableNodeThatWritesGradIsAnError) {
+  struct Traceable : torch::autograd::Node {
+    explicit Traceable(at::Tensor w) : parameter(std::move(w)) {}
+    variable_list apply(variable_list&& gradients) override {
+      at::AutoGradMode grad(true);
+      torch::autograd::backward({(parameter * parameter).sum()}, {});
+      return std::move(gradients);
+    }
+    bool is_traceable() override { return true; }
+    at::Tensor parameter;
+  };
+  auto x = leaf({4}, 1), w = leaf({4, 4}, 2), y = numbers({4}, 3);
+  auto node = make_node<Traceable>(w);
+  node->add_next_edge(torch::autograd::impl::gradient_edge(x));
+  torch::autograd::impl::set_gradient_edge(y, {node, node->add_input_metadata(y)});
+  const auto error = message_of([&] { own_backward({{y}, {numbers({4}, 4)}, {x}}); });
+  EXPECT_NE(error.find("wrote .grad of a leaf of sizes [4, 4]"), std::string::npos) << error;
+}
+
+TEST(EngineFunction, ANestedBackwardThatWritesGradWhileTheBackwardIsRecordedIsAnError) {
+  const auto x = leaf({4, 4}, 1), w = leaf({4, 4}, 2);
+  const auto y = Checkpoint::apply(x.sin(), reinterpret_cast<std::int64_t>(&w)).sum();
+  const auto error = message_of(
+      [&] { testing::own_backward({{y}, {{}}, {x}}, {.retain_graph = true, .create_graph = true}); });
+  EXPECT_NE(error.find("wrote .grad of a leaf of sizes [4, 4]"), std::string::npos) << error;
+}
+
+// The recorded backward holds a leaf that the function makes.
+struct KeepsItsLeaf : Function<KeepsItsLeaf> {
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& x) {
+    context->save_for_backward({x});
+    at::AutoGradMode no_grad(false);
+    return x * x;
+  }
+  static variable_list backward(AutogradContext* context, const variable_list& gradients) {
+    const auto x = context->get_saved_variables()[0].detach().requires_grad_();
+    {
+      at::AutoGradMode grad(true);
+      torch::autograd::backward({x * x}, {gradients[0].detach()});
+    }
+    return {x.grad() + 0 * x};
+  }
+};
+
+TEST(EngineFunction, ALeafThatAFunctionMakesMayStayInARecordedBackward) {
+  const auto x = leaf({4}, 1);
+  const auto y = KeepsItsLeaf::apply(x.sin());
+  auto sink = own_backward({{y.sum()}, {{}}, {x}}, {.retain_graph = true, .create_graph = true});
+  ASSERT_TRUE(sink[x].defined());
+  expect_identical(sink[x].detach(), (2 * x.sin() * x.cos()).detach(), "x");
+}
+
 TEST(EngineFunction, ANestedBackwardMayReturnTheGradientOfAParameter) {
   expect_as_oracle([] {
     auto x = leaf({4, 4}, 1), w = leaf({4, 4}, 2);

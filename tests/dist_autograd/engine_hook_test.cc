@@ -284,6 +284,83 @@ TEST(EngineHook, ANodeWithoutGradientStillRunsItsHooks) {
   });
 }
 
+// Runs LibTorch's engine over a parameter, as checkpointing does.
+struct Recompute : torch::autograd::FunctionPreHook, torch::autograd::FunctionPostHook {
+  explicit Recompute(at::Tensor w) : parameter(std::move(w)) {}
+  variable_list operator()(const variable_list& gradients) override {
+    at::AutoGradMode grad(true);
+    torch::autograd::backward({(parameter * parameter).sum()}, {});
+    return gradients;
+  }
+  variable_list operator()(const variable_list& outputs, const variable_list&) override {
+    return (*this)(outputs);
+  }
+  at::Tensor parameter;
+};
+
+// Where a hook can be: on a tensor within the graph, on a leaf, and before and after a node.
+using Place =
+    std::function<void(const at::Tensor& leaf, const at::Tensor& inner, const at::Tensor& parameter)>;
+const std::vector<std::pair<std::string, Place>> places{
+    {"a tensor",
+     [](const at::Tensor&, const at::Tensor& inner, const at::Tensor& parameter) {
+       inner.register_hook([parameter](const at::Tensor& gradient) {
+         return Recompute(parameter)(variable_list{gradient})[0];
+       });
+     }},
+    {"a leaf",
+     [](const at::Tensor& leaf, const at::Tensor&, const at::Tensor& parameter) {
+       leaf.register_hook([parameter](const at::Tensor& gradient) {
+         return Recompute(parameter)(variable_list{gradient})[0];
+       });
+     }},
+    {"before a node",
+     [](const at::Tensor&, const at::Tensor& inner, const at::Tensor& parameter) {
+       inner.grad_fn()->add_pre_hook(std::make_unique<Recompute>(parameter));
+     }},
+    {"after a node",
+     [](const at::Tensor&, const at::Tensor& inner, const at::Tensor& parameter) {
+       inner.grad_fn()->add_post_hook(std::make_unique<Recompute>(parameter));
+     }},
+    {"before a leaf's node",
+     [](const at::Tensor& leaf, const at::Tensor&, const at::Tensor& parameter) {
+       accumulator(leaf)->add_pre_hook(std::make_unique<Recompute>(parameter));
+     }},
+    {"after a leaf's node", [](const at::Tensor& leaf, const at::Tensor&, const at::Tensor& parameter) {
+       accumulator(leaf)->add_post_hook(std::make_unique<Recompute>(parameter));
+     }}};
+
+TEST(EngineHook, ANestedBackwardInAHookThatWritesGradOfAParameterIsAnError) {
+  for (const auto& [where, place] : places)
+    for (const bool recorded : {false, true}) {
+      SCOPED_TRACE(where + (recorded ? ", recorded" : ""));
+      const auto x = leaf({4}, 1), w = leaf({4, 4}, 2);
+      const auto inner = x.sin();
+      place(x, inner, w);
+      const auto error = testing::message_of([&] {
+        testing::own_backward({{inner.sum()}, {{}}, {x}},
+                              {.retain_graph = recorded, .create_graph = recorded});
+      });
+      EXPECT_NE(error.find("wrote .grad of a leaf of sizes [4, 4]"), std::string::npos) << error;
+    }
+}
+
+TEST(EngineHook, AHookMayRunANestedBackwardOverLeavesThatItMakes) {
+  for (const bool recorded : {false, true}) {
+    const auto x = leaf({4}, 1);
+    const auto inner = x.sin();
+    inner.register_hook([](const at::Tensor& gradient) {
+      const auto own = gradient.detach().clone().requires_grad_();
+      at::AutoGradMode grad(true);
+      torch::autograd::backward({(own * own).sum()}, {});
+      return own.grad();  // twice the gradient
+    });
+    const auto sink = testing::own_backward({{inner.sum()}, {{}}, {x}},
+                                            {.retain_graph = recorded, .create_graph = recorded});
+    expect_identical(sink[x].detach(), (2 * x.cos()).detach(), "x");
+  }
+}
+
 TEST(EngineHook, HooksUnderCreateGraph) {
   expect_same_hooks(
       [](Log& log) {
