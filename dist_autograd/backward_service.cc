@@ -53,6 +53,28 @@ rpc::Future<std::vector<rpc::AgentId>> close_everywhere(const std::shared_ptr<Co
   return future;
 }
 
+rpc::Future<void> cancel_everywhere(const std::shared_ptr<Context>& context,
+                                    const std::shared_ptr<PassState>& pass, Backward backward) {
+  auto promise = std::make_shared<rpc::Promise<void>>();
+  auto future = promise->future();
+  pass->cancel(backward.id).then([context, pass, backward, promise](rpc::Result<bool>&& had) {
+    // A worker whose share has ended already asks the workers below it.
+    const bool spread = had.ok() && had.value() && backward.options.mode == BackwardMode::fast;
+    if (!spread) return promise->complete(had.ok() ? rpc::Result<void>() : rpc::Result<void>(had.error()));
+    auto below = rpc::capture([&] {
+      std::vector<rpc::Future<void>> asked;
+      for (const rpc::AgentId& peer : pass->met())
+        if (peer != context->core()->id())
+          asked.push_back(context->ask<&BackwardService::cancel>(peer, pass->id(), backward));
+      return rpc::when_all(std::move(asked));
+    });
+    if (!below.ok()) return promise->fail(below.error());
+    std::move(below).get().then(
+        [promise](rpc::Result<void>&& ended) { promise->complete(std::move(ended)); });
+  });
+  return future;
+}
+
 rpc::Future<std::vector<rpc::AgentId>> BackwardService::close(rpc::CallContext&, PassId pass,
                                                               Backward backward) {
   return close_everywhere(context, context->find(pass), backward, false);
@@ -69,6 +91,12 @@ rpc::Future<void> BackwardService::root(rpc::CallContext& call, PassId pass, Bac
   tensor::wait_for_arguments(call);
   return context->find(pass)->add_root(backward, *static_cast<const at::Tensor*>(value.value.get()),
                                        std::move(gradient));
+}
+
+rpc::Future<void> BackwardService::cancel(rpc::CallContext&, PassId pass, Backward backward) {
+  const auto state = context->find_if_known(pass);
+  if (state == nullptr) return rpc::Future<void>::made(rpc::Result<void>());
+  return cancel_everywhere(context, state, backward);
 }
 
 rpc::Future<Report> BackwardService::begin(rpc::CallContext& call, PassId pass, Backward backward,

@@ -4,6 +4,8 @@
 //   close     fast: no new calls; waits until those under way have ended here, then closes those that this
 //             worker met; answers with everybody below it that takes part
 //   root      of a tensor behind an RRef: the backward starts there too
+//   cancel    the backward was refused before any of its nodes ran: the pass is as before it. In fast the
+//             worker asks this of all that it met
 //   begin     a stage of the backward (backward.h), from its initiator
 //   gradients of one message's tensors, from its receiver to its sender; some travel in an answer instead
 //             (Report::returned)
@@ -24,6 +26,7 @@ namespace weft::dist_autograd {
 struct WEFT_EXPORT BackwardService {
   rpc::Future<std::vector<rpc::AgentId>> close(rpc::CallContext& call, PassId pass, Backward backward);
   rpc::Future<void> root(rpc::CallContext& call, PassId pass, Backward backward, at::Tensor gradient);
+  rpc::Future<void> cancel(rpc::CallContext& call, PassId pass, Backward backward);
   rpc::Future<Report> begin(rpc::CallContext& call, PassId pass, Backward backward, Stage stage);
   rpc::Future<Report> gradients(rpc::CallContext& call, PassId pass, Backward backward, MessageId message,
                                 std::vector<at::Tensor> gradients);
@@ -35,6 +38,7 @@ struct WEFT_EXPORT BackwardService {
 
   using Service = rpc::Service<"weft.autograd", rpc::Method<"close", &BackwardService::close, rpc::resumable>,
                                rpc::Method<"root", &BackwardService::root, rpc::resumable>,
+                               rpc::Method<"cancel", &BackwardService::cancel, rpc::resumable>,
                                rpc::Method<"begin", &BackwardService::begin, rpc::resumable>,
                                rpc::Method<"gradients", &BackwardService::gradients, rpc::resumable>,
                                rpc::Method<"discover", &BackwardService::discover, rpc::resumable>,
@@ -49,5 +53,9 @@ struct WEFT_EXPORT BackwardService {
 rpc::Future<std::vector<rpc::AgentId>> close_everywhere(const std::shared_ptr<Context>& context,
                                                         const std::shared_ptr<PassState>& pass,
                                                         Backward backward, bool initiator);
+
+// Ends this worker's share in a backward of which no node has run and, in fast, those of all that it met.
+rpc::Future<void> cancel_everywhere(const std::shared_ptr<Context>& context,
+                                    const std::shared_ptr<PassState>& pass, Backward backward);
 
 }  // namespace weft::dist_autograd

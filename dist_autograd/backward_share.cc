@@ -20,14 +20,20 @@ BackwardShare::BackwardShare(PassState& pass, Backward backward, std::map<Messag
                        "the graph of " + to_string(pass.id()) + " reaches a tensor that arrived in " +
                            to_string(received->pass_id()) + ": " + node.name());
   });
+  for (auto& [message, node] : sends) sends_.emplace(message, Send{std::move(node)});
   try {
-    for (auto& [message, node] : sends) {
-      executor_->expect(node);
-      sends_.emplace(message, Send{std::move(node)});
-    }
+    for (const auto& [message, send] : sends_) executor_->expect(send.node);
   } catch (...) {
-    fail(std::current_exception());
+    error_ = std::current_exception();  // its first use is refused
   }
+}
+
+std::map<MessageId, NodePtr> BackwardShare::take_sends() {
+  std::map<MessageId, NodePtr> sends;
+  for (auto& [message, send] : sends_) sends.emplace(message, std::move(send.node));
+  executor_.reset();
+  sends_.clear();
+  return sends;
 }
 
 void BackwardShare::add_root(const at::Tensor& root, at::Tensor gradient) {

@@ -57,6 +57,8 @@ class BackwardShare final : public std::enable_shared_from_this<BackwardShare> {
     return executor_ == nullptr ? std::vector<std::string>{} : executor_->blocked();
   }
   void fail(const std::exception_ptr& error);
+  // Before any node has run: gives back the messages that the share was made with. Last use.
+  std::map<MessageId, NodePtr> take_sends();
 
  private:
   struct Send {

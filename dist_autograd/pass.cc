@@ -4,6 +4,7 @@
 #include <weft/dist_autograd/backward_trace.h>
 #include <weft/rpc/core/when_all.h>
 
+#include <atomic>
 #include <set>
 
 namespace weft::dist_autograd {
@@ -28,17 +29,44 @@ std::string join(const std::vector<std::string>& names) {
   return text;
 }
 
+// The state of one backward at its initiator. Shared with jobs and continuations, which may outlive the
+// initiator's part.
+struct Progress {
+  std::atomic<bool> ran = false;          // its nodes were set to run
+  std::atomic<bool> lost_a_root = false;  // an owner has not answered: the root may still arrive there
+  std::atomic<bool> undone = false;       // it was refused, and the pass is as before it
+};
+
 // The initiator's part of one backward; docs/dist_autograd.md, "Backward", walks through it.
+//
+// A backward that a worker refuses before any node has run leaves the pass as it was: undo() ends the shares
+// that were begun for it. Every other failure ends the pass.
 class Initiator {
  public:
-  Initiator(std::shared_ptr<Context> context, std::shared_ptr<PassState> pass, BackwardOptions options,
-            const Trace& trace)
+  Initiator(std::shared_ptr<Context> context, std::shared_ptr<PassState> pass,
+            std::shared_ptr<Progress> progress, BackwardOptions options, const Trace& trace)
       : context_(std::move(context)),
         pass_(std::move(pass)),
+        progress_(std::move(progress)),
         backward_{pass_->begin_backward(), options},
         span_(BackwardSpan::of_backward(*context_->core(), trace)) {}
 
   void failed(const std::exception_ptr& error) { span_.failed(error); }  // run() threw it
+
+  // Whether run() failed with a refusal, and no node has run.
+  bool refused(const std::exception_ptr& error) const {
+    return !progress_->ran && !progress_->lost_a_root && is_refusal(error);
+  }
+  // Ends the shares of a backward that was refused.
+  rpc::Task<void> undo() {
+    std::vector<rpc::Future<void>> undone;
+    undone.push_back(cancel_everywhere(context_, pass_, backward_));
+    for (const rpc::AgentId& owner : owners_)
+      if (owner != self())
+        undone.push_back(context_->ask<&BackwardService::cancel>(owner, pass_->id(), backward_));
+    co_await rpc::when_all(std::move(undone));
+    progress_->undone = true;
+  }
 
   rpc::Task<void> run(std::vector<Root> roots) {
     if (backward_.options.mode == BackwardMode::fast) {
@@ -49,18 +77,17 @@ class Initiator {
     } else {
       co_await quiet();
     }
-    std::set<rpc::AgentId> owners;
     std::vector<rpc::Future<void>> placed;
     std::vector<Root> here;
     for (Root& root : roots) {
       const bool remote = root.reference.valid();
-      owners.insert(remote ? root.reference.owner() : self());
-      if (remote) placed.push_back(add_remote_root(pass_->id(), backward_, root, span_.context()));
+      owners_.insert(remote ? root.reference.owner() : self());
+      if (remote) placed.push_back(place(root));
       if (!remote) here.push_back(std::move(root));
     }
     if (!placed.empty()) co_await rpc::when_all(std::move(placed));
 
-    const Report ran = co_await lead(Stage::run, {owners.begin(), owners.end()}, std::move(here));
+    const Report ran = co_await lead(Stage::run, {owners_.begin(), owners_.end()}, std::move(here));
     if (backward_.options.mode == BackwardMode::fast) {
       co_await finish();
     } else {
@@ -72,6 +99,27 @@ class Initiator {
 
  private:
   const rpc::AgentId& self() const { return context_->core()->id(); }
+
+  static bool is_refusal(const std::exception_ptr& error) {
+    try {
+      std::rethrow_exception(error);
+    } catch (const rpc::Error& found) {
+      return found.kind() < rpc::ErrorKind::handler_failed;  // the call is wrong, or made at the wrong time
+    } catch (...) {
+      return false;
+    }
+  }
+
+  rpc::Future<void> place(const Root& root) {
+    auto sent = rpc::capture([&] {
+      return add_remote_root(pass_->id(), backward_, root, span_.context())
+          .then([progress = progress_](rpc::Result<void>&& placed) {
+            if (!placed.ok() && !is_refusal(placed.error())) progress->lost_a_root = true;
+            return std::move(placed);
+          });
+    });
+    return sent.ok() ? std::move(sent).get() : rpc::Future<void>::made(sent.error());
+  }
 
   rpc::Future<void> quiet() {
     auto promise = std::make_shared<rpc::Promise<void>>();
@@ -89,12 +137,13 @@ class Initiator {
         [promise = std::move(promise)](rpc::Result<Report> report) mutable {
           promise.complete(std::move(report));
         },
-        [stage, workers = std::move(workers), roots = std::move(roots), trace = span_.context()](
-            BackwardShare& share, BackwardShare::Done done) mutable {
+        [progress = progress_, stage, workers = std::move(workers), roots = std::move(roots),
+         trace = span_.context()](BackwardShare& share, BackwardShare::Done done) mutable {
           const auto placed = rpc::capture([&] {
             for (Root& root : roots) share.add_root(root.tensor, std::move(root.gradient));
           });
           if (!placed.ok()) return done(placed.error());
+          progress->ran = true;
           share.lead(stage, workers, trace, std::move(done));
         });
     return future;
@@ -147,18 +196,30 @@ class Initiator {
 
   const std::shared_ptr<Context> context_;
   const std::shared_ptr<PassState> pass_;
+  const std::shared_ptr<Progress> progress_;
   const Backward backward_;
   std::vector<rpc::AgentId> workers_;  // that take part
+  std::set<rpc::AgentId> owners_;      // of the roots
   BackwardSpan span_;
 };
 
 rpc::Task<void> run_backward(std::shared_ptr<Initiator> initiator, std::vector<Root> roots) {
+  std::exception_ptr error;
   try {
     co_await initiator->run(std::move(roots));
+    co_return;
   } catch (...) {
-    initiator->failed(std::current_exception());
-    throw;
+    error = std::current_exception();
   }
+  initiator->failed(error);
+  if (initiator->refused(error)) {
+    try {
+      co_await initiator->undo();
+    } catch (...) {
+      // A worker cannot end its share: the pass ends.
+    }
+  }
+  std::rethrow_exception(error);
 }
 
 rpc::Future<void> begin(const std::shared_ptr<Context>& context, const std::shared_ptr<PassState>& pass,
@@ -166,19 +227,20 @@ rpc::Future<void> begin(const std::shared_ptr<Context>& context, const std::shar
   if (roots.empty()) throw rpc::Error(rpc::ErrorKind::invalid_argument, "a backward needs a root");
   if (options.create_graph && options.mode == BackwardMode::fast)
     throw rpc::Error(rpc::ErrorKind::invalid_argument, "create_graph needs BackwardMode::smart");
+  const auto progress = std::make_shared<Progress>();
   std::shared_ptr<Initiator> initiator;
   const auto begun = rpc::capture([&] {
     for (const Root& root : roots)
       if (!root.reference.valid()) NodeExecutor::check_root(root.tensor, root.gradient);
-    initiator = std::make_shared<Initiator>(context, pass, options, trace);
+    initiator = std::make_shared<Initiator>(context, pass, progress, options, trace);
   });
   if (!begun.ok()) return rpc::Future<void>::made(begun.error());  // refused: the pass is as it was
   return run_backward(std::move(initiator), std::move(roots))
       .start(context->core()->handlers())
-      .then([context, pass](rpc::Result<void>&& result) {
-        pass->end_backward();
+      .then([context, pass, progress](rpc::Result<void>&& result) {
+        pass->end_backward(progress->undone);
         // The same error everywhere, and nothing of the pass is kept.
-        if (!result.ok()) context->release(pass->id(), result.error());
+        if (!result.ok() && !progress->undone) context->release(pass->id(), result.error());
         return std::move(result);
       });
 }

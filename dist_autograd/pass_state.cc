@@ -184,14 +184,15 @@ BackwardId PassState::begin_backward() {
   return {context_->core()->id().incarnation, ++begun_};
 }
 
-void PassState::end_backward() {
+void PassState::end_backward(bool refused) {
   std::lock_guard lock(mutex_);
   leading_ = false;
+  if (refused) ++refused_;
 }
 
 bool PassState::had_backward() const {
   std::lock_guard lock(mutex_);
-  return begun_ > 0 || shares_ > 0;
+  return begun_ > refused_ || shares_ > 0;
 }
 
 BackwardShare& PassState::share_in(const Backward& backward) {
@@ -222,7 +223,15 @@ void PassState::close(const Backward& backward, rpc::UniqueFunction<void(rpc::Re
   }
   post([self = shared_from_this(), backward, done = std::move(done)]() mutable {
     const bool had = self->share_ != nullptr && self->share_->backward().id == backward.id;
-    done(rpc::capture([&] { return self->share_in(backward), !had; }));
+    auto fresh = rpc::capture([&] {
+      if (const auto error = self->share_in(backward).error()) std::rethrow_exception(error);
+      return !had;
+    });
+    if (!fresh.ok()) {
+      std::lock_guard lock(self->mutex_);
+      self->closed_ = self->share_ != nullptr;
+    }
+    done(std::move(fresh));
   });
 }
 
@@ -232,6 +241,24 @@ rpc::Future<void> PassState::add_root(const Backward& backward, at::Tensor root,
   post([self = shared_from_this(), backward, root = std::move(root), gradient = std::move(gradient),
         promise = std::move(promise)]() mutable {
     promise.complete(rpc::capture([&] { self->share_in(backward).add_root(root, std::move(gradient)); }));
+  });
+  return future;
+}
+
+rpc::Future<bool> PassState::cancel(const BackwardId& backward) {
+  rpc::Promise<bool> promise;
+  auto future = promise.future();
+  post([self = shared_from_this(), backward, promise = std::move(promise)]() mutable {
+    const bool had = self->share_ != nullptr && self->share_->backward().id == backward;
+    if (had) {
+      std::map<MessageId, NodePtr> sends = self->share_->take_sends();
+      self->share_ = nullptr;
+      std::lock_guard lock(self->mutex_);
+      if (!self->ended_) self->sends_.merge(sends);
+      self->closed_ = self->finished_ = false;  // as share_in() found them
+      --self->shares_;
+    }
+    promise.complete(had);
   });
   return future;
 }

@@ -70,7 +70,7 @@ class WEFT_EXPORT PassState final : public GradientSink, public std::enable_shar
   // A name for a backward that begins here, which lasts until end_backward(). failed_precondition, and
   // nothing has changed, where another backward runs or has used up the graph.
   BackwardId begin_backward();
-  void end_backward();
+  void end_backward(bool refused = false);
   // Begins this worker's share, and takes no new calls: false where it had one in this backward already.
   // failed_precondition where another backward is under way, or has used up the graph.
   void close(const Backward& backward, rpc::UniqueFunction<void(rpc::Result<bool>)> done);
@@ -78,10 +78,13 @@ class WEFT_EXPORT PassState final : public GradientSink, public std::enable_shar
   template <class Use>
   void with_share(const Backward& backward, BackwardShare::Done done, Use use);
   rpc::Future<void> add_root(const Backward& backward, at::Tensor root, at::Tensor gradient);
+  // The backward was refused before any of its nodes ran: its share ends, and the pass is as before it. False
+  // where this worker has no share in it.
+  rpc::Future<bool> cancel(const BackwardId& backward);
   // The backward is over: its share ends. Names of what was never reached.
   rpc::Future<std::vector<std::string>> finish(const BackwardId& backward);
   std::uint64_t backwards() const;  // that this worker took part in
-  bool had_backward() const;        // one has begun here, or this worker took part in one
+  bool had_backward() const;        // one has begun here, not refused, or this worker took part in one
   bool in_backward() const;         // it takes part in one now
   WorkerGraph graph(const std::vector<at::Tensor>& roots) const;
 
@@ -105,12 +108,13 @@ class WEFT_EXPORT PassState final : public GradientSink, public std::enable_shar
   const PassId id_;
   rpc::SerialExecutor serial_;
 
-  mutable std::mutex mutex_;  // guards what follows, up to share_
-  bool closed_ = false;       // a backward is under way here
-  bool finished_ = false;     // one that used up the graph has begun
-  bool leading_ = false;      // a backward that was begun here runs
-  std::uint64_t begun_ = 0;   // backwards that were named here
-  std::uint64_t shares_ = 0;  // backwards that this worker took part in
+  mutable std::mutex mutex_;   // guards what follows, up to share_
+  bool closed_ = false;        // a backward runs here
+  bool finished_ = false;      // one that used up the graph has begun
+  bool leading_ = false;       // a backward that was begun here runs
+  std::uint64_t begun_ = 0;    // backwards that were named here
+  std::uint64_t refused_ = 0;  // of these
+  std::uint64_t shares_ = 0;   // backwards that this worker took part in
   bool ended_ = false;
   std::exception_ptr error_;
   std::uint64_t messages_ = 0;

@@ -89,6 +89,11 @@ struct Functions {
     co_return Context::of(*call.core())->find(pass)->gradient(*here);
   }
   at::Tensor give() { return own; }
+  // Handles on the pass and on a tensor, for a backward that begins here.
+  void keep(rpc::CallContext& call, rref::RRef<at::Tensor> root) {
+    kept_pass.emplace(Pass::of(call));
+    kept_root = std::move(root);
+  }
   at::Tensor keep_and_fail(at::Tensor x) {
     own = std::move(x);
     throw std::runtime_error("forward failed on purpose");
@@ -106,7 +111,8 @@ struct Functions {
       rpc::Method<"nested", &Functions::nested>, rpc::Method<"nested_failure", &Functions::nested_failure>,
       rpc::Method<"releasing", &Functions::releasing>, rpc::Method<"make", &Functions::make>,
       rpc::Method<"make_later", &Functions::make_later>, rpc::Method<"gradient", &Functions::gradient>,
-      rpc::Method<"give", &Functions::give>, rpc::Method<"keep_and_fail", &Functions::keep_and_fail>,
+      rpc::Method<"give", &Functions::give>, rpc::Method<"keep", &Functions::keep>,
+      rpc::Method<"keep_and_fail", &Functions::keep_and_fail>,
       rpc::Method<"square_later", &Functions::square_later>>;
 
   Arrival last_arrival() {
@@ -116,6 +122,8 @@ struct Functions {
 
   rpc::Agent* agent;
   at::Tensor own;
+  std::optional<Pass> kept_pass;
+  rref::RRef<at::Tensor> kept_root;
   weft::test::Event gate;
   std::mutex mutex;  // guards arrivals
   std::vector<Arrival> arrivals;

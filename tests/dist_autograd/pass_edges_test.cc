@@ -72,6 +72,74 @@ TEST_F(PassEdges, ARefusedBackwardLeavesTheGradientsOfAnEarlierOne) {
   EXPECT_EQ(cluster.live_passes(), 2U);
 }
 
+// The owner of the root refuses it.
+TEST_F(PassEdges, ABackwardWhoseRemoteRootIsRefusedLeavesTheGradientsOfAnEarlierOne) {
+  for (const BackwardMode mode : {BackwardMode::smart, BackwardMode::fast}) {
+    Pass pass{cluster[0]};
+    const at::Tensor x = leaf(), sum = along(pass, {}, x).sum(), no_graph = draw().sum();
+    const Value tensor = rref::remote<&Functions::add>(cluster.peer(0, 2), pass, no_graph, no_graph);
+    const auto number = rref::remote<&Functions::number>(cluster.peer(0, 2), pass, 5);
+    const Value no_tensor{number.reference()};
+    EXPECT_EQ(kind_of([&] { got(pass.backward(tensor)); }), ErrorKind::invalid_argument);
+    EXPECT_FALSE(pass.state()->had_backward());
+    got(pass.backward(sum, {.retain_graph = true, .mode = mode}));
+    const auto refused = [&](std::vector<Root> roots, ErrorKind kind) {
+      EXPECT_EQ(kind_of([&] { got(pass.backward(std::move(roots), {.mode = mode})); }), kind);
+      expect_gradients(pass, {x}, {at::full_like(x, 2)});
+    };
+    refused({no_tensor}, ErrorKind::type_mismatch);
+    refused({Root(sum), Root(tensor)}, ErrorKind::invalid_argument);
+    refused({Root(tensor), Root(no_tensor), Root(rref::local(cluster[0], sum))}, ErrorKind::invalid_argument);
+    EXPECT_TRUE(along(pass, {}, x).defined()) << "calls may follow";
+    EXPECT_EQ(state(1, pass).backwards(), 1U);
+    got(pass.backward(sum));
+    expect_gradients(pass, {x}, {at::full_like(x, 4)});
+    pass.release();
+    expect_nothing_left();
+  }
+}
+
+TEST_F(PassEdges, ABackwardOverAGraphThatAnotherWorkerUsedUpLeavesTheGradients) {
+  for (const BackwardMode mode : {BackwardMode::smart, BackwardMode::fast}) {
+    Pass pass{cluster[0]};
+    const at::Tensor x = leaf(), sum = along(pass, {"worker3"}, x).sum();
+    got(cluster.peer(0, 2).call<&Functions::keep>(pass, rref::local(cluster[0], sum)));
+    const auto from_another = [&] {
+      return functions[2]->kept_pass->backward(functions[2]->kept_root, {}, {.mode = mode});
+    };
+    got(pass.backward(sum));
+    for (int i = 0; i < 2; ++i)
+      EXPECT_EQ(kind_of([&] { got(from_another()); }), ErrorKind::failed_precondition);
+    expect_gradients(pass, {x}, {at::full_like(x, 2)});
+    EXPECT_FALSE(state(2, pass).had_backward());
+    EXPECT_FALSE(state(2, pass).in_backward());
+    functions[2]->kept_pass.reset();
+    pass.release();
+    expect_nothing_left();
+  }
+}
+
+TEST_F(PassEdges, ABackwardThatAnotherWorkerBeginsNextToARunningOneIsRefused) {
+  Pass pass{cluster[0]};
+  const at::Tensor x = leaf(), sum = along(pass, {}, x).sum();
+  got(cluster.peer(0, 2).call<&Functions::keep>(pass, rref::local(cluster[0], sum)));
+  weft::test::Event entered, left;
+  sum.register_hook([&](at::Tensor gradient) {
+    entered.set();
+    left.wait();
+    return gradient;
+  });
+  auto first = pass.backward(sum);
+  entered.wait();
+  auto second = functions[2]->kept_pass->backward(functions[2]->kept_root);
+  left.set();
+  got(std::move(first));
+  EXPECT_EQ(kind_of([&] { got(std::move(second)); }), ErrorKind::failed_precondition);
+  EXPECT_FALSE(state(2, pass).in_backward()) << "the pass goes on there";
+  expect_gradients(pass, {x}, {at::full_like(x, 2)});
+  functions[2]->kept_pass.reset();
+}
+
 TEST_F(PassEdges, ABackwardOfLibTorchInsideANodeMustNotReachARemoteTensor) {
   Pass pass{cluster[0]};
   const at::Tensor x = leaf(), there = along(pass, {}, x), here = x * 1, nested = there.sum();
