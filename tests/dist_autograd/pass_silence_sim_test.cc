@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/dist_autograd/pass_sim.h"
+#include "tests/support/errors.h"
 
 namespace weft::dist_autograd::pass_silence_sim_test {
 namespace {
