@@ -283,5 +283,41 @@ TEST(HostOnAnAccelerator, a_step_waits_for_its_gradients_on_the_streams_of_the_d
   EXPECT_TRUE(weight.detach().cpu().equal(at::full({2}, -3.)));
 }
 
+// Two trainers make their gradients and commit on a stream each. A third one leaves, on a third stream: there
+// the round is closed.
+TEST(HostOnAnAccelerator, a_round_waits_for_the_gradients_of_every_trainer) {
+  auto& accelerator = test::FakeAccelerator::install();
+  const c10::Device device = accelerator.device(0);
+  const auto on = [&](c10::StreamId id) { return c10::Stream(c10::Stream::UNSAFE, device, id); };
+  const at::Tensor weight = at::zeros({2}).to(device).requires_grad_();
+  ParameterHost host{std::vector<Parameter>{{"weight", weight}}};
+  for (const std::string trainer : {"a", "b", "c"})
+    host.register_trainer(trainer, SGDOptions(1), synchronous(3), trainer);
+  int done = 0;
+  const auto commit = [&](const std::string& trainer, PassKey pass, c10::StreamId stream, double value) {
+    host.admit(trainer, pass, [](std::exception_ptr error) { EXPECT_TRUE(error == nullptr); });
+    const c10::StreamGuard own(on(stream));
+    const at::Tensor gradient = at::empty({2}, at::TensorOptions(device));
+    accelerator.fill_later(gradient, value);
+    host.prepare(trainer, 1, {{pass, {{0, gradient}}}}, {}, 1);
+    host.commit(trainer, 1, apply, [&](std::exception_ptr error, ParameterHost::Version) {
+      EXPECT_TRUE(error == nullptr);
+      ++done;
+    });
+    EXPECT_GT(accelerator.pending(on(stream)), 0U) << "trainer " << trainer << " waits for nothing";
+  };
+  commit("a", pass_1, 2, 3);
+  commit("b", pass_2, 3, 4);
+  EXPECT_EQ(done, 0);
+  {
+    const c10::StreamGuard closer(on(4));
+    host.unregister_trainer("c", false);
+  }
+  EXPECT_EQ(done, 2);
+  const c10::StreamGuard reader(on(5));
+  const auto reading = host.read_newest();
+  EXPECT_TRUE(weight.detach().cpu().equal(at::full({2}, -7.))) << weight.detach().cpu();
+}
+
 }  // namespace
 }  // namespace weft::dist_optim::local_parameter_steps_test
