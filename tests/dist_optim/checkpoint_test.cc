@@ -25,15 +25,15 @@ struct Training {
   void train(int from, int to) {
     for (int i = from; i < to; ++i) {
       dist_autograd::Pass pass{trainer};
-      const at::Tensor hidden = a.call<&Layer::forward>(pass, input(i)).get();
-      pass.backward(b.call<&Layer::forward>(pass, hidden).get().square().sum()).get();
-      optimizer.step(pass).get();
+      const at::Tensor hidden = got(a.call<&Layer::forward>(pass, input(i)));
+      got(pass.backward(got(b.call<&Layer::forward>(pass, hidden)).square().sum()));
+      got(optimizer.step(pass));
     }
   }
   Modules modules() const { return {a, b}; }
   void expect_as(Training& other) {
-    expect_equal(a.call<&Layer::values>().get(), other.a.call<&Layer::values>().get());
-    expect_equal(b.call<&Layer::values>().get(), other.b.call<&Layer::values>().get());
+    expect_equal(got(a.call<&Layer::values>()), got(other.a.call<&Layer::values>()));
+    expect_equal(got(b.call<&Layer::values>()), got(other.b.call<&Layer::values>()));
   }
 
   rpc::Agent& trainer;
@@ -52,7 +52,7 @@ class Checkpoint : public testing::Test {
   template <class T>
   std::string refusal(rpc::ErrorKind kind, rpc::Future<T> future) {
     try {
-      future.get();
+      got(std::move(future));
     } catch (const rpc::Error& error) {
       EXPECT_EQ(error.kind(), kind) << error.what();
       return error.what();
@@ -69,12 +69,12 @@ class Checkpoint : public testing::Test {
 TEST_F(Checkpoint, ARunGoesOnElsewhere) {
   Training whole(agents, 0, 1, 1);
   whole.train(0, 3);
-  whole.optimizer.set_learning_rate(2e-3).get();
-  save(path(), whole.modules(), whole.optimizer, {{"step", "3"}}).get();
+  got(whole.optimizer.set_learning_rate(2e-3));
+  got(save(path(), whole.modules(), whole.optimizer, {{"step", "3"}}));
   whole.train(3, 6);
   for (const auto& [first, second] : {std::pair<std::size_t, std::size_t>{1, 0}, {0, 0}, {2, 1}}) {
     Training next(agents, first, second, 40);
-    EXPECT_EQ(load(path(), next.modules(), next.optimizer).get(), (Notes{{"step", "3"}}));
+    EXPECT_EQ(got(load(path(), next.modules(), next.optimizer)), (Notes{{"step", "3"}}));
     next.train(3, 6);
     next.expect_as(whole);
   }
@@ -83,21 +83,21 @@ TEST_F(Checkpoint, ARunGoesOnElsewhere) {
 TEST_F(Checkpoint, TheStepsBeforeItAreInIt) {
   Training run(agents, 0, 1, 1), same(agents, 0, 1, 1);
   dist_autograd::Pass pass{run.trainer};
-  const at::Tensor hidden = run.a.call<&Layer::forward>(pass, input(0)).get();
-  pass.backward(run.b.call<&Layer::forward>(pass, hidden).get().square().sum()).get();
+  const at::Tensor hidden = got(run.a.call<&Layer::forward>(pass, input(0)));
+  got(pass.backward(got(run.b.call<&Layer::forward>(pass, hidden)).square().sum()));
   auto step = run.optimizer.step(pass);
-  save(path(), run.modules(), run.optimizer).get();  // nobody has waited for the step
-  step.get();
+  got(save(path(), run.modules(), run.optimizer));  // nobody has waited for the step
+  got(std::move(step));
   same.train(0, 1);
   Training next(agents, 0, 1, 40);
-  load(path(), next.modules(), next.optimizer).get();
+  got(load(path(), next.modules(), next.optimizer));
   next.expect_as(same);
 }
 
 TEST_F(Checkpoint, ModulesAlone) {
   Training run(agents, 0, 1, 1), other(agents, 1, 0, 40);
-  save(path(), run.modules()).get();
-  EXPECT_TRUE(load(path(), other.modules()).get().empty());
+  got(save(path(), run.modules()));
+  EXPECT_TRUE(got(load(path(), other.modules())).empty());
   other.expect_as(run);
   EXPECT_NE(refusal(rpc::ErrorKind::invalid_argument, load(path(), other.modules(), other.optimizer))
                 .find("no optimizer"),
@@ -107,18 +107,18 @@ TEST_F(Checkpoint, ModulesAlone) {
 TEST_F(Checkpoint, WhatDoesNotFitIsRefused) {
   Training run(agents, 0, 1, 1);
   run.train(0, 1);
-  save(path(), run.modules(), run.optimizer).get();
+  got(save(path(), run.modules(), run.optimizer));
   Training other(agents, 0, 1, 40, torch::optim::SGDOptions(0.1));
-  const auto before = other.a.call<&Layer::values>().get();
+  const auto before = got(other.a.call<&Layer::values>());
   EXPECT_NE(refusal(rpc::ErrorKind::invalid_argument, load(path(), {other.a}, other.optimizer))
                 .find("2 modules, not 1"),
             std::string::npos);
   auto table = rref::create<Table>(agents.peer(2, 0), std::int64_t{5});
   EXPECT_NE(refusal(rpc::ErrorKind::invalid_argument, load(path(), {table, other.b})).find("rows.weight"),
             std::string::npos);
-  expect_equal(other.a.call<&Layer::values>().get(), before);
+  expect_equal(got(other.a.call<&Layer::values>()), before);
   refusal(rpc::ErrorKind::invalid_argument, load(path(), other.modules(), other.optimizer));  // not Adam's
-  expect_equal(other.a.call<&Layer::values>().get(), before);  // one change with the state, which was refused
+  expect_equal(got(other.a.call<&Layer::values>()), before);  // one change with the state, which was refused
   refusal(rpc::ErrorKind::invalid_argument, save(path(), Modules{}));
   refusal(rpc::ErrorKind::invalid_argument, save(path(), run.modules(), {{"weft.step", "3"}}));
   refusal(rpc::ErrorKind::failed_precondition, load(folder / "none", run.modules()));
@@ -130,13 +130,13 @@ TEST_F(Checkpoint, WhatDoesNotFitIsRefused) {
 
 TEST_F(Checkpoint, AnOwnerThatIsGoneLeavesTheOneBefore) {
   Training run(agents, 0, 1, 1), same(agents, 0, 1, 1);
-  save(path(), run.modules(), run.optimizer, {{"step", "0"}}).get();
+  got(save(path(), run.modules(), run.optimizer, {{"step", "0"}}));
   run.train(0, 1);
   agents.kill(1);
-  EXPECT_THROW(save(path(), run.modules(), run.optimizer, {{"step", "1"}}).get(), rpc::Error);
+  EXPECT_THROW(got(save(path(), run.modules(), run.optimizer, {{"step", "1"}})), rpc::Error);
   Training next(agents, 0, 0, 40);
-  EXPECT_EQ(load(path(), next.modules(), next.optimizer).get(), (Notes{{"step", "0"}}));
-  expect_equal(next.a.call<&Layer::values>().get(), same.a.call<&Layer::values>().get());
+  EXPECT_EQ(got(load(path(), next.modules(), next.optimizer)), (Notes{{"step", "0"}}));
+  expect_equal(got(next.a.call<&Layer::values>()), got(same.a.call<&Layer::values>()));
 }
 
 // Has another trainer step between two calls that save() or load() makes to an owner.

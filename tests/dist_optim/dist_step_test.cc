@@ -22,8 +22,8 @@ class TwoLayers {
 
   dist_autograd::Pass pass(const at::Tensor& input, double scale = 1) {
     dist_autograd::Pass pass{agents_[2]};
-    const at::Tensor hidden = a.call<&Layer::forward>(pass, input).get();
-    pass.backward(b.call<&Layer::forward>(pass, hidden).get().square().sum() * scale).get();
+    const at::Tensor hidden = got(a.call<&Layer::forward>(pass, input));
+    got(pass.backward(got(b.call<&Layer::forward>(pass, hidden)).square().sum() * scale));
     return pass;
   }
   void local_backward(const at::Tensor& input, double scale = 1) {
@@ -35,8 +35,8 @@ class TwoLayers {
     return all;
   }
   void expect_as_local() {
-    expect_equal(a.call<&Layer::values>().get(), local_a.values());
-    expect_equal(b.call<&Layer::values>().get(), local_b.values());
+    expect_equal(got(a.call<&Layer::values>()), local_a.values());
+    expect_equal(got(b.call<&Layer::values>()), local_b.values());
   }
 
  private:
@@ -65,7 +65,7 @@ TEST_P(DistStep, ClipsByTheNormOverAllOwners) {
   int i = 0;
   for (auto [p, most] : std::vector<std::pair<double, double>>{
            {2.0, 0.1}, {1.0, 0.5}, {3.0, 0.1}, {infinity, 0.01}, {2.0, 1e6}}) {
-    const auto result = optimizer.step(layers.pass(input(i)), {.clip_norm = most, .norm_type = p}).get();
+    const auto result = got(optimizer.step(layers.pass(input(i)), {.clip_norm = most, .norm_type = p}));
     adam.zero_grad();
     layers.local_backward(input(i++));
     const double norm = torch::nn::utils::clip_grad_norm_(layers.local_parameters(), most, p);
@@ -125,9 +125,8 @@ TEST_P(DistStep, AScalerSkipsTheStepEverywhere) {
   at::Tensor bad = input(0).clone();
   bad[0][0] = std::numeric_limits<double>::infinity();  // only on the first layer's owner
   for (int i = 0; i < 4; ++i) {
-    const auto result =
-        optimizer.step(layers.pass(i == 1 ? bad : input(i), scaler.factor()), {.loss_scale = scaler.factor()})
-            .get();
+    const auto result = got(optimizer.step(layers.pass(i == 1 ? bad : input(i), scaler.factor()),
+                                           {.loss_scale = scaler.factor()}));
     scaler.update(result.applied);
     EXPECT_EQ(result.applied, i != 1);
     EXPECT_EQ(result.versions, std::vector<std::uint64_t>(2, static_cast<std::uint64_t>(i < 1 ? 1 : i)));
@@ -164,7 +163,7 @@ TEST_P(DistStep, ARateHoldsFromTheNextStepOn) {
   got(std::move(rate));
   got(std::move(other));
   layers.expect_as_local();
-  EXPECT_EQ(optimizer.save_state().get().modules.at(1).learning_rates.at(""), 0.01);
+  EXPECT_EQ(got(optimizer.save_state()).modules.at(1).learning_rates.at(""), 0.01);
 }
 
 TEST_P(DistStep, APassStepsOnce) {
@@ -214,9 +213,9 @@ TEST_P(DistStep, APassWithoutABackwardIsRefusedAndStaysOpen) {
   // A backward that reaches none of the parameters, and a trainer that has nothing for a round.
   dist_autograd::Pass elsewhere{agents[2]};
   at::Tensor own = at::ones({2}).requires_grad_();
-  elsewhere.backward(own.sum()).get();
-  EXPECT_FALSE(optimizer.step(elsewhere).get().applied);
-  EXPECT_FALSE(optimizer.step(std::span<const dist_autograd::Pass>{}).get().applied);
+  got(elsewhere.backward(own.sum()));
+  EXPECT_FALSE(got(optimizer.step(elsewhere)).applied);
+  EXPECT_FALSE(got(optimizer.step(std::span<const dist_autograd::Pass>{})).applied);
   layers.expect_as_local();
 }
 
@@ -238,8 +237,8 @@ TEST_P(DistStep, AnOwnerThatRefusesKeepsTheOthersFromStepping) {
   DistOptimizer optimizer{agents[2], torch::optim::AdamOptions(0.1), synchronous, layers.a, table};
   const auto backward = [&] {
     dist_autograd::Pass pass{agents[2]};
-    const at::Tensor rows = table.call<&Table::look_up>(pass, at::arange(3)).get();
-    pass.backward(layers.a.call<&Layer::forward>(pass, rows).get().sum()).get();
+    const at::Tensor rows = got(table.call<&Table::look_up>(pass, at::arange(3)));
+    got(pass.backward(got(layers.a.call<&Layer::forward>(pass, rows)).sum()));
     return pass;
   };
   for (int i = 0; i < 2; ++i) {
@@ -249,7 +248,7 @@ TEST_P(DistStep, AnOwnerThatRefusesKeepsTheOthersFromStepping) {
     EXPECT_NE(std::string(error.what()).find("module 1"), std::string::npos) << error.what();
     EXPECT_EQ(error.stepped(), Objects{});
     EXPECT_EQ(error.not_stepped(), (Objects{0, 1}));
-    expect_equal(layers.a.call<&Layer::values>().get(), layers.local_a.values());
+    expect_equal(got(layers.a.call<&Layer::values>()), layers.local_a.values());
   }
 }
 
@@ -268,8 +267,8 @@ TEST_P(DistStep, StateMovesToOtherOwners) {
   {
     DistOptimizer optimizer{agents[2], options, synchronous, layers.a, layers.b};
     train(layers, optimizer, 0, 3);
-    optimizer.set_learning_rate(1e-3).get();
-    state = optimizer.save_state().get();
+    got(optimizer.set_learning_rate(1e-3));
+    state = got(optimizer.save_state());
   }
   static_cast<torch::optim::AdamOptions&>(adam.param_groups()[0].options()).lr(1e-3);
   // The same modules elsewhere, with the parameters that were trained so far.
@@ -285,14 +284,14 @@ TEST_P(DistStep, StateMovesToOtherOwners) {
   moved.a = rref::local(agents[2], a);
   moved.b = rref::local(agents[2], b);
   DistOptimizer optimizer{agents[2], options, synchronous, moved.a, moved.b};
-  optimizer.load_state(state).get();
+  got(optimizer.load_state(state));
   train(moved, optimizer, 3, 6);
   expect_equal(a->values(), layers.local_a.values());
   expect_equal(b->values(), layers.local_b.values());
 
   state.modules[0].tensors["linear.weight/exp_avg"] = at::zeros({2}, at::kDouble);
   try {
-    optimizer.load_state(state).get();
+    got(optimizer.load_state(state));
     FAIL();
   } catch (const rpc::Error& error) {
     EXPECT_EQ(error.kind(), rpc::ErrorKind::invalid_argument) << error.what();
@@ -311,7 +310,7 @@ TEST_P(DistStep, OptionsByModuleAndByPrefix) {
   torch::optim::SGD other(layers.local_b.parameters(), SGDOptions(0.2));
   for (int i = 0; i < 4; ++i) {
     if (i == 2) {
-      optimizer.set_learning_rate(0.5, "").get();  // not of the group
+      got(optimizer.set_learning_rate(0.5, ""));  // not of the group
       static_cast<SGDOptions&>(weight.param_groups()[0].options()).lr(0.5);
       static_cast<SGDOptions&>(other.param_groups()[0].options()).lr(0.5);
     }
@@ -321,10 +320,10 @@ TEST_P(DistStep, OptionsByModuleAndByPrefix) {
     for (auto* one : {&weight, &bias, &other}) one->step();
     layers.expect_as_local();
   }
-  const auto state = optimizer.save_state().get();
+  const auto state = got(optimizer.save_state());
   EXPECT_EQ(state.modules[0].learning_rates,
             (std::map<std::string, double>{{"", 0.5}, {"linear.bias", 0.01}}));
-  optimizer.load_state(state).get();
+  got(optimizer.load_state(state));
 }
 
 // LibTorch's own schedulers, over a local optimizer that stands for the distributed one.
@@ -375,20 +374,20 @@ TEST(DistStepOwners, ARateWaitsForTheStepsBeforeIt) {
   const auto second = rref::local(agents[0], b);
   DistOptimizer optimizer{agents[0], torch::optim::SGDOptions(0.1), stale(1), first, second};
   dist_autograd::Pass pass{agents[0]};
-  const at::Tensor hidden = first.call<&Layer::forward>(pass, input(0)).get();
-  pass.backward(second.call<&GatedLayer::forward>(pass, hidden).get().square().sum()).get();
+  const at::Tensor hidden = got(first.call<&Layer::forward>(pass, input(0)));
+  got(pass.backward(got(second.call<&GatedLayer::forward>(pass, hidden)).square().sum()));
   auto gate = second.call<&GatedLayer::hold>();
   b->held.wait();
   auto step = optimizer.step(pass);
   auto rate = optimizer.set_learning_rate(0.01);
   auto state = optimizer.save_state();
-  first.call<&Layer::values>().get();  // the first object has been through all that it was asked so far
+  got(first.call<&Layer::values>());  // the first object has been through all that it was asked so far
   EXPECT_FALSE(step.ready());
   b->opened.set();
   got(std::move(gate));
   got(std::move(step));
   got(std::move(rate));
-  EXPECT_EQ(state.get().modules.at(0).learning_rates.at(""), 0.01);
+  EXPECT_EQ(got(std::move(state)).modules.at(0).learning_rates.at(""), 0.01);
 
   Layer local_a{1}, local_b{2};
   local_b.forward(local_a.forward(input(0))).square().sum().backward();
@@ -405,13 +404,13 @@ TEST(DistStepOwners, ARateWaitsForTheRoundOfTheStepBeforeIt) {
   DistOptimizer other{agents[3], torch::optim::SGDOptions(0.1), synchronous(2), theirs};
   const auto backward = [&](rpc::Agent& trainer, const rref::RRef<Layer>& layer) {
     dist_autograd::Pass pass{trainer};
-    pass.backward(layer.call<&Layer::forward>(pass, input(0)).get().square().sum()).get();
+    got(pass.backward(got(layer.call<&Layer::forward>(pass, input(0))).square().sum()));
     return pass;
   };
   const auto pass = backward(agents[2], ours), their_pass = backward(agents[3], theirs);
   auto step = optimizer.step(pass);
   auto rate = optimizer.set_learning_rate(0.01);
-  EXPECT_EQ(optimizer.stats().get().at(0).version, 0U);  // answers, whatever the round
+  EXPECT_EQ(got(optimizer.stats()).at(0).version, 0U);  // answers, whatever the round
   EXPECT_FALSE(rate.ready());
   got(other.step(their_pass));
   got(std::move(step));
@@ -419,7 +418,7 @@ TEST(DistStepOwners, ARateWaitsForTheRoundOfTheStepBeforeIt) {
   Layer local{1};
   for (int trainer = 0; trainer < 2; ++trainer) local.forward(input(0)).square().sum().backward();
   torch::optim::SGD(local.parameters(), 0.1).step();
-  expect_equal(ours.call<&Layer::values>().get(), local.values());
+  expect_equal(got(ours.call<&Layer::values>()), local.values());
 }
 
 TEST(DistStepOwners, StatsShowTheStaleness) {
@@ -429,7 +428,7 @@ TEST(DistStepOwners, StatsShowTheStaleness) {
   const auto early = layers.pass(input(0)), late = layers.pass(input(1));
   got(optimizer.step(early));
   got(optimizer.step(late));  // read before the first step
-  const auto stats = optimizer.stats().get();
+  const auto stats = got(optimizer.stats());
   ASSERT_EQ(stats.size(), 2U);
   for (const HostStats& one : stats) {
     EXPECT_EQ(one.version, 2U);
@@ -458,12 +457,12 @@ class DistStepDeath : public testing::Test {
                                                      layers.a, layers.b);
     their_optimizer =
         std::make_unique<DistOptimizer>(agents[3], torch::optim::SGDOptions(0.1), synchronous, theirs);
-    ours_optimizer->attached().get();
-    their_optimizer->attached().get();
+    got(ours_optimizer->attached());
+    got(their_optimizer->attached());
     pass = layers.pass(input(0));
     step = ours_optimizer->step(*pass);
     test::eventually("the first object has stepped",
-                     [&] { return ours_optimizer->stats().get().at(0).version == 1; });
+                     [&] { return got(ours_optimizer->stats()).at(0).version == 1; });
     EXPECT_FALSE(step->ready());
   }
 };
@@ -478,7 +477,7 @@ TEST_F(DistStepDeath, AnOwnerThatDiesBetweenIsNamed) {
   torch::optim::SGD sgd(layers.local_a.parameters(), torch::optim::SGDOptions(0.1));
   layers.local_backward(input(0));
   sgd.step();
-  expect_equal(layers.a.call<&Layer::values>().get(), layers.local_a.values());
+  expect_equal(got(layers.a.call<&Layer::values>()), layers.local_a.values());
 }
 
 TEST_F(DistStepDeath, ATrainerThatDiesFailsItsRoundAndTheErrorSaysWhere) {
@@ -489,16 +488,16 @@ TEST_F(DistStepDeath, ATrainerThatDiesFailsItsRoundAndTheErrorSaysWhere) {
   EXPECT_EQ(error.stepped(), Objects{0}) << error.what();
   EXPECT_EQ(error.not_stepped(), Objects{1}) << error.what();
   EXPECT_NE(std::string(error.what()).find("trainer worker3 died"), std::string::npos) << error.what();
-  expect_equal(shared.call<&Layer::values>().get(), layers.local_b.values());
+  expect_equal(got(shared.call<&Layer::values>()), layers.local_b.values());
 }
 
 TEST(DistStepOwners, APassThatHasLostAWorkerSaysWhichWhereItIsStepped) {
   Agents agents(3);
   auto remote = rref::create<Layer>(agents.peer(2, 1), std::int64_t{1});
   DistOptimizer optimizer{agents[2], torch::optim::SGDOptions(0.1), stale(0), remote};
-  optimizer.attached().get();
+  got(optimizer.attached());
   dist_autograd::Pass pass{agents[2]};
-  pass.backward(remote.call<&Layer::forward>(pass, input(0)).get().sum()).get();
+  got(pass.backward(got(remote.call<&Layer::forward>(pass, input(0))).sum()));
   agents.kill(1);
   const auto autograd = dist_autograd::Context::of(*agents[2].core());
   test::eventually("the pass has failed", [&] { return autograd->find_if_known(pass.id()) == nullptr; });
@@ -520,12 +519,12 @@ TEST(DistStepOwners, AnOwnerThatDiesBeforeTheDecisionLeavesNothingStepped) {
   const auto head = rref::local(agents[2], layer);
   DistOptimizer optimizer{agents[2], torch::optim::SGDOptions(0.1), stale(0), remote, head};
   dist_autograd::Pass pass{agents[2]};
-  const at::Tensor hidden = remote.call<&Layer::forward>(pass, input(1)).get();
-  pass.backward(head.call<&GatedLayer::forward>(pass, hidden).get().sum()).get();
+  const at::Tensor hidden = got(remote.call<&Layer::forward>(pass, input(1)));
+  got(pass.backward(got(head.call<&GatedLayer::forward>(pass, hidden)).sum()));
   auto gate = head.call<&GatedLayer::hold>();
   layer->held.wait();
   auto step = optimizer.step(pass);
-  remote.call<&Layer::values>().get();  // its object has prepared, and the head has not
+  got(remote.call<&Layer::values>());  // its object has prepared, and the head has not
   EXPECT_FALSE(step.ready());
   agents.kill(1);
   const auto autograd = dist_autograd::Context::of(*agents[2].core());
@@ -535,7 +534,7 @@ TEST(DistStepOwners, AnOwnerThatDiesBeforeTheDecisionLeavesNothingStepped) {
   const StepError error = step_error(std::move(step));
   EXPECT_EQ(error.stepped(), Objects{}) << error.what();
   EXPECT_EQ(error.not_stepped(), (Objects{0, 1})) << error.what();
-  expect_equal(head.call<&GatedLayer::values>().get(), Layer(2).values());
+  expect_equal(got(head.call<&GatedLayer::values>()), Layer(2).values());
 }
 
 // Two trainers read two objects in opposite orders; under stale(0) one of them has to wait for the other's
