@@ -296,14 +296,13 @@ rpc::Future<StepResult> DistOptimizer::step(std::span<const dist_autograd::Pass>
                                             const StepOptions& options) {
   auto promise = std::make_shared<rpc::Promise<StepResult>>(core_->context->core()->handlers().exceptions());
   auto future = promise->future();
-  StepRequest request{core_->context->next_step(), {}, options, true};
+  StepRequest request{core_->context->next_step(), {}, options, {}};
   StepCall::Rows rows;
   try {
     options.check();
     request.passes = core_->context->may_step(passes);
-    request.backward = passes.empty() || std::any_of(passes.begin(), passes.end(), [](const auto& pass) {
-                         return pass.state()->had_backward();
-                       });
+    for (const auto& pass : passes)
+      if (!pass.state()->had_backward()) request.unseen.push_back(pass.id());
     rows = core_->rows_of(passes);
   } catch (const rpc::Error&) {
     promise->fail(std::current_exception());

@@ -12,7 +12,7 @@ void LocalSteps::arrive(const std::string& trainer, const StepRequest& request, 
     std::lock_guard lock(mutex_);
     Step& step = steps_[key];
     step.options = request.options;
-    step.backward = request.backward;
+    step.unseen = request.unseen.size();
     step.objects.push_back(std::move(object));
     if (step.objects.size() < objects) return;
     complete = std::move(step);
@@ -42,7 +42,7 @@ void LocalSteps::settle(const Key& key, Step step) {
   if (parts.size() < step.objects.size()) {
     decision.action = StepDecision::Action::give_up;
   } else {
-    decision = decide(parts, step.options, step.backward);
+    decision = decide(parts, step.options, step.unseen);
   }
   for (Object& object : step.objects) {
     if (!object.part.ok()) {

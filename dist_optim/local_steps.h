@@ -30,7 +30,7 @@ class WEFT_EXPORT LocalSteps {
  private:
   struct Step {
     StepOptions options;
-    bool backward = true;
+    std::size_t unseen = 0;  // of its passes
     std::vector<Object> objects;
   };
   using Key = std::pair<std::string, std::uint64_t>;

@@ -39,6 +39,7 @@ std::vector<PassGradients> gradients_of(const StepRequest& request, const StepRo
 void prepare_step(Context& context, const std::shared_ptr<HostGuard>& guard, const std::string& trainer,
                   const StepRequest& request, const std::optional<StepRows>& rows, Prepared done) {
   ParameterHost& host = guard->host();
+  std::vector<std::uint32_t> found;  // a trainer has seen the backward of a pass that brings rows
   auto gradients = std::make_shared<std::vector<PassGradients>>();
   std::vector<std::shared_ptr<dist_autograd::PassState>> open;
   if (rows) {
@@ -51,6 +52,9 @@ void prepare_step(Context& context, const std::shared_ptr<HostGuard>& guard, con
     rpc::Result<Context::PassPart> part = rpc::capture([&] { return context.part_of(id, host); });
     if (!part.ok()) return done(part.error());
     const bool none = part.value().gradients.empty();
+    const auto unseen = std::find(request.unseen.begin(), request.unseen.end(), id);
+    if (!none && unseen != request.unseen.end())
+      found.push_back(static_cast<std::uint32_t>(unseen - request.unseen.begin()));
     gradients->push_back({key_of(id), std::move(part.value().gradients)});
     if (!none) open.push_back(part.value().pass);
   }
@@ -66,7 +70,7 @@ void prepare_step(Context& context, const std::shared_ptr<HostGuard>& guard, con
     for (const auto& [index, gradient] : one.gradients) wait->ready.note(gradient);
   wait->open = 1 + static_cast<std::size_t>(std::count_if(gradients->begin(), gradients->end(),
                                                           [](auto& one) { return !one.gradients.empty(); }));
-  const auto admitted = [wait, guard, gradients, trainer, request,
+  const auto admitted = [wait, guard, gradients, trainer, request, found = std::move(found),
                          done = std::move(done)](const std::exception_ptr& error) {
     if (error != nullptr) {
       std::lock_guard lock(wait->mutex);
@@ -77,8 +81,10 @@ void prepare_step(Context& context, const std::shared_ptr<HostGuard>& guard, con
     done(rpc::capture([&] {
       for (const PassGradients& one : *gradients)
         for (const auto& [index, gradient] : one.gradients) wait->ready.pass_on(gradient);
-      return guard->host().prepare(trainer, request.number, std::move(*gradients), request.options,
-                                   request.passes.size());
+      StepPart part = guard->host().prepare(trainer, request.number, std::move(*gradients), request.options,
+                                            request.passes.size());
+      part.found = found;
+      return part;
     }));
   };
   // A module that its owner's own code reads (a trainer's head) has had no call through which its pass was

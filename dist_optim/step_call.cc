@@ -27,11 +27,15 @@ bool surely_not_stepped(const std::exception_ptr& error) {
 
 // Why a step was given up of which every object had its part.
 std::exception_ptr given_up_error(const StepRequest& request, const StepDecision& decision) {
-  if (std::isfinite(decision.total_norm))
+  std::string missing;
+  for (const std::uint32_t pass : decision.missing)
+    if (pass < request.unseen.size())
+      missing += (missing.empty() ? "" : "; ") + to_string(request.unseen[pass]) +
+                 " has no gradient on any module, and no backward of it has begun";
+  if (!missing.empty())
     return std::make_exception_ptr(
         rpc::Error(rpc::ErrorKind::failed_precondition,
-                   "step: none of the passes has a gradient, and no backward of them has begun: await "
-                   "pass.backward() first; nothing has stepped"));
+                   "step: " + missing + ": await pass.backward() first; nothing has stepped"));
   return std::make_exception_ptr(rpc::Error(
       rpc::ErrorKind::failed_precondition,
       "the total norm of order " + std::to_string(request.options.norm_type) +
@@ -104,7 +108,7 @@ void StepCall::decide_all(std::vector<rpc::Result<StepPart>> parts) {
     decided_();
     return done_(failure(parts, false, Action::give_up));
   }
-  const StepDecision decision = decide(prepared, request_.options, request_.backward);
+  const StepDecision decision = decide(prepared, request_.options, request_.unseen.size());
   if (decision.action == Action::give_up) {
     abort_all();
     decided_();

@@ -11,16 +11,16 @@
 namespace weft::dist_optim {
 
 WEFT_CODEC(StepOptions, mean, loss_scale, clip_value, clip_norm, norm_type, error_if_nonfinite)
-WEFT_CODEC(StepPart, nonfinite, norm, none)
-WEFT_CODEC(StepDecision, action, scale, total_norm)
+WEFT_CODEC(StepPart, nonfinite, norm, none, found)
+WEFT_CODEC(StepDecision, action, scale, total_norm, missing)
 
 struct StepRequest {
   std::uint64_t number = 0;  // of the trainer's agent's steps
   std::vector<dist_autograd::PassId> passes;
   StepOptions options;
-  bool backward = true;  // the trainer has seen the backward of one of the passes begin
+  std::vector<dist_autograd::PassId> unseen;  // of the passes: the trainer has seen no backward of them begin
 };
-WEFT_CODEC(StepRequest, number, passes, options, backward)
+WEFT_CODEC(StepRequest, number, passes, options, unseen)
 
 // The gradients of one shard's rows in a step: they are leaves of the passes on the trainer.
 struct StepRows {

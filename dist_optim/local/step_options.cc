@@ -28,10 +28,20 @@ double combine_norms(const std::vector<double>& norms, double norm_type) {
   return largest * std::pow(sum, 1 / norm_type);
 }
 
-StepDecision decide(const std::vector<StepPart>& parts, const StepOptions& options, bool backward) {
+StepDecision decide(const std::vector<StepPart>& parts, const StepOptions& options, std::size_t unseen) {
   StepDecision decision;
+  std::vector<bool> found(unseen);
+  for (const StepPart& part : parts)
+    for (const std::uint32_t pass : part.found)
+      if (pass < unseen) found[pass] = true;
+  for (std::uint32_t pass = 0; pass < unseen; ++pass)
+    if (!found[pass]) decision.missing.push_back(pass);
+  if (!decision.missing.empty()) {
+    decision.action = StepDecision::Action::give_up;
+    return decision;
+  }
   if (std::all_of(parts.begin(), parts.end(), [](auto& part) { return part.none; })) {
-    decision.action = backward ? StepDecision::Action::skip : StepDecision::Action::give_up;
+    decision.action = StepDecision::Action::skip;
     return decision;
   }
   if (options.loss_scale &&

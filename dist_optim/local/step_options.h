@@ -12,6 +12,7 @@
 
 #include <weft/rpc/core/export.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <vector>
@@ -39,6 +40,8 @@ struct StepPart {
   bool nonfinite = false;  // known where a loss scale is given
   double norm = 0;         // known where the norm is clipped
   bool none = false;       // no parameter has a gradient
+  // Of the passes whose backward the trainer has not seen begin, by their places: those with a gradient here.
+  std::vector<std::uint32_t> found;
 };
 
 struct StepDecision {
@@ -50,6 +53,9 @@ struct StepDecision {
   Action action = Action::apply;
   double scale = 1;       // of the gradients, for clipping by norm
   double total_norm = 0;  // before clipping, where the norm is clipped
+  // Of the passes whose backward the trainer has not seen begin, by their places: those with no gradient on
+  // any object. The step is given up because of them.
+  std::vector<std::uint32_t> missing;
 };
 
 // What a step returns.
@@ -64,9 +70,9 @@ struct StepResult {
 
 // Over the same p that the parts were measured with.
 WEFT_EXPORT double combine_norms(const std::vector<double>& norms, double norm_type);
-// backward: the passes' backward has begun. Without one and without any gradient the step is given up; with
-// one, a step without gradients is skipped.
+// unseen: how many of the passes have a backward that the trainer has not seen begin. If one of these has no
+// gradient on any object, the step is given up. Otherwise a step without gradients is skipped.
 WEFT_EXPORT StepDecision decide(const std::vector<StepPart>& parts, const StepOptions& options,
-                                bool backward = true);
+                                std::size_t unseen = 0);
 
 }  // namespace weft::dist_optim

@@ -219,6 +219,66 @@ TEST_P(DistStep, APassWithoutABackwardIsRefusedAndStaysOpen) {
   layers.expect_as_local();
 }
 
+TEST_P(DistStep, APassWithoutABackwardNextToAnotherIsRefusedAndBothStayOpen) {
+  torch::optim::SGD sgd(layers.local_parameters(), torch::optim::SGDOptions(0.1));
+  DistOptimizer optimizer{agents[2], torch::optim::SGDOptions(0.1), synchronous, layers.a, layers.b};
+  for (const bool first : {true, false}) {  // which of the two has a backward
+    std::vector<dist_autograd::Pass> passes;
+    passes.push_back(layers.pass(input(0)));
+    passes.emplace_back(agents[2]);
+    const at::Tensor hidden = got(layers.a.call<&Layer::forward>(passes[1], input(1)));
+    const at::Tensor out = got(layers.b.call<&Layer::forward>(passes[1], hidden));
+    const std::size_t without = first ? 1 : 0;
+    if (!first) std::swap(passes[0], passes[1]);
+    try {
+      got(optimizer.step(passes));
+      FAIL() << "a pass without a backward has stepped";
+    } catch (const rpc::Error& error) {
+      EXPECT_EQ(error.kind(), rpc::ErrorKind::failed_precondition) << error.what();
+      const std::string names = to_string(passes[without].id()) + " has no gradient";
+      EXPECT_NE(std::string(error.what()).find(names), std::string::npos) << error.what();
+    }
+    layers.expect_as_local();
+    got(passes[without].backward(out.square().sum()));
+    EXPECT_TRUE(got(optimizer.step(passes)).applied);
+    sgd.zero_grad();
+    for (int i : {0, 1}) layers.local_backward(input(i));
+    sgd.step();
+    layers.expect_as_local();
+  }
+}
+
+// A layer that begins a backward of the pass that it is called in.
+struct BeginsBackward : Layer {
+  using Layer::Layer;
+  rpc::Future<void> begin(rpc::CallContext& call, at::Tensor x) {
+    return dist_autograd::Pass::of(call).backward(forward(std::move(x)).square().sum());
+  }
+  using Service =
+      rpc::Service<"test.step_begins_backward", rpc::Constructor<std::int64_t>,
+                   rpc::Method<"begin", &BeginsBackward::begin>, rpc::Method<"values", &Layer::values>>;
+};
+
+// The trainer takes no part in that backward.
+TEST(DistStepOwners, APassWhoseBackwardAnotherWorkerBeganSteps) {
+  Agents agents(2);
+  agents[0].allow_create<BeginsBackward>();
+  const auto layer = rref::create<BeginsBackward>(agents.peer(1, 0), std::int64_t{1});
+  DistOptimizer optimizer{agents[1], torch::optim::SGDOptions(0.1), synchronous, layer};
+  Layer local{1};
+  torch::optim::SGD sgd(local.parameters(), torch::optim::SGDOptions(0.1));
+  std::vector<dist_autograd::Pass> passes;
+  for (int i : {0, 1}) {
+    passes.emplace_back(agents[1]);
+    got(layer.call<&BeginsBackward::begin>(passes.back(), input(i)));
+    EXPECT_FALSE(passes.back().state()->had_backward());
+    local.forward(input(i)).square().sum().backward();
+  }
+  EXPECT_TRUE(got(optimizer.step(passes)).applied);
+  sgd.step();
+  expect_equal(got(layer.call<&BeginsBackward::values>()), local.values());
+}
+
 TEST_P(DistStep, AReleasedPassIsRefused) {
   DistOptimizer optimizer{agents[2], torch::optim::SGDOptions(0.1), synchronous, layers.a, layers.b};
   auto pass = layers.pass(input(0));

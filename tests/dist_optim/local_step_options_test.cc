@@ -49,6 +49,16 @@ TEST(StepOptions, decisions) {
             Action::give_up);
 }
 
+TEST(StepOptions, a_pass_whose_backward_was_not_seen_needs_a_gradient) {
+  const StepPart none{.none = true}, first{.found = {0}}, second{.found = {1}};
+  EXPECT_EQ(decide({none, none}, {}).action, Action::skip);
+  EXPECT_EQ(decide({none, none}, {}, 1).action, Action::give_up);
+  EXPECT_EQ(decide({first, second}, {}, 2).action, Action::apply);
+  const StepDecision decision = decide({first, none}, {}, 2);
+  EXPECT_EQ(decision.action, Action::give_up);
+  EXPECT_EQ(decision.missing, std::vector<std::uint32_t>{1});
+}
+
 TEST(StepOptions, sparse_gradients_count_an_index_once) {
   // Row 1 is there twice: 3 and 4 are 7.
   const at::Tensor sparse =
