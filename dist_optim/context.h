@@ -5,6 +5,7 @@
 
 #include <weft/dist_optim/handle_ends.h>
 #include <weft/dist_optim/host_guard.h>
+#include <weft/dist_optim/local_snapshots.h>
 #include <weft/dist_optim/local_steps.h>
 #include <weft/dist_optim/pass_admission.h>
 #include <weft/rpc/agent/call_hook.h>
@@ -39,7 +40,8 @@ class WEFT_EXPORT Context final : public rpc::CallHook {
   std::vector<dist_autograd::PassId> may_step(std::span<const dist_autograd::Pass> passes) const;
 
   const std::shared_ptr<LocalSteps>& local_steps() const { return local_steps_; }
-  // For this agent's own steps, as a trainer.
+  const std::shared_ptr<LocalSnapshots>& local_snapshots() const { return local_snapshots_; }
+  // For this agent's own steps and snapshots, as a trainer.
   std::uint64_t next_step() { return ++steps_; }
   const std::shared_ptr<PassAdmission>& admission() const { return admission_; }
   const std::shared_ptr<HandleEnds>& handle_ends() const { return handle_ends_; }
@@ -52,6 +54,8 @@ class WEFT_EXPORT Context final : public rpc::CallHook {
  private:
   std::shared_ptr<rpc::AgentCore> core_;
   const std::shared_ptr<LocalSteps> local_steps_ = std::make_shared<LocalSteps>();
+  const std::shared_ptr<LocalSnapshots> local_snapshots_ =
+      std::make_shared<LocalSnapshots>(core_, local_steps_);
   const std::shared_ptr<PassAdmission> admission_ = std::make_shared<PassAdmission>(core_);
   const std::shared_ptr<HandleEnds> handle_ends_ = std::make_shared<HandleEnds>();
   std::atomic<std::uint64_t> steps_{0}, hosts_made_{0};

@@ -348,8 +348,25 @@ rpc::Future<DistOptimizerState> DistOptimizer::save_state() {
 rpc::Task<DistSnapshot> DistOptimizer::Core::snapshot(std::shared_ptr<Core> self,
                                                       std::vector<rref::ReferencePtr> saved) {
   co_await self->attached();
+  std::map<rpc::AgentId, std::uint64_t> modules_of;
+  for (const auto& module : saved) ++modules_of[module->owner()];
+  const std::uint64_t number = self->context->next_step();
+  // The calls to one owner wait for each other: where one has failed, the others must fail too.
+  const auto abort_all = [saved, number, given_up = std::make_shared<std::atomic<bool>>(false)] {
+    if (given_up->exchange(true)) return;
+    for (const auto& module : saved)
+      ask<&OptimizerService::abort_snapshot>(module, number).then([](auto&&) {});
+  };
   std::vector<rpc::Future<ModuleSnapshot>> asked;
-  for (const auto& module : saved) asked.push_back(ask<&OptimizerService::snapshot>(module));
+  for (const auto& module : saved) {
+    std::optional<SnapshotGroup> group;
+    if (const auto modules = modules_of[module->owner()]; modules > 1) group = SnapshotGroup{number, modules};
+    asked.push_back(ask<&OptimizerService::snapshot>(module, group)
+                        .then([abort_all](rpc::Result<ModuleSnapshot>&& snapshot) {
+                          if (!snapshot.ok()) abort_all();
+                          return std::move(snapshot);
+                        }));
+  }
   auto all = rpc::when_all(std::move(asked));
   std::vector<ModuleSnapshot> parts = co_await std::move(all);
   DistSnapshot whole;

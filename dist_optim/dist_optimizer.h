@@ -97,7 +97,8 @@ class WEFT_EXPORT DistOptimizer {
   // meanwhile. The parameters are not in it.
   rpc::Future<DistOptimizerState> save_state();
   // The state, with the parameters and buffers of `modules`. Each of these that is also one of the handle's
-  // has both of one version, even if other trainers step it meanwhile.
+  // has both of one version, even if other trainers step it meanwhile. Those of one owner are of one moment:
+  // a step over objects of that owner alone is in all of them or in none.
   rpc::Future<DistSnapshot> snapshot(std::vector<rref::ReferencePtr> modules);
   // What snapshot() returned, to the same modules in the same order: parameters, buffers and optimizer's
   // state of a module are one change, or none with an error. Errors: those of load_state().

@@ -44,6 +44,71 @@ void LocalSteps::settle(const Key& key, Step step) {
   } else {
     decision = decide(parts, step.options, step.unseen);
   }
+  if (decision.action == StepDecision::Action::give_up || step.objects.size() == 1)
+    return carry_out(key, step, decision);
+  Guards guards;
+  for (const Object& object : step.objects) guards.push_back(object.guard);
+  std::list<Guards>::iterator applying;
+  {
+    std::lock_guard lock(mutex_);
+    if (is_held(guards)) {
+      held_.emplace_back(key, std::move(step));
+      return;
+    }
+    applying = applying_.insert(applying_.end(), std::move(guards));
+  }
+  carry_out(key, step, decision);
+  std::vector<std::pair<std::uint64_t, rpc::UniqueFunction<void(std::uint64_t)>>> ready;
+  {
+    std::lock_guard lock(mutex_);
+    applying_.erase(applying);
+    for (auto& [number, hold] : holds_)
+      if (hold.ready && !is_applied_to(hold.guards))
+        ready.emplace_back(number, std::exchange(hold.ready, nullptr));
+  }
+  for (auto& [number, job] : ready) job(number);
+}
+
+bool LocalSteps::is_held(const Guards& guards) const {
+  return std::any_of(holds_.begin(), holds_.end(), [&](const auto& entry) {
+    return std::find_first_of(guards.begin(), guards.end(), entry.second.guards.begin(),
+                              entry.second.guards.end()) != guards.end();
+  });
+}
+
+bool LocalSteps::is_applied_to(const Guards& guards) const {
+  return std::any_of(applying_.begin(), applying_.end(), [&](const Guards& of_step) {
+    return std::find_first_of(guards.begin(), guards.end(), of_step.begin(), of_step.end()) != guards.end();
+  });
+}
+
+void LocalSteps::hold(Guards guards, rpc::UniqueFunction<void(std::uint64_t)> ready) {
+  std::uint64_t number = 0;
+  {
+    std::lock_guard lock(mutex_);
+    number = ++last_hold_;
+    const bool wait = is_applied_to(guards);
+    Hold& hold = holds_[number];
+    hold.guards = std::move(guards);
+    if (wait) {
+      hold.ready = std::move(ready);
+      return;
+    }
+  }
+  ready(number);
+}
+
+void LocalSteps::release(std::uint64_t hold) {
+  std::vector<std::pair<Key, Step>> held;
+  {
+    std::lock_guard lock(mutex_);
+    holds_.erase(hold);
+    held = std::exchange(held_, {});
+  }
+  for (auto& [key, step] : held) settle(key, std::move(step));  // or hold it again
+}
+
+void LocalSteps::carry_out(const Key& key, Step& step, const StepDecision& decision) {
   for (Object& object : step.objects) {
     if (!object.part.ok()) {
       object.promise->fail(object.part.error());

@@ -1,5 +1,6 @@
 // LocalSteps: the steps under way whose objects all live with this owner. It decides them itself when all
-// their objects are prepared, so that such a step costs the trainer one round trip.
+// their objects are prepared, so that such a step costs the trainer one round trip. A snapshot of several
+// objects holds these steps up while it reads.
 //
 // Owner: the agent's dist_optim::Context. Thread-safe; promises complete and hosts are called outside the
 // mutex.
@@ -8,6 +9,7 @@
 #include <weft/dist_optim/host_guard.h>
 #include <weft/dist_optim/step_messages.h>
 
+#include <list>
 #include <map>
 #include <mutex>
 
@@ -27,6 +29,12 @@ class WEFT_EXPORT LocalSteps {
   // The trainer has given a step up, or is gone; harmless for one that is decided or unknown.
   void abort(const std::string& trainer, std::uint64_t number);
 
+  // Calls `ready` with the number of the hold, now or on the thread that ends a step. From then until
+  // release(), no step over several objects is applied to any of these: such steps wait.
+  using Guards = std::vector<std::shared_ptr<HostGuard>>;
+  void hold(Guards guards, rpc::UniqueFunction<void(std::uint64_t)> ready);
+  void release(std::uint64_t hold);
+
  private:
   struct Step {
     StepOptions options;
@@ -35,11 +43,23 @@ class WEFT_EXPORT LocalSteps {
   };
   using Key = std::pair<std::string, std::uint64_t>;
 
-  static void settle(const Key& key, Step step);
-  static void fail(const Key& key, Step step);
+  struct Hold {
+    Guards guards;
+    rpc::UniqueFunction<void(std::uint64_t)> ready;  // until it has been called
+  };
 
-  std::mutex mutex_;  // guards steps_
+  void settle(const Key& key, Step step);
+  static void carry_out(const Key& key, Step& step, const StepDecision& decision);
+  static void fail(const Key& key, Step step);
+  bool is_held(const Guards& guards) const;
+  bool is_applied_to(const Guards& guards) const;
+
+  std::mutex mutex_;  // guards what follows
   std::map<Key, Step> steps_;
+  std::list<Guards> applying_;  // of the steps over several objects that are being applied
+  std::map<std::uint64_t, Hold> holds_;
+  std::uint64_t last_hold_ = 0;
+  std::vector<std::pair<Key, Step>> held_;  // complete steps that wait for a release()
 };
 
 }  // namespace weft::dist_optim

@@ -219,7 +219,7 @@ void OptimizerService::load_state(rpc::CallContext& call, OptimizerState state) 
 
 namespace {
 
-// The module that the call is about, and its host where an optimizer has stepped it.
+// The module that the call is about, and its host where an optimizer has stepped it. The call keeps both.
 std::pair<torch::nn::Module*, std::shared_ptr<HostGuard>> module_of(rpc::CallContext& call) {
   const auto* target = call.slots().find<rref::Context::Target>();
   auto* module = target == nullptr ? nullptr : target->object->as<torch::nn::Module>();
@@ -228,10 +228,7 @@ std::pair<torch::nn::Module*, std::shared_ptr<HostGuard>> module_of(rpc::CallCon
   return {module, std::dynamic_pointer_cast<HostGuard>(target->object->guard())};
 }
 
-}  // namespace
-
-ModuleSnapshot OptimizerService::snapshot(rpc::CallContext& call) {
-  const auto [module, guard] = module_of(call);
+ModuleSnapshot take_snapshot(torch::nn::Module* module, const std::shared_ptr<HostGuard>& guard) {
   ModuleSnapshot snapshot;
   const auto copy = [&, of = module] { snapshot.module = dist_autograd::copy_state(*of); };
   if (guard == nullptr || !guard->host().has_optimizer()) {
@@ -241,6 +238,45 @@ ModuleSnapshot OptimizerService::snapshot(rpc::CallContext& call) {
   snapshot.object = guard->number();
   snapshot.optimizer = guard->host().snapshot(copy);
   return snapshot;
+}
+
+}  // namespace
+
+rpc::Future<tensor::OnStreams<ModuleSnapshot>> OptimizerService::snapshot(
+    rpc::CallContext& call, std::optional<SnapshotGroup> group) {
+  using Taken = tensor::OnStreams<ModuleSnapshot>;
+  auto promise = std::make_shared<rpc::Promise<Taken>>();
+  auto future = promise->future();
+  if (!group) {
+    const auto [module, guard] = module_of(call);
+    promise->complete(Taken(take_snapshot(module, guard)));
+    return future;
+  }
+  const auto snapshots = context->local_snapshots();
+  const LocalSnapshots::Key key{calling_trainer(call), group->number};
+  call.on_cancel([snapshots, key] { snapshots->abort(key); });
+  try {
+    const auto [module, guard] = module_of(call);
+    auto taken = std::make_shared<std::optional<Taken>>();
+    snapshots->arrive(key, group->modules,
+                      {guard,
+                       [taken, of = module, host = guard, call = call.shared_from_this()] {
+                         taken->emplace(take_snapshot(of, host));
+                       },
+                       [taken, promise](const std::exception_ptr& error) {
+                         if (error != nullptr) return promise->fail(error);
+                         promise->complete(std::move(**taken));
+                       }});
+  } catch (...) {
+    snapshots->arrive(key, group->modules, {});  // the other modules need not wait
+    throw;
+  }
+  if (call.cancelled()) snapshots->abort(key);
+  return future;
+}
+
+void OptimizerService::abort_snapshot(rpc::CallContext& call, std::uint64_t number) {
+  context->local_snapshots()->abort({calling_trainer(call), number});
 }
 
 std::uint64_t OptimizerService::number(rpc::CallContext& call) {

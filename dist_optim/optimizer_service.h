@@ -29,6 +29,13 @@ struct ModuleSnapshot {
 };
 WEFT_CODEC(ModuleSnapshot, object, module, optimizer)
 
+// Modules of one owner whose snapshots are of one moment: the call for each carries this.
+struct SnapshotGroup {
+  std::uint64_t number = 0;   // of the trainer's agent's steps and snapshots
+  std::uint64_t modules = 0;  // how many calls the owner receives
+};
+WEFT_CODEC(SnapshotGroup, number, modules)
+
 struct WEFT_EXPORT OptimizerService {
   // asks: the trainer admits its passes itself, to this object and others (PassAdmission). Returns the
   // object's number at its owner: the same for every reference to the object.
@@ -56,7 +63,11 @@ struct WEFT_EXPORT OptimizerService {
   void set_mode(rpc::CallContext& call, StepMode mode);
   OptimizerState save_state(rpc::CallContext& call);
   void load_state(rpc::CallContext& call, OptimizerState state);
-  ModuleSnapshot snapshot(rpc::CallContext& call);
+  // group: the modules that are read together; none: this one alone.
+  rpc::Future<tensor::OnStreams<ModuleSnapshot>> snapshot(rpc::CallContext& call,
+                                                          std::optional<SnapshotGroup> group);
+  // Of a snapshot of several modules; harmless after its end.
+  void abort_snapshot(rpc::CallContext& call, std::uint64_t number);
   // The object's number, as attach() returns it; 0: no optimizer has stepped it.
   std::uint64_t number(rpc::CallContext& call);
   // What snapshot() returned, as one change: all of it or, with an error, nothing. No step runs in between.
@@ -75,8 +86,10 @@ struct WEFT_EXPORT OptimizerService {
       rpc::Method<"set_learning_rate", &OptimizerService::set_learning_rate>,
       rpc::Method<"save_state", &OptimizerService::save_state>,
       rpc::Method<"load_state", &OptimizerService::load_state>,
-      rpc::Method<"snapshot", &OptimizerService::snapshot>, rpc::Method<"number", &OptimizerService::number>,
-      rpc::Method<"restore", &OptimizerService::restore>, rpc::Method<"stats", &OptimizerService::stats>>;
+      rpc::Method<"snapshot", &OptimizerService::snapshot>,
+      rpc::Method<"abort_snapshot", &OptimizerService::abort_snapshot>,
+      rpc::Method<"number", &OptimizerService::number>, rpc::Method<"restore", &OptimizerService::restore>,
+      rpc::Method<"stats", &OptimizerService::stats>>;
 
   Context* context = nullptr;  // which the agent keeps as long as its methods
 };

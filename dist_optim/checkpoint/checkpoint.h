@@ -9,10 +9,10 @@
 // modules, in the same order, may live elsewhere when it is loaded, on more owners or on fewer. It is a
 // tensor file (tensor_file.h), written atomically: a program that dies while it saves leaves the one before.
 //
-// Each module and its optimizer's state are of one version: the owner takes both together. The modules'
-// versions differ where other trainers step meanwhile. Loading gives each owner both together, too. Loading
-// is no step of the optimizer: its state is what the file says. Rows of a ShardedEmbedding have files of
-// their own (its save()).
+// Each module and its optimizer's state are of one version, and the modules of one owner are of one moment:
+// the owner takes all together. Between owners the versions differ where other trainers step meanwhile.
+// Loading gives each owner both together, too. Loading is no step of the optimizer: its state is what the
+// file says. Rows of a ShardedEmbedding have files of their own (its save()).
 //
 // Errors of save: those of write_tensor_file(), and the owners'. Of load: those of read_tensor_file();
 // `invalid_argument` where the file is of other modules, or of another optimizer. The modules that did not

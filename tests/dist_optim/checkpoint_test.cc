@@ -193,6 +193,72 @@ TEST_F(Checkpoint, ParametersAndStateAreOfOneVersion) {
   }
 }
 
+struct NoModule {
+  std::int64_t one() { return 1; }
+  using Service = rpc::Service<"checkpoint_test.no_module", rpc::Method<"one", &NoModule::one>>;
+};
+
+// Two layers of one owner, which a trainer steps together and another one saves.
+class SharedLayers : public Checkpoint {
+ protected:
+  std::vector<rref::RRef<Layer>> layers_of(const std::string& trainer) {
+    std::vector<rref::RRef<Layer>> both;
+    for (const char* name : {"a", "b"})
+      both.push_back(rref::create<Layer>(cluster.peer(trainer, "owner"), rref::Named{name}, std::int64_t{1}));
+    return both;
+  }
+  dist_autograd::Pass backward(int i) {
+    dist_autograd::Pass pass{cluster["other"]};
+    const at::Tensor hidden = got(stepped[0].call<&Layer::forward>(pass, input(i)));
+    got(pass.backward(got(stepped[1].call<&Layer::forward>(pass, hidden)).square().sum()));
+    return pass;
+  }
+  // How many steps the state of each layer's optimizer has seen, in the file.
+  std::vector<std::int64_t> steps_saved() const {
+    const TensorFile file = read_tensor_file(path());
+    std::vector<std::int64_t> steps;
+    for (const std::string layer : {"0", "1"})
+      steps.push_back(file.tensors.at("optimizer." + layer + "/linear.bias/step").item<std::int64_t>());
+    return steps;
+  }
+
+  const std::shared_ptr<StepInBetween> between = std::make_shared<StepInBetween>();
+  test::Cluster cluster{{layers(), false,
+                         [this](rpc::AgentOptions& options) {
+                           if (options.name == "owner") options.interceptors.push_back(between);
+                         }},
+                        {"owner", "other", "saver"}};
+  const bool allowed = (cluster["owner"].allow_create<Layer>(), true);
+  const std::vector<rref::RRef<Layer>> saved = layers_of("saver"), stepped = layers_of("other");
+  DistOptimizer saver{cluster["saver"], AdamOptions(1e-2), free, saved[0], saved[1]};
+  DistOptimizer other{cluster["other"], AdamOptions(1e-2), free, stepped[0], stepped[1]};
+};
+
+// The other trainer steps between the calls for the two modules.
+TEST_F(SharedLayers, AreSavedOfOneMoment) {
+  got(other.step(backward(0)));
+  const auto pass = backward(1);
+  between->step = [&] {
+    return other.step(pass).then([](rpc::Result<StepResult>&& result) {
+      return result.ok() ? rpc::Result<void>() : rpc::Result<void>(result.error());
+    });
+  };
+  got(save(path(), {saved[0], saved[1]}, saver));
+  between->step = {};
+  EXPECT_EQ(steps_saved(), (std::vector<std::int64_t>{2, 2}));
+}
+
+TEST_F(SharedLayers, AreSavedOrFailTogether) {
+  got(other.step(backward(0)));
+  const auto own = rref::local(cluster["saver"], std::make_shared<Layer>(1));  // of another owner
+  got(save(path(), {saved[0], own, saved[1]}, saver));
+  cluster["owner"].allow_create<NoModule>();
+  const auto none = rref::create<NoModule>(cluster.peer("saver", "owner"));
+  const Modules wrong{saved[0], dist_autograd::RemoteModule(none.reference()), saved[1]};
+  refusal(rpc::ErrorKind::invalid_argument, save(path(), wrong, saver));
+  got(save(path(), {saved[0], saved[1]}, saver));
+}
+
 TEST_F(Checkpoint, LoadingIsOneChangeOfAModule) {
   const auto between = std::make_shared<StepInBetween>();
   test::Cluster cluster{{layers(), false,

@@ -1,0 +1,53 @@
+// LocalSnapshots: snapshots of several modules of this owner, all of one moment. A trainer asks for each with
+// a call of its own; when the last call has arrived, all modules are read together.
+//
+// Meanwhile nobody changes one of them, and no step over several objects of this owner is applied to some of
+// them and not yet to others (LocalSteps::hold). The gates of all modules are entered in the order of the
+// guards' addresses, as backwards enter them, so that no circle of waiting threads can form.
+//
+// Owner: the agent's dist_optim::Context. Thread-safe; `read` and `done` run on a handler thread, outside the
+// mutex.
+#pragma once
+
+#include <weft/dist_optim/local_steps.h>
+#include <weft/rpc/agent/agent.h>
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+namespace weft::dist_optim {
+
+class WEFT_EXPORT LocalSnapshots : public std::enable_shared_from_this<LocalSnapshots> {
+ public:
+  using Key = std::pair<std::string, std::uint64_t>;  // the trainer, and its number of the snapshot
+  struct Object {
+    std::shared_ptr<HostGuard> guard;  // null: no optimizer steps the module
+    std::function<void()> read;        // null: the module was refused
+    std::function<void(const std::exception_ptr& error)> done = nullptr;
+  };
+
+  LocalSnapshots(std::shared_ptr<rpc::AgentCore> core, std::shared_ptr<LocalSteps> steps)
+      : core_(std::move(core)), steps_(std::move(steps)) {}
+
+  // One of `modules` calls of the snapshot is here.
+  void arrive(const Key& key, std::size_t modules, Object object);
+  // The trainer gives the snapshot up: what has arrived fails with `aborted`. Harmless for one that is
+  // unknown.
+  void abort(const Key& key);
+
+ private:
+  void take(std::vector<Object> objects);
+  static void read_all(const std::vector<std::shared_ptr<HostGuard>>& guards,
+                       const std::vector<Object>& objects);
+
+  const std::shared_ptr<rpc::AgentCore> core_;
+  const std::shared_ptr<LocalSteps> steps_;
+  std::mutex mutex_;  // guards arrived_
+  std::map<Key, std::vector<Object>> arrived_;
+};
+
+}  // namespace weft::dist_optim
