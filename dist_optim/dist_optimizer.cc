@@ -361,12 +361,14 @@ rpc::Task<DistSnapshot> DistOptimizer::Core::snapshot(std::shared_ptr<Core> self
   for (const auto& module : saved) {
     std::optional<SnapshotGroup> group;
     if (const auto modules = modules_of[module->owner()]; modules > 1) group = SnapshotGroup{number, modules};
-    asked.push_back(ask<&OptimizerService::snapshot>(module, group)
-                        .then([abort_all](rpc::Result<ModuleSnapshot>&& snapshot) {
-                          if (!snapshot.ok()) abort_all();
-                          return std::move(snapshot);
-                        }));
+    asked.push_back(ask<&OptimizerService::snapshot>(module, group));
   }
+  // Not before all calls are made: each object must see the call before its abort.
+  for (auto& one : asked)
+    one = std::move(one).then([abort_all](rpc::Result<ModuleSnapshot>&& snapshot) {
+      if (!snapshot.ok()) abort_all();
+      return std::move(snapshot);
+    });
   auto all = rpc::when_all(std::move(asked));
   std::vector<ModuleSnapshot> parts = co_await std::move(all);
   DistSnapshot whole;

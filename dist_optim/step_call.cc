@@ -65,11 +65,13 @@ void StepCall::step_at_one_owner() {
   const auto given_up = std::make_shared<std::atomic<bool>>(false);
   for (std::size_t i = 0; i < modules_.size(); ++i)
     calls.push_back(
-        ask<&OptimizerService::step>(modules_[i], request_, std::uint64_t{modules_.size()}, rows_[i])
-            .then([self = shared_from_this(), given_up](rpc::Result<StepOutcome>&& outcome) {
-              if (!outcome.ok() && !given_up->exchange(true)) self->abort_all();
-              return std::move(outcome);
-            }));
+        ask<&OptimizerService::step>(modules_[i], request_, std::uint64_t{modules_.size()}, rows_[i]));
+  // Not before all calls are made: each object must see the call before its abort.
+  for (auto& one : calls)
+    one = std::move(one).then([self = shared_from_this(), given_up](rpc::Result<StepOutcome>&& outcome) {
+      if (!outcome.ok() && !given_up->exchange(true)) self->abort_all();
+      return std::move(outcome);
+    });
   decided_();  // each object takes its calls in order
   when_settled(std::move(calls), [self = shared_from_this()](std::vector<rpc::Result<StepOutcome>> outcomes) {
     const auto failed = std::find_if(outcomes.begin(), outcomes.end(), [](auto& one) { return !one.ok(); });
