@@ -91,7 +91,7 @@ class GroupsOnDevices : public ::testing::TestWithParam<Backend> {
     }
   }
   static bool eventually(const std::function<bool()>& holds) {
-    for (const auto until = rpc::Clock::now() + 5s; !holds(); std::this_thread::yield())
+    for (const auto until = rpc::Clock::now() + test::too_long; !holds(); std::this_thread::yield())
       if (rpc::Clock::now() > until) return false;
     return true;
   }
