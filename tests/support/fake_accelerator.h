@@ -106,6 +106,11 @@ class FakeAccelerator {
     std::lock_guard lock(mutex_);
     return std::exchange(querying_threads_, {});
   }
+  // The threads that asked how many devices there are, since they were taken.
+  std::set<std::thread::id> take_counting_threads() {
+    std::lock_guard lock(mutex_);
+    return std::exchange(counting_threads_, {});
+  }
   // How often the allocator was told that a stream uses a tensor's memory.
   std::size_t recorded_uses() {
     std::lock_guard lock(mutex_);
@@ -307,7 +312,12 @@ class FakeAccelerator {
       std::lock_guard lock(self.mutex_);
       ++self.recorded_uses_;
     }
-    c10::DeviceIndex deviceCount() const noexcept override { return devices; }
+    c10::DeviceIndex deviceCount() const noexcept override {
+      auto& self = install();
+      std::lock_guard lock(self.mutex_);
+      self.counting_threads_.insert(std::this_thread::get_id());
+      return devices;
+    }
 
    private:
     static void check(c10::Device device) {
@@ -363,7 +373,7 @@ class FakeAccelerator {
   std::set<void*> pinned_;
   std::size_t pinned_allocations_ = 0, device_waits_ = 0, recorded_uses_ = 0;
   std::size_t queries_without_the_device_ = 0;
-  std::set<std::thread::id> querying_threads_;
+  std::set<std::thread::id> querying_threads_, counting_threads_;
   std::function<std::function<bool()>(const c10::Stream&)> work_ended_;
   std::uint64_t next_pooled_ = 0;
 };

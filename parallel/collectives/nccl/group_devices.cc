@@ -62,8 +62,10 @@ Future<void> GroupDevices::claim(c10::Device device) {
 }
 
 Future<void> GroupDevices::prepare(c10::Device device, Deadline deadline, const std::source_location& site) {
-  // One that there is not is told of to all.
-  if (auto known = rpc::capture([&] { return existing(device); }); known.ok()) device = known.value();
+  // Only this thread knows its current device. A device that does not exist is reported to all members, by
+  // make_offer() on a thread that may call CUDA.
+  if (!device.has_index())
+    if (auto current = rpc::capture([&] { return existing(device); }); current.ok()) device = current.value();
   std::optional<Future<void>> making;
   const auto there = rpc::capture([&] {
     std::lock_guard lock(mutex_);

@@ -332,6 +332,7 @@ TEST_P(GroupsOnDevices, NoLoopOfAnAgentCallsADeviceOrNccl) {
   auto noting = std::make_shared<nccl::Api>(*api);
   noting->get_unique_id = [&](nccl::UniqueId* id) {
     threads_of_nccl.insert(std::this_thread::get_id());
+  (void)accelerator.take_counting_threads();
     return get_unique_id(id);
   };
   api = noting;
@@ -352,6 +353,8 @@ TEST_P(GroupsOnDevices, NoLoopOfAnAgentCallsADeviceOrNccl) {
   const auto querying = accelerator.take_querying_threads();
   EXPECT_FALSE(querying.empty());
   threads_of_nccl.insert(querying.begin(), querying.end());
+  const auto counting = accelerator.take_counting_threads();
+  for (const auto& loop : loops) EXPECT_FALSE(counting.contains(loop));
   for (const auto& thread : threads_of_nccl) EXPECT_FALSE(loops.contains(thread));
   EXPECT_EQ(accelerator.queries_without_the_device(), elsewhere);
 }
