@@ -70,7 +70,7 @@ struct GroupOptions {
   std::optional<at::ScalarType> wire = {};
   Bounds bounds = {};  // where messages change their ways; alike on all members
   // Whether members that are all on one host, of one user, act in memory that they share; and how many bytes
-  // of addresses each has there for the tensors of empty(). Alike on all members.
+  // of addresses each has there for tensors of empty(); members of a host that differ do not share.
   bool shared_memory = true;
   std::size_t shared_bytes = std::size_t{16} << 30;
   // Where members are on several hosts, two or more of them on one, members of a host act in memory, and

@@ -54,10 +54,18 @@ bool is_crowded(const std::vector<Introduction>& members) {
   return members.size() > cores;
 }
 
-bool may_share(const std::vector<Introduction>& members) {
-  return members.size() > 1 && std::all_of(members.begin(), members.end(), [&](const Introduction& member) {
-           return member.memory && member.memory->bytes == members.front().memory->bytes;
-         });
+// The hosts of the members, by rank. Members of one host share memory. A member without memory counts as a
+// host of one member. So does each member of a host in `closed`: there a member failed to open the memory of
+// another.
+std::vector<std::string> hosts_of(const std::vector<Introduction>& members,
+                                  const std::set<std::string>& closed = {}) {
+  std::vector<std::string> hosts;
+  for (const Introduction& member : members) {
+    std::string host = member.memory ? member.host + " " + std::to_string(member.memory->bytes) : "";
+    if (host.empty() || closed.contains(host)) host = "rank " + std::to_string(hosts.size());
+    hosts.push_back(std::move(host));
+  }
+  return hosts;
 }
 
 std::shared_ptr<SharedSpace> open_space(const std::vector<Introduction>& members,
@@ -68,7 +76,13 @@ std::shared_ptr<SharedSpace> open_space(const std::vector<Introduction>& members
   return std::make_shared<SharedSpace>(std::move(regions), rank, is_crowded(members));
 }
 
-// Memory that cannot be had is no reason not to meet: then messages do.
+// A member that shares memory with no other runs its levels in memory that no other member maps.
+std::shared_ptr<SharedSpace> space_of_one(std::shared_ptr<SharedRegion> own) {
+  if (own == nullptr) own = SharedRegion::unshared(SharedSpace::region_bytes(1, 0));
+  return std::make_shared<SharedSpace>(std::vector{std::move(own)}, 0, false);
+}
+
+// Null if the member shares no memory, or has none to share.
 std::shared_ptr<SharedRegion> make_region(const GroupOptions& options, int most_ranks) {
   if (!options.shared_memory || most_ranks < 2) return nullptr;
   auto made = rpc::capture(
@@ -90,17 +104,15 @@ std::vector<std::size_t> ranks_of(const std::vector<Introduction>& all, std::opt
   return places;
 }
 
-// What the introductions of all lead to, as far as this one can tell; `places`: of the members, in the talk.
-Meeting first_part(const std::vector<Introduction>& all, int seat, std::optional<int> colour,
-                   const std::shared_ptr<SharedRegion>& own, std::vector<std::size_t>& places) {
-  Meeting meeting;
-  places = ranks_of(all, colour);
-  if (places.empty()) return meeting;
-  std::vector<Introduction> members;
-  for (const std::size_t each : places) {
-    members.push_back(all[each]);
-    meeting.members.push_back(all[each].self);
-  }
+// A meeting after its first round.
+struct Introduced {
+  std::vector<std::size_t> places;    // of the members, in the talk
+  std::vector<Introduction> members;  // by rank
+  Meeting meeting;                    // with the space of its host's members, if that could be opened
+  bool opened = true;                 // false: this member could not open the memory of another
+};
+
+void expect_same_options(const std::vector<Introduction>& members) {
   for (const Introduction& member : members) {
     if (!(member.bounds == members.front().bounds))
       throw rpc::Error(rpc::ErrorKind::invalid_argument,
@@ -111,26 +123,56 @@ Meeting first_part(const std::vector<Introduction>& all, int seat, std::optional
                        "members of a group differ in its wire: " + members.front().self.name + " '" +
                            members.front().wire + "', " + member.self.name + " '" + member.wire + "'");
   }
-  meeting.id = {members.front().self.incarnation, members.front().number};
-  meeting.rank = static_cast<int>(std::find(places.begin(), places.end(), static_cast<std::size_t>(seat)) -
-                                  places.begin());
-  if (!may_share(members)) return meeting;
-  std::vector<std::string> host_of_rank;
-  for (const Introduction& member : members) host_of_rank.push_back(member.host);
-  const bool one_host = std::set(host_of_rank.begin(), host_of_rank.end()).size() == 1;
-  meeting.hosts = Hosts::of(host_of_rank, meeting.rank);
-  if (!one_host && !meeting.hosts) return meeting;
-  int local_rank = meeting.rank;
-  if (meeting.hosts) {
-    std::vector<Introduction> here;
-    for (const int rank : meeting.hosts->ranks[static_cast<std::size_t>(meeting.hosts->host)])
-      here.push_back(members[static_cast<std::size_t>(rank)]);
-    local_rank = meeting.hosts->index;
-    members = std::move(here);
+}
+
+Introduced introduced(const std::vector<Introduction>& all, const Seat& seat,
+                      const std::shared_ptr<SharedRegion>& own) {
+  Introduced result;
+  result.places = ranks_of(all, seat.colour);
+  if (result.places.empty()) return result;
+  Meeting& meeting = result.meeting;
+  for (const std::size_t place : result.places) {
+    if (place == static_cast<std::size_t>(seat.index))
+      meeting.rank = static_cast<int>(meeting.members.size());
+    result.members.push_back(all[place]);
+    meeting.members.push_back(all[place].self);
   }
-  auto opened = rpc::capture([&] { return open_space(members, own, local_rank); });
+  expect_same_options(result.members);
+  meeting.id = {result.members.front().self.incarnation, result.members.front().number};
+  const auto hosts = hosts_of(result.members);
+  std::vector<Introduction> here;
+  int local_rank = 0;
+  for (std::size_t rank = 0; rank < hosts.size(); ++rank) {
+    if (hosts[rank] != hosts[static_cast<std::size_t>(meeting.rank)]) continue;
+    if (rank == static_cast<std::size_t>(meeting.rank)) local_rank = static_cast<int>(here.size());
+    here.push_back(result.members[rank]);
+  }
+  if (here.size() < 2) return result;
+  auto opened = rpc::capture([&] { return open_space(here, own, local_rank); });
+  result.opened = opened.ok();
   if (opened.ok()) meeting.space = std::move(opened).get();
-  return meeting;
+  return result;
+}
+
+// opened: by rank, what all members say of themselves. They come to one decision for each host.
+Meeting decided(Introduced introduced, const std::vector<bool>& opened,
+                const std::shared_ptr<SharedRegion>& own) {
+  Meeting& meeting = introduced.meeting;
+  if (meeting.members.empty()) return std::move(meeting);
+  const auto before = hosts_of(introduced.members);
+  std::set<std::string> closed;
+  for (std::size_t rank = 0; rank < before.size(); ++rank)
+    if (!opened[rank]) closed.insert(before[rank]);
+  const auto hosts = hosts_of(introduced.members, closed);
+  const auto here = std::count(hosts.begin(), hosts.end(), hosts[static_cast<std::size_t>(meeting.rank)]);
+  const bool one_host = here == std::ssize(hosts) && here > 1;
+  meeting.hosts = Hosts::of(hosts, meeting.rank);
+  if (!one_host && !meeting.hosts) {
+    meeting.space = nullptr;
+  } else if (here == 1) {
+    meeting.space = space_of_one(own);
+  }
+  return std::move(meeting);
 }
 
 }  // namespace
@@ -152,22 +194,20 @@ rpc::Future<Meeting> meet(Talk talk, rpc::AgentId self, Seat seat, const GroupOp
   auto future = promise->future();
   using Said = rpc::Result<std::vector<rpc::Buffer>>;
   talk(0, rpc::pack(introduction)).then([talk, seat, own, promise](Said&& said) {
-    std::vector<std::size_t> places;
     auto met = rpc::capture([&] {
       std::vector<Introduction> all;
       for (const rpc::Buffer& bytes : std::move(said).get()) all.push_back(rpc::unpack<Introduction>(bytes));
-      return first_part(all, seat.index, seat.colour, own, places);
+      return std::make_shared<Introduced>(introduced(all, seat, own));
     });
     if (!met.ok()) return promise->fail(met.error());
-    const auto meeting = std::make_shared<Meeting>(std::move(met).get());
-    // Memory is shared by all of them, or by none.
-    talk(1, rpc::pack(meeting->space != nullptr)).then([places, own, meeting, promise](Said&& said) {
+    const auto first = std::move(met).get();
+    talk(1, rpc::pack(first->opened)).then([own, first, promise](Said&& said) {
       promise->complete(rpc::capture([&] {
         const auto all = std::move(said).get();
-        for (const std::size_t each : places)
-          if (!rpc::unpack<bool>(all.at(each))) meeting->space = nullptr;
+        std::vector<bool> opened;
+        for (const std::size_t place : first->places) opened.push_back(rpc::unpack<bool>(all.at(place)));
         if (own != nullptr) own->close_descriptor();
-        return std::move(*meeting);
+        return decided(std::move(*first), opened, own);
       }));
     });
   });

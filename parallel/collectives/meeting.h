@@ -29,6 +29,6 @@ struct Seat {
 };
 
 // Ends as the talk does.
-rpc::Future<Meeting> meet(Talk talk, rpc::AgentId self, Seat seat, const GroupOptions& options);
+WEFT_EXPORT rpc::Future<Meeting> meet(Talk talk, rpc::AgentId self, Seat seat, const GroupOptions& options);
 
 }  // namespace weft::collectives

@@ -45,6 +45,10 @@ std::shared_ptr<SharedRegion> SharedRegion::create(std::size_t bytes) {
   return region;
 }
 
+std::shared_ptr<SharedRegion> SharedRegion::unshared(std::size_t bytes) {
+  return std::shared_ptr<SharedRegion>(new SharedRegion(rpc::Descriptor{}, bytes));
+}
+
 std::shared_ptr<SharedRegion> SharedRegion::open(const RegionAddress& address) {
   const std::string path =
       "/proc/" + std::to_string(address.process) + "/fd/" + std::to_string(address.descriptor);
@@ -65,8 +69,8 @@ std::shared_ptr<SharedRegion> SharedRegion::open(const RegionAddress& address) {
 
 SharedRegion::SharedRegion(rpc::Descriptor memory, std::size_t bytes)
     : memory_(std::move(memory)), bytes_(bytes) {
-  void* const mapped =
-      ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, memory_.get(), 0);
+  const int flags = (memory_ ? MAP_SHARED : MAP_PRIVATE | MAP_ANONYMOUS) | MAP_NORESERVE;
+  void* const mapped = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, flags, memory_ ? memory_.get() : -1, 0);
   if (mapped == MAP_FAILED)
     throw rpc::Error(rpc::ErrorKind::resource_exhausted, "cannot map shared memory: " + reason(errno));
   base_ = static_cast<std::byte*>(mapped);

@@ -31,13 +31,15 @@ class WEFT_EXPORT SharedRegion {
   // One of another process of this host, or of this process. Throws unavailable where it cannot be had,
   // protocol_error where it is not what create() makes.
   static std::shared_ptr<SharedRegion> open(const RegionAddress& address);
+  // Memory of this process alone, for a rank that shares none. Throws resource_exhausted.
+  static std::shared_ptr<SharedRegion> unshared(std::size_t bytes);
   static std::string this_host();
 
   SharedRegion(const SharedRegion&) = delete;
   SharedRegion& operator=(const SharedRegion&) = delete;
   ~SharedRegion();
 
-  // Valid until close_descriptor(), which is for when all have opened it.
+  // Not of unshared memory. Valid until close_descriptor(), which is for when all have opened it.
   RegionAddress address() const;
   void close_descriptor() { memory_.reset(); }
 
@@ -47,7 +49,7 @@ class WEFT_EXPORT SharedRegion {
   void provide(std::size_t begin, std::size_t bytes) const;
 
  private:
-  SharedRegion(rpc::Descriptor memory, std::size_t bytes);  // maps
+  SharedRegion(rpc::Descriptor memory, std::size_t bytes);  // maps; without a descriptor, unshared memory
 
   rpc::Descriptor memory_;
   std::byte* base_ = nullptr;

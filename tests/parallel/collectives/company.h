@@ -89,9 +89,12 @@ class Company {
   void end(int rank) { agents_[static_cast<std::size_t>(rank)].reset(); }
 
   std::vector<Group> groups(const GroupOptions& options = {}) {
+    return groups_of([&](int rank) { return options_of(backend_, rank, options); });
+  }
+  // options: of a rank.
+  std::vector<Group> groups_of(const std::function<GroupOptions(int)>& options) {
     std::vector<rpc::Future<Group>> made;
-    for (auto& agent : agents_)
-      made.push_back(Group::create(*agent, options_of(backend_, static_cast<int>(made.size()), options)));
+    for (auto& agent : agents_) made.push_back(Group::create(*agent, options(static_cast<int>(made.size()))));
     std::vector<Group> groups;
     for (auto& group : made) groups.push_back(got(std::move(group)));
     return groups;
