@@ -1,8 +1,8 @@
 #include <weft/parallel/collectives/levels.h>
 
-#include <gtest/gtest.h>
-
 #include <algorithm>
+
+#include "tests/parallel/collectives/company.h"
 
 namespace weft::collectives::testing {
 namespace levels_test {
@@ -76,6 +76,57 @@ TEST(BlocksOfColumns, KeepTheOrderOfRanksWhereHostsFollowEachOther) {
   EXPECT_TRUE(of({"a", "b", "b", "b"}).in_order);
   EXPECT_FALSE(of({"a", "b", "a"}).in_order);
   EXPECT_FALSE(of({"a", "a", "b", "b"}).in_order) << "two columns";
+}
+
+TEST(LevelsOfOperations, ExistWhereEachByteCrossesBetweenHostsOnce) {
+  for (const Operation operation :
+       {Operation::all_reduce, Operation::reduce, Operation::broadcast, Operation::all_gather,
+        Operation::all_gather_v, Operation::reduce_scatter, Operation::reduce_scatter_v, Operation::barrier})
+    EXPECT_TRUE(has_levels(operation)) << static_cast<int>(operation);
+  for (const Operation operation :
+       {Operation::all_to_all, Operation::all_to_all_v, Operation::gather, Operation::scatter})
+    EXPECT_FALSE(has_levels(operation)) << static_cast<int>(operation);
+}
+
+// Two hosts of two ranks, on which a rank's block has `block` elements. Without levels, ranks send three
+// times as much.
+TEST(LevelsOfOperations, SendEachByteBetweenHostsOnce) {
+  constexpr int ranks = 4;
+  constexpr std::int64_t block = 1 << 16;
+  Company company(ranks, Backend::hosts);
+  const auto groups = company.groups();
+  const auto sent = [&] {
+    std::uint64_t bytes = 0;
+    for (int rank = 0; rank < ranks; ++rank) bytes += company.agent(rank).counts().bytes_sent;
+    return bytes;
+  };
+  struct Case {
+    const char* name;
+    int blocks;  // that cross
+    std::function<rpc::Future<void>(const Group&)> begin;
+  };
+  const auto whole = [] { return at::ones({ranks * block}); };
+  const auto parts = [] {
+    Tensors tensors;
+    for (int rank = 0; rank < ranks; ++rank) tensors.push_back(at::ones({block}));
+    return tensors;
+  };
+  const Case cases[] = {
+      {"all_reduce", 8, [&](const Group& group) { return group.all_reduce(whole()); }},
+      {"reduce", 4, [&](const Group& group) { return group.reduce(whole(), 1); }},
+      {"broadcast", 4, [&](const Group& group) { return group.broadcast(whole(), 1); }},
+      {"all_gather", 4, [&](const Group& group) { return group.all_gather(whole(), at::ones({block})); }},
+      {"all_gather_v", 4, [&](const Group& group) { return group.all_gather_v(parts(), at::ones({block})); }},
+      {"reduce_scatter", 4,
+       [&](const Group& group) { return group.reduce_scatter(at::ones({block}), whole()); }},
+      {"reduce_scatter_v", 4,
+       [&](const Group& group) { return group.reduce_scatter_v(at::ones({block}), parts()); }}};
+  for (const Case& each : cases) {
+    const std::uint64_t before = sent();
+    together(groups, each.begin);
+    const auto blocks = static_cast<double>(sent() - before) / (block * sizeof(float));
+    EXPECT_LT(blocks, each.blocks + 0.5) << each.name;
+  }
 }
 
 }  // namespace levels_test
