@@ -1,6 +1,10 @@
 #include <weft/parallel/collectives/context.h>
 
 #include <weft/parallel/collectives/group_service.h>
+#include <weft/rpc/core/when_all.h>
+
+#include <algorithm>
+#include <cstdint>
 
 namespace weft::collectives {
 
@@ -15,45 +19,86 @@ std::shared_ptr<Context> Context::of(rpc::AgentCore& core) {
   return context;
 }
 
-void Context::expect_group() {
-  std::lock_guard lock(mutex_);
-  ++expected_;
+Context::Limits Context::limits_of(const GroupOptions& options) {
+  return {options.max_early_messages, options.max_early_bytes};
 }
 
-// What came early comes first: until it has been told all, the group is not known, and what comes waits.
+void Context::expect_group(const GroupOptions& options) {
+  std::lock_guard lock(mutex_);
+  expected_.push_back(limits_of(options));
+}
+
+// Early messages come first: until the group has received all of them, it is not known, and new ones are
+// kept.
 void Context::add(const std::shared_ptr<GroupCore>& group) {
   std::map<rpc::AgentId, rpc::Error> gone;
-  std::map<GroupId, std::vector<Event>> dropped;
+  EarlyGroups dropped;
   while (true) {
-    std::vector<Event> events;
+    Early early;
     {
       std::lock_guard lock(mutex_);
-      if (auto early = early_.extract(group->id())) events = std::move(early.mapped());
-      if (events.empty()) {
+      if (auto found = early_.extract(group->id())) early = std::move(found.mapped());
+      early_messages_ -= early.events.size();
+      early_bytes_ -= early.bytes;
+      if (early.events.empty() && !early.refused) {
         groups_[group->id()] = group;
         gone = gone_;
-        --expected_;
-        drop_early_unless_expected(dropped);
+        expected_no_more(limits_of(group->options()), dropped);
         break;
       }
     }
-    for (Event& event : events) event(*group);
+    if (early.refused) group->fail(*early.refused);
+    for (Event& event : early.events) event(*group);
   }
   for (const auto& [peer, reason] : gone) group->peer_gone(peer, reason);
 }
 
-void Context::give_up_group() {
-  std::map<GroupId, std::vector<Event>> dropped;
+void Context::give_up_group(const GroupOptions& options) {
+  EarlyGroups dropped;
   std::lock_guard lock(mutex_);
-  --expected_;
-  drop_early_unless_expected(dropped);
+  expected_no_more(limits_of(options), dropped);
 }
 
-// What is dropped is let go of outside the mutex.
-void Context::drop_early_unless_expected(std::map<GroupId, std::vector<Event>>& dropped) {
-  if (expected_ != 0) return;
+void Context::expected_no_more(const Limits& limits, EarlyGroups& dropped) {
+  expected_.erase(std::find(expected_.begin(), expected_.end(), limits));
+  if (!expected_.empty()) return;
   dropped.swap(early_);
+  early_messages_ = early_bytes_ = 0;
   gone_.clear();
+}
+
+std::optional<rpc::Error> Context::keep_early(const GroupId& id, std::size_t bytes, Event event) {
+  Limits limits{0, 0};
+  for (const Limits& each : expected_) {
+    limits.messages += std::min(each.messages, SIZE_MAX - limits.messages);
+    limits.bytes += std::min(each.bytes, SIZE_MAX - limits.bytes);
+  }
+  const auto known = early_.find(id);
+  if (known != early_.end() && known->second.refused) return known->second.refused;
+  if (early_messages_ + 1 > limits.messages || early_bytes_ + bytes > limits.bytes) {
+    rpc::Error refused(rpc::ErrorKind::resource_exhausted,
+                       "other members have sent " + std::to_string(early_messages_ + 1) + " messages of " +
+                           std::to_string(early_bytes_ + bytes) + " bytes before " + core_->id().name +
+                           " made the group, more than max_early_messages (" +
+                           std::to_string(limits.messages) + ") or max_early_bytes (" +
+                           std::to_string(limits.bytes) +
+                           ") of GroupOptions: wait for results before further messages, or raise the limit");
+    // Refused groups are limited too: a member may send messages for groups that never exist.
+    if (known != early_.end() || early_.size() < limits.messages + expected_.size())
+      early_[id].refused = refused;
+    return refused;
+  }
+  Early& early = early_[id];
+  ++early_messages_;
+  early_bytes_ += bytes;
+  early.bytes += bytes;
+  early.events.push_back(std::move(event));
+  return std::nullopt;
+}
+
+std::size_t Context::kept_early() const {
+  std::lock_guard lock(mutex_);
+  return early_messages_;
 }
 
 void Context::remove(const GroupId& id) {
@@ -72,18 +117,19 @@ std::shared_ptr<GroupCore> Context::find(const GroupId& id) const {
   return found == groups_.end() ? nullptr : found->second.lock();
 }
 
-void Context::deliver(const GroupId& id, Event event) {
+std::optional<rpc::Error> Context::deliver(const GroupId& id, std::size_t bytes, Event event) {
   std::shared_ptr<GroupCore> group;
   {
     std::lock_guard lock(mutex_);
     const auto found = groups_.find(id);
     if (found != groups_.end()) {
       group = found->second.lock();
-    } else if (expected_ != 0) {
-      early_[id].push_back(std::move(event));
+    } else if (!expected_.empty()) {
+      return keep_early(id, bytes, std::move(event));
     }
   }
   if (group != nullptr) event(*group);
+  return std::nullopt;
 }
 
 std::vector<std::shared_ptr<GroupCore>> Context::all() const {
@@ -99,7 +145,7 @@ void Context::figures(rpc::LayerFigures& to) const { to["collectives.groups"] = 
 void Context::peer_gone(const rpc::AgentId& peer, const rpc::Error& reason) {
   {
     std::lock_guard lock(mutex_);
-    if (expected_ != 0) gone_.insert_or_assign(peer, reason);
+    if (!expected_.empty()) gone_.insert_or_assign(peer, reason);
   }
   const nccl::Devices::AbortsTogether together(*devices_);
   for (const auto& group : all()) group->peer_gone(peer, reason);

@@ -21,18 +21,22 @@ class WEFT_EXPORT Context final : public rpc::CallHook, public std::enable_share
   const std::shared_ptr<nccl::Devices>& devices() const { return devices_; }
   std::uint64_t next_number() { return ++numbers_; }
 
-  // While a group is being made its members may already have heard of all, and begin: what comes for groups
-  // that are not known yet is kept until the last of those that are being made is there, or given up.
-  void expect_group();
-  void add(const std::shared_ptr<GroupCore>& group);  // one that was expected
-  void give_up_group();
+  // While a group is being made, its other members may have it already and send messages. The context keeps
+  // messages for unknown groups until the last group that is being made is added or given up. It keeps as
+  // many messages and bytes as the options of these groups allow in all (max_early_messages,
+  // max_early_bytes). Beyond that, deliver() refuses messages, and a group that was refused one fails once it
+  // is added.
+  void expect_group(const GroupOptions& options);
+  void add(const std::shared_ptr<GroupCore>& group);  // one that was expected, with its options
+  void give_up_group(const GroupOptions& options);
   void remove(const GroupId& id);
   std::size_t groups() const;
+  std::size_t kept_early() const;  // messages for groups that are being made
   std::vector<std::shared_ptr<GroupCore>> all() const;
 
-  // What `from` sent to a group's member here.
+  // Passes a message of that size to the member of the group here. resource_exhausted: it was refused.
   using Event = rpc::UniqueFunction<void(GroupCore&)>;
-  void deliver(const GroupId& id, Event event);
+  std::optional<rpc::Error> deliver(const GroupId& id, std::size_t bytes, Event event);
   std::shared_ptr<GroupCore> find(const GroupId& id) const;  // null: none
 
   // Runs jobs that write files, one after the other on a thread of their own; shut_down() waits for them.
@@ -47,15 +51,29 @@ class WEFT_EXPORT Context final : public rpc::CallHook, public std::enable_share
   void shut_down() override;
 
  private:
-  void drop_early_unless_expected(std::map<GroupId, std::vector<Event>>& dropped);
+  struct Limits {
+    std::size_t messages, bytes;
+    friend bool operator==(const Limits&, const Limits&) = default;
+  };
+  static Limits limits_of(const GroupOptions& options);
+  struct Early {  // of one group
+    std::vector<Event> events;
+    std::size_t bytes = 0;
+    std::optional<rpc::Error> refused;  // why further messages are
+  };
+  using EarlyGroups = std::map<GroupId, Early>;
+  // Under mutex_. The caller destroys what was dropped after it has released the mutex.
+  std::optional<rpc::Error> keep_early(const GroupId& id, std::size_t bytes, Event event);
+  void expected_no_more(const Limits& limits, EarlyGroups& dropped);
 
   const std::shared_ptr<rpc::AgentCore> core_;
   const std::shared_ptr<nccl::Devices> devices_;
   std::atomic<std::uint64_t> numbers_{0};
   mutable std::mutex mutex_;  // guards what follows
   std::map<GroupId, std::weak_ptr<GroupCore>> groups_;
-  std::size_t expected_ = 0;
-  std::map<GroupId, std::vector<Event>> early_;
+  std::vector<Limits> expected_;
+  EarlyGroups early_;
+  std::size_t early_messages_ = 0, early_bytes_ = 0;
   std::map<rpc::AgentId, rpc::Error> gone_;   // while groups are expected
   std::unique_ptr<rpc::HandlerPool> writer_;  // one thread; made when it is needed
   bool ended_ = false;

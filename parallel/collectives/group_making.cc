@@ -45,7 +45,7 @@ std::vector<std::string> survivors(const rpc::Agent& agent, const std::vector<rp
 std::optional<Group> Group::make(const std::shared_ptr<Context>& context, Meeting meeting,
                                  const GroupOptions& options) {
   if (meeting.members.empty()) {
-    context->give_up_group();
+    context->give_up_group(options);
     return std::nullopt;
   }
   const auto forget = [known = std::weak_ptr(context), id = meeting.id](GroupCore* core) {
@@ -88,7 +88,7 @@ rpc::Future<Group> Group::create(rpc::Agent& agent, GroupOptions options) {
           });
         });
   };
-  context->expect_group();
+  context->expect_group(options);
   return meet(talk, agent.id(),
               {.index = static_cast<int>(self - names.begin()),
                .of = static_cast<int>(names.size()),
@@ -96,7 +96,7 @@ rpc::Future<Group> Group::create(rpc::Agent& agent, GroupOptions options) {
               options)
       .then([context, options](rpc::Result<Meeting>&& meeting) {
         return rpc::capture([&] {
-          if (!meeting.ok()) context->give_up_group();
+          if (!meeting.ok()) context->give_up_group(options);
           return *make(context, std::move(meeting).get(), options);
         });
       });
@@ -118,14 +118,14 @@ rpc::Future<std::optional<Group>> Group::split_in(std::uint64_t rounds, std::opt
                       round == 0 ? "split()" : "split(), its memory", site, std::move(said), true,
                       std::nullopt);
   };
-  context->expect_group();
+  context->expect_group(options);
   const rpc::AgentId& self = core_->members()[static_cast<std::size_t>(rank())];
   return meet(talk, self,
               {.index = rank(), .of = size(), .number = context->next_number(), .colour = colour, .key = key},
               options)
       .then([context, options](rpc::Result<Meeting>&& meeting) {
         return rpc::capture([&] {
-          if (!meeting.ok()) context->give_up_group();
+          if (!meeting.ok()) context->give_up_group(options);
           return make(context, std::move(meeting).get(), options);
         });
       });

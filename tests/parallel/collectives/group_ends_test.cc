@@ -1,5 +1,6 @@
 // How the collectives of a group fail: ranks that mean different things, die, leave, abort, come too late.
 #include <weft/parallel/collectives/flight/flight_dump.h>
+#include <weft/parallel/collectives/group_service.h>
 
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -284,7 +285,9 @@ class EarlyMessages : public ::testing::Test {
     for (int i = 0; i < collectives; ++i) futures.push_back(group.all_reduce(at::ones({elements})));
     return futures;
   }
+  rpc::AgentId id(int rank) { return company.agent(rank).id(); }
   Company company{2};
+  std::uint64_t number = 0;  // of rank 0's groups
 };
 
 TEST_F(EarlyMessages, UpToTheLimitAreKept) {
@@ -312,6 +315,88 @@ TEST_F(EarlyMessages, BeyondTheirBytesEndTheGroup) {
   const auto groups = company.groups({.max_early_bytes = 100'000});
   expect_all(begin(groups[1], 3, 10'000), ErrorKind::resource_exhausted,
              {"3 messages of 120000 bytes", "max_early_bytes (100000)"});
+}
+
+// Texts of members that mean something else in collectives that were not begun here.
+TEST_F(EarlyMessages, TextsOfDifferencesCount) {
+  const auto texts = [&](const std::vector<Group>& groups, int count) {
+    const auto core = Context::of(*company.agent(0).core())->find(GroupId{id(0).incarnation, ++number});
+    for (int i = 0; i < count; ++i)
+      core->disagree(id(1), static_cast<std::uint64_t>(i), std::string(1000, 'x'));
+    Futures futures;
+    futures.push_back(groups[1].barrier());
+    return futures;
+  };
+  const auto by_number = company.groups({.max_early_messages = 8});
+  expect_all(texts(by_number, 9), ErrorKind::resource_exhausted,
+             {"9 messages of 9000 bytes", "max_early_messages (8)"});
+  const auto by_bytes = company.groups({.max_early_bytes = 2'500});
+  expect_all(texts(by_bytes, 3), ErrorKind::resource_exhausted,
+             {"3 messages of 3000 bytes", "max_early_bytes (2500)"});
+}
+
+// --- Messages for a group that is not made yet ---
+
+class EarlyMessagesOfAGroup : public EarlyMessages {
+ protected:
+  rpc::Future<void> send(std::size_t bytes) {
+    return company.agent(1).peer("worker0").call<&GroupService::message>(
+        group, std::uint64_t{0}, std::string("float32[1]"), rpc::Buffer::allocate(bytes));
+  }
+  std::shared_ptr<GroupCore> make(const GroupOptions& options) {
+    auto core = std::make_shared<GroupCore>(company.agent(0).core(), group,
+                                            GroupCore::Options{options, context->devices()},
+                                            std::vector{id(0), id(1)}, 0, nullptr, std::nullopt);
+    context->add(core);
+    return core;
+  }
+  const GroupId group{1, 1};
+  const std::shared_ptr<Context> context = Context::of(*company.agent(0).core());
+};
+
+TEST_F(EarlyMessagesOfAGroup, BeyondALimitEndIt) {
+  for (const GroupOptions& options :
+       {GroupOptions{.max_early_messages = 8}, GroupOptions{.max_early_bytes = 900}}) {
+    context->expect_group(options);
+    Futures futures;
+    for (int i = 0; i < 8; ++i) futures.push_back(send(100));
+    const std::vector<std::string> words{
+        "9 messages of", "before worker0 made the group",
+        "max_early_messages (" + std::to_string(options.max_early_messages) + ")",
+        "max_early_bytes (" + std::to_string(options.max_early_bytes) + ")"};
+    for (int i = 0; i < 2; ++i) {
+      Futures refused;
+      refused.push_back(send(100));
+      expect_all(std::move(refused), ErrorKind::resource_exhausted, words);
+    }
+    for (const auto& future : futures) EXPECT_FALSE(future.ready()) << "kept";
+    const auto core = make(options);
+    futures.push_back(core->send(1, {}));
+    expect_all(std::move(futures), ErrorKind::resource_exhausted, words);
+    context->remove(group);
+  }
+}
+
+TEST_F(EarlyMessagesOfAGroup, UpToTheLimitAreKeptForEachGroup) {
+  const GroupOptions options{.max_early_messages = 8};
+  for (int round = 0; round < 3; ++round) {
+    context->expect_group(options);
+    Futures futures;
+    for (int i = 0; i < 8; ++i) futures.push_back(send(4));
+    test::eventually("all are kept", [&] { return context->kept_early() == 8; });
+    const auto core = make(options);
+    EXPECT_EQ(context->kept_early(), 0U);
+    for (int i = 0; i < 8; ++i)
+      got(core->receive(1, {.type = "float32[1]", .bytes = rpc::Buffer::allocate(4)}));
+    for (auto& future : futures) got(std::move(future));
+    context->remove(group);
+  }
+  context->expect_group(options);
+  auto kept = send(4);
+  test::eventually("it is kept", [&] { return context->kept_early() == 1; });
+  context->give_up_group(options);
+  EXPECT_EQ(context->kept_early(), 0U);
+  EXPECT_TRUE(error_of([&] { got(std::move(kept)); }));
 }
 
 }  // namespace group_ends_test
