@@ -159,16 +159,22 @@ void Context::world_failed(const rpc::Error& error) {
 }
 
 rpc::Future<void> Context::leaving() {
-  const nccl::Devices::AbortsTogether together(*devices_);
-  for (const auto& group : all()) group->leave();
-  // The devices' loop completes it; the layers below go on on the agent's.
+  auto together = std::make_shared<nccl::Devices::AbortsTogether>(*devices_);
+  std::vector<rpc::Future<void>> left;
+  for (const auto& group : all()) left.push_back(group->leave());
+  // The devices' loop completes the last future; the layers below continue on the agent's loop.
   rpc::Promise<void> promise(core_->pick_loop());
   auto future = promise.future();
-  devices_->closed().then([loop = core_->pick_loop(), promise = std::move(promise)](auto&& closed) mutable {
-    loop->post([promise = std::move(promise), closed = std::move(closed)]() mutable {
-      promise.complete(std::move(closed));
-    });
-  });
+  rpc::when_all(std::move(left))
+      .then([devices = devices_, together = std::move(together), loop = core_->pick_loop(),
+             promise = std::move(promise)](rpc::Result<void>&&) mutable {
+        together.reset();
+        devices->closed().then([loop, promise = std::move(promise)](rpc::Result<void>&& closed) mutable {
+          loop->post([promise = std::move(promise), closed = std::move(closed)]() mutable {
+            promise.complete(std::move(closed));
+          });
+        });
+      });
   return future;
 }
 

@@ -57,6 +57,10 @@ void GroupCore::on_loop(rpc::Job job) {
   core_->ended() ? turns_.run(std::move(job)) : turns_.post(std::move(job), *loop_, shared_from_this());
 }
 
+void GroupCore::in_turn(rpc::Job job) {
+  core_->ended() ? turns_.run(std::move(job)) : turns_.run_one(std::move(job), *loop_, shared_from_this());
+}
+
 Party GroupCore::party_of(const Collective& collective) const {
   return {rank_, size(),
           collective.reduction ? collective.reduction->accumulator_size() : collective.memory.item_size,

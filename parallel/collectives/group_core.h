@@ -87,7 +87,9 @@ class WEFT_EXPORT GroupCore final : public std::enable_shared_from_this<GroupCor
   nccl::GroupDevices& devices() { return devices_; }
   const std::shared_ptr<rpc::AgentCore>& agent() const { return core_; }
   const Options& options() const { return options_; }
-  void note_awaited();        // for whom what is under way waits, into the flight
+  // Notes in the flight for which ranks running collectives wait: at once, unless another thread runs a job
+  // of this group.
+  void note_awaited();
   FlightDump flight() const;  // what this member has done of late, and what it waits for
 
   // What members say (group_service.h); of who is none it is ignored.
@@ -107,8 +109,9 @@ class WEFT_EXPORT GroupCore final : public std::enable_shared_from_this<GroupCor
   void peer_gone(const rpc::AgentId& peer, const rpc::Error& reason);
   // Who waits in memory for another sends it nothing, and might never find out by itself.
   void world_failed(const rpc::Error& error);
-  // This member leaves: what is under way fails, here and for the others, who are told either way.
-  void leave();
+  // This member leaves: running collectives fail here and on the other members, which it notifies either way.
+  // Complete when that is done.
+  rpc::Future<void> leave();
   void end();  // its agent ends: nobody can be told any more
 
  private:
@@ -155,6 +158,7 @@ class WEFT_EXPORT GroupCore final : public std::enable_shared_from_this<GroupCor
   void on_loop(rpc::Job job);  // in turn, not on this thread
   SharedQueue::Done when_over(const ExchangePtr& exchange);
   void shared_over(const ExchangePtr& exchange, SharedQueue::Outcome outcome);
+  void in_turn(rpc::Job job);  // on this thread if it is the only job, else on the loop
 
   rpc::Future<ValueRounds::Values> take_value(int from, std::uint64_t round, std::string meaning,
                                               std::string site, rpc::Buffer bytes, bool wants_all,
@@ -181,6 +185,7 @@ class WEFT_EXPORT GroupCore final : public std::enable_shared_from_this<GroupCor
   void fail_all(const rpc::Error& error, bool tell, bool write = true);
   void fail_futures();
   void fail_written(const ExchangePtr& exchange);  // with the group's error
+  void leave_now();
   void look_at_deadlines();
   void ask_who_is_missing(const ExchangePtr& exchange);
   void arm(rpc::Clock::time_point when);

@@ -18,13 +18,13 @@ std::string seconds_text(std::chrono::nanoseconds time) {
 }  // namespace
 
 void GroupCore::abort(const std::string& reason) {
-  turns_.run([self = shared_from_this(), reason] {
+  in_turn([self = shared_from_this(), reason] {
     self->fail_all(rpc::Error(rpc::ErrorKind::aborted, self->prefix() + reason), true);
   });
 }
 
 void GroupCore::fail(const rpc::Error& error) {
-  turns_.run([self = shared_from_this(), error] {
+  in_turn([self = shared_from_this(), error] {
     const bool named = std::string_view(error.what()).starts_with(self->prefix());
     self->fail_all(rpc::Error(error.kind(), named ? error.what() : self->prefix() + error.what()), true);
   });
@@ -40,15 +40,21 @@ void GroupCore::fail(const std::exception_ptr& error) {
   }
 }
 
-void GroupCore::leave() {
-  turns_.run([self = shared_from_this()] {
-    if (self->ended_) return;
-    const rpc::Error error(rpc::ErrorKind::shut_down,
-                           self->prefix() + self->describe(self->rank_) + " has left");
-    const bool idle = self->running_.empty() && !self->devices_.busy();
-    if (idle) self->tell_others<&GroupService::left>(self->id_);
-    self->fail_all(error, !idle, false);
+rpc::Future<void> GroupCore::leave() {
+  rpc::Promise<void> promise;
+  auto future = promise.future();
+  in_turn([self = shared_from_this(), promise = std::move(promise)]() mutable {
+    promise.complete(rpc::capture([&] { self->leave_now(); }));
   });
+  return future;
+}
+
+void GroupCore::leave_now() {
+  if (ended_) return;
+  const rpc::Error error(rpc::ErrorKind::shut_down, prefix() + describe(rank_) + " has left");
+  const bool idle = running_.empty() && !devices_.busy();
+  if (idle) tell_others<&GroupService::left>(id_);
+  fail_all(error, !idle, false);
 }
 
 void GroupCore::end() {
@@ -189,9 +195,11 @@ FlightDump GroupCore::flight() const {
 }
 
 void GroupCore::note_awaited() {
-  turns_.run([self = shared_from_this()] {
-    for (const auto& [sequence, exchange] : self->running_) exchange->record_awaited();
-  });
+  turns_.run_first(
+      [self = shared_from_this()] {
+        for (const auto& [sequence, exchange] : self->running_) exchange->record_awaited();
+      },
+      *loop_, shared_from_this());
 }
 
 GroupCore::Snapshot GroupCore::snapshot() {
@@ -204,9 +212,11 @@ GroupCore::Snapshot GroupCore::snapshot() {
 rpc::Future<GroupCore::Snapshot> GroupCore::take_snapshot() {
   rpc::Promise<Snapshot> promise;
   auto future = promise.future();
-  turns_.run([self = shared_from_this(), promise = std::move(promise)]() mutable {
-    promise.complete(rpc::capture([&] { return self->snapshot(); }));
-  });
+  turns_.run_first(
+      [self = shared_from_this(), promise = std::move(promise)]() mutable {
+        promise.complete(rpc::capture([&] { return self->snapshot(); }));
+      },
+      *loop_, shared_from_this());
   return future;
 }
 

@@ -2,8 +2,9 @@
 //
 // run() is for short work that has to be done in turn at once, without a hop to another thread: if no thread
 // is running jobs, the caller runs those given before, its own, and those given meanwhile. post() leaves the
-// job to an executor, or to a thread that runs jobs by then. A job may give further ones. `failed` gets
-// what a job throws, in turn; what that throws is lost. Thread-safe.
+// job to an executor, or to a thread that runs jobs by then. run_one() and run_first() run no job of others
+// on the caller. A job may give further ones. `failed` gets what a job throws, in turn; what that throws is
+// lost. Thread-safe.
 #pragma once
 
 #include <weft/rpc/core/executor.h>
@@ -42,6 +43,21 @@ class Turns {
       const bool alone = !busy_ && jobs_.empty();
       jobs_.push_back(std::move(job));
       if (alone) run_next(lock);
+      if (busy_ || jobs_.empty() || std::exchange(posted_, true)) return;
+    }
+    leave_to(executor, std::move(owner));
+  }
+  // Runs this job here, before those that wait, if no thread runs a job now: for jobs that only read. Else
+  // leaves it to the executor.
+  void run_first(rpc::Job job, rpc::Executor& executor, std::shared_ptr<void> owner) {
+    {
+      std::unique_lock lock(mutex_);
+      if (busy_) {
+        jobs_.push_back(std::move(job));
+      } else {
+        jobs_.push_front(std::move(job));
+        run_next(lock);
+      }
       if (busy_ || jobs_.empty() || std::exchange(posted_, true)) return;
     }
     leave_to(executor, std::move(owner));

@@ -1,6 +1,9 @@
 // Groups that several threads of each member use at once.
+#include <unistd.h>
+
 #include <condition_variable>
 #include <deque>
+#include <filesystem>
 #include <future>
 #include <mutex>
 #include <thread>
@@ -181,6 +184,75 @@ TEST(GroupsOnTheCallersThread, RunOnlyWhenInlinedInMemory) {
   EXPECT_FALSE(futures.back().ready());
   thread.release();
   for (auto& future : futures) got(std::move(future));
+}
+
+std::shared_ptr<GroupCore> core_of(Company& company, const Group& group) {
+  for (const auto& core : Context::of(*company.agent(group.rank()).core())->all())
+    if (core->name() == group.name()) return core;
+  return nullptr;
+}
+
+// What ends a group, or reads what it does, is called while a collective waits for the loop.
+TEST(GroupsOnTheCallersThread, RunNothingOfOthersWhenAGroupEndsOrIsLookedAt) {
+  const auto folder =
+      std::filesystem::temp_directory_path() / ("weft-callers-thread-" + std::to_string(::getpid()));
+  using Call = std::function<void(Company&, const Group&, const Group& other)>;
+  const std::pair<const char*, Call> calls[] = {
+      {"abort", [](Company&, const Group& group, const Group&) { group.abort("enough"); }},
+      {"fail",
+       [](Company& company, const Group& group, const Group&) {
+         core_of(company, group)->fail(rpc::Error(ErrorKind::internal, "a device says so"));
+       }},
+      {"leave",
+       [](Company& company, const Group& group, const Group&) { (void)core_of(company, group)->leave(); }},
+      {"write_flight", [&](Company&, const Group& group, const Group&) { (void)group.write_flight(folder); }},
+      // Its dumps are of all groups of the agent.
+      {"abort of another group", [](Company&, const Group&, const Group& other) { other.abort("enough"); }}};
+  for (const auto& [name, call] : calls) {
+    SCOPED_TRACE(name);
+    Company company(1);
+    const auto groups = company.groups({.flights = folder}),
+               others = company.groups({.name = "other", .flights = folder});
+    test::HeldLoop held(company.agent(0));
+    auto waiting = groups[0].all_reduce(at::ones({4}));
+    call(company, groups[0], others[0]);
+    EXPECT_FALSE(waiting.ready());
+    held.release();
+    got(std::move(waiting));
+  }
+  std::filesystem::remove_all(folder);
+}
+
+TEST(GroupsOnTheCallersThread, BeginNoMessagesAndNoObjects) {
+  Company company(2);
+  const auto groups = company.groups();
+  const auto begun = [&] { return core_of(company, groups[0])->flight().records.entries.size(); };
+  test::HeldLoop held(company.agent(0));
+  const at::Tensor one = at::ones({4});
+  Futures futures;
+  futures.push_back(groups[0].send(one, 1));
+  futures.push_back(groups[0].recv(at::zeros({4}), 1));
+  futures.push_back(groups[0].batch({{PointToPoint::Kind::send, one, 1, 2}}));
+  futures.push_back(groups[0].send_object(std::string("text"), 1, 3));
+  auto any = groups[0].recv_any(at::zeros({4}), 4);
+  auto object = groups[0].recv_object<std::string>(1, 5);
+  auto objects = groups[0].all_gather_object(0);
+  EXPECT_EQ(begun(), 0U);
+  held.release();
+  futures.push_back(groups[1].recv(at::zeros({4}), 0));
+  futures.push_back(groups[1].send(one, 0));
+  futures.push_back(groups[1].recv(at::zeros({4}), 0, 2));
+  auto text = groups[1].recv_object<std::string>(0, 3);
+  futures.push_back(groups[1].send(one, 0, 4));
+  futures.push_back(groups[1].send_object(std::string("more"), 0, 5));
+  auto theirs = groups[1].all_gather_object(1);
+  for (auto& future : futures) got(std::move(future));
+  EXPECT_EQ(got(std::move(any)), 1);
+  EXPECT_EQ(got(std::move(object)), "more");
+  EXPECT_EQ(got(std::move(text)), "text");
+  EXPECT_EQ(got(std::move(objects)), (std::vector<int>{0, 1}));
+  EXPECT_EQ(got(std::move(theirs)), (std::vector<int>{0, 1}));
+  EXPECT_EQ(begun(), 7U);
 }
 
 TEST_P(GroupThreads, RunInlinedCollectivesOfOneThreadEach) {
