@@ -84,6 +84,8 @@ class WEFT_EXPORT GroupCore final : public std::enable_shared_from_this<GroupCor
   void abort(const std::string& reason);
   void fail(const std::exception_ptr& error);  // what has gone wrong on a device
   void fail(const rpc::Error& error);
+  // Runs a job once no dumps are being written: what tells the program of a failure, after which it may exit.
+  void after_dumps(rpc::Job job);
   nccl::GroupDevices& devices() { return devices_; }
   const std::shared_ptr<rpc::AgentCore>& agent() const { return core_; }
   const Options& options() const { return options_; }
@@ -156,9 +158,9 @@ class WEFT_EXPORT GroupCore final : public std::enable_shared_from_this<GroupCor
   std::optional<c10::ScalarType> wire_for(c10::ScalarType dtype, Party party, const Layout& layout) const;
   void start_shared(const ExchangePtr& exchange, bool inlined);
   void on_loop(rpc::Job job);  // in turn, not on this thread
+  void in_turn(rpc::Job job);  // on this thread if it is the only job, else on the loop
   SharedQueue::Done when_over(const ExchangePtr& exchange);
   void shared_over(const ExchangePtr& exchange, SharedQueue::Outcome outcome);
-  void in_turn(rpc::Job job);  // on this thread if it is the only job, else on the loop
 
   rpc::Future<ValueRounds::Values> take_value(int from, std::uint64_t round, std::string meaning,
                                               std::string site, rpc::Buffer bytes, bool wants_all,
@@ -183,9 +185,9 @@ class WEFT_EXPORT GroupCore final : public std::enable_shared_from_this<GroupCor
   void kept_early(Early& early, std::size_t bytes);  // has one message more
   // tell: the other members; write: dumps of all groups of this agent. Futures fail once these are written.
   void fail_all(const rpc::Error& error, bool tell, bool write = true);
+  void leave_now();
   void fail_futures();
   void fail_written(const ExchangePtr& exchange);  // with the group's error
-  void leave_now();
   void look_at_deadlines();
   void ask_who_is_missing(const ExchangePtr& exchange);
   void arm(rpc::Clock::time_point when);
@@ -234,8 +236,9 @@ class WEFT_EXPORT GroupCore final : public std::enable_shared_from_this<GroupCor
   std::map<std::uint64_t, Given> given_;  // by round
   std::set<int> left_;                    // members that have left orderly
   std::optional<rpc::Error> ended_;
-  bool writing_ = false;              // dumps, since it has ended
-  std::vector<ExchangePtr> failing_;  // when these are written
+  bool writing_ = false;               // dumps, since it has ended
+  std::vector<ExchangePtr> failing_;   // when these are written
+  std::vector<rpc::Job> after_dumps_;  // likewise
   std::optional<rpc::Clock::time_point> armed_;
 };
 

@@ -171,6 +171,13 @@ void GroupCore::fail_futures() {
     recorder_.failed(sent.ticket, error.what());
     sent.promise.fail(error);
   }
+  for (rpc::Job& job : std::exchange(after_dumps_, {})) job();
+}
+
+void GroupCore::after_dumps(rpc::Job job) {
+  in_turn([self = shared_from_this(), job = std::move(job)]() mutable {
+    self->writing_ ? self->after_dumps_.push_back(std::move(job)) : job();
+  });
 }
 
 void GroupCore::fail_written(const ExchangePtr& exchange) {

@@ -377,9 +377,11 @@ Future<void> GroupDevices::when_both(std::vector<Future<void>> sides, const std:
   rpc::when_all(std::move(sides))
       .then([core = core_.shared_from_this(), this,
              promise = std::move(promise)](rpc::Result<void>&& result) mutable {
-        if (!result.ok()) result = reason(result.error());
         if (--in_flight_ == 0) end_if_left();
-        promise.complete(std::move(result));
+        if (result.ok()) return promise.complete(std::move(result));
+        core->after_dumps([error = reason(result.error()), promise = std::move(promise)]() mutable {
+          promise.fail(std::move(error));
+        });
       });
   return future;
 }

@@ -6,6 +6,11 @@
 #include <asio/io_context.hpp>
 #include <asio/post.hpp>
 
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <filesystem>
 #include <thread>
 
 #include "tests/parallel/collectives/company.h"
@@ -41,10 +46,10 @@ class GroupsOnDevices : public ::testing::TestWithParam<Backend> {
     EXPECT_EQ(nccl.misuse(), std::vector<std::string>{});
   }
   // absent: a rank whose NCCL cannot be loaded.
-  void make(int absent = -1) {
+  void make(int absent = -1, const GroupOptions& options = {.deadline = 10s}) {
     company = std::make_unique<Company>(size, GetParam(), std::make_unique<test::InProcessJobStore>(),
                                         [&](int rank) { return devices(rank == absent); });
-    groups = company->groups({.deadline = 10s});
+    groups = company->groups(options);
   }
   nccl::DevicesOptions devices(bool absent = false) {
     nccl::DevicesOptions options;
@@ -564,6 +569,31 @@ TEST_P(GroupsOnDevices, ADeathAbortsTheCommunicatorsOfAllGroupsInOneNcclGroup) {
   const auto aborts = nccl.aborts();
   EXPECT_NE(std::find(aborts.begin(), aborts.end(), std::vector<int>{0, 0}), aborts.end())
       << ::testing::PrintToString(aborts);
+}
+
+// The files that ranks write are pipes, so that ranks wait until the test reads them.
+TEST_P(GroupsOnDevices, AFailureAbortsDevicesBeforeDumpsAreWrittenAndFailsFuturesAfterwards) {
+  const auto folder =
+      std::filesystem::temp_directory_path() / ("weft-device-flights-" + std::to_string(::getpid()));
+  make(-1, {.deadline = 10s, .flights = folder});
+  done(prepare());
+  std::vector<std::string> pipes;
+  for (const Group& group : groups) {
+    pipes.push_back(group.write_flight(folder).string() + "." + std::to_string(::getpid()) + ".part");
+    ASSERT_EQ(::mkfifo(pipes.back().c_str(), 0600), 0);
+  }
+  devices_work = false;
+  Futures futures = begin([&](const Group& group, int rank) { return group.all_reduce(tensor(rank, {1})); });
+  together(groups, [](const Group& group) { return group.barrier(); });  // the comparison is done
+  const auto core = Context::of(*company->agent(0).core())->all().front();
+  groups[0].abort("enough");
+  EXPECT_TRUE(eventually([&] { return nccl.aborts().size() == size && !core->devices().busy(); }));
+  for (const auto& future : futures) EXPECT_FALSE(future.ready()) << "before its dump is written";
+  std::vector<int> readers;
+  for (const std::string& pipe : pipes) readers.push_back(::open(pipe.c_str(), O_RDONLY | O_NONBLOCK));
+  expect_failure(std::move(futures), ErrorKind::aborted, {"enough"});
+  for (const int reader : readers) ::close(reader);
+  std::filesystem::remove_all(folder);
 }
 
 TEST_P(GroupsOnDevices, WhatNcclSaysEndsTheGroupForAll) {
