@@ -1,239 +1,33 @@
 // Sequences of all operations against a serial oracle: every ordered pair, random ones, several groups, ranks
-// that start late. The oracle computes each result from the inputs of all ranks, element by element.
+// that start late.
 #include <cstdlib>
-#include <deque>
-#include <random>
-#include <thread>
+#include <numeric>
 
-#include "tests/parallel/collectives/operations.h"
+#include "tests/parallel/collectives/oracle.h"
 
 namespace weft::collectives::testing {
 namespace group_stress_test {
 
-// One operation of a sequence; the same on all ranks.
-struct Step {
-  std::size_t operation = 0;
-  std::int64_t n = 1;  // elements of a whole tensor, about
-  int seed = 0;
-  std::size_t group = 0;
-  bool placed = false;
-  bool inlined = false;
-  std::size_t in_flight = 0;  // operations that a rank may leave unfinished
-  int late = -1;              // a rank that starts this one later than the others
-  std::chrono::microseconds delay{0};
-
-  int root(const Group& group) const { return seed % group.size(); }
-  std::int64_t part(const Group& group) const { return std::max<std::int64_t>(1, n / group.size()); }
-  // Elements for a rank where the ranks' sizes differ; also none.
-  std::int64_t part_of(const Group& group, int rank) const {
-    return part(group) * ((rank + seed) % 3) / 2 + (seed % 2) * rank;
-  }
-  std::int64_t between(const Group& group, int from, int to) const {
-    return part(group) * ((from + 2 * to + seed) % 3) / 2 + (seed % 2) * (from + to);
-  }
-};
-
-at::Tensor data(const Step& step, int rank, std::int64_t n) {
-  return at::arange(n, at::kInt).mul_(7).add_(rank * 13 + step.seed % 1'000).remainder_(61).to(at::kFloat);
-}
-at::Tensor sum(const Step& step, int ranks, std::int64_t n) {
-  at::Tensor all = data(step, 0, n);
-  for (int rank = 1; rank < ranks; ++rank) all += data(step, rank, n);
-  return all;
-}
-at::Tensor in(const Step& step, const Group& group, const at::Tensor& values) {
-  return step.placed ? group.empty(values.sizes()).copy_(values) : values;
-}
-at::Tensor out(const Step& step, const Group& group, std::int64_t n) {
-  return step.placed ? group.empty({n}).zero_() : at::zeros({n});
-}
-Begun equals(rpc::Future<void> done, Tensors outputs, Tensors expected) {
-  return {std::move(done), [outputs = std::move(outputs), expected = std::move(expected)] {
-            for (std::size_t i = 0; i < outputs.size(); ++i)
-              if (!at::equal(outputs[i], expected[i])) return false;
-            return true;
-          }};
-}
-
-struct OracleOperation {
-  const char* name;
-  Begun (*begin)(const Group&, const Step&);
-};
-
-constexpr OracleOperation oracle_operations[] = {
-    {"all_reduce",
-     [](const Group& group, const Step& step) {
-       const at::Tensor t = in(step, group, data(step, group.rank(), step.n));
-       return equals(group.all_reduce(t), {t}, {sum(step, group.size(), step.n)});
-     }},
-    {"reduce",
-     [](const Group& group, const Step& step) {
-       const bool is_root = group.rank() == step.root(group);
-       const at::Tensor own = data(step, group.rank(), step.n), t = in(step, group, own.clone());
-       return equals(group.reduce(t, step.root(group)), {t},
-                     {is_root ? sum(step, group.size(), step.n) : own});
-     }},
-    {"broadcast",
-     [](const Group& group, const Step& step) {
-       const at::Tensor t = in(step, group, data(step, group.rank(), step.n));
-       return equals(group.broadcast(t, step.root(group)), {t}, {data(step, step.root(group), step.n)});
-     }},
-    {"all_gather",
-     [](const Group& group, const Step& step) {
-       const std::int64_t part = step.part(group);
-       Tensors all;
-       for (int rank = 0; rank < group.size(); ++rank) all.push_back(data(step, rank, part));
-       const at::Tensor output = out(step, group, part * group.size());
-       return equals(group.all_gather(output, in(step, group, all[group.rank()])), {output}, {at::cat(all)});
-     }},
-    {"all_gather_v",
-     [](const Group& group, const Step& step) {
-       Tensors all, outputs;
-       for (int rank = 0; rank < group.size(); ++rank) {
-         all.push_back(data(step, rank, step.part_of(group, rank)));
-         outputs.push_back(out(step, group, step.part_of(group, rank)));
-       }
-       auto done = group.all_gather_v(outputs, in(step, group, all[group.rank()]));
-       return equals(std::move(done), outputs, all);
-     }},
-    {"reduce_scatter",
-     [](const Group& group, const Step& step) {
-       const std::int64_t part = step.part(group), n = part * group.size();
-       const at::Tensor output = out(step, group, part);
-       return equals(group.reduce_scatter(output, in(step, group, data(step, group.rank(), n))), {output},
-                     {sum(step, group.size(), n).narrow(0, group.rank() * part, part)});
-     }},
-    {"reduce_scatter_v",
-     [](const Group& group, const Step& step) {
-       Tensors inputs;
-       at::Tensor expected;
-       for (int part = 0; part < group.size(); ++part) {
-         Step one = step;
-         one.seed += part;
-         const std::int64_t n = step.part_of(group, part);
-         inputs.push_back(in(step, group, data(one, group.rank(), n)));
-         if (part == group.rank()) expected = sum(one, group.size(), n);
-       }
-       const at::Tensor output = out(step, group, step.part_of(group, group.rank()));
-       return equals(group.reduce_scatter_v(output, inputs), {output}, {expected});
-     }},
-    {"all_to_all",
-     [](const Group& group, const Step& step) {
-       const std::int64_t part = step.part(group), n = part * group.size();
-       Tensors expected;
-       for (int rank = 0; rank < group.size(); ++rank)
-         expected.push_back(data(step, rank, n).narrow(0, group.rank() * part, part));
-       const at::Tensor output = out(step, group, n);
-       return equals(group.all_to_all(output, in(step, group, data(step, group.rank(), n))), {output},
-                     {at::cat(expected)});
-     }},
-    {"all_to_all_v",
-     [](const Group& group, const Step& step) {
-       const auto message = [&](int from, int to) {
-         return data(step, from * group.size() + to, step.between(group, from, to));
-       };
-       Tensors inputs, outputs, expected;
-       for (int other = 0; other < group.size(); ++other) {
-         inputs.push_back(in(step, group, message(group.rank(), other)));
-         expected.push_back(message(other, group.rank()));
-         outputs.push_back(out(step, group, expected.back().numel()));
-       }
-       auto done = group.all_to_all_v(outputs, inputs);
-       return equals(std::move(done), outputs, expected);
-     }},
-    {"gather",
-     [](const Group& group, const Step& step) {
-       const std::int64_t part = step.part(group);
-       Tensors outputs, expected;
-       if (group.rank() == step.root(group))
-         for (int rank = 0; rank < group.size(); ++rank) {
-           outputs.push_back(out(step, group, part));
-           expected.push_back(data(step, rank, part));
-         }
-       auto done = group.gather(outputs, in(step, group, data(step, group.rank(), part)), step.root(group));
-       return equals(std::move(done), outputs, expected);
-     }},
-    {"scatter",
-     [](const Group& group, const Step& step) {
-       const std::int64_t part = step.part(group);
-       Tensors inputs;
-       if (group.rank() == step.root(group))
-         for (int rank = 0; rank < group.size(); ++rank)
-           inputs.push_back(in(step, group, data(step, rank, part)));
-       const at::Tensor output = out(step, group, part);
-       return equals(group.scatter(output, inputs, step.root(group)), {output},
-                     {data(step, group.rank(), part)});
-     }},
-    {"barrier", [](const Group& group, const Step&) { return equals(group.barrier(), {}, {}); }},
-    {"messages",
-     [](const Group& group, const Step& step) {
-       const std::int64_t part = step.part(group);
-       const at::Tensor output = out(step, group, part);
-       return both(group.send(in(step, group, data(step, group.rank(), part)), right_of(group)),
-                   group.recv(output, left_of(group)),
-                   equals({}, {output}, {data(step, left_of(group), part)}).right);
-     }},
-};
-constexpr std::size_t oracles = std::size(oracle_operations);
-constexpr std::size_t others = std::size(group_operations) - 1;  // without split(), which is last and slow
-
-std::string name_of(const Step& step) {
-  return (step.operation < oracles ? oracle_operations[step.operation].name
-                                   : group_operations[step.operation - oracles].name) +
-         std::string(" of ") + std::to_string(step.n);
-}
-
-Begun begin(const Step& step, const Group& group) {
-  if (step.operation < oracles) return oracle_operations[step.operation].begin(group, step);
-  return group_operations[step.operation - oracles].begin(
-      group, {.n = step.part(group), .number = step.seed % 1'000, .placed = step.placed});
-}
+using namespace oracle;
 
 class GroupStress : public ::testing::TestWithParam<Backend> {
  protected:
-  // A thread for each rank starts all steps in order. `groups`: by number, then by rank.
-  static void run(const std::vector<std::vector<Group>>& groups, const std::vector<Step>& steps) {
-    std::vector<std::thread> ranks;
-    for (std::size_t rank = 0; rank < groups.front().size(); ++rank)
-      ranks.emplace_back([&, rank] {
-        std::deque<std::pair<std::size_t, Begun>> running;
-        const auto finish = [&] {
-          auto [index, begun] = std::move(running.front());
-          running.pop_front();
-          const auto error = error_of([&, &done = begun.done] { got(std::move(done)); });
-          EXPECT_TRUE(!error && begun.right())
-              << "rank " << rank << ", step " << index << ": " << name_of(steps[index])
-              << (index + 1 < steps.size() ? ", before " + name_of(steps[index + 1]) : "")
-              << (error ? error->what() : "");
-        };
-        for (std::size_t index = 0; index < steps.size(); ++index) {
-          const Step& step = steps[index];
-          if (step.late == static_cast<int>(rank)) {
-            const auto until = std::chrono::steady_clock::now() + step.delay;
-            while (std::chrono::steady_clock::now() < until) std::this_thread::yield();
-          }
-          const Group& group = groups[step.group][rank];
-          running.emplace_back(index, begin(step, step.inlined ? group.inlined() : group));
-          while (running.size() > step.in_flight) finish();
-        }
-        while (!running.empty()) finish();
-      });
-    for (std::thread& rank : ranks) rank.join();
-  }
-
-  static Step random_step(std::mt19937_64& random, int ranks) {
-    const auto draw = [&](std::uint64_t below) { return static_cast<int>(random() % below); };
-    Step step;
-    step.operation = static_cast<std::size_t>(draw(oracles + others));
-    step.n = 1 + static_cast<std::int64_t>(random() % (std::uint64_t{1} << draw(20)));  // up to 2 MiB
-    step.seed = draw(100'000);
-    step.group = static_cast<std::size_t>(draw(2));
-    step.placed = GetParam() == Backend::placed ? draw(4) != 0 : draw(4) == 0;
-    step.in_flight = static_cast<std::size_t>(draw(2) == 0 ? 0 : draw(4));
-    step.inlined = draw(2) == 0;
-    step.late = draw(4) == 0 ? draw(static_cast<std::uint64_t>(ranks)) : -1;
-    step.delay = std::chrono::microseconds(draw(300));
+  static std::size_t operations() { return oracles + further_operations().size(); }
+  static Step any_step(std::mt19937_64& random, int ranks) {
+    Step step = random_step(random, ranks, operations());
+    if (GetParam() == Backend::placed) step.placed = random() % 4 != 0;
     return step;
+  }
+  // $WEFT_COLLECTIVE_SEEDS: how many seeds to run; $WEFT_COLLECTIVE_SEED: the only one.
+  static std::vector<std::uint64_t> seeds(std::uint64_t usual, std::uint64_t divisor = 1) {
+    const char* const wanted = std::getenv("WEFT_COLLECTIVE_SEEDS");
+    const char* const only = std::getenv("WEFT_COLLECTIVE_SEED");
+    if (only != nullptr) return {std::strtoull(only, nullptr, 10)};
+    if (wanted != nullptr)
+      usual = std::max<std::uint64_t>(usual, std::strtoull(wanted, nullptr, 10) / divisor);
+    std::vector<std::uint64_t> all(usual);
+    std::iota(all.begin(), all.end(), std::uint64_t{0});
+    return all;
   }
   static std::vector<std::vector<Group>> two_groups(Company& company) {
     return {company.groups(), company.groups({.name = "other"})};
@@ -259,40 +53,33 @@ TEST_P(GroupStress, AnnouncedSizesDoNotTouchAnEarlierResult) {
       steps.push_back({.operation = of(name), .n = 1 << 18, .seed = i, .late = i % ranks});
       steps.push_back({.operation = of("all_to_all_v"), .n = 100, .seed = i, .in_flight = i % 2U * 2});
     }
-  run({company.groups()}, steps);
+  run_steps({company.groups()}, steps);
 }
 
 TEST_P(GroupStress, EveryOrderedPair) {
   const int ranks = few(GetParam());
-  Company company(ranks, GetParam());
-  std::mt19937_64 random(1);
-  std::vector<Step> steps;
-  for (std::size_t first = 0; first < oracles; ++first)
-    for (std::size_t second = 0; second < oracles; ++second)
-      for (const std::size_t operation : {first, second}) {
-        Step step = random_step(random, ranks);
-        step.operation = operation;
-        step.group = 0;
-        steps.push_back(step);
-      }
-  run({company.groups()}, steps);
+  for (const std::uint64_t seed : seeds(1, 50)) {
+    SCOPED_TRACE("replay: WEFT_COLLECTIVE_SEED=" + std::to_string(seed));
+    std::mt19937_64 random(seed);
+    Company company(ranks, GetParam());
+    auto steps = steps_of_every_pair(random, ranks, operations(), 1 << 16);
+    if (GetParam() == Backend::placed)
+      for (Step& step : steps) step.placed = random() % 4 != 0;
+    run_steps(two_groups(company), steps);
+    if (HasFailure()) return;
+  }
 }
 
 TEST_P(GroupStress, RandomSequences) {
-  const char* const wanted = std::getenv("WEFT_COLLECTIVE_SEEDS");
-  const char* const only = std::getenv("WEFT_COLLECTIVE_SEED");
-  const std::uint64_t first = only != nullptr ? std::strtoull(only, nullptr, 10) : 0;
-  const std::uint64_t seeds = only != nullptr     ? 1
-                              : wanted != nullptr ? std::strtoull(wanted, nullptr, 10)
-                                                  : 3;
-  for (std::uint64_t seed = first; seed < first + seeds && !HasFailure(); ++seed) {
+  for (const std::uint64_t seed : seeds(3)) {
     SCOPED_TRACE("replay: WEFT_COLLECTIVE_SEED=" + std::to_string(seed));
     std::mt19937_64 random(seed);
     const int ranks = (on_hosts(GetParam()) ? 3 : 2) + static_cast<int>(random() % 4);
     Company company(ranks, GetParam());
     std::vector<Step> steps;
-    for (int i = 0; i < 60; ++i) steps.push_back(random_step(random, ranks));
-    run(two_groups(company), steps);
+    for (int i = 0; i < 60; ++i) steps.push_back(any_step(random, ranks));
+    run_steps(two_groups(company), steps);
+    if (HasFailure()) return;
   }
 }
 

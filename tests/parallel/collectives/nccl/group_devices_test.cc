@@ -13,7 +13,7 @@
 #include <filesystem>
 #include <thread>
 
-#include "tests/parallel/collectives/company.h"
+#include "tests/parallel/collectives/oracle.h"
 #include "tests/support/fake_accelerator.h"
 #include "tests/support/fake_nccl.h"
 
@@ -332,12 +332,12 @@ TEST_P(GroupsOnDevices, BesideCollectivesOfTheHost) {
 TEST_P(GroupsOnDevices, NoLoopOfAnAgentCallsADeviceOrNccl) {
   const std::size_t elsewhere = accelerator.queries_without_the_device();
   (void)accelerator.take_querying_threads();
+  (void)accelerator.take_counting_threads();
   std::set<std::thread::id> threads_of_nccl;
   const auto get_unique_id = api->get_unique_id;
   auto noting = std::make_shared<nccl::Api>(*api);
   noting->get_unique_id = [&](nccl::UniqueId* id) {
     threads_of_nccl.insert(std::this_thread::get_id());
-  (void)accelerator.take_counting_threads();
     return get_unique_id(id);
   };
   api = noting;
@@ -353,13 +353,13 @@ TEST_P(GroupsOnDevices, NoLoopOfAnAgentCallsADeviceOrNccl) {
     });
     done.wait();
   }
+  const auto counting = accelerator.take_counting_threads();
+  for (const auto& loop : loops) EXPECT_FALSE(counting.contains(loop));
   done(std::move(preparing));
   all([&](const Group& group, int rank) { return group.all_reduce(tensor(rank, {1})); });
   const auto querying = accelerator.take_querying_threads();
   EXPECT_FALSE(querying.empty());
   threads_of_nccl.insert(querying.begin(), querying.end());
-  const auto counting = accelerator.take_counting_threads();
-  for (const auto& loop : loops) EXPECT_FALSE(counting.contains(loop));
   for (const auto& thread : threads_of_nccl) EXPECT_FALSE(loops.contains(thread));
   EXPECT_EQ(accelerator.queries_without_the_device(), elsewhere);
 }
@@ -700,6 +700,33 @@ TEST_P(GroupsOnDevices, WhatBlocksIsRefusedOnTheProgramsOwnLoop) {
   auto done = group.all_reduce(tensor(0, {1}));
   accelerator.wait(accelerator.current(device(0)));
   run(std::move(done));
+}
+
+// Every operation after every one, on two groups whose steps alternate, against the oracle. A
+// quarter of them is on tensors of the host.
+TEST_P(GroupsOnDevices, EveryOrderedPair) {
+  make_ready();
+  auto others = company->groups({.name = "other", .deadline = 10s});
+  Futures preparing;
+  for (const Group& group : others) preparing.push_back(group.prepare(device(group.rank())));
+  done(std::move(preparing));
+  std::mt19937_64 random(1);
+  auto steps = oracle::steps_of_every_pair(random, size, oracle::oracles, 1 << 10);
+  for (oracle::Step& step : steps) {
+    if (random() % 4 == 0) continue;  // on the host
+    step.place = [this](int rank, const at::Tensor& values) {
+      const at::Tensor there = values.to(device(rank));
+      std::lock_guard lock(mutex);
+      return kept.emplace_back(there);
+    };
+  }
+  std::atomic<bool> over{false};
+  std::thread runs([&] {
+    oracle::run_steps({groups, others}, steps);
+    over = true;
+  });
+  work_until([&] { return over.load(); });
+  runs.join();
 }
 
 TEST_P(GroupsOnDevices, OneDeviceAMember) {
