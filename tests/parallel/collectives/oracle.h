@@ -305,7 +305,7 @@ inline std::vector<Step> steps_of_every_pair(std::mt19937_64& random, int ranks,
   };
   add(1, 0);
   for (std::size_t at = 0; at < circuit.size(); at += 2) {
-    for (int times = 0; times < 2; ++times) add(0, at), add(0, at + 1);
+    add(0, at), add(0, at + 1);
     add(1, at + 1), add(1, at + 2);
   }
   return steps;
