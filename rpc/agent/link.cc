@@ -271,7 +271,8 @@ bool Link::arrive(const Prefix& prefix) {
   }
   ++unacknowledged_.frames;
   unacknowledged_.bytes += Prefix::size + prefix.message_bytes();
-  acknowledge_soon();
+  const bool is_awaited = (prefix.flags & frame_flags::notify) != 0 && prefix.body_bytes != 0;
+  is_awaited ? acknowledge() : acknowledge_soon();
   if (arrival == Session::Arrival::accepted) return true;
   if (prefix.kind == FrameKind::request) count(received_);  // the sender has counted it again
   return false;
@@ -400,7 +401,9 @@ void Link::dispatch(const std::shared_ptr<PendingCall>& call) {
   for (const Buffer& attachment : frame->attachments) bytes += padded(attachment.size());
   if (!call->background()) count(sent_);
   if (session != nullptr) {
-    if (call->notify())
+    // With attachments it ends once they are acknowledged: until then they may be sent again, and are
+    // borrowed.
+    if (call->notify() && frame->attachments.empty())
       frame->sent = [session, id = call->id(), first = std::move(frame->sent)]() mutable {
         if (first) first();
         session->notified(id);

@@ -117,7 +117,7 @@ std::optional<OutboundFrame> Session::next(const Link& link) {
     frame.sent = std::move(kept.frame.sent);
   } else {
     remove_flag(frame.head.bytes(), frame_flags::on_lanes);  // of the link before
-    if (kept.notifies) {
+    if (kept.notifies && kept.frame.attachments.empty()) {
       frame.sent = [self = shared_from_this(), check = kept.check, id = kept.call_id] {
         if (check != nullptr) (*check)();
         self->notified(id);
