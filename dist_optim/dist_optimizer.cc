@@ -343,15 +343,13 @@ rpc::Future<DistOptimizerState> DistOptimizer::save_state() {
       });
 }
 
-// The states come with the modules that are saved, so that both are of one version; those of other modules by
-// themselves. What no handle of this agent steps has a state only where it is one of this handle's modules.
-rpc::Task<DistSnapshot> DistOptimizer::Core::snapshot(std::shared_ptr<Core> self,
-                                                      std::vector<rref::ReferencePtr> saved) {
-  co_await self->attached();
+namespace {
+
+// The calls to one owner wait for each other: where one has failed, the others must fail too.
+rpc::Future<std::vector<ModuleSnapshot>> ask_snapshots(const std::vector<rref::ReferencePtr>& saved,
+                                                       std::uint64_t number) {
   std::map<rpc::AgentId, std::uint64_t> modules_of;
   for (const auto& module : saved) ++modules_of[module->owner()];
-  const std::uint64_t number = self->context->next_step();
-  // The calls to one owner wait for each other: where one has failed, the others must fail too.
   const auto abort_all = [saved, number, given_up = std::make_shared<std::atomic<bool>>(false)] {
     if (given_up->exchange(true)) return;
     for (const auto& module : saved)
@@ -369,8 +367,18 @@ rpc::Task<DistSnapshot> DistOptimizer::Core::snapshot(std::shared_ptr<Core> self
       if (!snapshot.ok()) abort_all();
       return std::move(snapshot);
     });
-  auto all = rpc::when_all(std::move(asked));
-  std::vector<ModuleSnapshot> parts = co_await std::move(all);
+  return rpc::when_all(std::move(asked));
+}
+
+}  // namespace
+
+// The states come with the modules that are saved, so that both are of one version; those of other modules by
+// themselves. What no handle of this agent steps has a state only where it is one of this handle's modules.
+rpc::Task<DistSnapshot> DistOptimizer::Core::snapshot(std::shared_ptr<Core> self,
+                                                      std::vector<rref::ReferencePtr> saved) {
+  co_await self->attached();
+  auto asked = ask_snapshots(saved, self->context->next_step());
+  std::vector<ModuleSnapshot> parts = co_await std::move(asked);
   DistSnapshot whole;
   for (std::size_t i = 0; i < self->own_modules; ++i) {
     const ModuleSnapshot* found = nullptr;

@@ -107,7 +107,7 @@ void Link::on_frame(InboundFrame frame) {
   if (const auto session = this->session();
       session != nullptr && (frame.prefix.flags & frame_flags::resumable) != 0) {
     turn = session->turn();
-    if (!arrive(frame.prefix)) return;
+    if (!arrive(frame.prefix)) return count_repeated(std::move(frame));
   }
   const auto charge = std::move(frame.charge);  // until the call holds its own
   auto message = std::make_shared<IncomingMessage>(std::move(frame), core_->options().limits);
@@ -252,10 +252,11 @@ void Link::send_waiting() {
 
 void Link::transmit() {
   while (!ended_ && session_ != nullptr) {
-    auto frame = session_->next(*this);
-    if (!frame) return;
-    AgentCounters::count(core_->counters().bytes_sent, bytes_of(*frame));
-    write(std::move(*frame));
+    auto next = session_->next(*this);
+    if (!next) return;
+    if (next->counts) count(sent_);
+    AgentCounters::count(core_->counters().bytes_sent, next->frame.bytes());
+    write(std::move(next->frame));
   }
 }
 
@@ -274,8 +275,15 @@ bool Link::arrive(const Prefix& prefix) {
   const bool is_awaited = (prefix.flags & frame_flags::notify) != 0 && prefix.body_bytes != 0;
   is_awaited ? acknowledge() : acknowledge_soon();
   if (arrival == Session::Arrival::accepted) return true;
-  if (prefix.kind == FrameKind::request) count(received_);  // the sender has counted it again
   return false;
+}
+
+// Its sender has counted it again, for this link (AgentCore::Work).
+void Link::count_repeated(InboundFrame frame) {
+  if (frame.prefix.kind != FrameKind::request) return;
+  const auto method =
+      core_->find_method(IncomingMessage(std::move(frame), core_->options().limits).request().method);
+  if (method == nullptr || !method->background) count(received_);
 }
 
 void Link::acknowledge_soon() {
@@ -399,7 +407,6 @@ void Link::dispatch(const std::shared_ptr<PendingCall>& call) {
   OutboundFrame* frame = &sealed->frame;
   std::uint64_t bytes = frame->head.size();  // what the other side counts too
   for (const Buffer& attachment : frame->attachments) bytes += padded(attachment.size());
-  if (!call->background()) count(sent_);
   if (session != nullptr) {
     // With attachments it ends once they are acknowledged: until then they may be sent again, and are
     // borrowed.
@@ -413,10 +420,17 @@ void Link::dispatch(const std::shared_ptr<PendingCall>& call) {
       window_.use(bytes);
       asked.charged = weak_from_this();
     }
-    if (session->request(std::move(*sealed), std::move(asked))) return transmit();
-    if (!call->upkeep()) window_.give_back(1, bytes);
-    return;
+    switch (session->request(std::move(*sealed), std::move(asked))) {
+      case Session::Kept::yes:
+        return transmit();
+      case Session::Kept::too_many:
+        return close(Error(ErrorKind::resource_exhausted, "the peer does not acknowledge notifications"));
+      case Session::Kept::over:
+        if (!call->upkeep()) window_.give_back(1, bytes);
+        return;
+    }
   }
+  if (!call->background()) count(sent_);
   AgentCounters::count(core_->counters().bytes_sent, bytes);
   if (call->upkeep()) {
     pending_.insert(call->id(), {call, 0, 0});
@@ -531,14 +545,15 @@ void Link::on_reply(std::shared_ptr<IncomingMessage> message) {
   if (message->has_sections())
     core_->replied(*message, peer_);  // also where nobody waits: it may hand something over
   const std::uint64_t id = message->prefix().call_id;
+  const bool resumable = (message->prefix().flags & frame_flags::resumable) != 0;
+  if (!resumable && finish_call(id, message)) return;
   if (session_ != nullptr)
     if (const auto asked = session_->answered(id)) {
       give_back(*asked);
       if (asked->call != nullptr) asked->call->finish(std::move(message));
       return;
     }
-  if (finish_call(id, message)) return;
-  if ((message->prefix().flags & frame_flags::resumable) == 0) return;
+  if (!resumable || finish_call(id, message)) return;
   // An answer takes the link that the peer's session uses. The call may have taken another one.
   for (const auto& other : core_->all_links())
     if (other.get() != this && other->ready() && other->peer() == peer_)
@@ -692,7 +707,7 @@ void Link::count_no_more(Served& call) {
 // bounded by what they belong to.
 void Link::answer(OutboundFrame&& frame, bool upkeep) {
   if (ended_) return;
-  const std::uint64_t bytes = bytes_of(frame);
+  const std::uint64_t bytes = frame.bytes();
   const std::uint64_t unsent = connection_->unsent_bytes();
   if (!upkeep && unsent > few_unsent_bytes && unsent + bytes > core_->options().limits.in_flight)
     return close(Error(ErrorKind::resource_exhausted, "the peer does not take its answers"));

@@ -110,6 +110,7 @@ class WEFT_EXPORT Link final : public ConnectionObserver, public std::enable_sha
   void on_reply(std::shared_ptr<IncomingMessage> message);
   void on_received(std::uint64_t count);
   bool arrive(const Prefix& prefix);  // false: the frame is not to be delivered
+  void count_repeated(InboundFrame frame);
   void acknowledge();
   void acknowledge_soon();
   void give_back(const Session::Asked& asked);

@@ -57,12 +57,12 @@ std::shared_ptr<PendingCall> Session::next_call(const Link& link) {
 }
 
 std::uint64_t Session::keep(Frame&& frame) {
-  if (frame.kind == FrameKind::reply) kept_answers_ += frame.bytes;
+  if (frame.is_bounded()) kept_bytes_ += frame.bytes;
   kept_.push_back(std::move(frame));
   return first_ + kept_.size() - 1;
 }
 
-bool Session::request(PendingCall::Sealed&& sealed, Asked asked) {
+Session::Kept Session::request(PendingCall::Sealed&& sealed, Asked asked) {
   const std::shared_ptr<PendingCall> call = asked.call;
   {
     std::lock_guard lock(mutex_);
@@ -72,18 +72,19 @@ bool Session::request(PendingCall::Sealed&& sealed, Asked asked) {
                            .call_id = call->id(),
                            .bytes = asked.bytes,
                            .kind = FrameKind::request,
-                           .notifies = call->notify()});
+                           .notifies = call->notify(),
+                           .counts = !call->background()});
       asked_.insert(call->id(), std::move(asked));
-      return true;
+      return kept_bytes_ > max_kept_ && call->notify() ? Kept::too_many : Kept::yes;
     }
   }
   call->lose(ErrorKind::peer_lost, "the peer is gone");
-  return false;
+  return Kept::over;
 }
 
 Session::Kept Session::send(OutboundFrame&& frame) {
   const Prefix prefix = prefix_of(frame);
-  const std::uint64_t bytes = bytes_of(frame);
+  const std::uint64_t bytes = frame.bytes();
   std::shared_ptr<Link> link;
   bool too_many = false;
   {
@@ -94,7 +95,7 @@ Session::Kept Session::send(OutboundFrame&& frame) {
           .call_id = prefix.call_id,
           .bytes = bytes,
           .kind = prefix.kind});
-    too_many = kept_answers_ > max_kept_ && kept_answers_ > bytes;
+    too_many = kept_bytes_ > max_kept_ && kept_bytes_ > bytes;
     link = link_.lock();
   }
   if (link != nullptr) wake(link);
@@ -106,7 +107,7 @@ void Session::wake(const std::shared_ptr<Link>& link) {
   link->loop()->post([link] { link->transmit(); });
 }
 
-std::optional<OutboundFrame> Session::next(const Link& link) {
+std::optional<Session::Next> Session::next(const Link& link) {
   std::lock_guard lock(mutex_);
   if (ended_ || link_.lock().get() != &link || next_ == first_ + kept_.size()) return std::nullopt;
   Frame& kept = kept_[static_cast<std::size_t>(next_++ - first_)];
@@ -126,12 +127,12 @@ std::optional<OutboundFrame> Session::next(const Link& link) {
       frame.sent = [check = kept.check] { (*check)(); };
     }
   }
-  return frame;
+  return Next{std::move(frame), kept.counts};
 }
 
 void Session::drop_until(std::uint64_t count, std::vector<Frame>& dropped) {
   for (; first_ < count && !kept_.empty(); ++first_) {
-    if (kept_.front().kind == FrameKind::reply) kept_answers_ -= kept_.front().bytes;
+    if (kept_.front().is_bounded()) kept_bytes_ -= kept_.front().bytes;
     dropped.push_back(std::move(kept_.front()));
     kept_.pop_front();
   }
@@ -317,7 +318,7 @@ void Session::fail_calls(const Error& error) {
 std::uint64_t Session::kept_bytes() const {
   std::uint64_t bytes = 0;
   std::lock_guard lock(mutex_);
-  for (const Frame& kept : kept_) bytes += bytes_of(kept.frame);
+  for (const Frame& kept : kept_) bytes += kept.frame.bytes();
   return bytes;
 }
 

@@ -26,7 +26,7 @@ class WEFT_EXPORT Session final : public std::enable_shared_from_this<Session> {
  public:
   static constexpr std::uint64_t over = ~std::uint64_t{0};  // in place of a count: the session has ended
 
-  // max_kept: bytes of answers that may wait for their acknowledgement.
+  // max_kept: bytes of answers and notifications that may wait for their acknowledgement.
   Session(AgentId peer, std::uint64_t id_seed, std::uint64_t max_kept);
   ~Session();
 
@@ -46,13 +46,18 @@ class WEFT_EXPORT Session final : public std::enable_shared_from_this<Session> {
   // session has ended, the call fails.
   void submit(std::shared_ptr<PendingCall> call);
   std::shared_ptr<PendingCall> next_call(const Link& link);  // null: none waits, or another link is in use
-  // Keeps a request for the link in use to transmit. false: the session has ended, and the call has failed.
-  bool request(PendingCall::Sealed&& sealed, Asked asked);
-  // An answer or a cancellation, likewise.
+  // Keeps a request for the link in use to transmit. over: the session has ended, and the call has failed.
+  // too_many: answers and notifications that the peer has not acknowledged; the link is to be closed.
   enum class Kept : std::uint8_t { yes, too_many, over };
+  Kept request(PendingCall::Sealed&& sealed, Asked asked);
+  // An answer or a cancellation, likewise.
   Kept send(OutboundFrame&& frame);
   // What `link` has to send next. Nothing: there is nothing, or another link is in use.
-  std::optional<OutboundFrame> next(const Link& link);
+  struct Next {
+    OutboundFrame frame;
+    bool counts = false;  // a request, but none of a background method
+  };
+  std::optional<Next> next(const Link& link);
   // The peer has accepted this number of frames. false: more than were sent.
   bool acknowledged(std::uint64_t count);
   // The answer has arrived: the peer has accepted the call, and what was sent before it.
@@ -101,7 +106,9 @@ class WEFT_EXPORT Session final : public std::enable_shared_from_this<Session> {
     std::uint64_t call_id = 0, bytes = 0;
     FrameKind kind = FrameKind::request;
     bool notifies = false;
+    bool counts = false;
     bool transmitted = false;
+    bool is_bounded() const { return kind == FrameKind::reply || notifies; }  // by max_kept
   };
   std::uint64_t keep(Frame&& frame);  // with the mutex
   void wake(const std::shared_ptr<Link>& link);
@@ -116,9 +123,9 @@ class WEFT_EXPORT Session final : public std::enable_shared_from_this<Session> {
 
   mutable std::mutex mutex_;  // guards what follows
   std::deque<Frame> kept_;
-  std::uint64_t first_ = 0;         // the number of the first that is kept
-  std::uint64_t next_ = 0;          // of the one that the link in use sends next
-  std::uint64_t kept_answers_ = 0;  // bytes
+  std::uint64_t first_ = 0;       // the number of the first that is kept
+  std::uint64_t next_ = 0;        // of the one that the link in use sends next
+  std::uint64_t kept_bytes_ = 0;  // of answers and notifications
   std::uint64_t accepted_ = 0;
   IdMap<Asked> asked_;
   IdMap<std::weak_ptr<IncomingCall>> serving_;

@@ -16,13 +16,13 @@ struct OutboundFrame {
   // after on_closed: lanes on other threads may still be reading them.
   std::vector<Buffer> attachments;
   Job sent;  // runs on the connection's loop once the bytes have left; never after a failure
-};
 
-inline std::uint64_t bytes_of(const OutboundFrame& frame) {
-  std::uint64_t bytes = frame.head.size();
-  for (const Buffer& attachment : frame.attachments) bytes += attachment.size();
-  return bytes;
-}
+  std::uint64_t bytes() const {  // of memory
+    std::uint64_t all = head.size();
+    for (const Buffer& attachment : attachments) all += attachment.size();
+    return all;
+  }
+};
 
 struct InboundFrame {
   Prefix prefix;

@@ -322,6 +322,11 @@ TEST(SessionSimulation, EveryCallRunsOnceInItsOrder) {
           for (const std::int64_t number : book->noted) text += " " + std::to_string(number);
           world.violation(text);
         }
+        // What Agent::quiesce() compares.
+        const auto anna = agents["anna"]->core()->work_with({"bert"});
+        const auto bert = agents["bert"]->core()->work_with({"anna"});
+        if (anna.sent != bert.received || bert.sent != anna.received)
+          world.violation("requests that were sent differ in number from those that were received");
         for (const auto& [name, agent] : agents)
           if (agent->counts().waiting + agent->counts().serving != 0) world.violation(name + " keeps calls");
       });

@@ -50,6 +50,17 @@ class Hosts:
     def run(self, host, *command, **options):
         return Program("ip", "netns", "exec", self.names[host], *command, **options)
 
+    def cable(self, host, up):
+        _ip("-n", self.names[host], "link", "set", "eth0", "up" if up else "down")
+
+    def reset_connections(self, host):
+        """Every TCP connection of that host to the others. False: the kernel or `ss` cannot."""
+        if not shutil.which("ss"):
+            return False
+        command = ["ip", "netns", "exec", self.names[host], "ss", "-K", "-t", "state", "established", "dst", "10.98.7.0/24"]
+        ended = subprocess.run(command, capture_output=True, text=True)
+        return ended.returncode == 0 and "10.98.7." in ended.stdout
+
     def close(self):
         for name in [*self.names, self._switch]:
             subprocess.run(["ip", "netns", "delete", name], capture_output=True)

@@ -5,6 +5,7 @@ import pathlib
 import signal
 import sys
 import tempfile
+import time
 import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "examples"))
@@ -145,6 +146,21 @@ class SeveralHosts(unittest.TestCase):
             self.assertEqual(other.end(), 1)
             self.assertRegex(other.output(), "first failure: a launcher was lost: .*host" + str(dying))
             self.assertTrue(all(map(is_gone, pids)))
+
+    def test_launchers_survive_resets_and_a_pulled_cable(self):
+        with tempfile.TemporaryDirectory() as folder:
+            end = pathlib.Path(folder) / "end"
+            programs, pids = self.running(SLEEPER.replace("time.sleep(3600)", f"[time.sleep(0.1) for _ in iter(lambda: os.path.exists({str(end)!r}), True)]"))
+            for host in (0, 1, 0):
+                if not self.hosts.reset_connections(host):
+                    self.skipTest("`ss -K` is missing, or the kernel cannot end connections")
+                time.sleep(1)  # a second reset of one connection would prove nothing
+            self.hosts.cable(1, up=False)
+            time.sleep(5)  # how long the cable is pulled is what this test is about
+            self.hosts.cable(1, up=True)
+            self.assertFalse(any(map(is_gone, pids)), programs[0].output() + programs[1].output())
+            end.touch()
+            self.assertEqual([program.end() for program in programs], [0, 0], programs[0].output() + programs[1].output())
 
     def test_an_interrupt_while_they_meet(self):
         for host in (0, 1):
