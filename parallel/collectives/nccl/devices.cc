@@ -27,8 +27,10 @@ std::shared_ptr<rpc::HandlerPool> threads_for_what_blocks() {
 
 Devices::Devices(DevicesOptions options) : options_(std::move(options)), made_(before) {}
 
-// The loop first: communicators that it drops are aborted in the background.
+// Watches and the loop first: communicators that they drop are aborted in the background. A watch that went
+// on would keep a communicator that a thread of the background begins to close: nothing looks at it any more.
 Devices::~Devices() {
+  for (const auto& [name, device] : made_) device.watch->end();
   if (loop_ != nullptr) loop_->stop();
   if (background_ != nullptr && !background_->running_here()) background_->join();
 }

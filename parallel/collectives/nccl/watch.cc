@@ -77,6 +77,8 @@ Watch::Watch(std::shared_ptr<rpc::Loop> loop, std::chrono::nanoseconds interval)
 
 Watch::~Watch() { state_->end(); }
 
+void Watch::end() { state_->end(); }
+
 const std::shared_ptr<rpc::Loop>& Watch::loop() const { return state_->loop; }
 
 void Watch::add(std::shared_ptr<Watched> watched) {

@@ -29,6 +29,7 @@ class WEFT_EXPORT Watch {
 
   // What is there already is there once.
   void add(std::shared_ptr<Watched> watched);
+  void end();  // releases what is watched, and what is added later. Any thread; idempotent
   const std::shared_ptr<rpc::Loop>& loop() const;
 
  private:

@@ -104,5 +104,19 @@ TEST(Watch, ItsLoopsEndLetsGo) {
   EXPECT_EQ(one->looks, 1);
 }
 
+// Its loop has ended while nothing was watched: a thread that adds something later does not know.
+TEST(Watch, KeepsNothingThatIsAddedAfterItsEnd) {
+  const auto loop = std::make_shared<rpc::AsioLoop>();
+  const auto watch = std::make_shared<Watch>(loop, 1h);
+  watch->end();
+  loop->stop();
+  const auto one = std::make_shared<Counted>();
+  one->left = 100;
+  one->at_look = [watch] {};
+  watch->add(one);
+  EXPECT_EQ(one.use_count(), 1);
+  EXPECT_EQ(one->looks, 0);
+}
+
 }  // namespace watch_test
 }  // namespace weft::collectives::nccl::testing
