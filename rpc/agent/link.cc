@@ -274,8 +274,7 @@ bool Link::arrive(const Prefix& prefix) {
   unacknowledged_.bytes += Prefix::size + prefix.message_bytes();
   const bool is_awaited = (prefix.flags & frame_flags::notify) != 0 && prefix.body_bytes != 0;
   is_awaited ? acknowledge() : acknowledge_soon();
-  if (arrival == Session::Arrival::accepted) return true;
-  return false;
+  return arrival == Session::Arrival::accepted;
 }
 
 // Its sender has counted it again, for this link (AgentCore::Work).
