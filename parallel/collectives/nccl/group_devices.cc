@@ -379,8 +379,9 @@ Future<void> GroupDevices::when_both(std::vector<Future<void>> sides, const std:
              promise = std::move(promise)](rpc::Result<void>&& result) mutable {
         if (--in_flight_ == 0) end_if_left();
         if (result.ok()) return promise.complete(std::move(result));
-        core->after_dumps([error = reason(result.error()), promise = std::move(promise)]() mutable {
-          promise.fail(std::move(error));
+        // In the group's turn, which the group's own failure may still wait for.
+        core->after_dumps([this, error = result.error(), promise = std::move(promise)]() mutable {
+          promise.fail(reason(error));
         });
       });
   return future;

@@ -605,6 +605,30 @@ TEST_P(GroupsOnDevices, WhatNcclSaysEndsTheGroupForAll) {
   expect_failure(std::move(futures), ErrorKind::unavailable, {"group 'world'", "the fake says so"});
 }
 
+// The abort may be over before the group has had its turn.
+TEST_P(GroupsOnDevices, WhatNcclSaysIsTheGroupsErrorAlsoIfTheAbortIsFaster) {
+  make_ready();
+  devices_work = false;
+  Futures futures = begin([&](const Group& group, int rank) { return group.all_reduce(tensor(rank, {1})); });
+  together(groups, [](const Group& group) { return group.barrier(); });
+  const auto core = Context::of(*company->agent(1).core())->all().front();
+  rpc::detail::Latch in_turn, goes_on, handled;
+  std::thread turn([&] {
+    core->after_dumps([&] {
+      in_turn.open();
+      goes_on.wait();
+    });
+  });
+  in_turn.wait();
+  nccl.fail(1, Result::system_error);
+  EXPECT_TRUE(eventually([&] { return !core->devices().busy(); }));
+  company->agent(1).core()->loops().front()->post([&] { handled.open(); });
+  handled.wait();
+  goes_on.open();
+  turn.join();
+  expect_failure(std::move(futures), ErrorKind::unavailable, {"group 'world'", "the fake says so"});
+}
+
 TEST_P(GroupsOnDevices, ACancelledOneIsAborted) {
   make_ready();
   devices_work = false;
