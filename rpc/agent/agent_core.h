@@ -101,8 +101,8 @@ class WEFT_EXPORT AgentCore final : public std::enable_shared_from_this<AgentCor
   std::shared_ptr<Session> session_with(const AgentId& life) const;
   std::vector<std::shared_ptr<Session>> all_sessions() const;
   const ProcessId& process() const;
-  bool is_on_this_host(const std::string& name) const;       // some absent incarnation of that name
-  std::shared_ptr<Link> link_to(const AgentId& life) const;  // any; null: none
+  bool is_on_this_host(const std::string& name) const;  // some absent incarnation of that name
+  std::vector<std::shared_ptr<Link>> links_to(const AgentId& life) const;  // ready ones, the oldest first
   // Lanes that are here before the hello of their connection: as many at a time as connections without one.
   bool keep_early_lane();  // false: there are too many
   void early_lanes_gone(std::size_t count) { early_lanes_ -= count; }

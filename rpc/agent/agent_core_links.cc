@@ -142,13 +142,13 @@ bool AgentCore::is_on_this_host(const std::string& name) const {
                      [this](const AgentId& life) { return sessions_->on_this_host(life); });
 }
 
-std::shared_ptr<Link> AgentCore::link_to(const AgentId& life) const {
+std::vector<std::shared_ptr<Link>> AgentCore::links_to(const AgentId& life) const {
+  std::vector<std::shared_ptr<Link>> links;
   std::lock_guard lock(mutex_);
-  if (!links_of_.contains(life)) return nullptr;
-  const auto found = std::find_if(links_.begin(), links_.end(), [&](const auto& link) {
-    return link->usable(true) && link->peer() == life;
-  });
-  return found == links_.end() ? nullptr : *found;
+  if (!links_of_.contains(life)) return links;
+  std::copy_if(links_.begin(), links_.end(), std::back_inserter(links),
+               [&](const auto& link) { return link->ready() && link->peer() == life; });
+  return links;
 }
 
 std::shared_ptr<Link> AgentCore::link_with(const LaneKey& key) const {
@@ -367,6 +367,7 @@ void AgentCore::end_session(const std::shared_ptr<Session>& session, const Error
   if (route != nullptr) route->keep_off();
   route = nullptr;
   session->end(reason, cause_of_ends());
+  for (const auto& link : links_to(life)) link->loop()->post([link] { link->cancel_resumable(); });
   if (ended_) return;
   for (const auto& hook : hooks_) hook->peer_gone(life, reason);
   std::lock_guard lock(mutex_);

@@ -237,7 +237,7 @@ void IncomingCall::reply(UniqueFunction<void(ValueWriter)> encode) {
     encode(message->result());
     for (auto& part : message->take_parts()) parts_.push_back(std::move(part));
     for (const auto& part : parts_) part->seal(*message);
-    const bool resumable = (is_resumable() || message->is_resumable()) && link_->session() != nullptr;
+    const bool resumable = (is_resumable() || message->is_resumable()) && link_->in_session();
     frame = message->seal_reply(id(), resumable ? frame_flags::resumable : 0);
     link_->check_fits(frame);
   } catch (...) {

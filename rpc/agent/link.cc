@@ -13,12 +13,14 @@ constexpr std::string_view certified = "cert:";  // of an identity
 constexpr auto agent_ended =
     ErrorKind::unavailable;  // the reason of a goodbye. peer_lost: its job has failed
 
-// An acknowledgement leaves with the next frame once one of these has been accepted since the last one; by
-// itself at the latest after acknowledge_after, or at the second pair. Fewer frames wait for the heartbeat.
-constexpr std::uint64_t few_frames = 32, few_bytes = 1024;
+// When accepted frames are acknowledged: with the next frame that leaves, from the first pair of limits on;
+// by a frame of its own, at the second pair. After acknowledge_after the peer need not keep large_bytes any
+// longer. Fewer frames wait for the heartbeat.
+constexpr std::uint64_t few_frames = 32, few_bytes = 1 << 20;
 constexpr std::uint64_t many_frames = 256, many_bytes = 4 << 20;
-constexpr std::uint64_t few_unsent_bytes = 1024;  // a hello, acknowledgements: less than answers that pile up
+constexpr std::uint64_t large_bytes = 1024;
 constexpr auto acknowledge_after = std::chrono::milliseconds{20};
+constexpr std::uint64_t few_unsent_bytes = 1024;  // a hello, acknowledgements: less than answers that pile up
 
 // In place of a method that is not served: layers above still read what the call carries, and it is they who
 // end what depends on it. The caller knows the method's name; the log of a notification has the id alone.
@@ -101,11 +103,10 @@ void Link::open() {
   connection->start(shared_from_this());
 }
 
-void Link::on_frame(InboundFrame frame) {
+void Link::on_frame(InboundFrame&& frame) {
   if (ended_) return;
   std::unique_lock<std::mutex> turn;
-  if (const auto session = this->session();
-      session != nullptr && (frame.prefix.flags & frame_flags::resumable) != 0) {
+  if (const auto session = session_of(frame.prefix)) {
     turn = session->turn();
     if (!arrive(frame.prefix)) return count_repeated(std::move(frame));
   }
@@ -135,13 +136,8 @@ void Link::on_frame(InboundFrame frame) {
       return on_request(std::move(message), charge != nullptr);
     case FrameKind::reply:
       return on_reply(std::move(message));
-    case FrameKind::cancel: {
-      const auto* found = incoming_.find(prefix.call_id);
-      auto call = found != nullptr ? found->call.lock() : nullptr;
-      if (call == nullptr && session_ != nullptr) call = session_->serving(prefix.call_id);
-      if (call != nullptr) call->cancel();
-      return;
-    }
+    case FrameKind::cancel:
+      return on_cancel(prefix.call_id, session_of(prefix) != nullptr);
     case FrameKind::goodbye:
       if (const auto reason = message->goodbye()) {
         end_is_proven_ = true;
@@ -233,7 +229,7 @@ void Link::on_received(std::uint64_t count) {
 }
 
 void Link::begin_session() {
-  if (ended_ || !counted_ || session() == nullptr) return;
+  if (ended_ || !counted_ || !in_session()) return;
   if (const auto begin = session_->use(shared_from_this())) {
     if (begin->number != 0) connection_->send(OutgoingMessage::plain(FrameKind::resume, begin->number));
     for (const std::uint64_t bytes : begin->charged) window_.use(bytes);
@@ -254,10 +250,18 @@ void Link::transmit() {
   while (!ended_ && session_ != nullptr) {
     auto next = session_->next(*this);
     if (!next) return;
-    if (next->counts) count(sent_);
-    AgentCounters::count(core_->counters().bytes_sent, next->frame.bytes());
-    write(std::move(next->frame));
+    transmit(std::move(*next));
   }
+}
+
+void Link::transmit(Session::Next&& next) {
+  if (next.counts) count(sent_);
+  AgentCounters::count(core_->counters().bytes_sent, next.frame.bytes());
+  write(std::move(next.frame));
+}
+
+void Link::transmit_soon(const std::shared_ptr<Link>& link) {
+  link->loop()->running_here() ? link->transmit() : link->loop()->post([link] { link->transmit(); });
 }
 
 // With the session's turn.
@@ -278,7 +282,7 @@ bool Link::arrive(const Prefix& prefix) {
 }
 
 // Its sender has counted it again, for this link (AgentCore::Work).
-void Link::count_repeated(InboundFrame frame) {
+void Link::count_repeated(InboundFrame&& frame) {
   if (frame.prefix.kind != FrameKind::request) return;
   const auto method =
       core_->find_method(IncomingMessage(std::move(frame), core_->options().limits).request().method);
@@ -287,12 +291,12 @@ void Link::count_repeated(InboundFrame frame) {
 
 void Link::acknowledge_soon() {
   if (unacknowledged_.frames >= many_frames || unacknowledged_.bytes >= many_bytes) return acknowledge();
-  if (unacknowledged_.bytes < few_bytes || acknowledge_timer_ != 0) return;
+  if (unacknowledged_.bytes < large_bytes || acknowledge_timer_ != 0) return;
   acknowledge_timer_ = loop()->schedule(later(loop()->now(), acknowledge_after), [weak = weak_from_this()] {
     const auto link = weak.lock();
     if (link == nullptr) return;
     link->acknowledge_timer_ = 0;
-    if (link->unacknowledged_.bytes >= few_bytes) link->acknowledge();
+    if (link->unacknowledged_.bytes >= large_bytes) link->acknowledge();
   });
 }
 
@@ -358,7 +362,7 @@ void Link::send(const std::shared_ptr<PendingCall>& call) {
                to_string(*call->only()) + " is gone: " + to_string(peer_) + " took its place");
     return;
   }
-  if (call->resumable() && session() != nullptr) return session_->submit(call);
+  if (call->resumable() && in_session()) return session_->submit(call);
   enter(call);
 }
 
@@ -382,6 +386,28 @@ void Link::enter(const std::shared_ptr<PendingCall>& call) {
 void Link::send_held() {
   while (!held_.empty() && window_.has_room() && !ended_)
     if (const auto call = held_.pop(); !call->finished()) dispatch(call);
+}
+
+std::shared_ptr<IncomingCall> Link::serving(std::uint64_t call_id) {
+  const auto* found = incoming_.find(call_id);
+  auto call = found != nullptr ? found->call.lock() : nullptr;
+  return call == nullptr && session_ != nullptr ? session_->serving(call_id) : call;
+}
+
+// A resumable call may have come over another link.
+void Link::on_cancel(std::uint64_t call_id, bool resumable) {
+  if (const auto call = serving(call_id)) return call->cancel();
+  if (!resumable) return;
+  for (const auto& other : core_->links_to(peer_))
+    if (other.get() != this)
+      other->loop()->post([other, call_id] {
+        if (const auto call = other->serving(call_id)) call->cancel();
+      });
+}
+
+void Link::cancel_resumable() {
+  for (const auto& call : incoming())
+    if (call->is_resumable() && !call->is_notification()) call->cancel();
 }
 
 void Link::on_credit(const CreditInfo& credit) {
@@ -419,24 +445,22 @@ void Link::dispatch(const std::shared_ptr<PendingCall>& call) {
       window_.use(bytes);
       asked.charged = weak_from_this();
     }
-    switch (session->request(std::move(*sealed), std::move(asked))) {
-      case Session::Kept::yes:
-        return transmit();
-      case Session::Kept::too_many:
+    auto kept = session->request(std::move(*sealed), std::move(asked), *this);
+    switch (kept.keep) {
+      case Session::Keep::yes:
+        return kept.next ? transmit(std::move(*kept.next)) : transmit();
+      case Session::Keep::too_many:
         return close(Error(ErrorKind::resource_exhausted, "the peer does not acknowledge notifications"));
-      case Session::Kept::over:
+      case Session::Keep::over:
         if (!call->upkeep()) window_.give_back(1, bytes);
         return;
     }
   }
   if (!call->background()) count(sent_);
   AgentCounters::count(core_->counters().bytes_sent, bytes);
-  if (call->upkeep()) {
-    pending_.insert(call->id(), {call, 0, 0});
-  } else {
-    window_.use(bytes);
-    pending_.insert(call->id(), {call, 1, bytes});
-  }
+  const bool charged = !call->upkeep();
+  if (charged) window_.use(bytes);
+  pending_.insert(call->id(), {call, charged ? 1U : 0U, charged ? bytes : 0});
   if (call->notify()) {
     frame->sent = [weak = weak_from_this(), call, first = std::move(frame->sent)]() mutable {
       if (first) first();
@@ -545,25 +569,25 @@ void Link::on_reply(std::shared_ptr<IncomingMessage> message) {
     core_->replied(*message, peer_);  // also where nobody waits: it may hand something over
   const std::uint64_t id = message->prefix().call_id;
   const bool resumable = (message->prefix().flags & frame_flags::resumable) != 0;
-  if (!resumable && finish_call(id, message)) return;
+  if (!resumable && finish_call(id, std::move(message))) return;
   if (session_ != nullptr)
     if (const auto asked = session_->answered(id)) {
       give_back(*asked);
       if (asked->call != nullptr) asked->call->finish(std::move(message));
       return;
     }
-  if (!resumable || finish_call(id, message)) return;
+  if (!resumable || finish_call(id, std::move(message))) return;
   // An answer takes the link that the peer's session uses. The call may have taken another one.
-  for (const auto& other : core_->all_links())
-    if (other.get() != this && other->ready() && other->peer() == peer_)
-      other->loop()->post([other, id, message] { other->finish_call(id, message); });
+  for (const auto& other : core_->links_to(peer_))
+    if (other.get() != this)
+      other->loop()->post([other, id, message]() mutable { other->finish_call(id, std::move(message)); });
 }
 
-bool Link::finish_call(std::uint64_t call_id, const std::shared_ptr<IncomingMessage>& answer) {
+bool Link::finish_call(std::uint64_t call_id, std::shared_ptr<IncomingMessage>&& answer) {
   const auto asked = pending_.take(call_id);
   if (!asked) return false;
   window_.give_back(asked->calls, asked->bytes);
-  if (asked->call != nullptr) asked->call->finish(answer);
+  if (asked->call != nullptr) asked->call->finish(std::move(answer));
   if (!held_.empty()) send_held();
   return true;
 }
@@ -571,8 +595,7 @@ bool Link::finish_call(std::uint64_t call_id, const std::shared_ptr<IncomingMess
 // Nothing of it is known but its prefix.
 void Link::on_skipped(const Prefix& request) {
   if (ended_ || !ready_ || core_->ended()) return;
-  if (const auto session = this->session();
-      session != nullptr && (request.flags & frame_flags::resumable) != 0) {
+  if (const auto session = session_of(request)) {
     const auto turn = session->turn();
     if (!arrive(request)) return;
   }
@@ -625,7 +648,9 @@ void Link::on_request(std::shared_ptr<IncomingMessage> message, bool admitted) {
   if (info.timeout_ns != 0)
     deadline = loop()->now() +
                std::chrono::nanoseconds(std::min<std::uint64_t>(info.timeout_ns, std::uint64_t{1} << 60));
-  Served served{{}, message->bytes(), method->upkeep};
+  Served served{.bytes = message->bytes(),
+                .expected_next = session_of(prefix) != nullptr ? expected_ : 0,
+                .upkeep = method->upkeep};
   if (method->upkeep) {
     ++unanswered_.upkeep;
   } else {
@@ -636,7 +661,6 @@ void Link::on_request(std::shared_ptr<IncomingMessage> message, bool admitted) {
                                              deadline, info.attempt, std::move(active));
   served.call = call;
   incoming_.insert(prefix.call_id, std::move(served));
-  if (call->is_resumable() && session_ != nullptr) session_->serve(prefix.call_id, call);
   if (message->has_sections()) {
     core_->prepare(std::move(call));
   } else {
@@ -671,7 +695,7 @@ void Link::reply(const Prefix& request, const FailureInfo& failure, ActiveCall a
     return;
   }
   OutboundFrame frame = OutgoingMessage::failure(request.call_id, failure);
-  if ((request.flags & frame_flags::resumable) != 0 && session() != nullptr)
+  if ((request.flags & frame_flags::resumable) != 0 && in_session())
     add_flag(frame.head.bytes(), frame_flags::resumable);
   send_reply(request.call_id, std::move(frame), std::move(active));
 }
@@ -682,7 +706,11 @@ void Link::send_reply(std::uint64_t call_id, OutboundFrame&& frame, ActiveCall&&
     Served* call = link.incoming_.find(call_id);
     if (call != nullptr) link.count_no_more(*call);
     if (has_flag(reply.head.bytes(), frame_flags::resumable) && link.session_ != nullptr) {
-      if (link.session_->send(std::move(reply)) == Session::Kept::too_many)
+      // It acknowledges its request, and what came before.
+      if (call != nullptr && call->expected_next == link.expected_) link.unacknowledged_ = {};
+      auto kept = link.session_->answer(std::move(reply), link);
+      if (kept.next && !link.ended_) link.transmit(std::move(*kept.next));
+      if (kept.keep == Session::Keep::too_many)
         link.close(Error(ErrorKind::resource_exhausted, "the peer does not take its answers"));
       return;
     }
@@ -744,7 +772,7 @@ std::vector<std::shared_ptr<IncomingCall>> Link::incoming() const {
 
 void Link::call_ended(const Gone& gone) {
   core_->let_go(gone.bytes, gone.upkeep);
-  if (gone.resumable && session_ != nullptr) session_->served(gone.id);
+  if (gone.resumable && ended_ && session_ != nullptr) session_->served(gone.id);
   const auto forget = [gone](Link& link) {
     if (auto served = link.incoming_.take(gone.id)) link.count_no_more(*served);
     if (gone.deadline != 0) link.loop()->cancel(gone.deadline);
@@ -782,7 +810,7 @@ void Link::on_closed(const Error& reason) {
                                                                          : reason.kind();
   // The connection was lost, and nothing says that the peer was: it may return.
   const bool may_return = ready_ && kind == ErrorKind::peer_lost && reason.kind() == ErrorKind::peer_lost &&
-                          !end_is_proven_ && session() != nullptr;
+                          !end_is_proven_ && in_session();
   if (session_ != nullptr) {
     std::vector<std::shared_ptr<PendingCall>> resumable;
     Fifo<std::shared_ptr<PendingCall>> others;
@@ -795,6 +823,11 @@ void Link::on_closed(const Error& reason) {
       }
     }
     held_ = std::move(others);
+    // Before anybody hears that this link has ended: who looks for a call finds it here or there.
+    incoming_.for_each([&](std::uint64_t id, const Served& served) {
+      if (const auto call = served.call.lock(); call != nullptr && call->is_resumable())
+        session_->serve(id, call);
+    });
     session_->leave(*this, std::move(resumable));
   }
   core_->link_ended(shared_from_this(), route_, Error(kind, reason.what()), may_return);
@@ -806,7 +839,7 @@ void Link::on_closed(const Error& reason) {
   // Who sent a notification may leave behind it: it is served all the same.
   for (auto& [id, served] : incoming_.take_all())
     if (auto call = served.call.lock();
-        call != nullptr && !call->is_notification() && !(call->is_resumable() && session() != nullptr))
+        call != nullptr && !call->is_notification() && !(call->is_resumable() && in_session()))
       call->cancel();
   // It holds this link, until it has reported its own end: on the program's io_context that may never come.
   connection_ = nullptr;

@@ -46,18 +46,24 @@ class WEFT_EXPORT Link final : public ConnectionObserver, public std::enable_sha
 
   // The session with the peer, which resumable calls are part of. null: none exists, or it has ended. Any
   // thread, once ready.
-  std::shared_ptr<Session> session() const {
-    return session_ != nullptr && !session_->ended() ? session_ : nullptr;
+  std::shared_ptr<Session> session() const { return in_session() ? session_ : nullptr; }
+  bool in_session() const { return session_ != nullptr && !session_->ended(); }
+  // Of a frame; null: it is not resumable.
+  Session* session_of(const Prefix& frame) const {
+    return (frame.flags & frame_flags::resumable) != 0 && in_session() ? session_.get() : nullptr;
   }
   bool had_session() const { return session_ != nullptr; }  // any thread, once ready
   // With the hello. null: the session with this incarnation has ended.
   void join(std::shared_ptr<Session> session);
   void begin_session();  // sends over this link what the session has to send, unless another one does
   void transmit();       // what the session has to send next, if this link is in use
-  void send_waiting();   // calls that wait in the session, likewise
+  static void transmit_soon(const std::shared_ptr<Link>& link);  // the same, on its loop
+  void send_waiting();                                           // calls that wait in the session, likewise
+  void enter(const std::shared_ptr<PendingCall>& call);          // sends the call once there is credit
 
   void send(const std::shared_ptr<PendingCall>& call);
   void cancel(std::uint64_t call_id);  // tells the callee; the call itself ends elsewhere
+  void cancel_resumable();             // calls that are served here: their session has ended
   void say_goodbye();                  // no new requests from here
   void close(const Error& reason);
   void finish(const Error& reason);       // ends the calls, sends what is queued, closes
@@ -87,7 +93,7 @@ class WEFT_EXPORT Link final : public ConnectionObserver, public std::enable_sha
   std::uint64_t requests_received() const { return received_; }
   std::uint64_t id_seed() const { return incoming_.seed(); }  // of both tables of calls; a secret
 
-  void on_frame(InboundFrame frame) override;
+  void on_frame(InboundFrame&& frame) override;
   bool awaits(const Prefix& reply) override {
     return pending_.contains(reply.call_id) || (session_ != nullptr && session_->awaits(reply.call_id));
   }
@@ -96,8 +102,9 @@ class WEFT_EXPORT Link final : public ConnectionObserver, public std::enable_sha
 
  private:
   struct Served {
-    std::weak_ptr<IncomingCall> call;
+    std::weak_ptr<IncomingCall> call = {};
     std::uint64_t bytes = 0;
+    std::uint64_t expected_next = 0;  // expected_ after a resumable request; 0: it is not
     bool upkeep = false;
     bool counted = true;  // below: until its answer is sent, which gives its credit back, or it has gone
   };
@@ -106,17 +113,20 @@ class WEFT_EXPORT Link final : public ConnectionObserver, public std::enable_sha
   void end_handshake();
   void become_lane();  // of another link, once the hello has left
   void on_request(std::shared_ptr<IncomingMessage> message, bool admitted);
-  bool finish_call(std::uint64_t call_id, const std::shared_ptr<IncomingMessage>& answer);  // one made here
+  bool finish_call(std::uint64_t call_id,
+                   std::shared_ptr<IncomingMessage>&& answer);  // false: not made here, and `answer` is kept
   void on_reply(std::shared_ptr<IncomingMessage> message);
+  void on_cancel(std::uint64_t call_id, bool resumable);
+  std::shared_ptr<IncomingCall> serving(std::uint64_t call_id);  // null: none of that id
   void on_received(std::uint64_t count);
+  void transmit(Session::Next&& next);
   bool arrive(const Prefix& prefix);  // false: the frame is not to be delivered
-  void count_repeated(InboundFrame frame);
+  void count_repeated(InboundFrame&& frame);
   void acknowledge();
   void acknowledge_soon();
   void give_back(const Session::Asked& asked);
   void write(OutboundFrame&& frame);  // with an acknowledgement that is due
   void on_credit(const CreditInfo& credit);
-  void enter(const std::shared_ptr<PendingCall>& call);     // waits for credit
   void dispatch(const std::shared_ptr<PendingCall>& call);  // with credit
   void send_held();
   void count_no_more(Served& call);

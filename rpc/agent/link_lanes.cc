@@ -34,7 +34,7 @@ class LinkLanes::Dial final : public ConnectionObserver, public std::enable_shar
     connection_->start(shared_from_this());
   }
   // The other side's hello, which it says before it knows what comes.
-  void on_frame(InboundFrame frame) override {
+  void on_frame(InboundFrame&& frame) override {
     if (frame.prefix.kind != FrameKind::hello)
       throw Error(ErrorKind::protocol_error, "bad frame: a lane was answered by something else than a Hello");
     answered_ = true;

@@ -101,8 +101,12 @@ void Route::place(std::shared_ptr<PendingCall> call) {
   }
   auto link = link_;
   // The route leads to who was heard of last by that name. Another life may still be there, or there already.
-  if (call->only() != nullptr && (link == nullptr || link->peer() != *call->only()))
-    if (auto same = core->link_to(*call->only())) link = std::move(same);
+  if (call->only() != nullptr && (link == nullptr || link->peer() != *call->only())) {
+    const auto same = core->links_to(*call->only());
+    const auto usable =
+        std::find_if(same.begin(), same.end(), [](const auto& it) { return it->usable(true); });
+    if (usable != same.end()) link = *usable;
+  }
   if (link != nullptr && link->usable(call->upkeep())) {
     watch_time(call, false);
     // Links of one route may live on another loop than the route where both sides dialled at once.

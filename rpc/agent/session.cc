@@ -15,7 +15,7 @@ Prefix prefix_of(const OutboundFrame& frame) {
 }  // namespace
 
 Session::Session(AgentId peer, std::uint64_t id_seed, std::uint64_t max_kept)
-    : peer_(std::move(peer)), max_kept_(max_kept), asked_(id_seed), serving_(id_seed) {}
+    : peer_(std::move(peer)), max_kept_(max_kept), unsent_(kept_.end()), asked_(id_seed), serving_(id_seed) {}
 
 Session::~Session() = default;
 
@@ -36,12 +36,14 @@ void Session::submit(std::shared_ptr<PendingCall> call) {
   {
     std::lock_guard lock(mutex_);
     if (!ended_) {
-      waiting_.push_back(std::exchange(call, nullptr));
       link = link_.lock();
+      const bool at_once =
+          link != nullptr && waiting_.empty() && link->usable_for_replies() && link->loop()->running_here();
+      if (!at_once) waiting_.push(std::exchange(call, nullptr));
     }
   }
   if (call != nullptr) {
-    call->lose(ErrorKind::peer_lost, "the peer is gone");
+    link != nullptr ? link->enter(call) : (void)call->lose(ErrorKind::peer_lost, "the peer is gone");
   } else if (link != nullptr) {
     link->loop()->running_here() ? link->send_waiting()
                                  : link->loop()->post([link] { link->send_waiting(); });
@@ -50,19 +52,18 @@ void Session::submit(std::shared_ptr<PendingCall> call) {
 
 std::shared_ptr<PendingCall> Session::next_call(const Link& link) {
   std::lock_guard lock(mutex_);
-  if (waiting_.empty() || link_.lock().get() != &link) return nullptr;
-  auto call = std::move(waiting_.front());
-  waiting_.pop_front();
-  return call;
+  if (waiting_.empty() || in_use_ != &link) return nullptr;
+  return waiting_.pop();
 }
 
 std::uint64_t Session::keep(Frame&& frame) {
   if (frame.is_bounded()) kept_bytes_ += frame.bytes;
   kept_.push_back(std::move(frame));
-  return first_ + kept_.size() - 1;
+  if (unsent_ == kept_.end()) --unsent_;
+  return end_of_kept() - 1;
 }
 
-Session::Kept Session::request(PendingCall::Sealed&& sealed, Asked asked) {
+Session::Kept Session::request(PendingCall::Sealed&& sealed, Asked asked, const Link& link) {
   const std::shared_ptr<PendingCall> call = asked.call;
   {
     std::lock_guard lock(mutex_);
@@ -75,42 +76,37 @@ Session::Kept Session::request(PendingCall::Sealed&& sealed, Asked asked) {
                            .notifies = call->notify(),
                            .counts = !call->background()});
       asked_.insert(call->id(), std::move(asked));
-      return kept_bytes_ > max_kept_ && call->notify() ? Kept::too_many : Kept::yes;
+      if (kept_bytes_ > max_kept_ && call->notify()) return {Keep::too_many};
+      return {Keep::yes, next_if_last(link)};
     }
   }
   call->lose(ErrorKind::peer_lost, "the peer is gone");
-  return Kept::over;
+  return {Keep::over};
 }
 
-Session::Kept Session::send(OutboundFrame&& frame) {
+Session::Kept Session::answer(OutboundFrame&& frame, const Link& link) {
   const Prefix prefix = prefix_of(frame);
   const std::uint64_t bytes = frame.bytes();
-  std::shared_ptr<Link> link;
-  bool too_many = false;
+  std::shared_ptr<Link> other;
+  Kept kept;
   {
     std::lock_guard lock(mutex_);
-    if (ended_) return Kept::over;
+    if (ended_) return {Keep::over};
     keep({.frame = std::move(frame),
           .check = nullptr,
           .call_id = prefix.call_id,
           .bytes = bytes,
           .kind = prefix.kind});
-    too_many = kept_bytes_ > max_kept_ && kept_bytes_ > bytes;
-    link = link_.lock();
+    kept.next = next_if_last(link);
+    if (kept_bytes_ > max_kept_ && kept_bytes_ > bytes) kept.keep = Keep::too_many;
+    if (!kept.next) other = link_.lock();
   }
-  if (link != nullptr) wake(link);
-  return too_many ? Kept::too_many : Kept::yes;
+  if (other != nullptr) Link::transmit_soon(other);
+  return kept;
 }
 
-void Session::wake(const std::shared_ptr<Link>& link) {
-  if (link->loop()->running_here()) return link->transmit();
-  link->loop()->post([link] { link->transmit(); });
-}
-
-std::optional<Session::Next> Session::next(const Link& link) {
-  std::lock_guard lock(mutex_);
-  if (ended_ || link_.lock().get() != &link || next_ == first_ + kept_.size()) return std::nullopt;
-  Frame& kept = kept_[static_cast<std::size_t>(next_++ - first_)];
+Session::Next Session::take_next() {
+  Frame& kept = *unsent_++;
   OutboundFrame frame;
   frame.head = kept.frame.head;
   frame.attachments = kept.frame.attachments;
@@ -127,29 +123,40 @@ std::optional<Session::Next> Session::next(const Link& link) {
       frame.sent = [check = kept.check] { (*check)(); };
     }
   }
-  return Next{std::move(frame), kept.counts};
+  return {std::move(frame), kept.counts};
 }
 
-void Session::drop_until(std::uint64_t count, std::vector<Frame>& dropped) {
+std::optional<Session::Next> Session::next_if_last(const Link& link) {
+  if (in_use_ != &link || unsent_ == kept_.end() || std::next(unsent_) != kept_.end()) return std::nullopt;
+  return take_next();
+}
+
+std::optional<Session::Next> Session::next(const Link& link) {
+  std::lock_guard lock(mutex_);
+  if (ended_ || in_use_ != &link || unsent_ == kept_.end()) return std::nullopt;
+  return take_next();
+}
+
+void Session::drop_until(std::uint64_t count, std::list<Frame>& dropped) {
   for (; first_ < count && !kept_.empty(); ++first_) {
-    if (kept_.front().is_bounded()) kept_bytes_ -= kept_.front().bytes;
-    dropped.push_back(std::move(kept_.front()));
-    kept_.pop_front();
+    const auto first = kept_.begin();
+    if (first->is_bounded()) kept_bytes_ -= first->bytes;
+    if (unsent_ == first) ++unsent_;
+    dropped.splice(dropped.end(), kept_, first);
   }
-  next_ = std::max(next_, first_);
 }
 
-void Session::finish_notifications(const std::vector<Frame>& dropped) {
+void Session::finish_notifications(const std::list<Frame>& dropped) {
   for (const Frame& frame : dropped)
     if (frame.notifies) notified(frame.call_id);
 }
 
 bool Session::acknowledged(std::uint64_t count) {
-  std::vector<Frame> dropped;  // destroyed outside the mutex
+  std::list<Frame> dropped;  // destroyed outside the mutex
   {
     std::lock_guard lock(mutex_);
     if (ended_) return true;
-    if (count > first_ + kept_.size()) return false;
+    if (count > end_of_kept()) return false;
     drop_until(count, dropped);
   }
   finish_notifications(dropped);
@@ -162,7 +169,7 @@ std::optional<Session::Asked> Session::take(std::uint64_t call_id) {
 }
 
 std::optional<Session::Asked> Session::answered(std::uint64_t call_id) {
-  std::vector<Frame> dropped;
+  std::list<Frame> dropped;
   std::optional<Asked> asked;
   {
     std::lock_guard lock(mutex_);
@@ -179,15 +186,23 @@ void Session::notified(std::uint64_t call_id) {
 }
 
 void Session::cancel(std::uint64_t call_id) {
+  OutboundFrame frame = OutgoingMessage::plain(FrameKind::cancel, call_id);
+  add_flag(frame.head.bytes(), frame_flags::resumable);
+  std::shared_ptr<Link> link;
   {
     std::lock_guard lock(mutex_);
     Asked* asked = asked_.find(call_id);
-    if (asked == nullptr || asked->call == nullptr) return;
+    if (ended_ || asked == nullptr || asked->call == nullptr) return;
     asked->call = nullptr;  // its answer still comes, and brings its credit
+    const std::uint64_t bytes = frame.bytes();
+    keep({.frame = std::move(frame),
+          .check = nullptr,
+          .call_id = call_id,
+          .bytes = bytes,
+          .kind = FrameKind::cancel});
+    link = link_.lock();
   }
-  OutboundFrame frame = OutgoingMessage::plain(FrameKind::cancel, call_id);
-  add_flag(frame.head.bytes(), frame_flags::resumable);
-  send(std::move(frame));
+  if (link != nullptr) Link::transmit_soon(link);
 }
 
 bool Session::awaits(std::uint64_t call_id) const {
@@ -237,7 +252,8 @@ std::optional<Session::Begin> Session::use(const std::shared_ptr<Link>& link) {
     return std::nullopt;
   }
   link_ = link;
-  next_ = first_;
+  in_use_ = link.get();
+  unsent_ = kept_.begin();
   Begin begin{.number = first_, .charged = {}};
   for (const Frame& kept : kept_) {
     Asked* asked = kept.kind == FrameKind::request ? asked_.find(kept.call_id) : nullptr;
@@ -252,8 +268,7 @@ void Session::leave(const Link& link, std::vector<std::shared_ptr<PendingCall>> 
   std::shared_ptr<Link> successor;
   {
     std::lock_guard lock(mutex_);
-    waiting_.insert(waiting_.begin(), std::make_move_iterator(held.begin()),
-                    std::make_move_iterator(held.end()));
+    for (; !held.empty(); held.pop_back()) waiting_.push_front(std::move(held.back()));
     std::erase_if(others_, [&](const auto& weak) {
       const auto other = weak.lock();
       return other == nullptr || other.get() == &link;
@@ -263,6 +278,7 @@ void Session::leave(const Link& link, std::vector<std::shared_ptr<PendingCall>> 
       successor = used;  // takes what was held here
     } else {
       link_.reset();
+      in_use_ = nullptr;
       if (!others_.empty()) {
         successor = others_.front().lock();
         others_.erase(others_.begin());
@@ -277,8 +293,8 @@ void Session::leave(const Link& link, std::vector<std::shared_ptr<PendingCall>> 
 void Session::end(const Error& reason, const std::optional<Error>& cause) {
   std::vector<std::pair<std::uint64_t, Asked>> asked;
   std::vector<std::pair<std::uint64_t, std::weak_ptr<IncomingCall>>> serving;
-  std::deque<std::shared_ptr<PendingCall>> waiting;
-  std::deque<Frame> kept;
+  Fifo<std::shared_ptr<PendingCall>> waiting;
+  std::list<Frame> kept;
   {
     std::lock_guard lock(mutex_);
     if (ended_) return;
@@ -286,9 +302,11 @@ void Session::end(const Error& reason, const std::optional<Error>& cause) {
     is_over_ = true;
     asked = asked_.take_all();
     serving = serving_.take_all();
-    waiting.swap(waiting_);
+    waiting = std::exchange(waiting_, {});
     kept.swap(kept_);
+    unsent_ = kept_.end();
     link_.reset();
+    in_use_ = nullptr;
     others_.clear();
   }
   const auto lose = [&](PendingCall& call) {
@@ -309,7 +327,7 @@ void Session::fail_calls(const Error& error) {
     asked_.for_each([&](std::uint64_t, const Asked& asked) {
       if (asked.call != nullptr) calls.push_back(asked.call);
     });
-    for (auto& call : std::exchange(waiting_, {})) calls.push_back(std::move(call));
+    while (!waiting_.empty()) calls.push_back(waiting_.pop());
   }
   std::sort(calls.begin(), calls.end(), [](const auto& a, const auto& b) { return a->id() < b->id(); });
   for (const auto& call : calls) call->fail(error);
@@ -338,13 +356,10 @@ std::vector<std::shared_ptr<PendingCall>> Session::waiting() const {
 
 std::vector<std::shared_ptr<IncomingCall>> Session::orphans() const {
   std::vector<std::shared_ptr<IncomingCall>> calls;
-  {
-    std::lock_guard lock(mutex_);
-    serving_.for_each([&](std::uint64_t, const std::weak_ptr<IncomingCall>& weak) {
-      if (auto call = weak.lock()) calls.push_back(std::move(call));
-    });
-  }
-  std::erase_if(calls, [](const auto& call) { return call->connected(); });
+  std::lock_guard lock(mutex_);
+  serving_.for_each([&](std::uint64_t, const std::weak_ptr<IncomingCall>& weak) {
+    if (auto call = weak.lock()) calls.push_back(std::move(call));
+  });
   return calls;
 }
 

@@ -13,9 +13,10 @@
 #pragma once
 
 #include <weft/rpc/agent/pending_call.h>
+#include <weft/rpc/core/fifo.h>
 #include <weft/rpc/core/id_map.h>
 
-#include <deque>
+#include <list>
 #include <mutex>
 
 namespace weft::rpc {
@@ -46,17 +47,23 @@ class WEFT_EXPORT Session final : public std::enable_shared_from_this<Session> {
   // session has ended, the call fails.
   void submit(std::shared_ptr<PendingCall> call);
   std::shared_ptr<PendingCall> next_call(const Link& link);  // null: none waits, or another link is in use
-  // Keeps a request for the link in use to transmit. over: the session has ended, and the call has failed.
-  // too_many: answers and notifications that the peer has not acknowledged; the link is to be closed.
-  enum class Kept : std::uint8_t { yes, too_many, over };
-  Kept request(PendingCall::Sealed&& sealed, Asked asked);
-  // An answer or a cancellation, likewise.
-  Kept send(OutboundFrame&& frame);
-  // What `link` has to send next. Nothing: there is nothing, or another link is in use.
+  // What a link has to send.
   struct Next {
     OutboundFrame frame;
     bool counts = false;  // a request, but none of a background method
   };
+  // over: the session has ended. too_many: answers and notifications that the peer has not acknowledged; the
+  // link is to be closed.
+  enum class Keep : std::uint8_t { yes, too_many, over };
+  struct Kept {
+    Keep keep = Keep::yes;
+    std::optional<Next> next = {};  // the frame, if the given link is in use and has nothing to send before
+  };
+  // Keeps a request for the link in use. If the session has ended, the call fails.
+  Kept request(PendingCall::Sealed&& sealed, Asked asked, const Link& link);
+  // An answer, likewise.
+  Kept answer(OutboundFrame&& frame, const Link& link);
+  // What `link` has to send next. Nothing: there is nothing, or another link is in use.
   std::optional<Next> next(const Link& link);
   // The peer has accepted this number of frames. false: more than were sent.
   bool acknowledged(std::uint64_t count);
@@ -73,6 +80,7 @@ class WEFT_EXPORT Session final : public std::enable_shared_from_this<Session> {
   std::unique_lock<std::mutex> turn() { return std::unique_lock(turn_); }
   enum class Arrival : std::uint8_t { accepted, repeated, gap };
   Arrival arrive(std::uint64_t number);
+  // A call whose link has ended: its answer takes another one.
   void serve(std::uint64_t call_id, std::weak_ptr<IncomingCall> call);
   void served(std::uint64_t call_id);  // the call is gone
   std::shared_ptr<IncomingCall> serving(std::uint64_t call_id) const;
@@ -80,9 +88,8 @@ class WEFT_EXPORT Session final : public std::enable_shared_from_this<Session> {
   // --- Links ---
   struct Begin {
     std::uint64_t number = 0;  // of the first frame that is sent
-    std::vector<std::uint64_t>
-        charged;  // bytes of each request that is sent again: they use the link's credit
-    std::deque<std::shared_ptr<PendingCall>> waiting;  // calls that waited for a link
+    // Bytes of each request that is sent again: they use the link's credit.
+    std::vector<std::uint64_t> charged;
   };
   // From now on the session sends over this link. Nothing: it does so already, or another one is in use,
   // which this one may succeed.
@@ -110,10 +117,13 @@ class WEFT_EXPORT Session final : public std::enable_shared_from_this<Session> {
     bool transmitted = false;
     bool is_bounded() const { return kind == FrameKind::reply || notifies; }  // by max_kept
   };
-  std::uint64_t keep(Frame&& frame);  // with the mutex
-  void wake(const std::shared_ptr<Link>& link);
-  void drop_until(std::uint64_t count, std::vector<Frame>& dropped);  // with the mutex
-  void finish_notifications(const std::vector<Frame>& dropped);
+  // With the mutex:
+  std::uint64_t keep(Frame&& frame);
+  std::uint64_t end_of_kept() const { return first_ + kept_.size(); }
+  Next take_next();
+  std::optional<Next> next_if_last(const Link& link);
+  void drop_until(std::uint64_t count, std::list<Frame>& dropped);  // with the mutex
+  void finish_notifications(const std::list<Frame>& dropped);
   std::optional<Asked> take(std::uint64_t call_id);
 
   const AgentId peer_;
@@ -121,16 +131,17 @@ class WEFT_EXPORT Session final : public std::enable_shared_from_this<Session> {
 
   std::mutex turn_;  // of deliveries; taken before mutex_
 
-  mutable std::mutex mutex_;  // guards what follows
-  std::deque<Frame> kept_;
-  std::uint64_t first_ = 0;       // the number of the first that is kept
-  std::uint64_t next_ = 0;        // of the one that the link in use sends next
-  std::uint64_t kept_bytes_ = 0;  // of answers and notifications
+  mutable std::mutex mutex_;           // guards what follows
+  std::list<Frame> kept_;              // in their order; from first_ on
+  std::list<Frame>::iterator unsent_;  // of the link in use
+  std::uint64_t first_ = 0;            // the number of the first that is kept
+  std::uint64_t kept_bytes_ = 0;       // of answers and notifications
   std::uint64_t accepted_ = 0;
   IdMap<Asked> asked_;
   IdMap<std::weak_ptr<IncomingCall>> serving_;
-  std::deque<std::shared_ptr<PendingCall>> waiting_;
+  Fifo<std::shared_ptr<PendingCall>> waiting_;
   std::weak_ptr<Link> link_;                 // in use
+  const Link* in_use_ = nullptr;             // the same, to compare
   std::vector<std::weak_ptr<Link>> others_;  // that may succeed it
   std::optional<Error> ended_;
   std::atomic<bool> is_over_{false};  // ended_ is set

@@ -16,6 +16,8 @@ class Fifo {
   T& operator[](std::size_t i) { return items_[first_ + i]; }  // 0: the front
   const T& operator[](std::size_t i) const { return items_[first_ + i]; }
   T& front() { return items_[first_]; }
+  auto begin() const { return items_.begin() + static_cast<std::ptrdiff_t>(first_); }
+  auto end() const { return items_.end(); }
 
   template <class Item>
   void push(Item&& item) {

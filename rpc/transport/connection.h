@@ -46,7 +46,7 @@ struct ConnectionOptions {
 class WEFT_EXPORT ConnectionObserver {
  public:
   virtual ~ConnectionObserver() = default;
-  virtual void on_frame(InboundFrame frame) = 0;
+  virtual void on_frame(InboundFrame&& frame) = 0;
   // Whether anybody waits for the large reply whose prefix this is; else it is skipped.
   virtual bool awaits(const Prefix& reply) { return (void)reply, true; }
   // A large message was skipped: a request, as there is no room for it, or a reply that nobody waits for.

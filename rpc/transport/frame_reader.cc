@@ -78,7 +78,8 @@ std::optional<InboundFrame> FrameReader::next() {
           "the peer speaks TLS, and this agent has no credentials for it (AgentOptions::credentials)");
     if (staged() < Prefix::size) return std::nullopt;
     take(prefix_bytes_);
-    frame_ = {};
+    frame_.header = {};  // both were moved away with the frame before
+    frame_.attachments.clear();
     frame_.prefix = decode(prefix_bytes_, limits_);
     if (guarded_ && !greeted_) check_greeting();
     if (guarded_ && frame_.prefix.carries_call() && frame_.prefix.message_bytes() >= Admission::large) {

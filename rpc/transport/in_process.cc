@@ -80,7 +80,7 @@ class InProcessConnection final : public Connection,
       inbound.attachments.push_back(Buffer::copy(attachment.bytes()));
     return inbound;
   }
-  void arrive(InboundFrame frame) {
+  void arrive(InboundFrame&& frame) {
     if (closed_) return;
     received_bytes_ += Prefix::size + frame.header.size() + frame.prefix.body_bytes;
     if (observer_ == nullptr) {
@@ -89,7 +89,7 @@ class InProcessConnection final : public Connection,
       deliver(std::move(frame));
     }
   }
-  void deliver(InboundFrame frame) {
+  void deliver(InboundFrame&& frame) {
     auto observer = observer_;
     try {
       observer->on_frame(std::move(frame));

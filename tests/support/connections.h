@@ -30,7 +30,7 @@ class End final : public rpc::ConnectionObserver {
   rpc::Loop& loop() { return *connection_->loop(); }
   std::function<void(const rpc::InboundFrame&)> react;  // on the loop, before the frame is kept
 
-  void on_frame(rpc::InboundFrame frame) override {
+  void on_frame(rpc::InboundFrame&& frame) override {
     if (react) react(frame);
     std::lock_guard lock(mutex_);
     on_loop_ = on_loop_ && connection_->loop()->running_here();

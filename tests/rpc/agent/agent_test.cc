@@ -76,7 +76,7 @@ TEST(AgentSecrets, TheSeedOfItsTablesIsNotItsIncarnation) {
   EXPECT_NE(seed("here"), 0U);
   EXPECT_NE(seed("here"), seed("there"));
   test::got(cluster.peer("here", "there").ready());
-  EXPECT_EQ(cluster["here"].core()->link_to(cluster["there"].id())->id_seed(), seed("here"));
+  EXPECT_EQ(cluster["here"].core()->links_to(cluster["there"].id()).front()->id_seed(), seed("here"));
 }
 
 }  // namespace

@@ -53,11 +53,11 @@ class FaultyObserver final : public rpc::ConnectionObserver {
                  Plant& plant)
       : observer_(std::move(observer)), loop_(std::move(loop)), plant_(plant) {}
 
-  void on_frame(rpc::InboundFrame frame) override {
+  void on_frame(rpc::InboundFrame&& frame) override {
     const bool request = frame.prefix.kind == rpc::FrameKind::request;
     if (frame.prefix.kind == rpc::FrameKind::reply && plant_.bears(Fault::answer_is_lost)) return;
     if (frame.prefix.kind == rpc::FrameKind::credit && plant_.bears(Fault::credit_is_lost)) return;
-    if (request && plant_.bears(Fault::request_comes_twice)) observer_->on_frame(frame);
+    if (request && plant_.bears(Fault::request_comes_twice)) observer_->on_frame(rpc::InboundFrame(frame));
     if (!frame.attachments.empty() && plant_.bears(Fault::touches_what_it_delivered, 700))
       loop_->schedule(rpc::later(loop_->now(), std::chrono::microseconds(200)),
                       [touched = frame.attachments]() mutable {

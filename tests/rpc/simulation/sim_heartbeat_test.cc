@@ -84,7 +84,7 @@ class Raw : public std::enable_shared_from_this<Raw> {
   // Weak: the connection keeps it, and Raw keeps the connection.
   struct Ear final : rpc::ConnectionObserver {
     explicit Ear(std::weak_ptr<Raw> of) : raw(std::move(of)) {}
-    void on_frame(rpc::InboundFrame frame) override {
+    void on_frame(rpc::InboundFrame&& frame) override {
       if (const auto told = raw.lock()) told->kinds.push_back(frame.prefix.kind);
     }
     void on_closed(const rpc::Error&) override {

@@ -211,7 +211,7 @@ class Side final : public rpc::ConnectionObserver, public std::enable_shared_fro
     connection_->start(shared_from_this());
     send();
   }
-  void on_frame(rpc::InboundFrame frame) override {
+  void on_frame(rpc::InboundFrame&& frame) override {
     if (closed_) world_.violation("a frame after on_closed");
     if (frame.prefix.call_id != ++received_ || !is_numbered(frame)) world_.violation("a wrong frame");
     if (sent_ == frames_) finish();

@@ -53,7 +53,7 @@ struct Travelling {
 
 // One end of a connection with lanes: the connection itself, or streams alone.
 struct Ended : ConnectionObserver {
-  void on_frame(InboundFrame frame) override {
+  void on_frame(InboundFrame&& frame) override {
     if (react) react(frame);
     frames.push_back(std::move(frame));
   }

@@ -27,7 +27,7 @@ OutboundFrame beat(std::uint64_t id) { return OutgoingMessage::plain(FrameKind::
 
 class Reader : public ConnectionObserver {
  public:
-  void on_frame(InboundFrame frame) override {
+  void on_frame(InboundFrame&& frame) override {
     const bool is_beat = frame.prefix.kind == FrameKind::pong;
     order.push_back((is_beat ? "beat " : "") + std::to_string(frame.prefix.call_id));
     (is_beat ? beats : requests).push_back(frame.prefix.call_id);
@@ -184,7 +184,7 @@ TEST(AdmissionTest, KeepsAnEighthForSmallFrames) {
 
 class Holder : public ConnectionObserver {
  public:
-  void on_frame(InboundFrame frame) override {
+  void on_frame(InboundFrame&& frame) override {
     order.push_back(std::to_string(frame.prefix.call_id));
     if (frame.prefix.carries_call()) held.push_back(std::move(frame));
   }
