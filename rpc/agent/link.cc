@@ -823,7 +823,7 @@ void Link::on_closed(const Error& reason) {
       }
     }
     held_ = std::move(others);
-    // Before anybody hears that this link has ended: who looks for a call finds it here or there.
+    // Before this link is reported as ended: a search for a call finds it here or in the session.
     incoming_.for_each([&](std::uint64_t id, const Served& served) {
       if (const auto call = served.call.lock(); call != nullptr && call->is_resumable())
         session_->serve(id, call);
