@@ -13,9 +13,9 @@ constexpr std::string_view certified = "cert:";  // of an identity
 constexpr auto agent_ended =
     ErrorKind::unavailable;  // the reason of a goodbye. peer_lost: its job has failed
 
-// When accepted frames are acknowledged: with the next frame that leaves, from the first pair of limits on;
-// by a frame of its own, at the second pair. After acknowledge_after the peer need not keep large_bytes any
-// longer. Fewer frames wait for the heartbeat.
+// When accepted frames are acknowledged. From the first pair of limits on, the acknowledgement leaves with
+// the next frame; at the second pair, at once; from large_bytes on, after acknowledge_after. Fewer frames
+// wait for the heartbeat.
 constexpr std::uint64_t few_frames = 32, few_bytes = 1 << 20;
 constexpr std::uint64_t many_frames = 256, many_bytes = 4 << 20;
 constexpr std::uint64_t large_bytes = 1024;
