@@ -49,9 +49,23 @@ class Report(unittest.TestCase):
         self.assertEqual(self.report(one=["true"], two=["false"], three=["/no/such/program"]),
                          ["passed 1", "failed two", "failed three"])
 
+    def gtest(self, *lines, status=0):
+        return f"import sys; print({chr(10).join(lines)!r}); sys.exit({status})"
+
     def test_a_skipped_gtest(self):
-        self.assertEqual(self.report(one=["printf", "a_test.cc:7: Skipped\\\\nno etcd\\\\n[  SKIPPED ] A.b\\\\n"], two=["sh", "-c", "exit 77"]),
-                         ["passed 0", "skipped one: no etcd", "skipped two"])
+        skip = "a_test.cc:7: Skipped\nno etcd\n[  SKIPPED ] A.b (0 ms)"
+        self.assertEqual(self.report(one=self.gtest("[ RUN      ] A.b", skip), two=["sh", "-c", "exit 77"]),
+                         ["passed 0", "skipped one.A.b: no etcd", "skipped two"])
+
+    def test_the_cases_of_a_suite(self):
+        passed = ["[ RUN      ] A.a", "[       OK ] A.a (3 ms)", "[ RUN      ] A.b/x", "[       OK ] A.b/x (3 ms)"]
+        failed = ["[ RUN      ] B/A.c/y", "[  FAILED  ] B/A.c/y, where GetParam() = 8-byte object <01> (12 ms)",
+                  "[  FAILED  ] B/A.c/y, where GetParam() = 8-byte object <01>"]
+        self.assertEqual(self.report(one=self.gtest(*passed)), ["passed 2"])
+        self.assertEqual(self.report(one=self.gtest(*passed, *failed, status=1)), ["passed 2", "failed one.B/A.c/y"])
+        self.assertEqual(self.report(one=self.gtest(*passed, "[ RUN      ] A.d", status=1)),
+                         ["passed 2", "failed one.A.d: did not end"])
+        self.assertEqual(self.report(one=self.gtest(*passed, status=1)), ["passed 2", "failed one"])
 
     def test_a_case_of_a_test_in_python(self):
         self.assertEqual(self.report(one=self.python("print('x' * 5000)")), ["passed 1", "skipped one: Case.test_one: no: one"])
