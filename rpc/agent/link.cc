@@ -231,7 +231,6 @@ void Link::on_received(std::uint64_t count) {
 void Link::begin_session() {
   if (ended_ || !counted_ || !in_session()) return;
   if (const auto begin = session_->use(shared_from_this())) {
-    if (begin->number != 0) connection_->send(OutgoingMessage::plain(FrameKind::resume, begin->number));
     for (const std::uint64_t bytes : begin->charged) window_.use(bytes);
     transmit();
   }
@@ -255,6 +254,9 @@ void Link::transmit() {
 }
 
 void Link::transmit(Session::Next&& next) {
+  // Frames that the peer acknowledges over another link while they wait here are left out.
+  if (next.number != announced_) connection_->send(OutgoingMessage::plain(FrameKind::resume, next.number));
+  announced_ = next.number + 1;
   if (next.counts) count(sent_);
   AgentCounters::count(core_->counters().bytes_sent, next.frame.bytes());
   write(std::move(next.frame));
@@ -398,7 +400,10 @@ std::shared_ptr<IncomingCall> Link::serving(std::uint64_t call_id) {
 void Link::on_cancel(std::uint64_t call_id, bool resumable) {
   if (const auto call = serving(call_id)) return call->cancel();
   if (!resumable) return;
-  for (const auto& other : core_->links_to(peer_))
+  const auto links = core_->links_to(peer_);
+  // A link that has ended since the search is no longer among them, and its calls are in the session by then.
+  if (const auto call = serving(call_id)) return call->cancel();
+  for (const auto& other : links)
     if (other.get() != this)
       other->loop()->post([other, call_id] {
         if (const auto call = other->serving(call_id)) call->cancel();
@@ -708,8 +713,8 @@ void Link::send_reply(std::uint64_t call_id, OutboundFrame&& frame, ActiveCall&&
     if (has_flag(reply.head.bytes(), frame_flags::resumable) && link.session_ != nullptr) {
       // It acknowledges its request, and what came before.
       if (call != nullptr && call->expected_next == link.expected_) link.unacknowledged_ = {};
-      auto kept = link.session_->answer(std::move(reply), link);
-      if (kept.next && !link.ended_) link.transmit(std::move(*kept.next));
+      auto kept = link.session_->answer(std::move(reply), link.ended_ ? nullptr : &link);
+      if (kept.next) link.transmit(std::move(*kept.next));
       if (kept.keep == Session::Keep::too_many)
         link.close(Error(ErrorKind::resource_exhausted, "the peer does not take its answers"));
       return;
@@ -824,10 +829,8 @@ void Link::on_closed(const Error& reason) {
     }
     held_ = std::move(others);
     // Before this link is reported as ended: a search for a call finds it here or in the session.
-    incoming_.for_each([&](std::uint64_t id, const Served& served) {
-      if (const auto call = served.call.lock(); call != nullptr && call->is_resumable())
-        session_->serve(id, call);
-    });
+    for (const auto& call : incoming())
+      if (call->is_resumable()) session_->serve(call->id(), call);
     session_->leave(*this, std::move(resumable));
   }
   core_->link_ended(shared_from_this(), route_, Error(kind, reason.what()), may_return);

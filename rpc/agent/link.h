@@ -175,6 +175,7 @@ class WEFT_EXPORT Link final : public ConnectionObserver, public std::enable_sha
   std::shared_ptr<Session> session_;  // fixed once ready
   bool counted_ = false;              // the peer's count is known
   std::uint64_t expected_ = 0;        // the number of the next resumable frame that arrives here
+  std::uint64_t announced_ = 0;       // the same, of the peer
   struct {
     std::uint64_t frames = 0, bytes = 0;
   } unacknowledged_;

@@ -77,14 +77,14 @@ Session::Kept Session::request(PendingCall::Sealed&& sealed, Asked asked, const 
                            .counts = !call->background()});
       asked_.insert(call->id(), std::move(asked));
       if (kept_bytes_ > max_kept_ && call->notify()) return {Keep::too_many};
-      return {Keep::yes, next_if_last(link)};
+      return {Keep::yes, next_if_last(&link)};
     }
   }
   call->lose(ErrorKind::peer_lost, "the peer is gone");
   return {Keep::over};
 }
 
-Session::Kept Session::answer(OutboundFrame&& frame, const Link& link) {
+Session::Kept Session::answer(OutboundFrame&& frame, const Link* link) {
   const Prefix prefix = prefix_of(frame);
   const std::uint64_t bytes = frame.bytes();
   std::shared_ptr<Link> other;
@@ -123,11 +123,11 @@ Session::Next Session::take_next() {
       frame.sent = [check = kept.check] { (*check)(); };
     }
   }
-  return {std::move(frame), kept.counts};
+  return {std::move(frame), next_++, kept.counts};
 }
 
-std::optional<Session::Next> Session::next_if_last(const Link& link) {
-  if (in_use_ != &link || unsent_ == kept_.end() || std::next(unsent_) != kept_.end()) return std::nullopt;
+std::optional<Session::Next> Session::next_if_last(const Link* link) {
+  if (link == nullptr || in_use_ != link || next_ + 1 != end_of_kept()) return std::nullopt;
   return take_next();
 }
 
@@ -144,6 +144,7 @@ void Session::drop_until(std::uint64_t count, std::list<Frame>& dropped) {
     if (unsent_ == first) ++unsent_;
     dropped.splice(dropped.end(), kept_, first);
   }
+  next_ = std::max(next_, first_);
 }
 
 void Session::finish_notifications(const std::list<Frame>& dropped) {
@@ -254,7 +255,8 @@ std::optional<Session::Begin> Session::use(const std::shared_ptr<Link>& link) {
   link_ = link;
   in_use_ = link.get();
   unsent_ = kept_.begin();
-  Begin begin{.number = first_, .charged = {}};
+  next_ = first_;
+  Begin begin;
   for (const Frame& kept : kept_) {
     Asked* asked = kept.kind == FrameKind::request ? asked_.find(kept.call_id) : nullptr;
     if (asked == nullptr) continue;

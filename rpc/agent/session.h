@@ -50,6 +50,7 @@ class WEFT_EXPORT Session final : public std::enable_shared_from_this<Session> {
   // What a link has to send.
   struct Next {
     OutboundFrame frame;
+    std::uint64_t number = 0;
     bool counts = false;  // a request, but none of a background method
   };
   // over: the session has ended. too_many: answers and notifications that the peer has not acknowledged; the
@@ -61,8 +62,8 @@ class WEFT_EXPORT Session final : public std::enable_shared_from_this<Session> {
   };
   // Keeps a request for the link in use. If the session has ended, the call fails.
   Kept request(PendingCall::Sealed&& sealed, Asked asked, const Link& link);
-  // An answer, likewise.
-  Kept answer(OutboundFrame&& frame, const Link& link);
+  // An answer, likewise. link: null if it has ended.
+  Kept answer(OutboundFrame&& frame, const Link* link);
   // What `link` has to send next. Nothing: there is nothing, or another link is in use.
   std::optional<Next> next(const Link& link);
   // The peer has accepted this number of frames. false: more than were sent.
@@ -87,7 +88,6 @@ class WEFT_EXPORT Session final : public std::enable_shared_from_this<Session> {
 
   // --- Links ---
   struct Begin {
-    std::uint64_t number = 0;  // of the first frame that is sent
     // Bytes of each request that is sent again: they use the link's credit.
     std::vector<std::uint64_t> charged;
   };
@@ -121,7 +121,7 @@ class WEFT_EXPORT Session final : public std::enable_shared_from_this<Session> {
   std::uint64_t keep(Frame&& frame);
   std::uint64_t end_of_kept() const { return first_ + kept_.size(); }
   Next take_next();
-  std::optional<Next> next_if_last(const Link& link);
+  std::optional<Next> next_if_last(const Link* link);
   void drop_until(std::uint64_t count, std::list<Frame>& dropped);  // with the mutex
   void finish_notifications(const std::list<Frame>& dropped);
   std::optional<Asked> take(std::uint64_t call_id);
@@ -134,6 +134,7 @@ class WEFT_EXPORT Session final : public std::enable_shared_from_this<Session> {
   mutable std::mutex mutex_;           // guards what follows
   std::list<Frame> kept_;              // in their order; from first_ on
   std::list<Frame>::iterator unsent_;  // of the link in use
+  std::uint64_t next_ = 0;             // the number of unsent_
   std::uint64_t first_ = 0;            // the number of the first that is kept
   std::uint64_t kept_bytes_ = 0;       // of answers and notifications
   std::uint64_t accepted_ = 0;

@@ -14,6 +14,8 @@ namespace {
 
 // Names of peers are cheap to make up, so these bound what peers can make this agent keep.
 constexpr std::size_t max_absent_unused = 1024, max_over_unused = 4096;
+// More than a peer that keeps up leaves unacknowledged (link.cc).
+constexpr std::uint64_t min_kept = std::uint64_t{8} << 20;
 
 }  // namespace
 
@@ -89,7 +91,7 @@ class Sessions::Absence final : public std::enable_shared_from_this<Absence> {
 Sessions::Sessions(const AgentOptions& options, std::uint64_t id_seed, ProcessId own, Gone gone)
     : patience_(options.heartbeat.patience),
       id_seed_(id_seed),
-      max_kept_(options.limits.in_flight),
+      max_kept_(std::max(options.limits.in_flight, min_kept)),
       own_(own),
       gone_(std::move(gone)) {}
 

@@ -266,6 +266,16 @@ TEST_F(Sessions, WhatIsAcknowledgedIsLetGoOf) {
 }
 
 // Both sides call each other, each result is checked, and connections are reset at any time.
+TEST_F(Sessions, AnswersThatTheCallerIsAboutToAcknowledgeExceedNoLimit) {
+  rpc::Agent& anna = start("anna");
+  rpc::AgentOptions narrow;
+  narrow.limits.in_flight = 150 << 10;
+  start("bert", narrow);
+  const rpc::Peer bert = anna.connect("sim://bert");
+  for (std::int64_t number = 0; number < 50; ++number)
+    ASSERT_EQ(world_.got(bert.call<&Book::page>(number, std::uint64_t{100 << 10})).size(), 100U << 10);
+}
+
 TEST(SessionSimulation, EveryCallRunsOnceInItsOrder) {
   const auto report = for_each_seed(
       {.count = 300, .test = "SessionSimulation.EveryCallRunsOnceInItsOrder"}, [](SimWorld& world) {
