@@ -164,8 +164,20 @@ class BalancedCall final : public std::enable_shared_from_this<BalancedCall<Valu
     CallVerdict verdict;
     if (!result.ok()) verdict = CallVerdict::of(result.error(), idempotent_);
     set_->finish(choice, verdict.outcome);
-    if (!verdict.elsewhere || !again_ || latest_.cancelled()) return promise_.complete(std::move(result));
-    attempt(result.error());
+    if (!verdict.elsewhere || !again_) return promise_.complete(std::move(result));
+    latest_.cancelled() ? end_after(result.error()) : attempt(result.error());
+  }
+  // Cancelled when an attempt had failed already, and before the next one began.
+  void end_after(const std::exception_ptr& failed) {
+    try {
+      std::rethrow_exception(failed);
+    } catch (const Error& error) {
+      promise_.fail(Error(ErrorKind::cancelled,
+                          std::string("cancelled after a failed attempt: ") + error.what(),
+                          error.execution()));
+    } catch (...) {
+      promise_.fail(std::current_exception());
+    }
   }
   // Every replica has failed with `last`; null: no replica is known.
   void nobody_left(const std::exception_ptr& last) {
