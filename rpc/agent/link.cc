@@ -396,7 +396,7 @@ std::shared_ptr<IncomingCall> Link::serving(std::uint64_t call_id) {
   return call == nullptr && session_ != nullptr ? session_->serving(call_id) : call;
 }
 
-// A resumable call may have come over another link.
+// Another link may have carried a resumable call.
 void Link::on_cancel(std::uint64_t call_id, bool resumable) {
   if (const auto call = serving(call_id)) return call->cancel();
   if (!resumable) return;
