@@ -230,8 +230,8 @@ void Link::on_received(std::uint64_t count) {
 
 void Link::begin_session() {
   if (ended_ || !counted_ || !in_session()) return;
-  if (const auto begin = session_->use(shared_from_this())) {
-    for (const std::uint64_t bytes : begin->charged) window_.use(bytes);
+  if (const auto charged = session_->use(shared_from_this())) {
+    for (const std::uint64_t bytes : *charged) window_.use(bytes);
     transmit();
   }
   send_waiting();

@@ -244,7 +244,7 @@ std::shared_ptr<IncomingCall> Session::serving(std::uint64_t call_id) const {
 
 // --- Links ---
 
-std::optional<Session::Begin> Session::use(const std::shared_ptr<Link>& link) {
+std::optional<std::vector<std::uint64_t>> Session::use(const std::shared_ptr<Link>& link) {
   std::lock_guard lock(mutex_);
   if (ended_) return std::nullopt;
   const auto used = link_.lock();
@@ -256,14 +256,14 @@ std::optional<Session::Begin> Session::use(const std::shared_ptr<Link>& link) {
   in_use_ = link.get();
   unsent_ = kept_.begin();
   next_ = first_;
-  Begin begin;
+  std::vector<std::uint64_t> charged;
   for (const Frame& kept : kept_) {
     Asked* asked = kept.kind == FrameKind::request ? asked_.find(kept.call_id) : nullptr;
     if (asked == nullptr) continue;
     asked->charged = link;
-    begin.charged.push_back(kept.bytes);
+    charged.push_back(kept.bytes);
   }
-  return begin;
+  return charged;
 }
 
 void Session::leave(const Link& link, std::vector<std::shared_ptr<PendingCall>> held) {

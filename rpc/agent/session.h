@@ -87,13 +87,10 @@ class WEFT_EXPORT Session final : public std::enable_shared_from_this<Session> {
   std::shared_ptr<IncomingCall> serving(std::uint64_t call_id) const;
 
   // --- Links ---
-  struct Begin {
-    // Bytes of each request that is sent again: they use the link's credit.
-    std::vector<std::uint64_t> charged;
-  };
-  // From now on the session sends over this link. Nothing: it does so already, or another one is in use,
-  // which this one may succeed.
-  std::optional<Begin> use(const std::shared_ptr<Link>& link);
+  // From now on the session sends over this link. Returns the bytes of each request that is sent again, which
+  // use the link's credit. Nothing: the link is in use already, or another one is, which this one may
+  // succeed.
+  std::optional<std::vector<std::uint64_t>> use(const std::shared_ptr<Link>& link);
   // The link has ended. held: calls that waited for credit there. A link that may succeed it does.
   void leave(const Link& link, std::vector<std::shared_ptr<PendingCall>> held);
 

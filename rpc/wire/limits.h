@@ -16,8 +16,10 @@ struct Limits {
   // peer gets with the handshake: beyond it calls wait at the caller. One that takes no notice is refused at
   // twice as much, with resource_exhausted.
   std::uint32_t calls = 65536;
-  std::uint32_t calls_total = 1'000'000;             // of all connections, until answered; refused beyond
-  std::uint64_t in_flight = std::uint64_t{4} << 30;  // bytes; one frame may go beyond
+  std::uint32_t calls_total = 1'000'000;  // of all connections, until answered; refused beyond
+  // Bytes; one frame may go beyond. Also of answers and notifications that the peer has not acknowledged, of
+  // which at least 8 MiB may be kept (rpc/agent/session.h).
+  std::uint64_t in_flight = std::uint64_t{4} << 30;
   // Bytes, of all connections, from the moment when a frame announces its size: beyond, connections wait for
   // room for a second, then requests are refused (rpc/transport/admission.h).
   std::uint64_t in_flight_total = std::uint64_t{32} << 30;
