@@ -27,6 +27,11 @@ void refuse_arguments(IncomingCall& call, std::exception_ptr why) {
   }
 }
 
+void throw_empty_result() {
+  throw Error(ErrorKind::handler_failed,
+              "the handler returned an empty future or coroutine: it was moved from or already used");
+}
+
 MethodEntry described_entry(std::string_view service, std::string_view short_name, std::string signature,
                             std::vector<std::string> parameters, std::string result) {
   MethodEntry entry;

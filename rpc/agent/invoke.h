@@ -54,6 +54,7 @@ inline constexpr bool is_optional<std::optional<T>> = true;
 [[noreturn]] WEFT_EXPORT void throw_bad_argument(std::size_t i, const Error& error);
 WEFT_EXPORT void refuse_surplus(const IncomingCall& call, std::size_t parameters);  // throws
 WEFT_EXPORT void refuse_arguments(IncomingCall& call, std::exception_ptr why);
+[[noreturn]] WEFT_EXPORT void throw_empty_result();
 
 template <class Parameter>
 Parameter decode_argument(const IncomingCall& call, std::size_t i) {
@@ -224,7 +225,15 @@ template <class Returned, class Value, class Arguments>
 void run_handler(const std::shared_ptr<IncomingCall>& call, Returned (*invoke)(IncomingCall&, Arguments&)) {
   std::optional<Arguments> arguments = arguments_of<Arguments>(call);
   if (!arguments) return;
-  const auto run = [&] { return invoke(*call, *arguments); };
+  const auto run = [&] {
+    if constexpr (is_coroutine<Returned> || is_future<Returned>) {
+      Returned returned = invoke(*call, *arguments);
+      if (!returned.valid()) throw_empty_result();
+      return returned;
+    } else {
+      return invoke(*call, *arguments);
+    }
+  };
   if constexpr (std::same_as<Returned, Task<Value>>) {
     // The call outlives the coroutine, which may refer to its context.
     Result<Task<Value>> made = capture(run);

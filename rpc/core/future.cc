@@ -26,4 +26,11 @@ void refuse_blocking(const Loop* loop) {
                 "get() would block a thread that an agent needs: co_await the future or use then()");
 }
 
+void refuse_empty() {
+  throw Error(
+      ErrorKind::failed_precondition,
+      "an empty future or task was used: it was moved from, or its result was taken, which can be done "
+      "once");
+}
+
 }  // namespace weft::rpc::detail

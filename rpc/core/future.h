@@ -3,9 +3,10 @@
 // A future has one consumer, who chooses one way: get() on a thread of the program, co_await in a Task,
 // then(f), or async_get(token) with any Asio completion token. Destroying a future detaches: the work goes
 // on. cancel() asks the work to end early; it still completes exactly once. A promise that is destroyed
-// unfulfilled completes with ErrorKind::aborted. An exception that a continuation throws is logged and
-// counted by the agent that completes the future, and dropped. Thread-safety: the two ends may be used from
-// different threads; one end by one thread at a time.
+// unfulfilled completes with ErrorKind::aborted. A future that is empty, since it was consumed or moved from,
+// throws ErrorKind::failed_precondition when it is used. An exception that a continuation throws is logged
+// and counted by the agent that completes the future, and dropped. Thread-safety: the two ends may be used
+// from different threads; one end by one thread at a time.
 #pragma once
 
 #include <weft/rpc/core/error.h>
@@ -103,6 +104,7 @@ class WEFT_EXPORT Latch {
 };
 
 WEFT_EXPORT void refuse_blocking(const Loop* loop);  // throws on a thread that must not wait
+[[noreturn]] WEFT_EXPORT void refuse_empty();        // throws for a future that holds no result
 
 // The end of one async_get() that can be cancelled: Complete runs once, with the result or with `cancelled`.
 template <class T, class Complete>
@@ -187,17 +189,17 @@ class [[nodiscard]] Future {
   Future& operator=(Future&&) noexcept = default;
 
   bool valid() const { return state_ != nullptr; }
-  bool ready() const { return state_->done(); }
+  bool ready() const { return held()->done(); }
   const std::shared_ptr<const Loop>& loop() const {
-    return state_->loop;
+    return held()->loop;
   }  // where it is completed; may be null
   // What continuations throw goes there; null: to the loop's sink.
-  const std::shared_ptr<ExceptionSink>& exceptions() const { return state_->exceptions; }
+  const std::shared_ptr<ExceptionSink>& exceptions() const { return held()->exceptions; }
 
   // Waits on the calling thread. On a thread that an agent owns, or that runs the program's io_context under
   // an agent, a wait that would block is ErrorKind::failed_precondition, and the future stays as it was.
   T get() {
-    if (!state_->done()) detail::refuse_blocking(state_->loop.get());
+    if (!held()->done()) detail::refuse_blocking(state_->loop.get());
     auto state = std::exchange(state_, nullptr);
     if (!state->done()) {
       struct Waiter {
@@ -220,6 +222,7 @@ class [[nodiscard]] Future {
   template <class F>
   auto then(F f) {
     using Returned = std::invoke_result_t<F&, Result<T>>;
+    held();
     auto state = std::exchange(state_, nullptr);
     if constexpr (std::is_void_v<Returned>) {
       state->consume([f = std::move(f)](Result<T>&& result) mutable { f(std::move(result)); });
@@ -280,6 +283,11 @@ class [[nodiscard]] Future {
  private:
   friend class Promise<T>;
   explicit Future(std::shared_ptr<detail::FutureState<T>> state) : state_(std::move(state)) {}
+
+  const std::shared_ptr<detail::FutureState<T>>& held() const {
+    if (state_ == nullptr) detail::refuse_empty();
+    return state_;
+  }
 
   // Runs the handler on its executor. From within a cancellation signal not before that has returned.
   template <class Handler, class Work>

@@ -4,8 +4,8 @@
 // share it. It may await Future<U> and Task<U>. A context (ContextSwitch) given at the start is entered
 // whenever the task runs on a thread and left whenever it suspends. Where the executor has ended and drops
 // the resumption, the suspended task is destroyed. Arguments of a coroutine that is a Task must be values or
-// outlive it. Thread-safety: a Task object is used by one thread at a time; its body runs on one thread at a
-// time.
+// outlive it. An empty task, which was used or moved from, throws ErrorKind::failed_precondition when it is
+// used. Thread-safety: a Task object is used by one thread at a time; its body runs on one thread at a time.
 #pragma once
 
 #include <weft/rpc/core/executor.h>
@@ -162,10 +162,13 @@ class [[nodiscard]] Task {
     if (handle_) handle_.destroy();
   }
 
+  bool valid() const { return handle_ != nullptr; }
+
   // Begins the task on the calling thread, which must be the executor's; `done` gets its result, on the
   // executor.
   template <class Done>
   void start_here(Executor& executor, ContextSwitch* context, Done done) && {
+    if (!valid()) detail::refuse_empty();
     Handle handle = std::exchange(handle_, nullptr);
     promise_type& promise = handle.promise();
     promise.own_home = {&executor, context, handle};
@@ -183,6 +186,7 @@ class [[nodiscard]] Task {
   // Begins the task on the executor, as a future. What the future's continuation throws goes to the
   // executor's sink.
   Future<T> start(Executor& executor, ContextSwitch* context = nullptr) && {
+    if (!valid()) detail::refuse_empty();
     Promise<T> promise(executor.exceptions());
     Future<T> future = promise.future();
     executor.post([task = std::move(*this), &executor, context, promise = std::move(promise)]() mutable {
@@ -214,6 +218,7 @@ class [[nodiscard]] Task {
     T await_resume() { return handle.promise().take().get(); }
   };
   Awaiter awaiter(detail::TaskHome* home) && {
+    if (!valid()) detail::refuse_empty();
     handle_.promise().home = home;
     return Awaiter{std::exchange(handle_, nullptr)};
   }

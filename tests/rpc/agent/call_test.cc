@@ -346,6 +346,9 @@ struct Moody {
     return future;
   }
   Future<std::int64_t> abandon() { return Promise<std::int64_t>().future(); }
+  Future<std::int64_t> give_nothing() { return {}; }
+  Task<std::int64_t> give_no_task() { return {}; }
+  asio::awaitable<std::int64_t> give_no_awaitable() { return {}; }
   Task<std::int64_t> fail_in_task() {
     co_await Future<void>::made(Result<void>{});
     throw std::logic_error("in the task");
@@ -362,8 +365,10 @@ struct Moody {
   using Service = rpc::Service<
       "moody", Method<"refuse", &Moody::refuse>, Method<"fail", &Moody::fail>, Method<"shout", &Moody::shout>,
       Method<"fail_before", &Moody::fail_before>, Method<"fail_after", &Moody::fail_after>,
-      Method<"abandon", &Moody::abandon>, Method<"fail_in_task", &Moody::fail_in_task>,
-      Method<"fail_in_awaitable", &Moody::fail_in_awaitable>, Method<"pass_on", &Moody::pass_on>>;
+      Method<"give_nothing", &Moody::give_nothing>, Method<"give_no_task", &Moody::give_no_task>,
+      Method<"give_no_awaitable", &Moody::give_no_awaitable>, Method<"abandon", &Moody::abandon>,
+      Method<"fail_in_task", &Moody::fail_in_task>, Method<"fail_in_awaitable", &Moody::fail_in_awaitable>,
+      Method<"pass_on", &Moody::pass_on>>;
 };
 
 class HandlerErrorTest : public CallTest {
@@ -414,6 +419,15 @@ TEST_F(HandlerErrorTest, ComeFromFuturesAndTasksAsWell) {
          {ErrorKind::handler_failed, "moody.fail_in_awaitable", "std::logic_error", "in the awaitable"});
   expect(to_b.call<&Moody::abandon>(),
          {ErrorKind::aborted, "moody.abandon", "", "the work was abandoned without a result"});
+}
+
+TEST_F(HandlerErrorTest, OneThatReturnsAnEmptyFutureOrCoroutineFails) {
+  const std::string text =
+      "the handler returned an empty future or coroutine: it was moved from or already used";
+  expect(to_b.call<&Moody::give_nothing>(), {ErrorKind::handler_failed, "moody.give_nothing", "", text});
+  expect(to_b.call<&Moody::give_no_task>(), {ErrorKind::handler_failed, "moody.give_no_task", "", text});
+  expect(to_b.call<&Moody::give_no_awaitable>(),
+         {ErrorKind::handler_failed, "moody.give_no_awaitable", "", text});
 }
 
 TEST_F(HandlerErrorTest, OfANestedCallNameEveryWorkerOnTheWay) {

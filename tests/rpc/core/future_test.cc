@@ -60,6 +60,17 @@ TEST(Future, ABrokenPromiseIsAborted) {
   EXPECT_EQ(kind_of([&] { return first.get(); }), ErrorKind::aborted);
 }
 
+TEST(Future, OneThatIsEmptySaysSo) {
+  Future<int> used = Future<int>::made(3);
+  EXPECT_EQ(used.get(), 3);
+  EXPECT_FALSE(used.valid());
+  EXPECT_EQ(kind_of([&] { return used.get(); }), ErrorKind::failed_precondition);
+  EXPECT_EQ(kind_of([&] { return used.ready(); }), ErrorKind::failed_precondition);
+  EXPECT_EQ(kind_of([&] { used.then([](Result<int>&&) {}); }), ErrorKind::failed_precondition);
+  EXPECT_EQ(kind_of([&] { used.async_get([](std::exception_ptr, int) {}); }), ErrorKind::failed_precondition);
+  used.cancel();
+}
+
 TEST(Future, ThenRunsOnTheCompletingThread) {
   Promise<int> promise;
   std::thread::id ran;

@@ -34,6 +34,18 @@ TEST(Task, IsLazy) {
   EXPECT_TRUE(began);
 }
 
+TEST(Task, OneThatIsEmptySaysSo) {
+  struct Body {
+    static Task<int> await(Task<int> task) { co_return co_await std::move(task); }
+    static Task<int> await(Future<int> future) { co_return co_await std::move(future); }
+  };
+  EXPECT_EQ(kind_of([] { BlockingExecutor().run(Task<int>()); }), ErrorKind::failed_precondition);
+  EXPECT_EQ(kind_of([] { BlockingExecutor().run(Body::await(Task<int>())); }),
+            ErrorKind::failed_precondition);
+  EXPECT_EQ(kind_of([] { BlockingExecutor().run(Body::await(Future<int>())); }),
+            ErrorKind::failed_precondition);
+}
+
 TEST(Task, ReturnsValuesNothingAndMoveOnlyThings) {
   struct Body {
     static Task<std::unique_ptr<int>> make() { co_return std::make_unique<int>(4); }
