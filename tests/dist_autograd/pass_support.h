@@ -22,6 +22,7 @@ struct Weights {
   at::Tensor gradient(rpc::CallContext& call, PassId pass) {
     return Context::of(*call.core())->find(pass)->gradient(w);
   }
+  at::Tensor total(at::Tensor x) { return x.mm(w).tanh().sum(); }
   std::vector<at::Tensor> two(at::Tensor x) { return {x.mm(w), (x * 2).mm(w)}; }
   at::Tensor no_grad_seen(at::Tensor x) {
     return at::full({1}, at::GradMode::is_enabled() ? 1.0 : 0.0) + 0 * x.sum().detach();
@@ -34,9 +35,9 @@ struct Weights {
 
   using Service =
       rpc::Service<"test.weights", rpc::Constructor<at::Tensor>, rpc::Method<"multiply", &Weights::multiply>,
-                   rpc::Method<"gradient", &Weights::gradient>, rpc::Method<"two", &Weights::two>,
-                   rpc::Method<"no_grad_seen", &Weights::no_grad_seen>, rpc::Method<"fail", &Weights::fail>,
-                   rpc::Method<"fail_backward", &Weights::fail_backward>,
+                   rpc::Method<"gradient", &Weights::gradient>, rpc::Method<"total", &Weights::total>,
+                   rpc::Method<"two", &Weights::two>, rpc::Method<"no_grad_seen", &Weights::no_grad_seen>,
+                   rpc::Method<"fail", &Weights::fail>, rpc::Method<"fail_backward", &Weights::fail_backward>,
                    rpc::Method<"through", &Weights::through>, rpc::Method<"bounce", &Weights::bounce>>;
 };
 

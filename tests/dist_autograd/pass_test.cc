@@ -176,6 +176,32 @@ TEST_P(PassTest, RootBehindAnRRefAndRRefsAsArguments) {
   expect_equal(gradient_of(b, pass), bo.grad(), "b");
 }
 
+TEST_P(PassTest, ScalarRootBehindAnRRefNeedsNoGradient) {
+  Cluster cluster(2);
+  const at::Tensor a0 = draw(), x0 = draw();
+  const auto a = rref::create<Weights>(cluster.peer(0, 1), a0);
+  at::Tensor x = x0.clone().requires_grad_();
+  Pass pass{cluster[0]};
+  const rref::RRef<at::Tensor> loss = a.remote<&Weights::total>(pass, x);
+  pass.backward(loss).get();
+  at::Tensor xo = x0.clone().requires_grad_(), ao = a0.clone().requires_grad_();
+  xo.mm(ao).tanh().sum().backward();
+  expect_equal(pass.gradient(x), xo.grad(), "x");
+  expect_equal(gradient_of(a, pass), ao.grad(), "a");
+}
+
+// LibTorch takes a tensor of one element as a root without a gradient, of whatever shape, and also a leaf.
+TEST_P(PassTest, LeafOfOneElementIsARoot) {
+  Cluster cluster(1);
+  at::Tensor leaf = at::full({1, 1}, 3, GetParam()).requires_grad_();
+  at::Tensor oracle = leaf.detach().clone().requires_grad_();
+  oracle.backward();
+  Pass pass{cluster[0]};
+  pass.backward(leaf).get();
+  expect_equal(pass.gradient(leaf), oracle.grad(), "the leaf");
+  EXPECT_EQ(pass.gradient(leaf).sizes(), oracle.grad().sizes());
+}
+
 TEST_P(PassTest, ToHereIsDifferentiable) {
   Cluster cluster(2);
   const at::Tensor a0 = draw(), x0 = draw();

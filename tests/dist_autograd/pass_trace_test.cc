@@ -134,6 +134,24 @@ TEST_F(BackwardTrace, OfItsMessagesNodesAndOperatorsOnEveryWorker) {
   for (const rpc::Span& span : c) EXPECT_EQ(span.trace_low, whole.trace_low) << span.name;
 }
 
+TEST_F(BackwardTrace, OfAForwardInAPassTheOperatorsStandUnderTheirCall) {
+  start();
+  const at::Tensor x = at::ones({2, 2}, at::kDouble).requires_grad_();
+  Pass pass{cluster["a"]};
+  got(cluster.peer("a", "b").call<&Doubler::twice>(pass, x));
+  got(cluster.peer("a", "b").call<&Doubler::onward>(pass, x));
+  const auto b = take("b"), c = take("c");
+  for (const auto& [spans, method] :
+       {std::pair(b, "test.doubler.twice"), std::pair(c, "test.doubler.twice")}) {
+    const rpc::Span call = one(spans, method, true);
+    // 2 * x: an operator that runs one of the same name.
+    const auto under_call = std::count_if(spans.begin(), spans.end(), [&](const rpc::Span& span) {
+      return span.name == "aten::mul" && span.parent == call.id && span.trace_low == call.trace_low;
+    });
+    EXPECT_EQ(under_call, 1);
+  }
+}
+
 TEST_F(BackwardTrace, GoesThroughAWorkerWithoutATracer) {
   start({"b"});
   const at::Tensor x = at::ones({2, 2}, at::kDouble).requires_grad_();
