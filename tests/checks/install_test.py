@@ -31,7 +31,7 @@ class Install(unittest.TestCase):
         self.root = pathlib.Path(folder.name)
         (self.root / "CMakeLists.txt").write_text(PROJECT)
         (self.root / "layer.cc").write_text("int layer() { return 1; }\n")
-        self.cmake(0, "-S", self.root, "-B", self.root / "build", f"-DCMAKE_CXX_COMPILER={COMPILER}",
+        self.cmake(0, "-G", "Ninja", "-S", self.root, "-B", self.root / "build", f"-DCMAKE_CXX_COMPILER={COMPILER}",
                    "-DCMAKE_CXX_COMPILER_WORKS=ON", "-DCMAKE_INSTALL_LIBDIR=lib")
         self.cmake(0, "--build", self.root / "build", "--target", "weft_one")
 
