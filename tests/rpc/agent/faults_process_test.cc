@@ -49,6 +49,12 @@ AgentOptions options(const std::string& name, const std::string& listen = "tcp:/
   return options;
 }
 
+// Of agents that hundreds of others dial at once.
+AgentOptions patient(AgentOptions options) {
+  options.connect_timeout = options.handshake_timeout = test::too_long;
+  return options;
+}
+
 // A vault in a process of its own, which says where it listens.
 void keep_vault(int pipe, const std::string& listen, Heartbeat heartbeat = {}) {
   auto with = options("vault", listen);
@@ -240,7 +246,7 @@ TEST(StormTest, TenThousandIdleConnectionsAreKeptAndOneMoreIsServed) {
   auto with = options("server");
   with.heartbeat.interval = 0s;  // they would not answer
   with.limits.header = 1 << 20;
-  Agent server(std::move(with));
+  Agent server(patient(std::move(with)));
   server.serve(std::make_shared<Vault>());
   const test::Leaks idle;
   const std::size_t before = resident_bytes();
@@ -255,7 +261,7 @@ TEST(StormTest, TenThousandIdleConnectionsAreKeptAndOneMoreIsServed) {
     EXPECT_LE(each, std::size_t{64} << 10);
   }
   {
-    Agent client(options("client", ""));
+    Agent client(patient(options("client", "")));
     EXPECT_EQ(got(client.connect(server.addresses().front()).call<&Vault::one>()), 1);
   }
   many.kill();
@@ -284,7 +290,7 @@ TEST(StormTest, AgentsOfOneHostMeetBeyondTheLimitForSharedMemory) {
       AgentOptions with;
       with.name = "idle" + std::to_string(i);
       with.log = [](const LogRecord&) {};
-      agents->push_back(std::make_unique<Agent>(std::move(runtime), std::move(with)));
+      agents->push_back(std::make_unique<Agent>(std::move(runtime), patient(std::move(with))));
       all.push_back(agents->back()->connect(address).ready());
     }
     for (auto& one : all) got(std::move(one));
@@ -294,7 +300,7 @@ TEST(StormTest, AgentsOfOneHostMeetBeyondTheLimitForSharedMemory) {
   AgentOptions with;
   with.name = "server";
   with.listen = {"tcp://127.0.0.1:0"};
-  Agent server(with);
+  Agent server(patient(with));
   const std::size_t before = resident_bytes(), files = probe::open_files();
   many.tell(server.addresses().front());
   ASSERT_EQ(many.line(), "all are there");
@@ -314,11 +320,11 @@ TEST(StormTest, ConnectionsThatSayNothingDoNotKeepOutWhoSpeaks) {
   const std::size_t wanted = std::min<std::size_t>(more_files(6000) / 2, 3000);
   auto with = options("server");
   with.most_handshakes = 100;
-  Agent server(std::move(with));
+  Agent server(patient(std::move(with)));
   server.serve(std::make_shared<Vault>());
   std::vector<Socket> silent;
   for (std::size_t i = 0; i < wanted; ++i) silent.push_back(Socket::connected(server.addresses().front()));
-  Agent client(options("client", ""));
+  Agent client(patient(options("client", "")));
   EXPECT_EQ(got(client.connect(server.addresses().front()).call<&Vault::one>()), 1);
   for (std::size_t i = 0; i + 200 < wanted; ++i) {  // the oldest were closed
     while (silent[i].next()) {

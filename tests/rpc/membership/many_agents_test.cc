@@ -27,7 +27,7 @@ TEST(ManyAgents, SixtyFourMeetAndCallAllToAll) {
   test::Job job(test::job_kind<test::TcpJobStore>("tcp"), agents);
   job.start_all([](AgentOptions& options) {
     options.handler_threads = 1;
-    options.handshake_timeout = test::too_long;  // they all dial each other at once
+    options.connect_timeout = options.handshake_timeout = test::too_long;  // they dial each other at once
     options.same_host = false;  // a connection in shared memory costs several descriptors and a mapping
   });
   std::vector<Future<std::string>> calls;

@@ -46,7 +46,8 @@ class MembershipProcesses : public testing::Test {
   static AgentOptions options(const test::JobStore& store, std::size_t rank, std::size_t world) {
     AgentOptions options{.name = "worker" + std::to_string(rank), .handler_threads = 1};
     options.listen = {rank == 0 ? store.url : "tcp://127.0.0.1:0"};
-    options.handshake_timeout = test::too_long;  // 64 processes dial each other at once
+    // 64 processes dial each other at once.
+    options.connect_timeout = options.handshake_timeout = test::too_long;
     options.rendezvous =
         Rendezvous{.store = store.url, .rank = rank, .world_size = world, .fixed_world = world != 0};
     return options;
