@@ -114,11 +114,11 @@ class Simulation {
     const rpc::AgentCounts counts = program.agent().counts();
     job_.expect_none(program, "calls that it serves", counts.serving);
     job_.expect_none(program, "calls that it waits for", counts.waiting);
-    job_.expect_none(program, "bytes of requests held", counts.serving_bytes);
     job_.expect_none(program, "bytes of calls held", counts.waiting_bytes);
-    // A frame that stopped half-way stays while its connection is not known to be dead.
-    if (!fate_.silent || fate_.beats)
-      job_.expect_none(program, "bytes of its pool lent", counts.memory.lent_bytes);
+    // A frame that stopped half-way stays, with its charge, while its connection is not known to be dead.
+    if (fate_.silent && !fate_.beats) return;
+    job_.expect_none(program, "bytes of requests held", counts.serving_bytes);
+    job_.expect_none(program, "bytes of its pool lent", counts.memory.lent_bytes);
   }
 
   // But for what the other side keeps of notifications until it is worth a frame: less than a quarter.
