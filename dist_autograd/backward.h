@@ -3,6 +3,7 @@
 #pragma once
 
 #include <weft/dist_autograd/ids.h>
+#include <weft/rpc/agent/call_options.h>
 #include <weft/rpc/tensor/tensor_codec.h>
 
 #include <vector>
@@ -23,10 +24,13 @@ struct BackwardOptions {
   // backward of this pass. Keeps the graph as well. Not in fast.
   bool create_graph = false;
   BackwardMode mode = BackwardMode::smart;
+  // From the call of backward() on. Once it has passed, the pass ends on every worker with
+  // deadline_exceeded, also if a worker does not answer.
+  std::chrono::nanoseconds timeout = rpc::no_deadline;
 
   bool keeps_graph() const { return retain_graph || create_graph; }
 };
-WEFT_CODEC(BackwardOptions, retain_graph, create_graph, mode)
+WEFT_CODEC(BackwardOptions, retain_graph, create_graph, mode)  // the timeout is the initiator's
 
 // One backward of a pass. A pass may see several, one after another, begun by different workers.
 struct BackwardId {
@@ -48,7 +52,9 @@ WEFT_CODEC(Backward, id, options)
 //   run:     every node for which all gradients have come
 //   explore: which messages the nodes that wait for more depend on: they are live
 //   resume:  all other messages will bring nothing: run what waited for them
-enum class Stage : std::uint8_t { run, explore, resume };
+//   finalize: no gradient can arrive any more, on any worker: run the finalize hooks (pass_hooks.h), and wait
+//             for the work that hooks have begun. Only if some worker has hooks
+enum class Stage : std::uint8_t { run, explore, resume, finalize };
 
 // Gradients of a message's tensors, for its sender.
 struct Returned {
@@ -61,8 +67,9 @@ WEFT_CODEC(Returned, message, gradients)
 struct Report {
   std::vector<rpc::AgentId> workers;  // which were set to work
   bool waiting = false;               // some node waits for gradients that may never come
+  bool wants_finalize = false;        // some worker has hooks on gradients
   std::vector<Returned> returned;     // to who is given it, by the worker that gives it
 };
-WEFT_CODEC(Report, workers, waiting, returned)
+WEFT_CODEC(Report, workers, waiting, wants_finalize, returned)
 
 }  // namespace weft::dist_autograd

@@ -152,18 +152,25 @@ struct Beside final : rpc::CallModifier {
 template <auto Method, class... Given>
 void BackwardShare::tell(const rpc::AgentId& worker, const rpc::CallModifier* way, Given&&... given) {
   termination_.sent();
-  const auto acknowledged = [pass = pass_.shared_from_this(),
-                             share = shared_from_this()](rpc::Result<Report>&& report) {
+  pass_.told(worker);
+  const auto answered = [worker, pass = pass_.shared_from_this(),
+                         share = shared_from_this()](rpc::Result<Report>&& report) {
+    pass->answered(worker);
     // The share refers to its pass, which may have been released by then.
     pass->post(
         [pass, share, report = std::move(report)]() mutable { share->acknowledged(std::move(report)); });
   };
   try {
     const Beside beside(way, trace_);
-    pass_.context().ask<Method>(worker, pass_.id(), beside, std::forward<Given>(given)...).then(acknowledged);
+    pass_.context().ask<Method>(worker, pass_.id(), beside, std::forward<Given>(given)...).then(answered);
   } catch (...) {
-    acknowledged(std::current_exception());
+    answered(std::current_exception());
   }
+}
+
+void BackwardShare::complete_after(rpc::Future<void> work) {
+  pass_.hooks().note_wants_finalize();
+  work_.push_back(std::move(work));
 }
 
 void BackwardShare::acknowledged(rpc::Result<Report> report) {
@@ -172,6 +179,7 @@ void BackwardShare::acknowledged(rpc::Result<Report> report) {
   if (error_ != nullptr) return;
   workers_.insert(report.value().workers.begin(), report.value().workers.end());
   waiting_ = waiting_ || report.value().waiting;
+  if (report.value().wants_finalize) pass_.hooks().note_wants_finalize();
   try {
     for (Returned& returned : report.value().returned) take(returned.message, std::move(returned.gradients));
     if (!report.value().returned.empty()) run();
@@ -198,6 +206,7 @@ void BackwardShare::settle() {
   Report report;
   report.returned = std::exchange(held_, {});
   report.workers.assign(workers_.begin(), workers_.end());
+  report.wants_finalize = pass_.hooks().wants_finalize();
   report.waiting = std::exchange(waiting_, false) || (executor_ != nullptr && executor_->waiting());
   workers_.clear();
   done(std::move(report));
@@ -207,6 +216,7 @@ void BackwardShare::fail(const std::exception_ptr& error) {
   executor_.reset();
   sends_.clear();
   held_.clear();
+  work_.clear();
   if (error_ == nullptr) error_ = error;
   pass_.failed(error);
   Done done;
@@ -229,8 +239,28 @@ void BackwardShare::enter(Stage stage) {
         executor_->abandon(send.node);
       }
       return run();
+    case Stage::finalize:
+      return finalize();
   }
   throw rpc::Error(rpc::ErrorKind::invalid_argument, "a backward has no such stage");
+}
+
+// All workers of the pass enter it, each told by those that it has exchanged calls with, also workers that
+// the backward did not reach: a reduction may wait for them.
+void BackwardShare::finalize() {
+  if (std::exchange(finalized_, true)) return;
+  for (const rpc::AgentId& worker : pass_.met())
+    if (worker != pass_.context().core()->id())
+      tell<&BackwardService::begin>(worker, nullptr, backward_, Stage::finalize);
+  pass_.finalize();
+  for (rpc::Future<void>& work : std::exchange(work_, {})) {
+    termination_.sent();
+    work.then([pass = pass_.shared_from_this(), share = shared_from_this()](rpc::Result<void>&& done) {
+      pass->post([pass, share, done = std::move(done)] {
+        share->acknowledged(done.ok() ? rpc::Result<Report>(Report{}) : rpc::Result<Report>(done.error()));
+      });
+    });
+  }
 }
 
 void BackwardShare::plan() {

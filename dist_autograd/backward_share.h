@@ -9,7 +9,7 @@
 #include <weft/dist_autograd/backward_trace.h>
 #include <weft/dist_autograd/engine/node_executor.h>
 #include <weft/dist_autograd/termination.h>
-#include <weft/rpc/core/result.h>
+#include <weft/rpc/core/future.h>
 #include <weft/rpc/core/unique_function.h>
 #include <weft/rpc/tensor/device_map.h>
 
@@ -52,6 +52,9 @@ class BackwardShare final : public std::enable_shared_from_this<BackwardShare> {
   void send_gradients(const rpc::AgentId& to, const MessageId& message, std::vector<at::Tensor> gradients,
                       const tensor::DeviceMap& back);
 
+  // From a hook or a node that runs here: the share's last stage lasts until this work is done.
+  void complete_after(rpc::Future<void> work);
+
   const std::exception_ptr& error() const { return error_; }  // null: it has not failed
   std::vector<std::string> unreached() const {
     return executor_ == nullptr ? std::vector<std::string>{} : executor_->blocked();
@@ -81,13 +84,16 @@ class BackwardShare final : public std::enable_shared_from_this<BackwardShare> {
   void run();
   void note(torch::autograd::Node& node);  // found by exploring
   void announce();                         // tells the senders of what was found
-  void settle();                           // acknowledges, if all that was set off is over
+  void finalize();
+  void settle();  // acknowledges, if all that was set off is over
 
   PassState& pass_;
   const Backward backward_;
   std::map<MessageId, Send> sends_;
   std::unique_ptr<NodeExecutor> executor_;
   bool planned_ = false;
+  bool finalized_ = false;
+  std::vector<rpc::Future<void>> work_;  // that the last stage waits for
   std::exception_ptr error_;
   std::map<rpc::AgentId, std::vector<MessageId>> found_;  // by exploring, to be announced to their senders
   Termination<Done> termination_;

@@ -194,6 +194,7 @@ void Context::incoming(std::shared_ptr<rpc::IncomingCall> call, rpc::Job next) {
   const auto pass = join(section.pass, section.oldest);
   if (!section.backward) pass->check_open();
   pass->meet(call->peer().id);
+  if (section.wants_finalize) pass->hooks().note_wants_finalize();
   call->slots().put(std::make_shared<InPass>(InPass{pass}));
   call->slots().put(std::make_shared<Serving>(pass));
   call->slots().put(std::make_shared<tensor::WithGrad>());

@@ -22,11 +22,12 @@ inline constexpr std::string_view section_key = "pass";
 struct PassSection {
   PassId pass;
   MessageId message;
-  std::uint64_t tensors = 0;  // how many of the message's tensors require grad
-  bool backward = false;      // one of a backward that is itself recorded
-  std::uint64_t oldest = 0;   // the origin's passes below this number are over, as far as the sender knows
+  std::uint64_t tensors = 0;    // how many of the message's tensors require grad
+  bool backward = false;        // one of a backward that is itself recorded
+  std::uint64_t oldest = 0;     // the origin's passes below this number are over, as far as the sender knows
+  bool wants_finalize = false;  // some worker has hooks on gradients (pass_hooks.h), likewise
 };
-WEFT_CODEC(PassSection, pass, message, tensors, backward, oldest)
+WEFT_CODEC(PassSection, pass, message, tensors, backward, oldest, wants_finalize)
 
 // In the slots of a call that is served, and of one that is made: the pass that it belongs to.
 struct InPass {

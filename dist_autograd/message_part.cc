@@ -81,8 +81,12 @@ void MessagePart::seal(rpc::OutgoingMessage& message) {
         rpc::ErrorKind::failed_precondition,
         "a call in a pass goes to a known life of a peer: await peer.ready() first, or wait_for() the job");
   pass_->meet(*peer_);
-  PassSection section{
-      pass_->id(), {}, recorder_->sent.size(), backward_, pass_->context().oldest_beside(pass_->id())};
+  PassSection section{pass_->id(),
+                      {},
+                      recorder_->sent.size(),
+                      backward_,
+                      pass_->context().oldest_beside(pass_->id()),
+                      pass_->hooks().wants_finalize()};
   if (!recorder_->sent.empty()) {
     section.message = pass_->next_message();
     sent_ = section.message;
@@ -98,6 +102,7 @@ void MessagePart::read(rpc::IncomingMessage& message) {
   const auto section = rpc::Codec<PassSection>::decode(*value);
   if (section.pass != pass_->id())
     throw rpc::Error(rpc::ErrorKind::protocol_error, "a reply of another pass than its call");
+  if (section.wants_finalize) pass_->hooks().note_wants_finalize();
   if (section.tensors > message.bytes())
     throw rpc::Error(rpc::ErrorKind::protocol_error, "a message of more tensors than it has bytes");
   if (section.tensors != 0)

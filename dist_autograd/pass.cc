@@ -89,10 +89,12 @@ class Initiator {
 
     const Report ran = co_await lead(Stage::run, {owners_.begin(), owners_.end()}, std::move(here));
     if (backward_.options.mode == BackwardMode::fast) {
+      co_await finalize();
       co_await finish();
     } else {
       workers_ = ran.workers;
       if (ran.waiting) co_await leave_out_what_is_dead();
+      co_await finalize();
       co_await drop_shares();
     }
   }
@@ -152,11 +154,19 @@ class Initiator {
   // Somebody waits for gradients, and all that were sent have arrived: some of those that are waited for will
   // never come.
   rpc::Task<void> leave_out_what_is_dead() {
-    const Report explored = co_await lead(Stage::explore, workers_);
-    std::set<rpc::AgentId> all(workers_.begin(), workers_.end());
-    all.insert(explored.workers.begin(), explored.workers.end());
-    workers_.assign(all.begin(), all.end());
+    add_workers(co_await lead(Stage::explore, workers_));
     co_await lead(Stage::resume, workers_);
+  }
+
+  rpc::Task<void> finalize() {
+    if (!pass_->hooks().wants_finalize()) co_return;
+    add_workers(co_await lead(Stage::finalize, std::vector<rpc::AgentId>(1, self())));
+  }
+
+  void add_workers(const Report& report) {
+    std::set<rpc::AgentId> all(workers_.begin(), workers_.end());
+    all.insert(report.workers.begin(), report.workers.end());
+    workers_.assign(all.begin(), all.end());
   }
 
   // Where the graph is kept, calls and another backward may follow at once: all workers are waited for.
@@ -222,6 +232,60 @@ rpc::Task<void> run_backward(std::shared_ptr<Initiator> initiator, std::vector<R
   std::rethrow_exception(error);
 }
 
+// The end of a backward for its caller if it has a timeout: whichever comes first.
+class Limited final : public std::enable_shared_from_this<Limited> {
+ public:
+  Limited(std::shared_ptr<Context> context, std::shared_ptr<PassState> pass, std::chrono::nanoseconds timeout)
+      : context_(std::move(context)),
+        pass_(std::move(pass)),
+        timeout_(timeout),
+        loop_(context_->core()->pick_loop()),
+        future_(promise_.future()) {}
+
+  rpc::Future<void> future() { return std::move(future_); }
+  void start() {
+    loop_->post([self = shared_from_this()] {
+      if (self->over_) return;
+      self->timer_ = self->loop_->schedule(rpc::later(self->loop_->now(), self->timeout_), [self] {
+        self->timer_ = 0;
+        self->expire();
+      });
+    });
+  }
+  bool complete(rpc::Result<void> result) {
+    if (over_.exchange(true)) return false;
+    loop_->post([self = shared_from_this()] {
+      if (self->timer_ != 0) self->loop_->cancel(std::exchange(self->timer_, 0));
+    });
+    promise_.complete(std::move(result));
+    return true;
+  }
+
+ private:
+  void expire() {
+    std::vector<std::string> awaited;
+    for (const rpc::AgentId& worker : pass_->awaited()) awaited.push_back(worker.name);
+    char seconds[32];
+    std::snprintf(seconds, sizeof seconds, "%g s", std::chrono::duration<double>(timeout_).count());
+    const auto error = std::make_exception_ptr(rpc::Error(
+        rpc::ErrorKind::deadline_exceeded, to_string(pass_->id()) + ": backward: not over after " + seconds +
+                                               ": it waits for " +
+                                               (awaited.empty() ? "calls, nodes or reductions of this worker"
+                                                                : join(awaited) + ", or for workers behind") +
+                                               " (BackwardOptions::timeout)"));
+    if (complete(error)) context_->release(pass_->id(), error);
+  }
+
+  const std::shared_ptr<Context> context_;
+  const std::shared_ptr<PassState> pass_;
+  const std::chrono::nanoseconds timeout_;
+  const std::shared_ptr<rpc::Loop> loop_;
+  rpc::Promise<void> promise_;
+  rpc::Future<void> future_;
+  std::atomic<bool> over_{false};
+  rpc::Loop::TimerId timer_ = 0;  // on the loop
+};
+
 rpc::Future<void> begin(const std::shared_ptr<Context>& context, const std::shared_ptr<PassState>& pass,
                         std::vector<Root> roots, BackwardOptions options, const Trace& trace) {
   if (roots.empty()) throw rpc::Error(rpc::ErrorKind::invalid_argument, "a backward needs a root");
@@ -235,14 +299,19 @@ rpc::Future<void> begin(const std::shared_ptr<Context>& context, const std::shar
     initiator = std::make_shared<Initiator>(context, pass, progress, options, trace);
   });
   if (!begun.ok()) return rpc::Future<void>::made(begun.error());  // refused: the pass is as it was
-  return run_backward(std::move(initiator), std::move(roots))
-      .start(context->core()->handlers())
-      .then([context, pass, progress](rpc::Result<void>&& result) {
-        pass->end_backward(progress->undone);
-        // The same error everywhere, and nothing of the pass is kept.
-        if (!result.ok() && !progress->undone) context->release(pass->id(), result.error());
-        return std::move(result);
-      });
+  auto ended = run_backward(std::move(initiator), std::move(roots))
+                   .start(context->core()->handlers())
+                   .then([context, pass, progress](rpc::Result<void>&& result) {
+                     pass->end_backward(progress->undone);
+                     // The same error everywhere, and nothing of the pass is kept.
+                     if (!result.ok() && !progress->undone) context->release(pass->id(), result.error());
+                     return std::move(result);
+                   });
+  if (options.timeout == rpc::no_deadline) return ended;
+  const auto limited = std::make_shared<Limited>(context, pass, options.timeout);
+  limited->start();
+  std::move(ended).then([limited](rpc::Result<void>&& result) { limited->complete(std::move(result)); });
+  return limited->future();
 }
 
 rpc::Task<std::string> draw(std::shared_ptr<Context> context, PassId pass, WorkerGraph here) {

@@ -52,6 +52,14 @@ class WEFT_EXPORT Pass final : public rpc::CallModifier {
   rpc::Future<void> backward(std::vector<at::Tensor> roots, std::vector<at::Tensor> gradients,
                              BackwardOptions options = {});
 
+  // On this worker, for its part of the pass (pass_hooks.h): before the backward, for example in the handler
+  // of a call of the pass. complete_after() is for these hooks, and for nodes of the backward.
+  void on_gradient(const at::Tensor& leaf, PassHooks::OnGradient hook) {
+    state_->hooks().on_gradient(leaf, std::move(hook));
+  }
+  void on_finalize(PassHooks::OnFinalize hook) { state_->hooks().on_finalize(std::move(hook)); }
+  void complete_after(rpc::Future<void> work) { state_->complete_after(std::move(work)); }
+
   // Which trace its backwards belong to, where they are traced (backward_trace.h); none: each begins one. Of
   // a pass that a call has: that call's. Before the backward.
   void trace_under(std::optional<rpc::TraceContext> context) { trace_ = std::move(context); }

@@ -46,8 +46,36 @@ std::string to_string(const PassId& id) {
   return text;
 }
 
+class PassState::Threads final : public rpc::Executor {
+ public:
+  explicit Threads(rpc::Executor& handlers) : handlers_(handlers) {}
+
+  void use(std::shared_ptr<rpc::Executor> executor) {
+    std::lock_guard lock(mutex_);
+    own_ = std::move(executor);
+  }
+  void post(rpc::Job job) override {
+    const auto own = this->own();
+    own != nullptr ? own->post(std::move(job)) : handlers_.post(std::move(job));
+  }
+  std::shared_ptr<rpc::ExceptionSink> exceptions() const override { return handlers_.exceptions(); }
+
+ private:
+  std::shared_ptr<rpc::Executor> own() const {
+    std::lock_guard lock(mutex_);
+    return own_;
+  }
+
+  rpc::Executor& handlers_;
+  mutable std::mutex mutex_;            // guards own_
+  std::shared_ptr<rpc::Executor> own_;  // null: the handlers
+};
+
 PassState::PassState(std::shared_ptr<Context> context, PassId id)
-    : context_(std::move(context)), id_(id), serial_(context_->core()->handlers()) {}
+    : context_(std::move(context)),
+      id_(id),
+      threads_(std::make_unique<Threads>(context_->core()->handlers())),
+      serial_(*threads_) {}
 
 PassState::~PassState() = default;
 
@@ -126,17 +154,31 @@ void PassState::when_quiet(bool incoming_too, rpc::Job job) {
 // --- Gradients ---
 
 void PassState::accumulate(const at::Tensor& leaf, at::Tensor gradient, std::size_t references) {
+  at::Tensor complete;
+  {
+    std::lock_guard lock(mutex_);
+    Held& held = gradients_[leaf.unsafeGetTensorImpl()];
+    at::Tensor& sum = held.leaf.gradient;
+    held.leaf.leaf = leaf;
+    held.written.pass_on(sum);
+    // The graph of a recorded gradient does not describe the sum.
+    if (sum.defined() && sum.requires_grad() && !at::GradMode::is_enabled()) sum = sum.detach().clone();
+    torch::autograd::AccumulateGrad::accumulateGrad(leaf, sum, gradient,
+                                                    owns_memory(gradient) ? references : 0,
+                                                    [&](at::Tensor&& next) { sum = std::move(next); });
+    held.written = {};
+    held.written.note(sum);
+    complete = sum;
+  }
+  if (!hooks_.has(leaf)) return;
+  hooks_.reached(leaf, complete);
   std::lock_guard lock(mutex_);
-  Held& held = gradients_[leaf.unsafeGetTensorImpl()];
-  at::Tensor& sum = held.leaf.gradient;
-  held.leaf.leaf = leaf;
-  held.written.pass_on(sum);
-  // The graph of a recorded gradient does not describe the sum.
-  if (sum.defined() && sum.requires_grad() && !at::GradMode::is_enabled()) sum = sum.detach().clone();
-  torch::autograd::AccumulateGrad::accumulateGrad(leaf, sum, gradient, owns_memory(gradient) ? references : 0,
-                                                  [&](at::Tensor&& next) { sum = std::move(next); });
+  const auto found = gradients_.find(leaf.unsafeGetTensorImpl());
+  if (found == gradients_.end()) return;  // the pass has ended meanwhile
+  Held& held = found->second;
+  held.leaf.gradient = std::move(complete);
   held.written = {};
-  held.written.note(sum);
+  held.written.note(held.leaf.gradient);
 }
 
 at::Tensor PassState::gradient(const at::Tensor& leaf) const {
@@ -157,10 +199,7 @@ std::vector<PassState::Leaf> PassState::gradients() const {
   return all;
 }
 
-void PassState::add_context(const void* owner, std::shared_ptr<rpc::ContextSwitch> context) {
-  std::lock_guard lock(mutex_);
-  contexts_.try_emplace(owner, std::move(context));
-}
+void PassState::run_on(std::shared_ptr<rpc::Executor> executor) { threads_->use(std::move(executor)); }
 
 void PassState::on_end(rpc::Job job) {
   {
@@ -212,6 +251,7 @@ BackwardShare& PassState::share_in(const Backward& backward) {
     ++shares_;
     sends = finished_ ? std::exchange(sends_, {}) : sends_;
   }
+  hooks_.begin_backward();
   share_ = std::make_shared<BackwardShare>(*this, backward, std::move(sends));
   return *share_;
 }
@@ -310,24 +350,53 @@ WorkerGraph PassState::graph(const std::vector<at::Tensor>& roots) const {
   return graph;
 }
 
-void PassState::run_nodes(NodeExecutor& executor, rpc::ContextSwitch* within) {
-  std::vector<std::shared_ptr<rpc::ContextSwitch>> contexts;
-  {
-    std::lock_guard lock(mutex_);
-    for (const auto& [owner, context] : contexts_) contexts.push_back(context);
-  }
+template <class Body>
+void PassState::run_in_contexts(Body body) {
+  const auto contexts = hooks_.contexts();
   std::exception_ptr error;
   std::size_t entered = 0;
   runner_ = std::this_thread::get_id();
   try {
     for (; entered < contexts.size(); ++entered) contexts[entered]->enter();
-    executor.run(within);
+    body();
   } catch (...) {
     error = std::current_exception();
   }
   runner_ = std::thread::id{};
   while (entered != 0) contexts[--entered]->leave();
   if (error != nullptr) std::rethrow_exception(error);
+}
+
+void PassState::run_nodes(NodeExecutor& executor, rpc::ContextSwitch* within) {
+  run_in_contexts([&] { executor.run(within); });
+}
+
+void PassState::finalize() {
+  run_in_contexts([&] { hooks_.finalize(); });
+}
+
+void PassState::complete_after(rpc::Future<void> work) {
+  if (!running_here())
+    throw rpc::Error(rpc::ErrorKind::failed_precondition,
+                     to_string(id_) + ": complete_after() is called by a hook or a node of a backward");
+  share_->complete_after(std::move(work));
+}
+
+void PassState::told(const rpc::AgentId& worker) {
+  std::lock_guard lock(mutex_);
+  ++told_[worker];
+}
+
+void PassState::answered(const rpc::AgentId& worker) {
+  std::lock_guard lock(mutex_);
+  if (const auto found = told_.find(worker); found != told_.end() && --found->second == 0) told_.erase(found);
+}
+
+std::vector<rpc::AgentId> PassState::awaited() const {
+  std::vector<rpc::AgentId> workers;
+  std::lock_guard lock(mutex_);
+  for (const auto& [worker, messages] : told_) workers.push_back(worker);
+  return workers;
 }
 
 bool PassState::running_here() const { return runner_.load() == std::this_thread::get_id(); }
@@ -356,8 +425,7 @@ class PassState::Ending {
   void operator()() {
     const auto pass = std::exchange(pass_, nullptr);
     if (pass->share_ != nullptr) pass->share_->fail(error_);
-    std::lock_guard lock(pass->mutex_);
-    pass->contexts_.clear();
+    pass->hooks_.clear();
   }
 
  private:

@@ -10,6 +10,7 @@
 
 #include <weft/dist_autograd/backward_share.h>
 #include <weft/dist_autograd/pass_graph.h>
+#include <weft/dist_autograd/pass_hooks.h>
 #include <weft/rpc/agent/agent.h>
 #include <weft/rpc/core/serial_executor.h>
 #include <weft/rpc/tensor/on_streams.h>
@@ -60,11 +61,15 @@ class WEFT_EXPORT PassState final : public GradientSink, public std::enable_shar
   std::vector<Leaf> gradients() const;
 
   // --- What layers above attach; any thread ---
-  // Entered around every run of this pass's nodes on this worker (the version of an object's parameters that
-  // the pass reads). One for each owner; all passes enter in the order of the owners' addresses, so that none
-  // waits in a circle.
-  void add_context(const void* owner, std::shared_ptr<rpc::ContextSwitch> context);
+  PassHooks& hooks() { return hooks_; }
   void on_end(rpc::Job job);  // once, when the pass ends here, however; at once where it has
+  // From now on this worker's part of the backwards runs there, one job at a time, instead of on the agent's
+  // handler threads: on the threads of a pipeline stage, say, which choose among its passes by priority and
+  // hold those whose turn has not come. Jobs that the executor drops end this worker's part.
+  void run_on(std::shared_ptr<rpc::Executor> executor);
+  // From a hook on gradients or a node that runs here, failed_precondition elsewhere: the backward is over
+  // only after this work, and fails with its error. Nothing waits for it before the backward's last stage.
+  void complete_after(rpc::Future<void> work);
 
   // --- Backward; any thread ---
   // A name for a backward that begins here, which lasts until end_backward(). failed_precondition, and
@@ -92,6 +97,11 @@ class WEFT_EXPORT PassState final : public GradientSink, public std::enable_shar
   void post(rpc::Job job) { serial_.post(std::move(job)); }
   void run_nodes(NodeExecutor& executor, rpc::ContextSwitch* within);  // NodeExecutor::run's
   void failed(const std::exception_ptr& error);
+  void finalize();  // runs the finalize hooks
+  // Messages of a backward that are not acknowledged, by their receivers.
+  void told(const rpc::AgentId& worker);
+  void answered(const rpc::AgentId& worker);
+  std::vector<rpc::AgentId> awaited() const;
   // From a node that runs here.
   void send_gradients(const rpc::AgentId& to, const MessageId& message, std::vector<at::Tensor> gradients,
                       const tensor::DeviceMap& back);
@@ -102,10 +112,15 @@ class WEFT_EXPORT PassState final : public GradientSink, public std::enable_shar
 
  private:
   class Ending;
+  class Threads;
   BackwardShare& share_in(const Backward& backward);  // on the serial executor
+  // Runs `body` as this pass's nodes: in its contexts, on the thread that running_here() tells.
+  template <class Body>
+  void run_in_contexts(Body body);
 
   const std::shared_ptr<Context> context_;
   const PassId id_;
+  const std::unique_ptr<Threads> threads_;  // of serial_
   rpc::SerialExecutor serial_;
 
   mutable std::mutex mutex_;   // guards what follows, up to share_
@@ -131,8 +146,9 @@ class WEFT_EXPORT PassState final : public GradientSink, public std::enable_shar
     mutable tensor::StreamMarks written;  // how far the stream had come that wrote the gradient last
   };
   std::unordered_map<const c10::TensorImpl*, Held> gradients_;
-  std::map<const void*, std::shared_ptr<rpc::ContextSwitch>> contexts_;
   std::vector<rpc::Job> end_jobs_;
+  std::map<rpc::AgentId, std::size_t> told_;  // not acknowledged
+  PassHooks hooks_;                           // guards itself
 
   std::shared_ptr<BackwardShare> share_;  // on the serial executor
   std::atomic<std::thread::id> runner_{};

@@ -79,7 +79,7 @@ std::optional<rpc::AgentId> HostGuard::trainer_to_ask(const dist_autograd::PassI
 void HostGuard::admit_here(const std::shared_ptr<rpc::IncomingCall>& call,
                            const std::shared_ptr<dist_autograd::PassState>& pass, rpc::Job proceed) {
   const PassKey key = key_of(pass->id());
-  pass->add_context(this, std::make_shared<ReadingSwitch>(shared_from_this(), key));
+  pass->hooks().add_context(this, std::make_shared<ReadingSwitch>(shared_from_this(), key));
   call->add_context(std::make_unique<ReadingSwitch>(shared_from_this(), key));
 
   // Where the admission does not wait, the handler runs in this turn; else in a later one.

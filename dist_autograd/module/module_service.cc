@@ -1,5 +1,6 @@
 #include <weft/dist_autograd/module/module_service.h>
 
+#include <weft/dist_autograd/context.h>
 #include <weft/rpc/tensor/device_options.h>
 #include <weft/rpc/tensor/dtype.h>
 
@@ -159,6 +160,16 @@ std::vector<NamedReference> ModuleService::remote_parameters(rpc::CallContext& c
 std::vector<NamedReference> ModuleService::remote_buffers(rpc::CallContext& call) {
   const Asked one = asked(call);
   return references(call, one, buffers_of(*one.module));
+}
+
+StateDict ModuleService::gradients(rpc::CallContext& call, PassId pass) {
+  const Asked one = asked(call);
+  const auto state = Context::of(*call.core())->find(pass);
+  Entries found;
+  for (auto& [name, parameter] : parameters_of(*one.module))
+    if (at::Tensor gradient = state->gradient(parameter); gradient.defined())
+      found.emplace_back(name, std::move(gradient));
+  return copies(found);
 }
 
 StateDict ModuleService::named_parameters(rpc::CallContext& call) {

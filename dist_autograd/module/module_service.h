@@ -2,6 +2,7 @@
 // which has to be a torch::nn::Module, and takes its turn in that object's queue. Served by the layer.
 #pragma once
 
+#include <weft/dist_autograd/ids.h>
 #include <weft/dist_autograd/module/remote_module.h>
 
 namespace weft::dist_autograd {
@@ -12,6 +13,7 @@ struct WEFT_EXPORT ModuleService {
   void to(rpc::CallContext& call, std::optional<std::string> device, std::optional<std::string> dtype);
   std::vector<NamedReference> remote_parameters(rpc::CallContext& call);
   std::vector<NamedReference> remote_buffers(rpc::CallContext& call);
+  StateDict gradients(rpc::CallContext& call, PassId pass);
   StateDict named_parameters(rpc::CallContext& call);
   StateDict named_buffers(rpc::CallContext& call);
   StateDict state_dict(rpc::CallContext& call);
@@ -26,6 +28,7 @@ struct WEFT_EXPORT ModuleService {
                    rpc::Method<"to", &ModuleService::to>,
                    rpc::Method<"remote_parameters", &ModuleService::remote_parameters, rpc::idempotent>,
                    rpc::Method<"remote_buffers", &ModuleService::remote_buffers, rpc::idempotent>,
+                   rpc::Method<"gradients", &ModuleService::gradients, rpc::idempotent>,
                    rpc::Method<"named_parameters", &ModuleService::named_parameters, rpc::idempotent>,
                    rpc::Method<"named_buffers", &ModuleService::named_buffers, rpc::idempotent>,
                    rpc::Method<"state_dict", &ModuleService::state_dict, rpc::idempotent>,

@@ -1,6 +1,7 @@
 #include <weft/dist_autograd/module/remote_module.h>
 
 #include <weft/dist_autograd/module/module_service.h>
+#include <weft/dist_autograd/pass.h>
 
 namespace weft::dist_autograd {
 
@@ -40,6 +41,9 @@ rpc::Future<std::vector<NamedReference>> RemoteModule::remote_parameters() const
 }
 rpc::Future<std::vector<NamedReference>> RemoteModule::remote_buffers() const {
   return ask<&ModuleService::remote_buffers>();
+}
+rpc::Future<StateDict> RemoteModule::gradients(const Pass& pass) const {
+  return ask<&ModuleService::gradients>(pass.id());
 }
 rpc::Future<StateDict> RemoteModule::named_parameters() const {
   return ask<&ModuleService::named_parameters>();

@@ -28,6 +28,8 @@ class Module;
 
 namespace weft::dist_autograd {
 
+class Pass;
+
 struct NamedTensor {
   std::string name;  // "conv.weight"
   at::Tensor tensor;
@@ -67,6 +69,10 @@ class WEFT_EXPORT RemoteModule {
   // alive. Fetched in a pass (to_here(pass), or as an argument) a parameter gets its gradient there.
   rpc::Future<std::vector<NamedReference>> remote_parameters() const;
   rpc::Future<std::vector<NamedReference>> remote_buffers() const;
+
+  // Copies of what a pass holds for the module's parameters, without those that have no gradient there.
+  // not_found: the pass has not come to the owner, or is over.
+  rpc::Future<StateDict> gradients(const Pass& pass) const;
 
   // Copies.
   rpc::Future<StateDict> named_parameters() const;

@@ -1,0 +1,48 @@
+// activation_checkpoint: a forward that keeps its inputs instead of what its operators save, and that runs
+// again in the backward (torch.utils.checkpoint).
+//
+//   at::Tensor y = dist_autograd::activation_checkpoint(*block, x);       // a module with forward(Tensor)
+//   auto out = dist_autograd::activation_checkpoint(
+//       [&](const std::vector<at::Tensor>& in) { return run(in); }, {x, mask}, block->parameters());
+//
+// It is one node of the graph, with edges to the inputs and to the parameters. So it works in a pass and
+// under LibTorch's engine alike, and each gradient arrives where it would without it. The second run has the
+// autocast state of the first and, if the first drew random numbers, the same ones: the generators of the
+// process and of the inputs' devices are set back for it, so no other thread may draw from them meanwhile.
+// The forward runs on one worker: calls of a pass within it are refused in the second run. Thread-safety: as
+// the operators within.
+#pragma once
+
+#include <weft/rpc/core/export.h>
+
+#include <ATen/core/Tensor.h>
+
+#include <functional>
+#include <vector>
+
+namespace weft::dist_autograd {
+
+using CheckpointedForward = std::function<std::vector<at::Tensor>(const std::vector<at::Tensor>&)>;
+
+// parameters: all leaves that the forward uses beside its inputs. The forward must give the same results each
+// time. The backward fails with failed_precondition if the forward used another leaf, and with unsupported if
+// it is itself recorded (create_graph).
+WEFT_EXPORT std::vector<at::Tensor> activation_checkpoint(CheckpointedForward forward,
+                                                          std::vector<at::Tensor> inputs,
+                                                          std::vector<at::Tensor> parameters);
+
+// Of a module: its own parameters. The graph keeps the module.
+template <class Module>
+  requires requires(Module& module, at::Tensor input) {
+    { module.forward(input) } -> std::convertible_to<at::Tensor>;
+    module.shared_from_this();
+    module.parameters();
+  }
+at::Tensor activation_checkpoint(Module& module, at::Tensor input) {
+  auto forward = [kept = module.shared_from_this(), &module](const std::vector<at::Tensor>& inputs) {
+    return std::vector<at::Tensor>{module.forward(inputs[0])};
+  };
+  return activation_checkpoint(std::move(forward), {std::move(input)}, module.parameters())[0];
+}
+
+}  // namespace weft::dist_autograd
