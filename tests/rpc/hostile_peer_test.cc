@@ -154,6 +154,24 @@ TEST(HostilePeer, CausesFewWarnings) {
   EXPECT_EQ(notifications, 10U);
 }
 
+TEST(HostilePeer, ThatStatesMalformedAddressesCausesFewWarnings) {
+  std::atomic<std::size_t> malformed{0};
+  AgentOptions options = with_usual_limits();
+  options.log = [&](const LogRecord& record) {
+    if (record.level == LogLevel::warning &&
+        record.message.find("states a malformed address") != std::string_view::npos)
+      ++malformed;
+  };
+  Agent server(std::move(options));
+  Socket socket = Socket::connected(server.addresses().front());
+  const std::vector<std::string> addresses(40, "no address");
+  socket.send(test::bytes_of(OutgoingMessage::hello({1, 1, 0, "peer", 77, addresses})));
+  socket.send(plain(FrameKind::ping, 1));
+  ASSERT_TRUE(socket.next()) << "its Hello";
+  ASSERT_TRUE(socket.next()) << "its pong";
+  EXPECT_EQ(malformed, 10U);
+}
+
 TEST(HostilePeer, ThatHoldsBackItsHelloCostsLittle) {
   Agent server(with_usual_limits());
   const Bytes most(Prefix::max_control_header - 1);

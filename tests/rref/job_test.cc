@@ -117,6 +117,8 @@ TEST(RRefJob, AnErrorNamesTheMemberThatDiedAndNotAnOwnerThatEndedForIt) {
   agents[1] = nullptr;
   eventually("the survivor was told", [&] { return agents[2]->core()->world_failure().has_value(); });
   agents[0] = nullptr;
+  for (const std::string& line : logs[0])
+    EXPECT_EQ(line.find("is still held by"), std::string::npos) << "no leak of a job that failed: " << line;
   eventually("the owner is gone", [&] { return agents[2]->core()->counts().connections == 0; });
   eventually("its RRefs know it", [&] { return !box.is_confirmed(); });
   const auto told = [](auto&& f) {

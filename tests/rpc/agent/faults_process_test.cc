@@ -35,8 +35,20 @@ class Vault {
   std::uint64_t put(Buffer bytes) { return bytes.size(); }
   Buffer take(std::uint64_t bytes) { return Buffer::allocate(bytes); }
   int one() { return 1; }
-  using Service = rpc::Service<"vault", Method<"put", &Vault::put, rpc::idempotent>,
-                               Method<"take", &Vault::take>, Method<"one", &Vault::one>>;
+  // Until it is cancelled.
+  Future<void> hold(CallContext& call) {
+    auto promise = std::make_shared<Promise<void>>();
+    call.on_cancel([this, promise] {
+      promise->fail(Error(ErrorKind::cancelled, "the caller is gone"));
+      ++cancelled;
+    });
+    ++holding;
+    return promise->future();
+  }
+  using Service =
+      rpc::Service<"vault", Method<"put", &Vault::put, rpc::idempotent>, Method<"take", &Vault::take>,
+                   Method<"one", &Vault::one>, Method<"hold", &Vault::hold, rpc::resumable>>;
+  std::atomic<int> holding{0}, cancelled{0};
 };
 
 AgentOptions options(const std::string& name, const std::string& listen = "tcp://127.0.0.1:0") {
@@ -206,6 +218,26 @@ TEST(SlowReaderTest, BoundsWhatItsCallerKeepsAndDelaysNobodyElse) {
   }
   EXPECT_EQ(kind_of([&] { got(slow.with({.deadline = 50ms}).call<&Vault::one>()); }),
             ErrorKind::deadline_exceeded);
+}
+
+// It listens nowhere, so nothing but the end of its process tells its death from a lost connection.
+TEST(AbsenceTest, EndsWithTheProcessOfAPeerOnThisHost) {
+  Child caller([](int, int orders) {
+    const std::string address = line_of(orders);
+    auto* agent = new Agent(options("caller", ""));
+    auto held = agent->connect(address).call<&Vault::hold>();
+    while (true) ::pause();
+  });
+  auto with = options("server");
+  with.heartbeat = {0s, 1h};
+  Agent server(std::move(with));
+  const auto vault = std::make_shared<Vault>();
+  server.serve(vault);
+  caller.tell(server.addresses().front());
+  eventually("the call is served", [&] { return vault->holding == 1; });
+  EXPECT_EQ(vault->cancelled, 0);
+  caller.kill();
+  eventually("the call is cancelled", [&] { return vault->cancelled == 1; });
 }
 
 std::size_t more_files(std::size_t wanted) {

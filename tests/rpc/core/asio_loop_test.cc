@@ -192,6 +192,24 @@ TEST(AsioLoop, OnTheProgramsIoContextItLeavesNothingBehind) {
   EXPECT_FALSE(io.stopped() && io.poll() != 0);
 }
 
+TEST(AsioLoop, AJobThatThrowsLeavesTheOthersAndTheTimers) {
+  asio::io_context context;
+  const auto loop = std::make_shared<AsioLoop>(context);
+  std::string log;
+  loop->post([&] {
+    log += 'a';
+    loop->schedule(loop->now() + 1ms, [&] {
+      log += 't';
+      throw std::runtime_error("of a timer");
+    });
+    loop->schedule(loop->now() + 2ms, [&] { log += 'u'; });
+    loop->post([&] { log += 'b'; });
+    throw std::runtime_error("of a job");
+  });
+  EXPECT_NO_THROW(context.run());
+  EXPECT_EQ(log, "abtu");
+}
+
 TEST(AsioLoop, WhatATurnPostsRunsBeforeTheNextEvent) {
   asio::io_context context;
   AsioLoop loop(context);

@@ -6,6 +6,7 @@
 
 #include "tests/support/cluster.h"
 #include "tests/support/job.h"
+#include "tests/support/lost_connections.h"
 
 namespace weft::rpc::collectives_test {
 namespace {
@@ -68,6 +69,26 @@ TEST_P(FixedCollectives, AnAllGatherGivesEachTheValuesOfAll) {
     ASSERT_EQ(ids.size(), 4U);
     for (const auto& [name, id] : ids) EXPECT_EQ(id, job[name].id());
   });
+}
+
+TEST(CollectivesWithoutConnections, LoseNothingWhenConnectionsAreLost) {
+  constexpr std::size_t agents = 3;
+  test::Job job(test::job_kind<test::TcpJobStore>("tcp"), agents);
+  job.start_all([](AgentOptions& options) { options.same_host = false; });
+  constexpr std::int64_t rounds = 30;
+  for (std::int64_t round = 0; round < rounds; ++round) {
+    std::vector<Future<std::map<std::string, std::int64_t>>> gathered;
+    for (std::size_t rank = 0; rank < agents; ++rank) {
+      gathered.push_back(job[rank].all_gather(10 * round + static_cast<std::int64_t>(rank)));
+      test::lose_connections(job[rank]);
+    }
+    const std::map<std::string, std::int64_t> all{
+        {"worker0", 10 * round}, {"worker1", 10 * round + 1}, {"worker2", 10 * round + 2}};
+    for (auto& values : gathered) EXPECT_EQ(got(std::move(values)), all);
+  }
+  EXPECT_GE(job[0].counts().connections_made, 2 * agents) << "some were lost";
+  for (std::size_t rank = 0; rank < agents; ++rank)
+    EXPECT_EQ(job[rank].core()->world_failure(), std::nullopt);
 }
 
 TEST_P(FixedCollectives, DisjointSubsetsMeetAtOnce) {

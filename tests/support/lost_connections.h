@@ -1,0 +1,20 @@
+// Connections that are lost while their agents live, as by a reset on the way.
+#pragma once
+
+#include <weft/rpc/agent/agent.h>
+#include <weft/rpc/agent/agent_core.h>
+#include <weft/rpc/agent/link.h>
+
+namespace weft::test {
+
+// Closes the agent's connections to others, without a word to the other side. Its connection to itself stays:
+// that one has no session.
+inline void lose_connections(rpc::Agent& agent) {
+  for (const auto& link : agent.core()->all_links())
+    link->loop()->post([link, self = agent.id()] {
+      if (link->ready() && link->peer() != self)
+        link->close(rpc::Error(rpc::ErrorKind::peer_lost, "the test lost it"));
+    });
+}
+
+}  // namespace weft::test
