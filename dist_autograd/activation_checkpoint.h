@@ -6,7 +6,7 @@
 //       [&](const std::vector<at::Tensor>& in) { return run(in); }, {x, mask}, block->parameters());
 //
 // It is one node of the graph, with edges to the inputs and to the parameters. So it works in a pass and
-// under LibTorch's engine alike, and each gradient arrives where it would without it. The second run has the
+// under LibTorch's engine, and each gradient arrives where it would without it. The second run has the
 // autocast state of the first and, if the first drew random numbers, the same ones: the generators of the
 // process and of the inputs' devices are set back for it, so no other thread may draw from them meanwhile.
 // The forward runs on one worker: calls of a pass within it are refused in the second run. Thread-safety: as
@@ -24,9 +24,9 @@ namespace weft::dist_autograd {
 
 using CheckpointedForward = std::function<std::vector<at::Tensor>(const std::vector<at::Tensor>&)>;
 
-// parameters: all leaves that the forward uses beside its inputs. The forward must give the same results each
-// time. The backward fails with failed_precondition if the forward used another leaf, and with unsupported if
-// it is itself recorded (create_graph).
+// parameters: all leaves that the forward uses, other than its inputs. The forward must give the same results
+// each time. The backward fails with failed_precondition if the forward used another leaf, and with
+// unsupported if it is itself recorded (create_graph).
 WEFT_EXPORT std::vector<at::Tensor> activation_checkpoint(CheckpointedForward forward,
                                                           std::vector<at::Tensor> inputs,
                                                           std::vector<at::Tensor> parameters);

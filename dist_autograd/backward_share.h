@@ -85,7 +85,7 @@ class BackwardShare final : public std::enable_shared_from_this<BackwardShare> {
   void note(torch::autograd::Node& node);  // found by exploring
   void announce();                         // tells the senders of what was found
   void finalize();
-  void settle();  // acknowledges, if all that was set off is over
+  void settle();  // acknowledges, if all that was set off has ended
 
   PassState& pass_;
   const Backward backward_;

@@ -67,7 +67,7 @@ class WEFT_EXPORT PassState final : public GradientSink, public std::enable_shar
   // handler threads: on the threads of a pipeline stage, say, which choose among its passes by priority and
   // hold those whose turn has not come. Jobs that the executor drops end this worker's part.
   void run_on(std::shared_ptr<rpc::Executor> executor);
-  // From a hook on gradients or a node that runs here, failed_precondition elsewhere: the backward is over
+  // From a hook on gradients or a node that runs here, failed_precondition elsewhere: the backward ends
   // only after this work, and fails with its error. Nothing waits for it before the backward's last stage.
   void complete_after(rpc::Future<void> work);
 

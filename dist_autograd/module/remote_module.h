@@ -71,7 +71,7 @@ class WEFT_EXPORT RemoteModule {
   rpc::Future<std::vector<NamedReference>> remote_buffers() const;
 
   // Copies of what a pass holds for the module's parameters, without those that have no gradient there.
-  // not_found: the pass has not come to the owner, or is over.
+  // not_found: the pass has not come to the owner, or has ended.
   rpc::Future<StateDict> gradients(const Pass& pass) const;
 
   // Copies.

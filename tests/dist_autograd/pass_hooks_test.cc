@@ -1,5 +1,5 @@
 // Hooks on gradients, as data parallel training uses them: replicas of a module on several workers take part
-// in one pass, and their gradients are averaged before the backward is over.
+// in one pass, and their gradients are averaged before the backward ends.
 #include <weft/dist_autograd/module/remote_module.h>
 
 #include "tests/dist_autograd/pass_support.h"
@@ -174,7 +174,7 @@ TEST_P(PassHooksTest, WorkThatFailsEndsThePassOnEveryWorker) {
                          [&] { return one.call<&Replica::counts>().get() == Counts{1, 1}; });
   Replica::reduction->fail();
   EXPECT_EQ(kind_of([&] { done.get(); }, "a rank of the group was lost"), ErrorKind::peer_lost);
-  weft::test::eventually("the pass is over", [&] { return cluster.live_passes() == 0; });
+  weft::test::eventually("the pass has ended", [&] { return cluster.live_passes() == 0; });
 }
 
 TEST_P(PassHooksTest, ATimeoutNamesTheWorkersThatTheBackwardWaitsFor) {
@@ -184,7 +184,7 @@ TEST_P(PassHooksTest, ATimeoutNamesTheWorkersThatTheBackwardWaitsFor) {
   limited.timeout = std::chrono::milliseconds(200);
   EXPECT_EQ(kind_of([&] { pass.backward(loss, {}, limited).get(); }, "it waits for worker1"),
             ErrorKind::deadline_exceeded);
-  weft::test::eventually("the pass is over", [&] { return cluster.live_passes() == 0; });
+  weft::test::eventually("the pass has ended", [&] { return cluster.live_passes() == 0; });
   EXPECT_EQ(kind_of([&] { one.call<&Replica::forward>(pass, x0).get(); }), ErrorKind::deadline_exceeded);
 }
 

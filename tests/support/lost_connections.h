@@ -7,7 +7,7 @@
 
 namespace weft::test {
 
-// Closes the agent's connections to others, without a word to the other side. Its connection to itself stays:
+// Closes the agent's connections to others, without a goodbye. Its connection to itself stays:
 // that one has no session.
 inline void lose_connections(rpc::Agent& agent) {
   for (const auto& link : agent.core()->all_links())

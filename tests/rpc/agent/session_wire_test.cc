@@ -241,7 +241,7 @@ TEST_F(SessionWire, FramesThatAreAcknowledgedBeforeTheyAreSentAgainAreLeftOut) {
   EXPECT_EQ(next->number, 2U);
   EXPECT_FALSE(session->next(*link));
   EXPECT_FALSE(session->acknowledged(4)) << "more than there are";
-  session->end(Error(ErrorKind::peer_lost, "the test is over"));
+  session->end(Error(ErrorKind::peer_lost, "the test has ended"));
 }
 
 }  // namespace
