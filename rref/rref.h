@@ -218,6 +218,7 @@ RRef<Stored<Value>> keep_result(const rpc::Peer& peer, std::string_view method, 
 template <class T>
 struct ConstructorMethod {
   using Traits = typename rpc::detail::ConstructorOf<T>::Traits;
+  static constexpr bool is_idempotent = false, is_background = false, is_resumable = false;
 };
 
 template <class T>

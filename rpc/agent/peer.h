@@ -122,7 +122,7 @@ class WEFT_EXPORT Peer {
     return future;
   }
 
-  // Encodes the arguments of method M into a call that was made for it.
+  // Encodes the arguments of method M into a call that was made for it, and sets what M's options say.
   template <class M, class... Given>
   static void encode(OutgoingCall& call, Given&&... given) {
     using Arguments = typename M::Traits::Arguments;
@@ -130,6 +130,9 @@ class WEFT_EXPORT Peer {
                   "weft: the arguments of this call do not fit the parameters that the method declares");
     if constexpr (detail::arguments_fit<Arguments, Given...>()) {
       call.signature = detail::signature_hash<typename M::Traits>();
+      call.idempotent |= M::is_idempotent;
+      call.background = M::is_background;
+      call.resumable = M::is_resumable;
       call.begin();
       detail::encode_arguments<Arguments>(call.message(), std::index_sequence_for<Given...>{},
                                           std::forward<Given>(given)...);
@@ -191,9 +194,6 @@ class WEFT_EXPORT Peer {
         make_call(name, id, sizeof...(Given) - (std::size_t{0} + ... + (detail::is_modifier<Given> ? 1 : 0)));
     outgoing.notify = notify;
     add_default_deadline(outgoing);
-    outgoing.idempotent |= M::is_idempotent;
-    outgoing.background = M::is_background;
-    outgoing.resumable = M::is_resumable;
     if (outgoing.retry == nullptr) outgoing.retry = core_->default_retry();  // not of the layers' own calls
     encode_after_modifiers<M>(outgoing, std::forward<Given>(given)...);
     return start_typed<Value>(std::move(outgoing), Decode<Value>{});

@@ -35,6 +35,7 @@ class WEFT_EXPORT Session final : public std::enable_shared_from_this<Session> {
   bool used() const;   // a resumable frame was sent or accepted, or a call waits
   bool fresh() const;  // none was sent: the peer's count is known to be 0
   bool ended() const { return is_over_; }
+  std::uint64_t id_seed() const { return asked_.seed(); }  // of both tables; a secret
 
   // --- Sending ---
   struct Asked {

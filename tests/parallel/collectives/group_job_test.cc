@@ -1,5 +1,6 @@
 // Groups in a job: several of the same members, of some, beside calls, over TCP.
 #include "tests/parallel/collectives/operations.h"
+#include "tests/support/lost_connections.h"
 
 namespace weft::collectives::testing {
 namespace group_job_test {
@@ -83,6 +84,40 @@ TEST_P(GroupsBesideCalls, CallsThenCollectives) {
   const auto groups = company.groups();
   reduce(groups);
   call_each_other();
+}
+
+// Each round loses the connections while all its operations are in flight.
+TEST(GroupsWithoutConnections, LoseNothingWhenConnectionsAreLost) {
+  constexpr int ranks = 3, rounds = 30;
+  Company company(ranks, Backend::messages, std::make_unique<test::TcpJobStore>(), nullptr,
+                  [](rpc::AgentOptions& options) { options.same_host = false; });
+  const auto groups = company.groups();
+  for (int round = 0; round < rounds; ++round) {
+    SCOPED_TRACE(round);
+    const std::vector<std::int64_t> small{100 + round}, large{300'000 + round};
+    Tensors sums, large_sums, received;
+    std::vector<rpc::Future<std::vector<std::string>>> objects;
+    Futures all;
+    for (const Group& group : groups) {
+      const int rank = group.rank();
+      all.push_back(group.all_reduce(sums.emplace_back(values(rank, small))));
+      all.push_back(group.all_reduce(large_sums.emplace_back(values(rank, large))));
+      all.push_back(group.send(values(rank, small), (rank + 1) % ranks));
+      all.push_back(group.recv(received.emplace_back(at::zeros(small)), (rank + ranks - 1) % ranks));
+      objects.push_back(group.all_gather_object("object " + std::to_string(rank)));
+      all.push_back(group.barrier());
+      test::lose_connections(company.agent(rank));
+    }
+    for (auto& future : all) got(std::move(future));
+    for (auto& gathered : objects)
+      EXPECT_EQ(got(std::move(gathered)), (std::vector<std::string>{"object 0", "object 1", "object 2"}));
+    for (int rank = 0; rank < ranks; ++rank) {
+      expect_equal(sums[rank], sum_of(ranks, small));
+      expect_equal(large_sums[rank], sum_of(ranks, large));
+      expect_equal(received[rank], values((rank + ranks - 1) % ranks, small));
+    }
+  }
+  EXPECT_GE(company.agent(0).counts().connections_made, 2 * std::uint64_t{ranks}) << "some were lost";
 }
 
 // --- The wire ---
