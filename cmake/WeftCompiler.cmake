@@ -56,8 +56,8 @@ if(WEFT_FUZZ)
   add_compile_options(-fsanitize=fuzzer-no-link)
 endif()
 
-# clang before 15 has coroutines, but Asio does not know it.
-if(CMAKE_CXX_COMPILER_ID STREQUAL "Clang" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 15)
+# clang has coroutines, but older releases of Asio do not know it.
+if(CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
   add_compile_definitions(ASIO_HAS_CO_AWAIT ASIO_HAS_STD_COROUTINE)
 endif()
 
