@@ -613,11 +613,19 @@ TEST_P(GroupsOnDevices, WhatNcclSaysIsTheGroupsErrorAlsoIfTheAbortIsFaster) {
   together(groups, [](const Group& group) { return group.barrier(); });
   const auto core = Context::of(*company->agent(1).core())->all().front();
   rpc::detail::Latch in_turn, goes_on, handled;
+  // A turn that another thread runs by then would run the job there, and block the agent's loop.
   std::thread turn([&] {
-    core->after_dumps([&] {
-      in_turn.open();
-      goes_on.wait();
-    });
+    for (bool ran_here = false; !ran_here;) {
+      rpc::detail::Latch ran;
+      core->after_dumps([&, self = std::this_thread::get_id()] {
+        ran_here = std::this_thread::get_id() == self;
+        ran.open();
+        if (!ran_here) return;
+        in_turn.open();
+        goes_on.wait();
+      });
+      ran.wait();
+    }
   });
   in_turn.wait();
   nccl.fail(1, Result::system_error);
