@@ -389,6 +389,35 @@ TEST_F(PassEnds, RootErrors) {
             rpc::ErrorKind::invalid_argument);  // not scalar, no gradient
 }
 
+// worker1 died, and worker0 ended because of that.
+TEST(PassOfAJob, ItsErrorNamesTheMemberThatDied) {
+  const auto network = std::make_shared<rpc::InProcess>();
+  std::vector<std::unique_ptr<rpc::Agent>> agents;
+  std::vector<rpc::Future<void>> met;
+  for (std::size_t rank = 0; rank < 3; ++rank) {
+    rpc::AgentOptions options{.name = "worker" + std::to_string(rank), .handler_threads = 2};
+    options.listen = {"inproc://" + options.name};
+    options.in_process = network;
+    options.rendezvous = rpc::Rendezvous{.store = "inproc://worker0", .rank = rank, .world_size = 3};
+    options.log = [](const rpc::LogRecord&) {};
+    agents.push_back(std::make_unique<rpc::Agent>(std::move(options), layers()));
+    agents.back()->allow_create<Weights>();
+  }
+  for (const auto& agent : agents) met.push_back(agent->wait_for(3));
+  for (auto& one : met) weft::test::got(std::move(one));
+  const Object weights = rref::create<Weights>(agents[2]->peer("worker0"), matrix());
+  Pass pass{*agents[2]};
+  const at::Tensor out = weft::test::got(weights.call<&Weights::total>(pass, matrix()));
+  agents[1] = nullptr;
+  weft::test::eventually("the survivor was told",
+                         [&] { return agents[2]->core()->world_failure().has_value(); });
+  agents[0] = nullptr;
+  weft::test::eventually("worker0 is gone", [&] { return agents[2]->core()->counts().connections == 0; });
+  const auto error = weft::test::error_of([&] { pass.backward(out).get(); });
+  ASSERT_TRUE(error);
+  EXPECT_TRUE(std::string(error->what()).starts_with("worker1 was lost")) << error->what();
+}
+
 TEST_F(PassEnds, ThousandsOfPassesAtOnceAreKeptApart) {
   constexpr int count = 2000;
   const at::Tensor wa = matrix(), wb = matrix();

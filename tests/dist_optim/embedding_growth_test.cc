@@ -146,15 +146,19 @@ TEST_F(StepByStep, GoesBackWhereTheNewOwnerIsLost) {
 }
 
 TEST_F(StepByStep, OneGrowthAtATime) {
+  const TemporaryDirectory saved;
+  got(embedding.save(saved.path));
   auto first = hand_over(0);
   test::eventually("its rows have come", [&] { return stats(added).rows > 0; });
   const auto kind = [](auto&& f) { return test::kind_of([&] { return f(), 0; }); };
   EXPECT_EQ(kind([&] { got(embedding.grow(owners.peer(2))); }), rpc::ErrorKind::failed_precondition);
   TemporaryDirectory directory;
   EXPECT_EQ(kind([&] { got(embedding.save(directory.path)); }), rpc::ErrorKind::failed_precondition);
+  EXPECT_EQ(kind([&] { got(embedding.load(saved.path)); }), rpc::ErrorKind::failed_precondition);
   got(hand_over(1));
   got(std::move(first));
   EXPECT_EQ(kind([&] { got(embedding.save(directory.path)); }), std::nullopt);
+  EXPECT_EQ(kind([&] { got(embedding.load(saved.path)); }), std::nullopt);
 }
 
 }  // namespace

@@ -331,22 +331,25 @@ TEST_F(EmbeddingRound, AppliesTheSumOrTheMeanOnce) {
   for (const ShardStats& shard : got(models[0]->embedding.stats())) EXPECT_LE(shard.update_calls, 6u);
 }
 
-// (1e8 + 1) - 1e8 is 0 in floats, and 1 in any order in which the first and the last are added first.
+// In floats 1e8, -1e8 and 1 add up to 1 where 1 comes last, and else to 0.
 TEST_F(EmbeddingRound, AddsInTheOrderOfTheTrainersNames) {
   begin(synchronous(trainers), RowOptimizer::sgd(1));
-  const double factors[] = {1e8, 1, -1e8};
-  std::vector<Pass> passes;
-  at::Tensor before;
-  for (std::size_t i = 0; i < trainers; ++i) {
-    Pass& pass = passes.emplace_back(models[i]->agent);
-    const at::Tensor rows = got(models[i]->embedding.lookup(pass, ids_of({5})));
-    before = rows.detach().clone();
-    got(pass.backward(rows.sum() * factors[i]));
+  for (std::size_t with_one = 0; with_one < trainers; ++with_one) {
+    double large = 1e8;
+    std::vector<Pass> passes;
+    at::Tensor before;
+    for (std::size_t i = 0; i < trainers; ++i) {
+      Pass& pass = passes.emplace_back(models[i]->agent);
+      const at::Tensor rows = got(models[i]->embedding.lookup(pass, ids_of({5})));
+      before = rows.detach().clone();
+      got(pass.backward(rows.sum() * (i == with_one ? 1 : std::exchange(large, -large))));
+    }
+    std::vector<rpc::Future<StepResult>> steps;
+    for (const std::size_t i : {2u, 0u, 1u}) steps.push_back(optimizers[i]->step(passes[i]));
+    for (auto& step : steps) got(std::move(step));
+    const at::Tensor after = got(models[0]->embedding.read(ids_of({5})));
+    EXPECT_TRUE(torch::equal(after, with_one + 1 == trainers ? before - 1 : before)) << with_one;
   }
-  std::vector<rpc::Future<StepResult>> steps;
-  for (const std::size_t i : {2u, 0u, 1u}) steps.push_back(optimizers[i]->step(passes[i]));
-  for (auto& step : steps) got(std::move(step));
-  EXPECT_TRUE(torch::equal(got(models[0]->embedding.read(ids_of({5}))), before));
 }
 
 TEST_F(EmbeddingRound, TheNextLookupWaitsForTheRound) {

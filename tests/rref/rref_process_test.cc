@@ -14,10 +14,13 @@ namespace {
 using test::Child;
 using test::say;
 
+// Silence alone proves a death after ten minutes only.
 rpc::AgentOptions options(const std::string& name) {
-  return {
-      .name = name, .listen = {"tcp://127.0.0.1:0"}, .handler_threads = 2, .log = [](const rpc::LogRecord&) {
-      }};
+  return {.name = name,
+          .listen = {"tcp://127.0.0.1:0"},
+          .handler_threads = 2,
+          .heartbeat = {.patience = std::chrono::minutes{10}},
+          .log = [](const rpc::LogRecord&) {}};
 }
 
 TEST(RRefProcess, AKilledOwnerIsLostAtOnce) {

@@ -76,7 +76,9 @@ TEST(AgentSecrets, TheSeedOfItsTablesIsNotItsIncarnation) {
   EXPECT_NE(seed("here"), 0U);
   EXPECT_NE(seed("here"), seed("there"));
   test::got(cluster.peer("here", "there").ready());
-  EXPECT_EQ(cluster["here"].core()->links_to(cluster["there"].id()).front()->id_seed(), seed("here"));
+  const auto link = cluster["here"].core()->links_to(cluster["there"].id()).front();
+  EXPECT_EQ(link->id_seed(), seed("here"));
+  EXPECT_EQ(link->session()->id_seed(), seed("here"));
 }
 
 }  // namespace
