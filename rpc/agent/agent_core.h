@@ -97,6 +97,7 @@ class WEFT_EXPORT AgentCore final : public std::enable_shared_from_this<AgentCor
   bool linked_to(const AgentId& life) const;
   // Connected, or absent: it may return (Sessions).
   bool expects(const AgentId& life) const;
+  bool is_gone(const AgentId& life) const;  // it was expected, and will not return
   // By which resumable messages to it outlive connections. null: none.
   std::shared_ptr<Session> session_with(const AgentId& life) const;
   std::vector<std::shared_ptr<Session>> all_sessions() const;

@@ -130,6 +130,8 @@ bool AgentCore::expects(const AgentId& life) const {
   return links_of_.contains(life) || sessions_->is_absent(life);
 }
 
+bool AgentCore::is_gone(const AgentId& life) const { return sessions_->is_gone(life); }
+
 std::shared_ptr<Session> AgentCore::session_with(const AgentId& life) const { return sessions_->find(life); }
 
 std::vector<std::shared_ptr<Session>> AgentCore::all_sessions() const { return sessions_->all(); }
@@ -364,7 +366,7 @@ void AgentCore::end_session(const std::shared_ptr<Session>& session, const Error
     std::lock_guard lock(mutex_);
     if (const auto found = routes_.find(life.name); found != routes_.end()) route = found->second;
   }
-  if (route != nullptr) route->keep_off();
+  if (route != nullptr) route->end_of(life);
   route = nullptr;
   session->end(reason, cause_of_ends());
   for (const auto& link : links_to(life)) link->loop()->post([link] { link->cancel_resumable(); });

@@ -28,6 +28,8 @@ bool is_transient(ErrorKind kind) {
   }
 }
 
+Error gone(const AgentId& life) { return {ErrorKind::peer_lost, to_string(life) + " is gone"}; }
+
 }  // namespace
 
 Route::Route(const std::shared_ptr<AgentCore>& core, std::shared_ptr<Loop> loop, std::string name,
@@ -99,6 +101,7 @@ void Route::place(std::shared_ptr<PendingCall> call) {
     watch_time(call, false);
     return session->submit(std::move(call));
   }
+  if (call->only() != nullptr && core->is_gone(*call->only())) return fail(*call, gone(*call->only()));
   auto link = link_;
   // The route leads to who was heard of last by that name. Another life may still be there, or there already.
   if (call->only() != nullptr && (link == nullptr || link->peer() != *call->only())) {
@@ -213,9 +216,13 @@ void Route::rejoin() {
   });
 }
 
-void Route::keep_off() {
-  loop_->post([weak = weak_from_this()] {
-    if (const auto self = weak.lock()) self->rejoining_ = false;
+void Route::end_of(const AgentId& life) {
+  loop_->post([weak = weak_from_this(), life] {
+    const auto self = weak.lock();
+    if (self == nullptr) return;
+    self->rejoining_ = false;
+    for (const auto& call : std::vector(self->waiting_.begin(), self->waiting_.end()))
+      if (call->only() != nullptr && *call->only() == life) self->fail(*call, gone(life));
   });
 }
 

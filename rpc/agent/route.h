@@ -56,9 +56,9 @@ class WEFT_EXPORT Route final : public Destination, public std::enable_shared_fr
   const Address& dialled() const { return dialled_; }  // where it dialled last
   const std::deque<std::shared_ptr<PendingCall>>& waiting() const { return waiting_; }  // for a connection
   void learn(std::vector<Address> addresses);
-  // The peer is absent: connects again and again until it is there, or until keep_off().
-  void rejoin();    // any thread
-  void keep_off();  // any thread
+  // The peer is absent: connects again and again until it is there, or until end_of().
+  void rejoin();                     // any thread
+  void end_of(const AgentId& life);  // the peer is gone. Any thread.
   // It leads to a peer that connected by itself. Any thread.
   bool is_to_visitor() const { return to_visitor_; }
   void set_to_visitor() { to_visitor_ = true; }

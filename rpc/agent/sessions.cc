@@ -171,6 +171,11 @@ bool Sessions::is_absent(const AgentId& life) const {
   return found != entries_.end() && found->second.absence != nullptr;
 }
 
+bool Sessions::is_gone(const AgentId& life) const {
+  std::lock_guard lock(mutex_);
+  return over_.contains(life.incarnation);
+}
+
 std::vector<AgentId> Sessions::absent(const std::string& name) const {
   std::vector<AgentId> lives;
   std::lock_guard lock(mutex_);

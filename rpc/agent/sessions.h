@@ -36,6 +36,7 @@ class WEFT_EXPORT Sessions final : public std::enable_shared_from_this<Sessions>
 
   std::shared_ptr<Session> find(const AgentId& life) const;
   bool is_absent(const AgentId& life) const;
+  bool is_gone(const AgentId& life) const;
   std::vector<AgentId> absent(const std::string& name) const;  // incarnations of that name
   bool on_this_host(const AgentId& life) const;
   const ProcessId& own_process() const { return own_; }

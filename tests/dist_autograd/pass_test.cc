@@ -3,6 +3,7 @@
 
 #include "tests/dist_autograd/pass_support.h"
 #include "tests/support/cluster.h"
+#include "tests/support/errors.h"
 
 namespace weft::dist_autograd::test::pass_test {
 namespace {

@@ -10,6 +10,7 @@
 #include "tests/support/errors.h"
 #include "tests/support/full_backlog.h"
 #include "tests/support/loopback.h"
+#include "tests/support/lost_connections.h"
 #include "tests/support/processor_time.h"
 
 namespace weft::rpc::route_test {
@@ -95,8 +96,8 @@ class Noting final : public Transport {
 class RouteTest : public testing::Test {
  protected:
   RouteTest() { anna = &start("anna"); }
-  Agent& start(const std::string& name, AgentOptions options = {}) {
-    options.heartbeat = {0s, 0s};
+  Agent& start(const std::string& name, AgentOptions options = {}, Heartbeat heartbeat = {0s, 0s}) {
+    options.heartbeat = heartbeat;
     SimProcess& process = world.start(name);
     Runtime runtime = test::sim_runtime(process);
     connects[name] = std::make_shared<Noting>(process);
@@ -225,6 +226,24 @@ TEST_F(RouteTest, APartitionEndsAnAttemptAfterTheConnectTimeout) {
     EXPECT_LT(world.now() - begin, limit + 100ms);
     EXPECT_TRUE(world.run_until_idle());
   }
+}
+
+TEST_F(RouteTest, CallsToAnIncarnationThatIsGoneFailAtOnce) {
+  Agent &carl = start("carl", {}, {.interval = 0s, .patience = 10min}), &bert = start("bert");
+  const Peer peer = carl.connect("sim://bert").only(bert.id());
+  EXPECT_EQ(world.got(peer.call<&Desk::twice>(1)), 2);
+  world.network().partition({"carl"}, {"bert"});
+  test::lose_connections(carl);
+  world.run_for(1s);
+  auto waits = peer.with({.wait_for_ready = true}).call<&Desk::twice>(2);
+  world.run_for(1s);
+  EXPECT_FALSE(waits.ready());
+  carl.core()->lose(bert.id(), Error(ErrorKind::peer_lost, "the test knows it"));
+  const auto begin = world.now();
+  EXPECT_EQ(failure(std::move(waits)), ErrorKind::peer_lost);
+  EXPECT_EQ(failure(peer.call<&Desk::twice>(3)), ErrorKind::peer_lost);
+  EXPECT_EQ(failure(peer.with({.wait_for_ready = true}).call<&Desk::twice>(4)), ErrorKind::peer_lost);
+  EXPECT_LT(world.now() - begin, 100ms);
 }
 
 // What it costs to end calls that wait, in processor time of this thread.
