@@ -3,18 +3,31 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <map>
 #include <stdexcept>
+#include <string_view>
 
 namespace {
 
 constexpr double width = 720, height = 420, left = 60, right = 20, top = 40, bottom = 50;
-constexpr std::array colours{"#1f6fb4", "#d9541e", "#2f9e58", "#8a4fbe"};
+constexpr int line_styles = 4;
+// For light and dark pages; lines of trainers take the styles one after the other.
+constexpr std::string_view style = R"(<style>
+  text { font: 12px system-ui, sans-serif; fill: #1f2328 } .title { font-size: 14px; font-weight: 600 }
+  .page { fill: #ffffff } .grid { stroke: #e3e7eb } polyline { fill: none; stroke-width: 1.5 }
+  .line0 { stroke: #0969da } .line1 { stroke: #c4621b } .line2 { stroke: #1a7f37 } .line3 { stroke: #8250df }
+  .name0 { fill: #0969da } .name1 { fill: #c4621b } .name2 { fill: #1a7f37 } .name3 { fill: #8250df }
+  @media (prefers-color-scheme: dark) {
+    text { fill: #e6edf3 } .page { fill: #0d1117 } .grid { stroke: #2a3139 }
+    .line0 { stroke: #58a6ff } .line1 { stroke: #e08a2c } .line2 { stroke: #3fb950 } .line3 { stroke: #ab7df8 }
+    .name0 { fill: #58a6ff } .name1 { fill: #e08a2c } .name2 { fill: #3fb950 } .name3 { fill: #ab7df8 }
+  }
+</style>
+)";
 
 // A step between grid lines that reads well: 1, 2 or 5 times a power of ten, for about six of them.
 double grid_step(double range) {
@@ -57,19 +70,18 @@ std::string loss_svg(const std::vector<Point>& points, const std::string& title)
   const auto out = std::back_inserter(svg);
   fmt::format_to(
       out,
-      "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {0} {1}\" width=\"{0}\" height=\"{1}\" "
-      "font-family=\"sans-serif\" font-size=\"12\">\n"
-      "<rect width=\"{0}\" height=\"{1}\" fill=\"white\"/>\n"
-      "<text x=\"{2}\" y=\"22\" font-size=\"14\">{3}</text>\n",
-      width, height, left, title);
+      "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {0} {1}\" width=\"{0}\" height=\"{1}\">\n"
+      "{4}<rect width=\"{0}\" height=\"{1}\" class=\"page\"/>\n"
+      "<text x=\"{2}\" y=\"22\" class=\"title\">{3}</text>\n",
+      width, height, left, title, style);
   for (double value = 0; value <= x_end + x_step / 2; value += x_step)
     fmt::format_to(out,
-                   "<path d=\"M{0:.1f} {1}V{2}\" stroke=\"#ddd\"/><text x=\"{0:.1f}\" y=\"{3}\" "
+                   "<path d=\"M{0:.1f} {1}V{2}\" class=\"grid\"/><text x=\"{0:.1f}\" y=\"{3}\" "
                    "text-anchor=\"middle\">{4:g}</text>\n",
                    x(value), top, height - bottom, height - bottom + 16, value);
   for (double value = 0; value <= y_end + y_step / 2; value += y_step)
     fmt::format_to(out,
-                   "<path d=\"M{0} {1:.1f}H{2}\" stroke=\"#ddd\"/><text x=\"{3}\" y=\"{4:.1f}\" "
+                   "<path d=\"M{0} {1:.1f}H{2}\" class=\"grid\"/><text x=\"{3}\" y=\"{4:.1f}\" "
                    "text-anchor=\"end\">{5:g}</text>\n",
                    left, y(value), width - right, left - 6, y(value) + 4, value);
   fmt::format_to(out, "<text x=\"{}\" y=\"{}\" text-anchor=\"middle\">seconds</text>\n",
@@ -80,13 +92,13 @@ std::string loss_svg(const std::vector<Point>& points, const std::string& title)
                  (top + height - bottom) / 2);
 
   double legend = top + 16;
-  std::size_t number = 0;
+  int number = 0;
   for (const auto& [trainer, curve] : curves) {
-    const char* const colour = colours[number++ % colours.size()];
-    fmt::format_to(out, "<polyline fill=\"none\" stroke=\"{}\" stroke-width=\"1.5\" points=\"", colour);
+    const int kind = number++ % line_styles;
+    fmt::format_to(out, "<polyline class=\"line{}\" points=\"", kind);
     for (const Point& point : curve) fmt::format_to(out, "{:.1f},{:.1f} ", x(point.seconds), y(point.loss));
-    fmt::format_to(out, "\"/>\n<text x=\"{}\" y=\"{}\" text-anchor=\"end\" fill=\"{}\">{}</text>\n",
-                   width - right - 8, legend, colour, trainer);
+    fmt::format_to(out, "\"/>\n<text x=\"{}\" y=\"{}\" text-anchor=\"end\" class=\"name{}\">{}</text>\n",
+                   width - right - 8, legend, kind, trainer);
     legend += 16;
   }
   return svg + "</svg>\n";

@@ -29,6 +29,7 @@ class ParameterServer(unittest.TestCase):
             self.assertLess(losses[-1], 2.0, f"{trainer}: {losses}")  # ln 10 = 2.3: knows nothing
         picture = xml.parse(self.out / "loss.svg").getroot()
         self.assertEqual(len(picture.findall("{http://www.w3.org/2000/svg}polyline")), len(trainers))
+        self.assertIn("prefers-color-scheme: dark", picture.find("{http://www.w3.org/2000/svg}style").text)
 
     def short_run(self, *more):
         self.check_run(*run(PROGRAM, "--images", 2000, "--epochs", 1, "--out", self.out, *more))
