@@ -1,17 +1,41 @@
 #!/usr/bin/env python3
-"""README's programs are compiled and run as they stand.
+"""README's C++ blocks are complete programs: they are compiled and run as printed.
 
-  readme_programs.py extract README.md FOLDER   writes each ```cpp block with a `main` to FOLDER/readme_program_N.cc, and,
-                                                where a ```text block follows it directly, that to ..._N.expected;
-                                                prints the .cc files as a CMake list
-  readme_programs.py run PROGRAM SOURCE         runs PROGRAM; its output must be what SOURCE's .expected says, if there is one
+  readme_programs.py extract README.md FOLDER   writes each ```cpp block to FOLDER/readme_program_N.cc, and the ```text
+                                                block that directly follows it to ..._N.expected; prints the .cc files as
+                                                a CMake list. Fails if a block has no `main`
+  readme_programs.py run PROGRAM SOURCE [WEFT]  runs PROGRAM and compares its output with SOURCE's .expected, if that
+                                                exists. A first line `$ weft launch ... ./NAME` there is the command
+                                                that runs it, with WEFT as the program `weft`
 """
 import pathlib
 import re
+import shlex
 import subprocess
 import sys
 
-BLOCK = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```[ ]*$", re.M | re.S)
+BLOCK = re.compile(r"^```([\w+]*)[^\n]*\n(.*?)^```[ ]*$", re.M | re.S)
+MAIN = re.compile(r"\bint\s+main\s*\(")
+SKIPPED = 77
+
+
+def programs_of(text):
+    """(line, program, expected output or None) of each C++ block."""
+    blocks = list(BLOCK.finditer(text))
+    for block, following in zip(blocks, [*blocks[1:], None]):
+        if block[1] not in ("cpp", "c++"):
+            continue
+        shown = following and following[1] == "text" and not text[block.end():following.start()].strip()
+        yield text.count("\n", 0, block.start()) + 1, block[2], following[2] if shown else None
+
+
+def command_of(expected, program, weft):
+    """The command that runs a program, and the output that it is expected to have."""
+    line, _, output = (expected or "").partition("\n")
+    if not line.startswith("$ "):
+        return [program], expected
+    words = shlex.split(line[2:])
+    return [weft if word == "weft" else program if word.startswith("./") else word for word in words], output
 
 
 def write(path, text):
@@ -21,36 +45,37 @@ def write(path, text):
 
 def extract(readme, folder):
     folder.mkdir(parents=True, exist_ok=True)
-    text = readme.read_text()
-    blocks = list(BLOCK.finditer(text))
-    programs = []
-    for block, following in zip(blocks, [*blocks[1:], None]):
-        if block[1] not in ("cpp", "c++") or not re.search(r"\bint\s+main\s*\(", block[2]):
-            continue
-        source = folder / f"readme_program_{len(programs) + 1}.cc"
-        expected = source.with_suffix(".expected")
-        write(source, block[2])
-        if following and following[1] == "text" and not text[block.end():following.start()].strip():
-            write(expected, following[2])
+    sources = []
+    for line, program, expected in programs_of(readme.read_text()):
+        if not MAIN.search(program):
+            sys.exit(f"{readme.name}:{line}: a C++ block without main(): make it a complete program, or move it to docs/")
+        source = folder / f"readme_program_{len(sources) + 1}.cc"
+        write(source, program)
+        if expected is None:
+            source.with_suffix(".expected").unlink(missing_ok=True)
         else:
-            expected.unlink(missing_ok=True)
-        programs.append(str(source))
-    print(";".join(programs))
+            write(source.with_suffix(".expected"), expected)
+        sources.append(str(source))
+    print(";".join(sources))
 
 
-def run(program, source):
-    result = subprocess.run([program], capture_output=True, text=True, timeout=60)
+def run(program, source, weft=""):
+    file = source.with_suffix(".expected")
+    command, expected = command_of(file.read_text() if file.exists() else None, program, weft)
+    if "" in command:
+        print(f"{source.name}: needs the program weft, which this build does not have")
+        sys.exit(SKIPPED)
+    result = subprocess.run(command, capture_output=True, text=True, timeout=60)
     sys.stdout.write(result.stdout)
     sys.stderr.write(result.stderr)
     if result.returncode != 0:
-        sys.exit(f"{source.name} ended with {result.returncode}")
-    expected = source.with_suffix(".expected")
-    if expected.exists() and expected.read_text().strip() != result.stdout.strip():
-        sys.exit(f"README says that it prints:\n{expected.read_text()}")
+        sys.exit(f"{source.name}: exit status {result.returncode}, expected 0")
+    if expected is not None and expected.strip() != result.stdout.strip():
+        sys.exit(f"{source.name}: README shows this output:\n{expected}")
 
 
 if __name__ == "__main__":
     if sys.argv[1] == "extract":
         extract(pathlib.Path(sys.argv[2]), pathlib.Path(sys.argv[3]))
     else:
-        run(sys.argv[2], pathlib.Path(sys.argv[3]))
+        run(sys.argv[2], pathlib.Path(sys.argv[3]), *sys.argv[4:])

@@ -1,0 +1,72 @@
+#!/usr/bin/env python3
+"""readme_programs.py finds each C++ block of a page and its output, refuses incomplete ones, and compares what a program prints."""
+import contextlib
+import io
+import pathlib
+import sys
+import tempfile
+import unittest
+
+from readme_programs import command_of, extract, programs_of, run
+
+PROGRAM = "int main() {}\n"
+
+
+def page(*blocks):
+    return "\n\n".join(f"```{kind}\n{text}```" for kind, text in blocks)
+
+
+class ReadmePrograms(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+
+    def extract(self, text):
+        (self.folder / "README.md").write_text(text)
+        with contextlib.redirect_stdout(io.StringIO()) as printed:
+            extract(self.folder / "README.md", self.folder / "out")
+        return printed.getvalue().split(";")
+
+    def run_script(self, script, expected, weft=""):
+        program = self.folder / "program"
+        program.write_text(f"#!/bin/sh\n{script}\n")
+        program.chmod(0o755)
+        (self.folder / "source.expected").write_text(expected)
+        with contextlib.redirect_stdout(io.StringIO()):
+            run(str(program), self.folder / "source.cc", weft)
+
+    def test_a_program_and_its_output(self):
+        text = page(("cpp", PROGRAM), ("text", "hello\n"), ("sh", "ls\n"), ("cpp", PROGRAM))
+        self.assertEqual(list(programs_of(text)), [(1, PROGRAM, "hello\n"), (13, PROGRAM, None)])
+        self.assertEqual(len(self.extract(text)), 2)
+
+    def test_output_follows_its_program_directly(self):
+        text = page(("cpp", PROGRAM)) + "\n\nIt prints:\n\n" + page(("text", "hello\n"))
+        self.assertEqual(list(programs_of(text)), [(1, PROGRAM, None)])
+
+    def test_a_block_without_main_is_refused(self):
+        with self.assertRaisesRegex(SystemExit, "README.md:5: .* without main"):
+            self.extract(page(("cpp", PROGRAM), ("cpp", "agent.leave().get();\n")))
+
+    def test_the_command_of_the_output_runs_the_program(self):
+        self.assertEqual(command_of("$ weft launch -n 4 ./average\n[0] 3\n", "/p", "/w"),
+                         (["/w", "launch", "-n", "4", "/p"], "[0] 3\n"))
+        self.assertEqual(command_of("3\n", "/p", "/w"), (["/p"], "3\n"))
+        self.assertEqual(command_of(None, "/p", "/w"), (["/p"], None))
+
+    def test_output_and_exit_status_are_compared(self):
+        self.run_script("echo hello", "hello\n")
+        with self.assertRaisesRegex(SystemExit, "README shows"):
+            self.run_script("echo goodbye", "hello\n")
+        with self.assertRaisesRegex(SystemExit, "exit status 3"):
+            self.run_script("echo hello; exit 3", "hello\n")
+
+    def test_without_the_launcher_a_launched_program_is_skipped(self):
+        with self.assertRaises(SystemExit) as end:
+            self.run_script("echo hello", "$ weft launch ./program\nhello\n")
+        self.assertEqual(end.exception.code, 77)
+
+
+if __name__ == "__main__":
+    unittest.main()
