@@ -77,7 +77,16 @@ void ShadowLeaves::check(const Gradients& gradients) const {
   }
 }
 
+void ShadowLeaves::require_no_round(const char* operation) const {
+  if (stepped_.empty()) return;
+  throw rpc::Error(rpc::ErrorKind::failed_precondition,
+                   std::string(operation) + ": " + std::to_string(stepped_.size()) + " of " +
+                       std::to_string(parameters_.size()) +
+                       " parameters have stepped in a round of step_one(); call end_round() first");
+}
+
 void ShadowLeaves::step(const Gradients& gradients) {
+  require_no_round("step");
   check(gradients);
   struct Clear {
     std::vector<at::Tensor>& shadows;
@@ -92,7 +101,33 @@ void ShadowLeaves::step(const Gradients& gradients) {
   for (auto& [group, optimizer] : optimizers_) optimizer->step();
 }
 
+void ShadowLeaves::step_one(std::size_t index, const at::Tensor& gradient) {
+  check({{index, gradient}});
+  if (!stepped_.insert(index).second)
+    throw rpc::Error(rpc::ErrorKind::failed_precondition,
+                     "step_one: parameter " + parameters_[index].name +
+                         " has stepped in this round already; call end_round() before the next round");
+  if (!gradient.defined()) return;
+  // LibTorch's step() visits every parameter of its group, so for its duration this one is the whole group.
+  struct Alone {
+    Alone(torch::optim::Optimizer& of, at::Tensor& one)
+        : group(of.param_groups().front().params()), shadow(one) {
+      group.swap(kept);
+    }
+    ~Alone() {
+      group.swap(kept);
+      shadow.mutable_grad().reset();
+    }
+    std::vector<at::Tensor>& group;
+    at::Tensor& shadow;
+    std::vector<at::Tensor> kept{shadow};
+  } alone{optimizer_of(index), shadows_[index]};
+  alone.shadow.mutable_grad() = gradient.detach();
+  optimizer_of(index).step();
+}
+
 void ShadowLeaves::move_to(const std::vector<at::Tensor>& storages) {
+  require_no_round("move_to");
   // set_data keeps the shadow's TensorImpl, by which LibTorch's optimizers find their state.
   for (std::size_t i = 0; i < shadows_.size(); ++i) shadows_[i].set_data(storages.at(i));
 }
@@ -102,6 +137,7 @@ double ShadowLeaves::learning_rate(const std::string& group) const {
 }
 
 void ShadowLeaves::set_learning_rate(double rate, const std::optional<std::string>& group) {
+  require_no_round("set_learning_rate");
   if (!std::isfinite(rate) || rate < 0)
     throw rpc::Error(rpc::ErrorKind::invalid_argument, "the learning rate must be finite and not negative");
   const auto set = [rate](torch::optim::Optimizer& optimizer) {
@@ -121,6 +157,7 @@ std::string ShadowLeaves::describe_parameters() const {
 }
 
 std::string ShadowLeaves::save_state() const {
+  require_no_round("save_state");
   torch::serialize::OutputArchive archive;
   archive.write(optimizer_key, c10::IValue(spec_.name));
   archive.write(parameters_key, c10::IValue(describe_parameters()));
@@ -136,6 +173,7 @@ std::string ShadowLeaves::save_state() const {
 }
 
 void ShadowLeaves::load_state(const std::string& bytes) {
+  require_no_round("load_state");
   // Into new optimizers over the same shadows, which take the old ones' places only when all could be read.
   Optimizers loaded = make_optimizers();
   std::string name, parameters;
@@ -174,6 +212,7 @@ void ShadowLeaves::load_state(const std::string& bytes) {
 }
 
 OptimizerState ShadowLeaves::state() const {
+  require_no_round("state");
   OptimizerState state;
   state.optimizer = spec_.name;
   for (const auto& [group, optimizer] : optimizers_) state.learning_rates[group] = learning_rate(group);
@@ -183,6 +222,7 @@ OptimizerState ShadowLeaves::state() const {
 }
 
 void ShadowLeaves::set_state(const OptimizerState& state) {
+  require_no_round("set_state");
   auto refuse = [](const std::string& why) { throw rpc::Error(rpc::ErrorKind::invalid_argument, why); };
   if (state.optimizer != spec_.name)
     refuse("the state is that of " + state.optimizer + ", not of " + spec_.name);

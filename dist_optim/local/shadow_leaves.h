@@ -19,6 +19,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -34,6 +35,16 @@ class WEFT_EXPORT ShadowLeaves final : public StepTarget {
 
   void check(const Gradients& gradients) const override;
   void step(const Gradients& gradients) override;
+
+  // A step in parts, for gradients that become ready one after another (an optimizer that runs within the
+  // backward, a bucket of ZeRO): step_one() for each parameter, then end_round(). Together they have the
+  // result of one step() with all these gradients: an undefined gradient, or no call, leaves a parameter
+  // alone. Errors of step_one(): those of check(); `failed_precondition` for a parameter that has stepped in
+  // this round. Until end_round(), every other call that steps, moves, saves or changes is
+  // `failed_precondition`: rates and states count once per round.
+  void step_one(std::size_t index, const at::Tensor& gradient);
+  void end_round() { stepped_.clear(); }
+
   void move_to(const std::vector<at::Tensor>& storages) override;
 
   // Of a parameter group, by its prefix; "" is what is in none. `not_found` where there is no such group.
@@ -64,6 +75,7 @@ class WEFT_EXPORT ShadowLeaves final : public StepTarget {
   torch::optim::Optimizer& optimizer_of(std::size_t parameter) const;
   torch::optim::Optimizer& optimizer_of_group(const std::string& group) const;
   std::string describe_parameters() const;
+  void require_no_round(const char* operation) const;
 
   const std::vector<Parameter> parameters_;
   const OptimizerSpec spec_;
@@ -71,6 +83,7 @@ class WEFT_EXPORT ShadowLeaves final : public StepTarget {
   std::vector<std::string> groups_;                   // of the parameters
   std::vector<at::Tensor> shadows_;
   Optimizers optimizers_;
+  std::set<std::size_t> stepped_;  // by step_one(), in this round
 };
 
 }  // namespace weft::dist_optim
