@@ -26,6 +26,7 @@ namespace weft::dist_optim {
 struct Parameter {
   std::string name;  // for messages
   at::Tensor tensor;
+  bool slice = false;  // slice_of() made it (slices.h)
 };
 
 using Gradients = std::map<std::size_t, at::Tensor>;

@@ -182,7 +182,8 @@ std::string OptimizerSpec::group_of(const std::string& parameter) const {
   for (const ParameterGroup& group : groups) {
     const std::string& prefix = group.prefix;
     if (prefix.size() <= longest.size() || !parameter.starts_with(prefix)) continue;
-    if (parameter.size() == prefix.size() || parameter[prefix.size()] == '.') longest = prefix;
+    const char after = parameter.size() == prefix.size() ? '.' : parameter[prefix.size()];
+    if (after == '.' || after == '[') longest = prefix;  // '[': a slice of it
   }
   return longest;
 }
@@ -211,6 +212,8 @@ bool OptimizerSpec::takes_sparse_gradients() const {
   auto decay = options.find("weight_decay");
   return (name == "SGD" || name == "Adagrad") && (decay == options.end() || decay->second == 0);
 }
+
+bool OptimizerSpec::is_elementwise() const { return name != "SparseAdam" && name != "RowwiseAdagrad"; }
 
 namespace {
 

@@ -6,7 +6,8 @@
 // alike, and handles to one object that bring different specs are refused.
 //
 // Parameter groups: parameters whose names begin with a group's prefix (a whole name or up to a dot: "conv"
-// is conv.weight, not conv2.weight; the longest prefix counts) take the group's options in place of these.
+// is conv.weight, not conv2.weight; the longest prefix counts) take the group's options in place of these. A
+// slice of a parameter (slices.h) is in the group of the parameter.
 //
 // Thread-safety: a value.
 #pragma once
@@ -88,6 +89,10 @@ struct WEFT_EXPORT OptimizerSpec {
   // Whether a step outside groups takes sparse (COO) gradients. Adam, AdamW, RMSprop, Adadelta, Adamax and
   // Rprop refuse them, SGD and Adagrad do with weight decay.
   bool takes_sparse_gradients() const;
+
+  // Whether each element is stepped from its own gradient and state alone, so that slices of a parameter may
+  // step apart (slices.h). Not SparseAdam and RowwiseAdagrad, which step rows.
+  bool is_elementwise() const;
 
   friend bool operator==(const OptimizerSpec&, const OptimizerSpec&) = default;
 };

@@ -36,6 +36,12 @@ ShadowLeaves::ShadowLeaves(std::vector<Parameter> parameters, OptimizerSpec spec
   for (const Parameter& parameter : parameters_) {
     shadows_.push_back(parameter.tensor.variable_data());
     groups_.push_back(spec_.group_of(parameter.name));
+    if (parameter.slice && !spec_.is_elementwise())
+      throw rpc::Error(
+          rpc::ErrorKind::invalid_argument,
+          "optimizer " + spec_.name + " cannot step the slice " + parameter.name +
+              ": it steps whole rows; use SGD, Adam, AdamW, Adagrad, RMSprop, Adadelta, Adamax or "
+              "Rprop, or give it the whole parameter");
   }
   optimizers_ = make_optimizers();
 }

@@ -46,8 +46,8 @@ std::vector<Parameter> some_parameters(at::ScalarType type = at::kDouble) {
 
 std::vector<Parameter> copies(const std::vector<Parameter>& parameters) {
   std::vector<Parameter> result;
-  for (const auto& [name, tensor] : parameters)
-    result.push_back({name, tensor.detach().clone().requires_grad_()});
+  for (const Parameter& one : parameters)
+    result.push_back({one.name, one.tensor.detach().clone().requires_grad_()});
   return result;
 }
 

@@ -1,0 +1,36 @@
+// Slices: ranges of elements of a parameter, each stepped by an optimizer of its own (ZeRO-1: every rank
+// steps its part of a bucket and keeps the state of that part alone; Rajbhandari et al. 2020).
+//
+//   Parameter mine = slice_of({"bucket0", bucket}, begin, end);
+//   ShadowLeaves optimizer({mine}, torch::optim::AdamOptions(1e-3));
+//   optimizer.step({{0, gradient.slice(0, begin, end)}});  // writes into the bucket
+//
+// An elementwise optimizer (OptimizerSpec::is_elementwise) has the same result over slices as over the whole,
+// bit for bit; ShadowLeaves refuses others. A slice's state has the slice's size and the name
+// PARAMETER[BEGIN:END]/FIELD.
+//
+// Thread-safety: plain functions over values. The tensors of a slice share the parameter's storage.
+#pragma once
+
+#include <weft/dist_optim/local/gradients.h>
+#include <weft/dist_optim/local/optimizer_state.h>
+#include <weft/rpc/core/export.h>
+
+#include <cstdint>
+#include <vector>
+
+namespace weft::dist_optim {
+
+// The elements [begin, end) of the flattened parameter, as a parameter of one dimension. `invalid_argument`
+// where the parameter is not contiguous, or has no such elements. begin = end: an empty slice, which may
+// step.
+WEFT_EXPORT Parameter slice_of(const Parameter& parameter, std::int64_t begin, std::int64_t end);
+
+// The state for the parameters `to` (whole ones, slices, or both), made of the states of other slices or
+// whole parameters of the same names: after the number of ranks has changed, or to save one state for all
+// ranks. A parameter of which no element has a state gets none. `invalid_argument` where the states are of
+// several optimizers or of one that is not elementwise, where learning rates or step counts differ, or where
+// only a part of a parameter in `to` has a state.
+WEFT_EXPORT OptimizerState reslice(const std::vector<OptimizerState>& from, const std::vector<Parameter>& to);
+
+}  // namespace weft::dist_optim
