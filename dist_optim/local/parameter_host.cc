@@ -65,6 +65,13 @@ bool ParameterHost::is_registered(const std::string& trainer) const {
   return handles_.contains(trainer);
 }
 
+std::vector<std::string> ParameterHost::trainers() const {
+  std::lock_guard lock(mutex_);
+  std::vector<std::string> all;
+  for (const auto& [trainer, known] : handles_) all.push_back(trainer);
+  return all;
+}
+
 bool ParameterHost::is_stepped() const {
   std::lock_guard lock(mutex_);
   return !handles_.empty() || in_flight();
@@ -178,6 +185,11 @@ void ParameterHost::strike_off(const std::string& trainer, bool died) {
 
 // ---- passes
 
+std::optional<std::string> ParameterHost::trainer_of(PassKey pass) const {
+  std::lock_guard lock(mutex_);
+  return ledger_.trainer_of(pass);
+}
+
 bool ParameterHost::may_wait(PassKey pass) const {
   std::lock_guard lock(mutex_);
   return mode_ && mode_->kind == StepMode::Kind::stale && !ledger_.pin(pass) && !committed_.contains(pass);
@@ -188,7 +200,8 @@ bool ParameterHost::has_stepped(PassKey pass) const {
   return committed_.contains(pass);
 }
 
-void ParameterHost::admit(const std::string& trainer, PassKey pass, Admitted done) {
+void ParameterHost::admit(const std::string& trainer, PassKey pass, Admitted done,
+                          std::optional<Version> version) {
   std::exception_ptr refused;
   {
     std::lock_guard lock(mutex_);
@@ -197,8 +210,13 @@ void ParameterHost::admit(const std::string& trainer, PassKey pass, Admitted don
         throw rpc::Error(rpc::ErrorKind::failed_precondition,
                          "pass " + to_string(pass) + " has stepped these parameters already");
       }
+      if (version && !has_tensors_)
+        throw rpc::Error(rpc::ErrorKind::failed_precondition,
+                         "admit: the rows of an embedding keep no versions; admit the pass without one");
       // In `free` nobody waits: what a pass pins there only tells how stale its step is.
-      if (ledger_.admit(trainer, pass) == PassLedger::Admission::waiting) {
+      if (version) {
+        ledger_.admit_at(trainer, pass, *version);
+      } else if (ledger_.admit(trainer, pass) == PassLedger::Admission::waiting) {
         waiting_[pass].push_back(std::move(done));
         return;
       }

@@ -104,7 +104,8 @@ class WEFT_EXPORT ParameterHost {
   void register_trainer(const std::string& trainer, const OptimizerSpec& spec, StepMode mode,
                         const std::string& name = {});
   bool is_registered(const std::string& trainer) const;
-  bool is_stepped() const;  // some trainer is registered, or a step is in flight
+  std::vector<std::string> trainers() const;  // that are registered
+  bool is_stepped() const;                    // some trainer is registered, or a step is in flight
   // From one synchronous mode to another, for all trainers that are registered. `failed_precondition` while a
   // step is prepared or waits for its round, or where either mode is not synchronous; `invalid_argument`
   // where there are fewer seats than trainers.
@@ -129,9 +130,12 @@ class WEFT_EXPORT ParameterHost {
   // Before the pass's first read() here. Asking again is harmless. Under stale(k) it may wait for other
   // trainers' steps; in synchronous mode for the end of the round where the trainer has stepped in it
   // already: what it read now would be too old for its next step. Errors: `cancelled` if released, `aborted`
-  // if the trainer ends meanwhile.
-  void admit(const std::string& trainer, PassKey pass, Admitted done);
+  // if the trainer ends meanwhile. version: the kept version that the pass reads; then it does not wait, and
+  // the errors are those of PassLedger::admit_at. Rows keep no versions: `failed_precondition`.
+  void admit(const std::string& trainer, PassKey pass, Admitted done, std::optional<Version> version = {});
 
+  // As whose pass it was admitted, or waits to be.
+  std::optional<std::string> trainer_of(PassKey pass) const;
   // Whether admit() might wait: under stale(k), for a pass that has not been admitted.
   bool may_wait(PassKey pass) const;
   bool has_stepped(PassKey pass) const;  // and has not been released since

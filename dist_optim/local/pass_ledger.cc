@@ -48,19 +48,20 @@ std::vector<PassKey> PassLedger::remove_trainer(const std::string& trainer) {
   return waiting;
 }
 
+void PassLedger::check_owner(const std::string& trainer, PassKey pass, const std::string& owner) const {
+  if (owner == trainer) return;
+  throw rpc::Error(rpc::ErrorKind::invalid_argument, "pass " + to_string(pass) + " belongs to trainer " +
+                                                         name_of(owner) + ", not to " + name_of(trainer));
+}
+
 PassLedger::Admission PassLedger::admit(const std::string& trainer, PassKey pass) {
-  auto check_owner = [&](const std::string& owner) {
-    if (owner == trainer) return;
-    throw rpc::Error(rpc::ErrorKind::invalid_argument, "pass " + to_string(pass) + " belongs to trainer " +
-                                                           name_of(owner) + ", not to " + name_of(trainer));
-  };
   if (auto found = open_.find(pass); found != open_.end()) {
-    check_owner(found->second.trainer);
+    check_owner(trainer, pass, found->second.trainer);
     return Admission::admitted;
   }
   for (const Waiting& entry : waiting_) {
     if (entry.pass != pass) continue;
-    check_owner(entry.trainer);
+    check_owner(trainer, pass, entry.trainer);
     return Admission::waiting;
   }
   // This overtakes nobody: the bound is the same for all that have nothing open, and whoever could go has
@@ -71,6 +72,50 @@ PassLedger::Admission PassLedger::admit(const std::string& trainer, PassKey pass
   }
   waiting_.push_back({trainer, pass});
   return Admission::waiting;
+}
+
+void PassLedger::admit_at(const std::string& trainer, PassKey pass, Version version) {
+  const auto refuse = [&](const std::string& why) {
+    throw rpc::Error(rpc::ErrorKind::failed_precondition, "admit: pass " + to_string(pass) + " of trainer " +
+                                                              name_of(trainer) + " cannot read version " +
+                                                              std::to_string(version) + ": " + why);
+  };
+  if (auto found = open_.find(pass); found != open_.end()) {
+    check_owner(trainer, pass, found->second.trainer);
+    if (found->second.pin != version) refuse("it reads version " + std::to_string(found->second.pin));
+    return;
+  }
+  for (const Waiting& entry : waiting_)
+    if (entry.pass == pass) refuse("it waits for the newest version");
+  if (mode_ && mode_->kind == StepMode::Kind::free) refuse("the mode free keeps no versions");
+  if (version > newest_) refuse("the newest is " + std::to_string(newest_));
+  if (version != newest_ && !references_.contains(version))
+    refuse("it is no longer kept; the versions that are kept: " + kept_versions() +
+           "; admit the pass while another open pass reads that version");
+  if (mode_ && mode_->kind == StepMode::Kind::synchronous) {
+    if (version != newest_)
+      refuse("in the mode " + to_string(*mode_) + " a pass reads the newest, " + std::to_string(newest_));
+    if (held_.contains(trainer)) refuse("the trainer's step waits for its round; await it first");
+  }
+  Open entry{trainer, version, 0, false, false};
+  const auto known = trainers_.find(trainer);
+  entry.owes_step = known != trainers_.end();
+  open_.emplace(pass, std::move(entry));
+  if (known != trainers_.end() && mode_ && mode_->kind == StepMode::Kind::stale &&
+      !keeps_bound(newest_, {}, 0)) {
+    open_.erase(pass);
+    refuse("the newest is " + std::to_string(newest_) + ", and with the steps that open passes owe " +
+           to_string(*mode_) + " would be exceeded; step or release passes first");
+  }
+  retain(version);
+  if (known != trainers_.end()) known->second.open.insert(pass);
+}
+
+std::string PassLedger::kept_versions() const {
+  std::string text;
+  for (const auto& [version, count] : references_)
+    if (version != newest_) text += std::to_string(version) + ", ";
+  return text + std::to_string(newest_);
 }
 
 std::vector<PassKey> PassLedger::admit_waiting() {
@@ -86,6 +131,13 @@ std::vector<PassKey> PassLedger::admit_waiting() {
     entry = waiting_.begin();  // the trainer's other passes may go now as well
   }
   return admitted;
+}
+
+std::optional<std::string> PassLedger::trainer_of(PassKey pass) const {
+  if (auto found = open_.find(pass); found != open_.end()) return found->second.trainer;
+  for (const Waiting& entry : waiting_)
+    if (entry.pass == pass) return entry.trainer;
+  return std::nullopt;
 }
 
 std::optional<PassLedger::Version> PassLedger::pin(PassKey pass) const {
@@ -225,14 +277,14 @@ bool PassLedger::keeps_bound(Version newest, const std::set<PassKey>& without, s
 }
 
 void PassLedger::open_now(const std::string& trainer, PassKey pass) {
-  Open entry{trainer, newest_, 0, false, 0};
+  Open entry{trainer, newest_, 0, false};
   if (auto found = trainers_.find(trainer); found != trainers_.end()) {
     entry.owes_step = true;
     entry.group = found->second.steps;
     if (mode_ && mode_->kind == StepMode::Kind::stale) {
       for (PassKey other : found->second.open) {
         const Open& opened = open_.at(other);
-        if (opened.group == entry.group) entry.pin = std::min(entry.pin, opened.pin);
+        if (opened.shares_pin && opened.group == entry.group) entry.pin = std::min(entry.pin, opened.pin);
       }
     }
     found->second.open.insert(pass);

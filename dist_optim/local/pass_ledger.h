@@ -17,8 +17,12 @@
 //
 // A step may be prepared first and made later. Meanwhile it is owed by itself, before the one of the passes
 // that its trainer keeps open (the steps of one trainer count for its later ones), and its trainer opens no
-// further pass. So what is allowed when it is prepared is allowed when it is made, where a trainer makes its
-// steps in the order in which it prepared them.
+// further pass, except at a given version. So what is allowed when it is prepared is allowed when it is made,
+// where a trainer makes its steps in the order in which it prepared them.
+//
+// A pass may name the version that it reads (weight stashing and vertical sync of PipeDream, Narayanan et al.
+// 2019; 2BW, Narayanan et al. 2021). It is admitted at once or refused: the version must be kept, which a pin
+// or a reader does, and the bound must hold with it. Such a pass shares its pin with no other pass.
 //
 // One object's ledger knows nothing of another's: passes that are admitted to several objects in different
 // orders can wait for one another in a circle. Whoever serves passes over several objects admits them in
@@ -69,6 +73,9 @@ class WEFT_EXPORT PassLedger {
 
   // Asking again changes nothing. `invalid_argument` for a pass of another trainer.
   Admission admit(const std::string& trainer, PassKey pass);
+  // The same at a version. `failed_precondition` where the version is not kept, or is older than the mode
+  // allows, where the pass reads or waits for another one, and where the trainer's step waits for its round.
+  void admit_at(const std::string& trainer, PassKey pass, Version version);
   // Admits what may now go, and returns it in order. To be called after whatever ends a pin or a hold.
   std::vector<PassKey> admit_waiting();
   // A trainer whose passes wait for the end of its synchronous round: what they read now would be old by
@@ -76,6 +83,8 @@ class WEFT_EXPORT PassLedger {
   void hold(const std::string& trainer) { ++held_[trainer]; }
   void end_hold(const std::string& trainer);
 
+  // Of an open or waiting pass.
+  std::optional<std::string> trainer_of(PassKey pass) const;
   // The version that an open pass reads.
   std::optional<Version> pin(PassKey pass) const;
   // Ends the pass, open or waiting. True if it was waiting.
@@ -119,6 +128,7 @@ class WEFT_EXPORT PassLedger {
     Version pin;
     std::uint64_t group;  // how many steps its trainer had made
     bool owes_step;
+    bool shares_pin = true;      // with its trainer's passes of the same group
     std::uint64_t prepared = 0;  // the prepared step that it is in; 0: none
   };
   struct Waiting {
@@ -132,6 +142,8 @@ class WEFT_EXPORT PassLedger {
   };
 
   const std::string& name_of(const std::string& trainer) const;
+  void check_owner(const std::string& trainer, PassKey pass, const std::string& owner) const;
+  std::string kept_versions() const;
   bool may_open(const std::string& trainer) const;
   bool keeps_bound(Version newest, const std::set<PassKey>& without, std::size_t more_owed) const;
   void open_now(const std::string& trainer, PassKey pass);

@@ -225,6 +225,63 @@ TEST(PassLedger, passes_without_an_optimizer_pin_but_never_wait_nor_count) {
   EXPECT_EQ(ledger.admit("a", key(3)), Admission::admitted);
 }
 
+TEST(PassLedger, a_pass_may_name_a_version_that_another_one_keeps) {
+  auto ledger = ledger_of(stale(3), {"a", "b"});
+  ledger.admit("a", key(1));
+  step(ledger, "a", {key(1)});
+  ledger.admit_at("a", key(2), 1);
+  step(ledger, "b", {});
+  ledger.admit_at("a", key(3), 1);
+  ledger.admit_at("a", key(3), 1);  // again
+  EXPECT_EQ(ledger.pin(key(3)), 1U);
+  ledger.admit("a", key(4));
+  EXPECT_EQ(ledger.pin(key(4)), 2U) << "it shares no pin with them";
+  ledger.release(key(2));
+  EXPECT_TRUE(ledger.take_dropped().empty());
+  const auto refused = [&](const std::string& trainer, PassKey pass, std::uint64_t version) {
+    return refusal(rpc::ErrorKind::failed_precondition, [&] { ledger.admit_at(trainer, pass, version); });
+  };
+  EXPECT_NE(refused("a", key(3), 2).find("reads version 1"), std::string::npos);
+  EXPECT_NE(refused("b", key(5), 3).find("newest is 2"), std::string::npos);
+  EXPECT_NE(refused("b", key(5), 0).find("kept: 1, 2;"), std::string::npos);
+  refusal(rpc::ErrorKind::invalid_argument, [&] { ledger.admit_at("b", key(3), 1); });
+  EXPECT_EQ(ledger.trainer_of(key(3)), "a");
+  EXPECT_EQ(ledger.trainer_of(key(5)), std::nullopt);
+  ledger.release(key(3));
+  EXPECT_EQ(ledger.take_dropped(), (std::vector<std::uint64_t>{1}));
+}
+
+TEST(PassLedger, a_version_that_would_break_the_bound_is_refused) {
+  auto ledger = ledger_of(stale(1), {"a", "b"});
+  ledger.admit("a", key(1));
+  ledger.admit("b", key(2));
+  step(ledger, "b", {key(2)});
+  const auto refused = [&](const std::string& trainer, std::uint64_t version) {
+    return refusal(rpc::ErrorKind::failed_precondition, [&] { ledger.admit_at(trainer, key(3), version); });
+  };
+  refused("b", 0);  // a's step would make it two steps old
+  refused("b", 1);  // its step would make a's pass two steps old
+  EXPECT_EQ(ledger.open(), 1U);
+  EXPECT_EQ(ledger.admit("b", key(3)), Admission::waiting);
+  EXPECT_NE(refused("b", 1).find("waits"), std::string::npos);
+  EXPECT_EQ(step(ledger, "a", {key(1)}), 1U);
+}
+
+TEST(PassLedger, only_the_newest_version_may_be_named_in_synchronous_mode_and_none_in_free) {
+  auto ledger = ledger_of(synchronous, {"a", "b"});
+  ledger.admit("a", key(1));
+  step(ledger, "b", {});
+  ledger.admit_at("b", key(2), 1);
+  const auto refused = [&](std::uint64_t version) {
+    return refusal(rpc::ErrorKind::failed_precondition, [&] { ledger.admit_at("b", key(3), version); });
+  };
+  EXPECT_NE(refused(0).find("newest, 1"), std::string::npos);
+  ledger.hold("b");
+  EXPECT_NE(refused(1).find("its round"), std::string::npos);
+  ledger.set_mode(dist_optim::free);
+  EXPECT_NE(refused(1).find("free"), std::string::npos);
+}
+
 // Random trainers with random passes. What must hold whatever they do: no whole step is refused (so none
 // waits), nor one that could be prepared, none is older than k, FIFO among those that the bound keeps
 // waiting, every version that is dropped is one that nobody has, and at the end, when all open passes have
@@ -312,7 +369,13 @@ class StaleBound : public testing::Test {
       if (choice < 5) {
         PassKey pass = key(next++);
         owner[pass] = trainer;
-        if (ledger.admit(trainer, pass) == Admission::admitted) {
+        if (below(4) == 0) {  // at a version that may not be kept, or not be allowed
+          try {
+            ledger.admit_at(trainer, pass, ledger.newest() - std::min(ledger.newest(), below(4)));
+            opened(pass);
+          } catch (const rpc::Error&) {
+          }
+        } else if (ledger.admit(trainer, pass) == Admission::admitted) {
           opened(pass);
         } else {
           line.push_back(pass);

@@ -1,0 +1,200 @@
+// Passes that name the version that they read, as the stages of a pipeline use them. Every gradient is
+// compared with that of a copy of the model at this version.
+#include <weft/dist_optim/local/parameter_host.h>
+#include <weft/rpc/core/error.h>
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+#include <torch/csrc/autograd/autograd.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/optim/sgd.h>
+#include <torch/types.h>
+
+namespace weft::dist_optim::local_weight_stashing_test {
+namespace {
+
+struct Layer : torch::nn::Module {
+  Layer() {
+    at::NoGradGuard no_grad;
+    to(at::kDouble);
+    double phase = 0;
+    for (at::Tensor& parameter : parameters())
+      parameter.copy_(
+          at::sin(at::arange(parameter.numel(), at::kDouble) + (phase += 1)).reshape(parameter.sizes()));
+  }
+  torch::nn::Linear first{register_module("first", torch::nn::Linear(3, 4))};
+  torch::nn::Linear second{register_module("second", torch::nn::Linear(4, 2))};
+  at::Tensor loss(int microbatch) {
+    return second(first(at::cos(at::arange(6, at::kDouble) + microbatch).reshape({2, 3})).tanh())
+        .square()
+        .sum();
+  }
+};
+
+Gradients gradients_of(const at::Tensor& loss, const std::vector<Parameter>& parameters) {
+  std::vector<at::Tensor> leaves;
+  for (const Parameter& parameter : parameters) leaves.push_back(parameter.tensor);
+  Gradients gradients;
+  for (const at::Tensor& gradient : torch::autograd::grad({loss}, leaves))
+    gradients[gradients.size()] = gradient;
+  return gradients;
+}
+
+PassKey pass_of(int microbatch) { return {1, static_cast<std::uint64_t>(microbatch)}; }
+
+std::string refusal(const std::exception_ptr& error) {
+  try {
+    if (error != nullptr) std::rethrow_exception(error);
+    ADD_FAILURE() << "it was not refused";
+  } catch (const rpc::Error& found) {
+    EXPECT_EQ(found.kind(), rpc::ErrorKind::failed_precondition) << found.what();
+    return found.what();
+  }
+  return "";
+}
+
+// One stage of a pipeline, and for each of its versions a copy of what the parameters were.
+struct Stage {
+  explicit Stage(StepMode mode) {
+    host.register_trainer("driver", torch::optim::SGDOptions(0.125), mode);
+    keep_copy();
+  }
+  void keep_copy() {
+    at::NoGradGuard no_grad;
+    copies.push_back(std::make_unique<Layer>());
+    const auto from = layer->parameters();
+    auto to = copies.back()->parameters();
+    for (std::size_t i = 0; i < from.size(); ++i) to[i].copy_(from[i]);
+  }
+
+  std::exception_ptr admit(int microbatch, std::optional<std::uint64_t> version) {
+    bool done = false;
+    std::exception_ptr error;
+    host.admit(
+        "driver", pass_of(microbatch),
+        [&](const std::exception_ptr& refused) {
+          done = true;
+          error = refused;
+        },
+        version);
+    EXPECT_TRUE(done) << "it waits";
+    return error;
+  }
+  void forward(int microbatch, std::optional<std::uint64_t> version = {}) {
+    EXPECT_TRUE(admit(microbatch, version) == nullptr) << microbatch;
+    const auto reading = host.read(pass_of(microbatch));
+    losses[microbatch] = layer->loss(microbatch);
+  }
+  // Its gradient must be that of this version.
+  void backward(int microbatch, std::size_t version) {
+    {
+      const auto reading = host.read(pass_of(microbatch));
+      gradients[microbatch] = gradients_of(losses[microbatch], host.parameters());
+    }
+    const auto expected =
+        gradients_of(copies.at(version)->loss(microbatch), parameters_of(*copies.at(version)));
+    for (const auto& [index, gradient] : expected)
+      EXPECT_TRUE(torch::equal(gradient, gradients[microbatch].at(index)))
+          << "microbatch " << microbatch << ", version " << version << ", parameter " << index;
+  }
+  void step(const std::vector<int>& microbatches) {
+    std::vector<PassGradients> passes;
+    for (const int microbatch : microbatches) passes.push_back({pass_of(microbatch), gradients[microbatch]});
+    bool done = false;
+    host.step("driver", std::move(passes), [&](const std::exception_ptr& error, std::uint64_t version) {
+      done = true;
+      EXPECT_TRUE(error == nullptr);
+      EXPECT_EQ(version, copies.size());
+    });
+    EXPECT_TRUE(done);
+    keep_copy();
+  }
+
+  std::shared_ptr<Layer> layer = std::make_shared<Layer>();
+  ParameterHost host{parameters_of(*layer)};
+  std::vector<std::unique_ptr<Layer>> copies;
+  std::map<int, at::Tensor> losses;
+  std::map<int, Gradients> gradients;
+};
+
+// PipeDream's 1F1B with three microbatches in flight: each steps alone, and its backward reads what its
+// forward read.
+TEST(WeightStashing, a_microbatch_reads_one_version_in_forward_and_backward) {
+  Stage stage(stale(2));
+  for (int i = 0; i < 3; ++i) stage.forward(i);
+  for (int i = 0; i < 8; ++i) {
+    stage.backward(i, static_cast<std::size_t>(std::max(0, i - 2)));
+    stage.step({i});
+    stage.forward(i + 3);
+    EXPECT_EQ(stage.host.stats().live_versions, static_cast<std::size_t>(std::min(i + 2, 3)));
+  }
+  EXPECT_EQ(stage.host.stats().max_staleness(), 2U);
+}
+
+// PipeDream-2BW with two microbatches a batch: all microbatches of a batch read the version of one batch
+// before, although the batch before steps between their forwards.
+TEST(WeightStashing, the_microbatches_of_a_batch_read_the_same_version) {
+  Stage stage(stale(1));
+  stage.forward(0, 0);
+  stage.forward(1, 0);
+  for (int batch = 0; batch < 6; ++batch) {
+    const auto read = static_cast<std::size_t>(std::max(0, batch - 1));
+    const int first = 2 * batch;
+    stage.backward(first, read);
+    stage.forward(first + 2, batch);  // the next batch, before this one has stepped
+    stage.backward(first + 1, read);
+    stage.step({first, first + 1});
+    stage.forward(first + 3, batch);  // an older version than the newest now
+    EXPECT_EQ(stage.host.stats().live_versions, 2U);
+  }
+  EXPECT_EQ(stage.host.stats().staleness, (std::map<std::uint64_t, std::uint64_t>{{0, 1}, {1, 5}}));
+}
+
+TEST(WeightStashing, a_version_that_is_not_kept_is_refused) {
+  Stage stage(stale(3));
+  stage.forward(0);
+  stage.forward(1);
+  stage.backward(0, 0);
+  stage.step({0});
+  stage.forward(2, 0);
+  const std::string missing = refusal(stage.admit(3, 7));
+  EXPECT_NE(missing.find("version 7"), std::string::npos) << missing;
+  EXPECT_NE(missing.find("newest is 1"), std::string::npos) << missing;
+  stage.host.release(pass_of(1));
+  EXPECT_EQ(stage.host.stats().live_versions, 2U) << "microbatch 2 reads it";
+  stage.backward(2, 0);
+  stage.step({2});
+  const std::string dropped = refusal(stage.admit(3, 0));
+  EXPECT_NE(dropped.find("no longer kept"), std::string::npos) << dropped;
+  EXPECT_NE(dropped.find("kept: 2"), std::string::npos) << dropped;
+  EXPECT_EQ(stage.host.stats().open_passes, 0U);
+  stage.forward(3, 2);
+  stage.backward(3, 2);
+}
+
+TEST(WeightStashing, a_pass_keeps_the_version_that_it_has) {
+  Stage stage(stale(3));
+  stage.forward(0);
+  stage.forward(1);
+  stage.backward(0, 0);
+  stage.step({0});
+  EXPECT_TRUE(stage.admit(1, 0) == nullptr);
+  EXPECT_TRUE(stage.admit(1, std::nullopt) == nullptr);
+  const std::string message = refusal(stage.admit(1, 1));
+  EXPECT_NE(message.find("reads version 0"), std::string::npos) << message;
+  stage.backward(1, 0);
+}
+
+TEST(WeightStashing, rows_of_an_embedding_keep_no_versions) {
+  ParameterHost rows([](const OptimizerSpec&) { return std::unique_ptr<StepTarget>(); });
+  std::exception_ptr error;
+  rows.admit("driver", pass_of(0), [&](const std::exception_ptr& refused) { error = refused; }, 0);
+  refusal(error);
+}
+
+}  // namespace
+}  // namespace weft::dist_optim::local_weight_stashing_test
