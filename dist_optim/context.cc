@@ -94,7 +94,9 @@ void Context::peer_gone(const rpc::AgentId& peer, const rpc::Error& reason) {
   }
   const bool died = reason.kind() != rpc::ErrorKind::shut_down;
   const std::string trainer = trainer_of(peer.incarnation);
-  for (const auto& host : hosts) host->host().strike_off(trainer, died);
+  for (const auto& host : hosts)
+    for (const std::string& one : host->host().trainers())
+      if (is_trainer_of(one, peer.incarnation)) host->host().strike_off(one, died);
   // This runs on a loop, and a step may take long.
   core_->handlers().post([hosts = std::move(hosts), trainer] {
     for (const auto& host : hosts) {

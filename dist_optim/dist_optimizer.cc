@@ -43,7 +43,8 @@ struct DistOptimizer::Core : std::enable_shared_from_this<DistOptimizer::Core> {
   // would take this for its end.
   ~Core() {
     for (std::size_t i = 0; i < modules.size(); ++i)
-      if (!refused[i]) ask<&OptimizerService::detach>(modules[i]).then([](auto&&) {});
+      if (!refused[i])
+        ask<&OptimizerService::detach>(modules[i], std::optional(handle->trainer)).then([](auto&&) {});
   }
 
   // How attaching ended, for everyone who asks.
@@ -85,7 +86,8 @@ struct DistOptimizer::Core : std::enable_shared_from_this<DistOptimizer::Core> {
   const std::size_t own_modules;
   std::vector<Embedding> embeddings;
   std::shared_ptr<const EmbeddingClient::Admit> admit_pass;  // where there are embeddings
-  std::shared_ptr<PassAdmission::Handle> handle;             // of several objects, or with embeddings
+  const std::shared_ptr<PassAdmission::Handle> handle = std::make_shared<PassAdmission::Handle>();
+  bool admits_together = false;  // of several objects, or with embeddings
   // Known when attaching has ended.
   std::vector<char> refused;           // which of them
   std::vector<std::uint64_t> numbers;  // of the objects, each at its owner; 0: not attached
@@ -125,7 +127,7 @@ void DistOptimizer::Core::attach_ended(const rpc::Result<void>& result) {
 // Under stale(k) the passes are admitted to all objects before any of these prepares its part.
 void DistOptimizer::Core::admit(StepRequest request, StepCall::Rows rows,
                                 std::shared_ptr<rpc::Promise<StepResult>> promise) {
-  if (handle == nullptr || mode.kind != StepMode::Kind::stale)
+  if (!admits_together || mode.kind != StepMode::Kind::stale)
     return step(std::move(request), std::move(rows), std::move(promise));
   std::vector<rpc::Future<void>> passes;
   for (const auto& pass : request.passes) passes.push_back(context->admission()->admit(pass, handle));
@@ -245,23 +247,23 @@ DistOptimizer::DistOptimizer(rpc::Agent& agent, OptimizerSpec spec, StepMode mod
       }()) {}
 
 DistOptimizer::DistOptimizer(rpc::Agent& agent, StepMode mode, std::vector<Module> modules,
-                             std::vector<ShardedEmbedding> embeddings) {
+                             std::vector<ShardedEmbedding> embeddings, const std::string& trainer) {
   check(mode);
   std::vector<OptimizerSpec> specs;
   for (const Module& module : modules) specs.push_back(module.spec);
   core_ = std::make_shared<Core>(Context::of(*agent.core()), std::move(modules), embeddings, mode);
   specs.resize(core_->modules.size(), RowTarget::rows_spec());
   const bool several = core_->modules.size() > 1;
-  if (several || !embeddings.empty()) {
-    core_->handle = std::make_shared<PassAdmission::Handle>();
-    for (const auto& module : core_->modules) core_->handle->owners.push_back(module->owner().incarnation);
-    core_->context->admission()->add(core_->handle);
-  }
+  core_->handle->trainer = trainer;
+  for (const auto& module : core_->modules) core_->handle->owners.push_back(module->owner().incarnation);
+  core_->admits_together = several || !embeddings.empty();
+  if (core_->admits_together) core_->context->admission()->add(core_->handle);
   if (!embeddings.empty()) core_->admit_lookups();
   // Each object takes its calls in order, so that steps need not wait for the answers.
   std::vector<rpc::Future<std::uint64_t>> attached;
   for (std::size_t i = 0; i < specs.size(); ++i)
-    attached.push_back(ask<&OptimizerService::attach>(core_->modules[i], specs[i], mode, several));
+    attached.push_back(
+        ask<&OptimizerService::attach>(core_->modules[i], specs[i], mode, several, std::optional(trainer)));
   when_settled(std::move(attached), [core = core_](std::vector<rpc::Result<std::uint64_t>> results) {
     rpc::Result<void> whole;
     for (std::size_t i = results.size(); i-- > 0;) {
@@ -272,14 +274,11 @@ DistOptimizer::DistOptimizer(rpc::Agent& agent, StepMode mode, std::vector<Modul
       core->refused[i] = answered(results[i].error());
       whole = results[i].error();
     }
-    if (core->handle != nullptr) {
-      PassAdmission::Objects objects;
-      for (std::size_t i = 0; i < core->modules.size(); ++i)
-        if (core->numbers[i] != 0)
-          objects.emplace(std::pair(core->modules[i]->owner().incarnation, core->numbers[i]),
-                          core->modules[i]);
-      core->handle->attached(std::move(objects));
-    }
+    PassAdmission::Objects objects;
+    for (std::size_t i = 0; i < core->modules.size(); ++i)
+      if (core->numbers[i] != 0)
+        objects.emplace(std::pair(core->modules[i]->owner().incarnation, core->numbers[i]), core->modules[i]);
+    core->handle->attached(std::move(objects));
     core->attach_ended(whole);
   });
 }
@@ -296,7 +295,7 @@ rpc::Future<StepResult> DistOptimizer::step(std::span<const dist_autograd::Pass>
                                             const StepOptions& options) {
   auto promise = std::make_shared<rpc::Promise<StepResult>>(core_->context->core()->handlers().exceptions());
   auto future = promise->future();
-  StepRequest request{core_->context->next_step(), {}, options, {}};
+  StepRequest request{core_->context->next_step(), {}, options, {}, core_->handle->trainer};
   StepCall::Rows rows;
   try {
     options.check();
@@ -310,6 +309,29 @@ rpc::Future<StepResult> DistOptimizer::step(std::span<const dist_autograd::Pass>
   }
   core_->order.run([core = core_, request = std::move(request), rows = std::move(rows), promise]() mutable {
     core->admit(std::move(request), std::move(rows), std::move(promise));
+  });
+  return future;
+}
+
+rpc::Future<void> DistOptimizer::admit(const dist_autograd::Pass& pass,
+                                       std::optional<std::uint64_t> version) {
+  rpc::Promise<void> promise(core_->context->core()->handlers().exceptions());
+  auto future = promise.future();
+  if (pass.state() == nullptr) {
+    promise.fail(std::make_exception_ptr(
+        rpc::Error(rpc::ErrorKind::failed_precondition, "admit: the pass was released")));
+    return future;
+  }
+  core_->order.run([core = core_, id = pass.id(), version, promise = std::move(promise)]() mutable {
+    auto admitted = core->context->admission()->admit(id, core->handle, version);
+    core->order.next();
+    std::move(admitted).then([core, promise = std::move(promise)](rpc::Result<void>&& result) mutable {
+      if (result.ok()) return promise.complete(std::move(result));
+      core->attached().then(
+          [promise = std::move(promise), error = result.error()](rpc::Result<void>&& attached) mutable {
+            promise.fail(attached.ok() ? error : attached.error());
+          });
+    });
   });
   return future;
 }

@@ -69,11 +69,20 @@ class WEFT_EXPORT DistOptimizer {
   DistOptimizer(rpc::Agent& agent, OptimizerSpec spec, StepMode mode,
                 std::vector<rref::ReferencePtr> modules);
   // An optimizer for each module; options for parts of one module: OptimizerSpec::with_group.
+  // trainer: where one agent drives several trainers (the replicas of a pipeline), the name of this one. It
+  // has its own seat in rounds and its own staleness. admit() makes a pass one of this trainer.
   DistOptimizer(rpc::Agent& agent, StepMode mode, std::vector<Module> modules,
-                std::vector<ShardedEmbedding> embeddings = {});
+                std::vector<ShardedEmbedding> embeddings = {}, const std::string& trainer = {});
   ~DistOptimizer();  // leaves the objects' rounds, once its steps are over
   DistOptimizer(const DistOptimizer&) = delete;
   DistOptimizer& operator=(const DistOptimizer&) = delete;
+
+  // Makes the pass one of this handle's trainer, before the pass first reads one of the objects, and
+  // completes when it may read all of them. Needed where the handle names a trainer, where another agent made
+  // the pass, or to name the version; other passes are admitted when they first read. version: the pass reads
+  // this version of every module, in its backward too (weight stashing). Another open pass must read that
+  // version, or it must be the newest; otherwise `failed_precondition`, naming the versions that are kept.
+  rpc::Future<void> admit(const dist_autograd::Pass& pass, std::optional<std::uint64_t> version = {});
 
   // Completes when every owner has stepped; the passes must live until then. All modules are stepped, or none
   // (StepError, and step_call.h for what can be in between). Errors of attaching (other options, no module)

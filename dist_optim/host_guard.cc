@@ -23,10 +23,14 @@ class ReadingSwitch final : public rpc::ContextSwitch {
 
 }  // namespace
 
-std::string trainer_of(std::uint64_t incarnation) {
+std::string trainer_of(std::uint64_t incarnation, const std::string& name) {
   char text[20];
   std::snprintf(text, sizeof text, "%016llx", static_cast<unsigned long long>(incarnation));
-  return text;
+  return name.empty() ? text : text + ("/" + name);
+}
+
+bool is_trainer_of(const std::string& trainer, std::uint64_t incarnation) {
+  return trainer.starts_with(trainer_of(incarnation));
 }
 
 void HostGuard::read(const std::function<void()>& body) {
@@ -59,21 +63,23 @@ void HostGuard::admit(const std::shared_ptr<rpc::IncomingCall>& call, rpc::Job p
       });
 }
 
-void HostGuard::ask_trainer(const rpc::AgentId& trainer) {
+void HostGuard::ask_trainer(const rpc::AgentId& agent, const std::string& trainer) {
   std::lock_guard lock(mutex_);
-  asked_.emplace(trainer.incarnation, trainer);
+  Asked& asked = asked_[agent.incarnation];
+  asked.agent = agent;
+  asked.trainers.insert(trainer);
 }
 
 std::optional<rpc::AgentId> HostGuard::trainer_to_ask(const dist_autograd::PassId& pass) {
   std::lock_guard lock(mutex_);
   const auto found = asked_.find(pass.origin);
   if (found == asked_.end()) return std::nullopt;
-  const std::string trainer = trainer_of(pass.origin);
-  if (!host_.is_registered(trainer)) {
+  std::erase_if(found->second.trainers, [&](const auto& trainer) { return !host_.is_registered(trainer); });
+  if (found->second.trainers.empty()) {
     asked_.erase(found);
     return std::nullopt;
   }
-  return host_.may_wait(key_of(pass)) ? std::optional(found->second) : std::nullopt;
+  return host_.may_wait(key_of(pass)) ? std::optional(found->second.agent) : std::nullopt;
 }
 
 void HostGuard::admit_here(const std::shared_ptr<rpc::IncomingCall>& call,
@@ -90,7 +96,8 @@ void HostGuard::admit_here(const std::shared_ptr<rpc::IncomingCall>& call,
   };
   auto wait = std::make_shared<Wait>();
   auto resume = std::make_shared<rpc::Job>(std::move(proceed));
-  host_.admit(trainer_of(pass->id().origin), key, [wait, call, resume](std::exception_ptr error) {
+  const std::string trainer = host_.trainer_of(key).value_or(trainer_of(pass->id().origin));
+  host_.admit(trainer, key, [wait, call, resume](std::exception_ptr error) {
     {
       std::lock_guard lock(wait->mutex);
       wait->admitted = true;

@@ -9,6 +9,8 @@
 #include <weft/dist_optim/local/parameter_host.h>
 #include <weft/rref/stored_object.h>
 
+#include <set>
+
 namespace weft::dist_optim {
 
 class HostGuard final : public rref::ObjectGuard, public std::enable_shared_from_this<HostGuard> {
@@ -25,9 +27,9 @@ class HostGuard final : public rref::ObjectGuard, public std::enable_shared_from
   void read(const std::function<void()>& body) override;
   void change(const std::function<void()>& body) override { host_.change(body); }
 
-  // The trainer admits its passes to several objects in one order (PassAdmission). The guard asks it for
-  // every pass that may have to wait here.
-  void ask_trainer(const rpc::AgentId& trainer);
+  // The agent admits the passes of its trainer to several objects in one order (PassAdmission). The guard
+  // asks it for every pass that may have to wait here.
+  void ask_trainer(const rpc::AgentId& agent, const std::string& trainer);
 
  private:
   void admit_here(const std::shared_ptr<rpc::IncomingCall>& call,
@@ -35,14 +37,21 @@ class HostGuard final : public rref::ObjectGuard, public std::enable_shared_from
   std::optional<rpc::AgentId> trainer_to_ask(const dist_autograd::PassId& pass);
 
   const std::uint64_t number_;
-  std::mutex mutex_;                             // guards asked_
-  std::map<std::uint64_t, rpc::AgentId> asked_;  // by incarnation
+  struct Asked {
+    rpc::AgentId agent;
+    std::set<std::string> trainers;
+  };
+  std::mutex mutex_;                      // guards asked_
+  std::map<std::uint64_t, Asked> asked_;  // by incarnation
   ParameterHost host_;
   LbfgsHost lbfgs_{host_};
 };
 
-// How hosts name passes and trainers: a trainer is a life of an agent, and so is the origin of its passes.
+// How hosts name passes and trainers. A trainer is a life of an agent, or one of several within it by its
+// name. A pass belongs to its origin, a life of an agent, or to the trainer for which it was admitted.
 inline PassKey key_of(const dist_autograd::PassId& pass) { return {pass.origin, pass.number}; }
-std::string trainer_of(std::uint64_t incarnation);
+std::string trainer_of(std::uint64_t incarnation, const std::string& name = {});
+// Whether it is a trainer of this agent.
+bool is_trainer_of(const std::string& trainer, std::uint64_t incarnation);
 
 }  // namespace weft::dist_optim

@@ -13,7 +13,9 @@
 namespace weft::dist_optim {
 namespace {
 
-std::string calling_trainer(rpc::CallContext& call) { return trainer_of(call.peer().id.incarnation); }
+std::string calling_trainer(rpc::CallContext& call, const std::optional<std::string>& name = {}) {
+  return trainer_of(call.peer().id.incarnation, name.value_or(""));
+}
 
 using Prepared = std::function<void(rpc::Result<StepPart>)>;
 
@@ -100,44 +102,55 @@ void prepare_step(Context& context, const std::shared_ptr<HostGuard>& guard, con
   admitted(nullptr);
 }
 
-void check_own(rpc::CallContext& call, const dist_autograd::PassId& pass) {
-  if (pass.origin != call.peer().id.incarnation)
-    throw rpc::Error(rpc::ErrorKind::invalid_argument,
-                     to_string(pass) + " is not a pass of " + call.peer().id.name);
+// A peer may open and end the passes that it made, and those that its trainers step.
+void check_own(rpc::CallContext& call, const dist_autograd::PassId& pass, const std::string& trainer) {
+  if (pass.origin == call.peer().id.incarnation || is_trainer_of(trainer, call.peer().id.incarnation)) return;
+  throw rpc::Error(rpc::ErrorKind::invalid_argument,
+                   to_string(pass) + " is not a pass of " + call.peer().id.name);
 }
 
 }  // namespace
 
-std::uint64_t OptimizerService::attach(rpc::CallContext& call, OptimizerSpec spec, StepMode mode, bool asks) {
+std::uint64_t OptimizerService::attach(rpc::CallContext& call, OptimizerSpec spec, StepMode mode, bool asks,
+                                       Trainer name) {
   check(mode);
   const auto guard = context->host_of(call);
-  guard->host().register_trainer(calling_trainer(call), spec, mode, call.peer().id.name);
-  if (asks) guard->ask_trainer(call.peer().id);
+  const std::string trainer = calling_trainer(call, name);
+  const std::string& agent = call.peer().id.name;
+  guard->host().register_trainer(trainer, spec, mode,
+                                 name.value_or("").empty() ? agent : agent + "/" + *name);
+  if (asks) guard->ask_trainer(call.peer().id, trainer);
   return guard->number();
 }
 
-void OptimizerService::detach(rpc::CallContext& call) {
-  context->host_of(call)->host().unregister_trainer(calling_trainer(call), false);
+void OptimizerService::detach(rpc::CallContext& call, Trainer name) {
+  context->host_of(call)->host().unregister_trainer(calling_trainer(call, name), false);
 }
 
-rpc::Future<void> OptimizerService::admit(rpc::CallContext& call, dist_autograd::PassId pass) {
-  check_own(call, pass);
+rpc::Future<void> OptimizerService::admit(rpc::CallContext& call, dist_autograd::PassId pass, Trainer name,
+                                          std::optional<std::uint64_t> version) {
+  const auto guard = context->host_of(call);
+  const std::string trainer = calling_trainer(call, name);
+  check_own(call, pass, guard->host().is_registered(trainer) ? trainer : "");
   auto promise = std::make_shared<rpc::Promise<void>>();
   auto future = promise->future();
-  const auto guard = context->host_of(call);
-  if (guard->host().has_stepped(key_of(pass))) {
+  if (!version && guard->host().has_stepped(key_of(pass))) {
     promise->complete(rpc::Result<void>{});
     return future;
   }
-  guard->host().admit(calling_trainer(call), key_of(pass), [promise, guard](const std::exception_ptr& error) {
-    promise->complete(error == nullptr ? rpc::Result<void>{} : rpc::Result<void>(error));
-  });
+  guard->host().admit(
+      trainer, key_of(pass),
+      [promise, guard](const std::exception_ptr& error) {
+        promise->complete(error == nullptr ? rpc::Result<void>{} : rpc::Result<void>(error));
+      },
+      version);
   return future;
 }
 
 void OptimizerService::release(rpc::CallContext& call, dist_autograd::PassId pass) {
-  check_own(call, pass);
-  context->host_of(call)->host().release(key_of(pass));
+  ParameterHost& host = context->host_of(call)->host();
+  check_own(call, pass, host.trainer_of(key_of(pass)).value_or(""));
+  host.release(key_of(pass));
 }
 
 rpc::Future<void> OptimizerService::admit_everywhere(rpc::CallContext& call, dist_autograd::PassId pass,
@@ -149,7 +162,7 @@ rpc::Future<StepOutcome> OptimizerService::step(rpc::CallContext& call, StepRequ
                                                 std::uint64_t objects, std::optional<StepRows> rows) {
   auto promise = std::make_shared<rpc::Promise<StepOutcome>>();
   auto future = promise->future();
-  const std::string trainer = calling_trainer(call);
+  const std::string trainer = calling_trainer(call, request.trainer);
   const auto give_up = [steps = context->local_steps(), trainer, number = request.number] {
     steps->abort(trainer, number);
   };
@@ -176,17 +189,17 @@ rpc::Future<StepPart> OptimizerService::prepare(rpc::CallContext& call, StepRequ
                                                 std::optional<StepRows> rows) {
   auto promise = std::make_shared<rpc::Promise<StepPart>>();
   auto future = promise->future();
-  prepare_step(*context, context->host_of(call), calling_trainer(call), request, rows,
+  prepare_step(*context, context->host_of(call), calling_trainer(call, request.trainer), request, rows,
                [promise](rpc::Result<StepPart> part) { promise->complete(std::move(part)); });
   return future;
 }
 
 rpc::Future<std::uint64_t> OptimizerService::commit(rpc::CallContext& call, std::uint64_t number,
-                                                    StepDecision decision) {
+                                                    StepDecision decision, Trainer trainer) {
   auto promise = std::make_shared<rpc::Promise<std::uint64_t>>();
   auto future = promise->future();
   const auto guard = context->host_of(call);
-  guard->host().commit(calling_trainer(call), number, decision,
+  guard->host().commit(calling_trainer(call, trainer), number, decision,
                        [promise, guard](std::exception_ptr error, ParameterHost::Version version) {
                          if (error != nullptr) return promise->fail(error);
                          promise->complete(version);
@@ -194,9 +207,10 @@ rpc::Future<std::uint64_t> OptimizerService::commit(rpc::CallContext& call, std:
   return future;
 }
 
-void OptimizerService::abort(rpc::CallContext& call, std::uint64_t number) {
-  context->local_steps()->abort(calling_trainer(call), number);
-  context->host_of(call)->host().abort(calling_trainer(call), number);
+void OptimizerService::abort(rpc::CallContext& call, std::uint64_t number, Trainer name) {
+  const std::string trainer = calling_trainer(call, name);
+  context->local_steps()->abort(trainer, number);
+  context->host_of(call)->host().abort(trainer, number);
 }
 
 void OptimizerService::set_learning_rate(rpc::CallContext& call, double rate,

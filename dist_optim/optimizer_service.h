@@ -37,13 +37,17 @@ struct SnapshotGroup {
 WEFT_CODEC(SnapshotGroup, number, modules)
 
 struct WEFT_EXPORT OptimizerService {
+  // trainer: which of the calling agent's trainers; none: the agent itself.
+  using Trainer = std::optional<std::string>;
   // asks: the trainer admits its passes itself, to this object and others (PassAdmission). Returns the
   // object's number at its owner: the same for every reference to the object.
-  std::uint64_t attach(rpc::CallContext& call, OptimizerSpec spec, StepMode mode, bool asks);
-  void detach(rpc::CallContext& call);
+  std::uint64_t attach(rpc::CallContext& call, OptimizerSpec spec, StepMode mode, bool asks, Trainer trainer);
+  void detach(rpc::CallContext& call, Trainer trainer);
 
-  // Of a pass of the caller. admit() completes when it may read the object, or has stepped it already.
-  rpc::Future<void> admit(rpc::CallContext& call, dist_autograd::PassId pass);
+  // Of a pass of the caller, or one that a trainer of the caller steps here. admit() completes when it may
+  // read the object, or has stepped it already. version: the one that it reads.
+  rpc::Future<void> admit(rpc::CallContext& call, dist_autograd::PassId pass, Trainer trainer,
+                          std::optional<std::uint64_t> version);
   void release(rpc::CallContext& call, dist_autograd::PassId pass);
   // On the trainer, by an owner: completes when the trainer's pass may read the object, and all objects that
   // belong together with it.
@@ -55,9 +59,10 @@ struct WEFT_EXPORT OptimizerService {
                                 std::optional<StepRows> rows);
   rpc::Future<StepPart> prepare(rpc::CallContext& call, StepRequest request, std::optional<StepRows> rows);
   // The version of the parameters after the step; in a synchronous round it comes when the round is closed.
-  rpc::Future<std::uint64_t> commit(rpc::CallContext& call, std::uint64_t number, StepDecision decision);
+  rpc::Future<std::uint64_t> commit(rpc::CallContext& call, std::uint64_t number, StepDecision decision,
+                                    Trainer trainer);
   // Of a step of either kind; harmless where it is over.
-  void abort(rpc::CallContext& call, std::uint64_t number);
+  void abort(rpc::CallContext& call, std::uint64_t number, Trainer trainer);
 
   void set_learning_rate(rpc::CallContext& call, double rate, std::optional<std::string> group);
   void set_mode(rpc::CallContext& call, StepMode mode);

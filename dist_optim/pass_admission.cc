@@ -107,15 +107,19 @@ rpc::Task<PassAdmission::Objects> PassAdmission::objects_of(std::shared_ptr<Pass
 }
 
 rpc::Task<void> PassAdmission::admit_all(std::shared_ptr<Admitted> to, dist_autograd::PassId pass,
-                                         rpc::Task<Objects> which) {
+                                         rpc::Task<Objects> which, Version version) {
   const Objects objects = co_await std::move(which);
   for (const auto& [key, module] : objects) {
+    std::optional<std::string> trainer;
+    bool asked = false;
     {
       std::lock_guard lock(to->mutex);
       if (to->over) co_return;
-      if (!to->objects.emplace(key, module).second) continue;
+      trainer = to->trainer;
+      asked = !to->objects.emplace(key, module).second;
+      if (asked && !version) continue;
     }
-    auto admitted = ask<&OptimizerService::admit>(module, pass);
+    auto admitted = ask<&OptimizerService::admit>(module, pass, trainer, version);
     std::exception_ptr refused;
     try {
       co_await std::move(admitted);
@@ -124,14 +128,15 @@ rpc::Task<void> PassAdmission::admit_all(std::shared_ptr<Admitted> to, dist_auto
     }
     std::lock_guard lock(to->mutex);
     if (refused != nullptr) {
-      to->objects.erase(key);  // the next admission asks again
+      if (!asked) to->objects.erase(key);  // the next admission asks again
       std::rethrow_exception(refused);
     }
     to->done.insert(key);
   }
 }
 
-rpc::Future<void> PassAdmission::start(const dist_autograd::PassId& pass, rpc::Task<Objects> which) {
+rpc::Future<void> PassAdmission::start(const dist_autograd::PassId& pass, rpc::Task<Objects> which,
+                                       Version version) {
   rpc::Promise<void> promise;
   auto future = promise.future();
   std::shared_ptr<Admitted> to;
@@ -141,14 +146,15 @@ rpc::Future<void> PassAdmission::start(const dist_autograd::PassId& pass, rpc::T
     return rpc::Future<void>::made(std::current_exception());
   }
   // One at a time, so that the order holds for the pass as a whole.
-  to->order.run([core = core_, to, pass, which = std::move(which), promise = std::move(promise)]() mutable {
-    admit_all(to, pass, std::move(which))
-        .start(core->handlers())
-        .then([to, promise = std::move(promise)](rpc::Result<void>&& result) mutable {
-          to->order.next();
-          promise.complete(std::move(result));
-        });
-  });
+  to->order.run(
+      [core = core_, to, pass, which = std::move(which), version, promise = std::move(promise)]() mutable {
+        admit_all(to, pass, std::move(which), version)
+            .start(core->handlers())
+            .then([to, promise = std::move(promise)](rpc::Result<void>&& result) mutable {
+              to->order.next();
+              promise.complete(std::move(result));
+            });
+      });
   return future;
 }
 
@@ -173,14 +179,27 @@ bool PassAdmission::is_admitted(const dist_autograd::PassId& pass, Handle& handl
   }
   const Objects all = closure(std::move(own));
   std::lock_guard lock(known->mutex);
+  if (known->trainer.value_or("") != handle.trainer) return false;
   return std::all_of(all.begin(), all.end(),
                      [&](const auto& one) { return known->done.contains(one.first); });
 }
 
 rpc::Future<void> PassAdmission::admit(const dist_autograd::PassId& pass,
-                                       const std::shared_ptr<Handle>& handle) {
-  if (is_admitted(pass, *handle)) return rpc::Future<void>::made(rpc::Result<void>{});
-  return start(pass, objects_of(shared_from_this(), handle));
+                                       const std::shared_ptr<Handle>& handle, Version version) {
+  if (!version && is_admitted(pass, *handle)) return rpc::Future<void>::made(rpc::Result<void>{});
+  try {
+    const auto to = admitted(pass);
+    std::lock_guard lock(to->mutex);
+    if (!to->trainer && to->objects.empty()) to->trainer = handle->trainer;
+    if (to->trainer.value_or("") != handle->trainer)
+      throw rpc::Error(rpc::ErrorKind::failed_precondition,
+                       "admit: " + to_string(pass) + " belongs to the trainer '" + to->trainer.value_or("") +
+                           "' of this agent, not to '" + handle->trainer +
+                           "': admit the pass before it first reads a module of the handle");
+  } catch (...) {
+    return rpc::Future<void>::made(std::current_exception());
+  }
+  return start(pass, objects_of(shared_from_this(), handle), version);
 }
 
 }  // namespace weft::dist_optim

@@ -33,6 +33,7 @@ class PassAdmission : public std::enable_shared_from_this<PassAdmission> {
   // What a handle shares with this as long as it lives.
   struct Handle {
     std::vector<std::uint64_t> owners;  // incarnations
+    std::string trainer;                // of this agent; empty: the agent itself
     std::mutex mutex;                   // guards the rest
     bool known = false;                 // attaching has ended
     Objects objects;
@@ -48,14 +49,17 @@ class PassAdmission : public std::enable_shared_from_this<PassAdmission> {
   // Completes when the pass is admitted to all objects of the handles that an object belongs to: an owner's,
   // by its number. The pass's end releases it everywhere. failed_precondition where the pass has ended.
   rpc::Future<void> admit(const dist_autograd::PassId& pass, const rpc::AgentId& owner, std::uint64_t object);
-  // The same, of the objects of a handle; at once where they have admitted it.
-  rpc::Future<void> admit(const dist_autograd::PassId& pass, const std::shared_ptr<Handle>& handle);
+  // The same, of the objects of a handle, as a pass of the handle's trainer; at once where they have admitted
+  // it. version: the kept version that it reads of each. failed_precondition for a pass of another trainer.
+  rpc::Future<void> admit(const dist_autograd::PassId& pass, const std::shared_ptr<Handle>& handle,
+                          std::optional<std::uint64_t> version = {});
 
  private:
   struct Admitted {
     InOrder order;
     std::mutex mutex;  // guards the rest
     bool over = false;
+    std::optional<std::string> trainer;
     Objects objects;     // that were asked
     std::set<Key> done;  // of these, that have admitted it
   };
@@ -65,12 +69,13 @@ class PassAdmission : public std::enable_shared_from_this<PassAdmission> {
   Objects closure(Objects objects) const;
   bool is_admitted(const dist_autograd::PassId& pass, Handle& handle) const;
   std::shared_ptr<Admitted> admitted(const dist_autograd::PassId& pass);
-  rpc::Future<void> start(const dist_autograd::PassId& pass, rpc::Task<Objects> which);
+  using Version = std::optional<std::uint64_t>;
+  rpc::Future<void> start(const dist_autograd::PassId& pass, rpc::Task<Objects> which, Version version = {});
   static rpc::Task<Objects> objects_with(std::shared_ptr<PassAdmission> self, std::uint64_t owner,
                                          std::uint64_t object);
   static rpc::Task<Objects> objects_of(std::shared_ptr<PassAdmission> self, std::shared_ptr<Handle> handle);
   static rpc::Task<void> admit_all(std::shared_ptr<Admitted> to, dist_autograd::PassId pass,
-                                   rpc::Task<Objects> which);
+                                   rpc::Task<Objects> which, Version version);
 
   const std::shared_ptr<rpc::AgentCore> core_;
   mutable std::mutex mutex_;  // guards the rest

@@ -120,9 +120,10 @@ void StepCall::decide_all(std::vector<rpc::Result<StepPart>> parts) {
 }
 
 void StepCall::commit(const StepDecision& decision) {
+  const std::optional<std::string> trainer = request_.trainer;
   std::vector<rpc::Future<std::uint64_t>> calls;
   for (const auto& module : modules_)
-    calls.push_back(ask<&OptimizerService::commit>(module, request_.number, decision));
+    calls.push_back(ask<&OptimizerService::commit>(module, request_.number, decision, trainer));
   decided_();
   when_settled(std::move(calls),
                [self = shared_from_this(), decision](std::vector<rpc::Result<std::uint64_t>> versions) {
@@ -139,8 +140,9 @@ void StepCall::commit(const StepDecision& decision) {
 }
 
 void StepCall::abort_all() {
+  const std::optional<std::string> trainer = request_.trainer;
   for (const auto& module : modules_)
-    ask<&OptimizerService::abort>(module, request_.number).then([](auto&&) {});
+    ask<&OptimizerService::abort>(module, request_.number, trainer).then([](auto&&) {});
 }
 
 // Who has stepped where something failed. committing: those without an error were told to carry it out.

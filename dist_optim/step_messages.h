@@ -19,8 +19,9 @@ struct StepRequest {
   std::vector<dist_autograd::PassId> passes;
   StepOptions options;
   std::vector<dist_autograd::PassId> unseen;  // of the passes: the trainer has seen no backward of them begin
+  std::string trainer;                        // of those of the agent; empty: the agent itself
 };
-WEFT_CODEC(StepRequest, number, passes, options, unseen)
+WEFT_CODEC(StepRequest, number, passes, options, unseen, trainer)
 
 // The gradients of one shard's rows in a step: they are leaves of the passes on the trainer.
 struct StepRows {
