@@ -43,16 +43,14 @@ std::shared_ptr<Context> Context::of(const rpc::Slots& layers) {
   return context;
 }
 
-rpc::Peer Context::peer(const rpc::AgentId& agent) {
+rpc::Peer Context::peer(const rpc::AgentId& agent, const rpc::CallOptions& options) {
   std::vector<std::string> addresses;
   // What the peer itself said counts more than what others have told of it.
   if (agent != self_ && core_->addresses_of(agent.name).empty()) {
     std::lock_guard lock(mutex_);
     if (const auto told = addresses_.find(agent); told != addresses_.end()) addresses = told->second;
   }
-  return rpc::Peer(core_, core_->route(agent.name, std::move(addresses)))
-      .with({.deadline = rpc::no_deadline})
-      .only(agent);
+  return rpc::Peer(core_, core_->route(agent.name, std::move(addresses))).with(options).only(agent);
 }
 
 std::vector<std::string> Context::addresses_of(const rpc::AgentId& agent) const {

@@ -38,7 +38,8 @@ class WEFT_EXPORT Context final : public rpc::CallHook, public std::enable_share
 
   const std::shared_ptr<rpc::AgentCore>& core() const { return core_; }
   std::shared_ptr<rpc::Executor> handler_threads() const { return {core_, &core_->handlers()}; }
-  rpc::Peer peer(const rpc::AgentId& agent);  // for calls of the layers' own, which have no deadline
+  // For calls of the layers' own, which have no deadline; for those of the program, with its options.
+  rpc::Peer peer(const rpc::AgentId& agent, const rpc::CallOptions& options = {.deadline = rpc::no_deadline});
 
   // --- References ---
   // whole: what the value is a part of.

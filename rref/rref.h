@@ -40,7 +40,10 @@ class RRef {
   template <class Derived>
     requires(!std::same_as<Derived, T>) && std::derived_from<Derived, T>
   RRef(const RRef<Derived>& derived)
-      : reference_(derived.reference_), options_(derived.options_), serving_(derived.serving_) {}
+      : reference_(derived.reference_),
+        options_(derived.options_),
+        metadata_(derived.metadata_),
+        serving_(derived.serving_) {}
 
   bool valid() const { return reference_ != nullptr; }
   const rpc::AgentId& owner() const { return reference_->owner(); }
@@ -51,10 +54,17 @@ class RRef {
   }  // the owner knows of this fork
   const ReferencePtr& reference() const { return reference_; }
 
-  // Calls through the handle that is returned have these options, or are made in the name of a served call.
+  // Calls through the handle that is returned have these options or this metadata, which merge as those of a
+  // Peer, or are made in the name of a served call.
   RRef with(rpc::CallOptions options) const {
     RRef copy = *this;
-    copy.options_ = options;
+    copy.options_.merge(options);
+    return copy;
+  }
+  RRef with_metadata(rpc::Metadata metadata) const {
+    RRef copy = *this;
+    metadata.merge(copy.metadata_);
+    copy.metadata_ = std::move(metadata);
     return copy;
   }
   RRef with(rpc::CallContext& serving) const {
@@ -98,7 +108,7 @@ class RRef {
   // Whoever owns the object, for calls that are not its methods (an operator on a tensor), with the options
   // of with().
   rpc::Peer owner_peer() const {
-    rpc::Peer peer = reference_->context()->peer(owner()).with(options_);
+    const rpc::Peer peer = reference_->context()->peer(owner(), options_).with_metadata(metadata_);
     return serving_ != nullptr ? peer.with(*serving_) : peer;
   }
 
@@ -118,6 +128,7 @@ class RRef {
 
   ReferencePtr reference_;
   rpc::CallOptions options_;
+  rpc::Metadata metadata_;
   std::shared_ptr<rpc::CallContext> serving_;
 };
 

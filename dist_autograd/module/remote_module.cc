@@ -10,7 +10,7 @@ auto RemoteModule::ask(Given&&... given) const {
   using Found = rpc::Peer::FoundMethod<Method>;
   using Value = typename Found::Type::Traits::Result;
   const auto& references = module_->context();
-  const rpc::Peer owner = references->peer(module_->owner()).with(options_);
+  const rpc::Peer owner = references->peer(module_->owner(), options_).with_metadata(metadata_);
   rpc::OutgoingCall call = owner.make_call(Found::name, sizeof...(Given));
   try {
     references->target(module_, call);
@@ -26,7 +26,13 @@ auto RemoteModule::ask(Given&&... given) const {
 
 RemoteModule RemoteModule::with(rpc::CallOptions options) const {
   RemoteModule copy = *this;
-  copy.options_ = options;
+  copy.options_.merge(options);
+  return copy;
+}
+RemoteModule RemoteModule::with_metadata(rpc::Metadata metadata) const {
+  RemoteModule copy = *this;
+  metadata.merge(copy.metadata_);
+  copy.metadata_ = std::move(metadata);
   return copy;
 }
 

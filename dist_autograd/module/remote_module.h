@@ -55,7 +55,9 @@ class WEFT_EXPORT RemoteModule {
     requires std::is_base_of_v<torch::nn::Module, T>
   RemoteModule(const rref::RRef<T>& module) : module_(module.reference()) {}
   explicit RemoteModule(rref::ReferencePtr module) : module_(std::move(module)) {}
+  // Handles whose calls have these options or this metadata, which merge as those of a Peer.
   RemoteModule with(rpc::CallOptions options) const;
+  RemoteModule with_metadata(rpc::Metadata metadata) const;
 
   rpc::Future<void> train(bool on = true) const;
   rpc::Future<void> eval() const { return train(false); }
@@ -97,6 +99,7 @@ class WEFT_EXPORT RemoteModule {
 
   rref::ReferencePtr module_;
   rpc::CallOptions options_;
+  rpc::Metadata metadata_;
 };
 
 // Creates a module on its owner, as rref::create does, and moves it to a device there before anybody else has

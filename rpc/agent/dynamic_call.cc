@@ -9,7 +9,6 @@ Future<DynamicReply> call_by_name(const Peer& peer, std::string_view method, std
   peer.add_default_deadline(call);
   call.signature = options.signature;
   call.notify = options.notify;
-  for (auto& [key, value] : options.metadata) call.set_metadata(key, std::move(value));
   call.begin();
   if (encode) encode(call.message());
   call.end();

@@ -20,13 +20,12 @@ struct WEFT_EXPORT DynamicReply {
 };
 
 struct DynamicCallOptions {
-  std::uint64_t signature = 0;                       // name_hash() of the canonical text; 0: unknown
-  bool notify = false;                               // not answered: completes when the request has been sent
-  std::map<std::string, std::string> metadata = {};  // CallContext::metadata(key) at the callee
+  std::uint64_t signature = 0;  // name_hash() of the canonical text; 0: unknown
+  bool notify = false;          // not answered: completes when the request has been sent
 };
 
-// `encode` writes every argument, here and at once; what it throws is thrown. Deadline and the call that this
-// one serves are the peer's (Peer::with). Errors are those of a typed call.
+// `encode` writes every argument, here and at once; what it throws is thrown. Deadline, metadata and the call
+// that this one serves are the peer's (Peer::with, Peer::with_metadata). Errors are those of a typed call.
 WEFT_EXPORT Future<DynamicReply> call_by_name(const Peer& peer, std::string_view method,
                                               std::size_t arguments,
                                               const std::function<void(OutgoingMessage&)>& encode,

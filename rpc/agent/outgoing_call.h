@@ -54,8 +54,8 @@ class WEFT_EXPORT OutgoingCall {
   const std::vector<std::shared_ptr<CallPart>>& parts() const { return parts_; }
   Slots& slots() { return slots_; }
   void add_watch(std::unique_ptr<CallWatch> watch) { watches_.push_back(std::move(watch)); }
-  // Text beside the arguments, for interceptors and programs: CallContext::metadata(key) at the callee,
-  // "traceparent" of a trace for example. Before end().
+  // For interceptors and layers: "traceparent" of a trace for example. Before end(). Programs give it with
+  // Peer::with_metadata().
   void set_metadata(std::string key, std::string value);
 
   // Between these the values are encoded.
@@ -87,7 +87,7 @@ class WEFT_EXPORT OutgoingCall {
   std::vector<std::shared_ptr<CallPart>> parts_;
   Slots slots_;
   std::vector<std::unique_ptr<CallWatch>> watches_;
-  std::map<std::string, std::string> metadata_;
+  Metadata metadata_;
 };
 
 }  // namespace weft::rpc

@@ -4,9 +4,24 @@
 
 namespace weft::rpc {
 
+void CallOptions::merge(const CallOptions& later) {
+  if (later.deadline) deadline = later.deadline;
+  if (later.retry) retry = later.retry;
+  if (later.idempotent) idempotent = later.idempotent;
+  if (later.wait_for_ready) wait_for_ready = later.wait_for_ready;
+  if (later.connect_within) connect_within = later.connect_within;
+}
+
 Peer Peer::with(CallOptions options) const {
   Peer peer = *this;
-  peer.options_ = options;
+  peer.options_.merge(options);
+  return peer;
+}
+
+Peer Peer::with_metadata(Metadata metadata) const {
+  Peer peer = *this;
+  metadata.merge(peer.metadata_);  // keeps its own value of a key that both have
+  peer.metadata_ = std::move(metadata);
   return peer;
 }
 
@@ -53,10 +68,11 @@ OutgoingCall Peer::make_call(std::string_view method, std::uint64_t id, std::siz
   call.only = only_;
   call.message().set_route(&core_->layers(), route_.get());
   if (only_ != nullptr) call.message().set_destination(only_);
-  call.idempotent = options_.idempotent;
-  call.wait_for_ready = options_.wait_for_ready;
+  call.idempotent = options_.idempotent.value_or(false);
+  call.wait_for_ready = options_.wait_for_ready.value_or(false);
   call.connect_within = options_.connect_within;
   if (options_.retry) call.retry = std::make_shared<const RetryPolicy>(*options_.retry);
+  for (const auto& [key, value] : metadata_) call.set_metadata(key, value);
   call.serving = serving_;
   if (serving_ != nullptr) core_->hand_on(*serving_, call);
   for (const auto& interceptor : core_->interceptors())

@@ -1,9 +1,10 @@
 // Peer: a handle to a remote agent, by which its methods are called. Made by Agent::peer() and
 // Agent::connect().
 //
-// Copyable and cheap; keeps the way to the peer, not a connection: the first call connects. with() gives a
-// handle whose calls have options, or are made in the name of a call that is being served. Calls without
-// unresolved references reach the peer in the order in which one caller made them. Thread-safe.
+// Copyable and cheap; keeps the way to the peer, not a connection: the first call connects. with() returns a
+// handle whose calls have options, have metadata, or are made in the name of a call that is being served.
+// Handles accumulate options: `peer.with({.deadline = 1s}).with({.idempotent = true})` has both. Calls
+// without unresolved references reach the peer in the order in which one caller made them. Thread-safe.
 #pragma once
 
 #include <weft/rpc/agent/agent_core.h>
@@ -45,7 +46,10 @@ class WEFT_EXPORT Peer {
       : core_(std::move(core)), route_(std::move(route)) {}
 
   const std::string& name() const { return route_->name(); }
-  Peer with(CallOptions options) const;
+  Peer with(CallOptions options) const;  // options that are not set here stay as they are
+  // Other keys stay as they are; an interceptor may replace values. Within a co_await expression give the
+  // metadata a name: g++ 12 does not compile its braces there.
+  Peer with_metadata(Metadata metadata) const;
   Peer with(CallContext& serving) const;  // deadline, cancellation and the layers' sections are handed on
   Peer with(const CancelScope& scope) const;
   // Connects, where there is no connection, and tells which life of the peer this is.
@@ -247,3 +251,4 @@ class WEFT_EXPORT Peer {
 };
 
 }  // namespace weft::rpc
+  Metadata metadata_;

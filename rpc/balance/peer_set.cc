@@ -263,7 +263,14 @@ PeerSet PeerSet::key(std::string_view key) const {
 
 PeerSet PeerSet::with(CallOptions options) const {
   PeerSet set = *this;
-  set.options_ = options;
+  set.options_.merge(options);
+  return set;
+}
+
+PeerSet PeerSet::with_metadata(Metadata metadata) const {
+  PeerSet set = *this;
+  metadata.merge(set.metadata_);
+  set.metadata_ = std::move(metadata);
   return set;
 }
 

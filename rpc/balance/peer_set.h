@@ -233,11 +233,12 @@ class WEFT_EXPORT PeerSet {
   PeerSet(Agent& agent, const Names& names, PeerSetOptions options = {});
   PeerSet(Agent& agent, Resolver resolver, PeerSetOptions options = {});
 
-  // Handles whose calls have a key, have options, or are made in the name of a call that is being served. The
-  // deadline is that of all tries together. With wait_for_ready a call tries all replicas again and again
-  // while none can be reached.
+  // Handles whose calls have a key, have options or metadata, which merge as those of a Peer, or are made in
+  // the name of a call that is being served. The deadline is that of all tries together. With wait_for_ready
+  // a call tries all replicas again and again while none can be reached.
   PeerSet key(std::string_view key) const;
   PeerSet with(CallOptions options) const;
+  PeerSet with_metadata(Metadata metadata) const;
   PeerSet with(CallContext& serving) const;
 
   // An eager future of the result, as Peer::call. (Type is never given.)
@@ -278,6 +279,7 @@ class WEFT_EXPORT PeerSet {
     const auto deadline =
         options_.deadline ? std::optional(later(state_->loop()->now(), *options_.deadline)) : std::nullopt;
     auto start = [call, deadline, loop = state_->loop(), options = options_, serving = serving_,
+                  metadata = metadata_,
                   kept = std::tuple<detail::Kept<Given>...>(std::forward<Given>(given)...)](
                      const Peer& replica, std::optional<std::chrono::nanoseconds> connect_within) mutable {
       CallOptions now = options;
@@ -285,7 +287,7 @@ class WEFT_EXPORT PeerSet {
       if (!now.connect_within) now.connect_within = connect_within;
       if (deadline) now.deadline = *deadline - loop->now();
       if (!now.retry) now.retry = RetryPolicy{.attempts = 1};  // another replica, rather than this one again
-      Peer peer = replica.with(now);
+      Peer peer = replica.with(now).with_metadata(metadata);
       if (serving != nullptr) peer = peer.with(*serving);
       return std::apply(
           [&](auto&... argument) {
@@ -298,14 +300,15 @@ class WEFT_EXPORT PeerSet {
           kept);
     };
     return std::make_shared<detail::BalancedCall<Value, decltype(start)>>(
-               state_, key_, deadline, again, M::is_idempotent || options_.idempotent,
-               options_.wait_for_ready, std::move(start))
+               state_, key_, deadline, again, M::is_idempotent || options_.idempotent.value_or(false),
+               options_.wait_for_ready.value_or(false), std::move(start))
         ->begin();
   }
 
   std::shared_ptr<detail::PeerSetState> state_;
   std::optional<std::uint64_t> key_;
   CallOptions options_;
+  Metadata metadata_;
   std::shared_ptr<CallContext> serving_;
 };
 

@@ -117,6 +117,13 @@ TEST_F(ModuleTest, TrainAndEval) {
                [&] { net.call<&Net::forward>(x).get(); });
 }
 
+TEST_F(ModuleTest, HandlesAccumulateOptions) {
+  const RemoteModule late = RemoteModule{net}.with({.deadline = std::chrono::nanoseconds{1}});
+  const RemoteModule both = late.with({.idempotent = true}).with_metadata({{"tenant", "a"}});
+  expect_error(ErrorKind::deadline_exceeded, "module", [&] { both.is_training().get(); });
+  EXPECT_TRUE(both.with({.deadline = rpc::no_deadline}).is_training().get());
+}
+
 TEST_F(ModuleTest, StateTravelsByValueUnderItsNames) {
   const RemoteModule module{net};
   const StateDict state = module.state_dict().get();

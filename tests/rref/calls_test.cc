@@ -22,8 +22,12 @@ struct Slow : Counted {
     gate->wait();
     return value;
   }
-  using Service = rpc::Service<"calls.slow", rpc::Constructor<std::int64_t>, rpc::Method<"get", &Slow::get>,
-                               rpc::Method<"get_slowly", &Slow::get_slowly>>;
+  std::string tenant(rpc::CallContext& call) {
+    return call.metadata("tenant").value_or("-") + "/" + call.metadata("user").value_or("-");
+  }
+  using Service =
+      rpc::Service<"calls.slow", rpc::Constructor<std::int64_t>, rpc::Method<"get", &Slow::get>,
+                   rpc::Method<"get_slowly", &Slow::get_slowly>, rpc::Method<"tenant", &Slow::tenant>>;
   std::int64_t value;
 };
 
@@ -284,6 +288,29 @@ TEST_F(CallsTest, ASlowMethodPastItsDeadline) {
   EXPECT_EQ(kind_of([&] { got(in_a_hurry.call<&Slow::get_slowly>()); }), ErrorKind::deadline_exceeded);
   gate->set();
   EXPECT_EQ(got(slow.call<&Slow::get>()), 3);
+}
+
+TEST_F(CallsTest, HandlesAccumulateOptions) {
+  const auto slow = create<Slow>(peer("anna", "owner"), 3);
+  got(slow.ready());
+  EXPECT_EQ(kind_of([&] { got(slow.with(hurried()).with({.idempotent = true}).call<&Slow::get_slowly>()); }),
+            ErrorKind::deadline_exceeded);
+  agent("anna").set_deadline(std::chrono::milliseconds{20});
+  EXPECT_EQ(kind_of([&] { got(slow.with({.idempotent = true}).call<&Slow::get_slowly>()); }),
+            ErrorKind::deadline_exceeded)
+      << "the agent's, where the handle has none";
+  auto patient = slow.with({.deadline = rpc::no_deadline}).with({.idempotent = true}).call<&Slow::get>();
+  gate->set();
+  EXPECT_EQ(got(std::move(patient)), 3);
+}
+
+TEST_F(CallsTest, CallsThroughAnRRefCarryItsMetadata) {
+  const auto slow = create<Slow>(peer("anna", "owner"), 3);
+  const auto both = slow.with_metadata({{"tenant", "a"}}).with(hurried()).with_metadata({{"user", "u"}});
+  EXPECT_EQ(got(both.with({.deadline = rpc::no_deadline}).call<&Slow::tenant>()), "a/u");
+  EXPECT_EQ(got(slow.call<&Slow::tenant>()), "-/-");
+  const auto kept = both.with({.deadline = rpc::no_deadline}).remote<&Slow::tenant>();
+  EXPECT_EQ(got(kept.to_here()), "a/u");
 }
 
 // The owner finds the deadline passed when the object's turn comes; or, if the call began, keeps its result.

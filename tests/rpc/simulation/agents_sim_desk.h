@@ -241,7 +241,7 @@ class Program {
     const auto made = [&](const char* method) {
       const std::uint64_t number = ledger_.begin(process_, method);
       ledger_[number].deadline = deadline;
-      ledger_[number].again = retried && options.idempotent;
+      ledger_[number].again = retried && options.idempotent.value_or(false);
       return number;
     };
     switch (random().below(ways_.relays ? 15 : ways_.streams ? 14 : 12)) {

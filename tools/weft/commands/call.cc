@@ -59,8 +59,8 @@ std::vector<GivenArgument> arguments_in(const std::vector<std::string>& words) {
   return given;
 }
 
-std::map<std::string, std::string> metadata_of(const Options& options) {
-  std::map<std::string, std::string> metadata;
+rpc::Metadata metadata_of(const Options& options) {
+  rpc::Metadata metadata;
   for (const std::string& one : options.metadata) {
     const std::size_t sign = one.find('=');
     if (sign == 0 || sign == std::string::npos)
@@ -135,15 +135,14 @@ Exit run(Options& options, const std::vector<std::string>& words) {
   for (std::uint64_t i = 0; i < options.repeat; ++i) {
     if (i != 0) client.restart();
     const auto began = rpc::Clock::now();
-    const rpc::DynamicReply reply = rpc::call_by_name(client.peer(), method.info.name, arguments.size(),
-                                                      [&](rpc::OutgoingMessage& message) {
-                                                        for (std::size_t j = 0; j < arguments.size(); ++j)
-                                                          write(message.argument(j), arguments[j]);
-                                                      },
-                                                      {.signature = rpc::name_hash(method.info.signature),
-                                                       .notify = options.notify,
-                                                       .metadata = metadata})
-                                        .get();
+    const rpc::DynamicReply reply =
+        rpc::call_by_name(client.peer().with_metadata(metadata), method.info.name, arguments.size(),
+                          [&](rpc::OutgoingMessage& message) {
+                            for (std::size_t j = 0; j < arguments.size(); ++j)
+                              write(message.argument(j), arguments[j]);
+                          },
+                          {.signature = rpc::name_hash(method.info.signature), .notify = options.notify})
+            .get();
     times.push_back(rpc::Clock::now() - began);
     if (reply.message == nullptr) continue;
     if (streams)
