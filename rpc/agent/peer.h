@@ -119,8 +119,13 @@ class WEFT_EXPORT Peer {
     }
     auto pending = std::make_shared<TypedCall<Value, Decoder>>(std::move(call), core_, route_,
                                                                std::move(promise), std::move(decode));
-    pending->promise().on_cancel([weak = std::weak_ptr<PendingCall>(pending)] {
+    const std::weak_ptr<PendingCall> weak(pending);
+    pending->promise().on_cancel([weak] {
       if (auto call = weak.lock()) call->route()->cancel(std::move(call));
+    });
+    pending->promise().set_title([weak] {
+      const auto call = weak.lock();
+      return call != nullptr ? call->title() : std::string();
     });
     submit(std::move(pending));
     return future;
@@ -220,8 +225,13 @@ class WEFT_EXPORT Peer {
             held->promise.complete(held->decode(std::move(reply)));
           }
         });
-    held->promise.on_cancel([weak = std::weak_ptr(whole)] {
+    const std::weak_ptr weak(whole);
+    held->promise.on_cancel([weak] {
       if (const auto call = weak.lock()) call->cancel();
+    });
+    held->promise.set_title([weak] {
+      const auto call = weak.lock();
+      return call != nullptr ? call->title() : std::string();
     });
     whole->begin();
   }
@@ -245,10 +255,10 @@ class WEFT_EXPORT Peer {
   std::shared_ptr<AgentCore> core_;
   std::shared_ptr<Route> route_;
   CallOptions options_;
+  Metadata metadata_;
   std::shared_ptr<const AgentId> only_;
   std::shared_ptr<CallContext> serving_;
   std::shared_ptr<CancelSource> scope_;
 };
 
 }  // namespace weft::rpc
-  Metadata metadata_;

@@ -90,6 +90,8 @@ PendingCall::PendingCall(OutgoingCall&& call, std::shared_ptr<AgentCore> core, s
 
 PendingCall::~PendingCall() = default;
 
+std::string PendingCall::title() const { return route_->peer_name() + ": " + method_; }
+
 void PendingCall::drop() {
   if (!finished()) lose(ErrorKind::shut_down, "the call was dropped: its agent has ended");
 }
@@ -164,10 +166,9 @@ bool PendingCall::lose(ErrorKind kind, const std::string& reason, std::shared_pt
   // Whoever holds the call still, until there is credit say, does not hold what was lent to it.
   if (!sent) message_.reset();
   if (sent && sent_over != nullptr) *sent_over = link_.lock();
-  complete(std::make_exception_ptr(Error(
-      kind,
-      route_->peer_name() + ": " + method_ + ": " + reason + (sent ? " (may have run)" : " (was not sent)"),
-      sent ? Execution::maybe_executed : Execution::not_sent)));
+  complete(std::make_exception_ptr(
+      Error(kind, title() + ": " + reason + (sent ? " (may have run)" : " (was not sent)"),
+            sent ? Execution::maybe_executed : Execution::not_sent)));
   return true;
 }
 

@@ -38,6 +38,7 @@ class WEFT_EXPORT PendingCall {
   std::uint64_t id() const { return id_; }
   bool within_limits() const { return within_limits_; }  // of this agent's outgoing calls
   const std::string& method() const { return method_; }
+  std::string title() const;  // for errors: "worker1: market.last"
   bool notify() const { return notify_; }
   bool upkeep() const { return upkeep_; }
   bool background() const { return background_; }

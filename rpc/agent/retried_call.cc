@@ -151,6 +151,8 @@ void RetriedCall::ended(Result<PendingCall::Reply> result, const PendingCall& at
 }
 
 void RetriedCall::cancel() {
+std::string RetriedCall::title() const { return route_->peer_name() + ": " + call_.method_; }
+
   std::shared_ptr<PendingCall> pending;
   {
     std::lock_guard lock(mutex_);

@@ -25,7 +25,8 @@ class WEFT_EXPORT RetriedCall final : public std::enable_shared_from_this<Retrie
               PendingCall::CancelSources sources, Done done);
 
   void begin();
-  void cancel();  // any thread; ends a wait between two attempts, too
+  void cancel();              // any thread; ends a wait between two attempts, too
+  std::string title() const;  // as PendingCall's; any thread
 
  private:
   class Attempt;

@@ -1,5 +1,7 @@
 #include <weft/rpc/core/future.h>
 
+#include <sstream>
+
 namespace weft::rpc::detail {
 
 void Latch::open() {
@@ -11,6 +13,13 @@ void Latch::open() {
 void Latch::wait() {
   std::unique_lock lock(mutex_);
   opened_.wait(lock, [this] { return open_; });
+}
+
+bool Latch::wait_for(std::chrono::nanoseconds timeout) {
+  // Beyond a year for ever: a later point in time may overflow in the system's clock.
+  if (timeout > std::chrono::hours{24 * 365}) return wait(), true;
+  std::unique_lock lock(mutex_);
+  return opened_.wait_for(lock, timeout, [this] { return open_; });
 }
 
 void continuation_threw(const Loop* loop, ExceptionSink* exceptions) noexcept {
@@ -31,6 +40,15 @@ void refuse_empty() {
       ErrorKind::failed_precondition,
       "an empty future or task was used: it was moved from, or its result was taken, which can be done "
       "once");
+}
+
+void timed_out(const std::string& title, std::chrono::nanoseconds timeout) {
+  using Milliseconds = std::chrono::duration<double, std::milli>;
+  std::ostringstream text;
+  if (!title.empty()) text << title << ": ";
+  text << "get(): no result within the timeout of " << Milliseconds(timeout).count()
+       << " ms; the work goes on: wait again, or cancel() it";
+  throw Error(ErrorKind::deadline_exceeded, text.str());
 }
 
 }  // namespace weft::rpc::detail

@@ -1,7 +1,8 @@
 // Future<T>: the one result of work that is already under way; Promise<T>: the other end.
 //
 // A future has one consumer, who chooses one way: get() on a thread of the program, co_await in a Task,
-// then(f), or async_get(token) with any Asio completion token. Destroying a future detaches: the work goes
+// then(f), or async_get(token) with any Asio completion token. as_result() makes a future whose value is the
+// Result<T>, so that an error is a value rather than thrown. Destroying a future detaches: the work goes
 // on. cancel() asks the work to end early; it still completes exactly once. A promise that is destroyed
 // unfulfilled completes with ErrorKind::aborted. A future that is empty, since it was consumed or moved from,
 // throws ErrorKind::failed_precondition when it is used. An exception that a continuation throws is logged
@@ -23,10 +24,12 @@
 #include <asio/post.hpp>
 
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <string>
 
 namespace weft::rpc {
 
@@ -57,12 +60,21 @@ class FutureState {
     if (stage_.compare_exchange_strong(expected, Stage::waiting, std::memory_order_acq_rel)) return;
     run(std::move(continuation_));
   }
+  // Takes the continuation back. False: it has run or is running.
+  bool withdraw() {
+    Stage expected = Stage::waiting;
+    if (!stage_.compare_exchange_strong(expected, Stage::empty, std::memory_order_acq_rel)) return false;
+    continuation_ = nullptr;
+    return true;
+  }
   bool done() const { return stage_.load(std::memory_order_acquire) == Stage::done; }
   Result<T>& result() { return *result_; }
 
   std::shared_ptr<const Loop> loop;           // the loop whose thread must not wait for this
   std::shared_ptr<ExceptionSink> exceptions;  // null: the loop's
-  Job cancel;                                 // set before the future is handed out; any thread
+  // These are set before the future is handed out, and called on any thread.
+  Job cancel;
+  UniqueFunction<std::string()> title;  // of the work, for errors; may be null or return nothing
 
  private:
   enum class Stage : std::uint8_t { empty, waiting, done };
@@ -96,6 +108,7 @@ class WEFT_EXPORT Latch {
  public:
   void open();
   void wait();
+  bool wait_for(std::chrono::nanoseconds timeout);  // false: it is not open yet
 
  private:
   std::mutex mutex_;  // guards open_
@@ -105,6 +118,7 @@ class WEFT_EXPORT Latch {
 
 WEFT_EXPORT void refuse_blocking(const Loop* loop);  // throws on a thread that must not wait
 [[noreturn]] WEFT_EXPORT void refuse_empty();        // throws for a future that holds no result
+[[noreturn]] WEFT_EXPORT void timed_out(const std::string& title, std::chrono::nanoseconds timeout);
 
 // The end of one async_get() that can be cancelled: Complete runs once, with the result or with `cancelled`.
 template <class T, class Complete>
@@ -164,6 +178,8 @@ class Promise {
   // Once, before the promise is completed or moved to another thread.
   Future<T> future() { return Future<T>(state_); }
   void on_cancel(Job cancel) { state_->cancel = std::move(cancel); }
+  // What errors of get(timeout) call the work: "worker1: market.last".
+  void set_title(UniqueFunction<std::string()> title) { state_->title = std::move(title); }
 
   // Continuations run on the completing thread.
   void complete(Result<T> result) { std::exchange(state_, nullptr)->complete(std::move(result)); }
@@ -216,6 +232,38 @@ class [[nodiscard]] Future {
     return std::move(state->result()).get();
   }
 
+  // The same, for `timeout` at most. Then it throws deadline_exceeded, which names the work where that is
+  // known. The work goes on, and the future stays as it was: wait again, or cancel().
+  T get(std::chrono::nanoseconds timeout) {
+    if (held()->done()) return get();
+    detail::refuse_blocking(state_->loop.get());
+    detail::Latch done;
+    std::optional<Result<T>> result;
+    state_->consume([&](Result<T>&& arrived) {
+      result.emplace(std::move(arrived));
+      done.open();
+    });
+    if (!done.wait_for(timeout)) {
+      if (state_->withdraw()) detail::timed_out(state_->title ? state_->title() : std::string(), timeout);
+      done.wait();  // it arrives right now
+    }
+    state_ = nullptr;
+    return std::move(*result).get();
+  }
+
+  // The same result, an error included, as the value: `Result<T> result = co_await future.as_result();`
+  // throws nothing. cancel() reaches the work.
+  Future<Result<T>> as_result() && {
+    held();
+    auto state = std::exchange(state_, nullptr);
+    Promise<Result<T>> promise = follow<Result<T>>(state);
+    Future<Result<T>> next = promise.future();
+    state->consume([promise = std::move(promise)](Result<T>&& result) mutable {
+      promise.complete(Result<Result<T>>(std::move(result)));
+    });
+    return next;
+  }
+
   // f gets the Result<T>, inline on the completing thread (or here, when done already), and must not block.
   // What f returns (a value, or a Result) or throws becomes a future. An f that returns nothing ends the
   // chain, and must not throw: see above.
@@ -228,8 +276,7 @@ class [[nodiscard]] Future {
       state->consume([f = std::move(f)](Result<T>&& result) mutable { f(std::move(result)); });
     } else {
       using Next = typename detail::Flatten<Returned>::Type;
-      Promise<Next> promise(state->loop, state->exceptions);
-      if (state->cancel) promise.on_cancel([state] { state->cancel(); });
+      Promise<Next> promise = follow<Next>(state);
       Future<Next> next = promise.future();
       state->consume([f = std::move(f), promise = std::move(promise)](Result<T>&& result) mutable {
         promise.complete([&]() -> Result<Next> {
@@ -287,6 +334,15 @@ class [[nodiscard]] Future {
   const std::shared_ptr<detail::FutureState<T>>& held() const {
     if (state_ == nullptr) detail::refuse_empty();
     return state_;
+  }
+
+  // The promise of what follows from this result.
+  template <class Next>
+  static Promise<Next> follow(const std::shared_ptr<detail::FutureState<T>>& state) {
+    Promise<Next> promise(state->loop, state->exceptions);
+    if (state->cancel) promise.on_cancel([state] { state->cancel(); });
+    if (state->title) promise.set_title([state] { return state->title(); });
+    return promise;
   }
 
   // Runs the handler on its executor. From within a cancellation signal not before that has returned.

@@ -105,6 +105,21 @@ TEST_F(DeadlineTest, EndsACallThatIsNotAnswered) {
   EXPECT_EQ(got(to_b->call<&Clockwork::left>()), std::nullopt) << "the late answer harms nobody";
 }
 
+// A wait with a timeout is no deadline: the call goes on.
+TEST_F(DeadlineTest, AWaitWithATimeoutNamesTheCallAndLeavesIt) {
+  for (const CallOptions& options : {CallOptions{}, CallOptions{.retry = RetryPolicy{}}}) {
+    auto call = to_b->with(options).call<&Clockwork::hang>();
+    const auto error = error_of([&] { call.get(2ms); });
+    ASSERT_TRUE(error);
+    EXPECT_EQ(error->kind(), ErrorKind::deadline_exceeded);
+    EXPECT_EQ(std::string(error->what()),
+              "b: clockwork.hang: get(): no result within the timeout of 2 ms; the work goes on: wait again, "
+              "or cancel() it");
+    test::eventually("it is answered", [&] { return at_b().answer_all(), call.ready(); });
+    EXPECT_NO_THROW(call.get(0ns));
+  }
+}
+
 TEST_F(DeadlineTest, IsOfTheHandleThatWasGivenIt) {
   const Peer hurried = to_b->with(within(1h));
   EXPECT_NE(got(hurried.call<&Clockwork::left>()), std::nullopt);

@@ -19,6 +19,7 @@
 namespace weft::rpc::future_test {
 namespace {
 
+using namespace std::chrono_literals;
 using test::Event;
 using test::Handover;
 using test::kind_of;
@@ -201,6 +202,137 @@ TEST(Future, TheEndsMayRace) {
   }
   other.join();
   EXPECT_EQ(sum, rounds);
+}
+
+// --- Waiting for a limited time ---
+
+TEST(Future, GetWithATimeoutReturnsWhatArrivesInTime) {
+  EXPECT_EQ(Future<int>::made(3).get(0ns), 3) << "what is there needs no time";
+  Promise<std::string> promise;
+  auto future = promise.future();
+  std::thread other([&] { promise.complete(std::string("done")); });
+  EXPECT_EQ(future.get(test::too_long), "done");
+  EXPECT_FALSE(future.valid());
+  other.join();
+  Promise<void> failing;
+  auto failed = failing.future();
+  std::thread third([&] { failing.fail(std::out_of_range("beyond")); });
+  EXPECT_THROW(failed.get(std::chrono::nanoseconds::max()), std::out_of_range);
+  third.join();
+  EXPECT_EQ(kind_of([] { return Future<int>().get(1s); }), ErrorKind::failed_precondition);
+}
+
+TEST(Future, AfterTheTimeoutItIsAsItWas) {
+  int asked = 0;
+  Promise<int> promise;
+  promise.on_cancel([&] { ++asked; });
+  auto future = promise.future();
+  const auto error = test::error_of([&] { return future.get(2ms); });
+  ASSERT_TRUE(error);
+  EXPECT_EQ(error->kind(), ErrorKind::deadline_exceeded);
+  EXPECT_STREQ(error->what(),
+               "get(): no result within the timeout of 2 ms; the work goes on: wait again, or cancel() it");
+  EXPECT_EQ(kind_of([&] { return future.get(-1s); }), ErrorKind::deadline_exceeded);
+  EXPECT_EQ(asked, 0) << "the work goes on";
+  ASSERT_TRUE(future.valid());
+  EXPECT_FALSE(future.ready());
+  future.cancel();
+  EXPECT_EQ(asked, 1);
+  auto next = future.then([](Result<int>&& n) { return n.value() + 1; });
+  promise.complete(2);
+  EXPECT_EQ(next.get(1s), 3);
+}
+
+TEST(Future, TheTimeoutNamesTheWorkThroughAllThatFollows) {
+  Promise<int> promise;
+  promise.set_title([] { return std::string("worker1: market.last"); });
+  auto future = promise.future().then([](Result<int>&& n) { return n.value(); });
+  auto result = std::move(future).as_result();
+  EXPECT_EQ(
+      test::message_of([&] { return result.get(0ns); }),
+      "worker1: market.last: get(): no result within the timeout of 0 ms; the work goes on: wait again, "
+      "or cancel() it");
+  promise.complete(1);
+  EXPECT_EQ(result.get().get(), 1);
+}
+
+// The result arrives about when the time is over: either the wait returns it, or the next one does.
+TEST(Future, TheTimeoutAndTheResultMayRace) {
+  constexpr std::size_t rounds = 2000;
+  std::vector<Promise<std::size_t>> promises(rounds);
+  std::vector<Future<std::size_t>> futures;
+  for (auto& promise : promises) futures.push_back(promise.future());
+  std::atomic<std::size_t> at{0};
+  std::thread other([&] {
+    for (std::size_t i = 0; i < rounds; ++i) {
+      while (at.load() <= i) std::this_thread::yield();
+      promises[i].complete(std::size_t{i});
+    }
+  });
+  std::size_t late = 0;
+  for (std::size_t i = 0; i < rounds; ++i) {
+    at = i + 1;
+    for (;;) {
+      try {
+        EXPECT_EQ(futures[i].get(std::chrono::nanoseconds(i % 5 * 200)), i);
+        break;
+      } catch (const Error& error) {
+        ASSERT_EQ(error.kind(), ErrorKind::deadline_exceeded);
+        ASSERT_TRUE(futures[i].valid());
+        ++late;
+      }
+    }
+    EXPECT_FALSE(futures[i].valid());
+  }
+  other.join();
+  std::printf("%zu waits were too short\n", late);
+}
+
+TEST(Future, GetWithATimeoutOnAnAgentsThreadIsRefusedAsGetIs) {
+  Promise<int> promise;
+  auto future = promise.future();
+  std::thread handler([&] {
+    OwnedThread mark;
+    EXPECT_EQ(kind_of([&] { return future.get(1h); }), ErrorKind::failed_precondition);
+  });
+  handler.join();
+  promise.complete(2);
+  std::thread another([&] {
+    OwnedThread mark;
+    EXPECT_EQ(future.get(1h), 2);
+  });
+  another.join();
+}
+
+// --- Results as values ---
+
+TEST(Future, AsResultHasTheValueOrTheError) {
+  Promise<int> good, bad;
+  auto value = good.future().as_result();
+  auto error = bad.future().as_result();
+  good.complete(4);
+  bad.fail(Error(ErrorKind::not_found, "no such thing"));
+  EXPECT_EQ(value.get().get(), 4);
+  Result<int> failed = error.get();
+  EXPECT_FALSE(failed.ok());
+  EXPECT_EQ(kind_of([&] { return failed.value(); }), ErrorKind::not_found);
+  EXPECT_TRUE(Future<void>::made(Result<void>{}).as_result().get().ok());
+  EXPECT_EQ(kind_of([] { return Future<int>().as_result(); }), ErrorKind::failed_precondition);
+  Result<std::unique_ptr<int>> moved =
+      Future<std::unique_ptr<int>>::made(std::make_unique<int>(5)).as_result().get();
+  EXPECT_EQ(*std::move(moved).get(), 5);
+}
+
+TEST(Future, AsResultCancelsTheWorkAndHasWhatABrokenPromiseHas) {
+  int asked = 0;
+  auto promise = std::make_optional<Promise<int>>();
+  promise->on_cancel([&] { ++asked; });
+  auto result = promise->future().as_result();
+  result.cancel();
+  EXPECT_EQ(asked, 1);
+  promise.reset();
+  Result<int> broken = result.get();
+  EXPECT_EQ(kind_of([&] { return broken.value(); }), ErrorKind::aborted);
 }
 
 // --- Threads that must not wait ---

@@ -97,6 +97,22 @@ TEST(Task, FutureErrorsAreThrownInIt) {
 }
 
 // Without optimisation and under sanitizers, compilers do not make tail calls of symmetric transfers.
+Task<std::string> describe(Future<int> future) {
+  Result<int> result = co_await std::move(future).as_result();
+  if (result.ok()) co_return "value " + std::to_string(result.value());
+  const std::exception_ptr error = result.error();
+  co_return "error " + std::string(to_string(*kind_of([&] { std::rethrow_exception(error); })));
+}
+TEST(Task, AwaitsAResultWithoutAnException) {
+  BlockingExecutor executor;
+  EXPECT_EQ(executor.run(describe(Future<int>::made(7))), "value 7");
+  Promise<int> promise;
+  auto waiting = describe(promise.future());
+  std::thread other([&] { promise.fail(Error(ErrorKind::peer_lost, "gone")); });
+  EXPECT_EQ(executor.run(std::move(waiting)), "error peer_lost");
+  other.join();
+}
+
 TEST(Task, AwaitingManyTasksNeedsNoStack) {
   struct Body {
     static Task<long> many(int n) {

@@ -132,5 +132,20 @@ TEST(WhenAllOrError, ThreadsMayCompleteAndFailThemAtOnce) {
   }
 }
 
+// Every call's own end: none hides another's.
+TEST(WhenAll, OfResultsHasEachErrorInItsPlace) {
+  Promise<int> good, bad;
+  std::vector<Future<Result<int>>> results;
+  results.push_back(good.future().as_result());
+  results.push_back(bad.future().as_result());
+  auto all = when_all(std::move(results));
+  bad.fail(Error(ErrorKind::unavailable, "no way there"));
+  good.complete(1);
+  auto ends = all.get();
+  ASSERT_EQ(ends.size(), 2U);
+  EXPECT_EQ(ends[0].value(), 1);
+  EXPECT_EQ(kind_of([&] { return ends[1].value(); }), ErrorKind::unavailable);
+}
+
 }  // namespace
 }  // namespace weft::rpc::when_all_test
