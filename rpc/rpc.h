@@ -5,6 +5,7 @@
 #include <weft/rpc/agent/peer.h>
 #include <weft/rpc/balance/peer_set.h>
 #include <weft/rpc/codec/codec.h>
+#include <weft/rpc/codec/error_payload.h>
 #include <weft/rpc/codec/struct_codec.h>
 #include <weft/rpc/core/error.h>
 #include <weft/rpc/core/future.h>

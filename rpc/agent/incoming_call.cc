@@ -26,9 +26,9 @@ FailureInfo describe(const AgentCore& core, const std::exception_ptr& error) {
     std::rethrow_exception(error);
   } catch (const RemoteError& remote) {
     // A nested call failed: the caller learns of the first worker that the error comes from.
-    return {remote.kind(), remote.what(), {}, {}, {}, false};
+    return {remote.kind(), remote.what(), {}, {}, {}, false, remote.payload()};
   } catch (const Error& own) {
-    return {own.kind(), own.what(), {}, {}, {}, false};
+    return {own.kind(), own.what(), {}, {}, {}, false, own.payload()};
   } catch (const std::exception& other) {
     return {ErrorKind::handler_failed, core.text_of(error), {}, {}, type_name(typeid(other)), false};
   } catch (...) {

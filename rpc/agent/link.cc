@@ -482,6 +482,15 @@ void Link::check_fits(const OutboundFrame& frame) const {
   check_outgoing(frame, peer_limits_, "the peer's");
 }
 
+bool Link::fits(const OutboundFrame& frame) const {
+  try {
+    check_fits(frame);
+    return true;
+  } catch (const Error&) {
+    return false;
+  }
+}
+
 void Link::cancel(std::uint64_t call_id) {
   Asked* asked = pending_.find(call_id);
   if (asked == nullptr || asked->call == nullptr || ended_) return;
@@ -700,6 +709,11 @@ void Link::reply(const Prefix& request, const FailureInfo& failure, ActiveCall a
     return;
   }
   OutboundFrame frame = OutgoingMessage::failure(request.call_id, failure);
+  if (failure.payload != nullptr && !fits(frame)) {  // the error is worth more than its payload
+    FailureInfo bare = failure;
+    bare.payload = nullptr;
+    frame = OutgoingMessage::failure(request.call_id, bare);
+  }
   if ((request.flags & frame_flags::resumable) != 0 && in_session())
     add_flag(frame.head.bytes(), frame_flags::resumable);
   send_reply(request.call_id, std::move(frame), std::move(active));

@@ -42,6 +42,7 @@ class WEFT_EXPORT Link final : public ConnectionObserver, public std::enable_sha
   const Protocol& protocol() const { return protocol_; }  // in force; likewise
   // Throws where the frame is more than this side or the peer takes. Likewise.
   void check_fits(const OutboundFrame& frame) const;
+  bool fits(const OutboundFrame& frame) const;
   const std::shared_ptr<LinkLanes>& lanes() const { return lanes_; }  // any thread
 
   // The session with the peer, which resumable calls are part of. null: none exists, or it has ended. Any

@@ -186,11 +186,13 @@ void PendingCall::complete(Result<Reply> result) {
       if (result.value()->has_sections())
         result.value()->slots().put(std::make_shared<AnsweredMethod>(AnsweredMethod{method_}));
       for (const auto& part : parts_) part->read(*result.value());
-      if (auto failure = result.value()->failure())
-        error = std::make_exception_ptr(
-            RemoteError(failure->kind, failure->message + remedy(method_, *failure), failure->worker,
-                        failure->method.empty() ? method_ : failure->method, failure->type,
-                        failure->not_run ? Execution::not_sent : Execution::maybe_executed));
+      if (auto failure = result.value()->failure()) {
+        RemoteError remote(failure->kind, failure->message + remedy(method_, *failure), failure->worker,
+                           failure->method.empty() ? method_ : failure->method, failure->type,
+                           failure->not_run ? Execution::not_sent : Execution::maybe_executed);
+        remote.set_payload(std::move(failure->payload));
+        error = std::make_exception_ptr(std::move(remote));
+      }
     } catch (...) {
       error = std::current_exception();
     }

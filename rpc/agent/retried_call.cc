@@ -23,8 +23,9 @@ std::exception_ptr with_earlier_attempts(const std::exception_ptr& error) {
   try {
     std::rethrow_exception(error);
   } catch (const RemoteError& remote) {
-    return std::make_exception_ptr(
-        RemoteError(remote.kind(), remote.detail(), remote.worker(), remote.method(), remote.type()));
+    RemoteError error(remote.kind(), remote.detail(), remote.worker(), remote.method(), remote.type());
+    error.set_payload(remote.payload());
+    return std::make_exception_ptr(std::move(error));
   } catch (const Error& own) {
     return std::make_exception_ptr(Error(own.kind(),
                                          std::string(own.what()) + "; an attempt before it may have run",
@@ -150,9 +151,9 @@ void RetriedCall::ended(Result<PendingCall::Reply> result, const PendingCall& at
   std::exchange(done_, nullptr)(std::move(result), attempt);
 }
 
-void RetriedCall::cancel() {
 std::string RetriedCall::title() const { return route_->peer_name() + ": " + call_.method_; }
 
+void RetriedCall::cancel() {
   std::shared_ptr<PendingCall> pending;
   {
     std::lock_guard lock(mutex_);

@@ -2,15 +2,19 @@
 //
 // Every future that fails carries an Error (or what a user's own code threw). An error that happened in a
 // remote handler is a RemoteError: it names the worker and the method, and keeps the kind that the handler
-// gave it. Thread-safety: values, like std::runtime_error.
+// gave it. A value may accompany an error: with_payload() and payload<T>() (rpc/codec/error_payload.h).
+// Thread-safety: values, like std::runtime_error.
 #pragma once
 
 #include <weft/rpc/core/export.h>
 
+#include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <stdexcept>
 #include <string>
 #include <string_view>
+#include <utility>
 
 namespace weft::rpc {
 
@@ -51,6 +55,14 @@ enum class Execution : std::uint8_t { unknown, not_sent, maybe_executed };
 
 WEFT_EXPORT std::string_view to_string(ErrorKind kind);
 
+// A value that accompanies an error, as it travels. The bytes of a peer are not trusted: they are checked
+// when they are decoded.
+struct ErrorPayload {
+  std::string type;   // its name in the canonical grammar
+  std::string bytes;  // packed
+};
+inline constexpr std::size_t max_error_payload = std::size_t{64} << 10;  // bytes of both
+
 class WEFT_EXPORT Error : public std::runtime_error {
  public:
   Error(ErrorKind kind, const std::string& message, Execution execution = Execution::unknown);
@@ -59,10 +71,13 @@ class WEFT_EXPORT Error : public std::runtime_error {
   ErrorKind kind() const { return kind_; }
   // Safe to repeat without asking whether the method is idempotent when this is `not_sent`.
   Execution execution() const { return execution_; }
+  const std::shared_ptr<const ErrorPayload>& payload() const { return payload_; }  // may be null
+  void set_payload(std::shared_ptr<const ErrorPayload> payload) { payload_ = std::move(payload); }
 
  private:
   ErrorKind kind_;
   Execution execution_;
+  std::shared_ptr<const ErrorPayload> payload_;
 };
 
 // An error that a handler on another agent (or on this one, through a call) ended with.

@@ -125,9 +125,13 @@ StreamReader::Batch StreamReader::read(const PendingCall::Reply& reply) const {
   if (batch.count > batch.items.size()) malformed("fewer items than it says");
   batch.held = std::max(batch.bytes, reply->bytes());
   if (const ValueReader& error = find("error", 5); !error.is_nil()) {
-    const auto failure = Codec<StreamFailure>::decode(error);
-    batch.error = std::make_exception_ptr(
-        RemoteError(kind_of_number(failure.kind), failure.message, failure.worker, method_, failure.type));
+    auto failure = Codec<StreamFailure>::decode(error);
+    RemoteError remote(kind_of_number(failure.kind), failure.message, failure.worker, method_, failure.type);
+    if (!failure.payload_type.empty() &&
+        failure.payload_type.size() + failure.payload.size() <= max_error_payload)
+      remote.set_payload(std::make_shared<const ErrorPayload>(
+          ErrorPayload{std::move(failure.payload_type), std::move(failure.payload)}));
+    batch.error = std::make_exception_ptr(std::move(remote));
   }
   return batch;
 }

@@ -14,16 +14,21 @@ constexpr std::uint64_t least_bytes = 32;      // that a value takes in a list
 constexpr std::size_t most_pulls = 64;         // that wait, or came before others
 
 StreamFailure describe_failure(const std::exception_ptr& error, const std::string& worker) {
-  const auto failure = [](ErrorKind kind, std::string message, std::string where, std::string type) {
-    return StreamFailure{static_cast<std::uint16_t>(kind), std::move(message), std::move(where),
-                         std::move(type)};
+  const auto failure = [](ErrorKind kind, std::string message, std::string where, std::string type,
+                          const std::shared_ptr<const ErrorPayload>& payload = nullptr) {
+    return StreamFailure{static_cast<std::uint16_t>(kind),
+                         std::move(message),
+                         std::move(where),
+                         std::move(type),
+                         payload != nullptr ? payload->type : "",
+                         payload != nullptr ? payload->bytes : ""};
   };
   try {
     std::rethrow_exception(error);
   } catch (const RemoteError& remote) {  // of the worker that it comes from
-    return failure(remote.kind(), remote.detail(), remote.worker(), remote.type());
+    return failure(remote.kind(), remote.detail(), remote.worker(), remote.type(), remote.payload());
   } catch (const Error& own) {
-    return failure(own.kind(), own.what(), worker, {});
+    return failure(own.kind(), own.what(), worker, {}, own.payload());
   } catch (const std::exception& other) {
     return failure(ErrorKind::handler_failed, other.what(), worker, {});
   } catch (...) {

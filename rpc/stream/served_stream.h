@@ -27,8 +27,9 @@ struct StreamPull {
 struct StreamFailure {
   std::uint16_t kind = 0;
   std::string message, worker, type;
+  std::string payload_type, payload;  // of a value that accompanies it; empty: there is none
 };
-WEFT_CODEC(StreamFailure, kind, message, worker, type)
+WEFT_CODEC(StreamFailure, kind, message, worker, type, payload_type, payload)
 
 class WEFT_EXPORT ServedStream : public std::enable_shared_from_this<ServedStream> {
  public:

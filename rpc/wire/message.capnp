@@ -84,6 +84,8 @@ struct Failure {
   method @3 :Text;
   type @4 :Text;                 # C++ type of the exception, where it was not an Error
   notRun @5 :Bool;               # the handler never began
+  payloadType @6 :Text;          # of a value that accompanies the error: its type; empty: there is none
+  payload @7 :Data;              # the value, packed (docs/wire_protocol.md, "Payloads of errors")
 }
 
 # What layers above RPC put beside a message. An unknown section is ignored unless it is marked required.

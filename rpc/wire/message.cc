@@ -53,6 +53,15 @@ ErrorKind kind_of(std::uint16_t number) {
   return to_string(kind) == to_string(ErrorKind::internal) ? ErrorKind::internal : kind;
 }
 
+// One that is too large is left out: the error itself arrives.
+std::shared_ptr<const ErrorPayload> payload_of(schema::Failure::Reader failure) {
+  const auto type = failure.getPayloadType();
+  const auto bytes = failure.getPayload();
+  if (type.size() == 0 || type.size() + bytes.size() > max_error_payload) return nullptr;
+  return std::make_shared<const ErrorPayload>(
+      ErrorPayload{text(type), {reinterpret_cast<const char*>(bytes.begin()), bytes.size()}});
+}
+
 FrameKind kind_of(schema::Header::Which which, FrameKind prefix_kind) {
   switch (which) {
     case schema::Header::HELLO:
@@ -213,6 +222,11 @@ OutboundFrame OutgoingMessage::failure(std::uint64_t call_id, const FailureInfo&
   failure.setMethod(pointer(info.method));
   failure.setType(pointer(info.type));
   failure.setNotRun(info.not_run);
+  if (info.payload != nullptr) {
+    failure.setPayloadType(pointer(info.payload->type));
+    failure.setPayload(
+        {reinterpret_cast<const kj::byte*>(info.payload->bytes.data()), info.payload->bytes.size()});
+  }
   return message.seal(FrameKind::reply, call_id, 0);
 }
 
@@ -429,7 +443,8 @@ std::optional<FailureInfo> IncomingMessage::failure() const {
     if (!reply.isError()) return std::nullopt;
     const auto error = reply.getError();
     return FailureInfo{kind_of(error.getKind()), text(error.getMessage()), text(error.getWorker()),
-                       text(error.getMethod()),  text(error.getType()),    error.getNotRun()};
+                       text(error.getMethod()),  text(error.getType()),    error.getNotRun(),
+                       payload_of(error)};
   });
 }
 

@@ -67,6 +67,7 @@ struct FailureInfo {
   ErrorKind kind = ErrorKind::internal;
   std::string message, worker, method, type;
   bool not_run = false;  // the handler never began
+  std::shared_ptr<const ErrorPayload> payload = nullptr;
 };
 
 // Says which life of a peer a message goes to. Outlives the writing of the message.

@@ -164,6 +164,16 @@ class Decoders {
     if (!whole) ++refused;
   }
 
+  // An error's payload is read, or is nothing.
+  void failure(const std::optional<FailureInfo>& found) {
+    if (!found || found->payload == nullptr) return;
+    if (found->payload->type.size() + found->payload->bytes.size() > max_error_payload)
+      wrong_("a payload above its limit");
+    Error error(found->kind, found->message);
+    error.set_payload(found->payload);
+    (void)payload<Small>(error);
+  }
+
   // A reader each, as Cap'n Proto counts what one reads.
   template <class F>
   bool with(const InboundFrame& frame, F f) {
@@ -180,7 +190,7 @@ class Decoders {
     // Of whatever kind it is: what is not there reads as its default, or is refused.
     with(frame, [&](IncomingMessage& message) {
       reads(wrong_, [&] { (void)message.goodbye(); });
-      reads(wrong_, [&] { (void)message.failure(); });
+      reads(wrong_, [&] { failure(message.failure()); });
       reads(wrong_, [&] { (void)message.request(); });
       reads(wrong_, [&] { (void)message.credit(); });
       reads(wrong_, [&] { (void)message.lane(); });

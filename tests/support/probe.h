@@ -247,6 +247,9 @@ inline std::vector<Bytes> recorded(FrameKind kind) {
       Codec<Everything>::encode(message->section("rref", true), everything());
       message->attach(filled(100));
       frames.push_back(test::bytes_of(message->seal_reply(6)));
+      const Error with_value = with_payload(Error(ErrorKind::aborted, "why"), Small{"cup", 0.2});
+      frames.push_back(test::bytes_of(OutgoingMessage::failure(
+          7, {.kind = with_value.kind(), .message = with_value.what(), .payload = with_value.payload()})));
       break;
     }
     case FrameKind::goodbye:

@@ -93,6 +93,24 @@ TEST(Message, FailureRoundTrip) {
   EXPECT_EQ(failure->worker, "worker1");
   EXPECT_EQ(failure->method, "a.b");
   EXPECT_EQ(failure->type, "std::logic_error");
+  EXPECT_EQ(failure->payload, nullptr);
+}
+
+TEST(Message, AFailureHasItsPayloadUnlessThatIsTooLarge) {
+  const auto of = [](std::string type, std::size_t size) {
+    return received(OutgoingMessage::failure(4, {.message = "why",
+                                                 .payload = std::make_shared<const ErrorPayload>(ErrorPayload{
+                                                     std::move(type), std::string(size, '\0')})}))
+        ->failure();
+  };
+  const auto whole = of("Quota", max_error_payload - 5);
+  ASSERT_TRUE(whole && whole->payload != nullptr);
+  EXPECT_EQ(whole->payload->type, "Quota");
+  EXPECT_EQ(whole->payload->bytes, std::string(max_error_payload - 5, '\0'));
+  EXPECT_EQ(of("Quota", max_error_payload - 4)->payload, nullptr);
+  EXPECT_EQ(of(std::string(max_error_payload + 1, 'x'), 0)->payload, nullptr);
+  EXPECT_EQ(of("", 8)->payload, nullptr);
+  EXPECT_EQ(of("Quota", max_error_payload)->message, "why");
 }
 
 TEST(Message, AnUnknownErrorKindReadsAsInternal) {
