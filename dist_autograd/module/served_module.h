@@ -1,0 +1,40 @@
+// ServedModule: one of LibTorch's modules, behind RRefs by a name, without a class of the program's own.
+//
+//   using Linear = dist_autograd::ServedModule<"nn.linear", torch::nn::LinearImpl, std::int64_t,
+//   std::int64_t>; agent.allow_create<Linear>();                                       // on the owner
+//   rref::RRef<Linear> linear = rref::create<Linear>(peer, 784, 10);    // anywhere
+//   at::Tensor y = co_await linear.call<&Linear::forward>(pass, x);
+//
+// Impl: a torch::nn::Module with forward(Tensor) -> Tensor, such as torch::nn::LinearImpl (torch::nn::Linear
+// is a holder of one). Parameters: those of the constructor that peers use. Peers name the same type, whose
+// name is that of the service. RemoteModule and optimizers take it like any module. Thread-safety, errors:
+// those of Impl; calls take turns.
+#pragma once
+
+#include <weft/rpc/rpc.h>
+#include <weft/rpc/tensor/tensor_codec.h>
+
+#include <concepts>
+#include <utility>
+
+namespace torch::nn {
+class Module;
+}
+
+namespace weft::dist_autograd {
+
+template <rpc::FixedString Name, class Impl, class... Parameters>
+  requires std::derived_from<Impl, torch::nn::Module> &&
+           requires(Impl& module, at::Tensor input) {
+             { module.forward(input) } -> std::convertible_to<at::Tensor>;
+           } && std::constructible_from<Impl, Parameters...>
+class ServedModule final : public Impl {
+ public:
+  explicit ServedModule(Parameters... parameters) : Impl(std::move(parameters)...) {}
+  at::Tensor forward(at::Tensor input) { return Impl::forward(std::move(input)); }
+
+  using Service =
+      rpc::Service<Name, rpc::Constructor<Parameters...>, rpc::Method<"forward", &ServedModule::forward>>;
+};
+
+}  // namespace weft::dist_autograd
