@@ -1,9 +1,9 @@
 // ServedModule: one of LibTorch's modules, behind RRefs by a name, without a class of the program's own.
 //
-//   using Linear = dist_autograd::ServedModule<"nn.linear", torch::nn::LinearImpl, std::int64_t,
-//   std::int64_t>; agent.allow_create<Linear>();                                       // on the owner
-//   rref::RRef<Linear> linear = rref::create<Linear>(peer, 784, 10);    // anywhere
-//   at::Tensor y = co_await linear.call<&Linear::forward>(pass, x);
+//   using Relu = dist_autograd::ServedModule<"nn.relu", torch::nn::ReLUImpl>;
+//   agent.allow_create<Relu>();                       // on the owner
+//   rref::RRef<Relu> relu = rref::create<Relu>(peer);  // on any agent
+//   at::Tensor y = co_await relu.call<&Relu::forward>(pass, x);
 //
 // Impl: a torch::nn::Module with forward(Tensor) -> Tensor, such as torch::nn::LinearImpl (torch::nn::Linear
 // is a holder of one). Parameters: those of the constructor that peers use. Peers name the same type, whose
