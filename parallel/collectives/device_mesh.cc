@@ -43,7 +43,7 @@ rpc::Future<DeviceMesh> DeviceMesh::create(const Group& group, std::vector<Dimen
   const std::uint64_t rounds = group.core_->reserve_rounds(1 + 2 * most_dimensions);
   rpc::Promise<DeviceMesh> promise;
   auto future = promise.future();
-  group.core_->give(rounds, meaning + ")", site, rpc::Buffer{}, false, std::nullopt)
+  group.core_->give({rounds}, meaning + ")", site, rpc::Buffer{}, false, std::nullopt)
       .then([group, dimensions = std::move(dimensions), rounds, site,
              promise = std::move(promise)](rpc::Result<Group::Objects>&& same) mutable {
         if (!same.ok()) return promise.fail(same.error());

@@ -175,6 +175,17 @@ class WEFT_EXPORT Group {
   // Complete when all ranks are at it; past the deadline the error names who is not.
   rpc::Future<void> barrier(Deadline deadline = {}, Site site = Site::current()) const;
 
+  // For collectives that ranks become ready for in different orders. All ranks call launch() with the same
+  // names, in any order and on any threads. `begin` begins collectives of this group; it runs once all ranks
+  // have called launch() with that name, and all ranks run the functions in one order. They run one at a time
+  // on a thread of the agent, with the caller's LibTorch thread state, and must not block; on a device they
+  // set the stream. A name may be used again once its function has run. Other collectives of the group stay
+  // in the program's order only if no launch is in flight. Completes with the future that `begin` returns.
+  // deadline: for all ranks to be ready; the error names those that are not.
+  using LaunchFunction = rpc::UniqueFunction<rpc::Future<void>()>;
+  rpc::Future<void> launch(const std::string& name, LaunchFunction begin, Deadline deadline = {},
+                           Site site = Site::current()) const;
+
   // Between two ranks, beside the collectives: the tensors are of one dtype and shape, else both get
   // invalid_argument. Messages of one sender and tag are received in the order in which they were sent.
   // Complete when the receiver has it.

@@ -16,6 +16,7 @@
 #include <weft/parallel/collectives/flight/flight_dump.h>
 #include <weft/parallel/collectives/flight/flight_recorder.h>
 #include <weft/parallel/collectives/group.h>
+#include <weft/parallel/collectives/launch_sequence.h>
 #include <weft/parallel/collectives/levels.h>
 #include <weft/parallel/collectives/mailbox.h>
 #include <weft/parallel/collectives/nccl/group_devices.h>
@@ -37,6 +38,7 @@ struct GroupId {
   friend auto operator<=>(const GroupId&, const GroupId&) = default;
 };
 WEFT_CODEC(GroupId, origin, number)
+WEFT_CODEC(RoundKey, number, launch)
 
 // One side of a message between two members.
 struct Message {
@@ -78,9 +80,13 @@ class WEFT_EXPORT GroupCore final : public std::enable_shared_from_this<GroupCor
   // A small value, gathered by rank 0: all members' by rank, or none where it wants none. Rounds are reserved
   // in one order by all, and given in any.
   std::uint64_t reserve_rounds(std::uint64_t count) { return rounds_reserved_.fetch_add(count); }
-  rpc::Future<ValueRounds::Values> give(std::uint64_t round, std::string meaning, std::source_location site,
+  rpc::Future<ValueRounds::Values> give(RoundKey round, std::string meaning, std::source_location site,
                                         rpc::Buffer value, bool wants_all,
                                         std::optional<std::chrono::nanoseconds> deadline);
+  // Calls `begin` on the group's loop once all members are ready for the launch of that name, in one order of
+  // launches on all members; or with the error that ended the group.
+  void launch(const std::string& name, LaunchSequence::Begin begin, std::source_location site,
+              std::optional<std::chrono::nanoseconds> deadline);
   void abort(const std::string& reason);
   void fail(const std::exception_ptr& error);  // what has gone wrong on a device
   void fail(const rpc::Error& error);
@@ -99,7 +105,7 @@ class WEFT_EXPORT GroupCore final : public std::enable_shared_from_this<GroupCor
             rpc::Buffer bytes);
   void disagree(const rpc::AgentId& from, std::uint64_t sequence, std::string signature);
   rpc::Future<void> message(const rpc::AgentId& from, std::uint64_t tag, std::string type, rpc::Buffer bytes);
-  rpc::Future<ValueRounds::Values> value(const rpc::AgentId& from, std::uint64_t round, std::string meaning,
+  rpc::Future<ValueRounds::Values> value(const rpc::AgentId& from, RoundKey round, std::string meaning,
                                          std::string site, rpc::Buffer bytes, bool wants_all,
                                          std::chrono::nanoseconds limit);
   void failed(const rpc::AgentId& from, rpc::ErrorKind kind, std::string text);
@@ -149,7 +155,7 @@ class WEFT_EXPORT GroupCore final : public std::enable_shared_from_this<GroupCor
     std::string what;
     rpc::Clock::time_point deadline;  // for rank 0 to answer, which names who is missing
     rpc::Promise<ValueRounds::Values> promise;
-    FlightRecorder::Ticket ticket;
+    std::optional<FlightRecorder::Ticket> ticket;  // none: of a launch, whose collectives are recorded
   };
 
   rpc::Future<Mailbox::Received> take_message(std::optional<int> from, Message message,
@@ -162,8 +168,8 @@ class WEFT_EXPORT GroupCore final : public std::enable_shared_from_this<GroupCor
   SharedQueue::Done when_over(const ExchangePtr& exchange);
   void shared_over(const ExchangePtr& exchange, SharedQueue::Outcome outcome);
 
-  rpc::Future<ValueRounds::Values> take_value(int from, std::uint64_t round, std::string meaning,
-                                              std::string site, rpc::Buffer bytes, bool wants_all,
+  rpc::Future<ValueRounds::Values> take_value(int from, RoundKey round, std::string meaning, std::string site,
+                                              rpc::Buffer bytes, bool wants_all,
                                               std::chrono::nanoseconds limit);
 
   // In turn:
@@ -180,7 +186,7 @@ class WEFT_EXPORT GroupCore final : public std::enable_shared_from_this<GroupCor
   void begin_last(const ExchangePtr& exchange);
   void level_over(const ExchangePtr& exchange, SharedQueue::Outcome outcome);
   void next_level(const ExchangePtr& exchange);
-  void value_over(std::uint64_t round, rpc::Result<ValueRounds::Values> values);
+  void value_over(const RoundKey& round, rpc::Result<ValueRounds::Values> values);
   void send_over(std::uint64_t number, rpc::Result<void> result);
   void kept_early(Early& early, std::size_t bytes);  // has one message more
   // tell: the other members; write: dumps of all groups of this agent. Futures fail once these are written.
@@ -223,6 +229,8 @@ class WEFT_EXPORT GroupCore final : public std::enable_shared_from_this<GroupCor
   std::atomic<std::uint64_t> rounds_reserved_{0};
   std::int64_t written_ = 0;  // when the last dump written was taken; on the context's thread for files
 
+  Turns begins_{[](const std::exception_ptr&) {}};  // of launches: posts to a loop have no order
+
   Turns turns_;  // guards what follows
   std::map<std::uint64_t, ExchangePtr> running_;
   std::deque<ExchangePtr>
@@ -232,9 +240,10 @@ class WEFT_EXPORT GroupCore final : public std::enable_shared_from_this<GroupCor
   Mailbox mailbox_;
   std::map<std::uint64_t, Sent> sent_;  // by number
   std::uint64_t sends_ = 0;
-  ValueRounds values_;                    // at rank 0
-  std::map<std::uint64_t, Given> given_;  // by round
-  std::set<int> left_;                    // members that have left orderly
+  ValueRounds values_;               // at rank 0
+  std::map<RoundKey, Given> given_;  // by round
+  LaunchSequence launches_;          // that all members are ready for
+  std::set<int> left_;               // members that have left orderly
   std::optional<rpc::Error> ended_;
   bool writing_ = false;               // dumps, since it has ended
   std::vector<ExchangePtr> failing_;   // when these are written

@@ -164,13 +164,14 @@ void GroupCore::fail_futures() {
   mailbox_.fail(error);
   values_.fail(error);
   for (auto& [round, given] : std::exchange(given_, {})) {
-    recorder_.failed(given.ticket, error.what());
+    if (given.ticket) recorder_.failed(*given.ticket, error.what());
     given.promise.fail(error);
   }
   for (auto& [number, sent] : std::exchange(sent_, {})) {
     recorder_.failed(sent.ticket, error.what());
     sent.promise.fail(error);
   }
+  for (LaunchSequence::Begin& begin : launches_.take_all()) begin(std::make_exception_ptr(error));
   for (rpc::Job& job : std::exchange(after_dumps_, {})) job();
 }
 

@@ -137,7 +137,7 @@ rpc::Future<void> GroupCore::message(const rpc::AgentId& from, std::uint64_t tag
 
 // --- Values that all give ---
 
-rpc::Future<ValueRounds::Values> GroupCore::give(std::uint64_t round, std::string meaning,
+rpc::Future<ValueRounds::Values> GroupCore::give(RoundKey round, std::string meaning,
                                                  std::source_location where, rpc::Buffer value,
                                                  bool wants_all,
                                                  std::optional<std::chrono::nanoseconds> deadline) {
@@ -147,15 +147,22 @@ rpc::Future<ValueRounds::Values> GroupCore::give(std::uint64_t round, std::strin
     if (const auto self = weak.lock()) self->abort(self->describe(self->rank_) + " aborted " + what);
   });
   auto future = promise.future();
-  on_loop([self = shared_from_this(), round, meaning = std::move(meaning), site, where,
+  on_loop([self = shared_from_this(), round = std::move(round), meaning = std::move(meaning), site, where,
            value = std::move(value), wants_all, limit = deadline.value_or(options_.deadline),
            promise = std::move(promise)]() mutable {
     if (self->ended_) return promise.fail(*self->ended_);
-    const auto ticket = self->recorder_.begin({.kind = FlightKind::values,
-                                               .sequence = round,
-                                               .meaning = meaning,
-                                               .site = where,
-                                               .bytes = value.size()});
+    if (self->given_.contains(round))
+      return promise.fail(rpc::Error(rpc::ErrorKind::invalid_argument,
+                                     self->prefix() + meaning + " at " + site +
+                                         ": a launch of this name waits for other ranks already: use another "
+                                         "name, or wait until that one has begun"));
+    std::optional<FlightRecorder::Ticket> ticket;
+    if (round.launch.empty())
+      ticket = self->recorder_.begin({.kind = FlightKind::values,
+                                      .sequence = round.number,
+                                      .meaning = meaning,
+                                      .site = where,
+                                      .bytes = value.size()});
     // Rank 0 says who is missing; who hears nothing from it some time later knows that it is.
     const auto overdue = rpc::later(rpc::later(self->loop_->now(), limit), patience_for_answers);
     self->given_.emplace(round, Given{meaning + " at " + site, overdue, std::move(promise), ticket});
@@ -176,7 +183,7 @@ rpc::Future<ValueRounds::Values> GroupCore::give(std::uint64_t round, std::strin
   return future;
 }
 
-void GroupCore::value_over(std::uint64_t round, rpc::Result<ValueRounds::Values> values) {
+void GroupCore::value_over(const RoundKey& round, rpc::Result<ValueRounds::Values> values) {
   const auto found = given_.find(round);
   if (found == given_.end()) return;
   if (!values.ok()) {
@@ -191,29 +198,31 @@ void GroupCore::value_over(std::uint64_t round, rpc::Result<ValueRounds::Values>
       if (rank_ != 0) return not_sent(0, std::current_exception());
     }
   }
-  note_end(found->second.ticket, values.ok() ? nullptr : values.error());
+  if (const auto ticket = found->second.ticket) note_end(*ticket, values.ok() ? nullptr : values.error());
   rpc::Promise<ValueRounds::Values> promise = std::move(found->second.promise);
   given_.erase(found);
   promise.complete(std::move(values));
 }
 
-rpc::Future<ValueRounds::Values> GroupCore::value(const rpc::AgentId& from, std::uint64_t round,
+rpc::Future<ValueRounds::Values> GroupCore::value(const rpc::AgentId& from, RoundKey round,
                                                   std::string meaning, std::string site, rpc::Buffer bytes,
                                                   bool wants_all, std::chrono::nanoseconds limit) {
   const int rank = rank_of(from);
   if (rank < 0)
     return rpc::Future<ValueRounds::Values>::made(std::make_exception_ptr(
         rpc::Error(rpc::ErrorKind::permission_denied, prefix() + from.name + " is no member")));
-  return take_value(rank, round, std::move(meaning), std::move(site), std::move(bytes), wants_all, limit);
+  return take_value(rank, std::move(round), std::move(meaning), std::move(site), std::move(bytes), wants_all,
+                    limit);
 }
 
-rpc::Future<ValueRounds::Values> GroupCore::take_value(int from, std::uint64_t round, std::string meaning,
+rpc::Future<ValueRounds::Values> GroupCore::take_value(int from, RoundKey round, std::string meaning,
                                                        std::string site, rpc::Buffer bytes, bool wants_all,
                                                        std::chrono::nanoseconds limit) {
   auto promise = std::make_shared<rpc::Promise<ValueRounds::Values>>();
   auto future = promise->future();
-  turns_.run([self = shared_from_this(), promise, from, round, meaning = std::move(meaning),
-              site = std::move(site), bytes = std::move(bytes), wants_all, limit]() mutable {
+  turns_.run([self = shared_from_this(), promise, from, round = std::move(round),
+              meaning = std::move(meaning), site = std::move(site), bytes = std::move(bytes), wants_all,
+              limit]() mutable {
     if (self->ended_) return promise->fail(*self->ended_);
     const auto deadline = rpc::later(self->loop_->now(), limit);
     self->values_.give(from, round,

@@ -114,7 +114,7 @@ rpc::Future<std::optional<Group>> Group::split_in(std::uint64_t rounds, std::opt
                                                   const GroupOptions& options, const Site& site) const {
   const auto context = Context::of(*core_->agent());
   const Talk talk = [core = core_, site, rounds](int round, rpc::Buffer said) {
-    return core->give(rounds + static_cast<std::uint64_t>(round),
+    return core->give({rounds + static_cast<std::uint64_t>(round)},
                       round == 0 ? "split()" : "split(), its memory", site, std::move(said), true,
                       std::nullopt);
   };

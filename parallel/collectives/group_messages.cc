@@ -84,7 +84,7 @@ rpc::Future<Group::Objects> Group::give(const std::string& meaning, std::optiona
     if (root) expect_rank(*core_, *root);
   });
   if (!refusal.ok()) return rpc::Future<Objects>::made(rpc::Result<Objects>(refusal.error()));
-  return core_->give(core_->reserve_rounds(1),
+  return core_->give({core_->reserve_rounds(1)},
                      meaning + (root ? ", root " + std::to_string(*root) : "") + ")", site, std::move(object),
                      wants_all, deadline);
 }

@@ -30,22 +30,22 @@ rpc::Future<void> GroupService::message(rpc::CallContext& call, GroupId group, s
 }
 
 rpc::Future<std::vector<rpc::Buffer>> GroupService::give(rpc::CallContext& call, GroupId group,
-                                                         std::uint64_t round, std::string meaning,
+                                                         RoundKey round, std::string meaning,
                                                          std::string site, rpc::Buffer value, bool wants_all,
                                                          std::int64_t limit) {
   const auto promise = std::make_shared<rpc::Promise<std::vector<rpc::Buffer>>>();
   auto future = promise->future();
-  const std::size_t size = meaning.size() + site.size() + value.size();
-  const auto refused =
-      context->deliver(group, size,
-                       [from = call.peer().id, round, meaning = std::move(meaning), site = std::move(site),
-                        value = std::move(value), wants_all, limit, promise](GroupCore& core) mutable {
-                         core.value(from, round, std::move(meaning), std::move(site), std::move(value),
-                                    wants_all, std::chrono::nanoseconds(limit))
-                             .then([promise](rpc::Result<std::vector<rpc::Buffer>>&& values) {
-                               promise->complete(std::move(values));
-                             });
-                       });
+  const std::size_t size = round.launch.size() + meaning.size() + site.size() + value.size();
+  const auto refused = context->deliver(
+      group, size,
+      [from = call.peer().id, round = std::move(round), meaning = std::move(meaning), site = std::move(site),
+       value = std::move(value), wants_all, limit, promise](GroupCore& core) mutable {
+        core.value(from, std::move(round), std::move(meaning), std::move(site), std::move(value), wants_all,
+                   std::chrono::nanoseconds(limit))
+            .then([promise](rpc::Result<std::vector<rpc::Buffer>>&& values) {
+              promise->complete(std::move(values));
+            });
+      });
   if (refused) promise->fail(*refused);
   return future;
 }

@@ -2,7 +2,7 @@
 //
 //   data      a message of a collective's plan, with the hash of its signature
 //   message   from one member to another; answered when it has been received
-//   give      a value, to rank 0; answered when all have given theirs, with all
+//   give      a value, to rank 0; answered when all have given theirs, with all. Of a launch: with its number
 //   disagree  one's signature of a collective, for all, where a message had another hash
 //   failed    the group is over, for all: a member died, a collective's deadline has passed, it was aborted
 //   left      the member has left its job and takes part in nothing more
@@ -20,7 +20,7 @@ struct WEFT_EXPORT GroupService {
             std::uint64_t hash, rpc::Buffer bytes);
   rpc::Future<void> message(rpc::CallContext& call, GroupId group, std::uint64_t tag, std::string type,
                             rpc::Buffer bytes);
-  rpc::Future<std::vector<rpc::Buffer>> give(rpc::CallContext& call, GroupId group, std::uint64_t round,
+  rpc::Future<std::vector<rpc::Buffer>> give(rpc::CallContext& call, GroupId group, RoundKey round,
                                              std::string meaning, std::string site, rpc::Buffer value,
                                              bool wants_all, std::int64_t limit);
   void disagree(rpc::CallContext& call, GroupId group, std::uint64_t sequence, std::string signature);

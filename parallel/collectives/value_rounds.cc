@@ -1,17 +1,19 @@
 #include <weft/parallel/collectives/value_rounds.h>
 
+#include <weft/rpc/codec/packed.h>
+
 #include <algorithm>
 #include <utility>
 
 namespace weft::collectives {
 
-void ValueRounds::give(int from, std::uint64_t number, Value value) {
-  Round& round = rounds_[number];
+void ValueRounds::give(int from, const RoundKey& key, Value value) {
+  Round& round = rounds_[key];
   round.insert_or_assign(from, std::move(value));
-  if (static_cast<int>(round.size()) == ranks_) end(std::move(rounds_.extract(number).mapped()));
+  if (static_cast<int>(round.size()) == ranks_) end(key, std::move(rounds_.extract(key).mapped()));
 }
 
-void ValueRounds::end(Round round) {
+void ValueRounds::end(const RoundKey& key, Round round) {
   const bool same = std::all_of(round.begin(), round.end(), [&](const auto& entry) {
     return entry.second.meaning == round.begin()->second.meaning;
   });
@@ -23,24 +25,27 @@ void ValueRounds::end(Round round) {
     return;
   }
   Values all;
-  for (const auto& [rank, value] : round) all.push_back(value.bytes);
+  if (key.launch.empty())
+    for (const auto& [rank, value] : round) all.push_back(value.bytes);
+  else
+    all.push_back(rpc::pack(launches_++));
   for (auto& [rank, value] : round) value.answer(value.wants_all ? all : Values{});
 }
 
 void ValueRounds::fail(const rpc::Error& error) {
-  for (auto& [number, round] : std::exchange(rounds_, {}))
+  for (auto& [key, round] : std::exchange(rounds_, {}))
     for (auto& [rank, value] : round) value.answer(std::make_exception_ptr(error));
 }
 
 std::optional<rpc::Clock::time_point> ValueRounds::next_deadline() const {
   std::optional<rpc::Clock::time_point> next;
-  for (const auto& [number, round] : rounds_)
+  for (const auto& [key, round] : rounds_)
     for (const auto& [rank, value] : round) next = next ? std::min(*next, value.deadline) : value.deadline;
   return next;
 }
 
 std::optional<ValueRounds::Overdue> ValueRounds::overdue(rpc::Clock::time_point now) const {
-  for (const auto& [number, round] : rounds_)
+  for (const auto& [key, round] : rounds_)
     for (const auto& [rank, value] : round) {
       if (value.deadline > now) continue;
       Overdue overdue{value.meaning + " at " + value.site, {}};

@@ -2,8 +2,9 @@
 //
 // A member's nth value meets the others' nth. When all of a round are there each member is answered: with all
 // values, by rank; where it wants none, with nothing; with invalid_argument, naming who means what, where
-// they differ in what they mean. Pure of transport and threads. Thread-safety: one call at a time; answers
-// may call it again.
+// they differ in what they mean. A round of a launch has a name instead of a number, and its answer is how
+// many launches were complete before it: the order in which all members begin them. Pure of transport and
+// threads. Thread-safety: one call at a time; answers may call it again.
 #pragma once
 
 #include <weft/rpc/core/buffer.h>
@@ -18,6 +19,12 @@
 #include <vector>
 
 namespace weft::collectives {
+
+struct RoundKey {
+  std::uint64_t number = 0;
+  std::string launch = {};  // its name; empty: the round is of values
+  friend auto operator<=>(const RoundKey&, const RoundKey&) = default;
+};
 
 class WEFT_EXPORT ValueRounds {
  public:
@@ -35,7 +42,7 @@ class WEFT_EXPORT ValueRounds {
 
   ValueRounds(int ranks, Difference difference) : ranks_(ranks), difference_(std::move(difference)) {}
 
-  void give(int from, std::uint64_t round, Value value);
+  void give(int from, const RoundKey& key, Value value);
   void fail(const rpc::Error& error);  // all that wait
 
   std::optional<rpc::Clock::time_point> next_deadline() const;
@@ -49,11 +56,12 @@ class WEFT_EXPORT ValueRounds {
 
  private:
   using Round = std::map<int, Value>;  // by rank
-  void end(Round round);
+  void end(const RoundKey& key, Round round);
 
   const int ranks_;
   Difference difference_;
-  std::map<std::uint64_t, Round> rounds_;
+  std::map<RoundKey, Round> rounds_;
+  std::uint64_t launches_ = 0;  // that are complete
 };
 
 }  // namespace weft::collectives

@@ -99,7 +99,7 @@ void GroupDevices::make_offer(c10::Device device, std::chrono::nanoseconds limit
     offer.id.assign(id.bytes.begin(), id.bytes.end());
   });
   if (!can.ok()) offer.trouble = core_.agent()->text_of(can.error());
-  core_.give(round, "prepare(" + type_name(device) + ")", site, rpc::pack(offer), true, limit)
+  core_.give({round}, "prepare(" + type_name(device) + ")", site, rpc::pack(offer), true, limit)
       .then([core = core_.shared_from_this(), this, device,
              limit](rpc::Result<std::vector<rpc::Buffer>>&& offers) {
         auto begun = rpc::capture([&] { create(device, std::move(offers).get(), limit); });

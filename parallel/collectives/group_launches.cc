@@ -1,0 +1,55 @@
+// Launches: collectives that the ranks of a group become ready for in different orders, and begin in one.
+//
+// Rank 0 gathers which members are ready for a launch, as a round of values (value_rounds.h). When all are,
+// it numbers the launch and tells them the number, and each member begins launches by number. So a launch
+// never waits for another that some member is not ready for.
+#include <weft/parallel/collectives/group_core.h>
+#include <weft/rpc/codec/packed.h>
+
+#include <ATen/ThreadLocalState.h>
+
+namespace weft::collectives {
+
+void GroupCore::launch(const std::string& name, LaunchSequence::Begin begin, std::source_location site,
+                       std::optional<std::chrono::nanoseconds> deadline) {
+  give({.launch = name}, "launch(" + name + ")", site, {}, true, deadline)
+      .then([self = shared_from_this(),
+             begin = std::move(begin)](rpc::Result<ValueRounds::Values>&& number) mutable {
+        if (!number.ok()) return begin(number.error());
+        auto place = rpc::capture([&] { return rpc::unpack<std::uint64_t>(number.value().at(0)); });
+        if (!place.ok()) {
+          self->fail(place.error());
+          return begin(place.error());
+        }
+        // On the loop: what the program begins is not the group's to run in turn.
+        for (LaunchSequence::Begin& next : self->launches_.ready(std::move(place).get(), std::move(begin)))
+          self->begins_.post([next = std::move(next)]() mutable { next({}); }, *self->loop_, self);
+      });
+}
+
+rpc::Future<void> Group::launch(const std::string& name, LaunchFunction begin, Deadline deadline,
+                                Site site) const {
+  if (name.empty())
+    return rpc::Future<void>::made(std::make_exception_ptr(
+        rpc::Error(rpc::ErrorKind::invalid_argument, "launch: the name is empty: give each launch a name")));
+  const auto promise = std::make_shared<rpc::Promise<void>>();
+  promise->on_cancel([weak = std::weak_ptr(core_), name] {
+    if (const auto core = weak.lock())
+      core->abort("rank " + std::to_string(core->rank()) + " aborted launch(" + name + ")");
+  });
+  auto future = promise->future();
+  core_->launch(
+      name,
+      [promise, begin = std::move(begin), state = at::ThreadLocalState()](rpc::Result<void> ready) mutable {
+        if (!ready.ok()) return promise->fail(ready.error());
+        const at::ThreadLocalStateGuard as_called(state);
+        const auto begun = rpc::capture([&] {
+          begin().then([promise](rpc::Result<void>&& result) { promise->complete(std::move(result)); });
+        });
+        if (!begun.ok() && *promise) promise->fail(begun.error());
+      },
+      site, deadline);
+  return future;
+}
+
+}  // namespace weft::collectives
