@@ -140,7 +140,9 @@ class WEFT_EXPORT Group {
                               Site site = Site::current()) const;
   rpc::Future<void> broadcast(std::vector<at::Tensor> tensors, int root, Deadline deadline = {},
                               Site site = Site::current()) const;
-  // output: size() × as many elements as input, rank after rank.
+  // output: size() × as many elements as input, rank after rank. In place: input is exactly part rank() of
+  // the output's memory, which is then not copied; so below, with the part of the output that is this rank's.
+  // Any other overlap of inputs and outputs is invalid_argument.
   rpc::Future<void> all_gather(at::Tensor output, at::Tensor input, Deadline deadline = {},
                                Site site = Site::current()) const;
   // outputs[i] of inputs[i].
@@ -149,7 +151,9 @@ class WEFT_EXPORT Group {
   // outputs: one a rank, of sizes that may differ, alike on all; input: as large as outputs[rank()].
   rpc::Future<void> all_gather_v(std::vector<at::Tensor> outputs, at::Tensor input, Deadline deadline = {},
                                  Site site = Site::current()) const;
-  // input: size() × as many elements as output, which becomes this rank's part of the reduction of all.
+  // input: size() × as many elements as output, which becomes this rank's part of the reduction of all. In
+  // place: output is exactly part rank() of the input's memory; so below. Any other overlap is
+  // invalid_argument.
   rpc::Future<void> reduce_scatter(at::Tensor output, at::Tensor input, ReduceOp op = ReduceOp::sum,
                                    Deadline deadline = {}, Site site = Site::current()) const;
   rpc::Future<void> reduce_scatter(std::vector<at::Tensor> outputs, std::vector<at::Tensor> inputs,

@@ -1,5 +1,7 @@
 #include <weft/parallel/collectives/preparation.h>
 
+#include <weft/parallel/collectives/in_place.h>
+
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 
@@ -157,12 +159,12 @@ void Preparation::set_input(at::Tensor memory) {
     memory = std::move(scaled);
   }
   collective_.memory.input = data_of(memory);
-  kept_.push_back(std::move(memory));
+  input_ = std::move(memory);
 }
 
 void Preparation::set_output(Output output) {
   collective_.memory.output = data_of(output.memory());
-  kept_.push_back(output.memory());
+  output_ = output.memory();
   if (output.is_copied()) outputs_.push_back(std::move(output));
 }
 
@@ -170,8 +172,28 @@ void Preparation::accumulate_in_output() {
   if (!collective_.reduction->accumulates_wide()) collective_.memory.accumulator = collective_.memory.output;
 }
 
+void Preparation::check_overlap() const {
+  const Layout& layout = collective_.layout;
+  if (layout.blocks.empty() || !input_.defined() || !output_.defined()) return;  // or they are one
+  const MemorySpan input{data_of(input_), input_.nbytes()}, output{data_of(output_), output_.nbytes()};
+  const bool gathers = layout.operation == Operation::all_gather ||
+                       layout.operation == Operation::all_gather_v || layout.operation == Operation::gather;
+  const MemorySpan whole = gathers ? output : input, part = gathers ? input : output;
+  const bool has_part = layout.from.empty();  // not all_to_all
+  const std::size_t begin = layout.blocks[static_cast<std::size_t>(group_.rank())].begin;
+  const std::byte* const own = has_part ? whole.data + begin * collective_.memory.item_size : nullptr;
+  if (apart_or_in_place(whole, part, own)) return;
+  std::string text(name_of(layout.operation));
+  text += ": input and output overlap";
+  if (has_part)
+    text += std::string(", and the ") + (gathers ? "input" : "output") + " is not exactly part " +
+            std::to_string(group_.rank()) + " of the " + (gathers ? "output" : "input");
+  refuse(text + ": use tensors that do not overlap");
+}
+
 Collective Preparation::take() {
-  collective_.memory.keeper = std::make_shared<Tensors>(std::move(kept_));
+  check_overlap();
+  collective_.memory.keeper = std::make_shared<std::pair<at::Tensor, at::Tensor>>(input_, output_);
   if (!outputs_.empty())
     collective_.finish = [outputs = std::move(outputs_)] {
       for (const Output& output : outputs) output.write_back();

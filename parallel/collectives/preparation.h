@@ -80,9 +80,11 @@ class Preparation {
   Collective take();
 
  private:
+  void check_overlap() const;
+
   const GroupCore& group_;
   Collective collective_;
-  Tensors kept_;
+  at::Tensor input_, output_;  // memory; may be undefined
   std::vector<Output> outputs_;
 };
 

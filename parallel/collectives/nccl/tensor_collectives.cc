@@ -1,5 +1,6 @@
 #include <weft/parallel/collectives/nccl/tensor_collectives.h>
 
+#include <weft/parallel/collectives/in_place.h>
 #include <weft/parallel/collectives/nccl/types.h>
 #include <weft/rpc/tensor/dtype.h>
 
@@ -32,6 +33,15 @@ std::string describe(const char* name, const at::Tensor& tensor) {
 
 void need(bool holds, const char* name, const at::Tensor& tensor, const char* why) {
   if (!holds) refuse(describe(name, tensor), why);
+}
+
+MemorySpan memory_of(const at::Tensor& tensor) {
+  return {static_cast<const std::byte*>(tensor.const_data_ptr()), tensor.nbytes()};
+}
+// NCCL is in place where the tensor is exactly this rank's part of the whole.
+void need_apart(const char* name, const at::Tensor& whole, const at::Tensor& tensor, const std::byte* part) {
+  need(apart_or_in_place(memory_of(whole), memory_of(tensor), part), name, tensor,
+       "the tensor overlaps the other one and is not exactly this rank's part of it");
 }
 
 const char* part(const at::Tensor& tensor, std::size_t i, std::size_t bytes) {
@@ -109,6 +119,10 @@ void TensorCollectives::check(const char* name, const Tensors& tensors) const {
                                               ": the tensor is a lazy view: resolve_conj() or resolve_neg()");
     need(tensor.scalar_type() == tensors.front().scalar_type(), name, tensor, "the tensors' types differ");
   }
+}
+
+const std::byte* TensorCollectives::own_part(const at::Tensor& whole, const at::Tensor& part) const {
+  return memory_of(whole).data + static_cast<std::size_t>(communicator_->rank()) * part.nbytes();
 }
 
 void TensorCollectives::check_rank(const char* name, int rank) const {
@@ -197,6 +211,7 @@ Future<void> TensorCollectives::broadcast(at::Tensor tensor, int root, Deadline 
 Future<void> TensorCollectives::all_gather(at::Tensor output, at::Tensor input, Deadline deadline) const {
   check("all_gather", {output, input});
   need(output.numel() == input.numel() * communicator_->size(), "all_gather", output, "not one input a rank");
+  need_apart("all_gather", output, input, own_part(output, input));
   return put("all_gather", {output, input}, deadline, [&](Calls& calls) {
     calls.all_gather(input.const_data_ptr(), output.mutable_data_ptr(), input.nbytes(), DataType::uint8);
   });
@@ -209,6 +224,8 @@ Future<void> TensorCollectives::all_gather_v(Tensors outputs, at::Tensor input, 
   const auto rank = static_cast<std::size_t>(communicator_->rank());
   need(std::ssize(outputs) == communicator_->size(), "all_gather_v", input, "not one output a rank");
   need(outputs[rank].numel() == input.numel(), "all_gather_v", input, "its own output is of another size");
+  for (const at::Tensor& output : outputs)
+    need_apart("all_gather_v", output, input, memory_of(outputs[rank]).data);
   return put("all_gather_v", all, deadline, [&](Calls& calls) {
     for (std::size_t i = 0; i < outputs.size(); ++i)
       calls.broadcast(i == rank ? input.const_data_ptr() : outputs[i].const_data_ptr(),
@@ -222,6 +239,7 @@ Future<void> TensorCollectives::reduce_scatter(at::Tensor output, at::Tensor inp
   check("reduce_scatter", {output, input});
   need(input.numel() == output.numel() * communicator_->size(), "reduce_scatter", input,
        "not one output a rank");
+  need_apart("reduce_scatter", input, output, own_part(input, output));
   const MappedReduction reduction = map_reduction(input.scalar_type(), op);
   return put("reduce_scatter", {output, input}, deadline, [&](Calls& calls) {
     const Reducing reducing(calls, reduction);
@@ -239,6 +257,8 @@ Future<void> TensorCollectives::reduce_scatter_v(at::Tensor output, Tensors inpu
   need(std::ssize(inputs) == communicator_->size(), "reduce_scatter_v", output, "not one input a rank");
   need(inputs[rank].numel() == output.numel(), "reduce_scatter_v", output,
        "its own input is of another size");
+  for (const at::Tensor& input : inputs)
+    need_apart("reduce_scatter_v", input, output, memory_of(inputs[rank]).data);
   const MappedReduction reduction = map_reduction(output.scalar_type(), op);
   return put("reduce_scatter_v", all, deadline, [&](Calls& calls) {
     const Reducing reducing(calls, reduction);
@@ -252,6 +272,8 @@ Future<void> TensorCollectives::all_to_all(at::Tensor output, at::Tensor input, 
   check("all_to_all", {output, input});
   need(output.numel() == input.numel() && input.numel() % communicator_->size() == 0, "all_to_all", input,
        "not equal parts, one a rank, of both");
+  need(apart_or_in_place(memory_of(output), memory_of(input), nullptr), "all_to_all", input,
+       "the tensor overlaps the output");
   const std::size_t bytes = input.nbytes() / static_cast<std::size_t>(communicator_->size());
   return put("all_to_all", {output, input}, deadline, [&](Calls& calls) {
     for (int i = 0; i < communicator_->size(); ++i) {
@@ -336,9 +358,11 @@ TensorCollectives::Tensors TensorCollectives::check_pairs(const char* name, cons
   Tensors all = parts;
   all.insert(all.end(), wholes.begin(), wholes.end());
   check(name, all);
-  for (std::size_t i = 0; i < parts.size(); ++i)
+  for (std::size_t i = 0; i < parts.size(); ++i) {
     need(wholes[i].numel() == parts[i].numel() * communicator_->size(), name, wholes[i],
          "not one part a rank");
+    need_apart(name, wholes[i], parts[i], own_part(wholes[i], parts[i]));
+  }
   return all;
 }
 

@@ -80,6 +80,7 @@ class WEFT_EXPORT TensorCollectives {
   void check(const char* name, const Tensors& tensors) const;
   Tensors check_pairs(const char* name, const Tensors& parts, const Tensors& wholes) const;
   void check_rank(const char* name, int rank) const;
+  const std::byte* own_part(const at::Tensor& whole, const at::Tensor& part) const;  // this rank's
 
   Communicator::Ptr communicator_;
   c10::Device device_;

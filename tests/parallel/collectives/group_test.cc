@@ -118,6 +118,35 @@ TEST_P(Groups, ReduceScatter) {
   }
 }
 
+// The other tensor is part `rank` of a whole one. A reduce_scatter leaves the other parts as they are.
+TEST_P(Groups, InPlaceIsAsOutOfPlace) {
+  for (const auto type : {at::kFloat, at::kHalf})
+    for (const std::int64_t n : {0, 7, 70'001}) {
+      Tensors gathered, reduced, inputs;
+      for (int rank = 0; rank < ranks(); ++rank) {
+        gathered.push_back(at_home(rank, at::full({ranks(), n}, 99, type)));
+        gathered.back()[rank].copy_(values(rank, {n}, type));
+        inputs.push_back(values(rank, {ranks(), n}, type));
+        reduced.push_back(at_home(rank, inputs.back().clone()));
+      }
+      together(groups, [&](const Group& group) {
+        return group.all_gather(gathered[group.rank()], gathered[group.rank()][group.rank()]);
+      });
+      together(groups, [&](const Group& group) {
+        return group.reduce_scatter(reduced[group.rank()][group.rank()], reduced[group.rank()]);
+      });
+      Tensors apart(ranks());
+      together(groups, [&](const Group& group) {
+        return group.reduce_scatter(apart[group.rank()] = at::zeros({n}, type), inputs[group.rank()]);
+      });
+      for (int rank = 0; rank < ranks(); ++rank)
+        for (int part = 0; part < ranks(); ++part) {
+          expect_equal(gathered[rank][part], values(part, {n}, type), "gathered");
+          expect_equal(reduced[rank][part], part == rank ? apart[rank] : inputs[rank][part], "reduced");
+        }
+    }
+}
+
 TEST_P(Groups, ReduceScatterOfDifferentSizes) {
   const auto size = [](int rank) { return std::vector<std::int64_t>{rank % 2, 30'000}; };
   Tensors outputs(ranks());

@@ -174,6 +174,23 @@ TEST_F(NcclTensors, Collectives) {
   EXPECT_EQ(values(out[1]), (Floats{2, 20, 200}));
 }
 
+TEST_F(NcclTensors, InPlace) {
+  std::vector<at::Tensor> gathered, reduced;
+  for (int rank = 0; rank < size; ++rank) {
+    gathered.push_back(tensor(rank, {float(rank), float(rank), float(rank)}));
+    reduced.push_back(tensor(rank, {1, 10, 100}));
+  }
+  const auto own = [](const std::vector<at::Tensor>& of, int rank) {
+    return of[std::size_t(rank)].narrow(0, rank, 1);
+  };
+  all([&](int rank, auto& it) { return it.all_gather(gathered[std::size_t(rank)], own(gathered, rank)); });
+  all([&](int rank, auto& it) {
+    return it.reduce_scatter(own(reduced, rank), reduced[std::size_t(rank)], ReduceOp::sum);
+  });
+  for (int rank = 0; rank < size; ++rank) EXPECT_EQ(values(gathered[std::size_t(rank)]), (Floats{0, 1, 2}));
+  EXPECT_EQ(values(reduced[1]), (Floats{1, 30, 100}));
+}
+
 TEST_F(NcclTensors, OfDifferentSizes) {
   std::vector<Tensors> outs(size);
   for (int rank = 0; rank < size; ++rank)
@@ -243,6 +260,17 @@ TEST_F(NcclTensors, WhatIsWrongIsRefusedBeforeAnythingIsBegun) {
   EXPECT_EQ(refused([&](auto& it) { return it.reduce_scatter(here, empty(0, 3)); }), invalid);
   EXPECT_EQ(refused([&](auto& it) { return it.all_to_all(empty(0, 4), empty(0, 4)); }), invalid);
   EXPECT_EQ(refused([&](auto& it) { return it.gather({here}, here, 1); }), invalid);
+  const auto at = [&](std::int64_t begin, std::int64_t n) { return here.narrow(0, begin, n); };  // of rank 0
+  EXPECT_EQ(refused([&](auto& it) { return it.all_gather(here, at(2, 2)); }), invalid);
+  EXPECT_EQ(refused([&](auto& it) { return it.all_gather(Tensors{here}, Tensors{at(1, 2)}); }), invalid);
+  EXPECT_EQ(refused([&](auto& it) { return it.all_gather_v({at(0, 2), at(2, 2), at(4, 2)}, at(2, 2)); }),
+            invalid);
+  EXPECT_EQ(refused([&](auto& it) { return it.reduce_scatter(at(4, 2), here, ReduceOp::sum); }), invalid);
+  EXPECT_EQ(refused([&](auto& it) {
+              return it.reduce_scatter_v(at(1, 2), {at(0, 2), at(2, 2), at(4, 2)}, ReduceOp::sum);
+            }),
+            invalid);
+  EXPECT_EQ(refused([&](auto& it) { return it.all_to_all(here, here); }), invalid);
   EXPECT_EQ(refused([&](auto& it) { return it.all_reduce(here, ReduceOp::bit_or); }), ErrorKind::unsupported);
   const auto complex = torch::ones({2}, at::kComplexFloat).to(FakeAccelerator::device(0));
   EXPECT_EQ(refused([&](auto& it) { return it.all_reduce(complex.conj()); }), ErrorKind::unsupported);
