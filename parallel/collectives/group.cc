@@ -95,13 +95,15 @@ Tensors expect_pairs(const Tensors& outputs, const Tensors& inputs) {
   return all;
 }
 
-// The rank's of so many equal parts, a view.
+// The rank's of so many equal parts, a view: of a contiguous tensor, or a row of one that has a row a rank.
 at::Tensor part_of(const at::Tensor& whole, int rank, int ranks) {
-  const at::Tensor elements = whole.detach().is_contiguous() ? whole.detach().view({-1}) : at::Tensor();
-  if (!elements.defined())
-    refuse("the tensors of a collective of several, of which each has parts, are contiguous");
+  const bool has_rows = whole.dim() > 1 && whole.size(0) == ranks && whole.select(0, 0).is_contiguous();
+  if (!whole.is_contiguous() && !has_rows)
+    refuse(
+        "the tensors of a collective of several, of which each has parts, are contiguous, or their rows are");
+  if (has_rows) return whole.detach().select(0, rank).view({-1});
   const std::int64_t part = whole.numel() / ranks;
-  return elements.narrow(0, rank * part, part);
+  return whole.detach().view({-1}).narrow(0, rank * part, part);
 }
 
 }  // namespace
@@ -151,7 +153,7 @@ rpc::Future<void> Group::all_reduce(at::Tensor tensor, ReduceOp op, Deadline dea
     all.layout().elements = count_of(tensor);
     // What has been changed before the ranks are known to agree is not the program's.
     const bool scratch = all.needs_scratch();
-    Output output = scratch ? Output(Tensors{tensor}) : Output(tensor);
+    Output output = scratch ? Output::copied({tensor}) : Output(tensor);
     output.gather();
     all.set_input(output.memory());
     all.set_output(std::move(output));
@@ -172,9 +174,9 @@ rpc::Future<void> Group::all_reduce(std::vector<at::Tensor> tensors, ReduceOp op
     for (const at::Tensor& tensor : tensors) check_same(tensors.front(), tensor);
     all.set_reduction(op);
     all.signature().shapes = shapes_of(tensors);
-    Output output(tensors, core_->space());
+    for (const at::Tensor& tensor : tensors) all.layout().elements += count_of(tensor);
+    Output output = all.needs_scratch() ? Output::copied(tensors) : Output(tensors, core_->space());
     output.gather();
-    all.layout().elements = count_of(output.memory());
     all.set_input(output.memory());
     all.set_output(std::move(output));
     all.accumulate_in_output();

@@ -130,7 +130,8 @@ class WEFT_EXPORT Group {
   // tensor: of one shape on all ranks; afterwards the reduction of all.
   rpc::Future<void> all_reduce(at::Tensor tensor, ReduceOp op = ReduceOp::sum, Deadline deadline = {},
                                Site site = Site::current()) const;
-  // Of several tensors, of one dtype, in one collective; so below.
+  // Of several tensors, of one dtype, in one collective; so below. Tensors that lie one after the other in
+  // one storage, contiguous and in the order given, are not copied.
   rpc::Future<void> all_reduce(std::vector<at::Tensor> tensors, ReduceOp op = ReduceOp::sum,
                                Deadline deadline = {}, Site site = Site::current()) const;
   // The same at the root alone: other ranks' tensors stay as they are.

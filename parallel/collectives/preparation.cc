@@ -47,8 +47,31 @@ void expect_rank(const GroupCore& group, int rank) {
 at::Tensor flat(const at::Tensor& tensor) {
   return tensor.detach().resolve_conj().resolve_neg().contiguous().view({-1});
 }
+
+namespace {
+// Of tensors that lie one after the other in one storage; else undefined.
+at::Tensor joined(const Tensors& tensors) {
+  const at::Tensor* first = nullptr;
+  const std::byte* end = nullptr;
+  std::int64_t elements = 0;
+  for (const at::Tensor& tensor : tensors) {
+    if (tensor.numel() == 0) continue;
+    if (!tensor.is_contiguous() || tensor.is_conj() || tensor.is_neg()) return {};
+    if (first == nullptr) {
+      first = &tensor;
+    } else if (data_of(tensor) != end || !tensor.storage().is_alias_of(first->storage())) {
+      return {};
+    }
+    end = data_of(tensor) + tensor.nbytes();
+    elements += tensor.numel();
+  }
+  return first == nullptr ? at::Tensor() : first->detach().as_strided({elements}, {1});
+}
+}  // namespace
+
 at::Tensor flat(const Tensors& tensors) {
   if (tensors.size() == 1) return flat(tensors.front());
+  if (at::Tensor memory = joined(tensors); memory.defined()) return memory;
   Tensors parts;
   for (const at::Tensor& tensor : tensors) parts.push_back(flat(tensor));
   return at::cat(parts);
@@ -93,8 +116,15 @@ Output::Output(at::Tensor tensor) : tensors_{std::move(tensor)} {
   }
 }
 
-Output::Output(Tensors tensors, SharedSpace* space) : tensors_(std::move(tensors)) {
-  allocate(tensors_.front(), space);
+Output::Output(Tensors tensors, SharedSpace* space) : memory_(joined(tensors)) {
+  if (!memory_.defined()) *this = copied(std::move(tensors), space);
+}
+
+Output Output::copied(Tensors tensors, SharedSpace* space) {
+  Output output;
+  output.tensors_ = std::move(tensors);
+  output.allocate(output.tensors_.front(), space);
+  return output;
 }
 
 void Output::allocate(const at::Tensor& like, SharedSpace* space) {

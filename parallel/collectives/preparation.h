@@ -25,7 +25,7 @@ void expect_rank(const GroupCore& group, int rank);
 // The whole of `parts`, and how it is cut.
 std::vector<Range> equal_blocks(const GroupCore& group, const at::Tensor& whole, const at::Tensor& part);
 
-// Elements one after the other, of a tensor or of several: the tensor itself where it is so.
+// Elements one after the other, of a tensor or of several: their own memory, where it is so.
 at::Tensor flat(const at::Tensor& tensor);
 at::Tensor flat(const Tensors& tensors);
 
@@ -44,8 +44,9 @@ at::Tensor empty_in(SharedSpace* space, at::IntArrayRef sizes, const at::TensorO
 class Output {
  public:
   explicit Output(at::Tensor tensor);
-  // space: for what is copied, where there is one.
+  // space: for what is copied, where there is one. Tensors that are one piece of memory are not copied.
   explicit Output(Tensors tensors, SharedSpace* space = nullptr);
+  static Output copied(Tensors tensors, SharedSpace* space = nullptr);  // in any case
 
   const at::Tensor& memory() const { return memory_; }
   bool is_copied() const { return !tensors_.empty(); }  // in the end
@@ -53,6 +54,7 @@ class Output {
   void write_back() const;
 
  private:
+  Output() = default;
   void allocate(const at::Tensor& like, SharedSpace* space);
 
   Tensors tensors_;  // to be written in the end
@@ -77,6 +79,7 @@ class Preparation {
   // The output's memory is the accumulator too, where its elements are as wide.
   void accumulate_in_output();
 
+  // Throws invalid_argument where input and output overlap, unless the collective is in place.
   Collective take();
 
  private:

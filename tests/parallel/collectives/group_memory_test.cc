@@ -1,4 +1,8 @@
-// Which memory a collective uses: input and output that overlap.
+// Which memory a collective uses: input and output that overlap, and tensors that are one piece of memory.
+#include <ATen/core/grad_mode.h>
+#include <c10/core/Allocator.h>
+#include <c10/util/ThreadLocalDebugInfo.h>
+
 #include "tests/parallel/collectives/company.h"
 
 namespace weft::collectives::testing {
@@ -22,6 +26,7 @@ TEST_P(GroupMemory, OverlapsAreRefusedBeforeAnythingIsSent) {
   expect(group.reduce_scatter(whole[0], whole), "reduce_scatter");
   expect(group.reduce_scatter(shifted, whole), "reduce_scatter");
   expect(group.all_to_all(flat, flat), "all_to_all");
+  expect(group.all_gather(Tensors{whole}, Tensors{shifted}), "all_gather");
   test::expect_error(group.all_gather(whole, whole[2]), ErrorKind::invalid_argument,
                      "the input is not exactly part 1 of the output");
   // None of them has begun: all ranks mean the same by the next one.
@@ -49,6 +54,153 @@ TEST_P(GroupMemory, ADifferenceLeavesTheInputOfACollectiveInPlace) {
     }
     expect_all(std::move(futures), ErrorKind::invalid_argument, {"do not mean the same"});
     for (int rank = 0; rank < ranks; ++rank) expect_equal(wholes[rank], values(rank, {ranks, size}));
+  }
+}
+
+// --- Adjacent tensors ---
+
+// Bytes that LibTorch allocates on this thread, where collectives copy what is to be copied.
+class Allocations final : public c10::MemoryReportingInfoBase {
+ public:
+  void reportMemoryUsage(void*, std::int64_t bytes, std::size_t, std::size_t, c10::Device) override {
+    if (bytes > 0) allocated += bytes;
+  }
+  bool memoryProfilingEnabled() const override { return true; }
+  std::int64_t allocated = 0;
+};
+
+template <class F>
+std::int64_t allocated_by(F f) {
+  const auto allocations = std::make_shared<Allocations>();
+  const c10::DebugInfoGuard guard(c10::DebugInfoKind::PROFILER_STATE, allocations);
+  f();
+  return allocations->allocated;
+}
+
+constexpr std::int64_t n = 20'000;  // above what an all_reduce by messages sums in a copy
+
+// Of 3 n elements of rows, in the order of columns: two of one row, and one of two dimensions.
+Tensors pieces_of(const at::Tensor& row) {
+  return {row.narrow(0, 0, n), row.narrow(0, n, 0), row.narrow(0, n, n / 2), row.narrow(0, n + n / 2, n / 2),
+          row.narrow(0, 2 * n, n).view({10, n / 10})};
+}
+
+TEST_P(GroupMemory, AdjacentTensorsAreNotCopied) {
+  Tensors reduced, sent, gathered, scattered;
+  for (int rank = 0; rank < ranks; ++rank) {
+    reduced.push_back(values(rank, {3 * n}));
+    sent.push_back(values(rank, {3 * n}));
+    gathered.push_back(at::zeros({ranks, 3 * n}));
+    gathered.back()[rank].copy_(values(rank, {3 * n}));
+    scattered.push_back(values(rank, {ranks, 3 * n}));
+  }
+  Futures futures;
+  EXPECT_EQ(allocated_by([&] {
+              for (const Group& group : groups)
+                futures.push_back(group.all_reduce(pieces_of(reduced[group.rank()])));
+              for (const Group& group : groups)
+                futures.push_back(group.broadcast(pieces_of(sent[group.rank()]), 1));
+              // Of one tensor each is the whole, so both are in place.
+              for (const Group& group : groups)
+                futures.push_back(group.all_gather(Tensors{gathered[group.rank()]},
+                                                   Tensors{gathered[group.rank()][group.rank()]}));
+              for (const Group& group : groups)
+                futures.push_back(group.reduce_scatter(Tensors{scattered[group.rank()][group.rank()]},
+                                                       Tensors{scattered[group.rank()]}));
+            }),
+            0);
+  for (auto& future : futures) got(std::move(future));
+  for (int rank = 0; rank < ranks; ++rank) {
+    expect_equal(reduced[rank], sum_of(ranks, {3 * n}));
+    expect_equal(sent[rank], values(1, {3 * n}));
+    for (int other = 0; other < ranks; ++other) expect_equal(gathered[rank][other], values(other, {3 * n}));
+    expect_equal(scattered[rank][rank], sum_of(ranks, {ranks, 3 * n})[rank]);
+  }
+}
+
+// Whether they are adjacent is each rank's own: what is sent is the same.
+TEST_P(GroupMemory, TensorsThatAreNotAdjacentAreCopied) {
+  const std::vector<std::function<Tensors(const at::Tensor&)>> apart{
+      [](const at::Tensor& from) { return Tensors{from.narrow(0, 0, n), from.narrow(0, n + 1, n)}; },
+      [](const at::Tensor& from) { return Tensors{from.narrow(0, n, n), from.narrow(0, 0, n)}; },
+      [](const at::Tensor& from) {
+        return Tensors{from.narrow(0, 0, n), from.narrow(0, n, n).view({10, n / 10}).t()};
+      },
+      [](const at::Tensor& from) { return Tensors{from.narrow(0, 0, n).clone(), from.narrow(0, n, n)}; }};
+  for (const auto& part : apart) {
+    std::vector<Tensors> tensors;
+    for (int rank = 0; rank < ranks; ++rank) {
+      const at::Tensor own = values(rank, {3 * n});
+      tensors.push_back(part(own));
+      if (rank != 0) continue;
+      const at::Tensor row = at::empty({2 * n});  // adjacent here
+      tensors[0] = {row.narrow(0, 0, n).copy_(tensors[0][0]),
+                    row.narrow(0, n, n).view(tensors[0][1].sizes()).copy_(tensors[0][1])};
+    }
+    const Tensors expected{sum_of(ranks, {3 * n})};
+    Futures futures;
+    const std::int64_t here = allocated_by([&] { futures.push_back(groups[0].all_reduce(tensors[0])); });
+    const std::int64_t there = allocated_by([&] { futures.push_back(groups[1].all_reduce(tensors[1])); });
+    EXPECT_EQ(here, 0);
+    // Others are copied into memory that the ranks share, where they share some.
+    if (groups[1].backend() == GroupBackend::messages) {
+      EXPECT_GE(there, 2 * n * 4);
+    }
+    for (int rank = 2; rank < ranks; ++rank) futures.push_back(groups[rank].all_reduce(tensors[rank]));
+    for (auto& future : futures) got(std::move(future));
+    for (std::size_t i = 0; i < 2; ++i)
+      for (int rank = 0; rank < ranks; ++rank)
+        expect_equal(tensors[rank][i].reshape({-1}), part(expected[0])[i].reshape({-1}));
+  }
+}
+
+// Small ones are summed in a copy where the ranks send messages, as a single tensor is: a difference leaves
+// them as they were.
+TEST_P(GroupMemory, ADifferenceLeavesAdjacentTensors) {
+  for (const std::int64_t size : {10, 20'000}) {
+    Tensors rows;
+    for (int rank = 0; rank < ranks; ++rank) rows.push_back(values(rank, {2 * size}));
+    Futures futures;
+    for (const Group& group : groups) {
+      const at::Tensor& row = rows[group.rank()];
+      const Tensors pieces{row.narrow(0, 0, size), row.narrow(0, size, size)};
+      futures.push_back(group.all_reduce(pieces, group.rank() == 1 ? ReduceOp::max : ReduceOp::sum));
+    }
+    expect_all(std::move(futures), ErrorKind::invalid_argument, {"do not mean the same"});
+    for (int rank = 0; rank < ranks; ++rank) expect_equal(rows[rank], values(rank, {2 * size}));
+  }
+}
+
+// A sharded model's layout: a row of all parameters a rank, and each parameter has columns of all rows.
+TEST_P(GroupMemory, ColumnsOfRowsAreGatheredAndScatteredInPlace) {
+  const auto columns_of = [](const at::Tensor& all) {
+    return Tensors{all.narrow(1, 0, n), all.narrow(1, n, 2 * n).view({all.size(0), 2, n})};
+  };
+  const auto row_of = [](const Tensors& columns, int rank) {
+    return Tensors{columns[0][rank], columns[1][rank]};
+  };
+  Tensors gathered, scattered;
+  for (int rank = 0; rank < ranks; ++rank) {
+    gathered.push_back(at::zeros({ranks, 3 * n}));
+    gathered.back()[rank].copy_(values(rank, {3 * n}));
+    scattered.push_back(values(rank, {ranks, 3 * n}));
+  }
+  Futures futures;
+  EXPECT_EQ(allocated_by([&] {
+              for (const Group& group : groups) {
+                const Tensors columns = columns_of(gathered[group.rank()]);
+                futures.push_back(group.all_gather(columns, row_of(columns, group.rank())));
+              }
+              for (const Group& group : groups) {
+                const Tensors columns = columns_of(scattered[group.rank()]);
+                futures.push_back(group.reduce_scatter(row_of(columns, group.rank()), columns));
+              }
+            }),
+            0);
+  for (auto& future : futures) got(std::move(future));
+  for (int rank = 0; rank < ranks; ++rank) {
+    for (int other = 0; other < ranks; ++other) expect_equal(gathered[rank][other], values(other, {3 * n}));
+    expect_equal(scattered[rank][rank], sum_of(ranks, {ranks, 3 * n})[rank]);
   }
 }
 
