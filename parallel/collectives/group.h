@@ -198,6 +198,11 @@ class WEFT_EXPORT Group {
                          Site site = Site::current()) const;
   rpc::Future<void> recv(at::Tensor tensor, int from, std::uint64_t tag = 0, Deadline deadline = {},
                          Site site = Site::current()) const;
+  // The tensor as its sender has it, of any dtype and shape, in the host's memory; received in order with
+  // those of known shape. Its size is bounded as that of every message (rpc::Limits). A send on a device is
+  // not received: recv() with a tensor there.
+  rpc::Future<at::Tensor> recv_tensor(int from, std::uint64_t tag = 0, Deadline deadline = {},
+                                      Site site = Site::current()) const;
   // The first that comes of the tag; gives its sender's rank. unsupported on a device.
   rpc::Future<int> recv_any(at::Tensor tensor, std::uint64_t tag = 0, Deadline deadline = {},
                             Site site = Site::current()) const;

@@ -77,6 +77,7 @@ class WEFT_EXPORT GroupCore final : public std::enable_shared_from_this<GroupCor
   rpc::Future<void> send(int to, Message message);                     // complete when it has been received
   rpc::Future<int> receive(std::optional<int> from, Message message);  // from whom
   rpc::Future<rpc::Buffer> receive_any_size(int from, Message message);
+  rpc::Future<Mailbox::Received> receive_tensor(int from, Message message);  // of any dtype and shape
   // A small value, gathered by rank 0: all members' by rank, or none where it wants none. Rounds are reserved
   // in one order by all, and given in any.
   std::uint64_t reserve_rounds(std::uint64_t count) { return rounds_reserved_.fetch_add(count); }

@@ -76,6 +76,11 @@ rpc::Future<rpc::Buffer> GroupCore::receive_any_size(int from, Message message) 
       });
 }
 
+rpc::Future<Mailbox::Received> GroupCore::receive_tensor(int from, Message message) {
+  message.type = any_tensor;
+  return take_message(from, std::move(message), std::nullopt);
+}
+
 rpc::Future<Mailbox::Received> GroupCore::take_message(std::optional<int> from, Message message,
                                                        std::optional<std::size_t> size) {
   auto promise = std::make_shared<rpc::Promise<Mailbox::Received>>();
@@ -96,7 +101,7 @@ rpc::Future<Mailbox::Received> GroupCore::take_message(std::optional<int> from, 
                                                .tag = message.tag});
     Mailbox::Receive wanted{.from = from,
                             .tag = message.tag,
-                            .type = std::move(message.type),
+                            .type = message.type == any_tensor ? std::nullopt : std::optional(message.type),
                             .into = message.bytes.data(),
                             .size = size,
                             .what = what,

@@ -2,6 +2,10 @@
 #include <weft/parallel/collectives/preparation.h>
 #include <weft/rpc/core/when_all.h>
 
+#include <ATen/ATen.h>
+
+#include <cstring>
+
 namespace weft::collectives {
 
 rpc::Future<void> Group::send(at::Tensor tensor, int to, std::uint64_t tag, Deadline deadline,
@@ -40,6 +44,22 @@ rpc::Future<void> Group::recv(at::Tensor tensor, int from, std::uint64_t tag, De
   return receive(std::move(tensor), from, tag, deadline, site).then([](rpc::Result<int>&& sender) {
     return sender.ok() ? rpc::Result<void>{} : rpc::Result<void>(sender.error());
   });
+}
+
+rpc::Future<at::Tensor> Group::recv_tensor(int from, std::uint64_t tag, Deadline deadline, Site site) const {
+  const auto refusal = rpc::capture([&] { expect_rank(*core_, from); });
+  if (!refusal.ok()) return rpc::Future<at::Tensor>::made(rpc::Result<at::Tensor>(refusal.error()));
+  return core_->receive_tensor(from, {tag, {}, site, {}, deadline})
+      .then([](rpc::Result<Mailbox::Received>&& received) {
+        return rpc::capture([&] {
+          Mailbox::Received message = std::move(received).get();
+          const auto type = tensor_type_of(message.type, message.bytes.size());
+          at::Tensor tensor = at::empty(type->shape, type->dtype);
+          if (!message.bytes.empty())
+            std::memcpy(data_of(tensor), message.bytes.data(), message.bytes.size());
+          return tensor;
+        });
+      });
 }
 
 rpc::Future<int> Group::recv_any(at::Tensor tensor, std::uint64_t tag, Deadline deadline, Site site) const {

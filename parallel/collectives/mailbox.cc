@@ -1,5 +1,7 @@
 #include <weft/parallel/collectives/mailbox.h>
 
+#include <weft/parallel/collectives/signature.h>
+
 #include <algorithm>
 #include <cstring>
 
@@ -23,8 +25,13 @@ void Mailbox::receive(Receive wanted) {
   hand_over(std::move(wanted), std::move(letter));
 }
 
+bool Mailbox::fits(const Receive& wanted, const Letter& letter) {
+  if (!wanted.type) return tensor_type_of(letter.type, letter.bytes.size()).has_value();
+  return wanted.type == letter.type && wanted.size.value_or(letter.bytes.size()) == letter.bytes.size();
+}
+
 void Mailbox::hand_over(Receive wanted, Letter letter) {
-  if (wanted.type != letter.type || wanted.size.value_or(letter.bytes.size()) != letter.bytes.size()) {
+  if (!fits(wanted, letter)) {
     const auto differ = std::make_exception_ptr(
         rpc::Error(rpc::ErrorKind::invalid_argument, "rank " + std::to_string(letter.from) + " sent " +
                                                          letter.type + " to " + receiver_ + ", whose " +
@@ -32,7 +39,7 @@ void Mailbox::hand_over(Receive wanted, Letter letter) {
     letter.taken(differ);
     return wanted.done(differ);
   }
-  Received received{letter.from, {}};
+  Received received{letter.from, {}, std::move(letter.type)};
   if (!wanted.size) {
     received.bytes = std::move(letter.bytes);
   } else if (!letter.bytes.empty()) {

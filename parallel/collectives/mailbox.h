@@ -1,8 +1,9 @@
 // Mailbox: which point-to-point message is for which receive, of one member of a group.
 //
 // Messages of one sender and tag are taken in the order in which they came, by receives in the order in which
-// they were asked for; a receive from anybody takes the first to come of its tag. Both ends learn how it
-// went: where what was sent is not what is received, both get invalid_argument, and nobody else is concerned.
+// they were asked for; a receive from anybody takes the first to come of its tag, and one without a type any
+// tensor. Both ends learn how it went: where what was sent is not what is received, both get
+// invalid_argument, and nobody else is concerned.
 // Pure of transport and threads. Thread-safety: one call at a time; what it tells may call it again.
 #pragma once
 
@@ -30,11 +31,12 @@ class WEFT_EXPORT Mailbox {
   struct Received {
     int from;  // the sender's rank
     rpc::Buffer bytes;
+    std::string type;
   };
   struct Receive {
     std::optional<int> from;  // none: anybody
     std::uint64_t tag;
-    std::string type;
+    std::optional<std::string> type;  // none: any tensor's
     std::byte* into;
     std::optional<std::size_t> size;  // in bytes; none: what comes is given, not put anywhere
     std::string what;                 // for errors: "recv(float32[4], from 1) at train.cc:3"
@@ -57,6 +59,7 @@ class WEFT_EXPORT Mailbox {
   static bool match(const Receive& wanted, const Letter& letter) {
     return wanted.tag == letter.tag && wanted.from.value_or(letter.from) == letter.from;
   }
+  static bool fits(const Receive& wanted, const Letter& letter);
   void hand_over(Receive wanted, Letter letter);
 
   const std::string receiver_;

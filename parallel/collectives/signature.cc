@@ -1,5 +1,9 @@
 #include <weft/parallel/collectives/signature.h>
+#include <weft/rpc/core/error.h>
 #include <weft/rpc/tensor/dtype.h>
+
+#include <algorithm>
+#include <charconv>
 
 namespace weft::collectives {
 
@@ -11,6 +15,36 @@ std::string tensor_text(c10::ScalarType dtype, std::span<const std::int64_t> sha
     before = ", ";
   }
   return text + (shape.empty() ? "[]" : "]");
+}
+
+std::optional<TensorType> tensor_type_of(std::string_view text, std::size_t bytes) {
+  const std::size_t open = text.find('[');
+  if (open == text.npos || text.back() != ']') return std::nullopt;
+  TensorType type;
+  try {
+    type.dtype = tensor::dtype_from_name(text.substr(0, open));
+  } catch (const rpc::Error&) {
+    return std::nullopt;
+  }
+  const char *at = text.data() + open + 1, *const end = text.data() + text.size() - 1;
+  // Strides count an empty dimension as one element: they must not overflow either.
+  std::int64_t count = 1, extent = static_cast<std::int64_t>(c10::elementSize(type.dtype));
+  while (at != end) {
+    if (!type.shape.empty()) {
+      if (end - at < 2 || at[0] != ',' || at[1] != ' ') return std::nullopt;
+      at += 2;
+    }
+    std::int64_t size = 0;
+    const auto [next, error] = std::from_chars(at, end, size);
+    if (error != std::errc() || size < 0 ||
+        __builtin_mul_overflow(extent, std::max<std::int64_t>(size, 1), &extent))
+      return std::nullopt;
+    if (size == 0) count = 0;
+    type.shape.push_back(size);
+    at = next;
+  }
+  if (static_cast<std::size_t>(count * extent) != bytes) return std::nullopt;
+  return type;
 }
 
 std::string Signature::text() const {

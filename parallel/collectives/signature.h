@@ -13,12 +13,20 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace weft::collectives {
 
 // "float32[4, 8]"; "?" for a size that is -1.
 WEFT_EXPORT std::string tensor_text(c10::ScalarType dtype, std::span<const std::int64_t> shape);
+
+struct TensorType {
+  c10::ScalarType dtype = c10::ScalarType::Undefined;
+  std::vector<std::int64_t> shape;
+};
+// Of a tensor of so many bytes, by such a text; none if the text is not a tensor's, or not of that many.
+WEFT_EXPORT std::optional<TensorType> tensor_type_of(std::string_view text, std::size_t bytes);
 
 struct WEFT_EXPORT Signature {
   Operation operation = Operation::barrier;

@@ -13,6 +13,9 @@
 
 namespace weft::collectives {
 
+// What a receive of a tensor of any type is of.
+inline constexpr std::string_view any_tensor = "any tensor";
+
 enum class FlightKind : std::uint8_t {
   collective,
   values,  // a round in which ranks give each other values that are no tensors

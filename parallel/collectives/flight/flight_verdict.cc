@@ -324,7 +324,7 @@ class Judge {
       const bool is_send = wait.entry->kind == FlightKind::send;
       if (wait.partner != nullptr) {
         if (!is_send) continue;  // told with the send
-        const bool unlike = wait.entry->text != wait.partner->text;
+        const bool unlike = wait.entry->text != wait.partner->text && wait.partner->text != any_tensor;
         FlightFinding& finding =
             add(unlike ? Kind::unlike : Kind::in_transit, group, {wait.rank, wait.partner_rank},
                 wait.entry->what() + " of " + group.describe(wait.rank) +

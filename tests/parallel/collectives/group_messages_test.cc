@@ -72,6 +72,68 @@ TEST_P(GroupMessages, AMessageOfAnySender) {
   expect_equal(second, values(6, {100, 100}));
 }
 
+TEST_P(GroupMessages, ATensorOfUnknownShapeIsAsItsSenderHasIt) {
+  const Tensors sent{values(1, {3, 2}),           values(2, {5}, at::kLong), values(3, {}),
+                     at::zeros({4, 0}, at::kInt), values(4, {70'001}),       values(5, {4, 3}).t()};
+  for (const bool receive_first : {false, true}) {
+    Futures sends;
+    std::vector<rpc::Future<at::Tensor>> received;
+    const auto send = [&] {
+      for (const at::Tensor& tensor : sent) sends.push_back(groups[0].send(tensor, 2, 9));
+    };
+    const auto receive = [&] {
+      for (std::size_t i = 0; i < sent.size(); ++i) received.push_back(groups[2].recv_tensor(0, 9));
+    };
+    receive_first ? receive() : send();
+    receive_first ? send() : receive();
+    for (std::size_t i = 0; i < sent.size(); ++i) {
+      const at::Tensor tensor = got(std::move(received[i]));
+      EXPECT_EQ(tensor.scalar_type(), sent[i].scalar_type());
+      EXPECT_EQ(tensor.sizes(), sent[i].sizes());
+      expect_equal(tensor, sent[i]);
+    }
+    for (auto& future : sends) got(std::move(future));
+  }
+}
+
+// One order and one space of tags, whether the receiver knows the shape or not.
+TEST_P(GroupMessages, ReceivesOfKnownAndUnknownShapeShareOneOrder) {
+  const at::Tensor first = at::zeros({2}), third = at::zeros({3});
+  Futures all;
+  all.push_back(groups[2].recv(first, 0));
+  auto second = groups[2].recv_tensor(0), other = groups[2].recv_tensor(0, 7);
+  all.push_back(groups[2].recv(third, 0));
+  all.push_back(groups[0].send(values(40, {4}), 2, 7));
+  all.push_back(groups[0].send(values(10, {2}), 2));
+  all.push_back(groups[0].send(values(20, {2, 2}, at::kLong), 2));
+  all.push_back(groups[0].send(values(30, {3}), 2));
+  for (auto& future : all) got(std::move(future));
+  expect_equal(first, values(10, {2}));
+  expect_equal(got(std::move(second)), values(20, {2, 2}, at::kLong));
+  expect_equal(third, values(30, {3}));
+  expect_equal(got(std::move(other)), values(40, {4}));
+}
+
+TEST_P(GroupMessages, AnObjectIsNoTensorOfUnknownShape) {
+  auto sent = groups[0].send_object(std::string("text"), 1);
+  auto received = groups[1].recv_tensor(0);
+  const std::string words = "to rank 1 (worker1), whose recv(any tensor, from 0) at group_messages_test.cc:";
+  test::expect_error(std::move(sent), ErrorKind::invalid_argument, words);
+  test::expect_error(std::move(received), ErrorKind::invalid_argument, words);
+  test::expect_error(groups[0].recv_tensor(ranks), ErrorKind::invalid_argument, "of a group of");
+  together(groups, [](const Group& group) { return group.barrier(); });
+}
+
+TEST_P(GroupMessages, ATensorThatNobodySendsEndsTheGroup) {
+  auto received = groups[0].recv_tensor(1, 3, 50ms);
+  test::expect_error(std::move(received), ErrorKind::deadline_exceeded,
+                     "rank 0 (worker0): recv(any tensor, from 1) at group_messages_test.cc:");
+  const auto others = company.groups();
+  auto lost = others[0].recv_tensor(2);
+  company.end(2);
+  test::expect_error(std::move(lost), ErrorKind::peer_lost, "rank 2 (worker2)");
+}
+
 TEST_P(GroupMessages, ASendEndsWhenItHasBeenReceived) {
   auto sent = groups[0].send(at::zeros({4}), 1);
   together(groups, [](const Group& group) { return group.barrier(); });  // what was sent before has come

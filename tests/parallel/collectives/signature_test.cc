@@ -34,5 +34,28 @@ TEST(Signature, HasAnotherHashWhereAnythingDiffers) {
   for (const Signature& other : others) EXPECT_NE(other.hash(), sums.hash()) << other.text();
 }
 
+TEST(TensorType, IsReadFromItsText) {
+  for (const std::vector<std::int64_t>& shape :
+       std::vector<std::vector<std::int64_t>>{{}, {0}, {4, 8}, {2, 0, 3}})
+    for (const c10::ScalarType dtype : {c10::ScalarType::Half, c10::ScalarType::Long}) {
+      std::size_t bytes = c10::elementSize(dtype);
+      for (const std::int64_t size : shape) bytes *= static_cast<std::size_t>(size);
+      const std::string text = tensor_text(dtype, shape);
+      const auto type = tensor_type_of(text, bytes);
+      ASSERT_TRUE(type) << text;
+      EXPECT_EQ(type->dtype, dtype);
+      EXPECT_EQ(type->shape, shape);
+      EXPECT_FALSE(tensor_type_of(text, bytes + 1)) << text;
+    }
+}
+
+TEST(TensorType, IsNoneOfTextsThatAreNoTensors) {
+  for (const char* text :
+       {"", "float32", "[4]", "float32[4", "float32[4,1]", "float32[4, ]", "float32[, 4]", "float32[-4]",
+        "float32[?]", "float99[4]", "object float32[4]", "float32[4] on cuda",
+        "float32[4611686018427387904, 4]", "float32[0, 4611686018427387904, 4]"})
+    for (const std::size_t bytes : {0, 16}) EXPECT_FALSE(tensor_type_of(text, bytes)) << text;
+}
+
 }  // namespace signature_test
 }  // namespace weft::collectives::testing
