@@ -242,19 +242,23 @@ std::pair<torch::nn::Module*, std::shared_ptr<HostGuard>> module_of(rpc::CallCon
   return {module, std::dynamic_pointer_cast<HostGuard>(target->object->guard())};
 }
 
-ModuleSnapshot take_snapshot(torch::nn::Module* module, const std::shared_ptr<HostGuard>& guard) {
+}  // namespace
+
+ModuleSnapshot take_snapshot(const torch::nn::Module& module, const std::shared_ptr<HostGuard>& guard) {
   ModuleSnapshot snapshot;
-  const auto copy = [&, of = module] { snapshot.module = dist_autograd::copy_state(*of); };
-  if (guard == nullptr || !guard->host().has_optimizer()) {
-    guard == nullptr ? copy() : guard->read(copy);
+  const auto copy = [&] { snapshot.module = dist_autograd::copy_state(module); };
+  if (guard == nullptr) {
+    copy();
     return snapshot;
   }
+  HostState state = guard->host().snapshot(copy);
+  snapshot.version = state.version;
+  if (state.spec.name.empty()) return snapshot;
   snapshot.object = guard->number();
-  snapshot.optimizer = guard->host().snapshot(copy);
+  snapshot.spec = std::move(state.spec);
+  snapshot.optimizer = std::move(state.optimizer);
   return snapshot;
 }
-
-}  // namespace
 
 rpc::Future<tensor::OnStreams<ModuleSnapshot>> OptimizerService::snapshot(
     rpc::CallContext& call, std::optional<SnapshotGroup> group) {
@@ -263,7 +267,7 @@ rpc::Future<tensor::OnStreams<ModuleSnapshot>> OptimizerService::snapshot(
   auto future = promise->future();
   if (!group) {
     const auto [module, guard] = module_of(call);
-    promise->complete(Taken(take_snapshot(module, guard)));
+    promise->complete(Taken(take_snapshot(*module, guard)));
     return future;
   }
   const auto snapshots = context->local_snapshots();
@@ -275,7 +279,7 @@ rpc::Future<tensor::OnStreams<ModuleSnapshot>> OptimizerService::snapshot(
     snapshots->arrive(key, group->modules,
                       {guard,
                        [taken, of = module, host = guard, call = call.shared_from_this()] {
-                         taken->emplace(take_snapshot(of, host));
+                         taken->emplace(take_snapshot(*of, host));
                        },
                        [taken, promise](const std::exception_ptr& error) {
                          if (error != nullptr) return promise->fail(error);

@@ -26,8 +26,14 @@ struct ModuleSnapshot {
   std::uint64_t object = 0;  // its number at its owner, as attach() returns it; 0: no optimizer steps it
   dist_autograd::StateDict module;
   OptimizerState optimizer;
+  OptimizerSpec spec;         // without a name: no optimizer steps it
+  std::uint64_t version = 0;  // of the parameters
 };
-WEFT_CODEC(ModuleSnapshot, object, module, optimizer)
+WEFT_CODEC(ModuleSnapshot, object, module, optimizer, spec, version)
+
+// On the owner. guard: null where no optimizer steps the module.
+WEFT_EXPORT ModuleSnapshot take_snapshot(const torch::nn::Module& module,
+                                         const std::shared_ptr<HostGuard>& guard);
 
 // Modules of one owner whose snapshots are of one moment: the call for each carries this.
 struct SnapshotGroup {

@@ -95,6 +95,10 @@ void ParameterHost::register_trainer(const std::string& trainer, const Optimizer
   if (claimed_)
     throw rpc::Error(rpc::ErrorKind::failed_precondition,
                      "trainer " + *claimed_ + " alone steps these parameters");
+  if (ledger_.paused())
+    throw rpc::Error(rpc::ErrorKind::failed_precondition,
+                     "trainer " + shown +
+                         " cannot attach its optimizer: a restore of the parameters is in flight; try again");
   if (handles_.empty()) {
     if (in_flight())
       throw rpc::Error(rpc::ErrorKind::failed_precondition,
@@ -146,6 +150,10 @@ void ParameterHost::claim(const std::string& name) {
         rpc::ErrorKind::invalid_argument,
         "trainer " + name + " cannot have an embedding's rows alone: their own optimizer steps them");
   std::lock_guard lock(mutex_);
+  if (ledger_.paused())
+    throw rpc::Error(
+        rpc::ErrorKind::failed_precondition,
+        "trainer " + name + " cannot have these parameters alone: a restore is in flight; try again");
   if (claimed_ || !handles_.empty())
     throw rpc::Error(rpc::ErrorKind::failed_precondition,
                      "trainer " + name + " cannot have these parameters alone: trainer " +
@@ -411,11 +419,22 @@ OptimizerState ParameterHost::state() const {
   return target().state();
 }
 
-OptimizerState ParameterHost::snapshot(const std::function<void()>& read) {
+HostState ParameterHost::snapshot(const std::function<void()>& read) {
   const Reading reading = read_newest();  // steps and changes wait at the gate
   std::lock_guard turn(optimizer_mutex_);
   read();
-  return target().state();
+  HostState state;
+  const StepTarget* known = nullptr;
+  {
+    std::lock_guard lock(mutex_);
+    state.version = ledger_.newest();
+    known = target_.get();
+  }
+  if (known != nullptr) {
+    state.spec = known->spec();
+    state.optimizer = known->state();
+  }
+  return state;
 }
 
 void ParameterHost::set_state(const OptimizerState& state) {

@@ -50,6 +50,13 @@ struct PassGradients {
   Gradients gradients;
 };
 
+// What a host knows in addition to the values of its parameters.
+struct HostState {
+  std::uint64_t version = 0;
+  OptimizerSpec spec;  // without a name: no trainer has registered an optimizer
+  OptimizerState optimizer;
+};
+
 struct WEFT_EXPORT HostStats {
   std::uint64_t version = 0;                         // steps that changed the parameters
   std::map<std::uint64_t, std::uint64_t> staleness;  // how many steps were how stale
@@ -182,9 +189,16 @@ class WEFT_EXPORT ParameterHost {
   std::string save_state() const;
   void load_state(const std::string& bytes);
   OptimizerState state() const;
-  // The optimizer's state, and what `read` sees: the newest version of the parameters. No step and no
+  // The optimizer with its state, and what `read` sees: the newest version of the parameters. No step and no
   // change() runs in between: both are of that version.
-  OptimizerState snapshot(const std::function<void()>& read);
+  HostState snapshot(const std::function<void()>& read);
+  // Back to a snapshot: the optimizer, its state and the version become these, and `write`, which runs alone,
+  // writes the values into the parameters' tensors. Trainers may be attached, with the same options;
+  // otherwise the first one with these options goes on with the state. What asks to be admitted meanwhile
+  // waits. All of it, or with an error nothing, provided that a `write` that throws has written nothing.
+  // `failed_precondition` while a pass is open or a step is in flight, or while the parameters are claimed;
+  // `invalid_argument` where the state is refused, and for rows.
+  void restore(const HostState& state, const std::function<void()>& write);
   void set_state(const OptimizerState& state);
 
   const std::vector<Parameter>& parameters() const { return parameters_; }
@@ -214,6 +228,7 @@ class WEFT_EXPORT ParameterHost {
   };
 
   StepTarget& target() const;
+  void begin_restore(const OptimizerSpec& spec);
   bool in_flight() const;
   std::string name_of(const std::string& trainer) const;
   // A use of the parameters begins, or ends, on the calling thread: its streams follow those of earlier uses.

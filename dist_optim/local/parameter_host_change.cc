@@ -1,5 +1,9 @@
-// New values from elsewhere (a state that is loaded): a step that no trainer made.
+// New values from elsewhere: a state that is loaded (a step that no trainer made), or a snapshot of this host
+// or another.
 #include <weft/dist_optim/local/parameter_host.h>
+#include <weft/rpc/core/error.h>
+
+#include <utility>
 
 namespace weft::dist_optim {
 
@@ -45,6 +49,68 @@ void ParameterHost::change(const std::function<void()>& body, const OptimizerSta
   {
     std::lock_guard lock(mutex_);
     fail_outdated(after);  // steps that wait for their round, of passes that read what was there before
+    dropped = tidy(after);
+  }
+  finish(after, dropped);
+  if (failed != nullptr) std::rethrow_exception(failed);
+}
+
+void ParameterHost::begin_restore(const OptimizerSpec& spec) {
+  std::lock_guard lock(mutex_);
+  const auto refuse = [](rpc::ErrorKind kind, const std::string& why) {
+    throw rpc::Error(kind, "restore: " + why);
+  };
+  if (!has_tensors_)
+    refuse(rpc::ErrorKind::invalid_argument,
+           "the rows of an embedding have a state of their own: call the ShardedEmbedding's load()");
+  if (claimed_)
+    refuse(rpc::ErrorKind::failed_precondition, "trainer " + *claimed_ + " alone steps the parameters");
+  if (!handles_.empty() && !(target_->spec() == spec))
+    refuse(rpc::ErrorKind::invalid_argument, "the snapshot's optimizer is " + to_string(spec) +
+                                                 ", but attached trainers step with " +
+                                                 to_string(target_->spec()));
+  if (in_flight()) refuse(rpc::ErrorKind::failed_precondition, "a step is in flight; await it first");
+  if (!ledger_.pause())
+    refuse(rpc::ErrorKind::failed_precondition,
+           std::to_string(ledger_.open()) +
+               " passes over the parameters are open, or another restore is in flight; end them first");
+}
+
+void ParameterHost::restore(const HostState& state, const std::function<void()>& write) {
+  begin_restore(state.spec);
+  std::exception_ptr failed;
+  try {
+    gate_.exclusive([&]() -> std::optional<Version> {
+      follow_streams();
+      // A new optimizer, so that a state that is refused changes nothing.
+      std::unique_ptr<StepTarget> fresh;
+      if (!state.spec.name.empty()) {
+        fresh = make_target_(state.spec);
+        fresh->move_to(*versions_.newest());
+        fresh->set_state(state.optimizer);
+      }
+      {
+        std::lock_guard lock(mutex_);
+        versions_.load(ledger_.newest());
+      }
+      write();
+      note_streams();
+      std::lock_guard turn(optimizer_mutex_);
+      std::lock_guard lock(mutex_);
+      target_ = std::move(fresh);
+      for (const Version version : ledger_.take_dropped()) versions_.drop(version);
+      ledger_.renumber(state.version);
+      versions_.advance_in_place(state.version);
+      return state.version;
+    });
+  } catch (...) {
+    failed = std::current_exception();
+  }
+  Callbacks after;
+  bool dropped = false;
+  {
+    std::lock_guard lock(mutex_);
+    ledger_.resume();
     dropped = tidy(after);
   }
   finish(after, dropped);

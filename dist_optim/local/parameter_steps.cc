@@ -89,6 +89,7 @@ StepPart ParameterHost::prepare(const std::string& trainer, std::uint64_t number
     for (const auto& [key, other] : prepared_)
       if (key.first == trainer) refuse("another step of it is under way in this round");
   }
+  if (ledger_.paused()) refuse("a restore is in flight; try again");
   if (prepared_.contains({trainer, number}))
     refuse("step " + std::to_string(number) + " is prepared already");
   // A step without gradients changes no version, so that it breaks no bound.

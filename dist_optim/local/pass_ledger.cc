@@ -87,6 +87,7 @@ void PassLedger::admit_at(const std::string& trainer, PassKey pass, Version vers
   }
   for (const Waiting& entry : waiting_)
     if (entry.pass == pass) refuse("it waits for the newest version");
+  if (paused_) refuse("a restore is in flight; try again");
   if (mode_ && mode_->kind == StepMode::Kind::free) refuse("the mode free keeps no versions");
   if (version > newest_) refuse("the newest is " + std::to_string(newest_));
   if (version != newest_ && !references_.contains(version))
@@ -149,6 +150,11 @@ std::optional<PassLedger::Version> PassLedger::pin(PassKey pass) const {
 bool PassLedger::release(PassKey pass) {
   close(pass);
   return std::erase_if(waiting_, [&](const Waiting& entry) { return entry.pass == pass; }) > 0;
+}
+
+bool PassLedger::pause() {
+  if (paused_ || !open_.empty() || !references_.empty()) return false;
+  return paused_ = true;
 }
 
 void PassLedger::let_go(Version version) {
@@ -246,7 +252,7 @@ void PassLedger::end_without_step(const std::string& trainer, const std::vector<
 
 // Whether the rule lets this trainer open a pass now, others that wait aside.
 bool PassLedger::may_open(const std::string& trainer) const {
-  if (held_.contains(trainer)) return false;
+  if (paused_ || held_.contains(trainer)) return false;
   if (!mode_ || mode_->kind != StepMode::Kind::stale) return true;
   auto registered = trainers_.find(trainer);
   if (registered == trainers_.end() || !registered->second.open.empty()) return true;

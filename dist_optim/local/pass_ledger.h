@@ -115,6 +115,14 @@ class WEFT_EXPORT PassLedger {
   // The same without a new version, for a step that has no gradients here.
   void end_without_step(const std::string& trainer, const std::vector<PassKey>& passes);
 
+  // From now on passes wait, and none is admitted at a version, until resume(). False where a pass is open or
+  // a reader is inside: then nothing has changed.
+  bool pause();
+  void resume() { paused_ = false; }
+  bool paused() const { return paused_; }
+  // While it is paused: the newest version gets this number.
+  void renumber(Version newest) { newest_ = newest; }
+
   // Old versions that nobody needs any more, each returned once.
   std::vector<Version> take_dropped() { return std::exchange(dropped_, {}); }
 
@@ -151,6 +159,7 @@ class WEFT_EXPORT PassLedger {
 
   std::optional<StepMode> mode_;
   Version newest_ = 0;
+  bool paused_ = false;
   std::map<PassKey, Open> open_;
   std::map<std::string, Trainer> trainers_;  // the registered ones
   std::map<std::string, std::size_t> held_;

@@ -801,7 +801,7 @@ TEST(ParameterHost, a_snapshot_is_of_one_version_while_another_thread_steps) {
   bool same = true;
   while (same && !over) {
     double value = 0;
-    const OptimizerState state = one.host.snapshot([&] { value = one.value(); });
+    const OptimizerState state = one.host.snapshot([&] { value = one.value(); }).optimizer;
     same = std::lround(-value) == state.tensors.at("w/step").item<std::int64_t>();
   }
   stepping.join();
