@@ -256,7 +256,7 @@ TEST(Future, TheTimeoutNamesTheWorkThroughAllThatFollows) {
   EXPECT_EQ(result.get().get(), 1);
 }
 
-// The result arrives about when the time is over: either the wait returns it, or the next one does.
+// The result arrives at about the end of the timeout: this wait returns it, or the next one does.
 TEST(Future, TheTimeoutAndTheResultMayRace) {
   constexpr std::size_t rounds = 2000;
   std::vector<Promise<std::size_t>> promises(rounds);
