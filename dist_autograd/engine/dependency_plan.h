@@ -3,8 +3,9 @@
 // A node runs once, when all that will arrive at it has arrived: one arrival for each edge from a node of the
 // plan, and one for each time that it was added as a source. This is Kahn's topological order with two
 // differences: the graph is explored from its sources only, and arrivals at the sources come from outside, in
-// any order. Both are generic over the node (a cheap handle that hashes and compares: a pointer, a number)
-// and include nothing of LibTorch, so that planning runs in simulations and under ThreadSanitizer.
+// any order. plan_parts() splits a backward that defers its weight gradients. All are generic over the node
+// (a cheap handle that hashes and compares: a pointer, a number) and include nothing of LibTorch, so that
+// planning runs in simulations and under ThreadSanitizer.
 //
 // Owned by whoever runs the nodes. Not thread-safe.
 #pragma once
@@ -134,5 +135,45 @@ class ReadyQueue {
   std::priority_queue<Item> heap_;
   std::uint64_t pushed_ = 0;
 };
+
+// The parts of a backward that defers its weight gradients: the input part computes what leaves the worker,
+// the weight part the rest.
+//   input:    an exit can be reached from the node, by each of its edges
+//   boundary: by some of its edges: the others lead to nodes of the weight part
+//   weight:   no exit can be reached from the node
+enum class NodePart : std::uint8_t { input, boundary, weight };
+
+// nodes: all nodes of a graph. is_exit(node): whether a node without successors sends its gradients
+// elsewhere.
+template <class Node, class Next, class IsExit>
+std::unordered_map<Node, NodePart> plan_parts(const std::vector<Node>& nodes, Next&& next, IsExit&& is_exit) {
+  std::unordered_map<Node, NodePart> parts;
+  std::unordered_map<Node, std::vector<Node>> previous;
+  std::vector<Node> open;  // lead to an exit; the nodes before them are not visited yet
+  for (Node node : nodes) {
+    parts.emplace(node, NodePart::weight);
+    bool last = true;
+    next(node, [&](Node behind) {
+      last = false;
+      previous[behind].push_back(node);
+    });
+    if (last && is_exit(node)) open.push_back(node);
+  }
+  for (Node exit : open) parts.at(exit) = NodePart::input;
+  while (!open.empty()) {
+    const Node node = open.back();
+    open.pop_back();
+    for (Node before : previous[node]) {
+      if (std::exchange(parts.at(before), NodePart::input) == NodePart::weight) open.push_back(before);
+    }
+  }
+  for (auto& [node, part] : parts) {
+    if (part == NodePart::weight) continue;
+    next(node, [&, &part = part](Node behind) {
+      if (parts.at(behind) == NodePart::weight) part = NodePart::boundary;
+    });
+  }
+  return parts;
+}
 
 }  // namespace weft::dist_autograd

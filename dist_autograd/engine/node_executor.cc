@@ -10,15 +10,18 @@
 #include <ATen/ops/ones_like.h>
 #include <c10/core/StreamGuard.h>
 #include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/functions/accumulate_grad.h>
 #include <torch/csrc/autograd/input_buffer.h>
 #include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
 #include <cstdint>
+#include <deque>
 #include <optional>
 #include <unordered_map>
 #include <unordered_set>
 #include <utility>
+#include <variant>
 
 namespace weft::dist_autograd {
 
@@ -41,6 +44,8 @@ constexpr auto next_nodes = [](Node* node, auto&& visit) {
     if (edge.is_valid()) visit(edge.function.get());
   }
 };
+
+bool is_exit(Node* node) { return dynamic_cast<torch::autograd::AccumulateGrad*>(node) == nullptr; }
 
 std::string describe_gradient(const at::Tensor& gradient) {
   return std::string(c10::toString(gradient.scalar_type())) + " gradient of sizes " +
@@ -94,6 +99,9 @@ Edge edge_of_root(const at::Tensor& root, variable_list& gradients) {
 struct NodeExecutor::Impl {
   Impl(GradientSink& sink, ExecutorOptions options, Reached reached)
       : sink(sink), options(options), reached(std::move(reached)) {
+    if (options.defer_weights && options.create_graph)
+      throw Error(ErrorKind::invalid_argument,
+                  "defer_weights: a recorded backward (create_graph) cannot run in two parts");
     thread_locals.set_grad_mode(options.create_graph);
   }
 
@@ -115,6 +123,12 @@ struct NodeExecutor::Impl {
     std::uint32_t first_input;
     variable_list gradients;
     std::vector<std::optional<c10::Stream>> producers;
+  };
+  // A node that run_weights() runs. inputs: of a boundary node, whose input part has run; none: those that
+  // have arrived at the node by then.
+  struct Deferred {
+    Node* node;
+    std::optional<InputBuffer> inputs;
   };
 
   void require_phase(Phase wanted, const char* what) const {
@@ -145,6 +159,14 @@ struct NodeExecutor::Impl {
     buffer->add(input, std::move(gradient), producer, consumer, &node);
   }
 
+  static void put(std::optional<InputBuffer>& buffer, Arrival& arrival) {
+    if (!buffer) buffer.emplace(arrival.node->num_inputs());
+    for (std::size_t i = 0; i < arrival.gradients.size(); ++i) {
+      put(buffer, *arrival.node, arrival.first_input + static_cast<std::uint32_t>(i),
+          std::move(arrival.gradients[i]), arrival.producers[i]);
+    }
+  }
+
   template <class Put>
   void arrive(Node* node, Put&& put_all) {
     bool first = false;
@@ -158,6 +180,23 @@ struct NodeExecutor::Impl {
     } else if (first) {
       ++partial;
     }
+  }
+
+  NodePart part_of(Node* node) const { return options.defer_weights ? parts.at(node) : NodePart::input; }
+  // The node's edges to nodes of the weight part, or its other ones.
+  edge_list edges_of(const Node& node, bool weights) const {
+    edge_list edges;
+    for (const Edge& edge : node.next_edges())
+      if (edge.is_valid() && (part_of(edge.function.get()) == NodePart::weight) == weights)
+        edges.push_back(edge);
+    return edges;
+  }
+  // An arrival at a node of the weight part, whose gradient arrives in run_weights(): it counts now, so that
+  // nodes are deferred in the order in which they would run.
+  void arrive_deferred(Node* node) {
+    arrive(node, [](std::optional<InputBuffer>& buffer) {
+      if (!buffer) buffer.emplace(0);
+    });
   }
 
   // Nothing arrives at `node` by one of the ways to it.
@@ -190,13 +229,13 @@ struct NodeExecutor::Impl {
 
   void take_in_arrivals() {
     for (Arrival& arrival : std::exchange(inbox, {})) {
-      arrive(arrival.node, [&](std::optional<InputBuffer>& buffer) {
-        if (!buffer) buffer.emplace(arrival.node->num_inputs());
-        for (std::size_t i = 0; i < arrival.gradients.size(); ++i) {
-          put(buffer, *arrival.node, arrival.first_input + static_cast<std::uint32_t>(i),
-              std::move(arrival.gradients[i]), arrival.producers[i]);
-        }
-      });
+      Node* const node = arrival.node;
+      if (part_of(node) == NodePart::weight) {
+        deferred.emplace_back(std::move(arrival));
+        arrive_deferred(node);
+      } else {
+        arrive(node, [&](std::optional<InputBuffer>& buffer) { put(buffer, arrival); });
+      }
     }
   }
 
@@ -205,33 +244,108 @@ struct NodeExecutor::Impl {
       if (!inbox.empty()) take_in_arrivals();
       if (ready.empty()) return;
       Node& node = *ready.pop();
-      // The node or hook before may have changed the mode and not restored it.
-      c10::GradMode::set_enabled(options.create_graph);
-      try {
-        execute(node);
-      } catch (...) {
-        // Warns with the name of the node and where its forward was called.
-        if (AnomalyMode::is_enabled()) node.metadata()->print_stack(node.name());
-        throw;
+      guarded(node, [&] { execute(node); });
+    }
+  }
+
+  void run_deferred() {
+    while (!deferred.empty()) {
+      auto next = std::move(deferred.front());
+      deferred.pop_front();
+      if (auto* arrival = std::get_if<Arrival>(&next)) {
+        put(weight_inputs[arrival->node], *arrival);
+      } else {
+        auto& [node, inputs] = std::get<Deferred>(next);
+        guarded(*node, [&, node = node, &inputs = inputs] { execute_deferred(*node, std::move(inputs)); });
       }
+    }
+  }
+
+  template <class Body>
+  void guarded(Node& node, Body body) {
+    // The node or hook before may have changed the mode and not restored it.
+    c10::GradMode::set_enabled(options.create_graph);
+    try {
+      body();
+    } catch (...) {
+      // Warns with the name of the node and where its forward was called.
+      if (AnomalyMode::is_enabled()) node.metadata()->print_stack(node.name());
+      throw;
     }
   }
 
   void execute(Node& node) {
     InputBuffer inputs = *plan.take(&node);
+    const NodePart part = part_of(&node);
+    if (part == NodePart::weight) {
+      deferred.emplace_back(Deferred{&node, std::nullopt});
+      next_nodes(&node, [this](Node* next) { arrive_deferred(next); });
+      return;
+    }
     const auto stream = detail::enter_stream(node, inputs);
     std::optional<c10::StreamGuard> on_stream;
     if (stream) on_stream.emplace(*stream);
-    variable_list outputs = detail::run_node(node, std::move(inputs.buffer), sink, options);
+    const bool in_parts = part == NodePart::boundary && detail::runs_in_parts(node);
+    variable_list outputs = in_parts
+                                ? detail::run_part(node, inputs.buffer, edges_of(node, false), false, options)
+                                : detail::run_node(node, std::move(inputs.buffer), sink, options);
+    if (in_parts) deferred.emplace_back(Deferred{&node, std::move(inputs)});
     if (outputs.empty()) leaf_streams.add(stream);
     for (std::size_t i = 0; i < outputs.size(); ++i) {
       const Edge& edge = node.next_edge(i);
       if (!edge.is_valid()) continue;
       Node& next = *edge.function;
+      if (part == NodePart::boundary && part_of(&next) == NodePart::weight) {
+        if (!in_parts) deferred.emplace_back(Arrival(&next, edge.input_nr, {std::move(outputs[i])}));
+        arrive_deferred(&next);
+        continue;
+      }
       arrive(&next, [&](std::optional<InputBuffer>& buffer) {
         put(buffer, next, edge.input_nr, std::move(outputs[i]), stream);
       });
     }
+  }
+
+  void execute_deferred(Node& node, std::optional<InputBuffer> kept) {
+    const bool in_parts = kept.has_value();
+    InputBuffer inputs = in_parts ? *std::move(kept) : *std::move(weight_inputs.extract(&node).mapped());
+    const auto stream = detail::enter_stream(node, inputs);
+    std::optional<c10::StreamGuard> on_stream;
+    if (stream) on_stream.emplace(*stream);
+    variable_list outputs =
+        in_parts ? detail::run_part(node, std::move(inputs.buffer), edges_of(node, true), true, options)
+                 : detail::run_node(node, std::move(inputs.buffer), sink, options);
+    if (outputs.empty()) leaf_streams.add(stream);
+    for (std::size_t i = 0; i < outputs.size(); ++i) {
+      const Edge& edge = node.next_edge(i);
+      if (!edge.is_valid() || part_of(edge.function.get()) != NodePart::weight) continue;
+      put(weight_inputs[edge.function.get()], *edge.function, edge.input_nr, std::move(outputs[i]), stream);
+    }
+  }
+
+  // Runs `body`, which runs nodes, as they expect it.
+  template <class Body>
+  void run_nodes(rpc::ContextSwitch* within, Body body) {
+    if (phase == Phase::complete) return;
+    require_phase(Phase::running, "nodes were run");
+    if (in_run) throw Error(ErrorKind::failed_precondition, "nodes were run from within a node");
+    in_run = true;
+    try {
+      at::ThreadLocalStateGuard as_made(thread_locals);
+      const rpc::ContextScope scope(within);
+      body();
+      leaf_streams.join();
+    } catch (...) {
+      in_run = false;
+      end(Phase::failed);
+      throw;
+    }
+    in_run = false;
+    end_if_complete();
+  }
+
+  void end_if_complete() {
+    if (plan.empty() && deferred.empty()) end(Phase::complete);
   }
 
   // Drops graph and gradients. Their destructors may run user code, which finds the executor ended.
@@ -239,6 +353,9 @@ struct NodeExecutor::Impl {
     phase = last;
     ready.clear();
     inbox.clear();
+    deferred.clear();
+    weight_inputs.clear();
+    parts.clear();
     plan.clear();
     visited.clear();
     partial = 0;
@@ -260,6 +377,10 @@ struct NodeExecutor::Impl {
   std::unordered_set<Node*> visited;  // by visit_waiting() and visit_from()
   // Taken in by run(), which alone has the thread-local state to add gradients up.
   std::vector<Arrival> inbox;
+  // With defer_weights.
+  std::unordered_map<Node*, NodePart> parts;
+  std::deque<std::variant<Arrival, Deferred>> deferred;                 // in the order of one backward
+  std::unordered_map<Node*, std::optional<InputBuffer>> weight_inputs;  // arrived in run_weights()
   // What keeps the graph alive.
   std::unordered_map<Node*, Source> sources;
   std::vector<NodePtr> roots;
@@ -297,7 +418,12 @@ void NodeExecutor::plan() {
   impl_->require_phase(Impl::Phase::planning, "the plan was closed");
   // Until now the roots' gradients waited: a root that looked ready could still be reached from a later one.
   impl_->phase = Impl::Phase::running;
-  if (impl_->plan.empty()) impl_->end(Impl::Phase::complete);
+  if (impl_->options.defer_weights) {
+    std::vector<Node*> nodes;
+    impl_->plan.each([&](Node* node, const auto&) { nodes.push_back(node); });
+    impl_->parts = plan_parts(nodes, next_nodes, is_exit);
+  }
+  impl_->end_if_complete();
 }
 
 void NodeExecutor::deliver(const NodePtr& source, std::vector<at::Tensor> gradients) {
@@ -335,26 +461,15 @@ void NodeExecutor::abandon(const NodePtr& source) {
     throw Error(ErrorKind::invalid_argument, "what is abandoned is a source that waits for its gradients");
   found->second.settled = true;
   impl_->miss(source.get());
-  if (impl_->plan.empty()) impl_->end(Impl::Phase::complete);
+  impl_->end_if_complete();
 }
 
 void NodeExecutor::run(rpc::ContextSwitch* within) {
-  if (impl_->phase == Impl::Phase::complete) return;
-  impl_->require_phase(Impl::Phase::running, "nodes were run");
-  if (impl_->in_run) throw Error(ErrorKind::failed_precondition, "nodes were run from within a node");
-  impl_->in_run = true;
-  try {
-    at::ThreadLocalStateGuard as_made(impl_->thread_locals);
-    const rpc::ContextScope scope(within);
-    impl_->run_ready();
-    impl_->leaf_streams.join();
-  } catch (...) {
-    impl_->in_run = false;
-    impl_->end(Impl::Phase::failed);
-    throw;
-  }
-  impl_->in_run = false;
-  if (impl_->plan.empty()) impl_->end(Impl::Phase::complete);
+  impl_->run_nodes(within, [this] { impl_->run_ready(); });
+}
+
+void NodeExecutor::run_weights(rpc::ContextSwitch* within) {
+  impl_->run_nodes(within, [this] { impl_->run_deferred(); });
 }
 
 bool NodeExecutor::waiting() const { return impl_->partial != 0; }
@@ -375,6 +490,9 @@ void NodeExecutor::visit_from(const NodePtr& source, const Reached& visit) {
 }
 
 bool NodeExecutor::complete() const { return impl_->phase == Impl::Phase::complete; }
+bool NodeExecutor::inputs_complete() const {
+  return complete() || (impl_->phase == Impl::Phase::running && impl_->plan.empty());
+}
 bool NodeExecutor::failed() const { return impl_->phase == Impl::Phase::failed; }
 
 std::vector<std::string> NodeExecutor::blocked() const {

@@ -4,8 +4,19 @@
 // as LibTorch's engine would run the whole graph: each node once, when all its gradients are in, highest
 // sequence number first. Leaves' gradients go to a GradientSink.
 //
-// Life: expect() and add_root(), then plan(), then deliver(), abandon() and run() in any order until
-// complete(). Destroying it abandons what is left.
+// Life: expect() and add_root(), then plan(), then deliver(), abandon(), run() and run_weights() in any order
+// until complete(). Destroying it abandons what is left.
+//
+// With defer_weights a backward has two parts, for schedules that fill waiting times with weight gradients
+// (Qi et al., Zero Bubble Pipeline Parallelism, 2024). run() is the input part: all nodes from which an exit
+// can be reached, a node without successors that is not a leaf. run_weights() runs the others, which lead to
+// leaves alone, and gives all leaves their gradients. A node at the boundary has edges of both kinds: one of
+// LibTorch's computes in each part only the gradients of that part. Any other, and one with hooks, runs once,
+// in the input part. The gradients are the same bits as without defer_weights, since all of them are added up
+// in the same order. Kept until run_weights(): the incoming gradients of boundary nodes and what these nodes
+// saved (of those that run once, their gradients for the weight part instead), the gradients and saved
+// tensors of nodes of the weight part. An operator whose backward computes all of its gradients at once (a
+// fused RNN) computes them twice.
 //
 // Threads: one per (pass, worker), driven by one serial executor. Not thread-safe, but successive calls may
 // come from different threads. As in LibTorch's engine, nodes run under the thread-local state of the thread
@@ -40,6 +51,8 @@ struct ExecutorOptions {
   bool create_graph = false;
   // Also accumulate into the leaves' `.grad` as LibTorch does, which alone runs post-accumulate-grad hooks.
   bool write_grad = false;
+  // run() defers the gradients of leaves to run_weights(). Not with create_graph.
+  bool defer_weights = false;
 };
 
 // What fails: wrong use is an rpc::Error, invalid_argument for a value and failed_precondition for the
@@ -51,7 +64,7 @@ class WEFT_EXPORT NodeExecutor {
   // above sees by it which of its receiving nodes will run, hence which workers take part in the pass.
   using Reached = std::function<void(torch::autograd::Node&)>;
 
-  // `sink` outlives the executor.
+  // `sink` outlives the executor. invalid_argument: defer_weights with create_graph.
   NodeExecutor(GradientSink& sink, ExecutorOptions options, Reached reached = {});
   ~NodeExecutor();
   NodeExecutor(const NodeExecutor&) = delete;
@@ -82,6 +95,8 @@ class WEFT_EXPORT NodeExecutor {
   // are ready on the current streams of the calling thread. Not re-entrant, though nodes may run LibTorch's
   // engine inside. within: entered around them, in their thread-local state; null: nothing is.
   void run(rpc::ContextSwitch* within = nullptr);
+  // Likewise, what run() has deferred so far.
+  void run_weights(rpc::ContextSwitch* within = nullptr);
 
   // Some node has part of its gradients and waits for the rest.
   bool waiting() const;
@@ -92,6 +107,8 @@ class WEFT_EXPORT NodeExecutor {
 
   // Planned, and every node of the plan has run: the graph is no longer held.
   bool complete() const;
+  // The same, except for what was deferred.
+  bool inputs_complete() const;
   bool failed() const;
   // Names, sorted, of the sources that still wait for gradients: what to report when a pass ends too early.
   std::vector<std::string> blocked() const;

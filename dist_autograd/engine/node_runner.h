@@ -17,4 +17,14 @@ namespace weft::dist_autograd::detail {
 torch::autograd::variable_list run_node(torch::autograd::Node& node, torch::autograd::variable_list inputs,
                                         GradientSink& sink, const ExecutorOptions& options);
 
+// Whether run_part() may run `node`: its operator is LibTorch's, which computes what is asked for and can run
+// twice, and no hook has to see all of its gradients at once.
+bool runs_in_parts(torch::autograd::Node& node);
+
+// Runs such a node for its edges to the functions of `wanted` alone; the other gradients are undefined. last:
+// what the node has saved may be released. Thread-safe as run_node() is: the node is not changed.
+torch::autograd::variable_list run_part(torch::autograd::Node& node, torch::autograd::variable_list inputs,
+                                        torch::autograd::edge_list wanted, bool last,
+                                        const ExecutorOptions& options);
+
 }  // namespace weft::dist_autograd::detail

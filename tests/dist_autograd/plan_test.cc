@@ -6,10 +6,12 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <random>
 #include <stdexcept>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 namespace weft::dist_autograd::plan_test {
@@ -179,6 +181,53 @@ TEST(DependencyPlan, RandomGraphsRunInTopologicalOrder) {
       ASSERT_TRUE(position.emplace(order[i], i).second) << "seed " << seed;
     for (int node : order) {
       for (int next : graph[node]) ASSERT_LT(position.at(node), position.at(next)) << "seed " << seed;
+    }
+  }
+}
+
+// 8 -> 6 -> 1 (exit); 6 -> 2 (leaf); 8 -> 4 -> 2; 7 -> 6 twice.
+TEST(PlanParts, ANodeBelongsToThePartThatItsEdgesLeadTo) {
+  const ToyGraph graph{{8, {6, 4}}, {7, {6, 6}}, {6, {1, 2}}, {4, {2}}};
+  const auto parts =
+      plan_parts(std::vector<int>{1, 2, 4, 6, 7, 8}, edges_of(graph), [](int node) { return node == 1; });
+  const std::unordered_map<int, NodePart> expected{{1, NodePart::input},  {2, NodePart::weight},
+                                                   {4, NodePart::weight}, {6, NodePart::boundary},
+                                                   {7, NodePart::input},  {8, NodePart::boundary}};
+  EXPECT_EQ(parts, expected);
+}
+
+TEST(PlanParts, ANodeWithSuccessorsIsNoExit) {
+  const ToyGraph graph{{2, {1}}};
+  const auto parts = plan_parts(std::vector<int>{1, 2}, edges_of(graph), [](int node) { return node == 2; });
+  EXPECT_EQ(parts, (std::unordered_map<int, NodePart>{{1, NodePart::weight}, {2, NodePart::weight}}));
+}
+
+TEST(PlanParts, RandomGraphsAgreeWithASearchFromEachNode) {
+  for (unsigned seed = 0; seed < 300; ++seed) {
+    std::mt19937 random(seed);
+    const auto below = [&](int bound) { return static_cast<int>(random() % static_cast<unsigned>(bound)); };
+    ToyGraph graph;
+    std::vector<int> nodes;
+    for (int node = 0, count = 2 + below(25); node < count; ++node) {
+      nodes.push_back(node);
+      if (node > 0)
+        for (int k = below(4); k > 0; --k) graph[node].push_back(below(node));
+    }
+    const auto is_exit = [](int node) { return node % 3 == 0; };
+    const std::function<bool(int)> leads_to_exit = [&](int node) {
+      const auto found = graph.find(node);
+      if (found == graph.end() || found->second.empty()) return is_exit(node);
+      return std::any_of(found->second.begin(), found->second.end(), leads_to_exit);
+    };
+    const auto parts = plan_parts(nodes, edges_of(graph), is_exit);
+    ASSERT_EQ(parts.size(), nodes.size());
+    for (const int node : nodes) {
+      const auto& next = graph[node];
+      const bool all = std::all_of(next.begin(), next.end(), leads_to_exit);
+      const NodePart expected = !leads_to_exit(node) ? NodePart::weight
+                                : all                ? NodePart::input
+                                                     : NodePart::boundary;
+      ASSERT_EQ(parts.at(node), expected) << "seed " << seed << ", node " << node;
     }
   }
 }
