@@ -24,13 +24,18 @@ struct BackwardOptions {
   // backward of this pass. Keeps the graph as well. Not in fast.
   bool create_graph = false;
   BackwardMode mode = BackwardMode::smart;
+  // Each worker runs first what the gradients that leave it depend on (engine/node_executor.h), later the
+  // gradients of its leaves: once the first part is over everywhere, or, where a pipeline stage holds the
+  // pass, at PassTurns::run_weights(). Not with create_graph.
+  bool defer_weights = false;
   // From the call of backward() on. Once it has passed, the pass ends on every worker with
   // deadline_exceeded, also if a worker does not answer.
   std::chrono::nanoseconds timeout = rpc::no_deadline;
 
   bool keeps_graph() const { return retain_graph || create_graph; }
 };
-WEFT_CODEC(BackwardOptions, retain_graph, create_graph, mode)  // the timeout is the initiator's
+WEFT_CODEC(BackwardOptions, retain_graph, create_graph, mode,
+           defer_weights)  // the timeout is the initiator's
 
 // One backward of a pass. A pass may see several, one after another, begun by different workers.
 struct BackwardId {
@@ -54,7 +59,8 @@ WEFT_CODEC(Backward, id, options)
 //   resume:  all other messages will bring nothing: run what waited for them
 //   finalize: no gradient can arrive any more, on any worker: run the finalize hooks (pass_hooks.h), and wait
 //             for the work that hooks have begun. Only if some worker has hooks
-enum class Stage : std::uint8_t { run, explore, resume, finalize };
+//   weights: before finalize, with defer_weights: run what was deferred
+enum class Stage : std::uint8_t { run, explore, resume, finalize, weights };
 
 // Gradients of a message's tensors, for its sender.
 struct Returned {

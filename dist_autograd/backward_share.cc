@@ -13,6 +13,7 @@ BackwardShare::BackwardShare(PassState& pass, Backward backward, std::map<Messag
   ExecutorOptions how;
   how.retain_graph = backward_.options.keeps_graph();
   how.create_graph = backward_.options.create_graph;
+  how.defer_weights = backward_.options.defer_weights;
   executor_ = std::make_unique<NodeExecutor>(pass_, how, [&pass](torch::autograd::Node& node) {
     const auto* received = dynamic_cast<RecvBackward*>(&node);
     if (received != nullptr && received->pass_id() != pass.id())
@@ -58,6 +59,7 @@ void BackwardShare::take_in(const std::optional<rpc::AgentId>& by, const Trace& 
   }
   if (!engaged) acknowledge(Report{});
   settle();
+  after_turn();
 }
 
 void BackwardShare::lead(Stage stage, const std::vector<rpc::AgentId>& workers, const Trace& trace,
@@ -187,6 +189,7 @@ void BackwardShare::acknowledged(rpc::Result<Report> report) {
     return fail(std::current_exception());
   }
   settle();
+  after_turn();
 }
 
 void BackwardShare::settle() {
@@ -196,12 +199,13 @@ void BackwardShare::settle() {
   } catch (...) {
     return fail(std::current_exception());
   }
-  if (termination_.awaits())  // the acknowledgement comes later: what would go with it does not wait
+  const bool held = run_held_ || weights_held_;
+  if (termination_.awaits() || held)  // the acknowledgement comes later: what would go with it does not wait
     for (Returned& held : std::exchange(held_, {}))
       tell<&BackwardService::gradients>(*engaged_by_, nullptr, backward_, held.message,
                                         std::move(held.gradients));
   Done done;
-  if (!termination_.idle(done)) return;
+  if (held || !termination_.idle(done)) return;
   workers_.insert(pass_.context().core()->id());
   Report report;
   report.returned = std::exchange(held_, {});
@@ -213,6 +217,7 @@ void BackwardShare::settle() {
 }
 
 void BackwardShare::fail(const std::exception_ptr& error) {
+  pass_.turns().end(error);
   executor_.reset();
   sends_.clear();
   held_.clear();
@@ -241,6 +246,9 @@ void BackwardShare::enter(Stage stage) {
       return run();
     case Stage::finalize:
       return finalize();
+    case Stage::weights:
+      pass_.turns().inputs_ran();
+      return run_weights();
   }
   throw rpc::Error(rpc::ErrorKind::invalid_argument, "a backward has no such stage");
 }
@@ -252,7 +260,7 @@ void BackwardShare::finalize() {
   for (const rpc::AgentId& worker : pass_.met())
     if (worker != pass_.context().core()->id())
       tell<&BackwardService::begin>(worker, nullptr, backward_, Stage::finalize);
-  pass_.finalize();
+  pass_.run_in_contexts([&] { pass_.hooks().finalize(); });
   for (rpc::Future<void>& work : std::exchange(work_, {})) {
     termination_.sent();
     work.then([pass = pass_.shared_from_this(), share = shared_from_this()](rpc::Result<void>&& done) {
@@ -268,12 +276,47 @@ void BackwardShare::plan() {
 }
 
 void BackwardShare::run() {
+  run_held_ = pass_.turns().holds_inputs();
+  if (!run_held_) run_nodes([&](rpc::ContextSwitch* within) { executor_->run(within); });
+}
+
+void BackwardShare::run_weights() {
+  weights_held_ = pass_.turns().holds_weights();
+  if (weights_held_) return;
+  run_nodes([&](rpc::ContextSwitch* within) { executor_->run_weights(within); });
+  pass_.turns().weights_ran();
+}
+
+void BackwardShare::take_turn() {
+  if (error_ != nullptr) return;
+  try {
+    if (run_held_) run();
+    if (weights_held_) run_weights();
+  } catch (...) {
+    return fail(std::current_exception());
+  }
+  settle();
+  after_turn();
+}
+
+void BackwardShare::after_turn() {
+  if (error_ != nullptr || !executor_->inputs_complete()) return;
+  pass_.turns().inputs_ran();
+  if (!pass_.turns().wants_weights()) return;
+  try {
+    run_weights();
+  } catch (...) {
+    fail(std::current_exception());
+  }
+}
+
+void BackwardShare::run_nodes(const std::function<void(rpc::ContextSwitch*)>& run) {
   rpc::AgentCore& core = *pass_.context().core();
   BackwardSpan span = BackwardSpan::of_nodes(core, trace_);
   trace_ = span.context();  // of the gradients that the nodes send away
   const auto operators = span.operators(core);
   try {
-    pass_.run_nodes(*executor_, operators.get());
+    pass_.run_in_contexts([&] { run(operators.get()); });
   } catch (...) {
     span.failed(std::current_exception());
     throw;

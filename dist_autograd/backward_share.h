@@ -13,6 +13,7 @@
 #include <weft/rpc/core/unique_function.h>
 #include <weft/rpc/tensor/device_map.h>
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -55,6 +56,9 @@ class BackwardShare final : public std::enable_shared_from_this<BackwardShare> {
   // From a hook or a node that runs here: the share's last stage lasts until this work is done.
   void complete_after(rpc::Future<void> work);
 
+  // Runs what PassTurns lets run now.
+  void take_turn();
+
   const std::exception_ptr& error() const { return error_; }  // null: it has not failed
   std::vector<std::string> unreached() const {
     return executor_ == nullptr ? std::vector<std::string>{} : executor_->blocked();
@@ -82,6 +86,9 @@ class BackwardShare final : public std::enable_shared_from_this<BackwardShare> {
   void enter(Stage stage);
   void plan();
   void run();
+  void run_weights();
+  void run_nodes(const std::function<void(rpc::ContextSwitch*)>& run);
+  void after_turn();  // once all is settled: notes what has run, and runs the weight part if it is asked for
   void note(torch::autograd::Node& node);  // found by exploring
   void announce();                         // tells the senders of what was found
   void finalize();
@@ -93,7 +100,8 @@ class BackwardShare final : public std::enable_shared_from_this<BackwardShare> {
   std::unique_ptr<NodeExecutor> executor_;
   bool planned_ = false;
   bool finalized_ = false;
-  std::vector<rpc::Future<void>> work_;  // that the last stage waits for
+  bool run_held_ = false, weights_held_ = false;  // run() and run_weights() wait for their turns
+  std::vector<rpc::Future<void>> work_;           // that the last stage waits for
   std::exception_ptr error_;
   std::map<rpc::AgentId, std::vector<MessageId>> found_;  // by exploring, to be announced to their senders
   Termination<Done> termination_;

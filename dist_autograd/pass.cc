@@ -89,11 +89,13 @@ class Initiator {
 
     const Report ran = co_await lead(Stage::run, {owners_.begin(), owners_.end()}, std::move(here));
     if (backward_.options.mode == BackwardMode::fast) {
+      co_await weights();
       co_await finalize();
       co_await finish();
     } else {
       workers_ = ran.workers;
       if (ran.waiting) co_await leave_out_what_is_dead();
+      co_await weights();
       co_await finalize();
       co_await drop_shares();
     }
@@ -156,6 +158,10 @@ class Initiator {
   rpc::Task<void> leave_out_what_is_dead() {
     add_workers(co_await lead(Stage::explore, workers_));
     co_await lead(Stage::resume, workers_);
+  }
+
+  rpc::Task<void> weights() {
+    if (backward_.options.defer_weights) co_await lead(Stage::weights, workers_);
   }
 
   rpc::Task<void> finalize() {
@@ -291,6 +297,8 @@ rpc::Future<void> begin(const std::shared_ptr<Context>& context, const std::shar
   if (roots.empty()) throw rpc::Error(rpc::ErrorKind::invalid_argument, "a backward needs a root");
   if (options.create_graph && options.mode == BackwardMode::fast)
     throw rpc::Error(rpc::ErrorKind::invalid_argument, "create_graph needs BackwardMode::smart");
+  if (options.create_graph && options.defer_weights)
+    throw rpc::Error(rpc::ErrorKind::invalid_argument, "defer_weights cannot record (create_graph)");
   const auto progress = std::make_shared<Progress>();
   std::shared_ptr<Initiator> initiator;
   const auto begun = rpc::capture([&] {

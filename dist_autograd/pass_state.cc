@@ -75,7 +75,12 @@ PassState::PassState(std::shared_ptr<Context> context, PassId id)
     : context_(std::move(context)),
       id_(id),
       threads_(std::make_unique<Threads>(context_->core()->handlers())),
-      serial_(*threads_) {}
+      serial_(*threads_),
+      turns_([this] {
+        post([self = shared_from_this()] {
+          if (const auto share = self->share_) share->take_turn();
+        });
+      }) {}
 
 PassState::~PassState() = default;
 
@@ -313,8 +318,12 @@ rpc::Future<std::vector<std::string>> PassState::finish(const BackwardId& backwa
       unreached = self->share_->unreached();
       error = self->share_->error();
       self->share_ = nullptr;
-      std::lock_guard lock(self->mutex_);
-      self->closed_ = false;
+      {
+        std::lock_guard lock(self->mutex_);
+        self->closed_ = false;
+      }
+      self->turns_.inputs_ran();
+      self->turns_.weights_ran();
     }
     if (error != nullptr) return promise.fail(error);
     promise.complete(std::move(unreached));
@@ -350,8 +359,7 @@ WorkerGraph PassState::graph(const std::vector<at::Tensor>& roots) const {
   return graph;
 }
 
-template <class Body>
-void PassState::run_in_contexts(Body body) {
+void PassState::run_in_contexts(const std::function<void()>& body) {
   const auto contexts = hooks_.contexts();
   std::exception_ptr error;
   std::size_t entered = 0;
@@ -365,14 +373,6 @@ void PassState::run_in_contexts(Body body) {
   runner_ = std::thread::id{};
   while (entered != 0) contexts[--entered]->leave();
   if (error != nullptr) std::rethrow_exception(error);
-}
-
-void PassState::run_nodes(NodeExecutor& executor, rpc::ContextSwitch* within) {
-  run_in_contexts([&] { executor.run(within); });
-}
-
-void PassState::finalize() {
-  run_in_contexts([&] { hooks_.finalize(); });
 }
 
 void PassState::complete_after(rpc::Future<void> work) {
@@ -447,6 +447,7 @@ void PassState::end(std::exception_ptr error) {
     gradients.swap(gradients_);
   }
   for (auto& job : jobs) job();
+  turns_.end(error != nullptr ? error : released_error(id_));
   post(Ending(shared_from_this(), error != nullptr ? error : released_error(id_)));
 }
 

@@ -11,10 +11,12 @@
 #include <weft/dist_autograd/backward_share.h>
 #include <weft/dist_autograd/pass_graph.h>
 #include <weft/dist_autograd/pass_hooks.h>
+#include <weft/dist_autograd/pass_turns.h>
 #include <weft/rpc/agent/agent.h>
 #include <weft/rpc/core/serial_executor.h>
 #include <weft/rpc/tensor/on_streams.h>
 
+#include <functional>
 #include <map>
 #include <mutex>
 #include <set>
@@ -62,10 +64,11 @@ class WEFT_EXPORT PassState final : public GradientSink, public std::enable_shar
 
   // --- What layers above attach; any thread ---
   PassHooks& hooks() { return hooks_; }
+  PassTurns& turns() { return turns_; }
   void on_end(rpc::Job job);  // once, when the pass ends here, however; at once where it has
   // From now on this worker's part of the backwards runs there, one job at a time, instead of on the agent's
-  // handler threads: on the threads of a pipeline stage, say, which choose among its passes by priority and
-  // hold those whose turn has not come. Jobs that the executor drops end this worker's part.
+  // handler threads: on the threads of a pipeline stage, say. Which of its passes such an executor serves
+  // first is its own choice; turns() holds nodes back. Jobs that the executor drops end this worker's part.
   void run_on(std::shared_ptr<rpc::Executor> executor);
   // From a hook on gradients or a node that runs here, failed_precondition elsewhere: the backward ends
   // only after this work, and fails with its error. Nothing waits for it before the backward's last stage.
@@ -95,9 +98,9 @@ class WEFT_EXPORT PassState final : public GradientSink, public std::enable_shar
 
   // --- For its share, on the serial executor ---
   void post(rpc::Job job) { serial_.post(std::move(job)); }
-  void run_nodes(NodeExecutor& executor, rpc::ContextSwitch* within);  // NodeExecutor::run's
+  // Runs `body`, which runs nodes or hooks: in the pass's contexts, on the thread that running_here() tells.
+  void run_in_contexts(const std::function<void()>& body);
   void failed(const std::exception_ptr& error);
-  void finalize();  // runs the finalize hooks
   // Messages of a backward that are not acknowledged, by their receivers.
   void told(const rpc::AgentId& worker);
   void answered(const rpc::AgentId& worker);
@@ -114,9 +117,6 @@ class WEFT_EXPORT PassState final : public GradientSink, public std::enable_shar
   class Ending;
   class Threads;
   BackwardShare& share_in(const Backward& backward);  // on the serial executor
-  // Runs `body` as this pass's nodes: in its contexts, on the thread that running_here() tells.
-  template <class Body>
-  void run_in_contexts(Body body);
 
   const std::shared_ptr<Context> context_;
   const PassId id_;
@@ -149,6 +149,7 @@ class WEFT_EXPORT PassState final : public GradientSink, public std::enable_shar
   std::vector<rpc::Job> end_jobs_;
   std::map<rpc::AgentId, std::size_t> told_;  // not acknowledged
   PassHooks hooks_;                           // guards itself
+  PassTurns turns_;                           // likewise
 
   std::shared_ptr<BackwardShare> share_;  // on the serial executor
   std::atomic<std::thread::id> runner_{};

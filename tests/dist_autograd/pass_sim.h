@@ -127,6 +127,7 @@ struct Forgetful final : rpc::Interceptor {
 struct Step {
   Plan plan;
   BackwardMode mode = BackwardMode::smart;
+  bool defer_weights = false;
   std::optional<Pass> pass;  // while it runs
   PassId id;
   bool left = false;  // released before its end
@@ -189,7 +190,7 @@ class Program {
     step->pass.emplace(*agent_);
     step->id = step->pass->id();
     note("begins " + to_string(step->id) + ": " + text_of(step->plan) +
-         (step->mode == BackwardMode::fast ? ", fast" : ""));
+         (step->mode == BackwardMode::fast ? ", fast" : "") + (step->defer_weights ? ", deferred" : ""));
     const at::Tensor x =
         torch::tensor({0.4, -0.1, 0.2, 0.7}, at::kDouble).reshape({2, 2}).set_requires_grad(true);
     watch(inputs_, x);
@@ -197,6 +198,7 @@ class Program {
     const at::Tensor value = co_await first.call<&Relay::run>(*step->pass, step->plan, x);
     BackwardOptions how;
     how.mode = step->mode;
+    how.defer_weights = step->defer_weights;
     co_await step->pass->backward(value.sum(), how);
     std::map<std::string, at::Tensor> gradients{{"", step->pass->gradient(x).clone()}};
     std::set<std::string> workers;
@@ -271,6 +273,7 @@ class Simulation {
     step->plan = draw(3);
     step->plan.used = true;
     if (random_.chance(300)) step->mode = BackwardMode::fast;
+    step->defer_weights = random_.chance(300);
     program.begin(step);
     if (random_.chance(100))
       world_.after(random_.up_to(20ms), [&program, step] {
@@ -309,6 +312,7 @@ class Simulation {
     }
     if (spoilt) return world_.violation("a step of " + name + " ended well, though a part of it failed");
     ++tally_[step.mode == BackwardMode::fast ? "fast" : "smart"];
+    if (step.defer_weights) ++tally_["deferred"];
     check_gradients(name, step);
   }
 

@@ -22,8 +22,8 @@ TEST(PassSimulation, KeepsItsPromises) {
         ++tally["seeds"];
       });
   EXPECT_TRUE(report.ok()) << report.text;
-  tally.expect(
-      {"smart", "fast", "failed", "reset", "partition", "stall", "crash", "crash of host", "blackhole"});
+  tally.expect({"smart", "fast", "deferred", "failed", "reset", "partition", "stall", "crash",
+                "crash of host", "blackhole"});
 }
 
 // Connections are reset at any time: no pass is lost, and no step fails.

@@ -52,8 +52,8 @@ struct Step {
   bool hook, fetch;  // fetch: the driver takes the value and uses it itself
 };
 
-void run_seed(Cluster& cluster, unsigned seed) {
-  SCOPED_TRACE("seed " + std::to_string(seed));
+void run_seed(Cluster& cluster, unsigned seed, bool defer_weights) {
+  SCOPED_TRACE("seed " + std::to_string(seed) + (defer_weights ? ", deferred" : ""));
   std::mt19937 random(seed);
   const auto below = [&](std::size_t n) { return static_cast<std::size_t>(random() % n); };
   torch::manual_seed(seed);
@@ -111,7 +111,7 @@ void run_seed(Cluster& cluster, unsigned seed) {
     const at::Tensor value = values[i].here.defined() ? values[i].here : values[i].there.to_here(pass).get();
     loss = loss + value.square().sum();
   }
-  pass.backward(loss).get();
+  pass.backward(loss, {}, {.defer_weights = defer_weights}).get();
 
   for (std::size_t i = 0; i < inputs; ++i)
     if (local[i].grad().defined())
@@ -123,12 +123,19 @@ void run_seed(Cluster& cluster, unsigned seed) {
   }
 }
 
-TEST(RandomGraphs, EqualOneProcess) {
+class RandomGraphs : public ::testing::TestWithParam<bool> {};  // defer_weights
+
+TEST_P(RandomGraphs, EqualOneProcess) {
   Cluster cluster(4);
   for (std::size_t i = 0; i < cluster.size(); ++i) cluster[i].allow_create<GraphNode>();
-  if (const char* seed = std::getenv("WEFT_AUTOGRAD_SEED")) return run_seed(cluster, std::stoul(seed));
-  for (unsigned seed = 1; seed <= 200 && !::testing::Test::HasFailure(); ++seed) run_seed(cluster, seed);
+  if (const char* seed = std::getenv("WEFT_AUTOGRAD_SEED"))
+    return run_seed(cluster, std::stoul(seed), GetParam());
+  for (unsigned seed = 1; seed <= 200 && !::testing::Test::HasFailure(); ++seed)
+    run_seed(cluster, seed, GetParam());
 }
+
+INSTANTIATE_TEST_SUITE_P(Parts, RandomGraphs, ::testing::Bool(),
+                         [](const auto& deferred) { return deferred.param ? "deferred" : "whole"; });
 
 }  // namespace
 }  // namespace weft::dist_autograd::test::random_graph_test
