@@ -24,9 +24,10 @@ struct BackwardOptions {
   // backward of this pass. Keeps the graph as well. Not in fast.
   bool create_graph = false;
   BackwardMode mode = BackwardMode::smart;
-  // Each worker runs first what the gradients that leave it depend on (engine/node_executor.h), later the
-  // gradients of its leaves: once the first part is over everywhere, or, where a pipeline stage holds the
-  // pass, at PassTurns::run_weights(). Not with create_graph.
+  // Each worker runs two parts, one after the other: first the nodes whose gradients leave the worker, then
+  // those that lead to its leaves alone (engine/node_executor.h). The second part runs once the first has run
+  // on every worker or, where a pipeline stage holds the pass, at PassTurns::run_weights(). Not with
+  // create_graph.
   bool defer_weights = false;
   // From the call of backward() on. Once it has passed, the pass ends on every worker with
   // deadline_exceeded, also if a worker does not answer.

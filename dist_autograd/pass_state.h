@@ -69,6 +69,8 @@ class WEFT_EXPORT PassState final : public GradientSink, public std::enable_shar
   // From now on this worker's part of the backwards runs there, one job at a time, instead of on the agent's
   // handler threads: on the threads of a pipeline stage, say. Which of its passes such an executor serves
   // first is its own choice; turns() holds nodes back. Jobs that the executor drops end this worker's part.
+  // The pass keeps the executor until its last job there has run: it must not be destroyed on its own
+  // threads.
   void run_on(std::shared_ptr<rpc::Executor> executor);
   // From a hook on gradients or a node that runs here, failed_precondition elsewhere: the backward ends
   // only after this work, and fails with its error. Nothing waits for it before the backward's last stage.
