@@ -157,18 +157,19 @@ TEST_P(GroupMemory, TensorsThatAreNotAdjacentAreCopied) {
 // Small ones are summed in a copy where the ranks send messages, as a single tensor is: a difference leaves
 // them as they were.
 TEST_P(GroupMemory, ADifferenceLeavesAdjacentTensors) {
-  for (const std::int64_t size : {10, 20'000}) {
-    Tensors rows;
-    for (int rank = 0; rank < ranks; ++rank) rows.push_back(values(rank, {2 * size}));
-    Futures futures;
-    for (const Group& group : groups) {
-      const at::Tensor& row = rows[group.rank()];
-      const Tensors pieces{row.narrow(0, 0, size), row.narrow(0, size, size)};
-      futures.push_back(group.all_reduce(pieces, group.rank() == 1 ? ReduceOp::max : ReduceOp::sum));
+  for (const std::int64_t size : {10, 20'000})
+    for (int other = 0; other < ranks; ++other) {
+      Tensors rows;
+      for (int rank = 0; rank < ranks; ++rank) rows.push_back(values(rank, {2 * size}));
+      Futures futures;
+      for (const Group& group : groups) {
+        const at::Tensor& row = rows[group.rank()];
+        const Tensors pieces{row.narrow(0, 0, size), row.narrow(0, size, size)};
+        futures.push_back(group.all_reduce(pieces, group.rank() == other ? ReduceOp::max : ReduceOp::sum));
+      }
+      expect_all(std::move(futures), ErrorKind::invalid_argument, {"do not mean the same"});
+      for (int rank = 0; rank < ranks; ++rank) expect_equal(rows[rank], values(rank, {2 * size}));
     }
-    expect_all(std::move(futures), ErrorKind::invalid_argument, {"do not mean the same"});
-    for (int rank = 0; rank < ranks; ++rank) expect_equal(rows[rank], values(rank, {2 * size}));
-  }
 }
 
 // A sharded model's layout: a row of all parameters a rank, and each parameter has columns of all rows.
