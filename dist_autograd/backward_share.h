@@ -88,7 +88,7 @@ class BackwardShare final : public std::enable_shared_from_this<BackwardShare> {
   void run();
   void run_weights();
   void run_nodes(const std::function<void(rpc::ContextSwitch*)>& run);
-  void after_turn();  // once all is settled: notes what has run, and runs the weight part if it is asked for
+  void after_turn();  // once all is settled: notes what has run, and runs the weight part on request
   void note(torch::autograd::Node& node);  // found by exploring
   void announce();                         // tells the senders of what was found
   void finalize();

@@ -1,5 +1,5 @@
 // LocalSnapshots: snapshots of several modules of this owner, all of one moment. A trainer asks for each with
-// a call of its own; when the last call has arrived, all modules are read together.
+// a separate call; when the last call has arrived, all modules are read together.
 //
 // Meanwhile nobody changes one of them, and no step over several objects of this owner is applied to some of
 // them and not yet to others (LocalSteps::hold). The gates of all modules are entered in the order of the

@@ -17,7 +17,7 @@ namespace weft::dist_autograd::detail {
 torch::autograd::variable_list run_node(torch::autograd::Node& node, torch::autograd::variable_list inputs,
                                         GradientSink& sink, const ExecutorOptions& options);
 
-// Whether run_part() may run `node`: its operator is LibTorch's, which computes what is asked for and can run
+// Whether run_part() may run `node`: its operator is LibTorch's, which computes requested outputs and can run
 // twice, and no hook has to see all of its gradients at once.
 bool runs_in_parts(torch::autograd::Node& node);
 

@@ -8,7 +8,7 @@
 // Impl: a torch::nn::Module with forward(Tensor) -> Tensor, such as torch::nn::LinearImpl (torch::nn::Linear
 // is a holder of one). Parameters: those of the constructor that peers use. Peers name the same type, whose
 // name is that of the service. RemoteModule and optimizers take it like any module. Thread-safety, errors:
-// those of Impl; calls take turns.
+// those of Impl; one call runs at a time.
 #pragma once
 
 #include <weft/rpc/rpc.h>

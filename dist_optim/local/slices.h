@@ -1,4 +1,4 @@
-// Slices: ranges of elements of a parameter, each stepped by an optimizer of its own (ZeRO-1: every rank
+// Slices: ranges of elements of a parameter, each with a separate optimizer (ZeRO-1: every rank
 // steps its part of a bucket and keeps the state of that part alone; Rajbhandari et al. 2020).
 //
 //   Parameter mine = slice_of({"bucket0", bucket}, begin, end);

@@ -95,7 +95,7 @@ Tensors expect_pairs(const Tensors& outputs, const Tensors& inputs) {
   return all;
 }
 
-// The rank's of so many equal parts, a view: of a contiguous tensor, or a row of one that has a row a rank.
+// The rank's part as a view: of a contiguous tensor, or a row of one that has a row a rank.
 at::Tensor part_of(const at::Tensor& whole, int rank, int ranks) {
   const bool has_rows = whole.dim() > 1 && whole.size(0) == ranks && whole.select(0, 0).is_contiguous();
   if (!whole.is_contiguous() && !has_rows)

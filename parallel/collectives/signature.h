@@ -25,7 +25,7 @@ struct TensorType {
   c10::ScalarType dtype = c10::ScalarType::Undefined;
   std::vector<std::int64_t> shape;
 };
-// Of a tensor of so many bytes, by such a text; none if the text is not a tensor's, or not of that many.
+// The type of a tensor of `bytes` bytes, by such a text. None: the text is not that of such a tensor.
 WEFT_EXPORT std::optional<TensorType> tensor_type_of(std::string_view text, std::size_t bytes);
 
 struct WEFT_EXPORT Signature {

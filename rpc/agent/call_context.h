@@ -38,7 +38,7 @@ class WEFT_EXPORT CallContext : public CancelSource, public std::enable_shared_f
   virtual std::uint16_t attempt() const = 0;
   // Somebody no longer wants the result, or the deadline has passed.
   virtual bool cancelled() const = 0;
-  // Text that the caller set beside the arguments (Peer::with_metadata, OutgoingCall::set_metadata); none
+  // Text that the caller sent with the arguments (Peer::with_metadata, OutgoingCall::set_metadata); none
   // where it set nothing.
   virtual std::optional<std::string> metadata(const std::string& key) = 0;
   virtual const std::shared_ptr<AgentCore>& core() const = 0;

@@ -38,7 +38,7 @@ struct WEFT_EXPORT CallOptions {
 // it twice: options have no destructor. Metadata has one, so it is not among them.
 static_assert(std::is_trivially_copyable_v<CallOptions>);
 
-// Text by key, beside a call's arguments: CallContext::metadata(key) at the callee.
+// Text by key that a call sends with its arguments: CallContext::metadata(key) at the callee.
 using Metadata = std::map<std::string, std::string>;
 
 }  // namespace weft::rpc

@@ -39,8 +39,8 @@ Error with_payload(Error error, const T& value) {
   return error;
 }
 
-// The value that accompanies the error. Nothing where there is none, where it is of another type, or where
-// its bytes are malformed.
+// The value that accompanies the error. None: the error has no payload, or one of another type, or its
+// bytes are malformed.
 template <Transferable T>
 std::optional<T> payload(const Error& error) {
   const auto message = detail::open_payload(error, detail::payload_type(type_text<T>()));

@@ -27,7 +27,7 @@ struct StreamPull {
 struct StreamFailure {
   std::uint16_t kind = 0;
   std::string message, worker, type;
-  std::string payload_type, payload;  // of a value that accompanies it; empty: there is none
+  std::string payload_type, payload;  // of a value that accompanies the error; empty: no value
 };
 WEFT_CODEC(StreamFailure, kind, message, worker, type, payload_type, payload)
 
