@@ -187,6 +187,7 @@ class WEFT_EXPORT GroupCore final : public std::enable_shared_from_this<GroupCor
   void begin_last(const ExchangePtr& exchange);
   void level_over(const ExchangePtr& exchange, SharedQueue::Outcome outcome);
   void next_level(const ExchangePtr& exchange);
+  void launch_numbered(const rpc::Buffer& number, LaunchSequence::Begin begin);  // in turn
   void value_over(const RoundKey& round, rpc::Result<ValueRounds::Values> values);
   void send_over(std::uint64_t number, rpc::Result<void> result);
   void kept_early(Early& early, std::size_t bytes);  // has one message more

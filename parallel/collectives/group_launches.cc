@@ -16,15 +16,26 @@ void GroupCore::launch(const std::string& name, LaunchSequence::Begin begin, std
       .then([self = shared_from_this(),
              begin = std::move(begin)](rpc::Result<ValueRounds::Values>&& number) mutable {
         if (!number.ok()) return begin(number.error());
-        auto place = rpc::capture([&] { return rpc::unpack<std::uint64_t>(number.value().at(0)); });
-        if (!place.ok()) {
-          self->fail(place.error());
-          return begin(place.error());
-        }
-        // On the loop: what the program begins is not the group's to run in turn.
-        for (LaunchSequence::Begin& next : self->launches_.ready(std::move(place).get(), std::move(begin)))
-          self->begins_.post([next = std::move(next)]() mutable { next({}); }, *self->loop_, self);
+        // In turn: if all were ready before this was attached, it runs on the caller's thread.
+        GroupCore& core = *self;
+        core.turns_.post(
+            [self, number = std::move(number), begin = std::move(begin)]() mutable {
+              self->launch_numbered(number.value().at(0), std::move(begin));
+            },
+            *core.loop_, self);
       });
+}
+
+void GroupCore::launch_numbered(const rpc::Buffer& number, LaunchSequence::Begin begin) {
+  if (ended_) return begin(std::make_exception_ptr(*ended_));
+  auto place = rpc::capture([&] { return rpc::unpack<std::uint64_t>(number); });
+  if (!place.ok()) {
+    fail(place.error());
+    return begin(place.error());
+  }
+  // On the loop: what the program begins is not the group's to run in turn.
+  for (LaunchSequence::Begin& next : launches_.ready(std::move(place).get(), std::move(begin)))
+    begins_.post([next = std::move(next)]() mutable { next({}); }, *loop_, shared_from_this());
 }
 
 rpc::Future<void> Group::launch(const std::string& name, LaunchFunction begin, Deadline deadline,

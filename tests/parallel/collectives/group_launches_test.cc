@@ -145,7 +145,7 @@ TEST_P(Launches, EndWithARankThatDies) {
       for (int bucket = 2; bucket < buckets; ++bucket)
         if (rank != dies) waiting.push_back(all[rank].launch(members[rank], bucket));
     mortal.end(dies);
-    expect_all(std::move(waiting), ErrorKind::peer_lost, {"rank " + std::to_string(dies)});
+    expect_all(std::move(waiting), ErrorKind::peer_lost, {"worker" + std::to_string(dies)});
     for (int rank = 0; rank < ranks; ++rank) EXPECT_EQ(all[rank].begun.size(), 2U);
   }
 }
