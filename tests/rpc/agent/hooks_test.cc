@@ -129,7 +129,10 @@ class NoteHook final : public CallHook {
     record_.add(name_ + " leaving");
     return hold_leaving_ ? left_.future() : Future<void>::made(Result<void>{});
   }
-  void shut_down() override { record_.add(name_ + " shut down"); }
+  void shut_down() override {
+    record_.add(name_ + " shut down");
+    if (at_shut_down) at_shut_down();
+  }
 
   bool has_a_call() const {  // that waits for go_on()
     std::lock_guard lock(mutex_);
@@ -143,6 +146,8 @@ class NoteHook final : public CallHook {
   }
   void hold_leaving() { hold_leaving_ = true; }
   void let_leave() { left_.complete(Result<void>{}); }
+
+  std::function<void()> at_shut_down;  // set before the agent shuts down
 
  private:
   const std::string name_;
@@ -180,6 +185,7 @@ class Desk {
     record_.add("after");
   }
   void let_go() { std::exchange(waited_, Promise<void>()).complete(Result<void>{}); }
+  void give_up() { std::exchange(waited_, Promise<void>()).fail(Error(ErrorKind::not_found, "given up")); }
   using Service = rpc::Service<"desk", Method<"note", &Desk::note>, Method<"note_at", &Desk::note_at>,
                                Method<"value", &Desk::value>, Method<"fail", &Desk::fail>,
                                Method<"future", &Desk::future>, Method<"task", &Desk::task>>;
@@ -321,6 +327,19 @@ TEST_F(HooksTest, LeaveFromTheHighestToTheLowestBeforeTheAgentLeaves) {
   const auto lines = record.lines();
   const auto high = std::find(lines.begin(), lines.end(), "high shut down");
   EXPECT_NE(std::find(high, lines.end(), "low shut down"), lines.end());
+}
+
+TEST_F(HooksTest, ErrorsOfAnAgentThatShutsDownDoNotHideItsLoss) {
+  Future<void> call = to_b->call<&Desk::future>();
+  eventually("the handler waits", [&] { return record.has("future"); });
+  hooks[1]->at_shut_down = [&, loop = cluster["b"].core()->pick_loop()] {
+    desks["b"]->give_up();  // as a layer does that drops what the call refers to
+    Event sent;
+    loop->post([&] { sent.set(); });
+    sent.wait();
+  };
+  cluster.end("b");
+  EXPECT_EQ(kind_of([&] { got(std::move(call)); }), ErrorKind::peer_lost);
 }
 
 // --- Parts ---
