@@ -31,7 +31,7 @@ struct BackwardOptions {
   bool defer_weights = false;
   // From the call of backward() on. Once it has passed, the pass ends on every worker with
   // deadline_exceeded, also if a worker does not answer.
-  std::chrono::nanoseconds timeout = rpc::no_deadline;
+  std::chrono::nanoseconds timeout = rpc::no_timeout;
 
   bool keeps_graph() const { return retain_graph || create_graph; }
 };

@@ -46,16 +46,16 @@ struct WEFT_EXPORT BackwardService {
                                rpc::Method<"release", &BackwardService::release, rpc::resumable>,
                                rpc::Method<"graph", &BackwardService::graph, rpc::resumable>>;
 
-  std::shared_ptr<Context> context;
+  std::shared_ptr<AutogradLayer> layer;
 };
 
 // Closes the pass on this worker and, unless they were, on all that it met; gives everybody that takes part.
-rpc::Future<std::vector<rpc::AgentId>> close_everywhere(const std::shared_ptr<Context>& context,
+rpc::Future<std::vector<rpc::AgentId>> close_everywhere(const std::shared_ptr<AutogradLayer>& layer,
                                                         const std::shared_ptr<PassState>& pass,
                                                         Backward backward, bool initiator);
 
 // Ends this worker's share in a backward of which no node has run and, in fast, those of all that it met.
-rpc::Future<void> cancel_everywhere(const std::shared_ptr<Context>& context,
+rpc::Future<void> cancel_everywhere(const std::shared_ptr<AutogradLayer>& layer,
                                     const std::shared_ptr<PassState>& pass, Backward backward);
 
 }  // namespace weft::dist_autograd

@@ -1,7 +1,7 @@
 #include <weft/dist_autograd/backward_share.h>
 
+#include <weft/dist_autograd/autograd_layer.h>
 #include <weft/dist_autograd/backward_service.h>
-#include <weft/dist_autograd/context.h>
 #include <weft/dist_autograd/nodes.h>
 #include <weft/dist_autograd/pass_state.h>
 #include <weft/rpc/tensor/device_layer.h>
@@ -68,7 +68,7 @@ void BackwardShare::lead(Stage stage, const std::vector<rpc::AgentId>& workers, 
     // Others first: they work while this one does.
     bool here = false;
     for (const rpc::AgentId& worker : workers) {
-      if (worker == pass_.context().core()->id()) {
+      if (worker == pass_.layer().core()->id()) {
         here = true;
       } else {
         tell<&BackwardService::begin>(worker, nullptr, backward_, stage);
@@ -132,7 +132,7 @@ struct Gradients final : rpc::CallModifier {
       : devices(back), recorded_in(std::move(p)) {}
   void apply(rpc::OutgoingCall& call) const override {
     devices.apply(call);
-    if (recorded_in != nullptr) Context::enroll(call, recorded_in, true);
+    if (recorded_in != nullptr) AutogradLayer::enroll(call, recorded_in, true);
   }
   tensor::ByDeviceMap devices;
   std::shared_ptr<PassState> recorded_in;  // null: it is not
@@ -164,7 +164,7 @@ void BackwardShare::tell(const rpc::AgentId& worker, const rpc::CallModifier* wa
   };
   try {
     const Beside beside(way, trace_);
-    pass_.context().ask<Method>(worker, pass_.id(), beside, std::forward<Given>(given)...).then(answered);
+    pass_.layer().ask<Method>(worker, pass_.id(), beside, std::forward<Given>(given)...).then(answered);
   } catch (...) {
     answered(std::current_exception());
   }
@@ -206,7 +206,7 @@ void BackwardShare::settle() {
                                         std::move(held.gradients));
   Done done;
   if (held || !termination_.idle(done)) return;
-  workers_.insert(pass_.context().core()->id());
+  workers_.insert(pass_.layer().core()->id());
   Report report;
   report.returned = std::exchange(held_, {});
   report.workers.assign(workers_.begin(), workers_.end());
@@ -258,7 +258,7 @@ void BackwardShare::enter(Stage stage) {
 void BackwardShare::finalize() {
   if (std::exchange(finalized_, true)) return;
   for (const rpc::AgentId& worker : pass_.met())
-    if (worker != pass_.context().core()->id())
+    if (worker != pass_.layer().core()->id())
       tell<&BackwardService::begin>(worker, nullptr, backward_, Stage::finalize);
   pass_.run_in_contexts([&] { pass_.hooks().finalize(); });
   for (rpc::Future<void>& work : std::exchange(work_, {})) {
@@ -311,7 +311,7 @@ void BackwardShare::after_turn() {
 }
 
 void BackwardShare::run_nodes(const std::function<void(rpc::ContextSwitch*)>& run) {
-  rpc::AgentCore& core = *pass_.context().core();
+  rpc::AgentCore& core = *pass_.layer().core();
   BackwardSpan span = BackwardSpan::of_nodes(core, trace_);
   trace_ = span.context();  // of the gradients that the nodes send away
   const auto operators = span.operators(core);

@@ -74,7 +74,7 @@ void MessagePart::write(rpc::OutgoingMessage& message) {
 void MessagePart::seal(rpc::OutgoingMessage& message) {
   if (!peer_ && message.destination() != nullptr) {
     peer_ = *message.destination();
-    message.bind_destination();  // another life would not be told of the pass's end
+    message.bind_destination();  // another incarnation would not be told of the pass's end
   }
   if (!peer_)
     throw rpc::Error(
@@ -85,7 +85,7 @@ void MessagePart::seal(rpc::OutgoingMessage& message) {
                       {},
                       recorder_->sent.size(),
                       backward_,
-                      pass_->context().oldest_beside(pass_->id()),
+                      pass_->layer().oldest_beside(pass_->id()),
                       pass_->hooks().wants_finalize()};
   if (!recorder_->sent.empty()) {
     section.message = pass_->next_message();

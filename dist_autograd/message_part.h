@@ -5,7 +5,7 @@
 // where it is read, paired by its MessageId. See CallPart for its thread-safety.
 #pragma once
 
-#include <weft/dist_autograd/context.h>
+#include <weft/dist_autograd/autograd_layer.h>
 #include <weft/dist_autograd/nodes.h>
 #include <weft/rpc/agent/call_part.h>
 #include <weft/rpc/tensor/tensor_hook.h>

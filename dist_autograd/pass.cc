@@ -14,9 +14,9 @@ rpc::Future<void> add_remote_root(const PassId& pass, const Backward& backward, 
                                   const Trace& trace) {
   using Found = rpc::Peer::FoundMethod<&BackwardService::root>;
   const auto& reference = root.reference.reference();
-  const rpc::Peer owner = reference->context()->peer(reference->owner());
+  const rpc::Peer owner = reference->layer()->peer(reference->owner());
   rpc::OutgoingCall call = owner.make_call(Found::name, 3);
-  reference->context()->target(reference, call);
+  reference->layer()->target(reference, call);
   if (trace) rpc::Under(*trace).apply(call);
   rpc::Peer::encode<Found::Type>(call, pass, backward, root.gradient);
   return of_participant(pass, reference->owner(),
@@ -43,13 +43,13 @@ struct Progress {
 // that were begun for it. Every other failure ends the pass.
 class Initiator {
  public:
-  Initiator(std::shared_ptr<Context> context, std::shared_ptr<PassState> pass,
+  Initiator(std::shared_ptr<AutogradLayer> layer, std::shared_ptr<PassState> pass,
             std::shared_ptr<Progress> progress, BackwardOptions options, const Trace& trace)
-      : context_(std::move(context)),
+      : layer_(std::move(layer)),
         pass_(std::move(pass)),
         progress_(std::move(progress)),
         backward_{pass_->begin_backward(), options},
-        span_(BackwardSpan::of_backward(*context_->core(), trace)) {}
+        span_(BackwardSpan::of_backward(*layer_->core(), trace)) {}
 
   void failed(const std::exception_ptr& error) { span_.failed(error); }  // run() threw it
 
@@ -60,17 +60,17 @@ class Initiator {
   // Ends the shares of a backward that was refused.
   rpc::Task<void> undo() {
     std::vector<rpc::Future<void>> undone;
-    undone.push_back(cancel_everywhere(context_, pass_, backward_));
+    undone.push_back(cancel_everywhere(layer_, pass_, backward_));
     for (const rpc::AgentId& owner : owners_)
       if (owner != self())
-        undone.push_back(context_->ask<&BackwardService::cancel>(owner, pass_->id(), backward_));
+        undone.push_back(layer_->ask<&BackwardService::cancel>(owner, pass_->id(), backward_));
     co_await rpc::when_all(std::move(undone));
     progress_->undone = true;
   }
 
   rpc::Task<void> run(std::vector<Root> roots) {
     if (backward_.options.mode == BackwardMode::fast) {
-      workers_ = co_await close_everywhere(context_, pass_, backward_, true);
+      workers_ = co_await close_everywhere(layer_, pass_, backward_, true);
       if (workers_.empty())
         throw rpc::Error(rpc::ErrorKind::failed_precondition,
                          to_string(pass_->id()) + ": another backward is running");
@@ -102,7 +102,7 @@ class Initiator {
   }
 
  private:
-  const rpc::AgentId& self() const { return context_->core()->id(); }
+  const rpc::AgentId& self() const { return layer_->core()->id(); }
 
   static bool is_refusal(const std::exception_ptr& error) {
     try {
@@ -183,8 +183,7 @@ class Initiator {
     }
     (void)pass_->finish(backward_.id);
     for (const rpc::AgentId& worker : workers_)
-      if (worker != self())
-        context_->peer(worker).notify<&BackwardService::finish>(pass_->id(), backward_.id);
+      if (worker != self()) layer_->peer(worker).notify<&BackwardService::finish>(pass_->id(), backward_.id);
   }
 
   std::vector<rpc::Future<std::vector<std::string>>> finish_everywhere() {
@@ -192,7 +191,7 @@ class Initiator {
     for (const rpc::AgentId& worker : workers_)
       finished.push_back(worker == self()
                              ? pass_->finish(backward_.id)
-                             : context_->ask<&BackwardService::finish>(worker, pass_->id(), backward_.id));
+                             : layer_->ask<&BackwardService::finish>(worker, pass_->id(), backward_.id));
     return finished;
   }
 
@@ -210,7 +209,7 @@ class Initiator {
               "its result, or use BackwardMode::smart)");
   }
 
-  const std::shared_ptr<Context> context_;
+  const std::shared_ptr<AutogradLayer> layer_;
   const std::shared_ptr<PassState> pass_;
   const std::shared_ptr<Progress> progress_;
   const Backward backward_;
@@ -241,11 +240,12 @@ rpc::Task<void> run_backward(std::shared_ptr<Initiator> initiator, std::vector<R
 // The end of a backward for its caller if it has a timeout: whichever comes first.
 class Limited final : public std::enable_shared_from_this<Limited> {
  public:
-  Limited(std::shared_ptr<Context> context, std::shared_ptr<PassState> pass, std::chrono::nanoseconds timeout)
-      : context_(std::move(context)),
+  Limited(std::shared_ptr<AutogradLayer> layer, std::shared_ptr<PassState> pass,
+          std::chrono::nanoseconds timeout)
+      : layer_(std::move(layer)),
         pass_(std::move(pass)),
         timeout_(timeout),
-        loop_(context_->core()->pick_loop()),
+        loop_(layer_->core()->pick_loop()),
         future_(promise_.future()) {}
 
   rpc::Future<void> future() { return std::move(future_); }
@@ -279,10 +279,10 @@ class Limited final : public std::enable_shared_from_this<Limited> {
                                                (awaited.empty() ? "calls, nodes or reductions of this worker"
                                                                 : join(awaited) + ", or for workers behind") +
                                                " (BackwardOptions::timeout)"));
-    if (complete(error)) context_->release(pass_->id(), error);
+    if (complete(error)) layer_->release(pass_->id(), error);
   }
 
-  const std::shared_ptr<Context> context_;
+  const std::shared_ptr<AutogradLayer> layer_;
   const std::shared_ptr<PassState> pass_;
   const std::chrono::nanoseconds timeout_;
   const std::shared_ptr<rpc::Loop> loop_;
@@ -292,7 +292,7 @@ class Limited final : public std::enable_shared_from_this<Limited> {
   rpc::Loop::TimerId timer_ = 0;  // on the loop
 };
 
-rpc::Future<void> begin(const std::shared_ptr<Context>& context, const std::shared_ptr<PassState>& pass,
+rpc::Future<void> begin(const std::shared_ptr<AutogradLayer>& layer, const std::shared_ptr<PassState>& pass,
                         std::vector<Root> roots, BackwardOptions options, const Trace& trace) {
   if (roots.empty()) throw rpc::Error(rpc::ErrorKind::invalid_argument, "a backward needs a root");
   if (options.create_graph && options.mode == BackwardMode::fast)
@@ -304,33 +304,32 @@ rpc::Future<void> begin(const std::shared_ptr<Context>& context, const std::shar
   const auto begun = rpc::capture([&] {
     for (const Root& root : roots)
       if (!root.reference.valid()) NodeExecutor::check_root(root.tensor, root.gradient);
-    initiator = std::make_shared<Initiator>(context, pass, progress, options, trace);
+    initiator = std::make_shared<Initiator>(layer, pass, progress, options, trace);
   });
   if (!begun.ok()) return rpc::Future<void>::made(begun.error());  // refused: the pass is as it was
   auto ended = run_backward(std::move(initiator), std::move(roots))
-                   .start(context->core()->handlers())
-                   .then([context, pass, progress](rpc::Result<void>&& result) {
+                   .start(layer->core()->handlers())
+                   .then([layer, pass, progress](rpc::Result<void>&& result) {
                      pass->end_backward(progress->undone);
                      // The same error everywhere, and nothing of the pass is kept.
-                     if (!result.ok() && !progress->undone) context->release(pass->id(), result.error());
+                     if (!result.ok() && !progress->undone) layer->release(pass->id(), result.error());
                      return std::move(result);
                    });
-  if (options.timeout == rpc::no_deadline) return ended;
-  const auto limited = std::make_shared<Limited>(context, pass, options.timeout);
+  if (options.timeout == rpc::no_timeout) return ended;
+  const auto limited = std::make_shared<Limited>(layer, pass, options.timeout);
   limited->start();
   std::move(ended).then([limited](rpc::Result<void>&& result) { limited->complete(std::move(result)); });
   return limited->future();
 }
 
-rpc::Task<std::string> draw(std::shared_ptr<Context> context, PassId pass, WorkerGraph here) {
+rpc::Task<std::string> draw(std::shared_ptr<AutogradLayer> layer, PassId pass, WorkerGraph here) {
   std::vector<WorkerGraph> graphs{std::move(here)};
   std::set<rpc::AgentId> asked{graphs.front().worker};
   for (std::size_t from = 0; from < graphs.size();) {
     std::vector<rpc::Future<WorkerGraph>> answers;
     for (; from < graphs.size(); ++from)
       for (const rpc::AgentId& worker : graphs[from].met)
-        if (asked.insert(worker).second)
-          answers.push_back(context->ask<&BackwardService::graph>(worker, pass));
+        if (asked.insert(worker).second) answers.push_back(layer->ask<&BackwardService::graph>(worker, pass));
     for (WorkerGraph& graph : co_await rpc::when_all(std::move(answers))) graphs.push_back(std::move(graph));
   }
   co_return to_dot(pass, graphs);
@@ -338,20 +337,20 @@ rpc::Task<std::string> draw(std::shared_ptr<Context> context, PassId pass, Worke
 
 }  // namespace
 
-Pass::Pass(rpc::Agent& agent) : context_(Context::of(*agent.core())), state_(context_->create()) {}
+Pass::Pass(rpc::Agent& agent) : layer_(AutogradLayer::of(*agent.core())), state_(layer_->create()) {}
 
 Pass Pass::of(rpc::CallContext& call) {
   const auto* in = call.slots().find<InPass>();
   if (in == nullptr)
     throw rpc::Error(rpc::ErrorKind::failed_precondition, "this call was made without a pass");
-  Pass pass(Context::of(*call.core()), in->pass, false);
+  Pass pass(AutogradLayer::of(*call.core()), in->pass, false);
   pass.trace_under(rpc::trace_of(call));
   return pass;
 }
 
 Pass& Pass::operator=(Pass&& other) noexcept {
   release();
-  context_ = std::move(other.context_);
+  layer_ = std::move(other.layer_);
   state_ = std::move(other.state_);
   owner_ = other.owner_;
   trace_ = std::move(other.trace_);
@@ -361,25 +360,25 @@ Pass& Pass::operator=(Pass&& other) noexcept {
 Pass::~Pass() { release(); }
 
 void Pass::release() {
-  if (state_ != nullptr && owner_) context_->release(state_->id(), nullptr);
+  if (state_ != nullptr && owner_) layer_->release(state_->id(), nullptr);
 }
 
-void Pass::apply(rpc::OutgoingCall& call) const { Context::enroll(call, state_); }
+void Pass::apply(rpc::OutgoingCall& call) const { AutogradLayer::enroll(call, state_); }
 
 rpc::Future<void> Pass::backward(std::vector<Root> roots, BackwardOptions options) {
-  return begin(context_, state_, std::move(roots), options, trace_);
+  return begin(layer_, state_, std::move(roots), options, trace_);
 }
 
 rpc::Future<void> Pass::backward(Root root, BackwardOptions options) {
-  return begin(context_, state_, {std::move(root)}, options, trace_);
+  return begin(layer_, state_, {std::move(root)}, options, trace_);
 }
 
 rpc::Future<void> Pass::backward(at::Tensor root, at::Tensor gradient, BackwardOptions options) {
-  return begin(context_, state_, {Root(std::move(root), std::move(gradient))}, options, trace_);
+  return begin(layer_, state_, {Root(std::move(root), std::move(gradient))}, options, trace_);
 }
 
 rpc::Future<void> Pass::backward(rref::RRef<at::Tensor> root, at::Tensor gradient, BackwardOptions options) {
-  return begin(context_, state_, {Root(std::move(root), std::move(gradient))}, options, trace_);
+  return begin(layer_, state_, {Root(std::move(root), std::move(gradient))}, options, trace_);
 }
 
 rpc::Future<void> Pass::backward(std::vector<at::Tensor> roots, std::vector<at::Tensor> gradients,
@@ -390,11 +389,11 @@ rpc::Future<void> Pass::backward(std::vector<at::Tensor> roots, std::vector<at::
   std::vector<Root> all;
   for (std::size_t i = 0; i < roots.size(); ++i)
     all.emplace_back(std::move(roots[i]), std::move(gradients[i]));
-  return begin(context_, state_, std::move(all), options, trace_);
+  return begin(layer_, state_, std::move(all), options, trace_);
 }
 
 rpc::Future<std::string> Pass::dot(std::vector<at::Tensor> roots) {
-  return draw(context_, state_->id(), state_->graph(roots)).start(context_->core()->handlers());
+  return draw(layer_, state_->id(), state_->graph(roots)).start(layer_->core()->handlers());
 }
 
 }  // namespace weft::dist_autograd

@@ -11,7 +11,7 @@
 // releases it on every worker. Move-only; thread-safe but for moves.
 #pragma once
 
-#include <weft/dist_autograd/context.h>
+#include <weft/dist_autograd/autograd_layer.h>
 #include <weft/rpc/tensor/tensor_codec.h>
 #include <weft/rpc/trace/trace_context.h>
 #include <weft/rref/rref.h>
@@ -77,10 +77,10 @@ class WEFT_EXPORT Pass final : public rpc::CallModifier {
   const std::shared_ptr<PassState>& state() const { return state_; }  // for layers above
 
  private:
-  Pass(std::shared_ptr<Context> context, std::shared_ptr<PassState> state, bool owner)
-      : context_(std::move(context)), state_(std::move(state)), owner_(owner) {}
+  Pass(std::shared_ptr<AutogradLayer> layer, std::shared_ptr<PassState> state, bool owner)
+      : layer_(std::move(layer)), state_(std::move(state)), owner_(owner) {}
 
-  std::shared_ptr<Context> context_;
+  std::shared_ptr<AutogradLayer> layer_;
   std::shared_ptr<PassState> state_;
   bool owner_ = true;
   std::optional<rpc::TraceContext> trace_;

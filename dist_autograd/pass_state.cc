@@ -1,6 +1,6 @@
 #include <weft/dist_autograd/pass_state.h>
 
-#include <weft/dist_autograd/context.h>
+#include <weft/dist_autograd/autograd_layer.h>
 
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/functions/accumulate_grad.h>
@@ -71,10 +71,10 @@ class PassState::Threads final : public rpc::Executor {
   std::shared_ptr<rpc::Executor> own_;  // null: the handlers
 };
 
-PassState::PassState(std::shared_ptr<Context> context, PassId id)
-    : context_(std::move(context)),
+PassState::PassState(std::shared_ptr<AutogradLayer> layer, PassId id)
+    : layer_(std::move(layer)),
       id_(id),
-      threads_(std::make_unique<Threads>(context_->core()->handlers())),
+      threads_(std::make_unique<Threads>(layer_->core()->handlers())),
       serial_(*threads_),
       turns_([this] {
         post([self = shared_from_this()] {
@@ -101,7 +101,7 @@ void PassState::check_open() const {
 
 MessageId PassState::next_message() {
   std::lock_guard lock(mutex_);
-  return {context_->core()->id().incarnation, ++messages_};
+  return {layer_->core()->id().incarnation, ++messages_};
 }
 
 void PassState::add_send(const MessageId& message, NodePtr node) {
@@ -225,7 +225,7 @@ BackwardId PassState::begin_backward() {
   if (finished_) throw graph_used_error(id_);
   if (leading_ || closed_) throw under_way_error(id_);
   leading_ = true;
-  return {context_->core()->id().incarnation, ++begun_};
+  return {layer_->core()->id().incarnation, ++begun_};
 }
 
 void PassState::end_backward(bool refused) {
@@ -349,7 +349,7 @@ WorkerGraph PassState::graph(const std::vector<at::Tensor>& roots) const {
     nodes.push_back(torch::autograd::impl::gradient_edge(root).function);
   }
   std::map<MessageId, NodePtr> sends;
-  WorkerGraph graph{context_->core()->id(), {}, {}};
+  WorkerGraph graph{layer_->core()->id(), {}, {}};
   {
     std::lock_guard lock(mutex_);
     sends = sends_;

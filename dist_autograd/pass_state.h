@@ -2,10 +2,10 @@
 // backward.
 //
 // Life: open (calls are made and served in it), closed while it has a share in a backward, then ended by
-// release, by a failure or by its creator's death. Owned by the agent's autograd Context; nodes refer to it
-// weakly. Thread-safe: the forward members and the gradients are guarded by a mutex; its share in a backward
-// runs on the pass's own serial executor, so that a pass is one line of work on each worker while many passes
-// run side by side.
+// release, by a failure or by its creator's death. Owned by the agent's autograd AutogradLayer; nodes refer
+// to it weakly. Thread-safe: the forward members and the gradients are guarded by a mutex; its share in a
+// backward runs on the pass's own serial executor, so that a pass is one line of work on each worker while
+// many passes run side by side.
 #pragma once
 
 #include <weft/dist_autograd/backward_share.h>
@@ -25,7 +25,7 @@
 
 namespace weft::dist_autograd {
 
-class Context;
+class AutogradLayer;
 
 class WEFT_EXPORT PassState final : public GradientSink, public std::enable_shared_from_this<PassState> {
  public:
@@ -33,11 +33,11 @@ class WEFT_EXPORT PassState final : public GradientSink, public std::enable_shar
     at::Tensor leaf, gradient;
   };
 
-  PassState(std::shared_ptr<Context> context, PassId id);
+  PassState(std::shared_ptr<AutogradLayer> layer, PassId id);
   ~PassState() override;
 
   const PassId& id() const { return id_; }
-  Context& context() const { return *context_; }
+  AutogradLayer& layer() const { return *layer_; }
 
   // --- Forward; any thread ---
   void check_alive() const;  // throws the error that the pass ended with
@@ -120,7 +120,7 @@ class WEFT_EXPORT PassState final : public GradientSink, public std::enable_shar
   class Threads;
   BackwardShare& share_in(const Backward& backward);  // on the serial executor
 
-  const std::shared_ptr<Context> context_;
+  const std::shared_ptr<AutogradLayer> layer_;
   const PassId id_;
   const std::unique_ptr<Threads> threads_;  // of serial_
   rpc::SerialExecutor serial_;

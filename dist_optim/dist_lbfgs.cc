@@ -35,11 +35,11 @@ rpc::Task<LbfgsMeasures> sum_of(std::vector<rpc::Future<LbfgsMeasures>> calls) {
 
 // What steps share with the handle, and may outlive it.
 struct DistLBFGS::Core {
-  Core(std::shared_ptr<Context> context, LbfgsOptions options, std::vector<rref::ReferencePtr> modules)
-      : context(std::move(context)),
+  Core(std::shared_ptr<OptimizerLayer> layer, LbfgsOptions options, std::vector<rref::ReferencePtr> modules)
+      : layer(std::move(layer)),
         options(options),
         modules(std::move(modules)),
-        number(this->context->next_step()),
+        number(this->layer->next_step()),
         gram(options.history_size) {}
   template <auto Method, class... Arguments>
   auto on_all(const Arguments&... arguments) const {
@@ -60,7 +60,7 @@ struct DistLBFGS::Core {
   }
 
   std::shared_ptr<void> ending;  // once the handle has gone; goes after the references
-  const std::shared_ptr<Context> context;
+  const std::shared_ptr<OptimizerLayer> layer;
   const LbfgsOptions options;
   const std::vector<rref::ReferencePtr> modules;
   const std::uint64_t number;  // which of the agent's optimizers the owners know it as
@@ -125,7 +125,7 @@ rpc::Task<void> DistLBFGS::Step::minimize() {
   here.settle = true;
   co_await evaluate(here);
   result_.loss = loss_;
-  while (result_.iterations < options.most_iterations && !(gradient_.largest <= options.tolerance_grad)) {
+  while (result_.iterations < options.max_iterations && !(gradient_.largest <= options.tolerance_grad)) {
     ++result_.iterations;
     const LbfgsDirection direction = core_.gram.update(gradient_.products);
     const double slope = core_.gram.slope();
@@ -140,10 +140,10 @@ rpc::Task<void> DistLBFGS::Step::minimize() {
     const double loss_before = loss_;
     if (options.line_search) {
       t = co_await search(t, slope, largest);
-    } else if (result_.iterations < options.most_iterations) {
+    } else if (result_.iterations < options.max_iterations) {
       co_await evaluate(here);
     }
-    if (result_.evaluations >= options.most_evaluations || largest * t <= options.tolerance_change ||
+    if (result_.evaluations >= options.max_evaluations || largest * t <= options.tolerance_change ||
         std::abs(loss_ - loss_before) < options.tolerance_change)
       break;
   }
@@ -160,7 +160,7 @@ rpc::Task<void> DistLBFGS::Step::evaluate(LbfgsEvaluation evaluation) {
   }
   ++result_.evaluations;
   loss_ = found->loss;
-  evaluation.passes = core_.context->may_step(found->passes);
+  evaluation.passes = core_.layer->may_step(found->passes);
   gradient_ = co_await sum_of(core_.on_all<&LbfgsService::take>(evaluation));
 }
 
@@ -202,7 +202,8 @@ StepError DistLBFGS::Core::error(const std::exception_ptr& failure, const Answer
 DistLBFGS::DistLBFGS(rpc::Agent& agent, const torch::optim::LBFGSOptions& options,
                      std::vector<rref::ReferencePtr> modules) {
   require(!modules.empty(), "an optimizer of no modules");
-  core_ = std::make_shared<Core>(Context::of(*agent.core()), LbfgsOptions(options), std::move(modules));
+  core_ =
+      std::make_shared<Core>(OptimizerLayer::of(*agent.core()), LbfgsOptions(options), std::move(modules));
   core_->order->run([core = core_]() mutable {
     auto calls = core->on_all<&LbfgsService::attach>(core->options.history_size);
     rpc::when_all(std::move(calls)).then([core = std::move(core)](rpc::Result<void>&& attached) mutable {
@@ -212,13 +213,13 @@ DistLBFGS::DistLBFGS(rpc::Agent& agent, const torch::optim::LBFGSOptions& option
   });
 }
 
-DistLBFGS::~DistLBFGS() { core_->ending = core_->context->handle_ends()->begin(); }
+DistLBFGS::~DistLBFGS() { core_->ending = core_->layer->handle_ends()->begin(); }
 
 rpc::Future<LBFGSResult> DistLBFGS::step(Closure closure) {
-  rpc::Promise<LBFGSResult> promise(core_->context->core()->handlers().exceptions());
+  rpc::Promise<LBFGSResult> promise(core_->layer->core()->handlers().exceptions());
   auto future = promise.future();
   core_->order->run([core = core_, closure = std::move(closure), promise = std::move(promise)]() mutable {
-    auto& threads = core->context->core()->handlers();
+    auto& threads = core->layer->core()->handlers();
     auto step = Step::run(core, std::move(closure));
     std::move(step).start(threads).then(
         [core = std::move(core), promise = std::move(promise)](rpc::Result<LBFGSResult>&& result) mutable {
@@ -230,7 +231,7 @@ rpc::Future<LBFGSResult> DistLBFGS::step(Closure closure) {
 }
 
 rpc::Future<void> DistLBFGS::attached() {
-  rpc::Promise<void> promise(core_->context->core()->handlers().exceptions());
+  rpc::Promise<void> promise(core_->layer->core()->handlers().exceptions());
   auto future = promise.future();
   core_->order->run([core = core_, promise = std::move(promise)]() mutable {
     auto result = core->refused == nullptr ? rpc::Result<void>() : rpc::Result<void>(core->refused);

@@ -2,7 +2,7 @@
 // their last steps, and telling the owners. An agent that leaves waits for them, so that their references are
 // released.
 //
-// Owner: the agent's dist_optim::Context, and the tokens. Thread-safe.
+// Owner: the agent's dist_optim::OptimizerLayer, and the tokens. Thread-safe.
 #pragma once
 
 #include <weft/rpc/core/future.h>

@@ -41,7 +41,7 @@ void HostGuard::read(const std::function<void()>& body) {
 void HostGuard::admit(const std::shared_ptr<rpc::IncomingCall>& call, rpc::Job proceed) {
   // Methods of other services that are about the object order themselves (the optimizer's, read() and
   // change()); everything that runs on the object, or fetches a part of it, reads its parameters.
-  const auto* target = call->slots().find<rref::Context::Target>();
+  const auto* target = call->slots().find<rref::RRefLayer::Target>();
   if ((target == nullptr || !target->runs_on_it) && call->method() != rref::detail::fetch_method)
     return proceed();
   const auto* in = call->slots().find<dist_autograd::InPass>();
@@ -51,7 +51,7 @@ void HostGuard::admit(const std::shared_ptr<rpc::IncomingCall>& call, rpc::Job p
   }
   const auto trainer = trainer_to_ask(in->pass->id());
   if (!trainer) return admit_here(call, in->pass, std::move(proceed));
-  rref::Context::of(*call->core())
+  rref::RRefLayer::of(*call->core())
       ->peer(*trainer)
       .call<&OptimizerService::admit_everywhere>(in->pass->id(), number_)
       .then([self = shared_from_this(), call, pass = in->pass,

@@ -47,8 +47,9 @@ class HostGuard final : public rref::ObjectGuard, public std::enable_shared_from
   LbfgsHost lbfgs_{host_};
 };
 
-// How hosts name passes and trainers. A trainer is a life of an agent, or one of several within it by its
-// name. A pass belongs to its origin, a life of an agent, or to the trainer for which it was admitted.
+// How hosts name passes and trainers. A trainer is an incarnation of an agent, or one of several within it by
+// its name. A pass belongs to its origin, an incarnation of an agent, or to the trainer for which it was
+// admitted.
 inline PassKey key_of(const dist_autograd::PassId& pass) { return {pass.origin, pass.number}; }
 std::string trainer_of(std::uint64_t incarnation, const std::string& name = {});
 // Whether it is a trainer of this agent.

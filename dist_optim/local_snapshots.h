@@ -5,8 +5,8 @@
 // them and not yet to others (LocalSteps::hold). The gates of all modules are entered in the order of the
 // guards' addresses, as backwards enter them, so that no circle of waiting threads can form.
 //
-// Owner: the agent's dist_optim::Context. Thread-safe; `read` and `done` run on a handler thread, outside the
-// mutex.
+// Owner: the agent's dist_optim::OptimizerLayer. Thread-safe; `read` and `done` run on a handler thread,
+// outside the mutex.
 #pragma once
 
 #include <weft/dist_optim/local_steps.h>

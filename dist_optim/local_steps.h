@@ -2,8 +2,8 @@
 // their objects are prepared, so that such a step costs the trainer one round trip. A snapshot of several
 // objects holds these steps up while it reads.
 //
-// Owner: the agent's dist_optim::Context. Thread-safe; promises complete and hosts are called outside the
-// mutex.
+// Owner: the agent's dist_optim::OptimizerLayer. Thread-safe; promises complete and hosts are called outside
+// the mutex.
 #pragma once
 
 #include <weft/dist_optim/host_guard.h>

@@ -38,7 +38,7 @@ std::vector<PassGradients> gradients_of(const StepRequest& request, const StepRo
 
 // Collects the passes' gradients for this object and prepares the step with them, once the passes are
 // admitted.
-void prepare_step(Context& context, const std::shared_ptr<HostGuard>& guard, const std::string& trainer,
+void prepare_step(OptimizerLayer& layer, const std::shared_ptr<HostGuard>& guard, const std::string& trainer,
                   const StepRequest& request, const std::optional<StepRows>& rows, Prepared done) {
   ParameterHost& host = guard->host();
   std::vector<std::uint32_t> found;  // a trainer has seen the backward of a pass that brings rows
@@ -51,7 +51,7 @@ void prepare_step(Context& context, const std::shared_ptr<HostGuard>& guard, con
   }
   for (std::size_t i = 0; !rows && i < request.passes.size(); ++i) {
     const auto& id = request.passes[i];
-    rpc::Result<Context::PassPart> part = rpc::capture([&] { return context.part_of(id, host); });
+    rpc::Result<OptimizerLayer::PassPart> part = rpc::capture([&] { return layer.part_of(id, host); });
     if (!part.ok()) return done(part.error());
     const bool none = part.value().gradients.empty();
     const auto unseen = std::find(request.unseen.begin(), request.unseen.end(), id);
@@ -114,7 +114,7 @@ void check_own(rpc::CallContext& call, const dist_autograd::PassId& pass, const 
 std::uint64_t OptimizerService::attach(rpc::CallContext& call, OptimizerSpec spec, StepMode mode, bool asks,
                                        Trainer name) {
   check(mode);
-  const auto guard = context->host_of(call);
+  const auto guard = layer->host_of(call);
   const std::string trainer = calling_trainer(call, name);
   const std::string& agent = call.peer().id.name;
   guard->host().register_trainer(trainer, spec, mode,
@@ -124,12 +124,12 @@ std::uint64_t OptimizerService::attach(rpc::CallContext& call, OptimizerSpec spe
 }
 
 void OptimizerService::detach(rpc::CallContext& call, Trainer name) {
-  context->host_of(call)->host().unregister_trainer(calling_trainer(call, name), false);
+  layer->host_of(call)->host().unregister_trainer(calling_trainer(call, name), false);
 }
 
 rpc::Future<void> OptimizerService::admit(rpc::CallContext& call, dist_autograd::PassId pass, Trainer name,
                                           std::optional<std::uint64_t> version) {
-  const auto guard = context->host_of(call);
+  const auto guard = layer->host_of(call);
   const std::string trainer = calling_trainer(call, name);
   check_own(call, pass, guard->host().is_registered(trainer) ? trainer : "");
   auto promise = std::make_shared<rpc::Promise<void>>();
@@ -148,14 +148,14 @@ rpc::Future<void> OptimizerService::admit(rpc::CallContext& call, dist_autograd:
 }
 
 void OptimizerService::release(rpc::CallContext& call, dist_autograd::PassId pass) {
-  ParameterHost& host = context->host_of(call)->host();
+  ParameterHost& host = layer->host_of(call)->host();
   check_own(call, pass, host.trainer_of(key_of(pass)).value_or(""));
   host.release(key_of(pass));
 }
 
 rpc::Future<void> OptimizerService::admit_everywhere(rpc::CallContext& call, dist_autograd::PassId pass,
                                                      std::uint64_t object) {
-  return context->admission()->admit(pass, call.peer().id, object);
+  return layer->admission()->admit(pass, call.peer().id, object);
 }
 
 rpc::Future<StepOutcome> OptimizerService::step(rpc::CallContext& call, StepRequest request,
@@ -163,10 +163,10 @@ rpc::Future<StepOutcome> OptimizerService::step(rpc::CallContext& call, StepRequ
   auto promise = std::make_shared<rpc::Promise<StepOutcome>>();
   auto future = promise->future();
   const std::string trainer = calling_trainer(call, request.trainer);
-  const auto give_up = [steps = context->local_steps(), trainer, number = request.number] {
+  const auto give_up = [steps = layer->local_steps(), trainer, number = request.number] {
     steps->abort(trainer, number);
   };
-  const auto arrive = [steps = context->local_steps(), promise, trainer, request, objects, give_up,
+  const auto arrive = [steps = layer->local_steps(), promise, trainer, request, objects, give_up,
                        call = call.shared_from_this()](std::shared_ptr<HostGuard> guard,
                                                        rpc::Result<StepPart> part) {
     steps->arrive(trainer, request, objects, {std::move(guard), std::move(part), promise});
@@ -175,12 +175,12 @@ rpc::Future<StepOutcome> OptimizerService::step(rpc::CallContext& call, StepRequ
   call.on_cancel(give_up);  // the trainer is gone, or waits no longer: the other objects need not come
   std::shared_ptr<HostGuard> guard;
   try {
-    guard = context->host_of(call);
+    guard = layer->host_of(call);
   } catch (...) {
     arrive(nullptr, std::current_exception());  // the other objects must hear of it
     return future;
   }
-  prepare_step(*context, guard, trainer, request, rows,
+  prepare_step(*layer, guard, trainer, request, rows,
                [arrive, guard](rpc::Result<StepPart> part) { arrive(guard, std::move(part)); });
   return future;
 }
@@ -189,7 +189,7 @@ rpc::Future<StepPart> OptimizerService::prepare(rpc::CallContext& call, StepRequ
                                                 std::optional<StepRows> rows) {
   auto promise = std::make_shared<rpc::Promise<StepPart>>();
   auto future = promise->future();
-  prepare_step(*context, context->host_of(call), calling_trainer(call, request.trainer), request, rows,
+  prepare_step(*layer, layer->host_of(call), calling_trainer(call, request.trainer), request, rows,
                [promise](rpc::Result<StepPart> part) { promise->complete(std::move(part)); });
   return future;
 }
@@ -198,7 +198,7 @@ rpc::Future<std::uint64_t> OptimizerService::commit(rpc::CallContext& call, std:
                                                     StepDecision decision, Trainer trainer) {
   auto promise = std::make_shared<rpc::Promise<std::uint64_t>>();
   auto future = promise->future();
-  const auto guard = context->host_of(call);
+  const auto guard = layer->host_of(call);
   guard->host().commit(calling_trainer(call, trainer), number, decision,
                        [promise, guard](std::exception_ptr error, ParameterHost::Version version) {
                          if (error != nullptr) return promise->fail(error);
@@ -209,33 +209,33 @@ rpc::Future<std::uint64_t> OptimizerService::commit(rpc::CallContext& call, std:
 
 void OptimizerService::abort(rpc::CallContext& call, std::uint64_t number, Trainer name) {
   const std::string trainer = calling_trainer(call, name);
-  context->local_steps()->abort(trainer, number);
-  context->host_of(call)->host().abort(trainer, number);
+  layer->local_steps()->abort(trainer, number);
+  layer->host_of(call)->host().abort(trainer, number);
 }
 
 void OptimizerService::set_learning_rate(rpc::CallContext& call, double rate,
                                          std::optional<std::string> group) {
-  context->host_of(call)->host().set_learning_rate(rate, group);
+  layer->host_of(call)->host().set_learning_rate(rate, group);
 }
 
 void OptimizerService::set_mode(rpc::CallContext& call, StepMode mode) {
   check(mode);
-  context->host_of(call)->host().set_mode(mode);
+  layer->host_of(call)->host().set_mode(mode);
 }
 
 OptimizerState OptimizerService::save_state(rpc::CallContext& call) {
-  return context->host_of(call)->host().state();
+  return layer->host_of(call)->host().state();
 }
 
 void OptimizerService::load_state(rpc::CallContext& call, OptimizerState state) {
-  context->host_of(call)->host().set_state(state);
+  layer->host_of(call)->host().set_state(state);
 }
 
 namespace {
 
 // The module that the call is about, and its host where an optimizer has stepped it. The call keeps both.
 std::pair<torch::nn::Module*, std::shared_ptr<HostGuard>> module_of(rpc::CallContext& call) {
-  const auto* target = call.slots().find<rref::Context::Target>();
+  const auto* target = call.slots().find<rref::RRefLayer::Target>();
   auto* module = target == nullptr ? nullptr : target->object->as<torch::nn::Module>();
   if (module == nullptr)
     throw rpc::Error(rpc::ErrorKind::invalid_argument, "only a torch::nn::Module can be saved or loaded");
@@ -270,7 +270,7 @@ rpc::Future<tensor::OnStreams<ModuleSnapshot>> OptimizerService::snapshot(
     promise->complete(Taken(take_snapshot(*module, guard)));
     return future;
   }
-  const auto snapshots = context->local_snapshots();
+  const auto snapshots = layer->local_snapshots();
   const LocalSnapshots::Key key{calling_trainer(call), group->number};
   call.on_cancel([snapshots, key] { snapshots->abort(key); });
   try {
@@ -294,7 +294,7 @@ rpc::Future<tensor::OnStreams<ModuleSnapshot>> OptimizerService::snapshot(
 }
 
 void OptimizerService::abort_snapshot(rpc::CallContext& call, std::uint64_t number) {
-  context->local_snapshots()->abort({calling_trainer(call), number});
+  layer->local_snapshots()->abort({calling_trainer(call), number});
 }
 
 std::uint64_t OptimizerService::number(rpc::CallContext& call) {
@@ -312,6 +312,6 @@ void OptimizerService::restore(rpc::CallContext& call, dist_autograd::StateDict 
   guard->host().change([&] { checked.copy(true); }, optimizer ? &*optimizer : nullptr);
 }
 
-HostStats OptimizerService::stats(rpc::CallContext& call) { return context->host_of(call)->host().stats(); }
+HostStats OptimizerService::stats(rpc::CallContext& call) { return layer->host_of(call)->host().stats(); }
 
 }  // namespace weft::dist_optim

@@ -1,5 +1,5 @@
-// OptimizerService: what a DistOptimizer asks of the owners of its parameters. Every call is about an object
-// behind an RRef and takes its turn in the object's queue.
+// OptimizerService: what a DistributedOptimizer asks of the owners of its parameters. Every call is about an
+// object behind an RRef and takes its turn in the object's queue.
 //
 // A step over objects of one owner is one `step` an object: the owner decides it when all have come. One
 // over several owners is `prepare` on every object, then `commit` or `abort` on every object: the trainer
@@ -7,8 +7,8 @@
 #pragma once
 
 #include <weft/dist_autograd/module/remote_module.h>
-#include <weft/dist_optim/context.h>
 #include <weft/dist_optim/local/optimizer_spec.h>
+#include <weft/dist_optim/optimizer_layer.h>
 #include <weft/dist_optim/step_messages.h>
 #include <weft/rpc/tensor/tensor_codec.h>
 
@@ -102,7 +102,7 @@ struct WEFT_EXPORT OptimizerService {
       rpc::Method<"number", &OptimizerService::number>, rpc::Method<"restore", &OptimizerService::restore>,
       rpc::Method<"stats", &OptimizerService::stats>>;
 
-  Context* context = nullptr;  // which the agent keeps as long as its methods
+  OptimizerLayer* layer = nullptr;  // which the agent keeps as long as its methods
 };
 
 }  // namespace weft::dist_optim

@@ -16,13 +16,13 @@ auto ask(const rref::ReferencePtr& module, Given&&... given) {
   using Found = rpc::Peer::FoundMethod<Method>;
   using Value = typename Found::Type::Traits::Result;
   try {
-    const rpc::Peer owner = module->context()->peer(module->owner());
+    const rpc::Peer owner = module->layer()->peer(module->owner());
     rpc::OutgoingCall call = owner.make_call(Found::name, sizeof...(Given));
-    module->context()->target(module, call);
+    module->layer()->target(module, call);
     rpc::Peer::encode<typename Found::Type>(call, std::forward<Given>(given)...);
     return owner.start_typed<Value>(
         std::move(call), [object = module->about()](rpc::Result<rpc::PendingCall::Reply>&& reply) {
-          return rpc::Peer::decode<Value>(rref::Context::explain(std::move(reply), *object), Found::name);
+          return rpc::Peer::decode<Value>(rref::RRefLayer::explain(std::move(reply), *object), Found::name);
         });
   } catch (const rpc::Error& error) {
     return rpc::Future<Value>::made(

@@ -19,7 +19,7 @@ using Objects = std::vector<std::shared_ptr<rref::StoredObject>>;
 rpc::Future<std::shared_ptr<rref::StoredObject>> object_of(const rref::ReferencePtr& reference) {
   auto promise = std::make_shared<rpc::Promise<std::shared_ptr<rref::StoredObject>>>();
   auto future = promise->future();
-  reference->context()->when_alive(
+  reference->layer()->when_alive(
       reference, [promise](rref::StoredObjects::Found object) { promise->complete(std::move(object)); });
   return future;
 }
@@ -42,7 +42,7 @@ rpc::Task<Objects> own_modules(std::vector<rref::ReferencePtr> references) {
 
 using Taken = tensor::OnStreams<OwnerSnapshot>;
 
-rpc::Future<Taken> take_all(Context& context, const Objects& objects) {
+rpc::Future<Taken> take_all(OptimizerLayer& layer, const Objects& objects) {
   if (objects.empty()) return rpc::Future<Taken>::made(Taken(OwnerSnapshot{}));
   struct Taking {
     OwnerSnapshot snapshot;
@@ -53,7 +53,7 @@ rpc::Future<Taken> take_all(Context& context, const Objects& objects) {
   auto taking = std::make_shared<Taking>();
   taking->snapshot.modules.resize(objects.size());
   auto future = taking->promise.future();
-  const LocalSnapshots::Key key{trainer_of(context.core()->id().incarnation), context.next_step()};
+  const LocalSnapshots::Key key{trainer_of(layer.core()->id().incarnation), layer.next_step()};
   for (std::size_t i = 0; i < objects.size(); ++i) {
     LocalSnapshots::Object part;
     part.guard = std::dynamic_pointer_cast<HostGuard>(objects[i]->guard());
@@ -67,14 +67,14 @@ rpc::Future<Taken> take_all(Context& context, const Objects& objects) {
         if (error != nullptr) return taking->promise.fail(error);
         taking->promise.complete(std::move(*taking->taken));
       };
-    context.local_snapshots()->arrive(key, objects.size(), std::move(part));
+    layer.local_snapshots()->arrive(key, objects.size(), std::move(part));
   }
   return future;
 }
 
-rpc::Task<Taken> take(std::shared_ptr<Context> context, std::vector<rref::ReferencePtr> references) {
+rpc::Task<Taken> take(std::shared_ptr<OptimizerLayer> layer, std::vector<rref::ReferencePtr> references) {
   const Objects objects = co_await own_modules(std::move(references));
-  co_return co_await take_all(*context, objects);
+  co_return co_await take_all(*layer, objects);
 }
 
 struct Restoring {
@@ -92,7 +92,7 @@ void restore_all(std::span<Restoring> modules) {
   });
 }
 
-void restore_now(Context& context, const Objects& objects, OwnerSnapshot snapshot) {
+void restore_now(OptimizerLayer& layer, const Objects& objects, OwnerSnapshot snapshot) {
   if (objects.size() != snapshot.modules.size())
     throw rpc::Error(rpc::ErrorKind::invalid_argument,
                      "restore: the snapshot is that of " + std::to_string(snapshot.modules.size()) +
@@ -101,7 +101,7 @@ void restore_now(Context& context, const Objects& objects, OwnerSnapshot snapsho
   std::vector<Restoring> modules;
   for (std::size_t i = 0; i < objects.size(); ++i) {
     ModuleSnapshot& from = snapshot.modules[i];
-    Restoring one{context.host_of(*objects[i]),
+    Restoring one{layer.host_of(*objects[i]),
                   dist_autograd::check_state(*objects[i]->as<torch::nn::Module>(), from.module, true),
                   {from.version, std::move(from.spec), std::move(from.optimizer)}};
     for (auto& [to, value] : one.values.copies)
@@ -113,22 +113,22 @@ void restore_now(Context& context, const Objects& objects, OwnerSnapshot snapsho
   restore_all(modules);
 }
 
-rpc::Task<void> restore(std::shared_ptr<Context> context, std::vector<rref::ReferencePtr> references,
+rpc::Task<void> restore(std::shared_ptr<OptimizerLayer> layer, std::vector<rref::ReferencePtr> references,
                         OwnerSnapshot snapshot) {
   const Objects objects = co_await own_modules(std::move(references));
-  restore_now(*context, objects, std::move(snapshot));
+  restore_now(*layer, objects, std::move(snapshot));
 }
 
 }  // namespace
 
 rpc::Future<tensor::OnStreams<OwnerSnapshot>> take_owner_snapshot(rpc::Agent& agent,
                                                                   std::vector<rref::ReferencePtr> modules) {
-  return take(Context::of(*agent.core()), std::move(modules)).start(agent.core()->handlers());
+  return take(OptimizerLayer::of(*agent.core()), std::move(modules)).start(agent.core()->handlers());
 }
 
 rpc::Future<void> restore_owner_snapshot(rpc::Agent& agent, std::vector<rref::ReferencePtr> modules,
                                          OwnerSnapshot snapshot) {
-  return restore(Context::of(*agent.core()), std::move(modules), std::move(snapshot))
+  return restore(OptimizerLayer::of(*agent.core()), std::move(modules), std::move(snapshot))
       .start(agent.core()->handlers());
 }
 

@@ -8,7 +8,8 @@
 // argument or a result of any method. It holds each module's parameters and buffers, its optimizer's options
 // and state, and its version. Training goes on from it bit for bit as without the interruption.
 //
-// DistOptimizer::snapshot() asks for the same from afar, for one handle's optimizer and without versions.
+// DistributedOptimizer::snapshot() asks for the same from afar, for one handle's optimizer and without
+// versions.
 //
 // Thread-safe. Errors come with the future: `invalid_argument` for a reference to an object of another agent,
 // or to no module.

@@ -55,7 +55,7 @@ PassAdmission::Objects PassAdmission::closure(Objects objects) const {
 
 // The admissions of a pass, which end with it.
 std::shared_ptr<PassAdmission::Admitted> PassAdmission::admitted(const dist_autograd::PassId& pass) {
-  const auto state = dist_autograd::Context::of(*core_)->find_if_known(pass);
+  const auto state = dist_autograd::AutogradLayer::of(*core_)->find_if_known(pass);
   if (state == nullptr)
     throw rpc::Error(rpc::ErrorKind::failed_precondition,
                      to_string(pass) + " cannot read any more: it has failed or was released");

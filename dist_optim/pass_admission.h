@@ -1,14 +1,14 @@
 // PassAdmission: admits the passes of this agent, a trainer, to all the objects of a handle.
 //
-// Under stale(k) an object may have a pass wait until passes of other trainers end. A pass that waits at one
-// object while it is admitted to another could be part of a circle of waiting passes. So the objects of a
-// handle with several of them ask the trainer: before a pass first reads one of them, and before its step,
-// the trainer has the pass admitted to all objects of the handle, one after the other, in an order that is
-// the same for all trainers (the owner's incarnation, then the object's number there). A pass that waits then
-// waits for passes that wait, if at all, at a later object: there is no circle (Havender 1968). Handles that
-// share an object count as one.
+// Under bounded_staleness(k) an object may have a pass wait until passes of other trainers end. A pass that
+// waits at one object while it is admitted to another could be part of a circle of waiting passes. So the
+// objects of a handle with several of them ask the trainer: before a pass first reads one of them, and before
+// its step, the trainer has the pass admitted to all objects of the handle, one after the other, in an order
+// that is the same for all trainers (the owner's incarnation, then the object's number there). A pass that
+// waits then waits for passes that wait, if at all, at a later object: there is no circle (Havender 1968).
+// Handles that share an object count as one.
 //
-// Owner: the agent's dist_optim::Context. Thread-safe.
+// Owner: the agent's dist_optim::OptimizerLayer. Thread-safe.
 #pragma once
 
 #include <weft/dist_autograd/pass.h>

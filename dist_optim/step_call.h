@@ -1,4 +1,4 @@
-// StepCall: one step of a DistOptimizer, from the trainer's side.
+// StepCall: one step of a DistributedOptimizer, from the trainer's side.
 //
 // Objects of one owner: one call each, the owner decides (LocalSteps). Of several owners: a two-phase commit
 // (Gray 1978) with the trainer as coordinator: all prepare, and only when all are prepared they are told to

@@ -1,8 +1,9 @@
 // StepError: a step that did not happen everywhere, and where it did. Thread-safety: a value.
 //
-// Its kind is that of the first failure. Objects are numbered in the order of the DistOptimizer's modules.
-// With stepped() and unknown() empty, nothing has changed anywhere and the passes may step again; else the
-// modules' parameters are those of different steps, and training goes on from a checkpoint or as it is.
+// Its kind is that of the first failure. Objects are numbered in the order of the DistributedOptimizer's
+// modules. With stepped() and unknown() empty, nothing has changed anywhere and the passes may step again;
+// else the modules' parameters are those of different steps, and training goes on from a checkpoint or as it
+// is.
 #pragma once
 
 #include <weft/rpc/core/error.h>

@@ -35,9 +35,9 @@ std::string joined(const std::vector<std::string>& addresses) {
 
 }  // namespace
 
-std::shared_ptr<Carried> Carried::of(rpc::OutgoingMessage& message, const std::shared_ptr<Context>& context) {
+std::shared_ptr<Carried> Carried::of(rpc::OutgoingMessage& message, const std::shared_ptr<RRefLayer>& layer) {
   if (auto carried = message.slots().share<Carried>()) return carried;
-  auto carried = std::make_shared<Carried>(context);
+  auto carried = std::make_shared<Carried>(layer);
   carried->reply_ = message.is_reply();
   message.set_resumable();  // the tables would have to settle what a lost message handed over
   message.slots().put(carried);
@@ -59,11 +59,11 @@ void Carried::set_target(const ReferencePtr& reference) {
   }
   std::exception_ptr fault;
   {
-    std::lock_guard lock(context_->mutex_);
-    if (context_->used_.begin_request(*reference->fork()) == protocol::Fault::none) {
-      section_.target = context_->used_.describe(*reference->fork());
+    std::lock_guard lock(layer_->mutex_);
+    if (layer_->used_.begin_request(*reference->fork()) == protocol::Fault::none) {
+      section_.target = layer_->used_.describe(*reference->fork());
     } else {
-      fault = context_->fault_of(*reference);
+      fault = layer_->fault_of(*reference);
     }
   }
   if (fault != nullptr) std::rethrow_exception(fault);
@@ -86,25 +86,25 @@ std::uint64_t Carried::add(rpc::OutgoingMessage& message, const ReferencePtr& re
         "an RRef is handed to a known life of a peer: await peer.ready() first, or wait_for() the job");
   message.bind_destination();
   std::uint64_t transit = 0;
-  auto handover = context_->act([&](protocol::Actions& out) -> rpc::Result<protocol::Handover> {
-    if (*destination == context_->self_) {
+  auto handover = layer_->act([&](protocol::Actions& out) -> rpc::Result<protocol::Handover> {
+    if (*destination == layer_->self_) {
       // Within this agent nothing changes hands: the message names the reference, the receiver shares it.
-      transit = ++context_->next_transit_;
-      context_->transit_[transit] = reference;
+      transit = ++layer_->next_transit_;
+      layer_->transit_[transit] = reference;
       return protocol::Handover{reference->id(), {}, reference->owner(), {}, true};
     }
-    if (!context_->gone_.contains(destination->incarnation)) {
+    if (!layer_->gone_.contains(destination->incarnation)) {
       if (!reference->is_owner()) {
-        if (const auto child = context_->used_.hand_over(*reference->fork(), *destination)) return *child;
-        return context_->fault_of(*reference);
+        if (const auto child = layer_->used_.hand_over(*reference->fork(), *destination)) return *child;
+        return layer_->fault_of(*reference);
       }
-      if (const auto lent = context_->owned_.lend(reference->id(), *destination, out)) return *lent;
+      if (const auto lent = layer_->owned_.lend(reference->id(), *destination, out)) return *lent;
     }
     return std::make_exception_ptr(rpc::Error(rpc::ErrorKind::peer_lost, to_string(*destination) + " is gone",
                                               rpc::Execution::not_sent));
   });
   section_.carried.push_back(std::move(handover).get());
-  section_.owner_addresses.push_back(joined(context_->addresses_of(reference->owner())));
+  section_.owner_addresses.push_back(joined(layer_->addresses_of(reference->owner())));
   section_.local.push_back(transit);
   references_.push_back(reference);
   return section_.carried.size() - 1;
@@ -112,7 +112,7 @@ std::uint64_t Carried::add(rpc::OutgoingMessage& message, const ReferencePtr& re
 
 void Carried::seal(rpc::OutgoingMessage& message) {
   const auto receiver = message.only_destination();
-  section_.write(message.section(section_key, true), context_->self_,
+  section_.write(message.section(section_key, true), layer_->self_,
                  receiver != nullptr ? std::optional(*receiver) : std::nullopt);
   notification_ = message.is_notification();
   sealed_ = true;
@@ -125,27 +125,27 @@ void Carried::ended(const std::exception_ptr& error) {
   std::vector<ReferencePtr> unclaimed;                       // like `made`, let go of outside the mutex
   const ReferencePtr made = result_.lock();
   bool never_began = false;  // a creation on this agent itself, which nobody else ends then
-  context_->act([&](protocol::Actions& out) {
-    if (context_->ended_) return;
+  layer_->act([&](protocol::Actions& out) {
+    if (layer_->ended_) return;
     for (std::size_t i = 0; i < section_.carried.size() && !undecided; ++i) {
       const protocol::Handover& handover = section_.carried[i];
       if (section_.local[i] != 0) {
-        if (auto node = context_->transit_.extract(section_.local[i]))
+        if (auto node = layer_->transit_.extract(section_.local[i]))
           unclaimed.push_back(std::move(node.mapped()));
       } else if (references_[i]->is_owner()) {
-        context_->owned_.lend_ended(handover, outcome, out);
+        layer_->owned_.lend_ended(handover, outcome, out);
       } else {
-        context_->used_.hand_over_ended(handover.fork, outcome, out);
+        layer_->used_.hand_over_ended(handover.fork, outcome, out);
       }
     }
-    never_began = outcome == Outcome::not_sent && section_.result &&
-                  context_->unbegun_.erase(section_.result->rref) != 0;
+    never_began =
+        outcome == Outcome::not_sent && section_.result && layer_->unbegun_.erase(section_.result->rref) != 0;
     if (made != nullptr && is_remote(error)) made->about()->refusal = error;
-    if (section_.result && section_.result->owner != context_->self_)
-      context_->used_.create_ended(section_.result->fork, outcome, out);
-    if (target_fork_) context_->used_.end_request(*target_fork_, out);
+    if (section_.result && section_.result->owner != layer_->self_)
+      layer_->used_.create_ended(section_.result->fork, outcome, out);
+    if (target_fork_) layer_->used_.end_request(*target_fork_, out);
   });
-  if (never_began) context_->finish_creation(section_.result->rref, error);
+  if (never_began) layer_->finish_creation(section_.result->rref, error);
   own_target_ = nullptr;
   references_.clear();
 }

@@ -8,14 +8,14 @@
 #pragma once
 
 #include <weft/rpc/agent/call_part.h>
-#include <weft/rref/context.h>
+#include <weft/rref/rref_layer.h>
 
 namespace weft::rref {
 
 class Carried final : public rpc::CallPart {
  public:
-  static std::shared_ptr<Carried> of(rpc::OutgoingMessage& message, const std::shared_ptr<Context>& context);
-  explicit Carried(std::shared_ptr<Context> context) : context_(std::move(context)) {}
+  static std::shared_ptr<Carried> of(rpc::OutgoingMessage& message, const std::shared_ptr<RRefLayer>& layer);
+  explicit Carried(std::shared_ptr<RRefLayer> layer) : layer_(std::move(layer)) {}
   ~Carried() override;
 
   void set_target(const ReferencePtr& reference);
@@ -27,7 +27,7 @@ class Carried final : public rpc::CallPart {
   void ended(const std::exception_ptr& error) override;
 
  private:
-  const std::shared_ptr<Context> context_;
+  const std::shared_ptr<RRefLayer> layer_;
   RRefSection section_;
   ReferencePtr own_target_;            // where this agent owns it
   std::optional<ForkId> target_fork_;  // where another does: the request holds the fork, not a handle

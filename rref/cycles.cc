@@ -118,7 +118,7 @@ struct Asked {
 };
 
 struct Asking {
-  std::shared_ptr<Context> context;
+  std::shared_ptr<RRefLayer> layer;
   std::vector<Asked> objects;
   std::atomic<std::size_t> open{1};
   rpc::Promise<Holdings> promise;
@@ -128,7 +128,7 @@ struct Asking {
     std::map<RRefId, std::size_t> place;
     for (std::size_t i = 0; i < objects.size(); ++i)
       for (const RRefId& id : objects[i].answer.ids) place[id] = i;
-    for (const auto& live : context->live_objects()) {
+    for (const auto& live : layer->live_objects()) {
       const auto found = place.find(live.id);
       if (found == place.end()) continue;
       HoldingObject& answer = objects[found->second].answer;
@@ -137,7 +137,7 @@ struct Asking {
       answer.holds += live.holds;
       for (const auto& [fork, user] : live.forks) answer.forks.push_back(fork);
     }
-    Holdings holdings{context->core()->id().name, {}};
+    Holdings holdings{layer->core()->id().name, {}};
     for (Asked& asked : objects) holdings.objects.push_back(std::move(asked.answer));
     objects.clear();
     promise.complete(std::move(holdings));
@@ -155,17 +155,17 @@ void ask(Asked& asked) {
     asked.answer.held.push_back({reference->id(), reference->fork(), reference.use_count() != copies + 1});
 }
 
-rpc::Future<Holdings> holdings_of(const std::shared_ptr<Context>& context) {
+rpc::Future<Holdings> holdings_of(const std::shared_ptr<RRefLayer>& layer) {
   auto asking = std::make_shared<Asking>();
-  asking->context = context;
+  asking->layer = layer;
   auto future = asking->promise.future();
   std::map<StoredObject*, std::size_t> place;
-  for (const auto& [id, object] : context->stored_objects()) {
+  for (const auto& [id, object] : layer->stored_objects()) {
     const auto [found, fresh] = place.try_emplace(object.get(), asking->objects.size());
     if (fresh) asking->objects.push_back({{}, object, object->as<Holder>()});
     asking->objects[found->second].answer.ids.push_back(id);
   }
-  for (const auto& object : context->named_objects())
+  for (const auto& object : layer->named_objects())
     if (const auto found = place.find(object.get()); found != place.end())
       asking->objects[found->second].answer.named = true;
   const std::size_t objects = asking->objects.size();
@@ -187,10 +187,10 @@ rpc::Future<Holdings> holdings_of(const std::shared_ptr<Context>& context) {
 }
 
 struct HoldingsService {
-  rpc::Future<Holdings> holdings() { return holdings_of(context); }
+  rpc::Future<Holdings> holdings() { return holdings_of(layer); }
   using Service =
       rpc::Service<"weft.rref", rpc::Method<"holdings", &HoldingsService::holdings, rpc::idempotent>>;
-  std::shared_ptr<Context> context;
+  std::shared_ptr<RRefLayer> layer;
 };
 
 }  // namespace
@@ -233,9 +233,9 @@ rpc::Future<std::vector<Cycle>> find_cycles(const std::vector<rpc::Peer>& agents
       });
 }
 
-void serve_holdings(rpc::AgentCore& core, const std::shared_ptr<Context>& context) {
+void serve_holdings(rpc::AgentCore& core, const std::shared_ptr<RRefLayer>& layer) {
   auto service = std::make_shared<HoldingsService>();
-  service->context = context;
+  service->layer = layer;
   rpc::detail::serve_object(core, service);
 }
 

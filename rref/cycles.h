@@ -100,6 +100,6 @@ WEFT_EXPORT rpc::Future<Holdings> holdings(const rpc::Peer& owner);
 WEFT_EXPORT rpc::Future<std::vector<Cycle>> find_cycles(const std::vector<rpc::Peer>& agents);
 
 // Called by the layer.
-WEFT_EXPORT void serve_holdings(rpc::AgentCore& core, const std::shared_ptr<Context>& context);
+WEFT_EXPORT void serve_holdings(rpc::AgentCore& core, const std::shared_ptr<RRefLayer>& layer);
 
 }  // namespace weft::rref

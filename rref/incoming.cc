@@ -1,6 +1,6 @@
-// The receiving side of calls that carry references, create objects or run on them (Context as CallHook).
-#include <weft/rref/context.h>
+// The receiving side of calls that carry references, create objects or run on them (RRefLayer as CallHook).
 #include <weft/rref/rref.h>
+#include <weft/rref/rref_layer.h>
 
 #include <weft/rpc/transport/address.h>
 #include <weft/rpc/wire/render.h>
@@ -13,25 +13,25 @@ namespace weft::rref {
 // once.
 class CreationSink final : public rpc::ResultSink {
  public:
-  CreationSink(std::shared_ptr<Context> context, const RRefId& id) : context_(std::move(context)), id_(id) {}
+  CreationSink(std::shared_ptr<RRefLayer> layer, const RRefId& id) : layer_(std::move(layer)), id_(id) {}
 
   // It creates the object of a name, which others may wait for. Before the call runs.
   void take_name(std::string name) { name_ = std::move(name); }
   void finish(StoredObjects::Found object) {
     if (finished_.exchange(true)) return;
-    context_->finish_creation(id_, object);
-    if (name_) context_->named_.finish(*name_, std::move(object));
+    layer_->finish_creation(id_, object);
+    if (name_) layer_->named_.finish(*name_, std::move(object));
   }
 
   void keep(rpc::KeptValue value) override {
-    auto object = std::make_shared<StoredObject>(std::move(value), context_->handler_threads());
-    context_->sizes_.measure(*object);
+    auto object = std::make_shared<StoredObject>(std::move(value), layer_->handler_threads());
+    layer_->sizes_.measure(*object);
     finish(std::move(object));
   }
   void failed(std::exception_ptr error) override { finish(std::move(error)); }
 
  private:
-  const std::shared_ptr<Context> context_;
+  const std::shared_ptr<RRefLayer> layer_;
   const RRefId id_;
   std::optional<std::string> name_;
   std::atomic<bool> finished_{false};
@@ -121,7 +121,7 @@ std::optional<std::uint64_t> stand_in(const std::string& declared, const rpc::Va
 
 }  // namespace
 
-void Context::incoming(std::shared_ptr<rpc::IncomingCall> call, rpc::Job next) {
+void RRefLayer::incoming(std::shared_ptr<rpc::IncomingCall> call, rpc::Job next) {
   const auto value = call->message().section(section_key);
   if (!value) return next();
   const RRefSection section = RRefSection::read(*value, call->peer().id, self_);
@@ -156,7 +156,7 @@ void Context::incoming(std::shared_ptr<rpc::IncomingCall> call, rpc::Job next) {
   gate->arrive(nullptr);
 }
 
-void Context::replied(rpc::IncomingMessage& message, const rpc::AgentId& from) {
+void RRefLayer::replied(rpc::IncomingMessage& message, const rpc::AgentId& from) {
   const auto value = message.section(section_key);
   if (!value) return;
   Received received;
@@ -170,7 +170,7 @@ void Context::replied(rpc::IncomingMessage& message, const rpc::AgentId& from) {
 
 // --- References ---
 
-Context::Received Context::receive(const RRefSection& section, const rpc::AgentId& from) {
+RRefLayer::Received RRefLayer::receive(const RRefSection& section, const rpc::AgentId& from) {
   Received received;
   const auto refuse = [&](std::exception_ptr why) {
     if (received.failed == nullptr) received.failed = std::move(why);
@@ -212,8 +212,9 @@ Context::Received Context::receive(const RRefSection& section, const rpc::AgentI
 
 // --- The object that the call runs on ---
 
-void Context::resolve_target(const protocol::Handover& target, const std::shared_ptr<rpc::IncomingCall>& call,
-                             const std::shared_ptr<Gate>& gate) {
+void RRefLayer::resolve_target(const protocol::Handover& target,
+                               const std::shared_ptr<rpc::IncomingCall>& call,
+                               const std::shared_ptr<Gate>& gate) {
   const RRefId id = target.rref;
   const rpc::AgentId& from = call->peer().id;
   std::string failure;
@@ -255,7 +256,7 @@ void Context::resolve_target(const protocol::Handover& target, const std::shared
 // --- Arguments ---
 
 // Every argument that is an RRef where its method declares a value is replaced by that value.
-void Context::fetch_arguments(const std::shared_ptr<rpc::IncomingCall>& call, rpc::Job next) {
+void RRefLayer::fetch_arguments(const std::shared_ptr<rpc::IncomingCall>& call, rpc::Job next) {
   auto gate = std::make_shared<Gate>(call, std::move(next));
   const auto& parameters = call->entry().parameters;
   for (std::size_t i = 0; i < call->argument_count() && i < parameters.size(); ++i) {
@@ -282,8 +283,8 @@ void Context::fetch_arguments(const std::shared_ptr<rpc::IncomingCall>& call, rp
   gate->arrive(nullptr);
 }
 
-void Context::begin(const std::shared_ptr<rpc::IncomingCall>& call, std::shared_ptr<CreationSink> creation,
-                    const std::optional<std::string>& name, rpc::Job next) {
+void RRefLayer::begin(const std::shared_ptr<rpc::IncomingCall>& call, std::shared_ptr<CreationSink> creation,
+                      const std::optional<std::string>& name, rpc::Job next) {
   // A guard is looked for in the object's turn: one that an earlier call attached then is there.
   if (const auto* target = call->slots().find<Target>())
     call->set_admission([call = call.get(), object = target->object](rpc::Job proceed) {
@@ -305,7 +306,8 @@ void Context::begin(const std::shared_ptr<rpc::IncomingCall>& call, std::shared_
 
 // --- Creation ---
 
-std::shared_ptr<CreationSink> Context::accept_creation(const RRefSection& section, rpc::IncomingCall& call) {
+std::shared_ptr<CreationSink> RRefLayer::accept_creation(const RRefSection& section,
+                                                         rpc::IncomingCall& call) {
   const rpc::AgentId& from = call.peer().id;
   const RRefId id = section.result->rref;
   std::exception_ptr refused;
@@ -335,7 +337,7 @@ std::shared_ptr<CreationSink> Context::accept_creation(const RRefSection& sectio
   return creation;
 }
 
-void Context::finish_creation(const RRefId& id, StoredObjects::Found object) {
+void RRefLayer::finish_creation(const RRefId& id, StoredObjects::Found object) {
   std::optional<std::string> failure;
   if (!object.ok()) {
     failure = core_->text_of(object.error());

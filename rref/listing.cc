@@ -1,6 +1,6 @@
 #include <weft/rref/listing.h>
 
-#include <weft/rref/context.h>
+#include <weft/rref/rref_layer.h>
 
 #include <algorithm>
 
@@ -43,11 +43,11 @@ ReferenceStats count(const std::vector<protocol::LiveObject>& objects,
   return stats;
 }
 
-ReferenceListing listing_of(const Context& context, std::uint64_t most) {
-  auto objects = context.live_objects();
+ReferenceListing listing_of(const RRefLayer& layer, std::uint64_t most) {
+  auto objects = layer.live_objects();
   ReferenceListing listing;
-  listing.agent = context.core()->id().name;
-  listing.stats = count(objects, context.live_forks());
+  listing.agent = layer.core()->id().name;
+  listing.stats = count(objects, layer.live_forks());
   std::stable_sort(objects.begin(), objects.end(),
                    [](const auto& a, const auto& b) { return a.info.made < b.info.made; });
   if (objects.size() > most) {
@@ -55,8 +55,8 @@ ReferenceListing listing_of(const Context& context, std::uint64_t most) {
     objects.resize(most);
   }
   std::map<RRefId, std::optional<std::uint64_t>> bytes;
-  for (const auto& [id, stored] : context.stored_objects()) bytes[id] = stored->bytes();
-  const auto now = context.now();
+  for (const auto& [id, stored] : layer.stored_objects()) bytes[id] = stored->bytes();
+  const auto now = layer.now();
   for (const auto& object : objects) {
     ObjectListing& line = listing.objects.emplace_back();
     line.id = to_string(object.id);
@@ -76,30 +76,30 @@ ReferenceListing listing_of(const Context& context, std::uint64_t most) {
 
 struct ListingService {
   ReferenceListing list(std::optional<std::uint64_t> most) {
-    return listing_of(*context, most.value_or(all_objects));
+    return listing_of(*layer, most.value_or(all_objects));
   }
   using Service =
       rpc::Service<"weft.rref",
                    rpc::Method<"list", &ListingService::list, rpc::idempotent, rpc::non_blocking>>;
-  std::shared_ptr<Context> context;
+  std::shared_ptr<RRefLayer> layer;
 };
 
 }  // namespace
 
 ReferenceStats stats(const rpc::Agent& agent) {
-  const auto context = Context::of(*agent.core());
-  return count(context->live_objects(), context->live_forks());
+  const auto layer = RRefLayer::of(*agent.core());
+  return count(layer->live_objects(), layer->live_forks());
 }
 
 ReferenceListing list(const rpc::Agent& agent, std::uint64_t most) {
-  return listing_of(*Context::of(*agent.core()), most);
+  return listing_of(*RRefLayer::of(*agent.core()), most);
 }
 
 rpc::Future<ReferenceListing> list(const rpc::Peer& peer, std::uint64_t most) {
   return peer.call<&ListingService::list>(std::optional(most));
 }
 
-void Context::figures(rpc::LayerFigures& to) const {
+void RRefLayer::figures(rpc::LayerFigures& to) const {
   const ReferenceStats stats = count(live_objects(), live_forks());
   to["rref.objects"] = stats.objects;
   to["rref.creating"] = stats.creating;
@@ -111,9 +111,9 @@ void Context::figures(rpc::LayerFigures& to) const {
   to["rref.children"] = stats.children;
 }
 
-void serve_listing(rpc::AgentCore& core, const std::shared_ptr<Context>& context) {
+void serve_listing(rpc::AgentCore& core, const std::shared_ptr<RRefLayer>& layer) {
   auto service = std::make_shared<ListingService>();
-  service->context = context;
+  service->layer = layer;
   rpc::detail::serve_object(core, service);
 }
 

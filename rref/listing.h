@@ -15,7 +15,7 @@
 
 namespace weft::rref {
 
-class Context;
+class RRefLayer;
 
 struct ReferenceStats {
   std::uint64_t objects = 0;     // that live here
@@ -58,6 +58,6 @@ WEFT_EXPORT ReferenceListing list(const rpc::Agent& agent, std::uint64_t most = 
 WEFT_EXPORT rpc::Future<ReferenceListing> list(const rpc::Peer& peer, std::uint64_t most = all_objects);
 
 // Called by the layer.
-WEFT_EXPORT void serve_listing(rpc::AgentCore& core, const std::shared_ptr<Context>& context);
+WEFT_EXPORT void serve_listing(rpc::AgentCore& core, const std::shared_ptr<RRefLayer>& layer);
 
 }  // namespace weft::rref

@@ -2,7 +2,7 @@
 // ends.
 //
 // The first who asks for a name creates the object; those who come meanwhile wait for it, those who come
-// later get it. A creation that fails leaves the name free for the next. Owned by the Context. Thread-safe:
+// later get it. A creation that fails leaves the name free for the next. Owned by the RRefLayer. Thread-safe:
 // it calls and destroys nothing under its lock.
 #pragma once
 

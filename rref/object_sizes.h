@@ -2,7 +2,7 @@
 //
 // A type that derives from Sized is asked whenever it is listed. Of others a layer that knows the type tells
 // the size once, when the object is made and nobody else has it yet. Who knows a type is remembered, so that
-// an object of a type that nobody knows costs one look-up. Owned by the Context. Thread-safe.
+// an object of a type that nobody knows costs one look-up. Owned by the RRefLayer. Thread-safe.
 #pragma once
 
 #include <weft/rref/stored_object.h>

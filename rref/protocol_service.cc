@@ -8,10 +8,10 @@ namespace weft::rref {
 namespace {
 
 constexpr auto retry_after = std::chrono::milliseconds{100};
-constexpr std::size_t most_deletes = 512;  // of one message
+constexpr std::size_t max_deletes = 512;  // of one message
 
-// The error, where it means that nothing will reach that life of the peer. One that is shutting down is still
-// there: its connection's end will be seen.
+// The error, where it means that nothing will reach that incarnation of the peer. One that is shutting down
+// is still there: its connection's end will be seen.
 std::optional<rpc::Error> gone_with(const std::exception_ptr& error) {
   try {
     std::rethrow_exception(error);
@@ -63,7 +63,7 @@ rpc::MethodEntry object_method(std::string_view name,
   entry.result = "any";
   entry.idempotent = true;
   entry.run = [answer = std::move(answer)](std::shared_ptr<rpc::IncomingCall> call) {
-    const auto* target = call->slots().find<Context::Target>();
+    const auto* target = call->slots().find<RRefLayer::Target>();
     if (target == nullptr)
       return call->fail(std::make_exception_ptr(
           rpc::Error(rpc::ErrorKind::invalid_argument, "a request without an object")));
@@ -76,7 +76,7 @@ rpc::MethodEntry object_method(std::string_view name,
 }  // namespace
 
 // Whether what was to reach `to` never will.
-bool Context::found_gone(const rpc::AgentId& to, const std::exception_ptr& error) {
+bool RRefLayer::found_gone(const rpc::AgentId& to, const std::exception_ptr& error) {
   const auto gone = gone_with(error);
   if (!gone || core_->expects(to)) return false;  // one of several connections may be what was lost
   peer_gone(to, *gone);
@@ -84,7 +84,7 @@ bool Context::found_gone(const rpc::AgentId& to, const std::exception_ptr& error
 }
 
 template <class Message>
-void Context::send(rpc::AgentId to, Message message) {
+void RRefLayer::send(rpc::AgentId to, Message message) {
   if (core_->ended()) return;
   auto weak = weak_from_this();
   peer(to).call<MethodOf<Message>::target>(message).then([weak, to, message](auto&& answer) {
@@ -109,7 +109,7 @@ void Context::send(rpc::AgentId to, Message message) {
 }
 
 // Who lets go of many references does so at once, a container's say: those to one owner go together.
-void Context::send(rpc::AgentId to, protocol::ForkDelete message) {
+void RRefLayer::send(rpc::AgentId to, protocol::ForkDelete message) {
   {
     std::lock_guard lock(deletes_mutex_);
     auto& gathered = deletes_[to];
@@ -122,16 +122,16 @@ void Context::send(rpc::AgentId to, protocol::ForkDelete message) {
   });
 }
 
-void Context::send_deletes(const rpc::AgentId& to) {
+void RRefLayer::send_deletes(const rpc::AgentId& to) {
   std::vector<protocol::ForkDelete> all;
   {
     std::lock_guard lock(deletes_mutex_);
     if (auto node = deletes_.extract(to)) all = std::move(node.mapped());
   }
-  for (std::size_t begin = 0; begin < all.size() && !core_->ended(); begin += most_deletes) {
+  for (std::size_t begin = 0; begin < all.size() && !core_->ended(); begin += max_deletes) {
     const auto first = all.begin() + static_cast<std::ptrdiff_t>(begin);
     std::vector<protocol::ForkDelete> some(
-        first, first + static_cast<std::ptrdiff_t>(std::min(most_deletes, all.size() - begin)));
+        first, first + static_cast<std::ptrdiff_t>(std::min(max_deletes, all.size() - begin)));
     peer(to).call<&ProtocolService::fork_deletes>(some).then(
         [weak = weak_from_this(), to, some](rpc::Result<std::vector<protocol::Standing>>&& answer) {
           const auto self = weak.lock();
@@ -152,7 +152,7 @@ void Context::send_deletes(const rpc::AgentId& to) {
   }
 }
 
-void Context::tell_taken_for_gone(const rpc::AgentId& to) {
+void RRefLayer::tell_taken_for_gone(const rpc::AgentId& to) {
   if (core_->ended()) return;
   peer(to).call<&ProtocolService::taken_for_gone>().then(
       [weak = weak_from_this(), to](rpc::Result<void>&& answer) {
@@ -165,7 +165,7 @@ void Context::tell_taken_for_gone(const rpc::AgentId& to) {
       });
 }
 
-void Context::later(rpc::Job job) {
+void RRefLayer::later(rpc::Job job) {
   if (core_->ended()) return;
   auto loop = core_->pick_loop();
   loop->post(
@@ -174,13 +174,13 @@ void Context::later(rpc::Job job) {
 
 // A connection whose end will be seen. An agent that cannot be found may still come by itself, but not for
 // ever.
-void Context::watch(const rpc::AgentId& agent, rpc::Clock::time_point patience) {
+void RRefLayer::watch(const rpc::AgentId& agent, rpc::Clock::time_point timeout) {
   if (core_->ended() || agent == self_) return;
   const rpc::Peer to = peer(agent);
   rpc::OutgoingCall ping = to.make_call(rpc::ping_method, 0);
   ping.begin();
   ping.end();
-  to.start(std::move(ping), [weak = weak_from_this(), agent, patience](rpc::Result<Reply> answer) {
+  to.start(std::move(ping), [weak = weak_from_this(), agent, timeout](rpc::Result<Reply> answer) {
     const auto self = weak.lock();
     if (self == nullptr || answer.ok()) return;
     try {
@@ -189,60 +189,58 @@ void Context::watch(const rpc::AgentId& agent, rpc::Clock::time_point patience) 
       // It is there, whatever it says.
     } catch (const rpc::Error& error) {
       if (self->core_->expects(agent)) return;  // another connection's end will be seen, or its absence
-      if (error.kind() == rpc::ErrorKind::peer_lost || self->now() >= patience)
+      if (error.kind() == rpc::ErrorKind::peer_lost || self->now() >= timeout)
         return self->peer_gone(agent, error);
-      self->later([weak, agent, patience] {
-        if (const auto again = weak.lock()) again->watch(agent, patience);
+      self->later([weak, agent, timeout] {
+        if (const auto again = weak.lock()) again->watch(agent, timeout);
       });
     }
   });
 }
 
-template void Context::send(rpc::AgentId, protocol::ForkAdd);
-template void Context::send(rpc::AgentId, protocol::ForkFence);
-template void Context::send(rpc::AgentId, protocol::ForkProbe);
-template void Context::send(rpc::AgentId, protocol::ChildSettled);
-template void Context::send(rpc::AgentId, protocol::CreationFailed);
+template void RRefLayer::send(rpc::AgentId, protocol::ForkAdd);
+template void RRefLayer::send(rpc::AgentId, protocol::ForkFence);
+template void RRefLayer::send(rpc::AgentId, protocol::ForkProbe);
+template void RRefLayer::send(rpc::AgentId, protocol::ChildSettled);
+template void RRefLayer::send(rpc::AgentId, protocol::CreationFailed);
 
 protocol::Standing ProtocolService::fork_add(rpc::CallContext& call, protocol::ForkAdd message) {
-  return context->act(
-      [&](protocol::Actions& out) { return context->owned_.on_fork_add(call.peer().id, message, out); });
+  return layer->act(
+      [&](protocol::Actions& out) { return layer->owned_.on_fork_add(call.peer().id, message, out); });
 }
 std::vector<protocol::Standing> ProtocolService::fork_deletes(rpc::CallContext& call,
                                                               std::vector<protocol::ForkDelete> messages) {
-  return context->act([&](protocol::Actions& out) {
+  return layer->act([&](protocol::Actions& out) {
     std::vector<protocol::Standing> standings;
     standings.reserve(messages.size());
     for (const protocol::ForkDelete& message : messages)
-      standings.push_back(context->owned_.on_fork_delete(call.peer().id, message, out));
+      standings.push_back(layer->owned_.on_fork_delete(call.peer().id, message, out));
     return standings;
   });
 }
 protocol::Standing ProtocolService::fork_fence(rpc::CallContext& call, protocol::ForkFence message) {
-  return context->act(
-      [&](protocol::Actions& out) { return context->owned_.on_fork_fence(call.peer().id, message, out); });
+  return layer->act(
+      [&](protocol::Actions& out) { return layer->owned_.on_fork_fence(call.peer().id, message, out); });
 }
 protocol::ProbeReply ProtocolService::fork_probe(rpc::CallContext& call, protocol::ForkProbe message) {
-  return context->act(
-      [&](protocol::Actions& out) { return context->used_.on_fork_probe(call.peer().id, message, out); });
+  return layer->act(
+      [&](protocol::Actions& out) { return layer->used_.on_fork_probe(call.peer().id, message, out); });
 }
 void ProtocolService::child_settled(rpc::CallContext& call, protocol::ChildSettled message) {
-  context->act(
-      [&](protocol::Actions& out) { context->used_.on_child_settled(call.peer().id, message, out); });
+  layer->act([&](protocol::Actions& out) { layer->used_.on_child_settled(call.peer().id, message, out); });
 }
 void ProtocolService::creation_failed(rpc::CallContext& call, protocol::CreationFailed message) {
-  context->act(
-      [&](protocol::Actions& out) { context->used_.on_creation_failed(call.peer().id, message, out); });
+  layer->act([&](protocol::Actions& out) { layer->used_.on_creation_failed(call.peer().id, message, out); });
 }
 
 void ProtocolService::taken_for_gone(rpc::CallContext& call) {
-  context->peer_gone(call.peer().id, rpc::Error(rpc::ErrorKind::lease_lost,
-                                                call.peer().id.name + " took this agent for gone"));
+  layer->peer_gone(call.peer().id,
+                   rpc::Error(rpc::ErrorKind::lease_lost, call.peer().id.name + " took this agent for gone"));
 }
 
-void serve_protocol(rpc::AgentCore& core, const std::shared_ptr<Context>& context) {
+void serve_protocol(rpc::AgentCore& core, const std::shared_ptr<RRefLayer>& layer) {
   auto service = std::make_shared<ProtocolService>();
-  service->context = context;
+  service->layer = layer;
   rpc::detail::serve_object(core, service);
   core.serve(object_method(detail::fetch_method, [](rpc::IncomingCall& call, const StoredObject& object) {
     const rpc::KeptValue& value = object.value();

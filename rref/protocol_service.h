@@ -1,8 +1,8 @@
 // The methods by which agents keep each other's tables (messages.h), and by which the value of an RRef is
-// fetched. Ordinary served methods; the messages are sent by Context::send.
+// fetched. Ordinary served methods; the messages are sent by RRefLayer::send.
 #pragma once
 
-#include <weft/rref/context.h>
+#include <weft/rref/rref_layer.h>
 
 namespace weft::rref {
 
@@ -17,7 +17,7 @@ struct WEFT_EXPORT ProtocolService {
   void child_settled(rpc::CallContext& call, protocol::ChildSettled message);
   void creation_failed(rpc::CallContext& call, protocol::CreationFailed message);
 
-  // The caller has taken this life for gone, and all between the two has ended there.
+  // The caller has taken this incarnation for gone, and all between the two has ended there.
   void taken_for_gone(rpc::CallContext& call);
 
   using Service = rpc::Service<
@@ -36,9 +36,9 @@ struct WEFT_EXPORT ProtocolService {
       rpc::Method<"creation_failed", &ProtocolService::creation_failed, rpc::idempotent, rpc::non_blocking,
                   rpc::resumable>>;
 
-  std::shared_ptr<Context> context;
+  std::shared_ptr<RRefLayer> layer;
 };
 
-void serve_protocol(rpc::AgentCore& core, const std::shared_ptr<Context>& context);
+void serve_protocol(rpc::AgentCore& core, const std::shared_ptr<RRefLayer>& layer);
 
 }  // namespace weft::rref

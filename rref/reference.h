@@ -1,7 +1,7 @@
 // Reference: one handle's grip on a remote object, or on one of this agent's own. What an RRef<T> shares
 // among copies.
 //
-// Made by the Context only. Its end is the handle's end: the fork is released, or the owner's hold.
+// Made by the RRefLayer only. Its end is the handle's end: the fork is released, or the owner's hold.
 // Thread-safe.
 #pragma once
 
@@ -15,13 +15,13 @@
 
 namespace weft::rref {
 
-class Context;
+class RRefLayer;
 
 // What a reference is about, without its grip: what the answer to a call keeps to word its error. The call
 // itself holds the object at its owner, so that a handle that goes meanwhile is released once the call has
 // ended.
 struct About {
-  std::shared_ptr<Context> context;
+  std::shared_ptr<RRefLayer> layer;
   RRefId id;
   rpc::AgentId owner;
   std::exception_ptr refusal = nullptr;  // guarded by the context's mutex: why the owner refused to create it
@@ -29,13 +29,13 @@ struct About {
 
 class WEFT_EXPORT Reference {
  public:
-  Reference(std::shared_ptr<Context> context, RRefId id, std::optional<ForkId> fork, rpc::AgentId owner);
+  Reference(std::shared_ptr<RRefLayer> layer, RRefId id, std::optional<ForkId> fork, rpc::AgentId owner);
   ~Reference();  // takes the context's mutex: never under it
   Reference(const Reference&) = delete;
   Reference& operator=(const Reference&) = delete;
 
   const std::shared_ptr<About>& about() const { return about_; }
-  const std::shared_ptr<Context>& context() const { return about_->context; }
+  const std::shared_ptr<RRefLayer>& layer() const { return about_->layer; }
   const RRefId& id() const { return about_->id; }
   const std::optional<ForkId>& fork() const { return fork_; }  // none on the owner itself
   const rpc::AgentId& owner() const { return about_->owner; }

@@ -14,7 +14,7 @@
 
 #include <weft/rpc/agent/agent.h>
 #include <weft/rpc/core/site_text.h>
-#include <weft/rref/context.h>
+#include <weft/rref/rref_layer.h>
 
 #include <concepts>
 #include <ostream>
@@ -50,7 +50,7 @@ class RRef {
   const RRefId& id() const { return reference_->id(); }
   bool is_owner() const { return reference_->is_owner(); }
   bool is_confirmed() const {
-    return reference_->context()->confirmed(*reference_);
+    return reference_->layer()->confirmed(*reference_);
   }  // the owner knows of this fork
   const ReferencePtr& reference() const { return reference_; }
 
@@ -108,7 +108,7 @@ class RRef {
   // Whoever owns the object, for calls that are not its methods (an operator on a tensor), with the options
   // of with().
   rpc::Peer owner_peer() const {
-    const rpc::Peer peer = reference_->context()->peer(owner(), options_).with_metadata(metadata_);
+    const rpc::Peer peer = reference_->layer()->peer(owner(), options_).with_metadata(metadata_);
     return serving_ != nullptr ? peer.with(*serving_) : peer;
   }
 
@@ -140,7 +140,7 @@ std::string WEFT_EXPORT text_of(const std::string& type, const ReferencePtr& ref
 inline constexpr std::string_view fetch_method = "weft.rref.fetch";
 inline constexpr std::string_view touch_method = "weft.rref.touch";
 
-// The life of a peer; where it is not known yet this connects and waits, on a thread that may.
+// The incarnation of a peer; where it is not known yet this connects and waits, on a thread that may.
 rpc::AgentId WEFT_EXPORT identify(const rpc::Peer& peer);
 
 template <class T>
@@ -205,13 +205,12 @@ RRef<Stored<Value>> keep_result_of(const rpc::Peer& peer, std::string_view metho
                                    const ReferencePtr& target, std::string site,
                                    std::optional<std::string> name, Encode encode,
                                    std::shared_ptr<const void> kept_alive = nullptr) {
-  const auto context = target != nullptr ? target->context() : Context::of(*peer.core());
+  const auto layer = target != nullptr ? target->layer() : RRefLayer::of(*peer.core());
   const rpc::AgentId owner = target != nullptr ? target->owner() : identify(peer);
   rpc::OutgoingCall call = peer.only(owner).make_call(method, arguments);
-  peer.add_default_deadline(call);
-  if (target != nullptr) context->target(target, call);
-  auto reference =
-      context->create(owner, object_type<Stored<Value>>(), std::move(site), call, std::move(name));
+  peer.add_default_timeout(call);
+  if (target != nullptr) layer->target(target, call);
+  auto reference = layer->create(owner, object_type<Stored<Value>>(), std::move(site), call, std::move(name));
   encode(call);
   peer.start(std::move(call), [kept_alive = std::move(kept_alive)](rpc::Result<rpc::PendingCall::Reply>) {
   });  // its part tells the RRef how it ended
@@ -305,11 +304,11 @@ auto remote(detail::Place place, Given&&... given) {
 // modules). Those to whom it is handed may call the methods of its service.
 template <class Given>
 auto local(rpc::Agent& agent, Given value, std::source_location site = std::source_location::current()) {
-  const auto context = Context::of(*agent.core());
+  const auto layer = RRefLayer::of(*agent.core());
   const auto adopt = [&]<class T>(std::shared_ptr<T> object) {
     if constexpr (rpc::Served<T>) detail::serve_methods<T>(*agent.core());
-    return RRef<T>(context->adopt_local(rpc::detail::kept(std::move(object)), detail::object_type<T>(),
-                                        rpc::site_text(site)));
+    return RRef<T>(layer->adopt_local(rpc::detail::kept(std::move(object)), detail::object_type<T>(),
+                                      rpc::site_text(site)));
   };
   if constexpr (requires { value.ptr(); }) {
     return adopt(value.ptr());
@@ -329,17 +328,17 @@ rpc::Future<Value> RRef<T>::start(std::string_view method, std::size_t arguments
                                   Decode decode) const {
   const rpc::Peer peer = owner_peer();
   rpc::OutgoingCall call = peer.make_call(method, arguments);
-  peer.add_default_deadline(call);
+  peer.add_default_timeout(call);
   call.notify = notify;
   try {
-    reference_->context()->target(reference_, call);
+    reference_->layer()->target(reference_, call);
   } catch (const rpc::Error&) {
     return rpc::Future<Value>::made(std::current_exception());
   }
   encode(call);
   return peer.start_typed<Value>(
       std::move(call), [decode, object = reference_->about()](rpc::Result<rpc::PendingCall::Reply>&& reply) {
-        return decode(Context::explain(std::move(reply), *object));
+        return decode(RRefLayer::explain(std::move(reply), *object));
       });
 }
 
@@ -391,9 +390,9 @@ rpc::Future<std::shared_ptr<T>> RRef<T>::local() const {
   if (!is_owner())
     return rpc::Future<std::shared_ptr<T>>::made(Found(std::make_exception_ptr(rpc::Error(
         rpc::ErrorKind::failed_precondition, "the object lives on " + owner().name + ": use to_here()"))));
-  rpc::Promise<std::shared_ptr<T>> promise(reference_->context()->core()->pick_loop());
+  rpc::Promise<std::shared_ptr<T>> promise(reference_->layer()->core()->pick_loop());
   auto future = promise.future();
-  reference_->context()->when_alive(
+  reference_->layer()->when_alive(
       reference_, [promise = std::move(promise)](StoredObjects::Found object) mutable {
         promise.complete(object.ok() ? detail::typed<T>(object.value()) : Found(object.error()));
       });
@@ -432,7 +431,7 @@ struct Codec<rref::RRef<T>> {
   }
   static void encode(ValueWriter writer, const rref::RRef<T>& value) {
     if (!value.valid()) return writer.set_nil();
-    const std::uint64_t index = rref::Context::encode(writer.message(), value.reference());
+    const std::uint64_t index = rref::RRefLayer::encode(writer.message(), value.reference());
     RecordWriter record = writer.set_record(1);
     record.field(0, rref::value_field).set_uint(index);
   }
@@ -440,7 +439,7 @@ struct Codec<rref::RRef<T>> {
     if (reader.is_nil()) return {};
     ValueReader index;
     if (!reader.find_field(rref::value_field, 0, index)) reader.mismatch("an RRef");
-    return rref::RRef<T>(rref::Context::decode(reader.message(), index.get_uint()));
+    return rref::RRef<T>(rref::RRefLayer::decode(reader.message(), index.get_uint()));
   }
 };
 

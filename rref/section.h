@@ -28,8 +28,8 @@ struct RRefSection {
   std::vector<std::string> owner_addresses;  // of carried[i].owner, joined by spaces; "" where unknown
   std::vector<std::uint64_t> local;          // carried[i] stays within one agent: its transit number; else 0
 
-  // receiver: where the sender knows which life of it the message is for; the message goes to nobody else
-  // then.
+  // receiver: where the sender knows which incarnation of it the message is for; the message goes to nobody
+  // else then.
   void write(rpc::ValueWriter writer, const rpc::AgentId& sender,
              const std::optional<rpc::AgentId>& receiver) const;
   // type_mismatch, invalid_argument or protocol_error where it is none.

@@ -1,7 +1,7 @@
 // StoredObjects: the objects that live on one agent, and those who wait for one to come to life.
 //
 // Who waits is served in the order in which they came, also by calls that come while the waiting ones are
-// served: so calls on an object that is still being made keep their callers' order. Owned by the Context,
+// served: so calls on an object that is still being made keep their callers' order. Owned by the RRefLayer,
 // which holds each object by its id; end() drops all. Thread-safe: it calls and destroys nothing under its
 // lock.
 #pragma once

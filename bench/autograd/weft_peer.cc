@@ -4,8 +4,8 @@
 #include "bench/autograd/work.h"
 
 #include <weft/dist_autograd/pass.h>
-#include <weft/dist_optim/context.h>
 #include <weft/dist_optim/embedding/sharded_embedding.h>
+#include <weft/dist_optim/optimizer_layer.h>
 #include <weft/rpc/rpc.h>
 #include <weft/rref/rref.h>
 

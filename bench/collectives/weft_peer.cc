@@ -1,7 +1,7 @@
 // weft itself: groups over agents, each a process.
 #include "bench/collectives/work.h"
 
-#include <weft/parallel/collectives/context.h>
+#include <weft/parallel/collectives/collectives_layer.h>
 #include <weft/parallel/collectives/group.h>
 #include <weft/rpc/rpc.h>
 #include <weft/rpc/tensor/layers.h>

@@ -12,10 +12,10 @@ constexpr auto tear_down = std::chrono::seconds{5};
 
 // What the client reports. A server says nothing before it is asked: where it is the first to be heard of, it
 // has died, and its client may wait for it for ever.
-std::string result_of(Process& client, Process& server, std::chrono::milliseconds patience) {
-  const auto first = first_ready({&client.channel(), &server.channel()}, patience);
+std::string result_of(Process& client, Process& server, std::chrono::milliseconds timeout) {
+  const auto first = first_ready({&client.channel(), &server.channel()}, timeout);
   if (!first)
-    throw std::runtime_error("client: no end within " + std::to_string(patience.count() / 1000) + " s");
+    throw std::runtime_error("client: no end within " + std::to_string(timeout.count() / 1000) + " s");
   if (*first != 0) {
     const std::string cause = server.end(tear_down);
     throw std::runtime_error("server: " + (cause.empty() ? "ended before its client" : cause));
@@ -64,7 +64,7 @@ Outcome measure_pair(const Pair& pair, const Setting& setting) {
       ClientEnd end(channel, address, setting.budget);
       pair.measure(end);
     });
-    const std::string message = result_of(client, server, pair.patience + 5 * longest);
+    const std::string message = result_of(client, server, pair.timeout + 5 * longest);
     const auto result = nlohmann::json::parse(message);
     server.channel().send("end");
     outcome.threads =

@@ -42,7 +42,7 @@ struct Pair {
   std::function<void(ServerEnd&)> serve;    // announces, serves, and returns after wait_for_client()
   std::function<void(ClientEnd&)> measure;  // and reports
   // What the client may take beside the measurement itself, to get ready and to end.
-  std::chrono::milliseconds patience = std::chrono::seconds{60};
+  std::chrono::milliseconds timeout = std::chrono::seconds{60};
 };
 
 // Whatever goes wrong in either process is the outcome's error: a client whose server has died is not waited

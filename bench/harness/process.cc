@@ -55,10 +55,10 @@ void Channel::send(const std::string& message) {
     fail("the other process has gone");
 }
 
-std::optional<std::string> Channel::receive(std::chrono::milliseconds patience) {
+std::optional<std::string> Channel::receive(std::chrono::milliseconds timeout) {
   pollfd ready{.fd = descriptor_, .events = POLLIN, .revents = 0};
-  const int found = poll(&ready, 1, static_cast<int>(patience.count()));
-  if (found == 0) throw std::runtime_error("no end within " + std::to_string(patience.count() / 1000) + " s");
+  const int found = poll(&ready, 1, static_cast<int>(timeout.count()));
+  if (found == 0) throw std::runtime_error("no end within " + std::to_string(timeout.count() / 1000) + " s");
   std::array<char, 64 * 1024> buffer;
   const ssize_t n = found < 0 ? -1 : recv(descriptor_, buffer.data(), buffer.size(), 0);
   if (n <= 0) return std::nullopt;  // messages are never empty
@@ -78,11 +78,11 @@ void Channel::become(const std::vector<std::string>& command) {
 }
 
 std::optional<std::size_t> first_ready(std::initializer_list<const Channel*> channels,
-                                       std::chrono::milliseconds patience) {
+                                       std::chrono::milliseconds timeout) {
   std::vector<pollfd> ready;
   for (const Channel* channel : channels)
     ready.push_back({.fd = channel->descriptor_, .events = POLLIN, .revents = 0});
-  if (poll(ready.data(), ready.size(), static_cast<int>(patience.count())) < 0) fail("poll");
+  if (poll(ready.data(), ready.size(), static_cast<int>(timeout.count())) < 0) fail("poll");
   for (std::size_t i = 0; i < ready.size(); ++i)
     if (ready[i].revents != 0) return i;
   return std::nullopt;
@@ -109,12 +109,12 @@ Process::~Process() {
   close(output_);
 }
 
-std::string Process::expect(const std::string& who, std::chrono::milliseconds patience) {
+std::string Process::expect(const std::string& who, std::chrono::milliseconds timeout) {
   constexpr auto tear_down = std::chrono::seconds{5};
   std::optional<std::string> message;
   std::string reason;
   try {
-    message = channel_.receive(patience);
+    message = channel_.receive(timeout);
     if (!message) reason = end(tear_down);
   } catch (const std::exception& error) {
     reason = error.what();
@@ -123,9 +123,9 @@ std::string Process::expect(const std::string& who, std::chrono::milliseconds pa
   return *message;
 }
 
-std::string Process::end(std::chrono::milliseconds patience) {
+std::string Process::end(std::chrono::milliseconds timeout) {
   if (pid_ <= 0) return {};  // has ended
-  const auto until = std::chrono::steady_clock::now() + patience;
+  const auto until = std::chrono::steady_clock::now() + timeout;
   bool killed = false;
   int status = 0;
   while (waitpid(pid_, &status, killed ? 0 : WNOHANG) == 0) {

@@ -33,14 +33,14 @@ class Channel {
 
   void send(const std::string& message);
   // Nothing: the other end has gone. Throws std::runtime_error where the time is over.
-  std::optional<std::string> receive(std::chrono::milliseconds patience = std::chrono::hours{24});
+  std::optional<std::string> receive(std::chrono::milliseconds timeout = std::chrono::hours{24});
   // The calling process goes on as another program, which has this end as its descriptor
   // `inherited_channel`. Throws std::system_error where it cannot be started.
   [[noreturn]] void become(const std::vector<std::string>& command);
 
  private:
   friend std::optional<std::size_t> first_ready(std::initializer_list<const Channel*> channels,
-                                                std::chrono::milliseconds patience);
+                                                std::chrono::milliseconds timeout);
   int descriptor_;
 };
 
@@ -48,7 +48,7 @@ inline constexpr int inherited_channel = 3;
 
 // Which of them is the first to have a message, or to have lost its other end; nothing: the time is over.
 std::optional<std::size_t> first_ready(std::initializer_list<const Channel*> channels,
-                                       std::chrono::milliseconds patience);
+                                       std::chrono::milliseconds timeout);
 
 class Process {
  public:
@@ -61,9 +61,9 @@ class Process {
 
   Channel& channel() { return channel_; }
   // Its next message. Throws std::runtime_error, which says how it ended, where none comes; `who` it is.
-  std::string expect(const std::string& who, std::chrono::milliseconds patience);
+  std::string expect(const std::string& who, std::chrono::milliseconds timeout);
   // Waits, and kills it where it does not end in time. Says how it died, once; empty where it ended well.
-  std::string end(std::chrono::milliseconds patience);
+  std::string end(std::chrono::milliseconds timeout);
 
  private:
   std::string last_words() const;

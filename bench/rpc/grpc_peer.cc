@@ -20,7 +20,7 @@ using proto::Number;
 using Stub = proto::Bench::Stub;
 using Queue = grpc::CompletionQueue;
 
-constexpr auto connect_patience = std::chrono::seconds{10};
+constexpr auto connect_timeout = std::chrono::seconds{10};
 enum class Style { queue, callback };
 
 void need(const grpc::Status& status) {
@@ -367,7 +367,7 @@ void measure(const Work& work, Style style, ClientEnd& end) {
   arguments.SetMaxReceiveMessageSize(-1);
   const auto channel =
       grpc::CreateCustomChannel(end.address(), grpc::InsecureChannelCredentials(), arguments);
-  if (!channel->WaitForConnected(std::chrono::system_clock::now() + connect_patience))
+  if (!channel->WaitForConnected(std::chrono::system_clock::now() + connect_timeout))
     throw std::runtime_error("gRPC cannot connect");
   const auto stub = proto::Bench::NewStub(channel);
   const Figures found = figures(work, style, *stub, end.budget());

@@ -19,7 +19,7 @@ constexpr std::size_t crowds = 4;              // client processes beside the on
 constexpr std::size_t other_descriptors = 64;  // what a process has open besides
 constexpr std::size_t sample_every = 100;      // which connections are used again in the end
 constexpr std::size_t at_a_time = 50;          // connections of a crowd that are being made
-constexpr auto patience = std::chrono::seconds{150};
+constexpr auto timeout = std::chrono::seconds{150};
 
 class Door {
  public:
@@ -114,7 +114,7 @@ void measure(const Work& work, ClientEnd& end) {
     }));
   const auto all = [&](const char* question) {
     for (const auto& process : processes) process->channel().send(question);
-    for (const auto& process : processes) process->expect("clients", patience);
+    for (const auto& process : processes) process->expect("clients", timeout);
   };
   rpc::Agent agent({.name = "client", .same_host = false});
   const rpc::Peer door = agent.connect(end.address());
@@ -135,7 +135,7 @@ std::optional<Contender> weft_idle_peer(const Work& work) {
   return contender("weft", notes_of(Wait::blocking, "get() on main"),
                    {.serve = [work](ServerEnd& end) { serve(work, end); },
                     .measure = [work](ClientEnd& end) { measure(work, end); },
-                    .patience = patience});
+                    .timeout = timeout});
 }
 
 }  // namespace weft::bench

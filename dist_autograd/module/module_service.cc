@@ -1,6 +1,6 @@
 #include <weft/dist_autograd/module/module_service.h>
 
-#include <weft/dist_autograd/context.h>
+#include <weft/dist_autograd/autograd_layer.h>
 #include <weft/rpc/tensor/device_options.h>
 #include <weft/rpc/tensor/dtype.h>
 
@@ -20,7 +20,7 @@ using Entries = std::vector<std::pair<std::string, at::Tensor>>;
 rpc::Error refused(rpc::ErrorKind kind, const std::string& text) { return rpc::Error(kind, text); }
 
 struct Asked {
-  const rref::Context::Target* target;
+  const rref::RRefLayer::Target* target;
   torch::nn::Module* module;
 
   // The object's turn is this call's: a guard that an earlier call attached is there.
@@ -36,7 +36,7 @@ struct Asked {
 };
 
 Asked asked(rpc::CallContext& call) {
-  const auto* target = call.slots().find<rref::Context::Target>();
+  const auto* target = call.slots().find<rref::RRefLayer::Target>();
   if (target == nullptr)
     throw refused(rpc::ErrorKind::invalid_argument, std::string(call.method()) + " is about an object");
   auto* module = target->object->as<torch::nn::Module>();
@@ -79,10 +79,10 @@ StateDict copies(const Asked& of, const Entries& entries) {
 }
 
 std::vector<NamedReference> references(rpc::CallContext& call, const Asked& of, const Entries& entries) {
-  const auto context = rref::Context::of(*call.core());
+  const auto layer = rref::RRefLayer::of(*call.core());
   std::vector<NamedReference> all;
   for (const auto& [name, tensor] : entries)
-    all.push_back({name, rref::RRef<at::Tensor>(context->adopt_local(
+    all.push_back({name, rref::RRef<at::Tensor>(layer->adopt_local(
                              rpc::detail::kept(std::make_shared<at::Tensor>(tensor)), "tensor",
                              name + " of object " + to_string(of.target->held->id()), of.target->object))});
   return all;
@@ -164,7 +164,7 @@ std::vector<NamedReference> ModuleService::remote_buffers(rpc::CallContext& call
 
 StateDict ModuleService::gradients(rpc::CallContext& call, PassId pass) {
   const Asked one = asked(call);
-  const auto state = Context::of(*call.core())->find(pass);
+  const auto state = AutogradLayer::of(*call.core())->find(pass);
   Entries found;
   for (auto& [name, parameter] : parameters_of(*one.module))
     if (at::Tensor gradient = state->gradient(parameter); gradient.defined())

@@ -9,7 +9,7 @@ template <auto Method, class... Given>
 auto RemoteModule::ask(Given&&... given) const {
   using Found = rpc::Peer::FoundMethod<Method>;
   using Value = typename Found::Type::Traits::Result;
-  const auto& references = module_->context();
+  const auto& references = module_->layer();
   const rpc::Peer owner = references->peer(module_->owner(), options_).with_metadata(metadata_);
   rpc::OutgoingCall call = owner.make_call(Found::name, sizeof...(Given));
   try {
@@ -20,7 +20,7 @@ auto RemoteModule::ask(Given&&... given) const {
   rpc::Peer::encode<typename Found::Type>(call, std::forward<Given>(given)...);
   return owner.start_typed<Value>(
       std::move(call), [module = module_->about()](rpc::Result<rpc::PendingCall::Reply>&& reply) {
-        return rpc::Peer::decode<Value>(rref::Context::explain(std::move(reply), *module), Found::name);
+        return rpc::Peer::decode<Value>(rref::RRefLayer::explain(std::move(reply), *module), Found::name);
       });
 }
 

@@ -3,7 +3,7 @@
 #include <weft/dist_optim/checkpoint/tensor_file.h>
 #include <weft/rpc/core/task.h>
 #include <weft/rpc/core/when_all.h>
-#include <weft/rref/context.h>
+#include <weft/rref/rref_layer.h>
 
 #include <nlohmann/json.hpp>
 
@@ -27,7 +27,7 @@ std::string prefix_of(const char* what, std::size_t index) {
   throw rpc::Error(rpc::ErrorKind::invalid_argument, "this is no checkpoint of these modules: " + why);
 }
 
-TensorFile contents_of(std::vector<StateDict> modules, std::optional<DistOptimizerState> optimizer,
+TensorFile contents_of(std::vector<StateDict> modules, std::optional<DistributedOptimizerState> optimizer,
                        Notes notes) {
   TensorFile file;
   Json about = {{"format", format}, {"modules", Json::array()}};
@@ -62,7 +62,7 @@ TensorFile contents_of(std::vector<StateDict> modules, std::optional<DistOptimiz
 // What a file says, taken apart again.
 struct Loaded {
   std::vector<StateDict> modules;
-  std::optional<DistOptimizerState> optimizer;
+  std::optional<DistributedOptimizerState> optimizer;
   Notes notes;
 };
 
@@ -125,7 +125,7 @@ rpc::Task<void> save_modules(std::filesystem::path path, Modules modules, Notes 
   write_tensor_file(path, contents_of(std::move(values), std::nullopt, std::move(notes)));
 }
 
-rpc::Task<Notes> load_all(std::filesystem::path path, Modules modules, DistOptimizer* optimizer) {
+rpc::Task<Notes> load_all(std::filesystem::path path, Modules modules, DistributedOptimizer* optimizer) {
   Loaded loaded = taken_apart(read_tensor_file(path));
   if (loaded.modules.size() != modules.size())
     refuse("it holds " + std::to_string(loaded.modules.size()) + " modules, not " +
@@ -150,12 +150,13 @@ rpc::Future<T> start(const Modules& modules, rpc::Task<T> task) {
   if (modules.empty())
     return rpc::Future<T>::made(
         std::make_exception_ptr(rpc::Error(rpc::ErrorKind::invalid_argument, "a checkpoint of no modules")));
-  return std::move(task).start(modules.front().reference()->context()->core()->handlers());
+  return std::move(task).start(modules.front().reference()->layer()->core()->handlers());
 }
 
 }  // namespace
 
-rpc::Future<void> save(std::filesystem::path path, Modules modules, DistOptimizer& optimizer, Notes notes) {
+rpc::Future<void> save(std::filesystem::path path, Modules modules, DistributedOptimizer& optimizer,
+                       Notes notes) {
   auto taken = optimizer.snapshot(references_of(modules));
   return start(modules, save_all(std::move(path), std::move(taken), std::move(notes)));
 }
@@ -164,7 +165,7 @@ rpc::Future<void> save(std::filesystem::path path, Modules modules, Notes notes)
   return start(modules, save_modules(std::move(path), modules, std::move(notes)));
 }
 
-rpc::Future<Notes> load(std::filesystem::path path, Modules modules, DistOptimizer& optimizer) {
+rpc::Future<Notes> load(std::filesystem::path path, Modules modules, DistributedOptimizer& optimizer) {
   return start(modules, load_all(std::move(path), modules, &optimizer));
 }
 

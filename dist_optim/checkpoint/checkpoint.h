@@ -20,7 +20,7 @@
 #pragma once
 
 #include <weft/dist_autograd/module/remote_module.h>
-#include <weft/dist_optim/dist_optimizer.h>
+#include <weft/dist_optim/distributed_optimizer.h>
 
 #include <filesystem>
 #include <map>
@@ -35,11 +35,12 @@ using Notes = std::map<std::string, std::string>;
 using Modules = std::vector<dist_autograd::RemoteModule>;
 
 // The handle must live until the future completes; its modules need not be those that are saved.
-WEFT_EXPORT rpc::Future<void> save(std::filesystem::path path, Modules modules, DistOptimizer& optimizer,
-                                   Notes notes = {});
+WEFT_EXPORT rpc::Future<void> save(std::filesystem::path path, Modules modules,
+                                   DistributedOptimizer& optimizer, Notes notes = {});
 WEFT_EXPORT rpc::Future<void> save(std::filesystem::path path, Modules modules, Notes notes = {});
 
-WEFT_EXPORT rpc::Future<Notes> load(std::filesystem::path path, Modules modules, DistOptimizer& optimizer);
+WEFT_EXPORT rpc::Future<Notes> load(std::filesystem::path path, Modules modules,
+                                    DistributedOptimizer& optimizer);
 WEFT_EXPORT rpc::Future<Notes> load(std::filesystem::path path, Modules modules);
 
 }  // namespace weft::dist_optim

@@ -55,11 +55,11 @@ rpc::Task<void> EmbeddingClient::refresh(Ptr self) {
 
 rpc::Task<void> EmbeddingClient::ask_owners(Ptr self, std::shared_ptr<const std::vector<std::int64_t>> ids,
                                             Ask ask, Take take) {
-  constexpr int most_rounds = 1000;  // only while an addition is being undone does it take more than a few
+  constexpr int max_rounds = 1000;  // only while an addition is being undone does it take more than a few
   std::vector<std::size_t> open(ids->size());
   std::iota(open.begin(), open.end(), std::size_t{0});
   for (int round = 0; !open.empty(); ++round) {
-    if (round == most_rounds)
+    if (round == max_rounds)
       throw rpc::Error(rpc::ErrorKind::aborted, "embedding: its owners do not agree how many they are");
     const std::vector<Shard> shards = self->shards();
     std::vector<OwnerBatch> batches = split_by_owner(*ids, open, static_cast<std::uint32_t>(shards.size()));

@@ -15,7 +15,7 @@ ParameterHost::MakeTarget RowTarget::maker(std::shared_ptr<EmbeddingShard> shard
     if (!(spec == rows_spec()))
       throw rpc::Error(rpc::ErrorKind::invalid_argument,
                        "a shard's rows are stepped by their embedding's optimizer, not by " +
-                           to_string(spec) + ": give the DistOptimizer the ShardedEmbedding");
+                           to_string(spec) + ": give the DistributedOptimizer the ShardedEmbedding");
     return std::make_unique<RowTarget>(shard);
   };
 }

@@ -21,11 +21,11 @@ rpc::Error refused_state(const std::string& what) {
 }
 
 void refuse_while_stepped(rpc::CallContext& call, const std::string& what) {
-  const auto* target = call.slots().find<rref::Context::Target>();
+  const auto* target = call.slots().find<rref::RRefLayer::Target>();
   if (target == nullptr) return;
   const auto guard = std::dynamic_pointer_cast<HostGuard>(target->object->guard());
   if (guard != nullptr && guard->host().is_stepped())
-    throw refused_state(what + " while a DistOptimizer steps it; destroy all its handles first");
+    throw refused_state(what + " while a DistributedOptimizer steps it; destroy all its handles first");
 }
 
 std::size_t dimension_of(const ShardOptions& options) {
@@ -130,9 +130,10 @@ void EmbeddingShard::check_gradient(const at::Tensor& ids, const at::Tensor& gra
   const auto some = ids_in(ids);
   floats_in(gradients, some.size(), rows_.dimension(), "gradients of rows");
   if (!owns(some) || is_still_to_come(some))
-    throw refused_state("shard " + std::to_string(index_) + " of " + std::to_string(owners_) +
-                        " does not have all rows of this step: an owner was added; make the DistOptimizer "
-                        "again, over the embedding as it is now");
+    throw refused_state(
+        "shard " + std::to_string(index_) + " of " + std::to_string(owners_) +
+        " does not have all rows of this step: an owner was added; make the DistributedOptimizer "
+        "again, over the embedding as it is now");
 }
 
 void EmbeddingShard::apply(const at::Tensor& ids, const at::Tensor& gradients) {

@@ -55,8 +55,8 @@ class WEFT_EXPORT ShardedEmbedding {
   rpc::Future<at::Tensor> lookup_bags(const dist_autograd::Pass& pass, const at::Tensor& ids,
                                       const at::Tensor& offsets, Bag mode) const;
   // The gradients of all lookups of the pass (of all the passes), summed for each id, in one call an owner.
-  // Once for each pass. The options are those of DistOptimizer::step, over the rows of this embedding alone.
-  // To step it together with modules, give it to a DistOptimizer; while one steps it, this is
+  // Once for each pass. The options are those of DistributedOptimizer::step, over the rows of this embedding
+  // alone. To step it together with modules, give it to a DistributedOptimizer; while one steps it, this is
   // failed_precondition.
   rpc::Future<StepResult> step(const dist_autograd::Pass& pass, const StepOptions& options = {}) const {
     return step(std::span(&pass, 1), options);

@@ -9,14 +9,14 @@ namespace weft::dist_optim {
 
 LbfgsOptions::LbfgsOptions(const torch::optim::LBFGSOptions& from)
     : rate(from.lr()),
-      most_iterations(from.max_iter()),
-      most_evaluations(from.max_eval().value_or(from.max_iter() * 5 / 4)),
+      max_iterations(from.max_iter()),
+      max_evaluations(from.max_eval().value_or(from.max_iter() * 5 / 4)),
       tolerance_grad(from.tolerance_grad()),
       tolerance_change(from.tolerance_change()),
       history_size(static_cast<std::uint64_t>(from.history_size())),
       line_search(from.line_search_fn().has_value()) {
   require(std::isfinite(rate) && rate >= 0, "the learning rate must be finite and not negative");
-  require(most_iterations > 0, "max_iter must be positive");
+  require(max_iterations > 0, "max_iter must be positive");
   require(from.history_size() > 0, "history_size must be positive");
   require(from.line_search_fn().value_or("strong_wolfe") == "strong_wolfe",
           "L-BFGS has one line search, strong_wolfe");

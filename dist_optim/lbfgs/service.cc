@@ -9,24 +9,24 @@ LbfgsHost::Holder holder_of(rpc::CallContext& call, std::uint64_t number) {
 
 // Runs use(vectors) on those of the object that the call is about.
 template <class Use>
-auto with_vectors(Context& context, rpc::CallContext& call, std::uint64_t number, Use use) {
-  return context.host_of(call)->lbfgs().with(holder_of(call, number), std::move(use));
+auto with_vectors(OptimizerLayer& layer, rpc::CallContext& call, std::uint64_t number, Use use) {
+  return layer.host_of(call)->lbfgs().with(holder_of(call, number), std::move(use));
 }
 
 }  // namespace
 
 void LbfgsService::attach(rpc::CallContext& call, std::uint64_t number, std::uint64_t history_size) {
-  context->host_of(call)->lbfgs().attach(holder_of(call, number), history_size);
+  layer->host_of(call)->lbfgs().attach(holder_of(call, number), history_size);
 }
 
 void LbfgsService::detach(rpc::CallContext& call, std::uint64_t number) {
-  context->host_of(call)->lbfgs().detach(holder_of(call, number));
+  layer->host_of(call)->lbfgs().detach(holder_of(call, number));
 }
 
 LbfgsMeasures LbfgsService::take(rpc::CallContext& call, std::uint64_t number, LbfgsEvaluation evaluation) {
-  const auto guard = context->host_of(call);
+  const auto guard = layer->host_of(call);
   Gradients sum;
-  for (const auto& id : evaluation.passes) add_gradients(sum, context->part_of(id, guard->host()).gradients);
+  for (const auto& id : evaluation.passes) add_gradients(sum, layer->part_of(id, guard->host()).gradients);
   // The passes need their version of the parameters no longer: these can be changed in place.
   for (const auto& id : evaluation.passes) guard->host().release(key_of(id));
   return guard->lbfgs().with(holder_of(call, number), [&](LbfgsVectors& vectors) {
@@ -37,28 +37,28 @@ LbfgsMeasures LbfgsService::take(rpc::CallContext& call, std::uint64_t number, L
 
 double LbfgsService::direct(rpc::CallContext& call, std::uint64_t number, LbfgsDirection direction, double t,
                             bool stay) {
-  return with_vectors(*context, call, number,
+  return with_vectors(*layer, call, number,
                       [&](LbfgsVectors& vectors) { return vectors.direct(direction, t, stay); });
 }
 
 void LbfgsService::move(rpc::CallContext& call, std::uint64_t number, double t) {
-  with_vectors(*context, call, number, [&](LbfgsVectors& vectors) { vectors.move_to(t); });
+  with_vectors(*layer, call, number, [&](LbfgsVectors& vectors) { vectors.move_to(t); });
 }
 
 LbfgsMeasures LbfgsService::settle(rpc::CallContext& call, std::uint64_t number, double t,
                                    std::uint64_t point) {
-  return with_vectors(*context, call, number, [&](LbfgsVectors& vectors) {
+  return with_vectors(*layer, call, number, [&](LbfgsVectors& vectors) {
     vectors.move_to(t);
     return vectors.settle(point);
   });
 }
 
 void LbfgsService::end_step(rpc::CallContext& call, std::uint64_t number) {
-  with_vectors(*context, call, number, [](LbfgsVectors& vectors) { vectors.end_step(); });
+  with_vectors(*layer, call, number, [](LbfgsVectors& vectors) { vectors.end_step(); });
 }
 
 void LbfgsService::restore(rpc::CallContext& call, std::uint64_t number) {
-  with_vectors(*context, call, number, [](LbfgsVectors& vectors) { vectors.restore(); });
+  with_vectors(*layer, call, number, [](LbfgsVectors& vectors) { vectors.restore(); });
 }
 
 }  // namespace weft::dist_optim

@@ -2,8 +2,8 @@
 // an RRef and takes its turn in the object's queue. `number`: which DistLBFGS of the calling agent.
 #pragma once
 
-#include <weft/dist_optim/context.h>
 #include <weft/dist_optim/lbfgs/messages.h>
+#include <weft/dist_optim/optimizer_layer.h>
 
 namespace weft::dist_optim {
 
@@ -29,7 +29,7 @@ struct WEFT_EXPORT LbfgsService {
                    rpc::Method<"end_step", &LbfgsService::end_step>,
                    rpc::Method<"restore", &LbfgsService::restore>>;
 
-  Context* context = nullptr;  // which the agent keeps as long as its methods
+  OptimizerLayer* layer = nullptr;  // which the agent keeps as long as its methods
 };
 
 }  // namespace weft::dist_optim

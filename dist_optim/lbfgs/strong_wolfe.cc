@@ -8,7 +8,7 @@ namespace weft::dist_optim {
 namespace {
 
 constexpr double c1 = 1e-4, c2 = 0.9;
-constexpr std::uint64_t most_trials = 25;  // beyond the first
+constexpr std::uint64_t max_trials = 25;  // beyond the first
 constexpr double least_change = 1e-9;
 
 // The minimum, within [least, most], of the cubic that has these losses and slopes at a and b.
@@ -54,7 +54,7 @@ bool StrongWolfe::flat_enough(const Point& point) const {
 // Grows the step until a minimum lies before it.
 void StrongWolfe::bracket(const Point& point) {
   const std::uint64_t trials = evaluations_ - 1;
-  if (trials == most_trials) {
+  if (trials == max_trials) {
     begin_zoom(start_, point);
     done_ = true;
   } else if (!decreases_enough(point) || (trials > 1 && point.loss >= previous_.loss)) {
@@ -91,7 +91,7 @@ void StrongWolfe::zoom(const Point& point) {
     }
     low = point;
   }
-  if (std::abs(bracket_[1].t - bracket_[0].t) * largest_ < least_change || evaluations_ - 1 >= most_trials)
+  if (std::abs(bracket_[1].t - bracket_[0].t) * largest_ < least_change || evaluations_ - 1 >= max_trials)
     done_ = true;
   if (!done_) next_in_bracket();
 }

@@ -200,7 +200,8 @@ std::optional<std::string> ParameterHost::trainer_of(PassKey pass) const {
 
 bool ParameterHost::may_wait(PassKey pass) const {
   std::lock_guard lock(mutex_);
-  return mode_ && mode_->kind == StepMode::Kind::stale && !ledger_.pin(pass) && !committed_.contains(pass);
+  return mode_ && mode_->kind == StepMode::Kind::bounded_staleness && !ledger_.pin(pass) &&
+         !committed_.contains(pass);
 }
 
 bool ParameterHost::has_stepped(PassKey pass) const {
@@ -221,7 +222,7 @@ void ParameterHost::admit(const std::string& trainer, PassKey pass, Admitted don
       if (version && !has_tensors_)
         throw rpc::Error(rpc::ErrorKind::failed_precondition,
                          "admit: the rows of an embedding keep no versions; admit the pass without one");
-      // In `free` nobody waits: what a pass pins there only tells how stale its step is.
+      // In `hogwild` nobody waits: what a pass pins there only tells how stale its step is.
       if (version) {
         ledger_.admit_at(trainer, pass, *version);
       } else if (ledger_.admit(trainer, pass) == PassLedger::Admission::waiting) {
@@ -257,7 +258,7 @@ ParameterHost::Reading ParameterHost::read(PassKey pass) {
   Reading reading;
   {
     std::lock_guard lock(mutex_);
-    if (mode_ && mode_->kind == StepMode::Kind::free) {
+    if (mode_ && mode_->kind == StepMode::Kind::hogwild) {
       follow_streams();
       return reading;
     }

@@ -87,7 +87,7 @@ class WEFT_EXPORT ParameterHost {
 
    private:
     friend class ParameterHost;
-    ParameterHost* host_ = nullptr;    // none in `free`, where nobody waits
+    ParameterHost* host_ = nullptr;    // none in `hogwild`, where nobody waits
     std::optional<Version> retained_;  // none in read_newest()
   };
 
@@ -134,8 +134,8 @@ class WEFT_EXPORT ParameterHost {
   void claim(const std::string& name);
   void end_claim();
 
-  // Before the pass's first read() here. Asking again is harmless. Under stale(k) it may wait for other
-  // trainers' steps; in synchronous mode for the end of the round where the trainer has stepped in it
+  // Before the pass's first read() here. Asking again is harmless. Under bounded_staleness(k) it may wait for
+  // other trainers' steps; in synchronous mode for the end of the round where the trainer has stepped in it
   // already: what it read now would be too old for its next step. Errors: `cancelled` if released, `aborted`
   // if the trainer ends meanwhile. version: the kept version that the pass reads; then it does not wait, and
   // the errors are those of PassLedger::admit_at. Rows keep no versions: `failed_precondition`.
@@ -143,7 +143,7 @@ class WEFT_EXPORT ParameterHost {
 
   // As whose pass it was admitted, or waits to be.
   std::optional<std::string> trainer_of(PassKey pass) const;
-  // Whether admit() might wait: under stale(k), for a pass that has not been admitted.
+  // Whether admit() might wait: under bounded_staleness(k), for a pass that has not been admitted.
   bool may_wait(PassKey pass) const;
   bool has_stepped(PassKey pass) const;  // and has not been released since
 
@@ -152,11 +152,11 @@ class WEFT_EXPORT ParameterHost {
   Reading read(PassKey pass);
   Reading read_newest();
 
-  // One step with the sum of the passes' gradients, by index into parameters(). stale and free: applied now.
-  // synchronous: applied with the sum over the round's trainers, in the order of their names, so that the
-  // result depends on no race. Without any gradient nothing is applied and the version stays; in a round,
-  // such a step still counts as arrived. Errors: those of check_gradients and PassLedger::check_step;
-  // `aborted` where a trainer of the round died.
+  // One step with the sum of the passes' gradients, by index into parameters(). bounded_staleness and
+  // hogwild: applied now. synchronous: applied with the sum over the round's trainers, in the order of their
+  // names, so that the result depends on no race. Without any gradient nothing is applied and the version
+  // stays; in a round, such a step still counts as arrived. Errors: those of check_gradients and
+  // PassLedger::check_step; `aborted` where a trainer of the round died.
   void step(const std::string& trainer, std::vector<PassGradients> passes, Stepped done);
 
   // The same in two halves, for a step over several objects: prepare() checks all that step() checks, sums
@@ -174,7 +174,7 @@ class WEFT_EXPORT ParameterHost {
 
   // Runs `body` alone, which may write new values into the parameters' storages: a step of its own, that no
   // trainer made. Passes that read an older version keep it, and are a step older (in synchronous mode their
-  // own step is then refused); in `free` all read the new values at once. The optimizer's state stays, or
+  // own step is then refused); in `hogwild` all read the new values at once. The optimizer's state stays, or
   // becomes `optimizer`: no step and no snapshot() runs in between, and a state that is refused changes
   // nothing.
   void change(const std::function<void()>& body, const OptimizerState* optimizer = nullptr);

@@ -20,8 +20,8 @@ void ParameterHost::change(const std::function<void()>& body, const OptimizerSta
       {
         std::lock_guard lock(mutex_);
         target = target_.get();
-        const bool free = mode_ && mode_->kind == StepMode::Kind::free;
-        if (free || copy || !ledger_.read_by_others({})) {
+        const bool hogwild = mode_ && mode_->kind == StepMode::Kind::hogwild;
+        if (hogwild || copy || !ledger_.read_by_others({})) {
           ledger_.step({});
           version = ledger_.newest();
           break;

@@ -93,8 +93,8 @@ StepPart ParameterHost::prepare(const std::string& trainer, std::uint64_t number
   if (prepared_.contains({trainer, number}))
     refuse("step " + std::to_string(number) + " is prepared already");
   // A step without gradients changes no version, so that it breaks no bound.
-  const bool free = mode_->kind == StepMode::Kind::free;
-  const bool bound = round_ || (!free && !step.gradients.empty());
+  const bool hogwild = mode_->kind == StepMode::Kind::hogwild;
+  const bool bound = round_ || (!hogwild && !step.gradients.empty());
   const auto passes_of_it = step.passes;
   std::erase_if(step.passes, [&](PassKey pass) { return unused.contains(pass); });
   if (bound) {
@@ -297,14 +297,14 @@ std::optional<ParameterHost::Version> ParameterHost::apply_alone(const PassLedge
   for (;;) {
     {
       std::lock_guard lock(mutex_);
-      bool free = mode_->kind == StepMode::Kind::free;
+      bool hogwild = mode_->kind == StepMode::Kind::hogwild;
       std::uint64_t staleness = 0;
-      if (mode_->kind == StepMode::Kind::stale) {
+      if (mode_->kind == StepMode::Kind::bounded_staleness) {
         for (const auto& [trainer, keys] : passes) staleness = ledger_.check_step(trainer, keys);
-      } else if (free) {
+      } else if (hogwild) {
         staleness = ledger_.staleness(passes);
       }
-      if (free || copy || !ledger_.read_by_others(passes)) {
+      if (hogwild || copy || !ledger_.read_by_others(passes)) {
         // From here on new passes pin the version that is about to be made; they wait at the gate until it
         // is.
         ledger_.step(passes);

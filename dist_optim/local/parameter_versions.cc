@@ -35,7 +35,8 @@ void ParameterVersions::load(Version version) {
     tensors = found != versions_.end() ? found->second : versions_.rbegin()->second;
   }
   for (std::size_t i = 0; i < module_.size(); ++i) {
-    // Not where it is the case already: in the mode `free` others may be reading the tensor, which always is.
+    // Not where it is the case already: in the mode `hogwild` others may be reading the tensor, which always
+    // is.
     if (!module_[i].is_alias_of((*tensors)[i])) module_[i].set_data((*tensors)[i]);
   }
 }

@@ -88,7 +88,7 @@ void PassLedger::admit_at(const std::string& trainer, PassKey pass, Version vers
   for (const Waiting& entry : waiting_)
     if (entry.pass == pass) refuse("it waits for the newest version");
   if (paused_) refuse("a restore is in flight; try again");
-  if (mode_ && mode_->kind == StepMode::Kind::free) refuse("the mode free keeps no versions");
+  if (mode_ && mode_->kind == StepMode::Kind::hogwild) refuse("the mode hogwild keeps no versions");
   if (version > newest_) refuse("the newest is " + std::to_string(newest_));
   if (version != newest_ && !references_.contains(version))
     refuse("it is no longer kept; the versions that are kept: " + kept_versions() +
@@ -102,7 +102,7 @@ void PassLedger::admit_at(const std::string& trainer, PassKey pass, Version vers
   const auto known = trainers_.find(trainer);
   entry.owes_step = known != trainers_.end();
   open_.emplace(pass, std::move(entry));
-  if (known != trainers_.end() && mode_ && mode_->kind == StepMode::Kind::stale &&
+  if (known != trainers_.end() && mode_ && mode_->kind == StepMode::Kind::bounded_staleness &&
       !keeps_bound(newest_, {}, 0)) {
     open_.erase(pass);
     refuse("the newest is " + std::to_string(newest_) + ", and with the steps that open passes owe " +
@@ -201,15 +201,16 @@ std::uint64_t PassLedger::check_step(const std::string& trainer, const std::vect
       throw rpc::Error(rpc::ErrorKind::invalid_argument, name + " is in this step twice");
     std::uint64_t age = newest_ - found->second.pin;
     staleness = std::max(staleness, age);
-    if (!mode_ || mode_->kind == StepMode::Kind::free) continue;
-    std::uint64_t bound = mode_->kind == StepMode::Kind::stale ? static_cast<std::uint64_t>(mode_->count) : 0;
+    if (!mode_ || mode_->kind == StepMode::Kind::hogwild) continue;
+    std::uint64_t bound =
+        mode_->kind == StepMode::Kind::bounded_staleness ? static_cast<std::uint64_t>(mode_->count) : 0;
     if (age > bound) {
       throw rpc::Error(rpc::ErrorKind::failed_precondition,
                        name + " cannot step: it reads parameters that are " + count_of(age, "step") +
                            " old, and " + to_string(*mode_) + " allows " + std::to_string(bound));
     }
   }
-  if (!mode_ || mode_->kind != StepMode::Kind::stale) return staleness;
+  if (!mode_ || mode_->kind != StepMode::Kind::bounded_staleness) return staleness;
 
   if (!keeps_bound(newest_ + 1, stepping, 0)) {
     throw rpc::Error(rpc::ErrorKind::failed_precondition,
@@ -253,7 +254,7 @@ void PassLedger::end_without_step(const std::string& trainer, const std::vector<
 // Whether the rule lets this trainer open a pass now, others that wait aside.
 bool PassLedger::may_open(const std::string& trainer) const {
   if (paused_ || held_.contains(trainer)) return false;
-  if (!mode_ || mode_->kind != StepMode::Kind::stale) return true;
+  if (!mode_ || mode_->kind != StepMode::Kind::bounded_staleness) return true;
   auto registered = trainers_.find(trainer);
   if (registered == trainers_.end() || !registered->second.open.empty()) return true;
   return keeps_bound(newest_, {}, 1);
@@ -287,7 +288,7 @@ void PassLedger::open_now(const std::string& trainer, PassKey pass) {
   if (auto found = trainers_.find(trainer); found != trainers_.end()) {
     entry.owes_step = true;
     entry.group = found->second.steps;
-    if (mode_ && mode_->kind == StepMode::Kind::stale) {
+    if (mode_ && mode_->kind == StepMode::Kind::bounded_staleness) {
       for (PassKey other : found->second.open) {
         const Open& opened = open_.at(other);
         if (opened.shares_pin && opened.group == entry.group) entry.pin = std::min(entry.pin, opened.pin);

@@ -1,13 +1,13 @@
 // PassLedger: which pass reads which version of one object's parameters, and which has to wait before it
 // reads.
 //
-// A pass pins the version that is newest when it is admitted; under stale(k) the passes that one trainer
-// opens between two of its steps share the pin of the first. A pin ends with its pass's step or release.
-// The staleness of a step is the number of steps since the oldest pin among its passes.
+// A pass pins the version that is newest when it is admitted; under bounded_staleness(k) the passes that one
+// trainer opens between two of its steps share the pin of the first. A pin ends with its pass's step or
+// release. The staleness of a step is the number of steps since the oldest pin among its passes.
 //
-// Admission under stale(k). A trainer with open passes owes one step. In the worst case all others step
-// before it does, so the bound holds for certain, and no step ever has to wait, exactly if for every such
-// trainer
+// Admission under bounded_staleness(k). A trainer with open passes owes one step. In the worst case all
+// others step before it does, so the bound holds for certain, and no step ever has to wait, exactly if for
+// every such trainer
 //     (newest − its oldest pin) + (steps that the others owe) ≤ k.
 // A pass is admitted if this holds with it, else it waits, first come first served. A further pass of a
 // trainer with open passes changes neither term and is admitted at once. With nobody open the left side is

@@ -5,11 +5,12 @@
 // means every trainer that is registered on the object when the round closes, so a trainer that starts
 // first may step alone: say the number where all must take part from the first step on.
 //
-// `stale(k)`: each step applies at once. A pass reads one immutable version of the parameters, at most k
-// steps older than the one that its step changes; a pass that could break the bound waits before it first
-// reads (stale synchronous parallel, Ho et al. 2013). `stale(0)` lets one trainer at a time read and step.
+// `bounded_staleness(k)`: each step applies at once. A pass reads one immutable version of the parameters, at
+// most k steps older than the one that its step changes; a pass that could break the bound waits before it
+// first reads (stale synchronous parallel, Ho et al. 2013). `bounded_staleness(0)` lets one trainer at a time
+// read and step.
 //
-// `free`: each step applies at once, in place, and nobody waits (Hogwild, Recht et al. 2011). A pass may
+// `hogwild`: each step applies at once, in place, and nobody waits (Hogwild, Recht et al. 2011). A pass may
 // read parameters that are half stepped, and its backward others than its forward: its gradient is then
 // that of no single version.
 //
@@ -24,10 +25,11 @@
 namespace weft::dist_optim {
 
 struct StepMode {
-  enum class Kind : std::uint8_t { synchronous, stale, free };
+  enum class Kind : std::uint8_t { synchronous, bounded_staleness, hogwild };
 
   Kind kind = Kind::synchronous;
-  // synchronous: the number of trainers, 0 for every one that is registered. stale: the bound k. free: 0.
+  // synchronous: the number of trainers, 0 for every one that is registered. bounded_staleness: the bound k.
+  // hogwild: 0.
   std::int32_t count = 0;
   bool mean = false;  // synchronous: the mean over the round's trainers instead of their sum
 
@@ -50,31 +52,31 @@ inline constexpr Synchronous synchronous{};
 // divided by the number of trainers whose steps are in the round, also of those that had no gradients.
 inline constexpr Synchronous synchronous_mean{true};
 
-constexpr StepMode stale(std::int32_t steps) {
-  if (steps < 0) throw rpc::Error(rpc::ErrorKind::invalid_argument, "stale(k): k must not be negative");
-  return {StepMode::Kind::stale, steps, false};
+constexpr StepMode bounded_staleness(std::int32_t steps) {
+  if (steps < 0)
+    throw rpc::Error(rpc::ErrorKind::invalid_argument, "bounded_staleness(k): k must not be negative");
+  return {StepMode::Kind::bounded_staleness, steps, false};
 }
 
-// Write it `dist_optim::free`: an unqualified `free` under `using namespace` would also mean the C function.
-inline constexpr StepMode free{StepMode::Kind::free, 0, false};
+inline constexpr StepMode hogwild{StepMode::Kind::hogwild, 0, false};
 
 inline std::string to_string(const StepMode& mode) {
   switch (mode.kind) {
     case StepMode::Kind::synchronous:
       return (mode.mean ? std::string("synchronous_mean") : std::string("synchronous")) +
              (mode.count == 0 ? "" : "(" + std::to_string(mode.count) + ")");
-    case StepMode::Kind::stale:
-      return "stale(" + std::to_string(mode.count) + ")";
-    case StepMode::Kind::free:
-      return "free";
+    case StepMode::Kind::bounded_staleness:
+      return "bounded_staleness(" + std::to_string(mode.count) + ")";
+    case StepMode::Kind::hogwild:
+      return "hogwild";
   }
   return "unknown(" + std::to_string(static_cast<int>(mode.kind)) + ")";
 }
 
 // A mode that came from a peer: `invalid_argument` unless it is one of the above.
 inline void check(const StepMode& mode) {
-  bool known = mode.kind == StepMode::Kind::synchronous || mode.kind == StepMode::Kind::stale ||
-               (mode.kind == StepMode::Kind::free && mode.count == 0);
+  bool known = mode.kind == StepMode::Kind::synchronous || mode.kind == StepMode::Kind::bounded_staleness ||
+               (mode.kind == StepMode::Kind::hogwild && mode.count == 0);
   if (!known || mode.count < 0 || (mode.mean && mode.kind != StepMode::Kind::synchronous)) {
     throw rpc::Error(rpc::ErrorKind::invalid_argument, "no such step mode: " + to_string(mode));
   }

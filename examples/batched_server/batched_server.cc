@@ -23,7 +23,7 @@ constexpr std::int64_t features = 64, classes = 10;
 
 struct Settings {
   std::int64_t clients = 4, requests = 100;  // of each client
-  std::int64_t most_rows = 64, window = 2000;
+  std::int64_t max_rows = 64, window = 2000;
 };
 
 torch::nn::Sequential network() {
@@ -36,7 +36,7 @@ class Classifier {
  public:
   explicit Classifier(const Settings& settings)
       : batcher_([network = network()](at::Tensor rows) mutable { return network->forward(rows); },
-                 {settings.most_rows, std::chrono::microseconds{settings.window}}) {}
+                 {settings.max_rows, std::chrono::microseconds{settings.window}}) {}
 
   // [N, features] -> [N, classes]. A future: no thread waits for the forward.
   rpc::Future<at::Tensor> classify(at::Tensor rows) {
@@ -110,7 +110,7 @@ int main(int argc, char** argv) {
   app.add_option("--requests", settings.requests, "of each client, all under way at once")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
-  app.add_option("--most-rows", settings.most_rows, "of one forward")
+  app.add_option("--max-rows", settings.max_rows, "of one forward")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
   app.add_option("--window", settings.window, "microseconds that a request waits for others, at most")

@@ -19,7 +19,7 @@ class Batcher {
  public:
   using Forward = std::function<at::Tensor(at::Tensor)>;  // [N, ...] -> [N, ...], row by row
   struct Options {
-    std::int64_t most_rows = 64;  // of a forward; a request with more gets one of its own
+    std::int64_t max_rows = 64;  // of a forward; a request with more gets one of its own
     std::chrono::microseconds window{2000};
   };
   struct Counts {
@@ -68,11 +68,11 @@ class Batcher {
     changed_.wait(lock, [&] { return ended_ || !waiting_.empty(); });
     if (!ended_)
       changed_.wait_until(lock, waiting_.front().came + options_.window,
-                          [&] { return ended_ || rows_ >= options_.most_rows; });
+                          [&] { return ended_ || rows_ >= options_.max_rows; });
     std::vector<Request> batch;
     if (ended_) return batch;
     std::int64_t rows = 0;
-    const auto fits = [&] { return rows + waiting_.front().rows.size(0) <= options_.most_rows; };
+    const auto fits = [&] { return rows + waiting_.front().rows.size(0) <= options_.max_rows; };
     while (!waiting_.empty() && (batch.empty() || fits())) {
       rows += waiting_.front().rows.size(0);
       batch.push_back(std::move(waiting_.front()));

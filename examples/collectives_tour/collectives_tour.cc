@@ -7,7 +7,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <torch/torch.h>
-#include <weft/parallel/collectives/context.h>
+#include <weft/parallel/collectives/collectives_layer.h>
 #include <weft/parallel/collectives/group.h>
 #include <weft/rpc/agent/job_place.h>
 #include <weft/rpc/rpc.h>

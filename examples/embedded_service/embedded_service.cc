@@ -192,7 +192,7 @@ int run_client(const std::vector<std::string>& arguments) {
       if (const auto quote = quotes.next().get()) std::printf("%s %g\n", quote->symbol.c_str(), quote->price);
   } else {
     if (arguments.size() > 4)
-      market = market.with({.deadline = std::chrono::milliseconds{std::stoi(arguments[4])}});
+      market = market.with({.timeout = std::chrono::milliseconds{std::stoi(arguments[4])}});
     std::printf("%g\n", market.call<&Market::convert>(std::stod(arguments[2]), arguments[3]).get());
   }
   return 0;

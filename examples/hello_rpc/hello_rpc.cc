@@ -26,7 +26,7 @@ int main() {
   std::printf("%g\n", a.get() + b.get());
 
   try {
-    peer.with(rpc::CallOptions{.deadline = std::chrono::milliseconds{5}}).call<Halve>(1.0).get();
+    peer.with(rpc::CallOptions{.timeout = std::chrono::milliseconds{5}}).call<Halve>(1.0).get();
   } catch (const rpc::Error& error) {  // kind says what the caller can do
     if (error.kind() == rpc::ErrorKind::deadline_exceeded) std::puts("too late");
   }

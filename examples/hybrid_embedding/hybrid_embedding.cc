@@ -8,7 +8,7 @@
 #include <fmt/format.h>
 #include <torch/torch.h>
 #include <weft/dist_autograd/pass.h>
-#include <weft/dist_optim/dist_optimizer.h>
+#include <weft/dist_optim/distributed_optimizer.h>
 #include <weft/rpc/agent/job_place.h>
 #include <weft/rpc/rpc.h>
 #include <weft/rref/rref.h>
@@ -32,7 +32,8 @@ struct Settings {
 rpc::Task<void> train(rpc::Agent& agent, Settings settings, rref::RRef<Table> table, torch::nn::Linear head) {
   auto meeting = rref::create<Meeting>(agent.peer("worker0"), rref::Named{"meeting"}, settings.trainers);
   // Free: trainers step the table as they come. Its backward reads no row, and two seldom meet at one.
-  dist_optim::DistOptimizer sparse{agent, torch::optim::AdagradOptions(0.3), dist_optim::free, table};
+  dist_optim::DistributedOptimizer sparse{agent, torch::optim::AdagradOptions(0.3), dist_optim::hogwild,
+                                          table};
   torch::optim::Adam dense(head->parameters(), torch::optim::AdamOptions(1e-2));
 
   for (std::int64_t step = 0; step < settings.steps; ++step) {

@@ -2,7 +2,7 @@
 
 #include <weft/dist_autograd/pass.h>
 #include <weft/dist_optim/checkpoint/checkpoint.h>
-#include <weft/dist_optim/dist_optimizer.h>
+#include <weft/dist_optim/distributed_optimizer.h>
 #include <weft/rref/rref.h>
 
 #include "parameter_server/checkpoints.h"
@@ -16,8 +16,8 @@ namespace {
 rpc::Task<void> train(rpc::Agent& agent, const Settings& settings, rref::RRef<Shared> shared,
                       std::shared_ptr<Head> head, Batches& batches, Report& report) {
   const auto own = rref::local(agent, head);
-  dist_optim::DistOptimizer optimizer{agent, torch::optim::AdamOptions(settings.learning_rate),
-                                      settings.optimizer_mode(), shared, own};
+  dist_optim::DistributedOptimizer optimizer{agent, torch::optim::AdamOptions(settings.learning_rate),
+                                             settings.optimizer_mode(), shared, own};
   const dist_optim::Modules modules{shared, own};
 
   const Checkpoints checkpoints(settings, agent);

@@ -10,8 +10,8 @@ namespace dist_optim = weft::dist_optim;
 
 dist_optim::StepMode Settings::optimizer_mode() const {
   if (step_mode == "synchronous") return dist_optim::synchronous;
-  if (step_mode == "free") return dist_optim::free;
-  return dist_optim::stale(staleness);
+  if (step_mode == "hogwild") return dist_optim::hogwild;
+  return dist_optim::bounded_staleness(staleness);
 }
 
 Settings parse_settings(int argc, char** argv) {
@@ -31,10 +31,10 @@ Settings parse_settings(int argc, char** argv) {
       ->transform(CLI::CheckedTransformer(modes));
   app.add_option("--mode-step", settings.step_mode,
                  "how trainers share the server's parameters (mode autograd)")
-      ->check(CLI::IsMember({"synchronous", "stale", "free"}))
+      ->check(CLI::IsMember({"synchronous", "bounded-staleness", "hogwild"}))
       ->capture_default_str();
   app.add_option("--staleness", settings.staleness,
-                 "by how many steps gradients may be late (stale, pull-push)")
+                 "by how many steps gradients may be late (bounded-staleness, pull-push)")
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
   app.add_option("--epochs", settings.epochs)->check(CLI::PositiveNumber)->capture_default_str();

@@ -10,7 +10,7 @@ enum class Mode { autograd, pull_push };
 
 struct Settings {
   Mode mode = Mode::autograd;
-  std::string step_mode = "stale";  // or synchronous, free
+  std::string step_mode = "bounded-staleness";  // or synchronous, hogwild
   std::int32_t staleness = 2;
   std::int64_t epochs = 2;
   std::int64_t batch_size = 64;

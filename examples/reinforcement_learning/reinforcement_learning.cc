@@ -6,7 +6,7 @@
 // it, it is one of them. With one seed it does the same every time.
 #include <fmt/format.h>
 #include <torch/torch.h>
-#include <weft/dist_optim/context.h>
+#include <weft/dist_optim/optimizer_layer.h>
 #include <weft/rpc/agent/job_place.h>
 #include <weft/rpc/rpc.h>
 #include <weft/rref/rref.h>
@@ -23,7 +23,7 @@ using namespace weft;
 namespace {
 
 struct Settings {
-  std::int64_t observers = 4, rounds = 150, most_steps = 500;  // of an episode
+  std::int64_t observers = 4, rounds = 150, max_steps = 500;  // of an episode
   std::int64_t seed = 1;
 };
 
@@ -33,10 +33,10 @@ class Observer {
       : number_(number), world_(static_cast<std::uint64_t>(seed)) {}
 
   // Its rewards, step by step.
-  rpc::Task<std::vector<double>> episode(rref::RRef<Policy> policy, std::int64_t most_steps) {
+  rpc::Task<std::vector<double>> episode(rref::RRef<Policy> policy, std::int64_t max_steps) {
     std::vector<double> rewards;
     world_.reset();
-    while (!world_.over() && static_cast<std::int64_t>(rewards.size()) < most_steps) {
+    while (!world_.over() && static_cast<std::int64_t>(rewards.size()) < max_steps) {
       const bool right = co_await policy.call<&Policy::goes_right>(number_, world_.state());
       rewards.push_back(world_.step(right));
     }
@@ -68,7 +68,7 @@ rpc::Task<void> learn(rpc::Agent& agent, Settings settings) {
   for (std::int64_t round = 0; round < settings.rounds; ++round) {
     std::vector<rpc::Future<std::vector<double>>> under_way;
     for (auto& observer : observers)
-      under_way.push_back(observer.call<&Observer::episode>(handle, settings.most_steps));
+      under_way.push_back(observer.call<&Observer::episode>(handle, settings.max_steps));
     const auto episodes = co_await rpc::when_all(std::move(under_way));
     policy->learn(episodes);
     fmt::print("round={} reward={:.1f}\n", round, mean_reward(episodes));
@@ -102,7 +102,7 @@ int main(int argc, char** argv) {
   CLI::App app{"One agent learns CartPole from several observers."};
   app.add_option("--observers", settings.observers)->check(CLI::Range(1, 64))->capture_default_str();
   app.add_option("--rounds", settings.rounds, "of one episode of each observer")->capture_default_str();
-  app.add_option("--most-steps", settings.most_steps, "of an episode")->capture_default_str();
+  app.add_option("--max-steps", settings.max_steps, "of an episode")->capture_default_str();
   app.add_option("--seed", settings.seed)->capture_default_str();
   CLI11_PARSE(app, argc, argv);
 

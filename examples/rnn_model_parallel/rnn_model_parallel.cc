@@ -6,7 +6,7 @@
 #include <fmt/format.h>
 #include <torch/torch.h>
 #include <weft/dist_autograd/pass.h>
-#include <weft/dist_optim/dist_optimizer.h>
+#include <weft/dist_optim/distributed_optimizer.h>
 #include <weft/rpc/agent/job_place.h>
 #include <weft/rpc/rpc.h>
 #include <weft/rref/rref.h>
@@ -31,8 +31,8 @@ struct Settings {
 
 rpc::Task<void> learn(rpc::Agent& agent, rref::RRef<Coder> coder, rref::RRef<Recurrent> recurrent, Text& text,
                       std::int64_t steps) {
-  dist_optim::DistOptimizer optimizer{agent, torch::optim::AdamOptions(learning_rate),
-                                      dist_optim::synchronous, coder, recurrent};
+  dist_optim::DistributedOptimizer optimizer{agent, torch::optim::AdamOptions(learning_rate),
+                                             dist_optim::synchronous, coder, recurrent};
   for (std::int64_t step = 0; step < steps; ++step) {
     auto [characters, following] = text.next(window);
     dist_autograd::Pass pass{agent};

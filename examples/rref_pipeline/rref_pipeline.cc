@@ -6,7 +6,7 @@
 #include <fmt/format.h>
 #include <torch/torch.h>
 #include <weft/dist_autograd/pass.h>
-#include <weft/dist_optim/dist_optimizer.h>
+#include <weft/dist_optim/distributed_optimizer.h>
 #include <weft/rpc/agent/job_place.h>
 #include <weft/rpc/rpc.h>
 #include <weft/rref/rref.h>
@@ -35,8 +35,8 @@ rpc::Task<void> train(rpc::Agent& agent, std::int64_t steps) {
   auto front =
       rref::create<Front>(agent.peer("worker1"), width, front_seed);  // at once; creation runs meanwhile
   auto back = rref::create<Back>(agent.peer("worker2"), width, back_seed);
-  dist_optim::DistOptimizer optimizer{agent, torch::optim::SGDOptions(learning_rate), dist_optim::synchronous,
-                                      front, back};
+  dist_optim::DistributedOptimizer optimizer{agent, torch::optim::SGDOptions(learning_rate),
+                                             dist_optim::synchronous, front, back};
   const auto share = at::scalar_tensor(1.0 / micro_batches);  // of each micro-batch in the gradient
 
   Fibonacci data;

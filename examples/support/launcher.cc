@@ -29,7 +29,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 // After a failure the others have this long to say what they lost, and to end by themselves.
-constexpr auto patience = std::chrono::seconds{5};
+constexpr auto timeout = std::chrono::seconds{5};
 
 int checked(int result, const char* what) {
   if (result < 0) throw std::system_error(errno, std::generic_category(), what);
@@ -206,7 +206,7 @@ class Launcher {
   void fail(std::string what) {
     if (!failure_.empty()) return;
     failure_ = std::move(what);
-    end_by_ = Clock::now() + patience;
+    end_by_ = Clock::now() + timeout;
   }
 
   std::size_t running() const {

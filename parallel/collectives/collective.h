@@ -17,8 +17,8 @@ struct Collective {
   Layout layout;
   PlanMemory memory;
   std::optional<Reduction> reduction;
-  std::optional<std::chrono::nanoseconds> deadline;  // none: the group's
-  rpc::Job finish = nullptr;                         // what is left to do when all has ended well
+  std::optional<std::chrono::nanoseconds> timeout;  // none: the group's
+  rpc::Job finish = nullptr;                        // what is left to do when all has ended well
   // In shared memory, on the thread that carries it out: before anything of the input is read, and when it is
   // done.
   std::function<void()> before = nullptr, after = nullptr;

@@ -9,13 +9,13 @@
 namespace weft::collectives {
 namespace {
 
-constexpr std::size_t most_dimensions = 16;
+constexpr std::size_t max_dimensions = 16;
 
 void check(const Group& group, const std::vector<DeviceMesh::Dimension>& dimensions) {
-  if (dimensions.size() > most_dimensions)
+  if (dimensions.size() > max_dimensions)
     throw rpc::Error(rpc::ErrorKind::invalid_argument, "a mesh of " + std::to_string(dimensions.size()) +
                                                            " dimensions, where " +
-                                                           std::to_string(most_dimensions) + " are most");
+                                                           std::to_string(max_dimensions) + " are most");
   std::int64_t ranks = 1;
   std::set<std::string> names;
   for (const auto& [name, size] : dimensions) {
@@ -40,7 +40,7 @@ rpc::Future<DeviceMesh> DeviceMesh::create(const Group& group, std::vector<Dimen
   for (const auto& [name, size] : dimensions)
     meaning += (meaning.back() == '(' ? "" : ", ") + name + " " + std::to_string(size);
   // As many by all, also where they do not mean the same.
-  const std::uint64_t rounds = group.core_->reserve_rounds(1 + 2 * most_dimensions);
+  const std::uint64_t rounds = group.core_->reserve_rounds(1 + 2 * max_dimensions);
   rpc::Promise<DeviceMesh> promise;
   auto future = promise.future();
   group.core_->give({rounds}, meaning + ")", site, rpc::Buffer{}, false, std::nullopt)
@@ -67,7 +67,7 @@ rpc::Future<DeviceMesh> DeviceMesh::make(const Group& group, std::vector<Dimensi
     mesh.coordinates_.push_back(coordinate);
     GroupOptions options = group.options();
     options.name = name;
-    // Those that differ in this coordinate alone: of all the others together they are one colour.
+    // Those that differ in this coordinate alone: of all the others together they are one color.
     groups.push_back(group.split_in(rounds, group.rank() - coordinate * stride, coordinate, options, site));
     rounds += 2;
   }

@@ -61,7 +61,7 @@ void compare_sizes(GroupCore& core, Collective& collective, const Tensors& outpu
   };
 }
 
-rpc::Future<void> on_device(GroupCore& core, const at::Tensor& first, Meaning meaning, Deadline deadline,
+rpc::Future<void> on_device(GroupCore& core, const at::Tensor& first, Meaning meaning, Timeout timeout,
                             const std::source_location& site, const nccl::GroupDevices::Put& put) {
   Collective collective;
   collective.signature = {.operation = meaning.operation,
@@ -71,7 +71,7 @@ rpc::Future<void> on_device(GroupCore& core, const at::Tensor& first, Meaning me
                           .device = first.device().type()};
   if (meaning.reduction) collective.signature.reduction = meaning.reduction->kind;
   collective.site = site;
-  collective.deadline = deadline;
+  collective.timeout = timeout;
   if (meaning.operation == Operation::all_to_all_v)
     compare_sizes(core, collective, meaning.outputs, meaning.inputs);
   return core.devices().run(first.device(), std::move(collective), put);
@@ -137,17 +137,17 @@ at::Tensor Group::empty(at::IntArrayRef sizes, const at::TensorOptions& options)
 }
 
 GroupBackend Group::backend() const { return core_->backend(); }
-rpc::Future<void> Group::prepare(c10::Device device, Deadline deadline, Site site) const {
+rpc::Future<void> Group::prepare(c10::Device device, Timeout timeout, Site site) const {
   if (device.is_cpu()) return rpc::Future<void>::made(rpc::Result<void>{});
-  return core_->devices().prepare(device, deadline, site);
+  return core_->devices().prepare(device, timeout, site);
 }
 
-rpc::Future<void> Group::all_reduce(at::Tensor tensor, ReduceOp op, Deadline deadline, Site site) const {
+rpc::Future<void> Group::all_reduce(at::Tensor tensor, ReduceOp op, Timeout timeout, Site site) const {
   if (is_on_device(tensor))
-    return on_device(*core_, tensor, {Operation::all_reduce, {shape_of(tensor)}, {}, op}, deadline, site,
-                     [&](const Ranks& ranks, Deadline limit) { return ranks.all_reduce(tensor, op, limit); });
+    return on_device(*core_, tensor, {Operation::all_reduce, {shape_of(tensor)}, {}, op}, timeout, site,
+                     [&](const Ranks& ranks, Timeout limit) { return ranks.all_reduce(tensor, op, limit); });
   return begin(core_, inlined_, [&] {
-    Preparation all(*core_, Operation::all_reduce, tensor, deadline, site);
+    Preparation all(*core_, Operation::all_reduce, tensor, timeout, site);
     all.set_reduction(op);
     all.signature().shapes = {shape_of(tensor)};
     all.layout().elements = count_of(tensor);
@@ -162,15 +162,15 @@ rpc::Future<void> Group::all_reduce(at::Tensor tensor, ReduceOp op, Deadline dea
   });
 }
 
-rpc::Future<void> Group::all_reduce(std::vector<at::Tensor> tensors, ReduceOp op, Deadline deadline,
+rpc::Future<void> Group::all_reduce(std::vector<at::Tensor> tensors, ReduceOp op, Timeout timeout,
                                     Site site) const {
   if (is_on_device(tensors))
-    return on_device(
-        *core_, tensors.front(), {Operation::all_reduce, shapes_of(tensors), {}, op}, deadline, site,
-        [&](const Ranks& ranks, Deadline limit) { return ranks.all_reduce(tensors, op, limit); });
+    return on_device(*core_, tensors.front(), {Operation::all_reduce, shapes_of(tensors), {}, op}, timeout,
+                     site,
+                     [&](const Ranks& ranks, Timeout limit) { return ranks.all_reduce(tensors, op, limit); });
   return begin(core_, inlined_, [&] {
     expect_some(tensors);
-    Preparation all(*core_, Operation::all_reduce, tensors.front(), deadline, site);
+    Preparation all(*core_, Operation::all_reduce, tensors.front(), timeout, site);
     for (const at::Tensor& tensor : tensors) check_same(tensors.front(), tensor);
     all.set_reduction(op);
     all.signature().shapes = shapes_of(tensors);
@@ -184,14 +184,13 @@ rpc::Future<void> Group::all_reduce(std::vector<at::Tensor> tensors, ReduceOp op
   });
 }
 
-rpc::Future<void> Group::reduce(at::Tensor tensor, int root, ReduceOp op, Deadline deadline,
-                                Site site) const {
+rpc::Future<void> Group::reduce(at::Tensor tensor, int root, ReduceOp op, Timeout timeout, Site site) const {
   if (is_on_device(tensor))
     return on_device(
-        *core_, tensor, {Operation::reduce, {shape_of(tensor)}, root, op}, deadline, site,
-        [&](const Ranks& ranks, Deadline limit) { return ranks.reduce(tensor, root, op, limit); });
+        *core_, tensor, {Operation::reduce, {shape_of(tensor)}, root, op}, timeout, site,
+        [&](const Ranks& ranks, Timeout limit) { return ranks.reduce(tensor, root, op, limit); });
   return begin(core_, inlined_, [&] {
-    Preparation all(*core_, Operation::reduce, tensor, deadline, site);
+    Preparation all(*core_, Operation::reduce, tensor, timeout, site);
     all.set_root(root);
     all.set_reduction(op);
     all.signature().shapes = {shape_of(tensor)};
@@ -202,13 +201,12 @@ rpc::Future<void> Group::reduce(at::Tensor tensor, int root, ReduceOp op, Deadli
   });
 }
 
-rpc::Future<void> Group::broadcast(at::Tensor tensor, int root, Deadline deadline, Site site) const {
+rpc::Future<void> Group::broadcast(at::Tensor tensor, int root, Timeout timeout, Site site) const {
   if (is_on_device(tensor))
-    return on_device(
-        *core_, tensor, {Operation::broadcast, {shape_of(tensor)}, root}, deadline, site,
-        [&](const Ranks& ranks, Deadline limit) { return ranks.broadcast(tensor, root, limit); });
+    return on_device(*core_, tensor, {Operation::broadcast, {shape_of(tensor)}, root}, timeout, site,
+                     [&](const Ranks& ranks, Timeout limit) { return ranks.broadcast(tensor, root, limit); });
   return begin(core_, inlined_, [&] {
-    Preparation all(*core_, Operation::broadcast, tensor, deadline, site);
+    Preparation all(*core_, Operation::broadcast, tensor, timeout, site);
     all.set_root(root);
     all.signature().shapes = {shape_of(tensor)};
     if (all.is_root()) {
@@ -223,15 +221,15 @@ rpc::Future<void> Group::broadcast(at::Tensor tensor, int root, Deadline deadlin
   });
 }
 
-rpc::Future<void> Group::broadcast(std::vector<at::Tensor> tensors, int root, Deadline deadline,
+rpc::Future<void> Group::broadcast(std::vector<at::Tensor> tensors, int root, Timeout timeout,
                                    Site site) const {
   if (is_on_device(tensors))
     return on_device(
-        *core_, tensors.front(), {Operation::broadcast, shapes_of(tensors), root}, deadline, site,
-        [&](const Ranks& ranks, Deadline limit) { return ranks.broadcast(tensors, root, limit); });
+        *core_, tensors.front(), {Operation::broadcast, shapes_of(tensors), root}, timeout, site,
+        [&](const Ranks& ranks, Timeout limit) { return ranks.broadcast(tensors, root, limit); });
   return begin(core_, inlined_, [&] {
     expect_some(tensors);
-    Preparation all(*core_, Operation::broadcast, tensors.front(), deadline, site);
+    Preparation all(*core_, Operation::broadcast, tensors.front(), timeout, site);
     for (const at::Tensor& tensor : tensors) check_same(tensors.front(), tensor);
     all.set_root(root);
     all.signature().shapes = shapes_of(tensors);
@@ -249,13 +247,13 @@ rpc::Future<void> Group::broadcast(std::vector<at::Tensor> tensors, int root, De
   });
 }
 
-rpc::Future<void> Group::all_gather(at::Tensor output, at::Tensor input, Deadline deadline, Site site) const {
+rpc::Future<void> Group::all_gather(at::Tensor output, at::Tensor input, Timeout timeout, Site site) const {
   if (is_on_device(input))
     return on_device(
-        *core_, input, {Operation::all_gather, {shape_of(input)}}, deadline, site,
-        [&](const Ranks& ranks, Deadline limit) { return ranks.all_gather(output, input, limit); });
+        *core_, input, {Operation::all_gather, {shape_of(input)}}, timeout, site,
+        [&](const Ranks& ranks, Timeout limit) { return ranks.all_gather(output, input, limit); });
   return begin(core_, inlined_, [&] {
-    Preparation all(*core_, Operation::all_gather, input, deadline, site);
+    Preparation all(*core_, Operation::all_gather, input, timeout, site);
     check_same(input, output);
     all.signature().shapes = {shape_of(input)};
     all.layout().blocks = equal_blocks(*core_, output, input);
@@ -267,14 +265,14 @@ rpc::Future<void> Group::all_gather(at::Tensor output, at::Tensor input, Deadlin
 
 // Rank after rank, and of each the tensors one after the other: what lies between is put in order at the end.
 rpc::Future<void> Group::all_gather(std::vector<at::Tensor> outputs, std::vector<at::Tensor> inputs,
-                                    Deadline deadline, Site site) const {
+                                    Timeout timeout, Site site) const {
   if (is_on_device(inputs))
     return on_device(
-        *core_, inputs.front(), {Operation::all_gather, shapes_of(inputs)}, deadline, site,
-        [&](const Ranks& ranks, Deadline limit) { return ranks.all_gather(outputs, inputs, limit); });
+        *core_, inputs.front(), {Operation::all_gather, shapes_of(inputs)}, timeout, site,
+        [&](const Ranks& ranks, Timeout limit) { return ranks.all_gather(outputs, inputs, limit); });
   return begin(core_, inlined_, [&] {
     const Tensors all_of_them = expect_pairs(outputs, inputs);
-    Preparation all(*core_, Operation::all_gather, inputs.front(), deadline, site);
+    Preparation all(*core_, Operation::all_gather, inputs.front(), timeout, site);
     for (const at::Tensor& tensor : all_of_them) check_same(inputs.front(), tensor);
     all.signature().shapes = shapes_of(inputs);
     Tensors parts;  // of the outputs, as they come
@@ -291,14 +289,14 @@ rpc::Future<void> Group::all_gather(std::vector<at::Tensor> outputs, std::vector
   });
 }
 
-rpc::Future<void> Group::all_gather_v(std::vector<at::Tensor> outputs, at::Tensor input, Deadline deadline,
+rpc::Future<void> Group::all_gather_v(std::vector<at::Tensor> outputs, at::Tensor input, Timeout timeout,
                                       Site site) const {
   if (is_on_device(input))
     return on_device(
-        *core_, input, {Operation::all_gather_v, shapes_of(outputs)}, deadline, site,
-        [&](const Ranks& ranks, Deadline limit) { return ranks.all_gather_v(outputs, input, limit); });
+        *core_, input, {Operation::all_gather_v, shapes_of(outputs)}, timeout, site,
+        [&](const Ranks& ranks, Timeout limit) { return ranks.all_gather_v(outputs, input, limit); });
   return begin(core_, inlined_, [&] {
-    Preparation all(*core_, Operation::all_gather_v, input, deadline, site);
+    Preparation all(*core_, Operation::all_gather_v, input, timeout, site);
     expect_one_each(*core_, outputs);
     for (const at::Tensor& output : outputs) check_same(input, output);
     if (outputs[static_cast<std::size_t>(rank())].numel() != input.numel())
@@ -311,14 +309,14 @@ rpc::Future<void> Group::all_gather_v(std::vector<at::Tensor> outputs, at::Tenso
   });
 }
 
-rpc::Future<void> Group::reduce_scatter(at::Tensor output, at::Tensor input, ReduceOp op, Deadline deadline,
+rpc::Future<void> Group::reduce_scatter(at::Tensor output, at::Tensor input, ReduceOp op, Timeout timeout,
                                         Site site) const {
   if (is_on_device(input))
     return on_device(
-        *core_, input, {Operation::reduce_scatter, {shape_of(input)}, {}, op}, deadline, site,
-        [&](const Ranks& ranks, Deadline limit) { return ranks.reduce_scatter(output, input, op, limit); });
+        *core_, input, {Operation::reduce_scatter, {shape_of(input)}, {}, op}, timeout, site,
+        [&](const Ranks& ranks, Timeout limit) { return ranks.reduce_scatter(output, input, op, limit); });
   return begin(core_, inlined_, [&] {
-    Preparation all(*core_, Operation::reduce_scatter, input, deadline, site);
+    Preparation all(*core_, Operation::reduce_scatter, input, timeout, site);
     check_same(input, output);
     all.set_reduction(op);
     all.signature().shapes = {shape_of(input)};
@@ -330,14 +328,14 @@ rpc::Future<void> Group::reduce_scatter(at::Tensor output, at::Tensor input, Red
 }
 
 rpc::Future<void> Group::reduce_scatter(std::vector<at::Tensor> outputs, std::vector<at::Tensor> inputs,
-                                        ReduceOp op, Deadline deadline, Site site) const {
+                                        ReduceOp op, Timeout timeout, Site site) const {
   if (is_on_device(inputs))
     return on_device(
-        *core_, inputs.front(), {Operation::reduce_scatter, shapes_of(inputs), {}, op}, deadline, site,
-        [&](const Ranks& ranks, Deadline limit) { return ranks.reduce_scatter(outputs, inputs, op, limit); });
+        *core_, inputs.front(), {Operation::reduce_scatter, shapes_of(inputs), {}, op}, timeout, site,
+        [&](const Ranks& ranks, Timeout limit) { return ranks.reduce_scatter(outputs, inputs, op, limit); });
   return begin(core_, inlined_, [&] {
     const Tensors all_of_them = expect_pairs(outputs, inputs);
-    Preparation all(*core_, Operation::reduce_scatter, inputs.front(), deadline, site);
+    Preparation all(*core_, Operation::reduce_scatter, inputs.front(), timeout, site);
     for (const at::Tensor& tensor : all_of_them) check_same(inputs.front(), tensor);
     all.set_reduction(op);
     all.signature().shapes = shapes_of(inputs);
@@ -356,14 +354,13 @@ rpc::Future<void> Group::reduce_scatter(std::vector<at::Tensor> outputs, std::ve
 }
 
 rpc::Future<void> Group::reduce_scatter_v(at::Tensor output, std::vector<at::Tensor> inputs, ReduceOp op,
-                                          Deadline deadline, Site site) const {
+                                          Timeout timeout, Site site) const {
   if (is_on_device(output))
-    return on_device(*core_, output, {Operation::reduce_scatter_v, shapes_of(inputs), {}, op}, deadline, site,
-                     [&](const Ranks& ranks, Deadline limit) {
-                       return ranks.reduce_scatter_v(output, inputs, op, limit);
-                     });
+    return on_device(
+        *core_, output, {Operation::reduce_scatter_v, shapes_of(inputs), {}, op}, timeout, site,
+        [&](const Ranks& ranks, Timeout limit) { return ranks.reduce_scatter_v(output, inputs, op, limit); });
   return begin(core_, inlined_, [&] {
-    Preparation all(*core_, Operation::reduce_scatter_v, output, deadline, site);
+    Preparation all(*core_, Operation::reduce_scatter_v, output, timeout, site);
     expect_one_each(*core_, inputs);
     for (const at::Tensor& input : inputs) check_same(output, input);
     if (inputs[static_cast<std::size_t>(rank())].numel() != output.numel())
@@ -377,13 +374,13 @@ rpc::Future<void> Group::reduce_scatter_v(at::Tensor output, std::vector<at::Ten
   });
 }
 
-rpc::Future<void> Group::all_to_all(at::Tensor output, at::Tensor input, Deadline deadline, Site site) const {
+rpc::Future<void> Group::all_to_all(at::Tensor output, at::Tensor input, Timeout timeout, Site site) const {
   if (is_on_device(input))
     return on_device(
-        *core_, input, {Operation::all_to_all, {shape_of(input)}}, deadline, site,
-        [&](const Ranks& ranks, Deadline limit) { return ranks.all_to_all(output, input, limit); });
+        *core_, input, {Operation::all_to_all, {shape_of(input)}}, timeout, site,
+        [&](const Ranks& ranks, Timeout limit) { return ranks.all_to_all(output, input, limit); });
   return begin(core_, inlined_, [&] {
-    Preparation all(*core_, Operation::all_to_all, input, deadline, site);
+    Preparation all(*core_, Operation::all_to_all, input, timeout, site);
     check_same(input, output);
     if (input.numel() != output.numel() || input.numel() % size() != 0)
       refuse("input and output are of one size, a multiple of the number of ranks");
@@ -396,15 +393,15 @@ rpc::Future<void> Group::all_to_all(at::Tensor output, at::Tensor input, Deadlin
 }
 
 rpc::Future<void> Group::all_to_all_v(std::vector<at::Tensor> outputs, std::vector<at::Tensor> inputs,
-                                      Deadline deadline, Site site) const {
+                                      Timeout timeout, Site site) const {
   if (is_on_device(inputs))
     return on_device(
-        *core_, inputs.front(), {Operation::all_to_all_v, {{-1}}, {}, {}, outputs, inputs}, deadline, site,
-        [&](const Ranks& ranks, Deadline limit) { return ranks.all_to_all_v(outputs, inputs, limit); });
+        *core_, inputs.front(), {Operation::all_to_all_v, {{-1}}, {}, {}, outputs, inputs}, timeout, site,
+        [&](const Ranks& ranks, Timeout limit) { return ranks.all_to_all_v(outputs, inputs, limit); });
   return begin(core_, inlined_, [&] {
     expect_one_each(*core_, inputs);
     expect_one_each(*core_, outputs);
-    Preparation all(*core_, Operation::all_to_all_v, inputs.front(), deadline, site);
+    Preparation all(*core_, Operation::all_to_all_v, inputs.front(), timeout, site);
     for (const Tensors& tensors : {inputs, outputs})
       for (const at::Tensor& tensor : tensors) check_same(inputs.front(), tensor);
     all.layout().blocks = blocks_of(inputs);
@@ -416,14 +413,14 @@ rpc::Future<void> Group::all_to_all_v(std::vector<at::Tensor> outputs, std::vect
   });
 }
 
-rpc::Future<void> Group::gather(std::vector<at::Tensor> outputs, at::Tensor input, int root,
-                                Deadline deadline, Site site) const {
+rpc::Future<void> Group::gather(std::vector<at::Tensor> outputs, at::Tensor input, int root, Timeout timeout,
+                                Site site) const {
   if (is_on_device(input))
     return on_device(
-        *core_, input, {Operation::gather, {shape_of(input)}, root}, deadline, site,
-        [&](const Ranks& ranks, Deadline limit) { return ranks.gather(outputs, input, root, limit); });
+        *core_, input, {Operation::gather, {shape_of(input)}, root}, timeout, site,
+        [&](const Ranks& ranks, Timeout limit) { return ranks.gather(outputs, input, root, limit); });
   return begin(core_, inlined_, [&] {
-    Preparation all(*core_, Operation::gather, input, deadline, site);
+    Preparation all(*core_, Operation::gather, input, timeout, site);
     all.set_root(root);
     all.signature().shapes = {shape_of(input)};
     all.layout().blocks = even_blocks(count_of(input) * static_cast<std::size_t>(size()), size());
@@ -440,14 +437,14 @@ rpc::Future<void> Group::gather(std::vector<at::Tensor> outputs, at::Tensor inpu
   });
 }
 
-rpc::Future<void> Group::scatter(at::Tensor output, std::vector<at::Tensor> inputs, int root,
-                                 Deadline deadline, Site site) const {
+rpc::Future<void> Group::scatter(at::Tensor output, std::vector<at::Tensor> inputs, int root, Timeout timeout,
+                                 Site site) const {
   if (is_on_device(output))
     return on_device(
-        *core_, output, {Operation::scatter, {shape_of(output)}, root}, deadline, site,
-        [&](const Ranks& ranks, Deadline limit) { return ranks.scatter(output, inputs, root, limit); });
+        *core_, output, {Operation::scatter, {shape_of(output)}, root}, timeout, site,
+        [&](const Ranks& ranks, Timeout limit) { return ranks.scatter(output, inputs, root, limit); });
   return begin(core_, inlined_, [&] {
-    Preparation all(*core_, Operation::scatter, output, deadline, site);
+    Preparation all(*core_, Operation::scatter, output, timeout, site);
     all.set_root(root);
     all.signature().shapes = {shape_of(output)};
     all.layout().blocks = even_blocks(count_of(output) * static_cast<std::size_t>(size()), size());
@@ -464,11 +461,11 @@ rpc::Future<void> Group::scatter(at::Tensor output, std::vector<at::Tensor> inpu
   });
 }
 
-rpc::Future<void> Group::barrier(Deadline deadline, Site site) const {
+rpc::Future<void> Group::barrier(Timeout timeout, Site site) const {
   return begin(core_, inlined_, [&] {
     Collective barrier;
     barrier.site = site;
-    barrier.deadline = deadline;
+    barrier.timeout = timeout;
     return barrier;
   });
 }

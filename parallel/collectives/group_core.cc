@@ -10,7 +10,7 @@ namespace {
 
 // Up to so much a collective in shared memory runs on the thread that begins it: it takes no longer than
 // another thread takes to be woken, some ten times.
-constexpr std::size_t most_bytes_here = 1 << 20;
+constexpr std::size_t max_bytes_here = 1 << 20;
 
 }  // namespace
 
@@ -35,7 +35,7 @@ GroupCore::GroupCore(std::shared_ptr<rpc::AgentCore> core, GroupId id, Options o
       values_(size(), [this](const std::map<int, std::string>& texts) { return difference(texts); }) {
   for (const rpc::AgentId& member : members_)
     peers_.push_back(
-        rpc::Peer(core_, core_->route(member.name, {})).with({.deadline = rpc::no_deadline}).only(member));
+        rpc::Peer(core_, core_->route(member.name, {})).with({.timeout = rpc::no_timeout}).only(member));
 }
 
 GroupCore::~GroupCore() = default;
@@ -71,11 +71,12 @@ Party GroupCore::party_of(const Collective& collective) const {
 // bits are gathered in travels as their own type, so that messages of either need not be told apart.
 std::optional<c10::ScalarType> GroupCore::wire_for(c10::ScalarType dtype, Party party,
                                                    const Layout& layout) const {
-  if (!options_.wire || layout.operation != Operation::all_reduce || agrees_by_itself(party, layout.elements))
+  if (!options_.wire_dtype || layout.operation != Operation::all_reduce ||
+      agrees_by_itself(party, layout.elements))
     return std::nullopt;
   switch (dtype) {
     case c10::ScalarType::Float:
-      return options_.wire;
+      return options_.wire_dtype;
     case c10::ScalarType::Half:
     case c10::ScalarType::BFloat16:
       return dtype;
@@ -243,7 +244,7 @@ void GroupCore::next_level(const ExchangePtr& exchange) {
 void GroupCore::start_shared(const ExchangePtr& exchange, bool inlined) {
   // A thread that others need, to hear of a death for one, does not wait here for a moment either.
   const bool may_wait = inlined && !rpc::OwnedThread::here() && !loop_->running_here();
-  if (may_wait && exchange->shared()->bytes() <= most_bytes_here) {
+  if (may_wait && exchange->shared()->bytes() <= max_bytes_here) {
     if (auto outcome = shared_->run_here(exchange->shared())) {
       const bool under_way = outcome->ok() && outcome->value() == SharedRun::State::under_way;
       if (!under_way) return shared_over(exchange, std::move(*outcome));

@@ -45,8 +45,8 @@ struct Message {
   std::uint64_t tag = 0;
   std::string type;  // "float32[4]"; alike on both sides
   std::source_location site;
-  rpc::Buffer bytes;                                 // what is sent, or where it is put
-  std::optional<std::chrono::nanoseconds> deadline;  // none: the group's
+  rpc::Buffer bytes;                                // what is sent, or where it is put
+  std::optional<std::chrono::nanoseconds> timeout;  // none: the group's
 };
 
 class WEFT_EXPORT GroupCore final : public std::enable_shared_from_this<GroupCore> {
@@ -83,11 +83,11 @@ class WEFT_EXPORT GroupCore final : public std::enable_shared_from_this<GroupCor
   std::uint64_t reserve_rounds(std::uint64_t count) { return rounds_reserved_.fetch_add(count); }
   rpc::Future<ValueRounds::Values> give(RoundKey round, std::string meaning, std::source_location site,
                                         rpc::Buffer value, bool wants_all,
-                                        std::optional<std::chrono::nanoseconds> deadline);
+                                        std::optional<std::chrono::nanoseconds> timeout);
   // Calls `begin` on the group's loop once all members are ready for the launch of that name, in one order of
   // launches on all members; or with the error that ended the group.
   void launch(const std::string& name, LaunchSequence::Begin begin, std::source_location site,
-              std::optional<std::chrono::nanoseconds> deadline);
+              std::optional<std::chrono::nanoseconds> timeout);
   void abort(const std::string& reason);
   void fail(const std::exception_ptr& error);  // what has gone wrong on a device
   void fail(const rpc::Error& error);
@@ -125,7 +125,7 @@ class WEFT_EXPORT GroupCore final : public std::enable_shared_from_this<GroupCor
 
  private:
   // How long a member is given to say whether it has begun what another waits for.
-  static constexpr std::chrono::seconds patience_for_answers{5};
+  static constexpr std::chrono::seconds timeout_for_answers{5};
 
   class Exchange;  // one collective under way
   struct Early {   // of one that has not begun here

@@ -1,5 +1,5 @@
 // GroupCore: how a group ends for all its members: deaths, leaves, aborts, deadlines.
-#include <weft/parallel/collectives/context.h>
+#include <weft/parallel/collectives/collectives_layer.h>
 #include <weft/parallel/collectives/group_exchange.h>
 #include <weft/rpc/core/when_all.h>
 
@@ -121,10 +121,10 @@ void GroupCore::fail_all(const rpc::Error& error, bool tell, bool write) {
   // are of all groups of this agent, since one group may wait for another.
   std::vector<rpc::Future<Snapshot>> snapshots;
   if (write) {
-    if (!options_.flights.empty())
+    if (!options_.flight_recorder_dir.empty())
       snapshots.push_back(rpc::Future<Snapshot>::made(rpc::capture([&] { return snapshot(); })));
-    for (const auto& other : Context::of(*core_)->all())
-      if (other.get() != this && !other->options_.flights.empty())
+    for (const auto& other : CollectivesLayer::of(*core_)->all())
+      if (other.get() != this && !other->options_.flight_recorder_dir.empty())
         snapshots.push_back(other->take_snapshot());
   }
   if (tell) tell_others<&GroupService::failed>(id_, error.kind(), std::string(error.what()));
@@ -147,7 +147,7 @@ void GroupCore::fail_all(const rpc::Error& error, bool tell, bool write) {
   writing_ = true;
   rpc::when_all(std::move(snapshots))
       .then([self = shared_from_this()](rpc::Result<std::vector<Snapshot>>&& taken) {
-        Context::of(*self->core_)->write([self, taken = std::move(taken)]() mutable {
+        CollectivesLayer::of(*self->core_)->write([self, taken = std::move(taken)]() mutable {
           if (taken.ok())
             for (const Snapshot& each : taken.value()) each.group->write_flight(each.dump);
           // Futures complete on the loop, not on the thread for files.
@@ -233,24 +233,28 @@ rpc::Future<GroupCore::Snapshot> GroupCore::take_snapshot() {
 void GroupCore::write_flight(const FlightDump& dump) {
   if (dump.records.taken < written_) return;
   written_ = dump.records.taken;
-  (void)rpc::capture([&] { return write_flight_dump(options_.flights, dump); });
+  (void)rpc::capture([&] { return write_flight_dump(options_.flight_recorder_dir, dump); });
 }
 
-// Who cannot be reached is lost. In a job of fixed size the one lost may be another: the text names it.
+// A member that cannot be reached is lost, also where the failed message is the first to show it. In a job of
+// fixed size the lost member may be another one: the job's failure names it.
 void GroupCore::not_sent(int to, const std::exception_ptr& error) {
+  if (const auto job = core_->world_failure())
+    return fail_all(rpc::Error(job->kind(), prefix() + job->what()), true);
   rpc::ErrorKind kind = rpc::ErrorKind::internal;
   try {
     std::rethrow_exception(error);
   } catch (const rpc::Error& known) {
-    // Who leaves its job has said so before; who only goes is lost, however that is noticed first.
+    // A member that leaves its job has said so before; one that only ends is lost.
     const bool gone =
         known.kind() == rpc::ErrorKind::unavailable || known.kind() == rpc::ErrorKind::shut_down;
     kind = gone ? rpc::ErrorKind::peer_lost : known.kind();
   } catch (...) {
   }
-  fail_all(rpc::Error(kind,
-                      prefix() + "a message to " + describe(to) + " did not leave: " + core_->text_of(error)),
-           true);
+  const std::string text = kind == rpc::ErrorKind::peer_lost
+                               ? describe(to) + " was lost: a message to it failed: "
+                               : "a message to " + describe(to) + " failed: ";
+  fail_all(rpc::Error(kind, prefix() + text + core_->text_of(error)), true);
 }
 
 // --- Deadlines ---
@@ -334,7 +338,7 @@ void GroupCore::ask_who_is_missing(const ExchangePtr& exchange) {
       continue;
     }
     peers_[static_cast<std::size_t>(rank)]
-        .with({.deadline = patience_for_answers})
+        .with({.timeout = timeout_for_answers})
         .template call<&GroupService::standing>(id_, exchange->sequence())
         .then([self = shared_from_this(), answered, rank](rpc::Result<bool>&& begun) {
           const char* const fault = !begun.ok()     ? "does not answer"

@@ -20,7 +20,7 @@ rpc::Future<void> GroupCore::send(int to, Message message) {
       return promise.fail(
           rpc::Error(rpc::ErrorKind::shut_down, self->prefix() + self->describe(to) + " has left; " + what));
     const std::uint64_t number = self->sends_++;
-    const auto deadline = rpc::later(self->loop_->now(), message.deadline.value_or(self->options_.deadline));
+    const auto deadline = rpc::later(self->loop_->now(), message.timeout.value_or(self->options_.timeout));
     const auto ticket = self->recorder_.begin({.kind = FlightKind::send,
                                                .meaning = message.type,
                                                .site = message.site,
@@ -92,7 +92,7 @@ rpc::Future<Mailbox::Received> GroupCore::take_message(std::optional<int> from, 
   auto future = promise->future();
   on_loop([self = shared_from_this(), from, what, size, message = std::move(message), promise]() mutable {
     if (self->ended_) return promise->fail(*self->ended_);
-    const auto deadline = rpc::later(self->loop_->now(), message.deadline.value_or(self->options_.deadline));
+    const auto deadline = rpc::later(self->loop_->now(), message.timeout.value_or(self->options_.timeout));
     const auto ticket = self->recorder_.begin({.kind = FlightKind::recv,
                                                .meaning = message.type,
                                                .site = message.site,
@@ -145,7 +145,7 @@ rpc::Future<void> GroupCore::message(const rpc::AgentId& from, std::uint64_t tag
 rpc::Future<ValueRounds::Values> GroupCore::give(RoundKey round, std::string meaning,
                                                  std::source_location where, rpc::Buffer value,
                                                  bool wants_all,
-                                                 std::optional<std::chrono::nanoseconds> deadline) {
+                                                 std::optional<std::chrono::nanoseconds> timeout) {
   const std::string site = rpc::site_text(where);
   rpc::Promise<ValueRounds::Values> promise;
   promise.on_cancel([weak = weak_from_this(), what = meaning + " at " + site] {
@@ -153,7 +153,7 @@ rpc::Future<ValueRounds::Values> GroupCore::give(RoundKey round, std::string mea
   });
   auto future = promise.future();
   on_loop([self = shared_from_this(), round = std::move(round), meaning = std::move(meaning), site, where,
-           value = std::move(value), wants_all, limit = deadline.value_or(options_.deadline),
+           value = std::move(value), wants_all, limit = timeout.value_or(options_.timeout),
            promise = std::move(promise)]() mutable {
     if (self->ended_) return promise.fail(*self->ended_);
     if (self->given_.contains(round))
@@ -169,7 +169,7 @@ rpc::Future<ValueRounds::Values> GroupCore::give(RoundKey round, std::string mea
                                       .site = where,
                                       .bytes = value.size()});
     // Rank 0 says who is missing; who hears nothing from it some time later knows that it is.
-    const auto overdue = rpc::later(rpc::later(self->loop_->now(), limit), patience_for_answers);
+    const auto overdue = rpc::later(rpc::later(self->loop_->now(), limit), timeout_for_answers);
     self->given_.emplace(round, Given{meaning + " at " + site, overdue, std::move(promise), ticket});
     if (self->rank_ != 0) self->arm(overdue);
     const auto answered = [self, round](rpc::Result<ValueRounds::Values>&& values) {

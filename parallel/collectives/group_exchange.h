@@ -119,11 +119,11 @@ class GroupCore::Exchange final : public Outbox, public std::enable_shared_from_
   // How many elements a rank has for this one by its hash; none: it means something else altogether.
   std::optional<std::uint64_t> announced(std::uint64_t hash) const {
     const std::uint64_t elements = hash - hash_;
-    return has_sizes_of_pairs() && elements < most_elements ? std::optional(elements) : std::nullopt;
+    return has_sizes_of_pairs() && elements < max_elements ? std::optional(elements) : std::nullopt;
   }
   std::uint64_t expected_from(int rank) const { return between(collective_.layout.from, rank); }
   std::string text() const { return collective_.text(); }
-  std::chrono::nanoseconds limit() const { return collective_.deadline.value_or(group_->options_.deadline); }
+  std::chrono::nanoseconds limit() const { return collective_.timeout.value_or(group_->options_.timeout); }
   void begin_limit() { deadline_ = rpc::later(group_->loop_->now(), limit()); }
   rpc::Clock::time_point deadline() const { return deadline_; }
   PlanRun& run() { return *run_; }
@@ -171,7 +171,7 @@ class GroupCore::Exchange final : public Outbox, public std::enable_shared_from_
   std::map<int, std::string> signatures;  // of those that have told theirs
 
  private:
-  static constexpr std::uint64_t most_elements = std::uint64_t{1} << 44;
+  static constexpr std::uint64_t max_elements = std::uint64_t{1} << 44;
   bool has_sizes_of_pairs() const { return collective_.layout.operation == Operation::all_to_all_v; }
   std::uint64_t between(const std::vector<Range>& blocks, int rank) const {
     return has_sizes_of_pairs() ? blocks[static_cast<std::size_t>(rank)].size() : 0;

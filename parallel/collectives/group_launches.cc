@@ -11,8 +11,8 @@
 namespace weft::collectives {
 
 void GroupCore::launch(const std::string& name, LaunchSequence::Begin begin, std::source_location site,
-                       std::optional<std::chrono::nanoseconds> deadline) {
-  give({.launch = name}, "launch(" + name + ")", site, {}, true, deadline)
+                       std::optional<std::chrono::nanoseconds> timeout) {
+  give({.launch = name}, "launch(" + name + ")", site, {}, true, timeout)
       .then([self = shared_from_this(),
              begin = std::move(begin)](rpc::Result<ValueRounds::Values>&& number) mutable {
         if (!number.ok()) return begin(number.error());
@@ -38,7 +38,7 @@ void GroupCore::launch_numbered(const rpc::Buffer& number, LaunchSequence::Begin
     begins_.post([next = std::move(next)]() mutable { next({}); }, *loop_, shared_from_this());
 }
 
-rpc::Future<void> Group::launch(const std::string& name, LaunchFunction begin, Deadline deadline,
+rpc::Future<void> Group::launch(const std::string& name, LaunchFunction begin, Timeout timeout,
                                 Site site) const {
   if (name.empty())
     return rpc::Future<void>::made(std::make_exception_ptr(
@@ -59,7 +59,7 @@ rpc::Future<void> Group::launch(const std::string& name, LaunchFunction begin, D
         });
         if (!begun.ok() && *promise) promise->fail(begun.error());
       },
-      site, deadline);
+      site, timeout);
   return future;
 }
 

@@ -1,7 +1,7 @@
 // Groups are made: of members of a job, of parts of a group, of what is left of one.
-#include <weft/parallel/collectives/context.h>
-#include <weft/parallel/collectives/meeting.h>
+#include <weft/parallel/collectives/collectives_layer.h>
 #include <weft/parallel/collectives/preparation.h>
+#include <weft/parallel/collectives/rendezvous.h>
 
 #include <algorithm>
 #include <cstdlib>
@@ -24,8 +24,8 @@ std::vector<std::string> members_by_rank(const rpc::Agent& agent) {
 }
 
 std::filesystem::path flights_of(const GroupOptions& options) {
-  if (!options.flights.empty()) return options.flights;
-  const char* const folder = std::getenv("WEFT_FLIGHT_DIR");
+  if (!options.flight_recorder_dir.empty()) return options.flight_recorder_dir;
+  const char* const folder = std::getenv("WEFT_FLIGHT_RECORDER_DIR");
   return folder == nullptr ? "" : folder;
 }
 
@@ -42,31 +42,31 @@ std::vector<std::string> survivors(const rpc::Agent& agent, const std::vector<rp
 }  // namespace
 
 // What a meeting has led to; nothing, where it was for others.
-std::optional<Group> Group::make(const std::shared_ptr<Context>& context, Meeting meeting,
+std::optional<Group> Group::make(const std::shared_ptr<CollectivesLayer>& layer, Rendezvous rendezvous,
                                  const GroupOptions& options) {
-  if (meeting.members.empty()) {
-    context->give_up_group(options);
+  if (rendezvous.members.empty()) {
+    layer->give_up_group(options);
     return std::nullopt;
   }
-  const auto forget = [known = std::weak_ptr(context), id = meeting.id](GroupCore* core) {
-    if (const auto context = known.lock()) context->remove(id);
+  const auto forget = [known = std::weak_ptr(layer), id = rendezvous.id](GroupCore* core) {
+    if (const auto layer = known.lock()) layer->remove(id);
     delete core;
   };
-  GroupCore::Options all{options, context->devices()};
-  all.flights = flights_of(options);
+  GroupCore::Options all{options, layer->devices()};
+  all.flight_recorder_dir = flights_of(options);
   const std::shared_ptr<GroupCore> core(
-      new GroupCore(context->core(), meeting.id, std::move(all), std::move(meeting.members), meeting.rank,
-                    std::move(meeting.space), std::move(meeting.hosts)),
+      new GroupCore(layer->core(), rendezvous.id, std::move(all), std::move(rendezvous.members),
+                    rendezvous.rank, std::move(rendezvous.space), std::move(rendezvous.hosts)),
       forget);
-  context->add(core);
+  layer->add(core);
   return Group(core);
 }
 
 rpc::Future<Group> Group::create(rpc::Agent& agent, GroupOptions options) {
-  const auto context = Context::of(*agent.core());
+  const auto layer = CollectivesLayer::of(*agent.core());
   std::vector<std::string>& names = options.members;
   if (names.empty()) names = members_by_rank(agent);
-  if (options.wire && *options.wire != at::kHalf && *options.wire != at::kBFloat16)
+  if (options.wire_dtype && *options.wire_dtype != at::kHalf && *options.wire_dtype != at::kBFloat16)
     refuse("group '" + options.name + "': the wire is float16, bfloat16 or nothing");
   const auto self = std::find(names.begin(), names.end(), agent.name());
   if (self == names.end()) refuse("group '" + options.name + "': '" + agent.name() + "' is no member of it");
@@ -75,10 +75,9 @@ rpc::Future<Group> Group::create(rpc::Agent& agent, GroupOptions options) {
 
   std::string order = "weft.group/" + options.name;  // and which members, by which ranks
   for (const std::string& name : names) order += "/" + name;
-  const Talk talk = [&agent, order, names, deadline = options.deadline](int round, rpc::Buffer said) {
+  const Talk talk = [&agent, order, names, timeout = options.timeout](int round, rpc::Buffer said) {
     return agent
-        .all_gather(said,
-                    {.name = order + (round == 0 ? "" : "/memory"), .among = names, .deadline = deadline})
+        .all_gather(said, {.name = order + (round == 0 ? "" : "/memory"), .among = names, .timeout = timeout})
         .then([names](rpc::Result<std::map<std::string, rpc::Buffer>>&& all) {
           return rpc::capture([&] {
             auto by_name = std::move(all).get();
@@ -88,45 +87,45 @@ rpc::Future<Group> Group::create(rpc::Agent& agent, GroupOptions options) {
           });
         });
   };
-  context->expect_group(options);
+  layer->expect_group(options);
   return meet(talk, agent.id(),
               {.index = static_cast<int>(self - names.begin()),
                .of = static_cast<int>(names.size()),
-               .number = context->next_number()},
+               .number = layer->next_number()},
               options)
-      .then([context, options](rpc::Result<Meeting>&& meeting) {
+      .then([layer, options](rpc::Result<Rendezvous>&& rendezvous) {
         return rpc::capture([&] {
-          if (!meeting.ok()) context->give_up_group(options);
-          return *make(context, std::move(meeting).get(), options);
+          if (!rendezvous.ok()) layer->give_up_group(options);
+          return *make(layer, std::move(rendezvous).get(), options);
         });
       });
 }
 
-rpc::Future<std::optional<Group>> Group::split(std::optional<int> colour, int key,
+rpc::Future<std::optional<Group>> Group::split(std::optional<int> color, int key,
                                                std::optional<GroupOptions> wanted, Site site) const {
   GroupOptions options = wanted.value_or(this->options());
   if (!wanted || options.name == GroupOptions{}.name)
-    options.name = name() + (colour ? "/" + std::to_string(*colour) : "");
-  return split_in(core_->reserve_rounds(2), colour, key, options, site);
+    options.name = name() + (color ? "/" + std::to_string(*color) : "");
+  return split_in(core_->reserve_rounds(2), color, key, options, site);
 }
 
-rpc::Future<std::optional<Group>> Group::split_in(std::uint64_t rounds, std::optional<int> colour, int key,
+rpc::Future<std::optional<Group>> Group::split_in(std::uint64_t rounds, std::optional<int> color, int key,
                                                   const GroupOptions& options, const Site& site) const {
-  const auto context = Context::of(*core_->agent());
+  const auto layer = CollectivesLayer::of(*core_->agent());
   const Talk talk = [core = core_, site, rounds](int round, rpc::Buffer said) {
     return core->give({rounds + static_cast<std::uint64_t>(round)},
                       round == 0 ? "split()" : "split(), its memory", site, std::move(said), true,
                       std::nullopt);
   };
-  context->expect_group(options);
+  layer->expect_group(options);
   const rpc::AgentId& self = core_->members()[static_cast<std::size_t>(rank())];
   return meet(talk, self,
-              {.index = rank(), .of = size(), .number = context->next_number(), .colour = colour, .key = key},
+              {.index = rank(), .of = size(), .number = layer->next_number(), .color = color, .key = key},
               options)
-      .then([context, options](rpc::Result<Meeting>&& meeting) {
+      .then([layer, options](rpc::Result<Rendezvous>&& rendezvous) {
         return rpc::capture([&] {
-          if (!meeting.ok()) context->give_up_group(options);
-          return make(context, std::move(meeting).get(), options);
+          if (!rendezvous.ok()) layer->give_up_group(options);
+          return make(layer, std::move(rendezvous).get(), options);
         });
       });
 }

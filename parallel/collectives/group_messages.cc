@@ -8,21 +8,21 @@
 
 namespace weft::collectives {
 
-rpc::Future<void> Group::send(at::Tensor tensor, int to, std::uint64_t tag, Deadline deadline,
+rpc::Future<void> Group::send(at::Tensor tensor, int to, std::uint64_t tag, Timeout timeout,
                               Site site) const {
   if (is_on_device(tensor))
-    return core_->devices().exchange({{PointToPoint::Kind::send, tensor, to, tag}}, deadline, site);
+    return core_->devices().exchange({{PointToPoint::Kind::send, tensor, to, tag}}, timeout, site);
   auto message = rpc::capture([&] {
     check(tensor);
     expect_rank(*core_, to);
-    return Message{tag, type_of(tensor), site, bytes_of(flat(tensor)), deadline};
+    return Message{tag, type_of(tensor), site, bytes_of(flat(tensor)), timeout};
   });
   if (!message.ok()) return rpc::Future<void>::made(rpc::Result<void>(message.error()));
   return core_->send(to, std::move(message).get());
 }
 
 rpc::Future<int> Group::receive(at::Tensor tensor, std::optional<int> from, std::uint64_t tag,
-                                Deadline deadline, const Site& site) const {
+                                Timeout timeout, const Site& site) const {
   auto output = rpc::capture([&] {
     check(tensor);
     if (from) expect_rank(*core_, *from);
@@ -30,26 +30,26 @@ rpc::Future<int> Group::receive(at::Tensor tensor, std::optional<int> from, std:
   });
   if (!output.ok()) return rpc::Future<int>::made(rpc::Result<int>(output.error()));
   const Output memory = std::move(output).get();
-  return core_->receive(from, {tag, type_of(tensor), site, bytes_of(memory.memory()), deadline})
+  return core_->receive(from, {tag, type_of(tensor), site, bytes_of(memory.memory()), timeout})
       .then([memory](rpc::Result<int>&& sender) {
         if (sender.ok()) memory.write_back();
         return std::move(sender);
       });
 }
 
-rpc::Future<void> Group::recv(at::Tensor tensor, int from, std::uint64_t tag, Deadline deadline,
+rpc::Future<void> Group::recv(at::Tensor tensor, int from, std::uint64_t tag, Timeout timeout,
                               Site site) const {
   if (is_on_device(tensor))
-    return core_->devices().exchange({{PointToPoint::Kind::recv, tensor, from, tag}}, deadline, site);
-  return receive(std::move(tensor), from, tag, deadline, site).then([](rpc::Result<int>&& sender) {
+    return core_->devices().exchange({{PointToPoint::Kind::recv, tensor, from, tag}}, timeout, site);
+  return receive(std::move(tensor), from, tag, timeout, site).then([](rpc::Result<int>&& sender) {
     return sender.ok() ? rpc::Result<void>{} : rpc::Result<void>(sender.error());
   });
 }
 
-rpc::Future<at::Tensor> Group::recv_tensor(int from, std::uint64_t tag, Deadline deadline, Site site) const {
+rpc::Future<at::Tensor> Group::recv_tensor(int from, std::uint64_t tag, Timeout timeout, Site site) const {
   const auto refusal = rpc::capture([&] { expect_rank(*core_, from); });
   if (!refusal.ok()) return rpc::Future<at::Tensor>::made(rpc::Result<at::Tensor>(refusal.error()));
-  return core_->receive_tensor(from, {tag, {}, site, {}, deadline})
+  return core_->receive_tensor(from, {tag, {}, site, {}, timeout})
       .then([](rpc::Result<Mailbox::Received>&& received) {
         return rpc::capture([&] {
           Mailbox::Received message = std::move(received).get();
@@ -62,18 +62,18 @@ rpc::Future<at::Tensor> Group::recv_tensor(int from, std::uint64_t tag, Deadline
       });
 }
 
-rpc::Future<int> Group::recv_any(at::Tensor tensor, std::uint64_t tag, Deadline deadline, Site site) const {
-  return receive(std::move(tensor), std::nullopt, tag, deadline, site);
+rpc::Future<int> Group::recv_any(at::Tensor tensor, std::uint64_t tag, Timeout timeout, Site site) const {
+  return receive(std::move(tensor), std::nullopt, tag, timeout, site);
 }
 
-rpc::Future<void> Group::batch(std::vector<PointToPoint> messages, Deadline deadline, Site site) const {
+rpc::Future<void> Group::batch(std::vector<PointToPoint> messages, Timeout timeout, Site site) const {
   if (!messages.empty() && is_on_device(messages.front().tensor))
-    return core_->devices().exchange(std::move(messages), deadline, site);
+    return core_->devices().exchange(std::move(messages), timeout, site);
   std::vector<rpc::Future<void>> all;
   for (PointToPoint& each : messages) {
     const bool sends = each.kind == PointToPoint::Kind::send;
-    all.push_back(sends ? send(std::move(each.tensor), each.peer, each.tag, deadline, site)
-                        : recv(std::move(each.tensor), each.peer, each.tag, deadline, site));
+    all.push_back(sends ? send(std::move(each.tensor), each.peer, each.tag, timeout, site)
+                        : recv(std::move(each.tensor), each.peer, each.tag, timeout, site));
   }
   return rpc::when_all(std::move(all));
 }
@@ -84,21 +84,21 @@ void Group::expect_one_a_rank(std::size_t objects, int ranks) {
 }
 
 rpc::Future<void> Group::send_packed(const std::string& type, rpc::Buffer object, int to, std::uint64_t tag,
-                                     Deadline deadline, const Site& site) const {
+                                     Timeout timeout, const Site& site) const {
   const auto refusal = rpc::capture([&] { expect_rank(*core_, to); });
   if (!refusal.ok()) return rpc::Future<void>::made(rpc::Result<void>(refusal.error()));
-  return core_->send(to, Message{tag, type, site, std::move(object), deadline});
+  return core_->send(to, Message{tag, type, site, std::move(object), timeout});
 }
 
 rpc::Future<rpc::Buffer> Group::receive_packed(const std::string& type, int from, std::uint64_t tag,
-                                               Deadline deadline, const Site& site) const {
+                                               Timeout timeout, const Site& site) const {
   const auto refusal = rpc::capture([&] { expect_rank(*core_, from); });
   if (!refusal.ok()) return rpc::Future<rpc::Buffer>::made(rpc::Result<rpc::Buffer>(refusal.error()));
-  return core_->receive_any_size(from, {tag, type, site, {}, deadline});
+  return core_->receive_any_size(from, {tag, type, site, {}, timeout});
 }
 
 rpc::Future<Group::Objects> Group::give(const std::string& meaning, std::optional<int> root,
-                                        rpc::Buffer object, bool wants_all, Deadline deadline,
+                                        rpc::Buffer object, bool wants_all, Timeout timeout,
                                         const Site& site) const {
   const auto refusal = rpc::capture([&] {
     if (root) expect_rank(*core_, *root);
@@ -106,7 +106,7 @@ rpc::Future<Group::Objects> Group::give(const std::string& meaning, std::optiona
   if (!refusal.ok()) return rpc::Future<Objects>::made(rpc::Result<Objects>(refusal.error()));
   return core_->give({core_->reserve_rounds(1)},
                      meaning + (root ? ", root " + std::to_string(*root) : "") + ")", site, std::move(object),
-                     wants_all, deadline);
+                     wants_all, timeout);
 }
 
 }  // namespace weft::collectives

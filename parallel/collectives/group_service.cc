@@ -5,7 +5,7 @@ namespace weft::collectives {
 void GroupService::data(rpc::CallContext& call, GroupId group, std::uint64_t sequence, std::uint32_t label,
                         std::uint64_t hash, rpc::Buffer bytes) {
   const std::size_t size = bytes.size();
-  (void)context->deliver(
+  (void)layer->deliver(
       group, size,
       [from = call.peer().id, sequence, label, hash, bytes = std::move(bytes)](GroupCore& core) mutable {
         core.data(from, sequence, label, hash, std::move(bytes));
@@ -17,7 +17,7 @@ rpc::Future<void> GroupService::message(rpc::CallContext& call, GroupId group, s
   const auto promise = std::make_shared<rpc::Promise<void>>();
   auto future = promise->future();
   const std::size_t size = type.size() + bytes.size();
-  const auto refused = context->deliver(
+  const auto refused = layer->deliver(
       group, size,
       [from = call.peer().id, tag, type = std::move(type), bytes = std::move(bytes),
        promise](GroupCore& core) mutable {
@@ -36,7 +36,7 @@ rpc::Future<std::vector<rpc::Buffer>> GroupService::give(rpc::CallContext& call,
   const auto promise = std::make_shared<rpc::Promise<std::vector<rpc::Buffer>>>();
   auto future = promise->future();
   const std::size_t size = round.launch.size() + meaning.size() + site.size() + value.size();
-  const auto refused = context->deliver(
+  const auto refused = layer->deliver(
       group, size,
       [from = call.peer().id, round = std::move(round), meaning = std::move(meaning), site = std::move(site),
        value = std::move(value), wants_all, limit, promise](GroupCore& core) mutable {
@@ -53,27 +53,25 @@ rpc::Future<std::vector<rpc::Buffer>> GroupService::give(rpc::CallContext& call,
 void GroupService::disagree(rpc::CallContext& call, GroupId group, std::uint64_t sequence,
                             std::string signature) {
   const std::size_t size = signature.size();
-  (void)context->deliver(
-      group, size,
-      [from = call.peer().id, sequence, signature = std::move(signature)](GroupCore& core) mutable {
-        core.disagree(from, sequence, std::move(signature));
-      });
+  (void)layer->deliver(group, size,
+                       [from = call.peer().id, sequence, signature = std::move(signature)](
+                           GroupCore& core) mutable { core.disagree(from, sequence, std::move(signature)); });
 }
 
 void GroupService::failed(rpc::CallContext& call, GroupId group, rpc::ErrorKind kind, std::string text) {
   const std::size_t size = text.size();
-  (void)context->deliver(group, size,
-                         [from = call.peer().id, kind, text = std::move(text)](GroupCore& core) mutable {
-                           core.failed(from, kind, std::move(text));
-                         });
+  (void)layer->deliver(group, size,
+                       [from = call.peer().id, kind, text = std::move(text)](GroupCore& core) mutable {
+                         core.failed(from, kind, std::move(text));
+                       });
 }
 
 void GroupService::left(rpc::CallContext& call, GroupId group) {
-  (void)context->deliver(group, 0, [from = call.peer().id](GroupCore& core) { core.left(from); });
+  (void)layer->deliver(group, 0, [from = call.peer().id](GroupCore& core) { core.left(from); });
 }
 
 bool GroupService::standing(rpc::CallContext&, GroupId group, std::uint64_t sequence) {
-  const auto core = context->find(group);
+  const auto core = layer->find(group);
   return core != nullptr && core->has_begun(sequence);
 }
 

@@ -11,7 +11,7 @@
 // All run on the loop, in the order in which one member sent them.
 #pragma once
 
-#include <weft/parallel/collectives/context.h>
+#include <weft/parallel/collectives/collectives_layer.h>
 
 namespace weft::collectives {
 
@@ -38,7 +38,7 @@ struct WEFT_EXPORT GroupService {
                    rpc::Method<"left", &GroupService::left, rpc::non_blocking, rpc::resumable>,
                    rpc::Method<"standing", &GroupService::standing, rpc::non_blocking, rpc::resumable>>;
 
-  std::shared_ptr<Context> context;
+  std::shared_ptr<CollectivesLayer> layer;
 };
 
 }  // namespace weft::collectives

@@ -159,14 +159,14 @@ void Output::write_back() const {
 // --- Preparation ---
 
 Preparation::Preparation(const GroupCore& group, Operation operation, const at::Tensor& first,
-                         Deadline deadline, const std::source_location& site)
+                         Timeout timeout, const std::source_location& site)
     : group_(group) {
   check(first);
   collective_.signature.operation = operation;
   collective_.layout.operation = operation;
   collective_.signature.dtype = first.scalar_type();
   collective_.site = site;
-  collective_.deadline = deadline;
+  collective_.timeout = timeout;
   collective_.memory.item_size = first.element_size();
 }
 

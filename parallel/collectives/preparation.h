@@ -63,7 +63,7 @@ class Output {
 
 class Preparation {
  public:
-  Preparation(const GroupCore& group, Operation operation, const at::Tensor& first, Deadline deadline,
+  Preparation(const GroupCore& group, Operation operation, const at::Tensor& first, Timeout timeout,
               const std::source_location& site);
 
   Signature& signature() { return collective_.signature; }

@@ -12,7 +12,7 @@ namespace weft::rpc {
 namespace {
 
 constexpr std::string_view methods_name = "weft.methods";
-constexpr auto leave_patience = std::chrono::seconds{30};
+constexpr auto leave_timeout = std::chrono::seconds{30};
 
 std::vector<MethodInfo> list(const AgentCore& core) {
   std::vector<MethodInfo> infos;
@@ -135,7 +135,7 @@ Future<void> Agent::leave() {
         promise->complete(error != nullptr ? error : std::make_exception_ptr(*core->world_failure()));
         return;
       }
-      core->drain(leave_patience).then([promise, error](Result<void>&& drained) {
+      core->drain(leave_timeout).then([promise, error](Result<void>&& drained) {
         promise->complete(error != nullptr ? Result<void>(error) : std::move(drained));
       });
     };
@@ -147,9 +147,9 @@ Future<void> Agent::leave() {
   return future;
 }
 
-int Agent::serve_until_shutdown(std::chrono::nanoseconds patience) {
+int Agent::serve_until_shutdown(std::chrono::nanoseconds timeout) {
   try {
-    membership().others_left(patience).get();
+    membership().others_left(timeout).get();
   } catch (const Error& error) {
     if (error.kind() != ErrorKind::shut_down) throw;
   }
@@ -158,9 +158,9 @@ int Agent::serve_until_shutdown(std::chrono::nanoseconds patience) {
 
 Future<void> Agent::quiesce(CollectiveOptions options) { return membership().quiesce(std::move(options)); }
 
-Future<void> Agent::drain(std::chrono::nanoseconds patience) { return core_->drain(patience); }
+Future<void> Agent::drain(std::chrono::nanoseconds timeout) { return core_->drain(timeout); }
 
-void Agent::set_deadline(std::chrono::nanoseconds limit) { core_->set_default_deadline(limit); }
+void Agent::set_call_timeout(std::chrono::nanoseconds limit) { core_->set_default_timeout(limit); }
 
 void Agent::shut_down() {
   if (membership_ != nullptr) membership_->shut_down();

@@ -112,16 +112,16 @@ class WEFT_EXPORT Agent {
   }
   // Serves until every other member of the job has left (returns 0), or shut_down() (0). Once no member has
   // work left, the agent releases its RRefs, and ends after every member has done so. Throws the error
-  // that ended the job; deadline_exceeded, naming who has not left, once `patience` has passed: then this
+  // that ended the job; deadline_exceeded, naming who has not left, once `timeout` has passed: then this
   // agent is a member as before, which may call it again.
-  int serve_until_shutdown(std::chrono::nanoseconds patience = no_deadline);
+  int serve_until_shutdown(std::chrono::nanoseconds timeout = no_timeout);
 
   // No new calls are accepted; completes when those under way have ended. deadline_exceeded: some had not.
-  Future<void> drain(std::chrono::nanoseconds patience);
+  Future<void> drain(std::chrono::nanoseconds timeout);
   void shut_down();
 
-  // Of calls made from now on that give none themselves: AgentOptions::deadline. no_deadline: none.
-  void set_deadline(std::chrono::nanoseconds limit);
+  // Of calls made from now on that give none themselves: AgentOptions::call_timeout. no_timeout: none.
+  void set_call_timeout(std::chrono::nanoseconds limit);
 
   AgentCounts counts() const { return core_->counts(); }
   const std::shared_ptr<AgentCore>& core() const { return core_; }  // for layers
@@ -154,8 +154,8 @@ WEFT_EXPORT Future<std::vector<MethodInfo>> list_methods(const Peer& peer);
 //   WEFT_STORE_PORT           that port instead
 //   WEFT_STORE                the store instead of all these: tcp://host:port of rank 0, file:///path, or
 //                             etcd://host:port[,host:port][/prefix]
-//   WEFT_OPEN_WORLD=1         agents may come and go. With WEFT_STORE and without RANK: this one comes to a
-//   job
+//   WEFT_ELASTIC_WORLD=1         agents may come and go. With WEFT_STORE and without RANK: this one comes to
+//   a job
 //                             that there is, and needs no number
 //   WEFT_NAME                 the agent's name; by default worker<RANK>, or without RANK one that nobody has
 //   WEFT_ROLE, WEFT_ROLE_RANK what it says of itself to the others: metadata `role` and `role_rank`

@@ -45,14 +45,14 @@ std::size_t half_of_descriptors() {
 
 AgentOptions complete(AgentOptions options) {
   if (options.name.empty()) throw Error(ErrorKind::invalid_argument, "an agent needs a name");
-  if (Address::looks_like(options.name) || options.name.size() > most_name_bytes)
+  if (Address::looks_like(options.name) || options.name.size() > max_name_bytes)
     throw Error(ErrorKind::invalid_argument, "an agent's name is no address, and has " +
-                                                 std::to_string(most_name_bytes) + " bytes at most");
+                                                 std::to_string(max_name_bytes) + " bytes at most");
   if (!options.log) options.log = print;
   if (options.handler_threads == 0)
     options.handler_threads = std::max(2U, std::thread::hardware_concurrency());
   if (options.loops == 0) options.loops = 1;
-  options.most_handshakes = std::min(options.most_handshakes, half_of_descriptors());
+  options.max_handshakes = std::min(options.max_handshakes, half_of_descriptors());
   return options;
 }
 
@@ -70,7 +70,7 @@ Runtime own_runtime(const AgentOptions& options, asio::io_context* context) {
       runtime.loops.push_back(std::make_shared<AsioLoop>(options.spin));
   }
   runtime.transports = {make_tcp_transport(), make_unix_transport(),
-                        make_shm_transport({.most_connections = options.most_shared})};
+                        make_shm_transport({.max_connections = options.max_shared})};
   return runtime;
 }
 
@@ -84,7 +84,7 @@ AgentCore::AgentCore(AgentOptions options, Runtime runtime)
       id_{options_.name, runtime.incarnation},
       id_seed_(runtime.id_seed),
       default_retry_(options_.retry ? std::make_shared<const RetryPolicy>(*options_.retry) : nullptr),
-      default_deadline_(options_.deadline.value_or(no_deadline).count()),
+      default_timeout_(options_.call_timeout.value_or(no_timeout).count()),
       loops_(std::move(runtime.loops)),
       made_(loops_.front()->now()),
       handlers_(std::move(runtime.handlers)),
@@ -203,7 +203,7 @@ void AgentCore::beat_was_late(Clock::time_point now, std::chrono::nanoseconds by
       "a loop came " + std::to_string(std::chrono::duration<double>(by).count()) +
           " s late to its heartbeats: a non_blocking handler kept it, or the program whose io_context it is, "
           "or the process stood still. Peers take this agent for lost when they hear nothing for their "
-          "patience");
+          "timeout");
 }
 
 void AgentCore::serve(MethodEntry entry) {

@@ -46,10 +46,10 @@ class WEFT_EXPORT AgentCore final : public std::enable_shared_from_this<AgentCor
   const AgentId& id() const { return id_; }
   const AgentOptions& options() const { return options_; }
   const std::shared_ptr<const RetryPolicy>& default_retry() const { return default_retry_; }  // null: none
-  std::chrono::nanoseconds default_deadline() const {
-    return std::chrono::nanoseconds(default_deadline_.load());
+  std::chrono::nanoseconds default_timeout() const {
+    return std::chrono::nanoseconds(default_timeout_.load());
   }
-  void set_default_deadline(std::chrono::nanoseconds limit) { default_deadline_ = limit.count(); }
+  void set_default_timeout(std::chrono::nanoseconds limit) { default_timeout_ = limit.count(); }
   Executor& handlers() { return *handlers_; }
   std::shared_ptr<Loop> pick_loop();
   const std::vector<std::shared_ptr<Loop>>& loops() const { return loops_; }
@@ -94,16 +94,16 @@ class WEFT_EXPORT AgentCore final : public std::enable_shared_from_this<AgentCor
   void find_addresses(const std::string& name, UniqueFunction<void(std::vector<Address>)> done);
   std::vector<std::shared_ptr<Route>> all_routes() const;
   std::vector<std::shared_ptr<Link>> all_links() const;  // in the order of their making
-  bool linked_to(const AgentId& life) const;
+  bool linked_to(const AgentId& peer) const;
   // Connected, or absent: it may return (Sessions).
-  bool expects(const AgentId& life) const;
-  bool is_gone(const AgentId& life) const;  // it was expected, and will not return
+  bool expects(const AgentId& peer) const;
+  bool is_gone(const AgentId& peer) const;  // it was expected, and will not return
   // By which resumable messages to it outlive connections. null: none.
-  std::shared_ptr<Session> session_with(const AgentId& life) const;
+  std::shared_ptr<Session> session_with(const AgentId& peer) const;
   std::vector<std::shared_ptr<Session>> all_sessions() const;
   const ProcessId& process() const;
   bool is_on_this_host(const std::string& name) const;  // some absent incarnation of that name
-  std::vector<std::shared_ptr<Link>> links_to(const AgentId& life) const;  // ready ones, the oldest first
+  std::vector<std::shared_ptr<Link>> links_to(const AgentId& peer) const;  // ready ones, the oldest first
   // Lanes that are here before the hello of their connection: as many at a time as connections without one.
   bool keep_early_lane();  // false: there are too many
   void early_lanes_gone(std::size_t count) { early_lanes_ -= count; }
@@ -153,23 +153,23 @@ class WEFT_EXPORT AgentCore final : public std::enable_shared_from_this<AgentCor
   void link_ended(const std::shared_ptr<Link>& link, const std::shared_ptr<Route>& route, const Error& reason,
                   bool may_return = false);
   // This incarnation is gone: its session ends, and the layers learn it. Any thread.
-  void lose(const AgentId& life, const Error& reason);
+  void lose(const AgentId& peer, const Error& reason);
   // Nobody listens where that name was: its absent incarnations are gone. Any thread.
   void refused_by(const std::string& name, const Error& reason);
   void peer_leaving(const AgentId& peer);
-  // This life of a peer is over, whatever it thinks itself: its connections end, with peer_lost, none is made
-  // with it any more (lease_lost, to either side), and its name leads to where the next life says it is.
-  // Any thread.
-  void forget(const AgentId& life, const std::string& reason);
-  // It has left: its name leads nowhere until the next life is known; what is under way goes on.
-  void forget_way(const AgentId& life);
-  std::optional<Error> forgotten(const AgentId& life) const;
+  // This incarnation of a peer is over, whatever it thinks itself: its connections end, with peer_lost, none
+  // is made with it any more (lease_lost, to either side), and its name leads to where the next incarnation
+  // says it is. Any thread.
+  void forget(const AgentId& peer, const std::string& reason);
+  // It has left: its name leads nowhere until the next incarnation is known; what is under way goes on.
+  void forget_way(const AgentId& peer);
+  std::optional<Error> forgotten(const AgentId& peer) const;
 
   // Ends.
   bool draining() const { return draining_; }
   bool ended() const { return ended_; }
   Future<void> leaving();  // the layers' part
-  Future<void> drain(std::chrono::nanoseconds patience);
+  Future<void> drain(std::chrono::nanoseconds timeout);
   void shut_down();
   // All members of its job of fixed size have come: what the layers say to that.
   Result<void> world_complete(const std::vector<std::string>& members) const;
@@ -201,7 +201,7 @@ class WEFT_EXPORT AgentCore final : public std::enable_shared_from_this<AgentCor
   };
   static constexpr const char* self_scheme = "self";  // of the address where an agent calls itself
 
-  bool is_linked(const std::string& name) const;  // with a life of that name; with mutex_
+  bool is_linked(const std::string& name) const;  // with an incarnation of that name; with mutex_
   void report_gone(const Link& link, bool last, const Error& reason);
   void end_session(const std::shared_ptr<Session>& session, const Error& reason);
   bool is_forgotten(const std::string& name, const std::shared_ptr<Route>& route) const;  // with mutex_
@@ -214,7 +214,7 @@ class WEFT_EXPORT AgentCore final : public std::enable_shared_from_this<AgentCor
   const AgentId id_;
   const std::uint64_t id_seed_;
   const std::shared_ptr<const RetryPolicy> default_retry_;
-  std::atomic<std::chrono::nanoseconds::rep> default_deadline_;
+  std::atomic<std::chrono::nanoseconds::rep> default_timeout_;
   const std::vector<std::shared_ptr<Loop>> loops_;
   const Clock::time_point made_;
   std::atomic<std::size_t> next_loop_{0};

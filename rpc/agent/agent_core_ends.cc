@@ -29,7 +29,7 @@ Future<void> AgentCore::leaving() {
   return future;
 }
 
-Future<void> AgentCore::drain(std::chrono::nanoseconds patience) {
+Future<void> AgentCore::drain(std::chrono::nanoseconds timeout) {
   auto draining = std::make_shared<Draining>(pick_loop());
   auto future = draining->promise.future();
   std::vector<std::shared_ptr<Link>> links;
@@ -45,9 +45,9 @@ Future<void> AgentCore::drain(std::chrono::nanoseconds patience) {
   draining_ = true;
   for (const auto& link : links) link->loop()->post([link] { link->say_goodbye(); });
   for (const auto& hook : hooks_) hook->draining();
-  draining->loop->post([self = shared_from_this(), draining, patience] {
+  draining->loop->post([self = shared_from_this(), draining, timeout] {
     draining->timer =
-        draining->loop->schedule(later(draining->loop->now(), patience), [weak = std::weak_ptr(self)] {
+        draining->loop->schedule(later(draining->loop->now(), timeout), [weak = std::weak_ptr(self)] {
           if (const auto core = weak.lock())
             core->end_drain(std::make_exception_ptr(Error(
                 ErrorKind::deadline_exceeded,
@@ -146,7 +146,7 @@ void AgentCore::shut_down() {
   if (failure && failure->kind() != ErrorKind::peer_lost) failure.reset();
   const auto end = [&](Loop& loop) {
     for (const auto& link : links)
-      if (link->loop().get() == &loop) failure ? link->expel(*failure) : link->end_life(reason);
+      if (link->loop().get() == &loop) failure ? link->expel(*failure) : link->end_incarnation(reason);
     for (const auto& route : routes)
       if (route->loop().get() == &loop) route->shut_down(reason);
   };

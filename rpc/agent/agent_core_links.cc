@@ -1,4 +1,4 @@
-// AgentCore: its ways to peers: listeners, routes, links, and lives of peers that are over.
+// AgentCore: its ways to peers: listeners, routes, links, and incarnations of peers that are over.
 #include <weft/rpc/agent/agent_core.h>
 
 #include <weft/rpc/agent/link.h>
@@ -10,7 +10,7 @@
 namespace weft::rpc {
 namespace {
 
-constexpr std::size_t most_forgotten = 1024;
+constexpr std::size_t max_forgotten = 1024;
 
 }  // namespace
 
@@ -120,36 +120,36 @@ std::vector<std::shared_ptr<Link>> AgentCore::all_links() const {
   return {links_.begin(), links_.end()};
 }
 
-bool AgentCore::linked_to(const AgentId& life) const {
+bool AgentCore::linked_to(const AgentId& peer) const {
   std::lock_guard lock(mutex_);
-  return links_of_.contains(life);
+  return links_of_.contains(peer);
 }
 
-bool AgentCore::expects(const AgentId& life) const {
+bool AgentCore::expects(const AgentId& peer) const {
   std::lock_guard lock(mutex_);
-  return links_of_.contains(life) || sessions_->is_absent(life);
+  return links_of_.contains(peer) || sessions_->is_absent(peer);
 }
 
-bool AgentCore::is_gone(const AgentId& life) const { return sessions_->is_gone(life); }
+bool AgentCore::is_gone(const AgentId& peer) const { return sessions_->is_gone(peer); }
 
-std::shared_ptr<Session> AgentCore::session_with(const AgentId& life) const { return sessions_->find(life); }
+std::shared_ptr<Session> AgentCore::session_with(const AgentId& peer) const { return sessions_->find(peer); }
 
 std::vector<std::shared_ptr<Session>> AgentCore::all_sessions() const { return sessions_->all(); }
 
 const ProcessId& AgentCore::process() const { return sessions_->own_process(); }
 
 bool AgentCore::is_on_this_host(const std::string& name) const {
-  const auto lives = sessions_->absent(name);
-  return std::any_of(lives.begin(), lives.end(),
-                     [this](const AgentId& life) { return sessions_->on_this_host(life); });
+  const auto peers = sessions_->absent(name);
+  return std::any_of(peers.begin(), peers.end(),
+                     [this](const AgentId& peer) { return sessions_->on_this_host(peer); });
 }
 
-std::vector<std::shared_ptr<Link>> AgentCore::links_to(const AgentId& life) const {
+std::vector<std::shared_ptr<Link>> AgentCore::links_to(const AgentId& peer) const {
   std::vector<std::shared_ptr<Link>> links;
   std::lock_guard lock(mutex_);
-  if (!links_of_.contains(life)) return links;
+  if (!links_of_.contains(peer)) return links;
   std::copy_if(links_.begin(), links_.end(), std::back_inserter(links),
-               [&](const auto& link) { return link->ready() && link->peer() == life; });
+               [&](const auto& link) { return link->ready() && link->peer() == peer; });
   return links;
 }
 
@@ -162,7 +162,7 @@ std::shared_ptr<Link> AgentCore::link_with(const LaneKey& key) const {
 }
 
 bool AgentCore::keep_early_lane() {
-  if (++early_lanes_ <= options_.most_handshakes) return true;
+  if (++early_lanes_ <= options_.max_handshakes) return true;
   --early_lanes_;
   return false;
 }
@@ -196,7 +196,7 @@ void AgentCore::adopt(std::shared_ptr<Connection> connection, std::shared_ptr<Ro
     links_.insert(link);
     if (came_in) handshaking_.insert(link);
     // Who has been silent for longest makes room, so that a storm of such does not keep out who speaks.
-    if (handshaking_.size() > options_.most_handshakes)
+    if (handshaking_.size() > options_.max_handshakes)
       oldest = std::move(handshaking_.extract(handshaking_.begin()).value());
   }
   if (oldest != nullptr) {
@@ -252,8 +252,8 @@ void AgentCore::link_ready(const std::shared_ptr<Link>& link, std::shared_ptr<Ro
   }
   if (has_session) link->join(std::move(session));
   // Of one name there is one incarnation at a time.
-  for (const AgentId& life : sessions_->absent(hello.name))
-    lose(life, Error(ErrorKind::peer_lost, to_string(link->peer()) + " took its place"));
+  for (const AgentId& peer : sessions_->absent(hello.name))
+    lose(peer, Error(ErrorKind::peer_lost, to_string(link->peer()) + " took its place"));
   // A route that dialled runs on the link's loop.
   if (dialled != nullptr) dialled->link_up(link, true);
   if (hello.name == id_.name) return;
@@ -355,67 +355,67 @@ void AgentCore::link_ended(const std::shared_ptr<Link>& link, const std::shared_
   }
 }
 
-void AgentCore::lose(const AgentId& life, const Error& reason) {
-  if (const auto session = sessions_->close(life)) end_session(session, reason);
+void AgentCore::lose(const AgentId& peer, const Error& reason) {
+  if (const auto session = sessions_->close(peer)) end_session(session, reason);
 }
 
 void AgentCore::end_session(const std::shared_ptr<Session>& session, const Error& reason) {
-  const AgentId& life = session->peer();
+  const AgentId& peer = session->peer();
   std::shared_ptr<Route> route;
   {
     std::lock_guard lock(mutex_);
-    if (const auto found = routes_.find(life.name); found != routes_.end()) route = found->second;
+    if (const auto found = routes_.find(peer.name); found != routes_.end()) route = found->second;
   }
-  if (route != nullptr) route->end_of(life);
+  if (route != nullptr) route->end_of(peer);
   route = nullptr;
   session->end(reason, cause_of_ends());
-  for (const auto& link : links_to(life)) link->loop()->post([link] { link->cancel_resumable(); });
+  for (const auto& link : links_to(peer)) link->loop()->post([link] { link->cancel_resumable(); });
   if (ended_) return;
-  for (const auto& hook : hooks_) hook->peer_gone(life, reason);
+  for (const auto& hook : hooks_) hook->peer_gone(peer, reason);
   std::lock_guard lock(mutex_);
-  forget_visitor(life.name);
+  forget_visitor(peer.name);
 }
 
 // A peer that ends because its job has failed is not the cause.
 std::optional<Error> AgentCore::cause_of_ends() const { return ended_ ? std::nullopt : world_failure(); }
 
 void AgentCore::refused_by(const std::string& name, const Error& reason) {
-  for (const AgentId& life : sessions_->absent(name))
-    lose(life, Error(ErrorKind::peer_lost, life.name + " no longer listens: " + reason.what()));
+  for (const AgentId& peer : sessions_->absent(name))
+    lose(peer, Error(ErrorKind::peer_lost, peer.name + " no longer listens: " + reason.what()));
 }
 
-void AgentCore::forget(const AgentId& life, const std::string& reason) {
-  const Error error(ErrorKind::lease_lost, to_string(life) + " was taken for dead: " + reason);
+void AgentCore::forget(const AgentId& peer, const std::string& reason) {
+  const Error error(ErrorKind::lease_lost, to_string(peer) + " was taken for dead: " + reason);
   std::vector<std::shared_ptr<Link>> links;
   {
     std::lock_guard lock(mutex_);
-    forgotten_.emplace_back(life, error);
-    if (forgotten_.size() > most_forgotten) forgotten_.pop_front();
+    forgotten_.emplace_back(peer, error);
+    if (forgotten_.size() > max_forgotten) forgotten_.pop_front();
     links.assign(links_.begin(), links_.end());
   }
-  forget_way(life);
+  forget_way(peer);
   // Who is shaking hands meanwhile asks forgotten() afterwards.
   for (const auto& link : links)
-    link->loop()->post([link, life, error] {
-      if (link->ready() && link->peer() == life) link->expel(error);
+    link->loop()->post([link, peer, error] {
+      if (link->ready() && link->peer() == peer) link->expel(error);
     });
-  if (sessions_->is_absent(life)) lose(life, error);
-  for (const auto& hook : hooks_) hook->peer_forgotten(life, error);
+  if (sessions_->is_absent(peer)) lose(peer, error);
+  for (const auto& hook : hooks_) hook->peer_forgotten(peer, error);
 }
 
-void AgentCore::forget_way(const AgentId& life) {
+void AgentCore::forget_way(const AgentId& peer) {
   std::shared_ptr<Route> route;
   {
     std::lock_guard lock(mutex_);
-    if (const auto found = routes_.find(life.name); found != routes_.end()) route = found->second;
+    if (const auto found = routes_.find(peer.name); found != routes_.end()) route = found->second;
   }
-  if (route != nullptr) route->loop()->post([route, life] { route->forget(life); });
+  if (route != nullptr) route->loop()->post([route, peer] { route->forget(peer); });
 }
 
-std::optional<Error> AgentCore::forgotten(const AgentId& life) const {
+std::optional<Error> AgentCore::forgotten(const AgentId& peer) const {
   std::lock_guard lock(mutex_);
   for (const auto& [gone, error] : forgotten_)
-    if (gone == life) return error;
+    if (gone == peer) return error;
   return std::nullopt;
 }
 

@@ -45,11 +45,11 @@ class WEFT_EXPORT CallHook {
   virtual void connection_gone(std::uint64_t connection, const AgentId& peer, const Error& reason) {
     (void)connection, (void)peer, (void)reason;
   }
-  // The last connection to this life of a peer ended: orderly (shut_down), or not. Any thread; must not
-  // block.
+  // The last connection to this incarnation of a peer ended: orderly (shut_down), or not. Any thread; must
+  // not block.
   virtual void peer_gone(const AgentId& peer, const Error& reason) { (void)peer, (void)reason; }
-  // The job says that this life of a peer is dead, whether there was a connection to it or not; the end of
-  // one is told beside. Any thread; must not block.
+  // The job says that this incarnation of a peer is dead, whether there was a connection to it or not; the
+  // end of one is told beside. Any thread; must not block.
   virtual void peer_forgotten(const AgentId& peer, const Error& reason) { (void)peer, (void)reason; }
   // All members of a job of fixed size have come, this one included. What is thrown is what the wait for them
   // ends with. Any thread; must not block.

@@ -13,12 +13,12 @@
 namespace weft::rpc {
 
 // A deadline that says that there is none, whatever the agent's default.
-inline constexpr std::chrono::nanoseconds no_deadline = std::chrono::nanoseconds::max();
+inline constexpr std::chrono::nanoseconds no_timeout = std::chrono::nanoseconds::max();
 
 struct WEFT_EXPORT CallOptions {
   // From the moment the call is made until its result is here; travels as remaining time. None:
-  // AgentOptions::deadline.
-  std::optional<std::chrono::nanoseconds> deadline;
+  // AgentOptions::call_timeout.
+  std::optional<std::chrono::nanoseconds> timeout;
   std::optional<RetryPolicy> retry;  // none: AgentOptions::retry
   // true: running it twice does no harm, although its method does not say so. None: false.
   std::optional<bool> idempotent;

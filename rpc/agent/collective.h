@@ -16,7 +16,7 @@ struct CollectiveOptions {
   std::string name = {};
   // Names of members, in any order, this one among them. Empty: all, where the world is fixed.
   std::vector<std::string> among = {};
-  std::optional<std::chrono::nanoseconds> deadline = {};  // none: AgentOptions::deadline
+  std::optional<std::chrono::nanoseconds> timeout = {};  // none: AgentOptions::call_timeout
 };
 
 }  // namespace weft::rpc

@@ -16,11 +16,11 @@ namespace weft::rpc {
 // At the sender. Without a grant there is always room.
 class CreditWindow {
  public:
-  void grant(std::uint32_t most_calls, std::uint64_t most_bytes) {
-    if (most_calls != 0) most_calls_ = most_calls;
-    if (most_bytes != 0) most_bytes_ = most_bytes;
+  void grant(std::uint32_t max_calls, std::uint64_t max_bytes) {
+    if (max_calls != 0) max_calls_ = max_calls;
+    if (max_bytes != 0) max_bytes_ = max_bytes;
   }
-  bool has_room() const { return calls_ < most_calls_ && bytes_ < most_bytes_; }
+  bool has_room() const { return calls_ < max_calls_ && bytes_ < max_bytes_; }
   void use(std::uint64_t bytes) {
     ++calls_;
     bytes_ += bytes;
@@ -34,7 +34,7 @@ class CreditWindow {
   std::uint64_t bytes() const { return bytes_; }
 
  private:
-  std::uint64_t most_calls_ = ~std::uint64_t{0}, most_bytes_ = ~std::uint64_t{0};
+  std::uint64_t max_calls_ = ~std::uint64_t{0}, max_bytes_ = ~std::uint64_t{0};
   std::uint64_t calls_ = 0, bytes_ = 0;
 };
 
@@ -42,8 +42,8 @@ class CreditWindow {
 // so the sender always gets on.
 class CreditReturns {
  public:
-  CreditReturns(std::uint32_t most_calls, std::uint64_t most_bytes)
-      : batch_{std::max<std::uint32_t>(most_calls / 4, 1), std::max<std::uint64_t>(most_bytes / 4, 1)} {}
+  CreditReturns(std::uint32_t max_calls, std::uint64_t max_bytes)
+      : batch_{std::max<std::uint32_t>(max_calls / 4, 1), std::max<std::uint64_t>(max_bytes / 4, 1)} {}
 
   // A notification has ended; what is to be given back now, if anything.
   std::optional<CreditInfo> ended(std::uint64_t bytes) {

@@ -6,7 +6,7 @@ Future<DynamicReply> call_by_name(const Peer& peer, std::string_view method, std
                                   const std::function<void(OutgoingMessage&)>& encode,
                                   DynamicCallOptions options) {
   OutgoingCall call = peer.make_call(method, arguments);
-  peer.add_default_deadline(call);
+  peer.add_default_timeout(call);
   call.signature = options.signature;
   call.notify = options.notify;
   call.begin();

@@ -65,7 +65,7 @@ std::string tcp(const std::string& host, const std::string& port) {
 
 // The job that this process is started in, by whoever started it.
 struct Place {
-  std::optional<std::uint64_t> rank, world_size;  // no rank: it comes to an open world
+  std::optional<std::uint64_t> rank, world_size;  // no rank: it comes to an elastic world
   std::optional<detail::JobPlace> batch;          // where RANK is not set
 };
 
@@ -88,12 +88,12 @@ Place place_in(const detail::JobUrl& url, const Environment& environment, const 
   Place place;
   const bool ranked = url.rank || environment.find("RANK"),
              met = !url.store.empty() || environment.find("WEFT_STORE");
-  if (!ranked && met && environment.flag("WEFT_OPEN_WORLD")) return place;
+  if (!ranked && met && environment.flag("WEFT_ELASTIC_WORLD")) return place;
   if (!ranked) place.batch = detail::job_place(lookup);
   if (place.batch && place.batch->world_size && !url.world_size && !environment.find("WORLD_SIZE"))
     place.world_size = *place.batch->world_size;
   else
-    place.world_size = stated(url, environment, "WORLD_SIZE", "world_size", 1, detail::most_agents,
+    place.world_size = stated(url, environment, "WORLD_SIZE", "world_size", 1, detail::max_agents,
                               "the number of agents in the job");
   if (place.batch && place.batch->rank >= *place.world_size)
     throw Error(ErrorKind::invalid_argument,
@@ -200,7 +200,7 @@ AgentOptions options_of(const detail::JobUrl& url, const VariableLookup& lookup,
   const Environment environment(lookup);
   const Place place = place_in(url, environment, lookup);
   Rendezvous job;
-  job.fixed_world = !environment.flag("WEFT_OPEN_WORLD");
+  job.fixed_world = !environment.flag("WEFT_ELASTIC_WORLD");
   job.world_size = place.world_size.value_or(0);
   job.rank = place.rank.value_or(Rendezvous::no_rank);
   job.store = store_address(url, environment, place, towards);

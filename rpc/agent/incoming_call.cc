@@ -268,8 +268,8 @@ void IncomingCall::fail(std::exception_ptr error) {
   failure.worker = core_->id().name;
   failure.method = method_->name;
   failure.not_run = !began_;
-  // Layers of an agent that shuts down have given up what calls refer to. An error that follows from that would
-  // hide from the caller that the agent is lost: the end of the connection is the answer.
+  // Layers of an agent that shuts down have given up what calls refer to. An error that follows from that
+  // would hide from the caller that the agent is lost: the end of the connection is the answer.
   if (!core_->ended()) link_->reply(message_->prefix(), failure, std::move(active_));
   // The caller learns first: what the sink does may send answers over the same link.
   if (sink_ != nullptr) link_->loop()->post([sink = sink_, error] { sink->failed(error); });

@@ -125,7 +125,7 @@ std::optional<JobPlace> job_place(const Lookup& lookup) {
 
 std::optional<std::string> started_by(const detail::Lookup& lookup) {
   if (detail::is_set(lookup, "RANK")) return "a launcher";
-  if (detail::is_set(lookup, "WEFT_STORE") && lookup("WEFT_OPEN_WORLD") == "1") return "an open world";
+  if (detail::is_set(lookup, "WEFT_STORE") && lookup("WEFT_ELASTIC_WORLD") == "1") return "an elastic world";
   return detail::batch_system(lookup);
 }
 

@@ -17,7 +17,7 @@ namespace weft::rpc {
 
 // Who has started this process as one of a job, by the variables that from_environment() goes by:
 // "a launcher" where RANK is set (by weft launch, torchrun, or by hand), "OpenMPI", "Slurm", "Kubernetes", or
-// "an open world" that it is to come to. None: nobody has, and it may start such processes itself. Whether
+// "an elastic world" that it is to come to. None: nobody has, and it may start such processes itself. Whether
 // these variables are right, from_environment() says.
 WEFT_EXPORT std::optional<std::string> started_by();
 // The same, given the variables.

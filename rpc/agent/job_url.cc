@@ -33,8 +33,8 @@ void read_parameter(JobUrl& url, std::string_view parameter) {
   auto& place = name == "rank" ? url.rank : url.world_size;
   if (place) refuse(url.text, std::string(name) + " is said twice");
   const std::string_view value = parameter.substr(equals + 1);
-  place = name == "rank" ? number(url.text, name, value, 0, most_agents - 1)
-                         : number(url.text, name, value, 1, most_agents);
+  place = name == "rank" ? number(url.text, name, value, 0, max_agents - 1)
+                         : number(url.text, name, value, 1, max_agents);
 }
 
 void read_parameters(JobUrl& url, std::string_view list) {

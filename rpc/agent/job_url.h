@@ -26,6 +26,6 @@ struct JobUrl {
 // Throws invalid_argument, naming the part that is malformed.
 WEFT_EXPORT JobUrl job_url(const std::string& text);
 
-inline constexpr std::uint64_t most_agents = 1'000'000;  // of a job
+inline constexpr std::uint64_t max_agents = 1'000'000;  // of a job
 
 }  // namespace weft::rpc::detail

@@ -79,11 +79,11 @@ void Link::open() {
   hello.name = core_->id().name;
   hello.incarnation = core_->id().incarnation;
   hello.addresses = core_->addresses();
-  hello.most_calls = core_->options().limits.calls;
-  hello.most_bytes = core_->options().limits.in_flight;
-  hello.most_header = core_->options().limits.header;
-  hello.most_body = core_->options().limits.message;
-  hello.most_attachments = core_->options().limits.attachments;
+  hello.max_calls = core_->options().limits.calls;
+  hello.max_bytes = core_->options().limits.in_flight;
+  hello.max_header = core_->options().limits.header;
+  hello.max_body = core_->options().limits.message;
+  hello.max_attachments = core_->options().limits.attachments;
   hello.lanes = lanes_->most();
   hello.lane_key = lanes_->key();
   hello.process = core_->process();
@@ -192,10 +192,10 @@ void Link::on_hello(IncomingMessage& message) {
   caller_ = std::make_shared<const Caller>(Caller{peer_, identity, connection_->describe()});
   end_handshake();
   loop()->cancel(std::exchange(handshake_timer_, 0));
-  window_.grant(hello.most_calls, hello.most_bytes);
-  peer_limits_.header = said(hello.most_header);
-  peer_limits_.message = said(hello.most_body);
-  peer_limits_.attachments = said(hello.most_attachments);
+  window_.grant(hello.max_calls, hello.max_bytes);
+  peer_limits_.header = said(hello.max_header);
+  peer_limits_.message = said(hello.max_body);
+  peer_limits_.attachments = said(hello.max_attachments);
   ready_ = true;
   await_beat();
   core_->link_ready(shared_from_this(), route_, hello);
@@ -517,7 +517,7 @@ void Link::beat() {
     core_->beat_was_late(now, now - beat_due_);
   const std::uint64_t heard = connection_->received_bytes();
   silent_ = heard == std::exchange(heard_, heard) ? silent_ + 1 : 0;
-  if (silent_ > 1 && silent_ * heartbeat.interval >= heartbeat.patience) {
+  if (silent_ > 1 && silent_ * heartbeat.interval >= heartbeat.timeout) {
     AgentCounters::count(core_->counters().peers_silent);
     const auto seconds = std::chrono::duration<double>(silent_ * heartbeat.interval).count();
     end_is_proven_ = true;  // an absence lasts no longer than this silence has
@@ -564,7 +564,7 @@ void Link::expel(const Error& reason) {
   finish(Error(ErrorKind::peer_lost, reason.what()));
 }
 
-void Link::end_life(const Error& reason) {
+void Link::end_incarnation(const Error& reason) {
   if (!ended_ && ready_)
     connection_->send(OutgoingMessage::goodbye(Error(agent_ended, "its agent has ended")));
   finish(reason);
@@ -651,7 +651,7 @@ void Link::on_request(std::shared_ptr<IncomingMessage> message, bool admitted) {
   const Limits& limits = core_->options().limits;
   // Of each stream that is open two are under way, and some that came late.
   const bool room = method->upkeep
-                        ? unanswered_.upkeep / 4 < core_->options().streams.most_per_peer
+                        ? unanswered_.upkeep / 4 < core_->options().streams.max_per_peer
                         : unanswered_.calls / 2 < limits.calls && unanswered_.bytes / 2 < limits.in_flight;
   if (!room || !core_->hold(message->bytes(), method->upkeep, admitted)) {
     AgentCounters::count(core_->counters().calls_shed);

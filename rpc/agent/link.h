@@ -67,10 +67,10 @@ class WEFT_EXPORT Link final : public ConnectionObserver, public std::enable_sha
   void cancel_resumable();             // calls that are served here: their session has ended
   void say_goodbye();                  // no new requests from here
   void close(const Error& reason);
-  void finish(const Error& reason);       // ends the calls, sends what is queued, closes
-  void expel(const Error& reason);        // the same, with peer_lost: the peer is told why
-  void end_life(const Error& reason);     // the same: tells the peer that this agent has ended
-  void fail_pending(const Error& error);  // the calls under way; the link goes on
+  void finish(const Error& reason);           // ends the calls, sends what is queued, closes
+  void expel(const Error& reason);            // the same, with peer_lost: the peer is told why
+  void end_incarnation(const Error& reason);  // the same: tells the peer that this agent has ended
+  void fail_pending(const Error& error);      // the calls under way; the link goes on
 
   // Answers of calls that came in here; any thread. `active` ends when the answer has left, or never will.
   void send_reply(std::uint64_t call_id, OutboundFrame&& frame, ActiveCall&& active);

@@ -9,7 +9,7 @@
 namespace weft::rpc {
 namespace {
 
-constexpr std::uint16_t most_lanes = 16;
+constexpr std::uint16_t max_lanes = 16;
 
 }  // namespace
 
@@ -88,17 +88,17 @@ LinkLanes::LinkLanes(std::shared_ptr<AgentCore> core, std::shared_ptr<Connection
                {{log_fields::connection, connection_->describe()}});
     return;
   }
-  most_ = static_cast<std::uint16_t>(std::min<std::size_t>(core_->options().lanes, most_lanes));
+  most_ = static_cast<std::uint16_t>(std::min<std::size_t>(core_->options().lanes, max_lanes));
 }
 
 void LinkLanes::expect(std::size_t count) {
   streams_.resize(count);
   missing_ = count;
-  patience_ = connection_->loop()->schedule(
+  timeout_ = connection_->loop()->schedule(
       later(connection_->loop()->now(), core_->options().handshake_timeout), [weak = weak_from_this()] {
         const auto self = weak.lock();
         if (self == nullptr) return;
-        self->patience_ = 0;
+        self->timeout_ = 0;
         self->give_up("the other side did not take them in time");
       });
 }
@@ -184,7 +184,7 @@ void LinkLanes::open() {
   if (missing_ != 0 || (dialled_ && !told_)) return;
   open_ = true;
   dials_.clear();
-  connection_->loop()->cancel(std::exchange(patience_, 0));
+  connection_->loop()->cancel(std::exchange(timeout_, 0));
   const auto count = static_cast<std::uint16_t>(streams_.size());
   connection_->set_lanes(std::make_unique<Lanes>(connection_->loop(), std::exchange(streams_, {})));
   if (dialled_) connection_->use_lanes();
@@ -196,7 +196,7 @@ void LinkLanes::give_up(const std::string& why) {
   if (connection_ == nullptr || open_ || streams_.empty()) return;
   core_->log(LogLevel::debug, connection_->describe() + ": no lanes: " + why,
              {{log_fields::connection, connection_->describe()}});
-  connection_->loop()->cancel(std::exchange(patience_, 0));
+  connection_->loop()->cancel(std::exchange(timeout_, 0));
   given_up_ = true;
   missing_ = 0;
   streams_.clear();

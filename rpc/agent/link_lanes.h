@@ -64,7 +64,7 @@ class LinkLanes final : public std::enable_shared_from_this<LinkLanes> {
   std::vector<std::shared_ptr<Dial>> dials_;
   std::vector<Lanes::Stream> streams_;  // those that are there, in their places
   std::size_t missing_ = 0;
-  Loop::TimerId patience_ = 0;
+  Loop::TimerId timeout_ = 0;
 };
 
 }  // namespace weft::rpc

@@ -18,7 +18,7 @@
 
 namespace weft::rpc {
 
-// What a member says of itself, in this life of its name. A value.
+// What a member says of itself, in this incarnation of its name. A value.
 struct Member {
   std::string name;
   std::uint64_t incarnation = 0;
@@ -48,10 +48,11 @@ class WEFT_EXPORT MemberWatch {
   virtual ~MemberWatch() = default;
 
   // What has happened since the last call, as soon as something has; the first time everybody who is here,
-  // the agent itself included, as joined. Of a name's lives the end is told before the next one's beginning;
-  // who has come and gone between two calls is not told of. One call at a time (failed_precondition);
-  // cancel() ends the wait and loses nothing. Ends with shut_down, with what ended the job (peer_lost), with
-  // lease_lost where this agent was itself taken for dead, with unavailable where the store is gone.
+  // the agent itself included, as joined. Of a name's incarnations the end is told before the next one's
+  // beginning; who has come and gone between two calls is not told of. One call at a time
+  // (failed_precondition); cancel() ends the wait and loses nothing. Ends with shut_down, with what ended the
+  // job (peer_lost), with lease_lost where this agent was itself taken for dead, with unavailable where the
+  // store is gone.
   virtual Future<std::vector<MemberEvent>> next() = 0;
 };
 

@@ -6,8 +6,8 @@
 // is the host: everybody waits for it, and it keeps watch over connections as well, so that a death is known
 // at once. In a fixed world a loss ends the job on every member with an error that names the lost one
 // (AgentCore::fail_world), and a name that has been taken is refused for good; in another one the others are
-// told (members.h), and a new life may take the name. A job is of one kind: who comes with the other one, or
-// with another size, is refused. Owned by the Agent. Thread-safe.
+// told (members.h), and a new incarnation may take the name. A job is of one kind: who comes with the other
+// one, or with another size, is refused. Owned by the Agent. Thread-safe.
 #pragma once
 
 #include <weft/rpc/agent/agent_core.h>
@@ -39,8 +39,8 @@ class WEFT_EXPORT Membership {
   // For a member that only serves: completes when all others (world_size in all, where the world is fixed)
   // have joined and gone, and this one has left with them. Several such members do not wait for each other;
   // the host ends last. Fails where the world did; with deadline_exceeded, naming who has not gone, once
-  // `patience` has passed: then this one is still a member, as after cancel().
-  virtual Future<void> others_left(std::chrono::nanoseconds patience) = 0;
+  // `timeout` has passed: then this one is still a member, as after cancel().
+  virtual Future<void> others_left(std::chrono::nanoseconds timeout) = 0;
   // What a barrier or an all_gather is made of: the members' values, each packed (codec/packed.h), by name.
   // type: canonical, the same at all members; empty: a barrier. Agent::all_gather says how it ends.
   virtual Future<std::map<std::string, Buffer>> gather(CollectiveOptions options, std::string type,

@@ -37,14 +37,14 @@ struct Rendezvous {
   std::chrono::nanoseconds lease = std::chrono::seconds{30};
 };
 
-// A peer that nothing has been heard of for `patience` is lost: its host has vanished, or it is stopped. Any
+// A peer that nothing has been heard of for `timeout` is lost: its host has vanished, or it is stopped. Any
 // byte of it counts, those of an unfinished frame too. Each side says something at least every `interval`,
 // before whatever else it has to send, from its loop: whatever its handlers do, but for those marked
 // non_blocking, which run there and must not block. On the program's own io_context it does so as long as the
 // program lets that run. An agent whose loop was kept from a beat for longer than `interval` logs a warning.
 struct Heartbeat {
   std::chrono::nanoseconds interval = std::chrono::seconds{5};  // 0: none
-  std::chrono::nanoseconds patience = std::chrono::seconds{30};
+  std::chrono::nanoseconds timeout = std::chrono::seconds{30};
 };
 
 class Interceptor;
@@ -65,7 +65,7 @@ struct AgentOptions {
   // As many lanes of such are kept; beyond, new ones are closed. Each costs about 10 KiB, with TLS more,
   // until handshake_timeout; a job whose agents all come at once needs as many as they are. Never more than
   // half of the descriptors that the process may have.
-  std::size_t most_handshakes = 16384;
+  std::size_t max_handshakes = 16384;
   std::size_t loops = 1;  // event loops of the agent's own
   // How long a loop of its own that has nothing to do polls before it sleeps. A few tens of microseconds
   // halve a round trip where both sides have a core to spare, and cost that core; 0: it sleeps at once.
@@ -80,23 +80,23 @@ struct AgentOptions {
   // Connections through shared memory at a time, those that are being made and those of shm:// addresses too.
   // Each costs two descriptors, four mappings and some pages on either side. Beyond, either side falls back
   // to the address itself; to an shm:// address none is made.
-  std::uint32_t most_shared = 256;
+  std::uint32_t max_shared = 256;
   std::uint64_t receive_pool = std::uint64_t{512} << 20;  // bytes of memory kept for arriving attachments
   std::size_t handler_threads = 0;                        // 0: as many as the machine has cores, at least 2
   // Of one attempt to connect to one address, its host name's resolution included; the handshake that
   // follows has handshake_timeout. TCP repeats a lost request after 1, 3 and 7 s, so the default survives
-  // the loss of three, and leaves several attempts within the heartbeat's patience. 0: the system's own
+  // the loss of three, and leaves several attempts within the heartbeat's timeout. 0: the system's own
   // limit.
   std::chrono::nanoseconds connect_timeout = std::chrono::seconds{10};
   // After a failed attempt to reach a peer (each of its addresses was tried), the next attempt waits so long;
   // a handshake that succeeds, from either side, ends the series. `first` is less than a RetryPolicy waits at
-  // first, `most` a fraction of the heartbeat's patience.
+  // first, `max` a fraction of the heartbeat's timeout.
   Backoff connect_backoff{std::chrono::milliseconds{20}, 1.6, std::chrono::seconds{5}};
   std::chrono::nanoseconds handshake_timeout = std::chrono::seconds{10};
   Heartbeat heartbeat;
-  // Of calls that the program makes and that do not say it themselves (Agent::set_deadline() changes it);
+  // Of calls that the program makes and that do not say it themselves (Agent::set_call_timeout() changes it);
   // none: they wait as long as their peer lives. What agents ask each other by themselves has none.
-  std::optional<std::chrono::nanoseconds> deadline;
+  std::optional<std::chrono::nanoseconds> call_timeout;
   std::optional<RetryPolicy> retry;       // of calls that do not say it themselves; none: a call is made once
   RetryBudgetOptions retry_budget;        // for each peer
   std::shared_ptr<Transport> in_process;  // an InProcess network shared with other agents of this process

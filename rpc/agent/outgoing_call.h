@@ -69,7 +69,7 @@ class WEFT_EXPORT OutgoingCall {
   bool background = false;  // of such a method
   bool resumable = false;   // likewise, or because of what the call carries
   std::optional<Clock::time_point> deadline;
-  std::shared_ptr<const AgentId> only;  // refuse to speak to another life of the peer
+  std::shared_ptr<const AgentId> only;  // refuse to speak to another incarnation of the peer
   std::shared_ptr<const RetryPolicy> retry;
   bool idempotent = false;      // may be retried also where it may have run
   bool wait_for_ready = false;  // CallOptions, as the next

@@ -5,7 +5,7 @@
 namespace weft::rpc {
 
 void CallOptions::merge(const CallOptions& later) {
-  if (later.deadline) deadline = later.deadline;
+  if (later.timeout) timeout = later.timeout;
   if (later.retry) retry = later.retry;
   if (later.idempotent) idempotent = later.idempotent;
   if (later.wait_for_ready) wait_for_ready = later.wait_for_ready;
@@ -39,9 +39,9 @@ Peer Peer::with(const CancelScope& scope) const {
 
 PendingCall::CancelSources Peer::cancel_sources() const { return {serving_, scope_}; }
 
-Peer Peer::only(AgentId life) const {
+Peer Peer::only(AgentId id) const {
   Peer peer = *this;
-  peer.only_ = std::make_shared<const AgentId>(std::move(life));
+  peer.only_ = std::make_shared<const AgentId>(std::move(id));
   return peer;
 }
 
@@ -63,8 +63,8 @@ Future<AgentId> Peer::ready() const {
 
 OutgoingCall Peer::make_call(std::string_view method, std::uint64_t id, std::size_t arguments) const {
   OutgoingCall call(method, id, arguments);
-  if (options_.deadline && *options_.deadline != no_deadline)
-    call.deadline = later(route_->loop()->now(), *options_.deadline);
+  if (options_.timeout && *options_.timeout != no_timeout)
+    call.deadline = later(route_->loop()->now(), *options_.timeout);
   call.only = only_;
   call.message().set_route(&core_->layers(), route_.get());
   if (only_ != nullptr) call.message().set_destination(only_);
@@ -81,10 +81,10 @@ OutgoingCall Peer::make_call(std::string_view method, std::uint64_t id, std::siz
   return call;
 }
 
-void Peer::add_default_deadline(OutgoingCall& call) const {
-  if (options_.deadline) return;
-  const auto limit = core_->default_deadline();
-  if (limit == no_deadline) return;
+void Peer::add_default_timeout(OutgoingCall& call) const {
+  if (options_.timeout) return;
+  const auto limit = core_->default_timeout();
+  if (limit == no_timeout) return;
   const auto deadline = later(route_->loop()->now(), limit);
   if (!call.deadline || deadline < *call.deadline) call.deadline = deadline;
 }

@@ -3,7 +3,7 @@
 //
 // Copyable and cheap; keeps the way to the peer, not a connection: the first call connects. with() returns a
 // handle whose calls have options, have metadata, or are made in the name of a call that is being served.
-// Handles accumulate options: `peer.with({.deadline = 1s}).with({.idempotent = true})` has both. Calls
+// Handles accumulate options: `peer.with({.timeout = 1s}).with({.idempotent = true})` has both. Calls
 // without unresolved references reach the peer in the order in which one caller made them. Thread-safe.
 #pragma once
 
@@ -52,13 +52,13 @@ class WEFT_EXPORT Peer {
   Peer with_metadata(Metadata metadata) const;
   Peer with(CallContext& serving) const;  // deadline, cancellation and the layers' sections are handed on
   Peer with(const CancelScope& scope) const;
-  // Connects, where there is no connection, and tells which life of the peer this is.
+  // Connects, where there is no connection, and tells which incarnation of the peer this is.
   Future<AgentId> ready() const;
   std::optional<AgentId> identity() const {
     const auto known = route_->identity();
     return known != nullptr ? std::optional(*known) : std::nullopt;
   }
-  Peer only(AgentId life) const;  // calls fail with peer_lost once another life has taken the name
+  Peer only(AgentId id) const;  // calls fail with peer_lost once another incarnation has taken the name
 
   // An eager future of the result. Leading arguments that are CallModifiers (a pass) change the call.
   // (Type is never given: see MethodOf.)
@@ -102,7 +102,7 @@ class WEFT_EXPORT Peer {
   }
   OutgoingCall make_call(std::string_view method, std::uint64_t id, std::size_t arguments) const;
   // Of a call that the program asked for: the agent's own deadline, where this peer's options say none.
-  void add_default_deadline(OutgoingCall& call) const;
+  void add_default_timeout(OutgoingCall& call) const;
   void start(OutgoingCall&& call, CallbackCall::Done done) const;
   void submit(std::shared_ptr<PendingCall> call) const;
   const std::shared_ptr<AgentCore>& core() const { return core_; }
@@ -202,7 +202,7 @@ class WEFT_EXPORT Peer {
     OutgoingCall outgoing =
         make_call(name, id, sizeof...(Given) - (std::size_t{0} + ... + (detail::is_modifier<Given> ? 1 : 0)));
     outgoing.notify = notify;
-    add_default_deadline(outgoing);
+    add_default_timeout(outgoing);
     if (outgoing.retry == nullptr) outgoing.retry = core_->default_retry();  // not of the layers' own calls
     encode_after_modifiers<M>(outgoing, std::forward<Given>(given)...);
     return start_typed<Value>(std::move(outgoing), Decode<Value>{});

@@ -43,7 +43,7 @@ std::chrono::nanoseconds backoff_wait(const Backoff& backoff, std::uint32_t fail
   };
   const double due = std::min(
       positive(backoff.first) * std::pow(std::max(backoff.growth, 1.0), static_cast<double>(failures) - 1),
-      positive(backoff.most));
+      positive(backoff.max));
   const double share = static_cast<double>(random >> 11) / static_cast<double>(std::uint64_t{1} << 53);
   return std::chrono::nanoseconds(static_cast<std::int64_t>(due * (0.5 + share / 2)));
 }
@@ -51,12 +51,12 @@ std::chrono::nanoseconds backoff_wait(const Backoff& backoff, std::uint32_t fail
 std::optional<std::chrono::nanoseconds> wait_before_retry(const RetryPolicy& policy, std::uint16_t attempts,
                                                           std::uint64_t random) {
   if (attempts >= policy.attempts || attempts == 0) return std::nullopt;
-  return backoff_wait({policy.first_wait, policy.growth, policy.most_wait}, attempts, random);
+  return backoff_wait({policy.first_wait, policy.growth, policy.max_wait}, attempts, random);
 }
 
 void RetryBudget::succeeded() {
   std::lock_guard lock(mutex_);
-  tokens_ = std::min(tokens_ + options_.per_call, options_.most);
+  tokens_ = std::min(tokens_ + options_.per_call, options_.max);
 }
 
 bool RetryBudget::take() {

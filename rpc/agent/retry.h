@@ -19,12 +19,12 @@
 
 namespace weft::rpc {
 
-// Waits between attempts: they grow from `first` by the factor `growth` up to `most`. Each wait is drawn
+// Waits between attempts: they grow from `first` by the factor `growth` up to `max`. Each wait is drawn
 // between half of that value and all of it, so that callers that failed together do not return together.
 struct Backoff {
   std::chrono::nanoseconds first;
   double growth;
-  std::chrono::nanoseconds most;
+  std::chrono::nanoseconds max;
 };
 
 // The wait after `failures` failures in a row, at least 1; `random` decides the jitter.
@@ -37,7 +37,7 @@ struct RetryPolicy {
   std::uint16_t attempts = 4;  // in all, the first one too
   std::chrono::nanoseconds first_wait = std::chrono::milliseconds{50};
   double growth = 2;  // of the wait, from one attempt to the next
-  std::chrono::nanoseconds most_wait = std::chrono::seconds{2};
+  std::chrono::nanoseconds max_wait = std::chrono::seconds{2};
 };
 
 // Whether a call that ended so may be made again. The error of a handler is its answer, whatever its kind.
@@ -49,13 +49,13 @@ WEFT_EXPORT std::optional<std::chrono::nanoseconds> wait_before_retry(const Retr
                                                                       std::uint64_t random);
 
 struct RetryBudgetOptions {
-  double most = 20;       // retries in a row, of a peer that has been well
+  double max = 20;        // retries in a row, of a peer that has been well
   double per_call = 0.1;  // retries that each call that succeeds allows
 };
 
 class WEFT_EXPORT RetryBudget {
  public:
-  explicit RetryBudget(RetryBudgetOptions options) : options_(options), tokens_(options.most) {}
+  explicit RetryBudget(RetryBudgetOptions options) : options_(options), tokens_(options.max) {}
   void succeeded();
   bool take();  // false: spent
 

@@ -12,7 +12,7 @@ namespace weft::rpc {
 namespace {
 
 // Whether an attempt that failed so may succeed later without anybody changing anything here: the peer
-// starts, the network heals, its next life comes.
+// starts, the network heals, its next incarnation comes.
 bool is_transient(ErrorKind kind) {
   switch (kind) {
     case ErrorKind::unavailable:
@@ -103,7 +103,8 @@ void Route::place(std::shared_ptr<PendingCall> call) {
   }
   if (call->only() != nullptr && core->is_gone(*call->only())) return fail(*call, gone(*call->only()));
   auto link = link_;
-  // The route leads to who was heard of last by that name. Another life may still be there, or there already.
+  // The route leads to who was heard of last by that name. Another incarnation may still be there, or there
+  // already.
   if (call->only() != nullptr && (link == nullptr || link->peer() != *call->only())) {
     const auto same = core->links_to(*call->only());
     const auto usable =
@@ -158,9 +159,9 @@ void Route::watch_time(const std::shared_ptr<PendingCall>& call, bool connecting
   std::optional<Clock::time_point> when = call->deadline();
   bool late = true;
   if (connecting && call->connect_within()) {
-    const auto patience = later(loop_->now(), *call->connect_within());
-    late = when && *when <= patience;
-    if (!late) when = patience;
+    const auto timeout = later(loop_->now(), *call->connect_within());
+    late = when && *when <= timeout;
+    if (!late) when = timeout;
   }
   if (!when) return call->set_timer(loop_, 0);
   call->set_timer(loop_, loop_->schedule(*when, [self = weak_from_this(), weak = std::weak_ptr(call), late] {
@@ -394,7 +395,7 @@ void Route::link_up(std::shared_ptr<Link> link, bool dialled) {
   wanted_ = rejoining_ = false;
   reach_ = Reach::connected;
   end_backoff();
-  // A life that is new here takes the place of one whose end may not have been noticed yet.
+  // An incarnation that is new here takes the place of one whose end may not have been noticed yet.
   if (link_ == nullptr || !link_->usable() || link_->peer() != link->peer()) {
     link_ = std::move(link);
     identify(link_->peer());

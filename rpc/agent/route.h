@@ -32,8 +32,8 @@ class WEFT_EXPORT Route final : public Destination, public std::enable_shared_fr
   // For messages: the peer's name, once it is known. Any thread.
   std::string peer_name() const;
   const std::shared_ptr<Loop>& loop() const { return loop_; }
-  // Which life of the peer this leads to, as far as is known: from a handshake or from the job's store. Any
-  // thread.
+  // Which incarnation of the peer this leads to, as far as is known: from a handshake or from the job's
+  // store. Any thread.
   std::shared_ptr<const AgentId> identity() const override;
   void identify(AgentId id);
 

@@ -1,5 +1,5 @@
-// Runtime: what an agent runs on: its loops, where its handlers run, which life of its name it is, and the
-// ways to peers.
+// Runtime: what an agent runs on: its loops, where its handlers run, which incarnation of its name it is, and
+// the ways to peers.
 //
 // An agent makes its own, out of threads, sockets and the system's randomness; one that is given (a
 // simulation does) must be run by whoever made it, and outlives the agent's shut_down(), which then neither
@@ -21,7 +21,7 @@ namespace weft::rpc {
 struct Runtime {
   std::vector<std::shared_ptr<Loop>> loops;  // one at least
   std::shared_ptr<Executor> handlers;
-  std::uint64_t incarnation = 0;  // no other life of this name had it; never 0
+  std::uint64_t incarnation = 0;  // no other incarnation of this name had it; never 0
   std::uint64_t id_seed = 0;  // random, and told to nobody (rpc/core/id_map.h); a simulation repeats its own
   std::vector<std::shared_ptr<Transport>> transports;
   ProcessId process;  // that all this runs in, where peers on its host can look for it

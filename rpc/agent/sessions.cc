@@ -19,7 +19,7 @@ constexpr std::uint64_t min_kept = std::uint64_t{8} << 20;
 
 }  // namespace
 
-// One absence of a peer: ends with the patience or with the peer's process. Lives on its loop; finish() may
+// One absence of a peer: ends with the timeout or with the peer's process. Lives on its loop; finish() may
 // be called from any thread.
 class Sessions::Absence final : public std::enable_shared_from_this<Absence> {
  public:
@@ -29,14 +29,14 @@ class Sessions::Absence final : public std::enable_shared_from_this<Absence> {
         loop_(std::move(loop)),
         lost_(std::move(lost)) {}
 
-  void begin(std::chrono::nanoseconds patience, const std::optional<ProcessId>& process) {
-    on_loop([self = shared_from_this(), patience, process] {
+  void begin(std::chrono::nanoseconds timeout, const std::optional<ProcessId>& process) {
+    on_loop([self = shared_from_this(), timeout, process] {
       if (self->over_) return;
-      self->timer_ = self->loop_->schedule(later(self->loop_->now(), patience), [self, patience] {
+      self->timer_ = self->loop_->schedule(later(self->loop_->now(), timeout), [self, timeout] {
         self->timer_ = 0;
         self->give_up("it did not connect again within " +
-                      std::to_string(std::chrono::duration<double>(patience).count()) +
-                      " s (Heartbeat::patience)");
+                      std::to_string(std::chrono::duration<double>(timeout).count()) +
+                      " s (Heartbeat::timeout)");
       });
       if (process) self->watch(*process);
     });
@@ -89,7 +89,7 @@ class Sessions::Absence final : public std::enable_shared_from_this<Absence> {
 };
 
 Sessions::Sessions(const AgentOptions& options, std::uint64_t id_seed, ProcessId own, Gone gone)
-    : patience_(options.heartbeat.patience),
+    : timeout_(options.heartbeat.timeout),
       id_seed_(id_seed),
       max_kept_(std::max(options.limits.in_flight, min_kept)),
       own_(own),
@@ -110,7 +110,7 @@ std::shared_ptr<Session> Sessions::open(const AgentId& life, const ProcessId& pr
 bool Sessions::begin_absence(const AgentId& life, const Error& reason, const std::shared_ptr<Loop>& loop) {
   std::lock_guard lock(mutex_);
   const auto found = entries_.find(life);
-  if (found == entries_.end() || patience_.count() <= 0) return false;
+  if (found == entries_.end() || timeout_.count() <= 0) return false;
   Entry& entry = found->second;
   if (!entry.session->used()) {
     if (absent_unused_ == max_absent_unused) return false;
@@ -119,7 +119,7 @@ bool Sessions::begin_absence(const AgentId& life, const Error& reason, const std
   }
   entry.absence = std::make_shared<Absence>(weak_from_this(), life, loop, reason.what());
   const bool watched = entry.process.is_on_host_of(own_) && entry.process.number != own_.number;
-  entry.absence->begin(patience_, watched ? std::optional(entry.process) : std::nullopt);
+  entry.absence->begin(timeout_, watched ? std::optional(entry.process) : std::nullopt);
   return true;
 }
 

@@ -2,7 +2,7 @@
 //
 // A peer is absent from the end of its last connection until it connects again, as the same incarnation.
 // Meanwhile nothing is known of it but that it may return, so the session is kept. The peer is gone when
-// something proves it (AgentCore::lose) or when it was absent for the heartbeat's patience. What proves it on
+// something proves it (AgentCore::lose) or when it was absent for the heartbeat's timeout. What proves it on
 // one host is the end of its process, which an absence watches. Sessions that carried nothing are waited for
 // too, since the peer's side may have sent something, but only a limited number of them at a time. Owned by
 // AgentCore. Thread-safe; AgentCore calls it under its own mutex, so it calls nothing of AgentCore but
@@ -55,7 +55,7 @@ class WEFT_EXPORT Sessions final : public std::enable_shared_from_this<Sessions>
   std::shared_ptr<Session> remove(std::map<AgentId, Entry>::iterator found);  // with the mutex
   void give_up(const AgentId& life, const Absence& absence, const Error& reason);
 
-  const std::chrono::nanoseconds patience_;
+  const std::chrono::nanoseconds timeout_;
   const std::uint64_t id_seed_;
   const std::uint64_t max_kept_;
   const ProcessId own_;

@@ -15,7 +15,7 @@ struct StreamWindow {
 
 struct StreamOptions {
   StreamWindow window;  // of each stream that is read here; and the most that one served here keeps
-  std::size_t most_per_peer = 1024;  // streams served to one peer at a time; more are resource_exhausted
+  std::size_t max_per_peer = 1024;  // streams served to one peer at a time; more are resource_exhausted
 };
 
 }  // namespace weft::rpc

@@ -143,7 +143,7 @@ void look_under_way(const std::shared_ptr<AgentCore>& core, UniqueFunction<void(
   begin(core, std::move(done), asking);
 }
 
-CallsUnderWay under_way_within(const std::shared_ptr<AgentCore>& core, std::chrono::nanoseconds patience) {
+CallsUnderWay under_way_within(const std::shared_ptr<AgentCore>& core, std::chrono::nanoseconds timeout) {
   struct Told {
     std::mutex mutex;  // guards calls
     std::condition_variable changed;
@@ -159,7 +159,7 @@ CallsUnderWay under_way_within(const std::shared_ptr<AgentCore>& core, std::chro
       },
       nullptr);
   std::unique_lock lock(told->mutex);
-  if (told->changed.wait_until(lock, later(Clock::now(), patience), [&] { return told->calls.has_value(); }))
+  if (told->changed.wait_until(lock, later(Clock::now(), timeout), [&] { return told->calls.has_value(); }))
     return std::move(*told->calls);
   lock.unlock();
   CallsUnderWay some = collector->give_up();

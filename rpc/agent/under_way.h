@@ -66,7 +66,7 @@ WEFT_EXPORT void look_under_way(const std::shared_ptr<AgentCore>& core,
                                 const IncomingCall* asking = nullptr);
 // The same, for at most so long, on a thread that is none of the agent's.
 WEFT_EXPORT CallsUnderWay under_way_within(const std::shared_ptr<AgentCore>& core,
-                                           std::chrono::nanoseconds patience);
+                                           std::chrono::nanoseconds timeout);
 
 // not_found: an agent of a release before it.
 WEFT_EXPORT Future<CallsUnderWay> calls_under_way(const Peer& peer);

@@ -17,7 +17,7 @@ PeerSetState::PeerSetState(std::shared_ptr<AgentCore> core, PeerSetOptions optio
       loop_(core->pick_loop()),
       options_(options),
       resolver_(std::move(resolver)),
-      plan_({options.policy, options.most_load, options.ejection}) {}
+      plan_({options.policy, options.max_load, options.ejection}) {}
 
 void PeerSetState::set(const Names& names) {
   std::vector<Ready> waiting;

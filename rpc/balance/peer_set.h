@@ -19,7 +19,7 @@ namespace weft::rpc {
 
 struct PeerSetOptions {
   BalancePolicy policy = BalancePolicy::round_robin;
-  double most_load = 1.25;  // as BalanceOptions says, like the next
+  double max_load = 1.25;  // as BalanceOptions says, like the next
   EjectionOptions ejection;
   // How often the resolver is asked anew. It is also asked when a replica fails, though not more often than
   // `soonest`.
@@ -277,7 +277,7 @@ class WEFT_EXPORT PeerSet {
     using Value = typename M::Traits::Result;
     constexpr bool again = (std::is_copy_constructible_v<detail::Kept<Given>> && ...);
     const auto deadline =
-        options_.deadline ? std::optional(later(state_->loop()->now(), *options_.deadline)) : std::nullopt;
+        options_.timeout ? std::optional(later(state_->loop()->now(), *options_.timeout)) : std::nullopt;
     auto start = [call, deadline, loop = state_->loop(), options = options_, serving = serving_,
                   metadata = metadata_,
                   kept = std::tuple<detail::Kept<Given>...>(std::forward<Given>(given)...)](
@@ -285,7 +285,7 @@ class WEFT_EXPORT PeerSet {
       CallOptions now = options;
       now.wait_for_ready = false;  // another replica may be ready
       if (!now.connect_within) now.connect_within = connect_within;
-      if (deadline) now.deadline = *deadline - loop->now();
+      if (deadline) now.timeout = *deadline - loop->now();
       if (!now.retry) now.retry = RetryPolicy{.attempts = 1};  // another replica, rather than this one again
       Peer peer = replica.with(now).with_metadata(metadata);
       if (serving != nullptr) peer = peer.with(*serving);

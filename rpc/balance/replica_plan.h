@@ -36,7 +36,7 @@ struct BalanceOptions {
   BalancePolicy policy = BalancePolicy::round_robin;
   // consistent_hash: a replica with more than this times the average of calls under way passes its key on to
   // the next in the key's order; 0: never.
-  double most_load = 1.25;
+  double max_load = 1.25;
   EjectionOptions ejection;
 };
 

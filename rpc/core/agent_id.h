@@ -1,4 +1,5 @@
-// AgentId: which agent, and which life of it. A restarted agent has the old name and a new incarnation.
+// AgentId: which agent, and which incarnation of it. A restarted agent has the old name and a new
+// incarnation.
 #pragma once
 
 #include <weft/rpc/core/export.h>

@@ -20,11 +20,11 @@
 namespace weft::rpc {
 namespace {
 
-constexpr std::size_t most_jobs_a_turn = 256;  // then others have a look in
-constexpr unsigned looks_between_clocks = 8;   // while there is nothing to do
-constexpr unsigned polls_between_looks = 64;   // at Asio, where pollers are polled: that is a system call
+constexpr std::size_t max_jobs_a_turn = 256;  // then others have a look in
+constexpr unsigned looks_between_clocks = 8;  // while there is nothing to do
+constexpr unsigned polls_between_looks = 64;  // at Asio, where pollers are polled: that is a system call
 constexpr unsigned costly_polls_between_looks = 8;  // where theirs are system calls too
-constexpr std::size_t most_costly_pollers = 4;
+constexpr std::size_t max_costly_pollers = 4;
 constexpr auto longest_spin = std::chrono::milliseconds{2};  // for what is expected soon
 
 void pause() {
@@ -62,7 +62,7 @@ struct AsioLoop::State : std::enable_shared_from_this<State> {
     if (in_turn) return event();
     in_turn = true;
     run(event);
-    for (std::size_t i = 0; i < most_jobs_a_turn && !ready.empty(); ++i) {
+    for (std::size_t i = 0; i < max_jobs_a_turn && !ready.empty(); ++i) {
       Job job = ready.pop();
       run(job);
     }
@@ -325,7 +325,7 @@ void AsioLoop::cancel(TimerId id) {
 
 bool AsioLoop::spins() const { return state_->spinning; }
 bool AsioLoop::add_poller(LoopPoller& poller, bool system_call) {
-  if (!spins() || (system_call && state_->costly_pollers == most_costly_pollers)) return false;
+  if (!spins() || (system_call && state_->costly_pollers == max_costly_pollers)) return false;
   auto& all = state_->pollers;
   if (system_call) {
     all.push_back(&poller);

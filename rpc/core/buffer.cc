@@ -7,13 +7,13 @@
 namespace weft::rpc {
 namespace {
 
-constexpr std::size_t most_joined = 16 * 1024;
+constexpr std::size_t max_joined = 16 * 1024;
 
 }  // namespace
 
 Buffer Buffer::allocate(std::size_t size) {
   if (size == 0) return {};
-  if (size <= most_joined) {
+  if (size <= max_joined) {
     // One allocation for the bytes and their count.
     auto owner = std::make_shared_for_overwrite<std::byte[]>(size + alignment - 1);
     void* aligned = owner.get();

@@ -52,7 +52,7 @@ class IdMap {
     }
     slots_[hole].used = false;
     slots_[hole].value = T{};
-    if (size_ == 0 && slots_.size() > most_kept) slots_ = {};
+    if (size_ == 0 && slots_.size() > max_kept) slots_ = {};
     return taken;
   }
   // In no order. `look` does not change the map.
@@ -78,7 +78,7 @@ class IdMap {
     T value{};
   };
   static constexpr std::size_t smallest = 8;
-  static constexpr std::size_t most_kept = 1024;  // slots of an empty map
+  static constexpr std::size_t max_kept = 1024;  // slots of an empty map
 
   std::size_t home_of(std::uint64_t id) const {
     const std::uint64_t mixed = (id ^ seed_) * 0x9e3779b97f4a7c15ULL;

@@ -36,7 +36,7 @@ struct MemoryPool::State {
   };
   using Age = std::list<Kept>;
 
-  explicit State(std::uint64_t most) : most_kept(most) {}
+  explicit State(std::uint64_t most) : max_kept(most) {}
   ~State() {
     for (const Kept& block : by_age) std::free(block.memory);
   }
@@ -63,7 +63,7 @@ struct MemoryPool::State {
       std::lock_guard lock(mutex);
       by_size[size].push_back(by_age.insert(by_age.end(), {size, memory}));
       counts.kept_bytes += size;
-      while (counts.kept_bytes > most_kept) excess.push_back(drop_oldest());
+      while (counts.kept_bytes > max_kept) excess.push_back(drop_oldest());
     }
     for (std::byte* block : excess) std::free(block);
   }
@@ -78,7 +78,7 @@ struct MemoryPool::State {
     return oldest.memory;
   }
 
-  const std::uint64_t most_kept;
+  const std::uint64_t max_kept;
   std::atomic<std::uint64_t> lent_bytes{0};
   mutable std::mutex mutex;  // guards what follows
   Age by_age;                // the oldest first
@@ -86,7 +86,7 @@ struct MemoryPool::State {
   Counts counts;
 };
 
-MemoryPool::MemoryPool(std::uint64_t most_kept) : state_(std::make_shared<State>(most_kept)) {}
+MemoryPool::MemoryPool(std::uint64_t max_kept) : state_(std::make_shared<State>(max_kept)) {}
 MemoryPool::~MemoryPool() { trim(); }
 
 std::size_t MemoryPool::block_size(std::size_t bytes) {

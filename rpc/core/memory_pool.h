@@ -24,7 +24,7 @@ class WEFT_EXPORT MemoryPool {
 
   static constexpr std::size_t smallest = 64 * 1024;  // below, malloc is as fast
 
-  explicit MemoryPool(std::uint64_t most_kept);
+  explicit MemoryPool(std::uint64_t max_kept);
   ~MemoryPool();
 
   Buffer allocate(std::size_t size);  // uninitialised; std::bad_alloc

@@ -5,7 +5,7 @@
 namespace weft::rpc::detail {
 namespace {
 
-constexpr std::size_t most_named = 8;  // members that did not come, in an error
+constexpr std::size_t max_named = 8;  // members that did not come, in an error
 
 std::string type_of(const CollectiveArrival& arrival) {
   return arrival.type.empty() ? "is at a barrier" : "gathers " + arrival.type;
@@ -15,21 +15,22 @@ std::string missing_from(const CollectiveArrival& arrival, const CollectiveLeade
   std::string names;
   std::size_t missing = 0;
   for (const AgentId& id : arrival.among)
-    if (!values.contains(id.name) && ++missing <= most_named)
+    if (!values.contains(id.name) && ++missing <= max_named)
       names += (names.empty() ? "'" : ", '") + id.name + "'";
-  if (missing > most_named) names += " and " + std::to_string(missing - most_named) + " others";
+  if (missing > max_named) names += " and " + std::to_string(missing - max_named) + " others";
   return names;
 }
 
-// How a life that was a member has ended; none: it has not.
-std::optional<MemberChange> end_of(const AgentId& life, const Roster& roster) {
-  const MemberRecord* record = roster.find(life.name);
+// How an incarnation that was a member has ended; none: it has not.
+std::optional<MemberChange> end_of(const AgentId& incarnation, const Roster& roster) {
+  const MemberRecord* record = roster.find(incarnation.name);
   if (record == nullptr) return MemberChange::lost;
-  if (record->id() == life) {
+  if (record->id() == incarnation) {
     if (record->here()) return std::nullopt;
     return record->state == MemberState::left ? MemberChange::left : MemberChange::lost;
   }
-  const bool left = record->before && record->before->incarnation == life.incarnation && record->before->left;
+  const bool left =
+      record->before && record->before->incarnation == incarnation.incarnation && record->before->left;
   return left ? MemberChange::left : MemberChange::lost;
 }
 
@@ -54,29 +55,28 @@ Future<CollectiveLeader::Gathered> CollectiveLeader::arrive(const AgentId& who,
       return future;
     }
     const Key key(arrival.name, arrival.among);
-    Meeting& meeting = meetings_[key];
-    auto open = meeting.open.find(arrival.round);
-    if (open == meeting.open.end() && arrival.round < meeting.failed) {
-      refused = meeting.failure;
-    } else if (open != meeting.open.end() && open->second.values.contains(who.name)) {
+    OpenRounds& rounds = rounds_[key];
+    auto open = rounds.open.find(arrival.round);
+    if (open == rounds.open.end() && arrival.round < rounds.failed) {
+      refused = rounds.failure;
+    } else if (open != rounds.open.end() && open->second.values.contains(who.name)) {
       refused =
           Error(ErrorKind::invalid_argument, to_string(arrival) + ": '" + who.name + "' has come already");
-    } else if (open != meeting.open.end() && open->second.first.type != arrival.type) {
+    } else if (open != rounds.open.end() && open->second.first.type != arrival.type) {
       const std::string other = open->second.values.begin()->first;
       const std::string clash =
           "'" + who.name + "' " + type_of(arrival) + ", '" + other + "' " + type_of(open->second.first);
       open->second.waiting.push_back(std::move(promise));
       ended = fail(arrival, ErrorKind::type_mismatch, clash);
     } else {
-      if (open == meeting.open.end())
-        open = meeting.open.emplace(arrival.round, Round{.first = arrival}).first;
+      if (open == rounds.open.end()) open = rounds.open.emplace(arrival.round, Round{.first = arrival}).first;
       Round& round = open->second;
       round.seen = std::max(round.seen, arrival.seen);
       round.values.emplace(who.name, std::move(value));
       round.waiting.push_back(std::move(promise));
       if (round.values.size() == arrival.among.size()) {
         ended = take(key, arrival.round);
-      } else if (arrival.patience != 0) {
+      } else if (arrival.timeout != 0) {
         timer = round.timers.emplace_back(std::make_shared<Timer>());
       }
     }
@@ -88,9 +88,9 @@ Future<CollectiveLeader::Gathered> CollectiveLeader::arrive(const AgentId& who,
 }
 
 void CollectiveLeader::start_timer(const std::shared_ptr<Timer>& timer, const CollectiveArrival& arrival) {
-  const auto patience = static_cast<std::chrono::nanoseconds::rep>(
-      std::min<std::uint64_t>(arrival.patience, std::numeric_limits<std::int64_t>::max()));
-  const auto when = later(loop_->now(), std::chrono::nanoseconds(patience));
+  const auto timeout = static_cast<std::chrono::nanoseconds::rep>(
+      std::min<std::uint64_t>(arrival.timeout, std::numeric_limits<std::int64_t>::max()));
+  const auto when = later(loop_->now(), std::chrono::nanoseconds(timeout));
   loop_->post([loop = loop_.get(), weak = weak_from_this(), timer, arrival, when] {
     if (timer->over) return;
     timer->id = loop->schedule(when, [weak, timer, arrival] {
@@ -127,8 +127,8 @@ Job CollectiveLeader::judge(const Roster& roster, std::uint64_t version) {
     std::lock_guard lock(mutex_);
     if (stopped_) return [] {};
     std::vector<std::pair<CollectiveArrival, std::pair<AgentId, MemberChange>>> gone;
-    for (auto& [key, meeting] : meetings_)
-      for (auto& [number, round] : meeting.open) {
+    for (auto& [key, rounds] : rounds_)
+      for (auto& [number, round] : rounds.open) {
         if (round.seen > version || round.judged == version) continue;
         round.judged = version;
         for (const AgentId& id : key.second)
@@ -154,8 +154,8 @@ void CollectiveLeader::fail_all(const Error& error) {
     std::lock_guard lock(mutex_);
     if (stopped_) return;
     std::vector<CollectiveArrival> open;
-    for (const auto& [key, meeting] : meetings_)
-      for (const auto& [number, round] : meeting.open) open.push_back(round.first);
+    for (const auto& [key, rounds] : rounds_)
+      for (const auto& [number, round] : rounds.open) open.push_back(round.first);
     for (const auto& arrival : open)
       all.push_back(
           fail(arrival, error.kind(), "at its leader '" + arrival.among.front().name + "': " + error.what()));
@@ -170,27 +170,27 @@ void CollectiveLeader::stop() {
 
 CollectiveLeader::Round* CollectiveLeader::find(const CollectiveArrival& arrival) {
   if (stopped_) return nullptr;
-  const auto meeting = meetings_.find(Key(arrival.name, arrival.among));
-  if (meeting == meetings_.end()) return nullptr;
-  const auto open = meeting->second.open.find(arrival.round);
-  return open == meeting->second.open.end() ? nullptr : &open->second;
+  const auto rounds = rounds_.find(Key(arrival.name, arrival.among));
+  if (rounds == rounds_.end()) return nullptr;
+  const auto open = rounds->second.open.find(arrival.round);
+  return open == rounds->second.open.end() ? nullptr : &open->second;
 }
 
 CollectiveLeader::Ended CollectiveLeader::fail(const CollectiveArrival& arrival, ErrorKind kind,
                                                const std::string& reason) {
   const Key key(arrival.name, arrival.among);
-  Meeting& meeting = meetings_.at(key);
-  meeting.failed = std::max(meeting.failed, arrival.round + 1);
-  meeting.failure.emplace(kind, to_string(arrival) + ": " + reason);
+  OpenRounds& rounds = rounds_.at(key);
+  rounds.failed = std::max(rounds.failed, arrival.round + 1);
+  rounds.failure.emplace(kind, to_string(arrival) + ": " + reason);
   Ended ended = take(key, arrival.round);
-  ended.error = meeting.failure;
+  ended.error = rounds.failure;
   return ended;
 }
 
 CollectiveLeader::Ended CollectiveLeader::take(const Key& key, std::uint64_t round) {
-  const auto meeting = meetings_.find(key);
-  auto taken = meeting->second.open.extract(round);
-  if (meeting->second.open.empty() && !meeting->second.failure) meetings_.erase(meeting);
+  const auto rounds = rounds_.find(key);
+  auto taken = rounds->second.open.extract(round);
+  if (rounds->second.open.empty() && !rounds->second.failure) rounds_.erase(rounds);
   return {std::move(taken.mapped()), std::nullopt};
 }
 

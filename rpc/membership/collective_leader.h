@@ -21,10 +21,10 @@ struct CollectiveArrival {
   std::vector<AgentId> among;  // these lives, in order, each once; the first is the leader
   std::uint64_t round = 0;     // of this name and these members, by the number that all give it
   std::uint64_t seen = 0;      // the version of the store in which the member saw all of them
-  std::uint64_t patience = 0;  // ns; 0: it waits as long as it takes
+  std::uint64_t timeout = 0;   // ns; 0: it waits as long as it takes
   std::string type;            // canonical, of the value; empty: a barrier
 };
-WEFT_CODEC(CollectiveArrival, name, among, round, seen, patience, type)
+WEFT_CODEC(CollectiveArrival, name, among, round, seen, timeout, type)
 
 std::string to_string(const CollectiveArrival& arrival);  // "barrier 'epoch'"
 
@@ -61,7 +61,7 @@ class WEFT_EXPORT CollectiveLeader : public std::enable_shared_from_this<Collect
     std::vector<Promise<Gathered>> waiting;
     std::vector<std::shared_ptr<Timer>> timers;
   };
-  struct Meeting {
+  struct OpenRounds {
     std::map<std::uint64_t, Round> open;
     std::uint64_t failed = 0;  // rounds below this that are not open have failed, or ended with all members
     std::optional<Error> failure;  // the latest
@@ -80,7 +80,7 @@ class WEFT_EXPORT CollectiveLeader : public std::enable_shared_from_this<Collect
 
   const std::shared_ptr<Loop> loop_;
   std::mutex mutex_;  // guards what follows
-  std::map<Key, Meeting> meetings_;
+  std::map<Key, OpenRounds> rounds_;
   bool stopped_ = false;
   std::vector<Promise<Gathered>> unanswered_;  // of who has come since
 };

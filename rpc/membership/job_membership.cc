@@ -8,11 +8,11 @@ namespace weft::rpc::detail {
 namespace {
 
 // One look at the members; then whether the agent drains is looked up before the next.
-constexpr auto look_patience = std::chrono::seconds{5};
+constexpr auto look_timeout = std::chrono::seconds{5};
 constexpr auto look_pause = std::chrono::milliseconds{500};  // where the store cannot be reached
 // How long a member that has released waits for others to do so. Members of earlier releases never publish
 // it.
-constexpr auto release_patience = std::chrono::seconds{10};
+constexpr auto release_timeout = std::chrono::seconds{10};
 
 }  // namespace
 
@@ -119,7 +119,7 @@ void JobMembership::look() {
     turn = ++turn_;
     after = version_;
   }
-  auto look = place_.store->watch(std::string(membership_keys::members), after, {.deadline = look_patience})
+  auto look = place_.store->watch(std::string(membership_keys::members), after, {.timeout = look_timeout})
                   .then([weak = weak_from_this()](Result<StoreChanges>&& changes) {
                     if (const auto job = weak.lock()) job->looked(std::move(changes));
                     return true;
@@ -191,7 +191,7 @@ bool JobMembership::take(const StoreChanges& changes) {
   return lost == nullptr;
 }
 
-// Routes learn which life of a peer its name stands for, and where it is.
+// Routes learn which incarnation of a peer its name stands for, and where it is.
 void JobMembership::tell_routes(const MemberEvent& event) const {
   const Member& member = event.member;
   switch (event.change) {
@@ -240,7 +240,7 @@ void JobMembership::not_seen(const Error& error) {
         if (!blind_since_) blind_since_ = loop_->now();
         // Once its lease has ended, the store no longer counts this agent as a member.
         hopeless = loop_->now() - *blind_since_ >=
-                   (self_.keeper != nullptr ? rendezvous_.lease : std::chrono::nanoseconds(reach_patience));
+                   (self_.keeper != nullptr ? rendezvous_.lease : std::chrono::nanoseconds(reach_timeout));
         if (self_.keeper != nullptr)
           reason = "the job's store has not answered for the time of a lease: " + reason;
         break;
@@ -312,12 +312,12 @@ Future<void> JobMembership::wait_for(std::size_t agents) {
     return Future<void>::made(std::make_exception_ptr(
         Error(ErrorKind::invalid_argument, "a world of " + std::to_string(rendezvous_.world_size) +
                                                " never has " + std::to_string(agents) + " agents")));
-  return add_waiter(std::max<std::size_t>(agents, 1), no_deadline);
+  return add_waiter(std::max<std::size_t>(agents, 1), no_timeout);
 }
 
-Future<void> JobMembership::others_left(std::chrono::nanoseconds patience) { return add_waiter(0, patience); }
+Future<void> JobMembership::others_left(std::chrono::nanoseconds timeout) { return add_waiter(0, timeout); }
 
-Future<void> JobMembership::add_waiter(std::size_t agents, std::chrono::nanoseconds patience) {
+Future<void> JobMembership::add_waiter(std::size_t agents, std::chrono::nanoseconds timeout) {
   auto promise = std::make_shared<Promise<void>>(loop_);
   std::unique_lock lock(mutex_);
   const std::uint64_t id = ++last_waiter_;
@@ -335,9 +335,9 @@ Future<void> JobMembership::add_waiter(std::size_t agents, std::chrono::nanoseco
   const bool gone = store_gone_;
   if (first) phase_ = Phase::joining;
   lock.unlock();
-  if (patience != no_deadline)
+  if (timeout != no_timeout)
     place_.loop->post(
-        [loop = place_.loop.get(), when = later(place_.loop->now(), patience), weak = weak_from_this(), id] {
+        [loop = place_.loop.get(), when = later(place_.loop->now(), timeout), weak = weak_from_this(), id] {
           loop->schedule(when, [weak, id] {
             if (const auto job = weak.lock()) job->end_waiter(id, ErrorKind::deadline_exceeded);
           });
@@ -505,7 +505,7 @@ void JobMembership::released() {
   publish_state();
   answer();
   place_.loop->post([loop = place_.loop.get(), weak = weak_from_this()] {
-    loop->schedule(loop->now() + release_patience, [weak] {
+    loop->schedule(loop->now() + release_timeout, [weak] {
       const auto job = weak.lock();
       if (job == nullptr) return;
       {

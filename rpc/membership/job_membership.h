@@ -23,7 +23,7 @@ class JobMembership final : public Membership, public std::enable_shared_from_th
   std::vector<Member> members() const override;
   std::unique_ptr<MemberWatch> watch() override;
   Future<void> leave() override;
-  Future<void> others_left(std::chrono::nanoseconds patience) override;
+  Future<void> others_left(std::chrono::nanoseconds timeout) override;
   std::string name_of(std::size_t rank) const override;
   Future<std::map<std::string, Buffer>> gather(CollectiveOptions options, std::string type,
                                                Buffer value) override;
@@ -70,7 +70,7 @@ class JobMembership final : public Membership, public std::enable_shared_from_th
   std::exception_ptr why_not() const;        // under the mutex: nobody need wait any more
   std::vector<std::string> awaited() const;  // under the mutex
   bool nobody_works() const;                 // likewise: every other member only serves or is gone
-  Future<void> add_waiter(std::size_t agents, std::chrono::nanoseconds patience);
+  Future<void> add_waiter(std::size_t agents, std::chrono::nanoseconds timeout);
   void end_waiter(std::uint64_t id, ErrorKind kind);
   std::string who_has_not_gone() const;  // under the mutex
   Future<Events> next(const std::shared_ptr<Onlooker>& onlooker);
@@ -82,7 +82,7 @@ class JobMembership final : public Membership, public std::enable_shared_from_th
   void store_is_gone();
 
   // Collectives.
-  std::vector<AgentId> lives_among(const CollectiveOptions& options) const;  // under the mutex; throws
+  std::vector<AgentId> incarnations_among(const CollectiveOptions& options) const;  // under the mutex; throws
   CollectiveArrival next_arrival(const CollectiveOptions& options, std::string type);
   void judge_collectives() const;
 

@@ -22,7 +22,7 @@ Error gone(const MemberRecord& member) {
 
 }  // namespace
 
-std::vector<AgentId> JobMembership::lives_among(const CollectiveOptions& options) const {
+std::vector<AgentId> JobMembership::incarnations_among(const CollectiveOptions& options) const {
   std::vector<std::string> names = options.among;
   if (names.empty()) {
     if (!rendezvous_.fixed_world)
@@ -39,15 +39,15 @@ std::vector<AgentId> JobMembership::lives_among(const CollectiveOptions& options
   names.erase(std::unique(names.begin(), names.end()), names.end());
   if (!std::binary_search(names.begin(), names.end(), own_name()))
     throw Error(ErrorKind::invalid_argument, "'" + own_name() + "' is not among those who meet");
-  std::vector<AgentId> lives;
+  std::vector<AgentId> incarnations;
   for (const std::string& name : names) {
     const MemberRecord* member = roster_.find(name);
     if (member == nullptr || member->state == MemberState::claimed)
       throw Error(ErrorKind::not_found, "'" + name + "' is no member of this job, or is not known yet");
     if (member->gone()) throw gone(*member);
-    lives.push_back(member->id());
+    incarnations.push_back(member->id());
   }
-  return lives;
+  return incarnations;
 }
 
 CollectiveArrival JobMembership::next_arrival(const CollectiveOptions& options, std::string type) {
@@ -57,14 +57,14 @@ CollectiveArrival JobMembership::next_arrival(const CollectiveOptions& options, 
   if (phase_ != Phase::joined || version_ == 0)
     throw Error(ErrorKind::failed_precondition,
                 "'" + own_name() + "' has not joined its job: wait_for() does");
-  CollectiveArrival arrival{.name = options.name, .among = lives_among(options), .seen = version_};
+  CollectiveArrival arrival{.name = options.name, .among = incarnations_among(options), .seen = version_};
   arrival.type = std::move(type);
   arrival.round = rounds_[{arrival.name, arrival.among}]++;
-  const auto patience = options.deadline.value_or(core_->default_deadline());
-  if (patience != no_deadline) {
-    const auto longest = std::chrono::nanoseconds(no_deadline - leader_grace).count();
-    arrival.patience =
-        static_cast<std::uint64_t>(std::clamp<std::chrono::nanoseconds::rep>(patience.count(), 1, longest));
+  const auto timeout = options.timeout.value_or(core_->default_timeout());
+  if (timeout != no_timeout) {
+    const auto longest = std::chrono::nanoseconds(no_timeout - leader_grace).count();
+    arrival.timeout =
+        static_cast<std::uint64_t>(std::clamp<std::chrono::nanoseconds::rep>(timeout.count(), 1, longest));
   }
   return arrival;
 }
@@ -75,9 +75,9 @@ Future<CollectiveLeader::Gathered> JobMembership::gather(CollectiveOptions optio
   auto arrival = capture([&] { return next_arrival(options, std::move(type)); });
   if (!arrival.ok()) return Future<Gathered>::made(arrival.error());
   const AgentId leader = arrival.value().among.front();
-  CallOptions call{.deadline = no_deadline};
-  if (const auto patience = arrival.value().patience; patience != 0)
-    call.deadline = std::chrono::nanoseconds(patience) + leader_grace;
+  CallOptions call{.timeout = no_timeout};
+  if (const auto timeout = arrival.value().timeout; timeout != 0)
+    call.timeout = std::chrono::nanoseconds(timeout) + leader_grace;
   const std::string what = to_string(arrival.value());
   return Peer(core_, core_->route(leader.name))
       .only(leader)

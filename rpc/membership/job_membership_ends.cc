@@ -8,7 +8,7 @@ namespace weft::rpc::detail {
 namespace {
 
 // How long a member that does not answer may keep the host from ending the job.
-constexpr auto tell_patience = std::chrono::seconds{1};
+constexpr auto tell_timeout = std::chrono::seconds{1};
 // Where the world is not fixed: for how long a store remembers how a member ended, so that who looks late can
 // tell, and names that are used once do not pile up.
 constexpr auto remembered = std::chrono::minutes{2};
@@ -219,7 +219,7 @@ void JobMembership::announce_loss(const MemberRecord& lost, const Error& reason,
   for (const auto& [name, member] : roster.members())
     if (!member->gone() && name != lost.name && name != own_name())
       told.push_back(Peer(core_, core_->route(name))
-                         .with(CallOptions{.deadline = tell_patience})
+                         .with(CallOptions{.timeout = tell_timeout})
                          .call<&MembershipService::lost>(lost.name, std::string(reason.what())));
   when_all(std::move(told)).then([self = shared_from_this(), error](auto&&) { self->fail(error); });
 }

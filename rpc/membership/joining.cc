@@ -8,9 +8,10 @@ namespace weft::rpc::detail {
 namespace {
 
 constexpr auto retry_interval = std::chrono::milliseconds{100};
-// Whoever waits for the host, or for the end of an earlier life, looks up this often whether it should stop.
+// Whoever waits for the host, or for the end of an earlier incarnation, looks up this often whether it should
+// stop.
 constexpr auto look_up_interval = std::chrono::seconds{1};
-constexpr auto ping_patience = std::chrono::seconds{2};
+constexpr auto ping_timeout = std::chrono::seconds{2};
 constexpr int leases_to_wait = 3;
 
 void ping() {}
@@ -82,7 +83,7 @@ Task<Joining::Joined> Joining::run(std::shared_ptr<Joining> self) {
 // Whatever it asks for may have been done though the answer was lost: the caller finds that out.
 template <class T>
 Task<T> Joining::patiently(std::shared_ptr<Joining> self, std::function<Future<T>()> ask) {
-  const auto until = self->place_.loop->now() + reach_patience;
+  const auto until = self->place_.loop->now() + reach_timeout;
   std::optional<T> answer;
   while (!answer) {
     try {
@@ -99,7 +100,7 @@ Task<T> Joining::patiently(std::shared_ptr<Joining> self, std::function<Future<T
 // The first one to come says what all must say.
 Task<void> Joining::agree_on_world(std::shared_ptr<Joining> self) {
   const std::string own =
-      self->rendezvous_.fixed_world ? "fixed " + std::to_string(self->rendezvous_.world_size) : "open";
+      self->rendezvous_.fixed_world ? "fixed " + std::to_string(self->rendezvous_.world_size) : "elastic";
   const std::function<Future<StoreExchange>()> agree = [self, own] {
     return self->place_.store->compare_set(std::string(membership_keys::world), std::nullopt, own);
   };
@@ -150,8 +151,8 @@ Task<void> Joining::take_name(std::shared_ptr<Joining> self) {
 
 Error Joining::of_another_world(const std::string& world, const std::string& own) const {
   const auto text = [](const std::string& kind) {
-    return kind == "open" ? "an open world"
-                          : "a world of fixed size (" + kind.substr(kind.find(' ') + 1) + ")";
+    return kind == "elastic" ? "an elastic world"
+                             : "a world of fixed size (" + kind.substr(kind.find(' ') + 1) + ")";
   };
   return Error(
       ErrorKind::failed_precondition,
@@ -167,14 +168,14 @@ Error Joining::name_taken(const MemberRecord& other) const {
                    (elsewhere ? " (if " + rendezvous_.store + " is of an earlier job, remove it)" : ""));
 }
 
-// An earlier life of this name, or another agent of that name? One that answers is another one. One that does
-// not is waited for until its lease has ended, or the host has found it gone.
+// An earlier incarnation of this name, or another agent of that name? One that answers is another one. One
+// that does not is waited for until its lease has ended, or the host has found it gone.
 Task<void> Joining::await_end(std::shared_ptr<Joining> self, MemberRecord other) {
   for (const std::string& address : other.addresses) {
     bool answers = true;
     try {
       const Peer peer(self->core_, self->core_->route_to(address));
-      co_await peer.with(CallOptions{.deadline = ping_patience}).only(other.id()).call<Ping>();
+      co_await peer.with(CallOptions{.timeout = ping_timeout}).only(other.id()).call<Ping>();
     } catch (const Error&) {
       answers = false;
     }
@@ -186,7 +187,7 @@ Task<void> Joining::await_end(std::shared_ptr<Joining> self, MemberRecord other)
     bool changed = false;
     try {
       const StoreChanges changes =
-          co_await self->place_.store->watch(key, version, {.deadline = look_up_interval});
+          co_await self->place_.store->watch(key, version, {.timeout = look_up_interval});
       version = changes.version;
       const auto now = changes.entries.find(key);
       changed = now == changes.entries.end() ? changes.whole
@@ -201,12 +202,12 @@ Task<void> Joining::await_end(std::shared_ptr<Joining> self, MemberRecord other)
 }
 
 Task<void> Joining::meet_host(std::shared_ptr<Joining> self) {
-  const auto until = self->place_.loop->now() + reach_patience;
+  const auto until = self->place_.loop->now() + reach_timeout;
   std::optional<MemberRecord> host;
   while (!host) {
     bool reached = true;
     try {
-      const CallOptions one_look{.deadline = look_up_interval};
+      const CallOptions one_look{.timeout = look_up_interval};
       const std::string name = co_await self->place_.store->get(std::string(membership_keys::host), one_look);
       host = from_text(name, co_await self->place_.store->get(member_key(name), one_look));
     } catch (const Error& error) {

@@ -65,6 +65,6 @@ inline std::string member_key(const std::string& name) {
 }
 
 // A store that cannot be reached is tried again for so long.
-inline constexpr auto reach_patience = std::chrono::minutes{5};
+inline constexpr auto reach_timeout = std::chrono::minutes{5};
 
 }  // namespace weft::rpc::detail

@@ -60,7 +60,7 @@ Quiescence::Quiescence(std::shared_ptr<AgentCore> core, std::shared_ptr<Membersh
       membership_(std::move(membership)),
       options_(std::move(options)),
       loop_(core_->pick_loop()),
-      deadline_(later(loop_->now(), options_.deadline.value_or(core_->default_deadline()))),
+      deadline_(later(loop_->now(), options_.timeout.value_or(core_->default_timeout()))),
       promise_(std::in_place, loop_),
       pause_(first_pause) {}
 
@@ -96,9 +96,9 @@ void Quiescence::arrive(const MemberWork& work) {
   CollectiveOptions wave = options_;
   // Apart from the program's own collectives of that name.
   wave.name = "quiesce" + (options_.name.empty() ? "" : " " + options_.name);
-  wave.deadline =
+  wave.timeout =
       deadline_ == Clock::time_point::max()
-          ? no_deadline
+          ? no_timeout
           : std::max<std::chrono::nanoseconds>(deadline_ - loop_->now(), work.given_up ? telling : shortest);
   in_wave_ = true;
   membership_->gather(std::move(wave), type_text<MemberWork>(), pack(work))

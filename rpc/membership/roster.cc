@@ -62,12 +62,13 @@ bool read_line(std::string_view line, MemberRecord& record) {
     if (!key || !value) return false;
     record.metadata.insert_or_assign(*std::move(key), *std::move(value));
   } else if (word == "after") {
-    EarlierLife life;
-    const auto [end, error] = std::from_chars(rest.data(), rest.data() + rest.size(), life.incarnation);
+    EarlierLife incarnation;
+    const auto [end, error] =
+        std::from_chars(rest.data(), rest.data() + rest.size(), incarnation.incarnation);
     const std::string_view how(end, static_cast<std::size_t>(rest.data() + rest.size() - end));
     if (error != std::errc{} || (how != " left" && how != " lost")) return false;
-    life.left = how == " left";
-    record.before = life;
+    incarnation.left = how == " left";
+    record.before = incarnation;
   }  // else it is from a later release
   return true;
 }

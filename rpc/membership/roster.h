@@ -22,7 +22,7 @@ namespace membership_keys {
 inline constexpr std::string_view members = "members/";  // + name: its record
 inline constexpr std::string_view ranks = "ranks/";      // + rank: the name that has it, in a fixed world
 inline constexpr std::string_view host = "host";         // the name of rank 0, which keeps watch
-inline constexpr std::string_view world = "world";       // "open", or "fixed N": of N members
+inline constexpr std::string_view world = "world";       // "elastic", or "fixed N": of N members
 }  // namespace membership_keys
 
 enum class MemberState : std::uint8_t {
@@ -34,7 +34,7 @@ enum class MemberState : std::uint8_t {
   lost,  // where the world is not fixed: the host found it gone
 };
 
-// How the life of a name ended that another one took the place of.
+// How the incarnation of a name ended that another one took the place of.
 struct EarlierLife {
   std::uint64_t incarnation = 0;
   bool left = false;  // else it was lost

@@ -28,7 +28,7 @@ class Probes {
 
  private:
   std::optional<std::string> stuck() {
-    const auto loops = loops_.ask(options_.patience);
+    const auto loops = loops_.ask(options_.timeout);
     if (loops.empty()) return "shut down";
     for (std::size_t i = 0; i < loops.size(); ++i)
       if (!loops[i].answered)

@@ -20,7 +20,7 @@ namespace weft::observe {
 struct EndpointOptions {
   std::string address = "127.0.0.1:0";  // host:port
   bool remote = false;                  // answer other hosts too; whoever reaches the port is answered
-  std::chrono::nanoseconds patience = std::chrono::seconds{1};  // with a loop, before it counts as stuck
+  std::chrono::nanoseconds timeout = std::chrono::seconds{1};  // with a loop, before it counts as stuck
   // Why the program is not ready, or nothing where it is. On the endpoint's thread; must not block for long.
   std::function<std::optional<std::string>()> not_ready;
 };

@@ -22,8 +22,8 @@ namespace {
 using asio::ip::tcp;
 
 constexpr std::size_t longest_request = 8192;  // bytes
-constexpr std::size_t most_connections = 64;
-constexpr auto patience = std::chrono::seconds{5};  // for a request, and for its answer to be taken
+constexpr std::size_t max_connections = 64;
+constexpr auto timeout = std::chrono::seconds{5};  // for a request, and for its answer to be taken
 
 std::string_view phrase_of(int status) {
   switch (status) {
@@ -127,7 +127,7 @@ class HttpServer::Exchange : public std::enable_shared_from_this<Exchange> {
 
  private:
   void wait() {
-    timer_.expires_after(patience);
+    timer_.expires_after(timeout);
     timer_.async_wait([weak = weak_from_this()](const asio::error_code& error) {
       const auto self = weak.lock();
       if (!error && self != nullptr) self->close();
@@ -181,7 +181,7 @@ struct HttpServer::State {
         });
         return;
       }
-      if (open.size() >= most_connections) make_room();
+      if (open.size() >= max_connections) make_room();
       std::make_shared<Exchange>(std::move(socket), pages, open)->start();
       accept();
     });

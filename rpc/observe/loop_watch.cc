@@ -32,7 +32,7 @@ struct LoopWatch::Question {
   }
 };
 
-std::vector<LoopWatch::Loop> LoopWatch::ask(std::chrono::nanoseconds patience) {
+std::vector<LoopWatch::Loop> LoopWatch::ask(std::chrono::nanoseconds timeout) {
   const auto core = core_.lock();
   if (core == nullptr || core->ended()) return {};
   std::vector<std::shared_ptr<Question>> questions;
@@ -49,7 +49,7 @@ std::vector<LoopWatch::Loop> LoopWatch::ask(std::chrono::nanoseconds patience) {
     }
     core->loops()[i]->post([question = questions[i]] { question->answer(); });
   }
-  const auto end = rpc::later(rpc::Clock::now(), patience);
+  const auto end = rpc::later(rpc::Clock::now(), timeout);
   std::vector<Loop> loops;
   for (const auto& question : questions) {
     std::unique_lock lock(question->mutex);

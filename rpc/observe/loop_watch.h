@@ -17,7 +17,7 @@ namespace weft::observe {
 class WEFT_EXPORT LoopWatch {
  public:
   struct Loop {
-    bool answered = false;              // within the patience
+    bool answered = false;              // within the timeout
     std::chrono::nanoseconds delay{0};  // until it answered, or of the question that it has not answered yet
     std::chrono::nanoseconds cpu{0};    // of the thread that ran it last, since that began; 0: none has yet
   };
@@ -25,7 +25,7 @@ class WEFT_EXPORT LoopWatch {
   explicit LoopWatch(const std::shared_ptr<rpc::AgentCore>& core) : core_(core) {}
 
   // One entry for each of the agent's loops; none where the agent has ended.
-  std::vector<Loop> ask(std::chrono::nanoseconds patience);
+  std::vector<Loop> ask(std::chrono::nanoseconds timeout);
 
  private:
   struct Question;

@@ -122,9 +122,9 @@ class Metrics::Side {
 Metrics::Metrics(MetricsOptions options)
     : options_(std::move(options)),
       made_(std::make_unique<Side>(options_.seconds.empty() ? usual_bounds() : options_.seconds,
-                                   options_.most_methods)),
+                                   options_.max_methods)),
       served_(std::make_unique<Side>(options_.seconds.empty() ? usual_bounds() : options_.seconds,
-                                     options_.most_methods)) {}
+                                     options_.max_methods)) {}
 
 Metrics::~Metrics() = default;
 
@@ -207,7 +207,7 @@ void Metrics::collect_agent(std::vector<MetricFamily>& families) const {
   for (const auto& [name, figure] : core->layer_figures())
     out.add("weft_layer", "What a layer tells of itself now.", MetricType::Gauge, {{"figure", name}})
         .gauge.value = static_cast<double>(figure);
-  const auto loops = loops_->ask(options_.patience);
+  const auto loops = loops_->ask(options_.timeout);
   for (std::size_t i = 0; i < loops.size(); ++i)
     out.add("weft_loop_delay_seconds", "How long the loop takes to turn to something new.", MetricType::Gauge,
             {{"loop", std::to_string(i)}})

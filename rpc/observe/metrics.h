@@ -18,9 +18,9 @@
 namespace weft::observe {
 
 struct MetricsOptions {
-  std::vector<double> seconds;      // upper bounds of the histograms; empty: from 10 µs to 30 s
-  std::size_t most_methods = 1000;  // on each side; calls of others count as method "other"
-  std::chrono::nanoseconds patience = std::chrono::seconds{1};  // with a loop that does not answer
+  std::vector<double> seconds;     // upper bounds of the histograms; empty: from 10 µs to 30 s
+  std::size_t max_methods = 1000;  // on each side; calls of others count as method "other"
+  std::chrono::nanoseconds timeout = std::chrono::seconds{1};  // with a loop that does not answer
 };
 
 class WEFT_EXPORT Metrics final : public rpc::Interceptor,

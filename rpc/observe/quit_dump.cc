@@ -12,7 +12,7 @@
 namespace weft::observe {
 namespace {
 
-constexpr auto loops_patience = std::chrono::seconds{1};
+constexpr auto loops_timeout = std::chrono::seconds{1};
 
 void to_stderr(const std::string& lines) { std::fputs(lines.c_str(), stderr); }
 
@@ -26,7 +26,7 @@ struct QuitDump::State {
     signals.async_wait([this](const asio::error_code& error, int) {
       if (error) return;
       if (const auto agent = core.lock(); agent != nullptr && !agent->ended())
-        print(rpc::text_of(rpc::under_way_within(agent, loops_patience)));
+        print(rpc::text_of(rpc::under_way_within(agent, loops_timeout)));
       wait();
     });
   }

@@ -13,7 +13,7 @@ namespace weft::rpc {
 namespace {
 
 constexpr std::string_view default_port = ":2379";
-constexpr std::size_t most_compared = 64 * 1024;
+constexpr std::size_t max_compared = 64 * 1024;
 
 Error etcd_closed() { return Error(ErrorKind::shut_down, "the store has closed"); }
 
@@ -51,13 +51,13 @@ struct EtcdStore::State : std::enable_shared_from_this<State> {
   State(std::shared_ptr<Loop> l, const EtcdStoreOptions& o)
       : loop(std::move(l)),
         prefix(o.prefix),
-        patience(o.patience),
-        client(loop, servers_of(o), patience / 3),
-        changes(std::make_shared<detail::EtcdWatch>(loop, client, prefix, patience)) {}
+        timeout(o.timeout),
+        client(loop, servers_of(o), timeout / 3),
+        changes(std::make_shared<detail::EtcdWatch>(loop, client, prefix, timeout)) {}
 
   const std::shared_ptr<Loop> loop;
   const std::string prefix;
-  const std::chrono::nanoseconds patience;
+  const std::chrono::nanoseconds timeout;
   detail::EtcdClient client;
   const std::shared_ptr<detail::EtcdWatch> changes;
   std::set<std::shared_ptr<Waiting>> waiting;
@@ -65,7 +65,7 @@ struct EtcdStore::State : std::enable_shared_from_this<State> {
   bool closed = false;
 
   std::string full(const std::string& key) const { return prefix + key; }
-  Clock::time_point until() const { return later(loop->now(), patience); }
+  Clock::time_point until() const { return later(loop->now(), timeout); }
   Clock::time_point until(const Waiting& wait) const {
     return wait.deadline ? std::min(*wait.deadline, until()) : until();
   }
@@ -222,9 +222,9 @@ struct EtcdStore::State : std::enable_shared_from_this<State> {
     for (;;) {
       std::set<std::string> missing(keys.begin(), keys.end());
       std::optional<std::uint64_t> version;  // all are looked at as they were at one time
-      for (std::size_t first = 0; first < keys.size(); first += detail::EtcdClient::most_keys) {
+      for (std::size_t first = 0; first < keys.size(); first += detail::EtcdClient::max_keys) {
         std::vector<std::string> some;
-        for (std::size_t i = first; i < std::min(keys.size(), first + detail::EtcdClient::most_keys); ++i)
+        for (std::size_t i = first; i < std::min(keys.size(), first + detail::EtcdClient::max_keys); ++i)
           some.push_back(self->full(keys[i]));
         const detail::EtcdRange found = co_await self->client.get_some(some, version, self->until(*wait));
         if (!version) version = found.version;
@@ -339,7 +339,7 @@ Future<StoreExchange> EtcdStore::compare_set(std::string key, std::optional<std:
                                              std::string desired, LeaseId lease) {
   return State::run<StoreExchange>(state_, [key = std::move(key), expected = std::move(expected),
                                             desired = std::move(desired), lease](State& state) {
-    if (expected && expected->size() > most_compared)
+    if (expected && expected->size() > max_compared)
       return State::exchange_large(state.shared_from_this(), key, *expected, desired, lease)
           .start(*state.loop);
     return state.client.exchange(state.full(key), expected, desired, lease, state.until())

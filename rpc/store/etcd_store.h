@@ -2,7 +2,7 @@
 //
 // Keys live under a prefix, one for each job. Waits share one stream of changes, which is opened again after
 // a loss without missing any. Requests go to one server until it fails, then to the next; what cannot be done
-// within `patience` fails with unavailable, which names the servers that were tried: Execution::not_sent if
+// within `timeout` fails with unavailable, which names the servers that were tried: Execution::not_sent if
 // nothing was changed for certain, maybe_executed otherwise. Waits fail so where no server has been reached
 // for so long. Leases are etcd's own: whole seconds, two at least. Owned through shared_ptr or not;
 // thread-safe; futures complete on the loop. close() it before the loop ends.
@@ -19,7 +19,7 @@ namespace weft::rpc {
 struct EtcdStoreOptions {
   std::vector<std::string> servers;  // "host:port", "[v6]:port"; of one cluster
   std::string prefix = "weft/";
-  std::chrono::nanoseconds patience = std::chrono::seconds{10};
+  std::chrono::nanoseconds timeout = std::chrono::seconds{10};
 };
 
 class WEFT_EXPORT EtcdStore final : public Store {

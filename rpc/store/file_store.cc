@@ -143,7 +143,7 @@ void FileStore::State::fail_late() {
 
 void FileStore::State::lock_log(bool exclusive) {
   // Never a blocking lock: whoever holds it may be stopped, and close() must end this thread all the same.
-  const auto until = Clock::now() + options.patience;
+  const auto until = Clock::now() + options.timeout;
   while (!log.try_lock(exclusive)) {
     std::unique_lock lock(mutex);
     changed.wait_for(lock, std::chrono::milliseconds{1}, [&] { return closed; });
@@ -151,7 +151,7 @@ void FileStore::State::lock_log(bool exclusive) {
     if (Clock::now() >= until)
       throw Error(ErrorKind::unavailable, "the store " + log.path() +
                                               " has been locked by another process for " +
-                                              std::to_string(options.patience.count()) + " ms");
+                                              std::to_string(options.timeout.count()) + " ms");
   }
 }
 

@@ -21,7 +21,7 @@ namespace weft::rpc {
 
 struct FileStoreOptions {
   std::chrono::milliseconds interval{20};
-  std::chrono::milliseconds patience{10'000};  // for the lock; then operations fail with unavailable
+  std::chrono::milliseconds timeout{10'000};  // for the lock; then operations fail with unavailable
 };
 
 class WEFT_EXPORT FileStore final : public Store {

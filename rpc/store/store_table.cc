@@ -110,7 +110,7 @@ bool StoreTable::take(const std::string& key, std::uint64_t version) {
 
 void StoreTable::remember_removal(const std::string& key, std::uint64_t version) {
   removals_.emplace_back(version, key);
-  if (removals_.size() <= most_removals) return;
+  if (removals_.size() <= max_removals) return;
   forgotten_ = removals_.front().first;
   removals_.pop_front();
 }

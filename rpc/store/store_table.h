@@ -86,7 +86,7 @@ class WEFT_EXPORT StoreTable {
   };
   using Waits = std::list<std::shared_ptr<StoreWait>>;
   using WaitsByText = std::map<std::string, Waits, std::less<>>;
-  static constexpr std::size_t most_removals = 1024;
+  static constexpr std::size_t max_removals = 1024;
 
   bool unknown(std::uint64_t after) const;  // what has changed since
   void put(const std::string& key, std::string value, LeaseId lease, std::uint64_t version);

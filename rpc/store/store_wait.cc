@@ -89,8 +89,8 @@ StoreWaiting<T> make(const CallOptions& options, DropWait drop, std::shared_ptr<
 }  // namespace
 
 std::optional<Clock::time_point> deadline_of(const CallOptions& options) {
-  if (!options.deadline) return std::nullopt;
-  return later(Clock::now(), *options.deadline);
+  if (!options.timeout) return std::nullopt;
+  return later(Clock::now(), *options.timeout);
 }
 
 StoreWaiting<std::string> wait_for_value(std::string key, const CallOptions& options, DropWait drop,

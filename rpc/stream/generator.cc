@@ -3,7 +3,7 @@
 namespace weft::rpc::detail {
 namespace {
 
-constexpr int most_in_a_turn = 64;  // items that a generator makes before others have their turn
+constexpr int max_in_a_turn = 64;  // items that a generator makes before others have their turn
 
 }  // namespace
 
@@ -104,7 +104,7 @@ void GeneratorCore::run(std::uint64_t number) {
       delivering_ = false;
       if (state_ != State::queued) return;
       number = number_;
-      if (count == most_in_a_turn) executor = home_.executor;
+      if (count == max_in_a_turn) executor = home_.executor;
     }
     if (executor != nullptr) return executor->post(Resumption(shared_from_this(), number));
   }

@@ -6,7 +6,7 @@
 namespace weft::rpc::detail {
 namespace {
 
-constexpr std::size_t most_under_way = 2;  // pulls of one stream
+constexpr std::size_t max_under_way = 2;  // pulls of one stream
 
 [[noreturn]] void malformed(const std::string& what) {
   throw Error(ErrorKind::protocol_error, "a malformed answer of a stream: " + what);
@@ -25,7 +25,7 @@ std::exception_ptr explain_failure(const std::exception_ptr& error) {
     return error;
   } catch (const Error& own) {
     if (own.kind() == ErrorKind::protocol_error) return error;
-    // The way to that life of the peer is gone: it was there when it handed the stream over.
+    // The way to that incarnation of the peer is gone: it was there when it handed the stream over.
     if (own.kind() == ErrorKind::unavailable || own.kind() == ErrorKind::not_found)
       return stream_error(ErrorKind::peer_lost, own.what());
     return error;
@@ -86,7 +86,7 @@ void StreamReader::pull() {
   std::unique_lock lock(mutex_);
   if (pulling_) return;  // that thread looks again
   pulling_ = true;
-  while (!closed_ && !ended_ && failure_ == nullptr && under_way_ < most_under_way &&
+  while (!closed_ && !ended_ && failure_ == nullptr && under_way_ < max_under_way &&
          2 * (received_ - consumed_) <= window_.items - 1 && 2 * held_bytes_ < window_.bytes) {
     const StreamPull pull{stream_, next_pull_++, consumed_ + window_.items, consumed_bytes_ + window_.bytes};
     permitted_ = std::max(permitted_, pull.items);

@@ -8,10 +8,10 @@
 namespace weft::rpc::detail {
 namespace {
 
-constexpr std::uint64_t most_items = 1024;     // of one answer
-constexpr std::uint64_t most_bytes = 1 << 20;  // of one answer, unless one item has more
-constexpr std::uint64_t least_bytes = 32;      // that a value takes in a list
-constexpr std::size_t most_pulls = 64;         // that wait, or came before others
+constexpr std::uint64_t max_items = 1024;     // of one answer
+constexpr std::uint64_t max_bytes = 1 << 20;  // of one answer, unless one item has more
+constexpr std::uint64_t least_bytes = 32;     // that a value takes in a list
+constexpr std::size_t max_pulls = 64;         // that wait, or came before others
 
 StreamFailure describe_failure(const std::exception_ptr& error, const std::string& worker) {
   const auto failure = [](ErrorKind kind, std::string message, std::string where, std::string type,
@@ -47,7 +47,7 @@ void ServedStream::pull(const Call& call, const StreamPull& pull) {
       refused = why_over_ != nullptr ? why_over_ : stream_error(ErrorKind::not_found, "the stream has ended");
     } else if (pull.number < next_pull_ || early != early_pulls_.end()) {
       refused = stream_error(ErrorKind::permission_denied, "the stream is read by somebody else already");
-    } else if (waiting_.size() >= most_pulls || early_pulls_.size() >= most_pulls) {
+    } else if (waiting_.size() >= max_pulls || early_pulls_.size() >= max_pulls) {
       refused = stream_error(ErrorKind::resource_exhausted, "too many pulls of one stream");
     } else {
       early_pulls_.push_back(pull.number);
@@ -180,8 +180,8 @@ void ServedStream::write(ValueWriter writer) {
   {
     std::lock_guard lock(mutex_);
     first = sent_;
-    room = std::min(bytes_ - std::min(bytes_, sent_bytes_), most_bytes);
-    there = std::min({taken_ - sent_, most_items, room / least_bytes + 1});
+    room = std::min(bytes_ - std::min(bytes_, sent_bytes_), max_bytes);
+    there = std::min({taken_ - sent_, max_items, room / least_bytes + 1});
   }
   RecordWriter record = writer.set_record(6);
   record.field(0, "first").set_uint(first);

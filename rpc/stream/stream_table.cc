@@ -168,7 +168,7 @@ std::uint64_t StreamTable::hand_over(OutgoingMessage& message, std::shared_ptr<S
     std::lock_guard lock(mutex_);
     if (ended_) throw Error(ErrorKind::shut_down, "this agent has shut down", Execution::not_sent);
     std::size_t& open = open_[entry.counted_as];
-    if (open >= options_.most_per_peer)
+    if (open >= options_.max_per_peer)
       throw Error(ErrorKind::resource_exhausted,
                   std::to_string(open) + " streams to " + entry.counted_as + " are open, which is the limit",
                   Execution::not_sent);
@@ -228,7 +228,7 @@ void StreamTable::note(IncomingMessage& message, const AgentId& from, std::strin
   const auto section = message.section(section_key);
   if (!section) return;
   const auto ids = Codec<std::vector<std::uint64_t>>::decode(*section);
-  if (ids.size() > options_.most_per_peer)
+  if (ids.size() > options_.max_per_peer)
     throw Error(ErrorKind::resource_exhausted, "a message with " + std::to_string(ids.size()) + " streams");
   auto received = std::make_shared<Received>();
   received->table = shared_from_this();

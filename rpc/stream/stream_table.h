@@ -1,9 +1,9 @@
 // StreamTable: an agent's part in streams: those that it has handed to peers, and the methods by which they
 // are pulled; one for each agent, found in its layers' slots.
 //
-// A stream belongs to one life of one peer: nobody else may pull it, and it ends with the last connection to
-// that life. Messages that carry streams list their ids in a section, so that a receiver ends those that its
-// program never takes. Thread-safety: every member may be called from any thread.
+// A stream belongs to one incarnation of one peer: nobody else may pull it, and it ends with the last
+// connection to that incarnation. Messages that carry streams list their ids in a section, so that a receiver
+// ends those that its program never takes. Thread-safety: every member may be called from any thread.
 #pragma once
 
 #include <weft/rpc/agent/agent_core.h>

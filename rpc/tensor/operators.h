@@ -62,7 +62,7 @@ rpc::Future<Value> call_operator(const rpc::Peer& peer, std::string_view name, G
   constexpr std::size_t arguments = (std::size_t{0} + ... + (rpc::detail::is_modifier<Given> ? 0 : 1));
   auto text = std::make_shared<const std::string>(name);  // which the call refers to
   rpc::OutgoingCall call = peer.make_call(*text, arguments);
-  peer.add_default_deadline(call);
+  peer.add_default_timeout(call);
   detail::encode_operator_after_modifiers<Value>(call, std::forward<Given>(given)...);
   return peer.start_typed<Value>(std::move(call), [text](rpc::Result<rpc::PendingCall::Reply>&& reply) {
     return rpc::Peer::decode<Value>(std::move(reply), *text);

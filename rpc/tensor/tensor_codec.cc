@@ -17,7 +17,7 @@ namespace weft::rpc {
 namespace {
 
 constexpr std::size_t inline_limit = 1024;
-constexpr std::size_t most_dimensions = 64;
+constexpr std::size_t max_dimensions = 64;
 
 [[noreturn]] void unsupported(const std::string& what) {
   throw Error(ErrorKind::unsupported, "unsupported tensor: " + what);
@@ -272,7 +272,7 @@ at::Tensor decode_sparse(const ValueReader& reader, std::string_view layout, at:
 at::Tensor decode_plain(const ValueReader& reader, const c10::Device* place) {
   if (reader.kind() != ValueKind::record) reader.mismatch("a tensor");
   const at::ScalarType type = tensor::dtype_from_name(field(reader, "dtype", 0).get_text());
-  const std::vector<std::int64_t> shape = read_ints(field(reader, "shape", 1), most_dimensions);
+  const std::vector<std::int64_t> shape = read_ints(field(reader, "shape", 1), max_dimensions);
   checked_bytes(shape, c10::elementSize(type));
   ValueReader layout;
   if (reader.find_field("layout", 2, layout)) {

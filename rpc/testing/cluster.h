@@ -41,7 +41,7 @@ class WEFT_EXPORT Cluster {
   rpc::Agent& operator[](const std::string& name) { return *agents_.at(name); }
   std::vector<std::string> names() const;
 
-  // `to`, as `from` sees it: connected, its life known.
+  // `to`, as `from` sees it: connected, its incarnation known.
   rpc::Peer peer(const std::string& from, const std::string& to);
   void acquaint();  // everybody connected to everybody
 

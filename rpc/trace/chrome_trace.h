@@ -13,7 +13,8 @@
 
 namespace weft::rpc {
 
-// The spans of one life of an agent, and how far its clock is ahead of that by which the trace is drawn.
+// The spans of one incarnation of an agent, and how far its clock is ahead of that by which the trace is
+// drawn.
 struct AgentSpans {
   std::string agent;
   std::uint64_t incarnation = 0;

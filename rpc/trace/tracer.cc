@@ -158,7 +158,7 @@ TraceContext Tracer::span_under(const std::optional<TraceContext>& parent) {
 
 void Tracer::add(Span span) {
   std::lock_guard lock(mutex_);
-  if (spans_.size() < options_.most_spans) {
+  if (spans_.size() < options_.max_spans) {
     spans_.push_back(std::move(span));
   } else {
     ++dropped_;

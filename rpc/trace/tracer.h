@@ -24,8 +24,8 @@ namespace weft::rpc {
 inline constexpr std::string_view spans_method = "weft.spans", clock_method = "weft.clock";
 
 struct TracerOptions {
-  double ratio = 1;                // of the traces that begin here: 0 none, 1 all
-  std::size_t most_spans = 65536;  // that are kept
+  double ratio = 1;               // of the traces that begin here: 0 none, 1 all
+  std::size_t max_spans = 65536;  // that are kept
   // Of weft's own methods those that are traced as others are, by their names:
   // dist_autograd::backward_methods()
   std::vector<std::string> own_methods = {};

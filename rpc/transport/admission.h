@@ -1,7 +1,7 @@
 // Admission: the memory that arriving messages of one agent may use together (Limits::in_flight_total).
 //
 // A large frame is charged when its prefix announces its size, before memory is allocated for it. Where it
-// does not fit, its connection waits for room and reads nothing meanwhile; after patience() the frame is
+// does not fit, its connection waits for room and reads nothing meanwhile; after timeout() the frame is
 // skipped and its request refused, so that what follows it (a reply, a cancel, the connection's end) is read.
 // An eighth of the total is for small frames alone: large ones that wait do not starve them. A large frame
 // that no other large one precedes is always admitted, whatever its size. Owned by the agent; shared with its
@@ -20,12 +20,12 @@ namespace weft::rpc {
 class WEFT_EXPORT Admission final : public std::enable_shared_from_this<Admission> {
  public:
   static constexpr std::uint64_t large = std::uint64_t{64} << 10;  // bytes; smaller frames are not announced
-  static constexpr auto default_patience = std::chrono::seconds{1};
+  static constexpr auto default_timeout = std::chrono::seconds{1};
 
-  explicit Admission(std::uint64_t total, std::chrono::nanoseconds patience = default_patience)
-      : total_(total), patience_(patience) {}
+  explicit Admission(std::uint64_t total, std::chrono::nanoseconds timeout = default_timeout)
+      : total_(total), timeout_(timeout) {}
 
-  std::chrono::nanoseconds patience() const { return patience_; }
+  std::chrono::nanoseconds timeout() const { return timeout_; }
   std::uint64_t bytes() const { return bytes_; }  // charged now
 
   // By the size of a message, large or small. false: there is no room, and nothing was charged.
@@ -49,7 +49,7 @@ class WEFT_EXPORT Admission final : public std::enable_shared_from_this<Admissio
   void wake();
 
   const std::uint64_t total_;
-  const std::chrono::nanoseconds patience_;
+  const std::chrono::nanoseconds timeout_;
   std::atomic<std::uint64_t> bytes_{0};
   std::atomic<std::uint64_t> large_frames_{0};  // grows under mutex_
   std::atomic<bool> awaited_{false};            // waiting_ is not empty; written under mutex_

@@ -11,7 +11,7 @@ namespace {
 
 constexpr std::size_t staging_size = 64 * 1024;
 constexpr std::size_t greeting_size = Prefix::size + Prefix::max_control_header;
-constexpr std::size_t most_targets = 64;  // what one readv takes under Asio
+constexpr std::size_t max_targets = 64;  // what one readv takes under Asio
 
 }  // namespace
 
@@ -25,10 +25,10 @@ const std::vector<std::span<std::byte>>& FrameReader::targets() {
     return targets_;
   }
   if (stage_ == Stage::body) {
-    for (std::size_t i = piece_; i < pieces_.size() && targets_.size() + 1 < most_targets; ++i)
+    for (std::size_t i = piece_; i < pieces_.size() && targets_.size() + 1 < max_targets; ++i)
       targets_.push_back(pieces_[i]);
     // What follows the body may come with it, unless more pieces are due first.
-    if (targets_.size() + 1 == most_targets) return targets_;
+    if (targets_.size() + 1 == max_targets) return targets_;
   }
   make_room();
   targets_.emplace_back(staging_.get() + end_, staging_size_ - end_);

@@ -11,8 +11,8 @@
 namespace weft::rpc {
 namespace {
 
-constexpr std::size_t most_pieces = 64;  // of one system call
-constexpr int most_moves_a_turn = 16;    // then others on the loop have a look in
+constexpr std::size_t max_pieces = 64;  // of one system call
+constexpr int max_moves_a_turn = 16;    // then others on the loop have a look in
 constexpr std::size_t dropped_at_a_time = 64 << 10;
 
 // The part of `bytes` that lane i of n carries. Both sides must agree on it.
@@ -87,7 +87,7 @@ class Lanes::Lane final : public std::enable_shared_from_this<Lane> {
 
   void move(bool reading) {
     Way& way = reading ? in_ : out_;
-    for (int i = 0; i < most_moves_a_turn; ++i) {
+    for (int i = 0; i < max_moves_a_turn; ++i) {
       if (closed_ || (reading ? ahead_.has_value() : way.pieces.empty())) return;
       std::error_code error;
       const std::size_t bytes = reading ? read(error) : write(error);
@@ -106,7 +106,7 @@ class Lanes::Lane final : public std::enable_shared_from_this<Lane> {
     } else if (in_.pieces.empty()) {
       into_.emplace_back(&ahead, 1);
     } else {
-      for (std::size_t i = 0; i < std::min(in_.pieces.size(), most_pieces); ++i)
+      for (std::size_t i = 0; i < std::min(in_.pieces.size(), max_pieces); ++i)
         into_.push_back(in_.pieces[i].bytes);
     }
     const std::size_t bytes = stream_->read(into_, error);
@@ -125,7 +125,7 @@ class Lanes::Lane final : public std::enable_shared_from_this<Lane> {
   }
   std::size_t write(std::error_code& error) {
     from_.clear();
-    for (std::size_t i = 0; i < std::min(out_.pieces.size(), most_pieces); ++i)
+    for (std::size_t i = 0; i < std::min(out_.pieces.size(), max_pieces); ++i)
       from_.push_back(out_.pieces[i].bytes);
     const std::size_t bytes = stream_->write(from_, error);
     shared_->written.fetch_add(bytes, std::memory_order_relaxed);

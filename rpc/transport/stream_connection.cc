@@ -11,12 +11,12 @@
 namespace weft::rpc {
 namespace {
 
-constexpr std::size_t most_spans = 64;  // of one write: what one system call takes under Asio too
+constexpr std::size_t max_spans = 64;  // of one write: what one system call takes under Asio too
 // So many answers leave before the rest of what was read is delivered: the other side works on them
 // meanwhile.
-constexpr std::size_t most_held_back = 16;
-constexpr int most_reads_a_turn = 16;               // then other connections have a look in
-constexpr auto patience = std::chrono::seconds{2};  // with a finished connection that makes no progress
+constexpr std::size_t max_held_back = 16;
+constexpr int max_reads_a_turn = 16;               // then other connections have a look in
+constexpr auto timeout = std::chrono::seconds{2};  // with a finished connection that makes no progress
 constexpr std::array<std::byte, Buffer::alignment> zeros{};
 
 bool is_for_lanes(const Buffer& attachment) { return attachment.size() >= Lanes::least_bytes; }
@@ -105,7 +105,7 @@ void StreamConnection::finish(const Error& reason) {
 void StreamConnection::close(const Error& reason) {
   if (closed_) return;
   closed_ = reason;
-  loop_->cancel(std::exchange(patience_, 0));
+  loop_->cancel(std::exchange(timeout_, 0));
   stop_waiting_for_room();
   stream_->close();
   if (lanes_ != nullptr) lanes_->close();
@@ -131,7 +131,7 @@ void StreamConnection::await_readable() {
 
 void StreamConnection::on_readable() {
   bool more = true;
-  for (int i = 0; more && i < most_reads_a_turn; ++i) {
+  for (int i = 0; more && i < max_reads_a_turn; ++i) {
     if (closed_) return;
     std::error_code error;
     const auto& targets = reader_.targets();
@@ -171,7 +171,7 @@ bool StreamConnection::take_frames() {
         } else {
           observer->on_frame(std::move(*frame));
         }
-        if (queue_.size() >= most_held_back && !awaiting_writable_) write();
+        if (queue_.size() >= max_held_back && !awaiting_writable_) write();
         continue;
       }
       if (const Prefix* announced = reader_.announced()) {
@@ -223,7 +223,7 @@ bool StreamConnection::let_in(const Prefix& announced) {
       if (const auto self = weak.lock()) self->read_on();
     });
     if (room_timer_ == 0)
-      room_timer_ = loop_->schedule(later(loop_->now(), admission_->patience()), [weak = weak_from_this()] {
+      room_timer_ = loop_->schedule(later(loop_->now(), admission_->timeout()), [weak = weak_from_this()] {
         const auto self = weak.lock();
         if (self == nullptr) return;
         self->room_timer_ = 0;
@@ -311,11 +311,11 @@ void StreamConnection::gather() {
   const auto add = [&](const std::byte* data, std::size_t size) {
     const std::size_t from = std::min(skip, size);
     skip -= from;
-    if (size == from || gathered_.size() == most_spans) return;
+    if (size == from || gathered_.size() == max_spans) return;
     gathered_.emplace_back(data + from, size - from);
     gathered_bytes_ += size - from;
   };
-  for (std::size_t i = 0; i < queue_.size() && gathered_.size() < most_spans; ++i) {
+  for (std::size_t i = 0; i < queue_.size() && gathered_.size() < max_spans; ++i) {
     const Queued& queued = queue_[i];
     add(queued.frame.head.data(), queued.frame.head.size());
     for (const Buffer& attachment : queued.frame.attachments) {
@@ -465,14 +465,14 @@ void StreamConnection::end_sending() {
 }
 
 void StreamConnection::be_patient() {
-  loop_->cancel(patience_);
+  loop_->cancel(timeout_);
   // What is awaited of the stream keeps this connection; the timer does not, since on the program's
   // io_context, which may never run again, it would for ever.
   const std::uint64_t written = lanes_ != nullptr ? lanes_->written_bytes() : 0;
-  patience_ = loop_->schedule_closing(later(loop_->now(), patience), [weak = weak_from_this(), written] {
+  timeout_ = loop_->schedule_closing(later(loop_->now(), timeout), [weak = weak_from_this(), written] {
     const auto self = weak.lock();
     if (self == nullptr) return;
-    self->patience_ = 0;
+    self->timeout_ = 0;
     // A large frame leaves the lanes as a whole, but not in silence.
     if (self->lanes_ != nullptr && self->lanes_->written_bytes() != written) return self->be_patient();
     self->close(*self->finishing_);

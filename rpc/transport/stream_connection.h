@@ -92,7 +92,7 @@ class WEFT_EXPORT StreamConnection final : public Connection,
   std::shared_ptr<ConnectionObserver> observer_;
   std::optional<Error> finishing_;
   std::optional<Error> closed_;
-  Loop::TimerId patience_ = 0;
+  Loop::TimerId timeout_ = 0;
 
   Fifo<Queued> queue_;
   Fifo<Queued> ahead_;             // comes into the queue, at its front, with the next write

@@ -27,7 +27,7 @@ struct Hello {
   versionMax @1 :UInt16;
   features @2 :UInt64;           # bits; those that both sides set are in force
   name @3 :Text;                 # the agent's name in its job
-  incarnation @4 :UInt64;        # which life of that name
+  incarnation @4 :UInt64;        # which incarnation of that name
   addresses @5 :List(Text);      # where the agent listens
   mostCalls @6 :UInt32;          # credit: requests that this side takes at a time; 0: it does not count them
   mostBytes @7 :UInt64;          # credit: bytes of requests that it takes at a time; 0: it does not count them

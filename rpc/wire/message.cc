@@ -9,8 +9,8 @@ namespace {
 
 using detail::checked;
 
-constexpr unsigned most_addresses = 256;  // of one Hello
-constexpr unsigned most_address_bytes = 1024;
+constexpr unsigned max_addresses = 256;  // of one Hello
+constexpr unsigned max_address_bytes = 1024;
 // Of what this side says of itself or of a reason: the rest is left out, since a hello and a goodbye have
 // Prefix::max_control_header bytes at most.
 constexpr std::size_t max_told_addresses = 8 * 1024;
@@ -190,11 +190,11 @@ OutboundFrame OutgoingMessage::hello(const HelloInfo& info) {
     if (bytes += info.addresses[told].size() + 16; bytes > max_told_addresses) break;
   auto addresses = hello.initAddresses(told);
   for (unsigned i = 0; i < addresses.size(); ++i) addresses.set(i, pointer(info.addresses[i]));
-  hello.setMostCalls(info.most_calls);
-  hello.setMostBytes(info.most_bytes);
-  hello.setMostHeader(info.most_header);
-  hello.setMostBody(info.most_body);
-  hello.setMostAttachments(info.most_attachments);
+  hello.setMostCalls(info.max_calls);
+  hello.setMostBytes(info.max_bytes);
+  hello.setMostHeader(info.max_header);
+  hello.setMostBody(info.max_body);
+  hello.setMostAttachments(info.max_attachments);
   hello.setLanes(info.lanes);
   if (info.lanes != 0) hello.setLaneKey(data(info.lane_key));
   hello.setHost(info.process.host);
@@ -381,7 +381,7 @@ const Prefix& IncomingMessage::prefix() const { return content_->frame.prefix; }
 HelloInfo IncomingMessage::hello() const {
   return checked([&] {
     const auto hello = content_->header.getHello();
-    if (hello.getName().size() > most_name_bytes) refuse("a Hello with a name that is too long");
+    if (hello.getName().size() > max_name_bytes) refuse("a Hello with a name that is too long");
     HelloInfo info{hello.getVersionMin(),      hello.getVersionMax(),
                    hello.getFeatures(),        text(hello.getName()),
                    hello.getIncarnation(),     {},
@@ -390,10 +390,10 @@ HelloInfo IncomingMessage::hello() const {
                    hello.getMostAttachments(), hello.getLanes(),
                    key_of(hello.getLaneKey()), {hello.getHost(), hello.getProcess(), hello.getStarted()}};
     const auto addresses = hello.getAddresses();
-    if (addresses.size() > most_addresses)
+    if (addresses.size() > max_addresses)
       refuse("a Hello of " + std::to_string(addresses.size()) + " addresses");
     for (const auto address : addresses) {
-      if (address.size() > most_address_bytes) refuse("a Hello with an address that is too long");
+      if (address.size() > max_address_bytes) refuse("a Hello with an address that is too long");
       info.addresses.push_back(text(address));
     }
     return info;

@@ -23,7 +23,7 @@ namespace weft::rpc {
 class CallContext;
 class CallPart;
 
-inline constexpr std::size_t most_name_bytes = 255;  // of an agent
+inline constexpr std::size_t max_name_bytes = 255;  // of an agent
 
 using LaneKey = std::array<std::uint64_t, 2>;
 
@@ -33,12 +33,12 @@ struct HelloInfo {
   std::string name;
   std::uint64_t incarnation = 0;
   std::vector<std::string> addresses;
-  std::uint32_t most_calls = 0;  // credit that this side gives; 0: it does not count
-  std::uint64_t most_bytes = 0;
+  std::uint32_t max_calls = 0;  // credit that this side gives; 0: it does not count
+  std::uint64_t max_bytes = 0;
   // Of one frame that this side takes: bytes of its header and of its body, attachments; 0: it does not say.
-  std::uint32_t most_header = 0;
-  std::uint64_t most_body = 0;
-  std::uint32_t most_attachments = 0;
+  std::uint32_t max_header = 0;
+  std::uint64_t max_body = 0;
+  std::uint32_t max_attachments = 0;
   std::uint16_t lanes = 0;  // that this side uses at the most
   LaneKey lane_key{};
   ProcessId process;  // of the agent, for peers on its host
@@ -70,7 +70,7 @@ struct FailureInfo {
   std::shared_ptr<const ErrorPayload> payload = nullptr;
 };
 
-// Says which life of a peer a message goes to. Outlives the writing of the message.
+// Says which incarnation of a peer a message goes to. Outlives the writing of the message.
 class WEFT_EXPORT Destination {
  public:
   virtual ~Destination() = default;
@@ -103,8 +103,8 @@ class WEFT_EXPORT OutgoingMessage {
   // modified.
   void borrow(UniqueFunction<bool()> unchanged) { borrowed_.push_back(std::move(unchanged)); }
   std::vector<UniqueFunction<bool()>> take_borrowed() { return std::move(borrowed_); }
-  // Of a request: told once which life of the peer it goes to, on that connection's loop, just before it
-  // goes.
+  // Of a request: told once which incarnation of the peer it goes to, on that connection's loop, just before
+  // it goes.
   using Leaving = UniqueFunction<void(const AgentId&)>;
   void when_leaving(Leaving job) { leaving_.push_back(std::move(job)); }
   std::vector<Leaving> take_leaving() { return std::move(leaving_); }
@@ -130,13 +130,13 @@ class WEFT_EXPORT OutgoingMessage {
     if (destination_ == nullptr && to_ != nullptr) destination_ = to_->identity();
     return destination_;
   }
-  void set_destination(std::shared_ptr<const AgentId> life) {
-    destination_ = std::move(life);
+  void set_destination(std::shared_ptr<const AgentId> id) {
+    destination_ = std::move(id);
     bound_ = true;
   }
-  // The one life that this message can reach; null: whichever there is when it is sent.
+  // The one incarnation that this message can reach; null: whichever there is when it is sent.
   std::shared_ptr<const AgentId> only_destination() const { return bound_ ? destination_ : nullptr; }
-  // What was written is meant for that life of the peer: the message goes to it, or not at all.
+  // What was written is meant for that incarnation of the peer: the message goes to it, or not at all.
   void bind_destination() { bound_ = true; }
   bool bound() const { return bound_; }
   // The message outlives the loss of the connection that it is sent over (rpc/agent/session.h).

@@ -230,7 +230,7 @@ void UserTable::answered(const rpc::AgentId& owner, const ForkAdd& message, cons
                          Actions& out) {
   if (answer.verdict == Verdict::lease_lost) return lease_lost(owner, out);
   auto entry = forks_.find(message.fork);
-  // A repeated hand-over can revive a fork here, though not at the owner: an answer for its first life
+  // A repeated hand-over can revive a fork here, though not at the owner: an answer for its first incarnation
   // is not for this.
   if (entry == forks_.end() || entry->second.serial != message.serial) return;
   if (entry->second.stage != Stage::pending) return;

@@ -14,7 +14,7 @@ WRONG = [
     ("rref/a.h", "#include <c10/util/intrusive_ptr.h>", "without LibTorch"),
     ("rref/a.h", "#include <weft/dist_autograd/pass.h>", "comes before"),
     ("rpc/tensor/a.h", "#include <weft/rref/rref.h>", "comes before"),
-    ("parallel/collectives/a.h", "#include <weft/dist_optim/dist_optimizer.h>", "comes before"),
+    ("parallel/collectives/a.h", "#include <weft/dist_optim/distributed_optimizer.h>", "comes before"),
     ("rpc/agent/a.h", "#include <spdlog/spdlog.h>", "belongs into"),
     ("rpc/wire/a.h", "#include <weft/rpc/wire/frame.capnp.h>", "is generated"),
     ("rpc/security/a.h", "#include <openssl/ssl.h>", "internal"),

@@ -19,7 +19,7 @@ SUITES = pathlib.Path("testing/_internal/distributed")
 FILES = {  # of the wheel, by the name that the page has for them
     "rpc_test.py": "rpc/rpc_test.py",
     "dist_autograd_test.py": "rpc/dist_autograd_test.py",
-    "dist_optimizer_test.py": "rpc/dist_optimizer_test.py",
+    "distributed_optimizer_test.py": "rpc/distributed_optimizer_test.py",
     "faulty_agent_rpc_test.py": "rpc/faulty_agent_rpc_test.py",
     "remote_module_test.py": "nn/api/remote_module_test.py",
     "parameter_server_test.py": "rpc/examples/parameter_server_test.py",

@@ -118,10 +118,10 @@ TEST_F(ModuleTest, TrainAndEval) {
 }
 
 TEST_F(ModuleTest, HandlesAccumulateOptions) {
-  const RemoteModule late = RemoteModule{net}.with({.deadline = std::chrono::nanoseconds{1}});
+  const RemoteModule late = RemoteModule{net}.with({.timeout = std::chrono::nanoseconds{1}});
   const RemoteModule both = late.with({.idempotent = true}).with_metadata({{"tenant", "a"}});
   expect_error(ErrorKind::deadline_exceeded, "module", [&] { both.is_training().get(); });
-  EXPECT_TRUE(both.with({.deadline = rpc::no_deadline}).is_training().get());
+  EXPECT_TRUE(both.with({.timeout = rpc::no_timeout}).is_training().get());
 }
 
 TEST_F(ModuleTest, StateTravelsByValueUnderItsNames) {
@@ -224,7 +224,7 @@ TEST_F(ModuleTest, ParametersBehindRRefs) {
   Pass pass{workers[0]};
   const at::Tensor bias = parameters[1].tensor.to_here(pass).get();
   pass.backward((bias * 3).sum()).get();
-  const auto leaves = Context::of(*workers[1].core())->find(pass.id())->gradients();
+  const auto leaves = AutogradLayer::of(*workers[1].core())->find(pass.id())->gradients();
   ASSERT_EQ(leaves.size(), 1U);
   EXPECT_TRUE(leaves[0].gradient.equal(torch::full({2}, 3.0, at::kDouble)));
 

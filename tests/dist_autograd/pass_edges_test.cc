@@ -196,7 +196,7 @@ TEST_F(PassEdges, AMessageOfACallThatFailedAtItsReceiverStaysInThePass) {
 TEST_F(PassEdges, AMessageOfARemoteCallThatTimedOutStaysInThePass) {
   Pass pass{cluster[0]};
   const at::Tensor x = leaf();
-  const rpc::CallOptions hurried{.deadline = std::chrono::seconds{1}};  // enough to send it
+  const rpc::CallOptions hurried{.timeout = std::chrono::seconds{1}};  // enough to send it
   const Value there = rref::remote<&Functions::square_later>(cluster.peer(0, 1).with(hurried), pass, x);
   weft::test::eventually("the call has timed out", [&] { return cluster[0].counts().waiting == 0; });
   functions[1]->gate.set();
@@ -291,7 +291,7 @@ TEST_F(PassEdges, AReleaseWhileItRunsHere) {
   Pass pass{cluster[0]};
   at::Tensor x = leaf();
   for (std::size_t i = 0; i < 30; ++i) x = got(cluster.peer(0, 1 + i % 3).call<&Functions::add>(pass, x, x));
-  const auto context = Context::of(*cluster[0].core());
+  const auto context = AutogradLayer::of(*cluster[0].core());
   const at::Tensor root = x * 1;
   root.register_hook([context, id = pass.id()](at::Tensor gradient) {
     context->release(id, nullptr);

@@ -87,7 +87,7 @@ TEST_F(PassLeak, WorkersThatSeeSomeOfThePassesRememberThemAsOne) {
     (i % 2 == 0 ? a : b).call<&Weights::multiply>(pass, start).get();
   }
   weft::test::eventually("no pass is left", [&] { return cluster.live_passes() == 0; });
-  for (std::size_t i = 0; i < 3; ++i) EXPECT_LE(Context::of(*cluster[i].core())->remembered(), 2U) << i;
+  for (std::size_t i = 0; i < 3; ++i) EXPECT_LE(AutogradLayer::of(*cluster[i].core())->remembered(), 2U) << i;
 }
 
 }  // namespace

@@ -30,7 +30,7 @@ class PassMessages : public KindsTest {
                      gradients_here({x, y}, [](const auto& leaves) { return leaves[0] + leaves[1]; }));
     const PassId id = pass.id();
     pass.release();
-    EXPECT_EQ(kind_of([&] { Context::of(*cluster[0].core())->find(id); }), ErrorKind::not_found);
+    EXPECT_EQ(kind_of([&] { AutogradLayer::of(*cluster[0].core())->find(id); }), ErrorKind::not_found);
     expect_nothing_left();
   }
 };
@@ -153,7 +153,7 @@ TEST_P(PassOperators, AreRecordedAsOtherCallsAre) {
                    gradients_here({x, y}, [](const auto& leaves) { return leaves[0] + leaves[1]; }));
   const PassId id = pass.id();
   pass.release();
-  EXPECT_EQ(kind_of([&] { Context::of(*cluster[0].core())->find(id); }), ErrorKind::not_found);
+  EXPECT_EQ(kind_of([&] { AutogradLayer::of(*cluster[0].core())->find(id); }), ErrorKind::not_found);
   expect_nothing_left();
 }
 
@@ -162,7 +162,7 @@ INSTANTIATE_TEST_SUITE_P(Kinds, PassOperators, ::testing::Values(Kind::dense, Ki
 
 TEST(PassIds, AreDistinctAndKnownUntilTheEnd) {
   Cluster cluster(2);
-  const auto context = Context::of(*cluster[0].core());
+  const auto context = AutogradLayer::of(*cluster[0].core());
   std::set<PassId> ids;
   for (int i = 0; i < 200; ++i) {
     Pass pass{cluster[0]};

@@ -1,5 +1,5 @@
 // How long a silent death may go unnoticed: a host vanishes while a pass is under way, and within its peers'
-// patience every survivor has given the pass up. In virtual time.
+// timeout every survivor has given the pass up. In virtual time.
 #include <gtest/gtest.h>
 
 #include "tests/dist_autograd/pass_sim.h"
@@ -22,7 +22,7 @@ TEST(PassSilence, EndsItsPassOnAllSurvivorsWithinTheHeartbeatsPatience) {
         const std::vector<std::string> names{"w0", "w1", "w2", "w3"};
         Plant& plant = world.keep(std::make_shared<Plant>(Fault::none, world.order().next()));
         rpc::AgentOptions options;
-        options.heartbeat = {.interval = 5s, .patience = 20s};
+        options.heartbeat = {.interval = 5s, .timeout = 20s};
         std::vector<Program*> programs;
         for (const std::string& name : names)
           programs.push_back(

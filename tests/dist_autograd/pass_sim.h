@@ -97,7 +97,7 @@ class Relay {
   }
   // What a pass holds for the weights here; of no elements where it has none.
   at::Tensor gradient(rpc::CallContext& call, PassId pass) {
-    const at::Tensor found = Context::of(*call.core())->find(pass)->gradient(weights_);
+    const at::Tensor found = AutogradLayer::of(*call.core())->find(pass)->gradient(weights_);
     return found.defined() ? found : torch::zeros({0}, at::kDouble);
   }
   using Service = rpc::Service<"sim.relay", rpc::Method<"run", &Relay::run>,
@@ -152,7 +152,7 @@ class Program {
   rpc::Agent& agent() const { return *agent_; }
   bool runs() const { return process_.alive(); }
   const std::vector<std::shared_ptr<Step>>& steps() const { return steps_; }
-  std::size_t live_passes() const { return Context::of(*agent_->core())->live_passes(); }
+  std::size_t live_passes() const { return AutogradLayer::of(*agent_->core())->live_passes(); }
   std::size_t live_tensors() const {
     std::size_t live = 0;
     for (const Tensors* all : {&inputs_, &relay_->tensors()})
@@ -175,11 +175,11 @@ class Program {
     step.left = true;
     note("leaves " + to_string(step.id));
     agent_->core()->handlers().post(
-        [pass = step.pass->state()] { pass->context().release(pass->id(), nullptr); });
+        [pass = step.pass->state()] { pass->layer().release(pass->id(), nullptr); });
   }
 
   bool knows(const PassId& pass) const {
-    return Context::of(*agent_->core())->find_if_known(pass) != nullptr;
+    return AutogradLayer::of(*agent_->core())->find_if_known(pass) != nullptr;
   }
 
  private:

@@ -20,7 +20,7 @@ struct Weights {
   at::Tensor multiply(at::Tensor x) { return x.mm(w).tanh(); }
   // What a pass holds for w here; undefined where it has none.
   at::Tensor gradient(rpc::CallContext& call, PassId pass) {
-    return Context::of(*call.core())->find(pass)->gradient(w);
+    return AutogradLayer::of(*call.core())->find(pass)->gradient(w);
   }
   at::Tensor total(at::Tensor x) { return x.mm(w).tanh().sum(); }
   std::vector<at::Tensor> two(at::Tensor x) { return {x.mm(w), (x * 2).mm(w)}; }
@@ -85,7 +85,7 @@ class Cluster {
   std::size_t size() const { return agents_.size(); }
   std::size_t live_passes() const {
     std::size_t all = 0;
-    for (const auto& agent : agents_) all += Context::of(*agent->core())->live_passes();
+    for (const auto& agent : agents_) all += AutogradLayer::of(*agent->core())->live_passes();
     return all;
   }
 

@@ -69,7 +69,7 @@ TEST_P(PassTrainers, KeepTheirGradientsApart) {
   }
   const auto passes = got(rpc::when_all(std::move(trained)));
   for (std::size_t i = 0; i < 3; ++i) {
-    const auto state = Context::of(*cluster[0].core())->find(passes[i]);
+    const auto state = AutogradLayer::of(*cluster[0].core())->find(passes[i]);
     EXPECT_EQ(state->gradients().size(), 1U);
     const auto want = gradients_here({parameter, data[i]},
                                      [](const auto& leaves) { return leaves[0] * leaves[0] + leaves[1]; });
@@ -96,7 +96,7 @@ TEST_P(PassTrainers, HaveGradientsOfTheirOwnParametersAndOfASharedOne) {
       return (leaves[0] * leaves[0] + leaves[1]) * leaves[1];
     });
     expect_gradient(own[i], want[1], "trainer " + std::to_string(i) + ", its own");
-    const auto state = Context::of(*cluster[0].core())->find(trainers[i]->passes.front().id());
+    const auto state = AutogradLayer::of(*cluster[0].core())->find(trainers[i]->passes.front().id());
     expect_gradient(state->gradient(parameter), want[0], "trainer " + std::to_string(i) + ", the shared one");
   }
   for (const auto& trainer : trainers) trainer->passes.clear();

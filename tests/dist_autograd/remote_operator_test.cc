@@ -83,7 +83,7 @@ TEST_P(RemoteOperators, ArePartOfTheirPass) {
 // --- Deadlines: the operators wait for a value that is not there yet, at worker1 and at the caller itself
 // ---
 
-const rpc::CallOptions hurried{.deadline = std::chrono::milliseconds{20}};
+const rpc::CallOptions hurried{.timeout = std::chrono::milliseconds{20}};
 
 TEST_P(RemoteOperators, AResultIsFetchedLaterThanADeadline) {
   for (const std::size_t owner : {1, 0}) {
@@ -96,7 +96,7 @@ TEST_P(RemoteOperators, AResultIsFetchedLaterThanADeadline) {
     EXPECT_FALSE(patient.ready());
     functions[owner]->gate.set();
     expect_same(got(std::move(patient)), -x);
-    expect_same(got(negative.with(rpc::CallOptions{.deadline = std::chrono::minutes{1}}).to_here()), -x);
+    expect_same(got(negative.with(rpc::CallOptions{.timeout = std::chrono::minutes{1}}).to_here()), -x);
   }
 }
 

@@ -38,7 +38,7 @@ struct Training {
 
   rpc::Agent& trainer;
   rref::RRef<Layer> a, b;
-  DistOptimizer optimizer;
+  DistributedOptimizer optimizer;
 };
 
 class Checkpoint : public testing::Test {
@@ -166,8 +166,8 @@ TEST_F(Checkpoint, ParametersAndStateAreOfOneVersion) {
     return rref::create<Layer>(cluster.peer(trainer, "owner"), rref::Named{"layer"}, std::int64_t{1});
   };
   const auto saved = named("saver"), again = named("saver"), of_other = named("other");
-  DistOptimizer saver{cluster["saver"], AdamOptions(1e-2), free, saved};
-  DistOptimizer other{cluster["other"], AdamOptions(1e-2), free, of_other};
+  DistributedOptimizer saver{cluster["saver"], AdamOptions(1e-2), hogwild, saved};
+  DistributedOptimizer other{cluster["other"], AdamOptions(1e-2), hogwild, of_other};
   std::vector<dist_autograd::Pass> passes;
   for (int i = 0; i < 3; ++i) {
     passes.emplace_back(cluster["other"]);
@@ -230,8 +230,8 @@ class SharedLayers : public Checkpoint {
                         {"owner", "other", "saver"}};
   const bool allowed = (cluster["owner"].allow_create<Layer>(), true);
   const std::vector<rref::RRef<Layer>> saved = layers_of("saver"), stepped = layers_of("other");
-  DistOptimizer saver{cluster["saver"], AdamOptions(1e-2), free, saved[0], saved[1]};
-  DistOptimizer other{cluster["other"], AdamOptions(1e-2), free, stepped[0], stepped[1]};
+  DistributedOptimizer saver{cluster["saver"], AdamOptions(1e-2), hogwild, saved[0], saved[1]};
+  DistributedOptimizer other{cluster["other"], AdamOptions(1e-2), hogwild, stepped[0], stepped[1]};
 };
 
 // The other trainer steps between the calls for the two modules.
@@ -271,8 +271,8 @@ TEST_F(Checkpoint, LoadingIsOneChangeOfAModule) {
     return rref::create<Layer>(cluster.peer(trainer, "owner"), rref::Named{"layer"}, std::int64_t{1});
   };
   const auto saved = named("saver"), of_other = named("other");
-  DistOptimizer saver{cluster["saver"], AdamOptions(1e-2), free, saved};
-  DistOptimizer other{cluster["other"], AdamOptions(1e-2), free, of_other};
+  DistributedOptimizer saver{cluster["saver"], AdamOptions(1e-2), hogwild, saved};
+  DistributedOptimizer other{cluster["other"], AdamOptions(1e-2), hogwild, of_other};
   std::vector<dist_autograd::Pass> passes;
   for (int i = 0; i < 2; ++i) {
     passes.emplace_back(cluster["other"]);

@@ -393,7 +393,7 @@ TEST_F(OneOfMany, OthersAreRefusedWhileItIsAttached) {
     DistLBFGS first{agents[1], LBFGSOptions(1), mine};
     first.attached().get();
     DistLBFGS second{agents[2], LBFGSOptions(1), theirs}, third{agents[1], LBFGSOptions(1), mine};
-    DistOptimizer sgd{agents[2], torch::optim::SGDOptions(0.1), synchronous, theirs};
+    DistributedOptimizer sgd{agents[2], torch::optim::SGDOptions(0.1), synchronous, theirs};
     EXPECT_EQ(refusal(second), rpc::ErrorKind::failed_precondition);
     EXPECT_EQ(refusal(third), rpc::ErrorKind::failed_precondition);
     EXPECT_EQ(refusal(sgd), rpc::ErrorKind::failed_precondition);
@@ -406,13 +406,13 @@ TEST_F(OneOfMany, OthersAreRefusedWhileItIsAttached) {
     EXPECT_TRUE(watch.losses.empty());
   }
   mine.call<&Layer::values>().get();  // after the end of the first
-  DistOptimizer sgd{agents[2], torch::optim::SGDOptions(0.1), synchronous, theirs};
+  DistributedOptimizer sgd{agents[2], torch::optim::SGDOptions(0.1), synchronous, theirs};
   EXPECT_EQ(refusal(sgd), std::nullopt);
 }
 
 TEST_F(OneOfMany, ItIsRefusedWhileOthersAreAttached) {
   {
-    DistOptimizer sgd{agents[2], torch::optim::SGDOptions(0.1), stale(1), theirs};
+    DistributedOptimizer sgd{agents[2], torch::optim::SGDOptions(0.1), bounded_staleness(1), theirs};
     sgd.attached().get();
     DistLBFGS lbfgs{agents[1], LBFGSOptions(1), mine};
     EXPECT_EQ(refusal(lbfgs), rpc::ErrorKind::failed_precondition);

@@ -59,7 +59,7 @@ INSTANTIATE_TEST_SUITE_P(Owners, DistStep, testing::Values(0, 1),
                          [](const auto& info) { return std::string(info.param == 0 ? "One" : "Two"); });
 
 TEST_P(DistStep, ClipsByTheNormOverAllOwners) {
-  DistOptimizer optimizer{agents[2], torch::optim::AdamOptions(1e-2), synchronous, layers.a, layers.b};
+  DistributedOptimizer optimizer{agents[2], torch::optim::AdamOptions(1e-2), synchronous, layers.a, layers.b};
   torch::optim::Adam adam(layers.local_parameters(), torch::optim::AdamOptions(1e-2));
   const double infinity = std::numeric_limits<double>::infinity();
   int i = 0;
@@ -77,7 +77,8 @@ TEST_P(DistStep, ClipsByTheNormOverAllOwners) {
 }
 
 TEST_P(DistStep, ClipsByValue) {
-  DistOptimizer optimizer{agents[2], torch::optim::SGDOptions(0.1), stale(0), layers.a, layers.b};
+  DistributedOptimizer optimizer{agents[2], torch::optim::SGDOptions(0.1), bounded_staleness(0), layers.a,
+                                 layers.b};
   torch::optim::SGD sgd(layers.local_parameters(), torch::optim::SGDOptions(0.1));
   got(optimizer.step(layers.pass(input(1)), {.clip_value = 0.05}));
   layers.local_backward(input(1));
@@ -87,7 +88,7 @@ TEST_P(DistStep, ClipsByValue) {
 }
 
 TEST_P(DistStep, AccumulatesOverPasses) {
-  DistOptimizer optimizer{agents[2], torch::optim::SGDOptions(0.1), synchronous, layers.a, layers.b};
+  DistributedOptimizer optimizer{agents[2], torch::optim::SGDOptions(0.1), synchronous, layers.a, layers.b};
   torch::optim::SGD sgd(layers.local_parameters(), torch::optim::SGDOptions(0.1));
   for (bool mean : {false, true}) {
     std::vector<dist_autograd::Pass> passes;
@@ -101,7 +102,7 @@ TEST_P(DistStep, AccumulatesOverPasses) {
 }
 
 TEST_P(DistStep, ANormThatIsNotFiniteMayBeAnError) {
-  DistOptimizer optimizer{agents[2], torch::optim::SGDOptions(0.1), synchronous, layers.a, layers.b};
+  DistributedOptimizer optimizer{agents[2], torch::optim::SGDOptions(0.1), synchronous, layers.a, layers.b};
   at::Tensor bad = input(0).clone();
   bad[0][0] = std::numeric_limits<double>::infinity();  // the first layer's gradient is not a number
   try {
@@ -119,7 +120,8 @@ TEST_P(DistStep, ANormThatIsNotFiniteMayBeAnError) {
 }
 
 TEST_P(DistStep, AScalerSkipsTheStepEverywhere) {
-  DistOptimizer optimizer{agents[2], torch::optim::AdamOptions(1e-2), stale(1), layers.a, layers.b};
+  DistributedOptimizer optimizer{agents[2], torch::optim::AdamOptions(1e-2), bounded_staleness(1), layers.a,
+                                 layers.b};
   torch::optim::Adam adam(layers.local_parameters(), torch::optim::AdamOptions(1e-2));
   GradScaler scaler({.init_scale = 1024, .growth_interval = 2});
   at::Tensor bad = input(0).clone();
@@ -141,7 +143,8 @@ TEST_P(DistStep, AScalerSkipsTheStepEverywhere) {
 }
 
 TEST_P(DistStep, ARateHoldsFromTheNextStepOn) {
-  DistOptimizer optimizer{agents[2], torch::optim::SGDOptions(0.1), stale(1), layers.a, layers.b};
+  DistributedOptimizer optimizer{agents[2], torch::optim::SGDOptions(0.1), bounded_staleness(1), layers.a,
+                                 layers.b};
   torch::optim::SGD sgd(layers.local_parameters(), torch::optim::SGDOptions(0.1));
   // All passes first, so that the steps and the rate are under way together.
   const auto first = layers.pass(input(0)), second = layers.pass(input(1));
@@ -167,8 +170,9 @@ TEST_P(DistStep, ARateHoldsFromTheNextStepOn) {
 }
 
 TEST_P(DistStep, APassStepsOnce) {
-  DistOptimizer second{agents[2], torch::optim::SGDOptions(0.1), stale(3), layers.b};
-  DistOptimizer both{agents[2], torch::optim::SGDOptions(0.1), stale(3), layers.a, layers.b};
+  DistributedOptimizer second{agents[2], torch::optim::SGDOptions(0.1), bounded_staleness(3), layers.b};
+  DistributedOptimizer both{agents[2], torch::optim::SGDOptions(0.1), bounded_staleness(3), layers.a,
+                            layers.b};
   torch::optim::SGD sgd(layers.local_b.parameters(), torch::optim::SGDOptions(0.1));
   const auto pass = layers.pass(input(0));
   got(second.step(pass));
@@ -185,8 +189,8 @@ TEST_P(DistStep, APassStepsOnce) {
 
 TEST_P(DistStep, APassWithoutABackwardIsRefusedAndStaysOpen) {
   torch::optim::SGD sgd(layers.local_parameters(), torch::optim::SGDOptions(0.1));
-  for (const StepMode mode : {StepMode(synchronous), stale(0)}) {
-    DistOptimizer optimizer{agents[2], torch::optim::SGDOptions(0.1), mode, layers.a, layers.b};
+  for (const StepMode mode : {StepMode(synchronous), bounded_staleness(0)}) {
+    DistributedOptimizer optimizer{agents[2], torch::optim::SGDOptions(0.1), mode, layers.a, layers.b};
     dist_autograd::Pass pass{agents[2]};
     const at::Tensor hidden = got(layers.a.call<&Layer::forward>(pass, input(0)));
     const at::Tensor out = got(layers.b.call<&Layer::forward>(pass, hidden));
@@ -209,7 +213,7 @@ TEST_P(DistStep, APassWithoutABackwardIsRefusedAndStaysOpen) {
     layers.expect_as_local();
   }
 
-  DistOptimizer optimizer{agents[2], torch::optim::SGDOptions(0.1), synchronous, layers.a, layers.b};
+  DistributedOptimizer optimizer{agents[2], torch::optim::SGDOptions(0.1), synchronous, layers.a, layers.b};
   // A backward that reaches none of the parameters, and a trainer that has nothing for a round.
   dist_autograd::Pass elsewhere{agents[2]};
   at::Tensor own = at::ones({2}).requires_grad_();
@@ -221,7 +225,7 @@ TEST_P(DistStep, APassWithoutABackwardIsRefusedAndStaysOpen) {
 
 TEST_P(DistStep, APassWithoutABackwardNextToAnotherIsRefusedAndBothStayOpen) {
   torch::optim::SGD sgd(layers.local_parameters(), torch::optim::SGDOptions(0.1));
-  DistOptimizer optimizer{agents[2], torch::optim::SGDOptions(0.1), synchronous, layers.a, layers.b};
+  DistributedOptimizer optimizer{agents[2], torch::optim::SGDOptions(0.1), synchronous, layers.a, layers.b};
   for (const bool first : {true, false}) {  // which of the two has a backward
     std::vector<dist_autograd::Pass> passes;
     passes.push_back(layers.pass(input(0)));
@@ -264,7 +268,7 @@ TEST(DistStepOwners, APassWhoseBackwardAnotherWorkerBeganSteps) {
   Agents agents(2);
   agents[0].allow_create<BeginsBackward>();
   const auto layer = rref::create<BeginsBackward>(agents.peer(1, 0), std::int64_t{1});
-  DistOptimizer optimizer{agents[1], torch::optim::SGDOptions(0.1), synchronous, layer};
+  DistributedOptimizer optimizer{agents[1], torch::optim::SGDOptions(0.1), synchronous, layer};
   Layer local{1};
   torch::optim::SGD sgd(local.parameters(), torch::optim::SGDOptions(0.1));
   std::vector<dist_autograd::Pass> passes;
@@ -280,7 +284,7 @@ TEST(DistStepOwners, APassWhoseBackwardAnotherWorkerBeganSteps) {
 }
 
 TEST_P(DistStep, AReleasedPassIsRefused) {
-  DistOptimizer optimizer{agents[2], torch::optim::SGDOptions(0.1), synchronous, layers.a, layers.b};
+  DistributedOptimizer optimizer{agents[2], torch::optim::SGDOptions(0.1), synchronous, layers.a, layers.b};
   auto pass = layers.pass(input(0));
   pass.release();
   try {
@@ -294,7 +298,7 @@ TEST_P(DistStep, AReleasedPassIsRefused) {
 
 TEST_P(DistStep, AnOwnerThatRefusesKeepsTheOthersFromStepping) {
   auto table = rref::create<Table>(agents.peer(2, GetParam()), std::int64_t{5});
-  DistOptimizer optimizer{agents[2], torch::optim::AdamOptions(0.1), synchronous, layers.a, table};
+  DistributedOptimizer optimizer{agents[2], torch::optim::AdamOptions(0.1), synchronous, layers.a, table};
   const auto backward = [&] {
     dist_autograd::Pass pass{agents[2]};
     const at::Tensor rows = got(table.call<&Table::look_up>(pass, at::arange(3)));
@@ -315,8 +319,8 @@ TEST_P(DistStep, AnOwnerThatRefusesKeepsTheOthersFromStepping) {
 TEST_P(DistStep, StateMovesToOtherOwners) {
   const torch::optim::AdamOptions options(1e-2);
   torch::optim::Adam adam(layers.local_parameters(), options);
-  DistOptimizerState state;
-  const auto train = [&](TwoLayers& on, DistOptimizer& optimizer, int from, int to) {
+  DistributedOptimizerState state;
+  const auto train = [&](TwoLayers& on, DistributedOptimizer& optimizer, int from, int to) {
     for (int i = from; i < to; ++i) {
       got(optimizer.step(on.pass(input(i))));
       adam.zero_grad();
@@ -325,7 +329,7 @@ TEST_P(DistStep, StateMovesToOtherOwners) {
     }
   };
   {
-    DistOptimizer optimizer{agents[2], options, synchronous, layers.a, layers.b};
+    DistributedOptimizer optimizer{agents[2], options, synchronous, layers.a, layers.b};
     train(layers, optimizer, 0, 3);
     got(optimizer.set_learning_rate(1e-3));
     state = got(optimizer.save_state());
@@ -343,7 +347,7 @@ TEST_P(DistStep, StateMovesToOtherOwners) {
   TwoLayers moved(agents, 1 - GetParam());
   moved.a = rref::local(agents[2], a);
   moved.b = rref::local(agents[2], b);
-  DistOptimizer optimizer{agents[2], options, synchronous, moved.a, moved.b};
+  DistributedOptimizer optimizer{agents[2], options, synchronous, moved.a, moved.b};
   got(optimizer.load_state(state));
   train(moved, optimizer, 3, 6);
   expect_equal(a->values(), layers.local_a.values());
@@ -362,7 +366,7 @@ TEST_P(DistStep, OptionsByModuleAndByPrefix) {
   using torch::optim::SGDOptions;
   const auto first =
       OptimizerSpec(SGDOptions(0.1).momentum(0.9)).with_group("linear.bias", {{"lr", 0.01}, {"momentum", 0}});
-  DistOptimizer optimizer{
+  DistributedOptimizer optimizer{
       agents[2], synchronous, {{layers.a.reference(), first}, {layers.b.reference(), SGDOptions(0.2)}}};
   torch::optim::SGD weight(std::vector<at::Tensor>{layers.local_a.linear->weight},
                            SGDOptions(0.1).momentum(0.9));
@@ -388,7 +392,7 @@ TEST_P(DistStep, OptionsByModuleAndByPrefix) {
 
 // LibTorch's own schedulers, over a local optimizer that stands for the distributed one.
 TEST_P(DistStep, LibTorchsSchedulersSetTheRate) {
-  DistOptimizer optimizer{agents[2], torch::optim::SGDOptions(0.1), synchronous, layers.a, layers.b};
+  DistributedOptimizer optimizer{agents[2], torch::optim::SGDOptions(0.1), synchronous, layers.a, layers.b};
   torch::optim::SGD sgd(layers.local_parameters(), torch::optim::SGDOptions(0.1));
   torch::optim::SGD holder(std::vector<at::Tensor>{at::zeros({1})}, torch::optim::SGDOptions(0.1));
   torch::optim::StepLR by_step(holder, 2, 0.5), local_by_step(sgd, 2, 0.5);
@@ -432,7 +436,8 @@ TEST(DistStepOwners, ARateWaitsForTheStepsBeforeIt) {
   const auto b = std::make_shared<GatedLayer>(2);
   const auto first = rref::local(agents[0], a);
   const auto second = rref::local(agents[0], b);
-  DistOptimizer optimizer{agents[0], torch::optim::SGDOptions(0.1), stale(1), first, second};
+  DistributedOptimizer optimizer{agents[0], torch::optim::SGDOptions(0.1), bounded_staleness(1), first,
+                                 second};
   dist_autograd::Pass pass{agents[0]};
   const at::Tensor hidden = got(first.call<&Layer::forward>(pass, input(0)));
   got(pass.backward(got(second.call<&GatedLayer::forward>(pass, hidden)).square().sum()));
@@ -460,8 +465,8 @@ TEST(DistStepOwners, ARateWaitsForTheRoundOfTheStepBeforeIt) {
   Agents agents(4);
   const auto ours = rref::create<Layer>(agents.peer(2, 0), rref::Named{"shared"}, std::int64_t{1});
   const auto theirs = rref::create<Layer>(agents.peer(3, 0), rref::Named{"shared"}, std::int64_t{1});
-  DistOptimizer optimizer{agents[2], torch::optim::SGDOptions(0.1), synchronous(2), ours};
-  DistOptimizer other{agents[3], torch::optim::SGDOptions(0.1), synchronous(2), theirs};
+  DistributedOptimizer optimizer{agents[2], torch::optim::SGDOptions(0.1), synchronous(2), ours};
+  DistributedOptimizer other{agents[3], torch::optim::SGDOptions(0.1), synchronous(2), theirs};
   const auto backward = [&](rpc::Agent& trainer, const rref::RRef<Layer>& layer) {
     dist_autograd::Pass pass{trainer};
     got(pass.backward(got(layer.call<&Layer::forward>(pass, input(0))).square().sum()));
@@ -484,7 +489,8 @@ TEST(DistStepOwners, ARateWaitsForTheRoundOfTheStepBeforeIt) {
 TEST(DistStepOwners, StatsShowTheStaleness) {
   Agents agents(3);
   TwoLayers layers(agents, 1);
-  DistOptimizer optimizer{agents[2], torch::optim::SGDOptions(0.1), stale(2), layers.a, layers.b};
+  DistributedOptimizer optimizer{agents[2], torch::optim::SGDOptions(0.1), bounded_staleness(2), layers.a,
+                                 layers.b};
   const auto early = layers.pass(input(0)), late = layers.pass(input(1));
   got(optimizer.step(early));
   got(optimizer.step(late));  // read before the first step
@@ -506,17 +512,17 @@ class DistStepDeath : public testing::Test {
   TwoLayers layers{agents, 1};
   rref::RRef<Layer> shared = rref::create<Layer>(agents.peer(2, 1), rref::Named{"shared"}, std::int64_t{2});
   rref::RRef<Layer> theirs = rref::create<Layer>(agents.peer(3, 1), rref::Named{"shared"}, std::int64_t{2});
-  std::unique_ptr<DistOptimizer> ours_optimizer, their_optimizer;
+  std::unique_ptr<DistributedOptimizer> ours_optimizer, their_optimizer;
   std::optional<dist_autograd::Pass> pass;  // lives as long as its step
   std::optional<rpc::Future<StepResult>> step;
 
   // One object has stepped, the other one waits for its round.
   void begin() {
     layers.b = shared;
-    ours_optimizer = std::make_unique<DistOptimizer>(agents[2], torch::optim::SGDOptions(0.1), synchronous,
-                                                     layers.a, layers.b);
+    ours_optimizer = std::make_unique<DistributedOptimizer>(agents[2], torch::optim::SGDOptions(0.1),
+                                                            synchronous, layers.a, layers.b);
     their_optimizer =
-        std::make_unique<DistOptimizer>(agents[3], torch::optim::SGDOptions(0.1), synchronous, theirs);
+        std::make_unique<DistributedOptimizer>(agents[3], torch::optim::SGDOptions(0.1), synchronous, theirs);
     got(ours_optimizer->attached());
     got(their_optimizer->attached());
     pass = layers.pass(input(0));
@@ -554,12 +560,12 @@ TEST_F(DistStepDeath, ATrainerThatDiesFailsItsRoundAndTheErrorSaysWhere) {
 TEST(DistStepOwners, APassThatHasLostAWorkerSaysWhichWhereItIsStepped) {
   Agents agents(3);
   auto remote = rref::create<Layer>(agents.peer(2, 1), std::int64_t{1});
-  DistOptimizer optimizer{agents[2], torch::optim::SGDOptions(0.1), stale(0), remote};
+  DistributedOptimizer optimizer{agents[2], torch::optim::SGDOptions(0.1), bounded_staleness(0), remote};
   got(optimizer.attached());
   dist_autograd::Pass pass{agents[2]};
   got(pass.backward(got(remote.call<&Layer::forward>(pass, input(0))).sum()));
   agents.kill(1);
-  const auto autograd = dist_autograd::Context::of(*agents[2].core());
+  const auto autograd = dist_autograd::AutogradLayer::of(*agents[2].core());
   test::eventually("the pass has failed", [&] { return autograd->find_if_known(pass.id()) == nullptr; });
   try {
     got(optimizer.step(pass));
@@ -577,7 +583,8 @@ TEST(DistStepOwners, AnOwnerThatDiesBeforeTheDecisionLeavesNothingStepped) {
   auto remote = rref::create<Layer>(agents.peer(2, 1), std::int64_t{1});
   const auto layer = std::make_shared<GatedLayer>(2);
   const auto head = rref::local(agents[2], layer);
-  DistOptimizer optimizer{agents[2], torch::optim::SGDOptions(0.1), stale(0), remote, head};
+  DistributedOptimizer optimizer{agents[2], torch::optim::SGDOptions(0.1), bounded_staleness(0), remote,
+                                 head};
   dist_autograd::Pass pass{agents[2]};
   const at::Tensor hidden = got(remote.call<&Layer::forward>(pass, input(1)));
   got(pass.backward(got(head.call<&GatedLayer::forward>(pass, hidden)).sum()));
@@ -587,7 +594,7 @@ TEST(DistStepOwners, AnOwnerThatDiesBeforeTheDecisionLeavesNothingStepped) {
   got(remote.call<&Layer::values>());  // its object has prepared, and the head has not
   EXPECT_FALSE(step.ready());
   agents.kill(1);
-  const auto autograd = dist_autograd::Context::of(*agents[2].core());
+  const auto autograd = dist_autograd::AutogradLayer::of(*agents[2].core());
   test::eventually("the pass has failed", [&] { return autograd->find_if_known(pass.id()) == nullptr; });
   layer->opened.set();
   got(std::move(gate));
@@ -597,12 +604,12 @@ TEST(DistStepOwners, AnOwnerThatDiesBeforeTheDecisionLeavesNothingStepped) {
   expect_equal(got(head.call<&GatedLayer::values>()), Layer(2).values());
 }
 
-// Two trainers read two objects in opposite orders; under stale(0) one of them has to wait for the other's
-// step.
+// Two trainers read two objects in opposite orders; under bounded_staleness(0) one of them has to wait for
+// the other's step.
 TEST_P(DistStep, PassesThatReadInOppositeOrdersDoNotWaitForEachOther) {
   Agents agents(4);
   rref::RRef<Layer> a[2], b[2];
-  std::vector<std::unique_ptr<DistOptimizer>> optimizers;
+  std::vector<std::unique_ptr<DistributedOptimizer>> optimizers;
   for (std::size_t trainer : {0, 1}) {
     const auto layer = [&](std::size_t owner, const char* name) {
       return rref::create<Layer>(agents.peer(2 + trainer, owner), rref::Named{name}, std::int64_t{1});
@@ -611,8 +618,8 @@ TEST_P(DistStep, PassesThatReadInOppositeOrdersDoNotWaitForEachOther) {
     b[trainer] = layer(GetParam(), "b");
     std::vector<rref::ReferencePtr> modules{a[trainer].reference(), b[trainer].reference()};
     if (trainer == 1) std::swap(modules[0], modules[1]);
-    optimizers.push_back(std::make_unique<DistOptimizer>(agents[2 + trainer], torch::optim::SGDOptions(0.1),
-                                                         stale(0), modules));
+    optimizers.push_back(std::make_unique<DistributedOptimizer>(
+        agents[2 + trainer], torch::optim::SGDOptions(0.1), bounded_staleness(0), modules));
     test::got(optimizers.back()->attached());
   }
   dist_autograd::Pass first{agents[2]}, second{agents[3]};
@@ -643,10 +650,11 @@ TEST_P(DistStep, PassesThatReadInOppositeOrdersDoNotWaitForEachOther) {
 }
 
 TEST_P(DistStep, TheNumberOfTrainersIsSetBetweenRounds) {
-  DistOptimizer optimizer{agents[2], torch::optim::SGDOptions(0.1), synchronous(2), layers.a, layers.b};
+  DistributedOptimizer optimizer{agents[2], torch::optim::SGDOptions(0.1), synchronous(2), layers.a,
+                                 layers.b};
   test::got(optimizer.set_mode(synchronous(1)));
   EXPECT_TRUE(test::got(optimizer.step(layers.pass(input(0)))).applied);
-  DistOptimizer again{agents[2], torch::optim::SGDOptions(0.1), synchronous(1), layers.a, layers.b};
+  DistributedOptimizer again{agents[2], torch::optim::SGDOptions(0.1), synchronous(1), layers.a, layers.b};
   test::got(again.attached());
 }
 
@@ -663,7 +671,7 @@ TEST(DistStepOwners, AnAgentThatLeavesReleasesWhatItsOptimizersHeld) {
     cluster["owner"].allow_create<Layer>();
     {
       const auto layer = rref::create<Layer>(cluster.peer("trainer", "owner"), std::int64_t{1});
-      DistOptimizer optimizer{cluster["trainer"], torch::optim::SGDOptions(0.1), synchronous, layer};
+      DistributedOptimizer optimizer{cluster["trainer"], torch::optim::SGDOptions(0.1), synchronous, layer};
       if (method == "detach") test::got(optimizer.attached());
     }
     calls->wait();

@@ -1,6 +1,7 @@
-// A DistOptimizer over modules and embeddings: the rows step with the modules' parameters, or nothing does.
+// A DistributedOptimizer over modules and embeddings: the rows step with the modules' parameters, or nothing
+// does.
 #include <torch/nn/utils/clip_grad.h>
-#include <weft/dist_optim/dist_optimizer.h>
+#include <weft/dist_optim/distributed_optimizer.h>
 
 #include "tests/dist_optim/embedding_support.h"
 
@@ -144,10 +145,10 @@ INSTANTIATE_TEST_SUITE_P(Owners, EmbeddingStep, testing::Values(1, 3),
 
 TEST_P(EmbeddingStep, EqualsOneProcessInEveryMode) {
   for (const StepMode mode :
-       {StepMode(synchronous), StepMode(synchronous_mean), stale(1), dist_optim::free}) {
+       {StepMode(synchronous), StepMode(synchronous_mean), bounded_staleness(1), dist_optim::hogwild}) {
     World own(GetParam());
     Model trained(own, GetParam(), RowOptimizer::adagrad(0.1));
-    DistOptimizer optimizer{trained.agent, SGDOptions(0.1), mode, trained.head, trained.embedding};
+    DistributedOptimizer optimizer{trained.agent, SGDOptions(0.1), mode, trained.head, trained.embedding};
     Oracle oracle(true);
     for (int i = 0; i < 5; ++i) {
       const StepResult result = got(optimizer.step(trained.pass(batch(i))));
@@ -163,7 +164,7 @@ TEST_P(EmbeddingStep, EqualsOneProcessInEveryMode) {
 }
 
 TEST_P(EmbeddingStep, ClipsByTheNormOverModulesAndRows) {
-  DistOptimizer optimizer{model.agent, SGDOptions(0.1), synchronous, model.head, model.embedding};
+  DistributedOptimizer optimizer{model.agent, SGDOptions(0.1), synchronous, model.head, model.embedding};
   Oracle oracle(false);
   const double infinity = std::numeric_limits<double>::infinity();
   int i = 0;
@@ -180,7 +181,8 @@ TEST_P(EmbeddingStep, ClipsByTheNormOverModulesAndRows) {
 }
 
 TEST_P(EmbeddingStep, ClipsByValueTheMeanOverPasses) {
-  DistOptimizer optimizer{model.agent, SGDOptions(0.1), stale(0), model.head, model.embedding};
+  DistributedOptimizer optimizer{model.agent, SGDOptions(0.1), bounded_staleness(0), model.head,
+                                 model.embedding};
   Oracle oracle(false);
   std::vector<Pass> passes;
   for (int i = 0; i < 3; ++i) passes.push_back(model.pass(batch(i)));
@@ -192,7 +194,7 @@ TEST_P(EmbeddingStep, ClipsByValueTheMeanOverPasses) {
 }
 
 TEST_P(EmbeddingStep, AScalerSkipsRowsAndModulesTogether) {
-  DistOptimizer optimizer{model.agent, SGDOptions(0.1), synchronous, model.head, model.embedding};
+  DistributedOptimizer optimizer{model.agent, SGDOptions(0.1), synchronous, model.head, model.embedding};
   Oracle oracle(true);
   GradScaler scaler({.init_scale = 1024, .growth_interval = 2});
   for (int i = 0; i < 5; ++i) {
@@ -215,7 +217,7 @@ TEST_P(EmbeddingStep, AScalerSkipsRowsAndModulesTogether) {
 }
 
 TEST_P(EmbeddingStep, AStepThatIsGivenUpLeavesRowsAndPassAsTheyWere) {
-  DistOptimizer optimizer{model.agent, SGDOptions(0.1), synchronous, model.head, model.embedding};
+  DistributedOptimizer optimizer{model.agent, SGDOptions(0.1), synchronous, model.head, model.embedding};
   Oracle oracle(true);
   Batch bad = batch(0);
   bad.head_factor = std::numeric_limits<double>::infinity();
@@ -248,10 +250,11 @@ TEST_P(EmbeddingStep, OneThatRefusesKeepsRowsFromStepping) {
     torch::nn::Embedding rows{nullptr};
   };
   const auto table = std::make_shared<Table>();
-  DistOptimizer optimizer{model.agent,
-                          synchronous,
-                          {{rref::local(model.agent, table).reference(), torch::optim::AdamOptions(0.1)}},
-                          {model.embedding}};
+  DistributedOptimizer optimizer{
+      model.agent,
+      synchronous,
+      {{rref::local(model.agent, table).reference(), torch::optim::AdamOptions(0.1)}},
+      {model.embedding}};
   Pass pass{model.agent};
   const at::Tensor rows = got(model.embedding.lookup(pass, ids_of({0, 1})));
   got(pass.backward(rows.sum() + table->rows(ids_of({1})).sum()));
@@ -263,7 +266,7 @@ TEST_P(EmbeddingStep, OneThatRefusesKeepsRowsFromStepping) {
 TEST_P(EmbeddingStep, AnEmbeddingThatIsSteppedDoesNotStepAloneOrGrow) {
   const auto touch_alone = [&] { touch(model.agent, model.embedding, ids_of({0})); };
   {
-    DistOptimizer optimizer{model.agent, SGDOptions(0.1), synchronous, model.embedding};
+    DistributedOptimizer optimizer{model.agent, SGDOptions(0.1), synchronous, model.embedding};
     got(optimizer.attached());
     EXPECT_EQ(kind_of(touch_alone), rpc::ErrorKind::failed_precondition);
     world.cluster.add("more").allow_create<EmbeddingShard>();
@@ -281,13 +284,13 @@ TEST_P(EmbeddingStep, AnEmbeddingThatIsSteppedDoesNotStepAloneOrGrow) {
     }
   });
   got(model.embedding.grow(world.cluster.peer("trainer0", "more")));
-  DistOptimizer optimizer{model.agent, SGDOptions(0.1), synchronous, model.embedding};
+  DistributedOptimizer optimizer{model.agent, SGDOptions(0.1), synchronous, model.embedding};
   EXPECT_EQ(got(optimizer.step(model.pass(batch(1)))).versions.size(), GetParam() + 1);
 }
 
 TEST_P(EmbeddingStep, OtherOptimizersAreRefused) {
   const auto shard = model.embedding.shards().front();
-  DistOptimizer optimizer{model.agent, SGDOptions(0.1), synchronous, shard};
+  DistributedOptimizer optimizer{model.agent, SGDOptions(0.1), synchronous, shard};
   EXPECT_EQ(kind_of([&] { got(optimizer.attached()); }), rpc::ErrorKind::invalid_argument);
 }
 
@@ -297,13 +300,13 @@ class EmbeddingRound : public testing::Test {
   static constexpr std::size_t trainers = 3, shards = 2;
   World world{shards, trainers};
   std::vector<std::unique_ptr<Model>> models;
-  std::vector<std::unique_ptr<DistOptimizer>> optimizers;
+  std::vector<std::unique_ptr<DistributedOptimizer>> optimizers;
 
   void begin(StepMode mode, RowOptimizer rows) {
     for (std::size_t i = 0; i < trainers; ++i) {
       models.push_back(std::make_unique<Model>(world, shards, rows, i));
-      optimizers.push_back(std::make_unique<DistOptimizer>(models[i]->agent, SGDOptions(0.1), mode,
-                                                           models[i]->head, models[i]->embedding));
+      optimizers.push_back(std::make_unique<DistributedOptimizer>(models[i]->agent, SGDOptions(0.1), mode,
+                                                                  models[i]->head, models[i]->embedding));
       got(optimizers.back()->attached());
     }
   }
@@ -393,15 +396,16 @@ TEST_F(EmbeddingRound, ATrainerThatDiesFailsTheRoundForRowsToo) {
   EXPECT_TRUE(torch::equal(got(models[1]->embedding.read(ids_of(row_ids))), before));
 }
 
-// The first trainer reads rows; under stale(0) the second one's lookup waits for the first one's step.
+// The first trainer reads rows; under bounded_staleness(0) the second one's lookup waits for the first one's
+// step.
 TEST(EmbeddingStale, LookupsKeepTheBound) {
   World world(2, 2);
   std::vector<std::unique_ptr<Model>> models;
-  std::vector<std::unique_ptr<DistOptimizer>> optimizers;
+  std::vector<std::unique_ptr<DistributedOptimizer>> optimizers;
   for (std::size_t i = 0; i < 2; ++i) {
     models.push_back(std::make_unique<Model>(world, 2, RowOptimizer::sgd(1), i));
-    optimizers.push_back(std::make_unique<DistOptimizer>(models[i]->agent, SGDOptions(0.1), stale(0),
-                                                         models[i]->embedding, models[i]->head));
+    optimizers.push_back(std::make_unique<DistributedOptimizer>(
+        models[i]->agent, SGDOptions(0.1), bounded_staleness(0), models[i]->embedding, models[i]->head));
     got(optimizers.back()->attached());
   }
   const Pass first = models[0]->pass(batch(0));
@@ -416,7 +420,7 @@ TEST(EmbeddingStale, LookupsKeepTheBound) {
   EXPECT_TRUE(got(optimizers[1]->step(second)).applied);
 }
 
-// Without a DistOptimizer.
+// Without a DistributedOptimizer.
 TEST(ShardedEmbeddingOptions, StepsAloneWithThem) {
   World world(2);
   Model model(world, 2, RowOptimizer::adagrad(0.1));

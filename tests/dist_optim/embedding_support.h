@@ -1,8 +1,8 @@
 // Agents of one process that own and train an embedding, and how tests compare what became of it.
 #pragma once
 
-#include <weft/dist_optim/context.h>
 #include <weft/dist_optim/embedding/sharded_embedding.h>
+#include <weft/dist_optim/optimizer_layer.h>
 #include <weft/rpc/rpc.h>
 
 #include <gtest/gtest.h>

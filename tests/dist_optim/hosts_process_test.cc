@@ -1,7 +1,7 @@
 // Training between two hosts goes on while their network fails: connections are reset, the cable is pulled
 // for a while. The parameters end as they do in one process.
 #include <weft/dist_autograd/pass.h>
-#include <weft/dist_optim/dist_optimizer.h>
+#include <weft/dist_optim/distributed_optimizer.h>
 #include <weft/rref/rref.h>
 
 #include <thread>
@@ -26,7 +26,7 @@ rpc::AgentOptions options(const std::string& name, const char* address) {
   options.name = name;
   options.listen = {address};
   options.insecure = true;  // the other host is ours, too
-  options.heartbeat = {.interval = 1s, .patience = 30s};
+  options.heartbeat = {.interval = 1s, .timeout = 30s};
   options.log = [](const rpc::LogRecord&) {};
   return options;
 }
@@ -58,7 +58,7 @@ std::vector<at::Tensor> trained_there(rpc::Agent& agent, const std::string& addr
   const rpc::Peer server = agent.connect(address);
   got(server.ready());
   auto layer = rref::create<Layer>(server, std::int64_t{1});
-  DistOptimizer optimizer{agent, torch::optim::SGDOptions(learning_rate), synchronous, layer};
+  DistributedOptimizer optimizer{agent, torch::optim::SGDOptions(learning_rate), synchronous, layer};
   for (int step = 0; step < steps; ++step) {
     dist_autograd::Pass pass(agent);
     const at::Tensor output = got(layer.call<&Layer::forward>(pass, numbers({4, 4}, step + 0.5)));

@@ -121,20 +121,20 @@ TEST(OptimizerSpec, from_a_peer_is_checked) {
 TEST(StepMode, is_plain_data) {
   EXPECT_EQ(StepMode(synchronous), (StepMode{StepMode::Kind::synchronous, 0}));
   EXPECT_EQ(StepMode(synchronous(2)), (StepMode{StepMode::Kind::synchronous, 2}));
-  EXPECT_EQ(stale(3), (StepMode{StepMode::Kind::stale, 3}));
-  EXPECT_NE(stale(3), stale(2));
-  EXPECT_NE(stale(0), dist_optim::free);
-  EXPECT_EQ(
-      to_string(synchronous) + to_string(synchronous(2)) + to_string(stale(3)) + to_string(dist_optim::free),
-      "synchronoussynchronous(2)stale(3)free");
+  EXPECT_EQ(bounded_staleness(3), (StepMode{StepMode::Kind::bounded_staleness, 3}));
+  EXPECT_NE(bounded_staleness(3), bounded_staleness(2));
+  EXPECT_NE(bounded_staleness(0), dist_optim::hogwild);
+  EXPECT_EQ(to_string(synchronous) + to_string(synchronous(2)) + to_string(bounded_staleness(3)) +
+                to_string(dist_optim::hogwild),
+            "synchronoussynchronous(2)bounded_staleness(3)hogwild");
 }
 
 TEST(StepMode, refuses_what_means_nothing) {
   refusal([] { synchronous(0); });
-  refusal([] { stale(-1); });
-  check(stale(0));
-  refusal([] { check(StepMode{StepMode::Kind::stale, -1}); });
-  refusal([] { check(StepMode{StepMode::Kind::free, 1}); });
+  refusal([] { bounded_staleness(-1); });
+  check(bounded_staleness(0));
+  refusal([] { check(StepMode{StepMode::Kind::bounded_staleness, -1}); });
+  refusal([] { check(StepMode{StepMode::Kind::hogwild, 1}); });
   refusal([] { check(StepMode{static_cast<StepMode::Kind>(9), 0}); });
 }
 

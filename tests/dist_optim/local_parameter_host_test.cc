@@ -183,7 +183,7 @@ TEST(Trap, catches_libtorchs_own_optimizers) {
 }
 
 TEST(Trap, stale_gives_the_exact_gradient_of_the_version_that_was_read) {
-  Served served(stale(1), {"a", "b"});
+  Served served(bounded_staleness(1), {"a", "b"});
   auto untouched = copy(*served.net);
   auto before = values(served.host.parameters());
 
@@ -209,7 +209,7 @@ TEST(Trap, stale_gives_the_exact_gradient_of_the_version_that_was_read) {
 
 // A pass that reads an old version does so in its later forwards too, not only in its backward.
 TEST(Trap, stale_passes_keep_reading_their_version) {
-  Served served(stale(2), {"a", "b"});
+  Served served(bounded_staleness(2), {"a", "b"});
   auto untouched = copy(*served.net);
   auto early = served.forward("a", pass_a, input(1));
   auto gradients_b = served.backward(pass_b, served.forward("b", pass_b, input(2)));
@@ -244,7 +244,7 @@ TEST(Trap, synchronous_applies_both_gradients_once_both_are_there) {
 }
 
 TEST(Trap, free_goes_through_with_a_gradient_of_mixed_weights) {
-  Served served(dist_optim::free, {"a", "b"});
+  Served served(dist_optim::hogwild, {"a", "b"});
   auto old_net = copy(*served.net);
   auto loss_a = served.forward("a", pass_a, input(1));
   auto gradients_b = served.backward(pass_b, served.forward("b", pass_b, input(2)));
@@ -275,7 +275,7 @@ Gradients ones(const Served& served, double scale = 1) {
 }
 
 TEST(ParameterHost, sums_the_passes_of_one_step) {
-  Served served(stale(0), {"a"}, torch::optim::AdamOptions(0.1));
+  Served served(bounded_staleness(0), {"a"}, torch::optim::AdamOptions(0.1));
   auto reference_net = copy(*served.net);
   torch::optim::Adam reference(reference_net->parameters(), torch::optim::AdamOptions(0.1));
   for (std::uint64_t round = 0; round < 5; ++round) {
@@ -302,7 +302,7 @@ TEST(ParameterHost, sums_the_passes_of_one_step) {
 }
 
 TEST(ParameterHost, copies_only_where_another_pass_reads_and_frees_what_nobody_does) {
-  Served served(stale(3), {"a", "b"});
+  Served served(bounded_staleness(3), {"a", "b"});
   std::uint64_t bytes = 0;
   for (const Parameter& parameter : served.host.parameters()) bytes += parameter.tensor.nbytes();
   const at::Tensor& weight = served.host.parameters()[0].tensor;
@@ -351,7 +351,7 @@ TEST(ParameterHost, copies_only_where_another_pass_reads_and_frees_what_nobody_d
 }
 
 TEST(ParameterHost, a_step_without_gradients_changes_nothing_but_ends_its_passes) {
-  Served served(stale(0), {"a", "b"}, SGDOptions(rate).weight_decay(0.5));
+  Served served(bounded_staleness(0), {"a", "b"}, SGDOptions(rate).weight_decay(0.5));
   auto before = values(served.host.parameters());
   served.admit("a", pass_a);
   auto waiting = served.admit("b", pass_b);
@@ -364,7 +364,7 @@ TEST(ParameterHost, a_step_without_gradients_changes_nothing_but_ends_its_passes
 }
 
 TEST(ParameterHost, a_refused_step_changes_nothing) {
-  Served served(stale(1), {"a", "b"});
+  Served served(bounded_staleness(1), {"a", "b"});
   auto before = values(served.host.parameters());
   served.admit("a", pass_a);
   Gradients wrong = ones(served);
@@ -387,7 +387,7 @@ TEST(ParameterHost, a_refused_step_changes_nothing) {
 // ---- reading
 
 TEST(ParameterHost, lets_only_admitted_passes_read) {
-  Served served(stale(1), {"a", "b"});
+  Served served(bounded_staleness(1), {"a", "b"});
   EXPECT_EQ(refusal([&] { served.host.read(pass_a); }, to_string(pass_a)),
             rpc::ErrorKind::failed_precondition);
   served.admit("a", pass_a);
@@ -398,16 +398,16 @@ TEST(ParameterHost, lets_only_admitted_passes_read) {
 }
 
 TEST(ParameterHost, a_step_waits_for_the_readers_of_its_object_except_in_free) {
-  for (StepMode mode : {stale(1), dist_optim::free}) {
+  for (StepMode mode : {bounded_staleness(1), dist_optim::hogwild}) {
     Served served(mode, {"a", "b"});
-    bool free = mode == dist_optim::free;
+    bool hogwild = mode == dist_optim::hogwild;
     served.admit("a", pass_a);
     served.admit("b", pass_b);
     std::promise<void> inside, stepped;
     std::jthread reader([&] {
       auto reading = served.host.read(pass_b);
       inside.set_value();
-      if (free) return stepped.get_future().wait();
+      if (hogwild) return stepped.get_future().wait();
       for (int i = 0; i < 5000; ++i) {  // time enough for a step that does not wait
         std::this_thread::yield();
         ASSERT_EQ(served.host.stats().version, 0u);
@@ -421,7 +421,7 @@ TEST(ParameterHost, a_step_waits_for_the_readers_of_its_object_except_in_free) {
 }
 
 TEST(ParameterHost, passes_of_a_trainer_without_an_optimizer_read_one_version) {
-  Served served(stale(0), {"a"});
+  Served served(bounded_staleness(0), {"a"});
   auto untouched = copy(*served.net);
   auto loss = served.forward("visitor", pass_b, input(1));
   served.admit("a", pass_a);
@@ -433,7 +433,7 @@ TEST(ParameterHost, passes_of_a_trainer_without_an_optimizer_read_one_version) {
 // ---- admission
 
 TEST(ParameterHost, admits_waiting_passes_as_others_step_or_end) {
-  Served served(stale(0), {"a", "b", "c"});
+  Served served(bounded_staleness(0), {"a", "b", "c"});
   served.admit("a", pass_a);
   auto b = served.admit("b", pass_b), b_again = served.admit("b", pass_b), c = served.admit("c", pass_c);
   EXPECT_FALSE(b->done || b_again->done || c->done);
@@ -464,20 +464,22 @@ TEST(ParameterHost, admits_waiting_passes_as_others_step_or_end) {
 // ---- trainers and rounds
 
 TEST(ParameterHost, refuses_another_optimizer_or_mode_naming_both) {
-  Served served(stale(2), {"a"}, SGDOptions(0.1));
-  EXPECT_EQ(refusal([&] { served.host.register_trainer("b", SGDOptions(0.2), stale(2)); }, "lr=0.2"),
+  Served served(bounded_staleness(2), {"a"}, SGDOptions(0.1));
+  EXPECT_EQ(
+      refusal([&] { served.host.register_trainer("b", SGDOptions(0.2), bounded_staleness(2)); }, "lr=0.2"),
+      rpc::ErrorKind::invalid_argument);
+  refusal([&] { served.host.register_trainer("b", SGDOptions(0.2), bounded_staleness(2)); }, "lr=0.1");
+  EXPECT_EQ(refusal([&] { served.host.register_trainer("b", SGDOptions(0.1), bounded_staleness(3)); },
+                    "bounded_staleness(3)"),
             rpc::ErrorKind::invalid_argument);
-  refusal([&] { served.host.register_trainer("b", SGDOptions(0.2), stale(2)); }, "lr=0.1");
-  EXPECT_EQ(refusal([&] { served.host.register_trainer("b", SGDOptions(0.1), stale(3)); }, "stale(3)"),
-            rpc::ErrorKind::invalid_argument);
-  refusal([&] { served.host.register_trainer("b", SGDOptions(0.1), synchronous); }, "stale(2)");
+  refusal([&] { served.host.register_trainer("b", SGDOptions(0.1), synchronous); }, "bounded_staleness(2)");
   served.host.set_learning_rate(0.05);  // a schedule's rate is not a different optimizer
-  served.host.register_trainer("b", SGDOptions(0.1), stale(2));
+  served.host.register_trainer("b", SGDOptions(0.1), bounded_staleness(2));
   EXPECT_EQ(served.host.learning_rate(), 0.05);
 }
 
 TEST(ParameterHost, a_trainer_ends_with_its_last_handle) {
-  Served served(stale(0), {"a", "a", "b"});
+  Served served(bounded_staleness(0), {"a", "a", "b"});
   served.admit("a", pass_a);
   auto b = served.admit("b", pass_b);
   served.host.unregister_trainer("a", false);
@@ -602,7 +604,7 @@ TEST(ParameterHost, serves_many_threads_with_stale_versions) {
   std::vector<std::jthread> threads;
   for (int t = 0; t < trainers; ++t) {
     std::string trainer = "t" + std::to_string(t);
-    host.register_trainer(trainer, SGDOptions(1.0 / 64), stale(2));
+    host.register_trainer(trainer, SGDOptions(1.0 / 64), bounded_staleness(2));
     threads.emplace_back([&, t, trainer] {
       for (std::uint64_t s = 0; s < steps; ++s) {
         PassKey pass{static_cast<std::uint64_t>(t), s};
@@ -673,7 +675,7 @@ TEST(ParameterHost, serves_many_threads_freely) {
   ParameterHost host({{"weight", weight}});
   constexpr int trainers = 3, steps = 100;
   for (int t = 0; t < trainers; ++t)
-    host.register_trainer("t" + std::to_string(t), SGDOptions(1.0 / 64), dist_optim::free);
+    host.register_trainer("t" + std::to_string(t), SGDOptions(1.0 / 64), dist_optim::hogwild);
   std::vector<std::jthread> threads;
   for (int t = 0; t < trainers; ++t) {
     threads.emplace_back([&, trainer = "t" + std::to_string(t)] {
@@ -693,13 +695,13 @@ TEST(ParameterHost, serves_many_threads_freely) {
 // ---- state
 
 TEST(ParameterHost, saves_and_loads_the_optimizers_state) {
-  Served served(stale(0), {"a"}, SGDOptions(rate).momentum(0.5));
+  Served served(bounded_staleness(0), {"a"}, SGDOptions(rate).momentum(0.5));
   served.admit("a", pass_a);
   served.step("a", {{pass_a, ones(served)}});
   served.host.set_learning_rate(0.25);
   std::string state = served.host.save_state();
 
-  Served fresh(stale(0), {"a"}, SGDOptions(rate).momentum(0.5));
+  Served fresh(bounded_staleness(0), {"a"}, SGDOptions(rate).momentum(0.5));
   fresh.host.load_state(state);
   EXPECT_EQ(fresh.host.learning_rate(), 0.25);
   auto before = values(fresh.host.parameters());
@@ -714,7 +716,7 @@ TEST(ParameterHost, saves_and_loads_the_optimizers_state) {
 }
 
 TEST(ParameterHost, knows_its_parameters) {
-  Served served(stale(0), {});
+  Served served(bounded_staleness(0), {});
   auto parameters = served.net->named_parameters();
   for (std::size_t i = 0; i < served.host.parameters().size(); ++i) {
     EXPECT_EQ(served.host.index_of(parameters[served.host.parameters()[i].name]), i);
@@ -774,7 +776,7 @@ TEST(ParameterHost, the_number_of_trainers_changes_between_rounds) {
   EXPECT_EQ(kind_of(first->error, "trainer c died"), rpc::ErrorKind::aborted);
   EXPECT_EQ(refusal([&] { one.host.set_mode(synchronous(1)); }, "2 trainers"),
             rpc::ErrorKind::invalid_argument);
-  EXPECT_EQ(refusal([&] { one.host.set_mode(stale(1)); }, "synchronous(3)"),
+  EXPECT_EQ(refusal([&] { one.host.set_mode(bounded_staleness(1)); }, "synchronous(3)"),
             rpc::ErrorKind::failed_precondition);
   one.host.set_mode(synchronous(2));
   one.step("a", 1);
@@ -791,7 +793,7 @@ TEST(ParameterHost, the_number_of_trainers_changes_between_rounds) {
 // Each step of Adam with a constant gradient moves the number by the rate.
 TEST(ParameterHost, a_snapshot_is_of_one_version_while_another_thread_steps) {
   OneNumber one;
-  one.host.register_trainer("a", torch::optim::AdamOptions(1), dist_optim::free);
+  one.host.register_trainer("a", torch::optim::AdamOptions(1), dist_optim::hogwild);
   one.step("a", 1);
   std::atomic<bool> over{false};
   std::thread stepping([&] {
@@ -818,7 +820,7 @@ TEST(ParameterHost, the_first_trainer_after_all_have_gone_decides_anew) {
   EXPECT_TRUE(one.step("b", 1)->done);
   EXPECT_EQ(one.value(), -2);
   for (const char* trainer : {"a", "b"}) one.host.unregister_trainer(trainer, false);
-  one.host.register_trainer("c", SGDOptions(0.5), stale(1));
+  one.host.register_trainer("c", SGDOptions(0.5), bounded_staleness(1));
   EXPECT_TRUE(one.step("c", 2)->done);
   EXPECT_EQ(one.value(), -3);
 }

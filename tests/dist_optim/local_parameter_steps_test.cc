@@ -67,7 +67,7 @@ class Host : public testing::Test {
 };
 
 TEST_F(Host, preparing_changes_nothing_and_committing_steps) {
-  for (StepMode mode : {StepMode(synchronous), stale(1), dist_optim::free}) {
+  for (StepMode mode : {StepMode(synchronous), bounded_staleness(1), dist_optim::hogwild}) {
     ParameterHost own{std::vector<Parameter>{{"weight", weight}}};
     own.register_trainer("a", SGDOptions(1), mode);
     own.admit("a", pass_1, [](std::exception_ptr) {});
@@ -85,7 +85,7 @@ TEST_F(Host, preparing_changes_nothing_and_committing_steps) {
 }
 
 TEST_F(Host, what_was_decided_is_done_with_the_gradients) {
-  join("a", stale(0));
+  join("a", bounded_staleness(0));
   open("a", pass_1);
   const StepPart part = prepare("a", 1, pass_1, 6, {.loss_scale = 2, .clip_norm = 1});
   EXPECT_FALSE(part.nonfinite);
@@ -95,7 +95,7 @@ TEST_F(Host, what_was_decided_is_done_with_the_gradients) {
 }
 
 TEST_F(Host, a_skipped_step_ends_the_pass_and_changes_nothing) {
-  join("a", stale(0));
+  join("a", bounded_staleness(0));
   open("a", pass_1);
   EXPECT_TRUE(prepare("a", 1, pass_1, std::numeric_limits<double>::infinity(), {.loss_scale = 2}).nonfinite);
   commit("a", 1, skip);
@@ -121,7 +121,7 @@ TEST_F(Host, an_aborted_pass_may_step_again) {
 }
 
 TEST_F(Host, a_pass_is_in_one_step_and_steps_once) {
-  join("a", stale(5));
+  join("a", bounded_staleness(5));
   open("a", pass_1);
   prepare("a", 1, pass_1);
   expect_refused(rpc::ErrorKind::failed_precondition, [&] { prepare("a", 2, pass_1); });
@@ -134,7 +134,7 @@ TEST_F(Host, a_pass_is_in_one_step_and_steps_once) {
 }
 
 TEST_F(Host, a_pass_released_meanwhile_is_kept_until_its_step_is_over) {
-  join("a", stale(0));
+  join("a", bounded_staleness(0));
   open("a", pass_1);
   prepare("a", 1, pass_1);
   host.release(pass_1);
@@ -154,7 +154,7 @@ TEST_F(Host, a_pass_released_meanwhile_is_kept_until_its_step_is_over) {
 
 // Else the second pass would be too old as soon as the first has stepped, and the step would be refused.
 TEST_F(Host, the_trainers_next_pass_waits_for_a_prepared_step) {
-  for (StepMode mode : {StepMode(synchronous), stale(0)}) {
+  for (StepMode mode : {StepMode(synchronous), bounded_staleness(0)}) {
     for (bool give_up : {false, true}) {
       ParameterHost own{std::vector<Parameter>{{"weight", weight}}};
       own.register_trainer("a", SGDOptions(1), mode);
@@ -181,7 +181,7 @@ TEST_F(Host, the_trainers_next_pass_waits_for_a_prepared_step) {
 
 // A reader keeps the step from being made at once; the pass ends before it is.
 TEST_F(Host, a_pass_released_while_its_step_waits_for_readers_is_stepped) {
-  join("a", stale(0));
+  join("a", bounded_staleness(0));
   open("a", pass_1);
   prepare("a", 1, pass_1);
   std::thread stepping;
@@ -207,8 +207,8 @@ TEST_F(Host, a_pass_released_while_its_step_waits_for_readers_is_stepped) {
 }
 
 TEST_F(Host, a_prepared_step_ends_with_its_trainer) {
-  join("a", stale(0));
-  join("b", stale(0));
+  join("a", bounded_staleness(0));
+  join("b", bounded_staleness(0));
   open("a", pass_1);
   prepare("a", 1, pass_1);
   bool admitted = false;
@@ -263,7 +263,7 @@ TEST(HostOnAnAccelerator, a_step_waits_for_its_gradients_on_the_streams_of_the_d
   const auto on = [&](c10::StreamId id) { return c10::Stream(c10::Stream::UNSAFE, device, id); };
   const at::Tensor weight = at::zeros({2}).to(device).requires_grad_();
   ParameterHost host{std::vector<Parameter>{{"weight", weight}}};
-  host.register_trainer("a", SGDOptions(1), {StepMode::Kind::stale, 1});
+  host.register_trainer("a", SGDOptions(1), {StepMode::Kind::bounded_staleness, 1});
   host.admit("a", pass_1, [](std::exception_ptr error) { EXPECT_TRUE(error == nullptr); });
   {
     const c10::StreamGuard maker(on(2));

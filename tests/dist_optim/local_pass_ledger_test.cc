@@ -52,7 +52,7 @@ TEST(PassKey, is_ordered_hashed_and_printed) {
 }
 
 TEST(PassLedger, stale_0_lets_one_trainer_at_a_time_read) {
-  auto ledger = ledger_of(stale(0), {"a", "b", "c"});
+  auto ledger = ledger_of(bounded_staleness(0), {"a", "b", "c"});
   EXPECT_EQ(ledger.admit("a", key(1)), Admission::admitted);
   EXPECT_EQ(ledger.admit("b", key(2)), Admission::waiting);
   EXPECT_EQ(ledger.admit("c", key(3)), Admission::waiting);
@@ -69,7 +69,7 @@ TEST(PassLedger, stale_0_lets_one_trainer_at_a_time_read) {
 }
 
 TEST(PassLedger, the_slowest_trainer_is_passed_by_at_most_k_steps) {
-  auto ledger = ledger_of(stale(2), {"slow", "fast"});
+  auto ledger = ledger_of(bounded_staleness(2), {"slow", "fast"});
   ledger.admit("slow", key(0));
   std::uint64_t steps = 0;
   while (ledger.admit("fast", key(1 + steps)) == Admission::admitted) {
@@ -83,7 +83,7 @@ TEST(PassLedger, the_slowest_trainer_is_passed_by_at_most_k_steps) {
 }
 
 TEST(PassLedger, passes_between_two_steps_of_a_trainer_share_their_first_pin) {
-  auto ledger = ledger_of(stale(3), {"a", "b"});
+  auto ledger = ledger_of(bounded_staleness(3), {"a", "b"});
   ledger.admit("a", key(1));
   ledger.admit("b", key(2));
   step(ledger, "b", {key(2)});
@@ -97,7 +97,7 @@ TEST(PassLedger, passes_between_two_steps_of_a_trainer_share_their_first_pin) {
 }
 
 TEST(PassLedger, a_part_of_a_trainers_passes_steps_only_where_the_bound_holds_for_the_rest) {
-  auto ledger = ledger_of(stale(1), {"a", "b"});
+  auto ledger = ledger_of(bounded_staleness(1), {"a", "b"});
   for (int i = 1; i <= 3; ++i) ledger.admit("a", key(static_cast<std::uint64_t>(i)));
   EXPECT_EQ(step(ledger, "a", {key(1)}), 0u);  // the others are then one step old
   std::string message = refusal(rpc::ErrorKind::failed_precondition, [&] { step(ledger, "a", {key(2)}); });
@@ -108,7 +108,7 @@ TEST(PassLedger, a_part_of_a_trainers_passes_steps_only_where_the_bound_holds_fo
 
 TEST(PassLedger, names_trainers_in_messages) {
   PassLedger ledger;
-  ledger.set_mode(stale(1));
+  ledger.set_mode(bounded_staleness(1));
   ledger.add_trainer("1f", "alice");
   ledger.add_trainer("2e", "bob");
   ledger.admit("1f", key(1));
@@ -144,7 +144,7 @@ TEST(PassLedger, a_held_trainer_waits_and_stands_in_nobodys_way) {
 }
 
 TEST(PassLedger, a_prepared_step_is_owed_beside_what_its_trainer_keeps_open) {
-  auto ledger = ledger_of(stale(2), {"a", "b", "c"});
+  auto ledger = ledger_of(bounded_staleness(2), {"a", "b", "c"});
   ledger.admit("a", key(1));
   ledger.admit("a", key(2));
   ledger.check_step("a", {key(1)});
@@ -162,7 +162,7 @@ TEST(PassLedger, a_prepared_step_is_owed_beside_what_its_trainer_keeps_open) {
 }
 
 TEST(PassLedger, a_prepared_step_that_is_given_up_leaves_its_passes_open) {
-  auto ledger = ledger_of(stale(0), {"a", "b"});
+  auto ledger = ledger_of(bounded_staleness(0), {"a", "b"});
   ledger.admit("a", key(1));
   ledger.prepare_step("a", {key(1)});
   ledger.admit("a", key(2));
@@ -174,7 +174,7 @@ TEST(PassLedger, a_prepared_step_that_is_given_up_leaves_its_passes_open) {
 }
 
 TEST(PassLedger, refuses_passes_that_are_unknown_twice_or_anothers) {
-  auto ledger = ledger_of(stale(1), {"a", "b"});
+  auto ledger = ledger_of(bounded_staleness(1), {"a", "b"});
   ledger.admit("a", key(1));
   refusal(rpc::ErrorKind::failed_precondition, [&] { ledger.check_step("a", {key(9)}); });
   refusal(rpc::ErrorKind::invalid_argument, [&] { ledger.check_step("a", {key(1), key(1)}); });
@@ -185,7 +185,7 @@ TEST(PassLedger, refuses_passes_that_are_unknown_twice_or_anothers) {
 }
 
 TEST(PassLedger, says_when_a_version_is_read_by_others_and_when_nobody_needs_it) {
-  auto ledger = ledger_of(stale(2), {"a", "b"});
+  auto ledger = ledger_of(bounded_staleness(2), {"a", "b"});
   ledger.admit("a", key(1));
   EXPECT_FALSE(ledger.read_by_others({{"a", {key(1)}}}));
   ledger.admit("b", key(2));
@@ -202,7 +202,7 @@ TEST(PassLedger, says_when_a_version_is_read_by_others_and_when_nobody_needs_it)
 }
 
 TEST(PassLedger, a_trainer_that_ends_frees_what_waited_for_it) {
-  auto ledger = ledger_of(stale(0), {"a", "b"});
+  auto ledger = ledger_of(bounded_staleness(0), {"a", "b"});
   ledger.admit("a", key(1));
   ledger.admit("b", key(2));
   ledger.admit("b", key(3));
@@ -216,7 +216,7 @@ TEST(PassLedger, a_trainer_that_ends_frees_what_waited_for_it) {
 }
 
 TEST(PassLedger, passes_without_an_optimizer_pin_but_never_wait_nor_count) {
-  auto ledger = ledger_of(stale(0), {"a"});
+  auto ledger = ledger_of(bounded_staleness(0), {"a"});
   ledger.admit("a", key(1));
   EXPECT_EQ(ledger.admit("visitor", key(2)), Admission::admitted);
   EXPECT_TRUE(ledger.read_by_others({{"a", {key(1)}}}));
@@ -226,7 +226,7 @@ TEST(PassLedger, passes_without_an_optimizer_pin_but_never_wait_nor_count) {
 }
 
 TEST(PassLedger, a_pass_may_name_a_version_that_another_one_keeps) {
-  auto ledger = ledger_of(stale(3), {"a", "b"});
+  auto ledger = ledger_of(bounded_staleness(3), {"a", "b"});
   ledger.admit("a", key(1));
   step(ledger, "a", {key(1)});
   ledger.admit_at("a", key(2), 1);
@@ -252,7 +252,7 @@ TEST(PassLedger, a_pass_may_name_a_version_that_another_one_keeps) {
 }
 
 TEST(PassLedger, a_version_that_would_break_the_bound_is_refused) {
-  auto ledger = ledger_of(stale(1), {"a", "b"});
+  auto ledger = ledger_of(bounded_staleness(1), {"a", "b"});
   ledger.admit("a", key(1));
   ledger.admit("b", key(2));
   step(ledger, "b", {key(2)});
@@ -278,8 +278,8 @@ TEST(PassLedger, only_the_newest_version_may_be_named_in_synchronous_mode_and_no
   EXPECT_NE(refused(0).find("newest, 1"), std::string::npos);
   ledger.hold("b");
   EXPECT_NE(refused(1).find("its round"), std::string::npos);
-  ledger.set_mode(dist_optim::free);
-  EXPECT_NE(refused(1).find("free"), std::string::npos);
+  ledger.set_mode(dist_optim::hogwild);
+  EXPECT_NE(refused(1).find("hogwild"), std::string::npos);
 }
 
 // Random trainers with random passes. What must hold whatever they do: no whole step is refused (so none
@@ -297,7 +297,7 @@ class StaleBound : public testing::Test {
     int k = static_cast<int>(below(5));
     std::vector<std::string> trainers;
     for (std::uint64_t i = 0; i <= below(6); ++i) trainers.push_back("t" + std::to_string(i));
-    auto ledger = ledger_of(stale(k), trainers);
+    auto ledger = ledger_of(bounded_staleness(k), trainers);
 
     std::map<std::string, std::vector<PassKey>> open;
     std::map<std::string, std::deque<std::vector<PassKey>>> prepared;  // steps, in their order

@@ -1,6 +1,6 @@
 // Snapshots of several objects of one owner next to steps over several of them.
-#include <weft/dist_optim/context.h>
 #include <weft/dist_optim/local_snapshots.h>
+#include <weft/dist_optim/optimizer_layer.h>
 #include <weft/rpc/testing/wait.h>
 
 #include <gtest/gtest.h>
@@ -19,7 +19,8 @@ class LocalSnapshotsTest : public testing::Test {
   LocalSnapshotsTest() {
     for (const auto& guard : guards)
       for (const std::string trainer : {"t", "u"})
-        guard->host().register_trainer(trainer, torch::optim::SGDOptions(1), {StepMode::Kind::stale, 9});
+        guard->host().register_trainer(trainer, torch::optim::SGDOptions(1),
+                                       {StepMode::Kind::bounded_staleness, 9});
   }
 
   static rpc::AgentOptions options() {

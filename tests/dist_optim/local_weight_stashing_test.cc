@@ -124,7 +124,7 @@ struct Stage {
 // PipeDream's 1F1B with three microbatches in flight: each steps alone, and its backward reads what its
 // forward read.
 TEST(WeightStashing, a_microbatch_reads_one_version_in_forward_and_backward) {
-  Stage stage(stale(2));
+  Stage stage(bounded_staleness(2));
   for (int i = 0; i < 3; ++i) stage.forward(i);
   for (int i = 0; i < 8; ++i) {
     stage.backward(i, static_cast<std::size_t>(std::max(0, i - 2)));
@@ -138,7 +138,7 @@ TEST(WeightStashing, a_microbatch_reads_one_version_in_forward_and_backward) {
 // PipeDream-2BW with two microbatches a batch: all microbatches of a batch read the version of one batch
 // before, although the batch before steps between their forwards.
 TEST(WeightStashing, the_microbatches_of_a_batch_read_the_same_version) {
-  Stage stage(stale(1));
+  Stage stage(bounded_staleness(1));
   stage.forward(0, 0);
   stage.forward(1, 0);
   for (int batch = 0; batch < 6; ++batch) {
@@ -155,7 +155,7 @@ TEST(WeightStashing, the_microbatches_of_a_batch_read_the_same_version) {
 }
 
 TEST(WeightStashing, a_version_that_is_not_kept_is_refused) {
-  Stage stage(stale(3));
+  Stage stage(bounded_staleness(3));
   stage.forward(0);
   stage.forward(1);
   stage.backward(0, 0);
@@ -177,7 +177,7 @@ TEST(WeightStashing, a_version_that_is_not_kept_is_refused) {
 }
 
 TEST(WeightStashing, a_pass_keeps_the_version_that_it_has) {
-  Stage stage(stale(3));
+  Stage stage(bounded_staleness(3));
   stage.forward(0);
   stage.forward(1);
   stage.backward(0, 0);

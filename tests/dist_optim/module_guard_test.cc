@@ -1,6 +1,6 @@
 // A module whose parameters an optimizer steps, read and loaded by way of RemoteModule.
 #include <weft/dist_autograd/module/remote_module.h>
-#include <weft/dist_optim/dist_optimizer.h>
+#include <weft/dist_optim/distributed_optimizer.h>
 #include <weft/rpc/rpc.h>
 
 #include <gtest/gtest.h>
@@ -81,7 +81,7 @@ class ModuleGuard : public testing::Test {
 TEST_F(ModuleGuard, ALoadIsWhatTheNextStepStartsFrom) {
   const auto model = shared<Model>(1);
   const RemoteModule module{model};
-  DistOptimizer optimizer{worker(1), torch::optim::SGDOptions(0.1), synchronous, model};
+  DistributedOptimizer optimizer{worker(1), torch::optim::SGDOptions(0.1), synchronous, model};
   const auto train = [&] {
     Pass pass{worker(1)};
     pass.backward(model.call<&Model::forward>(pass, torch::ones({3}, at::kDouble)).get()).get();
@@ -102,7 +102,7 @@ TEST_F(ModuleGuard, ALoadIsWhatTheNextStepStartsFrom) {
 TEST_F(ModuleGuard, AnOpenPassKeepsTheVersionThatItReads) {
   const auto model = shared<Model>(1);
   const RemoteModule module{model};
-  DistOptimizer optimizer{worker(1), torch::optim::SGDOptions(0.1), stale(1), model};
+  DistributedOptimizer optimizer{worker(1), torch::optim::SGDOptions(0.1), bounded_staleness(1), model};
   optimizer.attached().get();
   Pass pass{worker(1)};
   const at::Tensor x = torch::ones({3}, at::kDouble).requires_grad_();
@@ -114,14 +114,14 @@ TEST_F(ModuleGuard, AnOpenPassKeepsTheVersionThatItReads) {
   EXPECT_EQ(model.call<&Model::forward>(torch::ones({3}, at::kDouble)).get().item<double>(), 300);
   pass.backward(out + again).get();
   EXPECT_TRUE(pass.gradient(x).allclose(torch::full({3}, 8.0, at::kDouble)));
-  optimizer.step(pass).get();  // a step old, as stale(1) allows: 10 - 0.1 * 2 * 2 w
+  optimizer.step(pass).get();  // a step old, as bounded_staleness(1) allows: 10 - 0.1 * 2 * 2 w
   expect_w(module, 9.2);
 }
 
 TEST_F(ModuleGuard, ASynchronousStepOfWhatWasReadBeforeALoadIsRefused) {
   const auto model = shared<Model>(1);
   const RemoteModule module{model};
-  DistOptimizer optimizer{worker(1), torch::optim::SGDOptions(0.1), synchronous, model};
+  DistributedOptimizer optimizer{worker(1), torch::optim::SGDOptions(0.1), synchronous, model};
   optimizer.attached().get();
   Pass pass{worker(1)};
   pass.backward(model.call<&Model::forward>(pass, torch::ones({3}, at::kDouble)).get()).get();
@@ -133,8 +133,8 @@ TEST_F(ModuleGuard, ASynchronousStepOfWhatWasReadBeforeALoadIsRefused) {
 // A trainer's step waits for the other's; the load comes between.
 TEST_F(ModuleGuard, ALoadFailsTheStepsThatWaitForTheirRound) {
   const auto a_model = shared<Model>(1), b_model = shared<Model>(2);
-  DistOptimizer a{worker(1), torch::optim::SGDOptions(0.1), synchronous(2), a_model};
-  DistOptimizer b{worker(2), torch::optim::SGDOptions(0.1), synchronous(2), b_model};
+  DistributedOptimizer a{worker(1), torch::optim::SGDOptions(0.1), synchronous(2), a_model};
+  DistributedOptimizer b{worker(2), torch::optim::SGDOptions(0.1), synchronous(2), b_model};
   a.attached().get();
   b.attached().get();
   Pass pass{worker(1)};
@@ -148,7 +148,7 @@ TEST_F(ModuleGuard, ALoadFailsTheStepsThatWaitForTheirRound) {
 TEST_F(ModuleGuard, WhatWouldMoveTheParametersIsRefused) {
   const auto model = shared<Model>(1);
   const RemoteModule module{model};
-  DistOptimizer optimizer{worker(1), torch::optim::SGDOptions(0.1), synchronous, model};
+  DistributedOptimizer optimizer{worker(1), torch::optim::SGDOptions(0.1), synchronous, model};
   optimizer.attached().get();
   EXPECT_EQ(kind_of([&] { module.to({}, "float32").get(); }), rpc::ErrorKind::failed_precondition);
   EXPECT_EQ(kind_of([&] { module.requires_grad(false).get(); }), rpc::ErrorKind::failed_precondition);
@@ -161,7 +161,7 @@ TEST_F(ModuleGuard, ParametersBehindRRefsHaveTheirModulesVersions) {
   const auto model = shared<Model>(1);
   const RemoteModule module{model};
   const auto parameters = module.remote_parameters().get();
-  DistOptimizer optimizer{worker(1), torch::optim::SGDOptions(0.1), stale(1), model};
+  DistributedOptimizer optimizer{worker(1), torch::optim::SGDOptions(0.1), bounded_staleness(1), model};
   optimizer.attached().get();
   Pass pass{worker(1)};
   model.call<&Model::forward>(pass, torch::ones({3}, at::kDouble)).get();
@@ -176,7 +176,7 @@ TEST_F(ModuleGuard, ACallAsTheBaseIsGuardedToo) {
   const auto derived = shared<Derived>(1);
   const rref::RRef<Model> model = derived;
   const RemoteModule module{derived};
-  DistOptimizer optimizer{worker(1), torch::optim::SGDOptions(0.1), stale(1), model};
+  DistributedOptimizer optimizer{worker(1), torch::optim::SGDOptions(0.1), bounded_staleness(1), model};
   optimizer.attached().get();
   Pass pass{worker(1)};
   const at::Tensor x = torch::ones({3}, at::kDouble);

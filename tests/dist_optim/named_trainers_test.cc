@@ -11,7 +11,7 @@ using dist_autograd::Pass;
 
 at::Tensor input(double phase) { return numbers({2, 4}, phase); }
 
-DistOptimizer::Module module_of(const rref::RRef<Layer>& layer, double rate = 0.1) {
+DistributedOptimizer::Module module_of(const rref::RRef<Layer>& layer, double rate = 0.1) {
   return {layer.reference(), torch::optim::SGDOptions(rate)};
 }
 
@@ -43,8 +43,8 @@ rpc::ErrorKind kind_of(rpc::Future<void> future, const std::string& words) {
 }
 
 TEST_F(NamedTrainers, each_has_a_seat_in_a_round) {
-  DistOptimizer left{workers[1], synchronous(2), {module_of(layer)}, {}, "left"};
-  DistOptimizer right{workers[1], synchronous(2), {module_of(layer)}, {}, "right"};
+  DistributedOptimizer left{workers[1], synchronous(2), {module_of(layer)}, {}, "left"};
+  DistributedOptimizer right{workers[1], synchronous(2), {module_of(layer)}, {}, "right"};
   Layer oracle(3);
   torch::optim::SGD sgd(oracle.parameters(), torch::optim::SGDOptions(0.1));
   for (int i = 0; i < 3; ++i) {
@@ -67,8 +67,8 @@ TEST_F(NamedTrainers, each_has_a_seat_in_a_round) {
 }
 
 TEST_F(NamedTrainers, each_has_its_own_staleness) {
-  DistOptimizer left{workers[1], stale(0), {module_of(layer)}, {}, "left"};
-  DistOptimizer right{workers[1], stale(0), {module_of(layer)}, {}, "right"};
+  DistributedOptimizer left{workers[1], bounded_staleness(0), {module_of(layer)}, {}, "left"};
+  DistributedOptimizer right{workers[1], bounded_staleness(0), {module_of(layer)}, {}, "right"};
   Pass a{workers[1]}, b{workers[1]};
   got(left.admit(a));
   got(right.attached());
@@ -82,8 +82,8 @@ TEST_F(NamedTrainers, each_has_its_own_staleness) {
 }
 
 TEST_F(NamedTrainers, a_step_takes_only_passes_of_its_trainer) {
-  DistOptimizer left{workers[1], stale(4), {module_of(layer)}, {}, "left"};
-  DistOptimizer right{workers[1], stale(4), {module_of(layer)}, {}, "right"};
+  DistributedOptimizer left{workers[1], bounded_staleness(4), {module_of(layer)}, {}, "left"};
+  DistributedOptimizer right{workers[1], bounded_staleness(4), {module_of(layer)}, {}, "right"};
   Pass a{workers[1]}, unadmitted{workers[1]};
   got(left.admit(a));
   EXPECT_EQ(kind_of(right.admit(a), "belongs to the trainer 'left'"), rpc::ErrorKind::failed_precondition);
@@ -98,9 +98,9 @@ TEST_F(NamedTrainers, a_step_takes_only_passes_of_its_trainer) {
 
 TEST_F(NamedTrainers, die_with_their_agent) {
   const auto own_layer = layer_of(2);
-  DistOptimizer left{workers[1], synchronous(3), {module_of(layer)}, {}, "left"};
-  DistOptimizer right{workers[1], synchronous(3), {module_of(layer)}, {}, "right"};
-  DistOptimizer third{workers[2], synchronous(3), {module_of(own_layer)}};
+  DistributedOptimizer left{workers[1], synchronous(3), {module_of(layer)}, {}, "left"};
+  DistributedOptimizer right{workers[1], synchronous(3), {module_of(layer)}, {}, "right"};
+  DistributedOptimizer third{workers[2], synchronous(3), {module_of(own_layer)}};
   for (auto* one : {&left, &right, &third}) got(one->attached());
   Pass pass{workers[2]};
   got(pass.backward(got(own_layer.call<&Layer::forward>(pass, input(1))).square().sum()));
@@ -118,14 +118,15 @@ TEST_F(NamedTrainers, die_with_their_agent) {
 
 TEST_F(NamedTrainers, over_several_modules_step_all_or_nothing) {
   const auto far = rref::create<Layer>(workers.peer(1, 2), std::int64_t{5});
-  DistOptimizer left{workers[1], stale(3), {module_of(layer), module_of(far)}, {}, "left"};
-  DistOptimizer right{workers[1], stale(3), {module_of(layer), module_of(far)}, {}, "right"};
+  DistributedOptimizer left{workers[1], bounded_staleness(3), {module_of(layer), module_of(far)}, {}, "left"};
+  DistributedOptimizer right{
+      workers[1], bounded_staleness(3), {module_of(layer), module_of(far)}, {}, "right"};
   Layer first(3), second(5);
   std::vector<at::Tensor> parameters = first.parameters();
   for (const auto& parameter : second.parameters()) parameters.push_back(parameter);
   torch::optim::SGD sgd(parameters, torch::optim::SGDOptions(0.1));
   for (int i = 0; i < 4; ++i) {
-    DistOptimizer& one = i % 2 == 0 ? left : right;
+    DistributedOptimizer& one = i % 2 == 0 ? left : right;
     Pass pass{workers[1]};
     got(one.admit(pass));
     const auto hidden = got(layer.call<&Layer::forward>(pass, input(i)));
@@ -141,7 +142,7 @@ TEST_F(NamedTrainers, over_several_modules_step_all_or_nothing) {
 
 // One handle over a module: forward of a microbatch, steps of others, its backward.
 TEST_F(NamedTrainers, a_pass_reads_the_version_that_it_was_admitted_at) {
-  DistOptimizer optimizer{workers[1], torch::optim::SGDOptions(0.1), stale(2), layer};
+  DistributedOptimizer optimizer{workers[1], torch::optim::SGDOptions(0.1), bounded_staleness(2), layer};
   Layer oracle(3);
   torch::optim::SGD sgd(oracle.parameters(), torch::optim::SGDOptions(0.1));
   Pass first{workers[1]}, second{workers[1]}, third{workers[1]};
@@ -183,7 +184,7 @@ struct StageWorker {
   }
   std::deque<Pass> passes;
   rref::RRef<Layer> layer;
-  std::unique_ptr<DistOptimizer> optimizer;
+  std::unique_ptr<DistributedOptimizer> optimizer;
   using Service = rpc::Service<"test.stage_worker", rpc::Method<"forward", &StageWorker::forward>,
                                rpc::Method<"step", &StageWorker::step>>;
 };
@@ -191,8 +192,8 @@ struct StageWorker {
 TEST_F(NamedTrainers, may_be_another_agent_than_the_passes_origin) {
   auto worker = std::make_shared<StageWorker>();
   worker->layer = layer_of(2);
-  worker->optimizer =
-      std::make_unique<DistOptimizer>(workers[2], torch::optim::SGDOptions(0.1), synchronous, worker->layer);
+  worker->optimizer = std::make_unique<DistributedOptimizer>(workers[2], torch::optim::SGDOptions(0.1),
+                                                             synchronous, worker->layer);
   workers[2].serve(worker);
   Layer oracle(3);
   torch::optim::SGD sgd(oracle.parameters(), torch::optim::SGDOptions(0.1));

@@ -77,7 +77,7 @@ class OwnerSnapshots : public testing::Test {
   }
   void train(std::size_t worker, int from, int to, double rate = 0) {
     const auto layers = layers_of(worker);
-    DistOptimizer optimizer{workers[2], adam(), synchronous, layers[0], layers[1]};
+    DistributedOptimizer optimizer{workers[2], adam(), synchronous, layers[0], layers[1]};
     if (rate > 0) got(optimizer.set_learning_rate(rate));
     for (int step = from; step < to; ++step) {
       Pass pass{workers[2]};
@@ -136,7 +136,7 @@ TEST_F(OwnerSnapshots, AnOwnerGoesBackToAnEarlierVersion) {
 
 TEST_F(OwnerSnapshots, AHandleThatIsAttachedGoesOn) {
   const auto layers = layers_of(0);
-  DistOptimizer optimizer{workers[2], adam(), stale(2), layers[0], layers[1]};
+  DistributedOptimizer optimizer{workers[2], adam(), bounded_staleness(2), layers[0], layers[1]};
   const auto step = [&](int number) {
     Pass pass{workers[2]};
     got(pass.backward(forward(pass, layers, number)));
@@ -180,14 +180,15 @@ TEST_F(OwnerSnapshots, ARestoreUnderAnOpenPassIsRefused) {
   const OwnerSnapshot snapshot = taken(0);
   const auto layers = layers_of(0);
   {
-    DistOptimizer optimizer{workers[2], adam(), stale(1), layers[0], layers[1]};
+    DistributedOptimizer optimizer{workers[2], adam(), bounded_staleness(1), layers[0], layers[1]};
     Pass pass{workers[2]};
     const auto loss = forward(pass, layers, 2);
     EXPECT_EQ(kind_of([&] { restore(0, snapshot); }, "passes over the parameters are open"),
               ErrorKind::failed_precondition);
     got(pass.backward(loss));
     EXPECT_TRUE(got(optimizer.step(pass)).applied);
-    DistOptimizer other{workers[2], torch::optim::SGDOptions(0.1), stale(1), layers_of(1)[0]};
+    DistributedOptimizer other{workers[2], torch::optim::SGDOptions(0.1), bounded_staleness(1),
+                               layers_of(1)[0]};
     got(other.attached());
     EXPECT_EQ(kind_of([&] { restore(1, snapshot); }, "attached trainers step with SGD"),
               ErrorKind::invalid_argument);
@@ -222,7 +223,7 @@ TEST_F(OwnerSnapshots, AModuleWithoutAnOptimizerHasItsValuesAlone) {
 TEST(ParameterHostRestore, APassThatAsksMeanwhileWaits) {
   const at::Tensor weight = at::zeros({2}, at::kDouble).requires_grad_();
   ParameterHost host({{"weight", weight}});
-  host.register_trainer("t", torch::optim::SGDOptions(1), stale(1));
+  host.register_trainer("t", torch::optim::SGDOptions(1), bounded_staleness(1));
   HostState state = host.snapshot([] {});
   state.version = 7;
   const PassKey pass{1, 1};
@@ -234,7 +235,8 @@ TEST(ParameterHostRestore, APassThatAsksMeanwhileWaits) {
     host.admit("t", {1, 2}, [&](const std::exception_ptr& error) { refused = error; }, 0);
     EXPECT_EQ(kind_of([&] { std::rethrow_exception(refused); }, "restore is in flight"),
               ErrorKind::failed_precondition);
-    EXPECT_EQ(kind_of([&] { host.register_trainer("u", torch::optim::SGDOptions(1), stale(1)); }, "restore"),
+    EXPECT_EQ(kind_of([&] { host.register_trainer("u", torch::optim::SGDOptions(1), bounded_staleness(1)); },
+                      "restore"),
               ErrorKind::failed_precondition);
     EXPECT_EQ(kind_of([&] { host.restore(state, [] {}); }, "another restore"),
               ErrorKind::failed_precondition);
@@ -263,7 +265,7 @@ TEST(ParameterHostRestore, APassThatAsksMeanwhileWaits) {
 TEST(ParameterHostRestore, IsOneMomentForAnotherThreadThatSteps) {
   const at::Tensor weight = at::zeros({1}, at::kDouble).requires_grad_();
   ParameterHost host({{"weight", weight}});
-  host.register_trainer("t", torch::optim::SGDOptions(1), stale(0));
+  host.register_trainer("t", torch::optim::SGDOptions(1), bounded_staleness(0));
   HostState state = host.snapshot([] {});
   state.version = 3;
   std::thread stepping([&] {

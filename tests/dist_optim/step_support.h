@@ -1,8 +1,8 @@
-// Agents of one process with small modules on them, for tests of DistOptimizer. Values are computed, not
-// drawn: no random generator to share.
+// Agents of one process with small modules on them, for tests of DistributedOptimizer. Values are computed,
+// not drawn: no random generator to share.
 #pragma once
 
-#include <weft/dist_optim/dist_optimizer.h>
+#include <weft/dist_optim/distributed_optimizer.h>
 #include <weft/rpc/rpc.h>
 #include <weft/rpc/testing/wait.h>
 

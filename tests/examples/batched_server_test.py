@@ -28,7 +28,7 @@ class BatchedServer(unittest.TestCase):
         self.assertLessEqual(largest, 64)
 
     def test_a_request_that_is_a_batch_has_a_forward_of_its_own(self):
-        requests, forwards, largest = self.served("--most-rows", 1)
+        requests, forwards, largest = self.served("--max-rows", 1)
         self.assertEqual(forwards, requests)
         self.assertEqual(largest, 4)
 

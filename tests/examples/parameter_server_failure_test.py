@@ -7,7 +7,7 @@ import unittest
 
 from processes import Program, main, run, wait_until_gone
 
-SECONDS = 25  # less than the heartbeat's patience, 30 s: silence is not what ends the run. Usually a fraction of one
+SECONDS = 25  # less than the heartbeat's timeout, 30 s: silence is not what ends the run. Usually a fraction of one
 
 
 class Failure(unittest.TestCase):

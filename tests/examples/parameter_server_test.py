@@ -41,7 +41,7 @@ class ParameterServer(unittest.TestCase):
         self.short_run("--mode-step", "synchronous")
 
     def test_autograd_free(self):
-        self.short_run("--mode-step", "free")
+        self.short_run("--mode-step", "hogwild")
 
     def test_pull_push(self):
         self.short_run("--mode", "pull-push")

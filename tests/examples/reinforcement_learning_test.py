@@ -11,7 +11,7 @@ ROUNDS = 40
 
 class ReinforcementLearning(unittest.TestCase):
     def rewards(self, *more):
-        status, lines = run(PROGRAM, "--observers", 3, "--most-steps", 120, *more)
+        status, lines = run(PROGRAM, "--observers", 3, "--max-steps", 120, *more)
         self.assertEqual(status, 0, lines)
         return [float(m[1]) for line in lines if (m := re.fullmatch(r"round=\d+ reward=([\d.]+)", line))]
 

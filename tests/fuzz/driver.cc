@@ -29,7 +29,7 @@ namespace {
 
 using Bytes = std::vector<std::uint8_t>;
 
-constexpr std::size_t most_bytes = 8192;
+constexpr std::size_t max_bytes = 8192;
 
 std::string crash_file;
 Bytes running;
@@ -103,7 +103,7 @@ Bytes mutate(Bytes bytes, const Bytes& other, std::mt19937_64& random) {
       }
     }
   }
-  if (bytes.size() > most_bytes) bytes.resize(most_bytes);
+  if (bytes.size() > max_bytes) bytes.resize(max_bytes);
   return bytes;
 }
 

@@ -69,9 +69,9 @@ class Peer : public std::enable_shared_from_this<Peer> {
 };
 
 // An agent with methods of every kind, and a process beside it that says what the input holds.
-class Meeting {
+class Handshake {
  public:
-  explicit Meeting(const FrameInput& input)
+  explicit Handshake(const FrameInput& input)
       : input_(input),
         node_(world_.start("node")),
         agent_(
@@ -115,7 +115,7 @@ class Meeting {
       talk(std::move(stream));
     };
     world_.network().listen("peer", door);
-    const rpc::Peer peer = agent_.connect("sim://peer").with({.deadline = 10min});
+    const rpc::Peer peer = agent_.connect("sim://peer").with({.timeout = 10min});
     watch(peer.call<&Probe::echo>("text"));
     watch(peer.call<&Probe::take>(rpc::probe::everything(), rpc::probe::filled(2000)));
     watch(peer.call<&Probe::blobs>(std::vector<rpc::Buffer>{rpc::probe::filled(10)}));
@@ -172,6 +172,6 @@ Corpus seeds() {
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   const weft::fuzz::FrameInput input(data, size);
-  weft::fuzz::Meeting(input).run();
+  weft::fuzz::Handshake(input).run();
   return 0;
 }

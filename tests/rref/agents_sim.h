@@ -20,7 +20,7 @@ using weft::test::SimRandom;
 using weft::test::SimWorld;
 using weft::test::Troubles;
 
-// Objects that are alive, by the life of the process that they live in.
+// Objects that are alive, by the incarnation of the process that they live in.
 struct Ledger {
   explicit Ledger(SimWorld& w) : world(w) {}
   SimWorld& world;
@@ -31,10 +31,12 @@ struct Ledger {
 class Thing {
  public:
   explicit Thing(std::int64_t number)
-      : number_(number), ledger_(Ledger::current), life_(ledger_->world.running()->process()->life()) {
-    ++ledger_->alive[life_];
+      : number_(number),
+        ledger_(Ledger::current),
+        incarnation_(ledger_->world.running()->process()->incarnation()) {
+    ++ledger_->alive[incarnation_];
   }
-  ~Thing() { --ledger_->alive[life_]; }
+  ~Thing() { --ledger_->alive[incarnation_]; }
   Thing(const Thing&) = delete;
   Thing& operator=(const Thing&) = delete;
   std::int64_t number() const { return number_; }
@@ -44,7 +46,7 @@ class Thing {
  private:
   const std::int64_t number_;
   const std::shared_ptr<Ledger> ledger_;
-  const std::uint64_t life_;
+  const std::uint64_t incarnation_;
 };
 
 struct Held {
@@ -308,10 +310,10 @@ class Simulation {
   }
 
   void nothing_is_left(const Program& program) {
-    const auto context = Context::of(*program.agent().core());
+    const auto context = RRefLayer::of(*program.agent().core());
     const rpc::AgentCounts counts = program.agent().counts();
     job_.expect_none(program, "objects alive",
-                     static_cast<std::uint64_t>(ledger_->alive[program.process().life()]));
+                     static_cast<std::uint64_t>(ledger_->alive[program.process().incarnation()]));
     for (const auto& object : context->live_objects()) {
       std::string holders = std::to_string(object.holds) + " holds";
       for (const auto& [fork, user] : object.forks)

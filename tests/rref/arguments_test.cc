@@ -188,7 +188,7 @@ TEST_F(ArgumentsTest, AFetchHasItsCallsDeadline) {
   const auto value = remote<&Keeper::sum>(peer("anna", "owner"), 1, 2);
   const auto bert = peer("anna", "bert");
   got(bert.call<&Keeper::sum>(value, 1));
-  got(bert.with(rpc::CallOptions{.deadline = std::chrono::minutes{5}}).call<&Keeper::sum>(value, 1));
+  got(bert.with(rpc::CallOptions{.timeout = std::chrono::minutes{5}}).call<&Keeper::sum>(value, 1));
   const auto fetches = observers["owner"]->seen("weft.rref.fetch");
   ASSERT_EQ(fetches.size(), 2U);
   EXPECT_FALSE(fetches[0].deadline);
@@ -199,8 +199,7 @@ TEST_F(ArgumentsTest, ACallInTheNameOfAnotherHasItsDeadline) {
   const auto box = create<Box>(peer("anna", "owner"), 1);
   const auto bert = peer("anna", "bert");
   EXPECT_EQ(got(bert.call<SumThrough>(box, 1)), 2);
-  EXPECT_EQ(got(bert.with(rpc::CallOptions{.deadline = std::chrono::minutes{5}}).call<SumThrough>(box, 1)),
-            3);
+  EXPECT_EQ(got(bert.with(rpc::CallOptions{.timeout = std::chrono::minutes{5}}).call<SumThrough>(box, 1)), 3);
   const auto calls = observers["owner"]->seen("box.add");
   ASSERT_EQ(calls.size(), 2U);
   EXPECT_FALSE(calls[0].deadline);

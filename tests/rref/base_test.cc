@@ -101,7 +101,7 @@ TEST_F(BaseTest, TheOwnerSeesTheObjectAsItsBase) {
 
 TEST_F(BaseTest, OptionsGoAlong) {
   const auto square = create<Square>(peer("user", "owner"), 3.0);
-  const RRef<Shape> hurried = square.with(rpc::CallOptions{.deadline = std::chrono::nanoseconds{1}});
+  const RRef<Shape> hurried = square.with(rpc::CallOptions{.timeout = std::chrono::nanoseconds{1}});
   EXPECT_EQ(kind_of([&] { got(hurried.call<&Shape::area>()); }), ErrorKind::deadline_exceeded);
 }
 

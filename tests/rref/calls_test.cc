@@ -165,7 +165,7 @@ class CallsTest : public RRefTest {
     EXPECT_TRUE(kind == ErrorKind::deadline_exceeded || kind == ErrorKind::failed_precondition)
         << (kind ? to_string(*kind) : "no error");
   }
-  static rpc::CallOptions hurried() { return {.deadline = std::chrono::milliseconds{20}}; }
+  static rpc::CallOptions hurried() { return {.timeout = std::chrono::milliseconds{20}}; }
   RRef<Box> box;
 };
 
@@ -295,11 +295,11 @@ TEST_F(CallsTest, HandlesAccumulateOptions) {
   got(slow.ready());
   EXPECT_EQ(kind_of([&] { got(slow.with(hurried()).with({.idempotent = true}).call<&Slow::get_slowly>()); }),
             ErrorKind::deadline_exceeded);
-  agent("anna").set_deadline(std::chrono::milliseconds{20});
+  agent("anna").set_call_timeout(std::chrono::milliseconds{20});
   EXPECT_EQ(kind_of([&] { got(slow.with({.idempotent = true}).call<&Slow::get_slowly>()); }),
             ErrorKind::deadline_exceeded)
       << "the agent's, where the handle has none";
-  auto patient = slow.with({.deadline = rpc::no_deadline}).with({.idempotent = true}).call<&Slow::get>();
+  auto patient = slow.with({.timeout = rpc::no_timeout}).with({.idempotent = true}).call<&Slow::get>();
   gate->set();
   EXPECT_EQ(got(std::move(patient)), 3);
 }
@@ -307,9 +307,9 @@ TEST_F(CallsTest, HandlesAccumulateOptions) {
 TEST_F(CallsTest, CallsThroughAnRRefCarryItsMetadata) {
   const auto slow = create<Slow>(peer("anna", "owner"), 3);
   const auto both = slow.with_metadata({{"tenant", "a"}}).with(hurried()).with_metadata({{"user", "u"}});
-  EXPECT_EQ(got(both.with({.deadline = rpc::no_deadline}).call<&Slow::tenant>()), "a/u");
+  EXPECT_EQ(got(both.with({.timeout = rpc::no_timeout}).call<&Slow::tenant>()), "a/u");
   EXPECT_EQ(got(slow.call<&Slow::tenant>()), "-/-");
-  const auto kept = both.with({.deadline = rpc::no_deadline}).remote<&Slow::tenant>();
+  const auto kept = both.with({.timeout = rpc::no_timeout}).remote<&Slow::tenant>();
   EXPECT_EQ(got(kept.to_here()), "a/u");
 }
 

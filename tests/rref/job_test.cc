@@ -55,7 +55,7 @@ TEST(RRefJob, WhoLeavesHasSaidWhatItLetGoOf) {
   may_end.set();
   got(std::move(left));
   EXPECT_EQ(owner->serve_until_shutdown(), 0);
-  EXPECT_TRUE(Context::of(*owner->core())->live_objects().empty());
+  EXPECT_TRUE(RRefLayer::of(*owner->core())->live_objects().empty());
   user = nullptr;
   owner = nullptr;
   for (const auto& line : owners_log) EXPECT_EQ(line.find("leak"), std::string::npos) << line;
@@ -74,7 +74,7 @@ TEST(RRefJob, WhoLeavesReleasesWhatItStillHolds) {
   EXPECT_EQ(got(box.call<&Box::get>()), 1);
   got(user->leave());
   EXPECT_EQ(owner->serve_until_shutdown(), 0);
-  EXPECT_TRUE(Context::of(*owner->core())->live_objects().empty());
+  EXPECT_TRUE(RRefLayer::of(*owner->core())->live_objects().empty());
   EXPECT_EQ(kind_of([&] { got(copy.call<&Box::get>()); }), rpc::ErrorKind::shut_down);
   owner = nullptr;
   for (const auto& line : owners_log) EXPECT_EQ(line.find("leak"), std::string::npos) << line;
@@ -93,7 +93,7 @@ TEST(RRefJob, AHolderThatOnlyServesReleasesBeforeTheOwnerEnds) {
     EXPECT_EQ(got(box.call<&Box::get>()), 1);
     std::thread serves([&] {
       EXPECT_EQ(owner->serve_until_shutdown(test::too_long), 0);
-      EXPECT_TRUE(Context::of(*owner->core())->live_objects().empty());
+      EXPECT_TRUE(RRefLayer::of(*owner->core())->live_objects().empty());
       owner = nullptr;
     });
     EXPECT_EQ(holder->serve_until_shutdown(test::too_long), 0);

@@ -379,7 +379,7 @@ TEST_F(OwnerTableTest, DroppedAgentIsRefusedForGood) {
   out.clear();
   EXPECT_EQ(table.receive(kAnna, {own, fork(kAnna, 3), kOwner, kAnna, false}, out), Access::lease_lost);
   EXPECT_FALSE(all<Send<ChildSettled>>(out).at(0).message.by_owner) << "so that Anna asks, and learns of it";
-  // Another life of hers is another agent.
+  // Another incarnation of hers is another agent.
   EXPECT_TRUE(table.lend(own, {"anna", 2001}, out));
 }
 

@@ -312,7 +312,7 @@ class World : public Ledger {
     note(node, "receives " + to_string(handover.fork) + " of object " + to_string(handover.rref));
     if (handover.owner != node.id) {
       Fault fault{};
-      // A repeated frame may bring a fork again after its end. It then has a second life,
+      // A repeated frame may bring a fork again after its end. It then has a second incarnation,
       // which the owner refuses.
       const bool again = !node.user.find(handover.fork) && node.confirmed.erase(handover.fork) > 0;
       if (again && made_.contains(handover.fork)) made_.at(handover.fork).fenced = true;

@@ -77,8 +77,8 @@ struct SlowBox : Counted {
   static inline std::shared_ptr<test::Event> gate, waiting;
 };
 
-const rpc::CallOptions hurried{.deadline = std::chrono::milliseconds{20}},
-    longer{.deadline = std::chrono::milliseconds{1100}};
+const rpc::CallOptions hurried{.timeout = std::chrono::milliseconds{20}},
+    longer{.timeout = std::chrono::milliseconds{1100}};
 
 class RRefResults : public RRefTest {
  protected:
@@ -170,7 +170,7 @@ TEST_F(RRefResults, OfASlowMethodAreFetchedLaterThanADeadline) {
   EXPECT_FALSE(patient.ready());
   SlowBox::waiting->set();
   EXPECT_EQ(got(std::move(patient)), 5) << "the value, though a fetch of it was given up";
-  EXPECT_EQ(got(result.with(rpc::CallOptions{.deadline = std::chrono::minutes{1}}).to_here()), 5);
+  EXPECT_EQ(got(result.with(rpc::CallOptions{.timeout = std::chrono::minutes{1}}).to_here()), 5);
 }
 
 TEST_F(RRefResults, OfASlowCreationAreFetchedLaterThanADeadlineOnOneselfToo) {
@@ -179,7 +179,7 @@ TEST_F(RRefResults, OfASlowCreationAreFetchedLaterThanADeadlineOnOneselfToo) {
     const auto slow = create<SlowBox>(peer("user", owner), 5);
     EXPECT_EQ(kind_of([&] { got(slow.with(hurried).ready()); }), ErrorKind::deadline_exceeded) << owner;
     const auto late =
-        create<SlowBox>(peer("user", owner).with(rpc::CallOptions{.deadline = std::chrono::seconds{1}}), 6);
+        create<SlowBox>(peer("user", owner).with(rpc::CallOptions{.timeout = std::chrono::seconds{1}}), 6);
     auto value = late.call<&SlowBox::get>();
     EXPECT_EQ(kind_of([&] { got(late.with(longer).ready()); }), ErrorKind::deadline_exceeded) << owner;
     SlowBox::gate->set();

@@ -19,7 +19,7 @@ rpc::AgentOptions options(const std::string& name) {
   return {.name = name,
           .listen = {"tcp://127.0.0.1:0"},
           .handler_threads = 2,
-          .heartbeat = {.patience = std::chrono::minutes{10}},
+          .heartbeat = {.timeout = std::chrono::minutes{10}},
           .log = [](const rpc::LogRecord&) {}};
 }
 
@@ -63,7 +63,7 @@ TEST(RRefProcess, AKilledUsersForksEnd) {
   EXPECT_EQ(Counted::alive, 1);
   user.kill();
   eventually("its object is gone", [&] { return Counted::alive == 0; });
-  EXPECT_TRUE(Context::of(*owner.core())->live_objects().empty());
+  EXPECT_TRUE(RRefLayer::of(*owner.core())->live_objects().empty());
   close(address_pipe[0]);
   close(address_pipe[1]);
 }

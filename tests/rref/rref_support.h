@@ -104,7 +104,7 @@ class RRefTest : public testing::Test {
   }
   rpc::Agent& agent(const std::string& name) { return (*cluster)[name]; }
   rpc::Peer peer(const std::string& from, const std::string& to) { return cluster->peer(from, to); }
-  std::shared_ptr<Context> context(const std::string& name) { return Context::of(*agent(name).core()); }
+  std::shared_ptr<RRefLayer> context(const std::string& name) { return RRefLayer::of(*agent(name).core()); }
   void end(const std::string& name) {
     keepers.erase(name);
     cluster->end(name);

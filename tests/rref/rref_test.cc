@@ -226,7 +226,7 @@ TEST_F(RRefUse, APeerCreatesOnlyWhatItAllows) {
 TEST_F(RRefUse, ADeadlineEndsACallThatWaits) {
   agent("owner").allow_create<SlowBox>();
   const auto slow = create<SlowBox>(*to_owner, 5);
-  const auto hurried = slow.with(rpc::CallOptions{.deadline = std::chrono::milliseconds{20}});
+  const auto hurried = slow.with(rpc::CallOptions{.timeout = std::chrono::milliseconds{20}});
   EXPECT_EQ(kind_of([&] { got(hurried.call<&SlowBox::get>()); }), ErrorKind::deadline_exceeded);
   SlowBox::gate->set();
   EXPECT_EQ(got(slow.call<&SlowBox::get>()), 5);
@@ -235,7 +235,7 @@ TEST_F(RRefUse, ADeadlineEndsACallThatWaits) {
 TEST_F(RRefUse, ACreationPastItsDeadlineIsNotLost) {
   agent("owner").allow_create<SlowBox>();
   // Long enough that the creation begins.
-  const auto hurried = to_owner->with(rpc::CallOptions{.deadline = std::chrono::seconds{1}});
+  const auto hurried = to_owner->with(rpc::CallOptions{.timeout = std::chrono::seconds{1}});
   const auto slow = create<SlowBox>(hurried, 5);
   auto value = slow.call<&SlowBox::get>();
   eventually("the owner was asked what became of it", [&] { return slow.is_confirmed(); });

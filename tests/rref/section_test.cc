@@ -13,8 +13,8 @@ using rpc::AgentId;
 
 const AgentId sender{"sender", 11}, receiver{"receiver", 22}, third{"third", 33};
 
-// What `by` reads of what is written for `receiver`, or for any life of it where `bound` is false; and how
-// many bytes the header has.
+// What `by` reads of what is written for `receiver`, or for any incarnation of it where `bound` is false; and
+// how many bytes the header has.
 struct Sent {
   RRefSection section;
   std::size_t bytes = 0;
@@ -58,7 +58,7 @@ TEST(RRefSection, ArrivesAsItWasSent) {
       }
 }
 
-// Where the message may reach another life of its receiver, that must not take itself for the owner.
+// Where the message may reach another incarnation of its receiver, that must not take itself for the owner.
 TEST(RRefSection, OfALifeIsNotTakenForOneOfAnother) {
   RRefSection section;
   section.target = handover(receiver, sender);

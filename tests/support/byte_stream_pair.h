@@ -71,9 +71,9 @@ class ManualLoop final : public rpc::Loop {
 };
 
 struct PairOptions {
-  std::size_t capacity = 256 << 10;    // of each direction
-  std::size_t most_a_call = SIZE_MAX;  // each read and write moves a random number of bytes up to this
-  unsigned would_block_one_in = 0;     // of so many calls one fails for nothing; 0: none
+  std::size_t capacity = 256 << 10;   // of each direction
+  std::size_t max_a_call = SIZE_MAX;  // each read and write moves a random number of bytes up to this
+  unsigned would_block_one_in = 0;    // of so many calls one fails for nothing; 0: none
   std::uint64_t seed = 1;
 };
 
@@ -198,7 +198,7 @@ class PairedStream final : public rpc::ByteStream {
   }
   bool hiccup() { return options_.would_block_one_in != 0 && random_() % options_.would_block_one_in == 0; }
   std::size_t some() {
-    return options_.most_a_call == SIZE_MAX ? SIZE_MAX : 1 + random_() % options_.most_a_call;
+    return options_.max_a_call == SIZE_MAX ? SIZE_MAX : 1 + random_() % options_.max_a_call;
   }
   void end_writing() {
     std::lock_guard lock(out_->mutex);

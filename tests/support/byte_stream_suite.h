@@ -103,9 +103,9 @@ class ByteStreamTest : public testing::Test {
     });
     return total;
   }
-  void through(int from, std::uint64_t total, std::size_t most_written, std::size_t most_read) {
-    PatternSender sender(stream(from), total, most_written, 1);
-    PatternReceiver receiver(stream(1 - from), most_read, 1);
+  void through(int from, std::uint64_t total, std::size_t max_written, std::size_t max_read) {
+    PatternSender sender(stream(from), total, max_written, 1);
+    PatternReceiver receiver(stream(1 - from), max_read, 1);
     loop(1 - from).post([&] { receiver.run(); });
     loop(from).post([&] { sender.run(); });
     receiver.done.wait();

@@ -296,7 +296,7 @@ class FakeNccl {
   std::condition_variable_any changed_;
   std::map<int, Faults> faults_;
   std::vector<std::unique_ptr<Comm>> comms_;  // for ever, so that use after the end is seen
-  std::map<std::string, std::shared_ptr<FakeClique>> meeting_;
+  std::map<std::string, std::shared_ptr<FakeClique>> forming_;
   std::map<std::string, std::pair<FakeClique*, std::map<int, Comm**>>>
       growing_;  // by id: by whom, and who joins
   std::map<std::thread::id, Group> groups_;

@@ -20,12 +20,12 @@ inline std::shared_ptr<const FakeNccl::Api> FakeNccl::api() {
     std::lock_guard lock(mutex_);
     if (config->blocking != 0) note("a blocking communicator");
     if (faults_[rank].init != Result::success) return faults_[rank].init;
-    auto& clique = meeting_[id.bytes.data()];
+    auto& clique = forming_[id.bytes.data()];
     if (clique == nullptr) clique = clique_of(static_cast<std::size_t>(ranks));
     *made = add(clique, rank, rank);
     if (clique->complete()) {
       for (Comm* comm : clique->members) comm->settling = faults_[comm->origin].init_hangs;
-      meeting_.erase(id.bytes.data());
+      forming_.erase(id.bytes.data());
     }
     return Result::in_progress;
   };

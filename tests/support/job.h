@@ -109,7 +109,8 @@ class Job {
     if (rank == 0 && store_->with_host) {
       options.listen = {store_->url};
     } else if (store_->network != nullptr) {
-      options.listen = {"inproc://" + name + "#" + std::to_string(++addresses_)};  // each life has its own
+      options.listen = {"inproc://" + name + "#" +
+                        std::to_string(++addresses_)};  // each incarnation has its own
     } else {
       options.listen = {"tcp://127.0.0.1:0"};
     }

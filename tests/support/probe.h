@@ -83,7 +83,7 @@ class Running {
 
 // --- What is served ---
 
-enum class Colour : std::uint8_t { red, green };
+enum class Color : std::uint8_t { red, green };
 struct Small {
   std::string name;
   std::optional<double> weight;
@@ -94,7 +94,7 @@ struct Everything {
   std::int8_t tiny = 0;
   std::uint64_t count = 0;
   float ratio = 0;
-  Colour colour = Colour::red;
+  Color color = Color::red;
   std::string text;
   std::vector<std::byte> bytes;
   std::vector<double> reals;
@@ -108,7 +108,7 @@ struct Everything {
   std::tuple<std::int64_t, std::string, Unit> triple;
   std::variant<std::string, Small, std::vector<std::string>> choice;
 };
-WEFT_CODEC(Everything, flag, tiny, count, ratio, colour, text, bytes, reals, floats, ints, uints, three,
+WEFT_CODEC(Everything, flag, tiny, count, ratio, color, text, bytes, reals, floats, ints, uints, three,
            shelves, marks, twice, triple, choice)
 struct ValueTree {  // as deep as whoever sends it likes
   std::int64_t number = 0;
@@ -118,7 +118,7 @@ WEFT_CODEC(ValueTree, number, below)
 using Foreign = CapnpMessage<schema::Hello>;  // any Cap'n Proto struct
 
 inline Everything everything() {
-  Everything all{true,     -7,     1ULL << 63, 0.5F,      Colour::green, "text", Bytes(40, std::byte{1}),
+  Everything all{true,     -7,     1ULL << 63, 0.5F,      Color::green, "text", Bytes(40, std::byte{1}),
                  {1, 2.5}, {1, 2}, {-1, 1},    {1, 2, 3}, {-1, 0, 1}};
   all.shelves["upper"] = {{"cup", 0.2}, {"plate", std::nullopt}};
   all.shelves["lower"] = {};

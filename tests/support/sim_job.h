@@ -41,7 +41,7 @@ struct SimFate {
 
   static SimFate noticed(bool silent) { return {.silent = silent, .beats = silent}; }
   rpc::Heartbeat heartbeat() const {
-    return {.interval = std::chrono::seconds(beats ? 5 : 0), .patience = std::chrono::seconds(20)};
+    return {.interval = std::chrono::seconds(beats ? 5 : 0), .timeout = std::chrono::seconds(20)};
   }
 };
 
@@ -56,7 +56,9 @@ class SimJob {
   }
 
   const std::vector<std::string>& names() const { return names_; }
-  const std::map<std::string, Program*>& programs() const { return programs_; }  // the present life of each
+  const std::map<std::string, Program*>& programs() const {
+    return programs_;
+  }  // the present incarnation of each
   std::vector<Program*> running() const {
     std::vector<Program*> running;
     for (const auto& [name, program] : programs_)

@@ -32,7 +32,7 @@ template <class Backend>
 class StoreSuite : public testing::Test {
  protected:
   // A test that would hang fails instead.
-  static constexpr rpc::CallOptions bounded{.deadline = std::chrono::seconds{40}};
+  static constexpr rpc::CallOptions bounded{.timeout = std::chrono::seconds{40}};
   // Of leases that end: longer than a busy machine may keep a test or a keeper from its work. Etcd grants
   // none that is shorter.
   static constexpr std::chrono::seconds ttl{2};
@@ -312,12 +312,12 @@ TYPED_TEST_P(StoreSuite, AWaitEndsAtItsDeadline) {
   using std::chrono::milliseconds;
   const std::uint64_t version = this->mine().list("").get().version;
   const auto begun = rpc::Clock::now();
-  EXPECT_EQ(this->kind_of(this->mine().get("never", {.deadline = milliseconds{30}})),
+  EXPECT_EQ(this->kind_of(this->mine().get("never", {.timeout = milliseconds{30}})),
             rpc::ErrorKind::deadline_exceeded);
   EXPECT_GE(rpc::Clock::now() - begun, milliseconds{30});
-  EXPECT_EQ(this->kind_of(this->mine().wait({"never"}, {.deadline = milliseconds{1}})),
+  EXPECT_EQ(this->kind_of(this->mine().wait({"never"}, {.timeout = milliseconds{1}})),
             rpc::ErrorKind::deadline_exceeded);
-  EXPECT_EQ(this->kind_of(this->mine().watch("never", version, {.deadline = milliseconds{1}})),
+  EXPECT_EQ(this->kind_of(this->mine().watch("never", version, {.timeout = milliseconds{1}})),
             rpc::ErrorKind::deadline_exceeded);
 }
 

@@ -62,7 +62,7 @@ Client::Client(const std::string& address, std::chrono::nanoseconds timeout,
 rpc::Peer Client::timed(const rpc::Peer& peer) const {
   if (timeout_.count() == 0) return peer;
   const auto left = timeout_ - (rpc::Clock::now() - began_);
-  return peer.with({.deadline = std::max<std::chrono::nanoseconds>(left, std::chrono::nanoseconds{1})});
+  return peer.with({.timeout = std::max<std::chrono::nanoseconds>(left, std::chrono::nanoseconds{1})});
 }
 
 }  // namespace weft::tool

@@ -16,8 +16,8 @@ using rpc::ErrorKind;
 using rpc::ValueKind;
 using Sizes = std::vector<std::int64_t>;
 
-constexpr std::size_t most_dimensions = 64;
-constexpr std::size_t most_nested = 8;  // dimensions that are printed as lists within lists
+constexpr std::size_t max_dimensions = 64;
+constexpr std::size_t max_nested = 8;  // dimensions that are printed as lists within lists
 
 [[noreturn]] void refuse(const std::string& what) { throw Error(ErrorKind::invalid_argument, what); }
 
@@ -63,7 +63,7 @@ void measure(const GivenJson& data, std::size_t level, Sizes& shape) {
 Sizes shape_of(const GivenJson& data) {
   Sizes shape;
   for (const GivenJson* inner = &data; inner->is_array(); inner = &inner->front()) {
-    if (shape.size() == most_dimensions) refuse("a tensor of more than 64 dimensions");
+    if (shape.size() == max_dimensions) refuse("a tensor of more than 64 dimensions");
     shape.push_back(static_cast<std::int64_t>(inner->size()));
     if (inner->empty()) break;
   }
@@ -89,7 +89,7 @@ const Dtype& dtype_of(const GivenJson& data) {
 
 Sizes sizes_from(const GivenJson& json, const char* what) {
   if (!json.is_array()) refuse(std::string("expected a list of integers as ") + what);
-  if (json.size() > most_dimensions) refuse("a tensor of more than 64 dimensions");
+  if (json.size() > max_dimensions) refuse("a tensor of more than 64 dimensions");
   Sizes sizes;
   for (const GivenJson& size : json)
     sizes.push_back(integer_of(size, 0, std::numeric_limits<std::int64_t>::max(), what));
@@ -267,7 +267,7 @@ std::optional<PrintedJson> tensor_to_json(const rpc::ValueReader& value, std::si
       !value.find_field("shape", 1, shape_field) || dtype_field.kind() != ValueKind::text)
     return std::nullopt;
   const Dtype* dtype = Dtype::find(dtype_field.get_text());
-  const auto shape = read_sizes(shape_field, most_dimensions);
+  const auto shape = read_sizes(shape_field, max_dimensions);
   if (dtype == nullptr || !shape || !count(*shape, dtype->bytes())) return std::nullopt;
   PrintedJson json = PrintedJson::object();
   add_field(json, "dtype", dtype->name());
@@ -307,7 +307,7 @@ std::optional<PrintedJson> tensor_to_json(const rpc::ValueReader& value, std::si
 
   spend(budget, bytes.size());
   const std::byte* at = bytes.data();
-  if (*elements <= most && *elements > 0 && stored.size() <= most_nested) {
+  if (*elements <= most && *elements > 0 && stored.size() <= max_nested) {
     add_field(json, "data", nested(*dtype, at, stored, 0));
     return json;
   }

@@ -10,8 +10,8 @@ namespace {
 using rpc::Error;
 using rpc::ErrorKind;
 
-constexpr int most_json_levels = 200;
-constexpr std::size_t most_shown = 60;  // bytes of an excerpt
+constexpr int max_json_levels = 200;
+constexpr std::size_t max_shown = 60;  // bytes of an excerpt
 
 // DEL and the C1 controls, which steer terminals and which JSON does not ask to be escaped. All of them stand
 // within strings.
@@ -128,7 +128,7 @@ std::string one_line(const Json& json) {
 GivenJson parse_json(std::string_view text) {
   std::vector<std::set<std::string>> keys;  // of the objects around this place
   const auto watch = [&](int depth, GivenJson::parse_event_t event, GivenJson& value) {
-    if (depth > most_json_levels) throw Error(ErrorKind::invalid_argument, "the JSON is nested too deeply");
+    if (depth > max_json_levels) throw Error(ErrorKind::invalid_argument, "the JSON is nested too deeply");
     if (event == GivenJson::parse_event_t::object_start) keys.emplace_back();
     if (event == GivenJson::parse_event_t::object_end) keys.pop_back();
     if (event == GivenJson::parse_event_t::key && !keys.back().insert(value.get<std::string>()).second)
@@ -158,15 +158,15 @@ std::string on_one_line(const PrintedJson& json) { return one_line(json); }
 std::string on_one_line(const GivenJson& json) { return one_line(json); }
 
 std::string excerpt(std::string text) {
-  if (text.size() <= most_shown) return text;
-  std::size_t end = most_shown;
+  if (text.size() <= max_shown) return text;
+  std::size_t end = max_shown;
   while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xc0) == 0x80) --end;  // a whole character
   return text.substr(0, end) + "…";
 }
 
 std::string excerpt(const GivenJson& json) {
   std::string out;
-  append_line(out, json, most_shown + 1);  // what is beyond is never made
+  append_line(out, json, max_shown + 1);  // what is beyond is never made
   return excerpt(std::move(out));
 }
 

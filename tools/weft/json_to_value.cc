@@ -20,9 +20,9 @@ using rpc::ErrorKind;
 using rpc::Type;
 using rpc::TypeKind;
 
-constexpr std::size_t most_value_levels = 100;  // of values within values; a message holds fewer
+constexpr std::size_t max_value_levels = 100;  // of values within values; a message holds fewer
 // What is looked at to find out which alternatives are meant: values, and among them those that did not fit.
-constexpr std::size_t most_guesses = 20'000'000, most_wrong_guesses = 4000;
+constexpr std::size_t max_guesses = 20'000'000, max_wrong_guesses = 4000;
 
 constexpr std::string_view too_much =
     "too much to guess which alternatives are meant: state them as {\"index\": …, \"value\": …}";
@@ -67,7 +67,7 @@ auto at(const Place& place, F&& f) {
 class Converter {
  public:
   PlainValue convert(const Type& type, const GivenJson& json, const Place& place, std::size_t level) {
-    if (level > most_value_levels) fail(place, "nested too deeply");
+    if (level > max_value_levels) fail(place, "nested too deeply");
     if (guessing_ != 0) ++guesses_;
     if (guessed_enough()) fail(place, std::string(too_much));
     switch (type.kind) {
@@ -292,7 +292,7 @@ class Converter {
 
   // --- Which alternative ---
 
-  bool guessed_enough() const { return guesses_ > most_guesses || wrong_guesses_ > most_wrong_guesses; }
+  bool guessed_enough() const { return guesses_ > max_guesses || wrong_guesses_ > max_wrong_guesses; }
   // A first look: what is false here does not fit.
   static bool may_fit(const Type& type, const GivenJson& json) {
     switch (type.kind) {

@@ -21,7 +21,7 @@ using Json = nlohmann::ordered_json;  // fields stay in their order: people read
 
 constexpr auto format_name = "weft.flight";
 constexpr int format_version = 1;
-constexpr std::uint64_t most_begun = std::uint64_t{1} << 63;
+constexpr std::uint64_t max_begun = std::uint64_t{1} << 63;
 constexpr std::int64_t latest_time = std::int64_t{1} << 62;  // that differences of times do not overflow
 constexpr std::size_t longest_name = 100;                    // of a group, in its file's
 
@@ -215,8 +215,8 @@ FlightDump flight_dump_of(std::string_view source) {
   dump.pid = integer<std::int64_t>(field(json, "pid"), "pid", 0, latest_time);
   dump.error = text(json, "error");
   dump.records.taken = time(json, "taken");
-  dump.records.begun = count(json, "begun", most_begun);
-  dump.records.begun_values = count(json, "begun_values", most_begun);
+  dump.records.begun = count(json, "begun", max_begun);
+  dump.records.begun_values = count(json, "begun_values", max_begun);
   dump.records.dropped = count(json, "dropped");
   for (const Json& entry : list(json, "entries"))
     dump.records.entries.push_back(entry_of(entry, ranks, dump.records));

@@ -14,25 +14,25 @@ FlightGroup group_of(const std::vector<const FlightDump*>& dumps) {
   group.label = dumps.front()->group;
   group.members = dumps.front()->members;
   group.dumps.resize(group.members.size());
-  group.meetings.resize(group.members.size());
+  group.by_ordinal.resize(group.members.size());
   group.open.resize(group.members.size());
   for (const FlightDump* dump : dumps) {
     const FlightDump*& place = group.dumps[static_cast<std::size_t>(dump->rank)];
     if (place == nullptr || place->records.taken < dump->records.taken) place = dump;
   }
-  std::map<FlightMeeting, const std::string*> meant;
+  std::map<FlightOrdinal, const std::string*> meant;
   for (std::size_t rank = 0; rank < group.dumps.size(); ++rank) {
     if (group.dumps[rank] == nullptr) continue;
     for (const FlightEntry& entry : group.dumps[rank]->records.entries) {
       if (entry.is_message()) continue;
-      group.meetings[rank][meeting_of(entry)] = &entry;
-      const auto [first, is_first] = meant.emplace(meeting_of(entry), &entry.text);
-      if (!is_first && *first->second != entry.text) group.mismatches.insert(meeting_of(entry));
+      group.by_ordinal[rank][ordinal_of(entry)] = &entry;
+      const auto [first, is_first] = meant.emplace(ordinal_of(entry), &entry.text);
+      if (!is_first && *first->second != entry.text) group.mismatches.insert(ordinal_of(entry));
     }
   }
   for (std::size_t rank = 0; rank < group.dumps.size(); ++rank) {
-    for (const auto& [meeting, entry] : group.meetings[rank])
-      if (entry->is_open() && !group.mismatches.contains(meeting)) group.open[rank].push_back(entry);
+    for (const auto& [ordinal, entry] : group.by_ordinal[rank])
+      if (entry->is_open() && !group.mismatches.contains(ordinal)) group.open[rank].push_back(entry);
     if (group.dumps[rank] == nullptr) continue;
     for (const FlightEntry& entry : group.dumps[rank]->records.entries)
       if (entry.is_message() && entry.is_open()) group.open[rank].push_back(&entry);
@@ -42,12 +42,12 @@ FlightGroup group_of(const std::vector<const FlightDump*>& dumps) {
 
 // How many that ranks came to can be compared, one shifted against the other by one; none where any
 // two of them differ.
-std::optional<std::size_t> shifted(const FlightGroup& group, int ahead, int behind, FlightMeeting meeting,
+std::optional<std::size_t> shifted(const FlightGroup& group, int ahead, int behind, FlightOrdinal ordinal,
                                    const SameFlight& same) {
-  const auto& first = group.meetings[static_cast<std::size_t>(ahead)];
-  const auto end = meeting < first_round ? first.lower_bound(first_round) : first.end();
+  const auto& first = group.by_ordinal[static_cast<std::size_t>(ahead)];
+  const auto end = ordinal < first_round ? first.lower_bound(first_round) : first.end();
   std::size_t compared = 0;
-  for (auto at = first.lower_bound(meeting); at != end; ++at) {
+  for (auto at = first.lower_bound(ordinal); at != end; ++at) {
     const FlightEntry* const other = group.entry(behind, at->first + 1);
     if (other == nullptr) continue;
     if (!same(*at->second, *other)) return std::nullopt;
@@ -58,16 +58,16 @@ std::optional<std::size_t> shifted(const FlightGroup& group, int ahead, int behi
 
 }  // namespace
 
-const FlightEntry* FlightGroup::entry(int rank, FlightMeeting meeting) const {
-  const auto& of_rank = meetings[static_cast<std::size_t>(rank)];
-  const auto found = of_rank.find(meeting);
+const FlightEntry* FlightGroup::entry(int rank, FlightOrdinal ordinal) const {
+  const auto& of_rank = by_ordinal[static_cast<std::size_t>(rank)];
+  const auto found = of_rank.find(ordinal);
   return found == of_rank.end() ? nullptr : found->second;
 }
 
-bool FlightGroup::has_begun(int rank, FlightMeeting meeting) const {
+bool FlightGroup::has_begun(int rank, FlightOrdinal ordinal) const {
   if (dump(rank) == nullptr) return false;
   const FlightRecords& records = dump(rank)->records;
-  return meeting < first_round ? meeting < records.begun : meeting - first_round < records.begun_values;
+  return ordinal < first_round ? ordinal < records.begun : ordinal - first_round < records.begun_values;
 }
 
 std::vector<int> FlightGroup::without_dump() const {
@@ -109,7 +109,7 @@ std::vector<FlightGroup> flight_groups(const std::vector<FlightDump>& dumps,
   for (const FlightDump& dump : dumps)
     found[{dump.group, dump.members, {dump.origin, dump.number}}].push_back(&dump);
 
-  // The last life of each name and members: rank 0's incarnation, and when one of it was dumped.
+  // The last incarnation of each name and members: rank 0's incarnation, and when one of it was dumped.
   std::map<std::pair<std::string, std::vector<std::string>>, std::pair<std::int64_t, std::uint64_t>> last;
   for (const FlightDump& dump : dumps) {
     auto& latest = last[{dump.group, dump.members}];
@@ -142,15 +142,15 @@ std::vector<FlightGroup> flight_groups(const std::vector<FlightDump>& dumps,
   return groups;
 }
 
-FlightShift flight_shift(const FlightGroup& group, int rank, int other, FlightMeeting meeting,
+FlightShift flight_shift(const FlightGroup& group, int rank, int other, FlightOrdinal ordinal,
                          const SameFlight& same) {
-  const auto ahead = shifted(group, rank, other, meeting, same);   // its own fit the other's next ones
-  const auto behind = shifted(group, other, rank, meeting, same);  // the other's fit its own next ones
+  const auto ahead = shifted(group, rank, other, ordinal, same);   // its own fit the other's next ones
+  const auto behind = shifted(group, other, rank, ordinal, same);  // the other's fit its own next ones
   // Where calls alternate, two that were swapped look like one left out until there is a third.
   if (ahead.value_or(0) >= 2) return FlightShift::left_out;
   if (behind.value_or(0) >= 2) return FlightShift::one_more;
-  const FlightEntry* const mine[] = {group.entry(rank, meeting), group.entry(rank, meeting + 1)};
-  const FlightEntry* const theirs[] = {group.entry(other, meeting), group.entry(other, meeting + 1)};
+  const FlightEntry* const mine[] = {group.entry(rank, ordinal), group.entry(rank, ordinal + 1)};
+  const FlightEntry* const theirs[] = {group.entry(other, ordinal), group.entry(other, ordinal + 1)};
   const bool all = mine[0] != nullptr && mine[1] != nullptr && theirs[0] != nullptr && theirs[1] != nullptr;
   if (all && same(*mine[0], *theirs[1]) && same(*mine[1], *theirs[0])) return FlightShift::swapped;
   if (ahead.value_or(0) == 1) return FlightShift::left_out;

@@ -17,24 +17,24 @@ using FlightEntries = std::vector<const FlightEntry*>;
 
 // What all ranks come to, as one number: a collective's, or a round's of values behind those of all
 // collectives.
-using FlightMeeting = std::uint64_t;
-constexpr FlightMeeting first_round = FlightMeeting{1} << 63;
-inline FlightMeeting meeting_of(const FlightEntry& entry) {
+using FlightOrdinal = std::uint64_t;
+constexpr FlightOrdinal first_round = FlightOrdinal{1} << 63;
+inline FlightOrdinal ordinal_of(const FlightEntry& entry) {
   return entry.kind == FlightKind::values ? first_round + entry.sequence : entry.sequence;
 }
 
 struct WEFT_EXPORT FlightGroup {
   std::string label;  // its name; "NAME@MEMBER0.NUMBER" where several have that name
   std::vector<std::string> members;
-  std::vector<const FlightDump*> dumps;                               // by rank; null: none
-  std::vector<std::map<FlightMeeting, const FlightEntry*>> meetings;  // by rank
-  std::set<FlightMeeting> mismatches;                                 // at which ranks mean different things
+  std::vector<const FlightDump*> dumps;                                 // by rank; null: none
+  std::vector<std::map<FlightOrdinal, const FlightEntry*>> by_ordinal;  // by rank
+  std::set<FlightOrdinal> mismatches;  // at which ranks mean different things
   std::vector<FlightEntries> open;  // by rank: not done, and no mismatches; meetings in order, then messages
 
   int size() const { return static_cast<int>(members.size()); }
   const FlightDump* dump(int rank) const { return dumps[static_cast<std::size_t>(rank)]; }
-  const FlightEntry* entry(int rank, FlightMeeting meeting) const;  // null: not in its dump
-  bool has_begun(int rank, FlightMeeting meeting) const;            // false where there is no dump
+  const FlightEntry* entry(int rank, FlightOrdinal ordinal) const;  // null: not in its dump
+  bool has_begun(int rank, FlightOrdinal ordinal) const;            // false where there is no dump
   std::vector<int> without_dump() const;
   std::vector<int> with_dump() const;
 

@@ -11,8 +11,8 @@ namespace {
 
 using Kind = FlightFinding::Kind;
 
-constexpr std::size_t most_lines = 16;          // of details that are one a rank
-constexpr std::size_t most_operations = 3;      // of one rank, in a line
+constexpr std::size_t max_lines = 16;           // of details that are one a rank
+constexpr std::size_t max_operations = 3;       // of one rank, in a line
 constexpr std::size_t least_compared = 8;       // collectives, before a rank is called late
 constexpr std::int64_t least_late = 1'000'000;  // nanoseconds
 
@@ -111,7 +111,7 @@ class Judge {
     for (const int rank : with) {
       const std::string& error = group.dump(rank)->error;
       if (!error.empty() && std::find(told.errors.begin(), told.errors.end(), error) == told.errors.end() &&
-          told.errors.size() < most_lines)
+          told.errors.size() < max_lines)
         told.errors.push_back(error);
     }
     verdict_.groups.push_back(std::move(told));
@@ -128,14 +128,14 @@ class Judge {
                           [&](const FlightWait* wait) { return wait->group == &group; });
     std::string text;
     std::int64_t time = 0;
-    for (std::size_t i = 0; i < here.size() && i < most_operations; ++i) {
+    for (std::size_t i = 0; i < here.size() && i < max_operations; ++i) {
       const FlightWait& wait = *here[i];
       text += (i == 0 ? "in " : "; in ") + wait.entry->what_and_where();
       if (wait.group != &group) text += " of group '" + wait.group->label + "'";
       time = std::max(time, wait.group->dump(wait.rank)->records.taken - wait.entry->begun);
     }
-    if (here.size() > most_operations)
-      text += "; in " + std::to_string(here.size() - most_operations) + " more";
+    if (here.size() > max_operations)
+      text += "; in " + std::to_string(here.size() - max_operations) + " more";
     places.add(rank, text, time);
   }
 
@@ -161,30 +161,30 @@ class Judge {
   // --- Collectives ---
 
   // Of collectives, or of rounds of values.
-  static std::optional<FlightMeeting> first_open(const FlightGroup& group, FlightKind kind) {
-    std::optional<FlightMeeting> first;
+  static std::optional<FlightOrdinal> first_open(const FlightGroup& group, FlightKind kind) {
+    std::optional<FlightOrdinal> first;
     for (const FlightEntries& open : group.open) {
       const auto found = std::find_if(open.begin(), open.end(),
                                       [&](const FlightEntry* entry) { return entry->kind == kind; });
       if (found == open.end()) continue;
-      first = std::min(first.value_or(meeting_of(**found)), meeting_of(**found));
+      first = std::min(first.value_or(ordinal_of(**found)), ordinal_of(**found));
     }
     return first;
   }
 
-  static std::string number_of(FlightMeeting meeting) {
-    return meeting < first_round ? "#" + std::to_string(meeting)
-                                 : "values #" + std::to_string(meeting - first_round);
+  static std::string number_of(FlightOrdinal ordinal) {
+    return ordinal < first_round ? "#" + std::to_string(ordinal)
+                                 : "values #" + std::to_string(ordinal - first_round);
   }
-  static void set(FlightFinding& finding, FlightMeeting meeting) {
-    if (meeting < first_round) finding.sequence = meeting;
-    if (meeting >= first_round) finding.round = meeting - first_round;
+  static void set(FlightFinding& finding, FlightOrdinal ordinal) {
+    if (ordinal < first_round) finding.sequence = ordinal;
+    if (ordinal >= first_round) finding.round = ordinal - first_round;
   }
 
-  static std::string shift_text(const FlightGroup& group, int rank, int other, FlightMeeting meeting,
+  static std::string shift_text(const FlightGroup& group, int rank, int other, FlightOrdinal ordinal,
                                 FlightShift shift) {
-    const FlightEntry* const own = group.entry(rank, meeting);
-    const FlightEntry* const theirs = group.entry(other, meeting);
+    const FlightEntry* const own = group.entry(rank, ordinal);
+    const FlightEntry* const theirs = group.entry(other, ordinal);
     const auto name = [](const FlightEntry& entry) {
       return entry.text + (entry.site.empty() ? "" : " at " + entry.site);
     };
@@ -195,7 +195,7 @@ class Judge {
         return group.describe(rank) + " seems to have done one more, " + name(*own);
       case FlightShift::swapped:
         return group.describe(rank) + " seems to have done " + name(*theirs) + " and " +
-               name(*group.entry(other, meeting + 1)) + " in the other order";
+               name(*group.entry(other, ordinal + 1)) + " in the other order";
       case FlightShift::none:
         break;
     }
@@ -204,12 +204,12 @@ class Judge {
 
   void tell_mismatch(const FlightGroup& group) {
     if (group.mismatches.empty()) return;
-    const FlightMeeting meeting = *group.mismatches.begin();
+    const FlightOrdinal ordinal = *group.mismatches.begin();
     std::map<std::string, std::vector<int>> meant;
     Places places;
     for (const int rank : group.with_dump()) {
-      const FlightEntry* const entry = group.entry(rank, meeting);
-      if (!group.has_begun(rank, meeting)) places.add(rank, "has not begun it");
+      const FlightEntry* const entry = group.entry(rank, ordinal);
+      if (!group.has_begun(rank, ordinal)) places.add(rank, "has not begun it");
       if (entry == nullptr) continue;
       meant[entry->text].push_back(rank);
       places.add(rank, entry->text + (entry->site.empty() ? "" : " at " + entry->site));
@@ -224,21 +224,21 @@ class Judge {
       if (text != most->first) others.insert(others.end(), ranks.begin(), ranks.end());
     std::sort(others.begin(), others.end());
     FlightFinding& finding =
-        add(Kind::mismatch, group, others, number_of(meeting) + ": the ranks do not mean the same");
-    set(finding, meeting);
+        add(Kind::mismatch, group, others, number_of(ordinal) + ": the ranks do not mean the same");
+    set(finding, ordinal);
     finding.details = places.lines(group);
     const auto same = [](const FlightEntry& a, const FlightEntry& b) { return a.text == b.text; };
-    for (std::size_t i = 0; i < others.size() && i < most_lines; ++i) {
+    for (std::size_t i = 0; i < others.size() && i < max_lines; ++i) {
       const int other = most->second.front();
-      const FlightShift shift = flight_shift(group, others[i], other, meeting, same);
+      const FlightShift shift = flight_shift(group, others[i], other, ordinal, same);
       if (shift != FlightShift::none)
-        finding.details.push_back(shift_text(group, others[i], other, meeting, shift));
+        finding.details.push_back(shift_text(group, others[i], other, ordinal, shift));
     }
     if (const std::size_t more = group.mismatches.size() - 1; more != 0)
       finding.details.push_back("and " + counted(more, "later one") + (more == 1 ? " differs" : " differ"));
   }
 
-  void tell_without_dump(const FlightGroup& group, const std::optional<FlightMeeting>& stuck) {
+  void tell_without_dump(const FlightGroup& group, const std::optional<FlightOrdinal>& stuck) {
     const auto silent = group.without_dump();
     if (silent.empty()) return;
     FlightFinding& finding = add(Kind::no_dump, group, silent,
@@ -250,27 +250,27 @@ class Judge {
   }
 
   // Those who are in it.
-  static std::vector<int> in(const FlightGroup& group, FlightMeeting meeting) {
+  static std::vector<int> in(const FlightGroup& group, FlightOrdinal ordinal) {
     std::vector<int> ranks;
     for (int rank = 0; rank < group.size(); ++rank)
-      if (const FlightEntry* entry = group.entry(rank, meeting); entry != nullptr && entry->is_open())
+      if (const FlightEntry* entry = group.entry(rank, ordinal); entry != nullptr && entry->is_open())
         ranks.push_back(rank);
     return ranks;
   }
 
-  void tell_stuck(const FlightGroup& group, FlightMeeting meeting) {
-    const auto inside = in(group, meeting);
-    const FlightEntry& entry = *group.entry(inside.front(), meeting);
+  void tell_stuck(const FlightGroup& group, FlightOrdinal ordinal) {
+    const auto inside = in(group, ordinal);
+    const FlightEntry& entry = *group.entry(inside.front(), ordinal);
     std::vector<int> missing;
     for (const int rank : group.with_dump())
-      if (!group.has_begun(rank, meeting)) missing.push_back(rank);
+      if (!group.has_begun(rank, ordinal)) missing.push_back(rank);
     if (!missing.empty()) {
       FlightFinding& finding = add(Kind::missing, group, missing,
                                    entry.what() + ": " + group.describe(missing) +
                                        (missing.size() == 1 ? " has" : " have") + " not begun it");
-      set(finding, meeting);
+      set(finding, ordinal);
       finding.details = places_of(group, group.with_dump());
-      for (std::size_t i = 0; i < missing.size() && i < most_lines && group.mismatches.empty(); ++i)
+      for (std::size_t i = 0; i < missing.size() && i < max_lines && group.mismatches.empty(); ++i)
         if (auto hint = site_hint(group, missing[i], inside.front()); !hint.empty())
           finding.details.push_back(std::move(hint));
       return;
@@ -279,10 +279,10 @@ class Judge {
     FlightFinding& finding = add(Kind::under_way, group, inside,
                                  entry.what() + ": all ranks have begun it, " + group.describe(inside) +
                                      (inside.size() == 1 ? " is" : " are") + " not done");
-    set(finding, meeting);
+    set(finding, ordinal);
     Places places;
     for (const int rank : group.with_dump()) {
-      const FlightEntry* const own = group.entry(rank, meeting);
+      const FlightEntry* const own = group.entry(rank, ordinal);
       if (own == nullptr || !own->is_open()) {
         places.add(rank, "done");
         continue;
@@ -293,9 +293,9 @@ class Judge {
       places.add(rank, text, group.dump(rank)->records.taken - own->begun);
     }
     finding.details = places.lines(group);
-    if (finding.details.size() > most_lines) {
-      const std::size_t more = finding.details.size() - most_lines;
-      finding.details.resize(most_lines);
+    if (finding.details.size() > max_lines) {
+      const std::size_t more = finding.details.size() - max_lines;
+      finding.details.resize(max_lines);
       finding.details.push_back("and " + std::to_string(more) + " more");
     }
   }
@@ -305,13 +305,13 @@ class Judge {
     const auto same = [](const FlightEntry& a, const FlightEntry& b) {
       return a.text == b.text && a.site == b.site;
     };
-    for (const auto& [meeting, entry] : group.meetings[static_cast<std::size_t>(rank)]) {
-      const FlightEntry* const theirs = group.entry(other, meeting);
+    for (const auto& [ordinal, entry] : group.by_ordinal[static_cast<std::size_t>(rank)]) {
+      const FlightEntry* const theirs = group.entry(other, ordinal);
       if (theirs == nullptr || same(*entry, *theirs)) continue;
-      const FlightShift shift = flight_shift(group, rank, other, meeting, same);
+      const FlightShift shift = flight_shift(group, rank, other, ordinal, same);
       if (shift == FlightShift::none) return "";
-      return number_of(meeting) + ": by the places in the program, " +
-             shift_text(group, rank, other, meeting, shift);
+      return number_of(ordinal) + ": by the places in the program, " +
+             shift_text(group, rank, other, ordinal, shift);
     }
     return "";
   }
@@ -371,11 +371,11 @@ class Judge {
     if (ranks.size() < 2) return;
     std::map<int, std::vector<std::int64_t>> late;  // by rank: how long after all others it came last
     std::size_t compared = 0;
-    for (const auto& [meeting, first] : group.meetings[static_cast<std::size_t>(ranks.front())]) {
+    for (const auto& [ordinal, first] : group.by_ordinal[static_cast<std::size_t>(ranks.front())]) {
       std::array<std::pair<std::int64_t, int>, 2> last{};  // the last two
-      bool all = !group.mismatches.contains(meeting);
+      bool all = !group.mismatches.contains(ordinal);
       for (const int rank : ranks) {
-        const FlightEntry* const entry = group.entry(rank, meeting);
+        const FlightEntry* const entry = group.entry(rank, ordinal);
         all = all && entry != nullptr;
         if (!all) break;
         const std::pair<std::int64_t, int> came{entry->begun, rank};

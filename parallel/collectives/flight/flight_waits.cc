@@ -143,7 +143,7 @@ std::vector<FlightWait> flight_waits(const std::vector<FlightGroup>& groups) {
         if (entry->is_message()) continue;
         FlightWait wait{.group = &group, .rank = rank, .entry = entry};
         for (int other = 0; other < group.size(); ++other)
-          if (!group.has_begun(other, meeting_of(*entry))) wait.awaited.push_back(other);
+          if (!group.has_begun(other, ordinal_of(*entry))) wait.awaited.push_back(other);
         waits.push_back(std::move(wait));
       }
     add_messages(group, waits);

@@ -87,8 +87,8 @@ void Communicator::refuse_if_over() const {
 // --- Launching ---
 
 Future<void> Communicator::launch(Launch launch, const std::function<void(Calls&)>& group) {
-  const std::chrono::nanoseconds patience = launch.deadline.value_or(options_.deadline);
-  const Clock::time_point deadline = rpc::later(Clock::now(), patience);
+  const std::chrono::nanoseconds timeout = launch.timeout.value_or(options_.timeout);
+  const Clock::time_point deadline = rpc::later(Clock::now(), timeout);
   LaunchTurn turn = launch.turn ? std::move(launch.turn) : device_.order->reserve();
   refuse_if_over();
   turn.wait(deadline);
@@ -113,7 +113,7 @@ Future<void> Communicator::launch(Launch launch, const std::function<void(Calls&
   device_.order->launched();
   {
     std::lock_guard lock(mutex_);
-    flights_.push_back({std::move(launch.what), rpc::later(device_.watch->loop()->now(), patience),
+    flights_.push_back({std::move(launch.what), rpc::later(device_.watch->loop()->now(), timeout),
                         std::move(ended), launch.waits ? nullptr : std::move(launch.mark),
                         std::move(launch.keeps), std::move(promise)});
     if (!let_go_) {
@@ -311,7 +311,7 @@ Comm* Communicator::take() {
 }
 
 void Communicator::let_go() {
-  std::unique_lock lock(inside_, options_.patience);
+  std::unique_lock lock(inside_, options_.abort_timeout);
   if (!lock)  // aborting now would be undefined: what it holds is lost, and the thread with it
     return has_let_go(std::make_exception_ptr(Error(
         ErrorKind::deadline_exceeded, prefix() + "not aborted, because a thread is still inside NCCL")));

@@ -29,9 +29,9 @@ namespace weft::collectives::nccl {
 struct CommunicatorOptions {
   std::string name;  // in errors
   // Of making it, and of launches that give none.
-  std::chrono::nanoseconds deadline = std::chrono::minutes{10};
+  std::chrono::nanoseconds timeout = std::chrono::minutes{10};
   // For how long abort() waits for a thread that is inside NCCL; then the communicator is given up as it is.
-  std::chrono::nanoseconds patience = std::chrono::seconds{10};
+  std::chrono::nanoseconds abort_timeout = std::chrono::seconds{10};
   bool abort_on_failure = true;  // false: it is for the owner to shrink() or abort()
   // Once, on any thread; must not block. Not called for abort() and close().
   std::function<void(const rpc::Error&)> on_failure;
@@ -67,7 +67,7 @@ class WEFT_EXPORT Calls {
 struct Launch {
   Stream stream = nullptr;
   std::string what;  // in errors: "all_reduce float32[4]"
-  std::optional<std::chrono::nanoseconds> deadline;
+  std::optional<std::chrono::nanoseconds> timeout;
   LaunchTurn turn;                    // none: one is taken when launch() is called
   std::shared_ptr<const void> keeps;  // until NCCL has let go of it
   // Called when the group is on the stream: returns a function that says whether the stream has come past it,

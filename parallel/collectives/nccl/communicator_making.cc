@@ -27,7 +27,7 @@ class Communicator::Making final : public Watched, public std::enable_shared_fro
  public:
   explicit Making(Plan plan)
       : plan_(std::move(plan)),
-        deadline_(rpc::later(plan_.device.watch->loop()->now(), plan_.options.deadline)),
+        deadline_(rpc::later(plan_.device.watch->loop()->now(), plan_.options.timeout)),
         promise_(plan_.device.watch->loop()) {}
 
   ~Making() override {
@@ -411,7 +411,7 @@ Future<void> Communicator::close(std::optional<std::chrono::nanoseconds> limit) 
                   prefix() + (busy_ ? "close: it is at something else" : "close: work is in flight"));
     busy_ = true;
   }
-  return std::make_shared<Closing>(shared_from_this(), limit.value_or(options_.deadline))->start();
+  return std::make_shared<Closing>(shared_from_this(), limit.value_or(options_.timeout))->start();
 }
 
 }  // namespace weft::collectives::nccl

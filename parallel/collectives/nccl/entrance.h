@@ -21,9 +21,9 @@ class Entrance {
     std::lock_guard lock(mutex_);
     return !std::exchange(taken_, true);
   }
-  bool try_lock_for(std::chrono::nanoseconds patience) {
+  bool try_lock_for(std::chrono::nanoseconds timeout) {
     std::unique_lock lock(mutex_);
-    if (!left_.wait_for(lock, patience, [this] { return !taken_; })) return false;
+    if (!left_.wait_for(lock, timeout, [this] { return !taken_; })) return false;
     return taken_ = true;
   }
   void unlock() {

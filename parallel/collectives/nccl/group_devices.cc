@@ -23,7 +23,7 @@ using rpc::ErrorKind;
 using rpc::Future;
 
 // The comparison names who is missing; NCCL would only say that time is over. So it is given a little more.
-std::chrono::nanoseconds with_patience(std::chrono::nanoseconds limit) {
+std::chrono::nanoseconds with_timeout(std::chrono::nanoseconds limit) {
   constexpr std::chrono::seconds more{7};
   return limit > std::chrono::nanoseconds::max() - more ? std::chrono::nanoseconds::max() : limit + more;
 }
@@ -38,8 +38,8 @@ std::string type_name(c10::Device device) { return c10::DeviceTypeName(device.ty
 
 }  // namespace
 
-std::chrono::nanoseconds GroupDevices::limit_of(Deadline deadline) const {
-  return deadline.value_or(core_.options().deadline);
+std::chrono::nanoseconds GroupDevices::limit_of(Timeout timeout) const {
+  return timeout.value_or(core_.options().timeout);
 }
 
 // None: it is not there yet. Throws where it cannot be used.
@@ -61,7 +61,7 @@ Future<void> GroupDevices::claim(c10::Device device) {
   return on_.emplace(OnDevice{device, rpc::Promise<void>(loop())}).promise.future();
 }
 
-Future<void> GroupDevices::prepare(c10::Device device, Deadline deadline, const std::source_location& site) {
+Future<void> GroupDevices::prepare(c10::Device device, Timeout timeout, const std::source_location& site) {
   // Only this thread knows its current device. A device that does not exist is reported to all members, by
   // make_offer() on a thread that may call CUDA.
   if (!device.has_index())
@@ -78,7 +78,7 @@ Future<void> GroupDevices::prepare(c10::Device device, Deadline deadline, const 
     }
   });
   if (!there.ok() || !making) return Future<void>::made(rpc::Result<void>(there));
-  make(device, limit_of(deadline), site);
+  make(device, limit_of(timeout), site);
   return std::move(*making);
 }
 
@@ -121,7 +121,7 @@ void GroupDevices::create(c10::Device device, const std::vector<rpc::Buffer>& of
   }
   CommunicatorOptions options;
   options.name = core_.name();
-  options.deadline = limit;
+  options.timeout = limit;
   options.on_failure = [weak = core_.weak_from_this()](const Error& error) {
     if (const auto core = weak.lock()) core->fail(error);
   };
@@ -293,7 +293,7 @@ Future<void> GroupDevices::launch(c10::Device device, const std::function<void()
 
 Future<void> GroupDevices::run(c10::Device device, Collective meaning, const Put& put) {
   meaning.signature.device = device.type();
-  const auto limit = limit_of(meaning.deadline);
+  const auto limit = limit_of(meaning.timeout);
   const std::string what = meaning.text();
   const std::source_location site = meaning.site;
   std::vector<Future<void>> sides;
@@ -316,13 +316,13 @@ Future<void> GroupDevices::run(c10::Device device, Collective meaning, const Put
       wait_until_made();
     }
     sides.push_back(launch(device, compare,
-                           [&](const TensorCollectives& ranks) { return put(ranks, with_patience(limit)); }));
+                           [&](const TensorCollectives& ranks) { return put(ranks, with_timeout(limit)); }));
   });
   if (!begun.ok()) return Future<void>::made(rpc::Result<void>(reason(begun.error())));
   return when_both(std::move(sides), what);
 }
 
-Future<void> GroupDevices::exchange(std::vector<PointToPoint> messages, Deadline deadline,
+Future<void> GroupDevices::exchange(std::vector<PointToPoint> messages, Timeout timeout,
                                     const std::source_location& site) {
   std::vector<Future<void>> sides;
   const std::string what = "messages between devices at " + rpc::site_text(site);
@@ -339,7 +339,7 @@ Future<void> GroupDevices::exchange(std::vector<PointToPoint> messages, Deadline
             .type = type_of(each.tensor) + " on " + type_name(device) + ", tag " + std::to_string(each.tag),
             .site = site,
             .bytes = {},
-            .deadline = deadline};
+            .timeout = timeout};
         if (each.kind == PointToPoint::Kind::send) {
           sides.push_back(compared(core_.send(each.peer, message)));
         } else {
@@ -350,7 +350,7 @@ Future<void> GroupDevices::exchange(std::vector<PointToPoint> messages, Deadline
       }
     };
     sides.push_back(launch(device, compare, [&](const TensorCollectives& ranks) {
-      return ranks.exchange(messages, with_patience(limit_of(deadline)));
+      return ranks.exchange(messages, with_timeout(limit_of(timeout)));
     }));
   });
   if (!begun.ok()) return Future<void>::made(rpc::Result<void>(reason(begun.error())));

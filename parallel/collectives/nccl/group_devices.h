@@ -25,7 +25,7 @@ namespace weft::collectives::nccl {
 
 class WEFT_EXPORT GroupDevices {
  public:
-  using Deadline = std::optional<std::chrono::nanoseconds>;
+  using Timeout = std::optional<std::chrono::nanoseconds>;
 
   GroupDevices(GroupCore& core, std::shared_ptr<Devices> devices)
       : core_(core), devices_(std::move(devices)) {}
@@ -33,14 +33,14 @@ class WEFT_EXPORT GroupDevices {
 
   // Complete when the communicator is there and its ranks are connected. unsupported, on all members, where
   // one of them can have none: then it may be tried again, which collectives do not.
-  rpc::Future<void> prepare(c10::Device device, Deadline deadline, const std::source_location& site);
+  rpc::Future<void> prepare(c10::Device device, Timeout timeout, const std::source_location& site);
 
   // `put` puts on the current stream of that device what `meaning` says.
-  using Put = std::function<rpc::Future<void>(const TensorCollectives&, Deadline)>;
+  using Put = std::function<rpc::Future<void>(const TensorCollectives&, Timeout)>;
   rpc::Future<void> run(c10::Device device, Collective meaning, const Put& put);
   // Messages, in one launch; failed_precondition before prepare(). What both sides mean is compared by
   // messages of the group's, in the order in which they are sent.
-  rpc::Future<void> exchange(std::vector<PointToPoint> messages, Deadline deadline,
+  rpc::Future<void> exchange(std::vector<PointToPoint> messages, Timeout timeout,
                              const std::source_location& site);
 
   bool busy() const { return in_flight_ != 0; }
@@ -75,7 +75,7 @@ class WEFT_EXPORT GroupDevices {
   bool must_not_block() const;
   const std::shared_ptr<rpc::Loop>& loop() const;  // of the futures
   rpc::Future<void> when_both(std::vector<rpc::Future<void>> sides, const std::string& what);
-  std::chrono::nanoseconds limit_of(Deadline deadline) const;
+  std::chrono::nanoseconds limit_of(Timeout timeout) const;
 
   GroupCore& core_;
   const std::shared_ptr<Devices> devices_;

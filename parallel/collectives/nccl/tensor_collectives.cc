@@ -131,14 +131,14 @@ void TensorCollectives::check_rank(const char* name, int rank) const {
            "there is no rank " + std::to_string(rank) + " among " + std::to_string(communicator_->size()));
 }
 
-Launch TensorCollectives::launch_of(const char* name, const Tensors& tensors, Deadline deadline) const {
+Launch TensorCollectives::launch_of(const char* name, const Tensors& tensors, Timeout timeout) const {
   const c10::impl::VirtualGuardImpl device(device_.type());
   const c10::Stream stream = device.getStream(device_);
   const auto kept = std::make_shared<const Tensors>(tensors);
   Launch launch;
   launch.stream = device.getStreamNativeHandle(stream);
   launch.what = describe(name, tensors.front());
-  launch.deadline = deadline;
+  launch.timeout = timeout;
   launch.keeps = kept;
   launch.mark = [device, stream, kept, native = launch.stream, capture = capture_] {
     if (capture.is_captured(native)) {
@@ -157,20 +157,20 @@ Launch TensorCollectives::launch_of(const char* name, const Tensors& tensors, De
   return launch;
 }
 
-Future<void> TensorCollectives::put(const char* name, Tensors tensors, Deadline deadline,
+Future<void> TensorCollectives::put(const char* name, Tensors tensors, Timeout timeout,
                                     const std::function<void(Calls&)>& group) const {
   LaunchTurn turn = begins_ ? begins_() : LaunchTurn();
-  Launch launch = launch_of(name, tensors, deadline);
+  Launch launch = launch_of(name, tensors, timeout);
   launch.turn = std::move(turn);
   return communicator_->launch(std::move(launch), group);
 }
 
-Future<void> TensorCollectives::connect(Deadline deadline) const {
+Future<void> TensorCollectives::connect(Timeout timeout) const {
   const c10::DeviceGuard guard(device_);
   const c10::impl::VirtualGuardImpl device(device_.type());
   const c10::StreamGuard on(device.getStreamFromGlobalPool(device_));
   const at::Tensor one = at::empty({1}, at::TensorOptions().device(device_).dtype(at::kByte));
-  Launch launch = launch_of("the first all_reduce", {one}, deadline);
+  Launch launch = launch_of("the first all_reduce", {one}, timeout);
   launch.waits = false;
   launch.turn = std::make_shared<LaunchOrder>()->reserve();
   return communicator_->launch(std::move(launch), [&](Calls& calls) {
@@ -178,46 +178,46 @@ Future<void> TensorCollectives::connect(Deadline deadline) const {
   });
 }
 
-Future<void> TensorCollectives::all_reduce(at::Tensor tensor, ReduceOp op, Deadline deadline) const {
+Future<void> TensorCollectives::all_reduce(at::Tensor tensor, ReduceOp op, Timeout timeout) const {
   check("all_reduce", {tensor});
   const MappedReduction reduction = map_reduction(tensor.scalar_type(), op);
-  return put("all_reduce", {tensor}, deadline, [&](Calls& calls) {
+  return put("all_reduce", {tensor}, timeout, [&](Calls& calls) {
     const Reducing reducing(calls, reduction);
     calls.all_reduce(tensor.const_data_ptr(), tensor.mutable_data_ptr(), reducing.count(tensor),
                      reduction.type, reducing.op);
   });
 }
 
-Future<void> TensorCollectives::reduce(at::Tensor tensor, int root, ReduceOp op, Deadline deadline) const {
+Future<void> TensorCollectives::reduce(at::Tensor tensor, int root, ReduceOp op, Timeout timeout) const {
   check("reduce", {tensor});
   check_rank("reduce", root);
   const MappedReduction reduction = map_reduction(tensor.scalar_type(), op);
-  return put("reduce", {tensor}, deadline, [&](Calls& calls) {
+  return put("reduce", {tensor}, timeout, [&](Calls& calls) {
     const Reducing reducing(calls, reduction);
     void* const out = communicator_->rank() == root ? tensor.mutable_data_ptr() : nullptr;
     calls.reduce(tensor.const_data_ptr(), out, reducing.count(tensor), reduction.type, reducing.op, root);
   });
 }
 
-Future<void> TensorCollectives::broadcast(at::Tensor tensor, int root, Deadline deadline) const {
+Future<void> TensorCollectives::broadcast(at::Tensor tensor, int root, Timeout timeout) const {
   check("broadcast", {tensor});
   check_rank("broadcast", root);
-  return put("broadcast", {tensor}, deadline, [&](Calls& calls) {
+  return put("broadcast", {tensor}, timeout, [&](Calls& calls) {
     calls.broadcast(tensor.const_data_ptr(), tensor.mutable_data_ptr(), tensor.nbytes(), DataType::uint8,
                     root);
   });
 }
 
-Future<void> TensorCollectives::all_gather(at::Tensor output, at::Tensor input, Deadline deadline) const {
+Future<void> TensorCollectives::all_gather(at::Tensor output, at::Tensor input, Timeout timeout) const {
   check("all_gather", {output, input});
   need(output.numel() == input.numel() * communicator_->size(), "all_gather", output, "not one input a rank");
   need_apart("all_gather", output, input, own_part(output, input));
-  return put("all_gather", {output, input}, deadline, [&](Calls& calls) {
+  return put("all_gather", {output, input}, timeout, [&](Calls& calls) {
     calls.all_gather(input.const_data_ptr(), output.mutable_data_ptr(), input.nbytes(), DataType::uint8);
   });
 }
 
-Future<void> TensorCollectives::all_gather_v(Tensors outputs, at::Tensor input, Deadline deadline) const {
+Future<void> TensorCollectives::all_gather_v(Tensors outputs, at::Tensor input, Timeout timeout) const {
   Tensors all = outputs;
   all.insert(all.begin(), input);
   check("all_gather_v", all);
@@ -226,7 +226,7 @@ Future<void> TensorCollectives::all_gather_v(Tensors outputs, at::Tensor input, 
   need(outputs[rank].numel() == input.numel(), "all_gather_v", input, "its own output is of another size");
   for (const at::Tensor& output : outputs)
     need_apart("all_gather_v", output, input, memory_of(outputs[rank]).data);
-  return put("all_gather_v", all, deadline, [&](Calls& calls) {
+  return put("all_gather_v", all, timeout, [&](Calls& calls) {
     for (std::size_t i = 0; i < outputs.size(); ++i)
       calls.broadcast(i == rank ? input.const_data_ptr() : outputs[i].const_data_ptr(),
                       outputs[i].mutable_data_ptr(), outputs[i].nbytes(), DataType::uint8,
@@ -235,13 +235,13 @@ Future<void> TensorCollectives::all_gather_v(Tensors outputs, at::Tensor input, 
 }
 
 Future<void> TensorCollectives::reduce_scatter(at::Tensor output, at::Tensor input, ReduceOp op,
-                                               Deadline deadline) const {
+                                               Timeout timeout) const {
   check("reduce_scatter", {output, input});
   need(input.numel() == output.numel() * communicator_->size(), "reduce_scatter", input,
        "not one output a rank");
   need_apart("reduce_scatter", input, output, own_part(input, output));
   const MappedReduction reduction = map_reduction(input.scalar_type(), op);
-  return put("reduce_scatter", {output, input}, deadline, [&](Calls& calls) {
+  return put("reduce_scatter", {output, input}, timeout, [&](Calls& calls) {
     const Reducing reducing(calls, reduction);
     calls.reduce_scatter(input.const_data_ptr(), output.mutable_data_ptr(), reducing.count(output),
                          reduction.type, reducing.op);
@@ -249,7 +249,7 @@ Future<void> TensorCollectives::reduce_scatter(at::Tensor output, at::Tensor inp
 }
 
 Future<void> TensorCollectives::reduce_scatter_v(at::Tensor output, Tensors inputs, ReduceOp op,
-                                                 Deadline deadline) const {
+                                                 Timeout timeout) const {
   Tensors all = inputs;
   all.insert(all.begin(), output);
   check("reduce_scatter_v", all);
@@ -260,7 +260,7 @@ Future<void> TensorCollectives::reduce_scatter_v(at::Tensor output, Tensors inpu
   for (const at::Tensor& input : inputs)
     need_apart("reduce_scatter_v", input, output, memory_of(inputs[rank]).data);
   const MappedReduction reduction = map_reduction(output.scalar_type(), op);
-  return put("reduce_scatter_v", all, deadline, [&](Calls& calls) {
+  return put("reduce_scatter_v", all, timeout, [&](Calls& calls) {
     const Reducing reducing(calls, reduction);
     for (std::size_t i = 0; i < inputs.size(); ++i)
       calls.reduce(inputs[i].const_data_ptr(), i == rank ? output.mutable_data_ptr() : nullptr,
@@ -268,14 +268,14 @@ Future<void> TensorCollectives::reduce_scatter_v(at::Tensor output, Tensors inpu
   });
 }
 
-Future<void> TensorCollectives::all_to_all(at::Tensor output, at::Tensor input, Deadline deadline) const {
+Future<void> TensorCollectives::all_to_all(at::Tensor output, at::Tensor input, Timeout timeout) const {
   check("all_to_all", {output, input});
   need(output.numel() == input.numel() && input.numel() % communicator_->size() == 0, "all_to_all", input,
        "not equal parts, one a rank, of both");
   need(apart_or_in_place(memory_of(output), memory_of(input), nullptr), "all_to_all", input,
        "the tensor overlaps the output");
   const std::size_t bytes = input.nbytes() / static_cast<std::size_t>(communicator_->size());
-  return put("all_to_all", {output, input}, deadline, [&](Calls& calls) {
+  return put("all_to_all", {output, input}, timeout, [&](Calls& calls) {
     for (int i = 0; i < communicator_->size(); ++i) {
       const auto at = static_cast<std::size_t>(i);
       send_bytes(calls, part(input, at, bytes), bytes, i);
@@ -284,13 +284,13 @@ Future<void> TensorCollectives::all_to_all(at::Tensor output, at::Tensor input, 
   });
 }
 
-Future<void> TensorCollectives::all_to_all_v(Tensors outputs, Tensors inputs, Deadline deadline) const {
+Future<void> TensorCollectives::all_to_all_v(Tensors outputs, Tensors inputs, Timeout timeout) const {
   const auto ranks = static_cast<std::size_t>(communicator_->size());
   if (outputs.size() != ranks || inputs.size() != ranks) refuse("all_to_all_v", "not one tensor a rank");
   Tensors all = outputs;
   all.insert(all.end(), inputs.begin(), inputs.end());
   check("all_to_all_v", all);
-  return put("all_to_all_v", all, deadline, [&](Calls& calls) {
+  return put("all_to_all_v", all, timeout, [&](Calls& calls) {
     for (std::size_t i = 0; i < ranks; ++i) {
       send_bytes(calls, inputs[i].const_data_ptr(), inputs[i].nbytes(), static_cast<int>(i));
       recv_bytes(calls, outputs[i].mutable_data_ptr(), outputs[i].nbytes(), static_cast<int>(i));
@@ -298,7 +298,7 @@ Future<void> TensorCollectives::all_to_all_v(Tensors outputs, Tensors inputs, De
   });
 }
 
-Future<void> TensorCollectives::gather(Tensors outputs, at::Tensor input, int root, Deadline deadline) const {
+Future<void> TensorCollectives::gather(Tensors outputs, at::Tensor input, int root, Timeout timeout) const {
   const bool is_root = communicator_->rank() == root;
   Tensors all = outputs;
   all.insert(all.begin(), input);
@@ -308,15 +308,14 @@ Future<void> TensorCollectives::gather(Tensors outputs, at::Tensor input, int ro
        "outputs, one a rank, are the root's");
   for (const at::Tensor& output : outputs)
     need(output.numel() == input.numel(), "gather", output, "not as large as the input");
-  return put("gather", all, deadline, [&](Calls& calls) {
+  return put("gather", all, timeout, [&](Calls& calls) {
     send_bytes(calls, input.const_data_ptr(), input.nbytes(), root);
     for (std::size_t i = 0; i < outputs.size(); ++i)
       recv_bytes(calls, outputs[i].mutable_data_ptr(), outputs[i].nbytes(), static_cast<int>(i));
   });
 }
 
-Future<void> TensorCollectives::scatter(at::Tensor output, Tensors inputs, int root,
-                                        Deadline deadline) const {
+Future<void> TensorCollectives::scatter(at::Tensor output, Tensors inputs, int root, Timeout timeout) const {
   const bool is_root = communicator_->rank() == root;
   Tensors all = inputs;
   all.insert(all.begin(), output);
@@ -326,24 +325,24 @@ Future<void> TensorCollectives::scatter(at::Tensor output, Tensors inputs, int r
        "inputs, one a rank, are the root's");
   for (const at::Tensor& input : inputs)
     need(input.numel() == output.numel(), "scatter", input, "not as large as the output");
-  return put("scatter", all, deadline, [&](Calls& calls) {
+  return put("scatter", all, timeout, [&](Calls& calls) {
     for (std::size_t i = 0; i < inputs.size(); ++i)
       send_bytes(calls, inputs[i].const_data_ptr(), inputs[i].nbytes(), static_cast<int>(i));
     recv_bytes(calls, output.mutable_data_ptr(), output.nbytes(), root);
   });
 }
 
-Future<void> TensorCollectives::send(at::Tensor tensor, int to, Deadline deadline) const {
+Future<void> TensorCollectives::send(at::Tensor tensor, int to, Timeout timeout) const {
   check("send", {tensor});
   check_rank("send", to);
-  return put("send", {tensor}, deadline,
+  return put("send", {tensor}, timeout,
              [&](Calls& calls) { send_bytes(calls, tensor.const_data_ptr(), tensor.nbytes(), to); });
 }
 
-Future<void> TensorCollectives::recv(at::Tensor tensor, int from, Deadline deadline) const {
+Future<void> TensorCollectives::recv(at::Tensor tensor, int from, Timeout timeout) const {
   check("recv", {tensor});
   check_rank("recv", from);
-  return put("recv", {tensor}, deadline,
+  return put("recv", {tensor}, timeout,
              [&](Calls& calls) { recv_bytes(calls, tensor.mutable_data_ptr(), tensor.nbytes(), from); });
 }
 
@@ -366,11 +365,11 @@ TensorCollectives::Tensors TensorCollectives::check_pairs(const char* name, cons
   return all;
 }
 
-Future<void> TensorCollectives::all_reduce(Tensors tensors, ReduceOp op, Deadline deadline) const {
+Future<void> TensorCollectives::all_reduce(Tensors tensors, ReduceOp op, Timeout timeout) const {
   if (tensors.empty()) refuse("all_reduce", "no tensors");
   check("all_reduce", tensors);
   const MappedReduction reduction = map_reduction(tensors.front().scalar_type(), op);
-  return put("all_reduce", tensors, deadline, [&](Calls& calls) {
+  return put("all_reduce", tensors, timeout, [&](Calls& calls) {
     const Reducing reducing(calls, reduction);
     for (const at::Tensor& tensor : tensors)
       calls.all_reduce(tensor.const_data_ptr(), tensor.mutable_data_ptr(), reducing.count(tensor),
@@ -378,20 +377,20 @@ Future<void> TensorCollectives::all_reduce(Tensors tensors, ReduceOp op, Deadlin
   });
 }
 
-Future<void> TensorCollectives::broadcast(Tensors tensors, int root, Deadline deadline) const {
+Future<void> TensorCollectives::broadcast(Tensors tensors, int root, Timeout timeout) const {
   if (tensors.empty()) refuse("broadcast", "no tensors");
   check("broadcast", tensors);
   check_rank("broadcast", root);
-  return put("broadcast", tensors, deadline, [&](Calls& calls) {
+  return put("broadcast", tensors, timeout, [&](Calls& calls) {
     for (const at::Tensor& tensor : tensors)
       calls.broadcast(tensor.const_data_ptr(), tensor.mutable_data_ptr(), tensor.nbytes(), DataType::uint8,
                       root);
   });
 }
 
-Future<void> TensorCollectives::all_gather(Tensors outputs, Tensors inputs, Deadline deadline) const {
+Future<void> TensorCollectives::all_gather(Tensors outputs, Tensors inputs, Timeout timeout) const {
   const Tensors all = check_pairs("all_gather", inputs, outputs);
-  return put("all_gather", all, deadline, [&](Calls& calls) {
+  return put("all_gather", all, timeout, [&](Calls& calls) {
     for (std::size_t i = 0; i < inputs.size(); ++i)
       calls.all_gather(inputs[i].const_data_ptr(), outputs[i].mutable_data_ptr(), inputs[i].nbytes(),
                        DataType::uint8);
@@ -399,10 +398,10 @@ Future<void> TensorCollectives::all_gather(Tensors outputs, Tensors inputs, Dead
 }
 
 Future<void> TensorCollectives::reduce_scatter(Tensors outputs, Tensors inputs, ReduceOp op,
-                                               Deadline deadline) const {
+                                               Timeout timeout) const {
   const Tensors all = check_pairs("reduce_scatter", outputs, inputs);
   const MappedReduction reduction = map_reduction(inputs.front().scalar_type(), op);
-  return put("reduce_scatter", all, deadline, [&](Calls& calls) {
+  return put("reduce_scatter", all, timeout, [&](Calls& calls) {
     const Reducing reducing(calls, reduction);
     for (std::size_t i = 0; i < inputs.size(); ++i)
       calls.reduce_scatter(inputs[i].const_data_ptr(), outputs[i].mutable_data_ptr(),
@@ -410,7 +409,7 @@ Future<void> TensorCollectives::reduce_scatter(Tensors outputs, Tensors inputs, 
   });
 }
 
-Future<void> TensorCollectives::exchange(std::vector<PointToPoint> messages, Deadline deadline) const {
+Future<void> TensorCollectives::exchange(std::vector<PointToPoint> messages, Timeout timeout) const {
   if (messages.empty()) refuse("messages", "none");
   Tensors tensors;
   for (const PointToPoint& each : messages) {
@@ -418,7 +417,7 @@ Future<void> TensorCollectives::exchange(std::vector<PointToPoint> messages, Dea
     check_rank("a message", each.peer);
     tensors.push_back(each.tensor);
   }
-  return put("messages", tensors, deadline, [&](Calls& calls) {
+  return put("messages", tensors, timeout, [&](Calls& calls) {
     for (const PointToPoint& each : messages) {
       if (each.kind == PointToPoint::Kind::send)
         send_bytes(calls, each.tensor.const_data_ptr(), each.tensor.nbytes(), each.peer);

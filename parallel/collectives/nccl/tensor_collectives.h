@@ -31,7 +31,7 @@ WEFT_EXPORT Device device_of(c10::Device device, std::shared_ptr<const Api> api,
 
 class WEFT_EXPORT TensorCollectives {
  public:
-  using Deadline = std::optional<std::chrono::nanoseconds>;
+  using Timeout = std::optional<std::chrono::nanoseconds>;
   using Tensors = std::vector<at::Tensor>;
 
   TensorCollectives(Communicator::Ptr communicator, c10::Device device,
@@ -40,7 +40,7 @@ class WEFT_EXPORT TensorCollectives {
   // A first collective, of one byte, on a separate stream: NCCL connects the ranks. Of all ranks, before
   // all others. Does not wait for the other ranks and takes no turn, so that ranks may connect several
   // communicators at once, in any order.
-  rpc::Future<void> connect(Deadline deadline = {}) const;
+  rpc::Future<void> connect(Timeout timeout = {}) const;
   // These, calling `begins` once the arguments of an operation are right. It returns the turn in which the
   // operation is launched.
   TensorCollectives announcing(std::function<LaunchTurn()> begins) const {
@@ -49,33 +49,33 @@ class WEFT_EXPORT TensorCollectives {
     return announced;
   }
 
-  rpc::Future<void> all_reduce(at::Tensor tensor, ReduceOp op = ReduceOp::sum, Deadline deadline = {}) const;
+  rpc::Future<void> all_reduce(at::Tensor tensor, ReduceOp op = ReduceOp::sum, Timeout timeout = {}) const;
   rpc::Future<void> reduce(at::Tensor tensor, int root, ReduceOp op = ReduceOp::sum,
-                           Deadline deadline = {}) const;
-  rpc::Future<void> broadcast(at::Tensor tensor, int root, Deadline deadline = {}) const;
-  rpc::Future<void> all_gather(at::Tensor output, at::Tensor input, Deadline deadline = {}) const;
-  rpc::Future<void> all_gather_v(Tensors outputs, at::Tensor input, Deadline deadline = {}) const;
+                           Timeout timeout = {}) const;
+  rpc::Future<void> broadcast(at::Tensor tensor, int root, Timeout timeout = {}) const;
+  rpc::Future<void> all_gather(at::Tensor output, at::Tensor input, Timeout timeout = {}) const;
+  rpc::Future<void> all_gather_v(Tensors outputs, at::Tensor input, Timeout timeout = {}) const;
   rpc::Future<void> reduce_scatter(at::Tensor output, at::Tensor input, ReduceOp op = ReduceOp::sum,
-                                   Deadline deadline = {}) const;
+                                   Timeout timeout = {}) const;
   rpc::Future<void> reduce_scatter_v(at::Tensor output, Tensors inputs, ReduceOp op = ReduceOp::sum,
-                                     Deadline deadline = {}) const;
-  rpc::Future<void> all_to_all(at::Tensor output, at::Tensor input, Deadline deadline = {}) const;
-  rpc::Future<void> all_to_all_v(Tensors outputs, Tensors inputs, Deadline deadline = {}) const;
-  rpc::Future<void> gather(Tensors outputs, at::Tensor input, int root, Deadline deadline = {}) const;
-  rpc::Future<void> scatter(at::Tensor output, Tensors inputs, int root, Deadline deadline = {}) const;
-  rpc::Future<void> send(at::Tensor tensor, int to, Deadline deadline = {}) const;
-  rpc::Future<void> recv(at::Tensor tensor, int from, Deadline deadline = {}) const;
+                                     Timeout timeout = {}) const;
+  rpc::Future<void> all_to_all(at::Tensor output, at::Tensor input, Timeout timeout = {}) const;
+  rpc::Future<void> all_to_all_v(Tensors outputs, Tensors inputs, Timeout timeout = {}) const;
+  rpc::Future<void> gather(Tensors outputs, at::Tensor input, int root, Timeout timeout = {}) const;
+  rpc::Future<void> scatter(at::Tensor output, Tensors inputs, int root, Timeout timeout = {}) const;
+  rpc::Future<void> send(at::Tensor tensor, int to, Timeout timeout = {}) const;
+  rpc::Future<void> recv(at::Tensor tensor, int from, Timeout timeout = {}) const;
   // Several at once, in one launch: of tensors of one type, as each alone; messages, whose tags do not count.
-  rpc::Future<void> all_reduce(Tensors tensors, ReduceOp op = ReduceOp::sum, Deadline deadline = {}) const;
-  rpc::Future<void> broadcast(Tensors tensors, int root, Deadline deadline = {}) const;
-  rpc::Future<void> all_gather(Tensors outputs, Tensors inputs, Deadline deadline = {}) const;
+  rpc::Future<void> all_reduce(Tensors tensors, ReduceOp op = ReduceOp::sum, Timeout timeout = {}) const;
+  rpc::Future<void> broadcast(Tensors tensors, int root, Timeout timeout = {}) const;
+  rpc::Future<void> all_gather(Tensors outputs, Tensors inputs, Timeout timeout = {}) const;
   rpc::Future<void> reduce_scatter(Tensors outputs, Tensors inputs, ReduceOp op = ReduceOp::sum,
-                                   Deadline deadline = {}) const;
-  rpc::Future<void> exchange(std::vector<PointToPoint> messages, Deadline deadline = {}) const;
+                                   Timeout timeout = {}) const;
+  rpc::Future<void> exchange(std::vector<PointToPoint> messages, Timeout timeout = {}) const;
 
  private:
-  Launch launch_of(const char* name, const Tensors& tensors, Deadline deadline) const;
-  rpc::Future<void> put(const char* name, Tensors tensors, Deadline deadline,
+  Launch launch_of(const char* name, const Tensors& tensors, Timeout timeout) const;
+  rpc::Future<void> put(const char* name, Tensors tensors, Timeout timeout,
                         const std::function<void(Calls&)>& group) const;
   void check(const char* name, const Tensors& tensors) const;
   Tensors check_pairs(const char* name, const Tensors& parts, const Tensors& wholes) const;

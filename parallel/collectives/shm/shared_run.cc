@@ -10,7 +10,7 @@ namespace {
 
 // Up to so many bytes a rank reads all of what others have, rather than a block of it and then their results:
 // that takes one wait instead of two.
-constexpr std::size_t most_read_whole = 128 << 10;
+constexpr std::size_t max_read_whole = 128 << 10;
 
 // Of what lies in shared memory, between two looks at whether it is to stop.
 constexpr std::size_t stretch_bytes = 1 << 20;
@@ -22,7 +22,7 @@ bool in_two(Operation operation) {
 bool reads_blocks(const Layout& layout, std::size_t item, int ranks) {
   const std::size_t bytes = layout.elements * item;
   return in_two(layout.operation) &&
-         (bytes > SharedSpace::slot_bytes || bytes * static_cast<std::size_t>(ranks) > most_read_whole);
+         (bytes > SharedSpace::slot_bytes || bytes * static_cast<std::size_t>(ranks) > max_read_whole);
 }
 
 }  // namespace
@@ -86,7 +86,7 @@ bool SharedRun::is_exchange_of_sizes() const {
 void SharedRun::come() {
   if (collective_.before) collective_.before();
   SharedHeader header{.hash = collective_.signature.hash()};
-  header.most = traffic_.most_given();
+  header.most = traffic_.max_given();
   const PlanMemory& memory = collective_.memory;
   const std::size_t given = header.most * item_;
   const std::size_t areas = traffic_.gives_all_the_same() ? 1 : static_cast<std::size_t>(ranks());

@@ -19,7 +19,7 @@ std::size_t sizes_bytes(std::size_t ranks) {
 }  // namespace
 
 std::size_t SharedSpace::chunk_of(int ranks) {
-  return std::min(chunk_bytes, round_up(most_window / static_cast<std::size_t>(ranks), RegionHeap::page));
+  return std::min(chunk_bytes, round_up(max_window / static_cast<std::size_t>(ranks), RegionHeap::page));
 }
 
 std::size_t SharedSpace::region_bytes(int ranks, std::size_t heap) {

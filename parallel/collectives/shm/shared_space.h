@@ -38,7 +38,7 @@ class WEFT_EXPORT SharedSpace final : public std::enable_shared_from_this<Shared
  public:
   // Bytes of one part: what a rank can tell all others at once.
   static constexpr std::size_t slot_bytes = 32 << 10;
-  static constexpr std::size_t most_window = 1 << 20;
+  static constexpr std::size_t max_window = 1 << 20;
   static constexpr std::size_t chunk_bytes = 128 << 10;  // for each of the others, where there are few
 
   // For so many ranks, or fewer, and bytes for tensors.

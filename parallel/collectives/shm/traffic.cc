@@ -88,7 +88,7 @@ Range Traffic::takes(int giver) const {
   return {};
 }
 
-std::size_t Traffic::most_given() const {
+std::size_t Traffic::max_given() const {
   std::size_t most = 0;
   for (int taker = 0; taker < ranks_; ++taker) most = std::max(most, gives(taker).size());
   return most;

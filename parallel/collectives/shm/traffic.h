@@ -21,7 +21,7 @@ class WEFT_EXPORT Traffic {
   bool gives_all_the_same() const { return same_; }  // to those that take anything
   bool reduces() const { return reduces_; }
   // Elements for one rank, at most.
-  std::size_t most_given() const;
+  std::size_t max_given() const;
 
   // In blocks: the block of the result that a rank reduces, and whether this rank takes all blocks.
   Range block(int rank) const;

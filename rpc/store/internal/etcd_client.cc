@@ -12,7 +12,7 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr auto pause = std::chrono::milliseconds{100};  // after "not now"
-constexpr std::size_t most_line = 64 * 1024 * 1024;     // of a watch: one revision's changes
+constexpr std::size_t max_line = 64 * 1024 * 1024;      // of a watch: one revision's changes
 
 // --- Reading: fields that are missing have their default, 64-bit numbers are text ---
 
@@ -368,7 +368,7 @@ EtcdClient::WatchId EtcdClient::watch(const std::string& prefix, std::uint64_t f
           line += part.substr(0, end);
           if (const std::string whole = std::exchange(line, {}); !whole.empty()) read(whole);
         }
-        if (part.size() > most_line - line.size())
+        if (part.size() > max_line - line.size())
           throw Error(ErrorKind::resource_exhausted, "one change is longer than this client takes");
         line += part;
       },

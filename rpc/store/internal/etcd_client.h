@@ -48,8 +48,8 @@ class EtcdClient {
 
   Future<EtcdRange> get(const std::string& key, Time until);
   Future<EtcdRange> get_all(const std::string& prefix, Time until);
-  // Those of the keys that exist, at one revision; at most most_keys.
-  static constexpr std::size_t most_keys = 100;
+  // Those of the keys that exist, at one revision; at most max_keys.
+  static constexpr std::size_t max_keys = 100;
   Future<EtcdRange> get_some(const std::vector<std::string>& keys, std::optional<std::uint64_t> at,
                              Time until);
   Future<void> put(const std::string& key, const std::string& value, LeaseId lease, Time until);

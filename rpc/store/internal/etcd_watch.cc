@@ -9,8 +9,8 @@ constexpr int looks_before_closing = 3;
 }  // namespace
 
 EtcdWatch::EtcdWatch(std::shared_ptr<Loop> loop, EtcdClient& client, std::string prefix,
-                     std::chrono::nanoseconds patience)
-    : loop_(std::move(loop)), client_(client), prefix_(std::move(prefix)), patience_(patience) {}
+                     std::chrono::nanoseconds timeout)
+    : loop_(std::move(loop)), client_(client), prefix_(std::move(prefix)), timeout_(timeout) {}
 
 Future<void> EtcdWatch::open() {
   if (stage_ == Stage::open) return Future<void>::made(Result<void>{});
@@ -18,7 +18,7 @@ Future<void> EtcdWatch::open() {
   auto future = promise.future();
   openers_.push_back(std::move(promise));
   if (stage_ == Stage::closed) {
-    give_up_ = loop_->now() + patience_;
+    give_up_ = loop_->now() + timeout_;
     begin(0);
   }
   return future;
@@ -51,7 +51,7 @@ void EtcdWatch::on_events(EtcdEvents&& events, std::uint64_t from) {
   // Compacted meanwhile; or another etcd than before, which has not come as far.
   if (events.missed || (events.created && events.version + 1 < from)) {
     stop();
-    give_up_ = loop_->now() + patience_;
+    give_up_ = loop_->now() + timeout_;
     return begin(0);
   }
   StoreTable::Jobs jobs;
@@ -76,7 +76,7 @@ void EtcdWatch::on_ended(const Error& reason) {
   const bool was_open = stage_ == Stage::open;
   stop();
   if (reason.kind() == ErrorKind::shut_down || (copy_.waits() == 0 && openers_.empty())) return fail(reason);
-  if (was_open) give_up_ = now + patience_;
+  if (was_open) give_up_ = now + timeout_;
   if (reason.kind() != ErrorKind::unavailable || now + reopen_pause >= give_up_) return fail(reason);
   stage_ = Stage::opening;
   timer_ = loop_->schedule(now + reopen_pause, [weak = weak_from_this()] {
@@ -90,7 +90,7 @@ void EtcdWatch::on_ended(const Error& reason) {
 // A server that no longer answers ends no stream. So it is asked, where the stream says nothing.
 void EtcdWatch::watch_over() {
   if (timer_ != 0) loop_->cancel(timer_);
-  timer_ = loop_->schedule(loop_->now() + patience_ / 3, [weak = weak_from_this()] {
+  timer_ = loop_->schedule(loop_->now() + timeout_ / 3, [weak = weak_from_this()] {
     const auto self = weak.lock();
     if (self == nullptr) return;
     self->timer_ = 0;
@@ -102,7 +102,7 @@ void EtcdWatch::watch_over() {
       return;
     }
     if (std::exchange(self->heard_, false)) return self->watch_over();
-    self->client_.probe(self->stream_, self->prefix_, self->loop_->now() + self->patience_ / 3)
+    self->client_.probe(self->stream_, self->prefix_, self->loop_->now() + self->timeout_ / 3)
         .then([weak, turn = self->turn_](Result<void>&& alive) {
           const auto watch = weak.lock();
           if (watch == nullptr || watch->turn_ != turn) return;

@@ -3,7 +3,7 @@
 //
 // Opened when somebody wants it, closed when nobody has waited for a while. When the stream ends, or its
 // server no longer answers, it is opened again where it ended, at whichever server answers; those who wait
-// notice nothing, unless that takes longer than the patience: then they fail (unavailable). Where etcd no
+// notice nothing, unless that takes longer than the timeout: then they fail (unavailable). Where etcd no
 // longer knows what was missed, all who wait are told to look again. On its loop; owned through shared_ptr.
 #pragma once
 
@@ -15,7 +15,7 @@ namespace weft::rpc::detail {
 class EtcdWatch : public std::enable_shared_from_this<EtcdWatch> {
  public:
   EtcdWatch(std::shared_ptr<Loop> loop, EtcdClient& client, std::string prefix,
-            std::chrono::nanoseconds patience);
+            std::chrono::nanoseconds timeout);
 
   // From then on the copy knows of every change after known_since(). Keys in it are without the prefix.
   Future<void> open();
@@ -38,7 +38,7 @@ class EtcdWatch : public std::enable_shared_from_this<EtcdWatch> {
   const std::shared_ptr<Loop> loop_;
   EtcdClient& client_;
   const std::string prefix_;
-  const std::chrono::nanoseconds patience_;
+  const std::chrono::nanoseconds timeout_;
   StoreTable copy_;
   Stage stage_ = Stage::closed;
   EtcdClient::WatchId stream_ = 0;

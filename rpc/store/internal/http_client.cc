@@ -128,9 +128,9 @@ void HttpClient::on_part(Call& call, unsigned status, std::string_view part) {
       if (!std::exchange(call.flows, true)) loop_->cancel(std::exchange(call.timer, 0));
       return call.part(part);
     }
-    if (part.size() > options_.most_body - call.response.body.size())
+    if (part.size() > options_.max_body - call.response.body.size())
       throw Error(ErrorKind::resource_exhausted,
-                  "a response of more than " + std::to_string(options_.most_body) + " bytes");
+                  "a response of more than " + std::to_string(options_.max_body) + " bytes");
     call.response.body += part;
   } catch (const Error&) {
     call.refusal = std::current_exception();

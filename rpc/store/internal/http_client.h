@@ -28,8 +28,8 @@ struct HttpServer {
 };
 
 struct HttpClientOptions {
-  std::size_t connections = 8;               // at a time; streams have their own beside
-  std::size_t most_body = 64 * 1024 * 1024;  // of a response that is kept
+  std::size_t connections = 8;              // at a time; streams have their own beside
+  std::size_t max_body = 64 * 1024 * 1024;  // of a response that is kept
 };
 
 struct HttpRequest {

@@ -76,7 +76,7 @@ bool HttpReader::take_line(std::string_view& bytes) {
   const std::size_t end = bytes.find('\n');
   const std::string_view part = bytes.substr(0, end);
   head_bytes_ += part.size();
-  if (head_bytes_ > most_head) refuse("its head is too long");
+  if (head_bytes_ > max_head) refuse("its head is too long");
   line_ += part;
   bytes.remove_prefix(end == std::string_view::npos ? bytes.size() : end + 1);
   if (end == std::string_view::npos) return false;

@@ -16,7 +16,7 @@ namespace weft::rpc::detail {
 class HttpReader {
  public:
   using Body = std::function<void(std::string_view)>;
-  static constexpr std::size_t most_head = 64 * 1024;
+  static constexpr std::size_t max_head = 64 * 1024;
 
   explicit HttpReader(Body body) : body_(std::move(body)) {}
 

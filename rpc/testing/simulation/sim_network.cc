@@ -22,10 +22,10 @@ struct SimNetwork::Attempt {
 
 SimWeather SimWeather::draw(SimRandom& random) {
   SimWeather weather;
-  weather.most_latency = std::chrono::microseconds(random.spread(20, 20'000));
+  weather.max_latency = std::chrono::microseconds(random.spread(20, 20'000));
   weather.repeats = random.coin() ? 0 : random.spread(1, 100);
   weather.least_window = static_cast<std::size_t>(random.spread(256, 4096));
-  weather.most_window = weather.least_window + static_cast<std::size_t>(random.spread(1, 256 * 1024));
+  weather.max_window = weather.least_window + static_cast<std::size_t>(random.spread(1, 256 * 1024));
   weather.short_io = random.coin() ? 0 : random.spread(1, 900);
   weather.false_calls = random.coin() ? 0 : random.spread(1, 300);
   weather.bulk = random.coin() ? 0 : random.spread(1, 1000);
@@ -42,7 +42,7 @@ SimNetwork::SimNetwork(SimWorld& world, SimWeather weather, SimRandom random)
 SimNetwork::~SimNetwork() = default;
 
 std::chrono::nanoseconds SimNetwork::latency() {
-  return random_.between(weather_.least_latency, std::max(weather_.least_latency, weather_.most_latency));
+  return random_.between(weather_.least_latency, std::max(weather_.least_latency, weather_.max_latency));
 }
 
 std::vector<std::shared_ptr<SimWire>> SimNetwork::wires() const {

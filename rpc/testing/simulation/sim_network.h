@@ -25,12 +25,12 @@ namespace weft::test {
 struct SimWeather {
   // One way, of each segment; a connection's share of it is drawn once.
   std::chrono::nanoseconds least_latency = std::chrono::microseconds{10};
-  std::chrono::nanoseconds most_latency = std::chrono::microseconds{500};
+  std::chrono::nanoseconds max_latency = std::chrono::microseconds{500};
   std::uint64_t repeats = 3;  // of a thousand segments, that were lost and come once more:
   std::chrono::nanoseconds repeat_after = std::chrono::milliseconds{200};
   // Bytes under way and unread in one direction, until a write would block; drawn for each connection.
   std::size_t least_window = 1024;
-  std::size_t most_window = 256 * 1024;
+  std::size_t max_window = 256 * 1024;
   std::uint64_t short_io = 200;    // of a thousand reads and writes, that move less than they could
   std::uint64_t false_calls = 20;  // of a thousand waits, that end though nothing has come
   // Of a thousand connections, that let attachments of these sizes be copied from the sender's memory.

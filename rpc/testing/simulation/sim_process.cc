@@ -6,15 +6,15 @@
 
 namespace weft::test {
 
-SimProcess::SimProcess(SimWorld& world, std::string name, std::uint64_t life)
-    : world_(world), name_(std::move(name)), life_(life) {}
+SimProcess::SimProcess(SimWorld& world, std::string name, std::uint64_t incarnation)
+    : world_(world), name_(std::move(name)), incarnation_(incarnation) {}
 
 SimProcess::~SimProcess() = default;
 
 template <class Runner>
 std::shared_ptr<Runner> SimProcess::make(const char* kind) {
-  auto runner = std::shared_ptr<Runner>(
-      new Runner(*this, name_ + "#" + std::to_string(life_) + " " + kind + std::to_string(runners_.size())));
+  auto runner = std::shared_ptr<Runner>(new Runner(
+      *this, name_ + "#" + std::to_string(incarnation_) + " " + kind + std::to_string(runners_.size())));
   runner->crashed_ = !alive_;
   runners_.push_back(runner);
   return runner;

@@ -1,4 +1,4 @@
-// SimProcess: one life of a process in a simulated world: its loops and executors, and what it keeps.
+// SimProcess: one incarnation of a process in a simulated world: its loops and executors, and what it keeps.
 //
 // Made by SimWorld::start(), and lives as long as the world, also when it has crashed: a crash runs nothing,
 // not even destructors; its jobs and objects stand still until the world ends, its network is cut (SimCrash),
@@ -17,7 +17,7 @@ namespace weft::test {
 
 enum class SimCrash : std::uint8_t {
   process,  // the kernel goes on: what was sent arrives, peers see the end of their connections at once
-  host,     // nothing is heard any more: peers see silence, and a reset once the name has another life
+  host,     // nothing is heard any more: peers see silence, and a reset once the name has another incarnation
 };
 
 class WEFT_EXPORT SimProcess {
@@ -28,7 +28,7 @@ class WEFT_EXPORT SimProcess {
 
   SimWorld& world() const { return world_; }
   const std::string& name() const { return name_; }
-  std::uint64_t life() const { return life_; }  // its number in the world, from 1
+  std::uint64_t incarnation() const { return incarnation_; }  // its number in the world, from 1
   bool alive() const { return alive_; }
 
   std::shared_ptr<SimLoop> make_loop();
@@ -47,7 +47,7 @@ class WEFT_EXPORT SimProcess {
 
  private:
   friend class SimWorld;
-  SimProcess(SimWorld& world, std::string name, std::uint64_t life);
+  SimProcess(SimWorld& world, std::string name, std::uint64_t incarnation);
   template <class Runner>
   std::shared_ptr<Runner> make(const char* kind);
   void stop();   // nothing of it runs any more
@@ -56,7 +56,7 @@ class WEFT_EXPORT SimProcess {
 
   SimWorld& world_;
   const std::string name_;
-  const std::uint64_t life_;
+  const std::uint64_t incarnation_;
   bool alive_ = true;
   std::vector<std::shared_ptr<SimRunner>> runners_;
   std::vector<std::shared_ptr<void>> kept_;

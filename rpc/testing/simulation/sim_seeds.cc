@@ -18,7 +18,7 @@ extern "C" __attribute__((weak)) void __sanitizer_set_death_callback(void (*call
 namespace weft::test {
 namespace {
 
-constexpr std::size_t most_failures = 3;
+constexpr std::size_t max_failures = 3;
 constexpr std::uint64_t long_run = 20'000;  // seeds, from where on progress is shown
 
 std::optional<std::uint64_t> number_from_environment(const char* name) {
@@ -102,7 +102,7 @@ SimReport for_each_seed(const SimSeeds& seeds, const std::function<void(SimWorld
 
   SimReport report;
   const SeedInDeath in_death;
-  for (std::uint64_t seed = first; seed != first + count && report.failed.size() < most_failures; ++seed) {
+  for (std::uint64_t seed = first; seed != first + count && report.failed.size() < max_failures; ++seed) {
     ++report.seeds;
     running_seed = seed;
     if (count >= long_run && report.seeds % (count / 20) == 0)

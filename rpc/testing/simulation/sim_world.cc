@@ -40,7 +40,7 @@ SimWorld::~SimWorld() {
 SimProcess& SimWorld::start(const std::string& name) {
   if (find(name) != nullptr) throw SimFailure("'" + name + "' lives already");
   processes_.emplace_back(new SimProcess(*this, name, processes_.size() + 1));
-  trace_.add(now_, "start", processes_.back()->name(), processes_.back()->life());
+  trace_.add(now_, "start", processes_.back()->name(), processes_.back()->incarnation());
   return *processes_.back();
 }
 
@@ -52,7 +52,8 @@ SimProcess* SimWorld::find(const std::string& name) {
 
 void SimWorld::crash(SimProcess& process, SimCrash how) {
   if (!process.alive()) return;
-  trace_.add(now_, how == SimCrash::process ? "crash" : "crash of host", process.name(), process.life());
+  trace_.add(now_, how == SimCrash::process ? "crash" : "crash of host", process.name(),
+             process.incarnation());
   process.stop();
   network_.crashed(process, how);
 }
@@ -92,8 +93,8 @@ bool SimWorld::step(Clock::time_point until) {
     return false;
   }
   now_ = first;
-  if (++steps_ > options_.most_steps)
-    throw SimFailure("the simulation does not come to its end in " + std::to_string(options_.most_steps) +
+  if (++steps_ > options_.max_steps)
+    throw SimFailure("the simulation does not come to its end in " + std::to_string(options_.max_steps) +
                      " steps");
   if (event) {
     run_event();
@@ -133,8 +134,8 @@ void SimWorld::run_for(std::chrono::nanoseconds span) {
   }
 }
 
-bool SimWorld::run_until(const std::function<bool()>& done, std::chrono::nanoseconds patience) {
-  const Clock::time_point end = rpc::later(now_, patience);
+bool SimWorld::run_until(const std::function<bool()>& done, std::chrono::nanoseconds timeout) {
+  const Clock::time_point end = rpc::later(now_, timeout);
   while (!done())
     if (!step(end)) return done();
   return true;

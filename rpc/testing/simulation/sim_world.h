@@ -36,9 +36,9 @@ struct SimPace {
 struct SimOptions {
   SimPace pace;
   SimWeather weather;
-  std::size_t trace = 300;                // events that are kept
-  bool live_trace = false;                // printed as they come
-  std::uint64_t most_steps = 20'000'000;  // more are taken for a simulation that never ends
+  std::size_t trace = 300;               // events that are kept
+  bool live_trace = false;               // printed as they come
+  std::uint64_t max_steps = 20'000'000;  // more are taken for a simulation that never ends
 };
 
 // The world does not come to an end, or a wait came to nothing.
@@ -64,9 +64,9 @@ class WEFT_EXPORT SimWorld {
   std::uint64_t steps() const { return steps_; }
   const SimRunner* running() const { return running_; }  // whose job is being run; null: none's
 
-  // Processes. A name has one life at a time.
+  // Processes. A name has one incarnation at a time.
   SimProcess& start(const std::string& name);
-  SimProcess* find(const std::string& name);  // its present life
+  SimProcess* find(const std::string& name);  // its present incarnation
   void crash(SimProcess& process, SimCrash how);
   const std::vector<std::unique_ptr<SimProcess>>& processes() const { return processes_; }
 
@@ -84,13 +84,13 @@ class WEFT_EXPORT SimWorld {
   bool step(rpc::Clock::time_point until = rpc::Clock::time_point::max());  // false: nothing is due till then
   void run_for(std::chrono::nanoseconds span);
   // Until `done`, for so long at most. False: it did not come about.
-  bool run_until(const std::function<bool()>& done, std::chrono::nanoseconds patience);
+  bool run_until(const std::function<bool()>& done, std::chrono::nanoseconds timeout);
   // Until nothing is left to do, or only what is due later than `horizon` from now (false).
   bool run_until_idle(std::chrono::nanoseconds horizon = std::chrono::hours{24});
   // What a future brings, or throws; SimFailure where it brings nothing for so long.
   template <class T>
-  T got(rpc::Future<T> future, std::chrono::nanoseconds patience = std::chrono::hours{1}) {
-    if (!run_until([&] { return future.ready(); }, patience))
+  T got(rpc::Future<T> future, std::chrono::nanoseconds timeout = std::chrono::hours{1}) {
+    if (!run_until([&] { return future.ready(); }, timeout))
       throw SimFailure("a future brought nothing for too long");
     return future.get();
   }

@@ -37,7 +37,7 @@ class SocketStream final : public ByteStream {
   }
 
   std::size_t read(std::span<const std::span<std::byte>> into, std::error_code& error) override {
-    iovec vectors[most_vectors];
+    iovec vectors[max_vectors];
     const int count = fill(into, vectors);
     const std::size_t bytes = moved(::readv(socket_.native_handle(), vectors, count), error);
     if (polled_ != nullptr && (bytes != 0 || error != asio::error::would_block)) polled_->found_something();
@@ -45,7 +45,7 @@ class SocketStream final : public ByteStream {
   }
 
   std::size_t write(std::span<const std::span<const std::byte>> from, std::error_code& error) override {
-    iovec vectors[most_vectors];
+    iovec vectors[max_vectors];
     msghdr message{};
     message.msg_iov = vectors;
     message.msg_iovlen = static_cast<std::size_t>(fill(from, vectors));
@@ -75,7 +75,7 @@ class SocketStream final : public ByteStream {
   std::string identity() const override { return identity_; }
 
  private:
-  static constexpr std::size_t most_vectors = 64;
+  static constexpr std::size_t max_vectors = 64;
 
   // A socket that is looked at by reading from it. Only before the loop falls asleep is Asio asked to wait.
   class Polled final : public LoopPoller, public std::enable_shared_from_this<Polled> {
@@ -131,7 +131,7 @@ class SocketStream final : public ByteStream {
 
   template <class Byte>
   static int fill(std::span<const std::span<Byte>> spans, iovec* vectors) {
-    const std::size_t count = std::min(spans.size(), most_vectors);
+    const std::size_t count = std::min(spans.size(), max_vectors);
     for (std::size_t i = 0; i < count; ++i)
       vectors[i] = {const_cast<std::byte*>(spans[i].data()), spans[i].size()};
     return static_cast<int>(count);

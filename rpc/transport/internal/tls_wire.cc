@@ -10,7 +10,7 @@ namespace weft::rpc {
 namespace {
 
 // A connection with small messages keeps the least; where a read fills the buffer, it grows.
-constexpr std::size_t least_buffer = 4 << 10, most_input = 128 << 10;
+constexpr std::size_t least_buffer = 4 << 10, max_input = 128 << 10;
 
 }  // namespace
 
@@ -57,7 +57,7 @@ int TlsWire::bio_read(BIO* bio, char* data, std::size_t size, std::size_t* read)
   }
   if (self->ended_ || self->read_error_) return 0;
   if (self->in_ == nullptr || self->in_end_ == self->in_size_) {
-    const std::size_t wanted = std::clamp(self->in_size_ * 4, least_buffer, most_input);
+    const std::size_t wanted = std::clamp(self->in_size_ * 4, least_buffer, max_input);
     if (wanted != self->in_size_) {
       auto* fresh = new (std::nothrow) std::byte[wanted];
       if (fresh != nullptr) self->in_.reset(fresh), self->in_size_ = wanted;

@@ -14,7 +14,7 @@
 namespace weft::rpc {
 namespace {
 
-constexpr std::size_t most_descriptors = 4;  // that are taken at a time, to be closed: one is allowed
+constexpr std::size_t max_descriptors = 4;  // that are taken at a time, to be closed: one is allowed
 
 Error lost(const std::string& how) {
   return Error(ErrorKind::unavailable, "the other side ended the handshake: " + how, Execution::not_sent);
@@ -53,7 +53,7 @@ class Greeting final : public ShmHandshake, public std::enable_shared_from_this<
         kept_(std::move(kept)) {}
 
   void start() {
-    timer_ = loop_->schedule_closing(later(loop_->now(), options_.patience), [weak = weak_from_this()] {
+    timer_ = loop_->schedule_closing(later(loop_->now(), options_.timeout), [weak = weak_from_this()] {
       if (const auto self = weak.lock()) {
         self->timer_ = 0;
         self->fail(std::make_exception_ptr(lost("nothing has come for too long")));
@@ -89,7 +89,7 @@ class Greeting final : public ShmHandshake, public std::enable_shared_from_this<
   void on_hello() {
     theirs_ = ShmHello::decode(std::span(bytes_).first<ShmHello::size>());
     if (!descriptor_) throw Error(ErrorKind::protocol_error, "a hello without shared memory");
-    inbound_.emplace(ShmSegment::open(std::move(descriptor_), options_.most_ring_bytes));
+    inbound_.emplace(ShmSegment::open(std::move(descriptor_), options_.max_ring_bytes));
     if (inbound_->capacity() != theirs_.capacity)
       throw Error(ErrorKind::protocol_error, "shared memory of another size than said");
     if (!ours_.bulk || !theirs_.bulk) {
@@ -134,7 +134,7 @@ class Greeting final : public ShmHandshake, public std::enable_shared_from_this<
     msghdr message{};
     message.msg_iov = &part;
     message.msg_iovlen = 1;
-    alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int) * most_descriptors)];
+    alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int) * max_descriptors)];
     message.msg_control = control;
     message.msg_controllen = sizeof control;
     const ssize_t got = ::recvmsg(socket_.native_handle(), &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);

@@ -14,7 +14,7 @@
 namespace weft::rpc {
 namespace {
 
-constexpr std::size_t most_a_read = 256U << 20;  // the kernel's own bound is just below 2 GiB
+constexpr std::size_t max_a_read = 256U << 20;  // the kernel's own bound is just below 2 GiB
 #if defined(SO_PEERPIDFD)
 constexpr int peer_pidfd = SO_PEERPIDFD;
 #elif defined(__x86_64__) || defined(__aarch64__)
@@ -30,7 +30,7 @@ std::optional<ucred> credentials(int socket) {
   return found;
 }
 
-Descriptor life_of(int socket, pid_t process) {
+Descriptor open_pidfd(int socket, pid_t process) {
   int number = -1;
   socklen_t size = sizeof number;
   if (::getsockopt(socket, SOL_SOCKET, peer_pidfd, &number, &size) == 0) return Descriptor(number);
@@ -50,9 +50,9 @@ PeerMemory::Nonce PeerMemory::make_nonce() {
 std::optional<PeerMemory> PeerMemory::of(int socket) {
   const auto peer = credentials(socket);
   if (!peer || peer->pid <= 0) return {};
-  Descriptor life = life_of(socket, peer->pid);
-  if (!life) return {};
-  return PeerMemory(peer->pid, std::move(life));
+  Descriptor pidfd = open_pidfd(socket, peer->pid);
+  if (!pidfd) return {};
+  return PeerMemory(peer->pid, std::move(pidfd));
 }
 
 bool PeerMemory::proves(std::uint64_t address, const Nonce& nonce) const {
@@ -64,7 +64,7 @@ bool PeerMemory::proves(std::uint64_t address, const Nonce& nonce) const {
 
 void PeerMemory::read(std::uint64_t address, std::span<std::byte> into, std::error_code& error) const {
   while (!into.empty()) {
-    const iovec here{into.data(), std::min(into.size(), most_a_read)};
+    const iovec here{into.data(), std::min(into.size(), max_a_read)};
     const iovec there{reinterpret_cast<void*>(static_cast<std::uintptr_t>(address)), here.iov_len};
     const ssize_t bytes = ::process_vm_readv(process_, &here, 1, &there, 1, 0);
     if (bytes < 0 && errno == EINTR) continue;
@@ -79,8 +79,8 @@ void PeerMemory::read(std::uint64_t address, std::span<std::byte> into, std::err
 }
 
 bool PeerMemory::alive() const {
-  pollfd life{life_.get(), POLLIN, 0};
-  return ::poll(&life, 1, 0) == 0;
+  pollfd pidfd{pidfd_.get(), POLLIN, 0};
+  return ::poll(&pidfd, 1, 0) == 0;
 }
 
 std::optional<uid_t> peer_user(int socket) {

@@ -37,10 +37,10 @@ class WEFT_EXPORT PeerMemory {
   bool alive() const;
 
  private:
-  PeerMemory(pid_t process, Descriptor life) : process_(process), life_(std::move(life)) {}
+  PeerMemory(pid_t process, Descriptor pidfd) : process_(process), pidfd_(std::move(pidfd)) {}
 
   pid_t process_;
-  Descriptor life_;  // a pidfd: readable once the process has ended
+  Descriptor pidfd_;  // a pidfd: readable once the process has ended
 };
 
 // The user that the kernel names as the other side of a Unix socket; nothing where it does not.

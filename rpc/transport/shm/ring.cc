@@ -16,7 +16,7 @@ static_assert(sizeof(RingControl) <= 4096);
 // still in a cache when the other reads it.
 constexpr std::size_t piece = 64U << 10;
 // And so much a call: then others of the loop have a look in, however fast the other side is.
-constexpr std::size_t most_a_call = 4U << 20;
+constexpr std::size_t max_a_call = 4U << 20;
 
 // The page was zeros when it was made, which is what the initialisers say; the other side may have written
 // since.
@@ -41,7 +41,7 @@ std::size_t RingWriter::write(std::span<const std::span<const std::byte>> from, 
   std::size_t total = 0;
   std::size_t untold = 0;
   for (auto rest : from) {
-    while (!rest.empty() && total < most_a_call) {
+    while (!rest.empty() && total < max_a_call) {
       std::size_t room = capacity_ - (position_ - read_);
       if (room < std::min(rest.size(), piece)) {
         if (!look()) break;
@@ -118,7 +118,7 @@ std::size_t RingReader::read(std::span<const std::span<std::byte>> into, std::er
   // Before the positions are looked at: what was written before the end is seen then.
   const bool ended = abandoned_ ? ended_ : control_.writer.ended.load() != 0;
   for (auto rest : into) {
-    while (!rest.empty() && total < most_a_call) {
+    while (!rest.empty() && total < max_a_call) {
       if (written_ == position_ && (!look() || written_ == position_)) break;
       const std::size_t bytes = std::min({rest.size(), std::size_t{written_ - position_}, piece - untold});
       std::memcpy(rest.data(), data_ + (position_ & (capacity_ - 1)), bytes);

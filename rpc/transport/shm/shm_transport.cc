@@ -134,7 +134,7 @@ std::exception_ptr with_target(const std::exception_ptr& error, const std::strin
 class ShmTransport final : public Transport {
  public:
   explicit ShmTransport(const ShmOptions& options)
-      : options_(options), places_(std::make_shared<Places>(options.most_connections)) {}
+      : options_(options), places_(std::make_shared<Places>(options.max_connections)) {}
 
   std::string_view scheme() const override { return "shm"; }
   bool checks_credentials() const override { return true; }
@@ -145,7 +145,7 @@ class ShmTransport final : public Transport {
     auto place = places_->take();
     if (place == nullptr)
       return loop->post([done = std::move(done), target = address.text(),
-                         most = options_.most_connections]() mutable {
+                         most = options_.max_connections]() mutable {
         done(std::make_exception_ptr(Error(ErrorKind::resource_exhausted,
                                            "cannot connect to " + target + ": there are " +
                                                std::to_string(most) + " connections through shared memory",

@@ -1,7 +1,7 @@
 // Groups of agents of one process, as each backend has them, and what their tests have in common.
 #pragma once
 
-#include <weft/parallel/collectives/context.h>
+#include <weft/parallel/collectives/collectives_layer.h>
 #include <weft/parallel/collectives/group.h>
 
 #include <weft/rpc/rpc.h>

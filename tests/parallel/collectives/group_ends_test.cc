@@ -87,11 +87,10 @@ INSTANTIATE_TEST_SUITE_P(Backends, GroupEnds, ::testing::ValuesIn(all_backends),
                          ::testing::PrintToStringParamName());
 
 TEST_P(GroupEnds, PastADeadlineAllLearnWhoIsMissing) {
-  expect_all(but(2,
-                 [](const Group& group) {
-                   return group.barrier(group.rank() == 0 ? Deadline(50ms) : std::nullopt);
-                 }),
-             ErrorKind::deadline_exceeded, {"barrier()", "rank 2 (worker2) has not begun it", "0.05 s"});
+  expect_all(
+      but(2,
+          [](const Group& group) { return group.barrier(group.rank() == 0 ? Timeout(50ms) : std::nullopt); }),
+      ErrorKind::deadline_exceeded, {"barrier()", "rank 2 (worker2) has not begun it", "0.05 s"});
   constexpr int none = -1;
   expect_all(but(none, [](const Group& group) { return group.barrier(); }), ErrorKind::deadline_exceeded,
              {"rank 2 (worker2)"});
@@ -190,7 +189,7 @@ TEST_P(GroupEnds, AbortEndsTheGroupForAll) {
 TEST_P(GroupEnds, ADifferenceThatNotAllHaveComeToEndsWithTheGroupsError) {
   Futures futures = but(ranks - 1, [](const Group& group) {
     return group.all_reduce(at::zeros({group.rank() == 1 ? 5 : 4}), ReduceOp::sum,
-                            group.rank() == 1 ? Deadline(50ms) : std::nullopt);
+                            group.rank() == 1 ? Timeout(50ms) : std::nullopt);
   });
   expect_all(std::move(futures), ErrorKind::deadline_exceeded, {"has not begun it"});
 }
@@ -210,13 +209,13 @@ TEST(GroupTimeouts, OfALaterCollectiveHoldAfterAnEarlierOneSucceeded) {
 
 TEST_P(GroupEnds, WhatHangsIsWrittenDownBeforeAnybodyHearsOfIt) {
   const auto folder = std::filesystem::temp_directory_path() / ("weft-flights-" + std::to_string(::getpid()));
-  const auto recorded = company.groups({.flights = folder}),
-             beside = company.groups({.name = "beside", .flights = folder});
+  const auto recorded = company.groups({.flight_recorder_dir = folder}),
+             beside = company.groups({.name = "beside", .flight_recorder_dir = folder});
   auto elsewhere = beside[2].barrier();
   together(recorded, [](const Group& group) { return group.all_reduce(at::ones({7})); });
   Futures futures = but(2, [&](const Group& group) {
     return recorded[group.rank()].broadcast(at::ones({5}), 1,
-                                            group.rank() == 0 ? Deadline(50ms) : std::nullopt);
+                                            group.rank() == 0 ? Timeout(50ms) : std::nullopt);
   });
   auto message = recorded[2].recv(at::ones({3}), 0, 9);
   expect_all(std::move(futures), ErrorKind::deadline_exceeded, {"rank 2"});
@@ -258,12 +257,12 @@ TEST_P(GroupEnds, WhatHangsIsWrittenDownBeforeAnybodyHearsOfIt) {
 TEST_P(GroupEnds, AreToldToOtherMembersBeforeFilesAreWritten) {
   const auto folder =
       std::filesystem::temp_directory_path() / ("weft-slow-flights-" + std::to_string(::getpid()));
-  const auto recorded = company.groups({.flights = folder});
+  const auto recorded = company.groups({.flight_recorder_dir = folder});
   const std::string pipe =
       recorded[0].write_flight(folder).string() + "." + std::to_string(::getpid()) + ".part";
   ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
   Futures others = but(2, [&](const Group& group) {
-    return recorded[group.rank()].barrier(group.rank() == 0 ? Deadline(50ms) : std::nullopt);
+    return recorded[group.rank()].barrier(group.rank() == 0 ? Timeout(50ms) : std::nullopt);
   });
   Futures own;
   own.push_back(std::move(others.front()));
@@ -320,7 +319,8 @@ TEST_F(EarlyMessages, BeyondTheirBytesEndTheGroup) {
 // Texts of members that mean something else in collectives that were not begun here.
 TEST_F(EarlyMessages, TextsOfDifferencesCount) {
   const auto texts = [&](const std::vector<Group>& groups, int count) {
-    const auto core = Context::of(*company.agent(0).core())->find(GroupId{id(0).incarnation, ++number});
+    const auto core =
+        CollectivesLayer::of(*company.agent(0).core())->find(GroupId{id(0).incarnation, ++number});
     for (int i = 0; i < count; ++i)
       core->disagree(id(1), static_cast<std::uint64_t>(i), std::string(1000, 'x'));
     Futures futures;
@@ -351,7 +351,7 @@ class EarlyMessagesOfAGroup : public EarlyMessages {
     return core;
   }
   const GroupId group{1, 1};
-  const std::shared_ptr<Context> context = Context::of(*company.agent(0).core());
+  const std::shared_ptr<CollectivesLayer> context = CollectivesLayer::of(*company.agent(0).core());
 };
 
 TEST_F(EarlyMessagesOfAGroup, BeyondALimitEndIt) {

@@ -127,7 +127,7 @@ TEST_P(LazyViews, OfNegativesTravelAsWhatTheyMean) {
 
 TEST(GroupOptionsOf, PartsAndMeshesAreTheGroups) {
   Company company(4, Backend::hosts);
-  const auto groups = company.groups({.deadline = 7s, .bounds = {.small_bytes = 9}});
+  const auto groups = company.groups({.timeout = 7s, .bounds = {.small_bytes = 9}});
   std::vector<rpc::Future<std::optional<Group>>> parts;
   std::vector<rpc::Future<DeviceMesh>> meshes;
   for (const Group& group : groups) {
@@ -137,14 +137,14 @@ TEST(GroupOptionsOf, PartsAndMeshesAreTheGroups) {
   for (auto& part : parts) {
     const Group made = *got(std::move(part));
     EXPECT_EQ(made.name(), "world/0");
-    EXPECT_EQ(made.options().deadline, 7s);
+    EXPECT_EQ(made.options().timeout, 7s);
     EXPECT_EQ(made.options().bounds.small_bytes, 9U);
     EXPECT_EQ(made.backend(), GroupBackend::hosts);
   }
   for (auto& mesh : meshes) {
     const Group made = got(std::move(mesh)).group("all");
     EXPECT_EQ(made.name(), "all");
-    EXPECT_EQ(made.options().deadline, 7s);
+    EXPECT_EQ(made.options().timeout, 7s);
     EXPECT_EQ(made.backend(), GroupBackend::hosts);
   }
 }

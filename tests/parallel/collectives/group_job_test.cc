@@ -35,9 +35,9 @@ TEST_P(GroupsOfAJob, AGroupOfSomeHasItsOwnRanks) {
 }
 
 TEST_P(GroupsOfAJob, AreForgottenWithTheirHandles) {
-  EXPECT_EQ(Context::of(*company.agent(1).core())->groups(), 1U);
+  EXPECT_EQ(CollectivesLayer::of(*company.agent(1).core())->groups(), 1U);
   company.groups();
-  EXPECT_EQ(Context::of(*company.agent(1).core())->groups(), 1U);
+  EXPECT_EQ(CollectivesLayer::of(*company.agent(1).core())->groups(), 1U);
 }
 
 TEST(GroupWithoutLayer, IsAnError) {
@@ -131,7 +131,7 @@ TEST(GroupsOverAWire, OfHalfTheBytesRoundAndAgree) {
                                                                            {6, Backend::uneven}}) {
     Company company(ranks, backend);
     for (const at::ScalarType wire : {at::kHalf, at::kBFloat16}) {
-      const auto groups = company.groups({.wire = wire});
+      const auto groups = company.groups({.wire_dtype = wire});
       for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
         SCOPED_TRACE(::testing::Message() << ranks << " " << wire << " " << type);
         Tensors tensors(ranks);
@@ -166,14 +166,15 @@ TEST(GroupsOverAWire, OfHalfTheBytesRoundAndAgree) {
 
 TEST(GroupsOverAWire, IsTheSameForAllMembers) {
   Company company(2);
-  auto one = Group::create(company.agent(0), {.wire = at::kHalf}), two = Group::create(company.agent(1));
+  auto one = Group::create(company.agent(0), {.wire_dtype = at::kHalf}),
+       two = Group::create(company.agent(1));
   for (auto* group : {&one, &two}) {
     const auto error = error_of([&] { return got(std::move(*group)); });
     ASSERT_TRUE(error);
     EXPECT_EQ(error->kind(), ErrorKind::invalid_argument) << error->what();
     EXPECT_NE(std::string(error->what()).find("worker0 'float16'"), std::string::npos) << error->what();
   }
-  EXPECT_EQ(test::kind_of([&] { return got(Group::create(company.agent(0), {.wire = at::kFloat})); }),
+  EXPECT_EQ(test::kind_of([&] { return got(Group::create(company.agent(0), {.wire_dtype = at::kFloat})); }),
             ErrorKind::invalid_argument);
 }
 

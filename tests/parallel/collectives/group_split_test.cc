@@ -1,4 +1,4 @@
-// Groups of a group: split by colour and key, meshes, what is left after a loss, what has grown.
+// Groups of a group: split by color and key, meshes, what is left after a loss, what has grown.
 #include <weft/parallel/collectives/device_mesh.h>
 
 #include <numeric>
@@ -28,12 +28,12 @@ class Splits : public ::testing::TestWithParam<Backend> {
 INSTANTIATE_TEST_SUITE_P(Backends, Splits, ::testing::ValuesIn(all_backends),
                          ::testing::PrintToStringParamName());
 
-TEST_P(Splits, ByColourInTheOrderOfKeysThenRanks) {
+TEST_P(Splits, ByColorInTheOrderOfKeysThenRanks) {
   // 0, 2, 4 backwards, on one host unless hosts are uneven; 1 alone; 3 and 5 stay away.
   const auto parts = at_all([&](const Group& group) {
     const int rank = group.rank();
-    const std::optional<int> colour = rank == 3 || rank == 5 ? std::nullopt : std::optional(rank % 2);
-    return group.split(colour, rank == 4 ? -1 : 0, options(rank));
+    const std::optional<int> color = rank == 3 || rank == 5 ? std::nullopt : std::optional(rank % 2);
+    return group.split(color, rank == 4 ? -1 : 0, options(rank));
   });
   EXPECT_FALSE(parts[3]);
   ASSERT_TRUE(parts[0] && parts[1] && parts[2] && parts[4]);
@@ -86,7 +86,7 @@ TEST_P(Splits, FailForAllWhereOneDoesNotCome) {
   groups.back().abort("no more");
   for (auto& future : futures)
     EXPECT_EQ(test::kind_of([&] { return got(std::move(future)); }), ErrorKind::aborted);
-  EXPECT_EQ(Context::of(*company.agent(0).core())->groups(), 1U);
+  EXPECT_EQ(CollectivesLayer::of(*company.agent(0).core())->groups(), 1U);
 }
 
 TEST(Mesh, HasAGroupAlongEachDimension) {
@@ -121,7 +121,7 @@ TEST(Mesh, HasAGroupAlongEachDimension) {
 
 // --- Worlds that are not fixed ---
 
-class OpenWorld : public ::testing::TestWithParam<Backend> {
+class ElasticWorld : public ::testing::TestWithParam<Backend> {
  protected:
   rpc::Agent& join(const std::string& name) {
     rpc::AgentOptions options{.name = name, .handler_threads = 1};
@@ -153,10 +153,10 @@ class OpenWorld : public ::testing::TestWithParam<Backend> {
   test::InProcessJobStore store;
   std::vector<std::unique_ptr<rpc::Agent>> agents;
 };
-INSTANTIATE_TEST_SUITE_P(Backends, OpenWorld, ::testing::ValuesIn(all_backends),
+INSTANTIATE_TEST_SUITE_P(Backends, ElasticWorld, ::testing::ValuesIn(all_backends),
                          ::testing::PrintToStringParamName());
 
-TEST_P(OpenWorld, AGroupShrinksToThoseThatLive) {
+TEST_P(ElasticWorld, AGroupShrinksToThoseThatLive) {
   const std::vector<std::string> names{"anna", "bert", "cleo", "dora"};
   join_all(names);
   const auto groups = group_of(names);
@@ -180,7 +180,7 @@ TEST_P(OpenWorld, AGroupShrinksToThoseThatLive) {
   for (const at::Tensor& tensor : tensors) expect_equal(tensor, at::full({50'000}, 3.0F));
 }
 
-TEST_P(OpenWorld, AGroupGrowsByWhoHasCome) {
+TEST_P(ElasticWorld, AGroupGrowsByWhoHasCome) {
   join_all({"anna", "bert", "cleo"});
   const auto three = group_of({"anna", "bert", "cleo"});
   together(three, [](const Group& group) { return group.barrier(); });

@@ -187,7 +187,7 @@ TEST(GroupsOnTheCallersThread, RunOnlyWhenInlinedInMemory) {
 }
 
 std::shared_ptr<GroupCore> core_of(Company& company, const Group& group) {
-  for (const auto& core : Context::of(*company.agent(group.rank()).core())->all())
+  for (const auto& core : CollectivesLayer::of(*company.agent(group.rank()).core())->all())
     if (core->name() == group.name()) return core;
   return nullptr;
 }
@@ -211,8 +211,8 @@ TEST(GroupsOnTheCallersThread, RunNothingOfOthersWhenAGroupEndsOrIsLookedAt) {
   for (const auto& [name, call] : calls) {
     SCOPED_TRACE(name);
     Company company(1);
-    const auto groups = company.groups({.flights = folder}),
-               others = company.groups({.name = "other", .flights = folder});
+    const auto groups = company.groups({.flight_recorder_dir = folder}),
+               others = company.groups({.name = "other", .flight_recorder_dir = folder});
     test::HeldLoop held(company.agent(0));
     auto waiting = groups[0].all_reduce(at::ones({4}));
     call(company, groups[0], others[0]);

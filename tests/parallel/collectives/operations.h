@@ -254,8 +254,8 @@ inline constexpr GroupOperation group_operations[] = {
        const Backend backend = group.backend() == GroupBackend::messages ? Backend::messages
                                : group.backend() == GroupBackend::memory ? Backend::memory
                                                                          : Backend::hosts;
-       const int colour = group.rank() % 2, size = (group.size() + 1 - colour) / 2;
-       return brings(group.split(colour, -group.rank(), options_of(backend, group.rank())),
+       const int color = group.rank() % 2, size = (group.size() + 1 - color) / 2;
+       return brings(group.split(color, -group.rank(), options_of(backend, group.rank())),
                      [size, rank = size - 1 - group.rank() / 2](const std::optional<Group>& part) {
                        return part && part->size() == size && part->rank() == rank;
                      });

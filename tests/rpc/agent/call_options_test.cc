@@ -25,7 +25,7 @@ struct Field {
 
 const std::vector<Field>& fields() {
   static const std::vector<Field> all{
-      {"deadline", [](auto& to, const auto& from) { to.deadline = from.deadline; }},
+      {"timeout", [](auto& to, const auto& from) { to.timeout = from.timeout; }},
       {"retry", [](auto& to, const auto& from) { to.retry = from.retry; }},
       {"idempotent", [](auto& to, const auto& from) { to.idempotent = from.idempotent; }},
       {"wait_for_ready", [](auto& to, const auto& from) { to.wait_for_ready = from.wait_for_ready; }},
@@ -35,7 +35,7 @@ const std::vector<Field>& fields() {
 
 std::string text_of(const CallOptions& options) {
   std::string text;
-  if (options.deadline) text += " deadline=" + std::to_string(options.deadline->count());
+  if (options.timeout) text += " deadline=" + std::to_string(options.timeout->count());
   if (options.retry) text += " retry=" + std::to_string(options.retry->attempts);
   if (options.idempotent) text += " idempotent=" + std::to_string(*options.idempotent);
   if (options.wait_for_ready) text += " wait_for_ready=" + std::to_string(*options.wait_for_ready);
@@ -43,12 +43,12 @@ std::string text_of(const CallOptions& options) {
   return text;
 }
 
-const CallOptions some{.deadline = 1h,
+const CallOptions some{.timeout = 1h,
                        .retry = RetryPolicy{.attempts = 7},
                        .idempotent = true,
                        .wait_for_ready = true,
                        .connect_within = 3s};
-const CallOptions others{.deadline = 2h,
+const CallOptions others{.timeout = 2h,
                          .retry = RetryPolicy{.attempts = 8},
                          .idempotent = false,
                          .wait_for_ready = false,
@@ -81,7 +81,7 @@ TEST(CallOptions, EachFieldStaysUnlessALaterOneSetsIt) {
 class Spy final : public Interceptor {
  public:
   std::unique_ptr<CallWatch> calling(OutgoingCall& call, const std::string&, CallContext*) override {
-    seen.give({.deadline = call.deadline ? std::optional(*call.deadline - Clock::now()) : std::nullopt,
+    seen.give({.timeout = call.deadline ? std::optional(*call.deadline - Clock::now()) : std::nullopt,
                .retry = call.retry != nullptr ? std::optional(*call.retry) : std::nullopt,
                .idempotent = call.idempotent,
                .wait_for_ready = call.wait_for_ready,
@@ -158,9 +158,9 @@ TEST_F(CallOptionsTest, AHandleHasTheOptionsOfThoseBeforeIt) {
     all = all.with(one);
   }
   const CallOptions used = made_with(all);
-  ASSERT_TRUE(used.deadline && used.retry && used.connect_within);
-  EXPECT_GT(*used.deadline, 50min);
-  EXPECT_LE(*used.deadline, 1h);
+  ASSERT_TRUE(used.timeout && used.retry && used.connect_within);
+  EXPECT_GT(*used.timeout, 50min);
+  EXPECT_LE(*used.timeout, 1h);
   EXPECT_EQ(used.retry->attempts, 7);
   EXPECT_EQ(used.idempotent, true);
   EXPECT_EQ(used.wait_for_ready, true);
@@ -169,13 +169,13 @@ TEST_F(CallOptionsTest, AHandleHasTheOptionsOfThoseBeforeIt) {
   const CallOptions undone = made_with(all.with({.idempotent = false, .wait_for_ready = false}));
   EXPECT_EQ(undone.idempotent, false);
   EXPECT_EQ(undone.wait_for_ready, false);
-  EXPECT_TRUE(undone.deadline && undone.retry && undone.connect_within);
+  EXPECT_TRUE(undone.timeout && undone.retry && undone.connect_within);
   EXPECT_FALSE(made_with(*peer).retry) << "the handle that all were made of is as it was";
 }
 
-TEST_F(CallOptionsTest, NoDeadlineStaysAndReplacesADeadline) {
-  EXPECT_FALSE(made_with(peer->with({.deadline = 1h}).with({.deadline = no_deadline})).deadline);
-  EXPECT_FALSE(made_with(peer->with({.deadline = no_deadline}).with({.idempotent = true})).deadline);
+TEST_F(CallOptionsTest, NoTimeoutStaysAndReplacesATimeout) {
+  EXPECT_FALSE(made_with(peer->with({.timeout = 1h}).with({.timeout = no_timeout})).timeout);
+  EXPECT_FALSE(made_with(peer->with({.timeout = no_timeout}).with({.idempotent = true})).timeout);
 }
 
 // --- Metadata ---
@@ -189,7 +189,7 @@ TEST_F(CallOptionsTest, HandlesUniteTheirMetadataAndTheLaterValueOfAKeyHolds) {
   EXPECT_EQ(got(peer->call<&Desk::read>()), "-/-@0");
   EXPECT_EQ(got(peer->with_metadata({{"tenant", "a"}}).call<&Desk::read>()), "a/-@0");
   const Peer both =
-      peer->with_metadata({{"tenant", "a"}}).with({.deadline = 1min}).with_metadata({{"user", "u"}});
+      peer->with_metadata({{"tenant", "a"}}).with({.timeout = 1min}).with_metadata({{"user", "u"}});
   EXPECT_EQ(got(both.call<&Desk::read>()), "a/u@0");
   EXPECT_EQ(got(both.with_metadata({{"tenant", "b"}}).call<&Desk::read>()), "b/u@0");
   EXPECT_EQ(got(both.call<&Desk::read>()), "a/u@0") << "each handle has its own";
@@ -229,15 +229,15 @@ TEST_F(CallOptionsTest, EveryAttemptCarriesMetadata) {
 
 TEST_F(CallOptionsTest, CallsOfAPeerSetCarryMetadataAndMergedOptions) {
   const auto set = PeerSet(cluster["client"], {"inproc://server"})
-                       .with({.deadline = 1h})
+                       .with({.timeout = 1h})
                        .with_metadata(acme)
                        .with({.idempotent = true})
                        .with_metadata(anna);
   EXPECT_EQ(got(set.call<&Desk::read>()), both_names + "@0");
   const CallOptions used = spy->seen.take();
   EXPECT_EQ(used.idempotent, true);
-  ASSERT_TRUE(used.deadline);
-  EXPECT_GT(*used.deadline, 50min);
+  ASSERT_TRUE(used.timeout);
+  EXPECT_GT(*used.timeout, 50min);
 }
 
 TEST_F(CallOptionsTest, AnInterceptorReplacesWhatTheHandleHas) {
@@ -248,7 +248,7 @@ TEST_F(CallOptionsTest, AnInterceptorReplacesWhatTheHandleHas) {
 
 // g++ 12 destroys twice what braces make within a co_await expression: options in braces have no destructor.
 Task<std::string> read_in_a_task(Peer peer) {
-  co_return co_await peer.with({.deadline = 1min})
+  co_return co_await peer.with({.timeout = 1min})
       .with_metadata(acme)
       .with({.idempotent = true})
       .call<&Desk::read>();

@@ -74,7 +74,7 @@ class Station {
   }
   std::int64_t zero() const { return 0; }
   Reading warmer(const Reading& reading, double by) const { return {reading.place, reading.value + by}; }
-  AgentId next_life(AgentId id, const std::vector<AgentId>& others) const {
+  AgentId next_incarnation(AgentId id, const std::vector<AgentId>& others) const {
     return {id.name + std::to_string(others.size()),
             id.incarnation + (others.empty() ? 1 : others.back().incarnation)};
   }
@@ -83,15 +83,14 @@ class Station {
            (call.deadline() ? "in time" : "whenever");
   }
 
-  using Service =
-      rpc::Service<"station", Method<"name", &Station::name>, Method<"count", &Station::count>,
-                   Method<"log", &Station::log>, Method<"lines", &Station::lines>,
-                   Method<"later", &Station::later>, Method<"chained", &Station::chained>,
-                   Method<"steps", &Station::steps>, Method<"sum", &Station::sum>,
-                   Method<"log_task", &Station::log_task>, Method<"awaitable", &Station::awaitable>,
-                   Method<"log_awaitable", &Station::log_awaitable>,
-                   Method<"zero", &Station::zero, non_blocking>, Method<"warmer", &Station::warmer>,
-                   Method<"caller", &Station::caller>, Method<"next_life", &Station::next_life>>;
+  using Service = rpc::Service<
+      "station", Method<"name", &Station::name>, Method<"count", &Station::count>,
+      Method<"log", &Station::log>, Method<"lines", &Station::lines>, Method<"later", &Station::later>,
+      Method<"chained", &Station::chained>, Method<"steps", &Station::steps>, Method<"sum", &Station::sum>,
+      Method<"log_task", &Station::log_task>, Method<"awaitable", &Station::awaitable>,
+      Method<"log_awaitable", &Station::log_awaitable>, Method<"zero", &Station::zero, non_blocking>,
+      Method<"warmer", &Station::warmer>, Method<"caller", &Station::caller>,
+      Method<"next_incarnation", &Station::next_incarnation>>;
 
  private:
   Agent& own_;
@@ -174,14 +173,15 @@ TEST_F(CallTest, ArgumentsAreConvertedAsInACall) {
 
 TEST_F(CallTest, TellsTheHandlerWhoCalls) {
   EXPECT_EQ(got(to_b.call<&Station::caller>()), "a station.caller whenever");
-  EXPECT_EQ(got(to_b.with(CallOptions{.deadline = 1h}).call<&Station::caller>()), "a station.caller in time");
+  EXPECT_EQ(got(to_b.with(CallOptions{.timeout = 1h}).call<&Station::caller>()), "a station.caller in time");
   EXPECT_EQ(got(b.peer("b").call<&Station::caller>()), "b station.caller whenever");
 }
 
 TEST_F(CallTest, AnAgentsIdIsAnArgumentAndAResult) {
-  EXPECT_EQ(got(to_b.call<&Station::next_life>(AgentId{"c", 7}, std::vector<AgentId>{})), (AgentId{"c0", 8}));
+  EXPECT_EQ(got(to_b.call<&Station::next_incarnation>(AgentId{"c", 7}, std::vector<AgentId>{})),
+            (AgentId{"c0", 8}));
   const AgentId large{"", ~std::uint64_t{0} - 9};
-  EXPECT_EQ(got(to_b.call<&Station::next_life>(large, std::vector{AgentId{"x", 1}, AgentId{"y", 9}})),
+  EXPECT_EQ(got(to_b.call<&Station::next_incarnation>(large, std::vector{AgentId{"x", 1}, AgentId{"y", 9}})),
             (AgentId{"2", ~std::uint64_t{0}}));
 }
 

@@ -31,7 +31,7 @@ class Clockwork {
   // What a handler on `peer` has left of a call that this one makes; asked: the nested call's own deadline.
   Task<Left> nested(CallContext& call, std::string peer, Left asked, bool handed_on) {
     Peer to = own_.peer(peer);
-    if (asked) to = to.with(CallOptions{.deadline = std::chrono::nanoseconds(*asked)});
+    if (asked) to = to.with(CallOptions{.timeout = std::chrono::nanoseconds(*asked)});
     if (handed_on) to = to.with(call);
     co_return co_await to.call<&Clockwork::left>();
   }
@@ -73,7 +73,7 @@ class Clockwork {
 void ping() {}
 using Ping = Function<"weft.ping", &ping>;  // every agent serves it, on its loop
 
-CallOptions within(std::chrono::nanoseconds time) { return {.deadline = time}; }
+CallOptions within(std::chrono::nanoseconds time) { return {.timeout = time}; }
 
 class DeadlineTest : public testing::Test {
  protected:
@@ -125,7 +125,7 @@ TEST_F(DeadlineTest, IsOfTheHandleThatWasGivenIt) {
   EXPECT_NE(got(hurried.call<&Clockwork::left>()), std::nullopt);
   EXPECT_EQ(got(to_b->call<&Clockwork::left>()), std::nullopt);
   EXPECT_NE(got(hurried.with(CallOptions{}).call<&Clockwork::left>()), std::nullopt);
-  EXPECT_EQ(got(hurried.with(within(no_deadline)).call<&Clockwork::left>()), std::nullopt);
+  EXPECT_EQ(got(hurried.with(within(no_timeout)).call<&Clockwork::left>()), std::nullopt);
 }
 
 TEST_F(DeadlineTest, TravelsAsTheTimeThatRemains) {
@@ -230,28 +230,28 @@ TEST_F(DeadlineTest, OfTheHandshakeEndsCallsThatHaveNone) {
 TEST_F(DeadlineTest, AnAgentsOwnIsThatOfCallsThatGiveNone) {
   constexpr auto nanoseconds = [](auto time) { return std::chrono::nanoseconds(time).count(); };
   EXPECT_FALSE(got(to_b->call<&Clockwork::left>()));
-  cluster["a"].set_deadline(1h);
+  cluster["a"].set_call_timeout(1h);
   const Left left = got(to_b->call<&Clockwork::left>());
   ASSERT_TRUE(left);
   EXPECT_LE(*left, nanoseconds(1h));
   EXPECT_GT(*left, nanoseconds(30min));
   EXPECT_GT(got(to_b->with(within(3h)).call<&Clockwork::left>()), Left(nanoseconds(1h)));
-  EXPECT_FALSE(got(to_b->with(within(no_deadline)).call<&Clockwork::left>()));
-  cluster["a"].set_deadline(no_deadline);
+  EXPECT_FALSE(got(to_b->with(within(no_timeout)).call<&Clockwork::left>()));
+  cluster["a"].set_call_timeout(no_timeout);
   EXPECT_FALSE(got(to_b->call<&Clockwork::left>()));
 }
 
 TEST_F(DeadlineTest, AnAgentsOwnEndsACall) {
   auto before = to_b->call<&Clockwork::hang>();
-  cluster["a"].set_deadline(20ms);
+  cluster["a"].set_call_timeout(20ms);
   EXPECT_EQ(kind_of([&] { got(to_b->call<&Clockwork::hang>()); }), ErrorKind::deadline_exceeded);
   EXPECT_FALSE(before.ready()) << "its deadline is that of the moment when it was made: none";
   test::eventually("the first is answered", [&] { return at_b().answer_all(), before.ready(); });
 }
 
 TEST(AgentsDeadline, IsAmongItsOptions) {
-  Cluster cluster({.adjust = [](AgentOptions& options) { options.deadline = 1h; }});
-  EXPECT_EQ(cluster.add("a").core()->default_deadline(), 1h);
+  Cluster cluster({.adjust = [](AgentOptions& options) { options.call_timeout = 1h; }});
+  EXPECT_EQ(cluster.add("a").core()->default_timeout(), 1h);
 }
 
 }  // namespace

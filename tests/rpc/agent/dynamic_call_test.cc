@@ -97,7 +97,7 @@ TEST_F(DynamicCallTest, MayBeCancelledAndHasItsPeersDeadline) {
   call.cancel();
   EXPECT_EQ(kind_of([&] { got(std::move(call)); }), ErrorKind::cancelled);
   plane->cancelled.wait();
-  EXPECT_EQ(kind_of([&] { got(call_by_name(peer().with({.deadline = 1ms}), "plane.hang", 0, nullptr)); }),
+  EXPECT_EQ(kind_of([&] { got(call_by_name(peer().with({.timeout = 1ms}), "plane.hang", 0, nullptr)); }),
             ErrorKind::deadline_exceeded);
 }
 

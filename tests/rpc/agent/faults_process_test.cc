@@ -154,8 +154,8 @@ TEST(DeathTest, AnotherLifeOnTheSameAddressIsNotTakenForTheFirst) {
   const std::string address = first.line();
   Agent client(options("client", ""));
   const Peer peer = client.connect(address);
-  const AgentId life = got(peer.ready());
-  const Peer only = peer.only(life);
+  const AgentId id = got(peer.ready());
+  const Peer only = peer.only(id);
   EXPECT_EQ(got(only.call<&Vault::one>()), 1);
   first.kill();
   eventually("the loss is known", [&] { return client.counts().connections == 0; });
@@ -163,18 +163,18 @@ TEST(DeathTest, AnotherLifeOnTheSameAddressIsNotTakenForTheFirst) {
   ASSERT_EQ(second.line(), address);
   EXPECT_EQ(kind_of([&] { got(only.call<&Vault::one>()); }), ErrorKind::peer_lost);
   EXPECT_EQ(got(peer.call<&Vault::one>()), 1);
-  EXPECT_NE(peer.identity(), life);
+  EXPECT_NE(peer.identity(), id);
 }
 
 TEST(StandstillTest, PastTheHeartbeatIsALossAndItsEndANewBeginning) {
-  const Heartbeat heartbeat{.interval = 50ms, .patience = 1s};
+  const Heartbeat heartbeat{.interval = 50ms, .timeout = 1s};
   Child server = vault("tcp://127.0.0.1:0", heartbeat);
   const std::string address = server.line();
   auto with = options("client", "");
   with.heartbeat = heartbeat;
   Agent client(std::move(with));
   const Peer peer = client.connect(address);
-  const AgentId life = got(peer.ready());
+  const AgentId id = got(peer.ready());
   server.stop();
   const auto error = error_of([&] { got(peer.call<&Vault::one>()); });
   ASSERT_TRUE(error);
@@ -183,7 +183,7 @@ TEST(StandstillTest, PastTheHeartbeatIsALossAndItsEndANewBeginning) {
   server.go_on();
   eventually("it is reached again",
              [&] { return !kind_of([&] { got(peer.call<&Vault::one>()); }).has_value(); });
-  EXPECT_EQ(peer.identity(), life) << "it never died";
+  EXPECT_EQ(peer.identity(), id) << "it never died";
 }
 
 TEST(SlowReaderTest, BoundsWhatItsCallerKeepsAndDelaysNobodyElse) {
@@ -216,7 +216,7 @@ TEST(SlowReaderTest, BoundsWhatItsCallerKeepsAndDelaysNobodyElse) {
     ASSERT_TRUE(reader.next());
     EXPECT_EQ(got(client.connect(there).call<&Vault::one>()), 1);
   }
-  EXPECT_EQ(kind_of([&] { got(slow.with({.deadline = 50ms}).call<&Vault::one>()); }),
+  EXPECT_EQ(kind_of([&] { got(slow.with({.timeout = 50ms}).call<&Vault::one>()); }),
             ErrorKind::deadline_exceeded);
 }
 
@@ -338,7 +338,7 @@ TEST(StormTest, AgentsOfOneHostMeetBeyondTheLimitForSharedMemory) {
   ASSERT_EQ(many.line(), "all are there");
   eventually("all are counted", [&] { return server.counts().connections == wanted; });
   EXPECT_EQ(server.counts().connections_refused, 0U);
-  EXPECT_LE(probe::open_files() - files, wanted + with.most_shared + 20) << "one more for each that shares";
+  EXPECT_LE(probe::open_files() - files, wanted + with.max_shared + 20) << "one more for each that shares";
   const std::size_t each = (resident_bytes() - before) / wanted;
   std::printf("%zu connections of one host: %zu bytes of memory each\n", wanted, each);
   if (!test::sanitized) {
@@ -351,7 +351,7 @@ TEST(StormTest, AgentsOfOneHostMeetBeyondTheLimitForSharedMemory) {
 TEST(StormTest, ConnectionsThatSayNothingDoNotKeepOutWhoSpeaks) {
   const std::size_t wanted = std::min<std::size_t>(more_files(6000) / 2, 3000);
   auto with = options("server");
-  with.most_handshakes = 100;
+  with.max_handshakes = 100;
   Agent server(patient(std::move(with)));
   server.serve(std::make_shared<Vault>());
   std::vector<Socket> silent;

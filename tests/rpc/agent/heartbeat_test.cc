@@ -20,7 +20,7 @@ AgentOptions impatient(const std::string& name) {
   AgentOptions options;
   options.name = name;
   options.listen = {"tcp://127.0.0.1:0"};
-  options.heartbeat = {.interval = 20ms, .patience = 100ms};
+  options.heartbeat = {.interval = 20ms, .timeout = 100ms};
   options.log = [](const LogRecord&) {};
   return options;
 }
@@ -55,14 +55,14 @@ TEST(HeartbeatTest, APeerThatSaysNothingIsLost) {
 
 TEST(HeartbeatTest, APeerThatAnswersNothingButPingsLives) {
   auto options = impatient("a");
-  options.heartbeat = {.interval = 10ms, .patience = 1s};  // this test may be late with a pong
+  options.heartbeat = {.interval = 10ms, .timeout = 1s};  // this test may be late with a pong
   Agent agent(std::move(options));
   Socket listener = Socket::listening();
   auto call = agent.connect(listener.address()).call<One>();
   Socket busy = listener.accept();
   greet(busy);
   EXPECT_EQ(busy.next()->prefix.kind, FrameKind::request);
-  for (int i = 0; i < 200; ++i) {  // twice the patience
+  for (int i = 0; i < 200; ++i) {  // twice the timeout
     const auto frame = busy.next();
     ASSERT_TRUE(frame);
     ASSERT_EQ(frame->prefix.kind, FrameKind::ping);

@@ -47,13 +47,13 @@ std::string serve_vault(Heartbeat heartbeat) {
 
 class HostsTest : public testing::Test {
  protected:
-  static constexpr Heartbeat heartbeat{.interval = 100ms, .patience = 2s};
+  static constexpr Heartbeat heartbeat{.interval = 100ms, .timeout = 2s};
 
-  void begin(Heartbeat patience = heartbeat) {
-    hosts_ = std::make_unique<TwoHosts>([patience] { return serve_vault(patience); });
+  void begin(Heartbeat timeout = heartbeat) {
+    hosts_ = std::make_unique<TwoHosts>([timeout] { return serve_vault(timeout); });
     if (!hosts_->missing().empty()) GTEST_SKIP() << hosts_->missing();
     auto with = options("client");
-    with.heartbeat = patience;
+    with.heartbeat = timeout;
     client_.emplace(std::move(with));
     vault_.emplace(client_->connect(hosts_->said()));
     ASSERT_EQ(got(vault_->call<&Vault::put>(Buffer::allocate(100'000))), 100'000U);
@@ -77,7 +77,7 @@ TEST_F(HostsTest, APulledCableIsNoticed) {
   ASSERT_TRUE(hosts_->there("ip link set weft1 up"));
   test::eventually("it is reached again", [&] {
     return !test::kind_of(
-        [&] { got(vault_->with({.deadline = 5s}).call<&Vault::put>(Buffer::allocate(10))); });
+        [&] { got(vault_->with({.timeout = 5s}).call<&Vault::put>(Buffer::allocate(10))); });
   });
 }
 
@@ -94,7 +94,7 @@ TEST_F(HostsTest, ABadCableIsOnlySlow) {
 }
 
 TEST_F(HostsTest, ResumableCallsOutliveResetsOfEveryConnection) {
-  begin({.interval = 1s, .patience = 30s});
+  begin({.interval = 1s, .timeout = 30s});
   if (IsSkipped() || HasFatalFailure()) return;
   if (!TwoHosts::reset_connections())
     GTEST_SKIP() << "`ss -K` is missing, or the kernel cannot end connections";

@@ -166,13 +166,13 @@ TEST(JobPlace, WhoHasStartedTheProcess) {
   EXPECT_EQ(by(with(slurm, {{"SLURM_STEP_NUM_TASKS", ""}})), "nobody");  // the script of a batch job
   EXPECT_EQ(by(with(slurm, {{"SLURM_PROCID", "x"}})), "Slurm");  // from_environment() says what is wrong
   EXPECT_EQ(by({{"JOB_COMPLETION_INDEX", "0"}}), "Kubernetes");
-  EXPECT_EQ(by({{"WEFT_OPEN_WORLD", "1"}, {"WEFT_STORE", "file:///shared/job"}}), "an open world");
-  EXPECT_EQ(by({{"WEFT_OPEN_WORLD", "0"}, {"WEFT_STORE", "file:///shared/job"}}), "nobody");
+  EXPECT_EQ(by({{"WEFT_ELASTIC_WORLD", "1"}, {"WEFT_STORE", "file:///shared/job"}}), "an elastic world");
+  EXPECT_EQ(by({{"WEFT_ELASTIC_WORLD", "0"}, {"WEFT_STORE", "file:///shared/job"}}), "nobody");
 }
 
-TEST(JobPlace, AnOpenWorldNeedsNoRank) {
+TEST(JobPlace, AnElasticWorldNeedsNoRank) {
   const Variables comes{
-      {"WEFT_OPEN_WORLD", "1"}, {"WEFT_STORE", "tcp://127.0.0.1:20000"}, {"WEFT_ROLE", "trainer"}};
+      {"WEFT_ELASTIC_WORLD", "1"}, {"WEFT_STORE", "tcp://127.0.0.1:20000"}, {"WEFT_ROLE", "trainer"}};
   for (const Variables& variables : {comes, with(slurm, comes)}) {
     const AgentOptions trainer = options(variables);
     EXPECT_EQ(trainer.rendezvous->rank, Rendezvous::no_rank);

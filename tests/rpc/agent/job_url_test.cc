@@ -155,8 +155,8 @@ TEST(JobUrl, LeavesNumbersToABatchSystem) {
   EXPECT_EQ(refusal("env://?world_size=2", slurm), "Slurm's rank 3 is not within a world of 2");
 }
 
-TEST(JobUrl, AnOpenWorldNeedsNoRank) {
-  const AgentOptions comes = options("tcp://10.0.0.1:7000", {{"WEFT_OPEN_WORLD", "1"}});
+TEST(JobUrl, AnElasticWorldNeedsNoRank) {
+  const AgentOptions comes = options("tcp://10.0.0.1:7000", {{"WEFT_ELASTIC_WORLD", "1"}});
   EXPECT_EQ(comes.rendezvous->rank, Rendezvous::no_rank);
   EXPECT_FALSE(comes.rendezvous->fixed_world);
   EXPECT_EQ(comes.rendezvous->store, "tcp://10.0.0.1:7000");

@@ -172,7 +172,7 @@ TEST_F(LinkLanesTest, MayComeBeforeTheHello) {
 TEST(EarlyLanesTest, AreBounded) {
   std::atomic<int> warnings{0};
   AgentOptions options{.name = "anna", .listen = {"tcp://127.0.0.1:0"}, .lanes = 8, .same_host = false};
-  options.most_handshakes = 4;
+  options.max_handshakes = 4;
   options.log = [&](const LogRecord& record) { warnings += record.level >= LogLevel::warning ? 1 : 0; };
   Agent anna(std::move(options));
   ByHand peer(anna, false);
@@ -314,11 +314,11 @@ TEST_F(LinkLanesTest, ThatAreBeingDialledDoNotOutliveTheAgentOfTheProgramsIoCont
 // An agent that has dialled a peer by hand, which accepts and says what the test wants.
 class DiallingLanesTest : public testing::Test {
  protected:
-  explicit DiallingLanesTest(std::chrono::nanoseconds patience = std::chrono::seconds{10},
+  explicit DiallingLanesTest(std::chrono::nanoseconds timeout = std::chrono::seconds{10},
                              std::chrono::nanoseconds beat = {}) {
     AgentOptions options{.name = "anna", .loops = 2, .lanes = 2, .same_host = false};
-    options.handshake_timeout = patience;
-    options.heartbeat = {.interval = beat, .patience = 50 * beat};
+    options.handshake_timeout = timeout;
+    options.heartbeat = {.interval = beat, .timeout = 50 * beat};
     options.log = [](const LogRecord&) {};
     agent_ = std::make_unique<Agent>(std::move(options));
     const Peer peer = agent_->connect(listener_.address());

@@ -40,7 +40,7 @@ TEST(Retry, GoesByWhatFailedAndWhetherTheCallMayHaveRun) {
 }
 
 TEST(Retry, WaitsGrowToTheirMostWithJitter) {
-  const RetryPolicy policy{.attempts = 5, .first_wait = 100ms, .growth = 2, .most_wait = 300ms};
+  const RetryPolicy policy{.attempts = 5, .first_wait = 100ms, .growth = 2, .max_wait = 300ms};
   const std::uint64_t least = 0, most = ~std::uint64_t{0};
   EXPECT_EQ(wait_before_retry(policy, 1, least), 50ms);
   EXPECT_EQ(wait_before_retry(policy, 2, least), 100ms);
@@ -53,7 +53,7 @@ TEST(Retry, WaitsGrowToTheirMostWithJitter) {
 }
 
 TEST(Retry, TheBudgetIsSpentAndEarned) {
-  RetryBudget budget({.most = 2, .per_call = 0.5});
+  RetryBudget budget({.max = 2, .per_call = 0.5});
   EXPECT_TRUE(budget.take());
   EXPECT_TRUE(budget.take());
   EXPECT_FALSE(budget.take());
@@ -102,7 +102,7 @@ class Till {
   std::vector<Promise<std::string>> held_;
 };
 
-constexpr RetryPolicy soon{.attempts = 1000, .first_wait = 1ms, .most_wait = 2ms};
+constexpr RetryPolicy soon{.attempts = 1000, .first_wait = 1ms, .max_wait = 2ms};
 
 class RetryTest : public testing::Test {
  protected:
@@ -112,7 +112,7 @@ class RetryTest : public testing::Test {
     cluster.add("server", {[this](Agent& agent) { agent.serve(till); }});
   }
   std::shared_ptr<Till> till = std::make_shared<Till>();
-  Cluster cluster{{.adjust = [](AgentOptions& options) { options.retry_budget.most = 1e9; }}, {"client"}};
+  Cluster cluster{{.adjust = [](AgentOptions& options) { options.retry_budget.max = 1e9; }}, {"client"}};
 };
 
 TEST_F(RetryTest, ACallThatFindsNobodyIsMadeAgainUntilSomebodyIsThere) {
@@ -165,7 +165,7 @@ TEST_F(RetryTest, AttemptsEndAndSoDoesTheDeadline) {
   EXPECT_EQ(cluster["client"].counts().calls_retried, 2U);
   // A wait that would end beyond the deadline is not begun.
   const auto late = error_of([&] {
-    got(peer.with({.deadline = 30min, .retry = RetryPolicy{.first_wait = 2h, .most_wait = 2h}})
+    got(peer.with({.timeout = 30min, .retry = RetryPolicy{.first_wait = 2h, .max_wait = 2h}})
             .call<&Till::pay>(5));
   });
   ASSERT_TRUE(late);
@@ -188,8 +188,7 @@ TEST_F(RetryTest, ACallCanBeCancelledWhileItWaits) {
 }
 
 TEST_F(RetryTest, ACallCanBeCancelledBetweenTwoAttempts) {
-  auto peer =
-      cluster.peer("client", "server").with({.retry = RetryPolicy{.first_wait = 1h, .most_wait = 1h}});
+  auto peer = cluster.peer("client", "server").with({.retry = RetryPolicy{.first_wait = 1h, .max_wait = 1h}});
   cluster.end("server");
   const auto waits = [&] {
     test::eventually("it waits for the next attempt",
@@ -221,8 +220,7 @@ TEST(RetryLimits, CountTheBytesOfRetriedCalls) {
   cluster.add("server", {[till](Agent& agent) { agent.serve(till); }});
   till->hold(true);
   Agent& client = cluster["client"];
-  auto peer =
-      cluster.peer("client", "server").with({.retry = RetryPolicy{.first_wait = 1h, .most_wait = 1h}});
+  auto peer = cluster.peer("client", "server").with({.retry = RetryPolicy{.first_wait = 1h, .max_wait = 1h}});
   std::vector<Future<std::string>> calls;
   for (int i = 0; i < 2; ++i) calls.push_back(peer.call<&Till::read>("", Buffer::allocate(100'000)));
   const auto refused = [&] {
@@ -254,7 +252,7 @@ TEST_F(RetryTest, AnAgentThatEndsEndsItsRetries) {
 TEST(RetryBudgetTest, LimitsTheRetriesOfAPeer) {
   Cluster cluster{{.adjust =
                        [](AgentOptions& options) {
-                         options.retry_budget = {.most = 5, .per_call = 1};
+                         options.retry_budget = {.max = 5, .per_call = 1};
                          options.retry = soon;
                        }},
                   {"client"}};

@@ -49,8 +49,8 @@ TEST(Connecting, WithoutAnAnswerTakesNoLongerThanTheCallAllows) {
     return kind_of([&] { got(peer.with(options).call<&Desk::twice>(1)); });
   };
   EXPECT_EQ(call({.connect_within = 20ms}), ErrorKind::unavailable);
-  EXPECT_EQ(call({.deadline = 1h, .connect_within = 20ms}), ErrorKind::unavailable);
-  EXPECT_EQ(call({.deadline = 20ms, .connect_within = 1h}), ErrorKind::deadline_exceeded);
+  EXPECT_EQ(call({.timeout = 1h, .connect_within = 20ms}), ErrorKind::unavailable);
+  EXPECT_EQ(call({.timeout = 20ms, .connect_within = 1h}), ErrorKind::deadline_exceeded);
 }
 
 TEST(Connecting, AgainReachesAPeerThatStartsLater) {
@@ -136,7 +136,7 @@ TEST_F(RouteTest, WaitsLongerAfterEachFailedAttempt) {
     const std::chrono::nanoseconds whole(static_cast<std::int64_t>(due));
     EXPECT_GE(wait, whole / 2);
     EXPECT_LE(wait, whole + slack);
-    due = std::min(due * backoff.growth, static_cast<double>(backoff.most.count()));
+    due = std::min(due * backoff.growth, static_cast<double>(backoff.max.count()));
   }
   EXPECT_NE(measured.back(), measured[measured.size() - 2]) << "jitter";
   EXPECT_NE(measured, waits("carl")) << "agents that fail together do not return together";
@@ -179,7 +179,7 @@ TEST_F(RouteTest, FailsCallsAtOnceWhileTheNextAttemptIsNotDue) {
 
 TEST_F(RouteTest, KeepsACallThatWaitsForReadinessUntilItsDeadline) {
   const auto begin = world.now();
-  const Peer bert = anna->connect("sim://bert").with({.deadline = 1min, .wait_for_ready = true});
+  const Peer bert = anna->connect("sim://bert").with({.timeout = 1min, .wait_for_ready = true});
   EXPECT_EQ(failure(bert.call<&Desk::twice>(1)), ErrorKind::deadline_exceeded);
   EXPECT_GE(world.now() - begin, 1min);
   EXPECT_LT(world.now() - begin, 1min + 1s);
@@ -229,7 +229,7 @@ TEST_F(RouteTest, APartitionEndsAnAttemptAfterTheConnectTimeout) {
 }
 
 TEST_F(RouteTest, CallsToAnIncarnationThatIsGoneFailAtOnce) {
-  Agent &carl = start("carl", {}, {.interval = 0s, .patience = 10min}), &bert = start("bert");
+  Agent &carl = start("carl", {}, {.interval = 0s, .timeout = 10min}), &bert = start("bert");
   const Peer peer = carl.connect("sim://bert").only(bert.id());
   EXPECT_EQ(world.got(peer.call<&Desk::twice>(1)), 2);
   world.network().partition({"carl"}, {"bert"});

@@ -154,7 +154,7 @@ TEST_F(SameHostTest, AnAgentThatListensEverywhereIsFoundHere) {
 }
 
 TEST_F(SameHostTest, BeyondTheLimitOfTheListenerTheAddressItselfIsTaken) {
-  const auto server = serve("tcp://127.0.0.1:0", {.most_shared = 2});
+  const auto server = serve("tcp://127.0.0.1:0", {.max_shared = 2});
   const std::string where = server->addresses().front();
   const auto way = [&](Agent& client) {
     const std::string described = got(client.connect(where).call<WhichWay>());
@@ -176,8 +176,8 @@ TEST_F(SameHostTest, BeyondTheLimitOfTheListenerTheAddressItselfIsTaken) {
 
 TEST_F(SameHostTest, BeyondTheLimitOfTheCallerTheAddressItselfIsTaken) {
   const auto server = serve("tcp://127.0.0.1:0"), other = serve("tcp://127.0.0.1:0");
-  EXPECT_EQ(way_to(server->addresses().front(), {.most_shared = 0}), "tcp");
-  Agent client({.name = "client", .most_shared = 1});
+  EXPECT_EQ(way_to(server->addresses().front(), {.max_shared = 0}), "tcp");
+  Agent client({.name = "client", .max_shared = 1});
   EXPECT_EQ(got(client.connect(server->addresses().front()).call<WhichWay>()).substr(0, 3), "shm");
   EXPECT_EQ(got(client.connect(other->addresses().front()).call<WhichWay>()).substr(0, 3), "tcp");
 }
@@ -186,7 +186,7 @@ TEST_F(SameHostTest, AnAddressInSharedMemoryHasNothingToFallBackTo) {
   const std::string path = "/tmp/weft-shared-" + std::to_string(::getpid());
   const auto server = serve("shm://" + path);
   EXPECT_EQ(way_to("shm://" + path), "shm");
-  const auto error = test::error_of([&] { return way_to("shm://" + path, {.most_shared = 0}); });
+  const auto error = test::error_of([&] { return way_to("shm://" + path, {.max_shared = 0}); });
   ASSERT_TRUE(error);
   EXPECT_EQ(error->kind(), ErrorKind::resource_exhausted) << error->what();
   EXPECT_EQ(error->execution(), Execution::not_sent);

@@ -421,7 +421,7 @@ TEST(SecurityOfTransports, AnAgentWithCredentialsListensOnlyWhereTheyAreChecked)
 }
 
 TEST_F(SecurityTest, ConnectionsThatSayNothingAreBounded) {
-  make("vault", std::nullopt, [](AgentOptions& options) { options.most_handshakes = 4; });
+  make("vault", std::nullopt, [](AgentOptions& options) { options.max_handshakes = 4; });
   make("anna", std::nullopt);
   serve("vault");
   const auto address = Address::parse(agent("vault").addresses().front());

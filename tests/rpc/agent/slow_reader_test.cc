@@ -46,8 +46,8 @@ TEST(SlowReader, OfSingleBytesMakesNothingGrowAndDelaysNobodyElse) {
   HelloInfo hello;
   hello.name = "slow";
   hello.incarnation = 7;
-  hello.most_calls = 1000;
-  hello.most_bytes = credit;
+  hello.max_calls = 1000;
+  hello.max_bytes = credit;
   ASSERT_TRUE(reader.send(OutgoingMessage::hello(hello).head.bytes()));
 
   FrameReader frames{Limits{}};

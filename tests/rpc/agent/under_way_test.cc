@@ -56,7 +56,7 @@ TEST_F(UnderWayTest, NothingOfAnIdleAgent) {
 }
 
 TEST_F(UnderWayTest, ACallIsTheSameOnBothSidesAndLeadsToThoseMadeInItsName) {
-  auto call = cluster.peer("a", "b").with({.deadline = 1h}).call<&Middle::ask>();
+  auto call = cluster.peer("a", "b").with({.timeout = 1h}).call<&Middle::ask>();
   last->began.wait();
   // The handler there has called on, and returns.
   eventually("it is suspended", [&] {

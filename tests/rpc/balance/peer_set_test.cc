@@ -139,7 +139,7 @@ TEST_F(PeerSetTest, ACallThatWaitsForReadinessWaitsForAnyReplica) {
   auto call = set.call<&Replica::who>();
   auto cancelled = set.call<&Replica::who>();
   EXPECT_EQ(
-      kind_of([&] { got(all().with({.deadline = 50ms, .wait_for_ready = true}).call<&Replica::who>()); }),
+      kind_of([&] { got(all().with({.timeout = 50ms, .wait_for_ready = true}).call<&Replica::who>()); }),
       ErrorKind::deadline_exceeded);
   EXPECT_FALSE(call.ready());
   cancelled.cancel();
@@ -186,7 +186,7 @@ TEST_F(PeerSetTest, CancelReachesTheReplicasCall) {
 }
 
 TEST_F(PeerSetTest, TheDeadlineIsThatOfAllTries) {
-  const auto set = all().with({.deadline = 50ms});
+  const auto set = all().with({.timeout = 50ms});
   EXPECT_EQ(kind_of([&] { got(set.call<&Replica::hang_safely>()); }), ErrorKind::deadline_exceeded);
   EXPECT_LE(hanging(), 1U);
 }
@@ -201,7 +201,7 @@ TEST_F(PeerSetTest, AResolverTellsTheReplicas) {
   });
   auto early = set.call<&Replica::who>();
   EXPECT_FALSE(early.ready()) << "it waits for the first names";
-  EXPECT_EQ(kind_of([&] { got(set.with({.deadline = 1ms}).call<&Replica::who>()); }),
+  EXPECT_EQ(kind_of([&] { got(set.with({.timeout = 1ms}).call<&Replica::who>()); }),
             ErrorKind::deadline_exceeded);
   auto cancelled = set.call<&Replica::who>();
   cancelled.cancel();
@@ -248,7 +248,7 @@ TEST(PeerSetWithABlackHole, CallsTheOthers) {
     names.push_back(agent.addresses().front());
   }
   world.network().partition({"client"}, {"hole"});
-  const auto set = PeerSet(client, names, {.connect_within = 200ms}).with({.deadline = 2s});
+  const auto set = PeerSet(client, names, {.connect_within = 200ms}).with({.timeout = 2s});
   std::map<std::string, int> count;
   std::vector<Future<std::string>> calls;
   for (int round = 0; round < 10; ++round) {

@@ -133,10 +133,10 @@ TEST_F(ReplicaPlanTest, AKeyLeadsToOneReplicaAndMovesOnlyWithIt) {
 }
 
 TEST_F(ReplicaPlanTest, OneHotKeyIsSharedWhenItsReplicaIsFull) {
-  auto plan = plan_of({"a", "b", "c", "d"}, {.policy = BalancePolicy::consistent_hash, .most_load = 1.25});
+  auto plan = plan_of({"a", "b", "c", "d"}, {.policy = BalancePolicy::consistent_hash, .max_load = 1.25});
   for (int i = 0; i < 100; ++i) plan.choose(now, 42);
   for (const auto& replica : plan.replicas()) EXPECT_LE(replica.outstanding, 33U) << replica.name;
-  auto free = plan_of({"a", "b"}, {.policy = BalancePolicy::consistent_hash, .most_load = 0});
+  auto free = plan_of({"a", "b"}, {.policy = BalancePolicy::consistent_hash, .max_load = 0});
   for (int i = 0; i < 100; ++i) free.choose(now, 42);
   EXPECT_EQ(free.replicas()[0].outstanding * free.replicas()[1].outstanding, 0U) << "unbounded";
 }

@@ -17,7 +17,7 @@ using test::travel;
 using test::travel_as;
 using namespace std::string_literals;
 
-enum class Colour : std::int16_t { red = -1, green = 7 };
+enum class Color : std::int16_t { red = -1, green = 7 };
 enum class Switch : bool { off, on };
 enum Plain : std::uint32_t { none = 0, all = 0xffffffff };
 
@@ -63,7 +63,7 @@ TEST(Codec, TheRestTravels) {
   EXPECT_EQ(travel(true), true);
   EXPECT_EQ(travel(""s), "");
   EXPECT_EQ(travel("zürich\0!"s), "zürich\0!"s);
-  EXPECT_EQ(travel(Colour::red), Colour::red);
+  EXPECT_EQ(travel(Color::red), Color::red);
   EXPECT_EQ(travel(all), all);
   EXPECT_EQ(travel(Switch::on), Switch::on);
   travel(Unit{});
@@ -81,7 +81,7 @@ TEST(Codec, SequencesTravel) {
   EXPECT_EQ(travel(std::vector<std::uint8_t>{0, 255}), (std::vector<std::uint8_t>{0, 255}));
   EXPECT_EQ(travel(std::vector{std::byte{3}}), std::vector{std::byte{3}});
   EXPECT_EQ(travel(std::vector{"a"s, ""s}), (std::vector{"a"s, ""s}));
-  EXPECT_EQ(travel(std::vector{Colour::green}), std::vector{Colour::green});
+  EXPECT_EQ(travel(std::vector{Color::green}), std::vector{Color::green});
   EXPECT_EQ(travel(std::array{1, 2, 3}), (std::array{1, 2, 3}));
   EXPECT_EQ(travel(std::array<std::uint8_t, 2>{1, 2}), (std::array<std::uint8_t, 2>{1, 2}));
   EXPECT_EQ(travel(std::array{"a"s, "b"s}), (std::array{"a"s, "b"s}));
@@ -193,9 +193,9 @@ TEST(Codec, WrongTypesNameWhatWasExpectedAndFound) {
 struct Tree {
   int value = 0;
   std::vector<Tree> children;
-  std::optional<Colour> colour;
+  std::optional<Color> color;
 };
-WEFT_CODEC(Tree, value, children, colour)
+WEFT_CODEC(Tree, value, children, color)
 
 TEST(TypeText, FollowsTheGrammar) {
   EXPECT_EQ(type_text<bool>(), "bool");
@@ -212,24 +212,24 @@ TEST(TypeText, FollowsTheGrammar) {
   EXPECT_EQ((type_text<std::map<std::string, std::optional<int>>>()), "{str:i32?}");
   EXPECT_EQ((type_text<std::unordered_map<int, bool>>()), "{i32:bool}");
   EXPECT_EQ((type_text<std::variant<int, std::string>>()), "<i32|str>");
-  EXPECT_EQ(type_text<Colour>(), "enum(i16)");
+  EXPECT_EQ(type_text<Color>(), "enum(i16)");
   EXPECT_EQ(type_text<Switch>(), "enum(bool)");
   EXPECT_EQ(type_text<void>(), "void");
   EXPECT_EQ(type_text<Unit>(), "void");
   EXPECT_EQ(type_text<std::tuple<>>(), "()");
-  EXPECT_EQ(type_text<Tree>(), "Tree{value:i32,children:[Tree],colour:enum(i16)?}");
+  EXPECT_EQ(type_text<Tree>(), "Tree{value:i32,children:[Tree],color:enum(i16)?}");
   EXPECT_EQ((type_text<std::pair<Tree, Tree>>()),
-            "(Tree{value:i32,children:[Tree],colour:enum(i16)?},Tree{value:i32,children:[Tree],colour:enum("
+            "(Tree{value:i32,children:[Tree],color:enum(i16)?},Tree{value:i32,children:[Tree],color:enum("
             "i16)?})");
 }
 
 TEST(Codec, RecursiveTypesTravel) {
-  const Tree tree{1, {{2, {}, {}}, {3, {{4, {}, Colour::green}}, {}}}, Colour::red};
+  const Tree tree{1, {{2, {}, {}}, {3, {{4, {}, Color::green}}, {}}}, Color::red};
   const Tree again = travel(tree);
   ASSERT_EQ(again.children.size(), 2U);
   EXPECT_EQ(again.children[1].children[0].value, 4);
-  EXPECT_EQ(again.children[1].children[0].colour, Colour::green);
-  EXPECT_EQ(again.colour, Colour::red);
+  EXPECT_EQ(again.children[1].children[0].color, Color::green);
+  EXPECT_EQ(again.color, Color::red);
 }
 
 TEST(Codec, OnlyWhatHasACodecIsTransferable) {

@@ -16,7 +16,7 @@ using test::error_of;
 using test::kind_of;
 using test::message_of;
 
-enum class Colour : std::int16_t { red };
+enum class Color : std::int16_t { red };
 enum class Switch : bool { off, on };
 
 struct Empty {};
@@ -79,12 +79,12 @@ TEST(TypeGrammar, ReadsWhatEveryCodecDescribes) {
   round_trip<Buffer>();
   round_trip<void>();
   round_trip<Unit>();
-  round_trip<Colour>();
+  round_trip<Color>();
   round_trip<Switch>();
   round_trip<std::vector<std::byte>>();
   round_trip<std::vector<std::vector<std::optional<int>>>>();
   round_trip<std::array<double, 3>>();
-  round_trip<std::map<std::string, std::map<int, Colour>>>();
+  round_trip<std::map<std::string, std::map<int, Color>>>();
   round_trip<std::unordered_map<bool, Point>>();
   round_trip<std::optional<std::optional<std::string>>>();
   round_trip<std::tuple<>>();
@@ -236,7 +236,7 @@ TEST(TypeGrammar, SizeIsLimited) {
 TEST(TypeGrammar, SurvivesWhateverComes) {
   const std::string_view seeds[] = {
       "(str,i32?)->Quote{symbol:str,price:f64}",
-      "Tree{value:i32,children:[Tree],colour:enum(i16)?}",
+      "Tree{value:i32,children:[Tree],color:enum(i16)?}",
       "<i64|f64|bool>",
       "{str:{i32:(tensor,rref<Point{x:f64,y:f64}>)}}",
       "[capnp(12345)]",

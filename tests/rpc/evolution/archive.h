@@ -67,7 +67,7 @@ struct Answers {
 inline Answers call_all(const Peer& archive) {
   auto add = archive.call<&Archive::add>(order());
   auto same = archive.call<&Archive::same>(order());
-  auto turn = archive.with({.deadline = std::chrono::hours{1}}).call<&Archive::turn>(bytes());
+  auto turn = archive.with({.timeout = std::chrono::hours{1}}).call<&Archive::turn>(bytes());
   auto fail = archive.call<&Archive::fail>("no reason");
   archive.notify<&Archive::note>("a line");
   auto count = archive.call<&Archive::count>();

@@ -87,7 +87,7 @@ TEST_F(CollectiveLeaderTest, RoundsNamesAndMembersAreToldApart) {
 
 TEST_F(CollectiveLeaderTest, ADeadlineEndsARoundForAllAndForWhoComesLater) {
   CollectiveArrival hasty = arrival({a, b, c});
-  hasty.patience = 1;
+  hasty.timeout = 1;
   auto patient = come(b, arrival({a, b, c}));
   const std::string text = "all_gather 'x': 'c' did not come before its deadline";
   expect_error(come(a, hasty), ErrorKind::deadline_exceeded, text);
@@ -103,12 +103,12 @@ TEST_F(CollectiveLeaderTest, ADeadlineEndsARoundForAllAndForWhoComesLater) {
 
 TEST_F(CollectiveLeaderTest, ADeadlineOfARoundThatIsOverDoesNothing) {
   CollectiveArrival slow = arrival({a, b});
-  slow.patience = static_cast<std::uint64_t>(std::chrono::nanoseconds(10ms).count());
+  slow.timeout = static_cast<std::uint64_t>(std::chrono::nanoseconds(10ms).count());
   auto first = come(a, slow);
   got(come(b, slow));
   got(std::move(first));
   slow.round = 1;
-  slow.patience *= 3;
+  slow.timeout *= 3;
   // Its own deadline is the later one: the loop has come past the other.
   expect_error(come(a, slow), ErrorKind::deadline_exceeded,
                "all_gather 'x': 'b' did not come before its deadline");
@@ -118,7 +118,7 @@ TEST_F(CollectiveLeaderTest, OfManyMissingSomeAreNamed) {
   std::vector<AgentId> all;
   for (char name = 'a'; name <= 'z'; ++name) all.push_back({std::string(1, name), 1});
   CollectiveArrival hasty = arrival(all, 0, "");
-  hasty.patience = 1;
+  hasty.timeout = 1;
   hasty.type = "";
   expect_error(
       come(a, hasty), ErrorKind::deadline_exceeded,
@@ -223,7 +223,7 @@ TEST_F(CollectiveLeaderTest, ThreadsMayComeAtOnce) {
     threads.emplace_back([&, who] {
       for (std::uint64_t round = 0; round < rounds; ++round) {
         CollectiveArrival next = arrival({a, b, c}, round);
-        next.patience = static_cast<std::uint64_t>(std::chrono::nanoseconds(1h).count());
+        next.timeout = static_cast<std::uint64_t>(std::chrono::nanoseconds(1h).count());
         all += static_cast<int>(values(come(who, next, static_cast<std::int64_t>(round))).size());
       }
     });

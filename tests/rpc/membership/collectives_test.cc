@@ -142,7 +142,7 @@ TEST_P(FixedCollectives, ADeadlineEndsItForAllAndNamesWhoDidNotCome) {
   on_each(4, [&](std::size_t rank) {
     // Only one of them is in a hurry.
     if (rank != 2)
-      expect_error(job[rank].all_gather(1, {.name = "step", .deadline = rank == 3 ? 100ms : 1h}),
+      expect_error(job[rank].all_gather(1, {.name = "step", .timeout = rank == 3 ? 100ms : 1h}),
                    ErrorKind::deadline_exceeded, late);
   });
   expect_error(job[2].all_gather(1, {.name = "step"}), ErrorKind::deadline_exceeded, late);
@@ -208,7 +208,7 @@ TEST_P(FixedCollectives, WhatCannotMeetIsRefusedAtOnce) {
   on_each(4, [&](std::size_t rank) { got(job[rank].barrier()); });
 }
 
-// --- An open world ---
+// --- An elastic world ---
 
 class OpenCollectives : public testing::TestWithParam<JobKind> {
  protected:

@@ -118,7 +118,7 @@ class LargeJob : public testing::Test {
     options.listen = {rank == 0 ? store_.url : "tcp://127.0.0.1:0"};
     options.log = [](const LogRecord&) {};
     // Nothing happens because the machine is busy.
-    options.handshake_timeout = options.heartbeat.patience = std::chrono::hours{1};
+    options.handshake_timeout = options.heartbeat.timeout = std::chrono::hours{1};
     options.rendezvous = Rendezvous{.store = store_.url,
                                     .rank = rank == 0 || fixed_world ? rank : Rendezvous::no_rank,
                                     .world_size = fixed_world ? members : 0,

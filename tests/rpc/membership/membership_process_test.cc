@@ -8,8 +8,8 @@
 #include <csignal>
 #include <future>
 
+#include "tests/support/elastic_world_suite.h"
 #include "tests/support/etcd_server.h"
-#include "tests/support/open_world_suite.h"
 
 namespace weft::test {
 
@@ -136,7 +136,7 @@ TEST_F(MembershipProcesses, AKilledAndAStoppedMemberAreToldOf) {
   for (const int end : gate) ::close(end);
 }
 
-// The keeper of the store of an open world is killed: serve_until_shutdown() and a barrier that awaits the
+// The keeper of the store of an elastic world is killed: serve_until_shutdown() and a barrier that awaits the
 // keeper end with the lease, and later barriers of living members pass.
 TEST_F(MembershipProcesses, MembersOutliveTheKeeperOfTheirStore) {
   const test::TcpJobStore store;
@@ -159,15 +159,15 @@ TEST_F(MembershipProcesses, MembersOutliveTheKeeperOfTheirStore) {
     return test::kind_of([&] { return anna->serve_until_shutdown(test::too_long); });
   });
   const auto barrier = [](Agent& agent, const char* other) {
-    return agent.barrier({.name = other, .among = {agent.name(), other}, .deadline = test::too_long});
+    return agent.barrier({.name = other, .among = {agent.name(), other}, .timeout = test::too_long});
   };
   auto with_the_keeper = barrier(*anna, "worker0");
   ::kill(keeper, SIGKILL);
   wait_for(keeper);
   EXPECT_EQ(test::kind_of([&] { test::got(std::move(with_the_keeper)); }), ErrorKind::unavailable);
   EXPECT_EQ(serves.get(), ErrorKind::unavailable);
-  auto one = anna->barrier({.among = {"anna", "bert"}, .deadline = test::too_long});
-  test::got(bert->barrier({.among = {"anna", "bert"}, .deadline = test::too_long}));
+  auto one = anna->barrier({.among = {"anna", "bert"}, .timeout = test::too_long});
+  test::got(bert->barrier({.among = {"anna", "bert"}, .timeout = test::too_long}));
   test::got(std::move(one));
 }
 
@@ -176,7 +176,7 @@ TEST_F(MembershipProcesses, MembersOutliveTheKeeperOfTheirStore) {
 
 namespace weft::test {
 
-INSTANTIATE_TEST_SUITE_P(Stores, OpenWorld, testing::Values(etcd_kind()),
+INSTANTIATE_TEST_SUITE_P(Stores, ElasticWorld, testing::Values(etcd_kind()),
                          [](const auto& info) { return std::string(info.param.name); });
 
 TEST(EtcdJob, AFixedWorldMeetsCallsAndClearsUp) {

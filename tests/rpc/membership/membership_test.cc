@@ -1,5 +1,5 @@
 // Jobs of a fixed size, over each kind of store that needs no process of its own; open ones:
-// tests/rpc/membership/open_world_test.cc.
+// tests/rpc/membership/elastic_world_test.cc.
 #include <weft/rpc/agent/agent.h>
 #include <weft/rpc/agent/membership.h>
 #include <weft/rpc/membership/roster.h>
@@ -116,8 +116,8 @@ TEST_P(MembershipTest, TheWaitForTheOthersEndHasItsDeadline) {
   Job job(GetParam(), 3);
   auto host = job.start(0).wait_for(1);
   host.get();
-  const auto ends = [&](std::chrono::nanoseconds patience) {
-    return test::message_of([&] { return job[0].serve_until_shutdown(patience); });
+  const auto ends = [&](std::chrono::nanoseconds timeout) {
+    return test::message_of([&] { return job[0].serve_until_shutdown(timeout); });
   };
   EXPECT_EQ(ends(1ms), "the others have not left in time: 2 that never came");
   for (const std::size_t rank : {1, 2}) job.start(rank).wait_for(rank + 1).get();
@@ -271,12 +271,12 @@ TEST_P(MembershipTest, ACancelledEndIsTakenBack) {
   core->listen();
   membership->wait_for(2).get();
   host.get();
-  auto end = membership->others_left(no_deadline);
+  auto end = membership->others_left(no_timeout);
   EXPECT_FALSE(end.ready());
   end.cancel();
   expect_error(std::move(end), ErrorKind::cancelled, "cancelled");
   membership->wait_for(2).get();  // still a member
-  end = membership->others_left(no_deadline);
+  end = membership->others_left(no_timeout);
   job[0].leave().get();
   if (!job.store().with_host) {
     end.get();  // the store goes on without the host
@@ -347,7 +347,7 @@ TEST_P(MembershipTest, WorldsOfTwoKindsDoNotMix) {
     Job job(GetParam(), 2);
     job.start_all();
     expect_error(job.make(1, "visitor", open)->wait_for(1), ErrorKind::failed_precondition,
-                 "this job is a world of fixed size (2), and 'visitor' came to join an open world");
+                 "this job is a world of fixed size (2), and 'visitor' came to join an elastic world");
     expect_error(
         job.make(1, "visitor", larger)->wait_for(1), ErrorKind::failed_precondition,
         "this job is a world of fixed size (2), and 'visitor' came to join a world of fixed size (5)");
@@ -362,7 +362,7 @@ TEST_P(MembershipTest, WorldsOfTwoKindsDoNotMix) {
     options.rendezvous->world_size = 2;
   };
   expect_error(job.make(1, "visitor", fixed)->wait_for(1), ErrorKind::failed_precondition,
-               "this job is an open world, and 'visitor' came to join a world of fixed size (2)");
+               "this job is an elastic world, and 'visitor' came to join a world of fixed size (2)");
   job.start(Rendezvous::no_rank, "visitor").wait_for(2).get();
   EXPECT_EQ(test::kind_of([&] { return job[0].peer(std::size_t{0}).name(); }),
             ErrorKind::failed_precondition);

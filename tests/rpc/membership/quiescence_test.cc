@@ -190,7 +190,7 @@ TEST_P(QuiescenceTest, ADeadlineEndsItForAllAndNamesWhoIsBusy) {
   auto call = job[1].peer("worker1").call<&Chain::link>(std::uint64_t{0});
   chains[1]->held.wait();
   auto host = job[0].quiesce(), other = job[2].quiesce();
-  expect_error(job[1].quiesce({.deadline = 20ms}), ErrorKind::deadline_exceeded,
+  expect_error(job[1].quiesce({.timeout = 20ms}), ErrorKind::deadline_exceeded,
                "'worker1' (1 call served, 1 call made)");
   expect_error(std::move(host), ErrorKind::deadline_exceeded, "'worker1'");
   expect_error(std::move(other), ErrorKind::deadline_exceeded, "'worker1'");

@@ -33,13 +33,13 @@ class EndpointTest : public testing::Test {
 
   std::shared_ptr<Worker> worker = std::make_shared<Worker>();
   std::shared_ptr<Metrics> metrics =
-      std::make_shared<Metrics>(MetricsOptions{.patience = weft::test::too_long});
+      std::make_shared<Metrics>(MetricsOptions{.timeout = weft::test::too_long});
   Cluster cluster{{}, {"a", "b"}};
 };
 
 TEST_F(EndpointTest, ServesMetricsAndProbes) {
   rpc::Agent& c = cluster.add("c", {metrics->layer()});
-  const Endpoint endpoint{c, metrics, {.patience = weft::test::too_long}};
+  const Endpoint endpoint{c, metrics, {.timeout = weft::test::too_long}};
   const auto answer = get(endpoint.address(), "/metrics");
   EXPECT_EQ(answer.status, 200);
   EXPECT_NE(answer.head.find("Content-Type: text/plain; version=0.0.4"), std::string::npos);
@@ -52,8 +52,8 @@ TEST_F(EndpointTest, ServesMetricsAndProbes) {
 }
 
 TEST_F(EndpointTest, ALoopThatHangsIsNotLive) {
-  const Endpoint endpoint{cluster["b"], nullptr, {.patience = 1ms}};
-  const Endpoint patient{cluster["b"], nullptr, {.patience = weft::test::too_long}};
+  const Endpoint endpoint{cluster["b"], nullptr, {.timeout = 1ms}};
+  const Endpoint patient{cluster["b"], nullptr, {.timeout = weft::test::too_long}};
   EXPECT_EQ(get(patient.address(), "/livez").status, 200);
   {
     HeldLoop held(cluster["b"]);
@@ -66,7 +66,7 @@ TEST_F(EndpointTest, ALoopThatHangsIsNotLive) {
 }
 
 TEST_F(EndpointTest, BusyHandlersAreLiveAndReady) {
-  const Endpoint endpoint{cluster["b"], nullptr, {.patience = weft::test::too_long}};
+  const Endpoint endpoint{cluster["b"], nullptr, {.timeout = weft::test::too_long}};
   std::vector<rpc::Future<void>> calls;
   for (int i = 0; i < 5; ++i) calls.push_back(cluster.peer("a", "b").call<&Worker::block>());
   worker->began.wait();
@@ -77,7 +77,7 @@ TEST_F(EndpointTest, BusyHandlersAreLiveAndReady) {
 }
 
 TEST_F(EndpointTest, WhileItDrainsItIsLiveAndNotReady) {
-  const Endpoint endpoint{cluster["b"], nullptr, {.patience = weft::test::too_long}};
+  const Endpoint endpoint{cluster["b"], nullptr, {.timeout = weft::test::too_long}};
   auto call = cluster.peer("a", "b").call<&Worker::block>();
   worker->began.wait();
   auto drained = cluster["b"].drain(1h);
@@ -93,7 +93,7 @@ TEST_F(EndpointTest, WhileItDrainsItIsLiveAndNotReady) {
 TEST_F(EndpointTest, TheProgramMaySayNo) {
   std::atomic<bool> loaded{false};
   const Endpoint endpoint{
-      cluster["b"], nullptr, {.patience = weft::test::too_long, .not_ready = [&] {
+      cluster["b"], nullptr, {.timeout = weft::test::too_long, .not_ready = [&] {
                                 return loaded ? std::nullopt
                                               : std::optional<std::string>("the model is loading");
                               }}};

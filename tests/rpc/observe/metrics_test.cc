@@ -48,9 +48,9 @@ class MetricsTest : public testing::Test {
     return std::stod(text.substr(at + series.size() + 2));
   }
 
-  std::shared_ptr<Metrics> a = std::make_shared<Metrics>(MetricsOptions{.patience = weft::test::too_long});
+  std::shared_ptr<Metrics> a = std::make_shared<Metrics>(MetricsOptions{.timeout = weft::test::too_long});
   std::shared_ptr<Metrics> b =
-      std::make_shared<Metrics>(MetricsOptions{.seconds = {3600}, .patience = weft::test::too_long});
+      std::make_shared<Metrics>(MetricsOptions{.seconds = {3600}, .timeout = weft::test::too_long});
   Cluster cluster{{}};
   std::optional<rpc::Peer> peer;
 };
@@ -127,7 +127,7 @@ TEST_F(MetricsTest, TheHitRateOfThePool) {
 TEST_F(MetricsTest, LoopsAreAskedAndOneThatHangsIsSeen) {
   EXPECT_GE(*value(*b, R"(weft_loop_delay_seconds{agent="b",loop="0"})"), 0);
   EXPECT_GT(*value(*b, R"(weft_loop_cpu_seconds_total{agent="b",loop="0"})"), 0);
-  auto impatient = std::make_shared<Metrics>(MetricsOptions{.patience = 1ms});
+  auto impatient = std::make_shared<Metrics>(MetricsOptions{.timeout = 1ms});
   rpc::Agent& c = cluster.add("c", {impatient->layer()});
   HeldLoop held(c);
   const auto first = value(*impatient, R"(weft_loop_delay_seconds{agent="c",loop="0"})");
@@ -144,7 +144,7 @@ TEST_F(MetricsTest, OfAnAgentThatIsGoneWhatWasObservedIsLeft) {
 }
 
 TEST_F(MetricsTest, ManyNamesAreOne) {
-  auto few = std::make_shared<Metrics>(MetricsOptions{.most_methods = 2});
+  auto few = std::make_shared<Metrics>(MetricsOptions{.max_methods = 2});
   cluster.add("c", {few->layer()});
   const rpc::Peer to = cluster.peer("c", "b");  // by weft.ping
   got(to.call<&Worker::twice>(1));

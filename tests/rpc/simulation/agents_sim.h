@@ -142,7 +142,7 @@ class Simulation {
     for (const auto& [from, program] : job_.programs())
       for (const std::string& to : job_.names()) {
         const rpc::Peer peer =
-            program->agent().connect("sim://" + to).with({.deadline = 1min, .wait_for_ready = true});
+            program->agent().connect("sim://" + to).with({.timeout = 1min, .wait_for_ready = true});
         std::string last = "nothing";
         bool reached = false;
         // A silent connection is noticed when its side gives up repeating what it sent.

@@ -164,7 +164,7 @@ class Desk {
   Plant& plant_;
 };
 
-// One life of an agent, and the calls that it makes.
+// One incarnation of an agent, and the calls that it makes.
 class Program {
  public:
   struct Ways {
@@ -227,7 +227,7 @@ class Program {
     const bool deadline = ways_.hurried || random().chance(250);
     rpc::CallOptions options;
     if (deadline)
-      options.deadline =
+      options.timeout =
           std::chrono::microseconds(random().chance(100) && ways_.patient ? std::uint64_t{3'600'000'000}
                                                                           : random().spread(1, 2'000'000));
     if (deadline) options.wait_for_ready = random().coin();
@@ -274,7 +274,7 @@ class Program {
       case 6: {
         const auto number = made("stuck");
         if (!deadline) {
-          options.deadline = std::chrono::microseconds(microseconds());
+          options.timeout = std::chrono::microseconds(microseconds());
           to = to.with(options);
         }
         return watch(to.call<&Desk::stuck>(number), number, [](const rpc::Unit&) { return true; });

@@ -97,7 +97,7 @@ TEST(SimAgent, ADeadlineIsMetToTheMoment) {
   SimWorld world(1);
   rpc::Agent& anna = start(world, "anna");
   start(world, "bert");
-  const rpc::Peer bert = anna.connect("sim://bert").with({.deadline = 10min});
+  const rpc::Peer bert = anna.connect("sim://bert").with({.timeout = 10min});
   const auto begin = world.now();
   EXPECT_EQ(kind_of([&] { return world.got(bert.call<&Desk::slow>(5)); }), ErrorKind::deadline_exceeded);
   EXPECT_GE(world.now() - begin, 10min);
@@ -109,7 +109,7 @@ TEST(SimAgent, AHandlerLearnsOfItsDeadlineThoughItsCallerIsSilent) {
   SimWorld world(1);
   rpc::Agent& anna = start(world, "anna");
   rpc::Agent& bert = start(world, "bert");
-  auto stuck = anna.connect("sim://bert").with({.deadline = 10min}).call<&Desk::stuck>();
+  auto stuck = anna.connect("sim://bert").with({.timeout = 10min}).call<&Desk::stuck>();
   world.run_for(1min);
   EXPECT_EQ(bert.counts().serving, 1U);
   world.network().blackhole("anna", "bert");
@@ -144,7 +144,7 @@ TEST(SimAgent, NoTimerIsLeftAfterAnsweredCalls) {
   SimWorld world(1);
   rpc::Agent& anna = start(world, "anna");
   rpc::Agent& bert = start(world, "bert");
-  const rpc::Peer peer = anna.connect("sim://bert").with({.deadline = 5h});
+  const rpc::Peer peer = anna.connect("sim://bert").with({.timeout = 5h});
   world.got(peer.ready());
   expect_no_timer_left(world, anna, bert, peer);
 }
@@ -158,7 +158,7 @@ TEST(SimAgent, NoTimerIsLeftAfterCallsThatAreAnsweredOnAnotherLoop) {
   bool skip = false;  // every second time, since the agent's loops take turns
   for (const char* name : {"bert", "carl", "dora", "emil"}) {
     rpc::Agent& callee = start(world, name);
-    const rpc::Peer peer = anna.peer(name).with({.deadline = 5h});
+    const rpc::Peer peer = anna.peer(name).with({.timeout = 5h});
     if (std::exchange(skip, !skip)) anna.core()->pick_loop();
     world.got(callee.connect("sim://anna").ready());
     world.run_for(1s);
@@ -253,7 +253,7 @@ TEST(SimAgent, ACrashIsSeenAndANewLifeIsFound) {
 TEST(SimAgent, IdleAgentsKeepEachOtherByTheirHeartbeats) {
   for (std::uint64_t seed = 1; seed <= test::times(20); ++seed) {
     SimWorld world(seed, {.weather = SimWeather{}});
-    const rpc::Heartbeat heartbeat{.interval = 1s, .patience = 5s};
+    const rpc::Heartbeat heartbeat{.interval = 1s, .timeout = 5s};
     rpc::Agent& anna = start(world, "anna", {.heartbeat = heartbeat});
     rpc::Agent& bert = start(world, "bert", {.heartbeat = heartbeat});
     const rpc::Peer to_bert = anna.connect("sim://bert");
@@ -268,7 +268,7 @@ TEST(SimAgent, IdleAgentsKeepEachOtherByTheirHeartbeats) {
 
 TEST(SimAgent, AHostThatVanishedIsNoticedByItsSilence) {
   SimWorld world(1);
-  const rpc::Heartbeat heartbeat{.interval = 1s, .patience = 5s};
+  const rpc::Heartbeat heartbeat{.interval = 1s, .timeout = 5s};
   rpc::Agent& anna = start(world, "anna", {.heartbeat = heartbeat});
   start(world, "bert", {.heartbeat = heartbeat});
   start(world, "carl");
@@ -280,7 +280,7 @@ TEST(SimAgent, AHostThatVanishedIsNoticedByItsSilence) {
   world.crash(*world.find("bert"), SimCrash::host);
   EXPECT_EQ(kind_of([&] { return world.got(std::move(slow)); }), ErrorKind::peer_lost);
   EXPECT_GE(world.now() - begin, 4s);
-  EXPECT_LE(world.now() - begin, 6s + 100ms) << "patience, and one interval";
+  EXPECT_LE(world.now() - begin, 6s + 100ms) << "timeout, and one interval";
   EXPECT_EQ(anna.counts().peers_silent, 1U);
   EXPECT_EQ(world.got(carl.call<&Desk::twice>(1)), 2)
       << "one that sends no heartbeats of its own answers them";

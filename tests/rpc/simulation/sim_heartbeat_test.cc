@@ -104,7 +104,7 @@ class Raw : public std::enable_shared_from_this<Raw> {
 void calm(SimWorld& world, std::size_t window) {
   SimWeather& weather = world.network().weather();
   weather.repeats = weather.short_io = weather.false_calls = 0;
-  weather.least_window = weather.most_window = window;
+  weather.least_window = weather.max_window = window;
   world.pace().stalls = 0;
 }
 
@@ -139,11 +139,11 @@ TEST(SimHeartbeat, APongOvertakesABacklog) {
   }
 }
 
-// A frame that takes ten times the patience to arrive, a byte at a time.
+// A frame that takes ten times the timeout to arrive, a byte at a time.
 TEST(SimHeartbeat, EachByteOfAnUnfinishedFrameIsASignOfLife) {
   SimWorld world(1);
   calm(world, 64 << 10);
-  rpc::Agent& bert = start_agent(world.start("bert"), {.heartbeat = {.interval = 1s, .patience = 5s}});
+  rpc::Agent& bert = start_agent(world.start("bert"), {.heartbeat = {.interval = 1s, .timeout = 5s}});
   const auto store = std::make_shared<Store>();
   bert.serve(store);
   Raw& raw = connected(world, false);
@@ -169,13 +169,13 @@ TEST(SimHeartbeat, AnAgentThatWasKeptFromThemSaysSo) {
   calm(world, 64 << 10);
   std::vector<std::string> said;
   SimProcess& process = world.start("bert");
-  rpc::AgentOptions options{.heartbeat = {.interval = 1s, .patience = 30s}};
+  rpc::AgentOptions options{.heartbeat = {.interval = 1s, .timeout = 30s}};
   options.log = [&said](const rpc::LogRecord& record) {
     if (record.level == rpc::LogLevel::warning) said.emplace_back(record.message);
   };
   start_agent(process, std::move(options));
-  rpc::Agent& anna = start_agent(world.start("anna"), {.heartbeat = {.interval = 1s, .patience = 30s}});
-  rpc::Agent& carl = start_agent(world.start("carl"), {.heartbeat = {.interval = 1s, .patience = 30s}});
+  rpc::Agent& anna = start_agent(world.start("anna"), {.heartbeat = {.interval = 1s, .timeout = 30s}});
+  rpc::Agent& carl = start_agent(world.start("carl"), {.heartbeat = {.interval = 1s, .timeout = 30s}});
   world.got(anna.connect("sim://bert").ready());
   world.got(carl.connect("sim://bert").ready());
   world.run_for(1min);

@@ -135,7 +135,7 @@ TEST_F(Sessions, CallsMadeDuringAnAbsenceWaitForItsEnd) {
   lose_connection(world_, anna, bert.id());
   std::vector<rpc::Future<std::int64_t>> calls;
   for (std::int64_t i = 1; i <= 20; ++i) calls.push_back(peer.call<&Book::note>(i));
-  EXPECT_EQ(kind_of([&] { return world_.got(peer.with({.deadline = 1s}).call<&Book::note>(99)); }),
+  EXPECT_EQ(kind_of([&] { return world_.got(peer.with({.timeout = 1s}).call<&Book::note>(99)); }),
             ErrorKind::deadline_exceeded);
   world_.network().heal();
   for (std::int64_t i = 1; i <= 20; ++i) EXPECT_EQ(world_.got(std::move(calls[i - 1])), i);

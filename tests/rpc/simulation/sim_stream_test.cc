@@ -61,7 +61,7 @@ TEST(SimStream, AHalfClosedStreamStillBringsAnswers) {
 }
 
 TEST(SimStream, AWriterIsHeldUpByAReaderWhoDoesNotRead) {
-  SimWorld world(1, {.weather = {.least_window = 100, .most_window = 100}});
+  SimWorld world(1, {.weather = {.least_window = 100, .max_window = 100}});
   Pair pair(world);
   const auto writer = pair.write(std::string(1000, 'x'), Then::close);
   ASSERT_TRUE(world.run_until_idle());
@@ -185,7 +185,7 @@ TEST(SimStream, AWriterGivesUpOnAPartitionThatDoesNotEnd) {
 }
 
 TEST(SimStream, ABlackholeSaysNothing) {
-  SimWorld world(1, {.weather = {.least_window = 64, .most_window = 64}});
+  SimWorld world(1, {.weather = {.least_window = 64, .max_window = 64}});
   Pair pair(world);
   world.network().blackhole("bert", "anna");
   const auto writer = pair.write(std::string(1000, 'x'), Then::close);

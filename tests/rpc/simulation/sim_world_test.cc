@@ -1,4 +1,4 @@
-// Virtual time, the order in which things run, and the lives of processes.
+// Virtual time, the order in which things run, and the incarnations of processes.
 #include <weft/rpc/testing/simulation/sim_world.h>
 
 #include <weft/rpc/core/task.h>
@@ -175,7 +175,7 @@ TEST(SimWorld, AWaitThatWouldStopItIsAnError) {
 }
 
 TEST(SimWorld, ASimulationWithoutAnEndIsAFailure) {
-  SimWorld world(1, {.most_steps = 1000});
+  SimWorld world(1, {.max_steps = 1000});
   const auto loop = world.start("anna").make_loop();
   std::function<void()> again = [&] { loop->post([&] { again(); }); };
   again();
@@ -226,7 +226,7 @@ TEST(SimProcess, ANameHasOneLifeAtATime) {
   EXPECT_EQ(world.find("anna"), nullptr);
   SimProcess& second = world.start("anna");
   EXPECT_EQ(world.find("anna"), &second);
-  EXPECT_NE(first.life(), second.life());
+  EXPECT_NE(first.incarnation(), second.incarnation());
   bool ran = false;
   second.make_loop()->post([&] { ran = true; });
   EXPECT_TRUE(world.run_until_idle());

@@ -22,7 +22,7 @@ struct EtcdBackend : StoreBackend {
       return;
     }
     options = rpc::EtcdStore::options_of(shared_server().url(std::to_string(++tests)));
-    options.patience = std::chrono::seconds{30};
+    options.timeout = std::chrono::seconds{30};
     mine = client();
     theirs = client();
   }
@@ -33,7 +33,7 @@ struct EtcdBackend : StoreBackend {
   std::shared_ptr<rpc::Store> client() override { return std::make_shared<rpc::EtcdStore>(loop, options); }
   void end() override { shared_server().kill(); }
   std::shared_ptr<rpc::Store> impatient() override {
-    options.patience = std::chrono::seconds{2};
+    options.timeout = std::chrono::seconds{2};
     return client();
   }
 
@@ -62,9 +62,9 @@ class EtcdFaults : public testing::Test {
     stores_.clear();
     loop_->stop();
   }
-  EtcdStore& store(std::chrono::nanoseconds patience = 30s) {
+  EtcdStore& store(std::chrono::nanoseconds timeout = 30s) {
     auto options = EtcdStore::options_of(etcd_->url("job"));
-    options.patience = patience;
+    options.timeout = timeout;
     stores_.push_back(std::make_shared<EtcdStore>(loop_, options));
     return *stores_.back();
   }
@@ -105,8 +105,8 @@ TEST_F(EtcdFaults, WhileItIsStoppedThereAreErrorsAndThenItGoesOn) {
             "etcd at " + etcd_->server() + ": not reached: " + etcd_->server() + " (no answer)");
   EXPECT_EQ(failure(impatient.get("before")).kind(), ErrorKind::unavailable);
   EXPECT_EQ(failure(impatient.watch("", 0)).kind(), ErrorKind::unavailable);
-  EXPECT_EQ(failure(patient.get("never", {.deadline = 50ms})).kind(), ErrorKind::deadline_exceeded);
-  EXPECT_EQ(failure(patient.watch("", 1'000, {.deadline = 50ms})).kind(), ErrorKind::deadline_exceeded);
+  EXPECT_EQ(failure(patient.get("never", {.timeout = 50ms})).kind(), ErrorKind::deadline_exceeded);
+  EXPECT_EQ(failure(patient.watch("", 1'000, {.timeout = 50ms})).kind(), ErrorKind::deadline_exceeded);
   auto pending = patient.set("after", "2");
   etcd_->go_on();
   test::got(std::move(pending));
@@ -183,7 +183,7 @@ TEST_F(EtcdFaults, AnEmptyEtcdInItsPlaceIsSeenAsItIs) {
 TEST_F(EtcdFaults, AServerThatIsGoneIsPassedOver) {
   EtcdServer other;
   auto options = EtcdStore::options_of("etcd://" + other.server() + "," + etcd_->server() + "/job");
-  options.patience = 30s;
+  options.timeout = 30s;
   other.kill();
   stores_.push_back(std::make_shared<EtcdStore>(loop_, options));
   EtcdStore& both = *stores_.back();

@@ -22,9 +22,9 @@ class EtcdStoreTest : public testing::Test {
     stores_.clear();
     loop_->stop();
   }
-  EtcdStore& store(const std::vector<std::string>& servers, std::chrono::nanoseconds patience = 20s) {
+  EtcdStore& store(const std::vector<std::string>& servers, std::chrono::nanoseconds timeout = 20s) {
     stores_.push_back(std::make_unique<EtcdStore>(
-        loop_, EtcdStoreOptions{.servers = servers, .prefix = "weft/", .patience = patience}));
+        loop_, EtcdStoreOptions{.servers = servers, .prefix = "weft/", .timeout = timeout}));
     return *stores_.back();
   }
   template <class T>
@@ -113,7 +113,7 @@ TEST_F(EtcdStoreTest, AServerThatAcceptsAndSaysNothingIsNotWaitedForForever) {
        {failure(patient.set("a", "x")), failure(patient.get("a")), failure(patient.watch("a", 0)),
         failure(patient.wait({"a"})), failure(patient.add("a", 1)), failure(patient.grant(1s))})
     EXPECT_EQ(error.kind(), ErrorKind::unavailable) << error.what();
-  EXPECT_EQ(failure(store({silent.server()}).get("a", {.deadline = 20ms})).kind(),
+  EXPECT_EQ(failure(store({silent.server()}).get("a", {.timeout = 20ms})).kind(),
             ErrorKind::deadline_exceeded);
 }
 

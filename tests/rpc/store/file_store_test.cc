@@ -57,7 +57,7 @@ namespace {
 using namespace std::chrono_literals;
 using test::TemporaryFile;
 
-constexpr CallOptions bounded{.deadline = 40s};  // a test that would hang fails instead
+constexpr CallOptions bounded{.timeout = 40s};  // a test that would hang fails instead
 
 template <class T>
 ErrorKind kind_of(Future<T> future) {
@@ -175,7 +175,7 @@ TEST(FileStore, DoesNotHangOnAHeldLock) {
   const int other = ::open(file.path().c_str(), O_RDWR | O_CLOEXEC);
   ASSERT_EQ(::flock(other, LOCK_EX), 0);
   {
-    FileStore impatient(file.path(), {.patience = 10ms});
+    FileStore impatient(file.path(), {.timeout = 10ms});
     EXPECT_EQ(kind_of(impatient.set("a", "1")), ErrorKind::unavailable);
     FileStore patient(file.path());
     auto set = patient.set("a", "1");

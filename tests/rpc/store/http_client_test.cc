@@ -181,13 +181,13 @@ TEST_F(HttpClientTest, NoMoreConnectionsThanAllowed) {
 
 TEST_F(HttpClientTest, AResponseIsNoLongerThanAllowed) {
   Server server([](const Server::Request&) { return Server::Answer{Server::ok(std::string(101, 'x'))}; });
-  connect_to({server.port()}, {.most_body = 100});
+  connect_to({server.port()}, {.max_body = 100});
   EXPECT_EQ(failure(request()).kind(), ErrorKind::resource_exhausted);
   // Nor is what it says it will be believed.
   Server boaster([](const Server::Request&) {
     return Server::Answer{"HTTP/1.1 200 OK\r\nContent-Length: 18446744073709551615\r\n\r\nx"};
   });
-  connect_to({boaster.port()}, {.most_body = 100});
+  connect_to({boaster.port()}, {.max_body = 100});
   EXPECT_EQ(failure(request(50ms)).kind(), ErrorKind::unavailable);
 }
 

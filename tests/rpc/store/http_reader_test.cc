@@ -108,10 +108,10 @@ TEST(HttpReader, RefusesWhatItCannotBelieve) {
   EXPECT_EQ(refusal(ok + "Content-Length: 5\r\n\r\nhell"), "not an HTTP response: it was cut short");
   EXPECT_EQ(refusal(ok + "Transfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n"),
             "not an HTTP response: it was cut short");
-  EXPECT_EQ(refusal(ok + "X: " + std::string(HttpReader::most_head, 'x')),
+  EXPECT_EQ(refusal(ok + "X: " + std::string(HttpReader::max_head, 'x')),
             "not an HTTP response: its head is too long");
   EXPECT_EQ(
-      refusal(ok + "Transfer-Encoding: chunked\r\n\r\n0\r\nX: " + std::string(HttpReader::most_head, 'x')),
+      refusal(ok + "Transfer-Encoding: chunked\r\n\r\n0\r\nX: " + std::string(HttpReader::max_head, 'x')),
       "not an HTTP response: its head is too long");
 }
 

@@ -53,7 +53,7 @@ TEST(MemoryStore, ACancelledWaitLeavesNothingBehind) {
   EXPECT_EQ(store.waiting(), 100U);
   for (auto& wait : waits) wait.cancel();
   EXPECT_EQ(store.waiting(), 0U);
-  EXPECT_EQ(kind_of(store.get("never", {.deadline = 1ms})), ErrorKind::deadline_exceeded);
+  EXPECT_EQ(kind_of(store.get("never", {.timeout = 1ms})), ErrorKind::deadline_exceeded);
   loop->stop();
   EXPECT_EQ(store.waiting(), 0U);
 }

@@ -20,12 +20,12 @@
 namespace weft::rpc::store_load_test {
 namespace {
 
-constexpr std::size_t most_clients = test::under_tsan ? 320 : 2000, waits_each = 3, keys = 40;
+constexpr std::size_t max_clients = test::under_tsan ? 320 : 2000, waits_each = 3, keys = 40;
 
 // As many as the system has descriptors for, two each: both ends are in this process.
 std::size_t clients_that_fit() {
-  const std::size_t files = test::descriptors_permitted(2 * most_clients + 200);
-  return files < 400 ? 0 : std::min(most_clients, (files - 200) / 2);
+  const std::size_t files = test::descriptors_permitted(2 * max_clients + 200);
+  return files < 400 ? 0 : std::min(max_clients, (files - 200) / 2);
 }
 
 // A client with a connection of its own; all live on one thread.
@@ -161,7 +161,7 @@ TEST(StoreLoad, HundredsOfClientsOfOneFileLoseNoChange) {
   std::vector<Future<std::size_t>> done;
   for (std::size_t i = 0; i < workers; ++i) {
     all.push_back(
-        std::make_unique<FileStore>(path.string(), FileStoreOptions{.patience = std::chrono::minutes{1}}));
+        std::make_unique<FileStore>(path.string(), FileStoreOptions{.timeout = std::chrono::minutes{1}}));
     done.push_back(work(all.back().get(), i, rounds).start(loop.handlers()));
   }
   finish(std::move(done), begun, rounds);

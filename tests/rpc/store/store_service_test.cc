@@ -62,7 +62,7 @@ using test::eventually;
 using test::InProcessBackend;
 using test::TcpBackend;
 
-constexpr CallOptions bounded{.deadline = 40s};
+constexpr CallOptions bounded{.timeout = 40s};
 
 template <class T>
 ErrorKind kind_of(Future<T> future) {

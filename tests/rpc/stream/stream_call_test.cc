@@ -138,7 +138,7 @@ class StreamCallTest : public testing::TestWithParam<bool> {
     server.reset();
     cluster.end_all();
   }
-  StreamOptions options{.window = {8, 4096}, .most_per_peer = 20};
+  StreamOptions options{.window = {8, 4096}, .max_per_peer = 20};
   std::shared_ptr<Market> market = std::make_shared<Market>();
   Cluster cluster;
   std::optional<Peer> server;
@@ -313,7 +313,7 @@ TEST_P(StreamCallTest, ACallThatIsCancelledTakesItsArgumentsWithIt) {
 }
 
 TEST_P(StreamCallTest, TheDeadlineOfItsCallIsNotTheStreams) {
-  const Peer hurried = server->with({.deadline = 30s});
+  const Peer hurried = server->with({.timeout = 30s});
   auto items = got(hurried.call<&Market::held>());
   // The call is over: nothing of its deadline or cancellation reaches the stream.
   got(market->writer().write(7));

@@ -63,12 +63,12 @@ Stream<std::int64_t> numbers(std::int64_t n, std::shared_ptr<std::atomic<int>> a
 }
 
 Task<std::int64_t> read_all(Stream<std::int64_t> stream, const std::atomic<std::int64_t>& made,
-                            std::int64_t& most_ahead) {
+                            std::int64_t& max_ahead) {
   std::int64_t next = 0;
   while (auto item = co_await stream.next()) {
     if (*item != next) co_return -1;
     ++next;
-    most_ahead = std::max(most_ahead, made.load() - next);
+    max_ahead = std::max(max_ahead, made.load() - next);
   }
   co_return next;
 }
@@ -78,9 +78,9 @@ TEST(StreamFlow, AHundredThousandItemsWithoutGrowth) {
   auto source = std::make_shared<Source>();
   cluster["server"].serve(source);
   auto stream = got(cluster.peer("client", "server").call<&Source::count>(100'000));
-  std::int64_t most_ahead = 0;
-  EXPECT_EQ(cluster["client"].run(read_all(std::move(stream), source->made, most_ahead)), 100'000);
-  EXPECT_LE(most_ahead, 256 + 1);
+  std::int64_t max_ahead = 0;
+  EXPECT_EQ(cluster["client"].run(read_all(std::move(stream), source->made, max_ahead)), 100'000);
+  EXPECT_LE(max_ahead, 256 + 1);
 }
 
 // The only credit is the call's, whose handler reads a stream over the same connection.

@@ -16,7 +16,7 @@ using test::got;
 using test::kind_of;
 
 // A pull that should be refused, and is served by mistake, waits for an item for so long.
-constexpr auto pull_patience = std::chrono::seconds{20};
+constexpr auto pull_timeout = std::chrono::seconds{20};
 
 class Source {
  public:
@@ -50,7 +50,7 @@ class StreamTableTest : public testing::Test {
   Future<std::uint64_t> pull(const Peer& peer, std::uint64_t id, std::uint64_t number,
                              std::uint64_t items = 8) {
     OutgoingCall call = peer.make_call(detail::StreamTable::next_method, 4);
-    call.deadline = Clock::now() + pull_patience;  // one that is not refused waits for an item
+    call.deadline = Clock::now() + pull_timeout;  // one that is not refused waits for an item
     call.begin();
     call.message().argument(0).set_uint(id);
     call.message().argument(1).set_uint(number);
@@ -84,7 +84,7 @@ TEST_F(StreamTableTest, OnlyWhomItWasGivenToMayPull) {
 void take_stream(Stream<std::int64_t>) {}  // the other side is written by hand
 using Take = Function<"take", &take_stream>;
 
-// The peer answers, and ends, when another life has its name already.
+// The peer answers, and ends, when another incarnation has its name already.
 TEST(StreamArgumentTest, EndsWithTheLifeThatItsCallWentTo) {
   probe::Socket listener = probe::Socket::listening();
   Agent agent({.name = "server", .listen = {"tcp://127.0.0.1:0"}, .same_host = false});

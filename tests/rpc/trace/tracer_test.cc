@@ -157,7 +157,7 @@ TEST_F(TracerTest, TheRatioIsOfTraces) {
 }
 
 TEST_F(TracerTest, WhatThereIsNoRoomForIsCounted) {
-  auto small = std::make_shared<Tracer>(TracerOptions{.most_spans = 2});
+  auto small = std::make_shared<Tracer>(TracerOptions{.max_spans = 2});
   cluster.add("small", {small->layer()});
   for (int i = 0; i < 5; ++i) got(cluster.peer("small", "c").call<&Worker::twice>(1));
   const SpanBatch one = small->take(1), rest = small->take();

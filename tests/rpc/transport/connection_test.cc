@@ -136,7 +136,7 @@ class ConnectionTest : public testing::TestWithParam<Case> {
     std::vector<Lanes::Stream> first, second;
     for (std::size_t i = 0; i < GetParam().lanes; ++i) {
       auto lane = test::PairedStream::make(lane_loop_, theirs_,
-                                           {.most_a_call = 200'000, .would_block_one_in = 10, .seed = i});
+                                           {.max_a_call = 200'000, .would_block_one_in = 10, .seed = i});
       first.emplace_back(std::move(lane.first), lane_loop_);
       second.emplace_back(std::move(lane.second), theirs_);
     }

@@ -109,7 +109,7 @@ TEST(SendAhead, IsFirstWhereNothingHasLeft) {
 // From wherever it is called, and however the stream splits what it takes.
 TEST(SendAhead, LosesAndReordersNothingElse) {
   for (std::uint64_t seed = 1; seed <= 20; ++seed) {
-    Ends ends({.capacity = 3000, .most_a_call = 2000, .would_block_one_in = 4, .seed = seed});
+    Ends ends({.capacity = 3000, .max_a_call = 2000, .would_block_one_in = 4, .seed = seed});
     std::vector<std::uint64_t> ids;
     ends.second->react = [&](std::uint64_t id) { ends.there->send_ahead(beat(id)); };
     for (std::uint64_t i = 0; i < 200; ++i) {
@@ -285,14 +285,14 @@ TEST_F(RoomTest, ThatDoesNotComeInTimeRefusesTheRequestAndReadsOn) {
   b.from->send(request(3, 600'000));
   b.from->send(reply(9, 100'000));
   loop->run();
-  loop->advance(admission->patience() / 2);
+  loop->advance(admission->timeout() / 2);
   loop->run();
   EXPECT_EQ(b.there->order, Order{});
-  loop->advance(admission->patience() / 2);
+  loop->advance(admission->timeout() / 2);
   loop->run();
   EXPECT_EQ(b.there->order, Order{"no 2"}) << "the next one waits separately";
   b.there->awaited = 9;
-  loop->advance(admission->patience());
+  loop->advance(admission->timeout());
   loop->run();
   EXPECT_EQ(b.there->order, (Order{"no 2", "no 3", "9"}));
 }

@@ -71,10 +71,10 @@ TEST_F(TlsStreamTest, bytes_arrive_in_order_however_they_are_split) {
   std::mt19937_64 random(1);
   for (std::uint64_t seed = 1; seed <= 60; ++seed) {
     PairOptions options{.seed = seed};
-    options.most_a_call = std::array<std::size_t, 5>{1, 7, 1000, 40'000, SIZE_MAX}[random() % 5];
+    options.max_a_call = std::array<std::size_t, 5>{1, 7, 1000, 40'000, SIZE_MAX}[random() % 5];
     options.capacity = std::array<std::size_t, 3>{100, 5000, 1 << 20}[random() % 3];
     options.would_block_one_in = std::array<unsigned, 3>{0, 2, 10}[random() % 3];
-    const std::size_t most = options.most_a_call < 100 ? 20'000 : 400'000;
+    const std::size_t most = options.max_a_call < 100 ? 20'000 : 400'000;
     const std::string up = some_bytes(random() % most, seed), down = some_bytes(random() % most, seed + 1000);
 
     const auto loop = std::make_shared<ManualLoop>();
@@ -437,7 +437,7 @@ TEST_F(TlsStreamTest, plaintext_instead_of_TLS) {
     for (const bool at_client : {true, false}) {
       for (const std::size_t most : {std::size_t{1}, SIZE_MAX}) {
         const auto loop = std::make_shared<ManualLoop>();
-        auto ends = PairedStream::make(loop, {.most_a_call = most});
+        auto ends = PairedStream::make(loop, {.max_a_call = most});
         Talker ours(at_client ? rpc::tls_client(std::move(ends.first), client_, {.host = "server"}, loop)
                               : rpc::tls_server(std::move(ends.first), server_, loop),
                     "never");
@@ -493,7 +493,7 @@ TEST_F(TlsStreamTest, an_end_at_every_stage) {
   for (bool over = false; !over; ++stages) {
     for (const bool client_ends : {true, false}) {
       TlsPair pair(client_, server_, {.host = "server"},
-                   {.capacity = 700, .most_a_call = 100, .would_block_one_in = 3, .seed = stages / 2});
+                   {.capacity = 700, .max_a_call = 100, .would_block_one_in = 3, .seed = stages / 2});
       pair.client->send(some_bytes(3000));
       pair.server->send(some_bytes(3000));
       pair.client->start();
@@ -535,7 +535,7 @@ TEST_F(TlsStreamTest, connections_on_two_threads_while_credentials_reload) {
   };
   for (std::uint64_t seed = 0; seed < 12; ++seed) {
     auto ends = PairedStream::make(
-        first, second, {.capacity = 20'000, .most_a_call = 30'000, .would_block_one_in = 20, .seed = seed});
+        first, second, {.capacity = 20'000, .max_a_call = 30'000, .would_block_one_in = 20, .seed = seed});
     Side sides[2];
     sides[0].loop = first;
     sides[0].expected = down;

@@ -33,11 +33,11 @@ TEST(Message, HelloRoundTrip) {
   EXPECT_EQ(again.name, "worker1");
   EXPECT_EQ(again.incarnation, 0xfedcba9876543210U);
   EXPECT_EQ(again.addresses, info.addresses);
-  EXPECT_EQ(again.most_calls, 3U);
-  EXPECT_EQ(again.most_bytes, 4U);
-  EXPECT_EQ(again.most_header, 5U);
-  EXPECT_EQ(again.most_body, 6U);
-  EXPECT_EQ(again.most_attachments, 7U);
+  EXPECT_EQ(again.max_calls, 3U);
+  EXPECT_EQ(again.max_bytes, 4U);
+  EXPECT_EQ(again.max_header, 5U);
+  EXPECT_EQ(again.max_body, 6U);
+  EXPECT_EQ(again.max_attachments, 7U);
 }
 
 TEST(Message, HelloAndGoodbyeFitTheirLimitWhateverTheyTell) {

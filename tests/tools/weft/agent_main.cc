@@ -15,7 +15,7 @@
 using namespace weft;
 using namespace std::chrono_literals;
 
-enum class Colour : std::int16_t { red = -1, green = 7 };
+enum class Color : std::int16_t { red = -1, green = 7 };
 
 struct Point {
   double x = 0, y = 0;
@@ -27,9 +27,9 @@ struct Order {
   std::uint64_t id = 0;
   std::vector<Point> path;
   std::map<std::string, std::optional<float>> notes;
-  Colour colour = Colour::green;
+  Color color = Color::green;
 };
-WEFT_CODEC(Order, symbol, id, path, notes, colour)
+WEFT_CODEC(Order, symbol, id, path, notes, color)
 
 struct Tree {
   int value = 0;

@@ -16,7 +16,7 @@ using namespace std::string_literals;
 using rpc::type_text;
 using rpc::ValueWriter;
 
-enum class Colour : std::int16_t { red = -1, green = 7 };
+enum class Color : std::int16_t { red = -1, green = 7 };
 
 struct Quote {
   std::string symbol;
@@ -58,7 +58,7 @@ TEST(JsonValue, IsSentAsCodecsSendIt) {
   both_ways<float>("0.1", 0.1F);
   both_ways<double>("\"Infinity\"", HUGE_VAL);
   both_ways<float>("\"-Infinity\"", -HUGE_VALF);
-  both_ways<Colour>("-1", Colour::red);
+  both_ways<Color>("-1", Color::red);
   both_ways<std::string>("\"zürich\\u0000 \\\" \\u001b\\u009b\"", "zürich\0 \" \x1b\xc2\x9b"s);
   both_ways<std::vector<std::byte>>("{\"base64\": \"AAEC/w==\"}",
                                     {std::byte{0}, std::byte{1}, std::byte{2}, std::byte{255}});
@@ -68,7 +68,7 @@ TEST(JsonValue, IsSentAsCodecsSendIt) {
   both_ways<std::vector<double>>("[0.5, \"Infinity\"]", {0.5, HUGE_VAL});
   both_ways<std::vector<float>>("[0.1, 3.4028235e+38]", {0.1F, std::numeric_limits<float>::max()});
   both_ways<std::vector<bool>>("[true, false]", {true, false});
-  both_ways<std::vector<Colour>>("[7]", {Colour::green});
+  both_ways<std::vector<Color>>("[7]", {Color::green});
   both_ways<std::vector<std::vector<std::string>>>("[[\"a\"], []]", {{"a"}, {}});
   both_ways<std::tuple<int, std::string, bool>>("[1, \"x\", false]", {1, "x", false});
   both_ways<std::tuple<>>("[]", {});

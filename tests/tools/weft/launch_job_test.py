@@ -32,12 +32,12 @@ class OneHost(unittest.TestCase):
         self.assertIn("weft: first failure: rank 1 ended with status 9", lines)
 
     def test_trainers_are_added_without_a_rank(self):
-        with launched("--open", "--role", "server=2", "--role", "trainer=1", WORKER, "train", "3") as job:
+        with launched("--elastic", "--role", "server=2", "--role", "trainer=1", WORKER, "train", "3") as job:
             store = job.wait_for(r"weft launch --join (tcp://\S+) PROGRAM")[1]
             for server in range(2):
                 job.wait_for(r"\[server\d\] pushed by trainer0")
             free = {name: "" for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")}
-            with Program(WORKER, "train", "3", env={**free, "WEFT_OPEN_WORLD": "1", "WEFT_STORE": store,
+            with Program(WORKER, "train", "3", env={**free, "WEFT_ELASTIC_WORLD": "1", "WEFT_STORE": store,
                                                     "WEFT_ROLE": "trainer"}) as alone, \
                     launched("--join", store, "--role", "trainer=1", WORKER, "train", "3") as more:
                 for server in range(4):

@@ -71,7 +71,7 @@ class Listing(WeftTest):
                      r"created\.value +\(\) -> i32  on an object",
                      r"created\.new +\(str\) -> created",
                      r"weft\.health +\(\) -> Health  idempotent",
-                     r"Order \{symbol: str, id: u64, path: \[Point\], notes: \{str: f32\?\}, colour: enum\(i16\)\}",
+                     r"Order \{symbol: str, id: u64, path: \[Point\], notes: \{str: f32\?\}, color: enum\(i16\)\}",
                      r"Point \{x: f64, y: f64\}",
                      r"Tree \{value: i32, children: \[Tree\]\}"):
             self.assertRegex(output, f"(?m)^{line}$")
@@ -103,7 +103,7 @@ class Calls(WeftTest):
                 ("reals", "[0.5, -1.0]"), ("reals", "[]"), ("map", '[[-1, "a"], [2, "b"]]'), ("map", "[]"),
                 ("optional", "null"), ("optional", "7"), ("variant", '{"index": 1, "value": 2.5}'),
                 ("order", '{"symbol": "X", "id": 9007199254740993, "path": [{"x": 1.0, "y": 2.5}], '
-                          '"notes": {"a": null, "b": 0.1}, "colour": -1}'),
+                          '"notes": {"a": null, "b": 0.1}, "color": -1}'),
                 ("tree", '{"value": 1, "children": [{"value": 2, "children": []}, {"value": 3, "children": []}]}'),
                 ("tensor", '{"dtype": "float32", "shape": [2, 2], "data": [[1.0, 0.1], ["NaN", -3.0]]}'),
                 ("tensor", '{"dtype": "bfloat16", "shape": [1], "data": [0.1]}')):
@@ -129,7 +129,7 @@ class Calls(WeftTest):
 
     def test_missing_fields_take_the_agents_defaults(self):
         self.assertEqual(self.result("echo.order", "{}"),
-                         '{"symbol": "NONE", "id": 0, "path": [], "notes": {}, "colour": 7}')
+                         '{"symbol": "NONE", "id": 0, "path": [], "notes": {}, "color": 7}')
 
     def test_results_go_into_other_calls(self):
         data = json.dumps({"dtype": "uint8", "shape": [40, 50], "data": [i % 256 for i in range(2000)]})
@@ -138,16 +138,16 @@ class Calls(WeftTest):
         self.assertEqual([v for row in json.loads(printed)["data"] for v in row], json.loads(data)["data"])
 
     def test_elision(self):
-        self.assertEqual(self.result("echo.tensor", "[1, 2, 3]", "--most", "2"),
+        self.assertEqual(self.result("echo.tensor", "[1, 2, 3]", "--max", "2"),
                          '{"dtype": "int64", "shape": [3], "data": [1, 2], "elided": 1}')
-        self.assertEqual(self.result("echo.bytes", "QUFB", "--most", "1"), '{"base64": "QQ==", "elided": 2}')
+        self.assertEqual(self.result("echo.bytes", "QUFB", "--max", "1"), '{"base64": "QQ==", "elided": 2}')
 
     def test_one_line_or_several(self):
-        order = '{"symbol": "X", "path": [{"x": 1, "y": 2}, {"x": 3, "y": 4}], "notes": {"a": null}, "colour": -1}'
+        order = '{"symbol": "X", "path": [{"x": 1, "y": 2}, {"x": 3, "y": 4}], "notes": {"a": null}, "color": -1}'
         self.assertNotIn("\n", self.result("echo.order", order))
         pretty = self.result("echo.order", order, "--pretty")
         self.assertIn('\n  "path": [{"x": 1.0, "y": 2.0}, {"x": 3.0, "y": 4.0}],\n', pretty)
-        self.assertEqual(json.loads(pretty)["colour"], -1)
+        self.assertEqual(json.loads(pretty)["color"], -1)
 
     def test_on_a_terminal(self):
         terminal, other = pty.openpty()
@@ -223,7 +223,7 @@ class Errors(WeftTest):
                 (r"echo\.tuple takes 3 arguments, 1 is given", "echo.tuple", "1"),
                 (r"echo\.nothing takes no arguments, 1 is given", "echo.nothing", "1"),
                 (r'the argument\.path\[0\]\.x: expected f64, found "one"', "echo.order", '{"path": [{"x": "one"}]}'),
-                (r'Order has no field "price": it has symbol, id, path, notes, colour', "echo.order", '{"price": 1}'),
+                (r'Order has no field "price": it has symbol, id, path, notes, color', "echo.order", '{"price": 1}'),
                 (r"the argument: not JSON, at line 1, column 2", "echo.order", "{a}"),
                 (r"names \"id\" twice", "echo.order", '{"id": 1, "id": 2}')):
             with self.subTest(arguments=arguments):

@@ -172,7 +172,7 @@ Command add_call(CLI::App& program) {
   app->add_option("--repeat", options->repeat, "Call so many times, one after the other, and tell the times")
       ->type_name("N");
   app->add_option(
-         "--most", options->most,
+         "--max", options->most,
          "Print at most so many elements of a tensor, or bytes; 0: all. By default 100 on a terminal, "
          "all elsewhere")
       ->type_name("N");

@@ -34,7 +34,7 @@ struct Options {
   bool pin = false;
   std::size_t hosts = 1, host = 0;
   std::string rendezvous, store, join, logs, grace = "10s", failure_wait = "1s";
-  bool open = false, plain = false, keep_going = false;
+  bool elastic = false, plain = false, keep_going = false;
   rpc::CredentialOptions credentials;
   bool insecure = false;
 };
@@ -84,13 +84,13 @@ void check(const Options& options) {
 JobSettings settings_of(const Options& options, Hosts* hosts) {
   JobSettings job;
   job.node_rank = options.host;
-  job.open_world = options.open;
+  job.elastic_world = options.elastic;
   job.joins = !options.join.empty();
   job.store = job.joins ? options.join : options.store;
   job.insecure = options.insecure;
   if (!options.credentials.secret_file.empty())  // workers may change their folder
     job.secret_file = std::filesystem::absolute(options.credentials.secret_file).string();
-  HostGreeting own{shares_of(options), 0, new_id(), options.open};
+  HostGreeting own{shares_of(options), 0, new_id(), options.elastic};
   if (options.rendezvous.empty()) {
     job.master_host = "127.0.0.1";
     own.master_port = free_port();
@@ -148,7 +148,7 @@ int launch_workers(Options& options) {
       failure.who += " on host " + std::to_string(options.host);
       hosts->tell(failure);
     };
-  if (options.open && options.store.empty() && options.host == 0)
+  if (options.elastic && options.store.empty() && options.host == 0)
     std::fprintf(stderr, "weft: to add a worker: weft launch --join tcp://%s:%u PROGRAM\n",
                  job.master_host.c_str(), static_cast<unsigned>(job.master_port));
   asio::io_context context;
@@ -225,9 +225,9 @@ Command add_launch(CLI::App& program) {
       ->type_name("HOST:PORT");
   app->add_option("--store", options->store, "WEFT_STORE for the workers (docs/membership.md)")
       ->type_name("URL");
-  app->add_flag("--open", options->open, "Workers may come and go: an open world");
+  app->add_flag("--elastic", options->elastic, "Workers may come and go: an elastic world");
   app->add_option("--join", options->join,
-                  "Add workers, without ranks, to a job of --open whose store is there")
+                  "Add workers, without ranks, to a job of --elastic whose store is there")
       ->type_name("URL");
   app->add_option("--logs", options->logs, "Output goes to NAME.out and NAME.err in this folder")
       ->type_name("FOLDER");

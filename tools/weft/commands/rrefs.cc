@@ -29,7 +29,7 @@ Command add_rrefs(CLI::App& program) {
   CLI::App* app = program.add_subcommand(
       "rrefs", "The objects that live on an agent behind RRefs, the oldest first, and who holds them");
   options->add_to(*app);
-  app->add_option("--most", options->most, "How many objects; 0: all")->type_name("N")->capture_default_str();
+  app->add_option("--max", options->most, "How many objects; 0: all")->type_name("N")->capture_default_str();
   return {app, [options] { return run(*options); }};
 }
 

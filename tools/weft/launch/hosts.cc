@@ -95,13 +95,13 @@ class Hosts::Impl : public std::enable_shared_from_this<Impl> {
     for (std::size_t host = 0; host < options_.hosts; ++host) {
       if (host == options_.own) continue;
       try {
-        told_.push_back(agent_.peer(host).with({.deadline = 5s}).call<&LauncherService::failed>(failure));
+        told_.push_back(agent_.peer(host).with({.timeout = 5s}).call<&LauncherService::failed>(failure));
       } catch (const rpc::Error&) {
         // It has gone.
       }
     }
   }
-  void leave(std::chrono::nanoseconds patience) {
+  void leave(std::chrono::nanoseconds timeout) {
     for (auto& call : told_) {
       try {
         call.get();
@@ -111,7 +111,7 @@ class Hosts::Impl : public std::enable_shared_from_this<Impl> {
     }
     try {
       if (options_.own == 0)
-        agent_.serve_until_shutdown(patience);
+        agent_.serve_until_shutdown(timeout);
       else
         agent_.leave().get();
     } catch (const rpc::Error&) {
@@ -158,13 +158,13 @@ Hosts::~Hosts() = default;
 std::vector<HostGreeting> Hosts::meet(const HostGreeting& own) {
   auto all = impl_->meet(own);
   for (std::size_t host = 1; host < all.size(); ++host)
-    if (all[host].open_world != all.front().open_world)
-      throw UsageError("host " + std::to_string(host) + " and host 0 do not agree on --open");
+    if (all[host].elastic_world != all.front().elastic_world)
+      throw UsageError("host " + std::to_string(host) + " and host 0 do not agree on --elastic");
   return all;
 }
 void Hosts::watch(std::function<void(const Failure&)> failed) { impl_->watch(std::move(failed)); }
 void Hosts::tell(const Failure& failure) { impl_->tell(failure); }
-void Hosts::leave(std::chrono::nanoseconds patience) { impl_->leave(patience); }
+void Hosts::leave(std::chrono::nanoseconds timeout) { impl_->leave(timeout); }
 void Hosts::stop() { impl_->stop(); }
 
 std::uint16_t free_port() {

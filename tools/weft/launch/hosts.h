@@ -31,9 +31,9 @@ struct HostGreeting {
   HostShare shares;
   std::uint16_t master_port = 0;  // of host 0: where rank 0 is to listen
   std::string id;                 // of host 0: of the job
-  bool open_world = false;
+  bool elastic_world = false;
 };
-WEFT_CODEC(HostGreeting, shares, master_port, id, open_world)
+WEFT_CODEC(HostGreeting, shares, master_port, id, elastic_world)
 
 class Hosts {
  public:
@@ -45,8 +45,8 @@ class Hosts {
   void watch(std::function<void(const Failure&)> failed);
   void tell(const Failure& failure);  // returns at once
   // After the workers of this host have ended: waits until the others know of it, on host 0 until theirs have
-  // ended, too, but no longer than `patience`. May be ended by stop(), on any thread.
-  void leave(std::chrono::nanoseconds patience);
+  // ended, too, but no longer than `timeout`. May be ended by stop(), on any thread.
+  void leave(std::chrono::nanoseconds timeout);
   void stop();
 
  private:

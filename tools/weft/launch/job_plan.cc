@@ -8,7 +8,7 @@
 namespace weft::tool::launch {
 namespace {
 
-constexpr std::uint64_t most_workers = 100'000;  // of a role on one host
+constexpr std::uint64_t max_workers = 100'000;  // of a role on one host
 
 std::size_t workers_of(const HostShare& host) {
   std::size_t workers = 0;
@@ -81,7 +81,7 @@ RoleShare parse_role(const std::string& text) {
   if (sign == std::string::npos) return share;
   const char* const last = text.data() + text.size();
   const auto [end, error] = std::from_chars(text.data() + sign + 1, last, share.workers);
-  if (error != std::errc{} || end != last || share.workers == 0 || share.workers > most_workers)
+  if (error != std::errc{} || end != last || share.workers == 0 || share.workers > max_workers)
     throw UsageError("--role '" + text + "': how many? for example " + share.role + "=2");
   return share;
 }
@@ -95,7 +95,7 @@ std::string WorkerPlan::title() const {
 std::vector<WorkerPlan> plan_workers(const JobSettings& job) {
   const HostShare& own = job.hosts.at(job.node_rank);
   const std::size_t here = workers_of(own);
-  if (here == 0 || here > most_workers) throw UsageError("there is no worker to start, or too many of them");
+  if (here == 0 || here > max_workers) throw UsageError("there is no worker to start, or too many of them");
   std::size_t world = 0, next = 0;  // next: the first rank of this host
   std::map<std::string, std::size_t> of_role, next_of_role;
   for (std::size_t host = 0; host < job.hosts.size(); ++host) {
@@ -125,7 +125,7 @@ std::vector<WorkerPlan> plan_workers(const JobSettings& job) {
       variables["OMP_NUM_THREADS"] = threads;
       variables["WEFT_ROLE"] = share.role;
       if (!job.store.empty()) variables["WEFT_STORE"] = job.store;
-      if (job.open_world || job.joins) variables["WEFT_OPEN_WORLD"] = "1";
+      if (job.elastic_world || job.joins) variables["WEFT_ELASTIC_WORLD"] = "1";
       if (job.insecure) variables["WEFT_INSECURE"] = "1";
       // The file's path, and not what is in it. A certificate is not passed on: it names the launcher.
       if (!job.secret_file.empty()) variables["WEFT_SECRET"] = job.secret_file;

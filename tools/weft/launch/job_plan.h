@@ -32,11 +32,11 @@ struct JobSettings {
   std::size_t node_rank = 0;
   std::string master_host;  // where rank 0 is, as every host reaches it
   std::uint16_t master_port = 0;
-  std::string store;        // instead of that address; empty: none
-  std::string id;           // of the job
-  bool open_world = false;  // workers may come and go
+  std::string store;           // instead of that address; empty: none
+  std::string id;              // of the job
+  bool elastic_world = false;  // workers may come and go
   bool joins =
-      false;  // these come to an open world that there is: `store` says where, and they have no ranks
+      false;  // these come to an elastic world that there is: `store` says where, and they have no ranks
   bool insecure = false;
   std::string secret_file;  // the launcher's, for the workers too; empty: none
 
@@ -50,7 +50,7 @@ struct JobSettings {
 
 struct WorkerPlan {
   std::size_t local_rank = 0;
-  std::optional<std::size_t> rank;  // none: it joins an open world
+  std::optional<std::size_t> rank;  // none: it joins an elastic world
   std::string role;                 // empty: none
   std::size_t role_rank = 0;
   std::string name;             // how the launcher calls it, and its log files

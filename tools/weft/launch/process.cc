@@ -28,8 +28,8 @@ bool is_program(const std::string& path) {
 // Between fork and exec of a process that may have threads nothing may allocate: all is made ready before.
 struct Prepared {
   std::vector<char*> words, variables;
-  std::vector<unsigned long> cores;        // a mask
-  int nothing = -1, told = -1, life = -1;  // /dev/null; where an error goes
+  std::vector<unsigned long> cores;            // a mask
+  int nothing = -1, told = -1, liveness = -1;  // /dev/null; where an error goes
   pid_t parent = 0;
 };
 
@@ -57,9 +57,9 @@ std::vector<char*> pointers_to(const std::vector<std::string>& texts) {
                 prepared.cores.data()) != 0)
     fail();
   if (::dup2(prepared.nothing, STDIN_FILENO) < 0 || ::dup2(start.out, STDOUT_FILENO) < 0 ||
-      ::dup2(start.error, STDERR_FILENO) < 0 || ::dup2(prepared.life, life_file) < 0)
+      ::dup2(start.error, STDERR_FILENO) < 0 || ::dup2(prepared.liveness, liveness_file) < 0)
     fail();
-  ::syscall(SYS_close_range, static_cast<unsigned>(life_file + 1), ~0U,
+  ::syscall(SYS_close_range, static_cast<unsigned>(liveness_file + 1), ~0U,
             CLOSE_RANGE_CLOEXEC);  // sockets of libraries, which set it too late or never
   sigset_t none;
   sigemptyset(&none);
@@ -110,9 +110,9 @@ pid_t spawn(const ProcessStart& start) {
   }
   int told[2];
   if (::pipe2(told, O_CLOEXEC) != 0) throw failed("pipe2");
-  // Not where the life pipe is to be.
-  prepared.told = ::fcntl(told[1], F_DUPFD_CLOEXEC, life_file + 1);
-  prepared.life = ::fcntl(start.life, F_DUPFD_CLOEXEC, life_file + 1);
+  // Not where the liveness pipe is to be.
+  prepared.told = ::fcntl(told[1], F_DUPFD_CLOEXEC, liveness_file + 1);
+  prepared.liveness = ::fcntl(start.liveness, F_DUPFD_CLOEXEC, liveness_file + 1);
   ::close(told[1]);
   prepared.nothing = ::open("/dev/null", O_RDONLY | O_CLOEXEC);
   // No handler of this process may run in the new one, where it would write into what both share.
@@ -124,7 +124,7 @@ pid_t spawn(const ProcessStart& start) {
   const int error = errno;
   ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
   ::close(prepared.told);
-  ::close(prepared.life);
+  ::close(prepared.liveness);
   ::close(prepared.nothing);
   int problem = 0;
   ssize_t got = 0;

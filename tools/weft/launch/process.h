@@ -1,9 +1,9 @@
 // spawn(): starts one worker's process.
 //
-// A pipe that the process inherits as descriptor `life_file` tells when it begins to end: the system closes
-// descriptors in order, so that one before all sockets, and long before it tells of the end itself. It is in
-// a process group of its own, has the system's usual signals, no descriptor of the launcher but those that it
-// is given, and dies (SIGKILL) with the thread that started it. The caller may have threads.
+// A pipe that the process inherits as descriptor `liveness_file` tells when it begins to end: the system
+// closes descriptors in order, so that one before all sockets, and long before it tells of the end itself. It
+// is in a process group of its own, has the system's usual signals, no descriptor of the launcher but those
+// that it is given, and dies (SIGKILL) with the thread that started it. The caller may have threads.
 #pragma once
 
 #include <signal.h>
@@ -21,7 +21,7 @@ std::string find_program(const std::string& name);
 // This process's variables with these changes; an empty value takes one away. "NAME=value" each.
 std::vector<std::string> environment_with(const std::map<std::string, std::string>& changes);
 
-inline constexpr int life_file = 3;
+inline constexpr int liveness_file = 3;
 
 struct ProcessStart {
   std::string program;                 // a file
@@ -29,7 +29,7 @@ struct ProcessStart {
   std::vector<std::string> variables;  // all of them
   std::vector<unsigned> cores;         // empty: as this process
   int out = -1, error = -1;            // its standard output and error; its input is empty
-  int life = -1;                       // the writing end of that pipe
+  int liveness = -1;                   // the writing end of that pipe
 };
 
 // Throws UsageError where the file cannot be run, system_error where the system has no process for it.

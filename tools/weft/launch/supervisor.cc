@@ -72,12 +72,12 @@ struct WorkerOutput {
 
 struct RunningWorker {
   RunningWorker(asio::io_context& context, WorkerPlan plan)
-      : plan(std::move(plan)), process(context), life(context) {}
+      : plan(std::move(plan)), process(context), liveness(context) {}
   WorkerPlan plan;
   std::string prefix;
   pid_t pid = 0;
   stream_descriptor process;         // its pidfd: readable once it has ended
-  stream_descriptor life;            // its life pipe (process.h)
+  stream_descriptor liveness;        // its liveness pipe (process.h)
   std::optional<std::size_t> began;  // to end: before those of a higher number
   std::optional<int> status;         // as waitpid says it
   std::vector<std::unique_ptr<WorkerOutput>> streams;
@@ -204,17 +204,17 @@ void Supervisor::Impl::start(RunningWorker& worker, const std::string& program) 
       (to == STDOUT_FILENO ? begin.out : begin.error) = ends[1];
     }
   }
-  int life[2];
-  if (::pipe2(life, O_CLOEXEC) != 0) throw std::system_error(errno, std::generic_category(), "pipe2");
-  worker.life.assign(life[0]);
-  begin.life = life[1];
+  int liveness[2];
+  if (::pipe2(liveness, O_CLOEXEC) != 0) throw std::system_error(errno, std::generic_category(), "pipe2");
+  worker.liveness.assign(liveness[0]);
+  begin.liveness = liveness[1];
   try {
     worker.pid = spawn(begin);
   } catch (...) {
-    for (const int file : {begin.out, begin.error, begin.life}) ::close(file);
+    for (const int file : {begin.out, begin.error, begin.liveness}) ::close(file);
     throw;
   }
-  for (const int file : {begin.out, begin.error, begin.life}) ::close(file);
+  for (const int file : {begin.out, begin.error, begin.liveness}) ::close(file);
   ++running_;
   const int pidfd = static_cast<int>(::syscall(SYS_pidfd_open, worker.pid, 0));
   if (pidfd < 0) throw std::system_error(errno, std::generic_category(), "pidfd_open (Linux 5.3 has it)");
@@ -318,15 +318,15 @@ void Supervisor::Impl::nobody_reads() {
 // --- Ends ---
 
 // Who loses a peer may end sooner than the peer itself, whose process the system still takes apart. But its
-// life pipe was closed before its connections were, and the loop takes events in the order in which they
+// liveness pipe was closed before its connections were, and the loop takes events in the order in which they
 // came. Pidfds, too, tell ends in their order, which SIGCHLD does not.
 void Supervisor::Impl::await_end(RunningWorker& worker) {
   const auto begins = [&](asio::error_code error) {
     if (error) return;
     if (!worker.began) worker.began = begun_++;
-    worker.life.close();
+    worker.liveness.close();
   };
-  worker.life.async_wait(stream_descriptor::wait_read, begins);
+  worker.liveness.async_wait(stream_descriptor::wait_read, begins);
   worker.process.async_wait(stream_descriptor::wait_read, [&](asio::error_code error) {
     if (!error) ended(worker);
   });

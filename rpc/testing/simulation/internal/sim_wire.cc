@@ -13,12 +13,12 @@ using rpc::Clock;
 
 namespace {
 
-constexpr std::size_t most_spans = 64;
+constexpr std::size_t max_spans = 64;
 
 template <class Span>
 std::size_t total(std::span<const Span> spans) {
   std::size_t bytes = 0;
-  for (const Span& span : spans.first(std::min(spans.size(), most_spans))) bytes += span.size();
+  for (const Span& span : spans.first(std::min(spans.size(), max_spans))) bytes += span.size();
   return bytes;
 }
 
@@ -30,7 +30,7 @@ SimWire::SimWire(SimNetwork& network, std::uint64_t number, std::shared_ptr<SimL
       number_(number),
       names_{one->process()->name(), other->process()->name()},
       window_(static_cast<std::size_t>(
-          network.random_.spread(network.weather_.least_window, network.weather_.most_window))),
+          network.random_.spread(network.weather_.least_window, network.weather_.max_window))),
       bulk_(network.random_.chance(network.weather_.bulk) ? std::optional(network.weather_.bulk_range)
                                                           : std::nullopt),
       latency_{network.latency(), network.latency()} {
@@ -75,7 +75,7 @@ std::size_t SimWire::read(Side side, std::span<const std::span<std::byte>> into,
   }
   const std::size_t bytes = share(std::min(pipe.unread, room));
   std::size_t left = bytes;
-  for (std::span<std::byte> span : into.first(std::min(into.size(), most_spans))) {
+  for (std::span<std::byte> span : into.first(std::min(into.size(), max_spans))) {
     while (left != 0 && !span.empty()) {
       const std::vector<std::byte>& front = pipe.arrived.front();
       const std::size_t n = std::min({left, span.size(), front.size() - pipe.front_read});
@@ -113,7 +113,7 @@ std::size_t SimWire::write(Side side, std::span<const std::span<const std::byte>
   const std::size_t bytes = share(std::min(wanted, window_ - pipe.taken));
   std::vector<std::byte> copy(bytes);
   std::size_t filled = 0;
-  for (const std::span<const std::byte> span : from.first(std::min(from.size(), most_spans))) {
+  for (const std::span<const std::byte> span : from.first(std::min(from.size(), max_spans))) {
     const std::size_t n = std::min(span.size(), bytes - filled);
     if (n != 0) std::memcpy(copy.data() + filled, span.data(), n);
     filled += n;
@@ -149,7 +149,7 @@ void SimWire::when(Side side, Event event, rpc::Job job) {
   const rpc::Job before = std::exchange(end.jobs[which], std::move(job));
   if (ready(side, event)) return notify(side, event);
   if (!random().chance(weather().false_calls)) return;
-  world().after(random().up_to(weather().most_latency), [weak = weak_from_this(), side, event] {
+  world().after(random().up_to(weather().max_latency), [weak = weak_from_this(), side, event] {
     if (const auto wire = weak.lock()) wire->notify(side, event);
   });
 }

@@ -38,7 +38,7 @@ TEST(NcclBootstrap, TheWaitHasADeadline) {
   const auto loop = std::make_shared<test::HandLoop>();
   const auto store = std::make_shared<rpc::MemoryStore>(loop);
   rpc::CallOptions options;
-  options.deadline = std::chrono::hours{1};
+  options.timeout = std::chrono::hours{1};
   auto late = exchange_id(store, "nccl/1", 1, an_id, options);
   loop->turn();
   EXPECT_FALSE(late.ready());

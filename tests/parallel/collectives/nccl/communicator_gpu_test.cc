@@ -53,7 +53,7 @@ class NcclGpu : public ::testing::Test {
       devices.push_back(device_of(gpu(rank), api, loop, backgrounds.back()));
       CommunicatorOptions options;
       options.name = "gpus";
-      options.deadline = 60s;
+      options.timeout = 60s;
       options.abort_on_failure = abort_on_failure;
       making.push_back(Communicator::create(devices.back(), id, size, rank, options));
     }
@@ -238,7 +238,7 @@ TEST(NcclTwoProcesses, DISABLED_Rank) {
     const auto loop = std::make_shared<rpc::AsioLoop>(), background = std::make_shared<rpc::AsioLoop>();
     const c10::Device gpu(c10::kCUDA, 0);
     CommunicatorOptions options;
-    options.deadline = 20s;
+    options.timeout = 20s;
     const TensorCollectives ranks(
         Communicator::create(device_of(gpu, api, loop, background), id, 2, rank, options).get(), gpu);
     const at::Tensor x = torch::full({1 << 20}, rank + 1, gpu).to(torch::kFloat);

@@ -207,7 +207,7 @@ TEST_F(NcclCommunicator, WhatIsNotOnTheStreamInTimeIsKeptUntilTheAbort) {
   nccl.faults(0).launch_polls = 1 << 30;
   std::vector<float> a{1};
   const auto kept = std::make_shared<int>();
-  Launch launch{.stream = stream(0), .what = "it", .deadline = 20ms, .keeps = kept};
+  Launch launch{.stream = stream(0), .what = "it", .timeout = 20ms, .keeps = kept};
   auto late = comms[0]->launch(std::move(launch), [&](Calls& calls) {
     calls.all_reduce(a.data(), a.data(), 1, DataType::float32, RedOp::sum);
   });
@@ -296,7 +296,7 @@ TEST_F(NcclCommunicator, AnAbortDoesNotWaitForEver) {
   got(making[0]);
   const UniqueId id = Communicator::unique_id(*api());
   CommunicatorOptions impatient = options(0);
-  impatient.patience = 1ms;
+  impatient.abort_timeout = 1ms;
   auto comm = got(Communicator::create(device(0), id, 1, 0, impatient));
   nccl.hold(0);
   std::vector<float> a{1};

@@ -23,7 +23,7 @@ class GroupsOnGpus : public ::testing::Test {
       return options;
     };
     company.emplace(ranks, Backend::memory, std::make_unique<test::InProcessJobStore>(), devices);
-    groups = company->groups({.deadline = 60s});
+    groups = company->groups({.timeout = 60s});
     Futures prepared;
     for (const Group& group : groups) prepared.push_back(group.prepare(gpu(group.rank())));
     for (auto& future : prepared) got(std::move(future));

@@ -46,7 +46,7 @@ class GroupsOnDevices : public ::testing::TestWithParam<Backend> {
     EXPECT_EQ(nccl.misuse(), std::vector<std::string>{});
   }
   // absent: a rank whose NCCL cannot be loaded.
-  void make(int absent = -1, const GroupOptions& options = {.deadline = 10s}) {
+  void make(int absent = -1, const GroupOptions& options = {.timeout = 10s}) {
     company = std::make_unique<Company>(size, GetParam(), std::make_unique<test::InProcessJobStore>(),
                                         [&](int rank) { return devices(rank == absent); });
     groups = company->groups(options);
@@ -61,9 +61,9 @@ class GroupsOnDevices : public ::testing::TestWithParam<Backend> {
     options.capture = [] { return nccl::StreamCapture{}; };
     return options;
   }
-  Futures prepare(Deadline deadline = {}) {
+  Futures prepare(Timeout timeout = {}) {
     Futures futures;
-    for (const Group& group : groups) futures.push_back(group.prepare(device(group.rank()), deadline));
+    for (const Group& group : groups) futures.push_back(group.prepare(device(group.rank()), timeout));
     return futures;
   }
   void make_ready() {
@@ -373,9 +373,9 @@ TEST_P(GroupsOnDevices, ComparisonsDoNotRunOnTheThreadThatLaunches) {
     Collective meaning;
     meaning.signature = {.operation = Operation::all_reduce, .shapes = {{1}}, .dtype = at::kFloat};
     meaning.finish = [&] { elsewhere += std::this_thread::get_id() != here; };
-    const auto core = Context::of(*company->agent(rank).core())->all().front();
+    const auto core = CollectivesLayer::of(*company->agent(rank).core())->all().front();
     futures.push_back(core->devices().run(device(rank), std::move(meaning),
-                                          [one = tensor(rank, {1})](const auto& ranks, Deadline limit) {
+                                          [one = tensor(rank, {1})](const auto& ranks, Timeout limit) {
                                             return ranks.all_reduce(one, ReduceOp::sum, limit);
                                           }));
   }
@@ -386,7 +386,7 @@ TEST_P(GroupsOnDevices, ComparisonsDoNotRunOnTheThreadThatLaunches) {
 TEST_P(GroupsOnDevices, AThreadThatWaitsForItsLaunchDoesNotDelayComparisons) {
   make_ready();
   nccl.faults(0).launch_polls = 1 << 30;
-  const auto core = Context::of(*company->agent(0).core())->all().front();
+  const auto core = CollectivesLayer::of(*company->agent(0).core())->all().front();
   Futures futures(2);
   std::thread first([&] { futures[0] = groups[0].all_reduce(tensor(0, {1})); });
   EXPECT_TRUE(eventually([&] { return nccl.calls(0).size() == 2; }));  // the first one is prepare()'s
@@ -473,13 +473,13 @@ TEST_P(GroupsOnDevices, WhatCouldNotBePreparedIsNotTriedAgainByACollective) {
 
 TEST_P(GroupsOnDevices, WithoutADeadline) {
   make();
-  done(prepare(rpc::no_deadline));
+  done(prepare(rpc::no_timeout));
   all([&](const Group& group, int rank) {
-    return group.all_reduce(tensor(rank, {1}), ReduceOp::sum, rpc::no_deadline);
+    return group.all_reduce(tensor(rank, {1}), ReduceOp::sum, rpc::no_timeout);
   });
   all([&](const Group& group, int rank) {
-    return rank == 0   ? group.send(tensor(rank, {1}), 1, 0, rpc::no_deadline)
-           : rank == 1 ? group.recv(tensor(rank, {1}), 0, 0, rpc::no_deadline)
+    return rank == 0   ? group.send(tensor(rank, {1}), 1, 0, rpc::no_timeout)
+           : rank == 1 ? group.recv(tensor(rank, {1}), 0, 0, rpc::no_timeout)
                        : rpc::Future<void>::made(rpc::Result<void>{});
   });
 }
@@ -548,7 +548,7 @@ TEST_P(GroupsOnDevices, ADeathAbortsTheCommunicatorsOfAllGroupsInOneNcclGroup) {
                                       [&](int) { return devices(); });
   std::vector<Group> more;
   for (auto* made : {&groups, &more}) {
-    *made = company->groups({.deadline = 10s});
+    *made = company->groups({.timeout = 10s});
     Futures preparing;
     for (const Group& group : *made) preparing.push_back(group.prepare(device(group.rank())));
     done(std::move(preparing));
@@ -575,7 +575,7 @@ TEST_P(GroupsOnDevices, ADeathAbortsTheCommunicatorsOfAllGroupsInOneNcclGroup) {
 TEST_P(GroupsOnDevices, AFailureAbortsDevicesBeforeDumpsAreWrittenAndFailsFuturesAfterwards) {
   const auto folder =
       std::filesystem::temp_directory_path() / ("weft-device-flights-" + std::to_string(::getpid()));
-  make(-1, {.deadline = 10s, .flights = folder});
+  make(-1, {.timeout = 10s, .flight_recorder_dir = folder});
   done(prepare());
   std::vector<std::string> pipes;
   for (const Group& group : groups) {
@@ -585,7 +585,7 @@ TEST_P(GroupsOnDevices, AFailureAbortsDevicesBeforeDumpsAreWrittenAndFailsFuture
   devices_work = false;
   Futures futures = begin([&](const Group& group, int rank) { return group.all_reduce(tensor(rank, {1})); });
   together(groups, [](const Group& group) { return group.barrier(); });  // the comparison is done
-  const auto core = Context::of(*company->agent(0).core())->all().front();
+  const auto core = CollectivesLayer::of(*company->agent(0).core())->all().front();
   groups[0].abort("enough");
   EXPECT_TRUE(eventually([&] { return nccl.aborts().size() == size && !core->devices().busy(); }));
   for (const auto& future : futures) EXPECT_FALSE(future.ready()) << "before its dump is written";
@@ -611,7 +611,7 @@ TEST_P(GroupsOnDevices, WhatNcclSaysIsTheGroupsErrorAlsoIfTheAbortIsFaster) {
   devices_work = false;
   Futures futures = begin([&](const Group& group, int rank) { return group.all_reduce(tensor(rank, {1})); });
   together(groups, [](const Group& group) { return group.barrier(); });
-  const auto core = Context::of(*company->agent(1).core())->all().front();
+  const auto core = CollectivesLayer::of(*company->agent(1).core())->all().front();
   rpc::detail::Latch in_turn, goes_on, handled;
   // A turn that another thread runs by then would run the job there, and block the agent's loop.
   std::thread turn([&] {
@@ -738,7 +738,7 @@ TEST_P(GroupsOnDevices, WhatBlocksIsRefusedOnTheProgramsOwnLoop) {
 // quarter of them is on tensors of the host.
 TEST_P(GroupsOnDevices, EveryOrderedPair) {
   make_ready();
-  auto others = company->groups({.name = "other", .deadline = 10s});
+  auto others = company->groups({.name = "other", .timeout = 10s});
   Futures preparing;
   for (const Group& group : others) preparing.push_back(group.prepare(device(group.rank())));
   done(std::move(preparing));

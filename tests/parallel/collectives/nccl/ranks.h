@@ -36,7 +36,7 @@ class Ranks : public ::testing::Test {
   CommunicatorOptions options(int rank) {
     CommunicatorOptions options;
     options.name = "test";
-    options.deadline = 100ms;
+    options.timeout = 100ms;
     options.abort_on_failure = abort_on_failure;
     options.on_failure = [this, rank](const rpc::Error& error) { failures[rank].push_back(error.kind()); };
     return options;
@@ -77,11 +77,11 @@ class Ranks : public ::testing::Test {
 
   static Stream stream(int rank) { return reinterpret_cast<Stream>(static_cast<std::uintptr_t>(rank + 1)); }
   rpc::Future<void> all_reduce(const Communicator::Ptr& comm, std::vector<float>& values,
-                               std::optional<std::chrono::nanoseconds> deadline = {}, LaunchTurn turn = {}) {
+                               std::optional<std::chrono::nanoseconds> timeout = {}, LaunchTurn turn = {}) {
     Launch launch;
     launch.stream = stream(comm->rank());
     launch.what = "all_reduce float32[" + std::to_string(values.size()) + "]";
-    launch.deadline = deadline;
+    launch.timeout = timeout;
     launch.turn = std::move(turn);
     launch.mark = [this, at = launch.stream] { return nccl.mark(at); };
     return comm->launch(std::move(launch), [&](Calls& calls) {

@@ -59,7 +59,7 @@ TEST(Traffic, WhatOneGivesTheOtherTakes) {
                           &to = traffic[static_cast<std::size_t>(taker)];
             const Range given = from.gives(taker), wanted = to.takes(giver);
             EXPECT_EQ(given.size(), wanted.size()) << giver << " to " << taker;
-            EXPECT_LE(given.size(), from.most_given());
+            EXPECT_LE(given.size(), from.max_given());
             taken += wanted.size();
             if (to.reduces()) {
               EXPECT_EQ(wanted, to.takes(taker)) << "of all ranks the same";

@@ -277,7 +277,7 @@ TEST_F(HandshakeTest, ARingThatIsTooLargeIsRefused) {
   const ShmSegment large = ShmSegment::create(128U << 10);
   ShmHello said = hello();
   said.capacity = large.capacity();
-  meet({.most_ring_bytes = 64U << 10}).send(said.encode(), {large.descriptor()});
+  meet({.max_ring_bytes = 64U << 10}).send(said.encode(), {large.descriptor()});
   EXPECT_EQ(refusal(), ErrorKind::protocol_error);
 }
 
@@ -292,7 +292,7 @@ TEST_F(HandshakeTest, APeerThatLeavesIsUnavailable) {
 }
 
 TEST_F(HandshakeTest, APeerThatSaysNothingIsGivenUp) {
-  const ShmOptions impatient{.patience = std::chrono::milliseconds{30}};
+  const ShmOptions impatient{.timeout = std::chrono::milliseconds{30}};
   meet(impatient);
   EXPECT_EQ(refusal(), ErrorKind::unavailable);
   Peer& half = meet(impatient);

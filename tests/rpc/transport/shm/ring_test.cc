@@ -220,8 +220,7 @@ TEST_F(RingTest, APieceIsToldOfBeforeAllIsWritten) {
 }
 
 // Two threads, each of which sleeps whenever it has nothing to do: a wake-up that is lost leaves one there.
-void sleepers(const ShmSegment& segment, std::uint64_t total, std::size_t most_written,
-              std::size_t most_read) {
+void sleepers(const ShmSegment& segment, std::uint64_t total, std::size_t max_written, std::size_t max_read) {
   Bell at_writer, at_reader;
   const test::Pattern pattern(1);
   std::thread writes([&] {
@@ -229,7 +228,7 @@ void sleepers(const ShmSegment& segment, std::uint64_t total, std::size_t most_w
     std::mt19937 random(1);
     std::uint64_t sent = 0;
     while (sent < total) {
-      const std::size_t size = std::min<std::uint64_t>(1 + random() % most_written, total - sent);
+      const std::size_t size = std::min<std::uint64_t>(1 + random() % max_written, total - sent);
       std::error_code error;
       const std::size_t bytes = writer.write(std::array{pattern.at(sent, size)}, error);
       sent += bytes;
@@ -244,11 +243,11 @@ void sleepers(const ShmSegment& segment, std::uint64_t total, std::size_t most_w
   });
   RingReader reader(segment, at_writer);
   std::mt19937 random(2);
-  std::vector<std::byte> got(most_read);
+  std::vector<std::byte> got(max_read);
   std::uint64_t received = 0;
   for (;;) {
     std::error_code error;
-    const auto into = std::span(got).first(1 + random() % most_read);
+    const auto into = std::span(got).first(1 + random() % max_read);
     const std::size_t bytes = reader.read(std::array{into}, error);
     ASSERT_TRUE(pattern.matches(received, into.first(bytes)));
     received += bytes;

@@ -86,7 +86,7 @@ TEST(JobPlan, WhoJoinsHasNoRank) {
   for (const char* name : {"RANK", "WORLD_SIZE", "MASTER_ADDR", "WEFT_NAME"})
     EXPECT_EQ(workers[1].environment.at(name), "") << name;  // also not the launcher's own
   EXPECT_EQ(workers[1].environment.at("WEFT_STORE"), "tcp://10.0.0.1:20000");
-  EXPECT_EQ(workers[1].environment.at("WEFT_OPEN_WORLD"), "1");
+  EXPECT_EQ(workers[1].environment.at("WEFT_ELASTIC_WORLD"), "1");
   EXPECT_EQ(workers[1].environment.at("WEFT_ROLE"), "trainer");
 }
 

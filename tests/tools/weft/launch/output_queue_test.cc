@@ -12,7 +12,7 @@
 namespace weft::tool::launch::output_queue_test {
 namespace {
 
-constexpr auto patience = std::chrono::seconds{30};
+constexpr auto timeout = std::chrono::seconds{30};
 
 class Pipe {
  public:
@@ -47,7 +47,7 @@ TEST(OutputQueue, WritesInOrderToWhicheverFile) {
   for (const int file : {pipe.in(), second, second, pipe.in()})
     queue.add(file, file == second ? "two " : "one ");
   EXPECT_EQ(pipe.read(16), "one two two one ");
-  EXPECT_TRUE(queue.empty_within(patience));
+  EXPECT_TRUE(queue.empty_within(timeout));
   EXPECT_FALSE(queue.closed());
   ::close(second);
 }
@@ -68,9 +68,9 @@ TEST(OutputQueue, IsFullUntilSomebodyReads) {
   EXPECT_FALSE(queue.empty());
   EXPECT_FALSE(queue.empty_within(std::chrono::milliseconds{1}));
   EXPECT_EQ(pipe.read(all.size()), all);
-  EXPECT_TRUE(changes.try_acquire_for(patience));
+  EXPECT_TRUE(changes.try_acquire_for(timeout));
   EXPECT_FALSE(queue.full());
-  EXPECT_TRUE(queue.empty_within(patience));
+  EXPECT_TRUE(queue.empty_within(timeout));
 }
 
 TEST(OutputQueue, IsClosedWhereNobodyReads) {
@@ -79,7 +79,7 @@ TEST(OutputQueue, IsClosedWhereNobodyReads) {
   pipe.stop_reading();
   OutputQueue queue([] {});
   queue.add(pipe.in(), "for nobody");
-  EXPECT_TRUE(queue.empty_within(patience));
+  EXPECT_TRUE(queue.empty_within(timeout));
   EXPECT_TRUE(queue.closed());
   queue.add(pipe.in(), std::string(2 * OutputQueue::most, 'x'));
   EXPECT_FALSE(queue.full());

@@ -1,4 +1,4 @@
-// Context: the groups of one agent, as a layer of it; found by Context::of(). Thread-safe.
+// CollectivesLayer: the groups of one agent, as a layer of it; found by CollectivesLayer::of(). Thread-safe.
 #pragma once
 
 #include <weft/parallel/collectives/group_core.h>
@@ -12,10 +12,11 @@
 
 namespace weft::collectives {
 
-class WEFT_EXPORT Context final : public rpc::CallHook, public std::enable_shared_from_this<Context> {
+class WEFT_EXPORT CollectivesLayer final : public rpc::CallHook,
+                                           public std::enable_shared_from_this<CollectivesLayer> {
  public:
-  Context(std::shared_ptr<rpc::AgentCore> core, nccl::DevicesOptions devices);
-  static std::shared_ptr<Context> of(rpc::AgentCore& core);  // failed_precondition without the layer
+  CollectivesLayer(std::shared_ptr<rpc::AgentCore> core, nccl::DevicesOptions devices);
+  static std::shared_ptr<CollectivesLayer> of(rpc::AgentCore& core);  // failed_precondition without the layer
 
   const std::shared_ptr<rpc::AgentCore>& core() const { return core_; }
   const std::shared_ptr<nccl::Devices>& devices() const { return devices_; }

@@ -1,12 +1,12 @@
-// DistOptimizer over parameters on an accelerator, on one whose streams do nothing until somebody waits for
-// them.
+// DistributedOptimizer over parameters on an accelerator, on one whose streams do nothing until somebody
+// waits for them.
 #include <c10/core/StreamGuard.h>
 
 #include "tests/dist_optim/step_support.h"
 #include "tests/support/cluster.h"
 #include "tests/support/fake_accelerator.h"
 
-namespace weft::dist_optim::dist_optimizer_device_test {
+namespace weft::dist_optim::distributed_optimizer_device_test {
 namespace {
 
 using namespace step_support;
@@ -54,7 +54,7 @@ struct LateGradient : torch::autograd::Function<LateGradient> {
 
 // The owner trains too. Its step is prepared on one stream, waits for the pass of another trainer, and goes
 // on where that trainer steps, on another stream. Only the marks of the step order the two streams.
-TEST(DistOptimizerOnAnAccelerator, AStepThatWaitsForAnotherTrainerReadsItsGradientsWhenTheyAreReady) {
+TEST(DistributedOptimizerOnAnAccelerator, AStepThatWaitsForAnotherTrainerReadsItsGradientsWhenTheyAreReady) {
   accelerator();
   test::Cluster cluster{{layers(), false, [](rpc::AgentOptions& options) { options.handler_threads = 1; }},
                         {"owner", "trainer"}};
@@ -65,8 +65,9 @@ TEST(DistOptimizerOnAnAccelerator, AStepThatWaitsForAnotherTrainerReadsItsGradie
   const auto theirs = rref::create<Weight>(cluster.peer("trainer", "owner"), rref::Named{"weight"});
   const auto ours = rref::create<Weight>(cluster.peer("owner", "owner"), rref::Named{"weight"});
   const auto here = got(ours.local());
-  DistOptimizer our_optimizer{owner, torch::optim::SGDOptions(1), stale(0), ours};
-  DistOptimizer their_optimizer{cluster["trainer"], torch::optim::SGDOptions(1), stale(0), theirs};
+  DistributedOptimizer our_optimizer{owner, torch::optim::SGDOptions(1), bounded_staleness(0), ours};
+  DistributedOptimizer their_optimizer{cluster["trainer"], torch::optim::SGDOptions(1), bounded_staleness(0),
+                                       theirs};
   got(our_optimizer.attached());
   got(their_optimizer.attached());
 
@@ -92,4 +93,4 @@ TEST(DistOptimizerOnAnAccelerator, AStepThatWaitsForAnotherTrainerReadsItsGradie
 }
 
 }  // namespace
-}  // namespace weft::dist_optim::dist_optimizer_device_test
+}  // namespace weft::dist_optim::distributed_optimizer_device_test

@@ -1,10 +1,10 @@
 // Which members of a new group share memory.
-#include <weft/parallel/collectives/meeting.h>
+#include <weft/parallel/collectives/rendezvous.h>
 
 #include "tests/parallel/collectives/operations.h"
 
 namespace weft::collectives::testing {
-namespace meeting_test {
+namespace rendezvous_test {
 
 // All operations of a group, each with small tensors and with large ones.
 void run_all_operations(const std::vector<Group>& groups) {
@@ -90,30 +90,30 @@ class Table {
   Round rounds_[2];
 };
 
-std::vector<Meeting> meet_at(Table& table, const std::vector<std::string>& hosts) {
-  std::vector<rpc::Future<Meeting>> futures;
+std::vector<Rendezvous> meet_at(Table& table, const std::vector<std::string>& hosts) {
+  std::vector<rpc::Future<Rendezvous>> futures;
   for (const std::string& host : hosts) {
     const int seat = static_cast<int>(futures.size());
     futures.push_back(meet(table.talk(seat), {.name = "worker" + std::to_string(seat)},
                            {.index = seat, .of = static_cast<int>(hosts.size())}, {.host = host}));
   }
-  std::vector<Meeting> meetings;
-  for (auto& future : futures) meetings.push_back(std::move(future).get());
-  return meetings;
+  std::vector<Rendezvous> results;
+  for (auto& future : futures) results.push_back(std::move(future).get());
+  return results;
 }
 
 TEST(MembersThatCannotOpenMemory, ConcernTheirHostAlone) {
   Table table(5, [](int round, Table::Said& said) {
     if (round == 1) said[1] = rpc::pack(false);
   });
-  const auto meetings = meet_at(table, {"a", "a", "b", "b", "b"});
+  const auto results = meet_at(table, {"a", "a", "b", "b", "b"});
   const std::vector<std::vector<int>> expected{{0}, {1}, {2, 3, 4}};
-  for (const Meeting& meeting : meetings) {
-    ASSERT_TRUE(meeting.hosts) << "rank " << meeting.rank;
-    EXPECT_EQ(meeting.hosts->ranks, expected);
-    EXPECT_EQ(meeting.hosts->columns, 1);
-    ASSERT_NE(meeting.space, nullptr);
-    EXPECT_EQ(meeting.space->ranks(), meeting.rank < 2 ? 1 : 3);
+  for (const Rendezvous& rendezvous : results) {
+    ASSERT_TRUE(rendezvous.hosts) << "rank " << rendezvous.rank;
+    EXPECT_EQ(rendezvous.hosts->ranks, expected);
+    EXPECT_EQ(rendezvous.hosts->columns, 1);
+    ASSERT_NE(rendezvous.space, nullptr);
+    EXPECT_EQ(rendezvous.space->ranks(), rendezvous.rank < 2 ? 1 : 3);
   }
 }
 
@@ -121,11 +121,11 @@ TEST(MembersThatCannotOpenMemory, OfTheOnlyHostLeaveMessages) {
   Table table(3, [](int round, Table::Said& said) {
     if (round == 1) said[2] = rpc::pack(false);
   });
-  for (const Meeting& meeting : meet_at(table, {"a", "a", "a"})) {
-    EXPECT_FALSE(meeting.hosts);
-    EXPECT_EQ(meeting.space, nullptr);
+  for (const Rendezvous& rendezvous : meet_at(table, {"a", "a", "a"})) {
+    EXPECT_FALSE(rendezvous.hosts);
+    EXPECT_EQ(rendezvous.space, nullptr);
   }
 }
 
-}  // namespace meeting_test
+}  // namespace rendezvous_test
 }  // namespace weft::collectives::testing

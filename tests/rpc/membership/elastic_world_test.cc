@@ -1,18 +1,18 @@
 // Jobs whose world is not fixed, in one process: the suite over each kind of store that needs no process.
-#include "tests/support/open_world_suite.h"
+#include "tests/support/elastic_world_suite.h"
 
 #include <weft/rpc/testing/simulation/sim_agent.h>
 
 namespace weft::test {
 
-INSTANTIATE_TEST_SUITE_P(Stores, OpenWorld,
+INSTANTIATE_TEST_SUITE_P(Stores, ElasticWorld,
                          testing::Values(job_kind<TcpJobStore>("tcp"),
                                          job_kind<InProcessJobStore>("in_process"),
                                          job_kind<FileJobStore>("file")),
                          [](const auto& info) { return std::string(info.param.name); });
 
 // The agent that keeps the store dies, or its host does.
-TEST(OpenWorldInVirtualTime, WaitsEndWithTheLeaseOnceTheStoreIsLost) {
+TEST(ElasticWorldInVirtualTime, WaitsEndWithTheLeaseOnceTheStoreIsLost) {
   using namespace std::chrono_literals;
   for (const SimCrash how : {SimCrash::process, SimCrash::host}) {
     SimWorld world(1);

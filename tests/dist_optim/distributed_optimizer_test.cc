@@ -1,12 +1,12 @@
-// DistOptimizer over agents of one process: parity with LibTorch, several trainers over one object in each
-// mode.
-#include <weft/dist_optim/dist_optimizer.h>
+// DistributedOptimizer over agents of one process: parity with LibTorch, several trainers over one object in
+// each mode.
+#include <weft/dist_optim/distributed_optimizer.h>
 #include <weft/rpc/rpc.h>
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-namespace weft::dist_optim::dist_optimizer_test {
+namespace weft::dist_optim::distributed_optimizer_test {
 namespace {
 
 struct ConvNet : torch::nn::Module {
@@ -70,11 +70,11 @@ void expect_same(const std::vector<at::Tensor>& got, const std::vector<at::Tenso
     EXPECT_LE((got[i] - want[i]).abs().max().item<double>(), 1e-12 * want[i].abs().max().item<double>()) << i;
 }
 
-TEST(DistOptimizer, EqualsLibTorchOnOneProcess) {
+TEST(DistributedOptimizer, EqualsLibTorchOnOneProcess) {
   at::set_num_threads(1);
   Workers workers(2);
   const auto net = workers.shared(1);
-  DistOptimizer optimizer{workers[1], torch::optim::AdamOptions(1e-2), synchronous, net};
+  DistributedOptimizer optimizer{workers[1], torch::optim::AdamOptions(1e-2), synchronous, net};
   ConvNet oracle;
   torch::optim::Adam adam(oracle.parameters(), torch::optim::AdamOptions(1e-2));
   for (int i = 0; i < 10; ++i) {
@@ -88,11 +88,11 @@ TEST(DistOptimizer, EqualsLibTorchOnOneProcess) {
   expect_same(net.call<&ConvNet::values>().get(), oracle.values());
 }
 
-TEST(DistOptimizer, SumsThePassesOfOneStep) {
+TEST(DistributedOptimizer, SumsThePassesOfOneStep) {
   at::set_num_threads(1);
   Workers workers(2);
   const auto net = workers.shared(1);
-  DistOptimizer optimizer{workers[1], torch::optim::SGDOptions(0.1), synchronous, net};
+  DistributedOptimizer optimizer{workers[1], torch::optim::SGDOptions(0.1), synchronous, net};
   ConvNet oracle;
   torch::optim::SGD sgd(oracle.parameters(), torch::optim::SGDOptions(0.1));
   std::vector<dist_autograd::Pass> passes;
@@ -107,12 +107,12 @@ TEST(DistOptimizer, SumsThePassesOfOneStep) {
 }
 
 // A forward; B forward, backward, step; A backward: what "modified by an inplace operation" breaks elsewhere.
-TEST(DistOptimizer, InterleavedTrainersStale) {
+TEST(DistributedOptimizer, InterleavedTrainersStale) {
   at::set_num_threads(1);
   Workers workers(3);
   const auto a_net = workers.shared(1), b_net = workers.shared(2);
-  DistOptimizer a{workers[1], torch::optim::AdamOptions(1e-2), stale(1), a_net};
-  DistOptimizer b{workers[2], torch::optim::AdamOptions(1e-2), stale(1), b_net};
+  DistributedOptimizer a{workers[1], torch::optim::AdamOptions(1e-2), bounded_staleness(1), a_net};
+  DistributedOptimizer b{workers[2], torch::optim::AdamOptions(1e-2), bounded_staleness(1), b_net};
   a.attached().get();
   b.attached().get();
   ConvNet at_start;  // what A reads
@@ -141,12 +141,12 @@ TEST(DistOptimizer, InterleavedTrainersStale) {
   expect_same(a_net.call<&ConvNet::values>().get(), twice.values());
 }
 
-TEST(DistOptimizer, InterleavedTrainersFree) {
+TEST(DistributedOptimizer, InterleavedTrainersFree) {
   at::set_num_threads(1);
   Workers workers(3);
   const auto a_net = workers.shared(1), b_net = workers.shared(2);
-  DistOptimizer a{workers[1], torch::optim::AdamOptions(1e-2), dist_optim::free, a_net};
-  DistOptimizer b{workers[2], torch::optim::AdamOptions(1e-2), dist_optim::free, b_net};
+  DistributedOptimizer a{workers[1], torch::optim::AdamOptions(1e-2), dist_optim::hogwild, a_net};
+  DistributedOptimizer b{workers[2], torch::optim::AdamOptions(1e-2), dist_optim::hogwild, b_net};
   dist_autograd::Pass a_pass{workers[1]}, b_pass{workers[2]};
   const at::Tensor a_out = a_net.call<&ConvNet::forward>(a_pass, images(1)).get();
   b_pass.backward(b_net.call<&ConvNet::forward>(b_pass, images(2)).get().square().sum()).get();
@@ -160,12 +160,12 @@ TEST(DistOptimizer, InterleavedTrainersFree) {
   EXPECT_EQ(stats[0].staleness, (std::map<std::uint64_t, std::uint64_t>{{0, 1}, {1, 1}}));
 }
 
-TEST(DistOptimizer, InterleavedTrainersSynchronous) {
+TEST(DistributedOptimizer, InterleavedTrainersSynchronous) {
   at::set_num_threads(1);
   Workers workers(3);
   const auto a_net = workers.shared(1), b_net = workers.shared(2);
-  DistOptimizer a{workers[1], torch::optim::SGDOptions(0.1), synchronous(2), a_net};
-  DistOptimizer b{workers[2], torch::optim::SGDOptions(0.1), synchronous(2), b_net};
+  DistributedOptimizer a{workers[1], torch::optim::SGDOptions(0.1), synchronous(2), a_net};
+  DistributedOptimizer b{workers[2], torch::optim::SGDOptions(0.1), synchronous(2), b_net};
   dist_autograd::Pass a_pass{workers[1]}, b_pass{workers[2]};
   const at::Tensor a_out = a_net.call<&ConvNet::forward>(a_pass, images(1)).get();
   b_pass.backward(b_net.call<&ConvNet::forward>(b_pass, images(2)).get().square().sum()).get();
@@ -182,12 +182,12 @@ TEST(DistOptimizer, InterleavedTrainersSynchronous) {
   expect_same(a_net.call<&ConvNet::values>().get(), oracle.values());
 }
 
-TEST(DistOptimizer, HandlesMustAgree) {
+TEST(DistributedOptimizer, HandlesMustAgree) {
   Workers workers(3);
   const auto a_net = workers.shared(1), b_net = workers.shared(2);
-  DistOptimizer a{workers[1], torch::optim::SGDOptions(0.1), stale(2), a_net};
+  DistributedOptimizer a{workers[1], torch::optim::SGDOptions(0.1), bounded_staleness(2), a_net};
   a.attached().get();
-  DistOptimizer b{workers[2], torch::optim::SGDOptions(0.2), stale(2), b_net};
+  DistributedOptimizer b{workers[2], torch::optim::SGDOptions(0.2), bounded_staleness(2), b_net};
   try {
     b.attached().get();
     FAIL();
@@ -196,15 +196,15 @@ TEST(DistOptimizer, HandlesMustAgree) {
   }
 }
 
-TEST(DistOptimizer, ARefusedHandleLeavesTheOtherOfItsAgentAlone) {
+TEST(DistributedOptimizer, ARefusedHandleLeavesTheOtherOfItsAgentAlone) {
   Workers workers(2);
   const auto net = workers.shared(1);
-  DistOptimizer good{workers[1], torch::optim::SGDOptions(0.1), synchronous, net};
+  DistributedOptimizer good{workers[1], torch::optim::SGDOptions(0.1), synchronous, net};
   good.attached().get();
   dist_autograd::Pass pass{workers[1]};
   pass.backward(net.call<&ConvNet::forward>(pass, images(1)).get().square().sum()).get();
   {
-    DistOptimizer refused{workers[1], torch::optim::SGDOptions(0.2), synchronous, net};
+    DistributedOptimizer refused{workers[1], torch::optim::SGDOptions(0.2), synchronous, net};
     EXPECT_THROW(refused.attached().get(), rpc::Error);
   }
   net.call<&ConvNet::values>().get();  // behind whatever its end has sent
@@ -212,4 +212,4 @@ TEST(DistOptimizer, ARefusedHandleLeavesTheOtherOfItsAgentAlone) {
 }
 
 }  // namespace
-}  // namespace weft::dist_optim::dist_optimizer_test
+}  // namespace weft::dist_optim::distributed_optimizer_test

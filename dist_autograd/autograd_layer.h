@@ -1,15 +1,16 @@
-// Context: distributed autograd on one agent: the passes that it takes part in.
+// AutogradLayer: distributed autograd on one agent: the passes that it takes part in.
 //
-// One per agent, made by dist_autograd::layers(), found by Context::of(agent). As the agent's CallHook it
-// joins calls that carry a pass; as a service it answers the other workers' backward messages. Thread-safe.
+// One per agent, made by dist_autograd::layers(), found by AutogradLayer::of(agent). As the agent's CallHook
+// it joins calls that carry a pass; as a service it answers the other workers' backward messages.
+// Thread-safe.
 #pragma once
 
 #include <weft/dist_autograd/participant.h>
 #include <weft/dist_autograd/pass_state.h>
 #include <weft/rpc/agent/call_hook.h>
 #include <weft/rpc/tensor/device_options.h>
-#include <weft/rref/context.h>
 #include <weft/rref/protocol/number_set.h>
+#include <weft/rref/rref_layer.h>
 
 #include <map>
 #include <mutex>
@@ -34,10 +35,12 @@ struct InPass {
   std::shared_ptr<PassState> pass;
 };
 
-class WEFT_EXPORT Context final : public rpc::CallHook, public std::enable_shared_from_this<Context> {
+class WEFT_EXPORT AutogradLayer final : public rpc::CallHook,
+                                        public std::enable_shared_from_this<AutogradLayer> {
  public:
-  explicit Context(std::shared_ptr<rpc::AgentCore> core);
-  static std::shared_ptr<Context> of(const rpc::AgentCore& core);  // failed_precondition without the layer
+  explicit AutogradLayer(std::shared_ptr<rpc::AgentCore> core);
+  static std::shared_ptr<AutogradLayer> of(
+      const rpc::AgentCore& core);  // failed_precondition without the layer
 
   const std::shared_ptr<rpc::AgentCore>& core() const { return core_; }
   rpc::Peer peer(const rpc::AgentId& agent);
@@ -85,8 +88,8 @@ class WEFT_EXPORT Context final : public rpc::CallHook, public std::enable_share
   void tell_released(const rpc::AgentId& to, const PassId& id, const std::string& error, int attempt);
 
   std::shared_ptr<rpc::AgentCore> core_;
-  std::shared_ptr<rref::Context> references_;  // the layer below; it finds agents by their ids
-  mutable std::mutex mutex_;                   // guards what follows
+  std::shared_ptr<rref::RRefLayer> references_;  // the layer below; it finds agents by their ids
+  mutable std::mutex mutex_;                     // guards what follows
   std::uint64_t next_ = 0;
   std::map<PassId, std::shared_ptr<PassState>> passes_;
   // Another origin's passes that must not come to life again: all below a number, and some above.

@@ -1,4 +1,4 @@
-#include <weft/dist_optim/dist_optimizer.h>
+#include <weft/dist_optim/distributed_optimizer.h>
 #include <weft/dist_optim/embedding/row_target.h>
 #include <weft/dist_optim/in_order.h>
 #include <weft/rpc/core/when_all.h>
@@ -26,10 +26,10 @@ using All = std::conditional_t<std::is_void_v<T>, void, std::vector<typename rpc
 }  // namespace
 
 // What steps under way share with the handle, and may outlive it.
-struct DistOptimizer::Core : std::enable_shared_from_this<DistOptimizer::Core> {
-  Core(std::shared_ptr<Context> of, std::vector<Module> of_modules,
+struct DistributedOptimizer::Core : std::enable_shared_from_this<DistributedOptimizer::Core> {
+  Core(std::shared_ptr<OptimizerLayer> of, std::vector<Module> of_modules,
        const std::vector<ShardedEmbedding>& of_embeddings, StepMode of_mode)
-      : context(std::move(of)), mode(of_mode), own_modules(of_modules.size()) {
+      : layer(std::move(of)), mode(of_mode), own_modules(of_modules.size()) {
     for (auto& one : of_modules) modules.push_back(std::move(one.module));
     for (const auto& one : of_embeddings) {
       const auto shards = one.shards();
@@ -73,10 +73,10 @@ struct DistOptimizer::Core : std::enable_shared_from_this<DistOptimizer::Core> {
   template <class T, class Make>
   rpc::Future<T> run_in_order(Make make);
   // `invalid_argument` unless there is one for each of the handle's modules.
-  void check_count(const DistOptimizerState& state) const;
+  void check_count(const DistributedOptimizerState& state) const;
 
   std::shared_ptr<void> ending;  // once the handle has gone; goes after the references
-  const std::shared_ptr<Context> context;
+  const std::shared_ptr<OptimizerLayer> layer;
   const StepMode mode;
   struct Embedding {
     std::shared_ptr<EmbeddingClient> client;
@@ -100,8 +100,8 @@ struct DistOptimizer::Core : std::enable_shared_from_this<DistOptimizer::Core> {
   rpc::Job after_last_step;  // one at most: its job holds `order`
 };
 
-rpc::Future<void> DistOptimizer::Core::attached() {
-  rpc::Promise<void> promise(context->core()->handlers().exceptions());
+rpc::Future<void> DistributedOptimizer::Core::attached() {
+  rpc::Promise<void> promise(layer->core()->handlers().exceptions());
   auto future = promise.future();
   std::unique_lock lock(mutex);
   if (!ended) {
@@ -114,7 +114,7 @@ rpc::Future<void> DistOptimizer::Core::attached() {
   return future;
 }
 
-void DistOptimizer::Core::attach_ended(const rpc::Result<void>& result) {
+void DistributedOptimizer::Core::attach_ended(const rpc::Result<void>& result) {
   std::vector<rpc::Promise<void>> to_tell;
   {
     std::lock_guard lock(mutex);
@@ -124,36 +124,37 @@ void DistOptimizer::Core::attach_ended(const rpc::Result<void>& result) {
   for (auto& promise : to_tell) promise.complete(result);
 }
 
-// Under stale(k) the passes are admitted to all objects before any of these prepares its part.
-void DistOptimizer::Core::admit(StepRequest request, StepCall::Rows rows,
-                                std::shared_ptr<rpc::Promise<StepResult>> promise) {
-  if (!admits_together || mode.kind != StepMode::Kind::stale)
+// Under bounded_staleness(k) the passes are admitted to all objects before any of these prepares its part.
+void DistributedOptimizer::Core::admit(StepRequest request, StepCall::Rows rows,
+                                       std::shared_ptr<rpc::Promise<StepResult>> promise) {
+  if (!admits_together || mode.kind != StepMode::Kind::bounded_staleness)
     return step(std::move(request), std::move(rows), std::move(promise));
   std::vector<rpc::Future<void>> passes;
-  for (const auto& pass : request.passes) passes.push_back(context->admission()->admit(pass, handle));
+  for (const auto& pass : request.passes) passes.push_back(layer->admission()->admit(pass, handle));
   when_settled(std::move(passes), [self = shared_from_this(), request = std::move(request),
                                    rows = std::move(rows), promise](std::vector<rpc::Result<void>>) mutable {
     self->step(std::move(request), std::move(rows), promise);  // the objects say what is wrong
   });
 }
 
-StepCall::Rows DistOptimizer::Core::rows_of(std::span<const dist_autograd::Pass> passes) const {
+StepCall::Rows DistributedOptimizer::Core::rows_of(std::span<const dist_autograd::Pass> passes) const {
   StepCall::Rows rows(own_modules);
   for (const Embedding& one : embeddings) {
     if (const std::size_t now = one.client->shards().size(); now != one.shards)
       throw rpc::Error(rpc::ErrorKind::failed_precondition,
                        "step: the embedding has " + std::to_string(now) + " owners, and this handle steps " +
-                           std::to_string(one.shards) + ": make the DistOptimizer again");
+                           std::to_string(one.shards) + ": make the DistributedOptimizer again");
     for (StepRows& part : one.client->step_rows(passes, one.shards)) rows.push_back(std::move(part));
   }
   return rows;
 }
 
-// As a module's guard admits the passes that call it. In `free` the lookups do not wait for it: nobody does.
-void DistOptimizer::Core::admit_lookups() {
+// As a module's guard admits the passes that call it. In `hogwild` the lookups do not wait for it: nobody
+// does.
+void DistributedOptimizer::Core::admit_lookups() {
   admit_pass = std::make_shared<const EmbeddingClient::Admit>(
-      [admission = context->admission(), of = std::weak_ptr(handle),
-       waits = mode.kind != StepMode::Kind::free](const dist_autograd::PassId& pass) {
+      [admission = layer->admission(), of = std::weak_ptr(handle),
+       waits = mode.kind != StepMode::Kind::hogwild](const dist_autograd::PassId& pass) {
         const auto done = [] { return rpc::Future<void>::made(rpc::Result<void>{}); };
         const auto to = of.lock();
         if (to == nullptr) return done();
@@ -165,8 +166,8 @@ void DistOptimizer::Core::admit_lookups() {
   for (const Embedding& one : embeddings) one.client->admit_with(admit_pass);
 }
 
-void DistOptimizer::Core::step(StepRequest request, StepCall::Rows rows,
-                               std::shared_ptr<rpc::Promise<StepResult>> promise) {
+void DistributedOptimizer::Core::step(StepRequest request, StepCall::Rows rows,
+                                      std::shared_ptr<rpc::Promise<StepResult>> promise) {
   {
     std::lock_guard lock(mutex);
     ++steps_under_way;
@@ -184,7 +185,7 @@ void DistOptimizer::Core::step(StepRequest request, StepCall::Rows rows,
       });
 }
 
-void DistOptimizer::Core::step_ended() {
+void DistributedOptimizer::Core::step_ended() {
   rpc::Job job;
   {
     std::lock_guard lock(mutex);
@@ -193,7 +194,7 @@ void DistOptimizer::Core::step_ended() {
   if (job) job();
 }
 
-void DistOptimizer::Core::after_steps(rpc::Job job) {
+void DistributedOptimizer::Core::after_steps(rpc::Job job) {
   {
     std::lock_guard lock(mutex);
     if (steps_under_way > 0) {
@@ -205,8 +206,8 @@ void DistOptimizer::Core::after_steps(rpc::Job job) {
 }
 
 template <class T, class Call>
-rpc::Future<All<T>> DistOptimizer::Core::ask_all(Call call, std::size_t count) {
-  rpc::Promise<All<T>> promise(context->core()->handlers().exceptions());
+rpc::Future<All<T>> DistributedOptimizer::Core::ask_all(Call call, std::size_t count) {
+  rpc::Promise<All<T>> promise(layer->core()->handlers().exceptions());
   auto future = promise.future();
   std::vector<rpc::Future<T>> calls;
   for (std::size_t i = 0; i < count; ++i) calls.push_back(call(modules[i], i));
@@ -222,8 +223,8 @@ rpc::Future<All<T>> DistOptimizer::Core::ask_all(Call call, std::size_t count) {
 }
 
 template <class T, class Call>
-rpc::Future<All<T>> DistOptimizer::Core::ask_all_in_order(Call call, std::size_t count) {
-  rpc::Promise<All<T>> promise(context->core()->handlers().exceptions());
+rpc::Future<All<T>> DistributedOptimizer::Core::ask_all_in_order(Call call, std::size_t count) {
+  rpc::Promise<All<T>> promise(layer->core()->handlers().exceptions());
   auto future = promise.future();
   order.run(
       [self = shared_from_this(), promise = std::move(promise), call = std::move(call), count]() mutable {
@@ -238,26 +239,27 @@ rpc::Future<All<T>> DistOptimizer::Core::ask_all_in_order(Call call, std::size_t
   return future;
 }
 
-DistOptimizer::DistOptimizer(rpc::Agent& agent, OptimizerSpec spec, StepMode mode,
-                             std::vector<rref::ReferencePtr> modules)
-    : DistOptimizer(agent, mode, [&] {
+DistributedOptimizer::DistributedOptimizer(rpc::Agent& agent, OptimizerSpec spec, StepMode mode,
+                                           std::vector<rref::ReferencePtr> modules)
+    : DistributedOptimizer(agent, mode, [&] {
         std::vector<Module> all;
         for (auto& module : modules) all.push_back({std::move(module), spec});
         return all;
       }()) {}
 
-DistOptimizer::DistOptimizer(rpc::Agent& agent, StepMode mode, std::vector<Module> modules,
-                             std::vector<ShardedEmbedding> embeddings, const std::string& trainer) {
+DistributedOptimizer::DistributedOptimizer(rpc::Agent& agent, StepMode mode, std::vector<Module> modules,
+                                           std::vector<ShardedEmbedding> embeddings,
+                                           const std::string& trainer) {
   check(mode);
   std::vector<OptimizerSpec> specs;
   for (const Module& module : modules) specs.push_back(module.spec);
-  core_ = std::make_shared<Core>(Context::of(*agent.core()), std::move(modules), embeddings, mode);
+  core_ = std::make_shared<Core>(OptimizerLayer::of(*agent.core()), std::move(modules), embeddings, mode);
   specs.resize(core_->modules.size(), RowTarget::rows_spec());
   const bool several = core_->modules.size() > 1;
   core_->handle->trainer = trainer;
   for (const auto& module : core_->modules) core_->handle->owners.push_back(module->owner().incarnation);
   core_->admits_together = several || !embeddings.empty();
-  if (core_->admits_together) core_->context->admission()->add(core_->handle);
+  if (core_->admits_together) core_->layer->admission()->add(core_->handle);
   if (!embeddings.empty()) core_->admit_lookups();
   // Each object takes its calls in order, so that steps need not wait for the answers.
   std::vector<rpc::Future<std::uint64_t>> attached;
@@ -283,23 +285,24 @@ DistOptimizer::DistOptimizer(rpc::Agent& agent, StepMode mode, std::vector<Modul
   });
 }
 
-DistOptimizer::~DistOptimizer() { core_->ending = core_->context->handle_ends()->begin(); }
+DistributedOptimizer::~DistributedOptimizer() { core_->ending = core_->layer->handle_ends()->begin(); }
 
-rpc::Future<void> DistOptimizer::attached() { return core_->attached(); }
+rpc::Future<void> DistributedOptimizer::attached() { return core_->attached(); }
 
-rpc::Future<StepResult> DistOptimizer::step(const dist_autograd::Pass& pass, const StepOptions& options) {
+rpc::Future<StepResult> DistributedOptimizer::step(const dist_autograd::Pass& pass,
+                                                   const StepOptions& options) {
   return step(std::span(&pass, 1), options);
 }
 
-rpc::Future<StepResult> DistOptimizer::step(std::span<const dist_autograd::Pass> passes,
-                                            const StepOptions& options) {
-  auto promise = std::make_shared<rpc::Promise<StepResult>>(core_->context->core()->handlers().exceptions());
+rpc::Future<StepResult> DistributedOptimizer::step(std::span<const dist_autograd::Pass> passes,
+                                                   const StepOptions& options) {
+  auto promise = std::make_shared<rpc::Promise<StepResult>>(core_->layer->core()->handlers().exceptions());
   auto future = promise->future();
-  StepRequest request{core_->context->next_step(), {}, options, {}, core_->handle->trainer};
+  StepRequest request{core_->layer->next_step(), {}, options, {}, core_->handle->trainer};
   StepCall::Rows rows;
   try {
     options.check();
-    request.passes = core_->context->may_step(passes);
+    request.passes = core_->layer->may_step(passes);
     for (const auto& pass : passes)
       if (!pass.state()->had_backward()) request.unseen.push_back(pass.id());
     rows = core_->rows_of(passes);
@@ -313,9 +316,9 @@ rpc::Future<StepResult> DistOptimizer::step(std::span<const dist_autograd::Pass>
   return future;
 }
 
-rpc::Future<void> DistOptimizer::admit(const dist_autograd::Pass& pass,
-                                       std::optional<std::uint64_t> version) {
-  rpc::Promise<void> promise(core_->context->core()->handlers().exceptions());
+rpc::Future<void> DistributedOptimizer::admit(const dist_autograd::Pass& pass,
+                                              std::optional<std::uint64_t> version) {
+  rpc::Promise<void> promise(core_->layer->core()->handlers().exceptions());
   auto future = promise.future();
   if (pass.state() == nullptr) {
     promise.fail(std::make_exception_ptr(
@@ -323,7 +326,7 @@ rpc::Future<void> DistOptimizer::admit(const dist_autograd::Pass& pass,
     return future;
   }
   core_->order.run([core = core_, id = pass.id(), version, promise = std::move(promise)]() mutable {
-    auto admitted = core->context->admission()->admit(id, core->handle, version);
+    auto admitted = core->layer->admission()->admit(id, core->handle, version);
     core->order.next();
     std::move(admitted).then([core, promise = std::move(promise)](rpc::Result<void>&& result) mutable {
       if (result.ok()) return promise.complete(std::move(result));
@@ -336,7 +339,7 @@ rpc::Future<void> DistOptimizer::admit(const dist_autograd::Pass& pass,
   return future;
 }
 
-rpc::Future<void> DistOptimizer::set_mode(StepMode mode) {
+rpc::Future<void> DistributedOptimizer::set_mode(StepMode mode) {
   check(mode);
   return core_->ask_all_in_order<void>(
       [mode](const rref::ReferencePtr& module, std::size_t) {
@@ -345,7 +348,7 @@ rpc::Future<void> DistOptimizer::set_mode(StepMode mode) {
       core_->modules.size());
 }
 
-rpc::Future<void> DistOptimizer::set_learning_rate(double rate, std::optional<std::string> group) {
+rpc::Future<void> DistributedOptimizer::set_learning_rate(double rate, std::optional<std::string> group) {
   return core_->ask_all_in_order<void>(
       [rate, group](const rref::ReferencePtr& module, std::size_t) {
         return ask<&OptimizerService::set_learning_rate>(module, rate, group);
@@ -353,7 +356,7 @@ rpc::Future<void> DistOptimizer::set_learning_rate(double rate, std::optional<st
       core_->own_modules);
 }
 
-rpc::Future<DistOptimizerState> DistOptimizer::save_state() {
+rpc::Future<DistributedOptimizerState> DistributedOptimizer::save_state() {
   return core_
       ->ask_all_in_order<OptimizerState>(
           [](const rref::ReferencePtr& module, std::size_t) {
@@ -361,7 +364,7 @@ rpc::Future<DistOptimizerState> DistOptimizer::save_state() {
           },
           core_->own_modules)
       .then([](rpc::Result<std::vector<OptimizerState>>&& states) {
-        return DistOptimizerState{std::move(states).get()};
+        return DistributedOptimizerState{std::move(states).get()};
       });
 }
 
@@ -396,10 +399,10 @@ rpc::Future<std::vector<ModuleSnapshot>> ask_snapshots(const std::vector<rref::R
 
 // The states come with the modules that are saved, so that both are of one version; those of other modules by
 // themselves. What no handle of this agent steps has a state only where it is one of this handle's modules.
-rpc::Task<DistSnapshot> DistOptimizer::Core::snapshot(std::shared_ptr<Core> self,
-                                                      std::vector<rref::ReferencePtr> saved) {
+rpc::Task<DistSnapshot> DistributedOptimizer::Core::snapshot(std::shared_ptr<Core> self,
+                                                             std::vector<rref::ReferencePtr> saved) {
   co_await self->attached();
-  auto asked = ask_snapshots(saved, self->context->next_step());
+  auto asked = ask_snapshots(saved, self->layer->next_step());
   std::vector<ModuleSnapshot> parts = co_await std::move(asked);
   DistSnapshot whole;
   for (std::size_t i = 0; i < self->own_modules; ++i) {
@@ -418,8 +421,9 @@ rpc::Task<DistSnapshot> DistOptimizer::Core::snapshot(std::shared_ptr<Core> self
 }
 
 // The state goes with the module that it belongs to, so that both are one change.
-rpc::Task<void> DistOptimizer::Core::restore(std::shared_ptr<Core> self,
-                                             std::vector<rref::ReferencePtr> modules, DistSnapshot from) {
+rpc::Task<void> DistributedOptimizer::Core::restore(std::shared_ptr<Core> self,
+                                                    std::vector<rref::ReferencePtr> modules,
+                                                    DistSnapshot from) {
   co_await self->attached();
   std::vector<rpc::Future<std::uint64_t>> asked;
   for (const auto& module : modules) asked.push_back(ask<&OptimizerService::number>(module));
@@ -444,13 +448,13 @@ rpc::Task<void> DistOptimizer::Core::restore(std::shared_ptr<Core> self,
 }
 
 template <class T, class Make>
-rpc::Future<T> DistOptimizer::Core::run_in_order(Make make) {
-  rpc::Promise<T> promise(context->core()->handlers().exceptions());
+rpc::Future<T> DistributedOptimizer::Core::run_in_order(Make make) {
+  rpc::Promise<T> promise(layer->core()->handlers().exceptions());
   auto future = promise.future();
   order.run([self = shared_from_this(), promise = std::move(promise), make = std::move(make)]() mutable {
     self->after_steps([self, promise = std::move(promise), make = std::move(make)]() mutable {
       make(self)
-          .start(self->context->core()->handlers())
+          .start(self->layer->core()->handlers())
           .then([self, promise = std::move(promise)](rpc::Result<T>&& result) mutable {
             self->order.next();
             promise.complete(std::move(result));
@@ -460,14 +464,15 @@ rpc::Future<T> DistOptimizer::Core::run_in_order(Make make) {
   return future;
 }
 
-rpc::Future<DistSnapshot> DistOptimizer::snapshot(std::vector<rref::ReferencePtr> modules) {
+rpc::Future<DistSnapshot> DistributedOptimizer::snapshot(std::vector<rref::ReferencePtr> modules) {
   return core_->run_in_order<DistSnapshot>(
       [modules = std::move(modules)](const std::shared_ptr<Core>& core) mutable {
         return Core::snapshot(core, std::move(modules));
       });
 }
 
-rpc::Future<void> DistOptimizer::restore(std::vector<rref::ReferencePtr> modules, DistSnapshot snapshot) {
+rpc::Future<void> DistributedOptimizer::restore(std::vector<rref::ReferencePtr> modules,
+                                                DistSnapshot snapshot) {
   try {
     core_->check_count(snapshot.optimizer);
     if (snapshot.modules.size() != modules.size())
@@ -483,14 +488,14 @@ rpc::Future<void> DistOptimizer::restore(std::vector<rref::ReferencePtr> modules
   });
 }
 
-void DistOptimizer::Core::check_count(const DistOptimizerState& state) const {
+void DistributedOptimizer::Core::check_count(const DistributedOptimizerState& state) const {
   if (state.modules.size() != own_modules)
     throw rpc::Error(rpc::ErrorKind::invalid_argument, "the state is that of " +
                                                            std::to_string(state.modules.size()) +
                                                            " modules, not of " + std::to_string(own_modules));
 }
 
-rpc::Future<void> DistOptimizer::load_state(DistOptimizerState state) {
+rpc::Future<void> DistributedOptimizer::load_state(DistributedOptimizerState state) {
   try {
     core_->check_count(state);
   } catch (const rpc::Error&) {
@@ -504,7 +509,7 @@ rpc::Future<void> DistOptimizer::load_state(DistOptimizerState state) {
       core_->own_modules);
 }
 
-rpc::Future<std::vector<HostStats>> DistOptimizer::stats() {
+rpc::Future<std::vector<HostStats>> DistributedOptimizer::stats() {
   return core_->ask_all<HostStats>(
       [](const rref::ReferencePtr& module, std::size_t) { return ask<&OptimizerService::stats>(module); },
       core_->modules.size());

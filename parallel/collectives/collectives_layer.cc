@@ -1,4 +1,4 @@
-#include <weft/parallel/collectives/context.h>
+#include <weft/parallel/collectives/collectives_layer.h>
 
 #include <weft/parallel/collectives/group_service.h>
 #include <weft/rpc/core/when_all.h>
@@ -8,29 +8,29 @@
 
 namespace weft::collectives {
 
-Context::Context(std::shared_ptr<rpc::AgentCore> core, nccl::DevicesOptions devices)
+CollectivesLayer::CollectivesLayer(std::shared_ptr<rpc::AgentCore> core, nccl::DevicesOptions devices)
     : core_(std::move(core)), devices_(std::make_shared<nccl::Devices>(std::move(devices))) {}
 
-std::shared_ptr<Context> Context::of(rpc::AgentCore& core) {
-  auto context = core.layers().share<Context>();
-  if (context == nullptr)
+std::shared_ptr<CollectivesLayer> CollectivesLayer::of(rpc::AgentCore& core) {
+  auto layer = core.layers().share<CollectivesLayer>();
+  if (layer == nullptr)
     throw rpc::Error(rpc::ErrorKind::failed_precondition,
                      "this agent was made without the layer of collectives: collectives::layer()");
-  return context;
+  return layer;
 }
 
-Context::Limits Context::limits_of(const GroupOptions& options) {
+CollectivesLayer::Limits CollectivesLayer::limits_of(const GroupOptions& options) {
   return {options.max_early_messages, options.max_early_bytes};
 }
 
-void Context::expect_group(const GroupOptions& options) {
+void CollectivesLayer::expect_group(const GroupOptions& options) {
   std::lock_guard lock(mutex_);
   expected_.push_back(limits_of(options));
 }
 
 // Early messages come first: until the group has received all of them, it is not known, and new ones are
 // kept.
-void Context::add(const std::shared_ptr<GroupCore>& group) {
+void CollectivesLayer::add(const std::shared_ptr<GroupCore>& group) {
   std::map<rpc::AgentId, rpc::Error> gone;
   EarlyGroups dropped;
   while (true) {
@@ -53,13 +53,13 @@ void Context::add(const std::shared_ptr<GroupCore>& group) {
   for (const auto& [peer, reason] : gone) group->peer_gone(peer, reason);
 }
 
-void Context::give_up_group(const GroupOptions& options) {
+void CollectivesLayer::give_up_group(const GroupOptions& options) {
   EarlyGroups dropped;
   std::lock_guard lock(mutex_);
   expected_no_more(limits_of(options), dropped);
 }
 
-void Context::expected_no_more(const Limits& limits, EarlyGroups& dropped) {
+void CollectivesLayer::expected_no_more(const Limits& limits, EarlyGroups& dropped) {
   expected_.erase(std::find(expected_.begin(), expected_.end(), limits));
   if (!expected_.empty()) return;
   dropped.swap(early_);
@@ -67,7 +67,7 @@ void Context::expected_no_more(const Limits& limits, EarlyGroups& dropped) {
   gone_.clear();
 }
 
-std::optional<rpc::Error> Context::keep_early(const GroupId& id, std::size_t bytes, Event event) {
+std::optional<rpc::Error> CollectivesLayer::keep_early(const GroupId& id, std::size_t bytes, Event event) {
   Limits limits{0, 0};
   for (const Limits& each : expected_) {
     limits.messages += std::min(each.messages, SIZE_MAX - limits.messages);
@@ -96,28 +96,28 @@ std::optional<rpc::Error> Context::keep_early(const GroupId& id, std::size_t byt
   return std::nullopt;
 }
 
-std::size_t Context::kept_early() const {
+std::size_t CollectivesLayer::kept_early() const {
   std::lock_guard lock(mutex_);
   return early_messages_;
 }
 
-void Context::remove(const GroupId& id) {
+void CollectivesLayer::remove(const GroupId& id) {
   std::lock_guard lock(mutex_);
   groups_.erase(id);
 }
 
-std::size_t Context::groups() const {
+std::size_t CollectivesLayer::groups() const {
   std::lock_guard lock(mutex_);
   return groups_.size();
 }
 
-std::shared_ptr<GroupCore> Context::find(const GroupId& id) const {
+std::shared_ptr<GroupCore> CollectivesLayer::find(const GroupId& id) const {
   std::lock_guard lock(mutex_);
   const auto found = groups_.find(id);
   return found == groups_.end() ? nullptr : found->second.lock();
 }
 
-std::optional<rpc::Error> Context::deliver(const GroupId& id, std::size_t bytes, Event event) {
+std::optional<rpc::Error> CollectivesLayer::deliver(const GroupId& id, std::size_t bytes, Event event) {
   std::shared_ptr<GroupCore> group;
   {
     std::lock_guard lock(mutex_);
@@ -132,7 +132,7 @@ std::optional<rpc::Error> Context::deliver(const GroupId& id, std::size_t bytes,
   return std::nullopt;
 }
 
-std::vector<std::shared_ptr<GroupCore>> Context::all() const {
+std::vector<std::shared_ptr<GroupCore>> CollectivesLayer::all() const {
   std::vector<std::shared_ptr<GroupCore>> groups;
   std::lock_guard lock(mutex_);
   for (const auto& [id, weak] : groups_)
@@ -140,9 +140,9 @@ std::vector<std::shared_ptr<GroupCore>> Context::all() const {
   return groups;
 }
 
-void Context::figures(rpc::LayerFigures& to) const { to["collectives.groups"] = groups(); }
+void CollectivesLayer::figures(rpc::LayerFigures& to) const { to["collectives.groups"] = groups(); }
 
-void Context::peer_gone(const rpc::AgentId& peer, const rpc::Error& reason) {
+void CollectivesLayer::peer_gone(const rpc::AgentId& peer, const rpc::Error& reason) {
   {
     std::lock_guard lock(mutex_);
     if (!expected_.empty()) gone_.insert_or_assign(peer, reason);
@@ -151,14 +151,16 @@ void Context::peer_gone(const rpc::AgentId& peer, const rpc::Error& reason) {
   for (const auto& group : all()) group->peer_gone(peer, reason);
 }
 
-void Context::peer_forgotten(const rpc::AgentId& peer, const rpc::Error& reason) { peer_gone(peer, reason); }
+void CollectivesLayer::peer_forgotten(const rpc::AgentId& peer, const rpc::Error& reason) {
+  peer_gone(peer, reason);
+}
 
-void Context::world_failed(const rpc::Error& error) {
+void CollectivesLayer::world_failed(const rpc::Error& error) {
   const nccl::Devices::AbortsTogether together(*devices_);
   for (const auto& group : all()) group->world_failed(error);
 }
 
-rpc::Future<void> Context::leaving() {
+rpc::Future<void> CollectivesLayer::leaving() {
   auto together = std::make_shared<nccl::Devices::AbortsTogether>(*devices_);
   std::vector<rpc::Future<void>> left;
   for (const auto& group : all()) left.push_back(group->leave());
@@ -178,7 +180,7 @@ rpc::Future<void> Context::leaving() {
   return future;
 }
 
-void Context::shut_down() {
+void CollectivesLayer::shut_down() {
   const nccl::Devices::AbortsTogether together(*devices_);
   for (const auto& group : all()) group->end();
   std::unique_ptr<rpc::HandlerPool> writer;  // its end waits for its jobs
@@ -187,7 +189,7 @@ void Context::shut_down() {
   writer.swap(writer_);
 }
 
-void Context::write(rpc::Job job) {
+void CollectivesLayer::write(rpc::Job job) {
   {
     std::lock_guard lock(mutex_);
     if (!ended_) {
@@ -200,11 +202,11 @@ void Context::write(rpc::Job job) {
 
 rpc::Layer layer(nccl::DevicesOptions devices) {
   return [devices = std::move(devices)](rpc::Agent& agent) {
-    auto context = std::make_shared<Context>(agent.core(), devices);
-    agent.core()->layers().put(context);
-    agent.core()->add_hook(context);
+    auto layer = std::make_shared<CollectivesLayer>(agent.core(), devices);
+    agent.core()->layers().put(layer);
+    agent.core()->add_hook(layer);
     auto service = std::make_shared<GroupService>();
-    service->context = context;
+    service->layer = layer;
     agent.serve(service);
   };
 }

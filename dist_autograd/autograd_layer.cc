@@ -1,4 +1,4 @@
-#include <weft/dist_autograd/context.h>
+#include <weft/dist_autograd/autograd_layer.h>
 
 #include <weft/dist_autograd/backward_service.h>
 #include <weft/dist_autograd/message_part.h>
@@ -13,7 +13,7 @@ namespace {
 
 // A release that was not heard is told again, after waits that double: for half a minute in all.
 constexpr auto first_wait_to_tell = std::chrono::milliseconds{100};
-constexpr int most_tellings = 8;
+constexpr int max_tellings = 8;
 
 // Whether a call may not have been heard: the other side did not answer, or had no room for it.
 bool was_lost(const std::exception_ptr& error) {
@@ -42,27 +42,27 @@ class Serving {
 
 }  // namespace
 
-Context::Context(std::shared_ptr<rpc::AgentCore> core)
-    : core_(std::move(core)), references_(rref::Context::of(*core_)) {}
+AutogradLayer::AutogradLayer(std::shared_ptr<rpc::AgentCore> core)
+    : core_(std::move(core)), references_(rref::RRefLayer::of(*core_)) {}
 
-std::shared_ptr<Context> Context::of(const rpc::AgentCore& core) {
-  auto context = const_cast<rpc::AgentCore&>(core).layers().share<Context>();
-  if (context == nullptr)
+std::shared_ptr<AutogradLayer> AutogradLayer::of(const rpc::AgentCore& core) {
+  auto layer = const_cast<rpc::AgentCore&>(core).layers().share<AutogradLayer>();
+  if (layer == nullptr)
     throw rpc::Error(
         rpc::ErrorKind::failed_precondition,
         "this agent was made without distributed autograd: give its constructor dist_autograd::layers()");
-  return context;
+  return layer;
 }
 
-rpc::Peer Context::peer(const rpc::AgentId& agent) { return references_->peer(agent); }
+rpc::Peer AutogradLayer::peer(const rpc::AgentId& agent) { return references_->peer(agent); }
 
-std::shared_ptr<PassState> Context::create() {
+std::shared_ptr<PassState> AutogradLayer::create() {
   std::lock_guard lock(mutex_);
   const PassId id{core_->id().incarnation, ++next_};
   return passes_[id] = std::make_shared<PassState>(shared_from_this(), id);
 }
 
-std::shared_ptr<PassState> Context::find(const PassId& id) {
+std::shared_ptr<PassState> AutogradLayer::find(const PassId& id) {
   std::lock_guard lock(mutex_);
   const auto found = passes_.find(id);
   if (found == passes_.end())
@@ -71,13 +71,13 @@ std::shared_ptr<PassState> Context::find(const PassId& id) {
   return found->second;
 }
 
-std::shared_ptr<PassState> Context::find_if_known(const PassId& id) {
+std::shared_ptr<PassState> AutogradLayer::find_if_known(const PassId& id) {
   std::lock_guard lock(mutex_);
   const auto found = passes_.find(id);
   return found == passes_.end() ? nullptr : found->second;
 }
 
-std::shared_ptr<PassState> Context::join(const PassId& id, std::uint64_t oldest) {
+std::shared_ptr<PassState> AutogradLayer::join(const PassId& id, std::uint64_t oldest) {
   if (oldest > id.number)
     throw rpc::Error(rpc::ErrorKind::invalid_argument, to_string(id) + " is over, as its own message says");
   std::lock_guard lock(mutex_);
@@ -98,14 +98,14 @@ std::shared_ptr<PassState> Context::join(const PassId& id, std::uint64_t oldest)
   return passes_[id] = std::make_shared<PassState>(shared_from_this(), id);
 }
 
-bool Context::has_ended(const PassId& id) const {
+bool AutogradLayer::has_ended(const PassId& id) const {
   std::lock_guard lock(mutex_);
   if (is_own(id)) return id.number <= next_ && !passes_.contains(id);
   const auto found = ended_.find(id.origin);
   return found != ended_.end() && found->second.numbers.contains(id.number);
 }
 
-std::uint64_t Context::oldest_beside(const PassId& id) const {
+std::uint64_t AutogradLayer::oldest_beside(const PassId& id) const {
   std::lock_guard lock(mutex_);
   if (is_own(id)) {
     const auto oldest = passes_.lower_bound(PassId{id.origin, 0});
@@ -115,14 +115,14 @@ std::uint64_t Context::oldest_beside(const PassId& id) const {
   return found != ended_.end() ? std::min(found->second.below, id.number) : 0;
 }
 
-std::size_t Context::remembered() const {
+std::size_t AutogradLayer::remembered() const {
   std::lock_guard lock(mutex_);
   std::size_t ranges = 0;
   for (const auto& [origin, ended] : ended_) ranges += ended.numbers.ranges();
   return ranges;
 }
 
-void Context::enroll(rpc::OutgoingCall& call, const std::shared_ptr<PassState>& pass, bool backward) {
+void AutogradLayer::enroll(rpc::OutgoingCall& call, const std::shared_ptr<PassState>& pass, bool backward) {
   if (const auto* already = call.slots().find<InPass>()) {
     if (already->pass == pass) return;
     throw rpc::Error(
@@ -134,7 +134,7 @@ void Context::enroll(rpc::OutgoingCall& call, const std::shared_ptr<PassState>& 
   call.add_part(std::make_shared<MessagePart>(pass, std::nullopt, backward));
 }
 
-void Context::release(const PassId& id, std::exception_ptr error) {
+void AutogradLayer::release(const PassId& id, std::exception_ptr error) {
   std::shared_ptr<PassState> pass;
   {
     std::lock_guard lock(mutex_);
@@ -151,11 +151,12 @@ void Context::release(const PassId& id, std::exception_ptr error) {
 
 // Again where it is not answered: what is said over a connection that ends may be lost, though the other side
 // has another one with this agent, or gets one before it notices, and so never sees this agent go.
-void Context::tell_released(const rpc::AgentId& to, const PassId& id, const std::string& error, int attempt) {
+void AutogradLayer::tell_released(const rpc::AgentId& to, const PassId& id, const std::string& error,
+                                  int attempt) {
   if (core_->ended()) return;
   const auto answered = [weak = weak_from_this(), to, id, error, attempt](rpc::Result<void>&& answer) {
     const auto self = weak.lock();
-    if (answer.ok() || self == nullptr || !was_lost(answer.error()) || attempt == most_tellings) return;
+    if (answer.ok() || self == nullptr || !was_lost(answer.error()) || attempt == max_tellings) return;
     const auto loop = self->core_->pick_loop();
     loop->post([loop, weak, to, id, error, attempt] {
       loop->schedule(rpc::later(loop->now(), first_wait_to_tell * (1 << attempt)),
@@ -171,23 +172,23 @@ void Context::tell_released(const rpc::AgentId& to, const PassId& id, const std:
   }
 }
 
-std::size_t Context::live_passes() const {
+std::size_t AutogradLayer::live_passes() const {
   std::lock_guard lock(mutex_);
   return passes_.size();
 }
 
-std::size_t Context::live_backwards() const {
+std::size_t AutogradLayer::live_backwards() const {
   std::lock_guard lock(mutex_);
   return static_cast<std::size_t>(std::count_if(passes_.begin(), passes_.end(),
                                                 [](const auto& pass) { return pass.second->in_backward(); }));
 }
 
-void Context::figures(rpc::LayerFigures& to) const {
+void AutogradLayer::figures(rpc::LayerFigures& to) const {
   to["dist_autograd.passes"] = live_passes();
   to["dist_autograd.backwards"] = live_backwards();
 }
 
-void Context::incoming(std::shared_ptr<rpc::IncomingCall> call, rpc::Job next) {
+void AutogradLayer::incoming(std::shared_ptr<rpc::IncomingCall> call, rpc::Job next) {
   const auto value = call->message().section(section_key);
   if (!value) return next();
   const auto section = rpc::Codec<PassSection>::decode(*value);
@@ -202,11 +203,11 @@ void Context::incoming(std::shared_ptr<rpc::IncomingCall> call, rpc::Job next) {
   next();
 }
 
-void Context::nested(rpc::CallContext& parent, rpc::OutgoingCall& child) {
+void AutogradLayer::nested(rpc::CallContext& parent, rpc::OutgoingCall& child) {
   if (const auto* in = parent.slots().find<InPass>()) enroll(child, in->pass);
 }
 
-void Context::peer_gone(const rpc::AgentId& peer, const rpc::Error& reason) {
+void AutogradLayer::peer_gone(const rpc::AgentId& peer, const rpc::Error& reason) {
   std::vector<PassId> lost;
   {
     std::lock_guard lock(mutex_);
@@ -219,7 +220,7 @@ void Context::peer_gone(const rpc::AgentId& peer, const rpc::Error& reason) {
     release(id, failed ? std::make_exception_ptr(*failed) : participant_lost(id, peer, reason.what()));
 }
 
-void Context::shut_down() {
+void AutogradLayer::shut_down() {
   std::map<PassId, std::shared_ptr<PassState>> passes;
   {
     std::lock_guard lock(mutex_);
@@ -234,14 +235,14 @@ rpc::Layers layers(tensor::DeviceOptions devices) {
   rpc::Layers all = tensor::layers(std::move(devices));
   for (auto& layer : rref::layers()) all.push_back(std::move(layer));
   all.push_back([](rpc::Agent& agent) {
-    auto context = std::make_shared<Context>(agent.core());
-    agent.core()->layers().put(context);
-    agent.core()->add_hook(context);
+    auto layer = std::make_shared<AutogradLayer>(agent.core());
+    agent.core()->layers().put(layer);
+    agent.core()->add_hook(layer);
     auto service = std::make_shared<BackwardService>();
-    service->context = context;
+    service->layer = layer;
     agent.serve(service);
     agent.serve(std::make_shared<ModuleService>());
-    add_sizers(rref::Context::of(*agent.core())->sizes());
+    add_sizers(rref::RRefLayer::of(*agent.core())->sizes());
   });
   return all;
 }

@@ -1,4 +1,4 @@
-#include <weft/dist_optim/context.h>
+#include <weft/dist_optim/optimizer_layer.h>
 
 #include <weft/dist_optim/embedding/row_target.h>
 #include <weft/dist_optim/lbfgs/service.h>
@@ -10,18 +10,18 @@
 
 namespace weft::dist_optim {
 
-constexpr auto leaving_patience = std::chrono::seconds{5};  // with owners that do not answer
+constexpr auto leaving_timeout = std::chrono::seconds{5};  // with owners that do not answer
 
-std::shared_ptr<Context> Context::of(const rpc::AgentCore& core) {
-  auto context = const_cast<rpc::AgentCore&>(core).layers().share<Context>();
-  if (context == nullptr)
+std::shared_ptr<OptimizerLayer> OptimizerLayer::of(const rpc::AgentCore& core) {
+  auto layer = const_cast<rpc::AgentCore&>(core).layers().share<OptimizerLayer>();
+  if (layer == nullptr)
     throw rpc::Error(rpc::ErrorKind::failed_precondition,
                      "this agent was made without distributed optimizers: give its constructor "
                      "dist_optim::layers()");
-  return context;
+  return layer;
 }
 
-std::shared_ptr<HostGuard> Context::host_of(rref::StoredObject& object) {
+std::shared_ptr<HostGuard> OptimizerLayer::host_of(rref::StoredObject& object) {
   if (auto known = std::dynamic_pointer_cast<HostGuard>(object.guard())) return known;
   auto* module = object.as<torch::nn::Module>();
   // Kept by the guard, which may outlive the object's entry.
@@ -48,15 +48,16 @@ std::shared_ptr<HostGuard> Context::host_of(rref::StoredObject& object) {
   return host;
 }
 
-std::shared_ptr<HostGuard> Context::host_of(rpc::CallContext& call) {
-  const auto* target = call.slots().find<rref::Context::Target>();
+std::shared_ptr<HostGuard> OptimizerLayer::host_of(rpc::CallContext& call) {
+  const auto* target = call.slots().find<rref::RRefLayer::Target>();
   if (target == nullptr)
     throw rpc::Error(rpc::ErrorKind::invalid_argument, "an optimizer's call is about an object");
   return host_of(*target->object);
 }
 
-Context::PassPart Context::part_of(const dist_autograd::PassId& pass, const ParameterHost& host) const {
-  const auto autograd = dist_autograd::Context::of(*core_);
+OptimizerLayer::PassPart OptimizerLayer::part_of(const dist_autograd::PassId& pass,
+                                                 const ParameterHost& host) const {
+  const auto autograd = dist_autograd::AutogradLayer::of(*core_);
   PassPart part{autograd->find_if_known(pass), {}};
   // Its gradients went with it: nothing to step is not what the trainer asked for.
   if (part.pass == nullptr && autograd->has_ended(pass))
@@ -69,8 +70,9 @@ Context::PassPart Context::part_of(const dist_autograd::PassId& pass, const Para
   return part;
 }
 
-std::vector<dist_autograd::PassId> Context::may_step(std::span<const dist_autograd::Pass> passes) const {
-  const auto autograd = dist_autograd::Context::of(*core_);
+std::vector<dist_autograd::PassId> OptimizerLayer::may_step(
+    std::span<const dist_autograd::Pass> passes) const {
+  const auto autograd = dist_autograd::AutogradLayer::of(*core_);
   std::vector<dist_autograd::PassId> ids;
   for (const auto& pass : passes) {
     if (pass.state() == nullptr)
@@ -85,7 +87,7 @@ std::vector<dist_autograd::PassId> Context::may_step(std::span<const dist_autogr
   return ids;
 }
 
-void Context::peer_gone(const rpc::AgentId& peer, const rpc::Error& reason) {
+void OptimizerLayer::peer_gone(const rpc::AgentId& peer, const rpc::Error& reason) {
   std::vector<std::shared_ptr<HostGuard>> hosts;
   {
     std::lock_guard lock(mutex_);
@@ -106,11 +108,11 @@ void Context::peer_gone(const rpc::AgentId& peer, const rpc::Error& reason) {
   });
 }
 
-rpc::Future<void> Context::leaving() {
+rpc::Future<void> OptimizerLayer::leaving() {
   auto ended = handle_ends_->all_ended();
   auto loop = core_->pick_loop();
   loop->post([loop, ends = std::weak_ptr(handle_ends_)] {
-    loop->schedule(loop->now() + leaving_patience, [ends] {
+    loop->schedule(loop->now() + leaving_timeout, [ends] {
       if (const auto still = ends.lock()) still->give_up();
     });
   });
@@ -120,14 +122,14 @@ rpc::Future<void> Context::leaving() {
 rpc::Layers layers(tensor::DeviceOptions devices) {
   rpc::Layers all = dist_autograd::layers(std::move(devices));
   all.push_back([](rpc::Agent& agent) {
-    auto context = std::make_shared<Context>(agent.core());
-    agent.core()->layers().put(context);
-    agent.core()->add_hook(context);
+    auto layer = std::make_shared<OptimizerLayer>(agent.core());
+    agent.core()->layers().put(layer);
+    agent.core()->add_hook(layer);
     auto service = std::make_shared<OptimizerService>();
-    service->context = context.get();
+    service->layer = layer.get();
     agent.serve(service);
     auto lbfgs = std::make_shared<LbfgsService>();
-    lbfgs->context = context.get();
+    lbfgs->layer = layer.get();
     agent.serve(lbfgs);
   });
   return all;

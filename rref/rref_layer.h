@@ -1,7 +1,7 @@
-// Context: the RRef layer of one agent: the two tables of the ownership protocol, the objects that live here,
-// and those who wait for either. It carries out what the tables decide.
+// RRefLayer: the RRef layer of one agent: the two tables of the ownership protocol, the objects that live
+// here, and those who wait for either. It carries out what the tables decide.
 //
-// One per agent, made by rref::layers(), found by Context::of(agent). It takes part in calls as the agent's
+// One per agent, made by rref::layers(), found by RRefLayer::of(agent). It takes part in calls as the agent's
 // CallHook. Thread-safe: one mutex guards the tables; what they decide is done, waiters run and values end
 // outside it. References may outlive the agent: from its end on all that they do is refused with shut_down.
 #pragma once
@@ -25,21 +25,21 @@ namespace weft::rref {
 class CreationSink;
 class Gate;
 
-class WEFT_EXPORT Context final : public rpc::CallHook, public std::enable_shared_from_this<Context> {
+class WEFT_EXPORT RRefLayer final : public rpc::CallHook, public std::enable_shared_from_this<RRefLayer> {
  public:
   using Waiter = rpc::UniqueFunction<void(std::exception_ptr)>;
   using Reply = rpc::PendingCall::Reply;
 
-  explicit Context(std::shared_ptr<rpc::AgentCore> core);
+  explicit RRefLayer(std::shared_ptr<rpc::AgentCore> core);
 
   // failed_precondition where the agent was made without this layer.
-  static std::shared_ptr<Context> of(const rpc::AgentCore& core);
-  static std::shared_ptr<Context> of(const rpc::Slots& layers);
+  static std::shared_ptr<RRefLayer> of(const rpc::AgentCore& core);
+  static std::shared_ptr<RRefLayer> of(const rpc::Slots& layers);
 
   const std::shared_ptr<rpc::AgentCore>& core() const { return core_; }
   std::shared_ptr<rpc::Executor> handler_threads() const { return {core_, &core_->handlers()}; }
   // For calls of the layers' own, which have no deadline; for those of the program, with its options.
-  rpc::Peer peer(const rpc::AgentId& agent, const rpc::CallOptions& options = {.deadline = rpc::no_deadline});
+  rpc::Peer peer(const rpc::AgentId& agent, const rpc::CallOptions& options = {.timeout = rpc::no_timeout});
 
   // --- References ---
   // whole: what the value is a part of.
@@ -108,7 +108,7 @@ class WEFT_EXPORT Context final : public rpc::CallHook, public std::enable_share
   template <class F>
   auto act(F&& f);
   void perform(protocol::Actions actions);
-  void tell_who_leaves(bool out_of_patience = false);
+  void tell_who_leaves(bool timed_out = false);
   void wake(const ForkId& fork, const std::exception_ptr& error);
   template <class Message>
   void send(rpc::AgentId to, Message message);
@@ -116,7 +116,7 @@ class WEFT_EXPORT Context final : public rpc::CallHook, public std::enable_share
   void send_deletes(const rpc::AgentId& to);
   bool found_gone(const rpc::AgentId& to, const std::exception_ptr& error);
   void tell_taken_for_gone(const rpc::AgentId& to);
-  void watch(const rpc::AgentId& agent, rpc::Clock::time_point patience);
+  void watch(const rpc::AgentId& agent, rpc::Clock::time_point timeout);
   void later(rpc::Job job);  // after a moment; on a loop
 
   // The receiving side (incoming.cc).
@@ -162,7 +162,7 @@ class WEFT_EXPORT Context final : public rpc::CallHook, public std::enable_share
 WEFT_EXPORT rpc::Layers layers();
 
 template <class F>
-auto Context::act(F&& f) {
+auto RRefLayer::act(F&& f) {
   protocol::Actions actions;
   std::unique_lock lock(mutex_);
   if constexpr (std::is_void_v<decltype(f(actions))>) {

@@ -1,5 +1,5 @@
-// Context: the optimizer layer of one agent: which hosts its objects' parameters have and which steps are
-// under way on them, so that a trainer that dies is struck off everywhere. One per agent, made by
+// OptimizerLayer: the optimizer layer of one agent: which hosts its objects' parameters have and which steps
+// are under way on them, so that a trainer that dies is struck off everywhere. One per agent, made by
 // dist_optim::layers(). Thread-safe.
 #pragma once
 
@@ -17,10 +17,11 @@
 
 namespace weft::dist_optim {
 
-class WEFT_EXPORT Context final : public rpc::CallHook {
+class WEFT_EXPORT OptimizerLayer final : public rpc::CallHook {
  public:
-  explicit Context(std::shared_ptr<rpc::AgentCore> core) : core_(std::move(core)) {}
-  static std::shared_ptr<Context> of(const rpc::AgentCore& core);  // failed_precondition without the layer
+  explicit OptimizerLayer(std::shared_ptr<rpc::AgentCore> core) : core_(std::move(core)) {}
+  static std::shared_ptr<OptimizerLayer> of(
+      const rpc::AgentCore& core);  // failed_precondition without the layer
 
   const std::shared_ptr<rpc::AgentCore>& core() const { return core_; }
   // The host of an object's parameters or rows, made at the first call. invalid_argument where it is neither

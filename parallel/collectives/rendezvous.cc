@@ -1,4 +1,4 @@
-#include <weft/parallel/collectives/meeting.h>
+#include <weft/parallel/collectives/rendezvous.h>
 
 #include <weft/rpc/codec/agent_id_codec.h>
 #include <weft/rpc/codec/packed.h>
@@ -20,15 +20,15 @@ using Cores = std::vector<std::uint64_t>;  // a bit each
 struct Introduction {
   rpc::AgentId self;
   std::uint64_t number = 0;  // of the group, where this is rank 0
-  std::optional<int> colour;
+  std::optional<int> color;
   int key = 0;
   std::optional<RegionAddress> memory;  // none: it shares none
   Cores cores;                          // on which it may run
-  std::string wire;                     // GroupOptions::wire, by name
+  std::string wire_dtype;               // GroupOptions::wire_dtype, by name
   Bounds bounds;                        // GroupOptions::bounds
   std::string host;                     // GroupOptions::host, and what the system says
 };
-WEFT_CODEC(Introduction, self, number, colour, key, memory, cores, wire, bounds, host)
+WEFT_CODEC(Introduction, self, number, color, key, memory, cores, wire_dtype, bounds, host)
 
 Cores own_cores() {
   cpu_set_t set;
@@ -83,10 +83,10 @@ std::shared_ptr<SharedSpace> space_of_one(std::shared_ptr<SharedRegion> own) {
 }
 
 // Null if the member shares no memory, or has none to share.
-std::shared_ptr<SharedRegion> make_region(const GroupOptions& options, int most_ranks) {
-  if (!options.shared_memory || most_ranks < 2) return nullptr;
+std::shared_ptr<SharedRegion> make_region(const GroupOptions& options, int max_ranks) {
+  if (!options.shared_memory || max_ranks < 2) return nullptr;
   auto made = rpc::capture(
-      [&] { return SharedRegion::create(SharedSpace::region_bytes(most_ranks, options.shared_bytes)); });
+      [&] { return SharedRegion::create(SharedSpace::region_bytes(max_ranks, options.shared_bytes)); });
   return made.ok() ? std::move(made).get() : nullptr;
 }
 
@@ -94,11 +94,11 @@ std::string wire_text(const std::optional<at::ScalarType>& wire) {
   return wire ? std::string(tensor::dtype_name(*wire)) : "exact";
 }
 
-// Those of one colour, by rank, as places in the talk.
-std::vector<std::size_t> ranks_of(const std::vector<Introduction>& all, std::optional<int> colour) {
+// Those of one color, by rank, as places in the talk.
+std::vector<std::size_t> ranks_of(const std::vector<Introduction>& all, std::optional<int> color) {
   std::vector<std::size_t> places;
   for (std::size_t seat = 0; seat < all.size(); ++seat)
-    if (colour && all[seat].colour == colour) places.push_back(seat);
+    if (color && all[seat].color == color) places.push_back(seat);
   std::stable_sort(places.begin(), places.end(),
                    [&](std::size_t a, std::size_t b) { return all[a].key < all[b].key; });
   return places;
@@ -108,7 +108,7 @@ std::vector<std::size_t> ranks_of(const std::vector<Introduction>& all, std::opt
 struct Introduced {
   std::vector<std::size_t> places;    // of the members, in the talk
   std::vector<Introduction> members;  // by rank
-  Meeting meeting;                    // with the space of its host's members, if that could be opened
+  Rendezvous rendezvous;              // with the space of its host's members, if that could be opened
   bool opened = true;                 // false: this member could not open the memory of another
 };
 
@@ -118,79 +118,80 @@ void expect_same_options(const std::vector<Introduction>& members) {
       throw rpc::Error(rpc::ErrorKind::invalid_argument,
                        "members of a group differ in its bounds: " + members.front().self.name + " and " +
                            member.self.name);
-    if (member.wire != members.front().wire)
+    if (member.wire_dtype != members.front().wire_dtype)
       throw rpc::Error(rpc::ErrorKind::invalid_argument,
                        "members of a group differ in its wire: " + members.front().self.name + " '" +
-                           members.front().wire + "', " + member.self.name + " '" + member.wire + "'");
+                           members.front().wire_dtype + "', " + member.self.name + " '" + member.wire_dtype +
+                           "'");
   }
 }
 
 Introduced introduced(const std::vector<Introduction>& all, const Seat& seat,
                       const std::shared_ptr<SharedRegion>& own) {
   Introduced result;
-  result.places = ranks_of(all, seat.colour);
+  result.places = ranks_of(all, seat.color);
   if (result.places.empty()) return result;
-  Meeting& meeting = result.meeting;
+  Rendezvous& rendezvous = result.rendezvous;
   for (const std::size_t place : result.places) {
     if (place == static_cast<std::size_t>(seat.index))
-      meeting.rank = static_cast<int>(meeting.members.size());
+      rendezvous.rank = static_cast<int>(rendezvous.members.size());
     result.members.push_back(all[place]);
-    meeting.members.push_back(all[place].self);
+    rendezvous.members.push_back(all[place].self);
   }
   expect_same_options(result.members);
-  meeting.id = {result.members.front().self.incarnation, result.members.front().number};
+  rendezvous.id = {result.members.front().self.incarnation, result.members.front().number};
   const auto hosts = hosts_of(result.members);
   std::vector<Introduction> here;
   int local_rank = 0;
   for (std::size_t rank = 0; rank < hosts.size(); ++rank) {
-    if (hosts[rank] != hosts[static_cast<std::size_t>(meeting.rank)]) continue;
-    if (rank == static_cast<std::size_t>(meeting.rank)) local_rank = static_cast<int>(here.size());
+    if (hosts[rank] != hosts[static_cast<std::size_t>(rendezvous.rank)]) continue;
+    if (rank == static_cast<std::size_t>(rendezvous.rank)) local_rank = static_cast<int>(here.size());
     here.push_back(result.members[rank]);
   }
   if (here.size() < 2) return result;
   auto opened = rpc::capture([&] { return open_space(here, own, local_rank); });
   result.opened = opened.ok();
-  if (opened.ok()) meeting.space = std::move(opened).get();
+  if (opened.ok()) rendezvous.space = std::move(opened).get();
   return result;
 }
 
 // opened: by rank, what all members say of themselves. They come to one decision for each host.
-Meeting decided(Introduced introduced, const std::vector<bool>& opened,
-                const std::shared_ptr<SharedRegion>& own) {
-  Meeting& meeting = introduced.meeting;
-  if (meeting.members.empty()) return std::move(meeting);
+Rendezvous decided(Introduced introduced, const std::vector<bool>& opened,
+                   const std::shared_ptr<SharedRegion>& own) {
+  Rendezvous& rendezvous = introduced.rendezvous;
+  if (rendezvous.members.empty()) return std::move(rendezvous);
   const auto before = hosts_of(introduced.members);
   std::set<std::string> closed;
   for (std::size_t rank = 0; rank < before.size(); ++rank)
     if (!opened[rank]) closed.insert(before[rank]);
   const auto hosts = hosts_of(introduced.members, closed);
-  const auto here = std::count(hosts.begin(), hosts.end(), hosts[static_cast<std::size_t>(meeting.rank)]);
+  const auto here = std::count(hosts.begin(), hosts.end(), hosts[static_cast<std::size_t>(rendezvous.rank)]);
   const bool one_host = here == std::ssize(hosts) && here > 1;
-  meeting.hosts = Hosts::of(hosts, meeting.rank);
-  if (!one_host && !meeting.hosts) {
-    meeting.space = nullptr;
+  rendezvous.hosts = Hosts::of(hosts, rendezvous.rank);
+  if (!one_host && !rendezvous.hosts) {
+    rendezvous.space = nullptr;
   } else if (here == 1) {
-    meeting.space = space_of_one(own);
+    rendezvous.space = space_of_one(own);
   }
-  return std::move(meeting);
+  return std::move(rendezvous);
 }
 
 }  // namespace
 
-rpc::Future<Meeting> meet(Talk talk, rpc::AgentId self, Seat seat, const GroupOptions& options) {
+rpc::Future<Rendezvous> meet(Talk talk, rpc::AgentId self, Seat seat, const GroupOptions& options) {
   Introduction introduction{.self = std::move(self),
                             .number = seat.number,
-                            .colour = seat.colour,
+                            .color = seat.color,
                             .key = seat.key,
                             .memory = std::nullopt,
                             .cores = own_cores(),
-                            .wire = wire_text(options.wire),
+                            .wire_dtype = wire_text(options.wire_dtype),
                             .bounds = options.bounds,
                             .host = options.host + " " + SharedRegion::this_host()};
-  const auto own = seat.colour ? make_region(options, seat.of) : nullptr;
+  const auto own = seat.color ? make_region(options, seat.of) : nullptr;
   if (own != nullptr) introduction.memory = own->address();
 
-  auto promise = std::make_shared<rpc::Promise<Meeting>>();
+  auto promise = std::make_shared<rpc::Promise<Rendezvous>>();
   auto future = promise->future();
   using Said = rpc::Result<std::vector<rpc::Buffer>>;
   talk(0, rpc::pack(introduction)).then([talk, seat, own, promise](Said&& said) {

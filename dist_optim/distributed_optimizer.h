@@ -1,7 +1,8 @@
-// DistOptimizer: steps the parameters of modules behind RRefs, where they live, with the gradients of passes.
+// DistributedOptimizer: steps the parameters of modules behind RRefs, where they live, with the gradients of
+// passes.
 //
-//   dist_optim::DistOptimizer optimizer{agent, torch::optim::AdamOptions(1e-3), dist_optim::stale(2), shared,
-//                                       head};
+//   dist_optim::DistributedOptimizer optimizer{agent, torch::optim::AdamOptions(1e-3),
+//                                              dist_optim::bounded_staleness(2), shared, head};
 //   co_await pass.backward(loss);
 //   co_await optimizer.step(pass);  // exactly the pass's gradients; then its claim on the parameters ends
 //
@@ -16,10 +17,10 @@
 // steps before. docs/dist_optim.md says what each operation guarantees.
 #pragma once
 
-#include <weft/dist_optim/context.h>
 #include <weft/dist_optim/embedding/sharded_embedding.h>
 #include <weft/dist_optim/grad_scaler.h>
 #include <weft/dist_optim/learning_rate.h>
+#include <weft/dist_optim/optimizer_layer.h>
 #include <weft/dist_optim/optimizer_service.h>
 #include <weft/dist_optim/step_call.h>
 
@@ -29,18 +30,18 @@ namespace weft::dist_optim {
 
 // The state of each module's optimizer, in the order of the handle's modules. It names no owner: it may be
 // loaded where the same modules, in the same order, live elsewhere. Travels; see local/optimizer_state.h.
-struct DistOptimizerState {
+struct DistributedOptimizerState {
   std::vector<OptimizerState> modules;
 };
-WEFT_CODEC(DistOptimizerState, modules)
+WEFT_CODEC(DistributedOptimizerState, modules)
 
 // What a checkpoint holds of a handle's optimizer and of some modules.
 struct DistSnapshot {
   std::vector<dist_autograd::StateDict> modules;  // in the given order
-  DistOptimizerState optimizer;
+  DistributedOptimizerState optimizer;
 };
 
-class WEFT_EXPORT DistOptimizer {
+class WEFT_EXPORT DistributedOptimizer {
  public:
   struct Module {
     rref::ReferencePtr module;  // rref.reference()
@@ -64,18 +65,18 @@ class WEFT_EXPORT DistOptimizer {
   // embedding given here or a copy of it.
   template <class... T>
     requires requires(Participants all, OptimizerSpec spec, const T&... one) { (all.add(spec, one), ...); }
-  DistOptimizer(rpc::Agent& agent, OptimizerSpec spec, StepMode mode, const T&... participants)
-      : DistOptimizer(agent, mode, participants_of(spec, participants...)) {}
-  DistOptimizer(rpc::Agent& agent, OptimizerSpec spec, StepMode mode,
-                std::vector<rref::ReferencePtr> modules);
+  DistributedOptimizer(rpc::Agent& agent, OptimizerSpec spec, StepMode mode, const T&... participants)
+      : DistributedOptimizer(agent, mode, participants_of(spec, participants...)) {}
+  DistributedOptimizer(rpc::Agent& agent, OptimizerSpec spec, StepMode mode,
+                       std::vector<rref::ReferencePtr> modules);
   // An optimizer for each module; options for parts of one module: OptimizerSpec::with_group.
   // trainer: where one agent drives several trainers (the replicas of a pipeline), the name of this one. It
   // has its own seat in rounds and its own staleness. admit() makes a pass one of this trainer.
-  DistOptimizer(rpc::Agent& agent, StepMode mode, std::vector<Module> modules,
-                std::vector<ShardedEmbedding> embeddings = {}, const std::string& trainer = {});
-  ~DistOptimizer();  // leaves the objects' rounds, once its steps are over
-  DistOptimizer(const DistOptimizer&) = delete;
-  DistOptimizer& operator=(const DistOptimizer&) = delete;
+  DistributedOptimizer(rpc::Agent& agent, StepMode mode, std::vector<Module> modules,
+                       std::vector<ShardedEmbedding> embeddings = {}, const std::string& trainer = {});
+  ~DistributedOptimizer();  // leaves the objects' rounds, once its steps are over
+  DistributedOptimizer(const DistributedOptimizer&) = delete;
+  DistributedOptimizer& operator=(const DistributedOptimizer&) = delete;
 
   // Makes the pass one of this handle's trainer, before the pass first reads one of the objects, and
   // completes when it may read all of them. Needed where the handle names a trainer, where another agent made
@@ -104,7 +105,7 @@ class WEFT_EXPORT DistOptimizer {
 
   // With all steps of this handle that were asked for before: of one moment where no other trainer steps
   // meanwhile. The parameters are not in it.
-  rpc::Future<DistOptimizerState> save_state();
+  rpc::Future<DistributedOptimizerState> save_state();
   // The state, with the parameters and buffers of `modules`. Each of these that is also one of the handle's
   // has both of one version, even if other trainers step it meanwhile. Those of one owner are of one moment:
   // a step over objects of that owner alone is in all of them or in none.
@@ -114,7 +115,7 @@ class WEFT_EXPORT DistOptimizer {
   rpc::Future<void> restore(std::vector<rref::ReferencePtr> modules, DistSnapshot snapshot);
   // `invalid_argument` where the state is that of other modules or another optimizer: the error is the first
   // refusal, and the modules that did not refuse have the new state.
-  rpc::Future<void> load_state(DistOptimizerState state);
+  rpc::Future<void> load_state(DistributedOptimizerState state);
 
   // What the owner of each module, then of each embedding's shard, has measured: versions, the staleness of
   // its steps, copies. At once, also while steps are in flight.
@@ -129,8 +130,9 @@ class WEFT_EXPORT DistOptimizer {
     (all.add(spec, participants), ...);
     return all;
   }
-  DistOptimizer(rpc::Agent& agent, StepMode mode, Participants participants)
-      : DistOptimizer(agent, mode, std::move(participants.modules), std::move(participants.embeddings)) {}
+  DistributedOptimizer(rpc::Agent& agent, StepMode mode, Participants participants)
+      : DistributedOptimizer(agent, mode, std::move(participants.modules),
+                             std::move(participants.embeddings)) {}
 
   struct Core;
   std::shared_ptr<Core> core_;

@@ -8,7 +8,7 @@
 
 namespace weft::collectives {
 
-struct Meeting {
+struct Rendezvous {
   GroupId id;
   std::vector<rpc::AgentId> members;   // by rank; none: this one belongs to no group
   int rank = 0;                        // this one's
@@ -22,13 +22,14 @@ using Talk = std::function<rpc::Future<std::vector<rpc::Buffer>>(int round, rpc:
 
 // Where this one stands in a talk, and which group it is for.
 struct Seat {
-  int index = 0, of = 1;          // of those that talk
-  std::uint64_t number = 0;       // of this agent's groups, used where it is rank 0
-  std::optional<int> colour = 0;  // those of one make a group; none: it only talks
-  int key = 0;                    // its members are in the order of their keys, then of their seats
+  int index = 0, of = 1;         // of those that talk
+  std::uint64_t number = 0;      // of this agent's groups, used where it is rank 0
+  std::optional<int> color = 0;  // those of one make a group; none: it only talks
+  int key = 0;                   // its members are in the order of their keys, then of their seats
 };
 
 // Ends as the talk does.
-WEFT_EXPORT rpc::Future<Meeting> meet(Talk talk, rpc::AgentId self, Seat seat, const GroupOptions& options);
+WEFT_EXPORT rpc::Future<Rendezvous> meet(Talk talk, rpc::AgentId self, Seat seat,
+                                         const GroupOptions& options);
 
 }  // namespace weft::collectives

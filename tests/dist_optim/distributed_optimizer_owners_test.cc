@@ -1,6 +1,6 @@
-// DistOptimizer over modules of two owners: equal to LibTorch's optimizers on one process, with an owner that
-// has nothing to step, and with one whose step fails.
-#include <weft/dist_optim/dist_optimizer.h>
+// DistributedOptimizer over modules of two owners: equal to LibTorch's optimizers on one process, with an
+// owner that has nothing to step, and with one whose step fails.
+#include <weft/dist_optim/distributed_optimizer.h>
 #include <weft/dist_optim/local/adadelta.h>
 #include <weft/dist_optim/local/adamax.h>
 #include <weft/dist_optim/local/rprop.h>
@@ -12,7 +12,7 @@
 #include "tests/support/cluster.h"
 #include "tests/support/errors.h"
 
-namespace weft::dist_optim::dist_optimizer_owners_test {
+namespace weft::dist_optim::distributed_optimizer_owners_test {
 namespace {
 
 using weft::test::error_of;
@@ -58,7 +58,7 @@ class OwnersTest : public testing::Test {
     const at::Tensor v = draw(), w = draw(), x = draw();
     const auto a = rref::create<Matrix>(owner("first"), v, true),
                b = rref::create<Matrix>(owner("second"), w, second_trained);
-    DistOptimizer optimizer{trainer(), options, synchronous, a, b};
+    DistributedOptimizer optimizer{trainer(), options, synchronous, a, b};
     Matrix c{v, true}, d{w, second_trained};
     std::vector<at::Tensor> parameters{c.w};
     if (second_trained) parameters.push_back(d.w);
@@ -102,7 +102,7 @@ TEST_F(OwnersTest, AStepThatFailsOnOneIsAnErrorThatNamesIt) {
   const at::Tensor w = draw(), table = draw();
   const auto a = rref::create<Matrix>(owner("first"), w, true);
   const auto b = rref::create<Table>(owner("second"), table);
-  DistOptimizer optimizer{trainer(), torch::optim::AdamOptions(1e-2), synchronous, a, b};
+  DistributedOptimizer optimizer{trainer(), torch::optim::AdamOptions(1e-2), synchronous, a, b};
   dist_autograd::Pass pass{trainer()};
   const at::Tensor rows = got(b.call<&Table::forward>(pass, torch::tensor({0, 2, 2})));
   got(pass.backward(got(a.call<&Matrix::forward>(pass, rows)).sum()));
@@ -115,4 +115,4 @@ TEST_F(OwnersTest, AStepThatFailsOnOneIsAnErrorThatNamesIt) {
 }
 
 }  // namespace
-}  // namespace weft::dist_optim::dist_optimizer_owners_test
+}  // namespace weft::dist_optim::distributed_optimizer_owners_test

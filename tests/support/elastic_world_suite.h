@@ -1,5 +1,5 @@
 // What every job whose world is not fixed does, whichever its store: INSTANTIATE_TEST_SUITE_P(Stores,
-// OpenWorld, …) with the kinds of store.
+// ElasticWorld, …) with the kinds of store.
 #pragma once
 
 #include <thread>
@@ -33,7 +33,7 @@ class History {
   std::vector<rpc::MemberEvent> told_;
 };
 
-class OpenWorld : public testing::TestWithParam<JobKind> {
+class ElasticWorld : public testing::TestWithParam<JobKind> {
  protected:
   static constexpr std::size_t no_rank = rpc::Rendezvous::no_rank;
 
@@ -63,9 +63,9 @@ class OpenWorld : public testing::TestWithParam<JobKind> {
   std::unique_ptr<Job> job_;
 };
 
-GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(OpenWorld);
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(ElasticWorld);
 
-TEST_P(OpenWorld, WatchersAreToldWhoComesAndGoes) {
+TEST_P(ElasticWorld, WatchersAreToldWhoComesAndGoes) {
   History seen(host());
   seen.until(1);
   got(start("a", [](auto& options) { options.rendezvous->metadata = {{"gpu", "H200"}}; }).wait_for(2));
@@ -100,7 +100,7 @@ TEST_P(OpenWorld, WatchersAreToldWhoComesAndGoes) {
 }
 
 // Between members of which neither hosts the store: no connection stands before.
-TEST_P(OpenWorld, WhoIsThereAndWhoJoinsLaterCallEachOther) {
+TEST_P(ElasticWorld, WhoIsThereAndWhoJoinsLaterCallEachOther) {
   got(start("a").wait_for(2));
   got(start("b").wait_for(3));
   got(agent("a").wait_for(3));
@@ -109,7 +109,7 @@ TEST_P(OpenWorld, WhoIsThereAndWhoJoinsLaterCallEachOther) {
   EXPECT_EQ(got(agent("c").peer("a").call<&Worker::who>()), "a") << "who joins later calls first";
 }
 
-TEST_P(OpenWorld, ADeathIsTold) {
+TEST_P(ElasticWorld, ADeathIsTold) {
   rpc::Agent& b = start("b");
   got(b.wait_for(2));
   got(start_mortal("a").wait_for(3));
@@ -129,7 +129,7 @@ TEST_P(OpenWorld, ADeathIsTold) {
   for (rpc::Agent* agent : {&b, &host()}) EXPECT_EQ(agent->core()->world_failure(), std::nullopt);
 }
 
-TEST_P(OpenWorld, ARestartedPeerIsANewLife) {
+TEST_P(ElasticWorld, ARestartedPeerIsANewLife) {
   rpc::Agent& b = start("b");
   got(b.wait_for(2));
   got(start_mortal("a").wait_for(3));
@@ -140,7 +140,7 @@ TEST_P(OpenWorld, ARestartedPeerIsANewLife) {
   const rpc::Peer by_name = b.peer("a"), bound = by_name.only(first);
   EXPECT_EQ(got(bound.call<&Worker::who>()), "a");
   job_->end("a");
-  got(start_mortal("a").wait_for(3));  // once its earlier life is known to have ended
+  got(start_mortal("a").wait_for(3));  // once its earlier incarnation is known to have ended
   const rpc::AgentId second = agent("a").id();
   EXPECT_NE(second, first);
   EXPECT_EQ(seen.until(5)[3].member.id(), first);
@@ -153,7 +153,7 @@ TEST_P(OpenWorld, ARestartedPeerIsANewLife) {
 
 // Nothing is heard of it for the time of its lease, while its connections stand: as one that was stopped, or
 // behind a network that swallows what it sends.
-TEST_P(OpenWorld, WhoWasTakenForDeadIsToldSo) {
+TEST_P(ElasticWorld, WhoWasTakenForDeadIsToldSo) {
   rpc::Agent& b = start("b");
   got(b.wait_for(2));
   rpc::Agent& a = start_short_lived("a");
@@ -178,7 +178,7 @@ TEST_P(OpenWorld, WhoWasTakenForDeadIsToldSo) {
   EXPECT_EQ(names(b), "b, worker0");
 }
 
-TEST_P(OpenWorld, ANameIsOneAgentsAtATime) {
+TEST_P(ElasticWorld, ANameIsOneAgentsAtATime) {
   got(start("a").wait_for(2));
   got(host().wait_for(2));
   auto twin = job_->make(no_rank, "a");
@@ -190,7 +190,7 @@ TEST_P(OpenWorld, ANameIsOneAgentsAtATime) {
   EXPECT_EQ(seen.text(), "a joined, worker0 joined");
 }
 
-TEST_P(OpenWorld, WaitForCountsThoseWhoAreHere) {
+TEST_P(ElasticWorld, WaitForCountsThoseWhoAreHere) {
   got(start("a").wait_for(2));
   got(host().wait_for(2));
   got(agent("a").leave());
@@ -201,7 +201,7 @@ TEST_P(OpenWorld, WaitForCountsThoseWhoAreHere) {
   got(std::move(two));
 }
 
-TEST_P(OpenWorld, WhoServesEndsWhenTheOthersHaveGone) {
+TEST_P(ElasticWorld, WhoServesEndsWhenTheOthersHaveGone) {
   got(start("a").wait_for(2));
   got(start_mortal("b").wait_for(3));
   got(host().wait_for(3));
@@ -212,7 +212,7 @@ TEST_P(OpenWorld, WhoServesEndsWhenTheOthersHaveGone) {
   EXPECT_EQ(host().core()->world_failure(), std::nullopt);
 }
 
-TEST_P(OpenWorld, AWatchIsWaitedForOnceAndEndsWithItsAgent) {
+TEST_P(ElasticWorld, AWatchIsWaitedForOnceAndEndsWithItsAgent) {
   rpc::Agent& a = start("a");
   auto early = a.watch_members();
   expect_error(early->next(), rpc::ErrorKind::failed_precondition, "has not joined its job");

@@ -1,4 +1,4 @@
-#include <weft/rref/context.h>
+#include <weft/rref/rref_layer.h>
 
 #include <weft/rref/carried.h>
 #include <weft/rref/cycles.h>
@@ -13,7 +13,7 @@ rpc::Error lost(rpc::ErrorKind kind, const rpc::AgentId& owner, const RRefId& id
   return rpc::Error(kind, "object " + to_string(id) + " on " + owner.name + ": " + why);
 }
 
-constexpr auto leaving_patience = std::chrono::seconds{5};  // with owners that do not answer
+constexpr auto leaving_timeout = std::chrono::seconds{5};  // with owners that do not answer
 
 rpc::Error ended() {
   return rpc::Error(rpc::ErrorKind::shut_down, "this agent has shut down", rpc::Execution::not_sent);
@@ -21,29 +21,29 @@ rpc::Error ended() {
 
 }  // namespace
 
-Reference::Reference(std::shared_ptr<Context> context, RRefId id, std::optional<ForkId> fork,
+Reference::Reference(std::shared_ptr<RRefLayer> layer, RRefId id, std::optional<ForkId> fork,
                      rpc::AgentId owner)
-    : about_(std::make_shared<About>(About{std::move(context), id, std::move(owner)})), fork_(fork) {}
+    : about_(std::make_shared<About>(About{std::move(layer), id, std::move(owner)})), fork_(fork) {}
 
-Reference::~Reference() { context()->drop(*this); }
+Reference::~Reference() { layer()->drop(*this); }
 
-Context::Context(std::shared_ptr<rpc::AgentCore> core)
+RRefLayer::RRefLayer(std::shared_ptr<rpc::AgentCore> core)
     : core_(std::move(core)), self_(core_->id()), owned_(self_), used_(self_) {}
 
-std::shared_ptr<Context> Context::of(const rpc::AgentCore& core) {
+std::shared_ptr<RRefLayer> RRefLayer::of(const rpc::AgentCore& core) {
   if (core.ended()) throw ended();
   return of(const_cast<rpc::AgentCore&>(core).layers());
 }
 
-std::shared_ptr<Context> Context::of(const rpc::Slots& layers) {
-  auto context = layers.share<Context>();
-  if (context == nullptr)
+std::shared_ptr<RRefLayer> RRefLayer::of(const rpc::Slots& layers) {
+  auto layer = layers.share<RRefLayer>();
+  if (layer == nullptr)
     throw rpc::Error(rpc::ErrorKind::failed_precondition,
                      "this agent was made without the RRef layer: give its constructor rref::layers()");
-  return context;
+  return layer;
 }
 
-rpc::Peer Context::peer(const rpc::AgentId& agent, const rpc::CallOptions& options) {
+rpc::Peer RRefLayer::peer(const rpc::AgentId& agent, const rpc::CallOptions& options) {
   std::vector<std::string> addresses;
   // What the peer itself said counts more than what others have told of it.
   if (agent != self_ && core_->addresses_of(agent.name).empty()) {
@@ -53,7 +53,7 @@ rpc::Peer Context::peer(const rpc::AgentId& agent, const rpc::CallOptions& optio
   return rpc::Peer(core_, core_->route(agent.name, std::move(addresses))).with(options).only(agent);
 }
 
-std::vector<std::string> Context::addresses_of(const rpc::AgentId& agent) const {
+std::vector<std::string> RRefLayer::addresses_of(const rpc::AgentId& agent) const {
   auto known = agent == self_ ? core_->addresses() : core_->addresses_of(agent.name);
   if (!known.empty()) return known;
   std::lock_guard lock(mutex_);
@@ -61,8 +61,8 @@ std::vector<std::string> Context::addresses_of(const rpc::AgentId& agent) const 
   return told == addresses_.end() ? known : told->second;
 }
 
-std::exception_ptr Context::fault(protocol::Fault fault, const std::string& text, const rpc::AgentId& owner,
-                                  const RRefId& id) const {
+std::exception_ptr RRefLayer::fault(protocol::Fault fault, const std::string& text, const rpc::AgentId& owner,
+                                    const RRefId& id) const {
   using protocol::Fault;
   switch (fault) {
     case Fault::none:
@@ -88,7 +88,7 @@ std::exception_ptr Context::fault(protocol::Fault fault, const std::string& text
   return nullptr;
 }
 
-std::exception_ptr Context::fault_of(const Reference& reference) const {
+std::exception_ptr RRefLayer::fault_of(const Reference& reference) const {
   const auto fork = used_.find(*reference.fork());
   if (!fork || fork->fault == protocol::Fault::none) return nullptr;
   if (reference.about()->refusal != nullptr) return reference.about()->refusal;
@@ -97,8 +97,8 @@ std::exception_ptr Context::fault_of(const Reference& reference) const {
 
 // --- References ---
 
-ReferencePtr Context::adopt_local(rpc::KeptValue value, std::string type, std::string site,
-                                  std::shared_ptr<StoredObject> whole) {
+ReferencePtr RRefLayer::adopt_local(rpc::KeptValue value, std::string type, std::string site,
+                                    std::shared_ptr<StoredObject> whole) {
   if (core_->ended()) throw ended();
   auto stored = whole != nullptr ? std::make_shared<StoredObject>(std::move(value), std::move(whole))
                                  : std::make_shared<StoredObject>(std::move(value), handler_threads());
@@ -113,8 +113,8 @@ ReferencePtr Context::adopt_local(rpc::KeptValue value, std::string type, std::s
   return reference;
 }
 
-ReferencePtr Context::create(const rpc::AgentId& owner, std::string type, std::string site,
-                             rpc::OutgoingCall& call, std::optional<std::string> name) {
+ReferencePtr RRefLayer::create(const rpc::AgentId& owner, std::string type, std::string site,
+                               rpc::OutgoingCall& call, std::optional<std::string> name) {
   if (core_->ended()) throw ended();
   protocol::Handover handover{{}, {}, self_, self_, true};
   if (owner == self_) {
@@ -136,25 +136,25 @@ ReferencePtr Context::create(const rpc::AgentId& owner, std::string type, std::s
   return reference;
 }
 
-void Context::target(const ReferencePtr& reference, rpc::OutgoingCall& call) {
+void RRefLayer::target(const ReferencePtr& reference, rpc::OutgoingCall& call) {
   if (core_->ended()) throw ended();
   Carried::of(call.message(), shared_from_this())->set_target(reference);
 }
 
-rpc::Result<Context::Reply> Context::explain(rpc::Result<Reply> reply, const About& object) {
+rpc::Result<RRefLayer::Reply> RRefLayer::explain(rpc::Result<Reply> reply, const About& object) {
   if (reply.ok()) return reply;
-  const Context& context = *object.context;
+  const RRefLayer& layer = *object.layer;
   try {
     std::rethrow_exception(reply.error());
   } catch (const rpc::RemoteError& remote) {
     if (remote.kind() != rpc::ErrorKind::failed_precondition) return reply;
-    std::lock_guard lock(context.mutex_);
+    std::lock_guard lock(layer.mutex_);
     if (object.refusal != nullptr) return object.refusal;  // the call waited for a creation that failed
   } catch (const rpc::Error& own) {
     // unavailable: the connection had ended already, and nobody is there to answer another.
     const bool gone = own.kind() == rpc::ErrorKind::peer_lost || own.kind() == rpc::ErrorKind::unavailable ||
-                      (own.kind() == rpc::ErrorKind::shut_down && !context.core_->draining());
-    if (gone && !context.core_->world_failure())
+                      (own.kind() == rpc::ErrorKind::shut_down && !layer.core_->draining());
+    if (gone && !layer.core_->world_failure())
       return std::make_exception_ptr(
           rpc::Error(rpc::ErrorKind::owner_lost,
                      "object " + to_string(object.id) + " on " + object.owner.name + ": " + own.what(),
@@ -164,7 +164,7 @@ rpc::Result<Context::Reply> Context::explain(rpc::Result<Reply> reply, const Abo
   return reply;
 }
 
-void Context::when_alive(const ReferencePtr& reference, StoredObjects::Done done) {
+void RRefLayer::when_alive(const ReferencePtr& reference, StoredObjects::Done done) {
   const RRefId id = reference->id();
   // Who waits holds the object.
   if (objects_.when_alive(id, [reference, done = std::move(done)](StoredObjects::Found found) mutable {
@@ -180,7 +180,7 @@ void Context::when_alive(const ReferencePtr& reference, StoredObjects::Done done
   if (!failure.empty()) objects_.fail(id, fault(protocol::Fault::creation_failed, failure, self_, id));
 }
 
-void Context::when_confirmed(const ReferencePtr& reference, Waiter done) {
+void RRefLayer::when_confirmed(const ReferencePtr& reference, Waiter done) {
   std::exception_ptr error;
   if (!reference->is_owner()) {
     std::lock_guard lock(mutex_);
@@ -197,14 +197,14 @@ void Context::when_confirmed(const ReferencePtr& reference, Waiter done) {
   done(error);
 }
 
-bool Context::confirmed(const Reference& reference) const {
+bool RRefLayer::confirmed(const Reference& reference) const {
   if (reference.is_owner()) return true;
   std::lock_guard lock(mutex_);
   const auto fork = used_.find(*reference.fork());
   return fork && fork->stage != protocol::Stage::pending && fork->fault == protocol::Fault::none;
 }
 
-void Context::drop(const Reference& reference) {
+void RRefLayer::drop(const Reference& reference) {
   act([&](protocol::Actions& out) {
     if (ended_) return;
     if (reference.fork()) {
@@ -215,16 +215,16 @@ void Context::drop(const Reference& reference) {
   });
 }
 
-std::uint64_t Context::encode(rpc::OutgoingMessage& message, const ReferencePtr& reference) {
-  const auto& context = reference->context();
-  if (message.layers() == nullptr || of(*message.layers()) != context)
+std::uint64_t RRefLayer::encode(rpc::OutgoingMessage& message, const ReferencePtr& reference) {
+  const auto& layer = reference->layer();
+  if (message.layers() == nullptr || of(*message.layers()) != layer)
     throw rpc::Error(
         rpc::ErrorKind::failed_precondition,
-        "an RRef of agent " + context->self_.name + " in a message of another agent: hand it over by a call");
-  return Carried::of(message, context)->add(message, reference);
+        "an RRef of agent " + layer->self_.name + " in a message of another agent: hand it over by a call");
+  return Carried::of(message, layer)->add(message, reference);
 }
 
-ReferencePtr Context::decode(rpc::IncomingMessage& message, std::uint64_t index) {
+ReferencePtr RRefLayer::decode(rpc::IncomingMessage& message, std::uint64_t index) {
   const auto* received = message.slots().find<Received>();
   if (received == nullptr)
     throw rpc::Error(
@@ -236,19 +236,19 @@ ReferencePtr Context::decode(rpc::IncomingMessage& message, std::uint64_t index)
   return received->references[index];
 }
 
-std::vector<protocol::LiveObject> Context::live_objects() const {
+std::vector<protocol::LiveObject> RRefLayer::live_objects() const {
   std::lock_guard lock(mutex_);
   return owned_.live_objects();
 }
 
-std::vector<protocol::ForkView> Context::live_forks() const {
+std::vector<protocol::ForkView> RRefLayer::live_forks() const {
   std::lock_guard lock(mutex_);
   return used_.live_forks();
 }
 
 // --- What the tables decide ---
 
-void Context::perform(protocol::Actions actions) {
+void RRefLayer::perform(protocol::Actions actions) {
   for (auto& action : actions) {
     std::visit(
         [this]<class A>(A& what) {
@@ -279,7 +279,7 @@ void Context::perform(protocol::Actions actions) {
   }
 }
 
-void Context::wake(const ForkId& fork, const std::exception_ptr& error) {
+void RRefLayer::wake(const ForkId& fork, const std::exception_ptr& error) {
   std::vector<Waiter> waiters;
   {
     std::lock_guard lock(mutex_);
@@ -291,7 +291,7 @@ void Context::wake(const ForkId& fork, const std::exception_ptr& error) {
 // --- Ends ---
 
 // It may have come back before it noticed that it was away, and hold what this agent has let go of.
-void Context::connection_made(const rpc::AgentId& peer) {
+void RRefLayer::connection_made(const rpc::AgentId& peer) {
   {
     std::lock_guard lock(mutex_);
     if (!gone_.contains(peer.incarnation)) return;
@@ -301,7 +301,7 @@ void Context::connection_made(const rpc::AgentId& peer) {
 
 // What was lent over it may not have arrived, though another connection to the same peer goes on. A session
 // sends it again.
-void Context::connection_gone(std::uint64_t, const rpc::AgentId& peer, const rpc::Error&) {
+void RRefLayer::connection_gone(std::uint64_t, const rpc::AgentId& peer, const rpc::Error&) {
   if (core_->session_with(peer) != nullptr) return;
   act([&](protocol::Actions& out) {
     if (ended_ || gone_.contains(peer.incarnation)) return;
@@ -310,7 +310,7 @@ void Context::connection_gone(std::uint64_t, const rpc::AgentId& peer, const rpc
   });
 }
 
-void Context::peer_gone(const rpc::AgentId& peer, const rpc::Error& reason) {
+void RRefLayer::peer_gone(const rpc::AgentId& peer, const rpc::Error& reason) {
   if (peer.incarnation == self_.incarnation) return;
   act([&](protocol::Actions& out) {
     if (ended_ || !gone_.insert(peer.incarnation).second) return;
@@ -322,7 +322,7 @@ void Context::peer_gone(const rpc::AgentId& peer, const rpc::Error& reason) {
   });
 }
 
-rpc::Future<void> Context::leaving() {
+rpc::Future<void> RRefLayer::leaving() {
   rpc::Promise<void> promise;
   auto future = promise.future();
   {
@@ -331,7 +331,7 @@ rpc::Future<void> Context::leaving() {
   }
   auto loop = core_->pick_loop();
   loop->post([loop, weak = weak_from_this()] {
-    loop->schedule(loop->now() + leaving_patience, [weak] {
+    loop->schedule(loop->now() + leaving_timeout, [weak] {
       if (const auto self = weak.lock()) self->tell_who_leaves(true);
     });
   });
@@ -341,17 +341,17 @@ rpc::Future<void> Context::leaving() {
   return future;
 }
 
-void Context::tell_who_leaves(bool out_of_patience) {
+void RRefLayer::tell_who_leaves(bool timed_out) {
   std::vector<rpc::Promise<void>> done;
   {
     std::lock_guard lock(mutex_);
-    if (!out_of_patience && !ended_ && used_.ending()) return;
+    if (!timed_out && !ended_ && used_.ending()) return;
     done.swap(leaving_);
   }
   for (auto& one : done) one.complete(rpc::Result<void>{});
 }
 
-void Context::shut_down() {
+void RRefLayer::shut_down() {
   std::map<ForkId, std::vector<Waiter>> confirmations;
   std::map<std::uint64_t, ReferencePtr> transit;
   std::vector<protocol::LiveObject> left;
@@ -387,12 +387,12 @@ void Context::shut_down() {
 
 rpc::Layers layers() {
   return {[](rpc::Agent& agent) {
-    auto context = std::make_shared<Context>(agent.core());
-    agent.core()->layers().put(context);
-    agent.core()->add_hook(context);
-    serve_protocol(*agent.core(), context);
-    serve_listing(*agent.core(), context);
-    serve_holdings(*agent.core(), context);
+    auto layer = std::make_shared<RRefLayer>(agent.core());
+    agent.core()->layers().put(layer);
+    agent.core()->add_hook(layer);
+    serve_protocol(*agent.core(), layer);
+    serve_listing(*agent.core(), layer);
+    serve_holdings(*agent.core(), layer);
   }};
 }
 
