@@ -77,9 +77,9 @@ void MessagePart::seal(rpc::OutgoingMessage& message) {
     message.bind_destination();  // another incarnation would not be told of the pass's end
   }
   if (!peer_)
-    throw rpc::Error(
-        rpc::ErrorKind::failed_precondition,
-        "a call in a pass goes to a known life of a peer: await peer.ready() first, or wait_for() the job");
+    throw rpc::Error(rpc::ErrorKind::failed_precondition,
+                     "a call in a pass: the peer's incarnation is unknown: await peer.ready() first, or "
+                     "wait_for() the job");
   pass_->meet(*peer_);
   PassSection section{pass_->id(),
                       {},

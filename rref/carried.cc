@@ -81,9 +81,9 @@ void Carried::set_result(const ReferencePtr& reference, const protocol::Handover
 std::uint64_t Carried::add(rpc::OutgoingMessage& message, const ReferencePtr& reference) {
   const auto& destination = message.destination();
   if (!destination)
-    throw rpc::Error(
-        rpc::ErrorKind::failed_precondition,
-        "an RRef is handed to a known life of a peer: await peer.ready() first, or wait_for() the job");
+    throw rpc::Error(rpc::ErrorKind::failed_precondition,
+                     "an RRef as an argument: the peer's incarnation is unknown: await peer.ready() first, "
+                     "or wait_for() the job");
   message.bind_destination();
   std::uint64_t transit = 0;
   auto handover = layer_->act([&](protocol::Actions& out) -> rpc::Result<protocol::Handover> {

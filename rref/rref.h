@@ -140,8 +140,8 @@ std::string WEFT_EXPORT text_of(const std::string& type, const ReferencePtr& ref
 inline constexpr std::string_view fetch_method = "weft.rref.fetch";
 inline constexpr std::string_view touch_method = "weft.rref.touch";
 
-// The incarnation of a peer; where it is not known yet this connects and waits, on a thread that may.
-rpc::AgentId WEFT_EXPORT identify(const rpc::Peer& peer);
+// The incarnation of a peer, part of the ids of its objects. failed_precondition if it is unknown.
+rpc::AgentId WEFT_EXPORT known_incarnation(const rpc::Peer& peer);
 
 template <class T>
 using Stored = std::conditional_t<std::is_void_v<T>, rpc::Unit, T>;
@@ -206,7 +206,7 @@ RRef<Stored<Value>> keep_result_of(const rpc::Peer& peer, std::string_view metho
                                    std::optional<std::string> name, Encode encode,
                                    std::shared_ptr<const void> kept_alive = nullptr) {
   const auto layer = target != nullptr ? target->layer() : RRefLayer::of(*peer.core());
-  const rpc::AgentId owner = target != nullptr ? target->owner() : identify(peer);
+  const rpc::AgentId owner = target != nullptr ? target->owner() : known_incarnation(peer);
   rpc::OutgoingCall call = peer.only(owner).make_call(method, arguments);
   peer.add_default_timeout(call);
   if (target != nullptr) layer->target(target, call);
@@ -266,7 +266,9 @@ std::ostream& operator<<(std::ostream& out, const RRef<T>& rref) {
   return out << to_string(rref);
 }
 
-// Creates a T on a peer that allows it: RRef<T> at once.
+// Creates a T on a peer that allows it. Returns at once and never blocks: calls through the RRef wait for the
+// creation. failed_precondition if the peer's incarnation is unknown: await peer.ready() first. In a job,
+// wait_for() has told it.
 template <rpc::Served T, class... Given>
 RRef<T> create(detail::Place place, Given&&... given) {
   return detail::keep_result<detail::ConstructorMethod<T>, T>(

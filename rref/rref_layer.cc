@@ -405,9 +405,13 @@ std::string text_of(const std::string& type, const ReferencePtr& reference) {
          (reference->fork() ? ", fork " + to_string(*reference->fork()) : "");
 }
 
-rpc::AgentId identify(const rpc::Peer& peer) {
+rpc::AgentId known_incarnation(const rpc::Peer& peer) {
   if (auto known = peer.identity()) return std::move(*known);
-  return peer.ready().get();
+  throw rpc::Error(
+      rpc::ErrorKind::failed_precondition,
+      "an RRef to an object on '" + peer.name() +
+          "': the peer's incarnation is unknown: await peer.ready() first, or wait_for() the job",
+      rpc::Execution::not_sent);
 }
 
 }  // namespace detail

@@ -157,6 +157,21 @@ TEST_F(RRefUse, ConfusedTypesAreErrors) {
   EXPECT_EQ(got(box.call<&Box::get>()), 5) << "nothing of this harmed the object";
 }
 
+TEST_F(RRefUse, CreationOnAPeerOfUnknownIncarnationIsRefusedAndDoesNotBlock) {
+  add("late");
+  const rpc::Peer late = agent("user").connect(agent("late").addresses().front());
+  const rpc::Peer unknown = agent("user").peer("unknown");
+  for (const auto& make : {std::function<void()>([&] { create<Box>(unknown, 1); }),
+                           std::function<void()>([&] { remote<&Keeper::give>(unknown); })}) {
+    const auto error = error_of(make);
+    EXPECT_EQ(error->kind(), ErrorKind::failed_precondition);
+    EXPECT_NE(std::string(error->what()).find("await peer.ready() first"), std::string::npos)
+        << error->what();
+  }
+  got(late.ready());
+  EXPECT_EQ(got(create<Box>(late, 7).call<&Box::get>()), 7);
+}
+
 TEST_F(RRefUse, MayBeUsedBeforeTheObjectLives) {
   agent("owner").allow_create<SlowBox>();
   const auto slow = create<SlowBox>(*to_owner, 5);
