@@ -138,6 +138,7 @@ AgentCounts AgentCore::counts() const {
   counts.bytes_received = counters_.bytes_received;
   counts.memory = memory_->counts();
   std::lock_guard lock(mutex_);
+  counts.handshakes = handshaking_.size();
   for (const auto& [peer, links] : links_of_) counts.connections += static_cast<std::uint64_t>(links);
   return counts;
 }

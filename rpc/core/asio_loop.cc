@@ -2,11 +2,13 @@
 
 #include <weft/rpc/core/error.h>
 #include <weft/rpc/core/fifo.h>
+#include <weft/rpc/core/spin_policy.h>
 
 #include <asio/executor_work_guard.hpp>
 #include <asio/post.hpp>
 #include <asio/steady_timer.hpp>
 
+#include <sched.h>
 #include <time.h>
 
 #include <algorithm>
@@ -22,10 +24,12 @@ namespace {
 
 constexpr std::size_t max_jobs_a_turn = 256;  // then others have a look in
 constexpr unsigned looks_between_clocks = 8;  // while there is nothing to do
+constexpr std::size_t max_handlers_a_look = 64;
 constexpr unsigned polls_between_looks = 64;  // at Asio, where pollers are polled: that is a system call
 constexpr unsigned costly_polls_between_looks = 8;  // where theirs are system calls too
 constexpr std::size_t max_costly_pollers = 4;
 constexpr auto longest_spin = std::chrono::milliseconds{2};  // for what is expected soon
+constexpr auto first_yield = std::chrono::microseconds{4};   // after so long without work
 
 void pause() {
 #if defined(__x86_64__)
@@ -162,18 +166,25 @@ struct AsioLoop::State : std::enable_shared_from_this<State> {
 
   // --- The own thread ---
 
-  void run_thread(std::chrono::nanoseconds spin) {
+  void run_thread() {
     thread = std::this_thread::get_id();
-    if (spin.count() <= 0) context.run();
+    if (!policy.spins()) context.run();
+    bool due = false;  // a poller has refused to fall asleep
     while (!context.stopped()) {
-      poll_for(spin);
-      if (!context.stopped() && fall_asleep()) context.run_one();
-      for (LoopPoller* poller : std::exchange(asleep, {}))
-        if (std::find(pollers.begin(), pollers.end(), poller) != pollers.end()) poller->wake_up();
+      const auto bound = policy.bound(Clock::now());
+      if (bound.count() > 0 || due) {
+        wake_pollers();
+        poll_for(bound);
+      }
+      due = !put_pollers_to_sleep();
+      if (due || context.stopped()) continue;
+      const Clock::time_point asleep_since = Clock::now();
+      context.run_one();
+      policy.slept(Clock::now() - asleep_since);
     }
     thread = std::thread::id();
   }
-  void poll_for(std::chrono::nanoseconds spin) {
+  void poll_for(std::chrono::nanoseconds bound) {
     bool idle = false;  // and since when
     Clock::time_point since{};
     for (unsigned i = 0;; ++i) {
@@ -182,9 +193,10 @@ struct AsioLoop::State : std::enable_shared_from_this<State> {
       if (pollers.empty() ||
           i % (costly_pollers == 0 ? polls_between_looks : costly_polls_between_looks) == 0) {
         if (context.stopped()) return;
-        worked |= context.poll() != 0;
+        worked |= look_at_asio();
       }
       if (worked) {
+        if (idle) policy.found();
         idle = false;
         continue;
       }
@@ -193,17 +205,37 @@ struct AsioLoop::State : std::enable_shared_from_this<State> {
         if (!std::exchange(idle, true)) since = now;
         const bool soon = std::any_of(pollers.begin(), pollers.end(),
                                       [](const LoopPoller* poller) { return poller->expects_soon(); });
-        if (now - since > (soon ? std::max<std::chrono::nanoseconds>(spin, longest_spin) : spin)) return;
+        if (now - since > (soon ? std::max<std::chrono::nanoseconds>(bound, longest_spin) : bound))
+          return policy.missed();
+        if (policy.yields() && now - since > first_yield) {
+          ::sched_yield();
+          const Clock::time_point back = Clock::now();
+          if (!policy.yielded(back, back - now)) return;
+        }
       }
       pause();
     }
   }
-  bool fall_asleep() {
+  // Not context.poll(), which does not return as long as handlers and timers keep others due: pollers come in
+  // between.
+  bool look_at_asio() {
+    std::size_t ran = 0;
+    while (ran < max_handlers_a_look && context.poll_one() != 0) ++ran;
+    return ran != 0;
+  }
+  // While the loop does not poll, pollers stay asleep from one event to the next.
+  bool put_pollers_to_sleep() {
     for (LoopPoller* poller : pollers) {
+      if (std::find(asleep.begin(), asleep.end(), poller) != asleep.end()) continue;
       asleep.push_back(poller);
-      if (!poller->fall_asleep()) return false;
+      if (poller->fall_asleep()) continue;
+      asleep.pop_back();
+      return false;
     }
     return true;
+  }
+  void wake_pollers() {
+    for (LoopPoller* poller : std::exchange(asleep, {})) poller->wake_up();
   }
 
   const std::shared_ptr<ExceptionSink> exceptions;
@@ -226,19 +258,19 @@ struct AsioLoop::State : std::enable_shared_from_this<State> {
   std::vector<LoopPoller*> pollers;
   std::size_t costly_pollers = 0;  // the last ones
   std::vector<LoopPoller*> asleep;
-  bool spinning = false;
+  SpinPolicy policy{std::chrono::nanoseconds{0}};  // set before the thread starts
 
   std::mutex mutex;  // guards what follows
   Fifo<Job> inbox;
   bool collected = true;  // else Asio has been asked to
 };
 
-AsioLoop::AsioLoop(std::chrono::nanoseconds spin)
+AsioLoop::AsioLoop(std::optional<std::chrono::nanoseconds> spin)
     : state_(std::make_shared<State>(exceptions())), context_(state_->context), own_(true) {
-  state_->spinning = spin.count() > 0;
-  thread_ = std::thread([state = state_, spin] {
+  state_->policy = SpinPolicy(spin, usable_cpus());
+  thread_ = std::thread([state = state_] {
     OwnedThread mark;
-    state->run_thread(spin);
+    state->run_thread();
   });
 }
 
@@ -323,7 +355,7 @@ void AsioLoop::cancel(TimerId id) {
   if (state_->entries.empty()) state_->disarm();  // else the program's io_context would wait for nothing
 }
 
-bool AsioLoop::spins() const { return state_->spinning; }
+bool AsioLoop::spins() const { return state_->policy.spins(); }
 bool AsioLoop::add_poller(LoopPoller& poller, bool system_call) {
   if (!spins() || (system_call && state_->costly_pollers == max_costly_pollers)) return false;
   auto& all = state_->pollers;
@@ -339,6 +371,7 @@ void AsioLoop::remove_poller(LoopPoller& poller) {
   auto& all = state_->pollers;
   const auto found = std::find(all.begin(), all.end(), &poller);
   if (found == all.end()) return;
+  std::erase(state_->asleep, &poller);
   if (static_cast<std::size_t>(all.end() - found) <= state_->costly_pollers) --state_->costly_pollers;
   all.erase(found);
 }

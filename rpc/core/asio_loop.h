@@ -3,9 +3,8 @@
 // Owned by an agent through shared_ptr; pending futures hold it too. One thread at a time runs it. stop()
 // ends the own thread, once nothing is under way on the io_context but timers, which are dropped; jobs posted
 // later run at once on the thread that posts them, one at a time, so that none is lost and a call made too
-// late still ends. On the program's io_context nothing is stopped. A loop of weft's own may spin: out of work
-// it polls that long before it sleeps, which spares a call the wake-up where each side has a core to itself,
-// and costs that core.
+// late still ends. On the program's io_context nothing is stopped. A loop of weft's own may spin: without
+// work it polls for a short while before it sleeps, which saves a call the wake-up (spin_policy.h).
 #pragma once
 
 #include <weft/rpc/core/loop.h>
@@ -14,14 +13,15 @@
 
 #include <atomic>
 #include <memory>
+#include <optional>
 #include <thread>
 
 namespace weft::rpc {
 
 class WEFT_EXPORT AsioLoop final : public Loop, public std::enable_shared_from_this<AsioLoop> {
  public:
-  // With an io_context and a thread of its own.
-  explicit AsioLoop(std::chrono::nanoseconds spin = std::chrono::nanoseconds{0});
+  // With an io_context and a thread of its own. spin: how long to poll before it sleeps; none: it adapts.
+  explicit AsioLoop(std::optional<std::chrono::nanoseconds> spin = std::chrono::nanoseconds{0});
   explicit AsioLoop(asio::io_context& context);  // on the program's
   ~AsioLoop() override;
 

@@ -1,0 +1,67 @@
+#include <weft/rpc/core/spin_policy.h>
+
+#include <sched.h>
+
+#include <algorithm>
+#include <thread>
+
+namespace weft::rpc {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr auto brief_absence = 5us;   // a yield that returns sooner found no other thread
+constexpr auto long_absence = 200us;  // a thread that computes, or a CPU quota
+constexpr std::uint32_t max_strikes = 3;
+constexpr auto strikes_expire = 1s;
+constexpr std::uint32_t free_misses = 8;
+
+}  // namespace
+
+SpinPolicy::SpinPolicy(std::optional<Duration> fixed, unsigned cpus)
+    : bound_(fixed.value_or(cpus > 1 ? adaptive_bound : Duration{0})), adaptive_(!fixed) {}
+
+SpinPolicy::Duration SpinPolicy::bound(Time now) {
+  if (!adaptive_) return bound_;
+  if (now < paused_until_) return Duration{0};
+  if (skips_ == 0) return bound_;
+  --skips_;
+  return Duration{0};
+}
+
+bool SpinPolicy::yielded(Time now, Duration away) {
+  if (away < brief_absence) return true;
+  if (now - std::max(last_strike_, paused_until_) > strikes_expire) strikes_ = 0;
+  last_strike_ = now;
+  if (++strikes_ >= max_strikes || away >= long_absence) pause(now);
+  return false;
+}
+
+void SpinPolicy::pause(Time now) {
+  // A trial that fails soon after the pause shows that the core is still wanted.
+  const bool again = pause_.count() > 0 && now - paused_until_ < pause_;
+  pause_ = again ? std::min(pause_ * 2, max_pause) : first_pause;
+  paused_until_ = now + pause_;
+  strikes_ = max_strikes - 1;  // one failure ends the next trial
+}
+
+void SpinPolicy::found() { misses_ = skips_ = 0; }
+
+void SpinPolicy::missed() {
+  ++misses_;
+  if (misses_ <= free_misses) return;
+  skips_ = std::min(misses_ - free_misses, max_skips);
+}
+
+void SpinPolicy::slept(Duration duration) {
+  if (duration < 2 * bound_) found();  // the wake-up is part of it
+}
+
+unsigned usable_cpus() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  if (::sched_getaffinity(0, sizeof set, &set) != 0) return std::thread::hardware_concurrency();
+  return static_cast<unsigned>(CPU_COUNT(&set));
+}
+
+}  // namespace weft::rpc
