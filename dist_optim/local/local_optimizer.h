@@ -1,7 +1,7 @@
 // LocalOptimizer: what the optimizers that LibTorch's C++ lacks (SparseAdam, RowwiseAdagrad, Adadelta,
 // Adamax, Rprop) have in common. Each names the fields of its options and of its state once, and says how one
-// parameter starts and steps; archives, specs (optimizer_spec.h) and saved state (optimizer_state.h) follow
-// from the names.
+// parameter starts and steps; specs (optimizer_spec.h) and saved state (optimizer_state.h) follow from the
+// names.
 //
 // An optimizer's type of options has `Fields fields()` over its values and derives from LocalOptions, that of
 // its state likewise from LocalParamState.
@@ -18,7 +18,6 @@
 #include <vector>
 
 #include <torch/optim/optimizer.h>
-#include <torch/optim/serialize.h>
 #include <torch/types.h>
 
 namespace weft::dist_optim {
@@ -29,16 +28,10 @@ struct Field {
 };
 using Fields = std::vector<Field>;
 
-WEFT_EXPORT void read_fields(torch::serialize::InputArchive& archive, const Fields& fields);
-WEFT_EXPORT void write_fields(torch::serialize::OutputArchive& archive, const Fields& fields);
+[[noreturn]] WEFT_EXPORT void no_archives();  // c10::Error
 
 template <class Options>
 struct LocalOptions : torch::optim::OptimizerCloneableOptions<Options> {
-  void serialize(torch::serialize::InputArchive& archive) override { read_fields(archive, self().fields()); }
-  void serialize(torch::serialize::OutputArchive& archive) const override {
-    Options copy = self();
-    write_fields(archive, copy.fields());
-  }
   double get_lr() const override { return self().lr(); }
   void set_lr(const double rate) override { self().lr(rate); }
 
@@ -48,15 +41,7 @@ struct LocalOptions : torch::optim::OptimizerCloneableOptions<Options> {
 };
 
 template <class State>
-struct LocalParamState : torch::optim::OptimizerCloneableParamState<State> {
-  void serialize(torch::serialize::InputArchive& archive) override {
-    read_fields(archive, static_cast<State&>(*this).fields());
-  }
-  void serialize(torch::serialize::OutputArchive& archive) const override {
-    State copy = static_cast<const State&>(*this);  // its tensors are shared, not copied
-    write_fields(archive, copy.fields());
-  }
-};
+struct LocalParamState : torch::optim::OptimizerCloneableParamState<State> {};
 
 template <class Options, class State>
 class LocalOptimizer : public torch::optim::Optimizer {
@@ -82,12 +67,9 @@ class LocalOptimizer : public torch::optim::Optimizer {
     }
     return loss;
   }
-  void save(torch::serialize::OutputArchive& archive) const override {
-    torch::optim::serialize<State, Options>(archive, *this);
-  }
-  void load(torch::serialize::InputArchive& archive) override {
-    torch::optim::serialize<State, Options>(archive, *this);
-  }
+  // LibTorch's archives are not supported. LibTorch's default would write an empty one.
+  void save(torch::serialize::OutputArchive&) const override { no_archives(); }
+  void load(torch::serialize::InputArchive&) override { no_archives(); }
 
  private:
   // The state before a parameter's first step.

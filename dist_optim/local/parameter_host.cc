@@ -405,16 +405,6 @@ void ParameterHost::set_learning_rate(double rate, const std::optional<std::stri
   target().set_learning_rate(rate, group);
 }
 
-std::string ParameterHost::save_state() const {
-  std::lock_guard turn(optimizer_mutex_);
-  return target().save_state();
-}
-
-void ParameterHost::load_state(const std::string& bytes) {
-  std::lock_guard turn(optimizer_mutex_);
-  target().load_state(bytes);
-}
-
 OptimizerState ParameterHost::state() const {
   std::lock_guard turn(optimizer_mutex_);
   return target().state();

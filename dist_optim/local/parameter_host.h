@@ -186,8 +186,6 @@ class WEFT_EXPORT ParameterHost {
   // See StepTarget. `failed_precondition` before the first trainer has registered.
   double learning_rate(const std::string& group = {}) const;
   void set_learning_rate(double rate, const std::optional<std::string>& group = {});
-  std::string save_state() const;
-  void load_state(const std::string& bytes);
   OptimizerState state() const;
   // The optimizer with its state, and what `read` sees: the newest version of the parameters. No step and no
   // change() runs in between: both are of that version.

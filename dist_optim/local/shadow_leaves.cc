@@ -2,20 +2,12 @@
 #include <weft/rpc/core/error.h>
 
 #include <cmath>
-#include <sstream>
 #include <utility>
 
 #include <torch/optim/sgd.h>
-#include <torch/serialize/archive.h>
 
 namespace weft::dist_optim {
 namespace {
-
-constexpr const char* optimizer_key = "weft.optimizer";
-constexpr const char* parameters_key = "weft.parameters";
-constexpr const char* state_key = "state";  // and the group's number, from the second on
-
-std::string state_key_of(std::size_t group) { return state_key + (group == 0 ? "" : std::to_string(group)); }
 
 // SGD keeps its momentum in the layout of the first gradient; a gradient of another layout would fail half
 // way through a step, with some parameters already changed.
@@ -151,70 +143,6 @@ void ShadowLeaves::set_learning_rate(double rate, const std::optional<std::strin
   };
   if (group) return set(optimizer_of_group(*group));
   for (auto& [name, optimizer] : optimizers_) set(*optimizer);
-}
-
-std::string ShadowLeaves::describe_parameters() const {
-  std::ostringstream text;
-  for (const Parameter& parameter : parameters_) {
-    text << parameter.name << ' ' << parameter.tensor.scalar_type() << ' ' << parameter.tensor.sizes()
-         << '\n';
-  }
-  return text.str();
-}
-
-std::string ShadowLeaves::save_state() const {
-  require_no_round("save_state");
-  torch::serialize::OutputArchive archive;
-  archive.write(optimizer_key, c10::IValue(spec_.name));
-  archive.write(parameters_key, c10::IValue(describe_parameters()));
-  std::size_t number = 0;
-  for (const auto& [group, optimizer] : optimizers_) {
-    torch::serialize::OutputArchive state(archive.compilation_unit());
-    optimizer->save(state);
-    archive.write(state_key_of(number++), state);
-  }
-  std::ostringstream bytes;
-  archive.save_to(bytes);
-  return std::move(bytes).str();
-}
-
-void ShadowLeaves::load_state(const std::string& bytes) {
-  require_no_round("load_state");
-  // Into new optimizers over the same shadows, which take the old ones' places only when all could be read.
-  Optimizers loaded = make_optimizers();
-  std::string name, parameters;
-  try {
-    torch::serialize::InputArchive archive;
-    archive.load_from(bytes.data(), bytes.size());
-    c10::IValue value;
-    archive.read(optimizer_key, value);
-    name = value.toStringRef();
-    archive.read(parameters_key, value);
-    parameters = value.toStringRef();
-    if (name == spec_.name && parameters == describe_parameters()) {
-      std::size_t number = 0;
-      for (auto& [group, optimizer] : loaded) {
-        torch::serialize::InputArchive state;
-        archive.read(state_key_of(number++), state);
-        optimizer->load(state);
-      }
-    }
-  } catch (const c10::Error& error) {
-    throw rpc::Error(rpc::ErrorKind::invalid_argument, "the bytes are not the state of an optimizer: " +
-                                                           std::string(error.what_without_backtrace()));
-  } catch (const std::exception& error) {
-    throw rpc::Error(rpc::ErrorKind::invalid_argument,
-                     "the bytes are not the state of an optimizer: " + std::string(error.what()));
-  }
-  if (name != spec_.name)
-    throw rpc::Error(rpc::ErrorKind::invalid_argument,
-                     "the state is that of " + name + ", not of " + spec_.name);
-  if (parameters != describe_parameters()) {
-    throw rpc::Error(
-        rpc::ErrorKind::invalid_argument,
-        "the state is that of other parameters:\n" + parameters + "instead of\n" + describe_parameters());
-  }
-  optimizers_ = std::move(loaded);
 }
 
 OptimizerState ShadowLeaves::state() const {

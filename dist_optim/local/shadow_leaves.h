@@ -53,15 +53,8 @@ class WEFT_EXPORT ShadowLeaves final : public StepTarget {
   // negative.
   void set_learning_rate(double rate, const std::optional<std::string>& group = {}) override;
 
-  // The optimizer's state and options as a LibTorch archive, with the parameters' names and shapes beside it.
-  // LibTorch's archives are TorchScript files: load only bytes that you trust, never a peer's.
-  std::string save_state() const override;
-  // `invalid_argument` where the bytes are no archive, or one of another optimizer or of other parameters;
-  // the state is then as before. The options come from the archive as well: a schedule's learning rate
-  // survives.
-  void load_state(const std::string& bytes) override;
-
-  // The same as tensors, which may come from a peer. Errors of set_state: as load_state's.
+  // The optimizer's state and learning rates, as tensors. set_state(): `invalid_argument` where the state is
+  // that of another optimizer or of other parameters; the state is then as before.
   OptimizerState state() const override;
   void set_state(const OptimizerState& state) override;
 
@@ -74,7 +67,6 @@ class WEFT_EXPORT ShadowLeaves final : public StepTarget {
   Optimizers make_optimizers() const;
   torch::optim::Optimizer& optimizer_of(std::size_t parameter) const;
   torch::optim::Optimizer& optimizer_of_group(const std::string& group) const;
-  std::string describe_parameters() const;
   void require_no_round(const char* operation) const;
 
   const std::vector<Parameter> parameters_;

@@ -32,8 +32,6 @@ class WEFT_EXPORT StepTarget {
   // The optimizer's rates and state. `failed_precondition` where the target saves and loads its own.
   virtual double learning_rate(const std::string&) const { refuse(); }
   virtual void set_learning_rate(double, const std::optional<std::string>&) { refuse(); }
-  virtual std::string save_state() const { refuse(); }
-  virtual void load_state(const std::string&) { refuse(); }
   virtual OptimizerState state() const { refuse(); }
   virtual void set_state(const OptimizerState&) { refuse(); }
 

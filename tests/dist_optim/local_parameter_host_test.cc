@@ -699,10 +699,10 @@ TEST(ParameterHost, saves_and_loads_the_optimizers_state) {
   served.admit("a", pass_a);
   served.step("a", {{pass_a, ones(served)}});
   served.host.set_learning_rate(0.25);
-  std::string state = served.host.save_state();
+  const OptimizerState state = served.host.state();
 
   Served fresh(bounded_staleness(0), {"a"}, SGDOptions(rate).momentum(0.5));
-  fresh.host.load_state(state);
+  fresh.host.set_state(state);
   EXPECT_EQ(fresh.host.learning_rate(), 0.25);
   auto before = values(fresh.host.parameters());
   fresh.admit("a", pass_a);
@@ -711,7 +711,7 @@ TEST(ParameterHost, saves_and_loads_the_optimizers_state) {
   fresh.expect_stepped(before, {ones(fresh, 3)});
 
   ParameterHost bare(parameters_of(*fresh.net));
-  EXPECT_EQ(refusal([&] { bare.save_state(); }), rpc::ErrorKind::failed_precondition);
+  EXPECT_EQ(refusal([&] { bare.state(); }), rpc::ErrorKind::failed_precondition);
   EXPECT_EQ(refusal([&] { bare.set_learning_rate(1); }), rpc::ErrorKind::failed_precondition);
 }
 

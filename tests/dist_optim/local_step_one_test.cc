@@ -151,12 +151,10 @@ TEST(StepOne, refuses_a_second_step_in_a_round_and_gradients_that_do_not_fit) {
 TEST(StepOne, keeps_rates_states_and_storages_until_the_round_ends) {
   Model model(AdamOptions(0.1));
   const OptimizerState state = model.leaves.state();
-  const std::string archive = model.leaves.save_state();
   model.leaves.step_one(0, gradients(0)[0]);
   for (const std::function<void()>& call : std::vector<std::function<void()>>{
            [&] { model.leaves.step(gradients(0)); }, [&] { model.leaves.set_learning_rate(0.5); },
            [&] { model.leaves.state(); }, [&] { model.leaves.set_state(state); },
-           [&] { model.leaves.save_state(); }, [&] { model.leaves.load_state(archive); },
            [&] { model.leaves.move_to({}); }}) {
     const auto message = refusal(rpc::ErrorKind::failed_precondition, call);
     EXPECT_NE(message.find("1 of 4"), std::string::npos) << message;

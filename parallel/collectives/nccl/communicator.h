@@ -1,6 +1,6 @@
 // Communicator: one of NCCL's communicators, non-blocking, as one rank has it.
 //
-//   auto id = Communicator::unique_id(*device.api);        // on one rank; all others get it (bootstrap.h)
+//   auto id = Communicator::unique_id(*device.api);        // on one rank, which gives it to all others
 //   auto comm = co_await Communicator::create(device, id, size, rank);
 //   co_await comm->launch({.stream = stream, .what = "all_reduce", .mark = event_on(stream)}, [&](Calls&
 //   calls) {

@@ -1,6 +1,5 @@
 // NCCL itself. Skipped where LibTorch's CUDA libraries, NCCL or enough GPUs are not to be had; it has never
 // run on one: docs/gpu.md.
-#include <weft/parallel/collectives/nccl/bootstrap.h>
 #include <weft/parallel/collectives/nccl/memory.h>
 #include <weft/parallel/collectives/nccl/tensor_collectives.h>
 #include <weft/rpc/core/asio_loop.h>
