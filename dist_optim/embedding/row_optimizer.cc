@@ -1,4 +1,5 @@
 #include <weft/dist_optim/embedding/row_optimizer.h>
+#include <weft/dist_optim/local/row_update.h>
 #include <weft/rpc/core/error.h>
 
 #include <algorithm>
@@ -65,7 +66,7 @@ void RowOptimizer::update(float* row, float* state, const float* gradient, std::
       for (std::size_t i = 0; i < dimension; ++i) {
         const float g = gradient[i] + decay * row[i];
         state[i] += g * g;
-        row[i] -= rate * g / (std::sqrt(state[i]) + epsilon);
+        row[i] -= adagrad_rate(state[i], rate, epsilon) * g;
       }
       return;
     case Kind::row_wise_adagrad: {
@@ -75,25 +76,18 @@ void RowOptimizer::update(float* row, float* state, const float* gradient, std::
         squares += g * g;
       }
       state[0] += squares / static_cast<float>(dimension);
-      const float scale = rate / (std::sqrt(state[0]) + epsilon);
+      const float scale = adagrad_rate(state[0], rate, epsilon);
       for (std::size_t i = 0; i < dimension; ++i) row[i] -= scale * (gradient[i] + decay * row[i]);
       return;
     }
     case Kind::adam: {
-      const std::uint32_t step = std::bit_cast<std::uint32_t>(state[0]) + 1;
-      state[0] = std::bit_cast<float>(step);
+      const std::uint32_t count = std::bit_cast<std::uint32_t>(state[0]) + 1;
+      state[0] = std::bit_cast<float>(count);
       float *first = state + 1, *second = first + dimension;
-      const double correction1 = 1 - std::pow(beta1, step), correction2 = 1 - std::pow(beta2, step);
-      const auto step_size = static_cast<float>(learning_rate / correction1);
-      const auto root2 = static_cast<float>(std::sqrt(correction2));
-      const auto b1 = static_cast<float>(beta1), b2 = static_cast<float>(beta2);
-      const auto c1 = static_cast<float>(1 - beta1), c2 = static_cast<float>(1 - beta2);
-      for (std::size_t i = 0; i < dimension; ++i) {
-        const float g = gradient[i] + decay * row[i];
-        first[i] = b1 * first[i] + c1 * g;
-        second[i] = b2 * second[i] + c2 * g * g;
-        row[i] -= step_size * first[i] / (std::sqrt(second[i]) / root2 + epsilon);
-      }
+      const AdamStep<float> step(learning_rate, beta1, beta2, eps, count,
+                                 AdamStep<float>::Eps::to_corrected_root);
+      for (std::size_t i = 0; i < dimension; ++i)
+        row[i] -= adam_change(first[i], second[i], gradient[i] + decay * row[i], step);
       return;
     }
   }

@@ -5,6 +5,7 @@
 //   row_wise_adagrad  s += mean(g²);  the same with one s a row  (as FBGEMM and TorchRec do)
 //   adam              lazily: a row's moments and its count of steps change only when it is updated
 //
+// The formulas are those of local/row_update.h, as in SparseAdam and RowwiseAdagrad.
 // weight_decay adds weight_decay·w to g, also only when the row is updated. A dense LibTorch optimizer gives
 // the same rows where every row is updated in every step. A plain value; pure.
 #pragma once

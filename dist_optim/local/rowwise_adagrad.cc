@@ -1,5 +1,7 @@
 #include <weft/dist_optim/local/rowwise_adagrad.h>
 
+#include <weft/dist_optim/local/row_update.h>
+
 namespace weft::dist_optim {
 namespace {
 
@@ -36,11 +38,11 @@ void RowwiseAdagrad::update(at::Tensor& parameter, const at::Tensor& gradient,
                             const RowwiseAdagradOptions& options, RowwiseAdagradParamState& state) const {
   torch::Tensor& sum = state.sum();
   const auto change = [&](const torch::Tensor& of_rows, const torch::Tensor& g) {
-    return g / (beside(of_rows, g).sqrt() + options.eps()) * -options.lr();
+    return adagrad_rate(beside(of_rows, g), options.lr(), options.eps()) * g;
   };
   if (!gradient.is_sparse()) {
     sum.add_(mean_square(gradient).reshape(sum.sizes()));
-    parameter.add_(change(sum, gradient));
+    parameter.sub_(change(sum, gradient));
     return;
   }
   // The update is not linear: an index that is there twice counts once, with the sum.
@@ -49,7 +51,7 @@ void RowwiseAdagrad::update(at::Tensor& parameter, const at::Tensor& gradient,
   const torch::Tensor rows = once.indices()[0];
   if (rows.numel() == 0) return;
   sum.index_add_(0, rows, mean_square(once.values()));
-  parameter.index_add_(0, rows, change(sum.index_select(0, rows), once.values()));
+  parameter.index_add_(0, rows, change(sum.index_select(0, rows), once.values()), -1);
 }
 
 }  // namespace weft::dist_optim

@@ -1,6 +1,6 @@
 #include <weft/dist_optim/local/sparse_adam.h>
 
-#include <cmath>
+#include <weft/dist_optim/local/row_update.h>
 
 namespace weft::dist_optim {
 
@@ -20,16 +20,10 @@ SparseAdamParamState SparseAdam::begin(const at::Tensor& parameter, const Sparse
 
 void SparseAdam::update(at::Tensor& parameter, const at::Tensor& gradient, const SparseAdamOptions& options,
                         SparseAdamParamState& state) const {
-  const auto t = static_cast<double>(++state.step());
-  const double size =
-      options.lr() * std::sqrt(1 - std::pow(options.beta2(), t)) / (1 - std::pow(options.beta1(), t));
-  const auto change = [&](torch::Tensor& m, torch::Tensor& v, const torch::Tensor& g) {
-    m.add_(g - m, 1 - options.beta1());
-    v.add_(g * g - v, 1 - options.beta2());
-    return m / (v.sqrt() + options.eps()) * -size;
-  };
+  const AdamStep<double> step(options.lr(), options.beta1(), options.beta2(), options.eps(),
+                              static_cast<double>(++state.step()), AdamStep<double>::Eps::to_root);
   if (!gradient.is_sparse()) {
-    parameter.add_(change(state.exp_avg(), state.exp_avg_sq(), gradient));
+    parameter.sub_(adam_change(state.exp_avg(), state.exp_avg_sq(), gradient, step));
     return;
   }
   // The update is not linear: an index that is there twice counts once, with the sum.
@@ -38,10 +32,10 @@ void SparseAdam::update(at::Tensor& parameter, const at::Tensor& gradient, const
   const torch::Tensor rows = sum.indices()[0];
   if (rows.numel() == 0) return;
   torch::Tensor m = state.exp_avg().index_select(0, rows), v = state.exp_avg_sq().index_select(0, rows);
-  const torch::Tensor by = change(m, v, sum.values());
+  const torch::Tensor by = adam_change(m, v, sum.values(), step);
   state.exp_avg().index_copy_(0, rows, m);
   state.exp_avg_sq().index_copy_(0, rows, v);
-  parameter.index_add_(0, rows, by);
+  parameter.index_add_(0, rows, by, -1);
 }
 
 }  // namespace weft::dist_optim
