@@ -1,11 +1,11 @@
 #include <weft/dist_optim/dist_lbfgs.h>
-#include <weft/dist_optim/failure.h>
-#include <weft/dist_optim/in_order.h>
 #include <weft/dist_optim/lbfgs/options.h>
 #include <weft/dist_optim/lbfgs/service.h>
 #include <weft/dist_optim/lbfgs/strong_wolfe.h>
 #include <weft/dist_optim/local/require.h>
-#include <weft/dist_optim/owner_call.h>
+#include <weft/dist_optim/service/failure.h>
+#include <weft/dist_optim/service/in_order.h>
+#include <weft/dist_optim/service/owner_call.h>
 #include <weft/rpc/core/when_all.h>
 
 #include <algorithm>

@@ -19,7 +19,7 @@
 #pragma once
 
 #include <weft/dist_autograd/pass.h>
-#include <weft/dist_optim/step_error.h>
+#include <weft/dist_optim/service/step_error.h>
 #include <weft/rpc/core/task.h>
 
 #include <functional>

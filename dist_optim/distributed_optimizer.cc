@@ -1,6 +1,6 @@
 #include <weft/dist_optim/distributed_optimizer.h>
-#include <weft/dist_optim/embedding/row_target.h>
-#include <weft/dist_optim/in_order.h>
+#include <weft/dist_optim/service/in_order.h>
+#include <weft/dist_optim/service/stepped_object.h>
 #include <weft/rpc/core/when_all.h>
 
 #include <algorithm>
@@ -28,13 +28,13 @@ using All = std::conditional_t<std::is_void_v<T>, void, std::vector<typename rpc
 // What steps under way share with the handle, and may outlive it.
 struct DistributedOptimizer::Core : std::enable_shared_from_this<DistributedOptimizer::Core> {
   Core(std::shared_ptr<OptimizerLayer> of, std::vector<Module> of_modules,
-       const std::vector<ShardedEmbedding>& of_embeddings, StepMode of_mode)
+       std::vector<StepParticipant::Ptr> of_others, StepMode of_mode)
       : layer(std::move(of)), mode(of_mode), own_modules(of_modules.size()) {
     for (auto& one : of_modules) modules.push_back(std::move(one.module));
-    for (const auto& one : of_embeddings) {
-      const auto shards = one.shards();
-      embeddings.push_back({one.client(), shards.size()});
-      for (const auto& shard : shards) modules.push_back(shard.reference());
+    for (auto& one : of_others) {
+      auto objects = one->objects();
+      others.push_back({std::move(one), objects.size()});
+      modules.insert(modules.end(), objects.begin(), objects.end());
     }
     refused.resize(modules.size());
     numbers.resize(modules.size());
@@ -78,16 +78,16 @@ struct DistributedOptimizer::Core : std::enable_shared_from_this<DistributedOpti
   std::shared_ptr<void> ending;  // once the handle has gone; goes after the references
   const std::shared_ptr<OptimizerLayer> layer;
   const StepMode mode;
-  struct Embedding {
-    std::shared_ptr<EmbeddingClient> client;
-    std::size_t shards;
+  struct Other {
+    StepParticipant::Ptr participant;
+    std::size_t objects;
   };
-  std::vector<rref::ReferencePtr> modules;  // the objects: the handle's own modules, then all shards
+  std::vector<rref::ReferencePtr> modules;  // the objects: the handle's own modules, then those of `others`
   const std::size_t own_modules;
-  std::vector<Embedding> embeddings;
-  std::shared_ptr<const EmbeddingClient::Admit> admit_pass;  // where there are embeddings
+  std::vector<Other> others;
+  std::shared_ptr<const StepParticipant::Admit> admit_pass;  // where there are others
   const std::shared_ptr<PassAdmission::Handle> handle = std::make_shared<PassAdmission::Handle>();
-  bool admits_together = false;  // of several objects, or with embeddings
+  bool admits_together = false;  // of several objects, or with others
   // Known when attaching has ended.
   std::vector<char> refused;           // which of them
   std::vector<std::uint64_t> numbers;  // of the objects, each at its owner; 0: not attached
@@ -139,20 +139,15 @@ void DistributedOptimizer::Core::admit(StepRequest request, StepCall::Rows rows,
 
 StepCall::Rows DistributedOptimizer::Core::rows_of(std::span<const dist_autograd::Pass> passes) const {
   StepCall::Rows rows(own_modules);
-  for (const Embedding& one : embeddings) {
-    if (const std::size_t now = one.client->shards().size(); now != one.shards)
-      throw rpc::Error(rpc::ErrorKind::failed_precondition,
-                       "step: the embedding has " + std::to_string(now) + " owners, and this handle steps " +
-                           std::to_string(one.shards) + ": make the DistributedOptimizer again");
-    for (StepRows& part : one.client->step_rows(passes, one.shards)) rows.push_back(std::move(part));
-  }
+  for (const Other& one : others)
+    for (StepRows& part : one.participant->step_rows(passes, one.objects)) rows.push_back(std::move(part));
   return rows;
 }
 
 // As a module's guard admits the passes that call it. In `hogwild` the lookups do not wait for it: nobody
 // does.
 void DistributedOptimizer::Core::admit_lookups() {
-  admit_pass = std::make_shared<const EmbeddingClient::Admit>(
+  admit_pass = std::make_shared<const StepParticipant::Admit>(
       [admission = layer->admission(), of = std::weak_ptr(handle),
        waits = mode.kind != StepMode::Kind::hogwild](const dist_autograd::PassId& pass) {
         const auto done = [] { return rpc::Future<void>::made(rpc::Result<void>{}); };
@@ -163,7 +158,7 @@ void DistributedOptimizer::Core::admit_lookups() {
         std::move(admitted).then([](auto&&) {});
         return done();
       });
-  for (const Embedding& one : embeddings) one.client->admit_with(admit_pass);
+  for (const Other& one : others) one.participant->admit_with(admit_pass);
 }
 
 void DistributedOptimizer::Core::step(StepRequest request, StepCall::Rows rows,
@@ -248,19 +243,20 @@ DistributedOptimizer::DistributedOptimizer(rpc::Agent& agent, OptimizerSpec spec
       }()) {}
 
 DistributedOptimizer::DistributedOptimizer(rpc::Agent& agent, StepMode mode, std::vector<Module> modules,
-                                           std::vector<ShardedEmbedding> embeddings,
+                                           std::vector<StepParticipant::Ptr> others,
                                            const std::string& trainer) {
   check(mode);
   std::vector<OptimizerSpec> specs;
   for (const Module& module : modules) specs.push_back(module.spec);
-  core_ = std::make_shared<Core>(OptimizerLayer::of(*agent.core()), std::move(modules), embeddings, mode);
-  specs.resize(core_->modules.size(), RowTarget::rows_spec());
+  core_ =
+      std::make_shared<Core>(OptimizerLayer::of(*agent.core()), std::move(modules), std::move(others), mode);
+  specs.resize(core_->modules.size(), own_optimizer());
   const bool several = core_->modules.size() > 1;
   core_->handle->trainer = trainer;
   for (const auto& module : core_->modules) core_->handle->owners.push_back(module->owner().incarnation);
-  core_->admits_together = several || !embeddings.empty();
+  core_->admits_together = several || !core_->others.empty();
   if (core_->admits_together) core_->layer->admission()->add(core_->handle);
-  if (!embeddings.empty()) core_->admit_lookups();
+  if (!core_->others.empty()) core_->admit_lookups();
   // Each object takes its calls in order, so that steps need not wait for the answers.
   std::vector<rpc::Future<std::uint64_t>> attached;
   for (std::size_t i = 0; i < specs.size(); ++i)

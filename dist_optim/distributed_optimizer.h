@@ -17,13 +17,15 @@
 // steps before. docs/dist_optim.md says what each operation guarantees.
 #pragma once
 
-#include <weft/dist_optim/embedding/sharded_embedding.h>
 #include <weft/dist_optim/grad_scaler.h>
+#include <weft/dist_optim/layers.h>
 #include <weft/dist_optim/learning_rate.h>
-#include <weft/dist_optim/optimizer_layer.h>
-#include <weft/dist_optim/optimizer_service.h>
-#include <weft/dist_optim/step_call.h>
+#include <weft/dist_optim/participant.h>
+#include <weft/dist_optim/service/optimizer_layer.h>
+#include <weft/dist_optim/service/optimizer_service.h>
+#include <weft/dist_optim/service/step_call.h>
 
+#include <concepts>
 #include <span>
 
 namespace weft::dist_optim {
@@ -51,18 +53,21 @@ class WEFT_EXPORT DistributedOptimizer {
  private:
   struct Participants {
     std::vector<Module> modules;
-    std::vector<ShardedEmbedding> embeddings;
+    std::vector<StepParticipant::Ptr> others;
 
     template <class T>
     void add(const OptimizerSpec& spec, const rref::RRef<T>& module) {
       modules.push_back({module.reference(), spec});
     }
-    void add(const OptimizerSpec&, const ShardedEmbedding& embedding) { embeddings.push_back(embedding); }
+    template <std::convertible_to<StepParticipant::Ptr> T>
+    void add(const OptimizerSpec&, const T& other) {
+      others.push_back(other);
+    }
   };
 
  public:
-  // Modules behind RRefs, and ShardedEmbeddings. Passes look an embedding's rows up after this, through the
-  // embedding given here or a copy of it.
+  // Modules behind RRefs, and ShardedEmbeddings or other StepParticipants. Passes look an embedding's rows up
+  // after this, through the embedding given here or a copy of it.
   template <class... T>
     requires requires(Participants all, OptimizerSpec spec, const T&... one) { (all.add(spec, one), ...); }
   DistributedOptimizer(rpc::Agent& agent, OptimizerSpec spec, StepMode mode, const T&... participants)
@@ -73,7 +78,7 @@ class WEFT_EXPORT DistributedOptimizer {
   // trainer: where one agent drives several trainers (the replicas of a pipeline), the name of this one. It
   // has its own seat in rounds and its own staleness. admit() makes a pass one of this trainer.
   DistributedOptimizer(rpc::Agent& agent, StepMode mode, std::vector<Module> modules,
-                       std::vector<ShardedEmbedding> embeddings = {}, const std::string& trainer = {});
+                       std::vector<StepParticipant::Ptr> others = {}, const std::string& trainer = {});
   ~DistributedOptimizer();  // leaves the objects' rounds, once its steps are over
   DistributedOptimizer(const DistributedOptimizer&) = delete;
   DistributedOptimizer& operator=(const DistributedOptimizer&) = delete;
@@ -131,8 +136,7 @@ class WEFT_EXPORT DistributedOptimizer {
     return all;
   }
   DistributedOptimizer(rpc::Agent& agent, StepMode mode, Participants participants)
-      : DistributedOptimizer(agent, mode, std::move(participants.modules),
-                             std::move(participants.embeddings)) {}
+      : DistributedOptimizer(agent, mode, std::move(participants.modules), std::move(participants.others)) {}
 
   struct Core;
   std::shared_ptr<Core> core_;

@@ -15,7 +15,7 @@
 // or to no module.
 #pragma once
 
-#include <weft/dist_optim/optimizer_service.h>
+#include <weft/dist_optim/service/optimizer_service.h>
 #include <weft/rpc/agent/agent.h>
 
 #include <vector>

@@ -5,7 +5,7 @@
 
 #include <weft/dist_autograd/pass.h>
 #include <weft/dist_optim/embedding/sharded_embedding.h>
-#include <weft/dist_optim/optimizer_layer.h>
+#include <weft/dist_optim/layers.h>
 #include <weft/rpc/rpc.h>
 #include <weft/rref/rref.h>
 

@@ -1,5 +1,5 @@
 #include <weft/dist_optim/embedding/client.h>
-#include <weft/dist_optim/embedding/shard_tensors.h>
+#include <weft/dist_optim/local/row_tensors.h>
 #include <weft/rpc/core/when_all.h>
 
 #include <ATen/ops/empty.h>
@@ -158,8 +158,18 @@ EmbeddingClient::PassRows EmbeddingClient::gradients_of(std::span<const dist_aut
   return rows;
 }
 
+std::vector<rref::ReferencePtr> EmbeddingClient::objects() const {
+  std::vector<rref::ReferencePtr> all;
+  for (const Shard& shard : shards()) all.push_back(shard.reference());
+  return all;
+}
+
 std::vector<StepRows> EmbeddingClient::step_rows(std::span<const dist_autograd::Pass> passes,
                                                  std::size_t owners) const {
+  if (const std::size_t now = shards().size(); now != owners)
+    throw rpc::Error(rpc::ErrorKind::failed_precondition,
+                     "step: the embedding has " + std::to_string(now) + " owners, and this handle steps " +
+                         std::to_string(owners) + ": make the DistributedOptimizer again");
   const PassRows rows = gradients_of(passes);
   std::vector<std::size_t> all(rows.sums.ids.size());
   std::iota(all.begin(), all.end(), std::size_t{0});

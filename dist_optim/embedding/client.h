@@ -8,7 +8,7 @@
 #include <weft/dist_autograd/pass.h>
 #include <weft/dist_optim/embedding/id_batch.h>
 #include <weft/dist_optim/embedding/shard.h>
-#include <weft/dist_optim/step_messages.h>
+#include <weft/dist_optim/participant.h>
 
 #include <functional>
 #include <map>
@@ -18,7 +18,8 @@
 
 namespace weft::dist_optim {
 
-class EmbeddingClient : public std::enable_shared_from_this<EmbeddingClient> {
+class EmbeddingClient final : public dist_optim::StepParticipant,
+                              public std::enable_shared_from_this<EmbeddingClient> {
  public:
   using Ptr = std::shared_ptr<EmbeddingClient>;
   using Shard = EmbeddingShard::Ref;
@@ -56,13 +57,11 @@ class EmbeddingClient : public std::enable_shared_from_this<EmbeddingClient> {
     GradientSums::Sums sums;
   };
   PassRows gradients_of(std::span<const dist_autograd::Pass> passes) const;
-  // The same as each of `owners` shards gets it.
-  std::vector<StepRows> step_rows(std::span<const dist_autograd::Pass> passes, std::size_t owners) const;
-
-  // An optimizer that steps the embedding has each pass admitted before its first lookup here, as long as the
-  // optimizer keeps `admit`.
-  using Admit = std::function<rpc::Future<void>(const dist_autograd::PassId&)>;
-  void admit_with(const std::shared_ptr<const Admit>& admit);
+  // For a DistributedOptimizer: the shards, and the same gradients as each of `owners` shards gets them.
+  std::vector<rref::ReferencePtr> objects() const override;
+  std::vector<StepRows> step_rows(std::span<const dist_autograd::Pass> passes,
+                                  std::size_t owners) const override;
+  void admit_with(const std::shared_ptr<const Admit>& admit) override;
   static rpc::Task<void> admit(Ptr self, dist_autograd::PassId pass);
 
  private:

@@ -1,24 +1,8 @@
 #include <weft/dist_optim/embedding/row_target.h>
 
-#include <weft/dist_optim/embedding/shard_tensors.h>
+#include <weft/dist_optim/local/row_tensors.h>
 
 namespace weft::dist_optim {
-
-OptimizerSpec RowTarget::rows_spec() {
-  OptimizerSpec spec;
-  spec.name = "rows";
-  return spec;
-}
-
-ParameterHost::MakeTarget RowTarget::maker(std::shared_ptr<EmbeddingShard> shard) {
-  return [shard = std::move(shard)](const OptimizerSpec& spec) -> std::unique_ptr<StepTarget> {
-    if (!(spec == rows_spec()))
-      throw rpc::Error(rpc::ErrorKind::invalid_argument,
-                       "a shard's rows are stepped by their embedding's optimizer, not by " +
-                           to_string(spec) + ": give the DistributedOptimizer the ShardedEmbedding");
-    return std::make_unique<RowTarget>(shard);
-  };
-}
 
 void RowTarget::check(const Gradients& gradients) const {
   for (const auto& [index, gradient] : gradients) {

@@ -8,17 +8,11 @@
 #pragma once
 
 #include <weft/dist_optim/embedding/shard.h>
-#include <weft/dist_optim/local/parameter_host.h>
 
 namespace weft::dist_optim {
 
 class RowTarget final : public StepTarget {
  public:
-  // What trainers register for rows.
-  static OptimizerSpec rows_spec();
-  // For the host of a shard: `invalid_argument` for another spec.
-  static ParameterHost::MakeTarget maker(std::shared_ptr<EmbeddingShard> shard);
-
   explicit RowTarget(std::shared_ptr<EmbeddingShard> shard) : shard_(std::move(shard)) {}
 
   const OptimizerSpec& spec() const override { return spec_; }
@@ -26,7 +20,7 @@ class RowTarget final : public StepTarget {
   void step(const Gradients& gradients) override;
 
  private:
-  const OptimizerSpec spec_ = rows_spec();
+  const OptimizerSpec spec_ = own_optimizer();
   const std::shared_ptr<EmbeddingShard> shard_;
 };
 

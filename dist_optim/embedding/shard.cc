@@ -1,9 +1,10 @@
 #include <weft/dist_optim/embedding/shard.h>
 
 #include <weft/dist_optim/embedding/partition.h>
-#include <weft/dist_optim/embedding/shard_tensors.h>
-#include <weft/dist_optim/failure.h>
-#include <weft/dist_optim/host_guard.h>
+#include <weft/dist_optim/embedding/row_target.h>
+#include <weft/dist_optim/local/row_tensors.h>
+#include <weft/dist_optim/service/failure.h>
+#include <weft/dist_optim/service/host_guard.h>
 #include <weft/rpc/core/when_all.h>
 
 #include <ATen/ops/empty.h>
@@ -134,6 +135,11 @@ void EmbeddingShard::check_gradient(const at::Tensor& ids, const at::Tensor& gra
         "shard " + std::to_string(index_) + " of " + std::to_string(owners_) +
         " does not have all rows of this step: an owner was added; make the DistributedOptimizer "
         "again, over the embedding as it is now");
+}
+
+std::unique_ptr<dist_optim::StepTarget> EmbeddingShard::make_step_target(
+    std::shared_ptr<dist_optim::SteppedObject> self) {
+  return std::make_unique<RowTarget>(std::shared_ptr<EmbeddingShard>(std::move(self), this));
 }
 
 void EmbeddingShard::apply(const at::Tensor& ids, const at::Tensor& gradients) {
@@ -272,7 +278,11 @@ rpc::Task<void> EmbeddingShard::hand_over(rpc::CallContext& call, Ref added, std
 
 void EmbeddingShard::take(at::Tensor ids, at::Tensor ages, at::Tensor records) {
   if (arrivals_ && arrivals_->failed != nullptr) std::rethrow_exception(arrivals_->failed);
-  const RowBlock block = block_in(ids, ages, records, rows_.record_size());
+  const auto some = ids_in(ids);
+  const auto used = ages_in(ages, some.size());
+  const auto floats = floats_in(records, some.size(), rows_.record_size(), "rows with their state");
+  const RowBlock block{
+      {some.begin(), some.end()}, {used.begin(), used.end()}, {floats.begin(), floats.end()}};
   if (!owns(block.ids))
     throw rpc::Error(rpc::ErrorKind::invalid_argument, "embedding: rows that belong to another shard");
   rows_.put(block);

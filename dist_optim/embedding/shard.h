@@ -15,6 +15,7 @@
 #pragma once
 
 #include <weft/dist_optim/embedding/checkpoint_file.h>
+#include <weft/dist_optim/service/stepped_object.h>
 #include <weft/rpc/tensor/tensor_codec.h>
 #include <weft/rref/rref.h>
 
@@ -63,7 +64,7 @@ struct SavedRows {
 };
 WEFT_CODEC(SavedRows, sequence, rows, full)
 
-class WEFT_EXPORT EmbeddingShard {
+class WEFT_EXPORT EmbeddingShard final : public dist_optim::SteppedObject {
  public:
   using Ref = rref::RRef<EmbeddingShard>;
 
@@ -78,6 +79,8 @@ class WEFT_EXPORT EmbeddingShard {
   // failed_precondition where some rows are another shard's, or still to come.
   void check_gradient(const at::Tensor& ids, const at::Tensor& gradients) const;
   void apply(const at::Tensor& ids, const at::Tensor& gradients);
+  std::unique_ptr<dist_optim::StepTarget> make_step_target(
+      std::shared_ptr<dist_optim::SteppedObject> self) override;
   std::uint64_t evict_unused(std::uint32_t age);  // rows not used for so many updates of this shard
   void set_learning_rate(double rate);
   ShardStats stats() const;

@@ -1,7 +1,7 @@
 #include <weft/dist_optim/embedding/sharded_embedding.h>
 
-#include <weft/dist_optim/embedding/shard_tensors.h>
 #include <weft/dist_optim/local/gradients.h>
+#include <weft/dist_optim/local/row_tensors.h>
 #include <weft/rpc/core/when_all.h>
 
 #include <ATen/core/grad_mode.h>

@@ -85,7 +85,8 @@ class WEFT_EXPORT ShardedEmbedding {
   // there is none. Returns how many rows there were.
   rpc::Future<std::uint64_t> load(const std::string& directory) const;
 
-  const std::shared_ptr<EmbeddingClient>& client() const { return client_; }  // for layers above
+  // To step it with a DistributedOptimizer.
+  operator std::shared_ptr<dist_optim::StepParticipant>() const { return client_; }
 
  private:
   std::shared_ptr<EmbeddingClient> client_;

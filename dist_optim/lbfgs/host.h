@@ -3,8 +3,8 @@
 // One DistLBFGS at a time has an object, and nobody else steps it meanwhile (ParameterHost::claim). When that
 // one leaves or its agent dies, the vectors go, and a step that was under way is undone.
 //
-// Owner: the object's HostGuard. Thread-safety: full; its mutex is held while parameters are read and
-// changed.
+// Owner: the object's HostGuard, as a part (HostGuard::part). Thread-safety: full; its mutex is held while
+// parameters are read and changed.
 #pragma once
 
 #include <weft/dist_optim/lbfgs/vectors.h>

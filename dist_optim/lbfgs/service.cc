@@ -1,5 +1,7 @@
 #include <weft/dist_optim/lbfgs/service.h>
 
+#include <weft/dist_optim/lbfgs/host.h>
+
 namespace weft::dist_optim {
 namespace {
 
@@ -7,20 +9,37 @@ LbfgsHost::Holder holder_of(rpc::CallContext& call, std::uint64_t number) {
   return {trainer_of(call.peer().id.incarnation), number, call.peer().id.name};
 }
 
+// Frees the objects of a DistLBFGS whose agent is gone.
+class Deaths final : public rpc::CallHook {
+ public:
+  explicit Deaths(std::shared_ptr<OptimizerLayer> layer) : layer_(std::move(layer)) {}
+  bool knows(std::string_view) const override { return false; }
+  void peer_gone(const rpc::AgentId& peer, const rpc::Error&) override {
+    // This runs on a loop, and the parameters are changed.
+    layer_->core()->handlers().post([hosts = layer_->hosts(), trainer = trainer_of(peer.incarnation)] {
+      for (const auto& host : hosts)
+        if (auto* lbfgs = host->find_part<LbfgsHost>()) lbfgs->trainer_gone(trainer);
+    });
+  }
+
+ private:
+  const std::shared_ptr<OptimizerLayer> layer_;
+};
+
 // Runs use(vectors) on those of the object that the call is about.
 template <class Use>
 auto with_vectors(OptimizerLayer& layer, rpc::CallContext& call, std::uint64_t number, Use use) {
-  return layer.host_of(call)->lbfgs().with(holder_of(call, number), std::move(use));
+  return layer.host_of(call)->part<LbfgsHost>().with(holder_of(call, number), std::move(use));
 }
 
 }  // namespace
 
 void LbfgsService::attach(rpc::CallContext& call, std::uint64_t number, std::uint64_t history_size) {
-  layer->host_of(call)->lbfgs().attach(holder_of(call, number), history_size);
+  layer->host_of(call)->part<LbfgsHost>().attach(holder_of(call, number), history_size);
 }
 
 void LbfgsService::detach(rpc::CallContext& call, std::uint64_t number) {
-  layer->host_of(call)->lbfgs().detach(holder_of(call, number));
+  layer->host_of(call)->part<LbfgsHost>().detach(holder_of(call, number));
 }
 
 LbfgsMeasures LbfgsService::take(rpc::CallContext& call, std::uint64_t number, LbfgsEvaluation evaluation) {
@@ -29,7 +48,7 @@ LbfgsMeasures LbfgsService::take(rpc::CallContext& call, std::uint64_t number, L
   for (const auto& id : evaluation.passes) add_gradients(sum, layer->part_of(id, guard->host()).gradients);
   // The passes need their version of the parameters no longer: these can be changed in place.
   for (const auto& id : evaluation.passes) guard->host().release(key_of(id));
-  return guard->lbfgs().with(holder_of(call, number), [&](LbfgsVectors& vectors) {
+  return guard->part<LbfgsHost>().with(holder_of(call, number), [&](LbfgsVectors& vectors) {
     const LbfgsMeasures measures = vectors.take(evaluation.point, sum, evaluation.keep);
     return evaluation.settle ? vectors.settle(evaluation.point) : measures;
   });
@@ -59,6 +78,14 @@ void LbfgsService::end_step(rpc::CallContext& call, std::uint64_t number) {
 
 void LbfgsService::restore(rpc::CallContext& call, std::uint64_t number) {
   with_vectors(*layer, call, number, [](LbfgsVectors& vectors) { vectors.restore(); });
+}
+
+void install_lbfgs(rpc::Agent& agent) {
+  auto layer = OptimizerLayer::of(*agent.core());
+  auto service = std::make_shared<LbfgsService>();
+  service->layer = layer.get();
+  agent.serve(service);
+  agent.core()->add_hook(std::make_shared<Deaths>(std::move(layer)));
 }
 
 }  // namespace weft::dist_optim

@@ -3,7 +3,7 @@
 #pragma once
 
 #include <weft/dist_optim/lbfgs/messages.h>
-#include <weft/dist_optim/optimizer_layer.h>
+#include <weft/dist_optim/service/optimizer_layer.h>
 
 namespace weft::dist_optim {
 
@@ -31,5 +31,8 @@ struct WEFT_EXPORT LbfgsService {
 
   OptimizerLayer* layer = nullptr;  // which the agent keeps as long as its methods
 };
+
+// For an agent that has an OptimizerLayer. Part of dist_optim::layers().
+WEFT_EXPORT void install_lbfgs(rpc::Agent& agent);
 
 }  // namespace weft::dist_optim

@@ -4,7 +4,7 @@
 // is the classical alternative.
 #include <fmt/format.h>
 #include <torch/torch.h>
-#include <weft/dist_optim/optimizer_layer.h>
+#include <weft/dist_optim/layers.h>
 #include <weft/rpc/rpc.h>
 
 #include "parameter_server/server.h"

@@ -6,7 +6,7 @@
 // it, it is one of them. With one seed it does the same every time.
 #include <fmt/format.h>
 #include <torch/torch.h>
-#include <weft/dist_optim/optimizer_layer.h>
+#include <weft/dist_optim/layers.h>
 #include <weft/rpc/agent/job_place.h>
 #include <weft/rpc/rpc.h>
 #include <weft/rref/rref.h>

@@ -17,6 +17,8 @@ from sources import ROOT, cxx_files
 # rpc/ is one library, and its folders have an order too: each may include those before it. Headers directly in rpc/
 # (rpc/rpc.h) stand for all of them.
 RPC = ["rpc/core", "rpc/wire", "rpc/codec", "rpc/security", "rpc/transport", "rpc/agent", "rpc/stream", "rpc/balance", "rpc/trace", "rpc/store", "rpc/membership", "rpc"]
+# dist_optim/ likewise. Headers directly in dist_optim/ are what programs include.
+DIST_OPTIM = ["dist_optim/local", "dist_optim/service", "dist_optim/lbfgs", "dist_optim", "dist_optim/checkpoint", "dist_optim/embedding"]
 UP_TO_RREF = [*RPC, "rref"]
 UP_TO_AUTOGRAD = [*UP_TO_RREF, "rpc/tensor", "dist_autograd"]
 
@@ -28,10 +30,10 @@ LAYERS = {
     "rpc/tensor": RPC,
     "rref": RPC,
     "dist_autograd": [*UP_TO_RREF, "rpc/tensor"],
-    "dist_optim": UP_TO_AUTOGRAD,
+    **{folder: [*UP_TO_AUTOGRAD, *DIST_OPTIM[:place]] for place, folder in enumerate(DIST_OPTIM)},
     "parallel/collectives/flight": RPC,
     "parallel/collectives": [*RPC, "rpc/tensor", "parallel/collectives/flight"],
-    "parallel": [*UP_TO_AUTOGRAD, "dist_optim", "parallel/collectives/flight", "parallel/collectives"],
+    "parallel": [*UP_TO_AUTOGRAD, *DIST_OPTIM, "parallel/collectives/flight", "parallel/collectives"],
 }
 WITHOUT_TORCH = [*RPC, "rpc/testing", "rpc/observe", "rref", "parallel/collectives/flight"]
 TORCH = ["rpc", "rpc/testing", "rpc/observe", "rref"]
@@ -44,7 +46,7 @@ INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
 def layer_of(path):
     """The folder of LAYERS that holds this path, or None for programs, tests and folders that the table lacks."""
     for folder in sorted(LAYERS, key=len, reverse=True):
-        if path.startswith(folder + "/") and (folder != "rpc" or path.count("/") == 1):
+        if path.startswith(folder + "/") and (folder not in ("rpc", "dist_optim") or path.count("/") == 1):
             return folder
     return None
 

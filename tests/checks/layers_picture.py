@@ -6,7 +6,7 @@
 """
 import sys
 
-from include_order import LAYERS, WITHOUT_TORCH, layer_of
+from include_order import DIST_OPTIM, LAYERS, WITHOUT_TORCH, layer_of
 from sources import ROOT, cxx_files
 
 PICTURE = ROOT / "docs" / "images" / "layers.svg"
@@ -37,8 +37,8 @@ STYLE = """<style>
 
 
 def one_library(folder):
-    """`rpc` for the folders of that library, else the folder itself."""
-    return "rpc" if folder in LAYERS["rpc"] else folder
+    """`rpc` or `dist_optim` for the folders of these libraries, else the folder itself."""
+    return "rpc" if folder in LAYERS["rpc"] else "dist_optim" if folder in DIST_OPTIM else folder
 
 
 def used_directly(layers=None, present=None):

@@ -2,7 +2,7 @@
 // fails.
 #include <weft/dist_optim/dist_lbfgs.h>
 #include <weft/dist_optim/lbfgs/service.h>
-#include <weft/dist_optim/owner_call.h>
+#include <weft/dist_optim/service/owner_call.h>
 
 #include "tests/dist_optim/step_support.h"
 #include "tests/support/cluster.h"

@@ -2,6 +2,7 @@
 // does.
 #include <torch/nn/utils/clip_grad.h>
 #include <weft/dist_optim/distributed_optimizer.h>
+#include <weft/dist_optim/embedding/sharded_embedding.h>
 
 #include "tests/dist_optim/embedding_support.h"
 

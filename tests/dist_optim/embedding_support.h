@@ -2,7 +2,7 @@
 #pragma once
 
 #include <weft/dist_optim/embedding/sharded_embedding.h>
-#include <weft/dist_optim/optimizer_layer.h>
+#include <weft/dist_optim/layers.h>
 #include <weft/rpc/rpc.h>
 
 #include <gtest/gtest.h>

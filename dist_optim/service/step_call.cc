@@ -1,6 +1,6 @@
-#include <weft/dist_optim/step_call.h>
+#include <weft/dist_optim/service/step_call.h>
 
-#include <weft/dist_optim/failure.h>
+#include <weft/dist_optim/service/failure.h>
 
 #include <algorithm>
 #include <atomic>

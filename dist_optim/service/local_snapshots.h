@@ -9,7 +9,7 @@
 // outside the mutex.
 #pragma once
 
-#include <weft/dist_optim/local_steps.h>
+#include <weft/dist_optim/service/local_steps.h>
 #include <weft/rpc/agent/agent.h>
 
 #include <functional>

@@ -1,4 +1,4 @@
-#include <weft/dist_optim/local_steps.h>
+#include <weft/dist_optim/service/local_steps.h>
 
 #include <algorithm>
 

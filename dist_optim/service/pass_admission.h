@@ -12,7 +12,7 @@
 #pragma once
 
 #include <weft/dist_autograd/pass.h>
-#include <weft/dist_optim/in_order.h>
+#include <weft/dist_optim/service/in_order.h>
 #include <weft/rpc/core/task.h>
 #include <weft/rref/reference.h>
 

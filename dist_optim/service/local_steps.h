@@ -6,8 +6,8 @@
 // the mutex.
 #pragma once
 
-#include <weft/dist_optim/host_guard.h>
-#include <weft/dist_optim/step_messages.h>
+#include <weft/dist_optim/service/host_guard.h>
+#include <weft/dist_optim/service/step_messages.h>
 
 #include <list>
 #include <map>

@@ -3,13 +3,12 @@
 // dist_optim::layers(). Thread-safe.
 #pragma once
 
-#include <weft/dist_optim/handle_ends.h>
-#include <weft/dist_optim/host_guard.h>
-#include <weft/dist_optim/local_snapshots.h>
-#include <weft/dist_optim/local_steps.h>
-#include <weft/dist_optim/pass_admission.h>
+#include <weft/dist_optim/service/handle_ends.h>
+#include <weft/dist_optim/service/host_guard.h>
+#include <weft/dist_optim/service/local_snapshots.h>
+#include <weft/dist_optim/service/local_steps.h>
+#include <weft/dist_optim/service/pass_admission.h>
 #include <weft/rpc/agent/call_hook.h>
-#include <weft/rpc/tensor/device_options.h>
 
 #include <atomic>
 #include <mutex>
@@ -24,10 +23,11 @@ class WEFT_EXPORT OptimizerLayer final : public rpc::CallHook {
       const rpc::AgentCore& core);  // failed_precondition without the layer
 
   const std::shared_ptr<rpc::AgentCore>& core() const { return core_; }
-  // The host of an object's parameters or rows, made at the first call. invalid_argument where it is neither
-  // a torch::nn::Module nor an EmbeddingShard.
+  // The host of an object's parameters, made at the first call. `invalid_argument` if the object is neither a
+  // torch::nn::Module nor a SteppedObject.
   std::shared_ptr<HostGuard> host_of(rref::StoredObject& object);
   std::shared_ptr<HostGuard> host_of(rpc::CallContext& call);  // of the object that it is about
+  std::vector<std::shared_ptr<HostGuard>> hosts();             // of all objects that still exist
 
   // The pass here, and what it has for a host's parameters, by their index. No pass where it is not known.
   // `failed_precondition` where it is over.
@@ -64,7 +64,7 @@ class WEFT_EXPORT OptimizerLayer final : public rpc::CallHook {
   std::vector<std::weak_ptr<HostGuard>> hosts_;
 };
 
-// The layers of a training agent: distributed optimizers, autograd, RRefs and tensors.
-WEFT_EXPORT rpc::Layers layers(tensor::DeviceOptions devices = {});
+// Gives an agent its OptimizerLayer and serves OptimizerService. Part of dist_optim::layers().
+WEFT_EXPORT void install_optimizers(rpc::Agent& agent);
 
 }  // namespace weft::dist_optim

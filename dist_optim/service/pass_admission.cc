@@ -1,6 +1,6 @@
-#include <weft/dist_optim/pass_admission.h>
+#include <weft/dist_optim/service/pass_admission.h>
 
-#include <weft/dist_optim/owner_call.h>
+#include <weft/dist_optim/service/owner_call.h>
 
 #include <algorithm>
 

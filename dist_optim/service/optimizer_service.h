@@ -8,8 +8,8 @@
 
 #include <weft/dist_autograd/module/remote_module.h>
 #include <weft/dist_optim/local/optimizer_spec.h>
-#include <weft/dist_optim/optimizer_layer.h>
-#include <weft/dist_optim/step_messages.h>
+#include <weft/dist_optim/service/optimizer_layer.h>
+#include <weft/dist_optim/service/step_messages.h>
 #include <weft/rpc/tensor/tensor_codec.h>
 
 namespace weft::dist_optim {

@@ -5,8 +5,8 @@
 #pragma once
 
 #include <weft/dist_autograd/pass.h>
-#include <weft/dist_optim/lbfgs/host.h>
 #include <weft/dist_optim/local/parameter_host.h>
+#include <weft/rpc/core/slots.h>
 #include <weft/rref/stored_object.h>
 
 #include <set>
@@ -22,7 +22,18 @@ class HostGuard final : public rref::ObjectGuard, public std::enable_shared_from
 
   std::uint64_t number() const { return number_; }
   ParameterHost& host() { return host_; }
-  LbfgsHost& lbfgs() { return lbfgs_; }
+  // What a layer above keeps for the object, found by type and made of host() at the first call.
+  template <class Part>
+  Part& part() {
+    std::lock_guard lock(parts_mutex_);
+    if (Part* known = parts_.find<Part>()) return *known;
+    return parts_.put(std::make_shared<Part>(host_));
+  }
+  template <class Part>
+  Part* find_part() const {  // null if part() was not called
+    std::lock_guard lock(parts_mutex_);
+    return parts_.find<Part>();
+  }
   void admit(const std::shared_ptr<rpc::IncomingCall>& call, rpc::Job proceed) override;
   void read(const std::function<void()>& body) override;
   void change(const std::function<void()>& body) override { host_.change(body); }
@@ -44,7 +55,8 @@ class HostGuard final : public rref::ObjectGuard, public std::enable_shared_from
   std::mutex mutex_;                      // guards asked_
   std::map<std::uint64_t, Asked> asked_;  // by incarnation
   ParameterHost host_;
-  LbfgsHost lbfgs_{host_};
+  mutable std::mutex parts_mutex_;  // guards parts_
+  rpc::Slots parts_;                // use host_, so they are destroyed first
 };
 
 // How hosts name passes and trainers. A trainer is an incarnation of an agent, or one of several within it by

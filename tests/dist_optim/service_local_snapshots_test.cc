@@ -1,13 +1,14 @@
 // Snapshots of several objects of one owner next to steps over several of them.
-#include <weft/dist_optim/local_snapshots.h>
-#include <weft/dist_optim/optimizer_layer.h>
+#include <weft/dist_optim/layers.h>
+#include <weft/dist_optim/service/local_snapshots.h>
+#include <weft/dist_optim/service/optimizer_layer.h>
 #include <weft/rpc/testing/wait.h>
 
 #include <gtest/gtest.h>
 #include <torch/optim/sgd.h>
 #include <torch/types.h>
 
-namespace weft::dist_optim::local_snapshots_test {
+namespace weft::dist_optim::service_local_snapshots_test {
 namespace {
 
 using Versions = std::vector<std::uint64_t>;
@@ -118,4 +119,4 @@ TEST_F(LocalSnapshotsTest, ASnapshotThatIsGivenUpFails) {
 }
 
 }  // namespace
-}  // namespace weft::dist_optim::local_snapshots_test
+}  // namespace weft::dist_optim::service_local_snapshots_test

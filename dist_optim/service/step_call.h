@@ -8,8 +8,8 @@
 // are.
 #pragma once
 
-#include <weft/dist_optim/owner_call.h>
-#include <weft/dist_optim/step_error.h>
+#include <weft/dist_optim/service/owner_call.h>
+#include <weft/dist_optim/service/step_error.h>
 
 #include <memory>
 

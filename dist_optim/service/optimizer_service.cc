@@ -1,7 +1,7 @@
-#include <weft/dist_optim/optimizer_service.h>
+#include <weft/dist_optim/service/optimizer_service.h>
 
 #include <weft/dist_autograd/module/module_service.h>
-#include <weft/dist_optim/embedding/shard_tensors.h>
+#include <weft/dist_optim/local/row_tensors.h>
 
 #include <torch/nn/module.h>
 

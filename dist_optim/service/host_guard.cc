@@ -1,6 +1,6 @@
-#include <weft/dist_optim/host_guard.h>
+#include <weft/dist_optim/service/host_guard.h>
 
-#include <weft/dist_optim/optimizer_service.h>
+#include <weft/dist_optim/service/optimizer_service.h>
 
 #include <cstdio>
 

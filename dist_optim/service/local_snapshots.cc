@@ -1,4 +1,4 @@
-#include <weft/dist_optim/local_snapshots.h>
+#include <weft/dist_optim/service/local_snapshots.h>
 
 #include <ATen/core/grad_mode.h>
 

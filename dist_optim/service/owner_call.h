@@ -1,7 +1,7 @@
 // How a trainer calls the OptimizerService of an object's owner, and how it waits for many such calls.
 #pragma once
 
-#include <weft/dist_optim/optimizer_service.h>
+#include <weft/dist_optim/service/optimizer_service.h>
 #include <weft/rpc/core/future.h>
 
 #include <atomic>

@@ -1,8 +1,7 @@
-#include <weft/dist_optim/optimizer_layer.h>
+#include <weft/dist_optim/service/optimizer_layer.h>
 
-#include <weft/dist_optim/embedding/row_target.h>
-#include <weft/dist_optim/lbfgs/service.h>
-#include <weft/dist_optim/optimizer_service.h>
+#include <weft/dist_optim/service/optimizer_service.h>
+#include <weft/dist_optim/service/stepped_object.h>
 
 #include <torch/nn/module.h>
 
@@ -25,16 +24,16 @@ std::shared_ptr<HostGuard> OptimizerLayer::host_of(rref::StoredObject& object) {
   if (auto known = std::dynamic_pointer_cast<HostGuard>(object.guard())) return known;
   auto* module = object.as<torch::nn::Module>();
   // Kept by the guard, which may outlive the object's entry.
-  const std::shared_ptr<EmbeddingShard> shard(object.value().value,
-                                              module == nullptr ? object.as<EmbeddingShard>() : nullptr);
-  if (module == nullptr && shard == nullptr)
+  const std::shared_ptr<SteppedObject> own(object.value().value,
+                                           module == nullptr ? object.as<SteppedObject>() : nullptr);
+  if (module == nullptr && own == nullptr)
     throw rpc::Error(rpc::ErrorKind::invalid_argument,
                      "an optimizer steps torch::nn modules and embeddings, not objects of type " +
                          object.value().type->name);
   std::shared_ptr<HostGuard> fresh;
   auto guard = object.attach_guard([&] {
     fresh = module != nullptr ? std::make_shared<HostGuard>(parameters_of(*module), ++hosts_made_)
-                              : std::make_shared<HostGuard>(RowTarget::maker(shard), ++hosts_made_);
+                              : std::make_shared<HostGuard>(target_maker(own), ++hosts_made_);
     return fresh;
   });
   auto host = std::dynamic_pointer_cast<HostGuard>(guard);
@@ -87,24 +86,23 @@ std::vector<dist_autograd::PassId> OptimizerLayer::may_step(
   return ids;
 }
 
-void OptimizerLayer::peer_gone(const rpc::AgentId& peer, const rpc::Error& reason) {
+std::vector<std::shared_ptr<HostGuard>> OptimizerLayer::hosts() {
   std::vector<std::shared_ptr<HostGuard>> hosts;
-  {
-    std::lock_guard lock(mutex_);
-    for (const auto& weak : hosts_)
-      if (auto host = weak.lock()) hosts.push_back(std::move(host));
-  }
+  std::lock_guard lock(mutex_);
+  for (const auto& weak : hosts_)
+    if (auto host = weak.lock()) hosts.push_back(std::move(host));
+  return hosts;
+}
+
+void OptimizerLayer::peer_gone(const rpc::AgentId& peer, const rpc::Error& reason) {
+  auto all = hosts();
   const bool died = reason.kind() != rpc::ErrorKind::shut_down;
-  const std::string trainer = trainer_of(peer.incarnation);
-  for (const auto& host : hosts)
+  for (const auto& host : all)
     for (const std::string& one : host->host().trainers())
       if (is_trainer_of(one, peer.incarnation)) host->host().strike_off(one, died);
   // This runs on a loop, and a step may take long.
-  core_->handlers().post([hosts = std::move(hosts), trainer] {
-    for (const auto& host : hosts) {
-      host->host().close_rounds();
-      host->lbfgs().trainer_gone(trainer);
-    }
+  core_->handlers().post([all = std::move(all)] {
+    for (const auto& host : all) host->host().close_rounds();
   });
 }
 
@@ -119,20 +117,13 @@ rpc::Future<void> OptimizerLayer::leaving() {
   return ended;
 }
 
-rpc::Layers layers(tensor::DeviceOptions devices) {
-  rpc::Layers all = dist_autograd::layers(std::move(devices));
-  all.push_back([](rpc::Agent& agent) {
-    auto layer = std::make_shared<OptimizerLayer>(agent.core());
-    agent.core()->layers().put(layer);
-    agent.core()->add_hook(layer);
-    auto service = std::make_shared<OptimizerService>();
-    service->layer = layer.get();
-    agent.serve(service);
-    auto lbfgs = std::make_shared<LbfgsService>();
-    lbfgs->layer = layer.get();
-    agent.serve(lbfgs);
-  });
-  return all;
+void install_optimizers(rpc::Agent& agent) {
+  auto layer = std::make_shared<OptimizerLayer>(agent.core());
+  agent.core()->layers().put(layer);
+  agent.core()->add_hook(layer);
+  auto service = std::make_shared<OptimizerService>();
+  service->layer = layer.get();
+  agent.serve(service);
 }
 
 }  // namespace weft::dist_optim

@@ -1,13 +1,14 @@
-// Rows and ids as the tensors that travel between a ShardedEmbedding's clients and shards. Pure functions.
+// Rows and their ids as tensors, as they travel between trainers and owners. Pure functions.
 // Errors: invalid_argument, with what was found.
 #pragma once
 
-#include <weft/dist_optim/embedding/row_store.h>
+#include <weft/rpc/core/export.h>
 
 #include <ATen/core/Tensor.h>
 
+#include <cstddef>
+#include <cstdint>
 #include <span>
-#include <vector>
 
 namespace weft::dist_optim {
 
@@ -17,6 +18,9 @@ WEFT_EXPORT std::span<const std::int64_t> ids_in(const at::Tensor& ids);
 WEFT_EXPORT std::span<const float> floats_in(const at::Tensor& tensor, std::size_t rows, std::size_t width,
                                              const char* what);
 
+// Those of a contiguous int32 tensor [rows] on the CPU.
+WEFT_EXPORT std::span<const std::uint32_t> ages_in(const at::Tensor& ages, std::size_t rows);
+
 WEFT_EXPORT at::Tensor tensor_of(std::span<const std::int64_t> ids);
 WEFT_EXPORT at::Tensor tensor_of(std::span<const std::uint32_t> ages);
 WEFT_EXPORT at::Tensor tensor_of(std::span<const float> values, std::size_t width);  // [n, width]
@@ -24,8 +28,5 @@ WEFT_EXPORT at::Tensor tensor_of(std::span<const float> values, std::size_t widt
 // The gradient of these rows as a step takes it: sparse and coalesced. An id may be any int64: the first size
 // of the tensor bounds nothing. ids: [n] int64, each once; gradients: [n, width] float.
 WEFT_EXPORT at::Tensor row_gradient(const at::Tensor& ids, const at::Tensor& gradients);
-
-WEFT_EXPORT RowBlock block_in(const at::Tensor& ids, const at::Tensor& ages, const at::Tensor& records,
-                              std::size_t record_size);
 
 }  // namespace weft::dist_optim

@@ -1,4 +1,4 @@
-#include <weft/dist_optim/embedding/shard_tensors.h>
+#include <weft/dist_optim/local/row_tensors.h>
 #include <weft/rpc/core/error.h>
 
 #include <ATen/ops/_sparse_coo_tensor_unsafe.h>
@@ -9,6 +9,8 @@
 #include <cstring>
 #include <numeric>
 #include <sstream>
+#include <string>
+#include <vector>
 
 namespace weft::dist_optim {
 namespace {
@@ -55,6 +57,12 @@ std::span<const float> floats_in(const at::Tensor& tensor, std::size_t rows, std
   return {tensor.const_data_ptr<float>(), rows * width};
 }
 
+std::span<const std::uint32_t> ages_in(const at::Tensor& ages, std::size_t rows) {
+  if (!is_plain(ages, at::kInt) || ages.numel() != static_cast<std::int64_t>(rows))
+    refuse_tensor("ages of rows", "a contiguous int32 tensor, one for each id", ages);
+  return {static_cast<const std::uint32_t*>(ages.const_data_ptr()), rows};
+}
+
 at::Tensor tensor_of(std::span<const std::int64_t> ids) {
   return copied(ids, {static_cast<std::int64_t>(ids.size())}, at::kLong);
 }
@@ -85,21 +93,6 @@ at::Tensor row_gradient(const at::Tensor& ids, const at::Tensor& gradients) {
   return at::_sparse_coo_tensor_unsafe(ids.reshape(-1).index_select(0, sorted).unsqueeze(0),
                                        gradients.index_select(0, sorted), {no_bound, width})
       ._coalesced_(true);
-}
-
-RowBlock block_in(const at::Tensor& ids, const at::Tensor& ages, const at::Tensor& records,
-                  std::size_t record_size) {
-  const auto some = ids_in(ids);
-  if (!is_plain(ages, at::kInt) || ages.numel() != ids.numel())
-    refuse_tensor("ages of rows", "a contiguous int32 tensor, one for each id", ages);
-  const auto floats = floats_in(records, some.size(), record_size, "rows with their state");
-  RowBlock block;
-  block.ids.assign(some.begin(), some.end());
-  block.ages.resize(some.size());
-  if (!some.empty())
-    std::memcpy(block.ages.data(), ages.const_data_ptr(), some.size() * sizeof(std::uint32_t));
-  block.records.assign(floats.begin(), floats.end());
-  return block;
 }
 
 }  // namespace weft::dist_optim

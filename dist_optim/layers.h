@@ -1,0 +1,12 @@
+// dist_optim::layers(): the layers of an agent that trains, or that owns parameters.
+#pragma once
+
+#include <weft/rpc/agent/agent.h>
+#include <weft/rpc/tensor/device_options.h>
+
+namespace weft::dist_optim {
+
+// Distributed optimizers and L-BFGS, over autograd, RRefs and tensors.
+WEFT_EXPORT rpc::Layers layers(tensor::DeviceOptions devices = {});
+
+}  // namespace weft::dist_optim

@@ -1,0 +1,36 @@
+// StepParticipant: what a DistributedOptimizer steps next to modules: objects whose gradients the trainer
+// has, such as the shards of a ShardedEmbedding, whose rows are leaves of the trainer's passes.
+//
+// Shared with the handles that step it. Thread-safe.
+#pragma once
+
+#include <weft/dist_autograd/pass.h>
+#include <weft/dist_optim/service/step_messages.h>
+#include <weft/rpc/core/future.h>
+#include <weft/rref/reference.h>
+
+#include <functional>
+#include <memory>
+#include <span>
+#include <vector>
+
+namespace weft::dist_optim {
+
+class StepParticipant {
+ public:
+  using Ptr = std::shared_ptr<StepParticipant>;
+  using Admit = std::function<rpc::Future<void>(const dist_autograd::PassId&)>;
+
+  virtual ~StepParticipant() = default;
+  // What is stepped, as SteppedObject on their owners.
+  virtual std::vector<rref::ReferencePtr> objects() const = 0;
+  // The gradients of the passes for each of `count` objects(). `failed_precondition` if their number is
+  // another one by now.
+  virtual std::vector<StepRows> step_rows(std::span<const dist_autograd::Pass> passes,
+                                          std::size_t count) const = 0;
+  // Calls `admit` for each pass before the pass first reads one of the objects, as long as the optimizer
+  // keeps `admit`.
+  virtual void admit_with(const std::shared_ptr<const Admit>& admit) = 0;
+};
+
+}  // namespace weft::dist_optim

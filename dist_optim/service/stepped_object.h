@@ -1,0 +1,26 @@
+// SteppedObject: an object behind an RRef that optimizers step although it is no torch::nn::Module: it brings
+// its own StepTarget. The shards of an embedding are such objects.
+//
+// Owner: the agent that has the object, by RRef. Thread-safety: make_step_target() is called in the object's
+// turn.
+#pragma once
+
+#include <weft/dist_optim/local/parameter_host.h>
+
+#include <memory>
+
+namespace weft::dist_optim {
+
+class WEFT_EXPORT SteppedObject {
+ public:
+  virtual ~SteppedObject() = default;
+  // self: this object; the target keeps it.
+  virtual std::unique_ptr<StepTarget> make_step_target(std::shared_ptr<SteppedObject> self) = 0;
+};
+
+// The spec that trainers register for a SteppedObject, which has an optimizer of its own.
+WEFT_EXPORT OptimizerSpec own_optimizer();
+// For the ParameterHost of the object: `invalid_argument` for another spec.
+WEFT_EXPORT ParameterHost::MakeTarget target_maker(std::shared_ptr<SteppedObject> object);
+
+}  // namespace weft::dist_optim
