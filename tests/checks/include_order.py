@@ -18,7 +18,7 @@ from sources import ROOT, cxx_files
 # (rpc/rpc.h) stand for all of them.
 RPC = ["rpc/core", "rpc/wire", "rpc/codec", "rpc/security", "rpc/transport", "rpc/agent", "rpc/stream", "rpc/balance", "rpc/trace", "rpc/store", "rpc/membership", "rpc"]
 # dist_optim/ likewise. Headers directly in dist_optim/ are what programs include.
-DIST_OPTIM = ["dist_optim/local", "dist_optim/service", "dist_optim/lbfgs", "dist_optim", "dist_optim/checkpoint", "dist_optim/embedding"]
+DIST_OPTIM = ["dist_optim/local", "dist_optim/service", "dist_optim/lbfgs", "dist_optim", "dist_optim/checkpoint"]
 UP_TO_RREF = [*RPC, "rref"]
 UP_TO_AUTOGRAD = [*UP_TO_RREF, "rpc/tensor", "dist_autograd"]
 
@@ -31,6 +31,7 @@ LAYERS = {
     "rref": RPC,
     "dist_autograd": [*UP_TO_RREF, "rpc/tensor"],
     **{folder: [*UP_TO_AUTOGRAD, *DIST_OPTIM[:place]] for place, folder in enumerate(DIST_OPTIM)},
+    "dist_optim/embedding": [*UP_TO_AUTOGRAD, *DIST_OPTIM],
     "parallel/collectives/flight": RPC,
     "parallel/collectives": [*RPC, "rpc/tensor", "parallel/collectives/flight"],
     "parallel": [*UP_TO_AUTOGRAD, *DIST_OPTIM, "parallel/collectives/flight", "parallel/collectives"],

@@ -21,6 +21,8 @@ WRONG = [
     ("dist_optim/lbfgs/a.h", "#include <weft/dist_optim/dist_lbfgs.h>", "comes before"),
     ("dist_optim/a.h", "#include <weft/dist_optim/checkpoint/checkpoint.h>", "comes before"),
     ("dist_optim/a.h", "#include <weft/dist_optim/embedding/shard.h>", "comes before"),
+    ("dist_optim/checkpoint/a.h", "#include <weft/dist_optim/embedding/shard.h>", "comes before"),
+    ("parallel/a.h", "#include <weft/dist_optim/embedding/shard.h>", "comes before"),
     ("dist_optim/elsewhere/a.h", "#include <string>", "is missing"),
     ("rpc/agent/a.h", "#include <spdlog/spdlog.h>", "belongs into"),
     ("rpc/wire/a.h", "#include <weft/rpc/wire/frame.capnp.h>", "is generated"),

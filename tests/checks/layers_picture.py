@@ -21,7 +21,8 @@ PLACES = {
     "parallel/collectives/flight": (68, 100, 1, "flight recorder of collectives"),
     "dist_autograd": (32, 59, 2, "backward passes across agents,", "smart and fast mode"),
     "parallel/collectives": (59, 100, 2, "process groups and collectives:", "shared memory, messages, NCCL"),
-    "dist_optim": (32, 59, 3, "optimizers for remote parameters,", "sharded embeddings, checkpoints"),
+    "dist_optim": (32, 59, 3, "optimizers for remote parameters,", "checkpoints"),
+    "dist_optim/embedding": (32, 59, 4, "tables of rows,", "spread over owners"),
 }
 
 WIDTH, FLOOR, MARGIN, GAP = 860, 68, 12, 3

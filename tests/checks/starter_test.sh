@@ -13,7 +13,7 @@ unset WEFT_LIBTORCH
 components=(rpc rref testing)
 case $kind in
   no_torch) ;;
-  torch) components+=(tensor dist_autograd dist_optim) ;;
+  torch) components+=(tensor dist_autograd dist_optim embedding) ;;
   shared|deb)
     # Kept between runs: only what changed is compiled again. How fast the libraries are is not asked here.
     cmake -S "$source" -B "$build/starter_shared" -G Ninja -DCMAKE_BUILD_TYPE=Debug -DCMAKE_CXX_FLAGS_DEBUG=-O0 -DBUILD_SHARED_LIBS=ON \

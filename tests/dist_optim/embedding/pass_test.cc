@@ -1,7 +1,7 @@
 // What passes allow of an embedding, and what it keeps for them.
 #include <weft/dist_optim/embedding/sharded_embedding.h>
 
-#include "tests/dist_optim/embedding_support.h"
+#include "tests/dist_optim/embedding/support.h"
 
 namespace weft::dist_optim::embedding_test {
 namespace {

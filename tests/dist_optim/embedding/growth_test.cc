@@ -4,7 +4,7 @@
 
 #include <random>
 
-#include "tests/dist_optim/embedding_support.h"
+#include "tests/dist_optim/embedding/support.h"
 
 namespace weft::dist_optim::embedding_test {
 namespace {

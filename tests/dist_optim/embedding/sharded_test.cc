@@ -2,7 +2,7 @@
 // errors.
 #include <weft/dist_optim/embedding/sharded_embedding.h>
 
-#include "tests/dist_optim/embedding_support.h"
+#include "tests/dist_optim/embedding/support.h"
 
 namespace weft::dist_optim::embedding_test {
 namespace {

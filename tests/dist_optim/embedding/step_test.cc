@@ -4,7 +4,7 @@
 #include <weft/dist_optim/distributed_optimizer.h>
 #include <weft/dist_optim/embedding/sharded_embedding.h>
 
-#include "tests/dist_optim/embedding_support.h"
+#include "tests/dist_optim/embedding/support.h"
 
 namespace weft::dist_optim::embedding_step_test {
 namespace {

@@ -3,7 +3,7 @@
 
 #include <fstream>
 
-#include "tests/dist_optim/embedding_support.h"
+#include "tests/dist_optim/embedding/support.h"
 #include "tests/support/held_calls.h"
 
 namespace weft::dist_optim::embedding_test {
