@@ -30,16 +30,7 @@ ParameterHost::ParameterHost(std::vector<Parameter> parameters)
         return std::make_unique<ShadowLeaves>(parameters_, spec);
       }),
       versions_(parameters_),
-      gate_(0, [this](Version version) { versions_.load(version); }) {
-  for (std::size_t i = 0; i < parameters_.size(); ++i) {
-    const at::Tensor& parameter = parameters_[i].tensor;
-    index_[parameter.unsafeGetTensorImpl()] = i;
-    if (!parameter.is_cpu() && std::none_of(on_devices_.begin(), on_devices_.end(), [&](const auto& other) {
-          return other.device() == parameter.device();
-        }))
-      on_devices_.push_back(parameter);
-  }
-}
+      gate_(0, [this](Version version) { versions_.load(version); }) {}
 
 ParameterHost::ParameterHost(MakeTarget make)
     : has_tensors_(false),
@@ -80,11 +71,11 @@ bool ParameterHost::is_stepped() const {
 void ParameterHost::register_trainer(const std::string& trainer, const OptimizerSpec& spec, StepMode mode,
                                      const std::string& name) {
   check(mode);
-  std::unique_lock turn(optimizer_mutex_, std::defer_lock);
+  std::unique_lock<std::mutex> turn;
   std::unique_lock lock(mutex_);
-  if (target_ && handles_.empty() && !(target_->spec() == spec)) {  // to replace it
+  if (optimizer_.exists() && handles_.empty() && !optimizer_.is(spec)) {  // to replace it
     lock.unlock();
-    turn.lock();
+    turn = optimizer_.turn();
     lock.lock();
   }
   const std::string& shown = name.empty() ? trainer : name;
@@ -105,17 +96,17 @@ void ParameterHost::register_trainer(const std::string& trainer, const Optimizer
                        "trainer " + shown +
                            " cannot attach its optimizer: the last step of the trainers before is in flight; "
                            "try again");
-    if (!target_ || (turn.owns_lock() && !(target_->spec() == spec))) {
+    if (!optimizer_.exists() || (turn.owns_lock() && !optimizer_.is(spec))) {
       auto fresh = make_target_(spec);
       fresh->move_to(*versions_.newest());
-      target_ = std::move(fresh);
+      optimizer_.replace(std::move(fresh));
     }
     mode_ = mode;
     ledger_.set_mode(mode);
     round_.reset();
     if (mode.kind == StepMode::Kind::synchronous) round_.emplace(static_cast<std::size_t>(mode.count));
   }
-  if (!(target_->spec() == spec)) conflict(to_string(spec), to_string(target_->spec()));
+  if (!optimizer_.is(spec)) conflict(to_string(spec), to_string(optimizer_.spec()));
   if (!(*mode_ == mode)) conflict("mode " + to_string(mode), "mode " + to_string(*mode_));
   if (round_) round_->join(trainer, name);
   ledger_.add_trainer(trainer, name);
@@ -193,20 +184,14 @@ void ParameterHost::strike_off(const std::string& trainer, bool died) {
 
 // ---- passes
 
-std::optional<std::string> ParameterHost::trainer_of(PassKey pass) const {
+PassStatus ParameterHost::status(PassKey pass) const {
   std::lock_guard lock(mutex_);
-  return ledger_.trainer_of(pass);
-}
-
-bool ParameterHost::may_wait(PassKey pass) const {
-  std::lock_guard lock(mutex_);
-  return mode_ && mode_->kind == StepMode::Kind::bounded_staleness && !ledger_.pin(pass) &&
-         !committed_.contains(pass);
-}
-
-bool ParameterHost::has_stepped(PassKey pass) const {
-  std::lock_guard lock(mutex_);
-  return committed_.contains(pass);
+  PassStatus status;
+  status.trainer = ledger_.trainer_of(pass);
+  status.has_stepped = committed_.contains(pass);
+  status.may_wait =
+      mode_ && mode_->kind == StepMode::Kind::bounded_staleness && !ledger_.pin(pass) && !status.has_stepped;
+  return status;
 }
 
 void ParameterHost::admit(const std::string& trainer, PassKey pass, Admitted done,
@@ -259,7 +244,7 @@ ParameterHost::Reading ParameterHost::read(PassKey pass) {
   {
     std::lock_guard lock(mutex_);
     if (mode_ && mode_->kind == StepMode::Kind::hogwild) {
-      follow_streams();
+      streams_.follow();
       return reading;
     }
     reading.retained_ = ledger_.pin(pass);
@@ -277,7 +262,7 @@ ParameterHost::Reading ParameterHost::read(PassKey pass) {
     ledger_.let_go(*reading.retained_);
     throw;
   }
-  follow_streams();
+  streams_.follow();
   reading.host_ = this;
   return reading;
 }
@@ -285,7 +270,7 @@ ParameterHost::Reading ParameterHost::read(PassKey pass) {
 ParameterHost::Reading ParameterHost::read_newest() {
   Reading reading;
   gate_.enter_newest();
-  follow_streams();
+  streams_.follow();
   reading.host_ = this;
   return reading;
 }
@@ -301,7 +286,7 @@ ParameterHost::Reading& ParameterHost::Reading::operator=(Reading&& other) noexc
 void ParameterHost::Reading::leave() {
   ParameterHost* host = std::exchange(host_, nullptr);
   if (host == nullptr) return;
-  host->note_streams();
+  host->streams_.note();
   host->gate_.leave();
   Callbacks after;
   bool dropped = false;
@@ -311,21 +296,6 @@ void ParameterHost::Reading::leave() {
     dropped = host->tidy(after);
   }
   host->finish(after, dropped);
-}
-
-void ParameterHost::follow_streams() {
-  if (on_devices_.empty()) return;
-  std::lock_guard lock(streams_mutex_);
-  for (const at::Tensor& parameter : on_devices_) used_.pass_on(parameter);
-}
-
-// Uses overlap. The streams wait for the use that ended before, so that one mark stands for both.
-void ParameterHost::note_streams() {
-  if (on_devices_.empty()) return;
-  follow_streams();
-  std::lock_guard lock(streams_mutex_);
-  used_ = {};
-  for (const at::Tensor& parameter : on_devices_) used_.note(parameter);
 }
 
 // ---- the rest, under mutex_ unless said otherwise
@@ -381,62 +351,20 @@ void ParameterHost::finish(Callbacks& after, bool dropped) {
   for (auto& callback : after) callback();
 }
 
-bool ParameterHost::has_optimizer() const {
-  std::lock_guard lock(mutex_);
-  return target_ != nullptr;
-}
-
-StepTarget& ParameterHost::target() const {
-  std::lock_guard lock(mutex_);
-  if (!target_) {
-    throw rpc::Error(rpc::ErrorKind::failed_precondition,
-                     "no trainer has registered an optimizer on these parameters");
-  }
-  return *target_;
-}
-
-double ParameterHost::learning_rate(const std::string& group) const {
-  std::lock_guard turn(optimizer_mutex_);
-  return target().learning_rate(group);
-}
-
-void ParameterHost::set_learning_rate(double rate, const std::optional<std::string>& group) {
-  std::lock_guard turn(optimizer_mutex_);
-  target().set_learning_rate(rate, group);
-}
-
-OptimizerState ParameterHost::state() const {
-  std::lock_guard turn(optimizer_mutex_);
-  return target().state();
-}
-
 HostState ParameterHost::snapshot(const std::function<void()>& read) {
   const Reading reading = read_newest();  // steps and changes wait at the gate
-  std::lock_guard turn(optimizer_mutex_);
+  const auto turn = optimizer_.turn();
   read();
   HostState state;
-  const StepTarget* known = nullptr;
   {
     std::lock_guard lock(mutex_);
     state.version = ledger_.newest();
-    known = target_.get();
   }
-  if (known != nullptr) {
+  if (const StepTarget* known = optimizer_.find()) {
     state.spec = known->spec();
     state.optimizer = known->state();
   }
   return state;
-}
-
-void ParameterHost::set_state(const OptimizerState& state) {
-  std::lock_guard turn(optimizer_mutex_);
-  target().set_state(state);
-}
-
-std::optional<std::size_t> ParameterHost::index_of(const at::Tensor& parameter) const {
-  auto found = index_.find(parameter.unsafeGetTensorImpl());
-  if (found == index_.end()) return std::nullopt;
-  return found->second;
 }
 
 HostStats ParameterHost::stats() const {

@@ -20,8 +20,10 @@
 #pragma once
 
 #include <weft/dist_optim/local/gradients.h>
+#include <weft/dist_optim/local/host_optimizer.h>
 #include <weft/dist_optim/local/optimizer_spec.h>
 #include <weft/dist_optim/local/optimizer_state.h>
+#include <weft/dist_optim/local/parameter_streams.h>
 #include <weft/dist_optim/local/parameter_versions.h>
 #include <weft/dist_optim/local/pass_ledger.h>
 #include <weft/dist_optim/local/step_mode.h>
@@ -55,6 +57,13 @@ struct HostState {
   std::uint64_t version = 0;
   OptimizerSpec spec;  // without a name: no trainer has registered an optimizer
   OptimizerState optimizer;
+};
+
+// What a host knows of a pass.
+struct PassStatus {
+  std::optional<std::string> trainer;  // as whose pass it was admitted, or waits to be
+  bool may_wait = false;               // in admit(): under bounded_staleness(k), if it has not been admitted
+  bool has_stepped = false;            // and has not been released since
 };
 
 struct WEFT_EXPORT HostStats {
@@ -118,13 +127,8 @@ class WEFT_EXPORT ParameterHost {
   // where there are fewer seats than trainers.
   void set_mode(StepMode mode);
   // The end of one handle; with the last one, or where the trainer died, its passes end too. What a
-  // synchronous round does then: step_round.h. The optimizer's state stays, even after the last trainer.
-  void unregister_trainer(const std::string& trainer, bool died) {
-    strike_off(trainer, died);
-    close_rounds();
-  }
-  // Its two halves: the first does not step, the second makes the step of a round for which nobody is missing
-  // any more.
+  // synchronous round does then: step_round.h. The optimizer's state stays, even after the last trainer. Call
+  // close_rounds() afterwards, on a thread that may step: it applies the round that then misses nobody.
   void strike_off(const std::string& trainer, bool died);
   void close_rounds();
 
@@ -141,11 +145,7 @@ class WEFT_EXPORT ParameterHost {
   // the errors are those of PassLedger::admit_at. Rows keep no versions: `failed_precondition`.
   void admit(const std::string& trainer, PassKey pass, Admitted done, std::optional<Version> version = {});
 
-  // As whose pass it was admitted, or waits to be.
-  std::optional<std::string> trainer_of(PassKey pass) const;
-  // Whether admit() might wait: under bounded_staleness(k), for a pass that has not been admitted.
-  bool may_wait(PassKey pass) const;
-  bool has_stepped(PassKey pass) const;  // and has not been released since
+  PassStatus status(PassKey pass) const;
 
   // Waits until the pass's version is in the module's tensors. `failed_precondition` where it is not
   // admitted, or where this thread reads another pass's version already.
@@ -182,11 +182,7 @@ class WEFT_EXPORT ParameterHost {
   // Ends the pass; harmless for one that has ended or is not known.
   void release(PassKey pass);
 
-  bool has_optimizer() const;  // some trainer has registered one
-  // See StepTarget. `failed_precondition` before the first trainer has registered.
-  double learning_rate(const std::string& group = {}) const;
-  void set_learning_rate(double rate, const std::optional<std::string>& group = {});
-  OptimizerState state() const;
+  HostOptimizer& optimizer() { return optimizer_; }
   // The optimizer with its state, and what `read` sees: the newest version of the parameters. No step and no
   // change() runs in between: both are of that version.
   HostState snapshot(const std::function<void()>& read);
@@ -197,10 +193,8 @@ class WEFT_EXPORT ParameterHost {
   // `failed_precondition` while a pass is open or a step is in flight, or while the parameters are claimed;
   // `invalid_argument` where the state is refused, and for rows.
   void restore(const HostState& state, const std::function<void()>& write);
-  void set_state(const OptimizerState& state);
 
   const std::vector<Parameter>& parameters() const { return parameters_; }
-  std::optional<std::size_t> index_of(const at::Tensor& parameter) const;
   HostStats stats() const;
 
  private:
@@ -225,13 +219,9 @@ class WEFT_EXPORT ParameterHost {
     std::exception_ptr error;
   };
 
-  StepTarget& target() const;
   void begin_restore(const OptimizerSpec& spec);
   bool in_flight() const;
   std::string name_of(const std::string& trainer) const;
-  // A use of the parameters begins, or ends, on the calling thread: its streams follow those of earlier uses.
-  void follow_streams();
-  void note_streams();
   PendingStep gather(const std::string& trainer, std::vector<PassGradients> passes) const;
   Gradients sum_gradients(const std::string& trainer, const std::vector<PassGradients>& passes) const;
   std::vector<PassKey> passes_to_step(const std::vector<PassGradients>& passes) const;
@@ -252,18 +242,14 @@ class WEFT_EXPORT ParameterHost {
   const bool has_tensors_;
   const std::vector<Parameter> parameters_;
   const MakeTarget make_target_;
-  std::map<const void*, std::size_t> index_;
-  std::vector<at::Tensor> on_devices_;  // one parameter of each accelerator device
-  std::mutex streams_mutex_;            // guards used_
-  tensor::StreamMarks used_;            // how far the streams had come after the last use
+  ParameterStreams streams_{parameters_};
   ParameterVersions versions_;
   VersionGate gate_;
 
-  // Lock order: the gate's exclusive section, optimizer_mutex_, mutex_, then the mutex of versions_. The gate
-  // is never entered under either mutex.
-  mutable std::mutex optimizer_mutex_;  // guards what target_ points at
-  mutable std::mutex mutex_;            // guards all that follows
-  std::unique_ptr<StepTarget> target_;  // replaced under optimizer_mutex_ as well
+  // Lock order: the gate's exclusive section, a turn of optimizer_, mutex_, then the mutexes of versions_ and
+  // optimizer_. The gate is never entered with a turn or under a mutex.
+  HostOptimizer optimizer_;
+  mutable std::mutex mutex_;  // guards all that follows
   std::optional<StepMode> mode_;
   struct Trainer {
     int handles = 0;

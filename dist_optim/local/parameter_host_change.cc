@@ -10,16 +10,15 @@ namespace weft::dist_optim {
 void ParameterHost::change(const std::function<void()>& body, const OptimizerState* optimizer) {
   std::exception_ptr failed;
   gate_.exclusive([&]() -> std::optional<Version> {
-    follow_streams();
-    std::lock_guard turn(optimizer_mutex_);
-    if (optimizer != nullptr) this->target().set_state(*optimizer);
-    StepTarget* target = nullptr;
+    streams_.follow();
+    const auto turn = optimizer_.turn();
+    if (optimizer != nullptr) optimizer_.target().set_state(*optimizer);
+    StepTarget* const target = optimizer_.find();
     std::optional<ParameterVersions::Tensors> copy;
     Version version = 0;
     for (;;) {
       {
         std::lock_guard lock(mutex_);
-        target = target_.get();
         const bool hogwild = mode_ && mode_->kind == StepMode::Kind::hogwild;
         if (hogwild || copy || !ledger_.read_by_others({})) {
           ledger_.step({});
@@ -41,7 +40,7 @@ void ParameterHost::change(const std::function<void()>& body, const OptimizerSta
     } catch (...) {
       failed = std::current_exception();
     }
-    note_streams();
+    streams_.note();
     return version;
   });
   Callbacks after;
@@ -65,10 +64,10 @@ void ParameterHost::begin_restore(const OptimizerSpec& spec) {
            "the rows of an embedding have a state of their own: call the ShardedEmbedding's load()");
   if (claimed_)
     refuse(rpc::ErrorKind::failed_precondition, "trainer " + *claimed_ + " alone steps the parameters");
-  if (!handles_.empty() && !(target_->spec() == spec))
+  if (!handles_.empty() && !optimizer_.is(spec))
     refuse(rpc::ErrorKind::invalid_argument, "the snapshot's optimizer is " + to_string(spec) +
                                                  ", but attached trainers step with " +
-                                                 to_string(target_->spec()));
+                                                 to_string(optimizer_.spec()));
   if (in_flight()) refuse(rpc::ErrorKind::failed_precondition, "a step is in flight; await it first");
   if (!ledger_.pause())
     refuse(rpc::ErrorKind::failed_precondition,
@@ -81,7 +80,7 @@ void ParameterHost::restore(const HostState& state, const std::function<void()>&
   std::exception_ptr failed;
   try {
     gate_.exclusive([&]() -> std::optional<Version> {
-      follow_streams();
+      streams_.follow();
       // A new optimizer, so that a state that is refused changes nothing.
       std::unique_ptr<StepTarget> fresh;
       if (!state.spec.name.empty()) {
@@ -94,10 +93,10 @@ void ParameterHost::restore(const HostState& state, const std::function<void()>&
         versions_.load(ledger_.newest());
       }
       write();
-      note_streams();
-      std::lock_guard turn(optimizer_mutex_);
+      streams_.note();
+      const auto turn = optimizer_.turn();
       std::lock_guard lock(mutex_);
-      target_ = std::move(fresh);
+      optimizer_.replace(std::move(fresh));
       for (const Version version : ledger_.take_dropped()) versions_.drop(version);
       ledger_.renumber(state.version);
       versions_.advance_in_place(state.version);

@@ -190,8 +190,8 @@ Gradients ParameterHost::sum_gradients(const std::string& trainer,
     }
   }
   {
-    std::lock_guard turn(optimizer_mutex_);
-    for (const PassGradients& pass : passes) target().check(pass.gradients);
+    const auto turn = optimizer_.turn();
+    for (const PassGradients& pass : passes) optimizer_.target().check(pass.gradients);
   }
   Gradients sum;
   for (const PassGradients& pass : passes) add_gradients(sum, pass.gradients);
@@ -272,10 +272,10 @@ ParameterHost::Applied ParameterHost::apply(const PassLedger::PassesOfTrainers& 
     applied.version = ledger_.newest();
   } else {
     gate_.exclusive([&] {
-      std::lock_guard turn(optimizer_mutex_);
-      follow_streams();
+      const auto turn = optimizer_.turn();
+      streams_.follow();
       const auto version = apply_alone(passes, gradients, applied);
-      note_streams();
+      streams_.note();
       return version;
     });
   }
@@ -292,7 +292,7 @@ ParameterHost::Applied ParameterHost::apply(const PassLedger::PassesOfTrainers& 
 std::optional<ParameterHost::Version> ParameterHost::apply_alone(const PassLedger::PassesOfTrainers& passes,
                                                                  const Gradients& gradients,
                                                                  Applied& applied) {
-  target().check(gradients);
+  optimizer_.target().check(gradients);
   std::optional<ParameterVersions::Tensors> copy;
   for (;;) {
     {
@@ -318,12 +318,12 @@ std::optional<ParameterHost::Version> ParameterHost::apply_alone(const PassLedge
   }
   try {
     if (copy) {
-      target().move_to(*copy);
+      optimizer_.target().move_to(*copy);
       versions_.advance_to(applied.version, std::move(*copy));
     } else {
       versions_.advance_in_place(applied.version);
     }
-    target().step(gradients);
+    optimizer_.target().step(gradients);
   } catch (...) {
     applied.error = std::current_exception();
   }

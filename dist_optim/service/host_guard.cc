@@ -79,7 +79,7 @@ std::optional<rpc::AgentId> HostGuard::trainer_to_ask(const dist_autograd::PassI
     asked_.erase(found);
     return std::nullopt;
   }
-  return host_.may_wait(key_of(pass)) ? std::optional(found->second.agent) : std::nullopt;
+  return host_.status(key_of(pass)).may_wait ? std::optional(found->second.agent) : std::nullopt;
 }
 
 void HostGuard::admit_here(const std::shared_ptr<rpc::IncomingCall>& call,
@@ -96,7 +96,7 @@ void HostGuard::admit_here(const std::shared_ptr<rpc::IncomingCall>& call,
   };
   auto wait = std::make_shared<Wait>();
   auto resume = std::make_shared<rpc::Job>(std::move(proceed));
-  const std::string trainer = host_.trainer_of(key).value_or(trainer_of(pass->id().origin));
+  const std::string trainer = host_.status(key).trainer.value_or(trainer_of(pass->id().origin));
   host_.admit(trainer, key, [wait, call, resume](std::exception_ptr error) {
     {
       std::lock_guard lock(wait->mutex);

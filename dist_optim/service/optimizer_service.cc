@@ -124,7 +124,9 @@ std::uint64_t OptimizerService::attach(rpc::CallContext& call, OptimizerSpec spe
 }
 
 void OptimizerService::detach(rpc::CallContext& call, Trainer name) {
-  layer->host_of(call)->host().unregister_trainer(calling_trainer(call, name), false);
+  ParameterHost& host = layer->host_of(call)->host();
+  host.strike_off(calling_trainer(call, name), false);
+  host.close_rounds();
 }
 
 rpc::Future<void> OptimizerService::admit(rpc::CallContext& call, dist_autograd::PassId pass, Trainer name,
@@ -134,7 +136,7 @@ rpc::Future<void> OptimizerService::admit(rpc::CallContext& call, dist_autograd:
   check_own(call, pass, guard->host().is_registered(trainer) ? trainer : "");
   auto promise = std::make_shared<rpc::Promise<void>>();
   auto future = promise->future();
-  if (!version && guard->host().has_stepped(key_of(pass))) {
+  if (!version && guard->host().status(key_of(pass)).has_stepped) {
     promise->complete(rpc::Result<void>{});
     return future;
   }
@@ -149,7 +151,7 @@ rpc::Future<void> OptimizerService::admit(rpc::CallContext& call, dist_autograd:
 
 void OptimizerService::release(rpc::CallContext& call, dist_autograd::PassId pass) {
   ParameterHost& host = layer->host_of(call)->host();
-  check_own(call, pass, host.trainer_of(key_of(pass)).value_or(""));
+  check_own(call, pass, host.status(key_of(pass)).trainer.value_or(""));
   host.release(key_of(pass));
 }
 
@@ -215,7 +217,7 @@ void OptimizerService::abort(rpc::CallContext& call, std::uint64_t number, Train
 
 void OptimizerService::set_learning_rate(rpc::CallContext& call, double rate,
                                          std::optional<std::string> group) {
-  layer->host_of(call)->host().set_learning_rate(rate, group);
+  layer->host_of(call)->host().optimizer().set_learning_rate(rate, group);
 }
 
 void OptimizerService::set_mode(rpc::CallContext& call, StepMode mode) {
@@ -224,11 +226,11 @@ void OptimizerService::set_mode(rpc::CallContext& call, StepMode mode) {
 }
 
 OptimizerState OptimizerService::save_state(rpc::CallContext& call) {
-  return layer->host_of(call)->host().state();
+  return layer->host_of(call)->host().optimizer().state();
 }
 
 void OptimizerService::load_state(rpc::CallContext& call, OptimizerState state) {
-  layer->host_of(call)->host().set_state(state);
+  layer->host_of(call)->host().optimizer().set_state(state);
 }
 
 namespace {
@@ -299,7 +301,7 @@ void OptimizerService::abort_snapshot(rpc::CallContext& call, std::uint64_t numb
 
 std::uint64_t OptimizerService::number(rpc::CallContext& call) {
   const auto guard = module_of(call).second;
-  return guard == nullptr || !guard->host().has_optimizer() ? 0 : guard->number();
+  return guard == nullptr || !guard->host().optimizer().exists() ? 0 : guard->number();
 }
 
 void OptimizerService::restore(rpc::CallContext& call, dist_autograd::StateDict module,

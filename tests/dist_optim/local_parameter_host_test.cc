@@ -20,6 +20,8 @@
 #include <torch/optim/sgd.h>
 #include <torch/types.h>
 
+#include "tests/dist_optim/local_host_support.h"
+
 namespace weft::dist_optim::local_parameter_host_test {
 namespace {
 
@@ -451,11 +453,11 @@ TEST(ParameterHost, admits_waiting_passes_as_others_step_or_end) {
   EXPECT_EQ(kind_of(released->error, to_string(pass_b)), rpc::ErrorKind::cancelled);
 
   auto orphan = served.admit("b", pass_b);
-  served.host.unregister_trainer("b", true);
+  unregister_trainer(served.host, "b", true);
   EXPECT_EQ(kind_of(orphan->error, "trainer b died"), rpc::ErrorKind::aborted);
   auto last = served.admit("a", pass_a);
   EXPECT_FALSE(last->done);
-  served.host.unregister_trainer("c", true);  // its pass held the others up
+  unregister_trainer(served.host, "c", true);  // its pass held the others up
   EXPECT_TRUE(last->done && !last->error);
   EXPECT_EQ(kind_of(served.admit("b", pass_a)->error, "belongs to trainer a"),
             rpc::ErrorKind::invalid_argument);
@@ -473,20 +475,20 @@ TEST(ParameterHost, refuses_another_optimizer_or_mode_naming_both) {
                     "bounded_staleness(3)"),
             rpc::ErrorKind::invalid_argument);
   refusal([&] { served.host.register_trainer("b", SGDOptions(0.1), synchronous); }, "bounded_staleness(2)");
-  served.host.set_learning_rate(0.05);  // a schedule's rate is not a different optimizer
+  served.host.optimizer().set_learning_rate(0.05);  // a schedule's rate is not a different optimizer
   served.host.register_trainer("b", SGDOptions(0.1), bounded_staleness(2));
-  EXPECT_EQ(served.host.learning_rate(), 0.05);
+  EXPECT_EQ(served.host.optimizer().learning_rate(), 0.05);
 }
 
 TEST(ParameterHost, a_trainer_ends_with_its_last_handle) {
   Served served(bounded_staleness(0), {"a", "a", "b"});
   served.admit("a", pass_a);
   auto b = served.admit("b", pass_b);
-  served.host.unregister_trainer("a", false);
+  unregister_trainer(served.host, "a", false);
   EXPECT_FALSE(b->done);
-  served.host.unregister_trainer("a", false);
+  unregister_trainer(served.host, "a", false);
   EXPECT_TRUE(b->done && !b->error);
-  served.host.unregister_trainer("a", false);
+  unregister_trainer(served.host, "a", false);
 }
 
 TEST(ParameterHost, a_death_fails_the_pending_round_and_applies_nothing) {
@@ -496,7 +498,7 @@ TEST(ParameterHost, a_death_fails_the_pending_round_and_applies_nothing) {
   served.admit("b", pass_b);
   auto a = served.step("a", {{pass_a, ones(served)}});
   EXPECT_FALSE(a->done);
-  served.host.unregister_trainer("c", true);
+  unregister_trainer(served.host, "c", true);
   ASSERT_TRUE(a->done);
   EXPECT_EQ(kind_of(a->error, "trainer c died"), rpc::ErrorKind::aborted);
   auto b = served.step("b", {{pass_b, ones(served)}});
@@ -518,7 +520,7 @@ TEST(ParameterHost, a_round_goes_on_without_a_trainer_that_left) {
   auto a = served.step("a", {{pass_a, ones(served)}});
   auto b = served.step("b", {{pass_b, {}}});
   EXPECT_FALSE(a->done || b->done);
-  served.host.unregister_trainer("c", false);
+  unregister_trainer(served.host, "c", false);
   EXPECT_TRUE(a->done && !a->error && b->done && !b->error);
   served.expect_stepped(before, {ones(served)});
 }
@@ -663,7 +665,7 @@ TEST(ParameterHost, serves_many_threads_in_rounds) {
                   });
         EXPECT_EQ(stepped.get_future().get(), s + 1);
       }
-      host.unregister_trainer(trainer, false);
+      unregister_trainer(host, trainer, false);
     });
   }
   threads.clear();
@@ -698,12 +700,12 @@ TEST(ParameterHost, saves_and_loads_the_optimizers_state) {
   Served served(bounded_staleness(0), {"a"}, SGDOptions(rate).momentum(0.5));
   served.admit("a", pass_a);
   served.step("a", {{pass_a, ones(served)}});
-  served.host.set_learning_rate(0.25);
-  const OptimizerState state = served.host.state();
+  served.host.optimizer().set_learning_rate(0.25);
+  const OptimizerState state = served.host.optimizer().state();
 
   Served fresh(bounded_staleness(0), {"a"}, SGDOptions(rate).momentum(0.5));
-  fresh.host.set_state(state);
-  EXPECT_EQ(fresh.host.learning_rate(), 0.25);
+  fresh.host.optimizer().set_state(state);
+  EXPECT_EQ(fresh.host.optimizer().learning_rate(), 0.25);
   auto before = values(fresh.host.parameters());
   fresh.admit("a", pass_a);
   fresh.step("a", {{pass_a, ones(fresh)}});
@@ -711,17 +713,8 @@ TEST(ParameterHost, saves_and_loads_the_optimizers_state) {
   fresh.expect_stepped(before, {ones(fresh, 3)});
 
   ParameterHost bare(parameters_of(*fresh.net));
-  EXPECT_EQ(refusal([&] { bare.state(); }), rpc::ErrorKind::failed_precondition);
-  EXPECT_EQ(refusal([&] { bare.set_learning_rate(1); }), rpc::ErrorKind::failed_precondition);
-}
-
-TEST(ParameterHost, knows_its_parameters) {
-  Served served(bounded_staleness(0), {});
-  auto parameters = served.net->named_parameters();
-  for (std::size_t i = 0; i < served.host.parameters().size(); ++i) {
-    EXPECT_EQ(served.host.index_of(parameters[served.host.parameters()[i].name]), i);
-  }
-  EXPECT_FALSE(served.host.index_of(torch::zeros({1})));
+  EXPECT_EQ(refusal([&] { bare.optimizer().state(); }), rpc::ErrorKind::failed_precondition);
+  EXPECT_EQ(refusal([&] { bare.optimizer().set_learning_rate(1); }), rpc::ErrorKind::failed_precondition);
 }
 
 // One number, stepped by the rate 1, and the trainers' parts of one round.
@@ -772,7 +765,7 @@ TEST(ParameterHost, the_number_of_trainers_changes_between_rounds) {
   const auto first = one.step("a", 1);
   EXPECT_EQ(refusal([&] { one.host.set_mode(synchronous(4)); }, "in flight"),
             rpc::ErrorKind::failed_precondition);
-  one.host.unregister_trainer("c", true);
+  unregister_trainer(one.host, "c", true);
   EXPECT_EQ(kind_of(first->error, "trainer c died"), rpc::ErrorKind::aborted);
   EXPECT_EQ(refusal([&] { one.host.set_mode(synchronous(1)); }, "2 trainers"),
             rpc::ErrorKind::invalid_argument);
@@ -813,13 +806,13 @@ TEST(ParameterHost, a_snapshot_is_of_one_version_while_another_thread_steps) {
 TEST(ParameterHost, the_first_trainer_after_all_have_gone_decides_anew) {
   OneNumber one;
   one.join("a", synchronous(3));
-  one.host.unregister_trainer("a", true);
+  unregister_trainer(one.host, "a", true);
   one.join("a", synchronous(2));
   one.join("b", synchronous(2));
   one.step("a", 1);
   EXPECT_TRUE(one.step("b", 1)->done);
   EXPECT_EQ(one.value(), -2);
-  for (const char* trainer : {"a", "b"}) one.host.unregister_trainer(trainer, false);
+  for (const char* trainer : {"a", "b"}) unregister_trainer(one.host, trainer, false);
   one.host.register_trainer("c", SGDOptions(0.5), bounded_staleness(1));
   EXPECT_TRUE(one.step("c", 2)->done);
   EXPECT_EQ(one.value(), -3);

@@ -12,6 +12,7 @@
 #include <torch/optim/sgd.h>
 #include <torch/types.h>
 
+#include "tests/dist_optim/local_host_support.h"
 #include "tests/support/cluster.h"
 #include "tests/support/fake_accelerator.h"
 
@@ -214,7 +215,7 @@ TEST_F(Host, a_prepared_step_ends_with_its_trainer) {
   bool admitted = false;
   host.admit("b", pass_2, [&](std::exception_ptr error) { admitted = error == nullptr; });
   EXPECT_FALSE(admitted);
-  host.unregister_trainer("a", true);
+  unregister_trainer(host, "a", true);
   EXPECT_TRUE(admitted);
   expect_refused(rpc::ErrorKind::failed_precondition, [&] { commit("a", 1); });
   expect_weight(0);
@@ -241,7 +242,7 @@ TEST_F(Host, a_death_between_the_halves_fails_the_second) {
   join("b", synchronous(2));
   open("a", pass_1);
   prepare("a", 1, pass_1);
-  host.unregister_trainer("b", true);
+  unregister_trainer(host, "b", true);
   commit("a", 1);
   EXPECT_EQ(done, 1);
   EXPECT_TRUE(failed != nullptr);
@@ -311,7 +312,7 @@ TEST(HostOnAnAccelerator, a_round_waits_for_the_gradients_of_every_trainer) {
   EXPECT_EQ(done, 0);
   {
     const c10::StreamGuard closer(on(4));
-    host.unregister_trainer("c", false);
+    unregister_trainer(host, "c", false);
   }
   EXPECT_EQ(done, 2);
   const c10::StreamGuard reader(on(5));

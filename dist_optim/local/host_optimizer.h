@@ -1,0 +1,45 @@
+// HostOptimizer: the optimizer of one ParameterHost, with its learning rates and its state.
+//
+// The first trainer that registers brings it. A trainer with other options, when no other is registered, and
+// a restore replace it. Steps, loads and saves take turns.
+//
+// Owner: ParameterHost. Thread-safe. Errors: those of StepTarget; `failed_precondition` before the first
+// trainer has registered.
+#pragma once
+
+#include <weft/dist_optim/local/step_target.h>
+
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+
+namespace weft::dist_optim {
+
+class WEFT_EXPORT HostOptimizer {
+ public:
+  bool exists() const;
+  double learning_rate(const std::string& group = {}) const;
+  void set_learning_rate(double rate, const std::optional<std::string>& group = {});
+  OptimizerState state() const;
+  void set_state(const OptimizerState& state);
+
+ private:
+  friend class ParameterHost;  // which steps it, reads its spec, and replaces it
+
+  bool is(const OptimizerSpec& spec) const;  // exists, with these options
+  OptimizerSpec spec() const;                // without a name if there is none
+  // Lock order: the host's gate, a turn, the host's mutex, mutex_.
+  std::unique_lock<std::mutex> turn() const { return std::unique_lock(turn_); }
+  // With the turn.
+  StepTarget* find() const;
+  StepTarget& target() const;
+  // With the turn, unless there is none yet.
+  void replace(std::unique_ptr<StepTarget> target);
+
+  mutable std::mutex turn_;             // guards what target_ points at
+  mutable std::mutex mutex_;            // guards target_
+  std::unique_ptr<StepTarget> target_;  // replaced under turn_ as well
+};
+
+}  // namespace weft::dist_optim

@@ -1,0 +1,51 @@
+// ParameterStreams: orders the uses of one host's parameters on accelerators. Each use waits, on the streams
+// that are current on its thread, for the uses that ended before it.
+//
+// Owner: ParameterHost. Thread-safe. Without a parameter on an accelerator all of this does nothing.
+#pragma once
+
+#include <weft/dist_optim/local/gradients.h>
+#include <weft/rpc/tensor/on_streams.h>
+
+#include <algorithm>
+#include <mutex>
+#include <vector>
+
+namespace weft::dist_optim {
+
+class ParameterStreams {
+ public:
+  explicit ParameterStreams(const std::vector<Parameter>& parameters) {
+    for (const Parameter& parameter : parameters)
+      if (!parameter.tensor.is_cpu() && !has_one_of(parameter.tensor.device()))
+        on_devices_.push_back(parameter.tensor);
+  }
+
+  // A use begins on the calling thread.
+  void follow() {
+    if (on_devices_.empty()) return;
+    std::lock_guard lock(mutex_);
+    for (const at::Tensor& parameter : on_devices_) used_.pass_on(parameter);
+  }
+  // A use ends on the calling thread. Uses overlap, so its streams wait for the use that ended before: one
+  // mark stands for both.
+  void note() {
+    if (on_devices_.empty()) return;
+    follow();
+    std::lock_guard lock(mutex_);
+    used_ = {};
+    for (const at::Tensor& parameter : on_devices_) used_.note(parameter);
+  }
+
+ private:
+  bool has_one_of(c10::Device device) const {
+    return std::any_of(on_devices_.begin(), on_devices_.end(),
+                       [&](const at::Tensor& one) { return one.device() == device; });
+  }
+
+  std::vector<at::Tensor> on_devices_;  // one parameter of each accelerator device
+  std::mutex mutex_;                    // guards used_
+  tensor::StreamMarks used_;            // how far the streams had come after the last use
+};
+
+}  // namespace weft::dist_optim
