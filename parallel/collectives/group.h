@@ -37,6 +37,7 @@
 namespace weft::collectives {
 
 class CollectivesLayer;
+struct CollectiveCall;
 class GroupCore;
 // How its members reach each other's tensors.
 enum class GroupBackend : std::uint8_t {
@@ -259,6 +260,7 @@ class WEFT_EXPORT Group {
   // In two rounds of values, of which these are the first's number and the next.
   rpc::Future<std::optional<Group>> split_in(std::uint64_t rounds, std::optional<int> color, int key,
                                              const GroupOptions& options, const Site& site) const;
+  rpc::Future<void> run(const CollectiveCall& call) const;
   // One object a rank, packed; none of those that are not wanted.
   using Objects = std::vector<rpc::Buffer>;
   rpc::Future<Objects> give(const std::string& meaning, std::optional<int> root, rpc::Buffer object,

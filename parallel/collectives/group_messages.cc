@@ -13,7 +13,7 @@ rpc::Future<void> Group::send(at::Tensor tensor, int to, std::uint64_t tag, Time
   if (is_on_device(tensor))
     return core_->devices().exchange({{PointToPoint::Kind::send, tensor, to, tag}}, timeout, site);
   auto message = rpc::capture([&] {
-    check(tensor);
+    check_tensor("send", tensor);
     expect_rank(*core_, to);
     return Message{tag, type_of(tensor), site, bytes_of(flat(tensor)), timeout};
   });
@@ -24,9 +24,12 @@ rpc::Future<void> Group::send(at::Tensor tensor, int to, std::uint64_t tag, Time
 rpc::Future<int> Group::receive(at::Tensor tensor, std::optional<int> from, std::uint64_t tag,
                                 Timeout timeout, const Site& site) const {
   auto output = rpc::capture([&] {
-    check(tensor);
+    check_tensor("recv", tensor);
+    if (is_on_device(tensor))
+      throw rpc::Error(rpc::ErrorKind::unsupported, "recv_any: a tensor on " + tensor.device().str() +
+                                                        ": give one of the host's memory, or use recv()");
     if (from) expect_rank(*core_, *from);
-    return Output(tensor);
+    return Output({&tensor, 1});
   });
   if (!output.ok()) return rpc::Future<int>::made(rpc::Result<int>(output.error()));
   const Output memory = std::move(output).get();

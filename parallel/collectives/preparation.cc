@@ -1,42 +1,146 @@
 #include <weft/parallel/collectives/preparation.h>
 
-#include <weft/parallel/collectives/in_place.h>
-
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 
 namespace weft::collectives {
+namespace {
 
-using rpc::Error;
-using rpc::ErrorKind;
+using View = std::span<const at::Tensor>;
 
-void refuse(const std::string& why) { throw Error(ErrorKind::invalid_argument, why); }
-
-void check(const at::Tensor& tensor) {
-  if (!tensor.defined()) refuse("a collective over an undefined tensor");
-  if (tensor.layout() != at::kStrided || tensor.is_quantized())
-    throw Error(ErrorKind::unsupported, "collectives are over dense tensors");
-  if (!tensor.is_cpu())
-    throw Error(ErrorKind::unsupported,
-                "collectives are over tensors of the host and of GPUs, not of " + tensor.device().str());
+// Whether its memory holds its elements in order: a conjugated or negated view holds others.
+bool is_plain(const at::Tensor& tensor) {
+  return tensor.is_contiguous() && !tensor.is_conj() && !tensor.is_neg();
 }
 
-void check_same(const at::Tensor& first, const at::Tensor& tensor) {
-  check(tensor);
-  if (tensor.scalar_type() != first.scalar_type()) refuse("tensors of one collective are of one dtype");
+// Of tensors that follow each other in one storage; else undefined.
+at::Tensor joined(View tensors) {
+  const at::Tensor* first = nullptr;
+  const std::byte* end = nullptr;
+  std::int64_t elements = 0;
+  for (const at::Tensor& tensor : tensors) {
+    if (tensor.numel() == 0) continue;
+    if (!is_plain(tensor)) return {};
+    if (first == nullptr) {
+      first = &tensor;
+    } else if (data_of(tensor) != end || !tensor.storage().is_alias_of(first->storage())) {
+      return {};
+    }
+    end = data_of(tensor) + tensor.nbytes();
+    elements += tensor.numel();
+  }
+  return first == nullptr ? at::Tensor() : first->detach().as_strided({elements}, {1});
 }
 
-void expect_one_each(const GroupCore& group, const Tensors& tensors) {
-  if (tensors.size() != static_cast<std::size_t>(group.size()))
-    refuse(std::to_string(tensors.size()) + " tensors where each of " + std::to_string(group.size()) +
-           " ranks has one");
+at::Tensor flat(View tensors) {
+  if (tensors.size() == 1) return collectives::flat(tensors.front());
+  if (at::Tensor memory = joined(tensors); memory.defined()) return memory;
+  Tensors parts;
+  for (const at::Tensor& tensor : tensors) parts.push_back(collectives::flat(tensor));
+  return at::cat(parts);
 }
 
-std::vector<Range> equal_blocks(const GroupCore& group, const at::Tensor& whole, const at::Tensor& part) {
-  if (whole.numel() != part.numel() * group.size())
-    refuse(std::to_string(whole.numel()) + " elements where " + std::to_string(group.size()) + " × " +
-           std::to_string(part.numel()) + " are due");
-  return even_blocks(count_of(whole), group.size());
+// The part of a rank as a view: of a contiguous tensor, or a row of one that has a row for each rank.
+at::Tensor part_of(const at::Tensor& whole, int rank, int ranks) {
+  const bool has_rows = whole.dim() > 1 && whole.size(0) == ranks && whole.select(0, 0).is_contiguous();
+  if (!whole.is_contiguous() && !has_rows)
+    refuse(
+        "a tensor of several that are cut into parts for the ranks is not contiguous: give a contiguous "
+        "one, or one with a contiguous row for each rank");
+  if (has_rows) return whole.detach().select(0, rank).view({-1});
+  const std::int64_t part = whole.numel() / ranks;
+  return whole.detach().view({-1}).narrow(0, rank * part, part);
+}
+
+// Of several tensors, by rank: blocks are rank after rank, and hold the parts of one tensor after the other.
+Tensors parts_by_rank(View wholes, int ranks) {
+  Tensors parts;
+  parts.reserve(wholes.size() * static_cast<std::size_t>(ranks));
+  for (int rank = 0; rank < ranks; ++rank)
+    for (const at::Tensor& whole : wholes) parts.push_back(part_of(whole, rank, ranks));
+  return parts;
+}
+
+// What the collective reads and writes. Undefined input, no output: nothing.
+struct Memory {
+  at::Tensor input;
+  std::optional<Output> output = {};
+};
+
+Memory memory_of(const GroupCore& group, const CollectiveCall& call, const Collective& collective) {
+  const bool is_root = call.root == group.rank();
+  switch (call.operation) {
+    case Operation::all_reduce: {
+      // The program's tensors must not change before the ranks are known to agree.
+      Output output =
+          group.writes_early(collective) ? Output::copied(call.outputs) : Output(call.outputs, group.space());
+      output.gather();
+      at::Tensor input = output.memory();
+      return {std::move(input), std::move(output)};
+    }
+    case Operation::reduce:
+      if (!is_root) return {flat(call.outputs)};
+      return {flat(call.outputs), Output(call.outputs)};
+    case Operation::broadcast: {
+      if (!is_root) return {{}, Output(call.outputs)};
+      at::Tensor memory = flat(call.outputs);
+      Output output(View(&memory, 1));
+      return {std::move(memory), std::move(output)};
+    }
+    default:
+      break;
+  }
+  Tensors parts;
+  View outputs = call.outputs, inputs = call.inputs;
+  if (call.operation == Operation::all_gather && outputs.size() > 1)
+    outputs = parts = parts_by_rank(outputs, group.size());
+  if (call.operation == Operation::reduce_scatter && inputs.size() > 1)
+    inputs = parts = parts_by_rank(inputs, group.size());
+  Memory memory;
+  if (!inputs.empty()) memory.input = flat(inputs);
+  if (!outputs.empty()) memory.output.emplace(outputs);
+  return memory;
+}
+
+at::Tensor premultiplied(const Reduction& reduction, const at::Tensor& memory) {
+  at::Tensor scaled = at::empty_like(memory);
+  reduction.premultiply(data_of(scaled), data_of(memory), count_of(memory));
+  return scaled;
+}
+
+}  // namespace
+
+Collective collective_of(const GroupCore& group, const CollectiveCall& call) {
+  const at::NoGradGuard no_grad;
+  check(call, group.rank(), group.size());
+  Collective collective{.signature = signature_of(call),
+                        .site = call.site,
+                        .layout = layout_of(call, group.size()),
+                        .memory = {},
+                        .reduction = {},
+                        .timeout = call.timeout};
+  if (call.first() == nullptr) return collective;  // a barrier
+  if (call.reduction) collective.reduction.emplace(*call.reduction, collective.signature.dtype);
+  PlanMemory& places = collective.memory;
+  places.item_size = call.first()->element_size();
+
+  Memory memory = memory_of(group, call, collective);
+  if (collective.reduction && collective.reduction->premultiplies())
+    memory.input = premultiplied(*collective.reduction, memory.input);
+  if (memory.input.defined()) places.input = data_of(memory.input);
+  at::Tensor output;
+  if (memory.output) {
+    output = memory.output->memory();
+    places.output = data_of(output);
+    // The accumulator too, where its elements are as wide.
+    if (call.operation == Operation::all_reduce && !collective.reduction->accumulates_wide())
+      places.accumulator = places.output;
+    if (memory.output->is_copied())
+      collective.finish = [results = std::move(*memory.output)] { results.write_back(); };
+  }
+  places.keeper =
+      std::make_shared<std::pair<at::Tensor, at::Tensor>>(std::move(memory.input), std::move(output));
+  return collective;
 }
 
 void expect_rank(const GroupCore& group, int rank) {
@@ -48,46 +152,9 @@ at::Tensor flat(const at::Tensor& tensor) {
   return tensor.detach().resolve_conj().resolve_neg().contiguous().view({-1});
 }
 
-namespace {
-// Of tensors that lie one after the other in one storage; else undefined.
-at::Tensor joined(const Tensors& tensors) {
-  const at::Tensor* first = nullptr;
-  const std::byte* end = nullptr;
-  std::int64_t elements = 0;
-  for (const at::Tensor& tensor : tensors) {
-    if (tensor.numel() == 0) continue;
-    if (!tensor.is_contiguous() || tensor.is_conj() || tensor.is_neg()) return {};
-    if (first == nullptr) {
-      first = &tensor;
-    } else if (data_of(tensor) != end || !tensor.storage().is_alias_of(first->storage())) {
-      return {};
-    }
-    end = data_of(tensor) + tensor.nbytes();
-    elements += tensor.numel();
-  }
-  return first == nullptr ? at::Tensor() : first->detach().as_strided({elements}, {1});
+std::string type_of(const at::Tensor& tensor) {
+  return tensor_text(tensor.scalar_type(), {tensor.sizes().data(), tensor.sizes().size()});
 }
-}  // namespace
-
-at::Tensor flat(const Tensors& tensors) {
-  if (tensors.size() == 1) return flat(tensors.front());
-  if (at::Tensor memory = joined(tensors); memory.defined()) return memory;
-  Tensors parts;
-  for (const at::Tensor& tensor : tensors) parts.push_back(flat(tensor));
-  return at::cat(parts);
-}
-
-std::vector<std::vector<std::int64_t>> shapes_of(const Tensors& tensors) {
-  std::vector<std::vector<std::int64_t>> shapes;
-  for (const at::Tensor& tensor : tensors) shapes.push_back(shape_of(tensor));
-  return shapes;
-}
-std::vector<Range> blocks_of(const Tensors& tensors) {
-  std::vector<std::size_t> sizes;
-  for (const at::Tensor& tensor : tensors) sizes.push_back(static_cast<std::size_t>(tensor.numel()));
-  return collectives::blocks_of(sizes);
-}
-std::string type_of(const at::Tensor& tensor) { return tensor_text(tensor.scalar_type(), shape_of(tensor)); }
 
 rpc::Buffer bytes_of(const at::Tensor& memory) {
   return {std::make_shared<at::Tensor>(memory), data_of(memory), memory.nbytes()};
@@ -105,38 +172,31 @@ at::Tensor empty_in(SharedSpace* space, at::IntArrayRef sizes, const at::TensorO
 
 // --- Output ---
 
-// What a conjugated or negated view holds is not what it means.
-Output::Output(at::Tensor tensor) : tensors_{std::move(tensor)} {
-  const at::Tensor& only = tensors_.front();
-  if (only.is_contiguous() && !only.is_conj() && !only.is_neg()) {
-    memory_ = only.detach().view({-1});
-    tensors_.clear();
-  } else {
-    allocate(only, nullptr);
-  }
+Output::Output(View tensors, SharedSpace* space) {
+  if (tensors.size() == 1 && is_plain(tensors.front()))
+    memory_ = tensors.front().detach().view({-1});
+  else
+    memory_ = joined(tensors);
+  if (!memory_.defined()) allocate(tensors, space);
 }
 
-Output::Output(Tensors tensors, SharedSpace* space) : memory_(joined(tensors)) {
-  if (!memory_.defined()) *this = copied(std::move(tensors), space);
-}
-
-Output Output::copied(Tensors tensors, SharedSpace* space) {
+Output Output::copied(View tensors) {
   Output output;
-  output.tensors_ = std::move(tensors);
-  output.allocate(output.tensors_.front(), space);
+  output.allocate(tensors, nullptr);
   return output;
 }
 
-void Output::allocate(const at::Tensor& like, SharedSpace* space) {
+void Output::allocate(View tensors, SharedSpace* space) {
   std::int64_t elements = 0;
-  for (const at::Tensor& tensor : tensors_) {
+  for (const at::Tensor& tensor : tensors) {
     for (std::int64_t d = 0; d < tensor.dim(); ++d)
       if (tensor.stride(d) == 0 && tensor.size(d) > 1) refuse("an expanded tensor cannot take a result");
     elements += tensor.numel();
   }
-  auto made = rpc::capture([&] { return empty_in(space, {elements}, like.options().requires_grad(false)); });
-  memory_ =
-      made.ok() ? std::move(made).get() : empty_in(nullptr, {elements}, like.options().requires_grad(false));
+  tensors_.assign(tensors.begin(), tensors.end());
+  const at::TensorOptions options = tensors.front().options().requires_grad(false);
+  auto made = rpc::capture([&] { return empty_in(space, {elements}, options); });
+  memory_ = made.ok() ? std::move(made).get() : empty_in(nullptr, {elements}, options);
 }
 
 void Output::gather() const {
@@ -154,81 +214,6 @@ void Output::write_back() const {
     tensor.detach().copy_(memory_.narrow(0, begin, tensor.numel()).view(tensor.sizes()));
     begin += tensor.numel();
   }
-}
-
-// --- Preparation ---
-
-Preparation::Preparation(const GroupCore& group, Operation operation, const at::Tensor& first,
-                         Timeout timeout, const std::source_location& site)
-    : group_(group) {
-  check(first);
-  collective_.signature.operation = operation;
-  collective_.layout.operation = operation;
-  collective_.signature.dtype = first.scalar_type();
-  collective_.site = site;
-  collective_.timeout = timeout;
-  collective_.memory.item_size = first.element_size();
-}
-
-void Preparation::set_root(int root) {
-  if (root < 0 || root >= group_.size())
-    refuse("root " + std::to_string(root) + " of a group of " + std::to_string(group_.size()));
-  collective_.signature.root = root;
-  collective_.layout.root = root;
-}
-
-void Preparation::set_reduction(ReduceOp op) {
-  collective_.signature.reduction = op.kind;
-  collective_.reduction.emplace(op, collective_.signature.dtype);
-}
-
-void Preparation::set_input(at::Tensor memory) {
-  if (collective_.reduction && collective_.reduction->premultiplies()) {
-    at::Tensor scaled = at::empty_like(memory);
-    collective_.reduction->premultiply(data_of(scaled), data_of(memory), count_of(memory));
-    memory = std::move(scaled);
-  }
-  collective_.memory.input = data_of(memory);
-  input_ = std::move(memory);
-}
-
-void Preparation::set_output(Output output) {
-  collective_.memory.output = data_of(output.memory());
-  output_ = output.memory();
-  if (output.is_copied()) outputs_.push_back(std::move(output));
-}
-
-void Preparation::accumulate_in_output() {
-  if (!collective_.reduction->accumulates_wide()) collective_.memory.accumulator = collective_.memory.output;
-}
-
-void Preparation::check_overlap() const {
-  const Layout& layout = collective_.layout;
-  if (layout.blocks.empty() || !input_.defined() || !output_.defined()) return;  // or they are one
-  const MemorySpan input{data_of(input_), input_.nbytes()}, output{data_of(output_), output_.nbytes()};
-  const bool gathers = layout.operation == Operation::all_gather ||
-                       layout.operation == Operation::all_gather_v || layout.operation == Operation::gather;
-  const MemorySpan whole = gathers ? output : input, part = gathers ? input : output;
-  const bool has_part = layout.from.empty();  // not all_to_all
-  const std::size_t begin = layout.blocks[static_cast<std::size_t>(group_.rank())].begin;
-  const std::byte* const own = has_part ? whole.data + begin * collective_.memory.item_size : nullptr;
-  if (apart_or_in_place(whole, part, own)) return;
-  std::string text(name_of(layout.operation));
-  text += ": input and output overlap";
-  if (has_part)
-    text += std::string(", and the ") + (gathers ? "input" : "output") + " is not exactly part " +
-            std::to_string(group_.rank()) + " of the " + (gathers ? "output" : "input");
-  refuse(text + ": use tensors that do not overlap");
-}
-
-Collective Preparation::take() {
-  check_overlap();
-  collective_.memory.keeper = std::make_shared<std::pair<at::Tensor, at::Tensor>>(input_, output_);
-  if (!outputs_.empty())
-    collective_.finish = [outputs = std::move(outputs_)] {
-      for (const Output& output : outputs) output.write_back();
-    };
-  return std::move(collective_);
 }
 
 }  // namespace weft::collectives

@@ -291,14 +291,69 @@ Future<void> GroupDevices::launch(c10::Device device, const std::function<void()
   return std::move(launched).get();
 }
 
-Future<void> GroupDevices::run(c10::Device device, Collective meaning, const Put& put) {
-  meaning.signature.device = device.type();
-  const auto limit = limit_of(meaning.timeout);
-  const std::string what = meaning.text();
-  const std::source_location site = meaning.site;
+// --- Collectives ---
+
+namespace {
+
+// The comparison of an all_to_all_v is an all_to_all of sizes: each rank learns how many elements the others
+// send to it.
+void compare_sizes(GroupCore& core, Collective& collective, const CollectiveCall& call) {
+  struct Sizes {
+    std::vector<std::int64_t> sent, announced, expected;
+  };
+  const auto ranks = static_cast<std::size_t>(core.size());
+  const auto sizes = std::make_shared<Sizes>();
+  for (const at::Tensor& input : call.inputs) sizes->sent.push_back(input.numel());
+  for (const at::Tensor& output : call.outputs) sizes->expected.push_back(output.numel());
+  sizes->announced.resize(ranks);
+  collective.layout.operation = Operation::all_to_all;
+  collective.layout.blocks = collective.layout.from = even_blocks(ranks, core.size());
+  collective.memory = {.input = reinterpret_cast<const std::byte*>(sizes->sent.data()),
+                       .output = reinterpret_cast<std::byte*>(sizes->announced.data()),
+                       .item_size = sizeof(std::int64_t),
+                       .keeper = sizes};
+  collective.finish = [sizes, core = core.shared_from_this(), text = collective.text()] {
+    for (std::size_t rank = 0; rank < sizes->expected.size(); ++rank) {
+      if (sizes->announced[rank] == sizes->expected[rank]) continue;
+      const auto name = [&](std::size_t one) {
+        return "rank " + std::to_string(one) + " (" + core->members()[one].name + ")";
+      };
+      refuse(text + ": " + name(rank) + " sends " + std::to_string(sizes->announced[rank]) + " elements to " +
+             name(static_cast<std::size_t>(core->rank())) + ", which expects " +
+             std::to_string(sizes->expected[rank]));
+    }
+  };
+}
+
+}  // namespace
+
+// A collective without elements, by which the ranks compare their signatures.
+Collective GroupDevices::comparison_of(const CollectiveCall& call) const {
+  Collective comparison;
+  comparison.signature = signature_of(call);
+  comparison.signature.device = call.first()->device().type();
+  comparison.site = call.site;
+  comparison.timeout = call.timeout;
+  if (call.operation == Operation::all_to_all_v) compare_sizes(core_, comparison, call);
+  return comparison;
+}
+
+Future<void> GroupDevices::run(const CollectiveCall& call) {
+  auto comparison = rpc::capture([&] {
+    check(call, core_.rank(), core_.size());
+    return comparison_of(call);
+  });
+  if (!comparison.ok()) return Future<void>::made(rpc::Result<void>(comparison.error()));
+  return run(call, std::move(comparison).get());
+}
+
+Future<void> GroupDevices::run(const CollectiveCall& call, Collective comparison) {
+  const c10::Device device = call.first()->device();
+  const auto limit = limit_of(call.timeout);
+  const std::string what = comparison.text();
   std::vector<Future<void>> sides;
   const auto begun = rpc::capture([&] {
-    std::function<void()> compare = [&] { sides.push_back(compared(core_.start(std::move(meaning)))); };
+    std::function<void()> compare = [&] { sides.push_back(compared(core_.start(std::move(comparison)))); };
     if (!found(device)) {
       if (must_not_block())
         throw Error(ErrorKind::failed_precondition,
@@ -312,11 +367,12 @@ Future<void> GroupDevices::run(c10::Device device, Collective meaning, const Put
         mine = !on_ && not_made_ == nullptr;  // one that failed, others may still wait for
         if (mine) (void)claim(device);
       }
-      if (mine) make(device, limit, site);
+      if (mine) make(device, limit, call.site);
       wait_until_made();
     }
-    sides.push_back(launch(device, compare,
-                           [&](const TensorCollectives& ranks) { return put(ranks, with_timeout(limit)); }));
+    sides.push_back(launch(device, compare, [&](const TensorCollectives& ranks) {
+      return ranks.run(call, with_timeout(limit));
+    }));
   });
   if (!begun.ok()) return Future<void>::made(rpc::Result<void>(reason(begun.error())));
   return when_both(std::move(sides), what);

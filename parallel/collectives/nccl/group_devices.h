@@ -35,9 +35,10 @@ class WEFT_EXPORT GroupDevices {
   // one of them can have none: then it may be tried again, which collectives do not.
   rpc::Future<void> prepare(c10::Device device, Timeout timeout, const std::source_location& site);
 
-  // `put` puts on the current stream of that device what `meaning` says.
-  using Put = std::function<rpc::Future<void>(const TensorCollectives&, Timeout)>;
-  rpc::Future<void> run(c10::Device device, Collective meaning, const Put& put);
+  // Checks the call, and puts it on the current stream of its tensors' device.
+  rpc::Future<void> run(const CollectiveCall& call);
+  // The same with a comparison of the caller's own; the call has been checked.
+  rpc::Future<void> run(const CollectiveCall& call, Collective comparison);
   // Messages, in one launch; failed_precondition before prepare(). What both sides mean is compared by
   // messages of the group's, in the order in which they are sent.
   rpc::Future<void> exchange(std::vector<PointToPoint> messages, Timeout timeout,
@@ -70,6 +71,7 @@ class WEFT_EXPORT GroupDevices {
   // Puts it on the device, where `compare` begins what goes beside, unless that is under way (null).
   rpc::Future<void> launch(c10::Device device, const std::function<void()>& compare,
                            const std::function<rpc::Future<void>(const TensorCollectives&)>& put);
+  Collective comparison_of(const CollectiveCall& call) const;
   rpc::Future<void> compared(rpc::Future<void> comparison) const;
   std::exception_ptr reason(std::exception_ptr error) const;
   bool must_not_block() const;

@@ -2,21 +2,22 @@
 //
 //   const Device device = device_of({c10::kCUDA, 0}, Api::load(), loop, background);
 //   TensorCollectives ranks(co_await Communicator::create(device, id, size, rank), {c10::kCUDA, 0});
-//   auto done = ranks.all_reduce(gradient, ReduceOp::avg);   // put on the current stream, as a kernel is
+//   auto done = ranks.run({.operation = Operation::all_reduce, .outputs = {&gradient, 1},
+//                          .reduction = ReduceOp::avg});     // put on the current stream, as a kernel is
 //
 // Each is put on the stream that is current for the device where it is called: what comes later on that
 // stream finds the result, and to overlap is to choose another stream (c10::StreamGuard). On a stream that is
 // being captured it becomes part of the graph, and the future is complete at once. Tensors are contiguous and
-// no lazy views (conj()), kept until the future is complete and lent as to a Group (group.h), whose shapes
-// these have; here nobody compares what ranks mean. Throws invalid_argument and unsupported before anything
-// is begun, and what Communicator::launch does, which may block. Written against LibTorch's interface of
-// devices: compiled everywhere. A value; thread-safe as its communicator.
+// no lazy views (conj()), kept until the future is complete and lent as to a Group (group.h); here nobody
+// compares what ranks mean. Throws invalid_argument and unsupported before anything is begun, and what
+// Communicator::launch does, which may block. Written against LibTorch's interface of devices: compiled
+// everywhere. A value; thread-safe as its communicator.
 #pragma once
 
 #include <weft/parallel/collectives/nccl/communicator.h>
 #include <weft/parallel/collectives/nccl/stream_capture.h>
+#include <weft/parallel/collectives/operation/collective_call.h>
 #include <weft/parallel/collectives/point_to_point.h>
-#include <weft/parallel/collectives/reduce_op.h>
 
 #include <ATen/core/Tensor.h>
 
@@ -49,38 +50,16 @@ class WEFT_EXPORT TensorCollectives {
     return announced;
   }
 
-  rpc::Future<void> all_reduce(at::Tensor tensor, ReduceOp op = ReduceOp::sum, Timeout timeout = {}) const;
-  rpc::Future<void> reduce(at::Tensor tensor, int root, ReduceOp op = ReduceOp::sum,
-                           Timeout timeout = {}) const;
-  rpc::Future<void> broadcast(at::Tensor tensor, int root, Timeout timeout = {}) const;
-  rpc::Future<void> all_gather(at::Tensor output, at::Tensor input, Timeout timeout = {}) const;
-  rpc::Future<void> all_gather_v(Tensors outputs, at::Tensor input, Timeout timeout = {}) const;
-  rpc::Future<void> reduce_scatter(at::Tensor output, at::Tensor input, ReduceOp op = ReduceOp::sum,
-                                   Timeout timeout = {}) const;
-  rpc::Future<void> reduce_scatter_v(at::Tensor output, Tensors inputs, ReduceOp op = ReduceOp::sum,
-                                     Timeout timeout = {}) const;
-  rpc::Future<void> all_to_all(at::Tensor output, at::Tensor input, Timeout timeout = {}) const;
-  rpc::Future<void> all_to_all_v(Tensors outputs, Tensors inputs, Timeout timeout = {}) const;
-  rpc::Future<void> gather(Tensors outputs, at::Tensor input, int root, Timeout timeout = {}) const;
-  rpc::Future<void> scatter(at::Tensor output, Tensors inputs, int root, Timeout timeout = {}) const;
-  rpc::Future<void> send(at::Tensor tensor, int to, Timeout timeout = {}) const;
-  rpc::Future<void> recv(at::Tensor tensor, int from, Timeout timeout = {}) const;
-  // Several at once, in one launch: of tensors of one type, as each alone; messages, whose tags do not count.
-  rpc::Future<void> all_reduce(Tensors tensors, ReduceOp op = ReduceOp::sum, Timeout timeout = {}) const;
-  rpc::Future<void> broadcast(Tensors tensors, int root, Timeout timeout = {}) const;
-  rpc::Future<void> all_gather(Tensors outputs, Tensors inputs, Timeout timeout = {}) const;
-  rpc::Future<void> reduce_scatter(Tensors outputs, Tensors inputs, ReduceOp op = ReduceOp::sum,
-                                   Timeout timeout = {}) const;
+  // call: has passed check() for the communicator's rank and size. Its timeout is not used.
+  rpc::Future<void> run(const CollectiveCall& call, Timeout timeout = {}) const;
+  // Messages in one launch. NCCL has no tags: those of the messages are ignored.
   rpc::Future<void> exchange(std::vector<PointToPoint> messages, Timeout timeout = {}) const;
 
  private:
-  Launch launch_of(const char* name, const Tensors& tensors, Timeout timeout) const;
-  rpc::Future<void> put(const char* name, Tensors tensors, Timeout timeout,
+  Launch launch_of(std::string_view name, const Tensors& tensors, Timeout timeout) const;
+  rpc::Future<void> put(std::string_view name, Tensors tensors, Timeout timeout,
                         const std::function<void(Calls&)>& group) const;
-  void check(const char* name, const Tensors& tensors) const;
-  Tensors check_pairs(const char* name, const Tensors& parts, const Tensors& wholes) const;
-  void check_rank(const char* name, int rank) const;
-  const std::byte* own_part(const at::Tensor& whole, const at::Tensor& part) const;  // this rank's
+  void check_limits(std::string_view name, const Tensors& tensors) const;
 
   Communicator::Ptr communicator_;
   c10::Device device_;

@@ -1,7 +1,6 @@
 // NCCL itself. Skipped where LibTorch's CUDA libraries, NCCL or enough GPUs are not to be had; it has never
 // run on one: docs/gpu.md.
 #include <weft/parallel/collectives/nccl/memory.h>
-#include <weft/parallel/collectives/nccl/tensor_collectives.h>
 #include <weft/rpc/core/asio_loop.h>
 
 #include <c10/core/StreamGuard.h>
@@ -15,6 +14,7 @@
 #include <thread>
 
 #include "tests/parallel/collectives/nccl/gpus.h"
+#include "tests/parallel/collectives/nccl/tensor_calls.h"
 #include "tests/support/child.h"
 #include "tests/support/errors.h"
 
@@ -65,7 +65,7 @@ class NcclGpu : public ::testing::Test {
     loop->stop();
   }
   static c10::Device gpu(int index) { return {c10::kCUDA, static_cast<c10::DeviceIndex>(index)}; }
-  void all(const std::function<rpc::Future<void>(int, TensorCollectives&)>& f) {
+  void all(const std::function<rpc::Future<void>(int, TensorCalls&)>& f) {
     std::vector<rpc::Future<void>> done;
     for (std::size_t rank = 0; rank < ranks.size(); ++rank)
       done.push_back(f(static_cast<int>(rank), ranks[rank]));
@@ -77,7 +77,7 @@ class NcclGpu : public ::testing::Test {
   std::shared_ptr<rpc::AsioLoop> loop = std::make_shared<rpc::AsioLoop>();
   std::vector<std::shared_ptr<rpc::AsioLoop>> backgrounds;
   std::vector<Device> devices;
-  std::vector<TensorCollectives> ranks;
+  std::vector<TensorCalls> ranks;
 };
 
 TEST_F(NcclGpu, OneRankOfEveryType) {
@@ -203,7 +203,7 @@ TEST_F(NcclGpu, OneThatNeverComesAndThenShrinking) {
     EXPECT_EQ(kind_of([&] { late.get(); }), ErrorKind::deadline_exceeded);
     return;
   }
-  const TensorCollectives alone(ranks[0].communicator()->shrink({1}, true).get(), gpu(0));
+  const TensorCalls alone(ranks[0].communicator()->shrink({1}, true).get(), gpu(0));
   EXPECT_EQ(kind_of([&] { late.get(); }), ErrorKind::deadline_exceeded);
   const at::Tensor y = torch::ones({1000}, gpu(0));
   alone.all_reduce(y).get();
@@ -238,7 +238,7 @@ TEST(NcclTwoProcesses, DISABLED_Rank) {
     const c10::Device gpu(c10::kCUDA, 0);
     CommunicatorOptions options;
     options.timeout = 20s;
-    const TensorCollectives ranks(
+    const TensorCalls ranks(
         Communicator::create(device_of(gpu, api, loop, background), id, 2, rank, options).get(), gpu);
     const at::Tensor x = torch::full({1 << 20}, rank + 1, gpu).to(torch::kFloat);
     ranks.all_reduce(x).get();

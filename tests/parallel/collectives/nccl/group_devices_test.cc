@@ -374,10 +374,10 @@ TEST_P(GroupsOnDevices, ComparisonsDoNotRunOnTheThreadThatLaunches) {
     meaning.signature = {.operation = Operation::all_reduce, .shapes = {{1}}, .dtype = at::kFloat};
     meaning.finish = [&] { elsewhere += std::this_thread::get_id() != here; };
     const auto core = CollectivesLayer::of(*company->agent(rank).core())->all().front();
-    futures.push_back(core->devices().run(device(rank), std::move(meaning),
-                                          [one = tensor(rank, {1})](const auto& ranks, Timeout limit) {
-                                            return ranks.all_reduce(one, ReduceOp::sum, limit);
-                                          }));
+    const at::Tensor one = tensor(rank, {1});
+    futures.push_back(core->devices().run(
+        {.operation = Operation::all_reduce, .outputs = {&one, 1}, .reduction = ReduceOp::sum},
+        std::move(meaning)));
   }
   done(std::move(futures));
   EXPECT_EQ(elsewhere, size);

@@ -6,6 +6,7 @@
 #include <torch/torch.h>
 
 #include "tests/parallel/collectives/nccl/ranks.h"
+#include "tests/parallel/collectives/nccl/tensor_calls.h"
 #include "tests/support/fake_accelerator.h"
 
 namespace weft::collectives::nccl::testing {
@@ -52,7 +53,7 @@ class NcclTensors : public Ranks {
     const at::Tensor host = tensor.cpu();
     return {host.data_ptr<float>(), host.data_ptr<float>() + host.numel()};
   }
-  void all(const std::function<rpc::Future<void>(int, TensorCollectives&)>& f) {
+  void all(const std::function<rpc::Future<void>(int, TensorCalls&)>& f) {
     std::vector<rpc::Future<void>> done;
     for (int rank = 0; rank < size; ++rank) done.push_back(f(rank, ranks[std::size_t(rank)]));
     wait();
@@ -61,7 +62,7 @@ class NcclTensors : public Ranks {
 
   FakeAccelerator& accelerator = FakeAccelerator::install();
   StreamCapture capture;
-  std::vector<TensorCollectives> ranks;
+  std::vector<TensorCalls> ranks;
 };
 
 using Floats = std::vector<float>;
@@ -89,7 +90,7 @@ TEST_F(NcclTensors, TensorsAreKeptUntilTheEnd) {
   one = at::Tensor();
   settle();
   EXPECT_FALSE(storage.expired());
-  all([&](int rank, TensorCollectives& it) {
+  all([&](int rank, TensorCalls& it) {
     return rank == 0 ? rpc::Future<void>::made({}) : it.all_reduce(empty(rank, 2));
   });
   got(done);
@@ -98,12 +99,12 @@ TEST_F(NcclTensors, TensorsAreKeptUntilTheEnd) {
 // A tensor is kept until its event: only a graph, whose launch keeps nothing, needs the allocator.
 TEST_F(NcclTensors, TheAllocatorIsToldOfTheStreamOnlyWhileAGraphIsCaptured) {
   const std::size_t before = accelerator.recorded_uses();
-  all([&](int rank, TensorCollectives& it) { return it.all_reduce(empty(rank, 2)); });
+  all([&](int rank, TensorCalls& it) { return it.all_reduce(empty(rank, 2)); });
   EXPECT_EQ(accelerator.recorded_uses(), before);
   capture.captures = [](Stream) { return true; };
   Tensors in_the_graph;
-  all([&](int rank, TensorCollectives&) {
-    TensorCollectives capturing(comms[std::size_t(rank)], FakeAccelerator::device(rank), capture);
+  all([&](int rank, TensorCalls&) {
+    TensorCalls capturing(comms[std::size_t(rank)], FakeAccelerator::device(rank), capture);
     return capturing.all_reduce(in_the_graph.emplace_back(empty(rank, 2)));
   });
   EXPECT_EQ(accelerator.recorded_uses(), before + size);
@@ -117,8 +118,8 @@ TEST_F(NcclTensors, EventsAndCapturesAreQueriedWithTheDeviceSet) {
     return false;
   };
   Tensors tensors;
-  all([&](int rank, TensorCollectives&) {
-    TensorCollectives it(comms[std::size_t(rank)], FakeAccelerator::device(rank), capture);
+  all([&](int rank, TensorCalls&) {
+    TensorCalls it(comms[std::size_t(rank)], FakeAccelerator::device(rank), capture);
     return it.all_reduce(tensors.emplace_back(empty(rank, 2)));
   });
   EXPECT_EQ(accelerator.queries_without_the_device(), before);
@@ -129,7 +130,7 @@ TEST_F(NcclTensors, EventsAndCapturesAreQueriedWithTheDeviceSet) {
 TEST_F(NcclTensors, ConnectingDoesNotBlockAndTakesNoTurn) {
   for (int rank = 0; rank < size; ++rank) nccl.faults(rank).launch_polls = 5;
   std::vector<rpc::Future<void>> connecting;
-  for (const TensorCollectives& one : ranks) connecting.push_back(one.connect());
+  for (const TensorCalls& one : ranks) connecting.push_back(one.connect());
   EXPECT_TRUE(device(0).order->reserve().is_mine());
   wait();
   for (auto& one : connecting) EXPECT_FALSE(one.ready());
@@ -246,7 +247,7 @@ TEST_F(NcclTensors, OneAndAll) {
 
 TEST_F(NcclTensors, WhatIsWrongIsRefusedBeforeAnythingIsBegun) {
   const auto here = empty(0, 6);
-  const auto refused = [&](const std::function<rpc::Future<void>(TensorCollectives&)>& f) {
+  const auto refused = [&](const std::function<rpc::Future<void>(TensorCalls&)>& f) {
     return kind_of([&] { return f(ranks[0]).valid(); });
   };
   const auto invalid = ErrorKind::invalid_argument;
@@ -291,7 +292,7 @@ TEST_F(NcclTensors, DevicesThatThereAre) {
 
 TEST_F(NcclTensors, OfACapturedStreamNothingIsWatched) {
   capture.captures = [](Stream stream) { return FakeAccelerator::stream_of(stream).id() == 5; };
-  TensorCollectives capturing(comms[0], FakeAccelerator::device(0), capture);
+  TensorCalls capturing(comms[0], FakeAccelerator::device(0), capture);
   const auto one = empty(0, 2);
   {
     const c10::StreamGuard guard(c10::Stream(c10::Stream::UNSAFE, FakeAccelerator::device(0), 5));
@@ -313,7 +314,7 @@ TEST_F(NcclTensors, EventsAreAskedInAModeThatSpoilsNoGraph) {
     std::swap(mode, given);
     modes.push_back(mode);
   };
-  TensorCollectives it(comms[0], FakeAccelerator::device(0), capture);
+  TensorCalls it(comms[0], FakeAccelerator::device(0), capture);
   auto done = it.all_reduce(empty(0, 2));
   loop->turn();
   EXPECT_EQ(modes, (std::vector<int>{2, 0}));

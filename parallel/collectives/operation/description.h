@@ -1,0 +1,38 @@
+// Description: what a collective operation takes, as data: how many tensors, whether it has a root and a
+// reduction, how the sizes of inputs and outputs depend on each other, and which shapes all ranks agree on.
+//
+// One table holds the descriptions of all operations. Whatever depends on the operation's arguments follows
+// it: checks, signatures, layouts (collective_call.h). Constants; thread-safe.
+#pragma once
+
+#include <weft/parallel/collectives/plan/layout.h>
+
+#include <cstdint>
+
+namespace weft::collectives {
+
+struct Description {
+  enum class Count : std::uint8_t { none, one, one_or_more, one_per_rank, one_per_rank_at_root };
+  enum class Sizes : std::uint8_t {
+    any,
+    output_of_all,  // outputs[i]: the inputs[i] of all ranks, one after the other
+    input_of_all,   // inputs[i]: a part of the size of outputs[i] for each rank
+    equal_parts,    // input and output have the same size, with an equal part for each rank
+    own_output,     // outputs[rank] is as large as the input
+    own_input,      // inputs[rank] is as large as the output
+    each_output,    // every output is as large as the input
+    each_input,     // every input is as large as the output
+  };
+  // The shapes in the signature: those of a list, or one of unknown size.
+  enum class Agreed : std::uint8_t { nothing, outputs, inputs, unknown };
+
+  Count outputs = Count::none;  // where inputs are none: tensors that are input and output
+  Count inputs = Count::none;
+  bool has_root = false, reduces = false;
+  Sizes sizes = Sizes::any;
+  Agreed agreed = Agreed::nothing;
+};
+
+WEFT_EXPORT const Description& description_of(Operation operation);
+
+}  // namespace weft::collectives
