@@ -19,9 +19,9 @@
 // program to order, the same on all ranks.
 #pragma once
 
+#include <weft/parallel/collectives/operation/point_to_point.h>
+#include <weft/parallel/collectives/operation/reduce_op.h>
 #include <weft/parallel/collectives/plan/bounds.h>
-#include <weft/parallel/collectives/point_to_point.h>
-#include <weft/parallel/collectives/reduce_op.h>
 #include <weft/rpc/agent/agent.h>
 #include <weft/rpc/codec/packed.h>
 

@@ -12,18 +12,18 @@
 // Thread-safe.
 #pragma once
 
-#include <weft/parallel/collectives/collective.h>
 #include <weft/parallel/collectives/flight/flight_dump.h>
 #include <weft/parallel/collectives/flight/flight_recorder.h>
 #include <weft/parallel/collectives/group.h>
+#include <weft/parallel/collectives/group_devices.h>
+#include <weft/parallel/collectives/hosts/levels.h>
 #include <weft/parallel/collectives/launch_sequence.h>
-#include <weft/parallel/collectives/levels.h>
-#include <weft/parallel/collectives/mailbox.h>
-#include <weft/parallel/collectives/nccl/group_devices.h>
+#include <weft/parallel/collectives/messages/mailbox.h>
+#include <weft/parallel/collectives/messages/value_rounds.h>
+#include <weft/parallel/collectives/operation/collective.h>
 #include <weft/parallel/collectives/plan/choice.h>
 #include <weft/parallel/collectives/shm/shared_queue.h>
 #include <weft/parallel/collectives/turns.h>
-#include <weft/parallel/collectives/value_rounds.h>
 #include <weft/rpc/agent/peer.h>
 
 #include <compare>
@@ -93,7 +93,7 @@ class WEFT_EXPORT GroupCore final : public std::enable_shared_from_this<GroupCor
   void fail(const rpc::Error& error);
   // Runs a job once no dumps are being written: what tells the program of a failure, after which it may exit.
   void after_dumps(rpc::Job job);
-  nccl::GroupDevices& devices() { return devices_; }
+  GroupDevices& devices() { return devices_; }
   const std::shared_ptr<rpc::AgentCore>& agent() const { return core_; }
   const Options& options() const { return options_; }
   // Notes in the flight for which ranks running collectives wait: at once, unless another thread runs a job
@@ -224,7 +224,7 @@ class WEFT_EXPORT GroupCore final : public std::enable_shared_from_this<GroupCor
   const std::unique_ptr<SharedQueue> shared_;  // null: collectives are plans of messages
   const std::optional<Hosts> hosts_;           // where some are on each of several
 
-  nccl::GroupDevices devices_;
+  GroupDevices devices_;
   FlightRecorder recorder_;
   std::atomic<std::uint64_t> begun_{0};  // how many plans; written in turn
 

@@ -4,7 +4,8 @@
 
 #include <weft/parallel/collectives/group_core.h>
 #include <weft/parallel/collectives/group_service.h>
-#include <weft/parallel/collectives/signature_bytes.h>
+#include <weft/parallel/collectives/messages/plan_run.h>
+#include <weft/parallel/collectives/operation/signature_bytes.h>
 
 #include <algorithm>
 

@@ -2,7 +2,7 @@
 """The folder order of includes: a folder includes only itself and the folders that its line below names.
 
 This table is the architecture. What else is checked:
-  - LibTorch stays out of rpc/ (but rpc/tensor), rref/ and parallel/collectives/flight/;
+  - LibTorch stays out of rpc/ (but rpc/tensor), rref/, parallel/collectives/flight/ and plan/;
   - spdlog and prometheus-cpp stay inside rpc/observe;
   - generated Cap'n Proto headers are included by sources and by headers in an `internal` folder only, because they refuse
     every other version of the library;
@@ -19,6 +19,9 @@ from sources import ROOT, cxx_files
 RPC = ["rpc/core", "rpc/wire", "rpc/codec", "rpc/security", "rpc/transport", "rpc/agent", "rpc/stream", "rpc/balance", "rpc/trace", "rpc/store", "rpc/membership", "rpc"]
 # dist_optim/ likewise. Headers directly in dist_optim/ are what programs include.
 DIST_OPTIM = ["dist_optim/local", "dist_optim/service", "dist_optim/lbfgs", "dist_optim", "dist_optim/checkpoint"]
+# The inner folders of parallel/collectives/ are one library too: plans (no LibTorch), what an operation is, and the backends side by side.
+COLLECTIVES = [f"parallel/collectives/{folder}" for folder in ("bucket", "plan", "operation", "messages", "shm", "hosts", "nccl")]
+OPERATION = [*RPC, "rpc/tensor", "parallel/collectives/plan", "parallel/collectives/operation"]
 UP_TO_RREF = [*RPC, "rref"]
 UP_TO_AUTOGRAD = [*UP_TO_RREF, "rpc/tensor", "dist_autograd"]
 
@@ -33,10 +36,17 @@ LAYERS = {
     **{folder: [*UP_TO_AUTOGRAD, *DIST_OPTIM[:place]] for place, folder in enumerate(DIST_OPTIM)},
     "dist_optim/embedding": [*UP_TO_AUTOGRAD, *DIST_OPTIM],
     "parallel/collectives/flight": RPC,
-    "parallel/collectives": [*RPC, "rpc/tensor", "parallel/collectives/flight"],
-    "parallel": [*UP_TO_AUTOGRAD, *DIST_OPTIM, "parallel/collectives/flight", "parallel/collectives"],
+    "parallel/collectives/bucket": ["rpc/core", "rpc/tensor"],
+    "parallel/collectives/plan": ["rpc/core"],
+    "parallel/collectives/operation": OPERATION[:-1],
+    "parallel/collectives/messages": OPERATION,
+    "parallel/collectives/shm": OPERATION,
+    "parallel/collectives/hosts": [*OPERATION, "parallel/collectives/shm"],
+    "parallel/collectives/nccl": OPERATION,
+    "parallel/collectives": [*RPC, "rpc/tensor", "parallel/collectives/flight", *COLLECTIVES],
+    "parallel": [*UP_TO_AUTOGRAD, *DIST_OPTIM, "parallel/collectives/flight", *COLLECTIVES, "parallel/collectives"],
 }
-WITHOUT_TORCH = [*RPC, "rpc/testing", "rpc/observe", "rref", "parallel/collectives/flight"]
+WITHOUT_TORCH = [*RPC, "rpc/testing", "rpc/observe", "rref", "parallel/collectives/flight", "parallel/collectives/plan"]
 TORCH = ["rpc", "rpc/testing", "rpc/observe", "rref"]
 TORCH = re.compile(r"(torch|ATen|c10|caffe2)/")
 OPENSSL = re.compile(r"openssl/")

@@ -6,12 +6,12 @@
 """
 import sys
 
-from include_order import DIST_OPTIM, LAYERS, WITHOUT_TORCH, layer_of
+from include_order import COLLECTIVES, DIST_OPTIM, LAYERS, WITHOUT_TORCH, layer_of
 from sources import ROOT, cxx_files
 
 PICTURE = ROOT / "docs" / "images" / "layers.svg"
 
-# Layer -> its left and right edge in percent, its floor, and what it holds. The folders of rpc/ that are one library count as `rpc`.
+# Layer -> its left and right edge in percent, its floor, and what it holds. The folders of one library count as one layer.
 PLACES = {
     "rpc": (0, 100, 0, "agents, typed methods, futures, streams, transports, membership", "Asio, Cap'n Proto, OpenSSL"),
     "rpc/testing": (0, 16, 1, "agents in a process,", "simulated networks"),
@@ -38,7 +38,9 @@ STYLE = """<style>
 
 
 def one_library(folder):
-    """`rpc` or `dist_optim` for the folders of these libraries, else the folder itself."""
+    """`rpc`, `dist_optim` or `parallel/collectives` for the folders of these libraries, else the folder itself."""
+    if folder in COLLECTIVES:
+        return "parallel/collectives"
     return "rpc" if folder in LAYERS["rpc"] else "dist_optim" if folder in DIST_OPTIM else folder
 
 

@@ -17,7 +17,7 @@
 #include <weft/parallel/collectives/nccl/communicator.h>
 #include <weft/parallel/collectives/nccl/stream_capture.h>
 #include <weft/parallel/collectives/operation/collective_call.h>
-#include <weft/parallel/collectives/point_to_point.h>
+#include <weft/parallel/collectives/operation/point_to_point.h>
 
 #include <ATen/core/Tensor.h>
 

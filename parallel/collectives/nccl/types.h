@@ -8,7 +8,7 @@
 #pragma once
 
 #include <weft/parallel/collectives/nccl/abi.h>
-#include <weft/parallel/collectives/reduce_op.h>
+#include <weft/parallel/collectives/operation/reduce_op.h>
 
 #include <c10/core/ScalarType.h>
 

@@ -1,6 +1,6 @@
 #include <weft/parallel/collectives/operation/collective_call.h>
 
-#include <weft/parallel/collectives/in_place.h>
+#include <weft/parallel/collectives/operation/in_place.h>
 #include <weft/parallel/collectives/plan/algorithms.h>
 #include <weft/rpc/core/error.h>
 #include <weft/rpc/tensor/dtype.h>

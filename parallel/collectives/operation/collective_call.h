@@ -7,7 +7,7 @@
 #pragma once
 
 #include <weft/parallel/collectives/operation/description.h>
-#include <weft/parallel/collectives/signature.h>
+#include <weft/parallel/collectives/operation/signature.h>
 
 #include <ATen/core/Tensor.h>
 

@@ -1,7 +1,7 @@
 // reduce_all(): the reduction of what all ranks have, where all of it can be read at once.
 #pragma once
 
-#include <weft/parallel/collectives/reduction.h>
+#include <weft/parallel/collectives/operation/reduction.h>
 #include <weft/rpc/core/export.h>
 
 #include <span>

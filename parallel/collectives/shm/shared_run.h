@@ -9,7 +9,7 @@
 // threads; the space and the collective outlive it. Thread-safety: one call at a time; awaits() any thread.
 #pragma once
 
-#include <weft/parallel/collectives/collective.h>
+#include <weft/parallel/collectives/operation/collective.h>
 #include <weft/parallel/collectives/shm/shared_space.h>
 #include <weft/parallel/collectives/shm/traffic.h>
 

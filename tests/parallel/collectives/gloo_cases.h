@@ -4,7 +4,7 @@
 // index, which gloo_oracle.py computes as well.
 #pragma once
 
-#include <weft/parallel/collectives/reduce_op.h>
+#include <weft/parallel/collectives/operation/reduce_op.h>
 
 #include <ATen/ATen.h>
 

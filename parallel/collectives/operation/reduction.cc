@@ -1,4 +1,4 @@
-#include <weft/parallel/collectives/reduction.h>
+#include <weft/parallel/collectives/operation/reduction.h>
 #include <weft/rpc/core/error.h>
 
 #include <c10/util/BFloat16.h>

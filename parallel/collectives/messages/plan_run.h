@@ -7,8 +7,9 @@
 // among them.
 #pragma once
 
+#include <weft/parallel/collectives/operation/reduction.h>
 #include <weft/parallel/collectives/plan/plan.h>
-#include <weft/parallel/collectives/reduction.h>
+#include <weft/parallel/collectives/plan/plan_memory.h>
 #include <weft/rpc/core/buffer.h>
 #include <weft/rpc/core/error.h>
 #include <weft/rpc/core/unique_function.h>
@@ -27,17 +28,6 @@ class WEFT_EXPORT Outbox {
   virtual ~Outbox() = default;
   // The bytes stay as they are until `left` has run or is dropped, which may be at once.
   virtual void send(int to, std::uint32_t label, std::span<const std::byte> bytes, rpc::Job left) = 0;
-};
-
-// Where a plan's places are. Contiguous memory of so many elements as the plan touches; places may be one
-// where the plan says so (PlanBuilder::Memory::one). The accumulator may be null: then it is made where it is
-// needed.
-struct PlanMemory {
-  const std::byte* input = nullptr;
-  std::byte* accumulator = nullptr;
-  std::byte* output = nullptr;
-  std::size_t item_size = 1;     // bytes of an element of input and output
-  std::shared_ptr<void> keeper;  // of the memory
 };
 
 class WEFT_EXPORT PlanRun final : public std::enable_shared_from_this<PlanRun> {

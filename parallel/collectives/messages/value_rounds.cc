@@ -1,4 +1,4 @@
-#include <weft/parallel/collectives/value_rounds.h>
+#include <weft/parallel/collectives/messages/value_rounds.h>
 
 #include <weft/rpc/codec/packed.h>
 

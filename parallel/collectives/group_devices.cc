@@ -1,4 +1,4 @@
-#include <weft/parallel/collectives/nccl/group_devices.h>
+#include <weft/parallel/collectives/group_devices.h>
 
 #include <weft/parallel/collectives/group_core.h>
 #include <weft/parallel/collectives/preparation.h>
@@ -8,7 +8,7 @@
 #include <algorithm>
 #include <utility>
 
-namespace weft::collectives::nccl {
+namespace weft::collectives {
 
 // What a member says before the communicator is made: rank 0 its id, each what keeps it from making one.
 struct Offer {
@@ -18,6 +18,8 @@ WEFT_CODEC(Offer, id, trouble)
 
 namespace {
 
+using nccl::Communicator;
+using nccl::TensorCollectives;
 using rpc::Error;
 using rpc::ErrorKind;
 using rpc::Future;
@@ -65,7 +67,8 @@ Future<void> GroupDevices::prepare(c10::Device device, Timeout timeout, const st
   // Only this thread knows its current device. A device that does not exist is reported to all members, by
   // make_offer() on a thread that may call CUDA.
   if (!device.has_index())
-    if (auto current = rpc::capture([&] { return existing(device); }); current.ok()) device = current.value();
+    if (auto current = rpc::capture([&] { return nccl::existing(device); }); current.ok())
+      device = current.value();
   std::optional<Future<void>> making;
   const auto there = rpc::capture([&] {
     std::lock_guard lock(mutex_);
@@ -93,9 +96,9 @@ void GroupDevices::make_offer(c10::Device device, std::chrono::nanoseconds limit
                               const std::source_location& site, std::uint64_t round) {
   Offer offer;
   const auto can = rpc::capture([&] {
-    const Device here = devices_->of(existing(device));
+    const nccl::Device here = devices_->of(nccl::existing(device));
     if (core_.rank() != 0) return;
-    const UniqueId id = Communicator::unique_id(*here.api);
+    const nccl::UniqueId id = Communicator::unique_id(*here.api);
     offer.id.assign(id.bytes.begin(), id.bytes.end());
   });
   if (!can.ok()) offer.trouble = core_.agent()->text_of(can.error());
@@ -109,7 +112,7 @@ void GroupDevices::make_offer(c10::Device device, std::chrono::nanoseconds limit
 
 void GroupDevices::create(c10::Device device, const std::vector<rpc::Buffer>& offers,
                           std::chrono::nanoseconds limit) {
-  UniqueId id;
+  nccl::UniqueId id;
   for (std::size_t rank = 0; rank < offers.size(); ++rank) {
     const auto offer = rpc::unpack<Offer>(offers[rank]);
     if (!offer.trouble.empty())
@@ -119,7 +122,7 @@ void GroupDevices::create(c10::Device device, const std::vector<rpc::Buffer>& of
     if (rank == 0 && offer.id.size() == id.bytes.size())
       std::copy(offer.id.begin(), offer.id.end(), id.bytes.begin());
   }
-  CommunicatorOptions options;
+  nccl::CommunicatorOptions options;
   options.name = core_.name();
   options.timeout = limit;
   options.on_failure = [weak = core_.weak_from_this()](const Error& error) {
@@ -443,4 +446,4 @@ Future<void> GroupDevices::when_both(std::vector<Future<void>> sides, const std:
   return future;
 }
 
-}  // namespace weft::collectives::nccl
+}  // namespace weft::collectives

@@ -1,4 +1,4 @@
-#include <weft/parallel/collectives/plan_run.h>
+#include <weft/parallel/collectives/messages/plan_run.h>
 
 #include <algorithm>
 #include <cstring>

@@ -10,24 +10,22 @@
 // call. Thread-safe; which of two threads comes first is for the program to order.
 #pragma once
 
-#include <weft/parallel/collectives/collective.h>
 #include <weft/parallel/collectives/nccl/devices.h>
-#include <weft/parallel/collectives/point_to_point.h>
+#include <weft/parallel/collectives/operation/collective.h>
+#include <weft/parallel/collectives/operation/point_to_point.h>
 
 #include <atomic>
 #include <condition_variable>
 
 namespace weft::collectives {
-class GroupCore;
-}
 
-namespace weft::collectives::nccl {
+class GroupCore;
 
 class WEFT_EXPORT GroupDevices {
  public:
   using Timeout = std::optional<std::chrono::nanoseconds>;
 
-  GroupDevices(GroupCore& core, std::shared_ptr<Devices> devices)
+  GroupDevices(GroupCore& core, std::shared_ptr<nccl::Devices> devices)
       : core_(core), devices_(std::move(devices)) {}
   ~GroupDevices();
 
@@ -51,26 +49,27 @@ class WEFT_EXPORT GroupDevices {
  private:
   struct OnDevice {
     c10::Device device;
-    rpc::Promise<void> promise;                // of making it; none once it is completed
-    rpc::Future<void> creation{};              // NCCL's part in that, to be cancelled
-    Communicator::Ptr communicator{};          // null: it is being made
-    std::optional<TensorCollectives> ranks{};  // none: it is being made, or its ranks are being connected
+    rpc::Promise<void> promise;              // of making it; none once it is completed
+    rpc::Future<void> creation{};            // NCCL's part in that, to be cancelled
+    nccl::Communicator::Ptr communicator{};  // null: it is being made
+    std::optional<nccl::TensorCollectives>
+        ranks{};  // none: it is being made, or its ranks are being connected
   };
 
-  std::optional<TensorCollectives> found(c10::Device device) const;
+  std::optional<nccl::TensorCollectives> found(c10::Device device) const;
   rpc::Future<void> claim(c10::Device device);  // under mutex_
   void make(c10::Device device, std::chrono::nanoseconds limit, const std::source_location& site);
   void make_offer(c10::Device device, std::chrono::nanoseconds limit, const std::source_location& site,
                   std::uint64_t round);
   void create(c10::Device device, const std::vector<rpc::Buffer>& offers, std::chrono::nanoseconds limit);
-  void connect(c10::Device device, Communicator::Ptr communicator, std::chrono::nanoseconds limit);
-  void made(rpc::Result<TensorCollectives>&& ranks);
+  void connect(c10::Device device, nccl::Communicator::Ptr communicator, std::chrono::nanoseconds limit);
+  void made(rpc::Result<nccl::TensorCollectives>&& ranks);
   void wait_until_made();
-  void close(const Communicator::Ptr& communicator);
+  void close(const nccl::Communicator::Ptr& communicator);
   void end_if_left();
   // Puts it on the device, where `compare` begins what goes beside, unless that is under way (null).
   rpc::Future<void> launch(c10::Device device, const std::function<void()>& compare,
-                           const std::function<rpc::Future<void>(const TensorCollectives&)>& put);
+                           const std::function<rpc::Future<void>(const nccl::TensorCollectives&)>& put);
   Collective comparison_of(const CollectiveCall& call) const;
   rpc::Future<void> compared(rpc::Future<void> comparison) const;
   std::exception_ptr reason(std::exception_ptr error) const;
@@ -80,7 +79,7 @@ class WEFT_EXPORT GroupDevices {
   std::chrono::nanoseconds limit_of(Timeout timeout) const;
 
   GroupCore& core_;
-  const std::shared_ptr<Devices> devices_;
+  const std::shared_ptr<nccl::Devices> devices_;
   std::atomic<std::size_t> in_flight_{0};
   // Held while a comparison is started and the turn to launch is reserved, so that both have one order. A
   // continuation that runs meanwhile may start more collectives on this thread.
@@ -93,4 +92,4 @@ class WEFT_EXPORT GroupDevices {
   std::optional<rpc::Error> over_, left_;
 };
 
-}  // namespace weft::collectives::nccl
+}  // namespace weft::collectives

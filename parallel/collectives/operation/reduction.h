@@ -5,7 +5,7 @@
 // plain bytes, aligned as the types ask; the accumulator may be one of the operands. A value; thread-safe.
 #pragma once
 
-#include <weft/parallel/collectives/reduce_op.h>
+#include <weft/parallel/collectives/operation/reduce_op.h>
 
 #include <c10/core/ScalarType.h>
 

@@ -3,7 +3,7 @@
 // For this process alone: they are no format. A value.
 #pragma once
 
-#include <weft/parallel/collectives/signature.h>
+#include <weft/parallel/collectives/operation/signature.h>
 
 #include <c10/util/SmallVector.h>
 

@@ -4,8 +4,8 @@
 // tell people how. Where the call is in the program is no part of it. A value.
 #pragma once
 
+#include <weft/parallel/collectives/operation/reduce_op.h>
 #include <weft/parallel/collectives/plan/layout.h>
-#include <weft/parallel/collectives/reduce_op.h>
 
 #include <c10/core/DeviceType.h>
 #include <c10/core/ScalarType.h>

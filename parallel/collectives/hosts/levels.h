@@ -15,7 +15,7 @@
 // points into itself once made.
 #pragma once
 
-#include <weft/parallel/collectives/collective.h>
+#include <weft/parallel/collectives/operation/collective.h>
 #include <weft/parallel/collectives/plan/choice.h>
 #include <weft/parallel/collectives/shm/shared_space.h>
 

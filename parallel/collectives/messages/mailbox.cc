@@ -1,6 +1,6 @@
-#include <weft/parallel/collectives/mailbox.h>
+#include <weft/parallel/collectives/messages/mailbox.h>
 
-#include <weft/parallel/collectives/signature.h>
+#include <weft/parallel/collectives/operation/signature.h>
 
 #include <algorithm>
 #include <cstring>

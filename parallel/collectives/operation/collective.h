@@ -1,9 +1,12 @@
-// Collective: what a member is about to do: what it means, how it is laid out, where its memory is.
+// Collective: one collective of a rank, ready for a backend: its signature, its layout, its memory and its
+// reduction. Made of a CollectiveCall by the group (preparation.h). A value.
 #pragma once
 
-#include <weft/parallel/collectives/plan_run.h>
-#include <weft/parallel/collectives/signature.h>
+#include <weft/parallel/collectives/operation/reduction.h>
+#include <weft/parallel/collectives/operation/signature.h>
+#include <weft/parallel/collectives/plan/plan_memory.h>
 #include <weft/rpc/core/site_text.h>
+#include <weft/rpc/core/unique_function.h>
 
 #include <chrono>
 #include <functional>

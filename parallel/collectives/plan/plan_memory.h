@@ -1,0 +1,21 @@
+// PlanMemory: where the places of a plan (plan.h) are in this process. A value.
+//
+// Each place is contiguous memory for all elements that the plan touches. Places may be the same memory where
+// the plan permits it (PlanBuilder::Memory::one). If the accumulator is null, the backend allocates it where
+// it needs one.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+
+namespace weft::collectives {
+
+struct PlanMemory {
+  const std::byte* input = nullptr;
+  std::byte* accumulator = nullptr;
+  std::byte* output = nullptr;
+  std::size_t item_size = 1;     // bytes of an element of input and output
+  std::shared_ptr<void> keeper;  // of the memory
+};
+
+}  // namespace weft::collectives
