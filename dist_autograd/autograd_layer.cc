@@ -188,7 +188,7 @@ void AutogradLayer::figures(rpc::LayerFigures& to) const {
   to["dist_autograd.backwards"] = live_backwards();
 }
 
-void AutogradLayer::incoming(std::shared_ptr<rpc::IncomingCall> call, rpc::Job next) {
+void AutogradLayer::incoming(std::shared_ptr<rpc::IncomingCall> call, rpc::Callback next) {
   const auto value = call->message().section(section_key);
   if (!value) return next();
   const auto section = rpc::Codec<PassSection>::decode(*value);

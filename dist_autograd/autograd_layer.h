@@ -78,7 +78,7 @@ class WEFT_EXPORT AutogradLayer final : public rpc::CallHook,
   bool has_ended(const PassId& id) const;
 
   bool knows(std::string_view section) const override { return section == section_key; }
-  void incoming(std::shared_ptr<rpc::IncomingCall> call, rpc::Job next) override;
+  void incoming(std::shared_ptr<rpc::IncomingCall> call, rpc::Callback next) override;
   void nested(rpc::CallContext& parent, rpc::OutgoingCall& child) override;
   void figures(rpc::LayerFigures& to) const override;
   void peer_gone(const rpc::AgentId& peer, const rpc::Error& reason) override;

@@ -54,7 +54,7 @@ class PassState::Threads final : public rpc::Executor {
     std::lock_guard lock(mutex_);
     own_ = std::move(executor);
   }
-  void post(rpc::Job job) override {
+  void post(rpc::Callback job) override {
     const auto own = this->own();
     own != nullptr ? own->post(std::move(job)) : handlers_.post(std::move(job));
   }
@@ -145,7 +145,7 @@ void PassState::call_ended(Direction direction) {
   for (auto& waiting : quiet) waiting.job();
 }
 
-void PassState::when_quiet(bool incoming_too, rpc::Job job) {
+void PassState::when_quiet(bool incoming_too, rpc::Callback job) {
   {
     std::lock_guard lock(mutex_);
     if (outgoing_ != 0 || (incoming_too && incoming_ != 0)) {
@@ -206,7 +206,7 @@ std::vector<PassState::Leaf> PassState::gradients() const {
 
 void PassState::run_on(std::shared_ptr<rpc::Executor> executor) { threads_->use(std::move(executor)); }
 
-void PassState::on_end(rpc::Job job) {
+void PassState::on_end(rpc::Callback job) {
   {
     std::lock_guard lock(mutex_);
     if (!ended_) {
@@ -434,7 +434,7 @@ class PassState::Ending {
 };
 
 void PassState::end(std::exception_ptr error) {
-  std::vector<rpc::Job> jobs;
+  std::vector<rpc::Callback> jobs;
   std::map<MessageId, NodePtr> sends;
   decltype(gradients_) gradients;
   {

@@ -52,7 +52,7 @@ class WEFT_EXPORT PassState final : public GradientSink, public std::enable_shar
   void call_ended(Direction direction);
   // Once no call of the pass is under way from here, and, unless this worker serves one itself, none at this
   // worker.
-  void when_quiet(bool incoming_too, rpc::Job job);
+  void when_quiet(bool incoming_too, rpc::Callback job);
 
   // --- Gradients; any thread ---
   // As LibTorch's AccumulateGrad does into `.grad`: laid out like the leaf, in place unless the backward is
@@ -65,7 +65,7 @@ class WEFT_EXPORT PassState final : public GradientSink, public std::enable_shar
   // --- What layers above attach; any thread ---
   PassHooks& hooks() { return hooks_; }
   PassTurns& turns() { return turns_; }
-  void on_end(rpc::Job job);  // once, when the pass ends here, however; at once where it has
+  void on_end(rpc::Callback job);  // once, when the pass ends here, however; at once where it has
   // From now on this worker's part of the backwards runs there, one job at a time, instead of on the agent's
   // handler threads: on the threads of a pipeline stage, say. Which of its passes such an executor serves
   // first is its own choice; turns() holds nodes back. Jobs that the executor drops end this worker's part.
@@ -99,7 +99,7 @@ class WEFT_EXPORT PassState final : public GradientSink, public std::enable_shar
   WorkerGraph graph(const std::vector<at::Tensor>& roots) const;
 
   // --- For its share, on the serial executor ---
-  void post(rpc::Job job) { serial_.post(std::move(job)); }
+  void post(rpc::Callback job) { serial_.post(std::move(job)); }
   // Runs `body`, which runs nodes or hooks: in the pass's contexts, on the thread that running_here() tells.
   void run_in_contexts(const std::function<void()>& body);
   void failed(const std::exception_ptr& error);
@@ -140,7 +140,7 @@ class WEFT_EXPORT PassState final : public GradientSink, public std::enable_shar
   std::size_t outgoing_ = 0, incoming_ = 0;
   struct Quiet {
     bool incoming_too;
-    rpc::Job job;
+    rpc::Callback job;
   };
   std::vector<Quiet> quiet_;
   struct Held {
@@ -148,7 +148,7 @@ class WEFT_EXPORT PassState final : public GradientSink, public std::enable_shar
     mutable tensor::StreamMarks written;  // how far the stream had come that wrote the gradient last
   };
   std::unordered_map<const c10::TensorImpl*, Held> gradients_;
-  std::vector<rpc::Job> end_jobs_;
+  std::vector<rpc::Callback> end_jobs_;
   std::map<rpc::AgentId, std::size_t> told_;  // not acknowledged
   PassHooks hooks_;                           // guards itself
   PassTurns turns_;                           // likewise

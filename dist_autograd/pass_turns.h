@@ -23,7 +23,7 @@ namespace weft::dist_autograd {
 class WEFT_EXPORT PassTurns {
  public:
   // wake: has the share look at what it may run now; any thread.
-  explicit PassTurns(rpc::Job wake) : wake_(std::move(wake)) {}
+  explicit PassTurns(rpc::Callback wake) : wake_(std::move(wake)) {}
 
   // From now on no node of the pass starts here before its turn. Before the backward, or between two.
   void hold();
@@ -51,7 +51,7 @@ class WEFT_EXPORT PassTurns {
   rpc::Future<void> give(Turn& turn, const char* operation);
   void ran(Turn& turn);
 
-  rpc::Job wake_;
+  rpc::Callback wake_;
   mutable std::mutex mutex_;  // guards what follows
   Turn inputs_, weights_;
   std::exception_ptr error_;  // that the pass ended with

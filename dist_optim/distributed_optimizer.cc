@@ -59,7 +59,7 @@ struct DistributedOptimizer::Core : std::enable_shared_from_this<DistributedOpti
   void admit_lookups();
   void step_ended();
   // Now, or when the steps under way have ended. From within a job of `order`, so that none begins meanwhile.
-  void after_steps(rpc::Job job);
+  void after_steps(rpc::Callback job);
   // One call on each of the first `count` objects, now; what fails says why attaching failed, where it did.
   template <class T, class Call>
   rpc::Future<All<T>> ask_all(Call call, std::size_t count);
@@ -97,7 +97,7 @@ struct DistributedOptimizer::Core : std::enable_shared_from_this<DistributedOpti
   std::optional<std::exception_ptr> ended;
   std::vector<rpc::Promise<void>> waiting;
   std::size_t steps_under_way = 0;
-  rpc::Job after_last_step;  // one at most: its job holds `order`
+  rpc::Callback after_last_step;  // one at most: its job holds `order`
 };
 
 rpc::Future<void> DistributedOptimizer::Core::attached() {
@@ -181,7 +181,7 @@ void DistributedOptimizer::Core::step(StepRequest request, StepCall::Rows rows,
 }
 
 void DistributedOptimizer::Core::step_ended() {
-  rpc::Job job;
+  rpc::Callback job;
   {
     std::lock_guard lock(mutex);
     if (--steps_under_way == 0) job = std::exchange(after_last_step, nullptr);
@@ -189,7 +189,7 @@ void DistributedOptimizer::Core::step_ended() {
   if (job) job();
 }
 
-void DistributedOptimizer::Core::after_steps(rpc::Job job) {
+void DistributedOptimizer::Core::after_steps(rpc::Callback job) {
   {
     std::lock_guard lock(mutex);
     if (steps_under_way > 0) {

@@ -40,7 +40,7 @@ class CreationSink final : public rpc::ResultSink {
 // Waits for several things, then goes on or fails the call, once. The maker's own share is the last arrive().
 class Gate {
  public:
-  Gate(std::shared_ptr<rpc::IncomingCall> call, rpc::Job next)
+  Gate(std::shared_ptr<rpc::IncomingCall> call, rpc::Callback next)
       : call_(std::move(call)), next_(std::move(next)) {}
 
   void expect() { ++open_; }
@@ -51,7 +51,7 @@ class Gate {
     }
     if (--open_ != 0) return;
     const auto call = std::move(call_);
-    rpc::Job next = std::move(next_);
+    rpc::Callback next = std::move(next_);
     if (error_ != nullptr) return call->fail(error_);
     try {
       next();
@@ -62,7 +62,7 @@ class Gate {
 
  private:
   std::shared_ptr<rpc::IncomingCall> call_;
-  rpc::Job next_;
+  rpc::Callback next_;
   std::atomic<int> open_{1};
   std::mutex mutex_;  // guards error_
   std::exception_ptr error_;
@@ -121,7 +121,7 @@ std::optional<std::uint64_t> stand_in(const std::string& declared, const rpc::Va
 
 }  // namespace
 
-void RRefLayer::incoming(std::shared_ptr<rpc::IncomingCall> call, rpc::Job next) {
+void RRefLayer::incoming(std::shared_ptr<rpc::IncomingCall> call, rpc::Callback next) {
   const auto value = call->message().section(section_key);
   if (!value) return next();
   const RRefSection section = RRefSection::read(*value, call->peer().id, self_);
@@ -256,7 +256,7 @@ void RRefLayer::resolve_target(const protocol::Handover& target,
 // --- Arguments ---
 
 // Every argument that is an RRef where its method declares a value is replaced by that value.
-void RRefLayer::fetch_arguments(const std::shared_ptr<rpc::IncomingCall>& call, rpc::Job next) {
+void RRefLayer::fetch_arguments(const std::shared_ptr<rpc::IncomingCall>& call, rpc::Callback next) {
   auto gate = std::make_shared<Gate>(call, std::move(next));
   const auto& parameters = call->entry().parameters;
   for (std::size_t i = 0; i < call->argument_count() && i < parameters.size(); ++i) {
@@ -284,10 +284,10 @@ void RRefLayer::fetch_arguments(const std::shared_ptr<rpc::IncomingCall>& call, 
 }
 
 void RRefLayer::begin(const std::shared_ptr<rpc::IncomingCall>& call, std::shared_ptr<CreationSink> creation,
-                      const std::optional<std::string>& name, rpc::Job next) {
+                      const std::optional<std::string>& name, rpc::Callback next) {
   // A guard is looked for in the object's turn: one that an earlier call attached then is there.
   if (const auto* target = call->slots().find<Target>())
-    call->set_admission([call = call.get(), object = target->object](rpc::Job proceed) {
+    call->set_admission([call = call.get(), object = target->object](rpc::Callback proceed) {
       if (const auto guard = object->guard()) return guard->admit(call->share(), std::move(proceed));
       proceed();
     });

@@ -165,7 +165,7 @@ void RRefLayer::tell_taken_for_gone(const rpc::AgentId& to) {
       });
 }
 
-void RRefLayer::later(rpc::Job job) {
+void RRefLayer::later(rpc::Callback job) {
   if (core_->ended()) return;
   auto loop = core_->pick_loop();
   loop->post(

@@ -76,7 +76,7 @@ class WEFT_EXPORT RRefLayer final : public rpc::CallHook, public std::enable_sha
 
   // --- CallHook ---
   bool knows(std::string_view section) const override { return section == section_key; }
-  void incoming(std::shared_ptr<rpc::IncomingCall> call, rpc::Job next) override;
+  void incoming(std::shared_ptr<rpc::IncomingCall> call, rpc::Callback next) override;
   void replied(rpc::IncomingMessage& message, const rpc::AgentId& from) override;
   void connection_made(const rpc::AgentId& peer) override;
   void connection_gone(std::uint64_t connection, const rpc::AgentId& peer, const rpc::Error& reason) override;
@@ -117,16 +117,16 @@ class WEFT_EXPORT RRefLayer final : public rpc::CallHook, public std::enable_sha
   bool found_gone(const rpc::AgentId& to, const std::exception_ptr& error);
   void tell_taken_for_gone(const rpc::AgentId& to);
   void watch(const rpc::AgentId& agent, rpc::Clock::time_point timeout);
-  void later(rpc::Job job);  // after a moment; on a loop
+  void later(rpc::Callback job);  // after a moment; on a loop
 
   // The receiving side (incoming.cc).
   std::shared_ptr<CreationSink> accept_creation(const RRefSection& section, rpc::IncomingCall& call);
   Received receive(const RRefSection& section, const rpc::AgentId& from);
   void resolve_target(const protocol::Handover& target, const std::shared_ptr<rpc::IncomingCall>& call,
                       const std::shared_ptr<Gate>& gate);
-  void fetch_arguments(const std::shared_ptr<rpc::IncomingCall>& call, rpc::Job next);
+  void fetch_arguments(const std::shared_ptr<rpc::IncomingCall>& call, rpc::Callback next);
   void begin(const std::shared_ptr<rpc::IncomingCall>& call, std::shared_ptr<CreationSink> creation,
-             const std::optional<std::string>& name, rpc::Job next);
+             const std::optional<std::string>& name, rpc::Callback next);
   void finish_creation(const RRefId& id, StoredObjects::Found object);
 
   std::vector<std::string> addresses_of(const rpc::AgentId& agent) const;

@@ -23,7 +23,7 @@ class WEFT_EXPORT ObjectGuard {
  public:
   virtual ~ObjectGuard() = default;
   // In the object's turn, before the call's handler: see IncomingCall::set_admission.
-  virtual void admit(const std::shared_ptr<rpc::IncomingCall>& call, rpc::Job proceed) = 0;
+  virtual void admit(const std::shared_ptr<rpc::IncomingCall>& call, rpc::Callback proceed) = 0;
   // For a layer that reads or writes the object's memory in the name of a service of its own: runs `body`
   // now, with the newest state in place, while nobody changes it, or reads it. What calls that are under way
   // have read stays as it was for them: a guard that cannot see to that throws failed_precondition.

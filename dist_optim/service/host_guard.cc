@@ -38,7 +38,7 @@ void HostGuard::read(const std::function<void()>& body) {
   body();
 }
 
-void HostGuard::admit(const std::shared_ptr<rpc::IncomingCall>& call, rpc::Job proceed) {
+void HostGuard::admit(const std::shared_ptr<rpc::IncomingCall>& call, rpc::Callback proceed) {
   // Methods of other services that are about the object order themselves (the optimizer's, read() and
   // change()); everything that runs on the object, or fetches a part of it, reads its parameters.
   const auto* target = call->slots().find<rref::RRefLayer::Target>();
@@ -83,7 +83,7 @@ std::optional<rpc::AgentId> HostGuard::trainer_to_ask(const dist_autograd::PassI
 }
 
 void HostGuard::admit_here(const std::shared_ptr<rpc::IncomingCall>& call,
-                           const std::shared_ptr<dist_autograd::PassState>& pass, rpc::Job proceed) {
+                           const std::shared_ptr<dist_autograd::PassState>& pass, rpc::Callback proceed) {
   const PassKey key = key_of(pass->id());
   pass->hooks().add_context(this, std::make_shared<ReadingSwitch>(shared_from_this(), key));
   call->add_context(std::make_unique<ReadingSwitch>(shared_from_this(), key));
@@ -95,7 +95,7 @@ void HostGuard::admit_here(const std::shared_ptr<rpc::IncomingCall>& call,
     std::exception_ptr error;
   };
   auto wait = std::make_shared<Wait>();
-  auto resume = std::make_shared<rpc::Job>(std::move(proceed));
+  auto resume = std::make_shared<rpc::Callback>(std::move(proceed));
   const std::string trainer = host_.status(key).trainer.value_or(trainer_of(pass->id().origin));
   host_.admit(trainer, key, [wait, call, resume](std::exception_ptr error) {
     {

@@ -34,7 +34,7 @@ class HostGuard final : public rref::ObjectGuard, public std::enable_shared_from
     std::lock_guard lock(parts_mutex_);
     return parts_.find<Part>();
   }
-  void admit(const std::shared_ptr<rpc::IncomingCall>& call, rpc::Job proceed) override;
+  void admit(const std::shared_ptr<rpc::IncomingCall>& call, rpc::Callback proceed) override;
   void read(const std::function<void()>& body) override;
   void change(const std::function<void()>& body) override { host_.change(body); }
 
@@ -44,7 +44,7 @@ class HostGuard final : public rref::ObjectGuard, public std::enable_shared_from
 
  private:
   void admit_here(const std::shared_ptr<rpc::IncomingCall>& call,
-                  const std::shared_ptr<dist_autograd::PassState>& pass, rpc::Job proceed);
+                  const std::shared_ptr<dist_autograd::PassState>& pass, rpc::Callback proceed);
   std::optional<rpc::AgentId> trainer_to_ask(const dist_autograd::PassId& pass);
 
   const std::uint64_t number_;

@@ -15,7 +15,7 @@ namespace weft::dist_optim {
 class InOrder {
  public:
   // Now, or when all that came before have called next().
-  void run(rpc::Job job) {
+  void run(rpc::Callback job) {
     {
       std::lock_guard lock(mutex_);
       if (busy_) return waiting_.push_back(std::move(job));
@@ -25,7 +25,7 @@ class InOrder {
   }
   // Once in every job's course.
   void next() {
-    rpc::Job job;
+    rpc::Callback job;
     {
       std::lock_guard lock(mutex_);
       if (waiting_.empty()) {
@@ -41,7 +41,7 @@ class InOrder {
  private:
   std::mutex mutex_;  // guards the rest
   bool busy_ = false;
-  std::deque<rpc::Job> waiting_;
+  std::deque<rpc::Callback> waiting_;
 };
 
 }  // namespace weft::dist_optim

@@ -49,7 +49,7 @@ bool StepCall::one_owner(const std::vector<rref::ReferencePtr>& modules) {
                      [&](const auto& module) { return module->owner() == modules.front()->owner(); });
 }
 
-void StepCall::start(Modules modules, StepRequest request, Rows rows, rpc::Job decided, Done done) {
+void StepCall::start(Modules modules, StepRequest request, Rows rows, rpc::Callback decided, Done done) {
   std::shared_ptr<StepCall> call(new StepCall(std::move(modules), std::move(request), std::move(rows),
                                               std::move(decided), std::move(done)));
   if (one_owner(call->modules_)) {

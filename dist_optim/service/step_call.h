@@ -23,12 +23,12 @@ class WEFT_EXPORT StepCall : public std::enable_shared_from_this<StepCall> {
   // rows: of each module, none where it is no shard; may be shorter.
   using Modules = std::shared_ptr<const std::vector<rref::ReferencePtr>>;
   using Rows = std::vector<std::optional<StepRows>>;
-  static void start(Modules modules, StepRequest request, Rows rows, rpc::Job decided, Done done);
+  static void start(Modules modules, StepRequest request, Rows rows, rpc::Callback decided, Done done);
   // Whether one agent owns them all.
   static bool one_owner(const std::vector<rref::ReferencePtr>& modules);
 
  private:
-  StepCall(Modules modules, StepRequest request, Rows rows, rpc::Job decided, Done done)
+  StepCall(Modules modules, StepRequest request, Rows rows, rpc::Callback decided, Done done)
       : kept_(std::move(modules)),
         modules_(*kept_),
         request_(std::move(request)),
@@ -51,7 +51,7 @@ class WEFT_EXPORT StepCall : public std::enable_shared_from_this<StepCall> {
   const std::vector<rref::ReferencePtr>& modules_;
   const StepRequest request_;
   Rows rows_;  // of each module
-  rpc::Job decided_;
+  rpc::Callback decided_;
   Done done_;
 };
 

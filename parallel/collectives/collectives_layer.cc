@@ -189,7 +189,7 @@ void CollectivesLayer::shut_down() {
   writer.swap(writer_);
 }
 
-void CollectivesLayer::write(rpc::Job job) {
+void CollectivesLayer::write(rpc::Callback job) {
   {
     std::lock_guard lock(mutex_);
     if (!ended_) {

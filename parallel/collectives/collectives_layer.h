@@ -41,7 +41,7 @@ class WEFT_EXPORT CollectivesLayer final : public rpc::CallHook,
   std::shared_ptr<GroupCore> find(const GroupId& id) const;  // null: none
 
   // Runs jobs that write files, one after the other on a thread of their own; shut_down() waits for them.
-  void write(rpc::Job job);
+  void write(rpc::Callback job);
 
   bool knows(std::string_view) const override { return false; }
   void figures(rpc::LayerFigures& to) const override;

@@ -46,18 +46,18 @@ rpc::Future<void> GroupCore::start(Collective collective, bool inlined) {
   if (backend() == GroupBackend::memory) {
     start_shared(exchange, inlined);
   } else {
-    rpc::Job begin = [self = shared_from_this(), exchange] { self->begin(exchange); };
+    rpc::Callback begin = [self = shared_from_this(), exchange] { self->begin(exchange); };
     inlined ? turns_.run(std::move(begin)) : on_loop(std::move(begin));
   }
   return future;
 }
 
 // After the agent has ended, its loop may not run.
-void GroupCore::on_loop(rpc::Job job) {
+void GroupCore::on_loop(rpc::Callback job) {
   core_->ended() ? turns_.run(std::move(job)) : turns_.post(std::move(job), *loop_, shared_from_this());
 }
 
-void GroupCore::in_turn(rpc::Job job) {
+void GroupCore::in_turn(rpc::Callback job) {
   core_->ended() ? turns_.run(std::move(job)) : turns_.run_one(std::move(job), *loop_, shared_from_this());
 }
 
@@ -259,7 +259,7 @@ void GroupCore::start_shared(const ExchangePtr& exchange, bool inlined) {
   }
   // Its place in the queue is taken here and now: what the program begins next comes after it.
   shared_->push(exchange->shared(), when_over(exchange));
-  rpc::Job keep = [self = shared_from_this(), exchange] { self->keep(exchange); };
+  rpc::Callback keep = [self = shared_from_this(), exchange] { self->keep(exchange); };
   inlined ? turns_.run(std::move(keep)) : turns_.run_one(std::move(keep), *loop_, shared_from_this());
 }
 

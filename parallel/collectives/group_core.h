@@ -92,7 +92,7 @@ class WEFT_EXPORT GroupCore final : public std::enable_shared_from_this<GroupCor
   void fail(const std::exception_ptr& error);  // what has gone wrong on a device
   void fail(const rpc::Error& error);
   // Runs a job once no dumps are being written: what tells the program of a failure, after which it may exit.
-  void after_dumps(rpc::Job job);
+  void after_dumps(rpc::Callback job);
   GroupDevices& devices() { return devices_; }
   const std::shared_ptr<rpc::AgentCore>& agent() const { return core_; }
   const Options& options() const { return options_; }
@@ -164,8 +164,8 @@ class WEFT_EXPORT GroupCore final : public std::enable_shared_from_this<GroupCor
   Party party_of(const Collective& collective) const;
   std::optional<c10::ScalarType> wire_for(c10::ScalarType dtype, Party party, const Layout& layout) const;
   void start_shared(const ExchangePtr& exchange, bool inlined);
-  void on_loop(rpc::Job job);  // in turn, not on this thread
-  void in_turn(rpc::Job job);  // on this thread if it is the only job, else on the loop
+  void on_loop(rpc::Callback job);  // in turn, not on this thread
+  void in_turn(rpc::Callback job);  // on this thread if it is the only job, else on the loop
   SharedQueue::Done when_over(const ExchangePtr& exchange);
   void shared_over(const ExchangePtr& exchange, SharedQueue::Outcome outcome);
 
@@ -247,9 +247,9 @@ class WEFT_EXPORT GroupCore final : public std::enable_shared_from_this<GroupCor
   LaunchSequence launches_;          // that all members are ready for
   std::set<int> left_;               // members that have left orderly
   std::optional<rpc::Error> ended_;
-  bool writing_ = false;               // dumps, since it has ended
-  std::vector<ExchangePtr> failing_;   // when these are written
-  std::vector<rpc::Job> after_dumps_;  // likewise
+  bool writing_ = false;                    // dumps, since it has ended
+  std::vector<ExchangePtr> failing_;        // when these are written
+  std::vector<rpc::Callback> after_dumps_;  // likewise
   std::optional<rpc::Clock::time_point> armed_;
 };
 

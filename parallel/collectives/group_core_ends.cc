@@ -172,10 +172,10 @@ void GroupCore::fail_futures() {
     sent.promise.fail(error);
   }
   for (LaunchSequence::Begin& begin : launches_.take_all()) begin(std::make_exception_ptr(error));
-  for (rpc::Job& job : std::exchange(after_dumps_, {})) job();
+  for (rpc::Callback& job : std::exchange(after_dumps_, {})) job();
 }
 
-void GroupCore::after_dumps(rpc::Job job) {
+void GroupCore::after_dumps(rpc::Callback job) {
   in_turn([self = shared_from_this(), job = std::move(job)]() mutable {
     self->writing_ ? self->after_dumps_.push_back(std::move(job)) : job();
   });

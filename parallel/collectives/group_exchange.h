@@ -61,7 +61,7 @@ class GroupCore::Exchange final : public Outbox, public std::enable_shared_from_
     return hosts.in_column() && hosts.index_of(rank) == hosts.index ? std::optional(hosts.host_of(rank))
                                                                     : std::nullopt;
   }
-  void send(int number, std::uint32_t label, std::span<const std::byte> bytes, rpc::Job left) override {
+  void send(int number, std::uint32_t label, std::span<const std::byte> bytes, rpc::Callback left) override {
     // What is sent is the run's memory, which `left` keeps until it has run; nobody writes there meanwhile.
     const int to = levels_ ? group_->hosts_->in_column(number) : number;
     const rpc::Buffer lent(run_, const_cast<std::byte*>(bytes.data()), bytes.size());

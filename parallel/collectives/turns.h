@@ -22,13 +22,13 @@ class Turns {
   using Failed = rpc::UniqueFunction<void(const std::exception_ptr&)>;
   explicit Turns(Failed failed) : failed_(std::move(failed)) {}
 
-  void run(rpc::Job job) {
+  void run(rpc::Callback job) {
     std::unique_lock lock(mutex_);
     jobs_.push_back(std::move(job));
     run_all(lock);
   }
   // owner: keeps these turns until the executor has run.
-  void post(rpc::Job job, rpc::Executor& executor, std::shared_ptr<void> owner) {
+  void post(rpc::Callback job, rpc::Executor& executor, std::shared_ptr<void> owner) {
     {
       std::lock_guard lock(mutex_);
       jobs_.push_back(std::move(job));
@@ -37,7 +37,7 @@ class Turns {
     leave_to(executor, std::move(owner));
   }
   // Runs this job here if there is no other; leaves what is given meanwhile to the executor.
-  void run_one(rpc::Job job, rpc::Executor& executor, std::shared_ptr<void> owner) {
+  void run_one(rpc::Callback job, rpc::Executor& executor, std::shared_ptr<void> owner) {
     {
       std::unique_lock lock(mutex_);
       const bool alone = !busy_ && jobs_.empty();
@@ -49,7 +49,7 @@ class Turns {
   }
   // Runs this job here, before those that wait, if no thread runs a job now: for jobs that only read. Else
   // leaves it to the executor.
-  void run_first(rpc::Job job, rpc::Executor& executor, std::shared_ptr<void> owner) {
+  void run_first(rpc::Callback job, rpc::Executor& executor, std::shared_ptr<void> owner) {
     {
       std::unique_lock lock(mutex_);
       if (busy_) {
@@ -76,7 +76,7 @@ class Turns {
   }
   void run_next(std::unique_lock<std::mutex>& lock) {
     busy_ = true;
-    rpc::Job next = std::move(jobs_.front());
+    rpc::Callback next = std::move(jobs_.front());
     jobs_.pop_front();
     lock.unlock();
     try {
@@ -97,7 +97,7 @@ class Turns {
 
   Failed failed_;
   std::mutex mutex_;  // guards what follows
-  std::deque<rpc::Job> jobs_;
+  std::deque<rpc::Callback> jobs_;
   bool busy_ = false;    // a thread runs jobs
   bool posted_ = false;  // an executor has yet to run them
 };

@@ -25,7 +25,7 @@ class WEFT_EXPORT CallHook {
   // A request with sections, on its link's loop, before anything is decoded. Calls next once, now or later
   // and on any thread, or fails the call. Layers are asked in the reverse order of their installation: the
   // highest first.
-  virtual void incoming(std::shared_ptr<IncomingCall> call, Job next) {
+  virtual void incoming(std::shared_ptr<IncomingCall> call, Callback next) {
     (void)call;
     next();
   }

@@ -6,7 +6,7 @@
 
 namespace weft::rpc {
 
-CancelSource::CancelJobId CancelSource::on_cancel(Job job) {
+CancelSource::CancelJobId CancelSource::on_cancel(Callback job) {
   CancelJobId id = 0;
   {
     std::lock_guard lock(mutex_);
@@ -21,7 +21,7 @@ CancelSource::CancelJobId CancelSource::on_cancel(Job job) {
 }
 
 void CancelSource::forget_cancel(CancelJobId id) {
-  Job job;  // ends after the lock
+  Callback job;  // ends after the lock
   std::lock_guard lock(mutex_);
   if (const auto found = jobs_.find(id); found != jobs_.end()) {
     job = std::move(found->second);
@@ -35,7 +35,7 @@ bool CancelSource::was_cancelled() const {
 }
 
 void CancelSource::run_cancel_jobs() {
-  std::map<CancelJobId, Job> jobs;
+  std::map<CancelJobId, Callback> jobs;
   {
     std::lock_guard lock(mutex_);
     if (std::exchange(cancelled_, true)) return;

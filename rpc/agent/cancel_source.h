@@ -21,7 +21,7 @@ class WEFT_EXPORT CancelSource {
   // here if that has been; then the id is 0. A job that is no longer needed is forgotten by its id, else it
   // goes with the source.
   using CancelJobId = std::uint64_t;
-  CancelJobId on_cancel(Job job);
+  CancelJobId on_cancel(Callback job);
   void forget_cancel(CancelJobId id);
 
  protected:
@@ -36,7 +36,7 @@ class WEFT_EXPORT CancelSource {
   mutable std::mutex mutex_;  // guards what follows
   bool cancelled_ = false;
   CancelJobId last_ = 0;
-  std::map<CancelJobId, Job> jobs_;
+  std::map<CancelJobId, Callback> jobs_;
 };
 
 // Calls that are cancelled together: `peer.with(scope)` makes them part of it, and cancel() is a request to

@@ -91,7 +91,7 @@ class WEFT_EXPORT IncomingCall final : public CallContext {
   void replace_argument(std::size_t i, ValueReader value, std::shared_ptr<IncomingMessage> source);
   // Asked on the executor when it is the call's turn: runs `proceed` there at once, or posts it to the
   // executor later, or fails the call. May add contexts.
-  void set_admission(UniqueFunction<void(Job proceed)> admission) { admission_ = std::move(admission); }
+  void set_admission(UniqueFunction<void(Callback proceed)> admission) { admission_ = std::move(admission); }
   void run();  // through the method's gate; then the handler, on the executor: at once where that is the loop
 
   // For the handler's thunk.
@@ -171,7 +171,7 @@ class WEFT_EXPORT IncomingCall final : public CallContext {
   std::vector<std::unique_ptr<ContextSwitch>> contexts_;
   AllContexts all_contexts_{*this};
   std::shared_ptr<ResultSink> sink_;
-  UniqueFunction<void(Job)> admission_;
+  UniqueFunction<void(Callback)> admission_;
   std::shared_ptr<void> object_;
   std::shared_ptr<Executor> kept_executor_;
   Executor* executor_ = nullptr;

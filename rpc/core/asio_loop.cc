@@ -55,7 +55,7 @@ struct AsioLoop::State : std::enable_shared_from_this<State> {
 
   // --- Turns ---
 
-  void turn(Job event) {
+  void turn(Callback event) {
     take_turn([&] {
       event();
       event = nullptr;
@@ -67,7 +67,7 @@ struct AsioLoop::State : std::enable_shared_from_this<State> {
     in_turn = true;
     run(event);
     for (std::size_t i = 0; i < max_jobs_a_turn && !ready.empty(); ++i) {
-      Job job = ready.pop();
+      Callback job = ready.pop();
       run(job);
     }
     in_turn = false;
@@ -93,7 +93,7 @@ struct AsioLoop::State : std::enable_shared_from_this<State> {
     Rest& operator=(Rest&&) = delete;
     ~Rest() {
       if (state_ == nullptr) return;
-      const Fifo<Job> dropped = std::exchange(state_->ready, {});
+      const Fifo<Callback> dropped = std::exchange(state_->ready, {});
     }
     void operator()() {
       const auto state = std::move(state_);
@@ -107,7 +107,7 @@ struct AsioLoop::State : std::enable_shared_from_this<State> {
 
   // --- Jobs from other threads, of a loop of weft's own ---
 
-  void hand_in(Job job) {
+  void hand_in(Callback job) {
     {
       std::lock_guard lock(mutex);
       inbox.push(std::move(job));
@@ -116,7 +116,7 @@ struct AsioLoop::State : std::enable_shared_from_this<State> {
     asio::post(context, [self = shared_from_this()] { self->collect(); });
   }
   void collect() {
-    Fifo<Job> jobs;
+    Fifo<Callback> jobs;
     {
       std::lock_guard lock(mutex);
       std::swap(jobs, inbox);
@@ -247,10 +247,10 @@ struct AsioLoop::State : std::enable_shared_from_this<State> {
 
   // On the loop's thread.
   bool in_turn = false;
-  Fifo<Job> ready;  // posted within the turn
+  Fifo<Callback> ready;  // posted within the turn
   bool rest_due = false;
   asio::steady_timer timer;
-  std::map<TimerKey, Job> entries;
+  std::map<TimerKey, Callback> entries;
   std::unordered_map<TimerId, Clock::time_point> when;
   std::set<TimerId> closing;  // those among them that stop() does not drop
   std::optional<Clock::time_point> armed;
@@ -261,7 +261,7 @@ struct AsioLoop::State : std::enable_shared_from_this<State> {
   SpinPolicy policy{std::chrono::nanoseconds{0}};  // set before the thread starts
 
   std::mutex mutex;  // guards what follows
-  Fifo<Job> inbox;
+  Fifo<Callback> inbox;
   bool collected = true;  // else Asio has been asked to
 };
 
@@ -296,7 +296,7 @@ void AsioLoop::stop() {
   if (late_jobs_++ == 0) run_late_jobs();  // what came between the thread's end and the line above
 }
 
-void AsioLoop::post(Job job) {
+void AsioLoop::post(Callback job) {
   if (running_here() && state_->in_turn) return state_->ready.push(std::move(job));
   if (own_) {
     state_->hand_in(std::move(job));
@@ -330,9 +330,9 @@ Clock::time_point AsioLoop::coarse_now() const {
   return Clock::time_point(std::chrono::seconds(time.tv_sec) + std::chrono::nanoseconds(time.tv_nsec));
 }
 
-void AsioLoop::run_turn(Job event) { state_->turn(std::move(event)); }
+void AsioLoop::run_turn(Callback event) { state_->turn(std::move(event)); }
 
-Loop::TimerId AsioLoop::schedule(Clock::time_point when, Job job) {
+Loop::TimerId AsioLoop::schedule(Clock::time_point when, Callback job) {
   const TimerId id = ++state_->last;
   state_->entries.emplace(State::TimerKey{when, id}, std::move(job));
   state_->when.emplace(id, when);
@@ -340,7 +340,7 @@ Loop::TimerId AsioLoop::schedule(Clock::time_point when, Job job) {
   return id;
 }
 
-Loop::TimerId AsioLoop::schedule_closing(Clock::time_point when, Job job) {
+Loop::TimerId AsioLoop::schedule_closing(Clock::time_point when, Callback job) {
   const TimerId id = schedule(when, std::move(job));
   state_->closing.insert(id);
   return id;

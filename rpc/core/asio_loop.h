@@ -25,14 +25,14 @@ class WEFT_EXPORT AsioLoop final : public Loop, public std::enable_shared_from_t
   explicit AsioLoop(asio::io_context& context);  // on the program's
   ~AsioLoop() override;
 
-  void post(Job job) override;
+  void post(Callback job) override;
   Clock::time_point now() const override { return Clock::now(); }
   Clock::time_point coarse_now() const override;
   bool running_here() const override;
-  TimerId schedule(Clock::time_point when, Job job) override;
+  TimerId schedule(Clock::time_point when, Callback job) override;
   void cancel(TimerId timer) override;
-  TimerId schedule_closing(Clock::time_point when, Job job) override;
-  void run_turn(Job event) override;
+  TimerId schedule_closing(Clock::time_point when, Callback job) override;
+  void run_turn(Callback event) override;
 
   bool spins() const override;
   bool add_poller(LoopPoller& poller, bool system_call = false) override;

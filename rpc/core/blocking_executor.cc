@@ -2,16 +2,16 @@
 
 namespace weft::rpc {
 
-void BlockingExecutor::post(Job job) {
+void BlockingExecutor::post(Callback job) {
   std::lock_guard lock(mutex_);
   jobs_.push_back(std::move(job));
   posted_.notify_one();
 }
 
-Job BlockingExecutor::next() {
+Callback BlockingExecutor::next() {
   std::unique_lock lock(mutex_);
   posted_.wait(lock, [this] { return !jobs_.empty(); });
-  Job job = std::move(jobs_.front());
+  Callback job = std::move(jobs_.front());
   jobs_.pop_front();
   return job;
 }

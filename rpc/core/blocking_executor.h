@@ -11,7 +11,7 @@ namespace weft::rpc {
 
 class WEFT_EXPORT BlockingExecutor final : public Executor {
  public:
-  void post(Job job) override;
+  void post(Callback job) override;
 
   template <class T>
   T run(Task<T> task, ContextSwitch* context = nullptr) {
@@ -22,11 +22,11 @@ class WEFT_EXPORT BlockingExecutor final : public Executor {
   }
 
  private:
-  Job next();
+  Callback next();
 
   std::mutex mutex_;  // guards jobs_
   std::condition_variable posted_;
-  std::deque<Job> jobs_;
+  std::deque<Callback> jobs_;
 };
 
 }  // namespace weft::rpc

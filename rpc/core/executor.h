@@ -16,7 +16,7 @@ class ExceptionSink;
 class WEFT_EXPORT Executor {
  public:
   virtual ~Executor() = default;
-  virtual void post(Job job) = 0;
+  virtual void post(Callback job) = 0;
   // Receives what continuations throw that run on this executor; null: they are written to stderr.
   virtual std::shared_ptr<ExceptionSink> exceptions() const { return nullptr; }
 };

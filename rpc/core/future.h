@@ -73,7 +73,7 @@ class FutureState {
   std::shared_ptr<const Loop> loop;           // the loop whose thread must not wait for this
   std::shared_ptr<ExceptionSink> exceptions;  // null: the loop's
   // These are set before the future is handed out, and called on any thread.
-  Job cancel;
+  Callback cancel;
   UniqueFunction<std::string()> title;  // of the work, for errors; may be null or return nothing
 
  private:
@@ -177,7 +177,7 @@ class Promise {
 
   // Once, before the promise is completed or moved to another thread.
   Future<T> future() { return Future<T>(state_); }
-  void on_cancel(Job cancel) { state_->cancel = std::move(cancel); }
+  void on_cancel(Callback cancel) { state_->cancel = std::move(cancel); }
   // What errors of get(timeout) call the work: "worker1: market.last".
   void set_title(UniqueFunction<std::string()> title) { state_->title = std::move(title); }
 

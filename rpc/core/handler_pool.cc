@@ -13,7 +13,7 @@ HandlerPool::HandlerPool(std::size_t threads) : at_work_(threads) {
 
 HandlerPool::~HandlerPool() { join(); }
 
-void HandlerPool::post(Job job) {
+void HandlerPool::post(Callback job) {
   std::lock_guard lock(mutex_);
   if (at_work_ == 0) return;  // `job` dies with this call's arguments, after the lock
   jobs_.push_back(std::move(job));
@@ -30,7 +30,7 @@ void HandlerPool::run() {
   while (true) {
     posted_.wait(lock, [this] { return joining_ || !jobs_.empty(); });
     if (jobs_.empty()) break;
-    Job job = std::move(jobs_.front());
+    Callback job = std::move(jobs_.front());
     jobs_.pop_front();
     lock.unlock();
     try {

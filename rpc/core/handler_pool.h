@@ -21,7 +21,7 @@ class WEFT_EXPORT HandlerPool final : public Executor {
  public:
   explicit HandlerPool(std::size_t threads);
   ~HandlerPool() override;
-  void post(Job job) override;
+  void post(Callback job) override;
   std::shared_ptr<ExceptionSink> exceptions() const override { return exceptions_; }
   bool running_here() const;  // on one of its threads
   void join();
@@ -32,7 +32,7 @@ class WEFT_EXPORT HandlerPool final : public Executor {
   const std::shared_ptr<ExceptionSink> exceptions_ = std::make_shared<ExceptionSink>();
   std::mutex mutex_;  // guards jobs_, joining_, at_work_
   std::condition_variable posted_;
-  std::deque<Job> jobs_;
+  std::deque<Callback> jobs_;
   bool joining_ = false;
   std::size_t at_work_;  // threads that still take jobs
   std::vector<std::thread> threads_;

@@ -47,14 +47,16 @@ class WEFT_EXPORT Loop : public Executor {
   // The same clock some milliseconds late, for a fraction of the cost: for ages. Any thread.
   virtual Clock::time_point coarse_now() const { return now(); }
   virtual bool running_here() const = 0;
-  virtual TimerId schedule(Clock::time_point when, Job job) = 0;
+  virtual TimerId schedule(Clock::time_point when, Callback job) = 0;
   virtual void cancel(TimerId timer) = 0;
   // A timer that a loop which is being stopped still waits for, and does not drop: what bounds an orderly
   // end.
-  virtual TimerId schedule_closing(Clock::time_point when, Job job) { return schedule(when, std::move(job)); }
+  virtual TimerId schedule_closing(Clock::time_point when, Callback job) {
+    return schedule(when, std::move(job));
+  }
   // Runs an event that Asio brought to this thread, and then what it posted to this loop: what one arrival
   // causes is done before the next, and without a detour through Asio's queue.
-  virtual void run_turn(Job event) { event(); }
+  virtual void run_turn(Callback event) { event(); }
   // Where Asio's own timers and sockets wait that belong to code of this loop's calls.
   virtual asio::execution_context& context() = 0;
   // Whether a thread of its own runs it, which stop() ends, called by one thread at a time and not the

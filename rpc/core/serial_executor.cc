@@ -10,8 +10,8 @@ struct SerialExecutor::State {
     Node* next = nullptr;
   };
   struct Queued : Node {
-    explicit Queued(Job j) : job(std::move(j)) {}
-    Job job;
+    explicit Queued(Callback j) : job(std::move(j)) {}
+    Callback job;
   };
 
   explicit State(Executor& t) : threads(t) {}
@@ -77,7 +77,7 @@ SerialExecutor::SerialExecutor(Executor& threads) : state_(std::make_shared<Stat
 
 std::shared_ptr<ExceptionSink> SerialExecutor::exceptions() const { return state_->threads.exceptions(); }
 
-void SerialExecutor::post(Job job) {
+void SerialExecutor::post(Callback job) {
   auto queued = std::make_unique<State::Queued>(std::move(job));
   State::Node* newest = state_->posted.load(std::memory_order_relaxed);
   do {

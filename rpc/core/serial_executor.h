@@ -15,7 +15,7 @@ namespace weft::rpc {
 class WEFT_EXPORT SerialExecutor final : public Executor {
  public:
   explicit SerialExecutor(Executor& threads);
-  void post(Job job) override;
+  void post(Callback job) override;
   std::shared_ptr<ExceptionSink> exceptions() const override;  // those of the other executor
 
  private:

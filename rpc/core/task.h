@@ -98,7 +98,7 @@ class TaskPromiseBase {
   TaskHome own_home;               // in use where this task was started
   TaskHome* home = nullptr;        // of this task or of the one that awaits it
   std::coroutine_handle<> parent;  // goes on at the end, where another task awaits this one
-  Job ended;                       // runs at the end, where an executor started this one
+  Callback ended;                  // runs at the end, where an executor started this one
   std::exception_ptr error;
 
   void unhandled_exception() { error = std::current_exception(); }
@@ -113,7 +113,7 @@ class TaskPromiseBase {
         return;
       }
       if (promise.home->context != nullptr) promise.home->context->leave();
-      Job ended = std::move(promise.ended);
+      Callback ended = std::move(promise.ended);
       ended();  // destroys the coroutine
     }
     void await_resume() noexcept {}

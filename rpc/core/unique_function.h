@@ -98,6 +98,6 @@ class UniqueFunction<Result(Args...)> {
   alignas(std::max_align_t) std::byte storage_[capacity];
 };
 
-using Job = UniqueFunction<void()>;
+using Callback = UniqueFunction<void()>;
 
 }  // namespace weft::rpc

@@ -121,7 +121,7 @@ void CollectiveLeader::give_up(const AgentId& who, const CollectiveArrival& arri
   if (ended) tell(*std::move(ended));
 }
 
-Job CollectiveLeader::judge(const Roster& roster, std::uint64_t version) {
+Callback CollectiveLeader::judge(const Roster& roster, std::uint64_t version) {
   std::vector<Ended> all;
   {
     std::lock_guard lock(mutex_);

@@ -42,7 +42,7 @@ class WEFT_EXPORT CollectiveLeader : public std::enable_shared_from_this<Collect
   // What the store says of the members, at a version: rounds end of which a member has gone. Only those are
   // looked at whose members were all seen in this version or before. What is returned tells them, and is run
   // without a lock.
-  Job judge(const Roster& roster, std::uint64_t version);
+  Callback judge(const Roster& roster, std::uint64_t version);
   void fail_all(const Error& error);  // rounds that are open; later ones may be opened
   // Its agent ends without having left: to the others it is lost, so it tells them nothing any more.
   void stop();

@@ -142,7 +142,7 @@ Future<CollectiveLeader::Gathered> JobMembership::arrive(CallContext& call, cons
 }
 
 void JobMembership::judge_collectives() const {
-  Job tell;
+  Callback tell;
   {
     std::lock_guard lock(mutex_);
     tell = leader_->judge(roster_, version_);

@@ -169,7 +169,8 @@ void FileStore::State::locked(bool exclusive, F&& work) {
     work(jobs);
   };
   const Result<void> done = capture(inside);
-  for (Job& job : jobs) job();  // also where the reading ended early: these have been taken off the table
+  for (Callback& job : jobs)
+    job();  // also where the reading ended early: these have been taken off the table
   if (!done.ok()) std::rethrow_exception(done.error());
 }
 
@@ -293,7 +294,7 @@ auto FileStore::later(Waiting waiting) {
       if (state.closed) return wait->fail(closed_error());
       state.table.wait(wait, jobs);
     }
-    for (Job& job : jobs) job();
+    for (Callback& job : jobs) job();
   });
   return std::move(waiting.future);
 }

@@ -33,7 +33,7 @@ struct MemoryStore::State : std::enable_shared_from_this<State> {
     ticks = table.tick_interval();
     jobs.push_back(next_tick(++timer));
   }
-  Job next_tick(std::uint64_t which) {
+  Callback next_tick(std::uint64_t which) {
     return [loop = loop, weak = weak_from_this(), which, wait = ticks] {
       loop->post([loop = loop.get(), weak, which, wait] {
         loop->schedule(loop->now() + wait, [weak, which] {
@@ -55,7 +55,7 @@ struct MemoryStore::State : std::enable_shared_from_this<State> {
         ticks = std::chrono::nanoseconds::max();
       }
     }
-    for (Job& job : jobs) job();
+    for (Callback& job : jobs) job();
   }
   void drop(const std::shared_ptr<StoreWait>& wait) {
     std::lock_guard lock(mutex);
@@ -98,7 +98,7 @@ auto MemoryStore::now(F&& operation) {
     std::lock_guard lock(state_->mutex);
     return capture([&] { return operation(state_->table, jobs); });
   }();
-  for (Job& job : jobs) job();
+  for (Callback& job : jobs) job();
   return Future<T>::made(std::move(result));
 }
 
@@ -118,7 +118,7 @@ auto MemoryStore::later(Waiting waiting) {
     if (refused) state_->table.drop(waiting.wait);
   }
   if (refused) waiting.wait->fail(Error(ErrorKind::shut_down, "the store has closed"));
-  for (Job& job : jobs) job();
+  for (Callback& job : jobs) job();
   if (waiting.wait->deadline() && !waiting.wait->over()) {
     // The timer holds both weakly: most waits end long before it.
     Loop* const loop = state_->loop.get();

@@ -222,7 +222,7 @@ void StoreTable::keep(std::shared_ptr<StoreWait> wait) {
 }
 
 void StoreTable::wait(std::shared_ptr<StoreWait> wait, Jobs& jobs) {
-  if (Job job = wait->answer(*this, wait)) jobs.push_back(std::move(job));
+  if (Callback job = wait->answer(*this, wait)) jobs.push_back(std::move(job));
   // Cancelled before it came here: whoever cancels marks it first and drops it then, so it cannot stay
   // behind.
   if (!wait->over()) keep(std::move(wait));

@@ -2,7 +2,7 @@
 // themselves are made of.
 //
 // No lock, no clock, no thread: its owner guards it, and tells it the time. Whatever answers somebody is
-// handed out as a Job, to be run once the owner's lock is released.
+// handed out as a Callback, to be run once the owner's lock is released.
 #pragma once
 
 #include <weft/rpc/core/loop.h>
@@ -29,7 +29,7 @@ WEFT_EXPORT Error lease_lost(LeaseId lease);
 
 class WEFT_EXPORT StoreTable {
  public:
-  using Jobs = std::vector<Job>;
+  using Jobs = std::vector<Callback>;
   struct Change {
     std::string key;
     std::optional<std::string> value;  // none: removed

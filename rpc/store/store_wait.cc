@@ -14,7 +14,7 @@ class Wait : public StoreWait {
       : StoreWait(deadline_of(options), std::move(at)), promise_(std::move(promise)) {}
 
  protected:
-  Job deliver(typename Result<T>::Value value, const std::shared_ptr<StoreWait>& self) {
+  Callback deliver(typename Result<T>::Value value, const std::shared_ptr<StoreWait>& self) {
     if (!claim()) return nullptr;
     return [this, self, value = std::move(value)]() mutable { promise_.complete(std::move(value)); };
   }
@@ -30,9 +30,9 @@ class ValueWait final : public Wait<std::string> {
       : Wait(std::move(promise), options, {key}), key_(key) {}
 
  private:
-  Job answer(const StoreTable& table, const std::shared_ptr<StoreWait>& self) override {
+  Callback answer(const StoreTable& table, const std::shared_ptr<StoreWait>& self) override {
     const std::string* value = table.find(key_);
-    return value == nullptr ? Job{} : deliver(*value, self);
+    return value == nullptr ? Callback{} : deliver(*value, self);
   }
   const std::string key_;
 };
@@ -44,7 +44,7 @@ class KeysWait final : public Wait<void> {
 
  private:
   // While one key is missing, changes of the others do not matter.
-  Job answer(const StoreTable& table, const std::shared_ptr<StoreWait>& self) override {
+  Callback answer(const StoreTable& table, const std::shared_ptr<StoreWait>& self) override {
     const auto missing =
         std::find_if(keys_.begin(), keys_.end(), [&](const auto& key) { return table.find(key) == nullptr; });
     if (missing == keys_.end()) return deliver({}, self);
@@ -61,8 +61,8 @@ class ChangeWait final : public Wait<StoreChanges> {
       : Wait(std::move(promise), options, {prefix, true}), prefix_(prefix), after_(after) {}
 
  private:
-  Job answer(const StoreTable& table, const std::shared_ptr<StoreWait>& self) override {
-    return table.changed(prefix_, after_) ? deliver(table.changes(prefix_, after_), self) : Job{};
+  Callback answer(const StoreTable& table, const std::shared_ptr<StoreWait>& self) override {
+    return table.changed(prefix_, after_) ? deliver(table.changes(prefix_, after_), self) : Callback{};
   }
   const std::string prefix_;
   const std::uint64_t after_;

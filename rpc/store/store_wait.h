@@ -41,7 +41,7 @@ class WEFT_EXPORT StoreWait {
  private:
   friend class StoreTable;
   // The answer, where what was waited for has come; under the owner's lock.
-  virtual Job answer(const StoreTable& table, const std::shared_ptr<StoreWait>& self) = 0;
+  virtual Callback answer(const StoreTable& table, const std::shared_ptr<StoreWait>& self) = 0;
   virtual void give(const Error& error) = 0;
 
   const std::optional<Clock::time_point> deadline_;

@@ -238,7 +238,7 @@ void StreamTable::note(IncomingMessage& message, const AgentId& from, std::strin
   message.slots().put(received);
 }
 
-void StreamTable::incoming(std::shared_ptr<IncomingCall> call, Job next) {
+void StreamTable::incoming(std::shared_ptr<IncomingCall> call, Callback next) {
   note(call->message(), call->peer().id, call->method());
   next();
 }

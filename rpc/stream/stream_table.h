@@ -44,7 +44,7 @@ class WEFT_EXPORT StreamTable final : public CallHook, public std::enable_shared
   void settle(std::uint64_t id);                     // that call has ended over there
 
   bool knows(std::string_view section) const override { return section == section_key; }
-  void incoming(std::shared_ptr<IncomingCall> call, Job next) override;
+  void incoming(std::shared_ptr<IncomingCall> call, Callback next) override;
   void replied(IncomingMessage& message, const AgentId& from) override;
   void draining() override;
   void connection_gone(std::uint64_t connection, const AgentId& peer, const Error& reason) override;

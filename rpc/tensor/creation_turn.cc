@@ -17,7 +17,7 @@ class Turn final : public rpc::CallHook, public std::enable_shared_from_this<Tur
   explicit Turn(rpc::Executor& handlers) : turn_(handlers) {}
 
   bool knows(std::string_view) const override { return false; }
-  void incoming(std::shared_ptr<rpc::IncomingCall> call, rpc::Job next) override {
+  void incoming(std::shared_ptr<rpc::IncomingCall> call, rpc::Callback next) override {
     if (is_creation(*call)) call->set_executor({shared_from_this(), &turn_});
     next();
   }

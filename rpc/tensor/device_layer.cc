@@ -139,7 +139,7 @@ class Devices final : public rpc::CallHook {
  public:
   explicit Devices(std::shared_ptr<const AgentDevices> devices) : devices_(std::move(devices)) {}
   bool knows(std::string_view section) const override { return section == devices_section; }
-  void incoming(std::shared_ptr<rpc::IncomingCall> call, rpc::Job next) override {
+  void incoming(std::shared_ptr<rpc::IncomingCall> call, rpc::Callback next) override {
     devices_of(*call, *devices_);
     next();
   }

@@ -43,7 +43,7 @@ std::shared_ptr<void> Admission::admit(std::uint64_t bytes) {
   return {this, [self = shared_from_this(), bytes](void*) { self->release(bytes); }};
 }
 
-std::shared_ptr<void> Admission::wait(std::uint64_t bytes, std::shared_ptr<Loop> loop, Job job) {
+std::shared_ptr<void> Admission::wait(std::uint64_t bytes, std::shared_ptr<Loop> loop, Callback job) {
   auto waiter = std::make_shared<Waiter>(Waiter{bytes, std::move(loop), std::move(job)});
   {
     std::lock_guard lock(mutex_);

@@ -37,13 +37,13 @@ class WEFT_EXPORT Admission final : public std::enable_shared_from_this<Admissio
   std::shared_ptr<void> admit(std::uint64_t bytes);
   // Posts `job` to `loop` once there may be room for `bytes`, unless the returned place in the queue
   // has gone by then. Posted at once where there is room already.
-  std::shared_ptr<void> wait(std::uint64_t bytes, std::shared_ptr<Loop> loop, Job job);
+  std::shared_ptr<void> wait(std::uint64_t bytes, std::shared_ptr<Loop> loop, Callback job);
 
  private:
   struct Waiter {
     std::uint64_t bytes;
     std::shared_ptr<Loop> loop;
-    Job job;
+    Callback job;
   };
   bool fits(std::uint64_t bytes) const;  // a large frame; with mutex_
   void wake();

@@ -36,7 +36,8 @@ class WEFT_EXPORT BulkAccess {
   // The sender. Of how many of its frames the bulk has been pulled: a number that only grows, and that the
   // other side states: never trusted to be no more than were sent.
   virtual std::uint64_t acknowledged() const = 0;
-  virtual void when_acknowledged(Job job) = 0;  // once, like when_readable(): acknowledged() may have grown
+  virtual void when_acknowledged(
+      Callback job) = 0;  // once, like when_readable(): acknowledged() may have grown
 };
 
 class WEFT_EXPORT ByteStream {
@@ -50,8 +51,8 @@ class WEFT_EXPORT ByteStream {
   virtual std::size_t write(std::span<const std::span<const std::byte>> from, std::error_code& error) = 0;
 
   // One job each at a time, as described above.
-  virtual void when_readable(Job job) = 0;
-  virtual void when_writable(Job job) = 0;
+  virtual void when_readable(Callback job) = 0;
+  virtual void when_writable(Callback job) = 0;
 
   virtual void shut_down_writing(
       std::error_code& error) = 0;  // the other side reads eof after what was written

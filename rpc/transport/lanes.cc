@@ -40,9 +40,9 @@ class Lanes::Lane final : public std::enable_shared_from_this<Lane> {
  public:
   // What several lanes do a part of: whoever does the last runs `done`.
   struct Transfer {
-    explicit Transfer(Job job) : done(std::move(job)) {}
+    explicit Transfer(Callback job) : done(std::move(job)) {}
     std::atomic<std::size_t> left{0};
-    Job done;
+    Callback done;
   };
   struct Piece {
     Buffer buffer;  // which `bytes` are of
@@ -151,7 +151,7 @@ class Lanes::Lane final : public std::enable_shared_from_this<Lane> {
 
   void wait(bool reading) {
     (reading ? in_ : out_).waiting = true;
-    Job job = [self = shared_from_this(), reading] { self->again(reading); };
+    Callback job = [self = shared_from_this(), reading] { self->again(reading); };
     reading ? stream_->when_readable(std::move(job)) : stream_->when_writable(std::move(job));
   }
   void again(bool reading) {
@@ -205,14 +205,14 @@ void Lanes::start(Lost lost) {
   for (const auto& lane : lanes_) lane->start();
 }
 
-void Lanes::write(std::vector<Buffer> buffers, Job done) {
+void Lanes::write(std::vector<Buffer> buffers, Callback done) {
   transfer(std::move(buffers), std::move(done), false);
 }
-void Lanes::read(std::vector<Buffer> buffers, Job done) {
+void Lanes::read(std::vector<Buffer> buffers, Callback done) {
   transfer(std::move(buffers), std::move(done), true);
 }
 
-void Lanes::transfer(std::vector<Buffer> buffers, Job done, bool reading) {
+void Lanes::transfer(std::vector<Buffer> buffers, Callback done, bool reading) {
   if (shared_->closed) return;
   auto whole = std::make_shared<Lane::Transfer>(std::move(done));
   std::vector<std::vector<Lane::Piece>> pieces(lanes_.size());

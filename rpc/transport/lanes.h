@@ -56,8 +56,8 @@ class WEFT_EXPORT Lanes final {
 
   // The buffers are shared until they have left, or the lanes have been closed and each has noticed. `done`
   // runs on `home`; never after close().
-  void write(std::vector<Buffer> buffers, Job done);
-  void read(std::vector<Buffer> buffers, Job done);
+  void write(std::vector<Buffer> buffers, Callback done);
+  void read(std::vector<Buffer> buffers, Callback done);
   void drop_reads();  // what has come and will come is thrown away, so that the other side can go on writing
   void close();       // idempotent
 
@@ -67,7 +67,7 @@ class WEFT_EXPORT Lanes final {
  private:
   class Lane;
   struct Shared;
-  void transfer(std::vector<Buffer> buffers, Job done, bool reading);
+  void transfer(std::vector<Buffer> buffers, Callback done, bool reading);
 
   const std::shared_ptr<Shared> shared_;
   std::vector<std::shared_ptr<Lane>> lanes_;

@@ -342,7 +342,7 @@ void StreamConnection::written(std::size_t bytes) {
     }
     if (queue_.front().addresses.empty()) {
       unsent_bytes_ -= queue_.front().bytes;
-      Job sent = std::move(queue_.front().frame.sent);
+      Callback sent = std::move(queue_.front().frame.sent);
       queue_.drop();
       if (sent) sent();
       if (closed_) return;

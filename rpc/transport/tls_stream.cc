@@ -340,7 +340,7 @@ bool TlsStream::writable_now() const {
          (state_ == State::open && (wire_->write_error() || wire_->pending() < settings_.batch));
 }
 
-void TlsStream::when_readable(Job job) {
+void TlsStream::when_readable(Callback job) {
   if (state_ == State::closed) return;
   readable_ = std::move(job);
   if (!started_) step();
@@ -350,7 +350,7 @@ void TlsStream::when_readable(Job job) {
     await_reading();
 }
 
-void TlsStream::when_writable(Job job) {
+void TlsStream::when_writable(Callback job) {
   if (state_ == State::closed) return;
   writable_ = std::move(job);
   if (!started_) step();
@@ -398,7 +398,7 @@ void TlsStream::wake_soon() {
 }
 
 void TlsStream::wake(bool readable) {
-  Job reader, writer;
+  Callback reader, writer;
   if (readable_ && (readable || readable_now())) reader = std::exchange(readable_, {});
   if (writable_ && writable_now()) writer = std::exchange(writable_, {});
   const std::weak_ptr alive(alive_);

@@ -46,8 +46,8 @@ class WEFT_EXPORT TlsStream final : public ByteStream {
 
   std::size_t read(std::span<const std::span<std::byte>> into, std::error_code& error) override;
   std::size_t write(std::span<const std::span<const std::byte>> from, std::error_code& error) override;
-  void when_readable(Job job) override;
-  void when_writable(Job job) override;
+  void when_readable(Callback job) override;
+  void when_writable(Callback job) override;
   void shut_down_writing(std::error_code& error) override;
   void close() override;
 
@@ -106,7 +106,7 @@ class WEFT_EXPORT TlsStream final : public ByteStream {
   std::error_code failure_;
   std::string failure_text_;
 
-  Job readable_, writable_;
+  Callback readable_, writable_;
   bool awaits_reading_ = false, awaits_writing_ = false, wakes_soon_ = false;
   std::shared_ptr<void> alive_;  // what posted jobs look at
 };

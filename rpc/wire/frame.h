@@ -15,7 +15,7 @@ struct OutboundFrame {
   // Borrowed until `sent` has run; where it never does, until these Buffers have gone, which may be a moment
   // after on_closed: lanes on other threads may still be reading them.
   std::vector<Buffer> attachments;
-  Job sent;  // runs on the connection's loop once the bytes have left; never after a failure
+  Callback sent;  // runs on the connection's loop once the bytes have left; never after a failure
 
   std::uint64_t bytes() const {  // of memory
     std::uint64_t all = head.size();

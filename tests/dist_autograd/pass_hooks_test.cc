@@ -249,7 +249,7 @@ class StageThreads {
   class OfPass final : public rpc::Executor {
    public:
     OfPass(StageThreads& stage, int number) : stage_(stage), number_(number) {}
-    void post(rpc::Job job) override {
+    void post(rpc::Callback job) override {
       std::lock_guard lock(stage_.mutex_);
       stage_.jobs_.emplace(number_, std::move(job));
     }
@@ -267,7 +267,7 @@ class StageThreads {
   void run_until(const std::function<bool()>& done) {
     weft::test::eventually("the stage is done", [&] {
       for (;;) {
-        rpc::Job job;
+        rpc::Callback job;
         {
           std::lock_guard lock(mutex_);
           if (jobs_.empty()) break;
@@ -281,7 +281,7 @@ class StageThreads {
 
  private:
   std::mutex mutex_;  // guards jobs_
-  std::multimap<int, rpc::Job> jobs_;
+  std::multimap<int, rpc::Callback> jobs_;
 };
 
 TEST_P(PassHooksTest, AStageChoosesWhichPassRunsFirst) {

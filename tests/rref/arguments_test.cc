@@ -80,7 +80,7 @@ class Observer final : public rpc::CallHook {
     bool deadline;
   };
   bool knows(std::string_view) const override { return false; }
-  void incoming(std::shared_ptr<rpc::IncomingCall> call, rpc::Job next) override {
+  void incoming(std::shared_ptr<rpc::IncomingCall> call, rpc::Callback next) override {
     {
       std::lock_guard lock(mutex_);
       seen_.push_back({std::string(call->method()), call->peer().id.name, call->deadline().has_value()});

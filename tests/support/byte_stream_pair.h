@@ -24,10 +24,10 @@ namespace weft::test {
 // Runs its jobs in order, on the thread that calls run(). Its clock stands still unless it is moved.
 class ManualLoop final : public rpc::Loop {
  public:
-  void post(rpc::Job job) override { jobs_.push_back(std::move(job)); }
+  void post(rpc::Callback job) override { jobs_.push_back(std::move(job)); }
   rpc::Clock::time_point now() const override { return now_; }
   bool running_here() const override { return true; }
-  TimerId schedule(rpc::Clock::time_point when, rpc::Job job) override {
+  TimerId schedule(rpc::Clock::time_point when, rpc::Callback job) override {
     timers_.emplace(std::pair(when, ++last_timer_), std::move(job));
     return last_timer_;
   }
@@ -41,7 +41,7 @@ class ManualLoop final : public rpc::Loop {
     std::size_t count = 0;
     for (; !jobs_.empty(); ++count) {
       if (count == most) throw std::runtime_error("the loop spins");
-      rpc::Job job = std::move(jobs_.front());
+      rpc::Callback job = std::move(jobs_.front());
       jobs_.pop_front();
       job();
     }
@@ -49,7 +49,7 @@ class ManualLoop final : public rpc::Loop {
   }
   bool step() {  // one job; false: there was none
     if (jobs_.empty()) return false;
-    rpc::Job job = std::move(jobs_.front());
+    rpc::Callback job = std::move(jobs_.front());
     jobs_.pop_front();
     job();
     return true;
@@ -63,8 +63,8 @@ class ManualLoop final : public rpc::Loop {
   }
 
  private:
-  std::deque<rpc::Job> jobs_;
-  std::map<std::pair<rpc::Clock::time_point, TimerId>, rpc::Job> timers_;
+  std::deque<rpc::Callback> jobs_;
+  std::map<std::pair<rpc::Clock::time_point, TimerId>, rpc::Callback> timers_;
   TimerId last_timer_ = 0;
   rpc::Clock::time_point now_{};
   asio::execution_context context_;
@@ -129,12 +129,12 @@ class PairedStream final : public rpc::ByteStream {
     return moved;
   }
 
-  void when_readable(rpc::Job job) override {
+  void when_readable(rpc::Callback job) override {
     std::lock_guard lock(in_->mutex);
     in_->reader = {loop_, alive_, std::move(job)};
     if (!in_->bytes.empty() || in_->ended || in_->broken) in_->reader.wake();
   }
-  void when_writable(rpc::Job job) override {
+  void when_writable(rpc::Callback job) override {
     std::lock_guard lock(out_->mutex);
     out_->writer = {loop_, alive_, std::move(job)};
     if (out_->bytes.size() < out_->capacity || out_->ended || out_->deaf || out_->broken) out_->writer.wake();
@@ -169,7 +169,7 @@ class PairedStream final : public rpc::ByteStream {
   struct Waiter {
     std::shared_ptr<rpc::Loop> loop;
     std::weak_ptr<void> alive;
-    rpc::Job job;
+    rpc::Callback job;
     void wake() {
       if (!job) return;
       loop->post([alive = std::move(alive), job = std::exchange(job, {})]() mutable {

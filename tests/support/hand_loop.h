@@ -18,7 +18,7 @@ namespace weft::test {
 
 class HandLoop final : public rpc::Loop {
  public:
-  void post(rpc::Job job) override {
+  void post(rpc::Callback job) override {
     std::lock_guard lock(mutex_);
     jobs_.push_back(std::move(job));
   }
@@ -27,7 +27,7 @@ class HandLoop final : public rpc::Loop {
     return now_;
   }
   bool running_here() const override { return false; }
-  TimerId schedule(rpc::Clock::time_point when, rpc::Job job) override {
+  TimerId schedule(rpc::Clock::time_point when, rpc::Callback job) override {
     std::lock_guard lock(mutex_);
     timers_.emplace(std::pair(when, ++last_), std::move(job));
     return last_;
@@ -45,7 +45,7 @@ class HandLoop final : public rpc::Loop {
   // What is posted, and due; also what that posts. Whether there was anything.
   bool turn() {
     bool any = false;
-    while (rpc::Job job = next()) {
+    while (rpc::Callback job = next()) {
       job();
       any = true;
     }
@@ -57,9 +57,9 @@ class HandLoop final : public rpc::Loop {
   }
 
  private:
-  rpc::Job next() {
+  rpc::Callback next() {
     std::lock_guard lock(mutex_);
-    rpc::Job job;
+    rpc::Callback job;
     if (!jobs_.empty()) {
       job = std::move(jobs_.front());
       jobs_.pop_front();
@@ -72,8 +72,8 @@ class HandLoop final : public rpc::Loop {
 
   mutable std::mutex mutex_;  // guards what follows
   rpc::Clock::time_point now_ = rpc::Clock::now();
-  std::deque<rpc::Job> jobs_;
-  std::map<std::pair<rpc::Clock::time_point, TimerId>, rpc::Job> timers_;
+  std::deque<rpc::Callback> jobs_;
+  std::map<std::pair<rpc::Clock::time_point, TimerId>, rpc::Callback> timers_;
   TimerId last_ = 0;
   asio::io_context context_;  // never run
 };

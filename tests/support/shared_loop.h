@@ -59,7 +59,7 @@ class SharedLoop {
   class OnContext final : public rpc::Executor {
    public:
     explicit OnContext(asio::io_context& context) : context_(context) {}
-    void post(rpc::Job job) override { asio::post(context_, std::move(job)); }
+    void post(rpc::Callback job) override { asio::post(context_, std::move(job)); }
 
    private:
     asio::io_context& context_;

@@ -27,7 +27,7 @@ class WEFT_EXPORT Outbox {
  public:
   virtual ~Outbox() = default;
   // The bytes stay as they are until `left` has run or is dropped, which may be at once.
-  virtual void send(int to, std::uint32_t label, std::span<const std::byte> bytes, rpc::Job left) = 0;
+  virtual void send(int to, std::uint32_t label, std::span<const std::byte> bytes, rpc::Callback left) = 0;
 };
 
 class WEFT_EXPORT PlanRun final : public std::enable_shared_from_this<PlanRun> {

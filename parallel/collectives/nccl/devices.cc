@@ -53,7 +53,7 @@ Devices::AbortsTogether::~AbortsTogether() {
   for (const Device& device : paused_) device.aborts->go_on(device);
 }
 
-void Devices::run(rpc::Job job) { background()->post(std::move(job)); }
+void Devices::run(rpc::Callback job) { background()->post(std::move(job)); }
 
 void Devices::add_closing(rpc::Future<void> closing) {
   std::lock_guard lock(mutex_);

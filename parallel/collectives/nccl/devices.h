@@ -28,7 +28,7 @@ class WEFT_EXPORT Devices {
   Devices& operator=(const Devices&) = delete;
 
   Device of(c10::Device device);  // unsupported where there is no NCCL; may block
-  void run(rpc::Job job);         // on a thread of the pool
+  void run(rpc::Callback job);    // on a thread of the pool
 
   // What is aborted on a device during its lifetime is aborted in one group.
   class WEFT_EXPORT AbortsTogether {

@@ -58,7 +58,7 @@ std::size_t LaunchOrder::in_flight() const {
   return in_flight_;
 }
 
-void LaunchOrder::when_quiet(rpc::Job job) {
+void LaunchOrder::when_quiet(rpc::Callback job) {
   std::unique_lock lock(mutex_);
   quiet_jobs_.push_back(std::move(job));
   run_quiet_jobs(lock);
@@ -82,7 +82,7 @@ void LaunchOrder::run_quiet_jobs(std::unique_lock<std::mutex>& lock) {
     busy_ = true;
     auto jobs = std::exchange(quiet_jobs_, {});
     lock.unlock();
-    for (rpc::Job& job : jobs) job();
+    for (rpc::Callback& job : jobs) job();
     jobs.clear();  // what they kept goes outside the lock
     lock.lock();
     busy_ = false;

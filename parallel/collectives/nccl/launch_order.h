@@ -59,7 +59,7 @@ class WEFT_EXPORT LaunchOrder final : public std::enable_shared_from_this<Launch
 
   // Runs the job as soon as nothing is in flight and nobody has a turn, here or on the thread that ends the
   // last; meanwhile nobody gets one.
-  void when_quiet(rpc::Job job);
+  void when_quiet(rpc::Callback job);
   // The same now, or not at all (false). What f throws goes on.
   template <class F>
   bool if_quiet(F&& f) {
@@ -86,7 +86,7 @@ class WEFT_EXPORT LaunchOrder final : public std::enable_shared_from_this<Launch
   std::uint64_t next_ = 0;
   std::size_t in_flight_ = 0;
   bool busy_ = false;  // with what was to be done when quiet
-  std::vector<rpc::Job> quiet_jobs_;
+  std::vector<rpc::Callback> quiet_jobs_;
 };
 
 }  // namespace weft::collectives::nccl

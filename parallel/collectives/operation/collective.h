@@ -21,7 +21,7 @@ struct Collective {
   PlanMemory memory;
   std::optional<Reduction> reduction;
   std::optional<std::chrono::nanoseconds> timeout;  // none: the group's
-  rpc::Job finish = nullptr;                        // what is left to do when all has ended well
+  rpc::Callback finish = nullptr;                   // what is left to do when all has ended well
   // In shared memory, on the thread that carries it out: before anything of the input is read, and when it is
   // done.
   std::function<void()> before = nullptr, after = nullptr;

@@ -27,7 +27,7 @@ Future<void> EtcdWatch::open() {
 void EtcdWatch::wait(const std::shared_ptr<StoreWait>& wait) {
   StoreTable::Jobs jobs;
   copy_.wait(wait, jobs);
-  for (Job& job : jobs) job();
+  for (Callback& job : jobs) job();
 }
 
 // from: the first revision that is wanted; 0: the next one.
@@ -68,7 +68,7 @@ void EtcdWatch::on_events(EtcdEvents&& events, std::uint64_t from) {
       changes.push_back({change.key.substr(prefix_.size()), std::move(change.value)});
     copy_.mirror(last_ = events.version, std::move(changes), jobs);
   }
-  for (Job& job : jobs) job();
+  for (Callback& job : jobs) job();
 }
 
 void EtcdWatch::on_ended(const Error& reason) {

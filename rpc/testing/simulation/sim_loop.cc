@@ -6,8 +6,8 @@
 
 namespace weft::test {
 
+using rpc::Callback;
 using rpc::Clock;
-using rpc::Job;
 
 // --- SimRunner ---
 
@@ -25,12 +25,12 @@ Clock::time_point SimRunner::arrival() {
 
 // --- SimLoop ---
 
-void SimLoop::post(Job job) {
+void SimLoop::post(Callback job) {
   if (!runs()) return;
   jobs_.push_back({arrival(), std::move(job)});
 }
 
-rpc::Loop::TimerId SimLoop::schedule(Clock::time_point when, Job job) {
+rpc::Loop::TimerId SimLoop::schedule(Clock::time_point when, Callback job) {
   const TimerId id = ++last_timer_;
   if (!runs()) return id;
   const TimerKey key{when, world().order().next(), id};
@@ -53,7 +53,7 @@ Clock::time_point SimLoop::due() const {
   return first;
 }
 
-Job SimLoop::take() {
+Callback SimLoop::take() {
   const Clock::time_point now = time();
   const bool posted = !jobs_.empty() && jobs_.front().when <= now;
   const bool timed = !timers_.empty() && std::get<0>(timers_.begin()->first) <= now;
@@ -62,13 +62,13 @@ Job SimLoop::take() {
     timer_keys_.erase(std::get<2>(node.key()));
     return std::move(node.mapped());
   }
-  Job job = std::move(jobs_.front().job);
+  Callback job = std::move(jobs_.front().job);
   jobs_.pop_front();
   return job;
 }
 
-std::vector<Job> SimLoop::take_all() {
-  std::vector<Job> all;
+std::vector<Callback> SimLoop::take_all() {
+  std::vector<Callback> all;
   for (Posted& posted : std::exchange(jobs_, {})) all.push_back(std::move(posted.job));
   for (auto& [key, job] : std::exchange(timers_, {})) all.push_back(std::move(job));
   timer_keys_.clear();
@@ -77,7 +77,7 @@ std::vector<Job> SimLoop::take_all() {
 
 // --- SimExecutor ---
 
-void SimExecutor::post(Job job) {
+void SimExecutor::post(Callback job) {
   if (!runs()) return;
   jobs_.push_back({arrival(), std::move(job)});
 }
@@ -86,18 +86,18 @@ Clock::time_point SimExecutor::due() const {
   return jobs_.empty() ? Clock::time_point::max() : jobs_.front().when;  // they came in this order
 }
 
-Job SimExecutor::take() {
+Callback SimExecutor::take() {
   const auto first_late = std::partition_point(jobs_.begin(), jobs_.end(),
                                                [now = time()](const Posted& job) { return job.when <= now; });
   const auto chosen = jobs_.begin() + static_cast<std::ptrdiff_t>(world().order().below(
                                           static_cast<std::uint64_t>(first_late - jobs_.begin())));
-  Job job = std::move(chosen->job);
+  Callback job = std::move(chosen->job);
   jobs_.erase(chosen);
   return job;
 }
 
-std::vector<Job> SimExecutor::take_all() {
-  std::vector<Job> all;
+std::vector<Callback> SimExecutor::take_all() {
+  std::vector<Callback> all;
   for (Posted& posted : std::exchange(jobs_, {})) all.push_back(std::move(posted.job));
   return all;
 }

@@ -18,10 +18,10 @@ namespace weft::test {
 
 class WEFT_EXPORT SimLoop final : public rpc::Loop, public SimRunner {
  public:
-  void post(rpc::Job job) override;
+  void post(rpc::Callback job) override;
   rpc::Clock::time_point now() const override { return time(); }
   bool running_here() const override { return current(); }
-  TimerId schedule(rpc::Clock::time_point when, rpc::Job job) override;
+  TimerId schedule(rpc::Clock::time_point when, rpc::Callback job) override;
   void cancel(TimerId timer) override;
   asio::execution_context& context() override { return context_; }
   std::size_t timers() const { return timers_.size(); }  // that are neither due nor cancelled
@@ -32,16 +32,16 @@ class WEFT_EXPORT SimLoop final : public rpc::Loop, public SimRunner {
 
   struct Posted {
     rpc::Clock::time_point when;
-    rpc::Job job;
+    rpc::Callback job;
   };
   using TimerKey = std::tuple<rpc::Clock::time_point, std::uint64_t, TimerId>;  // a drawn number breaks ties
 
   rpc::Clock::time_point due() const override;
-  rpc::Job take() override;
-  std::vector<rpc::Job> take_all() override;
+  rpc::Callback take() override;
+  std::vector<rpc::Callback> take_all() override;
 
   std::deque<Posted> jobs_;
-  std::map<TimerKey, rpc::Job> timers_;
+  std::map<TimerKey, rpc::Callback> timers_;
   std::map<TimerId, TimerKey> timer_keys_;
   TimerId last_timer_ = 0;
   asio::io_context context_;  // never run
@@ -49,7 +49,7 @@ class WEFT_EXPORT SimLoop final : public rpc::Loop, public SimRunner {
 
 class WEFT_EXPORT SimExecutor final : public rpc::Executor, public SimRunner {
  public:
-  void post(rpc::Job job) override;
+  void post(rpc::Callback job) override;
   std::shared_ptr<rpc::ExceptionSink> exceptions() const override { return exceptions_; }
 
  private:
@@ -57,12 +57,12 @@ class WEFT_EXPORT SimExecutor final : public rpc::Executor, public SimRunner {
   SimExecutor(SimProcess& process, std::string name) : SimRunner(process, std::move(name)) {}
 
   rpc::Clock::time_point due() const override;
-  rpc::Job take() override;
-  std::vector<rpc::Job> take_all() override;
+  rpc::Callback take() override;
+  std::vector<rpc::Callback> take_all() override;
 
   struct Posted {
     rpc::Clock::time_point when;
-    rpc::Job job;
+    rpc::Callback job;
   };
   std::vector<Posted> jobs_;
   const std::shared_ptr<rpc::ExceptionSink> exceptions_ = std::make_shared<rpc::ExceptionSink>();

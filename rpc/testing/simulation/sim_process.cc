@@ -40,7 +40,7 @@ void SimProcess::stop() {
   alive_ = false;
   for (const auto& runner : runners_) {
     runner->crashed_ = true;
-    for (rpc::Job& job : runner->take_all()) remains_.push_back(std::move(job));
+    for (rpc::Callback& job : runner->take_all()) remains_.push_back(std::move(job));
   }
 }
 

@@ -60,7 +60,7 @@ class WEFT_EXPORT SimProcess {
   bool alive_ = true;
   std::vector<std::shared_ptr<SimRunner>> runners_;
   std::vector<std::shared_ptr<void>> kept_;
-  std::vector<rpc::Job> remains_;
+  std::vector<rpc::Callback> remains_;
 };
 
 }  // namespace weft::test

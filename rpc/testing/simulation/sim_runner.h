@@ -41,9 +41,9 @@ class WEFT_EXPORT SimRunner {
   friend class SimProcess;
   friend class SimWorld;
 
-  virtual rpc::Clock::time_point due() const = 0;  // of its first job; time_point::max(): it has none
-  virtual rpc::Job take() = 0;                     // a job that is due
-  virtual std::vector<rpc::Job> take_all() = 0;    // it has crashed
+  virtual rpc::Clock::time_point due() const = 0;     // of its first job; time_point::max(): it has none
+  virtual rpc::Callback take() = 0;                   // a job that is due
+  virtual std::vector<rpc::Callback> take_all() = 0;  // it has crashed
 
   const std::string name_;
   SimProcess* process_;

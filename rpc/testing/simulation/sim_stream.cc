@@ -13,7 +13,7 @@ class SimStream::Bulk final : public rpc::BulkAccess {
   }
   void acknowledge() override { wire_->acknowledge(side_); }
   std::uint64_t acknowledged() const override { return wire_->acknowledged(side_); }
-  void when_acknowledged(rpc::Job job) override {
+  void when_acknowledged(rpc::Callback job) override {
     wire_->when(side_, SimWire::Event::acknowledged, std::move(job));
   }
 
@@ -34,8 +34,12 @@ std::size_t SimStream::read(std::span<const std::span<std::byte>> into, std::err
 std::size_t SimStream::write(std::span<const std::span<const std::byte>> from, std::error_code& error) {
   return wire_->write(side_, from, error);
 }
-void SimStream::when_readable(rpc::Job job) { wire_->when(side_, SimWire::Event::readable, std::move(job)); }
-void SimStream::when_writable(rpc::Job job) { wire_->when(side_, SimWire::Event::writable, std::move(job)); }
+void SimStream::when_readable(rpc::Callback job) {
+  wire_->when(side_, SimWire::Event::readable, std::move(job));
+}
+void SimStream::when_writable(rpc::Callback job) {
+  wire_->when(side_, SimWire::Event::writable, std::move(job));
+}
 void SimStream::shut_down_writing(std::error_code& error) { wire_->shut_down_writing(side_, error); }
 void SimStream::close() { wire_->close(side_); }
 std::string SimStream::describe() const { return wire_->describe(side_); }

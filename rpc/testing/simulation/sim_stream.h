@@ -22,8 +22,8 @@ class WEFT_EXPORT SimStream final : public rpc::ByteStream {
 
   std::size_t read(std::span<const std::span<std::byte>> into, std::error_code& error) override;
   std::size_t write(std::span<const std::span<const std::byte>> from, std::error_code& error) override;
-  void when_readable(rpc::Job job) override;
-  void when_writable(rpc::Job job) override;
+  void when_readable(rpc::Callback job) override;
+  void when_writable(rpc::Callback job) override;
   void shut_down_writing(std::error_code& error) override;
   void close() override;
 

@@ -60,7 +60,7 @@ void SimWorld::crash(SimProcess& process, SimCrash how) {
 
 // --- Running ---
 
-void SimWorld::at(Clock::time_point when, rpc::Job job) {
+void SimWorld::at(Clock::time_point when, rpc::Callback job) {
   events_.push_back({std::max(when, now_), order_.next(), ++last_event_, std::move(job)});
   std::push_heap(events_.begin(), events_.end());
 }
@@ -106,7 +106,7 @@ bool SimWorld::step(Clock::time_point until) {
 
 void SimWorld::run_event() {
   std::pop_heap(events_.begin(), events_.end());
-  rpc::Job job = std::move(events_.back().job);
+  rpc::Callback job = std::move(events_.back().job);
   events_.pop_back();
   rpc::OwnedThread mark;
   job();
@@ -120,7 +120,7 @@ void SimWorld::run(SimRunner& runner) {
   trace_.add(now_, "run", runner.name());
   rpc::OwnedThread mark;  // a wait for what this very thread is to bring about is an error
   running_ = &runner;
-  rpc::Job job = runner.take();
+  rpc::Callback job = runner.take();
   job();
   job = nullptr;
   runner.busy_until_ = now_ + order_.up_to(pace().longest_job);

@@ -71,8 +71,8 @@ class WEFT_EXPORT SimWorld {
   const std::vector<std::unique_ptr<SimProcess>>& processes() const { return processes_; }
 
   // Events of the test itself, which no crash undoes.
-  void at(rpc::Clock::time_point when, rpc::Job job);
-  void after(std::chrono::nanoseconds wait, rpc::Job job) { at(rpc::later(now_, wait), std::move(job)); }
+  void at(rpc::Clock::time_point when, rpc::Callback job);
+  void after(std::chrono::nanoseconds wait, rpc::Callback job) { at(rpc::later(now_, wait), std::move(job)); }
   // Lives as long as the world, and ends after everything that ran in it.
   template <class T>
   T& keep(std::shared_ptr<T> object) {
@@ -104,7 +104,7 @@ class WEFT_EXPORT SimWorld {
     rpc::Clock::time_point when;
     std::uint64_t tie;
     std::uint64_t number;
-    mutable rpc::Job job;
+    mutable rpc::Callback job;
     bool operator<(const Event& other) const {  // a heap has its greatest first
       return std::tie(when, tie, number) > std::tie(other.when, other.tie, other.number);
     }

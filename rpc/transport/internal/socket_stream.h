@@ -53,7 +53,7 @@ class SocketStream final : public ByteStream {
     return bytes == 0 ? (error = asio::error::would_block, 0) : moved(bytes, error);
   }
 
-  void when_readable(Job job) override {
+  void when_readable(Callback job) override {
     if (!std::exchange(asked_to_poll_, true) && loop_->spins()) {
       auto polled = std::make_shared<Polled>(socket_, loop_);
       if (loop_->add_poller(*polled, true)) polled_ = std::move(polled);
@@ -61,7 +61,7 @@ class SocketStream final : public ByteStream {
     if (polled_ == nullptr) return wait(Socket::wait_read, std::move(job));
     polled_->await(std::move(job));
   }
-  void when_writable(Job job) override { wait(Socket::wait_write, std::move(job)); }
+  void when_writable(Callback job) override { wait(Socket::wait_write, std::move(job)); }
 
   void shut_down_writing(std::error_code& error) override { socket_.shutdown(Socket::shutdown_send, error); }
   void close() override {
@@ -83,7 +83,7 @@ class SocketStream final : public ByteStream {
     Polled(Socket& socket, std::shared_ptr<Loop> loop)
         : socket_(&socket), loop_(std::move(loop)), work_(socket.get_executor()) {}
 
-    void await(Job job) {
+    void await(Callback job) {
       readable_ = std::move(job);
       if (!awake_) ask_asio();
     }
@@ -92,13 +92,13 @@ class SocketStream final : public ByteStream {
       if (std::exchange(socket_, nullptr) == nullptr) return;
       loop_->remove_poller(*this);
       work_.reset();
-      const Job dropped = std::move(readable_);
+      const Callback dropped = std::move(readable_);
     }
 
     bool poll() override {
       if (!readable_) return false;
       const auto self = this->shared_from_this();
-      Job job = std::move(readable_);
+      Callback job = std::move(readable_);
       found_ = false;
       job();
       return found_;
@@ -123,7 +123,7 @@ class SocketStream final : public ByteStream {
     Socket* socket_;  // null: it has ended
     const std::shared_ptr<Loop> loop_;
     asio::executor_work_guard<typename Socket::executor_type> work_;  // also while Asio waits for nothing
-    Job readable_;
+    Callback readable_;
     bool awake_ = true;   // the loop polls
     bool asked_ = false;  // Asio waits
     bool found_ = false;  // the last poll
@@ -149,7 +149,7 @@ class SocketStream final : public ByteStream {
     return 0;
   }
 
-  void wait(typename Socket::wait_type what, Job job) {
+  void wait(typename Socket::wait_type what, Callback job) {
     socket_.async_wait(what, [loop = loop_, job = std::move(job)](const asio::error_code& error) mutable {
       if (error != asio::error::operation_aborted) loop->run_turn(std::move(job));
     });

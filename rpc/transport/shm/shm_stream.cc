@@ -48,8 +48,8 @@ class ShmCore final : public LoopPoller,
     }
     return writer_.write(from, error);
   }
-  void when_readable(Job job) { await(&Jobs::readable, std::move(job)); }
-  void when_writable(Job job) { await(&Jobs::writable, std::move(job)); }
+  void when_readable(Callback job) { await(&Jobs::readable, std::move(job)); }
+  void when_writable(Callback job) { await(&Jobs::writable, std::move(job)); }
   void end_writing() {
     if (!std::exchange(ended_, true)) writer_.end();
   }
@@ -84,7 +84,7 @@ class ShmCore final : public LoopPoller,
   }
   void acknowledge() override { reader_.acknowledge(); }
   std::uint64_t acknowledged() const override { return seen_acknowledged_ = writer_.acknowledged(); }
-  void when_acknowledged(Job job) override { await(&Jobs::acknowledged, std::move(job)); }
+  void when_acknowledged(Callback job) override { await(&Jobs::acknowledged, std::move(job)); }
 
   // --- LoopPoller ---
 
@@ -106,7 +106,7 @@ class ShmCore final : public LoopPoller,
   // What is waited for. It belongs to the wait for a knock, which is under way or runs, as it belongs to the
   // socket in other streams: with an io_context that nobody runs any more both go, and what the jobs hold.
   struct Jobs {
-    Job readable, writable, acknowledged;
+    Callback readable, writable, acknowledged;
   };
 
   bool readable_due() const { return jobs_->readable && reader_.readable(); }
@@ -114,7 +114,7 @@ class ShmCore final : public LoopPoller,
   bool acknowledged_due() const {
     return jobs_->acknowledged && writer_.acknowledged() != seen_acknowledged_;
   }
-  void await(Job Jobs::* slot, Job job) {
+  void await(Callback Jobs::* slot, Callback job) {
     if (closed_) return;
     jobs_->*slot = std::move(job);
     expect();
@@ -132,9 +132,9 @@ class ShmCore final : public LoopPoller,
     running_ = false;
     return true;
   }
-  void run(Job Jobs::* slot) {
+  void run(Callback Jobs::* slot) {
     if (closed_) return;  // by an earlier one
-    if (Job job = std::move(jobs_->*slot)) job();
+    if (Callback job = std::move(jobs_->*slot)) job();
   }
 
   // A job has come. On a loop that is awake poll() finds it due; run_due() is followed by settle() otherwise.
@@ -224,8 +224,8 @@ class ShmStream final : public ByteStream {
   std::size_t write(std::span<const std::span<const std::byte>> from, std::error_code& error) override {
     return core_->write(from, error);
   }
-  void when_readable(Job job) override { core_->when_readable(std::move(job)); }
-  void when_writable(Job job) override { core_->when_writable(std::move(job)); }
+  void when_readable(Callback job) override { core_->when_readable(std::move(job)); }
+  void when_writable(Callback job) override { core_->when_writable(std::move(job)); }
   void shut_down_writing(std::error_code&) override { core_->end_writing(); }
   void close() override {
     const auto core = core_;  // what the jobs hold may hold this stream

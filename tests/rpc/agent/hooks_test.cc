@@ -102,7 +102,7 @@ class NoteHook final : public CallHook {
   NoteHook(std::string name, Record& record) : name_(std::move(name)), record_(record) {}
 
   bool knows(std::string_view section) const override { return section == "note"; }
-  void incoming(std::shared_ptr<IncomingCall> call, Job next) override {
+  void incoming(std::shared_ptr<IncomingCall> call, Callback next) override {
     const std::string text = text_in(*call->message().section("note"));
     record_.add(name_ + " incoming " + text);
     if (text == "throw") throw Error(ErrorKind::permission_denied, "no such notes");
@@ -140,7 +140,7 @@ class NoteHook final : public CallHook {
   }
   void go_on() {
     std::unique_lock lock(mutex_);
-    Job next = std::move(waiting_);
+    Callback next = std::move(waiting_);
     lock.unlock();
     next();
   }
@@ -153,7 +153,7 @@ class NoteHook final : public CallHook {
   const std::string name_;
   Record& record_;
   mutable std::mutex mutex_;  // guards waiting_
-  Job waiting_;
+  Callback waiting_;
   bool hold_leaving_ = false;
   Promise<void> left_;
 };

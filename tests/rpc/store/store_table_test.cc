@@ -24,7 +24,7 @@ class StoreTableTest : public testing::Test {
       pass(std::min(time, table_.tick_interval()));
   }
   void run_jobs() {
-    for (Job& job : std::exchange(jobs_, {})) job();
+    for (Callback& job : std::exchange(jobs_, {})) job();
   }
   Future<StoreChanges> watch(const std::string& prefix, std::uint64_t after) {
     auto waiting = detail::wait_for_change(prefix, after, {}, [](const auto&) {}, nullptr);

@@ -179,8 +179,8 @@ class Counting final : public rpc::ByteStream {
     ++writes;
     return lower_->write(from, error);
   }
-  void when_readable(rpc::Job job) override { lower_->when_readable(std::move(job)); }
-  void when_writable(rpc::Job job) override { lower_->when_writable(std::move(job)); }
+  void when_readable(rpc::Callback job) override { lower_->when_readable(std::move(job)); }
+  void when_writable(rpc::Callback job) override { lower_->when_writable(std::move(job)); }
   void shut_down_writing(std::error_code& error) override { lower_->shut_down_writing(error); }
   void close() override { lower_->close(); }
   std::string describe() const override { return lower_->describe(); }

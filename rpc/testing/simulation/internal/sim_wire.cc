@@ -138,7 +138,7 @@ bool SimWire::ready(Side side, Event event) const {
   return pipes_[other(side)].unread != 0 || pipes_[other(side)].end_arrived;
 }
 
-void SimWire::when(Side side, Event event, rpc::Job job) {
+void SimWire::when(Side side, Event event, rpc::Callback job) {
   static constexpr const char* names[] = {"when_readable()", "when_writable()", "when_acknowledged()"};
   const auto which = static_cast<std::size_t>(event);
   if (network_ == nullptr) return;
@@ -146,7 +146,7 @@ void SimWire::when(Side side, Event event, rpc::Job job) {
   End& end = ends_[side];
   if (!end.open) return;
   if (end.jobs[which]) world().violation(describe(side) + ": " + names[which] + " twice");
-  const rpc::Job before = std::exchange(end.jobs[which], std::move(job));
+  const rpc::Callback before = std::exchange(end.jobs[which], std::move(job));
   if (ready(side, event)) return notify(side, event);
   if (!random().chance(weather().false_calls)) return;
   world().after(random().up_to(weather().max_latency), [weak = weak_from_this(), side, event] {
@@ -164,7 +164,7 @@ void SimWire::notify(Side side, Event event) {
     if (wire == nullptr) return;
     End& here = wire->ends_[side];
     here.posted[which] = false;
-    if (rpc::Job job = std::exchange(here.jobs[which], nullptr)) job();
+    if (rpc::Callback job = std::exchange(here.jobs[which], nullptr)) job();
   });
 }
 

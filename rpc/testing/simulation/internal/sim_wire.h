@@ -25,7 +25,7 @@ class SimWire final : public std::enable_shared_from_this<SimWire> {
   // What SimStream does.
   std::size_t read(Side side, std::span<const std::span<std::byte>> into, std::error_code& error);
   std::size_t write(Side side, std::span<const std::span<const std::byte>> from, std::error_code& error);
-  void when(Side side, Event event, rpc::Job job);
+  void when(Side side, Event event, rpc::Callback job);
   void shut_down_writing(Side side, std::error_code& error);
   void close(Side side);
   const std::optional<rpc::BulkRange>& bulk() const { return bulk_; }
@@ -79,7 +79,7 @@ class SimWire final : public std::enable_shared_from_this<SimWire> {
     bool gone = false;  // its host has crashed
     bool reset_sent = false;
     std::error_code broken;
-    std::array<rpc::Job, 3> jobs;  // of each Event
+    std::array<rpc::Callback, 3> jobs;  // of each Event
     std::array<bool, 3> posted{};
   };
 

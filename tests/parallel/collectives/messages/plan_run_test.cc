@@ -19,7 +19,7 @@ class Network {
   class Port final : public Outbox {
    public:
     Port(Network& network, int rank) : network_(network), rank_(rank) {}
-    void send(int to, std::uint32_t label, std::span<const std::byte> bytes, rpc::Job left) override {
+    void send(int to, std::uint32_t label, std::span<const std::byte> bytes, rpc::Callback left) override {
       network_.events_.push_back([this, to, label, bytes, left = std::move(left)]() mutable {
         network_.events_.push_back([this, to, label, message = rpc::Buffer::copy(bytes)]() mutable {
           network_.runs[to]->deliver(rank_, label, std::move(message));
@@ -43,7 +43,7 @@ class Network {
     begin();
     while (!events_.empty()) {
       std::swap(events_[random_() % events_.size()], events_.back());
-      rpc::Job event = std::move(events_.back());
+      rpc::Callback event = std::move(events_.back());
       events_.pop_back();
       event();
     }
@@ -54,7 +54,7 @@ class Network {
  private:
   std::mt19937_64 random_;
   std::vector<std::unique_ptr<Port>> ports_;
-  std::vector<rpc::Job> events_;
+  std::vector<rpc::Callback> events_;
 };
 
 const std::byte* bytes(const at::Tensor& tensor) {
@@ -155,10 +155,10 @@ struct Single {  // rank 1 of 2 in a ring all_reduce of 10 floats
   }
 
   struct Nowhere final : Outbox {
-    void send(int, std::uint32_t, std::span<const std::byte>, rpc::Job left) override {
+    void send(int, std::uint32_t, std::span<const std::byte>, rpc::Callback left) override {
       jobs.push_back(std::move(left));
     }
-    std::vector<rpc::Job> jobs;
+    std::vector<rpc::Callback> jobs;
   };
   at::Tensor tensor = torch::ones({10});
   Nowhere outbox;
@@ -206,7 +206,7 @@ TEST(PlanRun, KeepsMessagesThatComeBeforeItBegins) {
   EXPECT_TRUE(at.run->awaited().empty());
   at.run->begin(at.outbox);
   while (!at.outbox.jobs.empty()) {
-    rpc::Job left = std::move(at.outbox.jobs.back());
+    rpc::Callback left = std::move(at.outbox.jobs.back());
     at.outbox.jobs.pop_back();
     left();
   }
