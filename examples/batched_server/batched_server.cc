@@ -6,14 +6,12 @@
 #include "batched_server/batcher.h"
 
 #include <fmt/format.h>
-#include <weft/rpc/agent/job_place.h>
+#include <weft/rpc/membership/run_job.h>
 #include <weft/rpc/rpc.h>
 #include <weft/rpc/tensor/layers.h>
 #include <weft/rpc/tensor/tensor_codec.h>
 
 #include <CLI/CLI.hpp>
-
-#include "support/launcher.h"
 
 using namespace weft;
 
@@ -52,19 +50,19 @@ class Classifier {
   Batcher batcher_;
 };
 
-int serve(rpc::Agent& agent, const Settings& settings) {
+void serve(rpc::Job& job, const Settings& settings) {
   auto classifier = std::make_shared<Classifier>(settings);
-  agent.serve(classifier);
-  agent.wait_for(agent.world_size()).get();
-  agent.serve_until_shutdown();
+  job.agent().serve(classifier);
+  job.join().get();
+  job.serve_until_shutdown();
   const auto counts = classifier->counts();
   fmt::print("requests={} forwards={} largest={}\n", counts.requests, counts.forwards, counts.largest);
-  return 0;
 }
 
-rpc::Task<void> ask(rpc::Agent& agent, std::int64_t requests) {
-  const rpc::Peer server = agent.peer("worker0");
-  torch::manual_seed(100 + agent.rank());
+rpc::Task<void> ask(rpc::Job& job, std::int64_t requests) {
+  co_await job.join();
+  const rpc::Peer server = job.agent().peer("worker0");
+  torch::manual_seed(100 + job.rank());
   std::vector<at::Tensor> questions;
   std::vector<rpc::Future<at::Tensor>> under_way;
   for (std::int64_t i = 0; i < requests; ++i) {
@@ -80,25 +78,7 @@ rpc::Task<void> ask(rpc::Agent& agent, std::int64_t requests) {
     const auto expected = own->forward(questions[i]);
     right += answers[i].sizes() == expected.sizes() && answers[i].allclose(expected, 1e-4, 1e-5) ? 1 : 0;
   }
-  fmt::print("client{} answers={} right={}\n", agent.rank(), answers.size(), right);
-}
-
-int run_role(const Settings& settings) {
-  std::string name = "batched_server";
-  try {
-    const rpc::AgentOptions options = rpc::from_environment();
-    name = options.name;
-    rpc::Agent agent{options, tensor::layers()};
-    if (agent.rank() == 0) return serve(agent, settings);
-
-    agent.wait_for(agent.world_size()).get();
-    agent.run(ask(agent, settings.requests));
-    agent.leave().get();
-    return 0;
-  } catch (const std::exception& error) {
-    fmt::print(stderr, "{}: {}\n", name, error.what());
-    return 1;
-  }
+  fmt::print("client{} answers={} right={}\n", job.rank(), answers.size(), right);
 }
 
 }  // namespace
@@ -119,8 +99,9 @@ int main(int argc, char** argv) {
   CLI11_PARSE(app, argc, argv);
 
   at::set_num_threads(1);
-  if (rpc::started_by()) return run_role(settings);
-  examples::Launch job{.names = {"server"}, .arguments = {argv + 1, argv + argc}};
-  for (std::int64_t i = 1; i <= settings.clients; ++i) job.names.push_back("client" + std::to_string(i));
-  return examples::launch(job);
+  const auto run = [&](rpc::Job& job) {
+    job.rank() == 0 ? serve(job, settings) : job.agent().run(ask(job, settings.requests));
+  };
+  const auto processes = static_cast<std::size_t>(settings.clients) + 1;
+  return rpc::run_job(argc, argv, tensor::layers(), run, {.processes = processes});
 }

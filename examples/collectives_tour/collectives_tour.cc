@@ -9,7 +9,7 @@
 #include <torch/torch.h>
 #include <weft/parallel/collectives/collectives_layer.h>
 #include <weft/parallel/collectives/group.h>
-#include <weft/rpc/agent/job_place.h>
+#include <weft/rpc/membership/run_job.h>
 #include <weft/rpc/rpc.h>
 
 #include <CLI/CLI.hpp>
@@ -17,7 +17,6 @@
 #include "collectives_tour/gradient_buckets.h"
 #include "collectives_tour/moons.h"
 #include "collectives_tour/ring.h"
-#include "support/launcher.h"
 
 using namespace weft;
 using collectives::Group;
@@ -32,7 +31,6 @@ template <class... Arguments>
 void say(const Group& group, fmt::format_string<Arguments...> text, Arguments&&... arguments) {
   if (group.rank() != 0) return;  // once for all
   fmt::print("{}\n", fmt::format(text, std::forward<Arguments>(arguments)...));
-  std::fflush(stdout);
 }
 
 std::vector<float> list(const at::Tensor& tensor) {
@@ -160,23 +158,12 @@ void train_alone(std::int64_t steps) {
   }
 }
 
-int run_rank(std::int64_t steps) {
-  std::string name = "collectives_tour";
-  try {
-    const rpc::AgentOptions options = rpc::from_environment();
-    name = options.name;
-    rpc::Agent agent{options, {collectives::layer()}};
-    agent.wait_for(agent.world_size()).get();
-    const Group group = Group::create(agent).get();
-    point_to_point(group);
-    all_together(group);
-    ring(group);
-    train(group, steps);
-    return agent.serve_until_shutdown();  // others may not be done yet
-  } catch (const std::exception& error) {
-    fmt::print(stderr, "{}: {}\n", name, error.what());
-    return 1;
-  }
+void tour(rpc::Agent& agent, std::int64_t steps) {
+  const Group group = Group::create(agent).get();
+  point_to_point(group);
+  all_together(group);
+  ring(group);
+  train(group, steps);
 }
 
 }  // namespace
@@ -184,7 +171,7 @@ int run_rank(std::int64_t steps) {
 int main(int argc, char** argv) {
   CLI::App app{"Messages, collectives, a ring made by hand, and a model whose gradients all ranks average."};
   std::int64_t steps = 201;
-  int ranks = 4;
+  std::size_t ranks = 4;
   bool alone = false;
   app.add_option("--steps", steps)->capture_default_str();
   app.add_option("--ranks", ranks, "that are started here")->capture_default_str()->check(CLI::Range(1, 64));
@@ -196,8 +183,6 @@ int main(int argc, char** argv) {
     train_alone(steps);
     return 0;
   }
-  if (rpc::started_by()) return run_rank(steps);
-  examples::Launch job{.names = {}, .arguments = {argv + 1, argv + argc}};
-  for (int rank = 0; rank < ranks; ++rank) job.names.push_back("worker" + std::to_string(rank));
-  return examples::launch(job);
+  return rpc::run_job(argc, argv, {collectives::layer()}, [&](rpc::Agent& agent) { tour(agent, steps); },
+                      {.processes = ranks});
 }

@@ -9,7 +9,7 @@
 #include <torch/torch.h>
 #include <weft/dist_autograd/pass.h>
 #include <weft/dist_optim/distributed_optimizer.h>
-#include <weft/rpc/agent/job_place.h>
+#include <weft/rpc/membership/run_job.h>
 #include <weft/rpc/rpc.h>
 #include <weft/rref/rref.h>
 
@@ -17,7 +17,6 @@
 
 #include "hybrid_embedding/documents.h"
 #include "hybrid_embedding/server.h"
-#include "support/launcher.h"
 
 using namespace weft;
 
@@ -29,7 +28,8 @@ struct Settings {
   std::int64_t trainers = 2, steps = 200;
 };
 
-rpc::Task<void> train(rpc::Agent& agent, Settings settings, rref::RRef<Table> table, torch::nn::Linear head) {
+rpc::Task<void> train(rpc::Job& job, Settings settings, rref::RRef<Table> table, torch::nn::Linear head) {
+  rpc::Agent& agent = job.agent();
   auto meeting = rref::create<Meeting>(agent.peer("worker0"), rref::Named{"meeting"}, settings.trainers);
   // Free: trainers step the table as they come. Its backward reads no row, and two seldom meet at one.
   dist_optim::DistributedOptimizer sparse{agent, torch::optim::AdagradOptions(0.3), dist_optim::hogwild,
@@ -52,8 +52,7 @@ rpc::Task<void> train(rpc::Agent& agent, Settings settings, rref::RRef<Table> ta
     co_await std::move(stepped);
 
     if (step % 10 != 0) continue;
-    fmt::print("trainer{} step={} loss={:.3f}\n", agent.rank(), step, loss.item().toDouble());
-    std::fflush(stdout);
+    fmt::print("trainer{} step={} loss={:.3f}\n", job.rank(), step, loss.item().toDouble());
   }
 }
 
@@ -64,35 +63,22 @@ rpc::Task<double> evaluate(rref::RRef<Table> table, torch::nn::Linear head) {
   co_return torch::cross_entropy_loss(head(features), topic).item().toDouble();
 }
 
-rpc::Task<void> learn(rpc::Agent& agent, Settings settings) {
-  auto table = rref::create<Table>(agent.peer("worker0"), rref::Named{"table"}, vocabulary, width, 1);
+rpc::Task<void> learn(rpc::Job& job, Settings settings) {
+  auto table = rref::create<Table>(job.agent().peer("worker0"), rref::Named{"table"}, vocabulary, width, 1);
   torch::manual_seed(2);  // the same head on every trainer
   torch::nn::Linear head(width, topics);
-  torch::manual_seed(100 + agent.rank());  // but documents of its own
-  co_await train(agent, settings, table, head);
+  torch::manual_seed(100 + job.rank());  // but documents of its own
+  co_await train(job, settings, table, head);
   const double loss = co_await evaluate(table, head);
-  fmt::print("trainer{} unseen={:.3f} head={:.9g}\n", agent.rank(), loss,
+  fmt::print("trainer{} unseen={:.3f} head={:.9g}\n", job.rank(), loss,
              head->weight.norm().item().toDouble());
 }
 
-int run_role(const Settings& settings) {
-  std::string name = "hybrid_embedding";
-  try {
-    const rpc::AgentOptions options = rpc::from_environment();
-    name = options.name;
-    rpc::Agent agent{options, dist_optim::layers()};
-    agent.allow_create<Table>();
-    agent.allow_create<Meeting>();
-    agent.wait_for(agent.world_size()).get();
-    if (agent.rank() == 0) return agent.serve_until_shutdown();
-
-    agent.run(learn(agent, settings));
-    agent.leave().get();
-    return 0;
-  } catch (const std::exception& error) {
-    fmt::print(stderr, "{}: {}\n", name, error.what());
-    return 1;
-  }
+void run(rpc::Job& job, const Settings& settings) {
+  job.agent().allow_create<Table>();
+  job.agent().allow_create<Meeting>();
+  job.join().get();
+  if (job.rank() > 0) job.agent().run(learn(job, settings));
 }
 
 }  // namespace
@@ -105,8 +91,7 @@ int main(int argc, char** argv) {
   CLI11_PARSE(app, argc, argv);
 
   at::set_num_threads(1);
-  if (rpc::started_by()) return run_role(settings);
-  examples::Launch job{.names = {"server"}, .arguments = {argv + 1, argv + argc}};
-  for (std::int64_t i = 1; i <= settings.trainers; ++i) job.names.push_back("trainer" + std::to_string(i));
-  return examples::launch(job);
+  const auto processes = static_cast<std::size_t>(settings.trainers) + 1;
+  return rpc::run_job(argc, argv, dist_optim::layers(), [&](rpc::Job& job) { run(job, settings); },
+                      {.processes = processes});
 }

@@ -13,14 +13,15 @@ using namespace weft;
 
 namespace {
 
-rpc::Task<void> train(rpc::Agent& agent, const Settings& settings, rref::RRef<Shared> shared,
+rpc::Task<void> train(rpc::Job& job, const Settings& settings, rref::RRef<Shared> shared,
                       std::shared_ptr<Head> head, Batches& batches, Report& report) {
+  rpc::Agent& agent = job.agent();
   const auto own = rref::local(agent, head);
   dist_optim::DistributedOptimizer optimizer{agent, torch::optim::AdamOptions(settings.learning_rate),
                                              settings.optimizer_mode(), shared, own};
   const dist_optim::Modules modules{shared, own};
 
-  const Checkpoints checkpoints(settings, agent);
+  const Checkpoints checkpoints(settings, job);
   std::int64_t step = 0;
   if (checkpoints.asked_for()) {
     if (const auto newest = checkpoints.newest()) {
@@ -30,7 +31,7 @@ rpc::Task<void> train(rpc::Agent& agent, const Settings& settings, rref::RRef<Sh
     // Nobody begins before all have loaded, and every round is one of all trainers, so that a run that goes
     // on is the run that never stopped.
     co_await optimizer.attached();
-    co_await report.meet(agent.world_size() - 1);
+    co_await report.meet(job.world_size() - 1);
   }
 
   while (auto batch = batches.next()) {
@@ -64,11 +65,11 @@ rpc::Task<double> evaluate(rref::RRef<Shared> shared, std::shared_ptr<Head> head
 
 }  // namespace
 
-rpc::Task<void> run_autograd(rpc::Agent& agent, const Settings& settings, Batches& batches,
-                             const Dataset& test, Report& report) {
+rpc::Task<void> run_autograd(rpc::Job& job, const Settings& settings, Batches& batches, const Dataset& test,
+                             Report& report) {
   auto shared =
-      rref::create<Shared>(agent.peer("server"), rref::Named{"shared"});  // one object, found by name
+      rref::create<Shared>(job.agent().peer("server"), rref::Named{"shared"});  // one object, found by name
   auto head = std::make_shared<Head>();
-  co_await train(agent, settings, shared, head, batches, report);
+  co_await train(job, settings, shared, head, batches, report);
   co_await report.finish(co_await evaluate(shared, head, test));
 }

@@ -3,9 +3,11 @@
 // each optimizer's step beside the parameters that it changes.
 #pragma once
 
+#include <weft/rpc/membership/job.h>
+
 #include "parameter_server/dataset.h"
 #include "parameter_server/report.h"
 #include "parameter_server/settings.h"
 
-weft::rpc::Task<void> run_autograd(weft::rpc::Agent& agent, const Settings& settings, Batches& batches,
+weft::rpc::Task<void> run_autograd(weft::rpc::Job& job, const Settings& settings, Batches& batches,
                                    const Dataset& test, Report& report);

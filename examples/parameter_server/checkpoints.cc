@@ -5,11 +5,11 @@
 
 namespace fs = std::filesystem;
 
-Checkpoints::Checkpoints(const Settings& settings, const weft::rpc::Agent& agent)
+Checkpoints::Checkpoints(const Settings& settings, const weft::rpc::Job& job)
     : folder_(settings.checkpoint),
       every_(settings.checkpoint_every),
-      trainer_(agent.rank()),
-      trainers_(agent.world_size() - 1) {}
+      trainer_(job.rank()),
+      trainers_(job.world_size() - 1) {}
 
 std::optional<std::int64_t> Checkpoints::newest() const {
   if (!fs::exists(folder_)) return std::nullopt;

@@ -6,7 +6,7 @@
 // before that. One task uses it.
 #pragma once
 
-#include <weft/rpc/agent/agent.h>
+#include <weft/rpc/membership/job.h>
 
 #include <cstdint>
 #include <filesystem>
@@ -17,7 +17,7 @@
 
 class Checkpoints {
  public:
-  Checkpoints(const Settings& settings, const weft::rpc::Agent& agent);
+  Checkpoints(const Settings& settings, const weft::rpc::Job& job);
   bool asked_for() const { return !folder_.empty(); }
 
   std::optional<std::int64_t> newest() const;

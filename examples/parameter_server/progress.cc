@@ -1,12 +1,8 @@
 #include "parameter_server/progress.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <cstdlib>
-
-#include "support/status_lines.h"
 
 namespace {
 
@@ -18,9 +14,7 @@ constexpr double smoothing = 0.05;
 }  // namespace
 
 Progress::Progress(std::string name, std::int64_t total_images)
-    : name_(std::move(name)),
-      total_(total_images),
-      live_(isatty(STDOUT_FILENO) == 1 || std::getenv(examples::status_variable) != nullptr) {}
+    : name_(std::move(name)), total_(total_images) {}
 
 void Progress::go_on(const State& state) {
   state_ = state;
@@ -32,17 +26,13 @@ void Progress::advance(std::int64_t images, double loss) {
   ++state_.batches;
   state_.loss += (loss - state_.loss) * std::max(smoothing, 1.0 / static_cast<double>(state_.batches));
   const auto now = Clock::now();
-  if (now - drawn_ < (live_ ? Clock::duration(100ms) : Clock::duration(5s)) && !first_) return;
+  if (now - drawn_ < 5s && !first_) return;
   first_ = false;
   drawn_ = now;
-  fmt::print("{}{}", line(), live_ ? "\033[K\r" : "\n");
-  std::fflush(stdout);
+  fmt::print("{}\n", line());
 }
 
-void Progress::finish() {
-  fmt::print("{}{}", line(), live_ ? "\033[K\n" : "\n");
-  std::fflush(stdout);
-}
+void Progress::finish() { fmt::print("{}\n", line()); }
 
 std::string Progress::line() const {
   const int filled = static_cast<int>(fraction() * bar_width);

@@ -1,7 +1,6 @@
 // Progress: a trainer's bar with its loss and its images a second.
 //
-// On a terminal, or under a launcher that has one, it is a line that is drawn again and again (it ends in
-// '\r'); elsewhere a line is printed every five seconds. One thread.
+// A line is printed with the first batch, every five seconds, and at the end. One thread.
 #pragma once
 
 #include <chrono>
@@ -33,7 +32,6 @@ class Progress {
 
   const std::string name_;
   const std::int64_t total_;
-  const bool live_;
   const Clock::time_point start_ = Clock::now();
   Clock::time_point drawn_ = start_;
   bool first_ = true;

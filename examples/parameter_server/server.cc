@@ -10,15 +10,15 @@
 
 using namespace weft;
 
-void serve(rpc::Agent& agent, const Settings& settings) {
-  agent.allow_create<Shared>();  // what trainers may create here
-  agent.allow_create<ParameterServer>();
+void serve(rpc::Job& job, const Settings& settings) {
+  job.agent().allow_create<Shared>();  // what trainers may create here
+  job.agent().allow_create<ParameterServer>();
   auto scoreboard = std::make_shared<Scoreboard>();
-  agent.serve(scoreboard);
-  agent.wait_for(agent.world_size()).get();
+  job.agent().serve(scoreboard);
+  job.join().get();
 
   const auto start = std::chrono::steady_clock::now();
-  agent.serve_until_shutdown();
+  job.serve_until_shutdown();
   const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - start;
 
   write_loss_curve(scoreboard->points(), "Fashion-MNIST: training loss of each trainer", settings.out);

@@ -1,7 +1,5 @@
 #include "parameter_server/settings.h"
 
-#include <weft/rpc/agent/job_place.h>
-
 #include <CLI/CLI.hpp>
 #include <cstdlib>
 #include <map>
@@ -82,6 +80,5 @@ Settings parse_settings(int argc, char** argv) {
     set("MASTER_PORT", master.substr(colon + 1));
   }
   set("WEFT_INSECURE", insecure ? "1" : "");
-  settings.is_role = weft::rpc::started_by().has_value();
   return settings;
 }

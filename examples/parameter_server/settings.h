@@ -22,7 +22,6 @@ struct Settings {
   std::string data, out = "out/parameter_server";
   std::string checkpoint;  // folder; empty for none
   std::int64_t checkpoint_every = 100;
-  bool is_role = false;  // one process of a job, rather than the one that starts them
 
   weft::dist_optim::StepMode optimizer_mode() const;
 };

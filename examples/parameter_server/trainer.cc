@@ -5,17 +5,17 @@
 
 using namespace weft;
 
-void train(rpc::Agent& agent, const Settings& settings) {
+void train(rpc::Job& job, const Settings& settings) {
   Dataset training(settings.data, "train");
   training.truncate(settings.images);
-  const auto trainers = static_cast<std::int64_t>(agent.world_size()) - 1,
-             rank = static_cast<std::int64_t>(agent.rank());
+  const auto trainers = static_cast<std::int64_t>(job.world_size()) - 1,
+             rank = static_cast<std::int64_t>(job.rank());
   Batches batches(training.shard(rank - 1, trainers), settings.batch_size, settings.epochs);
   const Dataset test(settings.data, "t10k");
 
-  agent.wait_for(agent.world_size()).get();
+  job.join().get();
+  rpc::Agent& agent = job.agent();
   Report report(agent, batches.total_images());
-  agent.run(settings.mode == Mode::autograd ? run_autograd(agent, settings, batches, test, report)
+  agent.run(settings.mode == Mode::autograd ? run_autograd(job, settings, batches, test, report)
                                             : run_pull_push(agent, settings, batches, test, report));
-  agent.leave().get();  // drains, ends this trainer's references
 }

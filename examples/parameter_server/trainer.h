@@ -2,8 +2,8 @@
 // images.
 #pragma once
 
-#include <weft/rpc/agent/agent.h>
+#include <weft/rpc/membership/job.h>
 
 #include "parameter_server/settings.h"
 
-void train(weft::rpc::Agent& agent, const Settings& settings);
+void train(weft::rpc::Job& job, const Settings& settings);

@@ -7,7 +7,7 @@
 #include <fmt/format.h>
 #include <torch/torch.h>
 #include <weft/dist_optim/layers.h>
-#include <weft/rpc/agent/job_place.h>
+#include <weft/rpc/membership/run_job.h>
 #include <weft/rpc/rpc.h>
 #include <weft/rref/rref.h>
 
@@ -16,7 +16,6 @@
 
 #include "reinforcement_learning/cart_pole.h"
 #include "reinforcement_learning/policy.h"
-#include "support/launcher.h"
 
 using namespace weft;
 
@@ -72,27 +71,13 @@ rpc::Task<void> learn(rpc::Agent& agent, Settings settings) {
     const auto episodes = co_await rpc::when_all(std::move(under_way));
     policy->learn(episodes);
     fmt::print("round={} reward={:.1f}\n", round, mean_reward(episodes));
-    std::fflush(stdout);
   }
 }
 
-int run_role(const Settings& settings) {
-  std::string name = "reinforcement_learning";
-  try {
-    const rpc::AgentOptions options = rpc::from_environment();
-    name = options.name;
-    rpc::Agent agent{options, dist_optim::layers()};
-    agent.allow_create<Observer>();
-    agent.wait_for(agent.world_size()).get();
-    if (agent.rank() > 0) return agent.serve_until_shutdown();
-
-    agent.run(learn(agent, settings));
-    agent.leave().get();
-    return 0;
-  } catch (const std::exception& error) {
-    fmt::print(stderr, "{}: {}\n", name, error.what());
-    return 1;
-  }
+void run(rpc::Job& job, const Settings& settings) {
+  job.agent().allow_create<Observer>();
+  job.join().get();
+  if (job.rank() == 0) job.agent().run(learn(job.agent(), settings));
 }
 
 }  // namespace
@@ -107,8 +92,7 @@ int main(int argc, char** argv) {
   CLI11_PARSE(app, argc, argv);
 
   at::set_num_threads(1);
-  if (rpc::started_by()) return run_role(settings);
-  examples::Launch job{.names = {"agent"}, .arguments = {argv + 1, argv + argc}};
-  for (std::int64_t i = 1; i <= settings.observers; ++i) job.names.push_back("observer" + std::to_string(i));
-  return examples::launch(job);
+  const auto processes = static_cast<std::size_t>(settings.observers) + 1;
+  return rpc::run_job(argc, argv, dist_optim::layers(), [&](rpc::Job& job) { run(job, settings); },
+                      {.processes = processes});
 }

@@ -7,7 +7,7 @@
 #include <torch/torch.h>
 #include <weft/dist_autograd/pass.h>
 #include <weft/dist_optim/distributed_optimizer.h>
-#include <weft/rpc/agent/job_place.h>
+#include <weft/rpc/membership/run_job.h>
 #include <weft/rpc/rpc.h>
 #include <weft/rref/rref.h>
 
@@ -15,7 +15,6 @@
 
 #include "rnn_model_parallel/language_model.h"
 #include "rnn_model_parallel/text.h"
-#include "support/launcher.h"
 
 using namespace weft;
 
@@ -44,7 +43,6 @@ rpc::Task<void> learn(rpc::Agent& agent, rref::RRef<Coder> coder, rref::RRef<Rec
 
     if (step % 10 != 0) continue;
     fmt::print("step={} loss={:.3f}\n", step, loss.item().toDouble());
-    std::fflush(stdout);
   }
 }
 
@@ -68,24 +66,11 @@ rpc::Task<void> drive(rpc::Agent& agent, Settings settings) {
   fmt::print("it writes: {}\n", co_await write(coder, recurrent, text, text.beginning(), 200));
 }
 
-int run_role(const Settings& settings) {
-  std::string name = "rnn_model_parallel";
-  try {
-    const rpc::AgentOptions options = rpc::from_environment();
-    name = options.name;
-    rpc::Agent agent{options, dist_optim::layers()};
-    agent.allow_create<Coder>();
-    agent.allow_create<Recurrent>();
-    agent.wait_for(agent.world_size()).get();
-    if (agent.rank() > 0) return agent.serve_until_shutdown();
-
-    agent.run(drive(agent, settings));
-    agent.leave().get();
-    return 0;
-  } catch (const std::exception& error) {
-    fmt::print(stderr, "{}: {}\n", name, error.what());
-    return 1;
-  }
+void run(rpc::Job& job, const Settings& settings) {
+  job.agent().allow_create<Coder>();
+  job.agent().allow_create<Recurrent>();
+  job.join().get();
+  if (job.rank() == 0) job.agent().run(drive(job.agent(), settings));
 }
 
 }  // namespace
@@ -98,6 +83,6 @@ int main(int argc, char** argv) {
   CLI11_PARSE(app, argc, argv);
 
   at::set_num_threads(1);
-  if (rpc::started_by()) return run_role(settings);
-  return examples::launch({.names = {"worker0", "worker1", "worker2"}, .arguments = {argv + 1, argv + argc}});
+  return rpc::run_job(argc, argv, dist_optim::layers(), [&](rpc::Job& job) { run(job, settings); },
+                      {.processes = 3});
 }

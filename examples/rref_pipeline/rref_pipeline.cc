@@ -7,7 +7,7 @@
 #include <torch/torch.h>
 #include <weft/dist_autograd/pass.h>
 #include <weft/dist_optim/distributed_optimizer.h>
-#include <weft/rpc/agent/job_place.h>
+#include <weft/rpc/membership/run_job.h>
 #include <weft/rpc/rpc.h>
 #include <weft/rref/rref.h>
 
@@ -15,7 +15,6 @@
 
 #include "rref_pipeline/stages.h"
 #include "rref_pipeline/task.h"
-#include "support/launcher.h"
 
 using namespace weft;
 
@@ -26,9 +25,7 @@ constexpr std::int64_t micro_batches = 8, micro_batch_size = 16;
 constexpr double learning_rate = 0.5;
 
 void report(std::int64_t step, double loss) {
-  if (step % 20 != 0) return;
-  fmt::print("step={} loss={:.6f}\n", step, loss);
-  std::fflush(stdout);
+  if (step % 20 == 0) fmt::print("step={} loss={:.6f}\n", step, loss);
 }
 
 rpc::Task<void> train(rpc::Agent& agent, std::int64_t steps) {
@@ -73,24 +70,11 @@ void train_alone(std::int64_t steps) {
   }
 }
 
-int run_role(std::int64_t steps) {
-  std::string name = "rref_pipeline";
-  try {
-    const rpc::AgentOptions options = rpc::from_environment();
-    name = options.name;
-    rpc::Agent agent{options, dist_optim::layers()};
-    agent.allow_create<Front>();
-    agent.allow_create<Back>();
-    agent.wait_for(agent.world_size()).get();
-    if (agent.rank() > 0) return agent.serve_until_shutdown();
-
-    agent.run(train(agent, steps));
-    agent.leave().get();
-    return 0;
-  } catch (const std::exception& error) {
-    fmt::print(stderr, "{}: {}\n", name, error.what());
-    return 1;
-  }
+void run(rpc::Job& job, std::int64_t steps) {
+  job.agent().allow_create<Front>();
+  job.agent().allow_create<Back>();
+  job.join().get();
+  if (job.rank() == 0) job.agent().run(train(job.agent(), steps));
 }
 
 }  // namespace
@@ -108,6 +92,6 @@ int main(int argc, char** argv) {
     train_alone(steps);
     return 0;
   }
-  if (rpc::started_by()) return run_role(steps);
-  return examples::launch({.names = {"worker0", "worker1", "worker2"}, .arguments = {argv + 1, argv + argc}});
+  return rpc::run_job(argc, argv, dist_optim::layers(), [&](rpc::Job& job) { run(job, steps); },
+                      {.processes = 3});
 }

@@ -124,11 +124,12 @@ class WEFT_EXPORT Agent {
   void set_call_timeout(std::chrono::nanoseconds limit);
 
   AgentCounts counts() const { return core_->counts(); }
-  const std::shared_ptr<AgentCore>& core() const { return core_; }  // for layers
+  // For layers, and for Job (rpc/membership/job.h). membership(): failed_precondition without a rendezvous.
+  const std::shared_ptr<AgentCore>& core() const { return core_; }
+  Membership& membership() const;
 
  private:
   Agent(std::shared_ptr<AgentCore> core, Layers layers);
-  Membership& membership() const;  // throws where there is none
   Future<std::map<std::string, Buffer>> gather(CollectiveOptions options, std::string type, Buffer value);
   std::shared_ptr<AgentCore> core_;
   std::shared_ptr<Membership> membership_;

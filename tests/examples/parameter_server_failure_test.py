@@ -19,21 +19,21 @@ class Failure(unittest.TestCase):
             if not any(line.startswith(trainer) for line in self.job.lines):
                 self.job.wait_for(rf"^{trainer} \[")
         self.processes = self.job.children()
-        self.assertEqual(sorted(self.processes), ["server", "trainer1", "trainer2"])
+        self.assertEqual(sorted(self.processes), ["worker0", "worker1", "worker2"])
 
-    def check_loss_of(self, lost, survivors):
-        os.kill(self.processes[lost], signal.SIGKILL)
+    def check_loss_of(self, lost, rank, survivors):
+        os.kill(self.processes[f"worker{rank}"], signal.SIGKILL)
         self.assertEqual(self.job.end(within=SECONDS), 1)
         wait_until_gone(self.processes.values(), within=SECONDS)
         for survivor in survivors:
-            self.assertRegex(self.job.output(), rf"(?m)^{survivor}: .*{lost}", f"{survivor} does not say what it lost")
-        self.assertRegex(self.job.lines[-1], rf"^first failure: {lost} .* was killed by signal 9")
+            self.assertRegex(self.job.output(), rf"(?m)^{survivor} \(rank \d\): .*{lost}", f"{survivor} does not say what it lost")
+        self.assertRegex(self.job.lines[-1], rf"^weft: first failure: rank {rank} .* was killed by signal 9")
 
     def test_the_server_is_killed(self):
-        self.check_loss_of("server", ["trainer1", "trainer2"])
+        self.check_loss_of("server", 0, ["trainer1", "trainer2"])
 
     def test_a_trainer_is_killed(self):
-        self.check_loss_of("trainer2", ["server", "trainer1"])
+        self.check_loss_of("trainer2", 2, ["server", "trainer1"])
 
     def test_the_launcher_is_killed(self):
         self.job.signal(signal.SIGKILL)
@@ -43,15 +43,15 @@ class Failure(unittest.TestCase):
         self.job.signal(signal.SIGTERM)
         self.assertEqual(self.job.end(within=SECONDS), 1)
         wait_until_gone(self.processes.values(), within=SECONDS)
-        self.assertEqual(self.job.lines[-1], "stopped by Terminated")
+        self.assertEqual(self.job.lines[-1], "weft: stopped by signal 15 (Terminated)")
 
 
 class NoData(unittest.TestCase):
     def test_says_what_to_do(self):
         status, lines = run(PROGRAM, "--data", "/nowhere")
         self.assertEqual(status, 1)
-        self.assertRegex("\n".join(lines), "trainer[12]: there is no /nowhere/train.*: install the package")
-        self.assertRegex(lines[-1], "^first failure: trainer")
+        self.assertRegex("\n".join(lines), r"trainer([12]) \(rank \1\): there is no /nowhere/train.*: install the package")
+        self.assertRegex(lines[-1], "^weft: first failure: rank [12] ")
 
 
 if __name__ == "__main__":

@@ -1,0 +1,85 @@
+// Job: what a program holds of the job that its agent is a member of.
+//
+// A Job makes its agent and owns it, or refers to an agent that outlives the Job. The agent makes calls and
+// serves methods. The Job has the agent's rank, the other members, and the operations that all members call
+// together. Methods are served before join(), because other members may call them from then on. Errors:
+// collectives and watches fail with failed_precondition before join(), and all operations fail with the job's
+// error after the job has failed. Thread-safety: all functions may be called from any thread.
+#pragma once
+
+#include <weft/rpc/agent/agent.h>
+#include <weft/rpc/agent/membership.h>
+
+#include <atomic>
+
+namespace weft::rpc {
+
+class WEFT_EXPORT Job {
+ public:
+  // Changes the options that the environment or a URL gives: the name, the number of handler threads.
+  using Adjust = std::function<void(AgentOptions&)>;
+
+  // Makes the agent. failed_precondition: the options have no rendezvous.
+  explicit Job(AgentOptions options, Layers layers = {});
+  explicit Job(Agent& agent);
+  // The job that the environment describes, as rpc::from_environment() reads it (docs/launching.md).
+  static Job from_environment(Layers layers = {}, const Adjust& adjust = nullptr);
+  // The job that a URL describes, as rpc::from_url() reads it: "tcp://host:port?rank=1&world_size=4".
+  static Job from_url(const std::string& url, Layers layers = {}, const Adjust& adjust = nullptr);
+  Job(const Job&) = delete;
+  Job& operator=(const Job&) = delete;
+
+  Agent& agent() const { return *agent_; }
+  const std::string& name() const { return agent_->name(); }
+  std::size_t rank() const { return rendezvous().rank; }  // Rendezvous::no_rank in an elastic world
+  std::size_t world_size() const { return rendezvous().world_size; }  // 0 in an elastic world
+
+  // Joins, and completes when all ranks of a fixed world have joined. In an elastic world it completes when
+  // this member has joined.
+  Future<void> join();
+  // Joins, and completes when so many members have joined. In a fixed world members that have left count; in
+  // an elastic world only present members count. Fails as Membership::wait_for does.
+  Future<void> wait_for(std::size_t members) { return membership_->wait_for(members); }
+  // The present members, as the store last reported them, and their changes.
+  std::vector<Member> members() const { return membership_->members(); }
+  std::unique_ptr<MemberWatch> watch_members() { return membership_->watch(); }
+
+  // Collectives for small values over all members of a fixed world, or over the members that the options
+  // name. barrier() completes when all of them have called it. all_gather() returns the value of each by its
+  // name; T must be the same on all members. A collective fails on all members with the same error:
+  // deadline_exceeded, which names the members that did not call it; peer_lost; shut_down, if a member has
+  // left; aborted, if a member has cancelled; type_mismatch. docs/membership.md has the details.
+  Future<void> barrier(CollectiveOptions options = {});
+  template <Transferable T>
+  Future<std::map<std::string, T>> all_gather(const T& value, CollectiveOptions options = {}) {
+    return membership_->gather(std::move(options), type_text<T>(), pack(value))
+        .then([](Result<std::map<std::string, Buffer>>&& all) {
+          return capture([&] {
+            std::map<std::string, T> values;
+            for (const auto& [name, bytes] : std::move(all).get()) values.emplace(name, unpack<T>(bytes));
+            return values;
+          });
+        });
+  }
+  // A barrier that completes when no call is in flight between its members either. Calls that a program makes
+  // meanwhile from outside handlers are not waited for. A handler must not wait for it.
+  Future<void> quiesce(CollectiveOptions options = {}) { return membership_->quiesce(std::move(options)); }
+
+  // The end. A member whose work is done either leaves, or serves the other members until they are done too:
+  // rank 0 must serve if it keeps the store.
+  Future<void> leave();  // as Agent::leave()
+  // Blocks until no other member has work left and every member has released its references; then this member
+  // leaves. Returns at once after leave(), and after a call that has returned. Throws the error of a job that
+  // has failed. Throws deadline_exceeded after `timeout`; this agent stays a member then.
+  void serve_until_shutdown(std::chrono::nanoseconds timeout = no_timeout);
+
+ private:
+  const Rendezvous& rendezvous() const { return *agent_->core()->options().rendezvous; }
+
+  const std::unique_ptr<Agent> own_;
+  Agent* const agent_;
+  Membership* const membership_;  // the agent's
+  std::atomic<bool> left_ = false;
+};
+
+}  // namespace weft::rpc

@@ -1,0 +1,66 @@
+#include <weft/rpc/membership/run_job.h>
+
+#include <weft/rpc/agent/job_place.h>
+#include <weft/rpc/membership/internal/local_processes.h>
+
+#include <charconv>
+#include <cstdio>
+#include <optional>
+#include <string_view>
+
+namespace weft::rpc::detail {
+namespace {
+
+constexpr std::size_t max_processes = 1024;
+
+std::string title_of(const Job& job) {
+  return job.rank() == Rendezvous::no_rank ? job.name()
+                                           : job.name() + " (rank " + std::to_string(job.rank()) + ")";
+}
+
+int run_member(const std::string& program, Layers layers, const std::function<void(Job&)>& body,
+               const JobOptions& options) {
+  std::setvbuf(stdout, nullptr, _IOLBF, BUFSIZ);
+  std::optional<Job> job;  // outlives the report: peers notice its end, and report it, later
+  try {
+    AgentOptions told = from_environment();
+    if (options.adjust) options.adjust(told);
+    job.emplace(std::move(told), std::move(layers));
+    body(*job);
+    job->serve_until_shutdown();
+    return 0;
+  } catch (const std::exception& error) {
+    const std::string_view text = error.what();
+    std::fprintf(stderr, "%s: %s\n", (job ? title_of(*job) : program).c_str(),
+                 std::string(text.substr(0, text.find('\n'))).c_str());
+    return 1;
+  }
+}
+
+int start_members(const std::string& program, std::vector<std::string> arguments, std::size_t processes) {
+  if (!arguments.empty() && arguments.front() == "-n") {
+    const std::string text = arguments.size() > 1 ? arguments[1] : "";
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), processes);
+    if (error != std::errc{} || end != text.data() + text.size() || processes == 0 ||
+        processes > max_processes) {
+      std::fprintf(stderr, "%s: -n '%s' is not a number of processes from 1 to %zu\n", program.c_str(),
+                   text.c_str(), max_processes);
+      return 2;
+    }
+    arguments.erase(arguments.begin(), arguments.begin() + 2);
+  }
+  return run_processes(processes, arguments);
+}
+
+}  // namespace
+
+int run_job(int argc, char** argv, Layers layers, const std::function<void(Job&)>& body,
+            const JobOptions& options) {
+  const std::string path = argc > 0 ? argv[0] : "weft", program = path.substr(path.rfind('/') + 1);
+  if (started_by()) return run_member(program, std::move(layers), body, options);
+  return start_members(
+      program, argc > 0 ? std::vector<std::string>(argv + 1, argv + argc) : std::vector<std::string>{},
+      options.processes);
+}
+
+}  // namespace weft::rpc::detail

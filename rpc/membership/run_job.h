@@ -1,0 +1,72 @@
+// run_job(): the main() of a program whose processes form a job.
+//
+//   rpc::Task<void> train(rpc::Agent& agent) { ... }
+//   int main(int argc, char** argv) { return rpc::run_job(argc, argv, {collectives::layer()}, train); }
+//
+// If a launcher, Slurm, OpenMPI or Kubernetes has started the process (started_by(), docs/launching.md), the
+// process is one member of the job and runs the body. Otherwise the process starts the members itself, on
+// this host, and waits for them.
+#pragma once
+
+#include <weft/rpc/membership/job.h>
+
+#include <type_traits>
+
+namespace weft::rpc {
+
+struct JobOptions {
+  // How many processes run_job() starts where nobody else has started them.
+  std::size_t processes = 1;
+  Job::Adjust adjust = nullptr;  // of the options of each member's agent
+};
+
+namespace detail {
+
+WEFT_EXPORT int run_job(int argc, char** argv, Layers layers, const std::function<void(Job&)>& body,
+                        const JobOptions& options);
+
+// Task<void> runs on the calling thread.
+template <class Body, class Argument>
+void run_body(Agent& agent, Body& body, Argument& argument) {
+  using Returned = std::invoke_result_t<Body&, Argument&>;
+  if constexpr (std::is_same_v<Returned, Task<void>>) {
+    agent.run(body(argument));
+  } else {
+    static_assert(std::is_void_v<Returned>, "the body of a job returns void or Task<void>");
+    body(argument);
+  }
+}
+
+}  // namespace detail
+
+// Call it from main() while the process has one thread. `body` returns void or Task<void>. Its parameter says
+// who joins:
+//   Agent&  all members of a fixed world have joined when the body starts
+//   Job&    the body calls job.join() itself, after it has served its methods
+// When the body returns, the process serves the other members until all are done, and leaves
+// (Job::serve_until_shutdown). Standard output is line-buffered, so that lines of several processes stay
+// whole.
+//
+// Returns the status for main(). 0: the body has returned, or all processes that were started have ended with
+// status 0. 1: the body has thrown; the process has printed one line on standard error, "worker1 (rank 1): "
+// and the first line of the exception's text. 1 also if a process that was started has failed: the others
+// then have 5 s to end before they are killed, and the last line names the first failure. 2: a malformed -n.
+//
+// If nobody has started the process, `-n N` as its first two arguments replaces JobOptions::processes; the
+// processes are started without these two.
+template <class Body>
+int run_job(int argc, char** argv, Layers layers, Body body, JobOptions options = {}) {
+  return detail::run_job(
+      argc, argv, std::move(layers),
+      [&body](Job& job) {
+        if constexpr (std::is_invocable_v<Body&, Job&>) {
+          detail::run_body(job.agent(), body, job);
+        } else {
+          job.join().get();
+          detail::run_body(job.agent(), body, job.agent());
+        }
+      },
+      options);
+}
+
+}  // namespace weft::rpc
