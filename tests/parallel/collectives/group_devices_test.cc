@@ -13,53 +13,29 @@
 #include <filesystem>
 #include <thread>
 
+#include "tests/parallel/collectives/nccl/fake_devices.h"
 #include "tests/parallel/collectives/oracle.h"
-#include "tests/support/fake_accelerator.h"
-#include "tests/support/fake_nccl.h"
 
 namespace weft::collectives::testing {
 namespace group_devices_test {
 
 using nccl::Result;
-using test::FakeAccelerator;
-using test::FakeNccl;
 using Floats = std::vector<float>;
 
 constexpr int size = 3;
 
-class GroupsOnDevices : public ::testing::TestWithParam<Backend> {
+class GroupsOnDevices : public ::testing::TestWithParam<Backend>, protected FakeDevices {
  protected:
-  void SetUp() override {
-    nccl.enqueue = [this](nccl::Stream stream, FakeNccl::Job job) {
-      const c10::Stream on = FakeAccelerator::stream_of(stream);
-      const c10::StreamGuard guard(on);
-      accelerator.launch(on.device(), std::move(job));
-    };
-    accelerator.set_pending_work(
-        [this](const c10::Stream& stream) { return nccl.mark(FakeAccelerator::handle(stream)); });
-  }
+  GroupsOnDevices() : FakeDevices(size) {}
   void TearDown() override {
     groups.clear();
     company.reset();
-    while (nccl.alive() != 0) std::this_thread::yield();  // the last abort may be under way
-    accelerator.set_pending_work(nullptr);
-    EXPECT_EQ(nccl.misuse(), std::vector<std::string>{});
   }
   // absent: a rank whose NCCL cannot be loaded.
   void make(int absent = -1, const GroupOptions& options = {.timeout = 10s}) {
     company = std::make_unique<Company>(size, GetParam(), std::make_unique<test::InProcessJobStore>(),
                                         [&](int rank) { return devices(rank == absent); });
     groups = company->groups(options);
-  }
-  nccl::DevicesOptions devices(bool absent = false) {
-    nccl::DevicesOptions options;
-    options.load = [this, absent] {
-      ++loads;
-      if (absent) throw rpc::Error(ErrorKind::unsupported, "no libnccl");
-      return api;
-    };
-    options.capture = [] { return nccl::StreamCapture{}; };
-    return options;
   }
   Futures prepare(Timeout timeout = {}) {
     Futures futures;
@@ -75,35 +51,16 @@ class GroupsOnDevices : public ::testing::TestWithParam<Backend> {
     for (auto& future : futures) got(std::move(future));
   }
 
-  static c10::Device device(int rank) { return FakeAccelerator::device(rank); }
-  // Kept: an event of the accelerator's does not wait for other ranks, whose part writes here still.
-  at::Tensor tensor(int rank, Floats values) {
-    std::lock_guard lock(mutex);
-    return kept.emplace_back(torch::tensor(values).to(device(rank)));
-  }
+  at::Tensor tensor(int rank, const Floats& values) { return on_device(rank, torch::tensor(values)); }
   at::Tensor zeros(int rank, std::int64_t n) { return tensor(rank, Floats(std::size_t(n))); }
   static Floats values(const at::Tensor& tensor) {
     const at::Tensor host = tensor.cpu();
     return {host.data_ptr<float>(), host.data_ptr<float>() + host.numel()};
   }
-  // The devices work until it is over, if they do.
-  void work_until(const std::function<bool()>& over) {
-    while (!over()) {
-      for (int rank = 0; rank < size && devices_work; ++rank)
-        for (c10::StreamId id = 0; id <= FakeAccelerator::pooled; ++id)
-          accelerator.wait(c10::Stream(c10::Stream::UNSAFE, device(rank), id));
-      std::this_thread::yield();
-    }
-  }
   static bool eventually(const std::function<bool()>& holds) {
     for (const auto until = rpc::Clock::now() + test::too_long; !holds(); std::this_thread::yield())
       if (rpc::Clock::now() > until) return false;
     return true;
-  }
-  void work_until_ready(const Futures& futures) {
-    work_until([&] {
-      return std::all_of(futures.begin(), futures.end(), [](const auto& future) { return future.ready(); });
-    });
   }
   // Each on a thread of its own, which has ended.
   template <class F>
@@ -143,13 +100,6 @@ class GroupsOnDevices : public ::testing::TestWithParam<Backend> {
     expect_all(std::move(futures), kind, words);
   }
 
-  FakeAccelerator& accelerator = FakeAccelerator::install();
-  bool devices_work = true;
-  std::atomic<int> loads{0};
-  std::mutex mutex;  // guards what follows
-  Tensors kept;
-  FakeNccl nccl;
-  std::shared_ptr<const nccl::Api> api = nccl.api();
   std::unique_ptr<Company> company;
   std::vector<Group> groups;
 };
@@ -746,11 +696,7 @@ TEST_P(GroupsOnDevices, EveryOrderedPair) {
   auto steps = oracle::steps_of_every_pair(random, size, oracle::oracles, 1 << 10);
   for (oracle::Step& step : steps) {
     if (random() % 4 == 0) continue;  // on the host
-    step.place = [this](int rank, const at::Tensor& values) {
-      const at::Tensor there = values.to(device(rank));
-      std::lock_guard lock(mutex);
-      return kept.emplace_back(there);
-    };
+    step.place = [this](int rank, const at::Tensor& values) { return on_device(rank, values); };
   }
   std::atomic<bool> over{false};
   std::thread runs([&] {

@@ -1,0 +1,104 @@
+#include "tests/parallel/collectives/conformance.h"
+
+namespace weft::collectives::testing {
+
+TEST_P(Conformance, EveryOperationFromEveryRootInEverySize) {
+  std::vector<oracle::Step> steps;
+  for (const std::int64_t n : {1, 100, 20'000})
+    for (int root = 0; root < ranks; ++root)
+      for (std::size_t operation = 0; operation < oracle::oracles; ++operation) {
+        oracle::Step& step = steps.emplace_back();
+        step.operation = operation;
+        step.n = n;
+        step.seed = root;
+        step.in_flight = operation % 3;
+        step.place = [this](int rank, const at::Tensor& values) { return place(rank, values); };
+      }
+  std::atomic<bool> over{false};
+  std::thread runs([&] {
+    oracle::run_steps({groups}, steps);
+    over = true;
+  });
+  deployment->work_until([&] { return over.load(); });
+  runs.join();
+}
+
+TEST_P(Conformance, ARanksOwnPartMayBeInPlace) {
+  Tensors gathered, scattered;
+  for (int rank = 0; rank < ranks; ++rank) {
+    gathered.push_back(place(rank, at::full({ranks, 5}, rank)));
+    scattered.push_back(place(rank, values(rank, {ranks, 5})));
+  }
+  all([&](const Group& group, int rank) { return group.all_gather(gathered[rank], gathered[rank][rank]); });
+  all([&](const Group& group, int rank) {
+    return group.reduce_scatter(scattered[rank][rank], scattered[rank]);
+  });
+  const at::Tensor sum = sum_of(ranks, {ranks, 5});
+  for (int rank = 0; rank < ranks; ++rank) {
+    expect_equal(gathered[rank].cpu(), at::arange(ranks).to(at::kFloat).view({ranks, 1}).expand({ranks, 5}));
+    expect_equal(scattered[rank].cpu()[rank], sum[rank]);
+  }
+}
+
+TEST_P(Conformance, WrongArgumentsFailTheCallAndTheGroupGoesOn) {
+  const Group& group = groups[0];
+  const auto refused = [&](rpc::Future<void> future, const std::string& words) {
+    test::expect_error(std::move(future), ErrorKind::invalid_argument, words);
+  };
+  const at::Tensor one = zeros(0, {2 * ranks});
+  const Tensors too_few(static_cast<std::size_t>(ranks) - 1, one);
+  refused(group.all_reduce(Tensors{}), "all_reduce: no tensors");
+  refused(group.all_reduce(at::Tensor()), "all_reduce: an undefined tensor");
+  refused(group.all_reduce(Tensors{one, place(0, at::zeros({1}, at::kLong))}),
+          "all_reduce: tensors of float32 and of int64");
+  refused(group.broadcast(one, ranks), "broadcast: root " + std::to_string(ranks) + " of a group");
+  refused(group.all_gather(one, zeros(0, {3})), "all_gather: an output of");
+  refused(group.all_gather(one, one.narrow(0, 1, 2)), "all_gather: input and output overlap");
+  refused(group.all_gather_v(too_few, one), "all_gather_v: " + std::to_string(ranks - 1) + " tensors");
+  refused(group.reduce_scatter(zeros(0, {3}), one), "reduce_scatter: an input of");
+  refused(group.reduce_scatter_v(one, too_few),
+          "reduce_scatter_v: " + std::to_string(ranks - 1) + " tensors");
+  refused(group.all_to_all(one, one), "all_to_all: input and output overlap");
+  refused(group.all_to_all(zeros(0, {ranks + 1}), zeros(0, {ranks + 1})), "all_to_all: an input of");
+  refused(group.all_to_all_v({one}, {one}), "all_to_all_v: 1 tensors");
+  refused(group.gather(too_few, one, 0), "gather: " + std::to_string(ranks - 1) + " tensors");
+  refused(group.gather({one}, one, 1), "only the root");
+  refused(group.scatter(one, {}, 0), "scatter: 0 tensors");
+  Tensors tensors;
+  for (int rank = 0; rank < ranks; ++rank) tensors.push_back(place(rank, values(rank, {4})));
+  all([&](const Group& member, int rank) { return member.all_reduce(tensors[rank]); });
+  for (const at::Tensor& tensor : tensors) expect_equal(tensor.cpu(), sum_of(ranks, {4}));
+}
+
+TEST_P(Conformance, ADifferenceNamesWhatEachRankMeans) {
+  Tensors tensors;
+  for (int rank = 0; rank < ranks; ++rank) tensors.push_back(zeros(rank, {rank == 1 ? 3 : 2}));
+  expect_all(begin([&](const Group& group, int rank) { return group.all_reduce(tensors[rank]); }),
+             ErrorKind::invalid_argument,
+             {"float32[2]", "rank 1 (worker1)", "float32[3]", "conformance_test.cc"});
+}
+
+TEST_P(Conformance, AMissingRankIsNamedAtTheDeadline) {
+  Tensors tensors;
+  for (int rank = 0; rank < ranks; ++rank) tensors.push_back(zeros(rank, {2}));
+  expect_all(begin([&](const Group& group,
+                       int rank) { return group.all_reduce(tensors[rank], ReduceOp::sum, 300ms); },
+                   1),
+             ErrorKind::deadline_exceeded, {"rank 0 (worker0)"});
+}
+
+TEST_P(Conformance, AnAbortFailsEveryCallWithItsReason) {
+  Tensors tensors;
+  for (int rank = 0; rank < ranks; ++rank) tensors.push_back(zeros(rank, {2}));
+  Futures futures;
+  for (int rank = 1; rank < ranks; ++rank) futures.push_back(groups[rank].all_reduce(tensors[rank]));
+  groups[0].abort("enough");
+  deployment->work_until([&] {
+    return std::all_of(futures.begin(), futures.end(), [](const auto& future) { return future.ready(); });
+  });
+  expect_all(std::move(futures), ErrorKind::aborted, {"enough"});
+  expect_all(begin([&](const Group& group, int rank) { return group.all_reduce(tensors[rank]); }),
+             ErrorKind::aborted, {"enough"});
+}
+
+}  // namespace weft::collectives::testing

@@ -1,0 +1,85 @@
+// FakeDevices: an accelerator and NCCL, both fake, for groups of one process, one device for each rank. The
+// devices do nothing until the test works them.
+#pragma once
+
+#include <c10/core/DeviceGuard.h>
+#include <c10/core/StreamGuard.h>
+
+#include <atomic>
+#include <mutex>
+#include <thread>
+
+#include "tests/parallel/collectives/company.h"
+#include "tests/support/fake_accelerator.h"
+#include "tests/support/fake_nccl.h"
+
+namespace weft::collectives::testing {
+
+class FakeDevices {
+ public:
+  using FakeAccelerator = test::FakeAccelerator;
+  using FakeNccl = test::FakeNccl;
+  explicit FakeDevices(int ranks) : ranks_(ranks) {
+    nccl.enqueue = [this](nccl::Stream stream, FakeNccl::Job job) {
+      const c10::Stream on = FakeAccelerator::stream_of(stream);
+      const c10::StreamGuard guard(on);
+      accelerator.launch(on.device(), std::move(job));
+    };
+    accelerator.set_pending_work(
+        [this](const c10::Stream& stream) { return nccl.mark(FakeAccelerator::handle(stream)); });
+  }
+  // Once the groups have ended.
+  ~FakeDevices() {
+    while (nccl.alive() != 0) std::this_thread::yield();  // the last abort may be in flight
+    accelerator.set_pending_work(nullptr);
+    EXPECT_EQ(nccl.misuse(), std::vector<std::string>{});
+  }
+  FakeDevices(const FakeDevices&) = delete;
+  FakeDevices& operator=(const FakeDevices&) = delete;
+
+  // absent: NCCL cannot be loaded.
+  nccl::DevicesOptions devices(bool absent = false) {
+    nccl::DevicesOptions options;
+    options.load = [this, absent] {
+      ++loads;
+      if (absent) throw rpc::Error(ErrorKind::unsupported, "no libnccl");
+      return api;
+    };
+    options.capture = [] { return nccl::StreamCapture{}; };
+    return options;
+  }
+  static c10::Device device(int rank) { return FakeAccelerator::device(rank); }
+  // Kept: an event of the accelerator does not wait for other ranks, which still write their part here.
+  at::Tensor on_device(int rank, const at::Tensor& values) {
+    const at::Tensor there = values.to(device(rank));
+    std::lock_guard lock(mutex);
+    return kept.emplace_back(there);
+  }
+  // The devices work until then, if they do at all.
+  void work_until(const std::function<bool()>& over) {
+    while (!over()) {
+      for (int rank = 0; rank < ranks_ && devices_work; ++rank)
+        for (c10::StreamId id = 0; id <= FakeAccelerator::pooled; ++id)
+          accelerator.wait(c10::Stream(c10::Stream::UNSAFE, device(rank), id));
+      std::this_thread::yield();
+    }
+  }
+  void work_until_ready(const Futures& futures) {
+    work_until([&] {
+      return std::all_of(futures.begin(), futures.end(), [](const auto& future) { return future.ready(); });
+    });
+  }
+
+  FakeAccelerator& accelerator = FakeAccelerator::install();
+  bool devices_work = true;
+  std::atomic<int> loads{0};
+  FakeNccl nccl;
+  std::shared_ptr<const nccl::Api> api = nccl.api();
+
+ private:
+  const int ranks_;
+  std::mutex mutex;  // guards what follows
+  Tensors kept;
+};
+
+}  // namespace weft::collectives::testing
