@@ -3,6 +3,7 @@
 
 #include <weft/parallel/collectives/collectives_layer.h>
 #include <weft/parallel/collectives/group.h>
+#include <weft/rpc/membership/job.h>
 #include <weft/rpc/rpc.h>
 #include <weft/rpc/tensor/layers.h>
 
@@ -29,7 +30,7 @@ void run(const Work& work, const std::string& store, RankEnd& end) {
   rpc::Layers layers = tensor::layers();
   layers.push_back(collectives::layer());
   rpc::Agent agent(options, layers);
-  agent.wait_for(ranks).get();
+  rpc::Job(agent).join().get();
   collectives::GroupOptions how{.shared_memory = work.kind != Kind::tcp};
   if (work.bounds) how.bounds = *work.bounds;
   if (hosts) how.host = "host" + std::to_string(work.host_of(end.rank()));

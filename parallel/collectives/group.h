@@ -93,7 +93,7 @@ class WEFT_EXPORT Group {
   using Site = std::source_location;
 
   // Of all members at once; the agent has collectives::layer(), has joined its job, and outlives the future.
-  // Ends as Agent::all_gather does; invalid_argument where this agent is no member, or one is named twice. A
+  // Ends as Job::all_gather does; invalid_argument where this agent is no member, or one is named twice. A
   // group grows by a new one, of its members and those that have come.
   static rpc::Future<Group> create(rpc::Agent& agent, GroupOptions options = {});
 

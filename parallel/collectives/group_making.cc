@@ -2,6 +2,7 @@
 #include <weft/parallel/collectives/collectives_layer.h>
 #include <weft/parallel/collectives/preparation.h>
 #include <weft/parallel/collectives/rendezvous.h>
+#include <weft/rpc/membership/job.h>
 
 #include <algorithm>
 #include <cstdlib>
@@ -10,16 +11,16 @@
 namespace weft::collectives {
 namespace {
 
-std::vector<std::string> members_by_rank(const rpc::Agent& agent) {
+std::vector<std::string> members_by_rank(const rpc::Job& job) {
   std::map<std::size_t, std::string> by_rank;
-  for (const rpc::Member& member : agent.members())
+  for (const rpc::Member& member : job.members())
     if (member.rank) by_rank[*member.rank] = member.name;
   std::vector<std::string> names;
   for (auto& [rank, name] : by_rank) names.push_back(std::move(name));
-  if (names.empty() || names.size() != agent.world_size())
+  if (names.empty() || names.size() != job.world_size())
     throw rpc::Error(
         rpc::ErrorKind::failed_precondition,
-        "a group of all members is made in a world of fixed size, once all have come: wait_for()");
+        "a group of all members needs a world of fixed size whose members have all joined: await job.join()");
   return names;
 }
 
@@ -65,7 +66,7 @@ std::optional<Group> Group::make(const std::shared_ptr<CollectivesLayer>& layer,
 rpc::Future<Group> Group::create(rpc::Agent& agent, GroupOptions options) {
   const auto layer = CollectivesLayer::of(*agent.core());
   std::vector<std::string>& names = options.members;
-  if (names.empty()) names = members_by_rank(agent);
+  if (names.empty()) names = members_by_rank(rpc::Job(agent));
   if (options.wire_dtype && *options.wire_dtype != at::kHalf && *options.wire_dtype != at::kBFloat16)
     refuse("group '" + options.name + "': the wire is float16, bfloat16 or nothing");
   const auto self = std::find(names.begin(), names.end(), agent.name());
@@ -76,7 +77,7 @@ rpc::Future<Group> Group::create(rpc::Agent& agent, GroupOptions options) {
   std::string order = "weft.group/" + options.name;  // and which members, by which ranks
   for (const std::string& name : names) order += "/" + name;
   const Talk talk = [&agent, order, names, timeout = options.timeout](int round, rpc::Buffer said) {
-    return agent
+    return rpc::Job(agent)
         .all_gather(said, {.name = order + (round == 0 ? "" : "/memory"), .among = names, .timeout = timeout})
         .then([names](rpc::Result<std::map<std::string, rpc::Buffer>>&& all) {
           return rpc::capture([&] {

@@ -90,13 +90,6 @@ Peer Agent::peer(const std::string& name_or_address) {
 
 Peer Agent::peer(std::size_t rank) { return Peer(core_, core_->route(membership().name_of(rank))); }
 
-std::size_t Agent::rank() const {
-  return core_->options().rendezvous ? core_->options().rendezvous->rank : 0;
-}
-std::size_t Agent::world_size() const {
-  return core_->options().rendezvous ? core_->options().rendezvous->world_size : 1;
-}
-
 Membership& Agent::membership() const {
   if (membership_ == nullptr)
     throw Error(ErrorKind::failed_precondition,
@@ -104,22 +97,9 @@ Membership& Agent::membership() const {
   return *membership_;
 }
 
-Future<void> Agent::wait_for(std::size_t agents) { return membership().wait_for(agents); }
-
 std::vector<Member> Agent::members() const { return membership().members(); }
 
 std::unique_ptr<MemberWatch> Agent::watch_members() { return membership().watch(); }
-
-Future<std::map<std::string, Buffer>> Agent::gather(CollectiveOptions options, std::string type,
-                                                    Buffer value) {
-  return membership().gather(std::move(options), std::move(type), std::move(value));
-}
-
-Future<void> Agent::barrier(CollectiveOptions options) {
-  return gather(std::move(options), "", Buffer{}).then([](auto&& all) {
-    return all.ok() ? Result<void>{} : Result<void>(all.error());
-  });
-}
 
 Future<void> Agent::leave() {
   auto core = core_;
@@ -146,17 +126,6 @@ Future<void> Agent::leave() {
   });
   return future;
 }
-
-int Agent::serve_until_shutdown(std::chrono::nanoseconds timeout) {
-  try {
-    membership().others_left(timeout).get();
-  } catch (const Error& error) {
-    if (error.kind() != ErrorKind::shut_down) throw;
-  }
-  return 0;
-}
-
-Future<void> Agent::quiesce(CollectiveOptions options) { return membership().quiesce(std::move(options)); }
 
 Future<void> Agent::drain(std::chrono::nanoseconds timeout) { return core_->drain(timeout); }
 

@@ -1,5 +1,5 @@
-// CollectiveOptions: which members of a job meet in a barrier or an all_gather (Agent::barrier,
-// Agent::all_gather), under which name, and for how long they wait. A value.
+// CollectiveOptions: which members of a job meet in a barrier or an all_gather (Job::barrier,
+// Job::all_gather), under which name, and for how long they wait. A value.
 #pragma once
 
 #include <chrono>

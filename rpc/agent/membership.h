@@ -42,10 +42,10 @@ class WEFT_EXPORT Membership {
   // `timeout` has passed: then this one is still a member, as after cancel().
   virtual Future<void> others_left(std::chrono::nanoseconds timeout) = 0;
   // What a barrier or an all_gather is made of: the members' values, each packed (codec/packed.h), by name.
-  // type: canonical, the same at all members; empty: a barrier. Agent::all_gather says how it ends.
+  // type: canonical, the same at all members; empty: a barrier. Job::all_gather says how it ends.
   virtual Future<std::map<std::string, Buffer>> gather(CollectiveOptions options, std::string type,
                                                        Buffer value) = 0;
-  virtual Future<void> quiesce(CollectiveOptions options) = 0;  // as Agent::quiesce
+  virtual Future<void> quiesce(CollectiveOptions options) = 0;  // as Job::quiesce
   virtual void shut_down() = 0;                                 // pending futures above fail with shut_down
 };
 

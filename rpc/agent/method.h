@@ -33,7 +33,7 @@ inline constexpr Idempotent idempotent{};  // running it twice does no harm: it 
 struct NonBlocking {};
 inline constexpr NonBlocking non_blocking{};  // runs on the loop itself: must return at once
 struct Background {};
-// May stand open for as long as its agents live (a subscription): no work that Agent::quiesce() waits for.
+// May stand open for as long as its agents live (a subscription): no work that Job::quiesce() waits for.
 inline constexpr Background background{};
 
 struct Resumable {};

@@ -34,7 +34,7 @@ class WEFT_EXPORT CollectiveLeader : public std::enable_shared_from_this<Collect
 
   explicit CollectiveLeader(std::shared_ptr<Loop> loop) : loop_(std::move(loop)) {}  // of deadlines
 
-  // Of a member in arrival.among. Fails as Agent::all_gather says.
+  // Of a member in arrival.among. Fails as Job::all_gather says.
   Future<Gathered> arrive(const AgentId& who, const CollectiveArrival& arrival, Buffer value);
   // It waits no more, for this reason. Nothing, where the round is over.
   void give_up(const AgentId& who, const CollectiveArrival& arrival, ErrorKind kind,

@@ -1,5 +1,7 @@
 #include <weft/rpc/membership/job.h>
 
+#include <weft/rpc/membership/environment.h>
+
 namespace weft::rpc {
 namespace {
 

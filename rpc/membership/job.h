@@ -9,6 +9,7 @@
 
 #include <weft/rpc/agent/agent.h>
 #include <weft/rpc/agent/membership.h>
+#include <weft/rpc/codec/packed.h>
 
 #include <atomic>
 

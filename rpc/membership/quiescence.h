@@ -40,7 +40,7 @@ WEFT_EXPORT std::optional<Error> given_up(const Wave& wave);
 
 class Quiescence : public std::enable_shared_from_this<Quiescence> {
  public:
-  // As Agent::quiesce.
+  // As Job::quiesce.
   static Future<void> of(std::shared_ptr<AgentCore> core, std::shared_ptr<Membership> membership,
                          CollectiveOptions options);
 

@@ -1,7 +1,8 @@
 #include <weft/rpc/membership/run_job.h>
 
-#include <weft/rpc/agent/job_place.h>
+#include <weft/rpc/membership/environment.h>
 #include <weft/rpc/membership/internal/local_processes.h>
+#include <weft/rpc/membership/job_place.h>
 
 #include <charconv>
 #include <cstdio>

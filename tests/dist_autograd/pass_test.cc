@@ -1,5 +1,6 @@
 // Gradients of passes over several workers against single-process LibTorch, and how passes end.
 #include <weft/rpc/agent/stats.h>
+#include <weft/rpc/membership/job.h>
 
 #include "tests/dist_autograd/pass_support.h"
 #include "tests/support/cluster.h"
@@ -404,7 +405,7 @@ TEST(PassOfAJob, ItsErrorNamesTheMemberThatDied) {
     agents.push_back(std::make_unique<rpc::Agent>(std::move(options), layers()));
     agents.back()->allow_create<Weights>();
   }
-  for (const auto& agent : agents) met.push_back(agent->wait_for(3));
+  for (const auto& agent : agents) met.push_back(rpc::Job(*agent).wait_for(3));
   for (auto& one : met) weft::test::got(std::move(one));
   const Object weights = rref::create<Weights>(agents[2]->peer("worker0"), matrix());
   Pass pass{*agents[2]};

@@ -1,4 +1,5 @@
 // RRefs in a job that agents have joined.
+#include <weft/rpc/membership/job.h>
 #include <weft/rref/rref.h>
 
 #include "tests/rref/rref_support.h"
@@ -42,7 +43,7 @@ TEST(RRefJob, WhoLeavesHasSaidWhatItLetGoOf) {
   const auto network = std::make_shared<rpc::InProcess>();
   std::vector<std::string> owners_log, users_log;
   auto owner = member(network, 0, owners_log), user = member(network, 1, users_log);
-  auto owner_met = owner->wait_for(2), user_met = user->wait_for(2);
+  auto owner_met = rpc::Job(*owner).wait_for(2), user_met = rpc::Job(*user).wait_for(2);
   got(std::move(owner_met));
   got(std::move(user_met));
   {
@@ -54,7 +55,7 @@ TEST(RRefJob, WhoLeavesHasSaidWhatItLetGoOf) {
   EXPECT_EQ(owner->members().size(), 2U) << "the owner would end now";
   may_end.set();
   got(std::move(left));
-  EXPECT_EQ(owner->serve_until_shutdown(), 0);
+  rpc::Job(*owner).serve_until_shutdown();
   EXPECT_TRUE(RRefLayer::of(*owner->core())->live_objects().empty());
   user = nullptr;
   owner = nullptr;
@@ -66,14 +67,14 @@ TEST(RRefJob, WhoLeavesReleasesWhatItStillHolds) {
   const auto network = std::make_shared<rpc::InProcess>();
   std::vector<std::string> owners_log, users_log;
   auto owner = member(network, 0, owners_log), user = member(network, 1, users_log);
-  auto owner_met = owner->wait_for(2), user_met = user->wait_for(2);
+  auto owner_met = rpc::Job(*owner).wait_for(2), user_met = rpc::Job(*user).wait_for(2);
   got(std::move(owner_met));
   got(std::move(user_met));
   const auto box = create<Box>(user->peer("worker0"), 1);
   const auto copy = box;
   EXPECT_EQ(got(box.call<&Box::get>()), 1);
   got(user->leave());
-  EXPECT_EQ(owner->serve_until_shutdown(), 0);
+  rpc::Job(*owner).serve_until_shutdown();
   EXPECT_TRUE(RRefLayer::of(*owner->core())->live_objects().empty());
   EXPECT_EQ(kind_of([&] { got(copy.call<&Box::get>()); }), rpc::ErrorKind::shut_down);
   owner = nullptr;
@@ -86,17 +87,17 @@ TEST(RRefJob, AHolderThatOnlyServesReleasesBeforeTheOwnerEnds) {
     const auto network = std::make_shared<rpc::InProcess>();
     std::vector<std::string> owners_log, holders_log;
     auto holder = member(network, 0, holders_log), owner = member(network, 1, owners_log);
-    auto holder_met = holder->wait_for(2), owner_met = owner->wait_for(2);
+    auto holder_met = rpc::Job(*holder).wait_for(2), owner_met = rpc::Job(*owner).wait_for(2);
     got(std::move(holder_met));
     got(std::move(owner_met));
     const auto box = create<Box>(holder->peer("worker1"), 1);
     EXPECT_EQ(got(box.call<&Box::get>()), 1);
     std::thread serves([&] {
-      EXPECT_EQ(owner->serve_until_shutdown(test::too_long), 0);
+      rpc::Job(*owner).serve_until_shutdown(test::too_long);
       EXPECT_TRUE(RRefLayer::of(*owner->core())->live_objects().empty());
       owner = nullptr;
     });
-    EXPECT_EQ(holder->serve_until_shutdown(test::too_long), 0);
+    rpc::Job(*holder).serve_until_shutdown(test::too_long);
     serves.join();
     EXPECT_EQ(kind_of([&] { got(box.call<&Box::get>()); }), rpc::ErrorKind::shut_down);
     for (const auto& line : owners_log) EXPECT_EQ(line.find("leak"), std::string::npos) << line;
@@ -110,7 +111,7 @@ TEST(RRefJob, AnErrorNamesTheMemberThatDiedAndNotAnOwnerThatEndedForIt) {
   std::vector<std::unique_ptr<rpc::Agent>> agents;
   std::vector<rpc::Future<void>> met;
   for (std::size_t rank = 0; rank < 3; ++rank) agents.push_back(member(network, rank, logs[rank], 3));
-  for (const auto& agent : agents) met.push_back(agent->wait_for(3));
+  for (const auto& agent : agents) met.push_back(rpc::Job(*agent).wait_for(3));
   for (auto& one : met) got(std::move(one));
   const auto box = create<Box>(agents[2]->peer("worker0"), 1);
   EXPECT_EQ(got(box.call<&Box::get>()), 1);
@@ -134,8 +135,8 @@ TEST(RRefJob, CallsAndRemoteGoToARank) {
   const auto network = std::make_shared<rpc::InProcess>();
   std::vector<std::string> logs[2];
   const std::unique_ptr<rpc::Agent> agents[] = {member(network, 0, logs[0]), member(network, 1, logs[1])};
-  auto met = agents[0]->wait_for(2);
-  got(agents[1]->wait_for(2));
+  auto met = rpc::Job(*agents[0]).wait_for(2);
+  got(rpc::Job(*agents[1]).wait_for(2));
   got(std::move(met));
   for (const auto& from : agents)
     for (std::size_t rank = 0; rank < 2; ++rank) {
@@ -158,9 +159,9 @@ TEST(RRefJob, OfOneAgentCallsItselfKeepsObjectsAndLeaves) {
     rpc::Agent agent{std::move(options), layers()};
     agent.serve(std::make_shared<Keeper>(agent));
     agent.allow_create<Box>();
-    got(agent.wait_for(1));
-    EXPECT_EQ(agent.rank(), 0U);
-    EXPECT_EQ(agent.world_size(), 1U);
+    got(rpc::Job(agent).wait_for(1));
+    EXPECT_EQ(rpc::Job(agent).rank(), 0U);
+    EXPECT_EQ(rpc::Job(agent).world_size(), 1U);
     EXPECT_EQ(agent.members().size(), 1U);
     const rpc::Peer self = agent.peer("worker0");
     EXPECT_EQ(got(self.call<&Keeper::sum>(2, 3)), 5);

@@ -40,7 +40,7 @@ class ElasticWorld : public testing::TestWithParam<JobKind> {
   void SetUp() override {
     if (const char* missing = GetParam().missing(); *missing != '\0') GTEST_SKIP() << missing;
     job_ = std::make_unique<Job>(GetParam());
-    got(job_->start(0).wait_for(1));
+    got(rpc::Job(job_->start(0)).wait_for(1));
   }
   rpc::Agent& start(const std::string& name, const Job::Adjust& adjust = nullptr) {
     return job_->start(no_rank, name, adjust);
@@ -68,9 +68,11 @@ GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(ElasticWorld);
 TEST_P(ElasticWorld, WatchersAreToldWhoComesAndGoes) {
   History seen(host());
   seen.until(1);
-  got(start("a", [](auto& options) { options.rendezvous->metadata = {{"gpu", "H200"}}; }).wait_for(2));
+  got(rpc::Job(start("a", [](auto& options) {
+        options.rendezvous->metadata = {{"gpu", "H200"}};
+      })).wait_for(2));
   rpc::Agent& b = start("b");
-  got(b.wait_for(3));
+  got(rpc::Job(b).wait_for(3));
   EXPECT_EQ(names(b), "a, b, worker0");
   EXPECT_EQ(got(b.peer("a").call<&Worker::who>()), "a");
   EXPECT_EQ(got(agent("a").peer("b").call<&Worker::who>()), "b");
@@ -90,7 +92,7 @@ TEST_P(ElasticWorld, WatchersAreToldWhoComesAndGoes) {
     return kind_of([&] { return got(b.peer("a").call<&Worker::who>()); }) == rpc::ErrorKind::not_found;
   });
 
-  got(start("a").wait_for(3));  // at once: who has left need not be waited for
+  got(rpc::Job(start("a")).wait_for(3));  // at once: who has left need not be waited for
   EXPECT_EQ(seen.until(5).back().member.id(), agent("a").id());
   EXPECT_NE(agent("a").id(), was);
   EXPECT_EQ(seen.text(), "worker0 joined, a joined, b joined, a left, a joined");
@@ -101,19 +103,19 @@ TEST_P(ElasticWorld, WatchersAreToldWhoComesAndGoes) {
 
 // Between members of which neither hosts the store: no connection stands before.
 TEST_P(ElasticWorld, WhoIsThereAndWhoJoinsLaterCallEachOther) {
-  got(start("a").wait_for(2));
-  got(start("b").wait_for(3));
-  got(agent("a").wait_for(3));
+  got(rpc::Job(start("a")).wait_for(2));
+  got(rpc::Job(start("b")).wait_for(3));
+  got(rpc::Job(agent("a")).wait_for(3));
   EXPECT_EQ(got(agent("a").peer("b").call<&Worker::who>()), "b") << "who is there calls first";
-  got(start("c").wait_for(4));
+  got(rpc::Job(start("c")).wait_for(4));
   EXPECT_EQ(got(agent("c").peer("a").call<&Worker::who>()), "a") << "who joins later calls first";
 }
 
 TEST_P(ElasticWorld, ADeathIsTold) {
   rpc::Agent& b = start("b");
-  got(b.wait_for(2));
-  got(start_mortal("a").wait_for(3));
-  got(b.wait_for(3));
+  got(rpc::Job(b).wait_for(2));
+  got(rpc::Job(start_mortal("a")).wait_for(3));
+  got(rpc::Job(b).wait_for(3));
   History seen(b);
   seen.until(3);
   auto pending = b.peer("a").call<&Worker::hang>();
@@ -131,16 +133,16 @@ TEST_P(ElasticWorld, ADeathIsTold) {
 
 TEST_P(ElasticWorld, ARestartedPeerIsANewLife) {
   rpc::Agent& b = start("b");
-  got(b.wait_for(2));
-  got(start_mortal("a").wait_for(3));
-  got(b.wait_for(3));
+  got(rpc::Job(b).wait_for(2));
+  got(rpc::Job(start_mortal("a")).wait_for(3));
+  got(rpc::Job(b).wait_for(3));
   History seen(b);
   const rpc::AgentId first = seen.until(3)[0].member.id();
   EXPECT_EQ(first, agent("a").id());
   const rpc::Peer by_name = b.peer("a"), bound = by_name.only(first);
   EXPECT_EQ(got(bound.call<&Worker::who>()), "a");
   job_->end("a");
-  got(start_mortal("a").wait_for(3));  // once its earlier incarnation is known to have ended
+  got(rpc::Job(start_mortal("a")).wait_for(3));  // once its earlier incarnation is known to have ended
   const rpc::AgentId second = agent("a").id();
   EXPECT_NE(second, first);
   EXPECT_EQ(seen.until(5)[3].member.id(), first);
@@ -155,16 +157,16 @@ TEST_P(ElasticWorld, ARestartedPeerIsANewLife) {
 // behind a network that swallows what it sends.
 TEST_P(ElasticWorld, WhoWasTakenForDeadIsToldSo) {
   rpc::Agent& b = start("b");
-  got(b.wait_for(2));
+  got(rpc::Job(b).wait_for(2));
   rpc::Agent& a = start_short_lived("a");
-  got(a.wait_for(3));
-  got(b.wait_for(3));
+  got(rpc::Job(a).wait_for(3));
+  got(rpc::Job(b).wait_for(3));
   History theirs(b), own(a);
   theirs.until(3);
   own.until(3);
   auto to_a = b.peer("a").call<&Worker::hang>();
   job_->worker("a").await_calls(1);
-  auto wait = a.wait_for(4);
+  auto wait = rpc::Job(a).wait_for(4);
   HeldLoop held(a);
   EXPECT_EQ(theirs.until(4).back().change, rpc::MemberChange::lost);
   EXPECT_EQ(kind_of([&] { return got(std::move(to_a)); }), rpc::ErrorKind::peer_lost);
@@ -179,10 +181,11 @@ TEST_P(ElasticWorld, WhoWasTakenForDeadIsToldSo) {
 }
 
 TEST_P(ElasticWorld, ANameIsOneAgentsAtATime) {
-  got(start("a").wait_for(2));
-  got(host().wait_for(2));
+  got(rpc::Job(start("a")).wait_for(2));
+  got(rpc::Job(host()).wait_for(2));
   auto twin = job_->make(no_rank, "a");
-  expect_error(twin->wait_for(1), rpc::ErrorKind::already_exists, "'a' has joined this job already");
+  expect_error(rpc::Job(*twin).wait_for(1), rpc::ErrorKind::already_exists,
+               "'a' has joined this job already");
   twin = nullptr;
   EXPECT_EQ(got(host().peer("a").call<&Worker::who>()), "a");
   History seen(host());
@@ -191,21 +194,21 @@ TEST_P(ElasticWorld, ANameIsOneAgentsAtATime) {
 }
 
 TEST_P(ElasticWorld, WaitForCountsThoseWhoAreHere) {
-  got(start("a").wait_for(2));
-  got(host().wait_for(2));
+  got(rpc::Job(start("a")).wait_for(2));
+  got(rpc::Job(host()).wait_for(2));
   got(agent("a").leave());
   eventually("a has left", [&] { return names(host()) == "worker0"; });
-  auto two = host().wait_for(2);
+  auto two = rpc::Job(host()).wait_for(2);
   EXPECT_FALSE(two.ready());
-  got(start("b").wait_for(2));
+  got(rpc::Job(start("b")).wait_for(2));
   got(std::move(two));
 }
 
 TEST_P(ElasticWorld, WhoServesEndsWhenTheOthersHaveGone) {
-  got(start("a").wait_for(2));
-  got(start_mortal("b").wait_for(3));
-  got(host().wait_for(3));
-  std::thread server([&] { EXPECT_EQ(host().serve_until_shutdown(), 0); });
+  got(rpc::Job(start("a")).wait_for(2));
+  got(rpc::Job(start_mortal("b")).wait_for(3));
+  got(rpc::Job(host()).wait_for(3));
+  std::thread server([&] { rpc::Job(host()).serve_until_shutdown(); });
   got(agent("a").leave());
   job_->end("b");  // a loss, which ends nothing
   server.join();
@@ -216,7 +219,7 @@ TEST_P(ElasticWorld, AWatchIsWaitedForOnceAndEndsWithItsAgent) {
   rpc::Agent& a = start("a");
   auto early = a.watch_members();
   expect_error(early->next(), rpc::ErrorKind::failed_precondition, "has not joined its job");
-  got(a.wait_for(2));
+  got(rpc::Job(a).wait_for(2));
   History seen(a);
   seen.until(2);
   auto next = seen.watch().next();
@@ -224,7 +227,7 @@ TEST_P(ElasticWorld, AWatchIsWaitedForOnceAndEndsWithItsAgent) {
   next.cancel();
   expect_error(std::move(next), rpc::ErrorKind::cancelled, "cancelled");
   next = seen.watch().next();
-  got(start("b").wait_for(3));
+  got(rpc::Job(start("b")).wait_for(3));
   EXPECT_EQ(got(std::move(next)).size(), 1U);
   next = seen.watch().next();
   a.shut_down();

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <weft/rpc/agent/agent.h>
+#include <weft/rpc/membership/job.h>
 #include <weft/rpc/transport/in_process.h>
 
 #include <gtest/gtest.h>
@@ -139,7 +140,7 @@ class Job {
   void start_all(const Adjust& adjust = nullptr) {
     for (std::size_t rank = 0; rank < world_size_; ++rank) start(rank, "", adjust);
     std::vector<rpc::Future<void>> waits;
-    for (auto& [name, agent] : agents_) waits.push_back(agent->wait_for(world_size_));
+    for (auto& [name, agent] : agents_) waits.push_back(rpc::Job(*agent).wait_for(world_size_));
     for (auto& wait : waits) wait.get();
   }
   rpc::Agent& operator[](std::size_t rank) { return *agents_.at("worker" + std::to_string(rank)); }

@@ -82,7 +82,7 @@ class Company {
           std::move(options), company_layers(devices ? devices(rank) : nccl::DevicesOptions{})));
     }
     Futures joined;
-    for (auto& agent : agents_) joined.push_back(agent->wait_for(agents_.size()));
+    for (auto& agent : agents_) joined.push_back(rpc::Job(*agent).wait_for(agents_.size()));
     for (auto& all : joined) got(std::move(all));
   }
   rpc::Agent& agent(int rank) { return *agents_[static_cast<std::size_t>(rank)]; }

@@ -666,7 +666,7 @@ TEST_P(GroupsOnDevices, WhatBlocksIsRefusedOnTheProgramsOwnLoop) {
     run_until([&] { return future.ready(); });
     return future.get();
   };
-  run(agent.wait_for(1));
+  run(rpc::Job(agent).join());
   const Group group = run(Group::create(agent));
   std::optional<ErrorKind> first, waiting;
   rpc::Future<void> preparing;

@@ -1,6 +1,7 @@
 // Faults of groups that are easily overlooked: sizes that differ by pairs, views that mean something else
 // than they hold, a death that no connection tells of, options that get lost on the way.
 #include <weft/parallel/collectives/device_mesh.h>
+#include <weft/rpc/membership/job.h>
 
 #include "tests/parallel/collectives/company.h"
 
@@ -185,7 +186,7 @@ TEST(ADeath, ThatNoConnectionTellsOfEndsTheGroup) {
     agents.push_back(std::make_unique<rpc::Agent>(std::move(options), company_layers()));
   }
   Futures joined;
-  for (auto& agent : agents) joined.push_back(agent->wait_for(4));
+  for (auto& agent : agents) joined.push_back(rpc::Job(*agent).wait_for(4));
   for (auto& future : joined) got(std::move(future));
   std::vector<rpc::Future<Group>> made;
   for (auto& agent : agents) made.push_back(Group::create(*agent, {.members = names}));

@@ -1,4 +1,6 @@
 // Groups of processes: results, and what the others learn when one is killed or stands still.
+#include <weft/rpc/membership/job.h>
+
 #include <atomic>
 #include <deque>
 #include <random>
@@ -28,11 +30,11 @@ class Processes : public ::testing::TestWithParam<Backend> {
                                                .rank = static_cast<std::size_t>(rank),
                                                .world_size = static_cast<std::size_t>(ranks)};
           rpc::Agent agent(options, company_layers());
-          agent.wait_for(static_cast<std::size_t>(ranks)).get();
+          rpc::Job(agent).wait_for(static_cast<std::size_t>(ranks)).get();
           const Group group = Group::create(agent, options_of(GetParam(), rank)).get();
           const auto say = [pipe](const std::string& text) { test::say(pipe, text); };
           body(group, say);
-          agent.serve_until_shutdown();
+          rpc::Job(agent).serve_until_shutdown();
         } catch (const std::exception& error) {
           test::say(pipe, std::string("failed: ") + error.what());
         }

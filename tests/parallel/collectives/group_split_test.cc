@@ -1,5 +1,6 @@
 // Groups of a group: split by color and key, meshes, what is left after a loss, what has grown.
 #include <weft/parallel/collectives/device_mesh.h>
+#include <weft/rpc/membership/job.h>
 
 #include <numeric>
 
@@ -147,7 +148,7 @@ class ElasticWorld : public ::testing::TestWithParam<Backend> {
   }
   void join_all(const std::vector<std::string>& names) {
     Futures joined;
-    for (const std::string& name : names) joined.push_back(join(name).wait_for(names.size()));
+    for (const std::string& name : names) joined.push_back(rpc::Job(join(name)).wait_for(names.size()));
     for (auto& future : joined) got(std::move(future));
   }
   test::InProcessJobStore store;
@@ -186,7 +187,7 @@ TEST_P(ElasticWorld, AGroupGrowsByWhoHasCome) {
   together(three, [](const Group& group) { return group.barrier(); });
   join("dora");
   Futures known;
-  for (const auto& agent : agents) known.push_back(agent->wait_for(4));
+  for (const auto& agent : agents) known.push_back(rpc::Job(*agent).wait_for(4));
   for (auto& future : known) got(std::move(future));
   const auto four = group_of({"anna", "bert", "cleo", "dora"});
   EXPECT_EQ(four[3].backend(), expected(GetParam(), 4));

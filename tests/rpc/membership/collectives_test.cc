@@ -49,9 +49,9 @@ TEST_P(FixedCollectives, ABarrierIsPassedWhenAllHaveCome) {
   on_each(4, [&](std::size_t rank) {
     for (std::size_t round = 1; round <= 10; ++round) {
       ++came;
-      got(job[rank].barrier());
+      got(rpc::Job(job[rank]).barrier());
       EXPECT_GE(came, 4 * round);
-      got(job[rank].barrier({.name = "before the next round"}));
+      got(rpc::Job(job[rank]).barrier({.name = "before the next round"}));
     }
   });
 }
@@ -60,12 +60,12 @@ TEST_P(FixedCollectives, AnAllGatherGivesEachTheValuesOfAll) {
   using Ranks = std::map<std::string, std::size_t>;
   using Lists = std::map<std::string, std::vector<std::string>>;
   on_each(4, [&](std::size_t rank) {
-    EXPECT_EQ(got(job[rank].all_gather(rank)),
+    EXPECT_EQ(got(rpc::Job(job[rank]).all_gather(rank)),
               (Ranks{{"worker0", 0}, {"worker1", 1}, {"worker2", 2}, {"worker3", 3}}));
     EXPECT_EQ(
-        got(job[rank].all_gather(std::vector<std::string>(rank, "x"))),
+        got(rpc::Job(job[rank]).all_gather(std::vector<std::string>(rank, "x"))),
         (Lists{{"worker0", {}}, {"worker1", {"x"}}, {"worker2", {"x", "x"}}, {"worker3", {"x", "x", "x"}}}));
-    const auto ids = got(job[rank].all_gather(job[rank].id()));
+    const auto ids = got(rpc::Job(job[rank]).all_gather(job[rank].id()));
     ASSERT_EQ(ids.size(), 4U);
     for (const auto& [name, id] : ids) EXPECT_EQ(id, job[name].id());
   });
@@ -79,7 +79,7 @@ TEST(CollectivesWithoutConnections, LoseNothingWhenConnectionsAreLost) {
   for (std::int64_t round = 0; round < rounds; ++round) {
     std::vector<Future<std::map<std::string, std::int64_t>>> gathered;
     for (std::size_t rank = 0; rank < agents; ++rank) {
-      gathered.push_back(job[rank].all_gather(10 * round + static_cast<std::int64_t>(rank)));
+      gathered.push_back(rpc::Job(job[rank]).all_gather(10 * round + static_cast<std::int64_t>(rank)));
       test::lose_connections(job[rank]);
     }
     const std::map<std::string, std::int64_t> all{
@@ -99,12 +99,12 @@ TEST_P(FixedCollectives, DisjointSubsetsMeetAtOnce) {
                                                    : std::vector<std::string>{"worker3", "worker1"}};
     for (std::size_t round = 1; round <= 10; ++round) {
       ++came[half];
-      const auto values = got(job[rank].all_gather(round, own));
+      const auto values = got(rpc::Job(job[rank]).all_gather(round, own));
       EXPECT_EQ(values, half == 0
                             ? (std::map<std::string, std::size_t>{{"worker0", round}, {"worker2", round}})
                             : (std::map<std::string, std::size_t>{{"worker1", round}, {"worker3", round}}));
       EXPECT_GE(came[half], 2 * round);
-      got(job[rank].barrier(own));
+      got(rpc::Job(job[rank]).barrier(own));
     }
   });
 }
@@ -112,10 +112,10 @@ TEST_P(FixedCollectives, DisjointSubsetsMeetAtOnce) {
 // The others wait for nobody, or each for itself alone.
 TEST_P(FixedCollectives, SomeMeetWhileTheOthersDoNot) {
   const CollectiveOptions two{.among = {"worker1", "worker2"}};
-  auto first = job[1].barrier(two);
-  got(job[3].barrier({.among = {"worker3"}}));
+  auto first = rpc::Job(job[1]).barrier(two);
+  got(rpc::Job(job[3]).barrier({.among = {"worker3"}}));
   EXPECT_FALSE(first.ready());
-  got(job[2].barrier(two));
+  got(rpc::Job(job[2]).barrier(two));
   got(std::move(first));
 }
 
@@ -125,10 +125,10 @@ TEST_P(FixedCollectives, SeveralThreadsOfAMemberMeetAtOnce) {
   on_each(4, [&](std::size_t rank) {
     on_each(threads, [&](std::size_t thread) {
       for (std::size_t round = 0; round < rounds; ++round) {
-        got(job[rank].barrier());  // of one name: whose threads meet is open
+        got(rpc::Job(job[rank]).barrier());  // of one name: whose threads meet is open
         ++passed;
-        const auto values =
-            got(job[rank].all_gather(10 * thread + round, {.name = "thread " + std::to_string(thread)}));
+        const auto values = got(rpc::Job(job[rank]).all_gather(10 * thread + round,
+                                                               {.name = "thread " + std::to_string(thread)}));
         ASSERT_EQ(values.size(), 4U);
         for (const auto& [name, value] : values) EXPECT_EQ(value, 10 * thread + round) << name;
       }
@@ -142,25 +142,27 @@ TEST_P(FixedCollectives, ADeadlineEndsItForAllAndNamesWhoDidNotCome) {
   on_each(4, [&](std::size_t rank) {
     // Only one of them is in a hurry.
     if (rank != 2)
-      expect_error(job[rank].all_gather(1, {.name = "step", .timeout = rank == 3 ? 100ms : 1h}),
+      expect_error(rpc::Job(job[rank]).all_gather(1, {.name = "step", .timeout = rank == 3 ? 100ms : 1h}),
                    ErrorKind::deadline_exceeded, late);
   });
-  expect_error(job[2].all_gather(1, {.name = "step"}), ErrorKind::deadline_exceeded, late);
+  expect_error(rpc::Job(job[2]).all_gather(1, {.name = "step"}), ErrorKind::deadline_exceeded, late);
   // That was this round; the job goes on.
-  on_each(4, [&](std::size_t rank) { EXPECT_EQ(got(job[rank].all_gather(2, {.name = "step"})).size(), 4U); });
+  on_each(4, [&](std::size_t rank) {
+    EXPECT_EQ(got(rpc::Job(job[rank]).all_gather(2, {.name = "step"})).size(), 4U);
+  });
 }
 
 TEST_P(FixedCollectives, ALossEndsItOnAllWithTheWorld) {
   std::vector<Future<void>> waits;
-  for (const std::size_t rank : {0, 1, 3}) waits.push_back(job[rank].barrier());
+  for (const std::size_t rank : {0, 1, 3}) waits.push_back(rpc::Job(job[rank]).barrier());
   job.end(2);
   for (auto& wait : waits) expect_error(std::move(wait), ErrorKind::peer_lost, "worker2 was lost");
-  expect_error(job[1].barrier(), ErrorKind::peer_lost, "worker2 was lost");
+  expect_error(rpc::Job(job[1]).barrier(), ErrorKind::peer_lost, "worker2 was lost");
 }
 
 TEST_P(FixedCollectives, TheLeadersLossEndsItOnAllWithTheWorld) {
   const CollectiveOptions three{.among = {"worker1", "worker2", "worker3"}};
-  auto second = job[2].barrier(three), third = job[3].barrier(three);
+  auto second = rpc::Job(job[2]).barrier(three), third = rpc::Job(job[3]).barrier(three);
   // They have come to it once it has answered what they asked after that.
   for (const std::size_t rank : {2, 3}) got(job[rank].peer(1).call<&test::Worker::who>());
   job.end(1);
@@ -171,41 +173,42 @@ TEST_P(FixedCollectives, TheLeadersLossEndsItOnAllWithTheWorld) {
 
 TEST_P(FixedCollectives, WhoCancelsEndsItForTheOthers) {
   std::vector<Future<void>> waits;
-  for (const std::size_t rank : {0, 1, 2}) waits.push_back(job[rank].barrier());
+  for (const std::size_t rank : {0, 1, 2}) waits.push_back(rpc::Job(job[rank]).barrier());
   waits[1].cancel();
   expect_error(std::move(waits[1]), ErrorKind::cancelled, "");
   for (const std::size_t i : {0, 2})
     expect_error(std::move(waits[i]), ErrorKind::aborted, "barrier: 'worker1' no longer waits");
-  expect_error(job[3].barrier(), ErrorKind::aborted, "barrier: 'worker1' no longer waits");
+  expect_error(rpc::Job(job[3]).barrier(), ErrorKind::aborted, "barrier: 'worker1' no longer waits");
 }
 
 TEST_P(FixedCollectives, WhoLeavesEndsItForTheOthers) {
-  auto host = job[0].barrier({.name = "with"}), own = job[3].barrier({.name = "with"});
-  auto without = job[1].barrier({.name = "without"});
+  auto host = rpc::Job(job[0]).barrier({.name = "with"}), own = rpc::Job(job[3]).barrier({.name = "with"});
+  auto without = rpc::Job(job[1]).barrier({.name = "without"});
   got(job[3].leave());  // not kept by what it waits for
   expect_error(std::move(own), ErrorKind::failed_precondition, "has left its job");
   EXPECT_TRUE(error_of([&] { return got(std::move(host)), 0; }));
   expect_error(std::move(without), ErrorKind::shut_down, "barrier 'without': 'worker3' has left the job");
   eventually("the others know of it", [&] {
-    return kind_of([&] { return got(job[1].barrier({.name = "later"})), 0; }) == ErrorKind::shut_down;
+    return kind_of([&] { return got(rpc::Job(job[1]).barrier({.name = "later"})), 0; }) ==
+           ErrorKind::shut_down;
   });
   EXPECT_EQ(job[1].core()->world_failure(), std::nullopt);
 }
 
 TEST_P(FixedCollectives, TypesMustAgree) {
-  auto number = job[1].all_gather(1);
-  auto text = job[2].all_gather(std::string("one"));
+  auto number = rpc::Job(job[1]).all_gather(1);
+  auto text = rpc::Job(job[2]).all_gather(std::string("one"));
   expect_error(std::move(number), ErrorKind::type_mismatch, " gathers ");
   expect_error(std::move(text), ErrorKind::type_mismatch, " gathers ");
 }
 
 TEST_P(FixedCollectives, WhatCannotMeetIsRefusedAtOnce) {
-  expect_error(job[1].barrier({.among = {"worker0", "worker2"}}), ErrorKind::invalid_argument,
+  expect_error(rpc::Job(job[1]).barrier({.among = {"worker0", "worker2"}}), ErrorKind::invalid_argument,
                "'worker1' is not among those who meet");
-  expect_error(job[1].barrier({.among = {"worker1", "worker9"}}), ErrorKind::not_found,
+  expect_error(rpc::Job(job[1]).barrier({.among = {"worker1", "worker9"}}), ErrorKind::not_found,
                "'worker9' is no member");
   // That was not counted.
-  on_each(4, [&](std::size_t rank) { got(job[rank].barrier()); });
+  on_each(4, [&](std::size_t rank) { got(rpc::Job(job[rank]).barrier()); });
 }
 
 // --- An elastic world ---
@@ -213,19 +216,19 @@ TEST_P(FixedCollectives, WhatCannotMeetIsRefusedAtOnce) {
 class OpenCollectives : public testing::TestWithParam<JobKind> {
  protected:
   OpenCollectives() {
-    got(job.start(0).wait_for(1));
+    got(rpc::Job(job.start(0)).wait_for(1));
     for (const char* name : {"anna", "bert", "carl"}) start(name);
-    for (const char* name : {"worker0", "anna", "bert", "carl"}) got(job[name].wait_for(4));
+    for (const char* name : {"worker0", "anna", "bert", "carl"}) got(rpc::Job(job[name]).wait_for(4));
   }
   // Its death is known by its lease, where nobody has a connection that tells of it.
   Agent& start(const std::string& name) {
     Agent& agent = job.start(no_rank, name, [this](AgentOptions& options) {
       if (!job.store().with_host) options.rendezvous->lease = test::short_lease;
     });
-    got(agent.wait_for(2));
+    got(rpc::Job(agent).wait_for(2));
     return agent;
   }
-  Future<void> barrier(const std::string& name) { return job[name].barrier(three); }
+  Future<void> barrier(const std::string& name) { return rpc::Job(job[name]).barrier(three); }
 
   Job job{GetParam()};
   const CollectiveOptions three{.among = {"anna", "bert", "carl"}};
@@ -234,14 +237,16 @@ INSTANTIATE_TEST_SUITE_P(Stores, OpenCollectives, testing::ValuesIn(kinds), name
 
 TEST_P(OpenCollectives, ThoseWhoAreNamedMeet) {
   for (std::size_t round = 0; round < 3; ++round) {
-    auto anna = job["anna"].all_gather(round, three), bert = job["bert"].all_gather(round, three);
-    EXPECT_EQ(got(job["carl"].all_gather(round, three)),
+    auto anna = rpc::Job(job["anna"]).all_gather(round, three),
+         bert = rpc::Job(job["bert"]).all_gather(round, three);
+    EXPECT_EQ(got(rpc::Job(job["carl"]).all_gather(round, three)),
               (std::map<std::string, std::size_t>{{"anna", round}, {"bert", round}, {"carl", round}}));
     got(std::move(anna));
     got(std::move(bert));
   }
-  expect_error(job["anna"].barrier(), ErrorKind::invalid_argument, "which members meet is to be said");
-  got(job["worker0"].barrier({.among = {"worker0"}}));
+  expect_error(rpc::Job(job["anna"]).barrier(), ErrorKind::invalid_argument,
+               "which members meet is to be said");
+  got(rpc::Job(job["worker0"]).barrier({.among = {"worker0"}}));
 }
 
 TEST_P(OpenCollectives, WhoDiesBeforeItComesEndsIt) {
@@ -295,10 +300,11 @@ TEST_P(OpenCollectives, AnOrderlyEndEndsItForTheOthers) {
 }
 
 TEST_P(OpenCollectives, WhoIsNotHereIsUnknown) {
-  EXPECT_EQ(kind_of([&] { return got(job["anna"].barrier({.among = {"anna", "dora"}})), 0; }),
+  EXPECT_EQ(kind_of([&] { return got(rpc::Job(job["anna"]).barrier({.among = {"anna", "dora"}})), 0; }),
             ErrorKind::not_found);
   const auto late = job.make(no_rank, "late");
-  expect_error(late->barrier({.among = {"late"}}), ErrorKind::failed_precondition, "has not joined its job");
+  expect_error(rpc::Job(*late).barrier({.among = {"late"}}), ErrorKind::failed_precondition,
+               "has not joined its job");
 }
 
 // --- What a leader believes ---

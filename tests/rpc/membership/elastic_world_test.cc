@@ -21,12 +21,12 @@ TEST(ElasticWorldInVirtualTime, WaitsEndWithTheLeaseOnceTheStoreIsLost) {
                          {.rendezvous = rpc::Rendezvous{
                               .store = "sim://keeper", .rank = rank, .fixed_world = false, .lease = 30s}});
     };
-    world.got(start("keeper", 0).wait_for(1));
+    world.got(rpc::Job(start("keeper", 0)).wait_for(1));
     rpc::Agent& anna = start("anna", rpc::Rendezvous::no_rank);
-    world.got(anna.wait_for(2));
+    world.got(rpc::Job(anna).wait_for(2));
     const auto watch = anna.watch_members();
     EXPECT_EQ(world.got(watch->next()).size(), 2U);
-    auto others = anna.wait_for(3);
+    auto others = rpc::Job(anna).wait_for(3);
     auto event = watch->next();
     const auto begin = world.now();
     world.crash(*world.find("keeper"), how);

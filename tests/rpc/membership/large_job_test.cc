@@ -110,7 +110,7 @@ class LargeJob : public testing::Test {
       member.agent = std::make_unique<Agent>(loop_.runtime(member.network), options(rank, fixed_world));
       names_.push_back(member.agent->name());
     }
-    each([](Agent& agent) { return agent.wait_for(members); });
+    each([](Agent& agent) { return rpc::Job(agent).wait_for(members); });
     told("all have joined");
   }
   AgentOptions options(std::size_t rank, bool fixed_world) const {
@@ -160,10 +160,10 @@ TEST_F(LargeJob, MeetsLooksAtItsStoreAndOutlivesDeaths) {
   start(false);
   std::vector<std::string> all = names_;
   all.push_back(name_of(0));
-  each([&](Agent& agent) { return agent.barrier({.among = all}); });
+  each([&](Agent& agent) { return rpc::Job(agent).barrier({.among = all}); });
   told("a barrier of all, led by rank 0");
   const auto gathered =
-      each([&](Agent& agent) { return agent.all_gather(agent.name() + "'s", {.among = all}); });
+      each([&](Agent& agent) { return rpc::Job(agent).all_gather(agent.name() + "'s", {.among = all}); });
   for (const auto& values : gathered) {
     ASSERT_EQ(values.size(), members);
     for (const auto& [name, value] : values) ASSERT_EQ(value, name + "'s");
@@ -202,7 +202,7 @@ TEST_F(LargeJob, MeetsLooksAtItsStoreAndOutlivesDeaths) {
   std::vector<std::pair<std::size_t, Future<void>>> barriers;  // led by who comes first of these
   for (auto& [rank, member] : others_)
     if (!dead.contains(rank) && !cut.contains(rank))
-      barriers.emplace_back(rank, member.agent->barrier({.among = names_}));
+      barriers.emplace_back(rank, rpc::Job(*member.agent).barrier({.among = names_}));
   loop_.run([&] {
     for (const std::size_t rank : dead) others_.erase(rank);
     for (const std::size_t rank : cut) others_.at(rank).network->cut();
@@ -239,12 +239,15 @@ TEST_F(LargeJob, MeetsLooksAtItsStoreAndOutlivesDeaths) {
   told("every survivor has heard of every death");
   std::vector<std::string> survivors{name_of(0)};
   for (auto& [rank, member] : others_) survivors.push_back(member.agent->name());
-  EXPECT_EQ(
-      each([&](Agent& agent) { return agent.all_gather(agent.rank(), {.among = survivors}); }).back().size(),
-      members - expected.size());
+  EXPECT_EQ(each([&](Agent& agent) {
+              return rpc::Job(agent).all_gather(rpc::Job(agent).rank(), {.among = survivors});
+            })
+                .back()
+                .size(),
+            members - expected.size());
   told("an all_gather of those who are left");
 
-  std::thread host([&] { EXPECT_EQ(host_->serve_until_shutdown(), 0); });
+  std::thread host([&] { rpc::Job(*host_).serve_until_shutdown(); });
   std::vector<Future<void>> left;
   for (auto& [rank, member] : others_) left.push_back(member.agent->leave());
   for (auto& one : left) got(std::move(one));
@@ -254,7 +257,7 @@ TEST_F(LargeJob, MeetsLooksAtItsStoreAndOutlivesDeaths) {
 
 TEST_F(LargeJob, OfFixedSizeEndsEverywhereWithWhoWasLost) {
   start(true);
-  const auto ranks = each([](Agent& agent) { return agent.all_gather(agent.rank()); });
+  const auto ranks = each([](Agent& agent) { return rpc::Job(agent).all_gather(rpc::Job(agent).rank()); });
   for (const auto& values : ranks) {
     ASSERT_EQ(values.size(), members);
     for (const auto& [name, rank] : values) ASSERT_EQ(name, name_of(rank));
@@ -263,7 +266,7 @@ TEST_F(LargeJob, OfFixedSizeEndsEverywhereWithWhoWasLost) {
   constexpr std::size_t lost = members - 1;
   std::vector<std::pair<std::size_t, Future<void>>> barriers;
   for (std::size_t rank = 0; rank < members; ++rank)
-    if (rank != lost) barriers.emplace_back(rank, agent(rank).barrier());
+    if (rank != lost) barriers.emplace_back(rank, rpc::Job(agent(rank)).barrier());
   loop_.run([&] { others_.erase(lost); });
   for (auto& [rank, barrier] : barriers)
     test::expect_error(std::move(barrier), ErrorKind::peer_lost, name_of(lost) + " was lost", name_of(rank));

@@ -36,7 +36,7 @@ TEST(ManyAgents, SixtyFourMeetAndCallAllToAll) {
       calls.push_back(job[from].peer("worker" + std::to_string(to)).call<&test::Worker::who>());
   for (std::size_t i = 0; i < calls.size(); ++i)
     EXPECT_EQ(test::got(std::move(calls[i])), "worker" + std::to_string(i % agents));
-  std::thread host([&] { EXPECT_EQ(job[0].serve_until_shutdown(), 0); });
+  std::thread host([&] { rpc::Job(job[0]).serve_until_shutdown(); });
   std::vector<Future<void>> left;
   for (std::size_t rank = 1; rank < agents; ++rank) left.push_back(job[rank].leave());
   for (auto& one : left) test::got(std::move(one));

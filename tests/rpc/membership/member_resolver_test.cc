@@ -65,7 +65,8 @@ TEST_F(MemberResolverTest, ARecordThatIsNoneIsAnError) {
 // A job as it is; the set's agent is no member of it.
 TEST_F(MemberResolverTest, ASetOutsideTheJobCallsItsMembers) {
   test::Job job(test::job_kind<test::TcpJobStore>("tcp"));
-  for (const std::size_t rank : {std::size_t{0}, std::size_t{1}}) got(job.start(rank).wait_for(rank + 1));
+  for (const std::size_t rank : {std::size_t{0}, std::size_t{1}})
+    got(rpc::Job(job.start(rank)).wait_for(rank + 1));
   Agent outside({.name = "outside"});
   const PeerSet set(outside,
                     member_resolver(std::make_shared<RemoteStore>(outside.connect(job.store().url))));

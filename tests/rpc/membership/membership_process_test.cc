@@ -83,13 +83,13 @@ TEST_F(MembershipProcesses, SixtyFourMeetAndCallAllToAll) {
     children.push_back(start([&store, rank] {
       Agent agent(options(store, rank, world));
       agent.serve(std::make_shared<Worker>(agent.name()));
-      agent.wait_for(world).get();
+      rpc::Job(agent).wait_for(world).get();
       std::vector<Future<std::string>> calls;
       for (std::size_t to = 0; to < world; ++to)
         calls.push_back(agent.peer("worker" + std::to_string(to)).call<&Worker::who>());
       for (std::size_t to = 0; to < world; ++to)
         if (calls[to].get() != "worker" + std::to_string(to)) throw std::runtime_error("not who was called");
-      agent.serve_until_shutdown();
+      rpc::Job(agent).serve_until_shutdown();
     }));
   for (const pid_t child : children) EXPECT_EQ(wait_for(child), 0);
 }
@@ -104,7 +104,7 @@ TEST_F(MembershipProcesses, AKilledAndAStoppedMemberAreToldOf) {
     mine.rendezvous->lease = lease;
     try {
       Agent agent(std::move(mine));
-      agent.wait_for(1).get();
+      rpc::Job(agent).wait_for(1).get();
       auto watch = agent.watch_members();
       for (;;) watch->next().get();
     } catch (const Error& error) {
@@ -120,7 +120,7 @@ TEST_F(MembershipProcesses, AKilledAndAStoppedMemberAreToldOf) {
     body(test::short_lease, "stopped");
   });
   Agent host(options(store, 0, 0));
-  host.wait_for(2).get();
+  rpc::Job(host).wait_for(2).get();
   test::History seen(host);
   seen.until(2);
   ::kill(killed, SIGKILL);
@@ -142,7 +142,7 @@ TEST_F(MembershipProcesses, MembersOutliveTheKeeperOfTheirStore) {
   const test::TcpJobStore store;
   const pid_t keeper = start([&] {
     Agent host(options(store, 0, 0));
-    host.wait_for(3).get();
+    rpc::Job(host).wait_for(3).get();
     for (;;) ::pause();
   });
   const auto member = [&](const char* name) {
@@ -152,22 +152,23 @@ TEST_F(MembershipProcesses, MembersOutliveTheKeeperOfTheirStore) {
     return std::make_unique<Agent>(std::move(mine));
   };
   const auto anna = member("anna"), bert = member("bert");
-  auto anna_met = anna->wait_for(3), bert_met = bert->wait_for(3);
+  auto anna_met = rpc::Job(*anna).wait_for(3), bert_met = rpc::Job(*bert).wait_for(3);
   test::got(std::move(anna_met));
   test::got(std::move(bert_met));
   auto serves = std::async(std::launch::async, [&] {
-    return test::kind_of([&] { return anna->serve_until_shutdown(test::too_long); });
+    return test::kind_of([&] { return rpc::Job(*anna).serve_until_shutdown(test::too_long); });
   });
   const auto barrier = [](Agent& agent, const char* other) {
-    return agent.barrier({.name = other, .among = {agent.name(), other}, .timeout = test::too_long});
+    return rpc::Job(agent).barrier(
+        {.name = other, .among = {agent.name(), other}, .timeout = test::too_long});
   };
   auto with_the_keeper = barrier(*anna, "worker0");
   ::kill(keeper, SIGKILL);
   wait_for(keeper);
   EXPECT_EQ(test::kind_of([&] { test::got(std::move(with_the_keeper)); }), ErrorKind::unavailable);
   EXPECT_EQ(serves.get(), ErrorKind::unavailable);
-  auto one = anna->barrier({.among = {"anna", "bert"}, .timeout = test::too_long});
-  test::got(bert->barrier({.among = {"anna", "bert"}, .timeout = test::too_long}));
+  auto one = rpc::Job(*anna).barrier({.among = {"anna", "bert"}, .timeout = test::too_long});
+  test::got(rpc::Job(*bert).barrier({.among = {"anna", "bert"}, .timeout = test::too_long}));
   test::got(std::move(one));
 }
 
@@ -188,7 +189,7 @@ TEST(EtcdJob, AFixedWorldMeetsCallsAndClearsUp) {
     for (std::size_t to = 0; to < 3; ++to)
       EXPECT_EQ(got(job[from].peer("worker" + std::to_string(to)).call<&Worker::who>()),
                 "worker" + std::to_string(to));
-  std::thread host([&] { EXPECT_EQ(job[0].serve_until_shutdown(), 0); });
+  std::thread host([&] { rpc::Job(job[0]).serve_until_shutdown(); });
   for (const std::size_t rank : {1, 2}) got(job[rank].leave());
   host.join();
   const auto loop = std::make_shared<rpc::AsioLoop>();

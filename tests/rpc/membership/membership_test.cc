@@ -51,17 +51,17 @@ TEST_P(MembershipTest, APeerIsFoundByItsRank) {
   Job job(GetParam(), 3);
   job.start(0, "parameters");
   job.start(1, "trainer");
-  expect_error(job["trainer"].wait_for(4), ErrorKind::invalid_argument, "a world of 3");
+  expect_error(rpc::Job(job["trainer"]).wait_for(4), ErrorKind::invalid_argument, "a world of 3");
   const auto kind_of_rank = [&](const std::string& agent, std::size_t rank) {
     return test::kind_of([&] { return job[agent].peer(rank).name(); });
   };
   EXPECT_EQ(kind_of_rank("trainer", 0), ErrorKind::not_found);  // nothing is known yet
-  auto two = job["parameters"].wait_for(2);
-  job["trainer"].wait_for(2).get();
+  auto two = rpc::Job(job["parameters"]).wait_for(2);
+  rpc::Job(job["trainer"]).wait_for(2).get();
   two.get();
   EXPECT_EQ(kind_of_rank("trainer", 2), ErrorKind::not_found);  // will come
-  job.start(2, "other").wait_for(3).get();
-  for (const char* name : {"parameters", "trainer"}) job[name].wait_for(3).get();
+  rpc::Job(job.start(2, "other")).wait_for(3).get();
+  for (const char* name : {"parameters", "trainer"}) rpc::Job(job[name]).wait_for(3).get();
   const std::string by_rank[] = {"parameters", "trainer", "other"};
   for (const auto& from : by_rank)
     for (std::size_t rank = 0; rank < 3; ++rank) {
@@ -74,10 +74,10 @@ TEST_P(MembershipTest, APeerIsFoundByItsRank) {
 
 TEST_P(MembershipTest, AgentsStartInAnyOrder) {
   Job job(GetParam(), 3);
-  auto late = job.start(2).wait_for(3);
-  auto middle = job.start(1).wait_for(2);
+  auto late = rpc::Job(job.start(2)).wait_for(3);
+  auto middle = rpc::Job(job.start(1)).wait_for(2);
   EXPECT_FALSE(late.ready());
-  auto host = job.start(0).wait_for(3);
+  auto host = rpc::Job(job.start(0)).wait_for(3);
   late.get();
   middle.get();
   host.get();
@@ -86,7 +86,7 @@ TEST_P(MembershipTest, AgentsStartInAnyOrder) {
 TEST_P(MembershipTest, WhoLeavesIsNotLost) {
   Job job(GetParam(), 4);
   job.start_all();
-  std::thread server([&] { EXPECT_EQ(job[0].serve_until_shutdown(), 0); });
+  std::thread server([&] { rpc::Job(job[0]).serve_until_shutdown(); });
   for (std::size_t rank = 1; rank < 4; ++rank) {
     EXPECT_EQ(job[rank].peer("worker0").call<&Worker::who>().get(), "worker0");
     job[rank].leave().get();
@@ -97,7 +97,7 @@ TEST_P(MembershipTest, WhoLeavesIsNotLost) {
   if (!job.store().with_host) {
     EXPECT_FALSE(std::filesystem::exists(job.store().path));
   }
-  expect_error(job[0].wait_for(4), ErrorKind::failed_precondition, "left");
+  expect_error(rpc::Job(job[0]).wait_for(4), ErrorKind::failed_precondition, "left");
 }
 
 TEST_P(MembershipTest, MembersThatOnlyServeDoNotWaitForEachOther) {
@@ -105,7 +105,7 @@ TEST_P(MembershipTest, MembersThatOnlyServeDoNotWaitForEachOther) {
   job.start_all();
   std::vector<std::thread> servers;
   for (std::size_t rank = 0; rank < 3; ++rank)
-    servers.emplace_back([&, rank] { EXPECT_EQ(job[rank].serve_until_shutdown(), 0) << rank; });
+    servers.emplace_back([&, rank] { rpc::Job(job[rank]).serve_until_shutdown(); });
   job[3].leave().get();
   for (auto& server : servers) server.join();
   for (std::size_t rank = 0; rank < 4; ++rank)
@@ -114,24 +114,24 @@ TEST_P(MembershipTest, MembersThatOnlyServeDoNotWaitForEachOther) {
 
 TEST_P(MembershipTest, TheWaitForTheOthersEndHasItsDeadline) {
   Job job(GetParam(), 3);
-  auto host = job.start(0).wait_for(1);
+  auto host = rpc::Job(job.start(0)).wait_for(1);
   host.get();
   const auto ends = [&](std::chrono::nanoseconds timeout) {
-    return test::message_of([&] { return job[0].serve_until_shutdown(timeout); });
+    return test::message_of([&] { return rpc::Job(job[0]).serve_until_shutdown(timeout); });
   };
   EXPECT_EQ(ends(1ms), "the others have not left in time: 2 that never came");
-  for (const std::size_t rank : {1, 2}) job.start(rank).wait_for(rank + 1).get();
-  job[0].wait_for(3).get();
+  for (const std::size_t rank : {1, 2}) rpc::Job(job.start(rank)).wait_for(rank + 1).get();
+  rpc::Job(job[0]).wait_for(3).get();
   EXPECT_EQ(ends(1ms), "the others have not left in time: 'worker1', 'worker2'");
   job[1].leave().get();
   test::eventually("worker1 has left", [&] { return job[0].members().size() == 2; });
-  const auto error = error_of([&] { return job[0].serve_until_shutdown(1ms); });
+  const auto error = error_of([&] { return rpc::Job(job[0]).serve_until_shutdown(1ms); });
   ASSERT_TRUE(error);
   EXPECT_EQ(error->kind(), ErrorKind::deadline_exceeded);
   EXPECT_STREQ(error->what(), "the others have not left in time: 'worker2'");
   EXPECT_EQ(job[2].peer("worker0").call<&Worker::who>().get(), "worker0");  // a member as before
   std::thread last([&] { job[2].leave().get(); });
-  EXPECT_EQ(job[0].serve_until_shutdown(test::too_long), 0);
+  rpc::Job(job[0]).serve_until_shutdown(test::too_long);
   last.join();
 }
 
@@ -150,7 +150,7 @@ TEST_P(MembershipTest, EveryMemberLearnsWhoWasLost) {
     survivor.to_survivor = job[rank].peer(rank == 3 ? "worker1" : "worker3").call<&Worker::hang>();
     survivor.server = std::thread([&job, rank] {
       try {
-        job[rank].serve_until_shutdown();
+        rpc::Job(job[rank]).serve_until_shutdown();
         ADD_FAILURE() << rank;
       } catch (const Error& error) {
         EXPECT_EQ(error.kind(), ErrorKind::peer_lost);
@@ -170,7 +170,7 @@ TEST_P(MembershipTest, EveryMemberLearnsWhoWasLost) {
     // What comes later fails with the same.
     Agent& agent = job[static_cast<std::size_t>(name.back() - '0')];
     expect_error(agent.peer("worker0").call<&Worker::who>(), ErrorKind::peer_lost, "worker2 was lost", name);
-    expect_error(agent.wait_for(4), ErrorKind::peer_lost, "worker2 was lost", name);
+    expect_error(rpc::Job(agent).wait_for(4), ErrorKind::peer_lost, "worker2 was lost", name);
     expect_error(agent.leave(), ErrorKind::peer_lost, "worker2 was lost", name);
   }
 }
@@ -182,7 +182,7 @@ TEST_P(MembershipTest, EveryMemberLearnsThatTheHostWasLost) {
   job.worker(2).await_calls(1);
   std::thread server([&] {
     try {
-      job[2].serve_until_shutdown();
+      rpc::Job(job[2]).serve_until_shutdown();
       ADD_FAILURE();
     } catch (const Error& error) {
       EXPECT_EQ(std::string(error.what()).find("worker0 was lost: "), 0U) << error.what();
@@ -205,7 +205,7 @@ TEST_P(MembershipTest, WhoIsSilentForItsLeaseIsLost) {
   job.start(1);
   job.start(2, "", [](AgentOptions& options) { options.rendezvous->lease = test::short_lease; });
   std::vector<Future<void>> waits;
-  for (std::size_t rank = 0; rank < 3; ++rank) waits.push_back(job[rank].wait_for(3));
+  for (std::size_t rank = 0; rank < 3; ++rank) waits.push_back(rpc::Job(job[rank]).wait_for(3));
   for (auto& wait : waits) wait.get();
   auto to_survivor = job[0].peer("worker1").call<&Worker::hang>();
   job.worker(1).await_calls(1);
@@ -235,9 +235,9 @@ TEST_P(MembershipTest, ATaskEndsWithTheWorld) {
 TEST_P(MembershipTest, ALossBeforeAllHaveJoinedReachesThoseWhoWait) {
   Job job(GetParam(), 4);
   std::vector<Future<void>> waits;
-  for (std::size_t rank = 0; rank < 3; ++rank) waits.push_back(job.start(rank).wait_for(4));
+  for (std::size_t rank = 0; rank < 3; ++rank) waits.push_back(rpc::Job(job.start(rank)).wait_for(4));
   std::vector<Future<void>> three;
-  for (std::size_t rank = 0; rank < 3; ++rank) three.push_back(job[rank].wait_for(3));
+  for (std::size_t rank = 0; rank < 3; ++rank) three.push_back(rpc::Job(job[rank]).wait_for(3));
   for (auto& wait : three) wait.get();
   job.end(2);
   expect_error(std::move(waits[2]), ErrorKind::shut_down, "shut down", "worker2");
@@ -245,26 +245,26 @@ TEST_P(MembershipTest, ALossBeforeAllHaveJoinedReachesThoseWhoWait) {
     expect_error(std::move(waits[rank]), ErrorKind::peer_lost, "worker2 was lost",
                  "worker" + std::to_string(rank));
   // And who comes later.
-  expect_error(job.start(3).wait_for(4), ErrorKind::peer_lost, "worker2 was lost", "worker3");
+  expect_error(rpc::Job(job.start(3)).wait_for(4), ErrorKind::peer_lost, "worker2 was lost", "worker3");
 }
 
 TEST_P(MembershipTest, AWaitForMoreThanComeIsCancelled) {
   Job job(GetParam(), 4);
-  job.start(0).wait_for(1).get();
-  auto wait = job.start(1).wait_for(3);
-  job[1].wait_for(2).get();
+  rpc::Job(job.start(0)).wait_for(1).get();
+  auto wait = rpc::Job(job.start(1)).wait_for(3);
+  rpc::Job(job[1]).wait_for(2).get();
   EXPECT_FALSE(wait.ready());
   wait.cancel();
   wait.cancel();
   expect_error(std::move(wait), ErrorKind::cancelled, "cancelled");
-  expect_error(job[1].wait_for(5), ErrorKind::invalid_argument, "a world of 4 never has 5 agents");
+  expect_error(rpc::Job(job[1]).wait_for(5), ErrorKind::invalid_argument, "a world of 4 never has 5 agents");
   EXPECT_EQ(job[1].peer("worker0").call<&Worker::who>().get(), "worker0");  // still a member
   job[1].leave().get();  // and nothing is left under way that would keep it from draining
 }
 
 TEST_P(MembershipTest, ACancelledEndIsTakenBack) {
   Job job(GetParam(), 2);
-  auto host = job.start(0).wait_for(2);
+  auto host = rpc::Job(job.start(0)).wait_for(2);
   AgentOptions options = job.options(1, "worker1");
   auto core = std::make_shared<AgentCore>(options, nullptr);
   auto membership = make_membership(core, *options.rendezvous);
@@ -291,18 +291,18 @@ TEST_P(MembershipTest, ACancelledEndIsTakenBack) {
 
 TEST_P(MembershipTest, ShutDownEndsWhoWaits) {
   Job job(GetParam(), 3);
-  auto host = job.start(0).wait_for(3);
-  auto joining = job.start(1).wait_for(3);
+  auto host = rpc::Job(job.start(0)).wait_for(3);
+  auto joining = rpc::Job(job.start(1)).wait_for(3);
   job[1].shut_down();
   expect_error(std::move(joining), ErrorKind::shut_down, "shut down");
-  expect_error(job[1].wait_for(3), ErrorKind::shut_down, "shut down");
+  expect_error(rpc::Job(job[1]).wait_for(3), ErrorKind::shut_down, "shut down");
   job[0].shut_down();
   EXPECT_TRUE(error_of([&] { return host.get(), 0; }));
 }
 
 TEST_P(MembershipTest, WhoNeverReachesTheJobMayStillEnd) {
   Job job(GetParam(), 2);
-  auto wait = job.start(1).wait_for(2);  // there is no host
+  auto wait = rpc::Job(job.start(1)).wait_for(2);  // there is no host
   wait.cancel();
   expect_error(std::move(wait), ErrorKind::cancelled, "cancelled");
   job[1].leave().get();
@@ -312,16 +312,18 @@ TEST_P(MembershipTest, NobodyJoinsAFixedWorldTwice) {
   Job job(GetParam(), 3);
   job.start_all();
   auto twin = job.make(1, "worker1");
-  expect_error(twin->wait_for(3), ErrorKind::already_exists, "'worker1' has joined this job already");
+  expect_error(rpc::Job(*twin).wait_for(3), ErrorKind::already_exists,
+               "'worker1' has joined this job already");
   twin.reset();
   EXPECT_EQ(job[2].peer("worker1").call<&Worker::who>().get(), "worker1");  // no loss
   auto rival = job.make(1, "rival");
-  expect_error(rival->wait_for(3), ErrorKind::already_exists, "rank 1 of this job is taken by 'worker1'");
+  expect_error(rpc::Job(*rival).wait_for(3), ErrorKind::already_exists,
+               "rank 1 of this job is taken by 'worker1'");
   rival.reset();
   job[1].leave().get();
   job.end(1);
   auto again = job.make(1, "worker1");
-  expect_error(again->wait_for(3), ErrorKind::already_exists, "has left");
+  expect_error(rpc::Job(*again).wait_for(3), ErrorKind::already_exists, "has left");
   again.reset();
   job[2].peer("worker0").call<&Worker::who>().get();
   for (const std::size_t rank : {0, 2}) EXPECT_EQ(job[rank].core()->world_failure(), std::nullopt);
@@ -329,9 +331,9 @@ TEST_P(MembershipTest, NobodyJoinsAFixedWorldTwice) {
 
 TEST_P(MembershipTest, MembersMayHaveNamesOfTheirOwn) {
   Job job(GetParam(), 2);
-  auto host = job.start(0, "parameters").wait_for(2);
+  auto host = rpc::Job(job.start(0, "parameters")).wait_for(2);
   auto& trainer = job.start(1, "trainer");
-  trainer.wait_for(2).get();
+  rpc::Job(trainer).wait_for(2).get();
   host.get();
   EXPECT_EQ(trainer.peer("parameters").call<&Worker::who>().get(), "parameters");
 }
@@ -346,24 +348,24 @@ TEST_P(MembershipTest, WorldsOfTwoKindsDoNotMix) {
   {
     Job job(GetParam(), 2);
     job.start_all();
-    expect_error(job.make(1, "visitor", open)->wait_for(1), ErrorKind::failed_precondition,
+    expect_error(rpc::Job(*job.make(1, "visitor", open)).wait_for(1), ErrorKind::failed_precondition,
                  "this job is a world of fixed size (2), and 'visitor' came to join an elastic world");
     expect_error(
-        job.make(1, "visitor", larger)->wait_for(1), ErrorKind::failed_precondition,
+        rpc::Job(*job.make(1, "visitor", larger)).wait_for(1), ErrorKind::failed_precondition,
         "this job is a world of fixed size (2), and 'visitor' came to join a world of fixed size (5)");
     EXPECT_EQ(job[0].peer("worker1").call<&Worker::who>().get(), "worker1");  // no loss
     EXPECT_EQ(job[0].members().size(), 2U);
     for (const std::size_t rank : {0, 1}) EXPECT_EQ(job[rank].core()->world_failure(), std::nullopt);
   }
   Job job(GetParam());
-  job.start(0).wait_for(1).get();
+  rpc::Job(job.start(0)).wait_for(1).get();
   const auto fixed = [](AgentOptions& options) {
     options.rendezvous->fixed_world = true;
     options.rendezvous->world_size = 2;
   };
-  expect_error(job.make(1, "visitor", fixed)->wait_for(1), ErrorKind::failed_precondition,
+  expect_error(rpc::Job(*job.make(1, "visitor", fixed)).wait_for(1), ErrorKind::failed_precondition,
                "this job is an elastic world, and 'visitor' came to join a world of fixed size (2)");
-  job.start(Rendezvous::no_rank, "visitor").wait_for(2).get();
+  rpc::Job(job.start(Rendezvous::no_rank, "visitor")).wait_for(2).get();
   EXPECT_EQ(test::kind_of([&] { return job[0].peer(std::size_t{0}).name(); }),
             ErrorKind::failed_precondition);
 }
@@ -387,9 +389,9 @@ TEST(Membership, AStrangersEndIsNobodysLoss) {
 
 TEST(Membership, WhoDiesWhileJoiningIsLost) {
   Job job(tcp, 3);
-  auto host = job.start(0).wait_for(3);
-  auto member = job.start(1).wait_for(3);
-  job[1].wait_for(2).get();
+  auto host = rpc::Job(job.start(0)).wait_for(3);
+  auto member = rpc::Job(job.start(1)).wait_for(3);
+  rpc::Job(job[1]).wait_for(2).get();
   {
     // As far as taking the name, and no further.
     Agent joiner(AgentOptions{.name = "worker2"});
@@ -433,8 +435,8 @@ TEST(Membership, CallsOfTheHostNameTheFirstLossWhileItTellsTheOthers) {
   Agent mute(io, job.options(3, "worker3"));
   std::thread loop([&] { io.run(); });
   std::vector<Future<void>> waits;
-  for (std::size_t rank = 0; rank < 3; ++rank) waits.push_back(job[rank].wait_for(4));
-  mute.wait_for(4).get();
+  for (std::size_t rank = 0; rank < 3; ++rank) waits.push_back(rpc::Job(job[rank]).wait_for(4));
+  rpc::Job(mute).wait_for(4).get();
   for (auto& wait : waits) wait.get();
   io.stop();
   loop.join();
@@ -477,7 +479,7 @@ TEST(Membership, WhenTheHostLeavesFirstTheOthersAreTold) {
   job.start_all();
   std::thread server([&] {
     try {
-      job[1].serve_until_shutdown();
+      rpc::Job(job[1]).serve_until_shutdown();
       ADD_FAILURE();
     } catch (const Error& error) {
       EXPECT_EQ(error.kind(), ErrorKind::unavailable);
@@ -510,8 +512,8 @@ TEST(Membership, AWildcardIsPublishedAsTheAddressThatLeadsToTheStore) {
   options.listen = {"tcp://0.0.0.0:0"};
   options.insecure = true;
   Agent worker(options);
-  auto host = job[0].wait_for(2);
-  worker.wait_for(2).get();
+  auto host = rpc::Job(job[0]).wait_for(2);
+  rpc::Job(worker).wait_for(2).get();
   host.get();
   const auto view = store_of(worker, job[0])->list("members/").get();
   const std::string port = worker.addresses().front().substr(std::string("tcp://0.0.0.0:").size());
@@ -526,7 +528,7 @@ TEST(Membership, AnEarlierJobsFileIsNotTakenForThisOnes) {
   record.incarnation = 17;
   record.state = MemberState::joined;
   earlier.set("members/worker0", to_text(record)).get();
-  expect_error(job.start(0).wait_for(2), ErrorKind::already_exists,
+  expect_error(rpc::Job(job.start(0)).wait_for(2), ErrorKind::already_exists,
                job.store().url + " is of an earlier job, remove it");
 }
 
@@ -540,7 +542,7 @@ TEST(Membership, RefusesWhatCannotWork) {
   wrong.rendezvous->store = "file://relative";
   EXPECT_THROW(Agent{wrong}, Error);
   Agent alone(AgentOptions{.name = "alone"});
-  EXPECT_THROW((void)alone.wait_for(1), Error);
+  EXPECT_THROW(rpc::Job{alone}, Error);
 }
 
 }  // namespace

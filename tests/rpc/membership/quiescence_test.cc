@@ -1,4 +1,4 @@
-// Agent::quiesce: members leave together once the chains of calls between them have ended.
+// Job::quiesce: members leave together once the chains of calls between them have ended.
 #include <weft/rpc/membership/quiescence.h>
 #include <weft/rpc/rpc.h>
 
@@ -121,7 +121,7 @@ class QuiescenceTest : public testing::TestWithParam<JobKind> {
   }
   std::vector<Future<void>> quiesce(const CollectiveOptions& options = {}) {
     std::vector<Future<void>> all;
-    for (std::size_t rank = 0; rank < world; ++rank) all.push_back(job[rank].quiesce(options));
+    for (std::size_t rank = 0; rank < world; ++rank) all.push_back(rpc::Job(job[rank]).quiesce(options));
     return all;
   }
   // By when a member that is passive now has come to a wave, and has heard of its end: so many barriers take
@@ -129,7 +129,7 @@ class QuiescenceTest : public testing::TestWithParam<JobKind> {
   void let_waves_come_round() {
     for (int i = 0; i < 500; ++i) {
       std::vector<Future<void>> barriers;
-      for (std::size_t rank = 0; rank < world; ++rank) barriers.push_back(job[rank].barrier());
+      for (std::size_t rank = 0; rank < world; ++rank) barriers.push_back(rpc::Job(job[rank]).barrier());
       for (auto& barrier : barriers) got(std::move(barrier));
     }
   }
@@ -163,7 +163,7 @@ TEST_P(QuiescenceTest, TheEndWaitsForAChainOfTwentyLinks) {
   for (auto& one : all) got(std::move(one));
   EXPECT_EQ(links(), 21U);
   for (const std::size_t rank : {1, 2}) got(job[rank].leave());
-  EXPECT_EQ(job[0].serve_until_shutdown(), 0);
+  rpc::Job(job[0]).serve_until_shutdown();
 }
 
 TEST_P(QuiescenceTest, ManyChainsAtOnce) {
@@ -176,10 +176,10 @@ TEST_P(QuiescenceTest, ManyChainsAtOnce) {
 }
 
 TEST_P(QuiescenceTest, IsABarrierWhereNothingIsUnderWay) {
-  auto first = job[0].quiesce(), second = job[1].quiesce();
+  auto first = rpc::Job(job[0]).quiesce(), second = rpc::Job(job[1]).quiesce();
   got(job[1].peer("worker2").call<&Chain::link>(std::uint64_t{0}));
   EXPECT_FALSE(first.ready());
-  got(job[2].quiesce());
+  got(rpc::Job(job[2]).quiesce());
   got(std::move(first));
   got(std::move(second));
 }
@@ -189,8 +189,8 @@ TEST_P(QuiescenceTest, ADeadlineEndsItForAllAndNamesWhoIsBusy) {
   chains[1]->holds_at = 0;
   auto call = job[1].peer("worker1").call<&Chain::link>(std::uint64_t{0});
   chains[1]->held.wait();
-  auto host = job[0].quiesce(), other = job[2].quiesce();
-  expect_error(job[1].quiesce({.timeout = 20ms}), ErrorKind::deadline_exceeded,
+  auto host = rpc::Job(job[0]).quiesce(), other = rpc::Job(job[2]).quiesce();
+  expect_error(rpc::Job(job[1]).quiesce({.timeout = 20ms}), ErrorKind::deadline_exceeded,
                "'worker1' (1 call served, 1 call made)");
   expect_error(std::move(host), ErrorKind::deadline_exceeded, "'worker1'");
   expect_error(std::move(other), ErrorKind::deadline_exceeded, "'worker1'");

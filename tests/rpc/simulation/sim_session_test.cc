@@ -331,7 +331,7 @@ TEST(SessionSimulation, EveryCallRunsOnceInItsOrder) {
           for (const std::int64_t number : book->noted) text += " " + std::to_string(number);
           world.violation(text);
         }
-        // What Agent::quiesce() compares.
+        // What Job::quiesce() compares.
         const auto anna = agents["anna"]->core()->work_with({"bert"});
         const auto bert = agents["bert"]->core()->work_with({"anna"});
         if (anna.sent != bert.received || bert.sent != anna.received)

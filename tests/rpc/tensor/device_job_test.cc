@@ -53,7 +53,7 @@ struct DeviceJob : testing::Test {
 
 TEST_F(DeviceJob, AMapForNobodyEndsTheWaitForTheWorld) {
   const auto host = member(0, 2, "worker1"), other = member(1, 2, "worker7");
-  auto host_met = host->wait_for(2), other_met = other->wait_for(2);
+  auto host_met = rpc::Job(*host).wait_for(2), other_met = rpc::Job(*other).wait_for(2);
   got(std::move(host_met));
   test::expect_error(std::move(other_met), rpc::ErrorKind::invalid_argument,
                      "a device map for 'worker7', and no member of this job has that name");
@@ -62,10 +62,10 @@ TEST_F(DeviceJob, AMapForNobodyEndsTheWaitForTheWorld) {
 
 TEST_F(DeviceJob, WhoWasThereHasAMapForWhoComesLater) {
   const auto first = member(0, 0, "worker1");
-  got(first->wait_for(1));
+  got(rpc::Job(*first).wait_for(1));
   const auto second = member(1, 0, "worker0");
-  got(second->wait_for(2));
-  got(first->wait_for(2));
+  got(rpc::Job(*second).wait_for(2));
+  got(rpc::Job(*first).wait_for(2));
   expect_twice(*first, "worker1");
   expect_twice(*second, "worker0");
 }

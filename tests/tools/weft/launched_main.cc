@@ -3,6 +3,8 @@
 //   weft_launched meet [RANK]     a fixed world: all meet, and tell who they are; RANK then ends with status
 //   9 weft_launched train PUSHES    an open one, of servers and trainers: ends when every server has had so
 //   many pushes
+#include <weft/rpc/membership/environment.h>
+#include <weft/rpc/membership/job.h>
 #include <weft/rpc/rpc.h>
 
 #include <cstdio>
@@ -16,17 +18,19 @@ using namespace weft;
 namespace {
 
 int meet(int failing) {
-  rpc::Agent agent{rpc::from_environment()};
-  agent.wait_for(agent.world_size()).get();
+  rpc::Job job = rpc::Job::from_environment();
+  job.join().get();
   std::string names;
-  for (const auto& [name, rank] : agent.all_gather(static_cast<std::uint64_t>(agent.rank())).get())
+  for (const auto& [name, rank] : job.all_gather(static_cast<std::uint64_t>(job.rank())).get())
     names += " " + name + "=" + std::to_string(rank);
-  std::printf("%s met%s\n", agent.name().c_str(), names.c_str());
+  std::printf("%s met%s\n", job.name().c_str(), names.c_str());
   std::fflush(stdout);
-  agent.barrier().get();
-  if (failing == static_cast<int>(agent.rank())) std::_Exit(9);
-  if (failing >= 0 || agent.rank() == 0) return agent.serve_until_shutdown();
-  agent.leave().get();
+  job.barrier().get();
+  if (failing == static_cast<int>(job.rank())) std::_Exit(9);
+  if (failing >= 0 || job.rank() == 0)
+    job.serve_until_shutdown();
+  else
+    job.leave().get();
   return 0;
 }
 
@@ -70,25 +74,26 @@ class Server {
 int train(std::size_t pushes) {
   const rpc::AgentOptions options = rpc::from_environment();
   const bool serves = options.rendezvous->metadata.at("role") == "server";
-  rpc::Agent agent{options};
+  rpc::Job job{options};
   const auto server = std::make_shared<Server>(pushes);
-  if (serves) agent.serve(server);
-  agent.wait_for(1).get();
+  if (serves) job.agent().serve(server);
+  job.wait_for(1).get();
   if (serves) {
-    agent.wait_for(2).get();  // a server that came first would be alone, and leave
+    job.wait_for(2).get();  // a server that came first would be alone, and leave
     server->trained().get();
-    return agent.serve_until_shutdown();
+    job.serve_until_shutdown();
+    return 0;
   }
   std::vector<rpc::Peer> servers;
-  for (auto watch = agent.watch_members(); servers.size() < 2;)
+  for (auto watch = job.watch_members(); servers.size() < 2;)
     for (const rpc::MemberEvent& event : watch->next().get())
       if (event.change == rpc::MemberChange::joined && event.member.metadata.at("role") == "server")
-        servers.push_back(agent.peer(event.member.name));
-  for (rpc::Peer& peer : servers) peer.call<&Server::push>(agent.name()).get();
+        servers.push_back(job.agent().peer(event.member.name));
+  for (rpc::Peer& peer : servers) peer.call<&Server::push>(job.name()).get();
   for (rpc::Peer& peer : servers) peer.call<&Server::trained>().get();
-  std::printf("%s trained\n", agent.name().c_str());
+  std::printf("%s trained\n", job.name().c_str());
   std::fflush(stdout);
-  agent.leave().get();
+  job.leave().get();
   return 0;
 }
 

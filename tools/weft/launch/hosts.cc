@@ -1,5 +1,6 @@
 #include "tools/weft/launch/hosts.h"
 
+#include <weft/rpc/membership/job.h>
 #include <weft/rpc/rpc.h>
 #include <weft/rpc/transport/local_address.h>
 
@@ -74,16 +75,16 @@ rpc::AgentOptions launcher_options(const HostsOptions& options) {
 
 class Hosts::Impl : public std::enable_shared_from_this<Impl> {
  public:
-  explicit Impl(const HostsOptions& options) : options_(options), agent_(launcher_options(options)) {
-    agent_.serve(launcher_);
+  explicit Impl(const HostsOptions& options) : options_(options), job_(launcher_options(options)) {
+    job_.agent().serve(launcher_);
   }
 
   std::vector<HostGreeting> meet(const HostGreeting& own) {
-    agent_.wait_for(options_.hosts).get();
-    watch_ = agent_.watch_members();
-    const auto told = agent_.all_gather(own).get();
+    job_.join().get();
+    watch_ = job_.watch_members();
+    const auto told = job_.all_gather(own).get();
     std::vector<HostGreeting> greetings(options_.hosts);
-    for (const rpc::Member& member : agent_.members())
+    for (const rpc::Member& member : job_.members())
       if (member.rank && told.contains(member.name)) greetings.at(*member.rank) = told.at(member.name);
     return greetings;
   }
@@ -95,7 +96,8 @@ class Hosts::Impl : public std::enable_shared_from_this<Impl> {
     for (std::size_t host = 0; host < options_.hosts; ++host) {
       if (host == options_.own) continue;
       try {
-        told_.push_back(agent_.peer(host).with({.timeout = 5s}).call<&LauncherService::failed>(failure));
+        told_.push_back(
+            job_.agent().peer(host).with({.timeout = 5s}).call<&LauncherService::failed>(failure));
       } catch (const rpc::Error&) {
         // It has gone.
       }
@@ -111,14 +113,14 @@ class Hosts::Impl : public std::enable_shared_from_this<Impl> {
     }
     try {
       if (options_.own == 0)
-        agent_.serve_until_shutdown(timeout);
+        job_.serve_until_shutdown(timeout);
       else
-        agent_.leave().get();
+        job_.leave().get();
     } catch (const rpc::Error&) {
       // A loss, which the watch has told.
     }
   }
-  void stop() { agent_.shut_down(); }
+  void stop() { job_.agent().shut_down(); }
 
  private:
   void await_losses(std::function<void(const Failure&)> failed) {
@@ -138,7 +140,7 @@ class Hosts::Impl : public std::enable_shared_from_this<Impl> {
 
   const HostsOptions options_;
   const std::shared_ptr<LauncherService> launcher_ = std::make_shared<LauncherService>();
-  rpc::Agent agent_;
+  rpc::Job job_;
   std::unique_ptr<rpc::MemberWatch> watch_;
   std::vector<rpc::Future<void>> told_;
 };

@@ -1,7 +1,7 @@
 // started_by(): whether this process was started as one of a job. JobPlace: what a batch system says of its
 // place there, in variables of its own.
 //
-// Pure: from the variables alone. A place is read where RANK is not set (agent.h says in which order).
+// Pure: from the variables alone. A place is read where RANK is not set (environment.h says in which order).
 // Thread-safety: none needed.
 #pragma once
 

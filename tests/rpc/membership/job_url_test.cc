@@ -1,6 +1,6 @@
-#include <weft/rpc/agent/job_url.h>
+#include <weft/rpc/membership/job_url.h>
 
-#include <weft/rpc/agent/agent.h>
+#include <weft/rpc/membership/environment.h>
 
 #include <gtest/gtest.h>
 
@@ -185,16 +185,16 @@ void meet(const std::function<AgentOptions(std::size_t rank)>& options_of) {
   std::vector<std::unique_ptr<Agent>> agents;
   for (std::size_t rank = 0; rank < 3; ++rank) agents.push_back(std::make_unique<Agent>(options_of(rank)));
   std::vector<Future<void>> joined;
-  for (auto& agent : agents) joined.push_back(agent->wait_for(3));
+  for (auto& agent : agents) joined.push_back(rpc::Job(*agent).wait_for(3));
   for (auto& one : joined) got(std::move(one));
   std::vector<Future<std::map<std::string, std::size_t>>> gathered;
-  for (auto& agent : agents) gathered.push_back(agent->all_gather(agent->rank()));
+  for (auto& agent : agents) gathered.push_back(rpc::Job(*agent).all_gather(rpc::Job(*agent).rank()));
   for (auto& one : gathered)
     EXPECT_EQ(got(std::move(one)),
               (std::map<std::string, std::size_t>{{"worker0", 0}, {"worker1", 1}, {"worker2", 2}}));
   got(agents[2]->leave());
   got(agents[1]->leave());
-  EXPECT_EQ(agents[0]->serve_until_shutdown(test::too_long), 0);
+  rpc::Job(*agents[0]).serve_until_shutdown(test::too_long);
 }
 
 TEST(JobByUrl, MeetsByTheEnvironment) {

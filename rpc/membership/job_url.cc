@@ -1,4 +1,4 @@
-#include <weft/rpc/agent/job_url.h>
+#include <weft/rpc/membership/job_url.h>
 
 #include <weft/rpc/core/error.h>
 #include <weft/rpc/transport/address.h>

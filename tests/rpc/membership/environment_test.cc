@@ -1,4 +1,4 @@
-#include <weft/rpc/agent/agent.h>
+#include <weft/rpc/membership/environment.h>
 #include <weft/rpc/transport/local_address.h>
 
 #include <gtest/gtest.h>

@@ -1,6 +1,6 @@
-#include <weft/rpc/agent/job_place.h>
+#include <weft/rpc/membership/job_place.h>
 
-#include <weft/rpc/agent/agent.h>
+#include <weft/rpc/membership/environment.h>
 
 #include <gtest/gtest.h>
 

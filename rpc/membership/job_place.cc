@@ -1,4 +1,4 @@
-#include <weft/rpc/agent/job_place.h>
+#include <weft/rpc/membership/job_place.h>
 
 #include <weft/rpc/core/error.h>
 

@@ -1,7 +1,7 @@
-#include <weft/rpc/agent/agent.h>
+#include <weft/rpc/membership/environment.h>
 
-#include <weft/rpc/agent/job_place.h>
-#include <weft/rpc/agent/job_url.h>
+#include <weft/rpc/membership/job_place.h>
+#include <weft/rpc/membership/job_url.h>
 #include <weft/rpc/transport/local_address.h>
 
 #include <charconv>

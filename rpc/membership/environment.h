@@ -1,0 +1,53 @@
+// from_environment() and from_url(): the options of an agent that its launcher describes.
+//
+// Job::from_environment() and Job::from_url() call these functions. They read the variables of the process
+// and the addresses of this host. Thread-safety: any thread, while no thread changes the environment.
+#pragma once
+
+#include <weft/rpc/agent/options.h>
+
+#include <functional>
+
+namespace weft::rpc {
+
+// The options of an agent by the variables that weft launch, torchrun and others set:
+//   RANK, WORLD_SIZE          the agent's rank, and the number of ranks
+//   MASTER_ADDR, MASTER_PORT  where rank 0 keeps the store. torchrun (TORCHELASTIC_USE_AGENT_STORE=True) has
+//                             a store of its own at that port: then the port is MASTER_PORT + 1
+//   WEFT_STORE_PORT           that port instead
+//   WEFT_STORE                the store instead of all these: tcp://host:port of rank 0, file:///path, or
+//                             etcd://host:port[,host:port][/prefix]
+//   WEFT_ELASTIC_WORLD=1      agents may come and go. With WEFT_STORE and without RANK, the agent joins an
+//                             existing job and needs no rank
+//   WEFT_NAME                 the agent's name; by default worker<RANK>, or a unique name without RANK
+//   WEFT_ROLE, WEFT_ROLE_RANK the metadata `role` and `role_rank`
+//   WEFT_HOST                 this host, as the others reach it; by default the address that leads to
+//                             MASTER_ADDR: 127.0.0.1 on the same host
+//   WEFT_LISTEN               its addresses, with commas between them; by default rank 0 listens at the
+//                             store's, others on any free port of WEFT_HOST
+//   WEFT_INSECURE=1           permits addresses beyond this host
+//   WEFT_CERTIFICATE, WEFT_KEY, WEFT_TRUST, WEFT_SECRET   files of its credentials
+// If RANK is not set, rank, size, rank 0's host and a port are those of OpenMPI, of a Slurm step or of a
+// Kubernetes indexed job. Each variable above that is set prevails (docs/launching.md). Throws
+// invalid_argument, which names the variable that is missing or malformed, and unavailable if no way leads to
+// MASTER_ADDR.
+WEFT_EXPORT AgentOptions from_environment();
+
+// The options of a job that one URL states, as PyTorch's init_method does:
+//   env://                                  all is as from_environment() says
+//   tcp://host:port?rank=R&world_size=N     rank 0 keeps the store, at that address
+//   file:///path?rank=R&world_size=N        the store is a file that all share
+//   etcd://host:port[,host:port][/prefix]?rank=R&world_size=N
+// What the URL says prevails over the environment. What it does not is as from_environment() says: rank and
+// world_size too, by whoever started the process, and who may come without a rank. Throws as that does, and
+// invalid_argument naming the part of the URL that is malformed.
+WEFT_EXPORT AgentOptions from_url(const std::string& url);
+
+// The same, given the variables and which of this host's addresses leads to a host (local_address_towards).
+using VariableLookup = std::function<std::optional<std::string>(const std::string& name)>;
+using LocalAddress = std::function<std::string(const std::string& host)>;
+WEFT_EXPORT AgentOptions options_from(const VariableLookup& lookup, const LocalAddress& towards);
+WEFT_EXPORT AgentOptions options_from(const std::string& url, const VariableLookup& lookup,
+                                      const LocalAddress& towards);
+
+}  // namespace weft::rpc
