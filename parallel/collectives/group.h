@@ -95,7 +95,9 @@ class WEFT_EXPORT Group {
   // Of all members at once; the agent has collectives::layer(), has joined its job, and outlives the future.
   // Ends as Job::all_gather does; invalid_argument where this agent is no member, or one is named twice. A
   // group grows by a new one, of its members and those that have come.
-  static rpc::Future<Group> create(rpc::Agent& agent, GroupOptions options = {});
+  static rpc::Future<Group> create(rpc::Agent& agent, GroupOptions options);
+  // With the default options. An overload: g++ 12 destroys a default argument twice in a co_await expression.
+  static rpc::Future<Group> create(rpc::Agent& agent) { return create(agent, GroupOptions{}); }
 
   // Of all members at once, in one order with whatever else they do: those of one color make a group, in the
   // order of their keys, then of their ranks here; who gives no color gets none. Options are this group's

@@ -50,9 +50,16 @@ class WEFT_EXPORT Job {
   // name; T must be the same on all members. A collective fails on all members with the same error:
   // deadline_exceeded, which names the members that did not call it; peer_lost; shut_down, if a member has
   // left; aborted, if a member has cancelled; type_mismatch. docs/membership.md has the details.
-  Future<void> barrier(CollectiveOptions options = {});
+  // The overloads without options exist because g++ 12 destroys a default argument twice in a co_await
+  // expression.
+  Future<void> barrier(CollectiveOptions options);
+  Future<void> barrier() { return barrier(CollectiveOptions{}); }
   template <Transferable T>
-  Future<std::map<std::string, T>> all_gather(const T& value, CollectiveOptions options = {}) {
+  Future<std::map<std::string, T>> all_gather(const T& value) {
+    return all_gather(value, CollectiveOptions{});
+  }
+  template <Transferable T>
+  Future<std::map<std::string, T>> all_gather(const T& value, CollectiveOptions options) {
     return membership_->gather(std::move(options), type_text<T>(), pack(value))
         .then([](Result<std::map<std::string, Buffer>>&& all) {
           return capture([&] {
@@ -64,7 +71,8 @@ class WEFT_EXPORT Job {
   }
   // A barrier that completes when no call is in flight between its members either. Calls that a program makes
   // meanwhile from outside handlers are not waited for. A handler must not wait for it.
-  Future<void> quiesce(CollectiveOptions options = {}) { return membership_->quiesce(std::move(options)); }
+  Future<void> quiesce(CollectiveOptions options) { return membership_->quiesce(std::move(options)); }
+  Future<void> quiesce() { return quiesce(CollectiveOptions{}); }
 
   // The end. A member whose work is done either leaves, or serves the other members until they are done too:
   // rank 0 must serve if it keeps the store.
