@@ -69,7 +69,7 @@ struct AgentOptions {
   std::size_t loops = 1;  // event loops of the agent's own
   // How long a loop of the agent's own that has no work polls before it sleeps. 0: it sleeps at once. None:
   // up to 50 µs, but only while events come soon and no other thread wants the core (rpc/core/spin_policy.h).
-  std::optional<std::chrono::nanoseconds> spin;
+  std::optional<std::chrono::nanoseconds> spin = std::chrono::nanoseconds{0};
   // TCP connections beside that to a peer which carry attachments of 1 MiB and more, each on the agent's next
   // loop: for networks that are faster than one flow or one core. As many as both sides allow, at most 16.
   std::size_t lanes = 0;

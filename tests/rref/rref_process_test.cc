@@ -33,6 +33,7 @@ TEST(RRefProcess, AKilledOwnerIsLostAtOnce) {
   const std::string address = owner.line();
   rpc::Agent user(options("user"), layers());
   const rpc::Peer peer = user.connect(address);
+  got(peer.ready());
   const auto box = create<Box>(peer, 5);
   EXPECT_EQ(got(box.call<&Box::get>()), 5);
   const auto result = box.remote<&Box::get>();
@@ -52,7 +53,9 @@ TEST(RRefProcess, AKilledUsersForksEnd) {
     std::string address;
     for (char c; read(address_pipe[0], &c, 1) == 1 && c != '\n';) address += c;
     auto* agent = new rpc::Agent(options("user"), layers());
-    auto* box = new RRef<Box>(create<Box>(agent->connect(address), 5));
+    const rpc::Peer owner = agent->connect(address);
+    got(owner.ready());
+    auto* box = new RRef<Box>(create<Box>(owner, 5));
     got(box->ready());
     say(pipe, "made");
   });
