@@ -176,8 +176,9 @@ class Desk {
     throw std::runtime_error("failed");
   }
   Future<void> future() {
+    auto waits = waited_.future();
     record_.add("future");
-    return waited_.future();
+    return waits;
   }
   Task<void> task() {
     record_.add("before");
