@@ -24,13 +24,13 @@ struct About {
   std::shared_ptr<RRefLayer> layer;
   RRefId id;
   rpc::AgentId owner;
-  std::exception_ptr refusal = nullptr;  // guarded by the context's mutex: why the owner refused to create it
+  std::exception_ptr refusal = nullptr;  // guarded by the layer's mutex: why the owner refused to create it
 };
 
 class WEFT_EXPORT Reference {
  public:
   Reference(std::shared_ptr<RRefLayer> layer, RRefId id, std::optional<ForkId> fork, rpc::AgentId owner);
-  ~Reference();  // takes the context's mutex: never under it
+  ~Reference();  // takes the layer's mutex: never under it
   Reference(const Reference&) = delete;
   Reference& operator=(const Reference&) = delete;
 

@@ -16,7 +16,7 @@ struct WEFT_EXPORT LbfgsOptions {
   explicit LbfgsOptions(const torch::optim::LBFGSOptions& from);
 
   double rate;
-  std::int64_t max_iterations, max_evaluations;  // of a step; a line search under way goes on
+  std::int64_t max_iterations, max_evaluations;  // of a step; a running line search continues
   double tolerance_grad, tolerance_change;
   std::uint64_t history_size;
   bool line_search;  // strong Wolfe, the only one that LibTorch has

@@ -1,5 +1,5 @@
 // OptimizerLayer: the optimizer layer of one agent: which hosts its objects' parameters have and which steps
-// are under way on them, so that a trainer that dies is struck off everywhere. One per agent, made by
+// are in flight on them, so that a trainer that dies is removed everywhere. One per agent, made by
 // dist_optim::layers(). Thread-safe.
 #pragma once
 

@@ -62,7 +62,7 @@ rpc::Result<std::vector<T>> unpack_all(rpc::Result<std::vector<rpc::Buffer>>&& a
 struct GroupOptions {
   std::string name = "world";        // the same on all members; names are there to be used again
   std::vector<std::string> members;  // by rank; empty: all of a fixed world, by theirs
-  // Of collectives that give none, and of the members' meeting in create(). From when a rank begins.
+  // Of collectives that give none, and of the members' rendezvous in create(). From when a rank begins.
   std::chrono::nanoseconds timeout = std::chrono::minutes{10};
   // float16 or bfloat16: as which all_reduce sends what it sums in float32, where that is more than a little
   // (plan/choice.h). Half the bytes for results that have been rounded as often as there are ranks, and are
@@ -100,8 +100,8 @@ class WEFT_EXPORT Group {
   static rpc::Future<Group> create(rpc::Agent& agent) { return create(agent, GroupOptions{}); }
 
   // Of all members at once, in one order with whatever else they do: those of one color make a group, in the
-  // order of their keys, then of their ranks here; who gives no color gets none. Options are this group's
-  // where none are given, and the name is this group's with the color unless one is given.
+  // order of their keys, then of their ranks here; a member that gives no color gets no group. Options are
+  // this group's where none are given, and the name is this group's with the color unless one is given.
   rpc::Future<std::optional<Group>> split(std::optional<int> color, int key = 0,
                                           std::optional<GroupOptions> options = {},
                                           Site site = Site::current()) const;

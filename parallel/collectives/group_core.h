@@ -209,7 +209,7 @@ class WEFT_EXPORT GroupCore final : public std::enable_shared_from_this<GroupCor
   void note_end(FlightRecorder::Ticket ticket, const std::exception_ptr& error);  // null: it is done
   Snapshot snapshot();                                                            // in turn
   rpc::Future<Snapshot> take_snapshot();                                          // any thread
-  void write_flight(const FlightDump& dump);  // on the context's thread for files
+  void write_flight(const FlightDump& dump);  // on the layer's thread for files
   template <auto Method, class... Arguments>
   void tell_others(const Arguments&... arguments);
 
@@ -229,7 +229,7 @@ class WEFT_EXPORT GroupCore final : public std::enable_shared_from_this<GroupCor
   std::atomic<std::uint64_t> begun_{0};  // how many plans; written in turn
 
   std::atomic<std::uint64_t> rounds_reserved_{0};
-  std::int64_t written_ = 0;  // when the last dump written was taken; on the context's thread for files
+  std::int64_t written_ = 0;  // when the last dump written was taken; on the layer's thread for files
 
   Turns begins_{[](const std::exception_ptr&) {}};  // of launches: posts to a loop have no order
 

@@ -42,7 +42,7 @@ std::vector<std::string> survivors(const rpc::Agent& agent, const std::vector<rp
 
 }  // namespace
 
-// What a meeting has led to; nothing, where it was for others.
+// The group that a rendezvous has led to; nothing, if the rendezvous was for other members.
 std::optional<Group> Group::make(const std::shared_ptr<CollectivesLayer>& layer, Rendezvous rendezvous,
                                  const GroupOptions& options) {
   if (rendezvous.members.empty()) {

@@ -1,4 +1,4 @@
-// GroupService: what the members of groups say to each other. Thread-safety: as the context's.
+// GroupService: what the members of groups say to each other. Thread-safety: as the layer's.
 //
 //   data      a message of a collective's plan, with the hash of its signature
 //   message   from one member to another; answered when it has been received

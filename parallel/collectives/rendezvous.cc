@@ -104,7 +104,7 @@ std::vector<std::size_t> ranks_of(const std::vector<Introduction>& all, std::opt
   return places;
 }
 
-// A meeting after its first round.
+// A rendezvous after its first round.
 struct Introduced {
   std::vector<std::size_t> places;    // of the members, in the talk
   std::vector<Introduction> members;  // by rank

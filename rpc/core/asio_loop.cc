@@ -22,10 +22,10 @@
 namespace weft::rpc {
 namespace {
 
-constexpr std::size_t max_jobs_a_turn = 256;  // then others have a look in
-constexpr unsigned looks_between_clocks = 8;  // while there is nothing to do
-constexpr std::size_t max_handlers_a_look = 64;
-constexpr unsigned polls_between_looks = 64;  // at Asio, where pollers are polled: that is a system call
+constexpr std::size_t max_jobs_a_turn = 256;     // then others have a look in
+constexpr unsigned looks_between_clocks = 8;     // while there is nothing to do
+constexpr std::size_t max_handlers_a_look = 64;  // of Asio; then pollers have their turn
+constexpr unsigned polls_between_looks = 64;     // at Asio, where pollers are polled: that is a system call
 constexpr unsigned costly_polls_between_looks = 8;  // where theirs are system calls too
 constexpr std::size_t max_costly_pollers = 4;
 constexpr auto longest_spin = std::chrono::milliseconds{2};  // for what is expected soon

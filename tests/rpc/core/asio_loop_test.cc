@@ -305,9 +305,14 @@ class Bell final : public LoopPoller {
   std::atomic<bool> due_{false}, asleep_{false};
 };
 
-TEST(AsioLoop, ASpinningLoopPollsAndSleepsAndWakes) {
-  AsioLoop loop(50us);
-  ASSERT_TRUE(loop.spins());
+class SpinningLoop : public testing::TestWithParam<std::optional<std::chrono::nanoseconds>> {};
+INSTANTIATE_TEST_SUITE_P(Bounds, SpinningLoop,
+                         testing::Values(std::optional<std::chrono::nanoseconds>(50us), std::nullopt),
+                         [](const auto& info) { return info.param ? "fixed" : "adaptive"; });
+
+TEST_P(SpinningLoop, PollsAndSleepsAndWakes) {
+  AsioLoop loop(GetParam());
+  if (!loop.spins()) GTEST_SKIP() << "a loop does not adapt on one CPU: it never spins there";
   Handover<bool> rung;
   Bell bell(loop, [&] { rung.give(loop.running_here()); });
   loop.post([&] { loop.add_poller(bell); });
@@ -326,6 +331,28 @@ TEST(AsioLoop, ASpinningLoopPollsAndSleepsAndWakes) {
   });
   removed.wait();
   loop.stop();
+}
+
+TEST(AsioLoop, ASpinningLoopPollsWhileHandlersKeepOthersDue) {
+  constexpr int many = 1'000'000;
+  AsioLoop loop(50us);
+  Event over;
+  bool rung = false;
+  int handlers = 0;
+  Bell bell(loop, [&] { rung = true; });
+  std::function<void()> handler = [&] {
+    if (++handlers == 1) bell.ring();
+    if (rung || handlers == many) return over.set();
+    asio::post(loop.context(), handler);
+  };
+  on(loop, [&] {
+    loop.add_poller(bell);
+    asio::post(loop.context(), handler);
+  });
+  over.wait();
+  on(loop, [&] { loop.remove_poller(bell); });
+  EXPECT_TRUE(rung);
+  EXPECT_LT(handlers, many);
 }
 
 TEST(AsioLoop, ASpinningLoopTakesOnlyAFewPollersThatAreSystemCalls) {

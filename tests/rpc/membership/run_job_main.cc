@@ -2,19 +2,25 @@
 #include <weft/rpc/membership/run_job.h>
 #include <weft/rpc/rpc.h>
 
-#include <chrono>
+#include <unistd.h>
+
 #include <csignal>
 #include <cstdio>
+#include <latch>
 #include <stdexcept>
 #include <string>
-#include <thread>
 
 using namespace weft;
-using namespace std::chrono_literals;
 
 namespace {
 
-int twice(int x) { return 2 * x; }
+std::latch body_returned{1};  // of this process
+
+// It answers once the body has returned.
+int twice(int x) {
+  body_returned.wait();
+  return 2 * x;
+}
 using Twice = rpc::Function<"twice", &twice>;
 
 // The body has an agent: the members have joined.
@@ -25,14 +31,16 @@ rpc::Task<void> call_next(rpc::Agent& agent) {
   co_return;
 }
 
-// The ranks of all members, and a call that arrives after the called member's body has returned.
+// The ranks of all members, and a call that is served after the called member's body has returned.
 void gather_and_call(rpc::Job& job) {
+  const struct Return {
+    ~Return() { body_returned.count_down(); }
+  } at_return;
   job.agent().serve<Twice>();
   job.join().get();
   std::size_t sum = 0;
   for (const auto& [name, rank] : job.all_gather(job.rank()).get()) sum += rank;
   if (job.rank() + 1 < job.world_size()) return;
-  std::this_thread::sleep_for(300ms);
   const int answer = job.agent().peer("worker0").call<Twice>(static_cast<int>(sum)).get();
   std::printf("%zu members, twice the sum of their ranks is %d\n", job.world_size(), answer);
 }
@@ -48,7 +56,7 @@ void fail(rpc::Job& job, const std::string& how) {
 void wait_for_ever(rpc::Job& job) {
   job.join().get();
   std::printf("rank %zu waits\n", job.rank());
-  for (;;) std::this_thread::sleep_for(1h);
+  for (;;) ::pause();
 }
 
 }  // namespace

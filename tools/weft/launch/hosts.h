@@ -26,7 +26,7 @@ struct HostsOptions {
   bool insecure = false;
 };
 
-// What each tells the others at their meeting.
+// What each launcher tells the others at their rendezvous.
 struct HostGreeting {
   HostShare shares;
   std::uint16_t master_port = 0;  // of host 0: where rank 0 is to listen
