@@ -1,7 +1,7 @@
 // HostOptimizer: the optimizer of one ParameterHost, with its learning rates and its state.
 //
 // The first trainer that registers brings it. A trainer with other options, when no other is registered, and
-// a restore replace it. Steps, loads and saves take turns.
+// a restore replace it. Steps, loads and saves run one at a time.
 //
 // Owner: ParameterHost. Thread-safe. Errors: those of StepTarget; `failed_precondition` before the first
 // trainer has registered.
@@ -28,13 +28,13 @@ class WEFT_EXPORT HostOptimizer {
   friend class ParameterHost;  // which steps it, reads its spec, and replaces it
 
   bool is(const OptimizerSpec& spec) const;  // exists, with these options
-  OptimizerSpec spec() const;                // without a name if there is none
+  OptimizerSpec spec() const;                // without a name if no optimizer exists
   // Lock order: the host's gate, a turn, the host's mutex, mutex_.
   std::unique_lock<std::mutex> turn() const { return std::unique_lock(turn_); }
   // With the turn.
   StepTarget* find() const;
   StepTarget& target() const;
-  // With the turn, unless there is none yet.
+  // The caller holds the turn, unless no turn exists yet.
   void replace(std::unique_ptr<StepTarget> target);
 
   mutable std::mutex turn_;             // guards what target_ points at

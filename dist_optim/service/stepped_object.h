@@ -18,7 +18,7 @@ class WEFT_EXPORT SteppedObject {
   virtual std::unique_ptr<StepTarget> make_step_target(std::shared_ptr<SteppedObject> self) = 0;
 };
 
-// The spec that trainers register for a SteppedObject, which has an optimizer of its own.
+// The spec that trainers register for a SteppedObject, which has its own optimizer.
 WEFT_EXPORT OptimizerSpec own_optimizer();
 // For the ParameterHost of the object: `invalid_argument` for another spec.
 WEFT_EXPORT ParameterHost::MakeTarget target_maker(std::shared_ptr<SteppedObject> object);

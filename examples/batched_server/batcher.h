@@ -19,7 +19,7 @@ class Batcher {
  public:
   using Forward = std::function<at::Tensor(at::Tensor)>;  // [N, ...] -> [N, ...], row by row
   struct Options {
-    std::int64_t max_rows = 64;  // of a forward; a request with more gets one of its own
+    std::int64_t max_rows = 64;  // of a forward; a request with more rows runs alone
     std::chrono::microseconds window{2000};
   };
   struct Counts {

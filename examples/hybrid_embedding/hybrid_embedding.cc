@@ -67,7 +67,7 @@ rpc::Task<void> learn(rpc::Job& job, Settings settings) {
   auto table = rref::create<Table>(job.agent().peer("worker0"), rref::Named{"table"}, vocabulary, width, 1);
   torch::manual_seed(2);  // the same head on every trainer
   torch::nn::Linear head(width, topics);
-  torch::manual_seed(100 + job.rank());  // but documents of its own
+  torch::manual_seed(100 + job.rank());  // but each rank has other documents
   co_await train(job, settings, table, head);
   const double loss = co_await evaluate(table, head);
   fmt::print("trainer{} unseen={:.3f} head={:.9g}\n", job.rank(), loss,

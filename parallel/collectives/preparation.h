@@ -24,13 +24,13 @@ inline std::byte* data_of(const at::Tensor& tensor) { return static_cast<std::by
 // In that space, where it has room; space may be null.
 at::Tensor empty_in(SharedSpace* space, at::IntArrayRef sizes, const at::TensorOptions& options);
 
-// Memory for results: that of the tensors where they are one contiguous piece; else memory of its own, which
+// Memory for results: that of the tensors where they are one contiguous piece; else separate memory, which
 // write_back() copies into them.
 class Output {
  public:
-  // space: for memory of its own; may be null.
+  // space: where separate memory is allocated; may be null.
   explicit Output(std::span<const at::Tensor> tensors, SharedSpace* space = nullptr);
-  static Output copied(std::span<const at::Tensor> tensors);  // always with memory of its own
+  static Output copied(std::span<const at::Tensor> tensors);  // always with separate memory
 
   const at::Tensor& memory() const { return memory_; }
   bool is_copied() const { return !tensors_.empty(); }

@@ -157,11 +157,11 @@ class WEFT_EXPORT AgentCore final : public std::enable_shared_from_this<AgentCor
   // Nobody listens where that name was: its absent incarnations are gone. Any thread.
   void refused_by(const std::string& name, const Error& reason);
   void peer_leaving(const AgentId& peer);
-  // This incarnation of a peer is over, whatever it thinks itself: its connections end, with peer_lost, none
-  // is made with it any more (lease_lost, to either side), and its name leads to where the next incarnation
-  // says it is. Any thread.
+  // This incarnation of a peer has ended, even if its process still runs: its connections end, with
+  // peer_lost, none is made with it any more (lease_lost, to either side), and its name leads to where the
+  // next incarnation says it is. Any thread.
   void forget(const AgentId& peer, const std::string& reason);
-  // It has left: its name leads nowhere until the next incarnation is known; what is under way goes on.
+  // It has left: its name leads nowhere until the next incarnation is known; calls in flight continue.
   void forget_way(const AgentId& peer);
   std::optional<Error> forgotten(const AgentId& peer) const;
 

@@ -15,13 +15,13 @@ struct AgentCounts {
   std::uint64_t connections_refused = 0;
   std::uint64_t connections = 0;         // now
   std::uint64_t handshakes = 0;          // now: connections that came in and whose handshake is not complete
-  std::uint64_t lanes_made = 0;          // beside connections (AgentOptions::lanes)
+  std::uint64_t lanes_made = 0;          // in addition to connections (AgentOptions::lanes)
   std::uint64_t calls_made = 0;          // by this agent
   std::uint64_t calls_served = 0;        // requests that came in, refused ones too
   std::uint64_t calls_denied = 0;        // by permissions
-  std::uint64_t calls_shed = 0;          // for want of room: limits
+  std::uint64_t calls_shed = 0;          // because a limit was reached
   std::uint64_t calls_retried = 0;       // attempts after the first
-  std::uint64_t peers_silent = 0;        // connections given up for want of a heartbeat
+  std::uint64_t peers_silent = 0;        // connections closed because no heartbeat came
   std::uint64_t exceptions_dropped = 0;  // of continuations, and of jobs of loops and handler threads
   std::uint64_t serving = 0, waiting = 0;  // calls under way now: that came in, that went out
   std::uint64_t serving_bytes = 0;         // of requests that handlers hold now

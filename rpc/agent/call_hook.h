@@ -49,7 +49,7 @@ class WEFT_EXPORT CallHook {
   // not block.
   virtual void peer_gone(const AgentId& peer, const Error& reason) { (void)peer, (void)reason; }
   // The job says that this incarnation of a peer is dead, whether there was a connection to it or not; the
-  // end of one is told beside. Any thread; must not block.
+  // end of a connection is reported separately. Any thread; must not block.
   virtual void peer_forgotten(const AgentId& peer, const Error& reason) { (void)peer, (void)reason; }
   // All members of a job of fixed size have come, this one included. What is thrown is what the wait for them
   // ends with. Any thread; must not block.

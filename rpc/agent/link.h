@@ -68,9 +68,9 @@ class WEFT_EXPORT Link final : public ConnectionObserver, public std::enable_sha
   void say_goodbye();                  // no new requests from here
   void close(const Error& reason);
   void finish(const Error& reason);           // ends the calls, sends what is queued, closes
-  void expel(const Error& reason);            // the same, with peer_lost: the peer is told why
+  void expel(const Error& reason);            // the same, with peer_lost: tells the peer the reason
   void end_incarnation(const Error& reason);  // the same: tells the peer that this agent has ended
-  void fail_pending(const Error& error);      // the calls under way; the link goes on
+  void fail_pending(const Error& error);      // the calls in flight; the link stays open
 
   // Answers of calls that came in here; any thread. `active` ends when the answer has left, or never will.
   void send_reply(std::uint64_t call_id, OutboundFrame&& frame, ActiveCall&& active);

@@ -47,9 +47,9 @@ class WEFT_EXPORT MemberWatch {
  public:
   virtual ~MemberWatch() = default;
 
-  // What has happened since the last call, as soon as something has; the first time everybody who is here,
-  // the agent itself included, as joined. Of a name's incarnations the end is told before the next one's
-  // beginning; who has come and gone between two calls is not told of. One call at a time
+  // The events since the last call, as soon as there is one; the first time all present members, this agent
+  // included, as joined. The end of an incarnation is reported before the beginning of the next one with that
+  // name; a member that joined and left between two calls is not reported. One call at a time
   // (failed_precondition); cancel() ends the wait and loses nothing. Ends with shut_down, with what ended the
   // job (peer_lost), with lease_lost where this agent was itself taken for dead, with unavailable where the
   // store is gone.

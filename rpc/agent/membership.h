@@ -5,9 +5,9 @@
 // for so long is lost, whatever has become of it. In a fixed world, or where an agent keeps the store, rank 0
 // is the host: everybody waits for it, and it keeps watch over connections as well, so that a death is known
 // at once. In a fixed world a loss ends the job on every member with an error that names the lost one
-// (AgentCore::fail_world), and a name that has been taken is refused for good; in another one the others are
-// told (members.h), and a new incarnation may take the name. A job is of one kind: who comes with the other
-// one, or with another size, is refused. Owned by the Agent. Thread-safe.
+// (AgentCore::fail_world), and a name that has been taken is refused for good; in an elastic world the
+// others learn of it (members.h), and a new incarnation may take the name. A job is of one kind: an agent
+// that joins with the other kind, or with another size, is refused. Owned by the Agent. Thread-safe.
 #pragma once
 
 #include <weft/rpc/agent/agent_core.h>

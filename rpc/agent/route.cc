@@ -103,8 +103,8 @@ void Route::place(std::shared_ptr<PendingCall> call) {
   }
   if (call->only() != nullptr && core->is_gone(*call->only())) return fail(*call, gone(*call->only()));
   auto link = link_;
-  // The route leads to who was heard of last by that name. Another incarnation may still be there, or there
-  // already.
+  // The route leads to the incarnation of that name that was heard of last. Another one may still be there,
+  // or there already.
   if (call->only() != nullptr && (link == nullptr || link->peer() != *call->only())) {
     const auto same = core->links_to(*call->only());
     const auto usable =

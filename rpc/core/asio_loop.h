@@ -20,7 +20,7 @@ namespace weft::rpc {
 
 class WEFT_EXPORT AsioLoop final : public Loop, public std::enable_shared_from_this<AsioLoop> {
  public:
-  // With an io_context and a thread of its own. spin: how long to poll before it sleeps; none: it adapts.
+  // With its own io_context and thread. spin: how long to poll before it sleeps; none: it adapts.
   explicit AsioLoop(std::optional<std::chrono::nanoseconds> spin = std::chrono::nanoseconds{0});
   explicit AsioLoop(asio::io_context& context);  // on the program's
   ~AsioLoop() override;

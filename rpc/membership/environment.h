@@ -13,7 +13,7 @@ namespace weft::rpc {
 // The options of an agent by the variables that weft launch, torchrun and others set:
 //   RANK, WORLD_SIZE          the agent's rank, and the number of ranks
 //   MASTER_ADDR, MASTER_PORT  where rank 0 keeps the store. torchrun (TORCHELASTIC_USE_AGENT_STORE=True) has
-//                             a store of its own at that port: then the port is MASTER_PORT + 1
+//                             its own store at that port: then the port is MASTER_PORT + 1
 //   WEFT_STORE_PORT           that port instead
 //   WEFT_STORE                the store instead of all these: tcp://host:port of rank 0, file:///path, or
 //                             etcd://host:port[,host:port][/prefix]
@@ -38,9 +38,9 @@ WEFT_EXPORT AgentOptions from_environment();
 //   tcp://host:port?rank=R&world_size=N     rank 0 keeps the store, at that address
 //   file:///path?rank=R&world_size=N        the store is a file that all share
 //   etcd://host:port[,host:port][/prefix]?rank=R&world_size=N
-// What the URL says prevails over the environment. What it does not is as from_environment() says: rank and
-// world_size too, by whoever started the process, and who may come without a rank. Throws as that does, and
-// invalid_argument naming the part of the URL that is malformed.
+// The URL takes precedence over the environment. Values that it lacks, rank and world_size included, come
+// from the environment as in from_environment(), also the rule which agents may join without a rank. Throws
+// as from_environment() does, and invalid_argument with the part of the URL that is malformed.
 WEFT_EXPORT AgentOptions from_url(const std::string& url);
 
 // The same, given the variables and which of this host's addresses leads to a host (local_address_towards).

@@ -38,8 +38,8 @@ class WEFT_EXPORT Job {
   // Joins, and completes when all ranks of a fixed world have joined. In an elastic world it completes when
   // this member has joined.
   Future<void> join();
-  // Joins, and completes when so many members have joined. In a fixed world members that have left count; in
-  // an elastic world only present members count. Fails as Membership::wait_for does.
+  // Joins, and completes when `members` members have joined. In a fixed world members that have left count;
+  // in an elastic world only present members count. Fails as Membership::wait_for does.
   Future<void> wait_for(std::size_t members) { return membership_->wait_for(members); }
   // The present members, as the store last reported them, and their changes.
   std::vector<Member> members() const { return membership_->members(); }

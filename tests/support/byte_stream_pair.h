@@ -73,7 +73,7 @@ class ManualLoop final : public rpc::Loop {
 struct PairOptions {
   std::size_t capacity = 256 << 10;   // of each direction
   std::size_t max_a_call = SIZE_MAX;  // each read and write moves a random number of bytes up to this
-  unsigned would_block_one_in = 0;    // of so many calls one fails for nothing; 0: none
+  unsigned would_block_one_in = 0;    // one call in this many fails without a cause; 0: none
   std::uint64_t seed = 1;
 };
 

@@ -92,7 +92,7 @@ TEST_P(ElasticWorld, WatchersAreToldWhoComesAndGoes) {
     return kind_of([&] { return got(b.peer("a").call<&Worker::who>()); }) == rpc::ErrorKind::not_found;
   });
 
-  got(rpc::Job(start("a")).wait_for(3));  // at once: who has left need not be waited for
+  got(rpc::Job(start("a")).wait_for(3));  // at once: members that have left are not waited for
   EXPECT_EQ(seen.until(5).back().member.id(), agent("a").id());
   EXPECT_NE(agent("a").id(), was);
   EXPECT_EQ(seen.text(), "worker0 joined, a joined, b joined, a left, a joined");

@@ -7,10 +7,10 @@
 //
 // Two kernels of NCCL that ranks launch in different orders may wait for each other for ever, also where they
 // belong to different communicators; so there is one LaunchOrder a device, shared by its communicators.
-// Across processes the order is that of the program, where all begin alike, or that of Group::launch.
-// While work is in flight nothing may be allocated or freed on the device: when_quiet() waits for that.
-// A turn that ends unused is passed over. Thread-safe; a turn belongs to one thread at a
-// time, and keeps its order.
+// Across processes the order is that of the program, where all ranks begin in the same order, or that of
+// Group::launch. While work is in flight nothing may be allocated or freed on the device: when_quiet() waits
+// for that. A turn that ends unused is passed over. Thread-safe; a turn belongs to one thread at a time, and
+// keeps its order.
 #pragma once
 
 #include <weft/rpc/core/export.h>

@@ -28,7 +28,7 @@ struct HttpServer {
 };
 
 struct HttpClientOptions {
-  std::size_t connections = 8;              // at a time; streams have their own beside
+  std::size_t connections = 8;              // at a time, without those of streams
   std::size_t max_body = 64 * 1024 * 1024;  // of a response that is kept
 };
 

@@ -94,8 +94,7 @@ bool SimWorld::step(Clock::time_point until) {
   }
   now_ = first;
   if (++steps_ > options_.max_steps)
-    throw SimFailure("the simulation does not come to its end in " + std::to_string(options_.max_steps) +
-                     " steps");
+    throw SimFailure("the simulation has not ended after " + std::to_string(options_.max_steps) + " steps");
   if (event) {
     run_event();
   } else {

@@ -279,13 +279,14 @@ TEST(AsioLoop, WhatATurnLeftGoesWithAnIoContextThatNobodyRuns) {
   EXPECT_EQ(loop_held.use_count(), 1);
 }
 
-// A poller that is due when told so from outside, as a ring in shared memory is.
+// A poller that is due when told so from outside, as a ring in shared memory is. While it sleeps, a posted
+// job stands for the descriptor that Asio waits for: the job polls, and waits again.
 class Bell final : public LoopPoller {
  public:
   Bell(AsioLoop& loop, std::function<void()> rung) : loop_(loop), rung_(std::move(rung)) {}
   void ring() {
     due_ = true;
-    if (asleep_.exchange(false)) loop_.post([] {});  // what an eventfd does
+    if (asleep_.exchange(false)) loop_.post([this] { knocked(); });
   }
   bool poll() override {
     if (!due_.exchange(false)) return false;
@@ -294,12 +295,19 @@ class Bell final : public LoopPoller {
   }
   bool fall_asleep() override {
     asleep_ = true;
-    return !due_;
+    return sleeps_ = !due_;
   }
-  void wake_up() override { asleep_ = false; }
+  void wake_up() override { sleeps_ = asleep_ = false; }
   bool asleep() const { return asleep_; }
 
  private:
+  void knocked() {
+    if (!sleeps_) return;  // the loop polls
+    do poll();
+    while (!fall_asleep());
+  }
+
+  bool sleeps_ = false;  // on the loop
   AsioLoop& loop_;
   std::function<void()> rung_;
   std::atomic<bool> due_{false}, asleep_{false};

@@ -35,8 +35,7 @@ struct JobSettings {
   std::string store;           // instead of that address; empty: none
   std::string id;              // of the job
   bool elastic_world = false;  // workers may come and go
-  bool joins =
-      false;  // these come to an elastic world that there is: `store` says where, and they have no ranks
+  bool joins = false;          // these join a running elastic world at `store`, and have no ranks
   bool insecure = false;
   std::string secret_file;  // the launcher's, for the workers too; empty: none
 

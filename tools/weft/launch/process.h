@@ -1,8 +1,8 @@
 // spawn(): starts one worker's process.
 //
 // A pipe that the process inherits as descriptor `liveness_file` tells when it begins to end: the system
-// closes descriptors in order, so that one before all sockets, and long before it tells of the end itself. It
-// is in a process group of its own, has the system's usual signals, no descriptor of the launcher but those
+// closes descriptors in order, so that one before all sockets, and long before the kernel reports the end. It
+// is in its own process group, has the system's usual signals, no descriptor of the launcher but those
 // that it is given, and dies (SIGKILL) with the thread that started it. The caller may have threads.
 #pragma once
 
