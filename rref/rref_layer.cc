@@ -325,10 +325,6 @@ void RRefLayer::peer_gone(const rpc::AgentId& peer, const rpc::Error& reason) {
 rpc::Future<void> RRefLayer::leaving() {
   rpc::Promise<void> promise;
   auto future = promise.future();
-  {
-    std::lock_guard lock(mutex_);
-    leaving_.push_back(std::move(promise));
-  }
   auto loop = core_->pick_loop();
   loop->post([loop, weak = weak_from_this()] {
     loop->schedule(loop->now() + leaving_timeout, [weak] {
@@ -336,6 +332,7 @@ rpc::Future<void> RRefLayer::leaving() {
     });
   });
   act([&](protocol::Actions& out) {
+    leaving_.push_back(std::move(promise));  // with used_.leave(): an act() in between would complete it
     if (!core_->world_failure()) used_.leave(out);  // else no owner waits for it
   });
   return future;
