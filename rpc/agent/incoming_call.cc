@@ -51,7 +51,8 @@ IncomingCall::IncomingCall(std::shared_ptr<AgentCore> core, std::shared_ptr<Link
                            std::shared_ptr<IncomingMessage> message, std::shared_ptr<const Caller> caller,
                            std::optional<Clock::time_point> deadline, std::uint16_t attempt,
                            ActiveCall active)
-    : core_(std::move(core)),
+    : active_(std::move(active)),
+      core_(std::move(core)),
       link_(std::move(link)),
       method_(std::move(method)),
       message_(std::move(message)),
@@ -59,7 +60,6 @@ IncomingCall::IncomingCall(std::shared_ptr<AgentCore> core, std::shared_ptr<Link
       deadline_(deadline),
       accepted_(core_->call_time(*link_->loop())),
       attempt_(attempt),
-      active_(std::move(active)),
       object_(method_->object) {
   if (method_->counters != nullptr) AgentCounters::count(method_->counters->accepted);
   executor_ = method_->non_blocking ? static_cast<Executor*>(link_->loop().get()) : &core_->handlers();
@@ -75,6 +75,7 @@ IncomingCall::~IncomingCall() {
                      .resumable = is_resumable(),
                      .deadline = deadline_timer_});
   if (passed_ != nullptr) passed_->leave();
+  slots() = Slots();  // before active_
 }
 
 asio::execution_context& IncomingCall::asio_context() const { return link_->loop()->context(); }

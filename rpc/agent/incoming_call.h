@@ -155,6 +155,7 @@ class WEFT_EXPORT IncomingCall final : public CallContext {
     IncomingCall& call_;
   };
 
+  ActiveCall active_;  // destroyed last: an agent has drained when nothing of its calls is left
   std::shared_ptr<AgentCore> core_;
   std::shared_ptr<Link> link_;
   std::shared_ptr<const MethodEntry> method_;
@@ -164,8 +165,7 @@ class WEFT_EXPORT IncomingCall final : public CallContext {
   const Clock::time_point accepted_;
   const std::uint16_t attempt_;
   std::shared_ptr<MethodGate> passed_;  // that let it in, and is told of its end
-  ActiveCall active_;
-  std::vector<ValueReader> replaced_;  // all arguments, once one of them is not the message's own
+  std::vector<ValueReader> replaced_;   // all arguments, once one of them is not the message's own
   std::vector<std::shared_ptr<IncomingMessage>> sources_;  // messages that such ones live in
   std::vector<std::shared_ptr<CallPart>> parts_;
   std::vector<std::unique_ptr<ContextSwitch>> contexts_;

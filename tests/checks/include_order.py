@@ -44,7 +44,7 @@ LAYERS = {
     "parallel/collectives/hosts": [*OPERATION, "parallel/collectives/shm"],
     "parallel/collectives/nccl": OPERATION,
     "parallel/collectives": [*RPC, "rpc/tensor", "parallel/collectives/flight", *COLLECTIVES],
-    "parallel": [*UP_TO_AUTOGRAD, *DIST_OPTIM, "parallel/collectives/flight", *COLLECTIVES, "parallel/collectives"],
+    "parallel/data_parallel": [*UP_TO_AUTOGRAD, "parallel/collectives/flight", *COLLECTIVES, "parallel/collectives"],
 }
 WITHOUT_TORCH = [*RPC, "rpc/testing", "rpc/observe", "rref", "parallel/collectives/flight", "parallel/collectives/plan"]
 TORCH = ["rpc", "rpc/testing", "rpc/observe", "rref"]

@@ -19,10 +19,11 @@ PLACES = {
     "rref": (32, 50, 1, "remote references,", "ownership protocol"),
     "rpc/tensor": (50, 68, 1, "tensors as arguments,", "device maps, operators"),
     "parallel/collectives/flight": (68, 100, 1, "flight recorder of collectives"),
-    "dist_autograd": (32, 59, 2, "backward passes across agents,", "smart and fast mode"),
-    "parallel/collectives": (59, 100, 2, "process groups and collectives:", "shared memory, messages, NCCL"),
-    "dist_optim": (32, 59, 3, "optimizers for remote parameters,", "checkpoints"),
-    "dist_optim/embedding": (32, 59, 4, "tables of rows,", "spread over owners"),
+    "dist_autograd": (32, 62, 2, "backward passes across agents,", "smart and fast mode"),
+    "parallel/collectives": (62, 100, 2, "process groups and collectives:", "shared memory, messages, NCCL"),
+    "dist_optim": (32, 52, 3, "optimizers next to remote", "parameters, checkpoints"),
+    "parallel/data_parallel": (52, 100, 3, "data parallel training:", "buckets of gradients, reduced during backward"),
+    "dist_optim/embedding": (32, 52, 4, "tables of rows,", "spread over owners"),
 }
 
 WIDTH, FLOOR, MARGIN, GAP = 860, 68, 12, 3

@@ -1,0 +1,41 @@
+// plan_buckets: assigns parameters to buckets, whose gradients are reduced in one collective each.
+//
+// A pure function, the same on all ranks for equal arguments. It visits the parameters in the given order and
+// fills one bucket per dtype and device at a time. A bucket is closed when it has reached its cap, so it may
+// exceed the cap by a part of its last parameter. A parameter with sparse gradients has a bucket to itself.
+// This is the assignment of c10d::compute_bucket_assignment_by_size, the oracle of its test.
+#pragma once
+
+#include <weft/rpc/core/export.h>
+
+#include <c10/core/Device.h>
+#include <c10/core/ScalarType.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace weft::data_parallel {
+
+struct ParameterSpec {
+  std::size_t bytes = 0;
+  c10::ScalarType dtype = c10::ScalarType::Float;
+  c10::Device device = c10::Device(c10::kCPU);
+  bool sparse = false;  // its gradients are sparse tensors
+};
+
+// Parameters by index, in the order in which the buckets are reduced.
+using BucketPlan = std::vector<std::vector<std::size_t>>;
+
+// caps: bytes of the first bucket, of the second and so on; the last one holds for all further buckets. Each
+// dtype and device starts at the first cap. order: a permutation of the parameters. Buckets are in the order
+// in which they were closed; those that were never full follow, in the order of their first parameters.
+// invalid_argument: no caps, or an order that is not a permutation.
+WEFT_EXPORT BucketPlan plan_buckets(std::span<const ParameterSpec> parameters,
+                                    std::span<const std::size_t> caps, std::span<const std::size_t> order);
+
+// The order before the first backward: it reaches the last layers first.
+WEFT_EXPORT std::vector<std::size_t> reverse_order(std::size_t parameters);
+
+}  // namespace weft::data_parallel

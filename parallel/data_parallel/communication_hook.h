@@ -1,0 +1,38 @@
+// CommunicationHook: how the gradients of a bucket are averaged over a process group.
+//
+// Without a hook, a DistributedDataParallel all-reduces each bucket with ReduceOp::avg. A hook replaces that:
+// it may compress the gradients, or add noise, or delay them. All ranks use the same hook. A hook is shared
+// by the iterations of one module and may keep state between them. It is called by one thread at a time.
+#pragma once
+
+#include <weft/parallel/collectives/group.h>
+
+#include <ATen/core/Tensor.h>
+
+#include <cstddef>
+#include <optional>
+#include <vector>
+
+namespace weft::data_parallel {
+
+struct GradientBucket {
+  std::size_t index = 0;  // in the order of reduction
+  bool last = false;
+  at::Tensor buffer;                   // all gradients, flat, with zeros between them; the result goes here
+  std::vector<at::Tensor> gradients;   // views of the buffer with the parameters' shapes
+  std::vector<at::Tensor> parameters;  // of these gradients
+};
+
+class WEFT_EXPORT CommunicationHook {
+ public:
+  virtual ~CommunicationHook() = default;
+
+  // Runs a step of the reduction of one bucket and returns the collective that it has started. Step 0 runs as
+  // soon as the bucket is full, usually during backward, for the buckets in order. Each further step runs
+  // after backward, once the collective of the step before is complete. nullopt: no collective was started,
+  // and the buffer holds the average.
+  virtual std::optional<rpc::Future<void>> run(const collectives::Group& group, GradientBucket& bucket,
+                                               int step) = 0;
+};
+
+}  // namespace weft::data_parallel

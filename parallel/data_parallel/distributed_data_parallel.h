@@ -1,0 +1,61 @@
+// DistributedDataParallel: trains a module on all ranks of a group, each rank with its own batches.
+//
+//   auto group = co_await collectives::Group::create(agent);
+//   auto model = std::make_shared<Net>();
+//   data_parallel::DistributedDataParallel ddp{group, model};
+//   torch::optim::SGD optimizer(model->parameters(), 0.1);
+//   ...
+//   auto loss = torch::cross_entropy_loss(ddp.forward(images), labels);
+//   optimizer.zero_grad();
+//   loss.backward();      // afterwards the gradients are the averages over the ranks
+//   optimizer.step();     // the same step on all ranks
+//
+// The parameters start as those of rank 0, and stay equal. Each rank calls forward() and backward() equally
+// often. The ranks may use different parts of the module: what only other ranks use gets their gradients.
+// Outputs may be tensors, and tuples, containers, optionals and structs (WEFT_CODEC) of tensors. Errors of
+// the group are thrown by backward(), or by forward() for buffers. Not thread-safe. After PyTorch's class of
+// that name (Li et al., 2020).
+#pragma once
+
+#include <weft/parallel/data_parallel/replica.h>
+#include <weft/rpc/tensor/on_streams.h>
+
+#include <torch/nn/pimpl.h>
+
+#include <utility>
+
+namespace weft::data_parallel {
+
+template <class Module>
+class DistributedDataParallel : public Replica {
+ public:
+  DistributedDataParallel(collectives::Group group, std::shared_ptr<Module> module, Options options = {})
+      : Replica(std::move(group), module, std::move(options)), module_(std::move(module)) {}
+  // Of a module holder: torch::nn::Linear, torch::nn::Sequential.
+  template <class Holder>
+    requires std::is_base_of_v<torch::nn::ModuleHolder<Module>, Holder>
+  DistributedDataParallel(collectives::Group group, const Holder& module, Options options = {})
+      : DistributedDataParallel(std::move(group), module.ptr(), std::move(options)) {}
+
+  Module& module() const { return *module_; }
+
+  template <class... Arguments>
+  auto forward(Arguments&&... arguments) {
+    before_forward();
+    auto output = module_->forward(std::forward<Arguments>(arguments)...);
+    tensor::for_each_tensor(output, [this](const at::Tensor& each) { watch(each); });
+    return output;
+  }
+
+ private:
+  const std::shared_ptr<Module> module_;
+};
+
+template <class Holder>
+DistributedDataParallel(collectives::Group, const Holder&)
+    -> DistributedDataParallel<typename Holder::ContainedType>;
+template <class Holder>
+DistributedDataParallel(collectives::Group, const Holder&, Options)
+    -> DistributedDataParallel<typename Holder::ContainedType>;
+
+}  // namespace weft::data_parallel

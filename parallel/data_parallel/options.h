@@ -1,0 +1,59 @@
+// Options of a DistributedDataParallel, and what it reports of an iteration.
+#pragma once
+
+#include <weft/rpc/core/export.h>
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <ostream>
+#include <string>
+#include <vector>
+
+namespace weft::data_parallel {
+
+// When the buckets are reduced, and by which thread.
+enum class Overlap : std::uint8_t {
+  automatic,  // measured in the first iterations: `group` or `after`, whichever takes less time
+  group,      // during backward, on the threads of the group
+  caller,     // during backward, on the thread of backward as far as a collective need not wait
+  after,      // after backward, on its thread
+};
+
+// What happens to the module's buffers before each forward in training mode.
+enum class Buffers : std::uint8_t {
+  broadcast,  // they become those of rank 0
+  average,    // floating-point buffers become their average, others those of rank 0
+  local,      // nothing: the ranks' buffers may differ
+};
+
+struct Options {
+  // Bytes of the first bucket, of the second and so on; the last entry holds for all further buckets.
+  std::vector<std::size_t> bucket_bytes = {std::size_t{1} << 20, std::size_t{25} << 20};
+  Overlap overlap = Overlap::automatic;
+  // The graph is the same in every iteration. A parameter may then get its gradient in several parts
+  // (re-entrant checkpoints), and the ranks exchange which parameters were reached only once. The first
+  // backward is reduced after it has ended.
+  bool static_graph = false;
+  Buffers buffers = Buffers::broadcast;
+  // Names of parameters and buffers, as in named_parameters(), that are neither broadcast nor reduced.
+  std::vector<std::string> ignored = {};
+  // Names of parameters whose gradients are sparse, other than those of torch::nn::Embedding and EmbeddingBag
+  // with the option `sparse`.
+  std::vector<std::string> sparse = {};
+};
+
+// Durations of the last iteration that was reduced, on this rank.
+struct IterationStats {
+  std::size_t iteration = 0;  // from 1
+  std::chrono::nanoseconds forward{0};
+  std::chrono::nanoseconds backward{0};  // from its first node until its last
+  std::chrono::nanoseconds waited{0};    // after that, for buckets
+  std::size_t buckets = 0;               // that were reduced
+  std::size_t skipped = 0;               // that no rank reached
+  std::size_t bytes = 0;                 // of the buckets that were reduced
+  std::size_t before_the_end = 0;        // buckets whose reduction was complete when backward ended
+  std::vector<std::size_t> order;        // parameters in the order in which gradients became ready
+};
+
+}  // namespace weft::data_parallel

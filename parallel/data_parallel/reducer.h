@@ -1,0 +1,121 @@
+// Reducer: averages the gradients of a module's parameters over a process group while backward computes them.
+//
+// It executes a bucket plan (bucket_plan.h). The gradients are views of the buckets, which are in memory of
+// the group, so that collectives do not copy them. A bucket is reduced as soon as all of its gradients are
+// ready, in the order of the buckets, which is the same on all ranks. When backward ends, the reducer waits
+// for all buckets, in the thread that called backward(). After the first backward it plans the buckets anew,
+// in the order in which the gradients of rank 0 became ready.
+//
+// A backward belongs to the reducer if it passes an output given to watch(). At its start the reducer reads
+// from the engine which parameters backward will reach. The ranks exchange that (one byte for each
+// parameter):
+//   - an unreached parameter contributes its present gradient, zero without one;
+//   - the gradient of a parameter that no rank reaches stays as it is, also undefined;
+//   - a bucket that no rank reaches is not reduced.
+// If backward fails, or ends while gradients are missing that other ranks wait for, the group is aborted with
+// a text that names this rank, so that no rank waits for its timeout.
+//
+// Owned by a Replica. Thread-safe: hooks run on threads of the engine. One backward at a time.
+#pragma once
+
+#include <weft/parallel/data_parallel/bucket_plan.h>
+#include <weft/parallel/data_parallel/communication_hook.h>
+#include <weft/parallel/data_parallel/options.h>
+
+#include <c10/util/intrusive_ptr.h>
+
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+namespace weft::data_parallel {
+
+struct NamedParameter {
+  std::string name;
+  at::Tensor tensor;  // requires grad
+  bool sparse = false;
+};
+
+class WEFT_EXPORT Reducer : public std::enable_shared_from_this<Reducer> {
+ public:
+  // Allocates the buckets. The ranks give equal parameters and options.
+  static std::shared_ptr<Reducer> make(collectives::Group group, std::vector<NamedParameter> parameters,
+                                       const Options& options);
+  ~Reducer();
+  Reducer(const Reducer&) = delete;
+  Reducer& operator=(const Reducer&) = delete;
+
+  // A backward from this tensor on is one of this reducer. Nothing if it does not require grad.
+  void watch(const at::Tensor& output);
+  // Off: backward accumulates into the gradients of this rank alone.
+  void set_sync(bool on);
+  bool sync() const;
+
+  // Takes part in the collectives of a backward of the other ranks, without gradients.
+  void shadow();
+  // The ranks that compute gradients; the average is over these. Default: all ranks of the group.
+  void set_active(int ranks);
+
+  // Between iterations. The buckets are allocated anew; gradients keep their values.
+  void set_group(collectives::Group group);
+  void set_hook(std::shared_ptr<CommunicationHook> hook);
+
+  BucketPlan plan() const;
+  IterationStats last() const;
+
+ private:
+  struct Parameter;
+  struct Bucket;
+  class Ending;
+
+  Reducer(collectives::Group group, std::vector<NamedParameter> parameters, const Options& options);
+  void add_hooks();
+
+  // Under mutex_.
+  void allocate(BucketPlan plan);
+  BucketPlan plan_of(const std::vector<std::size_t>& order) const;
+  void begin();
+  void exchange_reached();
+  bool know_reached(bool wait);
+  bool reached_anywhere(std::size_t parameter) const;
+  bool is_skipped(const Bucket& bucket) const;
+  void launch_ready();
+  void launch(Bucket& bucket);
+  void move_to_bucket(Parameter& parameter);
+  void contribute(Parameter& parameter);
+  void finish();
+  void wait_for_buckets();
+  void publish();
+  void replan();
+  [[noreturn]] void fail(const Bucket& bucket, const std::exception_ptr& error) const;
+
+  void began();                      // by the first node of a backward
+  void is_ready(std::size_t index);  // the engine has accumulated its gradient
+  void failed();                     // backward ended without its callbacks
+
+  const Options options_;
+  mutable std::mutex mutex_;  // guards what follows
+  collectives::Group group_;
+  std::vector<Parameter> parameters_;
+  std::vector<Bucket> buckets_;
+  std::shared_ptr<CommunicationHook> hook_;
+  BucketPlan plan_;
+  bool sync_ = true;
+  int active_ranks_;
+  Overlap overlap_;
+  bool planned_again_ = false;
+  std::size_t backwards_ = 0;  // that were reduced
+
+  // Of the present backward.
+  bool running_ = false;
+  bool at_the_end_ = false;                    // buckets are launched when backward has ended
+  std::size_t next_ = 0;                       // bucket to be launched
+  std::vector<std::size_t> order_;             // in which gradients became ready
+  at::Tensor reached_;                         // uint8, by parameter: by this rank, later by any rank
+  std::optional<rpc::Future<void>> exchange_;  // of reached_
+  std::chrono::steady_clock::time_point began_at_;
+  IterationStats stats_, last_;
+};
+
+}  // namespace weft::data_parallel

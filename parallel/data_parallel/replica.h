@@ -1,0 +1,68 @@
+// Replica: one rank's copy of a module whose copies on all ranks are trained together. The part of a
+// DistributedDataParallel that does not depend on the module's type.
+//
+// Not thread-safe; gradients may be computed by several threads of the engine.
+#pragma once
+
+#include <weft/parallel/data_parallel/reducer.h>
+
+#include <torch/nn/module.h>
+
+#include <memory>
+
+namespace weft::data_parallel {
+
+class WEFT_EXPORT Replica {
+ public:
+  // All ranks of the group call it, and it blocks. Compares the parameters and buffers of all ranks
+  // (failed_precondition with the first difference), and makes them those of rank 0.
+  Replica(collectives::Group group, std::shared_ptr<torch::nn::Module> module, Options options);
+  Replica(const Replica&) = delete;
+  Replica& operator=(const Replica&) = delete;
+
+  const collectives::Group& group() const { return group_; }
+
+  // While the guard lives, backward accumulates into the gradients of this rank alone. All ranks use it for
+  // the same iterations. Their next backward outside reduces the accumulated gradients.
+  class WEFT_EXPORT NoSync {
+   public:
+    explicit NoSync(Reducer& reducer);
+    ~NoSync();
+    NoSync(const NoSync&) = delete;
+    NoSync& operator=(const NoSync&) = delete;
+
+   private:
+    Reducer& reducer_;
+    const bool before_;
+  };
+  [[nodiscard]] NoSync no_sync() { return NoSync(*reducer_); }
+
+  // On all ranks, between iterations. Null: all-reduce again.
+  void set_hook(std::shared_ptr<CommunicationHook> hook) { reducer_->set_hook(std::move(hook)); }
+  // On all ranks of the new group, between iterations: after the old group has failed, for example. Its rank
+  // 0 gives parameters and buffers to all.
+  void set_group(collectives::Group group);
+
+  BucketPlan plan() const { return reducer_->plan(); }
+  IterationStats last() const { return reducer_->last(); }
+  std::vector<std::string> parameter_names() const;  // by the indices of a plan
+
+ protected:
+  void before_forward();
+  void watch(const at::Tensor& output) { reducer_->watch(output); }
+
+ private:
+  void compare() const;
+  void broadcast_all() const;
+  void share_buffers() const;
+  bool is_ignored(const std::string& name) const;
+
+  const Options options_;
+  const std::shared_ptr<torch::nn::Module> module_;
+  collectives::Group group_;
+  std::vector<NamedParameter> parameters_;
+  std::vector<std::pair<std::string, at::Tensor>> buffers_;
+  std::shared_ptr<Reducer> reducer_;
+};
+
+}  // namespace weft::data_parallel

@@ -1,0 +1,383 @@
+// What a backward of several ranks does with parameters that some ranks do not reach, with accumulated
+// gradients, and with failures.
+#include <weft/parallel/data_parallel/reducer.h>
+
+#include <weft/dist_autograd/activation_checkpoint.h>
+
+#include "tests/parallel/data_parallel/ranks.h"
+
+namespace weft::data_parallel::reducer_test {
+namespace {
+
+using namespace testing;
+
+const Options several_buckets{.bucket_bytes = {200}, .overlap = Overlap::group};
+
+class OfTwoRanks : public ::testing::Test {
+ protected:
+  // The same on both, with a replica of a Net each.
+  template <class F>
+  void run(F f, const Options& options = several_buckets) {
+    on_ranks(groups, [&](const Group& group) {
+      auto net = std::make_shared<Net>();
+      DistributedDataParallel ddp{group, net, options};
+      f(group.rank(), ddp, *net);
+    });
+  }
+  static at::Tensor input(int rank) { return at::arange(10, at::kDouble).view({2, 5}) * (rank + 1) / 10; }
+
+  Company company{2, Backend::memory};
+  std::vector<Group> groups = company.groups();
+};
+
+// The average of the gradients that f(net, rank) gives on one rank after the other.
+std::vector<at::Tensor> average(const std::function<void(Net&, int)>& f) {
+  std::vector<at::Tensor> sums;
+  for (int rank = 0; rank < 2; ++rank) {
+    Net net;
+    f(net, rank);
+    const auto parameters = net.parameters();
+    sums.resize(parameters.size());
+    for (std::size_t i = 0; i < parameters.size(); ++i) {
+      const at::Tensor& gradient = parameters[i].grad();
+      if (!gradient.defined()) continue;
+      sums[i] = sums[i].defined() ? sums[i] + gradient / 2 : gradient / 2;
+    }
+  }
+  return sums;
+}
+
+void expect_gradients(const Net& net, const std::vector<at::Tensor>& expected) {
+  const auto parameters = net.named_parameters();
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    const at::Tensor& gradient = parameters[i].value().grad();
+    ASSERT_EQ(gradient.defined(), expected[i].defined()) << parameters[i].key();
+    if (gradient.defined()) {
+      EXPECT_TRUE(at::allclose(gradient, expected[i], 1e-12, 1e-12)) << parameters[i].key();
+    }
+  }
+}
+
+TEST_F(OfTwoRanks, WhatOneRankDoesNotReachHasTheGradientOfTheOther) {
+  const auto expected =
+      average([&](Net& net, int rank) { net.forward(input(rank), rank == 1).sum().backward(); });
+  run([&](int rank, auto& ddp, Net& net) {
+    for (int i = 0; i < 3; ++i) {
+      net.zero_grad();
+      ddp.forward(input(rank), rank == 1).sum().backward();
+      expect_gradients(net, expected);
+    }
+  });
+}
+
+TEST_F(OfTwoRanks, WhatNoRankReachesStaysUndefinedAndItsBucketIsSkipped) {
+  run([&](int rank, auto& ddp, Net& net) {
+    for (int i = 0; i < 3; ++i) {
+      net.zero_grad();
+      ddp.forward(input(rank), false).sum().backward();
+      EXPECT_FALSE(net.middle->weight.grad().defined());
+      EXPECT_TRUE(net.first->weight.grad().defined());
+    }
+    EXPECT_GT(ddp.last().skipped, 0U);
+    EXPECT_EQ(ddp.last().skipped + ddp.last().buckets, ddp.plan().size());
+  });
+}
+
+TEST_F(OfTwoRanks, AGradientThatNoRankReachesKeepsItsBits) {
+  run(
+      [&](int rank, auto& ddp, Net& net) {
+        ddp.forward(input(rank)).sum().backward();
+        const at::Tensor before = net.middle->weight.grad().clone();
+        const at::Tensor bias = net.middle->bias.grad().clone();
+        ddp.forward(input(rank), false).sum().backward();
+        EXPECT_TRUE(at::equal(net.middle->weight.grad(), before));
+        EXPECT_TRUE(at::equal(net.middle->bias.grad(), bias));
+      },
+      {.bucket_bytes = {1 << 20}, .overlap = Overlap::group});  // with the others in one bucket
+}
+
+TEST_F(OfTwoRanks, GradientsAreViewsOfBucketsAfterEitherFormOfZeroGrad) {
+  run([&](int rank, auto& ddp, Net& net) {
+    const auto buckets = [&] {
+      std::set<const void*> storages;
+      for (const auto& parameter : net.parameters()) storages.insert(parameter.grad().storage().data());
+      return storages.size();
+    };
+    ddp.forward(input(rank)).sum().backward();
+    for (const bool set_to_none : {false, true}) {
+      net.zero_grad(set_to_none);
+      ddp.forward(input(rank)).sum().backward();
+      EXPECT_EQ(buckets(), ddp.plan().size());
+    }
+  });
+}
+
+TEST_F(OfTwoRanks, BackwardWithoutSyncAccumulatesUntilTheNextOneWithIt) {
+  const auto expected = average([&](Net& net, int rank) {
+    for (const int part : {0, 1, 2}) net.forward(input(3 * rank + part)).sum().backward();
+  });
+  run([&](int rank, auto& ddp, Net& net) {
+    for (int i = 0; i < 3; ++i) {
+      net.zero_grad(i % 2 == 0);
+      {
+        const auto guard = ddp.no_sync();
+        for (const int part : {0, 1}) ddp.forward(input(3 * rank + part)).sum().backward();
+      }
+      ddp.forward(input(3 * rank + 2)).sum().backward();
+      expect_gradients(net, expected);
+    }
+  });
+}
+
+TEST_F(OfTwoRanks, GradientsAddUpOverBackwards) {
+  const auto expected = average([&](Net& net, int rank) {
+    net.forward(input(rank)).sum().backward();
+    net.forward(input(rank + 2)).sum().backward();
+  });
+  run([&](int rank, auto& ddp, Net& net) {
+    ddp.forward(input(rank)).sum().backward();
+    ddp.forward(input(rank + 2)).sum().backward();
+    expect_gradients(net, expected);
+  });
+}
+
+TEST_F(OfTwoRanks, ABackwardOverTheSameGraphIsReducedAgain) {
+  const auto once = average([&](Net& net, int rank) { net.forward(input(rank)).sum().backward(); });
+  run([&](int rank, auto& ddp, Net& net) {
+    const at::Tensor loss = ddp.forward(input(rank)).sum();
+    loss.backward({}, true);
+    loss.backward();
+    for (const auto& parameter : net.parameters()) parameter.grad().div_(2);
+    expect_gradients(net, once);
+  });
+}
+
+TEST_F(OfTwoRanks, GradientsOfOtherTensorsAreNotReduced) {
+  run([&](int rank, auto& ddp, Net& net) {
+    at::Tensor x = input(rank).requires_grad_();
+    const auto gradients = torch::autograd::grad({ddp.forward(x).sum()}, {x});
+    EXPECT_TRUE(gradients[0].defined());
+    EXPECT_EQ(ddp.last().iteration, 0U);
+    ddp.forward(x).sum().backward();
+    EXPECT_EQ(ddp.last().iteration, 1U);
+    (void)net;
+  });
+}
+
+TEST_F(OfTwoRanks, ACheckpointWithinReducesItsGradients) {
+  const auto expected = average([&](Net& net, int rank) { net.forward(input(rank)).sum().backward(); });
+  struct Checkpointed : torch::nn::Module {
+    explicit Checkpointed(std::shared_ptr<Net> n) { net = register_module("net", std::move(n)); }
+    at::Tensor forward(at::Tensor x) {
+      const at::Tensor hidden = torch::tanh(net->first(x));
+      return net->last(torch::tanh(dist_autograd::activation_checkpoint(*net->middle, hidden)));
+    }
+    std::shared_ptr<Net> net;
+  };
+  on_ranks(groups, [&](const Group& group) {
+    auto net = std::make_shared<Net>();
+    DistributedDataParallel ddp{group, std::make_shared<Checkpointed>(net), several_buckets};
+    for (int i = 0; i < 3; ++i) {
+      net->zero_grad();
+      ddp.forward(input(group.rank())).sum().backward();
+      expect_gradients(*net, expected);
+    }
+  });
+}
+
+// A re-entrant checkpoint, as PyTorch's: its backward runs the engine again.
+struct Reentrant : torch::autograd::Function<Reentrant> {
+  static at::Tensor forward(torch::autograd::AutogradContext* context, at::Tensor x, std::int64_t layer) {
+    context->save_for_backward({x});
+    context->saved_data["layer"] = layer;
+    const at::NoGradGuard no_grad;
+    return torch::tanh((*reinterpret_cast<torch::nn::LinearImpl*>(layer)).forward(x));
+  }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
+                                                 torch::autograd::variable_list gradients) {
+    const at::AutoGradMode grad(true);
+    at::Tensor x = context->get_saved_variables()[0].detach().requires_grad_();
+    auto* layer = reinterpret_cast<torch::nn::LinearImpl*>(context->saved_data["layer"].toInt());
+    torch::tanh(layer->forward(x)).backward(gradients[0]);
+    return {x.grad(), {}};
+  }
+};
+
+struct TwiceReentrant : torch::nn::Module {
+  explicit TwiceReentrant(std::shared_ptr<Net> n) { net = register_module("net", std::move(n)); }
+  at::Tensor forward(at::Tensor x, bool checkpointed = true) {
+    x = torch::tanh(net->first(x));
+    for (int i = 0; i < 2; ++i)
+      x = checkpointed ? Reentrant::apply(x, reinterpret_cast<std::int64_t>(net->middle.get()))
+                       : torch::tanh(net->middle(x));
+    return net->last(x);
+  }
+  std::shared_ptr<Net> net;
+};
+
+TEST_F(OfTwoRanks, AStaticGraphMayReachAParameterSeveralTimesByNestedBackwards) {
+  const auto expected = average([&](Net& net, int rank) {
+    TwiceReentrant twice(std::shared_ptr<Net>(&net, [](Net*) {}));
+    twice.forward(input(rank), false).sum().backward();
+  });
+  on_ranks(groups, [&](const Group& group) {
+    auto net = std::make_shared<Net>();
+    DistributedDataParallel ddp{
+        group, std::make_shared<TwiceReentrant>(net),
+        Options{.bucket_bytes = {200}, .overlap = Overlap::group, .static_graph = true}};
+    for (int i = 0; i < 4; ++i) {
+      net->zero_grad(i % 2 == 0);
+      ddp.forward(input(group.rank())).sum().backward();
+      expect_gradients(*net, expected);
+    }
+  });
+}
+
+TEST_F(OfTwoRanks, ANestedBackwardInAnotherGraphIsAnErrorThatNamesTheRemedy) {
+  on_ranks(groups, [&](const Group& group) {
+    auto net = std::make_shared<Net>();
+    DistributedDataParallel ddp{group, std::make_shared<TwiceReentrant>(net), several_buckets};
+    const auto error = error_of([&] { ddp.forward(input(group.rank())).sum().backward(); });
+    ASSERT_TRUE(error);
+    if (error->kind() == ErrorKind::failed_precondition) {
+      EXPECT_NE(std::string(error->what()).find("net.middle"), std::string::npos) << error->what();
+      EXPECT_NE(std::string(error->what()).find("static_graph"), std::string::npos) << error->what();
+    } else {
+      EXPECT_EQ(error->kind(), ErrorKind::aborted) << error->what();  // the other rank was first
+    }
+  });
+}
+
+TEST_F(OfTwoRanks, SparseGradientsAreGathered) {
+  struct Table : torch::nn::Module {
+    explicit Table(bool sparse) {
+      table =
+          register_module("table", torch::nn::Embedding(torch::nn::EmbeddingOptions(6, 2).sparse(sparse)));
+      const at::NoGradGuard no_grad;
+      table->weight.copy_(at::arange(12).view({6, 2}));
+      head = register_module("head", torch::nn::Linear(torch::nn::LinearOptions(2, 1).bias(false)));
+      head->weight.fill_(2);
+    }
+    at::Tensor forward(at::Tensor rows) { return head(table(rows)); }
+    torch::nn::Embedding table{nullptr};
+    torch::nn::Linear head{nullptr};
+  };
+  // Row 1 twice on rank 0, row 3 on both; rank 1 has a different number of rows.
+  const auto rows = [](int rank) {
+    return rank == 0 ? at::tensor({1, 1, 3, 0}, at::kLong) : at::tensor({3, 5}, at::kLong);
+  };
+  at::Tensor expected = at::zeros({6, 2});
+  for (int rank = 0; rank < 2; ++rank) {
+    Table table(false);
+    table.forward(rows(rank)).sum().backward();
+    expected += table.table->weight.grad() / 2;
+  }
+  on_ranks(groups, [&](const Group& group) {
+    auto table = std::make_shared<Table>(true);
+    DistributedDataParallel ddp{group, table, several_buckets};
+    for (int i = 0; i < 3; ++i) {
+      table->zero_grad();
+      ddp.forward(rows(group.rank())).sum().backward();
+      const at::Tensor gradient = table->table->weight.grad();
+      ASSERT_TRUE(gradient.is_sparse());
+      EXPECT_TRUE(at::allclose(gradient.to_dense(), expected));
+      EXPECT_EQ(gradient._nnz(), 4);
+    }
+  });
+}
+
+TEST_F(OfTwoRanks, AFailedBackwardEndsThatOfTheOtherRank) {
+  run([&](int rank, auto& ddp, Net& net) {
+    const at::Tensor out = ddp.forward(input(rank));
+    if (rank == 1)
+      net.first->bias.register_hook(
+          [](const at::Tensor&) -> at::Tensor { throw std::runtime_error("mine"); });
+    const auto begin = std::chrono::steady_clock::now();
+    if (rank == 1) {
+      EXPECT_ANY_THROW(out.sum().backward());
+      return;
+    }
+    const auto error = error_of([&] { out.sum().backward(); });
+    ASSERT_TRUE(error);
+    EXPECT_EQ(error->kind(), ErrorKind::aborted);
+    EXPECT_NE(std::string(error->what()).find("backward of rank 1 failed"), std::string::npos)
+        << error->what();
+    EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::minutes(1));
+  });
+}
+
+// Rank 1 has one batch less.
+TEST_F(OfTwoRanks, ARankThatDoesNotComeIsNamedWithinTheTimeout) {
+  const auto hasty = company.groups({.timeout = std::chrono::milliseconds{300}});
+  on_ranks(hasty, [&](const Group& group) {
+    auto net = std::make_shared<Net>();
+    DistributedDataParallel ddp{group, net, several_buckets};
+    ddp.forward(input(group.rank())).sum().backward();
+    if (group.rank() == 1) return;
+    const auto error = error_of([&] { ddp.forward(input(0)).sum().backward(); });
+    ASSERT_TRUE(error);
+    EXPECT_EQ(error->kind(), ErrorKind::deadline_exceeded);
+    EXPECT_NE(std::string(error->what()).find("rank 1 (worker1)"), std::string::npos) << error->what();
+  });
+}
+
+TEST_F(OfTwoRanks, TheOrderOfRankZeroIsThatOfAll) {
+  struct Branches : torch::nn::Module {
+    Branches() {
+      for (const char* name : {"a", "b", "c"})
+        layers.push_back(register_module(name, torch::nn::Linear(5, 5)));
+    }
+    at::Tensor forward(at::Tensor x, const std::vector<int>& order) {
+      for (const int layer : order) x = torch::tanh(layers[static_cast<std::size_t>(layer)](x));
+      return x;
+    }
+    std::vector<torch::nn::Linear> layers;
+  };
+  on_ranks(groups, [&](const Group& group) {
+    auto module = std::make_shared<Branches>();
+    DistributedDataParallel ddp{group, module, Options{.bucket_bytes = {1}, .overlap = Overlap::group}};
+    const auto order = group.rank() == 0 ? std::vector{2, 0, 1} : std::vector{0, 1, 2};
+    for (int i = 0; i < 3; ++i) ddp.forward(at::ones({1, 5}), order).sum().backward();
+    const BucketPlan plan = ddp.plan();
+    // The layer that rank 0 used last comes first.
+    std::vector<std::string> layers;
+    for (const auto& bucket : plan) layers.push_back(ddp.parameter_names()[bucket[0]].substr(0, 1));
+    EXPECT_EQ(layers, (std::vector<std::string>{"b", "b", "a", "a", "c", "c"}));
+  });
+}
+
+TEST_F(OfTwoRanks, AHookReducesInItsWay) {
+  struct Twice : CommunicationHook {
+    std::optional<rpc::Future<void>> run(const Group& group, GradientBucket& bucket, int step) override {
+      if (step == 0) return group.all_reduce(bucket.buffer, collectives::ReduceOp::sum);
+      if (step == 1) return group.all_reduce(bucket.buffer, collectives::ReduceOp::avg);  // changes nothing
+      return std::nullopt;
+    }
+  };
+  const auto half = average([&](Net& net, int rank) { net.forward(input(rank)).sum().backward(); });
+  run([&](int rank, auto& ddp, Net& net) {
+    ddp.set_hook(std::make_shared<Twice>());
+    for (int i = 0; i < 2; ++i) {
+      net.zero_grad();
+      ddp.forward(input(rank)).sum().backward();
+      for (const auto& parameter : net.parameters()) parameter.grad().div_(2);
+      expect_gradients(net, half);
+    }
+  });
+}
+
+TEST_F(OfTwoRanks, OverTwoGroupsInTurnTheBucketsMove) {
+  const auto others = company.groups({.name = "second"});
+  const auto expected = average([&](Net& net, int rank) { net.forward(input(rank)).sum().backward(); });
+  run([&](int rank, auto& ddp, Net& net) {
+    ddp.forward(input(rank)).sum().backward();
+    ddp.set_group(others[static_cast<std::size_t>(rank)]);
+    expect_gradients(net, expected);
+    net.zero_grad(false);
+    ddp.forward(input(rank)).sum().backward();
+    expect_gradients(net, expected);
+  });
+}
+
+}  // namespace
+}  // namespace weft::data_parallel::reducer_test

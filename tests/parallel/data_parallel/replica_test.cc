@@ -1,0 +1,163 @@
+#include <weft/parallel/data_parallel/replica.h>
+
+#include "tests/parallel/data_parallel/ranks.h"
+
+namespace weft::data_parallel::replica_test {
+namespace {
+
+using namespace testing;
+
+class Replicas : public ::testing::Test {
+ protected:
+  Company company{2, Backend::memory};
+  std::vector<Group> groups = company.groups();
+};
+
+struct Normalized : torch::nn::Module {
+  Normalized() {
+    norm = register_module("norm", torch::nn::BatchNorm1d(3));
+    norm->to(at::kDouble);
+  }
+  at::Tensor forward(at::Tensor x) { return norm(x); }
+  torch::nn::BatchNorm1d norm{nullptr};
+};
+
+TEST_F(Replicas, StartAsRankZeros) {
+  on_ranks(groups, [&](const Group& group) {
+    auto net = std::make_shared<Net>(10 + group.rank());
+    const auto mine = values_of(*net);
+    const DistributedDataParallel ddp{group, net};
+    expect_close(values_of(*net), values_of(Net(10)), 0);
+    if (group.rank() == 1) {
+      EXPECT_FALSE(at::equal(mine[0], values_of(*net)[0]));
+    }
+  });
+}
+
+TEST_F(Replicas, ThatDifferAreRefusedWithTheFirstDifference) {
+  const auto error = [&](auto make) {
+    std::vector<std::string> texts(2);
+    on_ranks(groups, [&](const Group& group) {
+      const auto error = error_of([&] { Replica(group, make(group.rank()), {}); });
+      ASSERT_TRUE(error);
+      EXPECT_EQ(error->kind(), ErrorKind::failed_precondition);
+      texts[static_cast<std::size_t>(group.rank())] = error->what();
+    });
+    EXPECT_EQ(texts[0], texts[1]);
+    return texts[0];
+  };
+  const auto width = error([](int rank) {
+    return torch::nn::Sequential(torch::nn::Linear(2, 3), torch::nn::Linear(3, 4 + rank)).ptr();
+  });
+  EXPECT_NE(width.find("rank 0 has parameter 1.weight Float[4, 3] on cpu"), std::string::npos) << width;
+  EXPECT_NE(width.find("rank 1 has parameter 1.weight Float[5, 3] on cpu"), std::string::npos) << width;
+  const auto dtype = error([](int rank) {
+    auto layer = torch::nn::Linear(2, 3);
+    if (rank == 1) layer->to(at::kDouble);
+    return layer.ptr();
+  });
+  EXPECT_NE(dtype.find("rank 1 has parameter weight Double[3, 2]"), std::string::npos) << dtype;
+  const auto fewer =
+      error([](int rank) { return torch::nn::Linear(torch::nn::LinearOptions(2, 3).bias(rank == 0)).ptr(); });
+  EXPECT_NE(fewer.find("rank 0 has parameter bias Float[3]"), std::string::npos) << fewer;
+  EXPECT_NE(fewer.find("rank 1 has no further one"), std::string::npos) << fewer;
+}
+
+TEST_F(Replicas, AModuleWithoutParametersIsRefused) {
+  on_ranks(groups, [&](const Group& group) {
+    EXPECT_EQ(test::kind_of([&] { Replica(group, torch::nn::ReLU().ptr(), {}); }),
+              ErrorKind::invalid_argument);
+  });
+}
+
+TEST_F(Replicas, BuffersAreSharedBeforeEachForwardInTraining) {
+  for (const Buffers buffers : {Buffers::broadcast, Buffers::average, Buffers::local}) {
+    on_ranks(groups, [&](const Group& group) {
+      auto module = std::make_shared<Normalized>();
+      DistributedDataParallel ddp{group, module, Options{.buffers = buffers}};
+      const auto set = [&](double value) {
+        const at::NoGradGuard no_grad;
+        module->norm->running_mean.fill_(value + group.rank());
+        module->norm->num_batches_tracked.fill_(7 + group.rank());
+      };
+      const auto mean = [&] { return module->norm->running_mean[0].item<double>(); };
+      const auto count = [&] { return module->norm->num_batches_tracked.item<std::int64_t>(); };
+      set(1);
+      module->eval();
+      ddp.forward(at::zeros({4, 3}, at::kDouble));
+      EXPECT_EQ(mean(), 1 + group.rank());  // not in evaluation
+      module->train();
+      // Zeros have mean 0: a forward takes a tenth away.
+      ddp.forward(at::zeros({4, 3}, at::kDouble));
+      const double before = buffers == Buffers::local     ? 1 + group.rank()
+                            : buffers == Buffers::average ? 1.5
+                                                          : 1;
+      EXPECT_NEAR(mean(), before * 0.9, 1e-12);
+      EXPECT_EQ(count(), buffers == Buffers::local ? 8 + group.rank() : 8);
+    });
+  }
+}
+
+TEST_F(Replicas, IgnoredParametersAndBuffersStayLocal) {
+  on_ranks(groups, [&](const Group& group) {
+    auto net = std::make_shared<Net>(1 + group.rank());
+    const auto own = net->middle->weight.detach().clone();
+    DistributedDataParallel ddp{group, net, Options{.ignored = {"middle.weight"}}};
+    EXPECT_TRUE(at::equal(net->middle->weight, own));
+    ddp.forward(at::ones({1, 5}, at::kDouble) * (group.rank() + 1)).sum().backward();
+    const auto gradients = group.all_gather_object(net->middle->weight.grad().sum().item<double>()).get();
+    EXPECT_NE(gradients[0], gradients[1]);
+    const auto reduced = group.all_gather_object(net->first->weight.grad().sum().item<double>()).get();
+    EXPECT_EQ(reduced[0], reduced[1]);
+  });
+}
+
+struct Outputs {
+  at::Tensor logits;
+  std::optional<at::Tensor> hidden;
+};
+WEFT_CODEC(Outputs, logits, hidden)
+
+TEST_F(Replicas, OutputsMayBeMadeOfTensors) {
+  struct Many : torch::nn::Module {
+    Many() { net = register_module("net", std::make_shared<Net>()); }
+    std::tuple<std::vector<at::Tensor>, Outputs> forward(const at::Tensor& x) {
+      const at::Tensor y = net->forward(x);
+      return {{x, y}, {y * 2, std::nullopt}};
+    }
+    std::shared_ptr<Net> net;
+  };
+  on_ranks(groups, [&](const Group& group) {
+    DistributedDataParallel ddp{group, std::make_shared<Many>()};
+    const auto [list, outputs] = ddp.forward(at::ones({1, 5}, at::kDouble));
+    (list[1].sum() + outputs.logits.sum()).backward();
+    EXPECT_EQ(ddp.last().iteration, 1U);
+    std::get<1>(ddp.forward(at::ones({1, 5}, at::kDouble))).logits.sum().backward();
+    EXPECT_EQ(ddp.last().iteration, 2U);
+  });
+}
+
+TEST_F(Replicas, HoldersAndSequencesAreModulesToo) {
+  on_ranks(groups, [&](const Group& group) {
+    torch::nn::Linear layer(2, 2);
+    DistributedDataParallel ddp{group, layer};
+    ddp.forward(at::ones({1, 2})).sum().backward();
+    torch::nn::Sequential layers(torch::nn::Linear(2, 2), torch::nn::ReLU());
+    DistributedDataParallel sequence{group, layers};
+    EXPECT_EQ(sequence.parameter_names(), (std::vector<std::string>{"0.weight", "0.bias"}));
+  });
+}
+
+TEST_F(Replicas, ParametersThatNeedNoGradientStartAsRankZerosToo) {
+  on_ranks(groups, [&](const Group& group) {
+    auto net = std::make_shared<Net>(1 + group.rank());
+    net->first->weight.requires_grad_(false);
+    DistributedDataParallel ddp{group, net};
+    EXPECT_TRUE(at::equal(net->first->weight, Net(1).first->weight));
+    ddp.forward(at::ones({1, 5}, at::kDouble)).sum().backward();
+    EXPECT_FALSE(net->first->weight.grad().defined());
+  });
+}
+
+}  // namespace
+}  // namespace weft::data_parallel::replica_test
