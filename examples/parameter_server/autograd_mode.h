@@ -5,7 +5,7 @@
 
 #include <weft/rpc/membership/job.h>
 
-#include "parameter_server/dataset.h"
+#include "fashion_mnist/dataset.h"
 #include "parameter_server/report.h"
 #include "parameter_server/settings.h"
 

@@ -10,7 +10,7 @@
 #include <memory>
 #include <vector>
 
-#include "parameter_server/dataset.h"
+#include "fashion_mnist/dataset.h"
 #include "parameter_server/report.h"
 #include "parameter_server/settings.h"
 

@@ -4,7 +4,7 @@
 
 #include <weft/dist_optim/checkpoint/checkpoint.h>
 
-#include "parameter_server/progress.h"
+#include "fashion_mnist/progress.h"
 #include "parameter_server/scoreboard.h"
 
 class Report {

@@ -7,15 +7,7 @@
 #include <mutex>
 #include <vector>
 
-// Where one trainer is.
-struct Point {
-  std::string trainer;
-  std::int64_t images = 0;  // seen so far
-  std::int64_t before = 0;  // of these, by a run that this one goes on from
-  double seconds = 0;       // since its first batch
-  double loss = 0;
-};
-WEFT_CODEC(Point, trainer, images, before, seconds, loss)
+#include "fashion_mnist/loss_curve.h"
 
 class Scoreboard {
  public:

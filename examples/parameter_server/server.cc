@@ -4,7 +4,7 @@
 
 #include <chrono>
 
-#include "parameter_server/loss_curve.h"
+#include "fashion_mnist/loss_curve.h"
 #include "parameter_server/model.h"
 #include "parameter_server/pull_push_mode.h"
 

@@ -5,6 +5,7 @@
 
 #include <ATen/Functions.h>
 #include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/ops/from_blob.h>
 #include <c10/core/GradMode.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/function.h>
@@ -114,10 +115,8 @@ std::shared_ptr<Reducer> Reducer::make(collectives::Group group, std::vector<Nam
 }
 
 Reducer::Reducer(collectives::Group group, std::vector<NamedParameter> parameters, const Options& options)
-    : options_(options),
-      group_(std::move(group)),
-      active_ranks_(group_.size()),
-      overlap_(options.overlap == Overlap::automatic ? Overlap::group : options.overlap) {
+    : options_(options), group_(std::move(group)), active_ranks_(group_.size()), overlap_(options.overlap) {
+  if (overlap_ == Overlap::automatic) overlap_ = trial_.emplace().next();
   for (NamedParameter& parameter : parameters)
     parameters_.push_back({std::move(parameter.name), std::move(parameter.tensor), parameter.sparse});
   reached_ = at::zeros({static_cast<std::int64_t>(parameters_.size())}, at::kByte);
@@ -214,6 +213,11 @@ void Reducer::set_active(int ranks) {
 BucketPlan Reducer::plan() const {
   std::lock_guard lock(mutex_);
   return plan_;
+}
+
+Overlap Reducer::overlap() const {
+  std::lock_guard lock(mutex_);
+  return overlap_;
 }
 
 IterationStats Reducer::last() const {
@@ -418,6 +422,17 @@ void Reducer::finish() {
   stats_.skipped = buckets_.size() - stats_.buckets;
   stats_.order = order_;
   last_ = stats_;
+  if (trial_) decide_overlap();
+}
+
+void Reducer::decide_overlap() {
+  trial_->add(stats_.backward + stats_.waited);
+  overlap_ = trial_->next();
+  if (!trial_->complete()) return;
+  auto seconds = std::exchange(trial_, std::nullopt)->medians();
+  const at::Tensor sums = at::from_blob(seconds.data(), {2}, at::kDouble);
+  group_.all_reduce(sums).get();
+  overlap_ = OverlapTrial::faster(seconds);
 }
 
 // All collectives are waited for, also after a failure: nothing then writes to gradients any more.

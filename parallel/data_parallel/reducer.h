@@ -21,6 +21,7 @@
 #include <weft/parallel/data_parallel/bucket_plan.h>
 #include <weft/parallel/data_parallel/communication_hook.h>
 #include <weft/parallel/data_parallel/options.h>
+#include <weft/parallel/data_parallel/overlap_trial.h>
 
 #include <c10/util/intrusive_ptr.h>
 
@@ -63,6 +64,7 @@ class WEFT_EXPORT Reducer : public std::enable_shared_from_this<Reducer> {
 
   BucketPlan plan() const;
   IterationStats last() const;
+  Overlap overlap() const;  // of the next backward
 
  private:
   struct Parameter;
@@ -88,6 +90,7 @@ class WEFT_EXPORT Reducer : public std::enable_shared_from_this<Reducer> {
   void wait_for_buckets();
   void publish();
   void replan();
+  void decide_overlap();
   [[noreturn]] void fail(const Bucket& bucket, const std::exception_ptr& error) const;
 
   void began();                      // by the first node of a backward
@@ -104,6 +107,7 @@ class WEFT_EXPORT Reducer : public std::enable_shared_from_this<Reducer> {
   bool sync_ = true;
   int active_ranks_;
   Overlap overlap_;
+  std::optional<OverlapTrial> trial_;  // as long as overlap_ is not decided
   bool planned_again_ = false;
   std::size_t backwards_ = 0;  // that were reduced
 

@@ -4,15 +4,17 @@
 // Not thread-safe; gradients may be computed by several threads of the engine.
 #pragma once
 
+#include <weft/parallel/data_parallel/join.h>
 #include <weft/parallel/data_parallel/reducer.h>
 
 #include <torch/nn/module.h>
 
 #include <memory>
+#include <optional>
 
 namespace weft::data_parallel {
 
-class WEFT_EXPORT Replica {
+class WEFT_EXPORT Replica : public Joining {
  public:
   // All ranks of the group call it, and it blocks. Compares the parameters and buffers of all ranks
   // (failed_precondition with the first difference), and makes them those of rank 0.
@@ -37,6 +39,14 @@ class WEFT_EXPORT Replica {
   };
   [[nodiscard]] NoSync no_sync() { return NoSync(*reducer_); }
 
+  // The elements of a range, whose number may differ between the ranks (join.h). others: in the order in
+  // which they run collectives in forward.
+  template <class Range>
+  JoinedRange<Range> join(Range& range, const JoinOptions& options = {}, std::vector<Joinable*> others = {}) {
+    begin_join(options, std::move(others));
+    return JoinedRange<Range>(*this, range);
+  }
+
   // On all ranks, between iterations. Null: all-reduce again.
   void set_hook(std::shared_ptr<CommunicationHook> hook) { reducer_->set_hook(std::move(hook)); }
   // On all ranks of the new group, between iterations: after the old group has failed, for example. Its rank
@@ -45,16 +55,29 @@ class WEFT_EXPORT Replica {
 
   BucketPlan plan() const { return reducer_->plan(); }
   IterationStats last() const { return reducer_->last(); }
-  std::vector<std::string> parameter_names() const;  // by the indices of a plan
+  Overlap overlap() const { return reducer_->overlap(); }  // of the next backward
+  std::vector<std::string> parameter_names() const;        // by the indices of a plan
 
  protected:
   void before_forward();
   void watch(const at::Tensor& output) { reducer_->watch(output); }
 
  private:
+  void begin_join(const JoinOptions& options, std::vector<Joinable*> others) override;
+  void drain_join() override;
+  void leave_join() noexcept override { join_.reset(); }
+
+  // Of the exchange before a forward. source: the first rank that has a batch; none: no rank has one.
+  struct Round {
+    std::optional<int> source;
+    bool reduces = false, shares_buffers = false;  // in this iteration
+  };
+  Round exchange(bool has_batch);
+  bool shares_buffers() const;
+
   void compare() const;
-  void broadcast_all() const;
-  void share_buffers() const;
+  void broadcast_all(int source) const;
+  void share_buffers(int source) const;
   bool is_ignored(const std::string& name) const;
 
   const Options options_;
@@ -63,6 +86,13 @@ class WEFT_EXPORT Replica {
   std::vector<NamedParameter> parameters_;
   std::vector<std::pair<std::string, at::Tensor>> buffers_;
   std::shared_ptr<Reducer> reducer_;
+
+  struct Join {
+    JoinOptions options;
+    std::vector<Joinable*> others;
+    int last_source = 0;
+  };
+  std::optional<Join> join_;
 };
 
 }  // namespace weft::data_parallel

@@ -52,16 +52,18 @@ void train(Net& net, const std::function<at::Tensor(const at::Tensor&)>& forward
 TEST_P(Training, EqualsOneProcessWithTheWholeBatch) {
   for (const bool set_to_none : {true, false}) {
     Net alone;
-    train(alone, [&](const at::Tensor& x) { return alone.forward(x); }, 0, 1, ranks, 12, set_to_none);
+    train(alone, [&](const at::Tensor& x) { return alone.forward(x); }, 0, 1, ranks, 14, set_to_none);
     on_ranks(groups, [&](const Group& group) {
       // The ranks start with different weights: those of rank 0 count.
       auto net = std::make_shared<Net>(group.rank() + 1);
       DistributedDataParallel ddp{group, net, small(GetParam().overlap)};
       train(
-          *net, [&](const at::Tensor& x) { return ddp.forward(x); }, group.rank(), ranks, ranks, 12,
+          *net, [&](const at::Tensor& x) { return ddp.forward(x); }, group.rank(), ranks, ranks, 14,
           set_to_none);
       expect_close(values_of(*net), values_of(alone));
       EXPECT_GT(ddp.plan().size(), 1U);
+      const auto ways = group.all_gather_object(static_cast<int>(ddp.overlap())).get();
+      EXPECT_EQ(std::count(ways.begin(), ways.end(), ways[0]), ranks);  // the same on all ranks
     });
   }
 }

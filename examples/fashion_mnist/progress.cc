@@ -1,4 +1,4 @@
-#include "parameter_server/progress.h"
+#include "fashion_mnist/progress.h"
 
 #include <fmt/format.h>
 

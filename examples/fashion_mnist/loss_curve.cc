@@ -1,4 +1,4 @@
-#include "parameter_server/loss_curve.h"
+#include "fashion_mnist/loss_curve.h"
 
 #include <fmt/format.h>
 

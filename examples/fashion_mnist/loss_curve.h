@@ -1,10 +1,21 @@
 // The loss curve of a run, as a table and as a picture.
 #pragma once
 
+#include <weft/rpc/rpc.h>
+
+#include <cstdint>
 #include <string>
 #include <vector>
 
-#include "parameter_server/scoreboard.h"
+// Where one trainer is.
+struct Point {
+  std::string trainer;
+  std::int64_t images = 0;  // seen so far
+  std::int64_t before = 0;  // of these, by a run that this one goes on from
+  double seconds = 0;       // since its first batch
+  double loss = 0;
+};
+WEFT_CODEC(Point, trainer, images, before, seconds, loss)
 
 std::string loss_csv(const std::vector<Point>& points);
 std::string loss_svg(const std::vector<Point>& points, const std::string& title);

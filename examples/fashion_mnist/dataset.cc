@@ -1,4 +1,4 @@
-#include "parameter_server/dataset.h"
+#include "fashion_mnist/dataset.h"
 
 #include <ATen/ATen.h>
 #include <fmt/format.h>

@@ -1,0 +1,22 @@
+// What the command line asks for; --help describes each.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+struct Settings {
+  std::int64_t epochs = 2;
+  std::int64_t batch_size = 64;  // of each rank
+  std::int64_t images = 60'000;
+  std::int64_t width = 16;
+  double learning_rate = 0.1;
+  std::uint64_t seed = 1;
+  int threads = 1;
+  bool compress = false, uneven = false;
+  std::string data, out = "out/ddp_train";
+  std::string checkpoint;  // folder; empty for none
+  std::int64_t checkpoint_every = 50;
+};
+
+// Ends the program if the command line is wrong or asks for help.
+Settings parse_settings(int argc, char** argv);

@@ -1,0 +1,145 @@
+#include <weft/parallel/data_parallel/distributed_sampler.h>
+
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/Functions.h>
+#include <torch/serialize/archive.h>
+#include <torch/types.h>
+
+#include <algorithm>
+#include <deque>
+#include <mutex>
+#include <numeric>
+
+namespace weft::data_parallel {
+namespace {
+
+std::vector<std::size_t> order_of(std::size_t size, const SamplerOptions& options, std::size_t epoch) {
+  std::vector<std::size_t> order(size);
+  if (!options.shuffle) {
+    std::iota(order.begin(), order.end(), std::size_t{0});
+    return order;
+  }
+  const at::Tensor permuted = at::randperm(static_cast<std::int64_t>(size),
+                                           at::detail::createCPUGenerator(options.seed + epoch), at::kLong);
+  std::copy_n(permuted.const_data_ptr<std::int64_t>(), size, order.begin());
+  return order;
+}
+
+void put(torch::serialize::OutputArchive& archive, const char* key, std::uint64_t value) {
+  archive.write(key, at::full({}, static_cast<std::int64_t>(value), at::kLong));
+}
+
+std::uint64_t take(torch::serialize::InputArchive& archive, const char* key) {
+  at::Tensor value;
+  archive.read(key, value);
+  return static_cast<std::uint64_t>(value.item<std::int64_t>());
+}
+
+}  // namespace
+
+std::vector<std::size_t> indices_of_rank(const std::vector<std::size_t>& order, int rank, int ranks,
+                                         std::size_t consumed, bool drop_last) {
+  const auto count = static_cast<std::size_t>(ranks);
+  const std::size_t left = order.size() - std::min(consumed, order.size());
+  const std::size_t each = drop_last ? left / count : (left + count - 1) / count;
+  std::vector<std::size_t> indices;
+  indices.reserve(each);
+  for (std::size_t i = 0; i < each; ++i) {
+    const std::size_t place = i * count + static_cast<std::size_t>(rank);
+    indices.push_back(place < left ? order[consumed + place] : order[(place - left) % order.size()]);
+  }
+  return indices;
+}
+
+struct DistributedSampler::State {
+  std::size_t size;
+  const int rank, ranks;
+  const SamplerOptions options;
+
+  mutable std::mutex mutex;  // guards what follows
+  std::size_t epoch = 0;
+  std::size_t consumed = 0;  // of the epoch's order, by all ranks, when the present pass began
+  bool resumes = false;      // the next pass begins there
+  std::vector<std::size_t> indices;
+  std::size_t next = 0;             // in indices
+  std::deque<std::size_t> fetched;  // sizes of batches that are not delivered yet
+  std::size_t done = 0;             // indices of this rank that were delivered in this pass
+
+  void begin(std::size_t from) {
+    consumed = from;
+    indices = indices_of_rank(order_of(size, options, epoch), rank, ranks, consumed, options.drop_last);
+    next = done = 0;
+    fetched.clear();
+  }
+};
+
+DistributedSampler::DistributedSampler(std::size_t size, int rank, int ranks, SamplerOptions options)
+    : state_(new State{.size = size, .rank = rank, .ranks = ranks, .options = options}) {
+  if (ranks < 1 || rank < 0 || rank >= ranks)
+    throw rpc::Error(rpc::ErrorKind::invalid_argument,
+                     "DistributedSampler: rank " + std::to_string(rank) + " of " + std::to_string(ranks));
+  if (size == 0) throw rpc::Error(rpc::ErrorKind::invalid_argument, "DistributedSampler: an empty dataset");
+  state_->begin(0);
+}
+
+void DistributedSampler::set_epoch(std::size_t epoch) {
+  std::lock_guard lock(state_->mutex);
+  if (epoch == state_->epoch) return;
+  state_->epoch = epoch;
+  state_->resumes = false;
+  state_->begin(0);
+}
+
+std::size_t DistributedSampler::epoch() const {
+  std::lock_guard lock(state_->mutex);
+  return state_->epoch;
+}
+
+std::size_t DistributedSampler::samples() const {
+  const auto count = static_cast<std::size_t>(state_->ranks);
+  return state_->options.drop_last ? state_->size / count : (state_->size + count - 1) / count;
+}
+
+void DistributedSampler::delivered() {
+  std::lock_guard lock(state_->mutex);
+  if (state_->fetched.empty()) return;
+  state_->done += state_->fetched.front();
+  state_->fetched.pop_front();
+}
+
+void DistributedSampler::reset(std::optional<std::size_t> new_size) {
+  std::lock_guard lock(state_->mutex);
+  if (new_size) state_->size = *new_size;
+  state_->begin(std::exchange(state_->resumes, false) ? state_->consumed : 0);
+}
+
+std::optional<std::vector<std::size_t>> DistributedSampler::next(std::size_t batch_size) {
+  std::lock_guard lock(state_->mutex);
+  const std::size_t left = state_->indices.size() - state_->next;
+  if (left == 0) return std::nullopt;
+  const auto begin = state_->indices.begin() + static_cast<std::ptrdiff_t>(state_->next);
+  std::vector<std::size_t> batch(begin, begin + static_cast<std::ptrdiff_t>(std::min(left, batch_size)));
+  state_->next += batch.size();
+  state_->fetched.push_back(batch.size());
+  return batch;
+}
+
+void DistributedSampler::save(torch::serialize::OutputArchive& archive) const {
+  std::lock_guard lock(state_->mutex);
+  put(archive, "epoch", state_->epoch);
+  put(archive, "seed", state_->options.seed);
+  put(archive, "consumed", state_->consumed + state_->done * static_cast<std::size_t>(state_->ranks));
+}
+
+void DistributedSampler::load(torch::serialize::InputArchive& archive) {
+  std::lock_guard lock(state_->mutex);
+  if (const std::uint64_t seed = take(archive, "seed"); seed != state_->options.seed)
+    throw rpc::Error(rpc::ErrorKind::failed_precondition,
+                     "DistributedSampler: the saved state has seed " + std::to_string(seed) +
+                         ", this sampler " + std::to_string(state_->options.seed) + ": their orders differ");
+  state_->epoch = take(archive, "epoch");
+  state_->begin(std::min<std::size_t>(take(archive, "consumed"), state_->size));
+  state_->resumes = true;
+}
+
+}  // namespace weft::data_parallel

@@ -1,0 +1,112 @@
+// DistributedSampler: gives each rank its part of a dataset's indices, for LibTorch's data loader.
+//
+//   data_parallel::DistributedSampler sampler{dataset.size().value(), group};
+//   auto loader = torch::data::make_data_loader(std::move(dataset), sampler, 64);
+//   for (std::size_t epoch = 0; epoch < 10; ++epoch) {
+//     sampler.set_epoch(epoch);
+//     for (auto& batch : sampler.batches(*loader)) ...
+//   }
+//
+// All ranks permute the indices in the same way, which depends on the seed and the epoch, and take every P-th
+// of them. A handle: the copy inside the loader shares its state. save() and load() resume within an epoch,
+// also on another number of ranks, after the batches that batches() has delivered: those that the loader has
+// only fetched ahead are not counted. Thread-safe.
+#pragma once
+
+#include <weft/parallel/collectives/group.h>
+
+#include <torch/data/samplers/base.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <iterator>
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
+
+namespace weft::data_parallel {
+
+struct SamplerOptions {
+  bool shuffle = true;
+  // The last indices that do not suffice for all ranks are left out. Off: indices from the beginning fill up,
+  // so that all ranks have equally many.
+  bool drop_last = false;
+  std::uint64_t seed = 0;  // the same on all ranks
+};
+
+// The indices of one rank, without those that all ranks together have `consumed` of `order`. A pure function.
+WEFT_EXPORT std::vector<std::size_t> indices_of_rank(const std::vector<std::size_t>& order, int rank,
+                                                     int ranks, std::size_t consumed, bool drop_last);
+
+class WEFT_EXPORT DistributedSampler final : public torch::data::samplers::Sampler<> {
+ public:
+  DistributedSampler(std::size_t size, int rank, int ranks, SamplerOptions options = {});
+  DistributedSampler(std::size_t size, const collectives::Group& group, SamplerOptions options = {})
+      : DistributedSampler(size, group.rank(), group.size(), options) {}
+
+  // Before an epoch: its number, which chooses the permutation. Nothing if it is the present epoch.
+  void set_epoch(std::size_t epoch);
+  std::size_t epoch() const;
+  std::size_t samples() const;  // of this rank in an epoch
+
+  // The batches of a loader with this sampler. A batch counts as delivered when the loop gets it.
+  template <class Loader>
+  class Batches;
+  template <class Loader>
+  Batches<Loader> batches(Loader& loader) {
+    return {*this, loader};
+  }
+  void delivered();  // one more batch, for programs that do not use batches()
+
+  // Of the loader.
+  void reset(std::optional<std::size_t> new_size = std::nullopt) override;
+  std::optional<std::vector<std::size_t>> next(std::size_t batch_size) override;
+  // Epoch, seed and the number of indices that all ranks have consumed. The ranks have delivered equally many
+  // batches. After load() the loader continues there.
+  void save(torch::serialize::OutputArchive& archive) const override;
+  void load(torch::serialize::InputArchive& archive) override;
+
+ private:
+  struct State;
+  std::shared_ptr<State> state_;
+};
+
+template <class Loader>
+class DistributedSampler::Batches {
+ public:
+  using Iterator = decltype(std::declval<Loader&>().begin());
+
+  Batches(DistributedSampler& sampler, Loader& loader) : sampler_(&sampler), loader_(&loader) {}
+
+  struct Sentinel {};
+  class Cursor {
+   public:
+    Cursor(DistributedSampler& sampler, Iterator next, Iterator end)
+        : sampler_(&sampler), next_(std::move(next)), end_(std::move(end)) {
+      deliver();
+    }
+    decltype(auto) operator*() { return *next_; }
+    Cursor& operator++() {
+      ++next_;
+      deliver();
+      return *this;
+    }
+    bool operator!=(Sentinel) const { return next_ != end_; }
+
+   private:
+    void deliver() {
+      if (next_ != end_) sampler_->delivered();
+    }
+    DistributedSampler* sampler_;
+    Iterator next_, end_;
+  };
+  Cursor begin() { return {*sampler_, loader_->begin(), loader_->end()}; }
+  Sentinel end() { return {}; }
+
+ private:
+  DistributedSampler* sampler_;
+  Loader* loader_;
+};
+
+}  // namespace weft::data_parallel

@@ -1,0 +1,82 @@
+#!/usr/bin/env python3
+"""ddp_train PROGRAM: trains with one, two and four ranks, with each option, and resumes after kill -9 to the same losses."""
+import csv
+import os
+import pathlib
+import re
+import signal
+import sys
+import tempfile
+import time
+import unittest
+
+from processes import PATIENCE, Program, main, run, wait_until_gone
+
+DATA = pathlib.Path("/usr/share/datasets/fashion-mnist")
+SMALL = ("--width", 4, "--batch-size", 32, "--epochs", 1)
+
+
+@unittest.skipUnless(DATA.exists(), "not installed: dataset-fashion-mnist")
+class DdpTrain(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+
+    def train(self, ranks, *options, name="run"):
+        """The losses of each rank, and the test accuracy."""
+        status, lines = run(PROGRAM, "-n", ranks, *SMALL, "--out", self.folder / name, *options)
+        self.assertEqual(status, 0, lines)
+        return self.losses(name), float(re.match(r"test_accuracy=(\S+)", lines[-1])[1]), lines
+
+    def losses(self, name):
+        with open(self.folder / name / "loss.csv", newline="") as table:
+            rows = list(csv.DictReader(table))
+        return {rank: [row["loss"] for row in rows if row["trainer"] == rank] for rank in {row["trainer"] for row in rows}}
+
+    def test_any_number_of_ranks_learns(self):
+        for ranks in (1, 2, 4):
+            losses, accuracy, _ = self.train(ranks, "--images", 3200 * ranks)
+            self.assertEqual(len(losses), ranks)
+            for of_rank in losses.values():
+                self.assertLess(float(of_rank[-1]), 0.7 * float(of_rank[0]))
+            self.assertGreater(accuracy, 0.4)
+            self.assertIn("<svg", (self.folder / "run" / "loss.svg").read_text())
+
+    def test_compressed_gradients_learn(self):
+        losses, accuracy, _ = self.train(2, "--images", 6400, "--compress")
+        plain, _, _ = self.train(2, "--images", 6400, name="plain")
+        self.assertNotEqual(losses, plain)
+        self.assertGreater(accuracy, 0.4)
+
+    def test_uneven_ranks_train_to_the_end(self):
+        losses, accuracy, _ = self.train(2, "--images", 6400, "--uneven")
+        self.assertGreater(accuracy, 0.4)
+        lengths = {rank: len(of_rank) for rank, of_rank in losses.items()}
+        self.assertEqual(len(set(lengths.values())), 2, lengths)
+
+    def test_after_kill_9_of_every_rank(self):
+        options = ("--images", 9600, "--checkpoint-every", 10)
+        want, accuracy, _ = self.train(2, *options, "--checkpoint", self.folder / "whole" / "state", name="whole")
+        state = self.folder / "killed" / "state"
+        with Program(PROGRAM, "-n", 2, *SMALL, "--out", self.folder / "killed", *options, "--checkpoint", state) as job:
+            end = time.monotonic() + PATIENCE
+            while not (state / "ddp_train.pt").exists():
+                self.assertLess(time.monotonic(), end, job.output())
+                self.assertIsNone(job.process.poll(), "it has ended before it was killed")
+                time.sleep(0.01)
+            processes = job.children()
+            for pid in [job.process.pid, *processes.values()]:
+                os.kill(pid, signal.SIGKILL)
+            wait_until_gone(processes.values(), within=PATIENCE)
+        got, again, lines = self.train(2, *options, "--checkpoint", state, name="killed")
+        self.assertTrue(any("resumes after step" in line for line in lines), lines)
+        for rank in want:
+            self.assertEqual(got[rank], want[rank][-len(got[rank]):])
+            self.assertLess(len(got[rank]), len(want[rank]))
+        self.assertEqual(again, accuracy)
+
+
+if __name__ == "__main__":
+    PROGRAM = sys.argv.pop(1)
+    main()

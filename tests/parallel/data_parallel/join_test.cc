@@ -1,0 +1,161 @@
+#include <weft/parallel/data_parallel/join.h>
+
+#include <numeric>
+
+#include "tests/parallel/data_parallel/ranks.h"
+
+namespace weft::data_parallel::join_test {
+namespace {
+
+using namespace testing;
+
+// Of each rank its own number of batches.
+std::vector<Batch> batches_of(int rank, int count) {
+  std::vector<Batch> batches;
+  for (int step = 0; step < count; ++step) batches.push_back(Batch::of_step(1000 * rank + step, 1));
+  return batches;
+}
+
+// What the ranks have together, in one process: the average over `divisor(active)` ranks.
+void train_alone(Net& net, const std::vector<int>& counts, const std::function<int(int)>& divisor) {
+  torch::optim::SGD optimizer(net.parameters(), torch::optim::SGDOptions(0.1));
+  const int steps = *std::max_element(counts.begin(), counts.end());
+  for (int step = 0; step < steps; ++step) {
+    optimizer.zero_grad();
+    int active = 0;
+    for (const int count : counts) active += step < count;
+    for (std::size_t rank = 0; rank < counts.size(); ++rank) {
+      if (step >= counts[rank]) continue;
+      const Batch batch = Batch::of_step(static_cast<int>(1000 * rank) + step, 1);
+      (torch::mse_loss(net.forward(batch.data), batch.target) / divisor(active)).backward();
+    }
+    optimizer.step();
+  }
+}
+
+class Uneven : public ::testing::TestWithParam<std::vector<int>> {};
+INSTANTIATE_TEST_SUITE_P(Counts, Uneven,
+                         ::testing::Values(std::vector{3, 5}, std::vector{5, 3}, std::vector{0, 2},
+                                           std::vector{2, 4, 1}, std::vector{3, 3, 3, 4}));
+
+TEST_P(Uneven, RanksTrainToTheEndOfTheLongest) {
+  const std::vector<int>& counts = GetParam();
+  const int ranks = static_cast<int>(counts.size());
+  for (const bool by_active : {false, true}) {
+    Net alone;
+    train_alone(alone, counts, [&](int active) { return by_active ? active : ranks; });
+    Company company(ranks, Backend::memory);
+    on_ranks(company.groups(), [&](const Group& group) {
+      auto net = std::make_shared<Net>(group.rank() + 1);
+      DistributedDataParallel ddp{group, net, Options{.bucket_bytes = {200}}};
+      torch::optim::SGD optimizer(net->parameters(), torch::optim::SGDOptions(0.1));
+      auto batches = batches_of(group.rank(), counts[static_cast<std::size_t>(group.rank())]);
+      int seen = 0;
+      for (auto& batch : ddp.join(batches, {.divide_by_active = by_active})) {
+        ++seen;
+        optimizer.zero_grad();
+        torch::mse_loss(ddp.forward(batch.data), batch.target).backward();
+        optimizer.step();
+      }
+      EXPECT_EQ(seen, counts[static_cast<std::size_t>(group.rank())]);
+      expect_close(values_of(*net), values_of(alone));
+    });
+  }
+}
+
+TEST(Join, ThrowsEarlyOnAllRanksOnRequest) {
+  Company company(2, Backend::memory);
+  on_ranks(company.groups(), [&](const Group& group) {
+    DistributedDataParallel ddp{group, std::make_shared<Net>()};
+    auto batches = batches_of(group.rank(), 2 + group.rank());
+    const auto error = error_of([&] {
+      for (auto& batch : ddp.join(batches, {.throw_early = true}))
+        torch::mse_loss(ddp.forward(batch.data), batch.target).backward();
+    });
+    ASSERT_TRUE(error);
+    EXPECT_EQ(error->kind(), ErrorKind::failed_precondition);
+    EXPECT_NE(std::string(error->what()).find("rank 0 has no batch left, but rank 1 has one"),
+              std::string::npos);
+  });
+}
+
+TEST(Join, WithoutReductionInSomeIterationsTheLastOnesReduce) {
+  Company company(2, Backend::memory);
+  const std::vector<int> counts = {2, 4};  // two batches an update
+  Net alone;
+  {
+    torch::optim::SGD optimizer(alone.parameters(), torch::optim::SGDOptions(0.1));
+    for (int update = 0; update < 2; ++update) {
+      optimizer.zero_grad();
+      for (int rank = 0; rank < 2; ++rank)
+        for (const int step : {2 * update, 2 * update + 1}) {
+          if (step >= counts[static_cast<std::size_t>(rank)]) continue;
+          const Batch batch = Batch::of_step(1000 * rank + step, 1);
+          (torch::mse_loss(alone.forward(batch.data), batch.target) / 2).backward();
+        }
+      optimizer.step();
+    }
+  }
+  on_ranks(company.groups(), [&](const Group& group) {
+    auto net = std::make_shared<Net>();
+    DistributedDataParallel ddp{group, net, Options{.bucket_bytes = {200}}};
+    torch::optim::SGD optimizer(net->parameters(), torch::optim::SGDOptions(0.1));
+    auto batches = batches_of(group.rank(), counts[static_cast<std::size_t>(group.rank())]);
+    int step = 0;
+    for (auto& batch : ddp.join(batches)) {
+      if (step++ % 2 == 0) {
+        optimizer.zero_grad();
+        const auto guard = ddp.no_sync();
+        torch::mse_loss(ddp.forward(batch.data), batch.target).backward();
+      } else {
+        torch::mse_loss(ddp.forward(batch.data), batch.target).backward();
+        optimizer.step();
+      }
+    }
+    expect_close(values_of(*net), values_of(alone));
+  });
+}
+
+TEST(Join, BuffersAreThoseOfARankWithABatch) {
+  struct Normalized : torch::nn::Module {
+    Normalized() { norm = register_module("norm", torch::nn::BatchNorm1d(5)); }
+    at::Tensor forward(const at::Tensor& x) { return norm(x); }
+    torch::nn::BatchNorm1d norm{nullptr};
+  };
+  Company company(2, Backend::memory);
+  on_ranks(company.groups(), [&](const Group& group) {
+    auto module = std::make_shared<Normalized>();
+    DistributedDataParallel ddp{group, module};
+    std::vector<at::Tensor> batches(static_cast<std::size_t>(1 + 2 * group.rank()), at::ones({4, 5}));
+    for (auto& batch : ddp.join(batches)) ddp.forward(batch).sum().backward();
+    // Rank 1 made three updates; rank 0 only the first.
+    EXPECT_EQ(module->norm->num_batches_tracked.item<std::int64_t>(), 3);
+  });
+}
+
+struct Numbers : torch::data::Dataset<Numbers> {
+  torch::data::Example<> get(std::size_t index) override {
+    return {at::full({5}, static_cast<double>(index), at::kDouble), at::zeros({3}, at::kDouble)};
+  }
+  torch::optional<std::size_t> size() const override { return 10; }
+};
+
+TEST(Join, TakesALoaderOfLibTorch) {
+  Company company(2, Backend::memory);
+  on_ranks(company.groups(), [&](const Group& group) {
+    DistributedDataParallel ddp{group, std::make_shared<Net>()};
+    // Rank 0 has 3 batches of 2, rank 1 has 5.
+    auto loader = torch::data::make_data_loader(
+        Numbers().map(torch::data::transforms::Stack<>()),
+        torch::data::samplers::SequentialSampler(static_cast<std::size_t>(6 + 4 * group.rank())), 2);
+    int seen = 0;
+    for (auto& batch : ddp.join(*loader)) {
+      torch::mse_loss(ddp.forward(batch.data), batch.target).backward();
+      ++seen;
+    }
+    EXPECT_EQ(seen, 3 + 2 * group.rank());
+  });
+}
+
+}  // namespace
+}  // namespace weft::data_parallel::join_test
