@@ -55,10 +55,9 @@ std::string scratch_path(const std::string& suffix) {
   return std::filesystem::temp_directory_path() / ("weft_bench_" + std::to_string(getpid()) + suffix);
 }
 
-void Rounds::report() {
-  Figures figures = meter_.figures();
-  figures["GBps"] = static_cast<double>(work_.bytes) / figures.at("p50_us") / 1e3;
-  end_.report(figures);
+void report(RankEnd& end, const Work& work, Figures figures) {
+  figures["GBps"] = static_cast<double>(work.bytes) / figures.at("p50_us") / 1e3;
+  end.report(figures);
 }
 
 }  // namespace weft::bench

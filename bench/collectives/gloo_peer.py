@@ -2,7 +2,7 @@
 
   gloo_peer.py OPERATION ELEMENTS RANK RANKS STORE WARM_UP DURATION     (seconds)
 
-What rank 0 says, on descriptor 3, is in bench/collectives/ranks.h; the blocks of rounds are those of Rounds in work.h. The
+What rank 0 says, on descriptor 3, is in bench/harness/ranks.h; the blocks of rounds are those of Rounds in work.h. The
 first answer is checked. torch.distributed has no reduce_scatter or all_to_all of one tensor over Gloo in all its versions:
 there lists of views stand in.
 """

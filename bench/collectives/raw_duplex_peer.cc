@@ -62,7 +62,8 @@ void exchange(int socket, std::byte* out, std::byte* in, std::size_t bytes) {
 void run(const Work& work, int socket, RankEnd& end) {
   std::vector<std::byte> out(work.bytes), in(work.bytes);
   const auto half = work.bytes / 2;
-  Rounds(end, work).run(
+  measure_rounds(
+      end, work,
       [&] {  // the halves, then the sums of the halves
         exchange(socket, out.data(), in.data(), half);
         exchange(socket, out.data() + half, in.data() + half, work.bytes - half);

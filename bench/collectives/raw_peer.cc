@@ -94,7 +94,7 @@ void run(const Work& work, const Memory& memory, RankEnd& end) {
     meet();
   };
   std::memset(data(rank), 0, 2 * work.bytes);
-  Rounds(end, work).run(collective, [&](std::size_t next) {
+  measure_rounds(end, work, collective, [&](std::size_t next) {
     if (rank == 0) shared.next.store(next);
     meet();
     const std::size_t told = shared.next.load();

@@ -67,7 +67,7 @@ void run(const Work& work, const std::string& store, RankEnd& end) {
   whole.zero_(), part.zero_();
 
   at::Tensor count = at::zeros({1}, at::kLong);
-  Rounds(end, work).run(collective, [&](std::size_t next) {
+  measure_rounds(end, work, collective, [&](std::size_t next) {
     count.fill_(static_cast<std::int64_t>(next));
     group.broadcast(count, 0).get();
     return static_cast<std::size_t>(count.item<std::int64_t>());

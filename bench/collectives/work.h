@@ -3,7 +3,7 @@
 #pragma once
 
 #include "bench/collectives/hosts.h"
-#include "bench/collectives/ranks.h"
+#include "bench/harness/ranks.h"
 
 #include <weft/parallel/collectives/plan/bounds.h>
 
@@ -47,35 +47,15 @@ const char* name_of(Operation operation);
 void expect_answer(bool right);  // throws std::runtime_error
 std::string scratch_path(const std::string& suffix);
 
-// One rank's collective, again and again, until rank 0 has measured enough: in blocks, after each of which
-// rank 0 tells the others how many the next one has, by the peer's own means; 0: none.
-class Rounds {
- public:
-  Rounds(RankEnd& end, const Work& work) : end_(end), work_(work), meter_(end.budget()) {}
-  template <class Collective, class Tell>
-  void run(Collective collective, Tell tell) {
-    for (std::size_t count = 1; count != 0; count = tell(next_)) {
-      const auto began = std::chrono::steady_clock::now();
-      bool more = true;
-      for (std::size_t i = 0; i < count; ++i) {
-        meter_.begin();
-        collective();
-        more = meter_.end() && more;
-      }
-      const auto took = std::chrono::steady_clock::now() - began;
-      next_ = !more ? 0 : took < std::chrono::milliseconds{5} ? 2 * count : count;
-    }
-    if (end_.rank() == 0) report();
-  }
+void report(RankEnd& end, const Work& work, Figures figures);  // rank 0: with GB/s
 
- private:
-  void report();
-
-  RankEnd& end_;
-  const Work& work_;
-  LatencyMeter meter_;
-  std::size_t next_ = 1;
-};
+// One rank's collective in rounds (bench/harness/ranks.h).
+template <class Collective, class Tell>
+void measure_rounds(RankEnd& end, const Work& work, Collective collective, Tell tell) {
+  Rounds rounds(end);
+  rounds.run(collective, tell);
+  if (end.rank() == 0) report(end, work, rounds.figures());
+}
 
 // Each gives nothing where the work does not concern that peer.
 using MakeContender = std::optional<Contender> (*)(const Work&);

@@ -26,7 +26,7 @@ struct JoinOptions {
   bool throw_early = false;
 };
 
-// Another user of collectives in each iteration, on its own group: the functions that a rank
+// Another user of collectives in each iteration, with its own group: the functions that a rank
 // without a batch calls instead.
 class WEFT_EXPORT Joinable {
  public:

@@ -27,6 +27,31 @@ class RankEnd {
   const Setting& setting_;
 };
 
+// One rank's step, again and again, until rank 0 has measured enough: in blocks, after each of which rank 0
+// tells the other ranks the number of steps in the next one, by the peer's own means; 0 ends the measurement.
+class Rounds {
+ public:
+  explicit Rounds(const RankEnd& end) : meter_(end.budget()) {}
+  template <class Step, class Tell>
+  void run(Step step, Tell tell) {
+    for (std::size_t count = 1, next = 1; count != 0; count = tell(next)) {
+      const auto began = std::chrono::steady_clock::now();
+      bool more = true;
+      for (std::size_t i = 0; i < count; ++i) {
+        meter_.begin();
+        step();
+        more = meter_.end() && more;
+      }
+      const auto took = std::chrono::steady_clock::now() - began;
+      next = !more ? 0 : took < std::chrono::milliseconds{5} ? 2 * count : count;
+    }
+  }
+  Figures figures() const { return meter_.figures(); }
+
+ private:
+  LatencyMeter meter_;
+};
+
 // Whatever goes wrong in a process is the outcome's error.
 Outcome measure_ranks(int ranks, const Setting& setting, const std::function<void(RankEnd&)>& body);
 

@@ -1,4 +1,4 @@
-#include "bench/collectives/ranks.h"
+#include "bench/harness/ranks.h"
 
 #include <nlohmann/json.hpp>
 

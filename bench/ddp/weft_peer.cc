@@ -1,0 +1,96 @@
+// weft's DistributedDataParallel; the same ranks without it; and the all-reduces of its buckets alone.
+#include "bench/ddp/models.h"
+#include "bench/ddp/work.h"
+
+#include <weft/parallel/collectives/collectives_layer.h>
+#include <weft/parallel/data_parallel/distributed_data_parallel.h>
+#include <weft/rpc/membership/job.h>
+#include <weft/rpc/tensor/layers.h>
+
+#include <filesystem>
+
+namespace weft::bench {
+namespace {
+
+using collectives::Group;
+enum class Way { ddp, local, all_reduce };
+
+void measure(RankEnd& end, const Group& group, const std::function<void()>& step) {
+  at::Tensor count = at::zeros({1}, at::kLong);
+  Rounds rounds(end);
+  rounds.run(step, [&](std::size_t next) {
+    count.fill_(static_cast<std::int64_t>(next));
+    group.broadcast(count, 0).get();
+    return static_cast<std::size_t>(count.item<std::int64_t>());
+  });
+  if (end.rank() != 0) return;
+  Figures figures = rounds.figures();
+  figures["steps_per_s"] = 1e6 / figures.at("p50_us");
+  end.report(figures);
+}
+
+// Of the buckets of a DistributedDataParallel of this module, as it has them after its first backward.
+std::function<void()> all_reduces(const Group& group, const torch::nn::Module& module) {
+  std::vector<data_parallel::ParameterSpec> specs;
+  for (const at::Tensor& parameter : module.parameters())
+    specs.push_back({parameter.nbytes(), parameter.scalar_type(), parameter.device()});
+  std::vector<at::Tensor> buckets;
+  for (const auto& bucket : data_parallel::plan_buckets(specs, data_parallel::Options{}.bucket_bytes,
+                                                        data_parallel::reverse_order(specs.size()))) {
+    std::size_t bytes = 0;
+    for (const std::size_t index : bucket) bytes += specs[index].bytes;
+    buckets.push_back(group.empty({static_cast<std::int64_t>(bytes / sizeof(float))}).zero_());
+  }
+  return [group, buckets] {
+    std::vector<rpc::Future<void>> in_flight;
+    for (const at::Tensor& bucket : buckets)
+      in_flight.push_back(group.all_reduce(bucket, collectives::ReduceOp::avg));
+    for (auto& each : in_flight) each.get();
+  };
+}
+
+void run(const Work& work, Way way, const std::string& store, RankEnd& end) {
+  at::set_num_threads(1);
+  rpc::AgentOptions options{.name = "rank" + std::to_string(end.rank())};
+  options.listen = {"tcp://127.0.0.1:0"};
+  options.same_host = !work.tcp;
+  options.rendezvous = rpc::Rendezvous{.store = "file://" + store,
+                                       .rank = static_cast<std::size_t>(end.rank()),
+                                       .world_size = static_cast<std::size_t>(work.ranks)};
+  rpc::Layers layers = tensor::layers();
+  layers.push_back(collectives::layer());
+  rpc::Agent agent(options, layers);
+  rpc::Job(agent).join().get();
+  const Group group = Group::create(agent, {.shared_memory = !work.tcp}).get();
+  with_model(work.model, end.rank(), [&](auto module, auto input, auto loss) {
+    std::optional<data_parallel::DistributedDataParallel<typename decltype(module)::element_type>> ddp;
+    if (way == Way::ddp) ddp.emplace(group, module);
+    const auto step = [&] {
+      module->zero_grad(!work.keep_grad);
+      loss(ddp ? ddp->forward(input) : module->forward(input)).backward();
+    };
+    measure(end, group, way == Way::all_reduce ? all_reduces(group, *module) : step);
+  });
+  agent.leave().get();  // else the others learn that this rank is lost
+}
+
+Contender contender(const char* name, const Work& work, Way way) {
+  return Contender{name, {{"caller", "main"}}, [work, way](const Setting& setting) {
+                     const std::string store = scratch_path(".store");
+                     const Outcome outcome = measure_ranks(work.ranks, setting,
+                                                           [&](RankEnd& end) { run(work, way, store, end); });
+                     std::filesystem::remove(store);
+                     return outcome;
+                   }};
+}
+
+}  // namespace
+
+std::optional<Contender> weft_peer(const Work& work) { return contender("weft", work, Way::ddp); }
+std::optional<Contender> local_peer(const Work& work) { return contender("local", work, Way::local); }
+std::optional<Contender> all_reduce_peer(const Work& work) {
+  if (work.model == Model::embedding) return std::nullopt;  // its gradients are gathered
+  return contender("all_reduce", work, Way::all_reduce);
+}
+
+}  // namespace weft::bench

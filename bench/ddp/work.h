@@ -1,0 +1,33 @@
+// Work: what each case of this bench asks of a peer, and the peers, one file each. docs/benchmarks.md
+// describes the cases. A step is zero_grad, forward and backward; the optimizer is not part of it. Values.
+#pragma once
+
+#include "bench/harness/ranks.h"
+
+#include <optional>
+#include <string>
+
+namespace weft::bench {
+
+enum class Model { mlp25m, resnet18, embedding };
+
+struct Work {
+  std::string name;
+  Model model = Model::mlp25m;
+  int ranks = 2;
+  bool tcp = false;       // else shared memory, where a peer has such
+  bool keep_grad = true;  // zero_grad(false): gradients keep their memory
+};
+
+const char* name_of(Model model);
+std::string scratch_path(const std::string& suffix);
+
+// Each gives nothing if the work does not concern that peer.
+using MakeContender = std::optional<Contender> (*)(const Work&);
+std::optional<Contender> weft_peer(const Work& work);
+std::optional<Contender> local_peer(const Work& work);       // the same ranks, without communication
+std::optional<Contender> all_reduce_peer(const Work& work);  // the all-reduces of the buckets alone
+std::optional<Contender> torch_peer(const Work& work);       // PyTorch in Python, on Gloo
+std::optional<Contender> torch_view_peer(const Work& work);  // the same with gradient_as_bucket_view
+
+}  // namespace weft::bench
