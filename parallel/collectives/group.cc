@@ -34,10 +34,10 @@ std::filesystem::path Group::write_flight(const std::filesystem::path& folder) c
 }
 
 at::Tensor Group::empty(at::IntArrayRef sizes, const at::TensorOptions& options) const {
-  return empty_in(core_->space(), sizes, options);
+  return empty_in(&core_->backend(), sizes, options);
 }
 
-GroupBackend Group::backend() const { return core_->backend(); }
+GroupBackend Group::backend() const { return core_->kind(); }
 rpc::Future<void> Group::prepare(c10::Device device, Timeout timeout, Site site) const {
   if (device.is_cpu()) return rpc::Future<void>::made(rpc::Result<void>{});
   return core_->devices().prepare(device, timeout, site);
@@ -47,7 +47,7 @@ rpc::Future<void> Group::prepare(c10::Device device, Timeout timeout, Site site)
 
 // Errors of arguments fail the future, as all other errors do.
 rpc::Future<void> Group::run(const CollectiveCall& call) const {
-  if (call.first() != nullptr && is_on_device(*call.first())) return core_->devices().run(call);
+  if (GroupDevices* const devices = core_->devices_for(call.first())) return devices->run(call);
   auto collective = rpc::capture([&] { return collective_of(*core_, call); });
   if (!collective.ok()) return rpc::Future<void>::made(rpc::Result<void>(collective.error()));
   return core_->start(std::move(collective).get(), inlined_);

@@ -1,6 +1,7 @@
 #include <weft/parallel/collectives/group_core.h>
 
-#include <weft/parallel/collectives/group_exchange.h>
+#include <weft/parallel/collectives/group_notices.h>
+#include <weft/parallel/collectives/operation/signature_bytes.h>
 #include <weft/rpc/core/when_all.h>
 
 #include <algorithm>
@@ -8,23 +9,33 @@
 namespace weft::collectives {
 namespace {
 
-// Up to so much a collective in shared memory runs on the thread that begins it: it takes no longer than
-// another thread takes to be woken, some ten times.
-constexpr std::size_t max_bytes_here = 1 << 20;
+// What a collective is, for people who look at a group that hangs.
+template <class F>
+auto with_operation(const Exchange& exchange, F f) {
+  const Collective& collective = exchange.collective;
+  const SignatureBytes meaning(collective.signature);
+  return f(FlightOperation{.kind = FlightKind::collective,
+                           .sequence = exchange.sequence(),
+                           .meaning = meaning.view(),
+                           .render = &SignatureBytes::text,
+                           .site = collective.site,
+                           .bytes = collective.layout.elements * collective.memory.item_size,
+                           .begun = exchange.created});
+}
 
 }  // namespace
 
 GroupCore::GroupCore(std::shared_ptr<rpc::AgentCore> core, GroupId id, Options options,
-                     std::vector<rpc::AgentId> members, int rank, std::shared_ptr<SharedSpace> space,
-                     std::optional<Hosts> hosts)
+                     std::vector<rpc::AgentId> members, int rank, GroupBackend kind,
+                     std::unique_ptr<Backend> backend)
     : core_(std::move(core)),
       id_(id),
       options_(std::move(options)),
       members_(std::move(members)),
       rank_(rank),
       loop_(core_->pick_loop()),
-      shared_(space == nullptr ? nullptr : std::make_unique<SharedQueue>(std::move(space))),
-      hosts_(shared_ == nullptr ? std::nullopt : std::move(hosts)),
+      kind_(kind),
+      backend_(std::move(backend)),
       devices_(*this, options_.devices),
       turns_([this](const std::exception_ptr& error) {
         fail_all(
@@ -40,18 +51,6 @@ GroupCore::GroupCore(std::shared_ptr<rpc::AgentCore> core, GroupId id, Options o
 
 GroupCore::~GroupCore() = default;
 
-rpc::Future<void> GroupCore::start(Collective collective, bool inlined) {
-  const auto exchange = std::make_shared<Exchange>(shared_from_this(), std::move(collective));
-  auto future = exchange->future();
-  if (backend() == GroupBackend::memory) {
-    start_shared(exchange, inlined);
-  } else {
-    rpc::Callback begin = [self = shared_from_this(), exchange] { self->begin(exchange); };
-    inlined ? turns_.run(std::move(begin)) : on_loop(std::move(begin));
-  }
-  return future;
-}
-
 // After the agent has ended, its loop may not run.
 void GroupCore::on_loop(rpc::Callback job) {
   core_->ended() ? turns_.run(std::move(job)) : turns_.post(std::move(job), *loop_, shared_from_this());
@@ -61,36 +60,17 @@ void GroupCore::in_turn(rpc::Callback job) {
   core_->ended() ? turns_.run(std::move(job)) : turns_.run_one(std::move(job), *loop_, shared_from_this());
 }
 
-Party GroupCore::party_of(const Collective& collective) const {
-  return {rank_, size(),
-          collective.reduction ? collective.reduction->accumulator_size() : collective.memory.item_size,
-          options_.bounds};
-}
-
-// Nothing that is small: there two ranks exchange their halves, and would have other bits. What tensors of 16
-// bits are gathered in travels as their own type, so that messages of either need not be told apart.
-std::optional<c10::ScalarType> GroupCore::wire_for(c10::ScalarType dtype, Party party,
-                                                   const Layout& layout) const {
-  if (!options_.wire_dtype || layout.operation != Operation::all_reduce ||
-      agrees_by_itself(party, layout.elements))
-    return std::nullopt;
-  switch (dtype) {
-    case c10::ScalarType::Float:
-      return options_.wire_dtype;
-    case c10::ScalarType::Half:
-    case c10::ScalarType::BFloat16:
-      return dtype;
-    default:
-      return std::nullopt;
-  }
-}
-
-bool GroupCore::writes_early(const Collective& collective) const {
-  return backend() == GroupBackend::messages && collective.layout.operation == Operation::all_reduce &&
-         agrees_by_itself(party_of(collective), collective.layout.elements);
-}
-
 // --- One collective ---
+
+rpc::Future<void> GroupCore::start(Collective collective, bool inlined) {
+  const ExchangePtr exchange = backend_->make(shared_from_this(), std::move(collective));
+  exchange->promise.on_cancel([this, weak = std::weak_ptr(exchange)] {  // the exchange keeps this group
+    if (const auto self = weak.lock()) abort(describe(rank_) + " aborted " + self->text());
+  });
+  auto future = exchange->promise.future();
+  exchange->start(inlined);
+  return future;
+}
 
 std::optional<rpc::Error> GroupCore::refusal(const Exchange& exchange) const {
   if (ended_) return ended_;
@@ -99,17 +79,17 @@ std::optional<rpc::Error> GroupCore::refusal(const Exchange& exchange) const {
                     prefix() + describe(*left_.begin()) + " has left; " + exchange.text());
 }
 
-void GroupCore::begin(const ExchangePtr& exchange) {
-  if (const auto refused = refusal(*exchange)) return exchange->fail(*refused);
-  const std::uint64_t sequence = begun_++;
-  running_[sequence] = exchange;
-  exchange->start(
-      sequence, [weak = std::weak_ptr(exchange), self = shared_from_this()](const std::exception_ptr& error) {
-        if (const auto ended = weak.lock(); ended != nullptr && !ended->closed()) self->over(ended, error);
-      });
-  exchange->begin_limit();
-  exchange->record();
-  arm(exchange->deadline());
+void GroupCore::begin(ExchangePtr exchange, bool inlined) {
+  rpc::Callback begin = [self = shared_from_this(), exchange = std::move(exchange)] {
+    self->begin_numbered(exchange);
+  };
+  inlined ? turns_.run(std::move(begin)) : on_loop(std::move(begin));
+}
+
+void GroupCore::begin_numbered(const ExchangePtr& exchange) {
+  if (const auto refused = refusal(*exchange)) return fail_one(*exchange, *refused);
+  const std::uint64_t sequence = exchange->number = begun_++;
+  watch(exchange);
   if (auto early = early_.extract(sequence)) {
     early_messages_ -= early.mapped().count();
     early_bytes_ -= early.mapped().bytes;
@@ -118,32 +98,48 @@ void GroupCore::begin(const ExchangePtr& exchange) {
     for (Early::Message& message : early.mapped().messages)
       take(exchange, message.from, message.label, message.hash, std::move(message.bytes));
   }
-  if (!exchange->has_levels()) {
-    if (!exchange->closed()) exchange->run().begin(*exchange);
-    return;
-  }
-  // Also where it is known to be void: the other ranks of this host may wait for this one in its first level.
-  levelled_.push_back(exchange);
-  if (levelled_.size() == 1) begin_level();
+  if (!ended_) exchange->begin();
+}
+
+void GroupCore::keep(const ExchangePtr& exchange) {
+  if (exchange->closed || ended_) return;  // completed, or its backend reports that it has stopped
+  watch(exchange);
+  for (const int rank : std::set(left_))
+    if (exchange->awaits(rank)) has_left(rank);
+}
+
+void GroupCore::watch(const ExchangePtr& exchange) {
+  exchange->kept = true;
+  running_[exchange->sequence()] = exchange;
+  exchange->deadline = rpc::later(loop_->now(), limit_of(*exchange));
+  record(*exchange);
+  arm(exchange->deadline);
+}
+
+void GroupCore::send_part(ExchangePtr exchange, int to, std::uint32_t label, const rpc::Buffer& bytes,
+                          rpc::Callback left) {
+  const std::uint64_t sequence = exchange->sequence(), hash = exchange->hash + exchange->elements_for(to);
+  post<&GroupService::data>(
+      peers_[static_cast<std::size_t>(to)],
+      [self = shared_from_this(), exchange = std::move(exchange), to,
+       left = std::move(left)](rpc::Result<void>&& sent) mutable {
+        if (sent.ok()) return self->turns_.run(std::move(left));
+        self->turns_.run([self, to, error = sent.error()] { self->not_sent(to, error); });
+      },
+      id_, sequence, label, hash, bytes);
 }
 
 void GroupCore::take(const ExchangePtr& exchange, int from, std::uint32_t label, std::uint64_t hash,
                      rpc::Buffer bytes) {
-  if (exchange->closed()) return;
-  if (hash != exchange->hash_from(from)) {
-    const auto announced = exchange->announced(hash);
-    if (!announced) return differs(exchange);
-    return over(exchange, std::make_exception_ptr(
-                              rpc::Error(rpc::ErrorKind::invalid_argument,
-                                         describe(from) + " has " + std::to_string(*announced) +
-                                             " elements for " + describe(rank_) + ", which expects " +
-                                             std::to_string(exchange->expected_from(from)))));
-  }
-  const auto number = exchange->in_plan(from);
-  if (!number)
-    return over(exchange, std::make_exception_ptr(rpc::Error(rpc::ErrorKind::protocol_error,
-                                                             "a message of another column of ranks")));
-  exchange->run().deliver(*number, label, std::move(bytes));
+  if (exchange->closed) return;
+  const auto announced = exchange->announced(hash);
+  if (!announced) return differs(exchange);
+  const std::uint64_t expected = exchange->elements_from(from);
+  if (*announced == expected) return exchange->deliver(from, label, std::move(bytes));
+  failed(exchange, std::make_exception_ptr(rpc::Error(rpc::ErrorKind::invalid_argument,
+                                                      describe(from) + " has " + std::to_string(*announced) +
+                                                          " elements for " + describe(rank_) +
+                                                          ", which expects " + std::to_string(expected))));
 }
 
 // Nobody's result can come about any more: all tell all what they mean, and each ends when it knows.
@@ -153,11 +149,14 @@ void GroupCore::differs(const ExchangePtr& exchange) {
     exchange->close();
     exchange->signatures[rank_] = exchange->text();
     tell_others<&GroupService::disagree>(id_, exchange->sequence(), exchange->text());
-    if (exchange->has_levels() && exchange->level == Exchange::Level::between) begin_last(exchange);
+    exchange->on_difference();
   }
-  if (static_cast<int>(exchange->signatures.size()) < size()) return;
-  running_.erase(exchange->sequence());
-  exchange->fail(difference(exchange->signatures));
+  if (static_cast<int>(exchange->signatures.size()) == size()) differed(exchange);
+}
+
+void GroupCore::differed(const ExchangePtr& exchange) {
+  if (exchange->kept) running_.erase(exchange->sequence());
+  fail_one(*exchange, difference(exchange->signatures));
 }
 
 rpc::Error GroupCore::difference(const std::map<int, std::string>& signatures) const {
@@ -173,13 +172,9 @@ rpc::Error GroupCore::difference(const std::map<int, std::string>& signatures) c
                     prefix() + "the ranks do not mean the same collective: " + text);
 }
 
-void GroupCore::over(const ExchangePtr& exchange, const std::exception_ptr& error) {
-  if (error == nullptr && exchange->has_levels()) return begin_last(exchange);
-  if (error == nullptr) {
-    running_.erase(exchange->sequence());
-    return exchange->succeed();
-  }
-  fail_all(fault_of(*exchange, error), true);
+void GroupCore::failed(const ExchangePtr& exchange, const std::exception_ptr& error) {
+  if (error != nullptr) fail_all(fault_of(*exchange, error), true);
+  if (!exchange->closed && !exchange->in_use) fail_written(exchange);
 }
 
 // What the bytes of others, or their sizes, do not fit.
@@ -194,113 +189,41 @@ rpc::Error GroupCore::fault_of(const Exchange& exchange, const std::exception_pt
   return rpc::Error(kind, prefix() + exchange.text() + ": " + core_->text_of(error));
 }
 
-// --- One collective, by levels ---
-
-// Of the one whose turn it is: its first level, or its last. The ranks of a host come to the levels of all
-// collectives in one order, since the next one waits for the end of this.
-void GroupCore::begin_level() {
-  const ExchangePtr exchange = levelled_.front();
-  if (exchange->level == Exchange::Level::waiting) exchange->level = Exchange::Level::first;
-  shared_->push(exchange->shared(), [self = shared_from_this(), exchange](SharedQueue::Outcome outcome) {
-    self->turns_.run([self, exchange, outcome = std::move(outcome)]() mutable {
-      self->level_over(exchange, std::move(outcome));
-    });
+void GroupCore::done(const ExchangePtr& exchange) {
+  if (exchange->kept) running_.erase(exchange->sequence());
+  exchange->closed = true;
+  auto result = rpc::capture([&] {
+    if (exchange->collective.finish) exchange->collective.finish();
   });
-}
-
-void GroupCore::begin_last(const ExchangePtr& exchange) {
-  exchange->begin_last();
-  begin_level();
-}
-
-void GroupCore::level_over(const ExchangePtr& exchange, SharedQueue::Outcome outcome) {
-  if (!outcome.ok()) over(exchange, outcome.error());
-  if (ended_) {
-    if (!exchange->closed()) fail_written(exchange);
-    return;
+  if (exchange->ticket) {
+    recorder_.done(*exchange->ticket);
+  } else {
+    with_operation(*exchange, [this](const FlightOperation& operation) { recorder_.note(operation); });
   }
-  const bool same = outcome.value() != SharedRun::State::differs;
-  if (!same && !exchange->disagrees) differs(exchange);
-  // Where the ranks of this host mean the same, all of them come to the last level, whatever others mean.
-  if (same && exchange->level == Exchange::Level::first) {
-    if (exchange->disagrees || !exchange->has_plan()) return begin_last(exchange);
-    exchange->level = Exchange::Level::between;
-    return exchange->run().begin(*exchange);
-  }
-  if (exchange->disagrees) return next_level(exchange);
-  running_.erase(exchange->sequence());
-  exchange->succeed();
-  next_level(exchange);
+  exchange->promise.complete(std::move(result));
 }
 
-void GroupCore::next_level(const ExchangePtr& exchange) {
-  if (levelled_.empty() || levelled_.front() != exchange) return;
-  levelled_.pop_front();
-  if (!levelled_.empty() && !ended_) begin_level();
+void GroupCore::fail_one(Exchange& exchange, const rpc::Error& error) {
+  exchange.close();
+  record(exchange);
+  recorder_.failed(*exchange.ticket, error.what());
+  exchange.promise.fail(error);
 }
 
-// --- One collective, in shared memory ---
-
-void GroupCore::start_shared(const ExchangePtr& exchange, bool inlined) {
-  // A thread that others need, to hear of a death for one, does not wait here for a moment either.
-  const bool may_wait = inlined && !rpc::OwnedThread::here() && !loop_->running_here();
-  if (may_wait && exchange->shared()->bytes() <= max_bytes_here) {
-    if (auto outcome = shared_->run_here(exchange->shared())) {
-      const bool under_way = outcome->ok() && outcome->value() == SharedRun::State::under_way;
-      if (!under_way) return shared_over(exchange, std::move(*outcome));
-    }
-    if (exchange->shared()->begun()) {
-      turns_.run([self = shared_from_this(), exchange] {
-        self->keep(exchange);
-        self->shared_->go_on(exchange->shared(), self->when_over(exchange));
-      });
-      return;
-    }
-  }
-  // Its place in the queue is taken here and now: what the program begins next comes after it.
-  shared_->push(exchange->shared(), when_over(exchange));
-  rpc::Callback keep = [self = shared_from_this(), exchange] { self->keep(exchange); };
-  inlined ? turns_.run(std::move(keep)) : turns_.run_one(std::move(keep), *loop_, shared_from_this());
+// Once, where others may see it in flight.
+void GroupCore::record(Exchange& exchange) {
+  if (!exchange.ticket)
+    exchange.ticket = with_operation(
+        exchange, [this](const FlightOperation& operation) { return recorder_.begin(operation); });
 }
 
-void GroupCore::keep(const ExchangePtr& exchange) {
-  if (exchange->closed() || ended_) return;  // it is over already, or comes back stopped
-  running_[exchange->sequence()] = exchange;
-  exchange->begin_limit();
-  exchange->record();
-  arm(exchange->deadline());
-  for (const int rank : std::set(left_))
-    if (exchange->awaits(rank)) has_left(rank);
-}
-
-SharedQueue::Done GroupCore::when_over(const ExchangePtr& exchange) {
-  return [self = shared_from_this(), exchange](SharedQueue::Outcome outcome) {
-    self->turns_.run([self, exchange, outcome = std::move(outcome)]() mutable {
-      self->running_.erase(exchange->sequence());
-      self->shared_over(exchange, std::move(outcome));
-    });
-  };
-}
-
-void GroupCore::shared_over(const ExchangePtr& exchange, SharedQueue::Outcome outcome) {
-  const auto fail = [&](std::exception_ptr error) {
-    turns_.run([self = shared_from_this(), exchange, error = std::move(error)] {
-      if (error != nullptr) self->fail_all(self->fault_of(*exchange, error), true);
-      self->fail_written(exchange);
-    });
-  };
-  if (!outcome.ok()) return fail(outcome.error());
-  switch (outcome.value()) {
-    case SharedRun::State::differs: {
-      int rank = 0;
-      for (const std::string& text : exchange->shared()->texts()) exchange->signatures[rank++] = text;
-      return exchange->fail(difference(exchange->signatures));
-    }
-    case SharedRun::State::stopped:
-      // Where an earlier one has failed the group may not have heard of it yet.
-      return fail(shared_->failure());
-    default:
-      return exchange->succeed();
+void GroupCore::record_awaited() {
+  for (const auto& [sequence, exchange] : running_) {
+    if (exchange->closed) continue;
+    std::vector<int> ranks;
+    for (int rank = 0; rank < size(); ++rank)
+      if (rank != rank_ && exchange->awaits(rank)) ranks.push_back(rank);
+    recorder_.waits_for(*exchange->ticket, std::move(ranks));
   }
 }
 

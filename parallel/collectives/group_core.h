@@ -1,33 +1,31 @@
 // GroupCore: one member's part in a group: which collectives are under way, and how they and the group end.
 //
-// Collectives are numbered in the order in which they are begun here; members begin them in one order. Where
-// all members share memory they are carried out there (shm/), else as plans, whose messages have the hash
-// of their collective's signature. Where one has another, all tell all what they mean, and that collective
-// fails on every rank; the group goes on. The group is over for all, with one error, once a
-// member is lost or has left with work to do, a deadline has passed, a collective is aborted or bytes make no
-// sense: whoever sees that first tells the others.
+// Collectives are numbered in the order in which they are begun here; members begin them in one order. The
+// group's backend moves their bytes (backend/backend.h); tensors of a device take GroupDevices instead, and
+// devices_for() decides that. Messages have the hash of their collective's signature. Where one has another,
+// all tell all what they mean, and that collective fails on every rank; the group goes on. The group is over
+// for all, with one error, once a member is lost or has left with work to do, a deadline has passed, a
+// collective is aborted or bytes make no sense: whoever sees that first tells the others.
 //
 // Jobs run one at a time (turns.h): what other members send runs on the loop that receives it, what
 // this member's program starts runs on the group's loop or, if `inlined`, on the caller's thread.
 // Thread-safe.
 #pragma once
 
+#include <weft/parallel/collectives/backend/backend.h>
 #include <weft/parallel/collectives/flight/flight_dump.h>
 #include <weft/parallel/collectives/flight/flight_recorder.h>
 #include <weft/parallel/collectives/group.h>
 #include <weft/parallel/collectives/group_devices.h>
-#include <weft/parallel/collectives/hosts/levels.h>
 #include <weft/parallel/collectives/launch_sequence.h>
 #include <weft/parallel/collectives/messages/mailbox.h>
 #include <weft/parallel/collectives/messages/value_rounds.h>
-#include <weft/parallel/collectives/operation/collective.h>
-#include <weft/parallel/collectives/plan/choice.h>
-#include <weft/parallel/collectives/shm/shared_queue.h>
+#include <weft/parallel/collectives/operation/collective_call.h>
 #include <weft/parallel/collectives/turns.h>
 #include <weft/rpc/agent/peer.h>
 
+#include <algorithm>
 #include <compare>
-#include <deque>
 #include <set>
 
 namespace weft::collectives {
@@ -49,31 +47,29 @@ struct Message {
   std::optional<std::chrono::nanoseconds> timeout;  // none: the group's
 };
 
-class WEFT_EXPORT GroupCore final : public std::enable_shared_from_this<GroupCore> {
+class WEFT_EXPORT GroupCore final : public BackendOwner, public std::enable_shared_from_this<GroupCore> {
  public:
   struct Options : GroupOptions {            // its members are not looked at
     std::shared_ptr<nccl::Devices> devices;  // of the agent
   };
-  // space: of all members, where they are on one host; of this host's, where there are hosts; null: they send
-  // each other messages.
+  // kind: what the backend is.
   GroupCore(std::shared_ptr<rpc::AgentCore> core, GroupId id, Options options,
-            std::vector<rpc::AgentId> members, int rank, std::shared_ptr<SharedSpace> space,
-            std::optional<Hosts> hosts);
-  ~GroupCore();
+            std::vector<rpc::AgentId> members, int rank, GroupBackend kind, std::unique_ptr<Backend> backend);
+  ~GroupCore() override;
 
   const GroupId& id() const { return id_; }
   const std::string& name() const { return options_.name; }
   const std::vector<rpc::AgentId>& members() const { return members_; }
   int rank() const { return rank_; }
   int size() const { return static_cast<int>(members_.size()); }
-  GroupBackend backend() const {
-    return shared_ == nullptr ? GroupBackend::messages : hosts_ ? GroupBackend::hosts : GroupBackend::memory;
+  GroupBackend kind() const { return kind_; }
+  Backend& backend() const { return *backend_; }  // of tensors of the host
+  // Picks what runs a call on that tensor: the devices; null: the backend. tensor: null for a barrier.
+  GroupDevices* devices_for(const at::Tensor* tensor) {
+    return tensor != nullptr && is_on_device(*tensor) ? &devices_ : nullptr;
   }
-  SharedSpace* space() const { return shared_ == nullptr ? nullptr : &shared_->space(); }
 
   rpc::Future<void> start(Collective collective, bool inlined = false);
-  // Whether its output may be written to before all ranks are known to mean the same.
-  bool writes_early(const Collective& collective) const;
   rpc::Future<void> send(int to, Message message);                     // complete when it has been received
   rpc::Future<int> receive(std::optional<int> from, Message message);  // from whom
   rpc::Future<rpc::Buffer> receive_any_size(int from, Message message);
@@ -112,7 +108,7 @@ class WEFT_EXPORT GroupCore final : public std::enable_shared_from_this<GroupCor
   void failed(const rpc::AgentId& from, rpc::ErrorKind kind, std::string text);
   void left(const rpc::AgentId& from);
   bool has_begun(std::uint64_t sequence) const {
-    return sequence < (backend() == GroupBackend::memory ? shared_->begun() : begun_.load());
+    return sequence < std::max(begun_.load(), backend_->begun());
   }
 
   void peer_gone(const rpc::AgentId& peer, const rpc::Error& reason);
@@ -127,8 +123,7 @@ class WEFT_EXPORT GroupCore final : public std::enable_shared_from_this<GroupCor
   // How long a member is given to say whether it has begun what another waits for.
   static constexpr std::chrono::seconds timeout_for_answers{5};
 
-  class Exchange;  // one collective under way
-  struct Early {   // of one that has not begun here
+  struct Early {  // of one that has not begun here
     struct Message {
       int from;
       std::uint32_t label;
@@ -140,7 +135,6 @@ class WEFT_EXPORT GroupCore final : public std::enable_shared_from_this<GroupCor
     std::size_t bytes = 0;  // of both
     std::size_t count() const { return messages.size() + signatures.size(); }
   };
-  using ExchangePtr = std::shared_ptr<Exchange>;
   struct Sent {  // and not received yet
     int to;
     std::string what;
@@ -161,32 +155,41 @@ class WEFT_EXPORT GroupCore final : public std::enable_shared_from_this<GroupCor
 
   rpc::Future<Mailbox::Received> take_message(std::optional<int> from, Message message,
                                               std::optional<std::size_t> size);
-  Party party_of(const Collective& collective) const;
-  std::optional<c10::ScalarType> wire_for(c10::ScalarType dtype, Party party, const Layout& layout) const;
-  void start_shared(const ExchangePtr& exchange, bool inlined);
   void on_loop(rpc::Callback job);  // in turn, not on this thread
   void in_turn(rpc::Callback job);  // on this thread if it is the only job, else on the loop
-  SharedQueue::Done when_over(const ExchangePtr& exchange);
-  void shared_over(const ExchangePtr& exchange, SharedQueue::Outcome outcome);
-
   rpc::Future<ValueRounds::Values> take_value(int from, RoundKey round, std::string meaning, std::string site,
                                               rpc::Buffer bytes, bool wants_all,
                                               std::chrono::nanoseconds limit);
 
+  // As BackendOwner says.
+  bool may_wait_here() const override { return !rpc::OwnedThread::here() && !loop_->running_here(); }
+  void run_in_turn(rpc::Callback job, bool inlined) override {
+    inlined ? turns_.run(std::move(job)) : in_turn(std::move(job));
+  }
+  void begin(ExchangePtr exchange, bool inlined) override;
+  void keep(const ExchangePtr& exchange) override;
+  void send_part(ExchangePtr exchange, int to, std::uint32_t label, const rpc::Buffer& bytes,
+                 rpc::Callback left) override;
+  void done(const ExchangePtr& exchange) override;
+  void differed(const ExchangePtr& exchange) override;
+  void differs(const ExchangePtr& exchange) override;
+  void failed(const ExchangePtr& exchange, const std::exception_ptr& error) override;
+  bool has_ended() const override { return ended_.has_value(); }
+
   // In turn:
-  void begin(const ExchangePtr& exchange);
-  void keep(const ExchangePtr& exchange);
+  void begin_numbered(const ExchangePtr& exchange);
+  void watch(const ExchangePtr& exchange);
   std::optional<rpc::Error> refusal(const Exchange& exchange) const;
   void take(const ExchangePtr& exchange, int from, std::uint32_t label, std::uint64_t hash,
             rpc::Buffer bytes);
-  void differs(const ExchangePtr& exchange);
   rpc::Error difference(const std::map<int, std::string>& signatures) const;
-  void over(const ExchangePtr& exchange, const std::exception_ptr& error);
   rpc::Error fault_of(const Exchange& exchange, const std::exception_ptr& error) const;
-  void begin_level();
-  void begin_last(const ExchangePtr& exchange);
-  void level_over(const ExchangePtr& exchange, SharedQueue::Outcome outcome);
-  void next_level(const ExchangePtr& exchange);
+  void fail_one(Exchange& exchange, const rpc::Error& error);
+  std::chrono::nanoseconds limit_of(const Exchange& exchange) const {
+    return exchange.collective.timeout.value_or(options_.timeout);
+  }
+  void record(Exchange& exchange);
+  void record_awaited();                                                         // of all that run
   void launch_numbered(const rpc::Buffer& number, LaunchSequence::Begin begin);  // in turn
   void value_over(const RoundKey& round, rpc::Result<ValueRounds::Values> values);
   void send_over(std::uint64_t number, rpc::Result<void> result);
@@ -221,12 +224,12 @@ class WEFT_EXPORT GroupCore final : public std::enable_shared_from_this<GroupCor
   const std::shared_ptr<rpc::Loop> loop_;  // of its timer
   std::vector<rpc::Peer> peers_;           // by rank
 
-  const std::unique_ptr<SharedQueue> shared_;  // null: collectives are plans of messages
-  const std::optional<Hosts> hosts_;           // where some are on each of several
+  const GroupBackend kind_;
+  const std::unique_ptr<Backend> backend_;
 
   GroupDevices devices_;
   FlightRecorder recorder_;
-  std::atomic<std::uint64_t> begun_{0};  // how many plans; written in turn
+  std::atomic<std::uint64_t> begun_{0};  // that this has numbered; written in turn
 
   std::atomic<std::uint64_t> rounds_reserved_{0};
   std::int64_t written_ = 0;  // when the last dump written was taken; on the layer's thread for files
@@ -235,8 +238,6 @@ class WEFT_EXPORT GroupCore final : public std::enable_shared_from_this<GroupCor
 
   Turns turns_;  // guards what follows
   std::map<std::uint64_t, ExchangePtr> running_;
-  std::deque<ExchangePtr>
-      levelled_;  // of running_, those with levels: one at a time, in the same order on all
   std::map<std::uint64_t, Early> early_;
   std::size_t early_messages_ = 0, early_bytes_ = 0;
   Mailbox mailbox_;

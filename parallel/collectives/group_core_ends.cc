@@ -1,6 +1,6 @@
 // GroupCore: how a group ends for all its members: deaths, leaves, aborts, deadlines.
 #include <weft/parallel/collectives/collectives_layer.h>
-#include <weft/parallel/collectives/group_exchange.h>
+#include <weft/parallel/collectives/group_notices.h>
 #include <weft/rpc/core/when_all.h>
 
 #include <algorithm>
@@ -99,7 +99,7 @@ void GroupCore::left(const rpc::AgentId& from) {
 void GroupCore::has_left(int rank) {
   left_.insert(rank);
   devices_.has_left(rpc::Error(rpc::ErrorKind::shut_down, prefix() + describe(rank) + " has left"));
-  if (shared_ != nullptr) shared_->take_none_here();
+  backend_->member_left();
   if (is_awaited(rank))
     fail_all(rpc::Error(rpc::ErrorKind::shut_down, prefix() + describe(rank) + " left before all was done"),
              true);
@@ -129,19 +129,11 @@ void GroupCore::fail_all(const rpc::Error& error, bool tell, bool write) {
   }
   if (tell) tell_others<&GroupService::failed>(id_, error.kind(), std::string(error.what()));
   devices_.end(error);
-  if (shared_ != nullptr) shared_->stop();
-  levelled_.clear();
-  for (auto running = running_.begin(); running != running_.end();) {
-    // A collective in shared memory ends when nothing writes to its tensors any more.
-    const ExchangePtr& exchange = running->second;
-    const bool in_level =
-        exchange->level == Exchange::Level::first || exchange->level == Exchange::Level::last;
-    const bool comes_back = exchange->is_shared() || (in_level && !exchange->disagrees);
-    if (!comes_back) {
-      exchange->close();
-      failing_.push_back(exchange);
-    }
-    running = running_.erase(running);
+  backend_->stop();
+  for (auto& [sequence, exchange] : std::exchange(running_, {})) {
+    if (exchange->in_use && !exchange->disagrees) continue;  // its backend reports it
+    exchange->close();
+    failing_.push_back(exchange);
   }
   if (snapshots.empty()) return fail_futures();
   writing_ = true;
@@ -160,7 +152,7 @@ void GroupCore::fail_all(const rpc::Error& error, bool tell, bool write) {
 void GroupCore::fail_futures() {
   writing_ = false;
   const rpc::Error& error = *ended_;
-  for (const ExchangePtr& exchange : std::exchange(failing_, {})) exchange->fail(error);
+  for (const ExchangePtr& exchange : std::exchange(failing_, {})) fail_one(*exchange, error);
   mailbox_.fail(error);
   values_.fail(error);
   for (auto& [round, given] : std::exchange(given_, {})) {
@@ -182,7 +174,7 @@ void GroupCore::after_dumps(rpc::Callback job) {
 }
 
 void GroupCore::fail_written(const ExchangePtr& exchange) {
-  writing_ ? failing_.push_back(exchange) : exchange->fail(*ended_);
+  writing_ ? failing_.push_back(exchange) : fail_one(*exchange, *ended_);
 }
 
 // --- What was under way ---
@@ -203,15 +195,11 @@ FlightDump GroupCore::flight() const {
 }
 
 void GroupCore::note_awaited() {
-  turns_.run_first(
-      [self = shared_from_this()] {
-        for (const auto& [sequence, exchange] : self->running_) exchange->record_awaited();
-      },
-      *loop_, shared_from_this());
+  turns_.run_first([self = shared_from_this()] { self->record_awaited(); }, *loop_, shared_from_this());
 }
 
 GroupCore::Snapshot GroupCore::snapshot() {
-  for (const auto& [sequence, exchange] : running_) exchange->record_awaited();
+  record_awaited();
   Snapshot taken{shared_from_this(), flight()};
   if (ended_) taken.dump.error = ended_->what();
   return taken;
@@ -277,8 +265,8 @@ void GroupCore::look_at_deadlines() {
   const rpc::Clock::time_point now = loop_->now();
   std::optional<rpc::Clock::time_point> next;
   for (const auto& [sequence, exchange] : std::map(running_)) {
-    if (exchange->deadline() > now) {
-      next = next ? std::min(*next, exchange->deadline()) : exchange->deadline();
+    if (exchange->deadline > now) {
+      next = next ? std::min(*next, exchange->deadline) : exchange->deadline;
     } else if (!std::exchange(exchange->asking, true)) {
       ask_who_is_missing(exchange);
     }
@@ -329,7 +317,7 @@ void GroupCore::ask_who_is_missing(const ExchangePtr& exchange) {
     if (who.empty()) who = "all ranks have begun it";
     self->fail_all(rpc::Error(rpc::ErrorKind::deadline_exceeded,
                               self->prefix() + exchange->text() + " was not done within " +
-                                  seconds_text(exchange->limit()) + ": " + who),
+                                  seconds_text(self->limit_of(*exchange)) + ": " + who),
                    true);
   };
   for (int rank = 0; rank < size(); ++rank) {

@@ -1,5 +1,5 @@
 // GroupCore: messages between two members, and values that all give.
-#include <weft/parallel/collectives/group_exchange.h>
+#include <weft/parallel/collectives/group_notices.h>
 
 namespace weft::collectives {
 

@@ -1,6 +1,7 @@
 #include <weft/parallel/collectives/group_devices.h>
 
 #include <weft/parallel/collectives/group_core.h>
+#include <weft/parallel/collectives/plan/algorithms.h>
 #include <weft/parallel/collectives/preparation.h>
 #include <weft/rpc/codec/packed.h>
 #include <weft/rpc/core/when_all.h>

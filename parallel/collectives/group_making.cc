@@ -1,7 +1,9 @@
 // Groups are made: of members of a job, of parts of a group, of what is left of one.
 #include <weft/parallel/collectives/collectives_layer.h>
+#include <weft/parallel/collectives/hosts/hosts_backend.h>
 #include <weft/parallel/collectives/preparation.h>
 #include <weft/parallel/collectives/rendezvous.h>
+#include <weft/parallel/collectives/shm/shared_backend.h>
 #include <weft/rpc/membership/job.h>
 
 #include <algorithm>
@@ -30,6 +32,17 @@ std::filesystem::path flights_of(const GroupOptions& options) {
   return folder == nullptr ? "" : folder;
 }
 
+// The backend for what the members of a new group share.
+std::pair<GroupBackend, std::unique_ptr<Backend>> backend_of(Rendezvous& group, const GroupOptions& options) {
+  if (group.space != nullptr && !group.hosts)
+    return {GroupBackend::memory, std::make_unique<SharedBackend>(std::move(group.space))};
+  auto messages = std::make_unique<MessagesBackend>(group.rank, static_cast<int>(group.members.size()),
+                                                    options.bounds, options.wire_dtype);
+  if (group.space == nullptr) return {GroupBackend::messages, std::move(messages)};
+  return {GroupBackend::hosts, std::make_unique<HostsBackend>(std::move(*group.hosts), std::move(group.space),
+                                                              std::move(messages))};
+}
+
 // The members that still live, of a group that has ended.
 std::vector<std::string> survivors(const rpc::Agent& agent, const std::vector<rpc::AgentId>& members) {
   std::set<rpc::AgentId> here;
@@ -55,9 +68,10 @@ std::optional<Group> Group::make(const std::shared_ptr<CollectivesLayer>& layer,
   };
   GroupCore::Options all{options, layer->devices()};
   all.flight_recorder_dir = flights_of(options);
+  auto [kind, backend] = backend_of(rendezvous, options);
   const std::shared_ptr<GroupCore> core(
       new GroupCore(layer->core(), rendezvous.id, std::move(all), std::move(rendezvous.members),
-                    rendezvous.rank, std::move(rendezvous.space), std::move(rendezvous.hosts)),
+                    rendezvous.rank, kind, std::move(backend)),
       forget);
   layer->add(core);
   return Group(core);

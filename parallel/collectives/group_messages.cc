@@ -10,8 +10,8 @@ namespace weft::collectives {
 
 rpc::Future<void> Group::send(at::Tensor tensor, int to, std::uint64_t tag, Timeout timeout,
                               Site site) const {
-  if (is_on_device(tensor))
-    return core_->devices().exchange({{PointToPoint::Kind::send, tensor, to, tag}}, timeout, site);
+  if (GroupDevices* const devices = core_->devices_for(&tensor))
+    return devices->exchange({{PointToPoint::Kind::send, tensor, to, tag}}, timeout, site);
   auto message = rpc::capture([&] {
     check_tensor("send", tensor);
     expect_rank(*core_, to);
@@ -25,7 +25,7 @@ rpc::Future<int> Group::receive(at::Tensor tensor, std::optional<int> from, std:
                                 Timeout timeout, const Site& site) const {
   auto output = rpc::capture([&] {
     check_tensor("recv", tensor);
-    if (is_on_device(tensor))
+    if (core_->devices_for(&tensor) != nullptr)
       throw rpc::Error(rpc::ErrorKind::unsupported, "recv_any: a tensor on " + tensor.device().str() +
                                                         ": give one of the host's memory, or use recv()");
     if (from) expect_rank(*core_, *from);
@@ -42,8 +42,8 @@ rpc::Future<int> Group::receive(at::Tensor tensor, std::optional<int> from, std:
 
 rpc::Future<void> Group::recv(at::Tensor tensor, int from, std::uint64_t tag, Timeout timeout,
                               Site site) const {
-  if (is_on_device(tensor))
-    return core_->devices().exchange({{PointToPoint::Kind::recv, tensor, from, tag}}, timeout, site);
+  if (GroupDevices* const devices = core_->devices_for(&tensor))
+    return devices->exchange({{PointToPoint::Kind::recv, tensor, from, tag}}, timeout, site);
   return receive(std::move(tensor), from, tag, timeout, site).then([](rpc::Result<int>&& sender) {
     return sender.ok() ? rpc::Result<void>{} : rpc::Result<void>(sender.error());
   });
@@ -70,8 +70,8 @@ rpc::Future<int> Group::recv_any(at::Tensor tensor, std::uint64_t tag, Timeout t
 }
 
 rpc::Future<void> Group::batch(std::vector<PointToPoint> messages, Timeout timeout, Site site) const {
-  if (!messages.empty() && is_on_device(messages.front().tensor))
-    return core_->devices().exchange(std::move(messages), timeout, site);
+  if (GroupDevices* const devices = messages.empty() ? nullptr : core_->devices_for(&messages.front().tensor))
+    return devices->exchange(std::move(messages), timeout, site);
   std::vector<rpc::Future<void>> all;
   for (PointToPoint& each : messages) {
     const bool sends = each.kind == PointToPoint::Kind::send;

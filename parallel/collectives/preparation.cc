@@ -72,8 +72,8 @@ Memory memory_of(const GroupCore& group, const CollectiveCall& call, const Colle
   switch (call.operation) {
     case Operation::all_reduce: {
       // The program's tensors must not change before the ranks are known to agree.
-      Output output =
-          group.writes_early(collective) ? Output::copied(call.outputs) : Output(call.outputs, group.space());
+      Output output = group.backend().writes_early(collective) ? Output::copied(call.outputs)
+                                                               : Output(call.outputs, &group.backend());
       output.gather();
       at::Tensor input = output.memory();
       return {std::move(input), std::move(output)};
@@ -160,11 +160,11 @@ rpc::Buffer bytes_of(const at::Tensor& memory) {
   return {std::make_shared<at::Tensor>(memory), data_of(memory), memory.nbytes()};
 }
 
-at::Tensor empty_in(SharedSpace* space, at::IntArrayRef sizes, const at::TensorOptions& options) {
-  if (space == nullptr || !options.device().is_cpu() || options.layout() != at::kStrided)
+at::Tensor empty_in(Backend* backend, at::IntArrayRef sizes, const at::TensorOptions& options) {
+  if (backend == nullptr || !options.device().is_cpu() || options.layout() != at::kStrided)
     return at::empty(sizes, options);
   const auto elements = static_cast<std::size_t>(c10::multiply_integers(sizes));
-  auto memory = space->allocate(elements * c10::elementSize(c10::typeMetaToScalarType(options.dtype())));
+  auto memory = backend->allocate(elements * c10::elementSize(c10::typeMetaToScalarType(options.dtype())));
   if (memory == nullptr) return at::empty(sizes, options);
   void* const data = memory.get();
   return at::from_blob(data, sizes, [memory = std::move(memory)](void*) {}, options);
@@ -172,12 +172,12 @@ at::Tensor empty_in(SharedSpace* space, at::IntArrayRef sizes, const at::TensorO
 
 // --- Output ---
 
-Output::Output(View tensors, SharedSpace* space) {
+Output::Output(View tensors, Backend* backend) {
   if (tensors.size() == 1 && is_plain(tensors.front()))
     memory_ = tensors.front().detach().view({-1});
   else
     memory_ = joined(tensors);
-  if (!memory_.defined()) allocate(tensors, space);
+  if (!memory_.defined()) allocate(tensors, backend);
 }
 
 Output Output::copied(View tensors) {
@@ -186,7 +186,7 @@ Output Output::copied(View tensors) {
   return output;
 }
 
-void Output::allocate(View tensors, SharedSpace* space) {
+void Output::allocate(View tensors, Backend* backend) {
   std::int64_t elements = 0;
   for (const at::Tensor& tensor : tensors) {
     for (std::int64_t d = 0; d < tensor.dim(); ++d)
@@ -195,7 +195,7 @@ void Output::allocate(View tensors, SharedSpace* space) {
   }
   tensors_.assign(tensors.begin(), tensors.end());
   const at::TensorOptions options = tensors.front().options().requires_grad(false);
-  auto made = rpc::capture([&] { return empty_in(space, {elements}, options); });
+  auto made = rpc::capture([&] { return empty_in(backend, {elements}, options); });
   memory_ = made.ok() ? std::move(made).get() : empty_in(nullptr, {elements}, options);
 }
 

@@ -21,15 +21,15 @@ std::string type_of(const at::Tensor& tensor);   // "float32[4]"
 rpc::Buffer bytes_of(const at::Tensor& memory);  // contiguous
 inline std::byte* data_of(const at::Tensor& tensor) { return static_cast<std::byte*>(tensor.data_ptr()); }
 
-// In that space, where it has room; space may be null.
-at::Tensor empty_in(SharedSpace* space, at::IntArrayRef sizes, const at::TensorOptions& options);
+// In memory of that backend, where it has some; backend may be null.
+at::Tensor empty_in(Backend* backend, at::IntArrayRef sizes, const at::TensorOptions& options);
 
 // Memory for results: that of the tensors where they are one contiguous piece; else separate memory, which
 // write_back() copies into them.
 class Output {
  public:
-  // space: where separate memory is allocated; may be null.
-  explicit Output(std::span<const at::Tensor> tensors, SharedSpace* space = nullptr);
+  // backend: allocates separate memory; may be null.
+  explicit Output(std::span<const at::Tensor> tensors, Backend* backend = nullptr);
   static Output copied(std::span<const at::Tensor> tensors);  // always with separate memory
 
   const at::Tensor& memory() const { return memory_; }
@@ -39,7 +39,7 @@ class Output {
 
  private:
   Output() = default;
-  void allocate(std::span<const at::Tensor> tensors, SharedSpace* space);
+  void allocate(std::span<const at::Tensor> tensors, Backend* backend);
 
   Tensors tensors_;  // to be written back
   at::Tensor memory_;

@@ -3,6 +3,7 @@
 
 #include <weft/parallel/collectives/group.h>
 #include <weft/parallel/collectives/group_core.h>
+#include <weft/parallel/collectives/hosts/levels.h>
 
 #include <functional>
 

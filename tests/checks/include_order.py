@@ -20,8 +20,9 @@ RPC = ["rpc/core", "rpc/wire", "rpc/codec", "rpc/security", "rpc/transport", "rp
 # dist_optim/ likewise. Headers directly in dist_optim/ are what programs include.
 DIST_OPTIM = ["dist_optim/local", "dist_optim/service", "dist_optim/lbfgs", "dist_optim", "dist_optim/checkpoint"]
 # The inner folders of parallel/collectives/ are one library too: plans (no LibTorch), what an operation is, and the backends side by side.
-COLLECTIVES = [f"parallel/collectives/{folder}" for folder in ("bucket", "plan", "operation", "messages", "shm", "hosts", "nccl")]
+COLLECTIVES = [f"parallel/collectives/{folder}" for folder in ("bucket", "plan", "operation", "backend", "messages", "shm", "hosts", "nccl")]
 OPERATION = [*RPC, "rpc/tensor", "parallel/collectives/plan", "parallel/collectives/operation"]
+BACKEND = [*OPERATION, "parallel/collectives/backend"]
 UP_TO_RREF = [*RPC, "rref"]
 UP_TO_AUTOGRAD = [*UP_TO_RREF, "rpc/tensor", "dist_autograd"]
 
@@ -39,9 +40,10 @@ LAYERS = {
     "parallel/collectives/bucket": ["rpc/core", "rpc/tensor"],
     "parallel/collectives/plan": ["rpc/core"],
     "parallel/collectives/operation": OPERATION[:-1],
-    "parallel/collectives/messages": OPERATION,
-    "parallel/collectives/shm": OPERATION,
-    "parallel/collectives/hosts": [*OPERATION, "parallel/collectives/shm"],
+    "parallel/collectives/backend": [*OPERATION, "parallel/collectives/flight"],
+    "parallel/collectives/messages": BACKEND,
+    "parallel/collectives/shm": BACKEND,
+    "parallel/collectives/hosts": [*BACKEND, "parallel/collectives/messages", "parallel/collectives/shm"],
     "parallel/collectives/nccl": OPERATION,
     "parallel/collectives": [*RPC, "rpc/tensor", "parallel/collectives/flight", *COLLECTIVES],
     "parallel/data_parallel": [*UP_TO_AUTOGRAD, "parallel/collectives/flight", *COLLECTIVES, "parallel/collectives"],

@@ -1,6 +1,7 @@
 // How the collectives of a group fail: ranks that mean different things, die, leave, abort, come too late.
 #include <weft/parallel/collectives/flight/flight_dump.h>
 #include <weft/parallel/collectives/group_service.h>
+#include <weft/parallel/collectives/messages/messages_backend.h>
 
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -349,7 +350,8 @@ class EarlyMessagesOfAGroup : public EarlyMessages {
   std::shared_ptr<GroupCore> make(const GroupOptions& options) {
     auto core = std::make_shared<GroupCore>(company.agent(0).core(), group,
                                             GroupCore::Options{options, context->devices()},
-                                            std::vector{id(0), id(1)}, 0, nullptr, std::nullopt);
+                                            std::vector{id(0), id(1)}, 0, GroupBackend::messages,
+                                            std::make_unique<MessagesBackend>(0, 2, Bounds{}, std::nullopt));
     context->add(core);
     return core;
   }

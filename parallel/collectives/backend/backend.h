@@ -1,0 +1,35 @@
+// Backend: how a group moves the bytes of its collectives: by messages (messages/), in memory that its ranks
+// share (shm/), or in levels of both (hosts/).
+//
+// backend_of() (group_making.cc) selects one when a group is made, and the group owns it. It makes an
+// Exchange for each collective and knows only the BackendOwner of the group. It lives longer than its
+// exchanges. Thread-safety: member_left() and stop() in the group's turn (turns.h), all else on any thread.
+#pragma once
+
+#include <weft/parallel/collectives/backend/exchange.h>
+
+namespace weft::collectives {
+
+class WEFT_EXPORT Backend {
+ public:
+  Backend() = default;
+  Backend(const Backend&) = delete;
+  Backend& operator=(const Backend&) = delete;
+  virtual ~Backend() = default;
+
+  // The exchange of a collective; the group starts it.
+  virtual ExchangePtr make(std::shared_ptr<BackendOwner> owner, Collective&& collective) = 0;
+  // Whether it may write to the output before all ranks are known to mean the same.
+  virtual bool writes_early(const Collective&) const { return false; }
+  // Memory that collectives do not copy. Null: this backend has none, or no more. Throws resource_exhausted
+  // if the host has none left.
+  virtual std::shared_ptr<std::byte> allocate(std::size_t) { return nullptr; }
+  // How many collectives it has numbered, if it numbers them itself.
+  virtual std::uint64_t begun() const { return 0; }
+  // A member has left: from now on, no thread of the program waits for other ranks.
+  virtual void member_left() {}
+  // The group has ended. Exchanges that use memory stop, and report it.
+  virtual void stop() {}
+};
+
+}  // namespace weft::collectives

@@ -1,0 +1,26 @@
+// Notices: what a group tells its members without waiting for an answer. For the group's own sources.
+#pragma once
+
+#include <weft/parallel/collectives/group_core.h>
+#include <weft/parallel/collectives/group_service.h>
+
+namespace weft::collectives {
+
+// A notification. `sent` is called when it has left, or with the reason why it cannot leave.
+template <auto Method, class Sent, class... Arguments>
+void post(const rpc::Peer& peer, Sent sent, const Arguments&... arguments) {
+  using Found = rpc::Peer::FoundMethod<Method>;
+  rpc::OutgoingCall call = peer.make_call(Found::name, Found::id, sizeof...(Arguments));
+  call.notify = true;
+  rpc::Peer::encode<typename Found::Type>(call, arguments...);
+  peer.start_typed<void>(std::move(call), rpc::Peer::Decode<void>{}).then(std::move(sent));
+}
+
+template <auto Method, class... Arguments>
+void GroupCore::tell_others(const Arguments&... arguments) {
+  for (int rank = 0; rank < size(); ++rank)
+    if (rank != rank_ && !left_.contains(rank))
+      post<Method>(peers_[static_cast<std::size_t>(rank)], [](rpc::Result<void>&&) {}, arguments...);
+}
+
+}  // namespace weft::collectives

@@ -1,0 +1,38 @@
+// HostsBackend: collectives in levels (levels.h): in the memory of each host, by messages between hosts, and
+// in memory again. An operation without levels is a plan of messages between all ranks.
+//
+// The ranks of a host run the levels of all collectives in one order: the first level of a collective waits
+// for the last level of the one before. Thread-safety: as Backend says.
+#pragma once
+
+#include <weft/parallel/collectives/hosts/levels.h>
+#include <weft/parallel/collectives/messages/messages_backend.h>
+#include <weft/parallel/collectives/shm/shared_queue.h>
+
+#include <deque>
+
+namespace weft::collectives {
+
+class WEFT_EXPORT HostsBackend final : public Backend {
+ public:
+  // space: of the ranks of this host. messages: of all ranks.
+  HostsBackend(Hosts hosts, std::shared_ptr<SharedSpace> space, std::unique_ptr<MessagesBackend> messages)
+      : hosts_(std::move(hosts)), queue_(std::move(space)), messages_(std::move(messages)) {}
+
+  ExchangePtr make(std::shared_ptr<BackendOwner> owner, Collective&& collective) override;
+  std::shared_ptr<std::byte> allocate(std::size_t bytes) override { return queue_.space().allocate(bytes); }
+  void member_left() override { queue_.take_none_here(); }
+  void stop() override;
+
+ private:
+  class InLevels;  // one of them
+  void begin_level();
+  void level_over(const std::shared_ptr<InLevels>& exchange, SharedQueue::Outcome outcome);
+
+  const Hosts hosts_;
+  SharedQueue queue_;
+  const std::unique_ptr<MessagesBackend> messages_;
+  std::deque<std::shared_ptr<InLevels>> waiting_;  // in turn; the first is in a level, or between them
+};
+
+}  // namespace weft::collectives

@@ -1,0 +1,67 @@
+// MessagesBackend: collectives as plans of messages (plan/), which the group sends.
+//
+// PlanExchange: one of them; hosts/ derives from it for a plan of some of the ranks. Thread-safety: as
+// Backend and Exchange say.
+#pragma once
+
+#include <weft/parallel/collectives/backend/backend.h>
+#include <weft/parallel/collectives/messages/plan_run.h>
+#include <weft/parallel/collectives/plan/choice.h>
+
+namespace weft::collectives {
+
+class WEFT_EXPORT MessagesBackend final : public Backend {
+ public:
+  // wire: what float32 that is summed travels as (GroupOptions::wire_dtype).
+  MessagesBackend(int rank, int ranks, Bounds bounds, std::optional<c10::ScalarType> wire)
+      : rank_(rank), ranks_(ranks), bounds_(bounds), wire_(wire) {}
+
+  ExchangePtr make(std::shared_ptr<BackendOwner> owner, Collective&& collective) override;
+  bool writes_early(const Collective& collective) const override;
+
+  // The run of a collective, or of its part among the ranks of a column.
+  struct Part {
+    int rank, ranks;  // in the plan
+    const Layout& layout;
+    const PlanMemory& memory;
+  };
+  std::shared_ptr<PlanRun> run_of(const Collective& collective, const Part& part, PlanRun::Done done) const;
+  Part whole(const Collective& collective) const {
+    return {rank_, ranks_, collective.layout, collective.memory};
+  }
+
+ private:
+  Party party_of(const Collective& collective, const Part& part) const;
+  std::optional<c10::ScalarType> wire_for(c10::ScalarType dtype, Party party, const Layout& layout) const;
+
+  const int rank_, ranks_;
+  const Bounds bounds_;
+  const std::optional<c10::ScalarType> wire_;
+};
+
+class WEFT_EXPORT PlanExchange : public Exchange, public Outbox {
+ public:
+  PlanExchange(std::shared_ptr<BackendOwner> owner, Collective&& collective, const MessagesBackend& backend)
+      : Exchange(std::move(owner), std::move(collective)), backend_(backend) {}
+
+  bool awaits(int rank) override;
+  void begin() override;
+  void deliver(int from, std::uint32_t label, rpc::Buffer bytes) override;
+  void close() override;
+  void send(int number, std::uint32_t label, std::span<const std::byte> bytes, rpc::Callback left) override;
+
+ protected:
+  // The ranks in the plan: the number of a rank there, or none, and the rank of a number.
+  virtual std::optional<int> number_of(int rank) const { return rank; }
+  virtual int rank_of(int number) const { return number; }
+  virtual MessagesBackend::Part part() const { return backend_.whole(collective); }
+  virtual void plan_done() { owner->done(shared_from_this()); }
+
+ private:
+  PlanRun& run();
+
+  const MessagesBackend& backend_;
+  std::shared_ptr<PlanRun> run_;  // null: neither begun nor waited for
+};
+
+}  // namespace weft::collectives

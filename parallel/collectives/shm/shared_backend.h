@@ -1,0 +1,27 @@
+// SharedBackend: collectives in memory that all ranks share, as runs of a SharedQueue.
+//
+// A small collective that its caller waits for runs on the caller's thread, if the other ranks come soon. It
+// then takes no turn of the group and no lock but the queue's. Thread-safety: as Backend says.
+#pragma once
+
+#include <weft/parallel/collectives/backend/backend.h>
+#include <weft/parallel/collectives/shm/shared_queue.h>
+
+namespace weft::collectives {
+
+class WEFT_EXPORT SharedBackend final : public Backend {
+ public:
+  // space: of all ranks.
+  explicit SharedBackend(std::shared_ptr<SharedSpace> space) : queue_(std::move(space)) {}
+
+  ExchangePtr make(std::shared_ptr<BackendOwner> owner, Collective&& collective) override;
+  std::shared_ptr<std::byte> allocate(std::size_t bytes) override { return queue_.space().allocate(bytes); }
+  std::uint64_t begun() const override { return queue_.begun(); }
+  void member_left() override { queue_.take_none_here(); }
+  void stop() override { queue_.stop(); }
+
+ private:
+  SharedQueue queue_;
+};
+
+}  // namespace weft::collectives
