@@ -13,6 +13,12 @@ constexpr std::size_t MiB = 1 << 20;
 
 std::vector<Work> works() {
   std::vector<Work> all{
+      {.name = "tiny/installed",
+       .kind = Kind::tiny,
+       .wire = Wire::same_host,
+       .wait = Wait::spinning,
+       .defaults = true},
+      {.name = "tiny/unix-installed", .kind = Kind::tiny, .wire = Wire::unix_socket, .defaults = true},
       {"tiny/tcp", Kind::tiny},
       {"tiny/tcp-spin", Kind::tiny, Wire::tcp, Wait::spinning},
       {"tiny/unix", Kind::tiny, Wire::unix_socket},

@@ -24,7 +24,7 @@ at::Tensor echo_tensor(at::Tensor tensor) { return tensor; }
 using EchoTensor = rpc::Function<"bench.echo_tensor", &echo_tensor, rpc::non_blocking>;
 
 rpc::AgentOptions with_features(rpc::AgentOptions options, const Work& work) {
-  if (work.wait == Wait::spinning) options.spin = spin_bound;
+  if (!work.defaults) options.spin = work.wait == Wait::spinning ? spin_bound : std::chrono::nanoseconds{0};
   options.same_host = work.wire == Wire::same_host;  // what is measured over TCP stays there
   options.lanes = work.lanes;
   options.loops = 1 + work.lanes;

@@ -38,6 +38,7 @@ struct Work {
   std::size_t bytes = 0;  // of the tensor
   std::size_t peers = 1;  // of growth: who call; of idle: connections
   std::size_t lanes = 0;  // of weft's over TCP
+  bool defaults = false;  // weft spins as its options say by default, and not as `wait` says
 };
 
 inline constexpr std::size_t in_flight = 64;

@@ -67,9 +67,9 @@ struct AgentOptions {
   // half of the descriptors that the process may have.
   std::size_t max_handshakes = 16384;
   std::size_t loops = 1;  // event loops of the agent's own
-  // How long a loop of the agent's own that has no work polls before it sleeps. 0: it sleeps at once. None:
-  // up to 50 µs, but only while events come soon and no other thread wants the core (rpc/core/spin_policy.h).
-  std::optional<std::chrono::nanoseconds> spin = std::chrono::nanoseconds{0};
+  // How long a loop of the agent's own that has no work polls before it sleeps. nullopt: up to 50 µs, while
+  // events arrive within that time and no other thread wants the core (rpc/core/spin_policy.h). 0: never.
+  std::optional<std::chrono::nanoseconds> spin;
   // TCP connections beside that to a peer which carry attachments of 1 MiB and more, each on the agent's next
   // loop: for networks that are faster than one flow or one core. As many as both sides allow, at most 16.
   std::size_t lanes = 0;

@@ -130,6 +130,9 @@ void StreamConnection::await_readable() {
 }
 
 void StreamConnection::on_readable() {
+  // A loop that polls may read before the posted write runs. What is read may close the connection, and then
+  // the peer would not receive a queued Hello, from which it learns why.
+  if (write_due_) write();
   bool more = true;
   for (int i = 0; more && i < max_reads_a_turn; ++i) {
     if (closed_) return;

@@ -1,5 +1,6 @@
 // The order in which frames leave a StreamConnection: what is sent ahead overtakes what is queued, over a
-// stream that takes what it is told to. What every connection does is in connection_test.cc.
+// stream that takes what it is told to, and what is queued leaves before a refusal. What every connection does
+// is in connection_test.cc.
 #include <weft/rpc/transport/stream_connection.h>
 
 #include <weft/rpc/transport/admission.h>
@@ -8,6 +9,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
+#include <string>
 
 #include "tests/support/byte_stream_pair.h"
 #include "tests/support/messages.h"
@@ -163,6 +166,30 @@ TEST(SendAhead, IsNotForFramesWithAttachments) {
   ends.here->send_ahead(request(10, 1000));
   ends.read();
   EXPECT_EQ(ends.second->order.back(), "10") << "it goes as any other";
+}
+
+// --- Reading and writing ---
+
+TEST(StreamConnectionTest, WritesQueuedFramesBeforeItRefusesWhatArrived) {
+  const auto loop = std::make_shared<ManualLoop>();
+  auto streams = PairedStream::make(loop, test::PairOptions{});
+  ConnectionOptions options{Limits{}};
+  options.admission = std::make_shared<Admission>(1 << 20);
+  const auto connection = std::make_shared<StreamConnection>(std::move(streams.first), loop, options);
+  const auto observer = std::make_shared<Reader>();
+  std::error_code error;
+  const std::array tls_record{std::byte{22}, std::byte{3}, std::byte{1}, std::byte{0}, std::byte{1}};
+  const std::array<std::span<const std::byte>, 1> record{tls_record};
+  ASSERT_EQ(streams.second->write(record, error), tls_record.size());
+
+  connection->start(observer);  // the read is due before the write
+  connection->send(OutgoingMessage::hello({1, 1, 0, "plain", 7, {}}));
+  loop->run();
+  EXPECT_TRUE(observer->closed);
+  std::array<std::byte, 4> begin{};
+  const std::array<std::span<std::byte>, 1> into{begin};
+  ASSERT_EQ(streams.second->read(into, error), begin.size()) << error.message();
+  EXPECT_EQ(std::string(reinterpret_cast<const char*>(begin.data()), begin.size()), "WEFT");
 }
 
 // --- Room for large requests ---

@@ -1,0 +1,110 @@
+#include "bench/spin/agents.h"
+
+#include <unistd.h>
+
+#include <exception>
+#include <filesystem>
+#include <stdexcept>
+
+namespace weft::bench {
+namespace {
+
+std::int64_t echo(std::int64_t x) { return x; }
+using Echo = rpc::Function<"bench.echo", &echo, rpc::non_blocking>;
+std::int64_t echo_on_pool(std::int64_t x) { return x; }
+using EchoOnPool = rpc::Function<"bench.echo_on_pool", &echo_on_pool>;
+
+void expect_answer(bool right) {
+  if (!right) throw std::runtime_error("the answer is wrong");
+}
+
+rpc::AgentOptions options_of(const std::string& name, Wire wire, Spin spin) {
+  rpc::AgentOptions options{.name = name};
+  options.spin = spin;
+  options.same_host = wire == Wire::installed;
+  options.handler_threads = 1;
+  return options;
+}
+
+rpc::Task<Figures> call_one_by_one(rpc::Peer peer, Budget budget) {
+  LatencyMeter meter(budget);
+  std::int64_t number = 0;
+  do {
+    meter.begin();
+    const std::int64_t answer = co_await peer.call<Echo>(++number);
+    expect_answer(answer == number);
+  } while (meter.end());
+  co_return meter.figures();
+}
+
+struct Crowd {  // of callers on one loop
+  explicit Crowd(const Budget& budget) : meter(budget) {}
+  RateMeter meter;
+  bool enough = false;
+  std::exception_ptr error;
+};
+
+rpc::Task<> call_until_enough(rpc::Peer peer, Crowd* crowd) {
+  try {
+    std::int64_t number = 0;
+    while (!crowd->enough) {
+      const std::int64_t answer = co_await peer.call<Echo>(++number);
+      expect_answer(answer == number);
+      if (!crowd->enough) crowd->enough = !crowd->meter.count(1);
+    }
+  } catch (...) {
+    crowd->enough = true;
+    crowd->error = std::current_exception();
+  }
+}
+
+rpc::Task<Figures> call_many(std::vector<rpc::Peer> peers, std::size_t in_flight, Budget budget,
+                             rpc::Executor* loop) {
+  Crowd crowd(budget);
+  std::vector<rpc::Future<void>> callers;
+  for (const rpc::Peer& peer : peers)
+    for (std::size_t i = 0; i < in_flight; ++i)
+      callers.push_back(call_until_enough(peer, &crowd).start(*loop));
+  for (auto& caller : callers) co_await std::move(caller);  // all of them use the crowd
+  if (crowd.error) std::rethrow_exception(crowd.error);
+  co_return crowd.meter.calls();
+}
+
+}  // namespace
+
+std::unique_ptr<rpc::Agent> make_server(const std::string& name, Wire wire, Spin spin) {
+  rpc::AgentOptions options = options_of(name, wire, spin);
+  const auto path =
+      std::filesystem::temp_directory_path() / ("weft_bench_" + std::to_string(getpid()) + ".sock");
+  options.listen = {wire == Wire::unix_socket ? "unix://" + path.string() : "tcp://127.0.0.1:0"};
+  auto agent = std::make_unique<rpc::Agent>(options);
+  agent->serve<Echo>();
+  agent->serve<EchoOnPool>();
+  return agent;
+}
+
+std::unique_ptr<rpc::Agent> make_client(const std::string& name, Wire wire, Spin spin) {
+  return std::make_unique<rpc::Agent>(options_of(name, wire, spin));
+}
+
+Figures measure_latency(const rpc::Peer& peer, const Budget& budget) {
+  return call_one_by_one(peer, budget).start(*peer.route()->loop()).get();
+}
+
+Figures measure_latency_of_threads(const rpc::Peer& peer, const Budget& budget) {
+  LatencyMeter meter(budget);
+  std::int64_t number = 0;
+  do {
+    meter.begin();
+    const std::int64_t answer = peer.call<EchoOnPool>(++number).get();
+    expect_answer(answer == number);
+  } while (meter.end());
+  return meter.figures();
+}
+
+Figures measure_rate(const std::vector<rpc::Peer>& peers, std::size_t in_flight, const Budget& budget) {
+  rpc::Executor& loop = *peers.front().route()->loop();
+  return call_many(peers, in_flight, budget, &loop).start(loop).get();
+}
+
+}  // namespace weft::bench
