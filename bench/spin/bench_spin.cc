@@ -89,7 +89,6 @@ Contender idle(const Way& way, std::size_t connections) {
 
 // --- Many agents ---
 
-
 // One process of a crowd: serves, calls the peers, and reports its rate.
 void join_crowd(Channel& channel, const Way& way, std::size_t index, std::size_t in_flight,
                 const Budget& budget) {
@@ -113,9 +112,8 @@ Outcome measure_crowd(const Way& way, std::size_t in_flight, const Setting& sett
   try {
     std::vector<std::unique_ptr<Process>> processes;
     for (std::size_t i = 0; i < crowd_size; ++i)
-      processes.push_back(std::make_unique<Process>(Pins{}, 0, [&, i](Channel& channel) {
-        join_crowd(channel, way, i, in_flight, setting.budget);
-      }));
+      processes.push_back(std::make_unique<Process>(
+          Pins{}, 0, [&, i](Channel& channel) { join_crowd(channel, way, i, in_flight, setting.budget); }));
     std::vector<std::string> addresses;
     for (const auto& process : processes) addresses.push_back(process->expect("an agent", patience));
     for (std::size_t i = 0; i < crowd_size; ++i)
@@ -171,36 +169,35 @@ std::uint64_t compute(std::uint64_t state) {
 
 // The client has a thread that computes on its core. Each agent stays on its core.
 Contender beside_computing(const Way& way) {
-  return contender(
-      way.name, {},
-      {.serve =
-           [=](ServerEnd& end) {
-             const auto agent = make_server("server", Wire::tcp, way.spin);
-             end.announce(agent->addresses().front());
-             end.wait_for_client();
-           },
-       .measure =
-           [=](ClientEnd& end) {
-             const auto agent = make_client("client", Wire::tcp, way.spin);
-             const rpc::Peer peer = agent->connect(end.address());
-             peer.ready().get();
-             std::atomic<std::uint64_t> blocks{0};
-             std::atomic<bool> enough{false};
-             std::uint64_t state = 1;
-             std::thread thread([&] {
-               while (!enough) state = compute(state), ++blocks;
-             });
-             std::this_thread::sleep_for(end.budget().warm_up);
-             const std::uint64_t before = blocks;
-             const auto began = std::chrono::steady_clock::now();
-             Figures figures = measure_rate({peer}, 1, {0ns, end.budget().duration});
-             const std::chrono::duration<double> time = std::chrono::steady_clock::now() - began;
-             figures["blocks_per_s"] = static_cast<double>(blocks - before) / time.count();
-             enough = true;
-             thread.join();
-             if (state == 0) throw std::runtime_error("the computation is wrong");
-             end.report(figures);
-           }});
+  return contender(way.name, {},
+                   {.serve =
+                        [=](ServerEnd& end) {
+                          const auto agent = make_server("server", Wire::tcp, way.spin);
+                          end.announce(agent->addresses().front());
+                          end.wait_for_client();
+                        },
+                    .measure =
+                        [=](ClientEnd& end) {
+                          const auto agent = make_client("client", Wire::tcp, way.spin);
+                          const rpc::Peer peer = agent->connect(end.address());
+                          peer.ready().get();
+                          std::atomic<std::uint64_t> blocks{0};
+                          std::atomic<bool> enough{false};
+                          std::uint64_t state = 1;
+                          std::thread thread([&] {
+                            while (!enough) state = compute(state), ++blocks;
+                          });
+                          std::this_thread::sleep_for(end.budget().warm_up);
+                          const std::uint64_t before = blocks;
+                          const auto began = std::chrono::steady_clock::now();
+                          Figures figures = measure_rate({peer}, 1, {0ns, end.budget().duration});
+                          const std::chrono::duration<double> time = std::chrono::steady_clock::now() - began;
+                          figures["blocks_per_s"] = static_cast<double>(blocks - before) / time.count();
+                          enough = true;
+                          thread.join();
+                          if (state == 0) throw std::runtime_error("the computation is wrong");
+                          end.report(figures);
+                        }});
 }
 
 Bench cases() {
@@ -210,18 +207,19 @@ Bench cases() {
     for (const Way& way : ways)
       if (with_fixed || way.spin != Spin(50us)) one.contenders.push_back(make(way));
   };
-  add("tiny/installed",
-      [](const Way& way) { return pair_of(way, Wire::installed, &measure_latency); }, true);
+  add("tiny/installed", [](const Way& way) { return pair_of(way, Wire::installed, &measure_latency); }, true);
   add("tiny/tcp", [](const Way& way) { return pair_of(way, Wire::tcp, &measure_latency); }, true);
   add("tiny/unix", [](const Way& way) { return pair_of(way, Wire::unix_socket, &measure_latency); }, true);
-  add("threads/tcp", [](const Way& way) { return pair_of(way, Wire::tcp, &measure_latency_of_threads); }, true);
+  add(
+      "threads/tcp", [](const Way& way) { return pair_of(way, Wire::tcp, &measure_latency_of_threads); },
+      true);
   add("throughput64/tcp", [](const Way& way) { return pair_of(way, Wire::tcp, &measure_64_calls); });
   add("idle/0", [](const Way& way) { return idle(way, 0); });
   add("idle/4", [](const Way& way) { return idle(way, 4); });
   for (const std::size_t in_flight : {1, 16})
     add("crowd/8x" + std::to_string(in_flight), [=](const Way& way) {
-      return Contender{way.name, {},
-                       [=](const Setting& setting) { return measure_crowd(way, in_flight, setting); }};
+      return Contender{
+          way.name, {}, [=](const Setting& setting) { return measure_crowd(way, in_flight, setting); }};
     });
   add("quota/50/1", [](const Way& way) { return under_quota(way, 0.5, 1); });
   add("quota/50/64", [](const Way& way) { return under_quota(way, 0.5, 64); });

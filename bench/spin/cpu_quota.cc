@@ -17,12 +17,24 @@ void write(const std::filesystem::path& file, const std::string& text) {
   if (!out) throw std::runtime_error("cannot write " + file.string());
 }
 
+// The hierarchy of version 1 that limits processor time: the cgroup of this process in it.
+std::filesystem::path own_group_of_version_1() {
+  std::ifstream groups("/proc/self/cgroup");
+  for (std::string line; std::getline(groups, line);) {
+    const auto names = line.find(':') + 1, path = line.find(':', names) + 1;
+    const std::string controllers = "," + line.substr(names, path - 1 - names) + ",";
+    if (controllers.find(",cpu,") == std::string::npos) continue;
+    return "/sys/fs/cgroup/" + line.substr(names, path - 1 - names) + line.substr(path);
+  }
+  throw std::runtime_error("no cgroup limits processor time here");
+}
+
 }  // namespace
 
 CpuQuota::CpuQuota(double share) {
   const std::filesystem::path root = "/sys/fs/cgroup";
   const bool unified = std::filesystem::exists(root / "cgroup.controllers");
-  folder_ = (unified ? root : root / "cpu") / ("weft_bench_" + std::to_string(getpid()));
+  folder_ = (unified ? root : own_group_of_version_1()) / ("weft_bench_" + std::to_string(getpid()));
   std::error_code error;
   std::filesystem::create_directory(folder_, error);
   if (error) throw std::runtime_error("cannot make " + folder_.string() + ": " + error.message());

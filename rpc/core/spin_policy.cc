@@ -1,9 +1,8 @@
 #include <weft/rpc/core/spin_policy.h>
 
-#include <sched.h>
+#include <unistd.h>
 
 #include <algorithm>
-#include <thread>
 
 namespace weft::rpc {
 namespace {
@@ -12,6 +11,7 @@ using namespace std::chrono_literals;
 
 constexpr auto brief_absence = 5us;   // a yield that returns sooner found no other thread
 constexpr auto long_absence = 200us;  // a thread that computes, or a CPU quota
+constexpr int pause_per_absence = 20;
 constexpr std::uint32_t max_strikes = 3;
 constexpr auto strikes_expire = 1s;
 constexpr std::uint32_t free_misses = 8;
@@ -33,14 +33,16 @@ bool SpinPolicy::yielded(Time now, Duration away) {
   if (away < brief_absence) return true;
   if (now - std::max(last_strike_, paused_until_) > strikes_expire) strikes_ = 0;
   last_strike_ = now;
-  if (++strikes_ >= max_strikes || away >= long_absence) pause(now);
+  if (++strikes_ >= max_strikes || away >= long_absence) pause(now, away);
   return false;
 }
 
-void SpinPolicy::pause(Time now) {
+bool SpinPolicy::looked(Time now, Duration gap) { return gap < long_absence || yielded(now, gap); }
+
+void SpinPolicy::pause(Time now, Duration away) {
   // A trial that fails soon after the pause shows that the core is still wanted.
   const bool again = pause_.count() > 0 && now - paused_until_ < pause_;
-  pause_ = again ? std::min(pause_ * 2, max_pause) : first_pause;
+  pause_ = std::min(std::max(again ? pause_ * 2 : first_pause, away * pause_per_absence), max_pause);
   paused_until_ = now + pause_;
   strikes_ = max_strikes - 1;  // one failure ends the next trial
 }
@@ -57,11 +59,9 @@ void SpinPolicy::slept(Duration duration) {
   if (duration < 2 * bound_) found();  // the wake-up is part of it
 }
 
-unsigned usable_cpus() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  if (::sched_getaffinity(0, sizeof set, &set) != 0) return std::thread::hardware_concurrency();
-  return static_cast<unsigned>(CPU_COUNT(&set));
+unsigned online_cpus() {
+  const long count = ::sysconf(_SC_NPROCESSORS_ONLN);
+  return count > 0 ? static_cast<unsigned>(count) : 1;
 }
 
 }  // namespace weft::rpc

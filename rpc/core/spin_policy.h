@@ -3,19 +3,21 @@
 // A wake-up costs tens of microseconds, so a loop that expects its next event within that time does better to
 // poll, provided that no other thread wants the core. The kernel does not tell a thread whether its core is
 // wanted. The loop finds out by yielding while it polls: a yield that no thread was waiting for returns
-// within a microsecond, and one that takes longer shows that another thread ran, or that a CPU quota was used
-// up.
+// within a microsecond, and one that takes longer shows that another thread ran. A CPU quota that was used up
+// suspends the thread between yields: the loop sees it as a gap between two looks at the clock.
 //
 //   bound()     how long to poll now. 0: sleep at once.
 //   yielded()   a yield during the polling has returned. false: stop polling.
+//   looked()    the loop has looked at the clock while it polled in vain. false: stop polling.
 //   found()     an event arrived while the loop polled.
 //   missed()    the bound passed without an event.
 //   slept()     the loop slept, and how long it took until the next event.
 //
 // Two rules bound the cost. First, if the core was wanted three times within a second, or once for long, the
-// loop does not poll for a pause, which doubles from 5 ms to 10 s while the trials after it fail. Second,
-// from the ninth poll in a row that misses on, more and more sleeps, up to 255, follow each poll directly, so
-// that sparse events cost little. An event that comes soon after the loop slept ends this.
+// loop does not poll for a pause. The pause is 5 ms or 20 times the absence, and doubles up to 10 s while the
+// trials after it fail. Second, from the ninth poll in a row that misses on, more and more sleeps, up to 255,
+// follow each poll directly, so that sparse events cost little. An event that comes soon after the loop slept
+// ends this.
 //
 // A value, used by one thread. It reads no clock, so tests give it the time.
 #pragma once
@@ -37,19 +39,21 @@ class WEFT_EXPORT SpinPolicy {
   static constexpr Duration max_pause = std::chrono::seconds{10};
   static constexpr std::uint32_t max_skips = 255;
 
-  // fixed: always poll for so long, and never yield. None: adapt; on a single CPU never poll.
+  // fixed: always poll for so long, and never yield. nullopt: adapt; on a machine with one CPU never poll.
   explicit SpinPolicy(std::optional<Duration> fixed, unsigned cpus = 2);
 
   bool spins() const { return bound_.count() > 0; }  // at any time
   bool yields() const { return adaptive_; }
   Duration bound(Time now);
+  Time paused_until() const { return paused_until_; }
   bool yielded(Time now, Duration away);
+  bool looked(Time now, Duration gap);  // since the last look or yield
   void found();
   void missed();
   void slept(Duration duration);
 
  private:
-  void pause(Time now);
+  void pause(Time now, Duration away);
 
   Duration bound_;
   bool adaptive_;
@@ -61,7 +65,8 @@ class WEFT_EXPORT SpinPolicy {
   std::uint32_t skips_ = 0;    // sleeps without polling that are still to come
 };
 
-// CPUs that the calling thread may run on.
-WEFT_EXPORT unsigned usable_cpus();
+// Online CPUs of the machine, whichever of them the calling thread may use: a peer may run on the others. If
+// both share one CPU, the yields show it.
+WEFT_EXPORT unsigned online_cpus();
 
 }  // namespace weft::rpc

@@ -45,7 +45,7 @@ TEST_F(SpinPolicyTest, AFreeCoreIsPolledOn) {
 }
 
 TEST_F(SpinPolicyTest, ACoreThatIsWantedEndsPollingForPausesThatDouble) {
-  EXPECT_FALSE(keeps_polling(4ms));
+  EXPECT_FALSE(keeps_polling(200us));
   EXPECT_FALSE(polls());
   for (auto pause = SpinPolicy::first_pause; pause < SpinPolicy::max_pause; pause *= 2) {
     now += pause - 1us;
@@ -62,13 +62,41 @@ TEST_F(SpinPolicyTest, ACoreThatIsWantedEndsPollingForPausesThatDouble) {
 }
 
 TEST_F(SpinPolicyTest, PausesBeginAnewAfterATrialThatSucceeds) {
-  EXPECT_FALSE(keeps_polling(4ms));
+  EXPECT_FALSE(keeps_polling(200us));
   now += SpinPolicy::first_pause;
   for (int i = 0; i < 100; ++i) EXPECT_TRUE(keeps_polling(1us));
   now += 1min;
-  EXPECT_FALSE(keeps_polling(4ms));
+  EXPECT_FALSE(keeps_polling(200us));
   now += SpinPolicy::first_pause;
   EXPECT_TRUE(polls());
+}
+
+TEST_F(SpinPolicyTest, ALongerAbsenceEndsPollingForLonger) {
+  EXPECT_FALSE(keeps_polling(4ms));
+  now += 80ms - 1us;
+  EXPECT_FALSE(polls());
+  now += 1us;
+  EXPECT_TRUE(polls());
+  EXPECT_FALSE(keeps_polling(10s));
+  now += SpinPolicy::max_pause;
+  EXPECT_TRUE(polls());
+}
+
+// A thread whose quota is used up half of the time, polls until then, and is suspended between yields.
+TEST_F(SpinPolicyTest, UnderAQuotaTheLoopPollsRarely) {
+  SpinPolicy::Duration polled{0};
+  constexpr auto time = 100s;
+  for (const auto end = now + time; now < end;) {
+    if (!polls()) {
+      now += 1ms;
+      continue;
+    }
+    for (int i = 0; i < 500; ++i) EXPECT_TRUE(policy.looked(now += 100us, 100us));
+    polled += 50ms;
+    now += 50ms;
+    EXPECT_FALSE(policy.looked(now, 50ms));
+  }
+  EXPECT_LT(polled, time / 50);
 }
 
 TEST_F(SpinPolicyTest, ShortAbsencesCountWithinASecond) {
