@@ -2,12 +2,14 @@
 #include <weft/rpc/testing/wait.h>
 
 #include <gtest/gtest.h>
+#include <sched.h>
 #include <asio/post.hpp>
 
 #include <algorithm>
 #include <atomic>
 #include <deque>
 #include <functional>
+#include <thread>
 #include <vector>
 
 #include "tests/support/connections.h"
@@ -320,7 +322,7 @@ INSTANTIATE_TEST_SUITE_P(Bounds, SpinningLoop,
 
 TEST_P(SpinningLoop, PollsAndSleepsAndWakes) {
   AsioLoop loop(GetParam());
-  if (!loop.spins()) GTEST_SKIP() << "a loop does not adapt on one CPU: it never spins there";
+  if (!loop.spins()) GTEST_SKIP() << "a loop does not adapt on a machine with one CPU: it never spins there";
   Handover<bool> rung;
   Bell bell(loop, [&] { rung.give(loop.running_here()); });
   loop.post([&] { loop.add_poller(bell); });
@@ -339,6 +341,58 @@ TEST_P(SpinningLoop, PollsAndSleepsAndWakes) {
   });
   removed.wait();
   loop.stop();
+}
+
+// Restricts the calling thread, and those that it starts, to one CPU.
+class OnOneCpu {
+ public:
+  OnOneCpu() {
+    EXPECT_EQ(::sched_getaffinity(0, sizeof before_, &before_), 0);
+    int cpu = 0;
+    while (!CPU_ISSET(cpu, &before_)) ++cpu;
+    cpu_set_t one;
+    CPU_ZERO(&one);
+    CPU_SET(cpu, &one);
+    EXPECT_EQ(::sched_setaffinity(0, sizeof one, &one), 0);
+  }
+  ~OnOneCpu() { ::sched_setaffinity(0, sizeof before_, &before_); }
+
+ private:
+  cpu_set_t before_;
+};
+
+// The policy lets the loop not poll, for 5 ms to 10 s: it rests, and what it is to do wakes it.
+TEST(AsioLoop, NextToAThreadThatComputesAnAdaptiveLoopRestsAndIsWoken) {
+  const OnOneCpu one_cpu;
+  AsioLoop loop(std::nullopt);
+  if (!loop.spins()) GTEST_SKIP() << "a loop does not adapt on a machine with one CPU";
+  std::atomic<bool> over{false};
+  std::thread computing([&] {
+    while (!over) {
+    }
+  });
+  Handover<bool> rung;
+  Bell first(loop, [&] { rung.give(true); }), late(loop, [&] { rung.give(true); });
+  on(loop, [&] { loop.add_poller(first); });
+  for (int i = 0; i < 100; ++i) {
+    first.ring();
+    ASSERT_TRUE(rung.take());
+  }
+  on(loop, [&] { loop.add_poller(late); });
+  for (int i = 0; i < 100; ++i) {
+    (i % 2 == 0 ? late : first).ring();
+    ASSERT_TRUE(rung.take());
+  }
+  Event fired;
+  on(loop, [&] { loop.schedule(loop.now() + 1ms, [&] { fired.set(); }); });
+  fired.wait();
+  on(loop, [&] {
+    loop.remove_poller(first);
+    loop.remove_poller(late);
+  });
+  loop.stop();
+  over = true;
+  computing.join();
 }
 
 TEST(AsioLoop, ASpinningLoopPollsWhileHandlersKeepOthersDue) {
