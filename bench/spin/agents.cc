@@ -2,9 +2,11 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <exception>
 #include <filesystem>
 #include <stdexcept>
+#include <thread>
 
 namespace weft::bench {
 namespace {
@@ -35,6 +37,15 @@ rpc::Task<Figures> call_one_by_one(rpc::Peer peer, Budget budget) {
     expect_answer(answer == number);
   } while (meter.end());
   co_return meter.figures();
+}
+
+rpc::Task<std::size_t> call_times(rpc::Peer peer, std::size_t times) {
+  for (std::size_t i = 0; i < times; ++i) {
+    const auto number = static_cast<std::int64_t>(i);
+    const std::int64_t answer = co_await peer.call<Echo>(number);
+    expect_answer(answer == number);
+  }
+  co_return times;
 }
 
 struct Crowd {  // of callers on one loop
@@ -100,6 +111,19 @@ Figures measure_latency_of_threads(const rpc::Peer& peer, const Budget& budget) 
     expect_answer(answer == number);
   } while (meter.end());
   return meter.figures();
+}
+
+Figures measure_limited_rate(const rpc::Peer& peer, double calls_per_s, const Budget& budget) {
+  constexpr std::size_t batch = 8;
+  const auto period = std::chrono::duration_cast<std::chrono::nanoseconds>(
+      std::chrono::duration<double>(static_cast<double>(batch) / calls_per_s));
+  RateMeter meter(budget);
+  auto next = std::chrono::steady_clock::now();
+  do {
+    std::this_thread::sleep_until(next);
+    next = std::max(next + period, std::chrono::steady_clock::now() - period);
+  } while (meter.count(call_times(peer, batch).start(*peer.route()->loop()).get()));
+  return meter.calls();
 }
 
 Figures measure_rate(const std::vector<rpc::Peer>& peers, std::size_t in_flight, const Budget& budget) {

@@ -30,6 +30,8 @@ std::unique_ptr<rpc::Agent> make_client(const std::string& name, Wire wire, Spin
 Figures measure_latency(const rpc::Peer& peer, const Budget& budget);
 // One call at a time, by a thread that waits in get(), of a handler on a handler thread.
 Figures measure_latency_of_threads(const rpc::Peer& peer, const Budget& budget);
+// Calls one at a time, but not faster than calls_per_s: 8 of them, then a pause.
+Figures measure_limited_rate(const rpc::Peer& peer, double calls_per_s, const Budget& budget);
 // in_flight calls at a time to each peer.
 Figures measure_rate(const std::vector<rpc::Peer>& peers, std::size_t in_flight, const Budget& budget);
 

@@ -167,8 +167,9 @@ std::uint64_t compute(std::uint64_t state) {
   return state;
 }
 
-// The client has a thread that computes on its core. Each agent stays on its core.
-Contender beside_computing(const Way& way) {
+// The client has a thread that computes on its core. calls_per_s: no more than these; 0: as many as it can
+// make.
+Contender beside_computing(const Way& way, double calls_per_s) {
   return contender(way.name, {},
                    {.serve =
                         [=](ServerEnd& end) {
@@ -190,7 +191,10 @@ Contender beside_computing(const Way& way) {
                           std::this_thread::sleep_for(end.budget().warm_up);
                           const std::uint64_t before = blocks;
                           const auto began = std::chrono::steady_clock::now();
-                          Figures figures = measure_rate({peer}, 1, {0ns, end.budget().duration});
+                          const Budget budget{0ns, end.budget().duration};
+                          Figures figures = calls_per_s == 0
+                                                ? measure_rate({peer}, 1, budget)
+                                                : measure_limited_rate(peer, calls_per_s, budget);
                           const std::chrono::duration<double> time = std::chrono::steady_clock::now() - began;
                           figures["blocks_per_s"] = static_cast<double>(blocks - before) / time.count();
                           enough = true;
@@ -223,7 +227,8 @@ Bench cases() {
     });
   add("quota/50/1", [](const Way& way) { return under_quota(way, 0.5, 1); });
   add("quota/50/64", [](const Way& way) { return under_quota(way, 0.5, 64); });
-  add("beside-computing", [](const Way& way) { return beside_computing(way); });
+  add("beside-computing/4000", [](const Way& way) { return beside_computing(way, 4000); });
+  add("beside-computing/all", [](const Way& way) { return beside_computing(way, 0); });
   return bench;
 }
 
