@@ -169,7 +169,7 @@ std::uint64_t compute(std::uint64_t state) {
 
 // The client has a thread that computes on its core. calls_per_s: no more than these; 0: as many as it can
 // make.
-Contender beside_computing(const Way& way, double calls_per_s) {
+Contender next_to_computing(const Way& way, double calls_per_s) {
   return contender(way.name, {},
                    {.serve =
                         [=](ServerEnd& end) {
@@ -227,8 +227,8 @@ Bench cases() {
     });
   add("quota/50/1", [](const Way& way) { return under_quota(way, 0.5, 1); });
   add("quota/50/64", [](const Way& way) { return under_quota(way, 0.5, 64); });
-  add("beside-computing/4000", [](const Way& way) { return beside_computing(way, 4000); });
-  add("beside-computing/all", [](const Way& way) { return beside_computing(way, 0); });
+  add("computing/4000", [](const Way& way) { return next_to_computing(way, 4000); });
+  add("computing/all", [](const Way& way) { return next_to_computing(way, 0); });
   return bench;
 }
 

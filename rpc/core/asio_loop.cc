@@ -195,8 +195,8 @@ struct AsioLoop::State : std::enable_shared_from_this<State> {
     }
     thread = std::thread::id();
   }
-  // Runs events as a loop that never spins, until the first of them after the pause: one event at a time,
-  // with a look at the clock before each, costs 2 % of the throughput.
+  // Runs events like a loop that never spins, until the pause is over. Single events, with a look at the
+  // clock for each, would cost 2 % of the throughput.
   void rest() {
     resting = true;
     context.run();
@@ -289,7 +289,7 @@ struct AsioLoop::State : std::enable_shared_from_this<State> {
   std::vector<LoopPoller*> asleep;
   SpinPolicy policy{std::chrono::nanoseconds{0}};  // set before the thread starts
   unsigned works = 0;                              // polls that found work
-  bool resting = false;                            // runs until the policy's pause is over
+  bool resting = false;                            // runs until the policy's pause ends
   unsigned turns = 0;                              // while it rests
 
   std::mutex mutex;  // guards what follows
