@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <torch/torch.h>
 #include <weft/parallel/collectives/collectives_layer.h>
+#include <weft/parallel/data_parallel/broadcast_state.h>
 #include <weft/parallel/data_parallel/cast_hook.h>
 #include <weft/parallel/data_parallel/distributed_data_parallel.h>
 #include <weft/parallel/data_parallel/distributed_sampler.h>
@@ -75,7 +76,8 @@ void train(rpc::Agent& agent, const Settings& settings) {
   data_parallel::DistributedDataParallel ddp{group, model};  // 3
   if (settings.compress) ddp.set_hook(std::make_shared<data_parallel::CastHook>(at::kBFloat16));
 
-  const std::int64_t batches = static_cast<std::int64_t>(sampler.samples()) / settings.batch_size + 1;
+  // The same on all ranks, also if they have different numbers of batches.
+  const double batches = static_cast<double>(data.size() / group.size() / settings.batch_size + 1);
   Progress progress(agent.name(), settings.epochs * static_cast<std::int64_t>(sampler.samples()));
   progress.go_on(state);
   if (step > 0) fmt::print("{}: resumes after step {}\n", agent.name(), step);
@@ -85,7 +87,7 @@ void train(rpc::Agent& agent, const Settings& settings) {
     sampler.set_epoch(static_cast<std::size_t>(epoch));  // 4
     auto delivered = sampler.batches(*loader);
     for (auto& batch : ddp.join(delivered)) {  // 5
-      const double done = static_cast<double>(step) / static_cast<double>(batches * settings.epochs);
+      const double done = static_cast<double>(step) / (batches * static_cast<double>(settings.epochs));
       for (auto& parameters : optimizer.param_groups())
         parameters.options().set_lr(rate_at(std::min(done, 1.0), settings.learning_rate));
       optimizer.zero_grad();
@@ -100,6 +102,10 @@ void train(rpc::Agent& agent, const Settings& settings) {
                           std::exchange(recent, 0)});
       if (group.rank() == 0 && step % settings.checkpoint_every == 0)
         checkpoint.save(*model, optimizer, sampler, step, progress.state());
+    }
+    if (settings.uneven) {  // the ranks have made different numbers of steps
+      data_parallel::broadcast_optimizer_state(group, optimizer, ddp.join_source());
+      step = group.broadcast_object(step, ddp.join_source()).get();
     }
   }
   progress.finish();

@@ -1,5 +1,7 @@
 #include <weft/parallel/data_parallel/cast_hook.h>
 
+#include <ATen/Functions.h>
+
 namespace weft::data_parallel {
 
 CastHook::CastHook(at::ScalarType dtype) : dtype_(dtype) {
@@ -12,13 +14,14 @@ std::optional<rpc::Future<void>> CastHook::run(const collectives::Group& group, 
                                                int step) {
   if (buckets_.size() <= bucket.index) buckets_.resize(bucket.index + 1);
   Narrow& narrow = buckets_[bucket.index];
+  const at::Tensor values = bucket.buffer.is_complex() ? at::view_as_real(bucket.buffer) : bucket.buffer;
   if (step == 1) {
-    bucket.buffer.copy_(narrow.memory);
+    values.copy_(narrow.memory);
     return std::nullopt;
   }
   if (!narrow.of.defined() || !narrow.of.is_same(bucket.buffer))
-    narrow = {bucket.buffer, group.empty(bucket.buffer.sizes(), bucket.buffer.options().dtype(dtype_))};
-  narrow.memory.copy_(bucket.buffer);
+    narrow = {bucket.buffer, group.empty(values.sizes(), values.options().dtype(dtype_))};
+  narrow.memory.copy_(values);
   return group.all_reduce(narrow.memory, collectives::ReduceOp::avg);
 }
 

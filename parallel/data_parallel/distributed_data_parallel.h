@@ -10,11 +10,12 @@
 //   loss.backward();      // afterwards the gradients are the averages over the ranks
 //   optimizer.step();     // the same step on all ranks
 //
-// The parameters start as those of rank 0, and stay equal. Each rank calls forward() and backward() equally
-// often. The ranks may use different parts of the module: what only other ranks use gets their gradients.
-// Outputs may be tensors, and tuples, containers, optionals and structs (WEFT_CODEC) of tensors. Errors of
-// the group are thrown by backward(), or by forward() for buffers. Not thread-safe. After PyTorch's class of
-// that name (Li et al., 2020).
+// The parameters start as those of rank 0, and stay equal if the ranks' optimizers are equal. Each rank calls
+// forward() and backward() equally often. The ranks may use different parts of the module: a parameter that
+// only other ranks use gets their gradients. Outputs may be tensors, and tuples, containers, optionals and
+// structs (WEFT_CODEC) of tensors; backward starts at an output. Errors of the group are thrown by
+// backward(), or by forward() for buffers. Not with create_graph, nor inside a dist_autograd::Pass. Not
+// thread-safe. After PyTorch's class of that name (Li et al., 2020).
 #pragma once
 
 #include <weft/parallel/data_parallel/replica.h>
@@ -22,20 +23,47 @@
 
 #include <torch/nn/pimpl.h>
 
+#include <ranges>
+#include <tuple>
+#include <type_traits>
 #include <utility>
 
 namespace weft::data_parallel {
 
+namespace detail {
+
+// Whether tensor::for_each_tensor() finds every tensor within a T.
+template <class T>
+constexpr bool shows_tensors() {
+  if constexpr (std::is_same_v<T, at::Tensor> || std::is_arithmetic_v<T> || std::is_enum_v<T> ||
+                rpc::detail::HasFields<T>) {
+    return true;
+  } else if constexpr (tensor::detail::TupleLike<T>) {
+    return []<std::size_t... i>(std::index_sequence<i...>) {
+      return (shows_tensors<std::remove_cvref_t<std::tuple_element_t<i, T>>>() && ...);
+    }(std::make_index_sequence<std::tuple_size_v<T>>());
+  } else if constexpr (std::ranges::range<const T>) {
+    return shows_tensors<std::remove_cvref_t<std::ranges::range_value_t<const T>>>();
+  } else if constexpr (requires(const T& value) { value.has_value(), *value; }) {
+    return shows_tensors<std::remove_cvref_t<decltype(*std::declval<const T&>())>>();
+  } else {
+    return false;
+  }
+}
+
+}  // namespace detail
+
 template <class Module>
 class DistributedDataParallel : public Replica {
  public:
-  DistributedDataParallel(collectives::Group group, std::shared_ptr<Module> module, Options options = {})
-      : Replica(std::move(group), module, std::move(options)), module_(std::move(module)) {}
+  DistributedDataParallel(const collectives::Group& group, std::shared_ptr<Module> module,
+                          Options options = {})
+      : Replica(group, module, std::move(options)), module_(std::move(module)) {}
   // Of a module holder: torch::nn::Linear, torch::nn::Sequential.
   template <class Holder>
     requires std::is_base_of_v<torch::nn::ModuleHolder<Module>, Holder>
-  DistributedDataParallel(collectives::Group group, const Holder& module, Options options = {})
-      : DistributedDataParallel(std::move(group), module.ptr(), std::move(options)) {}
+  DistributedDataParallel(const collectives::Group& group, const Holder& module, Options options = {})
+      : DistributedDataParallel(group, module.ptr(), std::move(options)) {}
 
   Module& module() const { return *module_; }
 
@@ -43,6 +71,8 @@ class DistributedDataParallel : public Replica {
   auto forward(Arguments&&... arguments) {
     before_forward();
     auto output = module_->forward(std::forward<Arguments>(arguments)...);
+    static_assert(detail::shows_tensors<decltype(output)>(),
+                  "the module's output is not made of tensors: give a struct WEFT_CODEC, or return a tuple");
     tensor::for_each_tensor(output, [this](const at::Tensor& each) { watch(each); });
     return output;
   }

@@ -96,6 +96,7 @@ std::size_t DistributedSampler::epoch() const {
 }
 
 std::size_t DistributedSampler::samples() const {
+  std::lock_guard lock(state_->mutex);
   const auto count = static_cast<std::size_t>(state_->ranks);
   return state_->options.drop_last ? state_->size / count : (state_->size + count - 1) / count;
 }
@@ -128,15 +129,23 @@ void DistributedSampler::save(torch::serialize::OutputArchive& archive) const {
   std::lock_guard lock(state_->mutex);
   put(archive, "epoch", state_->epoch);
   put(archive, "seed", state_->options.seed);
+  put(archive, "size", state_->size);
+  put(archive, "shuffle", state_->options.shuffle);
   put(archive, "consumed", state_->consumed + state_->done * static_cast<std::size_t>(state_->ranks));
 }
 
 void DistributedSampler::load(torch::serialize::InputArchive& archive) {
   std::lock_guard lock(state_->mutex);
-  if (const std::uint64_t seed = take(archive, "seed"); seed != state_->options.seed)
-    throw rpc::Error(rpc::ErrorKind::failed_precondition,
-                     "DistributedSampler: the saved state has seed " + std::to_string(seed) +
-                         ", this sampler " + std::to_string(state_->options.seed) + ": their orders differ");
+  const auto expect = [&](const char* key, std::uint64_t own) {
+    if (const std::uint64_t saved = take(archive, key); saved != own)
+      throw rpc::Error(rpc::ErrorKind::failed_precondition,
+                       std::string("DistributedSampler: the saved state has ") + key + " " +
+                           std::to_string(saved) + ", expected " + std::to_string(own) +
+                           ": the orders differ");
+  };
+  expect("seed", state_->options.seed);
+  expect("size", state_->size);
+  expect("shuffle", state_->options.shuffle);
   state_->epoch = take(archive, "epoch");
   state_->begin(std::min<std::size_t>(take(archive, "consumed"), state_->size));
   state_->resumes = true;

@@ -10,7 +10,8 @@
 // All ranks permute the indices in the same way, which depends on the seed and the epoch, and take every P-th
 // of them. A handle: the copy inside the loader shares its state. save() and load() resume within an epoch,
 // also on another number of ranks, after the batches that batches() has delivered: those that the loader has
-// only fetched ahead are not counted. Thread-safe.
+// only fetched ahead are not counted. The loader keeps its batches in order
+// (DataLoaderOptions::enforce_ordering, the default). Thread-safe.
 #pragma once
 
 #include <weft/parallel/collectives/group.h>

@@ -1,4 +1,4 @@
-// Options of a DistributedDataParallel, and what it reports of an iteration.
+// Options of a DistributedDataParallel, and the figures that it reports for an iteration.
 #pragma once
 
 #include <weft/rpc/core/export.h>

@@ -43,6 +43,11 @@ class PreHook final : public torch::autograd::FunctionPreHook {
   F f_;
 };
 
+bool is_alias(const at::Tensor& gradient, const at::Tensor& view) {
+  return gradient.defined() && view.defined() && !gradient.is_sparse() &&
+         gradient.const_data_ptr() == view.const_data_ptr() && gradient.strides() == view.strides();
+}
+
 // Where a backward runs only for some inputs (torch::autograd::grad, or `inputs`), others are not executed.
 bool is_executed(Node* node) {
   const auto* nodes = torch::autograd::get_current_graph_task_nodes_in_graph();
@@ -62,13 +67,14 @@ struct Reducer::Parameter {
   NodePtr accumulator = {};  // holds the hook
   std::uintptr_t hook = 0;
   std::size_t bucket = 0;
-  at::Tensor view = {};  // of the bucket; undefined for sparse gradients
+  at::Tensor view = {};           // of the bucket; undefined for sparse gradients
+  bool accumulated = false;       // its gradient has a part that was not reduced
+  std::size_t expected_hits = 0;  // of a static graph
   // Of the present backward.
   std::size_t hits = 0;   // gradients that were accumulated
   bool expected = false;  // backward will reach it
   bool ready = false;
-  at::Tensor kept = {};         // the gradient of before, if this rank does not reach it
-  std::size_t hits_before = 0;  // of the first backward, for static_graph
+  at::Tensor kept = {};  // the gradient of before, if this rank does not reach it
 };
 
 struct Reducer::Bucket {
@@ -91,20 +97,21 @@ class Reducer::Ending {
   Ending(const Ending&) = delete;
   Ending& operator=(const Ending&) = delete;
   ~Ending() {
-    if (const auto reducer = over_ ? nullptr : reducer_.lock())
+    if (const auto reducer = started_ ? reducer_.lock() : nullptr)
       (void)rpc::capture([&] { reducer->failed(); });
   }
+  void start() { started_ = true; }
   void finish() {
     const auto reducer = reducer_.lock();
     if (reducer == nullptr) return;
     std::lock_guard lock(reducer->mutex_);
     reducer->finish();  // if it throws, failed() follows
-    over_ = true;
+    started_ = false;
   }
 
  private:
   const std::weak_ptr<Reducer> reducer_;
-  bool over_ = false;
+  bool started_ = false;
 };
 
 std::shared_ptr<Reducer> Reducer::make(collectives::Group group, std::vector<NamedParameter> parameters,
@@ -115,17 +122,29 @@ std::shared_ptr<Reducer> Reducer::make(collectives::Group group, std::vector<Nam
 }
 
 Reducer::Reducer(collectives::Group group, std::vector<NamedParameter> parameters, const Options& options)
-    : options_(options), group_(std::move(group)), active_ranks_(group_.size()), overlap_(options.overlap) {
-  if (overlap_ == Overlap::automatic) overlap_ = trial_.emplace().next();
+    : options_(options), group_(std::move(group)) {
   for (NamedParameter& parameter : parameters)
     parameters_.push_back({std::move(parameter.name), std::move(parameter.tensor), parameter.sparse});
-  reached_ = at::zeros({static_cast<std::int64_t>(parameters_.size())}, at::kByte);
-  allocate(plan_of(reverse_order(parameters_.size())));
+  start_anew();
 }
 
 Reducer::~Reducer() {
   for (Parameter& parameter : parameters_)
     if (parameter.accumulator != nullptr) parameter.accumulator->del_post_hook(parameter.hook);
+}
+
+// As all ranks of a new group have to, whatever happened in an earlier one.
+void Reducer::start_anew() {
+  active_ranks_ = group_.size();
+  overlap_ = options_.overlap;
+  trial_.reset();
+  if (overlap_ == Overlap::automatic) overlap_ = trial_.emplace().next();
+  backwards_ = 0;
+  counted_ = running_ = armed_ = false;
+  exchange_.reset();
+  reached_ = at::zeros({static_cast<std::int64_t>(parameters_.size())}, at::kByte);
+  for (Parameter& parameter : parameters_) parameter.kept.reset();
+  allocate(plan_of(reverse_order(parameters_.size())));
 }
 
 // --- Buckets ---
@@ -169,7 +188,7 @@ void Reducer::allocate(BucketPlan plan) {
       const at::Tensor view = tensor.is_non_overlapping_and_dense()
                                   ? part.as_strided(tensor.sizes(), tensor.strides(), part.storage_offset())
                                   : part.view(tensor.sizes());
-      if (parameter.view.defined() && parameter.tensor.grad().is_same(parameter.view)) {
+      if (is_alias(parameter.tensor.grad(), parameter.view)) {
         view.copy_(parameter.view);
         parameter.tensor.mutable_grad() = view;
       }
@@ -185,9 +204,7 @@ void Reducer::allocate(BucketPlan plan) {
 void Reducer::set_group(collectives::Group group) {
   std::lock_guard lock(mutex_);
   group_ = std::move(group);
-  active_ranks_ = group_.size();
-  running_ = false;
-  allocate(plan_);
+  start_anew();
 }
 
 void Reducer::set_hook(std::shared_ptr<CommunicationHook> hook) {
@@ -240,64 +257,93 @@ void Reducer::add_hooks() {
   }
 }
 
+void Reducer::begin_forward() {
+  std::lock_guard lock(mutex_);
+  for (const Parameter& parameter : parameters_)
+    if (torch::autograd::impl::try_get_grad_accumulator(parameter.tensor) != parameter.accumulator)
+      throw rpc::Error(rpc::ErrorKind::failed_precondition,
+                       "DistributedDataParallel: parameter " + parameter.name +
+                           " has changed its dtype or device: move the module before it is wrapped");
+  reduces_ = armed_ = sync_;
+  forward_at_ = std::chrono::steady_clock::now();
+}
+
 void Reducer::watch(const at::Tensor& output) {
   if (!output.defined() || output.grad_fn() == nullptr) return;
   auto began = [weak = weak_from_this()] {
-    if (const auto self = weak.lock()) self->began();
+    if (const auto self = weak.lock()) self->on_first_node();
   };
   output.grad_fn()->add_pre_hook(std::make_unique<PreHook<decltype(began)>>(std::move(began)));
 }
 
-void Reducer::began() {
+void Reducer::on_first_node() {
+  const auto ending = std::make_shared<Ending>(weak_from_this());  // outlives the lock
   std::lock_guard lock(mutex_);
-  if (running_ || !sync_) return;
+  if (!running_ && reduces_) start_in_engine(ending);
+}
+
+void Reducer::start_in_engine(const std::shared_ptr<Ending>& ending) {
+  if (torch::autograd::get_current_graph_task_id() < 0)
+    throw rpc::Error(
+        rpc::ErrorKind::failed_precondition,
+        "DistributedDataParallel: its gradients are computed by a dist_autograd::Pass, expected a "
+        "backward() of LibTorch");
   // torch::autograd::grad() of other tensors does not write gradients.
   if (const auto* some = torch::autograd::get_current_graph_task_exec_info();
       some != nullptr && !some->empty() &&
       std::none_of(parameters_.begin(), parameters_.end(),
                    [](const Parameter& each) { return is_executed(each.accumulator.get()); }))
     return;
-  auto ending = std::make_shared<Ending>(weak_from_this());
   torch::autograd::Engine::get_default_engine().queue_callback([ending] { ending->finish(); });
+  ending->start();
   for (Parameter& parameter : parameters_) parameter.expected = is_executed(parameter.accumulator.get());
-  begin();
+  shadows_ = false;
+  start_iteration();
 }
 
 void Reducer::is_ready(std::size_t index) {
   const at::NoGradGuard no_grad;
+  const auto ending = std::make_shared<Ending>(weak_from_this());
   std::lock_guard lock(mutex_);
-  if (!running_) return;
   Parameter& parameter = parameters_[index];
-  Bucket& bucket = buckets_[parameter.bucket];
+  // Loss nodes that use a parameter run before the module's outputs do.
+  if (!running_ && reduces_ && armed_) start_in_engine(ending);
+  if (!running_) {
+    parameter.accumulated |= !reduces_;
+    return;
+  }
+  const Bucket& bucket = buckets_[parameter.bucket];
   if (next_ > bucket.index || (!parameter.expected && !options_.static_graph))
     throw rpc::Error(
         rpc::ErrorKind::failed_precondition,
         "DistributedDataParallel: parameter " + parameter.name +
             " received a gradient that the graph of this backward did not announce: a nested backward (a "
-            "re-entrant checkpoint) computed it. Use data_parallel::checkpoint(), or Options::static_graph");
+            "re-entrant checkpoint) computed it. Use dist_autograd::activation_checkpoint(), or "
+            "Options::static_graph");
   ++parameter.hits;
   if (!parameter.sparse) move_to_bucket(parameter);
-  if (parameter.ready || (options_.static_graph && parameter.hits < parameter.hits_before)) return;
+  if (parameter.ready || (options_.static_graph && parameter.hits < parameter.expected_hits)) return;
   parameter.ready = true;
   order_.push_back(index);
-  if (parameter.expected) --bucket.missing;
+  if (parameter.expected) --buckets_[parameter.bucket].missing;
   if (!at_the_end_) launch_ready();
 }
 
 // --- One backward ---
 
-void Reducer::begin() {
+void Reducer::start_iteration() {
   running_ = true;
+  armed_ = false;
   next_ = 0;
   order_.clear();
   stats_ = {};
   began_at_ = std::chrono::steady_clock::now();
-  const bool counted = options_.static_graph && backwards_ > 0;
+  const bool counted = options_.static_graph && counted_ && !shadows_;
   at_the_end_ = overlap_ == Overlap::after || (options_.static_graph && !counted);
   for (Parameter& parameter : parameters_) {
     parameter.hits = 0;
     parameter.ready = false;
-    if (counted) parameter.expected = parameter.hits_before > 0;
+    if (counted) parameter.expected = parameter.expected_hits > 0;
   }
   for (Bucket& bucket : buckets_) {
     bucket.skipped = false;
@@ -314,7 +360,7 @@ void Reducer::begin() {
 void Reducer::exchange_reached() {
   auto* reached = reached_.mutable_data_ptr<std::uint8_t>();
   for (std::size_t i = 0; i < parameters_.size(); ++i)
-    reached[i] = options_.static_graph ? parameters_[i].hits > 0 : parameters_[i].expected;
+    reached[i] = parameters_[i].expected || parameters_[i].hits > 0 || parameters_[i].accumulated;
   exchange_ = group_.all_reduce(reached_, collectives::ReduceOp::max);
 }
 
@@ -356,7 +402,12 @@ void Reducer::launch(Bucket& bucket) {
   stats_.bytes += bucket.memory.defined() ? bucket.memory.nbytes() : 0;
   if (!bucket.memory.defined()) {
     const Parameter& parameter = parameters_[bucket.parameters.front()];
-    bucket.gather.emplace(group_, parameter.tensor, parameter.tensor.grad());
+    const at::Tensor& gradient = parameter.tensor.grad();
+    if (gradient.defined() && !gradient.is_sparse())
+      throw rpc::Error(rpc::ErrorKind::failed_precondition,
+                       "DistributedDataParallel: the gradient of " + parameter.name +
+                           " is dense, expected a sparse one: use an Embedding without the option `sparse`");
+    bucket.gather.emplace(group_, parameter.tensor, gradient);
   } else if (hook_ != nullptr) {
     bucket.reduced = hook_->run(group_, bucket.content, bucket.step++);
   } else {
@@ -370,13 +421,17 @@ void Reducer::launch(Bucket& bucket) {
 // A gradient becomes a view of its bucket.
 void Reducer::move_to_bucket(Parameter& parameter) {
   at::Tensor& gradient = parameter.tensor.mutable_grad();
+  const auto refuse = [&](const char* what) {
+    throw rpc::Error(rpc::ErrorKind::failed_precondition,
+                     "DistributedDataParallel: the gradient of " + parameter.name + what);
+  };
   if (!gradient.defined()) {
     parameter.view.zero_();
   } else if (gradient.is_sparse()) {
-    throw rpc::Error(rpc::ErrorKind::failed_precondition,
-                     "DistributedDataParallel: the gradient of " + parameter.name +
-                         " is sparse, expected a dense one: name the parameter in Options::sparse");
-  } else if (!gradient.is_same(parameter.view)) {
+    refuse(" is sparse, expected a dense one: name the parameter in Options::sparse");
+  } else if (gradient.requires_grad()) {
+    refuse(" was recorded by autograd: create_graph is not supported");
+  } else if (!is_alias(gradient, parameter.view)) {
     parameter.view.copy_(gradient);
     gradient = parameter.view;
   }
@@ -387,7 +442,7 @@ void Reducer::contribute(Parameter& parameter) {
   const at::Tensor& gradient = parameter.tensor.grad();
   if (!gradient.defined()) {
     parameter.view.zero_();
-  } else if (gradient.is_same(parameter.view)) {
+  } else if (is_alias(gradient, parameter.view)) {
     parameter.kept = gradient.clone();
   } else {
     parameter.view.copy_(gradient);
@@ -401,10 +456,11 @@ void Reducer::finish() {
   const auto ended_at = std::chrono::steady_clock::now();
   for (const Bucket& bucket : buckets_)
     if (bucket.reduced && bucket.reduced->ready()) ++stats_.before_the_end;
-  if (options_.static_graph && backwards_ == 0) {
-    for (Parameter& parameter : parameters_) parameter.hits_before = parameter.hits;
-    exchange_reached();
+  if (options_.static_graph && !shadows_ && !counted_) {
+    for (Parameter& parameter : parameters_) parameter.expected_hits = parameter.hits;
+    counted_ = true;
   }
+  if (options_.static_graph && backwards_ == 0) exchange_reached();
   know_reached(true);
   for (; next_ < buckets_.size(); ++next_) {
     Bucket& bucket = buckets_[next_];
@@ -413,13 +469,13 @@ void Reducer::finish() {
   }
   wait_for_buckets();
   publish();
+  stats_.skipped = buckets_.size() - stats_.buckets;
   running_ = false;
-  ++backwards_;
-  if (!planned_again_) replan();
+  if (++backwards_ == 1) replan();
   stats_.iteration = backwards_;
+  if (!shadows_) stats_.forward = began_at_ - forward_at_;
   stats_.backward = ended_at - began_at_;
   stats_.waited = std::chrono::steady_clock::now() - ended_at;
-  stats_.skipped = buckets_.size() - stats_.buckets;
   stats_.order = order_;
   last_ = stats_;
   if (trial_) decide_overlap();
@@ -435,7 +491,7 @@ void Reducer::decide_overlap() {
   overlap_ = OverlapTrial::faster(seconds);
 }
 
-// All collectives are waited for, also after a failure: nothing then writes to gradients any more.
+// All reductions are waited for, also after a failure: nothing then writes to gradients any more.
 void Reducer::wait_for_buckets() {
   std::exception_ptr error;
   const Bucket* failed = nullptr;
@@ -486,12 +542,14 @@ void Reducer::publish() {
       Parameter& parameter = parameters_[bucket.parameters.front()];
       parameter.tensor.mutable_grad() = bucket.gather->sum().div_(active_ranks_);
       bucket.gather.reset();
+      parameter.accumulated = false;
       continue;
     }
     if (scale != 1) bucket.memory.mul_(scale);
     for (const std::size_t index : bucket.parameters) {
       Parameter& parameter = parameters_[index];
       if (reached_anywhere(index)) {
+        parameter.accumulated = false;
         parameter.tensor.mutable_grad() = parameter.view;
       } else if (parameter.kept.defined()) {
         parameter.view.copy_(parameter.kept);
@@ -503,7 +561,6 @@ void Reducer::publish() {
 
 // The order of rank 0 becomes that of all. Parameters that it did not reach come last.
 void Reducer::replan() {
-  planned_again_ = true;
   std::vector<std::size_t> order = order_;
   for (const std::size_t index : reverse_order(parameters_.size()))
     if (!parameters_[index].ready) order.push_back(index);
@@ -514,13 +571,21 @@ void Reducer::replan() {
 }
 
 void Reducer::shadow() {
-  std::lock_guard lock(mutex_);
-  for (Parameter& parameter : parameters_) {
-    parameter.expected = false;
-    parameter.tensor.mutable_grad().reset();
+  try {
+    const at::NoGradGuard no_grad;
+    std::lock_guard lock(mutex_);
+    for (Parameter& parameter : parameters_) {
+      parameter.expected = false;
+      if (!parameter.accumulated) parameter.tensor.mutable_grad().reset();
+    }
+    shadows_ = true;
+    start_iteration();
+    finish();
+    for (Parameter& parameter : parameters_) parameter.tensor.mutable_grad().reset();
+  } catch (...) {
+    failed();
+    throw;
   }
-  begin();
-  finish();
 }
 
 void Reducer::failed() {

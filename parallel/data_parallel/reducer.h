@@ -6,24 +6,24 @@
 // for all buckets, in the thread that called backward(). After the first backward it plans the buckets anew,
 // in the order in which the gradients of rank 0 became ready.
 //
-// A backward belongs to the reducer if it passes an output given to watch(). At its start the reducer reads
-// from the engine which parameters backward will reach. The ranks exchange that (one byte for each
-// parameter):
+// An iteration starts with the first node of a backward behind an output given to watch(), or with the first
+// gradient after a forward. The reducer then reads from the engine which parameters backward will reach. The
+// ranks exchange that (one byte for each parameter):
 //   - an unreached parameter contributes its present gradient, zero without one;
 //   - the gradient of a parameter that no rank reaches stays as it is, also undefined;
 //   - a bucket that no rank reaches is not reduced.
-// If backward fails, or ends while gradients are missing that other ranks wait for, the group is aborted with
-// a text that names this rank, so that no rank waits for its timeout.
+// A parameter whose gradient was accumulated without synchronization counts as reached. If backward fails,
+// the group is aborted with a text that names this rank, so that no rank waits for its timeout.
 //
-// Owned by a Replica. Thread-safe: hooks run on threads of the engine. One backward at a time.
+// The group runs no other collectives during backward: two users of one group could start their collectives
+// in different orders on different ranks. Owned by a Replica. Thread-safe: hooks run on threads of the
+// engine. One backward at a time.
 #pragma once
 
 #include <weft/parallel/data_parallel/bucket_plan.h>
 #include <weft/parallel/data_parallel/communication_hook.h>
 #include <weft/parallel/data_parallel/options.h>
 #include <weft/parallel/data_parallel/overlap_trial.h>
-
-#include <c10/util/intrusive_ptr.h>
 
 #include <memory>
 #include <mutex>
@@ -47,18 +47,22 @@ class WEFT_EXPORT Reducer : public std::enable_shared_from_this<Reducer> {
   Reducer(const Reducer&) = delete;
   Reducer& operator=(const Reducer&) = delete;
 
-  // A backward from this tensor on is one of this reducer. Nothing if it does not require grad.
+  // Before a forward. Its backward is reduced if sync() is on now. failed_precondition: a parameter has
+  // changed its dtype or device since make().
+  void begin_forward();
+  // After that forward. Nothing if the output does not require grad.
   void watch(const at::Tensor& output);
-  // Off: backward accumulates into the gradients of this rank alone.
+  // Off: the backwards of the next forwards accumulate into the gradients of this rank alone.
   void set_sync(bool on);
   bool sync() const;
 
-  // Takes part in the collectives of a backward of the other ranks, without gradients.
+  // Takes part in the collectives of a backward of the other ranks. This rank contributes the gradients that
+  // it has accumulated without synchronization, else zero. It has no gradients afterwards.
   void shadow();
   // The ranks that compute gradients; the average is over these. Default: all ranks of the group.
   void set_active(int ranks);
 
-  // Between iterations. The buckets are allocated anew; gradients keep their values.
+  // Between iterations, on all ranks of the new group: everything starts anew except the gradients' values.
   void set_group(collectives::Group group);
   void set_hook(std::shared_ptr<CommunicationHook> hook);
 
@@ -74,28 +78,31 @@ class WEFT_EXPORT Reducer : public std::enable_shared_from_this<Reducer> {
   Reducer(collectives::Group group, std::vector<NamedParameter> parameters, const Options& options);
   void add_hooks();
 
+  // From the engine.
+  void on_first_node();              // of a backward behind an output
+  void is_ready(std::size_t index);  // the engine has accumulated its gradient
+  void failed();                     // backward ended without its callbacks
+
   // Under mutex_.
+  void start_anew();
   void allocate(BucketPlan plan);
   BucketPlan plan_of(const std::vector<std::size_t>& order) const;
-  void begin();
+  void start_in_engine(const std::shared_ptr<Ending>& ending);
+  void start_iteration();
   void exchange_reached();
   bool know_reached(bool wait);
   bool reached_anywhere(std::size_t parameter) const;
   bool is_skipped(const Bucket& bucket) const;
   void launch_ready();
   void launch(Bucket& bucket);
-  void move_to_bucket(Parameter& parameter);
-  void contribute(Parameter& parameter);
+  static void move_to_bucket(Parameter& parameter);
+  static void contribute(Parameter& parameter);
   void finish();
   void wait_for_buckets();
   void publish();
   void replan();
   void decide_overlap();
   [[noreturn]] void fail(const Bucket& bucket, const std::exception_ptr& error) const;
-
-  void began();                      // by the first node of a backward
-  void is_ready(std::size_t index);  // the engine has accumulated its gradient
-  void failed();                     // backward ended without its callbacks
 
   const Options options_;
   mutable std::mutex mutex_;  // guards what follows
@@ -105,14 +112,20 @@ class WEFT_EXPORT Reducer : public std::enable_shared_from_this<Reducer> {
   std::shared_ptr<CommunicationHook> hook_;
   BucketPlan plan_;
   bool sync_ = true;
-  int active_ranks_;
-  Overlap overlap_;
+  int active_ranks_ = 1;
+  Overlap overlap_ = Overlap::group;
   std::optional<OverlapTrial> trial_;  // as long as overlap_ is not decided
-  bool planned_again_ = false;
-  std::size_t backwards_ = 0;  // that were reduced
+  std::size_t backwards_ = 0;          // that were reduced, since the group was set
+  bool counted_ = false;  // of a static graph: this rank knows how many gradients each parameter gets
+
+  // Of the last forward.
+  bool reduces_ = false;  // its backward is reduced
+  bool armed_ = false;    // it had no backward yet
+  std::chrono::steady_clock::time_point forward_at_;
 
   // Of the present backward.
   bool running_ = false;
+  bool shadows_ = false;
   bool at_the_end_ = false;                    // buckets are launched when backward has ended
   std::size_t next_ = 0;                       // bucket to be launched
   std::vector<std::size_t> order_;             // in which gradients became ready

@@ -12,8 +12,9 @@ namespace {
 
 std::string text_of(const std::string& name, const at::Tensor& tensor) {
   std::ostringstream text;
-  text << name << ' ' << tensor.scalar_type() << tensor.sizes() << " on " << tensor.device().type()
-       << (tensor.requires_grad() ? ", requires grad" : "");
+  text << name << ' ' << tensor.scalar_type() << tensor.sizes();
+  if (!tensor.is_contiguous()) text << " with strides " << tensor.strides();
+  text << " on " << tensor.device().type() << (tensor.requires_grad() ? ", requires grad" : "");
   return text.str();
 }
 
@@ -34,14 +35,50 @@ bool contains(const std::vector<std::string>& names, const std::string& name) {
   return std::find(names.begin(), names.end(), name) != names.end();
 }
 
+// Tensors by name, each once: the same tensor may have several names.
+struct Named {
+  std::vector<std::string> names;
+  at::Tensor tensor;
+};
+
+template <class Dict>
+std::vector<Named> each_once(const Dict& dict) {
+  std::vector<Named> all;
+  for (const auto& entry : dict) {
+    const auto same = std::find_if(all.begin(), all.end(),
+                                   [&](const Named& other) { return other.tensor.is_same(entry.value()); });
+    if (same != all.end()) {
+      same->names.push_back(entry.key());
+    } else {
+      all.push_back({{entry.key()}, entry.value()});
+    }
+  }
+  return all;
+}
+
+bool has_name_in(const Named& tensor, const std::vector<std::string>& names) {
+  return std::any_of(tensor.names.begin(), tensor.names.end(),
+                     [&](const std::string& name) { return contains(names, name); });
+}
+
+// Its memory in one dimension. The ranks' tensors have the same strides.
+at::Tensor flat(const at::Tensor& tensor) {
+  return tensor.is_non_overlapping_and_dense() ? tensor.detach().as_strided({tensor.numel()}, {1})
+                                               : tensor.detach();
+}
+
 // One collective for the tensors of each dtype and device.
 void broadcast(const collectives::Group& group, const std::vector<at::Tensor>& tensors, int source) {
   std::map<std::pair<at::ScalarType, std::string>, std::vector<at::Tensor>> groups;
   for (const at::Tensor& tensor : tensors)
-    groups[{tensor.scalar_type(), tensor.device().str()}].push_back(tensor.detach());
+    groups[{tensor.scalar_type(), tensor.device().str()}].push_back(flat(tensor));
   std::vector<rpc::Future<void>> in_flight;
   for (auto& [kind, same] : groups) in_flight.push_back(group.broadcast(std::move(same), source));
   for (auto& each : in_flight) each.get();
+}
+
+collectives::Group own_group(const collectives::Group& group) {
+  return group.split(0, group.rank()).get().value();
 }
 
 }  // namespace
@@ -51,24 +88,34 @@ Replica::NoSync::NoSync(Reducer& reducer) : reducer_(reducer), before_(reducer.s
 }
 Replica::NoSync::~NoSync() { reducer_.set_sync(before_); }
 
-Replica::Replica(collectives::Group group, std::shared_ptr<torch::nn::Module> module, Options options)
-    : options_(std::move(options)), module_(std::move(module)), group_(std::move(group)) {
+Replica::Replica(const collectives::Group& group, std::shared_ptr<torch::nn::Module> module, Options options)
+    : options_(std::move(options)), module_(std::move(module)), group_(own_group(group)) {
+  const std::vector<Named> parameters = each_once(module_->named_parameters());
+  const std::vector<Named> buffers = each_once(module_->named_buffers());
+  for (const auto& names : {options_.ignored, options_.sparse})
+    for (const std::string& name : names)
+      if (!module_->named_parameters().contains(name) && !module_->named_buffers().contains(name))
+        throw rpc::Error(rpc::ErrorKind::invalid_argument,
+                         "DistributedDataParallel: the module has no parameter or buffer " + name);
   std::vector<std::string> sparse = sparse_parameters(*module_);
   sparse.insert(sparse.end(), options_.sparse.begin(), options_.sparse.end());
-  for (const auto& entry : module_->named_parameters())
-    if (entry.value().requires_grad() && !is_ignored(entry.key()))
-      parameters_.push_back({entry.key(), entry.value(), contains(sparse, entry.key())});
-  for (const auto& entry : module_->named_buffers())
-    if (!is_ignored(entry.key())) buffers_.emplace_back(entry.key(), entry.value());
+  for (const Named& each : parameters) {
+    if (has_name_in(each, options_.ignored)) continue;
+    if (each.tensor.requires_grad()) {
+      parameters_.push_back({each.names.front(), each.tensor, has_name_in(each, sparse)});
+    } else {
+      frozen_.emplace_back(each.names.front(), each.tensor);
+    }
+  }
+  for (const Named& each : buffers)
+    if (!has_name_in(each, options_.ignored)) buffers_.emplace_back(each.names.front(), each.tensor);
+  compare();
   if (parameters_.empty())
     throw rpc::Error(rpc::ErrorKind::invalid_argument,
                      "DistributedDataParallel: the module has no parameters that require grad");
-  compare();
   broadcast_all(0);
   reducer_ = Reducer::make(group_, parameters_, options_);
 }
-
-bool Replica::is_ignored(const std::string& name) const { return contains(options_.ignored, name); }
 
 std::vector<std::string> Replica::parameter_names() const {
   std::vector<std::string> names;
@@ -80,6 +127,7 @@ void Replica::compare() const {
   std::vector<std::string> own;
   for (const NamedParameter& parameter : parameters_)
     own.push_back("parameter " + text_of(parameter.name, parameter.tensor));
+  for (const auto& [name, tensor] : frozen_) own.push_back("parameter " + text_of(name, tensor));
   for (const auto& [name, tensor] : buffers_) own.push_back("buffer " + text_of(name, tensor));
   const auto all = group_.all_gather_object(own).get();
   for (std::size_t rank = 1; rank < all.size(); ++rank) {
@@ -99,14 +147,13 @@ void Replica::compare() const {
 void Replica::broadcast_all(int source) const {
   std::vector<at::Tensor> tensors;
   for (const NamedParameter& parameter : parameters_) tensors.push_back(parameter.tensor);
-  for (const auto& [name, tensor] : buffers_) tensors.push_back(tensor);
-  for (const auto& entry : module_->named_parameters())
-    if (!entry.value().requires_grad() && !is_ignored(entry.key())) tensors.push_back(entry.value());
+  for (const auto* named : {&frozen_, &buffers_})
+    for (const auto& [name, tensor] : *named) tensors.push_back(tensor);
   broadcast(group_, tensors, source);
 }
 
-void Replica::set_group(collectives::Group group) {
-  group_ = std::move(group);
+void Replica::set_group(const collectives::Group& group) {
+  group_ = own_group(group);
   compare();
   broadcast_all(0);
   reducer_->set_group(group_);
@@ -121,6 +168,7 @@ bool Replica::shares_buffers() const {
 
 void Replica::before_forward() {
   if (!c10::GradMode::is_enabled()) return;
+  reducer_->begin_forward();
   const int source = join_ ? exchange(true).source.value() : 0;
   if (shares_buffers()) share_buffers(source);
 }
@@ -142,7 +190,15 @@ void Replica::share_buffers(int source) const {
 // --- Join ---
 
 void Replica::begin_join(const JoinOptions& options, std::vector<Joinable*> others) {
+  if (join_)
+    throw rpc::Error(rpc::ErrorKind::failed_precondition,
+                     "join: the range of an earlier join() still exists");
   join_ = Join{options, std::move(others)};
+}
+
+void Replica::leave_join() noexcept {
+  join_.reset();
+  reducer_->set_active(group_.size());
 }
 
 Replica::Round Replica::exchange(bool has_batch) {
@@ -180,8 +236,9 @@ void Replica::drain_join() {
     for (auto other = others.rbegin(); other != others.rend(); ++other) (*other)->shadow_backward();
     if (round.reduces) reducer_->shadow();
   }
-  broadcast_all(join_->last_source);
-  for (Joinable* other : others) other->finish_join(join_->last_source);
+  join_source_ = join_->last_source;
+  broadcast_all(join_source_);
+  for (Joinable* other : others) other->finish_join(join_source_);
   reducer_->set_active(group_.size());
 }
 

@@ -16,16 +16,18 @@ namespace weft::data_parallel {
 
 class WEFT_EXPORT Replica : public Joining {
  public:
-  // All ranks of the group call it, and it blocks. Compares the parameters and buffers of all ranks
-  // (failed_precondition with the first difference), and makes them those of rank 0.
-  Replica(collectives::Group group, std::shared_ptr<torch::nn::Module> module, Options options);
+  // All ranks of the group call it, and it blocks. Makes a group of its members for this replica alone
+  // (split()), so that other collectives of the program may run at any time. Compares the parameters and
+  // buffers of all ranks (failed_precondition with the first difference), and makes them those of rank 0.
+  Replica(const collectives::Group& group, std::shared_ptr<torch::nn::Module> module, Options options);
   Replica(const Replica&) = delete;
   Replica& operator=(const Replica&) = delete;
 
-  const collectives::Group& group() const { return group_; }
+  const collectives::Group& group() const { return group_; }  // of this replica alone
 
-  // While the guard lives, backward accumulates into the gradients of this rank alone. All ranks use it for
-  // the same iterations. Their next backward outside reduces the accumulated gradients.
+  // The backward of a forward that runs while the guard lives accumulates into the gradients of this rank
+  // alone. All ranks use it for the same iterations. The next backward outside reduces the accumulated
+  // gradients.
   class WEFT_EXPORT NoSync {
    public:
     explicit NoSync(Reducer& reducer);
@@ -47,11 +49,14 @@ class WEFT_EXPORT Replica : public Joining {
     return JoinedRange<Range>(*this, range);
   }
 
+  // After a join: the rank whose parameters all ranks have. Its optimizer's state is that of most steps.
+  int join_source() const { return join_source_; }
+
   // On all ranks, between iterations. Null: all-reduce again.
   void set_hook(std::shared_ptr<CommunicationHook> hook) { reducer_->set_hook(std::move(hook)); }
   // On all ranks of the new group, between iterations: after the old group has failed, for example. Its rank
   // 0 gives parameters and buffers to all.
-  void set_group(collectives::Group group);
+  void set_group(const collectives::Group& group);
 
   BucketPlan plan() const { return reducer_->plan(); }
   IterationStats last() const { return reducer_->last(); }
@@ -65,7 +70,7 @@ class WEFT_EXPORT Replica : public Joining {
  private:
   void begin_join(const JoinOptions& options, std::vector<Joinable*> others) override;
   void drain_join() override;
-  void leave_join() noexcept override { join_.reset(); }
+  void leave_join() noexcept override;
 
   // Of the exchange before a forward. source: the first rank that has a batch; none: no rank has one.
   struct Round {
@@ -84,7 +89,7 @@ class WEFT_EXPORT Replica : public Joining {
   const std::shared_ptr<torch::nn::Module> module_;
   collectives::Group group_;
   std::vector<NamedParameter> parameters_;
-  std::vector<std::pair<std::string, at::Tensor>> buffers_;
+  std::vector<std::pair<std::string, at::Tensor>> frozen_, buffers_;  // parameters without gradients; buffers
   std::shared_ptr<Reducer> reducer_;
 
   struct Join {
@@ -93,6 +98,7 @@ class WEFT_EXPORT Replica : public Joining {
     int last_source = 0;
   };
   std::optional<Join> join_;
+  int join_source_ = 0;
 };
 
 }  // namespace weft::data_parallel

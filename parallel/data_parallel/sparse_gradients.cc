@@ -10,11 +10,7 @@ SparseGather::SparseGather(collectives::Group group, const at::Tensor& parameter
     : group_(std::move(group)),
       sizes_(parameter.sizes().vec()),
       options_(parameter.options().requires_grad(false)) {
-  if (gradient.defined()) {
-    if (!gradient.is_sparse())
-      throw rpc::Error(rpc::ErrorKind::failed_precondition, "a dense gradient, expected a sparse one");
-    own_ = gradient.coalesce();
-  }
+  if (gradient.defined()) own_ = gradient.coalesce();
   const at::Tensor count = at::zeros({2}, at::kLong);
   if (own_.defined()) {
     count[0] = own_._nnz();

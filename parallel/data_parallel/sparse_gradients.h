@@ -18,7 +18,7 @@ namespace weft::data_parallel {
 
 class WEFT_EXPORT SparseGather {
  public:
-  // gradient: sparse (COO), of the parameter's shape; undefined is a zero. failed_precondition: it is dense.
+  // gradient: sparse (COO), of the parameter's shape; undefined is a zero.
   SparseGather(collectives::Group group, const at::Tensor& parameter, const at::Tensor& gradient);
 
   void start_values();

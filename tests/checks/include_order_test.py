@@ -22,7 +22,7 @@ WRONG = [
     ("dist_optim/a.h", "#include <weft/dist_optim/checkpoint/checkpoint.h>", "comes before"),
     ("dist_optim/a.h", "#include <weft/dist_optim/embedding/shard.h>", "comes before"),
     ("dist_optim/checkpoint/a.h", "#include <weft/dist_optim/embedding/shard.h>", "comes before"),
-    ("parallel/a.h", "#include <weft/dist_optim/embedding/shard.h>", "comes before"),
+    ("parallel/data_parallel/a.h", "#include <weft/dist_optim/embedding/shard.h>", "comes before"),
     ("dist_optim/elsewhere/a.h", "#include <string>", "is missing"),
     ("parallel/collectives/shm/a.h", "#include <weft/parallel/collectives/group_core.h>", "comes before"),
     ("parallel/collectives/nccl/a.h", "#include <weft/parallel/collectives/shm/shared_run.h>", "comes before"),

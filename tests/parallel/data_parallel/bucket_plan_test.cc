@@ -81,7 +81,7 @@ TEST(BucketPlan, BucketsHaveOneDtypeAndOneDevice) {
   EXPECT_EQ(plan_buckets(parameters, caps, reverse_order(5)), (BucketPlan{{4, 0}, {3}, {2}, {1}}));
 }
 
-TEST(BucketPlan, RefusesWhatIsNoPermutation) {
+TEST(BucketPlan, RefusesAnOrderThatIsNoPermutation) {
   const std::vector<ParameterSpec> two(2);
   const std::vector<std::size_t> caps = {1}, none;
   const auto kind = [&](std::vector<std::size_t> order, const std::vector<std::size_t>& given) {

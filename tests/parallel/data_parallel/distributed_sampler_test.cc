@@ -156,13 +156,18 @@ TEST(DistributedSampler, AnEpochAfterAResumedOneIsWhole) {
   EXPECT_EQ(all_of(other).size(), 10U);
 }
 
-TEST(DistributedSampler, RefusesWhatCannotBe) {
+TEST(DistributedSampler, RefusesInvalidRanksAndStates) {
   using rpc::ErrorKind;
   EXPECT_EQ(test::kind_of([] { DistributedSampler(10, 2, 2); }), ErrorKind::invalid_argument);
   EXPECT_EQ(test::kind_of([] { DistributedSampler(0, 0, 1); }), ErrorKind::invalid_argument);
   const std::string state = saved(DistributedSampler(10, 0, 1, {.seed = 1}));
   EXPECT_EQ(test::kind_of([&] {
               DistributedSampler other(10, 0, 1, {.seed = 2});
+              load(other, state);
+            }),
+            ErrorKind::failed_precondition);
+  EXPECT_EQ(test::kind_of([&] {
+              DistributedSampler other(11, 0, 1, {.seed = 1});
               load(other, state);
             }),
             ErrorKind::failed_precondition);

@@ -1,5 +1,7 @@
 #include <weft/parallel/data_parallel/join.h>
 
+#include <weft/parallel/data_parallel/broadcast_state.h>
+
 #include <numeric>
 
 #include "tests/parallel/data_parallel/ranks.h"
@@ -113,6 +115,104 @@ TEST(Join, WithoutReductionInSomeIterationsTheLastOnesReduce) {
       }
     }
     expect_close(values_of(*net), values_of(alone));
+  });
+}
+
+// zero_grad comes last in the loop: what the shadows of the first epoch left behind would add up.
+TEST(Join, ASecondEpochStartsWithoutGradients) {
+  Company company(2, Backend::memory);
+  for (const bool is_static : {false, true}) {
+    const std::vector<int> counts = is_static ? std::vector{0, 2} : std::vector{2, 3};
+    Net alone;
+    for (const auto& epoch : {counts, std::vector{3, 3}}) train_alone(alone, epoch, [](int) { return 2; });
+    on_ranks(company.groups(), [&](const Group& group) {
+      auto net = std::make_shared<Net>();
+      DistributedDataParallel ddp{group, net, Options{.bucket_bytes = {200}, .static_graph = is_static}};
+      torch::optim::SGD optimizer(net->parameters(), torch::optim::SGDOptions(0.1));
+      for (const auto& epoch : {counts, std::vector{3, 3}}) {
+        auto batches = batches_of(group.rank(), epoch[static_cast<std::size_t>(group.rank())]);
+        for (auto& batch : ddp.join(batches)) {
+          torch::mse_loss(ddp.forward(batch.data), batch.target).backward();
+          optimizer.step();
+          optimizer.zero_grad();
+        }
+      }
+      expect_close(values_of(*net), values_of(alone));
+    });
+  }
+}
+
+// Rank 0 has no batch left for the second half of an update: its first half counts.
+TEST(Join, AnAccumulationThatHasBegunIsNotLost) {
+  Company company(2, Backend::memory);
+  const std::vector<int> counts = {3, 4};
+  Net alone;
+  torch::optim::SGD alone_optimizer(alone.parameters(), torch::optim::SGDOptions(0.1));
+  for (int update = 0; update < 2; ++update) {
+    alone_optimizer.zero_grad();
+    for (int rank = 0; rank < 2; ++rank)
+      for (const int step : {2 * update, 2 * update + 1}) {
+        if (step >= counts[static_cast<std::size_t>(rank)]) continue;
+        const Batch batch = Batch::of_step(1000 * rank + step, 1);
+        (torch::mse_loss(alone.forward(batch.data), batch.target) / 2).backward();
+      }
+    alone_optimizer.step();
+  }
+  on_ranks(company.groups(), [&](const Group& group) {
+    auto net = std::make_shared<Net>();
+    DistributedDataParallel ddp{group, net, Options{.bucket_bytes = {200}}};
+    torch::optim::SGD optimizer(net->parameters(), torch::optim::SGDOptions(0.1));
+    auto batches = batches_of(group.rank(), counts[static_cast<std::size_t>(group.rank())]);
+    int step = 0;
+    for (auto& batch : ddp.join(batches)) {
+      if (step++ % 2 == 0) {
+        optimizer.zero_grad();
+        const auto guard = ddp.no_sync();
+        torch::mse_loss(ddp.forward(batch.data), batch.target).backward();
+      } else {
+        torch::mse_loss(ddp.forward(batch.data), batch.target).backward();
+        optimizer.step();
+      }
+    }
+    expect_close(values_of(*net), values_of(alone));
+  });
+}
+
+TEST(Join, OneRangeAtATime) {
+  Company company(1, Backend::memory);
+  on_ranks(company.groups(), [&](const Group& group) {
+    DistributedDataParallel ddp{group, std::make_shared<Net>()};
+    std::vector<int> some{1, 2};
+    {
+      const auto range = ddp.join(some);
+      EXPECT_EQ(test::kind_of([&] { (void)ddp.join(some); }), ErrorKind::failed_precondition);
+    }
+    for (const int each : ddp.join(some)) (void)each;
+  });
+}
+
+TEST(Join, TheStateOfAnOptimizerCanBeTakenOver) {
+  Company company(2, Backend::memory);
+  on_ranks(company.groups(), [&](const Group& group) {
+    auto net = std::make_shared<Net>();
+    DistributedDataParallel ddp{group, net};
+    torch::optim::SGD optimizer(net->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
+    for (int epoch = 0; epoch < 2; ++epoch) {
+      auto batches = batches_of(group.rank(), 1 + 2 * group.rank());
+      for (auto& batch : ddp.join(batches)) {
+        optimizer.zero_grad();
+        torch::mse_loss(ddp.forward(batch.data), batch.target).backward();
+        optimizer.step();
+      }
+      broadcast_optimizer_state(group, optimizer, ddp.join_source());
+    }
+    EXPECT_EQ(ddp.join_source(), 1);
+    optimizer.zero_grad();
+    const Batch batch = Batch::of_step(group.rank(), 1);
+    torch::mse_loss(ddp.forward(batch.data), batch.target).backward();
+    optimizer.step();
+    const auto all = group.all_gather_object(net->last->weight.sum().item<double>()).get();
+    EXPECT_EQ(all[0], all[1]);
   });
 }
 

@@ -58,7 +58,7 @@ void expect_gradients(const Net& net, const std::vector<at::Tensor>& expected) {
   }
 }
 
-TEST_F(OfTwoRanks, WhatOneRankDoesNotReachHasTheGradientOfTheOther) {
+TEST_F(OfTwoRanks, AParameterThatOneRankDoesNotReachGetsTheGradientOfTheOther) {
   const auto expected =
       average([&](Net& net, int rank) { net.forward(input(rank), rank == 1).sum().backward(); });
   run([&](int rank, auto& ddp, Net& net) {
@@ -70,7 +70,7 @@ TEST_F(OfTwoRanks, WhatOneRankDoesNotReachHasTheGradientOfTheOther) {
   });
 }
 
-TEST_F(OfTwoRanks, WhatNoRankReachesStaysUndefinedAndItsBucketIsSkipped) {
+TEST_F(OfTwoRanks, AParameterThatNoRankReachesStaysUndefinedAndItsBucketIsSkipped) {
   run([&](int rank, auto& ddp, Net& net) {
     for (int i = 0; i < 3; ++i) {
       net.zero_grad();
@@ -87,6 +87,8 @@ TEST_F(OfTwoRanks, AGradientThatNoRankReachesKeepsItsBits) {
   run(
       [&](int rank, auto& ddp, Net& net) {
         ddp.forward(input(rank)).sum().backward();
+        for (const auto& gradient : {net.middle->weight.grad(), net.middle->bias.grad()})
+          gradient.mul_(rank + 1);  // an average would show
         const at::Tensor before = net.middle->weight.grad().clone();
         const at::Tensor bias = net.middle->bias.grad().clone();
         ddp.forward(input(rank), false).sum().backward();
@@ -234,18 +236,21 @@ TEST_F(OfTwoRanks, AStaticGraphMayReachAParameterSeveralTimesByNestedBackwards) 
 }
 
 TEST_F(OfTwoRanks, ANestedBackwardInAnotherGraphIsAnErrorThatNamesTheRemedy) {
+  std::atomic<int> named = 0;
   on_ranks(groups, [&](const Group& group) {
     auto net = std::make_shared<Net>();
     DistributedDataParallel ddp{group, std::make_shared<TwiceReentrant>(net), several_buckets};
     const auto error = error_of([&] { ddp.forward(input(group.rank())).sum().backward(); });
     ASSERT_TRUE(error);
     if (error->kind() == ErrorKind::failed_precondition) {
+      ++named;
       EXPECT_NE(std::string(error->what()).find("net.middle"), std::string::npos) << error->what();
       EXPECT_NE(std::string(error->what()).find("static_graph"), std::string::npos) << error->what();
     } else {
       EXPECT_EQ(error->kind(), ErrorKind::aborted) << error->what();  // the other rank was first
     }
   });
+  EXPECT_GE(named, 1);
 }
 
 TEST_F(OfTwoRanks, SparseGradientsAreGathered) {
@@ -307,7 +312,7 @@ TEST_F(OfTwoRanks, AFailedBackwardEndsThatOfTheOtherRank) {
 }
 
 // Rank 1 has one batch less.
-TEST_F(OfTwoRanks, ARankThatDoesNotComeIsNamedWithinTheTimeout) {
+TEST_F(OfTwoRanks, ARankWithOneBatchLessIsNamedWithinTheTimeout) {
   const auto hasty = company.groups({.timeout = std::chrono::milliseconds{300}});
   on_ranks(hasty, [&](const Group& group) {
     auto net = std::make_shared<Net>();
@@ -366,7 +371,184 @@ TEST_F(OfTwoRanks, AHookReducesInItsWay) {
   });
 }
 
-TEST_F(OfTwoRanks, OverTwoGroupsInTurnTheBucketsMove) {
+// The middle layer has a gradient from the accumulation alone.
+TEST_F(OfTwoRanks, AGradientOfAnAccumulationIsReducedAlsoIfTheLastBackwardDoesNotReachIt) {
+  const auto expected = average([&](Net& net, int rank) {
+    net.forward(input(rank)).sum().backward();
+    net.forward(input(rank + 2), false).sum().backward();
+  });
+  run([&](int rank, auto& ddp, Net& net) {
+    for (int i = 0; i < 3; ++i) {
+      net.zero_grad(i % 2 == 0);
+      {
+        const auto guard = ddp.no_sync();
+        ddp.forward(input(rank)).sum().backward();
+      }
+      ddp.forward(input(rank + 2), false).sum().backward();
+      expect_gradients(net, expected);
+    }
+  });
+}
+
+// The loss uses a parameter itself: its gradient is ready before the first node behind an output runs.
+TEST_F(OfTwoRanks, AParameterOfTheLossIsReducedToo) {
+  const auto loss = [](const at::Tensor& out, Net& net, int rank) {
+    return out.sum() * net.last->bias.exp().sum() + (rank + 1) * net.middle->bias.sum();
+  };
+  const auto expected =
+      average([&](Net& net, int rank) { loss(net.forward(input(rank)), net, rank).backward(); });
+  for (const bool is_static : {false, true})
+    run(
+        [&](int rank, auto& ddp, Net& net) {
+          for (int i = 0; i < 3; ++i) {
+            net.zero_grad();
+            loss(ddp.forward(input(rank)), net, rank).backward();
+            expect_gradients(net, expected);
+          }
+        },
+        {.bucket_bytes = {200}, .overlap = Overlap::group, .static_graph = is_static});
+}
+
+TEST_F(OfTwoRanks, AStaticGraphMayLeaveParametersUnused) {
+  const auto expected =
+      average([&](Net& net, int rank) { net.forward(input(rank), rank == 1).sum().backward(); });
+  run(
+      [&](int rank, auto& ddp, Net& net) {
+        for (int i = 0; i < 4; ++i) {
+          net.zero_grad();
+          ddp.forward(input(rank), rank == 1).sum().backward();
+          expect_gradients(net, expected);
+        }
+      },
+      {.bucket_bytes = {200}, .overlap = Overlap::group, .static_graph = true});
+}
+
+TEST_F(OfTwoRanks, AModuleWithTwoNamesIsReducedOnce) {
+  struct Tied : torch::nn::Module {
+    Tied() {
+      layer = register_module("encoder", torch::nn::Linear(5, 5));
+      register_module("decoder", layer);
+    }
+    at::Tensor forward(const at::Tensor& x) { return layer(torch::tanh(layer(x))); }
+    torch::nn::Linear layer{nullptr};
+  };
+  std::vector<at::Tensor> expected{at::zeros({5, 5}), at::zeros({5})};
+  const auto reset = [](Tied& tied) {
+    const at::NoGradGuard no_grad;
+    tied.layer->weight.copy_(at::arange(25).view({5, 5}) / 50);
+    tied.layer->bias.fill_(0.1);
+  };
+  for (int rank = 0; rank < 2; ++rank) {
+    Tied alone;
+    reset(alone);
+    alone.forward(input(rank).to(at::kFloat)).sum().backward();
+    expected[0] += alone.layer->weight.grad() / 2;
+    expected[1] += alone.layer->bias.grad() / 2;
+  }
+  on_ranks(groups, [&](const Group& group) {
+    auto tied = std::make_shared<Tied>();
+    reset(*tied);
+    DistributedDataParallel ddp{group, tied, Options{.bucket_bytes = {1}, .overlap = Overlap::group}};
+    EXPECT_EQ(ddp.parameter_names().size(), 2U);
+    for (int i = 0; i < 5; ++i) {
+      tied->zero_grad();
+      ddp.forward(input(group.rank()).to(at::kFloat)).sum().backward();
+      expect_close({tied->layer->weight.grad(), tied->layer->bias.grad()}, expected, 1e-5);
+    }
+  });
+}
+
+// A parameter without gaps keeps its strides in the bucket; other dtypes have buckets of their own.
+TEST_F(OfTwoRanks, StridesAndDtypesOfParametersAreKept) {
+  struct Mixed : torch::nn::Module {
+    Mixed() {
+      conv = register_module("conv", torch::nn::Conv2d(torch::nn::Conv2dOptions(2, 3, 3).bias(false)));
+      conv->weight.set_data(conv->weight.detach().contiguous(at::MemoryFormat::ChannelsLast));
+      phase = register_parameter("phase", at::ones({3}, at::kComplexDouble));
+      scale = register_parameter("scale", at::ones({3}, at::kBFloat16));
+    }
+    at::Tensor forward(const at::Tensor& x) {
+      return conv(x).sum({0, 2, 3}) * at::real(phase).to(at::kFloat) * scale.to(at::kFloat);
+    }
+    torch::nn::Conv2d conv{nullptr};
+    at::Tensor phase, scale;
+  };
+  on_ranks(groups, [&](const Group& group) {
+    auto mixed = std::make_shared<Mixed>();
+    DistributedDataParallel ddp{group, mixed};
+    EXPECT_EQ(ddp.plan().size(), 3U);
+    const auto of_rank = [&](int rank, Mixed& module, auto& forward) {
+      module.zero_grad();
+      forward.forward(at::ones({1, 2, 4, 4}) * (rank + 1)).sum().backward();
+      return std::vector<at::Tensor>{module.conv->weight.grad().clone(), module.phase.grad().clone(),
+                                     module.scale.grad().clone()};
+    };
+    std::vector<at::Tensor> means;
+    {
+      const auto guard = ddp.no_sync();
+      auto a = of_rank(0, *mixed, *mixed), b = of_rank(1, *mixed, *mixed);
+      for (std::size_t i = 0; i < a.size(); ++i) means.push_back((a[i] + b[i]) / 2);
+    }
+    const auto reduced = of_rank(group.rank(), *mixed, ddp);
+    for (std::size_t i = 0; i < means.size(); ++i) EXPECT_TRUE(at::allclose(reduced[i], means[i], 1e-2)) << i;
+    EXPECT_TRUE(mixed->conv->weight.grad().is_contiguous(at::MemoryFormat::ChannelsLast));
+  });
+}
+
+TEST_F(OfTwoRanks, TwoReplicasInOneBackwardDoNotMixTheirBuckets) {
+  on_ranks(groups, [&](const Group& group) {
+    auto first = std::make_shared<Net>(1), second = std::make_shared<Net>(1);
+    DistributedDataParallel a{group, first, several_buckets}, b{group, second, several_buckets};
+    for (int i = 0; i < 20; ++i) {
+      first->zero_grad();
+      second->zero_grad();
+      (a.forward(input(group.rank()), false) + b.forward(input(group.rank()))).sum().backward();
+      EXPECT_TRUE(at::allclose(first->last->bias.grad(), second->last->bias.grad()));
+      EXPECT_FALSE(first->middle->bias.grad().defined());
+    }
+  });
+}
+
+TEST_F(OfTwoRanks, MisuseIsNamed) {
+  run([&](int rank, auto& ddp, Net& net) {
+    const auto graph = error_of([&] { ddp.forward(input(rank)).sum().backward({}, false, true); });
+    ASSERT_TRUE(graph);
+    EXPECT_TRUE(graph->kind() == ErrorKind::failed_precondition || graph->kind() == ErrorKind::aborted);
+    net.zero_grad();  // the gradients refer to the parameters
+    net.to(at::kFloat);
+    const auto moved = error_of([&] { ddp.forward(input(rank).to(at::kFloat)); });
+    ASSERT_TRUE(moved);
+    EXPECT_EQ(moved->kind(), ErrorKind::failed_precondition);
+    EXPECT_NE(std::string(moved->what()).find("first.weight has changed"), std::string::npos)
+        << moved->what();
+  });
+}
+
+TEST_F(OfTwoRanks, AfterAFailureANewGroupTrainsOn) {
+  const auto others = company.groups({.name = "second"});
+  const auto expected = average([&](Net& net, int rank) { net.forward(input(rank)).sum().backward(); });
+  run(
+      [&](int rank, auto& ddp, Net& net) {
+        ddp.forward(input(rank)).sum().backward();
+        if (rank == 1) {
+          const auto hook = net.last->bias.register_hook(
+              [](const at::Tensor&) -> at::Tensor { throw std::runtime_error("mine"); });
+          EXPECT_ANY_THROW(ddp.forward(input(rank)).sum().backward());
+          net.last->bias.remove_hook(hook);
+        } else {
+          EXPECT_ANY_THROW(ddp.forward(input(rank)).sum().backward());
+        }
+        ddp.set_group(others[static_cast<std::size_t>(rank)]);
+        for (int i = 0; i < 15; ++i) {  // beyond the trial of overlaps
+          net.zero_grad();
+          ddp.forward(input(rank)).sum().backward();
+          expect_gradients(net, expected);
+        }
+      },
+      Options{.bucket_bytes = {200}});
+}
+
+TEST_F(OfTwoRanks, ANewGroupGetsTheBuckets) {
   const auto others = company.groups({.name = "second"});
   const auto expected = average([&](Net& net, int rank) { net.forward(input(rank)).sum().backward(); });
   run([&](int rank, auto& ddp, Net& net) {

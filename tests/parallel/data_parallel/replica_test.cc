@@ -100,15 +100,43 @@ TEST_F(Replicas, BuffersAreSharedBeforeEachForwardInTraining) {
 
 TEST_F(Replicas, IgnoredParametersAndBuffersStayLocal) {
   on_ranks(groups, [&](const Group& group) {
-    auto net = std::make_shared<Net>(1 + group.rank());
-    const auto own = net->middle->weight.detach().clone();
-    DistributedDataParallel ddp{group, net, Options{.ignored = {"middle.weight"}}};
-    EXPECT_TRUE(at::equal(net->middle->weight, own));
-    ddp.forward(at::ones({1, 5}, at::kDouble) * (group.rank() + 1)).sum().backward();
-    const auto gradients = group.all_gather_object(net->middle->weight.grad().sum().item<double>()).get();
-    EXPECT_NE(gradients[0], gradients[1]);
-    const auto reduced = group.all_gather_object(net->first->weight.grad().sum().item<double>()).get();
-    EXPECT_EQ(reduced[0], reduced[1]);
+    auto module = std::make_shared<Normalized>();
+    {
+      const at::NoGradGuard no_grad;
+      module->norm->weight.fill_(group.rank() + 1);
+      module->norm->running_mean.fill_(group.rank() + 1);
+    }
+    DistributedDataParallel ddp{group, module, Options{.ignored = {"norm.weight", "norm.running_mean"}}};
+    ddp.forward(at::arange(12, at::kDouble).view({4, 3})).square().sum().backward();
+    EXPECT_EQ(module->norm->weight[0].item<double>(), group.rank() + 1);
+    const auto differ = [&](double value) {
+      const auto values = group.all_gather_object(value).get();
+      return values[0] != values[1];
+    };
+    EXPECT_TRUE(differ(module->norm->weight.grad()[0].item<double>()));
+    EXPECT_TRUE(differ(module->norm->running_mean[0].item<double>()));
+    EXPECT_FALSE(differ(module->norm->running_var[0].item<double>()));
+  });
+}
+
+TEST_F(Replicas, AnUnknownNameIsRefused) {
+  on_ranks(groups, [&](const Group& group) {
+    const auto error =
+        error_of([&] { Replica(group, std::make_shared<Net>(), {.ignored = {"frist.weight"}}); });
+    ASSERT_TRUE(error);
+    EXPECT_EQ(error->kind(), ErrorKind::invalid_argument);
+    EXPECT_NE(std::string(error->what()).find("frist.weight"), std::string::npos);
+  });
+}
+
+TEST_F(Replicas, TheOrderOfMemoryIsCompared) {
+  on_ranks(groups, [&](const Group& group) {
+    auto conv = torch::nn::Conv2d(torch::nn::Conv2dOptions(2, 3, 3));
+    if (group.rank() == 1)
+      conv->weight.set_data(conv->weight.detach().contiguous(at::MemoryFormat::ChannelsLast));
+    const auto error = error_of([&] { Replica(group, conv.ptr(), {}); });
+    ASSERT_TRUE(error);
+    EXPECT_NE(std::string(error->what()).find("with strides"), std::string::npos) << error->what();
   });
 }
 
