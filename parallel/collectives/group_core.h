@@ -101,7 +101,10 @@ class WEFT_EXPORT GroupCore final : public BackendOwner, public std::enable_shar
   void data(const rpc::AgentId& from, std::uint64_t sequence, std::uint32_t label, std::uint64_t hash,
             rpc::Buffer bytes);
   void disagree(const rpc::AgentId& from, std::uint64_t sequence, std::string signature);
-  rpc::Future<void> message(const rpc::AgentId& from, std::uint64_t tag, std::string type, rpc::Buffer bytes);
+  rpc::Future<void> message(const rpc::AgentId& from, std::uint64_t tag, std::string type, rpc::Buffer bytes,
+                            bool lent = false);
+  rpc::Future<void> lent_message(const rpc::AgentId& from, std::uint64_t tag, std::string type,
+                                 std::uint64_t offset, std::uint64_t bytes);
   rpc::Future<ValueRounds::Values> value(const rpc::AgentId& from, RoundKey round, std::string meaning,
                                          std::string site, rpc::Buffer bytes, bool wants_all,
                                          std::chrono::nanoseconds limit);

@@ -2,6 +2,12 @@
 #include <weft/parallel/collectives/group_notices.h>
 
 namespace weft::collectives {
+namespace {
+
+// From so many bytes on the receiver of a message reads them in the sender's memory, if it can.
+constexpr std::size_t min_lent_bytes = 16 << 10;
+
+}  // namespace
 
 // --- Messages between two ---
 
@@ -29,13 +35,19 @@ rpc::Future<void> GroupCore::send(int to, Message message) {
                                                .tag = message.tag});
     self->sent_.emplace(number, Sent{to, what, deadline, std::move(promise), ticket});
     self->arm(deadline);
-    self->peers_[static_cast<std::size_t>(to)]
-        .call<&GroupService::message>(self->id_, message.tag, message.type, message.bytes)
-        .then([self, number](rpc::Result<void>&& result) {
-          self->turns_.run([self, number, result = std::move(result)]() mutable {
-            self->send_over(number, std::move(result));
-          });
-        });
+    const rpc::Peer& peer = self->peers_[static_cast<std::size_t>(to)];
+    const auto offset =
+        message.bytes.size() < min_lent_bytes ? std::nullopt : self->backend_->offset_for(to, message.bytes);
+    auto taken = offset
+                     ? peer.call<&GroupService::lent_message>(self->id_, message.tag, message.type, *offset,
+                                                              std::uint64_t{message.bytes.size()})
+                     : peer.call<&GroupService::message>(self->id_, message.tag, message.type, message.bytes);
+    // The memory of a lent message is kept until then.
+    std::move(taken).then([self, number, kept = message.bytes](rpc::Result<void>&& result) {
+      self->turns_.run([self, number, result = std::move(result)]() mutable {
+        self->send_over(number, std::move(result));
+      });
+    });
   });
   return future;
 }
@@ -120,24 +132,35 @@ rpc::Future<Mailbox::Received> GroupCore::take_message(std::optional<int> from, 
 }
 
 rpc::Future<void> GroupCore::message(const rpc::AgentId& from, std::uint64_t tag, std::string type,
-                                     rpc::Buffer bytes) {
+                                     rpc::Buffer bytes, bool lent) {
   const int rank = rank_of(from);
   if (rank < 0)
     return rpc::Future<void>::made(std::make_exception_ptr(
         rpc::Error(rpc::ErrorKind::permission_denied, prefix() + from.name + " is no member")));
   auto promise = std::make_shared<rpc::Promise<void>>();
   auto future = promise->future();
-  turns_.run([self = shared_from_this(), promise, rank, tag, type = std::move(type),
-              bytes = std::move(bytes)]() mutable {
+  turns_.run([self = shared_from_this(), promise, rank, tag, type = std::move(type), bytes = std::move(bytes),
+              lent]() mutable {
     if (self->ended_) return promise->fail(*self->ended_);
     self->mailbox_.deliver(
         {.from = rank,
          .tag = tag,
          .type = std::move(type),
          .bytes = std::move(bytes),
-         .taken = [promise](rpc::Result<void> taken) { promise->complete(std::move(taken)); }});
+         .taken = [promise](rpc::Result<void> taken) { promise->complete(std::move(taken)); },
+         .lent = lent});
   });
   return future;
+}
+
+rpc::Future<void> GroupCore::lent_message(const rpc::AgentId& from, std::uint64_t tag, std::string type,
+                                          std::uint64_t offset, std::uint64_t bytes) {
+  auto memory = rpc::capture([&] {
+    const int rank = rank_of(from);
+    return rank < 0 ? rpc::Buffer{} : backend_->memory_of(rank, offset, bytes);
+  });
+  if (!memory.ok()) return rpc::Future<void>::made(rpc::Result<void>(memory.error()));
+  return message(from, tag, std::move(type), std::move(memory).get(), true);
 }
 
 // --- Values that all give ---

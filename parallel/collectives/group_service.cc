@@ -12,21 +12,39 @@ void GroupService::data(rpc::CallContext& call, GroupId group, std::uint64_t seq
       });
 }
 
-rpc::Future<void> GroupService::message(rpc::CallContext& call, GroupId group, std::uint64_t tag,
-                                        std::string type, rpc::Buffer bytes) {
+namespace {
+
+// f(core) delivers a message; the future completes when the message has been received.
+template <class F>
+rpc::Future<void> deliver_message(CollectivesLayer& layer, GroupId group, std::size_t size, F f) {
   const auto promise = std::make_shared<rpc::Promise<void>>();
   auto future = promise->future();
-  const std::size_t size = type.size() + bytes.size();
-  const auto refused = layer->deliver(
-      group, size,
-      [from = call.peer().id, tag, type = std::move(type), bytes = std::move(bytes),
-       promise](GroupCore& core) mutable {
-        core.message(from, tag, std::move(type), std::move(bytes)).then([promise](rpc::Result<void>&& taken) {
-          promise->complete(std::move(taken));
-        });
-      });
+  const auto refused = layer.deliver(group, size, [promise, f = std::move(f)](GroupCore& core) mutable {
+    f(core).then([promise](rpc::Result<void>&& taken) { promise->complete(std::move(taken)); });
+  });
   if (refused) promise->fail(*refused);
   return future;
+}
+
+}  // namespace
+
+rpc::Future<void> GroupService::message(rpc::CallContext& call, GroupId group, std::uint64_t tag,
+                                        std::string type, rpc::Buffer bytes) {
+  const std::size_t size = type.size() + bytes.size();
+  return deliver_message(
+      *layer, group, size,
+      [from = call.peer().id, tag, type = std::move(type), bytes = std::move(bytes)](
+          GroupCore& core) mutable { return core.message(from, tag, std::move(type), std::move(bytes)); });
+}
+
+rpc::Future<void> GroupService::lent_message(rpc::CallContext& call, GroupId group, std::uint64_t tag,
+                                             std::string type, std::uint64_t offset, std::uint64_t bytes) {
+  const std::size_t size = type.size();
+  return deliver_message(
+      *layer, group, size,
+      [from = call.peer().id, tag, type = std::move(type), offset, bytes](GroupCore& core) mutable {
+        return core.lent_message(from, tag, std::move(type), offset, bytes);
+      });
 }
 
 rpc::Future<std::vector<rpc::Buffer>> GroupService::give(rpc::CallContext& call, GroupId group,

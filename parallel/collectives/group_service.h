@@ -2,6 +2,7 @@
 //
 //   data      a message of a collective's plan, with the hash of its signature
 //   message   from one member to another; answered when it has been received
+//   lent_message  the same, whose receiver reads the bytes in the memory that it shares with the sender
 //   give      a value, to rank 0; answered when all have given theirs, with all. Of a launch: with its number
 //   disagree  one's signature of a collective, for all, where a message had another hash
 //   failed    the group is over, for all: a member died, a collective's deadline has passed, it was aborted
@@ -20,6 +21,8 @@ struct WEFT_EXPORT GroupService {
             std::uint64_t hash, rpc::Buffer bytes);
   rpc::Future<void> message(rpc::CallContext& call, GroupId group, std::uint64_t tag, std::string type,
                             rpc::Buffer bytes);
+  rpc::Future<void> lent_message(rpc::CallContext& call, GroupId group, std::uint64_t tag, std::string type,
+                                 std::uint64_t offset, std::uint64_t bytes);
   rpc::Future<std::vector<rpc::Buffer>> give(rpc::CallContext& call, GroupId group, RoundKey round,
                                              std::string meaning, std::string site, rpc::Buffer value,
                                              bool wants_all, std::int64_t limit);
@@ -28,15 +31,15 @@ struct WEFT_EXPORT GroupService {
   void left(rpc::CallContext& call, GroupId group);
   bool standing(rpc::CallContext& call, GroupId group, std::uint64_t sequence);
 
-  using Service =
-      rpc::Service<"weft.collectives",
-                   rpc::Method<"data", &GroupService::data, rpc::non_blocking, rpc::resumable>,
-                   rpc::Method<"message", &GroupService::message, rpc::non_blocking, rpc::resumable>,
-                   rpc::Method<"give", &GroupService::give, rpc::non_blocking, rpc::resumable>,
-                   rpc::Method<"disagree", &GroupService::disagree, rpc::non_blocking, rpc::resumable>,
-                   rpc::Method<"failed", &GroupService::failed, rpc::non_blocking, rpc::resumable>,
-                   rpc::Method<"left", &GroupService::left, rpc::non_blocking, rpc::resumable>,
-                   rpc::Method<"standing", &GroupService::standing, rpc::non_blocking, rpc::resumable>>;
+  using Service = rpc::Service<
+      "weft.collectives", rpc::Method<"data", &GroupService::data, rpc::non_blocking, rpc::resumable>,
+      rpc::Method<"message", &GroupService::message, rpc::non_blocking, rpc::resumable>,
+      rpc::Method<"lent_message", &GroupService::lent_message, rpc::non_blocking, rpc::resumable>,
+      rpc::Method<"give", &GroupService::give, rpc::non_blocking, rpc::resumable>,
+      rpc::Method<"disagree", &GroupService::disagree, rpc::non_blocking, rpc::resumable>,
+      rpc::Method<"failed", &GroupService::failed, rpc::non_blocking, rpc::resumable>,
+      rpc::Method<"left", &GroupService::left, rpc::non_blocking, rpc::resumable>,
+      rpc::Method<"standing", &GroupService::standing, rpc::non_blocking, rpc::resumable>>;
 
   std::shared_ptr<CollectivesLayer> layer;
 };

@@ -24,6 +24,14 @@ class WEFT_EXPORT Backend {
   // Memory that collectives do not copy. Null: this backend has none, or no more. Throws resource_exhausted
   // if the host has none left.
   virtual std::shared_ptr<std::byte> allocate(std::size_t) { return nullptr; }
+  // Messages that the receiver reads from the sender's memory: where memory of allocate() is for rank `to`.
+  // None: it cannot read there.
+  virtual std::optional<std::uint64_t> offset_for(int to, const rpc::Buffer& memory) const {
+    (void)to, (void)memory;
+    return std::nullopt;
+  }
+  // That memory of rank `from`. Throws protocol_error if it has none there.
+  virtual rpc::Buffer memory_of(int from, std::uint64_t offset, std::size_t bytes) const;
   // How many collectives it has numbered, if it numbers them itself.
   virtual std::uint64_t begun() const { return 0; }
   // A member has left: from now on, no thread of the program waits for other ranks.

@@ -80,6 +80,16 @@ ExchangePtr HostsBackend::make(std::shared_ptr<BackendOwner> owner, Collective&&
   return std::make_shared<InLevels>(std::move(owner), std::move(collective), *this);
 }
 
+std::optional<std::uint64_t> HostsBackend::offset_for(int to, const rpc::Buffer& memory) const {
+  if (hosts_.host_of(to) != hosts_.host) return std::nullopt;
+  return queue_.space().offset_of(memory.data(), memory.size());
+}
+
+rpc::Buffer HostsBackend::memory_of(int from, std::uint64_t offset, std::size_t bytes) const {
+  if (hosts_.host_of(from) != hosts_.host) return Backend::memory_of(from, offset, bytes);
+  return {nullptr, queue_.space().memory_of(hosts_.index_of(from), offset, bytes), bytes};
+}
+
 void HostsBackend::stop() {
   queue_.stop();
   waiting_.clear();

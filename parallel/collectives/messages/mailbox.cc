@@ -41,7 +41,7 @@ void Mailbox::hand_over(Receive wanted, Letter letter) {
   }
   Received received{letter.from, {}, std::move(letter.type)};
   if (!wanted.size) {
-    received.bytes = std::move(letter.bytes);
+    received.bytes = letter.lent ? rpc::Buffer::copy(letter.bytes.bytes()) : std::move(letter.bytes);
   } else if (!letter.bytes.empty()) {
     std::memcpy(wanted.into, letter.bytes.data(), letter.bytes.size());
   }

@@ -27,6 +27,7 @@ class WEFT_EXPORT Mailbox {
     std::string type;  // "float32[4]"
     rpc::Buffer bytes;
     rpc::UniqueFunction<void(rpc::Result<void>)> taken;
+    bool lent = false;  // the bytes are the sender's own until taken()
   };
   struct Received {
     int from;  // the sender's rank

@@ -16,6 +16,12 @@ class WEFT_EXPORT SharedBackend final : public Backend {
 
   ExchangePtr make(std::shared_ptr<BackendOwner> owner, Collective&& collective) override;
   std::shared_ptr<std::byte> allocate(std::size_t bytes) override { return queue_.space().allocate(bytes); }
+  std::optional<std::uint64_t> offset_for(int, const rpc::Buffer& memory) const override {
+    return queue_.space().offset_of(memory.data(), memory.size());
+  }
+  rpc::Buffer memory_of(int from, std::uint64_t offset, std::size_t bytes) const override {
+    return {nullptr, queue_.space().memory_of(from, offset, bytes), bytes};
+  }
   std::uint64_t begun() const override { return queue_.begun(); }
   void member_left() override { queue_.take_none_here(); }
   void stop() override { queue_.stop(); }

@@ -45,6 +45,37 @@ TEST_P(GroupMessages, MessagesAreToldApartByTagAndSender) {
   expect_equal(own, values(40, {2}));
 }
 
+// Large tensors of Group::empty are read where they lie, if the receiver can reach that memory.
+TEST_P(GroupMessages, TensorsOfSharedMemoryArriveInOrderAndBelongToTheReceiver) {
+  constexpr std::int64_t n = 100'000;
+  for (const int to : {0, 1, 2}) {
+    const at::Tensor large = groups[0].empty({n}), part = groups[0].empty({2, n}).select(0, 1);
+    large.copy_(values(1, {n}));
+    part.copy_(values(2, {n}));
+    Futures sent;
+    const auto before = company.agent(0).counts().bytes_sent;
+    sent.push_back(groups[0].send(large, to));
+    sent.push_back(groups[0].send(values(3, {2}), to));
+    sent.push_back(groups[0].send(part, to));
+    sent.push_back(groups[0].send(part.slice(0, 0, n, 2), to));  // with gaps
+    const at::Tensor first = at::zeros({n}), small = at::zeros({2}), gaps = at::zeros({n / 2});
+    got(groups[to].recv(first, 0));
+    got(groups[to].recv(small, 0));
+    const at::Tensor any = got(groups[to].recv_tensor(0));
+    got(groups[to].recv(gaps, 0));
+    for (auto& future : sent) got(std::move(future));
+    if (GetParam() == Backend::memory) {
+      EXPECT_LT(company.agent(0).counts().bytes_sent - before, large.nbytes());
+    }
+    large.zero_();
+    part.zero_();
+    expect_equal(first, values(1, {n}));
+    expect_equal(small, values(3, {2}));
+    expect_equal(any, values(2, {n}));
+    expect_equal(gaps, values(2, {n}).slice(0, 0, n, 2));
+  }
+}
+
 // Each to its right, in whatever order they are given: no ring of ranks waits for each other.
 TEST_P(GroupMessages, InABatch) {
   Futures done;
