@@ -13,6 +13,7 @@
 #include <weft/parallel/collectives/nccl/devices.h>
 #include <weft/parallel/collectives/operation/collective.h>
 #include <weft/parallel/collectives/operation/point_to_point.h>
+#include <weft/rpc/core/buffer.h>
 
 #include <atomic>
 #include <condition_variable>
