@@ -25,7 +25,8 @@ int main(int argc, char** argv) {
       {"mlp25m-tcp/2", Model::mlp25m, 2, true}, {"mlp25m-fresh/2", Model::mlp25m, 2, false, false},
       {"resnet18/2", Model::resnet18, 2},       {"embedding/2", Model::embedding, 2},
   };
-  constexpr MakeContender peers[] = {weft_peer, local_peer, all_reduce_peer, torch_peer, torch_view_peer};
+  constexpr MakeContender peers[] = {weft_peer,       weft_group_peer, weft_after_peer, local_peer,
+                                     all_reduce_peer, torch_peer,      torch_view_peer};
   Bench bench{.name = "ddp", .processes = 4};
   for (const Work& work : works) {
     Case& one = bench.cases.emplace_back(Case{work.name, {}});

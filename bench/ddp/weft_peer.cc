@@ -13,7 +13,7 @@ namespace weft::bench {
 namespace {
 
 using collectives::Group;
-enum class Way { ddp, local, all_reduce };
+enum class Way { ddp, group, after, local, all_reduce };
 
 void measure(RankEnd& end, const Group& group, const std::function<void()>& step) {
   at::Tensor count = at::zeros({1}, at::kLong);
@@ -64,7 +64,11 @@ void run(const Work& work, Way way, const std::string& store, RankEnd& end) {
   const Group group = Group::create(agent, {.shared_memory = !work.tcp}).get();
   with_model(work.model, end.rank(), [&](auto module, auto input, auto loss) {
     std::optional<data_parallel::DistributedDataParallel<typename decltype(module)::element_type>> ddp;
-    if (way == Way::ddp) ddp.emplace(group, module);
+    if (way <= Way::after) {
+      constexpr data_parallel::Overlap overlaps[] = {
+          data_parallel::Overlap::automatic, data_parallel::Overlap::group, data_parallel::Overlap::after};
+      ddp.emplace(group, module, data_parallel::Options{.overlap = overlaps[static_cast<std::size_t>(way)]});
+    }
     const auto step = [&] {
       module->zero_grad(!work.keep_grad);
       loss(ddp ? ddp->forward(input) : module->forward(input)).backward();
@@ -87,6 +91,12 @@ Contender contender(const char* name, const Work& work, Way way) {
 }  // namespace
 
 std::optional<Contender> weft_peer(const Work& work) { return contender("weft", work, Way::ddp); }
+std::optional<Contender> weft_group_peer(const Work& work) {
+  return contender("weft-group", work, Way::group);
+}
+std::optional<Contender> weft_after_peer(const Work& work) {
+  return contender("weft-after", work, Way::after);
+}
 std::optional<Contender> local_peer(const Work& work) { return contender("local", work, Way::local); }
 std::optional<Contender> all_reduce_peer(const Work& work) {
   if (work.model == Model::embedding) return std::nullopt;  // its gradients are gathered

@@ -1,4 +1,4 @@
-// Work: what each case of this bench asks of a peer, and the peers, one file each. docs/benchmarks.md
+// Work: the task of each case of this bench, and the peers, one file each. docs/benchmarks.md
 // describes the cases. A step is zero_grad, forward and backward; the optimizer is not part of it. Values.
 #pragma once
 
@@ -25,6 +25,8 @@ std::string scratch_path(const std::string& suffix);
 // Each gives nothing if the work does not concern that peer.
 using MakeContender = std::optional<Contender> (*)(const Work&);
 std::optional<Contender> weft_peer(const Work& work);
+std::optional<Contender> weft_group_peer(const Work& work);  // Overlap::group
+std::optional<Contender> weft_after_peer(const Work& work);  // Overlap::after
 std::optional<Contender> local_peer(const Work& work);       // the same ranks, without communication
 std::optional<Contender> all_reduce_peer(const Work& work);  // the all-reduces of the buckets alone
 std::optional<Contender> torch_peer(const Work& work);       // PyTorch in Python, on Gloo

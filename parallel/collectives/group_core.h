@@ -3,9 +3,10 @@
 // Collectives are numbered in the order in which they are begun here; members begin them in one order. The
 // group's backend moves their bytes (backend/backend.h); tensors of a device take GroupDevices instead, and
 // devices_for() decides that. Messages have the hash of their collective's signature. Where one has another,
-// all tell all what they mean, and that collective fails on every rank; the group goes on. The group is over
-// for all, with one error, once a member is lost or has left with work to do, a deadline has passed, a
-// collective is aborted or bytes make no sense: whoever sees that first tells the others.
+// all tell all what they mean, and that collective fails on every rank; the group goes on. The group fails on
+// all ranks, with one error, when a member is lost or has left with work to do, a deadline has passed, a
+// collective is aborted or a message is malformed. The member that detects the failure first tells the
+// others.
 //
 // Jobs run one at a time (turns.h): what other members send runs on the loop that receives it, what
 // this member's program starts runs on the group's loop or, if `inlined`, on the caller's thread.

@@ -4,7 +4,7 @@
 namespace weft::collectives {
 namespace {
 
-// From so many bytes on the receiver of a message reads them in the sender's memory, if it can.
+// The receiver of a message of at least this size reads it in the sender's memory, if it can.
 constexpr std::size_t min_lent_bytes = 16 << 10;
 
 }  // namespace

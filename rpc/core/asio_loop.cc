@@ -195,7 +195,7 @@ struct AsioLoop::State : std::enable_shared_from_this<State> {
     }
     thread = std::thread::id();
   }
-  // Runs events like a loop that never spins, until the pause is over. Single events, with a look at the
+  // Runs events like a loop that never spins, until the pause ends. Single events, with a look at the
   // clock for each, would cost 2 % of the throughput.
   void rest() {
     resting = true;

@@ -69,7 +69,7 @@ void PlanExchange::deliver(int from, std::uint32_t label, rpc::Buffer bytes) {
 void PlanExchange::close() {
   Exchange::close();
   if (run_ != nullptr)
-    run_->fail(std::make_exception_ptr(rpc::Error(rpc::ErrorKind::aborted, "the collective is over")));
+    run_->fail(std::make_exception_ptr(rpc::Error(rpc::ErrorKind::aborted, "the collective has ended")));
 }
 
 // What is sent is the run's memory, which `left` keeps until it has run; nobody writes there meanwhile.
