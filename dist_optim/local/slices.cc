@@ -2,6 +2,8 @@
 // parameter's field is then put together piece by piece from its first element to its last. A count (the
 // number of steps) is a piece without elements, which is the same for the whole range.
 #include <weft/dist_optim/local/slices.h>
+
+#include <weft/dist_optim/local/optimizer_spec.h>
 #include <weft/rpc/core/error.h>
 
 #include <algorithm>
