@@ -1,7 +1,7 @@
 // OverlapTrial: finds out whether buckets are better reduced during backward or after it.
 //
 // With a free core for each rank's group, reduction during backward hides behind it. Without one, both
-// compete for the core and the rank loses more to cache misses and context switches than it hides. So the
+// compete for the core, and the rank may lose more to cache misses and context switches than it hides. So the
 // first backwards use both ways in turn, and the faster one stays. The first two backwards do not count: the
 // buckets are planned anew after the first. A value; it reads no clock.
 #pragma once

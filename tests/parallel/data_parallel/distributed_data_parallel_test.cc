@@ -7,7 +7,7 @@ namespace {
 
 using namespace testing;
 
-// Small buckets, so that there are several.
+// Low caps, for several buckets.
 Options small(Overlap overlap = Overlap::group) { return {.bucket_bytes = {200, 400}, .overlap = overlap}; }
 
 struct Setup {

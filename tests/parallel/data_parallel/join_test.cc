@@ -81,43 +81,6 @@ TEST(Join, ThrowsEarlyOnAllRanksOnRequest) {
   });
 }
 
-TEST(Join, WithoutReductionInSomeIterationsTheLastOnesReduce) {
-  Company company(2, Backend::memory);
-  const std::vector<int> counts = {2, 4};  // two batches an update
-  Net alone;
-  {
-    torch::optim::SGD optimizer(alone.parameters(), torch::optim::SGDOptions(0.1));
-    for (int update = 0; update < 2; ++update) {
-      optimizer.zero_grad();
-      for (int rank = 0; rank < 2; ++rank)
-        for (const int step : {2 * update, 2 * update + 1}) {
-          if (step >= counts[static_cast<std::size_t>(rank)]) continue;
-          const Batch batch = Batch::of_step(1000 * rank + step, 1);
-          (torch::mse_loss(alone.forward(batch.data), batch.target) / 2).backward();
-        }
-      optimizer.step();
-    }
-  }
-  on_ranks(company.groups(), [&](const Group& group) {
-    auto net = std::make_shared<Net>();
-    DistributedDataParallel ddp{group, net, Options{.bucket_bytes = {200}}};
-    torch::optim::SGD optimizer(net->parameters(), torch::optim::SGDOptions(0.1));
-    auto batches = batches_of(group.rank(), counts[static_cast<std::size_t>(group.rank())]);
-    int step = 0;
-    for (auto& batch : ddp.join(batches)) {
-      if (step++ % 2 == 0) {
-        optimizer.zero_grad();
-        const auto guard = ddp.no_sync();
-        torch::mse_loss(ddp.forward(batch.data), batch.target).backward();
-      } else {
-        torch::mse_loss(ddp.forward(batch.data), batch.target).backward();
-        optimizer.step();
-      }
-    }
-    expect_close(values_of(*net), values_of(alone));
-  });
-}
-
 // zero_grad comes last in the loop: what the shadows of the first epoch left behind would add up.
 TEST(Join, ASecondEpochStartsWithoutGradients) {
   Company company(2, Backend::memory);
@@ -142,10 +105,14 @@ TEST(Join, ASecondEpochStartsWithoutGradients) {
   }
 }
 
-// Rank 0 has no batch left for the second half of an update: its first half counts.
-TEST(Join, AnAccumulationThatHasBegunIsNotLost) {
+// Two batches make an update. In the second case rank 0 has no batch left for the second half of one: its
+// first half counts.
+class Accumulation : public ::testing::TestWithParam<std::vector<int>> {};
+INSTANTIATE_TEST_SUITE_P(Counts, Accumulation, ::testing::Values(std::vector{2, 4}, std::vector{3, 4}));
+
+TEST_P(Accumulation, IsReducedWithItsLastBatchAndNotLost) {
   Company company(2, Backend::memory);
-  const std::vector<int> counts = {3, 4};
+  const std::vector<int>& counts = GetParam();
   Net alone;
   torch::optim::SGD alone_optimizer(alone.parameters(), torch::optim::SGDOptions(0.1));
   for (int update = 0; update < 2; ++update) {
