@@ -101,7 +101,10 @@ void Route::place(std::shared_ptr<PendingCall> call) {
     watch_time(call, false);
     return session->submit(std::move(call));
   }
-  if (call->only() != nullptr && core->is_gone(*call->only())) return fail(*call, gone(*call->only()));
+  // An incarnation whose session is over may have connected again: then plain calls reach it.
+  if (call->only() != nullptr && core->is_gone(*call->only()) &&
+      (call->resumable() || !core->linked_to(*call->only())))
+    return fail(*call, gone(*call->only()));
   auto link = link_;
   // The route leads to the incarnation of that name that was heard of last. Another one may still be there,
   // or there already.
@@ -321,6 +324,7 @@ void Route::dial_later() {
 }
 
 void Route::dial_ended(const Error& reason) {
+  place_handed_in();  // calls that were made before this end share it
   dialling_ = false;
   wanted_ = false;
   const auto core = core_.lock();

@@ -42,16 +42,26 @@ class Book {
   rpc::Future<std::int64_t> hold_plain(rpc::CallContext& call, std::int64_t number) {
     return hold(call, number);
   }
+  rpc::Task<std::int64_t> sum(rpc::Stream<std::int64_t> numbers) {
+    std::int64_t sum = 0;
+    while (const auto number = co_await numbers.next()) sum += *number;
+    co_return sum;
+  }
 
   using Service = rpc::Service<"book", rpc::Method<"note", &Book::note, rpc::non_blocking, rpc::resumable>,
                                rpc::Method<"page", &Book::page, rpc::non_blocking, rpc::resumable>,
                                rpc::Method<"hold", &Book::hold, rpc::non_blocking, rpc::resumable>,
-                               rpc::Method<"hold_plain", &Book::hold_plain, rpc::non_blocking>>;
+                               rpc::Method<"hold_plain", &Book::hold_plain, rpc::non_blocking>,
+                               rpc::Method<"sum", &Book::sum>>;
 
   std::vector<std::int64_t> noted;
   std::shared_ptr<rpc::Promise<std::int64_t>> held;
   int cancelled = 0;
 };
+
+rpc::Stream<std::int64_t> count_to(std::int64_t last) {
+  for (std::int64_t number = 1; number <= last; ++number) co_yield number;
+}
 
 class Sessions : public testing::Test {
  protected:
@@ -166,6 +176,8 @@ TEST_F(Sessions, AnAbsenceEndsWithTheHeartbeatsPatience) {
   EXPECT_EQ(world_.got(anna.connect("sim://bert").with({.wait_for_ready = true}).call<&Book::note>(8)), 8);
   EXPECT_EQ(anna.core()->session_with(bert.id()), nullptr);
   EXPECT_EQ(bert.core()->session_with(anna.id()), nullptr);
+  // So do streams, whose pulls reach one incarnation only.
+  EXPECT_EQ(world_.got(anna.connect("sim://bert").call<&Book::sum>(count_to(4))), 10);
 }
 
 // The peer that has waited long enough tells the one that comes back.
