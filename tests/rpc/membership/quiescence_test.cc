@@ -96,7 +96,7 @@ struct Chain {
 
   Agent& agent;
   const std::vector<std::string> names;
-  std::uint64_t holds_at = ~std::uint64_t{0};
+  std::atomic<std::uint64_t> holds_at{~std::uint64_t{0}};
   Event held, released;
   std::atomic<std::uint64_t> links{0};
 };
