@@ -1,10 +1,6 @@
 #include <weft/parallel/data_parallel/reducer.h>
 
-#include <weft/parallel/data_parallel/sparse_gradients.h>
-#include <weft/rpc/tensor/tensor_codec.h>
-
 #include <ATen/Functions.h>
-#include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/from_blob.h>
 #include <c10/core/GradMode.h>
 #include <torch/csrc/autograd/engine.h>
@@ -25,10 +21,6 @@ using Time = std::chrono::steady_clock::time_point;
 
 namespace {
 
-constexpr std::size_t alignment = 64;  // bytes of a gradient's place in a bucket
-
-std::size_t padded(std::size_t bytes) { return (bytes + alignment - 1) / alignment * alignment; }
-
 // Calls f before a node runs.
 template <class F>
 class PreHook final : public torch::autograd::FunctionPreHook {
@@ -43,11 +35,6 @@ class PreHook final : public torch::autograd::FunctionPreHook {
   F f_;
 };
 
-bool is_alias(const at::Tensor& gradient, const at::Tensor& view) {
-  return gradient.defined() && view.defined() && !gradient.is_sparse() &&
-         gradient.const_data_ptr() == view.const_data_ptr() && gradient.strides() == view.strides();
-}
-
 // Where a backward runs only for some inputs (torch::autograd::grad, or `inputs`), others are not executed.
 bool is_executed(Node* node) {
   const auto* nodes = torch::autograd::get_current_graph_task_nodes_in_graph();
@@ -61,13 +48,8 @@ bool is_executed(Node* node) {
 }  // namespace
 
 struct Reducer::Parameter {
-  std::string name;
-  at::Tensor tensor;
-  bool sparse = false;
   NodePtr accumulator = {};  // holds the hook
   std::uintptr_t hook = 0;
-  std::size_t bucket = 0;
-  at::Tensor view = {};           // of the bucket; undefined for sparse gradients
   bool accumulated = false;       // its gradient has a part that was not reduced
   std::size_t expected_hits = 0;  // of a static graph
   // Of the present backward.
@@ -77,17 +59,12 @@ struct Reducer::Parameter {
   at::Tensor kept = {};  // the gradient of before, if this rank does not reach it
 };
 
+// Of the present backward.
 struct Reducer::Bucket {
-  std::size_t index = 0;
-  std::vector<std::size_t> parameters;
-  at::Tensor memory;       // undefined for sparse gradients
-  GradientBucket content;  // for a hook
-  // Of the present backward.
   std::size_t missing = 0;  // gradients
   bool skipped = false;
-  int step = 0;                                   // of the hook
+  int step = 0;                                   // to be started next
   std::optional<rpc::Future<void>> reduced = {};  // in flight
-  std::optional<SparseGather> gather = {};
 };
 
 // Held by the callback of a backward. If the engine drops the callback without a call, backward has failed.
@@ -122,9 +99,7 @@ std::shared_ptr<Reducer> Reducer::make(collectives::Group group, std::vector<Nam
 }
 
 Reducer::Reducer(collectives::Group group, std::vector<NamedParameter> parameters, const Options& options)
-    : options_(options), group_(std::move(group)) {
-  for (NamedParameter& parameter : parameters)
-    parameters_.push_back({std::move(parameter.name), std::move(parameter.tensor), parameter.sparse});
+    : options_(options), group_(std::move(group)), named_(std::move(parameters)), parameters_(named_.size()) {
   start_anew();
 }
 
@@ -151,54 +126,23 @@ void Reducer::start_anew() {
 
 BucketPlan Reducer::plan_of(const std::vector<std::size_t>& order) const {
   std::vector<ParameterSpec> specs;
-  for (const Parameter& parameter : parameters_)
-    specs.push_back({parameter.tensor.nbytes(), parameter.tensor.scalar_type(), parameter.tensor.device(),
-                     parameter.sparse});
+  for (const auto& [name, tensor, sparse] : named_)
+    specs.push_back({tensor.nbytes(), tensor.scalar_type(), tensor.device(), sparse});
   return plan_buckets(specs, options_.bucket_bytes, order);
 }
 
 // Gradients that are views of the buckets before move to the new ones.
 void Reducer::allocate(BucketPlan plan) {
   const at::NoGradGuard no_grad;
-  plan_ = std::move(plan);
-  std::vector<Bucket> buckets;
-  for (const auto& indices : plan_) {
-    Bucket& bucket = buckets.emplace_back();
-    bucket.index = buckets.size() - 1;
-    bucket.parameters = indices;
-    for (const std::size_t index : indices) parameters_[index].bucket = bucket.index;
-    if (parameters_[indices.front()].sparse) continue;
-    const at::Tensor& first = parameters_[indices.front()].tensor;
-    const auto item = first.element_size();
-    std::size_t bytes = 0;
-    for (const std::size_t index : indices) bytes += padded(parameters_[index].tensor.nbytes());
-    bucket.memory = group_.empty({static_cast<std::int64_t>(bytes / item)},
-                                 at::TensorOptions(first.device()).dtype(first.dtype()));
-    bucket.memory.zero_();
-    bucket.content = {.index = bucket.index, .last = buckets.size() == plan_.size(), .buffer = bucket.memory};
-    std::size_t begin = 0;
-    for (const std::size_t index : indices) {
-      Parameter& parameter = parameters_[index];
-      const at::Tensor& tensor = parameter.tensor;
-      const at::Tensor part =
-          bucket.memory.narrow(0, static_cast<std::int64_t>(begin / item), tensor.numel());
-      // As LibTorch lays out a gradient: like its parameter, if that has no gaps. For autograd it is not a
-      // view: Optimizer::zero_grad(false) detaches it in place.
-      const at::AutoDispatchBelowADInplaceOrView no_view;
-      const at::Tensor view = tensor.is_non_overlapping_and_dense()
-                                  ? part.as_strided(tensor.sizes(), tensor.strides(), part.storage_offset())
-                                  : part.view(tensor.sizes());
-      if (is_alias(parameter.tensor.grad(), parameter.view)) {
-        view.copy_(parameter.view);
-        parameter.tensor.mutable_grad() = view;
-      }
-      parameter.view = view;
-      bucket.content.gradients.push_back(view);
-      bucket.content.parameters.push_back(tensor);
-      begin += padded(tensor.nbytes());
-    }
+  GradientBuckets buckets(group_, named_, std::move(plan));
+  for (std::size_t i = 0; i < named_.size() && buckets_.size() != 0; ++i) {
+    at::Tensor& gradient = named_[i].tensor.mutable_grad();
+    if (!is_alias(gradient, buckets_.view(i))) continue;
+    buckets.view(i).copy_(gradient);
+    gradient = buckets.view(i);
   }
   buckets_ = std::move(buckets);
+  states_ = std::vector<Bucket>(buckets_.size());
 }
 
 void Reducer::set_group(collectives::Group group) {
@@ -229,7 +173,7 @@ void Reducer::set_active(int ranks) {
 
 BucketPlan Reducer::plan() const {
   std::lock_guard lock(mutex_);
-  return plan_;
+  return buckets_.plan();
 }
 
 Overlap Reducer::overlap() const {
@@ -247,7 +191,7 @@ IterationStats Reducer::last() const {
 void Reducer::add_hooks() {
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     Parameter& parameter = parameters_[i];
-    parameter.accumulator = torch::autograd::impl::grad_accumulator(parameter.tensor);
+    parameter.accumulator = torch::autograd::impl::grad_accumulator(named_[i].tensor);
     auto ready = [weak = weak_from_this(), i](const variable_list& outputs, const variable_list&) {
       if (const auto self = weak.lock()) self->is_ready(i);
       return outputs;
@@ -259,10 +203,10 @@ void Reducer::add_hooks() {
 
 void Reducer::begin_forward() {
   std::lock_guard lock(mutex_);
-  for (const Parameter& parameter : parameters_)
-    if (torch::autograd::impl::try_get_grad_accumulator(parameter.tensor) != parameter.accumulator)
+  for (std::size_t i = 0; i < named_.size(); ++i)
+    if (torch::autograd::impl::try_get_grad_accumulator(named_[i].tensor) != parameters_[i].accumulator)
       throw rpc::Error(rpc::ErrorKind::failed_precondition,
-                       "DistributedDataParallel: parameter " + parameter.name +
+                       "DistributedDataParallel: parameter " + named_[i].name +
                            " has changed its dtype or device: move the module before it is wrapped");
   reduces_ = armed_ = sync_;
   forward_at_ = std::chrono::steady_clock::now();
@@ -312,20 +256,20 @@ void Reducer::is_ready(std::size_t index) {
     parameter.accumulated |= !reduces_;
     return;
   }
-  const Bucket& bucket = buckets_[parameter.bucket];
-  if (next_ > bucket.index || (!parameter.expected && !options_.static_graph))
+  const std::size_t bucket = buckets_.bucket_of(index);
+  if (next_ > bucket || (!parameter.expected && !options_.static_graph))
     throw rpc::Error(
         rpc::ErrorKind::failed_precondition,
-        "DistributedDataParallel: parameter " + parameter.name +
+        "DistributedDataParallel: parameter " + named_[index].name +
             " received a gradient that the graph of this backward did not announce: a nested backward (a "
             "re-entrant checkpoint) computed it. Use dist_autograd::activation_checkpoint(), or "
             "Options::static_graph");
   ++parameter.hits;
-  if (!parameter.sparse) move_to_bucket(parameter);
+  if (!named_[index].sparse) move_to_bucket(index);
   if (parameter.ready || (options_.static_graph && parameter.hits < parameter.expected_hits)) return;
   parameter.ready = true;
   order_.push_back(index);
-  if (parameter.expected) --buckets_[parameter.bucket].missing;
+  if (parameter.expected) --states_[bucket].missing;
   if (!at_the_end_) launch_ready();
 }
 
@@ -345,13 +289,9 @@ void Reducer::start_iteration() {
     parameter.ready = false;
     if (counted) parameter.expected = parameter.expected_hits > 0;
   }
-  for (Bucket& bucket : buckets_) {
-    bucket.skipped = false;
-    bucket.step = 0;
-    bucket.missing = static_cast<std::size_t>(
-        std::count_if(bucket.parameters.begin(), bucket.parameters.end(),
-                      [&](std::size_t index) { return parameters_[index].expected; }));
-  }
+  states_ = std::vector<Bucket>(buckets_.size());
+  for (std::size_t i = 0; i < parameters_.size(); ++i)
+    if (parameters_[i].expected) ++states_[buckets_.bucket_of(i)].missing;
   if (!options_.static_graph) exchange_reached();
   if (!at_the_end_) launch_ready();
 }
@@ -377,75 +317,72 @@ bool Reducer::reached_anywhere(std::size_t index) const {
 
 void Reducer::launch_ready() {
   for (; next_ < buckets_.size(); ++next_) {
-    Bucket& bucket = buckets_[next_];
+    Bucket& bucket = states_[next_];
     if (bucket.missing > 0) return;
+    const auto& parameters = buckets_.parameters(next_);
     const auto is_expected = [&](std::size_t index) { return parameters_[index].expected; };
-    if (std::none_of(bucket.parameters.begin(), bucket.parameters.end(), is_expected)) {
+    if (std::none_of(parameters.begin(), parameters.end(), is_expected)) {
       if (!know_reached(false)) return;  // looked at again with the next gradient
-      bucket.skipped = is_skipped(bucket);
+      bucket.skipped = is_skipped(next_);
     }
-    if (!bucket.skipped) launch(bucket);
+    if (!bucket.skipped) launch(next_);
   }
 }
 
-bool Reducer::is_skipped(const Bucket& bucket) const {
-  return std::none_of(bucket.parameters.begin(), bucket.parameters.end(),
+bool Reducer::is_skipped(std::size_t bucket) const {
+  const auto& parameters = buckets_.parameters(bucket);
+  return std::none_of(parameters.begin(), parameters.end(),
                       [&](std::size_t index) { return reached_anywhere(index); });
 }
 
-void Reducer::launch(Bucket& bucket) {
+void Reducer::launch(std::size_t bucket) {
   const at::NoGradGuard no_grad;
-  for (const std::size_t index : bucket.parameters)
-    if (Parameter& parameter = parameters_[index]; !parameter.ready && !parameter.sparse)
-      contribute(parameter);
+  const auto& parameters = buckets_.parameters(bucket);
+  for (const std::size_t index : parameters)
+    if (!parameters_[index].ready && !named_[index].sparse) contribute(index);
   ++stats_.buckets;
-  stats_.bytes += bucket.memory.defined() ? bucket.memory.nbytes() : 0;
-  if (!bucket.memory.defined()) {
-    const Parameter& parameter = parameters_[bucket.parameters.front()];
-    const at::Tensor& gradient = parameter.tensor.grad();
-    if (gradient.defined() && !gradient.is_sparse())
-      throw rpc::Error(rpc::ErrorKind::failed_precondition,
-                       "DistributedDataParallel: the gradient of " + parameter.name +
-                           " is dense, expected a sparse one: use an Embedding without the option `sparse`");
-    bucket.gather.emplace(group_, parameter.tensor, gradient);
-  } else if (hook_ != nullptr) {
-    bucket.reduced = hook_->run(group_, bucket.content, bucket.step++);
-  } else {
-    const bool inlined = overlap_ == Overlap::caller || at_the_end_;
-    const at::Tensor memory =
-        bucket.memory.is_complex() ? at::view_as_real(bucket.memory).view({-1}) : bucket.memory;
-    bucket.reduced = (inlined ? group_.inlined() : group_).all_reduce(memory, collectives::ReduceOp::avg);
-  }
+  stats_.bytes += buckets_.bytes(bucket);
+  const NamedParameter& first = named_[parameters.front()];
+  run_next_step(bucket, first.sparse ? first.tensor.grad() : at::Tensor());
+}
+
+void Reducer::run_next_step(std::size_t bucket, const at::Tensor& sparse) {
+  const bool inlined = overlap_ == Overlap::caller || at_the_end_;
+  Bucket& state = states_[bucket];
+  state.reduced =
+      buckets_.run(inlined ? group_.inlined() : group_, hook_.get(), bucket, state.step++, sparse);
 }
 
 // A gradient becomes a view of its bucket.
-void Reducer::move_to_bucket(Parameter& parameter) {
-  at::Tensor& gradient = parameter.tensor.mutable_grad();
+void Reducer::move_to_bucket(std::size_t parameter) {
+  at::Tensor& gradient = named_[parameter].tensor.mutable_grad();
+  const at::Tensor& view = buckets_.view(parameter);
   const auto refuse = [&](const char* what) {
     throw rpc::Error(rpc::ErrorKind::failed_precondition,
-                     "DistributedDataParallel: the gradient of " + parameter.name + what);
+                     "DistributedDataParallel: the gradient of " + named_[parameter].name + what);
   };
   if (!gradient.defined()) {
-    parameter.view.zero_();
+    view.zero_();
   } else if (gradient.is_sparse()) {
     refuse(" is sparse, expected a dense one: name the parameter in Options::sparse");
   } else if (gradient.requires_grad()) {
     refuse(" was recorded by autograd: create_graph is not supported");
-  } else if (!is_alias(gradient, parameter.view)) {
-    parameter.view.copy_(gradient);
-    gradient = parameter.view;
+  } else if (!is_alias(gradient, view)) {
+    view.copy_(gradient);
+    gradient = view;
   }
 }
 
 // The gradient of a parameter that this rank does not reach, which stays if no other rank reaches it.
-void Reducer::contribute(Parameter& parameter) {
-  const at::Tensor& gradient = parameter.tensor.grad();
+void Reducer::contribute(std::size_t parameter) {
+  const at::Tensor& gradient = named_[parameter].tensor.grad();
+  const at::Tensor& view = buckets_.view(parameter);
   if (!gradient.defined()) {
-    parameter.view.zero_();
-  } else if (is_alias(gradient, parameter.view)) {
-    parameter.kept = gradient.clone();
+    view.zero_();
+  } else if (is_alias(gradient, view)) {
+    parameters_[parameter].kept = gradient.clone();
   } else {
-    parameter.view.copy_(gradient);
+    view.copy_(gradient);
   }
 }
 
@@ -454,7 +391,7 @@ void Reducer::contribute(Parameter& parameter) {
 void Reducer::finish() {
   const at::NoGradGuard no_grad;
   const auto ended_at = std::chrono::steady_clock::now();
-  for (const Bucket& bucket : buckets_)
+  for (const Bucket& bucket : states_)
     if (bucket.reduced && bucket.reduced->ready()) ++stats_.before_the_end;
   if (options_.static_graph && !shadows_ && !counted_) {
     for (Parameter& parameter : parameters_) parameter.expected_hits = parameter.hits;
@@ -463,9 +400,8 @@ void Reducer::finish() {
   if (options_.static_graph && backwards_ == 0) exchange_reached();
   know_reached(true);
   for (; next_ < buckets_.size(); ++next_) {
-    Bucket& bucket = buckets_[next_];
-    bucket.skipped = is_skipped(bucket);
-    if (!bucket.skipped) launch(bucket);
+    states_[next_].skipped = is_skipped(next_);
+    if (!states_[next_].skipped) launch(next_);
   }
   wait_for_buckets();
   publish();
@@ -494,65 +430,51 @@ void Reducer::decide_overlap() {
 // All reductions are waited for, also after a failure: nothing then writes to gradients any more.
 void Reducer::wait_for_buckets() {
   std::exception_ptr error;
-  const Bucket* failed = nullptr;
-  const auto attempt = [&](Bucket& bucket, auto f) {
-    try {
-      f();
-    } catch (...) {
-      if (error == nullptr) error = std::current_exception(), failed = &bucket;
-      bucket.gather.reset();
-    }
-  };
-  for (Bucket& bucket : buckets_)
-    if (bucket.gather) attempt(bucket, [&] { bucket.gather->start_values(); });
-  for (bool more = true; more && error == nullptr;) {
+  std::size_t failed = 0;
+  for (bool more = true; more;) {
     more = false;
-    for (Bucket& bucket : buckets_) {
-      if (!bucket.reduced) continue;
-      attempt(bucket, [&] {
-        std::exchange(bucket.reduced, std::nullopt)->get();
-        if (hook_ != nullptr) bucket.reduced = hook_->run(group_, bucket.content, bucket.step++);
-      });
-      more |= bucket.reduced.has_value();
+    for (std::size_t i = 0; i < states_.size(); ++i) {
+      if (!states_[i].reduced) continue;
+      try {
+        std::exchange(states_[i].reduced, std::nullopt)->get();
+        if (error == nullptr) run_next_step(i);
+      } catch (...) {
+        if (error == nullptr) error = std::current_exception(), failed = i;
+      }
+      more |= states_[i].reduced.has_value();
     }
   }
-  for (Bucket& bucket : buckets_)
-    if (bucket.reduced) attempt(bucket, [&] { std::exchange(bucket.reduced, std::nullopt)->get(); });
-  if (error != nullptr) fail(*failed, error);
+  if (error != nullptr) fail(failed, error);
 }
 
-void Reducer::fail(const Bucket& bucket, const std::exception_ptr& error) const {
-  std::string names;
-  for (const std::size_t index : bucket.parameters)
-    names += (names.empty() ? "" : ", ") + parameters_[index].name;
+void Reducer::fail(std::size_t bucket, const std::exception_ptr& error) const {
   try {
     std::rethrow_exception(error);
   } catch (const rpc::Error& known) {
-    throw rpc::Error(known.kind(), "DistributedDataParallel: bucket " + std::to_string(bucket.index) + " (" +
-                                       names + ") was not reduced: " + known.what());
+    throw rpc::Error(known.kind(), "DistributedDataParallel: bucket " + std::to_string(bucket) + " (" +
+                                       buckets_.names(bucket) + ") was not reduced: " + known.what());
   }
 }
 
 // Puts the averages where the optimizer reads them.
 void Reducer::publish() {
-  const double scale = static_cast<double>(group_.size()) / active_ranks_;
-  for (Bucket& bucket : buckets_) {
-    if (bucket.skipped) continue;
-    if (bucket.gather) {
-      Parameter& parameter = parameters_[bucket.parameters.front()];
-      parameter.tensor.mutable_grad() = bucket.gather->sum().div_(active_ranks_);
-      bucket.gather.reset();
-      parameter.accumulated = false;
+  const double factor = static_cast<double>(group_.size()) / active_ranks_;
+  for (std::size_t bucket = 0; bucket < buckets_.size(); ++bucket) {
+    if (states_[bucket].skipped) continue;
+    const auto& parameters = buckets_.parameters(bucket);
+    if (named_[parameters.front()].sparse) {
+      named_[parameters.front()].tensor.mutable_grad() = buckets_.take_sparse_sum(bucket).div_(active_ranks_);
+      parameters_[parameters.front()].accumulated = false;
       continue;
     }
-    if (scale != 1) bucket.memory.mul_(scale);
-    for (const std::size_t index : bucket.parameters) {
+    buckets_.scale(bucket, factor);
+    for (const std::size_t index : parameters) {
       Parameter& parameter = parameters_[index];
       if (reached_anywhere(index)) {
         parameter.accumulated = false;
-        parameter.tensor.mutable_grad() = parameter.view;
+        named_[index].tensor.mutable_grad() = buckets_.view(index);
       } else if (parameter.kept.defined()) {
-        parameter.view.copy_(parameter.kept);
+        buckets_.view(index).copy_(parameter.kept);
       }
       parameter.kept.reset();
     }
@@ -567,21 +489,21 @@ void Reducer::replan() {
   const std::vector<std::int64_t> own(order.begin(), order.end());
   const auto agreed = group_.broadcast_object(own, 0).get();
   BucketPlan plan = plan_of({agreed.begin(), agreed.end()});
-  if (plan != plan_) allocate(std::move(plan));
+  if (plan != buckets_.plan()) allocate(std::move(plan));
 }
 
 void Reducer::shadow() {
   try {
     const at::NoGradGuard no_grad;
     std::lock_guard lock(mutex_);
-    for (Parameter& parameter : parameters_) {
-      parameter.expected = false;
-      if (!parameter.accumulated) parameter.tensor.mutable_grad().reset();
+    for (std::size_t i = 0; i < parameters_.size(); ++i) {
+      parameters_[i].expected = false;
+      if (!parameters_[i].accumulated) named_[i].tensor.mutable_grad().reset();
     }
     shadows_ = true;
     start_iteration();
     finish();
-    for (Parameter& parameter : parameters_) parameter.tensor.mutable_grad().reset();
+    for (const NamedParameter& parameter : named_) parameter.tensor.mutable_grad().reset();
   } catch (...) {
     failed();
     throw;
@@ -592,10 +514,7 @@ void Reducer::failed() {
   std::lock_guard lock(mutex_);
   running_ = false;
   exchange_.reset();
-  for (Bucket& bucket : buckets_) {
-    bucket.reduced.reset();
-    bucket.gather.reset();
-  }
+  states_ = std::vector<Bucket>(buckets_.size());
   group_.abort("backward of rank " + std::to_string(group_.rank()) +
                " failed before all of its gradients were reduced");
 }

@@ -20,8 +20,7 @@
 // engine. One backward at a time.
 #pragma once
 
-#include <weft/parallel/data_parallel/bucket_plan.h>
-#include <weft/parallel/data_parallel/communication_hook.h>
+#include <weft/parallel/data_parallel/gradient_buckets.h>
 #include <weft/parallel/data_parallel/options.h>
 #include <weft/parallel/data_parallel/overlap_trial.h>
 
@@ -31,12 +30,6 @@
 #include <vector>
 
 namespace weft::data_parallel {
-
-struct NamedParameter {
-  std::string name;
-  at::Tensor tensor;  // requires grad
-  bool sparse = false;
-};
 
 class WEFT_EXPORT Reducer : public std::enable_shared_from_this<Reducer> {
  public:
@@ -92,25 +85,27 @@ class WEFT_EXPORT Reducer : public std::enable_shared_from_this<Reducer> {
   void exchange_reached();
   bool know_reached(bool wait);
   bool reached_anywhere(std::size_t parameter) const;
-  bool is_skipped(const Bucket& bucket) const;
+  bool is_skipped(std::size_t bucket) const;
   void launch_ready();
-  void launch(Bucket& bucket);
-  static void move_to_bucket(Parameter& parameter);
-  static void contribute(Parameter& parameter);
+  void launch(std::size_t bucket);
+  void run_next_step(std::size_t bucket, const at::Tensor& sparse = {});
+  void move_to_bucket(std::size_t parameter);
+  void contribute(std::size_t parameter);
   void finish();
   void wait_for_buckets();
   void publish();
   void replan();
   void decide_overlap();
-  [[noreturn]] void fail(const Bucket& bucket, const std::exception_ptr& error) const;
+  [[noreturn]] void fail(std::size_t bucket, const std::exception_ptr& error) const;
 
   const Options options_;
   mutable std::mutex mutex_;  // guards what follows
   collectives::Group group_;
-  std::vector<Parameter> parameters_;
-  std::vector<Bucket> buckets_;
+  const std::vector<NamedParameter> named_;
+  std::vector<Parameter> parameters_;  // the state of each of these
+  GradientBuckets buckets_;
+  std::vector<Bucket> states_;  // of each of these
   std::shared_ptr<CommunicationHook> hook_;
-  BucketPlan plan_;
   bool sync_ = true;
   int active_ranks_ = 1;
   Overlap overlap_ = Overlap::group;

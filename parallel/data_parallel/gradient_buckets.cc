@@ -1,0 +1,111 @@
+#include <weft/parallel/data_parallel/gradient_buckets.h>
+
+#include <ATen/Functions.h>
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <c10/core/GradMode.h>
+
+#include <utility>
+
+namespace weft::data_parallel {
+namespace {
+
+constexpr std::size_t alignment = 64;  // bytes of a gradient's place in a bucket
+
+std::size_t padded(std::size_t bytes) { return (bytes + alignment - 1) / alignment * alignment; }
+
+// As LibTorch lays out a gradient: like its parameter, if that has no gaps. For autograd it is not a view:
+// Optimizer::zero_grad(false) detaches it in place.
+at::Tensor view_for(const at::Tensor& parameter, const at::Tensor& part) {
+  const at::AutoDispatchBelowADInplaceOrView no_view;
+  return parameter.is_non_overlapping_and_dense()
+             ? part.as_strided(parameter.sizes(), parameter.strides(), part.storage_offset())
+             : part.view(parameter.sizes());
+}
+
+}  // namespace
+
+bool is_alias(const at::Tensor& gradient, const at::Tensor& view) {
+  return gradient.defined() && view.defined() && !gradient.is_sparse() &&
+         gradient.const_data_ptr() == view.const_data_ptr() && gradient.strides() == view.strides();
+}
+
+GradientBuckets::GradientBuckets(const collectives::Group& group,
+                                 const std::vector<NamedParameter>& parameters, BucketPlan plan)
+    : plan_(std::move(plan)),
+      parameters_(parameters),
+      bucket_of_(parameters.size()),
+      views_(parameters.size()),
+      buckets_(plan_.size()),
+      gathers_(plan_.size()) {
+  const at::NoGradGuard no_grad;
+  for (std::size_t index = 0; index < plan_.size(); ++index) {
+    GradientBucket& bucket = buckets_[index];
+    bucket.index = index;
+    bucket.last = index + 1 == plan_.size();
+    std::size_t bytes = 0;
+    for (const std::size_t parameter : plan_[index]) {
+      bucket_of_[parameter] = index;
+      bytes += padded(parameters_[parameter].tensor.nbytes());
+    }
+    if (parameters_[plan_[index].front()].sparse) continue;
+    const at::Tensor& first = parameters_[plan_[index].front()].tensor;
+    const auto item = first.element_size();
+    bucket.buffer = group.empty({static_cast<std::int64_t>(bytes / item)},
+                                at::TensorOptions(first.device()).dtype(first.dtype()));
+    bucket.buffer.zero_();
+    std::size_t begin = 0;
+    for (const std::size_t parameter : plan_[index]) {
+      const at::Tensor& tensor = parameters_[parameter].tensor;
+      views_[parameter] =
+          view_for(tensor, bucket.buffer.narrow(0, static_cast<std::int64_t>(begin / item), tensor.numel()));
+      bucket.gradients.push_back(views_[parameter]);
+      bucket.parameters.push_back(tensor);
+      begin += padded(tensor.nbytes());
+    }
+  }
+}
+
+std::string GradientBuckets::names(std::size_t bucket) const {
+  std::string names;
+  for (const std::size_t index : plan_[bucket])
+    names += (names.empty() ? "" : ", ") + parameters_[index].name;
+  return names;
+}
+
+std::size_t GradientBuckets::bytes(std::size_t bucket) const {
+  return buckets_[bucket].buffer.defined() ? buckets_[bucket].buffer.nbytes() : 0;
+}
+
+std::optional<rpc::Future<void>> GradientBuckets::run(const collectives::Group& group,
+                                                      CommunicationHook* hook, std::size_t bucket, int step,
+                                                      const at::Tensor& sparse) {
+  const at::NoGradGuard no_grad;
+  GradientBucket& content = buckets_[bucket];
+  if (!content.buffer.defined()) {
+    const NamedParameter& parameter = parameters_[plan_[bucket].front()];
+    if (step > 0) return gathers_[bucket]->run(step);
+    if (sparse.defined() && !sparse.is_sparse())
+      throw rpc::Error(rpc::ErrorKind::failed_precondition,
+                       "DistributedDataParallel: the gradient of " + parameter.name +
+                           " is dense, expected a sparse one: use an Embedding without the option `sparse`");
+    return gathers_[bucket].emplace(group, parameter.tensor, sparse).run(0);
+  }
+  if (hook != nullptr) return hook->run(group, content, step);
+  if (step > 0) return std::nullopt;
+  const at::Tensor memory =
+      content.buffer.is_complex() ? at::view_as_real(content.buffer).view({-1}) : content.buffer;
+  return group.all_reduce(memory, collectives::ReduceOp::avg);
+}
+
+at::Tensor GradientBuckets::take_sparse_sum(std::size_t bucket) {
+  const at::Tensor sum = gathers_[bucket]->sum();
+  gathers_[bucket].reset();
+  return sum;
+}
+
+void GradientBuckets::scale(std::size_t bucket, double factor) {
+  const at::NoGradGuard no_grad;
+  if (factor != 1) buckets_[bucket].buffer.mul_(factor);
+}
+
+}  // namespace weft::data_parallel

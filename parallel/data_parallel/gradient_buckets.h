@@ -1,0 +1,60 @@
+// GradientBuckets: memory for the gradients of a bucket plan, and the steps in which each bucket is reduced.
+//
+// The gradients of a bucket are views of one tensor, in memory of the group, so that collectives do not copy
+// them. A sparse gradient has a bucket to itself, without memory. Not thread-safe.
+#pragma once
+
+#include <weft/parallel/data_parallel/bucket_plan.h>
+#include <weft/parallel/data_parallel/communication_hook.h>
+#include <weft/parallel/data_parallel/sparse_gradients.h>
+
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace weft::data_parallel {
+
+struct NamedParameter {
+  std::string name;
+  at::Tensor tensor;  // requires grad
+  bool sparse = false;
+};
+
+class WEFT_EXPORT GradientBuckets {
+ public:
+  GradientBuckets() = default;
+  // Allocates the buckets, filled with zeros.
+  GradientBuckets(const collectives::Group& group, const std::vector<NamedParameter>& parameters,
+                  BucketPlan plan);
+
+  const BucketPlan& plan() const { return plan_; }
+  std::size_t size() const { return plan_.size(); }
+  std::size_t bucket_of(std::size_t parameter) const { return bucket_of_[parameter]; }
+  const std::vector<std::size_t>& parameters(std::size_t bucket) const { return plan_[bucket]; }
+  std::string names(std::size_t bucket) const;  // of its parameters
+  std::size_t bytes(std::size_t bucket) const;  // of its memory
+  // Undefined for a parameter with sparse gradients.
+  const at::Tensor& view(std::size_t parameter) const { return views_[parameter]; }
+
+  // Starts a step of the reduction of a bucket, as CommunicationHook::run() does. Step 0 of a sparse bucket
+  // takes the gradient that this rank contributes; undefined is a zero.
+  std::optional<rpc::Future<void>> run(const collectives::Group& group, CommunicationHook* hook,
+                                       std::size_t bucket, int step, const at::Tensor& sparse = {});
+  // After the last step of a sparse bucket: the sum over the ranks. Once.
+  at::Tensor take_sparse_sum(std::size_t bucket);
+  // After the last step: multiplies the averages of a bucket.
+  void scale(std::size_t bucket, double factor);
+
+ private:
+  BucketPlan plan_;
+  std::vector<NamedParameter> parameters_;
+  std::vector<std::size_t> bucket_of_;  // by parameter
+  std::vector<at::Tensor> views_;       // by parameter
+  std::vector<GradientBucket> buckets_;
+  std::vector<std::optional<SparseGather>> gathers_;  // by bucket
+};
+
+// Whether the gradient is this view of a bucket.
+bool is_alias(const at::Tensor& gradient, const at::Tensor& view);
+
+}  // namespace weft::data_parallel
