@@ -20,6 +20,9 @@ constexpr std::uint64_t few_frames = 32, few_bytes = 1 << 20;
 constexpr std::uint64_t many_frames = 256, many_bytes = 4 << 20;
 constexpr std::uint64_t large_bytes = 1024;
 constexpr auto acknowledge_after = std::chrono::milliseconds{20};
+// A resumable notification ends when it has left, if its attachments are copied: to wait for the
+// acknowledgement would take longer than to copy so much.
+constexpr std::uint64_t copied_bytes = 64 << 10;
 constexpr std::uint64_t few_unsent_bytes = 1024;  // a hello, acknowledgements: less than answers that pile up
 
 // In place of a method that is not served: layers above still read what the call carries, and it is they who
@@ -278,7 +281,7 @@ bool Link::arrive(const Prefix& prefix) {
   }
   ++unacknowledged_.frames;
   unacknowledged_.bytes += Prefix::size + prefix.message_bytes();
-  const bool is_awaited = (prefix.flags & frame_flags::notify) != 0 && prefix.body_bytes != 0;
+  const bool is_awaited = (prefix.flags & frame_flags::notify) != 0 && prefix.body_bytes > copied_bytes;
   is_awaited ? acknowledge() : acknowledge_soon();
   return arrival == Session::Arrival::accepted;
 }
@@ -438,9 +441,12 @@ void Link::dispatch(const std::shared_ptr<PendingCall>& call) {
   std::uint64_t bytes = frame->head.size();  // what the other side counts too
   for (const Buffer& attachment : frame->attachments) bytes += padded(attachment.size());
   if (session != nullptr) {
-    // With attachments it ends once they are acknowledged: until then they may be sent again, and are
+    // With larger attachments it ends once they are acknowledged: until then they may be sent again, and are
     // borrowed.
-    if (call->notify() && frame->attachments.empty())
+    const bool ends_when_sent = call->notify() && bytes <= frame->head.size() + copied_bytes;
+    if (ends_when_sent)
+      for (Buffer& attachment : frame->attachments) attachment = Buffer::copy(attachment.bytes());
+    if (ends_when_sent)
       frame->sent = [session, id = call->id(), first = std::move(frame->sent)]() mutable {
         if (first) first();
         session->notified(id);
@@ -450,7 +456,7 @@ void Link::dispatch(const std::shared_ptr<PendingCall>& call) {
       window_.use(bytes);
       asked.charged = weak_from_this();
     }
-    auto kept = session->request(std::move(*sealed), std::move(asked), *this);
+    auto kept = session->request(std::move(*sealed), std::move(asked), *this, ends_when_sent);
     switch (kept.keep) {
       case Session::Keep::yes:
         return kept.next ? transmit(std::move(*kept.next)) : transmit();

@@ -63,7 +63,8 @@ std::uint64_t Session::keep(Frame&& frame) {
   return end_of_kept() - 1;
 }
 
-Session::Kept Session::request(PendingCall::Sealed&& sealed, Asked asked, const Link& link) {
+Session::Kept Session::request(PendingCall::Sealed&& sealed, Asked asked, const Link& link,
+                               bool ends_when_sent) {
   const std::shared_ptr<PendingCall> call = asked.call;
   {
     std::lock_guard lock(mutex_);
@@ -74,6 +75,7 @@ Session::Kept Session::request(PendingCall::Sealed&& sealed, Asked asked, const 
                            .bytes = asked.bytes,
                            .kind = FrameKind::request,
                            .notifies = call->notify(),
+                           .ends_when_sent = ends_when_sent,
                            .counts = !call->background()});
       asked_.insert(call->id(), std::move(asked));
       if (kept_bytes_ > max_kept_ && call->notify()) return {Keep::too_many};
@@ -114,7 +116,7 @@ Session::Next Session::take_next() {
     frame.sent = std::move(kept.frame.sent);
   } else {
     remove_flag(frame.head.bytes(), frame_flags::on_lanes);  // of the link before
-    if (kept.notifies && kept.frame.attachments.empty()) {
+    if (kept.ends_when_sent) {
       frame.sent = [self = shared_from_this(), check = kept.check, id = kept.call_id] {
         if (check != nullptr) (*check)();
         self->notified(id);

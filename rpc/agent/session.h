@@ -61,8 +61,9 @@ class WEFT_EXPORT Session final : public std::enable_shared_from_this<Session> {
     Keep keep = Keep::yes;
     std::optional<Next> next = {};  // the frame, if the given link is in use and has nothing to send before
   };
-  // Keeps a request for the link in use. If the session has ended, the call fails.
-  Kept request(PendingCall::Sealed&& sealed, Asked asked, const Link& link);
+  // Keeps a request for the link in use. If the session has ended, the call fails. ends_when_sent: a
+  // notification that owns its attachments.
+  Kept request(PendingCall::Sealed&& sealed, Asked asked, const Link& link, bool ends_when_sent);
   // An answer, likewise. link: null if it has ended.
   Kept answer(OutboundFrame&& frame, const Link* link);
   // What `link` has to send next. Nothing: there is nothing, or another link is in use.
@@ -111,6 +112,7 @@ class WEFT_EXPORT Session final : public std::enable_shared_from_this<Session> {
     std::uint64_t call_id = 0, bytes = 0;
     FrameKind kind = FrameKind::request;
     bool notifies = false;
+    bool ends_when_sent = false;
     bool counts = false;
     bool transmitted = false;
     bool is_bounded() const { return kind == FrameKind::reply || notifies; }  // by max_kept

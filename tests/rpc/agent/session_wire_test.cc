@@ -11,6 +11,7 @@ namespace {
 
 using namespace probe;
 using test::eventually;
+using test::got;
 
 // Notes the numbers of calls. Calls of `hold` are answered by the test, or when they are cancelled.
 class Desk {
@@ -153,6 +154,31 @@ TEST_F(SessionWire, AFrameIsSentAgainOverAnotherConnectionUntilItIsAcknowledged)
   second.expect_reply(2);
   second.expect_reply(3);
   EXPECT_EQ(desk_->noted(), (Numbers{1, 2, 3}));
+}
+
+// A notification borrows larger attachments, and copies smaller ones.
+TEST_F(SessionWire, ANotificationEndsOnceItsAttachmentsAreNotNeededAnyMore) {
+  Connection peer(agent_);
+  wait_for_links(1);
+  const auto notify = [&](std::size_t size) {
+    OutgoingCall call = agent_.peer("hand").make_call("desk.keep", 1);
+    call.notify = call.resumable = true;
+    call.begin();
+    Codec<Buffer>::encode(call.message().argument(0), filled(size));
+    call.end();
+    auto ended = std::make_shared<Promise<void>>();
+    auto future = ended->future();
+    agent_.peer("hand").start(std::move(call),
+                              [ended](Result<PendingCall::Reply>) { ended->complete(Result<void>{}); });
+    return future;
+  };
+  auto small = notify(1000), large = notify(1 << 20);
+  EXPECT_EQ(peer.next()->kind, FrameKind::request);
+  got(std::move(small));  // without an acknowledgement
+  EXPECT_EQ(peer.next()->kind, FrameKind::request);
+  EXPECT_FALSE(large.ready());
+  peer.send(plain(FrameKind::received, 2));
+  got(std::move(large));
 }
 
 TEST_F(SessionWire, ANumberMayBeStatedBetweenFrames) {
