@@ -9,12 +9,12 @@
 #include <torch/torch.h>
 #include <weft/parallel/collectives/collectives_layer.h>
 #include <weft/parallel/collectives/group.h>
+#include <weft/parallel/data_parallel/distributed_data_parallel.h>
 #include <weft/rpc/membership/run_job.h>
 #include <weft/rpc/rpc.h>
 
 #include <CLI/CLI.hpp>
 
-#include "collectives_tour/gradient_buckets.h"
 #include "collectives_tour/moons.h"
 #include "collectives_tour/ring.h"
 
@@ -113,18 +113,15 @@ void ring(const Group& group) {
 void train(const Group& group, std::int64_t steps) {
   const Points mine = part_of(moons(points), group.rank(), group.size());
   auto model = make_model(static_cast<std::uint64_t>(group.rank()));  // another one on each rank,
+  data_parallel::DistributedDataParallel ddp{group, model};           // and now that of rank 0
   const std::vector<at::Tensor> parameters = model->parameters();
-  group.broadcast(parameters, 0).get();  // and now rank 0's
   torch::optim::SGD optimizer(parameters, torch::optim::SGDOptions(learning_rate));
-  // A pass computes the gradients of this rank's part of the data; after wait() they are the mean of all
-  // ranks', which then take the same step. The buckets are small, so that this small model has several.
-  GradientBuckets gradients(group, parameters, 256);
 
+  // Backward averages the gradients of the ranks' parts of the data, and all ranks take the same step.
   for (std::int64_t step = 0; step < steps; ++step) {
-    gradients.zero();
-    at::Tensor loss = torch::cross_entropy_loss(model->forward(mine.places), mine.labels);
+    optimizer.zero_grad();
+    at::Tensor loss = torch::cross_entropy_loss(ddp.forward(mine.places), mine.labels);
     loss.backward();
-    gradients.wait();
     optimizer.step();
 
     if (step % 20 != 0) continue;

@@ -37,7 +37,6 @@ LAYERS = {
     **{folder: [*UP_TO_AUTOGRAD, *DIST_OPTIM[:place]] for place, folder in enumerate(DIST_OPTIM)},
     "dist_optim/embedding": [*UP_TO_AUTOGRAD, *DIST_OPTIM],
     "parallel/collectives/flight": RPC,
-    "parallel/collectives/bucket": ["rpc/core", "rpc/tensor"],
     "parallel/collectives/plan": ["rpc/core"],
     "parallel/collectives/operation": OPERATION[:-1],
     "parallel/collectives/backend": [*OPERATION, "parallel/collectives/flight"],
