@@ -14,8 +14,15 @@
 // forward() and backward() equally often. The ranks may use different parts of the module: a parameter that
 // only other ranks use gets their gradients. Outputs may be tensors, and tuples, containers, optionals and
 // structs (WEFT_CODEC) of tensors; backward starts at an output. Errors of the group are thrown by
-// backward(), or by forward() for buffers. Not with create_graph, nor inside a dist_autograd::Pass. Not
-// thread-safe. After PyTorch's class of that name (Li et al., 2020).
+// backward(), or by forward() for buffers. Not with create_graph. Not thread-safe, except that calls of
+// forward(pass, ...) may run at the same time. After PyTorch's class of that name (Li et al., 2020).
+//
+// In a dist_autograd::Pass, gradients are averaged in the pass:
+//
+//   dist_autograd::Pass pass{agent};
+//   auto loss = torch::cross_entropy_loss(ddp.forward(pass, images), labels);
+//   co_await pass.backward(loss);
+//   at::Tensor gradient = pass.gradient(model->weight);
 #pragma once
 
 #include <weft/parallel/data_parallel/replica.h>
@@ -75,6 +82,18 @@ class DistributedDataParallel : public Replica {
                   "the module's output is not made of tensors: give a struct WEFT_CODEC, or return a tuple");
     tensor::for_each_tensor(output, [this](const at::Tensor& each) { watch(each); });
     return output;
+  }
+  // In a pass, whose backward then averages the gradients that it has of this module (attach()). The module's
+  // forward gets the pass too, if it takes one.
+  template <class GivenPass, class... Arguments>
+    requires std::is_same_v<std::remove_cvref_t<GivenPass>, dist_autograd::Pass>
+  auto forward(GivenPass&& pass, Arguments&&... arguments) {
+    attach(pass);
+    if constexpr (requires { module_->forward(pass, std::forward<Arguments>(arguments)...); }) {
+      return module_->forward(pass, std::forward<Arguments>(arguments)...);
+    } else {
+      return module_->forward(std::forward<Arguments>(arguments)...);
+    }
   }
 
  private:

@@ -114,7 +114,7 @@ void Reducer::start_anew() {
   overlap_ = options_.overlap;
   trial_.reset();
   if (overlap_ == Overlap::automatic) overlap_ = trial_.emplace().next();
-  backwards_ = 0;
+  backwards_ = passes_ = 0;
   counted_ = running_ = armed_ = false;
   exchange_.reset();
   reached_ = at::zeros({static_cast<std::int64_t>(parameters_.size())}, at::kByte);
@@ -169,6 +169,13 @@ bool Reducer::sync() const {
 void Reducer::set_active(int ranks) {
   std::lock_guard lock(mutex_);
   active_ranks_ = ranks;
+}
+
+std::shared_ptr<PassReduction> Reducer::make_pass_reduction(std::string name) {
+  std::lock_guard lock(mutex_);
+  if (name.empty()) name = std::to_string(++passes_);
+  return std::make_shared<PassReduction>(
+      PassReduction::Setup{group_, named_, buckets_.plan(), hook_, active_ranks_, std::move(name)});
 }
 
 BucketPlan Reducer::plan() const {
@@ -230,8 +237,8 @@ void Reducer::start_in_engine(const std::shared_ptr<Ending>& ending) {
   if (torch::autograd::get_current_graph_task_id() < 0)
     throw rpc::Error(
         rpc::ErrorKind::failed_precondition,
-        "DistributedDataParallel: its gradients are computed by a dist_autograd::Pass, expected a "
-        "backward() of LibTorch");
+        "DistributedDataParallel: its gradients are computed by a dist_autograd::Pass, which forward() was "
+        "not given: call forward(pass, ...)");
   // torch::autograd::grad() of other tensors does not write gradients.
   if (const auto* some = torch::autograd::get_current_graph_task_exec_info();
       some != nullptr && !some->empty() &&

@@ -23,6 +23,7 @@
 #include <weft/parallel/data_parallel/gradient_buckets.h>
 #include <weft/parallel/data_parallel/options.h>
 #include <weft/parallel/data_parallel/overlap_trial.h>
+#include <weft/parallel/data_parallel/pass_reduction.h>
 
 #include <memory>
 #include <mutex>
@@ -54,6 +55,10 @@ class WEFT_EXPORT Reducer : public std::enable_shared_from_this<Reducer> {
   void shadow();
   // The ranks that compute gradients; the average is over these. Default: all ranks of the group.
   void set_active(int ranks);
+
+  // For the backwards of a dist_autograd::Pass, whose gradients are not this reducer's. The ranks give equal
+  // names. Empty: the number of passes so far.
+  std::shared_ptr<PassReduction> make_pass_reduction(std::string name);
 
   // Between iterations, on all ranks of the new group: everything starts anew except the gradients' values.
   void set_group(collectives::Group group);
@@ -111,6 +116,7 @@ class WEFT_EXPORT Reducer : public std::enable_shared_from_this<Reducer> {
   Overlap overlap_ = Overlap::group;
   std::optional<OverlapTrial> trial_;  // as long as overlap_ is not decided
   std::size_t backwards_ = 0;          // that were reduced, since the group was set
+  std::size_t passes_ = 0;             // that were reduced without a name, likewise
   bool counted_ = false;  // of a static graph: this rank knows how many gradients each parameter gets
 
   // Of the last forward.

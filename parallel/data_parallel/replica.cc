@@ -1,5 +1,7 @@
 #include <weft/parallel/data_parallel/replica.h>
 
+#include <weft/rpc/core/when_all.h>
+
 #include <c10/core/GradMode.h>
 #include <torch/nn/modules/embedding.h>
 
@@ -68,13 +70,14 @@ at::Tensor flat(const at::Tensor& tensor) {
 }
 
 // One collective for the tensors of each dtype and device.
-void broadcast(const collectives::Group& group, const std::vector<at::Tensor>& tensors, int source) {
+rpc::Future<void> broadcast(const collectives::Group& group, const std::vector<at::Tensor>& tensors,
+                            int source) {
   std::map<std::pair<at::ScalarType, std::string>, std::vector<at::Tensor>> groups;
   for (const at::Tensor& tensor : tensors)
     groups[{tensor.scalar_type(), tensor.device().str()}].push_back(flat(tensor));
   std::vector<rpc::Future<void>> in_flight;
   for (auto& [kind, same] : groups) in_flight.push_back(group.broadcast(std::move(same), source));
-  for (auto& each : in_flight) each.get();
+  return rpc::when_all(std::move(in_flight));
 }
 
 collectives::Group own_group(const collectives::Group& group) {
@@ -149,7 +152,7 @@ void Replica::broadcast_all(int source) const {
   for (const NamedParameter& parameter : parameters_) tensors.push_back(parameter.tensor);
   for (const auto* named : {&frozen_, &buffers_})
     for (const auto& [name, tensor] : *named) tensors.push_back(tensor);
-  broadcast(group_, tensors, source);
+  broadcast(group_, tensors, source).get();
 }
 
 void Replica::set_group(const collectives::Group& group) {
@@ -170,10 +173,23 @@ void Replica::before_forward() {
   if (!c10::GradMode::is_enabled()) return;
   reducer_->begin_forward();
   const int source = join_ ? exchange(true).source.value() : 0;
-  if (shares_buffers()) share_buffers(source);
+  if (shares_buffers()) share_buffers(source).get();
 }
 
-void Replica::share_buffers(int source) const {
+void Replica::attach(const dist_autograd::Pass& pass, std::string name) {
+  if (!c10::GradMode::is_enabled() || pass.state()->hooks().has(parameters_.front().tensor)) return;
+  if (join_ && !name.empty())
+    throw rpc::Error(rpc::ErrorKind::failed_precondition,
+                     "attach: the pass has the name " + name +
+                         ", expected none within a join: a rank without a batch does not know it");
+  const int source = join_ ? exchange(true, true).source.value() : 0;
+  if (!reducer_->sync()) return;
+  const auto reduction = reducer_->make_pass_reduction(std::move(name));
+  if (shares_buffers()) share_buffers_in_pass(*reduction, source).get();
+  reduction->attach(pass.state());
+}
+
+rpc::Future<void> Replica::share_buffers(int source) const {
   std::vector<at::Tensor> of_source;
   std::vector<rpc::Future<void>> in_flight;
   for (const auto& [name, buffer] : buffers_) {
@@ -183,8 +199,13 @@ void Replica::share_buffers(int source) const {
       of_source.push_back(buffer);
     }
   }
-  for (auto& each : in_flight) each.get();
-  broadcast(group_, of_source, source);
+  in_flight.push_back(broadcast(group_, of_source, source));
+  return rpc::when_all(std::move(in_flight));
+}
+
+// In one order with the collectives of other passes, which may be in flight.
+rpc::Future<void> Replica::share_buffers_in_pass(const PassReduction& pass, int source) const {
+  return group_.launch("pass " + pass.name() + ", buffers", [this, source] { return share_buffers(source); });
 }
 
 // --- Join ---
@@ -201,10 +222,12 @@ void Replica::leave_join() noexcept {
   reducer_->set_active(group_.size());
 }
 
-Replica::Round Replica::exchange(bool has_batch) {
-  constexpr std::uint8_t batch = 1, reduces = 2, buffers = 4;
+Replica::Round Replica::exchange(bool has_batch, bool in_pass) {
+  constexpr std::uint8_t batch = 1, reduces = 2, buffers = 4, pass = 8;
   at::Tensor own = at::zeros({1}, at::kByte), all = at::zeros({group_.size()}, at::kByte);
-  if (has_batch) own.fill_(batch | (reducer_->sync() ? reduces : 0) | (shares_buffers() ? buffers : 0));
+  if (has_batch)
+    own.fill_(batch | (reducer_->sync() ? reduces : 0) | (shares_buffers() ? buffers : 0) |
+              (in_pass ? pass : 0));
   group_.inlined().all_gather(all, own).get();
   Round round;
   int active = 0;
@@ -212,7 +235,7 @@ Replica::Round Replica::exchange(bool has_batch) {
   for (int rank = group_.size() - 1; rank >= 0; --rank) {
     if ((flags[rank] & batch) == 0) continue;
     ++active;
-    round = {rank, (flags[rank] & reduces) != 0, (flags[rank] & buffers) != 0};
+    round = {rank, (flags[rank] & reduces) != 0, (flags[rank] & buffers) != 0, (flags[rank] & pass) != 0};
   }
   if (round.source) join_->last_source = *round.source;
   if (join_->options.throw_early && active < group_.size() && active > 0) {
@@ -231,10 +254,16 @@ Replica::Round Replica::exchange(bool has_batch) {
 void Replica::drain_join() {
   const std::vector<Joinable*> others = join_->others;
   for (Round round = exchange(false); round.source; round = exchange(false)) {
-    if (round.shares_buffers) share_buffers(*round.source);
+    const auto pass = round.in_pass && round.reduces ? reducer_->make_pass_reduction({}) : nullptr;
+    if (round.shares_buffers)
+      (pass != nullptr ? share_buffers_in_pass(*pass, *round.source) : share_buffers(*round.source)).get();
     for (Joinable* other : others) other->shadow_forward(*round.source);
     for (auto other = others.rbegin(); other != others.rend(); ++other) (*other)->shadow_backward();
-    if (round.reduces) reducer_->shadow();
+    if (pass != nullptr) {
+      pass->shadow().get();
+    } else if (round.reduces) {
+      reducer_->shadow();
+    }
   }
   join_source_ = join_->last_source;
   broadcast_all(join_source_);

@@ -4,6 +4,7 @@
 // Not thread-safe; gradients may be computed by several threads of the engine.
 #pragma once
 
+#include <weft/dist_autograd/pass.h>
 #include <weft/parallel/data_parallel/join.h>
 #include <weft/parallel/data_parallel/reducer.h>
 
@@ -52,6 +53,14 @@ class WEFT_EXPORT Replica : public Joining {
   // After a join: the rank whose parameters all ranks have. Its optimizer's state is that of most steps.
   int join_source() const { return join_source_; }
 
+  // The backwards of the pass average the gradients that the pass has of this replica, and end afterwards.
+  // forward(pass, ...) calls it. All ranks call it once for each of their passes, before its backward; a
+  // further call does nothing. name: pairs the passes of the ranks, if passes reach the replicas in different
+  // orders: the pass's id, for example, if one pass reaches all replicas. Default: the ranks' first passes
+  // are reduced together, then their second ones, and so on. Blocks while the ranks share buffers.
+  // failed_precondition: a name within a join.
+  void attach(const dist_autograd::Pass& pass, std::string name = {});
+
   // On all ranks, between iterations. Null: all-reduce again.
   void set_hook(std::shared_ptr<CommunicationHook> hook) { reducer_->set_hook(std::move(hook)); }
   // On all ranks of the new group, between iterations: after the old group has failed, for example. Its rank
@@ -75,14 +84,15 @@ class WEFT_EXPORT Replica : public Joining {
   // Of the exchange before a forward. source: the first rank that has a batch; none: no rank has one.
   struct Round {
     std::optional<int> source;
-    bool reduces = false, shares_buffers = false;  // in this iteration
+    bool reduces = false, shares_buffers = false, in_pass = false;  // in this iteration
   };
-  Round exchange(bool has_batch);
+  Round exchange(bool has_batch, bool in_pass = false);
   bool shares_buffers() const;
 
   void compare() const;
   void broadcast_all(int source) const;
-  void share_buffers(int source) const;
+  rpc::Future<void> share_buffers(int source) const;
+  rpc::Future<void> share_buffers_in_pass(const PassReduction& pass, int source) const;
   bool is_ignored(const std::string& name) const;
 
   const Options options_;

@@ -52,8 +52,8 @@ inline std::ostream& operator<<(std::ostream& out, Backend backend) {
 
 // devices: of a rank.
 using DevicesOf = std::function<nccl::DevicesOptions(int)>;
-inline rpc::Layers company_layers(nccl::DevicesOptions devices = {}) {
-  rpc::Layers layers = tensor::layers();
+inline rpc::Layers company_layers(nccl::DevicesOptions devices = {}, rpc::Layers below = tensor::layers()) {
+  rpc::Layers layers = std::move(below);
   layers.push_back(layer(std::move(devices)));
   return layers;
 }
@@ -64,7 +64,8 @@ class Company {
   explicit Company(int ranks, Backend backend = Backend::messages,
                    std::unique_ptr<test::JobStore> store = std::make_unique<test::InProcessJobStore>(),
                    const DevicesOf& devices = nullptr,
-                   const std::function<void(rpc::AgentOptions&)>& adjust = nullptr)
+                   const std::function<void(rpc::AgentOptions&)>& adjust = nullptr,
+                   const rpc::Layers& below = tensor::layers())
       : backend_(backend), store_(std::move(store)) {
     for (int rank = 0; rank < ranks; ++rank) {
       rpc::AgentOptions options{.name = "worker" + std::to_string(rank), .handler_threads = 1};
@@ -79,7 +80,7 @@ class Company {
                                            .lease = std::chrono::hours{1}};
       if (adjust) adjust(options);
       agents_.push_back(std::make_unique<rpc::Agent>(
-          std::move(options), company_layers(devices ? devices(rank) : nccl::DevicesOptions{})));
+          std::move(options), company_layers(devices ? devices(rank) : nccl::DevicesOptions{}, below)));
     }
     Futures joined;
     for (auto& agent : agents_) joined.push_back(rpc::Job(*agent).wait_for(agents_.size()));

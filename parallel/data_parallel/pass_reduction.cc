@@ -1,0 +1,240 @@
+#include <weft/parallel/data_parallel/pass_reduction.h>
+
+#include <ATen/Functions.h>
+#include <c10/core/GradMode.h>
+
+#include <algorithm>
+#include <utility>
+
+namespace weft::data_parallel {
+namespace {
+
+rpc::Future<void> complete() { return rpc::Future<void>::made(rpc::Result<void>{}); }
+
+[[noreturn]] void refuse(const std::string& name, const char* what) {
+  throw rpc::Error(rpc::ErrorKind::failed_precondition,
+                   "DistributedDataParallel: the gradient of " + name + what);
+}
+
+}  // namespace
+
+PassReduction::PassReduction(Setup setup)
+    : setup_(std::move(setup)),
+      buckets_(setup_.group, setup_.parameters, setup_.plan),
+      parameters_(setup_.parameters.size()) {}
+
+void PassReduction::attach(const std::shared_ptr<dist_autograd::PassState>& pass) {
+  pass_ = pass;
+  const auto self = shared_from_this();
+  for (std::size_t i = 0; i < parameters_.size(); ++i)
+    pass->hooks().on_gradient(setup_.parameters[i].tensor,
+                              [self, i](at::Tensor& gradient) { self->on_gradient(i, gradient); });
+  pass->hooks().on_finalize([self](const std::vector<at::Tensor>&) {
+    if (const auto pass = self->pass_.lock()) pass->complete_after(self->finalize());
+  });
+  pass->on_end([self] { self->pass_ended(); });
+}
+
+rpc::Future<void> PassReduction::shadow() { return finalize(); }
+
+std::string PassReduction::launch_name(const std::string& part) const {
+  return "pass " + setup_.name + ", backward " + std::to_string(backward_) + ", " + part;
+}
+
+// --- Gradients ---
+
+void PassReduction::begin() {
+  if (std::exchange(running_, true)) return;
+  ++backward_;
+  error_ = nullptr;
+  states_ = std::vector<Bucket>(buckets_.size());
+  for (std::size_t i = 0; i < states_.size(); ++i) states_[i].missing = buckets_.parameters(i).size();
+  for (Parameter& parameter : parameters_) parameter.reached = false;
+}
+
+void PassReduction::on_gradient(std::size_t index, at::Tensor& gradient) {
+  const at::NoGradGuard no_grad;
+  const auto& [name, tensor, sparse] = setup_.parameters[index];
+  std::unique_lock lock(mutex_);
+  const at::Tensor& view = buckets_.view(index);
+  if (publishing_) {
+    if (!sparse) gradient = view;
+    return;
+  }
+  begin();
+  if (gradient.defined() && gradient.is_sparse() != sparse)
+    refuse(name, sparse ? " is dense, expected a sparse one: use an Embedding without the option `sparse`"
+                        : " is sparse, expected a dense one: name the parameter in Options::sparse");
+  if (gradient.defined() && gradient.requires_grad())
+    refuse(name, " was recorded by autograd: create_graph is not supported");
+  Parameter& parameter = parameters_[index];
+  if (sparse) {
+    parameter.sparse = gradient = gradient.coalesce().clone();  // it is written in place later
+  } else if (!gradient.defined()) {
+    gradient = view.zero_();
+  } else if (!is_alias(gradient, view)) {
+    gradient = view.copy_(gradient);
+  }
+  parameter.reached = true;
+  const std::size_t bucket = buckets_.bucket_of(index);
+  if (--states_[bucket].missing != 0) return;
+  prepare(bucket);
+  lock.unlock();
+  run(bucket, 0);
+}
+
+// What this rank contributes for parameters that it has not reached.
+void PassReduction::prepare(std::size_t bucket) {
+  ++open_;
+  states_[bucket].launched = true;
+  const auto pass = pass_.lock();
+  for (const std::size_t index : buckets_.parameters(bucket)) {
+    Parameter& parameter = parameters_[index];
+    if (parameter.reached) continue;
+    const at::Tensor present =
+        pass != nullptr ? pass->gradient(setup_.parameters[index].tensor) : at::Tensor();
+    if (setup_.parameters[index].sparse) {
+      parameter.sparse = present;
+    } else if (present.defined()) {
+      parameter.kept = present.clone();
+      buckets_.view(index).copy_(parameter.kept);
+    } else {
+      buckets_.view(index).zero_();
+    }
+  }
+}
+
+// --- Collectives ---
+
+void PassReduction::run(std::size_t bucket, int step) {
+  const auto is_last = std::make_shared<bool>(false);
+  const std::size_t first = buckets_.parameters(bucket).front();
+  const bool has_one_step = setup_.hook == nullptr && !setup_.parameters[first].sparse;
+  setup_.group
+      .launch(launch_name("bucket " + std::to_string(bucket) + ", step " + std::to_string(step)),
+              [self = shared_from_this(), bucket, step, first, is_last, has_one_step] {
+                auto started = self->buckets_.run(self->setup_.group, self->setup_.hook.get(), bucket, step,
+                                                  self->parameters_[first].sparse);
+                *is_last = has_one_step || !started;
+                return started ? std::move(*started) : complete();
+              })
+      .then([self = shared_from_this(), bucket, step, is_last](rpc::Result<void>&& result) {
+        if (result.ok() && !*is_last) return self->run(bucket, step + 1);
+        try {
+          std::move(result).get();
+        } catch (const rpc::Error& error) {
+          result = std::make_exception_ptr(rpc::Error(
+              error.kind(), "DistributedDataParallel: bucket " + std::to_string(bucket) + " (" +
+                                self->buckets_.names(bucket) + ") was not reduced: " + error.what()));
+        } catch (...) {
+          result = std::current_exception();
+        }
+        self->ended(std::move(result));
+      });
+}
+
+rpc::Future<void> PassReduction::finalize() {
+  rpc::Promise<void> done;
+  auto future = done.future();
+  {
+    std::lock_guard lock(mutex_);
+    begin();
+    done_ = std::move(done);
+    ++open_;
+    reached_ = at::zeros({static_cast<std::int64_t>(parameters_.size())}, at::kByte);
+    for (std::size_t i = 0; i < parameters_.size(); ++i)
+      reached_.mutable_data_ptr<std::uint8_t>()[i] = parameters_[i].reached;
+  }
+  setup_.group
+      .launch(launch_name("reached parameters"),
+              [self = shared_from_this()] {
+                return self->setup_.group.all_reduce(self->reached_, collectives::ReduceOp::max);
+              })
+      .then([self = shared_from_this()](rpc::Result<void>&& result) {
+        self->reached_is_known(std::move(result));
+      });
+  return future;
+}
+
+bool PassReduction::reached_anywhere(std::size_t index) const {
+  return reached_.const_data_ptr<std::uint8_t>()[index] != 0;
+}
+
+void PassReduction::reached_is_known(rpc::Result<void> result) {
+  const at::NoGradGuard no_grad;
+  std::vector<std::size_t> rest;
+  if (result.ok()) {
+    std::lock_guard lock(mutex_);
+    for (std::size_t i = 0; i < states_.size(); ++i) {
+      const auto& parameters = buckets_.parameters(i);
+      if (states_[i].launched || std::none_of(parameters.begin(), parameters.end(),
+                                              [&](std::size_t index) { return reached_anywhere(index); }))
+        continue;
+      prepare(i);
+      rest.push_back(i);
+    }
+  }
+  for (const std::size_t bucket : rest) run(bucket, 0);
+  ended(std::move(result));
+}
+
+void PassReduction::ended(rpc::Result<void> result) {
+  std::optional<rpc::Promise<void>> done;
+  {
+    std::lock_guard lock(mutex_);
+    if (!result.ok() && error_ == nullptr) error_ = result.error();
+    if (--open_ != 0 || !done_) return;
+    done = std::exchange(done_, std::nullopt);
+    publishing_ = true;
+  }
+  if (error_ == nullptr)
+    if (const auto pass = pass_.lock()) {
+      const auto published = rpc::capture([&] { publish(*pass); });
+      if (!published.ok()) error_ = published.error();
+    }
+  {
+    std::lock_guard lock(mutex_);
+    publishing_ = running_ = false;
+  }
+  done->complete(error_ == nullptr ? rpc::Result<void>{} : rpc::Result<void>(error_));
+}
+
+// --- The end ---
+
+void PassReduction::publish(dist_autograd::PassState& pass) {
+  const at::NoGradGuard no_grad;
+  const double factor = static_cast<double>(setup_.group.size()) / setup_.active_ranks;
+  for (std::size_t bucket = 0; bucket < states_.size(); ++bucket) {
+    if (!states_[bucket].launched) continue;
+    const std::size_t first = buckets_.parameters(bucket).front();
+    if (setup_.parameters[first].sparse) {
+      at::Tensor& own = parameters_[first].sparse;
+      const at::Tensor sum = buckets_.take_sparse_sum(bucket).div_(setup_.active_ranks);
+      own.defined() ? (void)own.copy_(sum) : pass.accumulate(setup_.parameters[first].tensor, sum, 0);
+      continue;
+    }
+    buckets_.scale(bucket, factor);
+    for (const std::size_t index : buckets_.parameters(bucket)) {
+      Parameter& parameter = parameters_[index];
+      if (!reached_anywhere(index)) {
+        if (parameter.kept.defined()) buckets_.view(index).copy_(parameter.kept);
+      } else if (!parameter.reached && !parameter.kept.defined()) {
+        pass.accumulate(setup_.parameters[index].tensor, buckets_.view(index), 0);
+      }
+      parameter.kept.reset();
+    }
+  }
+}
+
+void PassReduction::pass_ended() {
+  {
+    const auto pass = pass_.lock();
+    std::lock_guard lock(mutex_);
+    const bool failed_before = backward_ == 0 && pass != nullptr && pass->had_backward();
+    if (!running_ && !failed_before) return;
+  }
+  setup_.group.abort("the backward of pass " + setup_.name + " failed on rank " +
+                     std::to_string(setup_.group.rank()) + " before its gradients were reduced");
+}
+
+}  // namespace weft::data_parallel

@@ -1,0 +1,431 @@
+// Data parallel training in distributed autograd: replicas whose gradients a dist_autograd::Pass computes.
+#include <weft/dist_autograd/pass.h>
+#include <weft/parallel/data_parallel/cast_hook.h>
+#include <weft/rref/rref.h>
+
+#include "tests/parallel/data_parallel/ranks.h"
+
+namespace weft::data_parallel::pass_reduction_test {
+namespace {
+
+using namespace testing;
+using dist_autograd::Pass;
+using dist_autograd::PassId;
+
+// What a pass has for these leaves on the worker of a call.
+std::vector<at::Tensor> gradients_at(rpc::CallContext& call, const PassId& pass,
+                                     const std::vector<at::Tensor>& leaves) {
+  const auto state = dist_autograd::AutogradLayer::of(*call.core())->find(pass);
+  std::vector<at::Tensor> gradients;
+  for (const at::Tensor& leaf : leaves) gradients.push_back(state->gradient(leaf));
+  return gradients;
+}
+
+Options small() { return {.bucket_bytes = {200, 400}}; }
+
+// A layer that the passes of all ranks reach on one worker.
+struct Shared {
+  explicit Shared(at::Tensor initial) : w(initial.clone().set_requires_grad(true)) {}
+  at::Tensor forward(at::Tensor x) { return torch::tanh(x.mm(w)); }
+  at::Tensor gradient(rpc::CallContext& call, PassId pass) { return gradients_at(call, pass, {w})[0]; }
+  using Service =
+      rpc::Service<"test.shared", rpc::Constructor<at::Tensor>, rpc::Method<"forward", &Shared::forward>,
+                   rpc::Method<"gradient", &Shared::gradient>>;
+  at::Tensor w;
+};
+
+class InAPass : public ::testing::Test {
+ protected:
+  explicit InAPass(int size = 2) : ranks(size) {}
+
+  // Runs f(group, agent) for each rank.
+  template <class F>
+  void on_all(F f) {
+    on_ranks(groups, [&](const Group& group) { f(group, company.agent(group.rank())); });
+  }
+  // The gradients that a pass has of a module.
+  static std::vector<at::Tensor> gradients_of(const Pass& pass, const torch::nn::Module& module) {
+    std::vector<at::Tensor> gradients;
+    for (const at::Tensor& parameter : module.parameters()) gradients.push_back(pass.gradient(parameter));
+    return gradients;
+  }
+  static std::vector<at::Tensor> gradients_of(const torch::nn::Module& module) {
+    std::vector<at::Tensor> gradients;
+    for (const at::Tensor& parameter : module.parameters()) gradients.push_back(parameter.grad());
+    return gradients;
+  }
+
+  const int ranks;
+  Company company{ranks,   Backend::memory, std::make_unique<test::InProcessJobStore>(),
+                  nullptr, nullptr,         dist_autograd::layers()};
+  std::vector<Group> groups = company.groups();
+};
+
+class InAPassOfFour : public InAPass {
+ protected:
+  InAPassOfFour() : InAPass(4) {}
+};
+
+TEST_F(InAPassOfFour, GradientsAreThoseOfALocalBackward) {
+  on_all([&](const Group& group, rpc::Agent& agent) {
+    auto net = std::make_shared<Net>();
+    DistributedDataParallel ddp{group, net, small()};
+    for (int step = 0; step < 3; ++step) {  // the buckets change after the first
+      const Batch batch = Batch::of_step(step, ranks).part(group.rank(), ranks);
+      net->zero_grad();
+      torch::mse_loss(ddp.forward(batch.data), batch.target).backward();
+      Pass pass{agent};
+      pass.backward(torch::mse_loss(ddp.forward(pass, batch.data), batch.target)).get();
+      expect_close(gradients_of(pass, *net), gradients_of(*net));
+    }
+  });
+}
+
+TEST_F(InAPassOfFour, RanksMayHaveDifferentNumbersOfBatches) {
+  on_all([&](const Group& group, rpc::Agent& agent) {
+    auto net = std::make_shared<Net>();
+    DistributedDataParallel ddp{group, net, small()};
+    std::vector<Batch> batches;
+    for (int step = 0; step <= group.rank(); ++step)
+      batches.push_back(Batch::of_step(step, ranks).part(group.rank(), ranks));
+    std::vector<at::Tensor> in_passes, locals;
+    for (Batch& batch : ddp.join(batches)) {
+      net->zero_grad();
+      torch::mse_loss(ddp.forward(batch.data), batch.target).backward();
+      for (const at::Tensor& gradient : gradients_of(*net)) locals.push_back(gradient.clone());
+    }
+    for (Batch& batch : ddp.join(batches)) {
+      Pass pass{agent};
+      pass.backward(torch::mse_loss(ddp.forward(pass, batch.data), batch.target)).get();
+      for (const at::Tensor& gradient : gradients_of(pass, *net)) in_passes.push_back(gradient.clone());
+    }
+    expect_close(in_passes, locals);
+  });
+}
+
+TEST_F(InAPassOfFour, SparseGradientsAreGathered) {
+  on_all([&](const Group& group, rpc::Agent& agent) {
+    torch::nn::EmbeddingBag bag(torch::nn::EmbeddingBagOptions(10, 3).mode(torch::kSum).sparse(true));
+    DistributedDataParallel ddp{group, bag};
+    const at::Tensor input = at::tensor({group.rank(), 2, 2 * group.rank(), 9}, at::kLong);
+    const at::Tensor offsets = at::tensor({0, 2}, at::kLong);
+    ddp.forward(input, offsets).sum().backward();
+    Pass pass{agent};
+    pass.backward(ddp.forward(pass, input, offsets).sum()).get();
+    EXPECT_TRUE(pass.gradient(bag->weight).is_sparse());
+    expect_close({pass.gradient(bag->weight).to_dense()}, {bag->weight.grad().to_dense()});
+  });
+}
+
+// The pass of each rank goes through the same remote layer, whose gradients stay those of each pass.
+TEST_F(InAPassOfFour, RemoteLayersHaveTheGradientsOfTheirPass) {
+  company.agent(3).allow_create<Shared>();
+  on_all([&](const Group& group, rpc::Agent& agent) {
+    const auto generator = at::detail::createCPUGenerator(static_cast<std::uint64_t>(group.rank()));
+    const at::Tensor w = at::randn({5, 4}, generator, at::kDouble);
+    const at::Tensor x = at::randn({6, 5}, generator, at::kDouble);
+    torch::nn::Linear last(4, 1);
+    last->to(at::kDouble);
+    DistributedDataParallel ddp{group, last};
+    const at::Tensor own = w.clone().set_requires_grad(true);
+    ddp.forward(torch::tanh(x.mm(own))).sum().backward();
+    const auto shared = rref::create<Shared>(agent.peer("worker3"), w);
+    Pass pass{agent};
+    pass.backward(ddp.forward(pass, shared.call<&Shared::forward>(pass, x).get()).sum()).get();
+    expect_close(gradients_of(pass, *last), gradients_of(*last));
+    expect_close({shared.call<&Shared::gradient>(pass.id()).get()}, {own.grad()});
+  });
+}
+
+// Layers here, between which each pass goes through others there. The module takes the pass.
+struct Hybrid : torch::nn::Module {
+  Hybrid(rref::RRef<Shared> layer, rref::RRef<Shared> next)
+      : remote(std::move(layer)), then(std::move(next)) {
+    static std::mutex mutex;
+    std::lock_guard lock(mutex);
+    torch::manual_seed(4);
+    first = register_module("first", torch::nn::Linear(5, 5));
+    last = register_module("last", torch::nn::Linear(4, 3));
+    to(at::kDouble);
+  }
+  at::Tensor between(const Pass& pass, const at::Tensor& x) {
+    return then.call<&Shared::forward>(pass, remote.call<&Shared::forward>(pass, first(x)).get()).get();
+  }
+  at::Tensor forward(const Pass& pass, const at::Tensor& x) { return last(between(pass, x)); }
+  rref::RRef<Shared> remote, then;
+  torch::nn::Linear first{nullptr}, last{nullptr};
+};
+
+class Hybrids : public InAPassOfFour {
+ protected:
+  Hybrids() { company.agent(0).allow_create<Shared>(); }
+
+  std::shared_ptr<Hybrid> hybrid(rpc::Agent& agent) const {
+    return std::make_shared<Hybrid>(rref::create<Shared>(agent.peer("worker0"), w0),
+                                    rref::create<Shared>(agent.peer("worker0"), w1));
+  }
+  // The mean over these ranks of the gradients of a loss in one process.
+  template <class Ranks>
+  std::vector<at::Tensor> means(const Ranks& of, int divisor, int step = 0) const {
+    torch::manual_seed(4);
+    torch::nn::Linear first(5, 5), last(4, 3);
+    first->to(at::kDouble), last->to(at::kDouble);
+    for (const int rank : of) {
+      const Batch batch = Batch::of_step(step, ranks).part(rank, ranks);
+      const at::Tensor y = torch::tanh(torch::tanh(first(batch.data).mm(w0)).mm(w1));
+      (torch::mse_loss(last(y), batch.target) / divisor).backward();
+    }
+    return {first->weight.grad(), first->bias.grad(), last->weight.grad(), last->bias.grad()};
+  }
+
+  const at::Tensor w0 = at::linspace(-1, 1, 20, at::kDouble).view({5, 4});
+  const at::Tensor w1 = at::linspace(1, -0.5, 16, at::kDouble).view({4, 4});
+};
+
+TEST_F(Hybrids, AWholeModelIsReplicated) {
+  const auto expected = means(std::vector{0, 1, 2, 3}, ranks);
+  on_all([&](const Group& group, rpc::Agent& agent) {
+    const auto model = hybrid(agent);
+    DistributedDataParallel ddp{group, model};
+    const Batch batch = Batch::of_step(0, ranks).part(group.rank(), ranks);
+    Pass pass{agent};
+    pass.backward(torch::mse_loss(ddp.forward(pass, batch.data), batch.target)).get();
+    expect_close(gradients_of(pass, *model), expected);
+  });
+}
+
+TEST_F(Hybrids, AWholeModelIsReplicatedWithUnevenBatches) {
+  const std::vector<std::vector<at::Tensor>> expected{means(std::vector{0, 1, 2, 3}, ranks, 0),
+                                                      means(std::vector{2, 3}, ranks, 1)};
+  on_all([&](const Group& group, rpc::Agent& agent) {
+    const auto model = hybrid(agent);
+    DistributedDataParallel ddp{group, model};
+    std::vector<int> steps{0};
+    if (group.rank() >= 2) steps.push_back(1);
+    for (const int step : ddp.join(steps)) {
+      const Batch batch = Batch::of_step(step, ranks).part(group.rank(), ranks);
+      Pass pass{agent};
+      pass.backward(torch::mse_loss(ddp.forward(pass, batch.data), batch.target)).get();
+      expect_close(gradients_of(pass, *model), expected[static_cast<std::size_t>(step)]);
+    }
+  });
+}
+
+TEST_F(Hybrids, APartOfAModelIsReplicated) {
+  const auto together = means(std::vector{0, 1, 2, 3}, ranks);
+  std::vector<std::vector<at::Tensor>> expected;
+  for (int rank = 0; rank < ranks; ++rank) {
+    const auto own = means(std::vector{rank}, 1);
+    expected.push_back({own[0], own[1], together[2], together[3]});
+  }
+  on_all([&](const Group& group, rpc::Agent& agent) {
+    const auto model = hybrid(agent);
+    DistributedDataParallel last{group, model->last};
+    const Batch batch = Batch::of_step(0, ranks).part(group.rank(), ranks);
+    Pass pass{agent};
+    const at::Tensor y = last.forward(pass, model->between(pass, batch.data));
+    pass.backward(torch::mse_loss(y, batch.target)).get();
+    expect_close(gradients_of(pass, *model), expected[static_cast<std::size_t>(group.rank())]);
+  });
+}
+
+// --- Replicas that other workers call ---
+
+struct Served {
+  explicit Served(const Group& group, std::uint64_t seed)
+      : net(std::make_shared<Net>(seed)), ddp(group, net, small()) {}
+  at::Tensor forward(rpc::CallContext& call, at::Tensor x) {
+    Pass pass = Pass::of(call);
+    ddp.attach(pass, to_string(pass.id()));
+    return ddp.forward(pass, x);
+  }
+  std::vector<at::Tensor> gradients(rpc::CallContext& call, PassId pass) {
+    return gradients_at(call, pass, net->parameters());
+  }
+  using Service = rpc::Service<"test.served", rpc::Method<"forward", &Served::forward>,
+                               rpc::Method<"gradients", &Served::gradients>>;
+  std::shared_ptr<Net> net;
+  DistributedDataParallel<Net> ddp;
+};
+
+class ServedReplicas : public InAPass {
+ protected:
+  ServedReplicas() : InAPass(3) {
+    replicas.resize(3);
+    on_all([&](const Group& group, rpc::Agent& agent) {
+      const auto trained = group.split(group.rank() == 0 ? -1 : 0, group.rank()).get();
+      if (!trained) return;
+      auto& replica = replicas[static_cast<std::size_t>(group.rank())];
+      replica = std::make_shared<Served>(*trained, 1);
+      agent.serve(replica);
+    });
+  }
+  rpc::Peer worker(int rank) { return company.agent(0).peer("worker" + std::to_string(rank)); }
+  at::Tensor forward(const Pass& pass, int rank, const at::Tensor& x) {
+    return worker(rank).call<&Served::forward>(pass, x).get();
+  }
+  void expect_means(const Pass& pass, const std::vector<at::Tensor>& inputs) {
+    Net alone;
+    for (const at::Tensor& x : inputs) (alone.forward(x).square().sum() / 2).backward();
+    for (const int rank : {1, 2})
+      expect_close(worker(rank).call<&Served::gradients>(pass.id()).get(), gradients_of(alone));
+  }
+
+  std::vector<std::shared_ptr<Served>> replicas;
+};
+
+TEST_F(ServedReplicas, TwoPassesReachThemInOppositeOrders) {
+  const at::Tensor x = Batch::of_step(1, 1).data, y = Batch::of_step(2, 1).data;
+  for (int round = 0; round < 5; ++round) {
+    Pass one{company.agent(0)}, two{company.agent(0)};
+    at::Tensor of_one = forward(one, 1, x).square().sum();
+    at::Tensor of_two = forward(two, 1, y).square().sum();
+    of_two = of_two + forward(two, 2, 2 * y).square().sum();
+    of_one = of_one + forward(one, 2, 2 * x).square().sum();
+    auto first = one.backward(of_one), second = two.backward(of_two);
+    first.get();
+    second.get();
+    expect_means(one, {x, 2 * x});
+    expect_means(two, {y, 2 * y});
+  }
+}
+
+// --- Parameters that a rank does not reach, failures, and the rest ---
+
+TEST_F(InAPass, AParameterThatOneRankDoesNotReachGetsTheGradientOfTheOther) {
+  on_all([&](const Group& group, rpc::Agent& agent) {
+    auto net = std::make_shared<Net>();
+    DistributedDataParallel ddp{group, net, small()};
+    const Batch batch = Batch::of_step(0, 2).part(group.rank(), 2);
+    for (const bool reached : {true, false}) {
+      const bool all = reached && group.rank() == 1;
+      net->zero_grad();
+      torch::mse_loss(ddp.forward(batch.data, all), batch.target).backward();
+      Pass pass{agent};
+      pass.backward(torch::mse_loss(ddp.forward(pass, batch.data, all), batch.target)).get();
+      EXPECT_EQ(pass.gradient(net->middle->weight).defined(), reached);
+      EXPECT_EQ(net->middle->weight.grad().defined(), reached);
+      for (const at::Tensor& parameter : net->parameters())
+        if (parameter.grad().defined()) expect_close({pass.gradient(parameter)}, {parameter.grad()});
+    }
+  });
+}
+
+TEST_F(InAPass, BackwardsOverTheSameGraphAddUp) {
+  on_all([&](const Group& group, rpc::Agent& agent) {
+    auto net = std::make_shared<Net>();
+    DistributedDataParallel ddp{group, net, small()};
+    const Batch batch = Batch::of_step(0, 2).part(group.rank(), 2);
+    Pass pass{agent};
+    const at::Tensor loss = torch::mse_loss(ddp.forward(pass, batch.data), batch.target);
+    pass.backward(loss, {}, {.retain_graph = true}).get();
+    std::vector<at::Tensor> twice;
+    for (const at::Tensor& gradient : gradients_of(pass, *net)) twice.push_back(2 * gradient);
+    pass.backward(loss).get();
+    expect_close(gradients_of(pass, *net), twice);
+  });
+}
+
+TEST_F(InAPass, AHookReducesInItsWay) {
+  on_all([&](const Group& group, rpc::Agent& agent) {
+    auto net = std::make_shared<Net>();
+    DistributedDataParallel ddp{group, net, small()};
+    ddp.set_hook(std::make_shared<CastHook>(at::kBFloat16));
+    const Batch batch = Batch::of_step(0, 2).part(group.rank(), 2);
+    torch::mse_loss(ddp.forward(batch.data), batch.target).backward();
+    Pass pass{agent};
+    pass.backward(torch::mse_loss(ddp.forward(pass, batch.data), batch.target)).get();
+    expect_close(gradients_of(pass, *net), gradients_of(*net), 0);
+  });
+}
+
+TEST_F(InAPass, BuffersAreThoseOfRankZero) {
+  on_all([&](const Group& group, rpc::Agent& agent) {
+    torch::nn::BatchNorm1d norm(5);
+    norm->to(at::kDouble);
+    DistributedDataParallel ddp{group, norm};
+    for (int step = 0; step < 2; ++step) {
+      Pass pass{agent};
+      pass.backward(ddp.forward(pass, Batch::of_step(step, 2).part(group.rank(), 2).data).square().sum())
+          .get();
+    }
+    // Those of rank 0 after one step, and one step of this rank on top.
+    torch::nn::BatchNorm1d alone(5);
+    alone->to(at::kDouble);
+    alone->forward(Batch::of_step(0, 2).part(0, 2).data);
+    alone->forward(Batch::of_step(1, 2).part(group.rank(), 2).data);
+    expect_close({norm->running_mean, norm->running_var}, {alone->running_mean, alone->running_var});
+  });
+}
+
+TEST_F(InAPass, WithoutSyncAPassKeepsItsOwnGradients) {
+  on_all([&](const Group& group, rpc::Agent& agent) {
+    auto net = std::make_shared<Net>();
+    DistributedDataParallel ddp{group, net};
+    const Batch batch = Batch::of_step(0, 2).part(group.rank(), 2);
+    Net alone;
+    torch::mse_loss(alone.forward(batch.data), batch.target).backward();
+    const auto guard = ddp.no_sync();
+    Pass pass{agent};
+    pass.backward(torch::mse_loss(ddp.forward(pass, batch.data), batch.target)).get();
+    expect_close(gradients_of(pass, *net), gradients_of(alone));
+  });
+}
+
+TEST_F(InAPass, AFailedBackwardEndsThatOfTheOtherRank) {
+  for (const bool after_the_module : {true, false}) {
+    const auto of_round = company.groups();
+    on_ranks(of_round, [&](const Group& group) {
+      auto net = std::make_shared<Net>();
+      DistributedDataParallel ddp{group, net, small()};
+      const Batch batch = Batch::of_step(0, 2).part(group.rank(), 2);
+      Pass pass{company.agent(group.rank())};
+      const auto fails = [&](const at::Tensor& x) {
+        if (group.rank() == 1)
+          x.register_hook(
+              [](const at::Tensor&) -> at::Tensor { throw std::runtime_error("a planted fault"); });
+        return x;
+      };
+      const at::Tensor x = batch.data.clone().set_requires_grad(true);
+      at::Tensor y = ddp.forward(pass, after_the_module ? fails(x) : x);
+      if (!after_the_module) y = fails(y);
+      std::string error;
+      try {
+        pass.backward(torch::mse_loss(y, batch.target)).get();
+      } catch (const std::exception& failure) {
+        error = failure.what();
+      }
+      const char* const expected =
+          group.rank() == 1 ? "a planted fault" : "failed on rank 1 before its gradients were reduced";
+      EXPECT_NE(error.find(expected), std::string::npos) << error;
+    });
+  }
+}
+
+TEST_F(InAPass, AForwardThatWasNotGivenThePassIsRefused) {
+  on_all([&](const Group& group, rpc::Agent& agent) {
+    auto net = std::make_shared<Net>();
+    DistributedDataParallel ddp{group, net};
+    Pass pass{agent};
+    const auto error = error_of([&] { pass.backward(ddp.forward(Batch::of_step(0, 1).data).sum()).get(); });
+    ASSERT_TRUE(error);
+    EXPECT_EQ(error->kind(), ErrorKind::failed_precondition);
+    EXPECT_NE(std::string(error->what()).find("call forward(pass, ...)"), std::string::npos) << error->what();
+  });
+}
+
+TEST_F(InAPass, APassWithinAJoinHasNoName) {
+  on_all([&](const Group& group, rpc::Agent& agent) {
+    auto net = std::make_shared<Net>();
+    DistributedDataParallel ddp{group, net};
+    std::vector<int> steps{0};
+    const auto joined = ddp.join(steps);
+    Pass pass{agent};
+    const auto error = error_of([&] { ddp.attach(pass, "first"); });
+    ASSERT_TRUE(error);
+    EXPECT_EQ(error->kind(), ErrorKind::failed_precondition);
+  });
+}
+
+}  // namespace
+}  // namespace weft::data_parallel::pass_reduction_test
