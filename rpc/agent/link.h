@@ -139,7 +139,9 @@ class WEFT_EXPORT Link final : public ConnectionObserver, public std::enable_sha
   void answer(OutboundFrame&& frame, bool upkeep = false);
 
   // Counted on the loop alone.
-  static void count(std::atomic<std::uint64_t>& requests) { requests = requests + 1; }
+  static void count(std::atomic<std::uint64_t>& requests) {
+    requests.store(requests.load(std::memory_order_relaxed) + 1, std::memory_order_release);
+  }
 
   std::shared_ptr<AgentCore> core_;
   const std::uint64_t number_;

@@ -119,13 +119,12 @@ class WEFT_EXPORT Peer {
     }
     auto pending = std::make_shared<TypedCall<Value, Decoder>>(std::move(call), core_, route_,
                                                                std::move(promise), std::move(decode));
-    const std::weak_ptr<PendingCall> weak(pending);
-    pending->promise().on_cancel([weak] {
-      if (auto call = weak.lock()) call->route()->cancel(std::move(call));
-    });
-    pending->promise().set_title([weak] {
-      const auto call = weak.lock();
-      return call != nullptr ? call->title() : std::string();
+    pending->promise().on_request([weak = std::weak_ptr<PendingCall>(pending)](WorkRequest request) {
+      auto call = weak.lock();
+      if (call == nullptr) return std::string();
+      if (request == WorkRequest::title) return call->title();
+      call->route()->cancel(std::move(call));
+      return std::string();
     });
     submit(std::move(pending));
     return future;
@@ -225,13 +224,12 @@ class WEFT_EXPORT Peer {
             held->promise.complete(held->decode(std::move(reply)));
           }
         });
-    const std::weak_ptr weak(whole);
-    held->promise.on_cancel([weak] {
-      if (const auto call = weak.lock()) call->cancel();
-    });
-    held->promise.set_title([weak] {
+    held->promise.on_request([weak = std::weak_ptr(whole)](WorkRequest request) {
       const auto call = weak.lock();
-      return call != nullptr ? call->title() : std::string();
+      if (call == nullptr) return std::string();
+      if (request == WorkRequest::title) return call->title();
+      call->cancel();
+      return std::string();
     });
     whole->begin();
   }

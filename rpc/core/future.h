@@ -36,6 +36,9 @@ namespace weft::rpc {
 template <class T>
 class Future;
 
+// What the holder of a future asks of the work: to end early, or how errors call it ("worker1: market.last").
+enum class WorkRequest : std::uint8_t { cancel, title };
+
 namespace detail {
 
 // Hands what a continuation threw to `exceptions`, else to the loop's sink; both may be null.
@@ -72,9 +75,8 @@ class FutureState {
 
   std::shared_ptr<const Loop> loop;           // the loop whose thread must not wait for this
   std::shared_ptr<ExceptionSink> exceptions;  // null: the loop's
-  // These are set before the future is handed out, and called on any thread.
-  Callback cancel;
-  UniqueFunction<std::string()> title;  // of the work, for errors; may be null or return nothing
+  // Set before the future is handed out; called on any thread. May be null.
+  UniqueFunction<std::string(WorkRequest)> work;
 
  private:
   enum class Stage : std::uint8_t { empty, waiting, done };
@@ -137,7 +139,7 @@ class CancellableGet {
   void cancel() {
     if (over_) return;
     cancelling_ = true;
-    if (state_->cancel && !state_->done()) state_->cancel();
+    if (state_->work && !state_->done()) state_->work(WorkRequest::cancel);
     complete(std::make_exception_ptr(Error(ErrorKind::cancelled, "async_get() was cancelled")));
   }
 
@@ -177,9 +179,14 @@ class Promise {
 
   // Once, before the promise is completed or moved to another thread.
   Future<T> future() { return Future<T>(state_); }
-  void on_cancel(Callback cancel) { state_->cancel = std::move(cancel); }
-  // What errors of get(timeout) call the work: "worker1: market.last".
-  void set_title(UniqueFunction<std::string()> title) { state_->title = std::move(title); }
+  template <class F>
+  void on_cancel(F cancel) {
+    on_request([cancel = std::move(cancel)](WorkRequest request) mutable {
+      if (request == WorkRequest::cancel) cancel();
+      return std::string();
+    });
+  }
+  void on_request(UniqueFunction<std::string(WorkRequest)> work) { state_->work = std::move(work); }
 
   // Continuations run on the completing thread.
   void complete(Result<T> result) { std::exchange(state_, nullptr)->complete(std::move(result)); }
@@ -244,7 +251,8 @@ class [[nodiscard]] Future {
       done.open();
     });
     if (!done.wait_for(timeout)) {
-      if (state_->withdraw()) detail::timed_out(state_->title ? state_->title() : std::string(), timeout);
+      if (state_->withdraw())
+        detail::timed_out(state_->work ? state_->work(WorkRequest::title) : std::string(), timeout);
       done.wait();  // it arrives right now
     }
     state_ = nullptr;
@@ -317,7 +325,7 @@ class [[nodiscard]] Future {
 
   // A request; the future still completes exactly once. Safe on any thread, also after completion.
   void cancel() {
-    if (state_ != nullptr && state_->cancel && !state_->done()) state_->cancel();
+    if (state_ != nullptr && state_->work && !state_->done()) state_->work(WorkRequest::cancel);
   }
 
   static Future made(Result<T> result) {
@@ -340,8 +348,7 @@ class [[nodiscard]] Future {
   template <class Next>
   static Promise<Next> follow(const std::shared_ptr<detail::FutureState<T>>& state) {
     Promise<Next> promise(state->loop, state->exceptions);
-    if (state->cancel) promise.on_cancel([state] { state->cancel(); });
-    if (state->title) promise.set_title([state] { return state->title(); });
+    if (state->work) promise.on_request([state](WorkRequest request) { return state->work(request); });
     return promise;
   }
 

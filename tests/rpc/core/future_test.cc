@@ -245,7 +245,7 @@ TEST(Future, AfterTheTimeoutItIsAsItWas) {
 
 TEST(Future, TheTimeoutNamesTheWorkThroughAllThatFollows) {
   Promise<int> promise;
-  promise.set_title([] { return std::string("worker1: market.last"); });
+  promise.on_request([](WorkRequest) { return std::string("worker1: market.last"); });
   auto future = promise.future().then([](Result<int>&& n) { return n.value(); });
   auto result = std::move(future).as_result();
   EXPECT_EQ(
