@@ -10,22 +10,39 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <optional>
 #include <vector>
 
 namespace weft::data_parallel {
 
-struct GradientBucket {
+struct WEFT_EXPORT GradientBucket {
   std::size_t index = 0;  // in the order of reduction
   bool last = false;
   at::Tensor buffer;                   // all gradients, flat, with zeros between them; the result goes here
   std::vector<at::Tensor> gradients;   // views of the buffer with the parameters' shapes
   std::vector<at::Tensor> parameters;  // of these gradients
+  // Of these parameters, in the module's order. The reducer assigns the parameters to other buckets after the
+  // first backward and after set_group(): state that a hook keeps for longer is kept for each parameter.
+  std::vector<std::size_t> indices;
+
+  // Views of another flat tensor, which has at least as many elements as the buffer, at the gradients'
+  // places.
+  std::vector<at::Tensor> views_of(const at::Tensor& flat) const;
+  // The first element of a gradient in the buffer. A gradient's elements have no gaps.
+  std::int64_t begin_of(std::size_t gradient) const;
 };
+
+// Starts an all-reduce with ReduceOp::avg, of complex numbers too.
+WEFT_EXPORT rpc::Future<void> all_reduce_average(const collectives::Group& group, const at::Tensor& tensor);
 
 class WEFT_EXPORT CommunicationHook {
  public:
   virtual ~CommunicationHook() = default;
+
+  // Called on every rank before the first bucket of each backward that is reduced. A hook that wraps another
+  // one forwards the call.
+  virtual void begin_iteration() {}
 
   // Runs a step of the reduction of one bucket and returns the collective that it has started. Step 0 runs as
   // soon as the bucket is full, usually during backward, for the buckets in order. Each further step runs

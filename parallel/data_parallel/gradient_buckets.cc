@@ -60,6 +60,7 @@ GradientBuckets::GradientBuckets(const collectives::Group& group,
           view_for(tensor, bucket.buffer.narrow(0, static_cast<std::int64_t>(begin / item), tensor.numel()));
       bucket.gradients.push_back(views_[parameter]);
       bucket.parameters.push_back(tensor);
+      bucket.indices.push_back(parameter);
       begin += padded(tensor.nbytes());
     }
   }
@@ -92,9 +93,7 @@ std::optional<rpc::Future<void>> GradientBuckets::run(const collectives::Group& 
   }
   if (hook != nullptr) return hook->run(group, content, step);
   if (step > 0) return std::nullopt;
-  const at::Tensor memory =
-      content.buffer.is_complex() ? at::view_as_real(content.buffer).view({-1}) : content.buffer;
-  return group.all_reduce(memory, collectives::ReduceOp::avg);
+  return all_reduce_average(group, content.buffer);
 }
 
 at::Tensor GradientBuckets::take_sparse_sum(std::size_t bucket) {

@@ -46,6 +46,7 @@ std::string PassReduction::launch_name(const std::string& part) const {
 void PassReduction::begin() {
   if (std::exchange(running_, true)) return;
   ++backward_;
+  hook_began_ = false;
   error_ = nullptr;
   states_ = std::vector<Bucket>(buckets_.size());
   for (std::size_t i = 0; i < states_.size(); ++i) states_[i].missing = buckets_.parameters(i).size();
@@ -113,6 +114,8 @@ void PassReduction::run(std::size_t bucket, int step) {
   setup_.group
       .launch(launch_name("bucket " + std::to_string(bucket) + ", step " + std::to_string(step)),
               [self = shared_from_this(), bucket, step, first, is_last, has_one_step] {
+                if (self->setup_.hook != nullptr && !std::exchange(self->hook_began_, true))
+                  self->setup_.hook->begin_iteration();
                 auto started = self->buckets_.run(self->setup_.group, self->setup_.hook.get(), bucket, step,
                                                   self->parameters_[first].sparse);
                 *is_last = has_one_step || !started;

@@ -75,6 +75,7 @@ class WEFT_EXPORT PassReduction : public std::enable_shared_from_this<PassReduct
   // Of the present backward.
   std::size_t backward_ = 0;  // from 1
   bool running_ = false;
+  bool hook_began_ = false;  // written by launches, which run one at a time
   bool publishing_ = false;
   std::vector<Bucket> states_;
   at::Tensor reached_;    // uint8, by parameter: by this rank, later by any rank

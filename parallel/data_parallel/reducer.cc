@@ -299,6 +299,7 @@ void Reducer::start_iteration() {
   states_ = std::vector<Bucket>(buckets_.size());
   for (std::size_t i = 0; i < parameters_.size(); ++i)
     if (parameters_[i].expected) ++states_[buckets_.bucket_of(i)].missing;
+  if (hook_ != nullptr) hook_->begin_iteration();
   if (!options_.static_graph) exchange_reached();
   if (!at_the_end_) launch_ready();
 }
