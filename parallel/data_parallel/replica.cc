@@ -1,12 +1,12 @@
 #include <weft/parallel/data_parallel/replica.h>
 
+#include <weft/parallel/data_parallel/broadcast_state.h>
 #include <weft/rpc/core/when_all.h>
 
 #include <c10/core/GradMode.h>
 #include <torch/nn/modules/embedding.h>
 
 #include <algorithm>
-#include <map>
 #include <sstream>
 
 namespace weft::data_parallel {
@@ -61,23 +61,6 @@ std::vector<Named> each_once(const Dict& dict) {
 bool has_name_in(const Named& tensor, const std::vector<std::string>& names) {
   return std::any_of(tensor.names.begin(), tensor.names.end(),
                      [&](const std::string& name) { return contains(names, name); });
-}
-
-// Its memory in one dimension. The ranks' tensors have the same strides.
-at::Tensor flat(const at::Tensor& tensor) {
-  return tensor.is_non_overlapping_and_dense() ? tensor.detach().as_strided({tensor.numel()}, {1})
-                                               : tensor.detach();
-}
-
-// One collective for the tensors of each dtype and device.
-rpc::Future<void> broadcast(const collectives::Group& group, const std::vector<at::Tensor>& tensors,
-                            int source) {
-  std::map<std::pair<at::ScalarType, std::string>, std::vector<at::Tensor>> groups;
-  for (const at::Tensor& tensor : tensors)
-    groups[{tensor.scalar_type(), tensor.device().str()}].push_back(flat(tensor));
-  std::vector<rpc::Future<void>> in_flight;
-  for (auto& [kind, same] : groups) in_flight.push_back(group.broadcast(std::move(same), source));
-  return rpc::when_all(std::move(in_flight));
 }
 
 collectives::Group own_group(const collectives::Group& group) {
@@ -152,7 +135,7 @@ void Replica::broadcast_all(int source) const {
   for (const NamedParameter& parameter : parameters_) tensors.push_back(parameter.tensor);
   for (const auto* named : {&frozen_, &buffers_})
     for (const auto& [name, tensor] : *named) tensors.push_back(tensor);
-  broadcast(group_, tensors, source).get();
+  broadcast_tensors(group_, tensors, source).get();
 }
 
 void Replica::set_group(const collectives::Group& group) {
@@ -199,7 +182,7 @@ rpc::Future<void> Replica::share_buffers(int source) const {
       of_source.push_back(buffer);
     }
   }
-  in_flight.push_back(broadcast(group_, of_source, source));
+  in_flight.push_back(broadcast_tensors(group_, of_source, source));
   return rpc::when_all(std::move(in_flight));
 }
 
