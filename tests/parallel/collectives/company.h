@@ -50,7 +50,7 @@ inline std::ostream& operator<<(std::ostream& out, Backend backend) {
   return out << names[static_cast<std::size_t>(backend)];
 }
 
-// devices: of a rank.
+// Of a rank.
 using DevicesOf = std::function<nccl::DevicesOptions(int)>;
 inline rpc::Layers company_layers(nccl::DevicesOptions devices = {}, rpc::Layers below = tensor::layers()) {
   rpc::Layers layers = std::move(below);
@@ -65,7 +65,7 @@ class Company {
                    std::unique_ptr<test::JobStore> store = std::make_unique<test::InProcessJobStore>(),
                    const DevicesOf& devices = nullptr,
                    const std::function<void(rpc::AgentOptions&)>& adjust = nullptr,
-                   const rpc::Layers& below = tensor::layers())
+                   const std::function<rpc::Layers(int)>& below = nullptr)
       : backend_(backend), store_(std::move(store)) {
     for (int rank = 0; rank < ranks; ++rank) {
       rpc::AgentOptions options{.name = "worker" + std::to_string(rank), .handler_threads = 1};
@@ -79,8 +79,9 @@ class Company {
                                            .world_size = static_cast<std::size_t>(ranks),
                                            .lease = std::chrono::hours{1}};
       if (adjust) adjust(options);
-      agents_.push_back(std::make_unique<rpc::Agent>(
-          std::move(options), company_layers(devices ? devices(rank) : nccl::DevicesOptions{}, below)));
+      rpc::Layers layers = company_layers(devices ? devices(rank) : nccl::DevicesOptions{},
+                                          below ? below(rank) : tensor::layers());
+      agents_.push_back(std::make_unique<rpc::Agent>(std::move(options), std::move(layers)));
     }
     Futures joined;
     for (auto& agent : agents_) joined.push_back(rpc::Job(*agent).wait_for(agents_.size()));

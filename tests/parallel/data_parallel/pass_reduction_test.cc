@@ -57,7 +57,7 @@ class InAPass : public ::testing::Test {
 
   const int ranks;
   Company company{ranks,   Backend::memory, std::make_unique<test::InProcessJobStore>(),
-                  nullptr, nullptr,         dist_autograd::layers()};
+                  nullptr, nullptr,         [](int) { return dist_autograd::layers(); }};
   std::vector<Group> groups = company.groups();
 };
 
