@@ -66,8 +66,8 @@ class WEFT_EXPORT AllReduceOptimizer {
   // averages: the place to clip them, with skip_synchronize() around step(). failed_precondition: a gradient
   // was replaced while it was reduced.
   void synchronize();
-  // synchronize(), then the step of the wrapped optimizer. failed_precondition: synchronize() was called
-  // since the last step, without skip_synchronize().
+  // synchronize(), then the step of the wrapped optimizer, without a closure. failed_precondition:
+  // synchronize() was called since the last step, without skip_synchronize().
   void step();
   // failed_precondition while gradients are in flight: between backward and step() or synchronize().
   void zero_grad(bool set_to_none = true);

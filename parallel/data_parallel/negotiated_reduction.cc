@@ -522,6 +522,7 @@ class NegotiatedReduction::State : public std::enable_shared_from_this<State> {
 
 std::shared_ptr<NegotiatedReduction> NegotiatedReduction::make(rpc::Agent& agent, const Group& group,
                                                                NegotiationOptions options) {
+  if (options.tuning) (void)FusionTuner(*options.tuning);  // refused on all ranks, before the groups are made
   auto state = std::make_shared<State>(agent, group, std::move(options));
   state->start();
   return std::shared_ptr<NegotiatedReduction>(new NegotiatedReduction(std::move(state)));
