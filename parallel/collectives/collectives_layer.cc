@@ -140,7 +140,16 @@ std::vector<std::shared_ptr<GroupCore>> CollectivesLayer::all() const {
   return groups;
 }
 
-void CollectivesLayer::figures(rpc::LayerFigures& to) const { to["collectives.groups"] = groups(); }
+void CollectivesLayer::figures(rpc::LayerFigures& to) const {
+  to["collectives.groups"] = groups();
+  std::lock_guard lock(mutex_);
+  to.insert(figures_.begin(), figures_.end());
+}
+
+void CollectivesLayer::count(const std::string& figure, std::uint64_t amount) {
+  std::lock_guard lock(mutex_);
+  figures_[figure] += amount;
+}
 
 void CollectivesLayer::peer_gone(const rpc::AgentId& peer, const rpc::Error& reason) {
   {

@@ -40,6 +40,9 @@ class WEFT_EXPORT CollectivesLayer final : public rpc::CallHook,
   std::optional<rpc::Error> deliver(const GroupId& id, std::size_t bytes, Event event);
   std::shared_ptr<GroupCore> find(const GroupId& id) const;  // null: none
 
+  // Adds to a figure of the agent's statistics, for layers above: "data_parallel.iterations".
+  void count(const std::string& figure, std::uint64_t amount);
+
   // Runs jobs that write files, one after the other on a thread of their own; shut_down() waits for them.
   void write(rpc::Callback job);
 
@@ -72,6 +75,7 @@ class WEFT_EXPORT CollectivesLayer final : public rpc::CallHook,
   std::atomic<std::uint64_t> numbers_{0};
   mutable std::mutex mutex_;  // guards what follows
   std::map<GroupId, std::weak_ptr<GroupCore>> groups_;
+  rpc::LayerFigures figures_;  // of layers above
   std::vector<Limits> expected_;
   EarlyGroups early_;
   std::size_t early_messages_ = 0, early_bytes_ = 0;

@@ -23,6 +23,8 @@ Group Group::inlined() const {
   group.inlined_ = true;
   return group;
 }
+const std::shared_ptr<rpc::AgentCore>& Group::agent() const { return core_->agent(); }
+
 void Group::abort(const std::string& reason) const {
   core_->abort("rank " + std::to_string(rank()) + " (" + members()[static_cast<std::size_t>(rank())] +
                ") aborted it: " + reason);

@@ -252,6 +252,8 @@ class WEFT_EXPORT Group {
   // Ends the group, for all its ranks.
   void abort(const std::string& reason) const;
 
+  const std::shared_ptr<rpc::AgentCore>& agent() const;  // for layers above
+
  private:
   friend class DeviceMesh;
   explicit Group(std::shared_ptr<GroupCore> core) : core_(std::move(core)) {}

@@ -1,12 +1,10 @@
-// Options of a DistributedDataParallel, and the figures that it reports for an iteration.
+// Options of a DistributedDataParallel.
 #pragma once
 
 #include <weft/rpc/core/export.h>
 
-#include <chrono>
 #include <cstddef>
 #include <cstdint>
-#include <ostream>
 #include <string>
 #include <vector>
 
@@ -41,19 +39,6 @@ struct Options {
   // Names of parameters whose gradients are sparse, other than those of torch::nn::Embedding and EmbeddingBag
   // with the option `sparse`.
   std::vector<std::string> sparse = {};
-};
-
-// Durations of the last iteration that was reduced, on this rank.
-struct IterationStats {
-  std::size_t iteration = 0;  // from 1
-  std::chrono::nanoseconds forward{0};
-  std::chrono::nanoseconds backward{0};  // from its first node until its last
-  std::chrono::nanoseconds waited{0};    // after that, for buckets
-  std::size_t buckets = 0;               // that were reduced
-  std::size_t skipped = 0;               // that no rank reached
-  std::size_t bytes = 0;                 // of the buckets that were reduced
-  std::size_t before_the_end = 0;        // buckets whose reduction was complete when backward ended
-  std::vector<std::size_t> order;        // parameters in the order in which gradients became ready
 };
 
 }  // namespace weft::data_parallel

@@ -45,6 +45,12 @@ bool is_executed(Node* node) {
   return info != some->end() && info->second.needed_;
 }
 
+std::vector<std::string> names_of(const std::vector<NamedParameter>& parameters) {
+  std::vector<std::string> names;
+  for (const NamedParameter& parameter : parameters) names.push_back(parameter.name);
+  return names;
+}
+
 }  // namespace
 
 struct Reducer::Parameter {
@@ -61,8 +67,12 @@ struct Reducer::Parameter {
 
 // Of the present backward.
 struct Reducer::Bucket {
-  std::size_t missing = 0;  // gradients
+  std::size_t missing = 0;   // gradients
+  std::size_t last = 0;      // the parameter whose gradient became ready last
+  Time ready_at, before_at;  // when it did, and the last one but one
   bool skipped = false;
+  Time launched_at;
+  std::shared_ptr<Time> reduced_at = {};          // written before `reduced` completes
   int step = 0;                                   // to be started next
   std::optional<rpc::Future<void>> reduced = {};  // in flight
 };
@@ -99,7 +109,11 @@ std::shared_ptr<Reducer> Reducer::make(collectives::Group group, std::vector<Nam
 }
 
 Reducer::Reducer(collectives::Group group, std::vector<NamedParameter> parameters, const Options& options)
-    : options_(options), group_(std::move(group)), named_(std::move(parameters)), parameters_(named_.size()) {
+    : options_(options),
+      group_(std::move(group)),
+      named_(std::move(parameters)),
+      parameters_(named_.size()),
+      report_(names_of(named_)) {
   start_anew();
 }
 
@@ -276,6 +290,9 @@ void Reducer::is_ready(std::size_t index) {
   if (parameter.ready || (options_.static_graph && parameter.hits < parameter.expected_hits)) return;
   parameter.ready = true;
   order_.push_back(index);
+  Bucket& state = states_[bucket];
+  state.before_at = std::exchange(state.ready_at, std::chrono::steady_clock::now());
+  state.last = index;
   if (parameter.expected) --states_[bucket].missing;
   if (!at_the_end_) launch_ready();
 }
@@ -348,8 +365,8 @@ void Reducer::launch(std::size_t bucket) {
   const auto& parameters = buckets_.parameters(bucket);
   for (const std::size_t index : parameters)
     if (!parameters_[index].ready && !named_[index].sparse) contribute(index);
-  ++stats_.buckets;
-  stats_.bytes += buckets_.bytes(bucket);
+  states_[bucket].launched_at = std::chrono::steady_clock::now();
+  states_[bucket].reduced_at = std::make_shared<Time>();
   const NamedParameter& first = named_[parameters.front()];
   run_next_step(bucket, first.sparse ? first.tensor.grad() : at::Tensor());
 }
@@ -357,8 +374,12 @@ void Reducer::launch(std::size_t bucket) {
 void Reducer::run_next_step(std::size_t bucket, const at::Tensor& sparse) {
   const bool inlined = overlap_ == Overlap::caller || at_the_end_;
   Bucket& state = states_[bucket];
-  state.reduced =
-      buckets_.run(inlined ? group_.inlined() : group_, hook_.get(), bucket, state.step++, sparse);
+  auto started = buckets_.run(inlined ? group_.inlined() : group_, hook_.get(), bucket, state.step++, sparse);
+  if (!started) return;
+  state.reduced = std::move(*started).then([at = state.reduced_at](rpc::Result<void>&& result) {
+    *at = std::chrono::steady_clock::now();
+    return std::move(result);
+  });
 }
 
 // A gradient becomes a view of its bucket.
@@ -399,8 +420,6 @@ void Reducer::contribute(std::size_t parameter) {
 void Reducer::finish() {
   const at::NoGradGuard no_grad;
   const auto ended_at = std::chrono::steady_clock::now();
-  for (const Bucket& bucket : states_)
-    if (bucket.reduced && bucket.reduced->ready()) ++stats_.before_the_end;
   if (options_.static_graph && !shadows_ && !counted_) {
     for (Parameter& parameter : parameters_) parameter.expected_hits = parameter.hits;
     counted_ = true;
@@ -413,7 +432,7 @@ void Reducer::finish() {
   }
   wait_for_buckets();
   publish();
-  stats_.skipped = buckets_.size() - stats_.buckets;
+  note_buckets();
   running_ = false;
   if (++backwards_ == 1) replan();
   stats_.iteration = backwards_;
@@ -422,7 +441,25 @@ void Reducer::finish() {
   stats_.waited = std::chrono::steady_clock::now() - ended_at;
   stats_.order = order_;
   last_ = stats_;
+  report_.add(group_, last_, std::chrono::steady_clock::now() - began_at_);
   if (trial_) decide_overlap();
+}
+
+void Reducer::note_buckets() {
+  for (std::size_t i = 0; i < states_.size(); ++i) {
+    const Bucket& bucket = states_[i];
+    if (bucket.skipped) {
+      ++stats_.skipped;
+      continue;
+    }
+    BucketStats& noted = stats_.buckets.emplace_back();
+    noted.index = i;
+    noted.bytes = buckets_.bytes(i);
+    noted.last = bucket.last;
+    if (bucket.before_at != Time()) noted.delay = bucket.ready_at - bucket.before_at;
+    noted.launched = bucket.launched_at - began_at_;
+    noted.reduced = std::max(*bucket.reduced_at, bucket.launched_at) - began_at_;
+  }
 }
 
 void Reducer::decide_overlap() {

@@ -21,6 +21,7 @@
 #pragma once
 
 #include <weft/parallel/data_parallel/gradient_buckets.h>
+#include <weft/parallel/data_parallel/iteration_report.h>
 #include <weft/parallel/data_parallel/options.h>
 #include <weft/parallel/data_parallel/overlap_trial.h>
 #include <weft/parallel/data_parallel/pass_reduction.h>
@@ -100,6 +101,7 @@ class WEFT_EXPORT Reducer : public std::enable_shared_from_this<Reducer> {
   void wait_for_buckets();
   void publish();
   void replan();
+  void note_buckets();
   void decide_overlap();
   [[noreturn]] void fail(std::size_t bucket, const std::exception_ptr& error) const;
 
@@ -134,6 +136,7 @@ class WEFT_EXPORT Reducer : public std::enable_shared_from_this<Reducer> {
   std::optional<rpc::Future<void>> exchange_;  // of reached_
   std::chrono::steady_clock::time_point began_at_;
   IterationStats stats_, last_;
+  IterationReport report_;
 };
 
 }  // namespace weft::data_parallel

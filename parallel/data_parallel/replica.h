@@ -69,6 +69,7 @@ class WEFT_EXPORT Replica : public Joining {
 
   BucketPlan plan() const { return reducer_->plan(); }
   IterationStats last() const { return reducer_->last(); }
+  std::string last_table() const { return to_table(last(), parameter_names()); }
   Overlap overlap() const { return reducer_->overlap(); }  // of the next backward
   std::vector<std::string> parameter_names() const;        // by the indices of a plan
 

@@ -79,7 +79,7 @@ TEST_F(OfTwoRanks, AParameterThatNoRankReachesStaysUndefinedAndItsBucketIsSkippe
       EXPECT_TRUE(net.first->weight.grad().defined());
     }
     EXPECT_GT(ddp.last().skipped, 0U);
-    EXPECT_EQ(ddp.last().skipped + ddp.last().buckets, ddp.plan().size());
+    EXPECT_EQ(ddp.last().skipped + ddp.last().buckets.size(), ddp.plan().size());
   });
 }
 

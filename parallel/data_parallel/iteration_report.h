@@ -1,0 +1,34 @@
+// IterationReport: makes the iterations of a replica visible outside of the program.
+//
+//   metrics   data_parallel.iterations, .bytes, .backward_us, .waited_us, .communication_us and
+//   .overlapped_us,
+//             summed up over the replicas of the agent (docs/observability.md)
+//   trace     if the agent has a tracer: a span "backward" with a part "bucket N" for each reduction
+//   log       a warning that names a parameter whose gradient delays a bucket in each iteration
+//
+// Not thread-safe.
+#pragma once
+
+#include <weft/parallel/collectives/group.h>
+#include <weft/parallel/data_parallel/iteration_stats.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace weft::data_parallel {
+
+class IterationReport {
+ public:
+  // names: of the parameters, by index.
+  explicit IterationReport(std::vector<std::string> names) : names_(std::move(names)) {}
+
+  // age: how long ago backward began.
+  void add(const collectives::Group& group, const IterationStats& stats, std::chrono::nanoseconds age);
+
+ private:
+  const std::vector<std::string> names_;
+  LateGradients late_;
+};
+
+}  // namespace weft::data_parallel

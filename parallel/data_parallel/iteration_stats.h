@@ -1,0 +1,63 @@
+// IterationStats: the durations of one iteration of data parallel training on one rank, and functions of
+// them.
+#pragma once
+
+#include <weft/rpc/core/export.h>
+
+#include <chrono>
+#include <cstddef>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace weft::data_parallel {
+
+// Times count from the first node of backward.
+struct BucketStats {
+  std::size_t index = 0;
+  std::size_t bytes = 0;                 // 0: a sparse gradient
+  std::size_t last = 0;                  // the parameter whose gradient became ready last
+  std::chrono::nanoseconds delay{0};     // between the last gradient but one and the last; 0: only one
+  std::chrono::nanoseconds launched{0};  // the reduction started
+  std::chrono::nanoseconds reduced{0};   // it was complete
+};
+
+struct IterationStats {
+  std::size_t iteration = 0;  // from 1
+  std::chrono::nanoseconds forward{0};
+  std::chrono::nanoseconds backward{0};  // from its first node until its last
+  std::chrono::nanoseconds waited{0};    // after that, for buckets
+  std::size_t skipped = 0;               // buckets that no rank reached
+  std::vector<BucketStats> buckets;      // that were reduced
+  std::vector<std::size_t> order;        // parameters in the order in which gradients became ready
+
+  std::size_t bytes() const;
+  std::chrono::nanoseconds communication() const;  // while at least one bucket was in flight
+  std::chrono::nanoseconds overlapped() const;     // the part of that before backward ended
+};
+
+// One line for the iteration and one for each bucket. names: of the parameters, by index.
+WEFT_EXPORT std::string to_table(const IterationStats& stats, const std::vector<std::string>& names);
+
+// Finds a parameter whose gradient delays a bucket in each iteration. A value, for one rank.
+class WEFT_EXPORT LateGradients {
+ public:
+  struct Late {
+    std::size_t parameter = 0, bucket = 0;
+    std::chrono::nanoseconds delay{0};  // in the last iteration
+  };
+  // The parameter that has been the last of its bucket in `iterations` iterations in a row, each time by more
+  // than a fifth of backward. Each parameter is returned once.
+  std::optional<Late> add(const IterationStats& stats);
+
+  static constexpr std::size_t iterations = 10;
+
+ private:
+  struct Streak {
+    std::size_t parameter = 0, length = 0;
+  };
+  std::vector<Streak> streaks_;         // by bucket
+  std::vector<std::size_t> announced_;  // parameters
+};
+
+}  // namespace weft::data_parallel

@@ -1,0 +1,121 @@
+#include <weft/parallel/data_parallel/data_parallel.h>
+
+#include <thread>
+
+#include "tests/parallel/data_parallel/ranks.h"
+
+namespace weft::data_parallel::data_parallel_test {
+namespace {
+
+using namespace testing;
+
+std::vector<at::Device> threads(std::size_t number) { return std::vector(number, at::Device(at::kCPU)); }
+
+struct Layers : torch::nn::Cloneable<Layers> {
+  Layers() { reset(); }
+  void reset() override {
+    first = register_module("first", torch::nn::Linear(5, 4));
+    norm = register_module("norm", torch::nn::BatchNorm1d(4));
+    last = register_module("last", torch::nn::Linear(4, 3));
+    to(at::kDouble);
+  }
+  at::Tensor forward(const at::Tensor& x) {
+    {
+      std::lock_guard lock(mutex);
+      ran_on.insert(std::this_thread::get_id());
+    }
+    return last(torch::tanh(normalizes ? norm(first(x)) : first(x)));
+  }
+  torch::nn::Linear first{nullptr}, last{nullptr};
+  torch::nn::BatchNorm1d norm{nullptr};
+  static inline bool normalizes = false;
+  static inline std::mutex mutex;
+  static inline std::set<std::thread::id> ran_on;
+};
+
+std::vector<at::Tensor> gradients_of(const torch::nn::Module& module) {
+  std::vector<at::Tensor> gradients;
+  for (const at::Tensor& parameter : module.parameters())
+    if (parameter.grad().defined()) gradients.push_back(parameter.grad().clone());
+  return gradients;
+}
+
+TEST(DataParallel, EqualsTheModuleOnTheWholeBatch) {
+  for (const std::size_t parts : {1, 2, 3, 4}) {
+    auto module = std::make_shared<Layers>();
+    DataParallel model{module, threads(parts)};
+    torch::optim::SGD optimizer(module->parameters(), 0.1);
+    for (int step = 0; step < 3; ++step) {  // the clones take over what the optimizer changes
+      const Batch batch = Batch::of_step(step, 3);
+      module->zero_grad();
+      torch::mse_loss(module->forward(batch.data), batch.target).backward();
+      const auto alone = gradients_of(*module);
+      module->zero_grad();
+      Layers::ran_on.clear();
+      const at::Tensor y = model.forward(batch.data);
+      EXPECT_EQ(Layers::ran_on.size(), parts);
+      torch::mse_loss(y, batch.target).backward();
+      expect_close(gradients_of(*module), alone);
+      optimizer.step();
+    }
+  }
+}
+
+TEST(DataParallel, TheModuleKeepsTheStatisticsOfTheFirstPart) {
+  Layers::normalizes = true;
+  auto module = std::make_shared<Layers>();
+  auto alone = std::dynamic_pointer_cast<Layers>(module->clone());
+  DataParallel model{module, threads(2)};
+  for (int step = 0; step < 3; ++step) {
+    const at::Tensor x = Batch::of_step(step, 2).data;
+    model.forward(x);
+    alone->forward(x.chunk(2)[0]);
+  }
+  Layers::normalizes = false;
+  expect_close({module->norm->running_mean, module->norm->running_var},
+               {alone->norm->running_mean, alone->norm->running_var});
+  EXPECT_EQ(module->norm->num_batches_tracked.item<int>(), 3);
+}
+
+TEST(DataParallel, ASmallBatchHasFewerParts) {
+  auto module = std::make_shared<Layers>();
+  DataParallel model{module, threads(4)};
+  const at::Tensor x = Batch::of_step(0, 1, 3).data;
+  expect_close({model.forward(x)}, {module->forward(x)});
+  expect_close({model.forward(x.slice(0, 0, 1))}, {module->forward(x.slice(0, 0, 1))});
+}
+
+TEST(DataParallel, TakesHoldersAndTheModeOfTheModule) {
+  torch::nn::Sequential layers(torch::nn::Linear(5, 4), torch::nn::Dropout(0.9));
+  layers->to(at::kDouble);
+  layers->eval();
+  DataParallel<torch::nn::SequentialImpl> model{layers, threads(2)};
+  const at::NoGradGuard no_grad;
+  const at::Tensor x = Batch::of_step(0, 1).data, y = model.forward(x);
+  expect_close({y}, {layers->forward(x)});
+  EXPECT_FALSE(y.requires_grad());
+}
+
+struct Fails : torch::nn::Cloneable<Fails> {
+  void reset() override {}
+  at::Tensor forward(const at::Tensor& x) {
+    if (x.max().item<double>() > 2) throw std::runtime_error("a planted fault");
+    return x.sum();
+  }
+};
+
+TEST(DataParallel, AFailureOfAPartIsThatOfTheForward) {
+  DataParallel model{std::make_shared<Fails>(), threads(3)};
+  EXPECT_THROW(model.forward(at::arange(6, at::kDouble)), std::runtime_error);
+  const at::Tensor sums = model.forward(at::ones({6}, at::kDouble));  // scalars become a vector
+  expect_close({sums}, {at::full({3}, 2, at::kDouble)});
+}
+
+TEST(DataParallel, RefusesToRunNowhere) {
+  const auto error = error_of([] { DataParallel(std::make_shared<Layers>(), {}); });
+  ASSERT_TRUE(error);
+  EXPECT_EQ(error->kind(), ErrorKind::invalid_argument);
+}
+
+}  // namespace
+}  // namespace weft::data_parallel::data_parallel_test

@@ -1,0 +1,121 @@
+#include <weft/parallel/data_parallel/iteration_stats.h>
+#include <weft/rpc/agent/stats.h>
+#include <weft/rpc/trace/tracer.h>
+
+#include "tests/parallel/data_parallel/ranks.h"
+
+namespace weft::data_parallel::iteration_stats_test {
+namespace {
+
+using namespace testing;
+using namespace std::chrono_literals;
+
+IterationStats of_buckets(std::vector<BucketStats> buckets) {
+  IterationStats stats{.iteration = 3, .forward = 2ms, .backward = 10ms, .waited = 4ms};
+  stats.buckets = std::move(buckets);
+  return stats;
+}
+
+TEST(IterationStats, BucketsInFlightAtOnceCountOnce) {
+  const IterationStats stats = of_buckets({{.index = 0, .bytes = 100, .launched = 2ms, .reduced = 5ms},
+                                           {.index = 1, .bytes = 50, .launched = 4ms, .reduced = 6ms},
+                                           {.index = 3, .bytes = 0, .launched = 8ms, .reduced = 14ms}});
+  EXPECT_EQ(stats.bytes(), 150U);
+  EXPECT_EQ(stats.communication(), 10ms);
+  EXPECT_EQ(stats.overlapped(), 6ms);
+  EXPECT_EQ(of_buckets({}).communication(), 0ms);
+}
+
+TEST(IterationStats, TheTableNamesTheLastGradients) {
+  const auto stats =
+      of_buckets({{.index = 1, .bytes = 2048, .last = 0, .delay = 1500us, .launched = 2ms, .reduced = 5ms}});
+  EXPECT_EQ(to_table(stats, {"first.weight"}),
+            "iteration 3: forward 2.000 ms, backward 10.000 ms, waited 4.000 ms; communication 3.000 ms, of "
+            "which 3.000 ms overlapped; 0 buckets skipped\n"
+            "bucket       KiB  launched ms   reduced ms  last gradient (delay ms)\n"
+            "     1       2.0        2.000        5.000  first.weight (1.500)\n");
+}
+
+TEST(LateGradients, AParameterThatAlwaysDelaysItsBucketIsReturnedOnce) {
+  LateGradients late;
+  const auto delayed = [](std::size_t parameter, std::chrono::nanoseconds delay) {
+    return of_buckets({{.index = 0, .last = 9}, {.index = 1, .last = parameter, .delay = delay}});
+  };
+  std::size_t found = 0;
+  for (std::size_t i = 1; i <= 3 * LateGradients::iterations; ++i) {
+    const auto one = late.add(delayed(5, 3ms));
+    if (!one) continue;
+    ++found;
+    EXPECT_EQ(i, LateGradients::iterations);
+    EXPECT_EQ(one->parameter, 5U);
+    EXPECT_EQ(one->bucket, 1U);
+    EXPECT_EQ(one->delay, 3ms);
+  }
+  EXPECT_EQ(found, 1U);
+  // One iteration in time ends the row, and another parameter begins a new one.
+  for (std::size_t i = 1; i < LateGradients::iterations; ++i) EXPECT_FALSE(late.add(delayed(6, 3ms)));
+  EXPECT_FALSE(late.add(delayed(6, 1ms)));
+  EXPECT_FALSE(late.add(delayed(6, 3ms)));
+  for (std::size_t i = 1; i < LateGradients::iterations; ++i) EXPECT_FALSE(late.add(delayed(7, 3ms)));
+}
+
+// A gradient that waits until the others of its bucket are ready.
+struct Delayed : Net {
+  at::Tensor forward(const at::Tensor& x) {
+    at::Tensor y = first(x);
+    y.register_hook([](const at::Tensor&) {
+      const auto until = std::chrono::steady_clock::now() + 5ms;
+      while (std::chrono::steady_clock::now() < until) {
+      }
+    });
+    return last(torch::tanh(middle(torch::tanh(y))));
+  }
+};
+
+TEST(IterationReport, IsInTheFiguresTheTraceAndTheLogOfTheAgent) {
+  const auto tracer = std::make_shared<rpc::Tracer>();
+  std::mutex mutex;
+  std::vector<std::string> warnings;
+  Company company(
+      1, Backend::memory, std::make_unique<test::InProcessJobStore>(), nullptr,
+      [&](rpc::AgentOptions& options) {
+        options.log = [&](const rpc::LogRecord& record) {
+          if (record.level != rpc::LogLevel::warning) return;
+          std::lock_guard lock(mutex);
+          warnings.emplace_back(record.message);
+        };
+      },
+      [&](int) {
+        rpc::Layers layers = tensor::layers();
+        layers.push_back(tracer->layer());
+        return layers;
+      });
+  on_ranks(company.groups(), [&](const Group& group) {
+    auto net = std::make_shared<Delayed>();
+    DistributedDataParallel ddp{group, net};
+    for (int step = 0; step < 12; ++step) ddp.forward(Batch::of_step(step, 1).data).sum().backward();
+    const IterationStats last = ddp.last();
+    ASSERT_EQ(last.buckets.size(), 1U);
+    EXPECT_GE(last.buckets[0].delay, 4ms);
+    EXPECT_LE(last.buckets[0].launched, last.buckets[0].reduced);
+    EXPECT_NE(ddp.last_table().find("iteration 12: "), std::string::npos) << ddp.last_table();
+    const auto figures = rpc::stats(company.agent(0)).layers;
+    EXPECT_EQ(figures.at("data_parallel.iterations"), 12U);
+    EXPECT_EQ(figures.at("data_parallel.bytes"), 12 * last.bytes());
+    EXPECT_GE(figures.at("data_parallel.backward_us"), 12U * 5000U);
+  });
+  std::size_t backwards = 0, buckets = 0;
+  for (const rpc::Span& span : tracer->take().spans) {
+    backwards += span.name == "backward";
+    buckets += span.name == "bucket 0";
+  }
+  EXPECT_EQ(backwards, 12U);
+  EXPECT_EQ(buckets, 12U);
+  std::lock_guard lock(mutex);
+  ASSERT_EQ(warnings.size(), 1U);
+  EXPECT_NE(warnings[0].find("the gradient of first."), std::string::npos) << warnings[0];
+  EXPECT_NE(warnings[0].find("has delayed bucket 0 in 10 iterations"), std::string::npos) << warnings[0];
+}
+
+}  // namespace
+}  // namespace weft::data_parallel::iteration_stats_test
