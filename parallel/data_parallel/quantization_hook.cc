@@ -3,7 +3,6 @@
 #include <ATen/Functions.h>
 #include <ATen/TensorOperators.h>
 
-#include <limits>
 #include <string>
 #include <tuple>
 
@@ -30,13 +29,13 @@ void quantize(const at::Tensor& values, const Quantized& out) {
   const at::Tensor scale = (largest.clamp_min(0).to(at::kFloat) - min) / levels;
   out.scales.copy_(scale.masked_fill(scale == 0, 1));
   out.zeros.copy_((-min / out.scales).round_());
-  // Without a finite scale the integers have no meaning; the product with the scale is NaN in any case.
+  // Without a finite scale the integers are equal to the zero point, so that the product with an infinite
+  // scale is NaN, or the zero point is NaN itself.
   out.bytes.copy_((values / out.scales).round_().add_(out.zeros).nan_to_num_(0).clamp_(0, levels));
 }
 
 at::Tensor dequantize(const Quantized& in, at::ScalarType dtype) {
-  const at::Tensor nan = at::where(in.scales.isfinite(), 0.0, std::numeric_limits<double>::quiet_NaN());
-  return in.bytes.to(dtype).sub_(in.zeros).mul_(in.scales).add_(nan.to(dtype));
+  return in.bytes.to(dtype).sub_(in.zeros).mul_(in.scales);
 }
 
 }  // namespace

@@ -10,7 +10,7 @@ namespace {
 
 using namespace testing;
 
-const Shapes shapes = {{8, 6}, {5}, {}, {3, 2, 2}, {67}};
+const Shapes shapes = {{8, 6}, {5}, {}, {3, 2, 2}, {67}, {700}};
 
 // One block, element by element: the values that the receivers compute.
 std::vector<double> rounded(const std::vector<double>& values) {
@@ -62,6 +62,7 @@ TEST(QuantizationHook, EqualsTheSameRoundingInOneProcess) {
             reduce(hook, group, bucket, gradients_of(shapes, group.rank(), iteration, dtype));
             expect_close({real_of(bucket.buffer)}, {mean(of_ranks)});
           }
+          expect_same_bits(group, bucket.buffer);
         });
   }
 }
