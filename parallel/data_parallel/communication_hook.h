@@ -33,7 +33,8 @@ struct WEFT_EXPORT GradientBucket {
   std::int64_t begin_of(std::size_t gradient) const;
 };
 
-// Starts an all-reduce with ReduceOp::avg, of complex numbers too.
+// Starts an all-reduce with ReduceOp::avg. Complex numbers are sent as pairs of real numbers, so that
+// GroupOptions::wire_dtype applies to them.
 WEFT_EXPORT rpc::Future<void> all_reduce_average(const collectives::Group& group, const at::Tensor& tensor);
 
 class WEFT_EXPORT CommunicationHook {

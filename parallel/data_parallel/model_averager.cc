@@ -2,7 +2,6 @@
 
 #include <weft/parallel/data_parallel/hook_state.h>
 
-#include <ATen/Functions.h>
 #include <c10/core/GradMode.h>
 
 #include <string>
@@ -14,10 +13,8 @@ void average_parameters(const collectives::Group& group, const std::vector<at::T
   const at::NoGradGuard no_grad;
   // The order of this map is the same on all ranks, as long as each rank has one device of a type.
   std::map<std::pair<at::ScalarType, c10::DeviceType>, std::vector<at::Tensor>> alike;
-  for (const at::Tensor& tensor : tensors) {
-    const at::Tensor real = tensor.is_complex() ? at::view_as_real(tensor) : tensor;
-    alike[{real.scalar_type(), real.device().type()}].push_back(real.detach());
-  }
+  for (const at::Tensor& tensor : tensors)
+    alike[{tensor.scalar_type(), tensor.device().type()}].push_back(tensor.detach());
   std::vector<rpc::Future<void>> started;
   for (const auto& [type, some] : alike)
     started.push_back(group.all_reduce(some, collectives::ReduceOp::avg));
