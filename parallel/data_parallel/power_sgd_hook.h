@@ -8,7 +8,8 @@
 // averaged as they are, in the same collective as P. Columns are orthonormalized by QR, in float32 or wider,
 // which is exact for columns that are zero or dependent.
 //
-// A result depends on the bucket plan only with `batched`. If no rank reaches a parameter in an iteration,
+// Each rank computes P Q^H itself: ranks with the same hardware and libraries get the same bits. A result
+// depends on the bucket plan only with `batched`. If no rank reaches a parameter in an iteration,
 // the part of its residual that this iteration sends is lost. Not thread-safe.
 #pragma once
 

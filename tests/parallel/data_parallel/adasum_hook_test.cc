@@ -43,10 +43,7 @@ TEST(AdasumHook, EqualsTheRecursionInOneProcess) {
           GradientBucket bucket = bucket_for(group, own);
           for (int i = 0; i < 2; ++i)
             expect_close(reduce(hook, group, bucket, own), expected, dtype == at::kFloat ? 1e-5 : 1e-10);
-          // The same bits on all ranks.
-          const at::Tensor first = bucket.buffer.clone();
-          group.broadcast(first, 0).get();
-          EXPECT_TRUE(at::equal(bucket.buffer, first));
+          expect_same_bits(group, bucket.buffer);
         });
       }
     }

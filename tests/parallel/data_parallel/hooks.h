@@ -65,6 +65,13 @@ inline Tensors reduce(CommunicationHook& hook, const Group& group, GradientBucke
   return results;
 }
 
+// All ranks have the same bits.
+inline void expect_same_bits(const Group& group, const at::Tensor& tensor) {
+  const at::Tensor first = tensor.clone();
+  group.broadcast(first, 0).get();
+  EXPECT_TRUE(at::equal(tensor, first));
+}
+
 // What hook.load() gets of hook.save(), by way of bytes.
 template <class Hook>
 void copy_state(const Hook& from, Hook& to) {
