@@ -197,9 +197,30 @@ class NegotiatedReduction::State : public std::enable_shared_from_this<State> {
     // Of the tracer's clock.
     std::int64_t made_at = 0, planned_at = 0, fused_at = 0;
   };
+  // Several tensors of one dtype as one, in memory of the group, which collectives do not copy.
+  struct FusionBuffer {
+    at::Tensor memory, flat;  // bytes; the elements of all tensors
+    std::vector<at::Tensor> tensors, parts;
+
+    void copy_in(at::Tensor bytes, std::vector<at::Tensor> all, std::uint64_t size) {
+      memory = std::move(bytes);
+      flat = memory.narrow(0, 0, static_cast<std::int64_t>(size)).view(all.front().scalar_type());
+      std::int64_t begin = 0;
+      for (const at::Tensor& tensor : all) {
+        parts.push_back(flat.narrow(0, begin, tensor.numel()).view(tensor.sizes()));
+        parts.back().copy_(tensor);
+        begin += tensor.numel();
+      }
+      tensors = std::move(all);
+    }
+    void copy_out() {
+      for (std::size_t i = 0; i < tensors.size(); ++i) tensors[i].copy_(parts[i]);
+    }
+  };
   struct Launched {
     std::vector<std::string> names;
     std::vector<Pending> parts;
+    FusionBuffer fused;  // of several tensors
   };
 
   static Group split(const Group& group, const char* name, bool shared_memory) {
@@ -297,19 +318,50 @@ class NegotiatedReduction::State : public std::enable_shared_from_this<State> {
       counts_.names += launch.names.size();
     }
     const std::int64_t planned_at = now();
-    // Copies the tensors together.
-    auto reduced = tensors.size() == 1 ? data_.all_reduce(tensors.front(), launched->parts.front().call.op)
-                                       : data_.all_reduce(tensors, launched->parts.front().call.op);
+    if (tensors.size() > 1) {
+      const auto fused = rpc::capture([&] { fuse(launched->fused, tensors); });
+      if (!fused.ok()) {  // no memory: the other ranks must not wait for this one
+        fail(error_of(fused.error()));
+        data_.abort(error_of(fused.error()).what());
+        return finish(*launched, fused);
+      }
+    }
     for (Pending& part : launched->parts) part.planned_at = planned_at, part.fused_at = now();
-    std::move(reduced).then([self = shared_from_this(), launched](rpc::Result<void>&& result) {
-      for (Pending& part : launched->parts)
-        if (result.ok()) scale(part.tensors, part.call.postscale);
-      self->post([launched, result = std::move(result)](State& state) {
-        if (!result.ok() && !concerns_arguments(error_of(result.error())))
-          state.fail(error_of(result.error()));
-        state.finish(*launched, result);
-      });
-    });
+    data_
+        .all_reduce(launched->fused.flat.defined() ? launched->fused.flat : tensors.front(),
+                    launched->parts.front().call.op)
+        .then([self = shared_from_this(), launched](rpc::Result<void>&& result) {
+          if (result.ok()) {
+            const at::NoGradGuard no_grad;
+            launched->fused.copy_out();
+            for (Pending& part : launched->parts) scale(part.tensors, part.call.postscale);
+          }
+          self->post([launched, result = std::move(result)](State& state) {
+            if (!result.ok() && !concerns_arguments(error_of(result.error())))
+              state.fail(error_of(result.error()));
+            // Memory of a collective that failed is not used again.
+            if (result.ok() && launched->fused.memory.defined())
+              state.free_.push_back(std::move(launched->fused.memory));
+            state.finish(*launched, result);
+          });
+        });
+  }
+
+  void fuse(FusionBuffer& buffer, std::vector<at::Tensor> tensors) {
+    const at::NoGradGuard no_grad;
+    std::uint64_t bytes = 0;
+    for (const at::Tensor& tensor : tensors) bytes += tensor.nbytes();
+    const auto fits = std::find_if(free_.begin(), free_.end(),
+                                   [&](const at::Tensor& memory) { return memory.nbytes() >= bytes; });
+    at::Tensor memory;
+    if (fits != free_.end()) {
+      memory = std::move(*fits);
+      free_.erase(fits);
+    } else {
+      const auto size = std::max(bytes, fusion_.bytes);
+      memory = data_.empty({static_cast<std::int64_t>(size)}, at::TensorOptions(at::kByte));
+    }
+    buffer.copy_in(std::move(memory), std::move(tensors), bytes);
   }
 
   void finish(Launched& launched, const rpc::Result<void>& result) {
@@ -507,6 +559,7 @@ class NegotiatedReduction::State : public std::enable_shared_from_this<State> {
   // On the loop.
   std::map<std::string, Pending> pending_;  // requests that are not launched
   std::vector<ReductionRequest> outbox_;
+  std::vector<at::Tensor> free_;  // memory of earlier fused launches
   bool sending_ = false;
   bool closing_ = false, closed_ = false;  // to be said; said
   std::optional<rpc::Error> failed_;
