@@ -1,5 +1,6 @@
 #include <weft/parallel/data_parallel/data_parallel.h>
 
+#include <weft/dist_autograd/engine/make_node.h>
 #include <weft/rpc/core/error.h>
 
 #include <ATen/Functions.h>
@@ -68,7 +69,7 @@ void Clones::update(std::size_t parts) {
   if (!c10::GradMode::is_enabled()) return;
   for (std::size_t k = 0; k < parameters.size(); ++k) {
     if (!parameters[k].requires_grad()) continue;
-    const auto add = std::make_shared<AddCopies>(parameters[k].device());
+    const auto add = dist_autograd::make_node<AddCopies>(parameters[k].device());
     add->set_next_edges({torch::autograd::impl::gradient_edge(parameters[k])});
     for (auto& copy : copies) torch::autograd::set_history(copy[k], add);
   }

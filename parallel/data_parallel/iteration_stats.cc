@@ -50,12 +50,12 @@ std::string to_table(const IterationStats& stats, const std::vector<std::string>
       "%.3f ms overlapped; %zu buckets skipped\n",
       stats.iteration, milliseconds(stats.forward), milliseconds(stats.backward), milliseconds(stats.waited),
       milliseconds(stats.communication()), milliseconds(stats.overlapped()), stats.skipped);
-  table += "bucket       KiB  launched ms   reduced ms  last gradient (delay ms)\n";
+  table += "bucket       KiB  launched ms   reduced ms  waited longest for (ms)\n";
   for (const BucketStats& bucket : stats.buckets)
     table += format(
         "%6zu %9.1f %12.3f %12.3f  %s (%.3f)\n", bucket.index, static_cast<double>(bucket.bytes) / 1024,
         milliseconds(bucket.launched), milliseconds(bucket.reduced),
-        bucket.last < names.size() ? names[bucket.last].c_str() : "none", milliseconds(bucket.delay));
+        bucket.late < names.size() ? names[bucket.late].c_str() : "none", milliseconds(bucket.delay));
   return table;
 }
 
@@ -68,12 +68,12 @@ std::optional<LateGradients::Late> LateGradients::add(const IterationStats& stat
       streak = {};
       continue;
     }
-    if (streak.parameter != bucket.last) streak = {bucket.last, 0};
+    if (streak.parameter != bucket.late) streak = {bucket.late, 0};
     if (++streak.length < iterations || late ||
-        std::find(announced_.begin(), announced_.end(), bucket.last) != announced_.end())
+        std::find(announced_.begin(), announced_.end(), bucket.late) != announced_.end())
       continue;
-    announced_.push_back(bucket.last);
-    late = Late{bucket.last, bucket.index, bucket.delay};
+    announced_.push_back(bucket.late);
+    late = Late{bucket.late, bucket.index, bucket.delay};
   }
   return late;
 }

@@ -16,8 +16,8 @@ namespace weft::data_parallel {
 struct BucketStats {
   std::size_t index = 0;
   std::size_t bytes = 0;                 // 0: a sparse gradient
-  std::size_t last = 0;                  // the parameter whose gradient became ready last
-  std::chrono::nanoseconds delay{0};     // between the last gradient but one and the last; 0: only one
+  std::size_t late = 0;                  // the parameter for whose gradient the bucket waited longest
+  std::chrono::nanoseconds delay{0};     // so long, after the gradient before; 0: the bucket has only one
   std::chrono::nanoseconds launched{0};  // the reduction started
   std::chrono::nanoseconds reduced{0};   // it was complete
 };
@@ -46,8 +46,8 @@ class WEFT_EXPORT LateGradients {
     std::size_t parameter = 0, bucket = 0;
     std::chrono::nanoseconds delay{0};  // in the last iteration
   };
-  // The parameter that has been the last of its bucket in `iterations` iterations in a row, each time by more
-  // than a fifth of backward. Each parameter is returned once.
+  // The parameter for which its bucket has waited longest in `iterations` iterations in a row, each time
+  // longer than a fifth of backward. Each parameter is returned once.
   std::optional<Late> add(const IterationStats& stats);
 
   static constexpr std::size_t iterations = 10;

@@ -67,9 +67,10 @@ struct Reducer::Parameter {
 
 // Of the present backward.
 struct Reducer::Bucket {
-  std::size_t missing = 0;   // gradients
-  std::size_t last = 0;      // the parameter whose gradient became ready last
-  Time ready_at, before_at;  // when it did, and the last one but one
+  std::size_t missing = 0;            // gradients
+  Time ready_at;                      // when the last of those that are ready became so
+  std::size_t late = 0;               // the parameter that came after the longest delay
+  std::chrono::nanoseconds delay{0};  // this delay
   bool skipped = false;
   Time launched_at;
   std::shared_ptr<Time> reduced_at = {};          // written before `reduced` completes
@@ -291,8 +292,11 @@ void Reducer::is_ready(std::size_t index) {
   parameter.ready = true;
   order_.push_back(index);
   Bucket& state = states_[bucket];
-  state.before_at = std::exchange(state.ready_at, std::chrono::steady_clock::now());
-  state.last = index;
+  const Time before = std::exchange(state.ready_at, std::chrono::steady_clock::now());
+  if (const auto delay = state.ready_at - before; before != Time() && delay > state.delay) {
+    state.delay = delay;
+    state.late = index;
+  }
   if (parameter.expected) --states_[bucket].missing;
   if (!at_the_end_) launch_ready();
 }
@@ -455,8 +459,8 @@ void Reducer::note_buckets() {
     BucketStats& noted = stats_.buckets.emplace_back();
     noted.index = i;
     noted.bytes = buckets_.bytes(i);
-    noted.last = bucket.last;
-    if (bucket.before_at != Time()) noted.delay = bucket.ready_at - bucket.before_at;
+    noted.late = bucket.late;
+    noted.delay = bucket.delay;
     noted.launched = bucket.launched_at - began_at_;
     noted.reduced = std::max(*bucket.reduced_at, bucket.launched_at) - began_at_;
   }

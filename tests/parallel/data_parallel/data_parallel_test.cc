@@ -1,6 +1,7 @@
 #include <weft/parallel/data_parallel/data_parallel.h>
 
-#include <thread>
+#include <chrono>
+#include <condition_variable>
 
 #include "tests/parallel/data_parallel/ranks.h"
 
@@ -8,6 +9,7 @@ namespace weft::data_parallel::data_parallel_test {
 namespace {
 
 using namespace testing;
+using namespace std::chrono_literals;
 
 std::vector<at::Device> threads(std::size_t number) { return std::vector(number, at::Device(at::kCPU)); }
 
@@ -20,17 +22,21 @@ struct Layers : torch::nn::Cloneable<Layers> {
     to(at::kDouble);
   }
   at::Tensor forward(const at::Tensor& x) {
-    {
-      std::lock_guard lock(mutex);
-      ran_on.insert(std::this_thread::get_id());
+    if (parts != 0) {  // all parts are in forward at the same time
+      std::unique_lock lock(mutex);
+      ++running;
+      changed.notify_all();
+      EXPECT_TRUE(changed.wait_for(lock, 1min, [] { return running >= parts; }));
     }
     return last(torch::tanh(normalizes ? norm(first(x)) : first(x)));
   }
   torch::nn::Linear first{nullptr}, last{nullptr};
   torch::nn::BatchNorm1d norm{nullptr};
   static inline bool normalizes = false;
-  static inline std::mutex mutex;
-  static inline std::set<std::thread::id> ran_on;
+  static inline std::size_t parts = 0;
+  static inline std::mutex mutex;  // guards running
+  static inline std::condition_variable changed;
+  static inline std::size_t running = 0;
 };
 
 std::vector<at::Tensor> gradients_of(const torch::nn::Module& module) {
@@ -51,9 +57,10 @@ TEST(DataParallel, EqualsTheModuleOnTheWholeBatch) {
       torch::mse_loss(module->forward(batch.data), batch.target).backward();
       const auto alone = gradients_of(*module);
       module->zero_grad();
-      Layers::ran_on.clear();
+      Layers::running = 0;
+      Layers::parts = parts;
       const at::Tensor y = model.forward(batch.data);
-      EXPECT_EQ(Layers::ran_on.size(), parts);
+      Layers::parts = 0;
       torch::mse_loss(y, batch.target).backward();
       expect_close(gradients_of(*module), alone);
       optimizer.step();

@@ -26,20 +26,20 @@ TEST(IterationStats, BucketsInFlightAtOnceCountOnce) {
   EXPECT_EQ(of_buckets({}).communication(), 0ms);
 }
 
-TEST(IterationStats, TheTableNamesTheLastGradients) {
+TEST(IterationStats, TheTableNamesLateGradients) {
   const auto stats =
-      of_buckets({{.index = 1, .bytes = 2048, .last = 0, .delay = 1500us, .launched = 2ms, .reduced = 5ms}});
+      of_buckets({{.index = 1, .bytes = 2048, .late = 0, .delay = 1500us, .launched = 2ms, .reduced = 5ms}});
   EXPECT_EQ(to_table(stats, {"first.weight"}),
             "iteration 3: forward 2.000 ms, backward 10.000 ms, waited 4.000 ms; communication 3.000 ms, of "
             "which 3.000 ms overlapped; 0 buckets skipped\n"
-            "bucket       KiB  launched ms   reduced ms  last gradient (delay ms)\n"
+            "bucket       KiB  launched ms   reduced ms  waited longest for (ms)\n"
             "     1       2.0        2.000        5.000  first.weight (1.500)\n");
 }
 
 TEST(LateGradients, AParameterThatAlwaysDelaysItsBucketIsReturnedOnce) {
   LateGradients late;
   const auto delayed = [](std::size_t parameter, std::chrono::nanoseconds delay) {
-    return of_buckets({{.index = 0, .last = 9}, {.index = 1, .last = parameter, .delay = delay}});
+    return of_buckets({{.index = 0, .late = 9}, {.index = 1, .late = parameter, .delay = delay}});
   };
   std::size_t found = 0;
   for (std::size_t i = 1; i <= 3 * LateGradients::iterations; ++i) {
