@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""docs/parity_pytorch.md keeps its word: the tests of weft that it names exist, and every row says something.
+"""The pages of parity keep their word: the tests of weft that they name exist, and every row says something.
 
-  parity.py            checks the page
-  parity.py --count    prints how many tests are covered, have no meaning in weft, never ran on a GPU, or are missing
-  parity.py --wheel TORCH   also: each test of that LibTorch wheel's suites (the folder `torch`) stands in the page, and no other
+  parity.py            checks docs/parity_pytorch.md and docs/parity_ddp.md
+  parity.py --count    prints for each page how many tests are covered, have no meaning in weft, never ran on a GPU, or are missing
+  parity.py --wheel TORCH   also: each test of that LibTorch wheel's suites (the folder `torch`) stands in a page, and no other;
+                            of distributed_test.py those whose names match DDP, also if they are commented out there
 """
 import argparse
-import ast
 import collections
 import pathlib
 import re
@@ -14,28 +14,37 @@ import sys
 
 from sources import ROOT, cxx_files
 
-PAGE = ROOT / "docs" / "parity_pytorch.md"
 SUITES = pathlib.Path("testing/_internal/distributed")
-FILES = {  # of the wheel, by the name that the page has for them
-    "rpc_test.py": "rpc/rpc_test.py",
-    "dist_autograd_test.py": "rpc/dist_autograd_test.py",
-    "distributed_optimizer_test.py": "rpc/distributed_optimizer_test.py",
-    "faulty_agent_rpc_test.py": "rpc/faulty_agent_rpc_test.py",
-    "remote_module_test.py": "nn/api/remote_module_test.py",
-    "parameter_server_test.py": "rpc/examples/parameter_server_test.py",
-    "reinforcement_learning_rpc_test.py": "rpc/examples/reinforcement_learning_rpc_test.py",
-    "ddp_under_dist_autograd_test.py": "ddp_under_dist_autograd_test.py",
+PAGES = {  # by page: the files of the wheel, by the name that the page has for them; None: a file of another project
+    "parity_pytorch.md": {
+        "rpc_test.py": "rpc/rpc_test.py",
+        "dist_autograd_test.py": "rpc/dist_autograd_test.py",
+        "dist_optimizer_test.py": "rpc/dist_optimizer_test.py",
+        "faulty_agent_rpc_test.py": "rpc/faulty_agent_rpc_test.py",
+        "remote_module_test.py": "nn/api/remote_module_test.py",
+        "parameter_server_test.py": "rpc/examples/parameter_server_test.py",
+        "reinforcement_learning_rpc_test.py": "rpc/examples/reinforcement_learning_rpc_test.py",
+    },
+    "parity_ddp.md": {
+        "distributed_test.py": "distributed_test.py",
+        "ddp_under_dist_autograd_test.py": "ddp_under_dist_autograd_test.py",
+        "test_torch.py": None,
+    },
 }
+# Which tests of distributed_test.py are of data parallel training, by class and name. The others are of process groups.
+DDP = re.compile(r"ddp|DistributedDataParallel|data_parallel|Sampler|sync_?b(atch)?n|localSGD|averager|average_parameters|no_sync"
+                 r"|static_graph|bucket|verify_model|unused|graph_across_ranks", re.I)
 
 HEADING = re.compile(r"^### (\w+\.py): (\w+)\s*$")
 ROW = re.compile(r"^\| `(test_\w+)` \| (.*?) \| (.*) \|\s*$")
 NAME = re.compile(r"`([^`]+)`")
 CXX_TEST = re.compile(r"\b(?:TYPED_)?TEST(?:_F|_P)?\(\s*(\w+)\s*,\s*(\w+)\s*\)")
 PYTHON_TEST = re.compile(r"^\s*def (test_\w+)", re.M)
+DEFINITION = re.compile(r"^( *)(class|def) (\w+)")
 
 
 def weft_tests(root=ROOT):
-    """The names by which the page may call weft's tests."""
+    """The names by which the pages may call weft's tests."""
     names = set()
     for path in cxx_files():
         if path.parts[0] == "tests":
@@ -63,12 +72,12 @@ def state_of(weft):
     return "covered" if NAME.search(weft) else None
 
 
-def problems_of(text, tests):
+def problems_of(page, text, tests):
     seen = set()
     for line, file, cls, test, behaviour, weft in rows_of(text):
-        where = f"docs/parity_pytorch.md:{line}: {test}"
-        if file not in FILES:
-            yield f"{where}: stands below no heading like `### rpc_test.py: RpcTest`"
+        where = f"docs/{page}:{line}: {test}"
+        if file not in PAGES[page]:
+            yield f"{where}: stands below no heading of this page like `### rpc_test.py: RpcTest`"
         if (file, cls, test) in seen:
             yield f"{where}: stands there twice"
         seen.add((file, cls, test))
@@ -83,13 +92,31 @@ def problems_of(text, tests):
                     yield f"{where}: weft has no test {name}"
 
 
-def wheel_tests(torch):
-    for name, path in FILES.items():
-        tree = ast.parse((torch / SUITES / path).read_text())
-        for cls in (node for node in tree.body if isinstance(node, ast.ClassDef)):
-            for node in cls.body:
-                if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
-                    yield name, cls.name, node.name
+def tests_of(source):
+    """(class, test) of a Python source, by indentation: of nested classes too, and of text that is commented out as a string."""
+    outer = []  # (indentation, kind, name) of the definitions around a line
+    for line in source.splitlines():
+        if definition := DEFINITION.match(line):
+            indent, kind, name = definition.groups()
+            while outer and outer[-1][0] >= len(indent):
+                outer.pop()
+            if kind == "def" and name.startswith("test_") and outer and outer[-1][1] == "class":
+                yield outer[-1][2], name
+            outer.append((len(indent), kind, name))
+
+
+def wheel_tests(torch, files):
+    """The tests that a page has to have."""
+    for name, path in files.items():
+        for cls, test in tests_of((torch / SUITES / path).read_text()) if path else ():
+            if name != "distributed_test.py" or DDP.search(f"{cls}.{test}"):
+                yield name, cls, test
+
+
+def wheel_problems(page, listed, theirs):
+    ours = {row for row in listed if PAGES[page].get(row[0])}
+    yield from (f"{file}: {cls}.{test} is not in docs/{page}" for file, cls, test in sorted(theirs - ours))
+    yield from (f"{file}: {cls}.{test} is in docs/{page} alone" for file, cls, test in sorted(ours - theirs, key=str))
 
 
 def main():
@@ -97,19 +124,20 @@ def main():
     parser.add_argument("--count", action="store_true")
     parser.add_argument("--wheel", type=pathlib.Path)
     options = parser.parse_args()
-    text = PAGE.read_text()
-    problems = list(problems_of(text, weft_tests()))
-    listed = {(file, cls, test) for _, file, cls, test, _, _ in rows_of(text)}
-    if options.wheel:
-        theirs = set(wheel_tests(options.wheel))
-        problems += [f"{file}: {cls}.{test} is not in the page" for file, cls, test in sorted(theirs - listed)]
-        problems += [f"{file}: {cls}.{test} is in the page alone" for file, cls, test in sorted(listed - theirs, key=str)]
+    tests = weft_tests()
+    problems = []
+    for page, files in PAGES.items():
+        text = (ROOT / "docs" / page).read_text()
+        problems += problems_of(page, text, tests)
+        listed = {(file, cls, test) for _, file, cls, test, _, _ in rows_of(text)}
+        if options.wheel:
+            problems += wheel_problems(page, listed, set(wheel_tests(options.wheel, files)))
+        if options.count:
+            states = collections.Counter(state_of(weft) for *_, weft in rows_of(text))
+            print(f"{page}: {len(listed)} tests: {states['covered']} covered, {states['no meaning']} without a meaning here, "
+                  f"{states['not on a GPU']} not run on a GPU, {states['missing']} missing")
     for problem in problems:
         print(problem, file=sys.stderr)
-    if options.count:
-        states = collections.Counter(state_of(weft) for *_, weft in rows_of(text))
-        print(f"{len(listed)} tests: {states['covered']} covered, {states['no meaning']} without a meaning here, "
-              f"{states['not on a GPU']} not run on a GPU, {states['missing']} missing")
     return 1 if problems else 0
 
 
