@@ -4,9 +4,9 @@
 //
 // The ranks tell each other before each forward whether they have a batch. A rank that has none left shadows
 // the collectives of the others, without gradients, until no rank has one. Then all ranks take
-// over the parameters and buffers of a rank that trained to the end. The state of optimizers is not taken
-// over. All collectives run within the loop, none in a destructor. A rank that leaves the loop early lets the
-// others wait until the group's timeout names it.
+// over the parameters, and unless they are local the buffers, of a rank that trained to the end. The state of
+// optimizers is not taken over. All collectives run within the loop, none in a destructor. A rank that leaves
+// the loop early lets the others wait until the group's timeout names it.
 #pragma once
 
 #include <weft/rpc/core/export.h>

@@ -130,11 +130,12 @@ void Replica::compare() const {
   }
 }
 
-void Replica::broadcast_all(int source) const {
+void Replica::broadcast_all(int source, bool with_buffers) const {
   std::vector<at::Tensor> tensors;
   for (const NamedParameter& parameter : parameters_) tensors.push_back(parameter.tensor);
-  for (const auto* named : {&frozen_, &buffers_})
-    for (const auto& [name, tensor] : *named) tensors.push_back(tensor);
+  for (const auto& [name, tensor] : frozen_) tensors.push_back(tensor);
+  if (with_buffers)
+    for (const auto& [name, tensor] : buffers_) tensors.push_back(tensor);
   broadcast_tensors(group_, tensors, source).get();
 }
 
@@ -249,7 +250,7 @@ void Replica::drain_join() {
     }
   }
   join_source_ = join_->last_source;
-  broadcast_all(join_source_);
+  broadcast_all(join_source_, options_.buffers != Buffers::local);
   for (Joinable* other : others) other->finish_join(join_source_);
   reducer_->set_active(group_.size());
 }

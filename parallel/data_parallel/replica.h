@@ -91,7 +91,7 @@ class WEFT_EXPORT Replica : public Joining {
   bool shares_buffers() const;
 
   void compare() const;
-  void broadcast_all(int source) const;
+  void broadcast_all(int source, bool with_buffers = true) const;
   rpc::Future<void> share_buffers(int source) const;
   rpc::Future<void> share_buffers_in_pass(const PassReduction& pass, int source) const;
   bool is_ignored(const std::string& name) const;

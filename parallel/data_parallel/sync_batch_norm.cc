@@ -167,7 +167,7 @@ void SyncBatchNormImpl::_check_input_dim(const at::Tensor& input) {
 at::Tensor SyncBatchNormImpl::forward(const at::Tensor& input) {
   _check_input_dim(input);
   const bool uses_batch = is_training() || !running_mean.defined();
-  if (!uses_batch || group_.size() == 1) {
+  if (!is_training() || group_.size() == 1) {
     double momentum = options.momentum().value_or(0);
     if (is_training() && num_batches_tracked.defined()) {
       num_batches_tracked.add_(1);
@@ -181,7 +181,7 @@ at::Tensor SyncBatchNormImpl::forward(const at::Tensor& input) {
     const at::NoGradGuard no_grad;
     const at::TensorOptions wide = statistics_options(input);
     statistics = gather(group_, input.detach().to(wide.dtype()), options.num_features(), wide);
-    if (is_training() && running_mean.defined()) {
+    if (running_mean.defined()) {
       num_batches_tracked.add_(1);
       const double momentum =
           options.momentum() ? *options.momentum() : 1 / num_batches_tracked.item<double>();

@@ -461,7 +461,7 @@ TEST(ReplicaGroups, MayShrinkAndGrow) {
       ddp.forward(input(rank), all).sum().backward();
       expect_gradients(*net, expected);
     };
-    const auto pair = group.split(rank < 2 ? 0 : -1, rank).get();
+    const auto pair = group.split(rank < 2 ? std::optional(0) : std::nullopt, rank).get();
     if (pair) {
       ddp.set_group(*pair);
       check(of_two);
@@ -734,6 +734,30 @@ TEST(AllReduceParity, StateAndOptionsOfAnOptimizerAreTheRoots) {
     Tensors values = values_of(net), first = values_of(net);
     broadcast_tensors(group, first, 0).get();
     expect_close(values, first, 0);
+  });
+}
+
+TEST_F(ReplicaParity, AJoinLeavesLocalBuffers) {
+  on_ranks(groups, [](const Group& group) {
+    torch::nn::BatchNorm1d norm(5);
+    norm->to(at::kDouble);
+    DistributedDataParallel ddp{group, norm, {.buffers = Buffers::local}};
+    std::vector<int> steps(1 + static_cast<std::size_t>(group.rank()));
+    for ([[maybe_unused]] int& step : ddp.join(steps))
+      ddp.forward(Batch::of_step(0, 2).part(group.rank(), 2).data).square().sum().backward();
+    EXPECT_EQ(norm->num_batches_tracked.item<int>(), 1 + group.rank());
+  });
+}
+
+TEST_F(ReplicaParity, OneRankMayEvaluateASyncBatchNormWithoutRunningStatistics) {
+  on_ranks(groups, [](const Group& group) {
+    const auto options = torch::nn::BatchNormOptions(5).track_running_stats(false);
+    SyncBatchNorm norm(options, group);
+    torch::nn::BatchNorm1d alone(options);
+    norm->to(at::kDouble), alone->to(at::kDouble);
+    norm->eval(), alone->eval();
+    const at::Tensor x = Batch::of_step(0, 1).data;
+    if (group.rank() == 0) expect_close({norm(x)}, {alone(x)});
   });
 }
 

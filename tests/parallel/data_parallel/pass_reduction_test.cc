@@ -253,7 +253,8 @@ class ServedReplicas : public InAPass {
   ServedReplicas() : InAPass(3) {
     replicas.resize(3);
     on_all([&](const Group& group, rpc::Agent& agent) {
-      const auto trained = group.split(group.rank() == 0 ? -1 : 0, group.rank()).get();
+      const auto trained =
+          group.split(group.rank() == 0 ? std::nullopt : std::optional(0), group.rank()).get();
       if (!trained) return;
       auto& replica = replicas[static_cast<std::size_t>(group.rank())];
       replica = std::make_shared<Served>(*trained, 1);
