@@ -41,7 +41,7 @@ class WEFT_EXPORT Clones {
   }  // own one first
   const std::vector<at::Device>& devices() const { return devices_; }
 
-  // Before a forward that has so many parts: the clones take over parameters and buffers.
+  // Before a forward of this number of parts: the clones take over parameters and buffers.
   void update(std::size_t parts);
   // The parts of an input, at most one for each device, on their devices.
   std::vector<at::Tensor> scatter(const at::Tensor& input) const;

@@ -56,7 +56,7 @@ void IterationReport::add(const collectives::Group& group, const IterationStats&
                "DistributedDataParallel: the gradient of " + names_[late->parameter] +
                    " has delayed bucket " + std::to_string(late->bucket) + " in " +
                    std::to_string(LateGradients::iterations) + " iterations in a row, by " + text +
-                   " ms in the last one: give it a bucket of its own (Options::bucket_bytes)");
+                   " ms in the last one: put it into a separate bucket (Options::bucket_bytes)");
   }
 }
 

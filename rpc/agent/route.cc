@@ -101,7 +101,7 @@ void Route::place(std::shared_ptr<PendingCall> call) {
     watch_time(call, false);
     return session->submit(std::move(call));
   }
-  // An incarnation whose session is over may have connected again: then plain calls reach it.
+  // An incarnation whose session has ended may have connected again: then plain calls reach it.
   if (call->only() != nullptr && core->is_gone(*call->only()) &&
       (call->resumable() || !core->linked_to(*call->only())))
     return fail(*call, gone(*call->only()));
