@@ -64,7 +64,7 @@ std::optional<LateGradients::Late> LateGradients::add(const IterationStats& stat
   for (const BucketStats& bucket : stats.buckets) {
     if (streaks_.size() <= bucket.index) streaks_.resize(bucket.index + 1);
     Streak& streak = streaks_[bucket.index];
-    if (bucket.delay * 5 <= stats.backward) {
+    if (bucket.delay < min_delay || bucket.delay * 2 <= stats.backward) {
       streak = {};
       continue;
     }

@@ -47,10 +47,11 @@ class WEFT_EXPORT LateGradients {
     std::chrono::nanoseconds delay{0};  // in the last iteration
   };
   // The parameter for which its bucket has waited longest in `iterations` iterations in a row, each time
-  // longer than a fifth of backward. Each parameter is returned once.
+  // for at least min_delay and for more than half of backward. Each parameter is returned once.
   std::optional<Late> add(const IterationStats& stats);
 
   static constexpr std::size_t iterations = 10;
+  static constexpr std::chrono::milliseconds min_delay{2};
 
  private:
   struct Streak {

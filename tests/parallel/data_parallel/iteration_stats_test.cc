@@ -43,20 +43,27 @@ TEST(LateGradients, AParameterThatAlwaysDelaysItsBucketIsReturnedOnce) {
   };
   std::size_t found = 0;
   for (std::size_t i = 1; i <= 3 * LateGradients::iterations; ++i) {
-    const auto one = late.add(delayed(5, 3ms));
+    const auto one = late.add(delayed(5, 6ms));
     if (!one) continue;
     ++found;
     EXPECT_EQ(i, LateGradients::iterations);
     EXPECT_EQ(one->parameter, 5U);
     EXPECT_EQ(one->bucket, 1U);
-    EXPECT_EQ(one->delay, 3ms);
+    EXPECT_EQ(one->delay, 6ms);
   }
   EXPECT_EQ(found, 1U);
   // One iteration in time ends the row, and another parameter begins a new one.
-  for (std::size_t i = 1; i < LateGradients::iterations; ++i) EXPECT_FALSE(late.add(delayed(6, 3ms)));
-  EXPECT_FALSE(late.add(delayed(6, 1ms)));
-  EXPECT_FALSE(late.add(delayed(6, 3ms)));
-  for (std::size_t i = 1; i < LateGradients::iterations; ++i) EXPECT_FALSE(late.add(delayed(7, 3ms)));
+  for (std::size_t i = 1; i < LateGradients::iterations; ++i) EXPECT_FALSE(late.add(delayed(6, 6ms)));
+  EXPECT_FALSE(late.add(delayed(6, 4ms)));
+  EXPECT_FALSE(late.add(delayed(6, 6ms)));
+  for (std::size_t i = 1; i < LateGradients::iterations; ++i) EXPECT_FALSE(late.add(delayed(7, 6ms)));
+}
+
+TEST(LateGradients, ShortDelaysAreNotLate) {
+  LateGradients late;
+  IterationStats stats = of_buckets({{.index = 0, .late = 1, .delay = 1ms}});
+  stats.backward = 1500us;
+  for (std::size_t i = 0; i < 2 * LateGradients::iterations; ++i) EXPECT_FALSE(late.add(stats));
 }
 
 // A gradient that waits until the others of its bucket are ready.
