@@ -71,7 +71,7 @@ struct Delayed : Net {
   at::Tensor forward(const at::Tensor& x) {
     at::Tensor y = first(x);
     y.register_hook([](const at::Tensor&) {
-      const auto until = std::chrono::steady_clock::now() + 5ms;
+      const auto until = std::chrono::steady_clock::now() + 20ms;
       while (std::chrono::steady_clock::now() < until) {
       }
     });
@@ -83,6 +83,7 @@ TEST(IterationReport, IsInTheFiguresTheTraceAndTheLogOfTheAgent) {
   const auto tracer = std::make_shared<rpc::Tracer>();
   std::mutex mutex;
   std::vector<std::string> warnings;
+  int steps = 0;
   Company company(
       1, Backend::memory, std::make_unique<test::InProcessJobStore>(), nullptr,
       [&](rpc::AgentOptions& options) {
@@ -100,24 +101,30 @@ TEST(IterationReport, IsInTheFiguresTheTraceAndTheLogOfTheAgent) {
   on_ranks(company.groups(), [&](const Group& group) {
     auto net = std::make_shared<Delayed>();
     DistributedDataParallel ddp{group, net};
-    for (int step = 0; step < 12; ++step) ddp.forward(Batch::of_step(step, 1).data).sum().backward();
+    // Until there are ten in a row that no other process has disturbed.
+    const auto warned = [&] {
+      std::lock_guard lock(mutex);
+      return !warnings.empty();
+    };
+    while (!warned() && steps < 1000) ddp.forward(Batch::of_step(++steps, 1).data).sum().backward();
     const IterationStats last = ddp.last();
     ASSERT_EQ(last.buckets.size(), 1U);
-    EXPECT_GE(last.buckets[0].delay, 4ms);
+    EXPECT_GE(last.buckets[0].delay, 20ms);
     EXPECT_LE(last.buckets[0].launched, last.buckets[0].reduced);
-    EXPECT_NE(ddp.last_table().find("iteration 12: "), std::string::npos) << ddp.last_table();
+    EXPECT_NE(ddp.last_table().find("iteration " + std::to_string(steps) + ": "), std::string::npos)
+        << ddp.last_table();
     const auto figures = rpc::stats(company.agent(0)).layers;
-    EXPECT_EQ(figures.at("data_parallel.iterations"), 12U);
-    EXPECT_EQ(figures.at("data_parallel.bytes"), 12 * last.bytes());
-    EXPECT_GE(figures.at("data_parallel.backward_us"), 12U * 5000U);
+    EXPECT_EQ(figures.at("data_parallel.iterations"), static_cast<std::uint64_t>(steps));
+    EXPECT_EQ(figures.at("data_parallel.bytes"), static_cast<std::uint64_t>(steps) * last.bytes());
+    EXPECT_GE(figures.at("data_parallel.backward_us"), static_cast<std::uint64_t>(steps) * 20000U);
   });
   std::size_t backwards = 0, buckets = 0;
   for (const rpc::Span& span : tracer->take().spans) {
     backwards += span.name == "backward";
     buckets += span.name == "bucket 0";
   }
-  EXPECT_EQ(backwards, 12U);
-  EXPECT_EQ(buckets, 12U);
+  EXPECT_EQ(backwards, static_cast<std::size_t>(steps));
+  EXPECT_EQ(buckets, static_cast<std::size_t>(steps));
   std::lock_guard lock(mutex);
   ASSERT_EQ(warnings.size(), 1U);
   EXPECT_NE(warnings[0].find("the gradient of first."), std::string::npos) << warnings[0];
