@@ -29,6 +29,12 @@ bool is_alias(const at::Tensor& gradient, const at::Tensor& view) {
          gradient.const_data_ptr() == view.const_data_ptr() && gradient.strides() == view.strides();
 }
 
+std::vector<std::string> names_of(const std::vector<NamedParameter>& parameters) {
+  std::vector<std::string> names;
+  for (const NamedParameter& parameter : parameters) names.push_back(parameter.name);
+  return names;
+}
+
 GradientBuckets::GradientBuckets(const collectives::Group& group,
                                  const std::vector<NamedParameter>& parameters, BucketPlan plan)
     : plan_(std::move(plan)),
@@ -75,6 +81,23 @@ std::string GradientBuckets::names(std::size_t bucket) const {
 
 std::size_t GradientBuckets::bytes(std::size_t bucket) const {
   return buckets_[bucket].buffer.defined() ? buckets_[bucket].buffer.nbytes() : 0;
+}
+
+void GradientBuckets::move_in(std::size_t parameter, at::Tensor& gradient) const {
+  const at::Tensor& view = views_[parameter];
+  const auto refuse = [&](const char* what) {
+    throw rpc::Error(rpc::ErrorKind::failed_precondition,
+                     "DistributedDataParallel: the gradient of " + parameters_[parameter].name + what);
+  };
+  if (!gradient.defined()) {
+    gradient = view.zero_();
+  } else if (gradient.is_sparse()) {
+    refuse(" is sparse, expected a dense one: name the parameter in Options::sparse");
+  } else if (gradient.requires_grad()) {
+    refuse(" was recorded by autograd: create_graph is not supported");
+  } else if (!is_alias(gradient, view)) {
+    gradient = view.copy_(gradient);
+  }
 }
 
 std::optional<rpc::Future<void>> GradientBuckets::run(const collectives::Group& group,

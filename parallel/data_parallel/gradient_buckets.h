@@ -20,6 +20,8 @@ struct NamedParameter {
   bool sparse = false;
 };
 
+std::vector<std::string> names_of(const std::vector<NamedParameter>& parameters);
+
 class WEFT_EXPORT GradientBuckets {
  public:
   GradientBuckets() = default;
@@ -35,6 +37,10 @@ class WEFT_EXPORT GradientBuckets {
   std::size_t bytes(std::size_t bucket) const;  // of its memory
   // Undefined for a parameter with sparse gradients.
   const at::Tensor& view(std::size_t parameter) const { return views_[parameter]; }
+
+  // A dense gradient that was computed becomes the view; an undefined one becomes zero. failed_precondition:
+  // the gradient is sparse, or was recorded by autograd.
+  void move_in(std::size_t parameter, at::Tensor& gradient) const;
 
   // Starts a step of the reduction of a bucket, as CommunicationHook::run() does. Step 0 of a sparse bucket
   // takes the gradient that this rank contributes; undefined is a zero.

@@ -11,11 +11,6 @@ namespace {
 
 rpc::Future<void> complete() { return rpc::Future<void>::made(rpc::Result<void>{}); }
 
-[[noreturn]] void refuse(const std::string& name, const char* what) {
-  throw rpc::Error(rpc::ErrorKind::failed_precondition,
-                   "DistributedDataParallel: the gradient of " + name + what);
-}
-
 }  // namespace
 
 PassReduction::PassReduction(Setup setup)
@@ -63,18 +58,15 @@ void PassReduction::on_gradient(std::size_t index, at::Tensor& gradient) {
     return;
   }
   begin();
-  if (gradient.defined() && gradient.is_sparse() != sparse)
-    refuse(name, sparse ? " is dense, expected a sparse one: use an Embedding without the option `sparse`"
-                        : " is sparse, expected a dense one: name the parameter in Options::sparse");
-  if (gradient.defined() && gradient.requires_grad())
-    refuse(name, " was recorded by autograd: create_graph is not supported");
   Parameter& parameter = parameters_[index];
-  if (sparse) {
+  if (!sparse) {
+    buckets_.move_in(index, gradient);
+  } else {
+    if (!gradient.is_sparse() || gradient.requires_grad())
+      throw rpc::Error(rpc::ErrorKind::failed_precondition,
+                       "DistributedDataParallel: the gradient of " + name +
+                           " is dense or was recorded by autograd, expected a sparse one");
     parameter.sparse = gradient = gradient.coalesce().clone();  // it is written in place later
-  } else if (!gradient.defined()) {
-    gradient = view.zero_();
-  } else if (!is_alias(gradient, view)) {
-    gradient = view.copy_(gradient);
   }
   parameter.reached = true;
   const std::size_t bucket = buckets_.bucket_of(index);

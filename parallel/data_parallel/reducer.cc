@@ -45,12 +45,6 @@ bool is_executed(Node* node) {
   return info != some->end() && info->second.needed_;
 }
 
-std::vector<std::string> names_of(const std::vector<NamedParameter>& parameters) {
-  std::vector<std::string> names;
-  for (const NamedParameter& parameter : parameters) names.push_back(parameter.name);
-  return names;
-}
-
 }  // namespace
 
 struct Reducer::Parameter {
@@ -287,7 +281,7 @@ void Reducer::is_ready(std::size_t index) {
             "re-entrant checkpoint) computed it. Use dist_autograd::activation_checkpoint(), or "
             "Options::static_graph");
   ++parameter.hits;
-  if (!named_[index].sparse) move_to_bucket(index);
+  if (!named_[index].sparse) buckets_.move_in(index, named_[index].tensor.mutable_grad());
   if (parameter.ready || (options_.static_graph && parameter.hits < parameter.expected_hits)) return;
   parameter.ready = true;
   order_.push_back(index);
@@ -384,26 +378,6 @@ void Reducer::run_next_step(std::size_t bucket, const at::Tensor& sparse) {
     *at = std::chrono::steady_clock::now();
     return std::move(result);
   });
-}
-
-// A gradient becomes a view of its bucket.
-void Reducer::move_to_bucket(std::size_t parameter) {
-  at::Tensor& gradient = named_[parameter].tensor.mutable_grad();
-  const at::Tensor& view = buckets_.view(parameter);
-  const auto refuse = [&](const char* what) {
-    throw rpc::Error(rpc::ErrorKind::failed_precondition,
-                     "DistributedDataParallel: the gradient of " + named_[parameter].name + what);
-  };
-  if (!gradient.defined()) {
-    view.zero_();
-  } else if (gradient.is_sparse()) {
-    refuse(" is sparse, expected a dense one: name the parameter in Options::sparse");
-  } else if (gradient.requires_grad()) {
-    refuse(" was recorded by autograd: create_graph is not supported");
-  } else if (!is_alias(gradient, view)) {
-    view.copy_(gradient);
-    gradient = view;
-  }
 }
 
 // The gradient of a parameter that this rank does not reach, which stays if no other rank reaches it.

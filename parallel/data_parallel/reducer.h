@@ -95,7 +95,6 @@ class WEFT_EXPORT Reducer : public std::enable_shared_from_this<Reducer> {
   void launch_ready();
   void launch(std::size_t bucket);
   void run_next_step(std::size_t bucket, const at::Tensor& sparse = {});
-  void move_to_bucket(std::size_t parameter);
   void contribute(std::size_t parameter);
   void finish();
   void wait_for_buckets();

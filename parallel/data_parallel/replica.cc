@@ -103,11 +103,7 @@ Replica::Replica(const collectives::Group& group, std::shared_ptr<torch::nn::Mod
   reducer_ = Reducer::make(group_, parameters_, options_);
 }
 
-std::vector<std::string> Replica::parameter_names() const {
-  std::vector<std::string> names;
-  for (const NamedParameter& parameter : parameters_) names.push_back(parameter.name);
-  return names;
-}
+std::vector<std::string> Replica::parameter_names() const { return names_of(parameters_); }
 
 void Replica::compare() const {
   std::vector<std::string> own;
