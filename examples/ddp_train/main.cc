@@ -5,9 +5,9 @@
 #include <torch/torch.h>
 #include <weft/parallel/collectives/collectives_layer.h>
 #include <weft/parallel/data_parallel/broadcast_state.h>
-#include <weft/parallel/data_parallel/cast_hook.h>
 #include <weft/parallel/data_parallel/distributed_data_parallel.h>
 #include <weft/parallel/data_parallel/distributed_sampler.h>
+#include <weft/parallel/data_parallel/hooks/cast_hook.h>
 #include <weft/rpc/membership/run_job.h>
 
 #include <cmath>

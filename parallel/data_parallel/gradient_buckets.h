@@ -5,7 +5,7 @@
 #pragma once
 
 #include <weft/parallel/data_parallel/bucket_plan.h>
-#include <weft/parallel/data_parallel/communication_hook.h>
+#include <weft/parallel/data_parallel/hooks/communication_hook.h>
 #include <weft/parallel/data_parallel/sparse_gradients.h>
 
 #include <optional>

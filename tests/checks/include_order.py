@@ -20,9 +20,10 @@ RPC = ["rpc/core", "rpc/wire", "rpc/codec", "rpc/security", "rpc/transport", "rp
 # dist_optim/ likewise. Headers directly in dist_optim/ are what programs include.
 DIST_OPTIM = ["dist_optim/local", "dist_optim/service", "dist_optim/lbfgs", "dist_optim", "dist_optim/checkpoint"]
 # The inner folders of parallel/collectives/ are one library too: plans (no LibTorch), what an operation is, and the backends side by side.
-COLLECTIVES = [f"parallel/collectives/{folder}" for folder in ("bucket", "plan", "operation", "backend", "messages", "shm", "hosts", "nccl")]
+COLLECTIVES = [f"parallel/collectives/{folder}" for folder in ("plan", "operation", "backend", "messages", "shm", "hosts", "nccl")]
 OPERATION = [*RPC, "rpc/tensor", "parallel/collectives/plan", "parallel/collectives/operation"]
 BACKEND = [*OPERATION, "parallel/collectives/backend"]
+UP_TO_GROUPS = [*RPC, "rpc/tensor", "parallel/collectives/flight", *COLLECTIVES, "parallel/collectives"]
 UP_TO_RREF = [*RPC, "rref"]
 UP_TO_AUTOGRAD = [*UP_TO_RREF, "rpc/tensor", "dist_autograd"]
 
@@ -45,7 +46,9 @@ LAYERS = {
     "parallel/collectives/hosts": [*BACKEND, "parallel/collectives/messages", "parallel/collectives/shm"],
     "parallel/collectives/nccl": OPERATION,
     "parallel/collectives": [*RPC, "rpc/tensor", "parallel/collectives/flight", *COLLECTIVES],
-    "parallel/data_parallel": [*UP_TO_AUTOGRAD, "parallel/collectives/flight", *COLLECTIVES, "parallel/collectives"],
+    "parallel/data_parallel/hooks": UP_TO_GROUPS,
+    "parallel/data_parallel/negotiated": UP_TO_GROUPS,
+    "parallel/data_parallel": [*UP_TO_AUTOGRAD, *UP_TO_GROUPS, "parallel/data_parallel/hooks"],
 }
 WITHOUT_TORCH = [*RPC, "rpc/testing", "rpc/observe", "rref", "parallel/collectives/flight", "parallel/collectives/plan"]
 TORCH = ["rpc", "rpc/testing", "rpc/observe", "rref"]

@@ -1,7 +1,7 @@
 // Behaviours that PyTorch's and Horovod's suites test and no other file here asserts (docs/parity_ddp.md).
-#include <weft/parallel/data_parallel/all_reduce_optimizer.h>
 #include <weft/parallel/data_parallel/broadcast_state.h>
-#include <weft/parallel/data_parallel/power_sgd_hook.h>
+#include <weft/parallel/data_parallel/hooks/power_sgd_hook.h>
+#include <weft/parallel/data_parallel/negotiated/all_reduce_optimizer.h>
 #include <weft/parallel/data_parallel/sync_batch_norm.h>
 #include <weft/parallel/data_parallel/unscale.h>
 

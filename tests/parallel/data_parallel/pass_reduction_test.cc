@@ -1,6 +1,6 @@
 // Data parallel training in distributed autograd: replicas whose gradients a dist_autograd::Pass computes.
 #include <weft/dist_autograd/pass.h>
-#include <weft/parallel/data_parallel/cast_hook.h>
+#include <weft/parallel/data_parallel/hooks/cast_hook.h>
 #include <weft/rref/rref.h>
 
 #include "tests/parallel/data_parallel/ranks.h"

@@ -1,0 +1,58 @@
+#include <weft/parallel/data_parallel/hooks/adasum_hook.h>
+
+#include <ATen/Functions.h>
+#include <ATen/TensorOperators.h>
+
+#include <limits>
+#include <string>
+
+namespace weft::data_parallel {
+
+namespace {
+
+at::Tensor dot_product(const at::Tensor& a, const at::Tensor& b) {
+  return at::dot(a.to(at::kDouble), b.to(at::kDouble));
+}
+
+// a becomes the combination of both.
+void combine(const at::Tensor& a, const at::Tensor& b) {
+  const at::Tensor product = dot_product(a, b);
+  const auto factor = [&](const at::Tensor& of) {
+    // Of a zero vector, whose product is zero, any factor will do.
+    return (1 - product / (2 * dot_product(of, of)).clamp_min(std::numeric_limits<double>::min()))
+        .to(a.scalar_type());
+  };
+  const at::Tensor of_a = factor(a), of_b = factor(b);
+  a.copy_(a * of_a + b * of_b);  // symmetric, so that both ranks get the same bits
+}
+
+}  // namespace
+
+std::optional<rpc::Future<void>> AdasumHook::run(const collectives::Group& group, GradientBucket& bucket,
+                                                 int step) {
+  const auto ranks = static_cast<unsigned>(group.size());
+  if ((ranks & (ranks - 1)) != 0)
+    throw rpc::Error(rpc::ErrorKind::invalid_argument,
+                     "AdasumHook: " + std::to_string(ranks) + " ranks, expected a power of two");
+  if (buckets_.size() <= bucket.index) buckets_.resize(bucket.index + 1);
+  Received& received = buckets_[bucket.index];
+  if (step == 0 && (!received.of.defined() || !received.of.is_same(bucket.buffer)))
+    received = {bucket.buffer, group.empty(bucket.buffer.sizes(), bucket.buffer.options())};
+  if (step > 0) {
+    const auto flat = [](const at::Tensor& part) {
+      return part.is_complex() ? at::view_as_real(part).view({-1}) : part;
+    };
+    for (std::size_t i = 0; i < bucket.gradients.size(); ++i) {
+      const std::int64_t begin = bucket.begin_of(i), count = bucket.gradients[i].numel();
+      combine(flat(bucket.buffer.narrow(0, begin, count)), flat(received.memory.narrow(0, begin, count)));
+    }
+  }
+  const unsigned distance = 1U << static_cast<unsigned>(step);
+  if (distance >= ranks) return std::nullopt;
+  const int partner = static_cast<int>(static_cast<unsigned>(group.rank()) ^ distance);
+  using Kind = collectives::PointToPoint::Kind;
+  return group.batch({{Kind::send, bucket.buffer, partner, bucket.index},
+                      {Kind::recv, received.memory, partner, bucket.index}});
+}
+
+}  // namespace weft::data_parallel

@@ -1,0 +1,102 @@
+#include <weft/parallel/data_parallel/hooks/adasum_hook.h>
+
+#include "tests/parallel/data_parallel/hooks/hooks.h"
+
+namespace weft::data_parallel::adasum_hook_test {
+namespace {
+
+using namespace testing;
+
+const Shapes shapes = {{8, 6}, {5}, {}, {3, 2, 2}};
+
+// The inner product of the real and imaginary parts.
+double real_product(const at::Tensor& a, const at::Tensor& b) {
+  return at::real((a * b.conj()).sum()).to(at::kDouble).item<double>();
+}
+
+at::Tensor adasum(const at::Tensor& a, const at::Tensor& b) {
+  return a * (1 - real_product(a, b) / (2 * real_product(a, a))) +
+         b * (1 - real_product(a, b) / (2 * real_product(b, b)));
+}
+
+// Of the ranks from first on.
+at::Tensor adasum(const Tensors& all, std::size_t first, std::size_t ranks) {
+  if (ranks == 1) return all[first];
+  return adasum(adasum(all, first, ranks / 2), adasum(all, first + ranks / 2, ranks / 2));
+}
+
+TEST(AdasumHook, EqualsTheRecursionInOneProcess) {
+  for (const int ranks : {1, 2, 4})
+    for (const Backend backend : {Backend::memory, Backend::messages}) {
+      Company company(ranks, backend);
+      for (const at::ScalarType dtype : {at::kDouble, at::kComplexDouble, at::kFloat}) {
+        Tensors expected;
+        for (std::size_t i = 0; i < shapes.size(); ++i) {
+          Tensors of_ranks;
+          for (int rank = 0; rank < ranks; ++rank)
+            of_ranks.push_back(gradients_of(shapes, rank, 0, dtype)[i]);
+          expected.push_back(adasum(of_ranks, 0, of_ranks.size()));
+        }
+        on_ranks(company.groups(), [&](const Group& group) {
+          AdasumHook hook;
+          const Tensors own = gradients_of(shapes, group.rank(), 0, dtype);
+          GradientBucket bucket = bucket_for(group, own);
+          for (int i = 0; i < 2; ++i)
+            expect_close(reduce(hook, group, bucket, own), expected, dtype == at::kFloat ? 1e-5 : 1e-10);
+          expect_same_bits(group, bucket.buffer);
+        });
+      }
+    }
+}
+
+TEST(AdasumHook, AddsOrthogonalAndAveragesEqualGradients) {
+  Company company(2, Backend::memory);
+  on_ranks(company.groups(), [&](const Group& group) {
+    AdasumHook hook;
+    at::Tensor unit = at::zeros({4}, at::kDouble);
+    unit[group.rank()] = 3;
+    const at::Tensor equal = at::full({4}, 2, at::kDouble), zero = at::zeros({4}, at::kDouble);
+    GradientBucket bucket = bucket_for(group, {unit, equal, zero});
+    expect_close(reduce(hook, group, bucket, {unit, equal, zero}),
+                 {at::tensor({3, 3, 0, 0}, at::kDouble), equal, zero});
+  });
+}
+
+TEST(AdasumHook, RefusesThreeRanks) {
+  Company company(3, Backend::memory);
+  on_ranks(company.groups(), [&](const Group& group) {
+    AdasumHook hook;
+    GradientBucket bucket = bucket_for(group, {at::ones({4})});
+    expect_invalid([&] { reduce(hook, group, bucket); }, "AdasumHook: 3 ranks, expected a power of two");
+  });
+}
+
+// Two buckets are in flight at once.
+TEST(AdasumHook, TrainsWithinDistributedDataParallel) {
+  Company company(2, Backend::memory);
+  std::vector<Tensors> gradients;
+  for (int rank = 0; rank < 2; ++rank) {
+    Net net;
+    const Batch batch = Batch::of_step(0, 2).part(rank, 2);
+    torch::mse_loss(net.forward(batch.data), batch.target).backward();
+    gradients.resize(net.parameters().size());
+    for (std::size_t i = 0; i < net.parameters().size(); ++i)
+      gradients[i].push_back(net.parameters()[i].grad());
+  }
+  on_ranks(company.groups(), [&](const Group& group) {
+    auto net = std::make_shared<Net>();
+    DistributedDataParallel ddp{group, net, Options{.bucket_bytes = {200}}};
+    ddp.set_hook(std::make_shared<AdasumHook>());
+    for (int i = 0; i < 3; ++i) {
+      net->zero_grad();
+      const Batch batch = Batch::of_step(0, 2).part(group.rank(), 2);
+      torch::mse_loss(ddp.forward(batch.data), batch.target).backward();
+      for (std::size_t j = 0; j < gradients.size(); ++j)
+        expect_close({net->parameters()[j].grad()}, {adasum(gradients[j], 0, 2)});
+    }
+    EXPECT_GT(ddp.plan().size(), 1U);
+  });
+}
+
+}  // namespace
+}  // namespace weft::data_parallel::adasum_hook_test

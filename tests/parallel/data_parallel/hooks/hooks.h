@@ -1,0 +1,109 @@
+// Buckets and gradients for tests of communication hooks, without a reducer.
+#pragma once
+
+#include <weft/parallel/data_parallel/hooks/communication_hook.h>
+
+#include <numeric>
+#include <sstream>
+#include <string>
+
+#include "tests/parallel/data_parallel/ranks.h"
+
+namespace weft::data_parallel::testing {
+
+using Shapes = std::vector<std::vector<std::int64_t>>;
+using Tensors = std::vector<at::Tensor>;
+
+// The gradients of a rank in an iteration.
+inline Tensors gradients_of(const Shapes& shapes, int rank, int iteration,
+                            at::ScalarType dtype = at::kDouble) {
+  auto generator = at::detail::createCPUGenerator(static_cast<std::uint64_t>(1000 * iteration + rank));
+  Tensors all;
+  for (const auto& shape : shapes) all.push_back(at::randn(shape, generator, dtype));
+  return all;
+}
+
+// A bucket as the reducer makes it: each gradient begins at a multiple of 64 bytes. The gradients belong to
+// the parameters first, first + 1, and so on.
+inline GradientBucket bucket_for(const Group& group, const Tensors& like, std::size_t index = 0,
+                                 std::size_t first = 0) {
+  GradientBucket bucket{.index = index};
+  const auto padded = [](const at::Tensor& tensor) {
+    const auto item = static_cast<std::int64_t>(tensor.element_size());
+    return (tensor.numel() * item + 63) / 64 * 64 / item;
+  };
+  std::int64_t total = 0;
+  for (const at::Tensor& tensor : like) total += padded(tensor);
+  bucket.buffer = group.empty({total}, like.front().options());
+  bucket.buffer.zero_();
+  std::int64_t begin = 0;
+  for (const at::Tensor& tensor : like) {
+    bucket.gradients.push_back(bucket.buffer.as_strided(tensor.sizes(), tensor.strides(), begin));
+    bucket.parameters.push_back(tensor);
+    bucket.indices.push_back(first++);
+    begin += padded(tensor);
+  }
+  return bucket;
+}
+
+inline void reduce(CommunicationHook& hook, const Group& group, GradientBucket& bucket) {
+  for (int step = 0;; ++step) {
+    auto started = hook.run(group, bucket, step);
+    if (!started) return;
+    std::move(*started).get();
+  }
+}
+
+// An iteration with one bucket: gradients in, results out.
+inline Tensors reduce(CommunicationHook& hook, const Group& group, GradientBucket& bucket,
+                      const Tensors& gradients) {
+  for (std::size_t i = 0; i < gradients.size(); ++i) bucket.gradients[i].copy_(gradients[i]);
+  hook.begin_iteration();
+  reduce(hook, group, bucket);
+  Tensors results;
+  for (const at::Tensor& gradient : bucket.gradients) results.push_back(gradient.clone());
+  return results;
+}
+
+// All ranks have the same bits.
+inline void expect_same_bits(const Group& group, const at::Tensor& tensor) {
+  const at::Tensor first = tensor.clone();
+  group.broadcast(first, 0).get();
+  EXPECT_TRUE(at::equal(tensor, first));
+}
+
+// What hook.load() gets of hook.save(), by way of bytes.
+template <class Hook>
+void copy_state(const Hook& from, Hook& to) {
+  torch::serialize::OutputArchive out;
+  from.save(out);
+  std::stringstream bytes;
+  out.save_to(bytes);
+  torch::serialize::InputArchive in;
+  in.load_from(bytes);
+  to.load(in);
+}
+
+inline at::Tensor mean(const Tensors& tensors) { return at::stack(tensors).mean(0); }
+
+// The mean of all ranks' gradients of an iteration.
+inline Tensors mean_of(const Shapes& shapes, int ranks, int iteration, at::ScalarType dtype = at::kDouble) {
+  std::vector<Tensors> by_parameter(shapes.size());
+  for (int rank = 0; rank < ranks; ++rank) {
+    const Tensors own = gradients_of(shapes, rank, iteration, dtype);
+    for (std::size_t i = 0; i < own.size(); ++i) by_parameter[i].push_back(own[i]);
+  }
+  Tensors means;
+  for (const Tensors& some : by_parameter) means.push_back(mean(some));
+  return means;
+}
+
+template <class F>
+void expect_invalid(F f, const std::string& text) {
+  const auto error = error_of(f);
+  ASSERT_TRUE(error);
+  EXPECT_EQ(error->kind(), ErrorKind::invalid_argument);
+  EXPECT_NE(std::string(error->what()).find(text), std::string::npos) << error->what();
+}
+
+}  // namespace weft::data_parallel::testing

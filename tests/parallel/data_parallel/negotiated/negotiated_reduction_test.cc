@@ -1,0 +1,350 @@
+#include <weft/parallel/data_parallel/negotiated/negotiated_reduction.h>
+
+#include <weft/rpc/trace/chrome_trace.h>
+#include <weft/rpc/trace/tracer.h>
+
+#include <algorithm>
+#include <numeric>
+#include <random>
+
+#include "tests/parallel/data_parallel/ranks.h"
+
+namespace weft::data_parallel::negotiated_reduction_test {
+namespace {
+
+using namespace testing;
+using namespace std::chrono_literals;
+using collectives::ReduceOp;
+using collectives::testing::expect_all;
+using collectives::testing::Futures;
+using Reductions = std::vector<std::shared_ptr<NegotiatedReduction>>;
+
+// The reductions of all ranks, in this process.
+struct Ranks {
+  explicit Ranks(int ranks, const NegotiationOptions& options = {}, Backend backend = Backend::memory,
+                 const std::function<void(rpc::AgentOptions&)>& adjust = nullptr,
+                 const std::function<rpc::Layers(int)>& layers = nullptr)
+      : company(ranks, backend, std::make_unique<test::InProcessJobStore>(), nullptr, adjust, layers),
+        groups(company.groups()),
+        reductions(groups.size()) {
+    on_ranks(groups, [&](const Group& group) {
+      reductions[static_cast<std::size_t>(group.rank())] =
+          NegotiatedReduction::make(company.agent(group.rank()), group, options);
+    });
+  }
+  NegotiatedReduction& operator[](std::size_t rank) { return *reductions[rank]; }
+
+  Company company;
+  std::vector<Group> groups;
+  Reductions reductions;
+};
+
+void expect_done(Futures futures) {
+  for (auto& future : futures) test::got(std::move(future));
+}
+
+at::Tensor value(int rank, int index) {
+  return at::full({3, index % 4 + 1}, 1.0 + rank + 10.0 * index, at::kDouble);
+}
+
+class NegotiatedOrder : public ::testing::TestWithParam<std::pair<int, Backend>> {};
+INSTANTIATE_TEST_SUITE_P(Ranks, NegotiatedOrder,
+                         ::testing::Values(std::pair{1, Backend::memory}, std::pair{2, Backend::messages},
+                                           std::pair{3, Backend::memory}, std::pair{4, Backend::memory},
+                                           std::pair{4, Backend::hosts}));
+
+TEST_P(NegotiatedOrder, OfRequestsOnEachRank) {
+  const auto [count, backend] = GetParam();
+  Ranks ranks(count, {}, backend);
+  constexpr int names = 20;
+  on_ranks(ranks.groups, [&, count = count](const Group& group) {
+    NegotiatedReduction& reduction = ranks[static_cast<std::size_t>(group.rank())];
+    for (unsigned seed = 0; seed < 10; ++seed) {
+      std::mt19937 random(100 * seed + static_cast<unsigned>(group.rank()));
+      std::vector<int> order(names);
+      std::iota(order.begin(), order.end(), 0);
+      std::shuffle(order.begin(), order.end(), random);
+      std::vector<at::Tensor> tensors(names);
+      Futures futures;
+      for (const int index : order) {
+        tensors[static_cast<std::size_t>(index)] = value(group.rank(), index);
+        futures.push_back(reduction.all_reduce("t" + std::to_string(index),
+                                               tensors[static_cast<std::size_t>(index)],
+                                               {.op = index % 2 == 0 ? ReduceOp::sum : ReduceOp::max}));
+      }
+      expect_done(std::move(futures));
+      for (int index = 0; index < names; ++index) {
+        at::Tensor expected = value(count - 1, index);
+        if (index % 2 == 0)
+          for (int rank = 0; rank + 1 < count; ++rank) expected += value(rank, index);
+        EXPECT_TRUE(at::equal(tensors[static_cast<std::size_t>(index)], expected)) << index;
+      }
+    }
+    EXPECT_EQ(reduction.counts().names, 10U * names);
+  });
+}
+
+// Rank 1 blocks in the middle of its requests for one that rank 0 makes last.
+TEST(NegotiatedReduction, ARankMayWaitBeforeItsNextRequest) {
+  Ranks ranks(2, {.fusion = {.bytes = 0, .cycle = 0ns}});
+  on_ranks(ranks.groups, [&](const Group& group) {
+    at::Tensor a = at::ones({2}), b = at::ones({2});
+    NegotiatedReduction& reduction = ranks[static_cast<std::size_t>(group.rank())];
+    if (group.rank() == 0) {
+      auto first = reduction.all_reduce("a", a);
+      reduction.all_reduce("b", b).get();
+      first.get();
+    } else {
+      reduction.all_reduce("b", b).get();
+      reduction.all_reduce("a", a).get();
+    }
+  });
+}
+
+TEST(NegotiatedReduction, FusedResultsAreThoseOfSingleLaunches) {
+  std::vector<std::vector<at::Tensor>> results;
+  std::vector<std::size_t> launches;
+  // A long cycle that the threshold ends: all names are ready by then, in one plan.
+  constexpr std::uint64_t bytes = 4 * 7 * 5;
+  for (const FusionSettings& fusion :
+       {FusionSettings{bytes, std::chrono::hours{1}}, FusionSettings{0, std::chrono::nanoseconds{0}}}) {
+    Ranks ranks(3, {.fusion = fusion});
+    std::vector<at::Tensor> own;
+    std::mutex mutex;
+    on_ranks(ranks.groups, [&](const Group& group) {
+      auto generator = at::detail::createCPUGenerator(static_cast<std::uint64_t>(group.rank()));
+      std::vector<at::Tensor> tensors;
+      Futures futures;
+      for (int i = 0; i < 7; ++i) tensors.push_back(at::randn({5}, generator, at::kFloat));
+      for (std::size_t i = 0; i < 7; ++i)
+        futures.push_back(
+            ranks[static_cast<std::size_t>(group.rank())].all_reduce("t" + std::to_string(i), tensors[i]));
+      expect_done(std::move(futures));
+      std::lock_guard lock(mutex);
+      if (group.rank() == 1) own = tensors;
+    });
+    results.push_back(own);
+    launches.push_back(ranks[1].counts().launches);
+  }
+  EXPECT_EQ(launches, (std::vector<std::size_t>{1, 7}));
+  expect_close(results[0], results[1], 0);
+}
+
+TEST(NegotiatedReduction, TensorsOfOneNameAreReducedTogether) {
+  Ranks ranks(2, {.fusion = {.bytes = 0, .cycle = 0ns}});
+  on_ranks(ranks.groups, [&](const Group& group) {
+    std::vector<at::Tensor> tensors{at::full({2}, group.rank()), at::full({2, 2}, 2 * group.rank())};
+    NegotiatedReduction& reduction = ranks[static_cast<std::size_t>(group.rank())];
+    reduction.all_reduce("group", tensors, {.op = ReduceOp::sum}).get();
+    EXPECT_EQ(reduction.counts().launches, 1U);
+    EXPECT_TRUE(at::equal(tensors[0], at::full({2}, 1)));
+    EXPECT_TRUE(at::equal(tensors[1], at::full({2, 2}, 2)));
+  });
+}
+
+TEST(NegotiatedReduction, Factors) {
+  Ranks ranks(2);
+  on_ranks(ranks.groups, [&](const Group& group) {
+    at::Tensor tensor = at::full({3}, 2.0 + group.rank(), at::kDouble);
+    ranks[static_cast<std::size_t>(group.rank())]
+        .all_reduce("t", tensor, {.op = ReduceOp::sum, .prescale = 0.5, .postscale = 10})
+        .get();
+    EXPECT_TRUE(at::equal(tensor, at::full({3}, 25.0, at::kDouble))) << tensor;
+  });
+}
+
+TEST(NegotiatedReduction, RanksThatDifferGetBothValuesAndGoOn) {
+  Ranks ranks(3);
+  const auto fails = [&](const std::function<at::Tensor(int)>& tensor,
+                         const std::function<ReductionCall(int)>& call,
+                         const std::vector<std::string>& words) {
+    Futures futures;
+    for (int rank = 0; rank < 3; ++rank)
+      futures.push_back(ranks[static_cast<std::size_t>(rank)].all_reduce("w", tensor(rank), call(rank)));
+    expect_all(std::move(futures), ErrorKind::invalid_argument, words);
+  };
+  const auto same = [](int) { return ReductionCall{}; };
+  const auto ones = [](int) { return at::ones({4}); };
+  fails([](int rank) { return at::ones({rank == 1 ? 5 : 4}); }, same,
+        {"'w': rank 0 has Float[4], avg, rank 1 has Float[5], avg"});
+  fails([](int rank) { return at::ones({4}, rank == 2 ? at::kDouble : at::kFloat); }, same,
+        {"rank 0 has Float[4]", "rank 2 has Double[4]"});
+  fails(ones, [](int rank) { return ReductionCall{.op = rank == 1 ? ReduceOp::sum : ReduceOp::avg}; },
+        {"rank 0 has Float[4], avg", "rank 1 has Float[4], sum"});
+  fails(ones, [](int rank) { return ReductionCall{.prescale = rank == 1 ? 2.0 : 1.0}; }, {"prescale 2"});
+  Futures futures;
+  for (std::size_t rank = 0; rank < 3; ++rank) futures.push_back(ranks[rank].all_reduce("w", at::ones({4})));
+  expect_done(std::move(futures));
+}
+
+TEST(NegotiatedReduction, ANameIsInFlightOnce) {
+  Ranks ranks(2);
+  at::Tensor zero = at::ones({2}), one = at::full({2}, 3.0F);
+  auto first = ranks[0].all_reduce("w", zero, {.prescale = 2});
+  const auto error = error_of([&] { test::got(ranks[0].all_reduce("w", zero, {.prescale = 2})); });
+  ASSERT_TRUE(error);
+  EXPECT_EQ(error->kind(), ErrorKind::failed_precondition);
+  test::got(ranks[1].all_reduce("w", one, {.prescale = 2}));
+  test::got(std::move(first));
+  EXPECT_TRUE(at::equal(zero, at::full({2}, 4.0F))) << zero;  // scaled once
+}
+
+TEST(NegotiatedReduction, RefusesArguments) {
+  Ranks ranks(1);
+  const auto kind = [&](const std::vector<at::Tensor>& tensors, const ReductionCall& call,
+                        const std::string& name = "w") {
+    return test::kind_of([&] { test::got(ranks[0].all_reduce(name, tensors, call)); });
+  };
+  EXPECT_EQ(kind({at::ones({2})}, {}, ""), ErrorKind::invalid_argument);
+  EXPECT_EQ(kind({}, {}), ErrorKind::invalid_argument);
+  EXPECT_EQ(kind({at::Tensor()}, {}), ErrorKind::invalid_argument);
+  EXPECT_EQ(kind({at::ones({2}).to_sparse()}, {}), ErrorKind::invalid_argument);
+  EXPECT_EQ(kind({at::ones({2}), at::ones({2}, at::kDouble)}, {}), ErrorKind::invalid_argument);
+  EXPECT_EQ(kind({at::ones({2}, at::kLong)}, {.prescale = 2}), ErrorKind::invalid_argument);
+  EXPECT_EQ(kind({at::ones({2})}, {.op = ReduceOp::premul_sum(2)}), ErrorKind::invalid_argument);
+  EXPECT_EQ(kind({at::ones({2}).to(at::kMeta)}, {}), ErrorKind::unsupported);
+  test::got(ranks[0].all_reduce("w", at::ones({2}, at::kLong)));
+}
+
+// --- Stalls ---
+
+TEST(NegotiatedReduction, AStallIsLoggedWithTheMissingRanks) {
+  // The first warning may precede the request of rank 2; it is repeated.
+  const auto warned = std::make_shared<test::Event>();
+  Ranks ranks(4, {.stall_warning = 20ms}, Backend::memory, [&](rpc::AgentOptions& options) {
+    options.log = [warned](const rpc::LogRecord& record) {
+      if (record.level == rpc::LogLevel::warning && record.agent == "worker0" &&
+          record.message.find("all_reduce of 'w' has waited for 0.02") != std::string_view::npos &&
+          record.message.find(" s: ready on ranks 0, 2; missing ranks 1, 3") != std::string_view::npos)
+        warned->set();
+    };
+  });
+  Futures futures;
+  for (const std::size_t rank : {0, 2}) futures.push_back(ranks[rank].all_reduce("w", at::ones({2})));
+  warned->wait();
+  for (const std::size_t rank : {1, 3}) futures.push_back(ranks[rank].all_reduce("w", at::ones({2})));
+  expect_done(std::move(futures));
+}
+
+TEST(NegotiatedReduction, AStallBeyondTheLimitFailsOnAllRanks) {
+  Ranks ranks(3, {.stall_warning = 0s, .stall_limit = 20ms});
+  Futures futures;
+  futures.push_back(ranks[2].all_reduce("w", at::ones({2})));
+  expect_all(std::move(futures), ErrorKind::deadline_exceeded,
+             {"'w'", "ready on rank 2; missing ranks 0, 1"});
+  // Ranks that did not wait fail as soon as the plan arrives; at the latest with their own stall.
+  for (std::size_t rank = 0; rank < 3; ++rank)
+    EXPECT_EQ(test::kind_of([&] { test::got(ranks[rank].all_reduce("x", at::ones({2}))); }),
+              ErrorKind::deadline_exceeded)
+        << rank;
+}
+
+// --- Ends ---
+
+TEST(NegotiatedReduction, ADeadRankFailsAllRequests) {
+  for (const int dead : {0, 2}) {
+    Ranks ranks(3);
+    Futures futures;
+    for (std::size_t rank = 0; rank < 3; ++rank)
+      if (static_cast<int>(rank) != dead)
+        for (const char* name : {"a", "b"}) futures.push_back(ranks[rank].all_reduce(name, at::ones({2})));
+    ranks.company.end(dead);
+    for (auto& future : futures) EXPECT_TRUE(error_of([&] { test::got(std::move(future)); }));
+    EXPECT_TRUE(error_of([&] { test::got(ranks[1].all_reduce("c", at::ones({2}))); }));
+  }
+}
+
+TEST(NegotiatedReduction, AbortFailsAllRequestsOnAllRanks) {
+  Ranks ranks(3);
+  Futures futures;
+  for (std::size_t rank = 0; rank < 2; ++rank) futures.push_back(ranks[rank].all_reduce("w", at::ones({2})));
+  ranks[2].abort("out of data");
+  expect_all(std::move(futures), ErrorKind::aborted, {"rank 2", "out of data"});
+  for (std::size_t rank = 0; rank < 3; ++rank)
+    EXPECT_EQ(test::kind_of([&] { test::got(ranks[rank].all_reduce("x", at::ones({2}))); }),
+              ErrorKind::aborted);
+}
+
+TEST(NegotiatedReduction, ADestroyedOneFinishesWhatItRequestedAndFailsTheRest) {
+  for (const std::size_t gone : {0, 1}) {
+    Ranks ranks(3);
+    Futures futures, late;
+    futures.push_back(ranks[gone].all_reduce("w", at::ones({2})));
+    ranks.reductions[gone].reset();
+    for (std::size_t rank = 0; rank < 3; ++rank) {
+      if (rank == gone) continue;
+      futures.push_back(ranks[rank].all_reduce("w", at::ones({2})));
+      late.push_back(ranks[rank].all_reduce("x", at::ones({2})));
+    }
+    expect_done(std::move(futures));
+    expect_all(std::move(late), ErrorKind::failed_precondition,
+               {"rank " + std::to_string(gone) + " has destroyed its NegotiatedReduction"});
+  }
+}
+
+// Nothing keeps the groups of a reduction after its end.
+TEST(NegotiatedReduction, ReleasesItsGroups) {
+  Ranks ranks(3);
+  const auto groups = [&](int rank) {
+    return collectives::CollectivesLayer::of(*ranks.company.agent(rank).core())->groups();
+  };
+  EXPECT_EQ(groups(1), 3U);
+  ranks.reductions.clear();
+  for (int rank = 0; rank < 3; ++rank)
+    test::eventually("only the program's group is left", [&] { return groups(rank) == 1; });
+}
+
+// --- Tuning and timeline ---
+
+TEST(NegotiatedReduction, TunesFusionAndLogsATable) {
+  const auto table = std::make_shared<test::Handover<std::string>>();
+  Ranks ranks(2, {.tuning = FusionGrid{{1000, 0}, {0ns}, 1}, .tuning_window = 1ns}, Backend::memory,
+              [&](rpc::AgentOptions& options) {
+                options.log = [table](const rpc::LogRecord& record) {
+                  if (record.message.find("fusion tuned") != std::string_view::npos)
+                    table->give(std::string(record.message));
+                };
+              });
+  on_ranks(ranks.groups, [&](const Group& group) {
+    for (int step = 0; step < 20; ++step)
+      ranks[static_cast<std::size_t>(group.rank())].all_reduce("w", at::ones({20})).get();
+  });
+  const std::string text = table->take();  // a log indents further lines
+  EXPECT_NE(text.find("fusion_bytes,cycle_us,MB_per_s\n    1000,0,"), std::string::npos) << text;
+  EXPECT_NE(text.find("\n    0,0,"), std::string::npos) << text;
+  EXPECT_EQ(ranks[0].fusion(), ranks[1].fusion());
+}
+
+TEST(NegotiatedReduction, TracesTheStagesOfEachRequest) {
+  const auto tracer = std::make_shared<rpc::Tracer>();
+  Ranks ranks(2, {}, Backend::memory, nullptr, [&](int rank) {
+    rpc::Layers layers = tensor::layers();
+    if (rank == 1) layers.push_back(tracer->layer());
+    return layers;
+  });
+  Futures futures;
+  for (std::size_t rank = 0; rank < 2; ++rank)
+    for (const char* name : {"a", "b"}) futures.push_back(ranks[rank].all_reduce(name, at::ones({2})));
+  expect_done(std::move(futures));
+  const auto batch = tracer->take();
+  for (const std::string name : {"all_reduce a", "all_reduce b"}) {
+    const auto root = std::find_if(batch.spans.begin(), batch.spans.end(),
+                                   [&](const rpc::Span& span) { return span.name == name; });
+    ASSERT_NE(root, batch.spans.end());
+    std::vector<std::string> parts;
+    std::int64_t at = root->begin;
+    for (const rpc::Span& span : batch.spans) {
+      if (span.parent != root->id) continue;
+      parts.push_back(span.name);
+      EXPECT_EQ(span.begin, at);  // one after the other
+      at = span.end;
+    }
+    EXPECT_EQ(at, root->end);
+    EXPECT_EQ(parts, (std::vector<std::string>{"NEGOTIATE", "FUSE", "ALLREDUCE"}));
+  }
+  const std::string json = rpc::chrome_trace({{.agent = "worker1", .spans = batch.spans}});
+  EXPECT_NE(json.find("\"name\":\"NEGOTIATE\",\"cat\":\"work\""), std::string::npos);
+}
+
+}  // namespace
+}  // namespace weft::data_parallel::negotiated_reduction_test
