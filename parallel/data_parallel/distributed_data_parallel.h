@@ -60,6 +60,49 @@ constexpr bool shows_tensors() {
 
 }  // namespace detail
 
+namespace detail {
+
+// Whether the tensors of a copy of a T can be replaced without a change of the original: not those of views.
+template <class T>
+constexpr bool owns_tensors() {
+  if constexpr (!std::is_copy_constructible_v<T>) {
+    return false;
+  } else if constexpr (std::is_same_v<T, at::Tensor> || rpc::detail::HasFields<T>) {
+    return true;
+  } else if constexpr (tensor::detail::TupleLike<T>) {
+    return []<std::size_t... i>(std::index_sequence<i...>) {
+      return (owns_tensors<std::remove_cvref_t<std::tuple_element_t<i, T>>>() || ...);
+    }(std::make_index_sequence<std::tuple_size_v<T>>());
+  } else if constexpr (std::ranges::range<const T>) {
+    if constexpr (requires(const T& value) { value.get_allocator(); })
+      return owns_tensors<std::ranges::range_value_t<const T>>();
+    return false;
+  } else if constexpr (requires(const T& value) { value.has_value(), *value; }) {
+    return owns_tensors<std::remove_cvref_t<decltype(*std::declval<const T&>())>>();
+  } else {
+    return false;
+  }
+}
+
+// A copy of an argument that owns tensors, else a reference to the argument.
+template <class T>
+using Converted = std::conditional_t<owns_tensors<std::remove_cvref_t<T>>(), std::remove_cvref_t<T>, T&&>;
+
+template <class T>
+Converted<T> convert(T&& argument, at::ScalarType dtype) {
+  if constexpr (owns_tensors<std::remove_cvref_t<T>>()) {
+    std::remove_cvref_t<T> copy(std::forward<T>(argument));
+    tensor::for_each_tensor(copy, [dtype](const at::Tensor& each) {
+      if (each.defined() && each.is_floating_point()) const_cast<at::Tensor&>(each) = each.to(dtype);
+    });
+    return copy;
+  } else {
+    return std::forward<T>(argument);
+  }
+}
+
+}  // namespace detail
+
 template <class Module>
 class DistributedDataParallel : public Replica {
  public:
@@ -77,7 +120,7 @@ class DistributedDataParallel : public Replica {
   template <class... Arguments>
   auto forward(Arguments&&... arguments) {
     before_forward();
-    auto output = module_->forward(std::forward<Arguments>(arguments)...);
+    auto output = run(std::forward<Arguments>(arguments)...);
     static_assert(detail::shows_tensors<decltype(output)>(),
                   "the module's output is not made of tensors: give a struct WEFT_CODEC, or return a tuple");
     tensor::for_each_tensor(output, [this](const at::Tensor& each) { watch(each); });
@@ -97,6 +140,17 @@ class DistributedDataParallel : public Replica {
   }
 
  private:
+  template <class... Arguments>
+  auto run(Arguments&&... arguments) {
+    if (low_precision() == nullptr) return module_->forward(std::forward<Arguments>(arguments)...);
+    const LowPrecision::Forward in_low_precision(low_precision());
+    std::tuple<detail::Converted<Arguments>...> converted(
+        detail::convert(std::forward<Arguments>(arguments), low_precision()->dtype())...);
+    return [&]<std::size_t... i>(std::index_sequence<i...>) {
+      return module_->forward(std::forward<Arguments>(std::get<i>(converted))...);
+    }(std::index_sequence_for<Arguments...>());
+  }
+
   const std::shared_ptr<Module> module_;
 };
 

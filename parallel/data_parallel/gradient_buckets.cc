@@ -44,6 +44,8 @@ GradientBuckets::GradientBuckets(const collectives::Group& group,
       buckets_(plan_.size()),
       gathers_(plan_.size()) {
   const at::NoGradGuard no_grad;
+  for (const NamedParameter& parameter : parameters_)
+    options_.push_back(parameter.tensor.options().requires_grad(false));
   for (std::size_t index = 0; index < plan_.size(); ++index) {
     GradientBucket& bucket = buckets_[index];
     bucket.index = index;
@@ -106,13 +108,14 @@ std::optional<rpc::Future<void>> GradientBuckets::run(const collectives::Group& 
   const at::NoGradGuard no_grad;
   GradientBucket& content = buckets_[bucket];
   if (!content.buffer.defined()) {
-    const NamedParameter& parameter = parameters_[plan_[bucket].front()];
+    const std::size_t index = plan_[bucket].front();
+    const NamedParameter& parameter = parameters_[index];
     if (step > 0) return gathers_[bucket]->run(step);
     if (sparse.defined() && !sparse.is_sparse())
       throw rpc::Error(rpc::ErrorKind::failed_precondition,
                        "DistributedDataParallel: the gradient of " + parameter.name +
                            " is dense, expected a sparse one: use an Embedding without the option `sparse`");
-    return gathers_[bucket].emplace(group, parameter.tensor, sparse).run(0);
+    return gathers_[bucket].emplace(group, parameter.tensor.sizes(), options_[index], sparse).run(0);
   }
   if (hook != nullptr) return hook->run(group, content, step);
   if (step > 0) return std::nullopt;

@@ -54,8 +54,9 @@ class WEFT_EXPORT GradientBuckets {
  private:
   BucketPlan plan_;
   std::vector<NamedParameter> parameters_;
-  std::vector<std::size_t> bucket_of_;  // by parameter
-  std::vector<at::Tensor> views_;       // by parameter
+  std::vector<at::TensorOptions> options_;  // of the gradients, by parameter
+  std::vector<std::size_t> bucket_of_;      // by parameter
+  std::vector<at::Tensor> views_;           // by parameter
   std::vector<GradientBucket> buckets_;
   std::vector<std::optional<SparseGather>> gathers_;  // by bucket
 };

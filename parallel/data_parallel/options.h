@@ -3,8 +3,11 @@
 
 #include <weft/rpc/core/export.h>
 
+#include <c10/core/ScalarType.h>
+
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -25,6 +28,17 @@ enum class Buffers : std::uint8_t {
   local,      // nothing: the ranks' buffers may differ
 };
 
+// Types in which forward, backward and the reduction compute. nullopt: the type stays as it is.
+struct MixedPrecision {
+  // Forward and backward use copies of the floating-point parameters in this type, and floating-point inputs
+  // of forward are converted to it. The parameters and their gradients keep their type for the program.
+  std::optional<at::ScalarType> parameters = {};
+  // Gradients are rounded to it before the reduction and sent in it (CastHook).
+  std::optional<at::ScalarType> reduction = {};
+  // Floating-point buffers are converted to it when the module is wrapped, and stay so.
+  std::optional<at::ScalarType> buffers = {};
+};
+
 struct Options {
   // Bytes of the first bucket, of the second and so on; the last entry holds for all further buckets.
   std::vector<std::size_t> bucket_bytes = {std::size_t{1} << 20, std::size_t{25} << 20};
@@ -34,7 +48,9 @@ struct Options {
   // backward is reduced after it has ended.
   bool static_graph = false;
   Buffers buffers = Buffers::broadcast;
-  // Names of parameters and buffers, as in named_parameters(), that are neither broadcast nor reduced.
+  MixedPrecision mixed_precision = {};
+  // Names of parameters and buffers, as in named_parameters(), that are neither broadcast nor reduced nor
+  // converted to another type.
   std::vector<std::string> ignored = {};
   // Names of parameters whose gradients are sparse, other than those of torch::nn::Embedding and EmbeddingBag
   // with the option `sparse`.

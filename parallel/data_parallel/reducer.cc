@@ -1,5 +1,7 @@
 #include <weft/parallel/data_parallel/reducer.h>
 
+#include <weft/parallel/data_parallel/engine_hook.h>
+
 #include <ATen/Functions.h>
 #include <ATen/ops/from_blob.h>
 #include <c10/core/GradMode.h>
@@ -16,24 +18,9 @@ namespace weft::data_parallel {
 
 using torch::autograd::variable_list;
 using Node = torch::autograd::Node;
-using NodePtr = decltype(torch::autograd::impl::grad_accumulator(at::Tensor()));
 using Time = std::chrono::steady_clock::time_point;
 
 namespace {
-
-// Calls f before a node runs.
-template <class F>
-class PreHook final : public torch::autograd::FunctionPreHook {
- public:
-  explicit PreHook(F f) : f_(std::move(f)) {}
-  variable_list operator()(const variable_list& gradients) override {
-    f_();
-    return gradients;
-  }
-
- private:
-  F f_;
-};
 
 // Where a backward runs only for some inputs (torch::autograd::grad, or `inputs`), others are not executed.
 bool is_executed(Node* node) {
@@ -45,16 +32,28 @@ bool is_executed(Node* node) {
   return info != some->end() && info->second.needed_;
 }
 
+std::vector<ParameterSpec> specs_of(const std::vector<NamedParameter>& parameters) {
+  std::vector<ParameterSpec> specs;
+  for (const auto& [name, tensor, sparse] : parameters)
+    specs.push_back({tensor.nbytes(), tensor.scalar_type(), tensor.device(), sparse});
+  return specs;
+}
+
 }  // namespace
 
 struct Reducer::Parameter {
-  NodePtr accumulator = {};  // holds the hook
-  std::uintptr_t hook = 0;
+  // One of the parameter, and one of its copy in low precision. They hold the hooks.
+  struct Source {
+    LowPrecision::Accumulator accumulator;
+    std::uintptr_t hook;
+  };
+  std::vector<Source> sources = {};
   bool accumulated = false;       // its gradient has a part that was not reduced
   std::size_t expected_hits = 0;  // of a static graph
   // Of the present backward.
-  std::size_t hits = 0;   // gradients that were accumulated
-  bool expected = false;  // backward will reach it
+  std::size_t hits = 0;         // gradients that were accumulated
+  std::size_t expected = 0;     // gradients that backward will compute
+  std::size_t wanted_hits = 0;  // with the last of these, the gradient is ready
   bool ready = false;
   at::Tensor kept = {};  // the gradient of before, if this rank does not reach it
 };
@@ -97,16 +96,20 @@ class Reducer::Ending {
 };
 
 std::shared_ptr<Reducer> Reducer::make(collectives::Group group, std::vector<NamedParameter> parameters,
-                                       const Options& options) {
-  std::shared_ptr<Reducer> reducer(new Reducer(std::move(group), std::move(parameters), options));
+                                       const Options& options, std::shared_ptr<LowPrecision> low_precision) {
+  std::shared_ptr<Reducer> reducer(
+      new Reducer(std::move(group), std::move(parameters), options, std::move(low_precision)));
   reducer->add_hooks();
   return reducer;
 }
 
-Reducer::Reducer(collectives::Group group, std::vector<NamedParameter> parameters, const Options& options)
+Reducer::Reducer(collectives::Group group, std::vector<NamedParameter> parameters, const Options& options,
+                 std::shared_ptr<LowPrecision> low_precision)
     : options_(options),
+      low_precision_(std::move(low_precision)),
       group_(std::move(group)),
       named_(std::move(parameters)),
+      specs_(specs_of(named_)),
       parameters_(named_.size()),
       report_(names_of(named_)) {
   start_anew();
@@ -114,7 +117,7 @@ Reducer::Reducer(collectives::Group group, std::vector<NamedParameter> parameter
 
 Reducer::~Reducer() {
   for (Parameter& parameter : parameters_)
-    if (parameter.accumulator != nullptr) parameter.accumulator->del_post_hook(parameter.hook);
+    for (const auto& [accumulator, hook] : parameter.sources) accumulator->del_post_hook(hook);
 }
 
 // As all ranks of a new group have to, whatever happened in an earlier one.
@@ -134,10 +137,7 @@ void Reducer::start_anew() {
 // --- Buckets ---
 
 BucketPlan Reducer::plan_of(const std::vector<std::size_t>& order) const {
-  std::vector<ParameterSpec> specs;
-  for (const auto& [name, tensor, sparse] : named_)
-    specs.push_back({tensor.nbytes(), tensor.scalar_type(), tensor.device(), sparse});
-  return plan_buckets(specs, options_.bucket_bytes, order);
+  return plan_buckets(specs_, options_.bucket_bytes, order);
 }
 
 // Gradients that are views of the buckets before move to the new ones.
@@ -206,21 +206,26 @@ IterationStats Reducer::last() const {
 
 void Reducer::add_hooks() {
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
-    Parameter& parameter = parameters_[i];
-    parameter.accumulator = torch::autograd::impl::grad_accumulator(named_[i].tensor);
-    auto ready = [weak = weak_from_this(), i](const variable_list& outputs, const variable_list&) {
-      if (const auto self = weak.lock()) self->is_ready(i);
-      return outputs;
+    const auto add = [&](LowPrecision::Accumulator accumulator) {
+      auto ready = [weak = weak_from_this(), i](const variable_list& outputs, const variable_list&) {
+        if (const auto self = weak.lock()) self->is_ready(i);
+        return outputs;
+      };
+      const auto hook = accumulator->add_post_hook(
+          std::make_unique<torch::autograd::utils::LambdaPostHook>(std::move(ready)));
+      parameters_[i].sources.push_back({std::move(accumulator), hook});
     };
-    parameter.hook = parameter.accumulator->add_post_hook(
-        std::make_unique<torch::autograd::utils::LambdaPostHook>(std::move(ready)));
+    add(torch::autograd::impl::grad_accumulator(named_[i].tensor));
+    if (low_precision_ == nullptr) continue;
+    if (auto of_copy = low_precision_->accumulator(named_[i].tensor)) add(std::move(of_copy));
   }
 }
 
 void Reducer::begin_forward() {
   std::lock_guard lock(mutex_);
   for (std::size_t i = 0; i < named_.size(); ++i)
-    if (torch::autograd::impl::try_get_grad_accumulator(named_[i].tensor) != parameters_[i].accumulator)
+    if (torch::autograd::impl::try_get_grad_accumulator(named_[i].tensor) !=
+        parameters_[i].sources.front().accumulator)
       throw rpc::Error(rpc::ErrorKind::failed_precondition,
                        "DistributedDataParallel: parameter " + named_[i].name +
                            " has changed its dtype or device: move the module before it is wrapped");
@@ -230,10 +235,9 @@ void Reducer::begin_forward() {
 
 void Reducer::watch(const at::Tensor& output) {
   if (!output.defined() || output.grad_fn() == nullptr) return;
-  auto began = [weak = weak_from_this()] {
+  call_before(*output.grad_fn(), [weak = weak_from_this()] {
     if (const auto self = weak.lock()) self->on_first_node();
-  };
-  output.grad_fn()->add_pre_hook(std::make_unique<PreHook<decltype(began)>>(std::move(began)));
+  });
 }
 
 void Reducer::on_first_node() {
@@ -248,15 +252,19 @@ void Reducer::start_in_engine(const std::shared_ptr<Ending>& ending) {
         rpc::ErrorKind::failed_precondition,
         "DistributedDataParallel: its gradients are computed by a dist_autograd::Pass, which forward() was "
         "not given: call forward(pass, ...)");
+  std::size_t expected = 0;
+  for (Parameter& parameter : parameters_) {
+    parameter.expected = static_cast<std::size_t>(
+        std::count_if(parameter.sources.begin(), parameter.sources.end(),
+                      [](const auto& source) { return is_executed(source.accumulator.get()); }));
+    expected += parameter.expected;
+  }
   // torch::autograd::grad() of other tensors does not write gradients.
   if (const auto* some = torch::autograd::get_current_graph_task_exec_info();
-      some != nullptr && !some->empty() &&
-      std::none_of(parameters_.begin(), parameters_.end(),
-                   [](const Parameter& each) { return is_executed(each.accumulator.get()); }))
+      some != nullptr && !some->empty() && expected == 0)
     return;
   torch::autograd::Engine::get_default_engine().queue_callback([ending] { ending->finish(); });
   ending->start();
-  for (Parameter& parameter : parameters_) parameter.expected = is_executed(parameter.accumulator.get());
   shadows_ = false;
   start_iteration();
 }
@@ -268,12 +276,15 @@ void Reducer::is_ready(std::size_t index) {
   Parameter& parameter = parameters_[index];
   // Loss nodes that use a parameter run before the module's outputs do.
   if (!running_ && reduces_ && armed_) start_in_engine(ending);
+  at::Tensor& gradient = named_[index].tensor.mutable_grad();
+  if (!running_ || named_[index].sparse)  // the copy of a parameter has narrow gradients
+    if (gradient.defined()) gradient = gradient.to(specs_[index].dtype);
   if (!running_) {
     parameter.accumulated |= !reduces_;
     return;
   }
   const std::size_t bucket = buckets_.bucket_of(index);
-  if (next_ > bucket || (!parameter.expected && !options_.static_graph))
+  if (next_ > bucket || (parameter.expected == 0 && !options_.static_graph))
     throw rpc::Error(
         rpc::ErrorKind::failed_precondition,
         "DistributedDataParallel: parameter " + named_[index].name +
@@ -281,8 +292,8 @@ void Reducer::is_ready(std::size_t index) {
             "re-entrant checkpoint) computed it. Use dist_autograd::activation_checkpoint(), or "
             "Options::static_graph");
   ++parameter.hits;
-  if (!named_[index].sparse) buckets_.move_in(index, named_[index].tensor.mutable_grad());
-  if (parameter.ready || (options_.static_graph && parameter.hits < parameter.expected_hits)) return;
+  if (!named_[index].sparse) buckets_.move_in(index, gradient);
+  if (parameter.ready || parameter.hits < parameter.wanted_hits) return;
   parameter.ready = true;
   order_.push_back(index);
   Bucket& state = states_[bucket];
@@ -291,7 +302,7 @@ void Reducer::is_ready(std::size_t index) {
     state.delay = delay;
     state.late = index;
   }
-  if (parameter.expected) --states_[bucket].missing;
+  if (parameter.expected > 0) --states_[bucket].missing;
   if (!at_the_end_) launch_ready();
 }
 
@@ -309,11 +320,12 @@ void Reducer::start_iteration() {
   for (Parameter& parameter : parameters_) {
     parameter.hits = 0;
     parameter.ready = false;
-    if (counted) parameter.expected = parameter.expected_hits > 0;
+    if (counted) parameter.expected = parameter.expected_hits;
+    parameter.wanted_hits = !options_.static_graph || counted ? parameter.expected : 0;
   }
   states_ = std::vector<Bucket>(buckets_.size());
   for (std::size_t i = 0; i < parameters_.size(); ++i)
-    if (parameters_[i].expected) ++states_[buckets_.bucket_of(i)].missing;
+    if (parameters_[i].expected > 0) ++states_[buckets_.bucket_of(i)].missing;
   if (hook_ != nullptr) hook_->begin_iteration();
   if (!options_.static_graph) exchange_reached();
   if (!at_the_end_) launch_ready();
@@ -323,7 +335,7 @@ void Reducer::start_iteration() {
 void Reducer::exchange_reached() {
   auto* reached = reached_.mutable_data_ptr<std::uint8_t>();
   for (std::size_t i = 0; i < parameters_.size(); ++i)
-    reached[i] = parameters_[i].expected || parameters_[i].hits > 0 || parameters_[i].accumulated;
+    reached[i] = parameters_[i].expected > 0 || parameters_[i].hits > 0 || parameters_[i].accumulated;
   exchange_ = group_.all_reduce(reached_, collectives::ReduceOp::max);
 }
 
@@ -343,7 +355,7 @@ void Reducer::launch_ready() {
     Bucket& bucket = states_[next_];
     if (bucket.missing > 0) return;
     const auto& parameters = buckets_.parameters(next_);
-    const auto is_expected = [&](std::size_t index) { return parameters_[index].expected; };
+    const auto is_expected = [&](std::size_t index) { return parameters_[index].expected > 0; };
     if (std::none_of(parameters.begin(), parameters.end(), is_expected)) {
       if (!know_reached(false)) return;  // looked at again with the next gradient
       bucket.skipped = is_skipped(next_);
@@ -366,7 +378,7 @@ void Reducer::launch(std::size_t bucket) {
   states_[bucket].launched_at = std::chrono::steady_clock::now();
   states_[bucket].reduced_at = std::make_shared<Time>();
   const NamedParameter& first = named_[parameters.front()];
-  run_next_step(bucket, first.sparse ? first.tensor.grad() : at::Tensor());
+  run_next_step(bucket, first.sparse ? first.tensor.mutable_grad() : at::Tensor());
 }
 
 void Reducer::run_next_step(std::size_t bucket, const at::Tensor& sparse) {
@@ -382,7 +394,7 @@ void Reducer::run_next_step(std::size_t bucket, const at::Tensor& sparse) {
 
 // The gradient of a parameter that this rank does not reach, which stays if no other rank reaches it.
 void Reducer::contribute(std::size_t parameter) {
-  const at::Tensor& gradient = named_[parameter].tensor.grad();
+  const at::Tensor& gradient = named_[parameter].tensor.mutable_grad();
   const at::Tensor& view = buckets_.view(parameter);
   if (!gradient.defined()) {
     view.zero_();
@@ -397,6 +409,7 @@ void Reducer::contribute(std::size_t parameter) {
 
 void Reducer::finish() {
   const at::NoGradGuard no_grad;
+  if (low_precision_ != nullptr) low_precision_->leave();
   const auto ended_at = std::chrono::steady_clock::now();
   if (options_.static_graph && !shadows_ && !counted_) {
     for (Parameter& parameter : parameters_) parameter.expected_hits = parameter.hits;
@@ -520,7 +533,7 @@ void Reducer::shadow() {
     const at::NoGradGuard no_grad;
     std::lock_guard lock(mutex_);
     for (std::size_t i = 0; i < parameters_.size(); ++i) {
-      parameters_[i].expected = false;
+      parameters_[i].expected = 0;
       if (!parameters_[i].accumulated) named_[i].tensor.mutable_grad().reset();
     }
     shadows_ = true;

@@ -22,6 +22,7 @@
 
 #include <weft/parallel/data_parallel/gradient_buckets.h>
 #include <weft/parallel/data_parallel/iteration_report.h>
+#include <weft/parallel/data_parallel/low_precision.h>
 #include <weft/parallel/data_parallel/options.h>
 #include <weft/parallel/data_parallel/overlap_trial.h>
 #include <weft/parallel/data_parallel/pass_reduction.h>
@@ -35,9 +36,10 @@ namespace weft::data_parallel {
 
 class WEFT_EXPORT Reducer : public std::enable_shared_from_this<Reducer> {
  public:
-  // Allocates the buckets. The ranks give equal parameters and options.
+  // Allocates the buckets. The ranks give equal parameters and options. low_precision: the copies in which
+  // the parameters are used. Null: in their own type.
   static std::shared_ptr<Reducer> make(collectives::Group group, std::vector<NamedParameter> parameters,
-                                       const Options& options);
+                                       const Options& options, std::shared_ptr<LowPrecision> low_precision);
   ~Reducer();
   Reducer(const Reducer&) = delete;
   Reducer& operator=(const Reducer&) = delete;
@@ -74,7 +76,8 @@ class WEFT_EXPORT Reducer : public std::enable_shared_from_this<Reducer> {
   struct Bucket;
   class Ending;
 
-  Reducer(collectives::Group group, std::vector<NamedParameter> parameters, const Options& options);
+  Reducer(collectives::Group group, std::vector<NamedParameter> parameters, const Options& options,
+          std::shared_ptr<LowPrecision> low_precision);
   void add_hooks();
 
   // From the engine.
@@ -105,10 +108,12 @@ class WEFT_EXPORT Reducer : public std::enable_shared_from_this<Reducer> {
   [[noreturn]] void fail(std::size_t bucket, const std::exception_ptr& error) const;
 
   const Options options_;
+  const std::shared_ptr<LowPrecision> low_precision_;
   mutable std::mutex mutex_;  // guards what follows
   collectives::Group group_;
   const std::vector<NamedParameter> named_;
-  std::vector<Parameter> parameters_;  // the state of each of these
+  const std::vector<ParameterSpec> specs_;  // of each of these
+  std::vector<Parameter> parameters_;       // the state of each of these
   GradientBuckets buckets_;
   std::vector<Bucket> states_;  // of each of these
   std::shared_ptr<CommunicationHook> hook_;

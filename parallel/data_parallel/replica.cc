@@ -1,6 +1,7 @@
 #include <weft/parallel/data_parallel/replica.h>
 
 #include <weft/parallel/data_parallel/broadcast_state.h>
+#include <weft/parallel/data_parallel/hooks/cast_hook.h>
 #include <weft/rpc/core/when_all.h>
 
 #include <c10/core/GradMode.h>
@@ -93,14 +94,31 @@ Replica::Replica(const collectives::Group& group, std::shared_ptr<torch::nn::Mod
       frozen_.emplace_back(each.names.front(), each.tensor);
     }
   }
-  for (const Named& each : buffers)
-    if (!has_name_in(each, options_.ignored)) buffers_.emplace_back(each.names.front(), each.tensor);
+  for (const Named& each : buffers) {
+    if (has_name_in(each, options_.ignored)) continue;
+    buffers_.emplace_back(each.names.front(), each.tensor);
+    if (options_.mixed_precision.buffers && each.tensor.is_floating_point())
+      each.tensor.set_data(each.tensor.detach().to(*options_.mixed_precision.buffers));
+  }
   compare();
   if (parameters_.empty())
     throw rpc::Error(rpc::ErrorKind::invalid_argument,
                      "DistributedDataParallel: the module has no parameters that require grad");
   broadcast_all(0);
-  reducer_ = Reducer::make(group_, parameters_, options_);
+  if (options_.mixed_precision.parameters) {
+    std::vector<at::Tensor> tensors;
+    for (const NamedParameter& parameter : parameters_) tensors.push_back(parameter.tensor);
+    for (const auto& [name, tensor] : frozen_) tensors.push_back(tensor);
+    low_precision_ = std::make_shared<LowPrecision>(std::move(tensors), *options_.mixed_precision.parameters);
+  }
+  reducer_ = Reducer::make(group_, parameters_, options_, low_precision_);
+  set_hook(nullptr);
+}
+
+void Replica::set_hook(std::shared_ptr<CommunicationHook> hook) {
+  if (options_.mixed_precision.reduction)
+    hook = std::make_shared<CastHook>(*options_.mixed_precision.reduction, std::move(hook));
+  reducer_->set_hook(std::move(hook));
 }
 
 std::vector<std::string> Replica::parameter_names() const { return names_of(parameters_); }
@@ -156,7 +174,16 @@ void Replica::before_forward() {
   if (shares_buffers()) share_buffers(source).get();
 }
 
+void Replica::watch(const at::Tensor& output) {
+  if (low_precision_ != nullptr) low_precision_->watch(output);
+  reducer_->watch(output);
+}
+
 void Replica::attach(const dist_autograd::Pass& pass, std::string name) {
+  if (low_precision_ != nullptr)
+    throw rpc::Error(rpc::ErrorKind::unsupported,
+                     "attach: the backward of a pass cannot use the copies of MixedPrecision::parameters: "
+                     "use an Autocast guard in forward");
   if (!c10::GradMode::is_enabled() || pass.state()->hooks().has(parameters_.front().tensor)) return;
   if (join_ && !name.empty())
     throw rpc::Error(rpc::ErrorKind::failed_precondition,

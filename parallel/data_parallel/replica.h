@@ -6,6 +6,7 @@
 
 #include <weft/dist_autograd/pass.h>
 #include <weft/parallel/data_parallel/join.h>
+#include <weft/parallel/data_parallel/low_precision.h>
 #include <weft/parallel/data_parallel/reducer.h>
 
 #include <torch/nn/module.h>
@@ -58,11 +59,11 @@ class WEFT_EXPORT Replica : public Joining {
   // further call does nothing. name: pairs the passes of the ranks, if passes reach the replicas in different
   // orders: the pass's id, for example, if one pass reaches all replicas. Default: the ranks' first passes
   // are reduced together, then their second ones, and so on. Blocks while the ranks share buffers.
-  // failed_precondition: a name within a join.
+  // failed_precondition: a name within a join. unsupported: MixedPrecision::parameters.
   void attach(const dist_autograd::Pass& pass, std::string name = {});
 
   // On all ranks, between iterations. Null: all-reduce again.
-  void set_hook(std::shared_ptr<CommunicationHook> hook) { reducer_->set_hook(std::move(hook)); }
+  void set_hook(std::shared_ptr<CommunicationHook> hook);
   // On all ranks of the new group, between iterations: after the old group has failed, for example. Its rank
   // 0 gives parameters and buffers to all.
   void set_group(const collectives::Group& group);
@@ -75,7 +76,8 @@ class WEFT_EXPORT Replica : public Joining {
 
  protected:
   void before_forward();
-  void watch(const at::Tensor& output) { reducer_->watch(output); }
+  void watch(const at::Tensor& output);
+  LowPrecision* low_precision() const { return low_precision_.get(); }  // null: Options ask for none
 
  private:
   void begin_join(const JoinOptions& options, std::vector<Joinable*> others) override;
@@ -101,6 +103,7 @@ class WEFT_EXPORT Replica : public Joining {
   collectives::Group group_;
   std::vector<NamedParameter> parameters_;
   std::vector<std::pair<std::string, at::Tensor>> frozen_, buffers_;  // parameters without gradients; buffers
+  std::shared_ptr<LowPrecision> low_precision_;
   std::shared_ptr<Reducer> reducer_;
 
   struct Join {

@@ -8,10 +8,9 @@
 
 namespace weft::data_parallel {
 
-SparseGather::SparseGather(collectives::Group group, const at::Tensor& parameter, const at::Tensor& gradient)
-    : group_(std::move(group)),
-      sizes_(parameter.sizes().vec()),
-      options_(parameter.options().requires_grad(false)) {
+SparseGather::SparseGather(collectives::Group group, at::IntArrayRef sizes, const at::TensorOptions& options,
+                           const at::Tensor& gradient)
+    : group_(std::move(group)), sizes_(sizes.vec()), options_(options) {
   if (gradient.defined()) own_ = gradient.coalesce();
 }
 

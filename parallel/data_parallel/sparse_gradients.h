@@ -16,8 +16,9 @@ namespace weft::data_parallel {
 
 class WEFT_EXPORT SparseGather {
  public:
-  // gradient: sparse (COO), of the parameter's shape; undefined is a zero.
-  SparseGather(collectives::Group group, const at::Tensor& parameter, const at::Tensor& gradient);
+  // sizes, options: of the gradients of all ranks. gradient: sparse (COO); undefined is a zero.
+  SparseGather(collectives::Group group, at::IntArrayRef sizes, const at::TensorOptions& options,
+               const at::Tensor& gradient);
 
   // Once the collective of the step before is complete.
   std::optional<rpc::Future<void>> run(int step);
@@ -27,7 +28,7 @@ class WEFT_EXPORT SparseGather {
   rpc::Future<void> exchange_rows();
 
   collectives::Group group_;
-  std::vector<std::int64_t> sizes_;           // of the parameter
+  std::vector<std::int64_t> sizes_;           // of the gradient
   at::TensorOptions options_;                 // of its values
   at::Tensor own_;                            // coalesced; undefined: no gradient
   at::Tensor counts_;                         // by rank: rows, sparse dimensions
