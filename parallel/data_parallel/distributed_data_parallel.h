@@ -101,6 +101,14 @@ Converted<T> convert(T&& argument, at::ScalarType dtype) {
   }
 }
 
+template <class Module>
+std::shared_ptr<torch::nn::Module> as_module(const std::shared_ptr<Module>& module) {
+  constexpr bool is_module = std::is_base_of_v<torch::nn::Module, Module>;
+  static_assert(is_module, "weft: DistributedDataParallel expects a torch::nn::Module, or a holder of one");
+  if constexpr (is_module) return module;
+  return nullptr;
+}
+
 }  // namespace detail
 
 template <class Module>
@@ -108,7 +116,7 @@ class DistributedDataParallel : public Replica {
  public:
   DistributedDataParallel(const collectives::Group& group, std::shared_ptr<Module> module,
                           Options options = {})
-      : Replica(group, module, std::move(options)), module_(std::move(module)) {}
+      : Replica(group, detail::as_module(module), std::move(options)), module_(std::move(module)) {}
   // Of a module holder: torch::nn::Linear, torch::nn::Sequential.
   template <class Holder>
     requires std::is_base_of_v<torch::nn::ModuleHolder<Module>, Holder>
@@ -124,6 +132,7 @@ class DistributedDataParallel : public Replica {
     static_assert(detail::shows_tensors<decltype(output)>(),
                   "the module's output is not made of tensors: give a struct WEFT_CODEC, or return a tuple");
     tensor::for_each_tensor(output, [this](const at::Tensor& each) { watch(each); });
+    after_forward();
     return output;
   }
   // In a pass, whose backward then averages the gradients that it has of this module (attach()). The module's

@@ -47,9 +47,10 @@ nanoseconds IterationStats::overlapped() const { return in_flight(buckets, backw
 std::string to_table(const IterationStats& stats, const std::vector<std::string>& names) {
   std::string table = format(
       "iteration %zu: forward %.3f ms, backward %.3f ms, waited %.3f ms; communication %.3f ms, of which "
-      "%.3f ms overlapped; %zu buckets skipped\n",
+      "%.3f ms overlapped; %zu buckets skipped; hook %s\n",
       stats.iteration, milliseconds(stats.forward), milliseconds(stats.backward), milliseconds(stats.waited),
-      milliseconds(stats.communication()), milliseconds(stats.overlapped()), stats.skipped);
+      milliseconds(stats.communication()), milliseconds(stats.overlapped()), stats.skipped,
+      stats.hook.c_str());
   table += "bucket       KiB  launched ms   reduced ms  waited longest for (ms)\n";
   for (const BucketStats& bucket : stats.buckets)
     table += format(

@@ -30,6 +30,10 @@ struct IterationStats {
   std::size_t skipped = 0;               // buckets that no rank reached
   std::vector<BucketStats> buckets;      // that were reduced
   std::vector<std::size_t> order;        // parameters in the order in which gradients became ready
+  std::string hook;                      // CommunicationHook::name(); "all_reduce" without a hook
+  // On this rank each parameter got as many gradients as in the first iteration, in all iterations so far:
+  // Options::static_graph could be used.
+  bool is_static = true;
 
   std::size_t bytes() const;
   std::chrono::nanoseconds communication() const;  // while at least one bucket was in flight

@@ -49,13 +49,14 @@ struct Reducer::Parameter {
   };
   std::vector<Source> sources = {};
   bool accumulated = false;       // its gradient has a part that was not reduced
-  std::size_t expected_hits = 0;  // of a static graph
+  std::size_t expected_hits = 0;  // in the first backward
   // Of the present backward.
   std::size_t hits = 0;         // gradients that were accumulated
   std::size_t expected = 0;     // gradients that backward will compute
   std::size_t wanted_hits = 0;  // with the last of these, the gradient is ready
   bool ready = false;
-  at::Tensor kept = {};  // the gradient of before, if this rank does not reach it
+  bool received = false;  // a gradient that was defined
+  at::Tensor kept = {};   // the gradient of before, if this rank does not reach it
 };
 
 // Of the present backward.
@@ -69,6 +70,7 @@ struct Reducer::Bucket {
   std::shared_ptr<Time> reduced_at = {};          // written before `reduced` completes
   int step = 0;                                   // to be started next
   std::optional<rpc::Future<void>> reduced = {};  // in flight
+  bool published = false;
 };
 
 // Held by the callback of a backward. If the engine drops the callback without a call, backward has failed.
@@ -128,7 +130,9 @@ void Reducer::start_anew() {
   if (overlap_ == Overlap::automatic) overlap_ = trial_.emplace().next();
   backwards_ = passes_ = 0;
   counted_ = running_ = armed_ = false;
+  is_static_ = true;
   exchange_.reset();
+  other_.reset();
   reached_ = at::zeros({static_cast<std::int64_t>(parameters_.size())}, at::kByte);
   for (Parameter& parameter : parameters_) parameter.kept.reset();
   allocate(plan_of(reverse_order(parameters_.size())));
@@ -163,6 +167,17 @@ void Reducer::set_group(collectives::Group group) {
 void Reducer::set_hook(std::shared_ptr<CommunicationHook> hook) {
   std::lock_guard lock(mutex_);
   hook_ = std::move(hook);
+  hook_name_ = hook_ == nullptr ? "all_reduce" : hook_->name();
+}
+
+void Reducer::set_on_reduced(std::function<void(std::size_t)> f) {
+  std::lock_guard lock(mutex_);
+  on_reduced_ = std::move(f);
+}
+
+void Reducer::wait_for(rpc::Future<void> other) {
+  std::lock_guard lock(mutex_);
+  other_ = std::move(other);
 }
 
 void Reducer::set_sync(bool on) {
@@ -207,8 +222,9 @@ IterationStats Reducer::last() const {
 void Reducer::add_hooks() {
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     const auto add = [&](LowPrecision::Accumulator accumulator) {
-      auto ready = [weak = weak_from_this(), i](const variable_list& outputs, const variable_list&) {
-        if (const auto self = weak.lock()) self->is_ready(i);
+      auto ready = [weak = weak_from_this(), i](const variable_list& outputs,
+                                                const variable_list& gradients) {
+        if (const auto self = weak.lock()) self->is_ready(i, gradients.at(0).defined());
         return outputs;
       };
       const auto hook = accumulator->add_post_hook(
@@ -229,6 +245,7 @@ void Reducer::begin_forward() {
       throw rpc::Error(rpc::ErrorKind::failed_precondition,
                        "DistributedDataParallel: parameter " + named_[i].name +
                            " has changed its dtype or device: move the module before it is wrapped");
+  if (other_) std::exchange(other_, std::nullopt)->get();  // of a forward without a backward
   reduces_ = armed_ = sync_;
   forward_at_ = std::chrono::steady_clock::now();
 }
@@ -269,7 +286,7 @@ void Reducer::start_in_engine(const std::shared_ptr<Ending>& ending) {
   start_iteration();
 }
 
-void Reducer::is_ready(std::size_t index) {
+void Reducer::is_ready(std::size_t index, bool defined) {
   const at::NoGradGuard no_grad;
   const auto ending = std::make_shared<Ending>(weak_from_this());
   std::lock_guard lock(mutex_);
@@ -280,10 +297,13 @@ void Reducer::is_ready(std::size_t index) {
   if (!running_ || named_[index].sparse)  // the copy of a parameter has narrow gradients
     if (gradient.defined()) gradient = gradient.to(specs_[index].dtype);
   if (!running_) {
-    parameter.accumulated |= !reduces_;
+    parameter.accumulated |= !reduces_ && defined;
     return;
   }
   const std::size_t bucket = buckets_.bucket_of(index);
+  ++parameter.hits;
+  if (options_.static_graph && counted_ && parameter.hits > parameter.expected_hits)
+    refuse_graph(named_[index].name);
   if (next_ > bucket || (parameter.expected == 0 && !options_.static_graph))
     throw rpc::Error(
         rpc::ErrorKind::failed_precondition,
@@ -291,8 +311,8 @@ void Reducer::is_ready(std::size_t index) {
             " received a gradient that the graph of this backward did not announce: a nested backward (a "
             "re-entrant checkpoint) computed it. Use dist_autograd::activation_checkpoint(), or "
             "Options::static_graph");
-  ++parameter.hits;
-  if (!named_[index].sparse) buckets_.move_in(index, gradient);
+  parameter.received |= defined;
+  if (defined && !named_[index].sparse) buckets_.move_in(index, gradient);
   if (parameter.ready || parameter.hits < parameter.wanted_hits) return;
   parameter.ready = true;
   order_.push_back(index);
@@ -303,7 +323,9 @@ void Reducer::is_ready(std::size_t index) {
     state.late = index;
   }
   if (parameter.expected > 0) --states_[bucket].missing;
-  if (!at_the_end_) launch_ready();
+  if (at_the_end_) return;
+  launch_ready();
+  if (on_reduced_ != nullptr) publish_complete();
 }
 
 // --- One backward ---
@@ -319,7 +341,7 @@ void Reducer::start_iteration() {
   at_the_end_ = overlap_ == Overlap::after || (options_.static_graph && !counted);
   for (Parameter& parameter : parameters_) {
     parameter.hits = 0;
-    parameter.ready = false;
+    parameter.ready = parameter.received = false;
     if (counted) parameter.expected = parameter.expected_hits;
     parameter.wanted_hits = !options_.static_graph || counted ? parameter.expected : 0;
   }
@@ -327,15 +349,18 @@ void Reducer::start_iteration() {
   for (std::size_t i = 0; i < parameters_.size(); ++i)
     if (parameters_[i].expected > 0) ++states_[buckets_.bucket_of(i)].missing;
   if (hook_ != nullptr) hook_->begin_iteration();
-  if (!options_.static_graph) exchange_reached();
+  if (!options_.static_graph) exchange_reached(false);
   if (!at_the_end_) launch_ready();
 }
 
-// Which parameters some rank reaches. In a static graph this is known at the end of the first backward.
-void Reducer::exchange_reached() {
+// Which parameters some rank reaches; at the end, which gradients some rank has computed. In a static graph
+// this is known at the end of the first backward.
+void Reducer::exchange_reached(bool at_the_end) {
   auto* reached = reached_.mutable_data_ptr<std::uint8_t>();
-  for (std::size_t i = 0; i < parameters_.size(); ++i)
-    reached[i] = parameters_[i].expected > 0 || parameters_[i].hits > 0 || parameters_[i].accumulated;
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    const Parameter& parameter = parameters_[i];
+    reached[i] = (at_the_end ? parameter.received : parameter.expected > 0) || parameter.accumulated;
+  }
   exchange_ = group_.all_reduce(reached_, collectives::ReduceOp::max);
 }
 
@@ -374,7 +399,7 @@ void Reducer::launch(std::size_t bucket) {
   const at::NoGradGuard no_grad;
   const auto& parameters = buckets_.parameters(bucket);
   for (const std::size_t index : parameters)
-    if (!parameters_[index].ready && !named_[index].sparse) contribute(index);
+    if (!parameters_[index].received && !named_[index].sparse) contribute(index);
   states_[bucket].launched_at = std::chrono::steady_clock::now();
   states_[bucket].reduced_at = std::make_shared<Time>();
   const NamedParameter& first = named_[parameters.front()];
@@ -392,7 +417,7 @@ void Reducer::run_next_step(std::size_t bucket, const at::Tensor& sparse) {
   });
 }
 
-// The gradient of a parameter that this rank does not reach, which stays if no other rank reaches it.
+// The present gradient of a parameter for which this rank has computed none. It stays if no rank has.
 void Reducer::contribute(std::size_t parameter) {
   const at::Tensor& gradient = named_[parameter].tensor.mutable_grad();
   const at::Tensor& view = buckets_.view(parameter);
@@ -411,22 +436,24 @@ void Reducer::finish() {
   const at::NoGradGuard no_grad;
   if (low_precision_ != nullptr) low_precision_->leave();
   const auto ended_at = std::chrono::steady_clock::now();
-  if (options_.static_graph && !shadows_ && !counted_) {
-    for (Parameter& parameter : parameters_) parameter.expected_hits = parameter.hits;
-    counted_ = true;
-  }
-  if (options_.static_graph && backwards_ == 0) exchange_reached();
+  if (!shadows_) compare_graph();
+  if (options_.static_graph && backwards_ == 0) exchange_reached(true);
   know_reached(true);
   for (; next_ < buckets_.size(); ++next_) {
     states_[next_].skipped = is_skipped(next_);
     if (!states_[next_].skipped) launch(next_);
   }
+  if (!options_.static_graph && on_reduced_ == nullptr) exchange_reached(true);
   wait_for_buckets();
-  publish();
+  know_reached(true);
+  for (std::size_t bucket = 0; bucket < buckets_.size(); ++bucket) publish(bucket);
+  if (other_) std::exchange(other_, std::nullopt)->get();
   note_buckets();
   running_ = false;
   if (++backwards_ == 1) replan();
   stats_.iteration = backwards_;
+  stats_.hook = hook_name_;
+  stats_.is_static = is_static_;
   if (!shadows_) stats_.forward = began_at_ - forward_at_;
   stats_.backward = ended_at - began_at_;
   stats_.waited = std::chrono::steady_clock::now() - ended_at;
@@ -434,6 +461,28 @@ void Reducer::finish() {
   last_ = stats_;
   report_.add(group_, last_, std::chrono::steady_clock::now() - began_at_);
   if (trial_) decide_overlap();
+}
+
+// Whether each parameter got as many gradients as in the first backward.
+void Reducer::compare_graph() {
+  std::string changed;
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    Parameter& parameter = parameters_[i];
+    if (!counted_) parameter.expected_hits = parameter.hits;
+    if (parameter.hits != parameter.expected_hits) changed += (changed.empty() ? "" : ", ") + named_[i].name;
+  }
+  counted_ = true;
+  if (changed.empty()) return;
+  is_static_ = false;
+  if (options_.static_graph) refuse_graph(changed);
+}
+
+void Reducer::refuse_graph(const std::string& parameters) const {
+  throw rpc::Error(
+      rpc::ErrorKind::failed_precondition,
+      "DistributedDataParallel: backward computed another number of gradients than the first backward "
+      "for " +
+          parameters + ", expected the same graph in each iteration: leave out Options::static_graph");
 }
 
 void Reducer::note_buckets() {
@@ -474,6 +523,7 @@ void Reducer::wait_for_buckets() {
       try {
         std::exchange(states_[i].reduced, std::nullopt)->get();
         if (error == nullptr) run_next_step(i);
+        if (error == nullptr && !states_[i].reduced && on_reduced_ != nullptr) publish(i);
       } catch (...) {
         if (error == nullptr) error = std::current_exception(), failed = i;
       }
@@ -492,28 +542,46 @@ void Reducer::fail(std::size_t bucket, const std::exception_ptr& error) const {
   }
 }
 
-// Puts the averages where the optimizer reads them.
-void Reducer::publish() {
-  const double factor = static_cast<double>(group_.size()) / active_ranks_;
-  for (std::size_t bucket = 0; bucket < buckets_.size(); ++bucket) {
-    if (states_[bucket].skipped) continue;
+// During backward, for an optimizer that steps then: buckets that are reduced and whose parameters backward
+// does not use any more. A hook's further steps run after backward.
+void Reducer::publish_complete() {
+  if (hook_ != nullptr || low_precision_ != nullptr || !know_reached(false)) return;
+  for (std::size_t bucket = 0; bucket < next_; ++bucket) {
+    Bucket& state = states_[bucket];
     const auto& parameters = buckets_.parameters(bucket);
-    if (named_[parameters.front()].sparse) {
-      named_[parameters.front()].tensor.mutable_grad() = buckets_.take_sparse_sum(bucket).div_(active_ranks_);
-      parameters_[parameters.front()].accumulated = false;
+    if (!state.reduced || !state.reduced->ready() || named_[parameters.front()].sparse ||
+        !std::all_of(parameters.begin(), parameters.end(),
+                     [&](std::size_t index) { return parameters_[index].received; }))
       continue;
+    try {
+      std::exchange(state.reduced, std::nullopt)->get();
+    } catch (...) {
+      fail(bucket, std::current_exception());
     }
-    buckets_.scale(bucket, factor);
-    for (const std::size_t index : parameters) {
-      Parameter& parameter = parameters_[index];
-      if (reached_anywhere(index)) {
-        parameter.accumulated = false;
-        named_[index].tensor.mutable_grad() = buckets_.view(index);
-      } else if (parameter.kept.defined()) {
-        buckets_.view(index).copy_(parameter.kept);
-      }
-      parameter.kept.reset();
+    publish(bucket);
+  }
+}
+
+// Puts the averages where the optimizer reads them.
+void Reducer::publish(std::size_t bucket) {
+  if (states_[bucket].skipped || std::exchange(states_[bucket].published, true)) return;
+  const auto& parameters = buckets_.parameters(bucket);
+  if (named_[parameters.front()].sparse) {
+    const at::Tensor sum = buckets_.take_sparse_sum(bucket).div_(active_ranks_);
+    if (reached_anywhere(parameters.front())) named_[parameters.front()].tensor.mutable_grad() = sum;
+  } else {
+    buckets_.scale(bucket, static_cast<double>(group_.size()) / active_ranks_);
+  }
+  for (const std::size_t index : parameters) {
+    Parameter& parameter = parameters_[index];
+    if (reached_anywhere(index)) {
+      parameter.accumulated = false;
+      if (!named_[index].sparse) named_[index].tensor.mutable_grad() = buckets_.view(index);
+      if (on_reduced_ != nullptr && !shadows_) on_reduced_(index);
+    } else if (parameter.kept.defined()) {
+      buckets_.view(index).copy_(parameter.kept);
     }
+    parameter.kept.reset();
   }
 }
 
@@ -550,6 +618,7 @@ void Reducer::failed() {
   std::lock_guard lock(mutex_);
   running_ = false;
   exchange_.reset();
+  other_.reset();
   states_ = std::vector<Bucket>(buckets_.size());
   group_.abort("backward of rank " + std::to_string(group_.rank()) +
                " failed before all of its gradients were reduced");

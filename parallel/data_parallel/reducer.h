@@ -8,10 +8,11 @@
 //
 // An iteration starts with the first node of a backward behind an output given to watch(), or with the first
 // gradient after a forward. The reducer then reads from the engine which parameters backward will reach. The
-// ranks exchange that (one byte for each parameter):
+// ranks exchange that (one byte for each parameter), and at the end which of these have received a gradient:
 //   - an unreached parameter contributes its present gradient, zero without one;
-//   - the gradient of a parameter that no rank reaches stays as it is, also undefined;
-//   - a bucket that no rank reaches is not reduced.
+//   - a bucket that no rank reaches is not reduced;
+//   - a gradient that no rank has computed stays as it is, also undefined. Autograd may reach a parameter and
+//     compute none.
 // A parameter whose gradient was accumulated without synchronization counts as reached. If backward fails,
 // the group is aborted with a text that names this rank, so that no rank waits for its timeout.
 //
@@ -27,6 +28,7 @@
 #include <weft/parallel/data_parallel/overlap_trial.h>
 #include <weft/parallel/data_parallel/pass_reduction.h>
 
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -66,6 +68,13 @@ class WEFT_EXPORT Reducer : public std::enable_shared_from_this<Reducer> {
   // Between iterations, on all ranks of the new group: everything starts anew except the gradients' values.
   void set_group(collectives::Group group);
   void set_hook(std::shared_ptr<CommunicationHook> hook);
+  // f: called in a backward that is reduced, on its thread, when the gradient of a parameter is the average:
+  // after the reduction of its bucket, while others may be in flight. Not for gradients that no rank has
+  // computed, nor in a shadow(). f calls no function of the reducer. A gradient that autograd leaves
+  // undefined counts as zero then. Null: no calls. On all ranks, between iterations.
+  void set_on_reduced(std::function<void(std::size_t parameter)> f);
+  // The next backward that is reduced, or the next forward, waits for it too.
+  void wait_for(rpc::Future<void> other);
 
   BucketPlan plan() const;
   IterationStats last() const;
@@ -81,9 +90,10 @@ class WEFT_EXPORT Reducer : public std::enable_shared_from_this<Reducer> {
   void add_hooks();
 
   // From the engine.
-  void on_first_node();              // of a backward behind an output
-  void is_ready(std::size_t index);  // the engine has accumulated its gradient
-  void failed();                     // backward ended without its callbacks
+  void on_first_node();  // of a backward behind an output
+  // The engine has accumulated a gradient, unless that was undefined.
+  void is_ready(std::size_t index, bool defined);
+  void failed();  // backward ended without its callbacks
 
   // Under mutex_.
   void start_anew();
@@ -91,7 +101,9 @@ class WEFT_EXPORT Reducer : public std::enable_shared_from_this<Reducer> {
   BucketPlan plan_of(const std::vector<std::size_t>& order) const;
   void start_in_engine(const std::shared_ptr<Ending>& ending);
   void start_iteration();
-  void exchange_reached();
+  void exchange_reached(bool at_the_end);
+  void compare_graph();
+  [[noreturn]] void refuse_graph(const std::string& parameters) const;
   bool know_reached(bool wait);
   bool reached_anywhere(std::size_t parameter) const;
   bool is_skipped(std::size_t bucket) const;
@@ -101,7 +113,8 @@ class WEFT_EXPORT Reducer : public std::enable_shared_from_this<Reducer> {
   void contribute(std::size_t parameter);
   void finish();
   void wait_for_buckets();
-  void publish();
+  void publish_complete();
+  void publish(std::size_t bucket);
   void replan();
   void note_buckets();
   void decide_overlap();
@@ -117,13 +130,16 @@ class WEFT_EXPORT Reducer : public std::enable_shared_from_this<Reducer> {
   GradientBuckets buckets_;
   std::vector<Bucket> states_;  // of each of these
   std::shared_ptr<CommunicationHook> hook_;
+  std::string hook_name_ = "all_reduce";
+  std::function<void(std::size_t)> on_reduced_;
   bool sync_ = true;
   int active_ranks_ = 1;
   Overlap overlap_ = Overlap::group;
   std::optional<OverlapTrial> trial_;  // as long as overlap_ is not decided
   std::size_t backwards_ = 0;          // that were reduced, since the group was set
   std::size_t passes_ = 0;             // that were reduced without a name, likewise
-  bool counted_ = false;  // of a static graph: this rank knows how many gradients each parameter gets
+  bool counted_ = false;   // this rank knows how many gradients each parameter got in the first backward
+  bool is_static_ = true;  // as many in all others so far
 
   // Of the last forward.
   bool reduces_ = false;  // its backward is reduced
@@ -138,6 +154,7 @@ class WEFT_EXPORT Reducer : public std::enable_shared_from_this<Reducer> {
   std::vector<std::size_t> order_;             // in which gradients became ready
   at::Tensor reached_;                         // uint8, by parameter: by this rank, later by any rank
   std::optional<rpc::Future<void>> exchange_;  // of reached_
+  std::optional<rpc::Future<void>> other_;     // of wait_for()
   std::chrono::steady_clock::time_point began_at_;
   IterationStats stats_, last_;
   IterationReport report_;

@@ -106,13 +106,21 @@ Replica::Replica(const collectives::Group& group, std::shared_ptr<torch::nn::Mod
                      "DistributedDataParallel: the module has no parameters that require grad");
   broadcast_all(0);
   if (options_.mixed_precision.parameters) {
-    std::vector<at::Tensor> tensors;
-    for (const NamedParameter& parameter : parameters_) tensors.push_back(parameter.tensor);
+    std::vector<at::Tensor> tensors = this->parameters();
     for (const auto& [name, tensor] : frozen_) tensors.push_back(tensor);
     low_precision_ = std::make_shared<LowPrecision>(std::move(tensors), *options_.mixed_precision.parameters);
   }
   reducer_ = Reducer::make(group_, parameters_, options_, low_precision_);
   set_hook(nullptr);
+}
+
+Replica::~Replica() {
+  if (std::uncaught_exceptions() > exceptions_)
+    (void)rpc::capture([&] { abort("an exception has destroyed its DistributedDataParallel"); });
+}
+
+void Replica::abort(const std::string& reason) const {
+  group_.abort("rank " + std::to_string(group_.rank()) + " has left the iteration: " + reason);
 }
 
 void Replica::set_hook(std::shared_ptr<CommunicationHook> hook) {
@@ -122,6 +130,12 @@ void Replica::set_hook(std::shared_ptr<CommunicationHook> hook) {
 }
 
 std::vector<std::string> Replica::parameter_names() const { return names_of(parameters_); }
+
+std::vector<at::Tensor> Replica::parameters() const {
+  std::vector<at::Tensor> tensors;
+  for (const NamedParameter& parameter : parameters_) tensors.push_back(parameter.tensor);
+  return tensors;
+}
 
 void Replica::compare() const {
   std::vector<std::string> own;
@@ -145,8 +159,7 @@ void Replica::compare() const {
 }
 
 void Replica::broadcast_all(int source, bool with_buffers) const {
-  std::vector<at::Tensor> tensors;
-  for (const NamedParameter& parameter : parameters_) tensors.push_back(parameter.tensor);
+  std::vector<at::Tensor> tensors = parameters();
   for (const auto& [name, tensor] : frozen_) tensors.push_back(tensor);
   if (with_buffers)
     for (const auto& [name, tensor] : buffers_) tensors.push_back(tensor);
@@ -164,14 +177,19 @@ void Replica::set_group(const collectives::Group& group) {
 
 bool Replica::shares_buffers() const {
   return module_->is_training() && reducer_->sync() && !buffers_.empty() &&
-         options_.buffers != Buffers::local;
+         (buffer_hook_.run || options_.buffers != Buffers::local);
 }
 
 void Replica::before_forward() {
   if (!c10::GradMode::is_enabled()) return;
   reducer_->begin_forward();
   const int source = join_ ? exchange(true).source.value() : 0;
-  if (shares_buffers()) share_buffers(source).get();
+  if (shares_buffers() && !shares_after_forward()) share_buffers(source).get();
+}
+
+void Replica::after_forward() {
+  if (c10::GradMode::is_enabled() && shares_after_forward() && shares_buffers())
+    reducer_->wait_for(share_buffers(join_ ? join_->last_source : 0));
 }
 
 void Replica::watch(const at::Tensor& output) {
@@ -197,6 +215,7 @@ void Replica::attach(const dist_autograd::Pass& pass, std::string name) {
 }
 
 rpc::Future<void> Replica::share_buffers(int source) const {
+  if (buffer_hook_.run) return buffer_hook_.run(group_, buffers_, source);
   std::vector<at::Tensor> of_source;
   std::vector<rpc::Future<void>> in_flight;
   for (const auto& [name, buffer] : buffers_) {
@@ -262,9 +281,11 @@ void Replica::drain_join() {
   const std::vector<Joinable*> others = join_->others;
   for (Round round = exchange(false); round.source; round = exchange(false)) {
     const auto pass = round.in_pass && round.reduces ? reducer_->make_pass_reduction({}) : nullptr;
-    if (round.shares_buffers)
+    if (round.shares_buffers && (pass != nullptr || !shares_after_forward()))
       (pass != nullptr ? share_buffers_in_pass(*pass, *round.source) : share_buffers(*round.source)).get();
     for (Joinable* other : others) other->shadow_forward(*round.source);
+    if (round.shares_buffers && pass == nullptr && shares_after_forward())
+      reducer_->wait_for(share_buffers(*round.source));
     for (auto other = others.rbegin(); other != others.rend(); ++other) (*other)->shadow_backward();
     if (pass != nullptr) {
       pass->shadow().get();

@@ -11,10 +11,27 @@
 
 #include <torch/nn/module.h>
 
+#include <exception>
+#include <functional>
 #include <memory>
 #include <optional>
+#include <string>
+#include <utility>
+#include <vector>
 
 namespace weft::data_parallel {
+
+// Another way in which the ranks share the buffers of a module, in training, for iterations that are reduced.
+struct BufferHook {
+  using Buffers = std::vector<std::pair<std::string, at::Tensor>>;
+  // Starts collectives of the group, the same on all ranks, also on ranks without a batch in a join. source:
+  // the first rank that has a batch. In a pass it is one launch: the collectives are started before it
+  // returns.
+  std::function<rpc::Future<void>(const collectives::Group& group, const Buffers& buffers, int source)> run;
+  // Off: before forward, which waits for the future. On: after forward; the end of backward waits for the
+  // future. In a pass always before.
+  bool after_forward = false;
+};
 
 class WEFT_EXPORT Replica : public Joining {
  public:
@@ -24,6 +41,9 @@ class WEFT_EXPORT Replica : public Joining {
   Replica(const collectives::Group& group, std::shared_ptr<torch::nn::Module> module, Options options);
   Replica(const Replica&) = delete;
   Replica& operator=(const Replica&) = delete;
+  // If an exception destroys the replica, the group is aborted, so that no other rank waits for its timeout.
+  // That runs no collective.
+  ~Replica() override;
 
   const collectives::Group& group() const { return group_; }  // of this replica alone
 
@@ -64,6 +84,15 @@ class WEFT_EXPORT Replica : public Joining {
 
   // On all ranks, between iterations. Null: all-reduce again.
   void set_hook(std::shared_ptr<CommunicationHook> hook);
+  // Replaces Options::buffers, on all ranks, between iterations. Without `run`: Options::buffers again.
+  void set_buffer_hook(BufferHook hook) { buffer_hook_ = std::move(hook); }
+  // See Reducer; an OptimizerInBackward uses it.
+  void set_on_reduced(std::function<void(std::size_t parameter)> f) {
+    reducer_->set_on_reduced(std::move(f));
+  }
+  // If a rank cannot go on with an iteration, and keeps the replica: all ranks get an error with this rank
+  // and the reason, also those that wait already. Then set_group(). Does not block.
+  void abort(const std::string& reason) const;
   // On all ranks of the new group, between iterations: after the old group has failed, for example. Its rank
   // 0 gives parameters and buffers to all.
   void set_group(const collectives::Group& group);
@@ -72,10 +101,13 @@ class WEFT_EXPORT Replica : public Joining {
   IterationStats last() const { return reducer_->last(); }
   std::string last_table() const { return to_table(last(), parameter_names()); }
   Overlap overlap() const { return reducer_->overlap(); }  // of the next backward
-  std::vector<std::string> parameter_names() const;        // by the indices of a plan
+  // By the indices of a plan.
+  std::vector<std::string> parameter_names() const;
+  std::vector<at::Tensor> parameters() const;
 
  protected:
   void before_forward();
+  void after_forward();
   void watch(const at::Tensor& output);
   LowPrecision* low_precision() const { return low_precision_.get(); }  // null: Options ask for none
 
@@ -91,6 +123,7 @@ class WEFT_EXPORT Replica : public Joining {
   };
   Round exchange(bool has_batch, bool in_pass = false);
   bool shares_buffers() const;
+  bool shares_after_forward() const { return buffer_hook_.run && buffer_hook_.after_forward; }
 
   void compare() const;
   void broadcast_all(int source, bool with_buffers = true) const;
@@ -102,7 +135,9 @@ class WEFT_EXPORT Replica : public Joining {
   const std::shared_ptr<torch::nn::Module> module_;
   collectives::Group group_;
   std::vector<NamedParameter> parameters_;
-  std::vector<std::pair<std::string, at::Tensor>> frozen_, buffers_;  // parameters without gradients; buffers
+  BufferHook::Buffers frozen_, buffers_;  // parameters without gradients; buffers
+  BufferHook buffer_hook_;
+  const int exceptions_ = std::uncaught_exceptions();
   std::shared_ptr<LowPrecision> low_precision_;
   std::shared_ptr<Reducer> reducer_;
 

@@ -9,17 +9,26 @@ namespace weft::data_parallel {
 
 CastHook::CastHook(at::ScalarType dtype, std::shared_ptr<CommunicationHook> inner)
     : dtype_(dtype), inner_(std::move(inner)) {
-  if (dtype != at::kHalf && dtype != at::kBFloat16)
-    throw rpc::Error(rpc::ErrorKind::invalid_argument,
-                     std::string("CastHook: ") + c10::toString(dtype) + ", expected float16 or bfloat16");
+  if (dtype != at::kHalf && dtype != at::kBFloat16 && dtype != at::kFloat)
+    throw rpc::Error(rpc::ErrorKind::invalid_argument, std::string("CastHook: ") + c10::toString(dtype) +
+                                                           ", expected float16, bfloat16 or float32");
 }
 
 void CastHook::begin_iteration() {
   if (inner_ != nullptr) inner_->begin_iteration();
 }
 
+std::string CastHook::name() const {
+  return std::string("CastHook(") + c10::toString(dtype_) + (inner_ == nullptr ? "" : ", " + inner_->name()) +
+         ")";
+}
+
 std::optional<rpc::Future<void>> CastHook::run(const collectives::Group& group, GradientBucket& bucket,
                                                int step) {
+  if (bucket.buffer.scalar_type() == dtype_) {
+    if (inner_ != nullptr) return inner_->run(group, bucket, step);
+    return step == 0 ? std::optional(all_reduce_average(group, bucket.buffer)) : std::nullopt;
+  }
   if (buckets_.size() <= bucket.index) buckets_.resize(bucket.index + 1);
   Narrow& narrow = buckets_[bucket.index];
   const auto real = [](const at::Tensor& tensor) {

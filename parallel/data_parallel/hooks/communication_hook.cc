@@ -1,6 +1,9 @@
 #include <weft/parallel/data_parallel/hooks/communication_hook.h>
 
 #include <ATen/Functions.h>
+#include <c10/util/Type.h>
+
+#include <typeinfo>
 
 namespace weft::data_parallel {
 
@@ -19,6 +22,12 @@ std::int64_t GradientBucket::begin_of(std::size_t gradient) const {
 rpc::Future<void> all_reduce_average(const collectives::Group& group, const at::Tensor& tensor) {
   return group.all_reduce(tensor.is_complex() ? at::view_as_real(tensor) : tensor,
                           collectives::ReduceOp::avg);
+}
+
+std::string CommunicationHook::name() const {
+  const std::string full = c10::demangle(typeid(*this).name());
+  const auto scope = full.rfind("::");
+  return scope == std::string::npos ? full : full.substr(scope + 2);
 }
 
 }  // namespace weft::data_parallel

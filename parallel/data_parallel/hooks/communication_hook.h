@@ -12,6 +12,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <vector>
 
 namespace weft::data_parallel {
@@ -51,6 +52,9 @@ class WEFT_EXPORT CommunicationHook {
   // and the buffer holds the average.
   virtual std::optional<rpc::Future<void>> run(const collectives::Group& group, GradientBucket& bucket,
                                                int step) = 0;
+
+  // For IterationStats. Default: the name of the class.
+  virtual std::string name() const;
 };
 
 }  // namespace weft::data_parallel

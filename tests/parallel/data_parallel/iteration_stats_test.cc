@@ -13,6 +13,7 @@ using namespace std::chrono_literals;
 IterationStats of_buckets(std::vector<BucketStats> buckets) {
   IterationStats stats{.iteration = 3, .forward = 2ms, .backward = 10ms, .waited = 4ms};
   stats.buckets = std::move(buckets);
+  stats.hook = "TopKHook";
   return stats;
 }
 
@@ -31,7 +32,7 @@ TEST(IterationStats, TheTableNamesLateGradients) {
       of_buckets({{.index = 1, .bytes = 2048, .late = 0, .delay = 1500us, .launched = 2ms, .reduced = 5ms}});
   EXPECT_EQ(to_table(stats, {"first.weight"}),
             "iteration 3: forward 2.000 ms, backward 10.000 ms, waited 4.000 ms; communication 3.000 ms, of "
-            "which 3.000 ms overlapped; 0 buckets skipped\n"
+            "which 3.000 ms overlapped; 0 buckets skipped; hook TopKHook\n"
             "bucket       KiB  launched ms   reduced ms  waited longest for (ms)\n"
             "     1       2.0        2.000        5.000  first.weight (1.500)\n");
 }

@@ -145,6 +145,34 @@ TEST_P(Accumulation, IsReducedWithItsLastBatchAndNotLost) {
   });
 }
 
+// Rank 0 has no batch for the second iteration, and fails while it shadows it.
+TEST(Join, AFailureOfAShadowEndsTheBackwardOfTheOtherRank) {
+  struct FailsSecond : CommunicationHook {
+    explicit FailsSecond(bool fails) : fails_(fails) {}
+    void begin_iteration() override { ++iterations_; }
+    std::optional<rpc::Future<void>> run(const Group& group, GradientBucket& bucket, int step) override {
+      if (fails_ && iterations_ == 2)
+        throw rpc::Error(ErrorKind::failed_precondition, "FailsSecond: planted");
+      return step == 0 ? std::optional(all_reduce_average(group, bucket.buffer)) : std::nullopt;
+    }
+    const bool fails_;
+    int iterations_ = 0;
+  };
+  Company company(2, Backend::memory);
+  on_ranks(company.groups(), [&](const Group& group) {
+    DistributedDataParallel ddp{group, std::make_shared<Net>(), Options{.bucket_bytes = {200}}};
+    ddp.set_hook(std::make_shared<FailsSecond>(group.rank() == 0));
+    auto batches = batches_of(group.rank(), 1 + group.rank());
+    const auto error = error_of([&] {
+      for (auto& batch : ddp.join(batches)) torch::mse_loss(ddp.forward(batch.data), batch.target).backward();
+    });
+    ASSERT_TRUE(error);
+    const std::string text = error->what();
+    EXPECT_NE(text.find(group.rank() == 0 ? "planted" : "backward of rank 0 failed"), std::string::npos)
+        << text;
+  });
+}
+
 TEST(Join, OneRangeAtATime) {
   Company company(1, Backend::memory);
   on_ranks(company.groups(), [&](const Group& group) {

@@ -509,6 +509,142 @@ TEST_F(OfTwoRanks, TwoReplicasInOneBackwardDoNotMixTheirBuckets) {
   });
 }
 
+// Reaches a tensor in backward, and gives it no gradient.
+struct Undefined : torch::autograd::Function<Undefined> {
+  static at::Tensor forward(torch::autograd::AutogradContext*, const at::Tensor& x) { return x.clone(); }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext*,
+                                                 const torch::autograd::variable_list&) {
+    return {at::Tensor()};
+  }
+};
+
+// Such gradients on no rank, on rank 0, and on both.
+TEST_F(OfTwoRanks, AGradientThatAutogradLeavesUndefinedOnAllRanksStaysSo) {
+  const auto loss_of = [](auto& forward, Net& net, int rank, bool is_undefined) {
+    const at::Tensor parts = net.middle->weight * (rank + 1);
+    const at::Tensor out = forward.forward(input(rank), false).sum();
+    return out + (is_undefined ? Undefined::apply(parts) : parts).sum();
+  };
+  for (const std::size_t bytes : {std::size_t{1}, std::size_t{1} << 20})
+    for (const int undefined_ranks : {0, 1, 2}) {
+      const auto expected =
+          average([&](Net& net, int rank) { loss_of(net, net, rank, rank < undefined_ranks).backward(); });
+      EXPECT_EQ(expected[2].defined(), undefined_ranks < 2);
+      run(
+          [&](int rank, auto& ddp, Net& net) {
+            for (int i = 0; i < 3; ++i) {
+              net.zero_grad();
+              loss_of(ddp, net, rank, rank < undefined_ranks).backward();
+              expect_gradients(net, expected);
+            }
+            net.zero_grad(false);  // an existing gradient keeps its bits
+            net.middle->weight.mutable_grad() = at::full({7, 7}, rank + 1, at::kDouble);
+            if (undefined_ranks < 2) return;
+            loss_of(ddp, net, rank, true).backward();
+            EXPECT_TRUE(at::equal(net.middle->weight.grad(), at::full({7, 7}, rank + 1, at::kDouble)));
+          },
+          {.bucket_bytes = {bytes}, .overlap = Overlap::group});
+    }
+}
+
+TEST_F(OfTwoRanks, AStaticGraphThatChangesIsAnErrorThatNamesTheParameters) {
+  for (const bool grows : {true, false}) {
+    std::atomic<int> named = 0;
+    run(
+        [&](int rank, auto& ddp, Net&) {
+          for (int i = 0; i < 2; ++i) ddp.forward(input(rank), !grows).sum().backward();
+          const auto error = error_of([&] { ddp.forward(input(rank), grows).sum().backward(); });
+          ASSERT_TRUE(error);
+          if (error->kind() != ErrorKind::failed_precondition) return;  // the other rank was first
+          ++named;
+          EXPECT_NE(std::string(error->what()).find("middle."), std::string::npos) << error->what();
+          EXPECT_NE(std::string(error->what()).find("static_graph"), std::string::npos) << error->what();
+        },
+        {.bucket_bytes = {200}, .overlap = Overlap::group, .static_graph = true});
+    EXPECT_GE(named, 1);
+  }
+}
+
+TEST_F(OfTwoRanks, AnIterationTellsWhetherTheGraphWasStaticSoFar) {
+  run([&](int rank, auto& ddp, Net&) {
+    for (const bool all : {false, false, true, false}) {
+      ddp.forward(input(rank), all || rank == 1).sum().backward();
+      EXPECT_EQ(ddp.last().is_static, rank == 1 || ddp.last().iteration < 3);
+    }
+  });
+}
+
+TEST_F(OfTwoRanks, ForwardDecidesWhetherItsBackwardIsReduced) {
+  const auto expected = average([&](Net& net, int rank) { net.forward(input(rank)).sum().backward(); });
+  run([&](int rank, auto& ddp, Net& net) {
+    Net alone;
+    alone.forward(input(rank)).sum().backward();
+    std::vector<at::Tensor> own;
+    for (const at::Tensor& parameter : alone.parameters()) own.push_back(parameter.grad());
+    for (int i = 0; i < 2; ++i) {
+      net.zero_grad();
+      at::Tensor loss = [&] {
+        const auto guard = ddp.no_sync();
+        return ddp.forward(input(rank)).sum();
+      }();
+      loss.backward();
+      expect_gradients(net, own);
+      net.zero_grad();
+      loss = ddp.forward(input(rank)).sum();
+      const auto guard = ddp.no_sync();
+      loss.backward();
+      expect_gradients(net, expected);
+    }
+  });
+}
+
+TEST_F(OfTwoRanks, AnIterationHasTheNameOfItsHook) {
+  struct Plain : CommunicationHook {
+    std::optional<rpc::Future<void>> run(const Group& group, GradientBucket& bucket, int step) override {
+      return step == 0 ? std::optional(all_reduce_average(group, bucket.buffer)) : std::nullopt;
+    }
+  };
+  run([&](int rank, auto& ddp, Net&) {
+    ddp.forward(input(rank)).sum().backward();
+    EXPECT_EQ(ddp.last().hook, "all_reduce");
+    ddp.set_hook(std::make_shared<Plain>());
+    ddp.forward(input(rank)).sum().backward();
+    EXPECT_EQ(ddp.last().hook, "Plain");
+    EXPECT_NE(ddp.last_table().find("hook Plain"), std::string::npos);
+  });
+}
+
+// Rank 1 never calls backward.
+TEST_F(OfTwoRanks, AnExceptionThatDestroysAReplicaEndsTheBackwardOfTheOtherRank) {
+  on_ranks(groups, [&](const Group& group) {
+    const auto train = [&](bool destroys) {
+      DistributedDataParallel ddp{group, std::make_shared<Net>(), several_buckets};
+      ddp.forward(input(group.rank())).sum().backward();
+      const at::Tensor loss = ddp.forward(input(group.rank())).sum();
+      if (group.rank() == 0) {
+        loss.backward();
+      } else if (destroys) {
+        throw std::runtime_error("of the loss");
+      } else {
+        ddp.abort("no memory");
+        throw std::runtime_error("of the loss");
+      }
+    };
+    for (const bool destroys : {true, false}) {
+      if (group.rank() == 1) {
+        EXPECT_THROW(train(destroys), std::runtime_error);
+        continue;
+      }
+      const auto error = error_of([&] { train(destroys); });
+      ASSERT_TRUE(error);
+      EXPECT_EQ(error->kind(), ErrorKind::aborted) << error->what();
+      const std::string text = error->what();
+      EXPECT_NE(text.find("rank 1 has left the iteration"), std::string::npos) << text;
+      EXPECT_NE(text.find(destroys ? "an exception" : "no memory"), std::string::npos) << text;
+    }
+  });
+}
+
 TEST_F(OfTwoRanks, MisuseIsNamed) {
   run([&](int rank, auto& ddp, Net& net) {
     const auto graph = error_of([&] { ddp.forward(input(rank)).sum().backward({}, false, true); });

@@ -98,6 +98,65 @@ TEST_F(Replicas, BuffersAreSharedBeforeEachForwardInTraining) {
   }
 }
 
+// The hook adds up the buffers of both ranks. In the last iteration rank 0 has no batch.
+TEST_F(Replicas, AHookSharesTheBuffers) {
+  struct Counting : torch::nn::Module {
+    Counting() {
+      layer = register_module("layer", torch::nn::Linear(3, 1));
+      seen = register_buffer("seen", at::zeros({1}));
+    }
+    at::Tensor forward(const at::Tensor& x) {
+      seen.add_(x.size(0));
+      return layer(x);
+    }
+    torch::nn::Linear layer{nullptr};
+    at::Tensor seen;
+  };
+  for (const bool after_forward : {false, true}) {
+    std::vector<float> expected{0, 0};
+    std::vector<std::vector<float>> of_steps;
+    for (int step = 0; step < 3; ++step) {
+      const auto add_up = [&] { expected[0] = expected[1] = expected[0] + expected[1]; };
+      if (!after_forward) add_up();
+      for (std::size_t rank = 0; rank < 2; ++rank)
+        if (step < 2 || rank == 1) expected[rank] += static_cast<float>(rank) + 1;
+      if (after_forward) add_up();
+      of_steps.push_back(expected);
+    }
+    on_ranks(groups, [&](const Group& group) {
+      auto module = std::make_shared<Counting>();
+      DistributedDataParallel ddp{group, module};
+      const auto rank = static_cast<std::size_t>(group.rank());
+      ddp.set_buffer_hook({.run =
+                               [](const Group& of, const BufferHook::Buffers& buffers, int) {
+                                 EXPECT_EQ(buffers.at(0).first, "seen");
+                                 return of.all_reduce(buffers.at(0).second, collectives::ReduceOp::sum);
+                               },
+                           .after_forward = after_forward});
+      std::vector<std::size_t> steps{0, 1};
+      if (rank == 1) steps.push_back(2);
+      for (const std::size_t step : ddp.join(steps)) {
+        ddp.forward(at::ones({group.rank() + 1, 3})).sum().backward();
+        EXPECT_EQ(module->seen.item<float>(), of_steps[step][rank]) << step;
+        const auto guard = ddp.no_sync();
+        module->eval();
+        ddp.forward(at::zeros({0, 3}));
+        module->train();
+        EXPECT_EQ(module->seen.item<float>(), of_steps[step][rank]) << step;
+      }
+      const BufferHook broadcasts{.run = [](const Group& of, const BufferHook::Buffers& buffers, int source) {
+        return of.broadcast(buffers.at(0).second, source);
+      }};
+      for (const BufferHook& hook : {broadcasts, BufferHook()}) {  // the default does the same
+        ddp.set_buffer_hook(hook);
+        module->seen.fill_(group.rank() + 1);
+        ddp.forward(at::zeros({0, 3})).sum().backward();
+        EXPECT_EQ(module->seen.item<float>(), 1);
+      }
+    });
+  }
+}
+
 TEST_F(Replicas, IgnoredParametersAndBuffersStayLocal) {
   on_ranks(groups, [&](const Group& group) {
     auto module = std::make_shared<Normalized>();

@@ -40,7 +40,50 @@ TEST(CastHook, EqualsTheSameRoundingInOneProcess) {
 }
 
 TEST(CastHook, RefusesOtherTypes) {
-  EXPECT_EQ(test::kind_of([] { CastHook(at::kDouble); }), ErrorKind::invalid_argument);
+  for (const at::ScalarType dtype : {at::kDouble, at::kComplexFloat, at::kComplexHalf, at::kInt})
+    EXPECT_EQ(test::kind_of([&] { CastHook{dtype}; }), ErrorKind::invalid_argument) << dtype;
+}
+
+TEST(CastHook, GradientsOfItsTypeAreNotCast) {
+  Company company(2, Backend::memory);
+  on_ranks(company.groups(), [](const Group& group) {
+    torch::nn::Linear layer(torch::nn::LinearOptions(1, 1).bias(false));
+    DistributedDataParallel ddp{group, layer};
+    ddp.set_hook(std::make_shared<CastHook>(at::kFloat));
+    ddp.forward(at::full({1, 1}, group.rank() == 0 ? 1.0F : 1e-7F)).sum().backward();
+    EXPECT_EQ(layer->weight.grad().item<float>(), (1.0F + 1e-7F) / 2);
+  });
+}
+
+// Their real and imaginary parts are rounded.
+TEST(CastHook, ComplexGradientsArePairsOfNarrowNumbers) {
+  struct Phases : torch::nn::Module {
+    Phases() { phases = register_parameter("phases", at::ones({3}, at::kComplexFloat)); }
+    at::Tensor forward(const at::Tensor& x) { return at::real(phases * x).sum(); }
+    at::Tensor phases;
+  };
+  const auto input = [](int rank) { return at::complex(at::rand({3}), at::rand({3})) * (rank + 1); };
+  Company company(2, Backend::memory);
+  torch::manual_seed(3);
+  const std::vector<at::Tensor> inputs{input(0), input(1)};
+  at::Tensor expected = at::zeros({3, 2});
+  for (const at::Tensor& x : inputs)
+    expected += at::view_as_real(x.conj().resolve_conj()).to(at::kBFloat16).to(at::kFloat);
+  expected = (expected / 2).to(at::kBFloat16).to(at::kFloat);
+  on_ranks(company.groups(), [&](const Group& group) {
+    auto module = std::make_shared<Phases>();
+    DistributedDataParallel ddp{group, module};
+    ddp.set_hook(std::make_shared<CastHook>(at::kBFloat16));
+    ddp.forward(inputs[static_cast<std::size_t>(group.rank())]).backward();
+    EXPECT_EQ(module->phases.grad().scalar_type(), at::kComplexFloat);
+    EXPECT_TRUE(at::equal(at::view_as_real(module->phases.grad()), expected));
+  });
+}
+
+TEST(CastHook, HasTheNameOfItsInnerHook) {
+  EXPECT_EQ(CastHook(at::kHalf).name(), "CastHook(Half)");
+  EXPECT_EQ(CastHook(at::kBFloat16, std::make_shared<CastHook>(at::kHalf)).name(),
+            "CastHook(BFloat16, CastHook(Half))");
 }
 
 }  // namespace

@@ -1,0 +1,56 @@
+// OptimizerInBackward: steps each parameter of a replica during backward, as soon as its gradient is
+// averaged.
+//
+//   data_parallel::OptimizerInBackward optimizer(ddp, [](const at::Tensor& parameter) {
+//     return std::make_unique<torch::optim::AdamW>(std::vector{parameter}, torch::optim::AdamWOptions(1e-3));
+//   });
+//   ...
+//   loss.backward();   // steps; the gradients are undefined afterwards
+//
+// The steps of one bucket overlap with the reduction of the next ones, and gradients are not kept until the
+// end. The results are those of one optimizer for all parameters after backward, whose gradients are
+// undefined before each backward. Without synchronization (no_sync), in a pass, and for a rank without a
+// batch in a join, nothing is stepped. Gradients cannot be clipped or tested for infinite values: they are
+// used one by one. If a reduction fails, some parameters have been stepped: take over those of another rank
+// (set_group).
+//
+// With a communication hook, MixedPrecision::parameters or sparse gradients, the steps are made at the end of
+// backward. Ignored parameters are not stepped. After PyTorch's _apply_optimizer_in_backward. Not
+// thread-safe.
+#pragma once
+
+#include <weft/parallel/data_parallel/replica.h>
+
+#include <torch/optim/optimizer.h>
+#include <torch/serialize/archive.h>
+
+#include <functional>
+#include <memory>
+#include <vector>
+
+namespace weft::data_parallel {
+
+class WEFT_EXPORT OptimizerInBackward {
+ public:
+  // make: an optimizer of the one parameter. On all ranks, between iterations. The replica outlives this
+  // object and has one of it.
+  using Make = std::function<std::unique_ptr<torch::optim::Optimizer>(const at::Tensor& parameter)>;
+  OptimizerInBackward(Replica& replica, const Make& make, bool keeps_gradients = false);
+  ~OptimizerInBackward();
+  OptimizerInBackward(const OptimizerInBackward&) = delete;
+  OptimizerInBackward& operator=(const OptimizerInBackward&) = delete;
+
+  // By the indices of Replica::parameter_names(): to change options, such as the learning rate.
+  const std::vector<std::unique_ptr<torch::optim::Optimizer>>& optimizers() const { return optimizers_; }
+
+  // Of all optimizers, between iterations.
+  void save(torch::serialize::OutputArchive& archive) const;
+  void load(torch::serialize::InputArchive& archive);
+
+ private:
+  Replica& replica_;
+  const std::vector<at::Tensor> parameters_;
+  std::vector<std::unique_ptr<torch::optim::Optimizer>> optimizers_;
+};
+
+}  // namespace weft::data_parallel
