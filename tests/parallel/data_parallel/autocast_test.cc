@@ -2,6 +2,8 @@
 
 #include <weft/parallel/data_parallel/unscale.h>
 
+#include <ATen/autocast_mode.h>
+
 #include "tests/parallel/data_parallel/ranks.h"
 
 namespace weft::data_parallel::autocast_test {
@@ -30,9 +32,10 @@ TEST(Autocast, GuardsMayBeNested) {
     EXPECT_EQ(type_of_product(), at::kBFloat16);
   }
   EXPECT_EQ(type_of_product(), at::kFloat);
+  EXPECT_EQ(at::autocast::increment_nesting(), 1);  // all guards have ended
+  at::autocast::decrement_nesting();
 }
 
-// LibTorch keeps the converted parameter for the outermost guard alone.
 TEST(Autocast, AStepBetweenGuardsIsSeenByTheNextOne) {
   torch::nn::Linear layer(torch::nn::LinearOptions(2, 2).bias(false));
   const auto value = [&] {

@@ -44,7 +44,7 @@ TEST(CastHook, RefusesOtherTypes) {
     EXPECT_EQ(test::kind_of([&] { CastHook{dtype}; }), ErrorKind::invalid_argument) << dtype;
 }
 
-TEST(CastHook, GradientsOfItsTypeAreNotCast) {
+TEST(CastHook, GradientsOfItsTypeKeepTheirBits) {
   Company company(2, Backend::memory);
   on_ranks(company.groups(), [](const Group& group) {
     torch::nn::Linear layer(torch::nn::LinearOptions(1, 1).bias(false));
