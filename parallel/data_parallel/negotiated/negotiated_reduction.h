@@ -57,7 +57,7 @@ class WEFT_EXPORT NegotiatedReduction {
   // the agent gets a span "all_reduce NAME" for each request, with its parts: NEGOTIATE until the plan
   // arrives, FUSE while tensors are copied together, ALLREDUCE for the collective.
   static std::shared_ptr<NegotiatedReduction> make(rpc::Agent& agent, const collectives::Group& group,
-                                                   NegotiationOptions options);
+                                                   const NegotiationOptions& options);
   static std::shared_ptr<NegotiatedReduction> make(rpc::Agent& agent, const collectives::Group& group);
   ~NegotiatedReduction();
   NegotiatedReduction(const NegotiatedReduction&) = delete;

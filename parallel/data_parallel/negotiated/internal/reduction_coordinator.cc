@@ -1,0 +1,128 @@
+#include <weft/parallel/data_parallel/negotiated/internal/reduction_coordinator.h>
+
+#include <algorithm>
+#include <utility>
+
+namespace weft::data_parallel {
+
+ReductionCoordinator::ReductionCoordinator(std::shared_ptr<rpc::Loop> loop, int ranks,
+                                           const NegotiationOptions& options, Deliver deliver, Log log)
+    : loop_(std::move(loop)),
+      ranks_(ranks),
+      options_(options),
+      deliver_(std::move(deliver)),
+      log_(std::move(log)),
+      planner_(ranks),
+      fusion_(options.fusion) {
+  if (!options_.tuning) return;
+  tuner_.emplace(*options_.tuning);
+  fusion_ = tuner_->settings();
+}
+
+void ReductionCoordinator::take(int from, NegotiationRequests message) {
+  if (over_) return;
+  for (ReductionRequest& request : message.requests) planner_.add(from, std::move(request), loop_->now());
+  if (message.closed) planner_.close(from);
+  watch_stalls();
+  if (!planner_.has_ready()) return end_closed_ranks();
+  if (planner_.ready_bytes() >= fusion_.bytes || fusion_.cycle.count() == 0) return send_plan();
+  if (std::exchange(planning_, true)) return;
+  after(fusion_.cycle, [](ReductionCoordinator& self) {
+    self.planning_ = false;
+    self.send_plan();
+  });
+}
+
+void ReductionCoordinator::send_plan() {
+  const NegotiationPlan plan{planner_.plan(fusion_.bytes), false, fusion_.bytes, fusion_.cycle.count(), {}};
+  if (plan.launches.empty()) return;
+  for (int to = 1; to < ranks_; ++to)
+    if (!ended_.contains(to)) deliver_(to, plan);
+  deliver_(0, plan);
+  end_closed_ranks();
+}
+
+// To ranks that are closed, once nothing of theirs is left to be planned. If rank 0 is closed itself, no
+// rank has anything left.
+void ReductionCoordinator::end_closed_ranks() {
+  for (int to = 1; to < ranks_; ++to)
+    if (planner_.is_closed(to) && !planner_.has_requests_of(to) && ended_.insert(to).second)
+      deliver_(to, last_plan());
+}
+
+NegotiationPlan ReductionCoordinator::last_plan() const {
+  return {{}, true, fusion_.bytes, fusion_.cycle.count(), {}};
+}
+
+template <class F>
+void ReductionCoordinator::after(std::chrono::nanoseconds wait, F f) {
+  loop_->schedule(rpc::later(loop_->now(), wait), [weak = weak_from_this(), f] {
+    if (const auto self = weak.lock(); self != nullptr && !self->over_) f(*self);
+  });
+}
+
+// --- Stalls ---
+
+// Keeps one timer while some request waits for ranks.
+void ReductionCoordinator::watch_stalls() {
+  const auto oldest = planner_.oldest();
+  const bool warns = options_.stall_warning.count() > 0, fails = options_.stall_limit.count() > 0;
+  if (watching_ || !oldest || (!warns && !fails)) return;
+  // A warning is repeated each time that the oldest request has waited for `stall_warning` more.
+  const auto now = loop_->now();
+  auto next = ReductionPlanner::Time::max();
+  if (warns)
+    next = rpc::later(*oldest, options_.stall_warning * ((now - *oldest) / options_.stall_warning + 1));
+  if (fails) next = std::min(next, rpc::later(*oldest, options_.stall_limit));
+  watching_ = true;
+  after(next - now, [](ReductionCoordinator& self) {
+    self.watching_ = false;
+    self.look_at_stalls();
+  });
+}
+
+void ReductionCoordinator::look_at_stalls() {
+  const auto now = loop_->now();
+  if (const auto texts = overdue(now, options_.stall_limit); !texts.empty()) {
+    NegotiationPlan plan = last_plan();
+    plan.stalled = texts.front();
+    for (int to = 1; to < ranks_; ++to)
+      if (ended_.insert(to).second) deliver_(to, plan);
+    return deliver_(0, plan);
+  }
+  for (const std::string& text : overdue(now, options_.stall_warning)) log_(rpc::LogLevel::warning, text);
+  watch_stalls();
+}
+
+std::vector<std::string> ReductionCoordinator::overdue(rpc::Clock::time_point now,
+                                                       std::chrono::nanoseconds limit) const {
+  std::vector<std::string> texts;
+  if (limit.count() == 0) return texts;
+  for (const auto& stall : planner_.stalled(now, limit))
+    texts.push_back("all_reduce of '" + stall.name + "' has waited for " +
+                    std::to_string(std::chrono::duration<double>(limit).count()) + " s: " + stall.text());
+  return texts;
+}
+
+// --- Tuning ---
+
+// The first launch that completes after the end of a window closes it.
+void ReductionCoordinator::completed(std::uint64_t bytes) {
+  if (!tuner_) return;
+  const auto now = loop_->now();
+  if (!window_began_) {
+    window_began_ = now;
+    return;
+  }
+  window_bytes_ += bytes;
+  if (now - *window_began_ < options_.tuning_window) return;
+  tuner_->add(std::exchange(window_bytes_, 0), std::chrono::duration<double>(now - *window_began_).count());
+  window_began_ = now;
+  fusion_ = tuner_->settings();
+  if (!tuner_->done()) return;
+  log_(rpc::LogLevel::info, "fusion tuned to " + std::to_string(fusion_.bytes) + " bytes and a cycle of " +
+                                std::to_string(fusion_.cycle.count() / 1000) + " us\n" + tuner_->csv());
+  tuner_.reset();
+}
+
+}  // namespace weft::data_parallel

@@ -1,0 +1,55 @@
+// ReductionCoordinator: rank 0's part of a negotiation. It takes the requests of all ranks and decides when
+// each plan is sent, by the fusion threshold, the cycle time and the stall limits.
+//
+// Owned by rank 0's NegotiatedReduction. Its functions run on the loop. It holds no group: `deliver` sends a
+// plan to a rank; of rank 0 itself, it executes the plan.
+#pragma once
+
+#include <weft/parallel/data_parallel/negotiated/internal/negotiation_messages.h>
+#include <weft/parallel/data_parallel/negotiated/negotiated_reduction.h>
+#include <weft/rpc/core/log.h>
+
+#include <functional>
+#include <memory>
+
+namespace weft::data_parallel {
+
+class ReductionCoordinator : public std::enable_shared_from_this<ReductionCoordinator> {
+ public:
+  using Deliver = std::function<void(int to, const NegotiationPlan& plan)>;
+  using Log = std::function<void(rpc::LogLevel level, const std::string& text)>;
+
+  ReductionCoordinator(std::shared_ptr<rpc::Loop> loop, int ranks, const NegotiationOptions& options,
+                       Deliver deliver, Log log);
+
+  void take(int from, NegotiationRequests message);
+  void completed(std::uint64_t bytes);  // a launch of rank 0
+  void stop() { over_ = true; }         // the reduction has failed: nothing is planned any more
+
+ private:
+  void send_plan();
+  void end_closed_ranks();
+  NegotiationPlan last_plan() const;
+  template <class F>
+  void after(std::chrono::nanoseconds wait, F f);
+  void watch_stalls();
+  void look_at_stalls();
+  std::vector<std::string> overdue(rpc::Clock::time_point now, std::chrono::nanoseconds limit) const;
+
+  const std::shared_ptr<rpc::Loop> loop_;
+  const int ranks_;
+  const NegotiationOptions options_;
+  const Deliver deliver_;
+  const Log log_;
+
+  ReductionPlanner planner_;
+  FusionSettings fusion_;
+  bool planning_ = false, watching_ = false;  // a timer is set
+  bool over_ = false;
+  std::set<int> ended_;  // ranks that get no further plan
+  std::optional<FusionTuner> tuner_;
+  std::optional<rpc::Clock::time_point> window_began_;
+  std::uint64_t window_bytes_ = 0;
+};
+
+}  // namespace weft::data_parallel
