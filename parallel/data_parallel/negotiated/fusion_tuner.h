@@ -22,7 +22,9 @@ namespace weft::data_parallel {
 
 struct FusionSettings {
   std::uint64_t bytes = std::uint64_t{64} << 20;  // the most that a launch of several requests has
-  std::chrono::nanoseconds cycle = std::chrono::milliseconds{1};  // for which ready requests wait for others
+  // The longest time for which ready requests wait for others. They wait only while a launch is in flight or
+  // some ranks have made further requests.
+  std::chrono::nanoseconds cycle = std::chrono::milliseconds{1};
   friend bool operator==(const FusionSettings&, const FusionSettings&) = default;
 };
 

@@ -12,6 +12,7 @@
 #include <weft/parallel/data_parallel/negotiated/internal/reduction_coordinator.h>
 #include <weft/parallel/data_parallel/negotiated/internal/reduction_run.h>
 
+#include <limits>
 #include <map>
 #include <mutex>
 #include <set>
@@ -25,7 +26,12 @@ namespace {
 
 using Requests = NegotiationRequests;
 using Plan = NegotiationPlan;
+using Inbox = std::vector<std::pair<ReductionRequest, PendingReduction>>;
 constexpr auto forever = std::chrono::nanoseconds::max();
+
+// In shared memory the collective copies a larger tensor part by part within the caches, which costs less
+// than the copies into fused memory.
+constexpr std::uint64_t max_fused_in_memory = 256 << 10;
 
 rpc::Error error_of(const std::exception_ptr& error) {
   try {
@@ -70,8 +76,11 @@ class NegotiatedReduction::State : public std::enable_shared_from_this<State> {
 
   void start(const NegotiationOptions& options) {
     if (rank() != 0) return receive_plan();
+    const auto max_fused_request = data_.backend() == collectives::GroupBackend::memory
+                                       ? max_fused_in_memory
+                                       : std::numeric_limits<std::uint64_t>::max();
     coordinator_ = std::make_shared<ReductionCoordinator>(
-        loop_, size(), options,
+        loop_, size(), options, max_fused_request,
         [weak = weak_from_this()](int to, const Plan& plan) {
           if (const auto self = weak.lock()) to == 0 ? self->execute(plan) : self->send_plan(to, plan);
         },
@@ -85,8 +94,10 @@ class NegotiatedReduction::State : public std::enable_shared_from_this<State> {
     auto future = pending.promise.future();
     auto request = rpc::capture([&] {
       check_reduction(pending);
-      for (at::Tensor& tensor : pending.tensors) tensor = tensor.detach();
-      for (const at::Tensor& tensor : pending.tensors) pending.bytes += tensor.nbytes();
+      for (at::Tensor& tensor : pending.tensors) {
+        if (tensor.requires_grad()) tensor = tensor.detach();
+        pending.bytes += tensor.nbytes();
+      }
       reserve(name);
       scale(pending.tensors, call.prescale);
       return request_of(pending);
@@ -96,9 +107,13 @@ class NegotiatedReduction::State : public std::enable_shared_from_this<State> {
       return future;
     }
     pending.times.made = timeline_.now();
-    post([request = std::move(request).get(), pending = std::move(pending)](State& self) mutable {
-      self.submit(std::move(request), std::move(pending));
-    });
+    bool first = false;
+    {
+      std::lock_guard lock(mutex_);
+      first = inbox_.empty();
+      inbox_.emplace_back(std::move(request).get(), std::move(pending));
+    }
+    if (first) post([](State& self) { self.submit(); });
     return future;
   }
 
@@ -151,10 +166,21 @@ class NegotiatedReduction::State : public std::enable_shared_from_this<State> {
 
   // --- Requests of this rank ---
 
-  void submit(ReductionRequest request, PendingReduction pending) {
-    if (failed_) return complete(std::move(pending), std::make_exception_ptr(*failed_));
-    pending_.emplace(request.name, std::move(pending));
-    outbox_.push_back(std::move(request));
+  // All requests that were made since the last time, so that they share a message.
+  void submit() {
+    Inbox inbox;
+    {
+      std::lock_guard lock(mutex_);
+      inbox = std::exchange(inbox_, {});
+    }
+    for (auto& [request, pending] : inbox) {
+      if (failed_) {
+        complete(std::move(pending), std::make_exception_ptr(*failed_));
+        continue;
+      }
+      pending_.emplace(request.name, std::move(pending));
+      outbox_.push_back(std::move(request));
+    }
     send_requests();
   }
 
@@ -219,21 +245,33 @@ class NegotiatedReduction::State : public std::enable_shared_from_this<State> {
       each.times.planned = planned_at, each.times.fused = timeline_.now();
     run->start(data_).then([self = shared_from_this(), run](rpc::Result<void>&& result) {
       if (result.ok()) run->take_results(self->memory_);
-      self->post([run, result = std::move(result)](State& state) {
-        if (!result.ok() && !concerns_arguments(error_of(result.error())))
+      if (!result.ok() && !concerns_arguments(error_of(result.error())))
+        return self->post([run, result](State& state) {
           state.fail(error_of(result.error()));
-        state.finish(*run, result);
-      });
+          state.finish(*run, result);
+        });
+      if (self->coordinator_ != nullptr) self->count_completed(result.ok() ? run->bytes() : 0);
+      self->finish(*run, result);
     });
   }
 
+  // Any thread.
   void finish(ReductionRun& run, const rpc::Result<void>& result) {
-    std::uint64_t bytes = 0;
-    for (PendingReduction& each : run.reductions) {
-      bytes += each.bytes;
-      complete(std::move(each), result);
+    for (PendingReduction& each : run.reductions) complete(std::move(each), result);
+  }
+  void count_completed(std::uint64_t bytes) {
+    {
+      std::lock_guard lock(mutex_);
+      completed_bytes_ += bytes;
+      if (completed_++ != 0) return;
     }
-    if (coordinator_ != nullptr && result.ok()) coordinator_->completed(bytes);
+    post([](State& self) {
+      std::unique_lock lock(self.mutex_);
+      const auto launches = std::exchange(self.completed_, 0),
+                 bytes = std::exchange(self.completed_bytes_, 0);
+      lock.unlock();
+      self.coordinator_->completed(launches, bytes);
+    });
   }
 
   // --- Messages of rank 0 ---
@@ -288,6 +326,8 @@ class NegotiatedReduction::State : public std::enable_shared_from_this<State> {
 
   mutable std::mutex mutex_;     // guards what follows; the loop alone writes fusion_ and counts_
   std::set<std::string> names_;  // in flight
+  Inbox inbox_;                  // not looked at by the loop yet
+  std::uint64_t completed_ = 0, completed_bytes_ = 0;  // launches, of which the coordinator has not heard
   FusionSettings fusion_;
   Counts counts_;
 

@@ -59,7 +59,7 @@ std::optional<rpc::Error> ReductionPlanner::difference(const Entry& entry) {
   return std::nullopt;
 }
 
-std::vector<ReductionLaunch> ReductionPlanner::plan(std::uint64_t fusion_bytes) {
+std::vector<ReductionLaunch> ReductionPlanner::plan(std::uint64_t fusion_bytes, std::uint64_t max_request) {
   struct Open {
     std::size_t launch;
     std::uint64_t bytes;
@@ -71,6 +71,10 @@ std::vector<ReductionLaunch> ReductionPlanner::plan(std::uint64_t fusion_bytes) 
     if (ready.error) {
       launches.push_back(
           {{request.name}, ready.error->what(), static_cast<std::uint16_t>(ready.error->kind())});
+      continue;
+    }
+    if (request.bytes > max_request) {
+      launches.push_back({{std::move(request.name)}});
       continue;
     }
     const auto found = open.find(request.kind);

@@ -15,6 +15,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <map>
 #include <optional>
 #include <set>
@@ -58,8 +59,11 @@ class WEFT_EXPORT ReductionPlanner {
 
   std::uint64_t ready_bytes() const { return ready_bytes_; }
   bool has_ready() const { return !ready_.empty(); }
-  // Plans all ready requests. fusion_bytes: the most that a launch of several requests has.
-  std::vector<ReductionLaunch> plan(std::uint64_t fusion_bytes);
+  bool has_waiting() const { return !waiting_.empty(); }  // for ranks
+  // Plans all ready requests. fusion_bytes: the most that a launch of several requests has. max_request: a
+  // larger request is launched alone.
+  std::vector<ReductionLaunch> plan(std::uint64_t fusion_bytes,
+                                    std::uint64_t max_request = std::numeric_limits<std::uint64_t>::max());
 
   // A request that some ranks have made `since` then, and that the missing ranks have not.
   struct Stall {

@@ -2,7 +2,7 @@
 
 #include <c10/core/GradMode.h>
 
-#include <sstream>
+#include <charconv>
 
 namespace weft::data_parallel {
 
@@ -10,20 +10,31 @@ using collectives::ReduceOp;
 
 namespace {
 
-std::string meaning_of(const PendingReduction& pending) {
-  std::ostringstream text;
-  const ReductionCall& call = pending.call;
-  for (const at::Tensor& tensor : pending.tensors) text << tensor.scalar_type() << tensor.sizes() << ", ";
-  text << call.op.name();
-  if (call.prescale != 1) text << ", prescale " << call.prescale;
-  if (call.postscale != 1) text << ", postscale " << call.postscale;
-  return text.str();
+// Without streams, which take longer than all else that is done for a request.
+std::string text_of(double value) {
+  std::array<char, 32> text;
+  return {text.data(), std::to_chars(text.data(), text.data() + text.size(), value).ptr};
 }
 
 std::string kind_of(const at::Tensor& tensor, const ReductionCall& call) {
-  std::ostringstream text;
-  text << tensor.scalar_type() << ' ' << call.op.name() << ' ' << call.prescale << ' ' << call.postscale;
-  return text.str();
+  std::string text = c10::toString(tensor.scalar_type());
+  text += ", " + call.op.name();
+  if (call.prescale != 1) text += ", prescale " + text_of(call.prescale);
+  if (call.postscale != 1) text += ", postscale " + text_of(call.postscale);
+  return text;
+}
+
+// "Float[4, 2] Float[2], avg"
+std::string meaning_of(const PendingReduction& pending, const std::string& kind) {
+  std::string text;
+  const char* const dtype = c10::toString(pending.tensors.front().scalar_type());
+  for (const at::Tensor& tensor : pending.tensors) {
+    text += text.empty() ? dtype : std::string(" ") + dtype;
+    for (std::int64_t dim = 0; dim < tensor.dim(); ++dim)
+      text += (dim == 0 ? "[" : ", ") + std::to_string(tensor.size(dim));
+    text += tensor.dim() == 0 ? "[]" : "]";
+  }
+  return text + kind.substr(std::string_view(dtype).size());
 }
 
 }  // namespace
@@ -54,7 +65,8 @@ void check_reduction(const PendingReduction& pending) {
 }
 
 ReductionRequest request_of(const PendingReduction& pending) {
-  return {pending.name, meaning_of(pending), kind_of(pending.tensors.front(), pending.call), pending.bytes};
+  const std::string kind = kind_of(pending.tensors.front(), pending.call);
+  return {pending.name, meaning_of(pending, kind), kind, pending.bytes};
 }
 
 void scale(std::vector<at::Tensor>& tensors, double factor) {

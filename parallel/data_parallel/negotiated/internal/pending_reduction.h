@@ -21,7 +21,7 @@ struct PendingReduction {
 
 // Throws invalid_argument or unsupported if a NegotiatedReduction does not reduce these tensors.
 void check_reduction(const PendingReduction& pending);
-// What rank 0 is told of it.
+// The message to rank 0.
 ReductionRequest request_of(const PendingReduction& pending);
 void scale(std::vector<at::Tensor>& tensors, double factor);
 

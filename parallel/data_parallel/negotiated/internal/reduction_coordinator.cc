@@ -6,10 +6,12 @@
 namespace weft::data_parallel {
 
 ReductionCoordinator::ReductionCoordinator(std::shared_ptr<rpc::Loop> loop, int ranks,
-                                           const NegotiationOptions& options, Deliver deliver, Log log)
+                                           const NegotiationOptions& options, std::uint64_t max_fused_request,
+                                           Deliver deliver, Log log)
     : loop_(std::move(loop)),
       ranks_(ranks),
       options_(options),
+      max_fused_request_(max_fused_request),
       deliver_(std::move(deliver)),
       log_(std::move(log)),
       planner_(ranks),
@@ -24,8 +26,12 @@ void ReductionCoordinator::take(int from, NegotiationRequests message) {
   for (ReductionRequest& request : message.requests) planner_.add(from, std::move(request), loop_->now());
   if (message.closed) planner_.close(from);
   watch_stalls();
-  if (!planner_.has_ready()) return end_closed_ranks();
-  if (planner_.ready_bytes() >= fusion_.bytes || fusion_.cycle.count() == 0) return send_plan();
+  planner_.has_ready() ? plan() : end_closed_ranks();
+}
+
+void ReductionCoordinator::plan() {
+  const bool idle = in_flight_ == 0 && !planner_.has_waiting();
+  if (idle || planner_.ready_bytes() >= fusion_.bytes || fusion_.cycle.count() == 0) return send_plan();
   if (std::exchange(planning_, true)) return;
   after(fusion_.cycle, [](ReductionCoordinator& self) {
     self.planning_ = false;
@@ -34,8 +40,10 @@ void ReductionCoordinator::take(int from, NegotiationRequests message) {
 }
 
 void ReductionCoordinator::send_plan() {
-  const NegotiationPlan plan{planner_.plan(fusion_.bytes), false, fusion_.bytes, fusion_.cycle.count(), {}};
+  const NegotiationPlan plan{
+      planner_.plan(fusion_.bytes, max_fused_request_), false, fusion_.bytes, fusion_.cycle.count(), {}};
   if (plan.launches.empty()) return;
+  for (const ReductionLaunch& launch : plan.launches) in_flight_ += launch.error.empty() ? 1 : 0;
   for (int to = 1; to < ranks_; ++to)
     if (!ended_.contains(to)) deliver_(to, plan);
   deliver_(0, plan);
@@ -106,9 +114,15 @@ std::vector<std::string> ReductionCoordinator::overdue(rpc::Clock::time_point no
 
 // --- Tuning ---
 
+void ReductionCoordinator::completed(std::size_t launches, std::uint64_t bytes) {
+  in_flight_ -= launches;
+  if (over_) return;
+  if (tuner_) tune(bytes);
+  if (planner_.has_ready()) plan();
+}
+
 // The first launch that completes after the end of a window closes it.
-void ReductionCoordinator::completed(std::uint64_t bytes) {
-  if (!tuner_) return;
+void ReductionCoordinator::tune(std::uint64_t bytes) {
   const auto now = loop_->now();
   if (!window_began_) {
     window_began_ = now;

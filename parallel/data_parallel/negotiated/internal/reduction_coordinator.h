@@ -1,5 +1,9 @@
 // ReductionCoordinator: rank 0's part of a negotiation. It takes the requests of all ranks and decides when
-// each plan is sent, by the fusion threshold, the cycle time and the stall limits.
+// each plan is sent.
+//
+// Ready requests are planned at once if waiting for further ones gains nothing: no launch is in flight, and
+// no request waits for a rank. Else they are planned when that is so, when they reach the fusion threshold,
+// or after one cycle.
 //
 // Owned by rank 0's NegotiatedReduction. Its functions run on the loop. It holds no group: `deliver` sends a
 // plan to a rank; of rank 0 itself, it executes the plan.
@@ -14,20 +18,23 @@
 
 namespace weft::data_parallel {
 
-class ReductionCoordinator : public std::enable_shared_from_this<ReductionCoordinator> {
+class WEFT_EXPORT ReductionCoordinator : public std::enable_shared_from_this<ReductionCoordinator> {
  public:
   using Deliver = std::function<void(int to, const NegotiationPlan& plan)>;
   using Log = std::function<void(rpc::LogLevel level, const std::string& text)>;
 
   ReductionCoordinator(std::shared_ptr<rpc::Loop> loop, int ranks, const NegotiationOptions& options,
-                       Deliver deliver, Log log);
+                       std::uint64_t max_fused_request, Deliver deliver, Log log);
 
   void take(int from, NegotiationRequests message);
-  void completed(std::uint64_t bytes);  // a launch of rank 0
-  void stop() { over_ = true; }         // the reduction has failed: nothing is planned any more
+  // Launches of rank 0, also failed ones; the bytes of the others.
+  void completed(std::size_t launches, std::uint64_t bytes);
+  void stop() { over_ = true; }  // the reduction has failed: nothing is planned any more
 
  private:
+  void plan();
   void send_plan();
+  void tune(std::uint64_t bytes);
   void end_closed_ranks();
   NegotiationPlan last_plan() const;
   template <class F>
@@ -39,6 +46,7 @@ class ReductionCoordinator : public std::enable_shared_from_this<ReductionCoordi
   const std::shared_ptr<rpc::Loop> loop_;
   const int ranks_;
   const NegotiationOptions options_;
+  const std::uint64_t max_fused_request_;
   const Deliver deliver_;
   const Log log_;
 
@@ -46,7 +54,8 @@ class ReductionCoordinator : public std::enable_shared_from_this<ReductionCoordi
   FusionSettings fusion_;
   bool planning_ = false, watching_ = false;  // a timer is set
   bool over_ = false;
-  std::set<int> ended_;  // ranks that get no further plan
+  std::size_t in_flight_ = 0;  // launches of rank 0
+  std::set<int> ended_;        // ranks that get no further plan
   std::optional<FusionTuner> tuner_;
   std::optional<rpc::Clock::time_point> window_began_;
   std::uint64_t window_bytes_ = 0;

@@ -4,6 +4,7 @@
 #include <c10/core/GradMode.h>
 
 #include <algorithm>
+#include <cstring>
 
 namespace weft::data_parallel {
 
@@ -27,20 +28,36 @@ void FusionMemory::give_back(at::Tensor memory) {
   free_.push_back(std::move(memory));
 }
 
+std::uint64_t ReductionRun::bytes() const {
+  std::uint64_t bytes = 0;
+  for (const PendingReduction& each : reductions) bytes += each.bytes;
+  return bytes;
+}
+
 void ReductionRun::fuse(FusionMemory& memory, std::uint64_t expected) {
   const at::NoGradGuard no_grad;
-  std::uint64_t bytes = 0;
-  for (const PendingReduction& each : reductions) {
+  for (const PendingReduction& each : reductions)
     tensors_.insert(tensors_.end(), each.tensors.begin(), each.tensors.end());
-    bytes += each.bytes;
-  }
   if (tensors_.size() == 1) return;
+  const std::uint64_t bytes = this->bytes();
   memory_ = memory.take(bytes, expected);
   flat_ = memory_.narrow(0, 0, static_cast<std::int64_t>(bytes)).view(tensors_.front().scalar_type());
+  for_each_part(
+      [](const at::Tensor& part, const at::Tensor& tensor) { part.copy_(tensor); },
+      [](std::byte* part, std::byte* tensor, std::size_t size) { std::memcpy(part, tensor, size); });
+}
+
+// A copy by LibTorch takes some microseconds, however small the tensor is.
+template <class Copy, class CopyBytes>
+void ReductionRun::for_each_part(Copy copy, CopyBytes copy_bytes) const {
+  auto* const memory = static_cast<std::byte*>(memory_.data_ptr());
   std::int64_t begin = 0;
   for (const at::Tensor& tensor : tensors_) {
-    parts_.push_back(flat_.narrow(0, begin, tensor.numel()).view(tensor.sizes()));
-    parts_.back().copy_(tensor);
+    if (tensor.is_contiguous())
+      copy_bytes(memory + static_cast<std::size_t>(begin) * tensor.itemsize(),
+                 static_cast<std::byte*>(tensor.data_ptr()), tensor.nbytes());
+    else
+      copy(flat_.narrow(0, begin, tensor.numel()).view(tensor.sizes()), tensor);
     begin += tensor.numel();
   }
 }
@@ -51,9 +68,13 @@ rpc::Future<void> ReductionRun::start(const collectives::Group& group) const {
 
 void ReductionRun::take_results(FusionMemory& memory) {
   const at::NoGradGuard no_grad;
-  for (std::size_t i = 0; i < parts_.size(); ++i) tensors_[i].copy_(parts_[i]);
+  if (memory_.defined()) {
+    for_each_part(
+        [](const at::Tensor& part, const at::Tensor& tensor) { tensor.copy_(part); },
+        [](std::byte* part, std::byte* tensor, std::size_t size) { std::memcpy(tensor, part, size); });
+    memory.give_back(std::move(memory_));
+  }
   for (PendingReduction& each : reductions) scale(each.tensors, each.call.postscale);
-  if (memory_.defined()) memory.give_back(std::move(memory_));
 }
 
 }  // namespace weft::data_parallel

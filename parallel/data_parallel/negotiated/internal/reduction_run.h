@@ -39,11 +39,17 @@ class ReductionRun {
   // After the collective: the results are in the tensors, and the memory is free.
   void take_results(FusionMemory& memory);
 
+  std::uint64_t bytes() const;
+
   std::vector<PendingReduction> reductions;
 
  private:
-  std::vector<at::Tensor> tensors_, parts_;  // of all reductions; their places in flat_
-  at::Tensor memory_, flat_;                 // bytes; the elements. Undefined: one tensor, in its own memory
+  // Each tensor with its place in flat_; bytes if the tensor is contiguous.
+  template <class Copy, class CopyBytes>
+  void for_each_part(Copy copy, CopyBytes copy_bytes) const;
+
+  std::vector<at::Tensor> tensors_;  // of all reductions
+  at::Tensor memory_, flat_;         // bytes; the elements. Undefined: one tensor, in its own memory
 };
 
 }  // namespace weft::data_parallel

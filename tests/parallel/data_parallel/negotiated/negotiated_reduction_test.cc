@@ -104,13 +104,15 @@ TEST(NegotiatedReduction, ARankMayWaitBeforeItsNextRequest) {
 TEST(NegotiatedReduction, FusedResultsAreThoseOfSingleLaunches) {
   std::vector<std::vector<at::Tensor>> results;
   std::vector<std::size_t> launches;
-  // A long cycle that the threshold ends: all names are ready by then, in one plan.
+  // A long cycle, and requests of rank 0 that arrive together: no request is planned before all are ready.
   constexpr std::uint64_t bytes = 4 * 7 * 5;
   for (const FusionSettings& fusion :
        {FusionSettings{bytes, std::chrono::hours{1}}, FusionSettings{0, std::chrono::nanoseconds{0}}}) {
     Ranks ranks(3, {.fusion = fusion});
     std::vector<at::Tensor> own;
     std::mutex mutex;
+    test::Event requested;
+    ranks.company.agent(0).core()->loops().front()->post([&] { requested.wait(); });
     on_ranks(ranks.groups, [&](const Group& group) {
       auto generator = at::detail::createCPUGenerator(static_cast<std::uint64_t>(group.rank()));
       std::vector<at::Tensor> tensors;
@@ -119,6 +121,7 @@ TEST(NegotiatedReduction, FusedResultsAreThoseOfSingleLaunches) {
       for (std::size_t i = 0; i < 7; ++i)
         futures.push_back(
             ranks[static_cast<std::size_t>(group.rank())].all_reduce("t" + std::to_string(i), tensors[i]));
+      if (group.rank() == 0) requested.set();
       expect_done(std::move(futures));
       std::lock_guard lock(mutex);
       if (group.rank() == 1) own = tensors;
@@ -128,6 +131,27 @@ TEST(NegotiatedReduction, FusedResultsAreThoseOfSingleLaunches) {
   }
   EXPECT_EQ(launches, (std::vector<std::size_t>{1, 7}));
   expect_close(results[0], results[1], 0);
+}
+
+// In shared memory; with a tensor that is not contiguous.
+TEST(NegotiatedReduction, TensorsOfAllSizes) {
+  Ranks ranks(2);
+  on_ranks(ranks.groups, [&](const Group& group) {
+    std::vector<at::Tensor> tensors;
+    Futures futures;
+    for (const std::int64_t size : {0, 1, 5, 20000, 70000})
+      tensors.push_back(at::full({size}, group.rank() + size, at::kFloat));
+    tensors.push_back(at::full({30, 20}, group.rank(), at::kFloat).t());
+    tensors.push_back(at::full({}, group.rank(), at::kFloat));
+    for (std::size_t i = 0; i < tensors.size(); ++i)
+      futures.push_back(
+          ranks[static_cast<std::size_t>(group.rank())].all_reduce("t" + std::to_string(i), tensors[i]));
+    expect_done(std::move(futures));
+    for (std::size_t i = 0; i < 5; ++i)
+      EXPECT_TRUE(at::equal(tensors[i], at::full_like(tensors[i], tensors[i].numel() + 0.5))) << i;
+    EXPECT_TRUE(at::equal(tensors[5], at::full({20, 30}, 0.5F)));
+    EXPECT_EQ(tensors[6].item<float>(), 0.5F);
+  });
 }
 
 TEST(NegotiatedReduction, TensorsOfOneNameAreReducedTogether) {

@@ -53,6 +53,13 @@ TEST(ReductionPlanner, FusesRequestsOfOneKindUpToTheLimit) {
   EXPECT_EQ(names_of(planner.plan(0)), (Names{{"a"}, {"b"}}));  // no fusion
 }
 
+TEST(ReductionPlanner, LaunchesLargeRequestsAlone) {
+  ReductionPlanner planner(1);
+  for (const auto& [name, bytes] : {std::pair{"a", 3}, {"b", 4}, {"c", 3}, {"d", 3}})
+    planner.add(0, request(name, static_cast<std::uint64_t>(bytes)), {});
+  EXPECT_EQ(names_of(planner.plan(100, 3)), (Names{{"a", "c", "d"}, {"b"}}));
+}
+
 // Each request is planned once, and no launch exceeds the limit, whatever the order.
 TEST(ReductionPlanner, AnyOrderOfRequests) {
   for (unsigned seed = 0; seed < 50; ++seed) {
