@@ -441,6 +441,7 @@ void Link::dispatch(const std::shared_ptr<PendingCall>& call) {
   std::uint64_t bytes = frame->head.size();  // what the other side counts too
   for (const Buffer& attachment : frame->attachments) bytes += padded(attachment.size());
   if (session != nullptr) {
+    unacknowledged_ = {};  // the request states what this side has accepted
     // With larger attachments it ends once they are acknowledged: until then they may be sent again, and are
     // borrowed.
     const bool ends_when_sent = call->notify() && bytes <= frame->head.size() + copied_bytes;
@@ -632,6 +633,8 @@ void Link::on_request(std::shared_ptr<IncomingMessage> message, bool admitted) {
   if (core_->ended()) return;
   const Prefix prefix = message->prefix();
   const RequestInfo info = message->request();
+  if (const auto session = session_of(prefix); session && !session->acknowledged_by_request(info.accepted))
+    throw Error(ErrorKind::protocol_error, "bad frame: it acknowledges more than was sent");
   auto method = core_->find_method(info.method);
   if (method == nullptr) method = no_method(info.method);
   AgentCounters::count(core_->counters().calls_served);
@@ -733,7 +736,7 @@ void Link::send_reply(std::uint64_t call_id, OutboundFrame&& frame, ActiveCall&&
     if (has_flag(reply.head.bytes(), frame_flags::resumable) && link.session_ != nullptr) {
       // It acknowledges its request, and what came before.
       if (call != nullptr && call->expected_next == link.expected_) link.unacknowledged_ = {};
-      auto kept = link.session_->answer(std::move(reply), link.ended_ ? nullptr : &link);
+      auto kept = link.session_->answer(call_id, std::move(reply), link.ended_ ? nullptr : &link);
       if (kept.next) link.transmit(std::move(*kept.next));
       if (kept.keep == Session::Keep::too_many)
         link.close(Error(ErrorKind::resource_exhausted, "the peer does not take its answers"));

@@ -135,7 +135,10 @@ std::optional<PendingCall::Sealed> PendingCall::take_frame(const std::shared_ptr
   for (auto& told : message_->take_leaving()) told(link->peer());
   auto borrowed = message_->take_borrowed();
   std::uint16_t flags = notify_ ? frame_flags::notify : 0;
-  if (session != nullptr) flags |= frame_flags::resumable;
+  if (session != nullptr) {
+    flags |= frame_flags::resumable;
+    info_.accepted = static_cast<std::uint32_t>(session->accepted());
+  }
   Sealed sealed{message_->seal_request(info_, id_, flags), nullptr};
   message_.reset();
   if (borrowed.empty()) return sealed;

@@ -6,13 +6,6 @@
 #include <algorithm>
 
 namespace weft::rpc {
-namespace {
-
-Prefix prefix_of(const OutboundFrame& frame) {
-  return decode(frame.head.bytes().first<Prefix::size>(), {.message = ~std::uint64_t{0}, .header = ~0U});
-}
-
-}  // namespace
 
 Session::Session(AgentId peer, std::uint64_t id_seed, std::uint64_t max_kept)
     : peer_(std::move(peer)), max_kept_(max_kept), unsent_(kept_.end()), asked_(id_seed), serving_(id_seed) {}
@@ -86,8 +79,7 @@ Session::Kept Session::request(PendingCall::Sealed&& sealed, Asked asked, const 
   return {Keep::over};
 }
 
-Session::Kept Session::answer(OutboundFrame&& frame, const Link* link) {
-  const Prefix prefix = prefix_of(frame);
+Session::Kept Session::answer(std::uint64_t call_id, OutboundFrame&& frame, const Link* link) {
   const std::uint64_t bytes = frame.bytes();
   std::shared_ptr<Link> other;
   Kept kept;
@@ -96,9 +88,9 @@ Session::Kept Session::answer(OutboundFrame&& frame, const Link* link) {
     if (ended_) return {Keep::over};
     keep({.frame = std::move(frame),
           .check = nullptr,
-          .call_id = prefix.call_id,
+          .call_id = call_id,
           .bytes = bytes,
-          .kind = prefix.kind});
+          .kind = FrameKind::reply});
     kept.next = next_if_last(link);
     if (kept_bytes_ > max_kept_ && kept_bytes_ > bytes) kept.keep = Keep::too_many;
     if (!kept.next) other = link_.lock();
@@ -159,6 +151,20 @@ bool Session::acknowledged(std::uint64_t count) {
   {
     std::lock_guard lock(mutex_);
     if (ended_) return true;
+    if (count > end_of_kept()) return false;
+    drop_until(count, dropped);
+  }
+  finish_notifications(dropped);
+  return true;
+}
+
+bool Session::acknowledged_by_request(std::uint32_t low_bits) {
+  std::list<Frame> dropped;
+  {
+    std::lock_guard lock(mutex_);
+    const auto ahead = static_cast<std::int32_t>(low_bits - static_cast<std::uint32_t>(first_));
+    if (ended_ || ahead <= 0) return true;
+    const std::uint64_t count = first_ + static_cast<std::uint32_t>(ahead);
     if (count > end_of_kept()) return false;
     drop_until(count, dropped);
   }

@@ -65,11 +65,13 @@ class WEFT_EXPORT Session final : public std::enable_shared_from_this<Session> {
   // notification that owns its attachments.
   Kept request(PendingCall::Sealed&& sealed, Asked asked, const Link& link, bool ends_when_sent);
   // An answer, likewise. link: null if it has ended.
-  Kept answer(OutboundFrame&& frame, const Link* link);
+  Kept answer(std::uint64_t call_id, OutboundFrame&& frame, const Link* link);
   // What `link` has to send next. Nothing: there is nothing, or another link is in use.
   std::optional<Next> next(const Link& link);
   // The peer has accepted this number of frames. false: more than were sent.
   bool acknowledged(std::uint64_t count);
+  // The same, by a request that states the low bits of the number. It may be sent again, and be out of date.
+  bool acknowledged_by_request(std::uint32_t low_bits);
   // The answer has arrived: the peer has accepted the call, and what was sent before it.
   std::optional<Asked> answered(std::uint64_t call_id);
   // A notification has left.
@@ -122,7 +124,7 @@ class WEFT_EXPORT Session final : public std::enable_shared_from_this<Session> {
   std::uint64_t end_of_kept() const { return first_ + kept_.size(); }
   Next take_next();
   std::optional<Next> next_if_last(const Link* link);
-  void drop_until(std::uint64_t count, std::list<Frame>& dropped);  // with the mutex
+  void drop_until(std::uint64_t count, std::list<Frame>& dropped);
   void finish_notifications(const std::list<Frame>& dropped);
   std::optional<Asked> take(std::uint64_t call_id);
 

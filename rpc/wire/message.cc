@@ -299,6 +299,7 @@ OutboundFrame OutgoingMessage::seal_request(const RequestInfo& info, std::uint64
   request.setSignature(info.signature);
   request.setTimeout(info.timeout_ns);
   request.setAttempt(info.attempt);
+  request.setAccepted(info.accepted);
   if (!content_->sections.empty()) {
     auto sections = request.initSections(static_cast<unsigned>(content_->sections.size()));
     for (unsigned i = 0; i < sections.size(); ++i) {
@@ -404,7 +405,7 @@ RequestInfo IncomingMessage::request() const {
   return checked([&] {
     const auto& request = content_->request;
     return RequestInfo{request.getMethod(), request.getSignature(), request.getTimeout(),
-                       request.getAttempt()};
+                       request.getAttempt(), request.getAccepted()};
   });
 }
 

@@ -77,6 +77,11 @@ class Connection {
   void request(std::string_view method, std::int64_t number, std::uint64_t id) {
     send(sealed(probe::request(number), method, id, frame_flags::resumable));
   }
+  void request_that_accepts(std::uint32_t accepted, std::uint64_t id) {
+    RequestInfo info{.method = name_hash("desk.note"), .signature = 1};
+    info.accepted = accepted;
+    send(test::bytes_of(probe::request(std::int64_t{10})->seal_request(info, id, frame_flags::resumable)));
+  }
   void cancel(std::uint64_t id) {
     OutboundFrame frame = OutgoingMessage::plain(FrameKind::cancel, id);
     add_flag(frame.head.bytes(), frame_flags::resumable);
@@ -211,6 +216,25 @@ TEST_F(SessionWire, AnAcknowledgementOfWhatWasNotSentClosesTheConnection) {
     EXPECT_TRUE(frame->kind == FrameKind::received || frame->kind == FrameKind::goodbye);
 }
 
+TEST_F(SessionWire, ARequestAcknowledgesTheFramesThatItsSenderHasAccepted) {
+  Connection peer(agent_);
+  peer.request_that_accepts(0, 1);
+  peer.expect_reply(1);
+  wait_for_links(1);
+  const auto session = agent_.core()->links_to({"hand", 7}).front()->session();
+  const std::uint64_t of_one_reply = session->kept_bytes();
+  EXPECT_GT(of_one_reply, 0U);
+  peer.request_that_accepts(1, 2);
+  peer.expect_reply(2);
+  EXPECT_EQ(session->kept_bytes(), of_one_reply);
+  peer.request_that_accepts(0, 3);  // as one that is sent again may state
+  peer.expect_reply(3);
+  EXPECT_EQ(session->kept_bytes(), 2 * of_one_reply);
+  peer.request_that_accepts(4, 4);  // more than were sent
+  while (const auto frame = peer.next())
+    EXPECT_TRUE(frame->kind == FrameKind::received || frame->kind == FrameKind::goodbye);
+}
+
 TEST_F(SessionWire, ACancelOverAnotherConnectionReachesTheCall) {
   Connection first(agent_);
   first.request("desk.hold", 10, 1);
@@ -257,7 +281,7 @@ TEST_F(SessionWire, FramesThatAreAcknowledgedBeforeTheyAreSentAgainAreLeftOut) {
   for (const std::uint64_t id : {1, 2, 3}) {
     auto reply = OutgoingMessage::reply();
     reply->result().set_nil();
-    EXPECT_FALSE(session->answer(reply->seal_reply(id, frame_flags::resumable), nullptr).next);
+    EXPECT_FALSE(session->answer(id, reply->seal_reply(id, frame_flags::resumable), nullptr).next);
   }
   ASSERT_TRUE(session->use(link));
   EXPECT_EQ(session->next(*link)->number, 0U);
