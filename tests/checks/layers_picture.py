@@ -39,9 +39,11 @@ STYLE = """<style>
 
 
 def one_library(folder):
-    """`rpc`, `dist_optim` or `parallel/collectives` for the folders of these libraries, else the folder itself."""
+    """`rpc`, `dist_optim`, `parallel/collectives` or `parallel/data_parallel` for their folders, else the folder itself."""
     if folder in COLLECTIVES:
         return "parallel/collectives"
+    if folder.startswith("parallel/data_parallel/"):
+        return "parallel/data_parallel"
     return "rpc" if folder in LAYERS["rpc"] else "dist_optim" if folder in DIST_OPTIM else folder
 
 
