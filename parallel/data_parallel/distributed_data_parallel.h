@@ -58,10 +58,6 @@ constexpr bool shows_tensors() {
   }
 }
 
-}  // namespace detail
-
-namespace detail {
-
 // Whether the tensors of a copy of a T can be replaced without a change of the original: not those of views.
 template <class T>
 constexpr bool owns_tensors() {

@@ -13,7 +13,8 @@ constexpr std::string_view certified = "cert:";  // of an identity
 constexpr auto agent_ended =
     ErrorKind::unavailable;  // the reason of a goodbye. peer_lost: its job has failed
 
-// When accepted frames are acknowledged. From the first pair of limits on, the acknowledgement leaves with
+// When accepted frames are acknowledged. A resumable request that is sent acknowledges all of them, and the
+// reply to one those before it. Otherwise: from the first pair of limits on, the acknowledgement leaves with
 // the next frame; at the second pair, at once; from large_bytes on, after acknowledge_after. Fewer frames
 // wait for the heartbeat.
 constexpr std::uint64_t few_frames = 32, few_bytes = 1 << 20;

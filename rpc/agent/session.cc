@@ -159,17 +159,13 @@ bool Session::acknowledged(std::uint64_t count) {
 }
 
 bool Session::acknowledged_by_request(std::uint32_t low_bits) {
-  std::list<Frame> dropped;
+  std::uint64_t first = 0;
   {
     std::lock_guard lock(mutex_);
-    const auto ahead = static_cast<std::int32_t>(low_bits - static_cast<std::uint32_t>(first_));
-    if (ended_ || ahead <= 0) return true;
-    const std::uint64_t count = first_ + static_cast<std::uint32_t>(ahead);
-    if (count > end_of_kept()) return false;
-    drop_until(count, dropped);
+    first = first_;
   }
-  finish_notifications(dropped);
-  return true;
+  const auto ahead = static_cast<std::int32_t>(low_bits - static_cast<std::uint32_t>(first));
+  return ahead <= 0 || acknowledged(first + static_cast<std::uint32_t>(ahead));
 }
 
 std::optional<Session::Asked> Session::take(std::uint64_t call_id) {

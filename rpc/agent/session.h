@@ -70,7 +70,8 @@ class WEFT_EXPORT Session final : public std::enable_shared_from_this<Session> {
   std::optional<Next> next(const Link& link);
   // The peer has accepted this number of frames. false: more than were sent.
   bool acknowledged(std::uint64_t count);
-  // The same, by a request that states the low bits of the number. It may be sent again, and be out of date.
+  // The same, by a request, which states the low 32 bits. A number below an earlier one does nothing: a
+  // request that is sent again may state it.
   bool acknowledged_by_request(std::uint32_t low_bits);
   // The answer has arrived: the peer has accepted the call, and what was sent before it.
   std::optional<Asked> answered(std::uint64_t call_id);

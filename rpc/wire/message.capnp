@@ -67,7 +67,7 @@ struct Request {
   sections @3 :List(Section);
   timeout @4 :UInt64;            # remaining nanoseconds until the deadline; 0: none
   attempt @5 :UInt16;            # how often this call was tried before
-  accepted @6 :UInt32;           # of a resumable request: the low bits of what a received frame would state
+  accepted @6 :UInt32;           # resumable frames that the sender of a resumable request has accepted: low bits
 }
 
 struct Reply {

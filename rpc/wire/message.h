@@ -61,7 +61,7 @@ struct RequestInfo {
   std::uint64_t signature = 0;
   std::uint64_t timeout_ns = 0;  // 0: no deadline
   std::uint16_t attempt = 0;     // how often it was tried before
-  std::uint32_t accepted = 0;    // of a resumable request: Session::accepted() of its sender, the low bits
+  std::uint32_t accepted = 0;    // of a resumable request: see message.capnp
 };
 
 struct FailureInfo {

@@ -45,7 +45,7 @@ LAYERS = {
     "parallel/collectives/shm": BACKEND,
     "parallel/collectives/hosts": [*BACKEND, "parallel/collectives/messages", "parallel/collectives/shm"],
     "parallel/collectives/nccl": OPERATION,
-    "parallel/collectives": [*RPC, "rpc/tensor", "parallel/collectives/flight", *COLLECTIVES],
+    "parallel/collectives": UP_TO_GROUPS[:-1],
     "parallel/data_parallel/hooks": UP_TO_GROUPS,
     "parallel/data_parallel/negotiated": UP_TO_GROUPS,
     "parallel/data_parallel": [*UP_TO_AUTOGRAD, *UP_TO_GROUPS, "parallel/data_parallel/hooks"],
