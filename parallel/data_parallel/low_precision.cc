@@ -11,15 +11,20 @@
 namespace weft::data_parallel {
 namespace {
 
-using torch::autograd::Node;
 namespace variables = torch::autograd::impl;
+
+// Weak: an intrusive pointer since LibTorch 2.15, a std::weak_ptr before.
+template <class Weak>
+void set_accumulator(void (*set)(const at::Tensor&, Weak), const at::Tensor& parameter,
+                     const LowPrecision::Accumulator& accumulator) {
+  set(parameter, Weak(accumulator));
+}
 
 // set_data() drops the accumulator of another dtype, which others may hold.
 void exchange_data(const at::Tensor& parameter, const at::Tensor& data,
                    const LowPrecision::Accumulator& accumulator) {
   parameter.set_data(data);
-  if (accumulator != nullptr)
-    variables::set_grad_accumulator(parameter, c10::weak_intrusive_ptr<Node>(accumulator));
+  if (accumulator != nullptr) set_accumulator(&variables::set_grad_accumulator, parameter, accumulator);
 }
 
 }  // namespace
