@@ -4,6 +4,7 @@
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <c10/core/GradMode.h>
 
+#include <unordered_map>
 #include <utility>
 
 namespace weft::data_parallel {
@@ -46,6 +47,7 @@ GradientBuckets::GradientBuckets(const collectives::Group& group,
   const at::NoGradGuard no_grad;
   for (const NamedParameter& parameter : parameters_)
     options_.push_back(parameter.tensor.options().requires_grad(false));
+  std::unordered_map<c10::Device, std::shared_ptr<CommunicationStream>> streams;
   for (std::size_t index = 0; index < plan_.size(); ++index) {
     GradientBucket& bucket = buckets_[index];
     bucket.index = index;
@@ -55,8 +57,11 @@ GradientBuckets::GradientBuckets(const collectives::Group& group,
       bucket_of_[parameter] = index;
       bytes += padded(parameters_[parameter].tensor.nbytes());
     }
-    if (parameters_[plan_[index].front()].sparse) continue;
-    const at::Tensor& first = parameters_[plan_[index].front()].tensor;
+    const auto& [name, first, sparse] = parameters_[plan_[index].front()];
+    auto& stream = streams[first.device()];
+    if (stream == nullptr) stream = std::make_shared<CommunicationStream>(first.device());
+    streams_.push_back(stream);
+    if (sparse) continue;
     const auto item = first.element_size();
     bucket.buffer = group.empty({static_cast<std::int64_t>(bytes / item)},
                                 at::TensorOptions(first.device()).dtype(first.dtype()));
@@ -100,11 +105,27 @@ void GradientBuckets::move_in(std::size_t parameter, at::Tensor& gradient) const
   } else if (!is_alias(gradient, view)) {
     gradient = view.copy_(gradient);
   }
+  streams_[bucket_of_[parameter]]->note_writer();
+}
+
+void GradientBuckets::end_writes(std::size_t bucket) const {
+  streams_[bucket]->note_writer();
+  streams_[bucket]->follow_writers();
+}
+
+void GradientBuckets::synchronize() const {
+  for (const auto& stream : streams_) stream->synchronize_current();
 }
 
 std::optional<rpc::Future<void>> GradientBuckets::run(const collectives::Group& group,
                                                       CommunicationHook* hook, std::size_t bucket, int step,
                                                       const at::Tensor& sparse) {
+  return streams_[bucket]->run([&] { return run_on_stream(group, hook, bucket, step, sparse); });
+}
+
+std::optional<rpc::Future<void>> GradientBuckets::run_on_stream(const collectives::Group& group,
+                                                                CommunicationHook* hook, std::size_t bucket,
+                                                                int step, const at::Tensor& sparse) {
   const at::NoGradGuard no_grad;
   GradientBucket& content = buckets_[bucket];
   if (!content.buffer.defined()) {

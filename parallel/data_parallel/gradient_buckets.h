@@ -1,13 +1,16 @@
 // GradientBuckets: memory for the gradients of a bucket plan, and the steps in which each bucket is reduced.
 //
 // The gradients of a bucket are views of one tensor, in memory of the group, so that collectives do not copy
-// them. A sparse gradient has a bucket to itself, without memory. Not thread-safe.
+// them. A sparse gradient has a bucket to itself, without memory. On a device the steps run on a stream of
+// their own, next to backward. Not thread-safe.
 #pragma once
 
 #include <weft/parallel/data_parallel/bucket_plan.h>
+#include <weft/parallel/data_parallel/communication_stream.h>
 #include <weft/parallel/data_parallel/hooks/communication_hook.h>
 #include <weft/parallel/data_parallel/sparse_gradients.h>
 
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -41,6 +44,13 @@ class WEFT_EXPORT GradientBuckets {
   // A dense gradient that was computed becomes the view; an undefined one becomes zero. failed_precondition:
   // the gradient is sparse, or was recorded by autograd.
   void move_in(std::size_t parameter, at::Tensor& gradient) const;
+  // After the last write to a bucket, or after its sparse gradient was computed, on the same thread: the next
+  // step starts when the device has done these writes.
+  void end_writes(std::size_t bucket) const;
+  // Before the averages of a bucket are read, on the thread that reads them.
+  void begin_reads(std::size_t bucket) const { streams_[bucket]->begin_reads(); }
+  // Waits until the devices have done what the current streams have been given so far.
+  void synchronize() const;
 
   // Starts a step of the reduction of a bucket, as CommunicationHook::run() does. Step 0 of a sparse bucket
   // takes the gradient that this rank contributes; undefined is a zero.
@@ -52,13 +62,17 @@ class WEFT_EXPORT GradientBuckets {
   void scale(std::size_t bucket, double factor);
 
  private:
+  std::optional<rpc::Future<void>> run_on_stream(const collectives::Group& group, CommunicationHook* hook,
+                                                 std::size_t bucket, int step, const at::Tensor& sparse);
+
   BucketPlan plan_;
   std::vector<NamedParameter> parameters_;
   std::vector<at::TensorOptions> options_;  // of the gradients, by parameter
   std::vector<std::size_t> bucket_of_;      // by parameter
   std::vector<at::Tensor> views_;           // by parameter
   std::vector<GradientBucket> buckets_;
-  std::vector<std::optional<SparseGather>> gathers_;  // by bucket
+  std::vector<std::shared_ptr<CommunicationStream>> streams_;  // by bucket; one for each device
+  std::vector<std::optional<SparseGather>> gathers_;           // by bucket
 };
 
 // Whether the gradient is this view of a bucket.

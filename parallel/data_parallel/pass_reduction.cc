@@ -95,6 +95,7 @@ void PassReduction::prepare(std::size_t bucket) {
       buckets_.view(index).zero_();
     }
   }
+  buckets_.end_writes(bucket);
 }
 
 // --- Collectives ---
@@ -201,6 +202,7 @@ void PassReduction::publish(dist_autograd::PassState& pass) {
   const double factor = static_cast<double>(setup_.group.size()) / setup_.active_ranks;
   for (std::size_t bucket = 0; bucket < states_.size(); ++bucket) {
     if (!states_[bucket].launched) continue;
+    buckets_.begin_reads(bucket);
     const std::size_t first = buckets_.parameters(bucket).front();
     if (setup_.parameters[first].sparse) {
       at::Tensor& own = parameters_[first].sparse;
@@ -219,6 +221,7 @@ void PassReduction::publish(dist_autograd::PassState& pass) {
       parameter.kept.reset();
     }
   }
+  buckets_.synchronize();  // any thread may read the gradients of the pass
 }
 
 void PassReduction::pass_ended() {

@@ -400,6 +400,7 @@ void Reducer::launch(std::size_t bucket) {
   const auto& parameters = buckets_.parameters(bucket);
   for (const std::size_t index : parameters)
     if (!parameters_[index].received && !named_[index].sparse) contribute(index);
+  buckets_.end_writes(bucket);
   states_[bucket].launched_at = std::chrono::steady_clock::now();
   states_[bucket].reduced_at = std::make_shared<Time>();
   const NamedParameter& first = named_[parameters.front()];
@@ -565,6 +566,7 @@ void Reducer::publish_complete() {
 // Puts the averages where the optimizer reads them.
 void Reducer::publish(std::size_t bucket) {
   if (states_[bucket].skipped || std::exchange(states_[bucket].published, true)) return;
+  buckets_.begin_reads(bucket);
   const auto& parameters = buckets_.parameters(bucket);
   if (named_[parameters.front()].sparse) {
     const at::Tensor sum = buckets_.take_sparse_sum(bucket).div_(active_ranks_);

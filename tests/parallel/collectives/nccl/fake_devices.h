@@ -5,6 +5,7 @@
 #include <c10/core/DeviceGuard.h>
 #include <c10/core/StreamGuard.h>
 
+#include <array>
 #include <atomic>
 #include <mutex>
 #include <thread>
@@ -59,7 +60,8 @@ class FakeDevices {
   void work_until(const std::function<bool()>& over) {
     while (!over()) {
       for (int rank = 0; rank < ranks_ && devices_work; ++rank)
-        for (c10::StreamId id = 0; id <= FakeAccelerator::pooled; ++id)
+        for (c10::StreamId id = 0; id <= FakeAccelerator::pooled && !idle[static_cast<std::size_t>(rank)];
+             ++id)
           accelerator.wait(c10::Stream(c10::Stream::UNSAFE, device(rank), id));
       std::this_thread::yield();
     }
@@ -72,6 +74,8 @@ class FakeDevices {
 
   FakeAccelerator& accelerator = FakeAccelerator::install();
   bool devices_work = true;
+  // By rank: its device alone does nothing until somebody waits for a stream.
+  std::array<std::atomic<bool>, FakeAccelerator::devices> idle{};
   std::atomic<int> loads{0};
   FakeNccl nccl;
   std::shared_ptr<const nccl::Api> api = nccl.api();
