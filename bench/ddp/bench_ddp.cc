@@ -3,6 +3,7 @@
 
 #include <unistd.h>
 
+#include <cstdlib>
 #include <filesystem>
 
 namespace weft::bench {
@@ -16,19 +17,34 @@ std::string scratch_path(const std::string& suffix) {
   return std::filesystem::temp_directory_path() / ("weft_bench_" + std::to_string(getpid()) + suffix);
 }
 
+bool has_gpu() { return access("/dev/nvidia0", F_OK) == 0; }
+
+void share_gpu(int rank) {
+  setenv("NCCL_HOSTID", ("weft-bench-" + std::to_string(rank)).c_str(), 1);
+  setenv("NCCL_MULTI_RANK_GPU_ENABLE", "1", 1);  // from NCCL 2.30 on
+}
+
 }  // namespace weft::bench
 
 int main(int argc, char** argv) {
   using namespace weft::bench;
   const Work works[] = {
-      {"mlp25m/2", Model::mlp25m, 2},           {"mlp25m/4", Model::mlp25m, 4},
-      {"mlp25m-tcp/2", Model::mlp25m, 2, true}, {"mlp25m-fresh/2", Model::mlp25m, 2, false, false},
-      {"resnet18/2", Model::resnet18, 2},       {"embedding/2", Model::embedding, 2},
+      {"mlp25m/2", Model::mlp25m, 2},
+      {"mlp25m/4", Model::mlp25m, 4},
+      {"mlp25m-tcp/2", Model::mlp25m, 2, true},
+      {"mlp25m-fresh/2", Model::mlp25m, 2, false, false},
+      {"resnet18/2", Model::resnet18, 2},
+      {"embedding/2", Model::embedding, 2},
+      {"mlp25m-gpu/1", Model::mlp25m, 1, false, true, true},
+      {"mlp25m-gpu/2", Model::mlp25m, 2, false, true, true},
+      {"resnet18-gpu/1", Model::resnet18, 1, false, true, true},
+      {"resnet18-gpu/2", Model::resnet18, 2, false, true, true},
   };
   constexpr MakeContender peers[] = {weft_peer,       weft_group_peer, weft_after_peer, local_peer,
                                      all_reduce_peer, torch_peer,      torch_view_peer};
   Bench bench{.name = "ddp", .processes = 4};
   for (const Work& work : works) {
+    if (work.gpu && !has_gpu()) continue;
     Case& one = bench.cases.emplace_back(Case{work.name, {}});
     for (const MakeContender peer : peers)
       if (auto contender = peer(work)) one.contenders.push_back(std::move(*contender));

@@ -1,5 +1,5 @@
-// PyTorch's DistributedDataParallel on Gloo, in Python: torch_peer.py, run by a Python that can import torch:
-// $WEFT_TORCH_PYTHON, else that of .venv.
+// PyTorch's DistributedDataParallel on Gloo or NCCL, in Python: torch_peer.py, run by a Python that can
+// import torch: $WEFT_TORCH_PYTHON, else that of .venv.
 #include "bench/ddp/work.h"
 
 #include <cstdlib>
@@ -22,10 +22,11 @@ Contender contender(const char* name, const Work& work, bool view) {
       name, {{"caller", "Python, main"}, {"transport", "tcp"}}, [work, view](const Setting& setting) {
         const std::string store = scratch_path(".gloo");
         const Outcome outcome = measure_ranks(work.ranks, setting, [&](RankEnd& end) {
+          if (work.gpu) share_gpu(end.rank());
           end.become({python(), WEFT_BENCH_SOURCE_DIR "/ddp/torch_peer.py", name_of(work.model),
                       std::to_string(end.rank()), std::to_string(work.ranks), store,
                       seconds(end.budget().warm_up), seconds(end.budget().duration), view ? "view" : "copy",
-                      work.keep_grad ? "keep" : "fresh"});
+                      work.keep_grad ? "keep" : "fresh", work.gpu ? "cuda:0" : "cpu"});
         });
         std::filesystem::remove(store);
         return outcome;

@@ -1,6 +1,6 @@
-"""PyTorch's DistributedDataParallel on Gloo, one of the peers of bench_ddp, which starts this once for each rank.
+"""PyTorch's DistributedDataParallel on Gloo or NCCL, one of the peers of bench_ddp, which starts this once for each rank.
 
-  torch_peer.py MODEL RANK RANKS STORE WARM_UP DURATION view|copy keep|fresh     (seconds)
+  torch_peer.py MODEL RANK RANKS STORE WARM_UP DURATION view|copy keep|fresh DEVICE     (seconds)
 
 Rank 0 reports on descriptor 3 as bench/harness/ranks.h says. The models are those of bench/ddp/models.h.
 """
@@ -68,9 +68,11 @@ def main():
     import torch
     import torch.distributed as dist
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=ranks)
+    device = torch.device(sys.argv[9])
+    dist.init_process_group("gloo" if device.type == "cpu" else "nccl", init_method=f"file://{store}", rank=rank, world_size=ranks)
     torch.manual_seed(1 + rank)
     model, batch = model_and_input(name, torch)
+    model, batch = model.to(device), batch.to(device)
     ddp = torch.nn.parallel.DistributedDataParallel(model, gradient_as_bucket_view=view)
 
     def step():
@@ -78,7 +80,7 @@ def main():
         ddp(batch).square().mean().backward()
 
     times, count, following = [], 1, 1
-    word = torch.zeros(1, dtype=torch.int64)
+    word = torch.zeros(1, dtype=torch.int64, device=device)
     created, elapsed, ignored, more = time.perf_counter(), 0.0, 0, True
     while count:
         block = time.perf_counter()

@@ -7,7 +7,10 @@
 #include <weft/rpc/membership/job.h>
 #include <weft/rpc/tensor/layers.h>
 
+#include <dlfcn.h>
+
 #include <filesystem>
+#include <stdexcept>
 
 namespace weft::bench {
 namespace {
@@ -39,7 +42,10 @@ std::function<void()> all_reduces(const Group& group, const torch::nn::Module& m
                                                         data_parallel::reverse_order(specs.size()))) {
     std::size_t bytes = 0;
     for (const std::size_t index : bucket) bytes += specs[index].bytes;
-    buckets.push_back(group.empty({static_cast<std::int64_t>(bytes / sizeof(float))}).zero_());
+    buckets.push_back(group
+                          .empty({static_cast<std::int64_t>(bytes / sizeof(float))},
+                                 at::TensorOptions(specs[bucket.front()].device))
+                          .zero_());
   }
   return [group, buckets] {
     std::vector<rpc::Future<void>> in_flight;
@@ -51,6 +57,11 @@ std::function<void()> all_reduces(const Group& group, const torch::nn::Module& m
 
 void run(const Work& work, Way way, const std::string& store, RankEnd& end) {
   at::set_num_threads(1);
+  const c10::Device device = work.gpu ? c10::Device(c10::kCUDA, 0) : c10::Device(c10::kCPU);
+  if (work.gpu) {
+    share_gpu(end.rank());
+    if (dlopen("libtorch_cuda.so", RTLD_NOW | RTLD_GLOBAL) == nullptr) throw std::runtime_error(dlerror());
+  }
   rpc::AgentOptions options{.name = "rank" + std::to_string(end.rank())};
   options.listen = {"tcp://127.0.0.1:0"};
   options.same_host = !work.tcp;
@@ -63,6 +74,8 @@ void run(const Work& work, Way way, const std::string& store, RankEnd& end) {
   rpc::Job(agent).join().get();
   const Group group = Group::create(agent, {.shared_memory = !work.tcp}).get();
   with_model(work.model, end.rank(), [&](auto module, auto input, auto loss) {
+    module->to(device);
+    input = input.to(device);
     std::optional<data_parallel::DistributedDataParallel<typename decltype(module)::element_type>> ddp;
     if (way <= Way::after) {
       constexpr data_parallel::Overlap overlaps[] = {

@@ -17,7 +17,13 @@ struct Work {
   int ranks = 2;
   bool tcp = false;       // else shared memory, where a peer has such
   bool keep_grad = true;  // zero_grad(false): gradients keep their memory
+  bool gpu = false;       // all ranks share one GPU; nothing waits for it between the steps
 };
+
+bool has_gpu();
+// In a rank's process, before it uses CUDA: NCCL takes the ranks for ranks of different hosts, since it does
+// not permit two ranks of one host on one GPU.
+void share_gpu(int rank);
 
 const char* name_of(Model model);
 std::string scratch_path(const std::string& suffix);
