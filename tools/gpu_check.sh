@@ -1,18 +1,49 @@
 #!/usr/bin/env bash
-# On a machine with a GPU: builds the `cuda` preset, runs the tests with the label `gpu` over each LibTorch, and writes what
-# was seen at the end of docs/gpu.md.
+# Builds the tests with the label `gpu` over each LibTorch, runs them, and writes the results at the end of docs/gpu.md.
 #
 #   tools/gpu_check.sh [LIBTORCH-VERSION...]     for example 2.11.0 2.15.0; default: the one that ./dev uses
+#   tools/gpu_check.sh --build-only VERSION      on a machine without a GPU: prints the folder with the tests
+#   FOLDER/run.sh                                on a machine with a GPU and that PyTorch, after the folder was copied there:
+#                                                runs them and prints the results
 #
-# Needs nvidia-smi, nvcc and NCCL's header. Each LibTorch comes from the package index, with CUDA's libraries and NCCL, into
-# out/gpu-VERSION, several GB each. Never run yet.
+# Needs nvcc. Each LibTorch comes from the package index, with CUDA's libraries and NCCL, into out/gpu-VERSION, several GB each.
 set -euo pipefail
 root=$(git -C "$(dirname "$(readlink -f "$0")")" rev-parse --show-toplevel)
 cd "$root"
 
 die() { echo "gpu_check: $*" >&2; exit 1; }
-case ${1:-} in -*) sed -n '2,/^set/s/^# \{0,1\}//p' "$0"; exit 2 ;; esac
-nvidia-smi -L 2>/dev/null | grep -q GPU || die "this machine has no GPU"
+
+build_tests() {  # VERSION -> the tests with what they need in out/gpu-VERSION/tests
+  local version=$1 venv=out/gpu-$1/venv build=build/cuda-$1 tests=out/gpu-$1/tests
+  [ -x "$venv/bin/pip" ] || python3 -m venv "$venv"
+  "$venv/bin/pip" install --disable-pip-version-check --quiet "torch==$version"
+  local packages
+  packages=$(readlink -f "$root/$venv"/lib/python3*/site-packages)
+  cmake --preset cuda -B "$build" -DCMAKE_UNITY_BUILD=ON "-DWEFT_LIBTORCH=$packages/torch" \
+    "-DWEFT_NCCL_INCLUDE_DIR=$packages/nvidia/nccl/include" >/dev/null
+  local names
+  names=$(ninja -C "$build" -t targets all | sed -n 's/^\([a-z_]*_gpu_test\): phony$/\1/p')
+  # shellcheck disable=SC2086
+  cmake --build "$build" -j "$(nproc)" --target $names >&2
+  rm -rf "$tests"
+  mkdir -p "$tests/lib"
+  local name
+  for name in $names; do strip -o "$tests/$name" "$build/tests/$name"; done
+  # Of Debian's packages; the rest is LibTorch's, or on every machine.
+  ldd "$tests"/*_gpu_test | awk '/libcapnp|libkj|libspdlog|libfmt/ {print $3}' | sort -u | xargs cp -Lt "$tests/lib"
+  cp tools/gpu_run.sh "$tests/run.sh"
+  git rev-parse --short HEAD >"$tests/commit"
+  echo "$tests"
+}
+
+case ${1:-} in
+  --build-only)
+    [ $# = 2 ] || die 'expected --build-only VERSION'
+    build_tests "$2"
+    exit 0 ;;
+  -*) sed -n '2,/^set/s/^# \{0,1\}//p' "$0"; exit 2 ;;
+esac
+nvidia-smi -L 2>/dev/null | grep -q GPU || die 'this machine has no GPU: use --build-only'
 command -v nvcc >/dev/null || die 'nvcc is not in the path'
 
 versions=("$@")
@@ -20,39 +51,16 @@ versions=("$@")
 ./dev setup
 seen=$(mktemp)
 trap 'rm -f "$seen"' EXIT
-{
-  echo "$(date +%F), $(git rev-parse --short HEAD), $(nvidia-smi --query-gpu=name,driver_version --format=csv,noheader |
-    sort | uniq -c | awk '{$1 = $1 " ×"; print}' | paste -sd';'):"
-  echo
-  echo '| LibTorch | NCCL | run | skipped | failed |'
-  echo '|---|---|---|---|---|'
-} >"$seen"
-
 failed=0
 for version in "${versions[@]}"; do
-  venv=out/gpu-$version build=build/cuda-$version
-  [ -x "$venv/bin/pip" ] || python3 -m venv "$venv"
-  "$venv/bin/pip" install --disable-pip-version-check --quiet "torch==$version"
-  packages=$(echo "$root/$venv"/lib/python3*/site-packages)
-  nccl=$packages/nvidia/nccl
-  cmake --preset cuda -B "$build" "-DWEFT_LIBTORCH=$packages/torch" "-DWEFT_NCCL_INCLUDE_DIR=$nccl/include" >/dev/null
-  cmake --build "$build" -j "$(nproc)"
-  results=$build/gpu.xml
-  WEFT_NCCL=$nccl/lib/libnccl.so.2 ctest --test-dir "$build" -L gpu --output-on-failure --output-junit "$root/$results" || failed=1
-  number=$("$venv/bin/python" -c 'import torch; print(*torch.cuda.nccl.version(), sep=".")')
-  python3 - "$results" "$version" "$number" >>"$seen" <<'END'
-import sys, xml.etree.ElementTree as xml
-cases = list(xml.parse(sys.argv[1]).getroot().iter("testcase"))
-names = lambda status: ", ".join(c.get("name") for c in cases if c.get("status") == status) or "none"
-print(f"| {sys.argv[2]} | {sys.argv[3]} | {sum(c.get('status') == 'run' for c in cases)} | {names('notrun')} | {names('fail')} |")
-END
+  tests=$(build_tests "$version")
+  PATH=$root/out/gpu-$version/venv/bin:$PATH "$tests/run.sh" | tee -a "$seen" || failed=1
 done
 
-python3 - "$seen" <<'END'
+python3 - "$seen" <<'END_OF_PYTHON'
 import pathlib, sys
 page = pathlib.Path("docs/gpu.md")
-heading = "## What tools/gpu_check.sh saw\n"
+heading = "## Results of tools/gpu_check.sh\n"
 page.write_text(page.read_text().split(heading)[0] + heading + pathlib.Path(sys.argv[1]).read_text())
-END
-cat "$seen"
+END_OF_PYTHON
 exit "$failed"

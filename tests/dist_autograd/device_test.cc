@@ -1,5 +1,5 @@
 // RRefs and passes over tensors of an accelerator, on one whose streams do nothing until somebody waits for
-// them. CUDA has never been here: docs/gpu.md.
+// them. What has run on GPUs: docs/gpu.md.
 #include <weft/dist_autograd/module/remote_module.h>
 
 #include <c10/core/Event.h>

