@@ -78,6 +78,8 @@ def main():
     def step():
         model.zero_grad(set_to_none=not keep)
         ddp(batch).square().mean().backward()
+        if device.type != "cpu":
+            torch.cuda.synchronize()
 
     times, count, following = [], 1, 1
     word = torch.zeros(1, dtype=torch.int64, device=device)

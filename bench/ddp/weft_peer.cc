@@ -7,6 +7,7 @@
 #include <weft/rpc/membership/job.h>
 #include <weft/rpc/tensor/layers.h>
 
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <dlfcn.h>
 
 #include <filesystem>
@@ -85,6 +86,7 @@ void run(const Work& work, Way way, const std::string& store, RankEnd& end) {
     const auto step = [&] {
       module->zero_grad(!work.keep_grad);
       loss(ddp ? ddp->forward(input) : module->forward(input)).backward();
+      if (work.gpu) c10::impl::VirtualGuardImpl(device.type()).synchronizeDevice(device.index());
     };
     measure(end, group, way == Way::all_reduce ? all_reduces(group, *module) : step);
   });

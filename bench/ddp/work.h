@@ -17,7 +17,7 @@ struct Work {
   int ranks = 2;
   bool tcp = false;       // else shared memory, where a peer has such
   bool keep_grad = true;  // zero_grad(false): gradients keep their memory
-  bool gpu = false;       // all ranks share one GPU; nothing waits for it between the steps
+  bool gpu = false;       // all ranks share one GPU, and each step waits until it is done
 };
 
 bool has_gpu();

@@ -1,6 +1,7 @@
 #include <weft/parallel/collectives/nccl/watch.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <mutex>
 #include <vector>
 
@@ -8,30 +9,46 @@ namespace weft::collectives::nccl {
 
 struct Watch::State : std::enable_shared_from_this<State> {
   std::shared_ptr<rpc::Loop> loop;
-  std::chrono::nanoseconds interval;
+  WatchInterval interval;
 
   std::mutex mutex;  // guards what follows
   std::vector<std::shared_ptr<Watched>> watched;
-  bool armed = false;  // a look is posted or scheduled
+  bool armed = false;          // a look is posted or scheduled
+  bool waits_longer = false;   // and is scheduled after more than the shortest interval
+  std::uint64_t next_due = 0;  // the number of that look; those before are void
+  rpc::Clock::time_point added_at;
   bool ended = false;
 
   // The next look. A loop that ends drops it, and what is watched may hold the Watch: that is let go of then.
   class Due {
    public:
-    explicit Due(std::shared_ptr<State> state) : state_(std::move(state)) {}
+    Due(std::shared_ptr<State> state, std::uint64_t number) : state_(std::move(state)), number_(number) {}
     Due(Due&&) noexcept = default;
     Due& operator=(Due&&) = delete;
     ~Due() {
-      if (state_ != nullptr) state_->end();
+      if (state_ != nullptr) state_->dropped(number_);
     }
-    void operator()() { std::exchange(state_, nullptr)->look(); }
+    void operator()() { std::exchange(state_, nullptr)->look(number_); }
 
    private:
     std::shared_ptr<State> state_;
+    std::uint64_t number_;
   };
 
-  void arm() {  // on the loop
-    loop->schedule(rpc::later(loop->now(), interval), Due(shared_from_this()));
+  void arm() {  // on the loop, under the mutex
+    const auto now = loop->now();
+    const auto wait =
+        std::clamp<std::chrono::nanoseconds>((now - added_at) / 16, interval.shortest, interval.longest);
+    waits_longer = wait > interval.shortest;
+    loop->schedule(rpc::later(now, wait), Due(shared_from_this(), ++next_due));
+  }
+
+  void dropped(std::uint64_t number) {
+    {
+      std::lock_guard lock(mutex);
+      if (number != next_due) return;
+    }
+    end();
   }
 
   void end() {
@@ -41,10 +58,12 @@ struct Watch::State : std::enable_shared_from_this<State> {
     dropped.swap(watched);
   }
 
-  void look() {
+  void look(std::uint64_t number) {
     std::vector<std::shared_ptr<Watched>> all;
     {
       std::lock_guard lock(mutex);
+      if (number != next_due) return;
+      waits_longer = false;
       all = watched;
     }
     const auto now = loop->now();
@@ -69,8 +88,7 @@ struct Watch::State : std::enable_shared_from_this<State> {
   }
 };
 
-Watch::Watch(std::shared_ptr<rpc::Loop> loop, std::chrono::nanoseconds interval)
-    : state_(std::make_shared<State>()) {
+Watch::Watch(std::shared_ptr<rpc::Loop> loop, WatchInterval interval) : state_(std::make_shared<State>()) {
   state_->loop = std::move(loop);
   state_->interval = interval;
 }
@@ -82,14 +100,17 @@ void Watch::end() { state_->end(); }
 const std::shared_ptr<rpc::Loop>& Watch::loop() const { return state_->loop; }
 
 void Watch::add(std::shared_ptr<Watched> watched) {
+  std::uint64_t number = 0;
   {
     std::lock_guard lock(state_->mutex);
     if (state_->ended) return;
     if (std::find(state_->watched.begin(), state_->watched.end(), watched) == state_->watched.end())
       state_->watched.push_back(std::move(watched));
-    if (std::exchange(state_->armed, true)) return;
+    state_->added_at = state_->loop->now();
+    if (std::exchange(state_->armed, true) && !std::exchange(state_->waits_longer, false)) return;
+    number = ++state_->next_due;
   }
-  state_->loop->post(State::Due(state_));  // a loop that has ended runs it, or drops it, here
+  state_->loop->post(State::Due(state_, number));  // a loop that has ended runs it, or drops it, here
 }
 
 }  // namespace weft::collectives::nccl

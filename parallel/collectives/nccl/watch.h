@@ -1,9 +1,10 @@
 // Watch: looks at things that do not report by themselves, NCCL's communicators and events of a device, again
 // and again while there is something to look at.
 //
-// One timer of a loop for all of them, and no thread. What is watched is kept until its look() says that
-// there is nothing more, or the Watch or its loop ends, which look() is not told of. add() from any thread,
-// also from look().
+// One timer of a loop for all of them, and no thread. The time between two looks is a sixteenth of the time
+// since the last add(), within limits: short work is seen soon, and long work costs little. What is watched
+// is kept until its look() says that there is nothing more, or the Watch or its loop ends, which look() is
+// not told of. add() from any thread, also from look().
 #pragma once
 
 #include <weft/rpc/core/loop.h>
@@ -19,15 +20,20 @@ class Watched {
   virtual bool look(rpc::Clock::time_point now) = 0;
 };
 
+// Between two looks.
+struct WatchInterval {
+  std::chrono::nanoseconds shortest = std::chrono::microseconds{20};
+  std::chrono::nanoseconds longest = std::chrono::milliseconds{1};
+};
+
 class WEFT_EXPORT Watch {
  public:
-  explicit Watch(std::shared_ptr<rpc::Loop> loop,
-                 std::chrono::nanoseconds interval = std::chrono::milliseconds{1});
+  explicit Watch(std::shared_ptr<rpc::Loop> loop, WatchInterval interval = {});
   ~Watch();
   Watch(const Watch&) = delete;
   Watch& operator=(const Watch&) = delete;
 
-  // What is there already is there once.
+  // What is there already is there once. The next look comes soon, also if a longer interval has begun.
   void add(std::shared_ptr<Watched> watched);
   void end();  // releases what is watched, and what is added later. Any thread; idempotent
   const std::shared_ptr<rpc::Loop>& loop() const;

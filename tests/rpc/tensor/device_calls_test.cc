@@ -1,5 +1,5 @@
-// Tensors of an accelerator in calls, on one whose streams do nothing until somebody waits for them. CUDA has
-// never been here: docs/gpu.md.
+// Tensors of an accelerator in calls, on one whose streams do nothing until somebody waits for them. What has
+// run on GPUs: docs/gpu.md.
 #include <weft/rpc/tensor/device_layer.h>
 #include <weft/rpc/tensor/device_slots.h>
 #include <weft/rpc/tensor/layers.h>

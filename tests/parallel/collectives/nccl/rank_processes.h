@@ -107,6 +107,7 @@ class RankProcess {
       auto agent =
           std::make_unique<rpc::Agent>(std::move(own), company_layers(std::move(devices), std::move(below)));
       rpc::Job(*agent).wait_for(2).get();
+      at::set_num_threads(1);  // the ranks share the cores
       f(Group::create(*agent, options).get(), *agent);
       const auto begin = rpc::Clock::now();
       agent.reset();

@@ -26,7 +26,7 @@ struct Counted final : Watched {
 
 TEST(Watch, LooksOnceAnIntervalUntilThereIsNothingMore) {
   const auto loop = std::make_shared<test::HandLoop>();
-  Watch watch(loop, 2ms);
+  Watch watch(loop, {.shortest = 2ms, .longest = 2ms});
   const auto one = std::make_shared<Counted>();
   one->left = 3;
   watch.add(one);
@@ -50,9 +50,36 @@ TEST(Watch, LooksOnceAnIntervalUntilThereIsNothingMore) {
   EXPECT_EQ(one->looks, 4);
 }
 
+TEST(Watch, LooksLessOftenTheLongerItTakesUntilSomethingIsAdded) {
+  const auto loop = std::make_shared<test::HandLoop>();
+  Watch watch(loop, {.shortest = 20us, .longest = 1ms});
+  const auto one = std::make_shared<Counted>(), other = std::make_shared<Counted>();
+  one->left = other->left = 1'000'000;
+  watch.add(one);
+  const auto looks_within = [&](std::chrono::microseconds time) {
+    const int before = one->looks;
+    for (auto passed = 0us; passed < time; passed += 20us) {
+      loop->turn();
+      loop->advance(20us);
+    }
+    return one->looks - before;
+  };
+  EXPECT_GE(looks_within(320us), 16);  // the shortest interval
+  const int later = looks_within(1600us);
+  EXPECT_LE(later, 60);  // a sixteenth of up to 1.9 ms
+  EXPECT_GE(later, 16);
+  looks_within(20ms);
+  EXPECT_LE(looks_within(10ms), 11);  // the longest interval
+  watch.add(other);
+  EXPECT_GE(looks_within(320us), 16);
+  EXPECT_EQ(loop->timers(), 2U);  // the one that has become void, too
+  looks_within(1ms);
+  EXPECT_EQ(loop->timers(), 1U);
+}
+
 TEST(Watch, WhatIsAddedWhileItSaysThatItIsDoneIsNotLost) {
   const auto loop = std::make_shared<test::HandLoop>();
-  Watch watch(loop, 1ms);
+  Watch watch(loop, {.shortest = 1ms, .longest = 1ms});
   const auto one = std::make_shared<Counted>(), other = std::make_shared<Counted>();
   one->left = 1;
   other->left = 1;
@@ -76,7 +103,7 @@ TEST(Watch, ItsEndLetsGo) {
   const auto one = std::make_shared<Counted>();
   one->left = 100;
   {
-    Watch watch(loop, 1ms);
+    Watch watch(loop, {.shortest = 1ms, .longest = 1ms});
     watch.add(one);
     loop->turn();
   }
@@ -88,7 +115,7 @@ TEST(Watch, ItsEndLetsGo) {
 
 TEST(Watch, ItsLoopsEndLetsGo) {
   const auto loop = std::make_shared<rpc::AsioLoop>();
-  const auto watch = std::make_shared<Watch>(loop, 1h);
+  const auto watch = std::make_shared<Watch>(loop, WatchInterval{1h, 1h});
   const auto one = std::make_shared<Counted>();
   one->left = 100;
   one->at_look = [watch] {};  // as what is on a device keeps that, and it its Watch
@@ -107,7 +134,7 @@ TEST(Watch, ItsLoopsEndLetsGo) {
 // Its loop has ended while nothing was watched: a thread that adds something later does not know.
 TEST(Watch, KeepsNothingThatIsAddedAfterItsEnd) {
   const auto loop = std::make_shared<rpc::AsioLoop>();
-  const auto watch = std::make_shared<Watch>(loop, 1h);
+  const auto watch = std::make_shared<Watch>(loop, WatchInterval{1h, 1h});
   watch->end();
   loop->stop();
   const auto one = std::make_shared<Counted>();
