@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs the GPU tests beside it, which tools/gpu_check.sh has built, over the PyTorch of python3, and prints one paragraph for
+# Runs the GPU tests of its folder, which tools/gpu_check.sh has built, over the PyTorch of python3, and prints one paragraph for
 # docs/gpu.md. The tests' output goes to FOLDER (default: results), and so to standard error where a test fails.
 #
 #   run.sh [FOLDER]

@@ -3,8 +3,8 @@
 //
 // One timer of a loop for all of them, and no thread. The time between two looks is a sixteenth of the time
 // since the last add(), within limits: short work is seen soon, and long work costs little. What is watched
-// is kept until its look() says that there is nothing more, or the Watch or its loop ends, which look() is
-// not told of. add() from any thread, also from look().
+// is kept until its look() returns false, or the Watch or its loop ends, which look() is not told of. add()
+// from any thread, also from look().
 #pragma once
 
 #include <weft/rpc/core/loop.h>

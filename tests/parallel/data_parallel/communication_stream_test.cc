@@ -138,7 +138,7 @@ TEST_F(Streams, ReadersFollowCollectives) {
   EXPECT_EQ(*tensor.const_data_ptr<float>(), 4);
 }
 
-// Doubles the averages in a step of its own, when somebody waits for it, and notes the streams of all steps.
+// Doubles the averages in a second step, when somebody waits for it, and notes the streams of all steps.
 struct Doubles : CommunicationHook {
   Doubles(c10::Device on, std::atomic<bool>& idle) : device(on), device_is_idle(idle) {}
   std::optional<rpc::Future<void>> run(const Group& group, GradientBucket& bucket, int step) override {

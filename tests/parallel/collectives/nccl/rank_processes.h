@@ -12,7 +12,7 @@
 //   }
 //
 // The process of the second test must not ask CUDA. NCCL permits two ranks on one GPU if they pass for ranks
-// of different hosts, or, from 2.30 on, if an environment variable says so.
+// of different hosts, or, from 2.30 on, if an environment variable allows it.
 #pragma once
 
 #include <weft/parallel/collectives/group.h>
