@@ -1,13 +1,5 @@
 // Every collective against c10d's Gloo backend, which a Python with PyTorch runs (gloo_oracle.py), over a
 // random matrix of cases (gloo_cases.h); and the same bits on every rank and in every run.
-//
-// The Python is $WEFT_TORCH_PYTHON, else that of .venv where it can import torch.
-#include <sys/prctl.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
-#include <csignal>
-#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -16,6 +8,7 @@
 
 #include "tests/parallel/collectives/company.h"
 #include "tests/parallel/collectives/gloo_cases.h"
+#include "tests/support/torch_python.h"
 
 namespace weft::collectives::testing {
 namespace gloo_process_test {
@@ -26,25 +19,12 @@ constexpr std::uint64_t seed = 20'252;
 
 class Oracle {
  public:
-  Oracle() {
-    if (::mkdtemp(folder_.data()) == nullptr) throw std::runtime_error("no folder for Gloo's results");
-  }
-  ~Oracle() { std::filesystem::remove_all(folder_); }
-  Oracle(const Oracle&) = delete;
-  Oracle& operator=(const Oracle&) = delete;
-
   // Empty, or why there is none. While this process has one thread.
   std::string ask(const std::vector<GlooCase>& cases) {
-    const char* const chosen = std::getenv("WEFT_TORCH_PYTHON");
-    const std::string folder(WEFT_SOURCE_DIR);
-    const std::string python = chosen != nullptr && *chosen != '\0' ? chosen : folder + "/.venv/bin/python";
-    if (::access(python.c_str(), X_OK) != 0)
-      return "there is no Python at " + python + " (WEFT_TORCH_PYTHON)";
-    std::ofstream(folder_ + "/cases.json") << json_of(cases);
-    std::string script = folder + "/tests/parallel/collectives/gloo_oracle.py";
-    const int status = run({python, script, folder_});
-    if (status == 77) return python + " has no torch.distributed with Gloo (WEFT_TORCH_PYTHON)";
-    if (status != 0) throw std::runtime_error("gloo_oracle.py ended with " + std::to_string(status));
+    std::ofstream(folder_.path() + "/cases.json") << json_of(cases);
+    const std::string missing = test::run_torch_python(
+        WEFT_SOURCE_DIR, "tests/parallel/collectives/gloo_oracle.py", {folder_.path()});
+    if (!missing.empty()) return missing;
     for (int rank = 0; std::filesystem::exists(file(rank, ".index")); ++rank) {
       std::ifstream index(file(rank, ".index"));
       for (Place place; index >> place.number >> place.offset >> place.bytes;)
@@ -70,23 +50,11 @@ class Oracle {
     int number = 0;
     std::int64_t offset = 0, bytes = 0;
   };
-  static int run(std::vector<std::string> words) {
-    std::vector<char*> arguments;
-    for (std::string& word : words) arguments.push_back(word.data());
-    arguments.push_back(nullptr);
-    const pid_t pid = ::fork();
-    if (pid == 0) {
-      ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-      ::execv(arguments[0], arguments.data());
-      ::_exit(127);
-    }
-    int status = 0;
-    if (pid < 0 || ::waitpid(pid, &status, 0) != pid) throw std::runtime_error("cannot run " + words[0]);
-    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+  std::string file(int rank, const char* kind) const {
+    return folder_.path() + "/" + std::to_string(rank) + kind;
   }
-  std::string file(int rank, const char* kind) const { return folder_ + "/" + std::to_string(rank) + kind; }
 
-  std::string folder_ = (std::filesystem::temp_directory_path() / "weft-gloo-XXXXXX").string();
+  const test::TemporaryFolder folder_;
   std::map<std::pair<int, int>, Place> places_;  // by case and rank
 };
 
