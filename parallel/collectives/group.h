@@ -13,10 +13,10 @@
 // Tensors are of any dtype (reductions: reduction.h), contiguous or not, also empty; inputs may be expanded.
 // They are lent until the future is complete: nobody writes to an input, nobody touches an output. Tensors of
 // a GPU go by NCCL, on the current stream, and are contiguous (prepare(); docs/nccl.md). Autograd does not
-// see collectives. Results are the same bits on every rank and in every run. Collectives run and their
-// futures complete on threads of the agent and of the group, except those of inlined(); cancel() aborts. A
-// group is a handle: copies are the same group. Thread-safe; which of two threads begins first is for the
-// program to order, the same on all ranks.
+// see collectives (functional.h has those that it records). Results are the same bits on every rank and in
+// every run. Collectives run and their futures complete on threads of the agent and of the group, except
+// those of inlined(); cancel() aborts. A group is a handle: copies are the same group. Thread-safe; which of
+// two threads begins first is for the program to order, the same on all ranks.
 #pragma once
 
 #include <weft/parallel/collectives/operation/point_to_point.h>

@@ -48,6 +48,23 @@ TEST_P(Objects, AreTheRoots) {
   EXPECT_EQ(parts, (std::vector{7, 8, 9}));
 }
 
+TEST_P(Objects, StayWithinAGroupOfSomeRanks) {
+  std::vector<rpc::Future<std::optional<Group>>> splits;
+  for (const Group& group : groups)
+    splits.push_back(group.split(group.rank() == 1 ? std::nullopt : std::optional(0)));
+  std::vector<Group> some;
+  for (auto& each : splits)
+    if (auto group = got(std::move(each))) some.push_back(*group);
+  ASSERT_EQ(some.size(), 2U);
+  const auto from_last = at_all<std::string>(some, [](const Group& group) {
+    return group.broadcast_object("from " + group.members()[std::size_t(group.rank())], 1);
+  });
+  EXPECT_EQ(from_last, (std::vector<std::string>(2, "from worker2")));
+  const auto all = at_all<std::vector<int>>(
+      some, [](const Group& group) { return group.all_gather_object(10 + group.rank()); });
+  EXPECT_EQ(all, (std::vector(2, std::vector{10, 11})));
+}
+
 TEST_P(Objects, AreExchangedAndReducedInTheOrderOfRanks) {
   const auto exchanged = at_all<std::vector<std::string>>(groups, [](const Group& group) {
     const std::string self = std::to_string(group.rank());

@@ -1,0 +1,228 @@
+// Each function gives the engine a node with its adjoint, which is another function of this file. So the
+// adjoint is recorded as well where backward is.
+#include <weft/parallel/collectives/functional.h>
+
+#include <ATen/Functions.h>
+#include <ATen/TensorOperators.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+#include <functional>
+#include <numeric>
+#include <string>
+
+namespace weft::collectives::functional {
+namespace {
+
+using Map = std::function<at::Tensor(const at::Tensor&)>;
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+[[noreturn]] void refuse_input(const char* function, const std::string& text) {
+  throw rpc::Error(rpc::ErrorKind::invalid_argument, std::string("functional::") + function + ": " + text);
+}
+
+struct Recorded : torch::autograd::Function<Recorded> {
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& input, const Map& function,
+                            const Map& adjoint) {
+    context->saved_data["adjoint"] = c10::IValue::make_capsule(c10::make_intrusive<Adjoint>(adjoint));
+    return function(input);
+  }
+  static variable_list backward(AutogradContext* context, const variable_list& gradients) {
+    const auto adjoint = context->saved_data["adjoint"].toCapsule();
+    return {static_cast<const Adjoint&>(*adjoint).map(gradients[0]), {}, {}};
+  }
+
+ private:
+  struct Adjoint : torch::CustomClassHolder {
+    explicit Adjoint(Map m) : map(std::move(m)) {}
+    const Map map;
+  };
+};
+
+// On a device the results are ordered by the stream; errors that are known already are thrown.
+void finish(const at::Tensor& tensor, rpc::Future<void> future) {
+  if (tensor.is_cpu() || future.ready()) future.get();
+}
+
+void expect_linear(const char* function, const ReduceOp& op) {
+  if (op.kind != ReduceOp::Kind::sum && op.kind != ReduceOp::Kind::avg)
+    refuse_input(function, "the operation is " + op.name() + ", expected sum or avg");
+}
+
+std::int64_t dim_of(const char* function, const at::Tensor& input, std::int64_t dim) {
+  const std::int64_t place = dim < 0 ? dim + input.dim() : dim;
+  if (place < 0 || place >= input.dim())
+    refuse_input(function, "dimension " + std::to_string(dim) + " of a tensor with " +
+                               std::to_string(input.dim()) + " dimensions");
+  return place;
+}
+
+std::int64_t part_of(const char* function, const Group& group, const at::Tensor& input, std::int64_t dim) {
+  if (input.size(dim) % group.size() != 0)
+    refuse_input(function, "dimension " + std::to_string(dim) + " has " + std::to_string(input.size(dim)) +
+                               " elements, expected a multiple of " + std::to_string(group.size()) +
+                               ", the number of ranks");
+  return input.size(dim) / group.size();
+}
+
+// The parts along `dim`, one after the other in memory.
+at::Tensor parts_of(const Group& group, const at::Tensor& input, std::int64_t dim) {
+  if (dim == 0) return input.contiguous().unflatten(0, {group.size(), input.size(0) / group.size()});
+  return at::stack(input.chunk(group.size(), dim));
+}
+at::Tensor joined(const at::Tensor& parts, std::int64_t dim) {
+  return dim == 0 ? parts.flatten(0, 1) : at::cat(parts.unbind(), dim);
+}
+
+at::Tensor averaged(const Group& group, const at::Tensor& sum, const ReduceOp& op) {
+  return op.kind == ReduceOp::Kind::avg ? sum / group.size() : sum;
+}
+
+}  // namespace
+
+at::Tensor all_reduce(const Group& group, const at::Tensor& input, ReduceOp op, Copies copies) {
+  expect_linear("all_reduce", op);
+  return Recorded::apply(
+      input,
+      [&](const at::Tensor& x) {
+        at::Tensor output = x.clone(at::MemoryFormat::Contiguous);
+        finish(output, group.inlined().all_reduce(output, op));
+        return output;
+      },
+      [group, op, copies](const at::Tensor& gradient) {
+        return copies == Copies::independent ? all_reduce(group, gradient, op)
+                                             : averaged(group, copy(group, gradient), op);
+      });
+}
+
+std::vector<at::Tensor> all_reduce(const Group& group, const std::vector<at::Tensor>& inputs, ReduceOp op,
+                                   Copies copies) {
+  std::vector<at::Tensor> flat;
+  std::vector<std::int64_t> sizes;
+  for (const at::Tensor& input : inputs) {
+    if (input.scalar_type() != inputs.front().scalar_type())
+      refuse_input("all_reduce", std::string("tensors of ") + c10::toString(inputs.front().scalar_type()) +
+                                     " and " + c10::toString(input.scalar_type()) + ", expected one dtype");
+    flat.push_back(input.reshape(-1));
+    sizes.push_back(input.numel());
+  }
+  if (inputs.empty()) return {};
+  std::vector<at::Tensor> outputs = all_reduce(group, at::cat(flat), op, copies).split_with_sizes(sizes);
+  for (std::size_t i = 0; i < outputs.size(); ++i) outputs[i] = outputs[i].reshape(inputs[i].sizes());
+  return outputs;
+}
+
+at::Tensor copy(const Group& group, const at::Tensor& input) {
+  return Recorded::apply(
+      input, [](const at::Tensor& x) { return x; },
+      [group](const at::Tensor& gradient) {
+        return all_reduce(group, gradient, ReduceOp::sum, Copies::same);
+      });
+}
+
+at::Tensor all_gather(const Group& group, const at::Tensor& input, std::int64_t dim, Copies copies) {
+  dim = dim_of("all_gather", input, dim);
+  return Recorded::apply(
+      input,
+      [&](const at::Tensor& x) {
+        std::vector<std::int64_t> sizes{group.size()};
+        sizes.insert(sizes.end(), x.sizes().begin(), x.sizes().end());
+        const at::Tensor parts = at::empty(sizes, x.options());
+        finish(parts, group.inlined().all_gather(parts, x.contiguous()));
+        return joined(parts, dim);
+      },
+      [group, dim, copies](const at::Tensor& gradient) {
+        return copies == Copies::independent ? reduce_scatter(group, gradient, dim)
+                                             : split(group, gradient, dim);
+      });
+}
+
+at::Tensor reduce_scatter(const Group& group, const at::Tensor& input, std::int64_t dim, ReduceOp op) {
+  expect_linear("reduce_scatter", op);
+  dim = dim_of("reduce_scatter", input, dim);
+  part_of("reduce_scatter", group, input, dim);
+  return Recorded::apply(
+      input,
+      [&](const at::Tensor& x) {
+        const at::Tensor parts = parts_of(group, x, dim), output = at::empty_like(parts[0]);
+        finish(output, group.inlined().reduce_scatter(output, parts, op));
+        return output;
+      },
+      [group, dim, op](const at::Tensor& gradient) {
+        return averaged(group, all_gather(group, gradient, dim), op);
+      });
+}
+
+at::Tensor split(const Group& group, const at::Tensor& input, std::int64_t dim) {
+  dim = dim_of("split", input, dim);
+  const std::int64_t part = part_of("split", group, input, dim);
+  return Recorded::apply(
+      input, [&](const at::Tensor& x) { return x.narrow_copy(dim, group.rank() * part, part); },
+      [group, dim](const at::Tensor& gradient) { return all_gather(group, gradient, dim, Copies::same); });
+}
+
+at::Tensor all_to_all(const Group& group, const at::Tensor& input, std::int64_t split_dim,
+                      std::int64_t join_dim) {
+  split_dim = dim_of("all_to_all", input, split_dim);
+  join_dim = dim_of("all_to_all", input, join_dim);
+  part_of("all_to_all", group, input, split_dim);
+  return Recorded::apply(
+      input,
+      [&](const at::Tensor& x) {
+        const at::Tensor parts = parts_of(group, x, split_dim), output = at::empty_like(parts);
+        finish(output, group.inlined().all_to_all(output, parts));
+        return joined(output, join_dim);
+      },
+      [group, split_dim, join_dim](const at::Tensor& gradient) {
+        return all_to_all(group, gradient, join_dim, split_dim);
+      });
+}
+
+at::Tensor all_to_all_v(const Group& group, const at::Tensor& input, const std::vector<std::int64_t>& sent,
+                        const std::vector<std::int64_t>& received) {
+  (void)dim_of("all_to_all_v", input, 0);
+  for (const auto* counts : {&sent, &received})
+    if (counts->size() != static_cast<std::size_t>(group.size()))
+      refuse_input("all_to_all_v", std::to_string(counts->size()) + " counts, expected one for each of " +
+                                       std::to_string(group.size()) + " ranks");
+  if (const auto rows = std::accumulate(sent.begin(), sent.end(), std::int64_t{0}); rows != input.size(0))
+    refuse_input("all_to_all_v", "`sent` has " + std::to_string(rows) +
+                                     " rows, expected those of the input, " + std::to_string(input.size(0)));
+  return Recorded::apply(
+      input,
+      [&](const at::Tensor& x) {
+        std::vector<std::int64_t> sizes = x.sizes().vec();
+        sizes[0] = std::accumulate(received.begin(), received.end(), std::int64_t{0});
+        const at::Tensor output = at::empty(sizes, x.options());
+        finish(output, group.inlined().all_to_all_v(output.split_with_sizes(received),
+                                                    x.contiguous().split_with_sizes(sent)));
+        return output;
+      },
+      [group, sent, received](const at::Tensor& gradient) {
+        return all_to_all_v(group, gradient, received, sent);
+      });
+}
+
+at::Tensor broadcast(const Group& group, const at::Tensor& input, int root) {
+  return Recorded::apply(
+      input,
+      [&](const at::Tensor& x) {
+        at::Tensor output = x.clone(at::MemoryFormat::Contiguous);
+        finish(output, group.inlined().broadcast(output, root));
+        return output;
+      },
+      [group, root](const at::Tensor& gradient) { return reduce(group, gradient, root); });
+}
+
+at::Tensor reduce(const Group& group, const at::Tensor& input, int root) {
+  return Recorded::apply(
+      input,
+      [&](const at::Tensor& x) {
+        at::Tensor output = x.clone(at::MemoryFormat::Contiguous);
+        finish(output, group.inlined().reduce(output, root));
+        return group.rank() == root ? output : at::zeros_like(output);
+      },
+      [group, root](const at::Tensor& gradient) { return broadcast(group, gradient, root); });
+}
+
+}  // namespace weft::collectives::functional
