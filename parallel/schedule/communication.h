@@ -1,0 +1,21 @@
+// Messages as actions: place_communication and place_waits. Pure functions.
+#pragma once
+
+#include <weft/parallel/schedule/schedule.h>
+
+namespace weft::schedule {
+
+// Adds a send and a receive for each value that follows an edge to another rank, skip connections included.
+//
+// A send follows the computation that makes its value. The receive is placed where the receiver is at that
+// time, if all computations take equally long: as early as it can complete, so that a transfer overlaps with
+// computation. All lists follow one order of all messages, so the schedule passes prove_message_order().
+// invalid_argument: the schedule has messages, or is invalid (validate.h).
+WEFT_EXPORT Schedule place_communication(const Schedule& computations);
+
+// Adds a wait for each send of a schedule with messages. A rank has at most `outstanding` sends for which it
+// has not waited: it waits for the oldest before the next send, and for the rest at its end. The buffer of a
+// sent value is free after the wait. invalid_argument: outstanding below 1, or waits are there already.
+WEFT_EXPORT Schedule place_waits(const Schedule& schedule, int outstanding = 2);
+
+}  // namespace weft::schedule

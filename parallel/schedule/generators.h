@@ -1,0 +1,86 @@
+// Generators: the schedules of the literature as pure functions of the pipeline's shape.
+//
+// All generators give computations only: place_communication() adds the messages (communication.h),
+// lowering.h the rest. Every schedule is complete and free of deadlock for each shape, also with fewer
+// micro-batches than ranks. Times in the comments are for equal costs of forward, input and weight gradient,
+// and p ranks, m micro-batches, v chunks. "In flight" counts the micro-batches of a rank whose backward is
+// not complete. invalid_argument: sizes below 1, or a number of chunks that the schedule does not have.
+#pragma once
+
+#include <weft/parallel/schedule/schedule.h>
+
+#include <span>
+#include <string_view>
+
+namespace weft::schedule {
+
+struct Shape {
+  int ranks = 1;         // p
+  int microbatches = 1;  // m
+  int chunks = 0;        // v: stages on each rank; 0: as few as the schedule has
+};
+
+// --- Flush at the end of the step ---
+
+// GPipe (Huang et al., 2019): all forwards, then all backwards. Bubble (p-1)/(m+p-1); m in flight.
+WEFT_EXPORT Schedule fill_drain(const Shape& shape);
+// PipeDream-flush (Narayanan et al., 2021): bubble (p-1)/(m+p-1); p in flight.
+WEFT_EXPORT Schedule one_forward_one_backward(const Shape& shape);
+// Megatron-LM (Narayanan et al., 2021): 1F1B over v ≥ 1 looped chunks. Bubble (p-1)/(vm+p-1) if p divides m.
+WEFT_EXPORT Schedule interleaved(const Shape& shape);
+// Breadth-first pipeline parallelism (Lamy-Poirier, 2022): each chunk computes all micro-batches before the
+// next chunk. Bubble (p-1)/(vm+p-1) if m ≥ p; each stage is unsharded once a direction.
+WEFT_EXPORT Schedule looped_breadth_first(const Shape& shape);
+// The shifting buffer of GSPMD (Xu et al., 2021): in every tick all ranks compute and pass their outputs on.
+// Idle actions fill the ticks without work. v ≥ 1 chunks make the buffer circular.
+WEFT_EXPORT Schedule shifting_buffer(const Shape& shape);
+
+// --- Backward split into input and weight gradients ---
+
+// ZB-H1 (Qi et al., 2023): bubble (p-1)/(3m+p-1) if m ≥ p; p in flight.
+WEFT_EXPORT Schedule zb_h1(const Shape& shape);
+// ZB-H2 (Qi et al., 2023): no bubble if m ≥ 2p-1; 2p-1 in flight.
+WEFT_EXPORT Schedule zb_h2(const Shape& shape);
+// ZB-H1 over v ≥ 1 looped chunks, as in torch.distributed.pipelining.
+WEFT_EXPORT Schedule interleaved_zero_bubble(const Shape& shape);
+
+// --- Two chunks in the shape of a V: rank 0 has the first and the last stage ---
+
+// ZB-V (Qi et al., 2023): no bubble if m ≥ 2p-1; 2p chunks in flight.
+WEFT_EXPORT Schedule zb_v(const Shape& shape);
+// V-Half and V-Min (Qi et al., 2024): about 1/2 and 1/3 of the activations of 1F1B, for some bubble.
+WEFT_EXPORT Schedule v_half(const Shape& shape);
+WEFT_EXPORT Schedule v_min(const Shape& shape);
+// DualPipe cut in half (DeepSeek-AI, 2025): forwards overlapped with backwards of the other chunk.
+WEFT_EXPORT Schedule dual_pipe_v(const Shape& shape);
+
+// --- No flush: several versions of the weights ---
+
+struct PipedreamOptions {
+  // Ranks of each stage; empty: one. The sum is shape.ranks; replica i mod n computes micro-batch i.
+  std::vector<int> replicas = {};
+  // Every stage uses the version that the first one had when the micro-batch entered.
+  bool vertical_sync = false;
+};
+// PipeDream (Narayanan et al., 2019): each micro-batch is a batch that ends with a step. A stage computes a
+// forward with its latest weights and stashes them for the backward of the same micro-batch. Replicas reduce
+// their gradients in rounds of one micro-batch each.
+WEFT_EXPORT Schedule pipedream(const Shape& shape, const PipedreamOptions& options = {});
+
+// PipeDream-2BW (Narayanan et al., 2021): `batches` batches of shape.microbatches each follow each other
+// without a flush. Batch b uses version max(0, b-1) and makes version b+1, so that two versions are enough.
+WEFT_EXPORT Schedule pipedream_2bw(const Shape& shape, int batches = 2);
+
+// --- By name ---
+
+struct Generator {
+  std::string_view name;  // "zb-v"
+  std::string_view summary;
+  int min_chunks, max_chunks;  // 0: any number
+  Schedule (*make)(const Shape& shape);
+};
+WEFT_EXPORT std::span<const Generator> generators();
+// invalid_argument: an unknown name; the error lists the known ones.
+WEFT_EXPORT Schedule generate(std::string_view name, const Shape& shape);
+
+}  // namespace weft::schedule

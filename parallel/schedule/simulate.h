@@ -1,0 +1,62 @@
+// predict: the time, the bubble and the memory of a schedule, from the costs of its actions.
+//
+// The simulator runs each rank's list in order. An action starts when its inputs are there and the rank is
+// free. Messages take the time of their link and do not occupy the rank; those of one direction between two
+// ranks follow each other. A pure function.
+#pragma once
+
+#include <weft/parallel/schedule/schedule.h>
+
+#include <map>
+#include <utility>
+#include <vector>
+
+namespace weft::schedule {
+
+struct StageCost {
+  // Seconds. A full backward takes the input and the weight gradient's.
+  double forward = 1, input_gradient = 1, weight_gradient = 1;
+  double recompute = 1;
+  // Memory in any unit: what a forward keeps for its backward; the part of it that a weight gradient still
+  // needs after its input gradient; what a forward keeps if it is recomputed.
+  double activation = 1, kept_for_weight_gradient = 1, checkpoint = 0;
+};
+
+struct Costs {
+  std::vector<StageCost> stages = {StageCost{}};     // of each stage, or one of all
+  double link = 0;                                   // seconds of a message
+  std::map<std::pair<int, int>, double> links = {};  // by (from rank, to rank), where it differs
+  double overlap = 1;          // the time of an overlapped pair, as a share of the sum of its parts
+  double reduce_gradient = 0;  // seconds from the last replica's start of the reduction
+  double unshard = 0, optimizer_step = 0;  // seconds
+};
+
+// When a rank computed what: predicted, or measured by an executor. Seconds from the start of the step.
+struct Span {
+  std::size_t action = 0;  // index in the rank's list
+  double start = 0, finish = 0;
+};
+struct Transfer {
+  Action send;
+  int from = 0, to = 0;  // ranks
+  double start = 0, finish = 0;
+};
+struct Timeline {
+  std::vector<std::vector<Span>> ranks;
+  std::vector<Transfer> transfers;
+};
+
+struct Prediction {
+  Timeline timeline;  // of the first step
+  double time = 0;    // of one step alone, until the last rank completes
+  // Steps that follow each other without a barrier: from rank 0's start of one to its start of the next. The
+  // bubble is the share of this period in which rank 0 is idle.
+  double period = 0, bubble = 0;
+  std::vector<double> busy;              // of each rank, in one step
+  std::vector<double> peak_activations;  // of each rank
+};
+
+// invalid_argument: an invalid schedule (validate.h), or costs of another number of stages.
+WEFT_EXPORT Prediction predict(const Schedule& schedule, const Costs& costs = {});
+
+}  // namespace weft::schedule

@@ -1,0 +1,31 @@
+// validate and prove_message_order: checks before a schedule runs.
+//
+// Both throw rpc::Error with invalid_argument, which names the rank, the action and what was expected.
+// Positions are counted from 0 in the rank's list. The functions are pure.
+#pragma once
+
+#include <weft/parallel/schedule/schedule.h>
+
+namespace weft::schedule {
+
+// Checks that
+//  - each micro-batch is computed once on each stage, by the rank that the placement names: forward, and
+//  backward
+//    (whole, or input before weight gradient) unless the schedule has no backward at all;
+//  - if there are messages, each value that changes its rank is sent after it is made and received before it
+//  is
+//    used, once each, and no other value is;
+//  - versions of weights are stashed before they are loaded and follow each other by 1 from 0, and
+//  computations use
+//    the version that they name;
+//  - a stage that is unsharded somewhere is unsharded whenever it computes;
+//  - all replicas of a stage start the same number of reductions;
+//  - the schedule completes: sends do not block, a computation waits for its inputs, a wait for its message.
+WEFT_EXPORT void validate(const Schedule& schedule);
+
+// Checks that the schedule also completes if a send and a receive block until both are reached. Then all
+// messages have one order, and so have those between any two ranks, in both directions together, on both
+// sides. NCCL needs this order: its messages between two ranks are one queue. Calls validate() first.
+WEFT_EXPORT void prove_message_order(const Schedule& schedule);
+
+}  // namespace weft::schedule
