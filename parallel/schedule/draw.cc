@@ -75,6 +75,13 @@ double tick_of(double range) {
   return power * 10;
 }
 
+// A pair as "0F4+7B3".
+std::string cell_of(const Action& action) {
+  std::string cell;
+  for_each_part(action, [&](const Action& part) { cell += (cell.empty() ? "" : "+") + to_string(part); });
+  return cell;
+}
+
 class Drawing {
  public:
   Drawing(const Schedule& schedule, const DrawOptions& options) : schedule_(schedule), options_(options) {}
@@ -218,7 +225,7 @@ std::string table(const Schedule& schedule, const Timeline& timeline) {
       const auto column = static_cast<std::size_t>(std::lround(span.start / shortest));
       const auto next = static_cast<std::size_t>(std::lround(span.finish / shortest));
       if (row.size() < column) row.resize(column);
-      row.push_back(to_string(schedule.ranks[rank].at(span.action)));
+      row.push_back(cell_of(schedule.ranks[rank].at(span.action)));
       while (row.size() < next) row.push_back("..");
     }
     widths.resize(std::max(widths.size(), row.size()));

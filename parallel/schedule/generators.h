@@ -41,7 +41,7 @@ WEFT_EXPORT Schedule shifting_buffer(const Shape& shape);
 WEFT_EXPORT Schedule zb_h1(const Shape& shape);
 // ZB-H2 (Qi et al., 2023): no bubble if m ≥ 2p-1; 2p-1 in flight.
 WEFT_EXPORT Schedule zb_h2(const Shape& shape);
-// ZB-H1 over v ≥ 1 looped chunks, as in torch.distributed.pipelining.
+// ZB-H1 over v ≥ 1 looped chunks, as in torch.distributed.pipelining. Bubble (p-1)/(3vm+p-1) if m ≥ p.
 WEFT_EXPORT Schedule interleaved_zero_bubble(const Shape& shape);
 
 // --- Two chunks in the shape of a V: rank 0 has the first and the last stage ---

@@ -14,17 +14,17 @@ PICTURE = ROOT / "docs" / "images" / "layers.svg"
 # Layer -> its left and right edge in percent, its floor, and what it holds. The folders of one library count as one layer.
 PLACES = {
     "rpc": (0, 100, 0, "agents, typed methods, futures, streams, transports, membership", "Asio, Cap'n Proto, OpenSSL"),
-    "rpc/testing": (0, 13, 1, "agents in a process,", "simulated networks"),
-    "rpc/observe": (13, 28, 1, "logs, metrics, probes", "spdlog, Prometheus"),
-    "rref": (28, 45, 1, "remote references,", "ownership protocol"),
-    "rpc/tensor": (45, 60, 1, "tensors as arguments,", "device maps, operators"),
-    "parallel/collectives/flight": (60, 84, 1, "flight recorder", "of collectives"),
-    "parallel/schedule": (84, 100, 1, "schedules of", "pipelines"),
-    "dist_autograd": (28, 55, 2, "backward passes across agents,", "smart and fast mode"),
-    "parallel/collectives": (55, 84, 2, "process groups and collectives:", "shared memory, messages, NCCL"),
-    "dist_optim": (28, 46, 3, "optimizers next to remote", "parameters, checkpoints"),
-    "parallel/data_parallel": (46, 84, 3, "data parallel training:", "buckets of gradients, reduced during backward"),
-    "dist_optim/embedding": (28, 46, 4, "tables of rows,", "spread over owners"),
+    "rpc/testing": (0, 14, 1, "agents in a process,", "simulated networks"),
+    "rpc/observe": (14, 29, 1, "logs, metrics, probes", "spdlog, Prometheus"),
+    "rref": (29, 43, 1, "remote references,", "ownership protocol"),
+    "rpc/tensor": (43, 60, 1, "tensors as arguments,", "device maps, operators"),
+    "parallel/collectives/flight": (60, 83, 1, "flight recorder", "of collectives"),
+    "parallel/schedule": (83, 100, 1, "schedules of", "pipelines"),
+    "dist_autograd": (29, 55, 2, "backward passes across agents,", "smart and fast mode"),
+    "parallel/collectives": (55, 83, 2, "process groups and collectives:", "shared memory, messages, NCCL"),
+    "dist_optim": (29, 49, 3, "optimizers next to remote", "parameters, checkpoints"),
+    "parallel/data_parallel": (49, 83, 3, "data parallel training:", "buckets of gradients, reduced during backward"),
+    "dist_optim/embedding": (29, 49, 4, "tables of rows,", "spread over owners"),
 }
 
 WIDTH, FLOOR, MARGIN, GAP = 860, 68, 12, 3

@@ -31,6 +31,7 @@ Command add_trace(CLI::App& program);
 Command add_rrefs(CLI::App& program);
 Command add_flight(CLI::App& program);
 Command add_launch(CLI::App& program);
+Command add_schedule(CLI::App& program);
 
 // What all take that ask agents.
 struct AskedAgent {

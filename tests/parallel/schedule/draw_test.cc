@@ -31,6 +31,11 @@ TEST(Draw, ATableLeavesOutWhatTakesNoTime) {
             "rank 0 | 0F0            0B0 ..\nrank 1 |     1F0 1B0 ..\n");
 }
 
+TEST(Draw, ATableShowsBothPartsOfAPair) {
+  const Schedule schedule = load("0F0,1F0,(0F1;1B0)OVERLAP_F_B,0B0,1F1,1B1,0B1\n");
+  EXPECT_NE(table(schedule, predict(schedule).timeline).find("0F1+1B0 .. .. 0B0 .."), std::string::npos);
+}
+
 TEST(Draw, EachComputationIsARectangleWithItsTimes) {
   const Schedule schedule = zb_h1({2, 3});
   const std::string picture = svg(schedule, {{"ZB-H1", predict(schedule).timeline}});

@@ -127,6 +127,14 @@ TEST(Generators, ZbH1HasTheBubbleOfItsPaper) {
   });
 }
 
+// (p-1)/(3vm+p-1)
+TEST(Generators, InterleavedZeroBubbleSplitsTheBubbleByTheChunks) {
+  for (int v = 1; v <= 4; ++v)
+    from_least(as_many_as_ranks, [v](int p, int m, const std::string& about) {
+      expect_bubble(interleaved_zero_bubble({p, m, v}), p - 1, 3 * v * m, about);
+    });
+}
+
 TEST(Generators, ZbH2AndZbVHaveNoBubble) {
   from_least(twice_the_ranks, [](int p, int m, const std::string& about) {
     expect_bubble(zb_h2({p, m}), 0, 3 * m, about);

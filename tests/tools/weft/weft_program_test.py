@@ -4,7 +4,9 @@ import json
 import os
 import pathlib
 import pty
+import re
 import select
+import shlex
 import signal
 import socket
 import subprocess
@@ -12,6 +14,7 @@ import sys
 import tempfile
 import time
 import unittest
+import xml.etree.ElementTree
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "examples"))
 from processes import PATIENCE, Program, eventually, main  # noqa: E402
@@ -443,6 +446,85 @@ class Flights(unittest.TestCase):
             status, output, errors = weft("flight", *arguments)
             self.assertEqual((status, output), (2, ""))
             self.assertNotEqual(errors, "")
+
+
+class ScheduleTest(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+
+    def test_simulates_and_draws(self):
+        status, output, errors = weft("schedule", "--type", "zb-v", "--stages", "2", "--microbatches", "3", "--svg",
+                                      str(self.folder / "out.svg"))
+        self.assertEqual((status, errors), (0, ""))
+        self.assertEqual(output, """\
+zb-v: 2 ranks, 4 stages, 3 micro-batches
+
+rank 0 | 0F0 0F1 0F2 3F0 3I0 3W0 3F1 3I1 3W1 0I0 0W0 3F2 3I2 3W2 0I1 0W1 0I2 0W2
+rank 1 |     1F0 2F0 1F1 2F1 2I0 2W0 1F2 1I0 1W0 2F2 2I1 2W1 1I1 2I2 1I2 1W1 2W2 1W2
+
+step 19, period without a barrier 18, bubble 0 %
+12 messages in one order
+
+rank      busy      idle  activations  received
+   0        18         0            4         2
+   1        18         1            4         3
+""")
+        picture = (self.folder / "out.svg").read_text()
+        self.assertIn("zb-v: 2 ranks, 4 stages, 3 micro-batches, bubble 0 %", picture)
+        xml.etree.ElementTree.fromstring(picture)
+
+    def test_saves_and_loads(self):
+        plan, again = str(self.folder / "plan.csv"), str(self.folder / "again.csv")
+        saved = weft("schedule", "--type", "1f1b", "--stages", "2", "--microbatches", "2", "--save", plan)
+        self.assertEqual(pathlib.Path(plan).read_text(), "0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n")
+        loaded = weft("schedule", "--load", plan, "--messages", "--save", again)
+        self.assertEqual((loaded[0], loaded[1].partition(":")[2]), (saved[0], saved[1].partition(":")[2]))
+        self.assertTrue(pathlib.Path(again).read_text().startswith("0F0,0SEND_F0,"))
+
+    def test_costs(self):
+        status, output, errors = weft("schedule", "--type", "gpipe", "--stages", "2", "--microbatches", "1", "--cost",
+                                      "forward=2,5", "--cost", "link=10")
+        self.assertEqual((status, errors), (0, ""))
+        self.assertIn("step 31,", output)  # 2 + 10 + 5 + 2 + 10 + 2
+
+    def test_versions(self):
+        status, output, errors = weft("schedule", "--type", "pipedream", "--stages", "3", "--replicas", "2,1",
+                                      "--microbatches", "4", "--vertical-sync", "--recompute", "always", "--waits", "1")
+        self.assertEqual((status, errors), (0, ""))
+        self.assertIn("pipedream: 3 ranks, 2 stages, 4 micro-batches", output)
+
+    def test_refuses(self):
+        plan = self.folder / "plan.csv"
+        plan.write_text("0F0,0B0,0F1,0B1\n1F1,1F0,1B0,1B1\n")
+        for pattern, *arguments in (("expected --type or --load",),
+                                    ("unknown schedule 'zb-w', expected one of gpipe, 1f1b", "--type", "zb-w"),
+                                    ("cannot read", "--load", "/nowhere"),
+                                    ("the schedule deadlocks: ", "--load", str(plan)),
+                                    ("expected at least 1 of each", "--type", "1f1b", "--stages", "0"),
+                                    ("3 values, expected 1 or 4", "--type", "1f1b", "--cost", "forward=1,2,3"),
+                                    ("expected NAME=NUMBER", "--type", "1f1b", "--cost", "forward=fast"),
+                                    ("expected one value of ", "--type", "1f1b", "--cost", "speed=1")):
+            status, output, errors = weft("schedule", *arguments)
+            self.assertEqual((status, output), (2, ""), errors)
+            self.assertIn(pattern, errors)
+
+    def test_drew_the_pictures_of_the_documentation(self):
+        root = pathlib.Path(__file__).resolve().parents[3]
+        commands = re.findall(r"(?m)^    weft (schedule .*--svg) (docs/images/\S+)$", (root / "docs/pipelines.md").read_text())
+        self.assertEqual(len(commands), 4)
+        for arguments, picture in commands:
+            drawn = self.folder / "drawn.svg"
+            status, output, errors = weft(*shlex.split(arguments), str(drawn))
+            self.assertEqual((status, errors), (0, ""))
+            self.assertEqual(drawn.read_text(), (root / picture).read_text(), f"draw {picture} again: docs/pipelines.md")
+
+    def test_lists_the_types(self):
+        status, output, errors = weft("schedule", "--list")
+        self.assertEqual((status, errors), (0, ""))
+        self.assertEqual(len(output.splitlines()), 14)
+        self.assertRegex(output, r"(?m)^zb-v +zero bubble, two chunks in a V")
 
 
 if __name__ == "__main__":
