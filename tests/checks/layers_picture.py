@@ -14,18 +14,20 @@ PICTURE = ROOT / "docs" / "images" / "layers.svg"
 # Layer -> its left and right edge in percent, its floor, and what it holds. The folders of one library count as one layer.
 PLACES = {
     "rpc": (0, 100, 0, "agents, typed methods, futures, streams, transports, membership", "Asio, Cap'n Proto, OpenSSL"),
-    "rpc/testing": (0, 14, 1, "agents in a process,", "simulated networks"),
-    "rpc/observe": (14, 29, 1, "logs, metrics, probes", "spdlog, Prometheus"),
-    "rref": (29, 43, 1, "remote references,", "ownership protocol"),
-    "rpc/tensor": (43, 60, 1, "tensors as arguments,", "device maps, operators"),
-    "parallel/collectives/flight": (60, 83, 1, "flight recorder", "of collectives"),
-    "parallel/schedule": (83, 100, 1, "schedules of", "pipelines"),
-    "dist_autograd": (29, 55, 2, "backward passes across agents,", "smart and fast mode"),
-    "parallel/collectives": (55, 83, 2, "process groups and collectives:", "shared memory, messages, NCCL"),
-    "dist_optim": (29, 49, 3, "optimizers next to remote", "parameters, checkpoints"),
-    "parallel/data_parallel": (49, 83, 3, "data parallel training:", "buckets of gradients, reduced during backward"),
-    "dist_optim/embedding": (29, 49, 4, "tables of rows,", "spread over owners"),
+    "rpc/testing": (0, 12, 1, "agents in a process,", "simulated networks"),
+    "rpc/observe": (12, 25, 1, "logs, metrics, probes", "spdlog, Prometheus"),
+    "parallel/schedule": (25, 38, 1, "schedules of", "pipelines"),
+    "rref": (38, 51, 1, "remote references,", "ownership protocol"),
+    "rpc/tensor": (51, 68, 1, "tensors as arguments,", "device maps, operators"),
+    "parallel/collectives/flight": (68, 100, 1, "flight recorder", "of collectives"),
+    "dist_autograd": (38, 66, 2, "backward passes across agents,", "smart and fast mode"),
+    "parallel/collectives": (66, 100, 2, "process groups and collectives:", "shared memory, messages, NCCL"),
+    "parallel/pipeline": (25, 44, 3, "models in stages,", "run by a schedule"),
+    "dist_optim": (44, 60, 3, "optimizers next to", "remote parameters"),
+    "parallel/data_parallel": (60, 100, 3, "data parallel training:", "buckets of gradients, reduced during backward"),
+    "dist_optim/embedding": (44, 60, 4, "tables of rows,", "spread over owners"),
 }
+FLOORS = {"parallel/schedule": 2}  # of a box that is higher than one
 
 WIDTH, FLOOR, MARGIN, GAP = 860, 68, 12, 3
 STYLE = """<style>
@@ -60,7 +62,7 @@ def used_directly(layers=None, present=None):
 def lies_on(layer, places):
     left, right, floor, *_ = places[layer]
     return {other for other, (start, end, under, *_) in places.items()
-            if under == floor - 1 and start < right and left < end}
+            if under + FLOORS.get(other, 1) == floor and start < right and left < end}
 
 
 def problems_of(places, uses):
@@ -88,8 +90,9 @@ def picture(places=PLACES):
 
     percent = (WIDTH - 2 * MARGIN) / 100
     for layer, (left, right, floor, *words) in places.items():
-        x, y = MARGIN + left * percent, height - MARGIN - (floor + 1) * FLOOR
-        box(x + GAP, y + GAP, (right - left) * percent - 2 * GAP, FLOOR - 2 * GAP,
+        high = FLOORS.get(layer, 1) * FLOOR
+        x, y = MARGIN + left * percent, height - MARGIN - floor * FLOOR - high
+        box(x + GAP, y + GAP, (right - left) * percent - 2 * GAP, high - 2 * GAP,
             "light" if layer in WITHOUT_TORCH else "torch")
         middle = x + (right - left) * percent / 2
         text(middle, y + 24, layer, "name")

@@ -1,0 +1,39 @@
+// ValueExchange: the values of a step on their way from one stage to another, between threads.
+//
+// Thread-safe.
+#pragma once
+
+#include <weft/parallel/pipeline/stage_graph.h>
+
+#include <chrono>
+#include <condition_variable>
+#include <exception>
+#include <map>
+#include <mutex>
+
+namespace weft::pipeline {
+
+class ValueExchange {
+ public:
+  struct Key {
+    schedule::Edge edge;
+    int microbatch = 0;
+    bool gradient = false;
+    auto operator<=>(const Key&) const = default;
+  };
+
+  void put(const Key& key, Values values);
+  // Waits for them. Throws the error of fail(), and deadline_exceeded after `timeout`.
+  Values take(const Key& key, std::chrono::nanoseconds timeout);
+  // Ends all waits, now and later, with the first error.
+  void fail(std::exception_ptr error);
+  std::exception_ptr error() const;
+
+ private:
+  mutable std::mutex mutex_;  // guards what follows
+  std::condition_variable came_;
+  std::map<Key, Values> values_;
+  std::exception_ptr error_;
+};
+
+}  // namespace weft::pipeline

@@ -1,0 +1,83 @@
+// LocalPipeline: trains a model whose stages run on threads, or devices, of one process, by any schedule.
+//
+//   auto graph = pipeline::split(model, {3, 6});
+//   auto schedule = schedule::one_forward_one_backward({.ranks = 3, .microbatches = 8});
+//   pipeline::LocalPipeline pipeline{graph, schedule, {.loss =
+//   pipeline::loss_of(torch::cross_entropy_loss)}};
+//   ...
+//   optimizer.zero_grad();
+//   auto step = pipeline.step({images}, {labels});   // forward and backward of all micro-batches
+//   optimizer.step();
+//
+// Each rank of the schedule is a thread. A step splits its inputs and targets along the first dimension. The
+// gradients added to `.grad` are those of the loss of the whole batch, if the loss of a micro-batch is a mean
+// over its rows (Options::mean_loss); batch norms normalize each micro-batch, and the order in which
+// gradients are added is that of the schedule. What random numbers the stages draw depends on which thread
+// comes first.
+//
+// A stage may block. The threads have the LibTorch thread state (autocast) of the thread that called step().
+// If a stage throws, step() throws an rpc::Error with the stage, the micro-batch and the action, and no
+// gradient is added. Not thread-safe.
+#pragma once
+
+#include <weft/parallel/pipeline/stage_graph.h>
+#include <weft/parallel/schedule/simulate.h>
+
+#include <ATen/core/Tensor.h>
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <vector>
+
+namespace weft::pipeline {
+
+// The loss of a micro-batch: a scalar, of the last stage's outputs and the micro-batch's targets.
+using Loss = std::function<at::Tensor(const Values& outputs, const Values& targets)>;
+// Of one output and one target: loss_of([](auto output, auto target) { return mse_loss(output, target); }).
+template <class F>
+Loss loss_of(F f) {
+  return [f = std::move(f)](const Values& outputs, const Values& targets) {
+    return f(outputs.at(0), targets.at(0));
+  };
+}
+
+struct LocalOptions {
+  Loss loss;
+  bool mean_loss = true;  // false: the losses of micro-batches are added
+  // By rank of the schedule; empty: the parameters and inputs stay where they are.
+  std::vector<c10::Device> devices = {};
+  // For a value that a stage waits for. Beyond it the step fails with deadline_exceeded.
+  std::chrono::nanoseconds timeout = std::chrono::minutes{10};
+};
+
+struct LocalStep {
+  std::vector<at::Tensor> losses;  // by micro-batch, without their weights
+  at::Tensor loss;                 // of the batch
+  schedule::Timeline timeline;     // as measured: schedule::draw() shows it next to the prediction
+};
+
+class WEFT_EXPORT LocalPipeline {
+ public:
+  // The schedule has the graph's number of stages; messages in it are not needed. invalid_argument: it is
+  // invalid with the graph's edges, or there is no loss. unsupported: replicated stages, versions of weights,
+  // recomputation.
+  LocalPipeline(StageGraph graph, schedule::Schedule schedule, LocalOptions options);
+  ~LocalPipeline();
+  LocalPipeline(const LocalPipeline&) = delete;
+  LocalPipeline& operator=(const LocalPipeline&) = delete;
+
+  // inputs, targets: with equally many rows, at least one for each micro-batch.
+  LocalStep step(const Values& inputs, const Values& targets);
+  // The last stage's outputs of all rows, without gradients. All stages run in eval mode or not as they are.
+  Values evaluate(const Values& inputs);
+
+  const StageGraph& graph() const;
+  const schedule::Schedule& schedule() const;  // with the graph's edges
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace weft::pipeline

@@ -1,0 +1,84 @@
+#include <weft/parallel/pipeline/stage_graph.h>
+
+#include <weft/rpc/core/error.h>
+
+#include <algorithm>
+#include <set>
+#include <string>
+#include <unordered_set>
+
+namespace weft::pipeline {
+namespace {
+
+[[noreturn]] void refuse(const std::string& text) {
+  throw rpc::Error(rpc::ErrorKind::invalid_argument, text);
+}
+
+}  // namespace
+
+int StageGraph::add(Stage stage) {
+  const std::string name = "StageGraph::add: stage " + std::to_string(size());
+  if (stage.module == nullptr) refuse(name + " has no module");
+  if (!stage.forward) refuse(name + " has no function");
+  for (const Source& input : stage.inputs)
+    if (input.stage >= size() || input.stage < -1 || input.output < 0)
+      refuse(name + " uses output " + std::to_string(input.output) + " of stage " +
+             std::to_string(input.stage) + ", expected a stage before it, or step_input()");
+  stages_.push_back(std::move(stage));
+  return size() - 1;
+}
+
+std::vector<schedule::Edge> StageGraph::edges() const {
+  std::set<schedule::Edge> edges;
+  for (int stage = 0; stage < size(); ++stage)
+    for (const Source& input : (*this)[stage].inputs)
+      if (input.stage >= 0) edges.insert({input.stage, stage});
+  return {edges.begin(), edges.end()};
+}
+
+std::vector<int> StageGraph::outputs_of(schedule::Edge edge) const {
+  std::set<int> outputs;
+  for (const Source& input : (*this)[edge.to].inputs)
+    if (input.stage == edge.from) outputs.insert(input.output);
+  return {outputs.begin(), outputs.end()};
+}
+
+std::vector<at::Tensor> StageGraph::parameters() const {
+  std::vector<at::Tensor> all;
+  std::unordered_set<c10::TensorImpl*> seen;
+  for (const Stage& stage : stages_)
+    for (const at::Tensor& parameter : stage.module->parameters())
+      if (seen.insert(parameter.unsafeGetTensorImpl()).second) all.push_back(parameter);
+  return all;
+}
+
+void StageGraph::train(bool on) const {
+  for (const Stage& stage : stages_) stage.module->train(on);
+}
+
+void StageGraph::zero_grad(bool set_to_none) const {
+  for (const Stage& stage : stages_) stage.module->zero_grad(set_to_none);
+}
+
+StageGraph split(const torch::nn::Sequential& model, const std::vector<std::size_t>& cuts) {
+  std::vector<std::size_t> bounds{0};
+  bounds.insert(bounds.end(), cuts.begin(), cuts.end());
+  bounds.push_back(model->size());
+  for (std::size_t i = 1; i < bounds.size(); ++i)
+    if (bounds[i] <= bounds[i - 1])
+      refuse("split: stage " + std::to_string(i - 1) + " has the layers from " +
+             std::to_string(bounds[i - 1]) + " to before " + std::to_string(bounds[i]) + " of " +
+             std::to_string(model->size()) + ", expected at least one each");
+  StageGraph graph;
+  for (std::size_t i = 1; i < bounds.size(); ++i) {
+    torch::nn::Sequential part;
+    for (std::size_t layer = bounds[i - 1]; layer < bounds[i]; ++layer)
+      part->push_back(*(model->begin() + static_cast<std::ptrdiff_t>(layer)));
+    graph.add({part.ptr(),
+               [part](const Values& inputs) mutable { return Values{part->forward(inputs.at(0))}; },
+               {i == 1 ? step_input(0) : Source{static_cast<int>(i) - 2}}});
+  }
+  return graph;
+}
+
+}  // namespace weft::pipeline

@@ -1,0 +1,80 @@
+// StageGraph: a model as stages, with the values that each stage uses.
+//
+//   pipeline::StageGraph graph;                              // a skip connection over the middle stage
+//   const int first = graph.add(encoder, {step_input(0)});
+//   const int middle = graph.add(body, {{first}});
+//   graph.add({head, [head](const auto& x) { return Values{head->forward(x[0] + x[1])}; }, {{middle},
+//   {first}}});
+//
+// A torch::nn::Sequential is cut before some of its layers: split(model, {3, 6}). A stage may use the outputs
+// of any stage before it, and the inputs of the step. The outputs of the last stage are those of the model.
+// One module may be a part of several stages (tied weights). Data only; an executor runs it. Thread-safety:
+// values.
+#pragma once
+
+#include <weft/parallel/schedule/schedule.h>
+
+#include <ATen/core/Tensor.h>
+#include <torch/nn/module.h>
+#include <torch/nn/modules/container/sequential.h>
+
+#include <functional>
+#include <memory>
+#include <utility>
+#include <vector>
+
+namespace weft::pipeline {
+
+using Values = std::vector<at::Tensor>;
+using StageForward = std::function<Values(const Values& inputs)>;
+
+// An output of a stage.
+struct Source {
+  int stage = 0;
+  int output = 0;
+  auto operator<=>(const Source&) const = default;
+};
+// An input of the step; each micro-batch has a part of it along the first dimension.
+inline Source step_input(int index) { return {-1, index}; }
+
+struct Stage {
+  std::shared_ptr<torch::nn::Module> module;  // has the parameters and buffers that `forward` uses
+  StageForward forward;
+  std::vector<Source> inputs;
+};
+
+class WEFT_EXPORT StageGraph {
+ public:
+  // Returns the number of the stage. invalid_argument: no module, no function, or an input that is not of a
+  // stage before.
+  int add(Stage stage);
+  // Of a module with forward(Tensor) -> Tensor.
+  template <class Module>
+    requires requires(Module& module, at::Tensor input) {
+      { module.forward(input) } -> std::convertible_to<at::Tensor>;
+    }
+  int add(std::shared_ptr<Module> module, Source input) {
+    auto forward = [&of = *module](const Values& inputs) { return Values{of.forward(inputs.at(0))}; };
+    return add({std::move(module), std::move(forward), {input}});
+  }
+
+  int size() const { return static_cast<int>(stages_.size()); }
+  const Stage& operator[](int stage) const { return stages_[static_cast<std::size_t>(stage)]; }
+  // Between stages, ascending; for schedule::Schedule::edges.
+  std::vector<schedule::Edge> edges() const;
+  // The outputs of edge.from that edge.to uses, ascending.
+  std::vector<int> outputs_of(schedule::Edge edge) const;
+  // Of all stages; a parameter that several stages use is there once.
+  std::vector<at::Tensor> parameters() const;
+  void train(bool on = true) const;
+  void zero_grad(bool set_to_none = true) const;
+
+ private:
+  std::vector<Stage> stages_;
+};
+
+// Stages of the layers of a Sequential; each entry of `cuts` is the first layer of the next stage. The layers
+// take and give one tensor. invalid_argument: cuts that are not ascending layers of the model.
+WEFT_EXPORT StageGraph split(const torch::nn::Sequential& model, const std::vector<std::size_t>& cuts);
+
+}  // namespace weft::pipeline

@@ -1,0 +1,125 @@
+#include <weft/parallel/pipeline/stage_runner.h>
+
+#include <weft/dist_autograd/engine/make_node.h>
+#include <weft/dist_autograd/engine/node_executor.h>
+#include <weft/rpc/core/error.h>
+
+#include <ATen/core/grad_mode.h>
+#include <torch/csrc/autograd/functions/accumulate_grad.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include <string>
+#include <utility>
+
+namespace weft::pipeline {
+
+using dist_autograd::make_node;
+using torch::autograd::variable_list;
+
+namespace {
+
+// Stands before the inputs of a forward and takes their gradients.
+struct InputGradients final : torch::autograd::Node {
+  variable_list apply(variable_list&& given) override {
+    gradients = std::move(given);
+    return {};
+  }
+  std::string name() const override { return "PipelineInput"; }
+  variable_list gradients;
+};
+
+}  // namespace
+
+// --- Gradients of leaves ---
+
+void LeafGradients::accumulate(const at::Tensor& leaf, at::Tensor gradient, std::size_t references) {
+  Sum& sum = sums_[leaf.unsafeGetTensorImpl()];
+  sum.leaf = leaf;
+  torch::autograd::AccumulateGrad::accumulateGrad(leaf, sum.gradient, gradient, references,
+                                                  [&](at::Tensor&& next) { sum.gradient = std::move(next); });
+}
+
+void LeafGradients::publish() {
+  const at::NoGradGuard no_grad;
+  for (auto& [impl, sum] : sums_) {
+    at::Tensor& grad = sum.leaf.mutable_grad();
+    grad.defined() ? (void)grad.add_(sum.gradient) : (void)(grad = std::move(sum.gradient));
+  }
+  sums_.clear();
+}
+
+// --- One micro-batch ---
+
+struct StageRunner::Microbatch {
+  std::vector<int> place;  // of each input among those of `inputs`; -1: it requires no grad
+  decltype(make_node<InputGradients>()) inputs;
+  std::vector<std::pair<at::Tensor, at::Tensor>> roots;
+  std::unique_ptr<dist_autograd::NodeExecutor> weights;  // after the input part
+};
+
+StageRunner::StageRunner(Stage stage) : stage_(std::move(stage)) {}
+StageRunner::~StageRunner() = default;
+StageRunner::StageRunner(StageRunner&&) noexcept = default;
+
+Values StageRunner::forward(int microbatch, const Values& inputs, bool with_backward) {
+  if (!with_backward) {
+    const at::NoGradGuard no_grad;
+    return stage_.forward(inputs);
+  }
+  const at::AutoGradMode grad(true);
+  auto state = std::make_unique<Microbatch>();
+  state->inputs = make_node<InputGradients>();
+  Values own;
+  int count = 0;
+  for (const at::Tensor& input : inputs) {
+    own.push_back(input.detach());
+    state->place.push_back(input.requires_grad() ? count++ : -1);
+    if (input.requires_grad())
+      torch::autograd::impl::set_gradient_edge(
+          own.back(), torch::autograd::Edge(state->inputs, state->inputs->add_input_metadata(own.back())));
+  }
+  Values outputs = stage_.forward(own);
+  microbatches_[microbatch] = std::move(state);
+  return outputs;
+}
+
+void StageRunner::add_root(int microbatch, const at::Tensor& root, at::Tensor gradient) {
+  if (root.requires_grad()) microbatches_.at(microbatch)->roots.emplace_back(root, std::move(gradient));
+}
+
+Values StageRunner::run(int microbatch, bool in_parts) {
+  Microbatch& state = *microbatches_.at(microbatch);
+  auto executor = std::make_unique<dist_autograd::NodeExecutor>(
+      gradients_, dist_autograd::ExecutorOptions{.defer_weights = in_parts});
+  for (auto& [root, gradient] : std::exchange(state.roots, {})) executor->add_root(root, std::move(gradient));
+  executor->plan();
+  executor->run();
+  Values gradients;
+  for (const int place : state.place) {
+    const auto at = static_cast<std::size_t>(place);
+    const bool has_one = place >= 0 && at < state.inputs->gradients.size();
+    gradients.push_back(has_one ? state.inputs->gradients[at] : at::Tensor());
+  }
+  if (in_parts) {
+    state.weights = std::move(executor);
+    state.inputs = nullptr;
+  } else {
+    microbatches_.erase(microbatch);
+  }
+  return gradients;
+}
+
+Values StageRunner::backward(int microbatch) { return run(microbatch, false); }
+Values StageRunner::input_gradient(int microbatch) { return run(microbatch, true); }
+
+void StageRunner::weight_gradient(int microbatch) {
+  microbatches_.at(microbatch)->weights->run_weights();
+  microbatches_.erase(microbatch);
+}
+
+void StageRunner::clear() {
+  microbatches_.clear();
+  gradients_.clear();
+}
+
+}  // namespace weft::pipeline

@@ -1,0 +1,68 @@
+// StageRunner: computes the forwards and backwards of one stage, micro-batch by micro-batch.
+//
+// Between the stages travel plain tensors: the inputs of a forward have no history, and their gradients are
+// results of the backward. The gradients of parameters are kept until publish_gradients(). A backward may be
+// split into its input and its weight part (NodeExecutor). Used by one thread at a time.
+#pragma once
+
+#include <weft/dist_autograd/engine/gradient_sink.h>
+#include <weft/parallel/pipeline/stage_graph.h>
+
+#include <ATen/core/Tensor.h>
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <vector>
+
+namespace weft::pipeline {
+
+// The gradients of leaves, summed.
+class WEFT_EXPORT LeafGradients final : public dist_autograd::GradientSink {
+ public:
+  void accumulate(const at::Tensor& leaf, at::Tensor gradient, std::size_t references) override;
+  // Adds them to `.grad`, and has none afterwards.
+  void publish();
+  void clear() { sums_.clear(); }
+
+ private:
+  struct Sum {
+    at::Tensor leaf, gradient;
+  };
+  std::map<c10::TensorImpl*, Sum> sums_;
+};
+
+class WEFT_EXPORT StageRunner {
+ public:
+  explicit StageRunner(Stage stage);
+  ~StageRunner();
+  StageRunner(StageRunner&&) noexcept;
+  StageRunner& operator=(StageRunner&&) = delete;
+
+  // The values of an input, by Stage::inputs. Those that are to have gradients require grad. Returns the
+  // outputs, which the caller may use as it likes. with_backward: keeps what the backward needs.
+  Values forward(int microbatch, const Values& inputs, bool with_backward);
+  // A value that a backward starts at, an output or made of outputs, with its gradient. Before the backward.
+  void add_root(int microbatch, const at::Tensor& root, at::Tensor gradient = {});
+
+  // Whole: input and weight gradients. Returns the gradients of the inputs; undefined where an input does not
+  // require grad or has no influence.
+  Values backward(int microbatch);
+  Values input_gradient(int microbatch);
+  void weight_gradient(int microbatch);
+
+  LeafGradients& gradients() { return gradients_; }
+  // Micro-batches whose backward has not ended.
+  std::size_t in_flight() const { return microbatches_.size(); }
+  void clear();
+
+ private:
+  struct Microbatch;
+  Values run(int microbatch, bool in_parts);
+
+  const Stage stage_;
+  std::map<int, std::unique_ptr<Microbatch>> microbatches_;
+  LeafGradients gradients_;
+};
+
+}  // namespace weft::pipeline

@@ -1,0 +1,337 @@
+#include <weft/parallel/pipeline/local_pipeline.h>
+
+#include <weft/parallel/schedule/communication.h>
+#include <weft/parallel/schedule/generators.h>
+#include <weft/parallel/schedule/lowering.h>
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <atomic>
+
+#include "tests/support/errors.h"
+
+namespace weft::pipeline::local_pipeline_test {
+namespace {
+
+using rpc::ErrorKind;
+using test::error_of;
+
+at::Tensor numbers(at::IntArrayRef sizes, std::uint64_t seed) {
+  return at::randn(sizes, at::detail::createCPUGenerator(seed), at::kDouble);
+}
+
+at::Tensor squares(const at::Tensor& output, const at::Tensor& target) {
+  return torch::mse_loss(output, target);
+}
+
+// A part with a weight, a bias and a batch norm.
+struct Part : torch::nn::Module {
+  explicit Part(std::uint64_t seed) {
+    linear = register_module("linear", torch::nn::Linear(6, 6));
+    norm = register_module("norm", torch::nn::BatchNorm1d(6));
+    to(at::kDouble);
+    const at::NoGradGuard no_grad;
+    linear->weight.copy_(numbers({6, 6}, seed));
+    linear->bias.copy_(numbers({6}, seed + 100));
+  }
+  at::Tensor forward(const at::Tensor& x) { return torch::tanh(norm(linear(x))); }
+  torch::nn::Linear linear{nullptr};
+  torch::nn::BatchNorm1d norm{nullptr};
+};
+
+// `stages` parts, the first and the last of which share their weight if there are several, and a skip
+// connection from the first to the last one.
+struct Model {
+  explicit Model(int stages) {
+    for (int i = 0; i < stages; ++i) parts.push_back(std::make_shared<Part>(static_cast<std::uint64_t>(i)));
+    if (stages > 1) {
+      parts.back()->linear = parts.front()->linear;
+      parts.back()->replace_module("linear", parts.front()->linear);
+    }
+  }
+  at::Tensor forward(at::Tensor x) const {
+    at::Tensor first;
+    for (std::size_t i = 0; i < parts.size(); ++i) {
+      if (i + 1 == parts.size() && i > 1) x = x + first;
+      x = parts[i]->forward(x);
+      if (i == 0) first = x;
+    }
+    return x;
+  }
+  StageGraph graph() const {
+    StageGraph graph;
+    for (std::size_t i = 0; i < parts.size(); ++i) {
+      const auto part = parts[i];
+      if (i == 0) {
+        graph.add(part, step_input(0));
+      } else if (i + 1 < parts.size() || i == 1) {
+        graph.add(part, Source{static_cast<int>(i) - 1});
+      } else {
+        graph.add({part,
+                   [part](const Values& x) { return Values{part->forward(x.at(0) + x.at(1))}; },
+                   {Source{static_cast<int>(i) - 1}, Source{0}}});
+      }
+    }
+    return graph;
+  }
+  std::vector<at::Tensor> values(bool gradients) const {
+    std::vector<at::Tensor> all;
+    for (const auto& part : parts) {
+      for (const at::Tensor& parameter : part->parameters())
+        all.push_back(gradients ? parameter.grad().clone() : parameter.detach().clone());
+      if (!gradients)
+        for (const at::Tensor& buffer : part->buffers()) all.push_back(buffer.to(at::kDouble));
+    }
+    return all;
+  }
+  std::vector<std::shared_ptr<Part>> parts;
+};
+
+void expect_close(const std::vector<at::Tensor>& a, const std::vector<at::Tensor>& b) {
+  ASSERT_EQ(a.size(), b.size());
+  for (std::size_t i = 0; i < a.size(); ++i)
+    EXPECT_TRUE(at::allclose(a[i], b[i], 1e-10, 1e-10)) << "tensor " << i << "\n" << a[i] << "\n" << b[i];
+}
+
+// Every schedule with a flush, against the model without stages, micro-batch by micro-batch.
+class Schedules : public ::testing::TestWithParam<std::string> {
+ protected:
+  static std::vector<std::string> names() {
+    std::vector<std::string> names;
+    for (const auto& generator : schedule::generators())
+      if (!generator.name.starts_with("pipedream")) names.emplace_back(generator.name);
+    return names;
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Flush, Schedules,
+                         ::testing::Values("gpipe", "1f1b", "interleaved", "looped-bfs", "zb-h1", "zb-h2",
+                                           "interleaved-zb", "zb-v", "v-half", "v-min", "dualpipe-v",
+                                           "shifting-buffer"),
+                         [](const auto& info) {
+                           std::string name = info.param;
+                           std::replace(name.begin(), name.end(), '-', '_');
+                           return name;
+                         });
+
+TEST_P(Schedules, GiveTheGradientsOfTheWholeModel) {
+  for (const auto& [ranks, microbatches, rows] :
+       {std::tuple{2, 4, 12}, {1, 3, 9}, {3, 2, 7}, {2, 8, 5}, {4, 5, 23}}) {
+    SCOPED_TRACE(std::to_string(ranks) + " ranks, " + std::to_string(microbatches) + " micro-batches");
+    const auto computations = schedule::generate(GetParam(), {.ranks = ranks, .microbatches = microbatches});
+    const Model whole(computations.stages()), split(computations.stages());
+    LocalPipeline pipeline{split.graph(), computations, {.loss = loss_of(squares)}};
+    torch::optim::SGD whole_steps(split.graph().parameters(), 0.1);
+    StageGraph whole_graph = whole.graph();
+    torch::optim::SGD own(whole_graph.parameters(), 0.1);
+    for (int step = 0; step < 2; ++step) {
+      const at::Tensor x = numbers({rows, 6}, 10 + step), y = numbers({rows, 6}, 20 + step);
+      own.zero_grad();
+      whole_steps.zero_grad();
+      double loss = 0;
+      const auto parts = std::min<std::int64_t>(microbatches, rows);
+      const auto xs = at::tensor_split(x, parts), ys = at::tensor_split(y, parts);
+      bool single = false;  // a batch norm refuses one row
+      for (const auto& part : xs) single |= part.size(0) < 2;
+      if (single) {
+        for (const Model* model : {&whole, &split})
+          for (const auto& part : model->parts) part->norm->eval();
+      }
+      for (std::size_t i = 0; i < xs.size(); ++i) {
+        const at::Tensor part =
+            squares(whole.forward(xs[i]), ys[i]) * (static_cast<double>(xs[i].size(0)) / rows);
+        part.backward();
+        loss += part.item<double>();
+      }
+      const LocalStep result = pipeline.step({x}, {y});
+      EXPECT_NEAR(result.loss.item<double>(), loss, 1e-10);
+      expect_close(split.values(true), whole.values(true));
+      own.step();
+      whole_steps.step();
+    }
+    expect_close(split.values(false), whole.values(false));
+    const at::Tensor x = numbers({rows, 6}, 30);
+    pipeline.graph().train(false);
+    whole.graph().train(false);
+    expect_close(pipeline.evaluate({x}), {whole.forward(x)});
+  }
+}
+
+TEST(LocalPipeline, RunsASchedulesMessagesToo) {
+  const Model whole(2), split(2);
+  schedule::Schedule computations = schedule::one_forward_one_backward({.ranks = 2, .microbatches = 3});
+  computations = schedule::place_waits(schedule::place_communication(computations));
+  LocalPipeline pipeline{split.graph(), computations, {.loss = loss_of(squares), .mean_loss = false}};
+  const at::Tensor x = numbers({6, 6}, 1), y = numbers({6, 6}, 2);
+  pipeline.step({x}, {y});
+  for (int i = 0; i < 3; ++i) squares(whole.forward(x.narrow(0, 2 * i, 2)), y.narrow(0, 2 * i, 2)).backward();
+  expect_close(split.values(true), whole.values(true));
+}
+
+TEST(LocalPipeline, CutsASequential) {
+  torch::nn::Sequential model(torch::nn::Linear(4, 8),
+                              torch::nn::ReLU(torch::nn::ReLUOptions().inplace(true)),
+                              torch::nn::Linear(8, 8), torch::nn::Tanh(), torch::nn::Linear(8, 2));
+  model->to(at::kDouble);
+  const at::Tensor x = numbers({8, 4}, 1), y = numbers({8, 2}, 2);
+  squares(model->forward(x), y).backward();
+  std::vector<at::Tensor> expected, own;
+  for (const at::Tensor& parameter : model->parameters()) expected.push_back(parameter.grad().clone());
+  model->zero_grad();
+  LocalPipeline pipeline{split(model, {1, 3}),
+                         schedule::one_forward_one_backward({.ranks = 3, .microbatches = 4}),
+                         {.loss = loss_of(squares)}};
+  const LocalStep step = pipeline.step({x}, {y});
+  for (const at::Tensor& parameter : model->parameters()) own.push_back(parameter.grad());
+  expect_close(own, expected);
+  ASSERT_EQ(step.timeline.ranks.size(), 3U);
+  for (const auto& spans : step.timeline.ranks) {
+    EXPECT_EQ(spans.size(), 8U);  // a forward and a backward for each micro-batch
+    for (const auto& span : spans) EXPECT_LE(span.start, span.finish);
+  }
+  EXPECT_EQ(error_of([&] { split(model, {3, 3}); })->kind(), ErrorKind::invalid_argument);
+  EXPECT_EQ(error_of([&] { split(model, {5}); })->kind(), ErrorKind::invalid_argument);
+}
+
+TEST(LocalPipeline, FrozenStagesAndInputsOfIntegersHaveNoGradients) {
+  const auto words = std::make_shared<torch::nn::EmbeddingImpl>(10, 6);
+  const auto body = std::make_shared<Part>(1), head = std::make_shared<Part>(2);
+  words->to(at::kDouble);
+  for (const at::Tensor& parameter : body->parameters()) parameter.set_requires_grad(false);
+  StageGraph graph;
+  graph.add(words, step_input(0));
+  graph.add(body, Source{0});
+  graph.add({head,
+             [head](const Values& x) { return Values{head->forward(x.at(0) * x.at(1))}; },
+             {Source{1}, step_input(1)}});
+  const at::Tensor tokens = at::arange(8) % 10, factors = numbers({8, 6}, 3), y = numbers({8, 6}, 4);
+  LocalPipeline pipeline{graph, schedule::zb_h1({.ranks = 3, .microbatches = 2}), {.loss = loss_of(squares)}};
+  pipeline.step({tokens, factors}, {y});
+  std::vector<at::Tensor> own;
+  for (const at::Tensor& parameter : {words->weight, head->linear->weight}) {
+    own.push_back(parameter.grad().clone());
+    parameter.mutable_grad().reset();
+  }
+  for (const at::Tensor& parameter : body->parameters()) EXPECT_FALSE(parameter.grad().defined());
+  for (int i = 0; i < 2; ++i) {
+    const auto part = [&](const at::Tensor& tensor) { return tensor.narrow(0, 4 * i, 4); };
+    (squares(head->forward(body->forward(words->forward(part(tokens))) * part(factors)), part(y)) / 2)
+        .backward();
+  }
+  expect_close(own, {words->weight.grad(), head->linear->weight.grad()});
+}
+
+// Of the thread that calls step().
+TEST(LocalPipeline, StagesHaveTheCallersThreadState) {
+  std::atomic<int> on{0};
+  const auto part = std::make_shared<Part>(1);
+  StageGraph graph;
+  graph.add({part,
+             [&](const Values& x) {
+               on += at::autocast::is_autocast_enabled(at::kCPU);
+               return Values{part->forward(x.at(0))};
+             },
+             {step_input(0)}});
+  LocalPipeline pipeline{
+      graph, schedule::fill_drain({.ranks = 1, .microbatches = 2}), {.loss = loss_of(squares)}};
+  const auto run = [&] { pipeline.step({numbers({4, 6}, 1)}, {numbers({4, 6}, 2)}); };
+  run();
+  EXPECT_EQ(on, 0);
+  at::autocast::set_autocast_enabled(at::kCPU, true);
+  run();
+  at::autocast::set_autocast_enabled(at::kCPU, false);
+  EXPECT_EQ(on, 2);
+}
+
+// --- Faults ---
+
+class Faults : public ::testing::Test {
+ protected:
+  // Three stages, of which the middle one does this first.
+  LocalPipeline pipeline(const std::function<void(const at::Tensor&)>& first, LocalOptions options = {}) {
+    const Model model(3);
+    StageGraph graph;
+    graph.add(model.parts[0], step_input(0));
+    graph.add({model.parts[1],
+               [part = model.parts[1], first](const Values& x) {
+                 first(x.at(0));
+                 return Values{part->forward(x.at(0))};
+               },
+               {Source{0}}});
+    graph.add(model.parts[2], Source{1});
+    if (!options.loss) options.loss = loss_of(squares);
+    parameters = graph.parameters();
+    return {graph, schedule::one_forward_one_backward({.ranks = 3, .microbatches = 4}), options};
+  }
+  const at::Tensor x = numbers({8, 6}, 1), y = numbers({8, 6}, 2);
+  std::vector<at::Tensor> parameters;
+};
+
+TEST_F(Faults, AStageThatThrowsEndsTheStepAndTheNextOneRuns) {
+  int calls = 0;
+  LocalPipeline pipeline = this->pipeline([&](const at::Tensor&) {
+    if (++calls == 2) throw std::runtime_error("out of ideas");
+  });
+  const auto error = error_of([&] { pipeline.step({x}, {y}); });
+  ASSERT_TRUE(error);
+  EXPECT_EQ(error->kind(), ErrorKind::handler_failed);
+  EXPECT_EQ(std::string(error->what()), "pipeline step: stage 1, micro-batch 1, F: out of ideas");
+  for (const at::Tensor& parameter : parameters) EXPECT_FALSE(parameter.grad().defined());
+  pipeline.step({x}, {y});
+  for (const at::Tensor& parameter : parameters) EXPECT_TRUE(parameter.grad().defined());
+}
+
+TEST_F(Faults, WrongShapesAreErrorsOfTheirStage) {
+  LocalPipeline pipeline = this->pipeline([](const at::Tensor&) {});
+  const auto error = error_of([&] { pipeline.step({numbers({8, 5}, 1)}, {y}); });
+  ASSERT_TRUE(error);
+  EXPECT_NE(std::string(error->what()).find("stage 0, micro-batch 0, F: mat1 and mat2"), std::string::npos)
+      << error->what();
+}
+
+TEST_F(Faults, AStageThatStallsIsNamedAtTheTimeout) {
+  std::promise<void> go_on;
+  auto held = go_on.get_future().share();
+  int calls = 0;
+  LocalPipeline pipeline = this->pipeline(
+      [&, held](const at::Tensor&) {
+        if (++calls == 1) held.wait_for(std::chrono::seconds(1));
+      },
+      {.timeout = std::chrono::milliseconds(50)});
+  const auto error = error_of([&] { pipeline.step({x}, {y}); });
+  ASSERT_TRUE(error);
+  EXPECT_EQ(error->kind(), ErrorKind::deadline_exceeded);
+  EXPECT_NE(std::string(error->what()).find("from stage"), std::string::npos) << error->what();
+}
+
+TEST_F(Faults, WrongArguments) {
+  const auto refused = [&](ErrorKind kind, const std::string& words, const auto& make) {
+    const auto error = error_of(make);
+    ASSERT_TRUE(error) << words;
+    EXPECT_EQ(error->kind(), kind) << error->what();
+    EXPECT_NE(std::string(error->what()).find(words), std::string::npos) << error->what();
+  };
+  const Model model(2);
+  const auto two = schedule::fill_drain({.ranks = 2, .microbatches = 2});
+  const LocalOptions options{.loss = loss_of(squares)};
+  refused(ErrorKind::invalid_argument, "no loss", [&] { LocalPipeline(model.graph(), two, {}); });
+  refused(ErrorKind::invalid_argument, "a schedule of 3 stages for a model of 2", [&] {
+    LocalPipeline(model.graph(), schedule::fill_drain({.ranks = 3, .microbatches = 2}), options);
+  });
+  refused(ErrorKind::unsupported, "recomp", [&] {
+    LocalPipeline(model.graph(), schedule::add_recomputation(two, schedule::Recompute::always), options);
+  });
+  refused(ErrorKind::invalid_argument, "1 devices",
+          [&] { LocalPipeline(model.graph(), two, {.loss = loss_of(squares), .devices = {at::kCPU}}); });
+  LocalPipeline pipeline(model.graph(), two, options);
+  refused(ErrorKind::invalid_argument, "without rows", [&] { pipeline.step({numbers({0, 6}, 1)}, {y}); });
+  StageGraph graph;
+  refused(ErrorKind::invalid_argument, "expected a stage before it",
+          [&] { graph.add(model.parts[0], Source{0}); });
+  LocalPipeline vector(model.graph(), two,
+                       {.loss = [](const Values& outputs, const Values&) { return outputs[0]; }});
+  refused(ErrorKind::invalid_argument, "elements, expected one", [&] { vector.step({x}, {y}); });
+}
+
+}  // namespace
+}  // namespace weft::pipeline::local_pipeline_test
