@@ -26,7 +26,7 @@ namespace weft::collectives::functional {
 
 // How the ranks use their copies of an output.
 enum class Copies : std::uint8_t {
-  independent,  // each in a loss of its own; the losses are added
+  independent,  // in different losses, which are added
   same,         // all ranks compute the same from it
 };
 

@@ -16,10 +16,8 @@ namespace weft::pipeline {
 using dist_autograd::make_node;
 using torch::autograd::variable_list;
 
-namespace {
-
 // Stands before the inputs of a forward and takes their gradients.
-struct InputGradients final : torch::autograd::Node {
+struct StageRunner::InputGradients final : torch::autograd::Node {
   variable_list apply(variable_list&& given) override {
     gradients = std::move(given);
     return {};
@@ -27,8 +25,6 @@ struct InputGradients final : torch::autograd::Node {
   std::string name() const override { return "PipelineInput"; }
   variable_list gradients;
 };
-
-}  // namespace
 
 // --- Gradients of leaves ---
 

@@ -57,6 +57,7 @@ class WEFT_EXPORT StageRunner {
   void clear();
 
  private:
+  struct InputGradients;
   struct Microbatch;
   Values run(int microbatch, bool in_parts);
 

@@ -3,7 +3,7 @@
   torch_ddp_oracle.py FOLDER
 
 Reads FOLDER/models.json, and for each model the file of bytes that it names: parameters, inputs and targets, one after the
-other. Writes FOLDER/MODEL.RANK: all parameters, then all floating-point buffers, as float64, in the order that models.json
+other. Writes FOLDER/MODEL.RANK: all parameters, then the running statistics, as float64, in the order that models.json
 gives. Exit status 77, with a line that states the reason, if this Python has no torch.distributed with Gloo.
 """
 import json
