@@ -1,9 +1,9 @@
 #include <weft/dist_autograd/pass_state.h>
 
 #include <weft/dist_autograd/autograd_layer.h>
+#include <weft/dist_autograd/engine/accumulate_gradient.h>
 
 #include <ATen/ATen.h>
-#include <torch/csrc/autograd/functions/accumulate_grad.h>
 #include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
@@ -25,16 +25,6 @@ rpc::Error under_way_error(const PassId& id) {
 rpc::Error graph_used_error(const PassId& id) {
   return {rpc::ErrorKind::failed_precondition,
           to_string(id) + ": a second backward needs retain_graph in the first"};
-}
-
-// Whether no other tensor uses the gradient's memory. A view keeps its base alive, which then counts as part
-// of the view. AccumulateGrad looks at the gradient's own references only: views of one gradient for two
-// leaves would share memory.
-bool owns_memory(const at::Tensor& gradient) {
-  if (gradient.layout() != at::kStrided || !gradient.has_storage()) return true;
-  const bool view = gradient.is_view();
-  if (view && gradient._base().use_count() != 1) return false;
-  return gradient.storage().use_count() <= (view ? 2U : 1U);
 }
 
 }  // namespace
@@ -168,9 +158,7 @@ void PassState::accumulate(const at::Tensor& leaf, at::Tensor gradient, std::siz
     held.written.pass_on(sum);
     // The graph of a recorded gradient does not describe the sum.
     if (sum.defined() && sum.requires_grad() && !at::GradMode::is_enabled()) sum = sum.detach().clone();
-    torch::autograd::AccumulateGrad::accumulateGrad(leaf, sum, gradient,
-                                                    owns_memory(gradient) ? references : 0,
-                                                    [&](at::Tensor&& next) { sum = std::move(next); });
+    accumulate_gradient(leaf, sum, gradient, references);
     held.written = {};
     held.written.note(sum);
     complete = sum;

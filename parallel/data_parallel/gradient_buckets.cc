@@ -77,6 +77,7 @@ GradientBuckets::GradientBuckets(const collectives::Group& group,
       begin += padded(tensor.nbytes());
     }
   }
+  synchronize();  // the first writers may be other streams
 }
 
 std::string GradientBuckets::names(std::size_t bucket) const {
@@ -144,9 +145,8 @@ std::optional<rpc::Future<void>> GradientBuckets::run_on_stream(const collective
 }
 
 at::Tensor GradientBuckets::take_sparse_sum(std::size_t bucket) {
-  const at::Tensor sum = gathers_[bucket]->sum();
-  gathers_[bucket].reset();
-  return sum;
+  // The gathered parts stay until the next reduction, whose stream has waited for what reads them here.
+  return gathers_[bucket]->sum();
 }
 
 void GradientBuckets::scale(std::size_t bucket, double factor) {

@@ -155,6 +155,7 @@ void Reducer::allocate(BucketPlan plan) {
     gradient = buckets.view(i);
   }
   buckets_ = std::move(buckets);
+  buckets_.synchronize();
   states_ = std::vector<Bucket>(buckets_.size());
 }
 

@@ -1,18 +1,19 @@
 #include <weft/parallel/pipeline/local_pipeline.h>
 
+#include <weft/parallel/pipeline/internal/local_step.h>
 #include <weft/parallel/pipeline/internal/rank_threads.h>
-#include <weft/parallel/pipeline/internal/value_exchange.h>
-#include <weft/parallel/pipeline/stage_runner.h>
 #include <weft/parallel/schedule/validate.h>
 #include <weft/rpc/core/error.h>
 
 #include <ATen/Functions.h>
 #include <ATen/ThreadLocalState.h>
-#include <ATen/core/grad_mode.h>
-#include <c10/util/Exception.h>
+#include <c10/core/StreamGuard.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <algorithm>
+#include <optional>
 #include <string>
+#include <unordered_map>
 #include <utility>
 
 namespace weft::pipeline {
@@ -63,210 +64,80 @@ void check(const StageGraph& graph, const schedule::Schedule& schedule, const Lo
       });
 }
 
-std::string text_of_current_exception() {
-  try {
-    throw;
-  } catch (const c10::Error& error) {
-    return error.what_without_backtrace();
-  } catch (const std::exception& error) {
-    return error.what();
-  } catch (...) {
-    return "an exception of an unknown type";
+// Before a module is moved.
+void check_devices(const StageGraph& graph, const schedule::Schedule& schedule, const LocalOptions& options) {
+  if (options.devices.empty()) return;
+  std::unordered_map<c10::TensorImpl*, int> stage_of;
+  const auto device_of = [&](int stage) {
+    return options.devices[static_cast<std::size_t>(schedule.rank_of(stage, 0))];
+  };
+  for (int stage = 0; stage < graph.size(); ++stage) {
+    std::vector<at::Tensor> tensors = graph[stage].module->parameters();
+    for (const at::Tensor& buffer : graph[stage].module->buffers()) tensors.push_back(buffer);
+    for (const at::Tensor& tensor : tensors) {
+      const int first = stage_of.try_emplace(tensor.unsafeGetTensorImpl(), stage).first->second;
+      if (device_of(first) != device_of(stage))
+        throw Error(ErrorKind::unsupported, "LocalPipeline: stage " + std::to_string(first) + " on " +
+                                                device_of(first).str() + " and stage " +
+                                                std::to_string(stage) + " on " + device_of(stage).str() +
+                                                " share a parameter or buffer");
+    }
   }
 }
 
-// The parts of a tensor by micro-batch.
+bool is_backward(const Action& action) {
+  return action.op == Op::overlap || (schedule::is_computation(action.op) && action.op != Op::forward);
+}
+
+// The parts of tensors by micro-batch. Each has its own version counter: an operator may change it in
+// place.
 std::vector<Values> parts_of(const Values& tensors, std::int64_t parts) {
   std::vector<Values> all(static_cast<std::size_t>(parts));
   for (const at::Tensor& tensor : tensors) {
     const auto split = at::tensor_split(tensor, parts);
-    for (std::size_t i = 0; i < all.size(); ++i) all[i].push_back(split[i]);
+    for (std::size_t i = 0; i < all.size(); ++i) all[i].push_back(split[i].variable_data());
   }
   return all;
 }
 
-}  // namespace
-
-// --- One step ---
-
-namespace {
-
-// What all ranks share in a step.
-struct Step {
-  const StageGraph& graph;
-  const schedule::Schedule& schedule;
-  const LocalOptions& options;
-  const bool with_backward;
-  const std::vector<Values> inputs, targets;  // by micro-batch
-  const std::vector<double> weights;          // of the micro-batches' losses
-  const std::chrono::steady_clock::time_point began = std::chrono::steady_clock::now();
-
-  ValueExchange exchange = {};
-  std::vector<at::Tensor> losses = std::vector<at::Tensor>(inputs.size());
-  std::vector<Values> outputs = std::vector<Values>(inputs.size());  // of the model, without backward
-};
-
-// A rank's part of it.
-class RankStep {
- public:
-  RankStep(Step& step, std::vector<StageRunner>& runners, int rank)
-      : step_(step),
-        runners_(runners),
-        actions_(step.schedule.ranks[static_cast<std::size_t>(rank)]),
-        device_(step.options.devices.empty()
-                    ? std::nullopt
-                    : std::optional(step.options.devices[static_cast<std::size_t>(rank)])) {}
-
-  std::vector<schedule::Span> run() {
-    std::vector<schedule::Span> spans;
-    for (std::size_t i = 0; i < actions_.size() && step_.exchange.error() == nullptr; ++i) {
-      const double start = seconds();
-      schedule::for_each_part(actions_[i], [&](const Action& action) { run(action); });
-      if (schedule::is_computation(actions_[i].op) || actions_[i].op == Op::overlap)
-        spans.push_back({i, start, seconds()});
+// Of all tensors.
+std::int64_t rows_of(const Values& inputs, const Values& targets) {
+  std::optional<std::int64_t> rows;
+  const auto look_at = [&](const Values& tensors, const char* what) {
+    for (std::size_t i = 0; i < tensors.size(); ++i) {
+      const auto refuse = [&](const std::string& text) {
+        throw Error(ErrorKind::invalid_argument,
+                    std::string("pipeline step: ") + what + " " + std::to_string(i) + text);
+      };
+      if (tensors[i].dim() == 0 || tensors[i].size(0) == 0) refuse(" has no rows");
+      if (tensors[i].requires_grad())
+        refuse(" requires grad, expected data: put what computes it into the first stage");
+      if (tensors[i].size(0) != rows.value_or(tensors[i].size(0)))
+        refuse(" has " + std::to_string(tensors[i].size(0)) + " rows, expected " + std::to_string(*rows) +
+               " as the tensors before it");
+      rows = tensors[i].size(0);
     }
-    return spans;
-  }
+  };
+  look_at(inputs, "input");
+  look_at(targets, "target");
+  if (!rows) throw Error(ErrorKind::invalid_argument, "pipeline step: no inputs");
+  return *rows;
+}
 
- private:
-  double seconds() const {
-    return std::chrono::duration<double>(std::chrono::steady_clock::now() - step_.began).count();
-  }
-
-  void run(const Action& action) {
-    if (!schedule::is_computation(action.op) || action.microbatch >= static_cast<int>(step_.inputs.size()))
-      return;
-    if (action.op != Op::forward && !step_.with_backward) return;
-    const auto fail = [&](ErrorKind kind) {
-      step_.exchange.fail(std::make_exception_ptr(
-          Error(kind, "pipeline step: stage " + std::to_string(action.stage) + ", micro-batch " +
-                          std::to_string(action.microbatch) + ", " +
-                          std::string(schedule::name_of(action.op)) + ": " + text_of_current_exception())));
-    };
-    try {
-      compute(action);
-    } catch (const Error& error) {
-      fail(error.kind());
-    } catch (...) {
-      fail(ErrorKind::handler_failed);
-    }
-  }
-
-  void compute(const Action& action) {
-    StageRunner& runner = runners_[static_cast<std::size_t>(action.stage)];
-    switch (action.op) {
-      case Op::forward:
-        return forward(runner, action.stage, action.microbatch);
-      case Op::backward:
-        take_gradients(runner, action.stage, action.microbatch);
-        return give_gradients(action.stage, action.microbatch, runner.backward(action.microbatch));
-      case Op::input_gradient:
-        take_gradients(runner, action.stage, action.microbatch);
-        return give_gradients(action.stage, action.microbatch, runner.input_gradient(action.microbatch));
-      case Op::weight_gradient:
-        return runner.weight_gradient(action.microbatch);
-      default:
-        return;
-    }
-  }
-
-  at::Tensor here(const at::Tensor& tensor) const {
-    if (!device_ || !tensor.defined()) return tensor;
-    return tensor.detach().to(*device_).set_requires_grad(tensor.requires_grad());
-  }
-
-  void forward(StageRunner& runner, int stage, int microbatch) {
-    std::map<Source, at::Tensor> values;
-    for (const schedule::Edge& edge : step_.schedule.edges) {
-      if (edge.to != stage) continue;
-      const Values came = step_.exchange.take({edge, microbatch, false}, step_.options.timeout);
-      const auto outputs = step_.graph.outputs_of(edge);
-      for (std::size_t i = 0; i < outputs.size(); ++i) values[{edge.from, outputs[i]}] = here(came[i]);
-    }
-    Values inputs;
-    for (const Source& source : step_.graph[stage].inputs)
-      inputs.push_back(source.stage < 0 ? here(step_.inputs[static_cast<std::size_t>(microbatch)].at(
-                                              static_cast<std::size_t>(source.output)))
-                                        : values.at(source));
-    Values outputs = runner.forward(microbatch, inputs, step_.with_backward);
-    for (const schedule::Edge& edge : step_.schedule.edges)
-      if (edge.from == stage) step_.exchange.put({edge, microbatch, false}, sent(edge, outputs));
-    if (stage + 1 == step_.graph.size()) {
-      const auto at = static_cast<std::size_t>(microbatch);
-      if (!step_.with_backward) {
-        step_.outputs[at] = std::move(outputs);
-        return;
-      }
-      end(runner, microbatch, outputs);
-    }
-    if (step_.with_backward) outputs_[{stage, microbatch}] = std::move(outputs);
-  }
-
-  // Plain tensors, which require grad if a gradient for them is wanted.
-  Values sent(const schedule::Edge& edge, const Values& outputs) const {
-    Values values;
-    for (const int output : step_.graph.outputs_of(edge)) {
-      if (output >= static_cast<int>(outputs.size()))
-        throw Error(ErrorKind::invalid_argument, "the stage gives " + std::to_string(outputs.size()) +
-                                                     " outputs, and stage " + std::to_string(edge.to) +
-                                                     " uses output " + std::to_string(output));
-      const at::Tensor& value = outputs[static_cast<std::size_t>(output)];
-      values.push_back(value.detach().set_requires_grad(step_.with_backward && value.requires_grad()));
-    }
-    return values;
-  }
-
-  void end(StageRunner& runner, int microbatch, const Values& outputs) {
-    const auto at = static_cast<std::size_t>(microbatch);
-    Values targets;
-    for (const at::Tensor& target : step_.targets[at]) targets.push_back(here(target));
-    const at::AutoGradMode grad(true);
-    const at::Tensor loss = step_.options.loss(outputs, targets);
-    if (loss.numel() != 1)
-      throw Error(ErrorKind::invalid_argument,
-                  "the loss has " + std::to_string(loss.numel()) + " elements, expected one");
-    step_.losses[at] = loss.detach();
-    runner.add_root(microbatch, loss, at::full_like(loss.detach(), step_.weights[at]));
-  }
-
-  void take_gradients(StageRunner& runner, int stage, int microbatch) {
-    const Values outputs = std::move(outputs_.extract({stage, microbatch}).mapped());
-    for (const schedule::Edge& edge : step_.schedule.edges) {
-      if (edge.from != stage) continue;
-      const Values came = step_.exchange.take({edge, microbatch, true}, step_.options.timeout);
-      const auto used = step_.graph.outputs_of(edge);
-      for (std::size_t i = 0; i < used.size(); ++i)
-        if (came[i].defined())
-          runner.add_root(microbatch, outputs[static_cast<std::size_t>(used[i])], here(came[i]));
-    }
-  }
-
-  void give_gradients(int stage, int microbatch, const Values& gradients) {
-    const auto& inputs = step_.graph[stage].inputs;
-    for (const schedule::Edge& edge : step_.schedule.edges) {
-      if (edge.to != stage) continue;
-      Values sums;
-      for (const int output : step_.graph.outputs_of(edge)) {
-        at::Tensor sum;  // over the inputs that are this output
-        for (std::size_t i = 0; i < inputs.size(); ++i)
-          if (inputs[i] == Source{edge.from, output} && gradients[i].defined())
-            sum = sum.defined() ? sum + gradients[i] : gradients[i];
-        sums.push_back(std::move(sum));
-      }
-      step_.exchange.put({edge, microbatch, true}, std::move(sums));
-    }
-  }
-
-  Step& step_;
-  std::vector<StageRunner>& runners_;
-  const std::vector<Action>& actions_;
-  const std::optional<c10::Device> device_;
-  std::map<std::pair<int, int>, Values> outputs_;  // by stage and micro-batch, until the backward
-};
+// Those of the calling thread.
+std::vector<c10::Stream> current_streams(const Values& tensors, const std::vector<c10::Device>& devices) {
+  std::vector<c10::Stream> streams;
+  const auto add = [&](c10::Device device) {
+    if (device.is_cpu()) return;
+    const c10::Stream stream = c10::impl::VirtualGuardImpl(device.type()).getStream(device);
+    if (std::find(streams.begin(), streams.end(), stream) == streams.end()) streams.push_back(stream);
+  };
+  for (const at::Tensor& tensor : tensors) add(tensor.device());
+  for (const c10::Device device : devices) add(device);
+  return streams;
+}
 
 }  // namespace
-
-// --- The pipeline ---
 
 struct LocalPipeline::Impl {
   Impl(StageGraph given, schedule::Schedule computations, LocalOptions wanted)
@@ -281,35 +152,46 @@ struct LocalPipeline::Impl {
     }
   }
 
-  // The number of micro-batches that have rows.
-  std::int64_t microbatches_of(const Values& inputs) const {
-    std::int64_t rows = schedule.microbatches;
-    for (const at::Tensor& input : inputs) {
-      if (input.dim() == 0 || input.size(0) == 0)
-        throw Error(ErrorKind::invalid_argument, "pipeline step: an input or target without rows");
-      rows = std::min(rows, input.size(0));
-    }
-    return rows;
+  // With fewer rows than micro-batches each row is one.
+  std::int64_t microbatches_of(std::int64_t rows) const {
+    return std::min<std::int64_t>(schedule.microbatches, rows);
   }
 
-  schedule::Timeline run(Step& step) {
+  schedule::Timeline run(SharedStep& step) {
     schedule::Timeline timeline;
     timeline.ranks.resize(schedule.ranks.size());
     const at::ThreadLocalState caller;
+    const auto streams = current_streams(step.inputs.front(), options.devices);
     threads.run([&](int rank) {
       const at::ThreadLocalStateGuard as_caller(caller);
+      const c10::MultiStreamGuard on_streams(streams);
       timeline.ranks[static_cast<std::size_t>(rank)] = RankStep(step, runners, rank).run();
     });
     if (const auto error = step.exchange.error(); error != nullptr) {
-      for (StageRunner& runner : runners) runner.clear();
+      clear();
       std::rethrow_exception(error);
     }
     return timeline;
   }
 
+  void publish() {
+    try {
+      for (StageRunner& runner : runners) runner.gradients().publish();
+    } catch (...) {
+      clear();
+      throw;
+    }
+  }
+  void clear() {
+    for (StageRunner& runner : runners) runner.clear();
+  }
+
   const StageGraph graph;
   const schedule::Schedule schedule;
   const LocalOptions options;
+  const bool has_backward = std::any_of(
+      schedule.ranks.begin(), schedule.ranks.end(),
+      [](const auto& actions) { return std::any_of(actions.begin(), actions.end(), is_backward); });
   std::vector<StageRunner> runners;  // by stage
   RankThreads threads;
 };
@@ -317,26 +199,33 @@ struct LocalPipeline::Impl {
 LocalPipeline::LocalPipeline(StageGraph graph, schedule::Schedule schedule, LocalOptions options) {
   schedule.edges = graph.edges();
   check(graph, schedule, options);
+  check_devices(graph, schedule, options);
   impl_ = std::make_unique<Impl>(std::move(graph), std::move(schedule), std::move(options));
 }
 
 LocalPipeline::~LocalPipeline() = default;
 
 LocalStep LocalPipeline::step(const Values& inputs, const Values& targets) {
-  Values all = inputs;
-  all.insert(all.end(), targets.begin(), targets.end());
-  const auto parts = impl_->microbatches_of(all);
-  auto split = parts_of(inputs, parts);
+  if (!impl_->has_backward)
+    throw Error(ErrorKind::failed_precondition,
+                "pipeline step: the schedule has no backward: call evaluate(), or give another schedule");
+  const std::int64_t rows = rows_of(inputs, targets);
+  const std::int64_t parts = impl_->microbatches_of(rows);
   std::vector<double> weights;
-  for (const Values& part : split)
-    weights.push_back(impl_->options.mean_loss && !inputs.empty()
-                          ? static_cast<double>(part[0].size(0)) / static_cast<double>(inputs[0].size(0))
+  for (std::int64_t i = 0; i < parts; ++i)  // as tensor_split() splits
+    weights.push_back(impl_->options.mean_loss
+                          ? static_cast<double>(rows / parts + (i < rows % parts)) / static_cast<double>(rows)
                           : 1);
-  Step step{impl_->graph,     impl_->schedule,          impl_->options,    true,
-            std::move(split), parts_of(targets, parts), std::move(weights)};
+  SharedStep step{impl_->graph,
+                  impl_->schedule,
+                  impl_->options,
+                  true,
+                  parts_of(inputs, parts),
+                  parts_of(targets, parts),
+                  std::move(weights)};
   LocalStep result;
   result.timeline = impl_->run(step);
-  for (StageRunner& runner : impl_->runners) runner.gradients().publish();
+  impl_->publish();
   result.losses = std::move(step.losses);
   for (std::size_t i = 0; i < result.losses.size(); ++i) {
     const at::Tensor weighted = result.losses[i] * step.weights[i];
@@ -346,8 +235,8 @@ LocalStep LocalPipeline::step(const Values& inputs, const Values& targets) {
 }
 
 Values LocalPipeline::evaluate(const Values& inputs) {
-  const auto parts = impl_->microbatches_of(inputs);
-  Step step{impl_->graph, impl_->schedule, impl_->options, false, parts_of(inputs, parts), {}, {}};
+  const auto parts = impl_->microbatches_of(rows_of(inputs, {}));
+  SharedStep step{impl_->graph, impl_->schedule, impl_->options, false, parts_of(inputs, parts), {}, {}};
   impl_->run(step);
   Values outputs;
   for (std::size_t i = 0; i < step.outputs.front().size(); ++i) {

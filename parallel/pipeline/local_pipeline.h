@@ -11,13 +11,14 @@
 //
 // Each rank of the schedule is a thread. A step splits its inputs and targets along the first dimension. The
 // gradients added to `.grad` are those of the loss of the whole batch, if the loss of a micro-batch is a mean
-// over its rows (Options::mean_loss); batch norms normalize each micro-batch, and the order in which
+// over its rows (LocalOptions::mean_loss); batch norms normalize each micro-batch, and the order in which
 // gradients are added is that of the schedule. What random numbers the stages draw depends on which thread
 // comes first.
 //
-// A stage may block. The threads have the LibTorch thread state (autocast) of the thread that called step().
-// If a stage throws, step() throws an rpc::Error with the stage, the micro-batch and the action, and no
-// gradient is added. Not thread-safe.
+// A stage may block. The threads have the LibTorch thread state (autocast) and the current streams of the
+// thread that called step(). If a stage throws, step() throws an rpc::Error with the stage, the micro-batch
+// and the action, and no gradient is added. A stage that runs is not interrupted: step() returns when it has
+// ended. Not thread-safe.
 #pragma once
 
 #include <weft/parallel/pipeline/stage_graph.h>
@@ -45,16 +46,18 @@ Loss loss_of(F f) {
 struct LocalOptions {
   Loss loss;
   bool mean_loss = true;  // false: the losses of micro-batches are added
-  // By rank of the schedule; empty: the parameters and inputs stay where they are.
+  // By rank of the schedule; empty: the parameters and inputs stay where they are. A parameter of stages on
+  // several devices is unsupported.
   std::vector<c10::Device> devices = {};
-  // For a value that a stage waits for. Beyond it the step fails with deadline_exceeded.
+  // For a value that a stage waits for. Beyond it the step fails with deadline_exceeded, which
+  // names what the ranks compute at that time.
   std::chrono::nanoseconds timeout = std::chrono::minutes{10};
 };
 
 struct LocalStep {
   std::vector<at::Tensor> losses;  // by micro-batch, without their weights
   at::Tensor loss;                 // of the batch
-  schedule::Timeline timeline;     // as measured: schedule::draw() shows it next to the prediction
+  schedule::Timeline timeline;     // as measured: schedule::svg() shows it next to the prediction
 };
 
 class WEFT_EXPORT LocalPipeline {
@@ -67,7 +70,9 @@ class WEFT_EXPORT LocalPipeline {
   LocalPipeline(const LocalPipeline&) = delete;
   LocalPipeline& operator=(const LocalPipeline&) = delete;
 
-  // inputs, targets: with equally many rows, at least one for each micro-batch.
+  // inputs, targets: data with equally many rows. If there are fewer rows than micro-batches, each row is
+  // one. invalid_argument: no rows, or a tensor that requires grad. failed_precondition: the schedule has no
+  // backward.
   LocalStep step(const Values& inputs, const Values& targets);
   // The last stage's outputs of all rows, without gradients. All stages run in eval mode or not as they are.
   Values evaluate(const Values& inputs);

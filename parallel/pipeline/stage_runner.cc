@@ -1,11 +1,11 @@
 #include <weft/parallel/pipeline/stage_runner.h>
 
+#include <weft/dist_autograd/engine/accumulate_gradient.h>
 #include <weft/dist_autograd/engine/make_node.h>
 #include <weft/dist_autograd/engine/node_executor.h>
 #include <weft/rpc/core/error.h>
 
 #include <ATen/core/grad_mode.h>
-#include <torch/csrc/autograd/functions/accumulate_grad.h>
 #include <torch/csrc/autograd/variable.h>
 
 #include <string>
@@ -31,16 +31,13 @@ struct StageRunner::InputGradients final : torch::autograd::Node {
 void LeafGradients::accumulate(const at::Tensor& leaf, at::Tensor gradient, std::size_t references) {
   Sum& sum = sums_[leaf.unsafeGetTensorImpl()];
   sum.leaf = leaf;
-  torch::autograd::AccumulateGrad::accumulateGrad(leaf, sum.gradient, gradient, references,
-                                                  [&](at::Tensor&& next) { sum.gradient = std::move(next); });
+  dist_autograd::accumulate_gradient(leaf, sum.gradient, gradient, references);
 }
 
 void LeafGradients::publish() {
   const at::NoGradGuard no_grad;
-  for (auto& [impl, sum] : sums_) {
-    at::Tensor& grad = sum.leaf.mutable_grad();
-    grad.defined() ? (void)grad.add_(sum.gradient) : (void)(grad = std::move(sum.gradient));
-  }
+  for (auto& [impl, sum] : sums_)
+    dist_autograd::accumulate_gradient(sum.leaf, sum.leaf.mutable_grad(), sum.gradient, 1);
   sums_.clear();
 }
 
@@ -90,11 +87,12 @@ Values StageRunner::run(int microbatch, bool in_parts) {
   for (auto& [root, gradient] : std::exchange(state.roots, {})) executor->add_root(root, std::move(gradient));
   executor->plan();
   executor->run();
+  variable_list of_inputs =
+      std::exchange(state.inputs->gradients, {});  // the graph keeps the node until the end
   Values gradients;
   for (const int place : state.place) {
     const auto at = static_cast<std::size_t>(place);
-    const bool has_one = place >= 0 && at < state.inputs->gradients.size();
-    gradients.push_back(has_one ? state.inputs->gradients[at] : at::Tensor());
+    gradients.push_back(place >= 0 && at < of_inputs.size() ? of_inputs[at] : at::Tensor());
   }
   if (in_parts) {
     state.weights = std::move(executor);

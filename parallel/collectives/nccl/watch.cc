@@ -76,6 +76,7 @@ struct Watch::State : std::enable_shared_from_this<State> {
       }
       if (!one->look(now)) continue;
       std::lock_guard lock(mutex);
+      if (ended) return;
       if (std::find(watched.begin(), watched.end(), one) == watched.end()) watched.push_back(one);
     }
     all.clear();

@@ -1,6 +1,7 @@
 #include <weft/parallel/pipeline/internal/value_exchange.h>
 
 #include <weft/rpc/core/error.h>
+#include <weft/rpc/core/loop.h>
 
 #include <string>
 #include <utility>
@@ -15,16 +16,16 @@ void ValueExchange::put(const Key& key, Values values) {
 
 Values ValueExchange::take(const Key& key, std::chrono::nanoseconds timeout) {
   std::unique_lock lock(mutex_);
-  const bool is_there =
-      came_.wait_for(lock, timeout, [&] { return error_ != nullptr || values_.contains(key); });
+  const bool is_there = came_.wait_until(lock, rpc::later(rpc::Clock::now(), timeout),
+                                         [&] { return error_ != nullptr || values_.contains(key); });
   if (error_ != nullptr) std::rethrow_exception(error_);
-  if (!is_there)
-    throw rpc::Error(
-        rpc::ErrorKind::deadline_exceeded,
-        std::string(key.gradient ? "the gradient from stage " : "the activation from stage ") +
-            std::to_string(key.gradient ? key.edge.to : key.edge.from) + " has not come within " +
-            std::to_string(std::chrono::duration_cast<std::chrono::milliseconds>(timeout).count()) +
-            " ms: see what that stage computes");
+  if (!is_there) {
+    const auto limit = std::chrono::duration_cast<std::chrono::milliseconds>(timeout);
+    throw rpc::Error(rpc::ErrorKind::deadline_exceeded,
+                     (key.gradient ? "the gradient from stage " + std::to_string(key.edge.to)
+                                   : "the activation from stage " + std::to_string(key.edge.from)) +
+                         " has not come within " + std::to_string(limit.count()) + " ms");
+  }
   return std::move(values_.extract(key).mapped());
 }
 

@@ -113,6 +113,18 @@ TEST(Watch, ItsEndLetsGo) {
   EXPECT_EQ(one->looks, 1);
 }
 
+TEST(Watch, ItsEndDuringALookLetsGo) {
+  const auto loop = std::make_shared<test::HandLoop>();
+  const auto watch = std::make_shared<Watch>(loop);
+  const auto one = std::make_shared<Counted>();
+  one->left = 100;
+  one->at_look = [&] { watch->end(); };
+  watch->add(one);
+  loop->turn();
+  EXPECT_EQ(one->looks, 1);
+  EXPECT_EQ(one.use_count(), 1);
+}
+
 TEST(Watch, ItsLoopsEndLetsGo) {
   const auto loop = std::make_shared<rpc::AsioLoop>();
   const auto watch = std::make_shared<Watch>(loop, WatchInterval{1h, 1h});

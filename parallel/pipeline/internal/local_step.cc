@@ -1,0 +1,222 @@
+#include <weft/parallel/pipeline/internal/local_step.h>
+
+#include <weft/dist_autograd/engine/accumulate_gradient.h>
+#include <weft/rpc/core/error.h>
+
+#include <ATen/Functions.h>
+#include <ATen/core/grad_mode.h>
+#include <c10/core/DeviceGuard.h>
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+
+namespace weft::pipeline {
+
+using rpc::Error;
+using rpc::ErrorKind;
+using schedule::Action;
+using schedule::Edge;
+using schedule::Op;
+
+namespace {
+
+std::string text_of_current_exception() {
+  try {
+    throw;
+  } catch (const c10::Error& error) {
+    return error.what_without_backtrace();
+  } catch (const std::exception& error) {
+    return error.what();
+  } catch (...) {
+    return "an exception of an unknown type";
+  }
+}
+
+}  // namespace
+
+void Activities::set(int rank, std::string action) {
+  std::lock_guard lock(mutex_);
+  actions_[static_cast<std::size_t>(rank)] = std::move(action);
+}
+
+std::string Activities::text() const {
+  std::lock_guard lock(mutex_);
+  std::string text;
+  for (std::size_t rank = 0; rank < actions_.size(); ++rank)
+    if (!actions_[rank].empty())
+      text += (text.empty() ? "rank " : ", rank ") + std::to_string(rank) + " computes " + actions_[rank];
+  return text.empty() ? "no rank computes" : text;
+}
+
+RankStep::RankStep(SharedStep& step, std::vector<StageRunner>& runners, int rank)
+    : step_(step),
+      runners_(runners),
+      rank_(rank),
+      actions_(step.schedule.ranks[static_cast<std::size_t>(rank)]),
+      device_(step.options.devices.empty()
+                  ? std::nullopt
+                  : std::optional(step.options.devices[static_cast<std::size_t>(rank)])) {}
+
+std::vector<schedule::Span> RankStep::run() {
+  const c10::OptionalDeviceGuard on_device(device_);
+  std::vector<schedule::Span> spans;
+  for (std::size_t i = 0; i < actions_.size() && step_.exchange.error() == nullptr; ++i) {
+    const double start = seconds();
+    schedule::for_each_part(actions_[i], [&](const Action& action) { run(action); });
+    if (schedule::is_computation(actions_[i].op) || actions_[i].op == Op::overlap)
+      spans.push_back({i, start, seconds()});
+  }
+  return spans;
+}
+
+double RankStep::seconds() const {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - step_.began).count();
+}
+
+void RankStep::run(const Action& action) {
+  if (!schedule::is_computation(action.op) || action.microbatch >= static_cast<int>(step_.inputs.size()))
+    return;
+  if (action.op != Op::forward && !step_.with_backward) return;
+  const auto fail = [&](ErrorKind kind) {
+    std::string text = "pipeline step: stage " + std::to_string(action.stage) + ", micro-batch " +
+                       std::to_string(action.microbatch) + ", " + std::string(schedule::name_of(action.op)) +
+                       ": " + text_of_current_exception();
+    if (kind == ErrorKind::deadline_exceeded) text += ": " + step_.activities.text();
+    step_.exchange.fail(std::make_exception_ptr(Error(kind, text)));
+  };
+  try {
+    compute(action);
+  } catch (const Error& error) {
+    fail(error.kind());
+  } catch (...) {
+    fail(ErrorKind::handler_failed);
+  }
+  step_.activities.set(rank_, "");
+}
+
+void RankStep::compute(const Action& action) {
+  StageRunner& runner = runners_[static_cast<std::size_t>(action.stage)];
+  if (action.op == Op::forward) return forward(runner, action);
+  if (action.op != Op::weight_gradient) take_gradients(runner, action.stage, action.microbatch);
+  step_.activities.set(rank_, schedule::to_string(action));
+  if (action.op == Op::weight_gradient) return runner.weight_gradient(action.microbatch);
+  give_gradients(action.stage, action.microbatch,
+                 action.op == Op::backward ? runner.backward(action.microbatch)
+                                           : runner.input_gradient(action.microbatch));
+}
+
+at::Tensor RankStep::here(const at::Tensor& tensor) const {
+  if (!device_ || !tensor.defined()) return tensor;
+  return tensor.detach().to(*device_).set_requires_grad(tensor.requires_grad());
+}
+
+// --- Forward ---
+
+Values RankStep::inputs_of(int stage, int microbatch) {
+  std::map<Source, at::Tensor> values;
+  for (const Edge& edge : step_.schedule.edges) {
+    if (edge.to != stage) continue;
+    const Values came = step_.exchange.take({edge, microbatch, false}, step_.options.timeout);
+    const auto outputs = step_.graph.outputs_of(edge);
+    for (std::size_t i = 0; i < outputs.size(); ++i) values[{edge.from, outputs[i]}] = here(came[i]);
+  }
+  const Values& own = step_.inputs[static_cast<std::size_t>(microbatch)];
+  Values inputs;
+  for (const Source& source : step_.graph[stage].inputs) {
+    if (source.stage < 0 && source.output >= static_cast<int>(own.size()))
+      throw Error(ErrorKind::invalid_argument, "the step has " + std::to_string(own.size()) +
+                                                   " inputs, and the stage uses input " +
+                                                   std::to_string(source.output));
+    inputs.push_back(source.stage < 0 ? here(own[static_cast<std::size_t>(source.output)])
+                                      : values.at(source));
+  }
+  return inputs;
+}
+
+void RankStep::forward(StageRunner& runner, const Action& action) {
+  const int stage = action.stage, microbatch = action.microbatch;
+  const Values inputs = inputs_of(stage, microbatch);
+  step_.activities.set(rank_, schedule::to_string(action));
+  Values outputs = runner.forward(microbatch, inputs, step_.with_backward);
+  for (const Edge& edge : step_.schedule.edges)
+    if (edge.from == stage) step_.exchange.put({edge, microbatch, false}, sent(edge, outputs));
+  const bool is_last = stage + 1 == step_.graph.size();
+  if (is_last && step_.with_backward) end(runner, microbatch, outputs);
+  if (step_.with_backward) {
+    outputs_[{stage, microbatch}] = std::move(outputs);
+  } else if (is_last) {
+    step_.outputs[static_cast<std::size_t>(microbatch)] = std::move(outputs);
+  }
+}
+
+// Plain tensors, which require grad if a gradient for them is wanted. Only one stage gets the output's own
+// memory, which an operator there may change in place; others get copies.
+Values RankStep::sent(const Edge& edge, const Values& outputs) const {
+  Values values;
+  for (const int output : step_.graph.outputs_of(edge)) {
+    if (output >= static_cast<int>(outputs.size()))
+      throw Error(ErrorKind::invalid_argument, "the stage gives " + std::to_string(outputs.size()) +
+                                                   " outputs, and stage " + std::to_string(edge.to) +
+                                                   " uses output " + std::to_string(output));
+    const at::Tensor& value = outputs[static_cast<std::size_t>(output)];
+    const at::Tensor plain = gets_original(edge, output) ? value.detach() : value.detach().clone();
+    values.push_back(plain.set_requires_grad(step_.with_backward && value.requires_grad()));
+  }
+  return values;
+}
+
+// The last one in the order in which they are sent, so that copies are taken before it begins.
+bool RankStep::gets_original(const Edge& edge, int output) const {
+  for (const Edge& other : step_.schedule.edges) {
+    if (other.from != edge.from || other <= edge) continue;
+    const auto used = step_.graph.outputs_of(other);
+    if (std::find(used.begin(), used.end(), output) != used.end()) return false;
+  }
+  return true;
+}
+
+void RankStep::end(StageRunner& runner, int microbatch, const Values& outputs) {
+  const auto at = static_cast<std::size_t>(microbatch);
+  Values targets;
+  for (const at::Tensor& target : step_.targets[at]) targets.push_back(here(target));
+  const at::AutoGradMode grad(true);
+  const at::Tensor loss = step_.options.loss(outputs, targets);
+  if (loss.numel() != 1)
+    throw Error(ErrorKind::invalid_argument,
+                "the loss has " + std::to_string(loss.numel()) + " elements, expected one");
+  step_.losses[at] = loss.detach();
+  runner.add_root(microbatch, loss, at::full_like(loss.detach(), step_.weights[at]));
+}
+
+// --- Backward ---
+
+void RankStep::take_gradients(StageRunner& runner, int stage, int microbatch) {
+  const Values outputs = std::move(outputs_.extract({stage, microbatch}).mapped());
+  for (const Edge& edge : step_.schedule.edges) {
+    if (edge.from != stage) continue;
+    const Values came = step_.exchange.take({edge, microbatch, true}, step_.options.timeout);
+    const auto used = step_.graph.outputs_of(edge);
+    for (std::size_t i = 0; i < used.size(); ++i)
+      if (came[i].defined())
+        runner.add_root(microbatch, outputs[static_cast<std::size_t>(used[i])], here(came[i]));
+  }
+}
+
+void RankStep::give_gradients(int stage, int microbatch, const Values& gradients) {
+  const auto& inputs = step_.graph[stage].inputs;
+  for (const Edge& edge : step_.schedule.edges) {
+    if (edge.to != stage) continue;
+    Values sums;
+    for (const int output : step_.graph.outputs_of(edge)) {
+      at::Tensor sum;  // over the inputs that are this output
+      for (std::size_t i = 0; i < inputs.size(); ++i)
+        if (inputs[i] == Source{edge.from, output} && gradients[i].defined())
+          sum = sum.defined() ? sum + gradients[i] : gradients[i];
+      // Another stage may get, or a leaf may have, a tensor with the same memory.
+      sums.push_back(!sum.defined() || dist_autograd::owns_memory(sum) ? sum : sum.clone());
+    }
+    step_.exchange.put({edge, microbatch, true}, std::move(sums));
+  }
+}
+
+}  // namespace weft::pipeline
