@@ -22,7 +22,7 @@ build_tests() {  # VERSION -> the tests with what they need in out/gpu-VERSION/t
   cmake --preset cuda -B "$build" -DCMAKE_UNITY_BUILD=ON "-DWEFT_LIBTORCH=$packages/torch" \
     "-DWEFT_NCCL_INCLUDE_DIR=$packages/nvidia/nccl/include" >/dev/null
   local names
-  names=$(ninja -C "$build" -t targets all | sed -n 's/^\([a-z_]*_gpu_test\): phony$/\1/p')
+  names=$(ninja -C "$build" -t targets all | sed -n '/^cmake_object/d; s/^\([a-z_]*_gpu_test\): phony$/\1/p')
   # shellcheck disable=SC2086
   cmake --build "$build" -j "$(nproc)" --target $names >&2
   rm -rf "$tests"

@@ -56,10 +56,6 @@ void StageGraph::train(bool on) const {
   for (const Stage& stage : stages_) stage.module->train(on);
 }
 
-void StageGraph::zero_grad(bool set_to_none) const {
-  for (const Stage& stage : stages_) stage.module->zero_grad(set_to_none);
-}
-
 StageGraph split(const torch::nn::Sequential& model, const std::vector<std::size_t>& cuts) {
   std::vector<std::size_t> bounds{0};
   bounds.insert(bounds.end(), cuts.begin(), cuts.end());

@@ -1,10 +1,11 @@
 // StageGraph: a model as stages, with the values that each stage uses.
 //
-//   pipeline::StageGraph graph;                              // a skip connection over the middle stage
-//   const int first = graph.add(encoder, {step_input(0)});
-//   const int middle = graph.add(body, {{first}});
-//   graph.add({head, [head](const auto& x) { return Values{head->forward(x[0] + x[1])}; }, {{middle},
-//   {first}}});
+//   pipeline::StageGraph graph;   // a skip connection over the middle stage
+//   const int first = graph.add(encoder, pipeline::step_input(0));
+//   const int middle = graph.add(body, pipeline::Source{first});
+//   graph.add({head,
+//              [head](const Values& x) { return Values{head->forward(x[0] + x[1])}; },
+//              {{middle}, {first}}});
 //
 // A torch::nn::Sequential is cut before some of its layers: split(model, {3, 6}). A stage may use the outputs
 // of any stage before it, and the inputs of the step. The outputs of the last stage are those of the model.
@@ -67,7 +68,6 @@ class WEFT_EXPORT StageGraph {
   // Of all stages; a parameter that several stages use is there once.
   std::vector<at::Tensor> parameters() const;
   void train(bool on = true) const;
-  void zero_grad(bool set_to_none = true) const;
 
  private:
   std::vector<Stage> stages_;

@@ -1,9 +1,7 @@
 #include <weft/parallel/pipeline/stage_runner.h>
 
-#include <weft/dist_autograd/engine/accumulate_gradient.h>
 #include <weft/dist_autograd/engine/make_node.h>
 #include <weft/dist_autograd/engine/node_executor.h>
-#include <weft/rpc/core/error.h>
 
 #include <ATen/core/grad_mode.h>
 #include <torch/csrc/autograd/variable.h>
@@ -25,23 +23,6 @@ struct StageRunner::InputGradients final : torch::autograd::Node {
   std::string name() const override { return "PipelineInput"; }
   variable_list gradients;
 };
-
-// --- Gradients of leaves ---
-
-void LeafGradients::accumulate(const at::Tensor& leaf, at::Tensor gradient, std::size_t references) {
-  Sum& sum = sums_[leaf.unsafeGetTensorImpl()];
-  sum.leaf = leaf;
-  dist_autograd::accumulate_gradient(leaf, sum.gradient, gradient, references);
-}
-
-void LeafGradients::publish() {
-  const at::NoGradGuard no_grad;
-  for (auto& [impl, sum] : sums_)
-    dist_autograd::accumulate_gradient(sum.leaf, sum.leaf.mutable_grad(), sum.gradient, 1);
-  sums_.clear();
-}
-
-// --- One micro-batch ---
 
 struct StageRunner::Microbatch {
   std::vector<int> place;  // of each input among those of `inputs`; -1: it requires no grad

@@ -1,11 +1,11 @@
 // StageRunner: computes the forwards and backwards of one stage, micro-batch by micro-batch.
 //
 // Between the stages travel plain tensors: the inputs of a forward have no history, and their gradients are
-// results of the backward. The gradients of parameters are kept until publish_gradients(). A backward may be
+// results of the backward. The gradients of parameters are kept in gradients(). A backward may be
 // split into its input and its weight part (NodeExecutor). Used by one thread at a time.
 #pragma once
 
-#include <weft/dist_autograd/engine/gradient_sink.h>
+#include <weft/parallel/pipeline/leaf_gradients.h>
 #include <weft/parallel/pipeline/stage_graph.h>
 
 #include <ATen/core/Tensor.h>
@@ -16,21 +16,6 @@
 #include <vector>
 
 namespace weft::pipeline {
-
-// The gradients of leaves, summed.
-class WEFT_EXPORT LeafGradients final : public dist_autograd::GradientSink {
- public:
-  void accumulate(const at::Tensor& leaf, at::Tensor gradient, std::size_t references) override;
-  // Adds them to `.grad`, and has none afterwards.
-  void publish();
-  void clear() { sums_.clear(); }
-
- private:
-  struct Sum {
-    at::Tensor leaf, gradient;
-  };
-  std::map<c10::TensorImpl*, Sum> sums_;
-};
 
 class WEFT_EXPORT StageRunner {
  public:
@@ -52,8 +37,6 @@ class WEFT_EXPORT StageRunner {
   void weight_gradient(int microbatch);
 
   LeafGradients& gradients() { return gradients_; }
-  // Micro-batches whose backward has not ended.
-  std::size_t in_flight() const { return microbatches_.size(); }
   void clear();
 
  private:

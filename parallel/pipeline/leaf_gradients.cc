@@ -1,0 +1,22 @@
+#include <weft/parallel/pipeline/leaf_gradients.h>
+
+#include <weft/dist_autograd/engine/accumulate_gradient.h>
+
+#include <ATen/core/grad_mode.h>
+
+namespace weft::pipeline {
+
+void LeafGradients::accumulate(const at::Tensor& leaf, at::Tensor gradient, std::size_t references) {
+  Sum& sum = sums_[leaf.unsafeGetTensorImpl()];
+  sum.leaf = leaf;
+  dist_autograd::accumulate_gradient(leaf, sum.gradient, gradient, references);
+}
+
+void LeafGradients::publish() {
+  const at::NoGradGuard no_grad;
+  for (auto& [impl, sum] : sums_)
+    dist_autograd::accumulate_gradient(sum.leaf, sum.leaf.mutable_grad(), sum.gradient, 1);
+  sums_.clear();
+}
+
+}  // namespace weft::pipeline

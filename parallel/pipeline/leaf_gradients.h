@@ -1,0 +1,29 @@
+// LeafGradients: the gradients of a stage's parameters, summed over the micro-batches of a step.
+//
+// Not in `.grad`, so that a step that fails changes nothing, and so that stages on several threads can share
+// a parameter. Not thread-safe.
+#pragma once
+
+#include <weft/dist_autograd/engine/gradient_sink.h>
+
+#include <ATen/core/Tensor.h>
+
+#include <map>
+
+namespace weft::pipeline {
+
+class WEFT_EXPORT LeafGradients final : public dist_autograd::GradientSink {
+ public:
+  void accumulate(const at::Tensor& leaf, at::Tensor gradient, std::size_t references) override;
+  // Adds them to `.grad`, and has none afterwards.
+  void publish();
+  void clear() { sums_.clear(); }
+
+ private:
+  struct Sum {
+    at::Tensor leaf, gradient;
+  };
+  std::map<c10::TensorImpl*, Sum> sums_;
+};
+
+}  // namespace weft::pipeline
