@@ -72,11 +72,8 @@ void PlanExchange::close() {
     run_->fail(std::make_exception_ptr(rpc::Error(rpc::ErrorKind::aborted, "the collective has ended")));
 }
 
-// What is sent is the run's memory, which `left` keeps until it has run; nobody writes there meanwhile.
-void PlanExchange::send(int number, std::uint32_t label, std::span<const std::byte> bytes,
-                        rpc::Callback left) {
-  const rpc::Buffer lent(run_, const_cast<std::byte*>(bytes.data()), bytes.size());
-  owner->send_part(shared_from_this(), rank_of(number), label, lent, std::move(left));
+void PlanExchange::send(int number, std::uint32_t label, const rpc::Buffer& bytes, rpc::Callback left) {
+  owner->send_part(shared_from_this(), rank_of(number), label, bytes, std::move(left));
 }
 
 bool PlanExchange::awaits(int rank) {

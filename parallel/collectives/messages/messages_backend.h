@@ -48,7 +48,7 @@ class WEFT_EXPORT PlanExchange : public Exchange, public Outbox {
   void begin() override;
   void deliver(int from, std::uint32_t label, rpc::Buffer bytes) override;
   void close() override;
-  void send(int number, std::uint32_t label, std::span<const std::byte> bytes, rpc::Callback left) override;
+  void send(int number, std::uint32_t label, const rpc::Buffer& bytes, rpc::Callback left) override;
 
  protected:
   // The ranks in the plan: the number of a rank there, or none, and the rank of a number.

@@ -11,6 +11,11 @@ namespace {
 
 constexpr std::size_t half_bytes = 2;  // of an element that travels as a type of 16 bits
 
+// A connection borrows the memory of a large message until the peer has acknowledged it. Within a run other
+// steps hide that time. The end of the run would wait for it, so the last messages are copied instead, up to
+// this number of bytes. The connection itself copies messages of up to lent_bytes.
+constexpr std::size_t max_copied_bytes = 512 << 10, lent_bytes = 64 << 10;
+
 bool takes_message(const Step& step) {
   return step.kind == Step::Kind::receive || step.kind == Step::Kind::reduce;
 }
@@ -37,6 +42,20 @@ PlanRun::PlanRun(int rank, int ranks, Plan plan, PlanMemory memory, std::optiona
   if (plan_.accumulator != 0 && memory_.accumulator == nullptr) {
     own_accumulator_ = rpc::Buffer::allocate(plan_.accumulator * reduction_->accumulator_size());
     memory_.accumulator = own_accumulator_.data();
+  }
+  choose_copies();
+}
+
+// From the end of the plan: sends on which no step waits.
+void PlanRun::choose_copies() {
+  std::size_t copied = 0;
+  for (auto index = plan_.steps.size(); index-- > 0;) {
+    const Step& step = plan_.steps[index];
+    if (step.kind != Step::Kind::send || !progress_[index].dependents.empty()) continue;
+    const std::size_t bytes = step.range.size() * size_of(step.place);
+    if (copied + bytes > max_copied_bytes) return;
+    copied += bytes;
+    progress_[index].copies = bytes > lent_bytes;
   }
 }
 
@@ -103,18 +122,21 @@ void PlanRun::start(std::uint32_t index) {
   const std::size_t n = step.range.size();
   switch (step.kind) {
     case Step::Kind::send: {
-      std::span<const std::byte> bytes{n == 0 ? nullptr : at(step.place, step.range.begin),
-                                       n * size_of(step.place)};
-      rpc::Buffer other_form;
+      rpc::Buffer bytes(shared_from_this(), n == 0 ? nullptr : at(step.place, step.range.begin),
+                        n * size_of(step.place));
       if (is_compressed(step.place) && n != 0) {
-        other_form = compressed(bytes.data(), n);
-        bytes = {other_form.data(), other_form.size()};
+        bytes = compressed(bytes.data(), n);
+      } else if (progress_[index].copies) {
+        bytes = rpc::Buffer::copy(bytes.bytes());
       }
-      outbox_->send(step.peer, step.label, bytes,
-                    [self = shared_from_this(), index, other_form = std::move(other_form)] {
-                      self->over(index);
-                      self->run_ready();
-                    });
+      if (progress_[index].copies) {
+        outbox_->send(step.peer, step.label, bytes, [] {});
+        break;
+      }
+      outbox_->send(step.peer, step.label, bytes, [self = shared_from_this(), index] {
+        self->over(index);
+        self->run_ready();
+      });
       return;
     }
     case Step::Kind::receive:

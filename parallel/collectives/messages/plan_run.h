@@ -27,7 +27,7 @@ class WEFT_EXPORT Outbox {
  public:
   virtual ~Outbox() = default;
   // The bytes stay as they are until `left` has run or is dropped, which may be at once.
-  virtual void send(int to, std::uint32_t label, std::span<const std::byte> bytes, rpc::Callback left) = 0;
+  virtual void send(int to, std::uint32_t label, const rpc::Buffer& bytes, rpc::Callback left) = 0;
 };
 
 class WEFT_EXPORT PlanRun final : public std::enable_shared_from_this<PlanRun> {
@@ -52,10 +52,12 @@ class WEFT_EXPORT PlanRun final : public std::enable_shared_from_this<PlanRun> {
  private:
   struct Progress {
     std::size_t waits_for = 0;
+    bool copies = false;  // a send that does not wait for its message
     std::vector<std::uint32_t> dependents;
   };
   using Letter = std::pair<int, std::uint32_t>;  // peer, label
 
+  void choose_copies();
   void may_run(std::uint32_t index);
   void run_ready();
   void start(std::uint32_t index);

@@ -19,9 +19,9 @@ class Network {
   class Port final : public Outbox {
    public:
     Port(Network& network, int rank) : network_(network), rank_(rank) {}
-    void send(int to, std::uint32_t label, std::span<const std::byte> bytes, rpc::Callback left) override {
+    void send(int to, std::uint32_t label, const rpc::Buffer& bytes, rpc::Callback left) override {
       network_.events_.push_back([this, to, label, bytes, left = std::move(left)]() mutable {
-        network_.events_.push_back([this, to, label, message = rpc::Buffer::copy(bytes)]() mutable {
+        network_.events_.push_back([this, to, label, message = rpc::Buffer::copy(bytes.bytes())]() mutable {
           network_.runs[to]->deliver(rank_, label, std::move(message));
         });
         left();
@@ -155,7 +155,7 @@ struct Single {  // rank 1 of 2 in a ring all_reduce of 10 floats
   }
 
   struct Nowhere final : Outbox {
-    void send(int, std::uint32_t, std::span<const std::byte>, rpc::Callback left) override {
+    void send(int, std::uint32_t, const rpc::Buffer&, rpc::Callback left) override {
       jobs.push_back(std::move(left));
     }
     std::vector<rpc::Callback> jobs;
@@ -170,6 +170,52 @@ struct Single {  // rank 1 of 2 in a ring all_reduce of 10 floats
 rpc::Buffer floats(std::size_t n) {
   const std::vector<float> ones(n, 1);
   return rpc::Buffer::copy(std::as_bytes(std::span(ones)));
+}
+
+// A connection borrows the memory of large messages until the peer has acknowledged them.
+TEST(PlanRun, CopiesItsLastMessagesSoThatItsEndWaitsForNoAcknowledgement) {
+  constexpr std::size_t elements = 1 << 18, chunk = 1 << 16;  // 1 MiB, in messages of 256 KiB
+  struct Sent final : Outbox {
+    void send(int, std::uint32_t label, const rpc::Buffer& bytes, rpc::Callback left) override {
+      messages.emplace_back(label, bytes);
+      if (bytes.data() >= memory.data() && bytes.data() < memory.data() + memory.size()) return left();
+      copied += bytes.size();
+      unacknowledged.push_back(std::move(left));
+    }
+    std::span<const std::byte> memory;
+    std::vector<std::pair<std::uint32_t, rpc::Buffer>> messages;
+    std::vector<rpc::Callback> unacknowledged;
+    std::size_t copied = 0;
+  };
+  std::vector<at::Tensor> tensors{torch::full({elements}, 1.0F), torch::full({elements}, 2.0F)};
+  std::vector<Sent> sent(2);
+  std::vector<std::shared_ptr<PlanRun>> runs;
+  std::vector<bool> done(2);
+  for (int rank = 0; rank < 2; ++rank) {
+    std::byte* const memory = bytes(tensors[rank]);
+    sent[rank].memory = {memory, elements * sizeof(float)};
+    runs.push_back(std::make_shared<PlanRun>(
+        rank, 2, ring_all_reduce({.rank = rank, .ranks = 2, .chunk = chunk}, elements),
+        PlanMemory{.input = memory, .accumulator = memory, .output = memory, .item_size = sizeof(float)},
+        Reduction(ReduceOp::sum, torch::kFloat), [&, rank](const std::exception_ptr& error) {
+          EXPECT_EQ(error, nullptr);
+          done[rank] = true;
+          EXPECT_TRUE(tensors[rank].eq(3).all().item<bool>());
+          tensors[rank].zero_();  // its owner may write there now
+        }));
+    runs[rank]->begin(sent[rank]);
+  }
+  std::vector<std::size_t> delivered(2);
+  for (bool moved = true; std::exchange(moved, false);) {
+    for (int rank = 0; rank < 2; ++rank) {
+      if (delivered[rank] == sent[rank].messages.size()) continue;
+      const auto [label, message] = sent[rank].messages[delivered[rank]++];
+      runs[1 - rank]->deliver(rank, label, message);
+      moved = true;
+    }
+  }
+  EXPECT_TRUE(done[0] && done[1]);
+  for (const Sent& one : sent) EXPECT_EQ(one.copied, 512U << 10);
 }
 
 TEST(PlanRun, RefusesAMessageOfAnotherSize) {
