@@ -1,8 +1,10 @@
 #include <weft/parallel/pipeline/local_pipeline.h>
 
-#include <weft/parallel/pipeline/internal/local_step.h>
-#include <weft/parallel/pipeline/internal/rank_threads.h>
-#include <weft/parallel/schedule/validate.h>
+#include <weft/parallel/pipeline/internal/check_schedule.h>
+#include <weft/parallel/pipeline/internal/rank_step.h>
+#include <weft/parallel/pipeline/internal/stage_thread.h>
+#include <weft/parallel/pipeline/leaf_gradients.h>
+#include <weft/parallel/pipeline/microbatches.h>
 #include <weft/rpc/core/error.h>
 
 #include <ATen/Functions.h>
@@ -11,6 +13,7 @@
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <algorithm>
+#include <latch>
 #include <optional>
 #include <string>
 #include <unordered_map>
@@ -21,47 +24,20 @@ namespace {
 
 using rpc::Error;
 using rpc::ErrorKind;
-using schedule::Action;
-using schedule::Op;
-
-bool is_supported(const Action& action) {
-  switch (action.op) {
-    case Op::recompute:
-    case Op::reduce_gradient:
-    case Op::wait_reduce_gradient:
-    case Op::unshard:
-    case Op::reshard:
-    case Op::stash:
-    case Op::load:
-    case Op::optimizer_step:
-      return false;
-    default:
-      return true;
-  }
-}
 
 void check(const StageGraph& graph, const schedule::Schedule& schedule, const LocalOptions& options) {
   const auto refuse = [](ErrorKind kind, const std::string& text) {
     throw Error(kind, "LocalPipeline: " + text);
   };
   if (!options.loss) refuse(ErrorKind::invalid_argument, "no loss: give LocalOptions::loss");
-  if (schedule.stages() != graph.size())
-    refuse(ErrorKind::invalid_argument, "a schedule of " + std::to_string(schedule.stages()) +
-                                            " stages for a model of " + std::to_string(graph.size()));
+  for (int stage = 0; stage < graph.size(); ++stage)
+    if (!graph.is_here(stage))
+      refuse(ErrorKind::invalid_argument, "stage " + std::to_string(stage) + " has no module");
   if (!options.devices.empty() && options.devices.size() != schedule.ranks.size())
     refuse(ErrorKind::invalid_argument, std::to_string(options.devices.size()) +
                                             " devices, expected one for each of " +
                                             std::to_string(schedule.ranks.size()) + " ranks, or none");
-  schedule::validate(schedule);
-  for (const auto& replicas : schedule.placement)
-    if (replicas.size() > 1) refuse(ErrorKind::unsupported, "a schedule with replicated stages");
-  for (const auto& actions : schedule.ranks)
-    for (const Action& action : actions)
-      schedule::for_each_part(action, [&](const Action& part) {
-        if (!is_supported(part))
-          refuse(ErrorKind::unsupported,
-                 "the action " + schedule::to_string(part) + ": expected computations and messages alone");
-      });
+  check_schedule("LocalPipeline", graph, schedule);
 }
 
 // Before a module is moved.
@@ -85,45 +61,6 @@ void check_devices(const StageGraph& graph, const schedule::Schedule& schedule, 
   }
 }
 
-bool is_backward(const Action& action) {
-  return action.op == Op::overlap || (schedule::is_computation(action.op) && action.op != Op::forward);
-}
-
-// The parts of tensors by micro-batch. Each has its own version counter: an operator may change it in
-// place.
-std::vector<Values> parts_of(const Values& tensors, std::int64_t parts) {
-  std::vector<Values> all(static_cast<std::size_t>(parts));
-  for (const at::Tensor& tensor : tensors) {
-    const auto split = at::tensor_split(tensor, parts);
-    for (std::size_t i = 0; i < all.size(); ++i) all[i].push_back(split[i].variable_data());
-  }
-  return all;
-}
-
-// Of all tensors.
-std::int64_t rows_of(const Values& inputs, const Values& targets) {
-  std::optional<std::int64_t> rows;
-  const auto look_at = [&](const Values& tensors, const char* what) {
-    for (std::size_t i = 0; i < tensors.size(); ++i) {
-      const auto refuse = [&](const std::string& text) {
-        throw Error(ErrorKind::invalid_argument,
-                    std::string("pipeline step: ") + what + " " + std::to_string(i) + text);
-      };
-      if (tensors[i].dim() == 0 || tensors[i].size(0) == 0) refuse(" has no rows");
-      if (tensors[i].requires_grad())
-        refuse(" requires grad, expected data: put what computes it into the first stage");
-      if (tensors[i].size(0) != rows.value_or(tensors[i].size(0)))
-        refuse(" has " + std::to_string(tensors[i].size(0)) + " rows, expected " + std::to_string(*rows) +
-               " as the tensors before it");
-      rows = tensors[i].size(0);
-    }
-  };
-  look_at(inputs, "input");
-  look_at(targets, "target");
-  if (!rows) throw Error(ErrorKind::invalid_argument, "pipeline step: no inputs");
-  return *rows;
-}
-
 // Those of the calling thread.
 std::vector<c10::Stream> current_streams(const Values& tensors, const std::vector<c10::Device>& devices) {
   std::vector<c10::Stream> streams;
@@ -141,33 +78,42 @@ std::vector<c10::Stream> current_streams(const Values& tensors, const std::vecto
 
 struct LocalPipeline::Impl {
   Impl(StageGraph given, schedule::Schedule computations, LocalOptions wanted)
-      : graph(std::move(given)),
-        schedule(std::move(computations)),
-        options(std::move(wanted)),
-        threads(static_cast<int>(schedule.ranks.size())) {
+      : graph(std::move(given)), schedule(std::move(computations)), options(std::move(wanted)) {
     for (int stage = 0; stage < graph.size(); ++stage) {
       if (!options.devices.empty())
         graph[stage].module->to(options.devices[static_cast<std::size_t>(schedule.rank_of(stage, 0))]);
-      runners.emplace_back(graph[stage]);
+      runners.try_emplace(stage, graph[stage], gradients[static_cast<std::size_t>(stage)]);
     }
   }
 
-  // With fewer rows than micro-batches each row is one.
-  std::int64_t microbatches_of(std::int64_t rows) const {
-    return std::min<std::int64_t>(schedule.microbatches, rows);
+  StepContext context(Microbatches data, bool with_backward) const {
+    return {.graph = graph,
+            .schedule = schedule,
+            .loss = options.loss,
+            .devices = options.devices,
+            .timeout = options.timeout,
+            .data = std::move(data),
+            .with_backward = with_backward,
+            .activities = std::make_shared<Activities>(schedule.ranks.size())};
   }
 
-  schedule::Timeline run(SharedStep& step) {
+  schedule::Timeline run(StepContext& step) {
     schedule::Timeline timeline;
     timeline.ranks.resize(schedule.ranks.size());
     const at::ThreadLocalState caller;
-    const auto streams = current_streams(step.inputs.front(), options.devices);
-    threads.run([&](int rank) {
-      const at::ThreadLocalStateGuard as_caller(caller);
-      const c10::MultiStreamGuard on_streams(streams);
-      timeline.ranks[static_cast<std::size_t>(rank)] = RankStep(step, runners, rank).run();
-    });
-    if (const auto error = step.exchange.error(); error != nullptr) {
+    const auto streams = current_streams(step.data.inputs.front(), options.devices);
+    std::latch ended(static_cast<std::ptrdiff_t>(threads.size()));
+    for (std::size_t rank = 0; rank < threads.size(); ++rank)
+      threads[rank].post([&, rank] {
+        {
+          const at::ThreadLocalStateGuard as_caller(caller);
+          const c10::MultiStreamGuard on_streams(streams);
+          timeline.ranks[rank] = RankStep(step, runners, static_cast<int>(rank)).run();
+        }
+        ended.count_down();
+      });
+    ended.wait();
+    if (const auto error = step.exchange->error(); error != nullptr) {
       clear();
       std::rethrow_exception(error);
     }
@@ -176,24 +122,23 @@ struct LocalPipeline::Impl {
 
   void publish() {
     try {
-      for (StageRunner& runner : runners) runner.gradients().publish();
+      for (LeafGradients& each : gradients) each.publish();
     } catch (...) {
       clear();
       throw;
     }
   }
   void clear() {
-    for (StageRunner& runner : runners) runner.clear();
+    for (auto& [stage, runner] : runners) runner.clear();
+    for (LeafGradients& each : gradients) each.clear();
   }
 
   const StageGraph graph;
   const schedule::Schedule schedule;
   const LocalOptions options;
-  const bool has_backward = std::any_of(
-      schedule.ranks.begin(), schedule.ranks.end(),
-      [](const auto& actions) { return std::any_of(actions.begin(), actions.end(), is_backward); });
-  std::vector<StageRunner> runners;  // by stage
-  RankThreads threads;
+  std::vector<LeafGradients> gradients{static_cast<std::size_t>(graph.size())};  // by stage
+  std::map<int, StageRunner> runners;
+  std::vector<StageThread> threads{schedule.ranks.size()};
 };
 
 LocalPipeline::LocalPipeline(StageGraph graph, schedule::Schedule schedule, LocalOptions options) {
@@ -206,45 +151,25 @@ LocalPipeline::LocalPipeline(StageGraph graph, schedule::Schedule schedule, Loca
 LocalPipeline::~LocalPipeline() = default;
 
 LocalStep LocalPipeline::step(const Values& inputs, const Values& targets) {
-  if (!impl_->has_backward)
+  if (!has_backward(impl_->schedule))
     throw Error(ErrorKind::failed_precondition,
                 "pipeline step: the schedule has no backward: call evaluate(), or give another schedule");
-  const std::int64_t rows = rows_of(inputs, targets);
-  const std::int64_t parts = impl_->microbatches_of(rows);
-  std::vector<double> weights;
-  for (std::int64_t i = 0; i < parts; ++i)  // as tensor_split() splits
-    weights.push_back(impl_->options.mean_loss
-                          ? static_cast<double>(rows / parts + (i < rows % parts)) / static_cast<double>(rows)
-                          : 1);
-  SharedStep step{impl_->graph,
-                  impl_->schedule,
-                  impl_->options,
-                  true,
-                  parts_of(inputs, parts),
-                  parts_of(targets, parts),
-                  std::move(weights)};
+  StepContext step = impl_->context(split_rows(inputs, targets, rows_of(inputs, targets),
+                                               impl_->schedule.microbatches, impl_->options.mean_loss),
+                                    true);
   LocalStep result;
   result.timeline = impl_->run(step);
   impl_->publish();
+  result.loss = weighted_sum(step.losses, step.data.weights);
   result.losses = std::move(step.losses);
-  for (std::size_t i = 0; i < result.losses.size(); ++i) {
-    const at::Tensor weighted = result.losses[i] * step.weights[i];
-    result.loss = result.loss.defined() ? result.loss + weighted : weighted;
-  }
   return result;
 }
 
 Values LocalPipeline::evaluate(const Values& inputs) {
-  const auto parts = impl_->microbatches_of(rows_of(inputs, {}));
-  SharedStep step{impl_->graph, impl_->schedule, impl_->options, false, parts_of(inputs, parts), {}, {}};
+  StepContext step =
+      impl_->context(split_rows(inputs, {}, rows_of(inputs, {}), impl_->schedule.microbatches, true), false);
   impl_->run(step);
-  Values outputs;
-  for (std::size_t i = 0; i < step.outputs.front().size(); ++i) {
-    std::vector<at::Tensor> rows;
-    for (const Values& part : step.outputs) rows.push_back(part[i]);
-    outputs.push_back(at::cat(rows));
-  }
-  return outputs;
+  return joined(step.outputs);
 }
 
 const StageGraph& LocalPipeline::graph() const { return impl_->graph; }

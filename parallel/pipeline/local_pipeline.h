@@ -21,27 +21,16 @@
 // ended. Not thread-safe.
 #pragma once
 
-#include <weft/parallel/pipeline/stage_graph.h>
+#include <weft/parallel/pipeline/loss.h>
 #include <weft/parallel/schedule/simulate.h>
 
 #include <ATen/core/Tensor.h>
 
 #include <chrono>
-#include <functional>
 #include <memory>
 #include <vector>
 
 namespace weft::pipeline {
-
-// The loss of a micro-batch: a scalar, of the last stage's outputs and the micro-batch's targets.
-using Loss = std::function<at::Tensor(const Values& outputs, const Values& targets)>;
-// Of one output and one target: loss_of([](auto output, auto target) { return mse_loss(output, target); }).
-template <class F>
-Loss loss_of(F f) {
-  return [f = std::move(f)](const Values& outputs, const Values& targets) {
-    return f(outputs.at(0), targets.at(0));
-  };
-}
 
 struct LocalOptions {
   Loss loss;

@@ -20,10 +20,19 @@ int StageGraph::add(Stage stage) {
   const std::string name = "StageGraph::add: stage " + std::to_string(size());
   if (stage.module == nullptr) refuse(name + " has no module");
   if (!stage.forward) refuse(name + " has no function");
+  return append(std::move(stage));
+}
+
+int StageGraph::add_elsewhere(std::vector<Source> inputs) {
+  return append({.module = nullptr, .forward = nullptr, .inputs = std::move(inputs)});
+}
+
+int StageGraph::append(Stage stage) {
   for (const Source& input : stage.inputs)
-    if (input.stage >= size() || input.stage < -1 || input.output < 0)
-      refuse(name + " uses output " + std::to_string(input.output) + " of stage " +
-             std::to_string(input.stage) + ", expected a stage before it, or step_input()");
+    if (input.from >= size() || input.from < -1 || input.output < 0)
+      refuse("StageGraph::add: stage " + std::to_string(size()) + " uses output " +
+             std::to_string(input.output) + " of stage " + std::to_string(input.from) +
+             ", expected a stage before it, or step_input()");
   stages_.push_back(std::move(stage));
   return size() - 1;
 }
@@ -32,28 +41,31 @@ std::vector<schedule::Edge> StageGraph::edges() const {
   std::set<schedule::Edge> edges;
   for (int stage = 0; stage < size(); ++stage)
     for (const Source& input : (*this)[stage].inputs)
-      if (input.stage >= 0) edges.insert({input.stage, stage});
+      if (input.from >= 0) edges.insert({input.from, stage});
   return {edges.begin(), edges.end()};
 }
 
 std::vector<int> StageGraph::outputs_of(schedule::Edge edge) const {
   std::set<int> outputs;
   for (const Source& input : (*this)[edge.to].inputs)
-    if (input.stage == edge.from) outputs.insert(input.output);
+    if (input.from == edge.from) outputs.insert(input.output);
   return {outputs.begin(), outputs.end()};
 }
 
 std::vector<at::Tensor> StageGraph::parameters() const {
   std::vector<at::Tensor> all;
   std::unordered_set<c10::TensorImpl*> seen;
-  for (const Stage& stage : stages_)
+  for (const Stage& stage : stages_) {
+    if (stage.module == nullptr) continue;
     for (const at::Tensor& parameter : stage.module->parameters())
       if (seen.insert(parameter.unsafeGetTensorImpl()).second) all.push_back(parameter);
+  }
   return all;
 }
 
 void StageGraph::train(bool on) const {
-  for (const Stage& stage : stages_) stage.module->train(on);
+  for (const Stage& stage : stages_)
+    if (stage.module != nullptr) stage.module->train(on);
 }
 
 StageGraph split(const torch::nn::Sequential& model, const std::vector<std::size_t>& cuts) {

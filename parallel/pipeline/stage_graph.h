@@ -9,8 +9,8 @@
 //
 // A torch::nn::Sequential is cut before some of its layers: split(model, {3, 6}). A stage may use the outputs
 // of any stage before it, and the inputs of the step. The outputs of the last stage are those of the model.
-// One module may be a part of several stages (tied weights). Data only; an executor runs it. Thread-safety:
-// values.
+// One module may be a part of several stages (tied weights). A stage does not change its outputs after it has
+// returned them. Data only; an executor runs it. Thread-safety: values.
 #pragma once
 
 #include <weft/parallel/schedule/schedule.h>
@@ -29,9 +29,9 @@ namespace weft::pipeline {
 using Values = std::vector<at::Tensor>;
 using StageForward = std::function<Values(const Values& inputs)>;
 
-// An output of a stage.
+// An output of a stage (of a layer, in a LayerGraph).
 struct Source {
-  int stage = 0;
+  int from = 0;
   int output = 0;
   auto operator<=>(const Source&) const = default;
 };
@@ -59,17 +59,23 @@ class WEFT_EXPORT StageGraph {
     return add({std::move(module), std::move(forward), {input}});
   }
 
+  // A stage that another process computes: it has no module. invalid_argument: an input that is not of a
+  // stage before.
+  int add_elsewhere(std::vector<Source> inputs);
+
   int size() const { return static_cast<int>(stages_.size()); }
   const Stage& operator[](int stage) const { return stages_[static_cast<std::size_t>(stage)]; }
   // Between stages, ascending; for schedule::Schedule::edges.
   std::vector<schedule::Edge> edges() const;
   // The outputs of edge.from that edge.to uses, ascending.
   std::vector<int> outputs_of(schedule::Edge edge) const;
-  // Of all stages; a parameter that several stages use is there once.
+  bool is_here(int stage) const { return (*this)[stage].module != nullptr; }
+  // Of all stages that are here; a parameter that several stages use is there once.
   std::vector<at::Tensor> parameters() const;
   void train(bool on = true) const;
 
  private:
+  int append(Stage stage);
   std::vector<Stage> stages_;
 };
 

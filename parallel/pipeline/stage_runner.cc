@@ -31,7 +31,8 @@ struct StageRunner::Microbatch {
   std::unique_ptr<dist_autograd::NodeExecutor> weights;  // after the input part
 };
 
-StageRunner::StageRunner(Stage stage) : stage_(std::move(stage)) {}
+StageRunner::StageRunner(Stage stage, dist_autograd::GradientSink& gradients)
+    : stage_(std::move(stage)), gradients_(gradients) {}
 StageRunner::~StageRunner() = default;
 StageRunner::StageRunner(StageRunner&&) noexcept = default;
 
@@ -92,9 +93,6 @@ void StageRunner::weight_gradient(int microbatch) {
   microbatches_.erase(microbatch);
 }
 
-void StageRunner::clear() {
-  microbatches_.clear();
-  gradients_.clear();
-}
+void StageRunner::clear() { microbatches_.clear(); }
 
 }  // namespace weft::pipeline

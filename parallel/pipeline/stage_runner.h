@@ -1,11 +1,11 @@
 // StageRunner: computes the forwards and backwards of one stage, micro-batch by micro-batch.
 //
 // Between the stages travel plain tensors: the inputs of a forward have no history, and their gradients are
-// results of the backward. The gradients of parameters are kept in gradients(). A backward may be
-// split into its input and its weight part (NodeExecutor). Used by one thread at a time.
+// results of the backward. The gradients of parameters go to the sink. A backward may be split into its input
+// and its weight part (NodeExecutor). Used by one thread at a time.
 #pragma once
 
-#include <weft/parallel/pipeline/leaf_gradients.h>
+#include <weft/dist_autograd/engine/gradient_sink.h>
 #include <weft/parallel/pipeline/stage_graph.h>
 
 #include <ATen/core/Tensor.h>
@@ -19,7 +19,8 @@ namespace weft::pipeline {
 
 class WEFT_EXPORT StageRunner {
  public:
-  explicit StageRunner(Stage stage);
+  // gradients: outlives the runner.
+  StageRunner(Stage stage, dist_autograd::GradientSink& gradients);
   ~StageRunner();
   StageRunner(StageRunner&&) noexcept;
   StageRunner& operator=(StageRunner&&) = delete;
@@ -36,8 +37,7 @@ class WEFT_EXPORT StageRunner {
   Values input_gradient(int microbatch);
   void weight_gradient(int microbatch);
 
-  LeafGradients& gradients() { return gradients_; }
-  void clear();
+  void clear();  // of all micro-batches
 
  private:
   struct InputGradients;
@@ -46,7 +46,7 @@ class WEFT_EXPORT StageRunner {
 
   const Stage stage_;
   std::map<int, std::unique_ptr<Microbatch>> microbatches_;
-  LeafGradients gradients_;
+  dist_autograd::GradientSink& gradients_;
 };
 
 }  // namespace weft::pipeline

@@ -47,7 +47,7 @@ LAYERS = {
     "parallel/collectives/nccl": OPERATION,
     "parallel/collectives": UP_TO_GROUPS[:-1],
     "parallel/schedule": ["rpc/core"],
-    "parallel/pipeline": [*UP_TO_AUTOGRAD, "parallel/schedule"],
+    "parallel/pipeline": [*UP_TO_AUTOGRAD, *DIST_OPTIM, "parallel/schedule"],
     "parallel/data_parallel/hooks": UP_TO_GROUPS,
     "parallel/data_parallel/negotiated": UP_TO_GROUPS,
     "parallel/data_parallel": [*UP_TO_AUTOGRAD, *UP_TO_GROUPS, "parallel/data_parallel/hooks"],

@@ -22,12 +22,12 @@ PLACES = {
     "parallel/collectives/flight": (68, 100, 1, "flight recorder", "of collectives"),
     "dist_autograd": (38, 66, 2, "backward passes across agents,", "smart and fast mode"),
     "parallel/collectives": (66, 100, 2, "process groups and collectives:", "shared memory, messages, NCCL"),
-    "parallel/pipeline": (25, 44, 3, "models in stages,", "run by a schedule"),
-    "dist_optim": (44, 60, 3, "optimizers next to", "remote parameters"),
+    "parallel/pipeline": (25, 48, 4, "models in stages,", "run by a schedule"),
+    "dist_optim": (38, 60, 3, "optimizers next to", "remote parameters"),
     "parallel/data_parallel": (60, 100, 3, "data parallel training:", "buckets of gradients, reduced during backward"),
-    "dist_optim/embedding": (44, 60, 4, "tables of rows,", "spread over owners"),
+    "dist_optim/embedding": (48, 60, 4, "tables of rows,", "spread over owners"),
 }
-FLOORS = {"parallel/schedule": 2}  # of a box that is higher than one
+FLOORS = {"parallel/schedule": 3}  # of a box that is higher than one
 
 WIDTH, FLOOR, MARGIN, GAP = 860, 68, 12, 3
 STYLE = """<style>

@@ -7,14 +7,29 @@
 #include <utility>
 
 namespace weft::pipeline {
+namespace {
 
-void ValueExchange::put(const Key& key, Values values) {
-  std::lock_guard lock(mutex_);
-  values_.emplace(key, std::move(values));
-  came_.notify_all();
+std::exception_ptr over_error() {
+  return std::make_exception_ptr(
+      rpc::Error(rpc::ErrorKind::aborted, "the step of the stage that takes the value has ended"));
+}
+
+}  // namespace
+
+void ValueExchange::put(const Key& key, Values values, std::optional<rpc::Promise<void>> used) {
+  {
+    std::lock_guard lock(mutex_);
+    if (error_ == nullptr) {
+      values_.insert_or_assign(key, Entry{std::move(values), std::move(used)});
+      came_.notify_all();
+      return;
+    }
+  }
+  if (used) used->complete(over_error());
 }
 
 Values ValueExchange::take(const Key& key, std::chrono::nanoseconds timeout) {
+  Entry entry;
   std::unique_lock lock(mutex_);
   const bool is_there = came_.wait_until(lock, rpc::later(rpc::Clock::now(), timeout),
                                          [&] { return error_ != nullptr || values_.contains(key); });
@@ -26,13 +41,22 @@ Values ValueExchange::take(const Key& key, std::chrono::nanoseconds timeout) {
                                    : "the activation from stage " + std::to_string(key.edge.from)) +
                          " has not come within " + std::to_string(limit.count()) + " ms");
   }
-  return std::move(values_.extract(key).mapped());
+  entry = std::move(values_.extract(key).mapped());
+  lock.unlock();
+  if (entry.used) entry.used->complete(rpc::Result<void>{});
+  return std::move(entry.values);
 }
 
 void ValueExchange::fail(std::exception_ptr error) {
-  std::lock_guard lock(mutex_);
-  if (error_ == nullptr) error_ = std::move(error);
-  came_.notify_all();
+  std::map<Key, Entry> dropped;
+  {
+    std::lock_guard lock(mutex_);
+    if (error_ == nullptr) error_ = std::move(error);
+    dropped.swap(values_);
+    came_.notify_all();
+  }
+  for (auto& [key, entry] : dropped)
+    if (entry.used) entry.used->complete(over_error());
 }
 
 std::exception_ptr ValueExchange::error() const {

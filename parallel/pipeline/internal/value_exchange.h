@@ -1,15 +1,17 @@
-// ValueExchange: the values of a step on their way from one stage to another, between threads.
+// ValueExchange: the values of a step on their way from one stage to another, until the stage takes them.
 //
 // Thread-safe.
 #pragma once
 
 #include <weft/parallel/pipeline/stage_graph.h>
+#include <weft/rpc/core/future.h>
 
 #include <chrono>
 #include <condition_variable>
 #include <exception>
 #include <map>
 #include <mutex>
+#include <optional>
 
 namespace weft::pipeline {
 
@@ -22,7 +24,8 @@ class ValueExchange {
     auto operator<=>(const Key&) const = default;
   };
 
-  void put(const Key& key, Values values);
+  // used: completes when the values are taken, with `aborted` if the step ends before.
+  void put(const Key& key, Values values, std::optional<rpc::Promise<void>> used = {});
   // Waits for them. Throws the error of fail(), and deadline_exceeded after `timeout`.
   Values take(const Key& key, std::chrono::nanoseconds timeout);
   // Ends all waits, now and later, with the first error.
@@ -32,7 +35,11 @@ class ValueExchange {
  private:
   mutable std::mutex mutex_;  // guards what follows
   std::condition_variable came_;
-  std::map<Key, Values> values_;
+  struct Entry {
+    Values values;
+    std::optional<rpc::Promise<void>> used;
+  };
+  std::map<Key, Entry> values_;
   std::exception_ptr error_;
 };
 

@@ -1,10 +1,13 @@
-// SharedStep: one step of a LocalPipeline, which all ranks share. RankStep: a rank's part of it.
+// RankStep: one rank's part of a step. StepContext: what its ranks in one process share.
 #pragma once
 
 #include <weft/parallel/pipeline/internal/value_exchange.h>
-#include <weft/parallel/pipeline/local_pipeline.h>
+#include <weft/parallel/pipeline/loss.h>
+#include <weft/parallel/pipeline/microbatches.h>
 #include <weft/parallel/pipeline/stage_runner.h>
+#include <weft/parallel/schedule/simulate.h>
 
+#include <functional>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -12,7 +15,7 @@
 
 namespace weft::pipeline {
 
-// What each rank computes at the moment. Thread-safe.
+// What each rank of this process computes at the moment. Thread-safe.
 class Activities {
  public:
   explicit Activities(std::size_t ranks) : actions_(ranks) {}
@@ -24,25 +27,29 @@ class Activities {
   std::vector<std::string> actions_;
 };
 
-struct SharedStep {
+struct StepContext {
   const StageGraph& graph;
   const schedule::Schedule& schedule;
-  const LocalOptions& options;
-  const bool with_backward;
-  const std::vector<Values> inputs, targets;  // by micro-batch
-  const std::vector<double> weights;          // of the micro-batches' losses
-  const std::chrono::steady_clock::time_point began = std::chrono::steady_clock::now();
+  const Loss& loss;
+  const std::vector<c10::Device>& devices;  // by rank; empty: where the tensors are
+  std::chrono::nanoseconds timeout;         // for a value that a stage waits for
+  Microbatches data;
+  bool with_backward = true;
+  std::shared_ptr<ValueExchange> exchange = std::make_shared<ValueExchange>();
+  // Passes a value to the rank of the stage that uses it.
+  std::function<void(const ValueExchange::Key&, Values)> send =
+      [to = exchange](const auto& key, Values values) { to->put(key, std::move(values)); };
 
-  ValueExchange exchange = {};
-  Activities activities{schedule.ranks.size()};
-  std::vector<at::Tensor> losses = std::vector<at::Tensor>(inputs.size());
-  std::vector<Values> outputs = std::vector<Values>(inputs.size());  // of the model, without backward
+  const std::chrono::steady_clock::time_point began = std::chrono::steady_clock::now();
+  std::shared_ptr<Activities> activities = nullptr;  // named by errors of values that do not come
+  std::vector<at::Tensor> losses = std::vector<at::Tensor>(data.count());
+  std::vector<Values> outputs = std::vector<Values>(data.count());  // of the model, without backward
 };
 
 class RankStep {
  public:
-  // runners: by stage; this rank uses those of its stages.
-  RankStep(SharedStep& step, std::vector<StageRunner>& runners, int rank);
+  // runners: by stage, at least those of the rank.
+  RankStep(StepContext& step, std::map<int, StageRunner>& runners, int rank);
 
   // Runs the rank's actions, until one fails on any rank. Errors go to the exchange.
   std::vector<schedule::Span> run();
@@ -51,6 +58,7 @@ class RankStep {
   double seconds() const;
   void run(const schedule::Action& action);
   void compute(const schedule::Action& action);
+  void note(std::string action);
   at::Tensor here(const at::Tensor& tensor) const;
   Values inputs_of(int stage, int microbatch);
   void forward(StageRunner& runner, const schedule::Action& action);
@@ -60,8 +68,8 @@ class RankStep {
   void take_gradients(StageRunner& runner, int stage, int microbatch);
   void give_gradients(int stage, int microbatch, const Values& gradients);
 
-  SharedStep& step_;
-  std::vector<StageRunner>& runners_;
+  StepContext& step_;
+  std::map<int, StageRunner>& runners_;
   const int rank_;
   const std::vector<schedule::Action>& actions_;
   const std::optional<c10::Device> device_;

@@ -1,4 +1,4 @@
-#include <weft/parallel/pipeline/internal/local_step.h>
+#include <weft/parallel/pipeline/internal/rank_step.h>
 
 #include <weft/dist_autograd/engine/accumulate_gradient.h>
 #include <weft/rpc/core/error.h>
@@ -48,19 +48,18 @@ std::string Activities::text() const {
   return text.empty() ? "no rank computes" : text;
 }
 
-RankStep::RankStep(SharedStep& step, std::vector<StageRunner>& runners, int rank)
+RankStep::RankStep(StepContext& step, std::map<int, StageRunner>& runners, int rank)
     : step_(step),
       runners_(runners),
       rank_(rank),
       actions_(step.schedule.ranks[static_cast<std::size_t>(rank)]),
-      device_(step.options.devices.empty()
-                  ? std::nullopt
-                  : std::optional(step.options.devices[static_cast<std::size_t>(rank)])) {}
+      device_(step.devices.empty() ? std::nullopt
+                                   : std::optional(step.devices[static_cast<std::size_t>(rank)])) {}
 
 std::vector<schedule::Span> RankStep::run() {
   const c10::OptionalDeviceGuard on_device(device_);
   std::vector<schedule::Span> spans;
-  for (std::size_t i = 0; i < actions_.size() && step_.exchange.error() == nullptr; ++i) {
+  for (std::size_t i = 0; i < actions_.size() && step_.exchange->error() == nullptr; ++i) {
     const double start = seconds();
     schedule::for_each_part(actions_[i], [&](const Action& action) { run(action); });
     if (schedule::is_computation(actions_[i].op) || actions_[i].op == Op::overlap)
@@ -74,15 +73,16 @@ double RankStep::seconds() const {
 }
 
 void RankStep::run(const Action& action) {
-  if (!schedule::is_computation(action.op) || action.microbatch >= static_cast<int>(step_.inputs.size()))
+  if (!schedule::is_computation(action.op) || action.microbatch >= static_cast<int>(step_.data.count()))
     return;
   if (action.op != Op::forward && !step_.with_backward) return;
   const auto fail = [&](ErrorKind kind) {
     std::string text = "pipeline step: stage " + std::to_string(action.stage) + ", micro-batch " +
                        std::to_string(action.microbatch) + ", " + std::string(schedule::name_of(action.op)) +
                        ": " + text_of_current_exception();
-    if (kind == ErrorKind::deadline_exceeded) text += ": " + step_.activities.text();
-    step_.exchange.fail(std::make_exception_ptr(Error(kind, text)));
+    if (kind == ErrorKind::deadline_exceeded && step_.activities != nullptr)
+      text += ": " + step_.activities->text();
+    step_.exchange->fail(std::make_exception_ptr(Error(kind, text)));
   };
   try {
     compute(action);
@@ -91,18 +91,22 @@ void RankStep::run(const Action& action) {
   } catch (...) {
     fail(ErrorKind::handler_failed);
   }
-  step_.activities.set(rank_, "");
+  note("");
 }
 
 void RankStep::compute(const Action& action) {
-  StageRunner& runner = runners_[static_cast<std::size_t>(action.stage)];
+  StageRunner& runner = runners_.at(action.stage);
   if (action.op == Op::forward) return forward(runner, action);
   if (action.op != Op::weight_gradient) take_gradients(runner, action.stage, action.microbatch);
-  step_.activities.set(rank_, schedule::to_string(action));
+  note(schedule::to_string(action));
   if (action.op == Op::weight_gradient) return runner.weight_gradient(action.microbatch);
   give_gradients(action.stage, action.microbatch,
                  action.op == Op::backward ? runner.backward(action.microbatch)
                                            : runner.input_gradient(action.microbatch));
+}
+
+void RankStep::note(std::string action) {
+  if (step_.activities != nullptr) step_.activities->set(rank_, std::move(action));
 }
 
 at::Tensor RankStep::here(const at::Tensor& tensor) const {
@@ -116,19 +120,19 @@ Values RankStep::inputs_of(int stage, int microbatch) {
   std::map<Source, at::Tensor> values;
   for (const Edge& edge : step_.schedule.edges) {
     if (edge.to != stage) continue;
-    const Values came = step_.exchange.take({edge, microbatch, false}, step_.options.timeout);
+    const Values came = step_.exchange->take({edge, microbatch, false}, step_.timeout);
     const auto outputs = step_.graph.outputs_of(edge);
     for (std::size_t i = 0; i < outputs.size(); ++i) values[{edge.from, outputs[i]}] = here(came[i]);
   }
-  const Values& own = step_.inputs[static_cast<std::size_t>(microbatch)];
+  const Values& own = step_.data.inputs[static_cast<std::size_t>(microbatch)];
   Values inputs;
   for (const Source& source : step_.graph[stage].inputs) {
-    if (source.stage < 0 && source.output >= static_cast<int>(own.size()))
+    if (source.from < 0 && source.output >= static_cast<int>(own.size()))
       throw Error(ErrorKind::invalid_argument, "the step has " + std::to_string(own.size()) +
                                                    " inputs, and the stage uses input " +
                                                    std::to_string(source.output));
-    inputs.push_back(source.stage < 0 ? here(own[static_cast<std::size_t>(source.output)])
-                                      : values.at(source));
+    inputs.push_back(source.from < 0 ? here(own[static_cast<std::size_t>(source.output)])
+                                     : values.at(source));
   }
   return inputs;
 }
@@ -136,10 +140,10 @@ Values RankStep::inputs_of(int stage, int microbatch) {
 void RankStep::forward(StageRunner& runner, const Action& action) {
   const int stage = action.stage, microbatch = action.microbatch;
   const Values inputs = inputs_of(stage, microbatch);
-  step_.activities.set(rank_, schedule::to_string(action));
+  note(schedule::to_string(action));
   Values outputs = runner.forward(microbatch, inputs, step_.with_backward);
   for (const Edge& edge : step_.schedule.edges)
-    if (edge.from == stage) step_.exchange.put({edge, microbatch, false}, sent(edge, outputs));
+    if (edge.from == stage) step_.send({edge, microbatch, false}, sent(edge, outputs));
   const bool is_last = stage + 1 == step_.graph.size();
   if (is_last && step_.with_backward) end(runner, microbatch, outputs);
   if (step_.with_backward) {
@@ -178,14 +182,14 @@ bool RankStep::gets_original(const Edge& edge, int output) const {
 void RankStep::end(StageRunner& runner, int microbatch, const Values& outputs) {
   const auto at = static_cast<std::size_t>(microbatch);
   Values targets;
-  for (const at::Tensor& target : step_.targets[at]) targets.push_back(here(target));
+  for (const at::Tensor& target : step_.data.targets[at]) targets.push_back(here(target));
   const at::AutoGradMode grad(true);
-  const at::Tensor loss = step_.options.loss(outputs, targets);
+  const at::Tensor loss = step_.loss(outputs, targets);
   if (loss.numel() != 1)
     throw Error(ErrorKind::invalid_argument,
                 "the loss has " + std::to_string(loss.numel()) + " elements, expected one");
   step_.losses[at] = loss.detach();
-  runner.add_root(microbatch, loss, at::full_like(loss.detach(), step_.weights[at]));
+  runner.add_root(microbatch, loss, at::full_like(loss.detach(), step_.data.weights[at]));
 }
 
 // --- Backward ---
@@ -194,7 +198,7 @@ void RankStep::take_gradients(StageRunner& runner, int stage, int microbatch) {
   const Values outputs = std::move(outputs_.extract({stage, microbatch}).mapped());
   for (const Edge& edge : step_.schedule.edges) {
     if (edge.from != stage) continue;
-    const Values came = step_.exchange.take({edge, microbatch, true}, step_.options.timeout);
+    const Values came = step_.exchange->take({edge, microbatch, true}, step_.timeout);
     const auto used = step_.graph.outputs_of(edge);
     for (std::size_t i = 0; i < used.size(); ++i)
       if (came[i].defined())
@@ -215,7 +219,7 @@ void RankStep::give_gradients(int stage, int microbatch, const Values& gradients
       // Another stage may get, or a leaf may have, a tensor with the same memory.
       sums.push_back(!sum.defined() || dist_autograd::owns_memory(sum) ? sum : sum.clone());
     }
-    step_.exchange.put({edge, microbatch, true}, std::move(sums));
+    step_.send({edge, microbatch, true}, std::move(sums));
   }
 }
 

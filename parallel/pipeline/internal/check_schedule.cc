@@ -1,0 +1,65 @@
+#include <weft/parallel/pipeline/internal/check_schedule.h>
+
+#include <weft/parallel/schedule/validate.h>
+#include <weft/rpc/core/error.h>
+
+#include <algorithm>
+
+namespace weft::pipeline {
+
+using rpc::Error;
+using rpc::ErrorKind;
+using schedule::Action;
+using schedule::Op;
+
+namespace {
+
+bool is_supported(const Action& action) {
+  switch (action.op) {
+    case Op::recompute:
+    case Op::reduce_gradient:
+    case Op::wait_reduce_gradient:
+    case Op::unshard:
+    case Op::reshard:
+    case Op::stash:
+    case Op::load:
+    case Op::optimizer_step:
+      return false;
+    default:
+      return true;
+  }
+}
+
+bool is_backward(const Action& action) {
+  return action.op == Op::overlap || (schedule::is_computation(action.op) && action.op != Op::forward);
+}
+
+}  // namespace
+
+void check_schedule(const std::string& executor, const StageGraph& graph,
+                    const schedule::Schedule& schedule) {
+  const auto refuse = [&](ErrorKind kind, const std::string& text) {
+    throw Error(kind, executor + ": " + text);
+  };
+  if (schedule.stages() != graph.size())
+    refuse(ErrorKind::invalid_argument, "a schedule of " + std::to_string(schedule.stages()) +
+                                            " stages for a model of " + std::to_string(graph.size()));
+  schedule::validate(schedule);
+  for (const auto& replicas : schedule.placement)
+    if (replicas.size() > 1) refuse(ErrorKind::unsupported, "a schedule with replicated stages");
+  for (const auto& actions : schedule.ranks)
+    for (const Action& action : actions)
+      schedule::for_each_part(action, [&](const Action& part) {
+        if (!is_supported(part))
+          refuse(ErrorKind::unsupported,
+                 "the action " + schedule::to_string(part) + ": expected computations and messages alone");
+      });
+}
+
+bool has_backward(const schedule::Schedule& schedule) {
+  return std::any_of(schedule.ranks.begin(), schedule.ranks.end(), [](const auto& actions) {
+    return std::any_of(actions.begin(), actions.end(), is_backward);
+  });
+}
+
+}  // namespace weft::pipeline

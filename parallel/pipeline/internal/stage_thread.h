@@ -1,0 +1,39 @@
+// StageThread: a thread that runs jobs one after the other. A job may block: stages compute on it.
+//
+// Thread-safe. Its end drops the jobs that have not begun and waits for the one that runs, unless the end is
+// called by that job.
+#pragma once
+
+#include <weft/rpc/core/unique_function.h>
+
+#include <condition_variable>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <thread>
+
+namespace weft::pipeline {
+
+class StageThread {
+ public:
+  StageThread();
+  ~StageThread();
+  StageThread(const StageThread&) = delete;
+  StageThread& operator=(const StageThread&) = delete;
+
+  void post(rpc::Callback job);  // a job does not throw
+
+ private:
+  struct Queue {
+    std::mutex mutex;  // guards what follows
+    std::condition_variable changed;
+    std::deque<rpc::Callback> jobs;
+    bool ends = false;
+  };
+  static void serve(Queue& queue);
+
+  const std::shared_ptr<Queue> queue_ = std::make_shared<Queue>();  // shared with the thread
+  std::thread thread_;
+};
+
+}  // namespace weft::pipeline

@@ -1,0 +1,192 @@
+#include <weft/parallel/pipeline/layer_graph.h>
+
+#include <weft/rpc/core/error.h>
+
+#include <ATen/CPUGeneratorImpl.h>
+
+#include <algorithm>
+#include <map>
+#include <mutex>
+#include <utility>
+
+namespace weft::pipeline {
+namespace {
+
+[[noreturn]] void refuse_layers(const std::string& text) {
+  throw rpc::Error(rpc::ErrorKind::invalid_argument, "pipeline layers: " + text);
+}
+
+// Draws from another seed while it lives.
+class SeededGenerator {
+ public:
+  explicit SeededGenerator(std::uint64_t seed) {
+    std::lock_guard lock(generator_.mutex());
+    state_ = generator_.get_state();
+    generator_.set_current_seed(seed);
+  }
+  ~SeededGenerator() {
+    std::lock_guard lock(generator_.mutex());
+    generator_.set_state(state_);
+  }
+  SeededGenerator(const SeededGenerator&) = delete;
+  SeededGenerator& operator=(const SeededGenerator&) = delete;
+
+ private:
+  at::Generator generator_ = at::detail::getDefaultCPUGenerator();
+  at::Tensor state_;
+};
+
+BuiltLayer built(const Layer& layer, int number, std::optional<std::uint64_t> seed) {
+  std::optional<SeededGenerator> generator;
+  // Odd constants spread neighbouring seeds and numbers.
+  if (seed)
+    generator.emplace(*seed * 0x9e3779b97f4a7c15 + static_cast<std::uint64_t>(number) * 0xbf58476d1ce4e5b9);
+  return layer.build();
+}
+
+// The layers first to last - 1 as a stage.
+struct Part {
+  int first = 0, last = 0;
+  std::vector<Source> inputs;   // of other layers, and of the step; ascending
+  std::vector<Source> outputs;  // what later stages use; ascending
+};
+
+std::vector<Part> parts_of(const LayerGraph& layers, const std::vector<int>& cuts) {
+  std::vector<Part> parts;
+  int first = 0;
+  for (std::size_t i = 0; i <= cuts.size(); ++i) {
+    const int last = i < cuts.size() ? cuts[i] : layers.size();
+    if (last <= first || last > layers.size())
+      refuse_layers("a stage of the layers " + std::to_string(first) + " to " + std::to_string(last - 1) +
+                    ": expected ascending cuts between 1 and " + std::to_string(layers.size() - 1));
+    parts.push_back({.first = first, .last = last});
+    first = last;
+  }
+  std::set<Source> used;  // by a later stage
+  for (auto part = parts.rbegin(); part != parts.rend(); ++part) {
+    for (const Source& source : used)
+      if (source.from >= part->first && source.from < part->last) part->outputs.push_back(source);
+    std::set<Source> inputs;
+    for (int layer = part->first; layer < part->last; ++layer)
+      for (const Source& source : layers[layer].inputs)
+        if (source.from < part->first) inputs.insert(source);
+    part->inputs.assign(inputs.begin(), inputs.end());
+    used.insert(inputs.begin(), inputs.end());
+  }
+  return parts;
+}
+
+// Computes the layers of a part.
+class PartForward {
+ public:
+  PartForward(const LayerGraph& layers, Part part, bool is_last, std::vector<StageForward> forwards)
+      : part_(std::move(part)), is_last_(is_last), forwards_(std::move(forwards)) {
+    for (int layer = part_.first; layer < part_.last; ++layer) {
+      names_.push_back(layers[layer].name);
+      sources_.push_back(layers[layer].inputs);
+    }
+    for (std::size_t i = 0; i < sources_.size(); ++i)
+      for (const Source& source : sources_[i]) last_use_[source] = i;
+  }
+
+  Values operator()(const Values& inputs) const {
+    std::map<Source, at::Tensor> values;
+    for (std::size_t i = 0; i < inputs.size(); ++i) values[part_.inputs[i]] = inputs[i];
+    Values outputs;
+    for (std::size_t i = 0; i < forwards_.size(); ++i) {
+      Values given;
+      for (const Source& source : sources_[i]) given.push_back(at(values, source, i));
+      // A layer may change its input in place, and memory that nothing uses any more is free.
+      for (const Source& source : sources_[i])
+        if (last_use_.at(source) == i && !is_output(source)) values.erase(source);
+      outputs = forwards_[i](std::exchange(given, {}));
+      const int layer = part_.first + static_cast<int>(i);
+      for (std::size_t output = 0; output < outputs.size(); ++output)
+        values[{layer, static_cast<int>(output)}] = outputs[output];
+    }
+    if (is_last_) return outputs;
+    outputs.clear();
+    for (const Source& source : part_.outputs) outputs.push_back(at(values, source, forwards_.size()));
+    return outputs;
+  }
+
+ private:
+  bool is_output(const Source& source) const {
+    return std::binary_search(part_.outputs.begin(), part_.outputs.end(), source);
+  }
+  at::Tensor at(const std::map<Source, at::Tensor>& values, const Source& source, std::size_t user) const {
+    const auto found = values.find(source);
+    if (found != values.end()) return found->second;
+    const auto given = static_cast<std::size_t>(source.from - part_.first);
+    refuse_layers("layer " + names_[given] + " has no output " + std::to_string(source.output) + ", which " +
+                  (user < names_.size() ? "layer " + names_[user] : "a later stage") + " uses");
+  }
+
+  Part part_;
+  bool is_last_;
+  std::vector<StageForward> forwards_;
+  std::vector<std::string> names_;
+  std::vector<std::vector<Source>> sources_;
+  std::map<Source, std::size_t> last_use_;
+};
+
+// What a stage uses, as outputs of the stages.
+std::vector<Source> stage_inputs(const std::vector<Part>& parts, const Part& part) {
+  std::vector<Source> inputs;
+  for (const Source& source : part.inputs) {
+    if (source.from < 0) {
+      inputs.push_back(source);
+      continue;
+    }
+    const auto owner = std::find_if(parts.begin(), parts.end(), [&](const Part& each) {
+      return source.from >= each.first && source.from < each.last;
+    });
+    const auto output = std::lower_bound(owner->outputs.begin(), owner->outputs.end(), source);
+    inputs.push_back(
+        {static_cast<int>(owner - parts.begin()), static_cast<int>(output - owner->outputs.begin())});
+  }
+  return inputs;
+}
+
+}  // namespace
+
+int LayerGraph::add(Layer layer) {
+  if (!layer.build) refuse_layers("layer " + layer.name + " has no function that builds it");
+  if (layer.name.empty() || layer.name.find('.') != std::string::npos)
+    refuse_layers("the name '" + layer.name + "': expected a name without dots");
+  for (const Layer& other : layers_)
+    if (other.name == layer.name) refuse_layers("two layers have the name " + layer.name);
+  for (const Source& source : layer.inputs)
+    if (source.from >= size() || source.output < 0 || source.from < -1)
+      refuse_layers("layer " + layer.name + " uses output " + std::to_string(source.output) + " of layer " +
+                    std::to_string(source.from) + ": expected an output of one of the " +
+                    std::to_string(size()) + " layers before, or an input of the step");
+  layers_.push_back(std::move(layer));
+  return size() - 1;
+}
+
+StageGraph cut(const LayerGraph& layers, const CutOptions& options) {
+  if (layers.size() == 0) refuse_layers("a model without layers");
+  const std::vector<Part> parts = parts_of(layers, options.cuts);
+  StageGraph graph;
+  for (std::size_t stage = 0; stage < parts.size(); ++stage) {
+    const Part& part = parts[stage];
+    std::vector<Source> inputs = stage_inputs(parts, part);
+    if (options.built && !options.built->contains(static_cast<int>(stage))) {
+      graph.add_elsewhere(std::move(inputs));
+      continue;
+    }
+    auto module = std::make_shared<torch::nn::Module>();
+    std::vector<StageForward> forwards;
+    for (int layer = part.first; layer < part.last; ++layer) {
+      BuiltLayer made = built(layers[layer], layer, options.seed);
+      module->register_module(layers[layer].name, std::move(made.module));
+      forwards.push_back(std::move(made.forward));
+    }
+    graph.add({std::move(module), PartForward(layers, part, stage + 1 == parts.size(), std::move(forwards)),
+               std::move(inputs)});
+  }
+  return graph;
+}
+
+}  // namespace weft::pipeline

@@ -1,0 +1,91 @@
+// LayerGraph: a model as named layers, each of which is built on the worker that computes it.
+//
+//   pipeline::LayerGraph layers() {
+//     pipeline::LayerGraph model;
+//     model.add("conv", [] { return torch::nn::Conv2d(3, 64, 7); });   // of the step's first input
+//     model.add("relu", [] { return torch::nn::ReLU(); });             // of the layer before
+//     const int trunk = model.add("trunk", [] { return Trunk(64); });
+//     model.add("head", [] { return Head(64); });
+//     return model;
+//   }
+//
+// A layer may use the outputs of any layer before it, and the inputs of the step: skip connections need
+// nothing else. cut() makes stages of it. Data only; thread-safety: values.
+#pragma once
+
+#include <weft/parallel/pipeline/stage_graph.h>
+
+#include <cstdint>
+#include <optional>
+#include <set>
+#include <string>
+
+namespace weft::pipeline {
+
+struct BuiltLayer {
+  std::shared_ptr<torch::nn::Module> module;
+  StageForward forward;
+};
+
+struct Layer {
+  std::string name;  // the prefix of its parameters' names
+  std::function<BuiltLayer()> build;
+  std::vector<Source> inputs;  // Source::from is the number of a layer
+};
+
+class WEFT_EXPORT LayerGraph {
+ public:
+  // Returns the number of the layer. invalid_argument: no function to build it, a name that is empty or there
+  // already, or an input that is not of a layer before.
+  int add(Layer layer);
+  // make: returns a module, or a holder of one, with forward(Tensor) -> Tensor. Its input is the output of
+  // the layer before, of the first layer the step's first input.
+  template <class Make>
+    requires std::invocable<Make>
+  int add(std::string name, Make make) {
+    return add(std::move(name), std::move(make), size() == 0 ? step_input(0) : Source{size() - 1});
+  }
+  template <class Make>
+    requires std::invocable<Make>
+  int add(std::string name, Make make, Source input) {
+    auto build = [make = std::move(make)] {
+      auto module = pointer_to(make());
+      StageForward forward = [&of = *module](const Values& inputs) {
+        return Values{of.forward(inputs.at(0))};
+      };
+      return BuiltLayer{std::move(module), std::move(forward)};
+    };
+    return add({std::move(name), std::move(build), {input}});
+  }
+
+  int size() const { return static_cast<int>(layers_.size()); }
+  const Layer& operator[](int layer) const { return layers_[static_cast<std::size_t>(layer)]; }
+
+ private:
+  template <class Made>
+  static auto pointer_to(Made made) {
+    if constexpr (requires { made.ptr(); }) {
+      return made.ptr();
+    } else {
+      return made;
+    }
+  }
+  std::vector<Layer> layers_;
+};
+
+struct CutOptions {
+  std::vector<int> cuts;  // ascending: each is the first layer of the next stage
+  // The stages that are built; the others have no module. Not given: all.
+  std::optional<std::set<int>> built = {};
+  // Each layer draws its initial values from a generator with its own seed, made of this one, so that
+  // they do not depend on the cuts. It is the process's generator, whose state is restored: nothing else may
+  // draw from it meanwhile. Empty: the generator as it is.
+  std::optional<std::uint64_t> seed = {};
+};
+
+// Stages of consecutive layers. The module of a stage has its layers as submodules, by their names. The
+// outputs of a stage are those that later stages use, in the order of (layer, output); those of the last
+// stage are the outputs of the last layer. invalid_argument: cuts that are not ascending layers.
+WEFT_EXPORT StageGraph cut(const LayerGraph& layers, const CutOptions& options);
+
+}  // namespace weft::pipeline

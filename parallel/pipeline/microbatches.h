@@ -1,0 +1,35 @@
+// Microbatches: the data of a step in parts, along the first dimension. Plain data and pure functions.
+#pragma once
+
+#include <weft/parallel/pipeline/stage_graph.h>
+
+#include <cstdint>
+#include <vector>
+
+namespace weft::pipeline {
+
+struct Microbatches {
+  std::vector<Values> inputs, targets;  // by micro-batch
+  std::vector<double> weights;          // of the micro-batches' losses in the loss of the batch
+
+  std::size_t count() const { return weights.size(); }
+};
+
+// The number of rows that all tensors have. invalid_argument: no inputs, a tensor without rows or with
+// another number of them, or one that requires grad.
+WEFT_EXPORT std::int64_t rows_of(const Values& inputs, const Values& targets);
+
+// Parts of `rows` rows that differ by one row at most; if there are fewer rows than `count`, each row is a
+// part. Either list may be empty. Each part has its own version counter: an operator may change it in
+// place. mean_loss: the weight of a part is its share of the rows; else 1.
+WEFT_EXPORT Microbatches split_rows(const Values& inputs, const Values& targets, std::int64_t rows, int count,
+                                    bool mean_loss);
+
+// The rows of all parts. parts: by micro-batch.
+WEFT_EXPORT Values joined(const std::vector<Values>& parts);
+
+// The loss of the batch. losses: by micro-batch.
+WEFT_EXPORT at::Tensor weighted_sum(const std::vector<at::Tensor>& losses,
+                                    const std::vector<double>& weights);
+
+}  // namespace weft::pipeline

@@ -1,0 +1,91 @@
+// Pipeline: trains a model whose stages live on other agents, by any schedule, driven by one agent.
+//
+//   rpc::Task<void> drive(rpc::Agent& agent) {
+//     auto model = co_await pipeline::Pipeline::create(
+//         agent, {agent.peer("worker1"), agent.peer("worker2")},
+//         {.cuts = {7}, .schedule = schedule::zb_h1({.ranks = 2, .microbatches = 8})});
+//     dist_optim::DistributedOptimizer optimizer{agent, torch::optim::SGDOptions(0.05),
+//                                                dist_optim::synchronous, model.modules()};
+//     for (auto& [images, targets] : batches()) {
+//       auto step = co_await model.step({images}, {targets});  // forward and backward of all micro-batches
+//       co_await optimizer.step(step.pass);
+//     }
+//   }
+//   int main(int argc, char** argv) {
+//     return rpc::run_job(argc, argv, pipeline::layers({resnet_layers, loss_of(cross_entropy)}), drive);
+//   }
+//
+// Each rank of the schedule is a worker, which builds its stages from the layers of the model and computes
+// them on its own thread. Activations and gradients of activations travel from worker to worker; the
+// driver sends the inputs to the stages that use them, and the targets to the last one. The gradients of
+// parameters stay with their stages, in the step's pass. They are those of the loss of the whole batch
+// (PipelineOptions::mean_loss); batch norms normalize each micro-batch.
+//
+// A stage that throws, a worker that is lost, or a value that does not come within the timeout ends the step
+// on all workers. The error names the stage, the micro-batch and the action. The next step may begin at once.
+// A step that fails leaves the parameters as they are. Thread-safe; one step is in flight at a time.
+#pragma once
+
+#include <weft/dist_autograd/pass.h>
+#include <weft/parallel/pipeline/pipeline_layer.h>
+#include <weft/parallel/pipeline/remote/stage_module.h>
+#include <weft/parallel/schedule/schedule.h>
+
+#include <chrono>
+#include <memory>
+#include <optional>
+#include <vector>
+
+namespace weft::pipeline {
+
+struct PipelineOptions {
+  std::vector<int> cuts;  // each is the first layer of the next stage
+  // With as many stages as the cuts make, and as many ranks as there are workers. Messages in it are not
+  // needed.
+  schedule::Schedule schedule;
+  bool mean_loss = true;  // false: the losses of micro-batches are added
+  // Of the initial values (CutOptions::seed). Empty: as the workers' generators draw.
+  std::optional<std::uint64_t> seed = {};
+  // By worker; empty: the layers stay where they are built. Values travel as the workers' device maps say.
+  std::vector<c10::Device> devices = {};
+  std::chrono::nanoseconds timeout = std::chrono::minutes{10};  // for a value that a stage waits for
+};
+
+struct PipelineStep {
+  std::vector<at::Tensor> losses;  // by micro-batch, without their weights
+  at::Tensor loss;                 // of the batch
+  // As measured, by the workers' clocks: schedule::svg() shows it next to the prediction.
+  schedule::Timeline timeline;
+  dist_autograd::Pass pass;  // has the gradients, for an optimizer's step
+};
+
+class WEFT_EXPORT Pipeline {
+ public:
+  // Builds the stages on the workers, rank by rank at the same time. invalid_argument: cuts or schedule do
+  // not fit the model or the number of workers, or two ranks have one worker. unsupported: replicated stages,
+  // versions of weights, recomputation. failed_precondition: an agent was made without pipeline::layers().
+  static rpc::Future<Pipeline> create(rpc::Agent& agent, std::vector<rpc::Peer> workers,
+                                      PipelineOptions options);
+  Pipeline(Pipeline&&) noexcept;
+  Pipeline& operator=(Pipeline&&) noexcept;
+  ~Pipeline();  // releases the stages
+
+  // inputs, targets: data with equally many rows; of fewer rows than micro-batches each is one.
+  // invalid_argument: no rows, or a tensor that requires grad. failed_precondition: the schedule has no
+  // backward, or another step is in flight.
+  rpc::Future<PipelineStep> step(Values inputs, Values targets);
+  // The last stage's outputs of all rows, without gradients.
+  rpc::Future<Values> evaluate(Values inputs);
+
+  // By stage. For optimizers and checkpoints; RemoteModule(stages()[0]).train(false) for evaluation.
+  const std::vector<rref::RRef<StageModule>>& stages() const;
+  std::vector<rref::ReferencePtr> modules() const;
+  const schedule::Schedule& schedule() const;  // with the model's edges
+
+ private:
+  struct Impl;
+  explicit Pipeline(std::shared_ptr<Impl> impl);
+  std::shared_ptr<Impl> impl_;
+};
+
+}  // namespace weft::pipeline

@@ -1,0 +1,53 @@
+// pipeline::layers(): the layers of an agent that drives a pipeline or computes some of its stages.
+//
+//   int main(int argc, char** argv) {
+//     return rpc::run_job(argc, argv, pipeline::layers({resnet50_layers, loss_of(cross_entropy)}), drive);
+//   }
+//
+// All processes of the job know the model. A worker builds only its stages. Thread-safe.
+#pragma once
+
+#include <weft/parallel/pipeline/layer_graph.h>
+#include <weft/parallel/pipeline/loss.h>
+#include <weft/parallel/pipeline/remote/messages.h>
+#include <weft/rpc/agent/agent.h>
+#include <weft/rpc/tensor/device_options.h>
+
+#include <map>
+#include <mutex>
+
+namespace weft::pipeline {
+
+class StageWorker;
+
+struct Model {
+  std::function<LayerGraph()> layers;
+  Loss loss;
+};
+
+class WEFT_EXPORT PipelineLayer final : public rpc::CallHook {
+ public:
+  explicit PipelineLayer(Model model) : model_(std::move(model)) {}
+  // failed_precondition without the layer.
+  static std::shared_ptr<PipelineLayer> of(rpc::AgentCore& core);
+
+  const Model& model() const { return model_; }
+  std::uint64_t next_number() { return ++numbers_; }
+  void add(const PipelineId& id, const std::shared_ptr<StageWorker>& worker);
+  std::shared_ptr<StageWorker> find(const PipelineId& id);  // null: none, or its stages are released
+
+  bool knows(std::string_view) const override { return false; }
+  void figures(rpc::LayerFigures& to) const override;  // "pipeline.workers"
+  void shut_down() override;
+
+ private:
+  const Model model_;
+  std::atomic<std::uint64_t> numbers_{0};
+  mutable std::mutex mutex_;  // guards workers_
+  std::map<PipelineId, std::weak_ptr<StageWorker>> workers_;
+};
+
+// With those that it needs: distributed optimizers, autograd, RRefs and tensors.
+WEFT_EXPORT rpc::Layers layers(Model model, tensor::DeviceOptions devices = {});
+
+}  // namespace weft::pipeline

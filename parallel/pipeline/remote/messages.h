@@ -1,0 +1,81 @@
+// What the driver of a pipeline and its workers tell each other. Plain data.
+#pragma once
+
+#include <weft/parallel/pipeline/internal/value_exchange.h>
+#include <weft/parallel/schedule/simulate.h>
+#include <weft/rpc/agent/method.h>
+#include <weft/rpc/codec/agent_id_codec.h>
+#include <weft/rpc/tensor/tensor_codec.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace weft::schedule {
+
+WEFT_CODEC(Edge, from, to)
+WEFT_CODEC(Span, action, start, finish)
+
+}  // namespace weft::schedule
+
+namespace weft::pipeline {
+
+// A pipeline of a driver's agent.
+struct PipelineId {
+  std::uint64_t driver = 0;  // incarnation
+  std::uint64_t number = 0;
+  auto operator<=>(const PipelineId&) const = default;
+};
+WEFT_CODEC(PipelineId, driver, number)
+
+// What a worker needs to have its stages.
+struct WorkerPlan {
+  PipelineId pipeline;
+  int rank = 0;
+  std::vector<rpc::AgentId> workers;  // by rank
+  std::string schedule;               // its text form
+  int microbatches = 0;
+  std::vector<int> cuts;
+  std::optional<std::uint64_t> seed;
+  std::string device;  // empty: as the layers are built
+  std::int64_t timeout_ns = 0;
+  bool mean_loss = true;
+};
+WEFT_CODEC(WorkerPlan, pipeline, rank, workers, schedule, microbatches, cuts, seed, device, timeout_ns,
+           mean_loss)
+
+// A stage's part of a step.
+struct StagePart {
+  std::uint64_t step = 0;
+  bool with_backward = true;
+  std::int64_t rows = 0;
+  Values inputs;   // of the step, all rows: for stages that use them
+  Values targets;  // for the last stage, with a backward
+};
+WEFT_CODEC(StagePart, step, with_backward, rows, inputs, targets)
+
+struct StageReport {
+  // Of the last stage: by micro-batch, and of the batch.
+  std::vector<at::Tensor> losses;
+  at::Tensor loss;
+  Values outputs;  // of the last stage, without a backward: all rows
+  // Of the first of a rank's stages: what the rank computed when, from its begin, in nanoseconds since 1970.
+  std::vector<schedule::Span> spans;
+  std::int64_t began_ns = 0;
+};
+WEFT_CODEC(StageReport, losses, loss, outputs, spans, began_ns)
+
+// A value on its way from one stage to another.
+struct ValueMessage {
+  PipelineId pipeline;
+  std::uint64_t step = 0;
+  schedule::Edge edge;
+  int microbatch = 0;
+  bool gradient = false;
+  Values values;
+  std::vector<bool> requires_grad;  // by value: its gradient is wanted
+};
+WEFT_CODEC(ValueMessage, pipeline, step, edge, microbatch, gradient, values, requires_grad)
+
+}  // namespace weft::pipeline

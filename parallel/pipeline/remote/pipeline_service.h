@@ -1,0 +1,24 @@
+// PipelineService: what the agents of a pipeline ask each other. Thread-safety: as the layer's.
+//
+//   install  from the driver to a worker: build the stages of a rank; answered with an RRef for each
+//   put      from worker to worker: a value; answered when the stage that takes it uses it
+#pragma once
+
+#include <weft/parallel/pipeline/pipeline_layer.h>
+#include <weft/parallel/pipeline/remote/stage_module.h>
+#include <weft/rref/rref.h>
+
+namespace weft::pipeline {
+
+struct WEFT_EXPORT PipelineService {
+  std::vector<rref::RRef<StageModule>> install(WorkerPlan plan);
+  rpc::Future<void> put(ValueMessage message);
+
+  using Service = rpc::Service<"weft.pipeline", rpc::Method<"install", &PipelineService::install>,
+                               rpc::Method<"put", &PipelineService::put, rpc::non_blocking, rpc::resumable>>;
+
+  std::shared_ptr<PipelineLayer> layer;
+  rpc::Agent* agent = nullptr;  // which the layer's service ends with
+};
+
+}  // namespace weft::pipeline

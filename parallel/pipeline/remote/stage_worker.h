@@ -1,0 +1,73 @@
+// StageWorker: one rank of a pipeline on its agent: the rank's stages, and the thread that computes them.
+//
+// A step begins here when run() was called for each of the rank's stages. The values that other ranks send
+// wait in the step's exchange; they may come before the step begins. A value that this rank sends is a call
+// to the PipelineService of its receiver, answered when the receiver uses the value. So a rank has a limited
+// number of values in flight along each edge: one more than the schedule needs (schedule::liveness).
+//
+// Gradients of parameters go to the step's pass, in whose contexts the stages run: they read the version of
+// the parameters that the pass reads. The step ends with the pass.
+//
+// Owned by its StageModules and by the step that runs. Thread-safe.
+#pragma once
+
+#include <weft/dist_autograd/pass_state.h>
+#include <weft/parallel/pipeline/internal/stage_thread.h>
+#include <weft/parallel/pipeline/loss.h>
+#include <weft/parallel/pipeline/remote/messages.h>
+#include <weft/rpc/agent/agent.h>
+
+#include <c10/core/Device.h>
+
+#include <condition_variable>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+
+namespace weft::pipeline {
+
+class WEFT_EXPORT StageWorker final : public std::enable_shared_from_this<StageWorker> {
+ public:
+  // graph: the rank's stages are here. Moves them to the plan's device.
+  StageWorker(std::shared_ptr<rpc::AgentCore> core, const WorkerPlan& plan, StageGraph graph,
+              schedule::Schedule schedule, Loss loss);
+  ~StageWorker();
+
+  const StageGraph& graph() const { return graph_; }
+  const std::vector<int>& stages() const { return stages_; }  // of the rank, ascending
+
+  rpc::Future<StageReport> run(int stage, std::shared_ptr<dist_autograd::PassState> pass, StagePart part);
+  // From another rank. Completes when the value is used; aborted: the step has ended here.
+  rpc::Future<void> put(ValueMessage message);
+  void end(const rpc::Error& error);  // the agent ends: so do the steps
+
+ private:
+  struct Step;
+  std::shared_ptr<Step> step_of(std::uint64_t number);  // with the mutex; null: it has ended
+  StageReport compute(const std::shared_ptr<Step>& step);
+  void execute(const std::shared_ptr<Step>& step);
+  void send(const std::shared_ptr<Step>& step, const ValueExchange::Key& key, Values values);
+
+  const std::shared_ptr<rpc::AgentCore> core_;
+  const PipelineId id_;
+  const int rank_;
+  const std::vector<rpc::AgentId> workers_;
+  const std::chrono::nanoseconds timeout_;
+  const bool mean_loss_;
+  const StageGraph graph_;
+  const schedule::Schedule schedule_;
+  const Loss loss_;
+  const std::vector<c10::Device> devices_;  // by rank, or none
+  std::vector<int> stages_;
+  std::map<std::pair<schedule::Edge, bool>, int> credits_;  // by edge and whether gradients travel
+
+  std::mutex mutex_;  // guards what follows
+  std::map<std::uint64_t, std::shared_ptr<Step>> steps_;
+  std::uint64_t over_ = 0;  // steps up to this one
+  std::optional<rpc::Error> ended_;
+
+  StageThread thread_;  // destroyed first
+};
+
+}  // namespace weft::pipeline

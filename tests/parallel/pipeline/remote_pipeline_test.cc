@@ -1,0 +1,448 @@
+#include <weft/dist_autograd/module/remote_module.h>
+#include <weft/dist_optim/distributed_optimizer.h>
+#include <weft/parallel/pipeline/pipeline.h>
+#include <weft/parallel/schedule/generators.h>
+#include <weft/parallel/schedule/lowering.h>
+#include <weft/rpc/agent/stats.h>
+#include <weft/rpc/rpc.h>
+#include <weft/rpc/testing/wait.h>
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <atomic>
+#include <latch>
+#include <stdexcept>
+#include <thread>
+
+#include "tests/support/cluster.h"
+#include "tests/support/errors.h"
+
+namespace weft::pipeline::remote_pipeline_test {
+namespace {
+
+using rpc::ErrorKind;
+using test::error_of;
+using test::got;
+
+at::Tensor numbers(at::IntArrayRef sizes, std::uint64_t seed) {
+  return at::randn(sizes, at::detail::createCPUGenerator(seed), at::kDouble);
+}
+
+at::Tensor squares(const at::Tensor& output, const at::Tensor& target) {
+  return torch::mse_loss(output, target);
+}
+
+// Called in each forward, for the tests of faults.
+using OnForward = std::function<void(int stage)>;
+
+struct Block : torch::nn::Module {
+  Block(int number, OnForward on) : stage(number), on_forward(std::move(on)) {
+    linear = register_module("linear", torch::nn::Linear(6, 6));
+    norm = register_module("norm", torch::nn::BatchNorm1d(6));
+    to(at::kDouble);
+    const at::NoGradGuard no_grad;
+    linear->weight.copy_(numbers({6, 6}, static_cast<std::uint64_t>(number)));
+    linear->bias.copy_(numbers({6}, static_cast<std::uint64_t>(number) + 100));
+  }
+  at::Tensor forward(const at::Tensor& x) {
+    if (on_forward) on_forward(stage);
+    return torch::tanh(norm(linear(x)));
+  }
+  int stage;
+  OnForward on_forward;
+  torch::nn::Linear linear{nullptr};
+  torch::nn::BatchNorm1d norm{nullptr};
+};
+
+// `count` blocks with a skip connection from the first to the last one.
+LayerGraph blocks(int count, const OnForward& on_forward = nullptr) {
+  LayerGraph model;
+  for (int i = 0; i < count; ++i) {
+    const auto make = [i, on_forward] { return std::make_shared<Block>(i, on_forward); };
+    if (i + 1 < count || i < 2) {
+      model.add("block" + std::to_string(i), make);
+      continue;
+    }
+    const auto build = [make] {
+      const auto block = make();
+      return BuiltLayer{block,
+                        [&of = *block](const Values& x) { return Values{of.forward(x.at(0) + x.at(1))}; }};
+    };
+    model.add({"block" + std::to_string(i), build, {Source{i - 1}, Source{0}}});
+  }
+  return model;
+}
+
+std::vector<int> one_block_each(int count) {
+  std::vector<int> cuts;
+  for (int i = 1; i < count; ++i) cuts.push_back(i);
+  return cuts;
+}
+
+class Agents {
+ public:
+  Agents(int workers, const Model& model) {
+    at::set_num_threads(1);
+    for (int i = 0; i <= workers; ++i) {
+      rpc::AgentOptions options;
+      options.name = i == 0 ? "driver" : "worker" + std::to_string(i);
+      options.listen = {"inproc://" + options.name};
+      options.in_process = network_;
+      options.handler_threads = 3;
+      options.log = [](const rpc::LogRecord&) {};
+      agents_.push_back(std::make_unique<rpc::Agent>(std::move(options), layers(model)));
+    }
+    for (const auto& a : agents_)
+      for (const auto& b : agents_) {
+        a->core()->route(b->name(), {"inproc://" + b->name()});
+        a->peer(b->name()).ready().get();
+      }
+  }
+  rpc::Agent& driver() { return *agents_[0]; }
+  void kill(std::size_t worker) { agents_[worker]->shut_down(); }
+  std::uint64_t stages_of(std::size_t worker) {
+    return rpc::stats(*agents_[worker]).layers.at("pipeline.workers");
+  }
+  std::vector<rpc::Peer> workers() {
+    std::vector<rpc::Peer> all;
+    for (std::size_t i = 1; i < agents_.size(); ++i) all.push_back(driver().peer(agents_[i]->name()));
+    return all;
+  }
+
+ private:
+  std::shared_ptr<rpc::InProcess> network_ = std::make_shared<rpc::InProcess>();
+  std::vector<std::unique_ptr<rpc::Agent>> agents_;
+};
+
+// Parameters and buffers, by names that do not depend on the cuts.
+using State = std::map<std::string, at::Tensor>;
+State state_of(const Pipeline& pipeline) {
+  State all;
+  for (const auto& stage : pipeline.stages())
+    for (const auto& [name, tensor] : got(dist_autograd::RemoteModule(stage).state_dict()))
+      all[name] = tensor;
+  return all;
+}
+State state_of(const torch::nn::Module& module) {
+  State all;
+  for (const auto& each : module.named_parameters()) all[each.key()] = each.value().detach();
+  for (const auto& each : module.named_buffers()) all[each.key()] = each.value();
+  return all;
+}
+
+void expect_close(const at::Tensor& a, const at::Tensor& b) {
+  EXPECT_TRUE(at::allclose(a, b, 1e-10, 1e-10)) << a << "\n" << b;
+}
+void expect_close(const State& a, const State& b) {
+  ASSERT_EQ(a.size(), b.size());
+  for (const auto& [name, tensor] : a) {
+    SCOPED_TRACE(name);
+    ASSERT_TRUE(b.contains(name));
+    expect_close(tensor, b.at(name));
+  }
+}
+
+// Every schedule with a flush, against the layers as one stage, micro-batch by micro-batch.
+class RemoteSchedules : public ::testing::TestWithParam<std::string> {};
+std::vector<std::string> with_a_flush() {
+  std::vector<std::string> names;
+  for (const auto& generator : schedule::generators())
+    if (!generator.name.starts_with("pipedream")) names.emplace_back(generator.name);
+  return names;
+}
+INSTANTIATE_TEST_SUITE_P(Flush, RemoteSchedules, ::testing::ValuesIn(with_a_flush()), [](const auto& info) {
+  std::string name = info.param;
+  std::replace(name.begin(), name.end(), '-', '_');
+  return name;
+});
+
+TEST_P(RemoteSchedules, TrainLikeTheWholeModel) {
+  for (const auto& [ranks, microbatches, rows] : {std::tuple{2, 4, 13}, {3, 2, 7}}) {
+    SCOPED_TRACE(std::to_string(ranks) + " ranks, " + std::to_string(microbatches) + " micro-batches");
+    const auto computations = schedule::generate(GetParam(), {.ranks = ranks, .microbatches = microbatches});
+    const int count = computations.stages();
+    Agents agents(ranks, {.layers = [count] { return blocks(count); }, .loss = loss_of(squares)});
+    Pipeline pipeline = got(Pipeline::create(agents.driver(), agents.workers(),
+                                             {.cuts = one_block_each(count), .schedule = computations}));
+    dist_optim::DistributedOptimizer optimizer{agents.driver(), dist_optim::synchronous, [&] {
+                                                 std::vector<dist_optim::DistributedOptimizer::Module> all;
+                                                 for (const auto& module : pipeline.modules())
+                                                   all.push_back({module, torch::optim::SGDOptions(0.1)});
+                                                 return all;
+                                               }()};
+    const StageGraph one = cut(blocks(count), {});
+    torch::optim::SGD own(one.parameters(), 0.1);
+    for (int step = 0; step < 2; ++step) {
+      const at::Tensor x = numbers({rows, 6}, 10 + step), y = numbers({rows, 6}, 20 + step);
+      own.zero_grad();
+      double loss = 0;
+      const auto xs = at::tensor_split(x, microbatches), ys = at::tensor_split(y, microbatches);
+      for (std::size_t i = 0; i < xs.size(); ++i) {
+        const at::Tensor part =
+            squares(one[0].forward({xs[i]})[0], ys[i]) * (static_cast<double>(xs[i].size(0)) / rows);
+        part.backward();
+        loss += part.item<double>();
+      }
+      own.step();
+      const PipelineStep result = got(pipeline.step({x}, {y}));
+      EXPECT_NEAR(result.loss.item<double>(), loss, 1e-10);
+      EXPECT_EQ(result.losses.size(), xs.size());
+      ASSERT_EQ(result.timeline.ranks.size(), static_cast<std::size_t>(ranks));
+      for (const auto& spans : result.timeline.ranks) EXPECT_FALSE(spans.empty());
+      got(optimizer.step(result.pass));
+      expect_close(state_of(pipeline), state_of(*one[0].module));
+    }
+    const at::Tensor x = numbers({rows, 6}, 30);
+    for (const auto& stage : pipeline.stages()) got(dist_autograd::RemoteModule(stage).eval());
+    one.train(false);
+    expect_close(got(pipeline.evaluate({x}))[0], one[0].forward({x})[0]);
+  }
+}
+
+// Two workers, a stage each, of the layers that the test gives.
+struct Two {
+  explicit Two(const std::function<LayerGraph()>& model,
+               schedule::Schedule schedule = schedule::fill_drain({.ranks = 2, .microbatches = 4}),
+               std::chrono::nanoseconds timeout = std::chrono::minutes{1})
+      : agents(2, {.layers = model, .loss = loss_of(squares)}),
+        pipeline(got(Pipeline::create(agents.driver(), agents.workers(),
+                                      {.cuts = {1}, .schedule = std::move(schedule), .timeout = timeout}))) {}
+  rpc::Error error_of_step() {
+    const auto error = error_of([&] { got(pipeline.step({x}, {y})); });
+    return error.value_or(rpc::Error(ErrorKind::internal, "the step did not fail"));
+  }
+  bool says(const rpc::Error& error, const std::string& text) {
+    return std::string(error.what()).find(text) != std::string::npos;
+  }
+  Agents agents;
+  Pipeline pipeline;
+  const at::Tensor x = numbers({8, 6}, 1), y = numbers({8, 6}, 2);
+};
+
+TEST(RemotePipeline, AStageThatThrowsEndsTheStepEverywhere) {
+  std::atomic<int> calls = 0;
+  Two two([&] {
+    return blocks(2, [&](int stage) {
+      if (stage == 1 && ++calls == 2) throw std::runtime_error("out of order");
+    });
+  });
+  const rpc::Error error = two.error_of_step();
+  EXPECT_EQ(error.kind(), ErrorKind::handler_failed);
+  EXPECT_TRUE(two.says(error, "stage 1, micro-batch 1, F: out of order")) << error.what();
+  got(two.pipeline.step({two.x}, {two.y}));  // the next step is as if nothing had happened
+}
+
+TEST(RemotePipeline, AStepThatFailsLeavesNoGradients) {
+  std::atomic<int> calls = 0;
+  const auto fails_once = [&](int stage) {
+    if (stage == 0 && ++calls == 4) throw std::runtime_error("once");
+  };
+  Two two([&] { return blocks(2, fails_once); },
+          schedule::one_forward_one_backward({.ranks = 2, .microbatches = 4}));
+  dist_optim::DistributedOptimizer optimizer(two.agents.driver(), torch::optim::SGDOptions(0.1),
+                                             dist_optim::synchronous, two.pipeline.modules());
+  Two other([] { return blocks(2); }, schedule::one_forward_one_backward({.ranks = 2, .microbatches = 4}));
+  dist_optim::DistributedOptimizer other_optimizer(other.agents.driver(), torch::optim::SGDOptions(0.1),
+                                                   dist_optim::synchronous, other.pipeline.modules());
+  EXPECT_TRUE(two.says(two.error_of_step(), "stage 0, micro-batch 3, F: once"));
+  for (const auto& each : two.pipeline.stages()) got(dist_autograd::RemoteModule(each).eval());
+  for (const auto& each : other.pipeline.stages()) got(dist_autograd::RemoteModule(each).eval());
+  const State before = state_of(two.pipeline);
+  for (const auto& each : other.pipeline.stages()) {  // the running statistics of the failed step
+    dist_autograd::StateDict state;
+    for (const auto& [name, tensor] : got(dist_autograd::RemoteModule(each).state_dict()))
+      state.push_back({name, before.at(name)});
+    got(dist_autograd::RemoteModule(each).load_state_dict(state));
+  }
+  got(optimizer.step(got(two.pipeline.step({two.x}, {two.y})).pass));
+  got(other_optimizer.step(got(other.pipeline.step({two.x}, {two.y})).pass));
+  expect_close(state_of(two.pipeline), state_of(other.pipeline));
+}
+
+TEST(RemotePipeline, AWorkerThatIsLostEndsTheStep) {
+  std::latch reached(1), lost(1);
+  Two two([&] {
+    return blocks(2, [&](int stage) {
+      if (stage != 1) return;
+      reached.count_down();
+      lost.wait();
+    });
+  });
+  auto step = two.pipeline.step({two.x}, {two.y});
+  reached.wait();
+  std::thread killer([&] { two.agents.kill(2); });
+  const auto error = error_of([&] { got(std::move(step)); });
+  lost.count_down();
+  killer.join();
+  ASSERT_TRUE(error);
+  EXPECT_TRUE(error->kind() == ErrorKind::owner_lost || error->kind() == ErrorKind::shut_down)
+      << error->what();
+}
+
+TEST(RemotePipeline, AValueThatDoesNotComeIsAnError) {
+  std::latch released(1);
+  std::atomic<bool> stalls = true;
+  Two two(
+      [&] {
+        return blocks(2, [&](int stage) {
+          if (stage == 0 && stalls) released.wait();
+        });
+      },
+      schedule::fill_drain({.ranks = 2, .microbatches = 4}), std::chrono::milliseconds{100});
+  const rpc::Error error = two.error_of_step();
+  EXPECT_EQ(error.kind(), ErrorKind::deadline_exceeded);
+  EXPECT_TRUE(
+      two.says(error, "stage 1, micro-batch 0, F: the activation from stage 0 has not come within 100 ms"))
+      << error.what();
+  stalls = false;
+  released.count_down();
+}
+
+// The last stage of an evaluation stalls; the first one may not fill its memory meanwhile.
+TEST(RemotePipeline, AProducerHasALimitedNumberOfValuesInFlight) {
+  std::latch released(1);
+  std::atomic<int> made = 0;
+  test::Event blocked;
+  Two two(
+      [&] {
+        return blocks(2, [&](int stage) {
+          if (stage == 0) {
+            if (++made == 4) blocked.set();
+          } else {
+            blocked.wait();
+            released.wait();
+          }
+        });
+      },
+      schedule::one_forward_one_backward({.ranks = 2, .microbatches = 32}));
+  for (const auto& each : two.pipeline.stages()) got(dist_autograd::RemoteModule(each).eval());
+  auto outputs = two.pipeline.evaluate({numbers({32, 6}, 3)});
+  blocked.wait();
+  EXPECT_LT(made, 8);
+  released.count_down();
+  EXPECT_EQ(got(std::move(outputs))[0].size(0), 32);
+  EXPECT_EQ(made, 32);
+}
+
+TEST(RemotePipeline, FewerRowsThanMicrobatchesAreOneEach) {
+  Two two([] { return blocks(2); });
+  for (const auto& each : two.pipeline.stages()) got(dist_autograd::RemoteModule(each).eval());
+  EXPECT_EQ(got(two.pipeline.step({two.x.slice(0, 0, 3)}, {two.y.slice(0, 0, 3)})).losses.size(), 3U);
+}
+
+TEST(RemotePipeline, ItsEndReleasesTheStages) {
+  Agents agents(1, {.layers = [] { return blocks(1); }, .loss = loss_of(squares)});
+  const auto workers = [&] { return agents.workers()[0]; };
+  {
+    const Pipeline pipeline = got(Pipeline::create(
+        agents.driver(), {workers()}, {.cuts = {}, .schedule = schedule::fill_drain({.ranks = 1})}));
+    EXPECT_EQ(agents.stages_of(1), 1U);
+  }
+  test::eventually("the worker has no stages", [&] { return agents.stages_of(1) == 0; });
+}
+
+TEST(RemotePipeline, RefusesWhatDoesNotFit) {
+  Agents agents(2, {.layers = [] { return blocks(2); }, .loss = loss_of(squares)});
+  const auto refused = [&](std::vector<rpc::Peer> workers, PipelineOptions options) {
+    const auto error =
+        error_of([&] { got(Pipeline::create(agents.driver(), std::move(workers), std::move(options))); });
+    return error ? std::string(error->what()) : "not refused";
+  };
+  const auto gpipe = schedule::fill_drain({.ranks = 2, .microbatches = 2});
+  const auto workers = agents.workers();
+  EXPECT_EQ(refused(workers, {.cuts = {}, .schedule = gpipe}),
+            "Pipeline::create: a schedule of 2 stages for a model of 1");
+  EXPECT_EQ(refused({workers[0]}, {.cuts = {1}, .schedule = gpipe}),
+            "Pipeline::create: 1 workers, expected one for each of 2 ranks");
+  EXPECT_EQ(refused({workers[0], workers[0]}, {.cuts = {1}, .schedule = gpipe}),
+            "Pipeline::create: two ranks have the worker worker1, expected one agent for each rank");
+  EXPECT_EQ(refused(workers, {.cuts = {2}, .schedule = gpipe}),
+            "pipeline layers: a stage of the layers 2 to 1: expected ascending cuts between 1 and 1");
+  EXPECT_EQ(refused(workers, {.cuts = {1},
+                              .schedule = schedule::add_recomputation(gpipe, schedule::Recompute::always)}),
+            "Pipeline::create: the action 0RECOMPUTE0: expected computations and messages alone");
+  Pipeline pipeline = got(Pipeline::create(agents.driver(), workers, {.cuts = {1}, .schedule = gpipe}));
+  const auto error = error_of([&] { got(pipeline.step({numbers({4, 6}, 1)}, {numbers({3, 6}, 1)})); });
+  ASSERT_TRUE(error);
+  EXPECT_STREQ(error->what(), "pipeline step: target 0 has 3 rows, expected 4 as the tensors before it");
+}
+
+// --- Layers ---
+
+TEST(LayerGraph, CutsAtAnyLayerComputeTheSame) {
+  const at::Tensor x = numbers({5, 6}, 1);
+  const StageGraph whole = cut(blocks(5), {});
+  whole.train(false);
+  const at::Tensor expected = whole[0].forward({x})[0];
+  for (const std::vector<int>& cuts : {std::vector<int>{1}, {2}, {4}, {1, 2}, {2, 3, 4}}) {
+    const StageGraph stages = cut(blocks(5), {.cuts = cuts});
+    stages.train(false);
+    std::map<Source, at::Tensor> values{{step_input(0), x}};
+    for (int stage = 0; stage < stages.size(); ++stage) {
+      Values inputs;
+      for (const Source& source : stages[stage].inputs) inputs.push_back(values.at(source));
+      const Values outputs = stages[stage].forward(inputs);
+      for (std::size_t i = 0; i < outputs.size(); ++i) values[{stage, static_cast<int>(i)}] = outputs[i];
+    }
+    expect_close(values.at({stages.size() - 1, 0}), expected);
+  }
+  const StageGraph skipping = cut(blocks(5), {.cuts = {1, 3}});
+  EXPECT_EQ(skipping.edges(), (std::vector<schedule::Edge>{{0, 1}, {0, 2}, {1, 2}}));
+}
+
+TEST(LayerGraph, BuildsOnlyTheStagesThatAreAskedFor) {
+  int built = 0;
+  LayerGraph model;
+  for (const char* name : {"a", "b", "c"})
+    model.add(name, [&built] {
+      ++built;
+      return torch::nn::Linear(2, 2);
+    });
+  const StageGraph stages = cut(model, {.cuts = {1, 2}, .built = std::set<int>{1}});
+  EXPECT_EQ(built, 1);
+  EXPECT_FALSE(stages.is_here(0));
+  EXPECT_TRUE(stages.is_here(1));
+  EXPECT_EQ(stages.edges(), schedule::chain(3));
+  EXPECT_EQ(stages.parameters().size(), 2U);
+}
+
+TEST(LayerGraph, ASeedGivesTheSameValuesForAllCuts) {
+  LayerGraph model;
+  for (const char* name : {"a", "b", "c"}) model.add(name, [] { return torch::nn::Linear(3, 3); });
+  torch::manual_seed(5);
+  const at::Tensor next = torch::rand({4});
+  torch::manual_seed(5);
+  const StageGraph whole = cut(model, {.seed = 1});
+  EXPECT_TRUE(at::equal(torch::rand({4}), next)) << "the generator is as it was";
+  const StageGraph last = cut(model, {.cuts = {1, 2}, .built = std::set<int>{2}, .seed = 1});
+  EXPECT_TRUE(at::equal(last[2].module->named_parameters()["c.weight"],
+                        whole[0].module->named_parameters()["c.weight"]));
+  EXPECT_FALSE(at::equal(whole[0].module->named_parameters()["a.weight"],
+                         whole[0].module->named_parameters()["c.weight"]));
+  const StageGraph other = cut(model, {.seed = 2});
+  EXPECT_FALSE(at::equal(other[0].module->named_parameters()["c.weight"],
+                         whole[0].module->named_parameters()["c.weight"]));
+}
+
+TEST(LayerGraph, RefusesLayersThatDoNotFit) {
+  LayerGraph model;
+  const auto linear = [] { return torch::nn::Linear(2, 2); };
+  model.add("a", linear);
+  const auto refused = [&](auto&& f) {
+    const auto error = error_of(f);
+    return error ? std::string(error->what()) : "not refused";
+  };
+  EXPECT_EQ(refused([&] { model.add("a", linear); }), "pipeline layers: two layers have the name a");
+  EXPECT_EQ(refused([&] { model.add("b.c", linear); }),
+            "pipeline layers: the name 'b.c': expected a name without dots");
+  EXPECT_EQ(refused([&] { model.add("b", linear, Source{1}); }),
+            "pipeline layers: layer b uses output 0 of layer 1: expected an output of one of the 1 layers "
+            "before, or an input of the step");
+  model.add("b", linear, Source{0, 1});
+  EXPECT_EQ(refused([&] { cut(model, {})[0].forward({at::ones({1, 2})}); }),
+            "pipeline layers: layer a has no output 1, which layer b uses");
+}
+
+}  // namespace
+}  // namespace weft::pipeline::remote_pipeline_test
