@@ -1,10 +1,9 @@
 #include <weft/dist_autograd/activation_checkpoint.h>
 
+#include <weft/dist_autograd/engine/generator_states.h>
 #include <weft/dist_autograd/engine/make_node.h>
 #include <weft/rpc/core/error.h>
 
-#include <ATen/CPUGeneratorImpl.h>
-#include <ATen/Context.h>
 #include <ATen/ThreadLocalState.h>
 #include <ATen/core/grad_mode.h>
 #include <torch/csrc/autograd/autograd.h>
@@ -14,7 +13,6 @@
 
 #include <algorithm>
 #include <optional>
-#include <set>
 #include <unordered_set>
 
 namespace weft::dist_autograd {
@@ -24,48 +22,6 @@ using rpc::Error;
 using rpc::ErrorKind;
 using torch::autograd::Node;
 using torch::autograd::variable_list;
-
-// --- Random numbers ---
-
-// The states of the generators that a forward can draw from.
-class GeneratorStates {
- public:
-  static GeneratorStates of(const std::vector<at::Tensor>& inputs) {
-    std::set<c10::DeviceIndex> devices;
-    c10::DeviceType type = at::kCPU;
-    for (const at::Tensor& input : inputs)
-      if (input.defined() && !input.is_cpu())
-        devices.insert(input.device().index()), type = input.device().type();
-    GeneratorStates states;
-    states.add(at::detail::getDefaultCPUGenerator());
-    for (const c10::DeviceIndex index : devices)
-      if (at::globalContext().getAcceleratorHooksInterface(type).isBuilt())
-        states.add(at::globalContext().defaultGenerator(c10::Device(type, index)));
-    return states;
-  }
-  void restore() const {
-    for (auto [generator, state] : states_) {
-      std::lock_guard lock(generator.mutex());
-      generator.set_state(state);
-    }
-  }
-  friend bool operator==(const GeneratorStates& a, const GeneratorStates& b) {
-    return std::equal(a.states_.begin(), a.states_.end(), b.states_.begin(), b.states_.end(),
-                      [](const auto& x, const auto& y) { return at::equal(x.second, y.second); });
-  }
-  GeneratorStates now() const {
-    GeneratorStates states;
-    for (const auto& [generator, state] : states_) states.add(generator);
-    return states;
-  }
-
- private:
-  void add(at::Generator generator) {
-    std::lock_guard lock(generator.mutex());
-    states_.emplace_back(generator, generator.get_state());
-  }
-  std::vector<std::pair<at::Generator, at::Tensor>> states_;
-};
 
 // --- The node ---
 
@@ -145,15 +101,8 @@ class CheckpointBackward final : public Node {
     at::ThreadLocalState as_before = thread_locals_;
     as_before.set_grad_mode(true);
     const at::ThreadLocalStateGuard guard(as_before);
-    std::optional<GeneratorStates> now;
-    if (drawn_) now.emplace(drawn_->now());
-    struct Restore {
-      const std::optional<GeneratorStates>& states;
-      ~Restore() {
-        if (states) states->restore();
-      }
-    } restore{now};
-    if (drawn_) drawn_->restore();
+    std::optional<DrawsAgain> draws_again;
+    if (drawn_) draws_again.emplace(*drawn_);
     std::vector<at::Tensor> outputs = forward_(inputs);
     if (outputs.size() != differentiable_.size())
       throw Error(ErrorKind::failed_precondition,

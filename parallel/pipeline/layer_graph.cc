@@ -1,5 +1,6 @@
 #include <weft/parallel/pipeline/layer_graph.h>
 
+#include <weft/dist_autograd/engine/generator_states.h>
 #include <weft/rpc/core/error.h>
 
 #include <ATen/CPUGeneratorImpl.h>
@@ -16,31 +17,16 @@ namespace {
   throw rpc::Error(rpc::ErrorKind::invalid_argument, "pipeline layers: " + text);
 }
 
-// Draws from another seed while it lives.
-class SeededGenerator {
- public:
-  explicit SeededGenerator(std::uint64_t seed) {
-    std::lock_guard lock(generator_.mutex());
-    state_ = generator_.get_state();
-    generator_.set_current_seed(seed);
-  }
-  ~SeededGenerator() {
-    std::lock_guard lock(generator_.mutex());
-    generator_.set_state(state_);
-  }
-  SeededGenerator(const SeededGenerator&) = delete;
-  SeededGenerator& operator=(const SeededGenerator&) = delete;
-
- private:
-  at::Generator generator_ = at::detail::getDefaultCPUGenerator();
-  at::Tensor state_;
-};
-
 BuiltLayer built(const Layer& layer, int number, std::optional<std::uint64_t> seed) {
-  std::optional<SeededGenerator> generator;
-  // Odd constants spread neighbouring seeds and numbers.
-  if (seed)
-    generator.emplace(*seed * 0x9e3779b97f4a7c15 + static_cast<std::uint64_t>(number) * 0xbf58476d1ce4e5b9);
+  std::optional<dist_autograd::DrawsAgain> generator_is_restored;
+  if (seed) {
+    generator_is_restored.emplace(dist_autograd::GeneratorStates::of({}));
+    at::Generator generator = at::detail::getDefaultCPUGenerator();
+    std::lock_guard lock(generator.mutex());
+    // Odd constants spread neighbouring seeds and numbers.
+    generator.set_current_seed(*seed * 0x9e3779b97f4a7c15 +
+                               static_cast<std::uint64_t>(number) * 0xbf58476d1ce4e5b9);
+  }
   return layer.build();
 }
 

@@ -13,7 +13,7 @@
 // gradients added to `.grad` are those of the loss of the whole batch, if the loss of a micro-batch is a mean
 // over its rows (LocalOptions::mean_loss); batch norms normalize each micro-batch, and the order in which
 // gradients are added is that of the schedule. What random numbers the stages draw depends on which thread
-// comes first.
+// comes first; with a recomputation, stages that draw random numbers must all be on one rank.
 //
 // A stage may block. The threads have the LibTorch thread state (autocast) and the current streams of the
 // thread that called step(). If a stage throws, step() throws an rpc::Error with the stage, the micro-batch
@@ -52,8 +52,7 @@ struct LocalStep {
 class WEFT_EXPORT LocalPipeline {
  public:
   // The schedule has the graph's number of stages; messages in it are not needed. invalid_argument: it is
-  // invalid with the graph's edges, or there is no loss. unsupported: replicated stages, versions of weights,
-  // recomputation.
+  // invalid with the graph's edges, or there is no loss. unsupported: replicated stages, versions of weights.
   LocalPipeline(StageGraph graph, schedule::Schedule schedule, LocalOptions options);
   ~LocalPipeline();
   LocalPipeline(const LocalPipeline&) = delete;

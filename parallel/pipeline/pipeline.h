@@ -63,7 +63,7 @@ class WEFT_EXPORT Pipeline {
  public:
   // Builds the stages on the workers, rank by rank at the same time. invalid_argument: cuts or schedule do
   // not fit the model or the number of workers, or two ranks have one worker. unsupported: replicated stages,
-  // versions of weights, recomputation. failed_precondition: an agent was made without pipeline::layers().
+  // versions of weights. failed_precondition: an agent was made without pipeline::layers().
   static rpc::Future<Pipeline> create(rpc::Agent& agent, std::vector<rpc::Peer> workers,
                                       PipelineOptions options);
   Pipeline(Pipeline&&) noexcept;

@@ -1,9 +1,13 @@
 #include <weft/parallel/pipeline/stage_runner.h>
 
+#include <weft/dist_autograd/engine/generator_states.h>
 #include <weft/dist_autograd/engine/make_node.h>
 #include <weft/dist_autograd/engine/node_executor.h>
+#include <weft/rpc/core/error.h>
 
+#include <ATen/ThreadLocalState.h>
 #include <ATen/core/grad_mode.h>
+#include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/variable.h>
 
 #include <string>
@@ -29,33 +33,97 @@ struct StageRunner::Microbatch {
   decltype(make_node<InputGradients>()) inputs;
   std::vector<std::pair<at::Tensor, at::Tensor>> roots;
   std::unique_ptr<dist_autograd::NodeExecutor> weights;  // after the input part
+  // For a recomputation: what the first forward used.
+  Values kept;
+  std::vector<std::uint32_t> versions;  // of these
+  std::optional<at::ThreadLocalState> thread_state;
+  std::optional<dist_autograd::GeneratorStates> generators;  // before it, if it drew random numbers
 };
+
+namespace {
+
+// The buffers of a module as they are, for the time of a forward that is not to change them.
+class KeptBuffers {
+ public:
+  explicit KeptBuffers(const torch::nn::Module& module) {
+    for (const at::Tensor& buffer : module.buffers()) buffers_.emplace_back(buffer, buffer.detach().clone());
+  }
+  ~KeptBuffers() {
+    // Without their versions: a graph may have saved them.
+    for (const auto& [buffer, before] : buffers_) buffer.variable_data().copy_(before);
+  }
+  KeptBuffers(const KeptBuffers&) = delete;
+  KeptBuffers& operator=(const KeptBuffers&) = delete;
+
+ private:
+  std::vector<std::pair<at::Tensor, at::Tensor>> buffers_;
+};
+
+}  // namespace
 
 StageRunner::StageRunner(Stage stage, dist_autograd::GradientSink& gradients)
     : stage_(std::move(stage)), gradients_(gradients) {}
 StageRunner::~StageRunner() = default;
 StageRunner::StageRunner(StageRunner&&) noexcept = default;
 
-Values StageRunner::forward(int microbatch, const Values& inputs, bool with_backward) {
-  if (!with_backward) {
-    const at::NoGradGuard no_grad;
-    return stage_.forward(inputs);
+Values StageRunner::forward(int microbatch, const Values& inputs, Keep keep) {
+  if (keep == Keep::activations) {
+    auto state = std::make_unique<Microbatch>();
+    Values outputs = run_forward(*state, inputs);
+    microbatches_[microbatch] = std::move(state);
+    return outputs;
   }
-  const at::AutoGradMode grad(true);
+  const at::NoGradGuard no_grad;
+  if (keep == Keep::nothing) return stage_.forward(inputs);
+
   auto state = std::make_unique<Microbatch>();
-  state->inputs = make_node<InputGradients>();
+  state->thread_state.emplace();
+  state->kept = inputs;
+  bool has_gradient = false;
+  Values own;
+  for (const at::Tensor& input : inputs) {
+    has_gradient |= input.requires_grad();
+    own.push_back(input.detach());
+    state->versions.push_back(input._version());
+  }
+  for (const at::Tensor& parameter : stage_.module->parameters()) has_gradient |= parameter.requires_grad();
+  const auto before = dist_autograd::GeneratorStates::of(inputs);
+  Values outputs = stage_.forward(own);
+  if (!(before.now() == before)) state->generators.emplace(before);
+  for (at::Tensor& output : outputs)
+    if (has_gradient && torch::autograd::isDifferentiableType(output.scalar_type()))
+      output = output.detach().set_requires_grad(true);
+  microbatches_[microbatch] = std::move(state);
+  return outputs;
+}
+
+Values StageRunner::recompute(int microbatch) {
+  Microbatch& state = *microbatches_.at(microbatch);
+  for (std::size_t i = 0; i < state.kept.size(); ++i)
+    if (state.kept[i]._version() != state.versions[i])
+      throw rpc::Error(rpc::ErrorKind::failed_precondition,
+                       "input " + std::to_string(i) +
+                           " was changed in place, and the recomputation needs it: change a copy");
+  const at::ThreadLocalStateGuard as_before(*state.thread_state);
+  const KeptBuffers buffers(*stage_.module);
+  std::optional<dist_autograd::DrawsAgain> draws_again;
+  if (state.generators) draws_again.emplace(*state.generators);
+  return run_forward(state, std::exchange(state.kept, {}));
+}
+
+Values StageRunner::run_forward(Microbatch& state, const Values& inputs) {
+  const at::AutoGradMode grad(true);
+  state.inputs = make_node<InputGradients>();
   Values own;
   int count = 0;
   for (const at::Tensor& input : inputs) {
     own.push_back(input.detach());
-    state->place.push_back(input.requires_grad() ? count++ : -1);
+    state.place.push_back(input.requires_grad() ? count++ : -1);
     if (input.requires_grad())
       torch::autograd::impl::set_gradient_edge(
-          own.back(), torch::autograd::Edge(state->inputs, state->inputs->add_input_metadata(own.back())));
+          own.back(), torch::autograd::Edge(state.inputs, state.inputs->add_input_metadata(own.back())));
   }
-  Values outputs = stage_.forward(own);
-  microbatches_[microbatch] = std::move(state);
-  return outputs;
+  return stage_.forward(own);
 }
 
 void StageRunner::add_root(int microbatch, const at::Tensor& root, at::Tensor gradient) {

@@ -10,6 +10,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstdint>
 #include <map>
 #include <memory>
 #include <optional>
@@ -25,9 +26,17 @@ class WEFT_EXPORT StageRunner {
   StageRunner(StageRunner&&) noexcept;
   StageRunner& operator=(StageRunner&&) = delete;
 
+  enum class Keep : std::uint8_t {
+    nothing,      // no backward follows
+    activations,  // what the backward needs
+    inputs,       // and the random generators' states, for recompute()
+  };
   // The values of an input, by Stage::inputs. Those that are to have gradients require grad. Returns the
-  // outputs, which the caller may use as it likes. with_backward: keeps what the backward needs.
-  Values forward(int microbatch, const Values& inputs, bool with_backward);
+  // outputs, which the caller may use as it likes; those with a gradient require grad.
+  Values forward(int microbatch, const Values& inputs, Keep keep);
+  // The forward again, with the same random numbers, for the backward; the module's buffers stay as they are.
+  // The gradients belong to the outputs that it returns. failed_precondition: an input was changed in place.
+  Values recompute(int microbatch);
   // A value that a backward starts at, an output or made of outputs, with its gradient. Before the backward.
   void add_root(int microbatch, const at::Tensor& root, at::Tensor gradient = {});
 
@@ -42,6 +51,7 @@ class WEFT_EXPORT StageRunner {
  private:
   struct InputGradients;
   struct Microbatch;
+  Values run_forward(Microbatch& state, const Values& inputs);
   Values run(int microbatch, bool in_parts);
 
   const Stage stage_;

@@ -16,7 +16,6 @@ namespace {
 
 bool is_supported(const Action& action) {
   switch (action.op) {
-    case Op::recompute:
     case Op::reduce_gradient:
     case Op::wait_reduce_gradient:
     case Op::unshard:

@@ -8,7 +8,7 @@
 namespace weft::pipeline {
 
 // Throws an error that begins with `executor`. invalid_argument: the schedule is invalid, or has another
-// number of stages than the graph. unsupported: replicated stages, versions of weights, recomputation.
+// number of stages than the graph. unsupported: replicated stages, versions of weights.
 void check_schedule(const std::string& executor, const StageGraph& graph, const schedule::Schedule& schedule);
 
 bool has_backward(const schedule::Schedule& schedule);

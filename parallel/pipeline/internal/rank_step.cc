@@ -54,16 +54,20 @@ RankStep::RankStep(StepContext& step, std::map<int, StageRunner>& runners, int r
       rank_(rank),
       actions_(step.schedule.ranks[static_cast<std::size_t>(rank)]),
       device_(step.devices.empty() ? std::nullopt
-                                   : std::optional(step.devices[static_cast<std::size_t>(rank)])) {}
+                                   : std::optional(step.devices[static_cast<std::size_t>(rank)])) {
+  for (const Action& each : actions_)
+    schedule::for_each_part(each, [&](const Action& action) {
+      if (action.op == Op::recompute) recomputed_.insert({action.stage, action.microbatch});
+    });
+}
 
 std::vector<schedule::Span> RankStep::run() {
   const c10::OptionalDeviceGuard on_device(device_);
   std::vector<schedule::Span> spans;
   for (std::size_t i = 0; i < actions_.size() && step_.exchange->error() == nullptr; ++i) {
-    const double start = seconds();
+    started_.reset();
     schedule::for_each_part(actions_[i], [&](const Action& action) { run(action); });
-    if (schedule::is_computation(actions_[i].op) || actions_[i].op == Op::overlap)
-      spans.push_back({i, start, seconds()});
+    if (started_) spans.push_back({i, *started_, seconds()});
   }
   return spans;
 }
@@ -91,22 +95,24 @@ void RankStep::run(const Action& action) {
   } catch (...) {
     fail(ErrorKind::handler_failed);
   }
-  note("");
+  if (step_.activities != nullptr) step_.activities->set(rank_, "");
 }
 
 void RankStep::compute(const Action& action) {
   StageRunner& runner = runners_.at(action.stage);
   if (action.op == Op::forward) return forward(runner, action);
+  if (action.op == Op::recompute) return recompute(runner, action);
   if (action.op != Op::weight_gradient) take_gradients(runner, action.stage, action.microbatch);
-  note(schedule::to_string(action));
+  begins(action);
   if (action.op == Op::weight_gradient) return runner.weight_gradient(action.microbatch);
   give_gradients(action.stage, action.microbatch,
                  action.op == Op::backward ? runner.backward(action.microbatch)
                                            : runner.input_gradient(action.microbatch));
 }
 
-void RankStep::note(std::string action) {
-  if (step_.activities != nullptr) step_.activities->set(rank_, std::move(action));
+void RankStep::begins(const Action& action) {
+  if (!started_) started_ = seconds();
+  if (step_.activities != nullptr) step_.activities->set(rank_, schedule::to_string(action));
 }
 
 at::Tensor RankStep::here(const at::Tensor& tensor) const {
@@ -140,15 +146,23 @@ Values RankStep::inputs_of(int stage, int microbatch) {
 void RankStep::forward(StageRunner& runner, const Action& action) {
   const int stage = action.stage, microbatch = action.microbatch;
   const Values inputs = inputs_of(stage, microbatch);
-  note(schedule::to_string(action));
-  Values outputs = runner.forward(microbatch, inputs, step_.with_backward);
+  begins(action);
+  const bool recomputes = recomputed_.contains({stage, microbatch});
+  Values outputs = runner.forward(microbatch, inputs,
+                                  !step_.with_backward ? StageRunner::Keep::nothing
+                                  : recomputes         ? StageRunner::Keep::inputs
+                                                       : StageRunner::Keep::activations);
   for (const Edge& edge : step_.schedule.edges)
     if (edge.from == stage) step_.send({edge, microbatch, false}, sent(edge, outputs));
   const bool is_last = stage + 1 == step_.graph.size();
-  if (is_last && step_.with_backward) end(runner, microbatch, outputs);
-  if (step_.with_backward) {
+  if (is_last && step_.with_backward) {
+    const at::Tensor loss = loss_of(microbatch, outputs);
+    step_.losses[static_cast<std::size_t>(microbatch)] = loss.detach();
+    if (!recomputes) add_loss(runner, microbatch, loss);
+  }
+  if (step_.with_backward && !recomputes) {
     outputs_[{stage, microbatch}] = std::move(outputs);
-  } else if (is_last) {
+  } else if (is_last && !step_.with_backward) {
     step_.outputs[static_cast<std::size_t>(microbatch)] = std::move(outputs);
   }
 }
@@ -179,17 +193,29 @@ bool RankStep::gets_original(const Edge& edge, int output) const {
   return true;
 }
 
-void RankStep::end(StageRunner& runner, int microbatch, const Values& outputs) {
-  const auto at = static_cast<std::size_t>(microbatch);
+void RankStep::recompute(StageRunner& runner, const Action& action) {
+  begins(action);
+  Values outputs = runner.recompute(action.microbatch);
+  if (action.stage + 1 == step_.graph.size())
+    add_loss(runner, action.microbatch, loss_of(action.microbatch, outputs));
+  outputs_[{action.stage, action.microbatch}] = std::move(outputs);
+}
+
+at::Tensor RankStep::loss_of(int microbatch, const Values& outputs) const {
   Values targets;
-  for (const at::Tensor& target : step_.data.targets[at]) targets.push_back(here(target));
+  for (const at::Tensor& target : step_.data.targets[static_cast<std::size_t>(microbatch)])
+    targets.push_back(here(target));
   const at::AutoGradMode grad(true);
-  const at::Tensor loss = step_.loss(outputs, targets);
+  at::Tensor loss = step_.loss(outputs, targets);
   if (loss.numel() != 1)
     throw Error(ErrorKind::invalid_argument,
                 "the loss has " + std::to_string(loss.numel()) + " elements, expected one");
-  step_.losses[at] = loss.detach();
-  runner.add_root(microbatch, loss, at::full_like(loss.detach(), step_.data.weights[at]));
+  return loss;
+}
+
+void RankStep::add_loss(StageRunner& runner, int microbatch, const at::Tensor& loss) const {
+  const double weight = step_.data.weights[static_cast<std::size_t>(microbatch)];
+  runner.add_root(microbatch, loss, at::full_like(loss.detach(), weight));
 }
 
 // --- Backward ---

@@ -10,6 +10,7 @@
 #include <functional>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 
@@ -58,13 +59,15 @@ class RankStep {
   double seconds() const;
   void run(const schedule::Action& action);
   void compute(const schedule::Action& action);
-  void note(std::string action);
+  void begins(const schedule::Action& action);  // the values that it uses are there
   at::Tensor here(const at::Tensor& tensor) const;
   Values inputs_of(int stage, int microbatch);
   void forward(StageRunner& runner, const schedule::Action& action);
   Values sent(const schedule::Edge& edge, const Values& outputs) const;
   bool gets_original(const schedule::Edge& edge, int output) const;
-  void end(StageRunner& runner, int microbatch, const Values& outputs);
+  void recompute(StageRunner& runner, const schedule::Action& action);
+  at::Tensor loss_of(int microbatch, const Values& outputs) const;
+  void add_loss(StageRunner& runner, int microbatch, const at::Tensor& loss) const;
   void take_gradients(StageRunner& runner, int stage, int microbatch);
   void give_gradients(int stage, int microbatch, const Values& gradients);
 
@@ -73,6 +76,8 @@ class RankStep {
   const int rank_;
   const std::vector<schedule::Action>& actions_;
   const std::optional<c10::Device> device_;
+  std::optional<double> started_;                  // when the action that runs began to compute
+  std::set<std::pair<int, int>> recomputed_;       // by stage and micro-batch
   std::map<std::pair<int, int>, Values> outputs_;  // by stage and micro-batch, until the backward
 };
 

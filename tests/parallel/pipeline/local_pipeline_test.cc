@@ -112,10 +112,15 @@ INSTANTIATE_TEST_SUITE_P(Flush, Schedules, ::testing::ValuesIn(with_a_flush()), 
 });
 
 TEST_P(Schedules, GiveTheGradientsOfTheWholeModel) {
-  for (const auto& [ranks, microbatches, rows] :
-       {std::tuple{2, 4, 12}, {1, 3, 9}, {3, 2, 7}, {2, 8, 5}, {4, 5, 23}}) {
+  using schedule::Recompute;
+  for (const auto& [ranks, microbatches, rows, recompute] : {std::tuple{2, 4, 12, Recompute::never},
+                                                             {1, 3, 9, Recompute::always},
+                                                             {3, 2, 7, Recompute::except_last},
+                                                             {2, 8, 5, Recompute::always},
+                                                             {4, 5, 23, Recompute::never}}) {
     SCOPED_TRACE(std::to_string(ranks) + " ranks, " + std::to_string(microbatches) + " micro-batches");
-    const auto computations = schedule::generate(GetParam(), {.ranks = ranks, .microbatches = microbatches});
+    const auto computations = schedule::add_recomputation(
+        schedule::generate(GetParam(), {.ranks = ranks, .microbatches = microbatches}), recompute);
     const Model whole(computations.stages()), split(computations.stages());
     LocalPipeline pipeline{split.graph(), computations, {.loss = loss_of(squares)}};
     torch::optim::SGD whole_steps(split.graph().parameters(), 0.1);
@@ -436,9 +441,8 @@ TEST_F(Faults, WrongArguments) {
   refused(ErrorKind::invalid_argument, "a schedule of 3 stages for a model of 2", [&] {
     LocalPipeline(model.graph(), schedule::fill_drain({.ranks = 3, .microbatches = 2}), options);
   });
-  refused(ErrorKind::unsupported, "the action 0RECOMPUTE0", [&] {
-    LocalPipeline(model.graph(), schedule::add_recomputation(two, schedule::Recompute::always), options);
-  });
+  refused(ErrorKind::unsupported, "the action 0STEP",
+          [&] { LocalPipeline(model.graph(), schedule::add_optimizer_steps(two), options); });
   refused(ErrorKind::invalid_argument, "1 devices",
           [&] { LocalPipeline(model.graph(), two, {.loss = loss_of(squares), .devices = {at::kCPU}}); });
   LocalPipeline pipeline(model.graph(), two, options);
@@ -461,6 +465,59 @@ TEST_F(Faults, WrongArguments) {
   LocalPipeline vector(model.graph(), two,
                        {.loss = [](const Values& outputs, const Values&) { return outputs[0]; }});
   refused(ErrorKind::invalid_argument, "elements, expected one", [&] { vector.step({x}, {y}); });
+}
+
+// --- Recomputation ---
+
+std::vector<at::Tensor> gradients_with_dropout(schedule::Recompute mode, std::int64_t* forwards) {
+  torch::nn::Sequential model(torch::nn::Linear(6, 6), torch::nn::Dropout(0.5), torch::nn::Linear(6, 6));
+  model->to(at::kDouble);
+  const at::NoGradGuard no_grad;
+  for (at::Tensor& parameter : model->parameters()) parameter.copy_(numbers(parameter.sizes(), 3));
+  StageGraph graph;
+  for (int stage = 0; stage < 3; ++stage)
+    graph.add({model[static_cast<std::size_t>(stage)]->shared_from_this(),
+               [part = model->children()[static_cast<std::size_t>(stage)], stage, forwards](const Values& x) {
+                 if (stage == 1) ++*forwards;
+                 if (const auto* linear = part->as<torch::nn::Linear>())
+                   return Values{const_cast<torch::nn::LinearImpl*>(linear)->forward(x[0])};
+                 return Values{part->as<torch::nn::Dropout>()->forward(x[0])};
+               },
+               {stage == 0 ? step_input(0) : Source{stage - 1}}});
+  const auto schedule =
+      schedule::add_recomputation(schedule::interleaved({.ranks = 1, .microbatches = 4, .chunks = 3}), mode);
+  LocalPipeline pipeline(graph, schedule, {.loss = loss_of(squares)});
+  torch::manual_seed(7);
+  const LocalStep step = pipeline.step({numbers({8, 6}, 1)}, {numbers({8, 6}, 2)});
+  std::vector<at::Tensor> all{step.loss, torch::rand({2})};  // the generator goes on as without it
+  for (const at::Tensor& parameter : model->parameters()) all.push_back(parameter.grad());
+  return all;
+}
+
+TEST(Recomputation, DrawsTheSameNumbersAgain) {
+  std::int64_t without = 0, with = 0;
+  const auto kept = gradients_with_dropout(schedule::Recompute::never, &without);
+  const auto recomputed = gradients_with_dropout(schedule::Recompute::always, &with);
+  ASSERT_EQ(kept.size(), recomputed.size());
+  for (std::size_t i = 0; i < kept.size(); ++i) EXPECT_TRUE(at::equal(kept[i], recomputed[i])) << i;
+  EXPECT_EQ(without, 4);
+  EXPECT_EQ(with, 8);
+}
+
+TEST(Recomputation, RefusesAnInputThatAStageChangesInPlace) {
+  const auto module = std::make_shared<Part>(1);
+  StageGraph graph;
+  graph.add(module, step_input(0));
+  graph.add(
+      {std::make_shared<Part>(2), [](const Values& x) { return Values{x[0].relu_() * 2}; }, {Source{0}}});
+  const auto schedule = schedule::add_recomputation(schedule::fill_drain({.ranks = 2, .microbatches = 2}),
+                                                    schedule::Recompute::always);
+  LocalPipeline pipeline(graph, schedule, {.loss = loss_of(squares)});
+  const auto error = error_of([&] { pipeline.step({numbers({4, 6}, 1)}, {numbers({4, 6}, 2)}); });
+  ASSERT_TRUE(error);
+  EXPECT_EQ(error->kind(), ErrorKind::failed_precondition);
+  EXPECT_NE(std::string(error->what()).find("RECOMPUTE: input 0 was changed in place"), std::string::npos)
+      << error->what();
 }
 
 }  // namespace

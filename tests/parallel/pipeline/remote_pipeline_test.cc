@@ -158,9 +158,13 @@ INSTANTIATE_TEST_SUITE_P(Flush, RemoteSchedules, ::testing::ValuesIn(with_a_flus
 });
 
 TEST_P(RemoteSchedules, TrainLikeTheWholeModel) {
-  for (const auto& [ranks, microbatches, rows] : {std::tuple{2, 4, 13}, {3, 2, 7}}) {
+  using schedule::Recompute;
+  for (const auto& [ranks, microbatches, rows, recompute] : {std::tuple{2, 4, 13, Recompute::never},
+                                                             {3, 2, 7, Recompute::always},
+                                                             {2, 3, 9, Recompute::except_last}}) {
     SCOPED_TRACE(std::to_string(ranks) + " ranks, " + std::to_string(microbatches) + " micro-batches");
-    const auto computations = schedule::generate(GetParam(), {.ranks = ranks, .microbatches = microbatches});
+    const auto computations = schedule::add_recomputation(
+        schedule::generate(GetParam(), {.ranks = ranks, .microbatches = microbatches}), recompute);
     const int count = computations.stages();
     Agents agents(ranks, {.layers = [count] { return blocks(count); }, .loss = loss_of(squares)});
     Pipeline pipeline = got(Pipeline::create(agents.driver(), agents.workers(),
@@ -359,9 +363,8 @@ TEST(RemotePipeline, RefusesWhatDoesNotFit) {
             "Pipeline::create: two ranks have the worker worker1, expected one agent for each rank");
   EXPECT_EQ(refused(workers, {.cuts = {2}, .schedule = gpipe}),
             "pipeline layers: a stage of the layers 2 to 1: expected ascending cuts between 1 and 1");
-  EXPECT_EQ(refused(workers, {.cuts = {1},
-                              .schedule = schedule::add_recomputation(gpipe, schedule::Recompute::always)}),
-            "Pipeline::create: the action 0RECOMPUTE0: expected computations and messages alone");
+  EXPECT_EQ(refused(workers, {.cuts = {1}, .schedule = schedule::add_optimizer_steps(gpipe)}),
+            "Pipeline::create: the action 0STEP: expected computations and messages alone");
   Pipeline pipeline = got(Pipeline::create(agents.driver(), workers, {.cuts = {1}, .schedule = gpipe}));
   const auto error = error_of([&] { got(pipeline.step({numbers({4, 6}, 1)}, {numbers({3, 6}, 1)})); });
   ASSERT_TRUE(error);
