@@ -2,7 +2,8 @@
 """The folder order of includes: a folder includes only itself and the folders that its line below names.
 
 This table is the architecture. What else is checked:
-  - LibTorch stays out of rpc/ (but rpc/tensor), rref/, parallel/collectives/flight/ and plan/, parallel/schedule/;
+  - LibTorch stays out of rpc/ (but rpc/tensor), rref/, parallel/collectives/flight/ and plan/, parallel/schedule/,
+    parallel/partition/;
   - spdlog and prometheus-cpp stay inside rpc/observe;
   - generated Cap'n Proto headers are included by sources and by headers in an `internal` folder only, because they refuse
     every other version of the library;
@@ -47,12 +48,14 @@ LAYERS = {
     "parallel/collectives/nccl": OPERATION,
     "parallel/collectives": UP_TO_GROUPS[:-1],
     "parallel/schedule": ["rpc/core"],
-    "parallel/pipeline": [*UP_TO_AUTOGRAD, *DIST_OPTIM, "parallel/schedule"],
+    "parallel/partition": ["rpc/core", "parallel/schedule"],
+    "parallel/pipeline": [*UP_TO_AUTOGRAD, *DIST_OPTIM, "parallel/schedule", "parallel/partition"],
     "parallel/data_parallel/hooks": UP_TO_GROUPS,
     "parallel/data_parallel/negotiated": UP_TO_GROUPS,
     "parallel/data_parallel": [*UP_TO_AUTOGRAD, *UP_TO_GROUPS, "parallel/data_parallel/hooks"],
 }
-WITHOUT_TORCH = [*RPC, "rpc/testing", "rpc/observe", "rref", "parallel/collectives/flight", "parallel/collectives/plan", "parallel/schedule"]
+WITHOUT_TORCH = [*RPC, "rpc/testing", "rpc/observe", "rref", "parallel/collectives/flight", "parallel/collectives/plan", "parallel/schedule",
+                 "parallel/partition"]
 TORCH = ["rpc", "rpc/testing", "rpc/observe", "rref"]
 TORCH = re.compile(r"(torch|ATen|c10|caffe2)/")
 OPENSSL = re.compile(r"openssl/")

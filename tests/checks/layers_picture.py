@@ -17,6 +17,7 @@ PLACES = {
     "rpc/testing": (0, 12, 1, "agents in a process,", "simulated networks"),
     "rpc/observe": (12, 25, 1, "logs, metrics, probes", "spdlog, Prometheus"),
     "parallel/schedule": (25, 38, 1, "schedules of", "pipelines"),
+    "parallel/partition": (25, 38, 2, "cuts of models", "into stages"),
     "rref": (38, 51, 1, "remote references,", "ownership protocol"),
     "rpc/tensor": (51, 68, 1, "tensors as arguments,", "device maps, operators"),
     "parallel/collectives/flight": (68, 100, 1, "flight recorder", "of collectives"),
@@ -27,7 +28,7 @@ PLACES = {
     "parallel/data_parallel": (60, 100, 3, "data parallel training:", "buckets of gradients, reduced during backward"),
     "dist_optim/embedding": (48, 60, 4, "tables of rows,", "spread over owners"),
 }
-FLOORS = {"parallel/schedule": 3}  # of a box that is higher than one
+FLOORS = {"parallel/partition": 2}  # of a box that is higher than one
 
 WIDTH, FLOOR, MARGIN, GAP = 860, 68, 12, 3
 STYLE = """<style>

@@ -1,0 +1,68 @@
+// pipedream: the partition with the lowest predicted time per micro-batch, by PipeDream's dynamic program.
+//
+// D. Narayanan et al., "PipeDream: Generalized Pipeline Parallelism for DNN Training" (SOSP 2019). A stage
+// may have replicas, which synchronize their gradients. The machine has levels, for example workers of a host
+// and hosts of a cluster, each with a bandwidth. The program first finds the best partition of every possible
+// stage over the workers of one host, and then that of the model over hosts that run these. Branching graphs
+// are cut at antichains. All workers are used, unless `fewer_workers` is set. A pure function.
+//
+// With Objective::pipedream_code the times equal those of PipeDream's optimizer_graph_hierarchical.py for
+// graphs with one input. There are two differences. An upper level is given only stages whose layers are
+// between two nested cuts. The memory limit counts the micro-batch that a stage computes and the workers of
+// all levels.
+#pragma once
+
+#include <weft/parallel/partition/partition.h>
+
+#include <cstddef>
+#include <optional>
+#include <span>
+#include <string_view>
+
+namespace weft::partition {
+
+struct Level {
+  std::size_t units = 1;          // workers of a host; at the next level hosts, and so on
+  double bytes_per_second = 1e9;  // between two units
+};
+
+// What the time of a stage of m replicas is. T: its compute time, or at upper levels the bottleneck of one
+// unit; W: bytes of parameters; B: bandwidth; a: bytes that cross a cut.
+enum class Objective {
+  // (T + 4 (m - 1) W / (m B)) / m. The gradients of the first stage of a level count 1 / units of the level
+  // below. Activations count only if a compression ratio r is given: a stage takes at least 2 a / (m B r) for
+  // its input and for its output. Next to branches `a` may have outputs that do not cross the cut.
+  pipedream_code,
+  // max(T, 2 (m - 1) W / B) / m. A cut takes 2 a / (B r), and r is 1 if it is not given.
+  pipedream_paper,
+};
+
+// "pipedream-code" and "pipedream-paper". The latter fails with invalid_argument for other names.
+WEFT_EXPORT std::string_view to_string(Objective objective);
+WEFT_EXPORT Objective objective_of(std::string_view name);
+
+struct PipeDreamOptions {
+  Objective objective = Objective::pipedream_code;
+  bool straight = false;                                        // no replicas: as many stages as workers
+  bool fewer_workers = false;                                   // leave workers idle where that is faster
+  std::optional<double> activation_compression = std::nullopt;  // bytes before per byte after
+  // Of each worker. A replica keeps the parameters and activations of each micro-batch in flight, of which
+  // there are as many as workers from its stage to the end, divided by the replicas and rounded up. Workers
+  // that fewer_workers leaves idle may count among these.
+  std::optional<double> memory_bytes = std::nullopt;
+  // nullopt: the first of all, whole_branches and in_order with at most max_cuts cuts, as Partition::cuts.
+  std::optional<Cuts> cuts = std::nullopt;
+  // Of Cuts::all and whole_branches. The time grows with the square of the cuts. nullopt: what takes a few
+  // seconds for 16 workers: 1,500 with levels and a memory limit, 2,500 with levels or transfers, else
+  // 20,000.
+  std::optional<std::size_t> max_cuts = std::nullopt;
+};
+
+// levels: innermost first, at least one. Inputs are in the first stage. invalid_argument: what
+// topological_order() rejects, no levels, no units, or a bandwidth, compression or memory that is not above
+// 0. resource_exhausted: more cuts of the given kind than max_cuts. not_found: no partition satisfies the
+// options.
+WEFT_EXPORT Partition pipedream(const Profile& profile, std::span<const Level> levels,
+                                const PipeDreamOptions& options = {});
+
+}  // namespace weft::partition
