@@ -3,7 +3,11 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
+#include <fstream>
+#include <iterator>
+
 #include "tools/weft/duration.h"
+#include "tools/weft/json_text.h"
 
 namespace weft::tool {
 
@@ -29,6 +33,18 @@ void AskedAgent::add_to(CLI::App& command) {
 Client& AskedAgent::connect() {
   client_ = std::make_shared<Client>(address, parse_duration(timeout), credentials, verbose);
   return *client_;
+}
+
+std::string read_file(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::string text{std::istreambuf_iterator<char>(file), {}};
+  if (!file) throw UsageError("cannot read " + printable(path));
+  return text;
+}
+
+void write_file(const std::string& path, const std::string& text) {
+  if (std::ofstream file(path, std::ios::binary); !(file << text << std::flush))
+    throw UsageError("cannot write " + printable(path));
 }
 
 bool stdout_is_terminal() { return ::isatty(STDOUT_FILENO) != 0; }

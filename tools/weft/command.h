@@ -32,6 +32,7 @@ Command add_rrefs(CLI::App& program);
 Command add_flight(CLI::App& program);
 Command add_launch(CLI::App& program);
 Command add_schedule(CLI::App& program);
+Command add_partition(CLI::App& program);
 
 // What all take that ask agents.
 struct AskedAgent {
@@ -48,7 +49,10 @@ struct AskedAgent {
   std::shared_ptr<Client> client_;
 };
 
-// --- Output ---
+// --- Files and output ---
+
+std::string read_file(const std::string& path);                     // throws UsageError
+void write_file(const std::string& path, const std::string& text);  // throws UsageError
 
 bool stdout_is_terminal();
 std::size_t terminal_width();

@@ -12,6 +12,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import textwrap
 import time
 import unittest
 import xml.etree.ElementTree
@@ -525,6 +526,83 @@ rank      busy      idle  activations  received
         self.assertEqual((status, errors), (0, ""))
         self.assertEqual(len(output.splitlines()), 14)
         self.assertRegex(output, r"(?m)^zb-v +zero bubble, two chunks in a V")
+
+
+class PartitionTest(unittest.TestCase):
+    """The profile, the commands and their outputs in docs/pipelines.md, "Partition"."""
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+        self.root = pathlib.Path(__file__).resolve().parents[3]
+        self.page = (self.root / "docs/pipelines.md").read_text()
+        self.profile = "".join(f"{line}\n" for line in re.findall(r"(?m)^    (.* -- .*)$", self.page))
+        (self.folder / "model.txt").write_text(self.profile)
+
+    def weft(self, *arguments):
+        ended = subprocess.run([WEFT, "partition", *arguments], cwd=self.folder, capture_output=True, text=True,
+                               timeout=PATIENCE)
+        return ended.returncode, ended.stdout, ended.stderr
+
+    def test_prints_what_the_documentation_shows(self):
+        shown = re.findall(r"(?m)^    \$ weft partition (.*)\n((?:(?:    [^$].*)?\n)+)", self.page)
+        self.assertEqual(len(shown), 2)
+        for arguments, output in shown:
+            status, printed, errors = self.weft(*shlex.split(arguments))
+            self.assertEqual((status, errors), (0, ""))
+            self.assertEqual(printed.rstrip(), textwrap.dedent(output).rstrip(), arguments)
+
+    def test_drew_the_picture_of_the_documentation(self):
+        (arguments, picture), = re.findall(r"(?m)^    weft partition (.*--svg) (docs/images/\S+)$", self.page)
+        status, output, errors = self.weft(*shlex.split(arguments), "drawn.svg")
+        self.assertEqual((status, errors), (0, ""))
+        drawn = (self.folder / "drawn.svg").read_text()
+        self.assertEqual(drawn, (self.root / picture).read_text(), f"draw {picture} again: docs/pipelines.md")
+        xml.etree.ElementTree.fromstring(drawn)
+
+    def test_writes_the_stages_of_the_layers(self):
+        status, output, errors = self.weft("model.txt", "-n", "4", "-o", "cut.txt")
+        self.assertEqual((status, errors), (0, ""))
+        lines = (self.folder / "cut.txt").read_text().splitlines()
+        stages = [line[-1] for line in lines if "stage_id=" in line]
+        self.assertEqual(stages, list("00000111"))
+        self.assertEqual([line for line in lines if line.startswith("\t")],
+                         [line for line in self.profile.splitlines() if line.startswith("\t")])
+
+    def test_the_ways_to_cut(self):
+        for stages, *arguments in ((2, "--balance", "time", "--stages", "2"), (3, "--balance", "size", "-n", "3"),
+                                   (3, "--balance", "exact", "--stages", "3"), (4, "--stages", "4"),
+                                   (3, "--count", "2,3,3"), (3, "--cut", "conv2", "--cut", "Concat(1)"),
+                                   (4, "-n", "2,2", "-b", "1e10,1e9", "--straight"),
+                                   (4, "-n", "4", "--straight", "--compressed-activations", "2"),
+                                   (4, "-n", "4", "--straight", "--memory", "1e9", "--cuts", "in-order")):
+            status, output, errors = self.weft("model.txt", *arguments)
+            self.assertEqual((status, errors), (0, ""), arguments)
+            self.assertRegex(output, rf"^model\.txt: 8 layers, {stages} stages, {stages} workers\n", arguments)
+            self.assertRegex(output, r"(?m)^bottleneck 0\.\d+ s$")
+
+    def test_says_that_it_did_not_try_all_cuts(self):
+        status, output, errors = self.weft("model.txt", "-n", "2", "--max-cuts", "8")
+        self.assertEqual(status, 0)
+        self.assertIn("too many cuts to try all of them: only cuts of the topological order are tried", errors)
+
+    def test_refuses(self):
+        (self.folder / "broken.txt").write_text(self.profile.replace("forward_compute_time=16.000", "16.000"))
+        for found, pattern, *arguments in (
+                (2, "cannot read nowhere.txt", "nowhere.txt", "-n", "2"),
+                (2, "broken.txt, line 2: found '16.000', expected 'forward_compute_time=NUMBER'", "broken.txt", "-n", "2"),
+                (2, "expected -n WORKERS, or one of", "model.txt"),
+                (2, "-b has 1 bandwidths, expected 2", "model.txt", "-n", "2,2", "-b", "1e9"),
+                (2, "expected --stages N or -n N with --balance", "model.txt", "--balance", "time"),
+                (2, "the profile has no layer 'pool', expected a name such as 'image'", "model.txt", "--cut", "pool"),
+                (2, "--workers excludes --count", "model.txt", "-n", "2", "--count", "4,4"),
+                (2, "--objective", "model.txt", "-n", "2", "--objective", "speed"),
+                (1, "no partition of 8 layers uses exactly 9 workers, one a stage", "model.txt", "-n", "9", "--straight"),
+                (1, "fits into 1000000 bytes of memory each: allow more", "model.txt", "-n", "2", "--memory", "1e6")):
+            status, output, errors = self.weft(*arguments)
+            self.assertEqual((status, output), (found, ""), errors)
+            self.assertIn(pattern, errors)
 
 
 if __name__ == "__main__":

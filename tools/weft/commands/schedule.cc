@@ -9,8 +9,6 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <fstream>
-#include <iterator>
 #include <map>
 
 #include "tools/weft/command.h"
@@ -86,12 +84,7 @@ void apply_cost(const std::string& text, int stages, schedule::Costs& costs) {
 }
 
 schedule::Schedule given(const Options& options) {
-  if (!options.load.empty()) {
-    std::ifstream file(options.load, std::ios::binary);
-    const std::string text{std::istreambuf_iterator<char>(file), {}};
-    if (!file) throw UsageError("cannot read " + printable(options.load));
-    return schedule::load(text, options.load);
-  }
+  if (!options.load.empty()) return schedule::load(read_file(options.load), options.load);
   if (options.type == "pipedream") return schedule::pipedream(options.shape, options.pipedream);
   if (options.type == "pipedream-2bw") return schedule::pipedream_2bw(options.shape, options.batches);
   return schedule::generate(options.type, options.shape);
@@ -102,11 +95,6 @@ bool has_messages(const schedule::Schedule& schedule) {
     return std::any_of(actions.begin(), actions.end(),
                        [](const schedule::Action& each) { return is_send(each.op); });
   });
-}
-
-void write(const std::string& path, const std::string& text) {
-  if (std::ofstream file(path, std::ios::binary); !(file << text << std::flush))
-    throw UsageError("cannot write " + printable(path));
 }
 
 void print_types() {
@@ -154,12 +142,12 @@ Exit run(const Options& options) {
               schedule::table(placed, prediction.timeline).c_str());
   print_prediction(placed, prediction);
   if (!options.save.empty())
-    write(options.save, schedule::save(options.messages || options.waits > 0 ? placed : plan));
+    write_file(options.save, schedule::save(options.messages || options.waits > 0 ? placed : plan));
   if (!options.svg.empty()) {
     const std::string title = options.title.empty()
                                   ? name + ": " + sizes + ", bubble " + number(100 * prediction.bubble) + " %"
                                   : options.title;
-    write(options.svg, schedule::svg(placed, {{title, prediction.timeline}}));
+    write_file(options.svg, schedule::svg(placed, {{title, prediction.timeline}}));
   }
   return Exit::ok;
 }
