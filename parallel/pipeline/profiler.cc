@@ -1,0 +1,166 @@
+#include <weft/parallel/pipeline/profiler.h>
+
+#include <weft/parallel/pipeline/stage_runner.h>
+#include <weft/rpc/core/error.h>
+
+#include <ATen/ops/ones_like.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+
+#include <algorithm>
+#include <chrono>
+#include <map>
+#include <sstream>
+
+namespace weft::pipeline {
+namespace {
+
+[[noreturn]] void refuse_profile(const std::string& why) {
+  throw rpc::Error(rpc::ErrorKind::invalid_argument, "profile: " + why);
+}
+
+// The clock after all work of the values' devices is complete.
+double milliseconds(const Values& values) {
+  for (const at::Tensor& value : values)
+    if (value.defined() && !value.is_cpu())
+      c10::impl::VirtualGuardImpl(value.device().type()).synchronizeDevice(value.device().index());
+  return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now().time_since_epoch())
+      .count();
+}
+
+double median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  const std::size_t middle = values.size() / 2;
+  return values.size() % 2 == 1 ? values[middle] : (values[middle - 1] + values[middle]) / 2;
+}
+
+double bytes_of(const Values& values) {
+  double sum = 0;
+  for (const at::Tensor& value : values)
+    if (value.defined()) sum += static_cast<double>(value.nbytes());
+  return sum;
+}
+
+std::string text_of(const torch::nn::Module& module) {
+  std::ostringstream text;
+  text << module;
+  std::string line = text.str();
+  std::replace(line.begin(), line.end(), '\n', ' ');
+  return line;
+}
+
+struct Measured {
+  double forward_ms = 0, backward_ms = 0;
+  Values outputs;
+};
+
+Measured measure(const Stage& layer, const Values& inputs, const ProfileOptions& options) {
+  StageRunner runner(layer);
+  std::vector<double> forward, backward;
+  Measured measured;
+  for (int round = -options.warm_up; round < options.rounds; ++round) {
+    constexpr int microbatch = 0;
+    const double start = milliseconds(inputs);
+    Values outputs = runner.forward(microbatch, inputs, true);
+    const double middle = milliseconds(outputs);
+    bool has_backward = false;
+    for (const at::Tensor& output : outputs) {
+      has_backward = has_backward || output.requires_grad();
+      runner.add_root(microbatch, output, at::ones_like(output));
+    }
+    const double before = milliseconds(outputs);
+    if (has_backward) runner.backward(microbatch);
+    const double finish = milliseconds(outputs);
+    runner.clear();
+    if (round < 0) continue;
+    forward.push_back(middle - start);
+    backward.push_back(finish - before);
+    measured.outputs = std::move(outputs);
+  }
+  measured.forward_ms = median(forward);
+  measured.backward_ms = median(backward);
+  // Plain values, as they travel between stages.
+  for (at::Tensor& output : measured.outputs) output = output.detach().requires_grad_(output.requires_grad());
+  return measured;
+}
+
+}  // namespace
+
+partition::Profile profile(const StageGraph& layers, const Values& sample, const ProfileOptions& options) {
+  const auto count = static_cast<std::size_t>(layers.size());
+  if (count == 0) refuse_profile("the graph has no layers, expected at least one");
+  if (options.rounds < 1 || options.warm_up < 0)
+    refuse_profile(std::to_string(options.rounds) + " rounds after " + std::to_string(options.warm_up) +
+                   ", expected at least 1 after at least 0");
+  if (!options.names.empty() && options.names.size() != count)
+    refuse_profile(std::to_string(options.names.size()) + " names of " + std::to_string(count) +
+                   " layers, expected one each");
+
+  partition::Profile profile;
+  std::map<int, std::size_t> places;  // in the profile: of layers, and of inputs as -1 - input
+  std::map<Source, at::Tensor> values;
+  for (int number = 0; number < layers.size(); ++number) {
+    for (const Source& input : layers[number].inputs) {
+      if (input.stage >= 0 || places.contains(-1 - input.output)) continue;
+      if (static_cast<std::size_t>(input.output) >= sample.size())
+        refuse_profile("a layer uses input " + std::to_string(input.output) +
+                       " of the step, but the sample has " + std::to_string(sample.size()) + " values");
+      const std::string which = std::to_string(input.output);
+      values[input] = sample[static_cast<std::size_t>(input.output)];
+      places[-1 - input.output] = profile.layers.size();
+      profile.layers.push_back({.name = "input" + which,
+                                .description = "Input" + which,
+                                .activation_bytes = bytes_of({values[input]})});
+    }
+  }
+  for (int number = 0; number < layers.size(); ++number) {
+    const Stage& layer = layers[number];
+    Values inputs;
+    for (const Source& input : layer.inputs) inputs.push_back(values.at(input));
+    const Measured measured = measure(layer, inputs, options);
+    for (std::size_t output = 0; output < measured.outputs.size(); ++output)
+      values[{number, static_cast<int>(output)}] = measured.outputs[output];
+    const std::size_t place = profile.layers.size();
+    places[number] = place;
+    profile.layers.push_back({.name = options.names.empty() ? "layer" + std::to_string(number)
+                                                            : options.names[static_cast<std::size_t>(number)],
+                              .description = text_of(*layer.module),
+                              .forward_ms = measured.forward_ms,
+                              .backward_ms = measured.backward_ms,
+                              .activation_bytes = bytes_of(measured.outputs),
+                              .parameter_bytes = bytes_of(layer.module->parameters())});
+    for (const Source& input : layer.inputs) {
+      const partition::Edge edge{places.at(input.stage >= 0 ? input.stage : -1 - input.output), place};
+      if (std::find(profile.edges.begin(), profile.edges.end(), edge) == profile.edges.end())
+        profile.edges.push_back(edge);
+    }
+  }
+  partition::topological_order(profile);  // refuses names that are not unique
+  return profile;
+}
+
+partition::Profile profile(const torch::nn::Sequential& model, const at::Tensor& sample,
+                           const ProfileOptions& options) {
+  ProfileOptions named = options;
+  if (named.names.empty())
+    for (const auto& child : model->named_children()) named.names.push_back(child.key());
+  std::vector<std::size_t> cuts;
+  for (std::size_t layer = 1; layer < model->size(); ++layer) cuts.push_back(layer);
+  partition::Profile measured =
+      profile(model->is_empty() ? StageGraph{} : split(model, cuts), {sample}, named);
+  const auto modules = model->children();
+  for (std::size_t layer = 0; layer < modules.size(); ++layer)
+    measured.layers[layer + 1].description = text_of(*modules[layer]);  // layer 0 is the input
+  return measured;
+}
+
+std::vector<std::size_t> cuts_of(const partition::Partition& partition) {
+  std::vector<std::size_t> cuts;
+  std::size_t layers = 0;
+  for (const partition::Stage& stage : partition.stages) {
+    if (!cuts.empty() || layers > 0) cuts.push_back(layers - 1);  // layer 0 of the profile is the input
+    layers += stage.layers.size();
+  }
+  return cuts;
+}
+
+}  // namespace weft::pipeline

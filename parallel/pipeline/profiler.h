@@ -1,0 +1,41 @@
+// profile(): measures the layers of a model for parallel/partition/, which cuts it into stages.
+//
+//   const partition::Profile measured = pipeline::profile(model, sample);   // a torch::nn::Sequential
+//   const partition::Partition found = partition::balance_exactly(measured, 3);
+//   LocalPipeline pipeline{split(model, cuts_of(found)), ...};
+//
+// Each layer runs alone, forward and backward, on the calling thread and the device of the sample. Training
+// mode and gradients in `.grad` do not change; buffers such as the statistics of a batch norm do. Errors:
+// rpc::Error with invalid_argument, and what a layer throws. Not thread-safe for one model.
+#pragma once
+
+#include <weft/parallel/partition/partition.h>
+#include <weft/parallel/partition/profile.h>
+#include <weft/parallel/pipeline/stage_graph.h>
+
+#include <string>
+#include <vector>
+
+namespace weft::pipeline {
+
+struct ProfileOptions {
+  int rounds = 5;   // times are medians of this many runs of each layer
+  int warm_up = 1;  // runs before these
+  // Of the layers. Empty: those of the Sequential, or "layer0", "layer1" ...
+  std::vector<std::string> names = {};
+};
+
+// layers: a graph with one layer in each stage. sample: the inputs of a step, for one micro-batch. A layer of
+// the profile has its forward and backward time in milliseconds, the bytes of its outputs and those of its
+// parameters; a parameter that two layers share counts in both. Each used input of the step is a layer named
+// "input0", "input1"
+// ... and described as "Input0" .... invalid_argument: no layers, rounds below 1, or another number of names.
+WEFT_EXPORT partition::Profile profile(const StageGraph& layers, const Values& sample,
+                                       const ProfileOptions& options = {});
+WEFT_EXPORT partition::Profile profile(const torch::nn::Sequential& model, const at::Tensor& sample,
+                                       const ProfileOptions& options = {});
+
+// The cuts of split() for a partition of a profile of a Sequential.
+WEFT_EXPORT std::vector<std::size_t> cuts_of(const partition::Partition& partition);
+
+}  // namespace weft::pipeline
