@@ -63,6 +63,18 @@ BucketPlan plan_buckets(std::span<const ParameterSpec> parameters, std::span<con
   return plan;
 }
 
+BucketPlan split_last_bucket(BucketPlan plan, std::span<const ParameterSpec> parameters, std::size_t bytes) {
+  if (plan.empty()) return plan;
+  auto& last = plan.back();
+  auto tail = last.end();
+  for (std::size_t sum = 0; tail != last.begin() && (sum += parameters[*(tail - 1)].bytes) <= bytes;) --tail;
+  if (tail == last.begin() || tail == last.end()) return plan;
+  std::vector<std::size_t> own(tail, last.end());
+  last.erase(tail, last.end());
+  plan.push_back(std::move(own));
+  return plan;
+}
+
 std::vector<std::size_t> reverse_order(std::size_t parameters) {
   std::vector<std::size_t> order(parameters);
   std::iota(order.rbegin(), order.rend(), std::size_t{0});

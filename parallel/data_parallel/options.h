@@ -40,7 +40,8 @@ struct MixedPrecision {
 };
 
 struct Options {
-  // Bytes of the first bucket, of the second and so on; the last entry holds for all further buckets.
+  // Bytes of the first bucket, of the second and so on; the last entry holds for all further buckets. The
+  // gradients that come last have a bucket of at most the first entry too (split_last_bucket).
   std::vector<std::size_t> bucket_bytes = {std::size_t{1} << 20, std::size_t{25} << 20};
   Overlap overlap = Overlap::automatic;
   // The graph is the same in every iteration. A parameter may then get its gradient in several parts

@@ -141,7 +141,8 @@ void Reducer::start_anew() {
 // --- Buckets ---
 
 BucketPlan Reducer::plan_of(const std::vector<std::size_t>& order) const {
-  return plan_buckets(specs_, options_.bucket_bytes, order);
+  return split_last_bucket(plan_buckets(specs_, options_.bucket_bytes, order), specs_,
+                           options_.bucket_bytes.front());
 }
 
 // Gradients that are views of the buckets before move to the new ones.

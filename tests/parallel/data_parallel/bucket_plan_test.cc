@@ -81,6 +81,18 @@ TEST(BucketPlan, BucketsHaveOneDtypeAndOneDevice) {
   EXPECT_EQ(plan_buckets(parameters, caps, reverse_order(5)), (BucketPlan{{4, 0}, {3}, {2}, {1}}));
 }
 
+TEST(BucketPlan, TheLastParametersThatFitBecomeABucket) {
+  const std::vector<ParameterSpec> parameters = {{10}, {20}, {30}, {40}};
+  const auto split = [&](BucketPlan plan, std::size_t bytes) {
+    return split_last_bucket(std::move(plan), parameters, bytes);
+  };
+  EXPECT_EQ(split({{3}, {2, 1, 0}}, 30), (BucketPlan{{3}, {2}, {1, 0}}));
+  EXPECT_EQ(split({{3}, {2, 1, 0}}, 29), (BucketPlan{{3}, {2, 1}, {0}}));
+  EXPECT_EQ(split({{3}, {2, 1, 0}}, 60), (BucketPlan{{3}, {2, 1, 0}}));  // fits as a whole
+  EXPECT_EQ(split({{3}, {2, 1, 0}}, 9), (BucketPlan{{3}, {2, 1, 0}}));   // not even the last one fits
+  EXPECT_EQ(split({}, 30), BucketPlan{});
+}
+
 TEST(BucketPlan, RefusesAnOrderThatIsNoPermutation) {
   const std::vector<ParameterSpec> two(2);
   const std::vector<std::size_t> caps = {1}, none;

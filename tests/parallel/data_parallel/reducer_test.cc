@@ -4,6 +4,8 @@
 
 #include <weft/dist_autograd/activation_checkpoint.h>
 
+#include <set>
+
 #include "tests/parallel/data_parallel/ranks.h"
 
 namespace weft::data_parallel::reducer_test {
@@ -348,6 +350,21 @@ TEST_F(OfTwoRanks, TheOrderOfRankZeroIsThatOfAll) {
     std::vector<std::string> layers;
     for (const auto& bucket : plan) layers.push_back(ddp.parameter_names()[bucket[0]].substr(0, 1));
     EXPECT_EQ(layers, (std::vector<std::string>{"b", "b", "a", "a", "c", "c"}));
+  });
+}
+
+TEST_F(OfTwoRanks, TheGradientsThatComeLastHaveAShortBucket) {
+  on_ranks(groups, [&](const Group& group) {
+    torch::nn::Sequential layers(torch::nn::Linear(5, 5), torch::nn::Linear(5, 5), torch::nn::Linear(5, 5));
+    DistributedDataParallel ddp{group, layers.ptr(), Options{.bucket_bytes = {130, 10'000}}};
+    for (int i = 0; i < 3; ++i) {  // the plan of before the first backward, and the plan of after it
+      const BucketPlan plan = ddp.plan();
+      ASSERT_EQ(plan.size(), 3U);
+      std::set<std::string> last;
+      for (const std::size_t index : plan.back()) last.insert(ddp.parameter_names()[index]);
+      EXPECT_EQ(last, (std::set<std::string>{"0.bias", "0.weight"}));
+      ddp.forward(at::ones({1, 5})).sum().backward();
+    }
   });
 }
 
