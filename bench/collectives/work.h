@@ -2,7 +2,7 @@
 // what each does. Thread-safety: values.
 #pragma once
 
-#include "bench/collectives/hosts.h"
+#include "bench/harness/hosts.h"
 #include "bench/harness/ranks.h"
 
 #include <weft/parallel/collectives/plan/bounds.h>

@@ -34,6 +34,7 @@ int main(int argc, char** argv) {
       {"mlp25m-tcp/2", Model::mlp25m, 2, true},
       {"mlp25m-fresh/2", Model::mlp25m, 2, false, false},
       {"resnet18/2", Model::resnet18, 2},
+      {.name = "resnet18-1gbit/2", .model = Model::resnet18, .batch = 32, .rate = "1gbit"},
       {"embedding/2", Model::embedding, 2},
       {"mlp25m-gpu/1", Model::mlp25m, 1, false, true, true},
       {"mlp25m-gpu/2", Model::mlp25m, 2, false, true, true},

@@ -37,14 +37,14 @@ struct Table : torch::nn::Module {
 
 // f(module, input, loss): loss is a function of the module's output.
 template <class F>
-void with_model(Model model, int rank, F f) {
+void with_model(const Work& work, int rank, F f) {
   torch::manual_seed(static_cast<std::uint64_t>(1 + rank));
   const auto squares = [](const at::Tensor& output) { return output.square().mean(); };
-  switch (model) {
+  switch (work.model) {
     case Model::mlp25m:
       return f(std::make_shared<Mlp>(), at::randn({8, 2048}), squares);
     case Model::resnet18:
-      return f(std::make_shared<ResNet18>(10, 64, 3), at::randn({16, 3, 32, 32}), squares);
+      return f(std::make_shared<ResNet18>(10, 64, 3), at::randn({work.batch, 3, 32, 32}), squares);
     case Model::embedding:
       return f(std::make_shared<Table>(), at::randint(1'000'000, {256, 32}), squares);
   }

@@ -1,6 +1,6 @@
 """PyTorch's DistributedDataParallel on Gloo or NCCL, one of the peers of bench_ddp, which starts this once for each rank.
 
-  torch_peer.py MODEL RANK RANKS STORE WARM_UP DURATION view|copy keep|fresh DEVICE     (seconds)
+  torch_peer.py MODEL RANK RANKS STORE WARM_UP DURATION view|copy keep|fresh DEVICE BATCH     (seconds)
 
 Rank 0 reports on descriptor 3 as bench/harness/ranks.h says. The models are those of bench/ddp/models.h.
 """
@@ -14,7 +14,7 @@ import time
 FEWEST_STEPS = 3
 
 
-def model_and_input(name, torch):
+def model_and_input(name, batch, torch):
     nn = torch.nn
     if name == "mlp25m":
         layers = [layer for _ in range(6) for layer in (nn.Linear(2048, 2048), nn.ReLU())]
@@ -57,7 +57,7 @@ def model_and_input(name, torch):
 
         def forward(self, images):
             return self.head(self.stages(torch.relu(self.norm(self.stem(images)))).mean((2, 3)))
-    return ResNet18(), torch.randn(16, 3, 32, 32)
+    return ResNet18(), torch.randn(batch, 3, 32, 32)
 
 
 def main():
@@ -71,7 +71,7 @@ def main():
     device = torch.device(sys.argv[9])
     dist.init_process_group("gloo" if device.type == "cpu" else "nccl", init_method=f"file://{store}", rank=rank, world_size=ranks)
     torch.manual_seed(1 + rank)
-    model, batch = model_and_input(name, torch)
+    model, batch = model_and_input(name, int(sys.argv[10]), torch)
     model, batch = model.to(device), batch.to(device)
     ddp = torch.nn.parallel.DistributedDataParallel(model, gradient_as_bucket_view=view)
 

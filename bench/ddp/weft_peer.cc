@@ -10,6 +10,8 @@
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <dlfcn.h>
 
+#include <algorithm>
+#include <chrono>
 #include <filesystem>
 #include <stdexcept>
 
@@ -19,7 +21,10 @@ namespace {
 using collectives::Group;
 enum class Way { ddp, group, after, local, all_reduce };
 
-void measure(RankEnd& end, const Group& group, const std::function<void()>& step) {
+// waited: microseconds of each step of a DistributedDataParallel after backward, until its buckets were
+// reduced.
+void measure(RankEnd& end, const Group& group, const std::function<void()>& step,
+             std::vector<double>& waited) {
   at::Tensor count = at::zeros({1}, at::kLong);
   Rounds rounds(end);
   rounds.run(step, [&](std::size_t next) {
@@ -30,6 +35,11 @@ void measure(RankEnd& end, const Group& group, const std::function<void()>& step
   if (end.rank() != 0) return;
   Figures figures = rounds.figures();
   figures["steps_per_s"] = 1e6 / figures.at("p50_us");
+  if (!waited.empty()) {
+    const auto middle = waited.begin() + static_cast<std::ptrdiff_t>(waited.size() / 2);
+    std::nth_element(waited.begin(), middle, waited.end());
+    figures["waited_us"] = *middle;
+  }
   end.report(figures);
 }
 
@@ -39,8 +49,10 @@ std::function<void()> all_reduces(const Group& group, const torch::nn::Module& m
   for (const at::Tensor& parameter : module.parameters())
     specs.push_back({parameter.nbytes(), parameter.scalar_type(), parameter.device()});
   std::vector<at::Tensor> buckets;
-  for (const auto& bucket : data_parallel::plan_buckets(specs, data_parallel::Options{}.bucket_bytes,
-                                                        data_parallel::reverse_order(specs.size()))) {
+  const auto caps = data_parallel::Options{}.bucket_bytes;
+  for (const auto& bucket : data_parallel::split_last_bucket(
+           data_parallel::plan_buckets(specs, caps, data_parallel::reverse_order(specs.size())), specs,
+           caps.front())) {
     std::size_t bytes = 0;
     for (const std::size_t index : bucket) bytes += specs[index].bytes;
     buckets.push_back(group
@@ -64,8 +76,10 @@ void run(const Work& work, Way way, const std::string& store, RankEnd& end) {
     if (dlopen("libtorch_cuda.so", RTLD_NOW | RTLD_GLOBAL) == nullptr) throw std::runtime_error(dlerror());
   }
   rpc::AgentOptions options{.name = "rank" + std::to_string(end.rank())};
-  options.listen = {"tcp://127.0.0.1:0"};
-  options.same_host = !work.tcp;
+  const bool hosts = !work.rate.empty();
+  options.listen = {"tcp://" + (hosts ? Hosts::address(end.rank()) : "127.0.0.1") + ":0"};
+  options.insecure = hosts;
+  options.same_host = !work.tcp && !hosts;
   options.rendezvous = rpc::Rendezvous{.store = "file://" + store,
                                        .rank = static_cast<std::size_t>(end.rank()),
                                        .world_size = static_cast<std::size_t>(work.ranks)};
@@ -73,8 +87,10 @@ void run(const Work& work, Way way, const std::string& store, RankEnd& end) {
   layers.push_back(collectives::layer());
   rpc::Agent agent(options, layers);
   rpc::Job(agent).join().get();
-  const Group group = Group::create(agent, {.shared_memory = !work.tcp}).get();
-  with_model(work.model, end.rank(), [&](auto module, auto input, auto loss) {
+  collectives::GroupOptions how{.shared_memory = !work.tcp};
+  if (hosts) how.host = "host" + std::to_string(end.rank());
+  const Group group = Group::create(agent, how).get();
+  with_model(work, end.rank(), [&](auto module, auto input, auto loss) {
     module->to(device);
     input = input.to(device);
     std::optional<data_parallel::DistributedDataParallel<typename decltype(module)::element_type>> ddp;
@@ -83,12 +99,14 @@ void run(const Work& work, Way way, const std::string& store, RankEnd& end) {
           data_parallel::Overlap::automatic, data_parallel::Overlap::group, data_parallel::Overlap::after};
       ddp.emplace(group, module, data_parallel::Options{.overlap = overlaps[static_cast<std::size_t>(way)]});
     }
+    std::vector<double> waited;
     const auto step = [&] {
       module->zero_grad(!work.keep_grad);
       loss(ddp ? ddp->forward(input) : module->forward(input)).backward();
       if (work.gpu) c10::impl::VirtualGuardImpl(device.type()).synchronizeDevice(device.index());
+      if (ddp) waited.push_back(std::chrono::duration<double, std::micro>(ddp->last().waited).count());
     };
-    measure(end, group, way == Way::all_reduce ? all_reduces(group, *module) : step);
+    measure(end, group, way == Way::all_reduce ? all_reduces(group, *module) : step, waited);
   });
   agent.leave().get();  // else the others learn that this rank is lost
 }
@@ -96,8 +114,11 @@ void run(const Work& work, Way way, const std::string& store, RankEnd& end) {
 Contender contender(const char* name, const Work& work, Way way) {
   return Contender{name, {{"caller", "main"}}, [work, way](const Setting& setting) {
                      const std::string store = scratch_path(".store");
-                     const Outcome outcome = measure_ranks(work.ranks, setting,
-                                                           [&](RankEnd& end) { run(work, way, store, end); });
+                     const auto hosts = work.make_hosts();
+                     const Outcome outcome = measure_ranks(work.ranks, setting, [&](RankEnd& end) {
+                       if (hosts) hosts->enter(end.rank());
+                       run(work, way, store, end);
+                     });
                      std::filesystem::remove(store);
                      return outcome;
                    }};

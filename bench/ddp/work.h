@@ -2,8 +2,10 @@
 // describes the cases. A step is zero_grad, forward and backward; the optimizer is not part of it. Values.
 #pragma once
 
+#include "bench/harness/hosts.h"
 #include "bench/harness/ranks.h"
 
+#include <memory>
 #include <optional>
 #include <string>
 
@@ -18,6 +20,15 @@ struct Work {
   bool tcp = false;       // else shared memory, where a peer has such
   bool keep_grad = true;  // zero_grad(false): gradients keep their memory
   bool gpu = false;       // all ranks share one GPU, and each step waits until it is done
+  int batch = 16;         // of the ResNet-18
+  // How much each rank sends, as tc writes it: "1gbit". Each rank then runs on a separate host. Empty: all
+  // ranks run on one host, without a limit.
+  std::string rate = {};
+
+  // A measurement keeps them. nullptr: one host for all.
+  std::unique_ptr<Hosts> make_hosts() const {
+    return rate.empty() ? nullptr : std::make_unique<Hosts>(ranks, rate);
+  }
 };
 
 bool has_gpu();

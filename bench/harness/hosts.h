@@ -10,7 +10,8 @@ namespace weft::bench {
 
 class Hosts {
  public:
-  explicit Hosts(int count);
+  // rate: how much each host may send, as tc writes it: "1gbit". Empty: as much as it can.
+  explicit Hosts(int count, const std::string& rate = {});
   ~Hosts();
   Hosts(const Hosts&) = delete;
   Hosts& operator=(const Hosts&) = delete;

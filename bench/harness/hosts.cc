@@ -1,4 +1,4 @@
-#include "bench/collectives/hosts.h"
+#include "bench/harness/hosts.h"
 
 #include <fcntl.h>
 #include <sched.h>
@@ -12,14 +12,16 @@
 namespace weft::bench {
 namespace {
 
-void ip(const std::string& words) {
-  if (std::system(("ip " + words + " 2>/dev/null >&2").c_str()) != 0)
-    throw std::runtime_error("hosts cannot be made here: ip " + words);
+void run(const std::string& command) {
+  if (std::system((command + " 2>/dev/null >&2").c_str()) != 0)
+    throw std::runtime_error("hosts cannot be made here: " + command);
 }
+
+void ip(const std::string& words) { run("ip " + words); }
 
 }  // namespace
 
-Hosts::Hosts(int count) {
+Hosts::Hosts(int count, const std::string& rate) {
   const std::string name = "weft_bench" + std::to_string(getpid()) + "_";
   try {
     const std::string bridge = name + "bridge";
@@ -36,6 +38,8 @@ Hosts::Hosts(int count) {
       ip("-n " + own + " address add " + address(host) + "/24 dev eth0");
       ip("-n " + own + " link set eth0 up");
       ip("-n " + own + " link set lo up");
+      if (!rate.empty())
+        run("tc -n " + own + " qdisc add dev eth0 root tbf rate " + rate + " burst 128kb latency 50ms");
     }
   } catch (...) {
     remove();
