@@ -364,7 +364,7 @@ void PassState::run_in_contexts(const std::function<void()>& body) {
 }
 
 void PassState::complete_after(rpc::Future<void> work) {
-  if (!running_here())
+  if (!running_here() || share_ == nullptr)
     throw rpc::Error(rpc::ErrorKind::failed_precondition,
                      to_string(id_) + ": complete_after() is called by a hook or a node of a backward");
   share_->complete_after(std::move(work));

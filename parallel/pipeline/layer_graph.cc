@@ -151,6 +151,12 @@ int LayerGraph::add(Layer layer) {
   return size() - 1;
 }
 
+std::vector<std::string> LayerGraph::names() const {
+  std::vector<std::string> all;
+  for (const Layer& layer : layers_) all.push_back(layer.name);
+  return all;
+}
+
 StageGraph cut(const LayerGraph& layers, const CutOptions& options) {
   if (layers.size() == 0) refuse_layers("a model without layers");
   const std::vector<Part> parts = parts_of(layers, options.cuts);
@@ -166,6 +172,8 @@ StageGraph cut(const LayerGraph& layers, const CutOptions& options) {
     std::vector<StageForward> forwards;
     for (int layer = part.first; layer < part.last; ++layer) {
       BuiltLayer made = built(layers[layer], layer, options.seed);
+      if (made.module == nullptr || !made.forward)
+        refuse_layers("layer " + layers[layer].name + " was built without a module or a function");
       module->register_module(layers[layer].name, std::move(made.module));
       forwards.push_back(std::move(made.forward));
     }

@@ -60,6 +60,7 @@ class WEFT_EXPORT LayerGraph {
 
   int size() const { return static_cast<int>(layers_.size()); }
   const Layer& operator[](int layer) const { return layers_[static_cast<std::size_t>(layer)]; }
+  std::vector<std::string> names() const;
 
  private:
   template <class Made>
@@ -79,7 +80,7 @@ struct CutOptions {
   std::optional<std::set<int>> built = {};
   // Each layer draws its initial values from a generator with its own seed, made of this one, so that
   // they do not depend on the cuts. It is the process's generator, whose state is restored: nothing else may
-  // draw from it meanwhile. Empty: the generator as it is.
+  // draw from it meanwhile, such as another worker in the process. Empty: the generator as it is.
   std::optional<std::uint64_t> seed = {};
 };
 

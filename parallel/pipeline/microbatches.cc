@@ -14,6 +14,10 @@ namespace {
 std::vector<Values> parts_of(const Values& tensors, std::int64_t parts) {
   std::vector<Values> all(static_cast<std::size_t>(parts));
   for (const at::Tensor& tensor : tensors) {
+    if (!tensor.defined()) {
+      for (Values& part : all) part.emplace_back();
+      continue;
+    }
     const auto split = at::tensor_split(tensor, parts);
     for (std::size_t i = 0; i < all.size(); ++i) all[i].push_back(split[i].variable_data());
   }

@@ -20,8 +20,8 @@ struct Microbatches {
 WEFT_EXPORT std::int64_t rows_of(const Values& inputs, const Values& targets);
 
 // Parts of `rows` rows that differ by one row at most; if there are fewer rows than `count`, each row is a
-// part. Either list may be empty. Each part has its own version counter: an operator may change it in
-// place. mean_loss: the weight of a part is its share of the rows; else 1.
+// part. Either list may be empty or have undefined tensors. Each part has its own version counter: an
+// operator may change it in place. mean_loss: the weight of a part is its share of the rows; else 1.
 WEFT_EXPORT Microbatches split_rows(const Values& inputs, const Values& targets, std::int64_t rows, int count,
                                     bool mean_loss);
 

@@ -1,5 +1,6 @@
 #include <weft/parallel/pipeline/pipeline.h>
 
+#include <weft/dist_autograd/module/remote_module.h>
 #include <weft/parallel/pipeline/internal/check_schedule.h>
 #include <weft/parallel/pipeline/microbatches.h>
 #include <weft/parallel/pipeline/remote/pipeline_service.h>
@@ -22,13 +23,23 @@ namespace {
 
 using Reports = std::vector<StageReport>;
 
-// The reports of all stages, or the error that ended the step. A rank that only learns of the end fails with
-// `aborted`: the cause comes from another one.
+// The reports of all stages, or the error that ended the step.
+//
+// The first failure releases the pass, so that all ranks end; the step ends when they have, at the latest
+// after the timeout. A rank that only learns of the end fails with `aborted`: the cause is another error.
 class Gathering : public std::enable_shared_from_this<Gathering> {
  public:
-  explicit Gathering(std::size_t stages) : left_(stages), reports_(stages) {}
-  rpc::Future<Reports> future() { return promise_.future(); }
+  Gathering(std::size_t stages, std::shared_ptr<dist_autograd::Pass> pass, std::shared_ptr<rpc::Loop> loop,
+            std::chrono::nanoseconds timeout)
+      : pass_(std::move(pass)), loop_(std::move(loop)), timeout_(timeout), left_(stages), reports_(stages) {}
 
+  rpc::Future<Reports> future() {
+    promise_.on_cancel([weak = weak_from_this()] {
+      if (const auto self = weak.lock())
+        self->fail(std::make_exception_ptr(Error(ErrorKind::cancelled, "the pipeline step was cancelled")));
+    });
+    return promise_.future();
+  }
   void wait_for(std::size_t stage, rpc::Future<StageReport> report) {
     std::move(report).then([self = shared_from_this(), stage](rpc::Result<StageReport>&& ended) {
       self->ended(stage, std::move(ended));
@@ -37,17 +48,28 @@ class Gathering : public std::enable_shared_from_this<Gathering> {
 
  private:
   void ended(std::size_t stage, rpc::Result<StageReport>&& report) {
+    if (!report.ok()) fail(report.error());
     std::unique_lock lock(mutex_);
-    --left_;
-    bool is_cause = false;
-    if (report.ok()) {
-      reports_[stage] = std::move(report).get();
-    } else {
-      is_cause = !is_aborted(report.error());
-      if (error_ == nullptr || is_cause) error_ = report.error();
+    if (report.ok()) reports_[stage] = std::move(report).get();
+    if (--left_ == 0) finish(lock);
+  }
+  void fail(std::exception_ptr error) {
+    {
+      std::lock_guard lock(mutex_);
+      const bool is_first = error_ == nullptr;
+      if (is_first || is_aborted(error_)) error_ = std::move(error);
+      if (!is_first) return;
     }
-    if (over_ || (!is_cause && left_ != 0)) return;
-    over_ = true;
+    pass_->release();
+    loop_->schedule(rpc::later(loop_->now(), timeout_), [weak = weak_from_this()] {
+      const auto self = weak.lock();
+      if (self == nullptr) return;
+      std::unique_lock lock(self->mutex_);
+      self->finish(lock);
+    });
+  }
+  void finish(std::unique_lock<std::mutex>& lock) {
+    if (std::exchange(over_, true)) return;
     lock.unlock();
     error_ != nullptr ? promise_.complete(error_) : promise_.complete(std::move(reports_));
   }
@@ -61,6 +83,9 @@ class Gathering : public std::enable_shared_from_this<Gathering> {
     }
   }
 
+  const std::shared_ptr<dist_autograd::Pass> pass_;
+  const std::shared_ptr<rpc::Loop> loop_;
+  const std::chrono::nanoseconds timeout_;
   std::mutex mutex_;  // guards what follows
   std::size_t left_;
   Reports reports_;
@@ -68,6 +93,25 @@ class Gathering : public std::enable_shared_from_this<Gathering> {
   bool over_ = false;
   rpc::Promise<Reports> promise_;
 };
+
+// Inputs travel through the host's memory. Those that the stage does not use stay here, as undefined tensors.
+Values inputs_for(const Stage& stage, const Values& inputs) {
+  Values own;
+  for (const Source& source : stage.inputs) {
+    if (source.from >= 0) continue;
+    const auto at = static_cast<std::size_t>(source.output);
+    if (at >= inputs.size()) continue;  // the stage names the error
+    if (own.size() <= at) own.resize(at + 1);
+    own[at] = inputs[at].cpu();
+  }
+  return own;
+}
+
+Values on_host(const Values& tensors) {
+  Values all;
+  for (const at::Tensor& tensor : tensors) all.push_back(tensor.cpu());
+  return all;
+}
 
 schedule::Timeline timeline_of(const schedule::Schedule& schedule, const Reports& reports) {
   schedule::Timeline timeline;
@@ -90,28 +134,33 @@ struct Pipeline::Impl : std::enable_shared_from_this<Impl> {
   Impl(rpc::Agent& driver, PipelineOptions given, StageGraph model)
       : agent(driver), options(std::move(given)), graph(std::move(model)) {}
 
-  rpc::Future<Reports> run(const dist_autograd::Pass& pass, bool with_backward, const Values& inputs,
-                           const Values& targets) {
+  rpc::Future<Reports> run(const std::shared_ptr<dist_autograd::Pass>& pass, bool with_backward,
+                           const Values& inputs, const Values& targets) {
     const std::int64_t rows = rows_of(inputs, targets);
     if (in_flight.exchange(true))
       throw Error(ErrorKind::failed_precondition, "pipeline step: another one is in flight, expected none");
     ++steps;
-    const auto gathering = std::make_shared<Gathering>(stages.size());
-    auto reports = gathering->future();
-    for (int stage = 0; stage < graph.size(); ++stage) {
-      StagePart part{.step = steps, .with_backward = with_backward, .rows = rows};
-      const auto& sources = graph[stage].inputs;
-      if (std::any_of(sources.begin(), sources.end(), [](const Source& source) { return source.from < 0; }))
-        part.inputs = inputs;
-      if (with_backward && stage + 1 == graph.size()) part.targets = targets;
-      const auto at = static_cast<std::size_t>(stage);
-      gathering->wait_for(
-          at, stages[at].with({.timeout = rpc::no_timeout}).call<&StageModule::run>(pass, std::move(part)));
-    }
-    return std::move(reports).then([self = shared_from_this()](rpc::Result<Reports>&& ended) {
+    const auto gathering =
+        std::make_shared<Gathering>(stages.size(), pass, agent.core()->pick_loop(), options.timeout);
+    auto reports = gathering->future().then([self = shared_from_this()](rpc::Result<Reports>&& ended) {
       self->in_flight = false;
       return std::move(ended);
     });
+    for (std::size_t stage = 0; stage < stages.size(); ++stage) {
+      try {
+        StagePart part{.step = steps,
+                       .with_backward = with_backward,
+                       .rows = rows,
+                       .inputs = inputs_for(graph[static_cast<int>(stage)], inputs)};
+        if (with_backward && stage + 1 == stages.size()) part.targets = on_host(targets);
+        gathering->wait_for(
+            stage,
+            stages[stage].with({.timeout = rpc::no_timeout}).call<&StageModule::run>(*pass, std::move(part)));
+      } catch (...) {
+        gathering->wait_for(stage, rpc::Future<StageReport>::made(std::current_exception()));
+      }
+    }
+    return reports;
   }
 
   rpc::Agent& agent;
@@ -137,7 +186,9 @@ rpc::Future<Pipeline> Pipeline::create(rpc::Agent& agent, std::vector<rpc::Peer>
       throw Error(ErrorKind::invalid_argument, "Pipeline::create: " + text);
     };
     const auto layer = PipelineLayer::of(*agent.core());
-    StageGraph graph = cut(layer->model().layers(), {.cuts = options.cuts, .built = std::set<int>{}});
+    const LayerGraph layers = layer->model().layers();
+    StageGraph graph = cut(layers, {.cuts = options.cuts, .built = std::set<int>{}});
+    options.schedule = computations_of(options.schedule);
     options.schedule.edges = graph.edges();
     check_schedule("Pipeline::create", graph, options.schedule);
     if (workers.size() != options.schedule.ranks.size())
@@ -149,6 +200,7 @@ rpc::Future<Pipeline> Pipeline::create(rpc::Agent& agent, std::vector<rpc::Peer>
     WorkerPlan plan{.pipeline = {agent.id().incarnation, layer->next_number()},
                     .schedule = schedule::save(options.schedule),
                     .microbatches = options.schedule.microbatches,
+                    .layers = layers.names(),
                     .cuts = options.cuts,
                     .seed = options.seed,
                     .timeout_ns = options.timeout.count(),
@@ -189,12 +241,9 @@ rpc::Future<PipelineStep> Pipeline::step(Values inputs, Values targets) {
       throw Error(ErrorKind::failed_precondition,
                   "pipeline step: the schedule has no backward: call evaluate(), or give another schedule");
     const auto pass = std::make_shared<dist_autograd::Pass>(impl_->agent);
-    return impl_->run(*pass, true, inputs, targets)
+    return impl_->run(pass, true, inputs, targets)
         .then([impl = impl_, pass](rpc::Result<Reports>&& ended) -> rpc::Result<PipelineStep> {
-          if (!ended.ok()) {
-            pass->release();
-            return ended.error();
-          }
+          if (!ended.ok()) return ended.error();
           Reports reports = std::move(ended).get();
           pass->state()->begin_backward();  // the stages have run it
           pass->state()->end_backward();
@@ -211,7 +260,7 @@ rpc::Future<PipelineStep> Pipeline::step(Values inputs, Values targets) {
 rpc::Future<Values> Pipeline::evaluate(Values inputs) {
   try {
     const auto pass = std::make_shared<dist_autograd::Pass>(impl_->agent);
-    return impl_->run(*pass, false, inputs, {})
+    return impl_->run(pass, false, inputs, {})
         .then([pass](rpc::Result<Reports>&& ended) -> rpc::Result<Values> {
           pass->release();
           if (!ended.ok()) return ended.error();
@@ -220,6 +269,23 @@ rpc::Future<Values> Pipeline::evaluate(Values inputs) {
   } catch (...) {
     return rpc::Future<Values>::made(std::current_exception());
   }
+}
+
+rpc::Future<PipelineStep> Pipeline::step(at::Tensor input, at::Tensor target) {
+  return step(Values{std::move(input)}, Values{std::move(target)});
+}
+rpc::Future<at::Tensor> Pipeline::evaluate(at::Tensor input) {
+  return evaluate(Values{std::move(input)})
+      .then([](rpc::Result<Values>&& outputs) -> rpc::Result<at::Tensor> {
+        if (!outputs.ok()) return outputs.error();
+        return std::move(std::move(outputs).get().at(0));
+      });
+}
+
+rpc::Future<void> Pipeline::train(bool on) {
+  std::vector<rpc::Future<void>> all;
+  for (const auto& stage : impl_->stages) all.push_back(dist_autograd::RemoteModule(stage).train(on));
+  return rpc::when_all(std::move(all));
 }
 
 const std::vector<rref::RRef<StageModule>>& Pipeline::stages() const { return impl_->stages; }

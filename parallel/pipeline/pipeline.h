@@ -1,13 +1,13 @@
 // Pipeline: trains a model whose stages live on other agents, by any schedule, driven by one agent.
 //
 //   rpc::Task<void> drive(rpc::Agent& agent) {
-//     auto model = co_await pipeline::Pipeline::create(
-//         agent, {agent.peer("worker1"), agent.peer("worker2")},
-//         {.cuts = {7}, .schedule = schedule::zb_h1({.ranks = 2, .microbatches = 8})});
+//     std::vector<rpc::Peer> workers{agent.peer("worker1"), agent.peer("worker2")};
+//     pipeline::PipelineOptions options{.cuts = {7}, .schedule = schedule::zb_h1({.ranks = 2, .microbatches =
+//     8})}; auto model = co_await pipeline::Pipeline::create(agent, workers, options);
 //     dist_optim::DistributedOptimizer optimizer{agent, torch::optim::SGDOptions(0.05),
 //                                                dist_optim::synchronous, model.modules()};
 //     for (auto& [images, targets] : batches()) {
-//       auto step = co_await model.step({images}, {targets});  // forward and backward of all micro-batches
+//       auto step = co_await model.step(images, targets);  // forward and backward of all micro-batches
 //       co_await optimizer.step(step.pass);
 //     }
 //   }
@@ -23,7 +23,10 @@
 //
 // A stage that throws, a worker that is lost, or a value that does not come within the timeout ends the step
 // on all workers. The error names the stage, the micro-batch and the action. The next step may begin at once.
-// A step that fails leaves the parameters as they are. Thread-safe; one step is in flight at a time.
+// A step that fails leaves the parameters as they are; batch norms may have changed their running statistics.
+// The workers know each other, as the members of a job do. While a step is in flight, the modules of the
+// stages must not be read or changed. Values travel through the host's memory. Thread-safe; one step is in
+// flight at a time.
 #pragma once
 
 #include <weft/dist_autograd/pass.h>
@@ -46,9 +49,10 @@ struct PipelineOptions {
   bool mean_loss = true;  // false: the losses of micro-batches are added
   // Of the initial values (CutOptions::seed). Empty: as the workers' generators draw.
   std::optional<std::uint64_t> seed = {};
-  // By worker; empty: the layers stay where they are built. Values travel as the workers' device maps say.
+  // By worker; empty: the layers stay where they are built.
   std::vector<c10::Device> devices = {};
-  std::chrono::nanoseconds timeout = std::chrono::minutes{10};  // for a value that a stage waits for
+  // For a value that a stage waits for, and, after a failure, for the end of all ranks.
+  std::chrono::nanoseconds timeout = std::chrono::minutes{10};
 };
 
 struct PipelineStep {
@@ -62,7 +66,8 @@ struct PipelineStep {
 class WEFT_EXPORT Pipeline {
  public:
   // Builds the stages on the workers, rank by rank at the same time. invalid_argument: cuts or schedule do
-  // not fit the model or the number of workers, or two ranks have one worker. unsupported: replicated stages,
+  // not fit the model or the number of workers, two ranks have one worker, a worker has another model, or two
+  // stages of a worker share a parameter: put such layers into one stage. unsupported: replicated stages,
   // versions of weights. failed_precondition: an agent was made without pipeline::layers().
   static rpc::Future<Pipeline> create(rpc::Agent& agent, std::vector<rpc::Peer> workers,
                                       PipelineOptions options);
@@ -72,12 +77,15 @@ class WEFT_EXPORT Pipeline {
 
   // inputs, targets: data with equally many rows; of fewer rows than micro-batches each is one.
   // invalid_argument: no rows, or a tensor that requires grad. failed_precondition: the schedule has no
-  // backward, or another step is in flight.
+  // backward, or another step is in flight. To cancel the future ends the step on all workers.
   rpc::Future<PipelineStep> step(Values inputs, Values targets);
-  // The last stage's outputs of all rows, without gradients.
+  rpc::Future<PipelineStep> step(at::Tensor input, at::Tensor target);
+  // The last stage's outputs of all rows, without gradients; of a single output the tensor.
   rpc::Future<Values> evaluate(Values inputs);
+  rpc::Future<at::Tensor> evaluate(at::Tensor input);
+  rpc::Future<void> train(bool on = true);  // the mode of all stages' modules
 
-  // By stage. For optimizers and checkpoints; RemoteModule(stages()[0]).train(false) for evaluation.
+  // By stage. For optimizers, checkpoints and RemoteModule.
   const std::vector<rref::RRef<StageModule>>& stages() const;
   std::vector<rref::ReferencePtr> modules() const;
   const schedule::Schedule& schedule() const;  // with the model's edges

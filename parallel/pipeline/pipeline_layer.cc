@@ -34,14 +34,20 @@ void PipelineLayer::figures(rpc::LayerFigures& to) const {
   for (const auto& [id, worker] : workers_) count += worker.expired() ? 0 : 1;
 }
 
+PipelineLayer::~PipelineLayer() {
+  for (const auto& worker : workers()) worker->join();
+}
+
+std::vector<std::shared_ptr<StageWorker>> PipelineLayer::workers() const {
+  std::vector<std::shared_ptr<StageWorker>> all;
+  std::lock_guard lock(mutex_);
+  for (const auto& [id, weak] : workers_)
+    if (auto worker = weak.lock()) all.push_back(std::move(worker));
+  return all;
+}
+
 void PipelineLayer::shut_down() {
-  std::vector<std::shared_ptr<StageWorker>> workers;
-  {
-    std::lock_guard lock(mutex_);
-    for (const auto& [id, weak] : workers_)
-      if (auto worker = weak.lock()) workers.push_back(std::move(worker));
-  }
-  for (const auto& worker : workers)
+  for (const auto& worker : workers())
     worker->end(rpc::Error(rpc::ErrorKind::shut_down, "the worker's agent has ended"));
 }
 

@@ -28,6 +28,7 @@ struct Model {
 class WEFT_EXPORT PipelineLayer final : public rpc::CallHook {
  public:
   explicit PipelineLayer(Model model) : model_(std::move(model)) {}
+  ~PipelineLayer() override;  // when the agent has ended: waits for the stages that still compute
   // failed_precondition without the layer.
   static std::shared_ptr<PipelineLayer> of(rpc::AgentCore& core);
 
@@ -43,6 +44,7 @@ class WEFT_EXPORT PipelineLayer final : public rpc::CallHook {
  private:
   const Model model_;
   std::atomic<std::uint64_t> numbers_{0};
+  std::vector<std::shared_ptr<StageWorker>> workers() const;
   mutable std::mutex mutex_;  // guards workers_
   std::map<PipelineId, std::weak_ptr<StageWorker>> workers_;
 };

@@ -1,5 +1,6 @@
 #include <weft/parallel/pipeline/profiler.h>
 
+#include <weft/parallel/pipeline/leaf_gradients.h>
 #include <weft/parallel/pipeline/stage_runner.h>
 #include <weft/rpc/core/error.h>
 
@@ -54,13 +55,14 @@ struct Measured {
 };
 
 Measured measure(const Stage& layer, const Values& inputs, const ProfileOptions& options) {
-  StageRunner runner(layer);
+  LeafGradients gradients;
+  StageRunner runner(layer, gradients);
   std::vector<double> forward, backward;
   Measured measured;
   for (int round = -options.warm_up; round < options.rounds; ++round) {
     constexpr int microbatch = 0;
     const double start = milliseconds(inputs);
-    Values outputs = runner.forward(microbatch, inputs, true);
+    Values outputs = runner.forward(microbatch, inputs, StageRunner::Keep::activations);
     const double middle = milliseconds(outputs);
     bool has_backward = false;
     for (const at::Tensor& output : outputs) {
@@ -71,6 +73,7 @@ Measured measure(const Stage& layer, const Values& inputs, const ProfileOptions&
     if (has_backward) runner.backward(microbatch);
     const double finish = milliseconds(outputs);
     runner.clear();
+    gradients.clear();
     if (round < 0) continue;
     forward.push_back(middle - start);
     backward.push_back(finish - before);
@@ -100,7 +103,7 @@ partition::Profile profile(const StageGraph& layers, const Values& sample, const
   std::map<Source, at::Tensor> values;
   for (int number = 0; number < layers.size(); ++number) {
     for (const Source& input : layers[number].inputs) {
-      if (input.stage >= 0 || places.contains(-1 - input.output)) continue;
+      if (input.from >= 0 || places.contains(-1 - input.output)) continue;
       if (static_cast<std::size_t>(input.output) >= sample.size())
         refuse_profile("a layer uses input " + std::to_string(input.output) +
                        " of the step, but the sample has " + std::to_string(sample.size()) + " values");
@@ -129,7 +132,7 @@ partition::Profile profile(const StageGraph& layers, const Values& sample, const
                               .activation_bytes = bytes_of(measured.outputs),
                               .parameter_bytes = bytes_of(layer.module->parameters())});
     for (const Source& input : layer.inputs) {
-      const partition::Edge edge{places.at(input.stage >= 0 ? input.stage : -1 - input.output), place};
+      const partition::Edge edge{places.at(input.from >= 0 ? input.from : -1 - input.output), place};
       if (std::find(profile.edges.begin(), profile.edges.end(), edge) == profile.edges.end())
         profile.edges.push_back(edge);
     }

@@ -55,6 +55,15 @@ void check_schedule(const std::string& executor, const StageGraph& graph,
       });
 }
 
+schedule::Schedule computations_of(schedule::Schedule schedule) {
+  for (auto& actions : schedule.ranks)
+    std::erase_if(actions, [](const Action& action) {
+      return schedule::is_send(action.op) || schedule::is_receive(action.op) ||
+             schedule::is_wait_send(action.op);
+    });
+  return schedule;
+}
+
 bool has_backward(const schedule::Schedule& schedule) {
   return std::any_of(schedule.ranks.begin(), schedule.ranks.end(), [](const auto& actions) {
     return std::any_of(actions.begin(), actions.end(), is_backward);

@@ -11,6 +11,9 @@ namespace weft::pipeline {
 // number of stages than the graph. unsupported: replicated stages, versions of weights.
 void check_schedule(const std::string& executor, const StageGraph& graph, const schedule::Schedule& schedule);
 
+// Without messages and waits.
+schedule::Schedule computations_of(schedule::Schedule schedule);
+
 bool has_backward(const schedule::Schedule& schedule);
 
 }  // namespace weft::pipeline

@@ -91,7 +91,9 @@ void RankStep::run(const Action& action) {
   try {
     compute(action);
   } catch (const Error& error) {
-    fail(error.kind());
+    // `aborted` says that the cause is elsewhere.
+    const bool is_cause = step_.exchange->error() == nullptr;
+    fail(is_cause && error.kind() == ErrorKind::aborted ? ErrorKind::handler_failed : error.kind());
   } catch (...) {
     fail(ErrorKind::handler_failed);
   }
@@ -104,10 +106,13 @@ void RankStep::compute(const Action& action) {
   if (action.op == Op::recompute) return recompute(runner, action);
   if (action.op != Op::weight_gradient) take_gradients(runner, action.stage, action.microbatch);
   begins(action);
-  if (action.op == Op::weight_gradient) return runner.weight_gradient(action.microbatch);
-  give_gradients(action.stage, action.microbatch,
-                 action.op == Op::backward ? runner.backward(action.microbatch)
-                                           : runner.input_gradient(action.microbatch));
+  Values gradients;
+  step_.within([&] {
+    if (action.op == Op::weight_gradient) return runner.weight_gradient(action.microbatch);
+    gradients = action.op == Op::backward ? runner.backward(action.microbatch)
+                                          : runner.input_gradient(action.microbatch);
+  });
+  if (action.op != Op::weight_gradient) give_gradients(action.stage, action.microbatch, gradients);
 }
 
 void RankStep::begins(const Action& action) {
@@ -148,10 +153,13 @@ void RankStep::forward(StageRunner& runner, const Action& action) {
   const Values inputs = inputs_of(stage, microbatch);
   begins(action);
   const bool recomputes = recomputed_.contains({stage, microbatch});
-  Values outputs = runner.forward(microbatch, inputs,
-                                  !step_.with_backward ? StageRunner::Keep::nothing
-                                  : recomputes         ? StageRunner::Keep::inputs
-                                                       : StageRunner::Keep::activations);
+  Values outputs;
+  step_.within([&] {
+    outputs = runner.forward(microbatch, inputs,
+                             !step_.with_backward ? StageRunner::Keep::nothing
+                             : recomputes         ? StageRunner::Keep::inputs
+                                                  : StageRunner::Keep::activations);
+  });
   for (const Edge& edge : step_.schedule.edges)
     if (edge.from == stage) step_.send({edge, microbatch, false}, sent(edge, outputs));
   const bool is_last = stage + 1 == step_.graph.size();
@@ -195,7 +203,8 @@ bool RankStep::gets_original(const Edge& edge, int output) const {
 
 void RankStep::recompute(StageRunner& runner, const Action& action) {
   begins(action);
-  Values outputs = runner.recompute(action.microbatch);
+  Values outputs;
+  step_.within([&] { outputs = runner.recompute(action.microbatch); });
   if (action.stage + 1 == step_.graph.size())
     add_loss(runner, action.microbatch, loss_of(action.microbatch, outputs));
   outputs_[{action.stage, action.microbatch}] = std::move(outputs);

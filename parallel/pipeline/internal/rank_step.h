@@ -40,6 +40,8 @@ struct StepContext {
   // Passes a value to the rank of the stage that uses it.
   std::function<void(const ValueExchange::Key&, Values)> send =
       [to = exchange](const auto& key, Values values) { to->put(key, std::move(values)); };
+  // Runs what stages compute.
+  std::function<void(const std::function<void()>&)> within = [](const auto& body) { body(); };
 
   const std::chrono::steady_clock::time_point began = std::chrono::steady_clock::now();
   std::shared_ptr<Activities> activities = nullptr;  // named by errors of values that do not come

@@ -6,7 +6,9 @@ namespace weft::pipeline {
 
 StageThread::StageThread() : thread_([queue = queue_] { serve(*queue); }) {}
 
-StageThread::~StageThread() {
+StageThread::~StageThread() { end(); }
+
+void StageThread::end() {
   std::deque<rpc::Callback> dropped;
   {
     std::lock_guard lock(queue_->mutex);
@@ -14,6 +16,7 @@ StageThread::~StageThread() {
     dropped.swap(queue_->jobs);
     queue_->changed.notify_one();
   }
+  if (!thread_.joinable()) return;
   if (thread_.get_id() == std::this_thread::get_id()) {
     thread_.detach();
   } else {
@@ -23,6 +26,7 @@ StageThread::~StageThread() {
 
 void StageThread::post(rpc::Callback job) {
   std::lock_guard lock(queue_->mutex);
+  if (queue_->ends) return;
   queue_->jobs.push_back(std::move(job));
   queue_->changed.notify_one();
 }

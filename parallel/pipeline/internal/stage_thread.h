@@ -1,7 +1,7 @@
 // StageThread: a thread that runs jobs one after the other. A job may block: stages compute on it.
 //
-// Thread-safe. Its end drops the jobs that have not begun and waits for the one that runs, unless the end is
-// called by that job.
+// Thread-safe. Its end drops the jobs that have not begun and waits for the one that runs, unless that job
+// causes the end.
 #pragma once
 
 #include <weft/rpc/core/unique_function.h>
@@ -22,6 +22,7 @@ class StageThread {
   StageThread& operator=(const StageThread&) = delete;
 
   void post(rpc::Callback job);  // a job does not throw
+  void end();                    // jobs that are posted later are dropped
 
  private:
   struct Queue {

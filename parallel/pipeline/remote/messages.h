@@ -36,21 +36,22 @@ struct WorkerPlan {
   std::vector<rpc::AgentId> workers;  // by rank
   std::string schedule;               // its text form
   int microbatches = 0;
+  std::vector<std::string> layers;  // the names that the driver's model has
   std::vector<int> cuts;
   std::optional<std::uint64_t> seed;
   std::string device;  // empty: as the layers are built
   std::int64_t timeout_ns = 0;
   bool mean_loss = true;
 };
-WEFT_CODEC(WorkerPlan, pipeline, rank, workers, schedule, microbatches, cuts, seed, device, timeout_ns,
-           mean_loss)
+WEFT_CODEC(WorkerPlan, pipeline, rank, workers, schedule, microbatches, layers, cuts, seed, device,
+           timeout_ns, mean_loss)
 
 // A stage's part of a step.
 struct StagePart {
   std::uint64_t step = 0;
   bool with_backward = true;
   std::int64_t rows = 0;
-  Values inputs;   // of the step, all rows: for stages that use them
+  Values inputs;   // of the step, all rows: those that the stage uses
   Values targets;  // for the last stage, with a backward
 };
 WEFT_CODEC(StagePart, step, with_backward, rows, inputs, targets)

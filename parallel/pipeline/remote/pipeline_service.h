@@ -12,7 +12,7 @@ namespace weft::pipeline {
 
 struct WEFT_EXPORT PipelineService {
   std::vector<rref::RRef<StageModule>> install(WorkerPlan plan);
-  rpc::Future<void> put(ValueMessage message);
+  rpc::Future<void> put(rpc::CallContext& call, ValueMessage message);
 
   using Service = rpc::Service<"weft.pipeline", rpc::Method<"install", &PipelineService::install>,
                                rpc::Method<"put", &PipelineService::put, rpc::non_blocking, rpc::resumable>>;

@@ -2,7 +2,7 @@
 //
 // It is the stage's module: its layers are submodules by their names. So optimizers, RemoteModule and
 // checkpoints take it like any module behind an RRef. run() computes its part of a step in the pass of the
-// call. Thread-safety: its methods run in its turn.
+// call, on the worker's thread: while a step is in flight, calls that read or change the module must wait.
 #pragma once
 
 #include <weft/parallel/pipeline/remote/messages.h>

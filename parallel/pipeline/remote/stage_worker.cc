@@ -32,9 +32,23 @@ std::map<std::pair<schedule::Edge, bool>, int> credits_of_edges(const schedule::
   return credits;
 }
 
+// `aborted` tells the driver that the cause is another rank's error.
 std::exception_ptr over_error(std::uint64_t step, const std::string& why) {
   return std::make_exception_ptr(
       Error(ErrorKind::aborted, "pipeline step " + std::to_string(step) + " is over: " + why));
+}
+
+std::exception_ptr not_sent(std::uint64_t step, const ValueExchange::Key& key,
+                            const std::exception_ptr& error) {
+  std::string text;
+  try {
+    std::rethrow_exception(error);
+  } catch (const std::exception& thrown) {
+    text = thrown.what();
+  }
+  return over_error(step, "micro-batch " + std::to_string(key.microbatch) + " was not sent from stage " +
+                              std::to_string(key.gradient ? key.edge.to : key.edge.from) + " to stage " +
+                              std::to_string(key.gradient ? key.edge.from : key.edge.to) + ": " + text);
 }
 
 }  // namespace
@@ -45,18 +59,19 @@ struct StageWorker::Step {
   const std::uint64_t number;
   const std::shared_ptr<ValueExchange> exchange = std::make_shared<ValueExchange>();
   std::shared_ptr<PassState> pass;
-  StagePart part;                                       // the rank's
-  std::map<int, rpc::Promise<StageReport>> asked = {};  // by stage; guarded by the worker's mutex
+  StagePart part;  // the rank's
+  // Guarded by the worker's mutex.
+  std::map<int, rpc::Promise<StageReport>> asked = {};  // by stage
+  bool is_posted = false;                               // all have asked
 
   std::mutex mutex;  // guards in_flight
   std::condition_variable used;
   std::map<std::pair<schedule::Edge, bool>, int> in_flight;  // values sent and not used yet
 };
 
-StageWorker::StageWorker(std::shared_ptr<rpc::AgentCore> core, const WorkerPlan& plan, StageGraph graph,
+StageWorker::StageWorker(const rpc::AgentCore& core, const WorkerPlan& plan, StageGraph graph,
                          schedule::Schedule schedule, Loss loss)
-    : core_(std::move(core)),
-      id_(plan.pipeline),
+    : id_(plan.pipeline),
       rank_(plan.rank),
       workers_(plan.workers),
       timeout_(plan.timeout_ns),
@@ -67,6 +82,7 @@ StageWorker::StageWorker(std::shared_ptr<rpc::AgentCore> core, const WorkerPlan&
       devices_(plan.device.empty() ? 0 : plan.workers.size(),
                c10::Device(plan.device.empty() ? "cpu" : plan.device)),
       credits_(credits_of_edges(schedule_)) {
+  for (const rpc::AgentId& worker : workers_) peers_.push_back(rref::RRefLayer::of(core)->peer(worker));
   for (int stage = 0; stage < graph_.size(); ++stage) {
     if (schedule_.rank_of(stage, 0) != rank_) continue;
     stages_.push_back(stage);
@@ -79,33 +95,44 @@ StageWorker::~StageWorker() = default;
 rpc::Future<StageReport> StageWorker::run(int stage, std::shared_ptr<PassState> pass, StagePart part) {
   rpc::Promise<StageReport> promise;
   auto future = promise.future();
+  std::vector<std::shared_ptr<Step>> before;  // those that ended without this rank
   std::shared_ptr<Step> step;
+  std::exception_ptr refused;
   bool is_complete = false;
   {
     std::lock_guard lock(mutex_);
     if (ended_) {
-      promise.fail(*ended_);
-      return future;
+      refused = std::make_exception_ptr(*ended_);
+    } else if (step = step_of(part.step); step == nullptr) {
+      refused = over_error(part.step, "a later one has begun");
+    } else if (step->asked.contains(stage) || step->is_posted) {
+      refused = std::make_exception_ptr(
+          Error(ErrorKind::failed_precondition,
+                "stage " + std::to_string(stage) + " runs step " + std::to_string(part.step) + " already"));
+    } else {
+      for (auto other = steps_.begin(); other->first < part.step; other = steps_.erase(other))
+        before.push_back(other->second);
+      over_ = std::max(over_, part.step - 1);
+      if (step->pass == nullptr) {
+        step->pass = pass;
+        step->part = {.step = part.step, .with_backward = part.with_backward, .rows = part.rows};
+      }
+      for (std::size_t i = 0; i < part.inputs.size(); ++i) {
+        if (step->part.inputs.size() <= i) step->part.inputs.resize(i + 1);
+        if (part.inputs[i].defined()) step->part.inputs[i] = std::move(part.inputs[i]);
+      }
+      if (!part.targets.empty()) step->part.targets = std::move(part.targets);
+      step->asked.emplace(stage, std::move(promise));
+      is_complete = step->is_posted = step->asked.size() == stages_.size();
     }
-    step = step_of(part.step);
-    if (step == nullptr) {
-      promise.complete(over_error(part.step, "a later one has begun"));
-      return future;
-    }
-    for (auto other = steps_.begin(); other->first < part.step; other = steps_.erase(other))
-      other->second->exchange->fail(over_error(other->first, "a later one has begun"));
-    over_ = part.step - 1;
-    if (step->pass == nullptr) {
-      step->pass = std::move(pass);
-      step->part = {.step = part.step, .with_backward = part.with_backward, .rows = part.rows};
-    }
-    if (!part.inputs.empty()) step->part.inputs = std::move(part.inputs);
-    if (!part.targets.empty()) step->part.targets = std::move(part.targets);
-    step->asked.insert_or_assign(stage, std::move(promise));
-    is_complete = step->asked.size() == stages_.size();
   }
-  step->pass->on_end([exchange = step->exchange, number = step->number] {
-    exchange->fail(over_error(number, "its pass has ended"));
+  for (const auto& each : before) give_up(each, over_error(each->number, "a later one has begun"));
+  if (refused != nullptr) {
+    promise.complete(refused);
+    return future;
+  }
+  pass->on_end([weak = weak_from_this(), step] {
+    if (const auto self = weak.lock()) self->give_up(step, over_error(step->number, "its pass has ended"));
   });
   if (is_complete) thread_.post([self = shared_from_this(), step] { self->execute(step); });
   return future;
@@ -118,9 +145,45 @@ std::shared_ptr<StageWorker::Step> StageWorker::step_of(std::uint64_t number) {
   return step;
 }
 
-rpc::Future<void> StageWorker::put(ValueMessage message) {
+// Ends the step here. If the thread has not got it, nothing else answers those who asked.
+void StageWorker::give_up(const std::shared_ptr<Step>& step, const std::exception_ptr& error) {
+  step->exchange->fail(error);
+  std::map<int, rpc::Promise<StageReport>> asked;
+  {
+    std::lock_guard lock(mutex_);
+    if (step->is_posted) return;
+    step->is_posted = true;
+    asked = std::move(step->asked);
+    steps_.erase(step->number);
+    over_ = std::max(over_, step->number);
+  }
+  for (auto& [stage, promise] : asked) promise.complete(error);
+}
+
+std::optional<Error> StageWorker::refusal(const rpc::AgentId& from, const ValueMessage& message) const {
+  const auto& edges = schedule_.edges;
+  const int sender = message.gradient ? message.edge.to : message.edge.from;
+  const int receiver = message.gradient ? message.edge.from : message.edge.to;
+  if (std::find(edges.begin(), edges.end(), message.edge) == edges.end() || message.microbatch < 0 ||
+      message.microbatch >= schedule_.microbatches ||
+      message.values.size() != graph_.outputs_of(message.edge).size() ||
+      message.requires_grad.size() != message.values.size() || schedule_.rank_of(receiver, 0) != rank_)
+    return Error(ErrorKind::invalid_argument, "a value of stage " + std::to_string(sender) + " for stage " +
+                                                  std::to_string(receiver) +
+                                                  " does not fit the model of this worker");
+  if (from != workers_[static_cast<std::size_t>(schedule_.rank_of(sender, 0))])
+    return Error(ErrorKind::permission_denied,
+                 from.name + " does not compute stage " + std::to_string(sender));
+  return std::nullopt;
+}
+
+rpc::Future<void> StageWorker::put(const rpc::AgentId& from, ValueMessage message) {
   rpc::Promise<void> used;
   auto future = used.future();
+  if (const auto refused = refusal(from, message)) {
+    used.fail(*refused);
+    return future;
+  }
   std::shared_ptr<Step> step;
   {
     std::lock_guard lock(mutex_);
@@ -130,7 +193,7 @@ rpc::Future<void> StageWorker::put(ValueMessage message) {
     used.complete(over_error(message.step, "its rank has completed or left it"));
     return future;
   }
-  for (std::size_t i = 0; i < message.values.size() && i < message.requires_grad.size(); ++i)
+  for (std::size_t i = 0; i < message.values.size(); ++i)
     if (message.requires_grad[i]) message.values[i].set_requires_grad(true);
   step->exchange->put({message.edge, message.microbatch, message.gradient}, std::move(message.values),
                       std::move(used));
@@ -138,10 +201,16 @@ rpc::Future<void> StageWorker::put(ValueMessage message) {
 }
 
 void StageWorker::end(const Error& error) {
-  std::lock_guard lock(mutex_);
-  ended_ = error;
-  for (const auto& [number, step] : steps_) step->exchange->fail(std::make_exception_ptr(error));
+  std::vector<std::shared_ptr<Step>> steps;
+  {
+    std::lock_guard lock(mutex_);
+    ended_ = error;
+    for (const auto& [number, step] : steps_) steps.push_back(step);
+  }
+  for (const auto& step : steps) give_up(step, std::make_exception_ptr(error));
 }
+
+void StageWorker::join() { thread_.end(); }
 
 // --- On the rank's thread ---
 
@@ -163,14 +232,15 @@ StageReport StageWorker::compute(const std::shared_ptr<Step>& step) {
   };
   std::map<int, StageRunner> runners;
   for (const int stage : stages_) runners.try_emplace(stage, graph_[stage], *step->pass);
-  step->pass->run_in_contexts([&] { report.spans = RankStep(context, runners, rank_).run(); });
+  context.within = [&](const std::function<void()>& body) { step->pass->run_in_contexts(body); };
+  report.spans = RankStep(context, runners, rank_).run();
   if (const auto error = step->exchange->error(); error != nullptr) std::rethrow_exception(error);
   if (stages_.back() + 1 != graph_.size()) return report;
   if (part.with_backward) {
-    report.loss = weighted_sum(context.losses, context.data.weights);
-    report.losses = std::move(context.losses);
+    report.loss = weighted_sum(context.losses, context.data.weights).cpu();
+    for (const at::Tensor& loss : context.losses) report.losses.push_back(loss.cpu());
   } else {
-    report.outputs = joined(context.outputs);
+    for (const at::Tensor& output : joined(context.outputs)) report.outputs.push_back(output.cpu());
   }
   return report;
 }
@@ -223,13 +293,12 @@ void StageWorker::send(const std::shared_ptr<Step>& step, const ValueExchange::K
                        .gradient = key.gradient};
   for (const at::Tensor& value : values) {
     message.requires_grad.push_back(value.defined() && value.requires_grad());
-    message.values.push_back(value.defined() ? value.detach() : value);
+    message.values.push_back(value.defined() ? value.detach().cpu() : value);
   }
-  rref::RRefLayer::of(*core_)
-      ->peer(workers_[static_cast<std::size_t>(to)])
+  peers_[static_cast<std::size_t>(to)]
       .call<&PipelineService::put>(std::move(message))
-      .then([step, direction](rpc::Result<void>&& used) {
-        if (!used.ok()) step->exchange->fail(used.error());
+      .then([step, direction, key](rpc::Result<void>&& used) {
+        if (!used.ok()) step->exchange->fail(not_sent(step->number, key, used.error()));
         std::lock_guard lock(step->mutex);
         --step->in_flight[direction];
         step->used.notify_all();

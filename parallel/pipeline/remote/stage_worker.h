@@ -5,8 +5,9 @@
 // to the PipelineService of its receiver, answered when the receiver uses the value. So a rank has a limited
 // number of values in flight along each edge: one more than the schedule needs (schedule::liveness).
 //
-// Gradients of parameters go to the step's pass, in whose contexts the stages run: they read the version of
-// the parameters that the pass reads. The step ends with the pass.
+// Gradients of parameters go to the step's pass, in whose contexts the stages compute: they read the version
+// of the parameters that the pass reads. The step ends with the pass. Values travel through the host's
+// memory.
 //
 // Owned by its StageModules and by the step that runs. Thread-safe.
 #pragma once
@@ -30,29 +31,34 @@ namespace weft::pipeline {
 class WEFT_EXPORT StageWorker final : public std::enable_shared_from_this<StageWorker> {
  public:
   // graph: the rank's stages are here. Moves them to the plan's device.
-  StageWorker(std::shared_ptr<rpc::AgentCore> core, const WorkerPlan& plan, StageGraph graph,
+  StageWorker(const rpc::AgentCore& core, const WorkerPlan& plan, StageGraph graph,
               schedule::Schedule schedule, Loss loss);
   ~StageWorker();
 
   const StageGraph& graph() const { return graph_; }
   const std::vector<int>& stages() const { return stages_; }  // of the rank, ascending
 
+  // Once for each of the rank's stages in a step; with the first failure of the step here.
   rpc::Future<StageReport> run(int stage, std::shared_ptr<dist_autograd::PassState> pass, StagePart part);
-  // From another rank. Completes when the value is used; aborted: the step has ended here.
-  rpc::Future<void> put(ValueMessage message);
+  // From another rank. Completes when the value is used. aborted: the step has ended here. permission_denied,
+  // invalid_argument: a value that the sender's stage does not give.
+  rpc::Future<void> put(const rpc::AgentId& from, ValueMessage message);
   void end(const rpc::Error& error);  // the agent ends: so do the steps
+  void join();                        // after end(): the thread has ended
 
  private:
   struct Step;
   std::shared_ptr<Step> step_of(std::uint64_t number);  // with the mutex; null: it has ended
   StageReport compute(const std::shared_ptr<Step>& step);
   void execute(const std::shared_ptr<Step>& step);
+  void give_up(const std::shared_ptr<Step>& step, const std::exception_ptr& error);
+  std::optional<rpc::Error> refusal(const rpc::AgentId& from, const ValueMessage& message) const;
   void send(const std::shared_ptr<Step>& step, const ValueExchange::Key& key, Values values);
 
-  const std::shared_ptr<rpc::AgentCore> core_;
   const PipelineId id_;
   const int rank_;
-  const std::vector<rpc::AgentId> workers_;
+  const std::vector<rpc::AgentId> workers_;  // by rank
+  std::vector<rpc::Peer> peers_;             // likewise
   const std::chrono::nanoseconds timeout_;
   const bool mean_loss_;
   const StageGraph graph_;

@@ -1,6 +1,7 @@
 #include <weft/dist_autograd/module/remote_module.h>
 #include <weft/dist_optim/distributed_optimizer.h>
 #include <weft/parallel/pipeline/pipeline.h>
+#include <weft/parallel/schedule/communication.h>
 #include <weft/parallel/schedule/generators.h>
 #include <weft/parallel/schedule/lowering.h>
 #include <weft/rpc/agent/stats.h>
@@ -189,7 +190,7 @@ TEST_P(RemoteSchedules, TrainLikeTheWholeModel) {
         loss += part.item<double>();
       }
       own.step();
-      const PipelineStep result = got(pipeline.step({x}, {y}));
+      const PipelineStep result = got(pipeline.step(x, y));
       EXPECT_NEAR(result.loss.item<double>(), loss, 1e-10);
       EXPECT_EQ(result.losses.size(), xs.size());
       ASSERT_EQ(result.timeline.ranks.size(), static_cast<std::size_t>(ranks));
@@ -198,9 +199,9 @@ TEST_P(RemoteSchedules, TrainLikeTheWholeModel) {
       expect_close(state_of(pipeline), state_of(*one[0].module));
     }
     const at::Tensor x = numbers({rows, 6}, 30);
-    for (const auto& stage : pipeline.stages()) got(dist_autograd::RemoteModule(stage).eval());
+    got(pipeline.train(false));
     one.train(false);
-    expect_close(got(pipeline.evaluate({x}))[0], one[0].forward({x})[0]);
+    expect_close(got(pipeline.evaluate(x)), one[0].forward({x})[0]);
   }
 }
 
@@ -213,7 +214,7 @@ struct Two {
         pipeline(got(Pipeline::create(agents.driver(), agents.workers(),
                                       {.cuts = {1}, .schedule = std::move(schedule), .timeout = timeout}))) {}
   rpc::Error error_of_step() {
-    const auto error = error_of([&] { got(pipeline.step({x}, {y})); });
+    const auto error = error_of([&] { got(pipeline.step(x, y)); });
     return error.value_or(rpc::Error(ErrorKind::internal, "the step did not fail"));
   }
   bool says(const rpc::Error& error, const std::string& text) {
@@ -234,7 +235,7 @@ TEST(RemotePipeline, AStageThatThrowsEndsTheStepEverywhere) {
   const rpc::Error error = two.error_of_step();
   EXPECT_EQ(error.kind(), ErrorKind::handler_failed);
   EXPECT_TRUE(two.says(error, "stage 1, micro-batch 1, F: out of order")) << error.what();
-  got(two.pipeline.step({two.x}, {two.y}));  // the next step is as if nothing had happened
+  got(two.pipeline.step(two.x, two.y));  // the next step is as if nothing had happened
 }
 
 TEST(RemotePipeline, AStepThatFailsLeavesNoGradients) {
@@ -250,8 +251,8 @@ TEST(RemotePipeline, AStepThatFailsLeavesNoGradients) {
   dist_optim::DistributedOptimizer other_optimizer(other.agents.driver(), torch::optim::SGDOptions(0.1),
                                                    dist_optim::synchronous, other.pipeline.modules());
   EXPECT_TRUE(two.says(two.error_of_step(), "stage 0, micro-batch 3, F: once"));
-  for (const auto& each : two.pipeline.stages()) got(dist_autograd::RemoteModule(each).eval());
-  for (const auto& each : other.pipeline.stages()) got(dist_autograd::RemoteModule(each).eval());
+  got(two.pipeline.train(false));
+  got(other.pipeline.train(false));
   const State before = state_of(two.pipeline);
   for (const auto& each : other.pipeline.stages()) {  // the running statistics of the failed step
     dist_autograd::StateDict state;
@@ -259,8 +260,8 @@ TEST(RemotePipeline, AStepThatFailsLeavesNoGradients) {
       state.push_back({name, before.at(name)});
     got(dist_autograd::RemoteModule(each).load_state_dict(state));
   }
-  got(optimizer.step(got(two.pipeline.step({two.x}, {two.y})).pass));
-  got(other_optimizer.step(got(other.pipeline.step({two.x}, {two.y})).pass));
+  got(optimizer.step(got(two.pipeline.step(two.x, two.y)).pass));
+  got(other_optimizer.step(got(other.pipeline.step(two.x, two.y)).pass));
   expect_close(state_of(two.pipeline), state_of(other.pipeline));
 }
 
@@ -273,7 +274,7 @@ TEST(RemotePipeline, AWorkerThatIsLostEndsTheStep) {
       lost.wait();
     });
   });
-  auto step = two.pipeline.step({two.x}, {two.y});
+  auto step = two.pipeline.step(two.x, two.y);
   reached.wait();
   std::thread killer([&] { two.agents.kill(2); });
   const auto error = error_of([&] { got(std::move(step)); });
@@ -320,19 +321,19 @@ TEST(RemotePipeline, AProducerHasALimitedNumberOfValuesInFlight) {
         });
       },
       schedule::one_forward_one_backward({.ranks = 2, .microbatches = 32}));
-  for (const auto& each : two.pipeline.stages()) got(dist_autograd::RemoteModule(each).eval());
-  auto outputs = two.pipeline.evaluate({numbers({32, 6}, 3)});
+  got(two.pipeline.train(false));
+  auto outputs = two.pipeline.evaluate(numbers({32, 6}, 3));
   blocked.wait();
   EXPECT_LT(made, 8);
   released.count_down();
-  EXPECT_EQ(got(std::move(outputs))[0].size(0), 32);
+  EXPECT_EQ(got(std::move(outputs)).size(0), 32);
   EXPECT_EQ(made, 32);
 }
 
 TEST(RemotePipeline, FewerRowsThanMicrobatchesAreOneEach) {
   Two two([] { return blocks(2); });
-  for (const auto& each : two.pipeline.stages()) got(dist_autograd::RemoteModule(each).eval());
-  EXPECT_EQ(got(two.pipeline.step({two.x.slice(0, 0, 3)}, {two.y.slice(0, 0, 3)})).losses.size(), 3U);
+  got(two.pipeline.train(false));
+  EXPECT_EQ(got(two.pipeline.step(two.x.slice(0, 0, 3), two.y.slice(0, 0, 3))).losses.size(), 3U);
 }
 
 TEST(RemotePipeline, ItsEndReleasesTheStages) {
@@ -366,9 +367,132 @@ TEST(RemotePipeline, RefusesWhatDoesNotFit) {
   EXPECT_EQ(refused(workers, {.cuts = {1}, .schedule = schedule::add_optimizer_steps(gpipe)}),
             "Pipeline::create: the action 0STEP: expected computations and messages alone");
   Pipeline pipeline = got(Pipeline::create(agents.driver(), workers, {.cuts = {1}, .schedule = gpipe}));
-  const auto error = error_of([&] { got(pipeline.step({numbers({4, 6}, 1)}, {numbers({3, 6}, 1)})); });
+  const auto error = error_of([&] { got(pipeline.step(numbers({4, 6}, 1), numbers({3, 6}, 1))); });
   ASSERT_TRUE(error);
   EXPECT_STREQ(error->what(), "pipeline step: target 0 has 3 rows, expected 4 as the tensors before it");
+}
+
+TEST(RemotePipeline, AStepThatCannotBeginIsNoStep) {
+  Two two([] { return blocks(2); });
+  const at::Tensor quantized = at::quantize_per_tensor(at::ones({8, 6}), 0.1, 0, at::kQInt8);
+  const auto error = error_of([&] { got(two.pipeline.step(quantized, two.y)); });  // does not travel
+  ASSERT_TRUE(error);
+  got(two.pipeline.step(two.x, two.y));
+}
+
+TEST(RemotePipeline, AnErrorOfAStageIsTheCauseWhateverItsKind) {
+  Two two([] {
+    return blocks(2, [](int stage) {
+      if (stage == 0) throw rpc::Error(ErrorKind::aborted, "a group was aborted");
+    });
+  });
+  const rpc::Error error = two.error_of_step();
+  EXPECT_EQ(error.kind(), ErrorKind::handler_failed);
+  EXPECT_TRUE(two.says(error, "stage 0, micro-batch 0, F: a group was aborted")) << error.what();
+}
+
+TEST(RemotePipeline, OneStepIsInFlightAtATime) {
+  std::latch reached(1), released(1);
+  Two two(
+      [&] {
+        return blocks(2, [&](int) {
+          reached.count_down();
+          released.wait();
+        });
+      },
+      schedule::fill_drain({.ranks = 2, .microbatches = 1}));
+  auto first = two.pipeline.step(two.x, two.y);
+  reached.wait();
+  EXPECT_EQ(two.error_of_step().kind(), ErrorKind::failed_precondition);
+  released.count_down();
+  got(std::move(first));
+}
+
+TEST(RemotePipeline, ACancelledStepEndsOnAllWorkers) {
+  std::latch reached(1), released(1);
+  std::atomic<bool> stalls = true;
+  Two two(
+      [&] {
+        return blocks(2, [&](int stage) {
+          if (stage != 0 || !stalls) return;
+          reached.count_down();
+          released.wait();
+        });
+      },
+      schedule::fill_drain({.ranks = 2, .microbatches = 1}));
+  auto step = two.pipeline.step(two.x, two.y);
+  reached.wait();
+  step.cancel();
+  stalls = false;
+  released.count_down();
+  const auto error = error_of([&] { got(std::move(step)); });
+  ASSERT_TRUE(error);
+  EXPECT_EQ(error->kind(), ErrorKind::cancelled);
+  got(two.pipeline.step(two.x, two.y));
+}
+
+TEST(RemotePipeline, TheEndOfTheDriverReleasesTheStages) {
+  std::latch reached(1), released(1);
+  Two two(
+      [&] {
+        return blocks(2, [&](int stage) {
+          if (stage != 1) return;
+          reached.count_down();
+          released.wait();
+        });
+      },
+      schedule::fill_drain({.ranks = 2, .microbatches = 1}));
+  auto step = two.pipeline.step(two.x, two.y);
+  reached.wait();
+  two.agents.kill(0);
+  EXPECT_TRUE(error_of([&] { got(std::move(step)); }));
+  released.count_down();
+  for (const std::size_t worker : {1, 2})
+    test::eventually("the worker has no stages", [&] { return two.agents.stages_of(worker) == 0; });
+}
+
+TEST(RemotePipeline, WorkersHaveTheModelOfTheDriver) {
+  int built = 0;
+  Agents agents(1, {.layers =
+                        [&] {
+                          LayerGraph model;
+                          model.add(++built == 1 ? "a" : "b", [] { return torch::nn::Linear(6, 6); });
+                          return model;
+                        },
+                    .loss = loss_of(squares)});
+  const auto error = error_of([&] {
+    got(Pipeline::create(agents.driver(), agents.workers(),
+                         {.cuts = {}, .schedule = schedule::fill_drain({.ranks = 1})}));
+  });
+  ASSERT_TRUE(error);
+  EXPECT_NE(
+      std::string(error->what()).find("worker1 has another model than the driver: layer 0 is b, expected a"),
+      std::string::npos)
+      << error->what();
+}
+
+TEST(RemotePipeline, StagesOfAWorkerShareNoParameter) {
+  const auto shared = torch::nn::Linear(6, 6);
+  Agents agents(1, {.layers =
+                        [&] {
+                          LayerGraph model;
+                          for (const char* name : {"a", "b"}) model.add(name, [&] { return shared; });
+                          return model;
+                        },
+                    .loss = loss_of(squares)});
+  const auto error = error_of([&] {
+    got(Pipeline::create(agents.driver(), agents.workers(),
+                         {.cuts = {1}, .schedule = schedule::interleaved({.ranks = 1, .chunks = 2})}));
+  });
+  ASSERT_TRUE(error);
+  EXPECT_NE(std::string(error->what()).find("the stages 0 and 1 share a parameter"), std::string::npos)
+      << error->what();
+}
+
+TEST(RemotePipeline, TakesAScheduleWithMessages) {
+  Two two([] { return blocks(2); },
+          schedule::place_communication(schedule::one_forward_one_backward({.ranks = 2, .microbatches = 4})));
+  got(two.pipeline.step(two.x, two.y));
 }
 
 // --- Layers ---
