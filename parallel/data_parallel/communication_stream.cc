@@ -1,12 +1,13 @@
 #include <weft/parallel/data_parallel/communication_stream.h>
 
-#include <c10/core/Event.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 namespace weft::data_parallel {
 namespace {
 
 using c10::impl::VirtualGuardImpl;
+
+c10::Stream current_of(c10::Device device) { return VirtualGuardImpl(device.type()).getStream(device); }
 
 // Later work on `second` starts after what `first` has been given so far.
 void order(const c10::Stream& first, const c10::Stream& second) {
@@ -21,8 +22,13 @@ CommunicationStream::CommunicationStream(c10::Device device) {
   if (!device.is_cpu()) stream_ = VirtualGuardImpl(device.type()).getStreamFromGlobalPool(device);
 }
 
-c10::Stream CommunicationStream::current() const {
-  return VirtualGuardImpl(stream_->device_type()).getStream(stream_->device());
+c10::Stream CommunicationStream::current() const { return current_of(stream_->device()); }
+
+std::optional<c10::Event> CommunicationStream::written(c10::Device device) {
+  if (device.is_cpu()) return std::nullopt;
+  std::optional<c10::Event> event(device.type());
+  event->record(current_of(device));
+  return event;
 }
 
 void CommunicationStream::note_writer() {

@@ -12,6 +12,7 @@
 #include <weft/rpc/core/export.h>
 
 #include <c10/core/Device.h>
+#include <c10/core/Event.h>
 #include <c10/core/StreamGuard.h>
 
 #include <optional>
@@ -28,6 +29,10 @@ class WEFT_EXPORT CommunicationStream {
   void note_writer();
   // Later work on this stream starts after what all writers have been given so far.
   void follow_writers();
+  // What the current stream of the device has been given so far, on any thread; none on the CPU. Later work
+  // on this stream starts after it.
+  static std::optional<c10::Event> written(c10::Device device);
+  void follow(const c10::Event& written) const { written.block(*stream_); }
   // Later work on the current stream starts after what this stream has been given so far.
   void begin_reads() const;
   // Waits until the device has done what the current stream has been given so far.

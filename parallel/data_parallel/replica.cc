@@ -2,10 +2,10 @@
 
 #include <weft/parallel/data_parallel/broadcast_state.h>
 #include <weft/parallel/data_parallel/hooks/cast_hook.h>
+#include <weft/parallel/data_parallel/sparse_gradients.h>
 #include <weft/rpc/core/when_all.h>
 
 #include <c10/core/GradMode.h>
-#include <torch/nn/modules/embedding.h>
 
 #include <algorithm>
 #include <sstream>
@@ -19,19 +19,6 @@ std::string text_of(const std::string& name, const at::Tensor& tensor) {
   if (!tensor.is_contiguous()) text << " with strides " << tensor.strides();
   text << " on " << tensor.device().type() << (tensor.requires_grad() ? ", requires grad" : "");
   return text.str();
-}
-
-std::vector<std::string> sparse_parameters(const torch::nn::Module& module) {
-  std::vector<std::string> names;
-  for (const auto& entry : module.named_modules("", true)) {
-    const auto is_sparse = [&] {
-      if (const auto* one = entry.value()->as<torch::nn::EmbeddingImpl>()) return one->options.sparse();
-      if (const auto* bag = entry.value()->as<torch::nn::EmbeddingBagImpl>()) return bag->options.sparse();
-      return false;
-    };
-    if (is_sparse()) names.push_back(entry.key().empty() ? "weight" : entry.key() + ".weight");
-  }
-  return names;
 }
 
 bool contains(const std::vector<std::string>& names, const std::string& name) {

@@ -3,10 +3,22 @@
 #include <weft/rpc/core/when_all.h>
 
 #include <ATen/Functions.h>
+#include <torch/nn/modules/embedding.h>
 
 #include <algorithm>
 
 namespace weft::data_parallel {
+
+std::vector<std::string> sparse_parameters(const torch::nn::Module& module) {
+  std::vector<std::string> names;
+  module.apply([&](const std::string& name, const torch::nn::Module& each) {
+    const auto* one = each.as<torch::nn::EmbeddingImpl>();
+    const auto* bag = each.as<torch::nn::EmbeddingBagImpl>();
+    if ((one != nullptr && one->options.sparse()) || (bag != nullptr && bag->options.sparse()))
+      names.push_back(name.empty() ? "weight" : name + ".weight");
+  });
+  return names;
+}
 
 SparseGather::SparseGather(collectives::Group group, at::IntArrayRef sizes, const at::TensorOptions& options,
                            const at::Tensor& gradient)
@@ -15,7 +27,7 @@ SparseGather::SparseGather(collectives::Group group, at::IntArrayRef sizes, cons
 }
 
 std::optional<rpc::Future<void>> SparseGather::run(int step) {
-  if (step == 1) return exchange_rows();
+  if (step == 1) return exchange_rows(counts_);
   if (step > 1) return std::nullopt;
   const at::Tensor count = at::zeros({2}, at::kLong);
   if (own_.defined()) {
@@ -26,7 +38,8 @@ std::optional<rpc::Future<void>> SparseGather::run(int step) {
   return group_.all_gather(counts_, count);
 }
 
-rpc::Future<void> SparseGather::exchange_rows() {
+rpc::Future<void> SparseGather::exchange_rows(at::Tensor counts) {
+  counts_ = std::move(counts);
   const auto sparse_dim = std::max<std::int64_t>(counts_.select(1, 1).max().item<std::int64_t>(), 1);
   const at::IntArrayRef dense = at::IntArrayRef(sizes_).slice(static_cast<std::size_t>(sparse_dim));
   const auto values_of = [&](std::int64_t rows) {

@@ -1,7 +1,8 @@
 // SparseGather: adds up the sparse gradients of all ranks for one parameter.
 //
 // The exchange has the steps of a CommunicationHook: step 0 exchanges the numbers of rows, step 1 their
-// indices and values, and step 2 starts nothing. The steps start collectives, so all ranks run them in one
+// indices and values, and step 2 starts nothing. If the ranks know each other's numbers of rows,
+// exchange_rows() is all of it. The steps start collectives, so all ranks run them in one
 // order with their other collectives of the group. Not thread-safe.
 #pragma once
 
@@ -10,9 +11,17 @@
 #include <ATen/core/Tensor.h>
 
 #include <optional>
+#include <string>
 #include <vector>
 
+namespace torch::nn {
+class Module;
+}
+
 namespace weft::data_parallel {
+
+// The names of the parameters of Embedding and EmbeddingBag with the option `sparse`.
+WEFT_EXPORT std::vector<std::string> sparse_parameters(const torch::nn::Module& module);
 
 class WEFT_EXPORT SparseGather {
  public:
@@ -22,11 +31,12 @@ class WEFT_EXPORT SparseGather {
 
   // Once the collective of the step before is complete.
   std::optional<rpc::Future<void>> run(int step);
+  // counts: int64 [ranks, 2], the rows of each rank's coalesced gradient and its sparse dimensions. These are
+  // equal on all ranks that have rows.
+  rpc::Future<void> exchange_rows(at::Tensor counts);
   at::Tensor sum() const;  // after the last step; a coalesced sparse tensor
 
  private:
-  rpc::Future<void> exchange_rows();
-
   collectives::Group group_;
   std::vector<std::int64_t> sizes_;           // of the gradient
   at::TensorOptions options_;                 // of its values

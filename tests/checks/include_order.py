@@ -51,8 +51,8 @@ LAYERS = {
     "parallel/partition": ["rpc/core", "parallel/schedule"],
     "parallel/pipeline": [*UP_TO_AUTOGRAD, *DIST_OPTIM, "parallel/schedule", "parallel/partition"],
     "parallel/data_parallel/hooks": UP_TO_GROUPS,
-    "parallel/data_parallel/negotiated": UP_TO_GROUPS,
     "parallel/data_parallel": [*UP_TO_AUTOGRAD, *UP_TO_GROUPS, "parallel/data_parallel/hooks"],
+    "parallel/data_parallel/negotiated": [*UP_TO_GROUPS, "parallel/data_parallel/hooks", "parallel/data_parallel"],
 }
 WITHOUT_TORCH = [*RPC, "rpc/testing", "rpc/observe", "rref", "parallel/collectives/flight", "parallel/collectives/plan", "parallel/schedule",
                  "parallel/partition"]

@@ -12,6 +12,7 @@
 #include <weft/parallel/data_parallel/negotiated/internal/reduction_coordinator.h>
 #include <weft/parallel/data_parallel/negotiated/internal/reduction_run.h>
 
+#include <algorithm>
 #include <limits>
 #include <map>
 #include <mutex>
@@ -48,11 +49,14 @@ bool concerns_arguments(const rpc::Error& error) {
   return error.kind() == rpc::ErrorKind::invalid_argument || error.kind() == rpc::ErrorKind::unsupported;
 }
 
-Group split(const Group& group, const char* name, bool shared_memory) {
-  collectives::GroupOptions options = group.options();
+Group split_off(const Group& group, collectives::GroupOptions options, const std::string& name) {
   options.name = group.name() + "/" + name;
-  options.shared_memory = options.shared_memory && shared_memory;
   return group.split(0, group.rank(), options).get().value();
+}
+
+collectives::GroupOptions without_shared_memory(collectives::GroupOptions options) {
+  options.shared_memory = false;
+  return options;
 }
 
 }  // namespace
@@ -64,19 +68,31 @@ class NegotiatedReduction::State : public std::enable_shared_from_this<State> {
       : core_(agent.core()),
         loop_(core_->pick_loop()),
         timeline_(rpc::Tracer::of(*core_)),
-        control_(split(group, "negotiation", false)),
-        data_(split(group, "reduction", true)),
-        memory_(data_),
-        fusion_(options.fusion) {}
+        devices_(options.devices),
+        control_(split_off(group, without_shared_memory(group.options()), "negotiation")),
+        fusion_(options.fusion) {
+    expect_equal_numbers_of_devices();
+    lanes_.push_back(
+        std::make_unique<ReductionLane>(split_off(group, group.options(), "reduction"), at::kCPU));
+    for (const c10::Device device : devices_) {
+      const std::string name = "reduction " + std::to_string(lanes_.size());
+      lanes_.push_back(std::make_unique<ReductionLane>(split_off(group, group.options(), name), device));
+      lanes_.back()->group.prepare(device).get();
+    }
+  }
 
   // --- Any thread ---
 
   int rank() const { return control_.rank(); }
   int size() const { return control_.size(); }
+  // By the group of messages, whose collectives nothing else uses.
+  Group split_group(const std::string& name) const {
+    return split_off(control_, lanes_.front()->group.options(), name);
+  }
 
   void start(const NegotiationOptions& options) {
     if (rank() != 0) return receive_plan();
-    const auto max_fused_request = data_.backend() == collectives::GroupBackend::memory
+    const auto max_fused_request = lanes_.front()->group.backend() == collectives::GroupBackend::memory
                                        ? max_fused_in_memory
                                        : std::numeric_limits<std::uint64_t>::max();
     coordinator_ = std::make_shared<ReductionCoordinator>(
@@ -93,14 +109,11 @@ class NegotiatedReduction::State : public std::enable_shared_from_this<State> {
     PendingReduction pending{name, std::move(tensors), call, {}};
     auto future = pending.promise.future();
     auto request = rpc::capture([&] {
-      check_reduction(pending);
-      for (at::Tensor& tensor : pending.tensors) {
-        if (tensor.requires_grad()) tensor = tensor.detach();
-        pending.bytes += tensor.nbytes();
-      }
+      check_reduction(pending, devices_);
+      for (at::Tensor& tensor : pending.tensors)
+        if (tensor.requires_grad() && !tensor.is_sparse()) tensor = tensor.detach();
       reserve(name);
-      scale(pending.tensors, call.prescale);
-      return request_of(pending);
+      return prepare_reduction(pending, devices_);
     });
     if (!request.ok()) {
       pending.promise.fail(request.error());
@@ -117,6 +130,29 @@ class NegotiatedReduction::State : public std::enable_shared_from_this<State> {
     return future;
   }
 
+  rpc::Future<int> join() {
+    rpc::Promise<int> promise;
+    auto future = promise.future();
+    bool again = false;
+    {
+      std::lock_guard lock(mutex_);
+      again = std::exchange(has_joined_, true);
+    }
+    if (again) {
+      promise.fail(std::make_exception_ptr(
+          rpc::Error(rpc::ErrorKind::failed_precondition,
+                     "join: this rank has joined already: wait for that future, and call join() again")));
+      return future;
+    }
+    post([promise = std::move(promise)](State& self) mutable {
+      if (self.failed_) return self.end_join(std::move(promise), std::make_exception_ptr(*self.failed_));
+      self.join_ = std::move(promise);
+      self.joining_ = true;
+      self.send_requests();
+    });
+    return future;
+  }
+
   void abort(const std::string& reason) {
     post([reason](State& self) {
       self.fail({rpc::ErrorKind::aborted,
@@ -126,6 +162,12 @@ class NegotiatedReduction::State : public std::enable_shared_from_this<State> {
 
   void close() {
     post([](State& self) {
+      if (self.join_)
+        self.end_join(
+            *std::exchange(self.join_, std::nullopt),
+            std::make_exception_ptr(rpc::Error(
+                rpc::ErrorKind::failed_precondition,
+                "join: this rank has destroyed its NegotiatedReduction before all ranks had joined")));
       self.closing_ = true;
       self.send_requests();
     });
@@ -146,8 +188,22 @@ class NegotiatedReduction::State : public std::enable_shared_from_this<State> {
     loop_->post([self = shared_from_this(), f = std::move(f)]() mutable { f(*self); });
   }
 
+  void expect_equal_numbers_of_devices() const {
+    const auto counts = control_.all_gather_object(static_cast<std::uint32_t>(devices_.size())).get();
+    for (std::size_t other = 1; other < counts.size(); ++other)
+      if (counts[other] != counts[0])
+        throw rpc::Error(rpc::ErrorKind::invalid_argument,
+                         "NegotiatedReduction: rank 0 has " + std::to_string(counts[0]) +
+                             " devices, but rank " + std::to_string(other) + " has " +
+                             std::to_string(counts[other]) + ": expected equal numbers");
+  }
+
   void reserve(const std::string& name) {
     std::lock_guard lock(mutex_);
+    if (has_joined_)
+      throw rpc::Error(
+          rpc::ErrorKind::failed_precondition,
+          "all_reduce of '" + name + "': this rank has joined: wait until all ranks have joined");
     if (!names_.insert(name).second)
       throw rpc::Error(rpc::ErrorKind::failed_precondition,
                        "all_reduce of '" + name +
@@ -156,12 +212,21 @@ class NegotiatedReduction::State : public std::enable_shared_from_this<State> {
   }
 
   void complete(PendingReduction pending, rpc::Result<void> result) {
+    if (pending.is_zero) return;
     {
       std::lock_guard lock(mutex_);
       names_.erase(pending.name);
     }
     timeline_.add(pending.name, pending.times, pending.bytes, result.ok() ? nullptr : result.error());
     pending.promise.complete(std::move(result));
+  }
+
+  void end_join(rpc::Promise<int> promise, rpc::Result<int> result) {
+    {
+      std::lock_guard lock(mutex_);
+      has_joined_ = false;
+    }
+    promise.complete(std::move(result));
   }
 
   // --- Requests of this rank ---
@@ -185,8 +250,8 @@ class NegotiatedReduction::State : public std::enable_shared_from_this<State> {
   }
 
   void send_requests() {
-    if (sending_ || closed_ || (outbox_.empty() && !closing_)) return;
-    Requests message{std::exchange(outbox_, {}), closing_};
+    if (sending_ || closed_ || (outbox_.empty() && !closing_ && !joining_)) return;
+    Requests message{std::exchange(outbox_, {}), closing_, std::exchange(joining_, false)};
     closed_ = closing_;
     if (coordinator_ != nullptr) return coordinator_->take(0, std::move(message));
     sending_ = true;
@@ -217,34 +282,44 @@ class NegotiatedReduction::State : public std::enable_shared_from_this<State> {
     }
     for (const ReductionLaunch& launch : plan.launches) execute(launch);
     if (!plan.stalled.empty()) stop(plan.stalled);
+    if (plan.joined < 0 || !join_) return;
+    rpc::Result<int> end = static_cast<int>(plan.joined);
+    if (!plan.join_error.empty())
+      end = std::make_exception_ptr(rpc::Error(rpc::ErrorKind::failed_precondition, plan.join_error));
+    end_join(*std::exchange(join_, std::nullopt), std::move(end));
   }
 
   void execute(const ReductionLaunch& launch) {
+    if (failed_) return;
     std::vector<PendingReduction> reductions;
-    for (const std::string& name : launch.names)  // without those that have failed here meanwhile
-      if (auto found = pending_.extract(name); !found.empty())
-        reductions.push_back(std::move(found.mapped()));
-    if (reductions.empty()) return;
+    const auto taken = rpc::capture([&] {
+      for (std::size_t i = 0; i < launch.names.size(); ++i)
+        if (auto found = pending_.extract(launch.names[i]); !found.empty())
+          reductions.push_back(std::move(found.mapped()));
+        else if (!launch.forms.empty())  // this rank has joined
+          reductions.push_back(zeros_of(launch.names[i], launch.forms[i], devices_));
+    });
     auto run = std::make_shared<ReductionRun>(std::move(reductions));
     if (!launch.error.empty())
       return finish(
           *run, std::make_exception_ptr(rpc::Error(static_cast<rpc::ErrorKind>(launch.kind), launch.error)));
+    if (!taken.ok()) return fail_launch(*run, taken);
+    if (run->reductions.empty()) return;
+    ReductionLane& lane = *lanes_[run->reductions.front().place];
     {
       std::lock_guard lock(mutex_);
       ++counts_.launches;
       counts_.names += launch.names.size();
     }
     const std::int64_t planned_at = timeline_.now();
-    const auto fused = rpc::capture([&] { run->fuse(memory_, fusion_.bytes); });
-    if (!fused.ok()) {  // no memory: the other ranks must not wait for this one
-      fail(error_of(fused.error()));
-      data_.abort(error_of(fused.error()).what());
-      return finish(*run, fused);
-    }
+    if (const auto fused = rpc::capture([&] { run->fuse(lane, fusion_.bytes); }); !fused.ok())
+      return fail_launch(*run, fused);
     for (PendingReduction& each : run->reductions)
       each.times.planned = planned_at, each.times.fused = timeline_.now();
-    run->start(data_).then([self = shared_from_this(), run](rpc::Result<void>&& result) {
-      if (result.ok()) run->take_results(self->memory_);
+    auto started = rpc::capture([&] { return run->start(lane, launch.rows); });
+    if (!started.ok()) return fail_launch(*run, started.error());
+    std::move(started).get().then([self = shared_from_this(), run, &lane](rpc::Result<void>&& result) {
+      if (result.ok()) result = rpc::capture([&] { run->take_results(lane); });
       if (!result.ok() && !concerns_arguments(error_of(result.error())))
         return self->post([run, result](State& state) {
           state.fail(error_of(result.error()));
@@ -253,6 +328,17 @@ class NegotiatedReduction::State : public std::enable_shared_from_this<State> {
       if (self->coordinator_ != nullptr) self->count_completed(result.ok() ? run->bytes() : 0);
       self->finish(*run, result);
     });
+  }
+
+  // No memory, for example: the other ranks must not wait for this one.
+  void fail_launch(ReductionRun& run, const rpc::Result<void>& result) {
+    const rpc::Error error = error_of(result.error());
+    fail(error);
+    abort_launches(error);
+    finish(run, result);
+  }
+  void abort_launches(const rpc::Error& error) const {
+    for (const auto& lane : lanes_) lane->group.abort(error.what());
   }
 
   // Any thread.
@@ -300,7 +386,7 @@ class NegotiatedReduction::State : public std::enable_shared_from_this<State> {
     if (failed_) return;
     fail_pending(error);
     control_.abort(error.what());
-    if (error.kind() == rpc::ErrorKind::aborted) data_.abort(error.what());
+    if (error.kind() == rpc::ErrorKind::aborted) abort_launches(error);
   }
   // The same on all ranks, by a plan: the groups end in order, and each rank gets this error.
   void stop(const std::string& stalled) {
@@ -315,13 +401,15 @@ class NegotiatedReduction::State : public std::enable_shared_from_this<State> {
     outbox_.clear();
     for (auto& [name, pending] : std::exchange(pending_, {}))
       complete(std::move(pending), std::make_exception_ptr(error));
+    if (join_) end_join(*std::exchange(join_, std::nullopt), std::make_exception_ptr(error));
   }
 
   const std::shared_ptr<rpc::AgentCore> core_;
   const std::shared_ptr<rpc::Loop> loop_;
   const ReductionTimeline timeline_;
-  const Group control_, data_;  // of messages; of collectives
-  FusionMemory memory_;
+  const std::vector<c10::Device> devices_;
+  const Group control_;                                // of messages
+  std::vector<std::unique_ptr<ReductionLane>> lanes_;  // by place; each with a group of collectives
   std::shared_ptr<ReductionCoordinator> coordinator_;  // of rank 0; on the loop
 
   mutable std::mutex mutex_;     // guards what follows; the loop alone writes fusion_ and counts_
@@ -330,18 +418,30 @@ class NegotiatedReduction::State : public std::enable_shared_from_this<State> {
   std::uint64_t completed_ = 0, completed_bytes_ = 0;  // launches, of which the coordinator has not heard
   FusionSettings fusion_;
   Counts counts_;
+  bool has_joined_ = false;
 
   // On the loop.
   std::map<std::string, PendingReduction> pending_;  // requests that are not launched
   std::vector<ReductionRequest> outbox_;
   bool sending_ = false;
   bool closing_ = false, closed_ = false;  // to be sent; sent
+  bool joining_ = false;                   // to be sent
+  std::optional<rpc::Promise<int>> join_;
   std::optional<rpc::Error> failed_;
 };
 
 std::shared_ptr<NegotiatedReduction> NegotiatedReduction::make(rpc::Agent& agent, const Group& group,
                                                                const NegotiationOptions& options) {
   if (options.tuning) (void)FusionTuner(*options.tuning);  // refused on all ranks, before the groups are made
+  for (std::size_t i = 0; i < options.devices.size(); ++i) {
+    const c10::Device device = options.devices[i];
+    if (device.is_cpu() || !device.has_index() ||
+        std::find(options.devices.begin(), options.devices.begin() + static_cast<std::ptrdiff_t>(i),
+                  device) != options.devices.begin() + static_cast<std::ptrdiff_t>(i))
+      throw rpc::Error(rpc::ErrorKind::invalid_argument,
+                       "NegotiationOptions::devices has " + device.str() +
+                           ", expected devices other than cpu, with an index, each once");
+  }
   const auto state = std::make_shared<State>(agent, group, options);
   state->start(options);
   return std::shared_ptr<NegotiatedReduction>(new NegotiatedReduction(state));
@@ -354,6 +454,7 @@ NegotiatedReduction::~NegotiatedReduction() { state_->close(); }
 
 int NegotiatedReduction::rank() const { return state_->rank(); }
 int NegotiatedReduction::size() const { return state_->size(); }
+Group NegotiatedReduction::split(const std::string& name) const { return state_->split_group(name); }
 
 rpc::Future<void> NegotiatedReduction::all_reduce(const std::string& name, at::Tensor tensor,
                                                   ReductionCall call) {
@@ -363,6 +464,8 @@ rpc::Future<void> NegotiatedReduction::all_reduce(const std::string& name, std::
                                                   ReductionCall call) {
   return state_->all_reduce(name, std::move(tensors), call);
 }
+
+rpc::Future<int> NegotiatedReduction::join() { return state_->join(); }
 
 void NegotiatedReduction::abort(const std::string& reason) { state_->abort(reason); }
 

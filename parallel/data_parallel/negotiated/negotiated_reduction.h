@@ -42,12 +42,16 @@ struct NegotiationOptions {
   std::chrono::nanoseconds stall_warning = std::chrono::seconds{60};
   // After this time the reduction fails on all ranks with deadline_exceeded. 0: never.
   std::chrono::nanoseconds stall_limit{0};
+  // This rank's devices whose tensors it reduces, in addition to those in host memory. Equally many on all
+  // ranks: tensors of the devices at one place of the lists are reduced together, by NCCL (docs/nccl.md).
+  std::vector<c10::Device> devices = {};
 };
 
 // Equal on all ranks for one name.
 struct ReductionCall {
   collectives::ReduceOp op = collectives::ReduceOp::avg;  // not premul_sum
-  double prescale = 1;   // each rank's tensor is multiplied by it before the reduction; floating point only
+  // Each rank's tensor is multiplied by it before the reduction; integers in float64, rounded toward zero.
+  double prescale = 1;
   double postscale = 1;  // likewise the result
 };
 
@@ -65,13 +69,28 @@ class WEFT_EXPORT NegotiatedReduction {
 
   int rank() const;
   int size() const;
+  // Another group of these ranks, for other collectives. All ranks call it; blocks.
+  collectives::Group split(const std::string& name) const;
 
-  // Reduces the tensor in place. It is dense, in host memory, of one shape on all ranks, and lent until the
-  // future completes. A name may be used again after that.
+  // Reduces the tensor in place. It is of one shape on all ranks, in host memory or on one of the options'
+  // devices, and lent until the future completes. A name may be used again after that. On a device, the
+  // reduction starts after what the caller's current stream has been given, and when the future completes,
+  // the device has the result.
+  //
+  // sum and avg also of sparse tensors (COO) in host memory: the rows of all ranks are gathered and added up.
+  // Ranks may have different rows. Afterwards the tensor is coalesced and has the rows of all ranks.
   rpc::Future<void> all_reduce(const std::string& name, at::Tensor tensor, ReductionCall call = {});
-  // Several tensors of one dtype under one name: reduced together in one launch, whatever their size.
+  // Several dense tensors of one dtype and device under one name: reduced together in one launch, whatever
+  // their size.
   rpc::Future<void> all_reduce(const std::string& name, std::vector<at::Tensor> tensors,
                                ReductionCall call = {});
+
+  // This rank has no further requests until all ranks have joined: for ranks with different numbers of
+  // batches. Meanwhile it contributes zeros to the sums and averages of the others, and no rows to sparse
+  // ones; an average still divides by all ranks. Other operations of the others fail with
+  // failed_precondition. Completes when all ranks have joined, with the rank that joined last.
+  // failed_precondition: this rank has joined already, or a rank has destroyed its NegotiatedReduction.
+  rpc::Future<int> join();
 
   // Fails all requests on all ranks with `aborted`.
   void abort(const std::string& reason);

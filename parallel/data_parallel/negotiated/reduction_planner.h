@@ -3,9 +3,10 @@
 // The ranks of a group request all-reduces by name, in any order. A request is ready when all ranks have made
 // it. Ready requests are planned in the order in which they became ready. Requests of one kind are fused
 // into one launch up to a number of bytes; a larger request is launched alone. If the ranks mean
-// different things by one name, the launch carries the error for all of them. Rank 0 of a NegotiatedReduction
-// owns the planner and sends its launches to all ranks, so that all ranks execute one plan. Pure of
-// transport, LibTorch and clocks: times are arguments. Not thread-safe.
+// different things by one name, the launch carries the error for all of them. A rank that has joined counts
+// as ready for all names, and contributes zeros. Rank 0 of a NegotiatedReduction owns the planner and sends
+// its launches to all ranks, so that all ranks execute one plan. Pure of transport, LibTorch and clocks:
+// times are arguments. Not thread-safe.
 #pragma once
 
 #include <weft/rpc/codec/struct_codec.h>
@@ -25,22 +26,37 @@
 
 namespace weft::data_parallel {
 
+// What a rank that has joined needs to contribute zeros.
+struct ReductionForm {
+  std::uint8_t dtype = 0;           // an at::ScalarType
+  std::uint8_t op = 0;              // a ReduceOp::Kind
+  std::uint8_t place = 0;           // 0: host memory; i: the device i - 1 of NegotiationOptions::devices
+  std::int64_t sparse_dim = 0;      // 0: dense
+  std::vector<std::int64_t> sizes;  // of the sparse tensor; of dense ones, the number of all their elements
+};
+WEFT_CODEC(ReductionForm, dtype, op, place, sparse_dim, sizes)
+
 // One rank is ready to reduce the tensors of this name.
 struct ReductionRequest {
   std::string name;
-  std::string meaning;      // shapes, dtype, operation and factors: equal on all ranks
-  std::string kind;         // requests of one kind may be fused: dtype, operation and factors
+  std::string meaning;      // shapes, dtype, place, operation and factors: equal on all ranks
+  std::string kind;         // requests of one kind may be fused: dtype, place, operation and factors
   std::uint64_t bytes = 0;  // of all its tensors
+  ReductionForm form = {};
+  std::int64_t rows = 0;  // of this rank's sparse tensor
 };
-WEFT_CODEC(ReductionRequest, name, meaning, kind, bytes)
+WEFT_CODEC(ReductionRequest, name, meaning, kind, bytes, form, rows)
 
-// What all ranks do next: one collective for all these names; or each of the names fails.
+// What all ranks do next: one collective for all these names, or the gather of one sparse tensor; or each of
+// the names fails.
 struct ReductionLaunch {
   std::vector<std::string> names;
-  std::string error = {};  // empty: none
-  std::uint16_t kind = 0;  // of the error, an rpc::ErrorKind
+  std::string error = {};                 // empty: none
+  std::uint16_t kind = 0;                 // of the error, an rpc::ErrorKind
+  std::vector<std::int64_t> rows = {};    // by rank, of a sparse tensor
+  std::vector<ReductionForm> forms = {};  // of the names, if some rank has joined
 };
-WEFT_CODEC(ReductionLaunch, names, error, kind)
+WEFT_CODEC(ReductionLaunch, names, error, kind, rows, forms)
 
 class WEFT_EXPORT ReductionPlanner {
  public:
@@ -54,16 +70,25 @@ class WEFT_EXPORT ReductionPlanner {
   // later.
   void close(int rank);
   bool is_closed(int rank) const { return closed_.contains(rank); }
+  // This rank makes no further requests until all ranks have joined.
+  void join(int rank);
   // Whether some request of this rank is not planned yet.
   bool has_requests_of(int rank) const;
 
   std::uint64_t ready_bytes() const { return ready_bytes_; }
-  bool has_ready() const { return !ready_.empty(); }
+  bool has_ready() const { return !ready_.empty() || join_end_; }
   bool has_waiting() const { return !waiting_.empty(); }  // for ranks
   // Plans all ready requests. fusion_bytes: the most that a launch of several requests has. max_request: a
-  // larger request is launched alone.
+  // larger request in host memory is launched alone.
   std::vector<ReductionLaunch> plan(std::uint64_t fusion_bytes,
                                     std::uint64_t max_request = std::numeric_limits<std::uint64_t>::max());
+
+  // The end of a join, once; after plan(), which contains all requests that were made before it.
+  struct JoinEnd {
+    int last = 0;            // the rank that joined last
+    std::string error = {};  // not empty: a rank has closed, and cannot join
+  };
+  std::optional<JoinEnd> take_join_end() { return std::exchange(join_end_, std::nullopt); }
 
   // A request that some ranks have made `since` then, and that the missing ranks have not.
   struct Stall {
@@ -84,15 +109,20 @@ class WEFT_EXPORT ReductionPlanner {
   struct Ready {
     ReductionRequest request;
     std::optional<rpc::Error> error;
+    std::vector<std::int64_t> rows = {};
+    bool has_zeros = false;  // of ranks that have joined
   };
   void make_ready(const std::string& name, std::optional<rpc::Error> error);
-  static std::optional<rpc::Error> difference(const Entry& entry);
+  bool is_complete(const Entry& entry) const;
+  std::optional<rpc::Error> error_of(const Entry& entry) const;
+  void end_join(int last);
 
   const int ranks_;
   std::map<std::string, Entry> waiting_;  // for ranks
   std::vector<Ready> ready_;
   std::uint64_t ready_bytes_ = 0;
-  std::set<int> closed_;
+  std::set<int> closed_, joined_;
+  std::optional<JoinEnd> join_end_;
 };
 
 }  // namespace weft::data_parallel

@@ -712,6 +712,26 @@ TEST(AllReduceParity, PartsOfTheRanksReduceApart) {
   });
 }
 
+TEST(AllReduceParity, PartsOfTheRanksReduceGroupsOfTensorsAndSparseOnes) {
+  Company company(4, Backend::memory);
+  on_ranks(company.groups(), [&](const Group& group) {
+    const Group half = group.split(group.rank() % 2).get().value();
+    auto reduction = NegotiatedReduction::make(company.agent(group.rank()), half);
+    const Tensors tensors{at::full({3}, group.rank(), at::kDouble),
+                          at::full({2, 2}, -group.rank(), at::kDouble)};
+    auto grouped = reduction->all_reduce("tensors", tensors);
+    const at::Tensor row = at::full({1, 1}, group.rank(), at::kLong);
+    const at::Tensor sparse = at::sparse_coo_tensor(row, at::full({1, 2}, 3.0, at::kDouble), {4, 2});
+    reduction->all_reduce("sparse", sparse, {.op = collectives::ReduceOp::sum}).get();
+    grouped.get();
+    const int odd = group.rank() % 2;
+    expect_close(tensors, {at::full({3}, 1 + odd, at::kDouble), at::full({2, 2}, -1 - odd, at::kDouble)});
+    at::Tensor rows = at::zeros({4, 2}, at::kDouble);
+    rows[odd] += 3, rows[odd + 2] += 3;
+    expect_close({sparse.to_dense()}, {rows});
+  });
+}
+
 TEST(AllReduceParity, StateAndOptionsOfAnOptimizerAreTheRoots) {
   Company company(2, Backend::memory);
   on_ranks(company.groups(), [](const Group& group) {

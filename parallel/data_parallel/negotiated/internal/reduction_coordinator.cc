@@ -24,6 +24,7 @@ ReductionCoordinator::ReductionCoordinator(std::shared_ptr<rpc::Loop> loop, int 
 void ReductionCoordinator::take(int from, NegotiationRequests message) {
   if (over_) return;
   for (ReductionRequest& request : message.requests) planner_.add(from, std::move(request), loop_->now());
+  if (message.joined) planner_.join(from);
   if (message.closed) planner_.close(from);
   watch_stalls();
   planner_.has_ready() ? plan() : end_closed_ranks();
@@ -40,9 +41,14 @@ void ReductionCoordinator::plan() {
 }
 
 void ReductionCoordinator::send_plan() {
-  const NegotiationPlan plan{
-      planner_.plan(fusion_.bytes, max_fused_request_), false, fusion_.bytes, fusion_.cycle.count(), {}};
-  if (plan.launches.empty()) return;
+  NegotiationPlan plan{planner_.plan(fusion_.bytes, max_fused_request_), false, fusion_.bytes,
+                       fusion_.cycle.count()};
+  if (auto end = planner_.take_join_end()) {
+    plan.joined = end->last;
+    plan.join_error = std::move(end->error);
+  } else if (plan.launches.empty()) {
+    return;
+  }
   for (const ReductionLaunch& launch : plan.launches) in_flight_ += launch.error.empty() ? 1 : 0;
   for (int to = 1; to < ranks_; ++to)
     if (!ended_.contains(to)) deliver_(to, plan);
@@ -59,7 +65,7 @@ void ReductionCoordinator::end_closed_ranks() {
 }
 
 NegotiationPlan ReductionCoordinator::last_plan() const {
-  return {{}, true, fusion_.bytes, fusion_.cycle.count(), {}};
+  return {{}, true, fusion_.bytes, fusion_.cycle.count()};
 }
 
 template <class F>

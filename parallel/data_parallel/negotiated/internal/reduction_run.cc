@@ -1,6 +1,6 @@
 #include <weft/parallel/data_parallel/negotiated/internal/reduction_run.h>
 
-#include <ATen/core/Tensor.h>
+#include <ATen/Functions.h>
 #include <c10/core/GradMode.h>
 
 #include <algorithm>
@@ -20,7 +20,7 @@ at::Tensor FusionMemory::take(std::uint64_t bytes, std::uint64_t expected) {
     }
   }
   const auto size = std::max(bytes, expected);
-  return group_.empty({static_cast<std::int64_t>(size)}, at::TensorOptions(at::kByte));
+  return group_.empty({static_cast<std::int64_t>(size)}, at::TensorOptions(at::kByte).device(device_));
 }
 
 void FusionMemory::give_back(at::Tensor memory) {
@@ -34,11 +34,22 @@ std::uint64_t ReductionRun::bytes() const {
   return bytes;
 }
 
-void ReductionRun::fuse(FusionMemory& memory, std::uint64_t expected) {
+void ReductionRun::fuse(ReductionLane& lane, std::uint64_t expected) {
   const at::NoGradGuard no_grad;
-  for (const PendingReduction& each : reductions)
-    tensors_.insert(tensors_.end(), each.tensors.begin(), each.tensors.end());
-  if (tensors_.size() == 1) return;
+  lane.launches.run([&] {
+    for (const PendingReduction& each : reductions) {
+      if (each.written) lane.launches.follow(*each.written);
+      tensors_.insert(tensors_.end(), each.tensors.begin(), each.tensors.end());
+    }
+    if (reductions.front().is_sparse()) return;
+    if (tensors_.size() == 1 && tensors_.front().is_contiguous())
+      flat_ = tensors_.front().view({-1});
+    else
+      copy_together(lane.memory, expected);
+  });
+}
+
+void ReductionRun::copy_together(FusionMemory& memory, std::uint64_t expected) {
   const std::uint64_t bytes = this->bytes();
   memory_ = memory.take(bytes, expected);
   flat_ = memory_.narrow(0, 0, static_cast<std::int64_t>(bytes)).view(tensors_.front().scalar_type());
@@ -53,7 +64,7 @@ void ReductionRun::for_each_part(Copy copy, CopyBytes copy_bytes) const {
   auto* const memory = static_cast<std::byte*>(memory_.data_ptr());
   std::int64_t begin = 0;
   for (const at::Tensor& tensor : tensors_) {
-    if (tensor.is_contiguous())
+    if (tensor.is_cpu() && tensor.is_contiguous())
       copy_bytes(memory + static_cast<std::size_t>(begin) * tensor.itemsize(),
                  static_cast<std::byte*>(tensor.data_ptr()), tensor.nbytes());
     else
@@ -62,19 +73,48 @@ void ReductionRun::for_each_part(Copy copy, CopyBytes copy_bytes) const {
   }
 }
 
-rpc::Future<void> ReductionRun::start(const collectives::Group& group) const {
-  return group.all_reduce(flat_.defined() ? flat_ : tensors_.front(), reductions.front().call.op);
+rpc::Future<void> ReductionRun::start(const ReductionLane& lane, const std::vector<std::int64_t>& rows) {
+  return lane.launches.run([&] {
+    if (flat_.defined()) return lane.group.all_reduce(flat_, reductions.front().call.op);
+    const at::Tensor& own = tensors_.front();
+    const at::Tensor counts = at::empty({lane.group.size(), 2}, at::kLong);
+    counts.select(1, 0).copy_(at::tensor(rows));
+    counts.select(1, 1).fill_(own.sparse_dim());
+    gather_.emplace(lane.group, own.sizes(), own._values().options(), own);
+    return gather_->exchange_rows(counts);
+  });
 }
 
-void ReductionRun::take_results(FusionMemory& memory) {
+void ReductionRun::take_results(ReductionLane& lane) {
   const at::NoGradGuard no_grad;
-  if (memory_.defined()) {
-    for_each_part(
-        [](const at::Tensor& part, const at::Tensor& tensor) { tensor.copy_(part); },
-        [](std::byte* part, std::byte* tensor, std::size_t size) { std::memcpy(tensor, part, size); });
-    memory.give_back(std::move(memory_));
+  lane.results.run([&] {
+    if (memory_.defined()) copy_back();
+    if (gather_) take_sum(lane.group.size());
+    for (const PendingReduction& each : reductions)
+      for (const at::Tensor& tensor : each.tensors) scale(tensor, each.call.postscale);
+    lane.results.synchronize_current();
+  });
+  if (memory_.defined()) lane.memory.give_back(std::move(memory_));
+}
+
+void ReductionRun::copy_back() {
+  for_each_part(
+      [](const at::Tensor& part, const at::Tensor& tensor) { tensor.copy_(part); },
+      [](std::byte* part, std::byte* tensor, std::size_t size) { std::memcpy(tensor, part, size); });
+}
+
+void ReductionRun::take_sum(int ranks) {
+  PendingReduction& reduction = reductions.front();
+  const at::Tensor sum = gather_->sum();
+  const at::Tensor values = sum._values();
+  if (reduction.call.op.kind == collectives::ReduceOp::Kind::avg) {
+    if (at::isIntegralType(values.scalar_type(), false))
+      values.div_(ranks, "trunc");
+    else
+      values.div_(ranks);
   }
-  for (PendingReduction& each : reductions) scale(each.tensors, each.call.postscale);
+  reduction.sparse_result.copy_(sum);
+  reduction.tensors.front() = reduction.sparse_result;
 }
 
 }  // namespace weft::data_parallel

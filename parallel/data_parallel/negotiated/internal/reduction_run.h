@@ -1,22 +1,28 @@
 // ReductionRun: one launch as this rank executes it. Several tensors are copied into one, reduced by one
-// collective, and copied back.
+// collective, and copied back. The rows of a sparse tensor are gathered and added up.
+//
+// ReductionLane: where the launches for host memory, or for one device, run. On a device the collectives are
+// put on one stream. Results are copied on another one, which nothing blocks for longer.
 //
 // FusionMemory: memory of the group for such tensors, which collectives do not copy. It is kept for later
 // launches. Thread-safe.
 #pragma once
 
 #include <weft/parallel/collectives/group.h>
+#include <weft/parallel/data_parallel/communication_stream.h>
 #include <weft/parallel/data_parallel/negotiated/internal/pending_reduction.h>
+#include <weft/parallel/data_parallel/sparse_gradients.h>
 
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <vector>
 
 namespace weft::data_parallel {
 
 class FusionMemory {
  public:
-  explicit FusionMemory(collectives::Group group) : group_(std::move(group)) {}
+  FusionMemory(collectives::Group group, c10::Device device) : group_(std::move(group)), device_(device) {}
 
   // expected: the bytes of a large launch. New memory is at least of that size, so that it serves again.
   at::Tensor take(std::uint64_t bytes, std::uint64_t expected);
@@ -24,8 +30,18 @@ class FusionMemory {
 
  private:
   const collectives::Group group_;
+  const c10::Device device_;
   std::mutex mutex_;              // guards what follows
   std::vector<at::Tensor> free_;  // bytes
+};
+
+struct ReductionLane {
+  ReductionLane(collectives::Group of, c10::Device device)
+      : group(std::move(of)), memory(group, device), launches(device), results(device) {}
+
+  const collectives::Group group;
+  FusionMemory memory;
+  const CommunicationStream launches, results;
 };
 
 // Owned by its own collective while that is in flight.
@@ -34,10 +50,12 @@ class ReductionRun {
   explicit ReductionRun(std::vector<PendingReduction> reductions) : reductions(std::move(reductions)) {}
 
   // Copies several tensors together. Throws if there is no memory.
-  void fuse(FusionMemory& memory, std::uint64_t expected);
-  rpc::Future<void> start(const collectives::Group& group) const;
-  // After the collective: the results are in the tensors, and the memory is free.
-  void take_results(FusionMemory& memory);
+  void fuse(ReductionLane& lane, std::uint64_t expected);
+  // rows: by rank, of a sparse tensor.
+  rpc::Future<void> start(const ReductionLane& lane, const std::vector<std::int64_t>& rows);
+  // After the collective: the results are in the tensors, and the memory is free. On a device, waits until it
+  // has copied them.
+  void take_results(ReductionLane& lane);
 
   std::uint64_t bytes() const;
 
@@ -48,8 +66,14 @@ class ReductionRun {
   template <class Copy, class CopyBytes>
   void for_each_part(Copy copy, CopyBytes copy_bytes) const;
 
+  void copy_together(FusionMemory& memory, std::uint64_t expected);
+  void copy_back();
+  void take_sum(int ranks);
+
   std::vector<at::Tensor> tensors_;  // of all reductions
-  at::Tensor memory_, flat_;         // bytes; the elements. Undefined: one tensor, in its own memory
+  at::Tensor memory_;                // bytes. Undefined: one tensor, in its own memory
+  at::Tensor flat_;                  // the elements; undefined: a sparse tensor
+  std::optional<SparseGather> gather_;
 };
 
 }  // namespace weft::data_parallel

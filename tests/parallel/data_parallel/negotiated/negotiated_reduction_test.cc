@@ -177,6 +177,192 @@ TEST(NegotiatedReduction, Factors) {
   });
 }
 
+// As Horovod: in float64, rounded toward zero. float32 has no 3,000,000,001.
+TEST(NegotiatedReduction, FactorsOfIntegers) {
+  Ranks ranks(2);
+  on_ranks(ranks.groups, [&](const Group& group) {
+    NegotiatedReduction& reduction = ranks[static_cast<std::size_t>(group.rank())];
+    const at::Tensor before = at::tensor({7 + group.rank(), -7, 3}, at::kLong);
+    for (const at::ScalarType dtype : {at::kByte, at::kChar, at::kShort, at::kInt, at::kLong}) {
+      at::Tensor tensor = (dtype == at::kByte ? before.abs() : before).to(dtype, false, true);
+      reduction.all_reduce("t", tensor, {.op = ReduceOp::sum, .prescale = 0.5}).get();
+      EXPECT_EQ(tensor.to(at::kLong)[0].item<int>(), 3 + 4);
+      EXPECT_EQ(std::abs(tensor.to(at::kLong)[1].item<int>()), 3 + 3);
+      EXPECT_EQ(tensor.to(at::kLong)[2].item<int>(), 1 + 1);
+      tensor = before.abs().to(dtype);
+      reduction.all_reduce("t", tensor, {.op = ReduceOp::max, .postscale = 1.9}).get();
+      EXPECT_TRUE(at::equal(tensor.to(at::kLong), at::tensor({15, 13, 5}, at::kLong))) << tensor;
+    }
+    const at::Tensor large = at::full({1}, 3'000'000'001, at::kLong);
+    reduction.all_reduce("t", large, {.op = ReduceOp::max, .prescale = 1.5}).get();
+    EXPECT_EQ(large.item<std::int64_t>(), 4'500'000'001);
+  });
+}
+
+// --- Sparse tensors ---
+
+// Of 6 rows of 2 values; a row twice, and on rank 2 none.
+at::Tensor sparse_of(int rank, at::ScalarType dtype) {
+  const at::Tensor rows =
+      rank == 2 ? at::empty({1, 0}, at::kLong) : at::tensor({rank + 1, 4, rank + 1}, at::kLong).view({1, 3});
+  const at::Tensor values = at::arange(2 * rows.size(1), dtype).view({-1, 2}) + (rank + 1);
+  return at::sparse_coo_tensor(rows, values, {6, 2});
+}
+
+TEST(NegotiatedReduction, SparseTensorsAreTheirRowsOfAllRanks) {
+  for (const int count : {1, 2, 3}) {
+    Ranks ranks(count);
+    on_ranks(ranks.groups, [&](const Group& group) {
+      NegotiatedReduction& reduction = ranks[static_cast<std::size_t>(group.rank())];
+      for (const at::ScalarType dtype : {at::kDouble, at::kFloat, at::kLong})
+        for (const ReduceOp op : {ReduceOp::sum, ReduceOp::avg}) {
+          at::Tensor sparse = sparse_of(group.rank(), dtype), dense = sparse.to_dense();
+          const ReductionCall call{.op = op, .prescale = 2, .postscale = 3};
+          auto done = reduction.all_reduce("sparse", sparse, call);
+          reduction.all_reduce("dense", dense, call).get();
+          done.get();
+          EXPECT_TRUE(sparse.is_coalesced());
+          EXPECT_EQ(sparse._nnz(), std::min(count, 2) + 1);
+          EXPECT_TRUE(at::allclose(sparse.to_dense(), dense)) << sparse << dense;
+        }
+    });
+  }
+}
+
+// Many sparse and dense tensors, in another order on each rank.
+TEST(NegotiatedReduction, SparseTensorsMayBeRequestedInAnyOrder) {
+  Ranks ranks(3);
+  on_ranks(ranks.groups, [&](const Group& group) {
+    std::vector<int> order(12);
+    std::iota(order.begin(), order.end(), 0);
+    std::mt19937 random(static_cast<unsigned>(group.rank()));
+    std::shuffle(order.begin(), order.end(), random);
+    std::vector<at::Tensor> tensors(12);
+    Futures futures;
+    for (const int i : order) {
+      at::Tensor& tensor = tensors[static_cast<std::size_t>(i)];
+      tensor = sparse_of(group.rank(), at::kDouble).mul_(i);
+      if (i % 3 == 0) tensor = tensor.to_dense();
+      futures.push_back(ranks[static_cast<std::size_t>(group.rank())].all_reduce(
+          "t" + std::to_string(i), tensor, {.op = ReduceOp::sum}));
+    }
+    expect_done(std::move(futures));
+    at::Tensor sum = at::zeros({6, 2}, at::kDouble);
+    for (int rank = 0; rank < 3; ++rank) sum += sparse_of(rank, at::kDouble).to_dense();
+    for (int i = 0; i < 12; ++i)
+      EXPECT_TRUE(at::allclose(tensors[static_cast<std::size_t>(i)].to_dense(), sum * i)) << i;
+  });
+}
+
+TEST(NegotiatedReduction, ASparseAndADenseTensorDiffer) {
+  Ranks ranks(2);
+  Futures futures;
+  futures.push_back(ranks[0].all_reduce("w", sparse_of(0, at::kFloat)));
+  futures.push_back(ranks[1].all_reduce("w", sparse_of(1, at::kFloat).to_dense()));
+  expect_all(std::move(futures), ErrorKind::invalid_argument,
+             {"rank 0 has Float[6, 2] (sparse dimensions: 1) on cpu", "rank 1 has Float[6, 2] on cpu"});
+}
+
+// --- Joins ---
+
+// Rank r has r + 1 batches. Each batch has fused, single and sparse sums.
+TEST(NegotiatedReduction, ARankThatHasJoinedContributesZeros) {
+  constexpr int count = 3;
+  Ranks ranks(count);
+  for (int epoch = 0; epoch < 2; ++epoch)
+    on_ranks(ranks.groups, [&](const Group& group) {
+      NegotiatedReduction& reduction = ranks[static_cast<std::size_t>(group.rank())];
+      for (int batch = 0; batch <= group.rank(); ++batch) {
+        // Ranks batch and later have it.
+        double sum = 0;
+        at::Tensor rows = at::zeros({6, 2}, at::kDouble);
+        for (int rank = batch; rank < count; ++rank) {
+          sum += rank + 1;
+          rows += sparse_of(rank, at::kDouble).to_dense();
+        }
+        std::vector<at::Tensor> tensors{
+            at::full({3, 2}, group.rank() + 1, at::kDouble), at::full({5}, group.rank() + 1, at::kDouble),
+            at::full({50000}, group.rank() + 1, at::kFloat), at::full({}, group.rank() + 1, at::kLong)};
+        Futures futures;
+        for (std::size_t i = 0; i < tensors.size(); ++i)
+          futures.push_back(reduction.all_reduce("t" + std::to_string(i), tensors[i], {.op = ReduceOp::sum}));
+        at::Tensor average = at::full({2}, group.rank() + 1, at::kDouble),
+                   sparse = sparse_of(group.rank(), at::kDouble);
+        futures.push_back(reduction.all_reduce("average", average));
+        futures.push_back(reduction.all_reduce("sparse", sparse, {.op = ReduceOp::sum}));
+        std::vector<at::Tensor> together{at::full({2}, group.rank() + 1), at::full({3}, group.rank() + 1)};
+        futures.push_back(reduction.all_reduce("together", together, {.op = ReduceOp::sum, .postscale = 2}));
+        expect_done(std::move(futures));
+        for (const at::Tensor& tensor : tensors)
+          EXPECT_TRUE(at::equal(tensor, at::full_like(tensor, sum))) << tensor.sizes() << batch;
+        EXPECT_TRUE(at::allclose(average, at::full_like(average, sum / count)));
+        EXPECT_TRUE(at::allclose(sparse.to_dense(), rows));
+        for (const at::Tensor& tensor : together)
+          EXPECT_TRUE(at::equal(tensor, at::full_like(tensor, 2 * sum)));
+      }
+      EXPECT_EQ(reduction.join().get(), count - 1);
+    });
+}
+
+// Rank 1 joins with a request in flight.
+TEST(NegotiatedReduction, AJoinFollowsTheRequestsBeforeIt) {
+  Ranks ranks(2, {.fusion = {.cycle = 0ns}});
+  at::Tensor first = at::ones({2}), second = at::ones({2}), alone = at::ones({2});
+  auto of_rank_1 = ranks[1].all_reduce("w", first, {.op = ReduceOp::sum});
+  auto joined = ranks[1].join();
+  test::got(ranks[0].all_reduce("alone", alone, {.op = ReduceOp::sum}));
+  EXPECT_FALSE(of_rank_1.ready());
+  test::got(ranks[0].all_reduce("w", second, {.op = ReduceOp::sum}));
+  test::got(std::move(of_rank_1));
+  EXPECT_TRUE(at::equal(alone, at::ones({2})));
+  for (const at::Tensor& tensor : {first, second}) EXPECT_TRUE(at::equal(tensor, at::full({2}, 2.0F)));
+  EXPECT_FALSE(joined.ready());
+  EXPECT_EQ(test::got(ranks[0].join()), 0);
+  EXPECT_EQ(test::got(std::move(joined)), 0);
+}
+
+TEST(NegotiatedReduction, ARankThatHasJoinedHasNoMaximum) {
+  Ranks ranks(2);
+  auto joined = ranks[1].join();
+  Futures futures;
+  futures.push_back(ranks[0].all_reduce("w", at::ones({2}), {.op = ReduceOp::max}));
+  expect_all(std::move(futures), ErrorKind::failed_precondition,
+             {"'w'", "max", "rank 1 has joined", "expected sum or avg"});
+  test::got(ranks[0].all_reduce("w", at::ones({2})));
+  EXPECT_EQ(test::got(ranks[0].join()), 0);
+  EXPECT_EQ(test::got(std::move(joined)), 0);
+}
+
+TEST(NegotiatedReduction, AJoinIsMadeOnceAndEndsWithTheReduction) {
+  Ranks ranks(3);
+  auto joined = ranks[1].join();
+  EXPECT_EQ(test::kind_of([&] { test::got(ranks[1].join()); }), ErrorKind::failed_precondition);
+  const auto request = error_of([&] { test::got(ranks[1].all_reduce("w", at::ones({2}))); });
+  ASSERT_TRUE(request);
+  EXPECT_NE(std::string(request->what()).find("this rank has joined"), std::string::npos) << request->what();
+  ranks.reductions[0].reset();
+  for (auto* future : {&joined}) {
+    const auto error = error_of([&] { test::got(std::move(*future)); });
+    ASSERT_TRUE(error);
+    EXPECT_EQ(error->kind(), ErrorKind::failed_precondition);
+    EXPECT_NE(std::string(error->what()).find("rank 0 has destroyed"), std::string::npos) << error->what();
+  }
+  EXPECT_EQ(test::kind_of([&] { test::got(ranks[2].join()); }), ErrorKind::failed_precondition);
+  auto last = ranks[1].join();
+  ranks.reductions[1].reset();
+  EXPECT_EQ(test::kind_of([&] { test::got(std::move(last)); }), ErrorKind::failed_precondition);
+}
+
+TEST(NegotiatedReduction, AFailureEndsAJoin) {
+  Ranks ranks(2);
+  auto joined = ranks[1].join();
+  ranks[0].abort("out of data");
+  EXPECT_EQ(test::kind_of([&] { test::got(std::move(joined)); }), ErrorKind::aborted);
+  EXPECT_EQ(test::kind_of([&] { test::got(ranks[1].join()); }), ErrorKind::aborted);
+}
+
+// --- Errors ---
+
 TEST(NegotiatedReduction, RanksThatDifferGetBothValuesAndGoOn) {
   Ranks ranks(3);
   const auto fails = [&](const std::function<at::Tensor(int)>& tensor,
@@ -190,11 +376,11 @@ TEST(NegotiatedReduction, RanksThatDifferGetBothValuesAndGoOn) {
   const auto same = [](int) { return ReductionCall{}; };
   const auto ones = [](int) { return at::ones({4}); };
   fails([](int rank) { return at::ones({rank == 1 ? 5 : 4}); }, same,
-        {"'w': rank 0 has Float[4], avg, rank 1 has Float[5], avg"});
+        {"'w': rank 0 has Float[4] on cpu, avg, rank 1 has Float[5] on cpu, avg"});
   fails([](int rank) { return at::ones({4}, rank == 2 ? at::kDouble : at::kFloat); }, same,
         {"rank 0 has Float[4]", "rank 2 has Double[4]"});
   fails(ones, [](int rank) { return ReductionCall{.op = rank == 1 ? ReduceOp::sum : ReduceOp::avg}; },
-        {"rank 0 has Float[4], avg", "rank 1 has Float[4], sum"});
+        {"rank 0 has Float[4] on cpu, avg", "rank 1 has Float[4] on cpu, sum"});
   fails(ones, [](int rank) { return ReductionCall{.prescale = rank == 1 ? 2.0 : 1.0}; }, {"prescale 2"});
   Futures futures;
   for (std::size_t rank = 0; rank < 3; ++rank) futures.push_back(ranks[rank].all_reduce("w", at::ones({4})));
@@ -222,12 +408,22 @@ TEST(NegotiatedReduction, RefusesArguments) {
   EXPECT_EQ(kind({at::ones({2})}, {}, ""), ErrorKind::invalid_argument);
   EXPECT_EQ(kind({}, {}), ErrorKind::invalid_argument);
   EXPECT_EQ(kind({at::Tensor()}, {}), ErrorKind::invalid_argument);
-  EXPECT_EQ(kind({at::ones({2}).to_sparse()}, {}), ErrorKind::invalid_argument);
+  const at::Tensor sparse = at::ones({2}).to_sparse();
+  EXPECT_EQ(kind({sparse}, {.op = ReduceOp::max}), ErrorKind::invalid_argument);
+  EXPECT_EQ(kind({sparse, sparse}, {}), ErrorKind::invalid_argument);
+  EXPECT_EQ(kind({at::ones({2, 2}).to_sparse_csr()}, {}), ErrorKind::invalid_argument);
   EXPECT_EQ(kind({at::ones({2}), at::ones({2}, at::kDouble)}, {}), ErrorKind::invalid_argument);
-  EXPECT_EQ(kind({at::ones({2}, at::kLong)}, {.prescale = 2}), ErrorKind::invalid_argument);
+  EXPECT_EQ(kind({at::ones({2}, at::kBool)}, {.op = ReduceOp::max, .prescale = 2}),
+            ErrorKind::invalid_argument);
   EXPECT_EQ(kind({at::ones({2})}, {.op = ReduceOp::premul_sum(2)}), ErrorKind::invalid_argument);
   EXPECT_EQ(kind({at::ones({2}).to(at::kMeta)}, {}), ErrorKind::unsupported);
   test::got(ranks[0].all_reduce("w", at::ones({2}, at::kLong)));
+  for (const std::vector<c10::Device>& devices :
+       {std::vector<c10::Device>{at::kCPU}, {at::kCUDA}, {{at::kCUDA, 0}, {at::kCUDA, 0}}})
+    EXPECT_EQ(test::kind_of([&] {
+                NegotiatedReduction::make(ranks.company.agent(0), ranks.groups[0], {.devices = devices});
+              }),
+              ErrorKind::invalid_argument);
 }
 
 // --- Stalls ---

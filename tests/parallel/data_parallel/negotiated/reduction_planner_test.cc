@@ -14,7 +14,7 @@ using Names = std::vector<std::vector<std::string>>;
 using Time = ReductionPlanner::Time;
 
 ReductionRequest request(const std::string& name, std::uint64_t bytes = 8, const std::string& kind = "f") {
-  return {name, "meaning", kind, bytes};
+  return {.name = name, .meaning = "meaning", .kind = kind, .bytes = bytes};
 }
 
 Names names_of(const std::vector<ReductionLaunch>& launches) {
@@ -51,6 +51,61 @@ TEST(ReductionPlanner, FusesRequestsOfOneKindUpToTheLimit) {
   add(planner, 1, request("a"));
   add(planner, 1, request("b"));
   EXPECT_EQ(names_of(planner.plan(0)), (Names{{"a"}, {"b"}}));  // no fusion
+}
+
+ReductionRequest sparse_request(const std::string& name, std::int64_t rows) {
+  ReductionRequest of = request(name);
+  of.form.sparse_dim = 1;
+  of.rows = rows;
+  return of;
+}
+
+TEST(ReductionPlanner, LaunchesSparseTensorsAloneWithTheRowsOfAllRanks) {
+  ReductionPlanner planner(2);
+  add(planner, 2, request("a"));
+  for (int rank = 0; rank < 2; ++rank) planner.add(rank, sparse_request("b", 3 + rank), {});
+  add(planner, 2, request("c"));
+  const auto launches = planner.plan(100);
+  EXPECT_EQ(names_of(launches), (Names{{"a", "c"}, {"b"}}));
+  EXPECT_EQ(launches[1].rows, (std::vector<std::int64_t>{3, 4}));
+  EXPECT_TRUE(launches[0].rows.empty());
+}
+
+// Rank 1 has joined: it counts as ready, and its launches say what it contributes.
+TEST(ReductionPlanner, ARankThatHasJoinedIsReady) {
+  ReductionPlanner planner(3);
+  ReductionRequest of = request("a");
+  of.form.sizes = {7};
+  for (const int rank : {0, 2}) planner.add(rank, of, {});
+  add(planner, 3, request("b"));
+  planner.join(1);
+  for (const int rank : {0, 2}) planner.add(rank, sparse_request("c", 2), {});
+  const auto launches = planner.plan(100);
+  EXPECT_EQ(names_of(launches), (Names{{"b", "a"}, {"c"}}));
+  ASSERT_EQ(launches[0].forms.size(), 2U);
+  EXPECT_EQ(launches[0].forms[1].sizes, (std::vector<std::int64_t>{7}));
+  EXPECT_EQ(launches[1].rows, (std::vector<std::int64_t>{2, 0, 2}));
+  EXPECT_FALSE(planner.has_ready());
+  for (const int rank : {2, 0}) planner.join(rank);
+  EXPECT_TRUE(planner.has_ready());
+  EXPECT_EQ(planner.take_join_end()->last, 0);
+  EXPECT_FALSE(planner.take_join_end());
+  for (const int rank : {0, 2}) planner.add(rank, request("d"), {});
+  EXPECT_TRUE(planner.plan(100).empty());  // the next join has not begun
+  planner.add(1, request("d"), {});
+  EXPECT_TRUE(planner.plan(100)[0].forms.empty());
+}
+
+TEST(ReductionPlanner, AJoinFailsWithARankThatHasClosed) {
+  for (const bool before : {false, true}) {
+    ReductionPlanner planner(2);
+    if (before) planner.close(1);
+    planner.join(0);
+    if (!before) planner.close(1);
+    const auto end = planner.take_join_end();
+    ASSERT_TRUE(end);
+    EXPECT_NE(end->error.find("rank 1"), std::string::npos) << end->error;
+  }
 }
 
 TEST(ReductionPlanner, LaunchesLargeRequestsAlone) {

@@ -23,7 +23,8 @@ struct Coordinated {
 
   void request(int rank, const std::vector<std::string>& names) {
     NegotiationRequests message;
-    for (const std::string& name : names) message.requests.push_back({name, "meaning", "kind", 8});
+    for (const std::string& name : names)
+      message.requests.push_back({.name = name, .meaning = "meaning", .kind = "kind", .bytes = 8});
     coordinator->take(rank, std::move(message));
   }
   void request(const std::vector<std::string>& names) {
