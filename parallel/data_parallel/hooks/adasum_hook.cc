@@ -3,6 +3,7 @@
 #include <ATen/Functions.h>
 #include <ATen/TensorOperators.h>
 
+#include <bit>
 #include <limits>
 #include <string>
 
@@ -28,12 +29,16 @@ void combine(const at::Tensor& a, const at::Tensor& b) {
 
 }  // namespace
 
-std::optional<rpc::Future<void>> AdasumHook::run(const collectives::Group& group, GradientBucket& bucket,
-                                                 int step) {
-  const auto ranks = static_cast<unsigned>(group.size());
-  if ((ranks & (ranks - 1)) != 0)
+void AdasumHook::expect_ranks(int ranks) {
+  if (!std::has_single_bit(static_cast<unsigned>(ranks)))
     throw rpc::Error(rpc::ErrorKind::invalid_argument,
                      "AdasumHook: " + std::to_string(ranks) + " ranks, expected a power of two");
+}
+
+std::optional<rpc::Future<void>> AdasumHook::run(const collectives::Group& group, GradientBucket& bucket,
+                                                 int step) {
+  expect_ranks(group.size());
+  const auto ranks = static_cast<unsigned>(group.size());
   if (buckets_.size() <= bucket.index) buckets_.resize(bucket.index + 1);
   Received& received = buckets_[bucket.index];
   if (step == 0 && (!received.of.defined() || !received.of.is_same(bucket.buffer)))

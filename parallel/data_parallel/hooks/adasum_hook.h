@@ -16,7 +16,8 @@ namespace weft::data_parallel {
 
 class WEFT_EXPORT AdasumHook final : public CommunicationHook {
  public:
-  // invalid_argument: the number of ranks is not a power of two.
+  // Throws invalid_argument if the number of ranks is not a power of two; run() does as well.
+  static void expect_ranks(int ranks);
   std::optional<rpc::Future<void>> run(const collectives::Group& group, GradientBucket& bucket,
                                        int step) override;
 

@@ -1,6 +1,6 @@
 #include <weft/parallel/data_parallel/hooks/cast_hook.h>
 
-#include <ATen/Functions.h>
+#include <weft/parallel/data_parallel/hooks/gradient_cast.h>
 
 #include <string>
 #include <utility>
@@ -9,9 +9,7 @@ namespace weft::data_parallel {
 
 CastHook::CastHook(at::ScalarType dtype, std::shared_ptr<CommunicationHook> inner)
     : dtype_(dtype), inner_(std::move(inner)) {
-  if (dtype != at::kHalf && dtype != at::kBFloat16 && dtype != at::kFloat)
-    throw rpc::Error(rpc::ErrorKind::invalid_argument, std::string("CastHook: ") + c10::toString(dtype) +
-                                                           ", expected float16, bfloat16 or float32");
+  expect_cast_type("CastHook", dtype);
 }
 
 void CastHook::begin_iteration() {
@@ -31,15 +29,12 @@ std::optional<rpc::Future<void>> CastHook::run(const collectives::Group& group, 
   }
   if (buckets_.size() <= bucket.index) buckets_.resize(bucket.index + 1);
   Narrow& narrow = buckets_[bucket.index];
-  const auto real = [](const at::Tensor& tensor) {
-    return tensor.is_complex() ? at::view_as_real(tensor) : tensor;
-  };
-  const at::Tensor values = real(bucket.buffer);
+  const at::Tensor values = as_real(bucket.buffer);
   if (!narrow.of.defined() || !narrow.of.is_same(bucket.buffer)) {
     narrow = {bucket.buffer, bucket};
     narrow.bucket.buffer = group.empty({values.numel()}, values.options().dtype(dtype_));
     for (at::Tensor& gradient : narrow.bucket.gradients) {
-      const at::Tensor wide = real(gradient);
+      const at::Tensor wide = as_real(gradient);
       gradient = narrow.bucket.buffer.as_strided(wide.sizes(), wide.strides(),
                                                  wide.storage_offset() - values.storage_offset());
     }
@@ -51,7 +46,7 @@ std::optional<rpc::Future<void>> CastHook::run(const collectives::Group& group, 
     started = inner_->run(group, narrow.bucket, step);
   else if (step == 0)
     started = group.all_reduce(memory, collectives::ReduceOp::avg);
-  if (!started) values.copy_(memory.view(values.sizes()));
+  if (!started) widen(memory, bucket.buffer);
   return started;
 }
 

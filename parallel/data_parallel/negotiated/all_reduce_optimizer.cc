@@ -1,5 +1,10 @@
 #include <weft/parallel/data_parallel/negotiated/all_reduce_optimizer.h>
 
+#include <weft/parallel/data_parallel/hooks/adasum_hook.h>
+#include <weft/parallel/data_parallel/hooks/cast_hook.h>
+#include <weft/parallel/data_parallel/hooks/gradient_cast.h>
+#include <weft/parallel/data_parallel/sparse_gradients.h>
+
 #include <ATen/Functions.h>
 #include <c10/core/GradMode.h>
 #include <torch/csrc/autograd/function.h>
@@ -10,6 +15,7 @@
 #include <map>
 #include <mutex>
 #include <optional>
+#include <tuple>
 
 namespace weft::data_parallel {
 
@@ -36,11 +42,26 @@ ReductionCall call_of(const AllReduceOptimizerOptions& options, int ranks) {
     refuse_optimizer(rpc::ErrorKind::invalid_argument,
                      "gradient_predivide_factor is " + std::to_string(factor) +
                          (averages ? ", expected more than 0" : ", expected 1 with op sum"));
+  if (options.compression) expect_cast_type("AllReduceOptimizer: compression", *options.compression);
+  if (options.adasum) {
+    AdasumHook::expect_ranks(ranks);
+    if (!averages || factor != 1 || !options.groups.empty())
+      refuse_optimizer(rpc::ErrorKind::invalid_argument,
+                       "adasum with op, gradient_predivide_factor or groups: expected their defaults");
+  }
   if (factor == 1) return {.op = options.op};
   return {.op = ReduceOp::sum, .prescale = 1 / factor, .postscale = factor / ranks};
 }
 
 }  // namespace
+
+// No rows of a gradient of Embedding, or of another one with one sparse dimension.
+at::Tensor no_rows(const at::Tensor& parameter) {
+  std::vector<std::int64_t> values = parameter.sizes().vec();
+  values.front() = 0;
+  return at::sparse_coo_tensor(at::empty({1, 0}, parameter.options().dtype(at::kLong)),
+                               at::empty(values, parameter.options()), parameter.sizes());
+}
 
 // The gradients, and which of them are in flight. The hooks refer to it weakly.
 class AllReduceOptimizer::Gradients : public std::enable_shared_from_this<Gradients> {
@@ -63,6 +84,10 @@ class AllReduceOptimizer::Gradients : public std::enable_shared_from_this<Gradie
                                                                  " of the optimizer");
         parameters_.push_back({found->second, tensor});
       }
+    if (!options_.sparse_as_dense)
+      for (const std::string& name : sparse_parameters(module))
+        for (Parameter& parameter : parameters_)
+          if (parameter.name == name) parameter.is_sparse = true;
     make_units();
   }
 
@@ -84,6 +109,18 @@ class AllReduceOptimizer::Gradients : public std::enable_shared_from_this<Gradie
     }
   }
 
+  std::vector<at::Tensor> tensors() const {
+    std::vector<at::Tensor> tensors;
+    for (const Parameter& parameter : parameters_) tensors.push_back(parameter.tensor);
+    return tensors;
+  }
+  // Without a reduction: the gradients of the next backwards are those of another step.
+  void begin_step() {
+    std::lock_guard lock(mutex_);
+    for (Unit& unit : units_) unit.ready = 0;
+    for (Parameter& parameter : parameters_) parameter.passes = 0;
+  }
+
   bool in_flight() const {
     std::lock_guard lock(mutex_);
     return std::any_of(units_.begin(), units_.end(),
@@ -99,12 +136,14 @@ class AllReduceOptimizer::Gradients : public std::enable_shared_from_this<Gradie
     for (Unit& unit : units_)
       if (!unit.reduced) attempt([&] { start(unit); });
     // Waits for all, also after a failure: nothing then writes to gradients any more.
+    const at::NoGradGuard no_grad;
     for (Unit& unit : units_) {
       if (unit.reduced) attempt([&] { std::exchange(unit.reduced, std::nullopt)->get(); });
-      for (const std::size_t index : unit.parameters) attempt([&] { expect_in_place(parameters_[index]); });
+      for (const std::size_t index : unit.parameters) attempt([&] { take_result(parameters_[index]); });
       unit.ready = 0;
     }
-    for (Parameter& parameter : parameters_) parameter.passes = 0, parameter.sent.reset();
+    for (Parameter& parameter : parameters_)
+      parameter.passes = 0, parameter.gradient.reset(), parameter.sent.reset();
     if (error != nullptr) std::rethrow_exception(error);
   }
 
@@ -118,8 +157,10 @@ class AllReduceOptimizer::Gradients : public std::enable_shared_from_this<Gradie
     NodePtr accumulator = {};  // holds the hook
     std::uintptr_t hook = 0;
     std::size_t unit = 0;
-    int passes = 0;        // backwards that reached it since the last step
-    at::Tensor sent = {};  // its gradient, as it is reduced
+    int passes = 0;            // backwards that reached it since the last step
+    bool is_sparse = false;    // its gradients
+    at::Tensor gradient = {};  // while it is reduced
+    at::Tensor sent = {};      // the gradient or its narrow copy
   };
   struct Unit {  // parameters that are reduced under one name
     std::string name;
@@ -128,7 +169,7 @@ class AllReduceOptimizer::Gradients : public std::enable_shared_from_this<Gradie
     std::optional<rpc::Future<void>> reduced = {};
   };
 
-  // A unit for each group and dtype, and one for each other parameter.
+  // A unit for each group, dtype and device, and one for each other parameter.
   void make_units() {
     std::map<std::string, std::size_t> group_of;
     for (std::size_t group = 0; group < options_.groups.size(); ++group)
@@ -139,14 +180,17 @@ class AllReduceOptimizer::Gradients : public std::enable_shared_from_this<Gradie
                            "groups: the optimizer has no parameter " + name + " that requires grad");
         group_of[name] = group;
       }
-    std::map<std::pair<std::size_t, at::ScalarType>, std::size_t> units;
+    std::map<std::tuple<std::size_t, at::ScalarType, std::string>, std::size_t> units;
     for (std::size_t i = 0; i < parameters_.size(); ++i) {
       Parameter& parameter = parameters_[i];
       parameter.unit = units_.size();
-      if (const auto group = group_of.find(parameter.name); group != group_of.end())
-        parameter.unit =
-            units.emplace(std::pair(group->second, parameter.tensor.scalar_type()), units_.size())
-                .first->second;
+      if (const auto group = group_of.find(parameter.name); group != group_of.end()) {
+        if (parameter.is_sparse)
+          refuse_optimizer(rpc::ErrorKind::invalid_argument,
+                           "groups: the gradient of " + parameter.name + " is sparse: set sparse_as_dense");
+        const std::tuple key(group->second, parameter.tensor.scalar_type(), parameter.tensor.device().str());
+        parameter.unit = units.emplace(key, units_.size()).first->second;
+      }
       if (parameter.unit == units_.size()) units_.push_back({options_.prefix + parameter.name, {}});
       units_[parameter.unit].parameters.push_back(i);
     }
@@ -163,37 +207,42 @@ class AllReduceOptimizer::Gradients : public std::enable_shared_from_this<Gradie
                            std::to_string(options_.backward_passes_per_step) +
                            " gradients before step(): raise backward_passes_per_step");
     if (++parameter.passes < options_.backward_passes_per_step) return;
-    if (++unit.ready == unit.parameters.size()) start(unit);
+    if (++unit.ready == unit.parameters.size() && !options_.adasum) start(unit);
   }
 
   void start(Unit& unit) {
     const at::NoGradGuard no_grad;
     std::vector<at::Tensor> gradients;
-    for (const std::size_t index : unit.parameters) gradients.push_back(gradient_of(parameters_[index]));
+    for (const std::size_t index : unit.parameters) {
+      Parameter& parameter = parameters_[index];
+      parameter.gradient = gradient_of(parameter);
+      const bool narrows = options_.compression && !parameter.is_sparse;
+      parameter.sent = narrows ? narrowed(parameter.gradient, *options_.compression) : parameter.gradient;
+      gradients.push_back(parameter.sent);
+    }
     unit.reduced = reduction_->all_reduce(unit.name, std::move(gradients), call_);
   }
 
   at::Tensor gradient_of(Parameter& parameter) const {
     at::Tensor& gradient = parameter.tensor.mutable_grad();
-    if (!gradient.defined()) gradient = at::zeros_like(parameter.tensor);
+    if (!gradient.defined())
+      gradient = parameter.is_sparse ? no_rows(parameter.tensor) : at::zeros_like(parameter.tensor);
     if (gradient.requires_grad())
       refuse_optimizer(
           rpc::ErrorKind::failed_precondition,
           "the gradient of " + parameter.name + " was recorded by autograd: create_graph is not supported");
-    if (gradient.is_sparse()) {
-      if (!options_.sparse_as_dense)
-        refuse_optimizer(rpc::ErrorKind::failed_precondition,
-                         "the gradient of " + parameter.name + " is sparse: set sparse_as_dense");
-      gradient = gradient.to_dense();
-    }
-    return parameter.sent = gradient;
+    if (gradient.is_sparse() && options_.sparse_as_dense) gradient = gradient.to_dense();
+    parameter.is_sparse = gradient.is_sparse();
+    return gradient;
   }
 
-  static void expect_in_place(const Parameter& parameter) {
-    if (parameter.sent.defined() && !parameter.tensor.grad().is_same(parameter.sent))
+  static void take_result(const Parameter& parameter) {
+    if (!parameter.gradient.defined()) return;
+    if (!parameter.tensor.grad().is_same(parameter.gradient))
       refuse_optimizer(rpc::ErrorKind::failed_precondition,
                        "the gradient of " + parameter.name +
                            " was replaced between backward and step(): call zero_grad() before backward");
+    widen(parameter.sent, parameter.gradient);
   }
 
   const std::shared_ptr<NegotiatedReduction> reduction_;
@@ -204,10 +253,71 @@ class AllReduceOptimizer::Gradients : public std::enable_shared_from_this<Gradie
   std::vector<Unit> units_;
 };
 
+// What an optimizer has changed in one step, for each dtype a bucket, and its Adasum over the ranks.
+class AllReduceOptimizer::Deltas {
+ public:
+  Deltas(const NegotiatedReduction& reduction, const std::vector<at::Tensor>& parameters,
+         const AllReduceOptimizerOptions& options)
+      : group_(reduction.split("adasum")), hook_(std::make_shared<AdasumHook>()) {
+    if (options.compression) hook_ = std::make_shared<CastHook>(*options.compression, hook_);
+    if (parameters.empty()) return;
+    const c10::Device device = parameters.front().device();
+    std::map<at::ScalarType, std::vector<at::Tensor>> by_dtype;
+    for (const at::Tensor& parameter : parameters) {
+      if (parameter.device() != device)
+        refuse_optimizer(rpc::ErrorKind::unsupported, "adasum of parameters on " + device.str() + " and " +
+                                                          parameter.device().str() + ", expected one device");
+      by_dtype[parameter.scalar_type()].push_back(parameter);
+    }
+    if (!device.is_cpu()) group_.prepare(device).get();
+    for (auto& [dtype, of_dtype] : by_dtype) {
+      std::int64_t elements = 0;
+      for (const at::Tensor& parameter : of_dtype) elements += parameter.numel();
+      GradientBucket& bucket = buckets_.emplace_back(GradientBucket{.index = buckets_.size()});
+      bucket.buffer = group_.empty({elements}, at::device(device).dtype(dtype));
+      std::int64_t begin = 0;
+      for (const at::Tensor& parameter : of_dtype) {
+        bucket.gradients.push_back(bucket.buffer.narrow(0, begin, parameter.numel()).view(parameter.sizes()));
+        begin += parameter.numel();
+      }
+      bucket.parameters = std::move(of_dtype);
+    }
+  }
+
+  void step(torch::optim::Optimizer& optimizer) {
+    const at::NoGradGuard no_grad;
+    std::vector<std::vector<at::Tensor>> before;
+    for (const GradientBucket& bucket : buckets_) {
+      auto& values = before.emplace_back();
+      for (const at::Tensor& parameter : bucket.parameters) values.push_back(parameter.clone());
+    }
+    optimizer.step();
+    for (std::size_t b = 0; b < buckets_.size(); ++b) {
+      GradientBucket& bucket = buckets_[b];
+      for (std::size_t i = 0; i < bucket.parameters.size(); ++i)
+        bucket.gradients[i].copy_(bucket.parameters[i] - before[b][i]);
+      for (int step = 0;; ++step) {
+        auto started = hook_->run(group_, bucket, step);
+        if (!started) break;
+        started->get();
+      }
+      for (std::size_t i = 0; i < bucket.parameters.size(); ++i)
+        bucket.parameters[i].copy_(before[b][i] + bucket.gradients[i]);
+    }
+  }
+
+ private:
+  const collectives::Group group_;
+  std::shared_ptr<CommunicationHook> hook_;
+  std::vector<GradientBucket> buckets_;
+};
+
 AllReduceOptimizer::AllReduceOptimizer(std::shared_ptr<NegotiatedReduction> reduction,
                                        torch::optim::Optimizer& optimizer, const torch::nn::Module& module,
                                        AllReduceOptimizerOptions options)
-    : gradients_(std::make_shared<Gradients>(std::move(reduction), optimizer, module, std::move(options))),
+    : gradients_(std::make_shared<Gradients>(reduction, optimizer, module, options)),
+      deltas_(options.adasum ? std::make_unique<Deltas>(*reduction, gradients_->tensors(), options)
+                             : nullptr),
       optimizer_(optimizer) {
   gradients_->add_hooks();
 }
@@ -218,11 +328,21 @@ AllReduceOptimizer::AllReduceOptimizer(std::shared_ptr<NegotiatedReduction> redu
 AllReduceOptimizer::~AllReduceOptimizer() = default;
 
 void AllReduceOptimizer::synchronize() {
+  if (deltas_ != nullptr)
+    refuse_optimizer(rpc::ErrorKind::failed_precondition,
+                     "synchronize() with adasum, which reduces no gradients: clip them before step()");
   gradients_->synchronize();
   synchronized_ = true;
 }
 
 void AllReduceOptimizer::step() {
+  if (deltas_ != nullptr) {
+    if (!synchronizes_)
+      refuse_optimizer(rpc::ErrorKind::failed_precondition,
+                       "skip_synchronize() with adasum, which reduces no gradients before the step");
+    gradients_->begin_step();
+    return deltas_->step(optimizer_);
+  }
   if (synchronizes_) {
     if (synchronized_)
       refuse_optimizer(

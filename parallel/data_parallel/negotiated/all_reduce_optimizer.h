@@ -15,8 +15,9 @@
 //
 // The module may be used in any way: no forward is wrapped, and ranks may reach parameters in different
 // orders. A parameter that this rank does not reach contributes zero in step(), and gets the average; if no
-// rank reaches it, its gradient becomes zero. (dist_optim::DistributedOptimizer is another class: it steps
-// parameters of other agents behind RRefs.)
+// rank reaches it, its gradient becomes zero. The parameters are in host memory or on the devices of the
+// reduction. A rank without further batches calls reduction->join() (negotiated_reduction.h).
+// (dist_optim::DistributedOptimizer is another class: it steps parameters of other agents behind RRefs.)
 //
 // All ranks make equal calls with equal options. The optimizer and the module's parameters outlive it. It is
 // used by one thread; hooks run on threads of the engine. Errors: those of NegotiatedReduction, and
@@ -29,6 +30,7 @@
 #include <torch/optim/optimizer.h>
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -42,18 +44,30 @@ struct AllReduceOptimizerOptions {
   // Splits the division of avg: gradients are divided by this factor before the sum over the ranks, and by
   // size / factor after it.
   double gradient_predivide_factor = 1;
-  // Sparse gradients become dense. Off: a sparse gradient is failed_precondition.
+  // Sparse gradients become dense before they are reduced. Off: their rows are gathered, and the sum is
+  // sparse. A parameter has sparse gradients on all ranks or on none. A rank that does not reach it knows
+  // this of Embedding and EmbeddingBag, and of a parameter that had a sparse gradient before.
   bool sparse_as_dense = false;
   // Parameters, by name, whose gradients are reduced in one launch each. Parameters that are not named are
   // reduced as the planner fuses them.
   std::vector<std::vector<std::string>> groups = {};
+  // Dense gradients are sent in this type: float16, bfloat16, or float32 for float64 (hooks/cast_hook.h).
+  // They keep their own.
+  std::optional<at::ScalarType> compression = {};
+  // Adasum (hooks/adasum_hook.h) of the steps, instead of an average of the gradients: step() runs the
+  // optimizer with this rank's gradients, and then the ranks' changes of each parameter are combined. The
+  // gradients and the optimizer's state stay those of this rank: clip gradients before step(); synchronize()
+  // and skip_synchronize() are failed_precondition. The number of ranks is a power of two, all parameters are
+  // on one device, and op, gradient_predivide_factor and groups have their defaults. No rank joins.
+  bool adasum = false;
   std::string prefix = "gradient.";  // of the names in the reduction: one for each optimizer that shares it
 };
 
 class WEFT_EXPORT AllReduceOptimizer {
  public:
   // The parameters are those of the optimizer that require grad; the module gives their names.
-  // invalid_argument: the module has no name for one of them, or an option is out of range.
+  // With `adasum` all ranks construct it at the same time; it makes a group. invalid_argument: the module has
+  // no name for one of them, or an option is out of range.
   AllReduceOptimizer(std::shared_ptr<NegotiatedReduction> reduction, torch::optim::Optimizer& optimizer,
                      const torch::nn::Module& module, AllReduceOptimizerOptions options);
   AllReduceOptimizer(std::shared_ptr<NegotiatedReduction> reduction, torch::optim::Optimizer& optimizer,
@@ -89,7 +103,9 @@ class WEFT_EXPORT AllReduceOptimizer {
 
  private:
   class Gradients;
+  class Deltas;
   const std::shared_ptr<Gradients> gradients_;
+  const std::unique_ptr<Deltas> deltas_;  // of adasum; else null
   torch::optim::Optimizer& optimizer_;
   bool synchronizes_ = true, synchronized_ = false;
 };

@@ -9,22 +9,6 @@ using namespace testing;
 
 const Shapes shapes = {{8, 6}, {5}, {}, {3, 2, 2}};
 
-// The inner product of the real and imaginary parts.
-double real_product(const at::Tensor& a, const at::Tensor& b) {
-  return at::real((a * b.conj()).sum()).to(at::kDouble).item<double>();
-}
-
-at::Tensor adasum(const at::Tensor& a, const at::Tensor& b) {
-  return a * (1 - real_product(a, b) / (2 * real_product(a, a))) +
-         b * (1 - real_product(a, b) / (2 * real_product(b, b)));
-}
-
-// Of the ranks from first on.
-at::Tensor adasum(const Tensors& all, std::size_t first, std::size_t ranks) {
-  if (ranks == 1) return all[first];
-  return adasum(adasum(all, first, ranks / 2), adasum(all, first + ranks / 2, ranks / 2));
-}
-
 TEST(AdasumHook, EqualsTheRecursionInOneProcess) {
   for (const int ranks : {1, 2, 4})
     for (const Backend backend : {Backend::memory, Backend::messages}) {

@@ -106,4 +106,25 @@ void expect_invalid(F f, const std::string& text) {
   EXPECT_NE(std::string(error->what()).find(text), std::string::npos) << error->what();
 }
 
+// --- Adasum as a recursion over the ranks ---
+
+// The inner product of the real and imaginary parts.
+inline double real_product(const at::Tensor& a, const at::Tensor& b) {
+  return at::real((a * b.conj()).sum()).to(at::kDouble).item<double>();
+}
+
+inline at::Tensor adasum(const at::Tensor& a, const at::Tensor& b) {
+  const auto share = [&](const at::Tensor& of) {
+    const double square = real_product(of, of);
+    return square == 0 ? of : of * (1 - real_product(a, b) / (2 * square));
+  };
+  return share(a) + share(b);
+}
+
+// Of the ranks from first on.
+inline at::Tensor adasum(const Tensors& all, std::size_t first, std::size_t ranks) {
+  if (ranks == 1) return all[first];
+  return adasum(adasum(all, first, ranks / 2), adasum(all, first + ranks / 2, ranks / 2));
+}
+
 }  // namespace weft::data_parallel::testing

@@ -2,7 +2,7 @@
 
 #include <weft/parallel/data_parallel/broadcast_state.h>
 
-#include "tests/parallel/data_parallel/ranks.h"
+#include "tests/parallel/data_parallel/hooks/hooks.h"
 
 namespace weft::data_parallel::all_reduce_optimizer_test {
 namespace {
@@ -186,35 +186,225 @@ TEST(AllReduceOptimizer, SkipSynchronize) {
   });
 }
 
-TEST(AllReduceOptimizer, SparseAsDense) {
-  struct Words : torch::nn::Module {
-    Words() {
-      static std::mutex mutex;  // the ranks share the process's generator
-      std::lock_guard lock(mutex);
-      torch::manual_seed(3);
-      table = register_module("table", torch::nn::Embedding(torch::nn::EmbeddingOptions(6, 2).sparse(true)));
-      to(at::kDouble);
+// --- Sparse gradients ---
+
+// A table whose gradients are sparse: of an Embedding, or of a parameter whose module does not tell.
+struct Words : torch::nn::Module {
+  explicit Words(bool is_embedding) {
+    const at::Tensor values = at::arange(12, at::kDouble).view({6, 2});
+    if (is_embedding) {
+      torch::nn::Embedding embedding(torch::nn::EmbeddingOptions(6, 2).sparse(true)._weight(values));
+      table = register_module("table", embedding)->weight;
+    } else {
+      table = register_parameter("table", values);
     }
-    torch::nn::Embedding table{nullptr};
-  };
-  Words alone;
-  torch::optim::SGD own(alone.parameters(), 0.1);
-  (alone.table(at::tensor({0, 1, 1, 4})).sum() / 2).backward();
-  alone.table->weight.mutable_grad() = alone.table->weight.grad().to_dense();
-  own.step();
-  on_reductions(2, [&](const auto& reduction, const Group& group) {
-    Words words;
+  }
+  at::Tensor loss(const at::Tensor& words) {
+    return torch::embedding(table, words, -1, false, true).square().sum();
+  }
+  at::Tensor table;
+};
+
+// The words of a rank in a step; undefined: the rank does not use the table.
+using WordsOf = std::function<at::Tensor(int step, int rank)>;
+
+void train_words(bool is_embedding, const AllReduceOptimizerOptions& options, const WordsOf& words_of) {
+  constexpr int ranks = 3;
+  Words alone(is_embedding);
+  for (int step = 0; step < 3; ++step) {
+    at::Tensor gradient = at::zeros_like(alone.table);
+    for (int rank = 0; rank < ranks; ++rank)
+      if (const at::Tensor words = words_of(step, rank); words.defined())
+        gradient += torch::autograd::grad({alone.loss(words)}, {alone.table})[0].to_dense() / ranks;
+    const at::NoGradGuard no_grad;
+    alone.table -= 0.1 * gradient;
+  }
+  on_reductions(ranks, [&](const auto& reduction, const Group& group) {
+    Words words(is_embedding);
     torch::optim::SGD sgd(words.parameters(), 0.1);
-    const at::Tensor part = group.rank() == 0 ? at::tensor({0, 1}) : at::tensor({1, 4});
-    {
-      AllReduceOptimizer optimizer(reduction, sgd, words);
-      EXPECT_EQ(test::kind_of([&] { words.table(part).sum().backward(); }), ErrorKind::failed_precondition);
+    AllReduceOptimizer optimizer(reduction, sgd, words, options);
+    for (int step = 0; step < 3; ++step) {
+      optimizer.zero_grad();
+      if (const at::Tensor own = words_of(step, group.rank()); own.defined()) words.loss(own).backward();
+      optimizer.step();
+      EXPECT_EQ(words.table.grad().is_sparse(), !options.sparse_as_dense);
     }
-    sgd.zero_grad();
-    AllReduceOptimizer optimizer(reduction, sgd, words, {.sparse_as_dense = true});
-    words.table(part).sum().backward();
-    optimizer.step();
     expect_close(values_of(words), values_of(alone));
+  });
+}
+
+at::Tensor always_words(int step, int rank) { return at::tensor({rank + step, 4, rank + step}); }
+
+TEST(AllReduceOptimizer, SparseAsDense) {
+  for (const bool is_embedding : {true, false})
+    train_words(is_embedding, {.sparse_as_dense = true}, always_words);
+}
+
+TEST(AllReduceOptimizer, SparseGradientsStaySparse) {
+  for (const bool is_embedding : {true, false}) train_words(is_embedding, {}, always_words);
+  // Compression is for dense gradients.
+  train_words(true, {.compression = at::kBFloat16}, always_words);
+}
+
+// Rank 1 does not use an Embedding in the first step, and another table in the second one.
+TEST(AllReduceOptimizer, ARankWithoutASparseGradientContributesNoRows) {
+  for (const bool is_embedding : {true, false})
+    train_words(is_embedding, {}, [&](int step, int rank) {
+      return rank == 1 && step == (is_embedding ? 0 : 1) ? at::Tensor() : always_words(step, rank);
+    });
+}
+
+TEST(AllReduceOptimizer, ASparseGradientIsInNoGroup) {
+  on_reductions(1, [&](const auto& reduction, const Group&) {
+    Words words(true);
+    torch::optim::SGD sgd(words.parameters(), 0.1);
+    EXPECT_EQ(
+        test::kind_of([&] { AllReduceOptimizer(reduction, sgd, words, {.groups = {{"table.weight"}}}); }),
+        ErrorKind::invalid_argument);
+  });
+}
+
+// --- Compression ---
+
+// In one process: each rank's gradients rounded, their average in float32, rounded again.
+TEST(AllReduceOptimizer, CompressionRoundsWhatIsSent) {
+  constexpr int ranks = 3;
+  for (const at::ScalarType dtype : {at::kHalf, at::kBFloat16}) {
+    std::vector<at::Tensor> expected;
+    for (int rank = 0; rank < ranks; ++rank) {
+      Net net(1, at::kFloat);
+      net.forward(at::full({2, 5}, rank + 1.0)).sum().backward();
+      const auto parameters = net.parameters();
+      expected.resize(parameters.size());
+      for (std::size_t i = 0; i < parameters.size(); ++i) {
+        const at::Tensor rounded = parameters[i].grad().to(dtype).to(at::kFloat);
+        expected[i] = rank == 0 ? rounded : expected[i] + rounded;
+      }
+    }
+    for (at::Tensor& sum : expected) sum = (sum / ranks).to(dtype).to(at::kFloat);
+    on_reductions(ranks, [&](const auto& reduction, const Group& group) {
+      Net net(1, at::kFloat);
+      torch::optim::SGD sgd(net.parameters(), 0.1);
+      AllReduceOptimizer optimizer(reduction, sgd, net,
+                                   {.groups = {{"first.weight", "last.bias"}}, .compression = dtype});
+      for (int step = 0; step < 2; ++step) {
+        optimizer.zero_grad(step == 0);
+        net.forward(at::full({2, 5}, group.rank() + 1.0)).sum().backward();
+        optimizer.synchronize();
+        const auto parameters = net.parameters();
+        for (std::size_t i = 0; i < parameters.size(); ++i)
+          EXPECT_TRUE(at::equal(parameters[i].grad(), expected[i])) << dtype << " " << i;
+      }
+    });
+  }
+}
+
+// --- Adasum ---
+
+// In one process: an optimizer for each rank, and the recursion over their steps.
+TEST(AllReduceOptimizer, AdasumCombinesTheStepsOfTheRanks) {
+  constexpr int steps = 3, passes = 2;
+  const Uses uses = [](int step, int rank) { return step != 1 || rank != 0; };
+  for (const int ranks : {1, 2, 4}) {
+    const auto add_gradients = [&](Net& net, int step, int rank) {
+      for (int pass = 0; pass < passes; ++pass)
+        loss_of(net, Batch::of_step(step * passes + pass, ranks).part(rank, ranks), uses(step, rank))
+            .backward();
+    };
+    std::vector<std::unique_ptr<Net>> nets;
+    std::vector<torch::optim::SGD> optimizers;
+    for (int rank = 0; rank < ranks; ++rank)
+      optimizers.push_back(sgd_of(*nets.emplace_back(std::make_unique<Net>())));
+    for (int step = 0; step < steps; ++step) {
+      const auto before = values_of(*nets[0]);
+      for (std::size_t rank = 0; rank < nets.size(); ++rank) {
+        optimizers[rank].zero_grad();
+        add_gradients(*nets[rank], step, static_cast<int>(rank));
+        optimizers[rank].step();
+      }
+      const at::NoGradGuard no_grad;
+      for (std::size_t i = 0; i < before.size(); ++i) {
+        std::vector<at::Tensor> deltas;
+        for (const auto& net : nets) deltas.push_back(net->parameters()[i] - before[i]);
+        const at::Tensor combined = before[i] + adasum(deltas, 0, deltas.size());
+        for (const auto& net : nets) net->parameters()[i].copy_(combined);
+      }
+    }
+    on_reductions(ranks, [&](const auto& reduction, const Group& group) {
+      Net net;
+      auto sgd = sgd_of(net);
+      AllReduceOptimizer optimizer(reduction, sgd, net, {.backward_passes_per_step = passes, .adasum = true});
+      for (int step = 0; step < steps; ++step) {
+        optimizer.zero_grad();
+        add_gradients(net, step, group.rank());
+        optimizer.step();
+      }
+      expect_close(values_of(net), values_of(*nets[0]));
+      EXPECT_EQ(reduction->counts().launches, 0U);
+    });
+  }
+}
+
+// The steps are rounded, so that the results are those of the exact steps to 3 digits.
+TEST(AllReduceOptimizer, AdasumOfCompressedSteps) {
+  std::vector<std::vector<at::Tensor>> trained(2);
+  for (const bool compressed : {false, true})
+    on_reductions(2, [&](const auto& reduction, const Group& group) {
+      Net net;
+      auto sgd = sgd_of(net);
+      AllReduceOptimizerOptions options{.adasum = true};
+      if (compressed) options.compression = at::kHalf;
+      AllReduceOptimizer optimizer(reduction, sgd, net, options);
+      loss_of(net, Batch::of_step(0, 2).part(group.rank(), 2)).backward();
+      optimizer.step();
+      if (group.rank() == 0) trained[compressed] = values_of(net);
+    });
+  expect_close(trained[0], trained[1], 1e-3);
+  EXPECT_FALSE(at::equal(trained[0][0], trained[1][0]));
+}
+
+TEST(AllReduceOptimizer, AdasumReducesNoGradients) {
+  on_reductions(2, [&](const auto& reduction, const Group& group) {
+    Net net;
+    auto sgd = sgd_of(net);
+    AllReduceOptimizer optimizer(reduction, sgd, net, {.adasum = true});
+    loss_of(net, Batch::of_step(0, 2).part(group.rank(), 2)).backward();
+    EXPECT_EQ(test::kind_of([&] { optimizer.synchronize(); }), ErrorKind::failed_precondition);
+    {
+      const auto skip = optimizer.skip_synchronize();
+      EXPECT_EQ(test::kind_of([&] { optimizer.step(); }), ErrorKind::failed_precondition);
+    }
+    torch::nn::utils::clip_grad_norm_(net.parameters(), 0.01);
+    optimizer.step();
+  });
+}
+
+// --- Joins and losses ---
+
+// Rank r has 2 + r batches.
+TEST(AllReduceOptimizer, ARankThatHasJoinedContributesZero) {
+  constexpr int ranks = 3;
+  Net alone;
+  auto own = sgd_of(alone);
+  for (int step = 0; step < 2 + ranks - 1; ++step) {
+    own.zero_grad();
+    for (int rank = std::max(step - 1, 0); rank < ranks; ++rank)
+      (loss_of(alone, Batch::of_step(step, ranks).part(rank, ranks)) / ranks).backward();
+    own.step();
+  }
+  on_reductions(ranks, [&](const auto& reduction, const Group& group) {
+    Net net;
+    auto sgd = sgd_of(net);
+    AllReduceOptimizer optimizer(reduction, sgd, net, {.groups = {{"first.weight", "last.bias"}}});
+    for (int step = 0; step < 2 + group.rank(); ++step) {
+      optimizer.zero_grad();
+      loss_of(net, Batch::of_step(step, ranks).part(group.rank(), ranks)).backward();
+      optimizer.step();
+    }
+    const int last = reduction->join().get();
+    EXPECT_EQ(last, ranks - 1);
+    broadcast_parameters(group, net, last);
+    expect_close(values_of(net), values_of(alone));
   });
 }
 
@@ -255,6 +445,16 @@ TEST(AllReduceOptimizer, RefusesOptions) {
     EXPECT_EQ(kind({.gradient_predivide_factor = 0}, net), ErrorKind::invalid_argument);
     EXPECT_EQ(kind({.groups = {{"nothing"}}}, net), ErrorKind::invalid_argument);
     EXPECT_EQ(kind({}, other), ErrorKind::invalid_argument);
+    EXPECT_EQ(kind({.compression = at::kDouble}, net), ErrorKind::invalid_argument);
+    EXPECT_EQ(kind({.op = ReduceOp::sum, .adasum = true}, net), ErrorKind::invalid_argument);
+    EXPECT_EQ(kind({.gradient_predivide_factor = 2, .adasum = true}, net), ErrorKind::invalid_argument);
+    EXPECT_EQ(kind({.groups = {{"first.weight"}}, .adasum = true}, net), ErrorKind::invalid_argument);
+  });
+  on_reductions(3, [&](const auto& reduction, const Group&) {
+    Net net;
+    auto sgd = sgd_of(net);
+    EXPECT_EQ(test::kind_of([&] { AllReduceOptimizer(reduction, sgd, net, {.adasum = true}); }),
+              ErrorKind::invalid_argument);
   });
 }
 
