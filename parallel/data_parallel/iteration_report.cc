@@ -5,6 +5,9 @@
 #include <weft/rpc/trace/tracer.h>
 
 #include <cstdio>
+#include <map>
+#include <string>
+#include <utility>
 
 namespace weft::data_parallel {
 namespace {
@@ -17,18 +20,20 @@ void add_spans(rpc::Tracer& tracer, const IterationStats& stats, std::chrono::na
   const std::int64_t began = tracer.now() - age.count();
   const rpc::TraceContext root = tracer.span_under(std::nullopt);
   const auto add = [&](const rpc::TraceContext& context, std::string name, std::chrono::nanoseconds from,
-                       std::chrono::nanoseconds to, std::uint64_t parent) {
+                       std::chrono::nanoseconds to, std::uint64_t parent,
+                       std::map<std::string, std::string> notes = {}) {
     rpc::Span span{.trace_high = root.trace_high, .trace_low = root.trace_low, .id = context.span};
     span.parent = parent;
     span.name = std::move(name);
     span.begin = began + from.count();
     span.end = began + to.count();
     span.work = true;
+    span.notes = std::move(notes);
     tracer.add(std::move(span));
   };
   for (const BucketStats& bucket : stats.buckets)
     add(tracer.span_under(root), "bucket " + std::to_string(bucket.index), bucket.launched, bucket.reduced,
-        root.span);
+        root.span, {{"bytes", std::to_string(bucket.bytes)}, {"dtype", bucket.dtype}});
   add(root, "backward", std::chrono::nanoseconds{0}, stats.backward + stats.waited, 0);
 }
 

@@ -16,6 +16,7 @@ namespace weft::data_parallel {
 struct BucketStats {
   std::size_t index = 0;
   std::size_t bytes = 0;                 // 0: a sparse gradient
+  std::string dtype = {};                // of the gradients
   std::size_t late = 0;                  // the parameter for whose gradient the bucket waited longest
   std::chrono::nanoseconds delay{0};     // so long, after the gradient before; 0: the bucket has only one
   std::chrono::nanoseconds launched{0};  // the reduction started

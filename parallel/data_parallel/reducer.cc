@@ -498,6 +498,7 @@ void Reducer::note_buckets() {
     BucketStats& noted = stats_.buckets.emplace_back();
     noted.index = i;
     noted.bytes = buckets_.bytes(i);
+    noted.dtype = c10::toString(named_[buckets_.plan()[i].front()].tensor.scalar_type());
     noted.late = bucket.late;
     noted.delay = bucket.delay;
     noted.launched = bucket.launched_at - began_at_;

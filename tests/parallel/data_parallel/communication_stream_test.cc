@@ -2,6 +2,8 @@
 #include <weft/parallel/data_parallel/communication_stream.h>
 
 #include <weft/dist_autograd/pass.h>
+#include <weft/rpc/trace/tracer.h>
+#include <weft/rref/rref.h>
 
 #include "tests/parallel/collectives/nccl/fake_devices.h"
 #include "tests/parallel/data_parallel/ranks.h"
@@ -67,9 +69,15 @@ class OnDevices : public ::testing::Test, protected collectives::testing::FakeDe
     return gradients;
   }
 
+  const std::shared_ptr<rpc::Tracer> tracer = std::make_shared<rpc::Tracer>();  // of rank 1
   std::unique_ptr<Company> company = std::make_unique<Company>(
       ranks, Backend::memory, std::make_unique<test::InProcessJobStore>(), [this](int) { return devices(); },
-      nullptr, [](int) { return dist_autograd::layers(); });
+      nullptr,
+      [this](int rank) {
+        rpc::Layers layers = dist_autograd::layers();
+        if (rank == 1) layers.push_back(tracer->layer());
+        return layers;
+      });
   std::vector<Group> groups = company->groups({.timeout = std::chrono::seconds(10)});
 };
 
@@ -194,6 +202,120 @@ TEST_F(OnDevices, APassAverages) {
     expect_close(on_cpu(gradients), doubled_gradients_alone());
     hook->device_is_idle = false;
     for (const c10::Stream& stream : hook->streams) EXPECT_NE(stream, accelerator.current(device));
+  });
+}
+
+// On streams of the pool, another one in each step. The gradients are read without a wait for a stream.
+TEST_F(OnDevices, ForwardAndBackwardMayRunOnOtherStreams) {
+  on_all([&](const Group& group, rpc::Agent&) {
+    const c10::Device device = this->device(group.rank());
+    const c10::impl::VirtualGuardImpl guard{FakeAccelerator::type};
+    const auto net = std::make_shared<Layers>(device);
+    DistributedDataParallel ddp{group, net};
+    const auto expected = doubled_gradients_alone();
+    for (int step = 0; step < 3; ++step) {
+      const c10::StreamGuard on(guard.getStreamFromGlobalPool(device));
+      for (const at::Tensor& parameter : net->parameters()) parameter.mutable_grad().reset();
+      const Batch batch = Batch::of_step(0, ranks).part(group.rank(), ranks);
+      sum_of_squares(ddp.forward(batch.data.to(device)), batch.target.to(device)).backward();
+      for (std::size_t i = 0; i < expected.size(); ++i) {
+        const at::Tensor gradient = net->parameters()[i].grad();
+        const at::Tensor seen =
+            at::from_blob(gradient.data_ptr(), gradient.sizes(), gradient.strides(), at::kDouble);
+        expect_close({seen * 2}, {expected[i]});
+      }
+    }
+  });
+}
+
+// backward() ends when the device has reduced all buckets, so that the host's clock measures it.
+TEST_F(OnDevices, AnIterationHasItsDurationsAndSpans) {
+  on_all([&](const Group& group, rpc::Agent&) {
+    const c10::Device device = this->device(group.rank());
+    const auto net = std::make_shared<Layers>(device);
+    DistributedDataParallel ddp{group, net};
+    const Batch batch = Batch::of_step(0, ranks).part(group.rank(), ranks);
+    sum_of_squares(ddp.forward(batch.data.to(device)), batch.target.to(device)).backward();
+    const IterationStats last = ddp.last();
+    ASSERT_EQ(last.buckets.size(), 1U);
+    EXPECT_GT(last.forward.count(), 0);
+    EXPECT_GT(last.backward.count(), 0);
+    EXPECT_GT(last.buckets[0].launched.count(), 0);
+    EXPECT_GT(last.buckets[0].reduced, last.buckets[0].launched);
+    EXPECT_LE(last.buckets[0].reduced, last.backward + last.waited);
+    EXPECT_EQ(last.buckets[0].dtype, "Double");
+  });
+  std::size_t buckets = 0;
+  for (const rpc::Span& span : tracer->take().spans) {
+    if (span.name != "bucket 0") continue;
+    ++buckets;
+    EXPECT_EQ(span.notes.at("dtype"), "Double");
+    EXPECT_GE(std::stoul(span.notes.at("bytes")), (5 * 7 + 7 * 7 + 7 * 3) * sizeof(double));
+  }
+  EXPECT_EQ(buckets, 1U);
+}
+
+// A layer of the host on rank 0's agent, which the passes of all ranks reach.
+struct OnHost {
+  explicit OnHost(at::Tensor initial) : w(initial.clone().set_requires_grad(true)) {}
+  at::Tensor forward(at::Tensor x) { return torch::tanh(x.mm(w)); }
+  at::Tensor gradient(rpc::CallContext& call, dist_autograd::PassId pass) {
+    return dist_autograd::AutogradLayer::of(*call.core())->find(pass)->gradient(w);
+  }
+  using Service =
+      rpc::Service<"test.on_host", rpc::Constructor<at::Tensor>, rpc::Method<"forward", &OnHost::forward>,
+                   rpc::Method<"gradient", &OnHost::gradient>>;
+  at::Tensor w;
+};
+
+// Remote layers of the host, and replicas on devices: host, device, host, device.
+TEST_F(OnDevices, RemoteLayersOfTheHostAndReplicasAlternate) {
+  company->agent(0).allow_create<OnHost>();
+  struct One : torch::nn::Module {
+    explicit One(const at::Tensor& initial) { w = register_parameter("w", initial); }
+    at::Tensor forward(const at::Tensor& x) { return torch::tanh(x.mm(w)); }
+    at::Tensor w;
+  };
+  const auto weight = [](std::int64_t in, std::int64_t out) {
+    return at::linspace(-1, 1, in * out, at::kDouble).view({in, out});
+  };
+  const at::Tensor sizes[] = {weight(5, 4), weight(4, 7), weight(7, 6), weight(6, 3)};
+  on_all([&](const Group& group, rpc::Agent& agent) {
+    const c10::Device device = this->device(group.rank());
+    const auto first = rref::create<OnHost>(agent.peer("worker0"), sizes[0]),
+               third = rref::create<OnHost>(agent.peer("worker0"), sizes[2]);
+    const auto second = std::make_shared<One>(sizes[1].to(device)),
+               last = std::make_shared<One>(sizes[3].to(device));
+    DistributedDataParallel second_ddp{group, second}, last_ddp{group, last};
+    const Batch batch = Batch::of_step(0, ranks).part(group.rank(), ranks);
+    dist_autograd::Pass pass{agent};
+    at::Tensor x = first.call<&OnHost::forward>(pass, batch.data).get();
+    x = second_ddp.forward(pass, x.to(device)).cpu();
+    x = third.call<&OnHost::forward>(pass, x).get();
+    x = last_ddp.forward(pass, x.to(device));
+    pass.backward(sum_of_squares(x, batch.target.to(device))).get();
+    // In one process: the replicas have the average over the ranks, the remote layers the gradients of a
+    // pass.
+    std::vector<at::Tensor> averages(2);
+    for (int rank = 0; rank < ranks; ++rank) {
+      const Batch part = Batch::of_step(0, ranks).part(rank, ranks);
+      std::vector<at::Tensor> weights;
+      at::Tensor y = part.data;
+      for (const at::Tensor& size : sizes) {
+        weights.push_back(size.clone().set_requires_grad(true));
+        y = torch::tanh(y.mm(weights.back()));
+      }
+      sum_of_squares(y, part.target).backward();
+      for (const std::size_t i : {0, 1}) {
+        const at::Tensor share = weights[2 * i + 1].grad() / ranks;
+        averages[i] = rank == 0 ? share : averages[i] + share;
+      }
+      if (rank != group.rank()) continue;
+      expect_close(
+          {first.call<&OnHost::gradient>(pass.id()).get(), third.call<&OnHost::gradient>(pass.id()).get()},
+          {weights[0].grad(), weights[2].grad()});
+    }
+    expect_close({pass.gradient(second->w).cpu(), pass.gradient(last->w).cpu()}, averages);
   });
 }
 

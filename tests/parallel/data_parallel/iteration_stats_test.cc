@@ -85,6 +85,7 @@ TEST(IterationReport, IsInTheFiguresTheTraceAndTheLogOfTheAgent) {
   std::mutex mutex;
   std::vector<std::string> warnings;
   int steps = 0;
+  std::size_t bytes = 0;  // of the bucket
   Company company(
       1, Backend::memory, std::make_unique<test::InProcessJobStore>(), nullptr,
       [&](rpc::AgentOptions& options) {
@@ -111,6 +112,7 @@ TEST(IterationReport, IsInTheFiguresTheTraceAndTheLogOfTheAgent) {
     const IterationStats last = ddp.last();
     ASSERT_EQ(last.buckets.size(), 1U);
     EXPECT_GE(last.buckets[0].delay, 20ms);
+    EXPECT_GT(bytes = last.bytes(), (5 * 7 + 7 * 7 + 7 * 3) * sizeof(double));
     EXPECT_LE(last.buckets[0].launched, last.buckets[0].reduced);
     EXPECT_NE(ddp.last_table().find("iteration " + std::to_string(steps) + ": "), std::string::npos)
         << ddp.last_table();
@@ -122,7 +124,10 @@ TEST(IterationReport, IsInTheFiguresTheTraceAndTheLogOfTheAgent) {
   std::size_t backwards = 0, buckets = 0;
   for (const rpc::Span& span : tracer->take().spans) {
     backwards += span.name == "backward";
-    buckets += span.name == "bucket 0";
+    if (span.name != "bucket 0") continue;
+    ++buckets;
+    EXPECT_EQ(span.notes.at("bytes"), std::to_string(bytes));
+    EXPECT_EQ(span.notes.at("dtype"), "Double");
   }
   EXPECT_EQ(backwards, static_cast<std::size_t>(steps));
   EXPECT_EQ(buckets, static_cast<std::size_t>(steps));
