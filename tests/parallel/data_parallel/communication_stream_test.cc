@@ -205,25 +205,23 @@ TEST_F(OnDevices, APassAverages) {
   });
 }
 
-// On streams of the pool, another one in each step. The gradients are read without a wait for a stream.
+// In each step another stream, which does nothing until somebody waits for it.
 TEST_F(OnDevices, ForwardAndBackwardMayRunOnOtherStreams) {
   on_all([&](const Group& group, rpc::Agent&) {
     const c10::Device device = this->device(group.rank());
-    const c10::impl::VirtualGuardImpl guard{FakeAccelerator::type};
     const auto net = std::make_shared<Layers>(device);
     DistributedDataParallel ddp{group, net};
-    const auto expected = doubled_gradients_alone();
+    const auto hook = std::make_shared<Doubles>(device, idle[static_cast<std::size_t>(group.rank())]);
+    ddp.set_hook(hook);
     for (int step = 0; step < 3; ++step) {
-      const c10::StreamGuard on(guard.getStreamFromGlobalPool(device));
+      const c10::StreamGuard on(c10::Stream(c10::Stream::UNSAFE, device, FakeAccelerator::pooled + 1 + step));
       for (const at::Tensor& parameter : net->parameters()) parameter.mutable_grad().reset();
       const Batch batch = Batch::of_step(0, ranks).part(group.rank(), ranks);
       sum_of_squares(ddp.forward(batch.data.to(device)), batch.target.to(device)).backward();
-      for (std::size_t i = 0; i < expected.size(); ++i) {
-        const at::Tensor gradient = net->parameters()[i].grad();
-        const at::Tensor seen =
-            at::from_blob(gradient.data_ptr(), gradient.sizes(), gradient.strides(), at::kDouble);
-        expect_close({seen * 2}, {expected[i]});
-      }
+      std::vector<at::Tensor> gradients;
+      for (const at::Tensor& parameter : net->parameters()) gradients.push_back(parameter.grad());
+      expect_close(on_cpu(gradients), doubled_gradients_alone());
+      hook->device_is_idle = false;
     }
   });
 }

@@ -54,7 +54,7 @@ void ReductionRun::copy_together(FusionMemory& memory, std::uint64_t expected) {
   memory_ = memory.take(bytes, expected);
   flat_ = memory_.narrow(0, 0, static_cast<std::int64_t>(bytes)).view(tensors_.front().scalar_type());
   for_each_part(
-      [](const at::Tensor& part, const at::Tensor& tensor) { part.copy_(tensor); },
+      [](const at::Tensor& part, const at::Tensor& tensor) { part.copy_(tensor, true); },
       [](std::byte* part, std::byte* tensor, std::size_t size) { std::memcpy(part, tensor, size); });
 }
 
@@ -99,7 +99,7 @@ void ReductionRun::take_results(ReductionLane& lane) {
 
 void ReductionRun::copy_back() {
   for_each_part(
-      [](const at::Tensor& part, const at::Tensor& tensor) { tensor.copy_(part); },
+      [](const at::Tensor& part, const at::Tensor& tensor) { tensor.copy_(part, true); },
       [](std::byte* part, std::byte* tensor, std::size_t size) { std::memcpy(tensor, part, size); });
 }
 

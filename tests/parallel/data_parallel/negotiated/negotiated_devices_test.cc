@@ -99,22 +99,23 @@ TEST_F(NegotiatedOnDevices, TensorsOfAllDevicesAreReduced) {
   });
 }
 
-// The caller's stream computes the tensors late, and other tensors than these do not delay the reduction.
+// The caller's stream does nothing until another one waits for it. The results are read without a wait.
 TEST_F(NegotiatedOnDevices, ReductionsFollowTheCallersStream) {
   on_all([&](const std::shared_ptr<NegotiatedReduction>& reduction, int rank) {
     const c10::Device device = devices_of(rank)[0];
-    const c10::impl::VirtualGuardImpl guard{FakeAccelerator::type};
-    const c10::StreamGuard on(guard.getStreamFromGlobalPool(device));
-    for (int step = 0; step < 3; ++step) {
-      const at::Tensor a = at::empty({3}, at::device(device)), b = at::empty({2}, at::device(device));
-      accelerator.fill_later(a, rank + 1);
-      auto first = reduction->all_reduce("a", a, {.op = ReduceOp::sum});
-      accelerator.fill_later(b, rank + 2);
-      auto second = reduction->all_reduce("b", b, {.op = ReduceOp::sum});
-      std::move(first).get(), std::move(second).get();
-      // Without a copy that waits for a stream.
-      EXPECT_EQ(*a.const_data_ptr<float>(), 3);
-      EXPECT_EQ(*b.const_data_ptr<float>(), 5);
+    const c10::StreamGuard on(c10::Stream(c10::Stream::UNSAFE, device, FakeAccelerator::pooled + 1));
+    for (int step = 0; step < 10; ++step) {
+      const std::vector<at::Tensor> tensors{at::empty({3}, at::device(device)),
+                                            at::empty({2}, at::device(device))};
+      for (std::size_t i = 0; i < 2; ++i) accelerator.fill_later(tensors[i], rank + 1 + static_cast<int>(i));
+      const auto name = std::to_string(step % 2);
+      if (step % 2 == 0)
+        reduction->all_reduce(name, tensors, {.op = ReduceOp::sum}).get();
+      else
+        for (const at::Tensor& tensor : tensors)
+          reduction->all_reduce(name, tensor, {.op = ReduceOp::sum}).get();
+      EXPECT_EQ(*tensors[0].const_data_ptr<float>(), 3);
+      EXPECT_EQ(*tensors[1].const_data_ptr<float>(), 5);
     }
   });
 }
