@@ -9,7 +9,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <limits>
 #include <mutex>
 #include <set>
 #include <utility>
@@ -113,19 +112,12 @@ Values on_host(const Values& tensors) {
   return all;
 }
 
-schedule::Timeline timeline_of(const schedule::Schedule& schedule, const Reports& reports) {
-  schedule::Timeline timeline;
-  timeline.ranks.resize(schedule.ranks.size());
-  std::int64_t first = std::numeric_limits<std::int64_t>::max();
-  for (const StageReport& report : reports)
-    if (report.began_ns != 0) first = std::min(first, report.began_ns);
-  for (std::size_t stage = 0; stage < reports.size(); ++stage) {
-    const double late = static_cast<double>(reports[stage].began_ns - first) * 1e-9;
-    auto& spans = timeline.ranks[static_cast<std::size_t>(schedule.rank_of(static_cast<int>(stage), 0))];
-    for (const schedule::Span& span : reports[stage].spans)
-      spans.push_back({span.action, span.start + late, span.finish + late});
-  }
-  return timeline;
+schedule::Timeline timeline_of(const schedule::Schedule& schedule, Reports& reports) {
+  std::vector<RankSpans> ranks(schedule.ranks.size());
+  for (std::size_t stage = reports.size(); stage-- > 0;)  // of each rank the first stage's remains
+    ranks[static_cast<std::size_t>(schedule.rank_of(static_cast<int>(stage), 0))] =
+        std::move(reports[stage].spans);
+  return pipeline::timeline_of(ranks);
 }
 
 }  // namespace

@@ -1,8 +1,8 @@
 // What the driver of a pipeline and its workers tell each other. Plain data.
 #pragma once
 
+#include <weft/parallel/pipeline/internal/rank_spans.h>
 #include <weft/parallel/pipeline/internal/value_exchange.h>
-#include <weft/parallel/schedule/simulate.h>
 #include <weft/rpc/agent/method.h>
 #include <weft/rpc/codec/agent_id_codec.h>
 #include <weft/rpc/tensor/tensor_codec.h>
@@ -20,6 +20,8 @@ WEFT_CODEC(Span, action, start, finish)
 }  // namespace weft::schedule
 
 namespace weft::pipeline {
+
+WEFT_CODEC(RankSpans, spans, began_ns)
 
 // A pipeline of a driver's agent.
 struct PipelineId {
@@ -60,12 +62,10 @@ struct StageReport {
   // Of the last stage: by micro-batch, and of the batch.
   std::vector<at::Tensor> losses;
   at::Tensor loss;
-  Values outputs;  // of the last stage, without a backward: all rows
-  // Of the first of a rank's stages: what the rank computed when, from its begin, in nanoseconds since 1970.
-  std::vector<schedule::Span> spans;
-  std::int64_t began_ns = 0;
+  Values outputs;   // of the last stage, without a backward: all rows
+  RankSpans spans;  // of the first of a rank's stages
 };
-WEFT_CODEC(StageReport, losses, loss, outputs, spans, began_ns)
+WEFT_CODEC(StageReport, losses, loss, outputs, spans)
 
 // A value on its way from one stage to another.
 struct ValueMessage {

@@ -2,8 +2,6 @@
 
 #include <weft/parallel/pipeline/internal/rank_step.h>
 #include <weft/parallel/pipeline/remote/pipeline_service.h>
-#include <weft/parallel/schedule/communication.h>
-#include <weft/parallel/schedule/liveness.h>
 #include <weft/rref/rref_layer.h>
 
 #include <algorithm>
@@ -16,21 +14,6 @@ using rpc::Error;
 using rpc::ErrorKind;
 
 namespace {
-
-// How many values an edge carries at a time, by edge and whether they are gradients.
-std::map<std::pair<schedule::Edge, bool>, int> credits_of_edges(const schedule::Schedule& computations) {
-  const auto liveness = schedule::liveness(schedule::place_communication(computations));
-  std::map<std::pair<schedule::Edge, bool>, int> credits;
-  for (const auto& rank : liveness.ranks)
-    for (const schedule::Edge& edge : computations.edges) {
-      const auto add = [&](schedule::Held held, bool gradient) {
-        credits[{edge, gradient}] = std::max(credits[{edge, gradient}], rank.slots(held, edge) + 1);
-      };
-      add(schedule::Held::received_activation, false);
-      add(schedule::Held::received_gradient, true);
-    }
-  return credits;
-}
 
 // `aborted` tells the driver that the cause is another rank's error.
 std::exception_ptr over_error(std::uint64_t step, const std::string& why) {
@@ -54,7 +37,7 @@ std::exception_ptr not_sent(std::uint64_t step, const ValueExchange::Key& key,
 }  // namespace
 
 struct StageWorker::Step {
-  explicit Step(std::uint64_t n) : number(n) {}
+  Step(std::uint64_t n, const Credits& credits) : number(n), in_flight(credits, *exchange) {}
 
   const std::uint64_t number;
   const std::shared_ptr<ValueExchange> exchange = std::make_shared<ValueExchange>();
@@ -63,10 +46,7 @@ struct StageWorker::Step {
   // Guarded by the worker's mutex.
   std::map<int, rpc::Promise<StageReport>> asked = {};  // by stage
   bool is_posted = false;                               // all have asked
-
-  std::mutex mutex;  // guards in_flight
-  std::condition_variable used;
-  std::map<std::pair<schedule::Edge, bool>, int> in_flight;  // values sent and not used yet
+  InFlight in_flight;
 };
 
 StageWorker::StageWorker(const rpc::AgentCore& core, const WorkerPlan& plan, StageGraph graph,
@@ -81,7 +61,7 @@ StageWorker::StageWorker(const rpc::AgentCore& core, const WorkerPlan& plan, Sta
       loss_(std::move(loss)),
       devices_(plan.device.empty() ? 0 : plan.workers.size(),
                c10::Device(plan.device.empty() ? "cpu" : plan.device)),
-      credits_(credits_of_edges(schedule_)) {
+      credits_(credits_of(schedule_)) {
   for (const rpc::AgentId& worker : workers_) peers_.push_back(rref::RRefLayer::of(core)->peer(worker));
   for (int stage = 0; stage < graph_.size(); ++stage) {
     if (schedule_.rank_of(stage, 0) != rank_) continue;
@@ -141,13 +121,14 @@ rpc::Future<StageReport> StageWorker::run(int stage, std::shared_ptr<PassState> 
 std::shared_ptr<StageWorker::Step> StageWorker::step_of(std::uint64_t number) {
   if (number <= over_) return nullptr;
   auto& step = steps_[number];
-  if (step == nullptr) step = std::make_shared<Step>(number);
+  if (step == nullptr) step = std::make_shared<Step>(number, credits_);
   return step;
 }
 
 // Ends the step here. If the thread has not got it, nothing else answers those who asked.
 void StageWorker::give_up(const std::shared_ptr<Step>& step, const std::exception_ptr& error) {
   step->exchange->fail(error);
+  step->in_flight.wake();
   std::map<int, rpc::Promise<StageReport>> asked;
   {
     std::lock_guard lock(mutex_);
@@ -216,7 +197,7 @@ void StageWorker::join() { thread_.end(); }
 
 StageReport StageWorker::compute(const std::shared_ptr<Step>& step) {
   StageReport report;
-  report.began_ns = std::chrono::nanoseconds(std::chrono::system_clock::now().time_since_epoch()).count();
+  report.spans.began_ns = nanoseconds_since_1970();
   const StagePart& part = step->part;
   StepContext context{
       .graph = graph_,
@@ -233,7 +214,7 @@ StageReport StageWorker::compute(const std::shared_ptr<Step>& step) {
   std::map<int, StageRunner> runners;
   for (const int stage : stages_) runners.try_emplace(stage, graph_[stage], *step->pass);
   context.within = [&](const std::function<void()>& body) { step->pass->run_in_contexts(body); };
-  report.spans = RankStep(context, runners, rank_).run();
+  report.spans.spans = RankStep(context, runners, rank_).run();
   if (const auto error = step->exchange->error(); error != nullptr) std::rethrow_exception(error);
   if (stages_.back() + 1 != graph_.size()) return report;
   if (part.with_backward) {
@@ -261,7 +242,7 @@ void StageWorker::execute(const std::shared_ptr<Step>& step) {
       continue;
     }
     StageReport own = report.value();
-    if (stage != stages_.front()) own.spans.clear();
+    if (stage != stages_.front()) own.spans = {};
     if (stage + 1 != graph_.size()) own.losses.clear(), own.outputs.clear(), own.loss = at::Tensor();
     promise.complete(std::move(own));
   }
@@ -270,22 +251,7 @@ void StageWorker::execute(const std::shared_ptr<Step>& step) {
 void StageWorker::send(const std::shared_ptr<Step>& step, const ValueExchange::Key& key, Values values) {
   const int to = schedule_.rank_of(key.gradient ? key.edge.from : key.edge.to, key.microbatch);
   if (to == rank_) return step->exchange->put(key, std::move(values));
-  const std::pair<schedule::Edge, bool> direction{key.edge, key.gradient};
-  {
-    std::unique_lock lock(step->mutex);
-    const bool in_time = step->used.wait_until(lock, rpc::later(rpc::Clock::now(), timeout_), [&] {
-      return step->exchange->error() != nullptr || step->in_flight[direction] < credits_.at(direction);
-    });
-    if (step->exchange->error() != nullptr) std::rethrow_exception(step->exchange->error());
-    if (!in_time)
-      throw Error(
-          ErrorKind::deadline_exceeded,
-          "stage " + std::to_string(key.gradient ? key.edge.from : key.edge.to) +
-              " has not used a value of " + std::to_string(credits_.at(direction)) + " in flight within " +
-              std::to_string(std::chrono::duration_cast<std::chrono::milliseconds>(timeout_).count()) +
-              " ms");
-    ++step->in_flight[direction];
-  }
+  step->in_flight.add(key, timeout_);
   ValueMessage message{.pipeline = id_,
                        .step = step->number,
                        .edge = key.edge,
@@ -297,11 +263,9 @@ void StageWorker::send(const std::shared_ptr<Step>& step, const ValueExchange::K
   }
   peers_[static_cast<std::size_t>(to)]
       .call<&PipelineService::put>(std::move(message))
-      .then([step, direction, key](rpc::Result<void>&& used) {
+      .then([step, key](rpc::Result<void>&& used) {
         if (!used.ok()) step->exchange->fail(not_sent(step->number, key, used.error()));
-        std::lock_guard lock(step->mutex);
-        --step->in_flight[direction];
-        step->used.notify_all();
+        step->in_flight.used(key);
       });
 }
 

@@ -13,6 +13,7 @@
 #pragma once
 
 #include <weft/dist_autograd/pass_state.h>
+#include <weft/parallel/pipeline/internal/in_flight.h>
 #include <weft/parallel/pipeline/internal/stage_thread.h>
 #include <weft/parallel/pipeline/loss.h>
 #include <weft/parallel/pipeline/remote/messages.h>
@@ -20,7 +21,6 @@
 
 #include <c10/core/Device.h>
 
-#include <condition_variable>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -66,7 +66,7 @@ class WEFT_EXPORT StageWorker final : public std::enable_shared_from_this<StageW
   const Loss loss_;
   const std::vector<c10::Device> devices_;  // by rank, or none
   std::vector<int> stages_;
-  std::map<std::pair<schedule::Edge, bool>, int> credits_;  // by edge and whether gradients travel
+  const Credits credits_;
 
   std::mutex mutex_;  // guards what follows
   std::map<std::uint64_t, std::shared_ptr<Step>> steps_;

@@ -1,0 +1,76 @@
+// GroupPipeline: trains a model whose stages live on the ranks of a process group, by any schedule.
+//
+//   // on every rank of the group
+//   auto graph = pipeline::cut(layers(), {.cuts = {3, 6}, .built = pipeline::stages_of(schedule,
+//   group.rank())}); pipeline::GroupPipeline pipeline{group, graph, schedule, {.loss =
+//   pipeline::loss_of(torch::mse_loss)}}; torch::optim::SGD optimizer(graph.parameters(), 0.1);
+//   ...
+//   optimizer.zero_grad();
+//   auto step = pipeline.step({images}, {labels});   // on all ranks; gradients are in .grad
+//   optimizer.step();
+//
+// The form of torch.distributed.pipelining: all ranks run one program. A stage computes on the thread that
+// calls step(), which may block. Values travel as messages of the group, through the host's memory. The
+// gradients are those of LocalPipeline, and those of stages on this rank are added to `.grad` when all ranks
+// have computed theirs.
+//
+// If a stage throws, or a value does not come within the timeout, the step fails on all ranks and aborts the
+// group: the error names the stage, the micro-batch and the action; make a new pipeline with a new group.
+// Not thread-safe; one step at a time.
+#pragma once
+
+#include <weft/parallel/collectives/group.h>
+#include <weft/parallel/pipeline/loss.h>
+#include <weft/parallel/schedule/simulate.h>
+
+#include <chrono>
+#include <memory>
+#include <optional>
+#include <set>
+#include <vector>
+
+namespace weft::pipeline {
+
+struct GroupPipelineOptions {
+  Loss loss;
+  bool mean_loss = true;                   // false: the losses of micro-batches are added
+  std::optional<c10::Device> device = {};  // of this rank's stages; empty: where they are
+  std::chrono::nanoseconds timeout = std::chrono::minutes{10};  // for a value that a stage waits for
+};
+
+// On every rank.
+struct GroupStep {
+  std::vector<at::Tensor> losses;  // by micro-batch, without their weights
+  at::Tensor loss;                 // of the batch
+  schedule::Timeline timeline;     // as measured, by the ranks' clocks
+};
+
+// The stages of a rank, for CutOptions::built.
+WEFT_EXPORT std::set<int> stages_of(const schedule::Schedule& schedule, int rank);
+
+class WEFT_EXPORT GroupPipeline {
+ public:
+  // graph: this rank's stages are here. The schedule has a rank for each of the group's; messages in it are
+  // not needed. invalid_argument: it does not fit the graph or the group, a stage of this rank has no module,
+  // or there is no loss. unsupported: replicated stages, versions of weights.
+  GroupPipeline(collectives::Group group, StageGraph graph, schedule::Schedule schedule,
+                GroupPipelineOptions options);
+  ~GroupPipeline();
+  GroupPipeline(const GroupPipeline&) = delete;
+  GroupPipeline& operator=(const GroupPipeline&) = delete;
+
+  // inputs: on ranks whose stages use them; targets: on the last stage's rank; other ranks may leave them
+  // out. Of fewer rows than micro-batches each is one. Errors as LocalPipeline::step().
+  GroupStep step(const Values& inputs, const Values& targets);
+  // On the last stage's rank its outputs of all rows, without gradients; none on other ranks.
+  Values evaluate(const Values& inputs);
+
+  const StageGraph& graph() const;
+  const schedule::Schedule& schedule() const;  // with the graph's edges
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace weft::pipeline

@@ -1,0 +1,55 @@
+#include <weft/parallel/pipeline/internal/in_flight.h>
+
+#include <weft/parallel/schedule/communication.h>
+#include <weft/parallel/schedule/liveness.h>
+#include <weft/rpc/core/error.h>
+#include <weft/rpc/core/loop.h>
+
+#include <algorithm>
+#include <string>
+
+namespace weft::pipeline {
+
+Credits credits_of(const schedule::Schedule& computations) {
+  const auto liveness = schedule::liveness(schedule::place_communication(computations));
+  Credits credits;
+  for (const auto& rank : liveness.ranks)
+    for (const schedule::Edge& edge : computations.edges) {
+      const auto add = [&](schedule::Held held, bool gradient) {
+        credits[{edge, gradient}] = std::max(credits[{edge, gradient}], rank.slots(held, edge) + 1);
+      };
+      add(schedule::Held::received_activation, false);
+      add(schedule::Held::received_gradient, true);
+    }
+  return credits;
+}
+
+void InFlight::add(const ValueExchange::Key& key, std::chrono::nanoseconds timeout) {
+  const std::pair<schedule::Edge, bool> direction{key.edge, key.gradient};
+  const int credits = credits_.at(direction);
+  std::unique_lock lock(mutex_);
+  const bool in_time = changed_.wait_until(lock, rpc::later(rpc::Clock::now(), timeout), [&] {
+    return exchange_.error() != nullptr || counts_[direction] < credits;
+  });
+  if (const auto error = exchange_.error(); error != nullptr) std::rethrow_exception(error);
+  if (!in_time)
+    throw rpc::Error(
+        rpc::ErrorKind::deadline_exceeded,
+        "stage " + std::to_string(key.gradient ? key.edge.from : key.edge.to) + " has used none of " +
+            std::to_string(credits) + " values in flight within " +
+            std::to_string(std::chrono::duration_cast<std::chrono::milliseconds>(timeout).count()) + " ms");
+  ++counts_[direction];
+}
+
+void InFlight::used(const ValueExchange::Key& key) {
+  std::lock_guard lock(mutex_);
+  --counts_[{key.edge, key.gradient}];
+  changed_.notify_all();
+}
+
+void InFlight::wake() {
+  std::lock_guard lock(mutex_);
+  changed_.notify_all();
+}
+
+}  // namespace weft::pipeline

@@ -1,0 +1,38 @@
+// InFlight: limits the values that a rank has sent along an edge and that were not used yet.
+//
+// At most one more than the schedule needs (schedule::liveness): so a fast stage does not fill the memory of
+// a slow one, and no schedule deadlocks. Thread-safe.
+#pragma once
+
+#include <weft/parallel/pipeline/internal/value_exchange.h>
+
+#include <condition_variable>
+#include <map>
+#include <mutex>
+#include <utility>
+
+namespace weft::pipeline {
+
+// Of each edge, for activations and for gradients.
+using Credits = std::map<std::pair<schedule::Edge, bool>, int>;
+Credits credits_of(const schedule::Schedule& computations);
+
+class InFlight {
+ public:
+  // Credits and exchange outlive it.
+  InFlight(const Credits& credits, const ValueExchange& exchange) : credits_(credits), exchange_(exchange) {}
+
+  // Waits until one more may be sent. Throws the error of the exchange, and deadline_exceeded.
+  void add(const ValueExchange::Key& key, std::chrono::nanoseconds timeout);
+  void used(const ValueExchange::Key& key);
+  void wake();  // the exchange has an error
+
+ private:
+  const Credits& credits_;
+  const ValueExchange& exchange_;
+  std::mutex mutex_;  // guards counts_
+  std::condition_variable changed_;
+  std::map<std::pair<schedule::Edge, bool>, int> counts_;
+};
+
+}  // namespace weft::pipeline

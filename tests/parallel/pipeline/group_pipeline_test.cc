@@ -1,0 +1,183 @@
+#include <weft/parallel/pipeline/group_pipeline.h>
+#include <weft/parallel/pipeline/layer_graph.h>
+#include <weft/parallel/schedule/generators.h>
+#include <weft/parallel/schedule/lowering.h>
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <stdexcept>
+#include <thread>
+
+#include "tests/parallel/collectives/company.h"
+#include "tests/support/errors.h"
+
+namespace weft::pipeline::group_pipeline_test {
+namespace {
+
+using collectives::Group;
+using collectives::testing::Backend;
+using collectives::testing::Company;
+using rpc::ErrorKind;
+using test::error_of;
+
+at::Tensor numbers(at::IntArrayRef sizes, std::uint64_t seed) {
+  return at::randn(sizes, at::detail::createCPUGenerator(seed), at::kDouble);
+}
+
+const Loss squares = loss_of(
+    [](const at::Tensor& output, const at::Tensor& target) { return torch::mse_loss(output, target); });
+
+// A chain of blocks with a skip connection from the first to the last one. fails: a stage that throws.
+LayerGraph blocks(int count, int fails = -1) {
+  LayerGraph model;
+  for (int i = 0; i < count; ++i) {
+    const auto build = [i, fails] {
+      torch::nn::Sequential block(torch::nn::Linear(6, 6), torch::nn::BatchNorm1d(6));
+      block->to(at::kDouble);
+      const at::NoGradGuard no_grad;
+      for (at::Tensor& parameter : block->parameters())
+        parameter.copy_(numbers(parameter.sizes(), static_cast<std::uint64_t>(i)));
+      return BuiltLayer{block.ptr(), [block, i, fails](const Values& x) mutable {
+                          if (i == fails) throw std::runtime_error("out of order");
+                          const at::Tensor sum = x.size() == 2 ? x[0] + x[1] : x[0];
+                          return Values{torch::tanh(block->forward(sum))};
+                        }};
+    };
+    std::vector<Source> inputs{i == 0 ? step_input(0) : Source{i - 1}};
+    if (i > 1 && i + 1 == count) inputs.push_back(Source{0});
+    model.add({"block" + std::to_string(i), build, inputs});
+  }
+  return model;
+}
+
+std::vector<int> one_block_each(int count) {
+  std::vector<int> cuts;
+  for (int i = 1; i < count; ++i) cuts.push_back(i);
+  return cuts;
+}
+
+// Runs f(group) for each rank, in a thread each; gives the errors by rank.
+template <class F>
+std::vector<std::optional<rpc::Error>> on_ranks(Company& company, F f) {
+  const std::vector<Group> groups = company.groups();
+  std::vector<std::optional<rpc::Error>> errors(groups.size());
+  std::vector<std::thread> threads;
+  for (std::size_t rank = 0; rank < groups.size(); ++rank)
+    threads.emplace_back([&, rank] { errors[rank] = error_of([&] { f(groups[rank]); }); });
+  for (auto& thread : threads) thread.join();
+  return errors;
+}
+
+class GroupSchedules : public ::testing::TestWithParam<std::string> {};
+std::vector<std::string> with_a_flush() {
+  std::vector<std::string> names;
+  for (const auto& generator : schedule::generators())
+    if (!generator.name.starts_with("pipedream")) names.emplace_back(generator.name);
+  return names;
+}
+INSTANTIATE_TEST_SUITE_P(Flush, GroupSchedules, ::testing::ValuesIn(with_a_flush()), [](const auto& info) {
+  std::string name = info.param;
+  std::replace(name.begin(), name.end(), '-', '_');
+  return name;
+});
+
+TEST_P(GroupSchedules, TrainLikeTheWholeModel) {
+  using schedule::Recompute;
+  for (const auto& [ranks, microbatches, rows, backend, recompute] :
+       {std::tuple{2, 4, 13, Backend::memory, Recompute::never},
+        {3, 2, 7, Backend::messages, Recompute::always},
+        {2, 3, 2, Backend::messages, Recompute::except_last}}) {
+    SCOPED_TRACE(std::to_string(ranks) + " ranks, " + std::to_string(microbatches) + " micro-batches");
+    const auto computations = schedule::add_recomputation(
+        schedule::generate(GetParam(), {.ranks = ranks, .microbatches = microbatches}), recompute);
+    const int count = computations.stages();
+    const StageGraph one = cut(blocks(count), {});
+    std::map<std::string, at::Tensor> expected;
+    std::vector<double> losses;
+    torch::optim::SGD own(one.parameters(), 0.1);
+    if (rows < 6) one.train(false);  // a batch norm refuses one row
+    for (int step = 0; step < 2; ++step) {
+      const at::Tensor x = numbers({rows, 6}, 10 + step), y = numbers({rows, 6}, 20 + step);
+      own.zero_grad();
+      losses.push_back(0);
+      const auto parts = std::min<std::int64_t>(microbatches, rows);
+      const auto xs = at::tensor_split(x, parts), ys = at::tensor_split(y, parts);
+      for (std::size_t i = 0; i < xs.size(); ++i) {
+        const at::Tensor part =
+            squares({one[0].forward({xs[i]})[0]}, {ys[i]}) * (static_cast<double>(xs[i].size(0)) / rows);
+        part.backward();
+        losses.back() += part.item<double>();
+      }
+      own.step();
+    }
+    one.train(false);
+    const at::Tensor outputs = one[0].forward({numbers({rows, 6}, 30)})[0];
+    for (const auto& each : one[0].module->named_parameters()) expected[each.key()] = each.value();
+
+    Company company(ranks, backend);
+    const auto errors = on_ranks(company, [&](const Group& group) {
+      const StageGraph graph =
+          cut(blocks(count), {.cuts = one_block_each(count), .built = stages_of(computations, group.rank())});
+      GroupPipeline pipeline(group, graph, computations, {.loss = squares});
+      torch::optim::SGD optimizer(graph.parameters(), 0.1);
+      if (rows < 6) graph.train(false);
+      for (int step = 0; step < 2; ++step) {
+        optimizer.zero_grad();
+        const GroupStep result =
+            pipeline.step({numbers({rows, 6}, 10 + step)}, {numbers({rows, 6}, 20 + step)});
+        EXPECT_NEAR(result.loss.item<double>(), losses[static_cast<std::size_t>(step)], 1e-10);
+        EXPECT_EQ(result.timeline.ranks.size(), static_cast<std::size_t>(ranks));
+        optimizer.step();
+      }
+      for (int stage = 0; stage < count; ++stage) {
+        if (!graph.is_here(stage)) continue;
+        for (const auto& each : graph[stage].module->named_parameters())
+          EXPECT_TRUE(at::allclose(each.value(), expected.at(each.key()), 1e-10, 1e-10)) << each.key();
+      }
+      graph.train(false);
+      const Values got = pipeline.evaluate({numbers({rows, 6}, 30)});
+      EXPECT_EQ(got.size(), graph.is_here(count - 1) ? 1U : 0U);
+      for (const at::Tensor& each : got) EXPECT_TRUE(at::allclose(each, outputs, 1e-10, 1e-10));
+    });
+    for (const auto& error : errors) EXPECT_FALSE(error) << error->what();
+  }
+}
+
+TEST(GroupPipeline, AStageThatThrowsEndsTheStepOnAllRanks) {
+  const auto computations = schedule::one_forward_one_backward({.ranks = 3, .microbatches = 4});
+  Company company(3);
+  const auto errors = on_ranks(company, [&](const Group& group) {
+    const StageGraph graph =
+        cut(blocks(3, 1), {.cuts = {1, 2}, .built = stages_of(computations, group.rank())});
+    GroupPipeline pipeline(group, graph, computations, {.loss = squares});
+    pipeline.step({numbers({8, 6}, 1)}, {numbers({8, 6}, 2)});
+  });
+  for (const auto& error : errors) {
+    ASSERT_TRUE(error);
+    EXPECT_NE(std::string(error->what()).find("stage 1, micro-batch 0, F: out of order"), std::string::npos)
+        << error->what();
+  }
+}
+
+TEST(GroupPipeline, RefusesWhatDoesNotFit) {
+  const auto two = schedule::fill_drain({.ranks = 2, .microbatches = 2});
+  Company company(1);
+  const Group group = company.groups().at(0);
+  const auto refused = [&](auto&& f) {
+    const auto error = error_of(f);
+    return error ? std::string(error->what()) : "not refused";
+  };
+  const StageGraph graph = cut(blocks(2), {.cuts = {1}});
+  EXPECT_EQ(refused([&] { GroupPipeline(group, graph, two, {}); }),
+            "GroupPipeline: no loss: give GroupPipelineOptions::loss");
+  EXPECT_EQ(refused([&] { GroupPipeline(group, graph, two, {.loss = squares}); }),
+            "GroupPipeline: a schedule of 2 ranks, expected one for each of 1 of the group");
+  const auto both = schedule::interleaved({.ranks = 1, .microbatches = 2, .chunks = 2});
+  const StageGraph half = cut(blocks(2), {.cuts = {1}, .built = std::set<int>{1}});
+  EXPECT_EQ(refused([&] { GroupPipeline(group, half, both, {.loss = squares}); }),
+            "GroupPipeline: stage 0 of this rank has no module");
+}
+
+}  // namespace
+}  // namespace weft::pipeline::group_pipeline_test
