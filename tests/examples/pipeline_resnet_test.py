@@ -1,0 +1,46 @@
+#!/usr/bin/env python3
+"""pipeline_resnet PROGRAM: learns, and with the same losses for any number of workers and any schedule."""
+import csv
+import pathlib
+import re
+import sys
+import tempfile
+import unittest
+
+from processes import main, run
+
+DATA = pathlib.Path("/usr/share/datasets/fashion-mnist")
+SMALL = ("--width", 4, "--batch-size", 32, "--images", 640, "--microbatches", 4)
+
+
+@unittest.skipUnless(DATA.exists(), "not installed: dataset-fashion-mnist")
+class PipelineResNet(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+
+    def train(self, *options):
+        """The losses, and the folder with the pictures."""
+        out = self.folder / "_".join(map(str, options))
+        status, lines = run(PROGRAM, *SMALL, "--out", out, *options)
+        self.assertEqual(status, 0, lines)
+        self.assertRegex(lines[-1], r"^test_accuracy=0\.\d+$")
+        with open(out / "loss.csv", newline="") as table:
+            return [float(row["loss"]) for row in csv.DictReader(table)], out
+
+    def test_cuts_schedules_and_recomputation_do_not_change_the_losses(self):
+        whole, _ = self.train("--workers", 1)
+        self.assertEqual(len(whole), 20)
+        self.assertLess(sum(whole[-5:]), sum(whole[:5]))
+        for options in (("--workers", 2), ("--schedule", "zb-v"), ("--workers", 3, "--schedule", "gpipe", "--recompute")):
+            losses, out = self.train(*options)
+            for step, (loss, expected) in enumerate(zip(losses, whole, strict=True)):
+                self.assertAlmostEqual(loss, expected, delta=0.02 * expected, msg=f"{options}, step {step}")
+            picture = (out / "timeline.svg").read_text()
+            self.assertEqual(len(re.findall("measured|predicted", picture)), 2, options)
+
+
+if __name__ == "__main__":
+    PROGRAM = sys.argv.pop(1)
+    main()
