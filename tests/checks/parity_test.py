@@ -2,7 +2,7 @@
 """parity.py finds each kind of fault, and accepts what is right."""
 import sys
 
-from parity import DDP, problems_of, state_of, tests_of, wheel_problems
+from parity import DDP, problems_of, rows_of, state_of, tests_of, wheel_problems
 
 TESTS = {"LimitsTest.OfCalls", "tool_test.py: test_list"}
 HEAD = "### rpc_test.py: RpcTest\n| PyTorch | behaviour | weft |\n|---|---|---|\n"
@@ -53,6 +53,12 @@ for text, words in WRONG:
         failures.append(f"not found: {words}: {found}")
 for text in RIGHT:
     failures += list(problems_of("parity_pytorch.md", text, TESTS))
+FUNCTIONS = "### tests/skip/test_leak.py\n| `test_a` | x | no meaning: portals |\n### _backward.py\n| `backward` | y | missing: z |"
+failures += list(problems_of("parity_pipeline.md", FUNCTIONS, TESTS))
+if [row[1:4] for row in rows_of(FUNCTIONS)] != [("tests/skip/test_leak.py", None, "test_a"), ("_backward.py", None, "backward")]:
+    failures.append("rows_of: functions of a file")
+if not list(problems_of("parity_pipeline.md", FUNCTIONS.replace("leak", "leaks"), TESTS)):
+    failures.append("not found: a file that the page does not have")
 if [state_of(weft) for weft in ("`A.B`", "no meaning: x", "not on a GPU: `A.B`", "not on a GPU: x", "missing: y", "")] != \
         ["covered", "no meaning", "not on a GPU", None, "missing", None]:
     failures.append("state_of")
