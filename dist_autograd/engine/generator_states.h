@@ -1,8 +1,8 @@
 // GeneratorStates: the random generators that a forward can draw from, so that it can run again with the same
 // numbers.
 //
-// They are those of the process and of the inputs' devices: other threads must not draw from them between the
-// first run and the end of a later one. Not thread-safe.
+// These are the generators of the process and of the tensors' devices. Other threads must not draw from them
+// between the first run and the end of a later one. Not thread-safe.
 #pragma once
 
 #include <weft/rpc/core/export.h>
@@ -17,8 +17,8 @@ namespace weft::dist_autograd {
 
 class WEFT_EXPORT GeneratorStates {
  public:
-  // The states as they are.
-  static GeneratorStates of(const std::vector<at::Tensor>& inputs);
+  // The current states. tensors: what the forward uses.
+  static GeneratorStates of(const std::vector<at::Tensor>& tensors);
   GeneratorStates now() const;  // of the same generators
   void restore() const;
   friend WEFT_EXPORT bool operator==(const GeneratorStates& a, const GeneratorStates& b);
@@ -28,7 +28,7 @@ class WEFT_EXPORT GeneratorStates {
   std::vector<std::pair<at::Generator, at::Tensor>> states_;
 };
 
-// While it lives, draws give what they gave from `states` on. Then the generators go on where they were.
+// While it lives, draws repeat those that followed `states`. The destructor restores the current states.
 class DrawsAgain {
  public:
   explicit DrawsAgain(const GeneratorStates& states) : now_(states.now()) { states.restore(); }

@@ -31,7 +31,7 @@ struct Settings {
   std::string schedule = "1f1b", data, out = "pipeline_resnet_out";
   std::vector<int> cuts;
   int workers = 2, microbatches = 4, threads = 1;
-  std::int64_t width = 16, batch_size = 64, images = 60000, epochs = 1;
+  std::int64_t width = 16, batch_size = 64, images = 60000, test_images = 10000, epochs = 1;
   std::uint64_t seed = 1;
   double learning_rate = 0.05;
   bool recompute = false;
@@ -50,6 +50,7 @@ Settings parse(int argc, char** argv) {
       ->capture_default_str();
   app.add_option("--batch-size", s.batch_size)->capture_default_str();
   app.add_option("--images", s.images, "of an epoch")->capture_default_str();
+  app.add_option("--test-images", s.test_images, "for the accuracy")->capture_default_str();
   app.add_option("--epochs", s.epochs)->capture_default_str();
   app.add_option("--learning-rate", s.learning_rate)->capture_default_str();
   app.add_option("--seed", s.seed)->capture_default_str();
@@ -90,7 +91,8 @@ void draw(const schedule::Schedule& schedule, const schedule::Timeline& measured
              predicted.time, folder);
 }
 
-rpc::Task<double> accuracy(pipeline::Pipeline& model, const Dataset& test) {
+rpc::Task<double> accuracy(pipeline::Pipeline& model, Dataset test, std::int64_t images) {
+  test.truncate(images);
   std::int64_t right = 0;
   co_await model.train(false);
   for (std::int64_t begin = 0; begin < test.size(); begin += 500) {
@@ -133,7 +135,8 @@ rpc::Task<void> drive(rpc::Agent& agent, const Settings& settings) {
       fmt::format("ResNet-50 on Fashion-MNIST, {} on {} workers", settings.schedule, settings.workers),
       settings.out);
   draw(model.schedule(), timeline, settings.out);
-  fmt::print("test_accuracy={:.4f}\n", co_await accuracy(model, Dataset(settings.data, "t10k")));
+  fmt::print("test_accuracy={:.4f}\n",
+             co_await accuracy(model, Dataset(settings.data, "t10k"), settings.test_images));
 }
 
 }  // namespace

@@ -43,8 +43,8 @@ struct Partition {
   double total_seconds = 0;          // one micro-batch through all layers on one worker
   double data_parallel_seconds = 0;  // the bottleneck if all workers were replicas of one stage; 0: unknown
 
-  std::size_t workers() const;  // of all stages
-  double speed_up() const;      // over one worker; 1 if no layer takes time
+  WEFT_EXPORT std::size_t workers() const;  // of all stages
+  WEFT_EXPORT double speed_up() const;      // over one worker; 1 if no layer takes time
 };
 
 // Stages of these numbers of layers. invalid_argument: their sum is not the number of layers, or one is 0.

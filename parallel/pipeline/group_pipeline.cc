@@ -6,6 +6,7 @@
 #include <weft/parallel/pipeline/internal/rank_step.h>
 #include <weft/parallel/pipeline/leaf_gradients.h>
 #include <weft/parallel/pipeline/remote/messages.h>
+#include <weft/parallel/schedule/text.h>
 
 #include <algorithm>
 #include <deque>
@@ -27,7 +28,7 @@ struct GroupValue {
 };
 WEFT_CODEC(GroupValue, values, requires_grad)
 
-// What all ranks tell each other when theirs is done.
+// A rank's report at the end of a step.
 struct GroupReport {
   std::vector<at::Tensor> losses;  // of the last stage: by micro-batch, and of the batch
   at::Tensor loss;
@@ -35,7 +36,24 @@ struct GroupReport {
 };
 WEFT_CODEC(GroupReport, losses, loss, spans)
 
-// Apart from those of programs, which count from 0.
+// What the first rank that uses inputs tells the others.
+struct GroupStepPlan {
+  std::int64_t rows = 0;
+  bool with_backward = true;
+};
+WEFT_CODEC(GroupStepPlan, rows, with_backward)
+
+// Equal on ranks whose values fit together.
+std::string signature_of(const StageGraph& graph, const schedule::Schedule& schedule) {
+  std::string text = std::to_string(schedule.microbatches) + " micro-batches, edges";
+  for (const schedule::Edge& edge : schedule.edges) {
+    text += " " + std::to_string(edge.from) + "-" + std::to_string(edge.to) + ":";
+    for (const int output : graph.outputs_of(edge)) text += std::to_string(output) + ",";
+  }
+  return text + " schedule " + schedule::save(schedule);
+}
+
+// Does not collide with tags of programs, which start at 0.
 std::uint64_t tag_of(const std::vector<schedule::Edge>& edges, const Key& key) {
   const auto edge = std::lower_bound(edges.begin(), edges.end(), key.edge) - edges.begin();
   return (std::uint64_t{0x7069} << 48) | (std::uint64_t{key.gradient} << 47) |
@@ -57,6 +75,21 @@ void check(const collectives::Group& group, const StageGraph& graph, const sched
            std::to_string(group.size()) + " of the group");
   for (const int stage : stages_of(schedule, group.rank()))
     if (!graph.is_here(stage)) refuse("stage " + std::to_string(stage) + " of this rank has no module");
+  std::map<const c10::TensorImpl*, int> stage_of;
+  for (int stage = 0; stage < graph.size(); ++stage) {
+    if (!graph.is_here(stage)) continue;
+    for (const at::Tensor& parameter : graph[stage].module->parameters()) {
+      const int first = stage_of.try_emplace(parameter.unsafeGetTensorImpl(), stage).first->second;
+      if (schedule.rank_of(first, 0) != schedule.rank_of(stage, 0))
+        refuse("the stages " + std::to_string(first) + " and " + std::to_string(stage) +
+               " of two ranks share a parameter: put the layers that have it into stages of one rank");
+    }
+  }
+  const auto signatures = group.all_gather_object(signature_of(graph, schedule), options.timeout).get();
+  for (std::size_t rank = 1; rank < signatures.size(); ++rank)
+    if (signatures[rank] != signatures[0])
+      refuse("rank " + std::to_string(rank) + " has other cuts or another schedule than rank 0: " +
+             signatures[rank] + "; rank 0: " + signatures[0]);
 }
 
 schedule::Schedule with_edges(schedule::Schedule schedule, const StageGraph& graph) {
@@ -114,11 +147,13 @@ namespace {
 class Receiver : public std::enable_shared_from_this<Receiver> {
  public:
   Receiver(collectives::Group group, std::shared_ptr<ValueExchange> exchange,
-           std::shared_ptr<InFlight> in_flight, int from, std::deque<std::pair<Key, std::uint64_t>> values)
+           std::shared_ptr<InFlight> in_flight, int from, std::size_t values_each,
+           std::deque<std::pair<Key, std::uint64_t>> values)
       : group_(std::move(group)),
         exchange_(std::move(exchange)),
         in_flight_(std::move(in_flight)),
         from_(from),
+        expected_(values_each),
         values_(std::move(values)) {}
 
   void next() {
@@ -141,6 +176,14 @@ class Receiver : public std::enable_shared_from_this<Receiver> {
       return;
     }
     GroupValue value = std::move(result).get();
+    if (value.values.size() != expected_ || value.requires_grad.size() != expected_) {
+      exchange_->fail(std::make_exception_ptr(
+          Error(ErrorKind::invalid_argument, "rank " + std::to_string(from_) + " sent " +
+                                                 std::to_string(value.values.size()) + " values, expected " +
+                                                 std::to_string(expected_))));
+      in_flight_->wake();
+      return;
+    }
     for (std::size_t i = 0; i < value.values.size() && i < value.requires_grad.size(); ++i)
       if (value.requires_grad[i]) value.values[i].set_requires_grad(true);
     rpc::Promise<void> used;
@@ -154,7 +197,8 @@ class Receiver : public std::enable_shared_from_this<Receiver> {
   const std::shared_ptr<ValueExchange> exchange_;
   const std::shared_ptr<InFlight> in_flight_;
   const int from_;
-  std::mutex mutex_;  // guards values_
+  const std::size_t expected_;  // in each message
+  std::mutex mutex_;            // guards values_
   std::deque<std::pair<Key, std::uint64_t>> values_;
 };
 
@@ -183,8 +227,9 @@ void GroupPipeline::Impl::receive(const std::shared_ptr<ValueExchange>& exchange
     });
   for (auto& [direction, values] : expected) {
     const auto& [edge, gradient] = direction;
-    const auto receiver = std::make_shared<Receiver>(
-        group, exchange, in_flight, schedule.rank_of(gradient ? edge.to : edge.from, 0), std::move(values));
+    const auto receiver = std::make_shared<Receiver>(group, exchange, in_flight,
+                                                     schedule.rank_of(gradient ? edge.to : edge.from, 0),
+                                                     graph.outputs_of(edge).size(), std::move(values));
     for (int ahead = credits.at(direction); ahead > 0; --ahead) receiver->next();
   }
 }
@@ -195,28 +240,31 @@ std::pair<std::vector<GroupReport>, Values> GroupPipeline::Impl::run(const Value
   const int rank = group.rank();
   const int root = schedule.rank_of(std::max(first_with_inputs, 0), 0);
   const bool is_last = runners.contains(graph.size() - 1);
+  const Values no_values;
   try {
-    const std::int64_t rows =
-        group.broadcast_object(rank == root ? rows_of(inputs, {}) : std::int64_t{0}, root, options.timeout)
-            .get();
-    const auto check_rows = [&](const Values& tensors, const char* what) {
-      for (const at::Tensor& tensor : tensors)
-        if (tensor.dim() == 0 || tensor.size(0) != rows)
-          throw Error(ErrorKind::invalid_argument,
-                      std::string("pipeline step: ") + what + " have " +
-                          std::to_string(tensor.dim() == 0 ? 0 : tensor.size(0)) + " rows, expected " +
-                          std::to_string(rows));
-    };
-    check_rows(inputs, "inputs");
-    if (is_last) check_rows(targets, "targets");
-    StepContext context{.graph = graph,
-                        .schedule = schedule,
-                        .loss = options.loss,
-                        .devices = devices,
-                        .timeout = options.timeout,
-                        .data = split_rows(inputs, is_last ? targets : Values{}, rows, schedule.microbatches,
-                                           options.mean_loss),
-                        .with_backward = with_backward};
+    GroupStepPlan plan{.with_backward = with_backward};
+    if (rank == root) plan.rows = rows_of(inputs, is_last ? targets : no_values);
+    plan = group.broadcast_object(plan, root, options.timeout).get();
+    if (plan.with_backward != with_backward)
+      throw Error(ErrorKind::invalid_argument, "pipeline step: this rank and rank " + std::to_string(root) +
+                                                   " do not both call step() or both evaluate()");
+    const std::int64_t rows = plan.rows;
+    const Values& own_targets = is_last ? targets : no_values;
+    const auto is_defined = [](const at::Tensor& tensor) { return tensor.defined(); };
+    const bool has_rows = std::any_of(inputs.begin(), inputs.end(), is_defined) ||
+                          std::any_of(own_targets.begin(), own_targets.end(), is_defined);
+    if (const std::int64_t own = has_rows ? rows_of(inputs, own_targets) : rows; own != rows)
+      throw Error(ErrorKind::invalid_argument,
+                  "pipeline step: " + std::to_string(own) + " rows on rank " + std::to_string(rank) +
+                      ", expected " + std::to_string(rows) + " as on rank " + std::to_string(root));
+    StepContext context{
+        .graph = graph,
+        .schedule = schedule,
+        .loss = options.loss,
+        .devices = devices,
+        .timeout = options.timeout,
+        .data = split_rows(inputs, own_targets, rows, schedule.microbatches, options.mean_loss),
+        .with_backward = with_backward};
     const auto in_flight = std::make_shared<InFlight>(credits, *context.exchange);
     context.send = [&](const Key& key, Values values) {
       const int to = schedule.rank_of(key.gradient ? key.edge.from : key.edge.to, key.microbatch);
@@ -245,7 +293,9 @@ std::pair<std::vector<GroupReport>, Values> GroupPipeline::Impl::run(const Value
     } else if (is_last) {
       outputs = joined(context.outputs);
     }
-    return {group.all_gather_object(report, options.timeout).get(), std::move(outputs)};
+    auto reports = group.all_gather_object(report, no_timeout).get();
+    gradients.publish();
+    return {std::move(reports), std::move(outputs)};
   } catch (const std::exception& error) {
     for (auto& [stage, runner] : runners) runner.clear();
     gradients.clear();
@@ -268,7 +318,6 @@ GroupStep GroupPipeline::step(const Values& inputs, const Values& targets) {
     throw Error(ErrorKind::failed_precondition,
                 "pipeline step: the schedule has no backward: call evaluate(), or give another schedule");
   auto [reports, outputs] = impl_->run(inputs, targets, true);
-  impl_->gradients.publish();
   GroupReport& last = reports[static_cast<std::size_t>(impl_->schedule.rank_of(impl_->graph.size() - 1, 0))];
   std::vector<RankSpans> spans;
   for (GroupReport& report : reports) spans.push_back(std::move(report.spans));

@@ -14,8 +14,9 @@
 // gradients are those of LocalPipeline, and those of stages on this rank are added to `.grad` when all ranks
 // have computed theirs.
 //
-// If a stage throws, or a value does not come within the timeout, the step fails on all ranks and aborts the
-// group: the error names the stage, the micro-batch and the action; make a new pipeline with a new group.
+// If a stage throws, a value does not come within the timeout, or a rank gives other data than the others
+// expect, the step fails on all ranks and aborts the group: the text names the stage, the micro-batch and the
+// action; make a new pipeline with a new group. Stages must not use collectives of this group.
 // Not thread-safe; one step at a time.
 #pragma once
 
@@ -50,8 +51,9 @@ WEFT_EXPORT std::set<int> stages_of(const schedule::Schedule& schedule, int rank
 
 class WEFT_EXPORT GroupPipeline {
  public:
-  // graph: this rank's stages are here. The schedule has a rank for each of the group's; messages in it are
-  // not needed. invalid_argument: it does not fit the graph or the group, a stage of this rank has no module,
+  // Called by all ranks. graph: this rank's stages are here. The schedule has a rank for each of the group's;
+  // messages in it are not needed. invalid_argument: it does not fit the graph or the group, the ranks have
+  // different cuts or schedules, a stage of this rank has no module, stages of two ranks share a parameter,
   // or there is no loss. unsupported: replicated stages, versions of weights.
   GroupPipeline(collectives::Group group, StageGraph graph, schedule::Schedule schedule,
                 GroupPipelineOptions options);
@@ -60,9 +62,11 @@ class WEFT_EXPORT GroupPipeline {
   GroupPipeline& operator=(const GroupPipeline&) = delete;
 
   // inputs: on ranks whose stages use them; targets: on the last stage's rank; other ranks may leave them
-  // out. Of fewer rows than micro-batches each is one. Errors as LocalPipeline::step().
+  // out. If there are fewer rows than micro-batches, each row is a micro-batch. invalid_argument: no rows,
+  // different numbers of rows, or a tensor that requires grad. failed_precondition: the schedule has no
+  // backward.
   GroupStep step(const Values& inputs, const Values& targets);
-  // On the last stage's rank its outputs of all rows, without gradients; none on other ranks.
+  // On the last stage's rank its outputs of all rows, without gradients; other ranks get an empty list.
   Values evaluate(const Values& inputs);
 
   const StageGraph& graph() const;

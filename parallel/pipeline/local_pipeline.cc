@@ -1,5 +1,6 @@
 #include <weft/parallel/pipeline/local_pipeline.h>
 
+#include <weft/dist_autograd/engine/generator_states.h>
 #include <weft/parallel/pipeline/internal/check_schedule.h>
 #include <weft/parallel/pipeline/internal/rank_step.h>
 #include <weft/parallel/pipeline/internal/stage_thread.h>
@@ -101,6 +102,9 @@ struct LocalPipeline::Impl {
     schedule::Timeline timeline;
     timeline.ranks.resize(schedule.ranks.size());
     const at::ThreadLocalState caller;
+    std::optional<dist_autograd::GeneratorStates> generators;
+    if (threads.size() > 1 && has_recomputation(schedule))
+      generators = dist_autograd::GeneratorStates::of(graph.parameters());
     const auto streams = current_streams(step.data.inputs.front(), options.devices);
     std::latch ended(static_cast<std::ptrdiff_t>(threads.size()));
     for (std::size_t rank = 0; rank < threads.size(); ++rank)
@@ -113,6 +117,11 @@ struct LocalPipeline::Impl {
         ended.count_down();
       });
     ended.wait();
+    if (generators && step.exchange->error() == nullptr && !(generators->now() == *generators))
+      step.exchange->fail(std::make_exception_ptr(Error(
+          ErrorKind::failed_precondition,
+          "pipeline step: random numbers were drawn during the step, which recomputations on several threads "
+          "cannot repeat: leave out the recomputation, or use one rank, or one process for each rank")));
     if (const auto error = step.exchange->error(); error != nullptr) {
       clear();
       std::rethrow_exception(error);

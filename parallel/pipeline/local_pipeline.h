@@ -13,7 +13,8 @@
 // gradients added to `.grad` are those of the loss of the whole batch, if the loss of a micro-batch is a mean
 // over its rows (LocalOptions::mean_loss); batch norms normalize each micro-batch, and the order in which
 // gradients are added is that of the schedule. What random numbers the stages draw depends on which thread
-// comes first; with a recomputation, stages that draw random numbers must all be on one rank.
+// comes first. A step of several ranks with recomputations, during which random numbers are drawn, fails with
+// failed_precondition: LibTorch has one generator for all threads.
 //
 // A stage may block. The threads have the LibTorch thread state (autocast) and the current streams of the
 // thread that called step(). If a stage throws, step() throws an rpc::Error with the stage, the micro-batch

@@ -30,6 +30,7 @@ std::int64_t rows_of(const Values& inputs, const Values& targets) {
   std::optional<std::int64_t> rows;
   const auto look_at = [&](const Values& tensors, const char* what) {
     for (std::size_t i = 0; i < tensors.size(); ++i) {
+      if (!tensors[i].defined()) continue;
       const auto refuse = [&](const std::string& text) {
         throw rpc::Error(rpc::ErrorKind::invalid_argument,
                          std::string("pipeline step: ") + what + " " + std::to_string(i) + text);

@@ -15,8 +15,8 @@ struct Microbatches {
   std::size_t count() const { return weights.size(); }
 };
 
-// The number of rows that all tensors have. invalid_argument: no inputs, a tensor without rows or with
-// another number of them, or one that requires grad.
+// The number of rows that all defined tensors have. invalid_argument: no inputs, a tensor without rows or
+// with another number of them, or one that requires grad.
 WEFT_EXPORT std::int64_t rows_of(const Values& inputs, const Values& targets);
 
 // Parts of `rows` rows that differ by one row at most; if there are fewer rows than `count`, each row is a

@@ -49,12 +49,13 @@ class Gathering : public std::enable_shared_from_this<Gathering> {
   void ended(std::size_t stage, rpc::Result<StageReport>&& report) {
     if (!report.ok()) fail(report.error());
     std::unique_lock lock(mutex_);
-    if (report.ok()) reports_[stage] = std::move(report).get();
+    if (report.ok() && !over_) reports_[stage] = std::move(report).get();
     if (--left_ == 0) finish(lock);
   }
   void fail(std::exception_ptr error) {
     {
       std::lock_guard lock(mutex_);
+      if (over_) return;
       const bool is_first = error_ == nullptr;
       if (is_first || is_aborted(error_)) error_ = std::move(error);
       if (!is_first) return;
@@ -69,8 +70,10 @@ class Gathering : public std::enable_shared_from_this<Gathering> {
   }
   void finish(std::unique_lock<std::mutex>& lock) {
     if (std::exchange(over_, true)) return;
+    const std::exception_ptr error = error_;
+    Reports reports = std::move(reports_);
     lock.unlock();
-    error_ != nullptr ? promise_.complete(error_) : promise_.complete(std::move(reports_));
+    error != nullptr ? promise_.complete(error) : promise_.complete(std::move(reports));
   }
   static bool is_aborted(const std::exception_ptr& error) {
     try {

@@ -7,6 +7,7 @@
 
 #include <ATen/ThreadLocalState.h>
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/equal.h>
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/variable.h>
 
@@ -42,22 +43,42 @@ struct StageRunner::Microbatch {
 
 namespace {
 
-// The buffers of a module as they are, for the time of a forward that is not to change them.
+// The buffers of a module, so that a forward that runs again does not change them.
 class KeptBuffers {
  public:
   explicit KeptBuffers(const torch::nn::Module& module) {
-    for (const at::Tensor& buffer : module.buffers()) buffers_.emplace_back(buffer, buffer.detach().clone());
+    for (const at::Tensor& buffer : module.buffers())
+      buffers_.push_back({buffer, buffer.detach().clone(), static_cast<std::uint32_t>(buffer._version())});
   }
-  ~KeptBuffers() {
-    // Without their versions: a graph may have saved them.
-    for (const auto& [buffer, before] : buffers_) buffer.variable_data().copy_(before);
+  void restore() const {
+    const at::NoGradGuard no_grad;
+    for (const Kept& kept : buffers_) {
+      if (kept.buffer.sizes() != kept.before.sizes())
+        throw rpc::Error(rpc::ErrorKind::failed_precondition,
+                         "the forward changes the shape of a buffer, which a recomputation cannot undo");
+      if (at::equal(kept.buffer, kept.before)) continue;
+      // Batch norms change their statistics without a new version, since no backward uses them. After other
+      // changes, autograd must find a new version in graphs that have saved the buffer.
+      const bool has_new_version = kept.buffer._version() != kept.version;
+      (has_new_version ? kept.buffer : kept.buffer.variable_data()).copy_(kept.before);
+    }
   }
-  KeptBuffers(const KeptBuffers&) = delete;
-  KeptBuffers& operator=(const KeptBuffers&) = delete;
 
  private:
-  std::vector<std::pair<at::Tensor, at::Tensor>> buffers_;
+  struct Kept {
+    at::Tensor buffer, before;
+    std::uint32_t version;
+  };
+  std::vector<Kept> buffers_;
 };
+
+// Of all devices that the stage may draw on.
+dist_autograd::GeneratorStates generators_of(const Values& inputs, const torch::nn::Module& module) {
+  Values tensors = inputs;
+  for (const at::Tensor& parameter : module.parameters()) tensors.push_back(parameter);
+  for (const at::Tensor& buffer : module.buffers()) tensors.push_back(buffer);
+  return dist_autograd::GeneratorStates::of(tensors);
+}
 
 }  // namespace
 
@@ -87,7 +108,7 @@ Values StageRunner::forward(int microbatch, const Values& inputs, Keep keep) {
     state->versions.push_back(input._version());
   }
   for (const at::Tensor& parameter : stage_.module->parameters()) has_gradient |= parameter.requires_grad();
-  const auto before = dist_autograd::GeneratorStates::of(inputs);
+  const auto before = generators_of(inputs, *stage_.module);
   Values outputs = stage_.forward(own);
   if (!(before.now() == before)) state->generators.emplace(before);
   for (at::Tensor& output : outputs)
@@ -108,7 +129,9 @@ Values StageRunner::recompute(int microbatch) {
   const KeptBuffers buffers(*stage_.module);
   std::optional<dist_autograd::DrawsAgain> draws_again;
   if (state.generators) draws_again.emplace(*state.generators);
-  return run_forward(state, std::exchange(state.kept, {}));
+  Values outputs = run_forward(state, std::exchange(state.kept, {}));
+  buffers.restore();
+  return outputs;
 }
 
 Values StageRunner::run_forward(Microbatch& state, const Values& inputs) {

@@ -1,6 +1,6 @@
 // StageRunner: computes the forwards and backwards of one stage, micro-batch by micro-batch.
 //
-// Between the stages travel plain tensors: the inputs of a forward have no history, and their gradients are
+// Stages exchange plain tensors: the inputs of a forward have no history, and their gradients are
 // results of the backward. The gradients of parameters go to the sink. A backward may be split into its input
 // and its weight part (NodeExecutor). Used by one thread at a time.
 #pragma once

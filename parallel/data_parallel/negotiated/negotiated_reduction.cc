@@ -113,7 +113,13 @@ class NegotiatedReduction::State : public std::enable_shared_from_this<State> {
       for (at::Tensor& tensor : pending.tensors)
         if (tensor.requires_grad() && !tensor.is_sparse()) tensor = tensor.detach();
       reserve(name);
-      return prepare_reduction(pending, devices_);
+      try {
+        return prepare_reduction(pending, devices_);
+      } catch (...) {
+        std::lock_guard lock(mutex_);
+        names_.erase(name);
+        throw;
+      }
     });
     if (!request.ok()) {
       pending.promise.fail(request.error());

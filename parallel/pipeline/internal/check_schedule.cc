@@ -64,6 +64,13 @@ schedule::Schedule computations_of(schedule::Schedule schedule) {
   return schedule;
 }
 
+bool has_recomputation(const schedule::Schedule& schedule) {
+  return std::any_of(schedule.ranks.begin(), schedule.ranks.end(), [](const auto& actions) {
+    return std::any_of(actions.begin(), actions.end(),
+                       [](const Action& action) { return action.op == Op::recompute; });
+  });
+}
+
 bool has_backward(const schedule::Schedule& schedule) {
   return std::any_of(schedule.ranks.begin(), schedule.ranks.end(), [](const auto& actions) {
     return std::any_of(actions.begin(), actions.end(), is_backward);

@@ -15,5 +15,6 @@ void check_schedule(const std::string& executor, const StageGraph& graph, const 
 schedule::Schedule computations_of(schedule::Schedule schedule);
 
 bool has_backward(const schedule::Schedule& schedule);
+bool has_recomputation(const schedule::Schedule& schedule);
 
 }  // namespace weft::pipeline

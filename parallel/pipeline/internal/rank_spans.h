@@ -20,7 +20,7 @@ inline std::int64_t nanoseconds_since_1970() {
   return std::chrono::nanoseconds(std::chrono::system_clock::now().time_since_epoch()).count();
 }
 
-// From the begin of the first rank. ranks: by rank.
+// Times since the start of the first rank. ranks: by rank.
 inline schedule::Timeline timeline_of(const std::vector<RankSpans>& ranks) {
   std::int64_t first = std::numeric_limits<std::int64_t>::max();
   for (const RankSpans& rank : ranks) first = std::min(first, rank.began_ns);

@@ -163,11 +163,7 @@ void RankStep::forward(StageRunner& runner, const Action& action) {
   for (const Edge& edge : step_.schedule.edges)
     if (edge.from == stage) step_.send({edge, microbatch, false}, sent(edge, outputs));
   const bool is_last = stage + 1 == step_.graph.size();
-  if (is_last && step_.with_backward) {
-    const at::Tensor loss = loss_of(microbatch, outputs);
-    step_.losses[static_cast<std::size_t>(microbatch)] = loss.detach();
-    if (!recomputes) add_loss(runner, microbatch, loss);
-  }
+  if (is_last && step_.with_backward && !recomputes) add_loss(runner, microbatch, outputs);
   if (step_.with_backward && !recomputes) {
     outputs_[{stage, microbatch}] = std::move(outputs);
   } else if (is_last && !step_.with_backward) {
@@ -205,26 +201,21 @@ void RankStep::recompute(StageRunner& runner, const Action& action) {
   begins(action);
   Values outputs;
   step_.within([&] { outputs = runner.recompute(action.microbatch); });
-  if (action.stage + 1 == step_.graph.size())
-    add_loss(runner, action.microbatch, loss_of(action.microbatch, outputs));
+  if (action.stage + 1 == step_.graph.size()) add_loss(runner, action.microbatch, outputs);
   outputs_[{action.stage, action.microbatch}] = std::move(outputs);
 }
 
-at::Tensor RankStep::loss_of(int microbatch, const Values& outputs) const {
+void RankStep::add_loss(StageRunner& runner, int microbatch, const Values& outputs) {
+  const auto at = static_cast<std::size_t>(microbatch);
   Values targets;
-  for (const at::Tensor& target : step_.data.targets[static_cast<std::size_t>(microbatch)])
-    targets.push_back(here(target));
+  for (const at::Tensor& target : step_.data.targets[at]) targets.push_back(here(target));
   const at::AutoGradMode grad(true);
-  at::Tensor loss = step_.loss(outputs, targets);
+  const at::Tensor loss = step_.loss(outputs, targets);
   if (loss.numel() != 1)
     throw Error(ErrorKind::invalid_argument,
                 "the loss has " + std::to_string(loss.numel()) + " elements, expected one");
-  return loss;
-}
-
-void RankStep::add_loss(StageRunner& runner, int microbatch, const at::Tensor& loss) const {
-  const double weight = step_.data.weights[static_cast<std::size_t>(microbatch)];
-  runner.add_root(microbatch, loss, at::full_like(loss.detach(), weight));
+  step_.losses[at] = loss.detach();
+  runner.add_root(microbatch, loss, at::full_like(loss.detach(), step_.data.weights[at]));
 }
 
 // --- Backward ---

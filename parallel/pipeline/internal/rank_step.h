@@ -68,8 +68,7 @@ class RankStep {
   Values sent(const schedule::Edge& edge, const Values& outputs) const;
   bool gets_original(const schedule::Edge& edge, int output) const;
   void recompute(StageRunner& runner, const schedule::Action& action);
-  at::Tensor loss_of(int microbatch, const Values& outputs) const;
-  void add_loss(StageRunner& runner, int microbatch, const at::Tensor& loss) const;
+  void add_loss(StageRunner& runner, int microbatch, const Values& outputs);
   void take_gradients(StageRunner& runner, int stage, int microbatch);
   void give_gradients(int stage, int microbatch, const Values& gradients);
 

@@ -160,6 +160,33 @@ TEST(GroupPipeline, AStageThatThrowsEndsTheStepOnAllRanks) {
   }
 }
 
+TEST(GroupPipeline, RanksHaveTheSameCuts) {
+  const auto computations = schedule::fill_drain({.ranks = 2, .microbatches = 2});
+  Company company(2);
+  const auto errors = on_ranks(company, [&](const Group& group) {
+    const StageGraph graph = cut(blocks(4), {.cuts = {group.rank() == 0 ? 1 : 3}});
+    GroupPipeline(group, graph, computations, {.loss = squares});
+  });
+  for (const auto& error : errors) {
+    ASSERT_TRUE(error);
+    EXPECT_EQ(error->kind(), ErrorKind::invalid_argument);
+  }
+}
+
+TEST(GroupPipeline, ARankWithOtherRowsEndsTheStep) {
+  const auto computations = schedule::fill_drain({.ranks = 2, .microbatches = 2});
+  Company company(2);
+  const auto errors = on_ranks(company, [&](const Group& group) {
+    const StageGraph graph = cut(blocks(2), {.cuts = {1}, .built = stages_of(computations, group.rank())});
+    GroupPipeline pipeline(group, graph, computations, {.loss = squares});
+    pipeline.step({numbers({8, 6}, 1)}, {numbers({7, 6}, 2)});
+  });
+  for (const auto& error : errors) {
+    ASSERT_TRUE(error);
+    EXPECT_NE(std::string(error->what()).find("target 0 has 7 rows"), std::string::npos) << error->what();
+  }
+}
+
 TEST(GroupPipeline, RefusesWhatDoesNotFit) {
   const auto two = schedule::fill_drain({.ranks = 2, .microbatches = 2});
   Company company(1);

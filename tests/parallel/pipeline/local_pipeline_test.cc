@@ -504,6 +504,57 @@ TEST(Recomputation, DrawsTheSameNumbersAgain) {
   EXPECT_EQ(with, 8);
 }
 
+TEST(Recomputation, OfSeveralRanksRefusesRandomNumbers) {
+  StageGraph graph;
+  graph.add(std::make_shared<Part>(1), step_input(0));
+  graph.add({std::make_shared<Part>(2),
+             [](const Values& x) { return Values{torch::dropout(x[0], 0.5, true)}; },
+             {Source{0}}});
+  const auto schedule = schedule::add_recomputation(schedule::fill_drain({.ranks = 2, .microbatches = 2}),
+                                                    schedule::Recompute::always);
+  LocalPipeline pipeline(graph, schedule, {.loss = loss_of(squares)});
+  const auto error = error_of([&] { pipeline.step({numbers({4, 6}, 1)}, {numbers({4, 6}, 2)}); });
+  ASSERT_TRUE(error);
+  EXPECT_EQ(error->kind(), ErrorKind::failed_precondition);
+  EXPECT_FALSE(graph.parameters()[0].grad().defined());
+}
+
+TEST(Recomputation, ComputesTheLossOnce) {
+  int losses = 0;
+  StageGraph graph;
+  graph.add(std::make_shared<Part>(1), step_input(0));
+  const auto counted = loss_of([&](const at::Tensor& output, const at::Tensor& target) {
+    ++losses;
+    return squares(output, target);
+  });
+  const auto schedule = schedule::add_recomputation(schedule::fill_drain({.ranks = 1, .microbatches = 2}),
+                                                    schedule::Recompute::always);
+  LocalPipeline pipeline(graph, schedule, {.loss = counted});
+  EXPECT_EQ(pipeline.step({numbers({4, 6}, 1)}, {numbers({4, 6}, 2)}).losses.size(), 2U);
+  EXPECT_EQ(losses, 2);
+}
+
+// The first forward changes it, the second one does not.
+TEST(Recomputation, ChangesABufferOnce) {
+  const auto module = std::make_shared<torch::nn::Module>();
+  const at::Tensor mean = module->register_buffer("mean", at::zeros({6}, at::kDouble));
+  StageGraph graph;
+  graph.add(std::make_shared<Part>(1), step_input(0));
+  graph.add({module,
+             [mean](const Values& x) {
+               const at::NoGradGuard no_grad;
+               mean.add_(1);
+               const at::AutoGradMode grad(x[0].requires_grad());
+               return Values{x[0] * 2};
+             },
+             {Source{0}}});
+  const auto schedule = schedule::add_recomputation(schedule::fill_drain({.ranks = 2, .microbatches = 2}),
+                                                    schedule::Recompute::always);
+  LocalPipeline pipeline(graph, schedule, {.loss = loss_of(squares)});
+  pipeline.step({numbers({4, 6}, 1)}, {numbers({4, 6}, 2)});
+  EXPECT_TRUE(mean.eq(2).all().item<bool>()) << mean;
+}
+
 TEST(Recomputation, RefusesAnInputThatAStageChangesInPlace) {
   const auto module = std::make_shared<Part>(1);
   StageGraph graph;
