@@ -21,13 +21,6 @@ using Key = ValueExchange::Key;
 
 namespace {
 
-// A value as it travels between two ranks.
-struct GroupValue {
-  Values values;
-  std::vector<bool> requires_grad;
-};
-WEFT_CODEC(GroupValue, values, requires_grad)
-
 // A rank's report at the end of a step.
 struct GroupReport {
   std::vector<at::Tensor> losses;  // of the last stage: by micro-batch, and of the batch
@@ -75,16 +68,8 @@ void check(const collectives::Group& group, const StageGraph& graph, const sched
            std::to_string(group.size()) + " of the group");
   for (const int stage : stages_of(schedule, group.rank()))
     if (!graph.is_here(stage)) refuse("stage " + std::to_string(stage) + " of this rank has no module");
-  std::map<const c10::TensorImpl*, int> stage_of;
-  for (int stage = 0; stage < graph.size(); ++stage) {
-    if (!graph.is_here(stage)) continue;
-    for (const at::Tensor& parameter : graph[stage].module->parameters()) {
-      const int first = stage_of.try_emplace(parameter.unsafeGetTensorImpl(), stage).first->second;
-      if (schedule.rank_of(first, 0) != schedule.rank_of(stage, 0))
-        refuse("the stages " + std::to_string(first) + " and " + std::to_string(stage) +
-               " of two ranks share a parameter: put the layers that have it into stages of one rank");
-    }
-  }
+  refuse_shared_parameters("GroupPipeline", graph,
+                           [&](int a, int b) { return schedule.rank_of(a, 0) == schedule.rank_of(b, 0); });
   const auto signatures = group.all_gather_object(signature_of(graph, schedule), options.timeout).get();
   for (std::size_t rank = 1; rank < signatures.size(); ++rank)
     if (signatures[rank] != signatures[0])
@@ -99,13 +84,6 @@ schedule::Schedule with_edges(schedule::Schedule schedule, const StageGraph& gra
 }
 
 }  // namespace
-
-std::set<int> stages_of(const schedule::Schedule& schedule, int rank) {
-  std::set<int> stages;
-  for (int stage = 0; stage < schedule.stages(); ++stage)
-    if (schedule.rank_of(stage, 0) == rank) stages.insert(stage);
-  return stages;
-}
 
 struct GroupPipeline::Impl {
   Impl(collectives::Group of, StageGraph given, schedule::Schedule computations, GroupPipelineOptions wanted)
@@ -162,21 +140,21 @@ class Receiver : public std::enable_shared_from_this<Receiver> {
     const auto [key, tag] = values_.front();
     values_.pop_front();
     lock.unlock();
-    group_.recv_object<GroupValue>(from_, tag, no_timeout)
-        .then([self = shared_from_this(), key](rpc::Result<GroupValue>&& came) {
+    group_.recv_object<SentValues>(from_, tag, no_timeout)
+        .then([self = shared_from_this(), key](rpc::Result<SentValues>&& came) {
           self->came(key, std::move(came));
         });
   }
 
  private:
-  void came(const Key& key, rpc::Result<GroupValue>&& result) {
+  void came(const Key& key, rpc::Result<SentValues>&& result) {
     if (!result.ok()) {
       exchange_->fail(result.error());
       in_flight_->wake();
       return;
     }
-    GroupValue value = std::move(result).get();
-    if (value.values.size() != expected_ || value.requires_grad.size() != expected_) {
+    SentValues value = std::move(result).get();
+    if (!value.has(expected_)) {
       exchange_->fail(std::make_exception_ptr(
           Error(ErrorKind::invalid_argument, "rank " + std::to_string(from_) + " sent " +
                                                  std::to_string(value.values.size()) + " values, expected " +
@@ -184,13 +162,11 @@ class Receiver : public std::enable_shared_from_this<Receiver> {
       in_flight_->wake();
       return;
     }
-    for (std::size_t i = 0; i < value.values.size() && i < value.requires_grad.size(); ++i)
-      if (value.requires_grad[i]) value.values[i].set_requires_grad(true);
     rpc::Promise<void> used;
     used.future().then([self = shared_from_this()](rpc::Result<void>&& taken) {
       if (taken.ok()) self->next();
     });
-    exchange_->put(key, std::move(value.values), std::move(used));
+    exchange_->put(key, std::move(value).take(), std::move(used));
   }
 
   const collectives::Group group_;
@@ -270,12 +246,7 @@ std::pair<std::vector<GroupReport>, Values> GroupPipeline::Impl::run(const Value
       const int to = schedule.rank_of(key.gradient ? key.edge.from : key.edge.to, key.microbatch);
       if (to == rank) return context.exchange->put(key, std::move(values));
       in_flight->add(key, options.timeout);
-      GroupValue message;
-      for (const at::Tensor& value : values) {
-        message.requires_grad.push_back(value.defined() && value.requires_grad());
-        message.values.push_back(value.defined() ? value.detach().cpu() : value);
-      }
-      group.send_object(message, to, tag_of(schedule.edges, key), no_timeout)
+      group.send_object(SentValues::of(values), to, tag_of(schedule.edges, key), no_timeout)
           .then([exchange = context.exchange, in_flight, key](rpc::Result<void>&& received) {
             if (!received.ok()) exchange->fail(received.error());
             in_flight->used(key);

@@ -1,9 +1,10 @@
 // GroupPipeline: trains a model whose stages live on the ranks of a process group, by any schedule.
 //
 //   // on every rank of the group
-//   auto graph = pipeline::cut(layers(), {.cuts = {3, 6}, .built = pipeline::stages_of(schedule,
-//   group.rank())}); pipeline::GroupPipeline pipeline{group, graph, schedule, {.loss =
-//   pipeline::loss_of(torch::mse_loss)}}; torch::optim::SGD optimizer(graph.parameters(), 0.1);
+//   auto own = pipeline::stages_of(schedule, group.rank());
+//   auto graph = pipeline::cut(layers(), {.cuts = {3, 6}, .built = own});
+//   pipeline::GroupPipeline pipeline{group, graph, schedule, {.loss = loss}};
+//   torch::optim::SGD optimizer(graph.parameters(), 0.1);
 //   ...
 //   optimizer.zero_grad();
 //   auto step = pipeline.step({images}, {labels});   // on all ranks; gradients are in .grad
@@ -21,13 +22,13 @@
 #pragma once
 
 #include <weft/parallel/collectives/group.h>
+#include <weft/parallel/pipeline/layer_graph.h>
 #include <weft/parallel/pipeline/loss.h>
 #include <weft/parallel/schedule/simulate.h>
 
 #include <chrono>
 #include <memory>
 #include <optional>
-#include <set>
 #include <vector>
 
 namespace weft::pipeline {
@@ -46,15 +47,13 @@ struct GroupStep {
   schedule::Timeline timeline;     // as measured, by the ranks' clocks
 };
 
-// The stages of a rank, for CutOptions::built.
-WEFT_EXPORT std::set<int> stages_of(const schedule::Schedule& schedule, int rank);
-
 class WEFT_EXPORT GroupPipeline {
  public:
   // Called by all ranks. graph: this rank's stages are here. The schedule has a rank for each of the group's;
   // messages in it are not needed. invalid_argument: it does not fit the graph or the group, the ranks have
-  // different cuts or schedules, a stage of this rank has no module, stages of two ranks share a parameter,
-  // or there is no loss. unsupported: replicated stages, versions of weights.
+  // different cuts or schedules, a stage of this rank has no module, stages of two ranks share a parameter
+  // (put such layers into stages of one rank), or there is no loss. unsupported: replicated stages, versions
+  // of weights.
   GroupPipeline(collectives::Group group, StageGraph graph, schedule::Schedule schedule,
                 GroupPipelineOptions options);
   ~GroupPipeline();

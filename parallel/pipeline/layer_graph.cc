@@ -157,6 +157,13 @@ std::vector<std::string> LayerGraph::names() const {
   return all;
 }
 
+std::set<int> stages_of(const schedule::Schedule& schedule, int rank) {
+  std::set<int> stages;
+  for (int stage = 0; stage < schedule.stages(); ++stage)
+    if (schedule.rank_of(stage, 0) == rank) stages.insert(stage);
+  return stages;
+}
+
 StageGraph cut(const LayerGraph& layers, const CutOptions& options) {
   if (layers.size() == 0) refuse_layers("a model without layers");
   const std::vector<Part> parts = parts_of(layers, options.cuts);

@@ -84,6 +84,9 @@ struct CutOptions {
   std::optional<std::uint64_t> seed = {};
 };
 
+// The stages of a rank, for CutOptions::built.
+WEFT_EXPORT std::set<int> stages_of(const schedule::Schedule& schedule, int rank);
+
 // Stages of consecutive layers. The module of a stage has its layers as submodules, by their names. The
 // outputs of a stage are those that later stages use, in the order of (layer, output); those of the last
 // stage are the outputs of the last layer. invalid_argument: cuts that are not ascending layers.

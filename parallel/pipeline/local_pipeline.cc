@@ -70,7 +70,8 @@ std::vector<c10::Stream> current_streams(const Values& tensors, const std::vecto
     const c10::Stream stream = c10::impl::VirtualGuardImpl(device.type()).getStream(device);
     if (std::find(streams.begin(), streams.end(), stream) == streams.end()) streams.push_back(stream);
   };
-  for (const at::Tensor& tensor : tensors) add(tensor.device());
+  for (const at::Tensor& tensor : tensors)
+    if (tensor.defined()) add(tensor.device());
   for (const c10::Device device : devices) add(device);
   return streams;
 }

@@ -2,8 +2,7 @@
 //
 //   auto graph = pipeline::split(model, {3, 6});
 //   auto schedule = schedule::one_forward_one_backward({.ranks = 3, .microbatches = 8});
-//   pipeline::LocalPipeline pipeline{graph, schedule, {.loss =
-//   pipeline::loss_of(torch::cross_entropy_loss)}};
+//   pipeline::LocalPipeline pipeline{graph, schedule, {.loss = loss}};
 //   ...
 //   optimizer.zero_grad();
 //   auto step = pipeline.step({images}, {labels});   // forward and backward of all micro-batches

@@ -2,8 +2,9 @@
 //
 //   rpc::Task<void> drive(rpc::Agent& agent) {
 //     std::vector<rpc::Peer> workers{agent.peer("worker1"), agent.peer("worker2")};
-//     pipeline::PipelineOptions options{.cuts = {7}, .schedule = schedule::zb_h1({.ranks = 2, .microbatches =
-//     8})}; auto model = co_await pipeline::Pipeline::create(agent, workers, options);
+//     pipeline::PipelineOptions options{.cuts = {7}};
+//     options.schedule = schedule::zb_h1({.ranks = 2, .microbatches = 8});
+//     auto model = co_await pipeline::Pipeline::create(agent, workers, options);
 //     dist_optim::DistributedOptimizer optimizer{agent, torch::optim::SGDOptions(0.05),
 //                                                dist_optim::synchronous, model.modules()};
 //     for (auto& [images, targets] : batches()) {
@@ -22,11 +23,11 @@
 // (PipelineOptions::mean_loss); batch norms normalize each micro-batch.
 //
 // A stage that throws, a worker that is lost, or a value that does not come within the timeout ends the step
-// on all workers. The error names the stage, the micro-batch and the action. The next step may begin at once.
-// A step that fails leaves the parameters as they are; batch norms may have changed their running statistics.
-// The workers know each other, as the members of a job do. While a step is in flight, the modules of the
-// stages must not be read or changed. Values travel through the host's memory. Thread-safe; one step is in
-// flight at a time.
+// on all workers. The error of a stage names the stage, the micro-batch and the action. The next step may
+// begin at once. A step that fails leaves the parameters as they are; batch norms may have changed their
+// running statistics. The workers know each other, as the members of a job do. While a step is in flight, the
+// modules of the stages must not be read or changed. Values travel through the host's memory. Thread-safe;
+// one step is in flight at a time.
 #pragma once
 
 #include <weft/dist_autograd/pass.h>
@@ -65,7 +66,7 @@ struct PipelineStep {
 
 class WEFT_EXPORT Pipeline {
  public:
-  // Builds the stages on the workers, rank by rank at the same time. invalid_argument: cuts or schedule do
+  // Builds the stages on all workers at the same time. invalid_argument: cuts or schedule do
   // not fit the model or the number of workers, two ranks have one worker, a worker has another model, or two
   // stages of a worker share a parameter: put such layers into one stage. unsupported: replicated stages,
   // versions of weights. failed_precondition: an agent was made without pipeline::layers().
@@ -75,9 +76,9 @@ class WEFT_EXPORT Pipeline {
   Pipeline& operator=(Pipeline&&) noexcept;
   ~Pipeline();  // releases the stages
 
-  // inputs, targets: data with equally many rows; of fewer rows than micro-batches each is one.
+  // inputs, targets: data with equally many rows. If there are fewer than micro-batches, each is one.
   // invalid_argument: no rows, or a tensor that requires grad. failed_precondition: the schedule has no
-  // backward, or another step is in flight. To cancel the future ends the step on all workers.
+  // backward, or another step is in flight. Cancelling the future ends the step on all workers.
   rpc::Future<PipelineStep> step(Values inputs, Values targets);
   rpc::Future<PipelineStep> step(at::Tensor input, at::Tensor target);
   // The last stage's outputs of all rows, without gradients; of a single output the tensor.

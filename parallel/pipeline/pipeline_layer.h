@@ -4,7 +4,8 @@
 //     return rpc::run_job(argc, argv, pipeline::layers({resnet50_layers, loss_of(cross_entropy)}), drive);
 //   }
 //
-// All processes of the job know the model. A worker builds only its stages. Thread-safe.
+// All processes of the job know the model. A worker builds only its stages. PipelineLayer finds the workers
+// of an agent for the values that others send. Thread-safe.
 #pragma once
 
 #include <weft/parallel/pipeline/layer_graph.h>
@@ -13,6 +14,7 @@
 #include <weft/rpc/agent/agent.h>
 #include <weft/rpc/tensor/device_options.h>
 
+#include <atomic>
 #include <map>
 #include <mutex>
 
@@ -42,9 +44,10 @@ class WEFT_EXPORT PipelineLayer final : public rpc::CallHook {
   void shut_down() override;
 
  private:
+  std::vector<std::shared_ptr<StageWorker>> workers() const;
+
   const Model model_;
   std::atomic<std::uint64_t> numbers_{0};
-  std::vector<std::shared_ptr<StageWorker>> workers() const;
   mutable std::mutex mutex_;  // guards workers_
   std::map<PipelineId, std::weak_ptr<StageWorker>> workers_;
 };

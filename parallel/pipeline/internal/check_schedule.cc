@@ -4,6 +4,7 @@
 #include <weft/rpc/core/error.h>
 
 #include <algorithm>
+#include <map>
 
 namespace weft::pipeline {
 
@@ -62,6 +63,21 @@ schedule::Schedule computations_of(schedule::Schedule schedule) {
              schedule::is_wait_send(action.op);
     });
   return schedule;
+}
+
+void refuse_shared_parameters(const std::string& executor, const StageGraph& graph,
+                              const std::function<bool(int first, int second)>& may_share) {
+  std::map<const c10::TensorImpl*, int> stage_of;
+  for (int stage = 0; stage < graph.size(); ++stage) {
+    if (!graph.is_here(stage)) continue;
+    for (const at::Tensor& parameter : graph[stage].module->parameters()) {
+      const int first = stage_of.try_emplace(parameter.unsafeGetTensorImpl(), stage).first->second;
+      if (first != stage && !may_share(first, stage))
+        throw Error(ErrorKind::invalid_argument,
+                    executor + ": the stages " + std::to_string(first) + " and " + std::to_string(stage) +
+                        " share a parameter: put the layers that have it together");
+    }
+  }
 }
 
 bool has_recomputation(const schedule::Schedule& schedule) {

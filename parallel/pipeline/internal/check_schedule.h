@@ -1,8 +1,9 @@
-// What an executor of one step can run. Pure functions.
+// What an executor can run: checks of a schedule and its graph. Pure functions.
 #pragma once
 
 #include <weft/parallel/pipeline/stage_graph.h>
 
+#include <functional>
 #include <string>
 
 namespace weft::pipeline {
@@ -13,6 +14,10 @@ void check_schedule(const std::string& executor, const StageGraph& graph, const 
 
 // Without messages and waits.
 schedule::Schedule computations_of(schedule::Schedule schedule);
+
+// invalid_argument: two stages share a parameter, and may_share(first, second) is false.
+void refuse_shared_parameters(const std::string& executor, const StageGraph& graph,
+                              const std::function<bool(int first, int second)>& may_share);
 
 bool has_backward(const schedule::Schedule& schedule);
 bool has_recomputation(const schedule::Schedule& schedule);

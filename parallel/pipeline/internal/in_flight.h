@@ -1,4 +1,4 @@
-// InFlight: limits the values that a rank has sent along an edge and that were not used yet.
+// InFlight: limits the values of an edge that a rank has sent, until used() is called for them.
 //
 // At most one more than the schedule needs (schedule::liveness): so a fast stage does not fill the memory of
 // a slow one, and no schedule deadlocks. Thread-safe.

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <weft/parallel/pipeline/internal/rank_spans.h>
+#include <weft/parallel/pipeline/internal/sent_values.h>
 #include <weft/parallel/pipeline/internal/value_exchange.h>
 #include <weft/rpc/agent/method.h>
 #include <weft/rpc/codec/agent_id_codec.h>
@@ -74,9 +75,8 @@ struct ValueMessage {
   schedule::Edge edge;
   int microbatch = 0;
   bool gradient = false;
-  Values values;
-  std::vector<bool> requires_grad;  // by value: its gradient is wanted
+  SentValues sent;
 };
-WEFT_CODEC(ValueMessage, pipeline, step, edge, microbatch, gradient, values, requires_grad)
+WEFT_CODEC(ValueMessage, pipeline, step, edge, microbatch, gradient, sent)
 
 }  // namespace weft::pipeline

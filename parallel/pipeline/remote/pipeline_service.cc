@@ -1,9 +1,9 @@
 #include <weft/parallel/pipeline/remote/pipeline_service.h>
 
+#include <weft/parallel/pipeline/internal/check_schedule.h>
 #include <weft/parallel/pipeline/remote/stage_worker.h>
 #include <weft/parallel/schedule/text.h>
 
-#include <map>
 #include <utility>
 
 namespace weft::pipeline {
@@ -18,37 +18,20 @@ std::string first_difference(const std::vector<std::string>& own, const std::vec
   return "layer " + std::to_string(layer) + " is " + name(own, layer) + ", expected " + name(drivers, layer);
 }
 
-// Each stage has its own optimizer.
-void refuse_shared_parameters(const StageGraph& graph) {
-  std::map<const c10::TensorImpl*, int> stage_of;
-  for (int stage = 0; stage < graph.size(); ++stage) {
-    if (!graph.is_here(stage)) continue;
-    for (const at::Tensor& parameter : graph[stage].module->parameters()) {
-      const int first = stage_of.try_emplace(parameter.unsafeGetTensorImpl(), stage).first->second;
-      if (first != stage)
-        throw rpc::Error(rpc::ErrorKind::invalid_argument,
-                         "Pipeline::create: the stages " + std::to_string(first) + " and " +
-                             std::to_string(stage) +
-                             " share a parameter: put the layers that have it into one stage");
-    }
-  }
-}
-
 }  // namespace
 
 std::vector<rref::RRef<StageModule>> PipelineService::install(WorkerPlan plan) {
   schedule::Schedule schedule = schedule::load(plan.schedule, "the schedule of the pipeline");
   schedule.microbatches = plan.microbatches;
-  CutOptions cuts{.cuts = plan.cuts, .built = std::set<int>{}, .seed = plan.seed};
-  for (int stage = 0; stage < schedule.stages(); ++stage)
-    if (schedule.rank_of(stage, 0) == plan.rank) cuts.built->insert(stage);
+  const CutOptions cuts{.cuts = plan.cuts, .built = stages_of(schedule, plan.rank), .seed = plan.seed};
   const LayerGraph layers = layer->model().layers();
   if (layers.names() != plan.layers)
     throw rpc::Error(rpc::ErrorKind::invalid_argument, "Pipeline::create: " + agent->name() +
                                                            " has another model than the driver: " +
                                                            first_difference(layers.names(), plan.layers));
   StageGraph graph = cut(layers, cuts);
-  refuse_shared_parameters(graph);
+  refuse_shared_parameters("Pipeline::create", graph,
+                           [](int, int) { return false; });  // each has an optimizer
   schedule.edges = graph.edges();
   const auto worker = std::make_shared<StageWorker>(*agent->core(), plan, std::move(graph),
                                                     std::move(schedule), layer->model().loss);

@@ -18,7 +18,7 @@ struct WEFT_EXPORT PipelineService {
                                rpc::Method<"put", &PipelineService::put, rpc::non_blocking, rpc::resumable>>;
 
   std::shared_ptr<PipelineLayer> layer;
-  rpc::Agent* agent = nullptr;  // which the layer's service ends with
+  rpc::Agent* agent = nullptr;  // outlives the service
 };
 
 }  // namespace weft::pipeline

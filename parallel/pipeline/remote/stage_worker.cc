@@ -18,7 +18,7 @@ namespace {
 // `aborted` tells the driver that the cause is another rank's error.
 std::exception_ptr over_error(std::uint64_t step, const std::string& why) {
   return std::make_exception_ptr(
-      Error(ErrorKind::aborted, "pipeline step " + std::to_string(step) + " is over: " + why));
+      Error(ErrorKind::aborted, "pipeline step " + std::to_string(step) + " has ended: " + why));
 }
 
 std::exception_ptr not_sent(std::uint64_t step, const ValueExchange::Key& key,
@@ -61,13 +61,11 @@ StageWorker::StageWorker(const rpc::AgentCore& core, const WorkerPlan& plan, Sta
       loss_(std::move(loss)),
       devices_(plan.device.empty() ? 0 : plan.workers.size(),
                c10::Device(plan.device.empty() ? "cpu" : plan.device)),
+      stages_(stages_of(schedule_, rank_)),
       credits_(credits_of(schedule_)) {
   for (const rpc::AgentId& worker : workers_) peers_.push_back(rref::RRefLayer::of(core)->peer(worker));
-  for (int stage = 0; stage < graph_.size(); ++stage) {
-    if (schedule_.rank_of(stage, 0) != rank_) continue;
-    stages_.push_back(stage);
-    if (!devices_.empty()) graph_[stage].module->to(devices_.front());
-  }
+  if (devices_.empty()) return;
+  for (const int stage : stages_) graph_[stage].module->to(devices_.front());
 }
 
 StageWorker::~StageWorker() = default;
@@ -147,8 +145,7 @@ std::optional<Error> StageWorker::refusal(const rpc::AgentId& from, const ValueM
   const int receiver = message.gradient ? message.edge.from : message.edge.to;
   if (std::find(edges.begin(), edges.end(), message.edge) == edges.end() || message.microbatch < 0 ||
       message.microbatch >= schedule_.microbatches ||
-      message.values.size() != graph_.outputs_of(message.edge).size() ||
-      message.requires_grad.size() != message.values.size() || schedule_.rank_of(receiver, 0) != rank_)
+      !message.sent.has(graph_.outputs_of(message.edge).size()) || schedule_.rank_of(receiver, 0) != rank_)
     return Error(ErrorKind::invalid_argument, "a value of stage " + std::to_string(sender) + " for stage " +
                                                   std::to_string(receiver) +
                                                   " does not fit the model of this worker");
@@ -174,9 +171,7 @@ rpc::Future<void> StageWorker::put(const rpc::AgentId& from, ValueMessage messag
     used.complete(over_error(message.step, "its rank has completed or left it"));
     return future;
   }
-  for (std::size_t i = 0; i < message.values.size(); ++i)
-    if (message.requires_grad[i]) message.values[i].set_requires_grad(true);
-  step->exchange->put({message.edge, message.microbatch, message.gradient}, std::move(message.values),
+  step->exchange->put({message.edge, message.microbatch, message.gradient}, std::move(message.sent).take(),
                       std::move(used));
   return future;
 }
@@ -216,7 +211,7 @@ StageReport StageWorker::compute(const std::shared_ptr<Step>& step) {
   context.within = [&](const std::function<void()>& body) { step->pass->run_in_contexts(body); };
   report.spans.spans = RankStep(context, runners, rank_).run();
   if (const auto error = step->exchange->error(); error != nullptr) std::rethrow_exception(error);
-  if (stages_.back() + 1 != graph_.size()) return report;
+  if (*stages_.rbegin() + 1 != graph_.size()) return report;
   if (part.with_backward) {
     report.loss = weighted_sum(context.losses, context.data.weights).cpu();
     for (const at::Tensor& loss : context.losses) report.losses.push_back(loss.cpu());
@@ -242,7 +237,7 @@ void StageWorker::execute(const std::shared_ptr<Step>& step) {
       continue;
     }
     StageReport own = report.value();
-    if (stage != stages_.front()) own.spans = {};
+    if (stage != *stages_.begin()) own.spans = {};
     if (stage + 1 != graph_.size()) own.losses.clear(), own.outputs.clear(), own.loss = at::Tensor();
     promise.complete(std::move(own));
   }
@@ -256,11 +251,8 @@ void StageWorker::send(const std::shared_ptr<Step>& step, const ValueExchange::K
                        .step = step->number,
                        .edge = key.edge,
                        .microbatch = key.microbatch,
-                       .gradient = key.gradient};
-  for (const at::Tensor& value : values) {
-    message.requires_grad.push_back(value.defined() && value.requires_grad());
-    message.values.push_back(value.defined() ? value.detach().cpu() : value);
-  }
+                       .gradient = key.gradient,
+                       .sent = SentValues::of(values)};
   peers_[static_cast<std::size_t>(to)]
       .call<&PipelineService::put>(std::move(message))
       .then([step, key](rpc::Result<void>&& used) {

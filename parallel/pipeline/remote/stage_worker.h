@@ -15,6 +15,7 @@
 #include <weft/dist_autograd/pass_state.h>
 #include <weft/parallel/pipeline/internal/in_flight.h>
 #include <weft/parallel/pipeline/internal/stage_thread.h>
+#include <weft/parallel/pipeline/layer_graph.h>
 #include <weft/parallel/pipeline/loss.h>
 #include <weft/parallel/pipeline/remote/messages.h>
 #include <weft/rpc/agent/agent.h>
@@ -36,7 +37,7 @@ class WEFT_EXPORT StageWorker final : public std::enable_shared_from_this<StageW
   ~StageWorker();
 
   const StageGraph& graph() const { return graph_; }
-  const std::vector<int>& stages() const { return stages_; }  // of the rank, ascending
+  const std::set<int>& stages() const { return stages_; }  // of the rank
 
   // Once for each of the rank's stages in a step; with the first failure of the step here.
   rpc::Future<StageReport> run(int stage, std::shared_ptr<dist_autograd::PassState> pass, StagePart part);
@@ -65,7 +66,7 @@ class WEFT_EXPORT StageWorker final : public std::enable_shared_from_this<StageW
   const schedule::Schedule schedule_;
   const Loss loss_;
   const std::vector<c10::Device> devices_;  // by rank, or none
-  std::vector<int> stages_;
+  const std::set<int> stages_;
   const Credits credits_;
 
   std::mutex mutex_;  // guards what follows
