@@ -15,12 +15,17 @@
 // gradients are those of LocalPipeline, and those of stages on this rank are added to `.grad` when all ranks
 // have computed theirs.
 //
+// With GroupPipelineOptions::optimizer the stages step their parameters, as in LocalPipeline: PipeDream runs
+// here, also with replicated stages. Replicas begin with the values of the first one. To train several
+// pipelines on different data, give each stage's counterparts a group: GroupPipelineOptions::data_parallel.
+//
 // If a stage throws, a value does not come within the timeout, or a rank gives other data than the others
 // expect, the step fails on all ranks and aborts the group: the text names the stage, the micro-batch and the
 // action; make a new pipeline with a new group. Stages must not use collectives of this group.
 // Not thread-safe; one step at a time.
 #pragma once
 
+#include <weft/dist_optim/local/step_target.h>
 #include <weft/parallel/collectives/group.h>
 #include <weft/parallel/pipeline/layer_graph.h>
 #include <weft/parallel/pipeline/loss.h>
@@ -35,7 +40,12 @@ namespace weft::pipeline {
 
 struct GroupPipelineOptions {
   Loss loss;
-  bool mean_loss = true;                   // false: the losses of micro-batches are added
+  bool mean_loss = true;  // false: the losses of micro-batches are added
+  // Of each stage's parameters, which stages must not share then.
+  std::optional<dist_optim::OptimizerSpec> optimizer = {};
+  // The ranks that compute the same stages as this one in other pipelines: their parameters and buffers begin
+  // with the values of its rank 0, and gradients become the mean over it, as soon as a stage has its own.
+  std::optional<collectives::Group> data_parallel = {};
   std::optional<c10::Device> device = {};  // of this rank's stages; empty: where they are
   std::chrono::nanoseconds timeout = std::chrono::minutes{10};  // for a value that a stage waits for
 };
@@ -52,22 +62,25 @@ class WEFT_EXPORT GroupPipeline {
   // Called by all ranks. graph: this rank's stages are here. The schedule has a rank for each of the group's;
   // messages in it are not needed. invalid_argument: it does not fit the graph or the group, the ranks have
   // different cuts or schedules, a stage of this rank has no module, stages of two ranks share a parameter
-  // (put such layers into stages of one rank), or there is no loss. unsupported: replicated stages, versions
-  // of weights.
+  // (put such layers into stages of one rank), there is no loss, or the schedule steps parameters and there
+  // is no optimizer. unsupported: sharded stages; replicated ones with GroupPipelineOptions::data_parallel.
   GroupPipeline(collectives::Group group, StageGraph graph, schedule::Schedule schedule,
                 GroupPipelineOptions options);
   ~GroupPipeline();
   GroupPipeline(const GroupPipeline&) = delete;
   GroupPipeline& operator=(const GroupPipeline&) = delete;
 
-  // inputs: on ranks whose stages use them; targets: on the last stage's rank; other ranks may leave them
+  // inputs: on ranks whose stages use them; targets: on the last stage's ranks; other ranks may leave them
   // out. If there are fewer rows than micro-batches, each row is a micro-batch. invalid_argument: no rows,
   // different numbers of rows, or a tensor that requires grad. failed_precondition: the schedule has no
   // backward.
   GroupStep step(const Values& inputs, const Values& targets);
-  // On the last stage's rank its outputs of all rows, without gradients; other ranks get an empty list.
+  // On the last stage's ranks its outputs of all rows, without gradients; other ranks get an empty list.
   Values evaluate(const Values& inputs);
 
+  // Of a stage of this rank; for its learning rate and its state, between two steps. failed_precondition:
+  // no optimizer.
+  dist_optim::StepTarget& optimizer(int stage);
   const StageGraph& graph() const;
   const schedule::Schedule& schedule() const;  // with the graph's edges
 

@@ -159,8 +159,10 @@ std::vector<std::string> LayerGraph::names() const {
 
 std::set<int> stages_of(const schedule::Schedule& schedule, int rank) {
   std::set<int> stages;
-  for (int stage = 0; stage < schedule.stages(); ++stage)
-    if (schedule.rank_of(stage, 0) == rank) stages.insert(stage);
+  for (int stage = 0; stage < schedule.stages(); ++stage) {
+    const auto& replicas = schedule.placement[static_cast<std::size_t>(stage)];
+    if (std::find(replicas.begin(), replicas.end(), rank) != replicas.end()) stages.insert(stage);
+  }
   return stages;
 }
 

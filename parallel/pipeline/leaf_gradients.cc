@@ -4,6 +4,8 @@
 
 #include <ATen/core/grad_mode.h>
 
+#include <utility>
+
 namespace weft::pipeline {
 
 void LeafGradients::accumulate(const at::Tensor& leaf, at::Tensor gradient, std::size_t references) {
@@ -17,6 +19,11 @@ void LeafGradients::publish() {
   for (auto& [impl, sum] : sums_)
     dist_autograd::accumulate_gradient(sum.leaf, sum.leaf.mutable_grad(), sum.gradient, 1);
   sums_.clear();
+}
+
+at::Tensor LeafGradients::take(const at::Tensor& leaf) {
+  const auto sum = sums_.extract(leaf.unsafeGetTensorImpl());
+  return sum.empty() ? at::Tensor() : std::move(sum.mapped().gradient);
 }
 
 }  // namespace weft::pipeline

@@ -17,6 +17,8 @@ class WEFT_EXPORT LeafGradients final : public dist_autograd::GradientSink {
   void accumulate(const at::Tensor& leaf, at::Tensor gradient, std::size_t references) override;
   // Adds them to `.grad`, and has none afterwards.
   void publish();
+  // Removes and returns the sum of a leaf; undefined if it has none.
+  at::Tensor take(const at::Tensor& leaf);
   void clear() { sums_.clear(); }
 
  private:

@@ -4,8 +4,8 @@
 #include <weft/parallel/pipeline/internal/check_schedule.h>
 #include <weft/parallel/pipeline/internal/rank_step.h>
 #include <weft/parallel/pipeline/internal/stage_thread.h>
-#include <weft/parallel/pipeline/leaf_gradients.h>
 #include <weft/parallel/pipeline/microbatches.h>
+#include <weft/parallel/schedule/lowering.h>
 #include <weft/rpc/core/error.h>
 
 #include <ATen/Functions.h>
@@ -38,7 +38,9 @@ void check(const StageGraph& graph, const schedule::Schedule& schedule, const Lo
     refuse(ErrorKind::invalid_argument, std::to_string(options.devices.size()) +
                                             " devices, expected one for each of " +
                                             std::to_string(schedule.ranks.size()) + " ranks, or none");
-  check_schedule("LocalPipeline", graph, schedule);
+  check_schedule("LocalPipeline", graph, schedule, {.steps = true});
+  check_steps("LocalPipeline", schedule, options.optimizer.has_value());
+  if (options.optimizer) refuse_shared_parameters("LocalPipeline", graph, [](int, int) { return false; });
 }
 
 // Before a module is moved.
@@ -84,11 +86,14 @@ struct LocalPipeline::Impl {
     for (int stage = 0; stage < graph.size(); ++stage) {
       if (!options.devices.empty())
         graph[stage].module->to(options.devices[static_cast<std::size_t>(schedule.rank_of(stage, 0))]);
-      runners.try_emplace(stage, graph[stage], gradients[static_cast<std::size_t>(stage)]);
+      const auto own = parameters.try_emplace(
+          stage, *graph[stage].module, schedule, schedule.rank_of(stage, 0), stage,
+          ParameterOptions{.optimizer = options.optimizer, .mean_loss = options.mean_loss});
+      runners.try_emplace(stage, graph[stage], own.first->second.gradients());
     }
   }
 
-  StepContext context(Microbatches data, bool with_backward) const {
+  StepContext context(Microbatches data, bool with_backward) {
     return {.graph = graph,
             .schedule = schedule,
             .loss = options.loss,
@@ -96,6 +101,7 @@ struct LocalPipeline::Impl {
             .timeout = options.timeout,
             .data = std::move(data),
             .with_backward = with_backward,
+            .parameters = &parameters,
             .activities = std::make_shared<Activities>(schedule.ranks.size())};
   }
 
@@ -132,7 +138,7 @@ struct LocalPipeline::Impl {
 
   void publish() {
     try {
-      for (LeafGradients& each : gradients) each.publish();
+      for (auto& [stage, each] : parameters) each.publish();
     } catch (...) {
       clear();
       throw;
@@ -140,19 +146,20 @@ struct LocalPipeline::Impl {
   }
   void clear() {
     for (auto& [stage, runner] : runners) runner.clear();
-    for (LeafGradients& each : gradients) each.clear();
+    for (auto& [stage, each] : parameters) each.clear();
   }
 
   const StageGraph graph;
   const schedule::Schedule schedule;
   const LocalOptions options;
-  std::vector<LeafGradients> gradients{static_cast<std::size_t>(graph.size())};  // by stage
+  std::map<int, StageParameters> parameters;  // by stage
   std::map<int, StageRunner> runners;
   std::vector<StageThread> threads{schedule.ranks.size()};
 };
 
 LocalPipeline::LocalPipeline(StageGraph graph, schedule::Schedule schedule, LocalOptions options) {
   schedule.edges = graph.edges();
+  if (options.optimizer && !has_steps(schedule)) schedule = schedule::add_optimizer_steps(schedule);
   check(graph, schedule, options);
   check_devices(graph, schedule, options);
   impl_ = std::make_unique<Impl>(std::move(graph), std::move(schedule), std::move(options));
@@ -167,6 +174,7 @@ LocalStep LocalPipeline::step(const Values& inputs, const Values& targets) {
   StepContext step = impl_->context(split_rows(inputs, targets, rows_of(inputs, targets),
                                                impl_->schedule.microbatches, impl_->options.mean_loss),
                                     true);
+  for (auto& [stage, each] : impl_->parameters) each.begin();
   LocalStep result;
   result.timeline = impl_->run(step);
   impl_->publish();
@@ -180,6 +188,10 @@ Values LocalPipeline::evaluate(const Values& inputs) {
       impl_->context(split_rows(inputs, {}, rows_of(inputs, {}), impl_->schedule.microbatches, true), false);
   impl_->run(step);
   return joined(step.outputs);
+}
+
+dist_optim::StepTarget& LocalPipeline::optimizer(int stage) {
+  return optimizer_of("LocalPipeline", impl_->parameters, stage);
 }
 
 const StageGraph& LocalPipeline::graph() const { return impl_->graph; }

@@ -15,12 +15,18 @@
 // comes first. A step of several ranks with recomputations, during which random numbers are drawn, fails with
 // failed_precondition: LibTorch has one generator for all threads.
 //
+// With LocalOptions::optimizer the stages step their parameters, and nothing is in `.grad`: at the end of the
+// step, or where the schedule has optimizer steps. schedule::pipedream() makes each micro-batch a batch, and
+// schedule::pipedream_2bw() each of several groups of them; a step of an optimizer gets the mean of the
+// micro-batches since the last one.
+//
 // A stage may block. The threads have the LibTorch thread state (autocast) and the current streams of the
 // thread that called step(). If a stage throws, step() throws an rpc::Error with the stage, the micro-batch
-// and the action, and no gradient is added. A stage that runs is not interrupted: step() returns when it has
-// ended. Not thread-safe.
+// and the action, and no gradient is added; stages may have made some of their optimizer's steps. A stage
+// that runs is not interrupted: step() returns when it has ended. Not thread-safe.
 #pragma once
 
+#include <weft/dist_optim/local/step_target.h>
 #include <weft/parallel/pipeline/loss.h>
 #include <weft/parallel/schedule/simulate.h>
 
@@ -28,6 +34,7 @@
 
 #include <chrono>
 #include <memory>
+#include <optional>
 #include <vector>
 
 namespace weft::pipeline {
@@ -35,6 +42,8 @@ namespace weft::pipeline {
 struct LocalOptions {
   Loss loss;
   bool mean_loss = true;  // false: the losses of micro-batches are added
+  // Of each stage's parameters, which stages must not share then.
+  std::optional<dist_optim::OptimizerSpec> optimizer = {};
   // By rank of the schedule; empty: the parameters and inputs stay where they are. A parameter of stages on
   // several devices is unsupported.
   std::vector<c10::Device> devices = {};
@@ -52,7 +61,8 @@ struct LocalStep {
 class WEFT_EXPORT LocalPipeline {
  public:
   // The schedule has the graph's number of stages; messages in it are not needed. invalid_argument: it is
-  // invalid with the graph's edges, or there is no loss. unsupported: replicated stages, versions of weights.
+  // invalid with the graph's edges, there is no loss, or it steps parameters and there is no optimizer.
+  // unsupported: replicated or sharded stages.
   LocalPipeline(StageGraph graph, schedule::Schedule schedule, LocalOptions options);
   ~LocalPipeline();
   LocalPipeline(const LocalPipeline&) = delete;
@@ -65,6 +75,8 @@ class WEFT_EXPORT LocalPipeline {
   // The last stage's outputs of all rows, without gradients. All stages run in eval mode or not as they are.
   Values evaluate(const Values& inputs);
 
+  // Of a stage; for its learning rate and its state, between two steps. failed_precondition: no optimizer.
+  dist_optim::StepTarget& optimizer(int stage);
   const StageGraph& graph() const;
   const schedule::Schedule& schedule() const;  // with the graph's edges
 

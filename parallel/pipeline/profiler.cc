@@ -11,9 +11,14 @@
 #include <chrono>
 #include <map>
 #include <sstream>
+#include <string_view>
 
 namespace weft::pipeline {
 namespace {
+
+constexpr std::string_view input_description = "Input";
+
+bool is_input(const partition::Layer& layer) { return layer.description.starts_with(input_description); }
 
 [[noreturn]] void refuse_profile(const std::string& why) {
   throw rpc::Error(rpc::ErrorKind::invalid_argument, "profile: " + why);
@@ -111,7 +116,7 @@ partition::Profile profile(const StageGraph& layers, const Values& sample, const
       values[input] = sample[static_cast<std::size_t>(input.output)];
       places[-1 - input.output] = profile.layers.size();
       profile.layers.push_back({.name = "input" + which,
-                                .description = "Input" + which,
+                                .description = std::string(input_description) + which,
                                 .activation_bytes = bytes_of({values[input]})});
     }
   }
@@ -146,8 +151,8 @@ partition::Profile profile(const torch::nn::Sequential& model, const at::Tensor&
   ProfileOptions named = options;
   if (named.names.empty())
     for (const auto& child : model->named_children()) named.names.push_back(child.key());
-  std::vector<std::size_t> cuts;
-  for (std::size_t layer = 1; layer < model->size(); ++layer) cuts.push_back(layer);
+  std::vector<int> cuts;
+  for (int layer = 1; layer < static_cast<int>(model->size()); ++layer) cuts.push_back(layer);
   partition::Profile measured =
       profile(model->is_empty() ? StageGraph{} : split(model, cuts), {sample}, named);
   const auto modules = model->children();
@@ -156,12 +161,21 @@ partition::Profile profile(const torch::nn::Sequential& model, const at::Tensor&
   return measured;
 }
 
-std::vector<std::size_t> cuts_of(const partition::Partition& partition) {
-  std::vector<std::size_t> cuts;
-  std::size_t layers = 0;
+partition::Profile profile(const LayerGraph& model, const Values& sample, const ProfileOptions& options) {
+  ProfileOptions named = options;
+  if (named.names.empty()) named.names = model.names();
+  CutOptions each_layer;
+  for (int layer = 1; layer < model.size(); ++layer) each_layer.cuts.push_back(layer);
+  return profile(model.size() == 0 ? StageGraph{} : cut(model, each_layer), sample, named);
+}
+
+std::vector<int> cuts_of(const partition::Profile& profile, const partition::Partition& partition) {
+  std::vector<int> cuts;
+  int layers = 0;
   for (const partition::Stage& stage : partition.stages) {
-    if (!cuts.empty() || layers > 0) cuts.push_back(layers - 1);  // layer 0 of the profile is the input
-    layers += stage.layers.size();
+    if (layers > 0) cuts.push_back(layers);
+    for (const std::size_t layer : stage.layers)
+      if (!is_input(profile.layers[layer])) ++layers;
   }
   return cuts;
 }

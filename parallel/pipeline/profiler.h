@@ -2,7 +2,7 @@
 //
 //   const partition::Profile measured = pipeline::profile(model, sample);   // a torch::nn::Sequential
 //   const partition::Partition found = partition::balance_exactly(measured, 3);
-//   LocalPipeline pipeline{split(model, cuts_of(found)), ...};
+//   LocalPipeline pipeline{split(model, cuts_of(measured, found)), ...};
 //
 // Each layer runs alone, forward and backward, on the calling thread and the device of the sample. Training
 // mode and gradients in `.grad` do not change; buffers such as the statistics of a batch norm do. Errors:
@@ -11,7 +11,7 @@
 
 #include <weft/parallel/partition/partition.h>
 #include <weft/parallel/partition/profile.h>
-#include <weft/parallel/pipeline/stage_graph.h>
+#include <weft/parallel/pipeline/layer_graph.h>
 
 #include <string>
 #include <vector>
@@ -21,7 +21,7 @@ namespace weft::pipeline {
 struct ProfileOptions {
   int rounds = 5;   // times are medians of this many runs of each layer
   int warm_up = 1;  // runs before these
-  // Of the layers. Empty: those of the Sequential, or "layer0", "layer1" ...
+  // Of the layers. Empty: those of the Sequential or LayerGraph, or "layer0", "layer1" ...
   std::vector<std::string> names = {};
 };
 
@@ -35,7 +35,12 @@ WEFT_EXPORT partition::Profile profile(const StageGraph& layers, const Values& s
 WEFT_EXPORT partition::Profile profile(const torch::nn::Sequential& model, const at::Tensor& sample,
                                        const ProfileOptions& options = {});
 
-// The cuts of split() for a partition of a profile of a Sequential.
-WEFT_EXPORT std::vector<std::size_t> cuts_of(const partition::Partition& partition);
+WEFT_EXPORT partition::Profile profile(const LayerGraph& model, const Values& sample,
+                                       const ProfileOptions& options = {});
+
+// The first layers of the stages after the first one, for split() and CutOptions::cuts. profile: of
+// profile(). partition: of consecutive layers (partition::Cuts::in_order).
+WEFT_EXPORT std::vector<int> cuts_of(const partition::Profile& profile,
+                                     const partition::Partition& partition);
 
 }  // namespace weft::pipeline

@@ -68,10 +68,10 @@ void StageGraph::train(bool on) const {
     if (stage.module != nullptr) stage.module->train(on);
 }
 
-StageGraph split(const torch::nn::Sequential& model, const std::vector<std::size_t>& cuts) {
-  std::vector<std::size_t> bounds{0};
+StageGraph split(const torch::nn::Sequential& model, const std::vector<int>& cuts) {
+  std::vector<int> bounds{0};
   bounds.insert(bounds.end(), cuts.begin(), cuts.end());
-  bounds.push_back(model->size());
+  bounds.push_back(static_cast<int>(model->size()));
   for (std::size_t i = 1; i < bounds.size(); ++i)
     if (bounds[i] <= bounds[i - 1])
       refuse("split: stage " + std::to_string(i - 1) + " has the layers from " +
@@ -80,8 +80,7 @@ StageGraph split(const torch::nn::Sequential& model, const std::vector<std::size
   StageGraph graph;
   for (std::size_t i = 1; i < bounds.size(); ++i) {
     torch::nn::Sequential part;
-    for (std::size_t layer = bounds[i - 1]; layer < bounds[i]; ++layer)
-      part->push_back(*(model->begin() + static_cast<std::ptrdiff_t>(layer)));
+    for (int layer = bounds[i - 1]; layer < bounds[i]; ++layer) part->push_back(*(model->begin() + layer));
     graph.add({part.ptr(),
                [part](const Values& inputs) mutable { return Values{part->forward(inputs.at(0))}; },
                {i == 1 ? step_input(0) : Source{static_cast<int>(i) - 2}}});

@@ -81,6 +81,6 @@ class WEFT_EXPORT StageGraph {
 
 // Stages of the layers of a Sequential; each entry of `cuts` is the first layer of the next stage. The layers
 // take and give one tensor. invalid_argument: cuts that are not ascending layers of the model.
-WEFT_EXPORT StageGraph split(const torch::nn::Sequential& model, const std::vector<std::size_t>& cuts);
+WEFT_EXPORT StageGraph split(const torch::nn::Sequential& model, const std::vector<int>& cuts);
 
 }  // namespace weft::pipeline

@@ -18,11 +18,12 @@ struct Kind {
   const char* style;  // class of its rectangles
   const char* label;
 };
-constexpr std::array<Kind, 5> kinds = {{{Op::forward, "f", "forward"},
+constexpr std::array<Kind, 6> kinds = {{{Op::forward, "f", "forward"},
                                         {Op::backward, "b", "backward"},
                                         {Op::input_gradient, "i", "input gradient"},
                                         {Op::weight_gradient, "w", "weight gradient"},
-                                        {Op::recompute, "r", "recompute"}}};
+                                        {Op::recompute, "r", "recompute"},
+                                        {Op::optimizer_step, "s", "optimizer step"}}};
 constexpr Kind other = {Op::idle, "o", "other"};
 
 constexpr const char* style = R"(<style>
@@ -30,7 +31,8 @@ constexpr const char* style = R"(<style>
   .page { fill: #ffffff } .idle { fill: #f0f2f4 } .axis { stroke: #d0d7de } .message { stroke: #8c959f; stroke-width: 0.7 }
   .cell { font-size: 10px; fill: #1f2328 } rect.late { fill-opacity: 0.72 } rect { stroke-width: 0.6 }
   .f { fill: #9ecbff; stroke: #4a8fd6 } .b { fill: #9be0ac; stroke: #3f9d58 } .i { fill: #8fdccf; stroke: #2e9385 }
-  .w { fill: #e3d27a; stroke: #a8922c } .r { fill: #e2b6e8; stroke: #a45fb0 } .o { fill: #f3a79c; stroke: #c2594a }
+  .w { fill: #e3d27a; stroke: #a8922c } .r { fill: #e2b6e8; stroke: #a45fb0 } .s { fill: #c9c3f0; stroke: #6f63b8 }
+  .o { fill: #f3a79c; stroke: #c2594a }
   @media (prefers-color-scheme: dark) {
     text { fill: #9198a1 } .title { fill: #e6edf3 } .page { fill: #0d1117 } .idle { fill: #1b2129 } .axis { stroke: #30363d }
   }

@@ -23,12 +23,13 @@ Costs measured_costs(const Schedule& schedule, std::span<const Timeline> steps) 
                                        std::to_string(rank) + ", which has " +
                                        std::to_string(actions.size()));
         const Action& action = actions[span.action];
-        if (is_computation(action.op))
-          durations[{action.stage, action.op}].push_back(span.finish - span.start);
+        const bool is_step = action.op == Op::optimizer_step;
+        if (is_computation(action.op) || is_step)
+          durations[{is_step ? -1 : action.stage, action.op}].push_back(span.finish - span.start);
       }
   }
-  const auto median = [&](std::size_t stage, Op op) {
-    const auto found = durations.find({static_cast<int>(stage), op});
+  const auto median = [&](int stage, Op op) {
+    const auto found = durations.find({stage, op});
     if (found == durations.end()) return 0.0;
     const auto middle = found->second.begin() + static_cast<std::ptrdiff_t>(found->second.size() / 2);
     std::nth_element(found->second.begin(), middle, found->second.end());
@@ -36,12 +37,14 @@ Costs measured_costs(const Schedule& schedule, std::span<const Timeline> steps) 
   };
   Costs costs;
   costs.stages.resize(schedule.placement.size());
-  for (std::size_t stage = 0; stage < costs.stages.size(); ++stage) {
+  costs.optimizer_step = median(-1, Op::optimizer_step);
+  for (int stage = 0; stage < schedule.stages(); ++stage) {
+    StageCost& cost = costs.stages[static_cast<std::size_t>(stage)];
     const double backward = median(stage, Op::backward);
-    costs.stages[stage].forward = median(stage, Op::forward);
-    costs.stages[stage].recompute = median(stage, Op::recompute);
-    costs.stages[stage].input_gradient = backward > 0 ? backward / 2 : median(stage, Op::input_gradient);
-    costs.stages[stage].weight_gradient = backward > 0 ? backward / 2 : median(stage, Op::weight_gradient);
+    cost.forward = median(stage, Op::forward);
+    cost.recompute = median(stage, Op::recompute);
+    cost.input_gradient = backward > 0 ? backward / 2 : median(stage, Op::input_gradient);
+    cost.weight_gradient = backward > 0 ? backward / 2 : median(stage, Op::weight_gradient);
   }
   return costs;
 }

@@ -8,8 +8,9 @@
 namespace weft::schedule {
 
 // Of each stage and computation, the median over micro-batches and steps. A full backward counts half as its
-// input gradient and half as its weight gradient. What was not measured takes no time. An overlapped pair is
-// not counted. invalid_argument: a timeline of other ranks or actions.
+// input gradient and half as its weight gradient. An optimizer step takes the median over all stages. What
+// was not measured takes no time. An overlapped pair is not counted. invalid_argument: a timeline of other
+// ranks or actions.
 WEFT_EXPORT Costs measured_costs(const Schedule& schedule, std::span<const Timeline> steps);
 
 }  // namespace weft::schedule

@@ -49,9 +49,9 @@ LAYERS = {
     "parallel/collectives": UP_TO_GROUPS[:-1],
     "parallel/schedule": ["rpc/core"],
     "parallel/partition": ["rpc/core", "parallel/schedule"],
-    "parallel/pipeline": [*UP_TO_AUTOGRAD, *DIST_OPTIM, *UP_TO_GROUPS, "parallel/schedule", "parallel/partition"],
     "parallel/data_parallel/hooks": UP_TO_GROUPS,
     "parallel/data_parallel": [*UP_TO_AUTOGRAD, *UP_TO_GROUPS, "parallel/data_parallel/hooks"],
+    "parallel/pipeline": [*UP_TO_AUTOGRAD, *DIST_OPTIM, *UP_TO_GROUPS, "parallel/schedule", "parallel/partition", "parallel/data_parallel"],
     "parallel/data_parallel/negotiated": [*UP_TO_GROUPS, "parallel/data_parallel/hooks", "parallel/data_parallel"],
 }
 WITHOUT_TORCH = [*RPC, "rpc/testing", "rpc/observe", "rref", "parallel/collectives/flight", "parallel/collectives/plan", "parallel/schedule",

@@ -23,14 +23,14 @@ PLACES = {
     "parallel/collectives/flight": (68, 100, 1, "flight recorder", "of collectives"),
     "dist_autograd": (38, 66, 2, "backward passes across agents,", "smart and fast mode"),
     "parallel/collectives": (66, 100, 2, "process groups and collectives:", "shared memory, messages, NCCL"),
-    "parallel/pipeline": (25, 48, 4, "models in stages, run by a", "schedule; also on collectives"),
+    "parallel/pipeline": (48, 100, 4, "pipeline parallel training: models in stages,",
+                          "run by a schedule; also on parallel/partition"),
     "dist_optim": (38, 60, 3, "optimizers next to", "remote parameters"),
     "parallel/data_parallel": (60, 100, 3, "data parallel training:", "buckets of gradients, reduced during backward"),
-    "dist_optim/embedding": (48, 60, 4, "tables of rows,", "spread over owners"),
+    "dist_optim/embedding": (38, 48, 4, "tables of rows,", "spread over owners"),
 }
-FLOORS = {"parallel/partition": 2}  # of a box that is higher than one
 # Used, but not below: there is no room in the plane. The box says it in words.
-ALSO_USES = {"parallel/pipeline": {"parallel/collectives"}}
+ALSO_USES = {"parallel/pipeline": {"parallel/partition"}}
 
 WIDTH, FLOOR, MARGIN, GAP = 860, 68, 12, 3
 STYLE = """<style>
@@ -65,7 +65,7 @@ def used_directly(layers=None, present=None):
 def lies_on(layer, places):
     left, right, floor, *_ = places[layer]
     return {other for other, (start, end, under, *_) in places.items()
-            if under + FLOORS.get(other, 1) == floor and start < right and left < end}
+            if under + 1 == floor and start < right and left < end}
 
 
 def problems_of(places, uses):
@@ -93,9 +93,8 @@ def picture(places=PLACES):
 
     percent = (WIDTH - 2 * MARGIN) / 100
     for layer, (left, right, floor, *words) in places.items():
-        high = FLOORS.get(layer, 1) * FLOOR
-        x, y = MARGIN + left * percent, height - MARGIN - floor * FLOOR - high
-        box(x + GAP, y + GAP, (right - left) * percent - 2 * GAP, high - 2 * GAP,
+        x, y = MARGIN + left * percent, height - MARGIN - (floor + 1) * FLOOR
+        box(x + GAP, y + GAP, (right - left) * percent - 2 * GAP, FLOOR - 2 * GAP,
             "light" if layer in WITHOUT_TORCH else "torch")
         middle = x + (right - left) * percent / 2
         text(middle, y + 24, layer, "name")

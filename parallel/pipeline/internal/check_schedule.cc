@@ -15,19 +15,23 @@ using schedule::Op;
 
 namespace {
 
-bool is_supported(const Action& action) {
+bool is_supported(const Action& action, Supported supported) {
   switch (action.op) {
-    case Op::reduce_gradient:
-    case Op::wait_reduce_gradient:
     case Op::unshard:
     case Op::reshard:
+      return false;
     case Op::stash:
     case Op::load:
     case Op::optimizer_step:
-      return false;
+      return supported.steps;
     default:
       return true;
   }
+}
+
+bool any_action(const schedule::Schedule& schedule, bool (*is)(const Action&)) {
+  return std::any_of(schedule.ranks.begin(), schedule.ranks.end(),
+                     [&](const auto& actions) { return std::any_of(actions.begin(), actions.end(), is); });
 }
 
 bool is_backward(const Action& action) {
@@ -36,8 +40,8 @@ bool is_backward(const Action& action) {
 
 }  // namespace
 
-void check_schedule(const std::string& executor, const StageGraph& graph,
-                    const schedule::Schedule& schedule) {
+void check_schedule(const std::string& executor, const StageGraph& graph, const schedule::Schedule& schedule,
+                    Supported supported) {
   const auto refuse = [&](ErrorKind kind, const std::string& text) {
     throw Error(kind, executor + ": " + text);
   };
@@ -46,14 +50,23 @@ void check_schedule(const std::string& executor, const StageGraph& graph,
                                             " stages for a model of " + std::to_string(graph.size()));
   schedule::validate(schedule);
   for (const auto& replicas : schedule.placement)
-    if (replicas.size() > 1) refuse(ErrorKind::unsupported, "a schedule with replicated stages");
+    if (replicas.size() > 1 && !supported.replicas)
+      refuse(ErrorKind::unsupported, "a schedule with replicated stages");
   for (const auto& actions : schedule.ranks)
     for (const Action& action : actions)
       schedule::for_each_part(action, [&](const Action& part) {
-        if (!is_supported(part))
+        if (!is_supported(part, supported))
           refuse(ErrorKind::unsupported,
-                 "the action " + schedule::to_string(part) + ": expected computations and messages alone");
+                 "the action " + schedule::to_string(part) + ": expected " +
+                     (supported.steps ? "no sharded stages" : "computations and messages alone"));
       });
+}
+
+void check_steps(const std::string& executor, const schedule::Schedule& schedule, bool has_optimizer) {
+  if (has_steps(schedule) && !has_optimizer)
+    throw Error(
+        ErrorKind::invalid_argument,
+        executor + ": the schedule steps parameters, and there is no optimizer: give one in the options");
 }
 
 schedule::Schedule computations_of(schedule::Schedule schedule) {
@@ -81,16 +94,17 @@ void refuse_shared_parameters(const std::string& executor, const StageGraph& gra
 }
 
 bool has_recomputation(const schedule::Schedule& schedule) {
-  return std::any_of(schedule.ranks.begin(), schedule.ranks.end(), [](const auto& actions) {
-    return std::any_of(actions.begin(), actions.end(),
-                       [](const Action& action) { return action.op == Op::recompute; });
-  });
+  return any_action(schedule, [](const Action& action) { return action.op == Op::recompute; });
 }
 
-bool has_backward(const schedule::Schedule& schedule) {
-  return std::any_of(schedule.ranks.begin(), schedule.ranks.end(), [](const auto& actions) {
-    return std::any_of(actions.begin(), actions.end(), is_backward);
-  });
+bool has_backward(const schedule::Schedule& schedule) { return any_action(schedule, is_backward); }
+
+bool has_steps(const schedule::Schedule& schedule) {
+  return any_action(schedule, [](const Action& action) { return action.op == Op::optimizer_step; });
+}
+
+bool has_reductions(const schedule::Schedule& schedule) {
+  return any_action(schedule, [](const Action& action) { return action.op == Op::reduce_gradient; });
 }
 
 }  // namespace weft::pipeline

@@ -8,9 +8,17 @@
 
 namespace weft::pipeline {
 
+struct Supported {
+  bool replicas = false;  // of stages
+  bool steps = false;     // of an optimizer, and versions of weights
+};
 // Throws an error that begins with `executor`. invalid_argument: the schedule is invalid, or has another
-// number of stages than the graph. unsupported: replicated stages, versions of weights.
-void check_schedule(const std::string& executor, const StageGraph& graph, const schedule::Schedule& schedule);
+// number of stages than the graph. unsupported: what the executor cannot do, and sharded stages.
+void check_schedule(const std::string& executor, const StageGraph& graph, const schedule::Schedule& schedule,
+                    Supported supported = {});
+
+// invalid_argument: it steps parameters, and there is no optimizer.
+void check_steps(const std::string& executor, const schedule::Schedule& schedule, bool has_optimizer);
 
 // Without messages and waits.
 schedule::Schedule computations_of(schedule::Schedule schedule);
@@ -21,5 +29,7 @@ void refuse_shared_parameters(const std::string& executor, const StageGraph& gra
 
 bool has_backward(const schedule::Schedule& schedule);
 bool has_recomputation(const schedule::Schedule& schedule);
+bool has_steps(const schedule::Schedule& schedule);       // of an optimizer
+bool has_reductions(const schedule::Schedule& schedule);  // of gradients
 
 }  // namespace weft::pipeline

@@ -24,13 +24,12 @@ Credits credits_of(const schedule::Schedule& computations) {
   return credits;
 }
 
-void InFlight::add(const ValueExchange::Key& key, std::chrono::nanoseconds timeout) {
-  const std::pair<schedule::Edge, bool> direction{key.edge, key.gradient};
-  const int credits = credits_.at(direction);
+void InFlight::add(const ValueExchange::Key& key, int to, std::chrono::nanoseconds timeout) {
+  const int credits = credits_.at({key.edge, key.gradient});
   std::unique_lock lock(mutex_);
-  const bool in_time = changed_.wait_until(lock, rpc::later(rpc::Clock::now(), timeout), [&] {
-    return exchange_.error() != nullptr || counts_[direction] < credits;
-  });
+  int& count = counts_[{key.edge, key.gradient, to}];
+  const bool in_time = changed_.wait_until(lock, rpc::later(rpc::Clock::now(), timeout),
+                                           [&] { return exchange_.error() != nullptr || count < credits; });
   if (const auto error = exchange_.error(); error != nullptr) std::rethrow_exception(error);
   if (!in_time)
     throw rpc::Error(
@@ -38,12 +37,12 @@ void InFlight::add(const ValueExchange::Key& key, std::chrono::nanoseconds timeo
         "stage " + std::to_string(key.gradient ? key.edge.from : key.edge.to) + " has used none of " +
             std::to_string(credits) + " values in flight within " +
             std::to_string(std::chrono::duration_cast<std::chrono::milliseconds>(timeout).count()) + " ms");
-  ++counts_[direction];
+  ++count;
 }
 
-void InFlight::used(const ValueExchange::Key& key) {
+void InFlight::used(const ValueExchange::Key& key, int to) {
   std::lock_guard lock(mutex_);
-  --counts_[{key.edge, key.gradient}];
+  --counts_[{key.edge, key.gradient, to}];
   changed_.notify_all();
 }
 

@@ -1,4 +1,5 @@
-// InFlight: limits the values of an edge that a rank has sent, until used() is called for them.
+// InFlight: limits the values of an edge that a rank has sent to another one, until used() is called for
+// them.
 //
 // At most one more than the schedule needs (schedule::liveness): so a fast stage does not fill the memory of
 // a slow one, and no schedule deadlocks. Thread-safe.
@@ -9,6 +10,7 @@
 #include <condition_variable>
 #include <map>
 #include <mutex>
+#include <tuple>
 #include <utility>
 
 namespace weft::pipeline {
@@ -22,9 +24,10 @@ class InFlight {
   // Credits and exchange outlive it.
   InFlight(const Credits& credits, const ValueExchange& exchange) : credits_(credits), exchange_(exchange) {}
 
-  // Waits until one more may be sent. Throws the error of the exchange, and deadline_exceeded.
-  void add(const ValueExchange::Key& key, std::chrono::nanoseconds timeout);
-  void used(const ValueExchange::Key& key);
+  // to: the rank that gets the value. Waits until one more may be sent. Throws the error of the exchange, and
+  // deadline_exceeded.
+  void add(const ValueExchange::Key& key, int to, std::chrono::nanoseconds timeout);
+  void used(const ValueExchange::Key& key, int to);
   void wake();  // the exchange has an error
 
  private:
@@ -32,7 +35,7 @@ class InFlight {
   const ValueExchange& exchange_;
   std::mutex mutex_;  // guards counts_
   std::condition_variable changed_;
-  std::map<std::pair<schedule::Edge, bool>, int> counts_;
+  std::map<std::tuple<schedule::Edge, bool, int>, int> counts_;
 };
 
 }  // namespace weft::pipeline

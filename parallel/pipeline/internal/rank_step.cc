@@ -77,19 +77,18 @@ double RankStep::seconds() const {
 }
 
 void RankStep::run(const Action& action) {
-  if (!schedule::is_computation(action.op) || action.microbatch >= static_cast<int>(step_.data.count()))
-    return;
+  if (action.op == Op::idle || action.microbatch >= static_cast<int>(step_.data.count())) return;
   if (action.op != Op::forward && !step_.with_backward) return;
   const auto fail = [&](ErrorKind kind) {
-    std::string text = "pipeline step: stage " + std::to_string(action.stage) + ", micro-batch " +
-                       std::to_string(action.microbatch) + ", " + std::string(schedule::name_of(action.op)) +
-                       ": " + text_of_current_exception();
+    std::string text = "pipeline step: stage " + std::to_string(action.stage);
+    if (action.microbatch >= 0) text += ", micro-batch " + std::to_string(action.microbatch);
+    text += ", " + std::string(schedule::name_of(action.op)) + ": " + text_of_current_exception();
     if (kind == ErrorKind::deadline_exceeded && step_.activities != nullptr)
       text += ": " + step_.activities->text();
     step_.exchange->fail(std::make_exception_ptr(Error(kind, text)));
   };
   try {
-    compute(action);
+    schedule::is_computation(action.op) ? compute(action) : run_parameters(action);
   } catch (const Error& error) {
     // `aborted` says that the cause is elsewhere.
     const bool is_cause = step_.exchange->error() == nullptr;
@@ -113,6 +112,12 @@ void RankStep::compute(const Action& action) {
                                           : runner.input_gradient(action.microbatch);
   });
   if (action.op != Op::weight_gradient) give_gradients(action.stage, action.microbatch, gradients);
+}
+
+void RankStep::run_parameters(const Action& action) {
+  if (step_.parameters == nullptr) return;
+  if (action.op == Op::optimizer_step || action.op == Op::wait_reduce_gradient) begins(action);
+  step_.parameters->at(action.stage).run(action, step_.data.weights);
 }
 
 void RankStep::begins(const Action& action) {

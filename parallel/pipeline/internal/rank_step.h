@@ -1,6 +1,7 @@
 // RankStep: one rank's part of a step. StepContext: what its ranks in one process share.
 #pragma once
 
+#include <weft/parallel/pipeline/internal/stage_parameters.h>
 #include <weft/parallel/pipeline/internal/value_exchange.h>
 #include <weft/parallel/pipeline/loss.h>
 #include <weft/parallel/pipeline/microbatches.h>
@@ -36,6 +37,7 @@ struct StepContext {
   std::chrono::nanoseconds timeout;         // for a value that a stage waits for
   Microbatches data;
   bool with_backward = true;
+  std::map<int, StageParameters>* parameters = nullptr;  // by stage; null: the schedule leaves them alone
   std::shared_ptr<ValueExchange> exchange = std::make_shared<ValueExchange>();
   // Passes a value to the rank of the stage that uses it.
   std::function<void(const ValueExchange::Key&, Values)> send =
@@ -61,6 +63,7 @@ class RankStep {
   double seconds() const;
   void run(const schedule::Action& action);
   void compute(const schedule::Action& action);
+  void run_parameters(const schedule::Action& action);
   void begins(const schedule::Action& action);  // the values that it uses are there
   at::Tensor here(const at::Tensor& tensor) const;
   Values inputs_of(int stage, int microbatch);

@@ -246,7 +246,7 @@ void StageWorker::execute(const std::shared_ptr<Step>& step) {
 void StageWorker::send(const std::shared_ptr<Step>& step, const ValueExchange::Key& key, Values values) {
   const int to = schedule_.rank_of(key.gradient ? key.edge.from : key.edge.to, key.microbatch);
   if (to == rank_) return step->exchange->put(key, std::move(values));
-  step->in_flight.add(key, timeout_);
+  step->in_flight.add(key, to, timeout_);
   ValueMessage message{.pipeline = id_,
                        .step = step->number,
                        .edge = key.edge,
@@ -255,9 +255,9 @@ void StageWorker::send(const std::shared_ptr<Step>& step, const ValueExchange::K
                        .sent = SentValues::of(values)};
   peers_[static_cast<std::size_t>(to)]
       .call<&PipelineService::put>(std::move(message))
-      .then([step, key](rpc::Result<void>&& used) {
+      .then([step, key, to](rpc::Result<void>&& used) {
         if (!used.ok()) step->exchange->fail(not_sent(step->number, key, used.error()));
-        step->in_flight.used(key);
+        step->in_flight.used(key, to);
       });
 }
 

@@ -441,8 +441,8 @@ TEST_F(Faults, WrongArguments) {
   refused(ErrorKind::invalid_argument, "a schedule of 3 stages for a model of 2", [&] {
     LocalPipeline(model.graph(), schedule::fill_drain({.ranks = 3, .microbatches = 2}), options);
   });
-  refused(ErrorKind::unsupported, "the action 0STEP",
-          [&] { LocalPipeline(model.graph(), schedule::add_optimizer_steps(two), options); });
+  refused(ErrorKind::unsupported, "the action 0UNSHARD: expected no sharded stages",
+          [&] { LocalPipeline(model.graph(), schedule::add_unsharding(two), options); });
   refused(ErrorKind::invalid_argument, "1 devices",
           [&] { LocalPipeline(model.graph(), two, {.loss = loss_of(squares), .devices = {at::kCPU}}); });
   LocalPipeline pipeline(model.graph(), two, options);

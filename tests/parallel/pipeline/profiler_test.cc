@@ -105,8 +105,8 @@ TEST(Profiler, ItsPartitionCutsTheSequential) {
   const partition::Profile measured = profile(model, torch::randn({3, 4}));
   const std::vector<std::string> names{"1", "2"};
   const partition::Partition found = partition::cut_by_name(measured, names);
-  EXPECT_EQ(cuts_of(found), (std::vector<std::size_t>{1, 2}));
-  EXPECT_EQ(split(model, cuts_of(found)).size(), 3);
+  EXPECT_EQ(cuts_of(measured, found), (std::vector<int>{1, 2}));
+  EXPECT_EQ(split(model, cuts_of(measured, found)).size(), 3);
 }
 
 TEST(Profiler, RefusesWhatItCannotMeasure) {

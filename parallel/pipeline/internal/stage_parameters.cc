@@ -1,0 +1,182 @@
+#include <weft/parallel/pipeline/internal/stage_parameters.h>
+
+#include <ATen/Functions.h>
+#include <ATen/core/grad_mode.h>
+
+#include <string>
+#include <utility>
+
+namespace weft::pipeline {
+
+using schedule::Action;
+using schedule::Op;
+
+namespace {
+
+// A micro-batch belongs to the step that follows the end of its backward.
+std::vector<std::vector<int>> batches_of(const schedule::Schedule& schedule, int stage) {
+  std::vector<std::vector<int>> batches;
+  for (const int rank : schedule.placement[static_cast<std::size_t>(stage)]) {
+    std::size_t step = 0;
+    for (const Action& each : schedule.ranks[static_cast<std::size_t>(rank)])
+      schedule::for_each_part(each, [&](const Action& action) {
+        if (action.stage != stage) return;
+        if (action.op == Op::optimizer_step) ++step;
+        if (action.op != Op::backward && action.op != Op::weight_gradient) return;
+        if (batches.size() <= step) batches.resize(step + 1);
+        batches[step].push_back(action.microbatch);
+      });
+  }
+  return batches;
+}
+
+std::map<int, int> loads_of(const std::vector<Action>& actions, int stage) {
+  std::map<int, int> loads;
+  for (const Action& action : actions)
+    if (action.op == Op::load && action.stage == stage) ++loads[action.version];
+  return loads;
+}
+
+}  // namespace
+
+StageParameters::StageParameters(const torch::nn::Module& module, const schedule::Schedule& schedule,
+                                 int rank, int stage, ParameterOptions options)
+    : parameters_(dist_optim::parameters_of(module)),
+      options_(std::move(options)),
+      batches_(batches_of(schedule, stage)),
+      loads_(loads_of(schedule.ranks[static_cast<std::size_t>(rank)], stage)) {
+  if (!options_.optimizer) return;
+  optimizer_ = std::make_unique<dist_optim::ShadowLeaves>(parameters_, *options_.optimizer);
+  versions_.emplace(parameters_);
+}
+
+void StageParameters::begin() {
+  loads_left_ = loads_;
+  if (optimizer_ == nullptr) return;
+  const auto newest = versions_->newest();
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    if (parameters_[i].tensor.is_alias_of((*newest)[i])) continue;
+    first_ = 0;
+    versions_.emplace(parameters_);
+    return optimizer_->move_to(*versions_->newest());
+  }
+}
+
+void StageParameters::run(const Action& action, const std::vector<double>& shares) {
+  const at::NoGradGuard no_grad;
+  switch (action.op) {
+    case Op::stash:
+      stashed_.insert(newest_);
+      return;
+    case Op::load:
+      return load(action.version);
+    case Op::optimizer_step:
+      return step(shares);
+    case Op::reduce_gradient:
+      return start_reduction();
+    case Op::wait_reduce_gradient:
+      return finish_reduction();
+    default:
+      return;
+  }
+}
+
+void StageParameters::load(int version) {
+  if (!versions_) return;
+  --loads_left_[version];
+  const int before = std::exchange(loaded_, version);
+  versions_->load(first_ + static_cast<unsigned>(version));
+  if (before != version && before != newest_ && loads_left_[before] == 0)
+    versions_->drop(first_ + static_cast<unsigned>(before));
+}
+
+void StageParameters::step(const std::vector<double>& shares) {
+  if (optimizer_ == nullptr) return;
+  double share = 0;
+  if (const auto at = static_cast<std::size_t>(newest_); at < batches_.size())
+    for (const int microbatch : batches_[at])
+      if (const auto index = static_cast<std::size_t>(microbatch); index < shares.size())
+        share += shares[index];
+  if (!options_.mean_loss || share == 0) share = 1;
+  dist_optim::Gradients gradients;
+  for (std::size_t i = 0; i < parameters_.size(); ++i)
+    if (const at::Tensor gradient = gradients_.take(parameters_[i].tensor); gradient.defined())
+      gradients[i] = share == 1 ? gradient : gradient / share;
+
+  const auto next = first_ + static_cast<unsigned>(newest_) + 1;
+  optimizer_->check(gradients);
+  if (stashed_.contains(newest_)) {
+    auto copy = versions_->copy_newest();
+    optimizer_->move_to(copy);
+    versions_->advance_to(next, std::move(copy));
+  } else {
+    versions_->advance_in_place(next);
+  }
+  if (!gradients.empty()) optimizer_->step(gradients);
+  ++newest_;
+  loads_left_[newest_] += 1;  // as if the schedule said it
+  load(newest_);
+}
+
+void StageParameters::start_reduction() {
+  if (!options_.group || parameters_.empty()) return;
+  Reduction reduction;
+  std::vector<std::int64_t> counts;
+  for (const dist_optim::Parameter& parameter : parameters_) {
+    const at::Tensor gradient = gradients_.take(parameter.tensor);
+    counts.push_back(gradient.defined() ? 1 : 0);
+    reduction.gradients.push_back(gradient.defined() ? gradient.to_dense().contiguous()
+                                                     : at::zeros_like(parameter.tensor));
+  }
+  reduction.counts = at::tensor(counts).to(parameters_.front().tensor.device());
+  std::map<at::ScalarType, std::vector<at::Tensor>> by_type;  // a collective has one
+  for (const at::Tensor& gradient : reduction.gradients) by_type[gradient.scalar_type()].push_back(gradient);
+  reduction.done.push_back(
+      options_.group->all_reduce(reduction.counts, collectives::ReduceOp::sum, options_.timeout));
+  for (auto& [type, gradients] : by_type)
+    reduction.done.push_back(options_.group->all_reduce(std::move(gradients), options_.op, options_.timeout));
+  reduction_ = std::move(reduction);
+}
+
+void StageParameters::finish_reduction() {
+  if (!reduction_) return;
+  Reduction reduction = *std::exchange(reduction_, std::nullopt);
+  for (rpc::Future<void>& done : reduction.done) done.get();
+  const at::Tensor counts = reduction.counts.cpu();
+  for (std::size_t i = 0; i < parameters_.size(); ++i)
+    if (counts[static_cast<std::int64_t>(i)].item<std::int64_t>() > 0)
+      gradients_.accumulate(parameters_[i].tensor, std::move(reduction.gradients[i]), 1);
+}
+
+void StageParameters::publish() {
+  if (!options_.optimizer) gradients_.publish();
+  keep_newest_alone();
+}
+
+void StageParameters::clear() {
+  gradients_.clear();
+  reduction_.reset();
+  keep_newest_alone();
+}
+
+void StageParameters::keep_newest_alone() {
+  if (!versions_) return;
+  const auto newest = first_ + static_cast<unsigned>(newest_);
+  versions_->load(newest);
+  for (const int version : stashed_) versions_->drop(first_ + static_cast<unsigned>(version));
+  first_ = newest;
+  newest_ = loaded_ = 0;
+  stashed_.clear();
+}
+
+dist_optim::StepTarget& optimizer_of(const std::string& executor, std::map<int, StageParameters>& parameters,
+                                     int stage) {
+  const auto own = parameters.find(stage);
+  if (own == parameters.end() || own->second.optimizer() == nullptr)
+    throw rpc::Error(rpc::ErrorKind::failed_precondition,
+                     executor + ": no optimizer of stage " + std::to_string(stage) +
+                         " is here: give one in the options, on the stage's rank");
+  return *own->second.optimizer();
+}
+
+}  // namespace weft::pipeline

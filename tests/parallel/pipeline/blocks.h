@@ -1,0 +1,69 @@
+// A model of equal blocks with a skip connection, and what tests of pipelines on groups have in common.
+#pragma once
+
+#include <weft/parallel/pipeline/layer_graph.h>
+#include <weft/parallel/pipeline/loss.h>
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "tests/parallel/collectives/company.h"
+#include "tests/support/errors.h"
+
+namespace weft::pipeline::testing {
+
+inline at::Tensor numbers(at::IntArrayRef sizes, std::uint64_t seed) {
+  return at::randn(sizes, at::detail::createCPUGenerator(seed), at::kDouble);
+}
+
+inline const Loss squares = loss_of(
+    [](const at::Tensor& output, const at::Tensor& target) { return torch::mse_loss(output, target); });
+
+// A chain of blocks with a skip connection from the first to the last one. fails: a block that throws.
+inline LayerGraph blocks(int count, int fails = -1) {
+  LayerGraph model;
+  for (int i = 0; i < count; ++i) {
+    const auto build = [i, fails] {
+      torch::nn::Sequential block(torch::nn::Linear(6, 6), torch::nn::BatchNorm1d(6));
+      block->to(at::kDouble);
+      const at::NoGradGuard no_grad;
+      for (at::Tensor& parameter : block->parameters())
+        parameter.copy_(numbers(parameter.sizes(), static_cast<std::uint64_t>(i)));
+      return BuiltLayer{block.ptr(), [block, i, fails](const Values& x) mutable {
+                          if (i == fails) throw std::runtime_error("out of order");
+                          const at::Tensor sum = x.size() == 2 ? x[0] + x[1] : x[0];
+                          return Values{torch::tanh(block->forward(sum))};
+                        }};
+    };
+    std::vector<Source> inputs{i == 0 ? step_input(0) : Source{i - 1}};
+    if (i > 1 && i + 1 == count) inputs.push_back(Source{0});
+    model.add({"block" + std::to_string(i), build, inputs});
+  }
+  return model;
+}
+
+inline std::vector<int> one_block_each(int count) {
+  std::vector<int> cuts;
+  for (int i = 1; i < count; ++i) cuts.push_back(i);
+  return cuts;
+}
+
+// Runs f(group) for each rank, in a thread each; gives the errors by rank.
+template <class F>
+std::vector<std::optional<rpc::Error>> on_ranks(collectives::testing::Company& company, F f) {
+  const std::vector<collectives::Group> groups = company.groups();
+  std::vector<std::optional<rpc::Error>> errors(groups.size());
+  std::vector<std::thread> threads;
+  for (std::size_t rank = 0; rank < groups.size(); ++rank)
+    threads.emplace_back([&, rank] { errors[rank] = test::error_of([&] { f(groups[rank]); }); });
+  for (auto& thread : threads) thread.join();
+  return errors;
+}
+
+}  // namespace weft::pipeline::testing

@@ -1,0 +1,334 @@
+// Stages that step their parameters: at the end of a step, and with several versions of weights.
+#include <weft/parallel/pipeline/group_pipeline.h>
+#include <weft/parallel/pipeline/local_pipeline.h>
+#include <weft/parallel/schedule/generators.h>
+#include <weft/parallel/schedule/lowering.h>
+
+#include <atomic>
+
+#include "tests/parallel/pipeline/blocks.h"
+
+namespace weft::pipeline::weight_versions_test {
+namespace {
+
+using collectives::Group;
+using collectives::testing::Company;
+using rpc::ErrorKind;
+using schedule::Op;
+using test::error_of;
+using testing::blocks;
+using testing::numbers;
+using testing::on_ranks;
+using testing::one_block_each;
+using testing::squares;
+using Tensors = std::vector<at::Tensor>;
+
+const auto momentum = torch::optim::SGDOptions(0.1).momentum(0.9);
+
+Tensors copies_of(const Tensors& tensors) {
+  Tensors copies;
+  for (const at::Tensor& tensor : tensors) copies.push_back(tensor.detach().clone());
+  return copies;
+}
+
+void expect_close(const Tensors& got, const Tensors& expected, const std::string& of) {
+  ASSERT_EQ(got.size(), expected.size()) << of;
+  for (std::size_t i = 0; i < got.size(); ++i)
+    EXPECT_TRUE(at::allclose(got[i], expected[i], 1e-10, 1e-10)) << of << ", tensor " << i;
+}
+
+// The version of its weights with which the stage computes the micro-batch.
+int version_of(const schedule::Schedule& schedule, int stage, int microbatch) {
+  for (const auto& actions : schedule.ranks)
+    for (const auto& action : actions)
+      if (action.op == Op::forward && action.stage == stage && action.microbatch == microbatch)
+        return action.version;
+  throw std::logic_error("no forward");
+}
+
+// One process that computes micro-batch after micro-batch with the same versions of the weights.
+// batches: of each stage, the micro-batches that belong to a step. Gives the weights of each stage.
+std::vector<Tensors> simulated(const schedule::Schedule& schedule, const std::vector<int>& batches,
+                               const at::Tensor& x, const at::Tensor& y, int steps) {
+  const int count = schedule.stages();
+  const StageGraph graph = cut(blocks(count), {.cuts = one_block_each(count)});
+  std::vector<Tensors> latest, pending(static_cast<std::size_t>(count));
+  std::vector<std::unique_ptr<torch::optim::SGD>> optimizers;
+  for (int stage = 0; stage < count; ++stage) {
+    latest.push_back(copies_of(graph[stage].module->parameters()));
+    optimizers.push_back(std::make_unique<torch::optim::SGD>(latest.back(), momentum));
+  }
+  for (int step = 0; step < steps; ++step) {
+    std::vector<std::vector<Tensors>> versions;
+    for (const Tensors& weights : latest) versions.push_back({copies_of(weights)});
+    const auto xs = at::tensor_split(x + step, schedule.microbatches);
+    const auto ys = at::tensor_split(y, schedule.microbatches);
+    std::vector<double> rows(static_cast<std::size_t>(count));
+    for (int microbatch = 0; microbatch < schedule.microbatches; ++microbatch) {
+      const auto at = static_cast<std::size_t>(microbatch);
+      for (int stage = 0; stage < count; ++stage) {
+        const auto& weights = versions[static_cast<std::size_t>(stage)].at(
+            static_cast<std::size_t>(version_of(schedule, stage, microbatch)));
+        const Tensors parameters = graph[stage].module->parameters();
+        for (std::size_t i = 0; i < weights.size(); ++i) {
+          const at::NoGradGuard no_grad;
+          parameters[i].copy_(weights[i]);
+          parameters[i].mutable_grad().reset();
+        }
+      }
+      std::vector<Values> outputs;
+      for (int stage = 0; stage < count; ++stage) {
+        Values inputs;
+        for (const Source& source : graph[stage].inputs)
+          inputs.push_back(source.from < 0 ? xs[at] : outputs[static_cast<std::size_t>(source.from)][0]);
+        outputs.push_back(graph[stage].forward(inputs));
+      }
+      squares(outputs.back(), {ys[at]}).backward();
+      for (int stage = 0; stage < count; ++stage) {
+        const auto s = static_cast<std::size_t>(stage);
+        Tensors& sums = pending[s];
+        const Tensors parameters = graph[stage].module->parameters();
+        sums.resize(parameters.size());
+        const auto share = static_cast<double>(xs[at].size(0));
+        rows[s] += share;
+        for (std::size_t i = 0; i < sums.size(); ++i)
+          sums[i] = sums[i].defined() ? sums[i] + parameters[i].grad() * share : parameters[i].grad() * share;
+        if ((microbatch + 1) % batches[s] != 0 && microbatch + 1 != schedule.microbatches) continue;
+        for (std::size_t i = 0; i < sums.size(); ++i) latest[s][i].mutable_grad() = sums[i] / rows[s];
+        optimizers[s]->step();
+        versions[s].push_back(copies_of(latest[s]));
+        sums.clear();
+        rows[s] = 0;
+      }
+    }
+  }
+  return latest;
+}
+
+schedule::Schedule without_flush(const std::string& name, int ranks, int microbatches) {
+  if (name == "pipedream-2bw")
+    return schedule::pipedream_2bw({.ranks = ranks, .microbatches = 3}, microbatches);
+  return schedule::pipedream({.ranks = ranks, .microbatches = microbatches},
+                             {.vertical_sync = name == "vertical"});
+}
+std::vector<int> batches_of(const std::string& name, int ranks) {
+  return std::vector<int>(static_cast<std::size_t>(ranks), name == "pipedream-2bw" ? 3 : 1);
+}
+
+class Versions : public ::testing::TestWithParam<std::string> {};
+INSTANTIATE_TEST_SUITE_P(WithoutFlush, Versions, ::testing::Values("pipedream", "vertical", "pipedream-2bw"),
+                         [](const auto& info) {
+                           return info.param == "pipedream-2bw" ? std::string("pipedream2bw") : info.param;
+                         });
+
+TEST_P(Versions, OnThreadsEqualOneProcessWithTheSameVersions) {
+  for (const auto& [ranks, microbatches, recompute] : {std::tuple{1, 3, schedule::Recompute::never},
+                                                       {2, 5, schedule::Recompute::never},
+                                                       {3, 4, schedule::Recompute::always},
+                                                       {4, 9, schedule::Recompute::never},
+                                                       {3, 1, schedule::Recompute::never}}) {
+    SCOPED_TRACE(std::to_string(ranks) + " ranks, " + std::to_string(microbatches) + " micro-batches");
+    const auto schedule =
+        schedule::add_recomputation(without_flush(GetParam(), ranks, microbatches), recompute);
+    const at::Tensor x = numbers({schedule.microbatches * 2 + 1, 6}, 1), y = numbers(x.sizes(), 2);
+    const auto expected = simulated(schedule, batches_of(GetParam(), ranks), x, y, 2);
+    const StageGraph graph = cut(blocks(ranks), {.cuts = one_block_each(ranks)});
+    LocalPipeline pipeline(graph, schedule, {.loss = squares, .optimizer = momentum});
+    for (int step = 0; step < 2; ++step) pipeline.step({x + step}, {y});
+    for (int stage = 0; stage < ranks; ++stage) {
+      expect_close(graph[stage].module->parameters(), expected[static_cast<std::size_t>(stage)],
+                   "stage " + std::to_string(stage));
+      for (const at::Tensor& parameter : graph[stage].module->parameters())
+        EXPECT_FALSE(parameter.grad().defined());
+    }
+  }
+}
+
+TEST_P(Versions, OnRanksOfAGroupEqualOneProcessWithTheSameVersions) {
+  const auto schedule = without_flush(GetParam(), 3, 4);
+  const at::Tensor x = numbers({schedule.microbatches * 2 + 1, 6}, 1), y = numbers(x.sizes(), 2);
+  const auto expected = simulated(schedule, batches_of(GetParam(), 3), x, y, 2);
+  Company company(3);
+  const auto errors = on_ranks(company, [&](const Group& group) {
+    const StageGraph graph = cut(blocks(3), {.cuts = {1, 2}, .built = stages_of(schedule, group.rank())});
+    GroupPipeline pipeline(group, graph, schedule, {.loss = squares, .optimizer = momentum});
+    for (int step = 0; step < 2; ++step) pipeline.step({x + step}, {y});
+    expect_close(graph[group.rank()].module->parameters(), expected[static_cast<std::size_t>(group.rank())],
+                 "stage " + std::to_string(group.rank()));
+  });
+  for (const auto& error : errors) EXPECT_FALSE(error) << error->what();
+}
+
+TEST(ReplicatedStages, EqualOneProcessWithTheSameVersions) {
+  for (const auto& [replicas, microbatches] : {std::pair{std::vector{2, 1}, 6},
+                                               {std::vector{1, 2}, 5},
+                                               {std::vector{2, 2}, 7},
+                                               {std::vector{3, 1, 1}, 8}}) {
+    const int count = static_cast<int>(replicas.size());
+    const int ranks = std::accumulate(replicas.begin(), replicas.end(), 0);
+    SCOPED_TRACE(std::to_string(ranks) + " ranks, " + std::to_string(microbatches) + " micro-batches");
+    const auto schedule =
+        schedule::pipedream({.ranks = ranks, .microbatches = microbatches}, {.replicas = replicas});
+    const at::Tensor x = numbers({microbatches * 2 + 1, 6}, 1), y = numbers(x.sizes(), 2);
+    const auto expected = simulated(schedule, replicas, x, y, 2);
+    Company company(ranks);
+    std::vector<at::Tensor> outputs(static_cast<std::size_t>(ranks)), losses = outputs;
+    const auto errors = on_ranks(company, [&](const Group& group) {
+      const auto own = stages_of(schedule, group.rank());
+      const StageGraph graph = cut(blocks(count), {.cuts = one_block_each(count), .built = own});
+      const int stage = *own.begin();
+      if (group.rank() != schedule.rank_of(stage, 0)) {
+        const at::NoGradGuard no_grad;  // replicas begin with the values of the first one
+        for (const at::Tensor& parameter : graph[stage].module->parameters()) parameter.zero_();
+      }
+      GroupPipeline pipeline(group, graph, schedule, {.loss = squares, .optimizer = momentum});
+      const auto at = static_cast<std::size_t>(group.rank());
+      for (int step = 0; step < 2; ++step) losses[at] = pipeline.step({x + step}, {y}).loss;
+      expect_close(graph[stage].module->parameters(), expected[static_cast<std::size_t>(stage)],
+                   "rank " + std::to_string(group.rank()));
+      graph.train(false);
+      const Values got = pipeline.evaluate({x});
+      EXPECT_EQ(got.size(), stage + 1 == count ? 1U : 0U);
+      if (!got.empty()) outputs[at] = got[0];
+    });
+    for (const auto& error : errors) EXPECT_FALSE(error) << error->what();
+    for (const at::Tensor& loss : losses) EXPECT_TRUE(at::equal(loss, losses.front()));
+    for (const at::Tensor& output : outputs) {
+      if (!output.defined()) continue;
+      EXPECT_TRUE(at::equal(output, outputs.back()) && output.size(0) == x.size(0));
+    }
+  }
+}
+
+// The same stages in two pipelines on different data.
+TEST(DataParallel, GradientsAreTheMeanOverThePipelines) {
+  const auto schedule = schedule::zb_h1({.ranks = 2, .microbatches = 3});
+  for (const bool steps : {false, true}) {
+    const StageGraph whole = cut(blocks(2), {});
+    whole.train(false);  // batch norms of two pipelines have their own statistics
+    torch::optim::SGD own(whole.parameters(), momentum);
+    for (int step = 0; step < 2; ++step) {
+      own.zero_grad();
+      squares(whole[0].forward({numbers({12, 6}, 3) + step}), {numbers({12, 6}, 4)}).backward();
+      own.step();
+    }
+    Tensors expected = whole.parameters();
+    Company company(4);
+    const auto errors = on_ranks(company, [&](const Group& world) {
+      const int which = world.rank() / 2;
+      const Group pipeline_ranks = world.split(which, world.rank()).get().value();
+      const Group replicas = world.split(world.rank() % 2, world.rank()).get().value();
+      const int stage = pipeline_ranks.rank();
+      const StageGraph graph = cut(blocks(2), {.cuts = {1}, .built = std::set<int>{stage}});
+      graph.train(false);
+      GroupPipelineOptions options{.loss = squares, .data_parallel = replicas};
+      if (steps) options.optimizer = momentum;
+      GroupPipeline pipeline(pipeline_ranks, graph, schedule, options);
+      torch::optim::SGD optimizer(graph.parameters(), momentum);
+      for (int step = 0; step < 2; ++step) {
+        optimizer.zero_grad();
+        const auto half = [&](const at::Tensor& all) { return all.slice(0, which * 6, which * 6 + 6); };
+        pipeline.step({half(numbers({12, 6}, 3) + step)}, {half(numbers({12, 6}, 4))});
+        if (!steps) optimizer.step();
+      }
+      const auto first = expected.begin() + stage * 4;
+      expect_close(graph.parameters(), Tensors(first, first + 4), "stage " + std::to_string(stage));
+    });
+    for (const auto& error : errors) EXPECT_FALSE(error) << error->what();
+  }
+}
+
+TEST(StageOptimizers, StepAtTheEndOfAScheduleWithAFlush) {
+  const auto schedule = schedule::interleaved({.ranks = 2, .microbatches = 4, .chunks = 2});
+  const StageGraph own = cut(blocks(4), {.cuts = {1, 2, 3}}), graph = cut(blocks(4), {.cuts = {1, 2, 3}});
+  LocalPipeline by_hand(own, schedule, {.loss = squares});
+  LocalPipeline pipeline(graph, schedule, {.loss = squares, .optimizer = momentum});
+  torch::optim::SGD optimizer(own.parameters(), momentum);
+  for (int step = 0; step < 3; ++step) {
+    optimizer.zero_grad();
+    by_hand.step({numbers({9, 6}, 1)}, {numbers({9, 6}, 2)});
+    optimizer.step();
+    const LocalStep result = pipeline.step({numbers({9, 6}, 1)}, {numbers({9, 6}, 2)});
+    EXPECT_EQ(result.timeline.ranks[0].size(), pipeline.schedule().ranks[0].size());  // with the steps
+  }
+  expect_close(graph.parameters(), own.parameters(), "model");
+}
+
+TEST(StageOptimizers, GoOnFromTheirStateAndFromParametersInOtherMemory) {
+  const auto schedule = schedule::pipedream({.ranks = 2, .microbatches = 5});
+  const Values x{numbers({10, 6}, 1)}, y{numbers({10, 6}, 2)};
+  const StageGraph whole = cut(blocks(2), {.cuts = {1}}), resumed = cut(blocks(2), {.cuts = {1}});
+  LocalPipeline uninterrupted(whole, schedule, {.loss = squares, .optimizer = momentum});
+  uninterrupted.step(x, y);
+  std::vector<dist_optim::OptimizerState> states;
+  for (int stage = 0; stage < 2; ++stage) states.push_back(uninterrupted.optimizer(stage).state());
+  const Tensors weights = copies_of(whole.parameters());
+  uninterrupted.step(x, y);
+
+  LocalPipeline pipeline(resumed, schedule, {.loss = squares, .optimizer = momentum});
+  pipeline.step(y, x);
+  for (int stage = 0; stage < 2; ++stage) pipeline.optimizer(stage).set_state(states[std::size_t(stage)]);
+  const Tensors parameters = resumed.parameters();
+  for (std::size_t i = 0; i < weights.size(); ++i) parameters[i].set_data(weights[i]);  // as torch::load does
+  pipeline.step(x, y);
+  expect_close(resumed.parameters(), whole.parameters(), "model");
+}
+
+TEST(StageOptimizers, AFailedStepLeavesTheNewestWeights) {
+  const auto schedule = schedule::pipedream({.ranks = 2, .microbatches = 4});
+  StageGraph graph = cut(blocks(1), {});
+  std::atomic<int> forwards = 0;
+  bool fails = true;
+  graph.add({std::make_shared<torch::nn::LinearImpl>(1, 1),
+             [&](const Values& values) {
+               if (fails && ++forwards == 3) throw std::runtime_error("out of order");
+               return values;
+             },
+             {Source{0}}});
+  LocalPipeline pipeline(graph, schedule, {.loss = squares, .optimizer = torch::optim::SGDOptions(0.1)});
+  const Tensors before = copies_of(graph.parameters());
+  const auto error = error_of([&] { pipeline.step({numbers({8, 6}, 1)}, {numbers({8, 6}, 2)}); });
+  ASSERT_TRUE(error);
+  EXPECT_EQ(std::string(error->what()), "pipeline step: stage 1, micro-batch 2, F: out of order");
+  EXPECT_FALSE(at::equal(graph.parameters()[0], before[0]));  // stage 0 has made a step
+  // The weights go on from there: the next step equals that of a model with these weights.
+  fails = false;
+  StageGraph other = cut(blocks(1), {});
+  other.add({std::make_shared<torch::nn::LinearImpl>(1, 1), [](const Values& x) { return x; }, {Source{0}}});
+  for (std::size_t i = 0; i < other.parameters().size(); ++i) {
+    const at::NoGradGuard no_grad;
+    other.parameters()[i].copy_(graph.parameters()[i]);
+  }
+  LocalPipeline fresh(other, schedule, {.loss = squares, .optimizer = torch::optim::SGDOptions(0.1)});
+  for (LocalPipeline* each : {&pipeline, &fresh}) each->step({numbers({8, 6}, 1)}, {numbers({8, 6}, 2)});
+  expect_close(Tensors(graph[0].module->parameters()), Tensors(other[0].module->parameters()), "stage 0");
+}
+
+TEST(StageOptimizers, RefuseWhatDoesNotFit) {
+  const auto refused = [](auto&& f) {
+    const auto error = error_of(f);
+    return error ? std::string(error->what()) : "not refused";
+  };
+  const StageGraph graph = cut(blocks(2), {.cuts = {1}});
+  const auto steps = schedule::pipedream({.ranks = 2, .microbatches = 2});
+  EXPECT_EQ(
+      refused([&] { LocalPipeline(graph, steps, {.loss = squares}); }),
+      "LocalPipeline: the schedule steps parameters, and there is no optimizer: give one in the options");
+  EXPECT_EQ(refused([&] {
+              LocalPipeline(graph, schedule::pipedream({.ranks = 3, .microbatches = 2}, {.replicas = {1, 2}}),
+                            {.loss = squares, .optimizer = momentum});
+            }),
+            "LocalPipeline: a schedule with replicated stages");
+  StageGraph tied;
+  const auto part = std::make_shared<torch::nn::LinearImpl>(6, 6);
+  tied.add(part, step_input(0));
+  tied.add(part, Source{0});
+  EXPECT_EQ(refused([&] { LocalPipeline(tied, steps, {.loss = squares, .optimizer = momentum}); }),
+            "LocalPipeline: the stages 0 and 1 share a parameter: put the layers that have it together");
+  LocalPipeline without(graph, schedule::fill_drain({.ranks = 2, .microbatches = 2}), {.loss = squares});
+  EXPECT_EQ(refused([&] { without.optimizer(0); }),
+            "LocalPipeline: no optimizer of stage 0 is here: give one in the options, on the stage's rank");
+}
+
+}  // namespace
+}  // namespace weft::pipeline::weight_versions_test
