@@ -1,0 +1,46 @@
+#!/usr/bin/env python3
+"""pipedream PROGRAM: learns on a partition of the profile that it measures, with replicated stages and without."""
+import csv
+import pathlib
+import sys
+import tempfile
+import unittest
+
+from processes import main, run
+
+DATA = pathlib.Path("/usr/share/datasets/fashion-mnist")
+SMALL = ("--width", 4, "--hidden", 64, "--batch-size", 32, "--batches", 8, "--images", 1280, "--test-images", 500)
+
+
+@unittest.skipUnless(DATA.exists(), "not installed: dataset-fashion-mnist")
+class PipeDream(unittest.TestCase):
+    def train(self, *options):
+        """The losses, and what the program printed."""
+        with tempfile.TemporaryDirectory() as folder:
+            out = pathlib.Path(folder)
+            status, lines = run(PROGRAM, *SMALL, "--out", out, *options)
+            self.assertEqual(status, 0, lines)
+            self.assertRegex(lines[-1], r"^test_accuracy=0\.\d+$")
+            self.assertIn("conv0", (out / "graph.txt").read_text())
+            picture = (out / "timeline.svg").read_text()
+            for words in ("measured: the last batches", "predicted from", "optimizer step"):
+                self.assertIn(words, picture)
+            with open(out / "loss.csv", newline="") as table:
+                return [float(row["loss"]) for row in csv.DictReader(table)], "\n".join(lines)
+
+    def test_straight_stages(self):
+        losses, text = self.train("--workers", 3, "--straight")
+        self.assertLess(losses[-1], losses[0])
+        for stage in range(3):
+            self.assertRegex(text, rf"stage {stage}: .*, 1 of 3 workers")
+
+    def test_replicated_stages(self):
+        # With links that are fast enough, all workers are replicas of one stage.
+        losses, text = self.train("--workers", 2, "--bandwidth", 1e15)
+        self.assertLess(losses[-1], losses[0])
+        self.assertRegex(text, r"stage 0: input0 to .*, 2 of 2 workers")
+
+
+if __name__ == "__main__":
+    PROGRAM = sys.argv.pop(1)
+    main()
