@@ -44,6 +44,10 @@ std::string signature_of(const StageGraph& graph, const schedule::Schedule& sche
     text += " " + std::to_string(edge.from) + "-" + std::to_string(edge.to) + ":";
     for (const int output : graph.outputs_of(edge)) text += std::to_string(output) + ",";
   }
+  for (const Tie& tie : graph.ties()) {
+    text += " tie";
+    for (const StageParameter& each : tie) text += " " + std::to_string(each.stage) + "." + each.name;
+  }
   return text + " schedule " + schedule::save(schedule);
 }
 
@@ -60,6 +64,7 @@ void check(const collectives::Group& group, const StageGraph& graph, const sched
            std::to_string(group.size()) + " of the group");
   for (const int stage : stages_of(schedule, group.rank()))
     if (!graph.is_here(stage)) refuse("stage " + std::to_string(stage) + " of this rank has no module");
+  check_ties("GroupPipeline", graph, schedule);
   refuse_shared_parameters("GroupPipeline", graph, [&](int a, int b) {
     return !options.optimizer &&
            schedule.placement[static_cast<std::size_t>(a)] == schedule.placement[static_cast<std::size_t>(b)];
@@ -120,7 +125,7 @@ struct GroupPipeline::Impl {
         graph(std::move(given)),
         schedule(std::move(computations)),
         options(std::move(wanted)),
-        credits(credits_of(schedule)),
+        credits(credits_of(graph, schedule)),
         devices(options.device ? schedule.ranks.size() : 0, options.device.value_or(at::kCPU)),
         replicas(groups_of_replicas(group, schedule)) {
     for (const int stage : stages_of(schedule, group.rank())) {

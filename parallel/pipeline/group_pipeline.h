@@ -62,7 +62,7 @@ class WEFT_EXPORT GroupPipeline {
   // Called by all ranks. graph: this rank's stages are here. The schedule has a rank for each of the group's;
   // messages in it are not needed. invalid_argument: it does not fit the graph or the group, the ranks have
   // different cuts or schedules, a stage of this rank has no module, stages of two ranks share a parameter
-  // (put such layers into stages of one rank), there is no loss, or the schedule steps parameters and there
+  // (tie copies: LayerGraph::tie), there is no loss, or the schedule steps parameters and there
   // is no optimizer. unsupported: sharded stages; replicated ones with GroupPipelineOptions::data_parallel.
   GroupPipeline(collectives::Group group, StageGraph graph, schedule::Schedule schedule,
                 GroupPipelineOptions options);

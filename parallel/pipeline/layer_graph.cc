@@ -4,6 +4,7 @@
 #include <weft/rpc/core/error.h>
 
 #include <ATen/CPUGeneratorImpl.h>
+#include <ATen/core/grad_mode.h>
 
 #include <algorithm>
 #include <map>
@@ -134,6 +135,53 @@ std::vector<Source> stage_inputs(const std::vector<Part>& parts, const Part& par
   return inputs;
 }
 
+// Of a parameter's name LAYER.PARAMETER.
+int layer_of(const LayerGraph& layers, const std::string& parameter) {
+  const std::string name = parameter.substr(0, parameter.find('.'));
+  for (int layer = 0; layer < layers.size(); ++layer)
+    if (layers[layer].name == name) return layer;
+  refuse_layers("the parameter " + parameter + " of a tie: expected LAYER.PARAMETER");
+}
+
+// The initial value of a parameter whose stage is not built here.
+at::Tensor value_elsewhere(const LayerGraph& layers, const std::string& parameter,
+                           std::optional<std::uint64_t> seed) {
+  if (!seed)
+    refuse_layers("the parameter " + parameter +
+                  " is tied to one of another worker: give CutOptions::seed, so that both begin equal");
+  const int layer = layer_of(layers, parameter);
+  const auto parameters = built(layers[layer], layer, seed).module->named_parameters();
+  const at::Tensor* found = parameters.find(parameter.substr(layers[layer].name.size() + 1));
+  if (found == nullptr) refuse_layers("layer " + layers[layer].name + " has no parameter " + parameter);
+  return *found;
+}
+
+void add_ties(const LayerGraph& layers, const std::vector<Part>& parts, std::optional<std::uint64_t> seed,
+              StageGraph& graph) {
+  for (const auto& names : layers.ties()) {
+    Tie tie;
+    for (const std::string& name : names) {
+      const int layer = layer_of(layers, name);
+      const auto owner =
+          std::find_if(parts.begin(), parts.end(), [&](const Part& part) { return layer < part.last; });
+      tie.push_back({static_cast<int>(owner - parts.begin()), name});
+    }
+    graph.tie(tie);
+    at::Tensor value;
+    for (const StageParameter& each : tie) {
+      if (!graph.is_here(each.stage)) continue;
+      if (!value.defined())
+        value = graph.is_here(tie[0].stage) ? graph.parameter(tie[0])
+                                            : value_elsewhere(layers, tie[0].name, seed);
+      const at::Tensor parameter = graph.parameter(each);
+      if (parameter.sizes() != value.sizes())
+        refuse_layers("the tied parameters " + tie[0].name + " and " + each.name + " have different shapes");
+      const at::NoGradGuard no_grad;
+      if (!parameter.is_same(value)) parameter.copy_(value);
+    }
+  }
+}
+
 }  // namespace
 
 int LayerGraph::add(Layer layer) {
@@ -149,6 +197,17 @@ int LayerGraph::add(Layer layer) {
                     std::to_string(size()) + " layers before, or an input of the step");
   layers_.push_back(std::move(layer));
   return size() - 1;
+}
+
+void LayerGraph::tie(std::vector<std::string> parameters) {
+  if (parameters.size() < 2) refuse_layers("a tie of fewer than two parameters");
+  for (const std::string& parameter : parameters) {
+    layer_of(*this, parameter);
+    for (const auto& other : ties_)
+      if (std::find(other.begin(), other.end(), parameter) != other.end())
+        refuse_layers("the parameter " + parameter + " is in two ties");
+  }
+  ties_.push_back(std::move(parameters));
 }
 
 std::vector<std::string> LayerGraph::names() const {
@@ -189,6 +248,7 @@ StageGraph cut(const LayerGraph& layers, const CutOptions& options) {
     graph.add({std::move(module), PartForward(layers, part, stage + 1 == parts.size(), std::move(forwards)),
                std::move(inputs)});
   }
+  add_ties(layers, parts, options.seed, graph);
   return graph;
 }
 

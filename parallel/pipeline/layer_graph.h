@@ -10,7 +10,8 @@
 //   }
 //
 // A layer may use the outputs of any layer before it, and the inputs of the step: skip connections need
-// nothing else. cut() makes stages of it. Data only; thread-safety: values.
+// nothing else. Layers may share weights: model.tie({"embedding.weight", "head.weight"}). cut() makes stages
+// of it. Data only; thread-safety: values.
 #pragma once
 
 #include <weft/parallel/pipeline/stage_graph.h>
@@ -58,6 +59,12 @@ class WEFT_EXPORT LayerGraph {
     return add({std::move(name), std::move(build), {input}});
   }
 
+  // Parameters, named LAYER.PARAMETER, that begin with the value of the first one and stay equal, on
+  // whichever workers they are. Each has separate memory. invalid_argument: fewer than two, an unknown
+  // layer, or a parameter of another tie.
+  void tie(std::vector<std::string> parameters);
+  const std::vector<std::vector<std::string>>& ties() const { return ties_; }
+
   int size() const { return static_cast<int>(layers_.size()); }
   const Layer& operator[](int layer) const { return layers_[static_cast<std::size_t>(layer)]; }
   std::vector<std::string> names() const;
@@ -72,6 +79,7 @@ class WEFT_EXPORT LayerGraph {
     }
   }
   std::vector<Layer> layers_;
+  std::vector<std::vector<std::string>> ties_;
 };
 
 struct CutOptions {
@@ -89,7 +97,9 @@ WEFT_EXPORT std::set<int> stages_of(const schedule::Schedule& schedule, int rank
 
 // Stages of consecutive layers. The module of a stage has its layers as submodules, by their names. The
 // outputs of a stage are those that later stages use, in the order of (layer, output); those of the last
-// stage are the outputs of the last layer. invalid_argument: cuts that are not ascending layers.
+// stage are the outputs of the last layer. invalid_argument: cuts that are not ascending layers, a parameter
+// of a tie that a layer does not have, tied parameters of different shapes, or ties of stages not all of
+// which are built without CutOptions::seed.
 WEFT_EXPORT StageGraph cut(const LayerGraph& layers, const CutOptions& options);
 
 }  // namespace weft::pipeline

@@ -21,6 +21,10 @@ void LeafGradients::publish() {
   sums_.clear();
 }
 
+void LeafGradients::publish(dist_autograd::GradientSink& to) {
+  for (auto& [impl, sum] : std::exchange(sums_, {})) to.accumulate(sum.leaf, std::move(sum.gradient), 1);
+}
+
 at::Tensor LeafGradients::take(const at::Tensor& leaf) {
   const auto sum = sums_.extract(leaf.unsafeGetTensorImpl());
   return sum.empty() ? at::Tensor() : std::move(sum.mapped().gradient);

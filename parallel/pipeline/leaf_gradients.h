@@ -15,8 +15,9 @@ namespace weft::pipeline {
 class WEFT_EXPORT LeafGradients final : public dist_autograd::GradientSink {
  public:
   void accumulate(const at::Tensor& leaf, at::Tensor gradient, std::size_t references) override;
-  // Adds them to `.grad`, and has none afterwards.
+  // Adds them to `.grad`, or to another sink, and has none afterwards.
   void publish();
+  void publish(dist_autograd::GradientSink& to);
   // Removes and returns the sum of a leaf; undefined if it has none.
   at::Tensor take(const at::Tensor& leaf);
   void clear() { sums_.clear(); }

@@ -40,6 +40,7 @@ void check(const StageGraph& graph, const schedule::Schedule& schedule, const Lo
                                             std::to_string(schedule.ranks.size()) + " ranks, or none");
   check_schedule("LocalPipeline", graph, schedule, {.steps = true});
   check_steps("LocalPipeline", schedule, options.optimizer.has_value());
+  check_ties("LocalPipeline", graph, schedule);
   if (options.optimizer) refuse_shared_parameters("LocalPipeline", graph, [](int, int) { return false; });
 }
 

@@ -186,6 +186,7 @@ rpc::Future<Pipeline> Pipeline::create(rpc::Agent& agent, std::vector<rpc::Peer>
     options.schedule = computations_of(options.schedule);
     options.schedule.edges = graph.edges();
     check_schedule("Pipeline::create", graph, options.schedule);
+    check_ties("Pipeline::create", graph, options.schedule);
     if (workers.size() != options.schedule.ranks.size())
       refuse(std::to_string(workers.size()) + " workers, expected one for each of " +
              std::to_string(options.schedule.ranks.size()) + " ranks");

@@ -68,7 +68,7 @@ class WEFT_EXPORT Pipeline {
  public:
   // Builds the stages on all workers at the same time. invalid_argument: cuts or schedule do
   // not fit the model or the number of workers, two ranks have one worker, a worker has another model, or two
-  // stages of a worker share a parameter: put such layers into one stage. unsupported: replicated stages,
+  // stages of a worker share a parameter (tie copies: LayerGraph::tie). unsupported: replicated stages,
   // versions of weights. failed_precondition: an agent was made without pipeline::layers().
   static rpc::Future<Pipeline> create(rpc::Agent& agent, std::vector<rpc::Peer> workers,
                                       PipelineOptions options);

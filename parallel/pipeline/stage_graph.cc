@@ -52,6 +52,23 @@ std::vector<int> StageGraph::outputs_of(schedule::Edge edge) const {
   return {outputs.begin(), outputs.end()};
 }
 
+void StageGraph::tie(Tie parameters) {
+  if (parameters.size() < 2) refuse("a tie of fewer than two parameters");
+  for (const StageParameter& each : parameters) {
+    if (each.stage < 0 || each.stage >= size())
+      refuse("a tie with stage " + std::to_string(each.stage) + " of " + std::to_string(size()));
+    if (is_here(each.stage)) parameter(each);
+  }
+  ties_.push_back(std::move(parameters));
+}
+
+at::Tensor StageGraph::parameter(const StageParameter& which) const {
+  const auto parameters = (*this)[which.stage].module->named_parameters();
+  const at::Tensor* found = parameters.find(which.name);
+  if (found == nullptr) refuse("stage " + std::to_string(which.stage) + " has no parameter " + which.name);
+  return *found;
+}
+
 std::vector<at::Tensor> StageGraph::parameters() const {
   std::vector<at::Tensor> all;
   std::unordered_set<c10::TensorImpl*> seen;

@@ -9,8 +9,8 @@
 //
 // A torch::nn::Sequential is cut before some of its layers: split(model, {3, 6}). A stage may use the outputs
 // of any stage before it, and the inputs of the step. The outputs of the last stage are those of the model.
-// One module may be a part of several stages (tied weights). A stage does not change its outputs after it has
-// returned them. Data only; an executor runs it. Thread-safety: values.
+// One module may be a part of several stages, if these are in one process. A stage does not change its
+// outputs after it has returned them. Data only; an executor runs it. Thread-safety: values.
 #pragma once
 
 #include <weft/parallel/schedule/schedule.h>
@@ -21,6 +21,7 @@
 
 #include <functional>
 #include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -35,6 +36,14 @@ struct Source {
   int output = 0;
   auto operator<=>(const Source&) const = default;
 };
+// A parameter of a stage, by its name in the module.
+struct StageParameter {
+  int stage = 0;
+  std::string name;
+};
+// Parameters with equal values, each in separate memory: tied weights. An executor gives each of them the
+// sum of the gradients of all, so that they stay equal.
+using Tie = std::vector<StageParameter>;
 // An input of the step; each micro-batch has a part of it along the first dimension.
 inline Source step_input(int index) { return {-1, index}; }
 
@@ -63,6 +72,12 @@ class WEFT_EXPORT StageGraph {
   // stage before.
   int add_elsewhere(std::vector<Source> inputs);
 
+  // invalid_argument: fewer than two, a stage that is not there, or a name that a stage of this process does
+  // not have.
+  void tie(Tie parameters);
+  const std::vector<Tie>& ties() const { return ties_; }
+  at::Tensor parameter(const StageParameter& which) const;  // of a stage that is here
+
   int size() const { return static_cast<int>(stages_.size()); }
   const Stage& operator[](int stage) const { return stages_[static_cast<std::size_t>(stage)]; }
   // Between stages, ascending; for schedule::Schedule::edges.
@@ -77,6 +92,7 @@ class WEFT_EXPORT StageGraph {
  private:
   int append(Stage stage);
   std::vector<Stage> stages_;
+  std::vector<Tie> ties_;
 };
 
 // Stages of the layers of a Sequential; each entry of `cuts` is the first layer of the next stage. The layers

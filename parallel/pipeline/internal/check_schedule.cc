@@ -69,6 +69,16 @@ void check_steps(const std::string& executor, const schedule::Schedule& schedule
         executor + ": the schedule steps parameters, and there is no optimizer: give one in the options");
 }
 
+void check_ties(const std::string& executor, const StageGraph& graph, const schedule::Schedule& schedule) {
+  for (const Tie& tie : graph.ties())
+    for (const StageParameter& each : tie)
+      if (has_steps(schedule) || schedule.placement[static_cast<std::size_t>(each.stage)].size() > 1)
+        throw Error(ErrorKind::unsupported,
+                    executor + ": the tied parameter " + each.name + " of stage " +
+                        std::to_string(each.stage) +
+                        ": expected one rank for the stage, and no optimizer steps in the schedule");
+}
+
 schedule::Schedule computations_of(schedule::Schedule schedule) {
   for (auto& actions : schedule.ranks)
     std::erase_if(actions, [](const Action& action) {
@@ -86,9 +96,10 @@ void refuse_shared_parameters(const std::string& executor, const StageGraph& gra
     for (const at::Tensor& parameter : graph[stage].module->parameters()) {
       const int first = stage_of.try_emplace(parameter.unsafeGetTensorImpl(), stage).first->second;
       if (first != stage && !may_share(first, stage))
-        throw Error(ErrorKind::invalid_argument,
-                    executor + ": the stages " + std::to_string(first) + " and " + std::to_string(stage) +
-                        " share a parameter: put the layers that have it together");
+        throw Error(
+            ErrorKind::invalid_argument,
+            executor + ": the stages " + std::to_string(first) + " and " + std::to_string(stage) +
+                " share a parameter: put the layers that have it together, or tie copies (LayerGraph::tie)");
     }
   }
 }

@@ -20,6 +20,9 @@ void check_schedule(const std::string& executor, const StageGraph& graph, const 
 // invalid_argument: it steps parameters, and there is no optimizer.
 void check_steps(const std::string& executor, const schedule::Schedule& schedule, bool has_optimizer);
 
+// unsupported: ties of replicated stages, or of stages that step their parameters.
+void check_ties(const std::string& executor, const StageGraph& graph, const schedule::Schedule& schedule);
+
 // Without messages and waits.
 schedule::Schedule computations_of(schedule::Schedule schedule);
 

@@ -35,6 +35,8 @@ class GroupMessages {
   const std::shared_ptr<ValueExchange> exchange_;
   const std::shared_ptr<InFlight> in_flight_;
   const std::chrono::nanoseconds timeout_;
+  const std::vector<ValueExchange::Key> ties_;
+  std::vector<schedule::Edge> routes_;  // along which messages may go; ascending
 };
 
 }  // namespace weft::pipeline

@@ -1,5 +1,6 @@
 #include <weft/parallel/pipeline/internal/in_flight.h>
 
+#include <weft/parallel/pipeline/internal/ties.h>
 #include <weft/parallel/schedule/communication.h>
 #include <weft/parallel/schedule/liveness.h>
 #include <weft/rpc/core/error.h>
@@ -10,7 +11,7 @@
 
 namespace weft::pipeline {
 
-Credits credits_of(const schedule::Schedule& computations) {
+Credits credits_of(const StageGraph& graph, const schedule::Schedule& computations) {
   const auto liveness = schedule::liveness(schedule::place_communication(computations));
   Credits credits;
   for (const auto& rank : liveness.ranks)
@@ -21,6 +22,8 @@ Credits credits_of(const schedule::Schedule& computations) {
       add(schedule::Held::received_activation, false);
       add(schedule::Held::received_gradient, true);
     }
+  for (const ValueExchange::Key& message : tie_messages(graph, computations))
+    ++credits[{message.edge, message.gradient}];
   return credits;
 }
 
@@ -34,8 +37,8 @@ void InFlight::add(const ValueExchange::Key& key, int to, std::chrono::nanosecon
   if (!in_time)
     throw rpc::Error(
         rpc::ErrorKind::deadline_exceeded,
-        "stage " + std::to_string(key.gradient ? key.edge.from : key.edge.to) + " has used none of " +
-            std::to_string(credits) + " values in flight within " +
+        "stage " + std::to_string(key.to()) + " has used none of " + std::to_string(credits) +
+            " values in flight within " +
             std::to_string(std::chrono::duration_cast<std::chrono::milliseconds>(timeout).count()) + " ms");
   ++count;
 }

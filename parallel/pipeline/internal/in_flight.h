@@ -15,9 +15,9 @@
 
 namespace weft::pipeline {
 
-// Of each edge, for activations and for gradients.
+// Of each edge, for activations and for gradients, and for the messages of ties.
 using Credits = std::map<std::pair<schedule::Edge, bool>, int>;
-Credits credits_of(const schedule::Schedule& computations);
+Credits credits_of(const StageGraph& graph, const schedule::Schedule& computations);
 
 class InFlight {
  public:

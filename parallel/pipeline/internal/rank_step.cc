@@ -1,6 +1,7 @@
 #include <weft/parallel/pipeline/internal/rank_step.h>
 
 #include <weft/dist_autograd/engine/accumulate_gradient.h>
+#include <weft/parallel/pipeline/internal/ties.h>
 #include <weft/rpc/core/error.h>
 
 #include <ATen/Functions.h>
@@ -69,6 +70,7 @@ std::vector<schedule::Span> RankStep::run() {
     schedule::for_each_part(actions_[i], [&](const Action& action) { run(action); });
     if (started_) spans.push_back({i, *started_, seconds()});
   }
+  if (step_.with_backward && step_.exchange->error() == nullptr) add_ties();
   return spans;
 }
 
@@ -252,6 +254,51 @@ void RankStep::give_gradients(int stage, int microbatch, const Values& gradients
     }
     step_.send({edge, microbatch, true}, std::move(sums));
   }
+}
+
+// --- Tied parameters ---
+
+void RankStep::add_ties() {
+  for (std::size_t tie = 0; tie < step_.graph.ties().size(); ++tie) {
+    try {
+      add(tie);
+    } catch (const Error& error) {
+      step_.exchange->fail(std::make_exception_ptr(Error(
+          error.kind(),
+          "pipeline step: the tied parameter " + step_.graph.ties()[tie][0].name + ": " + error.what())));
+      return;
+    }
+  }
+}
+
+void RankStep::add(std::size_t tie) {
+  std::vector<std::pair<int, at::Tensor>> own;  // stages and parameters
+  for (const StageParameter& each : step_.graph.ties()[tie])
+    if (step_.schedule.rank_of(each.stage, 0) == rank_)
+      own.emplace_back(each.stage, step_.graph.parameter(each));
+  if (own.empty()) return;
+  const at::NoGradGuard no_grad;
+  at::Tensor own_sum, sum;
+  int home = own.front().first;
+  for (const auto& [stage, parameter] : own) {
+    home = std::min(home, stage);
+    if (const at::Tensor gradient = step_.parameters->at(stage).gradients().take(parameter);
+        gradient.defined())
+      dist_autograd::accumulate_gradient(parameter, own_sum, gradient, 1);
+  }
+  const std::vector<int> homes = homes_of(step_.graph.ties()[tie], step_.schedule);
+  for (const int other : homes)
+    if (other != home) step_.send(tie_message(step_.schedule, tie, home, other), {own_sum});
+  for (const int other : homes) {
+    const at::Tensor part =
+        other == home
+            ? own_sum
+            : here(step_.exchange->take(tie_message(step_.schedule, tie, other, home), step_.timeout).at(0));
+    if (part.defined()) dist_autograd::accumulate_gradient(own.front().second, sum, part, 0);
+  }
+  if (!sum.defined()) return;
+  for (const auto& [stage, parameter] : own)
+    step_.parameters->at(stage).gradients().accumulate(parameter, sum, 0);
 }
 
 }  // namespace weft::pipeline

@@ -74,6 +74,8 @@ class RankStep {
   void add_loss(StageRunner& runner, int microbatch, const Values& outputs);
   void take_gradients(StageRunner& runner, int stage, int microbatch);
   void give_gradients(int stage, int microbatch, const Values& gradients);
+  void add_ties();
+  void add(std::size_t tie);
 
   StepContext& step_;
   std::map<int, StageRunner>& runners_;

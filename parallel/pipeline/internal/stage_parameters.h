@@ -38,7 +38,7 @@ class StageParameters {
   StageParameters(const torch::nn::Module& module, const schedule::Schedule& schedule, int rank, int stage,
                   ParameterOptions options);
 
-  dist_autograd::GradientSink& gradients() { return gradients_; }
+  LeafGradients& gradients() { return gradients_; }
   // At the begin of each step of the pipeline. The program may have given the parameters other memory since
   // the last one (torch::load does).
   void begin();

@@ -36,10 +36,10 @@ Values ValueExchange::take(const Key& key, std::chrono::nanoseconds timeout) {
   if (error_ != nullptr) std::rethrow_exception(error_);
   if (!is_there) {
     const auto limit = std::chrono::duration_cast<std::chrono::milliseconds>(timeout);
-    throw rpc::Error(rpc::ErrorKind::deadline_exceeded,
-                     (key.gradient ? "the gradient from stage " + std::to_string(key.edge.to)
-                                   : "the activation from stage " + std::to_string(key.edge.from)) +
-                         " has not come within " + std::to_string(limit.count()) + " ms");
+    throw rpc::Error(rpc::ErrorKind::deadline_exceeded, (key.gradient ? "the gradient" : "the activation") +
+                                                            (" from stage " + std::to_string(key.from())) +
+                                                            " has not come within " +
+                                                            std::to_string(limit.count()) + " ms");
   }
   entry = std::move(values_.extract(key).mapped());
   lock.unlock();

@@ -21,6 +21,9 @@ class ValueExchange {
     schedule::Edge edge;
     int microbatch = 0;
     bool gradient = false;
+
+    int from() const { return gradient ? edge.to : edge.from; }  // stages
+    int to() const { return gradient ? edge.from : edge.to; }
     auto operator<=>(const Key&) const = default;
   };
 

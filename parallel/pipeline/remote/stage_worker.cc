@@ -1,6 +1,7 @@
 #include <weft/parallel/pipeline/remote/stage_worker.h>
 
 #include <weft/parallel/pipeline/internal/rank_step.h>
+#include <weft/parallel/pipeline/internal/ties.h>
 #include <weft/parallel/pipeline/remote/pipeline_service.h>
 #include <weft/rref/rref_layer.h>
 
@@ -30,8 +31,8 @@ std::exception_ptr not_sent(std::uint64_t step, const ValueExchange::Key& key,
     text = thrown.what();
   }
   return over_error(step, "micro-batch " + std::to_string(key.microbatch) + " was not sent from stage " +
-                              std::to_string(key.gradient ? key.edge.to : key.edge.from) + " to stage " +
-                              std::to_string(key.gradient ? key.edge.from : key.edge.to) + ": " + text);
+                              std::to_string(key.from()) + " to stage " + std::to_string(key.to()) + ": " +
+                              text);
 }
 
 }  // namespace
@@ -62,10 +63,14 @@ StageWorker::StageWorker(const rpc::AgentCore& core, const WorkerPlan& plan, Sta
       devices_(plan.device.empty() ? 0 : plan.workers.size(),
                c10::Device(plan.device.empty() ? "cpu" : plan.device)),
       stages_(stages_of(schedule_, rank_)),
-      credits_(credits_of(schedule_)) {
+      credits_(credits_of(graph_, schedule_)),
+      ties_(tie_messages(graph_, schedule_)) {
   for (const rpc::AgentId& worker : workers_) peers_.push_back(rref::RRefLayer::of(core)->peer(worker));
-  if (devices_.empty()) return;
-  for (const int stage : stages_) graph_[stage].module->to(devices_.front());
+  for (const int stage : stages_) {
+    torch::nn::Module& module = *graph_[stage].module;
+    if (!devices_.empty()) module.to(devices_.front());
+    parameters_.try_emplace(stage, module, schedule_, rank_, stage, ParameterOptions{});
+  }
 }
 
 StageWorker::~StageWorker() = default;
@@ -141,11 +146,14 @@ void StageWorker::give_up(const std::shared_ptr<Step>& step, const std::exceptio
 
 std::optional<Error> StageWorker::refusal(const rpc::AgentId& from, const ValueMessage& message) const {
   const auto& edges = schedule_.edges;
-  const int sender = message.gradient ? message.edge.to : message.edge.from;
-  const int receiver = message.gradient ? message.edge.from : message.edge.to;
-  if (std::find(edges.begin(), edges.end(), message.edge) == edges.end() || message.microbatch < 0 ||
-      message.microbatch >= schedule_.microbatches ||
-      !message.sent.has(graph_.outputs_of(message.edge).size()) || schedule_.rank_of(receiver, 0) != rank_)
+  const ValueExchange::Key key{message.edge, message.microbatch, message.gradient};
+  const int sender = key.from(), receiver = key.to();
+  const bool is_known =
+      message.microbatch < schedule_.microbatches
+          ? message.microbatch >= 0 && std::find(edges.begin(), edges.end(), key.edge) != edges.end()
+          : std::find(ties_.begin(), ties_.end(), key) != ties_.end();
+  if (!is_known || !message.sent.has(values_in(key, graph_, schedule_)) ||
+      schedule_.rank_of(receiver, 0) != rank_)
     return Error(ErrorKind::invalid_argument, "a value of stage " + std::to_string(sender) + " for stage " +
                                                   std::to_string(receiver) +
                                                   " does not fit the model of this worker");
@@ -202,14 +210,21 @@ StageReport StageWorker::compute(const std::shared_ptr<Step>& step) {
       .timeout = timeout_,
       .data = split_rows(part.inputs, part.targets, part.rows, schedule_.microbatches, mean_loss_),
       .with_backward = part.with_backward,
+      .parameters = &parameters_,
       .exchange = step->exchange};
   context.send = [this, step](const ValueExchange::Key& key, Values values) {
     send(step, key, std::move(values));
   };
   std::map<int, StageRunner> runners;
-  for (const int stage : stages_) runners.try_emplace(stage, graph_[stage], *step->pass);
+  for (const int stage : stages_)
+    runners.try_emplace(stage, graph_[stage], parameters_.at(stage).gradients());
   context.within = [&](const std::function<void()>& body) { step->pass->run_in_contexts(body); };
   report.spans.spans = RankStep(context, runners, rank_).run();
+  if (step->exchange->error() == nullptr)
+    step->pass->run_in_contexts([&] {
+      for (auto& [stage, own] : parameters_) own.gradients().publish(*step->pass);
+    });
+  for (auto& [stage, own] : parameters_) own.clear();
   if (const auto error = step->exchange->error(); error != nullptr) std::rethrow_exception(error);
   if (*stages_.rbegin() + 1 != graph_.size()) return report;
   if (part.with_backward) {
@@ -244,7 +259,7 @@ void StageWorker::execute(const std::shared_ptr<Step>& step) {
 }
 
 void StageWorker::send(const std::shared_ptr<Step>& step, const ValueExchange::Key& key, Values values) {
-  const int to = schedule_.rank_of(key.gradient ? key.edge.from : key.edge.to, key.microbatch);
+  const int to = schedule_.rank_of(key.to(), key.microbatch);
   if (to == rank_) return step->exchange->put(key, std::move(values));
   step->in_flight.add(key, to, timeout_);
   ValueMessage message{.pipeline = id_,

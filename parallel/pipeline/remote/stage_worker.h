@@ -5,15 +5,16 @@
 // to the PipelineService of its receiver, answered when the receiver uses the value. So a rank has a limited
 // number of values in flight along each edge: one more than the schedule needs (schedule::liveness).
 //
-// Gradients of parameters go to the step's pass, in whose contexts the stages compute: they read the version
-// of the parameters that the pass reads. The step ends with the pass. Values travel through the host's
-// memory.
+// The stages compute in the contexts of the step's pass: they read the version of the parameters that it
+// reads. It gets the gradients of parameters when the rank has computed all of them. The step ends with the
+// pass. Values travel through the host's memory.
 //
 // Owned by its StageModules and by the step that runs. Thread-safe.
 #pragma once
 
 #include <weft/dist_autograd/pass_state.h>
 #include <weft/parallel/pipeline/internal/in_flight.h>
+#include <weft/parallel/pipeline/internal/stage_parameters.h>
 #include <weft/parallel/pipeline/internal/stage_thread.h>
 #include <weft/parallel/pipeline/layer_graph.h>
 #include <weft/parallel/pipeline/loss.h>
@@ -68,6 +69,8 @@ class WEFT_EXPORT StageWorker final : public std::enable_shared_from_this<StageW
   const std::vector<c10::Device> devices_;  // by rank, or none
   const std::set<int> stages_;
   const Credits credits_;
+  const std::vector<ValueExchange::Key> ties_;
+  std::map<int, StageParameters> parameters_;  // by stage of the rank; of the thread
 
   std::mutex mutex_;  // guards what follows
   std::map<std::uint64_t, std::shared_ptr<Step>> steps_;

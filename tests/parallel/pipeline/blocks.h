@@ -48,6 +48,15 @@ inline LayerGraph blocks(int count, int fails = -1) {
   return model;
 }
 
+// What an executor does with the gradients of tied parameters; here after a backward of the whole model.
+inline void add_ties(const StageGraph& graph) {
+  for (const Tie& tie : graph.ties()) {
+    at::Tensor sum = at::zeros({}, at::kDouble);
+    for (const StageParameter& each : tie) sum = sum + graph.parameter(each).grad();
+    for (const StageParameter& each : tie) graph.parameter(each).mutable_grad() = sum.clone();
+  }
+}
+
 inline std::vector<int> one_block_each(int count) {
   std::vector<int> cuts;
   for (int i = 1; i < count; ++i) cuts.push_back(i);

@@ -16,6 +16,7 @@
 #include <stdexcept>
 #include <thread>
 
+#include "tests/parallel/pipeline/blocks.h"
 #include "tests/support/cluster.h"
 #include "tests/support/errors.h"
 
@@ -72,6 +73,13 @@ LayerGraph blocks(int count, const OnForward& on_forward = nullptr) {
     };
     model.add({"block" + std::to_string(i), build, {Source{i - 1}, Source{0}}});
   }
+  return model;
+}
+
+// The first and the last block have equal weights.
+LayerGraph tied_blocks(int count) {
+  LayerGraph model = blocks(count);
+  if (count > 1) model.tie({"block0.linear.weight", "block" + std::to_string(count - 1) + ".linear.weight"});
   return model;
 }
 
@@ -167,16 +175,17 @@ TEST_P(RemoteSchedules, TrainLikeTheWholeModel) {
     const auto computations = schedule::add_recomputation(
         schedule::generate(GetParam(), {.ranks = ranks, .microbatches = microbatches}), recompute);
     const int count = computations.stages();
-    Agents agents(ranks, {.layers = [count] { return blocks(count); }, .loss = loss_of(squares)});
-    Pipeline pipeline = got(Pipeline::create(agents.driver(), agents.workers(),
-                                             {.cuts = one_block_each(count), .schedule = computations}));
+    Agents agents(ranks, {.layers = [count] { return tied_blocks(count); }, .loss = loss_of(squares)});
+    Pipeline pipeline =
+        got(Pipeline::create(agents.driver(), agents.workers(),
+                             {.cuts = one_block_each(count), .schedule = computations, .seed = 1}));
     dist_optim::DistributedOptimizer optimizer{agents.driver(), dist_optim::synchronous, [&] {
                                                  std::vector<dist_optim::DistributedOptimizer::Module> all;
                                                  for (const auto& module : pipeline.modules())
                                                    all.push_back({module, torch::optim::SGDOptions(0.1)});
                                                  return all;
                                                }()};
-    const StageGraph one = cut(blocks(count), {});
+    const StageGraph one = cut(tied_blocks(count), {});
     torch::optim::SGD own(one.parameters(), 0.1);
     for (int step = 0; step < 2; ++step) {
       const at::Tensor x = numbers({rows, 6}, 10 + step), y = numbers({rows, 6}, 20 + step);
@@ -189,6 +198,7 @@ TEST_P(RemoteSchedules, TrainLikeTheWholeModel) {
         part.backward();
         loss += part.item<double>();
       }
+      testing::add_ties(one);
       own.step();
       const PipelineStep result = got(pipeline.step(x, y));
       EXPECT_NEAR(result.loss.item<double>(), loss, 1e-10);

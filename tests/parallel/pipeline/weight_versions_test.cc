@@ -323,8 +323,10 @@ TEST(StageOptimizers, RefuseWhatDoesNotFit) {
   const auto part = std::make_shared<torch::nn::LinearImpl>(6, 6);
   tied.add(part, step_input(0));
   tied.add(part, Source{0});
-  EXPECT_EQ(refused([&] { LocalPipeline(tied, steps, {.loss = squares, .optimizer = momentum}); }),
-            "LocalPipeline: the stages 0 and 1 share a parameter: put the layers that have it together");
+  EXPECT_EQ(
+      refused([&] { LocalPipeline(tied, steps, {.loss = squares, .optimizer = momentum}); }),
+      "LocalPipeline: the stages 0 and 1 share a parameter: put the layers that have it together, or tie "
+      "copies (LayerGraph::tie)");
   LocalPipeline without(graph, schedule::fill_drain({.ranks = 2, .microbatches = 2}), {.loss = squares});
   EXPECT_EQ(refused([&] { without.optimizer(0); }),
             "LocalPipeline: no optimizer of stage 0 is here: give one in the options, on the stage's rank");

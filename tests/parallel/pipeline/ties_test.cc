@@ -1,0 +1,91 @@
+// Tied weights of layers: initial values, and what is refused. That they train as one:
+// group_pipeline_test.cc, remote_pipeline_test.cc.
+#include <weft/parallel/pipeline/local_pipeline.h>
+#include <weft/parallel/schedule/generators.h>
+#include <weft/parallel/schedule/lowering.h>
+
+#include "tests/parallel/pipeline/blocks.h"
+
+namespace weft::pipeline::ties_test {
+namespace {
+
+using test::error_of;
+using testing::blocks;
+using testing::numbers;
+using testing::squares;
+
+LayerGraph tied() {
+  LayerGraph model = blocks(3);
+  model.tie({"block0.0.weight", "block1.0.weight", "block2.0.weight"});
+  return model;
+}
+
+std::string refused(const std::function<void()>& f) {
+  const auto error = error_of(f);
+  return error ? std::string(error->what()) : "not refused";
+}
+
+TEST(Ties, BeginWithTheValueOfTheFirstParameterOnEachWorker) {
+  const at::Tensor first = numbers({6, 6}, 0);
+  for (const std::set<int>& built : {std::set{0, 1, 2}, {1}, {0, 2}}) {
+    const StageGraph graph = cut(tied(), {.cuts = {1, 2}, .built = built, .seed = 1});
+    for (const int stage : built)
+      EXPECT_TRUE(at::equal(graph.parameter({stage, "block" + std::to_string(stage) + ".0.weight"}), first));
+  }
+}
+
+TEST(Ties, OnThreadsTrainLikeLayersThatShareAParameter) {
+  const StageGraph one = cut(tied(), {});
+  torch::optim::SGD own(one.parameters(), 0.1);
+  const StageGraph graph = cut(tied(), {.cuts = {1, 2}});
+  LocalPipeline pipeline(graph, schedule::one_forward_one_backward({.ranks = 3, .microbatches = 2}),
+                         {.loss = squares});
+  torch::optim::SGD optimizer(graph.parameters(), 0.1);
+  for (int step = 0; step < 2; ++step) {
+    const at::Tensor x = numbers({8, 6}, 10 + step), y = numbers({8, 6}, 20 + step);
+    own.zero_grad();
+    for (const auto& rows : {at::indexing::Slice(0, 4), at::indexing::Slice(4, 8)})
+      (squares(one[0].forward({x.index({rows})}), {y.index({rows})}) / 2).backward();
+    testing::add_ties(one);
+    own.step();
+    optimizer.zero_grad();
+    pipeline.step({x}, {y});
+    optimizer.step();
+  }
+  const auto got = graph.parameters(), expected = one.parameters();
+  for (std::size_t i = 0; i < got.size(); ++i)
+    EXPECT_TRUE(at::allclose(got[i], expected[i], 1e-10, 1e-10)) << i;
+  EXPECT_TRUE(at::equal(graph.parameter({0, "block0.0.weight"}), graph.parameter({2, "block2.0.weight"})));
+}
+
+TEST(Ties, RefuseWhatDoesNotFit) {
+  LayerGraph model = blocks(2);
+  EXPECT_EQ(refused([&] { model.tie({"block0.0.weight"}); }),
+            "pipeline layers: a tie of fewer than two parameters");
+  EXPECT_EQ(refused([&] { model.tie({"block0.0.weight", "block2.0.weight"}); }),
+            "pipeline layers: the parameter block2.0.weight of a tie: expected LAYER.PARAMETER");
+  model.tie({"block0.0.weight", "block1.0.weight"});
+  EXPECT_EQ(refused([&] { model.tie({"block0.0.weight", "block1.0.bias"}); }),
+            "pipeline layers: the parameter block0.0.weight is in two ties");
+  EXPECT_EQ(refused([&] { cut(model, {.cuts = {1}, .built = std::set{1}}); }),
+            "pipeline layers: the parameter block0.0.weight is tied to one of another worker: give "
+            "CutOptions::seed, so that both begin equal");
+  LayerGraph shapes = blocks(2);
+  shapes.tie({"block0.0.weight", "block1.0.bias"});
+  EXPECT_EQ(refused([&] { cut(shapes, {.cuts = {1}}); }),
+            "pipeline layers: the tied parameters block0.0.weight and block1.0.bias have different shapes");
+  LayerGraph unknown = blocks(2);
+  unknown.tie({"block0.0.weight", "block1.2.weight"});
+  EXPECT_EQ(refused([&] { cut(unknown, {.cuts = {1}}); }), "stage 1 has no parameter block1.2.weight");
+  const auto steps = schedule::pipedream({.ranks = 2, .microbatches = 2});
+  const StageGraph graph = cut(model, {.cuts = {1}});
+  EXPECT_EQ(
+      refused([&] {
+        LocalPipeline(graph, steps, {.loss = squares, .optimizer = torch::optim::SGDOptions(0.1)});
+      }),
+      "LocalPipeline: the tied parameter block0.0.weight of stage 0: expected one rank for the stage, and "
+      "no optimizer steps in the schedule");
+}
+
+}  // namespace
+}  // namespace weft::pipeline::ties_test
