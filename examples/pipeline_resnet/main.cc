@@ -5,6 +5,7 @@
 // predicted from the measured costs of the stages.
 #include <fmt/format.h>
 #include <torch/torch.h>
+#include <weft/dist_optim/checkpoint/checkpoint.h>
 #include <weft/dist_optim/distributed_optimizer.h>
 #include <weft/parallel/pipeline/pipeline.h>
 #include <weft/parallel/schedule/draw.h>
@@ -28,10 +29,11 @@ using namespace weft;
 namespace {
 
 struct Settings {
-  std::string schedule = "1f1b", data, out = "pipeline_resnet_out";
+  std::string schedule = "1f1b", data, out = "pipeline_resnet_out", checkpoint;
   std::vector<int> cuts;
   int workers = 2, microbatches = 4, threads = 1;
-  std::int64_t width = 16, batch_size = 64, images = 60000, test_images = 10000, epochs = 1;
+  std::int64_t width = 16, batch_size = 64, images = 60000, test_images = 10000, epochs = 1,
+               checkpoint_every = 100;
   std::uint64_t seed = 1;
   double learning_rate = 0.05;
   bool recompute = false;
@@ -57,6 +59,9 @@ Settings parse(int argc, char** argv) {
   app.add_option("--threads", s.threads, "of each process")->capture_default_str();
   app.add_option("--data", s.data, "folder of Fashion-MNIST; empty: of Debian's package");
   app.add_option("--out", s.out, "folder for the loss curve and the timeline")->capture_default_str();
+  app.add_option("--checkpoint", s.checkpoint,
+                 "file that the driver writes; if it exists, the run resumes from it");
+  app.add_option("--checkpoint-every", s.checkpoint_every, "steps")->capture_default_str();
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
@@ -91,6 +96,34 @@ void draw(const schedule::Schedule& schedule, const schedule::Timeline& measured
              predicted.time, folder);
 }
 
+// The stages and their optimizers in one file, and where the run stands.
+class Checkpoint {
+ public:
+  Checkpoint(const Settings& settings, const pipeline::Pipeline& model)
+      : path_(settings.checkpoint), every_(settings.checkpoint_every) {
+    for (const auto& stage : model.stages()) modules_.emplace_back(stage);
+  }
+  rpc::Task<void> save_if_due(dist_optim::DistributedOptimizer& optimizer, const Progress::State& state) {
+    if (path_.empty() || state.batches % every_ != 0) co_return;
+    dist_optim::Notes notes{{"images", std::to_string(state.images)},
+                            {"batches", std::to_string(state.batches)},
+                            {"loss", std::to_string(state.loss)}};
+    co_await dist_optim::save(path_, modules_, optimizer, std::move(notes));
+  }
+  rpc::Task<Progress::State> load(dist_optim::DistributedOptimizer& optimizer) {
+    if (path_.empty() || !std::filesystem::exists(path_)) co_return Progress::State{};
+    const dist_optim::Notes notes = co_await dist_optim::load(path_, modules_, optimizer);
+    co_return Progress::State{.images = std::stoll(notes.at("images")),
+                              .batches = std::stoll(notes.at("batches")),
+                              .loss = std::stod(notes.at("loss"))};
+  }
+
+ private:
+  const std::filesystem::path path_;
+  const std::int64_t every_;
+  dist_optim::Modules modules_;
+};
+
 rpc::Task<double> accuracy(pipeline::Pipeline& model, Dataset test, std::int64_t images) {
   test.truncate(images);
   std::int64_t right = 0;
@@ -120,13 +153,19 @@ rpc::Task<void> drive(rpc::Agent& agent, const Settings& settings) {
   torch::manual_seed(settings.seed);
   Batches batches(data, settings.batch_size, settings.epochs);
   Progress progress("driver", batches.total_images());
+  Checkpoint checkpoint(settings, model);
+  const Progress::State begin = co_await checkpoint.load(optimizer);
+  progress.go_on(begin);
+  batches.skip(begin.batches);
   std::vector<Point> points;
   schedule::Timeline timeline;
   while (const auto batch = batches.next()) {
     pipeline::PipelineStep step = co_await model.step(batch->images, batch->labels);
     co_await optimizer.step(step.pass);
     progress.advance(batch->size(), step.loss.item<double>());
-    points.push_back({"driver", progress.state().images, 0, progress.seconds(), step.loss.item<double>()});
+    points.push_back(
+        {"driver", progress.state().images, begin.images, progress.seconds(), step.loss.item<double>()});
+    co_await checkpoint.save_if_due(optimizer, progress.state());
     if (batch->size() == settings.batch_size) timeline = std::move(step.timeline);
   }
   progress.finish();

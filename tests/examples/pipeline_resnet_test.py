@@ -21,7 +21,7 @@ class PipelineResNet(unittest.TestCase):
 
     def train(self, *options):
         """The losses, and the folder with the pictures."""
-        out = self.folder / "_".join(map(str, options))
+        out = self.folder / "_".join(map(str, options)).replace("/", "_")
         status, lines = run(PROGRAM, *SMALL, "--out", out, *options)
         self.assertEqual(status, 0, lines)
         self.assertRegex(lines[-1], r"^test_accuracy=0\.\d+$")
@@ -39,6 +39,14 @@ class PipelineResNet(unittest.TestCase):
             picture = (out / "timeline.svg").read_text()
             self.assertIn("measured: the last step", picture)
             self.assertIn("predicted from", picture)
+
+    def test_a_run_resumes_from_its_checkpoint_with_the_same_losses(self):
+        uninterrupted, _ = self.train("--epochs", 2)
+        checkpoint = ("--checkpoint", self.folder / "stages.safetensors", "--checkpoint-every", 20)
+        first, _ = self.train(*checkpoint)
+        self.assertEqual(first, uninterrupted[:20])
+        resumed, _ = self.train("--epochs", 2, *checkpoint)
+        self.assertEqual(resumed, uninterrupted[20:])
 
 
 if __name__ == "__main__":
