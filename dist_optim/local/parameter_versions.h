@@ -11,8 +11,8 @@
 // and LibTorch's check of saved variables passes. Views that a graph saved (a transposed weight) keep the
 // storage of their version.
 //
-// Owner: ParameterHost. Thread-safety: full; load() only with no reader of the module's tensors
-// (VersionGate).
+// Owner: ParameterHost, or a stage of a pipeline. Thread-safety: full; load() only with no reader of the
+// module's tensors (VersionGate).
 #pragma once
 
 #include <weft/dist_optim/local/gradients.h>

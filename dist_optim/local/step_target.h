@@ -1,8 +1,8 @@
 // StepTarget: what a ParameterHost steps, and with which optimizer: a module's parameters (ShadowLeaves), or
 // the rows of an embedding's shard (RowTarget).
 //
-// Owner: ParameterHost. Thread-safety: none; the host serializes all calls, and runs step() while nobody
-// reads.
+// Owner: ParameterHost, or a stage of a pipeline. Thread-safety: none; the owner serializes all calls, and
+// runs step() while nobody reads.
 #pragma once
 
 #include <weft/dist_optim/local/gradients.h>

@@ -33,7 +33,7 @@ namespace {
 
 struct Settings {
   std::string data, out = "pipedream_out";
-  int workers = 3, in_flight = 16, threads = 1;
+  int workers = 3, microbatches = 16, threads = 1;
   std::int64_t width = 16, hidden = 512, batch_size = 64, images = 60000, test_images = 10000, epochs = 1;
   std::uint64_t seed = 1;
   double learning_rate = 0.02, bandwidth = 1e9;
@@ -46,7 +46,8 @@ Settings parse(int argc, char** argv) {
   app.add_option("--workers", s.workers, "processes")->capture_default_str();
   app.add_flag("--straight", s.straight, "stages without replicas");
   app.add_option("--bandwidth", s.bandwidth, "between workers, in bytes per second")->capture_default_str();
-  app.add_option("--batches", s.in_flight, "that follow each other before the pipeline runs empty")
+  app.add_option("--microbatches", s.microbatches,
+                 "micro-batches per step, after which the pipeline runs empty")
       ->capture_default_str();
   app.add_option("--width", s.width, "channels of the first convolution")->capture_default_str();
   app.add_option("--hidden", s.hidden, "of the linear layers")->capture_default_str();
@@ -125,7 +126,7 @@ void train(rpc::Agent& agent, const Settings& settings) {
   const pipeline::LayerGraph layers = vgg(settings.width, settings.hidden);
   const partition::Profile profile = measured_profile(group, layers, settings);
   const partition::Partition partition = partition_of(profile, settings);
-  const auto schedule = partition::schedule_of(profile, partition, settings.in_flight);
+  const auto schedule = partition::schedule_of(profile, partition, settings.microbatches);
   const auto graph = pipeline::cut(layers, {.cuts = pipeline::cuts_of(profile, partition),
                                             .built = pipeline::stages_of(schedule, group.rank()),
                                             .seed = settings.seed});
@@ -141,7 +142,7 @@ void train(rpc::Agent& agent, const Settings& settings) {
   Dataset data(settings.data, "train");
   data.truncate(settings.images);
   torch::manual_seed(settings.seed);  // all ranks take the same batches
-  Batches batches(data, settings.batch_size * settings.in_flight, settings.epochs);
+  Batches batches(data, settings.batch_size * settings.microbatches, settings.epochs);
   Progress progress("rank 0", batches.total_images());
   std::vector<Point> points;
   schedule::Timeline timeline;

@@ -20,9 +20,6 @@ using rpc::ErrorKind;
 
 namespace {
 
-// The end of the group bounds it.
-constexpr collectives::Timeout until_the_group_ends = std::chrono::nanoseconds::max();
-
 // A rank's report at the end of a step.
 struct GroupReport {
   std::vector<at::Tensor> losses;  // by micro-batch; undefined: of another rank
@@ -38,12 +35,14 @@ struct GroupStepPlan {
 WEFT_CODEC(GroupStepPlan, rows, with_backward)
 
 // Equal on ranks whose values fit together.
-std::string signature_of(const StageGraph& graph, const schedule::Schedule& schedule) {
+std::string signature_of(const StageGraph& graph, const schedule::Schedule& schedule,
+                         const std::optional<dist_optim::OptimizerSpec>& optimizer) {
   std::string text = std::to_string(schedule.microbatches) + " micro-batches, edges";
   for (const schedule::Edge& edge : schedule.edges) {
     text += " " + std::to_string(edge.from) + "-" + std::to_string(edge.to) + ":";
     for (const int output : graph.outputs_of(edge)) text += std::to_string(output) + ",";
   }
+  if (optimizer) text += " optimizer " + dist_optim::to_string(*optimizer);
   for (const Tie& tie : graph.ties()) {
     text += " tie";
     for (const StageParameter& each : tie) text += " " + std::to_string(each.stage) + "." + each.name;
@@ -57,8 +56,11 @@ void check(const collectives::Group& group, const StageGraph& graph, const sched
     throw Error(ErrorKind::invalid_argument, "GroupPipeline: " + text);
   };
   if (!options.loss) refuse("no loss: give GroupPipelineOptions::loss");
-  check_schedule("GroupPipeline", graph, schedule, {.replicas = true, .steps = true});
-  check_steps("GroupPipeline", schedule, options.optimizer.has_value());
+  check_schedule("GroupPipeline", graph, schedule,
+                 {.replicas = true,
+                  .steps = true,
+                  .has_optimizer = options.optimizer.has_value(),
+                  .reduces_all = options.data_parallel.has_value()});
   if (schedule.ranks.size() != static_cast<std::size_t>(group.size()))
     refuse("a schedule of " + std::to_string(schedule.ranks.size()) + " ranks, expected one for each of " +
            std::to_string(group.size()) + " of the group");
@@ -69,31 +71,29 @@ void check(const collectives::Group& group, const StageGraph& graph, const sched
     return !options.optimizer &&
            schedule.placement[static_cast<std::size_t>(a)] == schedule.placement[static_cast<std::size_t>(b)];
   });
-  const auto signatures = group.all_gather_object(signature_of(graph, schedule), options.timeout).get();
+  const auto signatures =
+      group.all_gather_object(signature_of(graph, schedule, options.optimizer), options.timeout).get();
   for (std::size_t rank = 1; rank < signatures.size(); ++rank)
     if (signatures[rank] != signatures[0])
-      refuse("rank " + std::to_string(rank) + " has other cuts or another schedule than rank 0: " +
-             signatures[rank] + "; rank 0: " + signatures[0]);
+      refuse("rank " + std::to_string(rank) +
+             " has other cuts, another schedule or another optimizer than rank 0: " + signatures[rank] +
+             "; rank 0: " + signatures[0]);
 }
 
 // The computations with what the options add.
 schedule::Schedule complete(schedule::Schedule schedule, const StageGraph& graph,
                             const GroupPipelineOptions& options) {
-  const auto refuse = [](ErrorKind kind, const std::string& text) {
-    throw Error(kind, "GroupPipeline: " + text);
-  };
   schedule = computations_of(std::move(schedule));
   schedule.edges = graph.edges();
-  if (options.data_parallel) {
-    for (const auto& replicas : schedule.placement)
-      if (replicas.size() > 1)
-        refuse(ErrorKind::unsupported, "replicated stages, and GroupPipelineOptions::data_parallel");
-    if (has_steps(schedule) && !has_reductions(schedule))
-      refuse(ErrorKind::invalid_argument,
-             "the schedule steps parameters and reduces no gradients: add its reductions, or leave out "
-             "GroupPipelineOptions::data_parallel");
-    if (!has_reductions(schedule)) schedule = schedule::add_gradient_reduction(schedule, true);
-  }
+  const bool is_replicated = std::any_of(schedule.placement.begin(), schedule.placement.end(),
+                                         [](const auto& replicas) { return replicas.size() > 1; });
+  if (options.data_parallel && (is_replicated || has_steps(schedule)))
+    throw Error(
+        ErrorKind::unsupported,
+        "GroupPipeline: GroupPipelineOptions::data_parallel with a schedule of replicated stages or of "
+        "optimizer steps: expected neither");
+  if ((options.data_parallel || is_replicated) && !has_reductions(schedule) && !has_steps(schedule))
+    schedule = schedule::add_gradient_reduction(schedule, true);
   if (options.optimizer && !has_steps(schedule)) schedule = schedule::add_optimizer_steps(schedule);
   return schedule;
 }
@@ -102,17 +102,15 @@ schedule::Schedule complete(schedule::Schedule schedule, const StageGraph& graph
 std::map<int, collectives::Group> groups_of_replicas(const collectives::Group& group,
                                                      const schedule::Schedule& schedule) {
   std::map<int, collectives::Group> groups;
-  std::map<std::vector<int>, std::optional<collectives::Group>> made;
   for (int stage = 0; stage < schedule.stages(); ++stage) {
     const auto& replicas = schedule.placement[static_cast<std::size_t>(stage)];
     if (replicas.size() < 2) continue;
     const auto own = std::find(replicas.begin(), replicas.end(), group.rank());
     const bool is_here = own != replicas.end();
-    if (!made.contains(replicas))
-      made[replicas] =
-          group.split(is_here ? std::optional(stage) : std::nullopt, static_cast<int>(own - replicas.begin()))
-              .get();
-    if (is_here) groups.emplace(stage, made[replicas].value());
+    const auto made =
+        group.split(is_here ? std::optional(stage) : std::nullopt, static_cast<int>(own - replicas.begin()))
+            .get();
+    if (is_here) groups.emplace(stage, made.value());
   }
   return groups;
 }
@@ -220,7 +218,7 @@ GroupPipeline::Impl::Result GroupPipeline::Impl::run(const Values& inputs, const
     if (is_last() && with_backward)
       for (const at::Tensor& loss : context.losses)
         report.losses.push_back(loss.defined() ? loss.cpu() : loss);
-    const auto reports = group.all_gather_object(report, until_the_group_ends).get();
+    const auto reports = group.all_gather_object(report, no_timeout).get();
     for (auto& [stage, each] : parameters) each.publish();
 
     std::vector<RankSpans> spans;
@@ -242,10 +240,15 @@ GroupPipeline::Impl::Result GroupPipeline::Impl::run(const Values& inputs, const
 // Of all replicas of the last stage. own: by micro-batch.
 Values GroupPipeline::Impl::joined_outputs(std::vector<Values> own) const {
   if (const auto group_of_last = replicas.find(graph.size() - 1); group_of_last != replicas.end()) {
-    for (Values& part : own)
+    std::vector<Values> sent = own;
+    for (Values& part : sent)
       for (at::Tensor& output : part) output = output.cpu();
-    auto all = group_of_last->second.all_gather_object(own, options.timeout).get();
-    for (std::size_t i = 0; i < own.size(); ++i) own[i] = std::move(all[i % all.size()].at(i));
+    const auto all = group_of_last->second.all_gather_object(sent, options.timeout).get();
+    const auto device = own[0].empty() ? at::kCPU : own[0][0].device();
+    for (std::size_t i = 0; i < own.size(); ++i) {
+      own[i] = all[i % all.size()].at(i);
+      for (at::Tensor& output : own[i]) output = output.to(device);
+    }
   }
   return joined(own);
 }
@@ -253,9 +256,9 @@ Values GroupPipeline::Impl::joined_outputs(std::vector<Values> own) const {
 void GroupPipeline::Impl::fail(const std::exception& error) {
   for (auto& [stage, runner] : runners) runner.clear();
   for (auto& [stage, each] : parameters) each.clear();
+  group.abort(error.what());  // first, so that other ranks take this error for the cause
   for (const auto& [stage, each] : replicas) each.abort(error.what());
   if (options.data_parallel) options.data_parallel->abort(error.what());
-  group.abort(error.what());
 }
 
 GroupPipeline::GroupPipeline(collectives::Group group, StageGraph graph, schedule::Schedule schedule,

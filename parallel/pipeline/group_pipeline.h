@@ -16,8 +16,10 @@
 // have computed theirs.
 //
 // With GroupPipelineOptions::optimizer the stages step their parameters, as in LocalPipeline: PipeDream runs
-// here, also with replicated stages. Replicas begin with the values of the first one. To train several
-// pipelines on different data, give each stage's counterparts a group: GroupPipelineOptions::data_parallel.
+// here, also with replicated stages. Replicas begin with the values of the first one and have the same
+// parameters from then on; buffers, such as the statistics of batch norms, are each replica's own. To train
+// several pipelines on different data, give each stage's counterparts a group:
+// GroupPipelineOptions::data_parallel.
 //
 // If a stage throws, a value does not come within the timeout, or a rank gives other data than the others
 // expect, the step fails on all ranks and aborts the group: the text names the stage, the micro-batch and the
@@ -41,13 +43,15 @@ namespace weft::pipeline {
 struct GroupPipelineOptions {
   Loss loss;
   bool mean_loss = true;  // false: the losses of micro-batches are added
-  // Of each stage's parameters, which stages must not share then.
+  // Of each stage's parameters. Stages must not share parameters if it is set.
   std::optional<dist_optim::OptimizerSpec> optimizer = {};
   // The ranks that compute the same stages as this one in other pipelines: their parameters and buffers begin
-  // with the values of its rank 0, and gradients become the mean over it, as soon as a stage has its own.
+  // with the values of its rank 0, and the gradients of a stage become the mean over it, after the stage's
+  // last backward. A step that fails aborts this group too.
   std::optional<collectives::Group> data_parallel = {};
   std::optional<c10::Device> device = {};  // of this rank's stages; empty: where they are
-  std::chrono::nanoseconds timeout = std::chrono::minutes{10};  // for a value that a stage waits for
+  // For a value that a stage waits for, and for a reduction.
+  std::chrono::nanoseconds timeout = std::chrono::minutes{10};
 };
 
 // On every rank.
@@ -63,7 +67,8 @@ class WEFT_EXPORT GroupPipeline {
   // messages in it are not needed. invalid_argument: it does not fit the graph or the group, the ranks have
   // different cuts or schedules, a stage of this rank has no module, stages of two ranks share a parameter
   // (tie copies: LayerGraph::tie), there is no loss, or the schedule steps parameters and there
-  // is no optimizer. unsupported: sharded stages; replicated ones with GroupPipelineOptions::data_parallel.
+  // is no optimizer. unsupported: sharded stages; replicated ones, or optimizer steps in the
+  // schedule, with GroupPipelineOptions::data_parallel.
   GroupPipeline(collectives::Group group, StageGraph graph, schedule::Schedule schedule,
                 GroupPipelineOptions options);
   ~GroupPipeline();
@@ -78,8 +83,8 @@ class WEFT_EXPORT GroupPipeline {
   // On the last stage's ranks its outputs of all rows, without gradients; other ranks get an empty list.
   Values evaluate(const Values& inputs);
 
-  // Of a stage of this rank; for its learning rate and its state, between two steps. failed_precondition:
-  // no optimizer.
+  // Of a stage of this rank; for its learning rate and its state, between two steps, on all replicas alike.
+  // Its step() and move_to() are the pipeline's. failed_precondition: no optimizer.
   dist_optim::StepTarget& optimizer(int stage);
   const StageGraph& graph() const;
   const schedule::Schedule& schedule() const;  // with the graph's edges

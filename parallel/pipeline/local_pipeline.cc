@@ -38,8 +38,8 @@ void check(const StageGraph& graph, const schedule::Schedule& schedule, const Lo
     refuse(ErrorKind::invalid_argument, std::to_string(options.devices.size()) +
                                             " devices, expected one for each of " +
                                             std::to_string(schedule.ranks.size()) + " ranks, or none");
-  check_schedule("LocalPipeline", graph, schedule, {.steps = true});
-  check_steps("LocalPipeline", schedule, options.optimizer.has_value());
+  check_schedule("LocalPipeline", graph, schedule,
+                 {.steps = true, .has_optimizer = options.optimizer.has_value()});
   check_ties("LocalPipeline", graph, schedule);
   if (options.optimizer) refuse_shared_parameters("LocalPipeline", graph, [](int, int) { return false; });
 }

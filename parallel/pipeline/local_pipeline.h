@@ -42,7 +42,7 @@ namespace weft::pipeline {
 struct LocalOptions {
   Loss loss;
   bool mean_loss = true;  // false: the losses of micro-batches are added
-  // Of each stage's parameters, which stages must not share then.
+  // Of each stage's parameters. Stages must not share parameters if it is set.
   std::optional<dist_optim::OptimizerSpec> optimizer = {};
   // By rank of the schedule; empty: the parameters and inputs stay where they are. A parameter of stages on
   // several devices is unsupported.
@@ -75,7 +75,8 @@ class WEFT_EXPORT LocalPipeline {
   // The last stage's outputs of all rows, without gradients. All stages run in eval mode or not as they are.
   Values evaluate(const Values& inputs);
 
-  // Of a stage; for its learning rate and its state, between two steps. failed_precondition: no optimizer.
+  // Of a stage; for its learning rate and its state, between two steps. Its step() and move_to() are the
+  // pipeline's. failed_precondition: no optimizer.
   dist_optim::StepTarget& optimizer(int stage);
   const StageGraph& graph() const;
   const schedule::Schedule& schedule() const;  // with the graph's edges

@@ -10,15 +10,12 @@
 #include <algorithm>
 #include <chrono>
 #include <map>
+#include <optional>
+#include <set>
 #include <sstream>
-#include <string_view>
 
 namespace weft::pipeline {
 namespace {
-
-constexpr std::string_view input_description = "Input";
-
-bool is_input(const partition::Layer& layer) { return layer.description.starts_with(input_description); }
 
 [[noreturn]] void refuse_profile(const std::string& why) {
   throw rpc::Error(rpc::ErrorKind::invalid_argument, "profile: " + why);
@@ -116,7 +113,7 @@ partition::Profile profile(const StageGraph& layers, const Values& sample, const
       values[input] = sample[static_cast<std::size_t>(input.output)];
       places[-1 - input.output] = profile.layers.size();
       profile.layers.push_back({.name = "input" + which,
-                                .description = std::string(input_description) + which,
+                                .description = "Input" + which,
                                 .activation_bytes = bytes_of({values[input]})});
     }
   }
@@ -170,12 +167,24 @@ partition::Profile profile(const LayerGraph& model, const Values& sample, const 
 }
 
 std::vector<int> cuts_of(const partition::Profile& profile, const partition::Partition& partition) {
-  std::vector<int> cuts;
+  // profile() puts each input directly before the first layer that uses it.
+  std::vector<std::optional<int>> number(profile.layers.size());  // of what is no input
+  std::set<std::size_t> has_input;
+  for (const partition::Edge& edge : profile.edges) has_input.insert(edge.to);
   int layers = 0;
+  for (std::size_t layer = 0; layer < number.size(); ++layer)
+    if (has_input.contains(layer)) number[layer] = layers++;
+  std::vector<int> cuts;
+  int next = 0;
   for (const partition::Stage& stage : partition.stages) {
-    if (layers > 0) cuts.push_back(layers);
+    const int first = next;
     for (const std::size_t layer : stage.layers)
-      if (!is_input(profile.layers[layer])) ++layers;
+      if (number.at(layer) && *number[layer] != next++)
+        throw rpc::Error(rpc::ErrorKind::invalid_argument,
+                         "cuts_of: a stage with layer " + profile.layers[layer].name +
+                             " where layer number " + std::to_string(next - 1) +
+                             " is next: expected stages of consecutive layers (Cuts::in_order)");
+    if (next > first && first > 0) cuts.push_back(first);
   }
   return cuts;
 }

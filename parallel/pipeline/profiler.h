@@ -39,7 +39,8 @@ WEFT_EXPORT partition::Profile profile(const LayerGraph& model, const Values& sa
                                        const ProfileOptions& options = {});
 
 // The first layers of the stages after the first one, for split() and CutOptions::cuts. profile: of
-// profile(). partition: of consecutive layers (partition::Cuts::in_order).
+// profile(). A stage of inputs alone is a part of the next one. invalid_argument: a stage of layers that are
+// not consecutive; see partition::Cuts::in_order.
 WEFT_EXPORT std::vector<int> cuts_of(const partition::Profile& profile,
                                      const partition::Partition& partition);
 

@@ -77,6 +77,7 @@ Schedule add_gradient_reduction(const Schedule& schedule, bool deferred) {
       pending = -1;
     };
     for (std::size_t i = 0; i < given.size(); ++i) {
+      if (given[i].op == Op::optimizer_step) wait();
       actions.push_back(given[i]);
       for (const auto& [stage, at] : last) {
         if (at != i) continue;

@@ -17,7 +17,7 @@ enum class Recompute : std::uint8_t { always, except_last, never };
 WEFT_EXPORT Schedule add_recomputation(const Schedule& schedule, Recompute mode);
 
 // After the last weight gradient of each stage: start to reduce the stage's gradients, and wait for it. The
-// wait is at once, or, deferred, before the rank's next reduction or at its end.
+// wait is at once, or, deferred, before the rank's next reduction or optimizer step, or at its end.
 WEFT_EXPORT Schedule add_gradient_reduction(const Schedule& schedule, bool deferred = false);
 
 // Gathers the parameters of sharded stages (FSDP): a rank keeps the next `active` stages that it computes

@@ -17,6 +17,7 @@ using Node = Dependencies::Node;
 struct Weights {
   int latest = 0, loaded = 0;
   std::set<int> stashed = {};
+  std::map<int, int> used = {};  // by the forward of a micro-batch
   bool unsharded = false;
 };
 
@@ -76,6 +77,12 @@ class ParameterCheck {
       default:
         if (!is_computation(action.op)) return;
         if (action.version >= 0) expect(action.version, weights.loaded);
+        if (action.op == Op::forward) {
+          weights.used[action.microbatch] = weights.loaded;
+        } else if (const int version = weights.used[action.microbatch]; version != weights.loaded) {
+          fail("version " + std::to_string(weights.loaded) + " of the weights, expected " +
+               std::to_string(version) + " as in the forward");
+        }
         if (sharded && !weights.unsharded) fail("the stage is sharded, expected UNSHARD before it");
     }
   }

@@ -10,14 +10,11 @@ namespace weft::schedule {
 
 // Checks that
 //  - each micro-batch is computed once on each stage, by the rank that the placement names: forward, and
-//  backward
-//    (whole, or input before weight gradient) unless the schedule has no backward at all;
-//  - if there are messages, each value that changes its rank is sent after it is made and received before it
-//  is
-//    used, once each, and no other value is;
-//  - versions of weights are stashed before they are loaded and follow each other by 1 from 0, and
-//  computations use
-//    the version that they name;
+//    backward (whole, or input before weight gradient) unless the schedule has no backward at all;
+//  - if there are messages, each value that changes its rank is sent after it is made and received before
+//    it is used, once each, and no other value is;
+//  - versions of weights are stashed before they are loaded and follow each other by 1 from 0;
+//  - a computation uses the version that it names, and that of the forward of its micro-batch;
 //  - a stage that is unsharded somewhere is unsharded whenever it computes;
 //  - all replicas of a stage start the same number of reductions;
 //  - the schedule completes: sends do not block, a computation waits for its inputs, a wait for its message.

@@ -9,7 +9,7 @@ import unittest
 from processes import main, run
 
 DATA = pathlib.Path("/usr/share/datasets/fashion-mnist")
-SMALL = ("--width", 4, "--hidden", 64, "--batch-size", 32, "--batches", 8, "--images", 1280, "--test-images", 500)
+SMALL = ("--width", 4, "--hidden", 64, "--batch-size", 32, "--microbatches", 8, "--images", 1280, "--test-images", 500)
 
 
 @unittest.skipUnless(DATA.exists(), "not installed: dataset-fashion-mnist")

@@ -29,6 +29,71 @@ bool is_supported(const Action& action, Supported supported) {
   }
 }
 
+// That all gradients of a rank's stages are reduced, where they have to be, and stepped, if any are.
+class GradientCheck {
+ public:
+  GradientCheck(const std::string& executor, const schedule::Schedule& schedule, bool reduces_all)
+      : executor_(executor), schedule_(schedule), reduces_all_(reduces_all), steps_(has_steps(schedule)) {}
+
+  void check() {
+    for (std::size_t rank = 0; rank < schedule_.ranks.size(); ++rank) {
+      std::map<int, State> stages;
+      for (const Action& each : schedule_.ranks[rank])
+        schedule::for_each_part(each, [&](const Action& action) {
+          apply(rank, action, stages[action.stage], reduces_all_ || is_replicated(action.stage));
+        });
+      for (const auto& [stage, state] : stages) {
+        if (state.unreduced || state.is_reducing) refuse(rank, stage, "gradients that are not reduced");
+        if (steps_ && state.unstepped) refuse(rank, stage, "gradients without an optimizer step");
+      }
+    }
+  }
+
+ private:
+  struct State {
+    bool unreduced = false, is_reducing = false, unstepped = false;
+  };
+
+  bool is_replicated(int stage) const {
+    return stage >= 0 && schedule_.placement[static_cast<std::size_t>(stage)].size() > 1;
+  }
+  [[noreturn]] void refuse(std::size_t rank, int stage, const std::string& text) const {
+    throw Error(ErrorKind::invalid_argument, executor_ + ": rank " + std::to_string(rank) +
+                                                 " has for stage " + std::to_string(stage) + " " + text +
+                                                 ": see schedule::add_gradient_reduction and "
+                                                 "schedule::add_optimizer_steps");
+  }
+  void apply(std::size_t rank, const Action& action, State& state, bool reduces) const {
+    switch (action.op) {
+      case Op::backward:
+      case Op::weight_gradient:
+        if (state.is_reducing) refuse(rank, action.stage, "a backward during a reduction");
+        state.unreduced = reduces;
+        state.unstepped = true;
+        return;
+      case Op::reduce_gradient:
+        if (state.is_reducing) refuse(rank, action.stage, "two reductions at a time");
+        state.is_reducing = reduces;
+        state.unreduced = false;
+        return;
+      case Op::wait_reduce_gradient:
+        state.is_reducing = false;
+        return;
+      case Op::optimizer_step:
+        if (state.unreduced || state.is_reducing)
+          refuse(rank, action.stage, "an optimizer step before the end of the reduction");
+        state.unstepped = false;
+        return;
+      default:
+        return;
+    }
+  }
+
+  const std::string& executor_;
+  const schedule::Schedule& schedule_;
+  const bool reduces_all_, steps_;
+};
+
 bool any_action(const schedule::Schedule& schedule, bool (*is)(const Action&)) {
   return std::any_of(schedule.ranks.begin(), schedule.ranks.end(),
                      [&](const auto& actions) { return std::any_of(actions.begin(), actions.end(), is); });
@@ -49,6 +114,9 @@ void check_schedule(const std::string& executor, const StageGraph& graph, const 
     refuse(ErrorKind::invalid_argument, "a schedule of " + std::to_string(schedule.stages()) +
                                             " stages for a model of " + std::to_string(graph.size()));
   schedule::validate(schedule);
+  if (supported.steps && has_steps(schedule) && !supported.has_optimizer)
+    refuse(ErrorKind::invalid_argument,
+           "the schedule steps parameters, and there is no optimizer: give one in the options");
   for (const auto& replicas : schedule.placement)
     if (replicas.size() > 1 && !supported.replicas)
       refuse(ErrorKind::unsupported, "a schedule with replicated stages");
@@ -60,13 +128,7 @@ void check_schedule(const std::string& executor, const StageGraph& graph, const 
                  "the action " + schedule::to_string(part) + ": expected " +
                      (supported.steps ? "no sharded stages" : "computations and messages alone"));
       });
-}
-
-void check_steps(const std::string& executor, const schedule::Schedule& schedule, bool has_optimizer) {
-  if (has_steps(schedule) && !has_optimizer)
-    throw Error(
-        ErrorKind::invalid_argument,
-        executor + ": the schedule steps parameters, and there is no optimizer: give one in the options");
+  GradientCheck(executor, schedule, supported.reduces_all).check();
 }
 
 void check_ties(const std::string& executor, const StageGraph& graph, const schedule::Schedule& schedule) {

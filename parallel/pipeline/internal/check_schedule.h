@@ -9,16 +9,16 @@
 namespace weft::pipeline {
 
 struct Supported {
-  bool replicas = false;  // of stages
-  bool steps = false;     // of an optimizer, and versions of weights
+  bool replicas = false;       // of stages
+  bool steps = false;          // of an optimizer, and versions of weights
+  bool has_optimizer = false;  // which makes the steps
+  bool reduces_all = false;    // the gradients of stages that are not replicated too
 };
-// Throws an error that begins with `executor`. invalid_argument: the schedule is invalid, or has another
-// number of stages than the graph. unsupported: what the executor cannot do, and sharded stages.
+// Throws an error that begins with `executor`. invalid_argument: the schedule is invalid; it has another
+// number of stages than the graph; it has optimizer steps and there is no optimizer; or some gradients of a
+// stage are not reduced or not stepped. unsupported: what the executor cannot do, and sharded stages.
 void check_schedule(const std::string& executor, const StageGraph& graph, const schedule::Schedule& schedule,
                     Supported supported = {});
-
-// invalid_argument: it steps parameters, and there is no optimizer.
-void check_steps(const std::string& executor, const schedule::Schedule& schedule, bool has_optimizer);
 
 // unsupported: ties of replicated stages, or of stages that step their parameters.
 void check_ties(const std::string& executor, const StageGraph& graph, const schedule::Schedule& schedule);

@@ -23,9 +23,6 @@ std::uint64_t tag_of(const std::vector<schedule::Edge>& routes, const Key& key) 
          (static_cast<std::uint64_t>(edge) << 24) | static_cast<std::uint64_t>(key.microbatch);
 }
 
-// Messages are bounded by the end of the group and by the waits of stages.
-constexpr collectives::Timeout no_timeout = std::chrono::nanoseconds::max();
-
 }  // namespace
 
 // Receives the values of one edge and direction from one rank.

@@ -13,9 +13,12 @@
 
 namespace weft::pipeline {
 
+// For what the end of the group and the waits of stages bound.
+constexpr collectives::Timeout no_timeout = std::chrono::nanoseconds::max();
+
 class GroupMessages {
  public:
-  // graph, schedule and credits outlive the messages in flight.
+  // graph, schedule and credits outlive this object.
   GroupMessages(collectives::Group group, const StageGraph& graph, const schedule::Schedule& schedule,
                 const Credits& credits, std::shared_ptr<ValueExchange> exchange,
                 std::chrono::nanoseconds timeout);

@@ -118,7 +118,7 @@ void RankStep::compute(const Action& action) {
 
 void RankStep::run_parameters(const Action& action) {
   if (step_.parameters == nullptr) return;
-  if (action.op == Op::optimizer_step || action.op == Op::wait_reduce_gradient) begins(action);
+  if (action.op == Op::optimizer_step) begins(action);
   step_.parameters->at(action.stage).run(action, step_.data.weights);
 }
 

@@ -1,6 +1,7 @@
 #include <weft/parallel/pipeline/internal/stage_parameters.h>
 
 #include <ATen/Functions.h>
+#include <ATen/autocast_mode.h>
 #include <ATen/core/grad_mode.h>
 
 #include <string>
@@ -86,6 +87,7 @@ void StageParameters::load(int version) {
   --loads_left_[version];
   const int before = std::exchange(loaded_, version);
   versions_->load(first_ + static_cast<unsigned>(version));
+  at::autocast::clear_cache();  // it has casts of the tensors that hold the other version
   if (before != version && before != newest_ && loads_left_[before] == 0)
     versions_->drop(first_ + static_cast<unsigned>(before));
 }
@@ -112,27 +114,27 @@ void StageParameters::step(const std::vector<double>& shares) {
   } else {
     versions_->advance_in_place(next);
   }
-  if (!gradients.empty()) optimizer_->step(gradients);
   ++newest_;
-  loads_left_[newest_] += 1;  // as if the schedule said it
+  if (!gradients.empty()) optimizer_->step(gradients);
+  ++loads_left_[newest_];  // load() counts one down
   load(newest_);
 }
 
 void StageParameters::start_reduction() {
   if (!options_.group || parameters_.empty()) return;
   Reduction reduction;
-  std::vector<std::int64_t> counts;
+  std::vector<double> has_gradient;
   for (const dist_optim::Parameter& parameter : parameters_) {
     const at::Tensor gradient = gradients_.take(parameter.tensor);
-    counts.push_back(gradient.defined() ? 1 : 0);
-    reduction.gradients.push_back(gradient.defined() ? gradient.to_dense().contiguous()
-                                                     : at::zeros_like(parameter.tensor));
+    has_gradient.push_back(gradient.defined() ? 1 : 0);
+    reduction.gradients.push_back(gradient.defined()
+                                      ? gradient.to_dense().contiguous()
+                                      : at::zeros_like(parameter.tensor, at::MemoryFormat::Contiguous));
   }
-  reduction.counts = at::tensor(counts).to(parameters_.front().tensor.device());
+  reduction.has_gradient = at::tensor(has_gradient).to(reduction.gradients.front().options());
   std::map<at::ScalarType, std::vector<at::Tensor>> by_type;  // a collective has one
+  by_type[reduction.has_gradient.scalar_type()].push_back(reduction.has_gradient);
   for (const at::Tensor& gradient : reduction.gradients) by_type[gradient.scalar_type()].push_back(gradient);
-  reduction.done.push_back(
-      options_.group->all_reduce(reduction.counts, collectives::ReduceOp::sum, options_.timeout));
   for (auto& [type, gradients] : by_type)
     reduction.done.push_back(options_.group->all_reduce(std::move(gradients), options_.op, options_.timeout));
   reduction_ = std::move(reduction);
@@ -142,9 +144,9 @@ void StageParameters::finish_reduction() {
   if (!reduction_) return;
   Reduction reduction = *std::exchange(reduction_, std::nullopt);
   for (rpc::Future<void>& done : reduction.done) done.get();
-  const at::Tensor counts = reduction.counts.cpu();
+  const at::Tensor has_gradient = reduction.has_gradient.cpu();
   for (std::size_t i = 0; i < parameters_.size(); ++i)
-    if (counts[static_cast<std::int64_t>(i)].item<std::int64_t>() > 0)
+    if (has_gradient[static_cast<std::int64_t>(i)].item<double>() > 0)
       gradients_.accumulate(parameters_[i].tensor, std::move(reduction.gradients[i]), 1);
 }
 
@@ -162,7 +164,8 @@ void StageParameters::clear() {
 void StageParameters::keep_newest_alone() {
   if (!versions_) return;
   const auto newest = first_ + static_cast<unsigned>(newest_);
-  versions_->load(newest);
+  // Otherwise the module may have memory that the program has given it since the last step.
+  if (loaded_ != newest_) versions_->load(newest);
   for (const int version : stashed_) versions_->drop(first_ + static_cast<unsigned>(version));
   first_ = newest;
   newest_ = loaded_ = 0;

@@ -2,8 +2,7 @@
 // steps them, their optimizer and the versions of their values that later computations need.
 //
 // Version v of a schedule is the values after v of the step's optimizer steps. The module's tensors hold the
-// version that was loaded last; between two steps of the pipeline they hold the newest one, and no other is
-// kept. Not thread-safe.
+// version that was loaded last; between two steps of the pipeline they hold the newest one. Not thread-safe.
 #pragma once
 
 #include <weft/dist_optim/local/parameter_versions.h>
@@ -39,15 +38,15 @@ class StageParameters {
                   ParameterOptions options);
 
   LeafGradients& gradients() { return gradients_; }
-  // At the begin of each step of the pipeline. The program may have given the parameters other memory since
+  // At the start of each step of the pipeline. The program may have given the parameters other memory since
   // the last one (torch::load does).
   void begin();
-  // Runs a stash, a load, a step of the optimizer, or the begin or the end of a reduction. shares: of the
+  // Runs a stash, a load, a step of the optimizer, or the start or the end of a reduction. shares: of the
   // micro-batches' losses in the gradients, by micro-batch.
   void run(const schedule::Action& action, const std::vector<double>& shares);
   // At the end of a step that has completed: without an optimizer the gradients are added to `.grad`.
   void publish();
-  // At the end of one that has failed: what it has not stepped is dropped.
+  // After a step that has failed: drops gradients that no optimizer step has used.
   void clear();
 
   // Null: without ParameterOptions::optimizer.
@@ -77,7 +76,7 @@ class StageParameters {
 
   struct Reduction {
     std::vector<at::Tensor> gradients;  // by parameter
-    at::Tensor counts;                  // of the ranks that have a gradient, by parameter
+    at::Tensor has_gradient;            // by parameter: above 0 if a rank has one
     std::vector<rpc::Future<void>> done;
   };
   std::optional<Reduction> reduction_;

@@ -1,8 +1,10 @@
 // Stages that step their parameters: at the end of a step, and with several versions of weights.
+#include <weft/parallel/data_parallel/autocast.h>
 #include <weft/parallel/pipeline/group_pipeline.h>
 #include <weft/parallel/pipeline/local_pipeline.h>
 #include <weft/parallel/schedule/generators.h>
 #include <weft/parallel/schedule/lowering.h>
+#include <weft/parallel/schedule/text.h>
 
 #include <atomic>
 
@@ -47,24 +49,31 @@ int version_of(const schedule::Schedule& schedule, int stage, int microbatch) {
 }
 
 // One process that computes micro-batch after micro-batch with the same versions of the weights.
-// batches: of each stage, the micro-batches that belong to a step. Gives the weights of each stage.
-std::vector<Tensors> simulated(const schedule::Schedule& schedule, const std::vector<int>& batches,
-                               const at::Tensor& x, const at::Tensor& y, int steps) {
+// batches: of each stage, the micro-batches that belong to a step.
+struct Simulated {
+  std::vector<Tensors> weights;  // by stage
+  double loss = 0;               // of the last step
+};
+Simulated simulated(const schedule::Schedule& schedule, const std::vector<int>& batches, const at::Tensor& x,
+                    const at::Tensor& y, int steps, bool trains = true) {
   const int count = schedule.stages();
   const StageGraph graph = cut(blocks(count), {.cuts = one_block_each(count)});
+  graph.train(trains);
   std::vector<Tensors> latest, pending(static_cast<std::size_t>(count));
   std::vector<std::unique_ptr<torch::optim::SGD>> optimizers;
   for (int stage = 0; stage < count; ++stage) {
     latest.push_back(copies_of(graph[stage].module->parameters()));
     optimizers.push_back(std::make_unique<torch::optim::SGD>(latest.back(), momentum));
   }
+  double loss = 0;
   for (int step = 0; step < steps; ++step) {
     std::vector<std::vector<Tensors>> versions;
     for (const Tensors& weights : latest) versions.push_back({copies_of(weights)});
-    const auto xs = at::tensor_split(x + step, schedule.microbatches);
-    const auto ys = at::tensor_split(y, schedule.microbatches);
+    const auto parts = std::min<std::int64_t>(schedule.microbatches, x.size(0));
+    const auto xs = at::tensor_split(x + step, parts), ys = at::tensor_split(y, parts);
     std::vector<double> rows(static_cast<std::size_t>(count));
-    for (int microbatch = 0; microbatch < schedule.microbatches; ++microbatch) {
+    loss = 0;
+    for (int microbatch = 0; microbatch < parts; ++microbatch) {
       const auto at = static_cast<std::size_t>(microbatch);
       for (int stage = 0; stage < count; ++stage) {
         const auto& weights = versions[static_cast<std::size_t>(stage)].at(
@@ -83,17 +92,19 @@ std::vector<Tensors> simulated(const schedule::Schedule& schedule, const std::ve
           inputs.push_back(source.from < 0 ? xs[at] : outputs[static_cast<std::size_t>(source.from)][0]);
         outputs.push_back(graph[stage].forward(inputs));
       }
-      squares(outputs.back(), {ys[at]}).backward();
+      const at::Tensor own = squares(outputs.back(), {ys[at]});
+      own.backward();
+      const auto share = static_cast<double>(xs[at].size(0));
+      loss += own.item<double>() * share / static_cast<double>(x.size(0));
       for (int stage = 0; stage < count; ++stage) {
         const auto s = static_cast<std::size_t>(stage);
         Tensors& sums = pending[s];
         const Tensors parameters = graph[stage].module->parameters();
         sums.resize(parameters.size());
-        const auto share = static_cast<double>(xs[at].size(0));
         rows[s] += share;
         for (std::size_t i = 0; i < sums.size(); ++i)
           sums[i] = sums[i].defined() ? sums[i] + parameters[i].grad() * share : parameters[i].grad() * share;
-        if ((microbatch + 1) % batches[s] != 0 && microbatch + 1 != schedule.microbatches) continue;
+        if ((microbatch + 1) % batches[s] != 0 && microbatch + 1 != parts) continue;
         for (std::size_t i = 0; i < sums.size(); ++i) latest[s][i].mutable_grad() = sums[i] / rows[s];
         optimizers[s]->step();
         versions[s].push_back(copies_of(latest[s]));
@@ -102,7 +113,7 @@ std::vector<Tensors> simulated(const schedule::Schedule& schedule, const std::ve
       }
     }
   }
-  return latest;
+  return {std::move(latest), loss};
 }
 
 schedule::Schedule without_flush(const std::string& name, int ranks, int microbatches) {
@@ -136,7 +147,7 @@ TEST_P(Versions, OnThreadsEqualOneProcessWithTheSameVersions) {
     LocalPipeline pipeline(graph, schedule, {.loss = squares, .optimizer = momentum});
     for (int step = 0; step < 2; ++step) pipeline.step({x + step}, {y});
     for (int stage = 0; stage < ranks; ++stage) {
-      expect_close(graph[stage].module->parameters(), expected[static_cast<std::size_t>(stage)],
+      expect_close(graph[stage].module->parameters(), expected.weights[static_cast<std::size_t>(stage)],
                    "stage " + std::to_string(stage));
       for (const at::Tensor& parameter : graph[stage].module->parameters())
         EXPECT_FALSE(parameter.grad().defined());
@@ -145,7 +156,8 @@ TEST_P(Versions, OnThreadsEqualOneProcessWithTheSameVersions) {
 }
 
 TEST_P(Versions, OnRanksOfAGroupEqualOneProcessWithTheSameVersions) {
-  const auto schedule = without_flush(GetParam(), 3, 4);
+  const auto schedule =
+      schedule::add_recomputation(without_flush(GetParam(), 3, 4), schedule::Recompute::except_last);
   const at::Tensor x = numbers({schedule.microbatches * 2 + 1, 6}, 1), y = numbers(x.sizes(), 2);
   const auto expected = simulated(schedule, batches_of(GetParam(), 3), x, y, 2);
   Company company(3);
@@ -153,24 +165,27 @@ TEST_P(Versions, OnRanksOfAGroupEqualOneProcessWithTheSameVersions) {
     const StageGraph graph = cut(blocks(3), {.cuts = {1, 2}, .built = stages_of(schedule, group.rank())});
     GroupPipeline pipeline(group, graph, schedule, {.loss = squares, .optimizer = momentum});
     for (int step = 0; step < 2; ++step) pipeline.step({x + step}, {y});
-    expect_close(graph[group.rank()].module->parameters(), expected[static_cast<std::size_t>(group.rank())],
+    expect_close(graph[group.rank()].module->parameters(),
+                 expected.weights[static_cast<std::size_t>(group.rank())],
                  "stage " + std::to_string(group.rank()));
   });
   for (const auto& error : errors) EXPECT_FALSE(error) << error->what();
 }
 
 TEST(ReplicatedStages, EqualOneProcessWithTheSameVersions) {
-  for (const auto& [replicas, microbatches] : {std::pair{std::vector{2, 1}, 6},
-                                               {std::vector{1, 2}, 5},
-                                               {std::vector{2, 2}, 7},
-                                               {std::vector{3, 1, 1}, 8}}) {
+  for (const auto& [replicas, microbatches, rows] : {std::tuple{std::vector{2, 1}, 6, 13},
+                                                     {std::vector{1, 2}, 5, 11},
+                                                     {std::vector{2, 2}, 7, 15},
+                                                     {std::vector{3, 1, 1}, 8, 17},
+                                                     {std::vector{2, 1}, 6, 3}}) {
     const int count = static_cast<int>(replicas.size());
     const int ranks = std::accumulate(replicas.begin(), replicas.end(), 0);
     SCOPED_TRACE(std::to_string(ranks) + " ranks, " + std::to_string(microbatches) + " micro-batches");
     const auto schedule =
         schedule::pipedream({.ranks = ranks, .microbatches = microbatches}, {.replicas = replicas});
-    const at::Tensor x = numbers({microbatches * 2 + 1, 6}, 1), y = numbers(x.sizes(), 2);
-    const auto expected = simulated(schedule, replicas, x, y, 2);
+    const at::Tensor x = numbers({rows, 6}, 1), y = numbers(x.sizes(), 2);
+    const bool trains = rows > microbatches;  // a batch norm refuses one row
+    const auto expected = simulated(schedule, replicas, x, y, 2, trains);
     Company company(ranks);
     std::vector<at::Tensor> outputs(static_cast<std::size_t>(ranks)), losses = outputs;
     const auto errors = on_ranks(company, [&](const Group& group) {
@@ -181,10 +196,11 @@ TEST(ReplicatedStages, EqualOneProcessWithTheSameVersions) {
         const at::NoGradGuard no_grad;  // replicas begin with the values of the first one
         for (const at::Tensor& parameter : graph[stage].module->parameters()) parameter.zero_();
       }
+      graph.train(trains);
       GroupPipeline pipeline(group, graph, schedule, {.loss = squares, .optimizer = momentum});
       const auto at = static_cast<std::size_t>(group.rank());
       for (int step = 0; step < 2; ++step) losses[at] = pipeline.step({x + step}, {y}).loss;
-      expect_close(graph[stage].module->parameters(), expected[static_cast<std::size_t>(stage)],
+      expect_close(graph[stage].module->parameters(), expected.weights[static_cast<std::size_t>(stage)],
                    "rank " + std::to_string(group.rank()));
       graph.train(false);
       const Values got = pipeline.evaluate({x});
@@ -192,11 +208,27 @@ TEST(ReplicatedStages, EqualOneProcessWithTheSameVersions) {
       if (!got.empty()) outputs[at] = got[0];
     });
     for (const auto& error : errors) EXPECT_FALSE(error) << error->what();
-    for (const at::Tensor& loss : losses) EXPECT_TRUE(at::equal(loss, losses.front()));
+    for (const at::Tensor& loss : losses) EXPECT_NEAR(loss.item<double>(), expected.loss, 1e-10);
     for (const at::Tensor& output : outputs) {
       if (!output.defined()) continue;
       EXPECT_TRUE(at::equal(output, outputs.back()) && output.size(0) == x.size(0));
     }
+  }
+}
+
+TEST(ReplicatedStages, AReplicaThatThrowsEndsTheStepOnAllRanks) {
+  const auto schedule = schedule::pipedream({.ranks = 3, .microbatches = 6}, {.replicas = {2, 1}});
+  Company company(3);
+  const auto errors = on_ranks(company, [&](const Group& group) {
+    const auto own = stages_of(schedule, group.rank());
+    const StageGraph graph = cut(blocks(2, group.rank() == 1 ? 0 : -1), {.cuts = {1}, .built = own});
+    GroupPipeline pipeline(group, graph, schedule, {.loss = squares, .optimizer = momentum});
+    pipeline.step({numbers({12, 6}, 1)}, {numbers({12, 6}, 2)});
+  });
+  for (const auto& error : errors) {
+    ASSERT_TRUE(error);
+    EXPECT_NE(std::string(error->what()).find("stage 0, micro-batch 1, F: out of order"), std::string::npos)
+        << error->what();
   }
 }
 
@@ -221,6 +253,10 @@ TEST(DataParallel, GradientsAreTheMeanOverThePipelines) {
       const int stage = pipeline_ranks.rank();
       const StageGraph graph = cut(blocks(2), {.cuts = {1}, .built = std::set<int>{stage}});
       graph.train(false);
+      if (which == 1) {  // it begins with the values of the first pipeline
+        const at::NoGradGuard no_grad;
+        for (const at::Tensor& parameter : graph.parameters()) parameter.zero_();
+      }
       GroupPipelineOptions options{.loss = squares, .data_parallel = replicas};
       if (steps) options.optimizer = momentum;
       GroupPipeline pipeline(pipeline_ranks, graph, schedule, options);
@@ -274,6 +310,62 @@ TEST(StageOptimizers, GoOnFromTheirStateAndFromParametersInOtherMemory) {
   expect_close(resumed.parameters(), whole.parameters(), "model");
 }
 
+TEST(StageOptimizers, AFailedEvaluationKeepsLoadedParameters) {
+  const StageGraph graph = cut(blocks(2), {.cuts = {1}});
+  LocalPipeline pipeline(graph, schedule::pipedream({.ranks = 2, .microbatches = 2}),
+                         {.loss = squares, .optimizer = momentum});
+  pipeline.step({numbers({4, 6}, 1)}, {numbers({4, 6}, 2)});
+  const at::Tensor loaded = numbers({6, 6}, 3);
+  graph.parameters()[0].set_data(loaded);
+  EXPECT_TRUE(error_of([&] { pipeline.evaluate({numbers({4, 5}, 1)}); }));
+  EXPECT_TRUE(at::equal(graph.parameters()[0], loaded));
+}
+
+TEST(StageOptimizers, LeaveFrozenParametersAndNeedNone) {
+  StageGraph graph = cut(blocks(1), {});
+  graph.add(std::make_shared<torch::nn::TanhImpl>(), Source{0});
+  graph.parameters()[0].set_requires_grad(false);
+  const Tensors before = copies_of(graph.parameters());
+  LocalPipeline pipeline(graph, schedule::pipedream({.ranks = 2, .microbatches = 3}),
+                         {.loss = squares, .optimizer = momentum});
+  pipeline.step({numbers({6, 6}, 1)}, {numbers({6, 6}, 2)});
+  EXPECT_TRUE(at::equal(graph.parameters()[0], before[0]));
+  EXPECT_FALSE(at::equal(graph.parameters()[2], before[2]));
+}
+
+// Autocast keeps casts of parameters, by the tensors that later have other versions.
+TEST(Autocast, ComputesWithTheVersionsAndWithRecomputations) {
+  const at::Tensor x = numbers({8, 6}, 1).to(at::kFloat), y = numbers({8, 6}, 2).to(at::kFloat);
+  const auto whole = [] {
+    const auto linear = std::make_shared<torch::nn::LinearImpl>(torch::nn::LinearOptions(6, 6).bias(false));
+    const at::NoGradGuard no_grad;
+    linear->weight.copy_(numbers({6, 6}, 3));
+    StageGraph graph;  // Linear itself uses a view of the weight, of which autocast keeps no cast
+    graph.add({linear,
+               [linear](const Values& values) { return Values{at::linear(values[0], linear->weight)}; },
+               {step_input(0)}});
+    return graph;
+  };
+  const StageGraph by_hand = whole();
+  torch::optim::SGD optimizer(by_hand.parameters(), momentum);
+  for (int microbatch = 0; microbatch < 4; ++microbatch) {
+    const data_parallel::Autocast autocast(at::kCPU, at::kBFloat16);
+    const auto rows = at::indexing::Slice(2 * microbatch, 2 * microbatch + 2);
+    optimizer.zero_grad();
+    squares(by_hand[0].forward({x.index({rows})}), {y.index({rows})}).backward();
+    optimizer.step();
+  }
+  for (const auto recompute : {schedule::Recompute::never, schedule::Recompute::always}) {
+    const StageGraph graph = whole();
+    LocalPipeline pipeline(
+        graph, schedule::add_recomputation(schedule::pipedream({.ranks = 1, .microbatches = 4}), recompute),
+        {.loss = squares, .optimizer = momentum});
+    const data_parallel::Autocast autocast(at::kCPU, at::kBFloat16);
+    pipeline.step({x}, {y});
+    expect_close(graph.parameters(), by_hand.parameters(), "model");
+  }
+}
+
 TEST(StageOptimizers, AFailedStepLeavesTheNewestWeights) {
   const auto schedule = schedule::pipedream({.ranks = 2, .microbatches = 4});
   StageGraph graph = cut(blocks(1), {});
@@ -319,6 +411,20 @@ TEST(StageOptimizers, RefuseWhatDoesNotFit) {
                             {.loss = squares, .optimizer = momentum});
             }),
             "LocalPipeline: a schedule with replicated stages");
+  const auto replicated = schedule::load("0F0,0B0\n0F1,0B1", "by hand");
+  auto steps_too_early = schedule::add_optimizer_steps(replicated);
+  Company company(2);
+  for (const auto& error : on_ranks(company, [&](const Group& group) {
+         GroupPipeline(group, cut(blocks(1), {}), steps_too_early, {.loss = squares, .optimizer = momentum});
+       }))
+    EXPECT_EQ(std::string(error.value().what()),
+              "GroupPipeline: rank 0 has for stage 0 an optimizer step before the end of the reduction: see "
+              "schedule::add_gradient_reduction and schedule::add_optimizer_steps");
+  auto some = schedule::fill_drain({.ranks = 2, .microbatches = 2});
+  some.ranks[0].push_back({.op = Op::optimizer_step, .stage = 0});
+  EXPECT_EQ(refused([&] { LocalPipeline(graph, some, {.loss = squares, .optimizer = momentum}); }),
+            "LocalPipeline: rank 1 has for stage 1 gradients without an optimizer step: see "
+            "schedule::add_gradient_reduction and schedule::add_optimizer_steps");
   StageGraph tied;
   const auto part = std::make_shared<torch::nn::LinearImpl>(6, 6);
   tied.add(part, step_input(0));

@@ -155,6 +155,14 @@ TEST(Validate, VersionsAreStashedBeforeTheyAreLoaded) {
             "validate: rank 0, action 2 (0STEP@2): version 2 of the weights, expected 1");
 }
 
+TEST(Validate, AllOfAMicrobatchUsesOneVersion) {
+  for (const char* schedule : {"0F0@0,0STEP@1,0B0@1\n", "0F0,0STEP,0B0\n"})
+    EXPECT_NE(verdict(schedule).find("version 1 of the weights, expected 0 as in the forward"),
+              std::string::npos)
+        << verdict(schedule);
+  EXPECT_EQ(verdict("0F0,0STASH@0,0STEP,0LOAD@0,0B0\n"), valid);
+}
+
 TEST(Validate, AShardedStageIsUnshardedWhenItComputes) {
   EXPECT_EQ(verdict("0UNSHARD,0F0,0RESHARD,0UNSHARD,0B0,0RESHARD\n"), valid);
   EXPECT_EQ(verdict("0UNSHARD,0F0,0RESHARD,0B0\n"),
