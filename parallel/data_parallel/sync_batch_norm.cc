@@ -3,7 +3,6 @@
 #include <ATen/Functions.h>
 #include <c10/core/GradMode.h>
 #include <torch/csrc/autograd/custom_function.h>
-#include <torch/nn/modules/container/sequential.h>
 
 #include <ostream>
 
@@ -12,14 +11,6 @@ namespace {
 
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
-
-// All dimensions but that of the channels.
-std::vector<std::int64_t> reduced_dims(const at::Tensor& input) {
-  std::vector<std::int64_t> dims;
-  for (std::int64_t dim = 0; dim < input.dim(); ++dim)
-    if (dim != 1) dims.push_back(dim);
-  return dims;
-}
 
 at::Tensor per_channel(const at::Tensor& values, const at::Tensor& input) {
   std::vector<std::int64_t> shape(static_cast<std::size_t>(input.dim()), 1);
@@ -107,62 +98,10 @@ struct Normalize : torch::autograd::Function<Normalize> {
   };
 };
 
-void convert(torch::nn::Module& module, const std::string& prefix, const collectives::Group& group,
-             std::vector<std::string>& replaced) {
-  auto* const sequence = module.as<torch::nn::SequentialImpl>();
-  std::size_t place = 0;
-  for (const auto& child : module.named_children()) {
-    const std::string name = prefix + child.key();
-    std::shared_ptr<SyncBatchNormImpl> synced;
-    const auto replace = [&](auto* norm) {
-      if (norm != nullptr) synced = std::make_shared<SyncBatchNormImpl>(*norm, group);
-    };
-    replace(child.value()->as<torch::nn::BatchNorm1dImpl>());
-    replace(child.value()->as<torch::nn::BatchNorm2dImpl>());
-    replace(child.value()->as<torch::nn::BatchNorm3dImpl>());
-    if (synced == nullptr) {
-      convert(*child.value(), name + ".", group, replaced);
-    } else if (sequence != nullptr) {
-      synced->train(child.value()->is_training());
-      *(sequence->begin() + static_cast<std::ptrdiff_t>(place)) = torch::nn::AnyModule(synced);
-      module.replace_module(child.key(), synced);
-      replaced.push_back(name);
-    } else {
-      throw rpc::Error(rpc::ErrorKind::failed_precondition,
-                       "convert_sync_batch_norm: " + name +
-                           " is a member of a module that is not a Sequential, and cannot be replaced from "
-                           "outside: declare it as a SyncBatchNorm");
-    }
-    ++place;
-  }
-}
-
 }  // namespace
 
 SyncBatchNormImpl::SyncBatchNormImpl(const torch::nn::BatchNormOptions& options, collectives::Group group)
-    : NormImplBase(options), group_(std::move(group)) {}
-
-void SyncBatchNormImpl::take_over(const at::Tensor& w, const at::Tensor& b, const at::Tensor& mean,
-                                  const at::Tensor& variance, const at::Tensor& batches) {
-  const auto take = [&](const char* name, at::Tensor& member, const at::Tensor& from) {
-    member = from;
-    if (at::Tensor* const entry = parameters_.find(name)) *entry = from;
-  };
-  take("weight", weight, w);
-  take("bias", bias, b);
-  if (!running_mean.defined()) return;
-  running_mean.set_data(mean);
-  running_var.set_data(variance);
-  num_batches_tracked.set_data(batches);
-}
-
-void SyncBatchNormImpl::_check_input_dim(const at::Tensor& input) {
-  if (input.dim() < 2 || input.size(1) != options.num_features())
-    throw rpc::Error(rpc::ErrorKind::invalid_argument,
-                     "SyncBatchNorm: an input of " + std::to_string(input.dim()) + " dimensions" +
-                         (input.dim() < 2 ? "" : " and " + std::to_string(input.size(1)) + " channels") +
-                         ", expected [N, " + std::to_string(options.num_features()) + ", ...]");
-}
+    : BatchNormVariant(options), group_(std::move(group)) {}
 
 at::Tensor SyncBatchNormImpl::forward(const at::Tensor& input) {
   _check_input_dim(input);
@@ -202,9 +141,9 @@ void SyncBatchNormImpl::pretty_print(std::ostream& stream) const {
 }
 
 std::vector<std::string> convert_sync_batch_norm(torch::nn::Module& module, const collectives::Group& group) {
-  std::vector<std::string> replaced;
-  convert(module, "", group, replaced);
-  return replaced;
+  return replace_batch_norms(module, "convert_sync_batch_norm", "SyncBatchNorm", [&](const auto& norm) {
+    return std::make_shared<SyncBatchNormImpl>(norm.options, group);
+  });
 }
 
 // --- Join ---

@@ -14,25 +14,17 @@
 #pragma once
 
 #include <weft/parallel/collectives/group.h>
+#include <weft/parallel/data_parallel/batch_norm_variant.h>
 #include <weft/parallel/data_parallel/join.h>
-
-#include <torch/nn/modules/batchnorm.h>
 
 #include <memory>
 #include <vector>
 
 namespace weft::data_parallel {
 
-class WEFT_EXPORT SyncBatchNormImpl final
-    : public torch::nn::NormImplBase<1, SyncBatchNormImpl, torch::nn::BatchNormOptions> {
+class WEFT_EXPORT SyncBatchNormImpl final : public BatchNormVariant<SyncBatchNormImpl> {
  public:
   SyncBatchNormImpl(const torch::nn::BatchNormOptions& options, collectives::Group group);
-  // With the options, parameters and buffers of a BatchNorm, which it shares.
-  template <class BatchNorm>
-  SyncBatchNormImpl(const BatchNorm& like, collectives::Group group)
-      : SyncBatchNormImpl(like.options, std::move(group)) {
-    take_over(like.weight, like.bias, like.running_mean, like.running_var, like.num_batches_tracked);
-  }
 
   at::Tensor forward(const at::Tensor& input);
   void pretty_print(std::ostream& stream) const override;
@@ -44,9 +36,6 @@ class WEFT_EXPORT SyncBatchNormImpl final
 
  private:
   const at::Tensor& weight_or_mean() const { return weight.defined() ? weight : running_mean; }
-  void _check_input_dim(const at::Tensor& input) override;
-  void take_over(const at::Tensor& weight, const at::Tensor& bias, const at::Tensor& mean,
-                 const at::Tensor& variance, const at::Tensor& batches);
 
   collectives::Group group_;
 };

@@ -1,6 +1,7 @@
 #include <weft/parallel/pipeline/group_pipeline.h>
 
 #include <weft/parallel/data_parallel/broadcast_state.h>
+#include <weft/parallel/pipeline/deferred_batch_norm.h>
 #include <weft/parallel/pipeline/internal/check_schedule.h>
 #include <weft/parallel/pipeline/internal/group_messages.h>
 #include <weft/parallel/pipeline/internal/rank_spans.h>
@@ -220,6 +221,7 @@ GroupPipeline::Impl::Result GroupPipeline::Impl::run(const Values& inputs, const
         report.losses.push_back(loss.defined() ? loss.cpu() : loss);
     const auto reports = group.all_gather_object(report, no_timeout).get();
     for (auto& [stage, each] : parameters) each.publish();
+    end_minibatch(graph, true);
 
     std::vector<RankSpans> spans;
     for (const GroupReport& each : reports) spans.push_back(each.spans);
@@ -256,6 +258,7 @@ Values GroupPipeline::Impl::joined_outputs(std::vector<Values> own) const {
 void GroupPipeline::Impl::fail(const std::exception& error) {
   for (auto& [stage, runner] : runners) runner.clear();
   for (auto& [stage, each] : parameters) each.clear();
+  end_minibatch(graph, false);
   group.abort(error.what());  // first, so that other ranks take this error for the cause
   for (const auto& [stage, each] : replicas) each.abort(error.what());
   if (options.data_parallel) options.data_parallel->abort(error.what());

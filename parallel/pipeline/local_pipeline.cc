@@ -1,6 +1,7 @@
 #include <weft/parallel/pipeline/local_pipeline.h>
 
 #include <weft/dist_autograd/engine/generator_states.h>
+#include <weft/parallel/pipeline/deferred_batch_norm.h>
 #include <weft/parallel/pipeline/internal/check_schedule.h>
 #include <weft/parallel/pipeline/internal/rank_step.h>
 #include <weft/parallel/pipeline/internal/stage_thread.h>
@@ -134,6 +135,7 @@ struct LocalPipeline::Impl {
       clear();
       std::rethrow_exception(error);
     }
+    end_minibatch(graph, true);
     return timeline;
   }
 
@@ -148,6 +150,7 @@ struct LocalPipeline::Impl {
   void clear() {
     for (auto& [stage, runner] : runners) runner.clear();
     for (auto& [stage, each] : parameters) each.clear();
+    end_minibatch(graph, false);
   }
 
   const StageGraph graph;

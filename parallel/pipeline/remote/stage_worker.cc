@@ -1,5 +1,6 @@
 #include <weft/parallel/pipeline/remote/stage_worker.h>
 
+#include <weft/parallel/pipeline/deferred_batch_norm.h>
 #include <weft/parallel/pipeline/internal/rank_step.h>
 #include <weft/parallel/pipeline/internal/ties.h>
 #include <weft/parallel/pipeline/remote/pipeline_service.h>
@@ -238,6 +239,7 @@ StageReport StageWorker::compute(const std::shared_ptr<Step>& step) {
 
 void StageWorker::execute(const std::shared_ptr<Step>& step) {
   rpc::Result<StageReport> report = rpc::capture([&] { return compute(step); });
+  end_minibatch(graph_, report.ok());
   step->exchange->fail(over_error(step->number, "its rank has completed or left it"));
   std::map<int, rpc::Promise<StageReport>> asked;
   {

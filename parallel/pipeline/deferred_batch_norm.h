@@ -1,0 +1,62 @@
+// DeferredBatchNorm: batch normalization whose running statistics are those of mini-batches, not of
+// micro-batches (torchgpipe).
+//
+//   norm = register_module("norm", pipeline::DeferredBatchNorm(torch::nn::BatchNormOptions(64)));
+//
+// In training, forward() normalizes each micro-batch by itself, as a BatchNorm does. The running statistics
+// change once for each mini-batch, by the statistics of all its rows: they are those of a BatchNorm over the
+// whole mini-batch. The executors end the mini-batch when a step completes, whatever its number of
+// micro-batches is; a step that fails leaves the running statistics as they are. Other training loops call
+// end_minibatch(). In evaluation it is a BatchNorm.
+//
+// Inputs have the shape [N, C] or [N, C, ...]. The sums of the open mini-batch are a buffer, which is zero
+// between steps: a forward that is recomputed counts once. Without running statistics it is a BatchNorm. Not
+// thread-safe.
+#pragma once
+
+#include <weft/parallel/data_parallel/batch_norm_variant.h>
+#include <weft/parallel/pipeline/stage_graph.h>
+
+#include <string>
+#include <vector>
+
+namespace weft::pipeline {
+
+class WEFT_EXPORT DeferredBatchNormImpl final
+    : public data_parallel::BatchNormVariant<DeferredBatchNormImpl> {
+ public:
+  explicit DeferredBatchNormImpl(const torch::nn::BatchNormOptions& options);
+
+  template <class BatchNorm>
+  void take_over(const BatchNorm& like) {
+    BatchNormVariant::take_over(like);
+    sums_.set_data(sums_.to(running_mean.options()));
+  }
+
+  at::Tensor forward(const at::Tensor& input);
+  // Updates the running statistics by the micro-batches since the last call. Nothing without any.
+  void end_minibatch();
+  void drop_minibatch();  // forgets these micro-batches
+
+  void reset() override;
+  void pretty_print(std::ostream& stream) const override;
+
+ private:
+  void add_microbatch(const at::Tensor& input);
+
+  at::Tensor sums_;  // of the open mini-batch: count, means, sums of squared deviations
+  bool has_microbatches_ = false;
+};
+TORCH_MODULE(DeferredBatchNorm);
+
+// Replaces each BatchNorm1d, 2d and 3d that has running statistics, within torch::nn::Sequential containers,
+// at any depth, by a DeferredBatchNorm with its parameters and buffers, and returns the names of the replaced
+// modules. failed_precondition if such a BatchNorm is a member of another module: declare it as a
+// DeferredBatchNorm. Before the model is cut into stages and the optimizer is created.
+WEFT_EXPORT std::vector<std::string> convert_deferred_batch_norm(torch::nn::Module& module);
+
+// Of all DeferredBatchNorms of the stages that are here. Executors call it after a step: completed: with
+// end_minibatch(), else with drop_minibatch().
+WEFT_EXPORT void end_minibatch(const StageGraph& graph, bool completed);
+
+}  // namespace weft::pipeline
