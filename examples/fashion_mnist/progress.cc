@@ -13,8 +13,8 @@ constexpr double smoothing = 0.05;
 
 }  // namespace
 
-Progress::Progress(std::string name, std::int64_t total_images)
-    : name_(std::move(name)), total_(total_images) {}
+Progress::Progress(std::string name, std::int64_t total_images, std::string rows)
+    : name_(std::move(name)), total_(total_images), rows_(std::move(rows)) {}
 
 void Progress::go_on(const State& state) {
   state_ = state;
@@ -36,7 +36,7 @@ void Progress::finish() { fmt::print("{}\n", line()); }
 
 std::string Progress::line() const {
   const int filled = static_cast<int>(fraction() * bar_width);
-  return fmt::format("{} [{:#<{}}{:.<{}}] {:3.0f} %  loss {:.4f}  {:6.0f} images/s", name_, "", filled, "",
+  return fmt::format("{} [{:#<{}}{:.<{}}] {:3.0f} %  loss {:.4f}  {:6.0f} {}/s", name_, "", filled, "",
                      bar_width - filled, 100 * fraction(), state_.loss,
-                     static_cast<double>(state_.images - images_before_) / seconds());
+                     static_cast<double>(state_.images - images_before_) / seconds(), rows_);
 }

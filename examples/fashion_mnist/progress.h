@@ -1,4 +1,4 @@
-// Progress: a trainer's bar with its loss and its images a second.
+// Progress: a trainer's bar with its loss and its images (or other rows of a data set) a second.
 //
 // A line is printed with the first batch, every five seconds, and at the end. One thread.
 #pragma once
@@ -9,7 +9,8 @@
 
 class Progress {
  public:
-  Progress(std::string name, std::int64_t total_images);
+  // rows: what the data set has, in the plural.
+  Progress(std::string name, std::int64_t total_images, std::string rows = "images");
 
   // Where a run stands, and one that goes on from there.
   struct State {
@@ -32,6 +33,7 @@ class Progress {
 
   const std::string name_;
   const std::int64_t total_;
+  const std::string rows_;
   const Clock::time_point start_ = Clock::now();
   Clock::time_point drawn_ = start_;
   bool first_ = true;

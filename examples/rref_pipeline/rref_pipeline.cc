@@ -1,20 +1,27 @@
 // Two stages on two workers; activations travel from worker to worker, never through the driver.
 //
 // As it is, it starts a driver and the two workers on this machine; where weft launch, torchrun, mpirun or
-// srun start it, it is one of them. --alone trains the same network in one process, without weft: the losses
-// are the same.
+// srun start it, it is one of them. It draws the last step. --alone trains the same network in one process,
+// without weft: the losses are the same.
 #include <fmt/format.h>
 #include <torch/torch.h>
+#include <weft/dist_autograd/backward_trace.h>
 #include <weft/dist_autograd/pass.h>
 #include <weft/dist_optim/distributed_optimizer.h>
 #include <weft/rpc/membership/run_job.h>
 #include <weft/rpc/rpc.h>
+#include <weft/rpc/tensor/operator_trace.h>
+#include <weft/rpc/trace/tracer.h>
 #include <weft/rref/rref.h>
 
 #include <CLI/CLI.hpp>
 
+#include <fstream>
+
+#include "fashion_mnist/progress.h"
 #include "rref_pipeline/stages.h"
 #include "rref_pipeline/task.h"
+#include "rref_pipeline/timeline.h"
 
 using namespace weft;
 
@@ -37,20 +44,27 @@ rpc::Task<void> train(rpc::Agent& agent, std::int64_t steps) {
   const auto share = at::scalar_tensor(1.0 / micro_batches);  // of each micro-batch in the gradient
 
   Fibonacci data;
+  Progress progress("driver", steps * micro_batches * micro_batch_size, "numbers");
   for (std::int64_t step = 0; step < steps; ++step) {
     std::vector<dist_autograd::Pass> passes;
     std::vector<rpc::Future<void>> done;
     for (auto& [tokens, targets] : data.next(micro_batches, micro_batch_size)) {  // in flight together
+      const rpc::TraceContext trace = trace_of(passes.size(), step + 1 == steps);
+      const rpc::Under traced(trace);
       auto& pass = passes.emplace_back(agent);
-      auto hidden = front.remote<&Front::forward>(pass, tokens);  // RRef<Tensor> on worker1
-      auto loss =
-          back.remote<&Back::loss>(pass, hidden, targets);  // an RRef for a Tensor: worker1 -> worker2
-      done.push_back(pass.backward(loss, share));           // the root lives on worker2
+      pass.trace_under(trace);
+      auto hidden = front.remote<&Front::forward>(pass, traced, tokens);  // RRef<Tensor> on worker1
+      // An RRef for a Tensor: worker1 -> worker2.
+      auto loss = back.remote<&Back::loss>(pass, traced, hidden, targets);
+      done.push_back(pass.backward(loss, share));  // the root lives on worker2
     }
     co_await rpc::when_all(std::move(done));
     co_await optimizer.step(passes);
-    report(step, co_await back.call<&Back::mean_loss>());
+    const double loss = co_await back.call<&Back::mean_loss>();
+    report(step, loss);
+    progress.advance(micro_batches * micro_batch_size, loss);
   }
+  progress.finish();
 }
 
 void train_alone(std::int64_t steps) {
@@ -70,11 +84,27 @@ void train_alone(std::int64_t steps) {
   }
 }
 
-void run(rpc::Job& job, std::int64_t steps) {
-  job.agent().allow_create<Front>();
-  job.agent().allow_create<Back>();
+void run(rpc::Job& job, std::int64_t steps, const std::string& svg) {
+  rpc::Agent& agent = job.agent();
+  agent.allow_create<Front>();
+  agent.allow_create<Back>();
   job.join().get();
-  if (job.rank() == 0) job.agent().run(train(job.agent(), steps));
+  if (job.rank() != 0) return;
+  agent.run(train(agent, steps));
+  std::ofstream(svg) << timeline_svg(
+      {rpc::collect_spans(agent.peer("worker1")), rpc::collect_spans(agent.peer("worker2"))},
+      "measured: the last step");
+  fmt::print("the last step is drawn in {}\n", svg);
+}
+
+// With a tracer that notes only what trace_of() says: backwards too, and blocks with a name.
+rpc::Layers layers() {
+  const auto tracer = std::make_shared<rpc::Tracer>(
+      rpc::TracerOptions{.ratio = 0, .own_methods = dist_autograd::backward_methods()});
+  rpc::Layers layers = dist_optim::layers();
+  layers.push_back(tracer->layer());
+  layers.push_back(tensor::trace_operators());
+  return layers;
 }
 
 }  // namespace
@@ -83,8 +113,10 @@ int main(int argc, char** argv) {
   CLI::App app{"Trains a network whose two stages are held by remote references on two workers."};
   std::int64_t steps = 201;
   bool alone = false;
+  std::string svg = "rref_pipeline.svg";
   app.add_option("--steps", steps)->capture_default_str();
   app.add_flag("--alone", alone, "in this process, without weft");
+  app.add_option("--svg", svg, "file for the timeline")->capture_default_str();
   CLI11_PARSE(app, argc, argv);
 
   at::set_num_threads(1);
@@ -92,6 +124,5 @@ int main(int argc, char** argv) {
     train_alone(steps);
     return 0;
   }
-  return rpc::run_job(argc, argv, dist_optim::layers(), [&](rpc::Job& job) { run(job, steps); },
-                      {.processes = 3});
+  return rpc::run_job(argc, argv, layers(), [&](rpc::Job& job) { run(job, steps, svg); }, {.processes = 3});
 }

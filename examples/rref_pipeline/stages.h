@@ -15,7 +15,10 @@ struct Front : torch::nn::Module {
     embedding = register_module("embedding", torch::nn::Embedding(vocabulary, width));
     mix = register_module("mix", torch::nn::Linear(context * width, width));
   }
-  at::Tensor forward(at::Tensor tokens) { return mix(embedding(tokens).flatten(1)).tanh(); }
+  at::Tensor forward(at::Tensor tokens) {
+    RECORD_USER_SCOPE("forward");  // its time, where the call is traced
+    return mix(embedding(tokens).flatten(1)).tanh();
+  }
 
   torch::nn::Embedding embedding{nullptr};
   torch::nn::Linear mix{nullptr};
@@ -30,6 +33,7 @@ struct Back : torch::nn::Module {
     tokens = register_module("tokens", torch::nn::Linear(width, vocabulary));
   }
   at::Tensor loss(at::Tensor hidden, at::Tensor targets) {
+    RECORD_USER_SCOPE("forward");
     auto loss = torch::cross_entropy_loss(tokens(hidden), targets);
     losses.push_back(loss.item().toDouble());
     return loss;

@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
-"""rref_pipeline PROGRAM: the two stages learn, and exactly as one process without weft does."""
+"""rref_pipeline PROGRAM: the two stages learn, exactly as one process without weft does, and the last step is drawn."""
+import pathlib
 import re
 import sys
+import tempfile
 import unittest
 
 from processes import main, run
@@ -11,10 +13,35 @@ def losses(lines):
     return {int(m[1]): float(m[2]) for line in lines if (m := re.fullmatch(r"step=(\d+) loss=([\d.]+)", line))}
 
 
+def computations(svg):
+    """The drawn computations, by their text form: (x, width) in pixels."""
+    found = re.findall(r'<rect x="([\d.]+)" y="[\d.]+" width="([\d.]+)"[^>]*><title>(\w+):', svg)
+    return {name: (float(x), float(width)) for x, width, name in found}
+
+
 class RRefPipeline(unittest.TestCase):
-    def test_learns_as_one_process_does(self):
-        status, lines = run(PROGRAM)
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.svg = pathlib.Path(folder.name) / "timeline.svg"
+
+    def test_draws_each_computation_of_the_last_step_once(self):
+        status, lines = run(PROGRAM, "--steps", 3, "--svg", self.svg)
         self.assertEqual(status, 0, lines)
+        svg = self.svg.read_text()
+        self.assertIn("measured: the last step", svg)
+        drawn = computations(svg)
+        self.assertEqual(svg.count("<title>"), len(drawn))
+        self.assertEqual(set(drawn), {f"{stage}{op}{microbatch}" for stage in range(2) for op in "FB" for microbatch in range(8)})
+        for stage in range(2):
+            for microbatch in range(8):
+                x, width = drawn[f"{stage}F{microbatch}"]
+                self.assertLessEqual(x + width, drawn[f"{stage}B{microbatch}"][0] + 0.02, f"stage {stage}, micro-batch {microbatch}")
+
+    def test_learns_as_one_process_does(self):
+        status, lines = run(PROGRAM, "--svg", self.svg)
+        self.assertEqual(status, 0, lines)
+        self.assertRegex(lines[-2], r"^driver \[#{24}\] 100 %  loss 0\.\d+ +\d+ numbers/s$")
         piped = losses(lines)
         status, lines = run(PROGRAM, "--alone")
         self.assertEqual(status, 0, lines)
