@@ -1,9 +1,6 @@
 // ./dev bench autograd: passes, their backwards and RRefs, weft beside PyTorch's.
 #include "bench/autograd/work.h"
 
-#include <unistd.h>
-
-#include <filesystem>
 #include <stdexcept>
 
 namespace weft::bench {
@@ -41,10 +38,6 @@ constexpr MakeContender peers[] = {weft_peer, weft_fast_peer, weft_narrow_peer,
 
 void expect_answer(bool right) {
   if (!right) throw std::runtime_error("the answer is wrong");
-}
-
-std::string scratch_path(const std::string& suffix) {
-  return std::filesystem::temp_directory_path() / ("weft_bench_" + std::to_string(getpid()) + suffix);
 }
 
 }  // namespace weft::bench

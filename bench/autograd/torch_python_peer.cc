@@ -1,16 +1,9 @@
-// PyTorch's distributed autograd as its users have it, in Python: torch_python_peer.py, run by a Python that
-// has torch. Which one that is: $WEFT_TORCH_PYTHON, else that of .venv.
+// PyTorch's distributed autograd as its users have it, in Python: torch_python_peer.py.
 #include "bench/autograd/work.h"
-
-#include <cstdlib>
+#include "bench/harness/torch_python.h"
 
 namespace weft::bench {
 namespace {
-
-std::string python() {
-  const char* const chosen = std::getenv("WEFT_TORCH_PYTHON");
-  return chosen != nullptr && *chosen != '\0' ? chosen : WEFT_BENCH_SOURCE_DIR "/../.venv/bin/python";
-}
 
 std::string name_of(Kind kind) {
   switch (kind) {
@@ -32,18 +25,10 @@ std::string name_of(Kind kind) {
 }
 
 std::vector<std::string> command(const Work& work, const char* role, const std::string& store) {
-  return {python(),
-          WEFT_BENCH_SOURCE_DIR "/autograd/torch_python_peer.py",
-          role,
-          name_of(work.kind),
-          std::to_string(work.workers),
-          std::to_string(work.is_table() ? static_cast<std::size_t>(work.rows) : work.size),
-          std::to_string(work.skewed ? skew : 1),
-          store};
-}
-
-std::string seconds(std::chrono::nanoseconds time) {
-  return std::to_string(std::chrono::duration<double>(time).count());
+  return torch_command("autograd/torch_python_peer.py",
+                       {role, name_of(work.kind), std::to_string(work.workers),
+                        std::to_string(work.is_table() ? static_cast<std::size_t>(work.rows) : work.size),
+                        std::to_string(work.skewed ? skew : 1), store});
 }
 
 }  // namespace

@@ -10,7 +10,6 @@ before PyTorch is loaded; STORE is a file by which all find each other. What bot
 message, is in bench/harness/pair.h; every answer is checked.
 """
 import json
-import math
 import os
 import signal
 import socket
@@ -18,48 +17,13 @@ import sys
 import threading
 import time
 
+from measuring import Meter, check, threads
+
 PASSES_AT_A_TIME = 64
 OBJECTS_AT_A_TIME = 1000
-FEWEST_CALLS = 3
 WORKER_THREADS = 16  # PyTorch's default
 TIMEOUT = 60
 BATCH_ROWS, ROW_SIZE = 4096, 16
-
-
-class Meter:
-    """Warm-up and length of a measurement, as in bench/harness/meter.h."""
-
-    def __init__(self, warm_up, duration):
-        self.warm_up, self.duration = warm_up, duration
-        self.created = self.started = time.perf_counter()
-        self.warm, self.ignored, self.counted = False, 0, 0
-        self.times = []
-
-    def count(self, calls=1, latency=None):
-        """Calls have ended; False: enough."""
-        now = time.perf_counter()
-        if not self.warm:
-            self.ignored += calls
-            self.warm = self.ignored >= FEWEST_CALLS and now - self.created >= self.warm_up
-            self.started = now
-            return True
-        self.counted += calls
-        self.elapsed = now - self.started
-        if latency is not None:
-            self.times.append(latency * 1e6)
-        return self.elapsed < self.duration or self.counted < FEWEST_CALLS
-
-    def latency(self):
-        ordered = sorted(self.times)
-        return {f"p{int(100 * q)}_us": ordered[math.ceil(q * len(ordered)) - 1] for q in (0.5, 0.99)}
-
-    def rate(self):
-        return {"calls_per_s": self.counted / self.elapsed}
-
-
-def check(right):
-    if not right:
-        sys.exit("the answer is wrong")
 
 
 WEIGHT = None  # this worker's matrix
@@ -193,10 +157,6 @@ def measure(rpc, torch, kind, workers, size, skew, meter):
     for thread in threads:
         thread.join()
     return meter.rate()
-
-
-def threads():
-    return len(os.listdir("/proc/self/task"))
 
 
 def main():

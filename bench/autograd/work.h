@@ -42,9 +42,6 @@ inline constexpr double skew = 3;  // an id is rows * u^skew, with u uniform in 
 // Every answer is checked.
 void expect_answer(bool right);  // throws std::runtime_error
 
-// A path that a listener or a store may use, of this process alone. Whoever uses it removes it.
-std::string scratch_path(const std::string& suffix);
-
 // Each gives nothing where the work does not concern that peer.
 using MakeContender = std::optional<Contender> (*)(const Work&);
 std::optional<Contender> weft_peer(const Work& work);

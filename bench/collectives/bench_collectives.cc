@@ -2,9 +2,6 @@
 // memory.
 #include "bench/collectives/work.h"
 
-#include <unistd.h>
-
-#include <filesystem>
 #include <stdexcept>
 
 namespace weft::bench {
@@ -49,10 +46,6 @@ const char* name_of(Operation operation) {
 
 void expect_answer(bool right) {
   if (!right) throw std::runtime_error("the answer is wrong");
-}
-
-std::string scratch_path(const std::string& suffix) {
-  return std::filesystem::temp_directory_path() / ("weft_bench_" + std::to_string(getpid()) + suffix);
 }
 
 void report(RankEnd& end, const Work& work, Figures figures) {

@@ -3,7 +3,6 @@
 if(NOT TARGET bench_collectives)
   return()
 endif()
-target_compile_definitions(bench_collectives PRIVATE WEFT_BENCH_SOURCE_DIR="${CMAKE_CURRENT_SOURCE_DIR}")
 
 # Debian's openmpi-bin has the compiler's wrapper without the headers: there FindMPI ends the whole configuration.
 find_program(WEFT_MPICXX mpicxx)

@@ -45,7 +45,6 @@ struct Work {
 const char* name_of(Operation operation);
 
 void expect_answer(bool right);  // throws std::runtime_error
-std::string scratch_path(const std::string& suffix);
 
 void report(RankEnd& end, const Work& work, Figures figures);  // rank 0: with GB/s
 

@@ -4,17 +4,12 @@
 #include <unistd.h>
 
 #include <cstdlib>
-#include <filesystem>
 
 namespace weft::bench {
 
 const char* name_of(Model model) {
   constexpr const char* names[] = {"mlp25m", "resnet18", "embedding"};
   return names[static_cast<std::size_t>(model)];
-}
-
-std::string scratch_path(const std::string& suffix) {
-  return std::filesystem::temp_directory_path() / ("weft_bench_" + std::to_string(getpid()) + suffix);
 }
 
 bool has_gpu() { return access("/dev/nvidia0", F_OK) == 0; }

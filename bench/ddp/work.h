@@ -37,7 +37,6 @@ bool has_gpu();
 void share_gpu(int rank);
 
 const char* name_of(Model model);
-std::string scratch_path(const std::string& suffix);
 
 // Each gives nothing if the work does not concern that peer.
 using MakeContender = std::optional<Contender> (*)(const Work&);

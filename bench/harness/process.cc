@@ -159,4 +159,8 @@ std::size_t count_threads() {
   return static_cast<std::size_t>(std::distance(begin(threads), end(threads)));
 }
 
+std::string scratch_path(const std::string& suffix) {
+  return std::filesystem::temp_directory_path() / ("weft_bench_" + std::to_string(getpid()) + suffix);
+}
+
 }  // namespace weft::bench

@@ -74,5 +74,7 @@ class Process {
 };
 
 std::size_t count_threads();  // of this process
+// A path that a listener or a store may use, of this process alone. The function that uses it removes it.
+std::string scratch_path(const std::string& suffix);
 
 }  // namespace weft::bench

@@ -1,18 +1,6 @@
 // ./dev bench pipeline: steps of pipeline training, weft's executors next to PyTorch's.
 #include "bench/pipeline/work.h"
 
-#include <unistd.h>
-
-#include <filesystem>
-
-namespace weft::bench {
-
-std::string scratch_path(const std::string& suffix) {
-  return std::filesystem::temp_directory_path() / ("weft_bench_" + std::to_string(getpid()) + suffix);
-}
-
-}  // namespace weft::bench
-
 int main(int argc, char** argv) {
   using namespace weft::bench;
   const Work works[] = {

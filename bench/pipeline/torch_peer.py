@@ -1,22 +1,17 @@
 """torch.distributed.pipelining on Gloo, one of the peers of bench_pipeline, which starts this once for each rank.
 
-  torch_peer.py SCHEDULE RANK RANKS STORE WARM_UP DURATION WIDTH BLOCKS MICROBATCHES ROWS TOKENS     (seconds)
+  torch_peer.py RANK RANKS STORE WARM_UP DURATION SCHEDULE WIDTH BLOCKS MICROBATCHES ROWS TOKENS     (bench/harness/torch_ranks.py)
 
-Rank 0 reports on descriptor 3 as bench/harness/ranks.h says. The model is that of bench/pipeline/model.h.
+The model is that of bench/pipeline/model.h.
 """
-import json
-import math
-import socket
-import sys
-import threading
-import time
-
-FEWEST_STEPS = 3
+import torch
+import torch_ranks
+from torch import nn
+from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
+from torch.nn import functional
 
 
-def stage_of(width, blocks, torch):
-    nn, functional = torch.nn, torch.nn.functional
-
+def stage_of(width, blocks):
     class Block(nn.Module):
         def __init__(self):
             super().__init__()
@@ -32,19 +27,12 @@ def stage_of(width, blocks, torch):
 
 
 def main():
-    name, store = sys.argv[1], sys.argv[4]
-    rank, ranks = int(sys.argv[2]), int(sys.argv[3])
-    warm_up, duration = float(sys.argv[5]), float(sys.argv[6])
-    width, blocks, microbatches, rows, tokens = map(int, sys.argv[7:12])
-    import torch
-    import torch.distributed as dist
-    from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=ranks)
-    torch.manual_seed(1 + rank)
-    model = stage_of(width, blocks * (rank + 1) // ranks - blocks * rank // ranks, torch)
+    name, (width, blocks, microbatches, rows, tokens) = torch_ranks.arguments[0], map(int, torch_ranks.arguments[1:])
+    rank, ranks = torch_ranks.rank, torch_ranks.ranks
+    torch_ranks.join()
+    model = stage_of(width, blocks * (rank + 1) // ranks - blocks * rank // ranks)
     stage = PipelineStage(model, rank, ranks, torch.device("cpu"))
-    schedule = {"1f1b": Schedule1F1B, "gpipe": ScheduleGPipe}[name](stage, microbatches, loss_fn=torch.nn.functional.mse_loss)
+    schedule = {"1f1b": Schedule1F1B, "gpipe": ScheduleGPipe}[name](stage, microbatches, loss_fn=functional.mse_loss)
     inputs = torch.randn(rows * microbatches, tokens, width)
     target = torch.randn_like(inputs)
 
@@ -57,33 +45,7 @@ def main():
         else:
             schedule.step()
 
-    times, count, following = [], 1, 1
-    word = torch.zeros(1, dtype=torch.int64)
-    created, elapsed, ignored, more = time.perf_counter(), 0.0, 0, True
-    while count:
-        block = time.perf_counter()
-        for _ in range(count):
-            began = time.perf_counter()
-            step()
-            now = time.perf_counter()
-            if ignored < FEWEST_STEPS or now - created < warm_up:
-                ignored += 1
-            else:
-                times.append((now - began) * 1e6)
-                elapsed += now - began
-                more = more and (elapsed < duration or len(times) < FEWEST_STEPS)
-        following = 0 if not more else 2 * count if time.perf_counter() - block < 0.005 else count
-        word.fill_(following)
-        dist.broadcast(word, 0)
-        count = int(word.item())
-    if rank == 0:
-        times.sort()
-        figures = {f"p{int(100 * q)}_us": times[math.ceil(q * len(times)) - 1] for q in (0.5, 0.99)}
-        figures["steps_per_s"] = 1e6 / figures["p50_us"]
-        report = json.dumps({"figures": figures, "threads": threading.active_count()})
-        socket.socket(fileno=3).send(report.encode())
-    dist.barrier()
-    dist.destroy_process_group()
+    torch_ranks.run(step, ("steps_per_s", 1e6))
 
 
 main()

@@ -20,8 +20,6 @@ struct Work {
   std::int64_t rows = 4, tokens = 64;  // of a micro-batch
 };
 
-std::string scratch_path(const std::string& suffix);
-
 // Each gives nothing if the work does not concern that peer.
 using MakeContender = std::optional<Contender> (*)(const Work&);
 std::optional<Contender> weft_peer(const Work& work);      // GroupPipeline

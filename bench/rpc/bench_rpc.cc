@@ -1,8 +1,6 @@
 // ./dev bench rpc: remote calls, weft beside its peers and the floors under them.
 #include "bench/rpc/work.h"
 
-#include <unistd.h>
-
 #include <filesystem>
 #include <stdexcept>
 
@@ -59,10 +57,6 @@ constexpr MakeContender peers[] = {
 
 void expect_answer(bool right) {
   if (!right) throw std::runtime_error("the answer is wrong");
-}
-
-std::string scratch_path(const std::string& suffix) {
-  return std::filesystem::temp_directory_path() / ("weft_bench_" + std::to_string(getpid()) + suffix);
 }
 
 std::string program_path(const std::string& name) {

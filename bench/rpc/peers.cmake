@@ -5,7 +5,6 @@ if(NOT TARGET bench_rpc)
   return()
 endif()
 
-target_compile_definitions(bench_rpc PRIVATE WEFT_BENCH_SOURCE_DIR="${CMAKE_CURRENT_SOURCE_DIR}")
 set(generated "${CMAKE_CURRENT_BINARY_DIR}/generated")  # <bench/rpc/FILE.h> of what is generated
 file(MAKE_DIRECTORY "${generated}/bench/rpc")
 target_include_directories(bench_rpc SYSTEM PRIVATE "${generated}")

@@ -1,16 +1,9 @@
-// PyTorch's RPC as its users have it, in Python: torch_python_peer.py, run by a Python that has torch. Which
-// one that is: $WEFT_TORCH_PYTHON, else that of .venv.
+// PyTorch's RPC as its users have it, in Python: torch_python_peer.py.
+#include "bench/harness/torch_python.h"
 #include "bench/rpc/work.h"
-
-#include <cstdlib>
 
 namespace weft::bench {
 namespace {
-
-std::string python() {
-  const char* const chosen = std::getenv("WEFT_TORCH_PYTHON");
-  return chosen != nullptr && *chosen != '\0' ? chosen : WEFT_BENCH_SOURCE_DIR "/../.venv/bin/python";
-}
 
 std::string name_of(Kind kind) {
   switch (kind) {
@@ -28,17 +21,9 @@ std::string name_of(Kind kind) {
 }
 
 std::vector<std::string> command(const Work& work, const char* role, const std::string& store) {
-  return {python(),
-          WEFT_BENCH_SOURCE_DIR "/rpc/torch_python_peer.py",
-          role,
-          name_of(work.kind),
-          work.wire == Wire::tcp ? "uv" : "default",
-          std::to_string(work.bytes),
-          store};
-}
-
-std::string seconds(std::chrono::nanoseconds time) {
-  return std::to_string(std::chrono::duration<double>(time).count());
+  return torch_command("rpc/torch_python_peer.py",
+                       {role, name_of(work.kind), work.wire == Wire::tcp ? "uv" : "default",
+                        std::to_string(work.bytes), store});
 }
 
 }  // namespace

@@ -11,56 +11,16 @@ A tiny call is an operator of PyTorch on one integer, which it serves without ru
 """
 import collections
 import json
-import math
 import os
 import socket
 import sys
 import time
 
+from measuring import Meter, check, threads
+
 IN_FLIGHT = 64
-FEWEST_CALLS = 3
 WORKER_THREADS = 16  # PyTorch's default
 TIMEOUT = 60
-
-
-class Meter:
-    """Warm-up and length of a measurement, as in bench/harness/meter.h."""
-
-    def __init__(self, warm_up, duration):
-        self.warm_up, self.duration = warm_up, duration
-        self.created = self.started = time.perf_counter()
-        self.warm, self.ignored, self.counted = False, 0, 0
-        self.times = []
-
-    def count(self, latency=None):
-        """A call has ended; False: enough."""
-        now = time.perf_counter()
-        if not self.warm:
-            self.ignored += 1
-            self.warm = self.ignored >= FEWEST_CALLS and now - self.created >= self.warm_up
-            self.started = now
-            return True
-        self.counted += 1
-        self.elapsed = now - self.started
-        if latency is not None:
-            self.times.append(latency * 1e6)
-        return self.elapsed < self.duration or self.counted < FEWEST_CALLS
-
-    def latency(self):
-        ordered = sorted(self.times)
-        return {f"p{int(100 * q)}_us": ordered[math.ceil(q * len(ordered)) - 1] for q in (0.5, 0.99)}
-
-    def rate(self, name, unit):
-        return {name: self.counted * unit / self.elapsed}
-
-
-def threads():
-    return len(os.listdir("/proc/self/task"))
-
-
-def check(right):
-    if not right:
-        sys.exit("the answer is wrong")
 
 
 def take(tensor):  # what bulk calls
@@ -84,7 +44,7 @@ def one_by_one(call, meter):
     while more:
         began = time.perf_counter()
         call()
-        more = meter.count(time.perf_counter() - began)
+        more = meter.count(latency=time.perf_counter() - began)
 
 
 def measure(rpc, torch, kind, size, meter):

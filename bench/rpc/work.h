@@ -71,8 +71,6 @@ inline Notes notes_of(Wait wait, std::string caller) {
   return {{"wait", wait == Wait::spinning ? "spinning" : "blocking"}, {"caller", std::move(caller)}};
 }
 
-// A path that a listener or a store may use, of this process alone. Whoever uses it removes it.
-std::string scratch_path(const std::string& suffix);
 // Of a program beside this one in the build tree.
 std::string program_path(const std::string& name);
 

@@ -1,0 +1,27 @@
+// Peers in Python: scripts of this source tree, run by a Python that can import torch: $WEFT_TORCH_PYTHON,
+// else that of .venv. The scripts may import the modules next to this file. Thread-safety: functions without
+// state.
+#pragma once
+
+#include "bench/harness/ranks.h"
+
+#include <chrono>
+#include <functional>
+#include <string>
+#include <vector>
+
+namespace weft::bench {
+
+// For Channel::become(). script: "ddp/torch_peer.py".
+std::vector<std::string> torch_command(const std::string& script, const std::vector<std::string>& arguments);
+
+// As arguments are written.
+std::string seconds(std::chrono::nanoseconds time);
+
+// A process for each rank, which becomes the script with RANK RANKS STORE WARM_UP DURATION before these
+// arguments (torch_ranks.py). prepare: called in each process before.
+Outcome measure_torch_ranks(
+    int ranks, const Setting& setting, const std::string& script, const std::vector<std::string>& arguments,
+    const std::function<void(int rank)>& prepare = [](int) {});
+
+}  // namespace weft::bench
