@@ -12,32 +12,30 @@ bool before(const c10::Device& left, const c10::Device& right) {
   return std::pair(left.type(), left.index()) < std::pair(right.type(), right.index());
 }
 
-// Two threads: one may be inside NCCL for long. The last that holds them may be on one of them.
-std::shared_ptr<rpc::HandlerPool> threads_for_what_blocks() {
-  const auto end = [](rpc::HandlerPool* pool) {
-    pool->join();
-    delete pool;
-  };
-  return {new rpc::HandlerPool(2), [end](rpc::HandlerPool* pool) {
-            pool->running_here() ? std::thread(end, pool).detach() : end(pool);
-          }};
-}
+// Two: one may be inside NCCL for long.
+constexpr std::size_t background_threads = 2;
 
 }  // namespace
 
 Devices::Devices(DevicesOptions options) : options_(std::move(options)), made_(before) {}
 
-// Watches and the loop first: communicators that they drop are aborted in the background. A watch that went
-// on would keep a communicator that a thread of the background begins to close: nothing looks at it any more.
+// The threads end in this order: a communicator that the watch or the loop releases last is aborted on the
+// pool. A group may be released on one of these threads, and a thread cannot wait for its own end: that of
+// the loop may still hold communicators after this destructor. So another thread waits there.
 Devices::~Devices() {
-  for (const auto& [name, device] : made_) device.watch->end();
-  if (loop_ != nullptr) loop_->stop();
-  if (background_ != nullptr && !background_->running_here()) background_->join();
+  const bool on_own_thread =
+      (loop_ != nullptr && loop_->running_here()) || (background_ != nullptr && background_->running_here());
+  auto end = [made = std::move(made_), loop = std::move(loop_), background = std::move(background_)] {
+    for (const auto& [name, device] : made) device.watch->end();
+    if (loop != nullptr) loop->stop();
+    if (background != nullptr) background->join();
+  };
+  on_own_thread ? std::thread(std::move(end)).detach() : end();
 }
 
 std::shared_ptr<rpc::HandlerPool> Devices::background() {
   std::lock_guard lock(mutex_);
-  if (background_ == nullptr) background_ = threads_for_what_blocks();
+  if (background_ == nullptr) background_ = std::make_shared<rpc::HandlerPool>(background_threads);
   return background_;
 }
 

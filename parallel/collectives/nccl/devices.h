@@ -23,7 +23,8 @@ struct DevicesOptions {
 class WEFT_EXPORT Devices {
  public:
   explicit Devices(DevicesOptions options);
-  ~Devices();  // waits for aborts that have begun
+  // Waits for its threads and their aborts. On one of these threads, leaves that to another thread.
+  ~Devices();
   Devices(const Devices&) = delete;
   Devices& operator=(const Devices&) = delete;
 

@@ -233,6 +233,27 @@ TEST_P(GroupsOnDevices, AGroupThatItsMembersLeaveIsFinalized) {
             "group 'world': rank 2 (worker2) has left");
 }
 
+// A continuation of a collective runs on the loop of its agent's devices, and then releases the group.
+TEST_P(GroupsOnDevices, ALastHandleThatTheDevicesReleaseAfterTheAgentHasEndedLeavesNoCommunicator) {
+  make_ready();
+  devices_work = false;
+  Futures futures = begin([&](const Group& group, int rank) { return group.all_reduce(tensor(rank, {1})); });
+  together(groups, [](const Group& group) { return group.barrier(); });  // the comparison is done
+  std::atomic<bool> on_loop{false};
+  rpc::detail::Latch goes_on;
+  futures[0] = std::move(futures[0]).then([&](rpc::Result<void>&& result) {
+    on_loop = true;
+    goes_on.wait();
+    return std::move(result);
+  });
+  devices_work = true;
+  work_until([&] { return on_loop.load(); });
+  groups.clear();
+  company.reset();
+  goes_on.open();
+  got(std::move(futures[0]));
+}
+
 TEST_P(GroupsOnDevices, ArePutOnTheCurrentStream) {
   make_ready();
   Tensors tensors;

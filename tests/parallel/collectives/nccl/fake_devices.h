@@ -29,9 +29,13 @@ class FakeDevices {
     accelerator.set_pending_work(
         [this](const c10::Stream& stream) { return nccl.mark(FakeAccelerator::handle(stream)); });
   }
-  // Once the groups have ended.
+  // Call it once the groups and their agents have ended. Threads of their devices may still use NCCL for a
+  // moment. They hold `api` until they end.
   ~FakeDevices() {
-    while (nccl.alive() != 0) std::this_thread::yield();  // the last abort may be in flight
+    const auto until = rpc::Clock::now() + test::too_long;
+    while (api.use_count() != 1 && rpc::Clock::now() < until) std::this_thread::yield();
+    EXPECT_EQ(api.use_count(), 1) << "the threads of an agent's devices have not ended";
+    EXPECT_EQ(nccl.alive(), 0U) << "communicators are neither closed nor aborted";
     accelerator.set_pending_work(nullptr);
     EXPECT_EQ(nccl.misuse(), std::vector<std::string>{});
   }
