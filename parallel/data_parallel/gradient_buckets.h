@@ -38,6 +38,9 @@ class WEFT_EXPORT GradientBuckets {
   const std::vector<std::size_t>& parameters(std::size_t bucket) const { return plan_[bucket]; }
   std::string names(std::size_t bucket) const;  // of its parameters
   std::size_t bytes(std::size_t bucket) const;  // of its memory
+  at::ScalarType dtype(std::size_t bucket) const {
+    return parameters_[plan_[bucket].front()].tensor.scalar_type();
+  }
   // Undefined for a parameter with sparse gradients.
   const at::Tensor& view(std::size_t parameter) const { return views_[parameter]; }
 

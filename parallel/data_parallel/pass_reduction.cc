@@ -16,7 +16,8 @@ rpc::Future<void> complete() { return rpc::Future<void>::made(rpc::Result<void>{
 PassReduction::PassReduction(Setup setup)
     : setup_(std::move(setup)),
       buckets_(setup_.group, setup_.parameters, setup_.plan),
-      parameters_(setup_.parameters.size()) {}
+      parameters_(setup_.parameters.size()),
+      reached_(setup_.parameters.size()) {}
 
 void PassReduction::attach(const std::shared_ptr<dist_autograd::PassState>& pass) {
   pass_ = pass;
@@ -137,23 +138,16 @@ rpc::Future<void> PassReduction::finalize() {
     begin();
     done_ = std::move(done);
     ++open_;
-    reached_ = at::zeros({static_cast<std::int64_t>(parameters_.size())}, at::kByte);
-    for (std::size_t i = 0; i < parameters_.size(); ++i)
-      reached_.mutable_data_ptr<std::uint8_t>()[i] = parameters_[i].reached;
+    reached_ = ReachedParameters(parameters_.size());
+    for (std::size_t i = 0; i < parameters_.size(); ++i) reached_.set(i, parameters_[i].reached);
   }
   setup_.group
       .launch(launch_name("reached parameters"),
-              [self = shared_from_this()] {
-                return self->setup_.group.all_reduce(self->reached_, collectives::ReduceOp::max);
-              })
+              [self = shared_from_this()] { return self->reached_.exchange(self->setup_.group); })
       .then([self = shared_from_this()](rpc::Result<void>&& result) {
         self->reached_is_known(std::move(result));
       });
   return future;
-}
-
-bool PassReduction::reached_anywhere(std::size_t index) const {
-  return reached_.const_data_ptr<std::uint8_t>()[index] != 0;
 }
 
 void PassReduction::reached_is_known(rpc::Result<void> result) {
@@ -164,7 +158,7 @@ void PassReduction::reached_is_known(rpc::Result<void> result) {
     for (std::size_t i = 0; i < states_.size(); ++i) {
       const auto& parameters = buckets_.parameters(i);
       if (states_[i].launched || std::none_of(parameters.begin(), parameters.end(),
-                                              [&](std::size_t index) { return reached_anywhere(index); }))
+                                              [&](std::size_t index) { return reached_.anywhere(index); }))
         continue;
       prepare(i);
       rest.push_back(i);
@@ -213,7 +207,7 @@ void PassReduction::publish(dist_autograd::PassState& pass) {
     buckets_.scale(bucket, factor);
     for (const std::size_t index : buckets_.parameters(bucket)) {
       Parameter& parameter = parameters_[index];
-      if (!reached_anywhere(index)) {
+      if (!reached_.anywhere(index)) {
         if (parameter.kept.defined()) buckets_.view(index).copy_(parameter.kept);
       } else if (!parameter.reached && !parameter.kept.defined()) {
         pass.accumulate(setup_.parameters[index].tensor, buckets_.view(index), 0);

@@ -13,6 +13,7 @@
 
 #include <weft/dist_autograd/pass_state.h>
 #include <weft/parallel/data_parallel/gradient_buckets.h>
+#include <weft/parallel/data_parallel/reached_parameters.h>
 
 #include <memory>
 #include <mutex>
@@ -64,7 +65,6 @@ class WEFT_EXPORT PassReduction : public std::enable_shared_from_this<PassReduct
   // With mutex_:
   void begin();
   void prepare(std::size_t bucket);
-  bool reached_anywhere(std::size_t index) const;
 
   const Setup setup_;
   std::weak_ptr<dist_autograd::PassState> pass_;
@@ -78,7 +78,7 @@ class WEFT_EXPORT PassReduction : public std::enable_shared_from_this<PassReduct
   bool hook_began_ = false;  // written by launches, which run one at a time
   bool publishing_ = false;
   std::vector<Bucket> states_;
-  at::Tensor reached_;    // uint8, by parameter: by this rank, later by any rank
+  ReachedParameters reached_;
   std::size_t open_ = 0;  // buckets in flight, and the exchange of reached_
   std::exception_ptr error_;
   std::optional<rpc::Promise<void>> done_;

@@ -6,31 +6,12 @@
 #include <ATen/ops/from_blob.h>
 #include <c10/core/GradMode.h>
 #include <torch/csrc/autograd/engine.h>
-#include <torch/csrc/autograd/function.h>
-#include <torch/csrc/autograd/graph_task.h>
-#include <torch/csrc/autograd/utils/lambda_post_hook.h>
-#include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
 #include <utility>
 
 namespace weft::data_parallel {
-
-using torch::autograd::variable_list;
-using Node = torch::autograd::Node;
-using Time = std::chrono::steady_clock::time_point;
-
 namespace {
-
-// Where a backward runs only for some inputs (torch::autograd::grad, or `inputs`), others are not executed.
-bool is_executed(Node* node) {
-  const auto* nodes = torch::autograd::get_current_graph_task_nodes_in_graph();
-  if (nodes != nullptr && !nodes->contains(node)) return false;
-  const auto* some = torch::autograd::get_current_graph_task_exec_info();
-  if (some == nullptr || some->empty()) return true;
-  const auto info = some->find(node);
-  return info != some->end() && info->second.needed_;
-}
 
 std::vector<ParameterSpec> specs_of(const std::vector<NamedParameter>& parameters) {
   std::vector<ParameterSpec> specs;
@@ -42,12 +23,6 @@ std::vector<ParameterSpec> specs_of(const std::vector<NamedParameter>& parameter
 }  // namespace
 
 struct Reducer::Parameter {
-  // One of the parameter, and one of its copy in low precision. They hold the hooks.
-  struct Source {
-    LowPrecision::Accumulator accumulator;
-    std::uintptr_t hook;
-  };
-  std::vector<Source> sources = {};
   bool accumulated = false;       // its gradient has a part that was not reduced
   std::size_t expected_hits = 0;  // in the first backward
   // Of the present backward.
@@ -57,20 +32,6 @@ struct Reducer::Parameter {
   bool ready = false;
   bool received = false;  // a gradient that was defined
   at::Tensor kept = {};   // the gradient of before, if this rank does not reach it
-};
-
-// Of the present backward.
-struct Reducer::Bucket {
-  std::size_t missing = 0;            // gradients
-  Time ready_at;                      // when the last of those that are ready became so
-  std::size_t late = 0;               // the parameter that came after the longest delay
-  std::chrono::nanoseconds delay{0};  // this delay
-  bool skipped = false;
-  Time launched_at;
-  std::shared_ptr<Time> reduced_at = {};          // written before `reduced` completes
-  int step = 0;                                   // to be started next
-  std::optional<rpc::Future<void>> reduced = {};  // in flight
-  bool published = false;
 };
 
 // Held by the callback of a backward. If the engine drops the callback without a call, backward has failed.
@@ -101,7 +62,10 @@ std::shared_ptr<Reducer> Reducer::make(collectives::Group group, std::vector<Nam
                                        const Options& options, std::shared_ptr<LowPrecision> low_precision) {
   std::shared_ptr<Reducer> reducer(
       new Reducer(std::move(group), std::move(parameters), options, std::move(low_precision)));
-  reducer->add_hooks();
+  reducer->hooks_.emplace(reducer->named_, reducer->low_precision_.get(),
+                          [weak = std::weak_ptr(reducer)](std::size_t parameter, bool defined) {
+                            if (const auto self = weak.lock()) self->is_ready(parameter, defined);
+                          });
   return reducer;
 }
 
@@ -113,14 +77,12 @@ Reducer::Reducer(collectives::Group group, std::vector<NamedParameter> parameter
       named_(std::move(parameters)),
       specs_(specs_of(named_)),
       parameters_(named_.size()),
+      reached_(named_.size()),
       report_(names_of(named_)) {
   start_anew();
 }
 
-Reducer::~Reducer() {
-  for (Parameter& parameter : parameters_)
-    for (const auto& [accumulator, hook] : parameter.sources) accumulator->del_post_hook(hook);
-}
+Reducer::~Reducer() = default;
 
 // As all ranks of a new group have to, whatever happened in an earlier one.
 void Reducer::start_anew() {
@@ -133,7 +95,8 @@ void Reducer::start_anew() {
   is_static_ = true;
   exchange_.reset();
   other_.reset();
-  reached_ = at::zeros({static_cast<std::int64_t>(parameters_.size())}, at::kByte);
+  reductions_.reset();
+  reached_ = ReachedParameters(parameters_.size());
   for (Parameter& parameter : parameters_) parameter.kept.reset();
   allocate(plan_of(reverse_order(parameters_.size())));
 }
@@ -157,7 +120,6 @@ void Reducer::allocate(BucketPlan plan) {
   }
   buckets_ = std::move(buckets);
   buckets_.synchronize();
-  states_ = std::vector<Bucket>(buckets_.size());
 }
 
 void Reducer::set_group(collectives::Group group) {
@@ -221,32 +183,9 @@ IterationStats Reducer::last() const {
 
 // --- From the engine ---
 
-void Reducer::add_hooks() {
-  for (std::size_t i = 0; i < parameters_.size(); ++i) {
-    const auto add = [&](LowPrecision::Accumulator accumulator) {
-      auto ready = [weak = weak_from_this(), i](const variable_list& outputs,
-                                                const variable_list& gradients) {
-        if (const auto self = weak.lock()) self->is_ready(i, gradients.at(0).defined());
-        return outputs;
-      };
-      const auto hook = accumulator->add_post_hook(
-          std::make_unique<torch::autograd::utils::LambdaPostHook>(std::move(ready)));
-      parameters_[i].sources.push_back({std::move(accumulator), hook});
-    };
-    add(torch::autograd::impl::grad_accumulator(named_[i].tensor));
-    if (low_precision_ == nullptr) continue;
-    if (auto of_copy = low_precision_->accumulator(named_[i].tensor)) add(std::move(of_copy));
-  }
-}
-
 void Reducer::begin_forward() {
   std::lock_guard lock(mutex_);
-  for (std::size_t i = 0; i < named_.size(); ++i)
-    if (torch::autograd::impl::try_get_grad_accumulator(named_[i].tensor) !=
-        parameters_[i].sources.front().accumulator)
-      throw rpc::Error(rpc::ErrorKind::failed_precondition,
-                       "DistributedDataParallel: parameter " + named_[i].name +
-                           " has changed its dtype or device: move the module before it is wrapped");
+  hooks_->check_unchanged();
   if (other_) std::exchange(other_, std::nullopt)->get();  // of a forward without a backward
   reduces_ = armed_ = sync_;
   forward_at_ = std::chrono::steady_clock::now();
@@ -266,22 +205,16 @@ void Reducer::on_first_node() {
 }
 
 void Reducer::start_in_engine(const std::shared_ptr<Ending>& ending) {
-  if (torch::autograd::get_current_graph_task_id() < 0)
+  if (!in_backward())
     throw rpc::Error(
         rpc::ErrorKind::failed_precondition,
         "DistributedDataParallel: its gradients are computed by a dist_autograd::Pass, which forward() was "
         "not given: call forward(pass, ...)");
-  std::size_t expected = 0;
-  for (Parameter& parameter : parameters_) {
-    parameter.expected = static_cast<std::size_t>(
-        std::count_if(parameter.sources.begin(), parameter.sources.end(),
-                      [](const auto& source) { return is_executed(source.accumulator.get()); }));
-    expected += parameter.expected;
-  }
+  const std::vector<std::size_t> expected = hooks_->expected();
+  for (std::size_t i = 0; i < parameters_.size(); ++i) parameters_[i].expected = expected[i];
   // torch::autograd::grad() of other tensors does not write gradients.
-  if (const auto* some = torch::autograd::get_current_graph_task_exec_info();
-      some != nullptr && !some->empty() && expected == 0)
-    return;
+  const auto is_none = [](std::size_t count) { return count == 0; };
+  if (is_partial_backward() && std::all_of(expected.begin(), expected.end(), is_none)) return;
   torch::autograd::Engine::get_default_engine().queue_callback([ending] { ending->finish(); });
   ending->start();
   shadows_ = false;
@@ -306,7 +239,7 @@ void Reducer::is_ready(std::size_t index, bool defined) {
   ++parameter.hits;
   if (options_.static_graph && counted_ && parameter.hits > parameter.expected_hits)
     refuse_graph(named_[index].name);
-  if (next_ > bucket || (parameter.expected == 0 && !options_.static_graph))
+  if (reductions_->next() > bucket || (parameter.expected == 0 && !options_.static_graph))
     throw rpc::Error(
         rpc::ErrorKind::failed_precondition,
         "DistributedDataParallel: parameter " + named_[index].name +
@@ -318,13 +251,7 @@ void Reducer::is_ready(std::size_t index, bool defined) {
   if (parameter.ready || parameter.hits < parameter.wanted_hits) return;
   parameter.ready = true;
   order_.push_back(index);
-  Bucket& state = states_[bucket];
-  const Time before = std::exchange(state.ready_at, std::chrono::steady_clock::now());
-  if (const auto delay = state.ready_at - before; before != Time() && delay > state.delay) {
-    state.delay = delay;
-    state.late = index;
-  }
-  if (parameter.expected > 0) --states_[bucket].missing;
+  reductions_->add(bucket, index, parameter.expected > 0);
   if (at_the_end_) return;
   launch_ready();
   if (on_reduced_ != nullptr) publish_complete();
@@ -335,7 +262,6 @@ void Reducer::is_ready(std::size_t index, bool defined) {
 void Reducer::start_iteration() {
   running_ = true;
   armed_ = false;
-  next_ = 0;
   order_.clear();
   stats_ = {};
   began_at_ = std::chrono::steady_clock::now();
@@ -347,9 +273,11 @@ void Reducer::start_iteration() {
     if (counted) parameter.expected = parameter.expected_hits;
     parameter.wanted_hits = !options_.static_graph || counted ? parameter.expected : 0;
   }
-  states_ = std::vector<Bucket>(buckets_.size());
+  const bool inlined = overlap_ == Overlap::caller || at_the_end_;
+  reductions_.emplace(buckets_, inlined ? group_.inlined() : group_, hook_.get());
+  published_.assign(buckets_.size(), false);
   for (std::size_t i = 0; i < parameters_.size(); ++i)
-    if (parameters_[i].expected > 0) ++states_[buckets_.bucket_of(i)].missing;
+    if (parameters_[i].expected > 0) reductions_->expect(buckets_.bucket_of(i));
   if (hook_ != nullptr) hook_->begin_iteration();
   if (!options_.static_graph) exchange_reached(false);
   if (!at_the_end_) launch_ready();
@@ -358,12 +286,11 @@ void Reducer::start_iteration() {
 // Which parameters some rank reaches; at the end, which gradients some rank has computed. In a static graph
 // this is known at the end of the first backward.
 void Reducer::exchange_reached(bool at_the_end) {
-  auto* reached = reached_.mutable_data_ptr<std::uint8_t>();
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     const Parameter& parameter = parameters_[i];
-    reached[i] = (at_the_end ? parameter.received : parameter.expected > 0) || parameter.accumulated;
+    reached_.set(i, (at_the_end ? parameter.received : parameter.expected > 0) || parameter.accumulated);
   }
-  exchange_ = group_.all_reduce(reached_, collectives::ReduceOp::max);
+  exchange_ = reached_.exchange(group_);
 }
 
 bool Reducer::know_reached(bool wait) {
@@ -373,51 +300,33 @@ bool Reducer::know_reached(bool wait) {
   return true;
 }
 
-bool Reducer::reached_anywhere(std::size_t index) const {
-  return reached_.const_data_ptr<std::uint8_t>()[index] != 0;
-}
-
 void Reducer::launch_ready() {
-  for (; next_ < buckets_.size(); ++next_) {
-    Bucket& bucket = states_[next_];
-    if (bucket.missing > 0) return;
-    const auto& parameters = buckets_.parameters(next_);
+  while (!reductions_->all_launched() && reductions_->next_is_complete()) {
+    const auto& parameters = buckets_.parameters(reductions_->next());
     const auto is_expected = [&](std::size_t index) { return parameters_[index].expected > 0; };
-    if (std::none_of(parameters.begin(), parameters.end(), is_expected)) {
-      if (!know_reached(false)) return;  // looked at again with the next gradient
-      bucket.skipped = is_skipped(next_);
+    if (std::any_of(parameters.begin(), parameters.end(), is_expected)) {
+      launch_next();
+    } else if (know_reached(false)) {
+      skip_or_launch_next();
+    } else {
+      return;  // looked at again with the next gradient
     }
-    if (!bucket.skipped) launch(next_);
   }
 }
 
-bool Reducer::is_skipped(std::size_t bucket) const {
-  const auto& parameters = buckets_.parameters(bucket);
-  return std::none_of(parameters.begin(), parameters.end(),
-                      [&](std::size_t index) { return reached_anywhere(index); });
+void Reducer::skip_or_launch_next() {
+  const auto& parameters = buckets_.parameters(reductions_->next());
+  const auto is_reached = [&](std::size_t index) { return reached_.anywhere(index); };
+  std::any_of(parameters.begin(), parameters.end(), is_reached) ? launch_next() : reductions_->skip_next();
 }
 
-void Reducer::launch(std::size_t bucket) {
+void Reducer::launch_next() {
   const at::NoGradGuard no_grad;
-  const auto& parameters = buckets_.parameters(bucket);
+  const auto& parameters = buckets_.parameters(reductions_->next());
   for (const std::size_t index : parameters)
     if (!parameters_[index].received && !named_[index].sparse) contribute(index);
-  buckets_.end_writes(bucket);
-  states_[bucket].launched_at = std::chrono::steady_clock::now();
-  states_[bucket].reduced_at = std::make_shared<Time>();
   const NamedParameter& first = named_[parameters.front()];
-  run_next_step(bucket, first.sparse ? first.tensor.mutable_grad() : at::Tensor());
-}
-
-void Reducer::run_next_step(std::size_t bucket, const at::Tensor& sparse) {
-  const bool inlined = overlap_ == Overlap::caller || at_the_end_;
-  Bucket& state = states_[bucket];
-  auto started = buckets_.run(inlined ? group_.inlined() : group_, hook_.get(), bucket, state.step++, sparse);
-  if (!started) return;
-  state.reduced = std::move(*started).then([at = state.reduced_at](rpc::Result<void>&& result) {
-    *at = std::chrono::steady_clock::now();
-    return std::move(result);
-  });
+  reductions_->launch_next(first.sparse ? first.tensor.mutable_grad() : at::Tensor());
 }
 
 // The present gradient of a parameter for which this rank has computed none. It stays if no rank has.
@@ -442,16 +351,16 @@ void Reducer::finish() {
   if (!shadows_) compare_graph();
   if (options_.static_graph && backwards_ == 0) exchange_reached(true);
   know_reached(true);
-  for (; next_ < buckets_.size(); ++next_) {
-    states_[next_].skipped = is_skipped(next_);
-    if (!states_[next_].skipped) launch(next_);
-  }
+  while (!reductions_->all_launched()) skip_or_launch_next();
   if (!options_.static_graph && on_reduced_ == nullptr) exchange_reached(true);
-  wait_for_buckets();
+  reductions_->wait([&](std::size_t bucket) {
+    if (on_reduced_ != nullptr) publish(bucket);
+  });
   know_reached(true);
   for (std::size_t bucket = 0; bucket < buckets_.size(); ++bucket) publish(bucket);
   if (other_) std::exchange(other_, std::nullopt)->get();
-  note_buckets();
+  reductions_->note(began_at_, stats_);
+  reductions_.reset();
   running_ = false;
   if (++backwards_ == 1) replan();
   stats_.iteration = backwards_;
@@ -488,24 +397,6 @@ void Reducer::refuse_graph(const std::string& parameters) const {
           parameters + ", expected the same graph in each iteration: leave out Options::static_graph");
 }
 
-void Reducer::note_buckets() {
-  for (std::size_t i = 0; i < states_.size(); ++i) {
-    const Bucket& bucket = states_[i];
-    if (bucket.skipped) {
-      ++stats_.skipped;
-      continue;
-    }
-    BucketStats& noted = stats_.buckets.emplace_back();
-    noted.index = i;
-    noted.bytes = buckets_.bytes(i);
-    noted.dtype = c10::toString(named_[buckets_.plan()[i].front()].tensor.scalar_type());
-    noted.late = bucket.late;
-    noted.delay = bucket.delay;
-    noted.launched = bucket.launched_at - began_at_;
-    noted.reduced = std::max(*bucket.reduced_at, bucket.launched_at) - began_at_;
-  }
-}
-
 void Reducer::decide_overlap() {
   trial_->add(stats_.backward + stats_.waited);
   overlap_ = trial_->next();
@@ -516,70 +407,36 @@ void Reducer::decide_overlap() {
   overlap_ = OverlapTrial::faster(seconds);
 }
 
-// All reductions are waited for, also after a failure: nothing then writes to gradients any more.
-void Reducer::wait_for_buckets() {
-  std::exception_ptr error;
-  std::size_t failed = 0;
-  for (bool more = true; more;) {
-    more = false;
-    for (std::size_t i = 0; i < states_.size(); ++i) {
-      if (!states_[i].reduced) continue;
-      try {
-        std::exchange(states_[i].reduced, std::nullopt)->get();
-        if (error == nullptr) run_next_step(i);
-        if (error == nullptr && !states_[i].reduced && on_reduced_ != nullptr) publish(i);
-      } catch (...) {
-        if (error == nullptr) error = std::current_exception(), failed = i;
-      }
-      more |= states_[i].reduced.has_value();
-    }
-  }
-  if (error != nullptr) fail(failed, error);
-}
-
-void Reducer::fail(std::size_t bucket, const std::exception_ptr& error) const {
-  try {
-    std::rethrow_exception(error);
-  } catch (const rpc::Error& known) {
-    throw rpc::Error(known.kind(), "DistributedDataParallel: bucket " + std::to_string(bucket) + " (" +
-                                       buckets_.names(bucket) + ") was not reduced: " + known.what());
-  }
-}
-
 // During backward, for an optimizer that steps then: buckets that are reduced and whose parameters backward
 // does not use any more. A hook's further steps run after backward.
 void Reducer::publish_complete() {
   if (hook_ != nullptr || low_precision_ != nullptr || !know_reached(false)) return;
-  for (std::size_t bucket = 0; bucket < next_; ++bucket) {
-    Bucket& state = states_[bucket];
+  for (std::size_t bucket = 0; bucket < reductions_->next(); ++bucket) {
     const auto& parameters = buckets_.parameters(bucket);
-    if (!state.reduced || !state.reduced->ready() || named_[parameters.front()].sparse ||
+    if (!reductions_->is_reduced(bucket) || named_[parameters.front()].sparse ||
         !std::all_of(parameters.begin(), parameters.end(),
                      [&](std::size_t index) { return parameters_[index].received; }))
       continue;
-    try {
-      std::exchange(state.reduced, std::nullopt)->get();
-    } catch (...) {
-      fail(bucket, std::current_exception());
-    }
+    reductions_->take(bucket);
     publish(bucket);
   }
 }
 
 // Puts the averages where the optimizer reads them.
 void Reducer::publish(std::size_t bucket) {
-  if (states_[bucket].skipped || std::exchange(states_[bucket].published, true)) return;
+  if (reductions_->is_skipped(bucket) || published_[bucket]) return;
+  published_[bucket] = true;
   buckets_.begin_reads(bucket);
   const auto& parameters = buckets_.parameters(bucket);
   if (named_[parameters.front()].sparse) {
     const at::Tensor sum = buckets_.take_sparse_sum(bucket).div_(active_ranks_);
-    if (reached_anywhere(parameters.front())) named_[parameters.front()].tensor.mutable_grad() = sum;
+    if (reached_.anywhere(parameters.front())) named_[parameters.front()].tensor.mutable_grad() = sum;
   } else {
     buckets_.scale(bucket, static_cast<double>(group_.size()) / active_ranks_);
   }
   for (const std::size_t index : parameters) {
     Parameter& parameter = parameters_[index];
-    if (reached_anywhere(index)) {
+    if (reached_.anywhere(index)) {
       parameter.accumulated = false;
       if (!named_[index].sparse) named_[index].tensor.mutable_grad() = buckets_.view(index);
       if (on_reduced_ != nullptr && !shadows_) on_reduced_(index);
@@ -624,7 +481,7 @@ void Reducer::failed() {
   running_ = false;
   exchange_.reset();
   other_.reset();
-  states_ = std::vector<Bucket>(buckets_.size());
+  reductions_.reset();
   group_.abort("backward of rank " + std::to_string(group_.rank()) +
                " failed before all of its gradients were reduced");
 }

@@ -16,17 +16,23 @@
 // A parameter whose gradient was accumulated without synchronization counts as reached. If backward fails,
 // the group is aborted with a text that names this rank, so that no rank waits for its timeout.
 //
+// GradientHooks tells the reducer which gradients backward will compute, and when each of them is ready.
+// BucketReductions has the buckets that are in flight.
+//
 // The group runs no other collectives during backward: two users of one group could start their collectives
 // in different orders on different ranks. Owned by a Replica. Thread-safe: hooks run on threads of the
 // engine. One backward at a time.
 #pragma once
 
+#include <weft/parallel/data_parallel/bucket_reductions.h>
 #include <weft/parallel/data_parallel/gradient_buckets.h>
+#include <weft/parallel/data_parallel/gradient_hooks.h>
 #include <weft/parallel/data_parallel/iteration_report.h>
 #include <weft/parallel/data_parallel/low_precision.h>
 #include <weft/parallel/data_parallel/options.h>
 #include <weft/parallel/data_parallel/overlap_trial.h>
 #include <weft/parallel/data_parallel/pass_reduction.h>
+#include <weft/parallel/data_parallel/reached_parameters.h>
 
 #include <functional>
 #include <memory>
@@ -82,12 +88,10 @@ class WEFT_EXPORT Reducer : public std::enable_shared_from_this<Reducer> {
 
  private:
   struct Parameter;
-  struct Bucket;
   class Ending;
 
   Reducer(collectives::Group group, std::vector<NamedParameter> parameters, const Options& options,
           std::shared_ptr<LowPrecision> low_precision);
-  void add_hooks();
 
   // From the engine.
   void on_first_node();  // of a backward behind an output
@@ -105,20 +109,15 @@ class WEFT_EXPORT Reducer : public std::enable_shared_from_this<Reducer> {
   void compare_graph();
   [[noreturn]] void refuse_graph(const std::string& parameters) const;
   bool know_reached(bool wait);
-  bool reached_anywhere(std::size_t parameter) const;
-  bool is_skipped(std::size_t bucket) const;
   void launch_ready();
-  void launch(std::size_t bucket);
-  void run_next_step(std::size_t bucket, const at::Tensor& sparse = {});
+  void skip_or_launch_next();
+  void launch_next();
   void contribute(std::size_t parameter);
   void finish();
-  void wait_for_buckets();
   void publish_complete();
   void publish(std::size_t bucket);
   void replan();
-  void note_buckets();
   void decide_overlap();
-  [[noreturn]] void fail(std::size_t bucket, const std::exception_ptr& error) const;
 
   const Options options_;
   const std::shared_ptr<LowPrecision> low_precision_;
@@ -127,8 +126,8 @@ class WEFT_EXPORT Reducer : public std::enable_shared_from_this<Reducer> {
   const std::vector<NamedParameter> named_;
   const std::vector<ParameterSpec> specs_;  // of each of these
   std::vector<Parameter> parameters_;       // the state of each of these
+  std::optional<GradientHooks> hooks_;      // of each of these; made by make()
   GradientBuckets buckets_;
-  std::vector<Bucket> states_;  // of each of these
   std::shared_ptr<CommunicationHook> hook_;
   std::string hook_name_ = "all_reduce";
   std::function<void(std::size_t)> on_reduced_;
@@ -149,10 +148,11 @@ class WEFT_EXPORT Reducer : public std::enable_shared_from_this<Reducer> {
   // Of the present backward.
   bool running_ = false;
   bool shadows_ = false;
-  bool at_the_end_ = false;                    // buckets are launched when backward has ended
-  std::size_t next_ = 0;                       // bucket to be launched
-  std::vector<std::size_t> order_;             // in which gradients became ready
-  at::Tensor reached_;                         // uint8, by parameter: by this rank, later by any rank
+  bool at_the_end_ = false;  // buckets are launched when backward has ended
+  std::optional<BucketReductions> reductions_;
+  std::vector<bool> published_;     // by bucket
+  std::vector<std::size_t> order_;  // in which gradients became ready
+  ReachedParameters reached_;
   std::optional<rpc::Future<void>> exchange_;  // of reached_
   std::optional<rpc::Future<void>> other_;     // of wait_for()
   std::chrono::steady_clock::time_point began_at_;

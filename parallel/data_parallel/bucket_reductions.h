@@ -1,0 +1,74 @@
+// BucketReductions: the reductions of the buckets of a plan in one backward.
+//
+// A bucket waits for its gradients, is launched or skipped, is in flight, and is reduced. Buckets are
+// launched or skipped in the order of the plan. A launch starts the first step of a reduction. The further
+// steps, which some hooks have, start in wait(). Owned by a Reducer, which decides when to launch. Not
+// thread-safe.
+#pragma once
+
+#include <weft/parallel/data_parallel/gradient_buckets.h>
+#include <weft/parallel/data_parallel/iteration_stats.h>
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <vector>
+
+namespace weft::data_parallel {
+
+class BucketReductions {
+ public:
+  using Time = std::chrono::steady_clock::time_point;
+
+  // buckets and hook are used until the end of the backward. hook: null for an all-reduce.
+  BucketReductions(GradientBuckets& buckets, collectives::Group group, CommunicationHook* hook)
+      : buckets_(&buckets), group_(std::move(group)), hook_(hook), states_(buckets.size()) {}
+
+  // The bucket waits for one more gradient. Before the first launch.
+  void expect(std::size_t bucket) { ++states_[bucket].missing; }
+  // A gradient of the bucket is ready. expected: the bucket has waited for it.
+  void add(std::size_t bucket, std::size_t parameter, bool expected);
+
+  std::size_t next() const { return next_; }  // to be launched or skipped; size of the plan: none
+  bool all_launched() const { return next_ == states_.size(); }
+  bool next_is_complete() const { return states_[next_].missing == 0; }
+  void skip_next() { states_[next_++].skipped = true; }
+  // After the last write to the bucket. sparse: the gradient that this rank contributes to a sparse bucket.
+  void launch_next(const at::Tensor& sparse);
+
+  bool is_skipped(std::size_t bucket) const { return states_[bucket].skipped; }
+  // Whether the first step of a bucket that is in flight is complete.
+  bool is_reduced(std::size_t bucket) const;
+  // Takes the result of such a bucket. Throws its error, with the names of the bucket's parameters.
+  void take(std::size_t bucket);
+  // Blocks until no bucket is in flight, also after a failure: nothing then writes to gradients any more.
+  // Throws the first error, as take() does. reduced: called for each bucket when its last step is complete;
+  // not after an error.
+  void wait(const std::function<void(std::size_t bucket)>& reduced);
+
+  // Adds the buckets to the stats of this backward, after wait().
+  void note(Time began_at, IterationStats& stats) const;
+
+ private:
+  struct State {
+    std::size_t missing = 0;            // gradients
+    Time ready_at;                      // when the last of those that are ready became so
+    std::size_t late = 0;               // the parameter that came after the longest delay
+    std::chrono::nanoseconds delay{0};  // this delay
+    bool skipped = false;
+    Time launched_at;
+    std::shared_ptr<Time> reduced_at = {};  // written before `in_flight` completes
+    int step = 0;                           // to be started next
+    std::optional<rpc::Future<void>> in_flight = {};
+  };
+  void run_step(std::size_t bucket, const at::Tensor& sparse = {});
+  [[noreturn]] void fail(std::size_t bucket, const std::exception_ptr& error) const;
+
+  GradientBuckets* const buckets_;
+  const collectives::Group group_;
+  CommunicationHook* const hook_;
+  std::vector<State> states_;  // by bucket
+  std::size_t next_ = 0;
+};
+
+}  // namespace weft::data_parallel
