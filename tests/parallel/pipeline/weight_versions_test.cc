@@ -233,7 +233,7 @@ TEST(ReplicatedStages, AReplicaThatThrowsEndsTheStepOnAllRanks) {
 }
 
 // The same stages in two pipelines on different data.
-TEST(DataParallel, GradientsAreTheMeanOverThePipelines) {
+TEST(DataParallelPipelines, GradientsAreTheMeanOverThePipelines) {
   const auto schedule = schedule::zb_h1({.ranks = 2, .microbatches = 3});
   for (const bool steps : {false, true}) {
     const StageGraph whole = cut(blocks(2), {});
@@ -334,7 +334,7 @@ TEST(StageOptimizers, LeaveFrozenParametersAndNeedNone) {
 }
 
 // Autocast keeps casts of parameters, by the tensors that later have other versions.
-TEST(Autocast, ComputesWithTheVersionsAndWithRecomputations) {
+TEST(StageOptimizers, MakeVersionsThatAutocastSees) {
   const at::Tensor x = numbers({8, 6}, 1).to(at::kFloat), y = numbers({8, 6}, 2).to(at::kFloat);
   const auto whole = [] {
     const auto linear = std::make_shared<torch::nn::LinearImpl>(torch::nn::LinearOptions(6, 6).bias(false));
