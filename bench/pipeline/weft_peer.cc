@@ -9,6 +9,7 @@
 #include <weft/parallel/schedule/measured_costs.h>
 #include <weft/rpc/membership/job.h>
 
+#include <algorithm>
 #include <filesystem>
 
 namespace weft::bench {
@@ -19,11 +20,16 @@ using collectives::Group;
 const pipeline::Loss squares = pipeline::loss_of(
     [](const at::Tensor& output, const at::Tensor& target) { return torch::mse_loss(output, target); });
 
-// ideal_us: what the simulator predicts of the costs of the stages in these steps.
+// ideal_us: what the simulator predicts of the costs of the stages in these steps. replayed_us: the median of
+// the steps as they would be without messages and waits.
 void report(RankEnd& end, Figures figures, const schedule::Schedule& schedule,
             const std::vector<schedule::Timeline>& steps) {
   figures["steps_per_s"] = 1e6 / figures.at("p50_us");
   figures["ideal_us"] = schedule::predict(schedule, schedule::measured_costs(schedule, steps)).time * 1e6;
+  std::vector<double> replayed;
+  for (const schedule::Timeline& step : steps) replayed.push_back(schedule::replayed_time(schedule, step));
+  std::nth_element(replayed.begin(), replayed.begin() + replayed.size() / 2, replayed.end());
+  figures["replayed_us"] = replayed[replayed.size() / 2] * 1e6;
   end.report(figures);
 }
 

@@ -1,6 +1,8 @@
 #include <weft/parallel/schedule/measured_costs.h>
 
+#include <weft/parallel/schedule/internal/dependencies.h>
 #include <weft/parallel/schedule/internal/refuse.h>
+#include <weft/parallel/schedule/internal/run.h>
 
 #include <algorithm>
 #include <map>
@@ -9,20 +11,28 @@
 
 namespace weft::schedule {
 
+namespace {
+
+void check(const Schedule& schedule, const Timeline& step, const std::string& operation) {
+  if (step.ranks.size() != schedule.ranks.size())
+    refuse(operation, "a timeline of " + std::to_string(step.ranks.size()) + " ranks, expected " +
+                          std::to_string(schedule.ranks.size()));
+  for (std::size_t rank = 0; rank < step.ranks.size(); ++rank)
+    for (const Span& span : step.ranks[rank])
+      if (const auto actions = schedule.ranks[rank].size(); span.action >= actions)
+        refuse(operation, "action " + std::to_string(span.action) + " of rank " + std::to_string(rank) +
+                              ", which has " + std::to_string(actions));
+}
+
+}  // namespace
+
 Costs measured_costs(const Schedule& schedule, std::span<const Timeline> steps) {
   std::map<std::pair<int, Op>, std::vector<double>> durations;
   for (const Timeline& step : steps) {
-    if (step.ranks.size() != schedule.ranks.size())
-      refuse("measured_costs", "a timeline of " + std::to_string(step.ranks.size()) + " ranks, expected " +
-                                   std::to_string(schedule.ranks.size()));
+    check(schedule, step, "measured_costs");
     for (std::size_t rank = 0; rank < step.ranks.size(); ++rank)
       for (const Span& span : step.ranks[rank]) {
-        const auto& actions = schedule.ranks[rank];
-        if (span.action >= actions.size())
-          refuse("measured_costs", "action " + std::to_string(span.action) + " of rank " +
-                                       std::to_string(rank) + ", which has " +
-                                       std::to_string(actions.size()));
-        const Action& action = actions[span.action];
+        const Action& action = schedule.ranks[rank][span.action];
         const bool is_step = action.op == Op::optimizer_step;
         if (is_computation(action.op) || is_step)
           durations[{is_step ? -1 : action.stage, action.op}].push_back(span.finish - span.start);
@@ -47,6 +57,20 @@ Costs measured_costs(const Schedule& schedule, std::span<const Timeline> steps) 
     cost.weight_gradient = backward > 0 ? backward / 2 : median(stage, Op::weight_gradient);
   }
   return costs;
+}
+
+double replayed_time(const Schedule& schedule, const Timeline& step) {
+  constexpr auto operation = "replayed_time";
+  check(schedule, step, operation);
+  const Dependencies dependencies(schedule, operation);
+  std::vector<double> durations(dependencies.nodes());
+  for (std::size_t rank = 0; rank < step.ranks.size(); ++rank)
+    for (const Span& span : step.ranks[rank])
+      durations[dependencies.node(rank, span.action)] = span.finish - span.start;
+  double time = 0;
+  for (const Interval& interval : run(dependencies, durations, 1, operation).intervals)
+    time = std::max(time, interval.finish);
+  return time;
 }
 
 }  // namespace weft::schedule

@@ -1,4 +1,4 @@
-// measured_costs: the costs of stages in measured steps, for predict(). A pure function.
+// measured_costs, replayed_time: what measured steps say, for predict() and beside it. Pure functions.
 #pragma once
 
 #include <weft/parallel/schedule/simulate.h>
@@ -12,5 +12,11 @@ namespace weft::schedule {
 // was not measured takes no time. An overlapped pair is not counted. invalid_argument: a timeline of other
 // ranks or actions.
 WEFT_EXPORT Costs measured_costs(const Schedule& schedule, std::span<const Timeline> steps);
+
+// The time of a step whose actions take as long as they took, each as early as its rank and its inputs allow,
+// without messages and waits. A measured step takes longer by the overhead of its executor; a step predicted
+// from measured_costs() is shorter, because there no action takes longer than usual. invalid_argument: as
+// above.
+WEFT_EXPORT double replayed_time(const Schedule& schedule, const Timeline& step);
 
 }  // namespace weft::schedule

@@ -28,6 +28,20 @@ TEST(MeasuredCosts, AreThoseThatMadeTheTimeline) {
   }
 }
 
+TEST(MeasuredCosts, AStepIsReplayedWithoutItsWaits) {
+  const Schedule schedule = one_forward_one_backward({.ranks = 2, .microbatches = 3});
+  const Costs costs{.stages = {{.forward = 1}, {.forward = 2}}};
+  const Prediction predicted = predict(schedule, costs);
+  EXPECT_NEAR(replayed_time(schedule, predicted.timeline), predicted.time, 1e-9);
+  Timeline late = predicted.timeline;  // each action a second later than the one before
+  for (auto& spans : late.ranks)
+    for (std::size_t i = 0; i < spans.size(); ++i)
+      spans[i].start += static_cast<double>(i), spans[i].finish += static_cast<double>(i);
+  EXPECT_NEAR(replayed_time(schedule, late), predicted.time, 1e-9);
+  late.ranks[1].back().finish += 5;  // one that takes longer
+  EXPECT_NEAR(replayed_time(schedule, late), predicted.time + 5, 1e-9);
+}
+
 TEST(MeasuredCosts, AreMediansOverStepsWithBackwardsInHalves) {
   const Schedule schedule = fill_drain({.ranks = 1, .microbatches = 1});
   const std::vector<Timeline> steps{{.ranks = {{{0, 0, 1}, {1, 1, 5}}}, .transfers = {}},
