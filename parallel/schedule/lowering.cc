@@ -63,6 +63,20 @@ Schedule add_recomputation(const Schedule& schedule, Recompute mode) {
   });
 }
 
+Schedule merge_backwards(const Schedule& schedule) {
+  return rewritten(schedule, [](const std::vector<Action>& given, std::vector<Action>& actions) {
+    for (const Action& each : given) {
+      Action first = each;
+      first.op = Op::input_gradient;
+      if (each.op == Op::weight_gradient && !actions.empty() && actions.back() == first) {
+        actions.back().op = Op::backward;
+      } else {
+        actions.push_back(each);
+      }
+    }
+  });
+}
+
 Schedule add_gradient_reduction(const Schedule& schedule, bool deferred) {
   expect_none("add_gradient_reduction", schedule, Op::reduce_gradient);
   return rewritten(schedule, [&](const std::vector<Action>& given, std::vector<Action>& actions) {

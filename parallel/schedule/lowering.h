@@ -16,6 +16,10 @@ enum class Recompute : std::uint8_t { always, except_last, never };
 // Adds a recomputation directly before each backward. Pairs that overlap become a recomputation and the pair.
 WEFT_EXPORT Schedule add_recomputation(const Schedule& schedule, Recompute mode);
 
+// An input gradient and the weight gradient that directly follows it, of the same stage and micro-batch,
+// become one backward: nothing is computed between them, and a whole backward costs less than its parts.
+WEFT_EXPORT Schedule merge_backwards(const Schedule& schedule);
+
 // After the last weight gradient of each stage: start to reduce the stage's gradients, and wait for it. The
 // wait is at once, or, deferred, before the rank's next reduction or optimizer step, or at its end.
 WEFT_EXPORT Schedule add_gradient_reduction(const Schedule& schedule, bool deferred = false);

@@ -107,6 +107,8 @@ TEST(Balance, RefusesWrongNumbersOfBlocksAndCosts) {
     return test::message_of([&] { return partition(costs, blocks); });
   };
   EXPECT_EQ(error_of(block_partition, {1, 2}, 0), "block_partition: 0 blocks of 2 costs, expected 1 to 2");
+  EXPECT_EQ(error_of(block_partition, {1, 2}, 3), "block_partition: 3 blocks of 2 costs, expected 1 to 2");
+  EXPECT_EQ(error_of(block_partition, {}, 1), "block_partition: 1 blocks of 0 costs, expected 1 to 0");
   EXPECT_EQ(error_of(exact_partition, {1, 2}, 3), "exact_partition: 3 blocks of 2 costs, expected 1 to 2");
   EXPECT_EQ(error_of(block_partition, {1, -1}, 1),
             "block_partition: a cost is -1.000000, expected a finite number of at least 0");

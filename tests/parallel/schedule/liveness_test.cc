@@ -98,6 +98,27 @@ TEST(Liveness, ActivationSlotsAreThePeakOfThePrediction) {
   }
 }
 
+// As many as lifetimes overlap at a time, also if a rank has several stages.
+TEST(Liveness, SlotsAreTheFewest) {
+  for (const Generator& generator : generators()) {
+    const Liveness live = liveness(place_waits(place_communication(generator.make({4, 9}))));
+    for (const RankLiveness& rank : live.ranks) {
+      std::map<std::tuple<Held, int, Edge>, std::pair<int, int>> counts;  // slots, and overlapping lifetimes
+      for (const Lifetime& each : rank.lifetimes) {
+        auto& [slots, overlapping] = counts[{each.held, each.stage, each.edge}];
+        slots = std::max(slots, each.slot + 1);
+        const auto at = [&](const Lifetime& other) {
+          return other.held == each.held && other.stage == each.stage && other.edge == each.edge &&
+                 other.first <= each.first && each.first <= other.last;
+        };
+        overlapping = std::max(
+            overlapping, static_cast<int>(std::count_if(rank.lifetimes.begin(), rank.lifetimes.end(), at)));
+      }
+      for (const auto& [key, count] : counts) EXPECT_EQ(count.first, count.second) << generator.name;
+    }
+  }
+}
+
 TEST(Liveness, RefusesAnInvalidSchedule) { EXPECT_THROW(liveness(load("0F0,0I0\n")), rpc::Error); }
 
 }  // namespace liveness_test

@@ -25,6 +25,14 @@ TEST(Lowering, RecomputationUsesTheVersionOfTheBackward) {
   validate(schedule);
 }
 
+TEST(Lowering, AWeightGradientDirectlyBehindItsInputGradientIsAWholeBackward) {
+  EXPECT_EQ(save(merge_backwards(load("0F0,0I0,0W0,0F1,0F2,0I1,0I2,0W2,0W1\n"))),
+            "0F0,0B0,0F1,0F2,0I1,0B2,0W1\n");
+  EXPECT_EQ(save(merge_backwards(load("0F0@0,0I0@0,0W0@1\n"))), "0F0@0,0I0@0,0W0@1\n");  // other weights
+  for (const Generator& generator : generators())
+    validate(place_communication(merge_backwards(generator.make({4, 9}))));
+}
+
 TEST(Lowering, GradientsAreReducedAfterTheLastWeightGradient) {
   const Schedule schedule = load("0F0,1F0,1B0,0I0,0W0\n");
   EXPECT_EQ(save(add_gradient_reduction(schedule)),
