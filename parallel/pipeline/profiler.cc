@@ -1,11 +1,14 @@
 #include <weft/parallel/pipeline/profiler.h>
 
+#include <weft/parallel/pipeline/internal/kept_buffers.h>
 #include <weft/parallel/pipeline/leaf_gradients.h>
 #include <weft/parallel/pipeline/stage_runner.h>
 #include <weft/rpc/core/error.h>
 
 #include <ATen/ops/ones_like.h>
+#include <c10/core/Allocator.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
+#include <c10/util/ThreadLocalDebugInfo.h>
 
 #include <algorithm>
 #include <chrono>
@@ -51,8 +54,29 @@ std::string text_of(const torch::nn::Module& module) {
   return line;
 }
 
+// What the thread has allocated and not freed since the guard began.
+struct AllocatedBytes final : c10::MemoryReportingInfoBase {
+  void reportMemoryUsage(void*, std::int64_t bytes, std::size_t, std::size_t, c10::Device) override {
+    sum += static_cast<double>(bytes);
+  }
+  bool memoryProfilingEnabled() const override { return true; }
+  double sum = 0;
+};
+
+double kept_bytes(StageRunner& runner, const Values& inputs) {
+  const auto kind = c10::DebugInfoKind::PROFILER_STATE;
+  if (c10::ThreadLocalDebugInfo::get(kind) != nullptr)
+    throw rpc::Error(
+        rpc::ErrorKind::failed_precondition,
+        "profile: a profiler of LibTorch runs, which is in the place of the counter of kept bytes");
+  const auto allocated = std::make_shared<AllocatedBytes>();
+  const c10::DebugInfoGuard guard(kind, allocated);
+  const Values outputs = runner.forward(0, inputs, StageRunner::Keep::activations);
+  return allocated->sum;
+}
+
 struct Measured {
-  double forward_ms = 0, backward_ms = 0;
+  double forward_ms = 0, backward_ms = 0, activation_bytes = 0;
   Values outputs;
 };
 
@@ -83,14 +107,16 @@ Measured measure(const Stage& layer, const Values& inputs, const ProfileOptions&
   }
   measured.forward_ms = median(forward);
   measured.backward_ms = median(backward);
+  measured.activation_bytes = options.activations == ProfileOptions::Activations::outputs
+                                  ? bytes_of(measured.outputs)
+                                  : kept_bytes(runner, inputs);
   // Plain values, as they travel between stages.
   for (at::Tensor& output : measured.outputs) output = output.detach().requires_grad_(output.requires_grad());
   return measured;
 }
 
-}  // namespace
-
-partition::Profile profile(const StageGraph& layers, const Values& sample, const ProfileOptions& options) {
+partition::Profile measure_all(const StageGraph& layers, const Values& sample,
+                               const ProfileOptions& options) {
   const auto count = static_cast<std::size_t>(layers.size());
   if (count == 0) refuse_profile("the graph has no layers, expected at least one");
   if (options.rounds < 1 || options.warm_up < 0)
@@ -131,7 +157,7 @@ partition::Profile profile(const StageGraph& layers, const Values& sample, const
                               .description = text_of(*layer.module),
                               .forward_ms = measured.forward_ms,
                               .backward_ms = measured.backward_ms,
-                              .activation_bytes = bytes_of(measured.outputs),
+                              .activation_bytes = measured.activation_bytes,
                               .parameter_bytes = bytes_of(layer.module->parameters())});
     for (const Source& input : layer.inputs) {
       const partition::Edge edge{places.at(input.from >= 0 ? input.from : -1 - input.output), place};
@@ -141,6 +167,44 @@ partition::Profile profile(const StageGraph& layers, const Values& sample, const
   }
   partition::topological_order(profile);  // refuses names that are not unique
   return profile;
+}
+
+// Training mode; afterwards each module has its own mode again.
+class InTraining {
+ public:
+  explicit InTraining(const StageGraph& layers) {
+    for (int layer = 0; layer < layers.size(); ++layer)
+      for (const auto& module : layers[layer].module->modules())
+        modes_.emplace_back(module, module->is_training());
+    layers.train();
+  }
+  ~InTraining() {
+    for (const auto& [module, on] : modes_) module->train(on);  // modules precede those within them
+  }
+  InTraining(const InTraining&) = delete;
+  InTraining& operator=(const InTraining&) = delete;
+
+ private:
+  std::vector<std::pair<std::shared_ptr<torch::nn::Module>, bool>> modes_;
+};
+
+}  // namespace
+
+partition::Profile profile(const StageGraph& layers, const Values& sample, const ProfileOptions& options) {
+  const InTraining training(layers);
+  std::vector<KeptBuffers> buffers;
+  for (int layer = 0; layer < layers.size(); ++layer) buffers.emplace_back(*layers[layer].module);
+  const auto restore = [&] {
+    for (const KeptBuffers& each : buffers) each.restore();
+  };
+  try {
+    partition::Profile measured = measure_all(layers, sample, options);
+    restore();
+    return measured;
+  } catch (...) {
+    restore();
+    throw;
+  }
 }
 
 partition::Profile profile(const torch::nn::Sequential& model, const at::Tensor& sample,

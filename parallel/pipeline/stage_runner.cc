@@ -3,11 +3,11 @@
 #include <weft/dist_autograd/engine/generator_states.h>
 #include <weft/dist_autograd/engine/make_node.h>
 #include <weft/dist_autograd/engine/node_executor.h>
+#include <weft/parallel/pipeline/internal/kept_buffers.h>
 #include <weft/rpc/core/error.h>
 
 #include <ATen/ThreadLocalState.h>
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/equal.h>
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/variable.h>
 
@@ -42,35 +42,6 @@ struct StageRunner::Microbatch {
 };
 
 namespace {
-
-// The buffers of a module, so that a forward that runs again does not change them.
-class KeptBuffers {
- public:
-  explicit KeptBuffers(const torch::nn::Module& module) {
-    for (const at::Tensor& buffer : module.buffers())
-      buffers_.push_back({buffer, buffer.detach().clone(), static_cast<std::uint32_t>(buffer._version())});
-  }
-  void restore() const {
-    const at::NoGradGuard no_grad;
-    for (const Kept& kept : buffers_) {
-      if (kept.buffer.sizes() != kept.before.sizes())
-        throw rpc::Error(rpc::ErrorKind::failed_precondition,
-                         "the forward changes the shape of a buffer, which a recomputation cannot undo");
-      if (at::equal(kept.buffer, kept.before)) continue;
-      // Batch norms change their statistics without a new version, since no backward uses them. After other
-      // changes, autograd must find a new version in graphs that have saved the buffer.
-      const bool has_new_version = kept.buffer._version() != kept.version;
-      (has_new_version ? kept.buffer : kept.buffer.variable_data()).copy_(kept.before);
-    }
-  }
-
- private:
-  struct Kept {
-    at::Tensor buffer, before;
-    std::uint32_t version;
-  };
-  std::vector<Kept> buffers_;
-};
 
 // Of all devices that the stage may draw on.
 dist_autograd::GeneratorStates generators_of(const Values& inputs, const torch::nn::Module& module) {

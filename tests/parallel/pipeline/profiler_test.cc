@@ -1,10 +1,15 @@
 #include <weft/parallel/pipeline/profiler.h>
 
+#include <weft/parallel/partition/balance.h>
 #include <weft/parallel/partition/pipedream.h>
 #include <weft/parallel/partition/profile_text.h>
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
+
+#include <chrono>
+#include <stdexcept>
+#include <thread>
 
 #include "tests/support/errors.h"
 
@@ -91,6 +96,70 @@ TEST(Profiler, RunsEachLayerAloneAndKeepsGradients) {
   EXPECT_EQ(second->runs, 5);
   EXPECT_EQ(first->scale.grad().item<float>(), 7);
   EXPECT_FALSE(second->scale.grad().defined());
+}
+
+// Each layer is measured in training mode; modes and statistics are as before.
+TEST(Profiler, MeasuresTrainingAndLeavesTheModelAsItWas) {
+  for (const bool fails : {false, true}) {
+    torch::nn::Sequential model(torch::nn::BatchNorm1d(4), torch::nn::Dropout(0.5),
+                                torch::nn::BatchNorm1d(4));
+    std::vector<bool> modes;
+    model->push_back(torch::nn::Functional([&, sequence = model.ptr().get()](const at::Tensor& x) {
+      for (const auto& each : sequence->children()) modes.push_back(each->is_training());
+      if (fails) throw std::runtime_error("no measurement");
+      return x * 2;
+    }));
+    model->eval();
+    model->children()[2]->train();
+    const auto buffers = [&] {
+      std::vector<at::Tensor> all;
+      for (const at::Tensor& buffer : model->buffers()) all.push_back(buffer.clone());
+      return all;
+    };
+    const auto before = buffers();
+    if (fails) {
+      EXPECT_THROW(profile(model, torch::randn({8, 4})), std::runtime_error);
+    } else {
+      profile(model, torch::randn({8, 4}), {.rounds = 1, .warm_up = 0});
+    }
+    EXPECT_EQ(modes, std::vector<bool>(4, true));
+    EXPECT_FALSE(model->is_training());
+    EXPECT_FALSE(model->children()[1]->is_training());
+    EXPECT_TRUE(model->children()[2]->is_training());
+    const auto after = buffers();
+    for (std::size_t i = 0; i < before.size(); ++i) EXPECT_TRUE(at::equal(before[i], after[i])) << i;
+  }
+}
+
+// Layers that take known times are balanced by what was measured.
+TEST(Profiler, ItsTimesBalanceTheStages) {
+  const auto takes = [](int milliseconds) {
+    return torch::nn::Functional([milliseconds](const at::Tensor& x) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(milliseconds));
+      return x * 2;
+    });
+  };
+  torch::nn::Sequential model(takes(2), takes(4), takes(6), takes(8), takes(10), takes(12));
+  const partition::Partition found =
+      partition::balance_by_time(profile(model, torch::randn({2}), {.rounds = 3}), 2);
+  EXPECT_EQ(cuts_of(found), (std::vector<std::size_t>{4}));
+}
+
+// Of three functions in a layer whose results the backward uses: all three.
+TEST(Profiler, CountsWhatAForwardKeeps) {
+  torch::nn::Sequential model(
+      torch::nn::Linear(10, 10),
+      torch::nn::Functional([](const at::Tensor& x) { return x.tanh().tanh().tanh(); }),
+      torch::nn::Functional([](const at::Tensor& x) { return x.add(1).add(1).add(1); }));
+  const auto bytes = [&](ProfileOptions::Activations activations) {
+    std::vector<double> all;
+    for (const Layer& layer :
+         profile(model, torch::randn({10, 10}), {.rounds = 1, .activations = activations}).layers)
+      all.push_back(layer.activation_bytes);
+    return all;
+  };
+  EXPECT_EQ(bytes(ProfileOptions::Activations::outputs), (std::vector<double>{400, 400, 400, 400}));
+  EXPECT_EQ(bytes(ProfileOptions::Activations::kept), (std::vector<double>{400, 400, 1200, 400}));
 }
 
 TEST(Profiler, ALayerWithoutGradientsHasNoBackward) {
