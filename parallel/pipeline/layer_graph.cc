@@ -76,7 +76,7 @@ class PartForward {
       for (const Source& source : sources_[i]) last_use_[source] = i;
   }
 
-  Values operator()(const Values& inputs) const {
+  Values operator()(const Values& inputs, const StepPosition& position) const {
     std::map<Source, at::Tensor> values;
     for (std::size_t i = 0; i < inputs.size(); ++i) values[part_.inputs[i]] = inputs[i];
     Values outputs;
@@ -86,7 +86,7 @@ class PartForward {
       // A layer may change its input in place, and memory that nothing uses any more is free.
       for (const Source& source : sources_[i])
         if (last_use_.at(source) == i && !is_output(source)) values.erase(source);
-      outputs = forwards_[i](std::exchange(given, {}));
+      outputs = forwards_[i](std::exchange(given, {}), position);
       const int layer = part_.first + static_cast<int>(i);
       for (std::size_t output = 0; output < outputs.size(); ++output)
         values[{layer, static_cast<int>(output)}] = outputs[output];

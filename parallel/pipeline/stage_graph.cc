@@ -33,6 +33,7 @@ int StageGraph::append(Stage stage) {
       refuse("StageGraph::add: stage " + std::to_string(size()) + " uses output " +
              std::to_string(input.output) + " of stage " + std::to_string(input.from) +
              ", expected a stage before it, or step_input()");
+  stage.number = size();
   stages_.push_back(std::move(stage));
   return size() - 1;
 }

@@ -19,16 +19,53 @@
 #include <torch/nn/module.h>
 #include <torch/nn/modules/container/sequential.h>
 
+#include <concepts>
+#include <cstddef>
 #include <functional>
 #include <memory>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
 namespace weft::pipeline {
 
 using Values = std::vector<at::Tensor>;
-using StageForward = std::function<Values(const Values& inputs)>;
+
+// Which forward of a step a stage, or a layer of it, computes.
+struct StepPosition {
+  int stage = 0;
+  int microbatch = 0;
+  // The first forward of the stage in the step: a module that caches casts of its weights between
+  // micro-batches makes them now (is_first_microbatch in Transformer Engine). False in recomputations.
+  bool is_first_microbatch = true;
+};
+
+// What a stage computes: a function of its inputs, (const Values&) -> Values, which may have the position as
+// a second parameter, (const Values&, const StepPosition&) -> Values.
+class StageForward {
+ public:
+  StageForward(std::nullptr_t = nullptr) {}
+  template <class F>
+    requires(!std::same_as<F, StageForward> &&
+             std::is_invocable_r_v<Values, F&, const Values&, const StepPosition&>)
+  StageForward(F forward) : call_(std::move(forward)) {}
+  template <class F>
+    requires(!std::same_as<F, StageForward> && std::is_invocable_r_v<Values, F&, const Values&> &&
+             !std::is_invocable_v<F&, const Values&, const StepPosition&>)
+  StageForward(F forward)
+      : call_([forward = std::move(forward)](const Values& inputs, const StepPosition&) mutable {
+          return forward(inputs);
+        }) {}
+
+  Values operator()(const Values& inputs, const StepPosition& position = {}) const {
+    return call_(inputs, position);
+  }
+  explicit operator bool() const { return static_cast<bool>(call_); }
+
+ private:
+  std::function<Values(const Values&, const StepPosition&)> call_;
+};
 
 // An output of a stage (of a layer, in a LayerGraph).
 struct Source {
@@ -51,6 +88,7 @@ struct Stage {
   std::shared_ptr<torch::nn::Module> module;  // has the parameters and buffers that `forward` uses
   StageForward forward;
   std::vector<Source> inputs;
+  int number = 0;  // of the stage, as StageGraph::add() returns it
 };
 
 class WEFT_EXPORT StageGraph {

@@ -61,12 +61,12 @@ StageRunner::StageRunner(StageRunner&&) noexcept = default;
 Values StageRunner::forward(int microbatch, const Values& inputs, Keep keep) {
   if (keep == Keep::activations) {
     auto state = std::make_unique<Microbatch>();
-    Values outputs = run_forward(*state, inputs);
+    Values outputs = run_forward(*state, inputs, next(microbatch));
     microbatches_[microbatch] = std::move(state);
     return outputs;
   }
   const at::NoGradGuard no_grad;
-  if (keep == Keep::nothing) return stage_.forward(inputs);
+  if (keep == Keep::nothing) return stage_.forward(inputs, next(microbatch));
 
   auto state = std::make_unique<Microbatch>();
   state->thread_state.emplace();
@@ -80,7 +80,7 @@ Values StageRunner::forward(int microbatch, const Values& inputs, Keep keep) {
   }
   for (const at::Tensor& parameter : stage_.module->parameters()) has_gradient |= parameter.requires_grad();
   const auto before = generators_of(inputs, *stage_.module);
-  Values outputs = stage_.forward(own);
+  Values outputs = stage_.forward(own, next(microbatch));
   if (!(before.now() == before)) state->generators.emplace(before);
   for (at::Tensor& output : outputs)
     if (has_gradient && torch::autograd::isDifferentiableType(output.scalar_type()))
@@ -100,12 +100,16 @@ Values StageRunner::recompute(int microbatch) {
   const KeptBuffers buffers(*stage_.module);
   std::optional<dist_autograd::DrawsAgain> draws_again;
   if (state.generators) draws_again.emplace(*state.generators);
-  Values outputs = run_forward(state, std::exchange(state.kept, {}));
+  Values outputs = run_forward(state, std::exchange(state.kept, {}), {stage_.number, microbatch, false});
   buffers.restore();
   return outputs;
 }
 
-Values StageRunner::run_forward(Microbatch& state, const Values& inputs) {
+StepPosition StageRunner::next(int microbatch) {
+  return {stage_.number, microbatch, std::exchange(is_first_, false)};
+}
+
+Values StageRunner::run_forward(Microbatch& state, const Values& inputs, const StepPosition& position) {
   const at::AutoGradMode grad(true);
   state.inputs = make_node<InputGradients>();
   Values own;
@@ -117,7 +121,7 @@ Values StageRunner::run_forward(Microbatch& state, const Values& inputs) {
       torch::autograd::impl::set_gradient_edge(
           own.back(), torch::autograd::Edge(state.inputs, state.inputs->add_input_metadata(own.back())));
   }
-  return stage_.forward(own);
+  return stage_.forward(own, position);
 }
 
 void StageRunner::add_root(int microbatch, const at::Tensor& root, at::Tensor gradient) {

@@ -31,6 +31,8 @@ class WEFT_EXPORT StageRunner {
     activations,  // what the backward needs
     inputs,       // and the random generators' states, for recompute()
   };
+  // The forwards that follow are those of another step.
+  void begin_step() { is_first_ = true; }
   // The values of an input, by Stage::inputs. Those that are to have gradients require grad. Returns the
   // outputs, which the caller may use as it likes; those with a gradient require grad.
   Values forward(int microbatch, const Values& inputs, Keep keep);
@@ -51,10 +53,12 @@ class WEFT_EXPORT StageRunner {
  private:
   struct InputGradients;
   struct Microbatch;
-  Values run_forward(Microbatch& state, const Values& inputs);
+  StepPosition next(int microbatch);
+  Values run_forward(Microbatch& state, const Values& inputs, const StepPosition& position);
   Values run(int microbatch, bool in_parts);
 
   const Stage stage_;
+  bool is_first_ = true;  // no forward in this step
   std::map<int, std::unique_ptr<Microbatch>> microbatches_;
   dist_autograd::GradientSink& gradients_;
 };

@@ -58,6 +58,7 @@ RankStep::RankStep(StepContext& step, std::map<int, StageRunner>& runners, int r
                                    : std::optional(step.devices[static_cast<std::size_t>(rank)])) {
   for (const Action& each : actions_)
     schedule::for_each_part(each, [&](const Action& action) {
+      if (action.op == Op::forward) runners_.at(action.stage).begin_step();
       if (action.op == Op::recompute) recomputed_.insert({action.stage, action.microbatch});
     });
 }

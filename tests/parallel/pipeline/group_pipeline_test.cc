@@ -2,6 +2,7 @@
 #include <weft/parallel/pipeline/layer_graph.h>
 #include <weft/parallel/schedule/generators.h>
 #include <weft/parallel/schedule/lowering.h>
+#include <weft/parallel/schedule/text.h>
 
 #include "tests/parallel/pipeline/blocks.h"
 
@@ -101,6 +102,36 @@ TEST_P(GroupSchedules, TrainLikeTheWholeModel) {
     });
     for (const auto& error : errors) EXPECT_FALSE(error) << error->what();
   }
+}
+
+// Three stages on rank 0, one on rank 1, and a schedule of text whose messages are away from their
+// computations.
+TEST(GroupPipeline, RunsAScheduleByHand) {
+  const auto computations = schedule::load(
+      "0F0,0F1,0SEND_F0:1,0SEND_F1:1,2RECV_F0:1,2F0,3F0,3B0,2B0,2SEND_B0:1,2RECV_F1:1,2F1,3F1,3B1,2B1,"
+      "2SEND_B1:1,0RECV_B0:1,0B0,0RECV_B1:1,0B1\n"
+      "1RECV_F0:0,1F0,1RECV_F1:0,1SEND_F0:2,1F1,1SEND_F1:2,1RECV_B0:2,1B0,1SEND_B0:0,1RECV_B1:2,1B1,"
+      "1SEND_B1:0\n");
+  const at::Tensor x = numbers({8, 6}, 1), y = numbers({8, 6}, 2);
+  const StageGraph one = cut(blocks(4), {});
+  one.train(false);
+  squares({one[0].forward({x})[0]}, {y}).backward();
+  std::map<std::string, at::Tensor> expected;
+  for (const auto& each : one[0].module->named_parameters()) expected[each.key()] = each.value().grad();
+  Company company(2);
+  const auto errors = on_ranks(company, [&](const Group& group) {
+    const StageGraph graph =
+        cut(blocks(4), {.cuts = one_block_each(4), .built = stages_of(computations, group.rank())});
+    graph.train(false);
+    GroupPipeline pipeline(group, graph, computations, {.loss = squares});
+    pipeline.step({x}, {y});
+    for (int stage = 0; stage < 4; ++stage) {
+      if (!graph.is_here(stage)) continue;
+      for (const auto& each : graph[stage].module->named_parameters())
+        EXPECT_TRUE(at::allclose(each.value().grad(), expected.at(each.key()), 1e-10, 1e-10)) << each.key();
+    }
+  });
+  for (const auto& error : errors) EXPECT_FALSE(error) << error->what();
 }
 
 TEST(GroupPipeline, AStageThatThrowsEndsTheStepOnAllRanks) {
