@@ -7,6 +7,7 @@
 // CPU, after what their device's current stream still holds. Thread-safe.
 #pragma once
 
+#include <ATen/CPUGeneratorImpl.h>
 #include <ATen/EmptyTensor.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/detail/PrivateUse1HooksInterface.h>
@@ -329,6 +330,12 @@ class FakeAccelerator {
     bool isBuilt() const override { return true; }
     bool isAvailable() const override { return true; }
     bool hasPrimaryContext(c10::DeviceIndex) const override { return true; }
+    const at::Generator& getDefaultGenerator(c10::DeviceIndex index) const override {
+      static const auto* generators = new std::array<at::Generator, devices>{
+          at::detail::createCPUGenerator(1), at::detail::createCPUGenerator(2),
+          at::detail::createCPUGenerator(3), at::detail::createCPUGenerator(4)};
+      return generators->at(index < 0 ? 0 : static_cast<std::size_t>(index));
+    }
     bool isPinnedPtr(const void* memory) const override {
       auto& self = install();
       std::lock_guard lock(self.mutex_);

@@ -1,0 +1,203 @@
+// Pipelines on a stand-in for accelerators, whose streams run their jobs when something waits for them: each
+// rank has a device.
+#include <weft/parallel/pipeline/group_pipeline.h>
+#include <weft/parallel/pipeline/local_pipeline.h>
+#include <weft/parallel/schedule/generators.h>
+#include <weft/parallel/schedule/lowering.h>
+
+#include <c10/core/StreamGuard.h>
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <mutex>
+#include <set>
+#include <thread>
+
+#include "tests/parallel/collectives/company.h"
+#include "tests/support/errors.h"
+#include "tests/support/fake_accelerator.h"
+
+namespace weft::pipeline::pipeline_devices_test {
+namespace {
+
+using test::FakeAccelerator;
+
+at::Tensor numbers(at::IntArrayRef sizes, std::uint64_t seed) {
+  return at::randn(sizes, at::detail::createCPUGenerator(seed), at::kDouble);
+}
+
+struct Weight : torch::nn::Module {
+  explicit Weight(std::uint64_t seed) : weight(register_parameter("weight", numbers({6, 6}, seed))) {}
+  // Tensor::set_data() refuses a PrivateUse1 tensor in the place of one on the CPU.
+  void to(torch::Device device, bool) override {
+    weight = *parameters_.find("weight") = weight.detach().to(device).requires_grad_();
+  }
+  at::Tensor weight;
+};
+
+// Two stages and a third one, which also uses the output of the first one. Notes the devices of what a stage
+// sees.
+struct Model {
+  explicit Model(bool tied = false) {
+    for (std::uint64_t i = 0; i < 3; ++i) weights.push_back(std::make_shared<Weight>(i));
+    if (tied) weights[2] = weights[0];
+  }
+  Values compute(int stage, const Values& x) {
+    const at::Tensor& weight = weights[static_cast<std::size_t>(stage)]->weight;
+    {
+      std::lock_guard lock(mutex);
+      for (const at::Tensor& input : x) seen.insert({stage, input.device().str()});
+      seen.insert({stage, weight.device().str()});
+    }
+    return {(x.size() == 2 ? x[0] * x[1] : x[0]).mm(weight).tanh()};
+  }
+  StageGraph graph() {
+    StageGraph graph;
+    for (int stage = 0; stage < 3; ++stage)
+      graph.add({weights[static_cast<std::size_t>(stage)],
+                 [this, stage](const Values& x) { return compute(stage, x); },
+                 stage == 0   ? std::vector{step_input(0)}
+                 : stage == 1 ? std::vector{Source{0}}
+                              : std::vector{Source{1}, Source{0}}});
+    return graph;
+  }
+  at::Tensor forward(const at::Tensor& x) {
+    const at::Tensor first = compute(0, {x})[0];
+    return compute(2, {compute(1, {first})[0], first})[0];
+  }
+  std::vector<std::shared_ptr<Weight>> weights;
+  std::mutex mutex;  // guards seen
+  std::set<std::pair<int, std::string>> seen;
+};
+
+at::Tensor squares(const at::Tensor& output, const at::Tensor& target) {
+  EXPECT_EQ(output.device(), target.device());
+  return (output - target).square().sum() / static_cast<double>(output.numel());
+}
+
+std::vector<at::Tensor> expected_gradients(const at::Tensor& x, const at::Tensor& y) {
+  Model model;
+  squares(model.forward(x), y).backward();
+  std::vector<at::Tensor> gradients;
+  for (const auto& each : model.weights) gradients.push_back(each->weight.grad());
+  return gradients;
+}
+
+class PipelineDevices : public ::testing::Test {
+ protected:
+  FakeAccelerator& accelerator = FakeAccelerator::install();
+  const at::Tensor x = numbers({8, 6}, 10), y = numbers({8, 6}, 11);
+  const std::vector<at::Tensor> expected = expected_gradients(x, y);
+};
+
+TEST_F(PipelineDevices, EachStageComputesOnTheDeviceOfItsRank) {
+  using schedule::Recompute;
+  for (const char* name : {"gpipe", "1f1b", "zb-h1"})
+    for (const Recompute mode : {Recompute::never, Recompute::always})
+      for (const std::optional<int> inputs_on : {std::optional<int>(), std::optional(3)}) {
+        SCOPED_TRACE(name);
+        Model model;
+        // The middle stage computes on the CPU.
+        const std::vector<c10::Device> devices{FakeAccelerator::device(1), at::kCPU,
+                                               FakeAccelerator::device(2)};
+        LocalPipeline pipeline{
+            model.graph(),
+            schedule::add_recomputation(schedule::generate(name, {.ranks = 3, .microbatches = 4}), mode),
+            {.loss = loss_of(squares), .devices = devices}};
+        const auto moved = [&](const at::Tensor& tensor) {
+          return inputs_on ? tensor.to(FakeAccelerator::device(*inputs_on)) : tensor;
+        };
+        const LocalStep step = pipeline.step({moved(x)}, {moved(y)});
+        EXPECT_EQ(step.loss.device(), devices[2]);
+        std::set<std::pair<int, std::string>> own;
+        for (int stage = 0; stage < 3; ++stage)
+          own.insert({stage, devices[static_cast<std::size_t>(stage)].str()});
+        EXPECT_EQ(model.seen, own);
+        for (std::size_t i = 0; i < expected.size(); ++i) {
+          EXPECT_EQ(model.weights[i]->weight.grad().device(), devices[i]);
+          EXPECT_TRUE(at::allclose(model.weights[i]->weight.grad().cpu(), expected[i], 1e-10, 1e-10)) << i;
+        }
+        const Values outputs = pipeline.evaluate({moved(x)});
+        EXPECT_EQ(outputs[0].device(), devices[2]);
+        EXPECT_TRUE(at::allclose(outputs[0].cpu(), Model().forward(x), 1e-10, 1e-10));
+      }
+}
+
+// A kernel that has not run when the value is sent.
+TEST_F(PipelineDevices, AValueIsThatAfterTheWorkOfItsStream) {
+  for (const auto& [from, to] : {std::pair{FakeAccelerator::device(1), FakeAccelerator::device(2)},
+                                 {FakeAccelerator::device(1), c10::Device(at::kCPU)}}) {
+    StageGraph graph;
+    graph.add({std::make_shared<torch::nn::Module>(),
+               [&](const Values& input) {
+                 const at::Tensor output = at::empty_like(input[0]);
+                 accelerator.fill_later(output, 7);
+                 EXPECT_GT(accelerator.pending(accelerator.current(output.device())), 0U);
+                 return Values{output};
+               },
+               {step_input(0)}});
+    graph.add({std::make_shared<torch::nn::Module>(),
+               [](const Values& input) { return Values{input[0] + 1}; },
+               {Source{0}}});
+    LocalPipeline pipeline{graph,
+                           schedule::fill_drain({.ranks = 2, .microbatches = 2}),
+                           {.loss = loss_of(squares), .devices = {from, to}}};
+    EXPECT_TRUE(pipeline.evaluate({x})[0].cpu().eq(8).all().item<bool>());
+  }
+}
+
+TEST_F(PipelineDevices, StagesUseTheStreamsOfTheCaller) {
+  const c10::Device device = FakeAccelerator::device(1);
+  const c10::Stream own = c10::impl::VirtualGuardImpl(device.type()).getStreamFromGlobalPool(device);
+  std::set<c10::StreamId> streams;
+  StageGraph graph;
+  graph.add({std::make_shared<Weight>(1),
+             [&](const Values& input) {
+               streams.insert(accelerator.current(device).id());
+               return input;
+             },
+             {step_input(0)}});
+  LocalPipeline pipeline{graph,
+                         schedule::fill_drain({.ranks = 1, .microbatches = 2}),
+                         {.loss = loss_of(squares), .devices = {device}}};
+  const c10::StreamGuard guard(own);
+  pipeline.evaluate({x});
+  EXPECT_EQ(streams, std::set<c10::StreamId>{own.id()});
+}
+
+TEST_F(PipelineDevices, AParameterOfStagesOnSeveralDevicesIsRefused) {
+  Model model(true);
+  const auto error = test::error_of([&] {
+    LocalPipeline(
+        model.graph(), schedule::fill_drain({.ranks = 3, .microbatches = 2}),
+        {.loss = loss_of(squares),
+         .devices = {FakeAccelerator::device(0), FakeAccelerator::device(0), FakeAccelerator::device(1)}});
+  });
+  ASSERT_TRUE(error);
+  EXPECT_EQ(error->kind(), rpc::ErrorKind::unsupported);
+  EXPECT_NE(std::string(error->what()).find("share a parameter or buffer"), std::string::npos);
+  EXPECT_TRUE(model.weights[0]->weight.is_cpu());  // nothing was moved
+}
+
+TEST_F(PipelineDevices, RanksOfAGroupHaveDevices) {
+  const auto computations = schedule::zb_h1({.ranks = 3, .microbatches = 4});
+  collectives::testing::Company company(3);
+  const auto groups = company.groups();
+  std::vector<std::thread> ranks;
+  for (const auto& group : groups)
+    ranks.emplace_back([&] {
+      const c10::Device device = FakeAccelerator::device(group.rank());
+      Model model;
+      GroupPipeline pipeline(group, model.graph(), computations,
+                             {.loss = loss_of(squares), .device = device});
+      const auto error = test::error_of([&] { return pipeline.step({x}, {y}); });
+      ASSERT_FALSE(error) << error->what();
+      const auto own = static_cast<std::size_t>(group.rank());
+      EXPECT_EQ(model.seen, (std::set<std::pair<int, std::string>>{{group.rank(), device.str()}}));
+      EXPECT_TRUE(at::allclose(model.weights[own]->weight.grad().cpu(), expected[own], 1e-10, 1e-10));
+    });
+  for (auto& rank : ranks) rank.join();
+}
+
+}  // namespace
+}  // namespace weft::pipeline::pipeline_devices_test
