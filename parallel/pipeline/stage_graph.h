@@ -36,8 +36,9 @@ using Values = std::vector<at::Tensor>;
 struct StepPosition {
   int stage = 0;
   int microbatch = 0;
-  // The first forward of the stage in the step: a module that caches casts of its weights between
-  // micro-batches makes them now (is_first_microbatch in Transformer Engine). False in recomputations.
+  // The first forward or recomputation of the stage since its weights changed, or since the start of the
+  // step: a module that caches casts of its weights between micro-batches makes them now (is_first_microbatch
+  // in Transformer Engine).
   bool is_first_microbatch = true;
 };
 

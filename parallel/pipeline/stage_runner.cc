@@ -100,7 +100,7 @@ Values StageRunner::recompute(int microbatch) {
   const KeptBuffers buffers(*stage_.module);
   std::optional<dist_autograd::DrawsAgain> draws_again;
   if (state.generators) draws_again.emplace(*state.generators);
-  Values outputs = run_forward(state, std::exchange(state.kept, {}), {stage_.number, microbatch, false});
+  Values outputs = run_forward(state, std::exchange(state.kept, {}), next(microbatch));
   buffers.restore();
   return outputs;
 }

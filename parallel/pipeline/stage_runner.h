@@ -31,8 +31,8 @@ class WEFT_EXPORT StageRunner {
     activations,  // what the backward needs
     inputs,       // and the random generators' states, for recompute()
   };
-  // The forwards that follow are those of another step.
-  void begin_step() { is_first_ = true; }
+  // The weights of the stage may have changed: StepPosition::is_first_microbatch of the next forward.
+  void note_new_weights() { is_first_ = true; }
   // The values of an input, by Stage::inputs. Those that are to have gradients require grad. Returns the
   // outputs, which the caller may use as it likes; those with a gradient require grad.
   Values forward(int microbatch, const Values& inputs, Keep keep);

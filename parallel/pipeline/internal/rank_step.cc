@@ -58,7 +58,7 @@ RankStep::RankStep(StepContext& step, std::map<int, StageRunner>& runners, int r
                                    : std::optional(step.devices[static_cast<std::size_t>(rank)])) {
   for (const Action& each : actions_)
     schedule::for_each_part(each, [&](const Action& action) {
-      if (action.op == Op::forward) runners_.at(action.stage).begin_step();
+      if (action.op == Op::forward) runners_.at(action.stage).note_new_weights();
       if (action.op == Op::recompute) recomputed_.insert({action.stage, action.microbatch});
     });
 }
@@ -121,6 +121,7 @@ void RankStep::run_parameters(const Action& action) {
   if (step_.parameters == nullptr) return;
   if (action.op == Op::optimizer_step) begins(action);
   step_.parameters->at(action.stage).run(action, step_.data.weights);
+  if (action.op == Op::optimizer_step || action.op == Op::load) runners_.at(action.stage).note_new_weights();
 }
 
 void RankStep::begins(const Action& action) {

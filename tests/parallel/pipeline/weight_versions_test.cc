@@ -310,6 +310,24 @@ TEST(StageOptimizers, GoOnFromTheirStateAndFromParametersInOtherMemory) {
   expect_close(resumed.parameters(), whole.parameters(), "model");
 }
 
+TEST(StageOptimizers, TellForwardsThatTheWeightsHaveChanged) {
+  std::vector<std::pair<int, bool>> calls;
+  StageGraph graph = cut(blocks(1), {});
+  graph.add({std::make_shared<torch::nn::LinearImpl>(1, 1),
+             [&](const Values& values, const StepPosition& at) {
+               calls.emplace_back(at.microbatch, at.is_first_microbatch);
+               return values;
+             },
+             {Source{0}}});
+  const auto schedule =
+      schedule::add_recomputation(schedule::load("0F0,0F1,0B0,0STASH@0,0STEP,0LOAD@0,0B1,0STEP@2\n"
+                                                 "1F0,1F1,1B0,1STASH@0,1STEP,1LOAD@0,1B1,1STEP@2\n"),
+                                  schedule::Recompute::always);
+  LocalPipeline pipeline(graph, schedule, {.loss = squares, .optimizer = momentum});
+  pipeline.step({numbers({4, 6}, 1)}, {numbers({4, 6}, 2)});
+  EXPECT_EQ(calls, (std::vector<std::pair<int, bool>>{{0, true}, {1, false}, {0, false}, {1, true}}));
+}
+
 TEST(StageOptimizers, AFailedEvaluationKeepsLoadedParameters) {
   const StageGraph graph = cut(blocks(2), {.cuts = {1}});
   LocalPipeline pipeline(graph, schedule::pipedream({.ranks = 2, .microbatches = 2}),
