@@ -4,6 +4,7 @@
 #include <weft/parallel/pipeline/internal/check_schedule.h>
 #include <weft/parallel/pipeline/microbatches.h>
 #include <weft/parallel/pipeline/remote/pipeline_service.h>
+#include <weft/parallel/schedule/lowering.h>
 #include <weft/parallel/schedule/text.h>
 #include <weft/rpc/core/when_all.h>
 
@@ -185,7 +186,10 @@ rpc::Future<Pipeline> Pipeline::create(rpc::Agent& agent, std::vector<rpc::Peer>
     StageGraph graph = cut(layers, {.cuts = options.cuts, .built = std::set<int>{}});
     options.schedule = computations_of(options.schedule);
     options.schedule.edges = graph.edges();
-    check_schedule("Pipeline::create", graph, options.schedule);
+    if (options.optimizer && !has_steps(options.schedule))
+      options.schedule = schedule::add_optimizer_steps(options.schedule);
+    check_schedule("Pipeline::create", graph, options.schedule,
+                   {.steps = true, .has_optimizer = options.optimizer.has_value()});
     check_ties("Pipeline::create", graph, options.schedule);
     if (workers.size() != options.schedule.ranks.size())
       refuse(std::to_string(workers.size()) + " workers, expected one for each of " +
@@ -200,7 +204,8 @@ rpc::Future<Pipeline> Pipeline::create(rpc::Agent& agent, std::vector<rpc::Peer>
                     .cuts = options.cuts,
                     .seed = options.seed,
                     .timeout_ns = options.timeout.count(),
-                    .mean_loss = options.mean_loss};
+                    .mean_loss = options.mean_loss,
+                    .optimizer = options.optimizer};
     std::set<rpc::AgentId> seen;
     for (const rpc::Peer& worker : workers) {
       plan.workers.push_back(rref::detail::known_incarnation(worker));
@@ -281,6 +286,34 @@ rpc::Future<at::Tensor> Pipeline::evaluate(at::Tensor input) {
 rpc::Future<void> Pipeline::train(bool on) {
   std::vector<rpc::Future<void>> all;
   for (const auto& stage : impl_->stages) all.push_back(dist_autograd::RemoteModule(stage).train(on));
+  return rpc::when_all(std::move(all));
+}
+
+rpc::Future<void> Pipeline::set_learning_rate(double rate) {
+  std::vector<rpc::Future<void>> all;
+  for (const auto& stage : impl_->stages) all.push_back(stage.call<&StageModule::set_learning_rate>(rate));
+  return rpc::when_all(std::move(all));
+}
+
+rpc::Future<dist_optim::DistributedOptimizerState> Pipeline::save_optimizer_state() {
+  std::vector<rpc::Future<dist_optim::OptimizerState>> all;
+  for (const auto& stage : impl_->stages) all.push_back(stage.call<&StageModule::optimizer_state>());
+  return rpc::when_all(std::move(all))
+      .then([](rpc::Result<std::vector<dist_optim::OptimizerState>>&& states)
+                -> rpc::Result<dist_optim::DistributedOptimizerState> {
+        if (!states.ok()) return states.error();
+        return dist_optim::DistributedOptimizerState{std::move(states).get()};
+      });
+}
+
+rpc::Future<void> Pipeline::load_optimizer_state(const dist_optim::DistributedOptimizerState& state) {
+  if (state.modules.size() != impl_->stages.size())
+    return rpc::Future<void>::made(std::make_exception_ptr(
+        Error(ErrorKind::invalid_argument, "Pipeline: a state of " + std::to_string(state.modules.size()) +
+                                               " stages, expected " + std::to_string(impl_->stages.size()))));
+  std::vector<rpc::Future<void>> all;
+  for (std::size_t stage = 0; stage < impl_->stages.size(); ++stage)
+    all.push_back(impl_->stages[stage].call<&StageModule::load_optimizer_state>(state.modules[stage]));
   return rpc::when_all(std::move(all));
 }
 

@@ -24,13 +24,14 @@
 //
 // A stage that throws, a worker that is lost, or a value that does not come within the timeout ends the step
 // on all workers. The error of a stage names the stage, the micro-batch and the action. The next step may
-// begin at once. A step that fails leaves the parameters as they are; batch norms may have changed their
-// running statistics. The workers know each other, as the members of a job do. While a step is in flight, the
-// modules of the stages must not be read or changed. Values travel through the host's memory. Thread-safe;
-// one step is in flight at a time.
+// begin at once. A step that fails leaves the parameters as they are, but for the steps that stages with
+// PipelineOptions::optimizer have made; batch norms may have changed their running statistics. The workers
+// know each other, as the members of a job do. While a step is in flight, the modules of the stages must not
+// be read or changed. Values travel through the host's memory. Thread-safe; one step is in flight at a time.
 #pragma once
 
 #include <weft/dist_autograd/pass.h>
+#include <weft/dist_optim/distributed_optimizer.h>
 #include <weft/parallel/pipeline/pipeline_layer.h>
 #include <weft/parallel/pipeline/remote/stage_module.h>
 #include <weft/parallel/schedule/schedule.h>
@@ -50,6 +51,9 @@ struct PipelineOptions {
   bool mean_loss = true;  // false: the losses of micro-batches are added
   // Of the initial values (CutOptions::seed). Empty: as the workers' generators draw.
   std::optional<std::uint64_t> seed = {};
+  // The stages step their own parameters with it, at the end of a step or where the schedule says
+  // (PipeDream). There are no gradients in the pass then, and no DistributedOptimizer may have the stages.
+  std::optional<dist_optim::OptimizerSpec> optimizer = {};
   // By worker; empty: the layers stay where they are built.
   std::vector<c10::Device> devices = {};
   // For a value that a stage waits for, and, after a failure, for the end of all ranks.
@@ -68,8 +72,9 @@ class WEFT_EXPORT Pipeline {
  public:
   // Builds the stages on all workers at the same time. invalid_argument: cuts or schedule do
   // not fit the model or the number of workers, two ranks have one worker, a worker has another model, or two
-  // stages of a worker share a parameter (tie copies: LayerGraph::tie). unsupported: replicated stages,
-  // versions of weights. failed_precondition: an agent was made without pipeline::layers().
+  // stages of a worker share a parameter (tie copies: LayerGraph::tie), or the schedule steps parameters and
+  // there is no optimizer. unsupported: replicated or
+  // sharded stages. failed_precondition: an agent was made without pipeline::layers().
   static rpc::Future<Pipeline> create(rpc::Agent& agent, std::vector<rpc::Peer> workers,
                                       PipelineOptions options);
   Pipeline(Pipeline&&) noexcept;
@@ -85,6 +90,10 @@ class WEFT_EXPORT Pipeline {
   rpc::Future<Values> evaluate(Values inputs);
   rpc::Future<at::Tensor> evaluate(at::Tensor input);
   rpc::Future<void> train(bool on = true);  // the mode of all stages' modules
+  // Of PipelineOptions::optimizer on all stages; not while a step is in flight. failed_precondition: none.
+  rpc::Future<void> set_learning_rate(double rate);
+  rpc::Future<dist_optim::DistributedOptimizerState> save_optimizer_state();
+  rpc::Future<void> load_optimizer_state(const dist_optim::DistributedOptimizerState& state);
 
   // By stage. For optimizers, checkpoints and RemoteModule.
   const std::vector<rref::RRef<StageModule>>& stages() const;

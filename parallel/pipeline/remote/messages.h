@@ -1,6 +1,7 @@
 // What the driver of a pipeline and its workers tell each other. Plain data.
 #pragma once
 
+#include <weft/dist_optim/service/optimizer_service.h>
 #include <weft/parallel/pipeline/internal/rank_spans.h>
 #include <weft/parallel/pipeline/internal/sent_values.h>
 #include <weft/parallel/pipeline/internal/value_exchange.h>
@@ -45,9 +46,10 @@ struct WorkerPlan {
   std::string device;  // empty: as the layers are built
   std::int64_t timeout_ns = 0;
   bool mean_loss = true;
+  std::optional<dist_optim::OptimizerSpec> optimizer;  // of schedules that step
 };
 WEFT_CODEC(WorkerPlan, pipeline, rank, workers, schedule, microbatches, layers, cuts, seed, device,
-           timeout_ns, mean_loss)
+           timeout_ns, mean_loss, optimizer)
 
 // A stage's part of a step.
 struct StagePart {

@@ -17,4 +17,14 @@ rpc::Future<StageReport> StageModule::run(rpc::CallContext& call, StagePart part
   return worker_->run(stage_, dist_autograd::Pass::of(call).state(), std::move(part));
 }
 
+void StageModule::set_learning_rate(double rate) {
+  worker_->optimizer(stage_).set_learning_rate(rate, std::nullopt);
+}
+
+dist_optim::OptimizerState StageModule::optimizer_state() { return worker_->optimizer(stage_).state(); }
+
+void StageModule::load_optimizer_state(const dist_optim::OptimizerState& state) {
+  worker_->optimizer(stage_).set_state(state);
+}
+
 }  // namespace weft::pipeline

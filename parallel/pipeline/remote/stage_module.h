@@ -1,8 +1,9 @@
 // StageModule: a stage of a pipeline on its worker, behind an RRef.
 //
 // It is the stage's module: its layers are submodules by their names. So optimizers, RemoteModule and
-// checkpoints take it like any module behind an RRef. run() computes its part of a step in the pass of the
-// call, on the worker's thread: while a step is in flight, calls that read or change the module must wait.
+// checkpoints take it like any module behind an RRef, unless the schedule steps its parameters. run()
+// computes its part of a step in the pass of the call, on the worker's thread: while a step is in flight,
+// calls that read or change the module must wait.
 #pragma once
 
 #include <weft/parallel/pipeline/remote/messages.h>
@@ -24,7 +25,15 @@ class WEFT_EXPORT StageModule final : public torch::nn::Module {
   // Errors: the first that ends the step here, with stage, micro-batch and action.
   rpc::Future<StageReport> run(rpc::CallContext& call, StagePart part);
 
-  using Service = rpc::Service<"weft.pipeline.stage", rpc::Method<"run", &StageModule::run, rpc::resumable>>;
+  // Of a schedule that steps parameters, between two steps.
+  void set_learning_rate(double rate);
+  dist_optim::OptimizerState optimizer_state();
+  void load_optimizer_state(const dist_optim::OptimizerState& state);
+
+  using Service = rpc::Service<"weft.pipeline.stage", rpc::Method<"run", &StageModule::run, rpc::resumable>,
+                               rpc::Method<"set_learning_rate", &StageModule::set_learning_rate>,
+                               rpc::Method<"optimizer_state", &StageModule::optimizer_state, rpc::idempotent>,
+                               rpc::Method<"load_optimizer_state", &StageModule::load_optimizer_state>>;
 
  private:
   const std::shared_ptr<StageWorker> worker_;

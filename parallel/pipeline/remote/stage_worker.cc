@@ -70,7 +70,8 @@ StageWorker::StageWorker(const rpc::AgentCore& core, const WorkerPlan& plan, Sta
   for (const int stage : stages_) {
     torch::nn::Module& module = *graph_[stage].module;
     if (!devices_.empty()) module.to(devices_.front());
-    parameters_.try_emplace(stage, module, schedule_, rank_, stage, ParameterOptions{});
+    parameters_.try_emplace(stage, module, schedule_, rank_, stage,
+                            ParameterOptions{.optimizer = plan.optimizer, .mean_loss = mean_loss_});
   }
 }
 
@@ -185,6 +186,10 @@ rpc::Future<void> StageWorker::put(const rpc::AgentId& from, ValueMessage messag
   return future;
 }
 
+dist_optim::StepTarget& StageWorker::optimizer(int stage) {
+  return optimizer_of("Pipeline", parameters_, stage);
+}
+
 void StageWorker::end(const Error& error) {
   std::vector<std::shared_ptr<Step>> steps;
   {
@@ -220,10 +225,12 @@ StageReport StageWorker::compute(const std::shared_ptr<Step>& step) {
   for (const int stage : stages_)
     runners.try_emplace(stage, graph_[stage], parameters_.at(stage).gradients());
   context.within = [&](const std::function<void()>& body) { step->pass->run_in_contexts(body); };
+  for (auto& [stage, own] : parameters_) own.begin();
   report.spans.spans = RankStep(context, runners, rank_).run();
   if (step->exchange->error() == nullptr)
     step->pass->run_in_contexts([&] {
-      for (auto& [stage, own] : parameters_) own.gradients().publish(*step->pass);
+      for (auto& [stage, own] : parameters_)
+        if (own.optimizer() == nullptr) own.gradients().publish(*step->pass);
     });
   for (auto& [stage, own] : parameters_) own.clear();
   if (const auto error = step->exchange->error(); error != nullptr) std::rethrow_exception(error);

@@ -6,8 +6,8 @@
 // number of values in flight along each edge: one more than the schedule needs (schedule::liveness).
 //
 // The stages compute in the contexts of the step's pass: they read the version of the parameters that it
-// reads. It gets the gradients of parameters when the rank has computed all of them. The step ends with the
-// pass. Values travel through the host's memory.
+// reads. It gets the gradients of parameters when the rank has computed all of them, unless the stages step
+// their parameters themselves. The step ends with the pass. Values travel through the host's memory.
 //
 // Owned by its StageModules and by the step that runs. Thread-safe.
 #pragma once
@@ -45,6 +45,8 @@ class WEFT_EXPORT StageWorker final : public std::enable_shared_from_this<StageW
   // From another rank. Completes when the value is used. aborted: the step has ended here. permission_denied,
   // invalid_argument: a value that the sender's stage does not give.
   rpc::Future<void> put(const rpc::AgentId& from, ValueMessage message);
+  // Of a stage, between two steps. failed_precondition: the schedule has no steps.
+  dist_optim::StepTarget& optimizer(int stage);
   void end(const rpc::Error& error);  // the agent ends: so do the steps
   void join();                        // after end(): the thread has ended
 

@@ -1,5 +1,6 @@
 #include <weft/dist_autograd/module/remote_module.h>
 #include <weft/dist_optim/distributed_optimizer.h>
+#include <weft/parallel/pipeline/local_pipeline.h>
 #include <weft/parallel/pipeline/pipeline.h>
 #include <weft/parallel/schedule/communication.h>
 #include <weft/parallel/schedule/generators.h>
@@ -215,6 +216,47 @@ TEST_P(RemoteSchedules, TrainLikeTheWholeModel) {
   }
 }
 
+// As LocalPipeline, which equals one process with the same versions of the weights (weight_versions_test.cc).
+TEST(RemoteOptimizers, RunPipedreamAndGoOnFromTheirState) {
+  const auto momentum = torch::optim::SGDOptions(0.1).momentum(0.9);
+  for (const schedule::Schedule& schedule :
+       {schedule::pipedream({.ranks = 3, .microbatches = 5}),
+        schedule::pipedream_2bw({.ranks = 3, .microbatches = 2}, 3),
+        schedule::interleaved({.ranks = 3, .microbatches = 4, .chunks = 1})}) {
+    const StageGraph graph = cut(blocks(3), {.cuts = {1, 2}});
+    LocalPipeline local(graph, schedule, {.loss = loss_of(squares), .optimizer = momentum});
+    Agents agents(3, {.layers = [] { return blocks(3); }, .loss = loss_of(squares)});
+    const PipelineOptions options{.cuts = {1, 2}, .schedule = schedule, .optimizer = momentum};
+    Pipeline pipeline = got(Pipeline::create(agents.driver(), agents.workers(), options));
+    const at::Tensor x = numbers({13, 6}, 1), y = numbers({13, 6}, 2);
+    const auto expect_equal = [&] {
+      State expected;
+      for (int stage = 0; stage < 3; ++stage)
+        for (const auto& [name, value] : state_of(*graph[stage].module)) expected[name] = value;
+      expect_close(state_of(pipeline), expected);
+    };
+    for (int step = 0; step < 2; ++step) {
+      const LocalStep by_threads = local.step({x}, {y});
+      const PipelineStep result = got(pipeline.step(x, y));
+      EXPECT_NEAR(result.loss.item<double>(), by_threads.loss.item<double>(), 1e-10);
+      expect_equal();
+    }
+    const auto state = got(pipeline.save_optimizer_state());
+    got(pipeline.set_learning_rate(0));
+    const auto before = state_of(pipeline);
+    got(pipeline.step(x, y));
+    EXPECT_TRUE(at::equal(state_of(pipeline).at("block0.linear.weight"), before.at("block0.linear.weight")));
+    got(pipeline.load_optimizer_state(state));  // with the rate
+    for (int stage = 0; stage < 3; ++stage) local.optimizer(stage).set_learning_rate(0, std::nullopt);
+    local.step({x}, {y});  // for the statistics of the batch norms
+    for (int stage = 0; stage < 3; ++stage)
+      local.optimizer(stage).set_state(state.modules[static_cast<std::size_t>(stage)]);
+    local.step({x}, {y});
+    got(pipeline.step(x, y));
+    expect_equal();
+  }
+}
+
 // Two workers, a stage each, of the layers that the test gives.
 struct Two {
   explicit Two(const std::function<LayerGraph()>& model,
@@ -374,8 +416,9 @@ TEST(RemotePipeline, RefusesWhatDoesNotFit) {
             "Pipeline::create: two ranks have the worker worker1, expected one agent for each rank");
   EXPECT_EQ(refused(workers, {.cuts = {2}, .schedule = gpipe}),
             "pipeline layers: a stage of the layers 2 to 1: expected ascending cuts between 1 and 1");
-  EXPECT_EQ(refused(workers, {.cuts = {1}, .schedule = schedule::add_optimizer_steps(gpipe)}),
-            "Pipeline::create: the action 0STEP: expected computations and messages alone");
+  EXPECT_EQ(
+      refused(workers, {.cuts = {1}, .schedule = schedule::add_optimizer_steps(gpipe)}),
+      "Pipeline::create: the schedule steps parameters, and there is no optimizer: give one in the options");
   Pipeline pipeline = got(Pipeline::create(agents.driver(), workers, {.cuts = {1}, .schedule = gpipe}));
   const auto error = error_of([&] { got(pipeline.step(numbers({4, 6}, 1), numbers({3, 6}, 1))); });
   ASSERT_TRUE(error);
