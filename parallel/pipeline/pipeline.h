@@ -24,8 +24,8 @@
 //
 // A stage that throws, a worker that is lost, or a value that does not come within the timeout ends the step
 // on all workers. The error of a stage names the stage, the micro-batch and the action. The next step may
-// begin at once. A step that fails leaves the parameters as they are, but for the steps that stages with
-// PipelineOptions::optimizer have made; batch norms may have changed their running statistics. The workers
+// begin at once. A step that fails leaves the parameters as they are, except for steps of the stages' own
+// optimizers (PipelineOptions::optimizer); batch norms may have changed their running statistics. The workers
 // know each other, as the members of a job do. While a step is in flight, the modules of the stages must not
 // be read or changed. Values travel through the host's memory. Thread-safe; one step is in flight at a time.
 #pragma once
