@@ -1,9 +1,11 @@
-// weft's GroupPipeline, and its Pipeline, whose driver is on the agent of rank 0.
+// weft's executors. Pipeline's driver is on the agent of rank 0.
 #include "bench/pipeline/model.h"
 #include "bench/pipeline/work.h"
 
+#include <weft/dist_autograd/pass.h>
 #include <weft/parallel/collectives/collectives_layer.h>
 #include <weft/parallel/pipeline/group_pipeline.h>
+#include <weft/parallel/pipeline/local_pipeline.h>
 #include <weft/parallel/pipeline/pipeline.h>
 #include <weft/parallel/schedule/generators.h>
 #include <weft/parallel/schedule/measured_costs.h>
@@ -20,76 +22,160 @@ using collectives::Group;
 const pipeline::Loss squares = pipeline::loss_of(
     [](const at::Tensor& output, const at::Tensor& target) { return torch::mse_loss(output, target); });
 
-// ideal_us: what the simulator predicts of the costs of the stages in these steps. replayed_us: the median of
-// the steps as they would be without messages and waits.
-void report(RankEnd& end, Figures figures, const schedule::Schedule& schedule,
-            const std::vector<schedule::Timeline>& steps) {
-  figures["steps_per_s"] = 1e6 / figures.at("p50_us");
-  figures["ideal_us"] = schedule::predict(schedule, schedule::measured_costs(schedule, steps)).time * 1e6;
-  std::vector<double> replayed;
-  for (const schedule::Timeline& step : steps) replayed.push_back(schedule::replayed_time(schedule, step));
-  std::nth_element(replayed.begin(), replayed.begin() + replayed.size() / 2, replayed.end());
-  figures["replayed_us"] = replayed[replayed.size() / 2] * 1e6;
+schedule::Schedule schedule_of(const Work& work) {
+  return schedule::generate(work.schedule, {.ranks = work.ranks, .microbatches = work.microbatches});
+}
+
+std::size_t as_told(std::size_t next) { return next; }
+
+void zero_grad(const pipeline::StageGraph& graph) {
+  for (at::Tensor& parameter : graph.parameters()) parameter.mutable_grad().reset();
+}
+
+// ideal_us: what the simulator predicts of the costs of the stages in these steps. overhead_us: of an action,
+// what a step takes longer than that, over the actions of a rank. replayed_us: the median of the steps as they
+// would be without messages and waits.
+void report(const Work& work, RankEnd& end, Figures figures, const schedule::Schedule& schedule = {},
+            const std::vector<schedule::Timeline>& steps = {}) {
+  const double median = figures.at("p50_us");
+  figures["steps_per_s"] = 1e6 / median;
+  if (!steps.empty()) {
+    const double ideal = schedule::predict(schedule, schedule::measured_costs(schedule, steps)).time * 1e6;
+    figures["ideal_us"] = ideal;
+    if (work.model == Model::scale)
+      figures["overhead_us"] = (median - ideal) / static_cast<double>(schedule.ranks.front().size());
+    std::vector<double> replayed;
+    for (const schedule::Timeline& step : steps) replayed.push_back(schedule::replayed_time(schedule, step));
+    const auto middle = replayed.begin() + static_cast<std::ptrdiff_t>(replayed.size() / 2);
+    std::nth_element(replayed.begin(), middle, replayed.end());
+    figures["replayed_us"] = *middle * 1e6;
+  }
   end.report(figures);
 }
 
-void run(const Work& work, bool by_calls, const std::string& store, RankEnd& end) {
+void run_locally(const Work& work, RankEnd& end) {
+  const auto graph = pipeline::cut(layers_of(work), {.cuts = cuts_of(work, work.ranks), .seed = 1});
+  pipeline::LocalPipeline model(graph, schedule_of(work), {.loss = squares});
+  const Data data = data_of(work);
+  std::vector<schedule::Timeline> steps;
+  Rounds rounds(end);
+  rounds.run(
+      [&] {
+        zero_grad(graph);
+        steps.push_back(model.step({data.input}, {data.target}).timeline);
+      },
+      as_told);
+  report(work, end, rounds.figures(), model.schedule(), steps);
+}
+
+void run_by_group(const Work& work, const Group& group, RankEnd& end) {
+  const auto schedule = schedule_of(work);
+  const auto graph = pipeline::cut(layers_of(work), {.cuts = cuts_of(work, schedule.stages()),
+                                                     .built = pipeline::stages_of(schedule, end.rank()),
+                                                     .seed = 1});
+  pipeline::GroupPipeline model(group, graph, schedule, {.loss = squares});
+  const Data data = data_of(work);
+  std::vector<schedule::Timeline> steps;
+  at::Tensor count = at::zeros({1}, at::kLong);
+  Rounds rounds(end);
+  rounds.run(
+      [&] {
+        zero_grad(graph);
+        auto timeline = model.step({data.input}, {data.target}).timeline;
+        if (end.rank() == 0) steps.push_back(std::move(timeline));
+      },
+      [&](std::size_t next) {
+        count.fill_(static_cast<std::int64_t>(next));
+        group.broadcast(count, 0).get();
+        return static_cast<std::size_t>(count.item<std::int64_t>());
+      });
+  if (end.rank() == 0) report(work, end, rounds.figures(), model.schedule(), steps);
+}
+
+void drive_pipeline(const Work& work, rpc::Agent& agent, RankEnd& end) {
+  const auto schedule = schedule_of(work);
+  std::vector<rpc::Peer> workers;
+  for (int rank = 0; rank < work.ranks; ++rank) workers.push_back(agent.peer("rank" + std::to_string(rank)));
+  auto model =
+      pipeline::Pipeline::create(agent, workers,
+                                 {.cuts = cuts_of(work, schedule.stages()), .schedule = schedule, .seed = 1})
+          .get();
+  const Data data = data_of(work);
+  std::vector<schedule::Timeline> steps;
+  Rounds rounds(end);
+  rounds.run([&] { steps.push_back(model.step(data.input, data.target).get().timeline); }, as_told);
+  report(work, end, rounds.figures(), model.schedule(), steps);
+}
+
+// A stage of the tutorial's model, for calls.
+struct ServedStage : torch::nn::Module {
+  explicit ServedStage(std::int64_t number) {
+    const Work work{.model = Model::resnet50};
+    const auto graph = pipeline::cut(
+        layers_of(work), {.cuts = cuts_of(work, 2), .built = std::set{static_cast<int>(number)}, .seed = 1});
+    stage = graph[static_cast<int>(number)];
+    register_module("layers", stage.module);
+  }
+  at::Tensor forward(at::Tensor input) { return stage.forward({input}).front(); }
+  at::Tensor loss(at::Tensor input, at::Tensor target) { return torch::mse_loss(forward(input), target); }
+  pipeline::Stage stage;
+  using Service =
+      rpc::Service<"served_stage", rpc::Constructor<std::int64_t>,
+                   rpc::Method<"forward", &ServedStage::forward>, rpc::Method<"loss", &ServedStage::loss>>;
+};
+
+// As examples/rref_pipeline does.
+void drive_calls(const Work& work, rpc::Agent& agent, RankEnd& end) {
+  auto front = rref::create<ServedStage>(agent.peer("rank1"), 0);
+  auto back = rref::create<ServedStage>(agent.peer("rank2"), 1);
+  const auto share = at::scalar_tensor(1.0 / work.microbatches);
+  const Data data = data_of(work);
+  const auto inputs = data.input.split(work.rows), targets = data.target.split(work.rows);
+  Rounds rounds(end);
+  rounds.run(
+      [&] {
+        std::vector<dist_autograd::Pass> passes;
+        std::vector<rpc::Future<void>> done;
+        for (std::size_t i = 0; i < inputs.size(); ++i) {
+          auto& pass = passes.emplace_back(agent);
+          auto hidden = front.remote<&ServedStage::forward>(pass, inputs[i]);
+          auto loss = back.remote<&ServedStage::loss>(pass, hidden, targets[i]);
+          done.push_back(pass.backward(loss, share));
+        }
+        rpc::when_all(std::move(done)).get();
+      },
+      as_told);
+  report(work, end, rounds.figures());
+}
+
+enum class Way { group, pipeline, calls };
+
+void run(const Work& work, Way way, int ranks, const std::string& store, RankEnd& end) {
   at::set_num_threads(1);
   rpc::AgentOptions options{.name = "rank" + std::to_string(end.rank())};
   options.listen = {"tcp://127.0.0.1:0"};
   options.rendezvous = rpc::Rendezvous{.store = "file://" + store,
                                        .rank = static_cast<std::size_t>(end.rank()),
-                                       .world_size = static_cast<std::size_t>(work.ranks)};
-  rpc::Layers layers = pipeline::layers({[&] { return transformer(work); }, squares});
+                                       .world_size = static_cast<std::size_t>(ranks)};
+  rpc::Layers layers = pipeline::layers({[&] { return layers_of(work); }, squares});
   layers.push_back(collectives::layer());
   rpc::Agent agent(options, layers);
+  if (way == Way::calls) agent.allow_create<ServedStage>();
   rpc::Job(agent).join().get();
   const Group group = Group::create(agent).get();
-  const auto schedule =
-      schedule::generate(work.schedule, {.ranks = work.ranks, .microbatches = work.microbatches});
-  const auto cuts = cuts_of(work, schedule.stages());
-  const at::Tensor input = torch::randn({work.rows * work.microbatches, work.tokens, work.width});
-  const at::Tensor target = torch::randn_like(input);
-  std::vector<schedule::Timeline> steps;
-  const auto note = [&](schedule::Timeline timeline) {
-    if (end.rank() == 0) steps.push_back(std::move(timeline));
-  };
-  Rounds rounds(end);
-  if (!by_calls) {
-    const auto graph = pipeline::cut(
-        transformer(work), {.cuts = cuts, .built = pipeline::stages_of(schedule, end.rank()), .seed = 1});
-    pipeline::GroupPipeline model(group, graph, schedule, {.loss = squares});
-    at::Tensor count = at::zeros({1}, at::kLong);
-    rounds.run(
-        [&] {
-          for (at::Tensor& parameter : graph.parameters()) parameter.mutable_grad().reset();
-          note(model.step({input}, {target}).timeline);
-        },
-        [&](std::size_t next) {
-          count.fill_(static_cast<std::int64_t>(next));
-          group.broadcast(count, 0).get();
-          return static_cast<std::size_t>(count.item<std::int64_t>());
-        });
-    if (end.rank() == 0) report(end, rounds.figures(), model.schedule(), steps);
-  } else if (end.rank() == 0) {
-    std::vector<rpc::Peer> workers;
-    for (int rank = 0; rank < work.ranks; ++rank)
-      workers.push_back(agent.peer("rank" + std::to_string(rank)));
-    auto model =
-        pipeline::Pipeline::create(agent, workers, {.cuts = cuts, .schedule = schedule, .seed = 1}).get();
-    rounds.run([&] { note(model.step(input, target).get().timeline); },
-               [](std::size_t next) { return next; });
-    report(end, rounds.figures(), model.schedule(), steps);
-  }
-  if (by_calls) group.barrier().get();  // the workers serve until then
+  if (way == Way::group) run_by_group(work, group, end);
+  if (way == Way::pipeline && end.rank() == 0) drive_pipeline(work, agent, end);
+  if (way == Way::calls && end.rank() == 0) drive_calls(work, agent, end);
+  group.barrier().get();  // the workers serve until then
   agent.leave().get();
 }
 
-Contender contender(const char* name, const Work& work, bool by_calls) {
-  return Contender{name, {{"caller", "main"}}, [work, by_calls](const Setting& setting) {
+Contender contender(const char* name, const Work& work, Way way) {
+  return Contender{name, {{"caller", "main"}}, [work, way](const Setting& setting) {
                      const std::string store = scratch_path(".store");
+                     const int ranks = work.ranks + (way == Way::calls ? 1 : 0);
                      const Outcome outcome = measure_ranks(
-                         work.ranks, setting, [&](RankEnd& end) { run(work, by_calls, store, end); });
+                         ranks, setting, [&](RankEnd& end) { run(work, way, ranks, store, end); });
                      std::filesystem::remove(store);
                      return outcome;
                    }};
@@ -97,7 +183,21 @@ Contender contender(const char* name, const Work& work, bool by_calls) {
 
 }  // namespace
 
-std::optional<Contender> weft_peer(const Work& work) { return contender("weft", work, false); }
-std::optional<Contender> weft_rpc_peer(const Work& work) { return contender("weft-rpc", work, true); }
+std::optional<Contender> weft_peer(const Work& work) { return contender("weft", work, Way::group); }
+std::optional<Contender> weft_rpc_peer(const Work& work) {
+  return contender("weft-rpc", work, Way::pipeline);
+}
+std::optional<Contender> weft_calls_peer(const Work& work) {
+  if (work.model != Model::resnet50) return std::nullopt;
+  return contender("weft-calls", work, Way::calls);
+}
+
+std::optional<Contender> weft_local_peer(const Work& work) {
+  if (work.model != Model::scale) return std::nullopt;
+  return Contender{"weft-local", {{"caller", "main"}, {"cores", "any"}}, [work](const Setting& setting) {
+                     const Setting any_core{setting.budget, {}};  // its threads are in one process
+                     return measure_ranks(1, any_core, [&](RankEnd& end) { run_locally(work, end); });
+                   }};
+}
 
 }  // namespace weft::bench

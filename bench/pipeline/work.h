@@ -11,19 +11,33 @@
 
 namespace weft::bench {
 
-// A chain of transformer blocks, split evenly over the stages.
+enum class Model {
+  transformer,  // a chain of blocks, split evenly over the stages
+  resnet50,     // of PyTorch's tutorial "Distributed Pipeline Parallelism Using RPC", in its two stages
+  scale,        // a layer multiplies its input by a parameter: what the executor itself costs
+};
+
 struct Work {
   std::string name;
   std::string schedule = "1f1b";  // as `weft schedule --type`
+  Model model = Model::transformer;
   std::int64_t width = 256;
   int blocks = 8, ranks = 2, microbatches = 8;
   std::int64_t rows = 4, tokens = 64;  // of a micro-batch
 };
 
+// A quarter of the tutorial's channels, so that a step takes seconds on a core.
+inline constexpr std::int64_t tutorial_image = 128, tutorial_width = 16, tutorial_classes = 1000;
+
 // Each gives nothing if the work does not concern that peer.
 using MakeContender = std::optional<Contender> (*)(const Work&);
 std::optional<Contender> weft_peer(const Work& work);      // GroupPipeline
 std::optional<Contender> weft_rpc_peer(const Work& work);  // Pipeline; rank 0 is also the driver
-std::optional<Contender> torch_peer(const Work& work);     // torch.distributed.pipelining in Python, on Gloo
+// LocalPipeline: one process, a thread for each rank.
+std::optional<Contender> weft_local_peer(const Work& work);
+// Remote calls and a pass for each micro-batch; a rank more, the driver.
+std::optional<Contender> weft_calls_peer(const Work& work);
+std::optional<Contender> torch_peer(const Work& work);      // torch.distributed.pipelining in Python, on Gloo
+std::optional<Contender> torch_rpc_peer(const Work& work);  // the tutorial's program, in Python
 
 }  // namespace weft::bench

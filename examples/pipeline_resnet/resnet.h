@@ -1,18 +1,26 @@
-// ResNet-50 for small images (He et al. 2016) as the layers of a pipeline: a 3x3 stem without pooling, 16
-// bottleneck blocks in four groups, and the classifier.
+// ResNet-50 (He et al. 2016) as the layers of a pipeline: the stem, 16 bottleneck blocks in four groups, and
+// the classifier.
 #pragma once
 
 #include <weft/parallel/pipeline/layer_graph.h>
 
 #include <torch/torch.h>
 
+// For small images (28 x 28) a 3x3 convolution; for large ones that of the paper, 7x7 and a pooling.
 struct Stem : torch::nn::Module {
-  Stem(std::int64_t colors, std::int64_t width) {
-    conv = register_module(
-        "conv", torch::nn::Conv2d(torch::nn::Conv2dOptions(colors, width, 3).padding(1).bias(false)));
+  Stem(std::int64_t colors, std::int64_t width, bool large_images) : pools(large_images) {
+    const auto options = torch::nn::Conv2dOptions(colors, width, large_images ? 7 : 3)
+                             .stride(large_images ? 2 : 1)
+                             .padding(large_images ? 3 : 1)
+                             .bias(false);
+    conv = register_module("conv", torch::nn::Conv2d(options));
     norm = register_module("norm", torch::nn::BatchNorm2d(width));
   }
-  at::Tensor forward(const at::Tensor& images) { return torch::relu(norm(conv(images))); }
+  at::Tensor forward(const at::Tensor& images) {
+    const at::Tensor y = torch::relu(norm(conv(images)));
+    return pools ? torch::max_pool2d(y, 3, 2, 1) : y;
+  }
+  const bool pools;
   torch::nn::Conv2d conv{nullptr};
   torch::nn::BatchNorm2d norm{nullptr};
 };
@@ -57,10 +65,10 @@ struct Classifier : torch::nn::Module {
 };
 
 // width: channels of the first group; 64 in the paper.
-inline weft::pipeline::LayerGraph resnet50(std::int64_t classes, std::int64_t width,
-                                           std::int64_t colors = 1) {
+inline weft::pipeline::LayerGraph resnet50(std::int64_t classes, std::int64_t width, std::int64_t colors = 1,
+                                           bool large_images = false) {
   weft::pipeline::LayerGraph model;
-  model.add("stem", [=] { return std::make_shared<Stem>(colors, width); });
+  model.add("stem", [=] { return std::make_shared<Stem>(colors, width, large_images); });
   std::int64_t in = width;
   const std::int64_t blocks[] = {3, 4, 6, 3};
   for (std::int64_t group = 0; group < 4; ++group) {
