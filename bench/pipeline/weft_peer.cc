@@ -33,8 +33,8 @@ void zero_grad(const pipeline::StageGraph& graph) {
 }
 
 // ideal_us: what the simulator predicts of the costs of the stages in these steps. overhead_us: of an action,
-// what a step takes longer than that, over the actions of a rank. replayed_us: the median of the steps as they
-// would be without messages and waits.
+// what a step takes longer than that, over the actions of a rank. replayed_us: the median of the steps as
+// they would be without messages and waits.
 void report(const Work& work, RankEnd& end, Figures figures, const schedule::Schedule& schedule = {},
             const std::vector<schedule::Timeline>& steps = {}) {
   const double median = figures.at("p50_us");
