@@ -64,6 +64,7 @@ void ReductionRun::for_each_part(Copy copy, CopyBytes copy_bytes) const {
   auto* const memory = static_cast<std::byte*>(memory_.data_ptr());
   std::int64_t begin = 0;
   for (const at::Tensor& tensor : tensors_) {
+    if (tensor.numel() == 0) continue;  // it has no memory, and memcpy() takes no null
     if (tensor.is_cpu() && tensor.is_contiguous())
       copy_bytes(memory + static_cast<std::size_t>(begin) * tensor.itemsize(),
                  static_cast<std::byte*>(tensor.data_ptr()), tensor.nbytes());
