@@ -25,7 +25,7 @@ using All = std::conditional_t<std::is_void_v<T>, void, std::vector<typename rpc
 
 }  // namespace
 
-// What steps under way share with the handle, and may outlive it.
+// What steps in flight share with the handle, and may outlive it.
 struct DistributedOptimizer::Core : std::enable_shared_from_this<DistributedOptimizer::Core> {
   Core(std::shared_ptr<OptimizerLayer> of, std::vector<Module> of_modules,
        std::vector<StepParticipant::Ptr> of_others, StepMode of_mode)
@@ -47,7 +47,7 @@ struct DistributedOptimizer::Core : std::enable_shared_from_this<DistributedOpti
         ask<&OptimizerService::detach>(modules[i], std::optional(handle->trainer)).then([](auto&&) {});
   }
 
-  // How attaching ended, for everyone who asks.
+  // How attaching ended, for each caller.
   rpc::Future<void> attached();
   void attach_ended(const rpc::Result<void>& result);
 
@@ -58,7 +58,7 @@ struct DistributedOptimizer::Core : std::enable_shared_from_this<DistributedOpti
   // Admits passes that look rows up.
   void admit_lookups();
   void step_ended();
-  // Now, or when the steps under way have ended. From within a job of `order`, so that none begins meanwhile.
+  // Now, or when the steps in flight have ended. From within a job of `order`, so that none begins meanwhile.
   void after_steps(rpc::Callback job);
   // One call on each of the first `count` objects, now; what fails says why attaching failed, where it did.
   template <class T, class Call>

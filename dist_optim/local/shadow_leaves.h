@@ -10,7 +10,7 @@
 // The optimizer's state (momentum and so on) belongs to the shadows and stays when they move to a new
 // storage.
 //
-// Owner: ParameterHost, or a stage of a pipeline. Thread-safety: none; the owner takes turns.
+// Owner: ParameterHost, or a stage of a pipeline. Thread-safety: none; the owner serializes all calls.
 #pragma once
 
 #include <weft/dist_optim/local/step_target.h>

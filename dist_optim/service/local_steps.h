@@ -1,4 +1,4 @@
-// LocalSteps: the steps under way whose objects all live with this owner. It decides them itself when all
+// LocalSteps: the steps in flight whose objects all live with this owner. It decides them itself when all
 // their objects are prepared, so that such a step costs the trainer one round trip. A snapshot of several
 // objects holds these steps up while it reads.
 //

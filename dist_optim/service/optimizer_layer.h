@@ -30,7 +30,7 @@ class WEFT_EXPORT OptimizerLayer final : public rpc::CallHook {
   std::vector<std::shared_ptr<HostGuard>> hosts();             // of all objects that still exist
 
   // The pass here, and what it has for a host's parameters, by their index. No pass where it is not known.
-  // `failed_precondition` where it is over.
+  // `failed_precondition` if it has ended.
   struct PassPart {
     std::shared_ptr<dist_autograd::PassState> pass;
     Gradients gradients;

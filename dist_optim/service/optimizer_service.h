@@ -1,7 +1,7 @@
 // OptimizerService: what a DistributedOptimizer asks of the owners of its parameters. Every call is about an
 // object behind an RRef and takes its turn in the object's queue.
 //
-// A step over objects of one owner is one `step` an object: the owner decides it when all have come. One
+// A step over objects of one owner is one `step` an object: the owner decides it when all have arrived. One
 // over several owners is `prepare` on every object, then `commit` or `abort` on every object: the trainer
 // decides.
 #pragma once
@@ -67,7 +67,7 @@ struct WEFT_EXPORT OptimizerService {
   // The version of the parameters after the step; in a synchronous round it comes when the round is closed.
   rpc::Future<std::uint64_t> commit(rpc::CallContext& call, std::uint64_t number, StepDecision decision,
                                     Trainer trainer);
-  // Of a step of either kind; harmless where it is over.
+  // Of a step of either kind; harmless after its end.
   void abort(rpc::CallContext& call, std::uint64_t number, Trainer trainer);
 
   void set_learning_rate(rpc::CallContext& call, double rate, std::optional<std::string> group);

@@ -61,7 +61,9 @@ Settings parse(int argc, char** argv) {
   app.add_option("--out", s.out, "folder for the loss curve and the timeline")->capture_default_str();
   app.add_option("--checkpoint", s.checkpoint,
                  "file that the driver writes; if it exists, the run resumes from it");
-  app.add_option("--checkpoint-every", s.checkpoint_every, "steps")->capture_default_str();
+  app.add_option("--checkpoint-every", s.checkpoint_every, "steps")
+      ->capture_default_str()
+      ->check(CLI::PositiveNumber);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
@@ -173,7 +175,7 @@ rpc::Task<void> drive(rpc::Agent& agent, const Settings& settings) {
       points,
       fmt::format("ResNet-50 on Fashion-MNIST, {} on {} workers", settings.schedule, settings.workers),
       settings.out);
-  draw(model.schedule(), timeline, settings.out);
+  if (!timeline.ranks.empty()) draw(model.schedule(), timeline, settings.out);
   fmt::print("test_accuracy={:.4f}\n",
              co_await accuracy(model, Dataset(settings.data, "t10k"), settings.test_images));
 }

@@ -1,13 +1,13 @@
 // GroupDevices: the collectives of one group on tensors of an accelerator, by NCCL.
 //
 // A group has one communicator, on one device of each member. It is made by prepare(), of all members at
-// once, or by the first collective, which then blocks its thread until all have come. A collective is put on
-// the current stream at once; what ranks mean by it is compared beside, as a collective of the group without
-// elements, which is begun first: a launch may wait for who does not come. What a device has begun cannot be
-// taken back, so a difference ends the group here, as all other failures of either side do; the group's end
-// aborts the communicator, or its making; an orderly end, when the device is idle, finalizes it. The future
-// is complete when both sides are. Tensors are contiguous. Owner: the group's core, which is alive in every
-// call. Thread-safe; which of two threads comes first is for the program to order.
+// once, or by the first collective, which then blocks its thread until all members have arrived. A collective
+// is put on the current stream at once. A collective of the group without elements, which begins first,
+// compares the ranks' operations at the same time: a launch may wait for a rank that does not arrive. What a
+// device has begun cannot be taken back, so a difference ends the group here, as all other failures of either
+// side do; the group's end aborts the communicator, or its making; an orderly end, when the device is idle,
+// finalizes it. The future is complete when both sides are. Tensors are contiguous. Owner: the group's core,
+// which is alive in every call. Thread-safe; which of two threads comes first is for the program to order.
 #pragma once
 
 #include <weft/parallel/collectives/nccl/devices.h>
@@ -68,7 +68,7 @@ class WEFT_EXPORT GroupDevices {
   void wait_until_made();
   void close(const nccl::Communicator::Ptr& communicator);
   void end_if_left();
-  // Puts it on the device, where `compare` begins what goes beside, unless that is under way (null).
+  // Puts it on the device, where `compare` begins the comparison, unless that is in flight (null).
   rpc::Future<void> launch(c10::Device device, const std::function<void()>& compare,
                            const std::function<rpc::Future<void>(const nccl::TensorCollectives&)>& put);
   Collective comparison_of(const CollectiveCall& call) const;

@@ -19,7 +19,7 @@
 namespace weft::data_parallel {
 
 struct JoinOptions {
-  // The average is over the ranks that still have batches. Off: over all ranks of the group, so that a batch
+  // The mean of the ranks that still have batches. Off: of all ranks of the group, so that a batch
   // has the same weight in every iteration.
   bool divide_by_active = false;
   // failed_precondition on all ranks as soon as one has no batch left.

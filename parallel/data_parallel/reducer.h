@@ -64,7 +64,7 @@ class WEFT_EXPORT Reducer : public std::enable_shared_from_this<Reducer> {
   // Takes part in the collectives of a backward of the other ranks. This rank contributes the gradients that
   // it has accumulated without synchronization, else zero. It has no gradients afterwards.
   void shadow();
-  // The ranks that compute gradients; the average is over these. Default: all ranks of the group.
+  // The ranks that compute gradients, whose mean the gradients become. Default: all ranks of the group.
   void set_active(int ranks);
 
   // For the backwards of a dist_autograd::Pass, whose gradients are not this reducer's. The ranks give equal

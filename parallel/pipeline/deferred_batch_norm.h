@@ -6,8 +6,8 @@
 // In training, forward() normalizes each micro-batch by itself, as a BatchNorm does. The running statistics
 // change once for each mini-batch, by the statistics of all its rows: they are those of a BatchNorm over the
 // whole mini-batch. The executors end the mini-batch when a step completes, whatever its number of
-// micro-batches is; a step that fails leaves the running statistics as they are. Other training loops call
-// end_minibatch(). In evaluation it is a BatchNorm.
+// micro-batches is; a step that fails on this worker leaves the running statistics as they are. Other
+// training loops call end_minibatch(). In evaluation it is a BatchNorm.
 //
 // Inputs have the shape [N, C] or [N, C, ...]. The sums of the open mini-batch are a buffer, which is zero
 // between steps: a forward that is recomputed counts once. Without running statistics it is a BatchNorm. Not

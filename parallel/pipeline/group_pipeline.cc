@@ -256,12 +256,12 @@ Values GroupPipeline::Impl::joined_outputs(std::vector<Values> own) const {
 }
 
 void GroupPipeline::Impl::fail(const std::exception& error) {
-  for (auto& [stage, runner] : runners) runner.clear();
-  for (auto& [stage, each] : parameters) each.clear();
-  end_minibatch(graph, false);
   group.abort(error.what());  // first, so that other ranks take this error for the cause
   for (const auto& [stage, each] : replicas) each.abort(error.what());
   if (options.data_parallel) options.data_parallel->abort(error.what());
+  for (auto& [stage, runner] : runners) runner.clear();
+  for (auto& [stage, each] : parameters) each.clear();
+  end_minibatch(graph, false);
 }
 
 GroupPipeline::GroupPipeline(collectives::Group group, StageGraph graph, schedule::Schedule schedule,

@@ -67,8 +67,8 @@ class WEFT_EXPORT GroupPipeline {
   // messages in it are not needed. invalid_argument: it does not fit the graph or the group, the ranks have
   // different cuts or schedules, a stage of this rank has no module, stages of two ranks share a parameter
   // (tie copies: LayerGraph::tie), there is no loss, or the schedule steps parameters and there
-  // is no optimizer. unsupported: sharded stages; replicated ones, or optimizer steps in the
-  // schedule, with GroupPipelineOptions::data_parallel.
+  // is no optimizer. unsupported: sharded stages; ties, and an optimizer or replicated stages; replicated
+  // ones, or optimizer steps in the schedule, with GroupPipelineOptions::data_parallel.
   GroupPipeline(collectives::Group group, StageGraph graph, schedule::Schedule schedule,
                 GroupPipelineOptions options);
   ~GroupPipeline();
@@ -83,7 +83,7 @@ class WEFT_EXPORT GroupPipeline {
   // On the last stage's ranks its outputs of all rows, without gradients; other ranks get an empty list.
   Values evaluate(const Values& inputs);
 
-  // Of a stage of this rank; for its learning rate and its state, between two steps, on all replicas alike.
+  // Of a stage of this rank; for its learning rate and its state, between two steps, and on all replicas.
   // Its step() and move_to() are the pipeline's. failed_precondition: no optimizer.
   dist_optim::StepTarget& optimizer(int stage);
   const StageGraph& graph() const;

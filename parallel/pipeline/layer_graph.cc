@@ -146,9 +146,6 @@ int layer_of(const LayerGraph& layers, const std::string& parameter) {
 // The initial value of a parameter whose stage is not built here.
 at::Tensor value_elsewhere(const LayerGraph& layers, const std::string& parameter,
                            std::optional<std::uint64_t> seed) {
-  if (!seed)
-    refuse_layers("the parameter " + parameter +
-                  " is tied to one of another worker: give CutOptions::seed, so that both begin equal");
   const int layer = layer_of(layers, parameter);
   const auto parameters = built(layers[layer], layer, seed).module->named_parameters();
   const at::Tensor* found = parameters.find(parameter.substr(layers[layer].name.size() + 1));
@@ -167,6 +164,11 @@ void add_ties(const LayerGraph& layers, const std::vector<Part>& parts, std::opt
       tie.push_back({static_cast<int>(owner - parts.begin()), name});
     }
     graph.tie(tie);
+    const auto is_here = [&](const StageParameter& each) { return graph.is_here(each.stage); };
+    if (!seed && std::any_of(tie.begin(), tie.end(), is_here) &&
+        !std::all_of(tie.begin(), tie.end(), is_here))
+      refuse_layers("the tied parameters " + names.front() + " and " + names.back() +
+                    " are on several workers: give CutOptions::seed, so that they begin equal");
     at::Tensor value;
     for (const StageParameter& each : tie) {
       if (!graph.is_here(each.stage)) continue;
@@ -200,7 +202,9 @@ int LayerGraph::add(Layer layer) {
 }
 
 void LayerGraph::tie(std::vector<std::string> parameters) {
-  if (parameters.size() < 2) refuse_layers("a tie of fewer than two parameters");
+  if (std::set<std::string>(parameters.begin(), parameters.end()).size() != parameters.size() ||
+      parameters.size() < 2)
+    refuse_layers("a tie of fewer than two parameters, or of one twice");
   for (const std::string& parameter : parameters) {
     layer_of(*this, parameter);
     for (const auto& other : ties_)

@@ -60,8 +60,8 @@ class WEFT_EXPORT LayerGraph {
   }
 
   // Parameters, named LAYER.PARAMETER, that begin with the value of the first one and stay equal, on
-  // whichever workers they are. Each has separate memory. invalid_argument: fewer than two, an unknown
-  // layer, or a parameter of another tie.
+  // whichever workers they are. Each has separate memory. invalid_argument: fewer than two, one twice, an
+  // unknown layer, or a parameter of another tie.
   void tie(std::vector<std::string> parameters);
   const std::vector<std::vector<std::string>>& ties() const { return ties_; }
 

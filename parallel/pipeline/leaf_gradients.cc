@@ -22,6 +22,7 @@ void LeafGradients::publish() {
 }
 
 void LeafGradients::publish(dist_autograd::GradientSink& to) {
+  const at::NoGradGuard no_grad;
   for (auto& [impl, sum] : std::exchange(sums_, {})) to.accumulate(sum.leaf, std::move(sum.gradient), 1);
 }
 

@@ -62,7 +62,7 @@ class WEFT_EXPORT LocalPipeline {
  public:
   // The schedule has the graph's number of stages; messages in it are not needed. invalid_argument: it is
   // invalid with the graph's edges, there is no loss, or it steps parameters and there is no optimizer.
-  // unsupported: replicated or sharded stages.
+  // unsupported: replicated or sharded stages; ties, and an optimizer.
   LocalPipeline(StageGraph graph, schedule::Schedule schedule, LocalOptions options);
   ~LocalPipeline();
   LocalPipeline(const LocalPipeline&) = delete;

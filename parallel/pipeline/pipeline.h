@@ -74,7 +74,8 @@ class WEFT_EXPORT Pipeline {
   // not fit the model or the number of workers, two ranks have one worker, a worker has another model, or two
   // stages of a worker share a parameter (tie copies: LayerGraph::tie), or the schedule steps parameters and
   // there is no optimizer. unsupported: replicated or
-  // sharded stages. failed_precondition: an agent was made without pipeline::layers().
+  // sharded stages; ties, and an optimizer. failed_precondition: an agent was made without
+  // pipeline::layers().
   static rpc::Future<Pipeline> create(rpc::Agent& agent, std::vector<rpc::Peer> workers,
                                       PipelineOptions options);
   Pipeline(Pipeline&&) noexcept;

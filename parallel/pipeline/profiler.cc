@@ -1,5 +1,6 @@
 #include <weft/parallel/pipeline/profiler.h>
 
+#include <weft/parallel/pipeline/deferred_batch_norm.h>
 #include <weft/parallel/pipeline/internal/kept_buffers.h>
 #include <weft/parallel/pipeline/leaf_gradients.h>
 #include <weft/parallel/pipeline/stage_runner.h>
@@ -14,11 +15,19 @@
 #include <chrono>
 #include <map>
 #include <optional>
-#include <set>
 #include <sstream>
+#include <string_view>
 
 namespace weft::pipeline {
 namespace {
+
+constexpr std::string_view input_name = "Input";  // "Input0" is the description of the step's first input
+
+bool is_input(const partition::Layer& layer) {
+  const std::string_view text = layer.description;
+  return text.starts_with(input_name) && text.size() > input_name.size() &&
+         text.find_first_not_of("0123456789", input_name.size()) == std::string_view::npos;
+}
 
 [[noreturn]] void refuse_profile(const std::string& why) {
   throw rpc::Error(rpc::ErrorKind::invalid_argument, "profile: " + why);
@@ -139,7 +148,7 @@ partition::Profile measure_all(const StageGraph& layers, const Values& sample,
       values[input] = sample[static_cast<std::size_t>(input.output)];
       places[-1 - input.output] = profile.layers.size();
       profile.layers.push_back({.name = "input" + which,
-                                .description = "Input" + which,
+                                .description = std::string(input_name) + which,
                                 .activation_bytes = bytes_of({values[input]})});
     }
   }
@@ -196,6 +205,7 @@ partition::Profile profile(const StageGraph& layers, const Values& sample, const
   for (int layer = 0; layer < layers.size(); ++layer) buffers.emplace_back(*layers[layer].module);
   const auto restore = [&] {
     for (const KeptBuffers& each : buffers) each.restore();
+    end_minibatch(layers, false);
   };
   try {
     partition::Profile measured = measure_all(layers, sample, options);
@@ -231,13 +241,10 @@ partition::Profile profile(const LayerGraph& model, const Values& sample, const 
 }
 
 std::vector<int> cuts_of(const partition::Profile& profile, const partition::Partition& partition) {
-  // profile() puts each input directly before the first layer that uses it.
   std::vector<std::optional<int>> number(profile.layers.size());  // of what is no input
-  std::set<std::size_t> has_input;
-  for (const partition::Edge& edge : profile.edges) has_input.insert(edge.to);
   int layers = 0;
   for (std::size_t layer = 0; layer < number.size(); ++layer)
-    if (has_input.contains(layer)) number[layer] = layers++;
+    if (!is_input(profile.layers[layer])) number[layer] = layers++;
   std::vector<int> cuts;
   int next = 0;
   for (const partition::Stage& stage : partition.stages) {

@@ -33,9 +33,9 @@ struct ProfileOptions {
 
 // layers: a graph with one layer in each stage. sample: the inputs of a step, for one micro-batch. A layer of
 // the profile has its forward and backward time in milliseconds, the bytes of its activations and those of
-// its parameters; a parameter that two layers share counts in both. Each used input of the step is a layer
-// named "input0", "input1"
-// ... and described as "Input0" .... invalid_argument: no layers, rounds below 1, or another number of names.
+// its parameters; a parameter that two layers share counts in both. The inputs of the
+// step that layers use are layers too, named "input0" and described as "Input0", and so on. invalid_argument:
+// no layers, rounds below 1, or another number of names.
 WEFT_EXPORT partition::Profile profile(const StageGraph& layers, const Values& sample,
                                        const ProfileOptions& options = {});
 WEFT_EXPORT partition::Profile profile(const torch::nn::Sequential& model, const at::Tensor& sample,

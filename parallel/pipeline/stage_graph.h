@@ -54,10 +54,13 @@ class StageForward {
   template <class F>
     requires(!std::same_as<F, StageForward> && std::is_invocable_r_v<Values, F&, const Values&> &&
              !std::is_invocable_v<F&, const Values&, const StepPosition&>)
-  StageForward(F forward)
-      : call_([forward = std::move(forward)](const Values& inputs, const StepPosition&) mutable {
-          return forward(inputs);
-        }) {}
+  StageForward(F forward) {
+    if constexpr (std::is_constructible_v<bool, F&> && !std::is_empty_v<F>)  // a std::function or a pointer
+      if (!static_cast<bool>(forward)) return;
+    call_ = [forward = std::move(forward)](const Values& inputs, const StepPosition&) mutable {
+      return forward(inputs);
+    };
+  }
 
   Values operator()(const Values& inputs, const StepPosition& position = {}) const {
     return call_(inputs, position);

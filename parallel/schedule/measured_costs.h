@@ -1,4 +1,5 @@
-// measured_costs, replayed_time: what measured steps say, for predict() and beside it. Pure functions.
+// measured_costs, replayed_time: costs and times of measured steps, for predict() and to compare with it.
+// Pure functions.
 #pragma once
 
 #include <weft/parallel/schedule/simulate.h>

@@ -45,6 +45,7 @@ class PipelineResNet(unittest.TestCase):
         checkpoint = ("--checkpoint", self.folder / "stages.safetensors", "--checkpoint-every", 20)
         first, _ = self.train(*checkpoint)
         self.assertEqual(first, uninterrupted[:20])
+        self.assertEqual(self.train(*checkpoint)[0], [])  # no step is left
         resumed, _ = self.train("--epochs", 2, *checkpoint)
         self.assertEqual(resumed, uninterrupted[20:])
 

@@ -228,7 +228,7 @@ void Levels::broadcast(const Collective& collective, const Hosts& hosts, SharedS
                  .elements = n,
                  .blocks = {},
                  .from = {}};
-  // What has come from the root's host is what its column gives here.
+  // The values of the root's host are those that its column gives here.
   last.memory.input = collective.memory.input != nullptr ? collective.memory.input : collective.memory.output;
   last.memory.output = collective.memory.output;
 }

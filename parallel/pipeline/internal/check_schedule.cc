@@ -51,7 +51,7 @@ class GradientCheck {
 
  private:
   struct State {
-    bool unreduced = false, is_reducing = false, unstepped = false;
+    bool unreduced = false, is_reducing = false, is_reduced = false, unstepped = false;
   };
 
   bool is_replicated(int stage) const {
@@ -67,22 +67,26 @@ class GradientCheck {
     switch (action.op) {
       case Op::backward:
       case Op::weight_gradient:
-        if (state.is_reducing) refuse(rank, action.stage, "a backward during a reduction");
+        if (state.is_reducing || state.is_reduced)
+          refuse(rank, action.stage,
+                 "a backward after the start of a reduction, and no optimizer step before");
         state.unreduced = reduces;
         state.unstepped = true;
         return;
       case Op::reduce_gradient:
-        if (state.is_reducing) refuse(rank, action.stage, "two reductions at a time");
+        if (state.is_reducing || state.is_reduced)
+          refuse(rank, action.stage, "two reductions, and no optimizer step between");
         state.is_reducing = reduces;
         state.unreduced = false;
         return;
       case Op::wait_reduce_gradient:
         state.is_reducing = false;
+        state.is_reduced = reduces;
         return;
       case Op::optimizer_step:
         if (state.unreduced || state.is_reducing)
           refuse(rank, action.stage, "an optimizer step before the end of the reduction");
-        state.unstepped = false;
+        state.unstepped = state.is_reduced = false;
         return;
       default:
         return;
@@ -138,7 +142,7 @@ void check_ties(const std::string& executor, const StageGraph& graph, const sche
         throw Error(ErrorKind::unsupported,
                     executor + ": the tied parameter " + each.name + " of stage " +
                         std::to_string(each.stage) +
-                        ": expected one rank for the stage, and no optimizer steps in the schedule");
+                        ": expected one rank for the stage, and no optimizer in the options");
 }
 
 schedule::Schedule computations_of(schedule::Schedule schedule) {

@@ -262,13 +262,17 @@ void RankStep::give_gradients(int stage, int microbatch, const Values& gradients
 
 void RankStep::add_ties() {
   for (std::size_t tie = 0; tie < step_.graph.ties().size(); ++tie) {
+    const auto fail = [&](ErrorKind kind) {
+      step_.exchange->fail(std::make_exception_ptr(Error(kind, "pipeline step: the tied parameter " +
+                                                                   step_.graph.ties()[tie][0].name + ": " +
+                                                                   text_of_current_exception())));
+    };
     try {
       add(tie);
     } catch (const Error& error) {
-      step_.exchange->fail(std::make_exception_ptr(Error(
-          error.kind(),
-          "pipeline step: the tied parameter " + step_.graph.ties()[tie][0].name + ": " + error.what())));
-      return;
+      return fail(error.kind());
+    } catch (...) {
+      return fail(ErrorKind::handler_failed);
     }
   }
 }
@@ -280,13 +284,14 @@ void RankStep::add(std::size_t tie) {
       own.emplace_back(each.stage, step_.graph.parameter(each));
   if (own.empty()) return;
   const at::NoGradGuard no_grad;
+  const at::Tensor first = own.front().second;  // its device is that of the sums
   at::Tensor own_sum, sum;
   int home = own.front().first;
   for (const auto& [stage, parameter] : own) {
     home = std::min(home, stage);
     if (const at::Tensor gradient = step_.parameters->at(stage).gradients().take(parameter);
         gradient.defined())
-      dist_autograd::accumulate_gradient(parameter, own_sum, gradient, 1);
+      dist_autograd::accumulate_gradient(first, own_sum, gradient.to(first.device()), 0);
   }
   const std::vector<int> homes = homes_of(step_.graph.ties()[tie], step_.schedule);
   for (const int other : homes)
@@ -295,12 +300,17 @@ void RankStep::add(std::size_t tie) {
     const at::Tensor part =
         other == home
             ? own_sum
-            : here(step_.exchange->take(tie_message(step_.schedule, tie, other, home), step_.timeout).at(0));
-    if (part.defined()) dist_autograd::accumulate_gradient(own.front().second, sum, part, 0);
+            : step_.exchange->take(tie_message(step_.schedule, tie, other, home), step_.timeout).at(0);
+    if (!part.defined()) continue;
+    if (part.sizes() != first.sizes())
+      throw Error(ErrorKind::invalid_argument, "a gradient of sizes " + c10::str(part.sizes()) +
+                                                   " from stage " + std::to_string(other) + ", expected " +
+                                                   c10::str(first.sizes()));
+    dist_autograd::accumulate_gradient(first, sum, part.to(first.device()), 0);
   }
   if (!sum.defined()) return;
   for (const auto& [stage, parameter] : own)
-    step_.parameters->at(stage).gradients().accumulate(parameter, sum, 0);
+    step_.parameters->at(stage).gradients().accumulate(parameter, sum.to(parameter.device()), 0);
 }
 
 }  // namespace weft::pipeline

@@ -30,9 +30,18 @@ std::vector<rref::RRef<StageModule>> PipelineService::install(WorkerPlan plan) {
                                                            " has another model than the driver: " +
                                                            first_difference(layers.names(), plan.layers));
   StageGraph graph = cut(layers, cuts);
+  schedule.edges = graph.edges();
+  check_schedule("Pipeline::create", graph, schedule,
+                 {.steps = true, .has_optimizer = plan.optimizer.has_value()});
+  check_ties("Pipeline::create", graph, schedule);
+  if (plan.workers.size() != schedule.ranks.size() || plan.rank < 0 ||
+      static_cast<std::size_t>(plan.rank) >= schedule.ranks.size())
+    throw rpc::Error(rpc::ErrorKind::invalid_argument, "Pipeline::create: rank " + std::to_string(plan.rank) +
+                                                           " of " + std::to_string(plan.workers.size()) +
+                                                           " workers, expected one of the schedule's " +
+                                                           std::to_string(schedule.ranks.size()) + " ranks");
   refuse_shared_parameters("Pipeline::create", graph,
                            [](int, int) { return false; });  // each has an optimizer
-  schedule.edges = graph.edges();
   const auto worker = std::make_shared<StageWorker>(*agent->core(), plan, std::move(graph),
                                                     std::move(schedule), layer->model().loss);
   layer->add(plan.pipeline, worker);

@@ -232,7 +232,6 @@ StageReport StageWorker::compute(const std::shared_ptr<Step>& step) {
       for (auto& [stage, own] : parameters_)
         if (own.optimizer() == nullptr) own.gradients().publish(*step->pass);
     });
-  for (auto& [stage, own] : parameters_) own.clear();
   if (const auto error = step->exchange->error(); error != nullptr) std::rethrow_exception(error);
   if (*stages_.rbegin() + 1 != graph_.size()) return report;
   if (part.with_backward) {
@@ -245,8 +244,13 @@ StageReport StageWorker::compute(const std::shared_ptr<Step>& step) {
 }
 
 void StageWorker::execute(const std::shared_ptr<Step>& step) {
-  rpc::Result<StageReport> report = rpc::capture([&] { return compute(step); });
-  end_minibatch(graph_, report.ok());
+  rpc::Result<StageReport> report = rpc::capture([&] {
+    StageReport own = compute(step);
+    end_minibatch(graph_, true);
+    return own;
+  });
+  for (auto& [stage, own] : parameters_) own.clear();
+  if (!report.ok()) static_cast<void>(rpc::capture([&] { end_minibatch(graph_, false); }));
   step->exchange->fail(over_error(step->number, "its rank has completed or left it"));
   std::map<int, rpc::Promise<StageReport>> asked;
   {

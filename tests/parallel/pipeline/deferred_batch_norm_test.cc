@@ -1,6 +1,7 @@
 #include <weft/parallel/pipeline/deferred_batch_norm.h>
 
 #include <weft/parallel/pipeline/local_pipeline.h>
+#include <weft/parallel/pipeline/profiler.h>
 #include <weft/parallel/schedule/generators.h>
 #include <weft/parallel/schedule/lowering.h>
 
@@ -104,6 +105,14 @@ TEST(DeferredBatchNorm, ItsStatisticsAreThoseOfTheMiniBatch) {
     const at::Tensor x = tilted({7, 3, 4, 4}, 9);
     expect_equal(deferred(x), plain(x));
   }
+}
+
+TEST(DeferredBatchNorm, AProfileLeavesNoMicroBatches) {
+  Pair models;
+  profile(models.deferred, tilted({4, 3, 2, 2}));
+  models.norm().end_minibatch();  // as an evaluation of a pipeline does
+  EXPECT_EQ(models.norm().num_batches_tracked.item<std::int64_t>(), 0);
+  expect_equal(models.norm().running_var, at::ones({3}, at::kDouble));
 }
 
 TEST(DeferredBatchNorm, CountsInFloat32AlsoInLowPrecision) {

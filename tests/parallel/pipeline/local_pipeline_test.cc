@@ -416,13 +416,14 @@ TEST_F(Faults, AStageThatStallsIsNamedAtTheTimeout) {
   int calls = 0;
   LocalPipeline pipeline = this->pipeline(
       [&](const at::Tensor&) {
-        if (++calls == 1) std::this_thread::sleep_for(std::chrono::milliseconds(300));  // it stalls
+        // It stalls. The timeout leaves the stage time to begin on a machine with other work.
+        if (++calls == 1) std::this_thread::sleep_for(std::chrono::seconds(2));
       },
-      {.timeout = std::chrono::milliseconds(20)});
+      {.timeout = std::chrono::milliseconds(500)});
   const auto error = error_of([&] { pipeline.step({x}, {y}); });
   ASSERT_TRUE(error);
   EXPECT_EQ(error->kind(), ErrorKind::deadline_exceeded);
-  EXPECT_NE(std::string(error->what()).find("has not come within 20 ms: rank 1 computes 1F0"),
+  EXPECT_NE(std::string(error->what()).find("has not come within 500 ms: rank 1 computes 1F0"),
             std::string::npos)
       << error->what();
 }

@@ -131,6 +131,17 @@ TEST(Profiler, MeasuresTrainingAndLeavesTheModelAsItWas) {
   }
 }
 
+TEST(Profiler, CutsCountLayersWithoutInputsAndNamedLikeInputs) {
+  partition::Profile measured{.layers = {{.name = "input0", .description = "Input0"},
+                                         {.name = "embedding", .description = "InputEmbedding"},
+                                         {.name = "positions", .description = "Positions"},
+                                         {.name = "sum", .description = "Sum"},
+                                         {.name = "head", .description = "Linear"}},
+                              .edges = {{0, 1}, {1, 3}, {2, 3}, {3, 4}}};
+  const std::vector<std::size_t> layers{3, 2};
+  EXPECT_EQ(cuts_of(measured, partition::cut_by_count(measured, layers)), std::vector<int>{2});
+}
+
 // Two layers take far more time than the others together.
 TEST(Profiler, ItsTimesBalanceTheStages) {
   const auto takes = [](int milliseconds) {

@@ -114,7 +114,7 @@ void expect_in_every_way(const Stages& model, const Values& inputs, const Loss& 
           inputs, loss);
 }
 
-// Returns its input from a function of its own.
+// Returns its input from a custom autograd function.
 struct Same : torch::autograd::Function<Same> {
   static at::Tensor forward(torch::autograd::AutogradContext*, const at::Tensor& x) { return x; }
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext*,
@@ -523,6 +523,7 @@ TEST(Steps, ALayerKnowsThePositionOfItsStage) {
   pipeline.evaluate({numbers({6, 6}, 1)});
   EXPECT_EQ(stages, (std::vector<int>{0, 1, 1, 1}));
   EXPECT_FALSE(StageForward());
+  EXPECT_FALSE(StageForward(std::function<Values(const Values&)>()));
   EXPECT_FALSE(StageForward(nullptr));
 }
 

@@ -2,9 +2,11 @@
 #include <weft/dist_optim/distributed_optimizer.h>
 #include <weft/parallel/pipeline/local_pipeline.h>
 #include <weft/parallel/pipeline/pipeline.h>
+#include <weft/parallel/pipeline/remote/pipeline_service.h>
 #include <weft/parallel/schedule/communication.h>
 #include <weft/parallel/schedule/generators.h>
 #include <weft/parallel/schedule/lowering.h>
+#include <weft/parallel/schedule/text.h>
 #include <weft/rpc/agent/stats.h>
 #include <weft/rpc/rpc.h>
 #include <weft/rpc/testing/wait.h>
@@ -255,6 +257,28 @@ TEST(RemoteOptimizers, RunPipedreamAndGoOnFromTheirState) {
     got(pipeline.step(x, y));
     expect_equal();
   }
+}
+
+TEST(RemotePipeline, AWorkerRefusesPlansThatDoNotFit) {
+  Agents agents(1, {.layers = [] { return blocks(2); }, .loss = loss_of(squares)});
+  const auto refused = [&](const WorkerPlan& plan) {
+    return error_of([&] { got(agents.workers()[0].call<&PipelineService::install>(plan)); })
+        .value_or(rpc::Error(ErrorKind::internal, "not refused"));
+  };
+  const WorkerPlan plan{.workers = {rpc::AgentId{}},
+                        .schedule = schedule::save(schedule::fill_drain({.ranks = 2, .microbatches = 2})),
+                        .microbatches = 2,
+                        .layers = blocks(2).names(),
+                        .cuts = {1}};
+  EXPECT_NE(
+      std::string(refused(plan).what()).find("rank 0 of 1 workers, expected one of the schedule's 2 ranks"),
+      std::string::npos)
+      << refused(plan).what();
+  WorkerPlan uncut = plan;
+  uncut.cuts = {};
+  EXPECT_NE(std::string(refused(uncut).what()).find("a schedule of 2 stages for a model of 1"),
+            std::string::npos)
+      << refused(uncut).what();
 }
 
 // Two workers, a stage each, of the layers that the test gives.

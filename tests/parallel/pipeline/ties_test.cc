@@ -61,15 +61,19 @@ TEST(Ties, OnThreadsTrainLikeLayersThatShareAParameter) {
 TEST(Ties, RefuseWhatDoesNotFit) {
   LayerGraph model = blocks(2);
   EXPECT_EQ(refused([&] { model.tie({"block0.0.weight"}); }),
-            "pipeline layers: a tie of fewer than two parameters");
+            "pipeline layers: a tie of fewer than two parameters, or of one twice");
+  EXPECT_EQ(refused([&] { model.tie({"block0.0.weight", "block0.0.weight"}); }),
+            "pipeline layers: a tie of fewer than two parameters, or of one twice");
   EXPECT_EQ(refused([&] { model.tie({"block0.0.weight", "block2.0.weight"}); }),
             "pipeline layers: the parameter block2.0.weight of a tie: expected LAYER.PARAMETER");
   model.tie({"block0.0.weight", "block1.0.weight"});
   EXPECT_EQ(refused([&] { model.tie({"block0.0.weight", "block1.0.bias"}); }),
             "pipeline layers: the parameter block0.0.weight is in two ties");
-  EXPECT_EQ(refused([&] { cut(model, {.cuts = {1}, .built = std::set{1}}); }),
-            "pipeline layers: the parameter block0.0.weight is tied to one of another worker: give "
-            "CutOptions::seed, so that both begin equal");
+  for (const int built : {0, 1})
+    EXPECT_EQ(
+        refused([&] { cut(model, {.cuts = {1}, .built = std::set{built}}); }),
+        "pipeline layers: the tied parameters block0.0.weight and block1.0.weight are on several workers: "
+        "give CutOptions::seed, so that they begin equal");
   LayerGraph shapes = blocks(2);
   shapes.tie({"block0.0.weight", "block1.0.bias"});
   EXPECT_EQ(refused([&] { cut(shapes, {.cuts = {1}}); }),
@@ -84,7 +88,7 @@ TEST(Ties, RefuseWhatDoesNotFit) {
         LocalPipeline(graph, steps, {.loss = squares, .optimizer = torch::optim::SGDOptions(0.1)});
       }),
       "LocalPipeline: the tied parameter block0.0.weight of stage 0: expected one rank for the stage, and "
-      "no optimizer steps in the schedule");
+      "no optimizer in the options");
 }
 
 }  // namespace

@@ -438,6 +438,17 @@ TEST(StageOptimizers, RefuseWhatDoesNotFit) {
     EXPECT_EQ(std::string(error.value().what()),
               "GroupPipeline: rank 0 has for stage 0 an optimizer step before the end of the reduction: see "
               "schedule::add_gradient_reduction and schedule::add_optimizer_steps");
+  const auto reduced_twice = schedule::load(
+      "0F0,0B0,0REDUCE_GRAD,0WAIT_REDUCE_GRAD,0F2,0B2,0REDUCE_GRAD,0WAIT_REDUCE_GRAD\n"
+      "0F1,0B1,0REDUCE_GRAD,0WAIT_REDUCE_GRAD,0F3,0B3,0REDUCE_GRAD,0WAIT_REDUCE_GRAD",
+      "by hand");
+  Company two(2);
+  for (const auto& error : on_ranks(two, [&](const Group& group) {
+         GroupPipeline(group, cut(blocks(1), {}), reduced_twice, {.loss = squares});
+       }))
+    EXPECT_NE(std::string(error.value().what()).find("a backward after the start of a reduction"),
+              std::string::npos)
+        << error->what();
   auto some = schedule::fill_drain({.ranks = 2, .microbatches = 2});
   some.ranks[0].push_back({.op = Op::optimizer_step, .stage = 0});
   EXPECT_EQ(refused([&] { LocalPipeline(graph, some, {.loss = squares, .optimizer = momentum}); }),
