@@ -43,11 +43,12 @@ namespace weft::pipeline {
 struct GroupPipelineOptions {
   Loss loss;
   bool mean_loss = true;  // false: the losses of micro-batches are added
-  // Of each stage's parameters. Stages must not share parameters if it is set.
+  // Of each stage's parameters that require grad when the pipeline is made. Stages must not share parameters
+  // if it is set.
   std::optional<dist_optim::OptimizerSpec> optimizer = {};
   // The ranks that compute the same stages as this one in other pipelines: their parameters and buffers begin
   // with the values of its rank 0, and the gradients of a stage become the mean over it, after the stage's
-  // last backward. A step that fails aborts this group too.
+  // last backward; sparse ones become dense. A step that fails aborts this group too.
   std::optional<collectives::Group> data_parallel = {};
   std::optional<c10::Device> device = {};  // of this rank's stages; empty: where they are
   // For a value that a stage waits for, and for a reduction.
@@ -65,10 +66,10 @@ class WEFT_EXPORT GroupPipeline {
  public:
   // Called by all ranks. graph: this rank's stages are here. The schedule has a rank for each of the group's;
   // messages in it are not needed. invalid_argument: it does not fit the graph or the group, the ranks have
-  // different cuts or schedules, a stage of this rank has no module, stages of two ranks share a parameter
-  // (tie copies: LayerGraph::tie), there is no loss, or the schedule steps parameters and there
-  // is no optimizer. unsupported: sharded stages; ties, and an optimizer or replicated stages; replicated
-  // ones, or optimizer steps in the schedule, with GroupPipelineOptions::data_parallel.
+  // different cuts, schedules or optimizers, a stage of this rank has no module, stages of two ranks share a
+  // parameter (tie copies: LayerGraph::tie), there is no loss, or the schedule steps parameters and there is
+  // no optimizer. unsupported: sharded stages; ties, and an optimizer or replicated stages; replicated ones,
+  // or optimizer steps in the schedule, with GroupPipelineOptions::data_parallel.
   GroupPipeline(collectives::Group group, StageGraph graph, schedule::Schedule schedule,
                 GroupPipelineOptions options);
   ~GroupPipeline();

@@ -42,7 +42,8 @@ namespace weft::pipeline {
 struct LocalOptions {
   Loss loss;
   bool mean_loss = true;  // false: the losses of micro-batches are added
-  // Of each stage's parameters. Stages must not share parameters if it is set.
+  // Of each stage's parameters that require grad when the pipeline is made. Stages must not share parameters
+  // if it is set.
   std::optional<dist_optim::OptimizerSpec> optimizer = {};
   // By rank of the schedule; empty: the parameters and inputs stay where they are. A parameter of stages on
   // several devices is unsupported.
