@@ -101,9 +101,13 @@ std::size_t CollectivesLayer::kept_early() const {
   return early_messages_;
 }
 
-void CollectivesLayer::remove(const GroupId& id) {
+void CollectivesLayer::remove(const GroupId& id, const std::optional<rpc::Error>& why) {
+  constexpr std::size_t remembered = 64;
   std::lock_guard lock(mutex_);
   groups_.erase(id);
+  if (!why) return;
+  failed_.emplace_back(id, *why);
+  if (failed_.size() > remembered) failed_.pop_front();
 }
 
 std::size_t CollectivesLayer::groups() const {
@@ -128,8 +132,18 @@ std::optional<rpc::Error> CollectivesLayer::deliver(const GroupId& id, std::size
       return keep_early(id, bytes, std::move(event));
     }
   }
-  if (group != nullptr) event(*group);
+  if (group == nullptr) return error_of_removed(id);
+  event(*group);
   return std::nullopt;
+}
+
+rpc::Error CollectivesLayer::error_of_removed(const GroupId& id) const {
+  std::lock_guard lock(mutex_);
+  const auto failed =
+      std::find_if(failed_.begin(), failed_.end(), [&](const auto& each) { return each.first == id; });
+  if (failed != failed_.end()) return failed->second;
+  return rpc::Error(rpc::ErrorKind::aborted,
+                    core_->id().name + " has released this group: it has no handle of it any more");
 }
 
 std::vector<std::shared_ptr<GroupCore>> CollectivesLayer::all() const {

@@ -6,6 +6,7 @@
 #include <weft/rpc/agent/agent.h>
 #include <weft/rpc/core/handler_pool.h>
 
+#include <deque>
 #include <map>
 #include <mutex>
 #include <vector>
@@ -30,12 +31,14 @@ class WEFT_EXPORT CollectivesLayer final : public rpc::CallHook,
   void expect_group(const GroupOptions& options);
   void add(const std::shared_ptr<GroupCore>& group);  // one that was expected, with its options
   void give_up_group(const GroupOptions& options);
-  void remove(const GroupId& id);
+  // why: the error with which it has failed, if it has; members that send to it later are told.
+  void remove(const GroupId& id, const std::optional<rpc::Error>& why = std::nullopt);
   std::size_t groups() const;
   std::size_t kept_early() const;  // messages for groups that are being made
   std::vector<std::shared_ptr<GroupCore>> all() const;
 
-  // Passes a message of that size to the member of the group here. resource_exhausted: it was refused.
+  // Passes a message of that size to the member of the group here. Gives an error if it was refused: it was
+  // one too many for a group that is expected, or the group has ended.
   using Event = rpc::UniqueFunction<void(GroupCore&)>;
   std::optional<rpc::Error> deliver(const GroupId& id, std::size_t bytes, Event event);
   std::shared_ptr<GroupCore> find(const GroupId& id) const;  // null: none
@@ -69,6 +72,7 @@ class WEFT_EXPORT CollectivesLayer final : public rpc::CallHook,
   // Under mutex_. The caller destroys what was dropped after it has released the mutex.
   std::optional<rpc::Error> keep_early(const GroupId& id, std::size_t bytes, Event event);
   void expected_no_more(const Limits& limits, EarlyGroups& dropped);
+  rpc::Error error_of_removed(const GroupId& id) const;
 
   const std::shared_ptr<rpc::AgentCore> core_;
   const std::shared_ptr<nccl::Devices> devices_;
@@ -79,8 +83,9 @@ class WEFT_EXPORT CollectivesLayer final : public rpc::CallHook,
   std::vector<Limits> expected_;
   EarlyGroups early_;
   std::size_t early_messages_ = 0, early_bytes_ = 0;
-  std::map<rpc::AgentId, rpc::Error> gone_;   // while groups are expected
-  std::unique_ptr<rpc::HandlerPool> writer_;  // one thread; made when it is needed
+  std::deque<std::pair<GroupId, rpc::Error>> failed_;  // the latest groups that have failed and are removed
+  std::map<rpc::AgentId, rpc::Error> gone_;            // while groups are expected
+  std::unique_ptr<rpc::HandlerPool> writer_;           // one thread; made when it is needed
   bool ended_ = false;
 };
 

@@ -85,6 +85,7 @@ class WEFT_EXPORT GroupCore final : public BackendOwner, public std::enable_shar
   // launches on all members; or with the error that ended the group.
   void launch(const std::string& name, LaunchSequence::Begin begin, std::source_location site,
               std::optional<std::chrono::nanoseconds> timeout);
+  const std::optional<rpc::Error>& error() const { return ended_; }  // in a turn
   void abort(const std::string& reason);
   void fail(const std::exception_ptr& error);  // what has gone wrong on a device
   void fail(const rpc::Error& error);

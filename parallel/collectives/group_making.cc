@@ -63,7 +63,7 @@ std::optional<Group> Group::make(const std::shared_ptr<CollectivesLayer>& layer,
     return std::nullopt;
   }
   const auto forget = [known = std::weak_ptr(layer), id = rendezvous.id](GroupCore* core) {
-    if (const auto layer = known.lock()) layer->remove(id);
+    if (const auto layer = known.lock()) layer->remove(id, core->error());
     delete core;
   };
   GroupCore::Options all{options, layer->devices()};

@@ -184,6 +184,10 @@ class FakeNccl {
     return static_cast<std::size_t>(
         std::count_if(comms_.begin(), comms_.end(), [](const auto& comm) { return !comm->dead; }));
   }
+  std::size_t sent() const {  // messages between two ranks
+    std::lock_guard lock(mutex_);
+    return sent_;
+  }
   std::size_t memory() const {  // allocated and registered
     std::lock_guard lock(mutex_);
     return memory_;
@@ -304,6 +308,7 @@ class FakeNccl {
   std::map<int, std::vector<std::string>> calls_;
   std::vector<std::vector<int>> aborts_;
   std::set<int> held_, holding_;
+  std::size_t sent_ = 0;
   std::vector<std::string> misuse_;
   std::size_t memory_ = 0;
   int operators_ = 0, ids_ = 0, next_operator_ = 5;
@@ -404,6 +409,7 @@ inline void FakeNccl::arrive(FakeOp op) {
   }
   if (op.kind == Kind::send || op.kind == Kind::recv) {
     const bool sends = op.kind == Kind::send;
+    if (sends) ++sent_;
     const std::pair way = sends ? std::pair(op.comm->rank, op.peer) : std::pair(op.peer, op.comm->rank);
     (sends ? clique.sends : clique.recvs)[way].push_back(std::move(op));
     auto &sent = clique.sends[way], &wanted = clique.recvs[way];

@@ -279,6 +279,37 @@ TEST_P(GroupEnds, AreToldToOtherMembersBeforeFilesAreWritten) {
   std::filesystem::remove_all(folder);
 }
 
+// --- Messages for a group that a member has released ---
+
+class ReleasedGroups : public ::testing::Test {
+ protected:
+  // Rank 0 sends to rank 1, which has done `before` and then released the group.
+  rpc::Future<void> sent_after(const std::function<void(const Group&)>& before) {
+    auto groups = company.groups();
+    before(groups[1]);
+    groups.pop_back();
+    const auto layer = CollectivesLayer::of(*company.agent(1).core());
+    test::eventually("rank 1 has released it", [&] { return layer->groups() == 0; });
+    return company.agent(0).peer("worker1").call<&GroupService::message>(
+        GroupId{company.agent(0).id().incarnation, ++number}, std::uint64_t{0}, std::string("float32[1]"),
+        rpc::Buffer::allocate(4));
+  }
+  Company company{2};
+  std::uint64_t number = 0;  // of rank 0's groups
+};
+
+TEST_F(ReleasedGroups, SayWhyTheyFailed) {
+  Futures sent;
+  sent.push_back(sent_after([](const Group& group) { group.abort("no luck"); }));
+  expect_all(std::move(sent), ErrorKind::aborted, {"no luck"});
+}
+
+TEST_F(ReleasedGroups, SayThatTheyAreReleased) {
+  Futures sent;
+  sent.push_back(sent_after([](const Group&) {}));
+  expect_all(std::move(sent), ErrorKind::aborted, {"worker1 has released this group"});
+}
+
 // --- Messages for collectives that were not begun ---
 
 class EarlyMessages : public ::testing::Test {

@@ -32,6 +32,9 @@ class FakeDevices {
   // Call it once the groups and their agents have ended. Threads of their devices may still use NCCL for a
   // moment. They hold `api` until they end.
   ~FakeDevices() {
+    for (int rank = 0; rank < ranks_; ++rank)  // jobs that are left would use this NCCL
+      for (c10::StreamId id = 0; id <= FakeAccelerator::pooled; ++id)
+        accelerator.wait(c10::Stream(c10::Stream::UNSAFE, device(rank), id));
     const auto until = rpc::Clock::now() + test::too_long;
     while (api.use_count() != 1 && rpc::Clock::now() < until) std::this_thread::yield();
     EXPECT_EQ(api.use_count(), 1) << "the threads of an agent's devices have not ended";
