@@ -37,13 +37,14 @@ WEFT_CODEC(GroupStepPlan, rows, with_backward)
 
 // Equal on ranks whose values fit together.
 std::string signature_of(const StageGraph& graph, const schedule::Schedule& schedule,
-                         const std::optional<dist_optim::OptimizerSpec>& optimizer) {
+                         const GroupPipelineOptions& options) {
   std::string text = std::to_string(schedule.microbatches) + " micro-batches, edges";
   for (const schedule::Edge& edge : schedule.edges) {
     text += " " + std::to_string(edge.from) + "-" + std::to_string(edge.to) + ":";
     for (const int output : graph.outputs_of(edge)) text += std::to_string(output) + ",";
   }
-  if (optimizer) text += " optimizer " + dist_optim::to_string(*optimizer);
+  if (options.values_through_host) text += " values through the host's memory";
+  if (options.optimizer) text += " optimizer " + dist_optim::to_string(*options.optimizer);
   for (const Tie& tie : graph.ties()) {
     text += " tie";
     for (const StageParameter& each : tie) text += " " + std::to_string(each.stage) + "." + each.name;
@@ -73,11 +74,11 @@ void check(const collectives::Group& group, const StageGraph& graph, const sched
            schedule.placement[static_cast<std::size_t>(a)] == schedule.placement[static_cast<std::size_t>(b)];
   });
   const auto signatures =
-      group.all_gather_object(signature_of(graph, schedule, options.optimizer), options.timeout).get();
+      group.all_gather_object(signature_of(graph, schedule, options), options.timeout).get();
   for (std::size_t rank = 1; rank < signatures.size(); ++rank)
     if (signatures[rank] != signatures[0])
       refuse("rank " + std::to_string(rank) +
-             " has other cuts, another schedule or another optimizer than rank 0: " + signatures[rank] +
+             " has other cuts, another schedule or other options than rank 0: " + signatures[rank] +
              "; rank 0: " + signatures[0]);
 }
 
@@ -126,7 +127,11 @@ struct GroupPipeline::Impl {
         options(std::move(wanted)),
         credits(credits_of(graph, schedule)),
         devices(options.device ? schedule.ranks.size() : 0, options.device.value_or(at::kCPU)),
-        replicas(groups_of_replicas(group, schedule)) {
+        replicas(groups_of_replicas(group, schedule)),
+        routes(
+            options.values_through_host
+                ? DeviceRoutes()
+                : device_routes(group, graph, schedule, options.device.value_or(at::kCPU), options.timeout)) {
     for (const int stage : stages_of(schedule, group.rank())) {
       torch::nn::Module& module = *graph[stage].module;
       if (options.device) module.to(*options.device);
@@ -165,7 +170,8 @@ struct GroupPipeline::Impl {
   const Credits credits;
   const std::vector<c10::Device> devices;
   const std::map<int, collectives::Group> replicas;  // by stage, if it has several
-  std::map<int, StageParameters> parameters;         // by stage of this rank
+  const DeviceRoutes routes;
+  std::map<int, StageParameters> parameters;  // by stage of this rank
   std::map<int, StageRunner> runners;
   int first_with_inputs = -1;  // the first stage that uses inputs of the step
 };
@@ -204,7 +210,7 @@ GroupPipeline::Impl::Result GroupPipeline::Impl::run(const Values& inputs, const
         .data = split_rows(inputs, own_targets, rows, schedule.microbatches, options.mean_loss),
         .with_backward = with_backward,
         .parameters = &parameters};
-    const GroupMessages messages(group, graph, schedule, credits, context.exchange, options.timeout);
+    const GroupMessages messages(group, graph, schedule, credits, routes, context.exchange, options.timeout);
     context.send = [&](const ValueExchange::Key& key, Values values) {
       messages.send(key, std::move(values));
     };
@@ -258,6 +264,7 @@ Values GroupPipeline::Impl::joined_outputs(std::vector<Values> own) const {
 void GroupPipeline::Impl::fail(const std::exception& error) {
   group.abort(error.what());  // first, so that other ranks take this error for the cause
   for (const auto& [stage, each] : replicas) each.abort(error.what());
+  for (const auto& [key, route] : routes) route->abort(error.what());
   if (options.data_parallel) options.data_parallel->abort(error.what());
   for (auto& [stage, runner] : runners) runner.clear();
   for (auto& [stage, each] : parameters) each.clear();

@@ -11,9 +11,10 @@
 //   optimizer.step();
 //
 // The form of torch.distributed.pipelining: all ranks run one program. A stage computes on the thread that
-// calls step(), which may block. Values travel as messages of the group, through the host's memory. The
-// gradients are those of LocalPipeline, and those of stages on this rank are added to `.grad` when all ranks
-// have computed theirs.
+// calls step(), which may block. Between ranks on GPUs values travel by NCCL, each edge and direction with a
+// communicator of its own; all others as messages of the group, through the host's memory. The gradients are
+// those of LocalPipeline, and those of stages on this rank are added to `.grad` when all ranks have computed
+// theirs.
 //
 // With GroupPipelineOptions::optimizer the stages step their parameters, as in LocalPipeline: PipeDream runs
 // here, also with replicated stages. Replicas begin with the values of the first one and have the same
@@ -50,7 +51,9 @@ struct GroupPipelineOptions {
   // with the values of its rank 0, and the gradients of a stage become the mean over it, after the stage's
   // last backward; sparse ones become dense. A step that fails aborts this group too.
   std::optional<collectives::Group> data_parallel = {};
-  std::optional<c10::Device> device = {};  // of this rank's stages; empty: where they are
+  // Of this rank's stages; empty: where they are, and values travel through the host's memory.
+  std::optional<c10::Device> device = {};
+  bool values_through_host = false;  // also between GPUs; the same on all ranks
   // For a value that a stage waits for, and for a reduction.
   std::chrono::nanoseconds timeout = std::chrono::minutes{10};
 };
@@ -68,8 +71,9 @@ class WEFT_EXPORT GroupPipeline {
   // messages in it are not needed. invalid_argument: it does not fit the graph or the group, the ranks have
   // different cuts, schedules or optimizers, a stage of this rank has no module, stages of two ranks share a
   // parameter (tie copies: LayerGraph::tie), there is no loss, or the schedule steps parameters and there is
-  // no optimizer. unsupported: sharded stages; ties, and an optimizer or replicated stages; replicated ones,
-  // or optimizer steps in the schedule, with GroupPipelineOptions::data_parallel.
+  // no optimizer. unsupported: NCCL does not connect ranks on GPUs; sharded stages; ties, and an optimizer or
+  // replicated stages; replicated ones, or optimizer steps in the schedule, with
+  // GroupPipelineOptions::data_parallel.
   GroupPipeline(collectives::Group group, StageGraph graph, schedule::Schedule schedule,
                 GroupPipelineOptions options);
   ~GroupPipeline();

@@ -4,6 +4,8 @@
 #include <weft/parallel/pipeline/internal/ties.h>
 #include <weft/rpc/core/error.h>
 
+#include <c10/core/impl/VirtualGuardImpl.h>
+
 #include <algorithm>
 #include <deque>
 #include <set>
@@ -34,39 +36,82 @@ class GroupMessages::Receiver : public std::enable_shared_from_this<Receiver> {
     std::size_t values = 0;
   };
 
-  Receiver(const GroupMessages& of, int from, std::deque<Expected> values)
+  // route: null for values that go through the host's memory.
+  Receiver(const GroupMessages& of, int from, std::shared_ptr<DeviceRoute> route, std::deque<Expected> values)
       : group_(of.group_),
         exchange_(of.exchange_),
         in_flight_(of.in_flight_),
         from_(from),
-        values_(std::move(values)) {}
+        route_(std::move(route)),
+        values_(std::move(values)) {
+    if (route_ != nullptr)
+      reader_ = c10::impl::VirtualGuardImpl(route_->device().type()).getStream(route_->device());
+  }
 
+  // One value more may come.
   void next() {
     std::unique_lock lock(mutex_);
+    if (route_ != nullptr) {
+      ++credits_;
+      lock.unlock();
+      return next_of_route();
+    }
     if (values_.empty()) return;
     const Expected next = values_.front();
     values_.pop_front();
     lock.unlock();
     group_.recv_object<SentValues>(from_, next.tag, no_timeout)
         .then([self = shared_from_this(), next](rpc::Result<SentValues>&& came) {
-          self->came(next, std::move(came));
+          if (!came.ok()) return self->fail(came.error());
+          self->came(next, std::move(came).get());
         });
   }
 
  private:
-  void came(const Expected& expected, rpc::Result<SentValues>&& result) {
-    if (!result.ok()) return fail(result.error());
-    SentValues value = std::move(result).get();
+  // A route gives one value after the other, in the order in which they are sent.
+  void next_of_route() {
+    {
+      std::lock_guard lock(mutex_);
+      if (receiving_ || credits_ == 0 || values_.empty()) return;
+      receiving_ = true;
+      --credits_;
+    }
+    route_->receive(*reader_, [self = shared_from_this()](rpc::Result<DeviceRoute::Arrival>&& result) {
+      if (!result.ok()) return self->fail(result.error());
+      DeviceRoute::Arrival arrival = std::move(result).get();
+      std::optional<Expected> expected;
+      {
+        std::lock_guard lock(self->mutex_);
+        const auto found =
+            std::find_if(self->values_.begin(), self->values_.end(),
+                         [&](const Expected& each) { return each.key.microbatch == arrival.microbatch; });
+        if (found != self->values_.end()) {
+          expected = *found;
+          self->values_.erase(found);
+        }
+        self->receiving_ = false;
+      }
+      if (!expected)
+        return self->fail("values of micro-batch " + std::to_string(arrival.microbatch) +
+                          ", expected others");
+      self->came(*expected, std::move(arrival.values));
+      self->next_of_route();
+    });
+  }
+
+  void came(const Expected& expected, SentValues value) {
     if (!value.has(expected.values))
-      return fail(std::make_exception_ptr(rpc::Error(
-          rpc::ErrorKind::invalid_argument, "rank " + std::to_string(from_) + " sent " +
-                                                std::to_string(value.values.size()) + " values, expected " +
-                                                std::to_string(expected.values))));
+      return fail(std::to_string(value.values.size()) + " values, expected " +
+                  std::to_string(expected.values));
     rpc::Promise<void> used;
     used.future().then([self = shared_from_this()](rpc::Result<void>&& taken) {
       if (taken.ok()) self->next();
     });
     exchange_->put(expected.key, std::move(value).take(), std::move(used));
+  }
+  void fail(const std::string& sent) {
+    fail(std::make_exception_ptr(
+        rpc::Error(rpc::ErrorKind::invalid_argument, "rank " + std::to_string(from_) + " sent " + sent)));
   }
   void fail(const std::exception_ptr& error) {
     exchange_->fail(error);
@@ -77,17 +122,23 @@ class GroupMessages::Receiver : public std::enable_shared_from_this<Receiver> {
   const std::shared_ptr<ValueExchange> exchange_;
   const std::shared_ptr<InFlight> in_flight_;
   const int from_;
-  std::mutex mutex_;  // guards values_
+  const std::shared_ptr<DeviceRoute> route_;
+  std::optional<c10::Stream> reader_;  // of a route: computes with the values
+  std::mutex mutex_;                   // guards what follows
   std::deque<Expected> values_;
+  bool receiving_ = false;  // from a route
+  int credits_ = 0;         // of a route
 };
 
 GroupMessages::GroupMessages(collectives::Group group, const StageGraph& graph,
                              const schedule::Schedule& schedule, const Credits& credits,
-                             std::shared_ptr<ValueExchange> exchange, std::chrono::nanoseconds timeout)
+                             const DeviceRoutes& devices, std::shared_ptr<ValueExchange> exchange,
+                             std::chrono::nanoseconds timeout)
     : group_(std::move(group)),
       graph_(graph),
       schedule_(schedule),
       credits_(credits),
+      devices_(devices),
       exchange_(std::move(exchange)),
       in_flight_(std::make_shared<InFlight>(credits, *exchange_)),
       timeout_(timeout),
@@ -121,7 +172,9 @@ void GroupMessages::receive(bool with_backward, std::size_t microbatches) const 
       expect(message);
   for (auto& [of, values] : expected) {
     const auto& [edge, gradient, from] = of;
-    const auto receiver = std::make_shared<Receiver>(*this, from, std::move(values));
+    const auto route = devices_.find({edge, gradient, from, group_.rank()});
+    const auto receiver = std::make_shared<Receiver>(
+        *this, from, route == devices_.end() ? nullptr : route->second, std::move(values));
     for (int ahead = credits_.at({edge, gradient}); ahead > 0; --ahead) receiver->next();
   }
 }
@@ -130,11 +183,14 @@ void GroupMessages::send(const Key& key, Values values) const {
   const int to = schedule_.rank_of(key.to(), key.microbatch);
   if (to == group_.rank()) return exchange_->put(key, std::move(values));
   in_flight_->add(key, to, timeout_);
-  group_.send_object(SentValues::of(values), to, tag_of(routes_, key), no_timeout)
-      .then([exchange = exchange_, in_flight = in_flight_, key, to](rpc::Result<void>&& received) {
-        if (!received.ok()) exchange->fail(received.error());
-        in_flight->used(key, to);
-      });
+  const auto route = devices_.find({key.edge, key.gradient, group_.rank(), to});
+  auto sent = route == devices_.end()
+                  ? group_.send_object(SentValues::of(values), to, tag_of(routes_, key), no_timeout)
+                  : route->second->send(key.microbatch, values);
+  std::move(sent).then([exchange = exchange_, in_flight = in_flight_, key, to](rpc::Result<void>&& received) {
+    if (!received.ok()) exchange->fail(received.error());
+    in_flight->used(key, to);
+  });
 }
 
 }  // namespace weft::pipeline

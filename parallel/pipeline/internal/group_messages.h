@@ -1,11 +1,13 @@
 // GroupMessages: the values of one step on their way between the ranks of a process group.
 //
 // Receives those of each edge, direction and sender in the order in which this rank uses them, as many ahead
-// of their use as there are credits. Errors go to the exchange. The executor keeps one for each step; the
+// of their use as there are credits. Values without a device route go through the host's memory. Errors go to
+// the exchange. The executor keeps one for each step; the
 // messages in flight keep what they need. Thread-safe.
 #pragma once
 
 #include <weft/parallel/collectives/group.h>
+#include <weft/parallel/pipeline/internal/device_route.h>
 #include <weft/parallel/pipeline/internal/in_flight.h>
 
 #include <chrono>
@@ -13,17 +15,15 @@
 
 namespace weft::pipeline {
 
-// For what the end of the group and the waits of stages bound.
-constexpr collectives::Timeout no_timeout = std::chrono::nanoseconds::max();
-
 class GroupMessages {
  public:
-  // graph, schedule and credits outlive this object.
+  // graph, schedule, credits and devices outlive this object.
   GroupMessages(collectives::Group group, const StageGraph& graph, const schedule::Schedule& schedule,
-                const Credits& credits, std::shared_ptr<ValueExchange> exchange,
+                const Credits& credits, const DeviceRoutes& devices, std::shared_ptr<ValueExchange> exchange,
                 std::chrono::nanoseconds timeout);
 
-  // Begins to receive the values that this rank uses in a step of `microbatches` micro-batches.
+  // Begins to receive the values that this rank uses in a step of `microbatches` micro-batches, on the
+  // current streams of its devices.
   void receive(bool with_backward, std::size_t microbatches) const;
   // To the rank of the stage that uses the values. Waits for credits.
   void send(const ValueExchange::Key& key, Values values) const;
@@ -35,6 +35,7 @@ class GroupMessages {
   const StageGraph& graph_;
   const schedule::Schedule& schedule_;
   const Credits& credits_;
+  const DeviceRoutes& devices_;
   const std::shared_ptr<ValueExchange> exchange_;
   const std::shared_ptr<InFlight> in_flight_;
   const std::chrono::nanoseconds timeout_;

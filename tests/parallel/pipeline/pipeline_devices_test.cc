@@ -9,11 +9,12 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <atomic>
 #include <mutex>
 #include <set>
 #include <thread>
 
-#include "tests/parallel/collectives/company.h"
+#include "tests/parallel/collectives/nccl/fake_devices.h"
 #include "tests/support/errors.h"
 #include "tests/support/fake_accelerator.h"
 
@@ -179,24 +180,120 @@ TEST_F(PipelineDevices, AParameterOfStagesOnSeveralDevicesIsRefused) {
   EXPECT_TRUE(model.weights[0]->weight.is_cpu());  // nothing was moved
 }
 
-TEST_F(PipelineDevices, RanksOfAGroupHaveDevices) {
-  const auto computations = schedule::zb_h1({.ranks = 3, .microbatches = 4});
-  collectives::testing::Company company(3);
-  const auto groups = company.groups();
-  std::vector<std::thread> ranks;
-  for (const auto& group : groups)
-    ranks.emplace_back([&] {
-      const c10::Device device = FakeAccelerator::device(group.rank());
-      Model model;
-      GroupPipeline pipeline(group, model.graph(), computations,
-                             {.loss = loss_of(squares), .device = device});
-      const auto error = test::error_of([&] { return pipeline.step({x}, {y}); });
-      ASSERT_FALSE(error) << error->what();
-      const auto own = static_cast<std::size_t>(group.rank());
-      EXPECT_EQ(model.seen, (std::set<std::pair<int, std::string>>{{group.rank(), device.str()}}));
-      EXPECT_TRUE(at::allclose(model.weights[own]->weight.grad().cpu(), expected[own], 1e-10, 1e-10));
+// Ranks of a group in one process, each with a device, and a fake of NCCL between these. The devices work on
+// all streams except the default ones, on which stages compute.
+class GroupPipelineOnDevices : public PipelineDevices {
+ protected:
+  // Runs it on all ranks at once, while the devices work.
+  template <class F>
+  void on_all_ranks(int count, bool has_nccl, const F& body) {
+    collectives::testing::FakeDevices devices(count);
+    std::atomic<int> running = count;
+    collectives::testing::Company company(count, collectives::testing::Backend::messages,
+                                          std::make_unique<test::InProcessJobStore>(),
+                                          [&](int) { return devices.devices(!has_nccl); });
+    const auto groups = company.groups();
+    std::vector<std::thread> ranks;
+    for (const auto& group : groups)
+      ranks.emplace_back([&] {
+        body(group, FakeAccelerator::device(group.rank()));
+        --running;
+      });
+    while (running > 0) {
+      for (int rank = 0; rank < count; ++rank)
+        for (c10::StreamId id = 1; id <= FakeAccelerator::pooled; ++id)
+          accelerator.wait(c10::Stream(c10::Stream::UNSAFE, FakeAccelerator::device(rank), id));
+      std::this_thread::yield();
+    }
+    for (auto& rank : ranks) rank.join();
+    messages = devices.nccl.sent();
+  }
+  std::size_t messages = 0;
+};
+
+TEST_F(GroupPipelineOnDevices, ValuesTravelByNccl) {
+  for (const bool through_host : {false, true})
+    for (const char* name : {"gpipe", "1f1b", "zb-h1"}) {
+      SCOPED_TRACE(name);
+      const auto computations = schedule::generate(name, {.ranks = 3, .microbatches = 4});
+      on_all_ranks(3, !through_host, [&](const collectives::Group& group, c10::Device device) {
+        Model model;
+        GroupPipeline pipeline(
+            group, model.graph(), computations,
+            {.loss = loss_of(squares), .device = device, .values_through_host = through_host});
+        const auto own = static_cast<std::size_t>(group.rank());
+        for (int step = 1; step <= 2; ++step) {
+          const auto error = test::error_of([&] { return pipeline.step({x}, {y}); });
+          ASSERT_FALSE(error) << error->what();
+          EXPECT_TRUE(
+              at::allclose(model.weights[own]->weight.grad().cpu(), step * expected[own], 1e-10, 1e-10));
+        }
+        EXPECT_EQ(model.seen, (std::set<std::pair<int, std::string>>{{group.rank(), device.str()}}));
+      });
+      // Of two steps, four micro-batches and three edges; forward and back.
+      EXPECT_EQ(messages, through_host ? 0U : 2U * 4 * 3 * 2);
+    }
+}
+
+TEST_F(GroupPipelineOnDevices, AnEdgeCarriesTensorsOfEachDeviceAndNone) {
+  on_all_ranks(2, true, [&](const collectives::Group& group, c10::Device device) {
+    StageGraph graph;
+    graph.add({std::make_shared<torch::nn::Module>(),
+               [&](const Values& input) {
+                 const at::Tensor output = at::empty_like(input[0]);
+                 accelerator.fill_later(output, 7);
+                 EXPECT_GT(accelerator.pending(accelerator.current(device)), 0U);
+                 return Values{output, at::full({2, 3}, 5, at::kLong), output.slice(0, 0, 0)};
+               },
+               {step_input(0)}});
+    graph.add({std::make_shared<torch::nn::Module>(),
+               [](const Values& input) {
+                 EXPECT_EQ(input[2].sizes(), (at::IntArrayRef{0, 6}));
+                 return Values{input[0] + 1, input[1]};
+               },
+               {Source{0, 0}, Source{0, 1}, Source{0, 2}}});
+    GroupPipeline pipeline(group, graph, schedule::fill_drain({.ranks = 2, .microbatches = 2}),
+                           {.loss = loss_of(squares), .device = device});
+    Values outputs;
+    const auto error = test::error_of([&] { outputs = pipeline.evaluate({x}); });
+    ASSERT_FALSE(error) << error->what();
+    if (group.rank() == 0) return;
+    EXPECT_TRUE(outputs.at(0).cpu().eq(8).all().item<bool>());
+    EXPECT_TRUE(outputs.at(1).cpu().eq(5).all().item<bool>());
+  });
+}
+
+TEST_F(GroupPipelineOnDevices, WithoutNcclAllRanksAreTold) {
+  on_all_ranks(3, false, [&](const collectives::Group& group, c10::Device device) {
+    Model model;
+    const auto error = test::error_of([&] {
+      GroupPipeline(group, model.graph(), schedule::fill_drain({.ranks = 3, .microbatches = 2}),
+                    {.loss = loss_of(squares), .device = device});
     });
-  for (auto& rank : ranks) rank.join();
+    ASSERT_TRUE(error);
+    EXPECT_EQ(error->kind(), rpc::ErrorKind::unsupported);
+    EXPECT_NE(std::string(error->what()).find("values_through_host"), std::string::npos) << error->what();
+  });
+}
+
+TEST_F(GroupPipelineOnDevices, AStageThatThrowsEndsTheStepOnAllRanks) {
+  on_all_ranks(3, true, [&](const collectives::Group& group, c10::Device device) {
+    Model model;
+    StageGraph graph = model.graph();
+    const auto failing = [&](const Values& input) -> Values {
+      if (group.rank() == 1) throw std::runtime_error("no luck");
+      return model.compute(group.rank(), input);
+    };
+    StageGraph throwing;
+    for (int stage = 0; stage < 3; ++stage) throwing.add({graph[stage].module, failing, graph[stage].inputs});
+    GroupPipeline pipeline(group, throwing,
+                           schedule::one_forward_one_backward({.ranks = 3, .microbatches = 4}),
+                           {.loss = loss_of(squares), .device = device});
+    const auto error = test::error_of([&] { return pipeline.step({x}, {y}); });
+    ASSERT_TRUE(error);
+    EXPECT_NE(std::string(error->what()).find("no luck"), std::string::npos)
+        << "rank " << group.rank() << ": " << error->what();
+  });
 }
 
 }  // namespace
