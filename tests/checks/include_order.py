@@ -51,8 +51,9 @@ LAYERS = {
     "parallel/partition": ["rpc/core", "parallel/schedule"],
     "parallel/data_parallel/hooks": UP_TO_GROUPS,
     "parallel/data_parallel": [*UP_TO_AUTOGRAD, *UP_TO_GROUPS, "parallel/data_parallel/hooks"],
-    "parallel/pipeline": [*UP_TO_AUTOGRAD, *DIST_OPTIM, *UP_TO_GROUPS, "parallel/schedule", "parallel/partition", "parallel/data_parallel"],
     "parallel/data_parallel/negotiated": [*UP_TO_GROUPS, "parallel/data_parallel/hooks", "parallel/data_parallel"],
+    "parallel/sharded/checkpoint": [*UP_TO_AUTOGRAD, *DIST_OPTIM, *UP_TO_GROUPS],
+    "parallel/sharded": [*UP_TO_AUTOGRAD, *DIST_OPTIM, *UP_TO_GROUPS, "parallel/data_parallel", "parallel/sharded/checkpoint"],
     "parallel/pipeline": [*UP_TO_AUTOGRAD, *DIST_OPTIM, *UP_TO_GROUPS, "parallel/data_parallel", "parallel/schedule",
                           "parallel/partition"],
 }
