@@ -1,0 +1,74 @@
+// Block: a part of a module whose parameters are gathered before its forward and its backward.
+//
+//   struct Gpt : torch::nn::Module {
+//     std::shared_ptr<sharded::Block<Layer>> first =
+//         register_module("first", std::make_shared<sharded::Block<Layer>>(width));
+//     at::Tensor forward(const at::Tensor& x) { return first->forward(x); }
+//   };
+//
+// A Block<M> is an M with the same constructors; within a FullyShardedDataParallel its forward is one of a
+// shard unit, else it is M's. Entries of a torch::nn::Sequential need no Block.
+#pragma once
+
+#include <weft/rpc/tensor/on_streams.h>
+
+#include <torch/nn/module.h>
+
+#include <cstddef>
+#include <memory>
+#include <type_traits>
+#include <utility>
+
+namespace weft::sharded {
+
+// Is told of the forwards of blocks.
+class BlockObserver {
+ public:
+  virtual ~BlockObserver() = default;
+  virtual void before_forward(std::size_t unit) = 0;
+  virtual void after_forward(std::size_t unit) = 0;
+  // An output of the forward that has just run. Before after_forward().
+  virtual void watch(std::size_t unit, const at::Tensor& output) = 0;
+};
+
+// A part of every block: its observer. Not thread-safe.
+class ObservedForward {
+ public:
+  virtual ~ObservedForward() = default;
+  void observe(std::weak_ptr<BlockObserver> observer, std::size_t unit) {
+    observer_ = std::move(observer);
+    unit_ = unit;
+  }
+
+ protected:
+  template <class F>
+  auto observed(F&& forward) {
+    const auto observer = observer_.lock();
+    if (observer == nullptr) return std::forward<F>(forward)();
+    observer->before_forward(unit_);
+    auto output = std::forward<F>(forward)();
+    tensor::for_each_tensor(output, [&](const at::Tensor& each) { observer->watch(unit_, each); });
+    observer->after_forward(unit_);
+    return output;
+  }
+
+ private:
+  std::weak_ptr<BlockObserver> observer_;
+  std::size_t unit_ = 0;
+};
+
+template <class Module>
+class Block final : public Module, public ObservedForward {
+ public:
+  static_assert(
+      std::is_base_of_v<torch::nn::Module, Module>,
+      "weft: Block expects a torch::nn::Module; of a holder such as torch::nn::Linear give the Impl");
+  using Module::Module;
+
+  template <class... Arguments>
+  auto forward(Arguments&&... arguments) {
+    return observed([&] { return Module::forward(std::forward<Arguments>(arguments)...); });
+  }
+};
+
+}  // namespace weft::sharded

@@ -1,0 +1,113 @@
+#include <weft/parallel/sharded/flat_shard.h>
+
+#include <weft/parallel/sharded/parameter_memory.h>
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
+#include <c10/core/GradMode.h>
+
+#include <utility>
+
+namespace weft::sharded {
+namespace {
+
+std::vector<std::int64_t> elements_of(const std::vector<data_parallel::NamedParameter>& parameters) {
+  std::vector<std::int64_t> elements;
+  for (const auto& each : parameters) elements.push_back(each.tensor.numel());
+  return elements;
+}
+
+}  // namespace
+
+FlatShard::FlatShard(std::vector<data_parallel::NamedParameter> parameters, const collectives::Group& group,
+                     const ShardTypes& types)
+    : parameters_(std::move(parameters)),
+      rank_(static_cast<std::size_t>(group.rank())),
+      layout_(elements_of(parameters_), group.size()),
+      received_(parameters_.size()) {
+  const at::NoGradGuard no_grad;
+  const at::Tensor& first = parameters_.front().tensor;
+  const bool is_floating = first.is_floating_point();
+  const at::TensorOptions original = at::TensorOptions(first.scalar_type()).device(first.device());
+  gathered_ = is_floating && types.compute ? original.dtype(*types.compute) : original;
+  gradients_of_buffer_ = types.reduction ? original.dtype(*types.reduction) : gathered_;
+  if (types.in_host_memory && !first.is_cpu()) {
+    part_ = at::zeros({layout_.part}, original.device(at::kCPU).pinned_memory(true));
+  } else {
+    part_ = group.empty({layout_.part}, original).zero_();
+  }
+  if (trains()) part_gradients_ = at::zeros({layout_.part}, part_.options().pinned_memory(part_.is_pinned()));
+  for (const ShardLayout::Slice& slice : own()) {
+    const auto& [name, tensor, sparse] = parameters_[slice.parameter];
+    const at::Tensor values = slice_in(part_, slice);
+    values.copy_(tensor.detach().contiguous().view({-1}).slice(0, slice.begin, slice.end));
+    slices_.push_back({name + "[" + std::to_string(slice.begin) + ":" + std::to_string(slice.end) + "]",
+                       values.detach().set_requires_grad(trains()), true});
+  }
+  for (std::size_t i = 0; i < parameters_.size(); ++i)
+    detach_memory(parameters_[i].tensor, c10::typeMetaToScalarType(gathered_.dtype()), reason(i));
+}
+
+std::string FlatShard::reason(std::size_t parameter) const {
+  return "parameter " + parameters_[parameter].name +
+         " is split over the ranks: its elements are here only while its unit computes, and during "
+         "FullyShardedDataParallel::gather()";
+}
+
+void FlatShard::place(const at::Tensor& buffer) {
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    const at::Tensor& tensor = parameters_[i].tensor;
+    set_memory(tensor, buffer.narrow(0, layout_.offsets[i], tensor.numel()));
+  }
+}
+
+void FlatShard::displace() {
+  for (std::size_t i = 0; i < parameters_.size(); ++i) remove_memory(parameters_[i].tensor, reason(i));
+}
+
+void FlatShard::add_gradient(std::size_t parameter, const at::Tensor& gradient, const at::Tensor& buffer) {
+  const at::Tensor place =
+      buffer.narrow(0, layout_.offsets[parameter], gradient.numel()).view(gradient.sizes());
+  received_[parameter] ? place.add_(gradient) : place.copy_(gradient);
+  received_[parameter] = true;
+}
+
+void FlatShard::complete(const at::Tensor& buffer) {
+  for (std::size_t i = 0; i < parameters_.size(); ++i)
+    if (!received_[i]) buffer.narrow(0, layout_.offsets[i], parameters_[i].tensor.numel()).zero_();
+}
+
+at::Tensor FlatShard::direct_output() const {
+  for (const dist_optim::Parameter& slice : slices_)
+    if (slice.tensor.grad().defined()) return {};
+  const bool fits = part_gradients_.device() == gradients_of_buffer_.device() &&
+                    part_gradients_.dtype() == gradients_of_buffer_.dtype();
+  return fits ? part_gradients_ : at::Tensor();
+}
+
+void FlatShard::take_reduced(const at::Tensor& part) {
+  const bool is_direct = part.is_alias_of(part_gradients_);
+  for (std::size_t i = 0; i < slices_.size(); ++i) {
+    const at::Tensor reduced = slice_in(part, own()[i]);
+    at::Tensor& gradient = slices_[i].tensor.mutable_grad();
+    if (gradient.defined()) {
+      gradient.add_(reduced);
+    } else if (!is_direct) {
+      slice_in(part_gradients_, own()[i]).copy_(reduced);
+    }
+  }
+}
+
+void FlatShard::publish(const std::vector<bool>& has_gradient) {
+  for (std::size_t i = 0; i < slices_.size(); ++i) {
+    at::Tensor& gradient = slices_[i].tensor.mutable_grad();
+    if (!gradient.defined() && has_gradient[own()[i].parameter])
+      gradient = slice_in(part_gradients_, own()[i]).variable_data();
+  }
+}
+
+std::size_t FlatShard::bytes() const {
+  return part_.nbytes() + (part_gradients_.defined() ? part_gradients_.nbytes() : 0);
+}
+
+}  // namespace weft::sharded

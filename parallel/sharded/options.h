@@ -1,0 +1,30 @@
+// Options of a FullyShardedDataParallel.
+#pragma once
+
+#include <weft/parallel/collectives/group.h>
+#include <weft/parallel/data_parallel/options.h>
+
+#include <optional>
+#include <string>
+
+namespace weft::sharded {
+
+struct Options {
+  // Modules that are blocks, by name: `*` is any text without a dot, as in "layers.*". They are entries of a
+  // torch::nn::Sequential. Each Block<M> is a block in any case. What is in no block is gathered for all of
+  // forward and backward.
+  std::string block = {};
+  // Off: parameters stay whole from a block's forward to the end of its backward (ZeRO-2), which saves half
+  // of the gathers. On: they are split in between (ZeRO-3).
+  bool reshard_after_forward = true;
+  // As in DistributedDataParallel. The parts, their gradients and so the optimizer keep the parameters' type.
+  data_parallel::MixedPrecision mixed_precision = {};
+  // The ranks' parts, their gradients and so the optimizer's state are in the host's memory; parameters on a
+  // device are gathered there.
+  bool offload = false;
+  // Ranks that have the same parts (hybrid sharding): `mesh.group("replicate")`, where the sharding is over
+  // `mesh.group("shard")`. Gradients are averaged over both.
+  std::optional<collectives::Group> replicas = {};
+};
+
+}  // namespace weft::sharded

@@ -1,0 +1,49 @@
+#include <weft/parallel/sharded/parameter_memory.h>
+
+#include <c10/core/StorageImpl.h>
+#include <c10/core/TensorImpl.h>
+#include <torch/version.h>
+
+namespace weft::sharded {
+namespace {
+
+c10::StorageImpl& storage_of(const at::Tensor& parameter) {
+  return *parameter.storage().unsafeGetStorageImpl();
+}
+
+}  // namespace
+
+void detach_memory(const at::Tensor& parameter, at::ScalarType dtype, const std::string& reason) {
+  const auto bytes = static_cast<std::size_t>(parameter.numel()) * c10::elementSize(dtype);
+  auto storage = c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(), bytes,
+                                                       at::DataPtr(nullptr, parameter.device()),
+                                                       /*allocator=*/nullptr, /*resizable=*/false);
+  const auto key = c10::computeDispatchKey(dtype, at::kStrided, parameter.device());
+  const at::Tensor fresh = at::detail::make_tensor<c10::TensorImpl>(
+      c10::Storage(std::move(storage)), c10::DispatchKeySet(key), c10::scalarTypeToTypeMeta(dtype));
+  fresh.unsafeGetTensorImpl()->set_sizes_contiguous(parameter.sizes());
+  parameter.set_data(fresh);
+  remove_memory(parameter, reason);
+}
+
+void set_memory(const at::Tensor& parameter, const at::Tensor& elements) {
+  c10::StorageImpl& storage = storage_of(parameter);
+#if TORCH_VERSION_MAJOR > 2 || TORCH_VERSION_MINOR >= 15
+  storage.clear_data_ptr_access_error_msg_();
+#endif
+  const auto release = [](void* kept) { delete static_cast<c10::Storage*>(kept); };
+  storage.set_data_ptr_noswap(at::DataPtr(elements.mutable_data_ptr(), new c10::Storage(elements.storage()),
+                                          release, elements.device()));
+}
+
+void remove_memory(const at::Tensor& parameter, const std::string& reason) {
+  c10::StorageImpl& storage = storage_of(parameter);
+  storage.set_data_ptr_noswap(at::DataPtr(nullptr, parameter.device()));
+#if TORCH_VERSION_MAJOR > 2 || TORCH_VERSION_MINOR >= 15
+  storage.release_data_and_set_meta_custom_data_ptr_error_msg_(reason);
+#else
+  (void)reason;  // this LibTorch cannot withdraw the error
+#endif
+}
+
+}  // namespace weft::sharded

@@ -1,0 +1,252 @@
+#include <weft/parallel/sharded/sharded_module.h>
+
+#include <weft/parallel/data_parallel/broadcast_state.h>
+#include <weft/parallel/sharded/unit_runner.h>
+#include <weft/rpc/core/error.h>
+
+#include <ATen/ops/linalg_vector_norm.h>
+#include <ATen/ops/tensor.h>
+#include <c10/core/GradMode.h>
+#include <fnmatch.h>
+#include <torch/nn/modules/container/sequential.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <utility>
+
+namespace weft::sharded {
+
+using rpc::Error;
+using rpc::ErrorKind;
+using torch::nn::SequentialImpl;
+
+namespace {
+
+[[noreturn]] void refuse_module(const std::string& why) {
+  throw Error(ErrorKind::invalid_argument, "FullyShardedDataParallel: " + why);
+}
+
+// An entry of a Sequential, which takes a tensor and gives one.
+class ObservedEntry : public torch::nn::Module, public ObservedForward {
+ public:
+  explicit ObservedEntry(torch::nn::AnyModule entry) : entry_(std::move(entry)) {}
+  at::Tensor forward(at::Tensor input) {
+    return observed([&] { return entry_.forward<at::Tensor>(std::move(input)); });
+  }
+
+ private:
+  torch::nn::AnyModule entry_;
+};
+
+struct FoundBlock {
+  std::string name;
+  ObservedForward* block = nullptr;                    // or
+  std::shared_ptr<SequentialImpl> sequence = nullptr;  // whose entry it is
+  std::size_t index = 0;
+};
+
+// By the names of fnmatch(3), with dots as separators.
+bool matches(std::string pattern, std::string name) {
+  std::replace(pattern.begin(), pattern.end(), '.', '/');
+  std::replace(name.begin(), name.end(), '.', '/');
+  return fnmatch(pattern.c_str(), name.c_str(), FNM_PATHNAME) == 0;
+}
+
+bool is_within(const std::string& name, const std::string& block) {
+  return name.size() > block.size() && name.starts_with(block) && name[block.size()] == '.';
+}
+
+std::vector<FoundBlock> find_blocks(const std::shared_ptr<torch::nn::Module>& root,
+                                    const std::string& pattern) {
+  const auto modules = root->named_modules("", /*include_self=*/false);
+  std::vector<FoundBlock> blocks;
+  for (const auto& entry : modules) {
+    const std::string& name = entry.key();
+    auto* const observed = dynamic_cast<ObservedForward*>(entry.value().get());
+    if (observed == nullptr && (pattern.empty() || !matches(pattern, name))) continue;
+    FoundBlock block{.name = name, .block = observed};
+    const auto dot = name.rfind('.');
+    const auto parent = dot == std::string::npos ? root : modules[name.substr(0, dot)];
+    if (const auto sequence = std::dynamic_pointer_cast<SequentialImpl>(parent);
+        sequence != nullptr && observed == nullptr) {
+      for (std::size_t i = 0; i < sequence->size(); ++i)
+        if (sequence->ptr(i) == entry.value()) {
+          block.sequence = sequence;
+          block.index = i;
+        }
+    }
+    if (block.block == nullptr && block.sequence == nullptr)
+      refuse_module("the block " + name + " is a " + entry.value()->name() +
+                    ", expected an entry of a torch::nn::Sequential or a sharded::Block");
+    blocks.push_back(std::move(block));
+  }
+  const bool is_used = pattern.empty() || std::any_of(blocks.begin(), blocks.end(), [&](const auto& block) {
+                         return matches(pattern, block.name);
+                       });
+  if (!is_used) refuse_module("no module matches the block \"" + pattern + "\"");
+  for (const FoundBlock& outer : blocks)
+    for (const FoundBlock& inner : blocks)
+      if (is_within(inner.name, outer.name))
+        refuse_module("the block " + inner.name + " is within the block " + outer.name +
+                      ", expected blocks side by side");
+  return blocks;
+}
+
+// Each parameter once: in the block that has all its names, else in unit 0.
+std::vector<UnitParameters> units_of(const torch::nn::Module& module, const std::vector<FoundBlock>& blocks) {
+  std::vector<UnitParameters> units(1);
+  for (const FoundBlock& block : blocks) units.push_back({block.name, {}});
+  struct Named {
+    at::Tensor tensor;
+    std::vector<std::string> names;
+  };
+  std::vector<Named> parameters;
+  for (const auto& entry : module.named_parameters()) {
+    const auto same = std::find_if(parameters.begin(), parameters.end(),
+                                   [&](const Named& other) { return other.tensor.is_same(entry.value()); });
+    same == parameters.end() ? parameters.push_back({entry.value(), {entry.key()}})
+                             : same->names.push_back(entry.key());
+  }
+  if (parameters.empty()) refuse_module("the module has no parameters");
+  for (const Named& each : parameters) {
+    if (each.tensor.layout() != at::kStrided) refuse_module("parameter " + each.names[0] + " is sparse");
+    std::size_t unit = 0;
+    for (std::size_t i = 0; i < blocks.size(); ++i)
+      if (std::all_of(each.names.begin(), each.names.end(),
+                      [&](const std::string& name) { return is_within(name, blocks[i].name); }))
+        unit = i + 1;
+    units[unit].parameters.push_back({each.names.front(), each.tensor, false});
+  }
+  return units;
+}
+
+void compare_blocks(const collectives::Group& group, const std::vector<FoundBlock>& blocks) {
+  std::string own;
+  for (const FoundBlock& block : blocks) own += (own.empty() ? "" : ", ") + block.name;
+  const auto all = group.all_gather_object(own).get();
+  for (std::size_t rank = 1; rank < all.size(); ++rank)
+    if (all[rank] != all[0])
+      throw Error(ErrorKind::failed_precondition, "FullyShardedDataParallel: rank " + std::to_string(rank) +
+                                                      " has the blocks " + all[rank] + "; rank 0: " + all[0]);
+}
+
+collectives::Group own_group_for(const collectives::Group& group, const std::string& purpose) {
+  collectives::GroupOptions options = group.options();
+  options.name = group.name() + "/" + purpose;
+  return group.split(0, group.rank(), options).get().value();
+}
+
+}  // namespace
+
+// Entries of Sequentials that are observed, until this object ends.
+class ShardedModule::Entries {
+ public:
+  void observe(const FoundBlock& found, const std::weak_ptr<BlockObserver>& observer, std::size_t unit) {
+    torch::nn::AnyModule& entry = *(found.sequence->begin() + static_cast<std::ptrdiff_t>(found.index));
+    const auto observed = std::make_shared<ObservedEntry>(entry);
+    observed->observe(observer, unit);
+    observed_.push_back({found.sequence, found.index, entry});
+    entry = torch::nn::AnyModule(observed);
+  }
+  ~Entries() {
+    for (Observed& each : observed_)
+      *(each.sequence->begin() + static_cast<std::ptrdiff_t>(each.index)) = std::move(each.entry);
+  }
+
+ private:
+  struct Observed {
+    std::shared_ptr<SequentialImpl> sequence;
+    std::size_t index;
+    torch::nn::AnyModule entry;
+  };
+  std::vector<Observed> observed_;
+};
+
+ShardedModule::ShardedModule(const collectives::Group& group, std::shared_ptr<torch::nn::Module> module,
+                             Options options)
+    : options_(std::move(options)), module_(std::move(module)), entries_(std::make_unique<Entries>()) {
+  const std::vector<FoundBlock> blocks = find_blocks(module_, options_.block);
+  std::vector<UnitParameters> units = units_of(*module_, blocks);
+  UnitRunner::Setup setup{.gathers = own_group_for(group, "gathers"),
+                          .reductions = own_group_for(group, "reductions"),
+                          .types = {.compute = options_.mixed_precision.parameters,
+                                    .reduction = options_.mixed_precision.reduction,
+                                    .in_host_memory = options_.offload},
+                          .splits_after_forward = options_.reshard_after_forward};
+  compare_blocks(setup.gathers, blocks);
+  if (options_.replicas) {
+    setup.replicas = own_group_for(*options_.replicas, "replicas");
+    data_parallel::broadcast_parameters(*setup.replicas, *module_, 0);
+  }
+  data_parallel::broadcast_parameters(setup.gathers, *module_, 0);
+  if (options_.mixed_precision.buffers)
+    for (const at::Tensor& buffer : module_->buffers())
+      if (buffer.is_floating_point()) buffer.set_data(buffer.detach().to(*options_.mixed_precision.buffers));
+  runner_ = UnitRunner::make(std::move(setup), std::move(units));
+  for (std::size_t i = 0; i < blocks.size(); ++i) {
+    if (blocks[i].block != nullptr) {
+      blocks[i].block->observe(runner_, i + 1);
+    } else {
+      entries_->observe(blocks[i], runner_, i + 1);
+    }
+  }
+}
+
+ShardedModule::~ShardedModule() {
+  if (std::uncaught_exceptions() > exceptions_ && runner_ != nullptr)
+    (void)rpc::capture([&] {
+      runner_->abort("an exception has destroyed the FullyShardedDataParallel of rank " +
+                     std::to_string(group().rank()));
+    });
+}
+
+const collectives::Group& ShardedModule::group() const { return runner_->group(); }
+
+std::size_t ShardedModule::bytes() const { return runner_->bytes(); }
+
+std::vector<at::Tensor> ShardedModule::parameters() const { return named_parameters().values(); }
+
+torch::OrderedDict<std::string, at::Tensor> ShardedModule::named_parameters() const {
+  torch::OrderedDict<std::string, at::Tensor> parameters;
+  for (const FlatShard* shard : runner_->shards())
+    if (shard->trains())
+      for (const dist_optim::Parameter& slice : shard->slices()) parameters.insert(slice.name, slice.tensor);
+  return parameters;
+}
+
+double ShardedModule::clip_grad_norm(double max_norm, double norm_type) {
+  const at::NoGradGuard no_grad;
+  const bool is_max = norm_type == std::numeric_limits<double>::infinity();
+  double sum = 0;  // of powers, or the largest
+  std::vector<at::Tensor> gradients;
+  for (const at::Tensor& parameter : parameters()) {
+    if (!parameter.grad().defined()) continue;
+    gradients.push_back(parameter.grad());
+    const double norm =
+        at::linalg_vector_norm(gradients.back(), norm_type, c10::nullopt, false, at::kDouble).item<double>();
+    sum = is_max ? std::max(sum, norm) : sum + std::pow(norm, norm_type);
+  }
+  const at::Tensor all = at::tensor({sum}, at::kDouble);
+  group().all_reduce(all, is_max ? collectives::ReduceOp::max : collectives::ReduceOp::sum).get();
+  const double total = is_max ? all.item<double>() : std::pow(all.item<double>(), 1 / norm_type);
+  const double scale = max_norm / (total + 1e-6);
+  if (scale < 1)
+    for (const at::Tensor& gradient : gradients) gradient.mul_(scale);
+  return total;
+}
+
+std::optional<at::ScalarType> ShardedModule::input_type() const {
+  return options_.mixed_precision.parameters;
+}
+
+void ShardedModule::before_forward() { runner_->begin_forward(); }
+void ShardedModule::watch(const at::Tensor& output) { runner_->watch(0, output); }
+void ShardedModule::after_forward() { runner_->end_forward(); }
+
+ShardedModule::Gathered::Gathered(std::shared_ptr<UnitRunner> runner) : runner_(std::move(runner)) {
+  runner_->keep_whole();
+}
+ShardedModule::Gathered::~Gathered() { runner_->release_whole(); }
+
+}  // namespace weft::sharded

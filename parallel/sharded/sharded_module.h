@@ -1,0 +1,77 @@
+// ShardedModule: a module whose parameters are split over the ranks of a group. The part of a
+// FullyShardedDataParallel that does not depend on the module's type.
+#pragma once
+
+#include <weft/parallel/sharded/block.h>
+#include <weft/parallel/sharded/options.h>
+
+#include <torch/nn/module.h>
+#include <torch/ordered_dict.h>
+
+#include <exception>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace weft::sharded {
+
+class UnitRunner;
+
+class WEFT_EXPORT ShardedModule {
+ public:
+  // On all ranks of the group, and of Options::replicas; blocks. The parameters and buffers begin with the
+  // values of rank 0. invalid_argument: no such block, a block that no forward can be observed of, blocks
+  // within each other, or no parameters. failed_precondition: the ranks have different modules.
+  ShardedModule(const collectives::Group& group, std::shared_ptr<torch::nn::Module> module, Options options);
+  ShardedModule(const ShardedModule&) = delete;
+  ShardedModule& operator=(const ShardedModule&) = delete;
+  // The module's parameters have no elements any more. If an exception destroys this object, the groups are
+  // aborted.
+  virtual ~ShardedModule();
+
+  // What this rank has of the parameters that require grad, for its optimizer: one-dimensional leaves whose
+  // gradients are the averages over the ranks. An optimizer that steps each element by itself (SGD, Adam,
+  // AdamW, RMSprop, Adagrad) has the results of one without sharding.
+  std::vector<at::Tensor> parameters() const;
+  // The same by name, "layers.0.weight[128:256]": elements 128 to 255 of the flattened parameter.
+  torch::OrderedDict<std::string, at::Tensor> named_parameters() const;
+
+  // Scales the gradients of all ranks to this norm of all of them together, if they have more. Returns the
+  // norm before. On all ranks, after backward.
+  double clip_grad_norm(double max_norm, double norm_type = 2);
+
+  // As long as the guard lives, all parameters are whole on every rank: to read them, or to evaluate. On all
+  // ranks, between iterations. Changes of them are lost.
+  class WEFT_EXPORT Gathered {
+   public:
+    explicit Gathered(std::shared_ptr<UnitRunner> runner);
+    ~Gathered();
+    Gathered(const Gathered&) = delete;
+    Gathered& operator=(const Gathered&) = delete;
+
+   private:
+    const std::shared_ptr<UnitRunner> runner_;
+  };
+  [[nodiscard]] Gathered gather() const { return Gathered(runner_); }
+
+  const collectives::Group& group() const;  // of this object alone
+  std::size_t bytes() const;                // of parts, their gradients, and buffers, on this rank
+
+ protected:
+  // Around the module's forward.
+  void before_forward();
+  void watch(const at::Tensor& output);
+  void after_forward();
+  std::optional<at::ScalarType> input_type() const;  // for floating-point inputs
+
+ private:
+  class Entries;
+
+  const Options options_;
+  const std::shared_ptr<torch::nn::Module> module_;
+  const int exceptions_ = std::uncaught_exceptions();
+  std::shared_ptr<UnitRunner> runner_;
+  std::unique_ptr<Entries> entries_;
+};
+
+}  // namespace weft::sharded

@@ -1,0 +1,109 @@
+// UnitRunner: gathers the parameters of each unit before the unit computes, and reduces their gradients.
+//
+// A unit is a block, or what no block has: unit 0, whose parameters are whole from the start of forward to
+// the end of backward. Before a unit's forward its parameters are gathered from all ranks, and those of the
+// next unit begin to be gathered; afterwards they are split again. Backward does the same in the reverse
+// order. When backward has computed all gradients of a unit that it will compute, they are reduced to the
+// ranks' parts; the reductions have the order of the forwards, reversed, on all ranks. At the end of backward
+// the ranks compare the orders of their forwards, and exchange which parameters have gradients.
+//
+// Gathers and reductions use two groups: a group runs its collectives in order, and a gather must not wait
+// for the reductions before it. Owned by a ShardedModule. Hooks run on threads of LibTorch's engine; one
+// backward at a time.
+#pragma once
+
+#include <weft/parallel/data_parallel/communication_stream.h>
+#include <weft/parallel/data_parallel/gradient_hooks.h>
+#include <weft/parallel/sharded/block.h>
+#include <weft/parallel/sharded/buffer_pool.h>
+#include <weft/parallel/sharded/flat_shard.h>
+
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace weft::sharded {
+
+struct UnitParameters {
+  std::string name;  // of the block; empty: unit 0
+  std::vector<data_parallel::NamedParameter> parameters;
+};
+
+class UnitRunner : public BlockObserver, public std::enable_shared_from_this<UnitRunner> {
+ public:
+  struct Setup {
+    collectives::Group gathers, reductions;      // the same ranks
+    std::optional<collectives::Group> replicas;  // ranks with the same parts
+    ShardTypes types;
+    bool splits_after_forward = true;
+  };
+  // Takes the parameters' values over. The first unit is unit 0.
+  static std::shared_ptr<UnitRunner> make(Setup setup, std::vector<UnitParameters> units);
+  ~UnitRunner() override;
+
+  // Around each forward of the module.
+  void begin_forward();
+  void end_forward();
+  void before_forward(std::size_t unit) override;
+  void after_forward(std::size_t unit) override;
+  void watch(std::size_t unit, const at::Tensor& output) override;
+
+  // All units are whole in between, on all ranks; between iterations.
+  void keep_whole();
+  void release_whole();
+
+  std::vector<const FlatShard*> shards() const;  // of all units, in order
+  const collectives::Group& group() const { return setup_.gathers; }
+  std::size_t bytes() const;  // parts, their gradients, and buffers
+  void abort(const std::string& reason) const;
+
+ private:
+  struct Buffers;
+  struct Unit;
+  struct Iteration;
+  struct Reduction;
+  class Ending;
+  struct Place {  // of a parameter
+    std::size_t unit, shard, index;
+  };
+
+  UnitRunner(Setup setup, std::vector<UnitParameters> units);
+
+  // Under mutex_.
+  void start_gather(Unit& unit);
+  void finish_gather(Unit& unit);
+  void split(Unit& unit);
+  void split_all();
+  void before_backward(std::size_t unit, const std::shared_ptr<Iteration>& iteration, std::size_t position);
+  void start_in_engine(const std::shared_ptr<Ending>& ending, Iteration* iteration);
+  void accumulated(std::size_t parameter, bool defined);
+  void launch_ready();
+  void launch(Unit& unit);
+  at::Tensor gradient_buffer(Unit& unit, const FlatShard& shard);
+  void retire_first();
+  void finish();
+  void failed();
+  void drop_backward();
+
+  const Setup setup_;
+  std::vector<std::unique_ptr<Unit>> units_;
+  std::vector<Place> places_;  // by parameter that requires grad
+  std::optional<data_parallel::GradientHooks> hooks_;
+  std::optional<data_parallel::CommunicationStream> gather_stream_, reduce_stream_;
+
+  mutable std::recursive_mutex mutex_;             // guards what follows
+  std::vector<std::unique_ptr<Buffers>> buffers_;  // of unit 0, and of the blocks
+  int kept_whole_ = 0;
+  std::shared_ptr<Iteration> iteration_;  // of the forward that runs, or of the latest one
+  std::vector<std::size_t> last_order_;   // of the latest forward: predicts the next one
+  // Of the backward that runs.
+  bool running_ = false, writes_gradients_ = false;
+  std::vector<std::size_t> reduce_order_;
+  std::size_t next_reduction_ = 0;
+  std::deque<Reduction> in_flight_;
+};
+
+}  // namespace weft::sharded

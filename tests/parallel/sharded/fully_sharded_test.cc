@@ -1,0 +1,642 @@
+// FullyShardedDataParallel against one process with the batch of all ranks.
+#include <weft/parallel/collectives/device_mesh.h>
+#include <weft/parallel/sharded/fully_sharded_data_parallel.h>
+#include <weft/parallel/sharded/shard_layout.h>
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <atomic>
+#include <limits>
+#include <map>
+
+#include "tests/parallel/data_parallel/ranks.h"
+
+namespace weft::sharded::fully_sharded_test {
+namespace {
+
+using data_parallel::testing::Backend;
+using data_parallel::testing::Company;
+using data_parallel::testing::expect_close;
+using data_parallel::testing::on_ranks;
+using rpc::ErrorKind;
+
+// One layer of the model, an entry of its Sequential. Its bias may be frozen.
+struct Layer : torch::nn::Module {
+  explicit Layer(std::int64_t width) {
+    norm = register_module("norm", torch::nn::LayerNorm(torch::nn::LayerNormOptions({width})));
+    linear = register_module("linear", torch::nn::Linear(width, width));
+  }
+  at::Tensor forward(const at::Tensor& x) { return x + torch::tanh(linear(norm(x))); }
+  torch::nn::LayerNorm norm{nullptr};
+  torch::nn::Linear linear{nullptr};
+};
+
+// A head that may leave out one of its layers.
+struct Head : torch::nn::Module {
+  explicit Head(std::int64_t width) {
+    used = register_module("used", torch::nn::Linear(width, 3));
+    extra = register_module("extra", torch::nn::Linear(width, 3));
+  }
+  at::Tensor forward(const at::Tensor& x, bool with_extra) {
+    return with_extra ? used(x) + extra(x) : used(x);
+  }
+  torch::nn::Linear used{nullptr}, extra{nullptr};
+};
+
+struct Model : torch::nn::Module {
+  static constexpr std::int64_t width = 5;
+
+  explicit Model(int layers = 3, at::ScalarType dtype = at::kDouble) {
+    static std::mutex mutex;  // the ranks share the process's generator
+    std::lock_guard lock(mutex);
+    torch::manual_seed(1);
+    stem = register_module("stem", torch::nn::Linear(5, width));
+    for (int i = 0; i < layers; ++i) this->layers->push_back(std::make_shared<Layer>(width));
+    register_module("layers", this->layers);
+    head = register_module("head", std::make_shared<Block<Head>>(width));
+    to(dtype);
+  }
+  at::Tensor forward(const at::Tensor& x, bool with_extra = true) {
+    return head->forward(layers->forward(torch::relu(stem(x))), with_extra);
+  }
+  torch::nn::Linear stem{nullptr};
+  torch::nn::Sequential layers;
+  std::shared_ptr<Block<Head>> head;
+};
+
+using data_parallel::testing::Batch;
+
+at::Tensor loss_of(const at::Tensor& output, const at::Tensor& target) {
+  return torch::mse_loss(output, target);
+}
+
+std::vector<at::Tensor> values_of(const Model& model) { return data_parallel::testing::values_of(model); }
+
+using MakeOptimizer = std::function<std::unique_ptr<torch::optim::Optimizer>(std::vector<at::Tensor>)>;
+const std::map<std::string, MakeOptimizer> optimizers{
+    {"sgd",
+     [](std::vector<at::Tensor> parameters) {
+       return std::make_unique<torch::optim::SGD>(std::move(parameters),
+                                                  torch::optim::SGDOptions(0.1).momentum(0.9));
+     }},
+    {"adamw", [](std::vector<at::Tensor> parameters) {
+       return std::make_unique<torch::optim::AdamW>(std::move(parameters), torch::optim::AdamWOptions(0.01));
+     }}};
+
+struct Trained {
+  std::vector<at::Tensor> values;
+  std::vector<double> losses;  // of the last backward of each step
+};
+
+struct Training {
+  int ranks = 2;
+  std::string optimizer = "sgd";
+  int steps = 4, backwards = 1;  // of each step
+  double max_norm = std::numeric_limits<double>::infinity();
+  std::function<void(Model&)> adjust = [](Model&) {};
+  std::function<bool(int step, int rank)> with_extra = [](int, int) { return true; };
+};
+
+// In one process, with the batches of all ranks.
+Trained alone(const Training& training) {
+  Model model;
+  training.adjust(model);
+  const auto optimizer = optimizers.at(training.optimizer)(model.parameters());
+  Trained trained;
+  for (int step = 0; step < training.steps; ++step) {
+    optimizer->zero_grad();
+    for (int i = 0; i < training.backwards; ++i) {
+      const Batch batch = Batch::of_step(10 * step + i, training.ranks);
+      at::Tensor loss;
+      for (int rank = 0; rank < training.ranks; ++rank) {
+        const Batch part = batch.part(rank, training.ranks);
+        const at::Tensor own =
+            loss_of(model.forward(part.data, training.with_extra(step, rank)), part.target);
+        loss = loss.defined() ? loss + own : own;
+      }
+      loss = loss / training.ranks;
+      loss.backward();
+      if (i + 1 == training.backwards) trained.losses.push_back(loss.item<double>());
+    }
+    if (training.max_norm != std::numeric_limits<double>::infinity())
+      torch::nn::utils::clip_grad_norm_(model.parameters(), training.max_norm);
+    optimizer->step();
+  }
+  trained.values = values_of(model);
+  return trained;
+}
+
+Trained sharded(const collectives::Group& group, const Training& training, const Options& options,
+                int ranks = 0, int first_rank = 0) {
+  if (ranks == 0) ranks = group.size();
+  const auto model = std::make_shared<Model>();
+  training.adjust(*model);
+  FullyShardedDataParallel fsdp{group, model, options};
+  const auto optimizer = optimizers.at(training.optimizer)(fsdp.parameters());
+  Trained trained;
+  for (int step = 0; step < training.steps; ++step) {
+    optimizer->zero_grad();
+    const int rank = first_rank + group.rank();
+    for (int i = 0; i < training.backwards; ++i) {
+      const Batch part = Batch::of_step(10 * step + i, ranks).part(rank, ranks);
+      const at::Tensor loss = loss_of(fsdp.forward(part.data, training.with_extra(step, rank)), part.target);
+      loss.backward();
+      if (i + 1 == training.backwards) trained.losses.push_back(loss.item<double>());
+    }
+    if (training.max_norm != std::numeric_limits<double>::infinity()) fsdp.clip_grad_norm(training.max_norm);
+    optimizer->step();
+  }
+  const auto whole = fsdp.gather();
+  trained.values = values_of(*model);
+  return trained;
+}
+
+void expect_equal_training(const Training& training, const Options& options,
+                           Backend backend = Backend::messages) {
+  const Trained expected = alone(training);
+  Company company(training.ranks, backend);
+  on_ranks(company.groups(), [&](const collectives::Group& group) {
+    expect_close(sharded(group, training, options).values, expected.values);
+  });
+}
+
+class FullySharded : public ::testing::TestWithParam<std::tuple<int, bool>> {};
+INSTANTIATE_TEST_SUITE_P(Ranks, FullySharded,
+                         ::testing::Combine(::testing::Values(1, 2, 3, 4), ::testing::Bool()));
+
+TEST_P(FullySharded, EqualsOneProcess) {
+  const auto [ranks, reshard] = GetParam();
+  for (const auto& [name, make] : optimizers)
+    for (const Backend backend : {Backend::messages, Backend::memory}) {
+      SCOPED_TRACE(name);
+      expect_equal_training({.ranks = ranks, .optimizer = name},
+                            {.block = "layers.*", .reshard_after_forward = reshard}, backend);
+    }
+}
+
+TEST_P(FullySharded, BackwardsOfAStepAddUp) {
+  const auto [ranks, reshard] = GetParam();
+  expect_equal_training({.ranks = ranks, .backwards = 3},
+                        {.block = "layers.*", .reshard_after_forward = reshard});
+}
+
+TEST_P(FullySharded, ClipsByTheNormOfAllRanks) {
+  const auto [ranks, reshard] = GetParam();
+  expect_equal_training({.ranks = ranks, .max_norm = 0.05},
+                        {.block = "layers.*", .reshard_after_forward = reshard});
+}
+
+TEST_P(FullySharded, FrozenParametersStay) {
+  const auto [ranks, reshard] = GetParam();
+  for (const int kind : {0, 1, 2}) {
+    SCOPED_TRACE(kind);
+    const auto adjust = [kind](Model& model) {
+      if (kind == 2) model.stem->weight.requires_grad_(false);
+      for (const auto& entry : model.layers->named_children()) {
+        const auto layer = std::dynamic_pointer_cast<Layer>(entry.value());
+        if (kind == 0) layer->norm->weight.requires_grad_(false);    // a part of each block
+        if (kind == 1) layer->linear->weight.requires_grad_(false);  // used after its last gradient is there
+        if (kind == 2 && entry.key() == "1")
+          for (at::Tensor& parameter : layer->parameters()) parameter.requires_grad_(false);  // a whole block
+      }
+    };
+    expect_equal_training({.ranks = ranks, .adjust = adjust},
+                          {.block = "layers.*", .reshard_after_forward = reshard});
+  }
+}
+
+// Without a gradient momentum does not move a parameter.
+TEST_P(FullySharded, AParameterThatNoRankReachesKeepsItsValue) {
+  const auto [ranks, reshard] = GetParam();
+  for (const int kind : {0, 1}) {
+    SCOPED_TRACE(kind);
+    const auto with_extra = [kind](int step, int rank) { return kind == 0 ? step % 2 == 0 : rank % 2 == 1; };
+    for (const char* optimizer : {"sgd", "adamw"})
+      expect_equal_training({.ranks = ranks, .optimizer = optimizer, .with_extra = with_extra},
+                            {.block = "layers.*", .reshard_after_forward = reshard});
+  }
+}
+
+TEST_P(FullySharded, BlocksMayBeAnyPart) {
+  const auto [ranks, reshard] = GetParam();
+  for (const char* block : {"", "layers.1", "layers.[02]"})
+    expect_equal_training({.ranks = ranks}, {.block = block, .reshard_after_forward = reshard});
+}
+
+// --- Memory ---
+
+TEST(FullyShardedMemory, IsThePartsAndTwoBlocks) {
+  constexpr int ranks = 2, layers = 12;
+  Company company(ranks, Backend::memory);
+  on_ranks(company.groups(), [&](const collectives::Group& group) {
+    const auto model = std::make_shared<Model>(layers);
+    std::int64_t in_blocks = 0, others = 0;
+    for (const auto& entry : model->named_parameters())
+      (entry.key().starts_with("stem") ? others : in_blocks) += entry.value().numel();
+    FullyShardedDataParallel fsdp{group, model, {.block = "layers.*"}};
+    for (int step = 0; step < 3; ++step) {
+      const Batch part = Batch::of_step(step, ranks).part(group.rank(), ranks);
+      for (at::Tensor& parameter : fsdp.parameters()) parameter.mutable_grad().reset();
+      loss_of(fsdp.forward(part.data), part.target).backward();
+    }
+    const auto elements = static_cast<std::int64_t>(fsdp.bytes() / sizeof(double));
+    const std::int64_t blocks = layers + 1;  // and the head
+    const std::int64_t block = ShardLayout(std::vector<std::int64_t>{5, 5, 25, 5}, ranks).elements();
+    EXPECT_LE(elements, 2 * (blocks * block + others + 64) / ranks + 4 * block + 2 * (others + 64));
+    EXPECT_GE(elements, 2 * in_blocks / ranks);
+  });
+}
+
+// --- What parameters are ---
+
+TEST(FullyShardedParameters, AreAnErrorOutsideOfTheirUnit) {
+  Company company(2);
+  on_ranks(company.groups(), [&](const collectives::Group& group) {
+    const auto model = std::make_shared<Model>();
+    const at::Tensor weight = model->stem->weight;
+    const auto* const impl = weight.unsafeGetTensorImpl();
+    const at::Tensor view = weight.detach().t();
+    FullyShardedDataParallel fsdp{group, model, {.block = "layers.*"}};
+    EXPECT_EQ(model->stem->weight.unsafeGetTensorImpl(), impl);
+    EXPECT_EQ(weight.sizes(), (at::IntArrayRef{5, 5}));
+    const auto version = weight._version();
+    try {
+      (void)weight.sum();
+      FAIL() << "expected an error";
+    } catch (const c10::Error& error) {
+      EXPECT_NE(std::string(error.what()).find("parameter stem.weight is split over the ranks"),
+                std::string::npos)
+          << error.what();
+    }
+    const Batch part = Batch::of_step(0, 2).part(group.rank(), 2);
+    loss_of(fsdp.forward(part.data), part.target).backward();
+    {
+      const auto whole = fsdp.gather();
+      expect_close(values_of(*model), values_of(Model()));
+    }
+    EXPECT_ANY_THROW((void)weight.sum());
+    EXPECT_EQ(weight._version(), version);
+    EXPECT_EQ(model->stem->weight.unsafeGetTensorImpl(), impl);
+    EXPECT_FALSE(weight.grad().defined());
+  });
+}
+
+TEST(FullyShardedParameters, HaveNamesWithTheirElements) {
+  Company company(2);
+  on_ranks(company.groups(), [&](const collectives::Group& group) {
+    const auto model = std::make_shared<Model>();
+    FullyShardedDataParallel fsdp{group, model, {.block = "layers.*"}};
+    std::map<std::string, std::int64_t> elements;
+    for (const auto& entry : fsdp.named_parameters()) {
+      const auto open = entry.key().find('[');
+      EXPECT_EQ(entry.value().dim(), 1);
+      elements[entry.key().substr(0, open)] += entry.value().numel();
+    }
+    const auto all = group.all_gather_object(elements).get();
+    for (const auto& entry : Model().named_parameters()) {
+      std::int64_t sum = 0;
+      for (const auto& of_rank : all)
+        if (const auto found = of_rank.find(entry.key()); found != of_rank.end()) sum += found->second;
+      EXPECT_EQ(sum, entry.value().numel()) << entry.key();
+    }
+  });
+}
+
+TEST(FullyShardedParameters, BeginWithThoseOfRankZero) {
+  Company company(3);
+  on_ranks(company.groups(), [&](const collectives::Group& group) {
+    const auto model = std::make_shared<Model>();
+    if (group.rank() != 0)
+      for (at::Tensor& parameter : model->parameters()) parameter.detach().fill_(group.rank());
+    FullyShardedDataParallel fsdp{group, model};
+    const auto whole = fsdp.gather();
+    expect_close(values_of(*model), values_of(Model()), 0);
+  });
+}
+
+// --- Forms of a program ---
+
+struct Rank {
+  explicit Rank(const collectives::Group& group, Options options = {.block = "layers.*"})
+      : model(std::make_shared<Model>()), fsdp(group, model, std::move(options)) {}
+  at::Tensor loss(int step) {
+    const Batch part =
+        Batch::of_step(step, fsdp.group().size()).part(fsdp.group().rank(), fsdp.group().size());
+    return loss_of(fsdp.forward(part.data), part.target);
+  }
+  // By name, of all ranks' parts.
+  std::map<std::string, at::Tensor> gradients() {
+    std::map<std::string, at::Tensor> own;
+    for (const auto& entry : fsdp.named_parameters())
+      if (entry.value().grad().defined()) own[entry.key()] = entry.value().grad().clone();
+    return own;
+  }
+  std::shared_ptr<Model> model;
+  FullyShardedDataParallel<Model> fsdp;
+};
+
+void expect_same(const std::map<std::string, at::Tensor>& a, const std::map<std::string, at::Tensor>& b,
+                 double factor = 1) {
+  ASSERT_EQ(a.size(), b.size());
+  for (const auto& [name, tensor] : a)
+    EXPECT_TRUE(at::allclose(tensor, factor * b.at(name), 1e-10, 1e-10)) << name;
+}
+
+TEST(FullyShardedPrograms, MayEvaluateBetweenForwardAndBackward) {
+  Company company(2);
+  on_ranks(company.groups(), [&](const collectives::Group& group) {
+    Rank plain(group), mixed(group);
+    for (int step = 0; step < 2; ++step) {
+      plain.loss(step).backward();
+      const at::Tensor loss = mixed.loss(step);
+      {
+        const at::NoGradGuard no_grad;
+        EXPECT_TRUE(at::equal(mixed.loss(step), loss));
+      }
+      loss.backward();
+      expect_same(mixed.gradients(), plain.gradients());
+    }
+  });
+}
+
+TEST(FullyShardedPrograms, MayRunSeveralForwardsBeforeBackward) {
+  Company company(2);
+  on_ranks(company.groups(), [&](const collectives::Group& group) {
+    Rank plain(group), mixed(group);
+    plain.loss(0).backward();
+    plain.loss(1).backward();
+    (mixed.loss(0) + mixed.loss(1)).backward();
+    expect_same(mixed.gradients(), plain.gradients());
+    const at::Tensor first = mixed.loss(2), second = mixed.loss(3);
+    second.backward();
+    first.backward();
+    plain.loss(3).backward();
+    plain.loss(2).backward();
+    expect_same(mixed.gradients(), plain.gradients());
+  });
+}
+
+TEST(FullyShardedPrograms, MayRunBackwardTwice) {
+  Company company(2);
+  on_ranks(company.groups(), [&](const collectives::Group& group) {
+    Rank plain(group), mixed(group);
+    plain.loss(0).backward();
+    const at::Tensor loss = mixed.loss(0);
+    loss.backward({}, /*retain_graph=*/true);
+    loss.backward();
+    expect_same(mixed.gradients(), plain.gradients(), 2);
+  });
+}
+
+TEST(FullyShardedPrograms, MayAskForGradientsOfInputs) {
+  Company company(2);
+  on_ranks(company.groups(), [&](const collectives::Group& group) {
+    Rank rank(group);
+    Batch part = Batch::of_step(0, 2).part(group.rank(), 2);
+    part.data.requires_grad_();
+    const at::Tensor loss = loss_of(rank.fsdp.forward(part.data), part.target);
+    const at::Tensor gradient =
+        torch::autograd::grad({loss}, {part.data}, {}, /*retain_graph=*/true, false, false)[0];
+    EXPECT_TRUE(rank.gradients().empty());
+    loss.backward();
+    EXPECT_TRUE(at::allclose(part.data.grad(), gradient, 1e-10, 1e-10));
+    Rank plain(group);
+    plain.loss(0).backward();
+    expect_same(rank.gradients(), plain.gradients());
+  });
+}
+
+TEST(FullyShardedPrograms, AForwardThatThrowsMayBeRepeated) {
+  Company company(2);
+  on_ranks(company.groups(), [&](const collectives::Group& group) {
+    Rank rank(group), plain(group);
+    EXPECT_ANY_THROW(rank.fsdp.forward(at::ones({2, 7}, at::kDouble)));
+    rank.loss(0).backward();
+    plain.loss(0).backward();
+    expect_same(rank.gradients(), plain.gradients());
+  });
+}
+
+TEST(FullyShardedPrograms, ABackwardThatFailsIsNamedOnAllRanks) {
+  Company company(2);
+  on_ranks(company.groups(), [&](const collectives::Group& group) {
+    Rank rank(group);
+    at::Tensor loss = rank.loss(0);
+    if (group.rank() == 1) {
+      rank.model->stem->weight.register_hook([](const at::Tensor& gradient) -> at::Tensor {
+        if (gradient.defined()) throw std::runtime_error("no luck");
+        return gradient;
+      });
+      EXPECT_ANY_THROW(loss.backward());
+      EXPECT_ANY_THROW(rank.loss(1));
+      return;
+    }
+    const auto error = test::error_of([&] {
+      for (int step = 1;; ++step) {
+        loss.backward();
+        loss = rank.loss(step);
+      }
+    });
+    ASSERT_TRUE(error);
+    EXPECT_EQ(error->kind(), ErrorKind::aborted) << error->what();
+  });
+}
+
+// A block that is used twice, and a layer that two blocks share.
+struct Tied : torch::nn::Module {
+  explicit Tied(const torch::nn::Linear& shared) : linear(register_module("linear", shared)) {
+    norm = register_module("norm", torch::nn::LayerNorm(torch::nn::LayerNormOptions({5})));
+  }
+  at::Tensor forward(const at::Tensor& x) { return torch::tanh(linear(norm(x))); }
+  torch::nn::Linear linear;
+  torch::nn::LayerNorm norm{nullptr};
+};
+struct Shared : torch::nn::Module {
+  Shared() {
+    const torch::nn::Linear linear(5, 5);
+    first = register_module("first", std::make_shared<Block<Tied>>(linear));
+    second = register_module("second", std::make_shared<Block<Tied>>(linear));
+    for (const at::Tensor& parameter : parameters())
+      parameter.set_data(at::linspace(-1, 1, parameter.numel(), at::kDouble).sin().view(parameter.sizes()));
+  }
+  at::Tensor forward(const at::Tensor& x) { return first->forward(second->forward(first->forward(x))); }
+  std::shared_ptr<Block<Tied>> first, second;
+};
+
+TEST(FullyShardedPrograms, MayUseABlockTwiceAndShareLayers) {
+  Shared alone;
+  const Batch batch = Batch::of_step(0, 2);
+  alone.forward(batch.data).square().mean().backward();
+  Company company(2);
+  on_ranks(company.groups(), [&](const collectives::Group& group) {
+    const auto model = std::make_shared<Shared>();
+    FullyShardedDataParallel fsdp{group, model};
+    for (int i = 0; i < 2; ++i) {
+      for (at::Tensor& parameter : fsdp.parameters()) parameter.mutable_grad().reset();
+      fsdp.forward(batch.part(group.rank(), 2).data).square().mean().backward();
+      for (const auto& entry : fsdp.named_parameters()) {
+        const auto open = entry.key().find('['), colon = entry.key().find(':');
+        const auto begin = std::stoll(entry.key().substr(open + 1, colon - open - 1));
+        const at::Tensor whole = alone.named_parameters()[entry.key().substr(0, open)].grad().flatten();
+        EXPECT_TRUE(
+            at::allclose(entry.value().grad(), whole.narrow(0, begin, entry.value().numel()), 1e-10, 1e-10))
+            << entry.key();
+      }
+    }
+  });
+}
+
+TEST(FullyShardedPrograms, TheModuleIsAsBeforeWithoutIt) {
+  Company company(1);
+  on_ranks(company.groups(), [&](const collectives::Group& group) {
+    const auto model = std::make_shared<Model>();
+    const auto entry = model->layers->ptr(0);
+    {
+      FullyShardedDataParallel fsdp{group, model, {.block = "layers.*"}};
+      EXPECT_NE(model->layers->ptr(0), entry);
+      EXPECT_EQ(model->layers->named_children()["0"], entry);
+    }
+    EXPECT_EQ(model->layers->ptr(0), entry);
+  });
+}
+
+// --- Refusals ---
+
+TEST(FullyShardedRefusals, NameTheBlock) {
+  Company company(1);
+  on_ranks(company.groups(), [&](const collectives::Group& group) {
+    const auto refused = [&](const std::shared_ptr<torch::nn::Module>& module, const char* block) {
+      const auto error = test::error_of([&] { ShardedModule(group, module, {.block = block}); });
+      EXPECT_TRUE(error && error->kind() == ErrorKind::invalid_argument);
+      return std::string(error ? error->what() : "");
+    };
+    const auto model = std::make_shared<Model>();
+    EXPECT_NE(refused(model, "stem").find("the block stem is a torch::nn::LinearImpl"), std::string::npos);
+    EXPECT_NE(refused(model, "layer.*").find("no module matches the block \"layer.*\""), std::string::npos);
+    struct Nested : torch::nn::Module {
+      Nested() { register_module("inner", std::make_shared<Block<Layer>>(5)); }
+      at::Tensor forward(const at::Tensor& x) { return x; }
+    };
+    struct Outer : torch::nn::Module {
+      Outer() { register_module("all", torch::nn::Sequential(std::make_shared<Nested>())); }
+    };
+    EXPECT_NE(refused(std::make_shared<Outer>(), "all.0").find("is within the block all.0"),
+              std::string::npos);
+    EXPECT_NE(refused(std::make_shared<torch::nn::ReLUImpl>(), "").find("no parameters"), std::string::npos);
+  });
+}
+
+TEST(FullyShardedRefusals, NameRanksWithOtherBlocks) {
+  Company company(2);
+  std::atomic<int> refused = 0;
+  on_ranks(company.groups(), [&](const collectives::Group& group) {
+    const auto error = test::error_of([&] {
+      ShardedModule(group, std::make_shared<Model>(), {.block = group.rank() == 0 ? "layers.*" : "layers.1"});
+    });
+    ASSERT_TRUE(error);
+    EXPECT_EQ(error->kind(), ErrorKind::failed_precondition);
+    EXPECT_NE(std::string(error->what()).find("rank 1 has the blocks"), std::string::npos) << error->what();
+    ++refused;
+  });
+  EXPECT_EQ(refused, 2);
+}
+
+// The blocks have equal sizes, so that no collective can tell.
+TEST(FullyShardedRefusals, NameRanksWithAnotherOrder) {
+  struct Swapped : torch::nn::Module {
+    Swapped() {
+      a = register_module("a", std::make_shared<Block<Layer>>(5));
+      b = register_module("b", std::make_shared<Block<Layer>>(5));
+      to(at::kDouble);
+    }
+    at::Tensor forward(const at::Tensor& x, bool swapped) {
+      return swapped ? b->forward(a->forward(x)) : a->forward(b->forward(x));
+    }
+    std::shared_ptr<Block<Layer>> a, b;
+  };
+  Company company(2);
+  on_ranks(company.groups(), [&](const collectives::Group& group) {
+    FullyShardedDataParallel fsdp{group, std::make_shared<Swapped>()};
+    const auto error = test::error_of(
+        [&] { fsdp.forward(at::ones({2, 5}, at::kDouble), group.rank() == 1).sum().backward(); });
+    ASSERT_TRUE(error);
+    EXPECT_EQ(error->kind(), ErrorKind::failed_precondition) << error->what();
+    EXPECT_NE(std::string(error->what()).find("in another order"), std::string::npos) << error->what();
+  });
+}
+
+// --- Types, replicas ---
+
+// Forward and backward in bfloat16 on each rank, the average and the step in float32.
+TEST(FullyShardedTypes, EqualTheSameArithmeticInOneProcess) {
+  constexpr int ranks = 2;
+  Model master(3, at::kFloat);
+  torch::optim::SGD expected(master.parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
+  for (int step = 0; step < 3; ++step) {
+    std::vector<at::Tensor> sums;
+    for (int rank = 0; rank < ranks; ++rank) {
+      Model narrow(3, at::kBFloat16);
+      {
+        const at::NoGradGuard no_grad;
+        for (std::size_t i = 0; i < narrow.parameters().size(); ++i)
+          narrow.parameters()[i].copy_(master.parameters()[i]);
+      }
+      const Batch part = Batch::of_step(step, ranks).part(rank, ranks);
+      loss_of(narrow.forward(part.data.to(at::kBFloat16)).to(at::kFloat), part.target.to(at::kFloat))
+          .backward();
+      for (std::size_t i = 0; i < narrow.parameters().size(); ++i) {
+        const at::Tensor gradient = narrow.parameters()[i].grad().to(at::kFloat);
+        rank == 0 ? sums.push_back(gradient) : (void)sums[i].add_(gradient);
+      }
+    }
+    for (std::size_t i = 0; i < sums.size(); ++i) master.parameters()[i].mutable_grad() = sums[i].div_(ranks);
+    expected.step();
+  }
+  Company company(ranks);
+  on_ranks(company.groups(), [&](const collectives::Group& group) {
+    const auto model = std::make_shared<Model>(3, at::kFloat);
+    FullyShardedDataParallel fsdp{
+        group,
+        model,
+        {.block = "layers.*", .mixed_precision = {.parameters = at::kBFloat16, .reduction = at::kFloat}}};
+    torch::optim::SGD optimizer(fsdp.parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
+    for (int step = 0; step < 3; ++step) {
+      optimizer.zero_grad();
+      const Batch part = Batch::of_step(step, ranks).part(group.rank(), ranks);
+      const at::Tensor output = fsdp.forward(part.data);
+      EXPECT_EQ(output.scalar_type(), at::kBFloat16);
+      loss_of(output.to(at::kFloat), part.target.to(at::kFloat)).backward();
+      optimizer.step();
+    }
+    for (const auto& entry : fsdp.named_parameters()) {
+      EXPECT_EQ(entry.value().scalar_type(), at::kFloat);
+      const auto open = entry.key().find('['), colon = entry.key().find(':');
+      const auto begin = std::stoll(entry.key().substr(open + 1, colon - open - 1));
+      const at::Tensor whole = master.named_parameters()[entry.key().substr(0, open)].detach().flatten();
+      EXPECT_TRUE(at::equal(entry.value(), whole.narrow(0, begin, entry.value().numel()))) << entry.key();
+    }
+  });
+}
+
+TEST(FullyShardedReplicas, EqualOneProcess) {
+  const Training training{.ranks = 4,
+                          .optimizer = "adamw",
+                          .backwards = 2,
+                          .max_norm = 0.05,
+                          .with_extra = [](int step, int rank) { return step % 2 == 0 && rank != 1; }};
+  const Trained expected = alone(training);
+  Company company(4);
+  on_ranks(company.groups(), [&](const collectives::Group& all) {
+    const std::vector<collectives::DeviceMesh::Dimension> grid{{"replicate", 2}, {"shard", 2}};
+    const auto mesh = collectives::DeviceMesh::create(all, grid).get();
+    expect_close(
+        sharded(mesh.group("shard"), training, {.block = "layers.*", .replicas = mesh.group("replicate")}, 4,
+                2 * mesh.coordinate("replicate"))
+            .values,
+        expected.values);
+  });
+}
+
+}  // namespace
+}  // namespace weft::sharded::fully_sharded_test
