@@ -165,6 +165,7 @@ UnitRunner::UnitRunner(Setup setup, std::vector<UnitParameters> units) : setup_(
       if (!gather_stream_) {
         gather_stream_.emplace(device);
         reduce_stream_.emplace(device);
+        on_device_ = !device.is_cpu();
       }
       unit.buffers->announce(shard);
       if (!shard.trains()) continue;
@@ -217,11 +218,21 @@ void UnitRunner::start_gather(Unit& unit) {
   unit.state = Unit::State::gathering;
 }
 
+void UnitRunner::settle(rpc::Future<void> done, const CommunicationStream& stream) {
+  if (!on_device_) return std::move(done).get();
+  stream.begin_reads();
+  unchecked_.push_back(std::move(done));
+}
+
+// A device runs on after an error, with elements that are not there.
+void UnitRunner::expect_settled() {
+  for (auto& done : std::exchange(unchecked_, {})) std::move(done).get();
+}
+
 void UnitRunner::finish_gather(Unit& unit) {
   start_gather(unit);
   if (unit.state == Unit::State::whole) return;
-  for (auto& gather : std::exchange(unit.gathers, {})) std::move(gather).get();
-  gather_stream_->begin_reads();
+  for (auto& gather : std::exchange(unit.gathers, {})) settle(std::move(gather), *gather_stream_);
   for (std::size_t i = 0; i < unit.shards.size(); ++i) {
     if (!unit.shards[i].is_sent_as_is()) unit.buffers->sent.give_back(unit.sent[i]);
     unit.shards[i].place(unit.whole[i]);
@@ -248,6 +259,7 @@ void UnitRunner::keep_whole() {
   split_all();  // parameters may have changed
   for (const auto& unit : units_) start_gather(*unit);
   for (const auto& unit : units_) finish_gather(*unit);
+  expect_settled();
   ++kept_whole_;
 }
 
@@ -302,7 +314,10 @@ void UnitRunner::end_forward() {
   std::lock_guard lock(mutex_);
   last_order_ = iteration_->order;
   if (iteration_->with_grad) iteration_->compare(setup_.reductions);
-  if (!iteration_->with_grad) split_all();
+  if (!iteration_->with_grad) {
+    split_all();
+    expect_settled();
+  }
   if (!setup_.splits_after_forward) return;
   // Gathers that the prediction began in vain.
   for (const auto& unit : units_)
@@ -431,12 +446,12 @@ void UnitRunner::retire_first() {
   const at::NoGradGuard no_grad;
   Reduction reduction = std::move(in_flight_.front());
   in_flight_.pop_front();
-  std::move(reduction.done).get();
-  if (setup_.replicas)
-    reduce_stream_
-        ->run([&] { return setup_.replicas->all_reduce(reduction.output, collectives::ReduceOp::avg); })
-        .get();
-  reduce_stream_->begin_reads();
+  settle(std::move(reduction.done), *reduce_stream_);
+  if (setup_.replicas) {
+    auto averaged = reduce_stream_->run(
+        [&] { return setup_.replicas->all_reduce(reduction.output, collectives::ReduceOp::avg); });
+    settle(std::move(averaged), *reduce_stream_);
+  }
   Unit& unit = *reduction.unit;
   unit.shards[reduction.shard].take_reduced(reduction.output);
   unit.buffers->gradients.give_back(std::exchange(unit.gradients[reduction.shard], at::Tensor()));
@@ -465,6 +480,7 @@ void UnitRunner::finish() {
   auto exchange = setup_.reductions.all_reduce(reached, collectives::ReduceOp::max);
   while (!in_flight_.empty()) retire_first();
   std::move(exchange).get();
+  expect_settled();
   if (setup_.replicas) setup_.replicas->all_reduce(reached, collectives::ReduceOp::max).get();
   std::size_t next = 0;
   for (const auto& unit : units_)
@@ -488,11 +504,9 @@ void UnitRunner::failed() {
 
 // What is in flight ends with the groups.
 void UnitRunner::drop_backward() {
-  for (Reduction& each : std::exchange(in_flight_, {}))
-    (void)rpc::capture([&] { std::move(each.done).get(); });
+  for (Reduction& each : std::exchange(in_flight_, {})) unchecked_.push_back(std::move(each.done));
   for (const auto& unit : units_) {
-    for (auto& gather : std::exchange(unit->gathers, {}))
-      (void)rpc::capture([&] { std::move(gather).get(); });
+    for (auto& gather : std::exchange(unit->gathers, {})) unchecked_.push_back(std::move(gather));
     if (unit->state == Unit::State::whole)
       for (FlatShard& shard : unit->shards) shard.displace();
     unit->whole.clear();
@@ -500,6 +514,7 @@ void UnitRunner::drop_backward() {
     unit->gradients.clear();
     unit->state = Unit::State::split;
   }
+  for (auto& done : std::exchange(unchecked_, {})) (void)rpc::capture([&] { std::move(done).get(); });
 }
 
 }  // namespace weft::sharded

@@ -84,6 +84,9 @@ class UnitRunner : public BlockObserver, public std::enable_shared_from_this<Uni
   void launch(Unit& unit);
   at::Tensor gradient_buffer(Unit& unit, const FlatShard& shard);
   void retire_first();
+  // What has been launched before is done: on the CPU now; on a device for later work on its current stream.
+  void settle(rpc::Future<void> done, const data_parallel::CommunicationStream& stream);
+  void expect_settled();
   void finish();
   void failed();
   void drop_backward();
@@ -93,9 +96,11 @@ class UnitRunner : public BlockObserver, public std::enable_shared_from_this<Uni
   std::vector<Place> places_;  // by parameter that requires grad
   std::optional<data_parallel::GradientHooks> hooks_;
   std::optional<data_parallel::CommunicationStream> gather_stream_, reduce_stream_;
+  bool on_device_ = false;
 
   mutable std::recursive_mutex mutex_;             // guards what follows
   std::vector<std::unique_ptr<Buffers>> buffers_;  // of unit 0, and of the blocks
+  std::vector<rpc::Future<void>> unchecked_;       // collectives on a device
   int kept_whole_ = 0;
   std::shared_ptr<Iteration> iteration_;  // of the forward that runs, or of the latest one
   std::vector<std::size_t> last_order_;   // of the latest forward: predicts the next one

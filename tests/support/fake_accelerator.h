@@ -68,9 +68,15 @@ class FakeAccelerator {
     return c10::Stream(c10::Stream::UNSAFE, device(static_cast<int>(number % devices)), number / devices);
   }
   void wait(const c10::Stream& stream) {
+    std::unique_lock lock(mutex_);
+    const std::uint64_t until = queues_[key(stream)].launched;
+    wait_until(lock, [&] { return run(queues_[key(stream)], until); });
+  }
+  // Runs what the stream can run now. A stream that waits for an event may have to wait for other ranks.
+  void advance(const c10::Stream& stream) {
     std::lock_guard lock(mutex_);
     Queue& queue = queues_[key(stream)];
-    run(queue, queue.launched);
+    (void)run(queue, queue.launched);
   }
   std::size_t pending(const c10::Stream& stream) {
     std::lock_guard lock(mutex_);
@@ -121,7 +127,11 @@ class FakeAccelerator {
  private:
   using Key = std::pair<int, c10::StreamId>;
   struct Queue {
-    std::deque<Job> jobs;
+    struct Entry {
+      Job job;
+      std::function<bool()> ready;  // null: always
+    };
+    std::deque<Entry> jobs;
     std::uint64_t launched = 0, done = 0;
   };
   struct Mark {
@@ -136,18 +146,32 @@ class FakeAccelerator {
     return ids;
   }
 
-  void launch(const c10::Stream& stream, Job job) {
+  void launch(const c10::Stream& stream, Job job, std::function<bool()> ready = nullptr) {
     std::lock_guard lock(mutex_);
     Queue& queue = queues_[key(stream)];
-    queue.jobs.push_back(std::move(job));
+    queue.jobs.push_back({std::move(job), std::move(ready)});
     ++queue.launched;
   }
-  void run(Queue& queue, std::uint64_t until) {
+  // Under mutex_. False: a job waits for an event that has not happened.
+  bool run(Queue& queue, std::uint64_t until) {
     while (queue.done < until) {
-      const Job job = std::move(queue.jobs.front());
+      if (queue.jobs.front().ready && !queue.jobs.front().ready()) return false;
+      const Job job = std::move(queue.jobs.front().job);
       queue.jobs.pop_front();
       ++queue.done;
       job();
+    }
+    return true;
+  }
+  bool has_happened(const Mark& mark) {
+    return run(queues_[mark.stream], mark.at) && (!mark.work_ended || mark.work_ended());
+  }
+  static void wait_until(std::unique_lock<std::recursive_mutex>& lock,
+                         const std::function<bool()>& happened) {
+    while (!happened()) {
+      lock.unlock();
+      std::this_thread::yield();
+      lock.lock();
     }
   }
 
@@ -288,7 +312,7 @@ class FakeAccelerator {
     }
     void block(void* event, const c10::Stream& stream) const override {
       const Mark mark = *static_cast<Mark*>(event);
-      install().launch(stream, [mark] { install().wait(mark); });
+      install().launch(stream, [] {}, [mark] { return install().has_happened(mark); });
     }
     bool queryEvent(void* event) const override {
       auto& self = install();
@@ -303,8 +327,10 @@ class FakeAccelerator {
     void synchronizeStream(const c10::Stream& stream) const override { install().wait(stream); }
     void synchronizeDevice(c10::DeviceIndex index) const override {
       auto& self = install();
-      std::lock_guard lock(self.mutex_);
-      ++self.device_waits_;
+      {
+        std::lock_guard lock(self.mutex_);
+        ++self.device_waits_;
+      }
       for (c10::StreamId id = 0; id <= pooled; ++id)
         self.wait(c10::Stream(c10::Stream::UNSAFE, device(index), id));
     }
@@ -348,8 +374,8 @@ class FakeAccelerator {
   };
 
   void wait(const Mark& mark) {
-    std::lock_guard lock(mutex_);
-    run(queues_[mark.stream], mark.at);
+    std::unique_lock lock(mutex_);
+    wait_until(lock, [&] { return has_happened(mark); });
   }
 
   FakeAccelerator()

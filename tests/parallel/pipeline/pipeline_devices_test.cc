@@ -202,7 +202,7 @@ class GroupPipelineOnDevices : public PipelineDevices {
     while (running > 0) {
       for (int rank = 0; rank < count; ++rank)
         for (c10::StreamId id = 1; id <= FakeAccelerator::pooled; ++id)
-          accelerator.wait(c10::Stream(c10::Stream::UNSAFE, FakeAccelerator::device(rank), id));
+          accelerator.advance(c10::Stream(c10::Stream::UNSAFE, FakeAccelerator::device(rank), id));
       std::this_thread::yield();
     }
     for (auto& rank : ranks) rank.join();

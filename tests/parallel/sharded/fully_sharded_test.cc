@@ -195,8 +195,9 @@ TEST_P(FullySharded, FrozenParametersStay) {
       if (kind == 2) model.stem->weight.requires_grad_(false);
       for (const auto& entry : model.layers->named_children()) {
         const auto layer = std::dynamic_pointer_cast<Layer>(entry.value());
-        if (kind == 0) layer->norm->weight.requires_grad_(false);    // a part of each block
-        if (kind == 1) layer->linear->weight.requires_grad_(false);  // used after its last gradient is there
+        if (kind == 0)  // backward uses it after the last gradient of its block is there
+          for (at::Tensor& parameter : layer->norm->parameters()) parameter.requires_grad_(false);
+        if (kind == 1) layer->linear->weight.requires_grad_(false);
         if (kind == 2 && entry.key() == "1")
           for (at::Tensor& parameter : layer->parameters()) parameter.requires_grad_(false);  // a whole block
       }
