@@ -20,29 +20,55 @@ CheckedFile::CheckedFile(std::filesystem::path path, int flags)
 
 CheckedFile::~CheckedFile() { ::close(fd_); }
 
+namespace {
+
+// Calls `some` (of read(2)'s kind, with how many bytes are done) until all bytes are done. False: the file
+// has ended before.
+template <class Some>
+bool transfer(const CheckedFile& file, std::size_t bytes, const char* failed, Some some) {
+  for (std::size_t done = 0; done != bytes;) {
+    const ssize_t now = some(done);
+    if (now < 0 && errno == EINTR) continue;
+    if (now < 0) file.fail_with_errno(failed);
+    if (now == 0) return false;
+    done += static_cast<std::size_t>(now);
+  }
+  return true;
+}
+
+constexpr auto cannot_write = "cannot be written", cannot_read = "cannot be read",
+               too_short = "is damaged: it ends too soon";
+
+}  // namespace
+
 void CheckedFile::write(const void* data, std::size_t bytes) {
   crc_ = rpc::crc32c({static_cast<const std::byte*>(data), bytes}, crc_);
-  const auto* at = static_cast<const char*>(data);
-  while (bytes != 0) {
-    const ssize_t done = ::write(fd_, at, bytes);
-    if (done < 0 && errno == EINTR) continue;
-    if (done < 0) fail_with_errno("cannot be written");
-    at += done;
-    bytes -= static_cast<std::size_t>(done);
-  }
+  const auto* from = static_cast<const char*>(data);
+  transfer(*this, bytes, cannot_write,
+           [&](std::size_t done) { return ::write(fd_, from + done, bytes - done); });
 }
 
 void CheckedFile::read(void* data, std::size_t bytes) {
-  auto* at = static_cast<char*>(data);
-  for (std::size_t left = bytes; left != 0;) {
-    const ssize_t done = ::read(fd_, at, left);
-    if (done < 0 && errno == EINTR) continue;
-    if (done < 0) fail_with_errno("cannot be read");
-    if (done == 0) fail("is damaged: it ends too soon");
-    at += done;
-    left -= static_cast<std::size_t>(done);
-  }
+  auto* to = static_cast<char*>(data);
+  if (!transfer(*this, bytes, cannot_read,
+                [&](std::size_t done) { return ::read(fd_, to + done, bytes - done); }))
+    fail(too_short);
   crc_ = rpc::crc32c({static_cast<const std::byte*>(data), bytes}, crc_);
+}
+
+void CheckedFile::write_at(std::uint64_t offset, const void* data, std::size_t bytes) {
+  const auto* from = static_cast<const char*>(data);
+  transfer(*this, bytes, cannot_write, [&](std::size_t done) {
+    return ::pwrite(fd_, from + done, bytes - done, static_cast<off_t>(offset + done));
+  });
+}
+
+void CheckedFile::read_at(std::uint64_t offset, void* data, std::size_t bytes) const {
+  auto* to = static_cast<char*>(data);
+  if (!transfer(*this, bytes, cannot_read, [&](std::size_t done) {
+        return ::pread(fd_, to + done, bytes - done, static_cast<off_t>(offset + done));
+      }))
+    fail(too_short);
 }
 
 void CheckedFile::sync() {

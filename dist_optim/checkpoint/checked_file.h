@@ -32,6 +32,9 @@ class WEFT_EXPORT CheckedFile {
     values.resize(count);
     read(values.data(), count * sizeof(T));
   }
+  // Elsewhere than where write() and read() are; not part of crc().
+  void write_at(std::uint64_t offset, const void* data, std::size_t bytes);
+  void read_at(std::uint64_t offset, void* data, std::size_t bytes) const;
   void sync();
   // Locks the file for this writer alone until it is closed. False: another writer has it, or the path names
   // another file by now (the one that was opened has been renamed or removed).

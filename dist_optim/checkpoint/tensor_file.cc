@@ -1,12 +1,11 @@
 #include <weft/dist_optim/checkpoint/tensor_file.h>
 
-#include <weft/dist_optim/checkpoint/checked_file.h>
 #include <weft/rpc/core/error.h>
 #include <weft/rpc/wire/checksum.h>
 
 #include <fcntl.h>
 
-#include <ATen/Functions.h>
+#include <ATen/ops/empty.h>
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
@@ -21,7 +20,8 @@ using Json = nlohmann::json;
 static_assert(std::endian::native == std::endian::little, "the format is little-endian");
 
 constexpr auto metadata = "__metadata__";
-constexpr auto checksum_note = "weft.crc32c";
+constexpr auto checksum_note = "weft.crc32c", blocks_note = "weft.crc32c.blocks";
+constexpr std::uint64_t block_bytes = std::uint64_t{1} << 20;
 constexpr std::uint64_t longest_header = 100'000'000;      // safetensors' own limit
 constexpr std::uint64_t largest = std::uint64_t{1} << 56;  // elements of a tensor
 
@@ -48,16 +48,23 @@ const char* name_of(at::ScalarType type) {
   return found == std::end(types) ? nullptr : found->name;
 }
 
-at::Tensor as_written(const std::string& name, const at::Tensor& tensor) {
+[[noreturn]] void refuse_tensor(const std::string& why) {
+  throw rpc::Error(rpc::ErrorKind::invalid_argument, why);
+}
+
+TensorForm form_of(const std::string& name, const at::Tensor& tensor) {
   const auto refuse = [&](const std::string& why) {
-    throw rpc::Error(rpc::ErrorKind::invalid_argument, "'" + name + "' cannot be written: it is " + why);
+    refuse_tensor("'" + name + "' cannot be written: it is " + why);
   };
   if (!tensor.defined()) refuse("not defined");
   if (tensor.layout() != at::kStrided) refuse("not dense");
-  if (name_of(tensor.scalar_type()) == nullptr)
-    refuse(std::string("of type ") + c10::toString(tensor.scalar_type()));
-  if (name == metadata) refuse("named as the notes are");
-  return tensor.detach().cpu().contiguous();
+  return {tensor.scalar_type(), tensor.sizes().vec()};
+}
+
+std::uint64_t bytes_of(const TensorForm& form) {
+  std::uint64_t bytes = c10::elementSize(form.dtype);
+  for (const std::int64_t size : form.sizes) bytes *= static_cast<std::uint64_t>(size);
+  return bytes;
 }
 
 std::string hexadecimal(std::uint32_t number) {
@@ -66,144 +73,235 @@ std::string hexadecimal(std::uint32_t number) {
   return digits;
 }
 
-std::uint32_t crc_of(const void* data, std::size_t bytes, std::uint32_t seed) {
-  return rpc::crc32c({static_cast<const std::byte*>(data), bytes}, seed);
+std::uint32_t crc_of(const void* data, std::size_t bytes) {
+  return rpc::crc32c({static_cast<const std::byte*>(data), bytes});
 }
 
-// The checksum is that of the header, with this in its own place, and of the elements.
+std::size_t digits_of_blocks(std::uint64_t bytes) {
+  return static_cast<std::size_t>((bytes + block_bytes - 1) / block_bytes * 8);
+}
+
+// The checksum is that of the header with zeros in the checksum's place.
 constexpr auto unknown_checksum = "00000000";
-// As it stands in the header, without the quote at its end.
-std::string checksum_text(const std::string& digits) {
-  return std::string("\"") + checksum_note + "\":\"" + digits;
+
+// Replaces the text of a note of checksums in a header; `digits` is as long as the text.
+void put_digits(std::string& header, const char* note, const std::string& digits) {
+  const std::string before = std::string("\"") + note + "\":\"";
+  const auto at = header.find(before);
+  if (at != std::string::npos) header.replace(at + before.size(), digits.size(), digits);
 }
 
-// One tensor of a file that is read: where its elements are, and where they go.
-struct Place {
+struct Parsed {
+  TensorForm form;
   std::uint64_t begin, end;
-  at::Tensor tensor;
 };
 
-class Reader {
- public:
-  explicit Reader(const std::filesystem::path& path) : file_(path, O_RDONLY) {}
-
-  TensorFile read() {
-    TensorFile contents;
-    std::vector<Place> places;
-    const Json header = read_header();
-    try {
-      for (const auto& [name, entry] : header.items()) {
-        if (name == metadata) {
-          contents.notes = entry.get<std::map<std::string, std::string>>();
-          continue;
-        }
-        places.push_back(place_of(name, entry));
-        contents.tensors.emplace(name, places.back().tensor);
-      }
-    } catch (const Json::exception& error) {
-      file_.fail(std::string("is damaged: its header is not of this format: ") + error.what());
-    }
-    read_elements(std::move(places));
-    if (const auto note = contents.notes.find(checksum_note); note != contents.notes.end()) {
-      if (note->second != hexadecimal(file_.crc())) file_.fail("is damaged: its checksum is wrong");
-      contents.notes.erase(note);
-      contents.proven = true;
-    }
-    return contents;
+// elements: how many bytes of them the file has.
+Parsed parse_entry(const CheckedFile& file, const std::string& name, const Json& entry,
+                   std::uint64_t elements) {
+  const auto damaged = [&](const std::string& why) { file.fail("is damaged: '" + name + "' " + why); };
+  const auto type_name = entry.at("dtype").get<std::string>();
+  const auto* type =
+      std::find_if(std::begin(types), std::end(types), [&](auto& one) { return one.name == type_name; });
+  if (type == std::end(types)) damaged("is of type " + type_name + ", which is not read");
+  const auto offsets = entry.at("data_offsets").get<std::vector<std::uint64_t>>();
+  if (offsets.size() != 2 || offsets[0] > offsets[1] || offsets[1] > elements)
+    damaged("lies outside of the file");
+  const std::uint64_t bytes = offsets[1] - offsets[0], item = c10::elementSize(type->type);
+  const auto shape = entry.at("shape").get<std::vector<std::uint64_t>>();
+  std::uint64_t count = 1, strides = 1;  // where an extent is 0, the others count for the strides
+  for (const std::uint64_t extent : shape) {
+    if (extent > largest / strides) damaged("is larger than any tensor");
+    strides *= std::max<std::uint64_t>(extent, 1);
+    count *= extent;
   }
+  if (count > bytes / item || count * item != bytes) damaged("is not as large as its place");
+  return {{type->type, {shape.begin(), shape.end()}}, offsets[0], offsets[1]};
+}
+
+// Writes elements and keeps the checksum of each block of them.
+class BlockWriter {
+ public:
+  explicit BlockWriter(CheckedFile& file) : file_(file) { file_.restart_crc(); }
+  void write(const void* data, std::uint64_t bytes) {
+    for (const auto* from = static_cast<const std::byte*>(data); bytes != 0;) {
+      const std::uint64_t now = std::min(bytes, block_bytes - in_block_);
+      file_.write(from, now);
+      from += now, bytes -= now, in_block_ += now;
+      if (in_block_ == block_bytes) finish();
+    }
+  }
+  void finish() {  // a block
+    if (in_block_ == 0) return;
+    digits_ += hexadecimal(file_.crc());
+    file_.restart_crc();
+    in_block_ = 0;
+  }
+  const std::string& digits() const { return digits_; }
 
  private:
-  Json read_header() {
-    const std::uint64_t size = file_.size();
-    std::uint64_t length = 0;
-    file_.read(&length, sizeof length);
-    if (length > longest_header || length > size - sizeof length)
-      file_.fail("is damaged, or no file of tensors: its header would be longer than it is");
-    elements_ = size - sizeof length - length;
-    std::string text(length, '\0');
-    file_.read(text.data(), length);
-    Json header = Json::parse(text, nullptr, false);
-    if (!header.is_object()) file_.fail("is damaged, or no file of tensors: its header is not JSON");
-    if (const auto at = text.find(checksum_text("")); at != std::string::npos)
-      text.replace(at, checksum_text(unknown_checksum).size(), checksum_text(unknown_checksum));
-    file_.restart_crc(crc_of(text.data(), text.size(), 0));
-    return header;
-  }
-
-  Place place_of(const std::string& name, const Json& entry) {
-    const auto damaged = [&](const std::string& why) { file_.fail("is damaged: '" + name + "' " + why); };
-    const auto type_name = entry.at("dtype").get<std::string>();
-    const auto* type =
-        std::find_if(std::begin(types), std::end(types), [&](auto& one) { return one.name == type_name; });
-    if (type == std::end(types)) damaged("is of type " + type_name + ", which is not read");
-    const auto offsets = entry.at("data_offsets").get<std::vector<std::uint64_t>>();
-    if (offsets.size() != 2 || offsets[0] > offsets[1] || offsets[1] > elements_)
-      damaged("lies outside of the file");
-    const std::uint64_t bytes = offsets[1] - offsets[0], item = c10::elementSize(type->type);
-    const auto shape = entry.at("shape").get<std::vector<std::uint64_t>>();
-    std::uint64_t count = 1, strides = 1;  // where an extent is 0, the others count for the strides
-    for (const std::uint64_t extent : shape) {
-      if (extent > largest / strides) damaged("is larger than any tensor");
-      strides *= std::max<std::uint64_t>(extent, 1);
-      count *= extent;
-    }
-    if (count > bytes / item || count * item != bytes) damaged("is not as large as its place");
-    return {offsets[0], offsets[1],
-            at::empty(std::vector<std::int64_t>(shape.begin(), shape.end()), at::TensorOptions(type->type))};
-  }
-
-  void read_elements(std::vector<Place> places) {
-    std::sort(places.begin(), places.end(), [](const Place& a, const Place& b) {
-      return std::pair(a.begin, a.end) < std::pair(b.begin, b.end);
-    });
-    std::uint64_t at = 0;
-    for (const Place& place : places) {
-      if (place.begin != at) file_.fail("is damaged: its tensors overlap, or leave gaps");
-      at = place.end;
-      file_.read(place.tensor.data_ptr(), place.end - place.begin);
-    }
-    if (at != elements_) file_.fail("is damaged: it is longer than its tensors");
-  }
-
-  CheckedFile file_;
-  std::uint64_t elements_ = 0;  // how many bytes of them
+  CheckedFile& file_;
+  std::uint64_t in_block_ = 0;
+  std::string digits_;
 };
 
 }  // namespace
 
-void write_tensor_file(const std::filesystem::path& path, const TensorFile& contents) {
-  std::vector<at::Tensor> tensors;
+std::uint32_t write_tensor_file(const std::filesystem::path& path, const TensorFile& contents) {
+  std::map<std::string, TensorForm> forms;
+  for (const auto& [name, tensor] : contents.tensors) forms.emplace(name, form_of(name, tensor));
+  return write_tensor_file(path, forms, contents.notes,
+                           [&](const std::string& name) { return contents.tensors.at(name); });
+}
+
+std::uint32_t write_tensor_file(const std::filesystem::path& path,
+                                const std::map<std::string, TensorForm>& forms,
+                                const std::map<std::string, std::string>& notes,
+                                const std::function<at::Tensor(const std::string&)>& values) {
   Json header = Json::object();
-  std::uint64_t at = 0;
-  for (const auto& [name, tensor] : contents.tensors) {
-    tensors.push_back(as_written(name, tensor));
-    const at::Tensor& one = tensors.back();
-    header[name] = {{"dtype", name_of(one.scalar_type())},
-                    {"shape", one.sizes().vec()},
-                    {"data_offsets", {at, at + one.nbytes()}}};
-    at += one.nbytes();
+  std::uint64_t end = 0;
+  for (const auto& [name, form] : forms) {
+    if (name_of(form.dtype) == nullptr)
+      refuse_tensor("'" + name + "' cannot be written: it is of type " + c10::toString(form.dtype));
+    if (name == metadata) refuse_tensor("'" + name + "' cannot be written: it is named as the notes are");
+    const std::uint64_t begin = end;
+    end += bytes_of(form);
+    header[name] = {{"dtype", name_of(form.dtype)}, {"shape", form.sizes}, {"data_offsets", {begin, end}}};
   }
-  header[metadata] = contents.notes;
+  header[metadata] = notes;
   header[metadata][checksum_note] = unknown_checksum;
+  header[metadata][blocks_note] = std::string(digits_of_blocks(end), '0');
   std::string text;
   try {
     text = header.dump();
   } catch (const Json::exception&) {
-    throw rpc::Error(rpc::ErrorKind::invalid_argument, "names and notes of a file of tensors must be UTF-8");
+    refuse_tensor("names and notes of a file of tensors must be UTF-8");
   }
   text.resize((text.size() + 7) / 8 * 8, ' ');  // so that the elements are aligned
-  std::uint32_t crc = crc_of(text.data(), text.size(), 0);
-  for (const at::Tensor& tensor : tensors) crc = crc_of(tensor.const_data_ptr(), tensor.nbytes(), crc);
-  const std::string place = checksum_text(unknown_checksum);
-  text.replace(text.rfind(place), place.size(), checksum_text(hexadecimal(crc)));
+  std::uint32_t crc = 0;
   write_whole(path, [&](CheckedFile& file) {
     const std::uint64_t length = text.size();
     file.write(&length, sizeof length);
     file.write(text.data(), text.size());
-    for (const at::Tensor& tensor : tensors) file.write(tensor.const_data_ptr(), tensor.nbytes());
+    BlockWriter blocks(file);
+    for (const auto& [name, form] : forms) {
+      const at::Tensor tensor = values(name);
+      const TensorForm has = form_of(name, tensor);
+      if (has.dtype != form.dtype || has.sizes != form.sizes)
+        refuse_tensor("'" + name + "' cannot be written: it is " + c10::toString(has.dtype) +
+                      " of other sizes than " + c10::toString(form.dtype) + " in the header");
+      const at::Tensor dense = tensor.detach().cpu().contiguous();
+      blocks.write(dense.const_data_ptr(), dense.nbytes());
+    }
+    blocks.finish();
+    put_digits(text, blocks_note, blocks.digits());
+    crc = crc_of(text.data(), text.size());
+    put_digits(text, checksum_note, hexadecimal(crc));
+    file.write_at(sizeof length, text.data(), text.size());
   });
+  return crc;
 }
 
-TensorFile read_tensor_file(const std::filesystem::path& path) { return Reader(path).read(); }
+TensorFileReader::TensorFileReader(const std::filesystem::path& path) : file_(path, O_RDONLY) {
+  const std::uint64_t size = file_.size();
+  std::uint64_t length = 0;
+  file_.read_at(0, &length, sizeof length);
+  if (length > longest_header || length > size - sizeof length)
+    file_.fail("is damaged, or no file of tensors: its header would be longer than it is");
+  elements_at_ = sizeof length + length;
+  elements_bytes_ = size - elements_at_;
+  std::string text(length, '\0');
+  file_.read_at(sizeof length, text.data(), length);
+  const Json header = Json::parse(text, nullptr, false);
+  if (!header.is_object()) file_.fail("is damaged, or no file of tensors: its header is not JSON");
+  std::vector<std::pair<std::uint64_t, std::uint64_t>> ranges;
+  try {
+    for (const auto& [name, entry] : header.items()) {
+      if (name == metadata) {
+        notes_ = entry.get<std::map<std::string, std::string>>();
+        continue;
+      }
+      Parsed parsed = parse_entry(file_, name, entry, elements_bytes_);
+      ranges.emplace_back(parsed.begin, parsed.end);
+      places_.emplace(name, parsed.begin);
+      forms_.emplace(name, std::move(parsed.form));
+    }
+  } catch (const Json::exception& error) {
+    file_.fail(std::string("is damaged: its header is not of this format: ") + error.what());
+  }
+  std::sort(ranges.begin(), ranges.end());
+  std::uint64_t at = 0;
+  for (const auto& [begin, end] : ranges) {
+    if (begin != at) file_.fail("is damaged: its tensors overlap, or leave gaps");
+    at = end;
+  }
+  if (at != elements_bytes_) file_.fail("is damaged: it is longer than its tensors");
+  if (const auto note = notes_.find(checksum_note); note != notes_.end()) {
+    put_digits(text, checksum_note, unknown_checksum);
+    crc_ = crc_of(text.data(), text.size());
+    if (note->second != hexadecimal(crc_)) file_.fail("is damaged: the checksum of its header is wrong");
+    blocks_ = notes_[blocks_note];
+    if (blocks_.size() != digits_of_blocks(elements_bytes_))
+      file_.fail("is damaged: it has not one checksum for each block");
+    notes_.erase(checksum_note), notes_.erase(blocks_note);
+    proven_ = true;
+  }
+}
+
+void TensorFileReader::read(const std::string& name, std::int64_t begin, const at::Tensor& to) {
+  const TensorForm& form = forms_.at(name);
+  const std::uint64_t item = c10::elementSize(form.dtype), all = bytes_of(form) / item;
+  const auto count = static_cast<std::uint64_t>(to.numel());
+  if (begin < 0 || count > all || static_cast<std::uint64_t>(begin) > all - count)
+    refuse_tensor(file_.path().string() + ": '" + name + "' has " + std::to_string(all) + " elements, not " +
+                  std::to_string(count) + " from " + std::to_string(begin) + " on");
+  if (to.scalar_type() != form.dtype)
+    refuse_tensor(file_.path().string() + ": '" + name + "' is of type " + c10::toString(form.dtype) +
+                  ", not " + c10::toString(to.scalar_type()));
+  const std::uint64_t first = places_.at(name) + static_cast<std::uint64_t>(begin) * item;
+  const bool direct = to.device().is_cpu() && to.is_contiguous();
+  const at::Tensor values = direct ? to.detach() : at::empty(to.sizes(), at::TensorOptions(form.dtype));
+  read_bytes(first, first + count * item, static_cast<std::byte*>(values.mutable_data_ptr()));
+  if (!direct) to.detach().copy_(values);
+}
+
+void TensorFileReader::read_bytes(std::uint64_t begin, std::uint64_t end, std::byte* to) {
+  if (!proven_) return file_.read_at(elements_at_ + begin, to, end - begin);
+  while (begin < end) {
+    const std::uint64_t block = begin / block_bytes, first = block * block_bytes,
+                        last = std::min(first + block_bytes, elements_bytes_), now = std::min(end, last);
+    if (begin == first && now == last) {
+      read_block(block, to);
+    } else {
+      if (last_block_ != block) {
+        last_block_ = ~std::uint64_t{0};  // should it fail
+        last_.resize(block_bytes);
+        read_block(block, last_.data());
+        last_block_ = block;
+      }
+      std::copy_n(last_.data() + (begin - first), now - begin, to);
+    }
+    to += now - begin;
+    begin = now;
+  }
+}
+
+void TensorFileReader::read_block(std::uint64_t block, std::byte* to) {
+  const std::uint64_t first = block * block_bytes, bytes = std::min(block_bytes, elements_bytes_ - first);
+  file_.read_at(elements_at_ + first, to, bytes);
+  if (blocks_.compare(block * 8, 8, hexadecimal(crc_of(to, bytes))) != 0)
+    file_.fail("is damaged: the checksum of MiB " + std::to_string(block) + " of its elements is wrong");
+}
+
+TensorFile read_tensor_file(const std::filesystem::path& path) {
+  TensorFileReader reader(path);
+  TensorFile contents{{}, reader.notes(), reader.proven()};
+  for (const auto& [name, form] : reader.tensors()) {
+    const at::Tensor tensor = at::empty(form.sizes, at::TensorOptions(form.dtype));
+    reader.read(name, 0, tensor);
+    contents.tensors.emplace(name, tensor);
+  }
+  return contents;
+}
 
 }  // namespace weft::dist_optim

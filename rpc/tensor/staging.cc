@@ -31,15 +31,21 @@ at::Tensor to_device(const at::Tensor& host, c10::Device device) {
   return placed.copy_(staged, /*non_blocking=*/true);
 }
 
+at::Tensor host_tensor(const at::Tensor& like) { return host_tensor(like, has_pinned_memory(like.device())); }
+
 at::Tensor HostCopies::start(const at::Tensor& tensor) {
+  at::Tensor host = host_tensor(tensor);
+  start(tensor, host);
+  return host;
+}
+
+void HostCopies::start(const at::Tensor& tensor, const at::Tensor& host) {
   const bool pinned = has_pinned_memory(tensor.device());
-  at::Tensor host = host_tensor(tensor, pinned);
   host.copy_(tensor, /*non_blocking=*/pinned);
   if (pinned) {
     done_.emplace_back(tensor.device().type());
     done_.back().record(current_stream(tensor.device()));
   }
-  return host;
 }
 
 void HostCopies::finish() {

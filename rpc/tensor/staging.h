@@ -20,12 +20,16 @@ c10::Stream current_stream(c10::Device device);  // of the calling thread
 // elements have been read when it returns.
 at::Tensor to_device(const at::Tensor& host, c10::Device device);
 
+// Uninitialized host memory for a copy of this tensor: pinned where its accelerator has pinned memory.
+at::Tensor host_tensor(const at::Tensor& like);
+
 // Copies to the host that are under way.
 class HostCopies {
  public:
   // Of a dense tensor on an accelerator, as far as its device's current stream has come; complete after
   // finish().
   at::Tensor start(const at::Tensor& tensor);
+  void start(const at::Tensor& tensor, const at::Tensor& host);  // into a host_tensor() of its form
   // Blocks until all are complete, and for nothing that was put on the streams later.
   void finish();
 

@@ -156,6 +156,93 @@ TEST_F(TensorFiles, ThatAreDamagedAnywhereAreRefused) {
   expect_damaged("longer than its tensors");
 }
 
+// Elements in several blocks of checksums, at odd offsets.
+TensorFile of_blocks() {
+  return {{{"a", at::arange(3, at::kByte)},
+           {"b", at::arange(700'000, at::kInt)},  // 2.7 MiB
+           {"c", at::arange(10, at::kDouble)},
+           {"d", at::arange(300'000, at::kFloat)},
+           {"empty", at::empty({0, 2})},
+           {"scalar", at::scalar_tensor(2.5)}},
+          {{"step", "3"}},
+          false};
+}
+
+TEST_F(TensorFiles, RangesOfElementsAreRead) {
+  const TensorFile file = of_blocks();
+  write_tensor_file(path(), file);
+  TensorFileReader reader(path());
+  EXPECT_TRUE(reader.proven());
+  EXPECT_EQ(reader.notes(), file.notes);
+  ASSERT_EQ(reader.tensors().size(), file.tensors.size());
+  for (const auto& [name, tensor] : file.tensors) {
+    SCOPED_TRACE(name);
+    EXPECT_EQ(reader.tensors().at(name).dtype, tensor.scalar_type());
+    EXPECT_EQ(reader.tensors().at(name).sizes, tensor.sizes().vec());
+    const std::int64_t n = tensor.numel();
+    for (const std::int64_t begin : {std::int64_t{0}, n / 3, n - 1, n})
+      for (const std::int64_t end : {begin, begin + 1, n / 2, n}) {
+        if (begin < 0 || end < begin || end > n) continue;
+        const at::Tensor read = at::zeros({end - begin}, tensor.options());
+        reader.read(name, begin, read);
+        EXPECT_TRUE(at::equal(read, tensor.reshape({-1}).slice(0, begin, end))) << begin << " to " << end;
+      }
+  }
+  const at::Tensor spread = at::zeros({100, 2}, at::kInt).select(1, 1);  // every other element
+  reader.read("b", 262'100, spread);
+  EXPECT_TRUE(at::equal(spread, at::arange(262'100, 262'200, at::kInt)));
+  refusal(rpc::ErrorKind::invalid_argument, [&] { reader.read("c", 5, at::zeros({6}, at::kDouble)); });
+  refusal(rpc::ErrorKind::invalid_argument, [&] { reader.read("c", -1, at::zeros({2}, at::kDouble)); });
+  refusal(rpc::ErrorKind::invalid_argument, [&] { reader.read("c", 0, at::zeros({2}, at::kFloat)); });
+  EXPECT_THROW(reader.read("none", 0, at::zeros({2})), std::out_of_range);
+}
+
+// The other blocks are not read.
+TEST_F(TensorFiles, ADamagedBlockIsFoundByWhoReadsIt) {
+  write_tensor_file(path(), of_blocks());
+  std::string all = bytes();
+  std::uint64_t length = 0;
+  std::memcpy(&length, all.data(), sizeof length);
+  all[8 + length + 3 + 1'500'000] ^= 4;  // in the second MiB
+  put(all);
+  TensorFileReader reader(path());
+  reader.read("b", 0, at::zeros({200'000}, at::kInt));
+  reader.read("b", 600'000, at::zeros({100'000}, at::kInt));
+  reader.read("d", 0, at::zeros({300'000}));
+  for (const std::int64_t begin : {270'000, 375'000, 400'000, 300'000})
+    EXPECT_NE(refusal(rpc::ErrorKind::failed_precondition,
+                      [&] { reader.read("b", begin, at::zeros({10'000}, at::kInt)); })
+                  .find(path().string() + ": is damaged: the checksum of MiB 1"),
+              std::string::npos);
+  expect_damaged("MiB 1");
+}
+
+TEST_F(TensorFiles, AreWrittenOneTensorAfterTheOther) {
+  const TensorFile file = of_blocks();
+  const std::uint32_t crc = write_tensor_file(path(), file);
+  const std::string all = bytes();
+  std::map<std::string, TensorForm> forms;
+  for (const auto& [name, tensor] : file.tensors)
+    forms.emplace(name, TensorForm{tensor.scalar_type(), tensor.sizes().vec()});
+  std::weak_ptr<int> before;
+  const auto values = [&](const std::string& name) {
+    EXPECT_TRUE(before.expired()) << "the tensor before " << name << " is still held";
+    const auto held = std::make_shared<int>(0);
+    before = held;
+    const at::Tensor copy = file.tensors.at(name).clone();
+    return at::from_blob(copy.mutable_data_ptr(), copy.sizes(), [copy, held](void*) {}, copy.options());
+  };
+  EXPECT_EQ(write_tensor_file(path(), forms, file.notes, values), crc);
+  EXPECT_EQ(TensorFileReader(path()).crc(), crc);
+  EXPECT_TRUE(bytes() == all);
+  forms.at("c").sizes = {5, 3};
+  refusal(rpc::ErrorKind::invalid_argument, [&] { write_tensor_file(path(), forms, file.notes, values); });
+  EXPECT_TRUE(bytes() == all) << "the file before stays";
+  TensorFile other = of_blocks();
+  other.tensors.at("d").mul_(2);
+  EXPECT_NE(write_tensor_file(path(), other), crc);
+}
+
 TEST_F(TensorFiles, WhoseHeaderLiesAreRefused) {
   put(std::string("\xff\xff\xff\xff\xff\xff\xff\x7f", 8));
   expect_damaged("longer than it is");
