@@ -34,6 +34,8 @@ class WEFT_EXPORT Joinable {
   // source: a rank that has a batch.
   virtual void shadow_forward(int source) = 0;
   virtual void shadow_backward() = 0;
+  // After the gradients of an iteration that is reduced: an optimizer whose steps are collectives.
+  virtual void shadow_step(int source) { (void)source; }
   // source: a rank that trained to the end. On all ranks.
   virtual void finish_join(int source) = 0;
 };

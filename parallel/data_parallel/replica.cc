@@ -244,9 +244,13 @@ Replica::Round Replica::exchange(bool has_batch, bool in_pass) {
   group_.inlined().all_gather(all, own).get();
   Round round;
   int active = 0;
+  join_->without_batch.clear();
   const auto* flags = all.const_data_ptr<std::uint8_t>();
   for (int rank = group_.size() - 1; rank >= 0; --rank) {
-    if ((flags[rank] & batch) == 0) continue;
+    if ((flags[rank] & batch) == 0) {
+      join_->without_batch.push_back(rank);
+      continue;
+    }
     ++active;
     round = {rank, (flags[rank] & reduces) != 0, (flags[rank] & buffers) != 0, (flags[rank] & pass) != 0};
   }
@@ -279,6 +283,8 @@ void Replica::drain_join() {
     } else if (round.reduces) {
       reducer_->shadow();
     }
+    if (round.reduces)
+      for (Joinable* other : others) other->shadow_step(*round.source);
   }
   join_source_ = join_->last_source;
   broadcast_all(join_source_, options_.buffers != Buffers::local);

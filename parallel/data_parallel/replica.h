@@ -73,6 +73,8 @@ class WEFT_EXPORT Replica : public Joining {
 
   // After a join: the rank whose parameters all ranks have. Its optimizer's state is that of most steps.
   int join_source() const { return join_source_; }
+  // Within a join, of the present iteration. Empty outside.
+  std::vector<int> ranks_without_batch() const { return join_ ? join_->without_batch : std::vector<int>(); }
 
   // The backwards of the pass average the gradients that the pass has of this replica, and end afterwards.
   // forward(pass, ...) calls it. All ranks call it once for each of their passes, before its backward; a
@@ -145,6 +147,7 @@ class WEFT_EXPORT Replica : public Joining {
     JoinOptions options;
     std::vector<Joinable*> others;
     int last_source = 0;
+    std::vector<int> without_batch = {};  // in this iteration
   };
   std::optional<Join> join_;
   int join_source_ = 0;

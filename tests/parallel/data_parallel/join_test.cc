@@ -65,6 +65,43 @@ TEST_P(Uneven, RanksTrainToTheEndOfTheLongest) {
   }
 }
 
+// Rank 0 has one batch, rank 1 has three, of which the second is not reduced.
+TEST(Join, AStepIsShadowedAfterEachReduction) {
+  struct Recorder : Joinable {
+    void shadow_forward(int) override { calls += "forward "; }
+    void shadow_backward() override { calls += "backward "; }
+    void shadow_step(int source) override {
+      calls += "step of " + std::to_string(source) + " ";
+      without_batch = ddp->ranks_without_batch();
+    }
+    void finish_join(int) override { calls += "end"; }
+    std::string calls;
+    std::vector<int> without_batch;
+    Replica* ddp = nullptr;
+  };
+  Company company(2, Backend::memory);
+  on_ranks(company.groups(), [&](const Group& group) {
+    DistributedDataParallel ddp{group, std::make_shared<Net>(), Options{.bucket_bytes = {200}}};
+    Recorder recorder;
+    recorder.ddp = &ddp;
+    auto batches = batches_of(group.rank(), 1 + 2 * group.rank());
+    int step = 0;
+    for (auto& batch : ddp.join(batches, {}, {&recorder})) {
+      const auto run = [&] { torch::mse_loss(ddp.forward(batch.data), batch.target).backward(); };
+      if (++step == 2) {
+        const auto guard = ddp.no_sync();
+        run();
+      } else {
+        run();
+      }
+      EXPECT_EQ(ddp.ranks_without_batch(), step == 1 ? std::vector<int>{} : std::vector{0});
+    }
+    EXPECT_EQ(ddp.ranks_without_batch(), std::vector<int>{});
+    EXPECT_EQ(recorder.calls, group.rank() == 0 ? "forward backward forward backward step of 1 end" : "end");
+    EXPECT_EQ(recorder.without_batch, group.rank() == 0 ? std::vector{0} : std::vector<int>{});
+  });
+}
+
 TEST(Join, ThrowsEarlyOnAllRanksOnRequest) {
   Company company(2, Backend::memory);
   on_ranks(company.groups(), [&](const Group& group) {
