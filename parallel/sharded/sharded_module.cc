@@ -1,7 +1,8 @@
 #include <weft/parallel/sharded/sharded_module.h>
 
 #include <weft/parallel/data_parallel/broadcast_state.h>
-#include <weft/parallel/sharded/unit_runner.h>
+#include <weft/parallel/sharded/internal/parameter_memory.h>
+#include <weft/parallel/sharded/internal/unit_runner.h>
 #include <weft/rpc/core/error.h>
 
 #include <ATen/ops/linalg_vector_norm.h>
@@ -111,6 +112,8 @@ std::vector<UnitParameters> units_of(const torch::nn::Module& module, const std:
   if (parameters.empty()) refuse_module("the module has no parameters");
   for (const Named& each : parameters) {
     if (each.tensor.layout() != at::kStrided) refuse_module("parameter " + each.names[0] + " is sparse");
+    if (each.tensor.numel() > 0 && !has_memory(each.tensor))
+      refuse_module("parameter " + each.names[0] + " is split over ranks already, expected a whole module");
     std::size_t unit = 0;
     for (std::size_t i = 0; i < blocks.size(); ++i)
       if (std::all_of(each.names.begin(), each.names.end(),
@@ -209,10 +212,30 @@ std::vector<at::Tensor> ShardedModule::parameters() const { return named_paramet
 
 torch::OrderedDict<std::string, at::Tensor> ShardedModule::named_parameters() const {
   torch::OrderedDict<std::string, at::Tensor> parameters;
-  for (const FlatShard* shard : runner_->shards())
-    if (shard->trains())
-      for (const dist_optim::Parameter& slice : shard->slices()) parameters.insert(slice.name, slice.tensor);
+  for (const ParameterSlice& slice : slices()) parameters.insert(slice.leaf.name, slice.leaf.tensor);
   return parameters;
+}
+
+std::vector<ParameterSlice> ShardedModule::slices() const {
+  std::vector<ParameterSlice> slices;
+  for (const FlatShard* shard : runner_->shards())
+    for (std::size_t i = 0; i < shard->slices().size() && shard->trains(); ++i) {
+      const auto& [name, tensor, sparse] = shard->parameters()[shard->own()[i].parameter];
+      slices.push_back(
+          {name, tensor.sizes().vec(), shard->own()[i].begin, shard->own()[i].end, shard->slices()[i]});
+    }
+  return slices;
+}
+
+void ShardedModule::add_to(SlicedState& state, const std::string& prefix) const {
+  for (const FlatShard* shard : runner_->shards())
+    for (std::size_t i = 0; i < shard->slices().size(); ++i) {
+      const auto& [name, tensor, sparse] = shard->parameters()[shard->own()[i].parameter];
+      state.tensors[prefix + name] = {tensor.sizes().vec(), shard->own()[i].begin,
+                                      shard->slices()[i].tensor.detach()};
+    }
+  for (const auto& entry : module_->named_buffers())
+    state.tensors[prefix + entry.key()] = {entry.value().sizes().vec(), 0, entry.value().detach().view({-1})};
 }
 
 double ShardedModule::clip_grad_norm(double max_norm, double norm_type) {

@@ -4,6 +4,7 @@
 
 #include <weft/parallel/sharded/block.h>
 #include <weft/parallel/sharded/options.h>
+#include <weft/parallel/sharded/training_state.h>
 
 #include <torch/nn/module.h>
 #include <torch/ordered_dict.h>
@@ -20,8 +21,9 @@ class UnitRunner;
 class WEFT_EXPORT ShardedModule {
  public:
   // On all ranks of the group, and of Options::replicas; blocks. The parameters and buffers begin with the
-  // values of rank 0. invalid_argument: no such block, a block that no forward can be observed of, blocks
-  // within each other, or no parameters. failed_precondition: the ranks have different modules.
+  // values of rank 0; their memory becomes contiguous. invalid_argument: no such block, a block whose forward
+  // cannot be observed, blocks within each other, no parameters, or a module that is split already.
+  // failed_precondition: the ranks have different modules. unsupported: parameters on several devices.
   ShardedModule(const collectives::Group& group, std::shared_ptr<torch::nn::Module> module, Options options);
   ShardedModule(const ShardedModule&) = delete;
   ShardedModule& operator=(const ShardedModule&) = delete;
@@ -35,13 +37,16 @@ class WEFT_EXPORT ShardedModule {
   std::vector<at::Tensor> parameters() const;
   // The same by name, "layers.0.weight[128:256]": elements 128 to 255 of the flattened parameter.
   torch::OrderedDict<std::string, at::Tensor> named_parameters() const;
+  std::vector<ParameterSlice> slices() const;  // the same, with their whole parameters
+  // The parts of all parameters, and the buffers, for a checkpoint (training_state.h).
+  void add_to(SlicedState& state, const std::string& prefix = "model/") const;
 
   // Scales the gradients of all ranks to this norm of all of them together, if they have more. Returns the
   // norm before. On all ranks, after backward.
   double clip_grad_norm(double max_norm, double norm_type = 2);
 
   // As long as the guard lives, all parameters are whole on every rank: to read them, or to evaluate. On all
-  // ranks, between iterations. Changes of them are lost.
+  // ranks, between iterations (failed_precondition). Changes of them are lost.
   class WEFT_EXPORT Gathered {
    public:
     explicit Gathered(std::shared_ptr<UnitRunner> runner);

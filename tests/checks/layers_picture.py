@@ -45,11 +45,12 @@ STYLE = """<style>
 
 
 def one_library(folder):
-    """`rpc`, `dist_optim`, `parallel/collectives` or `parallel/data_parallel` for their folders, else the folder itself."""
+    """The library of a folder; a library counts as one layer."""
     if folder in COLLECTIVES:
         return "parallel/collectives"
-    if folder.startswith("parallel/data_parallel/"):
-        return "parallel/data_parallel"
+    for library in ("parallel/data_parallel", "parallel/sharded"):
+        if folder.startswith(library + "/"):
+            return library
     return "rpc" if folder in LAYERS["rpc"] else "dist_optim" if folder in DIST_OPTIM else folder
 
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """The pages of parity keep their word: the tests of weft that they name exist, and every row says something.
 
-  parity.py            checks docs/parity_pytorch.md, docs/parity_ddp.md and docs/parity_pipeline.md
+  parity.py            checks docs/parity_pytorch.md, docs/parity_ddp.md, docs/parity_pipeline.md and docs/parity_sharded.md
   parity.py --count    prints for each page how many tests are covered, have no meaning in weft, never ran on a GPU, or are missing
   parity.py --wheel TORCH   also: each test of that LibTorch wheel's suites (the folder `torch`) stands in a page, and no other;
                             of distributed_test.py those whose names match DDP, also if they are commented out there
@@ -40,6 +40,18 @@ PAGES = {  # by page: the files of the wheel, by the name that the page has for 
         *(f"test_{name}.py" for name in (
             "schedule", "schedule_multiproc", "stage", "backward", "microbatch", "pipe", "transformer", "unflatten",
             "composability", "dtensor_pp_integration", "dtensor_pp_unit_tests", "spmd_types_pp_integration")),
+    ]),
+    "parity_sharded.md": dict.fromkeys([
+        "test_zero_redundancy_optimizer.py", "test_wrap.py",
+        *(f"test_fsdp_{name}.py" for name in (
+            "core", "clip_grad_norm", "comm", "exec_order", "freezing_weights", "grad_acc", "hybrid_shard",
+            "ignored_modules", "input", "memory", "misc", "mixed_precision", "multiple_forward",
+            "multiple_wrapping", "optim_state", "overlap", "pure_fp16", "sharded_grad_scaler", "state_dict",
+            "summon_full_params", "traversal", "unshard_params", "use_orig_params", "uneven", "apply",
+            "backward_prefetch", "checkpoint", "flatten_params")),
+        *(f"test_fully_shard_{name}.py" for name in (
+            "autograd", "clip_grad_norm_", "comm", "frozen", "ignore_params", "init", "logging", "memory",
+            "mixed_precision", "overlap", "state", "state_dict", "training", "grad_scaler", "extensions")),
     ]),
 }
 # Which tests of distributed_test.py are of data parallel training, by class and name. The others are of process groups.

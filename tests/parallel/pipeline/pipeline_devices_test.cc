@@ -23,6 +23,9 @@ namespace {
 
 using test::FakeAccelerator;
 
+// LibTorch's engine makes a thread for each device when it is first used.
+[[maybe_unused]] const FakeAccelerator& accelerator_of_the_engine = FakeAccelerator::install();
+
 at::Tensor numbers(at::IntArrayRef sizes, std::uint64_t seed) {
   return at::randn(sizes, at::detail::createCPUGenerator(seed), at::kDouble);
 }

@@ -1,7 +1,7 @@
 // FullyShardedDataParallel against one process with the batch of all ranks.
 #include <weft/parallel/collectives/device_mesh.h>
 #include <weft/parallel/sharded/fully_sharded_data_parallel.h>
-#include <weft/parallel/sharded/shard_layout.h>
+#include <weft/parallel/sharded/internal/shard_layout.h>
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -10,7 +10,7 @@
 #include <limits>
 #include <map>
 
-#include "tests/parallel/data_parallel/ranks.h"
+#include "tests/parallel/sharded/models.h"
 
 namespace weft::sharded::fully_sharded_test {
 namespace {
@@ -20,58 +20,13 @@ using data_parallel::testing::Company;
 using data_parallel::testing::expect_close;
 using data_parallel::testing::on_ranks;
 using rpc::ErrorKind;
-
-// One layer of the model, an entry of its Sequential. Its bias may be frozen.
-struct Layer : torch::nn::Module {
-  explicit Layer(std::int64_t width) {
-    norm = register_module("norm", torch::nn::LayerNorm(torch::nn::LayerNormOptions({width})));
-    linear = register_module("linear", torch::nn::Linear(width, width));
-  }
-  at::Tensor forward(const at::Tensor& x) { return x + torch::tanh(linear(norm(x))); }
-  torch::nn::LayerNorm norm{nullptr};
-  torch::nn::Linear linear{nullptr};
-};
-
-// A head that may leave out one of its layers.
-struct Head : torch::nn::Module {
-  explicit Head(std::int64_t width) {
-    used = register_module("used", torch::nn::Linear(width, 3));
-    extra = register_module("extra", torch::nn::Linear(width, 3));
-  }
-  at::Tensor forward(const at::Tensor& x, bool with_extra) {
-    return with_extra ? used(x) + extra(x) : used(x);
-  }
-  torch::nn::Linear used{nullptr}, extra{nullptr};
-};
-
-struct Model : torch::nn::Module {
-  static constexpr std::int64_t width = 5;
-
-  explicit Model(int layers = 3, at::ScalarType dtype = at::kDouble) {
-    static std::mutex mutex;  // the ranks share the process's generator
-    std::lock_guard lock(mutex);
-    torch::manual_seed(1);
-    stem = register_module("stem", torch::nn::Linear(5, width));
-    for (int i = 0; i < layers; ++i) this->layers->push_back(std::make_shared<Layer>(width));
-    register_module("layers", this->layers);
-    head = register_module("head", std::make_shared<Block<Head>>(width));
-    to(dtype);
-  }
-  at::Tensor forward(const at::Tensor& x, bool with_extra = true) {
-    return head->forward(layers->forward(torch::relu(stem(x))), with_extra);
-  }
-  torch::nn::Linear stem{nullptr};
-  torch::nn::Sequential layers;
-  std::shared_ptr<Block<Head>> head;
-};
+using testing::Head;
+using testing::Layer;
+using testing::loss_of;
+using testing::Model;
+using testing::values_of;
 
 using data_parallel::testing::Batch;
-
-at::Tensor loss_of(const at::Tensor& output, const at::Tensor& target) {
-  return torch::mse_loss(output, target);
-}
-
-std::vector<at::Tensor> values_of(const Model& model) { return data_parallel::testing::values_of(model); }
 
 using MakeOptimizer = std::function<std::unique_ptr<torch::optim::Optimizer>(std::vector<at::Tensor>)>;
 const std::map<std::string, MakeOptimizer> optimizers{

@@ -1,4 +1,4 @@
-#include <weft/parallel/sharded/unit_runner.h>
+#include <weft/parallel/sharded/internal/unit_runner.h>
 
 #include <weft/parallel/data_parallel/engine_hook.h>
 #include <weft/rpc/core/error.h>
@@ -55,7 +55,8 @@ struct UnitRunner::Unit {
     return std::any_of(shards.begin(), shards.end(), [](const FlatShard& shard) { return shard.trains(); });
   }
   bool is_frozen_in_part() const {
-    return std::any_of(shards.begin(), shards.end(), [](const FlatShard& shard) { return !shard.trains(); });
+    return std::any_of(shards.begin(), shards.end(),
+                       [](const FlatShard& shard) { return shard.is_frozen_in_part(); });
   }
 };
 
@@ -154,6 +155,7 @@ std::shared_ptr<UnitRunner> UnitRunner::make(Setup setup, std::vector<UnitParame
 }
 
 UnitRunner::UnitRunner(Setup setup, std::vector<UnitParameters> units) : setup_(std::move(setup)) {
+  c10::Device first_device(at::kCPU);
   for (int i = 0; i < 2; ++i) buffers_.push_back(std::make_unique<Buffers>(setup_));
   for (UnitParameters& each : units) {
     Unit& unit = *units_.emplace_back(std::make_unique<Unit>());
@@ -163,10 +165,15 @@ UnitRunner::UnitRunner(Setup setup, std::vector<UnitParameters> units) : setup_(
       const FlatShard& shard = unit.shards.emplace_back(std::move(parameters), setup_.gathers, setup_.types);
       const auto device = shard.gathered().device();
       if (!gather_stream_) {
+        first_device = device;
         gather_stream_.emplace(device);
         reduce_stream_.emplace(device);
         on_device_ = !device.is_cpu();
       }
+      if (device != first_device)
+        throw Error(ErrorKind::unsupported,
+                    "FullyShardedDataParallel: parameter " + shard.parameters().front().name + " is on " +
+                        device.str() + ", others on " + first_device.str() + ", expected one device");
       unit.buffers->announce(shard);
       if (!shard.trains()) continue;
       for (std::size_t i = 0; i < shard.parameters().size(); ++i)
@@ -256,6 +263,10 @@ void UnitRunner::split_all() {
 
 void UnitRunner::keep_whole() {
   std::lock_guard lock(mutex_);
+  if (in_forward_ || running_)
+    throw Error(
+        ErrorKind::failed_precondition,
+        "FullyShardedDataParallel: gather() within forward or backward, expected it between iterations");
   split_all();  // parameters may have changed
   for (const auto& unit : units_) start_gather(*unit);
   for (const auto& unit : units_) finish_gather(*unit);
@@ -273,17 +284,24 @@ void UnitRunner::release_whole() {
 
 void UnitRunner::begin_forward() {
   std::lock_guard lock(mutex_);
+  for (const FlatShard* shard : shards()) shard->check_unchanged();
   split_all();  // parameters may have changed
   iteration_ = std::make_shared<Iteration>();
   iteration_->with_grad = at::GradMode::is_enabled();
+  in_forward_ = true;
   finish_gather(*units_.front());
   if (!last_order_.empty()) start_gather(*units_[last_order_.front()]);
 }
 
 void UnitRunner::before_forward(std::size_t unit) {
   std::lock_guard lock(mutex_);
+  const bool is_recomputation = data_parallel::in_backward();
+  if (!in_forward_ && !is_recomputation && kept_whole_ == 0)
+    throw Error(ErrorKind::failed_precondition,
+                "FullyShardedDataParallel: the block " + units_[unit]->name +
+                    " runs outside of the module's forward, expected fsdp.forward(), or gather() before it");
   finish_gather(*units_[unit]);
-  if (data_parallel::in_backward() || iteration_ == nullptr) return;  // a recomputation
+  if (!in_forward_ || is_recomputation) return;
   std::vector<std::size_t>& order = iteration_->order;
   order.push_back(unit);
   if (order.size() < last_order_.size() && last_order_[order.size() - 1] == unit)
@@ -293,7 +311,7 @@ void UnitRunner::before_forward(std::size_t unit) {
 void UnitRunner::watch(std::size_t unit, const at::Tensor& output) {
   if (!output.defined() || output.grad_fn() == nullptr || data_parallel::in_backward()) return;
   std::lock_guard lock(mutex_);
-  if (iteration_ == nullptr) return;
+  if (!in_forward_) return;
   const std::size_t position = unit == 0 ? iteration_->order.size() : iteration_->order.size() - 1;
   data_parallel::call_before(*output.grad_fn(),
                              [weak = weak_from_this(), unit, iteration = iteration_, position] {
@@ -304,7 +322,7 @@ void UnitRunner::watch(std::size_t unit, const at::Tensor& output) {
 
 void UnitRunner::after_forward(std::size_t unit) {
   std::lock_guard lock(mutex_);
-  if (data_parallel::in_backward() || iteration_ == nullptr) return;
+  if (data_parallel::in_backward() || !in_forward_) return;
   // Backward begins with the last unit.
   const bool is_last = iteration_->with_grad && iteration_->order == last_order_;
   if (!is_last && (setup_.splits_after_forward || !iteration_->with_grad)) split(*units_[unit]);
@@ -312,6 +330,7 @@ void UnitRunner::after_forward(std::size_t unit) {
 
 void UnitRunner::end_forward() {
   std::lock_guard lock(mutex_);
+  in_forward_ = false;
   last_order_ = iteration_->order;
   if (iteration_->with_grad) iteration_->compare(setup_.reductions);
   if (!iteration_->with_grad) {

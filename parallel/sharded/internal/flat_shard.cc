@@ -1,11 +1,12 @@
-#include <weft/parallel/sharded/flat_shard.h>
+#include <weft/parallel/sharded/internal/flat_shard.h>
 
-#include <weft/parallel/sharded/parameter_memory.h>
+#include <weft/parallel/sharded/internal/parameter_memory.h>
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
 #include <c10/core/GradMode.h>
 
+#include <algorithm>
 #include <utility>
 
 namespace weft::sharded {
@@ -36,7 +37,8 @@ FlatShard::FlatShard(std::vector<data_parallel::NamedParameter> parameters, cons
   } else {
     part_ = group.empty({layout_.part}, original).zero_();
   }
-  if (trains()) part_gradients_ = at::zeros({layout_.part}, part_.options().pinned_memory(part_.is_pinned()));
+  if (first.requires_grad())
+    part_gradients_ = at::zeros({layout_.part}, part_.options().pinned_memory(part_.is_pinned()));
   for (const ShardLayout::Slice& slice : own()) {
     const auto& [name, tensor, sparse] = parameters_[slice.parameter];
     const at::Tensor values = slice_in(part_, slice);
@@ -52,6 +54,24 @@ std::string FlatShard::reason(std::size_t parameter) const {
   return "parameter " + parameters_[parameter].name +
          " is split over the ranks: its elements are here only while its unit computes, and during "
          "FullyShardedDataParallel::gather()";
+}
+
+bool FlatShard::is_frozen_in_part() const {
+  return std::any_of(parameters_.begin(), parameters_.end(),
+                     [](const auto& each) { return !each.tensor.requires_grad(); });
+}
+
+void FlatShard::check_unchanged() const {
+  for (const auto& [name, tensor, sparse] : parameters_) {
+    const char* const what = tensor.requires_grad() && !trains()     ? "requires grad"
+                             : tensor.dtype() != gathered_.dtype()   ? "has another type"
+                             : tensor.device() != gathered_.device() ? "is on another device"
+                                                                     : nullptr;
+    if (what != nullptr)
+      throw rpc::Error(rpc::ErrorKind::failed_precondition,
+                       "FullyShardedDataParallel: parameter " + name + " " + what +
+                           " now: change the module before it is wrapped");
+  }
 }
 
 void FlatShard::place(const at::Tensor& buffer) {

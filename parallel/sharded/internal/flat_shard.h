@@ -8,7 +8,7 @@
 #include <weft/dist_optim/local/gradients.h>
 #include <weft/parallel/collectives/group.h>
 #include <weft/parallel/data_parallel/gradient_buckets.h>
-#include <weft/parallel/sharded/shard_layout.h>
+#include <weft/parallel/sharded/internal/shard_layout.h>
 
 #include <cstdint>
 #include <optional>
@@ -29,7 +29,11 @@ class FlatShard {
   FlatShard(std::vector<data_parallel::NamedParameter> parameters, const collectives::Group& group,
             const ShardTypes& types);
 
-  bool trains() const { return parameters_.front().tensor.requires_grad(); }
+  bool trains() const { return part_gradients_.defined(); }
+  // By the parameters as they are now.
+  bool is_frozen_in_part() const;
+  // failed_precondition: a parameter requires grad that did not, or has another type or device.
+  void check_unchanged() const;
   const std::vector<data_parallel::NamedParameter>& parameters() const { return parameters_; }
   const ShardLayout& layout() const { return layout_; }
   const std::vector<ShardLayout::Slice>& own() const { return layout_.slices[rank_]; }

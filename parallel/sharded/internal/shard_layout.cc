@@ -1,4 +1,4 @@
-#include <weft/parallel/sharded/shard_layout.h>
+#include <weft/parallel/sharded/internal/shard_layout.h>
 
 #include <algorithm>
 

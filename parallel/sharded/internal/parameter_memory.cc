@@ -1,4 +1,4 @@
-#include <weft/parallel/sharded/parameter_memory.h>
+#include <weft/parallel/sharded/internal/parameter_memory.h>
 
 #include <c10/core/StorageImpl.h>
 #include <c10/core/TensorImpl.h>
@@ -34,6 +34,10 @@ void set_memory(const at::Tensor& parameter, const at::Tensor& elements) {
   const auto release = [](void* kept) { delete static_cast<c10::Storage*>(kept); };
   storage.set_data_ptr_noswap(at::DataPtr(elements.mutable_data_ptr(), new c10::Storage(elements.storage()),
                                           release, elements.device()));
+}
+
+bool has_memory(const at::Tensor& parameter) {
+  return storage_of(parameter)._mutable_data_ptr_no_checks().get() != nullptr;
 }
 
 void remove_memory(const at::Tensor& parameter, const std::string& reason) {

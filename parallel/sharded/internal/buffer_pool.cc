@@ -1,4 +1,4 @@
-#include <weft/parallel/sharded/buffer_pool.h>
+#include <weft/parallel/sharded/internal/buffer_pool.h>
 
 #include <algorithm>
 

@@ -15,8 +15,8 @@
 #include <weft/parallel/data_parallel/communication_stream.h>
 #include <weft/parallel/data_parallel/gradient_hooks.h>
 #include <weft/parallel/sharded/block.h>
-#include <weft/parallel/sharded/buffer_pool.h>
-#include <weft/parallel/sharded/flat_shard.h>
+#include <weft/parallel/sharded/internal/buffer_pool.h>
+#include <weft/parallel/sharded/internal/flat_shard.h>
 
 #include <deque>
 #include <memory>
@@ -102,6 +102,7 @@ class UnitRunner : public BlockObserver, public std::enable_shared_from_this<Uni
   std::vector<std::unique_ptr<Buffers>> buffers_;  // of unit 0, and of the blocks
   std::vector<rpc::Future<void>> unchecked_;       // collectives on a device
   int kept_whole_ = 0;
+  bool in_forward_ = false;
   std::shared_ptr<Iteration> iteration_;  // of the forward that runs, or of the latest one
   std::vector<std::size_t> last_order_;   // of the latest forward: predicts the next one
   // Of the backward that runs.

@@ -1,0 +1,252 @@
+// A save has two rounds, each a gather to rank 0 and a scatter of what it decides. In the first, rank 0 plans
+// which rank writes what and makes a folder; then the ranks write; in the second, it completes the folder.
+#include <weft/parallel/sharded/checkpoint/checkpoints.h>
+
+#include <weft/parallel/sharded/checkpoint/slice_file.h>
+#include <weft/parallel/sharded/checkpoint/writer_plan.h>
+#include <weft/rpc/agent/agent_core.h>
+#include <weft/rpc/codec/struct_codec.h>
+#include <weft/rpc/core/error.h>
+
+#include <future>
+#include <set>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+namespace weft::sharded {
+namespace {
+
+using collectives::Group;
+using collectives::GroupOptions;
+
+Group group_of_checkpoints(const Group& group, std::chrono::nanoseconds timeout) {
+  GroupOptions options = group.options();
+  options.name = group.name() + "/checkpoints";
+  options.shared_memory = false;  // small values only
+  options.timeout = timeout;
+  return group.split(0, group.rank(), options).get().value();
+}
+
+// Options that are not valid are refused before the ranks exchange anything.
+CheckpointOptions checked_options(CheckpointOptions options) {
+  if (options.keep < 1)
+    throw rpc::Error(rpc::ErrorKind::invalid_argument, "Checkpoints: CheckpointOptions::keep is " +
+                                                           std::to_string(options.keep) +
+                                                           ", but at least 1 checkpoint is kept");
+  return options;
+}
+
+}  // namespace
+
+// An error as a value; kind 0: none.
+struct SaveFailure {
+  std::uint16_t kind = 0;
+  std::string text;
+
+  void raise() const {
+    if (kind != 0) throw rpc::Error(static_cast<rpc::ErrorKind>(kind), text);
+  }
+  template <class F>
+  static SaveFailure of(const std::string& where, F f) {
+    try {
+      f();
+      return {};
+    } catch (const rpc::Error& error) {
+      return {static_cast<std::uint16_t>(error.kind()), where + error.what()};
+    } catch (const std::exception& error) {
+      return {static_cast<std::uint16_t>(rpc::ErrorKind::internal), where + error.what()};
+    }
+  }
+};
+WEFT_CODEC(SaveFailure, kind, text)
+
+struct SaveReport {
+  std::int64_t step = 0;
+  SaveFailure failure = {};
+  std::vector<SliceRange> slices = {};  // in the first round
+  std::uint32_t crc = 0;                // of the file, in the second round
+};
+WEFT_CODEC(SaveReport, step, failure, slices, crc)
+
+struct SaveVerdict {
+  SaveFailure failure = {};
+  std::string folder = {};               // name of the unfinished one
+  std::vector<std::string> writes = {};  // names of tensors
+};
+WEFT_CODEC(SaveVerdict, failure, folder, writes)
+
+struct LatestStep {
+  SaveFailure failure = {};
+  std::optional<std::int64_t> step = {};
+};
+WEFT_CODEC(LatestStep, failure, step)
+
+Checkpoints::Checkpoints(const Group& group, std::filesystem::path folder, CheckpointOptions options)
+    : options_(checked_options(options)),
+      path_(std::move(folder)),
+      folder_(path_),
+      group_(group_of_checkpoints(group, options_.timeout)) {}
+
+Checkpoints::~Checkpoints() {
+  if (!saving_.valid()) return;
+  // Not saving_.get(): an agent's thread may wait here, too, since the writer completes the future.
+  const auto saved = std::make_shared<std::promise<void>>();
+  std::move(saving_).then([saved](rpc::Result<void>&&) { saved->set_value(); });
+  saved->get_future().wait();
+}
+
+void Checkpoints::wait() {
+  if (saving_.valid()) saving_.get();
+}
+
+rpc::Future<void> Checkpoints::save(std::int64_t step, const SlicedState& state) {
+  wait();
+  // An error of this rank alone reaches all ranks by its report.
+  SaveReport report{.step = step};
+  report.failure = SaveFailure::of("", [&] {
+    for (const auto& [name, text] : state.notes)
+      if (name.starts_with("weft."))
+        throw rpc::Error(rpc::ErrorKind::invalid_argument, "a note cannot be named '" + name + "'");
+    host_.copy(state.tensors);
+    for (const auto& [name, tensor] : host_.tensors())
+      report.slices.push_back({name, tensor.sizes, c10::toString(tensor.values.scalar_type()), tensor.begin,
+                               tensor.begin + tensor.values.numel()});
+  });
+  rpc::Promise<void> finished(writer_.exceptions()), saved(writer_.exceptions());
+  saving_ = finished.future();
+  auto future = saved.future();
+  write(std::move(report), state.notes)
+      .start(writer_)
+      .then([finished = std::move(finished), saved = std::move(saved)](rpc::Result<void>&& result) mutable {
+        finished.complete(rpc::Result<void>{});  // before a continuation may call save() again
+        saved.complete(std::move(result));
+      });
+  return future;
+}
+
+rpc::Task<void> Checkpoints::write(SaveReport report, std::map<std::string, std::string> notes) {
+  const bool decides = group_.rank() == 0;
+  const std::string where = "checkpoint of step " + std::to_string(report.step) + ": ";
+  const std::string here = where + "rank " + std::to_string(group_.rank()) + ": ";
+  if (report.failure.kind != 0) report.failure.text = here + report.failure.text;
+
+  auto ready = group_.gather_object(report, 0);
+  std::vector<SaveReport> reports = co_await std::move(ready);
+  std::vector<SaveVerdict> verdicts;
+  if (decides) {
+    const SaveFailure failure = SaveFailure::of(where, [&] { verdicts = begin(reports); });
+    if (failure.kind != 0) verdicts.assign(reports.size(), {.failure = failure});
+  }
+  auto planned = group_.scatter_object(verdicts, 0);
+  const SaveVerdict verdict = co_await std::move(planned);
+  verdict.failure.raise();
+
+  const std::filesystem::path folder = path_ / verdict.folder;
+  report.slices.clear();
+  report.failure = SaveFailure::of(here, [&] {
+    std::error_code missing;
+    if (!std::filesystem::is_directory(folder, missing))
+      throw rpc::Error(rpc::ErrorKind::failed_precondition,
+                       folder.string() +
+                           ": rank 0 has made this folder, and it does not exist here; the "
+                           "folder must be on a file system that all ranks share");
+    report.crc = write_slices(CheckpointFolder::file_of(folder, static_cast<std::size_t>(group_.rank()),
+                                                        static_cast<std::size_t>(group_.size())),
+                              host_.tensors(), verdict.writes);
+  });
+  auto written = group_.gather_object(report, 0);
+  reports = co_await std::move(written);
+  SaveFailure failure;
+  if (decides) {
+    failure = SaveFailure::of(where, [&] { complete(folder, reports, std::move(notes)); });
+    if (failure.kind != 0) folder_.abandon(folder);
+  }
+  auto completed = group_.broadcast_object(failure, 0);
+  failure = co_await std::move(completed);
+  failure.raise();
+}
+
+std::vector<SaveVerdict> Checkpoints::begin(const std::vector<SaveReport>& reports) {
+  std::vector<std::vector<SliceRange>> slices;
+  for (const SaveReport& report : reports) {
+    report.failure.raise();
+    if (report.step != reports.front().step)
+      throw rpc::Error(rpc::ErrorKind::invalid_argument, "rank " + std::to_string(slices.size()) +
+                                                             " saves step " + std::to_string(report.step));
+    slices.push_back(report.slices);
+  }
+  std::vector<SaveVerdict> verdicts;
+  for (auto& names : plan_writers(slices)) verdicts.push_back({.writes = std::move(names)});
+  const std::string folder = folder_.begin(reports.front().step).filename().string();
+  for (SaveVerdict& verdict : verdicts) verdict.folder = folder;
+  return verdicts;
+}
+
+void Checkpoints::complete(const std::filesystem::path& folder, const std::vector<SaveReport>& reports,
+                           std::map<std::string, std::string> notes) {
+  Manifest manifest{reports.front().step, {}, std::move(notes)};
+  for (const SaveReport& report : reports) {
+    report.failure.raise();
+    manifest.files.push_back(report.crc);
+  }
+  folder_.complete(folder, manifest);
+  // The checkpoint is complete. What cannot be removed now is tried again by the next save.
+  const SaveFailure failure =
+      SaveFailure::of("", [&] { folder_.keep(static_cast<std::size_t>(options_.keep)); });
+  if (failure.kind != 0)
+    group_.agent()->log(rpc::LogLevel::warning, "an old checkpoint cannot be removed: " + failure.text);
+}
+
+std::optional<std::int64_t> Checkpoints::latest() {
+  wait();
+  LatestStep latest;
+  if (group_.rank() == 0)
+    latest.failure = SaveFailure::of("latest checkpoint: ", [&] {
+      if (const auto steps = folder_.steps(); !steps.empty()) latest.step = steps.back();
+    });
+  latest = group_.broadcast_object(latest, 0).get();
+  latest.failure.raise();
+  return latest.step;
+}
+
+void Checkpoints::remove_after(std::int64_t step) {
+  wait();
+  SaveFailure failure;
+  if (group_.rank() == 0)
+    failure = SaveFailure::of("checkpoints after step " + std::to_string(step) + ": ",
+                              [&] { folder_.remove_after(step); });
+  group_.broadcast_object(failure, 0).get().raise();
+}
+
+std::vector<std::string> Checkpoints::names(std::int64_t step) const {
+  const Manifest manifest = folder_.manifest(step);
+  std::set<std::string> names;
+  for (std::size_t rank = 0; rank < manifest.files.size(); ++rank) {
+    const SliceFileReader file(CheckpointFolder::file_of(folder_.of_step(step), rank, manifest.files.size()),
+                               manifest.files[rank]);
+    for (const auto& [name, slice] : file.slices()) names.insert(name);
+  }
+  return {names.begin(), names.end()};
+}
+
+std::map<std::string, std::string> Checkpoints::load(std::int64_t step, SlicedState& wanted) const {
+  Manifest manifest = folder_.manifest(step);
+  const auto checkpoint = folder_.of_step(step);
+  const std::size_t files = manifest.files.size();
+  std::vector<SliceTarget> targets;
+  for (const auto& [name, tensor] : wanted.tensors) targets.emplace_back(name, tensor);
+  const auto first =
+      static_cast<std::size_t>(group_.rank()) * files / static_cast<std::size_t>(group_.size());
+  for (std::size_t i = 0; i < files; ++i) {
+    std::erase_if(targets, [](const SliceTarget& target) { return target.filled(); });
+    if (targets.empty()) break;
+    const std::size_t rank = (first + i) % files;
+    SliceFileReader file(CheckpointFolder::file_of(checkpoint, rank, files), manifest.files[rank]);
+    for (SliceTarget& target : targets) target.fill_from(file);
+  }
+  for (const SliceTarget& target : targets) target.expect_filled(checkpoint);
+  return std::move(manifest.notes);
+}
+
+}  // namespace weft::sharded

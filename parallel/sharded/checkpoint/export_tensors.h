@@ -1,0 +1,19 @@
+// export_tensors: a checkpoint of any number of ranks as one safetensors file, for other programs.
+#pragma once
+
+#include <weft/rpc/core/export.h>
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+
+namespace weft::sharded {
+
+// Writes the tensors of the checkpoint whose names begin with `prefix`, with the prefix removed, and its
+// notes. Holds one whole tensor in memory at a time, and keeps each rank's file open. Needs no group. Errors:
+// those of Checkpoints::load() and write_tensor_file(); a file at the path is replaced as a whole or not at
+// all.
+WEFT_EXPORT void export_tensors(const std::filesystem::path& checkpoint_folder, std::int64_t step,
+                                const std::filesystem::path& file, const std::string& prefix = "");
+
+}  // namespace weft::sharded

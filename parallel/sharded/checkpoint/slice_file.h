@@ -1,0 +1,67 @@
+// Slice files: the slices that one rank wrote into a checkpoint, as one tensor file.
+//
+// A whole tensor has its name and its shape in the file. A slice is a tensor of one dimension named
+// NAME[BEGIN:END]; the note "weft.slices" gives its name, first element and the whole tensor's sizes as JSON.
+// Errors: those of tensor files; invalid_argument where a tensor has another form than the caller wants.
+// Used by one thread.
+#pragma once
+
+#include <weft/dist_optim/checkpoint/tensor_file.h>
+#include <weft/parallel/sharded/checkpoint/sliced_state.h>
+#include <weft/rpc/core/export.h>
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace weft::sharded {
+
+// Writes the tensors of these names, which are on the host; returns the file's checksum.
+WEFT_EXPORT std::uint32_t write_slices(const std::filesystem::path& path,
+                                       const std::map<std::string, SlicedTensor>& tensors,
+                                       const std::vector<std::string>& names);
+
+class WEFT_EXPORT SliceFileReader {
+ public:
+  struct Slice {
+    std::vector<std::int64_t> sizes;  // of the whole tensor
+    at::ScalarType dtype;
+    std::int64_t begin, end;  // elements
+    std::string stored;       // its name in the file
+  };
+
+  // failed_precondition where the file has another checksum, and so is not the one that was written.
+  SliceFileReader(const std::filesystem::path& path, std::uint32_t crc);
+
+  const std::map<std::string, Slice>& slices() const { return slices_; }  // by the tensor's name
+  const std::filesystem::path& path() const { return path_; }
+  // The elements of the whole tensor from `begin` on, which must be in this slice.
+  void read(const Slice& slice, std::int64_t begin, const at::Tensor& to);
+
+ private:
+  const std::filesystem::path path_;
+  dist_optim::TensorFileReader file_;
+  std::map<std::string, Slice> slices_;
+};
+
+// Elements of a tensor that are wanted, read from one file after the other.
+class WEFT_EXPORT SliceTarget {
+ public:
+  // invalid_argument where the range is not in the tensor, or `values` are not as SlicedTensor says.
+  SliceTarget(std::string name, SlicedTensor tensor);
+
+  bool filled() const;
+  void fill_from(SliceFileReader& file);                              // with what is still missing
+  void expect_filled(const std::filesystem::path& checkpoint) const;  // invalid_argument
+
+ private:
+  std::string name_;
+  SlicedTensor tensor_;
+  std::vector<std::pair<std::int64_t, std::int64_t>> missing_;  // ranges of elements
+  bool seen_ = false;  // in a file: all that can be wanted of a tensor without elements
+};
+
+}  // namespace weft::sharded

@@ -1,0 +1,30 @@
+// SlicedState: the part of a training state that one rank has: slices of named tensors, and notes.
+//
+// A tensor may be whole on one rank, split over the ranks, or equal on several ranks; then any of the equal
+// copies is saved. Thread-safety: values.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+namespace weft::sharded {
+
+// A range of the elements of a tensor.
+struct SlicedTensor {
+  std::vector<std::int64_t> sizes;  // of the whole tensor; empty: it has no dimensions and one element
+  std::int64_t begin = 0;           // of its flattened elements; values.numel() elements follow
+  at::Tensor values;                // one dimension; on any device
+};
+
+struct SlicedState {
+  std::map<std::string, SlicedTensor> tensors;
+  // For example the step, the epoch and the seed, as UTF-8. Those of rank 0 are saved. Names that begin with
+  // "weft." are refused.
+  std::map<std::string, std::string> notes;
+};
+
+}  // namespace weft::sharded

@@ -1,0 +1,51 @@
+// FullyShardedOptimizer: the optimizer of a FullyShardedDataParallel, with a state that checkpoints save and
+// that continues on another number of ranks.
+//
+//   sharded::FullyShardedOptimizer optimizer(fsdp, torch::optim::AdamWOptions(3e-4));
+//   ...
+//   optimizer.zero_grad();
+//   loss.backward();
+//   optimizer.step();
+//
+// Steps what this rank has of the parameters; runs no collective. Parameter groups are those of the spec, by
+// the names of the module's parameters. One of LibTorch's optimizers over fsdp.parameters() has the same
+// results, but no state that can be split anew. Not thread-safe.
+#pragma once
+
+#include <weft/dist_optim/local/shadow_leaves.h>
+#include <weft/parallel/sharded/sharded_module.h>
+#include <weft/parallel/sharded/training_state.h>
+
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace weft::sharded {
+
+class WEFT_EXPORT FullyShardedOptimizer {
+ public:
+  // invalid_argument: an optimizer that does not step each element by itself.
+  FullyShardedOptimizer(const ShardedModule& module, dist_optim::OptimizerSpec spec);
+
+  // A parameter without a gradient is left alone.
+  void step();
+  void zero_grad(bool set_to_none = true);
+
+  // Of a parameter group, by its prefix; "" is all others. not_found: no such group.
+  double learning_rate(const std::string& group = {}) const { return leaves_.learning_rate(group); }
+  void set_learning_rate(double rate, const std::optional<std::string>& group = {}) {
+    leaves_.set_learning_rate(rate, group);
+  }
+
+  // See training_state.h.
+  void add_to(SlicedState& state, const std::string& prefix = "optimizer/") const;
+  void add_wanted_to(SlicedState& state, const std::vector<std::string>& names,
+                     const std::string& prefix = "optimizer/") const;
+  void take_from(const SlicedState& state, const std::string& prefix = "optimizer/");
+
+ private:
+  const std::vector<ParameterSlice> slices_;
+  dist_optim::ShadowLeaves leaves_;
+};
+
+}  // namespace weft::sharded

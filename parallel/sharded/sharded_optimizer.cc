@@ -1,0 +1,372 @@
+// The buckets are gathered from the last to the first one, the order in which backward reaches them, which is
+// the same on all ranks.
+#include <weft/parallel/sharded/sharded_optimizer.h>
+
+#include <weft/dist_optim/local/slices.h>
+#include <weft/parallel/sharded/internal/gather_state.h>
+#include <weft/rpc/core/when_all.h>
+
+#include <ATen/Functions.h>
+#include <c10/core/GradMode.h>
+#include <torch/optim/optimizer.h>
+
+#include <algorithm>
+#include <set>
+#include <sstream>
+#include <unordered_map>
+#include <utility>
+
+namespace weft::sharded {
+
+namespace {
+
+[[noreturn]] void refuse(const std::string& why, rpc::ErrorKind kind = rpc::ErrorKind::invalid_argument) {
+  throw rpc::Error(kind, "ShardedOptimizer: " + why);
+}
+
+// Of the parameter that a name in an OptimizerState is of.
+std::string owner_of(const std::string& key, const std::set<std::string>& parameters) {
+  std::string name = key.substr(0, key.rfind('/'));
+  if (!parameters.contains(name) && name.ends_with(']')) name.resize(name.rfind('['));
+  return name;
+}
+
+std::string text_of(const dist_optim::Parameter& parameter) {
+  std::ostringstream text;
+  text << "parameter " << parameter.name << ' ' << parameter.tensor.scalar_type() << parameter.tensor.sizes()
+       << " on " << parameter.tensor.device().type();
+  return text.str();
+}
+
+}  // namespace
+
+at::Tensor ShardedOptimizer::Slice::of(const at::Tensor& gradient) const {
+  return gradient.detach().reshape({-1}).slice(0, begin, end);
+}
+
+ShardedOptimizer::ShardedOptimizer(data_parallel::Replica& replica, dist_optim::OptimizerSpec spec,
+                                   ShardedOptimizerOptions options)
+    : replica_(replica), spec_(std::move(spec)), options_(options) {
+  const std::vector<std::string> names = replica_.parameter_names();
+  const std::vector<at::Tensor> tensors = replica_.parameters();
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    if (!tensors[i].requires_grad()) {
+      indices_.emplace_back();
+      continue;
+    }
+    indices_.emplace_back(parameters_.size());
+    parameters_.push_back({names[i], tensors[i]});
+  }
+  start();
+  if (options_.overlap) replica_.set_on_reduced([this](std::size_t parameter) { on_reduced(parameter); });
+}
+
+ShardedOptimizer::~ShardedOptimizer() {
+  if (options_.overlap) replica_.set_on_reduced(nullptr);
+  if (std::uncaught_exceptions() > exceptions_)
+    (void)rpc::capture([&] { group_->abort("an exception has destroyed its ShardedOptimizer"); });
+}
+
+// --- The plan ---
+
+void ShardedOptimizer::start() {
+  failure_ = "it has no group yet";
+  round_ = {};
+  group_ = replica_.group().split(0, replica_.group().rank()).get().value();
+  compare();
+  for (const auto& parameter : parameters_)
+    if (!parameter.tensor.is_cpu()) group_->prepare(parameter.tensor.device()).get();
+  flat_ = FlatParameters(*group_, parameters_, options_.bucket_bytes);
+  streams_.clear();
+  slices_.clear();
+  own_.assign(parameters_.size(), std::nullopt);
+  bucket_of_.assign(parameters_.size(), 0);
+  std::unordered_map<c10::Device, std::shared_ptr<data_parallel::CommunicationStream>> streams;
+  for (const auto& bucket : flat_.buckets()) {
+    auto& stream = streams[bucket.buffer.device()];
+    if (stream == nullptr)
+      stream = std::make_shared<data_parallel::CommunicationStream>(bucket.buffer.device());
+    for (const std::size_t parameter : bucket.parameters) bucket_of_[parameter] = streams_.size();
+    for (const auto& slice : bucket.layout.slices[static_cast<std::size_t>(group_->rank())]) {
+      const std::size_t parameter = bucket.parameters[slice.parameter];
+      own_[parameter] = {slices_.size(), slice.begin, slice.end, slice.offset};
+      slices_.push_back(dist_optim::slice_of(parameters_[parameter], slice.begin, slice.end));
+    }
+    streams_.push_back(stream);
+  }
+  for (const auto& stream : streams_) stream->synchronize_current();
+  leaves_ = std::make_unique<dist_optim::ShadowLeaves>(slices_, spec_);
+  failure_.reset();
+}
+
+// One text for each thing that the ranks have to have in common. The first one says what this rank refuses.
+std::vector<std::string> ShardedOptimizer::describe() const {
+  std::vector<std::string> texts{"", "optimizer " + to_string(spec_),
+                                 "buckets of " + std::to_string(options_.bucket_bytes) + " bytes",
+                                 std::string("overlap ") + (options_.overlap ? "on" : "off")};
+  for (const auto& parameter : parameters_) texts.push_back(text_of(parameter));
+  try {
+    for (const auto& [group, spec] : spec_.by_group()) (void)spec.make({});
+    if (!spec_.is_elementwise())
+      refuse("optimizer " + spec_.name +
+             " steps rows, expected one that steps each element alone: use SGD, "
+             "Adam, AdamW, Adagrad, RMSprop, Adadelta, Adamax or Rprop");
+    FlatParameters::check(parameters_);
+  } catch (const std::exception& error) {
+    texts.front() = error.what();
+  }
+  return texts;
+}
+
+void ShardedOptimizer::compare() const {
+  const auto all = group_->all_gather_object(describe()).get();
+  for (std::size_t rank = 0; rank < all.size(); ++rank)
+    if (!all[rank].front().empty()) refuse("rank " + std::to_string(rank) + ": " + all[rank].front());
+  for (std::size_t rank = 1; rank < all.size(); ++rank) {
+    const auto [first, other] =
+        std::mismatch(all[0].begin(), all[0].end(), all[rank].begin(), all[rank].end());
+    if (first == all[0].end() && other == all[rank].end()) continue;
+    refuse("rank 0 has " + (first == all[0].end() ? "no further parameter" : *first) + ", rank " +
+           std::to_string(rank) + " has " + (other == all[rank].end() ? "no further parameter" : *other) +
+           ", expected the same on all ranks");
+  }
+}
+
+void ShardedOptimizer::set_group(const std::vector<dist_optim::OptimizerState>& states) {
+  std::map<std::string, double> rates;
+  for (const auto& [group, spec] : spec_.by_group()) rates[group] = leaves_->learning_rate(group);
+  start();
+  for (const auto& [group, rate] : rates) leaves_->set_learning_rate(rate, group);
+  if (!states.empty()) set_state(states);
+}
+
+// --- Steps ---
+
+void ShardedOptimizer::require_usable() const {
+  if (failure_)
+    refuse("an earlier step failed, and the parameters are unspecified: restore them and call set_group(). " +
+               *failure_,
+           rpc::ErrorKind::failed_precondition);
+}
+
+void ShardedOptimizer::require_no_round(const char* operation) const {
+  if (round_.began)
+    refuse(std::string(operation) + ": backward has stepped parameters already: call step() first",
+           rpc::ErrorKind::failed_precondition);
+}
+
+// If f throws, the other ranks fail too, and the parameters leave memory to which they may still write.
+template <class F>
+void ShardedOptimizer::or_fail(F f) {
+  try {
+    f();
+  } catch (const std::exception& error) {
+    failure_ = error.what();
+    (void)rpc::capture([&] {
+      group_->abort("the step of rank " + std::to_string(group_->rank()) + " failed: " + *failure_);
+    });
+    for (auto& future : round_.in_flight) (void)rpc::capture([&] { future.get(); });
+    round_ = {};
+    leaves_->end_round();
+    flat_.leave();
+    throw;
+  }
+}
+
+void ShardedOptimizer::begin_round() {
+  if (round_.began) return;
+  round_ = {};
+  round_.began = true;
+  round_.arrived.assign(parameters_.size(), 0);
+  for (const auto& bucket : flat_.buckets()) round_.missing.push_back(bucket.parameters.size());
+}
+
+void ShardedOptimizer::step() {
+  require_usable();
+  const at::NoGradGuard no_grad;
+  if (!options_.overlap)
+    for (const auto& [name, tensor, slice] : parameters_)
+      if (tensor.grad().defined() && tensor.grad().layout() != at::kStrided)
+        refuse("the gradient of " + name +
+               " is sparse, expected a dense one: use an Embedding without the option `sparse`");
+  or_fail([&] {
+    begin_round();
+    while (round_.next < flat_.buckets().size()) {
+      const std::size_t bucket = flat_.buckets().size() - 1 - round_.next;
+      if (!options_.overlap)
+        for (const std::size_t parameter : flat_.buckets()[bucket].parameters) take(parameter);
+      launch_next();
+    }
+    finish_round();
+  });
+}
+
+void ShardedOptimizer::on_reduced(std::size_t parameter) {
+  if (!indices_[parameter]) return;
+  require_usable();
+  const at::NoGradGuard no_grad;
+  or_fail([&] {
+    begin_round();
+    take(*indices_[parameter]);
+    while (round_.next < flat_.buckets().size() &&
+           round_.missing[flat_.buckets().size() - 1 - round_.next] == 0)
+      launch_next();
+  });
+}
+
+// Steps this rank's slice of a parameter, if that has a gradient.
+void ShardedOptimizer::take(std::size_t parameter) {
+  const auto& [name, tensor, slice] = parameters_[parameter];
+  const at::Tensor& gradient = tensor.grad();
+  if (!gradient.defined()) return;
+  if (gradient.layout() != at::kStrided)
+    refuse("the gradient of " + name + " is sparse, expected a dense one");
+  if (round_.arrived[parameter] != 0)
+    refuse("parameter " + name +
+               " has stepped in backward already: call step() after each backward, or no_sync() for the "
+               "backwards whose gradients are to be added up",
+           rpc::ErrorKind::failed_precondition);
+  round_.arrived[parameter] = 1;
+  --round_.missing[bucket_of_[parameter]];
+  if (const auto& own = own_[parameter]) {
+    leaves_->step_one(own->index, own->of(gradient));
+    streams_[bucket_of_[parameter]]->note_writer();
+  }
+}
+
+void ShardedOptimizer::launch_next() {
+  const std::size_t index = flat_.buckets().size() - 1 - round_.next;
+  const auto& bucket = flat_.buckets()[index];
+  give(index);
+  streams_[index]->note_writer();
+  streams_[index]->follow_writers();
+  round_.in_flight.push_back(
+      streams_[index]->run([&] { return group_->all_gather(bucket.buffer, bucket.part); }));
+  ++round_.next;
+}
+
+void ShardedOptimizer::finish_round() {
+  rpc::when_all(std::exchange(round_.in_flight, {})).get();
+  for (const auto& stream : streams_) stream->begin_reads();
+  leaves_->end_round();
+  round_ = {};
+}
+
+// --- Join ---
+
+// For ranks without a batch: the gradients of their parts.
+void ShardedOptimizer::give(std::size_t index) {
+  const std::vector<int> without = replica_.ranks_without_batch();
+  const auto has_batch = [&](int rank) {
+    return std::find(without.begin(), without.end(), rank) == without.end();
+  };
+  for (int rank = 0; rank < group_->rank(); ++rank)
+    if (has_batch(rank)) return;
+  if (!has_batch(group_->rank())) return;
+  const auto& bucket = flat_.buckets()[index];
+  std::vector<std::uint8_t> arrived;
+  for (const std::size_t parameter : bucket.parameters) arrived.push_back(round_.arrived[parameter]);
+  for (const int rank : without) {
+    const at::Tensor part = at::zeros_like(bucket.part);
+    for (const auto& [i, begin, end, offset] : bucket.layout.slices[static_cast<std::size_t>(rank)])
+      if (arrived[i] != 0)
+        part.narrow(0, offset, end - begin)
+            .copy_(Slice{0, begin, end, offset}.of(parameters_[bucket.parameters[i]].tensor.grad()));
+    round_.in_flight.push_back(group_->send_object(arrived, rank, index));
+    round_.in_flight.push_back(group_->send(part, rank, index));
+  }
+}
+
+void ShardedOptimizer::receive(int source, std::size_t index) {
+  const auto& bucket = flat_.buckets()[index];
+  const at::Tensor part = at::empty_like(bucket.part);
+  const auto arrived = group_->recv_object<std::vector<std::uint8_t>>(source, index).get();
+  group_->recv(part, source, index).get();
+  for (std::size_t i = 0; i < bucket.parameters.size(); ++i) {
+    const auto& own = own_[bucket.parameters[i]];
+    if (!own || arrived.at(i) == 0) continue;
+    leaves_->step_one(own->index, part.narrow(0, own->offset, own->end - own->begin));
+  }
+}
+
+void ShardedOptimizer::shadow_step(int source) {
+  require_usable();
+  const at::NoGradGuard no_grad;
+  or_fail([&] {
+    begin_round();
+    while (round_.next < flat_.buckets().size()) {
+      receive(source, flat_.buckets().size() - 1 - round_.next);
+      launch_next();
+    }
+    finish_round();
+  });
+}
+
+// --- Gradients, rates, states ---
+
+void ShardedOptimizer::zero_grad(bool set_to_none) {
+  for (const auto& [name, tensor, slice] : parameters_) {
+    at::Tensor& gradient = tensor.mutable_grad();
+    if (!gradient.defined()) continue;
+    if (set_to_none) {
+      gradient.reset();
+    } else {
+      gradient.detach_();
+      gradient.zero_();
+    }
+  }
+}
+
+void ShardedOptimizer::set_learning_rate(double rate, const std::optional<std::string>& group) {
+  require_no_round("set_learning_rate");
+  leaves_->set_learning_rate(rate, group);
+}
+
+dist_optim::OptimizerState ShardedOptimizer::state() const {
+  require_no_round("state");
+  return leaves_->state();
+}
+
+void ShardedOptimizer::set_state(const std::vector<dist_optim::OptimizerState>& states) {
+  require_no_round("set_state");
+  if (states.empty()) refuse("set_state: no states are given");
+  std::set<std::string> names;
+  for (const auto& parameter : parameters_) names.insert(parameter.name);
+  for (const auto& state : states)
+    for (const auto& [key, tensor] : state.tensors)
+      if (!names.contains(owner_of(key, names)))
+        refuse("set_state: the state has " + key + ", which is of none of the parameters");
+  leaves_->set_state(dist_optim::reslice(states, slices_));
+}
+
+std::vector<ParameterSlice> ShardedOptimizer::slices() const {
+  std::vector<ParameterSlice> slices;
+  for (std::size_t i = 0; i < parameters_.size(); ++i)
+    if (own_[i])
+      slices.push_back({parameters_[i].name, parameters_[i].tensor.sizes().vec(), own_[i]->begin,
+                        own_[i]->end, slices_[own_[i]->index]});
+  return slices;
+}
+
+void ShardedOptimizer::add_to(SlicedState& state, const std::string& prefix) const {
+  add_optimizer(state, this->state(), slices(), prefix);
+}
+
+void ShardedOptimizer::add_wanted_to(SlicedState& state, const std::vector<std::string>& names,
+                                     const std::string& prefix) const {
+  add_wanted_optimizer(state, spec_, slices(), names, prefix);
+}
+
+void ShardedOptimizer::take_from(const SlicedState& state, const std::string& prefix) {
+  require_no_round("take_from");
+  leaves_->set_state(optimizer_in(state, spec_.name, slices(), prefix));
+}
+
+dist_optim::OptimizerState ShardedOptimizer::whole_state(std::optional<int> root) const {
+  if (root && (*root < 0 || *root >= group_->size()))
+    refuse("whole_state: rank " + std::to_string(*root) + " of " + std::to_string(group_->size()) + " ranks");
+  const at::NoGradGuard no_grad;
+  return gather_state(*group_, parameters_, flat_.buckets(), state(), root, flat_.buckets().size());
+}
+
+}  // namespace weft::sharded

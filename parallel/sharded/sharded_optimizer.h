@@ -1,0 +1,159 @@
+// ShardedOptimizer: an optimizer for a data parallel module, whose state is split over the ranks (ZeRO-1;
+// Rajbhandari et al., 2020).
+//
+//   data_parallel::DistributedDataParallel ddp{group, model};
+//   sharded::ShardedOptimizer optimizer(ddp, torch::optim::AdamWOptions(3e-4));
+//   ...
+//   optimizer.zero_grad();
+//   loss.backward();       // averages the gradients
+//   optimizer.step();      // steps the part of this rank; the ranks exchange their parts
+//
+// The parameters are laid into flat buckets (flat_parameters.h). Each rank has the optimizer's state of its
+// part of each bucket, about 1/N of the whole. step() steps that part, and gathers the other parts from the
+// other ranks. The parameters have the same bits as with the same optimizer for whole parameters on every
+// rank. A parameter without a gradient is not stepped. Parameter groups are those of the OptimizerSpec.
+//
+// All ranks call step() equally often, with equal gradients. Collectives run in a group of this optimizer
+// alone. If a rank does not call step(), the others fail with deadline_exceeded, which names it. After a
+// failed step the parameters are unspecified, and each further step is failed_precondition: restore the
+// parameters, and call set_group().
+//
+// In a join (`ddp.join(range, {}, {&optimizer})`), each iteration whose gradients are reduced has one
+// step(). A rank without a batch steps its part with the gradients of a rank with one, as these are in that
+// rank's step(): also clipped ones.
+//
+// A step does not change the version counters of autograd: a backward whose forward came before the step uses
+// the new values without an error. Gradients of a dist_autograd::Pass are not stepped. Not thread-safe.
+#pragma once
+
+#include <weft/dist_optim/local/shadow_leaves.h>
+#include <weft/parallel/data_parallel/communication_stream.h>
+#include <weft/parallel/data_parallel/replica.h>
+#include <weft/parallel/sharded/internal/flat_parameters.h>
+#include <weft/parallel/sharded/training_state.h>
+
+#include <cstdint>
+#include <exception>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace weft::sharded {
+
+struct ShardedOptimizerOptions {
+  // A bucket is closed when it has at least as many. It is gathered while the next one is stepped.
+  std::size_t bucket_bytes = std::size_t{25} << 20;
+  // Steps each parameter in backward, as soon as its gradient is averaged, and gathers a bucket as soon as
+  // all of its parameters have stepped. step() then waits for the rest. Off by default, since gradients
+  // cannot be clipped or tested for infinite values then: they are used one by one. step() follows each
+  // backward that is reduced. A parameter whose gradient no rank has computed is not stepped, also if it has
+  // one from before. A backward that fails is a failed step. Not with an OptimizerInBackward.
+  bool overlap = false;
+};
+
+class WEFT_EXPORT ShardedOptimizer final : public data_parallel::Joinable {
+ public:
+  // For the replica's parameters that require grad. All ranks call it, and it blocks. The replica outlives
+  // the optimizer. invalid_argument on all ranks: the spec or a parameter is refused on some rank
+  // (OptimizerSpec::is_elementwise, FlatParameters::check), or the ranks have different ones; names the first
+  // difference. Tensors that autograd has saved before must not be used any more.
+  ShardedOptimizer(data_parallel::Replica& replica, dist_optim::OptimizerSpec spec,
+                   ShardedOptimizerOptions options = {});
+  // If an exception destroys it, its group is aborted, so that no other rank waits for the timeout.
+  ~ShardedOptimizer() override;
+  ShardedOptimizer(const ShardedOptimizer&) = delete;
+  ShardedOptimizer& operator=(const ShardedOptimizer&) = delete;
+
+  // All ranks call it, and it blocks. invalid_argument: a gradient is sparse; nothing has changed then,
+  // except with `overlap`.
+  void step();
+  // Of all parameters of the optimizer. Off: gradients become zero.
+  void zero_grad(bool set_to_none = true);
+
+  // Of a parameter group, by its prefix; "" is all others. not_found: no such group. The ranks set equal
+  // rates.
+  double learning_rate(const std::string& group = {}) const { return leaves_->learning_rate(group); }
+  void set_learning_rate(double rate, const std::optional<std::string>& group = {});
+
+  // A copy of what this rank has. Tensors are those of slices, PARAMETER[BEGIN:END]/FIELD.
+  dist_optim::OptimizerState state() const;
+  // The state for whole parameters, in the host's memory: at the root, or on all ranks without one. On other
+  // ranks it has no tensors. The ranks exchange one parameter at a time, so that a rank needs memory for the
+  // result, its own part twice, and one parameter. All ranks call it, and it blocks.
+  dist_optim::OptimizerState whole_state(std::optional<int> root = 0) const;
+  // The states together have that of the parameters: state() of any number of ranks, or a whole_state().
+  // This rank takes its part; runs no collective. invalid_argument: see dist_optim::reslice(), or a tensor is
+  // of an unknown parameter. The state is then as before.
+  void set_state(const std::vector<dist_optim::OptimizerState>& states);
+
+  // See training_state.h.
+  void add_to(SlicedState& state, const std::string& prefix = "optimizer/") const;
+  void add_wanted_to(SlicedState& state, const std::vector<std::string>& names,
+                     const std::string& prefix = "optimizer/") const;
+  void take_from(const SlicedState& state, const std::string& prefix = "optimizer/");
+
+  // After Replica::set_group(), on all ranks of the new group: plans anew. A rank that is new constructs its
+  // optimizer instead, and calls set_state(). states: as in set_state(). The state of a lost rank is lost, so
+  // states are saved before a loss. Empty: momentum and the like start at zero, and the learning rates stay.
+  void set_group(const std::vector<dist_optim::OptimizerState>& states);
+
+  const dist_optim::OptimizerSpec& spec() const { return spec_; }
+
+ private:
+  // What this rank has of a parameter.
+  struct Slice {
+    std::size_t index = 0;  // in leaves_
+    std::int64_t begin = 0, end = 0, offset = 0;
+    at::Tensor of(const at::Tensor& gradient) const;
+  };
+  // Of one step.
+  struct Round {
+    std::vector<std::uint8_t> arrived;  // by parameter: it has a gradient, and its slice has stepped
+    std::vector<std::size_t> missing;   // by bucket: parameters that have not arrived
+    std::size_t next = 0;               // buckets whose gather has started
+    std::vector<rpc::Future<void>> in_flight;
+    bool began = false;
+  };
+
+  void shadow_forward(int) override {}
+  void shadow_backward() override {}
+  void shadow_step(int source) override;
+  void finish_join(int) override {}
+
+  void start();
+  std::vector<ParameterSlice> slices() const;
+  std::vector<std::string> describe() const;
+  void compare() const;
+  void begin_round();
+  void on_reduced(std::size_t parameter);
+  void take(std::size_t parameter);
+  void receive(int source, std::size_t bucket);
+  void give(std::size_t bucket);
+  void launch_next();
+  void finish_round();
+  void require_no_round(const char* operation) const;
+  void require_usable() const;
+  template <class F>
+  void or_fail(F f);
+
+  data_parallel::Replica& replica_;
+  const dist_optim::OptimizerSpec spec_;
+  const ShardedOptimizerOptions options_;
+  const int exceptions_ = std::uncaught_exceptions();
+  std::optional<collectives::Group> group_;
+  std::vector<dist_optim::Parameter> parameters_;
+  std::vector<std::optional<std::size_t>> indices_;  // in parameters_, by the replica's indices
+  FlatParameters flat_;
+  std::vector<std::size_t> bucket_of_;  // by parameter
+  std::vector<std::shared_ptr<data_parallel::CommunicationStream>>
+      streams_;                                // by bucket; one for each device
+  std::vector<std::optional<Slice>> own_;      // by parameter
+  std::vector<dist_optim::Parameter> slices_;  // of leaves_
+  std::unique_ptr<dist_optim::ShadowLeaves> leaves_;
+  Round round_;
+  std::optional<std::string> failure_;  // why no step is possible
+};
+
+}  // namespace weft::sharded

@@ -1,0 +1,143 @@
+#include <weft/parallel/sharded/training_state.h>
+
+#include <weft/rpc/core/error.h>
+
+#include <ATen/ops/zeros_like.h>
+#include <torch/serialize/archive.h>
+
+#include <algorithm>
+#include <charconv>
+#include <map>
+#include <set>
+#include <sstream>
+#include <utility>
+
+namespace weft::sharded {
+namespace {
+
+constexpr const char* rate_note = "learning_rate/";
+
+std::string text_of_rate(double rate) {
+  char text[64];
+  return {text, std::to_chars(text, text + sizeof(text), rate).ptr};
+}
+
+double rate_in(const std::string& note, const std::string& text) {
+  double rate = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), rate);
+  if (error != std::errc() || end != text.data() + text.size())
+    throw rpc::Error(rpc::ErrorKind::invalid_argument,
+                     "the note " + note + " is \"" + text + "\", expected a learning rate");
+  return rate;
+}
+
+// A field of a slice as the elements of the whole parameter's field; a count has one element.
+SlicedTensor sliced(const ParameterSlice& slice, const at::Tensor& field) {
+  if (field.dim() == 0) return {{}, 0, field.reshape({1})};
+  return {slice.sizes, slice.begin, field.flatten()};
+}
+
+std::map<std::string, const ParameterSlice*> by_leaf(const std::vector<ParameterSlice>& slices) {
+  std::map<std::string, const ParameterSlice*> leaves;
+  for (const ParameterSlice& slice : slices) leaves[slice.leaf.name] = &slice;
+  return leaves;
+}
+
+}  // namespace
+
+void add_module(SlicedState& to, const torch::nn::Module& module, const std::string& prefix) {
+  const auto add = [&](const auto& tensors) {
+    for (const auto& entry : tensors) {
+      const at::Tensor values = entry.value().detach();
+      if (!values.is_contiguous())
+        throw rpc::Error(rpc::ErrorKind::invalid_argument,
+                         "the tensor " + entry.key() + " is not contiguous, expected a contiguous one");
+      to.tensors[prefix + entry.key()] = {values.sizes().vec(), 0, values.view({-1})};
+    }
+  };
+  add(module.named_parameters());
+  add(module.named_buffers());
+}
+
+// The sampler reads and writes archives.
+void add_sampler(SlicedState& to, const data_parallel::DistributedSampler& sampler,
+                 const std::string& prefix) {
+  torch::serialize::OutputArchive saved;
+  sampler.save(saved);
+  std::stringstream stream;
+  saved.save_to(stream);
+  torch::serialize::InputArchive archive;
+  archive.load_from(stream);
+  for (const std::string& key : archive.keys()) {
+    at::Tensor value;
+    archive.read(key, value);
+    to.tensors[prefix + key] = {{}, 0, value.reshape({1})};
+  }
+}
+
+void take_sampler(const SlicedState& from, data_parallel::DistributedSampler& sampler,
+                  const std::string& prefix) {
+  torch::serialize::OutputArchive archive;
+  for (auto found = from.tensors.lower_bound(prefix);
+       found != from.tensors.end() && found->first.starts_with(prefix); ++found)
+    archive.write(found->first.substr(prefix.size()), found->second.values.reshape({}));
+  std::stringstream stream;
+  archive.save_to(stream);
+  torch::serialize::InputArchive loaded;
+  loaded.load_from(stream);
+  sampler.load(loaded);
+}
+
+void add_optimizer(SlicedState& to, const dist_optim::OptimizerState& state,
+                   const std::vector<ParameterSlice>& slices, const std::string& prefix) {
+  const auto leaves = by_leaf(slices);
+  for (const auto& [name, tensor] : state.tensors) {
+    const auto slash = name.rfind('/');
+    const ParameterSlice& slice = *leaves.at(name.substr(0, slash));
+    to.tensors[prefix + slice.parameter + name.substr(slash)] = sliced(slice, tensor);
+  }
+  for (const auto& [group, rate] : state.learning_rates)
+    to.notes[prefix + rate_note + group] = text_of_rate(rate);
+}
+
+// The fields are those that one step leaves.
+void add_wanted_optimizer(SlicedState& to, const dist_optim::OptimizerSpec& spec,
+                          const std::vector<ParameterSlice>& slices, const std::vector<std::string>& names,
+                          const std::string& prefix) {
+  std::vector<dist_optim::Parameter> copies;
+  dist_optim::Gradients zeros;
+  for (const ParameterSlice& slice : slices) {
+    const at::Tensor zero = at::zeros_like(slice.leaf.tensor.detach());
+    zeros[copies.size()] = zero;
+    copies.push_back({slice.leaf.name, zero.clone().set_requires_grad(true), true});
+  }
+  dist_optim::ShadowLeaves leaves(std::move(copies), spec);
+  leaves.step(zeros);
+  SlicedState all;
+  add_optimizer(all, leaves.state(), slices, prefix);
+  const std::set<std::string> known(names.begin(), names.end());
+  for (auto& [name, tensor] : all.tensors)
+    if (known.contains(name)) to.tensors[name] = std::move(tensor);
+}
+
+dist_optim::OptimizerState optimizer_in(const SlicedState& from, const std::string& optimizer,
+                                        const std::vector<ParameterSlice>& slices,
+                                        const std::string& prefix) {
+  dist_optim::OptimizerState state{.optimizer = optimizer, .learning_rates = {}, .tensors = {}};
+  for (const ParameterSlice& slice : slices) {
+    const std::string of_parameter = prefix + slice.parameter + "/";
+    for (auto found = from.tensors.lower_bound(of_parameter);
+         found != from.tensors.end() && found->first.starts_with(of_parameter); ++found) {
+      const auto& [name, tensor] = *found;
+      const bool is_count = tensor.sizes.empty() && slice.sizes != tensor.sizes;
+      state.tensors[slice.leaf.name + name.substr(of_parameter.size() - 1)] =
+          is_count ? tensor.values.reshape({}) : tensor.values;
+    }
+  }
+  const std::string rates = prefix + rate_note;
+  for (const auto& [name, text] : from.notes)
+    if (name.starts_with(rates)) state.learning_rates[name.substr(rates.size())] = rate_in(name, text);
+  return state;
+}
+
+}  // namespace weft::sharded

@@ -1,0 +1,65 @@
+// What Checkpoints save of a training run: modules and optimizers as a SlicedState.
+//
+//   sharded::SlicedState state;
+//   fsdp.add_to(state);           // the values are the parts themselves
+//   optimizer.add_to(state);
+//   sharded::add_sampler(state, sampler);
+//   state.notes["loss"] = std::to_string(loss);
+//   auto saved = checkpoints.save(step, state);
+//   ...
+//   sharded::SlicedState state;   // on any number of ranks
+//   fsdp.add_to(state);
+//   optimizer.add_wanted_to(state, checkpoints.names(step));
+//   sharded::add_sampler(state, sampler);
+//   state.notes = checkpoints.load(step, state);     // writes into the parts
+//   optimizer.take_from(state);
+//   sharded::take_sampler(state, sampler);
+//
+// Parameters are "model/NAME", states of optimizers "optimizer/NAME/FIELD", and learning rates notes
+// "optimizer/learning_rate/GROUP".
+#pragma once
+
+#include <weft/dist_optim/local/shadow_leaves.h>
+#include <weft/parallel/data_parallel/distributed_sampler.h>
+#include <weft/parallel/sharded/checkpoint/sliced_state.h>
+
+#include <torch/nn/module.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace weft::sharded {
+
+// Elements [begin, end) of a flattened parameter that an optimizer steps.
+struct ParameterSlice {
+  std::string parameter;
+  std::vector<std::int64_t> sizes;  // of the whole parameter
+  std::int64_t begin = 0, end = 0;
+  dist_optim::Parameter leaf;  // as dist_optim::slice_of() names it
+};
+
+// The parameters and buffers of a module that is whole on every rank, as of a DistributedDataParallel. The
+// values are its tensors' memory. invalid_argument: a tensor that is not contiguous.
+WEFT_EXPORT void add_module(SlicedState& to, const torch::nn::Module& module,
+                            const std::string& prefix = "model/");
+
+// Where a sampler is; the ranks have delivered equally many batches. After load(), take_sampler() continues
+// there, also on another number of ranks.
+WEFT_EXPORT void add_sampler(SlicedState& to, const data_parallel::DistributedSampler& sampler,
+                             const std::string& prefix = "sampler/");
+WEFT_EXPORT void take_sampler(const SlicedState& from, data_parallel::DistributedSampler& sampler,
+                              const std::string& prefix = "sampler/");
+
+// The state of an optimizer of these slices.
+WEFT_EXPORT void add_optimizer(SlicedState& to, const dist_optim::OptimizerState& state,
+                               const std::vector<ParameterSlice>& slices, const std::string& prefix);
+// Space for the states that a checkpoint with these names has of the slices.
+WEFT_EXPORT void add_wanted_optimizer(SlicedState& to, const dist_optim::OptimizerSpec& spec,
+                                      const std::vector<ParameterSlice>& slices,
+                                      const std::vector<std::string>& names, const std::string& prefix);
+WEFT_EXPORT dist_optim::OptimizerState optimizer_in(const SlicedState& from, const std::string& optimizer,
+                                                    const std::vector<ParameterSlice>& slices,
+                                                    const std::string& prefix);
+
+}  // namespace weft::sharded

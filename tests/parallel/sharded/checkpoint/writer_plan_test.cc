@@ -1,0 +1,60 @@
+// Which rank writes which slices.
+#include <weft/parallel/sharded/checkpoint/writer_plan.h>
+
+#include <gtest/gtest.h>
+
+#include "tests/support/errors.h"
+
+namespace weft::sharded::writer_plan_test {
+namespace {
+
+using Ranks = std::vector<std::vector<SliceRange>>;
+using Names = std::vector<std::vector<std::string>>;
+
+SliceRange slice(const std::string& name, std::vector<std::int64_t> sizes, std::int64_t begin,
+                 std::int64_t end, const std::string& dtype = "Float") {
+  return {name, std::move(sizes), dtype, begin, end};
+}
+
+TEST(WriterPlan, EachRankWritesItsSlices) {
+  EXPECT_EQ(plan_writers({{slice("a", {2, 3}, 0, 4)}, {slice("a", {2, 3}, 4, 6), slice("b", {}, 0, 1)}}),
+            (Names{{"a"}, {"a", "b"}}));
+  EXPECT_EQ(plan_writers({{slice("a", {4}, 0, 4)}, {slice("a", {4}, 4, 4)}}), (Names{{"a"}, {}}));
+}
+
+// Equal ranges are written once, by the rank with the least to write; others are written as they are.
+TEST(WriterPlan, CopiesAreWrittenOnce) {
+  EXPECT_EQ(plan_writers({{slice("a", {10}, 0, 10), slice("b", {4}, 0, 4), slice("c", {3}, 0, 3)},
+                          {slice("b", {4}, 0, 4), slice("c", {3}, 0, 3)},
+                          {slice("b", {4}, 0, 4), slice("c", {3}, 0, 3)}}),
+            (Names{{"a"}, {"b"}, {"c"}}));
+  EXPECT_EQ(plan_writers({{slice("a", {4}, 0, 3)}, {slice("a", {4}, 1, 4)}}), (Names{{"a"}, {"a"}}));
+  EXPECT_EQ(plan_writers({{slice("none", {0, 2}, 0, 0)}, {slice("none", {0, 2}, 0, 0)}}),
+            (Names{{"none"}, {}}));
+}
+
+TEST(WriterPlan, AStateThatIsNotWholeIsRefused) {
+  const auto refusal = [](const Ranks& ranks) {
+    const auto error = test::error_of([&] { return plan_writers(ranks); });
+    EXPECT_TRUE(error && error->kind() == rpc::ErrorKind::invalid_argument);
+    return error ? std::string(error->what()) : "";
+  };
+  EXPECT_EQ(refusal({{slice("a", {6}, 0, 2)}, {slice("a", {6}, 3, 6)}}),
+            "tensor 'a' has 6 elements, and no rank has element 2");
+  EXPECT_EQ(refusal({{slice("a", {6}, 0, 2)}, {slice("a", {6}, 2, 5)}}),
+            "tensor 'a' has 6 elements, and no rank has element 5");
+  EXPECT_EQ(refusal({{slice("a", {6}, 2, 2)}}), "tensor 'a' has 6 elements, and no rank has element 0");
+  EXPECT_EQ(refusal({{slice("a", {6}, 0, 6)}, {slice("a", {2, 3}, 0, 6)}}),
+            "rank 1: tensor 'a' is Float [2, 3], on rank 0 it is Float [6]");
+  EXPECT_EQ(refusal({{}, {slice("a", {6}, 0, 6)}, {slice("a", {6}, 0, 6, "Half")}}),
+            "rank 2: tensor 'a' is Half [6], on rank 1 it is Float [6]");
+  EXPECT_EQ(refusal({{slice("a", {2, 3}, 4, 7)}}),
+            "rank 0: tensor 'a' of sizes [2, 3] has no elements 4 to 7");
+  refusal({{slice("a", {6}, -1, 6)}});
+  refusal({{slice("a", {6}, 4, 2)}});
+  refusal({{slice("a", {-6}, 0, 0)}});
+  refusal({{slice("a", {std::int64_t{1} << 62, 4}, 0, 0)}});
+}
+
+}  // namespace
+}  // namespace weft::sharded::writer_plan_test

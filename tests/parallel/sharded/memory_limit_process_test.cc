@@ -1,0 +1,131 @@
+// A model whose parameters, gradients and optimizer state exceed the limit of a process trains on four.
+#include <weft/parallel/collectives/collectives_layer.h>
+#include <weft/parallel/sharded/fully_sharded_data_parallel.h>
+#include <weft/parallel/sharded/fully_sharded_optimizer.h>
+#include <weft/rpc/membership/job.h>
+
+#include <gtest/gtest.h>
+#include <malloc.h>
+#include <sys/resource.h>
+#include <torch/torch.h>
+
+#include <deque>
+#include <fstream>
+
+#include "tests/parallel/collectives/company.h"
+#include "tests/support/child.h"
+
+namespace weft::sharded::memory_limit_process_test {
+namespace {
+
+constexpr std::size_t MiB = std::size_t{1} << 20;
+constexpr std::int64_t width = 1024, blocks = 24;  // 96 MiB of parameters; with gradients and AdamW 384 MiB
+constexpr std::size_t limit = 256 * MiB;           // of address space, beyond that of the program
+
+// As `ulimit -v` does.
+void set_limit() {
+  mallopt(M_ARENA_MAX, 1);  // others reserve 64 MiB of addresses each
+  std::size_t pages = 0;
+  std::ifstream("/proc/self/statm") >> pages;
+  const rlim_t bytes = pages * static_cast<std::size_t>(::sysconf(_SC_PAGESIZE)) + limit;
+  const rlimit to{bytes, bytes};
+  ASSERT_EQ(::setrlimit(RLIMIT_AS, &to), 0);
+}
+
+struct Chain : torch::nn::Module {
+  Chain() {
+    torch::manual_seed(1);
+    for (std::int64_t i = 0; i < blocks; ++i)
+      layers->push_back(torch::nn::Linear(torch::nn::LinearOptions(width, width).bias(false)));
+    register_module("layers", layers);
+  }
+  at::Tensor forward(const at::Tensor& x) { return layers->forward(x); }
+  torch::nn::Sequential layers;
+};
+
+std::string train(const std::function<at::Tensor(const at::Tensor&)>& forward,
+                  const std::function<void()>& step) {
+  double first = 0, last = 0;
+  for (int i = 0; i < 4; ++i) {
+    const at::Tensor loss = forward(at::ones({2, width})).sub(1).square().mean();
+    loss.backward();
+    step();
+    last = loss.item<double>();
+    if (i == 0) first = last;
+  }
+  return last < first ? "trained" : "did not learn";
+}
+
+using Say = std::function<void(const std::string&)>;
+
+void alone(const Say& say) {
+  Chain model;
+  torch::optim::AdamW optimizer(model.parameters(), torch::optim::AdamWOptions(1e-4));
+  say(train([&](const at::Tensor& x) { return model.forward(x); },
+            [&] {
+              optimizer.step();
+              optimizer.zero_grad();
+            }));
+}
+
+void sharded(const collectives::Group& group, const Say& say) {
+  FullyShardedDataParallel fsdp{group, std::make_shared<Chain>(), {.block = "layers.*"}};
+  FullyShardedOptimizer optimizer(fsdp, torch::optim::AdamWOptions(1e-4));
+  say(train([&](const at::Tensor& x) { return fsdp.forward(x); },
+            [&] {
+              optimizer.step();
+              optimizer.zero_grad();
+            }));
+}
+
+// For a process that says what run(say) says, or its error.
+template <class F>
+auto body_of(F run) {
+  return [run](int pipe) {
+    const Say say = [pipe](const std::string& text) { test::say(pipe, text); };
+    try {
+      at::set_num_threads(1);
+      run(say);
+    } catch (const std::exception& error) {
+      say(std::string("failed: ") + error.what());
+    }
+  };
+}
+
+TEST(MemoryLimits, AModelTooLargeForAProcessTrainsOnFour) {
+#ifdef __SANITIZE_ADDRESS__
+  GTEST_SKIP() << "AddressSanitizer reserves more addresses than any limit";
+#endif
+  test::Child one(body_of([](const Say& say) {
+    set_limit();
+    alone(say);
+  }));
+  const std::string failed = one.line();
+  EXPECT_NE(failed.find("can't allocate memory"), std::string::npos) << failed;
+  one.kill();
+
+  constexpr int ranks = 4;
+  const test::FileJobStore store;
+  std::deque<test::Child> members;
+  for (int rank = 0; rank < ranks; ++rank)
+    members.emplace_back(body_of([&store, rank](const Say& say) {
+      rpc::AgentOptions options{.name = "worker" + std::to_string(rank), .handler_threads = 1};
+      options.log = [](const rpc::LogRecord&) {};
+      options.listen = {"tcp://127.0.0.1:0"};
+      options.rendezvous = rpc::Rendezvous{
+          .store = store.url, .rank = static_cast<std::size_t>(rank), .world_size = std::size_t{ranks}};
+      rpc::Agent agent(options, collectives::testing::company_layers());
+      rpc::Job(agent).wait_for(std::size_t{ranks}).get();
+      collectives::GroupOptions in_group;
+      in_group.shared_memory = false;  // which reserves addresses
+      const auto group = collectives::Group::create(agent, in_group).get();
+      set_limit();
+      sharded(group, say);
+      group.barrier().get();
+    }));
+  for (test::Child& member : members) EXPECT_EQ(member.line(), "trained");
+  for (test::Child& member : members) member.kill();
+}
+
+}  // namespace
+}  // namespace weft::sharded::memory_limit_process_test

@@ -1,0 +1,68 @@
+// The model of the tests of sharded training.
+#pragma once
+
+#include <weft/parallel/sharded/block.h>
+
+#include <torch/torch.h>
+
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "tests/parallel/data_parallel/ranks.h"
+
+namespace weft::sharded::testing {
+
+// One layer of the model, an entry of its Sequential. Its bias may be frozen.
+struct Layer : torch::nn::Module {
+  explicit Layer(std::int64_t width) {
+    norm = register_module("norm", torch::nn::LayerNorm(torch::nn::LayerNormOptions({width})));
+    linear = register_module("linear", torch::nn::Linear(width, width));
+  }
+  at::Tensor forward(const at::Tensor& x) { return x + torch::tanh(linear(norm(x))); }
+  torch::nn::LayerNorm norm{nullptr};
+  torch::nn::Linear linear{nullptr};
+};
+
+// A head that may leave out one of its layers.
+struct Head : torch::nn::Module {
+  explicit Head(std::int64_t width) {
+    used = register_module("used", torch::nn::Linear(width, 3));
+    extra = register_module("extra", torch::nn::Linear(width, 3));
+  }
+  at::Tensor forward(const at::Tensor& x, bool with_extra) {
+    return with_extra ? used(x) + extra(x) : used(x);
+  }
+  torch::nn::Linear used{nullptr}, extra{nullptr};
+};
+
+struct Model : torch::nn::Module {
+  static constexpr std::int64_t width = 5;
+
+  explicit Model(int layers = 3, at::ScalarType dtype = at::kDouble) {
+    static std::mutex mutex;  // the ranks share the process's generator
+    std::lock_guard lock(mutex);
+    torch::manual_seed(1);
+    stem = register_module("stem", torch::nn::Linear(5, width));
+    for (int i = 0; i < layers; ++i) this->layers->push_back(std::make_shared<Layer>(width));
+    register_module("layers", this->layers);
+    head = register_module("head", std::make_shared<Block<Head>>(width));
+    to(dtype);
+  }
+  at::Tensor forward(const at::Tensor& x, bool with_extra = true) {
+    return head->forward(layers->forward(torch::relu(stem(x))), with_extra);
+  }
+  torch::nn::Linear stem{nullptr};
+  torch::nn::Sequential layers;
+  std::shared_ptr<Block<Head>> head;
+};
+
+inline at::Tensor loss_of(const at::Tensor& output, const at::Tensor& target) {
+  return torch::mse_loss(output, target);
+}
+
+inline std::vector<at::Tensor> values_of(const torch::nn::Module& module) {
+  return data_parallel::testing::values_of(module);
+}
+
+}  // namespace weft::sharded::testing

@@ -1,0 +1,134 @@
+// Training runs that are saved on some ranks and continue on others.
+#include <weft/parallel/sharded/fully_sharded_data_parallel.h>
+#include <weft/parallel/sharded/fully_sharded_optimizer.h>
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "tests/parallel/data_parallel/ranks.h"
+#include "tests/parallel/sharded/checkpoint/states.h"
+
+namespace weft::sharded::training_state_test {
+namespace {
+
+using data_parallel::testing::expect_close;
+using data_parallel::testing::Net;
+using data_parallel::testing::on_ranks;
+
+constexpr int rows = 12, steps = 6;  // rows: of all ranks together
+
+// A net whose middle layer is trained in odd steps only, so that its state has another count.
+struct Trainer {
+  Trainer(const collectives::Group& group, const dist_optim::OptimizerSpec& spec)
+      : group(group), model(std::make_shared<Net>()), fsdp(group, model), optimizer(fsdp, spec) {
+    model->register_buffer("seen", at::zeros({1}, at::kDouble));
+  }
+  double step(int number) {
+    const auto batch = data_parallel::testing::Batch::of_step(number, 1, rows);
+    const auto part = batch.part(group.rank(), group.size());
+    optimizer.zero_grad();
+    const at::Tensor loss = torch::mse_loss(fsdp.forward(part.data, number % 2 == 1), part.target);
+    loss.backward();
+    optimizer.step();
+    const at::Tensor mean = loss.detach().clone();
+    group.all_reduce(mean, collectives::ReduceOp::avg).get();
+    optimizer.set_learning_rate(0.95 * optimizer.learning_rate("last"), "last");
+    model->named_buffers()["seen"].add_(rows);
+    return mean.item<double>();
+  }
+  const collectives::Group group;
+  std::shared_ptr<Net> model;
+  FullyShardedDataParallel<Net> fsdp;
+  FullyShardedOptimizer optimizer;
+};
+
+struct Ranks {
+  int before, after;
+};
+class SavedTraining : public ::testing::TestWithParam<Ranks> {};
+INSTANTIATE_TEST_SUITE_P(Ranks, SavedTraining,
+                         ::testing::Values(Ranks{1, 3}, Ranks{2, 2}, Ranks{2, 4}, Ranks{3, 1}, Ranks{4, 3}));
+
+TEST_P(SavedTraining, ContinuesOnAnotherNumberOfRanks) {
+  const std::map<std::string, double> slower{{"lr", 0.01}};
+  const dist_optim::OptimizerSpec specs[] = {
+      dist_optim::OptimizerSpec(torch::optim::SGDOptions(0.1).momentum(0.9)).with_group("last", slower),
+      dist_optim::OptimizerSpec(torch::optim::AdamWOptions(0.02)).with_group("last", slower)};
+  for (const auto& spec : specs) {
+    SCOPED_TRACE(dist_optim::to_string(spec));
+    const testing::Folder folder;
+    std::vector<double> losses;
+    {
+      collectives::testing::Company company(GetParam().before);
+      on_ranks(company.groups(), [&](const collectives::Group& group) {
+        Trainer trainer(group, spec);
+        Checkpoints checkpoints(group, folder.path);
+        for (int number = 0; number < steps; ++number) {
+          const double loss = trainer.step(number);
+          if (group.rank() == 0) losses.push_back(loss);
+          if (number != 2) continue;
+          SlicedState state;
+          trainer.fsdp.add_to(state);
+          trainer.optimizer.add_to(state);
+          state.notes["step"] = std::to_string(number);
+          checkpoints.save(number, state).get();
+        }
+      });
+    }
+    collectives::testing::Company company(GetParam().after);
+    on_ranks(company.groups(), [&](const collectives::Group& group) {
+      Trainer trainer(group, spec);
+      Checkpoints checkpoints(group, folder.path);
+      const auto step = checkpoints.latest();
+      ASSERT_EQ(step, 2);
+      SlicedState state;
+      trainer.fsdp.add_to(state);
+      trainer.optimizer.add_wanted_to(state, checkpoints.names(*step));
+      state.notes = checkpoints.load(*step, state);
+      trainer.optimizer.take_from(state);
+      EXPECT_EQ(state.notes.at("step"), "2");
+      EXPECT_EQ(trainer.model->named_buffers()["seen"].item<double>(), 3 * rows);
+      for (int number = 3; number < steps; ++number)
+        EXPECT_NEAR(trainer.step(number), losses[static_cast<std::size_t>(number)], 1e-10)
+            << "step " << number;
+    });
+  }
+}
+
+TEST(SavedTrainings, ALearningRateThatIsNoNumberIsRefused) {
+  collectives::testing::Company company(1);
+  on_ranks(company.groups(), [&](const collectives::Group& group) {
+    Trainer trainer(group, torch::optim::SGDOptions(0.1));
+    SlicedState state;
+    trainer.optimizer.add_to(state);
+    state.notes["optimizer/learning_rate/"] = "fast";
+    const auto error = test::error_of([&] { trainer.optimizer.take_from(state); });
+    ASSERT_TRUE(error);
+    EXPECT_EQ(error->kind(), rpc::ErrorKind::invalid_argument);
+    EXPECT_NE(std::string(error->what()).find("\"fast\", expected a learning rate"), std::string::npos);
+  });
+}
+
+TEST(FullyShardedOptimizers, EqualThoseOfLibTorch) {
+  collectives::testing::Company company(2);
+  on_ranks(company.groups(), [&](const collectives::Group& group) {
+    const auto model = std::make_shared<Net>();
+    FullyShardedDataParallel fsdp{group, model};
+    torch::optim::AdamW expected(fsdp.parameters(), torch::optim::AdamWOptions(0.01));
+    Trainer trainer(group, torch::optim::AdamWOptions(0.01));
+    for (int number = 0; number < 3; ++number) {
+      const auto part =
+          data_parallel::testing::Batch::of_step(number, 1, rows).part(group.rank(), group.size());
+      expected.zero_grad();
+      torch::mse_loss(fsdp.forward(part.data, number % 2 == 1), part.target).backward();
+      expected.step();
+      trainer.optimizer.zero_grad();
+      torch::mse_loss(trainer.fsdp.forward(part.data, number % 2 == 1), part.target).backward();
+      trainer.optimizer.step();
+    }
+    expect_close(fsdp.parameters(), trainer.fsdp.parameters(), 0);
+  });
+}
+
+}  // namespace
+}  // namespace weft::sharded::training_state_test
