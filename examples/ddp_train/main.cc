@@ -1,6 +1,7 @@
 // Trains a ResNet-18 on Fashion-MNIST, data parallel:  ddp_train -n 2 --epochs 2
 //
-// train() is a local training loop in which five lines were changed. They are numbered.
+// train() is a local training loop in which five lines were changed. They are numbered. With --shard the
+// state of the training is split over the ranks (sharded_training.cc).
 #include <fmt/format.h>
 #include <torch/torch.h>
 #include <weft/parallel/collectives/collectives_layer.h>
@@ -10,15 +11,13 @@
 #include <weft/parallel/data_parallel/hooks/cast_hook.h>
 #include <weft/rpc/membership/run_job.h>
 
-#include <cmath>
-#include <numbers>
 #include <utility>
 
 #include "ddp_train/checkpoint.h"
 #include "ddp_train/resnet.h"
 #include "ddp_train/settings.h"
-#include "fashion_mnist/dataset.h"
-#include "fashion_mnist/loss_curve.h"
+#include "ddp_train/sharded_training.h"
+#include "ddp_train/training.h"
 #include "fashion_mnist/progress.h"
 
 namespace collectives = weft::collectives;
@@ -27,39 +26,10 @@ namespace rpc = weft::rpc;
 
 namespace {
 
-// The training images, as LibTorch's data loader reads them.
-struct Images : torch::data::datasets::BatchDataset<Images, Batch> {
-  explicit Images(Dataset d) : data(std::move(d)) {}
-  Batch get_batch(at::ArrayRef<std::size_t> indices) override {
-    const std::vector<std::int64_t> rows(indices.begin(), indices.end());
-    return data.batch(at::tensor(rows, at::kLong));
-  }
-  torch::optional<std::size_t> size() const override { return static_cast<std::size_t>(data.size()); }
-  Dataset data;
-};
-
-// Up to the highest rate in a tenth of the steps, then down along a cosine.
-double rate_at(double done, double highest) {
-  return done < 0.1 ? highest * done / 0.1
-                    : highest * (1 + std::cos(std::numbers::pi * (done - 0.1) / 0.9)) / 2;
-}
-
-double accuracy(ResNet18& model, const Dataset& test) {
-  const torch::NoGradGuard no_grad;
-  model.eval();
-  std::int64_t right = 0;
-  for (std::int64_t begin = 0; begin < test.size(); begin += 500) {
-    const Batch batch = test.batch(begin, begin + 500);
-    right += (model.forward(batch.images).argmax(1) == batch.labels).sum().item<std::int64_t>();
-  }
-  model.train();
-  return static_cast<double>(right) / static_cast<double>(test.size());
-}
-
 void train(rpc::Agent& agent, const Settings& settings) {
   auto group = collectives::Group::create(agent).get();  // 1
   torch::manual_seed(settings.seed);
-  auto model = std::make_shared<ResNet18>(10, settings.width);
+  auto model = std::make_shared<ResNet18>(10, settings.width, 1, settings.group_norm);
   torch::optim::SGD optimizer(
       model->parameters(), torch::optim::SGDOptions(settings.learning_rate).momentum(0.9).weight_decay(5e-4));
   Dataset data(settings.data, "train");
@@ -110,13 +80,9 @@ void train(rpc::Agent& agent, const Settings& settings) {
   }
   progress.finish();
 
-  const auto all = group.all_gather_object(points).get();
-  if (group.rank() != 0) return;
-  points.clear();
-  for (const auto& of_rank : all) points.insert(points.end(), of_rank.begin(), of_rank.end());
-  write_loss_curve(points, fmt::format("ResNet-18 on Fashion-MNIST, {} ranks", group.size()), settings.out);
-  fmt::print("the loss curve is in {0}/loss.svg and {0}/loss.csv\n", settings.out);
-  fmt::print("test_accuracy={:.4f}\n", accuracy(*model, Dataset(settings.data, "t10k")));
+  report(group, points, settings);
+  if (group.rank() == 0)
+    fmt::print("test_accuracy={:.4f}\n", accuracy(*model, Dataset(settings.data, "t10k")));
 }
 
 }  // namespace
@@ -124,5 +90,7 @@ void train(rpc::Agent& agent, const Settings& settings) {
 int main(int argc, char** argv) {
   const Settings settings = parse_settings(argc, argv);
   at::set_num_threads(settings.threads);
-  return rpc::run_job(argc, argv, {collectives::layer()}, [&](rpc::Agent& agent) { train(agent, settings); });
+  return rpc::run_job(argc, argv, {collectives::layer()}, [&](rpc::Agent& agent) {
+    settings.shard.empty() ? train(agent, settings) : train_sharded(agent, settings);
+  });
 }

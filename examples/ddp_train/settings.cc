@@ -27,6 +27,12 @@ Settings parse_settings(int argc, char** argv) {
       ->capture_default_str();
   app.add_flag("--compress", settings.compress, "send gradients as bfloat16");
   app.add_flag("--uneven", settings.uneven, "give the ranks different numbers of batches");
+  app.add_flag("--group-norm", settings.group_norm,
+               "normalize within each image, so that losses do not depend on the number of ranks");
+  app.add_option(
+         "--shard", settings.shard,
+         "split over the ranks: the optimizer's state (zero1), gradients too (zero2), parameters too (zero3)")
+      ->check(CLI::IsMember({"zero1", "zero2", "zero3"}));
   app.add_option("--data", settings.data,
                  "folder of the data set, if it is not where Debian's package puts it");
   app.add_option("--out", settings.out, "folder for the loss curve")->capture_default_str();
@@ -37,6 +43,8 @@ Settings parse_settings(int argc, char** argv) {
       ->capture_default_str();
   try {
     app.parse(argc, argv);
+    if (!settings.shard.empty() && (settings.compress || settings.uneven))
+      throw CLI::ValidationError("--shard", "excludes --compress and --uneven");
     if (!settings.checkpoint.empty() && settings.uneven)
       throw CLI::ValidationError("--checkpoint", "excludes --uneven: the ranks have to be at one step");
   } catch (const CLI::ParseError& error) {

@@ -12,7 +12,8 @@ struct Settings {
   double learning_rate = 0.1;
   std::uint64_t seed = 1;
   int threads = 1;
-  bool compress = false, uneven = false;
+  bool compress = false, uneven = false, group_norm = false;
+  std::string shard;  // "zero1", "zero2" or "zero3"; empty: nothing is split
   std::string data, out = "out/ddp_train";
   std::string checkpoint;  // folder; empty for none
   std::int64_t checkpoint_every = 50;

@@ -14,7 +14,8 @@ import zipfile
 from processes import PATIENCE, Program, main, run, wait_until_gone
 
 DATA = pathlib.Path("/usr/share/datasets/fashion-mnist")
-SMALL = ("--width", 4, "--batch-size", 32, "--epochs", 1)
+SMALLEST = ("--width", 4, "--epochs", 1)
+SMALL = (*SMALLEST, "--batch-size", 32)
 
 
 @unittest.skipUnless(DATA.exists(), "not installed: dataset-fashion-mnist")
@@ -24,9 +25,9 @@ class DdpTrain(unittest.TestCase):
         self.addCleanup(folder.cleanup)
         self.folder = pathlib.Path(folder.name)
 
-    def train(self, ranks, *options, name="run"):
+    def train(self, ranks, *options, name="run", small=SMALL):
         """The losses of each rank, and the test accuracy."""
-        status, lines = run(PROGRAM, "-n", ranks, *SMALL, "--out", self.folder / name, *options)
+        status, lines = run(PROGRAM, "-n", ranks, *small, "--out", self.folder / name, *options)
         self.assertEqual(status, 0, lines)
         return self.losses(name), float(re.match(r"test_accuracy=(\S+)", lines[-1])[1]), lines
 
@@ -82,6 +83,45 @@ class DdpTrain(unittest.TestCase):
             self.assertLess(len(got[rank]), len(want[rank]))
         self.assertEqual(again, accuracy)
         self.assertEqual(self.state("killed"), self.state("whole"))
+
+    def test_shards_train_as_without(self):
+        want, accuracy, _ = self.train(2, "--images", 3200)
+        for shard in ("zero1", "zero2", "zero3"):
+            got, again, _ = self.train(2, "--images", 3200, "--shard", shard, name=shard)
+            for rank in got.values():  # a sharded run prints the mean over its ranks
+                self.expect_close([sum(map(float, losses)) / 2 for losses in zip(*want.values(), strict=True)], rank)
+            self.assertAlmostEqual(again, accuracy, delta=0.01)
+
+    def expect_close(self, want, got):
+        for a, b in zip(want, got, strict=True):
+            self.assertAlmostEqual(float(a), float(b), delta=1e-3)
+
+    def test_shards_resume_on_another_number_of_ranks(self):
+        """After kill -9 of every rank. The ranks of a step have 64 images together."""
+        # A low rate, so that rounding differences between numbers of ranks do not grow.
+        options = ("--images", 3200, "--group-norm", "--checkpoint-every", 10, "--learning-rate", 0.01)
+        for shard, before, after in (("zero1", 2, 4), ("zero2", 4, 2), ("zero3", 2, 4)):
+            own = (*SMALLEST, *options, "--shard", shard)
+            want, accuracy, _ = self.train(before, "--batch-size", 64 // before, name=shard + "whole", small=own)
+            state = self.folder / shard / "state"
+            with Program(PROGRAM, "-n", before, *own, "--batch-size", 64 // before, "--out", self.folder / shard,
+                         "--checkpoint", state) as job:
+                end = time.monotonic() + PATIENCE
+                while not list(state.glob("step-*[0-9]/manifest.safetensors")):
+                    self.assertLess(time.monotonic(), end, job.output())
+                    self.assertIsNone(job.process.poll(), "it has ended before it was killed")
+                    time.sleep(0.01)
+                processes = job.children()
+                for pid in [job.process.pid, *processes.values()]:
+                    os.kill(pid, signal.SIGKILL)
+                wait_until_gone(processes.values(), within=PATIENCE)
+            got, again, lines = self.train(after, "--batch-size", 64 // after, "--checkpoint", state, name=shard, small=own)
+            self.assertTrue(any("resumes after step" in line for line in lines), lines)
+            whole = next(iter(want.values()))
+            for rank in got.values():
+                self.assertLess(len(rank), len(whole))
+                self.expect_close(whole[-len(rank):], rank)
+            self.assertAlmostEqual(again, accuracy, delta=0.01)
 
 
 if __name__ == "__main__":
