@@ -1,6 +1,6 @@
-"""PyTorch's DistributedDataParallel on Gloo or NCCL, one of the peers of bench_ddp, which starts this once for each rank.
+"""PyTorch's DistributedDataParallel, fully_shard or ZeroRedundancyOptimizer on Gloo or NCCL, one of the peers of bench_ddp, which starts this once for each rank.
 
-  torch_peer.py RANK RANKS STORE WARM_UP DURATION MODEL view|copy keep|fresh DEVICE BATCH     (bench/harness/torch_ranks.py)
+  torch_peer.py RANK RANKS STORE WARM_UP DURATION MODEL view|copy|fsdp|zero1 keep|fresh DEVICE BATCH     (bench/harness/torch_ranks.py)
 
 The models are those of bench/ddp/models.h.
 """
@@ -23,6 +23,23 @@ def model_and_input(name, batch):
             def forward(self, indices):
                 return self.head(self.rows(indices).flatten(1))
         return Table(), torch.randint(1_000_000, (256, 32))
+
+    if name == "transformer":
+        class TransformerBlock(nn.Module):
+            def __init__(self, width, heads):
+                super().__init__()
+                self.heads = heads
+                self.first, self.second = nn.LayerNorm(width), nn.LayerNorm(width)
+                self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+                self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+            def forward(self, x):
+                rows, tokens, width = x.shape
+                q, k, v = self.qkv(self.first(x)).view(rows, tokens, 3, self.heads, width // self.heads).permute(2, 0, 3, 1, 4)
+                mixed = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+                y = x + self.out(mixed.transpose(1, 2).reshape(rows, tokens, width))
+                return y + self.down(nn.functional.gelu(self.up(self.second(y))))
+        return nn.Sequential(*[TransformerBlock(256, 4) for _ in range(12)]), torch.randn(4, 64, 256)
 
     class Block(nn.Module):
         def __init__(self, inside, out, stride):
@@ -55,15 +72,30 @@ def model_and_input(name, batch):
 
 
 def main():
-    name, view, keep, device, batch = torch_ranks.arguments
+    name, form, keep, device, batch = torch_ranks.arguments
     torch_ranks.join(device)
     model, batch = model_and_input(name, int(batch))
     model, batch = model.to(device), batch.to(device)
-    ddp = torch.nn.parallel.DistributedDataParallel(model, gradient_as_bucket_view=view == "view")
+    optimizer = None
+    if form == "fsdp":
+        from torch.distributed.device_mesh import init_device_mesh
+        from torch.distributed.fsdp import fully_shard
+        mesh = init_device_mesh(device, (torch_ranks.ranks,))
+        for block in model:
+            fully_shard(block, mesh=mesh)
+        parallel = fully_shard(model, mesh=mesh)
+        optimizer = torch.optim.AdamW(model.parameters())
+    else:
+        parallel = torch.nn.parallel.DistributedDataParallel(model, gradient_as_bucket_view=form != "copy")
+    if form == "zero1":
+        from torch.distributed.optim import ZeroRedundancyOptimizer
+        optimizer = ZeroRedundancyOptimizer(model.parameters(), torch.optim.AdamW)
 
     def step():
         model.zero_grad(set_to_none=keep == "fresh")
-        ddp(batch).square().mean().backward()
+        parallel(batch).square().mean().backward()
+        if optimizer is not None:
+            optimizer.step()
         if device != "cpu":
             torch.cuda.synchronize()
 

@@ -1,5 +1,5 @@
 // Work: the task of each case of this bench, and the peers, one file each. docs/benchmarks.md
-// describes the cases. A step is zero_grad, forward and backward; the optimizer is not part of it. Values.
+// describes the cases. Values.
 #pragma once
 
 #include "bench/harness/hosts.h"
@@ -11,7 +11,9 @@
 
 namespace weft::bench {
 
-enum class Model { mlp25m, resnet18, embedding };
+enum class Model { mlp25m, resnet18, embedding, transformer };
+// gradients: a step is zero_grad, forward and backward. fsdp, zero1: with the step of an AdamW, sharded so.
+enum class Task { gradients, fsdp, zero1 };
 
 struct Work {
   std::string name;
@@ -24,6 +26,7 @@ struct Work {
   // How much each rank sends, as tc writes it: "1gbit". Each rank then runs on a separate host. Empty: all
   // ranks run on one host, without a limit.
   std::string rate = {};
+  Task task = Task::gradients;
 
   // A measurement keeps them. nullptr: one host for all.
   std::unique_ptr<Hosts> make_hosts() const {
@@ -38,7 +41,8 @@ void share_gpu(int rank);
 
 const char* name_of(Model model);
 
-// Each gives nothing if the work does not concern that peer.
+// Each gives nothing if the work does not concern that peer, as all but the last do for tasks with an
+// optimizer.
 using MakeContender = std::optional<Contender> (*)(const Work&);
 std::optional<Contender> weft_peer(const Work& work);
 std::optional<Contender> weft_group_peer(const Work& work);  // Overlap::group
@@ -47,5 +51,11 @@ std::optional<Contender> local_peer(const Work& work);       // the same ranks, 
 std::optional<Contender> all_reduce_peer(const Work& work);  // the all-reduces of the buckets alone
 std::optional<Contender> torch_peer(const Work& work);       // PyTorch in Python, on Gloo
 std::optional<Contender> torch_view_peer(const Work& work);  // the same with gradient_as_bucket_view
+// Of a task with an optimizer: DistributedDataParallel without sharding; ZeRO-2; PyTorch's fully_shard or
+// ZeroRedundancyOptimizer.
+std::optional<Contender> weft_sharded_peer(const Work& work);
+std::optional<Contender> weft_zero2_peer(const Work& work);
+std::optional<Contender> weft_whole_peer(const Work& work);
+std::optional<Contender> torch_sharded_peer(const Work& work);
 
 }  // namespace weft::bench
