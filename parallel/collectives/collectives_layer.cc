@@ -126,24 +126,21 @@ std::optional<rpc::Error> CollectivesLayer::deliver(const GroupId& id, std::size
   {
     std::lock_guard lock(mutex_);
     const auto found = groups_.find(id);
+    const auto failed =
+        std::find_if(failed_.begin(), failed_.end(), [&](const auto& each) { return each.first == id; });
     if (found != groups_.end()) {
       group = found->second.lock();
+    } else if (failed != failed_.end()) {
+      return failed->second;
     } else if (!expected_.empty()) {
       return keep_early(id, bytes, std::move(event));
     }
   }
-  if (group == nullptr) return error_of_removed(id);
+  if (group == nullptr)
+    return rpc::Error(rpc::ErrorKind::aborted,
+                      core_->id().name + " has released this group: it has no handle of it any more");
   event(*group);
   return std::nullopt;
-}
-
-rpc::Error CollectivesLayer::error_of_removed(const GroupId& id) const {
-  std::lock_guard lock(mutex_);
-  const auto failed =
-      std::find_if(failed_.begin(), failed_.end(), [&](const auto& each) { return each.first == id; });
-  if (failed != failed_.end()) return failed->second;
-  return rpc::Error(rpc::ErrorKind::aborted,
-                    core_->id().name + " has released this group: it has no handle of it any more");
 }
 
 std::vector<std::shared_ptr<GroupCore>> CollectivesLayer::all() const {

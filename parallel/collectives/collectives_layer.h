@@ -72,7 +72,6 @@ class WEFT_EXPORT CollectivesLayer final : public rpc::CallHook,
   // Under mutex_. The caller destroys what was dropped after it has released the mutex.
   std::optional<rpc::Error> keep_early(const GroupId& id, std::size_t bytes, Event event);
   void expected_no_more(const Limits& limits, EarlyGroups& dropped);
-  rpc::Error error_of_removed(const GroupId& id) const;
 
   const std::shared_ptr<rpc::AgentCore> core_;
   const std::shared_ptr<nccl::Devices> devices_;

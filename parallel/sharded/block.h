@@ -10,7 +10,7 @@
 // shard unit, else it is M's. Entries of a torch::nn::Sequential need no Block.
 #pragma once
 
-#include <weft/rpc/tensor/on_streams.h>
+#include <weft/parallel/data_parallel/distributed_data_parallel.h>
 
 #include <torch/nn/module.h>
 
@@ -21,7 +21,7 @@
 
 namespace weft::sharded {
 
-// Is told of the forwards of blocks.
+// Observes the forwards of blocks.
 class BlockObserver {
  public:
   virtual ~BlockObserver() = default;
@@ -67,6 +67,9 @@ class Block final : public Module, public ObservedForward {
 
   template <class... Arguments>
   auto forward(Arguments&&... arguments) {
+    using Output = decltype(Module::forward(std::forward<Arguments>(arguments)...));
+    static_assert(data_parallel::detail::shows_tensors<std::remove_cvref_t<Output>>(),
+                  "the block's output is not made of tensors: give a struct WEFT_CODEC, or return a tuple");
     return observed([&] { return Module::forward(std::forward<Arguments>(arguments)...); });
   }
 };

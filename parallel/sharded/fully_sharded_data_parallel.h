@@ -18,10 +18,12 @@
 // use of them is an error. The parameters keep their identity. A gradient that no rank computes stays as it
 // is.
 //
-// All ranks run the same blocks in the same order; this is compared at the end of each backward. The ranks
-// may use different parameters of a block. Buffers are each rank's own. If backward fails, the groups are
-// aborted with a text that names the rank. Not in a dist_autograd::Pass; not with re-entrant checkpoints. Not
-// thread-safe.
+// All ranks run the same blocks in the same order: the ranks compare it after each forward, and backward
+// fails with failed_precondition if it differs. A rank that runs fewer blocks, or fewer iterations, lets the
+// others wait for the group's timeout. The ranks may use different parameters of a block. The module's own
+// parameters get no gradients: give optimizers and clipping those of this object. Buffers are each rank's
+// own. If backward fails after its first block has begun, the groups are aborted with a text that names the
+// rank. Not in a dist_autograd::Pass; not with re-entrant checkpoints or create_graph. Not thread-safe.
 #pragma once
 
 #include <weft/parallel/data_parallel/distributed_data_parallel.h>
@@ -50,12 +52,12 @@ class FullyShardedDataParallel : public ShardedModule {
 
   template <class... Arguments>
   auto forward(Arguments&&... arguments) {
-    before_forward();
+    const ForwardScope scope(*this);
     auto output = run(std::forward<Arguments>(arguments)...);
     static_assert(data_parallel::detail::shows_tensors<decltype(output)>(),
                   "the module's output is not made of tensors: give a struct WEFT_CODEC, or return a tuple");
     tensor::for_each_tensor(output, [this](const at::Tensor& each) { watch(each); });
-    after_forward();
+    end_forward();
     return output;
   }
 

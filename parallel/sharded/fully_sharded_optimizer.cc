@@ -14,7 +14,9 @@ std::vector<dist_optim::Parameter> leaves_of(const std::vector<ParameterSlice>& 
 }  // namespace
 
 FullyShardedOptimizer::FullyShardedOptimizer(const ShardedModule& module, dist_optim::OptimizerSpec spec)
-    : slices_(module.slices()), leaves_(leaves_of(slices_), std::move(spec)) {}
+    : slices_(module.slices()), leaves_(leaves_of(slices_), std::move(spec)) {
+  expect_groups(leaves_.spec(), module.names());
+}
 
 void FullyShardedOptimizer::step() {
   dist_optim::Gradients gradients;

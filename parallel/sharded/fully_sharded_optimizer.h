@@ -7,9 +7,9 @@
 //   loss.backward();
 //   optimizer.step();
 //
-// Steps what this rank has of the parameters; runs no collective. Parameter groups are those of the spec, by
-// the names of the module's parameters. One of LibTorch's optimizers over fsdp.parameters() has the same
-// results, but no state that can be split anew. Not thread-safe.
+// A step changes what this rank has of the parameters, and runs no collective. Parameter groups are those of
+// the spec, by the names of the module's parameters. One of LibTorch's optimizers over fsdp.parameters() has
+// the same results, but no state that can be split anew. Not thread-safe.
 #pragma once
 
 #include <weft/dist_optim/local/shadow_leaves.h>
@@ -24,14 +24,16 @@ namespace weft::sharded {
 
 class WEFT_EXPORT FullyShardedOptimizer {
  public:
-  // invalid_argument: an optimizer that does not step each element by itself.
+  // invalid_argument: an optimizer that does not step each element by itself, or a parameter group without a
+  // parameter.
   FullyShardedOptimizer(const ShardedModule& module, dist_optim::OptimizerSpec spec);
 
   // A parameter without a gradient is left alone.
   void step();
   void zero_grad(bool set_to_none = true);
 
-  // Of a parameter group, by its prefix; "" is all others. not_found: no such group.
+  // Of a parameter group, by its prefix; "" is all others. Without a group: of all groups. not_found: no such
+  // group.
   double learning_rate(const std::string& group = {}) const { return leaves_.learning_rate(group); }
   void set_learning_rate(double rate, const std::optional<std::string>& group = {}) {
     leaves_.set_learning_rate(rate, group);

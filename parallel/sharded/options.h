@@ -11,8 +11,8 @@ namespace weft::sharded {
 
 struct Options {
   // Modules that are blocks, by name: `*` is any text without a dot, as in "layers.*". They are entries of a
-  // torch::nn::Sequential. Each Block<M> is a block in any case. What is in no block is gathered for all of
-  // forward and backward.
+  // torch::nn::Sequential that take one tensor and return one. Each Block<M> is a block in any case. What is
+  // in no block is gathered for all of forward and backward.
   std::string block = {};
   // Off: parameters stay whole from a block's forward to the end of its backward (ZeRO-2), which saves half
   // of the gathers. On: they are split in between (ZeRO-3).

@@ -14,6 +14,10 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <map>
+#include <ranges>
+#include <set>
+#include <sstream>
 #include <utility>
 
 namespace weft::sharded {
@@ -71,11 +75,8 @@ std::vector<FoundBlock> find_blocks(const std::shared_ptr<torch::nn::Module>& ro
     const auto parent = dot == std::string::npos ? root : modules[name.substr(0, dot)];
     if (const auto sequence = std::dynamic_pointer_cast<SequentialImpl>(parent);
         sequence != nullptr && observed == nullptr) {
-      for (std::size_t i = 0; i < sequence->size(); ++i)
-        if (sequence->ptr(i) == entry.value()) {
-          block.sequence = sequence;
-          block.index = i;
-        }
+      block.sequence = sequence;
+      block.index = std::stoul(name.substr(dot == std::string::npos ? 0 : dot + 1));
     }
     if (block.block == nullptr && block.sequence == nullptr)
       refuse_module("the block " + name + " is a " + entry.value()->name() +
@@ -110,10 +111,23 @@ std::vector<UnitParameters> units_of(const torch::nn::Module& module, const std:
                              : same->names.push_back(entry.key());
   }
   if (parameters.empty()) refuse_module("the module has no parameters");
+  std::map<const void*, std::string> owners;  // of storages
+  const auto own = [&](const std::string& name, const at::Tensor& tensor) {
+    const auto [owner, is_first] = owners.emplace(tensor.storage().unsafeGetStorageImpl(), name);
+    if (!is_first)
+      refuse_module(name + " shares its memory with " + owner->second +
+                    ", expected memory for each, or one parameter in both places");
+  };
   for (const Named& each : parameters) {
+    if (each.tensor.device() != parameters.front().tensor.device())
+      throw Error(ErrorKind::unsupported,
+                  "FullyShardedDataParallel: parameter " + each.names[0] + " is on " +
+                      each.tensor.device().str() + ", " + parameters.front().names[0] + " on " +
+                      parameters.front().tensor.device().str() + ", expected one device");
     if (each.tensor.layout() != at::kStrided) refuse_module("parameter " + each.names[0] + " is sparse");
     if (each.tensor.numel() > 0 && !has_memory(each.tensor))
       refuse_module("parameter " + each.names[0] + " is split over ranks already, expected a whole module");
+    if (each.tensor.numel() > 0) own(each.names[0], each.tensor);
     std::size_t unit = 0;
     for (std::size_t i = 0; i < blocks.size(); ++i)
       if (std::all_of(each.names.begin(), each.names.end(),
@@ -121,17 +135,53 @@ std::vector<UnitParameters> units_of(const torch::nn::Module& module, const std:
         unit = i + 1;
     units[unit].parameters.push_back({each.names.front(), each.tensor, false});
   }
+  std::set<const void*> seen;
+  for (const auto& entry : module.named_buffers())
+    if (const at::Tensor& buffer = entry.value();
+        buffer.numel() > 0 && buffer.has_storage() && seen.insert(buffer.unsafeGetTensorImpl()).second)
+      own(entry.key(), buffer);
   return units;
 }
 
-void compare_blocks(const collectives::Group& group, const std::vector<FoundBlock>& blocks) {
-  std::string own;
-  for (const FoundBlock& block : blocks) own += (own.empty() ? "" : ", ") + block.name;
+// A refusal of this rank is thrown here, and as failed_precondition on the others.
+void compare(const collectives::Group& group, const rpc::Result<void>& found,
+             const std::vector<UnitParameters>& units, const Options& options) {
+  std::vector<std::string> own;
+  std::string refusal;
+  try {
+    if (!found.ok()) std::rethrow_exception(found.error());
+    for (const UnitParameters& unit : units) {
+      if (!unit.name.empty()) own.push_back("the block " + unit.name);
+      for (const auto& [name, tensor, sparse] : unit.parameters) {
+        std::ostringstream text;
+        text << "the parameter " << name << ' ' << tensor.scalar_type() << tensor.sizes() << " on "
+             << tensor.device().type() << (tensor.requires_grad() ? ", which requires grad" : "");
+        own.push_back(text.str());
+      }
+    }
+    const auto type_of = [](const auto& type) { return type ? c10::toString(*type) : "its own type"; };
+    const auto& precision = options.mixed_precision;
+    own.push_back(std::string("options: reshard_after_forward ") +
+                  (options.reshard_after_forward ? "on" : "off") + ", parameters in " +
+                  type_of(precision.parameters) + ", reduction in " + type_of(precision.reduction) + ", " +
+                  (options.replicas ? "replicas" : "no replicas"));
+  } catch (const std::exception& error) {
+    refusal = error.what();
+  }
+  const auto refusals = group.all_gather_object(refusal).get();
   const auto all = group.all_gather_object(own).get();
-  for (std::size_t rank = 1; rank < all.size(); ++rank)
-    if (all[rank] != all[0])
-      throw Error(ErrorKind::failed_precondition, "FullyShardedDataParallel: rank " + std::to_string(rank) +
-                                                      " has the blocks " + all[rank] + "; rank 0: " + all[0]);
+  if (!found.ok()) std::rethrow_exception(found.error());
+  for (std::size_t rank = 0; rank < all.size(); ++rank) {
+    if (!refusals[rank].empty())
+      throw Error(ErrorKind::failed_precondition, "rank " + std::to_string(rank) + ": " + refusals[rank]);
+    const auto [first, other] =
+        std::mismatch(all[0].begin(), all[0].end(), all[rank].begin(), all[rank].end());
+    if (first == all[0].end() && other == all[rank].end()) continue;
+    const auto text = [](const auto& entry, const auto& end) { return entry == end ? "no more" : *entry; };
+    throw Error(ErrorKind::failed_precondition, "FullyShardedDataParallel: rank " + std::to_string(rank) +
+                                                    " has " + text(other, all[rank].end()) + "; rank 0 has " +
+                                                    text(first, all[0].end()));
+  }
 }
 
 collectives::Group own_group_for(const collectives::Group& group, const std::string& purpose) {
@@ -153,7 +203,7 @@ class ShardedModule::Entries {
     entry = torch::nn::AnyModule(observed);
   }
   ~Entries() {
-    for (Observed& each : observed_)
+    for (auto& each : observed_ | std::views::reverse)
       *(each.sequence->begin() + static_cast<std::ptrdiff_t>(each.index)) = std::move(each.entry);
   }
 
@@ -169,15 +219,19 @@ class ShardedModule::Entries {
 ShardedModule::ShardedModule(const collectives::Group& group, std::shared_ptr<torch::nn::Module> module,
                              Options options)
     : options_(std::move(options)), module_(std::move(module)), entries_(std::make_unique<Entries>()) {
-  const std::vector<FoundBlock> blocks = find_blocks(module_, options_.block);
-  std::vector<UnitParameters> units = units_of(*module_, blocks);
+  std::vector<FoundBlock> blocks;
+  std::vector<UnitParameters> units;
+  const auto found = rpc::capture([&] {
+    blocks = find_blocks(module_, options_.block);
+    units = units_of(*module_, blocks);
+  });
   UnitRunner::Setup setup{.gathers = own_group_for(group, "gathers"),
                           .reductions = own_group_for(group, "reductions"),
                           .types = {.compute = options_.mixed_precision.parameters,
                                     .reduction = options_.mixed_precision.reduction,
                                     .in_host_memory = options_.offload},
                           .splits_after_forward = options_.reshard_after_forward};
-  compare_blocks(setup.gathers, blocks);
+  compare(setup.gathers, found, units, options_);
   if (options_.replicas) {
     setup.replicas = own_group_for(*options_.replicas, "replicas");
     data_parallel::broadcast_parameters(*setup.replicas, *module_, 0);
@@ -227,6 +281,14 @@ std::vector<ParameterSlice> ShardedModule::slices() const {
   return slices;
 }
 
+std::vector<std::string> ShardedModule::names() const {
+  std::vector<std::string> names;
+  for (const FlatShard* shard : runner_->shards())
+    for (const auto& parameter : shard->parameters())
+      if (shard->trains()) names.push_back(parameter.name);
+  return names;
+}
+
 void ShardedModule::add_to(SlicedState& state, const std::string& prefix) const {
   for (const FlatShard* shard : runner_->shards())
     for (std::size_t i = 0; i < shard->slices().size(); ++i) {
@@ -234,8 +296,7 @@ void ShardedModule::add_to(SlicedState& state, const std::string& prefix) const 
       state.tensors[prefix + name] = {tensor.sizes().vec(), shard->own()[i].begin,
                                       shard->slices()[i].tensor.detach()};
     }
-  for (const auto& entry : module_->named_buffers())
-    state.tensors[prefix + entry.key()] = {entry.value().sizes().vec(), 0, entry.value().detach().view({-1})};
+  add_tensors(state, module_->named_buffers(), prefix);
 }
 
 double ShardedModule::clip_grad_norm(double max_norm, double norm_type) {
@@ -263,9 +324,12 @@ std::optional<at::ScalarType> ShardedModule::input_type() const {
   return options_.mixed_precision.parameters;
 }
 
-void ShardedModule::before_forward() { runner_->begin_forward(); }
+ShardedModule::ForwardScope::ForwardScope(const ShardedModule& module) : module_(module) {
+  module_.runner_->begin_forward();
+}
+ShardedModule::ForwardScope::~ForwardScope() { module_.runner_->leave_forward(); }
 void ShardedModule::watch(const at::Tensor& output) { runner_->watch(0, output); }
-void ShardedModule::after_forward() { runner_->end_forward(); }
+void ShardedModule::end_forward() { runner_->end_forward(); }
 
 ShardedModule::Gathered::Gathered(std::shared_ptr<UnitRunner> runner) : runner_(std::move(runner)) {
   runner_->keep_whole();

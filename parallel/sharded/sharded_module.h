@@ -38,6 +38,7 @@ class WEFT_EXPORT ShardedModule {
   // The same by name, "layers.0.weight[128:256]": elements 128 to 255 of the flattened parameter.
   torch::OrderedDict<std::string, at::Tensor> named_parameters() const;
   std::vector<ParameterSlice> slices() const;  // the same, with their whole parameters
+  std::vector<std::string> names() const;      // of the parameters that require grad, on all ranks
   // The parts of all parameters, and the buffers, for a checkpoint (training_state.h).
   void add_to(SlicedState& state, const std::string& prefix = "model/") const;
 
@@ -46,7 +47,8 @@ class WEFT_EXPORT ShardedModule {
   double clip_grad_norm(double max_norm, double norm_type = 2);
 
   // As long as the guard lives, all parameters are whole on every rank: to read them, or to evaluate. On all
-  // ranks, between iterations (failed_precondition). Changes of them are lost.
+  // ranks, between iterations (failed_precondition). Changes of them are lost. With mixed precision the
+  // values are rounded; add_to() has those of the parts.
   class WEFT_EXPORT Gathered {
    public:
     explicit Gathered(std::shared_ptr<UnitRunner> runner);
@@ -63,10 +65,19 @@ class WEFT_EXPORT ShardedModule {
   std::size_t bytes() const;                // of parts, their gradients, and buffers, on this rank
 
  protected:
-  // Around the module's forward.
-  void before_forward();
+  // A forward of the module; without end_forward() an exception has ended it.
+  class WEFT_EXPORT ForwardScope {
+   public:
+    explicit ForwardScope(const ShardedModule& module);
+    ~ForwardScope();
+    ForwardScope(const ForwardScope&) = delete;
+    ForwardScope& operator=(const ForwardScope&) = delete;
+
+   private:
+    const ShardedModule& module_;
+  };
   void watch(const at::Tensor& output);
-  void after_forward();
+  void end_forward();
   std::optional<at::ScalarType> input_type() const;  // for floating-point inputs
 
  private:

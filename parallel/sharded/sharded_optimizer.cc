@@ -58,6 +58,9 @@ ShardedOptimizer::ShardedOptimizer(data_parallel::Replica& replica, dist_optim::
     parameters_.push_back({names[i], tensors[i]});
   }
   start();
+  std::vector<std::string> stepped;
+  for (const auto& parameter : parameters_) stepped.push_back(parameter.name);
+  expect_groups(spec_, stepped);
   if (options_.overlap) replica_.set_on_reduced([this](std::size_t parameter) { on_reduced(parameter); });
 }
 

@@ -57,8 +57,9 @@ class WEFT_EXPORT ShardedOptimizer final : public data_parallel::Joinable {
  public:
   // For the replica's parameters that require grad. All ranks call it, and it blocks. The replica outlives
   // the optimizer. invalid_argument on all ranks: the spec or a parameter is refused on some rank
-  // (OptimizerSpec::is_elementwise, FlatParameters::check), or the ranks have different ones; names the first
-  // difference. Tensors that autograd has saved before must not be used any more.
+  // (OptimizerSpec::is_elementwise, FlatParameters::check), a parameter group has none, or the ranks have
+  // different ones; names the first difference. Tensors that autograd has saved before must not be used any
+  // more.
   ShardedOptimizer(data_parallel::Replica& replica, dist_optim::OptimizerSpec spec,
                    ShardedOptimizerOptions options = {});
   // If an exception destroys it, its group is aborted, so that no other rank waits for the timeout.
@@ -72,8 +73,8 @@ class WEFT_EXPORT ShardedOptimizer final : public data_parallel::Joinable {
   // Of all parameters of the optimizer. Off: gradients become zero.
   void zero_grad(bool set_to_none = true);
 
-  // Of a parameter group, by its prefix; "" is all others. not_found: no such group. The ranks set equal
-  // rates.
+  // Of a parameter group, by its prefix; "" is all others. Without a group: of all groups. not_found: no such
+  // group. The ranks set equal rates.
   double learning_rate(const std::string& group = {}) const { return leaves_->learning_rate(group); }
   void set_learning_rate(double rate, const std::optional<std::string>& group = {});
 

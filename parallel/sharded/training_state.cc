@@ -15,7 +15,7 @@
 namespace weft::sharded {
 namespace {
 
-constexpr const char* rate_note = "learning_rate/";
+constexpr const char *rate_note = "learning_rate/", *name_note = "name";
 
 std::string text_of_rate(double rate) {
   char text[64];
@@ -45,18 +45,32 @@ std::map<std::string, const ParameterSlice*> by_leaf(const std::vector<Parameter
 
 }  // namespace
 
+void add_tensors(SlicedState& to, const torch::OrderedDict<std::string, at::Tensor>& tensors,
+                 const std::string& prefix) {
+  std::set<const void*> added;
+  for (const auto& entry : tensors) {
+    if (entry.value().numel() == 0 || !added.insert(entry.value().unsafeGetTensorImpl()).second) continue;
+    const at::Tensor values = entry.value().detach();
+    if (!values.is_contiguous())
+      throw rpc::Error(rpc::ErrorKind::invalid_argument,
+                       "the tensor " + entry.key() + " is not contiguous, expected a contiguous one");
+    to.tensors[prefix + entry.key()] = {values.sizes().vec(), 0, values.view({-1})};
+  }
+}
+
 void add_module(SlicedState& to, const torch::nn::Module& module, const std::string& prefix) {
-  const auto add = [&](const auto& tensors) {
-    for (const auto& entry : tensors) {
-      const at::Tensor values = entry.value().detach();
-      if (!values.is_contiguous())
-        throw rpc::Error(rpc::ErrorKind::invalid_argument,
-                         "the tensor " + entry.key() + " is not contiguous, expected a contiguous one");
-      to.tensors[prefix + entry.key()] = {values.sizes().vec(), 0, values.view({-1})};
-    }
-  };
-  add(module.named_parameters());
-  add(module.named_buffers());
+  add_tensors(to, module.named_parameters(), prefix);
+  add_tensors(to, module.named_buffers(), prefix);
+}
+
+void expect_groups(const dist_optim::OptimizerSpec& spec, const std::vector<std::string>& parameters) {
+  for (const dist_optim::ParameterGroup& group : spec.groups)
+    if (std::none_of(parameters.begin(), parameters.end(),
+                     [&](const std::string& name) { return spec.group_of(name) == group.prefix; }))
+      throw rpc::Error(rpc::ErrorKind::invalid_argument,
+                       "the parameter group \"" + group.prefix +
+                           "\" has no parameter, expected the name of a module or a parameter" +
+                           (parameters.empty() ? "" : ", for example " + parameters.front()));
 }
 
 // The sampler reads and writes archives.
@@ -96,6 +110,7 @@ void add_optimizer(SlicedState& to, const dist_optim::OptimizerState& state,
     const ParameterSlice& slice = *leaves.at(name.substr(0, slash));
     to.tensors[prefix + slice.parameter + name.substr(slash)] = sliced(slice, tensor);
   }
+  to.notes[prefix + name_note] = state.optimizer;
   for (const auto& [group, rate] : state.learning_rates)
     to.notes[prefix + rate_note + group] = text_of_rate(rate);
 }
@@ -123,13 +138,21 @@ void add_wanted_optimizer(SlicedState& to, const dist_optim::OptimizerSpec& spec
 dist_optim::OptimizerState optimizer_in(const SlicedState& from, const std::string& optimizer,
                                         const std::vector<ParameterSlice>& slices,
                                         const std::string& prefix) {
+  const auto name = from.notes.find(prefix + name_note);
+  if (name == from.notes.end() || name->second != optimizer)
+    throw rpc::Error(
+        rpc::ErrorKind::invalid_argument,
+        name == from.notes.end()
+            ? "the state of an optimizer without the note " + prefix + name_note +
+                  ", expected the notes that load() returns: state.notes = checkpoints.load(...)"
+            : "the state of an optimizer is that of " + name->second + ", expected " + optimizer);
   dist_optim::OptimizerState state{.optimizer = optimizer, .learning_rates = {}, .tensors = {}};
   for (const ParameterSlice& slice : slices) {
     const std::string of_parameter = prefix + slice.parameter + "/";
     for (auto found = from.tensors.lower_bound(of_parameter);
          found != from.tensors.end() && found->first.starts_with(of_parameter); ++found) {
       const auto& [name, tensor] = *found;
-      const bool is_count = tensor.sizes.empty() && slice.sizes != tensor.sizes;
+      const bool is_count = tensor.sizes.empty() && tensor.values.scalar_type() == at::kLong;
       state.tensors[slice.leaf.name + name.substr(of_parameter.size() - 1)] =
           is_count ? tensor.values.reshape({}) : tensor.values;
     }

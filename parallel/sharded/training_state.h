@@ -15,8 +15,9 @@
 //   optimizer.take_from(state);
 //   sharded::take_sampler(state, sampler);
 //
-// Parameters are "model/NAME", states of optimizers "optimizer/NAME/FIELD", and learning rates notes
-// "optimizer/learning_rate/GROUP".
+// Call get() on the future of a save before the next save: the error of a future that is dropped is not
+// reported. Parameters are "model/NAME", states of optimizers "optimizer/NAME/FIELD"; the optimizer's name
+// and its learning rates are the notes "optimizer/name" and "optimizer/learning_rate/GROUP".
 #pragma once
 
 #include <weft/dist_optim/local/shadow_leaves.h>
@@ -24,6 +25,7 @@
 #include <weft/parallel/sharded/checkpoint/sliced_state.h>
 
 #include <torch/nn/module.h>
+#include <torch/ordered_dict.h>
 
 #include <cstdint>
 #include <string>
@@ -40,7 +42,7 @@ struct ParameterSlice {
 };
 
 // The parameters and buffers of a module that is whole on every rank, as of a DistributedDataParallel. The
-// values are its tensors' memory. invalid_argument: a tensor that is not contiguous.
+// values are its tensors' memory.
 WEFT_EXPORT void add_module(SlicedState& to, const torch::nn::Module& module,
                             const std::string& prefix = "model/");
 
@@ -51,13 +53,24 @@ WEFT_EXPORT void add_sampler(SlicedState& to, const data_parallel::DistributedSa
 WEFT_EXPORT void take_sampler(const SlicedState& from, data_parallel::DistributedSampler& sampler,
                               const std::string& prefix = "sampler/");
 
+// These tensors as they are; one with several names under the first. invalid_argument: one that is not
+// contiguous.
+WEFT_EXPORT void add_tensors(SlicedState& to, const torch::OrderedDict<std::string, at::Tensor>& tensors,
+                             const std::string& prefix);
+
+// invalid_argument: a group of the spec has none of these parameters.
+WEFT_EXPORT void expect_groups(const dist_optim::OptimizerSpec& spec,
+                               const std::vector<std::string>& parameters);
+
 // The state of an optimizer of these slices.
 WEFT_EXPORT void add_optimizer(SlicedState& to, const dist_optim::OptimizerState& state,
                                const std::vector<ParameterSlice>& slices, const std::string& prefix);
-// Space for the states that a checkpoint with these names has of the slices.
+// Space for the states that a checkpoint with these names has of the slices. Notes say which optimizer it is,
+// and its learning rates.
 WEFT_EXPORT void add_wanted_optimizer(SlicedState& to, const dist_optim::OptimizerSpec& spec,
                                       const std::vector<ParameterSlice>& slices,
                                       const std::vector<std::string>& names, const std::string& prefix);
+// invalid_argument: the notes are missing, or name another optimizer.
 WEFT_EXPORT dist_optim::OptimizerState optimizer_in(const SlicedState& from, const std::string& optimizer,
                                                     const std::vector<ParameterSlice>& slices,
                                                     const std::string& prefix);

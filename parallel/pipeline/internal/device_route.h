@@ -19,7 +19,7 @@
 
 namespace weft::pipeline {
 
-// For what the end of the group and the waits of stages bound.
+// Of calls that end with the group, or that the waits of stages limit.
 constexpr collectives::Timeout no_timeout = std::chrono::nanoseconds::max();
 
 class DeviceRoute : public std::enable_shared_from_this<DeviceRoute> {

@@ -31,7 +31,7 @@ FlatShard::FlatShard(std::vector<data_parallel::NamedParameter> parameters, cons
   const bool is_floating = first.is_floating_point();
   const at::TensorOptions original = at::TensorOptions(first.scalar_type()).device(first.device());
   gathered_ = is_floating && types.compute ? original.dtype(*types.compute) : original;
-  gradients_of_buffer_ = types.reduction ? original.dtype(*types.reduction) : gathered_;
+  gradients_of_buffer_ = is_floating && types.reduction ? original.dtype(*types.reduction) : gathered_;
   if (types.in_host_memory && !first.is_cpu()) {
     part_ = at::zeros({layout_.part}, original.device(at::kCPU).pinned_memory(true));
   } else {
@@ -46,14 +46,18 @@ FlatShard::FlatShard(std::vector<data_parallel::NamedParameter> parameters, cons
     slices_.push_back({name + "[" + std::to_string(slice.begin) + ":" + std::to_string(slice.end) + "]",
                        values.detach().set_requires_grad(trains()), true});
   }
-  for (std::size_t i = 0; i < parameters_.size(); ++i)
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    parameters_[i].tensor.mutable_grad().reset();
     detach_memory(parameters_[i].tensor, c10::typeMetaToScalarType(gathered_.dtype()), reason(i));
+  }
 }
 
 std::string FlatShard::reason(std::size_t parameter) const {
   return "parameter " + parameters_[parameter].name +
          " is split over the ranks: its elements are here only while its unit computes, and during "
-         "FullyShardedDataParallel::gather()";
+         "FullyShardedDataParallel::gather(). Call fsdp.forward() instead of the module's, and move or "
+         "convert "
+         "the module before it is split";
 }
 
 bool FlatShard::is_frozen_in_part() const {
@@ -111,7 +115,7 @@ void FlatShard::take_reduced(const at::Tensor& part) {
     const at::Tensor reduced = slice_in(part, own()[i]);
     at::Tensor& gradient = slices_[i].tensor.mutable_grad();
     if (gradient.defined()) {
-      gradient.add_(reduced);
+      gradient.add_(reduced.to(gradient.device()));
     } else if (!is_direct) {
       slice_in(part_gradients_, own()[i]).copy_(reduced);
     }

@@ -6,7 +6,9 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>
+#include <c10/core/Event.h>
 #include <c10/core/GradMode.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <torch/csrc/autograd/engine.h>
 
 #include <algorithm>
@@ -36,6 +38,12 @@ struct UnitRunner::Buffers {
   BufferPool gradients, reduced;  // and parts of them, if the gradients of the parts have values
 };
 
+// A collective, and on a device its end on the stream.
+struct UnitRunner::InFlight {
+  rpc::Future<void> done;
+  std::optional<c10::Event> ended = {};
+};
+
 struct UnitRunner::Unit {
   enum class State { split, gathering, whole };
 
@@ -44,51 +52,63 @@ struct UnitRunner::Unit {
   std::vector<FlatShard> shards;
   State state = State::split;
   std::vector<at::Tensor> whole, sent;  // by shard, while it is not split; sent: parts in the type of `whole`
-  std::vector<rpc::Future<void>> gathers;
+  std::vector<InFlight> gathers = {};
 
   // Of the backward that runs.
   std::size_t expected = 0, received = 0;  // gradients
-  bool reduces = false, launched = false;
-  std::vector<at::Tensor> gradients;  // by shard; undefined before the first one
+  std::optional<std::size_t> place = {};   // in the sequence
+  bool launched = false;
+  std::vector<at::Tensor> gradients = {};  // by shard; undefined before the first one
 
   bool trains() const {
     return std::any_of(shards.begin(), shards.end(), [](const FlatShard& shard) { return shard.trains(); });
   }
-  bool is_frozen_in_part() const {
-    return std::any_of(shards.begin(), shards.end(),
-                       [](const FlatShard& shard) { return shard.is_frozen_in_part(); });
+  // Whether backward may use a parameter after the last gradient of the unit that it computes: one without a
+  // gradient.
+  bool may_be_used_after_gradients() const {
+    std::size_t parameters = 0;
+    for (const FlatShard& shard : shards) {
+      if (shard.is_frozen_in_part()) return true;
+      parameters += shard.parameters().size();
+    }
+    return expected < parameters;
   }
 };
 
-// One forward of the module, as long as its graph lives.
+// One forward of the module, as long as its graph lives. The ranks compare the orders of its blocks.
 struct UnitRunner::Iteration {
   std::vector<std::size_t> order;  // units, without unit 0
   bool with_grad = false;
-  // The ranks compare their orders, before the first backward.
-  at::Tensor own_order = {}, orders = {};
-  std::optional<rpc::Future<void>> comparison = {};
+  struct Comparison {
+    at::Tensor own, all;
+    rpc::Future<void> done;
+  };
+  std::vector<Comparison> comparisons = {};  // over the ranks, and over the replicas
 
   void compare(const collectives::Group& group);
-  void expect_equal_orders();
+  void expect_equal_orders();  // failed_precondition on all ranks
 };
 
 void UnitRunner::Iteration::compare(const collectives::Group& group) {
   std::uint64_t hash = 0xcbf29ce484222325;  // FNV-1a, by word
   for (const std::size_t unit : order) hash = (hash ^ unit) * 0x100000001b3;
-  own_order = at::full({1}, static_cast<std::int64_t>(hash), at::kLong);
-  orders = at::empty({group.size()}, at::kLong);
-  comparison = group.all_gather(orders, own_order);
+  Comparison comparison{
+      at::full({1}, static_cast<std::int64_t>(hash), at::kLong), at::empty({group.size()}, at::kLong), {}};
+  comparison.done = group.all_gather(comparison.all, comparison.own);
+  comparisons.push_back(std::move(comparison));
 }
 
 void UnitRunner::Iteration::expect_equal_orders() {
-  if (!comparison) return;
-  std::exchange(comparison, std::nullopt)->get();
-  const auto* const of_rank = orders.const_data_ptr<std::int64_t>();
-  for (std::int64_t rank = 0; rank < orders.numel(); ++rank)
-    if (of_rank[rank] != of_rank[0])
-      throw Error(ErrorKind::failed_precondition,
-                  "FullyShardedDataParallel: rank " + std::to_string(rank) +
-                      " has run the blocks in another order than rank 0, expected the same one on all ranks");
+  for (Comparison& comparison : std::exchange(comparisons, {})) {
+    std::move(comparison.done).get();
+    const auto* const of_rank = comparison.all.const_data_ptr<std::int64_t>();
+    for (std::int64_t rank = 0; rank < comparison.all.numel(); ++rank)
+      if (of_rank[rank] != of_rank[0])
+        throw Error(
+            ErrorKind::failed_precondition,
+            "FullyShardedDataParallel: rank " + std::to_string(rank) +
+                " has run the blocks in another order than rank 0, expected the same one on all ranks");
+  }
 }
 
 struct UnitRunner::Reduction {
@@ -96,7 +116,7 @@ struct UnitRunner::Reduction {
   std::size_t shard;
   at::Tensor output;  // a part
   bool is_direct;
-  rpc::Future<void> done;
+  InFlight collective;
 };
 
 // Held by the callback of a backward. If the engine drops the callback without a call, backward has failed.
@@ -155,7 +175,6 @@ std::shared_ptr<UnitRunner> UnitRunner::make(Setup setup, std::vector<UnitParame
 }
 
 UnitRunner::UnitRunner(Setup setup, std::vector<UnitParameters> units) : setup_(std::move(setup)) {
-  c10::Device first_device(at::kCPU);
   for (int i = 0; i < 2; ++i) buffers_.push_back(std::make_unique<Buffers>(setup_));
   for (UnitParameters& each : units) {
     Unit& unit = *units_.emplace_back(std::make_unique<Unit>());
@@ -165,15 +184,10 @@ UnitRunner::UnitRunner(Setup setup, std::vector<UnitParameters> units) : setup_(
       const FlatShard& shard = unit.shards.emplace_back(std::move(parameters), setup_.gathers, setup_.types);
       const auto device = shard.gathered().device();
       if (!gather_stream_) {
-        first_device = device;
+        device_ = device;
         gather_stream_.emplace(device);
         reduce_stream_.emplace(device);
-        on_device_ = !device.is_cpu();
       }
-      if (device != first_device)
-        throw Error(ErrorKind::unsupported,
-                    "FullyShardedDataParallel: parameter " + shard.parameters().front().name + " is on " +
-                        device.str() + ", others on " + first_device.str() + ", expected one device");
       unit.buffers->announce(shard);
       if (!shard.trains()) continue;
       for (std::size_t i = 0; i < shard.parameters().size(); ++i)
@@ -183,7 +197,11 @@ UnitRunner::UnitRunner(Setup setup, std::vector<UnitParameters> units) : setup_(
   }
 }
 
-UnitRunner::~UnitRunner() = default;
+UnitRunner::~UnitRunner() {
+  for (const auto& unit : units_)
+    if (unit->state == Unit::State::whole)
+      for (FlatShard& shard : unit->shards) shard.displace();
+}
 
 std::vector<const FlatShard*> UnitRunner::shards() const {
   std::vector<const FlatShard*> shards;
@@ -207,28 +225,19 @@ void UnitRunner::abort(const std::string& reason) const {
 
 // --- Whole parameters ---
 
-void UnitRunner::start_gather(Unit& unit) {
-  if (unit.state != Unit::State::split) return;
-  const at::NoGradGuard no_grad;
-  for (FlatShard& shard : unit.shards) {
-    const at::Tensor& whole =
-        unit.whole.emplace_back(unit.buffers->whole.take(shard.gathered(), shard.layout().elements()));
-    at::Tensor& sent = unit.sent.emplace_back(shard.part());
-    if (!shard.is_sent_as_is()) {
-      sent = unit.buffers->sent.take(shard.gathered(), shard.layout().part);
-      sent.copy_(shard.part(), /*non_blocking=*/true);
-    }
-    gather_stream_->note_writer();
-    gather_stream_->follow_writers();
-    unit.gathers.push_back(gather_stream_->run([&] { return setup_.gathers.all_gather(whole, sent); }));
-  }
-  unit.state = Unit::State::gathering;
+UnitRunner::InFlight UnitRunner::in_flight(const CommunicationStream& stream,
+                                           const std::function<rpc::Future<void>()>& begin) const {
+  return stream.run([&] {
+    InFlight collective{begin()};
+    collective.ended = CommunicationStream::written(device_);
+    return collective;
+  });
 }
 
-void UnitRunner::settle(rpc::Future<void> done, const CommunicationStream& stream) {
-  if (!on_device_) return std::move(done).get();
-  stream.begin_reads();
-  unchecked_.push_back(std::move(done));
+void UnitRunner::settle(InFlight collective) {
+  if (!collective.ended) return std::move(collective.done).get();
+  collective.ended->block(c10::impl::VirtualGuardImpl(device_.type()).getStream(device_));
+  unchecked_.push_back(std::move(collective.done));
 }
 
 // A device runs on after an error, with elements that are not there.
@@ -236,10 +245,40 @@ void UnitRunner::expect_settled() {
   for (auto& done : std::exchange(unchecked_, {})) std::move(done).get();
 }
 
+void UnitRunner::start_gather(Unit& unit) {
+  if (unit.state != Unit::State::split) return;
+  const at::NoGradGuard no_grad;
+  std::vector<at::Tensor> whole, sent;
+  std::vector<InFlight> gathers;
+  for (FlatShard& shard : unit.shards) {
+    whole.push_back(unit.buffers->whole.take(shard.gathered(), shard.layout().elements()));
+    sent.push_back(shard.part());
+    if (!shard.is_sent_as_is()) {
+      sent.back() = unit.buffers->sent.take(shard.gathered(), shard.layout().part);
+      sent.back().copy_(shard.part(), /*non_blocking=*/true);
+    }
+    gather_stream_->note_writer();
+    gather_stream_->follow_writers();
+    gathers.push_back(
+        in_flight(*gather_stream_, [&] { return setup_.gathers.all_gather(whole.back(), sent.back()); }));
+  }
+  unit.whole = std::move(whole);
+  unit.sent = std::move(sent);
+  unit.gathers = std::move(gathers);
+  unit.state = Unit::State::gathering;
+}
+
 void UnitRunner::finish_gather(Unit& unit) {
   start_gather(unit);
   if (unit.state == Unit::State::whole) return;
-  for (auto& gather : std::exchange(unit.gathers, {})) settle(std::move(gather), *gather_stream_);
+  try {
+    for (InFlight& gather : std::exchange(unit.gathers, {})) settle(std::move(gather));
+  } catch (...) {  // the buffers of a collective that has failed are not used again
+    unit.whole.clear();
+    unit.sent.clear();
+    unit.state = Unit::State::split;
+    throw;
+  }
   for (std::size_t i = 0; i < unit.shards.size(); ++i) {
     if (!unit.shards[i].is_sent_as_is()) unit.buffers->sent.give_back(unit.sent[i]);
     unit.shards[i].place(unit.whole[i]);
@@ -250,7 +289,7 @@ void UnitRunner::finish_gather(Unit& unit) {
 
 void UnitRunner::split(Unit& unit) {
   if (kept_whole_ > 0) return;
-  if (unit.state == Unit::State::gathering) finish_gather(unit);  // nobody needed it
+  if (unit.state == Unit::State::gathering) finish_gather(unit);  // no computation needed it
   if (unit.state == Unit::State::split) return;
   for (FlatShard& shard : unit.shards) shard.displace();
   for (const at::Tensor& whole : std::exchange(unit.whole, {})) unit.buffers->whole.give_back(whole);
@@ -284,6 +323,11 @@ void UnitRunner::release_whole() {
 
 void UnitRunner::begin_forward() {
   std::lock_guard lock(mutex_);
+  while (!unchecked_.empty() && unchecked_.front().ready()) {  // of forwards without a backward
+    auto done = std::move(unchecked_.front());
+    unchecked_.erase(unchecked_.begin());
+    std::move(done).get();
+  }
   for (const FlatShard* shard : shards()) shard->check_unchanged();
   split_all();  // parameters may have changed
   iteration_ = std::make_shared<Iteration>();
@@ -312,12 +356,9 @@ void UnitRunner::watch(std::size_t unit, const at::Tensor& output) {
   if (!output.defined() || output.grad_fn() == nullptr || data_parallel::in_backward()) return;
   std::lock_guard lock(mutex_);
   if (!in_forward_) return;
-  const std::size_t position = unit == 0 ? iteration_->order.size() : iteration_->order.size() - 1;
-  data_parallel::call_before(*output.grad_fn(),
-                             [weak = weak_from_this(), unit, iteration = iteration_, position] {
-                               if (const auto self = weak.lock())
-                                 self->before_backward(unit, iteration, position);
-                             });
+  data_parallel::call_before(*output.grad_fn(), [weak = weak_from_this(), unit, iteration = iteration_] {
+    if (const auto self = weak.lock()) self->before_backward(unit, iteration);
+  });
 }
 
 void UnitRunner::after_forward(std::size_t unit) {
@@ -332,10 +373,12 @@ void UnitRunner::end_forward() {
   std::lock_guard lock(mutex_);
   in_forward_ = false;
   last_order_ = iteration_->order;
-  if (iteration_->with_grad) iteration_->compare(setup_.reductions);
+  iteration_->compare(setup_.reductions);
+  if (setup_.replicas) iteration_->compare(*setup_.replicas);
   if (!iteration_->with_grad) {
     split_all();
     expect_settled();
+    return expect_equal_orders(*iteration_);
   }
   if (!setup_.splits_after_forward) return;
   // Gathers that the prediction began in vain.
@@ -343,60 +386,98 @@ void UnitRunner::end_forward() {
     if (unit->state == Unit::State::gathering) split(*unit);
 }
 
-// --- Backward ---
-
-void UnitRunner::before_backward(std::size_t unit, const std::shared_ptr<Iteration>& iteration,
-                                 std::size_t position) {
-  const auto ending = std::make_shared<Ending>(weak_from_this());  // outlives the lock
+void UnitRunner::leave_forward() {
   std::lock_guard lock(mutex_);
-  if (!running_) start_in_engine(ending, iteration.get());
-  finish_gather(*units_.front());
-  finish_gather(*units_[unit]);
-  const auto& order = iteration->order;
-  if (position > 0) start_gather(*units_[order[position - 1]]);
-  // A unit that is frozen in part may still compute when its last gradient is there. By now two others have
-  // begun after it.
-  for (std::size_t i = position + 2; i < order.size(); ++i)
-    if (units_[order[i]]->is_frozen_in_part() && order[i] != unit) split(*units_[order[i]]);
+  in_forward_ = false;
 }
 
-void UnitRunner::start_in_engine(const std::shared_ptr<Ending>& ending, Iteration* iteration) {
+// Ranks whose orders differ have gathered each other's blocks, and would do so again.
+void UnitRunner::expect_equal_orders(Iteration& iteration) const {
+  try {
+    iteration.expect_equal_orders();
+  } catch (const Error& error) {
+    if (error.kind() == ErrorKind::failed_precondition) abort(error.what());
+    throw;
+  }
+}
+
+// --- Backward ---
+
+void UnitRunner::before_backward(std::size_t unit, const std::shared_ptr<Iteration>& iteration) {
+  const auto ending = std::make_shared<Ending>(weak_from_this());  // outlives the lock
+  std::lock_guard lock(mutex_);
+  if (!running_) start_in_engine(ending, iteration);
+  add_to_sequence(iteration);
+  launch_ready();
+  finish_gather(*units_.front());
+  const std::size_t place = unit == 0 ? 0 : *units_[unit]->place + 1;
+  start_gathers(std::min(place + 1, sequence_.size()));  // and that of the next one
+  if (unit == 0) return;
+  // If it has been split again, this rank computes no gradient for it.
+  if (units_[unit]->state == Unit::State::gathering) finish_gather(*units_[unit]);
+  // By now two others have begun after these.
+  for (std::size_t i = 0; i + 3 <= place; ++i)
+    if (Unit& other = *units_[sequence_[i]]; other.launched || !other.trains()) split(other);
+}
+
+void UnitRunner::start_in_engine(const std::shared_ptr<Ending>& ending,
+                                 const std::shared_ptr<Iteration>& iteration) {
   if (!data_parallel::in_backward())
     throw Error(ErrorKind::unsupported,
                 "FullyShardedDataParallel: its gradients are computed by a dist_autograd::Pass, expected "
                 "backward() of LibTorch");
-  if (iteration != nullptr) iteration->expect_equal_orders();
+  const std::vector<std::size_t> expected = hooks_->expected();
+  writes_gradients_ =
+      !data_parallel::is_partial_backward() ||
+      std::any_of(expected.begin(), expected.end(), [](std::size_t count) { return count > 0; });
+  if (writes_gradients_ && kept_whole_ > 0)
+    throw Error(ErrorKind::failed_precondition,
+                "FullyShardedDataParallel: backward within gather(), expected its guard to end before");
+  if (iteration != nullptr) expect_equal_orders(*iteration);
   torch::autograd::Engine::get_default_engine().queue_callback([ending] { ending->finish(); });
   ending->start();
   running_ = true;
-  reduce_order_.clear();
-  next_reduction_ = 0;
-  const std::vector<std::size_t> expected = hooks_->expected();
+  iterations_.clear();
+  sequence_.clear();
+  next_gather_ = next_reduction_ = 0;
   for (const auto& unit : units_) {
     unit->expected = unit->received = 0;
-    unit->reduces = unit->launched = false;
+    unit->place.reset();
+    unit->launched = false;
     for (FlatShard& shard : unit->shards) shard.forget_gradients();
   }
   for (std::size_t i = 0; i < places_.size(); ++i)
     units_[places_[i].unit]->expected += expected[i] > 0 ? 1 : 0;
-  writes_gradients_ =
-      !data_parallel::is_partial_backward() ||
-      std::any_of(expected.begin(), expected.end(), [](std::size_t count) { return count > 0; });
-  if (!writes_gradients_) return;
-  const auto add = [&](std::size_t unit) {
-    if (!std::exchange(units_[unit]->reduces, true) && units_[unit]->trains()) reduce_order_.push_back(unit);
-  };
-  if (iteration != nullptr) {
-    std::for_each(iteration->order.rbegin(), iteration->order.rend(), add);
+  if (iteration != nullptr) add_to_sequence(iteration);
+}
+
+// A backward may reach several forwards.
+void UnitRunner::add_to_sequence(const std::shared_ptr<Iteration>& iteration) {
+  if (std::find(iterations_.begin(), iterations_.end(), iteration) != iterations_.end()) return;
+  expect_equal_orders(*iteration);
+  iterations_.push_back(iteration);
+  for (auto unit = iteration->order.rbegin(); unit != iteration->order.rend(); ++unit)
+    if (!units_[*unit]->place) {
+      units_[*unit]->place = sequence_.size();
+      sequence_.push_back(*unit);
+    }
+}
+
+void UnitRunner::start_gathers(std::size_t end) {
+  for (; next_gather_ < end; ++next_gather_) {
+    Unit& unit = *units_[sequence_[next_gather_]];
+    start_gather(unit);
+    if (unit.launched && !unit.may_be_used_after_gradients()) split(unit);
   }
-  add(0);
 }
 
 void UnitRunner::accumulated(std::size_t parameter, bool defined) {
   const at::NoGradGuard no_grad;
   const auto ending = std::make_shared<Ending>(weak_from_this());
   std::lock_guard lock(mutex_);
-  if (!running_) start_in_engine(ending, nullptr);
+  // A loss node that uses a parameter runs before the module's outputs do.
+  const bool has_iteration = iteration_ != nullptr && iteration_->with_grad;
+  if (!running_) start_in_engine(ending, has_iteration ? iteration_ : nullptr);
   const auto [at, kind, index] = places_[parameter];
   Unit& unit = *units_[at];
   FlatShard& shard = unit.shards[kind];
@@ -415,27 +496,30 @@ void UnitRunner::accumulated(std::size_t parameter, bool defined) {
     at::Tensor& buffer = unit.gradients[kind];
     if (!buffer.defined()) buffer = gradient_buffer(unit, shard);
     shard.add_gradient(index, gradient, buffer);
+    reduce_stream_->note_writer();
     gradient.reset();
   }
   ++unit.received;
   launch_ready();
 }
 
-// Two buffers are enough: of the unit that computes, and of one whose reduction is in flight.
+// Two buffers are enough: of the unit that computes, and of one whose reduction is in flight. With replicas
+// the wait is at the same place of the program on all ranks, since two groups of ranks could wait for each
+// other.
 at::Tensor UnitRunner::gradient_buffer(Unit& unit, const FlatShard& shard) {
   BufferPool& buffers = unit.buffers->gradients;
-  while (!in_flight_.empty() && (in_flight_.front().done.ready() || (!buffers.has_free(shard.gradients()) &&
-                                                                     buffers.made(shard.gradients()) > 1)))
+  while (!reductions_.empty() &&
+         ((!setup_.replicas && reductions_.front().collective.done.ready()) ||
+          (!buffers.has_free(shard.gradients()) && buffers.made(shard.gradients()) > 1)))
     retire_first();
   return buffers.take(shard.gradients(), shard.layout().elements());
 }
 
 void UnitRunner::launch_ready() {
-  while (next_reduction_ < reduce_order_.size()) {
-    Unit& unit = *units_[reduce_order_[next_reduction_]];
+  for (; writes_gradients_ && next_reduction_ < sequence_.size(); ++next_reduction_) {
+    Unit& unit = *units_[sequence_[next_reduction_]];
     if (unit.received < unit.expected) return;
-    ++next_reduction_;
-    launch(unit);
+    if (unit.trains()) launch(unit);
   }
 }
 
@@ -453,60 +537,65 @@ void UnitRunner::launch(Unit& unit) {
     if (!is_direct) output = unit.buffers->reduced.take(shard.gradients(), shard.layout().part);
     reduce_stream_->note_writer();
     reduce_stream_->follow_writers();
-    in_flight_.push_back({&unit, i, output, is_direct, reduce_stream_->run([&] {
-                            return setup_.reductions.reduce_scatter(output, buffer,
-                                                                    collectives::ReduceOp::avg);
-                          })});
+    auto collective = in_flight(*reduce_stream_, [&] {
+      return setup_.reductions.reduce_scatter(output, buffer, collectives::ReduceOp::avg);
+    });
+    reductions_.push_back({&unit, i, output, is_direct, std::move(collective)});
   }
-  if (&unit != units_.front().get() && !unit.is_frozen_in_part()) split(unit);
+  const bool is_gathered = unit.place && *unit.place < next_gather_;
+  if (is_gathered && !unit.may_be_used_after_gradients()) split(unit);
 }
 
 void UnitRunner::retire_first() {
   const at::NoGradGuard no_grad;
-  Reduction reduction = std::move(in_flight_.front());
-  in_flight_.pop_front();
-  settle(std::move(reduction.done), *reduce_stream_);
-  if (setup_.replicas) {
-    auto averaged = reduce_stream_->run(
-        [&] { return setup_.replicas->all_reduce(reduction.output, collectives::ReduceOp::avg); });
-    settle(std::move(averaged), *reduce_stream_);
-  }
+  Reduction reduction = std::move(reductions_.front());
+  reductions_.pop_front();
+  settle(std::move(reduction.collective));
+  if (setup_.replicas)
+    settle(in_flight(*reduce_stream_, [&] {
+      return setup_.replicas->all_reduce(reduction.output, collectives::ReduceOp::avg);
+    }));
   Unit& unit = *reduction.unit;
   unit.shards[reduction.shard].take_reduced(reduction.output);
   unit.buffers->gradients.give_back(std::exchange(unit.gradients[reduction.shard], at::Tensor()));
   if (!reduction.is_direct) unit.buffers->reduced.give_back(reduction.output);
 }
 
-void UnitRunner::finish() {
-  const at::NoGradGuard no_grad;
-  if (!writes_gradients_) {  // torch::autograd::grad() of other tensors
-    running_ = false;
-    return;
-  }
-  // Units that got gradients without an output that watch() has seen.
-  for (std::size_t i = 0; i < units_.size(); ++i)
-    if (units_[i]->received > 0 && !units_[i]->reduces) reduce_order_.push_back(i);
-  for (; next_reduction_ < reduce_order_.size(); ++next_reduction_)
-    launch(*units_[reduce_order_[next_reduction_]]);
-
-  const auto count = static_cast<std::int64_t>(places_.size());
-  const at::Tensor reached = at::zeros({count}, at::kByte);  // by parameter: a rank has computed a gradient
+// By parameter that requires grad: whether a rank has computed a gradient.
+std::vector<bool> UnitRunner::exchange_reached() {
+  const at::Tensor reached = at::zeros({static_cast<std::int64_t>(places_.size())}, at::kByte);
   auto* const bytes = reached.mutable_data_ptr<std::uint8_t>();
   for (std::size_t i = 0; i < places_.size(); ++i) {
     const auto [unit, shard, index] = places_[i];
     bytes[i] = units_[unit]->shards[shard].has_received(index) ? 1 : 0;
   }
-  auto exchange = setup_.reductions.all_reduce(reached, collectives::ReduceOp::max);
-  while (!in_flight_.empty()) retire_first();
-  std::move(exchange).get();
-  expect_settled();
+  setup_.reductions.all_reduce(reached, collectives::ReduceOp::max).get();
   if (setup_.replicas) setup_.replicas->all_reduce(reached, collectives::ReduceOp::max).get();
+  return std::vector<bool>(bytes, bytes + places_.size());
+}
+
+void UnitRunner::finish() {
+  const at::NoGradGuard no_grad;
+  start_gathers(sequence_.size());  // other ranks may wait for them
+  if (!writes_gradients_) {         // torch::autograd::grad() of other tensors
+    split_all();
+    expect_settled();
+    running_ = false;
+    return;
+  }
+  for (; next_reduction_ < sequence_.size(); ++next_reduction_)
+    if (Unit& unit = *units_[sequence_[next_reduction_]]; unit.trains()) launch(unit);
+  const std::vector<bool> reached = exchange_reached();
+  for (std::size_t i = 0; i < places_.size(); ++i)  // unit 0, and blocks outside of the sequence
+    if (reached[i]) launch(*units_[places_[i].unit]);
+  while (!reductions_.empty()) retire_first();
+  expect_settled();
   std::size_t next = 0;
   for (const auto& unit : units_)
     for (FlatShard& shard : unit->shards) {
       if (!shard.trains()) continue;
       std::vector<bool> has_gradient;
-      for (std::size_t i = 0; i < shard.parameters().size(); ++i) has_gradient.push_back(bytes[next++] != 0);
+      for (std::size_t i = 0; i < shard.parameters().size(); ++i) has_gradient.push_back(reached[next++]);
       if (unit->launched) shard.publish(has_gradient);
     }
   split_all();
@@ -521,11 +610,12 @@ void UnitRunner::failed() {
   drop_backward();
 }
 
-// What is in flight ends with the groups.
+// The collectives in flight end with the groups.
 void UnitRunner::drop_backward() {
-  for (Reduction& each : std::exchange(in_flight_, {})) unchecked_.push_back(std::move(each.done));
+  for (Reduction& each : std::exchange(reductions_, {}))
+    unchecked_.push_back(std::move(each.collective.done));
   for (const auto& unit : units_) {
-    for (auto& gather : std::exchange(unit->gathers, {})) unchecked_.push_back(std::move(gather));
+    for (auto& gather : std::exchange(unit->gathers, {})) unchecked_.push_back(std::move(gather.done));
     if (unit->state == Unit::State::whole)
       for (FlatShard& shard : unit->shards) shard.displace();
     unit->whole.clear();

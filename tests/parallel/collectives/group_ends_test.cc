@@ -284,12 +284,14 @@ TEST_P(GroupEnds, AreToldToOtherMembersBeforeFilesAreWritten) {
 class ReleasedGroups : public ::testing::Test {
  protected:
   // Rank 0 sends to rank 1, which has done `before` and then released the group.
-  rpc::Future<void> sent_after(const std::function<void(const Group&)>& before) {
+  // expects: meanwhile rank 1 makes another group.
+  rpc::Future<void> sent_after(const std::function<void(const Group&)>& before, bool expects = false) {
     auto groups = company.groups();
     before(groups[1]);
     groups.pop_back();
     const auto layer = CollectivesLayer::of(*company.agent(1).core());
     test::eventually("rank 1 has released it", [&] { return layer->groups() == 0; });
+    if (expects) layer->expect_group({});
     return company.agent(0).peer("worker1").call<&GroupService::message>(
         GroupId{company.agent(0).id().incarnation, ++number}, std::uint64_t{0}, std::string("float32[1]"),
         rpc::Buffer::allocate(4));
@@ -301,6 +303,7 @@ class ReleasedGroups : public ::testing::Test {
 TEST_F(ReleasedGroups, SayWhyTheyFailed) {
   Futures sent;
   sent.push_back(sent_after([](const Group& group) { group.abort("no luck"); }));
+  sent.push_back(sent_after([](const Group& group) { group.abort("no luck"); }, true));
   expect_all(std::move(sent), ErrorKind::aborted, {"no luck"});
 }
 

@@ -157,6 +157,110 @@ TEST(FullyShardedModules, MayHaveParametersOfAnyKind) {
       {.block = "layers.*"});
 }
 
+// A rank may leave out what another one computes. Backward then has no hook, or one without gradients, there.
+struct Droppable : torch::nn::Module {
+  struct Part : torch::nn::Module {
+    explicit Part(std::uint64_t seed) {
+      weight =
+          register_parameter("weight", at::randn({5, 5}, at::detail::createCPUGenerator(seed), at::kDouble));
+    }
+    at::Tensor forward(const at::Tensor& x, bool drop) { return drop ? x : x + torch::tanh(x.mm(weight)); }
+    at::Tensor weight;
+  };
+  Droppable() {
+    for (std::uint64_t i = 0; i < 4; ++i)
+      parts.push_back(register_module("part" + std::to_string(i), std::make_shared<Block<Part>>(i)));
+  }
+  // Gives the values after each part.
+  std::vector<at::Tensor> forward(at::Tensor x, std::size_t dropped) {
+    std::vector<at::Tensor> values;
+    for (std::size_t i = 0; i < parts.size(); ++i) values.push_back(x = parts[i]->forward(x, i == dropped));
+    return values;
+  }
+  std::vector<std::shared_ptr<Block<Part>>> parts;
+};
+
+TEST(FullyShardedModules, MayDropBlocksOnSomeRanks) {
+  for (const bool uses_last : {true, false}) {
+    // The loss of rank 0 uses another output than that of rank 1, and they drop other parts.
+    const auto loss = [&](auto& module, int step, int rank, const Batch& part) {
+      const auto used = uses_last ? 3 : static_cast<std::size_t>((step + rank) % 4);
+      auto dropped = static_cast<std::size_t>((step + 2 * rank) % 5);
+      if (used == 0 && dropped == 0) dropped = 4;  // else no backward is possible
+      return module.forward(part.data, dropped)[used].square().mean();
+    };
+    Company company(ranks);
+    on_ranks(company.groups(), [&](const collectives::Group& group) {
+      FullyShardedDataParallel fsdp{group, std::make_shared<Droppable>()};
+      for (int step = 0; step < 10; ++step) {
+        SCOPED_TRACE(step);
+        Droppable whole;
+        const Batch batch = Batch::of_step(step, ranks);
+        at::Tensor sum;
+        for (int rank = 0; rank < ranks; ++rank) {
+          const at::Tensor own = loss(whole, step, rank, batch.part(rank, ranks));
+          sum = rank == 0 ? own : sum + own;
+        }
+        (sum / ranks).backward();
+        for (at::Tensor& parameter : fsdp.parameters()) parameter.mutable_grad().reset();
+        loss(fsdp, step, group.rank(), batch.part(group.rank(), ranks)).backward();
+        expect_gradients(fsdp, whole);
+      }
+    });
+  }
+}
+
+// Backward reaches a parameter of the loss before the outputs of the module.
+TEST(FullyShardedModules, MayHaveAParameterThatTheLossAloneUses) {
+  const auto make = [] {
+    auto model = std::make_shared<Model>();
+    model->register_parameter("scale", at::scalar_tensor(0.5, at::kDouble));
+    return model;
+  };
+  const auto whole = make();
+  const auto scaled = [](const at::Tensor& loss, const at::Tensor& scale) {
+    return loss * (-scale).exp() + scale;
+  };
+  const Batch batch = Batch::of_step(0, ranks);
+  scaled(loss_of(whole->forward(batch.data), batch.target), whole->named_parameters()["scale"]).backward();
+  Company company(ranks);
+  on_ranks(company.groups(), [&](const collectives::Group& group) {
+    const auto model = make();
+    FullyShardedDataParallel fsdp{group, model, {.block = "layers.*"}};
+    const Batch part = batch.part(group.rank(), ranks);
+    const at::Tensor loss = loss_of(fsdp.forward(part.data), part.target);
+    scaled(loss, model->named_parameters()["scale"]).backward();
+    expect_gradients(fsdp, *whole);
+  });
+}
+
+// Backward uses the first weight after the last gradient that it computes.
+TEST(FullyShardedModules, MayUseAParameterWithoutItsGradient) {
+  struct Detached : torch::nn::Module {
+    Detached() {
+      first = register_parameter("first", at::randn({5, 5}, at::detail::createCPUGenerator(1), at::kDouble));
+      second =
+          register_parameter("second", at::randn({5, 5}, at::detail::createCPUGenerator(2), at::kDouble));
+    }
+    at::Tensor forward(const at::Tensor& x) { return x.mm(first.detach()).tanh().mm(second); }
+    at::Tensor first, second;
+  };
+  struct Chain : torch::nn::Module {
+    Chain() {
+      for (int i = 0; i < 4; ++i)
+        blocks.push_back(register_module("block" + std::to_string(i), std::make_shared<Block<Detached>>()));
+    }
+    at::Tensor forward(at::Tensor x) {
+      for (auto& block : blocks) x = block->forward(x);
+      return x;
+    }
+    std::vector<std::shared_ptr<Block<Detached>>> blocks;
+  };
+  expect_equal_gradients(
+      [] { return std::make_shared<Chain>(); },
+      [](auto& module, const Batch& part) { return module.forward(part.data).square().mean(); });
+}
+
 // --- Forms of programs ---
 
 TEST(FullyShardedUses, AnEvaluationIsThatOfTheWholeModule) {
@@ -351,6 +455,81 @@ TEST(FullyShardedMisuse, IsNamed) {
   });
 }
 
+TEST(FullyShardedMisuse, OfGathersAndForwardsIsNamed) {
+  Company company(1);
+  on_ranks(company.groups(), [&](const collectives::Group& group) {
+    const auto model = std::make_shared<Model>();
+    FullyShardedDataParallel fsdp{group, model, {.block = "layers.*"}};
+    const Batch batch = Batch::of_step(0, 1);
+    EXPECT_ANY_THROW(fsdp.forward(at::ones({2, 7}, at::kDouble)));
+    const at::Tensor loss = loss_of(fsdp.forward(batch.data), batch.target);
+    {
+      const auto whole = fsdp.gather();
+      const auto error = test::error_of([&] { loss.backward(); });
+      ASSERT_TRUE(error);
+      EXPECT_NE(std::string(error->what()).find("backward within gather()"), std::string::npos)
+          << error->what();
+    }
+    EXPECT_ANY_THROW(fsdp.forward(at::ones({2, 7}, at::kDouble)));
+    (void)fsdp.gather();  // the forward that has thrown is over
+  });
+}
+
+TEST(FullyShardedMisuse, OfModulesIsNamed) {
+  struct Aliased : torch::nn::Module {
+    Aliased() {
+      a = register_parameter("a", at::ones({4}, at::kDouble));
+      register_parameter("b", a.detach());
+    }
+    at::Tensor a;
+  };
+  Company company(2);
+  on_ranks(company.groups(), [&](const collectives::Group& group) {
+    const auto expect_refused = [&](const std::shared_ptr<torch::nn::Module>& module, ErrorKind kind,
+                                    const std::string& text, const Options& options = {}) {
+      const auto error = test::error_of([&] { ShardedModule(group, module, options); });
+      ASSERT_TRUE(error) << text;
+      EXPECT_EQ(error->kind(), kind) << error->what();
+      EXPECT_NE(std::string(error->what()).find(text), std::string::npos) << error->what();
+    };
+    expect_refused(std::make_shared<Aliased>(), ErrorKind::invalid_argument, "b shares its memory with a");
+    const auto model = std::make_shared<Model>();
+    if (group.rank() == 1) model->stem->bias.requires_grad_(false);
+    expect_refused(model, ErrorKind::failed_precondition, "rank 1 has the parameter stem.bias");
+    EXPECT_NO_THROW((void)model->stem->weight.sum()) << "a refused module is whole";
+    // One rank alone refuses; the other one is told.
+    expect_refused(std::make_shared<Model>(),
+                   group.rank() == 1 ? ErrorKind::invalid_argument : ErrorKind::failed_precondition,
+                   "no module matches the block", {.block = group.rank() == 1 ? "none" : "layers.*"});
+    expect_refused(std::make_shared<Model>(), ErrorKind::failed_precondition, "reshard_after_forward on",
+                   {.reshard_after_forward = group.rank() == 1});
+  });
+}
+
+TEST(FullyShardedMisuse, OfOptimizersIsNamed) {
+  Company company(1);
+  on_ranks(company.groups(), [&](const collectives::Group& group) {
+    FullyShardedDataParallel fsdp{group, std::make_shared<Model>(), {.block = "layers.*"}};
+    const auto expect_refused = [&](const std::string& text, const std::function<void()>& f) {
+      const auto error = test::error_of(f);
+      ASSERT_TRUE(error) << text;
+      EXPECT_EQ(error->kind(), ErrorKind::invalid_argument);
+      EXPECT_NE(std::string(error->what()).find(text), std::string::npos) << error->what();
+    };
+    expect_refused("the parameter group \"bias\" has no parameter", [&] {
+      FullyShardedOptimizer(
+          fsdp, dist_optim::OptimizerSpec(torch::optim::SGDOptions(0.1)).with_group("bias", {{"lr", 0}}));
+    });
+    FullyShardedOptimizer sgd(fsdp, torch::optim::SGDOptions(0.1)),
+        adam(fsdp, torch::optim::AdamOptions(0.1));
+    SlicedState state;
+    sgd.add_to(state);
+    expect_refused("is that of SGD, expected Adam", [&] { adam.take_from(state); });
+    state.notes.clear();
+    expect_refused("expected the notes that load() returns", [&] { sgd.take_from(state); });
+  });
+}
+
 // --- Checkpoints ---
 
 TEST(FullyShardedCheckpoints, MayBeLoadedWithOtherBlocksAndIntoWholeModules) {
@@ -413,6 +592,30 @@ TEST(FullyShardedCheckpoints, MayBeLoadedWithOtherBlocksAndIntoWholeModules) {
   std::size_t i = 0;
   for (const auto& entry : Model().named_parameters())
     EXPECT_TRUE(at::equal(exported.tensors.at(entry.key()), values[i++])) << entry.key();
+}
+
+TEST(FullyShardedCheckpoints, HaveTheStateOfAParameterWithoutDimensions) {
+  const Folder folder;
+  Company company(ranks);
+  on_ranks(company.groups(), [&](const collectives::Group& group) {
+    FullyShardedDataParallel fsdp{group, std::make_shared<Odd>(), {.block = "layers.*"}};
+    FullyShardedOptimizer optimizer(fsdp, torch::optim::AdamOptions(0.1));
+    Checkpoints checkpoints(group, folder.path);
+    fsdp.forward(Batch::of_step(0, 1).data).square().mean().backward();
+    optimizer.step();
+    SlicedState state, loaded;
+    fsdp.add_to(state);
+    optimizer.add_to(state);
+    checkpoints.save(1, state).get();
+    fsdp.add_to(loaded);
+    optimizer.add_wanted_to(loaded, checkpoints.names(1));
+    loaded.notes = checkpoints.load(1, loaded);
+    optimizer.take_from(loaded);
+    SlicedState again;
+    optimizer.add_to(again);
+    for (const auto& [name, tensor] : again.tensors)
+      EXPECT_TRUE(at::equal(tensor.values, state.tensors.at(name).values)) << name;
+  });
 }
 
 TEST(FullyShardedCheckpoints, OfReplicasHaveEachSliceOnce) {
