@@ -31,7 +31,7 @@ class WEFT_EXPORT CollectivesLayer final : public rpc::CallHook,
   void expect_group(const GroupOptions& options);
   void add(const std::shared_ptr<GroupCore>& group);  // one that was expected, with its options
   void give_up_group(const GroupOptions& options);
-  // why: the error with which it has failed, if it has; members that send to it later are told.
+  // why: the error with which it has failed, if it has. Members that send to it later get this error.
   void remove(const GroupId& id, const std::optional<rpc::Error>& why = std::nullopt);
   std::size_t groups() const;
   std::size_t kept_early() const;  // messages for groups that are being made

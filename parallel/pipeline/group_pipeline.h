@@ -12,7 +12,7 @@
 //
 // The form of torch.distributed.pipelining: all ranks run one program. A stage computes on the thread that
 // calls step(), which may block. Between ranks on GPUs values travel by NCCL, each edge and direction with a
-// communicator of its own; all others as messages of the group, through the host's memory. The gradients are
+// separate communicator; all others as messages of the group, through the host's memory. The gradients are
 // those of LocalPipeline, and those of stages on this rank are added to `.grad` when all ranks have computed
 // theirs.
 //

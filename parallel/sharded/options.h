@@ -22,7 +22,7 @@ struct Options {
   // The ranks' parts, their gradients and so the optimizer's state are in the host's memory; parameters on a
   // device are gathered there.
   bool offload = false;
-  // Ranks that have the same parts (hybrid sharding): `mesh.group("replicate")`, where the sharding is over
+  // Ranks that have the same parts (hybrid sharding): `mesh.group("replicate")`, if the sharding uses
   // `mesh.group("shard")`. Gradients are averaged over both.
   std::optional<collectives::Group> replicas = {};
 };

@@ -2,8 +2,8 @@
 //
 // Receives those of each edge, direction and sender in the order in which this rank uses them, as many ahead
 // of their use as there are credits. Values without a device route go through the host's memory. Errors go to
-// the exchange. The executor keeps one for each step; the
-// messages in flight keep what they need. Thread-safe.
+// the exchange. The executor keeps one for each step; the messages in flight keep what they need.
+// Thread-safe.
 #pragma once
 
 #include <weft/parallel/collectives/group.h>

@@ -471,7 +471,7 @@ TEST(FullyShardedMisuse, OfGathersAndForwardsIsNamed) {
           << error->what();
     }
     EXPECT_ANY_THROW(fsdp.forward(at::ones({2, 7}, at::kDouble)));
-    (void)fsdp.gather();  // the forward that has thrown is over
+    (void)fsdp.gather();  // the forward that has thrown has ended
   });
 }
 
@@ -497,7 +497,7 @@ TEST(FullyShardedMisuse, OfModulesIsNamed) {
     if (group.rank() == 1) model->stem->bias.requires_grad_(false);
     expect_refused(model, ErrorKind::failed_precondition, "rank 1 has the parameter stem.bias");
     EXPECT_NO_THROW((void)model->stem->weight.sum()) << "a refused module is whole";
-    // One rank alone refuses; the other one is told.
+    // One rank alone refuses; the other one gets its text.
     expect_refused(std::make_shared<Model>(),
                    group.rank() == 1 ? ErrorKind::invalid_argument : ErrorKind::failed_precondition,
                    "no module matches the block", {.block = group.rank() == 1 ? "none" : "layers.*"});
