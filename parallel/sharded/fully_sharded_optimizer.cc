@@ -13,9 +13,9 @@ std::vector<dist_optim::Parameter> leaves_of(const std::vector<ParameterSlice>& 
 
 }  // namespace
 
-FullyShardedOptimizer::FullyShardedOptimizer(const ShardedModule& module, dist_optim::OptimizerSpec spec)
-    : slices_(module.slices()), leaves_(leaves_of(slices_), std::move(spec)) {
-  expect_groups(leaves_.spec(), module.names());
+FullyShardedOptimizer::FullyShardedOptimizer(const ShardedUnits& units, dist_optim::OptimizerSpec spec)
+    : slices_(units.slices()), leaves_(leaves_of(slices_), std::move(spec)) {
+  expect_groups(leaves_.spec(), units.names());
 }
 
 void FullyShardedOptimizer::step() {

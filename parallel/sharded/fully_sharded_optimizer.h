@@ -18,6 +18,7 @@
 
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace weft::sharded {
@@ -26,7 +27,10 @@ class WEFT_EXPORT FullyShardedOptimizer {
  public:
   // invalid_argument: an optimizer that does not step each element by itself, or a parameter group without a
   // parameter.
-  FullyShardedOptimizer(const ShardedModule& module, dist_optim::OptimizerSpec spec);
+  FullyShardedOptimizer(const ShardedModule& module, dist_optim::OptimizerSpec spec)
+      : FullyShardedOptimizer(module.units(), std::move(spec)) {}
+  // Of the stages of a pipeline: GroupPipeline::sharded().
+  FullyShardedOptimizer(const ShardedUnits& units, dist_optim::OptimizerSpec spec);
 
   // A parameter without a gradient is left alone.
   void step();

@@ -1,7 +1,6 @@
 #include <weft/parallel/sharded/sharded_module.h>
 
 #include <weft/parallel/data_parallel/broadcast_state.h>
-#include <weft/parallel/sharded/internal/parameter_memory.h>
 #include <weft/parallel/sharded/internal/unit_runner.h>
 #include <weft/rpc/core/error.h>
 
@@ -14,10 +13,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <map>
 #include <ranges>
-#include <set>
-#include <sstream>
 #include <utility>
 
 namespace weft::sharded {
@@ -28,8 +24,10 @@ using torch::nn::SequentialImpl;
 
 namespace {
 
+constexpr auto module_owner = "FullyShardedDataParallel";
+
 [[noreturn]] void refuse_module(const std::string& why) {
-  throw Error(ErrorKind::invalid_argument, "FullyShardedDataParallel: " + why);
+  throw Error(ErrorKind::invalid_argument, std::string(module_owner) + ": " + why);
 }
 
 // An entry of a Sequential, which takes a tensor and gives one.
@@ -95,99 +93,12 @@ std::vector<FoundBlock> find_blocks(const std::shared_ptr<torch::nn::Module>& ro
   return blocks;
 }
 
-// Each parameter once: in the block that has all its names, else in unit 0.
-std::vector<UnitParameters> units_of(const torch::nn::Module& module, const std::vector<FoundBlock>& blocks) {
-  std::vector<UnitParameters> units(1);
-  for (const FoundBlock& block : blocks) units.push_back({block.name, {}});
-  struct Named {
-    at::Tensor tensor;
-    std::vector<std::string> names;
-  };
-  std::vector<Named> parameters;
-  for (const auto& entry : module.named_parameters()) {
-    const auto same = std::find_if(parameters.begin(), parameters.end(),
-                                   [&](const Named& other) { return other.tensor.is_same(entry.value()); });
-    same == parameters.end() ? parameters.push_back({entry.value(), {entry.key()}})
-                             : same->names.push_back(entry.key());
-  }
-  if (parameters.empty()) refuse_module("the module has no parameters");
-  std::map<const void*, std::string> owners;  // of storages
-  const auto own = [&](const std::string& name, const at::Tensor& tensor) {
-    const auto [owner, is_first] = owners.emplace(tensor.storage().unsafeGetStorageImpl(), name);
-    if (!is_first)
-      refuse_module(name + " shares its memory with " + owner->second +
-                    ", expected memory for each, or one parameter in both places");
-  };
-  for (const Named& each : parameters) {
-    if (each.tensor.device() != parameters.front().tensor.device())
-      throw Error(ErrorKind::unsupported,
-                  "FullyShardedDataParallel: parameter " + each.names[0] + " is on " +
-                      each.tensor.device().str() + ", " + parameters.front().names[0] + " on " +
-                      parameters.front().tensor.device().str() + ", expected one device");
-    if (each.tensor.layout() != at::kStrided) refuse_module("parameter " + each.names[0] + " is sparse");
-    if (each.tensor.numel() > 0 && !has_memory(each.tensor))
-      refuse_module("parameter " + each.names[0] + " is split over ranks already, expected a whole module");
-    if (each.tensor.numel() > 0) own(each.names[0], each.tensor);
-    std::size_t unit = 0;
-    for (std::size_t i = 0; i < blocks.size(); ++i)
-      if (std::all_of(each.names.begin(), each.names.end(),
-                      [&](const std::string& name) { return is_within(name, blocks[i].name); }))
-        unit = i + 1;
-    units[unit].parameters.push_back({each.names.front(), each.tensor, false});
-  }
-  std::set<const void*> seen;
-  for (const auto& entry : module.named_buffers())
-    if (const at::Tensor& buffer = entry.value();
-        buffer.numel() > 0 && buffer.has_storage() && seen.insert(buffer.unsafeGetTensorImpl()).second)
-      own(entry.key(), buffer);
-  return units;
-}
-
-// A refusal of this rank is thrown here, and as failed_precondition on the others.
-void compare(const collectives::Group& group, const rpc::Result<void>& found,
-             const std::vector<UnitParameters>& units, const Options& options) {
-  std::vector<std::string> own;
-  std::string refusal;
-  try {
-    if (!found.ok()) std::rethrow_exception(found.error());
-    for (const UnitParameters& unit : units) {
-      if (!unit.name.empty()) own.push_back("the block " + unit.name);
-      for (const auto& [name, tensor, sparse] : unit.parameters) {
-        std::ostringstream text;
-        text << "the parameter " << name << ' ' << tensor.scalar_type() << tensor.sizes() << " on "
-             << tensor.device().type() << (tensor.requires_grad() ? ", which requires grad" : "");
-        own.push_back(text.str());
-      }
-    }
-    const auto type_of = [](const auto& type) { return type ? c10::toString(*type) : "its own type"; };
-    const auto& precision = options.mixed_precision;
-    own.push_back(std::string("options: reshard_after_forward ") +
-                  (options.reshard_after_forward ? "on" : "off") + ", parameters in " +
-                  type_of(precision.parameters) + ", reduction in " + type_of(precision.reduction) + ", " +
-                  (options.replicas ? "replicas" : "no replicas"));
-  } catch (const std::exception& error) {
-    refusal = error.what();
-  }
-  const auto refusals = group.all_gather_object(refusal).get();
-  const auto all = group.all_gather_object(own).get();
-  if (!found.ok()) std::rethrow_exception(found.error());
-  for (std::size_t rank = 0; rank < all.size(); ++rank) {
-    if (!refusals[rank].empty())
-      throw Error(ErrorKind::failed_precondition, "rank " + std::to_string(rank) + ": " + refusals[rank]);
-    const auto [first, other] =
-        std::mismatch(all[0].begin(), all[0].end(), all[rank].begin(), all[rank].end());
-    if (first == all[0].end() && other == all[rank].end()) continue;
-    const auto text = [](const auto& entry, const auto& end) { return entry == end ? "no more" : *entry; };
-    throw Error(ErrorKind::failed_precondition, "FullyShardedDataParallel: rank " + std::to_string(rank) +
-                                                    " has " + text(other, all[rank].end()) + "; rank 0 has " +
-                                                    text(first, all[0].end()));
-  }
-}
-
-collectives::Group own_group_for(const collectives::Group& group, const std::string& purpose) {
-  collectives::GroupOptions options = group.options();
-  options.name = group.name() + "/" + purpose;
-  return group.split(0, group.rank(), options).get().value();
+std::string to_text(const Options& options) {
+  const auto type_of = [](const auto& type) { return type ? c10::toString(*type) : "its own type"; };
+  const auto& precision = options.mixed_precision;
+  return std::string("options: reshard_after_forward ") + (options.reshard_after_forward ? "on" : "off") +
+         ", parameters in " + type_of(precision.parameters) + ", reduction in " +
+         type_of(precision.reduction) + ", " + (options.replicas ? "replicas" : "no replicas");
 }
 
 }  // namespace
@@ -220,27 +131,29 @@ ShardedModule::ShardedModule(const collectives::Group& group, std::shared_ptr<to
                              Options options)
     : options_(std::move(options)), module_(std::move(module)), entries_(std::make_unique<Entries>()) {
   std::vector<FoundBlock> blocks;
-  std::vector<UnitParameters> units;
-  const auto found = rpc::capture([&] {
+  auto found = rpc::capture([&] {
     blocks = find_blocks(module_, options_.block);
-    units = units_of(*module_, blocks);
+    std::vector<std::string> names;
+    for (const FoundBlock& block : blocks) names.push_back(block.name);
+    return units_of(module_owner, *module_, names);
   });
-  UnitRunner::Setup setup{.gathers = own_group_for(group, "gathers"),
-                          .reductions = own_group_for(group, "reductions"),
-                          .types = {.compute = options_.mixed_precision.parameters,
-                                    .reduction = options_.mixed_precision.reduction,
-                                    .in_host_memory = options_.offload},
-                          .splits_after_forward = options_.reshard_after_forward};
-  compare(setup.gathers, found, units, options_);
+  ShardSetup setup{.owner = module_owner,
+                   .gathers = own_group_for(group, "gathers", group.options()),
+                   .reductions = own_group_for(group, "reductions", group.options()),
+                   .options = {.compute = options_.mixed_precision.parameters,
+                               .reduction = options_.mixed_precision.reduction,
+                               .in_host_memory = options_.offload}};
+  std::vector<UnitParameters> units =
+      expect_equal_units(setup.gathers, module_owner, std::move(found), to_text(options_));
   if (options_.replicas) {
-    setup.replicas = own_group_for(*options_.replicas, "replicas");
+    setup.replicas = own_group_for(*options_.replicas, "replicas", options_.replicas->options());
     data_parallel::broadcast_parameters(*setup.replicas, *module_, 0);
   }
   data_parallel::broadcast_parameters(setup.gathers, *module_, 0);
   if (options_.mixed_precision.buffers)
     for (const at::Tensor& buffer : module_->buffers())
       if (buffer.is_floating_point()) buffer.set_data(buffer.detach().to(*options_.mixed_precision.buffers));
-  runner_ = UnitRunner::make(std::move(setup), std::move(units));
+  runner_ = UnitRunner::make(std::move(setup), std::move(units), options_.reshard_after_forward);
   for (std::size_t i = 0; i < blocks.size(); ++i) {
     if (blocks[i].block != nullptr) {
       blocks[i].block->observe(runner_, i + 1);
@@ -253,12 +166,14 @@ ShardedModule::ShardedModule(const collectives::Group& group, std::shared_ptr<to
 ShardedModule::~ShardedModule() {
   if (std::uncaught_exceptions() > exceptions_ && runner_ != nullptr)
     (void)rpc::capture([&] {
-      runner_->abort("an exception has destroyed the FullyShardedDataParallel of rank " +
-                     std::to_string(group().rank()));
+      units().abort("an exception has destroyed the FullyShardedDataParallel of rank " +
+                    std::to_string(group().rank()));
     });
 }
 
-const collectives::Group& ShardedModule::group() const { return runner_->group(); }
+const ShardedUnits& ShardedModule::units() const { return runner_->units(); }
+
+const collectives::Group& ShardedModule::group() const { return units().setup().gathers; }
 
 std::size_t ShardedModule::bytes() const { return runner_->bytes(); }
 
@@ -266,36 +181,12 @@ std::vector<at::Tensor> ShardedModule::parameters() const { return named_paramet
 
 torch::OrderedDict<std::string, at::Tensor> ShardedModule::named_parameters() const {
   torch::OrderedDict<std::string, at::Tensor> parameters;
-  for (const ParameterSlice& slice : slices()) parameters.insert(slice.leaf.name, slice.leaf.tensor);
+  for (const ParameterSlice& slice : units().slices()) parameters.insert(slice.leaf.name, slice.leaf.tensor);
   return parameters;
 }
 
-std::vector<ParameterSlice> ShardedModule::slices() const {
-  std::vector<ParameterSlice> slices;
-  for (const FlatShard* shard : runner_->shards())
-    for (std::size_t i = 0; i < shard->slices().size() && shard->trains(); ++i) {
-      const auto& [name, tensor, sparse] = shard->parameters()[shard->own()[i].parameter];
-      slices.push_back(
-          {name, tensor.sizes().vec(), shard->own()[i].begin, shard->own()[i].end, shard->slices()[i]});
-    }
-  return slices;
-}
-
-std::vector<std::string> ShardedModule::names() const {
-  std::vector<std::string> names;
-  for (const FlatShard* shard : runner_->shards())
-    for (const auto& parameter : shard->parameters())
-      if (shard->trains()) names.push_back(parameter.name);
-  return names;
-}
-
 void ShardedModule::add_to(SlicedState& state, const std::string& prefix) const {
-  for (const FlatShard* shard : runner_->shards())
-    for (std::size_t i = 0; i < shard->slices().size(); ++i) {
-      const auto& [name, tensor, sparse] = shard->parameters()[shard->own()[i].parameter];
-      state.tensors[prefix + name] = {tensor.sizes().vec(), shard->own()[i].begin,
-                                      shard->slices()[i].tensor.detach()};
-    }
+  units().add_to(state, prefix);
   add_tensors(state, module_->named_buffers(), prefix);
 }
 

@@ -4,7 +4,7 @@
 
 #include <weft/parallel/sharded/block.h>
 #include <weft/parallel/sharded/options.h>
-#include <weft/parallel/sharded/training_state.h>
+#include <weft/parallel/sharded/sharded_units.h>
 
 #include <torch/nn/module.h>
 #include <torch/ordered_dict.h>
@@ -37,8 +37,8 @@ class WEFT_EXPORT ShardedModule {
   std::vector<at::Tensor> parameters() const;
   // The same by name, "layers.0.weight[128:256]": elements 128 to 255 of the flattened parameter.
   torch::OrderedDict<std::string, at::Tensor> named_parameters() const;
-  std::vector<ParameterSlice> slices() const;  // the same, with their whole parameters
-  std::vector<std::string> names() const;      // of the parameters that require grad, on all ranks
+  // The parts with what they are parts of, for a FullyShardedOptimizer.
+  const ShardedUnits& units() const;
   // The parts of all parameters, and the buffers, for a checkpoint (training_state.h).
   void add_to(SlicedState& state, const std::string& prefix = "model/") const;
 

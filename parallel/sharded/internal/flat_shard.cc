@@ -21,8 +21,9 @@ std::vector<std::int64_t> elements_of(const std::vector<data_parallel::NamedPara
 }  // namespace
 
 FlatShard::FlatShard(std::vector<data_parallel::NamedParameter> parameters, const collectives::Group& group,
-                     const ShardTypes& types)
-    : parameters_(std::move(parameters)),
+                     const ShardOptions& options, const std::string& owner)
+    : owner_(owner),
+      parameters_(std::move(parameters)),
       rank_(static_cast<std::size_t>(group.rank())),
       layout_(elements_of(parameters_), group.size()),
       received_(parameters_.size()) {
@@ -30,9 +31,9 @@ FlatShard::FlatShard(std::vector<data_parallel::NamedParameter> parameters, cons
   const at::Tensor& first = parameters_.front().tensor;
   const bool is_floating = first.is_floating_point();
   const at::TensorOptions original = at::TensorOptions(first.scalar_type()).device(first.device());
-  gathered_ = is_floating && types.compute ? original.dtype(*types.compute) : original;
-  gradients_of_buffer_ = is_floating && types.reduction ? original.dtype(*types.reduction) : gathered_;
-  if (types.in_host_memory && !first.is_cpu()) {
+  gathered_ = is_floating && options.compute ? original.dtype(*options.compute) : original;
+  gradients_of_buffer_ = is_floating && options.reduction ? original.dtype(*options.reduction) : gathered_;
+  if (options.in_host_memory && !first.is_cpu()) {
     part_ = at::zeros({layout_.part}, original.device(at::kCPU).pinned_memory(true));
   } else {
     part_ = group.empty({layout_.part}, original).zero_();
@@ -54,10 +55,9 @@ FlatShard::FlatShard(std::vector<data_parallel::NamedParameter> parameters, cons
 
 std::string FlatShard::reason(std::size_t parameter) const {
   return "parameter " + parameters_[parameter].name +
-         " is split over the ranks: its elements are here only while its unit computes, and during "
-         "FullyShardedDataParallel::gather(). Call fsdp.forward() instead of the module's, and move or "
-         "convert "
-         "the module before it is split";
+         " is split over the ranks: its elements are here only while the " + owner_ +
+         " has gathered them. Call its functions instead of the module's forward, and move or convert the "
+         "module before it is split";
 }
 
 bool FlatShard::is_frozen_in_part() const {
@@ -72,9 +72,9 @@ void FlatShard::check_unchanged() const {
                              : tensor.device() != gathered_.device() ? "is on another device"
                                                                      : nullptr;
     if (what != nullptr)
-      throw rpc::Error(rpc::ErrorKind::failed_precondition,
-                       "FullyShardedDataParallel: parameter " + name + " " + what +
-                           " now: change the module before it is wrapped");
+      throw rpc::Error(
+          rpc::ErrorKind::failed_precondition,
+          owner_ + ": parameter " + name + " " + what + " now: change the module before it is wrapped");
   }
 }
 

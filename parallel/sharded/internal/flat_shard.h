@@ -9,6 +9,7 @@
 #include <weft/parallel/collectives/group.h>
 #include <weft/parallel/data_parallel/gradient_buckets.h>
 #include <weft/parallel/sharded/internal/shard_layout.h>
+#include <weft/parallel/sharded/shard_options.h>
 
 #include <cstdint>
 #include <optional>
@@ -17,17 +18,12 @@
 
 namespace weft::sharded {
 
-struct ShardTypes {
-  std::optional<at::ScalarType> compute = {}, reduction = {};  // empty: as the parameters are
-  bool in_host_memory = false;                                 // the parts of the ranks
-};
-
 class FlatShard {
  public:
   // Of parameters of one type and device, which all require grad or all do not. Takes their values over;
-  // group: whose memory the part is in.
+  // group: whose memory the part is in. owner: for messages.
   FlatShard(std::vector<data_parallel::NamedParameter> parameters, const collectives::Group& group,
-            const ShardTypes& types);
+            const ShardOptions& options, const std::string& owner);
 
   bool trains() const { return part_gradients_.defined(); }
   // By the parameters as they are now.
@@ -74,6 +70,7 @@ class FlatShard {
   }
   std::string reason(std::size_t parameter) const;
 
+  const std::string owner_;
   const std::vector<data_parallel::NamedParameter> parameters_;
   const std::size_t rank_;
   const ShardLayout layout_;

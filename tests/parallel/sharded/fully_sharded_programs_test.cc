@@ -34,7 +34,7 @@ constexpr int ranks = 2;
 void expect_gradients(const ShardedModule& fsdp, const torch::nn::Module& expected,
                       double tolerance = 1e-10) {
   const auto parameters = expected.named_parameters();
-  for (const ParameterSlice& slice : fsdp.slices()) {
+  for (const ParameterSlice& slice : fsdp.units().slices()) {
     const at::Tensor& whole = parameters[slice.parameter].grad();
     const at::Tensor& own = slice.leaf.tensor.grad();
     ASSERT_EQ(whole.defined(), own.defined()) << slice.leaf.name;
@@ -354,7 +354,7 @@ TEST(FullyShardedUses, SeveralOptimizersStepPartsOfTheParameters) {
   on_ranks(company.groups(), [&](const collectives::Group& group) {
     FullyShardedDataParallel fsdp{group, std::make_shared<Model>(), {.block = "layers.*"}};
     std::vector<at::Tensor> stem, others;
-    for (const ParameterSlice& slice : fsdp.slices())
+    for (const ParameterSlice& slice : fsdp.units().slices())
       (slice.parameter.starts_with("stem") ? stem : others).push_back(slice.leaf.tensor);
     torch::optim::SGD first(stem, 0.1), second(others, 0.1);
     const Batch part = Batch::of_step(0, ranks).part(group.rank(), ranks);
@@ -396,7 +396,7 @@ TEST(FullyShardedUses, MayReduceInANarrowType) {
     loss_of(fsdp.forward(part.data.to(at::kFloat)), part.target.to(at::kFloat)).backward();
     expect_gradients(fsdp, whole, 1e-2);
     bool differs = false;
-    for (const ParameterSlice& slice : fsdp.slices()) {
+    for (const ParameterSlice& slice : fsdp.units().slices()) {
       EXPECT_EQ(slice.leaf.tensor.grad().scalar_type(), at::kFloat);
       differs |= !at::equal(
           slice.leaf.tensor.grad(),

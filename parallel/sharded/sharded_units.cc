@@ -1,0 +1,391 @@
+#include <weft/parallel/sharded/sharded_units.h>
+
+#include <weft/parallel/data_parallel/communication_stream.h>
+#include <weft/parallel/sharded/internal/buffer_pool.h>
+#include <weft/parallel/sharded/internal/flat_shard.h>
+#include <weft/rpc/core/error.h>
+
+#include <ATen/ops/zeros.h>
+#include <c10/core/Event.h>
+#include <c10/core/GradMode.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+
+#include <algorithm>
+#include <utility>
+
+namespace weft::sharded {
+
+using data_parallel::CommunicationStream;
+using data_parallel::NamedParameter;
+using rpc::Error;
+using rpc::ErrorKind;
+
+struct ShardedUnits::Buffers {
+  explicit Buffers(const ShardSetup& setup)
+      : whole(setup.gathers), sent(setup.gathers), gradients(setup.reductions), reduced(setup.reductions) {}
+
+  void announce(const FlatShard& shard) {
+    const auto [part, elements] = std::pair(shard.layout().part, shard.layout().elements());
+    whole.announce(shard.gathered(), elements);
+    sent.announce(shard.gathered(), part);
+    if (!shard.trains()) return;
+    gradients.announce(shard.gradients(), elements);
+    reduced.announce(shard.gradients(), part);
+  }
+  std::size_t bytes() const { return whole.bytes() + sent.bytes() + gradients.bytes() + reduced.bytes(); }
+
+  BufferPool whole, sent;         // parameters, and parts in another type than theirs
+  BufferPool gradients, reduced;  // and parts of them, if the gradients of the parts have values
+};
+
+// A collective, and on a device its end on the stream.
+struct ShardedUnits::InFlight {
+  rpc::Future<void> done;
+  std::optional<c10::Event> ended = {};
+};
+
+struct ShardedUnits::Reduction {
+  std::size_t unit, shard;
+  at::Tensor output;  // a part
+  bool is_direct;
+  InFlight collective;
+};
+
+struct ShardedUnits::Streams {
+  explicit Streams(c10::Device of) : device(of), gathers(of), reductions(of) {}
+  const c10::Device device;
+  CommunicationStream gathers, reductions;
+};
+
+struct ShardedUnits::Unit {
+  enum class State { split, gathering, whole };
+
+  Buffers* buffers = nullptr;
+  std::vector<FlatShard> shards = {};
+  std::vector<NamedParameter> trained = {};
+  std::vector<std::pair<std::size_t, std::size_t>> places = {};  // of these: shard, and parameter in it
+  State state = State::split;
+  std::vector<at::Tensor> whole = {}, sent = {};  // by shard, while it is not split; sent: parts in its type
+  std::vector<InFlight> gathers = {};
+  std::vector<at::Tensor> gradients = {};  // by shard; undefined before the first one
+};
+
+namespace {
+
+// Parameters of one type and device, which all require grad or all do not, in the order of the first ones.
+std::vector<std::vector<NamedParameter>> by_kind(const std::vector<NamedParameter>& parameters) {
+  std::vector<std::vector<NamedParameter>> kinds;
+  for (const auto& each : parameters) {
+    const auto same = std::find_if(kinds.begin(), kinds.end(), [&](const auto& kind) {
+      const at::Tensor& first = kind.front().tensor;
+      return first.dtype() == each.tensor.dtype() && first.device() == each.tensor.device() &&
+             first.requires_grad() == each.tensor.requires_grad();
+    });
+    same == kinds.end() ? kinds.push_back({each}) : same->push_back(each);
+  }
+  return kinds;
+}
+
+}  // namespace
+
+collectives::Group own_group_for(const collectives::Group& group, const std::string& purpose,
+                                 const collectives::GroupOptions& options) {
+  collectives::GroupOptions own = options;
+  own.name = group.name() + "/" + purpose;
+  return group.split(0, group.rank(), own).get().value();
+}
+
+ShardedUnits::ShardedUnits(ShardSetup setup, const std::vector<UnitParameters>& units)
+    : setup_(std::move(setup)) {
+  for (const UnitParameters& each : units) {
+    while (buffers_.size() <= each.buffers) buffers_.push_back(std::make_unique<Buffers>(setup_));
+    Unit& unit = *units_.emplace_back(std::make_unique<Unit>());
+    unit.buffers = buffers_[each.buffers].get();
+    for (auto& parameters : by_kind(each.parameters)) {
+      const FlatShard& shard =
+          unit.shards.emplace_back(std::move(parameters), setup_.gathers, setup_.options, setup_.owner);
+      if (streams_ == nullptr) streams_ = std::make_unique<Streams>(shard.gathered().device());
+      unit.buffers->announce(shard);
+      if (!shard.trains()) continue;
+      for (std::size_t i = 0; i < shard.parameters().size(); ++i) {
+        unit.trained.push_back(shard.parameters()[i]);
+        unit.places.emplace_back(unit.shards.size() - 1, i);
+      }
+    }
+    unit.gradients.resize(unit.shards.size());
+  }
+}
+
+ShardedUnits::~ShardedUnits() {
+  for (const auto& unit : units_)
+    if (unit->state == Unit::State::whole)
+      for (FlatShard& shard : unit->shards) shard.displace();
+}
+
+const std::vector<NamedParameter>& ShardedUnits::trained(std::size_t unit) const {
+  return units_[unit]->trained;
+}
+
+bool ShardedUnits::is_frozen_in_part(std::size_t unit) const {
+  const auto& shards = units_[unit]->shards;
+  return std::any_of(shards.begin(), shards.end(),
+                     [](const FlatShard& shard) { return shard.is_frozen_in_part(); });
+}
+
+void ShardedUnits::check_unchanged() const {
+  for (const auto& unit : units_)
+    for (const FlatShard& shard : unit->shards) shard.check_unchanged();
+}
+
+// --- Collectives ---
+
+// Starts a collective on the stream.
+template <class Start>
+ShardedUnits::InFlight ShardedUnits::in_flight(const CommunicationStream& stream, Start start) const {
+  return stream.run([&] {
+    InFlight collective{start()};
+    collective.ended = CommunicationStream::written(streams_->device);
+    return collective;
+  });
+}
+
+// It is done: on the CPU now; on a device for later work on its current stream.
+void ShardedUnits::settle(InFlight collective) {
+  if (!collective.ended) return std::move(collective.done).get();
+  const c10::Device device = streams_->device;
+  collective.ended->block(c10::impl::VirtualGuardImpl(device.type()).getStream(device));
+  unchecked_.push_back(std::move(collective.done));
+}
+
+void ShardedUnits::check_ended() {
+  while (!unchecked_.empty() && unchecked_.front().ready()) {
+    auto done = std::move(unchecked_.front());
+    unchecked_.erase(unchecked_.begin());
+    std::move(done).get();
+  }
+}
+
+void ShardedUnits::wait_for_all() {
+  for (auto& done : std::exchange(unchecked_, {})) std::move(done).get();
+}
+
+void ShardedUnits::abort(const std::string& reason) const {
+  setup_.gathers.abort(reason);
+  setup_.reductions.abort(reason);
+  if (setup_.replicas) setup_.replicas->abort(reason);
+}
+
+void ShardedUnits::drop() {
+  for (Reduction& each : std::exchange(reductions_, {}))
+    unchecked_.push_back(std::move(each.collective.done));
+  for (const auto& unit : units_) {
+    for (auto& gather : std::exchange(unit->gathers, {})) unchecked_.push_back(std::move(gather.done));
+    for (FlatShard& shard : unit->shards) {
+      if (unit->state == Unit::State::whole) shard.displace();
+      shard.forget_gradients();
+    }
+    unit->whole.clear();
+    unit->sent.clear();
+    unit->gradients.assign(unit->shards.size(), {});
+    unit->state = Unit::State::split;
+  }
+  for (auto& done : std::exchange(unchecked_, {})) (void)rpc::capture([&] { std::move(done).get(); });
+}
+
+// --- Parameters ---
+
+void ShardedUnits::start_gather(std::size_t index) {
+  Unit& unit = *units_[index];
+  if (unit.state != Unit::State::split) return;
+  const at::NoGradGuard no_grad;
+  std::vector<at::Tensor> whole, sent;
+  std::vector<InFlight> gathers;
+  for (FlatShard& shard : unit.shards) {
+    whole.push_back(unit.buffers->whole.take(shard.gathered(), shard.layout().elements()));
+    sent.push_back(shard.part());
+    if (!shard.is_sent_as_is()) {
+      sent.back() = unit.buffers->sent.take(shard.gathered(), shard.layout().part);
+      sent.back().copy_(shard.part(), /*non_blocking=*/true);
+    }
+    streams_->gathers.note_writer();
+    streams_->gathers.follow_writers();
+    gathers.push_back(
+        in_flight(streams_->gathers, [&] { return setup_.gathers.all_gather(whole.back(), sent.back()); }));
+  }
+  unit.whole = std::move(whole);
+  unit.sent = std::move(sent);
+  unit.gathers = std::move(gathers);
+  unit.state = Unit::State::gathering;
+}
+
+void ShardedUnits::finish_gather(std::size_t index) {
+  start_gather(index);
+  Unit& unit = *units_[index];
+  if (unit.state == Unit::State::whole) return;
+  try {
+    for (InFlight& gather : std::exchange(unit.gathers, {})) settle(std::move(gather));
+  } catch (...) {  // the buffers of a collective that has failed are not used again
+    unit.whole.clear();
+    unit.sent.clear();
+    unit.state = Unit::State::split;
+    throw;
+  }
+  for (std::size_t i = 0; i < unit.shards.size(); ++i) {
+    if (!unit.shards[i].is_sent_as_is()) unit.buffers->sent.give_back(unit.sent[i]);
+    unit.shards[i].place(unit.whole[i]);
+  }
+  unit.sent.clear();
+  unit.state = Unit::State::whole;
+}
+
+void ShardedUnits::split(std::size_t index) {
+  Unit& unit = *units_[index];
+  if (unit.state == Unit::State::gathering) finish_gather(index);  // no computation needed it
+  if (unit.state == Unit::State::split) return;
+  for (FlatShard& shard : unit.shards) shard.displace();
+  for (const at::Tensor& whole : std::exchange(unit.whole, {})) unit.buffers->whole.give_back(whole);
+  unit.state = Unit::State::split;
+}
+
+bool ShardedUnits::is_gathering(std::size_t unit) const {
+  return units_[unit]->state == Unit::State::gathering;
+}
+
+// --- Gradients ---
+
+void ShardedUnits::add_gradient(std::size_t index, std::size_t parameter, const at::Tensor& gradient) {
+  const at::NoGradGuard no_grad;
+  Unit& unit = *units_[index];
+  const auto [kind, place] = unit.places[parameter];
+  if (gradient.is_sparse())
+    throw Error(ErrorKind::unsupported, setup_.owner + ": the gradient of parameter " +
+                                            unit.trained[parameter].name +
+                                            " is sparse, expected a dense one");
+  unit.shards[kind].add_gradient(place, gradient, gradient_buffer(unit, kind));
+  streams_->reductions.note_writer();
+}
+
+// A first gradient gets a buffer. Two are enough if each unit is reduced after its last gradient: of the unit
+// that computes, and of one whose reduction is in flight. With replicas the wait is at the same place of the
+// program on all ranks, since two groups of ranks could wait for each other.
+at::Tensor ShardedUnits::gradient_buffer(Unit& unit, std::size_t shard) {
+  at::Tensor& buffer = unit.gradients[shard];
+  if (buffer.defined()) return buffer;
+  BufferPool& buffers = unit.buffers->gradients;
+  const at::TensorOptions& options = unit.shards[shard].gradients();
+  while (!reductions_.empty() && ((!setup_.replicas && reductions_.front().collective.done.ready()) ||
+                                  (!buffers.has_free(options) && buffers.made(options) > 1)))
+    finish_first_reduction();
+  return buffer = buffers.take(options, unit.shards[shard].layout().elements());
+}
+
+void ShardedUnits::start_reduction(std::size_t index) {
+  const at::NoGradGuard no_grad;
+  Unit& unit = *units_[index];
+  for (std::size_t i = 0; i < unit.shards.size(); ++i) {
+    FlatShard& shard = unit.shards[i];
+    if (!shard.trains()) continue;
+    const at::Tensor buffer = gradient_buffer(unit, i);
+    shard.complete(buffer);
+    at::Tensor output = shard.direct_output();
+    const bool is_direct = output.defined();
+    if (!is_direct) output = unit.buffers->reduced.take(shard.gradients(), shard.layout().part);
+    streams_->reductions.note_writer();
+    streams_->reductions.follow_writers();
+    auto collective = in_flight(streams_->reductions, [&] {
+      return setup_.reductions.reduce_scatter(output, buffer, collectives::ReduceOp::avg);
+    });
+    reductions_.push_back({index, i, output, is_direct, std::move(collective)});
+  }
+}
+
+void ShardedUnits::finish_reductions(std::optional<std::size_t> unit) {
+  const auto is_of_unit = [&](const Reduction& each) { return !unit || each.unit == *unit; };
+  while (std::any_of(reductions_.begin(), reductions_.end(), is_of_unit)) finish_first_reduction();
+}
+
+void ShardedUnits::finish_first_reduction() {
+  const at::NoGradGuard no_grad;
+  Reduction reduction = std::move(reductions_.front());
+  reductions_.erase(reductions_.begin());
+  settle(std::move(reduction.collective));
+  if (setup_.replicas)
+    settle(in_flight(streams_->reductions, [&] {
+      return setup_.replicas->all_reduce(reduction.output, collectives::ReduceOp::avg);
+    }));
+  Unit& unit = *units_[reduction.unit];
+  unit.shards[reduction.shard].take_reduced(reduction.output);
+  unit.buffers->gradients.give_back(std::exchange(unit.gradients[reduction.shard], at::Tensor()));
+  if (!reduction.is_direct) unit.buffers->reduced.give_back(reduction.output);
+}
+
+std::vector<std::vector<bool>> ShardedUnits::exchange_gradients(const std::vector<std::size_t>& units) const {
+  std::vector<std::uint8_t> own;
+  for (const std::size_t unit : units)
+    for (const auto& [shard, parameter] : units_[unit]->places)
+      own.push_back(units_[unit]->shards[shard].has_received(parameter) ? 1 : 0);
+  const at::Tensor reached = at::zeros({static_cast<std::int64_t>(own.size())}, at::kByte);
+  auto* const bytes = reached.mutable_data_ptr<std::uint8_t>();
+  std::copy(own.begin(), own.end(), bytes);
+  setup_.reductions.all_reduce(reached, collectives::ReduceOp::max).get();
+  if (setup_.replicas) setup_.replicas->all_reduce(reached, collectives::ReduceOp::max).get();
+  std::vector<std::vector<bool>> has;
+  const std::uint8_t* next = bytes;
+  for (const std::size_t unit : units) {
+    has.emplace_back(next, next + units_[unit]->places.size());
+    next += units_[unit]->places.size();
+  }
+  return has;
+}
+
+void ShardedUnits::publish(std::size_t index, const std::vector<bool>& has) {
+  auto next = has.begin();
+  for (FlatShard& shard : units_[index]->shards) {
+    if (!shard.trains()) continue;
+    const auto end = next + static_cast<std::ptrdiff_t>(shard.parameters().size());
+    shard.publish(std::vector<bool>(next, end));
+    shard.forget_gradients();
+    next = end;
+  }
+}
+
+// --- What this rank has ---
+
+std::vector<ParameterSlice> ShardedUnits::slices() const {
+  std::vector<ParameterSlice> slices;
+  for (const auto& unit : units_)
+    for (const FlatShard& shard : unit->shards)
+      for (std::size_t i = 0; i < shard.slices().size() && shard.trains(); ++i) {
+        const auto& [name, tensor, sparse] = shard.parameters()[shard.own()[i].parameter];
+        slices.push_back(
+            {name, tensor.sizes().vec(), shard.own()[i].begin, shard.own()[i].end, shard.slices()[i]});
+      }
+  return slices;
+}
+
+std::vector<std::string> ShardedUnits::names() const {
+  std::vector<std::string> names;
+  for (const auto& unit : units_)
+    for (const NamedParameter& parameter : unit->trained) names.push_back(parameter.name);
+  return names;
+}
+
+void ShardedUnits::add_to(SlicedState& state, const std::string& prefix) const {
+  for (const auto& unit : units_)
+    for (const FlatShard& shard : unit->shards)
+      for (std::size_t i = 0; i < shard.slices().size(); ++i) {
+        const auto& [name, tensor, sparse] = shard.parameters()[shard.own()[i].parameter];
+        state.tensors[prefix + name] = {tensor.sizes().vec(), shard.own()[i].begin,
+                                        shard.slices()[i].tensor.detach()};
+      }
+}
+
+std::size_t ShardedUnits::bytes() const {
+  std::size_t bytes = 0;
+  for (const auto& buffers : buffers_) bytes += buffers->bytes();
+  for (const auto& unit : units_)
+    for (const FlatShard& shard : unit->shards) bytes += shard.bytes();
+  return bytes;
+}
+
+}  // namespace weft::sharded

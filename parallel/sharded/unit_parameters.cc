@@ -1,0 +1,116 @@
+#include <weft/parallel/sharded/unit_parameters.h>
+
+#include <weft/parallel/sharded/internal/parameter_memory.h>
+#include <weft/rpc/core/error.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <sstream>
+#include <utility>
+
+namespace weft::sharded {
+
+using rpc::Error;
+using rpc::ErrorKind;
+
+namespace {
+
+std::vector<std::string> descriptions_of(const std::vector<UnitParameters>& units) {
+  std::vector<std::string> descriptions;
+  for (const UnitParameters& unit : units) {
+    if (!unit.name.empty()) descriptions.push_back("the block " + unit.name);
+    for (const auto& [name, tensor, sparse] : unit.parameters) {
+      std::ostringstream text;
+      text << "the parameter " << name << ' ' << tensor.scalar_type() << tensor.sizes() << " on "
+           << tensor.device().type() << (tensor.requires_grad() ? ", which requires grad" : "");
+      descriptions.push_back(text.str());
+    }
+  }
+  return descriptions;
+}
+
+}  // namespace
+
+// Each parameter once: in the block that has all its names, else in unit 0.
+std::vector<UnitParameters> units_of(const std::string& owner, const torch::nn::Module& module,
+                                     const std::vector<std::string>& blocks) {
+  const auto refuse = [&](const std::string& why) {
+    throw Error(ErrorKind::invalid_argument, owner + ": " + why);
+  };
+  std::vector<UnitParameters> units(1);
+  for (const std::string& block : blocks) units.push_back({.name = block});
+  struct Named {
+    at::Tensor tensor;
+    std::vector<std::string> names;
+  };
+  std::vector<Named> parameters;
+  for (const auto& entry : module.named_parameters()) {
+    const auto same = std::find_if(parameters.begin(), parameters.end(),
+                                   [&](const Named& other) { return other.tensor.is_same(entry.value()); });
+    same == parameters.end() ? parameters.push_back({entry.value(), {entry.key()}})
+                             : same->names.push_back(entry.key());
+  }
+  if (parameters.empty()) refuse("the module has no parameters");
+  std::map<const void*, std::string> owners;  // of storages
+  const auto own = [&](const std::string& name, const at::Tensor& tensor) {
+    const auto [first, is_first] = owners.emplace(tensor.storage().unsafeGetStorageImpl(), name);
+    if (!is_first)
+      refuse(name + " shares its memory with " + first->second +
+             ", expected memory for each, or one parameter in both places");
+  };
+  for (const Named& each : parameters) {
+    if (each.tensor.device() != parameters.front().tensor.device())
+      throw Error(ErrorKind::unsupported,
+                  owner + ": parameter " + each.names[0] + " is on " + each.tensor.device().str() + ", " +
+                      parameters.front().names[0] + " on " + parameters.front().tensor.device().str() +
+                      ", expected one device");
+    if (each.tensor.layout() != at::kStrided) refuse("parameter " + each.names[0] + " is sparse");
+    if (each.tensor.numel() > 0 && !has_memory(each.tensor))
+      refuse("parameter " + each.names[0] + " is split over ranks already, expected a whole module");
+    if (each.tensor.numel() > 0) own(each.names[0], each.tensor);
+    std::size_t unit = 0;
+    for (std::size_t i = 0; i < blocks.size(); ++i)
+      if (std::all_of(each.names.begin(), each.names.end(),
+                      [&](const std::string& name) { return name.starts_with(blocks[i] + "."); }))
+        unit = i + 1;
+    units[unit].parameters.push_back({each.names.front(), each.tensor, false});
+  }
+  std::set<const void*> seen;
+  for (const auto& entry : module.named_buffers())
+    if (const at::Tensor& buffer = entry.value();
+        buffer.numel() > 0 && buffer.has_storage() && seen.insert(buffer.unsafeGetTensorImpl()).second)
+      own(entry.key(), buffer);
+  return units;
+}
+
+std::vector<UnitParameters> expect_equal_units(const collectives::Group& group, const std::string& owner,
+                                               rpc::Result<std::vector<UnitParameters>> units,
+                                               const std::string& properties) {
+  std::vector<std::string> own;
+  std::string refusal;
+  try {
+    if (!units.ok()) std::rethrow_exception(units.error());
+    own = descriptions_of(units.value());
+    own.push_back(properties);
+  } catch (const std::exception& error) {
+    refusal = error.what();
+  }
+  const auto refusals = group.all_gather_object(refusal).get();
+  const auto all = group.all_gather_object(own).get();
+  if (!units.ok()) std::rethrow_exception(units.error());
+  for (std::size_t rank = 0; rank < all.size(); ++rank) {
+    if (!refusals[rank].empty())
+      throw Error(ErrorKind::failed_precondition, "rank " + std::to_string(rank) + ": " + refusals[rank]);
+    const auto [first, other] =
+        std::mismatch(all[0].begin(), all[0].end(), all[rank].begin(), all[rank].end());
+    if (first == all[0].end() && other == all[rank].end()) continue;
+    const auto text = [](const auto& entry, const auto& end) { return entry == end ? "no more" : *entry; };
+    throw Error(ErrorKind::failed_precondition, owner + ": rank " + std::to_string(rank) + " has " +
+                                                    text(other, all[rank].end()) + "; rank 0 has " +
+                                                    text(first, all[0].end()));
+  }
+  return std::move(units).get();
+}
+
+}  // namespace weft::sharded
