@@ -11,6 +11,7 @@
 #include <weft/parallel/schedule/text.h>
 
 #include <algorithm>
+#include <set>
 #include <string>
 #include <utility>
 
@@ -43,6 +44,11 @@ std::string signature_of(const StageGraph& graph, const schedule::Schedule& sche
     text += " " + std::to_string(edge.from) + "-" + std::to_string(edge.to) + ":";
     for (const int output : graph.outputs_of(edge)) text += std::to_string(output) + ",";
   }
+  if (options.sharded) {
+    const auto type_of = [](const auto& type) { return type ? c10::toString(*type) : "its own type"; };
+    text += std::string(" sharded stages, computed in ") + type_of(options.sharded->compute) +
+            " and reduced in " + type_of(options.sharded->reduction);
+  }
   if (options.values_through_host) text += " values through the host's memory";
   if (options.optimizer) text += " optimizer " + dist_optim::to_string(*options.optimizer);
   for (const Tie& tie : graph.ties()) {
@@ -62,7 +68,8 @@ void check(const collectives::Group& group, const StageGraph& graph, const sched
                  {.replicas = true,
                   .steps = true,
                   .has_optimizer = options.optimizer.has_value(),
-                  .reduces_all = options.data_parallel.has_value()});
+                  .reduces_all = options.data_parallel.has_value(),
+                  .sharded = options.sharded.has_value()});
   if (schedule.ranks.size() != static_cast<std::size_t>(group.size()))
     refuse("a schedule of " + std::to_string(schedule.ranks.size()) + " ranks, expected one for each of " +
            std::to_string(group.size()) + " of the group");
@@ -94,10 +101,53 @@ schedule::Schedule complete(schedule::Schedule schedule, const StageGraph& graph
         ErrorKind::unsupported,
         "GroupPipeline: GroupPipelineOptions::data_parallel with a schedule of replicated stages or of "
         "optimizer steps: expected neither");
+  if (options.sharded && !options.data_parallel)
+    throw Error(ErrorKind::invalid_argument,
+                "GroupPipeline: sharded stages without a group: give GroupPipelineOptions::data_parallel");
+  if (options.sharded && (options.optimizer || !graph.ties().empty()))
+    throw Error(ErrorKind::unsupported,
+                "GroupPipeline: sharded stages with " +
+                    std::string(options.optimizer ? "an optimizer in the options" : "tied parameters") +
+                    ": expected neither ties nor an optimizer in the options; a "
+                    "sharded::FullyShardedOptimizer steps GroupPipeline::sharded()");
   if ((options.data_parallel || is_replicated) && !has_reductions(schedule) && !has_steps(schedule))
     schedule = schedule::add_gradient_reduction(schedule, true);
   if (options.optimizer && !has_steps(schedule)) schedule = schedule::add_optimizer_steps(schedule);
+  if (options.sharded && !has_sharding(schedule)) schedule = schedule::add_unsharding(schedule);
   return schedule;
+}
+
+// The stages of this rank, as units. Called by all ranks of GroupPipelineOptions::data_parallel.
+std::unique_ptr<sharded::ShardedUnits> shard_stages(const StageGraph& graph, const std::set<int>& stages,
+                                                    const GroupPipelineOptions& options,
+                                                    const std::string& signature) {
+  const std::string owner = "GroupPipeline";
+  const collectives::Group& counterparts = *options.data_parallel;
+  collectives::GroupOptions of_group = counterparts.options();
+  of_group.timeout = options.timeout;
+  sharded::ShardSetup setup{.owner = owner,
+                            .gathers = sharded::own_group_for(counterparts, "gathers", of_group),
+                            .reductions = sharded::own_group_for(counterparts, "reductions", of_group),
+                            .options = *options.sharded};
+  auto own = rpc::capture([&] {
+    std::vector<sharded::UnitParameters> found;
+    std::set<std::string> names;
+    for (const int stage : stages) {
+      sharded::UnitParameters& unit = found.emplace_back();
+      if (!graph[stage].module->parameters().empty())
+        unit = sharded::units_of(owner, *graph[stage].module).front();
+      unit.name = "stage " + std::to_string(stage);
+      for (const auto& parameter : unit.parameters)
+        if (!names.insert(parameter.name).second)
+          throw Error(ErrorKind::invalid_argument,
+                      owner + ": two stages have a parameter " + parameter.name +
+                          ", expected different names, since checkpoints have them");
+    }
+    return found;
+  });
+  const auto units = sharded::expect_equal_units(setup.gathers, owner, std::move(own), signature);
+  for (const int stage : stages) data_parallel::broadcast_parameters(setup.gathers, *graph[stage].module, 0);
+  return std::make_unique<sharded::ShardedUnits>(std::move(setup), units);
 }
 
 // Of each stage of this rank that is replicated, in the order of its replicas. Called by all ranks.
@@ -132,21 +182,29 @@ struct GroupPipeline::Impl {
             options.values_through_host
                 ? DeviceRoutes()
                 : device_routes(group, graph, schedule, options.device.value_or(at::kCPU), options.timeout)) {
-    for (const int stage : stages_of(schedule, group.rank())) {
+    const std::set<int> stages = stages_of(schedule, group.rank());
+    if (options.device)
+      for (const int stage : stages) graph[stage].module->to(*options.device);
+    if (options.sharded) units = shard_stages(graph, stages, options, signature_of(graph, schedule, options));
+    for (const int stage : stages) {
       torch::nn::Module& module = *graph[stage].module;
-      if (options.device) module.to(*options.device);
       ParameterOptions of_stage{.optimizer = options.optimizer,
                                 .group = options.data_parallel,
                                 .op = collectives::ReduceOp::avg,
                                 .mean_loss = options.mean_loss,
                                 .timeout = options.timeout};
+      if (units != nullptr) {
+        of_stage.group.reset();
+        of_stage.units = units.get();
+        of_stage.unit = parameters.size();
+      }
       if (const auto own = replicas.find(stage); own != replicas.end()) {
         of_stage.group = own->second;
         of_stage.op = collectives::ReduceOp::sum;
       }
       if (of_stage.group) data_parallel::broadcast_parameters(*of_stage.group, module, 0);
       const auto own = parameters.try_emplace(stage, module, schedule, group.rank(), stage, of_stage);
-      runners.try_emplace(stage, graph[stage], own.first->second.gradients());
+      runners.try_emplace(stage, graph[stage], own.first->second.sink());
     }
     for (int stage = 0; stage < graph.size() && first_with_inputs < 0; ++stage)
       for (const Source& source : graph[stage].inputs)
@@ -171,7 +229,8 @@ struct GroupPipeline::Impl {
   const std::vector<c10::Device> devices;
   const std::map<int, collectives::Group> replicas;  // by stage, if it has several
   const DeviceRoutes routes;
-  std::map<int, StageParameters> parameters;  // by stage of this rank
+  std::unique_ptr<sharded::ShardedUnits> units;  // of this rank's stages; null: they are whole
+  std::map<int, StageParameters> parameters;     // by stage of this rank
   std::map<int, StageRunner> runners;
   int first_with_inputs = -1;  // the first stage that uses inputs of the step
 };
@@ -209,12 +268,14 @@ GroupPipeline::Impl::Result GroupPipeline::Impl::run(const Values& inputs, const
         .timeout = options.timeout,
         .data = split_rows(inputs, own_targets, rows, schedule.microbatches, options.mean_loss),
         .with_backward = with_backward,
-        .parameters = &parameters};
+        .parameters = &parameters,
+        .input_type = options.sharded ? options.sharded->compute : std::nullopt};
     const GroupMessages messages(group, graph, schedule, credits, routes, context.exchange, options.timeout);
     context.send = [&](const ValueExchange::Key& key, Values values) {
       messages.send(key, std::move(values));
     };
     messages.receive(with_backward, context.data.count());
+    if (units != nullptr) units->check_unchanged();
     for (auto& [stage, each] : parameters) each.begin();
     GroupReport report;
     report.spans.began_ns = nanoseconds_since_1970();
@@ -227,6 +288,8 @@ GroupPipeline::Impl::Result GroupPipeline::Impl::run(const Values& inputs, const
         report.losses.push_back(loss.defined() ? loss.cpu() : loss);
     const auto reports = group.all_gather_object(report, no_timeout).get();
     for (auto& [stage, each] : parameters) each.publish();
+    for (std::size_t unit = 0; units != nullptr && unit < units->size(); ++unit) units->split(unit);
+    if (units != nullptr) units->wait_for_all();
     end_minibatch(graph, true);
 
     std::vector<RankSpans> spans;
@@ -266,6 +329,10 @@ void GroupPipeline::Impl::fail(const std::exception& error) {
   for (const auto& [stage, each] : replicas) each.abort(error.what());
   for (const auto& [key, route] : routes) route->abort(error.what());
   if (options.data_parallel) options.data_parallel->abort(error.what());
+  if (units != nullptr) {
+    units->abort(error.what());
+    units->drop();
+  }
   for (auto& [stage, runner] : runners) runner.clear();
   for (auto& [stage, each] : parameters) each.clear();
   end_minibatch(graph, false);
@@ -291,6 +358,13 @@ Values GroupPipeline::evaluate(const Values& inputs) { return impl_->run(inputs,
 
 dist_optim::StepTarget& GroupPipeline::optimizer(int stage) {
   return optimizer_of("GroupPipeline", impl_->parameters, stage);
+}
+
+const sharded::ShardedUnits& GroupPipeline::sharded() const {
+  if (impl_->units == nullptr)
+    throw Error(ErrorKind::failed_precondition,
+                "GroupPipeline::sharded: the stages are whole, expected GroupPipelineOptions::sharded");
+  return *impl_->units;
 }
 
 const StageGraph& GroupPipeline::graph() const { return impl_->graph; }

@@ -20,12 +20,17 @@
 // here, also with replicated stages. Replicas begin with the values of the first one and have the same
 // parameters from then on; buffers, such as the statistics of batch norms, are each replica's own. To train
 // several pipelines on different data, give each stage's counterparts a group:
-// GroupPipelineOptions::data_parallel.
+// GroupPipelineOptions::data_parallel. They can share the memory of a stage:
+//
+//   pipeline::GroupPipeline pipeline{mesh.group("pipeline"), graph, schedule,
+//                                    {.loss = loss, .data_parallel = mesh.group("data"), .sharded =
+//                                    sharded::ShardOptions{}}};
+//   sharded::FullyShardedOptimizer optimizer(pipeline.sharded(), torch::optim::AdamWOptions(3e-4));
 //
 // If a stage throws, a value does not come within the timeout, or a rank gives other data than the others
 // expect, the step fails on all ranks and aborts the group: the text names the stage, the micro-batch and the
-// action; make a new pipeline with a new group. Stages must not use collectives of this group.
-// Not thread-safe; one step at a time.
+// action; make a new pipeline with a new group, of sharded stages from a checkpoint. Stages must not use
+// collectives of this group. Not thread-safe; one step at a time.
 #pragma once
 
 #include <weft/dist_optim/local/step_target.h>
@@ -33,6 +38,7 @@
 #include <weft/parallel/pipeline/layer_graph.h>
 #include <weft/parallel/pipeline/loss.h>
 #include <weft/parallel/schedule/simulate.h>
+#include <weft/parallel/sharded/sharded_units.h>
 
 #include <chrono>
 #include <memory>
@@ -51,6 +57,11 @@ struct GroupPipelineOptions {
   // with the values of its rank 0, and the gradients of a stage become the mean over it, after the stage's
   // last backward; sparse ones become dense. A step that fails aborts this group too.
   std::optional<collectives::Group> data_parallel = {};
+  // Each rank of data_parallel has a part of the parameters, their gradients and the optimizer's state
+  // (FSDP). A stage is whole from an `unshard` of the schedule to the `reshard`; if it has none,
+  // schedule::add_unsharding adds them. An optimizer steps the parts: GroupPipeline::sharded(). If a type to
+  // compute in is given, floating-point inputs of the step are converted to it.
+  std::optional<sharded::ShardOptions> sharded = {};
   // Of this rank's stages; empty: where they are, and values travel through the host's memory.
   std::optional<c10::Device> device = {};
   bool values_through_host = false;  // also between GPUs; the same on all ranks
@@ -71,9 +82,11 @@ class WEFT_EXPORT GroupPipeline {
   // messages in it are not needed. invalid_argument: it does not fit the graph or the group, the ranks have
   // different cuts, schedules or optimizers, a stage of this rank has no module, stages of two ranks share a
   // parameter (tie copies: LayerGraph::tie), there is no loss, or the schedule steps parameters and there is
-  // no optimizer. unsupported: NCCL does not connect ranks on GPUs; sharded stages; ties, and an optimizer or
-  // replicated stages; replicated ones, or optimizer steps in the schedule, with
-  // GroupPipelineOptions::data_parallel.
+  // no optimizer; or stages are to be sharded without GroupPipelineOptions::data_parallel. unsupported: NCCL
+  // does not connect ranks on GPUs; actions of sharded stages, and they are not; ties, and an optimizer or
+  // replicated or sharded stages; replicated ones, or optimizer steps in the schedule, with data_parallel; an
+  // optimizer in the options with sharded stages. failed_precondition: the ranks of data_parallel have
+  // different stages.
   GroupPipeline(collectives::Group group, StageGraph graph, schedule::Schedule schedule,
                 GroupPipelineOptions options);
   ~GroupPipeline();
@@ -91,6 +104,9 @@ class WEFT_EXPORT GroupPipeline {
   // Of a stage of this rank; for its learning rate and its state, between two steps, and on all replicas.
   // Its step() and move_to() are the pipeline's. failed_precondition: no optimizer.
   dist_optim::StepTarget& optimizer(int stage);
+  // The parts that this rank has of its stages' parameters, for an optimizer and for checkpoints, with the
+  // names that the stages' modules give them. failed_precondition: GroupPipelineOptions::sharded is not set.
+  const sharded::ShardedUnits& sharded() const;
   const StageGraph& graph() const;
   const schedule::Schedule& schedule() const;  // with the graph's edges
 

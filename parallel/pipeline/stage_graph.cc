@@ -98,7 +98,8 @@ StageGraph split(const torch::nn::Sequential& model, const std::vector<int>& cut
   StageGraph graph;
   for (std::size_t i = 1; i < bounds.size(); ++i) {
     torch::nn::Sequential part;
-    for (int layer = bounds[i - 1]; layer < bounds[i]; ++layer) part->push_back(*(model->begin() + layer));
+    for (int layer = bounds[i - 1]; layer < bounds[i]; ++layer)
+      part->push_back(std::to_string(layer), *(model->begin() + layer));
     graph.add({part.ptr(),
                [part](const Values& inputs) mutable { return Values{part->forward(inputs.at(0))}; },
                {i == 1 ? step_input(0) : Source{static_cast<int>(i) - 2}}});

@@ -23,14 +23,14 @@ PLACES = {
     "parallel/collectives/flight": (68, 100, 1, "flight recorder", "of collectives"),
     "dist_autograd": (38, 66, 2, "backward passes across agents,", "smart and fast mode"),
     "parallel/collectives": (66, 100, 2, "process groups and collectives:", "shared memory, messages, NCCL"),
-    "parallel/sharded": (48, 70, 4, "parameters and optimizers", "split over the ranks"),
-    "parallel/pipeline": (70, 100, 4, "models in stages, run by a schedule;", "also on dist_optim and parallel/partition"),
+    "parallel/sharded": (48, 100, 4, "parameters, gradients and optimizers", "split over the ranks; checkpoints"),
+    "parallel/pipeline": (48, 100, 5, "models in stages, run by a schedule;", "also on parallel/partition"),
     "dist_optim": (38, 60, 3, "optimizers next to", "remote parameters"),
     "parallel/data_parallel": (60, 100, 3, "data parallel training:", "buckets of gradients, reduced during backward"),
     "dist_optim/embedding": (38, 48, 4, "tables of rows,", "spread over owners"),
 }
 # Used, but not below: there is no room in the plane. The box says it in words.
-ALSO_USES = {"parallel/pipeline": {"parallel/partition", "dist_optim"}}
+ALSO_USES = {"parallel/pipeline": {"parallel/partition"}}
 
 WIDTH, FLOOR, MARGIN, GAP = 860, 68, 12, 3
 STYLE = """<style>

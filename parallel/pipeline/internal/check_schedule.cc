@@ -19,7 +19,7 @@ bool is_supported(const Action& action, Supported supported) {
   switch (action.op) {
     case Op::unshard:
     case Op::reshard:
-      return false;
+      return supported.sharded;
     case Op::stash:
     case Op::load:
     case Op::optimizer_step:
@@ -178,6 +178,10 @@ bool has_backward(const schedule::Schedule& schedule) { return any_action(schedu
 
 bool has_steps(const schedule::Schedule& schedule) {
   return any_action(schedule, [](const Action& action) { return action.op == Op::optimizer_step; });
+}
+
+bool has_sharding(const schedule::Schedule& schedule) {
+  return any_action(schedule, [](const Action& action) { return action.op == Op::unshard; });
 }
 
 bool has_reductions(const schedule::Schedule& schedule) {

@@ -13,10 +13,11 @@ struct Supported {
   bool steps = false;          // of an optimizer, and versions of weights
   bool has_optimizer = false;  // which makes the steps
   bool reduces_all = false;    // the gradients of stages that are not replicated too
+  bool sharded = false;        // stages
 };
 // Throws an error that begins with `executor`. invalid_argument: the schedule is invalid; it has another
 // number of stages than the graph; it has optimizer steps and there is no optimizer; or some gradients of a
-// stage are not reduced or not stepped. unsupported: what the executor cannot do, and sharded stages.
+// stage are not reduced or not stepped. unsupported: what the executor cannot do.
 void check_schedule(const std::string& executor, const StageGraph& graph, const schedule::Schedule& schedule,
                     Supported supported = {});
 
@@ -34,5 +35,6 @@ bool has_backward(const schedule::Schedule& schedule);
 bool has_recomputation(const schedule::Schedule& schedule);
 bool has_steps(const schedule::Schedule& schedule);       // of an optimizer
 bool has_reductions(const schedule::Schedule& schedule);  // of gradients
+bool has_sharding(const schedule::Schedule& schedule);    // of stages
 
 }  // namespace weft::pipeline

@@ -61,12 +61,28 @@ RankStep::RankStep(StepContext& step, std::map<int, StageRunner>& runners, int r
       if (action.op == Op::forward) runners_.at(action.stage).note_new_weights();
       if (action.op == Op::recompute) recomputed_.insert({action.stage, action.microbatch});
     });
+  for (std::size_t i = 0; i < actions_.size(); ++i)
+    if (!step.with_backward && actions_[i].op == Op::unshard && !is_for_a_forward(i)) unused_.insert(i);
+}
+
+// By the schedule alone: ranks that gather together may have different numbers of micro-batches.
+bool RankStep::is_for_a_forward(std::size_t unshard) const {
+  const int stage = actions_[unshard].stage;
+  bool is_used = false;
+  for (std::size_t i = unshard + 1; i < actions_.size(); ++i) {
+    if (actions_[i].op == Op::reshard && actions_[i].stage == stage) break;
+    schedule::for_each_part(actions_[i], [&](const Action& action) {
+      is_used = is_used || (action.op == Op::forward && action.stage == stage);
+    });
+  }
+  return is_used;
 }
 
 std::vector<schedule::Span> RankStep::run() {
   const c10::OptionalDeviceGuard on_device(device_);
   std::vector<schedule::Span> spans;
   for (std::size_t i = 0; i < actions_.size() && step_.exchange->error() == nullptr; ++i) {
+    if (unused_.contains(i)) continue;
     started_.reset();
     schedule::for_each_part(actions_[i], [&](const Action& action) { run(action); });
     if (started_) spans.push_back({i, *started_, seconds()});
@@ -81,7 +97,9 @@ double RankStep::seconds() const {
 
 void RankStep::run(const Action& action) {
   if (action.op == Op::idle || action.microbatch >= static_cast<int>(step_.data.count())) return;
-  if (action.op != Op::forward && !step_.with_backward) return;
+  const bool is_in_evaluation =
+      action.op == Op::forward || action.op == Op::unshard || action.op == Op::reshard;
+  if (!step_.with_backward && !is_in_evaluation) return;
   const auto fail = [&](ErrorKind kind) {
     std::string text = "pipeline step: stage " + std::to_string(action.stage);
     if (action.microbatch >= 0) text += ", micro-batch " + std::to_string(action.microbatch);
@@ -125,6 +143,7 @@ void RankStep::run_parameters(const Action& action) {
 }
 
 void RankStep::begins(const Action& action) {
+  if (step_.parameters != nullptr) step_.parameters->at(action.stage).make_whole();
   if (!started_) started_ = seconds();
   if (step_.activities != nullptr) step_.activities->set(rank_, schedule::to_string(action));
 }
@@ -151,8 +170,13 @@ Values RankStep::inputs_of(int stage, int microbatch) {
       throw Error(ErrorKind::invalid_argument, "the step has " + std::to_string(own.size()) +
                                                    " inputs, and the stage uses input " +
                                                    std::to_string(source.output));
-    inputs.push_back(source.from < 0 ? here(own[static_cast<std::size_t>(source.output)])
-                                     : values.at(source));
+    if (source.from >= 0) {
+      inputs.push_back(values.at(source));
+      continue;
+    }
+    const at::Tensor input = here(own[static_cast<std::size_t>(source.output)]);
+    const bool converts = step_.input_type && input.is_floating_point();
+    inputs.push_back(converts ? input.to(*step_.input_type) : input);
   }
   return inputs;
 }

@@ -38,6 +38,7 @@ struct StepContext {
   Microbatches data;
   bool with_backward = true;
   std::map<int, StageParameters>* parameters = nullptr;  // by stage; null: the schedule leaves them alone
+  std::optional<at::ScalarType> input_type = {};         // of floating-point inputs; empty: as they are
   std::shared_ptr<ValueExchange> exchange = std::make_shared<ValueExchange>();
   // Passes a value to the rank of the stage that uses it.
   std::function<void(const ValueExchange::Key&, Values)> send =
@@ -61,6 +62,7 @@ class RankStep {
 
  private:
   double seconds() const;
+  bool is_for_a_forward(std::size_t unshard) const;
   void run(const schedule::Action& action);
   void compute(const schedule::Action& action);
   void run_parameters(const schedule::Action& action);
@@ -82,6 +84,7 @@ class RankStep {
   const int rank_;
   const std::vector<schedule::Action>& actions_;
   const std::optional<c10::Device> device_;
+  std::set<std::size_t> unused_;                   // actions of backwards in an evaluation
   std::optional<double> started_;                  // when the action that runs began to compute
   std::set<std::pair<int, int>> recomputed_;       // by stage and micro-batch
   std::map<std::pair<int, int>, Values> outputs_;  // by stage and micro-batch, until the backward

@@ -40,15 +40,50 @@ std::map<int, int> loads_of(const std::vector<Action>& actions, int stage) {
 
 }  // namespace
 
+// The gradients of a unit's parameters go to the unit, those of other leaves of the stage to `others`.
+class StageParameters::ShardGradients final : public dist_autograd::GradientSink {
+ public:
+  ShardGradients(sharded::ShardedUnits& units, std::size_t unit, LeafGradients& others)
+      : units_(units), unit_(unit), others_(others) {
+    const auto& trained = units.trained(unit);
+    for (std::size_t i = 0; i < trained.size(); ++i) index_[trained[i].tensor.unsafeGetTensorImpl()] = i;
+  }
+  void accumulate(const at::Tensor& leaf, at::Tensor gradient, std::size_t references) override {
+    const auto found = index_.find(leaf.unsafeGetTensorImpl());
+    if (found == index_.end()) return others_.accumulate(leaf, std::move(gradient), references);
+    units_.add_gradient(unit_, found->second, gradient);
+  }
+
+ private:
+  sharded::ShardedUnits& units_;
+  const std::size_t unit_;
+  LeafGradients& others_;
+  std::map<const c10::TensorImpl*, std::size_t> index_;
+};
+
 StageParameters::StageParameters(const torch::nn::Module& module, const schedule::Schedule& schedule,
                                  int rank, int stage, ParameterOptions options)
     : parameters_(dist_optim::parameters_of(module)),
       options_(std::move(options)),
       batches_(batches_of(schedule, stage)),
-      loads_(loads_of(schedule.ranks[static_cast<std::size_t>(rank)], stage)) {
+      loads_(loads_of(schedule.ranks[static_cast<std::size_t>(rank)], stage)),
+      shard_gradients_(options_.units == nullptr
+                           ? nullptr
+                           : std::make_unique<ShardGradients>(*options_.units, options_.unit, gradients_)) {
   if (!options_.optimizer) return;
   optimizer_ = std::make_unique<dist_optim::ShadowLeaves>(parameters_, *options_.optimizer);
   versions_.emplace(parameters_);
+}
+
+StageParameters::~StageParameters() = default;
+
+dist_autograd::GradientSink& StageParameters::sink() {
+  if (shard_gradients_ != nullptr) return *shard_gradients_;
+  return gradients_;
+}
+
+void StageParameters::make_whole() {
+  if (options_.units != nullptr) options_.units->finish_gather(options_.unit);
 }
 
 void StageParameters::begin() {
@@ -64,6 +99,7 @@ void StageParameters::begin() {
 }
 
 void StageParameters::run(const Action& action, const std::vector<double>& shares) {
+  if (options_.units != nullptr) return run_sharded(action.op);
   const at::NoGradGuard no_grad;
   switch (action.op) {
     case Op::stash:
@@ -77,6 +113,24 @@ void StageParameters::run(const Action& action, const std::vector<double>& share
       return start_reduction();
     case Op::wait_reduce_gradient:
       return finish_reduction();
+    default:
+      return;
+  }
+}
+
+void StageParameters::run_sharded(Op op) {
+  sharded::ShardedUnits& units = *options_.units;
+  switch (op) {
+    case Op::unshard:
+      return units.start_gather(options_.unit);
+    case Op::reshard:
+      return units.split(options_.unit);
+    case Op::reduce_gradient:
+      return units.start_reduction(options_.unit);
+    case Op::wait_reduce_gradient:
+      units.finish_reductions(options_.unit);
+      units.wait_for_all();
+      return units.publish(options_.unit, units.exchange_gradients({options_.unit}).front());
     default:
       return;
   }

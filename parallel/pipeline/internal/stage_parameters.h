@@ -2,7 +2,10 @@
 // steps them, their optimizer and the versions of their values that later computations need.
 //
 // Version v of a schedule is the values after v of the step's optimizer steps. The module's tensors hold the
-// version that was loaded last; between two steps of the pipeline they hold the newest one. Not thread-safe.
+// version that was loaded last; between two steps of the pipeline they hold the newest one.
+//
+// The parameters of a sharded stage are a unit of ShardedUnits. Their gradients go to its buffers, and the
+// averages to the `.grad` of its slices at the end of a reduction. Not thread-safe.
 #pragma once
 
 #include <weft/dist_optim/local/parameter_versions.h>
@@ -10,6 +13,7 @@
 #include <weft/parallel/collectives/group.h>
 #include <weft/parallel/pipeline/leaf_gradients.h>
 #include <weft/parallel/pipeline/stage_graph.h>
+#include <weft/parallel/sharded/sharded_units.h>
 
 #include <chrono>
 #include <map>
@@ -30,19 +34,26 @@ struct ParameterOptions {
   // A step gets the mean of its micro-batches' gradients; false: their sum.
   bool mean_loss = true;
   std::chrono::nanoseconds timeout = std::chrono::minutes{10};  // of a reduction
+  // Where the parameters are, if the stage is sharded; then there is neither an optimizer nor a group.
+  sharded::ShardedUnits* units = nullptr;
+  std::size_t unit = 0;
 };
 
 class StageParameters {
  public:
   StageParameters(const torch::nn::Module& module, const schedule::Schedule& schedule, int rank, int stage,
                   ParameterOptions options);
+  ~StageParameters();
 
-  LeafGradients& gradients() { return gradients_; }
+  dist_autograd::GradientSink& sink();               // of the stage's backwards
+  LeafGradients& gradients() { return gradients_; }  // without those of a sharded stage's parameters
   // At the start of each step of the pipeline. The program may have given the parameters other memory since
   // the last one (torch::load does).
   void begin();
-  // Runs a stash, a load, a step of the optimizer, or the start or the end of a reduction. shares: of the
-  // micro-batches' losses in the gradients, by micro-batch.
+  // Before each computation: the parameters of a sharded stage have their values from then on.
+  void make_whole();
+  // Runs an action that is not a computation. shares: of the micro-batches' losses in the gradients, by
+  // micro-batch.
   void run(const schedule::Action& action, const std::vector<double>& shares);
   // At the end of a step that has completed: without an optimizer the gradients are added to `.grad`.
   void publish();
@@ -53,6 +64,9 @@ class StageParameters {
   dist_optim::StepTarget* optimizer() { return optimizer_.get(); }
 
  private:
+  class ShardGradients;
+
+  void run_sharded(schedule::Op op);
   void load(int version);
   void step(const std::vector<double>& shares);
   void start_reduction();
@@ -64,6 +78,7 @@ class StageParameters {
   const std::vector<std::vector<int>> batches_;  // the micro-batches of each step, over all replicas
   const std::map<int, int> loads_;               // of each version in the rank's list
   LeafGradients gradients_;
+  const std::unique_ptr<ShardGradients> shard_gradients_;  // of a sharded stage
   // With an optimizer.
   std::unique_ptr<dist_optim::ShadowLeaves> optimizer_;
   std::optional<dist_optim::ParameterVersions> versions_;

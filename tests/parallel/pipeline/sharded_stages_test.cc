@@ -1,0 +1,382 @@
+#include <weft/parallel/pipeline/group_pipeline.h>
+#include <weft/parallel/schedule/generators.h>
+#include <weft/parallel/schedule/lowering.h>
+#include <weft/parallel/sharded/checkpoint/checkpoints.h>
+#include <weft/parallel/sharded/fully_sharded_optimizer.h>
+
+#include "tests/parallel/pipeline/blocks.h"
+#include "tests/support/torch_python.h"
+
+namespace weft::pipeline::sharded_stages_test {
+namespace {
+
+using collectives::Group;
+using collectives::testing::Backend;
+using collectives::testing::Company;
+using rpc::ErrorKind;
+using sharded::FullyShardedOptimizer;
+using sharded::ParameterSlice;
+using testing::blocks;
+using testing::numbers;
+using testing::on_ranks;
+using testing::one_block_each;
+using testing::squares;
+
+const torch::optim::SGDOptions momentum = torch::optim::SGDOptions(0.1).momentum(0.9);
+using Named = std::map<std::string, at::Tensor>;
+
+// The ranks of the world in rows of one pipeline each, and in columns that share stages.
+struct Mesh {
+  Mesh(const Group& world, int pipelines)
+      : which(world.rank() / (world.size() / pipelines)),
+        pipeline(world.split(which, world.rank()).get().value()),
+        data(world.split(pipeline.rank(), world.rank()).get().value()) {}
+  const int which;  // pipeline
+  const Group pipeline, data;
+};
+
+StageGraph graph_of(const LayerGraph& model, const schedule::Schedule& schedule, int rank) {
+  const StageGraph graph =
+      cut(model, {.cuts = one_block_each(model.size()), .built = stages_of(schedule, rank)});
+  graph.train(false);  // batch norms of two pipelines have their own statistics
+  return graph;
+}
+
+// Two steps of the whole model on all rows.
+StageGraph trained(const LayerGraph& model) {
+  const StageGraph whole = cut(model, {});
+  whole.train(false);
+  torch::optim::SGD optimizer(whole.parameters(), momentum);
+  for (int step = 0; step < 2; ++step) {
+    optimizer.zero_grad();
+    squares(whole[0].forward({numbers({12, 6}, 3) + step}), {numbers({12, 6}, 4)}).backward();
+    optimizer.step();
+  }
+  return whole;
+}
+
+Named named_parameters_of(const StageGraph& whole) {
+  Named parameters;
+  for (const auto& each : whole[0].module->named_parameters()) parameters[each.key()] = each.value();
+  return parameters;
+}
+
+void expect_slices_of(const Named& expected, const std::vector<ParameterSlice>& slices,
+                      double tolerance = 1e-10) {
+  EXPECT_FALSE(slices.empty());
+  for (const ParameterSlice& slice : slices) {
+    const at::Tensor part =
+        expected.at(slice.parameter).detach().reshape({-1}).slice(0, slice.begin, slice.end);
+    EXPECT_TRUE(at::allclose(slice.leaf.tensor, part, tolerance, tolerance)) << slice.leaf.name;
+  }
+}
+
+at::Tensor rows_of(const at::Tensor& all, const Mesh& mesh) {
+  return at::tensor_split(all, mesh.data.size())[static_cast<std::size_t>(mesh.which)];
+}
+
+void expect_no_errors(const std::vector<std::optional<rpc::Error>>& errors) {
+  for (const auto& error : errors) EXPECT_FALSE(error) << error->what();
+}
+
+class ShardedStages : public ::testing::TestWithParam<std::string> {};
+INSTANTIATE_TEST_SUITE_P(Schedules, ShardedStages,
+                         ::testing::Values("1f1b", "looped-bfs", "interleaved", "zb-v", "dualpipe-v"),
+                         [](const auto& info) {
+                           std::string name = info.param;
+                           std::replace(name.begin(), name.end(), '-', '_');
+                           return name;
+                         });
+
+TEST_P(ShardedStages, TrainLikeTheWholeModel) {
+  using schedule::Recompute;
+  for (const auto& [backend, recompute, active] :
+       {std::tuple{Backend::memory, Recompute::never, 1}, {Backend::messages, Recompute::always, 3}}) {
+    const auto schedule = schedule::add_unsharding(
+        schedule::add_recomputation(schedule::generate(GetParam(), {.ranks = 2, .microbatches = 3}),
+                                    recompute),
+        active);
+    const LayerGraph model = blocks(schedule.stages());
+    const StageGraph whole = trained(model);
+    const Named expected = named_parameters_of(whole);
+    const at::Tensor outputs = whole[0].forward({numbers({12, 6}, 5)})[0];
+    Company company(4, backend);
+    expect_no_errors(on_ranks(company, [&](const Group& world) {
+      const Mesh mesh(world, 2);
+      const StageGraph graph = graph_of(model, schedule, mesh.pipeline.rank());
+      if (mesh.which == 1) {  // it begins with the values of the first pipeline
+        const at::NoGradGuard no_grad;
+        for (const at::Tensor& parameter : graph.parameters()) parameter.zero_();
+      }
+      GroupPipeline pipeline(
+          mesh.pipeline, graph, schedule,
+          {.loss = squares, .data_parallel = mesh.data, .sharded = sharded::ShardOptions{}});
+      FullyShardedOptimizer optimizer(pipeline.sharded(), momentum);
+      for (int step = 0; step < 2; ++step) {
+        optimizer.zero_grad();
+        pipeline.step({rows_of(numbers({12, 6}, 3) + step, mesh)}, {rows_of(numbers({12, 6}, 4), mesh)});
+        optimizer.step();
+      }
+      expect_slices_of(expected, pipeline.sharded().slices());
+      const Values got = pipeline.evaluate({rows_of(numbers({12, 6}, 5), mesh)});
+      for (const at::Tensor& each : got)
+        EXPECT_TRUE(at::allclose(each, rows_of(outputs, mesh), 1e-10, 1e-10));
+      for (const at::Tensor& parameter : graph.parameters())
+        EXPECT_THROW((void)parameter.sum(), c10::Error);  // it has no elements here
+    }));
+  }
+}
+
+// The model computes in float32, and the optimizer steps float64.
+TEST(ShardedStages, ComputeInAnotherTypeThanThatOfTheOptimizer) {
+  const auto schedule = schedule::one_forward_one_backward({.ranks = 2, .microbatches = 3});
+  LayerGraph model;  // without buffers, which keep their types
+  for (const std::uint64_t seed : {1, 2})
+    model.add({"linear" + std::to_string(seed),
+               [seed] {
+                 torch::nn::Linear linear(torch::nn::LinearOptions(6, 6).bias(false));
+                 linear->weight.set_data(numbers({6, 6}, seed));
+                 return BuiltLayer{linear.ptr(), [linear](const Values& x) mutable {
+                                     return Values{torch::tanh(linear(x[0]))};
+                                   }};
+               },
+               {seed == 1 ? step_input(0) : Source{0}}});
+  const StageGraph whole = cut(model, {}), computing = cut(model, {});
+  computing[0].module->to(at::kFloat);
+  torch::optim::SGD optimizer(whole.parameters(), momentum);
+  for (int step = 0; step < 2; ++step) {
+    optimizer.zero_grad();
+    const auto parameters = whole.parameters(), copies = computing.parameters();
+    for (std::size_t i = 0; i < copies.size(); ++i) {
+      const at::NoGradGuard no_grad;
+      copies[i].copy_(parameters[i]);
+      copies[i].mutable_grad().reset();
+    }
+    const Values outputs = computing[0].forward({(numbers({12, 6}, 3) + step).to(at::kFloat)});
+    squares(outputs, {numbers({12, 6}, 4).to(at::kFloat)}).backward();
+    for (std::size_t i = 0; i < copies.size(); ++i)
+      parameters[i].mutable_grad() = copies[i].grad().to(at::kDouble);
+    optimizer.step();
+  }
+  const Named expected = named_parameters_of(whole);
+  Company company(4);
+  expect_no_errors(on_ranks(company, [&](const Group& world) {
+    const Mesh mesh(world, 2);
+    const StageGraph graph = graph_of(model, schedule, mesh.pipeline.rank());
+    GroupPipeline pipeline(mesh.pipeline, graph, schedule,
+                           {.loss = squares,
+                            .data_parallel = mesh.data,
+                            .sharded = sharded::ShardOptions{.compute = at::kFloat}});
+    FullyShardedOptimizer own(pipeline.sharded(), momentum);
+    for (int step = 0; step < 2; ++step) {
+      own.zero_grad();
+      const at::Tensor targets = rows_of(numbers({12, 6}, 4), mesh).to(at::kFloat);
+      const GroupStep result = pipeline.step({rows_of(numbers({12, 6}, 3) + step, mesh)}, {targets});
+      EXPECT_EQ(result.loss.scalar_type(), at::kFloat);
+      own.step();
+    }
+    expect_slices_of(expected, pipeline.sharded().slices(), 1e-6);
+    EXPECT_EQ(pipeline.sharded().slices().front().leaf.tensor.scalar_type(), at::kDouble);
+  }));
+}
+
+// With fewer rows than micro-batches a pipeline computes fewer of them.
+TEST(ShardedStages, PipelinesMayHaveDifferentNumbersOfRows) {
+  const auto schedule = schedule::looped_breadth_first({.ranks = 2, .microbatches = 6, .chunks = 2});
+  const std::vector<std::int64_t> rows{7, 2};
+  const LayerGraph model = blocks(4);
+  const StageGraph whole = cut(model, {});
+  whole.train(false);
+  for (const std::int64_t count : rows)  // the mean over the pipelines
+    (squares(whole[0].forward({numbers({count, 6}, 3)}), {numbers({count, 6}, 4)}) / 2).backward();
+  Named expected;
+  for (const auto& [name, parameter] : named_parameters_of(whole)) expected[name] = parameter.grad();
+  Company company(4);
+  expect_no_errors(on_ranks(company, [&](const Group& world) {
+    const Mesh mesh(world, 2);
+    const StageGraph graph = graph_of(model, schedule, mesh.pipeline.rank());
+    GroupPipeline pipeline(mesh.pipeline, graph, schedule,
+                           {.loss = squares, .data_parallel = mesh.data, .sharded = sharded::ShardOptions{}});
+    const std::int64_t own = rows[static_cast<std::size_t>(mesh.which)];
+    pipeline.evaluate({numbers({own, 6}, 3)});
+    pipeline.step({numbers({own, 6}, 3)}, {numbers({own, 6}, 4)});
+    std::vector<ParameterSlice> gradients = pipeline.sharded().slices();
+    for (ParameterSlice& slice : gradients) slice.leaf.tensor = slice.leaf.tensor.grad();
+    expect_slices_of(expected, gradients);
+  }));
+}
+
+TEST(ShardedStages, RanksHaveOnlyPartsOfParametersAndGradients) {
+  const auto schedule = schedule::one_forward_one_backward({.ranks = 1, .microbatches = 2});
+  LayerGraph model;
+  model.add({"wide",
+             [] {
+               torch::nn::Linear wide(64, 64);
+               wide->to(at::kDouble);
+               return BuiltLayer{wide.ptr(), [wide](const Values& x) mutable { return Values{wide(x[0])}; }};
+             },
+             {step_input(0)}});
+  Company company(4);
+  expect_no_errors(on_ranks(company, [&](const Group& world) {
+    const Mesh mesh(world, 4);
+    GroupPipeline pipeline(mesh.pipeline, cut(model, {}), schedule,
+                           {.loss = squares, .data_parallel = mesh.data, .sharded = sharded::ShardOptions{}});
+    const std::size_t part = 8 * (64 * 64 + 64) / 4;
+    EXPECT_EQ(pipeline.sharded().bytes(), 2 * part);
+    pipeline.step({numbers({4, 64}, 1)}, {numbers({4, 64}, 2)});
+    EXPECT_EQ(pipeline.sharded().bytes(), 2 * part + 2 * 4 * part);  // and one buffer each
+  }));
+}
+
+// A parameter without a gradient on all ranks is left alone; one with a gradient on a rank is stepped on all.
+TEST(ShardedStages, UnusedParametersHaveNoGradients) {
+  LayerGraph model;
+  model.add({"scaled",
+             [] {
+               const auto module = std::make_shared<torch::nn::Module>();
+               const auto used = module->register_parameter("used", torch::ones({40}, at::kDouble));
+               const auto sometimes = module->register_parameter("sometimes", torch::ones({40}, at::kDouble));
+               module->register_parameter("unused", torch::ones({40}, at::kDouble));
+               return BuiltLayer{module, [used, sometimes](const Values& x) {
+                                   const bool both = x[0][0][0].item<double>() > 0;
+                                   return Values{both ? x[0] * used * sometimes : x[0] * used};
+                                 }};
+             },
+             {step_input(0)}});
+  const auto schedule = schedule::one_forward_one_backward({.ranks = 1, .microbatches = 1});
+  Company company(2);
+  expect_no_errors(on_ranks(company, [&](const Group& world) {
+    const Mesh mesh(world, 2);
+    GroupPipeline pipeline(mesh.pipeline, cut(model, {}), schedule,
+                           {.loss = squares, .data_parallel = mesh.data, .sharded = sharded::ShardOptions{}});
+    pipeline.step({torch::full({2, 40}, mesh.which, at::kDouble)}, {numbers({2, 40}, 2)});
+    for (const ParameterSlice& slice : pipeline.sharded().slices())
+      EXPECT_EQ(slice.leaf.tensor.grad().defined(), slice.parameter != "scaled.unused") << slice.leaf.name;
+  }));
+}
+
+// Saved by two pipelines of two ranks, continued by one of four, whose stages have one part each.
+TEST(ShardedStages, ContinueFromACheckpointWithOtherStagesAndParts) {
+  const LayerGraph model = blocks(4);
+  const Named expected = named_parameters_of(trained(model));
+  const test::TemporaryFolder folder;
+  const auto run = [&](const Group& world, int pipelines, int begin, int end) {
+    const Mesh mesh(world, pipelines);
+    const int chunks = 4 / mesh.pipeline.size();
+    const auto schedule =
+        schedule::interleaved({.ranks = mesh.pipeline.size(), .microbatches = 2, .chunks = chunks});
+    const StageGraph graph = graph_of(model, schedule, mesh.pipeline.rank());
+    GroupPipeline pipeline(mesh.pipeline, graph, schedule,
+                           {.loss = squares, .data_parallel = mesh.data, .sharded = sharded::ShardOptions{}});
+    FullyShardedOptimizer optimizer(pipeline.sharded(), momentum);
+    sharded::Checkpoints checkpoints(world, folder.path());
+    sharded::SlicedState state;
+    const auto add_model = [&] {
+      pipeline.sharded().add_to(state);
+      for (const int stage : stages_of(schedule, mesh.pipeline.rank()))
+        sharded::add_tensors(state, graph[stage].module->named_buffers(), "model/");
+    };
+    if (begin > 0) {
+      add_model();
+      optimizer.add_wanted_to(state, checkpoints.names(begin));
+      state.notes = checkpoints.load(begin, state);
+      optimizer.take_from(state);
+    }
+    for (int step = begin; step < end; ++step) {
+      optimizer.zero_grad();
+      pipeline.step({rows_of(numbers({12, 6}, 3) + step, mesh)}, {rows_of(numbers({12, 6}, 4), mesh)});
+      optimizer.step();
+    }
+    state = {};
+    add_model();
+    optimizer.add_to(state);
+    checkpoints.save(end, state).get();
+    if (end == 2) expect_slices_of(expected, pipeline.sharded().slices());
+  };
+  {
+    Company company(4);
+    expect_no_errors(on_ranks(company, [&](const Group& world) { run(world, 2, 0, 1); }));
+  }
+  Company company(4);
+  expect_no_errors(on_ranks(company, [&](const Group& world) { run(world, 1, 1, 2); }));
+}
+
+// --- Faults ---
+
+TEST(ShardedStages, AFailedStageEndsTheStepOfAllPipelines) {
+  const auto schedule = schedule::interleaved({.ranks = 2, .microbatches = 4, .chunks = 2});
+  Company company(4);
+  const auto errors = on_ranks(company, [&](const Group& world) {
+    const Mesh mesh(world, 2);
+    const LayerGraph model = blocks(4, mesh.which == 1 ? 2 : -1);
+    GroupPipeline pipeline(mesh.pipeline, graph_of(model, schedule, mesh.pipeline.rank()), schedule,
+                           {.loss = squares, .data_parallel = mesh.data, .sharded = sharded::ShardOptions{}});
+    pipeline.step({numbers({4, 6}, 1)}, {numbers({4, 6}, 2)});
+  });
+  for (const auto& error : errors) {
+    ASSERT_TRUE(error);
+    EXPECT_NE(std::string(error->what()).find("out of order"), std::string::npos) << error->what();
+  }
+}
+
+TEST(ShardedStages, RefusesWhatDoesNotFit) {
+  const auto schedule = schedule::one_forward_one_backward({.ranks = 2, .microbatches = 2});
+  const auto refused = [&](const std::function<GroupPipelineOptions(const Group&)>& options,
+                           const std::function<LayerGraph(int rank)>& model) {
+    Company company(2);
+    return on_ranks(company, [&](const Group& world) {
+      const auto own = schedule::one_forward_one_backward({.ranks = 1, .microbatches = 2});
+      const Mesh mesh(world, 2);
+      GroupPipeline(mesh.pipeline, cut(model(world.rank()), {}), own, options(mesh.data));
+    });
+  };
+  const auto one_block = [](int) { return blocks(1); };
+  const auto expect = [](const auto& errors, ErrorKind kind, const std::string& text) {
+    for (const auto& error : errors) {
+      ASSERT_TRUE(error);
+      EXPECT_EQ(error->kind(), kind);
+      EXPECT_NE(std::string(error->what()).find(text), std::string::npos) << error->what();
+    }
+  };
+  expect(refused(
+             [](const Group&) {
+               return GroupPipelineOptions{.loss = squares, .sharded = sharded::ShardOptions{}};
+             },
+             one_block),
+         ErrorKind::invalid_argument, "give GroupPipelineOptions::data_parallel");
+  expect(refused(
+             [](const Group& data) {
+               return GroupPipelineOptions{.loss = squares,
+                                           .optimizer = momentum,
+                                           .data_parallel = data,
+                                           .sharded = sharded::ShardOptions{}};
+             },
+             one_block),
+         ErrorKind::unsupported, "an optimizer in the options");
+  const auto sharded = [](const Group& data) {
+    return GroupPipelineOptions{.loss = squares, .data_parallel = data, .sharded = sharded::ShardOptions{}};
+  };
+  expect(refused(sharded,
+                 [](int) {
+                   LayerGraph model = blocks(2);
+                   model.tie({"block0.0.weight", "block1.0.weight"});
+                   return model;
+                 }),
+         ErrorKind::unsupported, "tied parameters");
+  expect(refused(sharded, [](int rank) { return blocks(1 + rank); }), ErrorKind::failed_precondition,
+         "rank 1 has");
+}
+
+TEST(ShardedStages, AScheduleWithTheirActionsNeedsShardedStages) {
+  const auto schedule =
+      schedule::add_unsharding(schedule::one_forward_one_backward({.ranks = 1, .microbatches = 2}));
+  Company company(1);
+  const auto errors = on_ranks(company, [&](const Group& world) {
+    GroupPipeline(world, cut(blocks(1), {}), schedule, {.loss = squares});
+  });
+  ASSERT_TRUE(errors[0]);
+  EXPECT_EQ(errors[0]->kind(), ErrorKind::unsupported);
+}
+
+}  // namespace
+}  // namespace weft::pipeline::sharded_stages_test
