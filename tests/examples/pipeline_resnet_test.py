@@ -31,7 +31,6 @@ class PipelineResNet(unittest.TestCase):
     def test_cuts_schedules_and_recomputation_do_not_change_the_losses(self):
         whole, _ = self.train("--workers", 1)
         self.assertEqual(len(whole), 20)
-        self.assertLess(sum(whole[-5:]), sum(whole[:5]))
         for options in (("--schedule", "zb-v"), ("--workers", 3, "--schedule", "gpipe", "--recompute")):
             losses, out = self.train(*options)
             for step, (loss, expected) in enumerate(zip(losses, whole, strict=True)):
@@ -40,8 +39,9 @@ class PipelineResNet(unittest.TestCase):
             self.assertIn("measured: the last step", picture)
             self.assertIn("predicted from", picture)
 
-    def test_a_run_resumes_from_its_checkpoint_with_the_same_losses(self):
+    def test_a_run_learns_and_resumes_from_its_checkpoint_with_the_same_losses(self):
         uninterrupted, _ = self.train("--epochs", 2)
+        self.assertLess(sum(uninterrupted[-5:]), 0.9 * sum(uninterrupted[:5]))
         checkpoint = ("--checkpoint", self.folder / "stages.safetensors", "--checkpoint-every", 20)
         first, _ = self.train(*checkpoint)
         self.assertEqual(first, uninterrupted[:20])
