@@ -6,11 +6,13 @@
 #include <weft/parallel/pipeline/internal/group_messages.h>
 #include <weft/parallel/pipeline/internal/rank_spans.h>
 #include <weft/parallel/pipeline/internal/rank_step.h>
+#include <weft/parallel/pipeline/internal/sharded_stages.h>
 #include <weft/parallel/pipeline/remote/messages.h>
 #include <weft/parallel/schedule/lowering.h>
 #include <weft/parallel/schedule/text.h>
 
 #include <algorithm>
+#include <numeric>
 #include <set>
 #include <string>
 #include <utility>
@@ -46,8 +48,10 @@ std::string signature_of(const StageGraph& graph, const schedule::Schedule& sche
   }
   if (options.sharded) {
     const auto type_of = [](const auto& type) { return type ? c10::toString(*type) : "its own type"; };
+    const auto& reduction =
+        options.sharded->reduction ? options.sharded->reduction : options.sharded->compute;
     text += std::string(" sharded stages, computed in ") + type_of(options.sharded->compute) +
-            " and reduced in " + type_of(options.sharded->reduction);
+            " and reduced in " + type_of(reduction);
   }
   if (options.values_through_host) text += " values through the host's memory";
   if (options.optimizer) text += " optimizer " + dist_optim::to_string(*options.optimizer);
@@ -76,8 +80,9 @@ void check(const collectives::Group& group, const StageGraph& graph, const sched
   for (const int stage : stages_of(schedule, group.rank()))
     if (!graph.is_here(stage)) refuse("stage " + std::to_string(stage) + " of this rank has no module");
   check_ties("GroupPipeline", graph, schedule);
+  if (options.sharded) expect_all_unsharded("GroupPipeline", schedule);
   refuse_shared_parameters("GroupPipeline", graph, [&](int a, int b) {
-    return !options.optimizer &&
+    return !options.optimizer && !options.sharded &&
            schedule.placement[static_cast<std::size_t>(a)] == schedule.placement[static_cast<std::size_t>(b)];
   });
   const auto signatures =
@@ -103,7 +108,8 @@ schedule::Schedule complete(schedule::Schedule schedule, const StageGraph& graph
         "optimizer steps: expected neither");
   if (options.sharded && !options.data_parallel)
     throw Error(ErrorKind::invalid_argument,
-                "GroupPipeline: sharded stages without a group: give GroupPipelineOptions::data_parallel");
+                "GroupPipeline: sharded stages without the ranks that have their parts: give "
+                "GroupPipelineOptions::data_parallel");
   if (options.sharded && (options.optimizer || !graph.ties().empty()))
     throw Error(ErrorKind::unsupported,
                 "GroupPipeline: sharded stages with " +
@@ -115,39 +121,6 @@ schedule::Schedule complete(schedule::Schedule schedule, const StageGraph& graph
   if (options.optimizer && !has_steps(schedule)) schedule = schedule::add_optimizer_steps(schedule);
   if (options.sharded && !has_sharding(schedule)) schedule = schedule::add_unsharding(schedule);
   return schedule;
-}
-
-// The stages of this rank, as units. Called by all ranks of GroupPipelineOptions::data_parallel.
-std::unique_ptr<sharded::ShardedUnits> shard_stages(const StageGraph& graph, const std::set<int>& stages,
-                                                    const GroupPipelineOptions& options,
-                                                    const std::string& signature) {
-  const std::string owner = "GroupPipeline";
-  const collectives::Group& counterparts = *options.data_parallel;
-  collectives::GroupOptions of_group = counterparts.options();
-  of_group.timeout = options.timeout;
-  sharded::ShardSetup setup{.owner = owner,
-                            .gathers = sharded::own_group_for(counterparts, "gathers", of_group),
-                            .reductions = sharded::own_group_for(counterparts, "reductions", of_group),
-                            .options = *options.sharded};
-  auto own = rpc::capture([&] {
-    std::vector<sharded::UnitParameters> found;
-    std::set<std::string> names;
-    for (const int stage : stages) {
-      sharded::UnitParameters& unit = found.emplace_back();
-      if (!graph[stage].module->parameters().empty())
-        unit = sharded::units_of(owner, *graph[stage].module).front();
-      unit.name = "stage " + std::to_string(stage);
-      for (const auto& parameter : unit.parameters)
-        if (!names.insert(parameter.name).second)
-          throw Error(ErrorKind::invalid_argument,
-                      owner + ": two stages have a parameter " + parameter.name +
-                          ", expected different names, since checkpoints have them");
-    }
-    return found;
-  });
-  const auto units = sharded::expect_equal_units(setup.gathers, owner, std::move(own), signature);
-  for (const int stage : stages) data_parallel::broadcast_parameters(setup.gathers, *graph[stage].module, 0);
-  return std::make_unique<sharded::ShardedUnits>(std::move(setup), units);
 }
 
 // Of each stage of this rank that is replicated, in the order of its replicas. Called by all ranks.
@@ -185,7 +158,13 @@ struct GroupPipeline::Impl {
     const std::set<int> stages = stages_of(schedule, group.rank());
     if (options.device)
       for (const int stage : stages) graph[stage].module->to(*options.device);
-    if (options.sharded) units = shard_stages(graph, stages, options, signature_of(graph, schedule, options));
+    if (options.sharded)
+      units = shard_stages(graph, stages,
+                           {.pipeline = group,
+                            .counterparts = *options.data_parallel,
+                            .options = *options.sharded,
+                            .timeout = options.timeout,
+                            .signature = signature_of(graph, schedule, options)});
     for (const int stage : stages) {
       torch::nn::Module& module = *graph[stage].module;
       ParameterOptions of_stage{.optimizer = options.optimizer,
@@ -218,6 +197,7 @@ struct GroupPipeline::Impl {
   Result run(const Values& inputs, const Values& targets, bool with_backward);
   std::int64_t agreed_rows(const Values& inputs, const Values& targets, bool with_backward) const;
   Values joined_outputs(std::vector<Values> own) const;
+  void end_sharded_step(bool with_backward);
   void fail(const std::exception& error);
   bool is_last() const { return runners.contains(graph.size() - 1); }
 
@@ -288,8 +268,7 @@ GroupPipeline::Impl::Result GroupPipeline::Impl::run(const Values& inputs, const
         report.losses.push_back(loss.defined() ? loss.cpu() : loss);
     const auto reports = group.all_gather_object(report, no_timeout).get();
     for (auto& [stage, each] : parameters) each.publish();
-    for (std::size_t unit = 0; units != nullptr && unit < units->size(); ++unit) units->split(unit);
-    if (units != nullptr) units->wait_for_all();
+    if (units != nullptr) end_sharded_step(with_backward);
     end_minibatch(graph, true);
 
     std::vector<RankSpans> spans;
@@ -306,6 +285,16 @@ GroupPipeline::Impl::Result GroupPipeline::Impl::run(const Values& inputs, const
     fail(error);
     throw;
   }
+}
+
+void GroupPipeline::Impl::end_sharded_step(bool with_backward) {
+  std::vector<std::size_t> all(units->size());
+  std::iota(all.begin(), all.end(), std::size_t{0});
+  for (const std::size_t unit : all) units->split(unit);
+  units->wait_for_all();
+  if (!with_backward) return;
+  const auto has_gradients = units->exchange_gradients(all);
+  for (const std::size_t unit : all) units->publish(unit, has_gradients[unit]);
 }
 
 // Of all replicas of the last stage. own: by micro-batch.

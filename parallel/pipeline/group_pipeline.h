@@ -20,17 +20,18 @@
 // here, also with replicated stages. Replicas begin with the values of the first one and have the same
 // parameters from then on; buffers, such as the statistics of batch norms, are each replica's own. To train
 // several pipelines on different data, give each stage's counterparts a group:
-// GroupPipelineOptions::data_parallel. They can share the memory of a stage:
+// GroupPipelineOptions::data_parallel. With GroupPipelineOptions::sharded each of these ranks has a part of
+// the stage's parameters:
 //
-//   pipeline::GroupPipeline pipeline{mesh.group("pipeline"), graph, schedule,
-//                                    {.loss = loss, .data_parallel = mesh.group("data"), .sharded =
-//                                    sharded::ShardOptions{}}};
+//   pipeline::GroupPipeline pipeline{
+//       mesh.group("pipeline"), graph, schedule,
+//       {.loss = loss, .data_parallel = mesh.group("data"), .sharded = sharded::ShardOptions{}}};
 //   sharded::FullyShardedOptimizer optimizer(pipeline.sharded(), torch::optim::AdamWOptions(3e-4));
 //
 // If a stage throws, a value does not come within the timeout, or a rank gives other data than the others
 // expect, the step fails on all ranks and aborts the group: the text names the stage, the micro-batch and the
-// action; make a new pipeline with a new group, of sharded stages from a checkpoint. Stages must not use
-// collectives of this group. Not thread-safe; one step at a time.
+// action; make a new pipeline with a new group. Sharded stages need newly built modules then, with the values
+// of a checkpoint. Stages must not use collectives of this group. Not thread-safe; one step at a time.
 #pragma once
 
 #include <weft/dist_optim/local/step_target.h>
@@ -58,14 +59,15 @@ struct GroupPipelineOptions {
   // last backward; sparse ones become dense. A step that fails aborts this group too.
   std::optional<collectives::Group> data_parallel = {};
   // Each rank of data_parallel has a part of the parameters, their gradients and the optimizer's state
-  // (FSDP). A stage is whole from an `unshard` of the schedule to the `reshard`; if it has none,
-  // schedule::add_unsharding adds them. An optimizer steps the parts: GroupPipeline::sharded(). If a type to
-  // compute in is given, floating-point inputs of the step are converted to it.
+  // (FSDP), and an optimizer steps the parts: GroupPipeline::sharded(). A stage is whole from an UNSHARD of
+  // the schedule to the RESHARD; schedule::add_unsharding adds them to a schedule without. The modules'
+  // parameters have no elements at other times, and none after the pipeline is destroyed. With
+  // ShardOptions::compute, floating-point inputs of the step are converted, targets and buffers are not.
   std::optional<sharded::ShardOptions> sharded = {};
   // Of this rank's stages; empty: where they are, and values travel through the host's memory.
   std::optional<c10::Device> device = {};
   bool values_through_host = false;  // also between GPUs; the same on all ranks
-  // For a value that a stage waits for, and for a reduction.
+  // For a value that a stage waits for, a gather, and a reduction.
   std::chrono::nanoseconds timeout = std::chrono::minutes{10};
 };
 
@@ -82,11 +84,12 @@ class WEFT_EXPORT GroupPipeline {
   // messages in it are not needed. invalid_argument: it does not fit the graph or the group, the ranks have
   // different cuts, schedules or optimizers, a stage of this rank has no module, stages of two ranks share a
   // parameter (tie copies: LayerGraph::tie), there is no loss, or the schedule steps parameters and there is
-  // no optimizer; or stages are to be sharded without GroupPipelineOptions::data_parallel. unsupported: NCCL
-  // does not connect ranks on GPUs; actions of sharded stages, and they are not; ties, and an optimizer or
-  // replicated or sharded stages; replicated ones, or optimizer steps in the schedule, with data_parallel; an
-  // optimizer in the options with sharded stages. failed_precondition: the ranks of data_parallel have
-  // different stages.
+  // no optimizer. unsupported: NCCL does not connect ranks on GPUs; ties, and an optimizer or replicated
+  // stages; replicated ones, or optimizer steps in the schedule, with GroupPipelineOptions::data_parallel.
+  // Of sharded stages, invalid_argument: data_parallel is not given, a stage is computed without an UNSHARD,
+  // two stages have a parameter of one name or the same one, or sharded::units_of() refuses it; unsupported:
+  // ties, an optimizer in the options, or a rank's stages on several devices; failed_precondition: the ranks
+  // of data_parallel have different stages.
   GroupPipeline(collectives::Group group, StageGraph graph, schedule::Schedule schedule,
                 GroupPipelineOptions options);
   ~GroupPipeline();

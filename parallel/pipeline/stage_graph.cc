@@ -95,11 +95,12 @@ StageGraph split(const torch::nn::Sequential& model, const std::vector<int>& cut
       refuse("split: stage " + std::to_string(i - 1) + " has the layers from " +
              std::to_string(bounds[i - 1]) + " to before " + std::to_string(bounds[i]) + " of " +
              std::to_string(model->size()) + ", expected at least one each");
+  const std::vector<std::string> names = model->named_children().keys();
   StageGraph graph;
   for (std::size_t i = 1; i < bounds.size(); ++i) {
     torch::nn::Sequential part;
     for (int layer = bounds[i - 1]; layer < bounds[i]; ++layer)
-      part->push_back(std::to_string(layer), *(model->begin() + layer));
+      part->push_back(names[static_cast<std::size_t>(layer)], *(model->begin() + layer));
     graph.add({part.ptr(),
                [part](const Values& inputs) mutable { return Values{part->forward(inputs.at(0))}; },
                {i == 1 ? step_input(0) : Source{static_cast<int>(i) - 2}}});

@@ -364,7 +364,7 @@ std::vector<ParameterSlice> ShardedUnits::slices() const {
 }
 
 std::vector<std::string> ShardedUnits::names() const {
-  std::vector<std::string> names;
+  std::vector<std::string> names = setup_.names_elsewhere;
   for (const auto& unit : units_)
     for (const NamedParameter& parameter : unit->trained) names.push_back(parameter.name);
   return names;

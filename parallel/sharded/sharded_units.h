@@ -33,9 +33,11 @@ struct ShardSetup {
   collectives::Group gathers, reductions;           // the same ranks
   std::optional<collectives::Group> replicas = {};  // ranks with the same parts
   ShardOptions options = {};
+  // Parameters that require grad in units of the owner on other ranks than these.
+  std::vector<std::string> names_elsewhere = {};
 };
 
-// A group of the owner's own, with the same ranks. Called by all of them.
+// Makes a group with the same ranks, which only the owner uses. Called by all of them.
 WEFT_EXPORT collectives::Group own_group_for(const collectives::Group& group, const std::string& purpose,
                                              const collectives::GroupOptions& options);
 
@@ -72,8 +74,8 @@ class WEFT_EXPORT ShardedUnits {
   // After the reduction of the unit. has: of exchange_gradients().
   void publish(std::size_t unit, const std::vector<bool>& has);
 
-  // On a device computations run on after a collective has failed: throws the error of one that has ended,
-  // or waits for all of them.
+  // On a device, computations run on after a collective has failed. check_ended() throws the error of a
+  // collective that has ended; wait_for_all() waits for all collectives first.
   void check_ended();
   void wait_for_all();
   void abort(const std::string& reason) const;
@@ -81,7 +83,7 @@ class WEFT_EXPORT ShardedUnits {
 
   // --- What this rank has ---
   std::vector<ParameterSlice> slices() const;  // of parameters that require grad: leaves for an optimizer
-  std::vector<std::string> names() const;      // of the parameters that require grad, on all ranks
+  std::vector<std::string> names() const;      // of parameters that require grad, on all ranks of the owner
   // The parts of all parameters (training_state.h).
   void add_to(SlicedState& state, const std::string& prefix = "model/") const;
   std::size_t bytes() const;  // of parts, their gradients, and buffers

@@ -19,7 +19,7 @@ namespace {
 std::vector<std::string> descriptions_of(const std::vector<UnitParameters>& units) {
   std::vector<std::string> descriptions;
   for (const UnitParameters& unit : units) {
-    if (!unit.name.empty()) descriptions.push_back("the block " + unit.name);
+    if (!unit.name.empty()) descriptions.push_back("the " + unit.name);
     for (const auto& [name, tensor, sparse] : unit.parameters) {
       std::ostringstream text;
       text << "the parameter " << name << ' ' << tensor.scalar_type() << tensor.sizes() << " on "
@@ -39,7 +39,7 @@ std::vector<UnitParameters> units_of(const std::string& owner, const torch::nn::
     throw Error(ErrorKind::invalid_argument, owner + ": " + why);
   };
   std::vector<UnitParameters> units(1);
-  for (const std::string& block : blocks) units.push_back({.name = block});
+  for (const std::string& block : blocks) units.push_back({.name = "block " + block});
   struct Named {
     at::Tensor tensor;
     std::vector<std::string> names;

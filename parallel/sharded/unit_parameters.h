@@ -13,15 +13,15 @@
 namespace weft::sharded {
 
 struct UnitParameters {
-  std::string name = {};
+  std::string name = {};  // for messages: "block layers.0"
   std::vector<data_parallel::NamedParameter> parameters = {};
   std::size_t buffers = 0;  // units with the same number use buffers of one size in turn
 };
 
-// The module's parameters, each once. Unit i + 1 has those that only the submodule blocks[i] has; unit 0 has
-// the others. owner: of the units, for messages. invalid_argument: no parameters, sparse ones, ones that are
-// split already, or that share memory with another one or a buffer. unsupported: parameters on several
-// devices.
+// The module's parameters, each once. Unit i + 1 has those that only the submodule blocks[i] has, and its
+// name; unit 0 has the others. owner: of the units, for messages. invalid_argument: no parameters, sparse
+// ones, ones that are split already, or that share memory with another one or a buffer. unsupported:
+// parameters on several devices.
 WEFT_EXPORT std::vector<UnitParameters> units_of(const std::string& owner, const torch::nn::Module& module,
                                                  const std::vector<std::string>& blocks = {});
 

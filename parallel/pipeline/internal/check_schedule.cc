@@ -184,6 +184,23 @@ bool has_sharding(const schedule::Schedule& schedule) {
   return any_action(schedule, [](const Action& action) { return action.op == Op::unshard; });
 }
 
+void expect_all_unsharded(const std::string& executor, const schedule::Schedule& schedule) {
+  for (std::size_t rank = 0; rank < schedule.ranks.size(); ++rank) {
+    std::set<int> computed, unsharded;
+    for (const Action& each : schedule.ranks[rank])
+      schedule::for_each_part(each, [&](const Action& action) {
+        if (schedule::is_computation(action.op)) computed.insert(action.stage);
+        if (action.op == Op::unshard) unsharded.insert(action.stage);
+      });
+    for (const int stage : computed)
+      if (!unsharded.contains(stage))
+        throw Error(ErrorKind::invalid_argument,
+                    executor + ": rank " + std::to_string(rank) + " has no UNSHARD for stage " +
+                        std::to_string(stage) +
+                        ", expected one for all stages: see schedule::add_unsharding");
+  }
+}
+
 bool has_reductions(const schedule::Schedule& schedule) {
   return any_action(schedule, [](const Action& action) { return action.op == Op::reduce_gradient; });
 }

@@ -36,5 +36,7 @@ bool has_recomputation(const schedule::Schedule& schedule);
 bool has_steps(const schedule::Schedule& schedule);       // of an optimizer
 bool has_reductions(const schedule::Schedule& schedule);  // of gradients
 bool has_sharding(const schedule::Schedule& schedule);    // of stages
+// invalid_argument: a rank computes a stage that it does not unshard.
+void expect_all_unsharded(const std::string& executor, const schedule::Schedule& schedule);
 
 }  // namespace weft::pipeline

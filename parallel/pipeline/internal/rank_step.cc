@@ -200,8 +200,14 @@ void RankStep::forward(StageRunner& runner, const Action& action) {
   if (step_.with_backward && !recomputes) {
     outputs_[{stage, microbatch}] = std::move(outputs);
   } else if (is_last && !step_.with_backward) {
+    for (at::Tensor& output : outputs)
+      if (shares_gathered_memory(stage, output)) output = output.clone();
     step_.outputs[static_cast<std::size_t>(microbatch)] = std::move(outputs);
   }
+}
+
+bool RankStep::shares_gathered_memory(int stage, const at::Tensor& output) const {
+  return step_.parameters != nullptr && step_.parameters->at(stage).shares_gathered_memory(output);
 }
 
 // Plain tensors, which require grad if a gradient for them is wanted. Only one stage gets the output's own
@@ -214,7 +220,8 @@ Values RankStep::sent(const Edge& edge, const Values& outputs) const {
                                                    " outputs, and stage " + std::to_string(edge.to) +
                                                    " uses output " + std::to_string(output));
     const at::Tensor& value = outputs[static_cast<std::size_t>(output)];
-    const at::Tensor plain = gets_original(edge, output) ? value.detach() : value.detach().clone();
+    const bool is_original = gets_original(edge, output) && !shares_gathered_memory(edge.from, value);
+    const at::Tensor plain = is_original ? value.detach() : value.detach().clone();
     values.push_back(plain.set_requires_grad(step_.with_backward && value.requires_grad()));
   }
   return values;

@@ -71,6 +71,7 @@ class RankStep {
   Values inputs_of(int stage, int microbatch);
   void forward(StageRunner& runner, const schedule::Action& action);
   Values sent(const schedule::Edge& edge, const Values& outputs) const;
+  bool shares_gathered_memory(int stage, const at::Tensor& output) const;
   bool gets_original(const schedule::Edge& edge, int output) const;
   void recompute(StageRunner& runner, const schedule::Action& action);
   void add_loss(StageRunner& runner, int microbatch, const Values& outputs);
@@ -84,7 +85,7 @@ class RankStep {
   const int rank_;
   const std::vector<schedule::Action>& actions_;
   const std::optional<c10::Device> device_;
-  std::set<std::size_t> unused_;                   // actions of backwards in an evaluation
+  std::set<std::size_t> unused_;                   // of an evaluation: unshard actions for backwards
   std::optional<double> started_;                  // when the action that runs began to compute
   std::set<std::pair<int, int>> recomputed_;       // by stage and micro-batch
   std::map<std::pair<int, int>, Values> outputs_;  // by stage and micro-batch, until the backward

@@ -4,6 +4,7 @@
 #include <ATen/autocast_mode.h>
 #include <ATen/core/grad_mode.h>
 
+#include <algorithm>
 #include <string>
 #include <utility>
 
@@ -86,6 +87,12 @@ void StageParameters::make_whole() {
   if (options_.units != nullptr) options_.units->finish_gather(options_.unit);
 }
 
+bool StageParameters::shares_gathered_memory(const at::Tensor& tensor) const {
+  return options_.units != nullptr && tensor.defined() &&
+         std::any_of(parameters_.begin(), parameters_.end(),
+                     [&](const auto& parameter) { return tensor.is_alias_of(parameter.tensor); });
+}
+
 void StageParameters::begin() {
   loads_left_ = loads_;
   if (optimizer_ == nullptr) return;
@@ -124,13 +131,12 @@ void StageParameters::run_sharded(Op op) {
     case Op::unshard:
       return units.start_gather(options_.unit);
     case Op::reshard:
+      at::autocast::clear_cache();  // it has casts of the parameters
       return units.split(options_.unit);
     case Op::reduce_gradient:
       return units.start_reduction(options_.unit);
     case Op::wait_reduce_gradient:
-      units.finish_reductions(options_.unit);
-      units.wait_for_all();
-      return units.publish(options_.unit, units.exchange_gradients({options_.unit}).front());
+      return units.finish_reductions(options_.unit);
     default:
       return;
   }

@@ -4,8 +4,7 @@
 // Version v of a schedule is the values after v of the step's optimizer steps. The module's tensors hold the
 // version that was loaded last; between two steps of the pipeline they hold the newest one.
 //
-// The parameters of a sharded stage are a unit of ShardedUnits. Their gradients go to its buffers, and the
-// averages to the `.grad` of its slices at the end of a reduction. Not thread-safe.
+// The parameters of a sharded stage are a unit of ShardedUnits, to which their gradients go. Not thread-safe.
 #pragma once
 
 #include <weft/dist_optim/local/parameter_versions.h>
@@ -52,6 +51,8 @@ class StageParameters {
   void begin();
   // Before each computation: the parameters of a sharded stage have their values from then on.
   void make_whole();
+  // Whether the tensor has memory of a sharded stage's parameter, which a `reshard` takes away.
+  bool shares_gathered_memory(const at::Tensor& tensor) const;
   // Runs an action that is not a computation. shares: of the micro-batches' losses in the gradients, by
   // micro-batch.
   void run(const schedule::Action& action, const std::vector<double>& shares);

@@ -56,8 +56,8 @@ FlatShard::FlatShard(std::vector<data_parallel::NamedParameter> parameters, cons
 std::string FlatShard::reason(std::size_t parameter) const {
   return "parameter " + parameters_[parameter].name +
          " is split over the ranks: its elements are here only while the " + owner_ +
-         " has gathered them. Call its functions instead of the module's forward, and move or convert the "
-         "module before it is split";
+         " has gathered them. Call the functions of the " + owner_ +
+         " instead of the module's forward, and move or convert the module before it is split";
 }
 
 bool FlatShard::is_frozen_in_part() const {
@@ -72,9 +72,9 @@ void FlatShard::check_unchanged() const {
                              : tensor.device() != gathered_.device() ? "is on another device"
                                                                      : nullptr;
     if (what != nullptr)
-      throw rpc::Error(
-          rpc::ErrorKind::failed_precondition,
-          owner_ + ": parameter " + name + " " + what + " now: change the module before it is wrapped");
+      throw rpc::Error(rpc::ErrorKind::failed_precondition, owner_ + ": parameter " + name + " " + what +
+                                                                " now: change the module before the " +
+                                                                owner_ + " is constructed");
   }
 }
 

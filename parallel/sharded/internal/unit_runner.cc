@@ -171,7 +171,7 @@ void UnitRunner::before_forward(std::size_t unit) {
   const bool is_recomputation = data_parallel::in_backward();
   if (!in_forward_ && !is_recomputation && kept_whole_ == 0)
     throw Error(ErrorKind::failed_precondition,
-                "FullyShardedDataParallel: the block " + names_[unit] +
+                "FullyShardedDataParallel: the " + names_[unit] +
                     " runs outside of the module's forward, expected fsdp.forward(), or gather() before it");
   units_.finish_gather(unit);
   if (!in_forward_ || is_recomputation) return;

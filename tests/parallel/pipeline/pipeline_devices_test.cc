@@ -31,11 +31,13 @@ at::Tensor numbers(at::IntArrayRef sizes, std::uint64_t seed) {
 }
 
 struct Weight : torch::nn::Module {
-  explicit Weight(std::uint64_t seed) : weight(register_parameter("weight", numbers({6, 6}, seed))) {}
+  explicit Weight(std::uint64_t seed)
+      : name("weight" + std::to_string(seed)), weight(register_parameter(name, numbers({6, 6}, seed))) {}
   // Tensor::set_data() refuses a PrivateUse1 tensor in the place of one on the CPU.
   void to(torch::Device device, bool) override {
-    weight = *parameters_.find("weight") = weight.detach().to(device).requires_grad_();
+    weight = *parameters_.find(name) = weight.detach().to(device).requires_grad_();
   }
+  const std::string name;
   at::Tensor weight;
 };
 
@@ -184,7 +186,7 @@ TEST_F(PipelineDevices, AParameterOfStagesOnSeveralDevicesIsRefused) {
 }
 
 // Ranks of a group in one process, each with a device, and a fake of NCCL between these. The devices work on
-// all streams except the default ones, on which stages compute.
+// all streams except the default ones, on which stages compute; on these, too, as long as pipelines are made.
 class GroupPipelineOnDevices : public PipelineDevices {
  protected:
   // Runs it on all ranks at once, while the devices work.
@@ -192,6 +194,7 @@ class GroupPipelineOnDevices : public PipelineDevices {
   void on_all_ranks(int count, bool has_nccl, const F& body) {
     collectives::testing::FakeDevices devices(count);
     std::atomic<int> running = count;
+    made = 0;
     collectives::testing::Company company(count, collectives::testing::Backend::messages,
                                           std::make_unique<test::InProcessJobStore>(),
                                           [&](int) { return devices.devices(!has_nccl); });
@@ -204,7 +207,7 @@ class GroupPipelineOnDevices : public PipelineDevices {
       });
     while (running > 0) {
       for (int rank = 0; rank < count; ++rank)
-        for (c10::StreamId id = 1; id <= FakeAccelerator::pooled; ++id)
+        for (c10::StreamId id = made < making ? 0 : 1; id <= FakeAccelerator::pooled; ++id)
           accelerator.advance(c10::Stream(c10::Stream::UNSAFE, FakeAccelerator::device(rank), id));
       std::this_thread::yield();
     }
@@ -212,6 +215,8 @@ class GroupPipelineOnDevices : public PipelineDevices {
     messages = devices.nccl.sent();
   }
   std::size_t messages = 0;
+  int making = 0;  // pipelines, which count in `made` when they are
+  std::atomic<int> made = 0;
 };
 
 TEST_F(GroupPipelineOnDevices, ValuesTravelByNccl) {
@@ -264,6 +269,40 @@ TEST_F(GroupPipelineOnDevices, AnEdgeCarriesTensorsOfEachDeviceAndNone) {
     EXPECT_TRUE(outputs.at(0).cpu().eq(8).all().item<bool>());
     EXPECT_TRUE(outputs.at(1).cpu().eq(5).all().item<bool>());
   });
+}
+
+// Two pipelines of one rank each.
+TEST_F(GroupPipelineOnDevices, ShardedStagesAreGatheredAndReducedByNccl) {
+  const auto schedule = schedule::add_unsharding(
+      schedule::interleaved({.ranks = 1, .microbatches = 4, .chunks = 3}), /*active=*/1);
+  making = 2;
+  for (const bool in_host_memory : {false, true})
+    on_all_ranks(2, true, [&](const collectives::Group& group, c10::Device device) {
+      const auto error = test::error_of([&] {
+        Model model;
+        GroupPipeline pipeline(group.split(group.rank(), 0).get().value(), model.graph(), schedule,
+                               {.loss = loss_of(squares),
+                                .data_parallel = group,
+                                .sharded = sharded::ShardOptions{.in_host_memory = in_host_memory},
+                                .device = device});
+        ++made;
+        for (int step = 1; step <= 2; ++step) {
+          pipeline.step({x}, {y});
+          std::int64_t elements = 0;
+          for (const sharded::ParameterSlice& slice : pipeline.sharded().slices()) {
+            const auto stage = static_cast<std::size_t>(slice.parameter.back() - '0');
+            const at::Tensor gradient = slice.leaf.tensor.grad();
+            EXPECT_EQ(gradient.is_cpu(), in_host_memory);
+            EXPECT_TRUE(at::allclose(gradient.cpu(),
+                                     step * expected[stage].reshape({-1}).slice(0, slice.begin, slice.end),
+                                     1e-10, 1e-10));
+            elements += gradient.numel();
+          }
+          EXPECT_GE(elements, 3 * 6 * 6 / 2 - 3 * 16);  // about half, in parts that are aligned
+        }
+      });
+      EXPECT_FALSE(error) << error->what();
+    });
 }
 
 TEST_F(GroupPipelineOnDevices, WithoutNcclAllRanksAreTold) {

@@ -301,6 +301,61 @@ TEST(ShardedStages, ContinueFromACheckpointWithOtherStagesAndParts) {
   expect_no_errors(on_ranks(company, [&](const Group& world) { run(world, 1, 1, 2); }));
 }
 
+// Each stage passes a parameter on, whose memory a RESHARD takes away.
+TEST(ShardedStages, OutputsMayBeParameters) {
+  LayerGraph model;
+  for (const int layer : {0, 1})
+    model.add({"scale" + std::to_string(layer),
+               [layer] {
+                 const auto module = std::make_shared<torch::nn::Module>();
+                 const auto scale = module->register_parameter("scale", numbers({3, 6}, 1 + layer));
+                 return BuiltLayer{module, [scale](const Values& x) {
+                                     return Values{x[0] * (x.size() > 1 ? x[1] : scale), scale};
+                                   }};
+               },
+               layer == 0 ? std::vector{step_input(0)} : std::vector{Source{0, 0}, Source{0, 1}}});
+  const auto schedule = schedule::add_unsharding(
+      schedule::looped_breadth_first({.ranks = 1, .microbatches = 2, .chunks = 2}), /*active=*/1);
+  const at::Tensor x = numbers({6, 6}, 3), y = numbers({6, 6}, 4);
+  const StageGraph whole = cut(model, {});
+  for (const int part : {0, 1})
+    (squares(whole[0].forward({x.slice(0, 3 * part, 3 * part + 3)}), {y.slice(0, 3 * part, 3 * part + 3)}) /
+     2)
+        .backward();
+  Company company(2);
+  expect_no_errors(on_ranks(company, [&](const Group& world) {
+    const Mesh mesh(world, 2);
+    GroupPipeline pipeline(mesh.pipeline, cut(model, {.cuts = {1}}), schedule,
+                           {.loss = squares, .data_parallel = mesh.data, .sharded = sharded::ShardOptions{}});
+    const Values outputs = pipeline.evaluate({x});
+    EXPECT_TRUE(at::allclose(outputs.at(1), numbers({3, 6}, 2).repeat({2, 1})));
+    pipeline.step({x}, {y});
+    for (const ParameterSlice& slice : pipeline.sharded().slices()) {
+      if (slice.parameter != "scale0.scale") continue;
+      const at::Tensor expected = named_parameters_of(whole).at(slice.parameter).grad().reshape({-1});
+      EXPECT_TRUE(
+          at::allclose(slice.leaf.tensor.grad(), expected.slice(0, slice.begin, slice.end), 1e-10, 1e-10));
+    }
+  }));
+}
+
+// A parameter group by name, of whose parameters a rank has none.
+TEST(ShardedStages, TheOptimizerMayHaveGroupsOfOtherRanks) {
+  const auto schedule = schedule::one_forward_one_backward({.ranks = 2, .microbatches = 2});
+  Company company(2);
+  expect_no_errors(on_ranks(company, [&](const Group& world) {
+    const Mesh mesh(world, 1);
+    GroupPipeline pipeline(mesh.pipeline, graph_of(blocks(2), schedule, world.rank()), schedule,
+                           {.loss = squares, .data_parallel = mesh.data, .sharded = sharded::ShardOptions{}});
+    const dist_optim::OptimizerSpec spec(momentum);
+    FullyShardedOptimizer(pipeline.sharded(), spec.with_group("block1", {{"lr", 0.01}}));
+    EXPECT_EQ(test::kind_of([&] {
+                FullyShardedOptimizer(pipeline.sharded(), spec.with_group("block2", {{"lr", 0.01}}));
+              }),
+              ErrorKind::invalid_argument);
+  }));
+}
+
 // --- Faults ---
 
 TEST(ShardedStages, AFailedStageEndsTheStepOfAllPipelines) {
@@ -365,6 +420,57 @@ TEST(ShardedStages, RefusesWhatDoesNotFit) {
          ErrorKind::unsupported, "tied parameters");
   expect(refused(sharded, [](int rank) { return blocks(1 + rank); }), ErrorKind::failed_precondition,
          "rank 1 has");
+}
+
+// One pipeline of two ranks, with a stage on each or, of the schedule's four, two.
+std::vector<std::optional<rpc::Error>> refused_by_two(const StageGraph& graph,
+                                                      const schedule::Schedule& schedule) {
+  Company company(2);
+  return on_ranks(company, [&](const Group& world) {
+    const Mesh mesh(world, 1);
+    GroupPipeline(mesh.pipeline, graph, schedule,
+                  {.loss = squares, .data_parallel = mesh.data, .sharded = sharded::ShardOptions{}});
+  });
+}
+
+void expect_refused(const std::vector<std::optional<rpc::Error>>& errors, const std::string& text) {
+  for (const auto& error : errors) {
+    ASSERT_TRUE(error);
+    EXPECT_NE(std::string(error->what()).find(text), std::string::npos) << error->what();
+  }
+}
+
+StageGraph graph_of_modules(const std::vector<std::shared_ptr<torch::nn::Module>>& modules) {
+  StageGraph graph;
+  for (std::size_t stage = 0; stage < modules.size(); ++stage)
+    graph.add({modules[stage],
+               [](const Values& x) { return x; },
+               {stage == 0 ? step_input(0) : Source{static_cast<int>(stage) - 1}}});
+  return graph;
+}
+
+TEST(ShardedStages, AllRanksOfThePipelineAreToldOfARefusal) {
+  const auto two = schedule::one_forward_one_backward({.ranks = 2, .microbatches = 2});
+  const auto linear = [] { return std::make_shared<torch::nn::LinearImpl>(2, 2); };
+  expect_refused(refused_by_two(graph_of_modules({linear(), linear()}), two), "have a parameter weight");
+  const auto overlapping = std::make_shared<torch::nn::Module>();
+  const at::Tensor memory = torch::zeros({4});
+  overlapping->register_parameter("a", memory.slice(0, 0, 3));
+  overlapping->register_parameter("b", memory.slice(0, 1, 4));
+  expect_refused(refused_by_two(graph_of_modules({overlapping, linear()}), two), "shares its memory");
+}
+
+TEST(ShardedStages, StagesOfARankMustNotShareAParameter) {
+  const auto four = schedule::interleaved({.ranks = 2, .microbatches = 2, .chunks = 2});
+  const auto both = std::make_shared<torch::nn::LinearImpl>(2, 2);
+  std::vector<std::shared_ptr<torch::nn::Module>> modules{both, std::make_shared<torch::nn::Module>(), both,
+                                                          std::make_shared<torch::nn::Module>()};
+  expect_refused(refused_by_two(graph_of_modules(modules), four), "share a parameter");
+}
+
+TEST(ShardedStages, AllStagesNeedAnUnshard) {
+  const auto schedule = schedule::load("0UNSHARD,0F0,0B0,0RESHARD\n1F0,1B0\n");
+  expect_refused(refused_by_two(cut(blocks(2), {.cuts = {1}}), schedule), "no UNSHARD for stage 1");
 }
 
 TEST(ShardedStages, AScheduleWithTheirActionsNeedsShardedStages) {
