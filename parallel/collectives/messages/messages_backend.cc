@@ -23,7 +23,7 @@ std::shared_ptr<PlanRun> MessagesBackend::run_of(const Collective& collective, c
   const Party party = party_of(collective, part);
   return std::make_shared<PlanRun>(party.rank, party.ranks, plan_of(party, part.layout), part.memory,
                                    collective.reduction, std::move(done),
-                                   wire_for(collective.signature.dtype, party, part.layout), ranks_);
+                                   wire_for(collective.signature.dtype, party, part.layout), ranks_, &pool_);
 }
 
 // Nothing that is small: there two ranks exchange their halves, and would have other bits. What tensors of 16

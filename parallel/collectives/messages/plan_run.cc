@@ -23,13 +23,14 @@ bool takes_message(const Step& step) {
 }  // namespace
 
 PlanRun::PlanRun(int rank, int ranks, Plan plan, PlanMemory memory, std::optional<Reduction> reduction,
-                 Done done, std::optional<c10::ScalarType> wire, int divisor)
+                 Done done, std::optional<c10::ScalarType> wire, int divisor, rpc::MemoryPool* pool)
     : rank_(rank),
       divisor_(divisor == 0 ? ranks : divisor),
       plan_(std::move(plan)),
       memory_(std::move(memory)),
       reduction_(reduction),
       wire_(wire),
+      pool_(pool),
       done_(std::move(done)),
       progress_(plan_.steps.size()),
       left_(plan_.steps.size()) {
@@ -40,7 +41,7 @@ PlanRun::PlanRun(int rank, int ranks, Plan plan, PlanMemory memory, std::optiona
     if (takes_message(step)) expected_.emplace(Letter{step.peer, step.label}, index);
   }
   if (plan_.accumulator != 0 && memory_.accumulator == nullptr) {
-    own_accumulator_ = rpc::Buffer::allocate(plan_.accumulator * reduction_->accumulator_size());
+    own_accumulator_ = allocate(plan_.accumulator * reduction_->accumulator_size());
     memory_.accumulator = own_accumulator_.data();
   }
   choose_copies();
@@ -127,7 +128,9 @@ void PlanRun::start(std::uint32_t index) {
       if (is_compressed(step.place) && n != 0) {
         bytes = compressed(bytes.data(), n);
       } else if (progress_[index].copies) {
-        bytes = rpc::Buffer::copy(bytes.bytes());
+        const rpc::Buffer copy = allocate(bytes.size());
+        std::memcpy(copy.data(), bytes.data(), bytes.size());
+        bytes = copy;
       }
       if (progress_[index].copies) {
         outbox_->send(step.peer, step.label, bytes, [] {});
@@ -169,14 +172,19 @@ void PlanRun::start(std::uint32_t index) {
   over(index);
 }
 
+// Copying into memory that was used before takes half the time of copying into fresh memory.
+rpc::Buffer PlanRun::allocate(std::size_t bytes) const {
+  return pool_ == nullptr ? rpc::Buffer::allocate(bytes) : pool_->allocate(bytes);
+}
+
 rpc::Buffer PlanRun::compressed(const std::byte* floats, std::size_t n) const {
-  rpc::Buffer message = rpc::Buffer::allocate(n * half_bytes);
+  rpc::Buffer message = allocate(n * half_bytes);
   narrow(*wire_, message.data(), reinterpret_cast<const float*>(floats), n);
   return message;
 }
 
 rpc::Buffer PlanRun::expanded(const rpc::Buffer& message, std::size_t n) const {
-  rpc::Buffer floats = rpc::Buffer::allocate(n * sizeof(float));
+  rpc::Buffer floats = allocate(n * sizeof(float));
   widen(*wire_, reinterpret_cast<float*>(floats.data()), message.data(), n);
   return floats;
 }

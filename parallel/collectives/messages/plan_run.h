@@ -12,6 +12,7 @@
 #include <weft/parallel/collectives/plan/plan_memory.h>
 #include <weft/rpc/core/buffer.h>
 #include <weft/rpc/core/error.h>
+#include <weft/rpc/core/memory_pool.h>
 #include <weft/rpc/core/unique_function.h>
 
 #include <functional>
@@ -36,9 +37,10 @@ class WEFT_EXPORT PlanRun final : public std::enable_shared_from_this<PlanRun> {
 
   // reduction: of plans that reduce. wire: a floating-point type of 16 bits, as which elements and
   // accumulators of float32 travel; results are rounded to it, so that they are alike on all ranks.
-  // divisor: of averages, where what is reduced was of more than `ranks`; 0: of those.
+  // divisor: of averages, where what is reduced was of more than `ranks`; 0: of those. pool: of memory for
+  // what it sends and computes; null: fresh memory.
   PlanRun(int rank, int ranks, Plan plan, PlanMemory memory, std::optional<Reduction> reduction, Done done,
-          std::optional<c10::ScalarType> wire = {}, int divisor = 0);
+          std::optional<c10::ScalarType> wire = {}, int divisor = 0, rpc::MemoryPool* pool = nullptr);
 
   void begin(Outbox& outbox);
   // protocol_error ends the run where no step expects the message, or its size is another.
@@ -63,6 +65,7 @@ class WEFT_EXPORT PlanRun final : public std::enable_shared_from_this<PlanRun> {
   void start(std::uint32_t index);
   bool take(const Step& step, const rpc::Buffer& message);
   bool is_compressed(Place place) const { return wire_ && size_of(place) == sizeof(float); }
+  rpc::Buffer allocate(std::size_t bytes) const;
   rpc::Buffer compressed(const std::byte* floats, std::size_t n) const;
   rpc::Buffer expanded(const rpc::Buffer& message, std::size_t n) const;
   void over(std::uint32_t index);
@@ -75,6 +78,7 @@ class WEFT_EXPORT PlanRun final : public std::enable_shared_from_this<PlanRun> {
   PlanMemory memory_;
   const std::optional<Reduction> reduction_;
   const std::optional<c10::ScalarType> wire_;
+  rpc::MemoryPool* const pool_;
   rpc::Buffer own_accumulator_;
   Done done_;
   Outbox* outbox_ = nullptr;

@@ -191,18 +191,21 @@ TEST(PlanRun, CopiesItsLastMessagesSoThatItsEndWaitsForNoAcknowledgement) {
   std::vector<Sent> sent(2);
   std::vector<std::shared_ptr<PlanRun>> runs;
   std::vector<bool> done(2);
+  rpc::MemoryPool pool(4 << 20);
   for (int rank = 0; rank < 2; ++rank) {
     std::byte* const memory = bytes(tensors[rank]);
     sent[rank].memory = {memory, elements * sizeof(float)};
     runs.push_back(std::make_shared<PlanRun>(
         rank, 2, ring_all_reduce({.rank = rank, .ranks = 2, .chunk = chunk}, elements),
         PlanMemory{.input = memory, .accumulator = memory, .output = memory, .item_size = sizeof(float)},
-        Reduction(ReduceOp::sum, torch::kFloat), [&, rank](const std::exception_ptr& error) {
+        Reduction(ReduceOp::sum, torch::kFloat),
+        [&, rank](const std::exception_ptr& error) {
           EXPECT_EQ(error, nullptr);
           done[rank] = true;
           EXPECT_TRUE(tensors[rank].eq(3).all().item<bool>());
           tensors[rank].zero_();  // its owner may write there now
-        }));
+        },
+        std::nullopt, 0, &pool));
     runs[rank]->begin(sent[rank]);
   }
   std::vector<std::size_t> delivered(2);
@@ -216,6 +219,7 @@ TEST(PlanRun, CopiesItsLastMessagesSoThatItsEndWaitsForNoAcknowledgement) {
   }
   EXPECT_TRUE(done[0] && done[1]);
   for (const Sent& one : sent) EXPECT_EQ(one.copied, 512U << 10);
+  EXPECT_EQ(pool.counts().misses, 4U);  // two copies of each rank
 }
 
 TEST(PlanRun, RefusesAMessageOfAnotherSize) {
