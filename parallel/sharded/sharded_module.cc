@@ -227,4 +227,8 @@ ShardedModule::Gathered::Gathered(std::shared_ptr<UnitRunner> runner) : runner_(
 }
 ShardedModule::Gathered::~Gathered() { runner_->release_whole(); }
 
+ShardedModule::NoSync::NoSync(std::shared_ptr<UnitRunner> runner)
+    : runner_(std::move(runner)), before_(runner_->set_reduces(false)) {}
+ShardedModule::NoSync::~NoSync() { (void)runner_->set_reduces(before_); }
+
 }  // namespace weft::sharded

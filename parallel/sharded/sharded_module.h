@@ -61,6 +61,23 @@ class WEFT_EXPORT ShardedModule {
   };
   [[nodiscard]] Gathered gather() const { return Gathered(runner_); }
 
+  // The backward of a forward that runs while the guard lives reduces nothing: this rank keeps the whole
+  // gradients of all units, also beyond zero_grad(). The next backward of a forward outside adds its own and
+  // reduces the sum. On all ranks for the same forwards (failed_precondition in backward). A backward reaches
+  // forwards of one kind (failed_precondition).
+  class WEFT_EXPORT NoSync {
+   public:
+    explicit NoSync(std::shared_ptr<UnitRunner> runner);
+    ~NoSync();
+    NoSync(const NoSync&) = delete;
+    NoSync& operator=(const NoSync&) = delete;
+
+   private:
+    const std::shared_ptr<UnitRunner> runner_;
+    const bool before_;
+  };
+  [[nodiscard]] NoSync no_sync() { return NoSync(runner_); }
+
   const collectives::Group& group() const;  // of this object alone
   std::size_t bytes() const;                // of parts, their gradients, and buffers, on this rank
 

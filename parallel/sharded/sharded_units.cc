@@ -299,6 +299,14 @@ void ShardedUnits::start_reduction(std::size_t index) {
   }
 }
 
+// A rank without a gradient takes a buffer too: gradient_buffer() may wait for a reduction, and with replicas
+// all ranks wait at the same places.
+void ShardedUnits::keep_gradients(std::size_t index) {
+  Unit& unit = *units_[index];
+  for (std::size_t i = 0; i < unit.shards.size(); ++i)
+    if (unit.shards[i].trains()) (void)gradient_buffer(unit, i);
+}
+
 void ShardedUnits::finish_reductions(std::optional<std::size_t> unit) {
   const auto is_of_unit = [&](const Reduction& each) { return !unit || each.unit == *unit; };
   while (std::any_of(reductions_.begin(), reductions_.end(), is_of_unit)) finish_first_reduction();

@@ -68,6 +68,8 @@ class WEFT_EXPORT ShardedUnits {
   void add_gradient(std::size_t unit, std::size_t parameter, const at::Tensor& gradient);
   // Parameters without a gradient on this rank have zeros.
   void start_reduction(std::size_t unit);
+  // Instead of a reduction: the next one reduces the sum. On all ranks.
+  void keep_gradients(std::size_t unit);
   void finish_reductions(std::optional<std::size_t> unit = {});  // up to the last one of this unit
   // On all ranks, for the same units: whether a rank has a gradient, by trained().
   std::vector<std::vector<bool>> exchange_gradients(const std::vector<std::size_t>& units) const;

@@ -21,6 +21,7 @@ using rpc::ErrorKind;
 struct UnitRunner::Iteration {
   std::vector<std::size_t> order;  // units, without unit 0
   bool with_grad = false;
+  bool reduces = true;  // its backward
   struct Comparison {
     at::Tensor own, all;
     rpc::Future<void> done;
@@ -28,28 +29,36 @@ struct UnitRunner::Iteration {
   std::vector<Comparison> comparisons = {};  // over the ranks, and over the replicas
 
   void compare(const collectives::Group& group);
-  void expect_equal_orders();  // failed_precondition on all ranks
+  void expect_equal();  // failed_precondition on all ranks
 };
 
 void UnitRunner::Iteration::compare(const collectives::Group& group) {
   std::uint64_t hash = 0xcbf29ce484222325;  // FNV-1a, by word
   for (const std::size_t unit : order) hash = (hash ^ unit) * 0x100000001b3;
   Comparison comparison{
-      at::full({1}, static_cast<std::int64_t>(hash), at::kLong), at::empty({group.size()}, at::kLong), {}};
+      at::full({2}, static_cast<std::int64_t>(hash), at::kLong), at::empty({group.size(), 2}, at::kLong), {}};
+  comparison.own[1] = reduces ? 1 : 0;
   comparison.done = group.all_gather(comparison.all, comparison.own);
   comparisons.push_back(std::move(comparison));
 }
 
-void UnitRunner::Iteration::expect_equal_orders() {
+void UnitRunner::Iteration::expect_equal() {
+  const auto refuse = [](std::int64_t rank, const std::string& what) {
+    throw Error(ErrorKind::failed_precondition,
+                "FullyShardedDataParallel: rank " + std::to_string(rank) + what);
+  };
   for (Comparison& comparison : std::exchange(comparisons, {})) {
     std::move(comparison.done).get();
-    const auto* const of_rank = comparison.all.const_data_ptr<std::int64_t>();
-    for (std::int64_t rank = 0; rank < comparison.all.numel(); ++rank)
-      if (of_rank[rank] != of_rank[0])
-        throw Error(
-            ErrorKind::failed_precondition,
-            "FullyShardedDataParallel: rank " + std::to_string(rank) +
-                " has run the blocks in another order than rank 0, expected the same one on all ranks");
+    const auto all = comparison.all.accessor<std::int64_t, 2>();
+    for (std::int64_t rank = 0; rank < all.size(0); ++rank) {
+      if (all[rank][0] != all[0][0])
+        refuse(rank, " has run the blocks in another order than rank 0, expected the same one on all ranks");
+      if (all[rank][1] != all[0][1])
+        refuse(rank, std::string(" has run a forward ") +
+                         (all[rank][1] == 0 ? "within no_sync(), rank 0 outside of it"
+                                            : "outside of no_sync(), rank 0 within it") +
+                         ", expected the same on all ranks");
+    }
   }
 }
 
@@ -146,6 +155,11 @@ void UnitRunner::keep_whole() {
   ++kept_whole_;
 }
 
+bool UnitRunner::set_reduces(bool on) {
+  std::lock_guard lock(mutex_);
+  return std::exchange(next_reduces_, on);
+}
+
 void UnitRunner::release_whole() {
   std::lock_guard lock(mutex_);
   --kept_whole_;
@@ -161,6 +175,7 @@ void UnitRunner::begin_forward() {
   split_all();  // parameters may have changed
   iteration_ = std::make_shared<Iteration>();
   iteration_->with_grad = at::GradMode::is_enabled();
+  iteration_->reduces = next_reduces_;
   in_forward_ = true;
   units_.finish_gather(0);
   if (!last_order_.empty()) units_.start_gather(last_order_.front());
@@ -207,7 +222,7 @@ void UnitRunner::end_forward() {
   if (!iteration_->with_grad) {
     split_all();
     units_.wait_for_all();
-    return expect_equal_orders(*iteration_);
+    return expect_equal(*iteration_);
   }
   if (!splits_after_forward_) return;
   // Gathers that the prediction began in vain.
@@ -221,9 +236,9 @@ void UnitRunner::leave_forward() {
 }
 
 // Ranks whose orders differ have gathered each other's blocks, and would do so again.
-void UnitRunner::expect_equal_orders(Iteration& iteration) const {
+void UnitRunner::expect_equal(Iteration& iteration) const {
   try {
-    iteration.expect_equal_orders();
+    iteration.expect_equal();
   } catch (const Error& error) {
     if (error.kind() == ErrorKind::failed_precondition) units_.abort(error.what());
     throw;
@@ -263,7 +278,8 @@ void UnitRunner::start_in_engine(const std::shared_ptr<Ending>& ending,
   if (writes_gradients_ && kept_whole_ > 0)
     throw Error(ErrorKind::failed_precondition,
                 "FullyShardedDataParallel: backward within gather(), expected its guard to end before");
-  if (iteration != nullptr) expect_equal_orders(*iteration);
+  if (iteration != nullptr) expect_equal(*iteration);
+  reduces_ = iteration == nullptr || iteration->reduces;
   torch::autograd::Engine::get_default_engine().queue_callback([ending] { ending->finish(); });
   ending->start();
   running_ = true;
@@ -279,7 +295,11 @@ void UnitRunner::start_in_engine(const std::shared_ptr<Ending>& ending,
 // A backward may reach several forwards.
 void UnitRunner::add_to_sequence(const std::shared_ptr<Iteration>& iteration) {
   if (std::find(iterations_.begin(), iterations_.end(), iteration) != iterations_.end()) return;
-  expect_equal_orders(*iteration);
+  expect_equal(*iteration);
+  if (iteration->reduces != reduces_)
+    throw Error(ErrorKind::failed_precondition,
+                "FullyShardedDataParallel: a backward reaches forwards within and outside of no_sync(), "
+                "expected a backward for each");
   iterations_.push_back(iteration);
   for (auto unit = iteration->order.rbegin(); unit != iteration->order.rend(); ++unit)
     if (!in_backward_[*unit].place) {
@@ -335,7 +355,7 @@ bool UnitRunner::may_be_used_after_gradients(std::size_t unit) const {
 void UnitRunner::launch(std::size_t unit) {
   InBackward& state = in_backward_[unit];
   if (units_.trained(unit).empty() || std::exchange(state.launched, true)) return;
-  units_.start_reduction(unit);
+  reduces_ ? units_.start_reduction(unit) : units_.keep_gradients(unit);
   const bool is_gathered = state.place && *state.place < next_gather_;
   if (is_gathered && !may_be_used_after_gradients(unit)) split(unit);
 }
@@ -352,6 +372,13 @@ void UnitRunner::finish() {
   for (; next_reduction_ < sequence_.size(); ++next_reduction_) launch(sequence_[next_reduction_]);
   std::vector<std::size_t> all(units_.size());
   std::iota(all.begin(), all.end(), std::size_t{0});
+  if (!reduces_) {
+    for (const std::size_t unit : all) launch(unit);
+    split_all();
+    units_.wait_for_all();
+    running_ = false;
+    return;
+  }
   const auto has_gradients = units_.exchange_gradients(all);
   for (const std::size_t unit : all) {  // unit 0, and blocks outside of the sequence
     const auto& has = has_gradients[unit];

@@ -42,6 +42,9 @@ class UnitRunner : public BlockObserver, public std::enable_shared_from_this<Uni
   void keep_whole();
   void release_whole();
 
+  // Whether the backwards of forwards that begin from now on reduce gradients. Returns the value before.
+  bool set_reduces(bool on);
+
   const ShardedUnits& units() const { return units_; }
   std::size_t bytes() const;  // parts, their gradients, and buffers
 
@@ -65,7 +68,7 @@ class UnitRunner : public BlockObserver, public std::enable_shared_from_this<Uni
   void before_backward(std::size_t unit, const std::shared_ptr<Iteration>& iteration);
   void start_in_engine(const std::shared_ptr<Ending>& ending, const std::shared_ptr<Iteration>& iteration);
   void add_to_sequence(const std::shared_ptr<Iteration>& iteration);
-  void expect_equal_orders(Iteration& iteration) const;
+  void expect_equal(Iteration& iteration) const;
   void start_gathers(std::size_t end);  // of the sequence
   void accumulated(std::size_t parameter, bool defined);
   void launch_ready();
@@ -83,10 +86,11 @@ class UnitRunner : public BlockObserver, public std::enable_shared_from_this<Uni
   ShardedUnits units_;
   int kept_whole_ = 0;
   bool in_forward_ = false;
+  bool next_reduces_ = true;              // of the next forward
   std::shared_ptr<Iteration> iteration_;  // of the forward that runs, or of the latest one
   std::vector<std::size_t> last_order_;   // of the latest forward: predicts the next one
   // Of the backward that runs.
-  bool running_ = false, writes_gradients_ = false;
+  bool running_ = false, writes_gradients_ = false, reduces_ = true;
   std::vector<std::shared_ptr<Iteration>> iterations_;  // that it has reached
   std::vector<InBackward> in_backward_;                 // by unit
   std::vector<std::size_t> sequence_;                   // of blocks

@@ -22,52 +22,16 @@ using data_parallel::testing::Batch;
 using data_parallel::testing::expect_close;
 using data_parallel::testing::on_ranks;
 using rpc::ErrorKind;
+using testing::expect_equal_gradients;
+using testing::expect_gradients;
 using testing::Folder;
 using testing::Layer;
+using testing::layer_of;
 using testing::loss_of;
 using testing::Model;
 using testing::values_of;
 
 constexpr int ranks = 2;
-
-// Whether the gradients of this rank's slices are those elements of the gradients by name.
-void expect_gradients(const ShardedModule& fsdp, const torch::nn::Module& expected,
-                      double tolerance = 1e-10) {
-  const auto parameters = expected.named_parameters();
-  for (const ParameterSlice& slice : fsdp.units().slices()) {
-    const at::Tensor& whole = parameters[slice.parameter].grad();
-    const at::Tensor& own = slice.leaf.tensor.grad();
-    ASSERT_EQ(whole.defined(), own.defined()) << slice.leaf.name;
-    if (!whole.defined()) continue;
-    EXPECT_TRUE(at::allclose(own, whole.flatten().slice(0, slice.begin, slice.end).to(own.dtype()), tolerance,
-                             tolerance))
-        << slice.leaf.name;
-  }
-}
-
-// Runs loss(module, batch) with all ranks' batches in one process, and sharded, and compares the gradients.
-template <class Make, class Loss>
-void expect_equal_gradients(Make make, Loss loss, const Options& options = {}) {
-  const auto whole = make();
-  const Batch batch = Batch::of_step(0, ranks);
-  ((loss(*whole, batch.part(0, ranks)) + loss(*whole, batch.part(1, ranks))) / ranks).backward();
-  Company company(ranks);
-  on_ranks(company.groups(), [&](const collectives::Group& group) {
-    FullyShardedDataParallel fsdp{group, make(), options};
-    for (int i = 0; i < 2; ++i) {  // the second forward is predicted
-      for (at::Tensor& parameter : fsdp.parameters()) parameter.mutable_grad().reset();
-      loss(fsdp, batch.part(group.rank(), ranks)).backward();
-      expect_gradients(fsdp, *whole);
-    }
-  });
-}
-
-std::shared_ptr<Block<Layer>> layer_of(std::uint64_t seed) {
-  auto layer = std::make_shared<Block<Layer>>(5);
-  for (const at::Tensor& parameter : layer->parameters())
-    parameter.set_data(at::randn(parameter.sizes(), at::detail::createCPUGenerator(seed++), at::kDouble));
-  return layer;
-}
 
 // --- Forms of modules ---
 

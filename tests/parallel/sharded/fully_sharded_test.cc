@@ -9,6 +9,7 @@
 #include <atomic>
 #include <limits>
 #include <map>
+#include <set>
 
 #include "tests/parallel/sharded/models.h"
 
@@ -47,7 +48,8 @@ struct Trained {
 struct Training {
   int ranks = 2;
   std::string optimizer = "sgd";
-  int steps = 4, backwards = 1;  // of each step
+  int steps = 4, backwards = 1;     // of each step
+  std::set<int> without_sync = {};  // of its backwards
   double max_norm = std::numeric_limits<double>::infinity();
   std::function<void(Model&)> adjust = [](Model&) {};
   std::function<bool(int step, int rank)> with_extra = [](int, int) { return true; };
@@ -95,8 +97,17 @@ Trained sharded(const collectives::Group& group, const Training& training, const
     const int rank = first_rank + group.rank();
     for (int i = 0; i < training.backwards; ++i) {
       const Batch part = Batch::of_step(10 * step + i, ranks).part(rank, ranks);
-      const at::Tensor loss = loss_of(fsdp.forward(part.data, training.with_extra(step, rank)), part.target);
-      loss.backward();
+      const auto backward = [&] {
+        const at::Tensor loss =
+            loss_of(fsdp.forward(part.data, training.with_extra(step, rank)), part.target);
+        loss.backward();
+        return loss;
+      };
+      const auto without_sync = [&] {
+        const auto guard = fsdp.no_sync();
+        return backward();
+      };
+      const at::Tensor loss = training.without_sync.contains(i) ? without_sync() : backward();
       if (i + 1 == training.backwards) trained.losses.push_back(loss.item<double>());
     }
     if (training.max_norm != std::numeric_limits<double>::infinity()) fsdp.clip_grad_norm(training.max_norm);
@@ -134,6 +145,15 @@ TEST_P(FullySharded, BackwardsOfAStepAddUp) {
   const auto [ranks, reshard] = GetParam();
   expect_equal_training({.ranks = ranks, .backwards = 3},
                         {.block = "layers.*", .reshard_after_forward = reshard});
+}
+
+TEST_P(FullySharded, BackwardsWithoutSyncAreReducedWithTheNextOne) {
+  const auto [ranks, reshard] = GetParam();
+  const auto with_extra = [](int step, int rank) { return step % 2 == 0 && rank != 1; };
+  for (const std::set<int>& without_sync : {std::set{0, 1, 2}, std::set{0, 2}, std::set{1, 2}})
+    expect_equal_training(
+        {.ranks = ranks, .backwards = 4, .without_sync = without_sync, .with_extra = with_extra},
+        {.block = "layers.*", .reshard_after_forward = reshard});
 }
 
 TEST_P(FullySharded, ClipsByTheNormOfAllRanks) {
@@ -575,10 +595,15 @@ TEST(FullyShardedTypes, EqualTheSameArithmeticInOneProcess) {
   });
 }
 
-TEST(FullyShardedReplicas, EqualOneProcess) {
+class FullyShardedReplicas : public ::testing::TestWithParam<std::set<int>> {};
+INSTANTIATE_TEST_SUITE_P(WithoutSync, FullyShardedReplicas,
+                         ::testing::Values(std::set<int>{}, std::set{0}, std::set{0, 1}));
+
+TEST_P(FullyShardedReplicas, EqualOneProcess) {
   const Training training{.ranks = 4,
                           .optimizer = "adamw",
-                          .backwards = 2,
+                          .backwards = 3,
+                          .without_sync = GetParam(),
                           .max_norm = 0.05,
                           .with_extra = [](int step, int rank) { return step % 2 == 0 && rank != 1; }};
   const Trained expected = alone(training);

@@ -1,7 +1,7 @@
-// The model of the tests of sharded training.
+// The model of the tests of sharded training, and what they compare.
 #pragma once
 
-#include <weft/parallel/sharded/block.h>
+#include <weft/parallel/sharded/fully_sharded_data_parallel.h>
 
 #include <torch/torch.h>
 
@@ -63,6 +63,47 @@ inline at::Tensor loss_of(const at::Tensor& output, const at::Tensor& target) {
 
 inline std::vector<at::Tensor> values_of(const torch::nn::Module& module) {
   return data_parallel::testing::values_of(module);
+}
+
+// A layer with values of its own.
+inline std::shared_ptr<Block<Layer>> layer_of(std::uint64_t seed) {
+  auto layer = std::make_shared<Block<Layer>>(5);
+  for (const at::Tensor& parameter : layer->parameters())
+    parameter.set_data(at::randn(parameter.sizes(), at::detail::createCPUGenerator(seed++), at::kDouble));
+  return layer;
+}
+
+// Whether the gradients of this rank's slices are those elements of the gradients by name.
+inline void expect_gradients(const ShardedModule& fsdp, const torch::nn::Module& expected,
+                             double tolerance = 1e-10) {
+  const auto parameters = expected.named_parameters();
+  for (const ParameterSlice& slice : fsdp.units().slices()) {
+    const at::Tensor& whole = parameters[slice.parameter].grad();
+    const at::Tensor& own = slice.leaf.tensor.grad();
+    ASSERT_EQ(whole.defined(), own.defined()) << slice.leaf.name;
+    if (!whole.defined()) continue;
+    EXPECT_TRUE(at::allclose(own, whole.flatten().slice(0, slice.begin, slice.end).to(own.dtype()), tolerance,
+                             tolerance))
+        << slice.leaf.name;
+  }
+}
+
+// Runs loss(module, batch) with all ranks' batches in one process, and sharded, and compares the gradients.
+template <class Make, class Loss>
+void expect_equal_gradients(Make make, Loss loss, const Options& options = {}) {
+  constexpr int ranks = 2;
+  const auto whole = make();
+  const auto batch = data_parallel::testing::Batch::of_step(0, ranks);
+  ((loss(*whole, batch.part(0, ranks)) + loss(*whole, batch.part(1, ranks))) / ranks).backward();
+  collectives::testing::Company company(ranks);
+  data_parallel::testing::on_ranks(company.groups(), [&](const collectives::Group& group) {
+    FullyShardedDataParallel fsdp{group, make(), options};
+    for (int i = 0; i < 2; ++i) {  // the second forward is predicted
+      for (at::Tensor& parameter : fsdp.parameters()) parameter.mutable_grad().reset();
+      loss(fsdp, batch.part(group.rank(), ranks)).backward();
+      expect_gradients(fsdp, *whole);
+    }
+  });
 }
 
 }  // namespace weft::sharded::testing

@@ -1,0 +1,166 @@
+// Which collectives a FullyShardedDataParallel runs, and in which order, as the groups' flight recorders have
+// noted them.
+#include <weft/parallel/collectives/device_mesh.h>
+#include <weft/parallel/collectives/flight/flight_dump.h>
+#include <weft/parallel/sharded/fully_sharded_data_parallel.h>
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <algorithm>
+
+#include "tests/parallel/sharded/checkpoint/states.h"
+#include "tests/parallel/sharded/models.h"
+
+namespace weft::sharded::fully_sharded_schedule_test {
+namespace {
+
+using collectives::testing::Company;
+using data_parallel::testing::Batch;
+using data_parallel::testing::on_ranks;
+using testing::expect_gradients;
+using testing::Folder;
+using testing::loss_of;
+using testing::Model;
+
+constexpr int ranks = 2;
+
+std::vector<collectives::FlightEntry> entries_of(const collectives::Group& group) {
+  const Folder folder;
+  (void)group.write_flight(folder.path);
+  return collectives::read_flight_dumps(folder.path).dumps.at(0).records.entries;
+}
+
+std::size_t count(const collectives::Group& group, const std::string& operation) {
+  const auto entries = entries_of(group);
+  return static_cast<std::size_t>(std::count_if(
+      entries.begin(), entries.end(), [&](const auto& entry) { return entry.text.starts_with(operation); }));
+}
+
+struct Counts {
+  std::size_t gathers = 0, reductions = 0, replicas = 0;
+  bool operator==(const Counts&) const = default;
+  Counts operator-(const Counts& other) const {
+    return {gathers - other.gathers, reductions - other.reductions, replicas - other.replicas};
+  }
+};
+void PrintTo(const Counts& counts, std::ostream* out) {
+  *out << counts.gathers << " gathers, " << counts.reductions << " reductions, " << counts.replicas
+       << " over replicas";
+}
+
+// float64: orders, and which parameters have gradients, are exchanged in other types.
+Counts counts_of(const ShardedModule& fsdp) {
+  const ShardSetup& setup = fsdp.units().setup();
+  return {count(setup.gathers, "all_gather("), count(setup.reductions, "reduce_scatter("),
+          setup.replicas ? count(*setup.replicas, "all_reduce(avg, float64") : 0};
+}
+
+// Of f.
+template <class F>
+Counts counts_in(const ShardedModule& fsdp, F f) {
+  const Counts before = counts_of(fsdp);
+  f();
+  return counts_of(fsdp) - before;
+}
+
+class FullyShardedSchedules : public ::testing::Test {
+ protected:
+  template <class F>
+  void on_both_ranks(F f, int layers = 3) {
+    Company company(ranks);
+    on_ranks(company.groups(), [&](const collectives::Group& group) {
+      for (const bool reshard : {true, false}) {
+        const auto model = std::make_shared<Model>(layers);
+        FullyShardedDataParallel fsdp{group, model, {.block = "layers.*", .reshard_after_forward = reshard}};
+        const Batch part = Batch::of_step(0, ranks).part(group.rank(), ranks);
+        f(fsdp, reshard, [&, part] { return loss_of(fsdp.forward(part.data), part.target); });
+      }
+    });
+  }
+};
+
+// The stem, three layers and the head. The last block stays whole between forward and backward.
+TEST_F(FullyShardedSchedules, EachUnitIsGatheredForForwardAndForBackwardAndReducedOnce) {
+  on_both_ranks([](auto& fsdp, bool reshard, auto loss) {
+    for (int i = 0; i < 2; ++i) {
+      at::Tensor value;
+      EXPECT_EQ(counts_in(fsdp, [&] { value = loss(); }), (Counts{5, 0}));
+      EXPECT_EQ(counts_in(fsdp, [&] { value.backward(); }), (Counts{reshard ? 3u : 0u, 5}));
+    }
+    EXPECT_EQ(counts_in(fsdp,
+                        [&] {
+                          const auto guard = fsdp.no_sync();
+                          loss().backward();
+                        }),
+              (Counts{reshard ? 8u : 5u, 0}));
+    EXPECT_EQ(counts_in(fsdp, [&] { loss().backward(); }), (Counts{reshard ? 8u : 5u, 5}));
+    const at::NoGradGuard no_grad;
+    EXPECT_EQ(counts_in(fsdp, [&] { (void)loss(); }), (Counts{5, 0}));
+  });
+}
+
+TEST_F(FullyShardedSchedules, ReplicasReduceEachUnitOnce) {
+  Company company(4);
+  on_ranks(company.groups(), [&](const collectives::Group& all) {
+    const std::vector<collectives::DeviceMesh::Dimension> grid{{"replicate", 2}, {"shard", 2}};
+    const auto mesh = collectives::DeviceMesh::create(all, grid).get();
+    FullyShardedDataParallel fsdp{mesh.group("shard"),
+                                  std::make_shared<Model>(),
+                                  {.block = "layers.*", .replicas = mesh.group("replicate")}};
+    const Batch part = Batch::of_step(0, 4).part(all.rank(), 4);
+    EXPECT_EQ(counts_in(fsdp, [&] { loss_of(fsdp.forward(part.data), part.target).backward(); }),
+              (Counts{8, 5, 5}));
+  });
+}
+
+TEST_F(FullyShardedSchedules, WithoutSyncGradientsAreOfThisRankAlone) {
+  on_both_ranks([](auto& fsdp, bool, auto loss) {
+    {
+      const auto guard = fsdp.no_sync();
+      {
+        const auto inner = fsdp.no_sync();
+        loss().backward();
+      }
+      loss().backward();
+    }
+    for (const at::Tensor& parameter : fsdp.parameters()) EXPECT_FALSE(parameter.grad().defined());
+    const at::Tensor last = loss();  // outside: the guard is that of the forward
+    const auto guard = fsdp.no_sync();
+    last.backward();
+    Model whole(3);
+    const Batch batch = Batch::of_step(0, ranks);
+    (3 * loss_of(whole.forward(batch.data), batch.target)).backward();
+    expect_gradients(fsdp, whole);
+  });
+}
+
+TEST_F(FullyShardedSchedules, RanksThatDifferInNoSyncAreNamed) {
+  on_both_ranks([](auto& fsdp, bool, auto loss) {
+    const auto error = test::error_of([&] {
+      if (fsdp.group().rank() == 0) return loss().backward();
+      const auto guard = fsdp.no_sync();
+      loss().backward();
+    });
+    ASSERT_TRUE(error);
+    EXPECT_EQ(error->kind(), rpc::ErrorKind::failed_precondition) << error->what();
+    EXPECT_NE(std::string(error->what()).find("rank 1 has run a forward within no_sync(), rank 0 outside"),
+              std::string::npos)
+        << error->what();
+  });
+}
+
+TEST_F(FullyShardedSchedules, ABackwardOfForwardsWithinAndOutsideOfNoSyncIsRefused) {
+  on_both_ranks([](auto& fsdp, bool, auto loss) {
+    const at::Tensor first = loss();
+    const auto guard = fsdp.no_sync();
+    const at::Tensor both = first + loss();
+    const auto error = test::error_of([&] { both.backward(); });
+    ASSERT_TRUE(error);
+    EXPECT_NE(std::string(error->what()).find("within and outside of no_sync()"), std::string::npos)
+        << error->what();
+  });
+}
+
+}  // namespace
+}  // namespace weft::sharded::fully_sharded_schedule_test
