@@ -6,6 +6,7 @@
 
 #include <optional>
 #include <string>
+#include <vector>
 
 namespace weft::sharded {
 
@@ -14,6 +15,10 @@ struct Options {
   // torch::nn::Sequential that take one tensor and return one. Each Block<M> is a block in any case. What is
   // in no block is gathered for all of forward and backward.
   std::string block = {};
+  // Parameters and buffers that stay as they are, by their names or those of modules around them, as patterns
+  // like `block`: neither split nor broadcast nor converted, and the program reduces their gradients or not.
+  // A block within such a module is split nevertheless. The ranks may ignore different ones.
+  std::vector<std::string> ignored = {};
   // Off: parameters stay whole from a block's forward to the end of its backward (ZeRO-2), which saves half
   // of the gathers. On: they are split in between (ZeRO-3).
   bool reshard_after_forward = true;

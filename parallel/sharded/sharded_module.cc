@@ -56,18 +56,27 @@ bool matches(std::string pattern, std::string name) {
   return fnmatch(pattern.c_str(), name.c_str(), FNM_PATHNAME) == 0;
 }
 
+bool matches_any(const std::vector<std::string>& patterns, const std::string& name) {
+  return std::any_of(patterns.begin(), patterns.end(),
+                     [&](const std::string& pattern) { return matches(pattern, name); });
+}
+
 bool is_within(const std::string& name, const std::string& block) {
   return name.size() > block.size() && name.starts_with(block) && name[block.size()] == '.';
 }
 
-std::vector<FoundBlock> find_blocks(const std::shared_ptr<torch::nn::Module>& root,
-                                    const std::string& pattern) {
+std::vector<FoundBlock> find_blocks(const std::shared_ptr<torch::nn::Module>& root, const Options& options) {
+  const std::string& pattern = options.block;
   const auto modules = root->named_modules("", /*include_self=*/false);
   std::vector<FoundBlock> blocks;
   for (const auto& entry : modules) {
     const std::string& name = entry.key();
     auto* const observed = dynamic_cast<ObservedForward*>(entry.value().get());
     if (observed == nullptr && (pattern.empty() || !matches(pattern, name))) continue;
+    if (matches_any(options.ignored, name)) {
+      if (observed == nullptr) continue;
+      refuse_module("the sharded::Block " + name + " is ignored, expected its module without Block");
+    }
     FoundBlock block{.name = name, .block = observed};
     const auto dot = name.rfind('.');
     const auto parent = dot == std::string::npos ? root : modules[name.substr(0, dot)];
@@ -91,6 +100,32 @@ std::vector<FoundBlock> find_blocks(const std::shared_ptr<torch::nn::Module>& ro
         refuse_module("the block " + inner.name + " is within the block " + outer.name +
                       ", expected blocks side by side");
   return blocks;
+}
+
+// The tensor itself, or a module around it, unless a block within that module is around the tensor too.
+bool is_ignored(const std::string& name, const std::vector<std::string>& ignored,
+                const std::vector<FoundBlock>& blocks) {
+  for (std::size_t end = name.find('.');; end = name.find('.', end + 1)) {
+    const std::string outer = name.substr(0, end);
+    if (matches_any(ignored, outer) &&
+        std::none_of(blocks.begin(), blocks.end(), [&](const FoundBlock& block) {
+          return is_within(block.name, outer) && is_within(name, block.name);
+        }))
+      return true;
+    if (end == std::string::npos) return false;
+  }
+}
+
+using NamedTensors = torch::OrderedDict<std::string, at::Tensor>;
+
+// Those that are ignored, or the others.
+NamedTensors select(const NamedTensors& tensors, bool that_are_ignored,
+                    const std::vector<std::string>& ignored, const std::vector<FoundBlock>& blocks) {
+  NamedTensors selected;
+  for (const auto& entry : tensors)
+    if (is_ignored(entry.key(), ignored, blocks) == that_are_ignored)
+      selected.insert(entry.key(), entry.value());
+  return selected;
 }
 
 std::string to_text(const Options& options) {
@@ -132,10 +167,15 @@ ShardedModule::ShardedModule(const collectives::Group& group, std::shared_ptr<to
     : options_(std::move(options)), module_(std::move(module)), entries_(std::make_unique<Entries>()) {
   std::vector<FoundBlock> blocks;
   auto found = rpc::capture([&] {
-    blocks = find_blocks(module_, options_.block);
+    blocks = find_blocks(module_, options_);
     std::vector<std::string> names;
     for (const FoundBlock& block : blocks) names.push_back(block.name);
-    return units_of(module_owner, *module_, names);
+    ignored_ = select(module_->named_parameters(), true, options_.ignored, blocks);
+    for (const std::string& pattern : options_.ignored)
+      if (select(module_->named_parameters(), true, {pattern}, blocks).is_empty() &&
+          select(module_->named_buffers(), true, {pattern}, blocks).is_empty())
+        refuse_module("no parameter or buffer matches the ignored \"" + pattern + "\"");
+    return units_of(module_owner, *module_, names, ignored_);
   });
   ShardSetup setup{.owner = module_owner,
                    .gathers = own_group_for(group, "gathers", group.options()),
@@ -145,13 +185,17 @@ ShardedModule::ShardedModule(const collectives::Group& group, std::shared_ptr<to
                                .in_host_memory = options_.offload}};
   std::vector<UnitParameters> units =
       expect_equal_units(setup.gathers, module_owner, std::move(found), to_text(options_));
+  const NamedTensors buffers = select(module_->named_buffers(), false, options_.ignored, blocks);
+  NamedTensors from_rank_zero = buffers;
+  for (const UnitParameters& unit : units)
+    for (const auto& [name, tensor, sparse] : unit.parameters) from_rank_zero.insert(name, tensor);
   if (options_.replicas) {
     setup.replicas = own_group_for(*options_.replicas, "replicas", options_.replicas->options());
-    data_parallel::broadcast_parameters(*setup.replicas, *module_, 0);
+    data_parallel::broadcast_parameters(*setup.replicas, from_rank_zero, 0);
   }
-  data_parallel::broadcast_parameters(setup.gathers, *module_, 0);
+  data_parallel::broadcast_parameters(setup.gathers, from_rank_zero, 0);
   if (options_.mixed_precision.buffers)
-    for (const at::Tensor& buffer : module_->buffers())
+    for (const at::Tensor& buffer : buffers.values())
       if (buffer.is_floating_point()) buffer.set_data(buffer.detach().to(*options_.mixed_precision.buffers));
   runner_ = UnitRunner::make(std::move(setup), std::move(units), options_.reshard_after_forward);
   for (std::size_t i = 0; i < blocks.size(); ++i) {
@@ -187,6 +231,7 @@ torch::OrderedDict<std::string, at::Tensor> ShardedModule::named_parameters() co
 
 void ShardedModule::add_to(SlicedState& state, const std::string& prefix) const {
   units().add_to(state, prefix);
+  add_tensors(state, ignored_, prefix);
   add_tensors(state, module_->named_buffers(), prefix);
 }
 

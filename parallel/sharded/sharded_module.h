@@ -21,8 +21,9 @@ class UnitRunner;
 class WEFT_EXPORT ShardedModule {
  public:
   // On all ranks of the group, and of Options::replicas; blocks. The parameters and buffers begin with the
-  // values of rank 0; their memory becomes contiguous. invalid_argument: no such block, a block whose forward
-  // cannot be observed, blocks within each other, no parameters, or a module that is split already.
+  // values of rank 0; their memory becomes contiguous. invalid_argument: no such block or ignored name, a
+  // block whose forward cannot be observed or that is ignored, blocks within each other, no parameters, or a
+  // module that is split already.
   // failed_precondition: the ranks have different modules. unsupported: parameters on several devices.
   ShardedModule(const collectives::Group& group, std::shared_ptr<torch::nn::Module> module, Options options);
   ShardedModule(const ShardedModule&) = delete;
@@ -39,7 +40,7 @@ class WEFT_EXPORT ShardedModule {
   torch::OrderedDict<std::string, at::Tensor> named_parameters() const;
   // The parts with what they are parts of, for a FullyShardedOptimizer.
   const ShardedUnits& units() const;
-  // The parts of all parameters, and the buffers, for a checkpoint (training_state.h).
+  // The parts of all parameters, the ignored parameters and the buffers, for a checkpoint (training_state.h).
   void add_to(SlicedState& state, const std::string& prefix = "model/") const;
 
   // Scales the gradients of all ranks to this norm of all of them together, if they have more. Returns the
@@ -102,6 +103,7 @@ class WEFT_EXPORT ShardedModule {
 
   const Options options_;
   const std::shared_ptr<torch::nn::Module> module_;
+  torch::OrderedDict<std::string, at::Tensor> ignored_;  // parameters, by all their names
   const int exceptions_ = std::uncaught_exceptions();
   std::shared_ptr<UnitRunner> runner_;
   std::unique_ptr<Entries> entries_;

@@ -34,7 +34,8 @@ std::vector<std::string> descriptions_of(const std::vector<UnitParameters>& unit
 
 // Each parameter once: in the block that has all its names, else in unit 0.
 std::vector<UnitParameters> units_of(const std::string& owner, const torch::nn::Module& module,
-                                     const std::vector<std::string>& blocks) {
+                                     const std::vector<std::string>& blocks,
+                                     const torch::OrderedDict<std::string, at::Tensor>& ignored) {
   const auto refuse = [&](const std::string& why) {
     throw Error(ErrorKind::invalid_argument, owner + ": " + why);
   };
@@ -46,12 +47,16 @@ std::vector<UnitParameters> units_of(const std::string& owner, const torch::nn::
   };
   std::vector<Named> parameters;
   for (const auto& entry : module.named_parameters()) {
+    if (std::any_of(ignored.begin(), ignored.end(),
+                    [&](const auto& other) { return other.value().is_same(entry.value()); }))
+      continue;
     const auto same = std::find_if(parameters.begin(), parameters.end(),
                                    [&](const Named& other) { return other.tensor.is_same(entry.value()); });
     same == parameters.end() ? parameters.push_back({entry.value(), {entry.key()}})
                              : same->names.push_back(entry.key());
   }
-  if (parameters.empty()) refuse("the module has no parameters");
+  if (parameters.empty())
+    refuse(std::string("the module has no parameters") + (ignored.is_empty() ? "" : " that are not ignored"));
   std::map<const void*, std::string> owners;  // of storages
   const auto own = [&](const std::string& name, const at::Tensor& tensor) {
     const auto [first, is_first] = owners.emplace(tensor.storage().unsafeGetStorageImpl(), name);
@@ -81,6 +86,10 @@ std::vector<UnitParameters> units_of(const std::string& owner, const torch::nn::
     if (const at::Tensor& buffer = entry.value();
         buffer.numel() > 0 && buffer.has_storage() && seen.insert(buffer.unsafeGetTensorImpl()).second)
       own(entry.key(), buffer);
+  for (const auto& entry : ignored)
+    if (const at::Tensor& tensor = entry.value();
+        tensor.numel() > 0 && tensor.has_storage() && seen.insert(tensor.unsafeGetTensorImpl()).second)
+      own(entry.key(), tensor);
   return units;
 }
 
