@@ -267,10 +267,11 @@ ShardedModule::ForwardScope::~ForwardScope() { module_.runner_->leave_forward();
 void ShardedModule::watch(const at::Tensor& output) { runner_->watch(0, output); }
 void ShardedModule::end_forward() { runner_->end_forward(); }
 
-ShardedModule::Gathered::Gathered(std::shared_ptr<UnitRunner> runner) : runner_(std::move(runner)) {
+ShardedModule::Gathered::Gathered(std::shared_ptr<UnitRunner> runner, Changes changes)
+    : runner_(std::move(runner)), changes_(changes) {
   runner_->keep_whole();
 }
-ShardedModule::Gathered::~Gathered() { runner_->release_whole(); }
+ShardedModule::Gathered::~Gathered() { runner_->release_whole(changes_ == Changes::kept); }
 
 ShardedModule::NoSync::NoSync(std::shared_ptr<UnitRunner> runner)
     : runner_(std::move(runner)), before_(runner_->set_reduces(false)) {}

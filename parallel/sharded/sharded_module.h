@@ -9,6 +9,7 @@
 #include <torch/nn/module.h>
 #include <torch/ordered_dict.h>
 
+#include <cstdint>
 #include <exception>
 #include <memory>
 #include <string>
@@ -17,6 +18,8 @@
 namespace weft::sharded {
 
 class UnitRunner;
+
+enum class Changes : std::uint8_t { lost, kept };  // of whole parameters
 
 class WEFT_EXPORT ShardedModule {
  public:
@@ -47,20 +50,23 @@ class WEFT_EXPORT ShardedModule {
   // norm before. On all ranks, after backward.
   double clip_grad_norm(double max_norm, double norm_type = 2);
 
-  // As long as the guard lives, all parameters are whole on every rank: to read them, or to evaluate. On all
-  // ranks, between iterations (failed_precondition). Changes of them are lost. With mixed precision the
-  // values are rounded; add_to() has those of the parts.
+  // As long as the guard lives, all parameters are whole on every rank: to read them, to evaluate, or to
+  // change them. On all ranks, between iterations (failed_precondition). With mixed precision the values are
+  // rounded; add_to() has those of the parts. With Changes::kept each rank's part gets the elements that this
+  // rank has changed by the end of the guard: change them equally on all ranks. The other parts keep their
+  // bits, also with mixed precision.
   class WEFT_EXPORT Gathered {
    public:
-    explicit Gathered(std::shared_ptr<UnitRunner> runner);
+    Gathered(std::shared_ptr<UnitRunner> runner, Changes changes);
     ~Gathered();
     Gathered(const Gathered&) = delete;
     Gathered& operator=(const Gathered&) = delete;
 
    private:
     const std::shared_ptr<UnitRunner> runner_;
+    const Changes changes_;
   };
-  [[nodiscard]] Gathered gather() const { return Gathered(runner_); }
+  [[nodiscard]] Gathered gather(Changes changes = Changes::lost) const { return {runner_, changes}; }
 
   // The backward of a forward that runs while the guard lives reduces nothing: this rank keeps the whole
   // gradients of all units, also beyond zero_grad(). The next backward of a forward outside adds its own and

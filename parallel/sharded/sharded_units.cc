@@ -238,6 +238,11 @@ void ShardedUnits::finish_gather(std::size_t index) {
   unit.state = Unit::State::whole;
 }
 
+void ShardedUnits::keep_changes(std::size_t index) {
+  Unit& unit = *units_[index];
+  for (std::size_t i = 0; i < unit.shards.size(); ++i) unit.shards[i].keep_changes(unit.whole[i]);
+}
+
 void ShardedUnits::split(std::size_t index) {
   Unit& unit = *units_[index];
   if (unit.state == Unit::State::gathering) finish_gather(index);  // no computation needed it

@@ -60,6 +60,8 @@ class WEFT_EXPORT ShardedUnits {
   // --- Parameters ---
   void start_gather(std::size_t unit);   // no effect unless the unit is split
   void finish_gather(std::size_t unit);  // starts the gather if that has not been done
+  // Of a unit that is whole: this rank's part gets the elements that the program has changed.
+  void keep_changes(std::size_t unit);
   void split(std::size_t unit);
   bool is_gathering(std::size_t unit) const;
 

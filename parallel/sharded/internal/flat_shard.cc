@@ -3,6 +3,7 @@
 #include <weft/parallel/sharded/internal/parameter_memory.h>
 
 #include <ATen/ops/empty.h>
+#include <ATen/ops/where.h>
 #include <ATen/ops/zeros.h>
 #include <c10/core/GradMode.h>
 
@@ -83,6 +84,13 @@ void FlatShard::place(const at::Tensor& buffer) {
     const at::Tensor& tensor = parameters_[i].tensor;
     set_memory(tensor, buffer.narrow(0, layout_.offsets[i], tensor.numel()));
   }
+}
+
+void FlatShard::keep_changes(const at::Tensor& buffer) {
+  const at::NoGradGuard no_grad;
+  const at::Tensor whole = buffer.narrow(0, static_cast<std::int64_t>(rank_) * layout_.part, layout_.part);
+  const at::Tensor changed = whole.ne(part_.to(whole.options())).to(part_.device());
+  part_.copy_(at::where(changed, whole.to(part_.options()), part_));
 }
 
 void FlatShard::displace() {

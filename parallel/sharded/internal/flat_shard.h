@@ -44,6 +44,8 @@ class FlatShard {
            part_.scalar_type() == c10::typeMetaToScalarType(gathered_.dtype());
   }
   void place(const at::Tensor& buffer);
+  // The part gets the elements that differ from it in the buffer's type.
+  void keep_changes(const at::Tensor& buffer);
   void displace();
 
   // --- Gradients ---

@@ -160,8 +160,9 @@ bool UnitRunner::set_reduces(bool on) {
   return std::exchange(next_reduces_, on);
 }
 
-void UnitRunner::release_whole() {
+void UnitRunner::release_whole(bool keeps_changes) {
   std::lock_guard lock(mutex_);
+  for (std::size_t unit = 0; keeps_changes && unit < units_.size(); ++unit) units_.keep_changes(unit);
   --kept_whole_;
   split_all();
 }

@@ -40,7 +40,7 @@ class UnitRunner : public BlockObserver, public std::enable_shared_from_this<Uni
 
   // All units are whole in between, on all ranks; between iterations.
   void keep_whole();
-  void release_whole();
+  void release_whole(bool keeps_changes);
 
   // Whether the backwards of forwards that begin from now on reduce gradients. Returns the value before.
   bool set_reduces(bool on);
