@@ -189,6 +189,9 @@ void UnitRunner::before_forward(std::size_t unit) {
     throw Error(ErrorKind::failed_precondition,
                 "FullyShardedDataParallel: the " + names_[unit] +
                     " runs outside of the module's forward, expected fsdp.forward(), or gather() before it");
+  // The ranks gather in the order of the sequence, and some of them may not run the block again.
+  if (is_recomputation && running_ && in_backward_[unit].place)
+    start_gathers(std::min(*in_backward_[unit].place + 2, sequence_.size()));
   units_.finish_gather(unit);
   if (!in_forward_ || is_recomputation) return;
   std::vector<std::size_t>& order = iteration_->order;
@@ -343,6 +346,9 @@ void UnitRunner::launch_ready() {
   for (; writes_gradients_ && next_reduction_ < sequence_.size(); ++next_reduction_) {
     const std::size_t unit = sequence_[next_reduction_];
     if (in_backward_[unit].received < in_backward_[unit].expected) return;
+    // A rank that computes gradients of these blocks gathers the next one before it reduces this one. A rank
+    // that does not must not wait for reductions before it has started that gather.
+    start_gathers(std::min(next_reduction_ + 2, sequence_.size()));
     launch(unit);
   }
 }

@@ -1,0 +1,177 @@
+// FullyShardedDataParallel with blocks that run again in backward (activation_checkpoint), on all ranks or on
+// some.
+#include <weft/dist_autograd/activation_checkpoint.h>
+#include <weft/parallel/collectives/device_mesh.h>
+#include <weft/parallel/sharded/fully_sharded_data_parallel.h>
+#include <weft/parallel/sharded/internal/shard_layout.h>
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "tests/parallel/sharded/models.h"
+
+namespace weft::sharded::fully_sharded_recomputation_test {
+namespace {
+
+using collectives::testing::Company;
+using data_parallel::testing::Batch;
+using data_parallel::testing::on_ranks;
+using dist_autograd::activation_checkpoint;
+using testing::expect_equal_gradients;
+using testing::expect_gradients;
+using testing::Layer;
+using testing::layer_of;
+
+constexpr int ranks = 2;
+
+// Which parts of the chain run again in backward.
+enum class Recomputed { none, each_block, two_blocks, within_blocks };
+
+struct Chain : torch::nn::Module {
+  // A block whose inner module runs again in backward.
+  struct Outer : torch::nn::Module {
+    explicit Outer(std::uint64_t seed) {
+      inner = register_module("inner", std::make_shared<Layer>(5));
+      const auto values = layer_of(seed)->parameters();
+      const auto parameters = inner->parameters();
+      for (std::size_t i = 0; i < values.size(); ++i) parameters[i].set_data(values[i].data());
+    }
+    at::Tensor forward(const at::Tensor& x, bool recomputed) {
+      return recomputed ? activation_checkpoint(*inner, x) : inner->forward(x);
+    }
+    std::shared_ptr<Layer> inner;
+  };
+  explicit Chain(int length = 4, bool shared = false) {
+    for (int i = 0; i < length; ++i)
+      blocks.push_back(
+          register_module("block" + std::to_string(i), std::make_shared<Block<Outer>>(10 * i + 1)));
+    if (!shared) return;
+    Layer& second = *blocks[1]->inner;
+    second.linear = second.replace_module("linear", blocks[0]->inner->linear);
+  }
+  at::Tensor run(std::size_t begin, std::size_t end, at::Tensor x, Recomputed recomputed) {
+    for (std::size_t i = begin; i < end; ++i)
+      x = blocks[i]->forward(x, recomputed == Recomputed::within_blocks);
+    return x;
+  }
+  at::Tensor forward(at::Tensor x, Recomputed recomputed) {
+    const std::size_t each = recomputed == Recomputed::two_blocks ? 2 : 1;
+    for (std::size_t i = 0; i < blocks.size(); i += each) {
+      if (recomputed == Recomputed::none || recomputed == Recomputed::within_blocks) {
+        x = run(i, i + each, x, recomputed);
+        continue;
+      }
+      std::vector<at::Tensor> parameters;
+      for (std::size_t j = i; j < i + each; ++j)
+        for (const at::Tensor& parameter : blocks[j]->parameters()) parameters.push_back(parameter);
+      x = activation_checkpoint(
+          [this, i, each](const std::vector<at::Tensor>& in) {
+            return std::vector<at::Tensor>{run(i, i + each, in[0], Recomputed::none)};
+          },
+          {x}, parameters)[0];
+    }
+    return x;
+  }
+  std::vector<std::shared_ptr<Block<Outer>>> blocks;
+};
+
+class Recomputation : public ::testing::TestWithParam<std::tuple<Recomputed, bool>> {};
+INSTANTIATE_TEST_SUITE_P(Forms, Recomputation,
+                         ::testing::Combine(::testing::Values(Recomputed::none, Recomputed::each_block,
+                                                              Recomputed::two_blocks,
+                                                              Recomputed::within_blocks),
+                                            ::testing::Bool()));
+
+TEST_P(Recomputation, EqualsOneProcess) {
+  const auto [recomputed, reshard] = GetParam();
+  for (const bool shared : {false, true})
+    expect_equal_gradients([&] { return std::make_shared<Chain>(4, shared); },
+                           [recomputed = recomputed](auto& module, const Batch& part) {
+                             return module.forward(part.data, recomputed).square().mean();
+                           },
+                           {.reshard_after_forward = reshard});
+}
+
+TEST_P(Recomputation, MayRunSeveralForwardsBeforeBackward) {
+  const auto [recomputed, reshard] = GetParam();
+  expect_equal_gradients([&] { return std::make_shared<Chain>(); },
+                         [recomputed = recomputed](auto& module, const Batch& part) {
+                           const at::Tensor first = module.forward(part.data, recomputed);
+                           return (first * module.forward(2 * part.data, recomputed)).square().mean();
+                         },
+                         {.reshard_after_forward = reshard});
+}
+
+// Rank 1 computes no gradient of the chain in even steps.
+TEST_P(Recomputation, MayBeOnSomeRanksAlone) {
+  const auto [recomputed, reshard] = GetParam();
+  struct Gated : torch::nn::Module {
+    Gated() : chain(register_module("chain", std::make_shared<Chain>())) {
+      scale = register_parameter("scale", at::ones({5}, at::kDouble));
+    }
+    at::Tensor forward(const at::Tensor& x, Recomputed recomputed, bool detached) {
+      const at::Tensor y = chain->forward(x, recomputed);
+      return (detached ? y.detach() : y) * scale;
+    }
+    std::shared_ptr<Chain> chain;
+    at::Tensor scale;
+  };
+  Company company(ranks);
+  on_ranks(
+      company.groups(), [&, recomputed = recomputed, reshard = reshard](const collectives::Group& group) {
+        FullyShardedDataParallel fsdp{group, std::make_shared<Gated>(), {.reshard_after_forward = reshard}};
+        for (int step = 0; step < 3; ++step) {
+          const Batch batch = Batch::of_step(step, ranks);
+          const auto loss = [&](auto& module, int rank) {
+            return module.forward(batch.part(rank, ranks).data, recomputed, step % 2 == 0 && rank == 1)
+                .square()
+                .mean();
+          };
+          Gated whole;
+          ((loss(whole, 0) + loss(whole, 1)) / ranks).backward();
+          for (at::Tensor& parameter : fsdp.parameters()) parameter.mutable_grad().reset();
+          loss(fsdp, group.rank()).backward();
+          expect_gradients(fsdp, whole);
+        }
+      });
+}
+
+TEST(Recomputations, NeedThePartsAndTwoBlocks) {
+  for (const Recomputed recomputed : {Recomputed::none, Recomputed::each_block, Recomputed::within_blocks}) {
+    Company company(ranks);
+    on_ranks(company.groups(), [&](const collectives::Group& group) {
+      constexpr int length = 12;
+      FullyShardedDataParallel fsdp{group, std::make_shared<Chain>(length)};
+      for (int i = 0; i < 2; ++i)
+        fsdp.forward(Batch::of_step(0, ranks).part(group.rank(), ranks).data, recomputed).sum().backward();
+      const std::int64_t block = ShardLayout(std::vector<std::int64_t>{5, 5, 25, 5}, ranks).elements();
+      EXPECT_LE(static_cast<std::int64_t>(fsdp.bytes() / sizeof(double)),
+                2 * length * (block + 8) / ranks + 4 * block);
+    });
+  }
+}
+
+TEST(Recomputations, OfReplicasEqualOneProcess) {
+  Chain whole;
+  const Batch batch = Batch::of_step(0, 4);
+  (2 * whole.forward(batch.data, Recomputed::none).square().mean()).backward();
+  Company company(4);
+  on_ranks(company.groups(), [&](const collectives::Group& all) {
+    const std::vector<collectives::DeviceMesh::Dimension> grid{{"replicate", 2}, {"shard", 2}};
+    const auto mesh = collectives::DeviceMesh::create(all, grid).get();
+    FullyShardedDataParallel fsdp{
+        mesh.group("shard"), std::make_shared<Chain>(), {.replicas = mesh.group("replicate")}};
+    const auto backward = [&] {
+      fsdp.forward(batch.part(all.rank(), 4).data, Recomputed::each_block).square().mean().backward();
+    };
+    {
+      const auto guard = fsdp.no_sync();
+      backward();
+    }
+    backward();
+    expect_gradients(fsdp, whole);
+  });
+}
+
+}  // namespace
+}  // namespace weft::sharded::fully_sharded_recomputation_test
