@@ -1,6 +1,8 @@
 // FullyShardedDataParallel on a stand-in for accelerators and a fake of NCCL: each rank has a device, whose
 // default stream runs its jobs only when something waits for them.
+#include <weft/parallel/sharded/checkpoint/checkpoints.h>
 #include <weft/parallel/sharded/fully_sharded_data_parallel.h>
+#include <weft/parallel/sharded/fully_sharded_optimizer.h>
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -9,6 +11,7 @@
 #include <thread>
 
 #include "tests/parallel/collectives/nccl/fake_devices.h"
+#include "tests/parallel/sharded/checkpoint/states.h"
 #include "tests/support/errors.h"
 
 namespace weft::sharded::fully_sharded_devices_test {
@@ -53,14 +56,18 @@ std::map<std::string, at::Tensor> alone() {
     for (int rank = 0; rank < ranks; ++rank)
       (model.forward(batch(step, rank)).square().sum() / ranks).backward();
     const at::NoGradGuard no_grad;
-    for (at::Tensor& parameter : model.parameters()) parameter.sub_(0.1 * parameter.grad());
+    for (auto& entry : model.named_parameters())
+      entry.value().sub_((entry.key().starts_with("head") ? 0.2 : 0.1) * entry.value().grad());
   }
   std::map<std::string, at::Tensor> values;
   for (const auto& entry : model.named_parameters()) values[entry.key()] = entry.value().detach().flatten();
   return values;
 }
 
-class FullyShardedOnDevices : public ::testing::TestWithParam<bool> {
+struct Parts {
+  bool offload, narrow;  // narrow: forward and backward compute in float32
+};
+class FullyShardedOnDevices : public ::testing::TestWithParam<Parts> {
  protected:
   template <class F>
   void on_all_ranks(const F& body) {
@@ -89,35 +96,86 @@ class FullyShardedOnDevices : public ::testing::TestWithParam<bool> {
   FakeAccelerator& accelerator = FakeAccelerator::install();
   std::atomic<int> made = 0;  // modules that are split; their making works on default streams too
 };
-INSTANTIATE_TEST_SUITE_P(Parts, FullyShardedOnDevices, ::testing::Bool());
+INSTANTIATE_TEST_SUITE_P(Parts, FullyShardedOnDevices,
+                         ::testing::Values(Parts{false, false}, Parts{true, false}, Parts{true, true}));
 
 TEST_P(FullyShardedOnDevices, EqualsOneProcess) {
-  const bool offload = GetParam();
+  const auto [offload, narrow] = GetParam();
+  const double tolerance = narrow ? 1e-5 : 1e-10;
   const auto expected = alone();
-  on_all_ranks([&](const collectives::Group& group, c10::Device device) {
+  on_all_ranks([&, offload = offload, narrow = narrow](const collectives::Group& group, c10::Device device) {
     const auto model = std::make_shared<Chain>(device);
     group.prepare(device).get();
-    FullyShardedDataParallel fsdp{group, model, {.block = "layers.*", .offload = offload}};
+    Options options{.block = "layers.*", .offload = offload};
+    if (narrow) options.mixed_precision = {.parameters = at::kFloat, .reduction = at::kDouble};
+    FullyShardedDataParallel fsdp{group, model, options};
+    FullyShardedOptimizer optimizer(
+        fsdp, dist_optim::OptimizerSpec(torch::optim::SGDOptions(0.1)).with_group("head", {{"lr", 0.2}}));
     ++made;
     for (int step = 0; step < steps; ++step) {
-      for (at::Tensor& parameter : fsdp.parameters()) parameter.mutable_grad().reset();
-      // In two parts, of which the second is added.
-      for (int part = 0; part < 2; ++part)
+      optimizer.zero_grad();
+      const auto backward = [&] {
         (fsdp.forward(batch(step, group.rank()).to(device)).square().sum() / 2).backward();
-      const at::NoGradGuard no_grad;
-      for (at::Tensor& parameter : fsdp.parameters()) {
-        EXPECT_EQ(parameter.is_cpu(), offload);
-        parameter.sub_(0.1 * parameter.grad());
+      };
+      // In two parts, of which the second is added.
+      if (step == 1) {
+        const auto guard = fsdp.no_sync();
+        backward();
+      } else {
+        backward();
       }
+      backward();
+      for (const at::Tensor& parameter : fsdp.parameters()) {
+        EXPECT_EQ(parameter.is_cpu(), offload);
+        EXPECT_EQ(parameter.scalar_type(), at::kDouble);
+      }
+      optimizer.step();
     }
     for (const auto& entry : fsdp.named_parameters()) {
       const auto open = entry.key().find('['), colon = entry.key().find(':');
       const auto begin = std::stoll(entry.key().substr(open + 1, colon - open - 1));
       const at::Tensor& whole = expected.at(entry.key().substr(0, open));
-      EXPECT_TRUE(
-          at::allclose(entry.value().cpu(), whole.narrow(0, begin, entry.value().numel()), 1e-10, 1e-10))
+      EXPECT_TRUE(at::allclose(entry.value().cpu(), whole.narrow(0, begin, entry.value().numel()), tolerance,
+                               tolerance))
           << entry.key();
     }
+  });
+}
+
+TEST_P(FullyShardedOnDevices, AreSavedAndLoaded) {
+  const auto [offload, narrow] = GetParam();
+  const testing::Folder folder;
+  on_all_ranks([&, offload = offload, narrow = narrow](const collectives::Group& group, c10::Device device) {
+    const auto model = std::make_shared<Chain>(device);
+    model->register_buffer("seen", at::full({2}, 3.0, at::kDouble).to(device));
+    group.prepare(device).get();
+    Options options{.block = "layers.*", .offload = offload};
+    if (narrow) options.mixed_precision = {.parameters = at::kFloat, .reduction = at::kDouble};
+    FullyShardedDataParallel fsdp{group, model, options};
+    FullyShardedOptimizer optimizer(fsdp, torch::optim::SGDOptions(0.1).momentum(0.9));
+    Checkpoints checkpoints(group, folder.path);
+    ++made;
+    const auto step = [&](int number) {
+      optimizer.zero_grad();
+      fsdp.forward(batch(number, group.rank()).to(device)).square().sum().backward();
+      optimizer.step();
+      std::vector<at::Tensor> values;
+      for (const at::Tensor& parameter : fsdp.parameters())
+        values.push_back(parameter.detach().cpu().clone());
+      return values;
+    };
+    step(0);
+    SlicedState state, wanted;
+    fsdp.add_to(state);
+    optimizer.add_to(state);
+    checkpoints.save(1, state).get();
+    const auto expected = step(1);
+    fsdp.add_to(wanted);
+    optimizer.add_wanted_to(wanted, checkpoints.names(1));
+    wanted.notes = checkpoints.load(1, wanted);
+    optimizer.take_from(wanted);
+    const auto again = step(1);
+    for (std::size_t i = 0; i < expected.size(); ++i) EXPECT_TRUE(at::equal(again[i], expected[i])) << i;
   });
 }
 
