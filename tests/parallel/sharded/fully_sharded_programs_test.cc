@@ -1,4 +1,5 @@
 // FullyShardedDataParallel with the forms that modules, optimizers and programs have.
+#include <weft/dist_optim/checkpoint/tensor_file.h>
 #include <weft/parallel/collectives/device_mesh.h>
 #include <weft/parallel/sharded/checkpoint/checkpoints.h>
 #include <weft/parallel/sharded/checkpoint/export_tensors.h>

@@ -8,6 +8,10 @@
 #include <torch/torch.h>
 
 #include <algorithm>
+#include <chrono>
+#include <functional>
+#include <map>
+#include <thread>
 
 #include "tests/parallel/sharded/checkpoint/states.h"
 #include "tests/parallel/sharded/models.h"
@@ -15,6 +19,7 @@
 namespace weft::sharded::fully_sharded_schedule_test {
 namespace {
 
+using namespace std::chrono_literals;
 using collectives::testing::Company;
 using data_parallel::testing::Batch;
 using data_parallel::testing::on_ranks;
@@ -80,6 +85,20 @@ class FullyShardedSchedules : public ::testing::Test {
   }
 };
 
+// Frozen parameters of a unit are gathered apart, and not reduced.
+TEST_F(FullyShardedSchedules, FrozenParametersAreNotReduced) {
+  Company company(ranks);
+  on_ranks(company.groups(), [&](const collectives::Group& group) {
+    const auto model = std::make_shared<Model>();
+    model->stem->bias.requires_grad_(false);
+    for (at::Tensor& parameter : model->layers->ptr(1)->parameters()) parameter.requires_grad_(false);
+    FullyShardedDataParallel fsdp{group, model, {.block = "layers.*"}};
+    const Batch part = Batch::of_step(0, ranks).part(group.rank(), ranks);
+    EXPECT_EQ(counts_in(fsdp, [&] { loss_of(fsdp.forward(part.data), part.target).backward(); }),
+              (Counts{9, 4}));
+  });
+}
+
 // The stem, three layers and the head. The last block stays whole between forward and backward.
 TEST_F(FullyShardedSchedules, EachUnitIsGatheredForForwardAndForBackwardAndReducedOnce) {
   on_both_ranks([](auto& fsdp, bool reshard, auto loss) {
@@ -97,6 +116,85 @@ TEST_F(FullyShardedSchedules, EachUnitIsGatheredForForwardAndForBackwardAndReduc
     EXPECT_EQ(counts_in(fsdp, [&] { loss().backward(); }), (Counts{reshard ? 8u : 5u, 5}));
     const at::NoGradGuard no_grad;
     EXPECT_EQ(counts_in(fsdp, [&] { (void)loss(); }), (Counts{5, 0}));
+  });
+}
+
+// Of the gathers ("g") and reductions ("r") of a backward: the next block is gathered before the current one
+// is reduced. The head is whole already; the stem is reduced last.
+TEST_F(FullyShardedSchedules, BackwardGathersTheNextBlockBeforeItReducesTheCurrentOne) {
+  on_both_ranks([](auto& fsdp, bool reshard, auto loss) {
+    loss().backward();
+    const at::Tensor value = loss();
+    const auto gathers = entries_of(fsdp.units().setup().gathers).size();
+    const auto reductions = entries_of(fsdp.units().setup().reductions).size();
+    value.backward();
+    std::multimap<std::int64_t, char> order;  // by the time of the call
+    const auto add = [&](const collectives::Group& group, std::size_t first, const char* operation) {
+      const auto entries = entries_of(group);
+      for (std::size_t i = first; i < entries.size(); ++i)
+        if (entries[i].text.starts_with(operation))
+          order.emplace(entries[i].begun, operation[0] == 'a' ? 'g' : 'r');
+    };
+    add(fsdp.units().setup().gathers, gathers, "all_gather(");
+    add(fsdp.units().setup().reductions, reductions, "reduce_scatter(");
+    std::string text;
+    for (const auto& [time, what] : order) text += what;
+    EXPECT_EQ(text, reshard ? "grgrgrrr" : "rrrrr");
+  });
+}
+
+// A layer that calls a function in its forward and in its backward.
+struct Probe : testing::Layer {
+  using Layer::Layer;
+  at::Tensor forward(const at::Tensor& x) {
+    during_forward();
+    return Layer::forward(x);
+  }
+  std::function<void()> during_forward = [] {};
+};
+
+TEST_F(FullyShardedSchedules, CollectivesRunWhileBlocksCompute) {
+  constexpr std::size_t blocks = 4;
+  struct Chain : torch::nn::Module {
+    Chain() {
+      for (std::size_t i = 0; i < blocks; ++i)
+        probes.push_back(register_module("block" + std::to_string(i), std::make_shared<Block<Probe>>(5)));
+    }
+    at::Tensor forward(at::Tensor x) {
+      for (const auto& probe : probes) x = probe->forward(x);
+      return x;
+    }
+    std::vector<std::shared_ptr<Block<Probe>>> probes;
+  };
+  Company company(ranks);
+  on_ranks(company.groups(), [&](const collectives::Group& group) {
+    const auto model = std::make_shared<Chain>();
+    FullyShardedDataParallel fsdp{group, model};
+    Counts begin;
+    // A group notes a collective on its own thread, soon after the call. No other one starts in a probe.
+    const auto expect_started = [&](const Counts& expected) {
+      const auto deadline = std::chrono::steady_clock::now() + 30s;
+      while (counts_of(fsdp) - begin != expected && std::chrono::steady_clock::now() < deadline)
+        std::this_thread::yield();
+      EXPECT_EQ(counts_of(fsdp) - begin, expected);
+    };
+    // With the next block; and with the reduction of the block before.
+    const Counts forward[] = {{2, 0}, {3, 0}, {4, 0}, {4, 0}}, backward[] = {{3, 3}, {3, 2}, {2, 1}, {1, 0}};
+    std::size_t probed = 0;
+    for (std::size_t i = 0; i < blocks; ++i) {
+      model->probes[i]->during_forward = [&, i] { expect_started(forward[i]), ++probed; };
+      model->probes[i]->linear->bias.register_hook([&, i](const at::Tensor& gradient) {
+        expect_started(backward[i]), ++probed;
+        return gradient;
+      });
+    }
+    for (int i = 0; i < 2; ++i) {
+      begin = counts_of(fsdp);
+      const at::Tensor loss = fsdp.forward(at::ones({2, 5})).sum();
+      begin = counts_of(fsdp);
+      loss.backward();
+    }
+    EXPECT_EQ(probed, 4 * blocks);
   });
 }
 

@@ -143,6 +143,21 @@ TEST(ShardedOptimizers, TheProgramOfTheHeaderEqualsOneOfLibTorch) {
   });
 }
 
+TEST(ShardedOptimizers, StepsInAGroupOfSomeRanks) {
+  Company company(3, Backend::memory);
+  on_ranks(company.groups(), [](const Group& all) {
+    const auto group = all.split(all.rank() == 1 ? std::nullopt : std::optional(0)).get();
+    if (!group) return;
+    const auto expected = frozen_net(), net = frozen_net();
+    DistributedDataParallel plain{*group, expected}, ddp{*group, net};
+    Whole whole(*expected, cases[0].spec);
+    train(plain, whole, {});
+    ShardedOptimizer optimizer(ddp, cases[0].spec);
+    train(ddp, optimizer, {});
+    expect_same(*net, *expected);
+  });
+}
+
 TEST(ShardedOptimizers, EachRankHasItsPartOfTheState) {
   constexpr int ranks = 4;
   Company company(ranks, Backend::messages);
