@@ -20,9 +20,9 @@ struct UnitParameters {
 };
 
 // The module's parameters, each once. Unit i + 1 has those that only the submodule blocks[i] has, and its
-// name; unit 0 has the others. ignored: parameters that no unit has, by name. owner: of the units, for messages.
-// invalid_argument: no parameters, sparse ones, ones that are split already, or that share memory with
-// another one or a buffer. unsupported: parameters on several devices.
+// name; unit 0 has the others. ignored: parameters that no unit has, by name. owner: of the units, for
+// messages. invalid_argument: no parameters, sparse ones, ones that are split already, or that share memory
+// with another one or a buffer. unsupported: parameters on several devices.
 WEFT_EXPORT std::vector<UnitParameters> units_of(const std::string& owner, const torch::nn::Module& module,
                                                  const std::vector<std::string>& blocks = {},
                                                  const torch::OrderedDict<std::string, at::Tensor>& ignored =

@@ -65,7 +65,7 @@ inline std::vector<at::Tensor> values_of(const torch::nn::Module& module) {
   return data_parallel::testing::values_of(module);
 }
 
-// A layer with values of its own.
+// A layer whose values depend on the seed.
 inline std::shared_ptr<Block<Layer>> layer_of(std::uint64_t seed) {
   auto layer = std::make_shared<Block<Layer>>(5);
   for (const at::Tensor& parameter : layer->parameters())
