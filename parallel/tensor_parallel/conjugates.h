@@ -1,0 +1,57 @@
+// Megatron-LM's conjugate functions (Shoeybi et al., 2019; Korthikanti et al., 2022): from tensors that are
+// equal on all ranks of a group to tensors of which each rank has a part, and back.
+//
+//   at::Tensor hidden = torch::gelu(at::linear(copy_to_ranks(group, x), up));    // up: this rank's rows
+//   at::Tensor output = reduce_from_ranks(group, at::linear(hidden, down));      // down: its columns
+//
+//   function           forward          backward         in Megatron-LM
+//   copy_to_ranks      identity         all-reduce       copy_to_tensor_model_parallel_region (f)
+//   reduce_from_ranks  all-reduce       identity         reduce_from_tensor_model_parallel_region (g)
+//   split_to_ranks     split            all-gather       scatter_to_tensor_model_parallel_region
+//   gather_from_ranks  all-gather       split            gather_from_tensor_model_parallel_region
+//   gather_sequence    all-gather       reduce-scatter   gather_from_sequence_parallel_region
+//   scatter_sequence   reduce-scatter   all-gather       reduce_scatter_to_sequence_parallel_region
+//
+// The first two, the next two and the last two are partners: the backward of one is the forward of the other.
+// All are functions of collectives/functional.h, which says what the ranks must have in common, how errors
+// are reported, and that tensors of the host block. The size of a dimension that is split is a multiple of
+// the group's size; else invalid_argument. Thread-safe as Group is.
+#pragma once
+
+#include <weft/parallel/collectives/functional.h>
+
+namespace weft::tensor_parallel {
+
+// The input, which is equal on all ranks. The ranks compute different things from it.
+inline at::Tensor copy_to_ranks(const collectives::Group& group, const at::Tensor& input) {
+  return collectives::functional::copy(group, input);
+}
+// The sum of the ranks' inputs, from which all ranks compute the same.
+inline at::Tensor reduce_from_ranks(const collectives::Group& group, const at::Tensor& input) {
+  return collectives::functional::all_reduce(group, input, collectives::ReduceOp::sum,
+                                             collectives::functional::Copies::same);
+}
+
+// This rank's part along `dim` of an input that is equal on all ranks.
+inline at::Tensor split_to_ranks(const collectives::Group& group, const at::Tensor& input,
+                                 std::int64_t dim = -1) {
+  return collectives::functional::split(group, input, dim);
+}
+// The ranks' parts, joined along `dim`; all ranks compute the same from it.
+inline at::Tensor gather_from_ranks(const collectives::Group& group, const at::Tensor& input,
+                                    std::int64_t dim = -1) {
+  return collectives::functional::all_gather(group, input, dim, collectives::functional::Copies::same);
+}
+
+// The ranks' parts of a sequence, joined along `dim`; the ranks compute different things from it.
+inline at::Tensor gather_sequence(const collectives::Group& group, const at::Tensor& input,
+                                  std::int64_t dim = 0) {
+  return collectives::functional::all_gather(group, input, dim);
+}
+// This rank's part along `dim` of the sum of the ranks' inputs.
+inline at::Tensor scatter_sequence(const collectives::Group& group, const at::Tensor& input,
+                                   std::int64_t dim = 0) {
+  return collectives::functional::reduce_scatter(group, input, dim);
+}
+
+}  // namespace weft::tensor_parallel

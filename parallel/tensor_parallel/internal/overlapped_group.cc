@@ -1,0 +1,24 @@
+#include <weft/parallel/tensor_parallel/internal/overlapped_group.h>
+
+namespace weft::tensor_parallel {
+
+using data_parallel::CommunicationStream;
+
+void OverlappedGroup::InFlight::finish() {
+  if (device_.is_cpu() || future_.ready()) future_.get();
+  stream_->begin_reads();
+}
+
+std::shared_ptr<CommunicationStream> OverlappedGroup::stream_after_current(c10::Device device) {
+  std::shared_ptr<CommunicationStream> stream;
+  {
+    const std::lock_guard lock(mutex_);
+    auto& kept = streams_[device];
+    if (kept == nullptr) kept = std::make_shared<CommunicationStream>(device);
+    stream = kept;
+  }
+  if (const auto written = CommunicationStream::written(device)) stream->follow(*written);
+  return stream;
+}
+
+}  // namespace weft::tensor_parallel

@@ -1,0 +1,55 @@
+// OverlappedGroup: starts collectives of a group that run while the calling thread computes.
+//
+//   auto reduction = ranks->start(tensor.device(), [&](const auto& group) { return group.all_reduce(tensor);
+//   });
+//   ...                     // computes something else
+//   reduction.finish();     // the tensor is reduced, on a device for later work on the current stream
+//
+// On the CPU collectives run on the group's threads; on a device on one stream of this object. Thread-safe.
+#pragma once
+
+#include <weft/parallel/collectives/group.h>
+#include <weft/parallel/data_parallel/communication_stream.h>
+
+#include <memory>
+#include <mutex>
+#include <unordered_map>
+#include <utility>
+
+namespace weft::tensor_parallel {
+
+class OverlappedGroup {
+ public:
+  class InFlight {
+   public:
+    InFlight(rpc::Future<void> future, c10::Device device,
+             std::shared_ptr<data_parallel::CommunicationStream> stream)
+        : future_(std::move(future)), device_(device), stream_(std::move(stream)) {}
+    // Once. Throws the group's error; on a device only one that is known already.
+    void finish();
+
+   private:
+    rpc::Future<void> future_;
+    c10::Device device_;
+    std::shared_ptr<data_parallel::CommunicationStream> stream_;
+  };
+
+  explicit OverlappedGroup(collectives::Group group) : group_(std::move(group)) {}
+  const collectives::Group& group() const { return group_; }
+
+  // begin(group): the collective, of tensors that the current stream of the device has written.
+  template <class F>
+  InFlight start(c10::Device device, F&& begin) {
+    auto stream = stream_after_current(device);
+    return {stream->run([&] { return std::forward<F>(begin)(group_); }), device, stream};
+  }
+
+ private:
+  std::shared_ptr<data_parallel::CommunicationStream> stream_after_current(c10::Device device);
+
+  const collectives::Group group_;
+  std::mutex mutex_;  // guards streams_
+  std::unordered_map<c10::Device, std::shared_ptr<data_parallel::CommunicationStream>> streams_;
+};
+
+}  // namespace weft::tensor_parallel

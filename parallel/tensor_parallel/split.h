@@ -1,0 +1,82 @@
+// How the parameters of a module are split over the ranks of groups.
+//
+//   for (const Placement& each : placements(*model))       // split ones, and those that all ranks have
+//     if (!each.splits.empty()) std::cout << each.name << " is split\n";
+//
+// A SplitModule knows which of its parameters are split. A parameter of any other module is replicated: all
+// ranks have the same values of it, and the same gradient after backward. clip_grad_norm() and checkpoints
+// read this. Thread-safety: values; a module as torch::nn::Module.
+#pragma once
+
+#include <weft/parallel/collectives/group.h>
+
+#include <ATen/core/Generator.h>
+#include <torch/nn/module.h>
+
+#include <algorithm>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace weft::tensor_parallel {
+
+// How many of `size` equal things each rank of the group has. invalid_argument, which says `what` cannot be
+// split, unless the size is a multiple of the group's.
+WEFT_EXPORT std::int64_t divide(const collectives::Group& group, std::int64_t size, const std::string& what);
+
+// A tensor of which each rank of a group has a range of one dimension. If the size is not a multiple of the
+// group's, the first ranks have one element more.
+struct WEFT_EXPORT Split {
+  collectives::Group group;
+  std::int64_t dim = 0;
+  std::int64_t size = 0;  // of that dimension in the whole tensor
+  // The number of blocks of one size in the dimension; each rank has its range of every block. For
+  // example 3: the queries, keys and values of this rank's heads.
+  std::int64_t blocks = 1;
+
+  std::int64_t begin() const { return begin_of(group.rank()); }  // of this rank, in each block
+  std::int64_t length() const { return begin_of(group.rank() + 1) - begin(); }
+  // A copy of this rank's elements.
+  at::Tensor part_of(const at::Tensor& whole) const;
+
+ private:
+  std::int64_t begin_of(std::int64_t rank) const {
+    const std::int64_t block = size / blocks;
+    return rank * (block / group.size()) + std::min(rank, block % group.size());
+  }
+};
+
+// A module some of whose parameters are split.
+class WEFT_EXPORT SplitModule : public torch::nn::Module {
+ public:
+  // By the names of the module's own parameters.
+  const std::vector<std::pair<std::string, Split>>& splits() const { return splits_; }
+
+ protected:
+  // Keeps this rank's part of the whole tensor. Every split of an equal tensor has equal elements.
+  at::Tensor register_split(const std::string& name, const at::Tensor& whole, Split split);
+
+ private:
+  std::vector<std::pair<std::string, Split>> splits_;
+};
+
+// One parameter as this rank has it.
+struct Placement {
+  std::string name;
+  at::Tensor tensor;
+  std::vector<Split> splits;  // empty: replicated. Of several: each splits what the ones before it have left.
+};
+
+// All parameters of the module, each once.
+WEFT_EXPORT std::vector<Placement> placements(const torch::nn::Module& module);
+
+// Initial values of a whole tensor, of the default type, as LibTorch's linear layers and embeddings have
+// them. The generator has the same state on all ranks; nullopt: LibTorch's own for the CPU, as
+// torch::manual_seed() sets it.
+WEFT_EXPORT at::Tensor draw_uniform(at::IntArrayRef sizes, double bound,
+                                    std::optional<at::Generator> generator);
+WEFT_EXPORT at::Tensor draw_normal(at::IntArrayRef sizes, double deviation,
+                                   std::optional<at::Generator> generator);
+
+}  // namespace weft::tensor_parallel
