@@ -1,0 +1,38 @@
+// vocabulary_parallel_cross_entropy: the cross entropy of logits whose columns are split over the ranks of a
+// group, without gathering them (Megatron-LM).
+//
+//   auto logits = tokens->logits(x);      // [batch, sequence, columns of this rank]
+//   auto loss = vocabulary_parallel_cross_entropy(group, logits, targets, vocabulary);   // on every rank
+//
+// The ranks reduce three numbers for each target: the maximum of its logits, the sum of their exponentials,
+// and the logit of the target (with label smoothing also the sum of all logits). Backward needs no collective
+// and keeps the probabilities of this rank's columns. Results are those of
+// torch::nn::functional::cross_entropy over the whole logits, computed in float32 if these are narrower.
+// Thread-safe as Group is.
+#pragma once
+
+#include <weft/parallel/collectives/group.h>
+
+#include <ATen/core/Reduction.h>
+
+namespace weft::tensor_parallel {
+
+struct CrossEntropyOptions {
+  double label_smoothing = 0;                                // from 0 to 1
+  std::int64_t ignore_index = -100;                          // such targets have no loss and no gradient
+  at::Reduction::Reduction reduction = at::Reduction::Mean;  // over the targets that are not ignored
+};
+
+// logits: [..., columns of this rank], as VocabularyParallelEmbedding::logits() returns them. targets: int64,
+// of the shape [...], equal on all ranks. Returns a scalar, or with at::Reduction::None one loss for each
+// target. All ranks call it with equal options, and it blocks on the CPU.
+//
+// invalid_argument: the shapes do not agree, an option is out of range; on all ranks, on the CPU, if on any
+// of them a target is outside of the vocabulary and is not ignored. On a device the loss of such a target is
+// NaN. unsupported: backward with create_graph.
+WEFT_EXPORT at::Tensor vocabulary_parallel_cross_entropy(const collectives::Group& group,
+                                                         const at::Tensor& logits, const at::Tensor& targets,
+                                                         std::int64_t vocabulary,
+                                                         const CrossEntropyOptions& options = {});
+
+}  // namespace weft::tensor_parallel

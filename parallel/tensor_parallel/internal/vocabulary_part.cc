@@ -1,0 +1,31 @@
+#include <weft/parallel/tensor_parallel/internal/vocabulary_part.h>
+
+#include <weft/parallel/tensor_parallel/internal/agreement.h>
+
+#include <ATen/Functions.h>
+#include <ATen/TensorOperators.h>
+
+namespace weft::tensor_parallel {
+
+VocabularyPart VocabularyPart::of(const collectives::Group& group, std::int64_t vocabulary,
+                                  const std::string& operation) {
+  if (vocabulary < group.size())
+    refuse(operation, "a vocabulary of " + std::to_string(vocabulary) + " for " +
+                          std::to_string(group.size()) + " ranks, expected at least one word for each rank");
+  const Split split{group, 0, vocabulary};
+  return {split.begin(), split.length(), vocabulary};
+}
+
+VocabularyPart::Places VocabularyPart::places_of(const at::Tensor& ids) const {
+  const at::Tensor local = ids - begin;
+  return {local.clamp(0, rows - 1), local.ge(0).logical_and(local.lt(rows))};
+}
+
+std::string outside_text(const VocabularyPart& part, const at::Tensor& ids) {
+  const at::Tensor flat = ids.reshape(-1);
+  const auto place = part.outside(flat).to(at::kInt).argmax().item<std::int64_t>();
+  return "element " + std::to_string(place) + " is " + std::to_string(flat[place].item<std::int64_t>()) +
+         ", expected an id from 0 to " + std::to_string(part.vocabulary - 1);
+}
+
+}  // namespace weft::tensor_parallel

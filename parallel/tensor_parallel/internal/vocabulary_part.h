@@ -1,0 +1,28 @@
+// VocabularyPart: the range of a vocabulary that one rank has. A value.
+#pragma once
+
+#include <weft/parallel/tensor_parallel/split.h>
+
+#include <string>
+
+namespace weft::tensor_parallel {
+
+struct VocabularyPart {
+  std::int64_t begin = 0, rows = 0, vocabulary = 0;
+
+  // invalid_argument: fewer words than ranks.
+  static VocabularyPart of(const collectives::Group& group, std::int64_t vocabulary,
+                           const std::string& operation);
+
+  // Of ids: where they are in this part, any row of it for others, and which are in it.
+  struct Places {
+    at::Tensor rows, here;
+  };
+  Places places_of(const at::Tensor& ids) const;
+  at::Tensor outside(const at::Tensor& ids) const { return ids.lt(0).logical_or(ids.ge(vocabulary)); }
+};
+
+// The text of an error about an id that is outside. ids: at least one of them is.
+std::string outside_text(const VocabularyPart& part, const at::Tensor& ids);
+
+}  // namespace weft::tensor_parallel
