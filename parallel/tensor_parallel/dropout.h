@@ -1,0 +1,46 @@
+// DropoutGenerators: random numbers for dropout in a model that is split over the ranks of a group.
+//
+//   DropoutGenerators generators(group, seed);
+//   hidden = dropout(hidden, 0.1, generators.split());      // each rank has other elements: other numbers
+//   x = x + dropout(output, 0.1, generators.whole());       // all ranks have the same: equal numbers
+//
+// Where all ranks have equal activations they must drop equal elements; where the activations are split,
+// equal masks would be repeated over the ranks. With sequence parallel the activations outside of the linear
+// layers are split. Ranks that differ in another dimension of a mesh (data, pipeline) give different seeds.
+// An object of the program; not thread-safe. generators.state() and set_state() are for checkpoints, and for
+// a forward that is recomputed.
+#pragma once
+
+#include <weft/parallel/collectives/group.h>
+
+#include <ATen/core/Generator.h>
+#include <ATen/core/Tensor.h>
+
+#include <vector>
+
+namespace weft::tensor_parallel {
+
+class WEFT_EXPORT DropoutGenerators {
+ public:
+  // Runs no collective. seed: equal on all ranks of the group. device: of the activations.
+  DropoutGenerators(const collectives::Group& group, std::uint64_t seed,
+                    c10::Device device = c10::Device(c10::kCPU));
+
+  at::Generator& whole() { return whole_; }  // draws the same on all ranks
+  at::Generator& split() { return split_; }  // draws something else on each rank
+
+  // Of both, as bytes in the host's memory.
+  std::vector<at::Tensor> state() const;
+  void set_state(const std::vector<at::Tensor>& state);
+
+ private:
+  at::Generator whole_, split_;
+};
+
+// Each element is zero with this probability, else it is divided by 1 - probability. Without training the
+// input. The same elements as torch::dropout with the generator as LibTorch's own. probability: at least 0,
+// less than 1; else invalid_argument.
+WEFT_EXPORT at::Tensor dropout(const at::Tensor& input, double probability, at::Generator& generator,
+                               bool training = true);
+
+}  // namespace weft::tensor_parallel

@@ -1,0 +1,80 @@
+#include <weft/parallel/tensor_parallel/gradients.h>
+
+#include <weft/parallel/data_parallel/unscale.h>
+#include <weft/parallel/tensor_parallel/internal/agreement.h>
+
+#include <ATen/Functions.h>
+#include <ATen/TensorOperators.h>
+#include <c10/core/GradMode.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+namespace weft::tensor_parallel {
+namespace {
+
+using Members = std::vector<std::string>;
+
+// Whether this rank's gradient of the parameter counts: no other rank with the same elements does.
+bool counts_here(const Placement& parameter, const std::vector<GradientGroup>& over,
+                 const std::vector<Members>& members) {
+  std::vector<Members> split_over;
+  for (const Split& split : parameter.splits) {
+    split_over.push_back(split.group.members());
+    if (split.group.size() > 1 &&
+        std::find(members.begin(), members.end(), split_over.back()) == members.end())
+      refuse("clip_grad_norm", parameter.name + " is split over '" + split.group.name() +
+                                   "', expected this group among those that the norm is reduced over");
+  }
+  for (std::size_t i = 0; i < over.size(); ++i)
+    if (!over[i].all_differ && over[i].group.rank() != 0 &&
+        std::find(split_over.begin(), split_over.end(), members[i]) == split_over.end())
+      return false;
+  return true;
+}
+
+}  // namespace
+
+double clip_grad_norm(const std::vector<Placement>& parameters, const std::vector<GradientGroup>& over,
+                      double max_norm, double norm_type) {
+  if (!(norm_type >= 1))
+    refuse("clip_grad_norm", "norm_type is " + std::to_string(norm_type) + ", expected at least 1");
+  const at::NoGradGuard no_grad;
+  const bool is_max = norm_type == std::numeric_limits<double>::infinity();
+  std::vector<Members> members;
+  for (const GradientGroup& each : over) members.push_back(each.group.members());
+  double sum = 0;  // of powers, or the largest
+  for (const Placement& parameter : parameters) {
+    if (!parameter.tensor.grad().defined() || !counts_here(parameter, over, members)) continue;
+    const double norm =
+        at::linalg_vector_norm(parameter.tensor.grad(), norm_type, std::nullopt, false, at::kDouble)
+            .item<double>();
+    // std::max would drop a NaN.
+    sum = is_max ? (norm > sum || std::isnan(norm) ? norm : sum) : sum + std::pow(norm, norm_type);
+  }
+  const at::Tensor all = at::full({1}, sum, at::kDouble);
+  for (const GradientGroup& each : over)
+    each.group.all_reduce(all, is_max ? collectives::ReduceOp::max : collectives::ReduceOp::sum).get();
+  const double total = is_max ? all.item<double>() : std::pow(all.item<double>(), 1 / norm_type);
+  const double scale = max_norm / (total + 1e-6);
+  if (!(scale >= 1))
+    for (const Placement& parameter : parameters)
+      if (parameter.tensor.grad().defined()) parameter.tensor.grad().mul_(scale);
+  return total;
+}
+
+bool unscale_gradients(const std::vector<Placement>& parameters, const std::vector<collectives::Group>& over,
+                       double factor) {
+  if (over.empty()) refuse("unscale_gradients", "no group, expected at least one");
+  std::vector<at::Tensor> gradients;
+  for (const Placement& parameter : parameters) gradients.push_back(parameter.tensor.grad());
+  bool finite = data_parallel::unscale_gradients(over.front(), gradients, factor);
+  // Of the other groups each rank gives what it knows from the ones before.
+  for (std::size_t i = 1; i < over.size(); ++i)
+    finite = data_parallel::unscale_gradients(
+        over[i], {at::full({1}, finite ? 0 : std::numeric_limits<float>::infinity(), at::kFloat)}, 1);
+  return finite;
+}
+
+}  // namespace weft::tensor_parallel
