@@ -1,0 +1,119 @@
+#include <weft/parallel/tensor_parallel/ring_attention.h>
+
+#include "tests/parallel/tensor_parallel/ranks.h"
+
+namespace weft::tensor_parallel::ring_attention_test {
+namespace {
+
+using namespace testing;
+
+constexpr std::int64_t batch = 2, heads = 3, sequence = 12, features = 4;
+
+struct Inputs {
+  at::Tensor query, key, value;
+  explicit Inputs(double scale = 1, std::int64_t of_values = features)
+      : query((numbers({batch, heads, sequence, features}, 1) * scale).requires_grad_()),
+        key((numbers({batch, heads, sequence, features}, 2) * scale).requires_grad_()),
+        value(numbers({batch, heads, sequence, of_values}, 3).requires_grad_()) {}
+  Inputs(const Inputs& whole, const Group& group)
+      : query(own_chunk(group, whole.query, 2).requires_grad_()),
+        key(own_chunk(group, whole.key, 2).requires_grad_()),
+        value(own_chunk(group, whole.value, 2).requires_grad_()) {}
+};
+
+class Rings : public OnRanks {
+ protected:
+  void expect_equal(const Inputs& whole, const RingAttentionOptions& options) {
+    const at::Tensor expected = at::scaled_dot_product_attention(whole.query, whole.key, whole.value, {}, 0,
+                                                                 options.causal, options.scale);
+    const at::Tensor weights = numbers(expected.sizes(), 4);
+    (expected * weights).sum().backward();
+    on_ranks(groups, [&](const Group& group) {
+      const Inputs own(whole, group);
+      const RingAttention attention(group, options);
+      const at::Tensor output = attention(own.query, own.key, own.value);
+      (output * own_chunk(group, weights, 2)).sum().backward();
+      expect_close({output.detach(), own.query.grad(), own.key.grad(), own.value.grad()},
+                   {own_chunk(group, expected, 2), own_chunk(group, whole.query.grad(), 2),
+                    own_chunk(group, whole.key.grad(), 2), own_chunk(group, whole.value.grad(), 2)});
+    });
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Ranks, Rings, up_to_four());
+
+TEST_P(Rings, EqualAttentionOverTheWholeSequence) {
+  for (const bool causal : {false, true})
+    for (const std::optional<double> scale : {std::optional<double>(), std::optional<double>(0.3)})
+      expect_equal(Inputs(), {.causal = causal, .scale = scale});
+}
+
+TEST_P(Rings, ValuesMayHaveOtherFeatures) { expect_equal(Inputs(1, 7), {.causal = true}); }
+
+// Scores of some thousands: their exponentials are no numbers of a double.
+TEST_P(Rings, ScoresMayBeLarge) { expect_equal(Inputs(50), {.causal = true}); }
+
+TEST_P(Rings, ANodeExecutorHasTheGradientsOfBackward) {
+  using namespace dist_autograd::testing;
+  const Inputs whole;
+  on_ranks(groups, [&](const Group& group) {
+    const Inputs own(whole, group);
+    const RingAttention attention(group, {.causal = true});
+    const auto loss = [&] { return attention(own.query, own.key, own.value).square().sum(); };
+    MapSink sink = own_backward({{loss()}, {at::Tensor()}, {own.query, own.key, own.value}});
+    loss().backward();
+    for (const at::Tensor& leaf : {own.query, own.key, own.value}) expect_close({sink[leaf]}, {leaf.grad()});
+  });
+}
+
+TEST_P(Rings, NarrowTypesAreMergedInFloat32) {
+  const Inputs whole;
+  const at::Tensor expected =
+      at::scaled_dot_product_attention(whole.query, whole.key, whole.value, {}, 0, true);
+  on_ranks(groups, [&](const Group& group) {
+    const auto mine = [&](const at::Tensor& tensor) {
+      return own_chunk(group, tensor, 2).to(at::kBFloat16).requires_grad_();
+    };
+    const at::Tensor query = mine(whole.query);
+    const at::Tensor output =
+        RingAttention(group, {.causal = true})(query, mine(whole.key), mine(whole.value));
+    EXPECT_EQ(output.scalar_type(), at::kBFloat16);
+    expect_close({output.detach().to(at::kDouble)}, {own_chunk(group, expected, 2)}, 0.05);
+    output.sum().backward();
+    EXPECT_EQ(query.grad().scalar_type(), at::kBFloat16);
+  });
+}
+
+TEST_P(Rings, ShapesThatDoNotAgreeAreRefused) {
+  expect_refused(groups, ErrorKind::invalid_argument, {"RingAttention", "Double 2 3 12 4", "Double 2 3 12 5"},
+                 [&](const Group& group) {
+                   const at::Tensor query = numbers({2, 3, 12, 4}, 1);
+                   (void)RingAttention(group)(query, numbers({2, 3, 12, 5}, 1), query);
+                 });
+}
+
+class TwoRings : public ::testing::Test {
+ protected:
+  Company company{2, Backend::memory};
+  std::vector<Group> groups = company.groups();
+};
+
+TEST_F(TwoRings, RanksThatDifferAreRefused) {
+  expect_refused(groups, ErrorKind::invalid_argument, {"causal=0", "causal=1"},
+                 [&](const Group& group) { RingAttention(group, {.causal = group.rank() == 1}); });
+  expect_refused(groups, ErrorKind::invalid_argument, {}, [&](const Group& group) {
+    const at::Tensor part = numbers({1, 1, 4 + group.rank(), 2}, 1);
+    (void)RingAttention(group)(part, part, part);
+  });
+}
+
+TEST_F(TwoRings, AnAbortOfOneRankEndsTheBackwardOfTheOther) {
+  expect_refused(groups, ErrorKind::aborted, {"out of patience"}, [&](const Group& group) {
+    const at::Tensor part = numbers({1, 1, 4, 2}, 1).requires_grad_();
+    const at::Tensor loss = RingAttention(group)(part, part, part).sum();
+    if (group.rank() == 1) group.abort("out of patience");
+    loss.backward();
+  });
+}
+
+}  // namespace
+}  // namespace weft::tensor_parallel::ring_attention_test
