@@ -1,0 +1,74 @@
+// MixtureOfExperts: a layer of many small multilayer perceptrons, of which a router selects a few for each
+// token; the experts are split over the ranks of a group (expert parallel; Shazeer et al., 2017; GShard,
+// Lepikhin et al., 2020; Switch Transformers, Fedus et al., 2021).
+//
+//   auto experts = register_module("experts", MixtureOfExperts(group, width, {.experts = 8, .top_k = 2}));
+//   auto [output, balance] = experts(x);
+//   loss = loss_of(x + output) + 0.01 * balance;
+//
+// Each rank has its own tokens and some of the experts. A rank sends each of its tokens to the ranks of the
+// experts that the router has selected (all_to_all_v) and adds their outputs, weighted by the router's
+// probabilities. An expert is Linear, GELU, Linear. Experts and router have the same initial values for any
+// number of ranks. The host reads the numbers of tokens, so that forward waits for the device.
+//
+// The gradient of an expert is that of the sum of the losses of all ranks; the router is a replicated
+// parameter, and its gradient is that of this rank's loss. With a DistributedDataParallel over the same
+// ranks, which averages the router's gradient and has the experts in Options::ignored, set average_gradients.
+//
+// Construction, errors, groups and thread-safety are those of linear.h; forward runs its collectives with any
+// number of tokens on each rank, also none.
+#pragma once
+
+#include <weft/parallel/tensor_parallel/split.h>
+
+#include <torch/nn/pimpl.h>
+
+#include <optional>
+#include <ostream>
+
+namespace weft::tensor_parallel {
+
+struct MixtureOptions {
+  std::int64_t experts = 8;  // of all ranks; a multiple of their number
+  std::int64_t hidden = 0;   // features within an expert; 0: four times the width
+  std::int64_t top_k = 1;    // experts of a token
+  // The weights of a token's experts are divided by their sum.
+  bool normalize = false;
+  // An expert takes at most ceil(capacity_factor * tokens * top_k / experts) of one rank's tokens: first
+  // choices before second ones, then in the order of the tokens. Others get no output of it. nullopt: all.
+  std::optional<double> capacity_factor = {};
+  bool average_gradients = false;               // divides the experts' gradients by the number of ranks
+  std::optional<at::Generator> generator = {};  // draw_uniform()
+};
+
+class WEFT_EXPORT MixtureOfExpertsImpl final : public SplitModule {
+ public:
+  struct Output {
+    at::Tensor output;  // of the input's shape
+    // The auxiliary loss that is smallest, 1, if all experts have equally many tokens: experts * sum of
+    // (fraction of all ranks' tokens that select an expert) * (this rank's mean probability of it). If the
+    // ranks have equally many tokens, its mean over the ranks is that of one process with all tokens.
+    at::Tensor balance;
+  };
+
+  MixtureOfExpertsImpl(const collectives::Group& group, std::int64_t width, MixtureOptions options = {});
+
+  // input: [..., width].
+  Output forward(const at::Tensor& input);
+  void pretty_print(std::ostream& stream) const override;
+
+  at::Tensor router;           // [experts, width], equal on all ranks
+  at::Tensor up, up_bias;      // [experts of this rank, hidden, width], [experts of this rank, hidden]
+  at::Tensor down, down_bias;  // [experts of this rank, width, hidden], [experts of this rank, width]
+
+ private:
+  struct Route;
+  Route route(const at::Tensor& probabilities) const;
+  at::Tensor run_experts(const at::Tensor& rows, const at::Tensor& counts) const;
+
+  const MixtureOptions options_;
+  const collectives::Group group_;
+};
+TORCH_MODULE(MixtureOfExperts);
+
+}  // namespace weft::tensor_parallel
