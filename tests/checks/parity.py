@@ -40,6 +40,10 @@ PAGES = {  # by page: the files of the wheel, by the name that the page has for 
         *(f"test_{name}.py" for name in (
             "schedule", "schedule_multiproc", "stage", "backward", "microbatch", "pipe", "transformer", "unflatten",
             "composability", "dtensor_pp_integration", "dtensor_pp_unit_tests", "spmd_types_pp_integration")),
+        *(f"tensor_parallel/test_{name}.py" for name in (
+            "mappings", "layers", "cross_entropy", "random", "data", "initialization", "tensor_parallel_utils",
+            "tp_attrs_without_init")),
+        *(f"tensor/parallel/test_tp_{name}.py" for name in ("style", "examples", "random_state")),
     ]),
     "parity_sharded.md": dict.fromkeys([
         "test_zero_redundancy_optimizer.py", "test_wrap.py",
