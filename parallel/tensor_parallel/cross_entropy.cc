@@ -64,7 +64,7 @@ struct VocabularyLosses : torch::autograd::Function<VocabularyLosses> {
     context->saved_data["smoothing"] = smoothing;
     context->saved_data["mean"] = mean;
     context->saved_data["dtype"] = logits.scalar_type();
-    return losses.masked_fill(ignored, 0).to(logits.scalar_type());
+    return losses.masked_fill(ignored, 0);
   }
 
   static variable_list backward(AutogradContext* context, const variable_list& gradients) {

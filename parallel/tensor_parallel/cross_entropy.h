@@ -4,10 +4,11 @@
 //   auto logits = tokens->logits(x);      // [batch, sequence, columns of this rank]
 //   auto loss = vocabulary_parallel_cross_entropy(group, logits, targets, vocabulary);   // on every rank
 //
-// The ranks reduce three numbers for each target: the maximum of its logits, the sum of their exponentials,
-// and the logit of the target (with label smoothing also the sum of all logits). Backward needs no collective
+// The ranks reduce four numbers for each target: the maximum of its logits, the sum of their exponentials,
+// the logit of the target, and for label smoothing the sum of all logits. Backward needs no collective
 // and keeps the probabilities of this rank's columns. Results are those of
-// torch::nn::functional::cross_entropy over the whole logits, computed in float32 if these are narrower.
+// torch::nn::functional::cross_entropy over the whole logits, computed and returned in float32 if these are
+// narrower.
 // Thread-safe as Group is.
 #pragma once
 

@@ -4,6 +4,7 @@
 
 #include <ATen/Context.h>
 #include <ATen/Functions.h>
+#include <ATen/TensorOperators.h>
 #include <c10/core/GradMode.h>
 
 #include <mutex>
@@ -18,12 +19,18 @@ at::Generator seeded(c10::Device device, std::uint64_t seed) {
   return generator;
 }
 
+// SplitMix64 (Steele et al., 2014), so that consecutive seeds and ranks have nothing in common.
+std::uint64_t mixed(std::uint64_t seed, int rank) {
+  std::uint64_t z = seed + 0x9e3779b97f4a7c15 * static_cast<std::uint64_t>(rank + 1);
+  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9;
+  z = (z ^ (z >> 27)) * 0x94d049bb133111eb;
+  return z ^ (z >> 31);
+}
+
 }  // namespace
 
 DropoutGenerators::DropoutGenerators(const collectives::Group& group, std::uint64_t seed, c10::Device device)
-    : whole_(seeded(device, seed)),
-      // Not a seed that a program is likely to give for another purpose (Megatron-LM's offset).
-      split_(seeded(device, seed + 2718 + static_cast<std::uint64_t>(group.rank()))) {}
+    : whole_(seeded(device, seed)), split_(seeded(device, mixed(seed, group.rank()))) {}
 
 std::vector<at::Tensor> DropoutGenerators::state() const { return {whole_.get_state(), split_.get_state()}; }
 

@@ -7,8 +7,9 @@
 // Where all ranks have equal activations they must drop equal elements; where the activations are split,
 // equal masks would be repeated over the ranks. With sequence parallel the activations outside of the linear
 // layers are split. Ranks that differ in another dimension of a mesh (data, pipeline) give different seeds.
-// An object of the program; not thread-safe. generators.state() and set_state() are for checkpoints, and for
-// a forward that is recomputed.
+// An object of the program; not thread-safe. generators.state() and set_state() are for checkpoints.
+// dist_autograd::activation_checkpoint() does not restore these generators: the recomputed forward would draw
+// other numbers, so keep dropout with them outside of it.
 #pragma once
 
 #include <weft/parallel/collectives/group.h>
@@ -27,7 +28,7 @@ class WEFT_EXPORT DropoutGenerators {
                     c10::Device device = c10::Device(c10::kCPU));
 
   at::Generator& whole() { return whole_; }  // draws the same on all ranks
-  at::Generator& split() { return split_; }  // draws something else on each rank
+  at::Generator& split() { return split_; }  // draws other numbers on each rank
 
   // Of both, as bytes in the host's memory.
   std::vector<at::Tensor> state() const;
@@ -38,8 +39,8 @@ class WEFT_EXPORT DropoutGenerators {
 };
 
 // Each element is zero with this probability, else it is divided by 1 - probability. Without training the
-// input. The same elements as torch::dropout with the generator as LibTorch's own. probability: at least 0,
-// less than 1; else invalid_argument.
+// input. On the CPU the same elements as torch::dropout with the generator as LibTorch's own. probability: at
+// least 0, less than 1; else invalid_argument.
 WEFT_EXPORT at::Tensor dropout(const at::Tensor& input, double probability, at::Generator& generator,
                                bool training = true);
 

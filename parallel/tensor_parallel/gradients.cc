@@ -27,6 +27,7 @@ bool counts_here(const Placement& parameter, const std::vector<GradientGroup>& o
       refuse("clip_grad_norm", parameter.name + " is split over '" + split.group.name() +
                                    "', expected this group among those that the norm is reduced over");
   }
+  if (parameter.counts_elsewhere) return false;
   for (std::size_t i = 0; i < over.size(); ++i)
     if (!over[i].all_differ && over[i].group.rank() != 0 &&
         std::find(split_over.begin(), split_over.end(), members[i]) == split_over.end())
@@ -46,7 +47,8 @@ double clip_grad_norm(const std::vector<Placement>& parameters, const std::vecto
   for (const GradientGroup& each : over) members.push_back(each.group.members());
   double sum = 0;  // of powers, or the largest
   for (const Placement& parameter : parameters) {
-    if (!parameter.tensor.grad().defined() || !counts_here(parameter, over, members)) continue;
+    const bool counts = counts_here(parameter, over, members);
+    if (!parameter.tensor.grad().defined() || !counts) continue;
     const double norm =
         at::linalg_vector_norm(parameter.tensor.grad(), norm_type, std::nullopt, false, at::kDouble)
             .item<double>();

@@ -86,10 +86,10 @@ at::Tensor RowParallelLinearImpl::forward(const at::Tensor& input) {
   const at::Tensor product = at::linear(part, weight);
   if (!options_.sequence_dim) {
     const at::Tensor output = reduce_from_ranks(group_, product);
-    return options_.bias ? output + bias : output;
+    return options_.bias ? output + bias.to(output.scalar_type()) : output;
   }
   const at::Tensor output = scatter_sequence(group_, product, *options_.sequence_dim);
-  return options_.bias ? output + copy_to_ranks(group_, bias) : output;
+  return options_.bias ? output + copy_to_ranks(group_, bias).to(output.scalar_type()) : output;
 }
 
 void RowParallelLinearImpl::pretty_print(std::ostream& stream) const {

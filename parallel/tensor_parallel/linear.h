@@ -9,7 +9,7 @@
 // A column-parallel layer has some of the output features on each rank, a row-parallel layer some of the
 // input features. In this order they need no collective between them. The whole weight has the values that a
 // torch::nn::Linear draws from the same generator, for any number of ranks. A whole weight is drawn and then
-// split, so that a rank needs its memory in the constructor.
+// split, so that the constructor needs memory for the whole weight.
 //
 // Sequence parallel (Korthikanti et al., 2022): outside of the two layers each rank has a part of the
 // sequence, along `sequence_dim`. The column-parallel layer gathers the sequence and the row-parallel layer
@@ -18,9 +18,9 @@
 //
 // All ranks construct these layers in one order with equal arguments, and the constructor blocks. The ranks
 // have equal inputs, or the parts that the options say. invalid_argument: a size that is not a multiple of
-// the group's; on all ranks, if they differ. Forward and backward run collectives and throw their errors; the
-// group runs no other collectives meanwhile, for example a `group.split(0)`. create_graph is unsupported for
-// ColumnParallelLinear. Not thread-safe, as all modules.
+// the group's; on all ranks, if they differ. Forward and backward run collectives and throw their errors. Use
+// another group, for example group.split(0), for collectives that run at the same time. create_graph is
+// unsupported for ColumnParallelLinear. Not thread-safe, as all modules.
 #pragma once
 
 #include <weft/parallel/tensor_parallel/split.h>

@@ -125,9 +125,11 @@ MixtureOfExpertsImpl::Output MixtureOfExpertsImpl::forward(const at::Tensor& inp
       at::zeros(rows.sizes(), returned.options())
           .index_add(0, own.tokens, returned * own.weights.unsqueeze(1).to(returned.scalar_type()));
 
-  const at::Tensor selected = all.select(1, 1).sum(0).to(probabilities.options());
+  // Counts have no exact value in a type of 16 bits.
+  const auto wide = probabilities.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+  const at::Tensor selected = all.select(1, 1).sum(0).to(probabilities.options().dtype(wide));
   const at::Tensor fractions = selected / selected.sum().clamp_min(1);
-  const at::Tensor mean = probabilities.sum(0) / std::max<std::int64_t>(rows.size(0), 1);
+  const at::Tensor mean = probabilities.to(wide).sum(0) / std::max<std::int64_t>(rows.size(0), 1);
   return {output.view(input.sizes()), experts * (fractions * mean).sum()};
 }
 

@@ -10,6 +10,7 @@
 
 #include <ATen/Functions.h>
 #include <ATen/TensorOperators.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <cmath>
@@ -31,6 +32,7 @@ constexpr std::uint64_t keys_tag = 0, gradients_tag = 1;
 struct Passing {
   at::Tensor sent, received;  // kept while they are in flight
   InFlight in_flight;
+  Group group;
 
   static Passing start(OverlappedGroup& ranks, const at::Tensor& sent, std::uint64_t tag) {
     at::Tensor received = at::empty_like(sent);
@@ -38,10 +40,17 @@ struct Passing {
     std::vector<PointToPoint> messages{{PointToPoint::Kind::send, sent, (rank + 1) % size, tag},
                                        {PointToPoint::Kind::recv, received, (rank + size - 1) % size, tag}};
     return {sent, received,
-            ranks.start(sent.device(), [&](const Group& group) { return group.batch(std::move(messages)); })};
+            ranks.start(sent.device(), [&](const Group& group) { return group.batch(std::move(messages)); }),
+            ranks.group()};
   }
   at::Tensor finish() {
-    in_flight.finish();
+    try {
+      in_flight.finish();
+    } catch (const rpc::Error& error) {
+      group.abort(std::string("RingAttention: ") +
+                  error.what());  // other ranks may wait for further messages
+      throw;
+    }
     return received;
   }
 };
@@ -74,6 +83,7 @@ struct Held : torch::CustomClassHolder {
 struct RingFunction : torch::autograd::Function<RingFunction> {
   static at::Tensor forward(AutogradContext* context, const at::Tensor& query, const at::Tensor& key,
                             const at::Tensor& value, const c10::intrusive_ptr<Held>& held) {
+    const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
     const int steps = held->ranks->group().size();
     const std::int64_t features = key.size(-1);
     const auto type = query.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
@@ -106,6 +116,7 @@ struct RingFunction : torch::autograd::Function<RingFunction> {
 
   static variable_list backward(AutogradContext* context, const variable_list& gradients) {
     refuse_recorded_backward("RingAttention");
+    const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
     const auto saved = context->get_saved_variables();
     const auto capsule = context->saved_data["held"].toCapsule();
     const auto& held = static_cast<const Held&>(*capsule);

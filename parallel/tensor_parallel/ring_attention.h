@@ -14,9 +14,10 @@
 // skips the keys that come after its queries, so that the last rank computes most.
 //
 // Messages are point-to-point (Group::batch), of this group, which sends no others meanwhile with the tags 0
-// and 1. Calls block on the CPU. invalid_argument: shapes or types that do not agree; the group's error, if
-// the ranks have different ones. unsupported: backward with create_graph. A failed message fails forward or
-// backward with the group's error. Thread-safety: one call at a time.
+// and 1; on a device, call group.prepare(device) first. Calls block on the CPU. Scores are computed in
+// float32 or float64, also under autocast. invalid_argument: shapes or types that do not agree. If the ranks
+// have different shapes, or a message fails, forward or backward fails, and the group is aborted with the
+// error. unsupported: backward with create_graph. Thread-safety: one call at a time.
 #pragma once
 
 #include <weft/parallel/collectives/group.h>

@@ -66,6 +66,8 @@ struct Placement {
   std::string name;
   at::Tensor tensor;
   std::vector<Split> splits;  // empty: replicated. Of several: each splits what the ones before it have left.
+  // Another rank has a copy whose gradient counts in the norm, as of a parameter that two stages share.
+  bool counts_elsewhere = false;
 };
 
 // All parameters of the module, each once.

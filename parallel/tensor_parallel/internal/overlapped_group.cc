@@ -1,12 +1,14 @@
 #include <weft/parallel/tensor_parallel/internal/overlapped_group.h>
 
+#include <c10/core/impl/VirtualGuardImpl.h>
+
 namespace weft::tensor_parallel {
 
 using data_parallel::CommunicationStream;
 
 void OverlappedGroup::InFlight::finish() {
-  if (device_.is_cpu() || future_.ready()) future_.get();
-  stream_->begin_reads();
+  if (!ended_ || future_.ready()) future_.get();
+  if (ended_) ended_->block(c10::impl::VirtualGuardImpl(device_.type()).getStream(device_));
 }
 
 std::shared_ptr<CommunicationStream> OverlappedGroup::stream_after_current(c10::Device device) {

@@ -11,8 +11,11 @@
 #include <weft/parallel/collectives/group.h>
 #include <weft/parallel/data_parallel/communication_stream.h>
 
+#include <c10/core/Event.h>
+
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <unordered_map>
 #include <utility>
 
@@ -22,16 +25,17 @@ class OverlappedGroup {
  public:
   class InFlight {
    public:
-    InFlight(rpc::Future<void> future, c10::Device device,
-             std::shared_ptr<data_parallel::CommunicationStream> stream)
-        : future_(std::move(future)), device_(device), stream_(std::move(stream)) {}
-    // Once. Throws the group's error; on a device only one that is known already.
+    InFlight(rpc::Future<void> future, c10::Device device)
+        : future_(std::move(future)),
+          device_(device),
+          ended_(data_parallel::CommunicationStream::written(device)) {}
+    // Called once. Throws the group's error; on a device only one that is known already.
     void finish();
 
    private:
     rpc::Future<void> future_;
     c10::Device device_;
-    std::shared_ptr<data_parallel::CommunicationStream> stream_;
+    std::optional<c10::Event> ended_;  // on the stream of the collective, which may have later ones by then
   };
 
   explicit OverlappedGroup(collectives::Group group) : group_(std::move(group)) {}
@@ -40,8 +44,8 @@ class OverlappedGroup {
   // begin(group): the collective, of tensors that the current stream of the device has written.
   template <class F>
   InFlight start(c10::Device device, F&& begin) {
-    auto stream = stream_after_current(device);
-    return {stream->run([&] { return std::forward<F>(begin)(group_); }), device, stream};
+    return stream_after_current(device)->run(
+        [&] { return InFlight(std::forward<F>(begin)(group_), device); });
   }
 
  private:

@@ -141,5 +141,26 @@ TEST_F(Gradients, AllRanksLearnOfAnInfiniteGradientOfOne) {
     });
 }
 
+// Both stages have a copy with the summed gradient, as GroupPipeline gives it.
+TEST(TiedParameters, CountOnceAndAreScaledOnBothStages) {
+  Company company(2, Backend::memory);
+  on_ranks(company.groups(), [&](const Group& group) {
+    const auto with_gradient = [](const at::Tensor& gradient) {
+      const at::Tensor parameter = at::zeros_like(gradient).requires_grad_();
+      parameter.mutable_grad() = gradient.clone();
+      return parameter;
+    };
+    const at::Tensor tied = numbers({3}, 1),
+                     other = numbers({5}, static_cast<std::uint64_t>(2 + group.rank()));
+    const std::vector<Placement> parameters{
+        {.name = "tied", .tensor = with_gradient(tied), .counts_elsewhere = group.rank() == 1},
+        {.name = "other", .tensor = with_gradient(other)}};
+    const double norm = at::cat({tied, numbers({5}, 2), numbers({5}, 3)}).norm().item<double>();
+    EXPECT_NEAR(clip_grad_norm(parameters, {{group, true}}, 0.5), norm, 1e-10);
+    for (const auto& [parameter, gradient] : {std::pair{parameters[0], tied}, {parameters[1], other}})
+      expect_close({parameter.tensor.grad()}, {gradient * (0.5 / (norm + 1e-6))});
+  });
+}
+
 }  // namespace
 }  // namespace weft::tensor_parallel::gradients_test

@@ -5,8 +5,6 @@
 #include <weft/parallel/data_parallel/autocast.h>
 #include <weft/parallel/tensor_parallel/conjugates.h>
 
-#include <future>
-
 #include "tests/parallel/tensor_parallel/ranks.h"
 
 namespace weft::tensor_parallel::linear_test {
@@ -262,10 +260,10 @@ TEST_F(TwoLinears, InputsThatDifferAreAnErrorOfTheGroup) {
 }
 
 TEST_F(TwoLinears, AnAbortOfOneRankEndsTheBackwardOfTheOther) {
-  expect_refused(groups, ErrorKind::aborted, {"out of patience"}, [&](const Group& group) {
+  expect_refused(groups, ErrorKind::aborted, {abort_reason}, [&](const Group& group) {
     ColumnParallelLinear column(group, width, hidden, ColumnParallelOptions{.generator = generator(1)});
     const at::Tensor loss = column(at::ones({2, width}).requires_grad_()).sum();
-    if (group.rank() == 1) group.abort("out of patience");
+    if (group.rank() == 1) abort_and_leave(group);
     loss.backward();
   });
 }
@@ -285,37 +283,22 @@ TEST_F(TwoLinears, TheLossOfARankEndsTheForwardOfTheOther) {
 // part in the reduction only when rank 0 is at the second one, and rank 0 goes on only when rank 1 is done.
 TEST_F(TwoLinears, TheReductionOfTheInputGradientRunsNextToTheWeightGradient) {
   std::promise<void> computes_weight, reduced;
-  auto computing = computes_weight.get_future();
-  static thread_local int products;
-  static std::future<void>* awaited;
-  static std::promise<void>* reached;
-  static bool overlapped;
-  auto reduction = reduced.get_future();
-  awaited = &reduction;
-  reached = &computes_weight;
-  overlapped = false;
+  auto computing = computes_weight.get_future(), reduction = reduced.get_future();
+  bool overlapped = false;
   on_ranks(groups, [&](const Group& group) {
     ColumnParallelLinear column(group, width, hidden, ColumnParallelOptions{.generator = generator(1)});
     const at::Tensor loss = column(at::ones({2, width}).requires_grad_()).sum();
     if (group.rank() == 1) {
-      EXPECT_EQ(computing.wait_for(std::chrono::seconds(20)), std::future_status::ready);
+      EXPECT_TRUE(is_set(computing));
       loss.backward();
       reduced.set_value();
       return;
     }
-    products = 0;
-    const at::RecordFunctionGuard records(true);
-    const auto handle = at::addThreadLocalCallback(
-        at::RecordFunctionCallback([](const at::RecordFunction& call)
-                                       -> std::unique_ptr<at::ObserverContext> {
-          if (std::string_view(call.name()) == "aten::mm" && ++products == 2) {
-            reached->set_value();
-            overlapped = awaited->wait_for(std::chrono::seconds(20)) == std::future_status::ready;
-          }
-          return nullptr;
-        }).scopes({at::RecordScope::FUNCTION}));
+    const BeforeOperator second("aten::mm", 2, [&] {
+      computes_weight.set_value();
+      overlapped = is_set(reduction);
+    });
     loss.backward();
-    at::removeCallback(handle);
   });
   EXPECT_TRUE(overlapped);
 }

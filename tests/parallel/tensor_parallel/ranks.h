@@ -6,7 +6,12 @@
 
 #include <torch/torch.h>
 
+#include <chrono>
+#include <functional>
+#include <future>
+#include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "tests/dist_autograd/engine_support.h"
@@ -51,6 +56,49 @@ void expect_refused(const std::vector<Group>& groups, ErrorKind kind, const std:
       EXPECT_NE(std::string(error->what()).find(word), std::string::npos)
           << "rank " << group.rank() << ": '" << word << "' in: " << error->what();
   });
+}
+
+// The other ranks wait for this one, and the abort is all that they learn.
+inline const std::string abort_reason = "out of patience";
+[[noreturn]] inline void abort_and_leave(const Group& group) {
+  group.abort(abort_reason);
+  throw rpc::Error(ErrorKind::aborted, abort_reason);
+}
+
+// As long as it lives, calls `f` before this thread's n-th call of an operator, such as "aten::mm".
+class BeforeOperator {
+ public:
+  BeforeOperator(std::string_view name, int nth, std::function<void()> f)
+      : name_(name), left_(nth), f_(std::move(f)) {
+    current() = this;
+    handle_ =
+        at::addThreadLocalCallback(at::RecordFunctionCallback(&called).scopes({at::RecordScope::FUNCTION}));
+  }
+  ~BeforeOperator() {
+    at::removeCallback(handle_);
+    current() = nullptr;
+  }
+  BeforeOperator(const BeforeOperator&) = delete;
+  BeforeOperator& operator=(const BeforeOperator&) = delete;
+
+ private:
+  static BeforeOperator*& current() {
+    static thread_local BeforeOperator* value = nullptr;
+    return value;
+  }
+  static std::unique_ptr<at::ObserverContext> called(const at::RecordFunction& call) {
+    if (call.name() == current()->name_ && --current()->left_ == 0) current()->f_();
+    return nullptr;
+  }
+
+  const std::string_view name_;
+  int left_;
+  const std::function<void()> f_;
+  const at::RecordFunctionGuard records_{true};
+  at::CallbackHandle handle_ = 0;
+};
+inline bool is_set(std::future<void>& future) {
+  return future.wait_for(std::chrono::seconds(20)) == std::future_status::ready;
 }
 
 // Values and gradients of this rank's parameters are the parts of the whole module's, by name.

@@ -1,3 +1,4 @@
+#include <weft/parallel/data_parallel/autocast.h>
 #include <weft/parallel/tensor_parallel/ring_attention.h>
 
 #include "tests/parallel/tensor_parallel/ranks.h"
@@ -83,6 +84,27 @@ TEST_P(Rings, NarrowTypesAreMergedInFloat32) {
   });
 }
 
+TEST_P(Rings, AutocastChangesNothing) {
+  const Inputs whole;
+  on_ranks(groups, [&](const Group& group) {
+    const auto mine = [&](const at::Tensor& tensor) {
+      return own_chunk(group, tensor, 2).to(at::kFloat).requires_grad_();
+    };
+    const auto run = [&](bool narrow) {
+      const at::Tensor query = mine(whole.query), key = mine(whole.key), value = mine(whole.value);
+      at::Tensor output;
+      {
+        std::optional<data_parallel::Autocast> autocast;
+        if (narrow) autocast.emplace(at::kCPU, at::kBFloat16);
+        output = RingAttention(group, {.causal = true})(query, key, value);
+      }
+      output.square().sum().backward();
+      return std::vector<at::Tensor>{output.detach(), query.grad(), key.grad(), value.grad()};
+    };
+    expect_close(run(true), run(false), 1e-6);
+  });
+}
+
 TEST_P(Rings, ShapesThatDoNotAgreeAreRefused) {
   expect_refused(groups, ErrorKind::invalid_argument, {"RingAttention", "Double 2 3 12 4", "Double 2 3 12 5"},
                  [&](const Group& group) {
@@ -100,17 +122,52 @@ class TwoRings : public ::testing::Test {
 TEST_F(TwoRings, RanksThatDifferAreRefused) {
   expect_refused(groups, ErrorKind::invalid_argument, {"causal=0", "causal=1"},
                  [&](const Group& group) { RingAttention(group, {.causal = group.rank() == 1}); });
-  expect_refused(groups, ErrorKind::invalid_argument, {}, [&](const Group& group) {
-    const at::Tensor part = numbers({1, 1, 4 + group.rank(), 2}, 1);
-    (void)RingAttention(group)(part, part, part);
+}
+
+// Rank 0 learns of it in its second step.
+TEST(ThreeRings, PartsThatDifferEndTheForwardOfAllRanks) {
+  Company company(3, Backend::memory);
+  on_ranks(company.groups(), [&](const Group& group) {
+    const at::Tensor part = numbers({1, 1, group.rank() == 1 ? 5 : 4, 2}, 1);
+    const RingAttention attention(group);
+    const auto error = test::error_of([&] { (void)attention(part, part, part); });
+    ASSERT_TRUE(error);
+    EXPECT_TRUE(error->kind() == ErrorKind::invalid_argument || error->kind() == ErrorKind::aborted)
+        << error->what();
   });
 }
 
+// Rank 0 computes its first step only when rank 1 is in its second one, for which it needs rank 0's keys.
+TEST_F(TwoRings, TheNextKeysAreInFlightWhileTheCurrentOnesAreUsed) {
+  for (const bool backward : {false, true}) {
+    std::promise<void> in_second;
+    auto second = in_second.get_future();
+    bool overlapped = false;
+    on_ranks(groups, [&](const Group& group) {
+      const at::Tensor part = numbers({1, 1, 4, 2}, 1).requires_grad_();
+      const RingAttention attention(group);
+      const auto forward = [&] { return attention(part, part, part).sum(); };
+      const at::Tensor output = backward ? forward() : at::Tensor();
+      const int differences = 2;  // of a first step, in forward and in backward
+      const auto in_step = [&](int step, std::function<void()> f) {
+        const BeforeOperator before("aten::sub", 1 + step * differences, std::move(f));
+        backward ? output.backward() : (void)forward();
+      };
+      if (group.rank() == 0) {
+        in_step(0, [&] { overlapped = is_set(second); });
+      } else {
+        in_step(1, [&] { in_second.set_value(); });
+      }
+    });
+    EXPECT_TRUE(overlapped) << (backward ? "backward" : "forward");
+  }
+}
+
 TEST_F(TwoRings, AnAbortOfOneRankEndsTheBackwardOfTheOther) {
-  expect_refused(groups, ErrorKind::aborted, {"out of patience"}, [&](const Group& group) {
+  expect_refused(groups, ErrorKind::aborted, {abort_reason}, [&](const Group& group) {
     const at::Tensor part = numbers({1, 1, 4, 2}, 1).requires_grad_();
     const at::Tensor loss = RingAttention(group)(part, part, part).sum();
-    if (group.rank() == 1) group.abort("out of patience");
+    if (group.rank() == 1) abort_and_leave(group);
     loss.backward();
   });
 }
