@@ -8,8 +8,9 @@
 // The norm is that of the whole model's gradients: elements that are split count on every rank, those of a
 // replicated parameter once. Groups with the same members are the same here, so a parameter may be split over
 // one and the norm be reduced over the other. A data parallel group whose gradients are averaged already has
-// equal values on all ranks, and must not be listed. Functions block; all ranks of the groups call
-// them in one order. Thread-safe as Group is.
+// equal values on all ranks, and must not be listed; one whose ranks have parts of the parameters (FSDP) must
+// be, with all_differ. Functions block; all ranks of the groups call them in one order. Thread-safe as Group
+// is.
 #pragma once
 
 #include <weft/parallel/tensor_parallel/split.h>
