@@ -4,49 +4,44 @@
 #include <torch/torch.h>
 
 // Over the images of a batch, or within each image: then a result does not depend on the other images.
-struct Norm : torch::nn::Module {
-  Norm(std::int64_t channels, bool within_images) {
-    if (within_images) {
-      group = register_module("group", torch::nn::GroupNorm(torch::nn::GroupNormOptions(4, channels)));
-    } else {
-      batch = register_module("batch", torch::nn::BatchNorm2d(channels));
-    }
-  }
-  at::Tensor forward(const at::Tensor& x) { return group ? group(x) : batch(x); }
-  torch::nn::BatchNorm2d batch{nullptr};
-  torch::nn::GroupNorm group{nullptr};
-};
+inline torch::nn::AnyModule norm_over(std::int64_t channels, bool within_images) {
+  if (within_images)
+    return torch::nn::AnyModule(torch::nn::GroupNorm(torch::nn::GroupNormOptions(4, channels)));
+  return torch::nn::AnyModule(torch::nn::BatchNorm2d(channels));
+}
 
 struct Block : torch::nn::Module {
-  Block(std::int64_t in, std::int64_t out, std::int64_t stride, bool group_norm) {
+  Block(std::int64_t in, std::int64_t out, std::int64_t stride, bool group_norm)
+      : norm1(norm_over(out, group_norm)), norm2(norm_over(out, group_norm)) {
     using torch::nn::Conv2dOptions;
     conv1 = register_module(
         "conv1", torch::nn::Conv2d(Conv2dOptions(in, out, 3).stride(stride).padding(1).bias(false)));
-    norm1 = register_module("norm1", std::make_shared<Norm>(out, group_norm));
+    register_module("norm1", norm1.ptr());
     conv2 = register_module("conv2", torch::nn::Conv2d(Conv2dOptions(out, out, 3).padding(1).bias(false)));
-    norm2 = register_module("norm2", std::make_shared<Norm>(out, group_norm));
+    register_module("norm2", norm2.ptr());
     if (stride == 1 && in == out) return;
     shortcut = register_module(
         "shortcut",
         torch::nn::Sequential(torch::nn::Conv2d(Conv2dOptions(in, out, 1).stride(stride).bias(false)),
-                              Norm(out, group_norm)));
+                              norm_over(out, group_norm)));
   }
   at::Tensor forward(const at::Tensor& x) {
-    const at::Tensor y = norm2->forward(conv2(torch::relu(norm1->forward(conv1(x)))));
+    const at::Tensor y = norm2.forward(conv2(torch::relu(norm1.forward(conv1(x)))));
     return torch::relu(y + (shortcut ? shortcut->forward(x) : x));
   }
   torch::nn::Conv2d conv1{nullptr}, conv2{nullptr};
-  std::shared_ptr<Norm> norm1, norm2;
+  torch::nn::AnyModule norm1, norm2;
   torch::nn::Sequential shortcut{nullptr};
 };
 
 struct ResNet18 : torch::nn::Module {
   // width: channels of the first stage; 64 in the paper.
   explicit ResNet18(std::int64_t classes, std::int64_t width = 64, std::int64_t colors = 1,
-                    bool group_norm = false) {
+                    bool group_norm = false)
+      : norm(norm_over(width, group_norm)) {
     stem = register_module(
         "stem", torch::nn::Conv2d(torch::nn::Conv2dOptions(colors, width, 3).padding(1).bias(false)));
-    norm = register_module("norm", std::make_shared<Norm>(width, group_norm));
+    register_module("norm", norm.ptr());
     std::int64_t in = width;
     for (int stage = 0; stage < 4; ++stage) {
       const std::int64_t out = width << stage;
@@ -58,11 +53,11 @@ struct ResNet18 : torch::nn::Module {
     head = register_module("head", torch::nn::Linear(in, classes));
   }
   at::Tensor forward(const at::Tensor& images) {
-    const at::Tensor x = stages->forward(torch::relu(norm->forward(stem(images))));
+    const at::Tensor x = stages->forward(torch::relu(norm.forward(stem(images))));
     return head(x.mean({2, 3}));
   }
   torch::nn::Conv2d stem{nullptr};
-  std::shared_ptr<Norm> norm;
+  torch::nn::AnyModule norm;
   torch::nn::Sequential stages;
   torch::nn::Linear head{nullptr};
 };
