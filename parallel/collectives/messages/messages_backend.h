@@ -34,12 +34,12 @@ class WEFT_EXPORT MessagesBackend final : public Backend {
   Party party_of(const Collective& collective, const Part& part) const;
   std::optional<c10::ScalarType> wire_for(c10::ScalarType dtype, Party party, const Layout& layout) const;
 
-  static constexpr std::uint64_t pool_bytes = 4 << 20;
+  static constexpr std::uint64_t pool_bytes = 1 << 20;  // the copies of two operations
 
   const int rank_, ranks_;
   const Bounds bounds_;
   const std::optional<c10::ScalarType> wire_;
-  mutable rpc::MemoryPool pool_{pool_bytes};  // of the runs
+  mutable rpc::MemoryPool pool_{pool_bytes};  // of what the runs copy
 };
 
 class WEFT_EXPORT PlanExchange : public Exchange, public Outbox {

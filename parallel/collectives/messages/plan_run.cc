@@ -41,7 +41,7 @@ PlanRun::PlanRun(int rank, int ranks, Plan plan, PlanMemory memory, std::optiona
     if (takes_message(step)) expected_.emplace(Letter{step.peer, step.label}, index);
   }
   if (plan_.accumulator != 0 && memory_.accumulator == nullptr) {
-    own_accumulator_ = allocate(plan_.accumulator * reduction_->accumulator_size());
+    own_accumulator_ = rpc::Buffer::allocate(plan_.accumulator * reduction_->accumulator_size());
     memory_.accumulator = own_accumulator_.data();
   }
   choose_copies();
@@ -172,7 +172,7 @@ void PlanRun::start(std::uint32_t index) {
   over(index);
 }
 
-// Copying into memory that was used before takes half the time of copying into fresh memory.
+// A page of fresh memory costs more than copying into it (memory_pool.h).
 rpc::Buffer PlanRun::allocate(std::size_t bytes) const {
   return pool_ == nullptr ? rpc::Buffer::allocate(bytes) : pool_->allocate(bytes);
 }
@@ -184,7 +184,7 @@ rpc::Buffer PlanRun::compressed(const std::byte* floats, std::size_t n) const {
 }
 
 rpc::Buffer PlanRun::expanded(const rpc::Buffer& message, std::size_t n) const {
-  rpc::Buffer floats = allocate(n * sizeof(float));
+  rpc::Buffer floats = rpc::Buffer::allocate(n * sizeof(float));
   widen(*wire_, reinterpret_cast<float*>(floats.data()), message.data(), n);
   return floats;
 }

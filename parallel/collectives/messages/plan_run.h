@@ -38,7 +38,7 @@ class WEFT_EXPORT PlanRun final : public std::enable_shared_from_this<PlanRun> {
   // reduction: of plans that reduce. wire: a floating-point type of 16 bits, as which elements and
   // accumulators of float32 travel; results are rounded to it, so that they are alike on all ranks.
   // divisor: of averages, where what is reduced was of more than `ranks`; 0: of those. pool: of memory for
-  // what it sends and computes; null: fresh memory.
+  // the copies that it sends; null: fresh memory.
   PlanRun(int rank, int ranks, Plan plan, PlanMemory memory, std::optional<Reduction> reduction, Done done,
           std::optional<c10::ScalarType> wire = {}, int divisor = 0, rpc::MemoryPool* pool = nullptr);
 
