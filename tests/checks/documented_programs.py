@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""README's C++ blocks are complete programs: they are compiled and run as printed.
+"""The C++ blocks with a main() in README and in docs/ are complete programs: they are compiled and run as printed.
 
-  readme_programs.py extract README.md FOLDER   writes each ```cpp block to FOLDER/readme_program_N.cc, and the ```text
-                                                block that directly follows it to ..._N.expected; prints the .cc files as
-                                                a CMake list. Fails if a block has no `main`
-  readme_programs.py run PROGRAM SOURCE [WEFT]  runs PROGRAM and compares its output with SOURCE's .expected, if that
-                                                exists. A first line `$ weft launch ... ./NAME` there is the command
-                                                that runs it, with WEFT as the program `weft`
+  documented_programs.py extract FOLDER PAGE...   writes each such ```cpp block to FOLDER/PAGE_program_N.cc, and the
+                                                  ```text block that directly follows it to ..._N.expected; prints the .cc
+                                                  files as a CMake list. Fails if README has a block without `main`
+  documented_programs.py run PROGRAM SOURCE [WEFT]  runs PROGRAM and compares its output with SOURCE's .expected, if that
+                                                  exists. A first line `$ weft launch ... ./NAME` there is the command
+                                                  that runs it, with WEFT as the program `weft`
 """
 import pathlib
 import re
@@ -43,19 +43,23 @@ def write(path, text):
         path.write_text(text)
 
 
-def extract(readme, folder):
+def extract(folder, pages):
     folder.mkdir(parents=True, exist_ok=True)
     sources = []
-    for line, program, expected in programs_of(readme.read_text()):
-        if not MAIN.search(program):
-            sys.exit(f"{readme.name}:{line}: a C++ block without main(): make it a complete program, or move it to docs/")
-        source = folder / f"readme_program_{len(sources) + 1}.cc"
-        write(source, program)
-        if expected is None:
-            source.with_suffix(".expected").unlink(missing_ok=True)
-        else:
-            write(source.with_suffix(".expected"), expected)
-        sources.append(str(source))
+    for page in pages:
+        programs = list(programs_of(page.read_text()))
+        fragments = [line for line, program, _ in programs if not MAIN.search(program)]
+        if fragments and page.name == "README.md":
+            sys.exit(f"{page.name}:{fragments[0]}: a C++ block without main(): make it a complete program, or move it to docs/")
+        complete = [(program, expected) for _, program, expected in programs if MAIN.search(program)]
+        for number, (program, expected) in enumerate(complete, 1):
+            source = folder / f"{page.stem.lower()}_program_{number}.cc"
+            write(source, program)
+            if expected is None:
+                source.with_suffix(".expected").unlink(missing_ok=True)
+            else:
+                write(source.with_suffix(".expected"), expected)
+            sources.append(str(source))
     print(";".join(sources))
 
 
@@ -71,11 +75,11 @@ def run(program, source, weft=""):
     if result.returncode != 0:
         sys.exit(f"{source.name}: exit status {result.returncode}, expected 0")
     if expected is not None and expected.strip() != result.stdout.strip():
-        sys.exit(f"{source.name}: README shows this output:\n{expected}")
+        sys.exit(f"{source.name}: the page shows this output:\n{expected}")
 
 
 if __name__ == "__main__":
     if sys.argv[1] == "extract":
-        extract(pathlib.Path(sys.argv[2]), pathlib.Path(sys.argv[3]))
+        extract(pathlib.Path(sys.argv[2]), [pathlib.Path(page) for page in sys.argv[3:]])
     else:
         run(sys.argv[2], pathlib.Path(sys.argv[3]), *sys.argv[4:])

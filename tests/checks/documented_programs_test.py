@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""readme_programs.py finds each C++ block of a page and its output, refuses incomplete ones, and compares what a program prints."""
+"""documented_programs.py finds each C++ block of a page and its output, refuses incomplete ones, and compares what a program prints."""
 import contextlib
 import io
 import pathlib
@@ -7,7 +7,7 @@ import sys
 import tempfile
 import unittest
 
-from readme_programs import command_of, extract, programs_of, run
+from documented_programs import command_of, extract, programs_of, run
 
 PROGRAM = "int main() {}\n"
 
@@ -16,17 +16,17 @@ def page(*blocks):
     return "\n\n".join(f"```{kind}\n{text}```" for kind, text in blocks)
 
 
-class ReadmePrograms(unittest.TestCase):
+class DocumentedPrograms(unittest.TestCase):
     def setUp(self):
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
         self.folder = pathlib.Path(folder.name)
 
-    def extract(self, text):
-        (self.folder / "README.md").write_text(text)
+    def extract(self, text, name="README.md"):
+        (self.folder / name).write_text(text)
         with contextlib.redirect_stdout(io.StringIO()) as printed:
-            extract(self.folder / "README.md", self.folder / "out")
-        return printed.getvalue().split(";")
+            extract(self.folder / "out", [self.folder / name])
+        return [pathlib.Path(source).name for source in printed.getvalue().strip().split(";")]
 
     def run_script(self, script, expected, weft=""):
         program = self.folder / "program"
@@ -39,13 +39,15 @@ class ReadmePrograms(unittest.TestCase):
     def test_a_program_and_its_output(self):
         text = page(("cpp", PROGRAM), ("text", "hello\n"), ("sh", "ls\n"), ("cpp", PROGRAM))
         self.assertEqual(list(programs_of(text)), [(1, PROGRAM, "hello\n"), (13, PROGRAM, None)])
-        self.assertEqual(len(self.extract(text)), 2)
+        self.assertEqual(self.extract(text), ["readme_program_1.cc", "readme_program_2.cc"])
 
     def test_output_follows_its_program_directly(self):
         text = page(("cpp", PROGRAM)) + "\n\nIt prints:\n\n" + page(("text", "hello\n"))
         self.assertEqual(list(programs_of(text)), [(1, PROGRAM, None)])
 
-    def test_a_block_without_main_is_refused(self):
+    def test_a_block_without_main_is_a_fragment_of_a_page_and_refused_in_readme(self):
+        text = page(("cpp", "agent.leave().get();\n"), ("cpp", PROGRAM))
+        self.assertEqual(self.extract(text, "calls.md"), ["calls_program_1.cc"])
         with self.assertRaisesRegex(SystemExit, "README.md:5: .* without main"):
             self.extract(page(("cpp", PROGRAM), ("cpp", "agent.leave().get();\n")))
 
@@ -57,7 +59,7 @@ class ReadmePrograms(unittest.TestCase):
 
     def test_output_and_exit_status_are_compared(self):
         self.run_script("echo hello", "hello\n")
-        with self.assertRaisesRegex(SystemExit, "README shows"):
+        with self.assertRaisesRegex(SystemExit, "the page shows"):
             self.run_script("echo goodbye", "hello\n")
         with self.assertRaisesRegex(SystemExit, "exit status 3"):
             self.run_script("echo hello; exit 3", "hello\n")
