@@ -102,6 +102,10 @@ class WEFT_EXPORT Link final : public ConnectionObserver, public std::enable_sha
   void on_closed(const Error& reason) override;
 
  private:
+  // A resumable notification ends when it has left, if its attachments are copied: to wait for the
+  // acknowledgement would take longer than to copy so much.
+  static constexpr std::uint64_t copied_bytes = 64 << 10;
+
   struct Served {
     std::weak_ptr<IncomingCall> call = {};
     std::uint64_t bytes = 0;
