@@ -33,14 +33,16 @@ int main(int argc, char** argv) {
       {"embedding/2", Model::embedding, 2},
       {.name = "fsdp/2", .model = Model::transformer, .task = Task::fsdp},
       {.name = "zero1/2", .model = Model::transformer, .task = Task::zero1},
+      {.name = "checkpoint-64MiB/2", .task = Task::checkpoint},
       {"mlp25m-gpu/1", Model::mlp25m, 1, false, true, true},
       {"mlp25m-gpu/2", Model::mlp25m, 2, false, true, true},
       {"resnet18-gpu/1", Model::resnet18, 1, false, true, true},
       {"resnet18-gpu/2", Model::resnet18, 2, false, true, true},
   };
-  constexpr MakeContender peers[] = {weft_peer,       weft_group_peer, weft_after_peer,   local_peer,
-                                     all_reduce_peer, torch_peer,      torch_view_peer,   weft_sharded_peer,
-                                     weft_zero2_peer, weft_whole_peer, torch_sharded_peer};
+  constexpr MakeContender peers[] = {
+      weft_peer,          weft_group_peer,      weft_after_peer,   local_peer,      all_reduce_peer,
+      torch_peer,         torch_view_peer,      weft_sharded_peer, weft_zero2_peer, weft_whole_peer,
+      torch_sharded_peer, weft_checkpoint_peer, memcpy_peer};
   Bench bench{.name = "ddp", .processes = 4};
   for (const Work& work : works) {
     if (work.gpu && !has_gpu()) continue;

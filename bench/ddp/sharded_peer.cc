@@ -77,7 +77,7 @@ std::optional<Contender> sharded_contender(const char* name, const Work& work, S
 }  // namespace
 
 std::optional<Contender> weft_sharded_peer(const Work& work) {
-  if (work.task == Task::gradients) return std::nullopt;
+  if (!work.sharded()) return std::nullopt;
   return sharded_contender("weft", work, work.task == Task::fsdp ? Sharding::zero3 : Sharding::zero1);
 }
 std::optional<Contender> weft_zero2_peer(const Work& work) {
@@ -85,7 +85,7 @@ std::optional<Contender> weft_zero2_peer(const Work& work) {
   return sharded_contender("weft-zero2", work, Sharding::zero2);
 }
 std::optional<Contender> weft_whole_peer(const Work& work) {
-  if (work.task == Task::gradients) return std::nullopt;
+  if (!work.sharded()) return std::nullopt;
   return sharded_contender("weft-ddp", work, Sharding::none);
 }
 

@@ -35,7 +35,7 @@ std::optional<Contender> torch_view_peer(const Work& work) {
   return contender("torch_view", work, "view");
 }
 std::optional<Contender> torch_sharded_peer(const Work& work) {
-  if (work.task == Task::gradients) return std::nullopt;
+  if (!work.sharded()) return std::nullopt;
   return contender("torch", work, work.task == Task::fsdp ? "fsdp" : "zero1");
 }
 

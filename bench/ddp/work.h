@@ -13,7 +13,8 @@ namespace weft::bench {
 
 enum class Model { mlp25m, resnet18, embedding, transformer };
 // gradients: a step is zero_grad, forward and backward. fsdp, zero1: with the step of an AdamW, sharded so.
-enum class Task { gradients, fsdp, zero1 };
+// checkpoint: what a save in the background keeps training waiting for.
+enum class Task { gradients, fsdp, zero1, checkpoint };
 
 struct Work {
   std::string name;
@@ -27,6 +28,8 @@ struct Work {
   // ranks run on one host, without a limit.
   std::string rate = {};
   Task task = Task::gradients;
+
+  bool sharded() const { return task == Task::fsdp || task == Task::zero1; }
 
   // A measurement keeps them. nullptr: one host for all.
   std::unique_ptr<Hosts> make_hosts() const {
@@ -57,5 +60,8 @@ std::optional<Contender> weft_sharded_peer(const Work& work);
 std::optional<Contender> weft_zero2_peer(const Work& work);
 std::optional<Contender> weft_whole_peer(const Work& work);
 std::optional<Contender> torch_sharded_peer(const Work& work);
+// Of a checkpoint.
+std::optional<Contender> weft_checkpoint_peer(const Work& work);
+std::optional<Contender> memcpy_peer(const Work& work);
 
 }  // namespace weft::bench

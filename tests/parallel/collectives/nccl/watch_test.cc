@@ -75,6 +75,10 @@ TEST(Watch, LooksLessOftenTheLongerItTakesUntilSomethingIsAdded) {
   EXPECT_EQ(loop->timers(), 2U);  // the one that has become void, too
   looks_within(1ms);
   EXPECT_EQ(loop->timers(), 1U);
+  watch.end();
+  loop->advance(1ms);
+  loop->turn();
+  EXPECT_EQ(loop->timers(), 0U);  // it holds the loop until then
 }
 
 TEST(Watch, WhatIsAddedWhileItSaysThatItIsDoneIsNotLost) {
