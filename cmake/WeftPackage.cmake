@@ -22,7 +22,7 @@ endif()
 set(CPACK_STRIP_FILES ON)
 
 set(CPACK_COMPONENTS_ALL)
-foreach(_layer rpc rref flight schedule partition testing observe)
+foreach(_layer rpc rref flight schedule partition planner testing observe)
   if(TARGET weft_${_layer})
     list(APPEND CPACK_COMPONENTS_ALL ${_layer})
   endif()

@@ -3,7 +3,7 @@
 
 This table is the architecture. What else is checked:
   - LibTorch stays out of rpc/ (but rpc/tensor), rref/, parallel/collectives/flight/ and plan/, parallel/schedule/,
-    parallel/partition/;
+    parallel/partition/, parallel/planner/;
   - spdlog and prometheus-cpp stay inside rpc/observe;
   - generated Cap'n Proto headers are included by sources and by headers in an `internal` folder only, because they refuse
     every other version of the library;
@@ -49,6 +49,7 @@ LAYERS = {
     "parallel/collectives": UP_TO_GROUPS[:-1],
     "parallel/schedule": ["rpc/core"],
     "parallel/partition": ["rpc/core", "parallel/schedule"],
+    "parallel/planner": ["rpc/core", "parallel/schedule", "parallel/partition"],
     "parallel/data_parallel/hooks": UP_TO_GROUPS,
     "parallel/data_parallel": [*UP_TO_AUTOGRAD, *UP_TO_GROUPS, "parallel/data_parallel/hooks"],
     "parallel/data_parallel/negotiated": [*UP_TO_GROUPS, "parallel/data_parallel/hooks", "parallel/data_parallel"],
@@ -59,7 +60,7 @@ LAYERS = {
                           "parallel/partition"],
 }
 WITHOUT_TORCH = [*RPC, "rpc/testing", "rpc/observe", "rref", "parallel/collectives/flight", "parallel/collectives/plan", "parallel/schedule",
-                 "parallel/partition"]
+                 "parallel/partition", "parallel/planner"]
 TORCH = ["rpc", "rpc/testing", "rpc/observe", "rref"]
 TORCH = re.compile(r"(torch|ATen|c10|caffe2)/")
 OPENSSL = re.compile(r"openssl/")

@@ -18,6 +18,7 @@ PLACES = {
     "rpc/observe": (12, 25, 1, "logs, metrics, probes", "spdlog, Prometheus"),
     "parallel/schedule": (25, 38, 1, "schedules of", "pipelines"),
     "parallel/partition": (25, 38, 2, "cuts of models", "into stages"),
+    "parallel/planner": (25, 38, 3, "splits of ranks", "into dimensions"),
     "rref": (38, 51, 1, "remote references,", "ownership protocol"),
     "rpc/tensor": (51, 68, 1, "tensors as arguments,", "device maps, operators"),
     "parallel/collectives/flight": (68, 100, 1, "flight recorder", "of collectives"),

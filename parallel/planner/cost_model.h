@@ -1,0 +1,81 @@
+// The costs that plan() (planner.h) counts with: links, collectives, and the layers of one rank.
+//
+// A message takes latency + bytes / bandwidth. An all-reduce over n ranks is a ring: 2 (n - 1) messages of
+// bytes / n. Ranks are numbered host by host. The ranks of a tensor group are neighbours; of the other two
+// dimensions Order says which one is next. All groups of a dimension communicate at the same time. Those that
+// leave their hosts share the bandwidth of the host. Pure functions. Thread-safety: values.
+#pragma once
+
+#include <weft/parallel/partition/profile.h>
+#include <weft/rpc/core/export.h>
+
+#include <limits>
+#include <vector>
+
+namespace weft::planner {
+
+struct Model {
+  partition::Profile profile;  // of one micro-batch on one rank, as pipeline::profile() measures it
+  int microbatch = 1;          // samples of that micro-batch
+  // Of each layer of the profile: the bytes that its forward keeps for its backward. Empty: those of its
+  // output, which are less. pipeline::profile() measures them with ProfileOptions::activations = kept.
+  std::vector<double> kept_bytes = {};
+  // Of each layer of the profile: whether tensor parallel splits it. Empty: no layer.
+  std::vector<bool> split = {};
+  int split_units = 0;  // tensor parallel must divide them, such as the heads of attention; 0: any number
+  int reductions = 2;   // all-reduces of a split layer's output in forward, and as many in backward
+};
+
+struct Machine {
+  int hosts = 1, ranks_per_host = 1;
+  double memory_bytes = std::numeric_limits<double>::infinity();  // of a rank
+  double bytes_per_second = 1e10;                                 // between two ranks of a host
+  double host_bytes_per_second = 1e9;                             // of a host, to and from all others
+  double latency = 10e-6, host_latency = 50e-6;                   // seconds, within a host and between hosts
+
+  int ranks() const { return hosts * ranks_per_host; }
+};
+
+enum class Order {
+  pipeline_inside,  // a mesh of {data, pipeline, tensor}: the stages of a pipeline are close to each other
+  data_inside,      // {pipeline, data, tensor}: the replicas of a stage are
+};
+
+struct Grid {
+  int data = 1, pipeline = 1, tensor = 1;
+  Order order = Order::pipeline_inside;
+
+  int ranks() const { return data * pipeline * tensor; }
+  // From a rank to the next one of the dimension.
+  int data_stride() const { return order == Order::data_inside ? tensor : tensor * pipeline; }
+  int pipeline_stride() const { return order == Order::data_inside ? tensor * data : tensor; }
+
+  bool operator==(const Grid&) const = default;
+};
+
+struct Link {
+  double latency = 0, bytes_per_second = std::numeric_limits<double>::infinity();
+};
+
+// 0 for one rank, or for no bytes.
+WEFT_EXPORT double message_seconds(const Link& link, double bytes);
+WEFT_EXPORT double all_reduce_seconds(const Link& link, int ranks, double bytes);
+
+// The slowest link of a ring over `size` ranks, each `stride` after the one before.
+WEFT_EXPORT Link ring_link(const Machine& machine, int size, int stride);
+// From pipeline rank `from` to pipeline rank `to` of the grid, which differ.
+WEFT_EXPORT Link pipeline_link(const Machine& machine, const Grid& grid, int from, int to);
+
+// The layers as one rank of a tensor group computes them. Inputs of the model are left out.
+struct RankModel {
+  partition::Profile profile;          // of one micro-batch; times include the all-reduces
+  std::vector<double> kept_bytes;      // by layer
+  std::vector<double> tensor_seconds;  // by layer: of its all-reduces in one direction
+};
+
+// Times and activations are proportional to `microbatch`, the number of samples. A split layer has 1 / tensor
+// of its compute times and of its parameters. It keeps its whole output, and 1 / tensor of what it keeps in
+// addition. Other layers are computed on each rank of the tensor group.
+WEFT_EXPORT RankModel rank_model(const Model& model, int microbatch, int tensor, const Link& tensor_link);
+
+}  // namespace weft::planner

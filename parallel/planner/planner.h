@@ -1,0 +1,120 @@
+// plan: how to split the ranks of a machine into data, pipeline and tensor parallel, for the fastest step.
+//
+//   const planner::Model model{.profile = partition::parse_profile(text)};
+//   const planner::Machine machine{.hosts = 4, .ranks_per_host = 8, .memory_bytes = 40e9};
+//   const planner::Plans found = planner::plan(model, machine, {.global_batch = 256});
+//   for (const planner::Plan& each : found.plans) ...  // the fastest first: each.choice, each.step_seconds
+//   for (const planner::Refusal& each : found.refused) ...  // what is impossible, and why
+//
+// plan() predicts the step of each factorization data × pipeline × tensor of the ranks, with each schedule,
+// and gives the best ones that fit into the memory of a rank. The model:
+//
+//   computation   the times of the profile. Stages are consecutive layers (balance_exactly, balance_by_size).
+//                 schedule::predict() gives the time of the pipeline and the peak of its activations.
+//   tensor        `reductions` all-reduces of a split layer's output in each direction, which no computation
+//                 hides; see rank_model() (cost_model.h).
+//   pipeline      a message for each value that changes its rank. Of messages between two ranks the largest
+//                 one counts. Each rank of a tensor group sends the whole output.
+//   data          an all-reduce of the gradients. With several stages each stage is reduced after its last
+//                 weight gradient, as GroupPipeline does, while the rank computes other stages. With one
+//                 stage, buckets are reduced during the backward of the last micro-batch, as
+//                 DistributedDataParallel does: the last bucket, and what is longer than that backward, add
+//                 to the step.
+//   memory        parameters, gradients of the same size, optimizer_bytes, and the peak of the activations.
+//
+// What the model does not know: that smaller micro-batches and split layers use a processor worse than their
+// share says, that a split layer has parts that are not split, the optimizer's step, overheads of an
+// executor, buffers of messages and of the allocator, memory that is split over data parallel ranks (ZeRO,
+// FSDP), and recomputation. A full backward counts half as input and half as weight gradient.
+//
+// Pure functions. Errors: rpc::Error with invalid_argument. Thread-safety: values.
+#pragma once
+
+#include <weft/parallel/planner/cost_model.h>
+#include <weft/rpc/core/export.h>
+
+#include <cstddef>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace weft::planner {
+
+struct Options {
+  int global_batch = 0;  // samples of a step; 0: 4 micro-batches of the profile for each rank
+  // Samples of a micro-batch; empty: those of the profile's.
+  std::vector<int> microbatches = {};
+  // Names of generators (parallel/schedule); empty: all of schedules().
+  std::vector<std::string> schedules = {};
+  int max_chunks = 4;          // stages on a rank of the interleaved schedules: 2, 4, ... up to this number
+  double optimizer_bytes = 2;  // of its state, for each byte of parameters: 0 SGD, 1 momentum, 2 Adam
+  // The time of a backward in two parts, where a schedule splits it, for one of a whole backward.
+  double split_backward = 1;
+  double bucket_bytes = 25 << 20;          // of data parallel training without a pipeline
+  int data = 0, pipeline = 0, tensor = 0;  // only factorizations with these sizes; 0: any
+  std::size_t plans = 5;                   // how many to give
+  bool every_schedule = false;             // several plans of one factorization, not only the best one
+};
+
+enum class Balance { time, memory };  // what the stages have in equal parts
+
+struct Choice {
+  Grid grid = {};
+  std::string schedule = {};  // with one stage "1f1b": each forward is followed by its backward
+  int chunks = 1;             // stages on each rank
+  int microbatch = 1;         // samples
+  Balance balance = Balance::time;
+
+  bool operator==(const Choice&) const = default;
+};
+
+struct Memory {
+  double parameters = 0, gradients = 0, optimizer = 0, activations = 0;  // bytes
+  double total() const { return parameters + gradients + optimizer + activations; }
+};
+
+struct Plan {
+  Choice choice = {};
+  int microbatches = 1;  // of a pipeline in one step
+  double step_seconds = 0;
+  double pipeline_seconds = 0;   // of the computations and messages, as schedule::predict() has them
+  double reduction_seconds = 0;  // of the gradients' all-reduce, as far as it adds to the step
+  double tensor_seconds = 0;     // of the tensor all-reduces, which are in pipeline_seconds; most on one rank
+  double bubble = 0;             // the share of pipeline_seconds in which the ranks are idle
+  std::vector<Memory> memory = {};             // of each pipeline rank
+  std::vector<std::string> first_layers = {};  // at which the stages after the first one begin
+
+  WEFT_EXPORT const Memory& fullest() const;
+};
+
+// A factorization of which no choice is possible.
+struct Refusal {
+  Grid grid;
+  std::string why;  // "memory", or what does not divide
+  std::optional<Memory>
+      memory;  // what the fullest rank needs at least; without activations where these are 0
+};
+
+struct Plans {
+  std::vector<Plan> plans = {};       // the fastest first, then that with the least memory
+  std::vector<Refusal> refused = {};  // by data, pipeline and tensor
+  int global_batch = 0;
+  // Choices that divide, and how many of these were simulated: not those that cannot be among the best, or
+  // whose parameters do not fit.
+  std::size_t choices = 0, simulated = 0;
+};
+
+// The names of the schedules: all that flush, in the order in which they are tried.
+WEFT_EXPORT std::vector<std::string_view> schedules();
+
+// invalid_argument: a malformed profile, figures that are not above 0 or not finite, an unknown schedule, or
+// a size that does not divide the ranks.
+WEFT_EXPORT Plans plan(const Model& model, const Machine& machine, const Options& options = {});
+
+// The prediction for one choice, whether or not it fits into the memory. invalid_argument: also if it does
+// not divide; the error says what.
+WEFT_EXPORT Plan predict(const Model& model, const Machine& machine, const Options& options,
+                         const Choice& choice);
+
+}  // namespace weft::planner
