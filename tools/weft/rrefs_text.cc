@@ -5,21 +5,15 @@
 #include <cstdio>
 #include <map>
 
+#include "tools/weft/bytes.h"
 #include "tools/weft/duration.h"
 #include "tools/weft/json_text.h"
 
 namespace weft::tool {
 namespace {
 
-std::string bytes_text(const std::optional<std::uint64_t>& bytes) {
-  if (!bytes) return "?";
-  constexpr const char* units[] = {"B", "KiB", "MiB", "GiB", "TiB"};
-  auto size = static_cast<double>(*bytes);
-  std::size_t unit = 0;
-  for (; size >= 1024 && unit + 1 < std::size(units); ++unit) size /= 1024;
-  char text[40];
-  std::snprintf(text, sizeof text, unit == 0 ? "%.0f %s" : "%.1f %s", size, units[unit]);
-  return text;
+std::string size_text(const std::optional<std::uint64_t>& bytes) {
+  return bytes ? bytes_text(static_cast<double>(*bytes)) : "?";
 }
 
 // "anna bert*3".
@@ -49,7 +43,7 @@ std::string rrefs_text(const rref::ReferenceListing& listing) {
         std::chrono::duration<double>(std::clamp(object.age, 0.0, 1e9)));
     char columns[120];
     std::snprintf(columns, sizeof columns, "%10s %10s  %-8.20s %6s  ", text_of(age).c_str(),
-                  bytes_text(object.bytes).c_str(), printable(object.state).c_str(),
+                  size_text(object.bytes).c_str(), printable(object.state).c_str(),
                   number(object.holds).c_str());
     text += columns + users_text(object.users) + "  " + printable(object.type) + "  " + printable(object.id) +
             "  " + (object.site.empty() ? "-" : printable(object.site)) + "\n";

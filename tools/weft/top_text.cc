@@ -7,6 +7,7 @@
 #include <map>
 #include <vector>
 
+#include "tools/weft/bytes.h"
 #include "tools/weft/duration.h"
 #include "tools/weft/json_text.h"
 
@@ -20,13 +21,6 @@ __attribute__((format(printf, 1, 2))) std::string formatted(const char* format, 
   std::vsnprintf(text, sizeof text, format, arguments);
   va_end(arguments);
   return text;
-}
-
-std::string bytes_text(double bytes) {
-  constexpr const char* units[] = {"B", "KiB", "MiB", "GiB", "TiB"};
-  std::size_t unit = 0;
-  for (; bytes >= 1024 && unit + 1 < std::size(units); ++unit) bytes /= 1024;
-  return formatted(unit == 0 || bytes >= 100 ? "%.0f %s" : "%.1f %s", bytes, units[unit]);
 }
 
 unsigned long long number(std::uint64_t n) { return n; }
