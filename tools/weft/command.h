@@ -33,6 +33,7 @@ Command add_flight(CLI::App& program);
 Command add_launch(CLI::App& program);
 Command add_schedule(CLI::App& program);
 Command add_partition(CLI::App& program);
+Command add_plan(CLI::App& program);
 
 // What all take that ask agents.
 struct AskedAgent {

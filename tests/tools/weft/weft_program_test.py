@@ -605,6 +605,120 @@ class PartitionTest(unittest.TestCase):
             self.assertIn(pattern, errors)
 
 
+class PlanTest(unittest.TestCase):
+    """The commands and their outputs in docs/parallelism.md, "Choosing a factorization", for the figures of the table there."""
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+        self.page = (pathlib.Path(__file__).resolve().parents[3] / "docs/parallelism.md").read_text()
+        layers = [(name, *figures) for names, *figures in self.rows() for name in self.layer_names(names)]
+        self.assertEqual(len(layers), 34)
+        for file, activation in (("gpt.txt", 3), ("kept.txt", 4)):
+            lines = [f"{layer[0]} -- Layer -- forward_compute_time={layer[1]}, backward_compute_time={layer[2]}, "
+                     f"activation_size={layer[activation]}, parameter_size={layer[5]}" for layer in layers]
+            lines += [f"\t{one[0]} -- {next[0]}" for one, next in zip(layers, layers[1:])]
+            (self.folder / file).write_text("\n".join(lines) + "\n")
+
+    def rows(self):
+        """Of the table: names, milliseconds forward and backward, bytes of output, kept and parameters."""
+        row = r"(?m)^\| (`.*?) \| (\S+) ms \| (\S+) ms \| (\d+) MiB \| (\d+) MiB \| (\d+) MiB \|$"
+        for names, *figures in re.findall(row, self.page):
+            yield (names, *figures[:2], *(int(mebibytes) << 20 for mebibytes in figures[2:]))
+
+    @staticmethod
+    def layer_names(text):
+        names = re.findall("`(.*?)`", text)
+        if len(names) == 1:
+            return names
+        (stem, first), (_, last) = (re.fullmatch(r"(\D+)(\d+)", name).groups() for name in names)
+        return [f"{stem}{number}" for number in range(int(first), int(last) + 1)]
+
+    def weft(self, *arguments):
+        ended = subprocess.run([WEFT, "plan", *arguments], cwd=self.folder, capture_output=True, text=True, timeout=PATIENCE)
+        return ended.returncode, ended.stdout, ended.stderr
+
+    def json(self, *arguments):
+        status, output, errors = self.weft("gpt.txt", *arguments, "--json")
+        self.assertEqual((status, errors), (0, ""), arguments)
+        return json.loads(output)
+
+    def test_prints_what_the_documentation_shows(self):
+        shown = re.findall(r"(?m)^    \$ weft plan (.*)\n((?:(?:    [^$].*)?\n)+)", self.page)
+        self.assertEqual(len(shown), 1)
+        for arguments, output in shown:
+            status, printed, errors = self.weft(*shlex.split(arguments))
+            self.assertEqual((status, errors), (0, ""))
+            self.assertEqual(printed.rstrip(), textwrap.dedent(output).rstrip(), arguments)
+
+    def test_gives_json(self):
+        found = self.json("--hosts", "1x4", "--data", "1", "--pipeline", "4", "--schedule", "1f1b", "--global-batch", "8",
+                          "--latency", "0s", "--bandwidth", "1e15")
+        (plan,) = found["plans"]
+        self.assertEqual((plan["data"], plan["pipeline"], plan["tensor"]), (1, 4, 1))
+        self.assertEqual(plan["mesh"], ["data", "pipeline", "tensor"])
+        self.assertEqual((plan["schedule"], plan["microbatches"], plan["microbatch"], plan["balance"]), ("1f1b", 8, 1, "time"))
+        self.assertEqual(len(plan["cut"]), 3)
+        self.assertEqual(len(plan["memory"]), 4)
+        self.assertAlmostEqual(plan["bubble"], 3 / 11, delta=0.05)  # (p - 1) / (m + p - 1), if stages were equal
+        self.assertIn("./train --data 1 --pipeline 4 --tensor 1 --schedule 1f1b --microbatches 8 --microbatch 1 --cut block",
+                      plan["command"])
+        self.assertEqual((found["impossible"], found["global_batch"]), ([], 8))
+
+    def test_one_rank_takes_the_sum_of_the_profile(self):
+        (plan,) = self.json("--hosts", "1", "--global-batch", "3")["plans"]
+        profile = (self.folder / "gpt.txt").read_text()
+        total = sum(float(time) for time in re.findall(r"_compute_time=([\d.]+)", profile))
+        self.assertAlmostEqual(plan["step_seconds"], 3 * total / 1000, places=9)
+        self.assertEqual(plan["command"],
+                         "weft launch -n 1 ./train --data 1 --pipeline 1 --tensor 1 --microbatches 3 --microbatch 1")
+
+    def test_the_options(self):
+        grid = ("--hosts", "2x4", "--data", "2", "--pipeline", "2", "--tensor", "2", "--tensor-layers", "block*")
+        (whole,) = self.json(*grid, "--schedule", "zb-h1")["plans"]
+        for slower in (("--bandwidth", "1GB"), ("--host-bandwidth", "1MB"), ("--host-latency", "1s"), ("--latency", "1s"),
+                       ("--reductions", "20"), ("--split-backward", "3")):
+            (plan,) = self.json(*grid, "--schedule", "zb-h1", *slower)["plans"]
+            self.assertGreater(plan["step_seconds"], 1.01 * whole["step_seconds"], slower)
+        (plan,) = self.json(*grid, "--schedule", "1f1b")["plans"]
+        self.assertGreater(plan["step_seconds"], whole["step_seconds"])
+        (plan,) = self.json(*grid, "--schedule", "zb-h1", "--optimizer-bytes", "6")["plans"]
+        self.assertEqual(plan["memory"][0]["optimizer"], 3 * whole["memory"][0]["optimizer"])
+        (plan,) = self.json(*grid, "--schedule", "zb-h1", "--kept", "kept.txt")["plans"]
+        self.assertGreater(plan["memory"][0]["activations"], 5 * whole["memory"][0]["activations"])
+        (plan,) = self.json(*grid, "--schedule", "interleaved", "--max-chunks", "2")["plans"]
+        self.assertEqual(plan["chunks"], 2)
+        some = self.json(*grid, "--microbatch", "2", "--try-microbatch", "1,2", "--plans", "100", "--every-schedule")
+        self.assertEqual({(plan["microbatch"], plan["microbatches"]) for plan in some["plans"]}, {(1, 32), (2, 16)})
+        status, output, errors = self.weft("gpt.txt", *grid, "--heads", "5")
+        self.assertEqual(status, 1)
+        self.assertIn("the 5 units of a split layer do not divide over 2 tensor ranks", output)
+
+    def test_refuses(self):
+        (self.folder / "few.txt").write_text("block1 -- Layer -- forward_compute_time=1, backward_compute_time=1, "
+                                             "activation_size=1, parameter_size=1\n")
+        for found, pattern, *arguments in (
+                (2, "cannot read nowhere.txt", "nowhere.txt", "--hosts", "2x2"),
+                (2, "--hosts is required", "gpt.txt"),
+                (2, "--hosts is '4by8', expected HOSTSxRANKS, such as 4x8", "gpt.txt", "--hosts", "4by8"),
+                (2, "--hosts is '0x8', expected HOSTSxRANKS", "gpt.txt", "--hosts", "0x8"),
+                (2, "'40 apples' is not a number of bytes", "gpt.txt", "--hosts", "2x2", "--memory", "40 apples"),
+                (2, "no layer of gpt.txt matches --tensor-layers mlp", "gpt.txt", "--hosts", "2x2", "--tensor-layers", "mlp"),
+                (2, "few.txt has no layer 'embedding', expected those of gpt.txt", "gpt.txt", "--hosts", "2", "--kept", "few.txt"),
+                (2, "unknown schedule 'zb-w', expected one of 1f1b", "gpt.txt", "--hosts", "2", "--schedule", "zb-w"),
+                (2, "expected sizes whose product can be the machine's 4 ranks", "gpt.txt", "--hosts", "2x2", "--data", "3")):
+            status, output, errors = self.weft(*arguments)
+            self.assertEqual((status, output), (found, ""), errors)
+            self.assertIn(pattern, errors)
+
+    def test_says_that_nothing_is_possible(self):
+        status, output, errors = self.weft("gpt.txt", "--hosts", "2x2", "--memory", "1GiB")
+        self.assertEqual((status, errors), (1, "weft: no factorization is possible\n"))
+        self.assertRegex(output, r"(?m)^ +4 +1 +1 +memory: a rank needs at least [\d.]+ GiB, of which [\d.]+ GiB are parameters")
+        self.assertRegex(output, r"(?m)^ +1 +1 +4 +no layer is split over tensor ranks$")
+
+
 if __name__ == "__main__":
     WEFT, AGENT = os.path.abspath(sys.argv.pop(1)), os.path.abspath(sys.argv.pop(1))
     main()
