@@ -1,18 +1,15 @@
 #include <weft/parallel/sharded/sharded_module.h>
 
 #include <weft/parallel/data_parallel/broadcast_state.h>
+#include <weft/parallel/data_parallel/clip_gradients.h>
 #include <weft/parallel/sharded/internal/unit_runner.h>
 #include <weft/rpc/core/error.h>
 
-#include <ATen/ops/linalg_vector_norm.h>
-#include <ATen/ops/tensor.h>
 #include <c10/core/GradMode.h>
 #include <fnmatch.h>
 #include <torch/nn/modules/container/sequential.h>
 
 #include <algorithm>
-#include <cmath>
-#include <limits>
 #include <ranges>
 #include <utility>
 
@@ -236,24 +233,9 @@ void ShardedModule::add_to(SlicedState& state, const std::string& prefix) const 
 }
 
 double ShardedModule::clip_grad_norm(double max_norm, double norm_type) {
-  const at::NoGradGuard no_grad;
-  const bool is_max = norm_type == std::numeric_limits<double>::infinity();
-  double sum = 0;  // of powers, or the largest
   std::vector<at::Tensor> gradients;
-  for (const at::Tensor& parameter : parameters()) {
-    if (!parameter.grad().defined()) continue;
-    gradients.push_back(parameter.grad());
-    const double norm =
-        at::linalg_vector_norm(gradients.back(), norm_type, c10::nullopt, false, at::kDouble).item<double>();
-    sum = is_max ? std::max(sum, norm) : sum + std::pow(norm, norm_type);
-  }
-  const at::Tensor all = at::tensor({sum}, at::kDouble);
-  group().all_reduce(all, is_max ? collectives::ReduceOp::max : collectives::ReduceOp::sum).get();
-  const double total = is_max ? all.item<double>() : std::pow(all.item<double>(), 1 / norm_type);
-  const double scale = max_norm / (total + 1e-6);
-  if (scale < 1)
-    for (const at::Tensor& gradient : gradients) gradient.mul_(scale);
-  return total;
+  for (const at::Tensor& parameter : parameters()) gradients.push_back(parameter.grad());
+  return data_parallel::clip_gradients(gradients, gradients, {group()}, max_norm, norm_type);
 }
 
 std::optional<at::ScalarType> ShardedModule::input_type() const {

@@ -47,7 +47,8 @@ class WEFT_EXPORT ShardedModule {
   void add_to(SlicedState& state, const std::string& prefix = "model/") const;
 
   // Scales the gradients of all ranks to this norm of all of them together, if they have more. Returns the
-  // norm before. On all ranks, after backward.
+  // norm before. On all ranks, after backward. norm_type: p, positive (invalid_argument); infinity is the
+  // largest absolute value. A norm that is not finite multiplies the gradients.
   double clip_grad_norm(double max_norm, double norm_type = 2);
 
   // As long as the guard lives, all parameters are whole on every rank: to read them, to evaluate, or to

@@ -1,14 +1,12 @@
 #include <weft/parallel/tensor_parallel/gradients.h>
 
+#include <weft/parallel/data_parallel/clip_gradients.h>
 #include <weft/parallel/data_parallel/unscale.h>
 #include <weft/parallel/tensor_parallel/internal/agreement.h>
 
 #include <ATen/Functions.h>
-#include <ATen/TensorOperators.h>
-#include <c10/core/GradMode.h>
 
 #include <algorithm>
-#include <cmath>
 #include <limits>
 
 namespace weft::tensor_parallel {
@@ -39,31 +37,18 @@ bool counts_here(const Placement& parameter, const std::vector<GradientGroup>& o
 
 double clip_grad_norm(const std::vector<Placement>& parameters, const std::vector<GradientGroup>& over,
                       double max_norm, double norm_type) {
-  if (!(norm_type >= 1))
-    refuse("clip_grad_norm", "norm_type is " + std::to_string(norm_type) + ", expected at least 1");
-  const at::NoGradGuard no_grad;
-  const bool is_max = norm_type == std::numeric_limits<double>::infinity();
+  std::vector<collectives::Group> groups;
   std::vector<Members> members;
-  for (const GradientGroup& each : over) members.push_back(each.group.members());
-  double sum = 0;  // of powers, or the largest
-  for (const Placement& parameter : parameters) {
-    const bool counts = counts_here(parameter, over, members);
-    if (!parameter.tensor.grad().defined() || !counts) continue;
-    const double norm =
-        at::linalg_vector_norm(parameter.tensor.grad(), norm_type, std::nullopt, false, at::kDouble)
-            .item<double>();
-    // std::max would drop a NaN.
-    sum = is_max ? (norm > sum || std::isnan(norm) ? norm : sum) : sum + std::pow(norm, norm_type);
+  for (const GradientGroup& each : over) {
+    groups.push_back(each.group);
+    members.push_back(each.group.members());
   }
-  const at::Tensor all = at::full({1}, sum, at::kDouble);
-  for (const GradientGroup& each : over)
-    each.group.all_reduce(all, is_max ? collectives::ReduceOp::max : collectives::ReduceOp::sum).get();
-  const double total = is_max ? all.item<double>() : std::pow(all.item<double>(), 1 / norm_type);
-  const double scale = max_norm / (total + 1e-6);
-  if (!(scale >= 1))
-    for (const Placement& parameter : parameters)
-      if (parameter.tensor.grad().defined()) parameter.tensor.grad().mul_(scale);
-  return total;
+  std::vector<at::Tensor> gradients, counted;
+  for (const Placement& parameter : parameters) {
+    gradients.push_back(parameter.tensor.grad());
+    if (counts_here(parameter, over, members)) counted.push_back(gradients.back());
+  }
+  return data_parallel::clip_gradients(counted, gradients, groups, max_norm, norm_type);
 }
 
 bool unscale_gradients(const std::vector<Placement>& parameters, const std::vector<collectives::Group>& over,

@@ -28,7 +28,7 @@ struct GradientGroup {
 };
 
 // Scales the gradients of all ranks to this norm of all of them together, if they have more. Returns the norm
-// before, the same bits on all ranks. norm_type: p, at least 1; infinity is the largest absolute value. A
+// before, the same bits on all ranks. norm_type: p, positive; infinity is the largest absolute value. A
 // parameter without a gradient is left out. A norm that is not finite is returned, and multiplies the
 // gradients, as in torch::nn::utils::clip_grad_norm_. invalid_argument: norm_type, or a parameter is split
 // over a group of several ranks that is not in `over`.

@@ -9,6 +9,7 @@
 #include <c10/core/InferenceMode.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <limits>
 #include <map>
 
@@ -266,6 +267,31 @@ TEST(FullyShardedUses, ClipReturnsTheNormOfAllRanks) {
       EXPECT_NEAR(fsdp.clip_grad_norm(0.01, type), norm, 1e-10);
       expect_gradients(fsdp, whole);
     }
+  });
+}
+
+// As torch::nn::utils::clip_grad_norm_ does.
+TEST(FullyShardedUses, ANotANumberOfOneRankIsTheNormOfAllRanks) {
+  Company company(ranks);
+  on_ranks(company.groups(), [&](const collectives::Group& group) {
+    for (const double type : {1.0, 2.0, std::numeric_limits<double>::infinity()}) {
+      FullyShardedDataParallel fsdp{group, std::make_shared<Model>(), {.block = "layers.*"}};
+      const Batch part = Batch::of_step(0, ranks).part(group.rank(), ranks);
+      loss_of(fsdp.forward(part.data), part.target).backward();
+      if (group.rank() == 1) fsdp.parameters().front().grad()[0] = std::nan("");
+      EXPECT_TRUE(std::isnan(fsdp.clip_grad_norm(0.01, type))) << type;
+      for (const at::Tensor& parameter : fsdp.parameters())
+        EXPECT_TRUE(parameter.grad().isnan().all().item<bool>()) << type;
+    }
+  });
+}
+
+TEST(FullyShardedUses, TheTypeOfTheNormIsPositive) {
+  Company company(ranks);
+  on_ranks(company.groups(), [&](const collectives::Group& group) {
+    FullyShardedDataParallel fsdp{group, std::make_shared<Model>(), {.block = "layers.*"}};
+    for (const double type : {0.0, -1.0, std::nan("")})
+      EXPECT_EQ(test::kind_of([&] { fsdp.clip_grad_norm(1, type); }), ErrorKind::invalid_argument) << type;
   });
 }
 
